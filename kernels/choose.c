@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#ifdef HAVE_X86
+#include <cpuid.h>
+#endif
+
+extern const struct zero_kernels zero_kernels_scalar;
+
+#ifdef HAVE_X86
+
+extern const struct zero_kernels zero_kernels_avx2, zero_kernels_avx512;
+
+/* __builtin_cpu_supports asks for the system's support of the registers too. */
+static bool runs_avx2(void)
+{
+	unsigned int a, b, c, d;
+
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+	       __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+static bool runs_avx512(void)
+{
+	return runs_avx2() && __builtin_cpu_supports("avx512f") &&
+	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+	       __builtin_cpu_supports("avx512dq");
+}
+
+#endif
+
+static bool runs_scalar(void)
+{
+	return true;
+}
+
+/* Best first. */
+static const struct {
+	const struct zero_kernels *kernels;
+	bool (*runs)(void);
+} sets[] = {
+#ifdef HAVE_X86
+	{&zero_kernels_avx512, runs_avx512},
+	{&zero_kernels_avx2, runs_avx2},
+#endif
+	{&zero_kernels_scalar, runs_scalar},
+};
+
+const struct zero_kernels *zero_kernels_choose(const char *isa)
+{
+	for (size_t k = 0; k < sizeof(sets) / sizeof(*sets); k++)
+		if (sets[k].runs() && (!strcmp(isa, "auto") || !strcmp(isa, sets[k].kernels->isa)))
+			return sets[k].kernels;
+	return NULL;
+}
+
+const char *zero_kernels_isa(size_t i)
+{
+	for (size_t k = 0; k < sizeof(sets) / sizeof(*sets); k++)
+		if (sets[k].runs() && i-- == 0)
+			return sets[k].kernels->isa;
+	return NULL;
+}
+
+/* Nearest integer, ties to even, as far as the type goes; 0 for NaN. `top` is 2^bits. */
+static int64_t to_integer(double value, double bottom, double top)
+{
+	const double x = nearbyint(value);
+
+	if (isnan(x))
+		return 0;
+	if (x >= top)
+		return top == 0x1p63 ? INT64_MAX : (int64_t)(top - 1);
+	return (int64_t)(x < bottom ? bottom : x);
+}
+
+/* One element, `size` bytes, in out[0], and then from there to all others. */
+static void repeat(void *out, const void *element, size_t size, size_t count)
+{
+	const size_t most = 4096; /* elements copied at a time: the source stays in the cache */
+
+	if (count)
+		memcpy(out, element, size);
+	for (size_t done = 1, n; done < count; done += n) {
+		n = done < most ? done : most;
+		n = n < count - done ? n : count - done;
+		memcpy((char *)out + done * size, out, n * size);
+	}
+}
+
+void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value)
+{
+	const float f32 = (float)value;
+	const int64_t i64 = to_integer(value, -0x1p63, 0x1p63);
+	const int32_t i32 = (int32_t)to_integer(value, -0x1p31, 0x1p31);
+	const uint8_t u8 = (uint8_t)to_integer(value, 0, 0x1p8);
+	const uint8_t truth = value != 0;
+	uint16_t half;
+
+	switch (dtype) {
+	case ZERO_F64:
+		repeat(out, &value, sizeof(value), count);
+		break;
+	case ZERO_F32:
+		repeat(out, &f32, sizeof(f32), count);
+		break;
+	case ZERO_F16:
+	case ZERO_BF16:
+		zero_kernels_scalar.cast(dtype, &half, ZERO_F32, &f32, 1);
+		repeat(out, &half, sizeof(half), count);
+		break;
+	case ZERO_I64:
+		repeat(out, &i64, sizeof(i64), count);
+		break;
+	case ZERO_I32:
+		repeat(out, &i32, sizeof(i32), count);
+		break;
+	case ZERO_U8:
+		repeat(out, &u8, sizeof(u8), count);
+		break;
+	case ZERO_BOOL:
+		repeat(out, &truth, sizeof(truth), count);
+		break;
+	case ZERO_PARAM:
+		break;
+	}
+}

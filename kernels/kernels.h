@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels on a rank's own data. Each is one file (adamw.c) that is compiled once for each
+ * instruction set; the table for the machine is chosen once. All instruction sets give the same
+ * bits: operations are IEEE, elementwise or with a fixed number of lanes, fma is explicit.
+ */
+#ifndef ZERO_KERNELS_H
+#define ZERO_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend.h"
+
+struct zero_kernels {
+	const char *isa; /* "avx512", "avx2", "scalar" */
+
+	/* Between f32, f16 and bf16, or equal types (a copy of any type). To nearest even; a NaN
+	   stays one of its sign and becomes quiet, subnormals and infinities are kept, and beyond
+	   f16's range is infinity. out and in do not overlap, unless the types are equal. */
+	void (*cast)(zero_dtype to, void *out, zero_dtype from, const void *in, size_t count);
+	/* out[i] = in[0][i] + in[1][i] + ... + in[n-1][i], folded from the left; with `accumulate`
+	   that sum is added to out[i]. out may be one of in, else overlaps none. n >= 1. A NaN
+	   comes out as 0x7fc00000. */
+	void (*sum)(float *out, const float *const *in, int n, size_t count, bool accumulate);
+	/* Sum of squares in f64 over 16 lanes (element i in lane i % 16), folded pairwise at the
+	   end (lane k + lane k+8, then 4, 2, 1): a function of values and count alone. */
+	double (*norm2)(const float *x, size_t count);
+	/* AdamW; see struct zero_adamw_args:
+	     g' = g * scale
+	     m = beta1 * m + (1-beta1) * g';  v = beta2 * v + (1-beta2) * g'^2
+	     p -= decay * p + lr * (m*correction1) / (sqrt(v*correction2) + eps)
+	   The bracket of the last line is rounded once before it meets p: in f32, 1 - decay would
+	   lose a decay of 1e-7. A NaN comes out as 0x7fc00000. The arrays do not overlap; low is
+	   NULL, or of low_dtype f32, f16 or bf16. */
+	void (*adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
+		      const float *g, void *low, zero_dtype low_dtype, size_t count);
+	/* Philox 4x32-10; element i is made from word i % 4 of block i / 4 with key `seed` and
+	   counter {block, stream}. f32, f16, bf16, f64. Calculated in f64 from the upper 24 bits of
+	   the word (f64: from all 32, so it has no more than 2^32 values) and rounded to the
+	   nearest value of dtype that is in [low, high); if there is none, it is the one next to
+	   low. */
+	void (*fill_uniform)(zero_dtype dtype, void *out, size_t first, size_t count, double low,
+			     double high, uint64_t seed, uint64_t stream);
+	/* Box-Muller: words 0 and 1 of a block make its elements 0 and 1, words 2 and 3 the others.
+	   In f64 with the kernel's own log, sin and cos, to about 1e-14, then to f32 and from there
+	   to f16 and bf16. None is more than 6.8 standard deviations from the mean. */
+	void (*fill_normal)(zero_dtype dtype, void *out, size_t first, size_t count, double mean,
+			    double stddev, uint64_t seed, uint64_t stream);
+};
+
+/* The table for "auto", or for the named set; NULL if this build or machine has it not. */
+const struct zero_kernels *zero_kernels_choose(const char *isa);
+/* Name i of the sets this machine runs, best first; NULL past the last. */
+const char *zero_kernels_isa(size_t i);
+/*
+ * Any storage type: `value` repeated, converted to the nearest that the type has; integers end at
+ * the type's limits and are 0 for NaN, a bool is value != 0.
+ */
+void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "plan.h"
+
+/*
+ * zerorun becomes the launcher instead of waiting for it: signals, the terminal, stdin and the exit
+ * status are then the launcher's own by construction. (A parent that passes signals on would give
+ * Ctrl-C to mpirun twice, once from the terminal, and mpirun takes the second for "abort at once".)
+ */
+int launch(struct plan *plan)
+{
+	int error;
+
+	for (size_t i = 0; i < plan->environment.count; i++) {
+		/* the process keeps the string, and the plan does until the process ends */
+		if (putenv(plan->environment.item[i]) != 0) {
+			complain("no memory");
+			return EXIT_FAILURE;
+		}
+	}
+	if (plan->unset_preload)
+		unsetenv("LD_PRELOAD");
+	if (!plan->is_srun) {
+		sigset_t quit;
+
+		/*
+		 * mpirun can neither catch nor forward SIGQUIT: it would die of it and leave its
+		 * ranks running. It unblocks all signals in the ranks. srun does handle it.
+		 */
+		sigemptyset(&quit);
+		sigaddset(&quit, SIGQUIT);
+		sigprocmask(SIG_BLOCK, &quit, NULL);
+	}
+	execv(plan->path, plan->argv.item);
+	error = errno;
+	complain("%s cannot be run: %s", plan->path, strerror(error));
+	return error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
+}

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "plan.h"
+
+void complain(const char *format, ...)
+{
+	va_list arguments;
+
+	fflush(stdout);
+	fputs("zerorun: ", stderr);
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fputc('\n', stderr);
+}
+
+static void no_memory(void)
+{
+	complain("no memory");
+	exit(EXIT_FAILURE);
+}
+
+char *text_of(const char *format, ...)
+{
+	va_list arguments;
+	size_t size;
+	char *text = NULL;
+	FILE *out = open_memstream(&text, &size);
+
+	if (!out)
+		no_memory();
+	va_start(arguments, format);
+	vfprintf(out, format, arguments);
+	va_end(arguments);
+	if (fclose(out) != 0)
+		no_memory();
+	return text;
+}
+
+void strings_add(struct strings *strings, char *string)
+{
+	char **item = realloc(strings->item, (strings->count + 2) * sizeof *item);
+
+	if (!item)
+		no_memory();
+	item[strings->count] = string;
+	item[strings->count + 1] = NULL;
+	strings->item = item;
+	strings->count++;
+}
+
+void strings_clear(struct strings *strings)
+{
+	for (size_t i = 0; i < strings->count; i++)
+		free(strings->item[i]);
+	free(strings->item);
+	*strings = (struct strings){0};
+}
+
+static void add_argument(struct plan *plan, const char *argument)
+{
+	strings_add(&plan->argv, text_of("%s", argument));
+}
+
+static void add_arguments(struct plan *plan, char *const *arguments)
+{
+	for (; arguments && *arguments; arguments++)
+		add_argument(plan, *arguments);
+}
+
+static void add_variable(struct plan *plan, const char *name, const char *value)
+{
+	strings_add(&plan->environment, text_of("%s=%s", name, value));
+}
+
+/* What a user has set stays as it is. */
+static void add_unless_set(struct plan *plan, const char *name, const char *value)
+{
+	if (!getenv(name))
+		add_variable(plan, name, value);
+}
+
+static char *setting_text(const struct zero_settings *settings, int id)
+{
+	const struct zero_option *option = &zero_option_table[id];
+	int length = zero_value_format(option, &settings->value[id], NULL, 0);
+	char *text = malloc((size_t)length + 1);
+
+	if (!text)
+		no_memory();
+	zero_value_format(option, &settings->value[id], text, (size_t)length + 1);
+	return text;
+}
+
+static bool is_from_flag(const struct zero_settings *settings, int id)
+{
+	const char *flag = zero_option_table[id].flag;
+
+	return flag && strcmp(settings->origin[id], flag) == 0;
+}
+
+/* What the ranks are told: the same under every launcher. */
+static void plan_environment(struct plan *plan, const struct zero_settings *settings)
+{
+	const char *cpus = plan->is_srun ? getenv("SLURM_CPUS_PER_TASK") : NULL;
+	const char *threads = cpus && *cpus ? cpus : "1";
+	char *resolved = zero_settings_format(settings);
+
+	if (!resolved)
+		no_memory();
+	/* with more ranks than cores, a rank that waits must let the others run */
+	add_unless_set(plan, "OMPI_MCA_mpi_yield_when_idle", "1");
+	/* each rank would otherwise start a thread for each core of the machine */
+	add_unless_set(plan, "OMP_NUM_THREADS", threads);
+	add_unless_set(plan, "OPENBLAS_NUM_THREADS", threads);
+	add_unless_set(plan, "MKL_NUM_THREADS", threads);
+	/* flags as variables too: Slurm's plugin reads those, and makes a ZERO_RESOLVED of its own */
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		char *text;
+
+		if (!is_from_flag(settings, i))
+			continue;
+		text = setting_text(settings, i);
+		add_variable(plan, zero_option_table[i].env, text);
+		free(text);
+	}
+	add_variable(plan, "ZERO_RESOLVED", resolved);
+	free(resolved);
+}
+
+/* Finds the library to preload; 0, or the exit status after a complaint. */
+static int plan_preload(struct plan *plan, const struct zero_settings *settings)
+{
+	const char *inherited = getenv("LD_PRELOAD");
+	/* where LD_PRELOAD is split or expanded, and where --export is split */
+	const char *separators = plan->is_srun ? " :$," : " :$";
+	const char *origin = settings->origin[ZERO_OPT_PRELOAD];
+	char *library;
+
+	if (settings->value[ZERO_OPT_PRELOAD].number == ZERO_PRELOAD_NO) {
+		plan->no_preload = text_of("%s says no", origin);
+		return 0;
+	}
+	library = find_library();
+	if (!library)
+		plan->no_preload =
+			text_of("libzero.so is not there (its place is %s)", ZERO_LIBDIR);
+	else if (strpbrk(library, separators))
+		plan->no_preload = text_of("LD_PRELOAD cannot hold the path '%s'", library);
+	else if (inherited && plan->is_srun && strchr(inherited, ','))
+		plan->no_preload = text_of("srun cannot pass on LD_PRELOAD='%s'", inherited);
+	else if (inherited && *inherited)
+		plan->preload = text_of("%s:%s", library, inherited);
+	else
+		plan->preload = text_of("%s", library);
+	free(library);
+	if (plan->preload || strcmp(origin, "default") == 0)
+		return 0;
+	complain("%s: yes cannot be done: %s", origin, plan->no_preload);
+	return EXIT_FAILURE;
+}
+
+/*
+ * Both launchers take an argument ":" for the start of another program's command line, wherever it
+ * stands, and there is no way to quote it.
+ */
+static int check_arguments(const struct request *request)
+{
+	for (char **argument = request->program; *argument; argument++) {
+		if (strcmp(*argument, ":") == 0) {
+			complain("an argument ':' of its own cannot be passed through mpirun or "
+				 "srun");
+			return EXIT_USAGE;
+		}
+	}
+	return 0;
+}
+
+static int plan_srun(struct plan *plan, const struct request *request)
+{
+	int status;
+
+	plan->path = find_program("srun", &status);
+	if (!plan->path) {
+		complain("srun was not found in PATH: install Slurm's commands (slurm-client on "
+			 "Debian and "
+			 "Ubuntu, slurm on Fedora and RHEL)");
+		return EXIT_FAILURE;
+	}
+	status = plan_preload(plan, &request->settings);
+	if (status)
+		return status;
+	/*
+	 * The program is not looked for: it may be on the compute nodes or in a container alone. The
+	 * user's arguments come after these, so that srun takes theirs.
+	 */
+	add_argument(plan, plan->path);
+	if (!getenv("SLURM_MPI_TYPE"))
+		add_argument(plan, "--mpi=pmix");
+	if (request->tasks)
+		strings_add(&plan->argv, text_of("--ntasks=%u", request->tasks));
+	if (request->nodes)
+		strings_add(&plan->argv, text_of("--nodes=%u", request->nodes));
+	if (!getenv("SLURM_KILL_BAD_EXIT"))
+		add_argument(plan, "--kill-on-bad-exit=1");
+	/*
+	 * ALL, since `sbatch --export=NONE` would keep ZERO_RESOLVED from the ranks. LD_PRELOAD here
+	 * is the ranks' alone, and the plugin can put the cluster's own library before it; but srun
+	 * passes one that is in its environment instead.
+	 */
+	plan->unset_preload = plan->preload && getenv("LD_PRELOAD");
+	if (plan->preload)
+		strings_add(&plan->argv, text_of("--export=ALL,LD_PRELOAD=%s", plan->preload));
+	else
+		add_argument(plan, "--export=ALL");
+	if (request->label)
+		add_argument(plan, "--label");
+	add_arguments(plan, request->launcher_args.item);
+	add_arguments(plan, request->program);
+	return 0;
+}
+
+/* The ranks' program must be there: mpirun's own message is 20 lines and its status 134. */
+static int check_program_found(const char *name)
+{
+	int status;
+	char *path = find_program(name, &status);
+
+	if (status == EXIT_NOT_FOUND)
+		complain("%s: there is no such program%s", name,
+			 strchr(name, '/') ? "" : " in PATH");
+	else if (status)
+		complain("%s: not a program that can be run", name);
+	free(path);
+	return status;
+}
+
+static int check_outside_slurm(const struct request *request)
+{
+	if (request->nodes) {
+		complain("-N needs Slurm: outside an allocation all ranks are on this machine "
+			 "(--slurm asks for an allocation)");
+		return EXIT_USAGE;
+	}
+	if (is_from_flag(&request->settings, ZERO_OPT_CONFIG)) {
+		complain("--zero-config needs Slurm, whose plugin reads the file: give flags "
+			 "instead");
+		return EXIT_USAGE;
+	}
+	return check_program_found(request->program[0]);
+}
+
+static int plan_mpirun(struct plan *plan, const struct request *request)
+{
+	const char *name = getenv("ZERO_MPIRUN");
+	unsigned version;
+	int status = check_outside_slurm(request);
+
+	if (status)
+		return status;
+	name = name && *name ? name : "mpirun";
+	plan->path = find_program(name, &status);
+	if (!plan->path) {
+		complain("%s was not found: install Open MPI (openmpi-bin on Debian and Ubuntu, "
+			 "openmpi on "
+			 "Fedora and RHEL, there with 'module load mpi'), or name its mpirun in "
+			 "ZERO_MPIRUN",
+			 name);
+		return EXIT_FAILURE;
+	}
+	version = find_mpirun_version(plan->path);
+	if (!version)
+		return EXIT_FAILURE;
+	status = plan_preload(plan, &request->settings);
+	if (status)
+		return status;
+	add_argument(plan, plan->path);
+	add_argument(plan, "-n");
+	strings_add(&plan->argv, text_of("%u", request->tasks));
+	/* understood by versions 4 and 5, where 5 calls --oversubscribe deprecated */
+	add_argument(plan, "--map-by");
+	add_argument(plan, ":OVERSUBSCRIBE");
+	add_argument(plan, "--bind-to");
+	add_argument(plan, "none");
+	if (request->label && version >= 5) {
+		add_argument(plan, "--output");
+		add_argument(plan, "tag");
+	} else if (request->label) {
+		add_argument(plan, "--tag-output");
+	}
+	add_arguments(plan, request->launcher_args.item);
+	/*
+	 * env(1) in front of the program sets LD_PRELOAD for the ranks alone; mpirun's own -x would
+	 * set it for mpirun as well. env takes a program with a '=' for a variable, nice does not.
+	 */
+	if (plan->preload) {
+		add_argument(plan, "/usr/bin/env");
+		strings_add(&plan->argv, text_of("LD_PRELOAD=%s", plan->preload));
+	}
+	if (plan->preload && strchr(request->program[0], '=')) {
+		add_argument(plan, "nice");
+		add_argument(plan, "-n");
+		add_argument(plan, "0");
+	}
+	add_arguments(plan, request->program);
+	/* containers run as root, where mpirun asks twice */
+	if (geteuid() == 0) {
+		add_unless_set(plan, "OMPI_ALLOW_RUN_AS_ROOT", "1");
+		add_unless_set(plan, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+	}
+	return 0;
+}
+
+int plan_make(struct plan *plan, struct request *request)
+{
+	const char *origin = request->tasks ? "-n" : "default";
+	const char *job = getenv("SLURM_JOB_ID");
+	int status = check_arguments(request);
+
+	*plan = (struct plan){.is_srun = request->slurm || (job && *job)};
+	if (status)
+		return status;
+	/* inside an allocation, srun starts as many tasks as the job has */
+	if (!request->tasks && !plan->is_srun)
+		request->tasks = 1;
+	if (request->tasks) {
+		char *tasks = text_of("%u", request->tasks);
+		char why[256];
+		bool ok = zero_settings_set(&request->settings, ZERO_OPT_TASKS, tasks, origin, why,
+					    sizeof why);
+
+		free(tasks);
+		if (!ok) {
+			complain("%s", why);
+			return EXIT_FAILURE;
+		}
+	}
+	status = plan->is_srun ? plan_srun(plan, request) : plan_mpirun(plan, request);
+	if (!status)
+		plan_environment(plan, &request->settings);
+	return status;
+}
+
+/* As one word of a shell. */
+static void print_quoted(FILE *out, const char *text)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+				    "_@%+=:,./-";
+
+	if (*text && text[strspn(text, plain)] == '\0') {
+		fputs(text, out);
+		return;
+	}
+	fputc('\'', out);
+	for (; *text; text++) {
+		if (*text == '\'')
+			fputs("'\\''", out);
+		else
+			fputc(*text, out);
+	}
+	fputc('\'', out);
+}
+
+/* In a comment, which a line break would end. */
+static void print_in_line(FILE *out, const char *text, int width)
+{
+	int printed = 0;
+
+	for (; *text; text++, printed++)
+		fputc((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text, out);
+	fprintf(out, "%*s", width > printed ? width - printed : 0, "");
+}
+
+void plan_print(FILE *out, const struct plan *plan, const struct zero_settings *settings)
+{
+	fputs("# option            value         from\n", out);
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		bool is_fact = zero_option_table[i].where == ZERO_IN_RESOLVED;
+		char *text;
+
+		if (is_fact && settings->value[i].number == 0)
+			continue;
+		text = setting_text(settings, i);
+		fprintf(out, "# %-17s ", zero_option_table[i].name);
+		print_in_line(out, *text ? text : "-", 13);
+		fprintf(out, " %s\n", settings->origin[i]);
+		free(text);
+	}
+	if (plan->no_preload) {
+		fputs("# nothing is preloaded: ", out);
+		print_in_line(out, plan->no_preload, 0);
+		fputc('\n', out);
+	}
+	if (plan->unset_preload)
+		fputs("unset LD_PRELOAD\n", out);
+	for (size_t i = 0; i < plan->environment.count; i++) {
+		const char *variable = plan->environment.item[i];
+		const char *value = strchr(variable, '=') + 1;
+
+		fprintf(out, "export %.*s", (int)(value - variable), variable);
+		print_quoted(out, value);
+		fputc('\n', out);
+	}
+	for (size_t i = 0; i < plan->argv.count; i++) {
+		fputs(i ? " " : "", out);
+		print_quoted(out, plan->argv.item[i]);
+	}
+	fputc('\n', out);
+}
+
+void plan_clear(struct plan *plan)
+{
+	free(plan->path);
+	strings_clear(&plan->argv);
+	strings_clear(&plan->environment);
+	free(plan->preload);
+	free(plan->no_preload);
+	*plan = (struct plan){0};
+}

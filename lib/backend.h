@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The only door to hardware: memory, one queue of communication, and the kernels that run on a
+ * rank's own data. lib/host implements it with a worker thread and MPI; a device module would with
+ * a stream and NCCL. libzero itself never includes an MPI or CUDA header.
+ */
+#ifndef ZERO_BACKEND_H
+#define ZERO_BACKEND_H
+
+#include "core.h"
+
+enum zero_memory_kind {
+	ZERO_MEM_SHARDS,
+	ZERO_MEM_GATHERED,
+	ZERO_MEM_GRADIENTS,
+	ZERO_MEM_OPTIMIZER,
+	ZERO_MEM_STAGING,
+	ZERO_MEM_KINDS,
+};
+
+enum zero_op_kind {
+	/* recv[world][count] of `to` from every rank's send[count] of `from`. If the types differ,
+	   the own slot of recv is cast first and gathered in place; send may be the own slot. */
+	ZERO_OP_ALL_GATHER,
+	/* recv[count] (+)= sum over ranks of their send[world][count] part, f32, in rank order.
+	   recv may be the own part of send. */
+	ZERO_OP_REDUCE_SCATTER,
+	/* recv[bounds[rank+1] - bounds[rank]] = root's send[bounds[rank] ...], in pieces. */
+	ZERO_OP_SCATTER,
+	/* recv[count] of every rank = root's send[count], in pieces. */
+	ZERO_OP_BROADCAST,
+	/* recv[world][count] bytes from every rank's send[count]: small things that ranks agree on.
+	   Not counted as traffic. */
+	ZERO_OP_EXCHANGE,
+	/* Gives `recv` back once all before it is done. Local. */
+	ZERO_OP_FREE,
+};
+
+struct zero_op {
+	enum zero_op_kind kind;
+	zero_dtype from, to;
+	int root;
+	bool accumulate; /* reduce-scatter: add to recv */
+	const void *send;
+	void *recv;
+	size_t count;         /* elements, see above */
+	size_t piece;         /* scatter and broadcast: elements sent in one message at most */
+	const size_t *bounds; /* scatter: [world + 1] element indices into root's send; the caller's
+	                         until the submission has been waited for */
+};
+
+/*
+ * Operations that are submitted, agreed on and completed together. `label` names it in messages
+ * ("gather of group 'h.3' as bf16") and is copied. Before any data moves, the ranks compare hash
+ * and sizes, and their `status`: if one rank says other than ZERO_OK here, no operation but FREE is
+ * run, and the submission ends on all ranks with that rank's status and `error`.
+ */
+struct zero_submission {
+	const char *label;
+	uint64_t hash; /* of what it does, as the label says in full */
+	zero_status status;
+	const char *error;
+	int error_rank;      /* where it arose if all ranks know of it already, else -1 */
+	bool waited;         /* the caller waits for it next: no other thread need be woken */
+	struct zero_op *ops; /* copied */
+	size_t count;
+};
+
+/* A submission under way. Reference counted; waiting leaves the references alone. */
+struct zero_work;
+
+struct zero_backend_config {
+	const char *isa;    /* "auto" or the instruction set to use */
+	int expected_world; /* number of ranks that the launcher said; 0 unknown */
+};
+
+struct zero_place {
+	int rank, world, local_rank, local_world;
+	char node[64];
+};
+
+struct zero_adamw_args {
+	float lr, beta1, beta2, eps;
+	float decay;       /* p -= decay * p; lr * weight_decay of the parameter */
+	float correction1; /* 1 / (1 - beta1^t) */
+	float correction2; /* 1 / (1 - beta2^t) */
+	float scale;       /* the gradient is multiplied by this first */
+};
+
+struct zero_backend;
+
+struct zero_backend_ops {
+	int abi;
+	const char *name; /* "host" */
+
+	/* COLLECTIVE. One at a time in a process. If it fails and *backend is not NULL, place() is
+	   known, and it is to be closed. */
+	zero_status (*open)(const struct zero_backend_config *config,
+			    struct zero_backend **backend);
+	/* Completes what was submitted and frees all. */
+	void (*close)(struct zero_backend *backend);
+	void (*place)(const struct zero_backend *backend, struct zero_place *place);
+
+	/* Memory from a 4096-byte boundary, all zero if `zeroed`; bytes > 0. Safe from any thread. */
+	zero_status (*alloc)(struct zero_backend *backend, enum zero_memory_kind kind, size_t bytes,
+			     bool zeroed, void **data);
+	/* NULL is legal. */
+	void (*free)(struct zero_backend *backend, void *data);
+	void (*memory)(const struct zero_backend *backend, zero_memory *memory);
+	void (*traffic)(const struct zero_backend *backend, zero_traffic *traffic);
+	size_t (*memory_free)(
+		const struct zero_backend *backend); /* bytes free, this rank's part */
+
+	/* Queues a submission, to be run after all before it; *work has one reference. */
+	zero_status (*submit)(struct zero_backend *backend,
+			      const struct zero_submission *submission, struct zero_work **work);
+	zero_status (*wait)(struct zero_backend *backend, struct zero_work *work);
+	void (*work_get)(struct zero_backend *backend, struct zero_work *work);
+	void (*work_put)(struct zero_backend *backend, struct zero_work *work); /* NULL is legal */
+
+	/* Kernels on a rank's own data, in the order of the calls. */
+	void (*fill_constant)(struct zero_backend *backend, zero_dtype dtype, void *out,
+			      size_t count, double value);
+	/* Elements first .. first + count of the stream (seed, stream); f32, f16, bf16, f64. */
+	void (*fill_uniform)(struct zero_backend *backend, zero_dtype dtype, void *out,
+			     size_t first, size_t count, double low, double high, uint64_t seed,
+			     uint64_t stream);
+	void (*fill_normal)(struct zero_backend *backend, zero_dtype dtype, void *out, size_t first,
+			    size_t count, double mean, double stddev, uint64_t seed,
+			    uint64_t stream);
+	void (*copy)(struct zero_backend *backend, void *to, const void *from, size_t bytes);
+	void (*cast)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
+		     const void *in, size_t count);
+	void (*norm2)(struct zero_backend *backend, const float *x, size_t count, double *sum);
+	/* p, m, v, g: f32[count]; `low` is NULL, or p is written there too as `low_dtype`. */
+	void (*adamw)(struct zero_backend *backend, const struct zero_adamw_args *args, float *p,
+		      float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
+		      size_t count);
+};
+
+#endif

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# zero_files.so: safetensors. Its unit test compiles the same sources.
+files_sources = \
+	lib/files/entry.c \
+	lib/files/entry.h \
+	lib/files/file.h \
+	lib/files/files.c \
+	lib/files/files.h \
+	lib/files/header.c \
+	lib/files/index.c \
+	lib/files/read.c \
+	lib/files/safetensors.c \
+	lib/files/set.c \
+	lib/files/walk.c \
+	lib/files/walk.h
+if HAVE_JANSSON
+modules_LTLIBRARIES += lib/zero_files.la
+lib_zero_files_la_SOURCES = $(files_sources)
+lib_zero_files_la_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+lib_zero_files_la_LDFLAGS = $(MODULE_LDFLAGS)
+lib_zero_files_la_LIBADD = $(JANSSON_LIBS)
+endif
+EXTRA_DIST += tests/unit/files_interop.py

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The host backend's table: each entry is one line into pool, queue or kernels. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+#include "host.h"
+
+const struct zero_core *zero_core;
+
+struct zero_backend {
+	const struct zero_kernels *kernels;
+	struct zero_pool *pool;
+	struct zero_comm *comm;
+	struct zero_queue *queue;
+};
+
+static void host_close(struct zero_backend *host)
+{
+	zero_queue_delete(host->queue);
+	if (host->comm)
+		host->comm->ops->close(host->comm);
+	zero_pool_delete(host->pool);
+	free(host);
+}
+
+static zero_status open_comm(struct zero_backend *host, int expected_world)
+{
+	zero_status status = ZERO_OK;
+
+#ifdef HAVE_MPI
+	status = zero_comm_mpi(host->kernels, host->pool, &host->comm);
+#endif
+	if (!status && !host->comm)
+		status = zero_comm_self(host->kernels, &host->comm);
+	if (!status && expected_world && expected_world != host->comm->place.world)
+		status = zero_core->fail(ZERO_E_COMM,
+					 "the launcher said %d ranks, but there are %d: is the "
+					 "program built with another MPI, or this one without?",
+					 expected_world, host->comm->place.world);
+	return status;
+}
+
+/* COLLECTIVE. A rank that cannot take part says so to the others, which wait for it. */
+static zero_status agree_open(struct zero_backend *host, zero_status status)
+{
+	struct zero_intent intent = {
+		.label = "zero_open",
+		.status = status,
+		.error = status ? zero_core->last_error() : "",
+		.error_rank = -1,
+	};
+	char text[1024] = "";
+	int rank = host->comm->place.rank;
+
+	status = host->comm->ops->agree(host->comm, &intent, text, sizeof(text), &rank);
+	return status && *text ? zero_core->fail_on(rank, status, text) : status;
+}
+
+static zero_status host_open(const struct zero_backend_config *config,
+			     struct zero_backend **backend)
+{
+	struct zero_backend *host = calloc(1, sizeof(*host));
+	zero_status status = ZERO_OK;
+
+	if (!host)
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for the host backend");
+	host->pool = zero_pool_new();
+	if (!host->pool)
+		status = zero_core->fail(ZERO_E_MEMORY, "no memory for the host backend");
+	host->kernels = zero_kernels_choose(config->isa);
+	if (!host->kernels)
+		host->kernels = zero_kernels_choose("auto");
+	if (!status)
+		status = open_comm(host, config->expected_world);
+	if (!status && !zero_kernels_choose(config->isa))
+		status = zero_core->fail(ZERO_E_UNSUPPORTED,
+					 "this machine has no %s (option isa): the best it has "
+					 "is %s",
+					 config->isa, zero_kernels_isa(0));
+	if (!status)
+		status = zero_queue_new(host->comm, host->pool, host->kernels, &host->queue);
+	if (host->comm) {
+		*backend = host;
+		return agree_open(host, status);
+	}
+	host_close(host);
+	return status;
+}
+
+static void host_place(const struct zero_backend *host, struct zero_place *place)
+{
+	*place = host->comm->place;
+}
+
+static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind kind, size_t bytes,
+			      bool zeroed, void **data)
+{
+	return zero_pool_alloc(host->pool, kind, bytes, zeroed, data);
+}
+
+static void host_free(struct zero_backend *host, void *data)
+{
+	zero_pool_free(host->pool, data);
+}
+
+static void host_memory(const struct zero_backend *host, zero_memory *memory)
+{
+	zero_pool_memory(host->pool, memory);
+}
+
+static void host_traffic(const struct zero_backend *host, zero_traffic *traffic)
+{
+	traffic->bytes_sent = host->comm->bytes_sent;
+	traffic->collectives = host->comm->collectives;
+}
+
+static size_t host_memory_free(const struct zero_backend *host)
+{
+	return zero_memory_available() / (size_t)host->comm->place.local_world;
+}
+
+static zero_status host_submit(struct zero_backend *host, const struct zero_submission *submission,
+			       struct zero_work **work)
+{
+	return zero_queue_submit(host->queue, submission, work);
+}
+
+static zero_status host_wait(struct zero_backend *host, struct zero_work *work)
+{
+	return zero_queue_wait(host->queue, work);
+}
+
+static void host_work_get(struct zero_backend *host, struct zero_work *work)
+{
+	(void)host;
+	zero_work_get(work);
+}
+
+static void host_work_put(struct zero_backend *host, struct zero_work *work)
+{
+	(void)host;
+	zero_work_put(work);
+}
+
+static void host_fill_constant(struct zero_backend *host, zero_dtype dtype, void *out, size_t count,
+			       double value)
+{
+	(void)host;
+	zero_fill_constant(dtype, out, count, value);
+}
+
+static void host_fill_uniform(struct zero_backend *host, zero_dtype dtype, void *out, size_t first,
+			      size_t count, double low, double high, uint64_t seed, uint64_t stream)
+{
+	host->kernels->fill_uniform(dtype, out, first, count, low, high, seed, stream);
+}
+
+static void host_fill_normal(struct zero_backend *host, zero_dtype dtype, void *out, size_t first,
+			     size_t count, double mean, double stddev, uint64_t seed,
+			     uint64_t stream)
+{
+	host->kernels->fill_normal(dtype, out, first, count, mean, stddev, seed, stream);
+}
+
+static void host_copy(struct zero_backend *host, void *to, const void *from, size_t bytes)
+{
+	(void)host;
+	memcpy(to, from, bytes);
+}
+
+static void host_cast(struct zero_backend *host, zero_dtype to, void *out, zero_dtype from,
+		      const void *in, size_t count)
+{
+	host->kernels->cast(to, out, from, in, count);
+}
+
+static void host_norm2(struct zero_backend *host, const float *x, size_t count, double *sum)
+{
+	*sum = host->kernels->norm2(x, count);
+}
+
+static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args, float *p,
+		       float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
+		       size_t count)
+{
+	host->kernels->adamw(args, p, m, v, g, low, low_dtype, count);
+}
+
+static const struct zero_backend_ops host_ops = {
+	.abi = ZERO_MODULE_ABI,
+	.name = "host",
+	.open = host_open,
+	.close = host_close,
+	.place = host_place,
+	.alloc = host_alloc,
+	.free = host_free,
+	.memory = host_memory,
+	.traffic = host_traffic,
+	.memory_free = host_memory_free,
+	.submit = host_submit,
+	.wait = host_wait,
+	.work_get = host_work_get,
+	.work_put = host_work_put,
+	.fill_constant = host_fill_constant,
+	.fill_uniform = host_fill_uniform,
+	.fill_normal = host_fill_normal,
+	.copy = host_copy,
+	.cast = host_cast,
+	.norm2 = host_norm2,
+	.adamw = host_adamw,
+};
+
+const void *zero_module_host(const struct zero_core *core);
+
+const void *zero_module_host(const struct zero_core *core)
+{
+	zero_core = core;
+	return &host_ops;
+}

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# Memory, one queue and collectives on CPUs. Without MPI there is one rank.
+modules_LTLIBRARIES += lib/zero_host.la
+lib_zero_host_la_SOURCES = \
+	lib/host/comm_self.c \
+	lib/host/host.c \
+	lib/host/pool.c \
+	lib/host/queue.c
+lib_zero_host_la_CPPFLAGS = $(AM_CPPFLAGS)
+lib_zero_host_la_LIBADD = kernels/libkernels.la -lm
+lib_zero_host_la_LDFLAGS = $(MODULE_LDFLAGS)
+if HAVE_MPI
+lib_zero_host_la_SOURCES += lib/host/comm_mpi.c lib/host/mpi_world.c lib/host/pairwise.c
+lib_zero_host_la_CPPFLAGS += $(MPI_CFLAGS)
+lib_zero_host_la_LIBADD += $(MPI_LIBS)
+endif
+noinst_HEADERS += lib/host/host.h lib/host/mpi_comm.h

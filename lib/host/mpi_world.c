@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* MPI in this process: who initialises it, what it allows, and how it ends. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mpi_comm.h"
+
+/* MPI is one for a process and cannot begin twice; the copy serves one job after the other. */
+static MPI_Comm copy = MPI_COMM_NULL;
+static bool copy_threaded, copy_main_only;
+int zero_mpi_users;
+static pid_t initialiser; /* a forked child has none of MPI */
+
+zero_status zero_mpi_status(int error, const char *call)
+{
+	char text[MPI_MAX_ERROR_STRING] = "";
+	int length = 0;
+
+	if (error == MPI_SUCCESS)
+		return ZERO_OK;
+	MPI_Error_string(error, text, &length);
+	return zero_core->fail(ZERO_E_COMM, "%s failed: %s", call, text);
+}
+
+/* Whether what started this process offers MPI a way to find the other ranks. */
+static bool has_wire_up(void)
+{
+	static const char *const names[] = {"PMIX_RANK", "PMI_RANK", "PMI_FD", "PMI_SIZE"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (getenv(names[i]))
+			return true;
+	return false;
+}
+
+/* How many ranks the launcher started; 0: none that is known did. */
+static int launched_world(void)
+{
+	/* In this order: an mpirun within a Slurm step inherits that step's. */
+	static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+					    "SLURM_STEP_NUM_TASKS"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const char *value = getenv(names[i]);
+		int world = value ? atoi(value) : 0;
+
+		if (world > 0)
+			return world;
+	}
+	return has_wire_up() ? 1 : 0;
+}
+
+/*
+ * A program that exits with an error leaves MPI as it is: MPI_Finalize would wait for peers that
+ * may wait for this one, while a launcher that sees the exit ends them.
+ */
+static void finalise(int status, void *unused)
+{
+	int finalised = 0;
+
+	(void)unused;
+	/* Nor while a job is open: its thread may be within MPI. */
+	if (status || zero_mpi_users || getpid() != initialiser)
+		return;
+	MPI_Finalized(&finalised);
+	if (!finalised)
+		MPI_Finalize();
+}
+
+static zero_status initialise(void)
+{
+	int provided;
+	zero_status status;
+
+	status = zero_mpi_status(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided),
+				 "MPI_Init_thread");
+	initialiser = getpid();
+	if (!status && on_exit(finalise, NULL))
+		status = zero_core->fail(ZERO_E_MEMORY, "no memory for MPI's exit handler");
+	return status;
+}
+
+static zero_status fail_alone(int launched)
+{
+	return zero_core->fail(ZERO_E_COMM,
+			       "the launcher started %d ranks, but MPI sees this one alone: start "
+			       "them with zerorun, with srun --mpi=pmix, or with the mpirun of the "
+			       "MPI that libzero was built with",
+			       launched);
+}
+
+static zero_status make_copy(void)
+{
+	int error = MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+
+	if (!error)
+		error = MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
+	return zero_mpi_status(error, "MPI_Comm_dup");
+}
+
+static zero_status find_place(struct zero_place *place)
+{
+	MPI_Comm node = MPI_COMM_NULL;
+	int error;
+
+	error = MPI_Comm_rank(copy, &place->rank);
+	if (!error)
+		error = MPI_Comm_size(copy, &place->world);
+	if (!error)
+		error = MPI_Comm_split_type(copy, MPI_COMM_TYPE_SHARED, place->rank, MPI_INFO_NULL,
+					    &node);
+	if (!error)
+		error = MPI_Comm_rank(node, &place->local_rank);
+	if (!error)
+		error = MPI_Comm_size(node, &place->local_world);
+	if (node != MPI_COMM_NULL)
+		MPI_Comm_free(&node);
+	gethostname(place->node, sizeof(place->node) - 1);
+	return zero_mpi_status(error, "finding the node's ranks");
+}
+
+/* What the program's own MPI_Init allows. */
+static zero_status check_threads(bool *threaded, bool *main_only)
+{
+	int level = MPI_THREAD_SINGLE, is_main = 0;
+
+	MPI_Query_thread(&level);
+	*threaded = level == MPI_THREAD_MULTIPLE;
+	*main_only = level < MPI_THREAD_SERIALIZED;
+	MPI_Is_thread_main(&is_main);
+	if (*main_only && !is_main)
+		return zero_core->fail(ZERO_E_COMM,
+				       "the program asked MPI for %s, so that zero_open must be "
+				       "called in the thread that called MPI_Init",
+				       level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE"
+								  : "MPI_THREAD_FUNNELED");
+	return ZERO_OK;
+}
+
+zero_status zero_mpi_world(MPI_Comm *world, struct zero_comm *comm)
+{
+	int initialised = 0, finalised = 0, launched = launched_world();
+	zero_status status = ZERO_OK;
+
+	*world = MPI_COMM_NULL;
+	MPI_Initialized(&initialised);
+	MPI_Finalized(&finalised);
+	if (finalised)
+		return zero_core->fail(ZERO_E_STATE,
+				       "MPI_Finalize was called: zero_open must come before it");
+	/* Without a wire-up Open MPI would end the process rather than fail. */
+	if (!initialised && launched > 1 && !has_wire_up())
+		return fail_alone(launched);
+	if (!initialised && !has_wire_up())
+		return ZERO_OK;
+	if (!initialised)
+		status = initialise();
+	if (!status && copy == MPI_COMM_NULL) {
+		status = check_threads(&copy_threaded, &copy_main_only);
+		if (!status)
+			status = make_copy();
+	}
+	if (!status)
+		status = find_place(&comm->place);
+	if (!status && comm->place.world == 1 && launched > 1)
+		status = fail_alone(launched);
+	comm->threaded = copy_threaded;
+	comm->main_only = copy_main_only;
+	if (!status)
+		*world = copy;
+	return status;
+}

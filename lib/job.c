@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job: its begin, its end, and the small things that its ranks do together. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static atomic_flag one_job = ATOMIC_FLAG_INIT;
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static zero_status open_backend(zero_job *job, zero_status settings)
+{
+	const struct zero_value *isa = &job->settings.value[ZERO_OPT_ISA];
+	/* Ranks that could not read their options must still tell the others. */
+	struct zero_backend_config config = {
+		.isa = settings ? "auto" : zero_option_table[ZERO_OPT_ISA].choices[isa->number],
+		.expected_world = (int)job->settings.value[ZERO_OPT_TASKS].number,
+	};
+	const void *table;
+	zero_status status;
+
+	status = zero_module_open("host", &table);
+	if (status)
+		return status;
+	job->ops = table;
+	status = job->ops->open(&config, &job->backend);
+	job->joined = !status;
+	if (job->backend) {
+		job->ops->place(job->backend, &job->place);
+		zero_process_rank_set(job->place.rank);
+	}
+	return status;
+}
+
+zero_status zero_open(const zero_options *options, zero_job **opened)
+{
+	zero_status status, settings;
+	zero_job *job;
+
+	*opened = NULL;
+	if (atomic_flag_test_and_set(&one_job))
+		return zero_fail(ZERO_E_STATE, "a job is open in this process already");
+	job = calloc(1, sizeof(*job));
+	if (!job || !zero_settings_init(&job->settings)) {
+		free(job);
+		atomic_flag_clear(&one_job);
+		return zero_fail(ZERO_E_MEMORY, "no memory for a job");
+	}
+	job->process = getpid();
+	pthread_mutex_init(&job->lock, NULL);
+	settings = zero_job_read_settings(job, options);
+	status = open_backend(job, settings);
+	if (!status)
+		status = zero_job_agree_settings(job, settings);
+	if (status) {
+		zero_close(job);
+		return status;
+	}
+	zero_job_apply_settings(job);
+	*opened = job;
+	return ZERO_OK;
+}
+
+/* What is under way must end before its buffers go. */
+static void settle_work(zero_job *job)
+{
+	for (size_t g = 0; g < job->group_count; g++) {
+		zero_group *group = job->groups[g];
+
+		if (group->gather)
+			job->ops->wait(job->backend, group->gather);
+		zero_finish(job, &group->reduce);
+		zero_finish(job, &group->update);
+	}
+	for (int i = 0; i < ZERO_REDUCES; i++)
+		zero_finish(job, &job->reduces[i]);
+}
+
+/*
+ * So that a peer which is in another operation hears of it instead of waiting for ever. What went
+ * wrong before is more than that the ranks now part: it stays the thread's last error.
+ */
+static void say_closing(zero_job *job)
+{
+	char *before = strdup(zero_last_error());
+	int rank = zero_last_error_rank();
+
+	if (zero_run(job, ZERO_OK, NULL, 0, "zero_close") && before && *before)
+		zero_fail_on(rank, ZERO_OK, before);
+	free(before);
+}
+
+zero_status zero_close(zero_job *job)
+{
+	/* A forked child has a copy of the memory, but neither the thread nor MPI. */
+	if (!job || job->process != getpid())
+		return ZERO_OK;
+	if (job->joined) {
+		say_closing(job);
+		settle_work(job);
+	}
+	for (size_t g = 0; g < job->group_count; g++)
+		zero_group_free(job->groups[g]);
+	free(job->groups);
+	zero_source_forget(job);
+	if (job->backend)
+		job->ops->close(job->backend);
+	for (size_t id = 0; id < ZERO_OPTIONS; id++)
+		free(job->setting_text[id]);
+	zero_settings_clear(&job->settings);
+	pthread_mutex_destroy(&job->lock);
+	free(job);
+	atomic_flag_clear(&one_job);
+	return ZERO_OK;
+}
+
+/* ---- small things ---------------------------------------------------------------------------- */
+
+int zero_rank(const zero_job *job)
+{
+	return job ? job->place.rank : zero_process_rank();
+}
+
+int zero_world(const zero_job *job)
+{
+	return job ? job->place.world : 1;
+}
+
+int zero_local_rank(const zero_job *job)
+{
+	return job ? job->place.local_rank : 0;
+}
+
+int zero_local_world(const zero_job *job)
+{
+	return job ? job->place.local_world : 1;
+}
+
+zero_status zero_agree(zero_job *job, const char *error)
+{
+	zero_status status = ZERO_OK;
+
+	if (error)
+		status = zero_fail(ZERO_E_APPLICATION, "%s", error);
+	return zero_run(job, status, NULL, 0, "zero_agree");
+}
+
+zero_status zero_mean(zero_job *job, double *values, size_t count, double weight)
+{
+	size_t world = (size_t)job->place.world, row = count + 1;
+	double *mine = calloc(row, sizeof(double)), *all = calloc(world * row, sizeof(double));
+	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = row * sizeof(double)};
+	zero_status status = ZERO_OK;
+	double total = 0;
+
+	if (!mine || !all)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the mean of %zu values", count);
+	else if (!(weight >= 0))
+		status = zero_fail(ZERO_E_INVALID, "zero_mean has weight %g: it is >= 0", weight);
+	if (!status) {
+		mine[0] = weight;
+		/* A rank without samples may have no value at all. */
+		for (size_t i = 0; i < count; i++)
+			mine[i + 1] = weight > 0 ? weight * values[i] : 0;
+	}
+	op.send = mine;
+	op.recv = all;
+	status = zero_run(job, status, &op, 1, "zero_mean of %zu values", count);
+	for (size_t rank = 0; !status && rank < world; rank++)
+		total += all[rank * row];
+	if (!status && !(total > 0))
+		status = zero_fail_on(0, ZERO_E_INVALID,
+				      "zero_mean: the weights of all ranks are 0");
+	for (size_t i = 0; !status && i < count; i++) {
+		double sum = 0;
+
+		for (size_t rank = 0; rank < world; rank++)
+			sum += all[rank * row + i + 1];
+		values[i] = sum / total;
+	}
+	free(mine);
+	free(all);
+	return status;
+}
+
+zero_status zero_memory_now(zero_job *job, zero_memory *memory)
+{
+	job->ops->memory(job->backend, memory);
+	return ZERO_OK;
+}
+
+zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic)
+{
+	job->ops->traffic(job->backend, traffic);
+	return ZERO_OK;
+}

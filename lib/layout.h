@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the parameters of a group lie in flat buffers: a pure function of their types and sizes, the
+ * number of ranks and the gather mode, so that a checkpoint of one world size loads at another.
+ */
+#ifndef ZERO_LAYOUT_H
+#define ZERO_LAYOUT_H
+
+#include "zero.h"
+
+/* Elements to whose multiples parameters and shards are aligned: 64 bytes for the smallest type. */
+#define ZERO_ALIGN 64
+
+enum zero_layout_mode { ZERO_LAYOUT_AUTO, ZERO_LAYOUT_SINGLE, ZERO_LAYOUT_GROUPED };
+
+struct zero_layout_item {
+	zero_dtype dtype;
+	bool trainable;
+	size_t count; /* elements */
+	/* Out: the flat buffer, the run in it, and the element of the run where the item begins. */
+	size_t flat, run, first;
+};
+
+struct zero_layout_run {
+	size_t flat;
+	zero_dtype dtype;
+	bool trainable;
+	size_t count; /* elements, a multiple of ZERO_ALIGN * world; 0 if all of it is empty */
+};
+
+/*
+ * Lays out the items of one group. `*runs` is malloc'ed, ordered by flat; items' `run` counts from
+ * the first run of their flat. ZERO_E_INVALID with a sentence if sizes overflow.
+ */
+zero_status zero_layout_group(struct zero_layout_item *items, size_t item_count, size_t world,
+			      enum zero_layout_mode mode, size_t bucket,
+			      struct zero_layout_run **runs, size_t *run_count, size_t *flat_count);
+
+#endif

@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "options.h"
+#include "options_table.h"
+
+enum { NAME_MAX_LENGTH = 32 }; /* longer ones are like no option's name */
+
+/* Always false, so that a failing function can end with it. */
+__attribute__((format(printf, 3, 4))) static bool fail(char *why, size_t size, const char *format,
+						       ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(why, size, format, arguments);
+	va_end(arguments);
+	return false;
+}
+
+/* Appends to a text that may be cut at `size`; returns the new length. */
+__attribute__((format(printf, 4, 5))) static size_t append(char *text, size_t size, size_t length,
+							   const char *format, ...)
+{
+	va_list arguments;
+	int added;
+
+	if (length >= size)
+		return length;
+	va_start(arguments, format);
+	added = vsnprintf(text + length, size - length, format, arguments);
+	va_end(arguments);
+	return added > 0 ? length + (size_t)added : length;
+}
+
+struct quoted {
+	char text[72];
+};
+
+/* A user's text fit for a message: in quotes, without control bytes, cut if it is long. */
+static struct quoted quote(const char *text, size_t length)
+{
+	const size_t most = 60;
+	struct quoted quoted;
+	size_t shown = length, at = 0;
+
+	if (length > most) {
+		shown = most;
+		/* not in the middle of a UTF-8 character */
+		while (shown > most - 4 && ((unsigned char)text[shown] & 0xc0) == 0x80)
+			shown--;
+	}
+	quoted.text[at++] = '\'';
+	for (size_t i = 0; i < shown; i++) {
+		unsigned char byte = (unsigned char)text[i];
+
+		quoted.text[at++] = byte < 0x20 || byte == 0x7f ? '?' : (char)byte;
+	}
+	memcpy(quoted.text + at, shown < length ? "...'" : "'", shown < length ? 5 : 2);
+	return quoted;
+}
+
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+static int hex_digit(char c)
+{
+	if (is_digit(c))
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	if (c >= 'A' && c <= 'F')
+		return c - 'A' + 10;
+	return -1;
+}
+
+/* The shift that K, M, G or T stands for; 0 for any other byte. */
+static unsigned unit_shift(char c)
+{
+	static const char units[] = "KMGTkmgt";
+	const char *unit = c ? strchr(units, c) : NULL;
+
+	return unit ? 10 * ((unsigned)(unit - units) % 4 + 1) : 0;
+}
+
+/* "64K" for 65536: the largest unit that leaves a whole number. */
+static void format_bound(uint64_t number, bool is_size, char text[32])
+{
+	unsigned unit = 0;
+
+	while (is_size && unit < 4 && number && number % 1024 == 0) {
+		number /= 1024;
+		unit++;
+	}
+	snprintf(text, 32, "%llu%.*s", (unsigned long long)number, unit > 0,
+		 &"KMGT"[unit - (unit > 0)]);
+}
+
+static bool refuse_range(const struct zero_option *option, const char *text, char *why, size_t size)
+{
+	bool is_size = option->type != ZERO_TYPE_INTEGER;
+	char low[32], high[32];
+
+	format_bound(option->min, is_size, low);
+	format_bound(option->max, is_size, high);
+	return fail(why, size, "%s is out of range: %s to %s is allowed",
+		    quote(text, strlen(text)).text, low, high);
+}
+
+/* Digits at the start of text; *end is what follows them. False: there are none. */
+static bool read_digits(const char *text, uint64_t *number, bool *overflow, const char **end)
+{
+	*number = 0;
+	*overflow = false;
+	for (*end = text; is_digit(**end); ++*end) {
+		if (__builtin_mul_overflow(*number, UINT64_C(10), number) ||
+		    __builtin_add_overflow(*number, (uint64_t)(**end - '0'), number))
+			*overflow = true;
+	}
+	return *end != text;
+}
+
+static bool parse_integer(const struct zero_option *option, const char *text,
+			  struct zero_value *value, char *why, size_t size)
+{
+	uint64_t number;
+	const char *end;
+	bool overflow;
+
+	if (!read_digits(text, &number, &overflow, &end) || *end)
+		return fail(why, size, "%s is not a whole number from %llu to %llu",
+			    quote(text, strlen(text)).text, (unsigned long long)option->min,
+			    (unsigned long long)option->max);
+	if (overflow || number < option->min || number > option->max)
+		return refuse_range(option, text, why, size);
+	*value = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = number};
+	return true;
+}
+
+/* For "1.5G" the whole number that was meant, 1536M, if there is one in the next smaller unit. */
+static bool suggest_whole(const char *text, char whole[32])
+{
+	uint64_t number, scale = 1;
+	const char *end;
+	bool overflow;
+	unsigned shift;
+
+	if (!read_digits(text, &number, &overflow, &end) || *end != '.' || !is_digit(end[1]))
+		return false;
+	for (end++; is_digit(*end); end++) {
+		if (scale > 100000 || number > 1000000000)
+			return false;
+		number = number * 10 + (uint64_t)(*end - '0');
+		scale *= 10;
+	}
+	shift = unit_shift(*end);
+	if (overflow || !shift || end[1] || number * 1024 % scale)
+		return false;
+	snprintf(whole, 32, "%llu%.*s", (unsigned long long)(number * 1024 / scale), shift > 10,
+		 &"KKMG"[shift / 10 - 1]);
+	return true;
+}
+
+static bool parse_size(const struct zero_option *option, const char *text, struct zero_value *value,
+		       char *why, size_t size)
+{
+	static const char allowed[] = "a whole number with K, M, G or T, such as 40M";
+	static const char *const also[] = {
+		[ZERO_TYPE_SIZE_OR_AUTO] = ", or auto",
+		[ZERO_TYPE_SIZE_OR_PERCENT] = ", or a percentage, such as 5%",
+		[ZERO_TYPE_PATH] = NULL,
+	};
+	const char *more = also[option->type] ? also[option->type] : "";
+	struct quoted quoted = quote(text, strlen(text));
+	uint64_t number;
+	const char *end;
+	char whole[32];
+	bool overflow;
+	unsigned shift;
+
+	if (option->type == ZERO_TYPE_SIZE_OR_AUTO && strcmp(text, "auto") == 0) {
+		*value = (struct zero_value){.kind = ZERO_VALUE_AUTO};
+		return true;
+	}
+	if (suggest_whole(text, whole))
+		return fail(why, size, "%s is not a whole number: write %s", quoted.text, whole);
+	if (!read_digits(text, &number, &overflow, &end))
+		return fail(why, size, "%s is not a size: %s%s", quoted.text, allowed, more);
+	if (option->type == ZERO_TYPE_SIZE_OR_PERCENT && strcmp(end, "%") == 0) {
+		if (overflow || number > 100)
+			return fail(why, size, "%s is out of range: 0%% to 100%% is allowed",
+				    quoted.text);
+		*value = (struct zero_value){.kind = ZERO_VALUE_PERCENT, .number = number};
+		return true;
+	}
+	shift = unit_shift(*end);
+	if (end[shift > 0])
+		return fail(why, size, "%s is not a size: %s%s", quoted.text, allowed, more);
+	if (overflow || number > UINT64_MAX >> shift || number << shift < option->min ||
+	    number << shift > option->max)
+		return refuse_range(option, text, why, size);
+	*value = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = number << shift};
+	return true;
+}
+
+static bool parse_choice(const struct zero_option *option, const char *text,
+			 struct zero_value *value, char *why, size_t size)
+{
+	char list[160] = "";
+	size_t length = 0;
+
+	for (size_t i = 0; option->choices[i]; i++) {
+		if (strcmp(option->choices[i], text) == 0) {
+			*value = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = i};
+			return true;
+		}
+		length = append(list, sizeof list, length, "%s%s", i ? ", " : "",
+				option->choices[i]);
+	}
+	return fail(why, size, "%s is not one of %s", quote(text, strlen(text)).text, list);
+}
+
+static bool parse_path(const struct zero_option *option, const char *text, struct zero_value *value,
+		       char *why, size_t size)
+{
+	size_t length = strlen(text);
+	char *copy;
+
+	if (length > option->max)
+		return fail(why, size, "%s is a path of %zu bytes: at most %llu are allowed",
+			    quote(text, length).text, length, (unsigned long long)option->max);
+	copy = strdup(text);
+	if (!copy)
+		return fail(why, size, "no memory for a path of %zu bytes", length);
+	*value = (struct zero_value){.kind = ZERO_VALUE_TEXT, .text = copy};
+	return true;
+}
+
+bool zero_option_parse(const struct zero_option *option, const char *text, struct zero_value *value,
+		       char *why, size_t size)
+{
+	switch (option->type) {
+	case ZERO_TYPE_INTEGER:
+		return parse_integer(option, text, value, why, size);
+	case ZERO_TYPE_SIZE:
+	case ZERO_TYPE_SIZE_OR_AUTO:
+	case ZERO_TYPE_SIZE_OR_PERCENT:
+		return parse_size(option, text, value, why, size);
+	case ZERO_TYPE_CHOICE:
+		return parse_choice(option, text, value, why, size);
+	case ZERO_TYPE_PATH:
+		return parse_path(option, text, value, why, size);
+	}
+	return fail(why, size, "option %s has no known type", option->name);
+}
+
+int zero_value_format(const struct zero_option *option, const struct zero_value *value, char *text,
+		      size_t size)
+{
+	switch (value->kind) {
+	case ZERO_VALUE_AUTO:
+		return snprintf(text, size, "auto");
+	case ZERO_VALUE_PERCENT:
+		return snprintf(text, size, "%llu%%", (unsigned long long)value->number);
+	case ZERO_VALUE_TEXT:
+		return snprintf(text, size, "%s", value->text);
+	case ZERO_VALUE_NUMBER:
+		break;
+	}
+	if (option->type == ZERO_TYPE_CHOICE)
+		return snprintf(text, size, "%s", option->choices[value->number]);
+	return snprintf(text, size, "%llu", (unsigned long long)value->number);
+}
+
+void zero_value_clear(struct zero_value *value)
+{
+	free(value->text);
+	*value = (struct zero_value){.kind = ZERO_VALUE_NUMBER};
+}
+
+const struct zero_option *zero_option_find(const char *name, size_t length)
+{
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		const struct zero_option *option = &zero_option_table[i];
+
+		if (strlen(option->name) == length && memcmp(option->name, name, length) == 0)
+			return option;
+	}
+	return NULL;
+}
+
+/* Insertions, deletions and replacements between two names; `length` is at most NAME_MAX_LENGTH. */
+static size_t edit_distance(const char *name, size_t length, const char *other)
+{
+	size_t row[NAME_MAX_LENGTH + 1];
+
+	for (size_t i = 0; i <= length; i++)
+		row[i] = i;
+	for (size_t j = 1; other[j - 1]; j++) {
+		size_t diagonal = row[0];
+
+		row[0] = j;
+		for (size_t i = 1; i <= length; i++) {
+			size_t best = diagonal + (name[i - 1] != other[j - 1]);
+
+			diagonal = row[i];
+			if (row[i] + 1 < best)
+				best = row[i] + 1;
+			if (row[i - 1] + 1 < best)
+				best = row[i - 1] + 1;
+			row[i] = best;
+		}
+	}
+	return row[length];
+}
+
+static const char *name_in(const struct zero_option *option, unsigned where)
+{
+	return where == ZERO_IN_FLAG ? option->flag : option->name;
+}
+
+void zero_option_near(const char *name, size_t length, unsigned where, char *text, size_t size)
+{
+	char wanted[NAME_MAX_LENGTH + 1] = "";
+	size_t near = 0, written = 0;
+
+	if (length >= 3 && length <= NAME_MAX_LENGTH)
+		memcpy(wanted, name, length);
+	for (size_t i = 0; wanted[0] && i < ZERO_OPTIONS; i++) {
+		const struct zero_option *option = &zero_option_table[i];
+
+		if (!(option->where & where))
+			continue;
+		if (strstr(option->name, wanted) ||
+		    edit_distance(wanted, length, option->name) <= 2)
+			written = append(text, size, written, "%s%s",
+					 near++ ? " or " : "did you mean ", name_in(option, where));
+	}
+	if (near) {
+		append(text, size, written, "?");
+		return;
+	}
+	written = append(text, size, 0, "the options are");
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		if (zero_option_table[i].where & where)
+			written = append(text, size, written, "%s %s", near++ ? "," : "",
+					 name_in(&zero_option_table[i], where));
+	}
+}
+
+static bool is_own_origin(const struct zero_option *option, const char *origin)
+{
+	return (option->flag && strcmp(option->flag, origin) == 0) ||
+	       (option->env && strcmp(option->env, origin) == 0);
+}
+
+/* Parses as zero_option_parse does; the message is a sentence that begins with the origin. */
+static bool parse_from(const struct zero_option *option, const char *text, const char *origin,
+		       struct zero_value *value, char *why, size_t size)
+{
+	char clause[256];
+
+	if (zero_option_parse(option, text, value, clause, sizeof clause))
+		return true;
+	if (is_own_origin(option, origin))
+		return fail(why, size, "%s: %s", origin, clause);
+	return fail(why, size, "%s: %s: %s", origin, option->name, clause);
+}
+
+bool zero_settings_set(struct zero_settings *settings, enum zero_option_id id, const char *text,
+		       const char *origin, char *why, size_t size)
+{
+	struct zero_value value;
+	char *copy;
+
+	if (!parse_from(&zero_option_table[id], text, origin, &value, why, size))
+		return false;
+	copy = strdup(origin);
+	if (!copy) {
+		zero_value_clear(&value);
+		return fail(why, size, "%s: no memory", origin);
+	}
+	zero_value_clear(&settings->value[id]);
+	free(settings->origin[id]);
+	settings->value[id] = value;
+	settings->origin[id] = copy;
+	return true;
+}
+
+bool zero_settings_init(struct zero_settings *settings)
+{
+	char why[256];
+
+	*settings = (struct zero_settings){0};
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		if (!zero_settings_set(settings, (enum zero_option_id)i,
+				       zero_option_table[i].fallback, "default", why, sizeof why)) {
+			zero_settings_clear(settings);
+			return false;
+		}
+	}
+	return true;
+}
+
+void zero_settings_clear(struct zero_settings *settings)
+{
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		zero_value_clear(&settings->value[i]);
+		free(settings->origin[i]);
+		settings->origin[i] = NULL;
+	}
+}
+
+/* Takes %XX back, in place. */
+static bool unescape(char *text, const char *origin, const char *name, char *why, size_t size)
+{
+	char *to = text;
+
+	for (const char *from = text; *from; from++) {
+		int high, low;
+
+		if (from[0] != '%' || !from[1]) {
+			*to++ = *from;
+			continue;
+		}
+		high = hex_digit(from[1]);
+		low = high < 0 ? -1 : hex_digit(from[2]);
+		if (low < 0 || (high == 0 && low == 0))
+			return fail(why, size,
+				    "%s: %s: %s is not allowed: write %%25 for a percent sign, "
+				    "%%20 for a space",
+				    origin, name, quote(from, strnlen(from, 3)).text);
+		*to++ = (char)(high << 4 | low);
+		from += 2;
+	}
+	*to = '\0';
+	return true;
+}
+
+/* One "name=value" of a settings text into `into`, where a NULL origin marks what is not yet said. */
+static bool parse_word(struct zero_settings *into, const char *word, size_t length,
+		       const char *origin, char *why, size_t size)
+{
+	const char *equals = memchr(word, '=', length);
+	const struct zero_option *option;
+	char *text;
+	bool ok;
+	size_t name;
+
+	if (!equals)
+		return fail(why, size, "%s: %s is not of the form name=value", origin,
+			    quote(word, length).text);
+	name = (size_t)(equals - word);
+	option = zero_option_find(word, name);
+	if (!option || !(option->where & ZERO_IN_RESOLVED)) {
+		char near[400];
+
+		zero_option_near(word, name, ZERO_IN_RESOLVED, near, sizeof near);
+		return fail(why, size, "%s: there is no option %s: %s", origin,
+			    quote(word, name).text, near);
+	}
+	if (into->origin[option - zero_option_table])
+		return fail(why, size, "%s: %s is there twice", origin, option->name);
+	text = strndup(equals + 1, length - name - 1);
+	if (!text)
+		return fail(why, size, "%s: no memory", origin);
+	ok = unescape(text, origin, option->name, why, size) &&
+	     zero_settings_set(into, (enum zero_option_id)(option - zero_option_table), text,
+			       origin, why, size);
+	free(text);
+	return ok;
+}
+
+bool zero_settings_parse(struct zero_settings *settings, const char *text, const char *origin,
+			 char *why, size_t size)
+{
+	static const char blanks[] = " \t\n";
+	struct zero_settings said = {0};
+
+	for (text += strspn(text, blanks); *text; text += strspn(text, blanks)) {
+		size_t length = strcspn(text, blanks);
+
+		if (!parse_word(&said, text, length, origin, why, size)) {
+			zero_settings_clear(&said);
+			return false;
+		}
+		text += length;
+	}
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		if (!said.origin[i])
+			continue;
+		zero_value_clear(&settings->value[i]);
+		free(settings->origin[i]);
+		settings->value[i] = said.value[i];
+		settings->origin[i] = said.origin[i];
+	}
+	return true;
+}
+
+bool zero_settings_environment(struct zero_settings *settings, char *why, size_t size)
+{
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		const char *name = zero_option_table[i].env;
+		const char *text = name ? getenv(name) : NULL;
+
+		if (text &&
+		    !zero_settings_set(settings, (enum zero_option_id)i, text, name, why, size))
+			return false;
+	}
+	return true;
+}
+
+static bool needs_escape(unsigned char byte)
+{
+	return byte <= ' ' || byte == '%' || byte == 0x7f;
+}
+
+char *zero_settings_format(const struct zero_settings *settings)
+{
+	char *value = malloc(PATH_MAX), *text = NULL;
+	size_t size;
+	FILE *out;
+
+	if (!value)
+		return NULL;
+	out = open_memstream(&text, &size);
+	if (!out)
+		goto out;
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		const struct zero_option *option = &zero_option_table[i];
+
+		if (!(option->where & ZERO_IN_RESOLVED))
+			continue;
+		zero_value_format(option, &settings->value[i], value, PATH_MAX);
+		fprintf(out, "%s%s=", ftell(out) ? " " : "", option->name);
+		for (const char *byte = value; *byte; byte++)
+			fprintf(out, needs_escape((unsigned char)*byte) ? "%%%02X" : "%c",
+				(unsigned char)*byte);
+	}
+	if (fclose(out)) {
+		free(text);
+		text = NULL;
+	}
+out:
+	free(value);
+	return text;
+}
+
+void zero_options_help(FILE *out)
+{
+	const int column = 30;
+
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		const struct zero_option *option = &zero_option_table[i];
+		int width;
+
+		if (!(option->where & ZERO_IN_FLAG))
+			continue;
+		width = fprintf(out, "      %s=%s", option->flag, option->argument);
+		/* as Slurm does it: a long flag has a line of its own */
+		if (width > column - 2) {
+			fputc('\n', out);
+			width = 0;
+		}
+		fprintf(out, "%*s%s", column - width, "", option->help);
+		if (option->fallback[0])
+			fprintf(out, " (%s)", option->fallback);
+		fputc('\n', out);
+	}
+}

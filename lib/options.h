@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The options, in one table: flags, environment, YAML keys, help texts and man pages are made from
+ * it. To add an option, add a row in options_table.h and its place in the enum.
+ */
+#ifndef ZERO_OPTIONS_H
+#define ZERO_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "zero.h"
+
+enum zero_option_id {
+	ZERO_OPT_STAGE,
+	ZERO_OPT_STREAM_CHUNK,
+	ZERO_OPT_STREAM_THRESHOLD,
+	ZERO_OPT_FLATTEN,
+	ZERO_OPT_ALLGATHER,
+	ZERO_OPT_BUCKET,
+	ZERO_OPT_GATHER_DTYPE,
+	ZERO_OPT_OFFLOAD,
+	ZERO_OPT_VRAM_RESERVE,
+	ZERO_OPT_BACKEND,
+	ZERO_OPT_PRELOAD,
+	ZERO_OPT_CONFIG,
+	ZERO_OPT_REPORT,
+	ZERO_OPT_ISA, /* environment only */
+	/* Facts: what a launcher found out and hands on in ZERO_RESOLVED; no user sets them. */
+	ZERO_OPT_TASKS,
+	ZERO_OPT_BUDGET,
+	ZERO_OPTIONS,
+};
+
+enum zero_option_type {
+	ZERO_TYPE_INTEGER,
+	ZERO_TYPE_SIZE, /* 40M: K, M, G, T = 1024^n, whole numbers */
+	ZERO_TYPE_SIZE_OR_AUTO,
+	ZERO_TYPE_SIZE_OR_PERCENT,
+	ZERO_TYPE_CHOICE,
+	ZERO_TYPE_PATH,
+};
+
+/* Where an option may be said; bits of zero_option.where. */
+enum {
+	ZERO_IN_FLAG = 1,
+	ZERO_IN_ENVIRONMENT = 2,
+	ZERO_IN_YAML = 4,
+	ZERO_IN_RESOLVED = 8,
+};
+
+struct zero_option {
+	const char *name;           /* "stream_chunk": YAML key, and name in ZERO_RESOLVED */
+	const char *flag;           /* "--zero-stream-chunk"; NULL if there is none */
+	const char *env;            /* "ZERO_STREAM_CHUNK"; NULL if there is none */
+	const char *argument;       /* "SIZE", as shown in help */
+	const char *fallback;       /* compiled default, in the option's own syntax */
+	const char *help;           /* one line, no full stop */
+	const char *const *choices; /* NULL-terminated, for CHOICE */
+	uint64_t min, max;          /* INTEGER and SIZE: bounds; PATH: bytes; percent is 0 to 100 */
+	enum zero_option_type type;
+	unsigned where;
+};
+
+/* What zero_value.number means for each CHOICE, in the order of its `choices`. */
+enum { ZERO_FLATTEN_AUTO, ZERO_FLATTEN_DEVICE, ZERO_FLATTEN_DISTRIBUTED, ZERO_FLATTEN_HOST };
+enum { ZERO_ALLGATHER_AUTO, ZERO_ALLGATHER_SINGLE, ZERO_ALLGATHER_GROUPED };
+enum { ZERO_GATHER_PARAM, ZERO_GATHER_BF16, ZERO_GATHER_F16, ZERO_GATHER_F32 };
+enum { ZERO_OFFLOAD_NONE, ZERO_OFFLOAD_OPTIMIZER };
+enum { ZERO_BACKEND_AUTO, ZERO_BACKEND_HOST, ZERO_BACKEND_CUDA };
+enum { ZERO_PRELOAD_YES, ZERO_PRELOAD_NO };
+enum { ZERO_ISA_AUTO, ZERO_ISA_AVX512, ZERO_ISA_AVX2, ZERO_ISA_SCALAR };
+
+enum zero_value_kind { ZERO_VALUE_NUMBER, ZERO_VALUE_AUTO, ZERO_VALUE_PERCENT, ZERO_VALUE_TEXT };
+
+/* A parsed value. CHOICE: `number` is the index of the choice. */
+struct zero_value {
+	enum zero_value_kind kind;
+	uint64_t number;
+	char *text; /* PATH: owned; else NULL */
+};
+
+struct zero_settings {
+	struct zero_value value[ZERO_OPTIONS];
+	/* Who said it last: "default", "ZERO_STAGE", "--zero-stage", "ZERO_RESOLVED", "zero_open",
+	   later "zero.yaml:12". Owned. */
+	char *origin[ZERO_OPTIONS];
+};
+
+extern const struct zero_option zero_option_table[ZERO_OPTIONS];
+
+/* NULL if there is none of that name; `length` is strlen, so that "a=b" need not be cut. */
+const struct zero_option *zero_option_find(const char *name, size_t length);
+/*
+ * What to say about a name that was not found: "did you mean stage?", or all names that may be said
+ * in one of the places of `where` (bits ZERO_IN_...); as flags if that is ZERO_IN_FLAG alone.
+ */
+void zero_option_near(const char *name, size_t length, unsigned where, char *text, size_t size);
+
+/*
+ * Parses a value. On error *why (of `size` bytes) is a clause that names value and what is allowed:
+ * "'40MB' is not a size: a whole number with K, M, G or T, such as 40M". Returns false then and
+ * leaves *value alone; else fills it without looking at what it held.
+ */
+bool zero_option_parse(const struct zero_option *option, const char *text, struct zero_value *value,
+		       char *why, size_t size);
+/*
+ * The value as text that parses back to it, sizes in bytes; a PATH as it is. Returns its length as
+ * snprintf does.
+ */
+int zero_value_format(const struct zero_option *option, const struct zero_value *value, char *text,
+		      size_t size);
+void zero_value_clear(struct zero_value *value);
+
+/* All options at their compiled defaults. False: no memory, and nothing to clear. */
+bool zero_settings_init(struct zero_settings *settings);
+void zero_settings_clear(struct zero_settings *settings);
+/*
+ * One option from text; on false nothing has changed and *why is a whole sentence that begins with
+ * the origin.
+ */
+bool zero_settings_set(struct zero_settings *settings, enum zero_option_id id, const char *text,
+		       const char *origin, char *why, size_t size);
+/*
+ * "name=value name=value", as in ZERO_RESOLVED: options with ZERO_IN_RESOLVED, each at most once.
+ * In values, '%' and two hex digits are a byte (%20 a space, %25 a percent sign); a '%' that ends a
+ * value is itself. On false nothing has changed.
+ */
+bool zero_settings_parse(struct zero_settings *settings, const char *text, const char *origin,
+			 char *why, size_t size);
+/* From ZERO_* in the environment; a ZERO_ name that no option has is left alone. */
+bool zero_settings_environment(struct zero_settings *settings, char *why, size_t size);
+/*
+ * The text that zero_settings_parse reads back: all options with ZERO_IN_RESOLVED, the facts too (0
+ * where they are not known). malloc'ed; NULL: no memory.
+ */
+char *zero_settings_format(const struct zero_settings *settings);
+/* Help for the options with that flag bit, in Slurm's own --help style. */
+void zero_options_help(FILE *out);
+
+#endif

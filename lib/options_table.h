@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rows of the table of options, and nothing else: part of options.c, which alone includes it. */
+#ifndef ZERO_OPTIONS_TABLE_H
+#define ZERO_OPTIONS_TABLE_H
+
+#include <limits.h>
+
+#include "options.h"
+
+/* Where a user may say most of them. */
+enum {
+	USER = ZERO_IN_FLAG | ZERO_IN_ENVIRONMENT | ZERO_IN_YAML | ZERO_IN_RESOLVED,
+};
+
+#define ONE_K (UINT64_C(1) << 10)
+#define ONE_T (UINT64_C(1) << 40)
+
+static const char *const flatten_choices[] = {"auto", "device", "distributed", "host", NULL};
+static const char *const allgather_choices[] = {"auto", "single", "grouped", NULL};
+static const char *const gather_dtype_choices[] = {"param", "bf16", "f16", "f32", NULL};
+static const char *const offload_choices[] = {"none", "optimizer", NULL};
+static const char *const backend_choices[] = {"auto", "host", "cuda", NULL};
+static const char *const preload_choices[] = {"yes", "no", NULL};
+static const char *const isa_choices[] = {"auto", "avx512", "avx2", "scalar", NULL};
+
+/* clang-format off */
+const struct zero_option zero_option_table[ZERO_OPTIONS] = {
+	[ZERO_OPT_STAGE] = {
+		.name = "stage", .flag = "--zero-stage", .env = "ZERO_STAGE",
+		.argument = "0|1|2|3", .fallback = "3",
+		.help = "what is sharded: 1 optimizer, 2 gradients too, 3 all",
+		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 3, .where = USER,
+	},
+	[ZERO_OPT_STREAM_CHUNK] = {
+		.name = "stream_chunk", .flag = "--zero-stream-chunk", .env = "ZERO_STREAM_CHUNK",
+		.argument = "SIZE", .fallback = "40M",
+		.help = "bytes a piece when a large parameter is partitioned",
+		.type = ZERO_TYPE_SIZE, .min = 1, .max = ONE_T, .where = USER,
+	},
+	[ZERO_OPT_STREAM_THRESHOLD] = {
+		.name = "stream_threshold", .flag = "--zero-stream-threshold",
+		.env = "ZERO_STREAM_THRESHOLD",
+		.argument = "SIZE|auto", .fallback = "auto",
+		.help = "parameters of more bytes are partitioned in pieces",
+		.type = ZERO_TYPE_SIZE_OR_AUTO, .min = 0, .max = ONE_T, .where = USER,
+	},
+	[ZERO_OPT_FLATTEN] = {
+		.name = "flatten", .flag = "--zero-flatten", .env = "ZERO_FLATTEN",
+		.argument = "auto|device|distributed|host", .fallback = "auto",
+		.help = "where existing tensors become one flat buffer",
+		.type = ZERO_TYPE_CHOICE, .choices = flatten_choices, .where = USER,
+	},
+	[ZERO_OPT_ALLGATHER] = {
+		.name = "allgather", .flag = "--zero-allgather", .env = "ZERO_ALLGATHER",
+		.argument = "auto|single|grouped", .fallback = "auto",
+		.help = "gather each parameter alone, or whole groups",
+		.type = ZERO_TYPE_CHOICE, .choices = allgather_choices, .where = USER,
+	},
+	[ZERO_OPT_BUCKET] = {
+		.name = "bucket", .flag = "--zero-bucket", .env = "ZERO_BUCKET",
+		.argument = "SIZE", .fallback = "1G",
+		.help = "groups of more bytes are cut by --zero-allgather=auto",
+		.type = ZERO_TYPE_SIZE, .min = 64 * ONE_K, .max = ONE_T, .where = USER,
+	},
+	[ZERO_OPT_GATHER_DTYPE] = {
+		.name = "gather_dtype", .flag = "--zero-gather-dtype", .env = "ZERO_GATHER_DTYPE",
+		.argument = "param|bf16|f16|f32", .fallback = "param",
+		.help = "type in which parameters are gathered; param: as stored",
+		.type = ZERO_TYPE_CHOICE, .choices = gather_dtype_choices, .where = USER,
+	},
+	[ZERO_OPT_OFFLOAD] = {
+		.name = "offload", .flag = "--zero-offload", .env = "ZERO_OFFLOAD",
+		.argument = "none|optimizer", .fallback = "none",
+		.help = "what lives in host memory instead of the GPU's",
+		.type = ZERO_TYPE_CHOICE, .choices = offload_choices, .where = USER,
+	},
+	[ZERO_OPT_VRAM_RESERVE] = {
+		.name = "vram_reserve", .flag = "--zero-vram-reserve", .env = "ZERO_VRAM_RESERVE",
+		.argument = "SIZE|PERCENT%", .fallback = "5%",
+		.help = "GPU memory that the library leaves free",
+		.type = ZERO_TYPE_SIZE_OR_PERCENT, .min = 0, .max = ONE_T, .where = USER,
+	},
+	[ZERO_OPT_BACKEND] = {
+		.name = "backend", .flag = "--zero-backend", .env = "ZERO_BACKEND",
+		.argument = "auto|host|cuda", .fallback = "auto",
+		.help = "hardware to run on; auto: cuda where there is a GPU",
+		.type = ZERO_TYPE_CHOICE, .choices = backend_choices, .where = USER,
+	},
+	[ZERO_OPT_PRELOAD] = {
+		.name = "preload", .flag = "--zero-preload", .env = "ZERO_PRELOAD",
+		.argument = "yes|no", .fallback = "yes",
+		.help = "load libzero.so into each task before other libraries",
+		.type = ZERO_TYPE_CHOICE, .choices = preload_choices, .where = USER,
+	},
+	[ZERO_OPT_CONFIG] = {
+		.name = "config", .flag = "--zero-config", .env = "ZERO_CONFIG",
+		.argument = "FILE", .fallback = "",
+		.help = "YAML file with options, read after the site's",
+		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1,
+		.where = ZERO_IN_FLAG | ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_REPORT] = {
+		.name = "report", .flag = "--zero-report", .env = "ZERO_REPORT",
+		.argument = "DIR", .fallback = "",
+		.help = "folder in which each rank writes what it used",
+		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1, .where = USER,
+	},
+	[ZERO_OPT_ISA] = {
+		.name = "isa", .env = "ZERO_ISA",
+		.argument = "auto|avx512|avx2|scalar", .fallback = "auto",
+		.help = "instruction set of the CPU kernels",
+		.type = ZERO_TYPE_CHOICE, .choices = isa_choices,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_TASKS] = {
+		.name = "tasks",
+		.argument = "COUNT", .fallback = "0",
+		.help = "ranks that were launched; 0: not known",
+		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX, .where = ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_BUDGET] = {
+		.name = "budget",
+		.argument = "SIZE", .fallback = "0",
+		.help = "bytes of memory that a rank may use; 0: not known",
+		.type = ZERO_TYPE_SIZE, .min = 0, .max = UINT64_MAX, .where = ZERO_IN_RESOLVED,
+	},
+};
+/* clang-format on */
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job's options: where they are read, what all ranks must say alike, and what follows from them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* How the ranks come to one value: all say the same, or the least counts. Others are a rank's own. */
+enum agreement { OWN, SAME, LEAST };
+
+/* "auto": every other rank's number is less. */
+#define NOT_SAID UINT64_MAX
+
+static enum agreement agreement(enum zero_option_id id)
+{
+	switch (id) {
+	case ZERO_OPT_STAGE:
+	case ZERO_OPT_ALLGATHER:
+	case ZERO_OPT_BUCKET:
+	case ZERO_OPT_GATHER_DTYPE:
+	case ZERO_OPT_OFFLOAD:
+	case ZERO_OPT_FLATTEN:
+		return SAME;
+	case ZERO_OPT_STREAM_CHUNK:
+	case ZERO_OPT_STREAM_THRESHOLD:
+	case ZERO_OPT_BUDGET:
+		return LEAST;
+	default:
+		return OWN;
+	}
+}
+
+/* Options whose part is not built yet are refused, rather than taken and ignored. */
+static zero_status check_built(const zero_job *job)
+{
+	static const enum zero_option_id later[] = {ZERO_OPT_GATHER_DTYPE, ZERO_OPT_OFFLOAD};
+	static const enum zero_option_id later_paths[] = {ZERO_OPT_CONFIG, ZERO_OPT_REPORT};
+	const struct zero_option *backend = &zero_option_table[ZERO_OPT_BACKEND];
+
+	for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
+		const struct zero_option *option = &zero_option_table[later[i]];
+		uint64_t choice = job->settings.value[later[i]].number;
+
+		if (choice)
+			return zero_fail(
+				ZERO_E_UNSUPPORTED,
+				"%s is %s (from %s), which this version cannot do: only %s",
+				option->name, option->choices[choice],
+				job->settings.origin[later[i]], option->choices[0]);
+	}
+	if (!strcmp(backend->choices[job->settings.value[ZERO_OPT_BACKEND].number], "cuda"))
+		return zero_fail(ZERO_E_UNSUPPORTED,
+				 "backend is cuda (from %s), but this build has host alone",
+				 job->settings.origin[ZERO_OPT_BACKEND]);
+	for (size_t i = 0; i < sizeof(later_paths) / sizeof(later_paths[0]); i++) {
+		const char *path = job->settings.value[later_paths[i]].text;
+
+		if (path && *path)
+			return zero_fail(ZERO_E_UNSUPPORTED,
+					 "%s is %s (from %s), which this version cannot do",
+					 zero_option_table[later_paths[i]].name, path,
+					 job->settings.origin[later_paths[i]]);
+	}
+	return ZERO_OK;
+}
+
+zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
+{
+	const char *resolved = getenv("ZERO_RESOLVED");
+	char why[512];
+
+	if (!zero_settings_environment(&job->settings, why, sizeof(why)) ||
+	    (resolved &&
+	     !zero_settings_parse(&job->settings, resolved, "ZERO_RESOLVED", why, sizeof(why))) ||
+	    (options && options->settings &&
+	     !zero_settings_parse(&job->settings, options->settings, "zero_open", why,
+				  sizeof(why))))
+		return zero_fail(ZERO_E_INVALID, "%s", why);
+	return check_built(job);
+}
+
+/* The reply of every rank for one option, as [world][ZERO_OPTIONS] numbers. */
+static zero_status settle(zero_job *job, const uint64_t *all)
+{
+	for (size_t id = 0; id < ZERO_OPTIONS; id++) {
+		uint64_t least = all[id];
+
+		for (int rank = 1; rank < job->place.world; rank++) {
+			uint64_t value = all[(size_t)rank * ZERO_OPTIONS + id];
+
+			if (agreement((enum zero_option_id)id) == SAME && value != all[id])
+				return zero_fail(ZERO_E_INVALID,
+						 "%s is not the same on ranks 0 and %d (here %s, "
+						 "from %s): give all ranks one value",
+						 zero_option_table[id].name, rank,
+						 job->setting_text[id], job->settings.origin[id]);
+			least = value < least ? value : least;
+		}
+		if (agreement((enum zero_option_id)id) == LEAST && least != NOT_SAID) {
+			job->settings.value[id].kind = ZERO_VALUE_NUMBER;
+			job->settings.value[id].number = least;
+		}
+	}
+	return ZERO_OK;
+}
+
+static zero_status format_settings(zero_job *job)
+{
+	for (size_t id = 0; id < ZERO_OPTIONS; id++) {
+		const struct zero_option *option = &zero_option_table[id];
+		const struct zero_value *value = &job->settings.value[id];
+		int length = zero_value_format(option, value, NULL, 0);
+		char *text = malloc((size_t)length + 1);
+
+		if (!text)
+			return zero_fail(ZERO_E_MEMORY, "no memory for the options");
+		zero_value_format(option, value, text, (size_t)length + 1);
+		free(job->setting_text[id]);
+		job->setting_text[id] = text;
+	}
+	return ZERO_OK;
+}
+
+zero_status zero_job_agree_settings(zero_job *job, zero_status status)
+{
+	size_t world = (size_t)job->place.world;
+	uint64_t mine[ZERO_OPTIONS], *all = calloc(world * ZERO_OPTIONS, sizeof(uint64_t));
+	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .send = mine, .count = sizeof(mine)};
+
+	if (!all && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the options of %zu ranks", world);
+	if (!status && !job->settings.value[ZERO_OPT_BUDGET].number)
+		job->settings.value[ZERO_OPT_BUDGET].number = job->ops->memory_free(job->backend);
+	for (size_t id = 0; id < ZERO_OPTIONS; id++)
+		mine[id] = job->settings.value[id].kind == ZERO_VALUE_AUTO
+				   ? NOT_SAID
+				   : job->settings.value[id].number;
+	if (!status)
+		status = format_settings(job);
+	op.recv = all;
+	status = zero_run(job, status, &op, 1, "zero_open");
+	if (status)
+		goto out;
+	status = settle(job, all);
+	if (!status)
+		status = format_settings(job);
+	status = zero_run(job, status, NULL, 0, "options");
+out:
+	free(all);
+	return status;
+}
+
+void zero_job_apply_settings(zero_job *job)
+{
+	const struct zero_value *threshold = &job->settings.value[ZERO_OPT_STREAM_THRESHOLD];
+	uint64_t budget = job->settings.value[ZERO_OPT_BUDGET].number;
+
+	job->stage = (int)job->settings.value[ZERO_OPT_STAGE].number;
+	job->whole = job->stage < 3 || job->place.world == 1;
+	job->step_whole = job->stage == 0 || job->place.world == 1;
+	job->chunk = job->settings.value[ZERO_OPT_STREAM_CHUNK].number;
+	job->threshold = threshold->number;
+	if (threshold->kind == ZERO_VALUE_AUTO)
+		job->threshold = job->chunk > budget / 64 ? job->chunk : (size_t)budget / 64;
+}
+
+const char *zero_setting(const zero_job *job, const char *name)
+{
+	const struct zero_option *option = zero_option_find(name, strlen(name));
+
+	return option ? job->setting_text[option - zero_option_table] : NULL;
+}

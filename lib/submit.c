@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How work goes to the backend: with a label that all ranks share, and this rank's own error. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+__attribute__((format(printf, 7, 0))) static zero_status
+submit_text(zero_job *job, zero_status status, struct zero_op *ops, size_t count, bool waited,
+	    struct zero_work **work, const char *label, va_list arguments)
+{
+	struct zero_submission submission = {
+		.status = status,
+		.error = status ? zero_last_error() : NULL,
+		.error_rank = status && zero_last_error_shared() ? zero_last_error_rank() : -1,
+		.waited = waited,
+		.ops = ops,
+		.count = count,
+	};
+	char text[256], *all = NULL;
+	va_list again;
+
+	va_copy(again, arguments);
+	/* What is too long to be shown must be equal too. */
+	if (vsnprintf(text, sizeof(text), label, arguments) >= (int)sizeof(text) &&
+	    vasprintf(&all, label, again) < 0)
+		all = NULL;
+	va_end(again);
+	submission.label = text;
+	submission.hash = zero_hash(all ? all : text, strlen(all ? all : text), 0);
+	free(all);
+	return job->ops->submit(job->backend, &submission, work);
+}
+
+zero_status zero_submit(zero_job *job, zero_status status, struct zero_op *ops, size_t count,
+			bool waited, struct zero_work **work, const char *label, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, label);
+	status = submit_text(job, status, ops, count, waited, work, label, arguments);
+	va_end(arguments);
+	return status;
+}
+
+zero_status zero_run(zero_job *job, zero_status status, struct zero_op *ops, size_t count,
+		     const char *label, ...)
+{
+	struct zero_work *work;
+	va_list arguments;
+
+	va_start(arguments, label);
+	status = submit_text(job, status, ops, count, true, &work, label, arguments);
+	va_end(arguments);
+	return status ? status : zero_finish(job, &work);
+}
+
+zero_status zero_finish(zero_job *job, struct zero_work **work)
+{
+	struct zero_work *finished = *work;
+	zero_status status;
+
+	if (!finished)
+		return ZERO_OK;
+	*work = NULL;
+	status = job->ops->wait(job->backend, finished);
+	job->ops->work_put(job->backend, finished);
+	return status;
+}
+
+zero_status zero_finish_update(zero_group *group)
+{
+	zero_status status;
+
+	pthread_mutex_lock(&group->job->lock);
+	status = zero_finish(group->job, &group->update);
+	pthread_mutex_unlock(&group->job->lock);
+	return status;
+}
