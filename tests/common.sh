@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# What the test scripts share; they begin with
+# . "${top_srcdir:?run me by make check}/tests/common.sh"
+#
+# The environment has top_srcdir, top_builddir, ZERORUN (the launcher), ZERO_HAVE (what configure
+# found, such as " mpi jansson") and ZERO_REQUIRE (what must not be skipped, such as "mpi,slurm").
+
+set -u
+: "${top_srcdir:?}" "${top_builddir:?}" "${ZERO_HAVE=}" "${ZERO_REQUIRE:=}"
+
+fail() {
+	echo "FAIL: $*" >&2
+	exit 1
+}
+
+have() {
+	[[ " $ZERO_HAVE " == *" $1 "* ]]
+}
+
+# skip NAME WHY: ends the test as skipped for want of NAME, or as failed if NAME is required.
+skip() {
+	if [[ ",${ZERO_REQUIRE// /,}," == *",$1,"* ]]; then
+		fail "$1 is required by ZERO_REQUIRE=$ZERO_REQUIRE: $2"
+	fi
+	echo "SKIP: $1: $2"
+	exit 77
+}
+
+# need NAME...: skips unless configure found each of them.
+need() {
+	local name
+	for name; do
+		have "$name" || skip "$name" "this build has it not"
+	done
+}
+
+# need_command COMMAND [NAME]: skips for want of NAME unless the command is there.
+need_command() {
+	command -v "$1" >/dev/null || skip "${2:-$1}" "there is no command $1"
+}
+
+# scratch: makes the folder $scratch, which is gone when the test ends.
+scratch() {
+	scratch=$(mktemp -d "${TMPDIR:-/tmp}/zero-test.XXXXXX") || fail "no temporary folder"
+	trap 'rm -rf "$scratch"' EXIT
+}
+
+# need_python PACKAGE...: leaves in $python a Python that has the packages. They come from the package
+# index, once for each build folder; without a network the test is skipped for want of "interop".
+need_python() {
+	local venv=$top_builddir/tests/venv IFS=, said lock
+	need_command python3 interop
+	mkdir -p "$top_builddir/tests" # as a lock too: tests may run at the same time
+	python=$venv/bin/python
+	exec {lock}<"$top_builddir/tests" && flock "$lock"
+	if ! "$python" -c "import $*" 2>/dev/null; then
+		said=$({
+			python3 -m venv "$venv" &&
+				timeout 300 "$python" -m pip install -q --retries 1 "$@"
+		} 2>&1) ||
+			skip interop "python3 -m venv, pip install ${*}: ${said##*$'\n'}"
+	fi
+	exec {lock}<&-
+}

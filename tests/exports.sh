@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# libzero.so is preloaded into every task: it exports what zero.h declares and nothing else, and
+# depends on the C library alone. A module exports its one function.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+need_command nm
+need_command readelf
+
+cd "$top_builddir/lib/.libs" || fail "no folder lib/.libs"
+
+exported() {
+	nm -D --defined-only "$1" | awk '$2 != "A" { sub("@.*", "", $3); print $3 }' | sort
+}
+
+declared=$(sed -n '/^typedef/d; s/^[a-z].*\(zero_[a-z0-9_]*\)(.*/\1/p' "$top_srcdir/lib/zero.h" | sort)
+differ=$(diff <(echo "$declared") <(exported libzero.so)) ||
+	fail "zero.h (<) and the exports of libzero.so (>) differ:
+$differ"
+
+# The loader is part of the C library, and sanitizers are no part of what is installed.
+needed=$(readelf -d libzero.so | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+	grep -v -e '^ld-linux' -e '^lib\(c\|dl\|pthread\)\.' -e '^lib[a-z]*san\.' | tr '\n' ' ')
+[[ -z $needed ]] || fail "libzero.so needs more than the C library: $needed"
+
+for module in zero_*.so; do
+	name=${module#zero_}
+	[[ $(exported "$module") == "zero_module_${name%.so}" ]] ||
+		fail "$module exports: $(exported "$module" | tr '\n' ' ')"
+done

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# A new test is a name in one of these lists, and for a program its sources.
+#
+#   UNIT_TESTS     programs of Check, one process
+#   RANKS_TESTS    programs named *.ranks, which tests/ranks/run.sh runs at several world sizes;
+#                  in tests/ranks/local.mk
+#   SCRIPT_TESTS   bash scripts named *.sh
+#
+# Exit status 77 is a skip: what a test needs it says with `need` of tests/common.sh.
+UNIT_TESTS = \
+	tests/unit/test_kernels \
+	tests/unit/test_layout \
+	tests/unit/test_options \
+	tests/unit/test_philox
+SCRIPT_TESTS = \
+	tests/require.sh \
+	tests/exports.sh \
+	tests/format.sh \
+	tests/warnings.sh \
+	tests/launcher/zerorun.sh \
+	tests/ranks/leaks.sh \
+	tests/ranks/world.sh \
+	tests/unit/files_interop.sh
+
+if HAVE_JANSSON
+UNIT_TESTS += tests/unit/test_files
+endif
+if HAVE_CHECK
+check_PROGRAMS += $(UNIT_TESTS)
+TESTS += $(UNIT_TESTS)
+else
+TESTS += tests/unit/without_check.sh
+endif
+check_PROGRAMS += $(RANKS_TESTS)
+TESTS += $(RANKS_TESTS) $(SCRIPT_TESTS)
+
+EXTRA_DIST += \
+	tests/common.sh \
+	tests/ranks/run.sh \
+	tests/unit/without_check.sh \
+	$(SCRIPT_TESTS)
+
+UNIT_CFLAGS = $(OUTER_CFLAGS) $(CHECK_CFLAGS)
+UNIT_LIBS = $(CHECK_LIBS) -lm
+
+tests_unit_test_kernels_SOURCES = tests/unit/test_kernels.c tests/unit/sets.h
+tests_unit_test_kernels_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_kernels_LDADD = $(KERNELS_EMULATED) kernels/libkernels.la $(UNIT_LIBS)
+
+tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
+tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_philox_LDADD = $(tests_unit_test_kernels_LDADD)
+
+tests_unit_test_layout_SOURCES = tests/unit/test_layout.c
+tests_unit_test_layout_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_layout_LDADD = lib/libzerocore.la $(UNIT_LIBS)
+
+tests_unit_test_options_SOURCES = tests/unit/test_options.c
+tests_unit_test_options_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_options_LDADD = lib/liboptions.la $(UNIT_LIBS)
+
+tests_unit_test_files_SOURCES = tests/unit/test_files.c $(files_sources)
+tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
+tests_unit_test_files_LDADD = $(JANSSON_LIBS) $(UNIT_LIBS)
+
+TEST_EXTENSIONS = .ranks .sh
+SH_LOG_COMPILER = bash
+RANKS_LOG_COMPILER = bash $(top_srcdir)/tests/ranks/run.sh
+
+# What scripts and programs get to know of the build.
+TEST_ENVIRONMENT = \
+	export top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' \
+		ZERORUN='$(abs_top_builddir)/launcher/zerorun' ZERO_HAVE='$(zero_have)' \
+		ZERO_REQUIRE="$$ZERO_REQUIRE" \
+		ZERO_COMPILE_FLAGS='$(AM_CFLAGS) $(MPI_CFLAGS) $(JANSSON_CFLAGS)';
+AM_TESTS_ENVIRONMENT = $(TEST_ENVIRONMENT)
+
+# The tests of our own code alone; the sanitizers run them.
+check-own:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(OWN_TESTS)'
+OWN_TESTS = $(RANKS_TESTS)
+if HAVE_CHECK
+OWN_TESTS += $(UNIT_TESTS)
+endif
+
+format-check:
+	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang-format bash $(top_srcdir)/tests/format.sh
+
+.PHONY: check-own format-check

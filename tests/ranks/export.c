@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Export: what was written loads again with the same bits at any stage and in any mode; and if it
+ * cannot be written, all ranks say why, nothing is left behind and the file that was there stays.
+ */
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "ranks.h"
+
+enum { PARAMS = 24, GROUPS = 4, COUNT_MAX = 20000 };
+
+struct model {
+	zero_job *job;
+	zero_group *groups[GROUPS];
+	zero_param *params[PARAMS];
+	size_t shapes[PARAMS][2];
+};
+
+static int world, rank, last;
+static unsigned char values[PARAMS][COUNT_MAX * 8]; /* bits of each parameter */
+
+static zero_dtype dtype_of(size_t p)
+{
+	return (zero_dtype)(ZERO_F32 + p % 8);
+}
+
+static struct model open_model(const char *settings, uint64_t seed)
+{
+	struct model model = {.job = open_job("%s", settings)};
+	zero_param *tied;
+
+	for (size_t g = 0; g < GROUPS; g++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "group %zu", g);
+		model.groups[g] = new_group(model.job, name);
+	}
+	for (size_t p = 0; p < PARAMS; p++) {
+		size_t *shape = model.shapes[p];
+		char name[64];
+		zero_param_spec spec = {
+			.name = name, .dtype = dtype_of(p), .ndim = (int)(p % 3), .shape = shape};
+
+		/* Names that need escapes in JSON. */
+		snprintf(name, sizeof(name), "layer.%zu \"\\\n\xc3\xa4", p);
+		shape[0] = p % 7 == 0 ? 0 : 1 + below(&seed, 100);
+		shape[1] = 1 + below(&seed, COUNT_MAX / 100);
+		ok(zero_param_new(model.groups[p % GROUPS], &spec, &model.params[p]));
+	}
+	ok(zero_param_new(model.groups[1],
+			  &(zero_param_spec){.name = "tied",
+					     .dtype = dtype_of(1),
+					     .ndim = 1,
+					     .shape = model.shapes[1],
+					     .alias_of = model.params[1]},
+			  &tied));
+	ok(zero_layout(model.job));
+	return model;
+}
+
+static void load_values(struct model *model)
+{
+	for (size_t p = 0; p < PARAMS; p++) {
+		zero_source source = zero_from_all(values[p]);
+
+		ok(zero_load(model->params[p], &source));
+	}
+}
+
+static void load_file(struct model *model, const char *path)
+{
+	zero_file *file;
+
+	ok(zero_file_open(model->job, path, &file));
+	check(zero_file_count(file) == PARAMS, "%zu tensors", zero_file_count(file));
+	for (size_t p = 0; p < PARAMS; p++) {
+		const zero_tensor *tensor = zero_file_find(file, zero_param_name(model->params[p]));
+		zero_source source = zero_from_file(tensor);
+
+		ok(zero_load(model->params[p], &source));
+	}
+	check(!zero_file_find(file, "tied"), "an alias was exported");
+	zero_file_close(file);
+}
+
+static void check_values(struct model *model)
+{
+	for (size_t g = 0; g < GROUPS; g++) {
+		ok(zero_gather(model->groups[g], ZERO_PARAM));
+		for (size_t p = g; p < PARAMS; p += GROUPS) {
+			size_t bytes =
+				zero_param_count(model->params[p]) * zero_dtype_size(dtype_of(p));
+
+			check(!bytes || !memcmp(zero_data(model->params[p]), values[p], bytes),
+			      "parameter %zu (%s)", p, zero_dtype_name(dtype_of(p)));
+		}
+		ok(zero_release(model->groups[g]));
+	}
+}
+
+static void make_values(uint64_t seed)
+{
+	for (size_t p = 0; p < PARAMS; p++)
+		for (size_t i = 0; i < sizeof(values[p]); i++)
+			values[p][i] = (unsigned char)(dtype_of(p) == ZERO_BOOL ? draw(&seed) & 1
+										: draw(&seed));
+}
+
+static void there_and_back(uint64_t seed)
+{
+	static const char *const settings[] = {
+		"stage=3 allgather=grouped", "stage=0 allgather=single", "stage=1 allgather=auto",
+		"stage=3 allgather=single", "stage=2 allgather=grouped"};
+	char path[1100];
+
+	for (size_t i = 0; i < 5; i++) {
+		struct model model = open_model(settings[i], seed);
+
+		make_values(seed + i);
+		load_values(&model);
+		snprintf(path, sizeof(path), "%s", file_path("model.safetensors"));
+		ok(zero_export(model.job, path));
+		/* Also over the file that is there, and with the same bytes. */
+		ok(zero_export(model.job, path));
+		check_values(&model);
+		ok(zero_close(model.job));
+		model = open_model(settings[(i + 1) % 5], seed);
+		load_file(&model, path);
+		check_values(&model);
+		ok(zero_close(model.job));
+	}
+}
+
+/* At stages 1 and 2 what was stepped is still on its way when the export begins. */
+static void after_a_step(int stage)
+{
+	zero_adamw adamw = {.lr = 0.5F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
+	zero_job *job = open_job("stage=%d", stage);
+	zero_group *group = new_group(job, "g");
+	zero_param *param = new_param(group, "p", ZERO_BF16, 5000, true);
+	zero_source source = zero_from_normal(0, 1, 3);
+	static uint16_t stepped[5000];
+	zero_file *file;
+	float *sums;
+
+	ok(zero_layout(job));
+	ok(zero_load(param, &source));
+	sums = zero_gradient(param);
+	check(sums, "%s", zero_last_error());
+	for (int i = 0; i < 5000; i++)
+		sums[i] = (float)(i % 3 - 1);
+	ok(zero_step(job, &adamw, NULL));
+	ok(zero_export(job, file_path("stepped")));
+	ok(zero_gather(group, ZERO_PARAM));
+	memcpy(stepped, zero_data(param), sizeof(stepped));
+	ok(zero_release(group));
+	ok(zero_file_open(job, file_path("stepped"), &file));
+	source = zero_from_file(zero_file_find(file, "p"));
+	ok(zero_load(param, &source));
+	zero_file_close(file);
+	ok(zero_gather(group, ZERO_PARAM));
+	check(!memcmp(stepped, zero_data(param), sizeof(stepped)), "stage %d", stage);
+	ok(zero_close(job));
+}
+
+/* ---- what cannot be written ------------------------------------------------------------------ */
+
+/* Files in the folder that all ranks share. */
+static size_t count_files(void)
+{
+	char path[1024];
+	struct dirent *entry;
+	size_t count = 0;
+	DIR *folder;
+
+	snprintf(path, sizeof(path), "%s", file_path(""));
+	folder = opendir(path);
+	check(folder, "no folder %s", path);
+	while ((entry = readdir(folder)))
+		count += entry->d_name[0] != '.';
+	closedir(folder);
+	return count;
+}
+
+static void cannot(struct model *model, const char *where, int from, const char *words)
+{
+	size_t files, now;
+	double all[16];
+	char path[1100];
+
+	snprintf(path, sizeof(path), "%s", where);
+	ok(zero_agree(model->job, NULL));
+	files = count_files();
+	ok(zero_agree(model->job, NULL));
+	fails(zero_export(model->job, path), ZERO_E_FILE, words);
+	check(zero_last_error_rank() == from, "%d: %s", zero_last_error_rank(), zero_last_error());
+	/* Rank 0 has tidied up before it tells. */
+	all_values(model->job, 0, all);
+	now = count_files();
+	check(now == files, "%zu files became %zu", files, now);
+	ok(zero_agree(model->job, NULL));
+}
+
+static void limit_files(bool on)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_FSIZE, &limit);
+	limit.rlim_cur = on ? 5000 : limit.rlim_max;
+	check(!setrlimit(RLIMIT_FSIZE, &limit), "no limit");
+}
+
+static void full_disk(struct model *model, int from)
+{
+	if (rank == from)
+		limit_files(true);
+	cannot(model, file_path("model.safetensors"), from, "File too large");
+	limit_files(false);
+}
+
+static void failures(uint64_t seed)
+{
+	struct model model = open_model("stage=3", seed);
+	char folder[1100];
+
+	signal(SIGXFSZ, SIG_IGN);
+	snprintf(folder, sizeof(folder), "%s", file_path("folder"));
+	if (rank == 0)
+		check(!mkdir(folder, 0700), "no folder");
+	load_values(&model);
+	cannot(&model, file_path("nowhere/model"), 0, "No such file or directory");
+	check(strstr(zero_last_error(), "nowhere/model"), "%s", zero_last_error());
+	cannot(&model, folder, 0, "directory");
+	cannot(&model, "/proc/model", 0, "/proc/model");
+	full_disk(&model, 0);
+	full_disk(&model, last);
+	ok(zero_close(model.job));
+	/* The file of there_and_back is whole; its values are those of the last turn. */
+	model = open_model("stage=3", seed);
+	load_file(&model, file_path("model.safetensors"));
+	check_values(&model);
+	ok(zero_export(model.job, file_path("model.safetensors")));
+	ok(zero_close(model.job));
+}
+
+static void too_early(void)
+{
+	zero_job *job = open_job("stage=3");
+
+	fails(zero_export(job, file_path("early")), ZERO_E_STATE, "after zero_layout");
+	ok(zero_layout(job));
+	/* A model without parameters is a file without tensors. */
+	ok(zero_export(job, file_path("none")));
+	ok(zero_close(job));
+}
+
+int main(void)
+{
+	uint64_t seed = test_seed();
+	zero_job *job = open_job("stage=3");
+
+	world = zero_world(job);
+	rank = zero_rank(job);
+	last = world - 1;
+	ok(zero_close(job));
+	too_early();
+	there_and_back(seed);
+	failures(seed);
+	for (int stage = 0; stage <= 3; stage++)
+		after_a_step(stage);
+	return 0;
+}

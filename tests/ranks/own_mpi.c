@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program that initialises MPI itself, with another level of threads at each world size, and
+ * goes on using it beside the library and after it.
+ */
+#include <mpi.h>
+
+#include "ranks.h"
+
+enum { COUNT = 10000 };
+
+static void exchange_own(int world)
+{
+	int one = 1, sum = 0;
+
+	MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	check(sum == world, "%d", sum);
+}
+
+static void train(const char *settings, int world, bool threaded)
+{
+	zero_job *job = open_job("%s", settings);
+	zero_adamw adamw = {.lr = 0.5F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
+	zero_group *groups[2] = {new_group(job, "a"), new_group(job, "b")};
+	zero_param *params[2];
+	zero_source source = zero_from_constant(2);
+	float *sums, *values;
+
+	for (int g = 0; g < 2; g++)
+		params[g] = new_param(groups[g], g ? "q" : "p", ZERO_F32, COUNT, true);
+	ok(zero_layout(job));
+	for (int g = 0; g < 2; g++)
+		ok(zero_load(params[g], &source));
+	ok(zero_prefetch(groups, 2, ZERO_BF16));
+	/* The program's own messages do not meet the library's. */
+	if (threaded)
+		exchange_own(world);
+	for (int g = 0; g < 2; g++) {
+		ok(zero_gather(groups[g], ZERO_BF16));
+		check(((uint16_t *)zero_data(params[g]))[COUNT - 1] == 0x4000, "not 2");
+		ok(zero_release(groups[g]));
+		sums = zero_gradient(params[g]);
+		check(sums, "%s", zero_last_error());
+		sums[COUNT - 1] = 1;
+		ok(zero_reduce(groups[g]));
+	}
+	ok(zero_step(job, &adamw, NULL));
+	exchange_own(world);
+	ok(zero_gather(groups[1], ZERO_PARAM));
+	values = zero_data(params[1]);
+	check(values[0] == 2 && values[COUNT - 1] > 1.49F && values[COUNT - 1] < 1.51F, "%g %g",
+	      (double)values[0], (double)values[COUNT - 1]);
+	fails(zero_agree(job, zero_rank(job) == zero_world(job) - 1 ? "mine" : NULL),
+	      ZERO_E_APPLICATION, "mine");
+	ok(zero_close(job));
+	exchange_own(world);
+}
+
+int main(int argc, char **argv)
+{
+	static const int levels[] = {MPI_THREAD_SINGLE, MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED,
+				     MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE};
+	const char *text = getenv("OMPI_COMM_WORLD_SIZE");
+	int level = levels[text ? (atoi(text) - 1) % 5 : 0], provided, ranks;
+	zero_job *job;
+
+	MPI_Init_thread(&argc, &argv, level, &provided);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	for (int stage = 0; stage <= 3; stage++) {
+		char settings[32];
+
+		snprintf(settings, sizeof(settings), "stage=%d", stage);
+		train(settings, ranks, provided == MPI_THREAD_MULTIPLE);
+	}
+	MPI_Finalize();
+	fails(zero_open(NULL, &job), ZERO_E_STATE, "MPI_Finalize was called");
+	return 0;
+}

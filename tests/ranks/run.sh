@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs a program of several ranks: alone, without a launcher, and then at its world sizes. Each run
+# is bounded, so that a hang is a failure, and shows its output only if it fails. Lines that begin
+# with "same " must be the same at all world sizes.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+
+need mpi
+program=$1
+name=$(basename "$program" .ranks)
+worlds=(alone 1 2 3 4)
+limit=120
+case $name in
+partition) worlds=(alone 1 2 3 4 7) ;;
+order) worlds=(2 3 4) ;;
+memory) worlds=(1 2 4) ;;
+own_mpi) worlds=(1 2 3 4 5) ;;
+large) worlds=(2) limit=900 ;;
+esac
+if [[ $name == large && ! ${ZERO_TEST_LARGE-} ]]; then
+	skip large "ZERO_TEST_LARGE=1 runs parameters of more than 2^32 elements"
+fi
+
+scratch
+export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
+# Open MPI leaks, and a preloaded library comes before a sanitizer's own.
+export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
+
+# run COMMAND...: ends the test if the command fails
+run() {
+	local status
+	mkdir "$scratch/files" || fail "no folder for files"
+	ZERO_TEST_FILES=$scratch/files timeout -k 5 "$limit" "$@" >"$scratch/out" 2>&1 </dev/null
+	status=$?
+	rm -rf "$scratch/files"
+	if ((status == 77)); then
+		skip "$name" "$(grep -v '^[- ]*$' "$scratch/out" | head -n 1)"
+	fi
+	((status == 0)) && return
+	tail -n 60 "$scratch/out"
+	((status != 124 && status != 137)) || echo "it was still running after $limit seconds"
+	fail "$name: '$*' ended with status $status; ZERO_TEST_SEED=$ZERO_TEST_SEED"
+}
+
+for world in "${worlds[@]}"; do
+	if [[ $world == alone ]]; then
+		run "$program"
+	else
+		run "$ZERORUN" --zero-preload=no -n "$world" "$program"
+	fi
+	grep '^same ' "$scratch/out" >"$scratch/same"
+	if [[ -e $scratch/first ]] && ! cmp -s "$scratch/first" "$scratch/same"; then
+		diff "$scratch/first" "$scratch/same"
+		fail "$name: other values at world size $world; ZERO_TEST_SEED=$ZERO_TEST_SEED"
+	fi
+	mv "$scratch/same" "$scratch/first"
+done

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads: concurrent gathers of one group make one collective, each use is counted, and the data
+ * stay until the last release. One thread begins in order while the others join.
+ */
+#include <pthread.h>
+
+#include "ranks.h"
+
+enum { THREADS = 4, GROUPS = 3, ROUNDS = 200, COUNT = 3000 };
+
+static zero_job *job;
+static zero_group *groups[GROUPS];
+static zero_param *params[GROUPS][2];
+static pthread_barrier_t begun, gathered, released;
+static bool main_begins;
+static uint64_t collectives;
+
+static uint64_t count_collectives(void)
+{
+	zero_traffic traffic;
+
+	ok(zero_traffic_now(job, &traffic));
+	return traffic.collectives;
+}
+
+static float value(int group, size_t i)
+{
+	return (float)(group * COUNT) + (float)i;
+}
+
+static zero_status fill(void *context, void *elements, size_t first, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		((float *)elements)[i] = value(*(int *)context, first + i);
+	return ZERO_OK;
+}
+
+static void check_data(int group)
+{
+	const float *data = zero_data(params[group][0]);
+	const int32_t *table = zero_data(params[group][1]);
+
+	check(data && table, "group %d has no data", group);
+	for (size_t i = 0; i < COUNT; i += 7)
+		check(data[i] == value(group, i), "group %d, element %zu is %g", group, i,
+		      (double)data[i]);
+	check(table[COUNT - 1] == 2, "%d", table[COUNT - 1]);
+}
+
+static void *work(void *context)
+{
+	int self = *(int *)context;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		int g = round % GROUPS;
+
+		if (self == 0) {
+			collectives = count_collectives();
+			if (main_begins)
+				ok(zero_prefetch(&groups[g], 1, ZERO_PARAM));
+		}
+		pthread_barrier_wait(&begun);
+		ok(zero_gather(groups[g], ZERO_PARAM));
+		if (self == 1)
+			ok(zero_gather(groups[g], ZERO_PARAM));
+		check_data(g);
+		pthread_barrier_wait(&gathered);
+		if (self == 0) {
+			uint64_t now = count_collectives();
+			/* Two runs at stage 3, and nothing to send otherwise. */
+			uint64_t want =
+				strcmp(zero_setting(job, "stage"), "3") || zero_world(job) == 1 ? 0
+												: 2;
+
+			check(now - collectives == want, "%llu collectives, not %llu",
+			      (unsigned long long)(now - collectives), (unsigned long long)want);
+		}
+		/* Some go early: the data are there for those that stay. */
+		if (self % 2)
+			ok(zero_release(groups[g]));
+		check(self % 2 == 1 || zero_data(params[g][0]), "gone too early");
+		if (self % 2 == 0) {
+			check_data(g);
+			ok(zero_release(groups[g]));
+		}
+		if (self == 1)
+			ok(zero_release(groups[g]));
+		/* With its own thread's sentence; the group that comes next is not under way. */
+		if (self > 1) {
+			fails(zero_param_new(groups[g], &(zero_param_spec){.name = "late"},
+					     &(zero_param *){NULL}),
+			      ZERO_E_STATE, "after zero_layout");
+		}
+		/* When one thread begins, it may do so while others still use the last group. */
+		if (!main_begins)
+			pthread_barrier_wait(&released);
+	}
+	return NULL;
+}
+
+static void *close_it(void *unused)
+{
+	(void)unused;
+	ok(zero_close(job));
+	return NULL;
+}
+
+static void run(const char *settings)
+{
+	pthread_t threads[THREADS];
+	int numbers[THREADS];
+	zero_memory memory;
+
+	job = open_job("%s", settings);
+	for (int g = 0; g < GROUPS; g++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "%d", g);
+		groups[g] = new_group(job, name);
+		for (int p = 0; p < 2; p++) {
+			snprintf(name, sizeof(name), "%d.%d", g, p);
+			params[g][p] =
+				new_param(groups[g], name, p ? ZERO_I32 : ZERO_F32, COUNT, !p);
+		}
+	}
+	ok(zero_layout(job));
+	for (int g = 0; g < GROUPS; g++) {
+		zero_source source = zero_from_callback(fill, &g);
+
+		ok(zero_load(params[g][0], &source));
+		source = zero_from_constant(2);
+		ok(zero_load(params[g][1], &source));
+	}
+	for (int t = 0; t < THREADS; t++) {
+		numbers[t] = t;
+		check(!pthread_create(&threads[t], NULL, work, &numbers[t]), "no thread");
+	}
+	for (int t = 0; t < THREADS; t++)
+		pthread_join(threads[t], NULL);
+	ok(zero_memory_now(job, &memory));
+	check(memory.gathered.now == 0, "%zu bytes are still gathered", memory.gathered.now);
+	/* Not in the thread that opened it. */
+	check(!pthread_create(&threads[0], NULL, close_it, NULL), "no thread");
+	pthread_join(threads[0], NULL);
+}
+
+int main(void)
+{
+	pthread_barrier_init(&begun, NULL, THREADS);
+	pthread_barrier_init(&gathered, NULL, THREADS);
+	pthread_barrier_init(&released, NULL, THREADS);
+	for (int i = 0; i < 2; i++) {
+		main_begins = i;
+		run("stage=3 allgather=grouped");
+		run("stage=1 allgather=grouped");
+	}
+	return 0;
+}

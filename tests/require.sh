@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# ZERO_REQUIRE=mpi,check,... : what configure decided. Each missing part is named.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+
+missing=0
+for name in ${ZERO_REQUIRE//,/ }; do
+	case $name in
+	clang-format | gcc | interop | large | valgrind) # no matter of configure: the tests that need them say so
+		;;
+	cuda-build)
+		have cuda || {
+			echo "FAIL: ZERO_REQUIRE names cuda-build, and this build was configured without CUDA"
+			missing=1
+		}
+		;;
+	mpi | pmix | yaml | slurm | cuda | nccl | jansson | cblas | check | simde)
+		have "$name" || {
+			echo "FAIL: ZERO_REQUIRE names $name, and this build was configured without it"
+			missing=1
+		}
+		;;
+	*)
+		echo "FAIL: ZERO_REQUIRE names $name, which no test knows"
+		missing=1
+		;;
+	esac
+done
+exit $missing
