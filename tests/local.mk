@@ -20,7 +20,11 @@ SCRIPT_TESTS = \
 	tests/launcher/zerorun.sh \
 	tests/ranks/leaks.sh \
 	tests/ranks/world.sh \
-	tests/unit/files_interop.sh
+	tests/unit/files_interop.sh \
+	tests/gpt/bad.sh \
+	tests/gpt/reference.sh \
+	tests/gpt/stages.sh \
+	tests/slurm/launch.sh
 
 if HAVE_JANSSON
 UNIT_TESTS += tests/unit/test_files
@@ -31,11 +35,18 @@ TESTS += $(UNIT_TESTS)
 else
 TESTS += tests/unit/without_check.sh
 endif
+if HAVE_CBLAS
+check_PROGRAMS += tests/gpt/gradients
+TESTS += tests/gpt/gradients
+endif
 check_PROGRAMS += $(RANKS_TESTS)
 TESTS += $(RANKS_TESTS) $(SCRIPT_TESTS)
 
 EXTRA_DIST += \
 	tests/common.sh \
+	tests/gpt/gpt.sh \
+	tests/slurm/cluster.sh \
+	tests/gpt/reference.py \
 	tests/ranks/run.sh \
 	tests/unit/without_check.sh \
 	$(SCRIPT_TESTS)
@@ -63,6 +74,12 @@ tests_unit_test_files_SOURCES = tests/unit/test_files.c $(files_sources)
 tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
 tests_unit_test_files_LDADD = $(JANSSON_LIBS) $(UNIT_LIBS)
 
+# It is examples/gpt.c once more, with a main of its own.
+tests_gpt_gradients_SOURCES = tests/gpt/gradients.c
+tests_gpt_gradients_CFLAGS = $(examples_gpt_CFLAGS)
+tests_gpt_gradients_LDADD = $(examples_gpt_LDADD)
+tests_gpt_gradients_LDFLAGS = $(examples_gpt_LDFLAGS)
+
 TEST_EXTENSIONS = .ranks .sh
 SH_LOG_COMPILER = bash
 RANKS_LOG_COMPILER = bash $(top_srcdir)/tests/ranks/run.sh
@@ -81,6 +98,9 @@ check-own:
 OWN_TESTS = $(RANKS_TESTS)
 if HAVE_CHECK
 OWN_TESTS += $(UNIT_TESTS)
+endif
+if HAVE_CBLAS
+OWN_TESTS += tests/gpt/gradients
 endif
 
 format-check:

@@ -1,0 +1,1006 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpt.c - trains GPT-2 (Radford et al. 2019) with sharded parameters, gradients and optimizer
+ * states: a real training job on zero.h, to be read from top to bottom.
+ *
+ *	zerorun -n 2 --zero-stage=3 gpt --text book.txt --steps 500 --sample 300
+ *	srun --zero-stage=3 gpt --model gpt2/ --tokens corpus.u16 --export tuned.safetensors
+ *
+ *	1. the model: which tensors there are, which are gathered together, where values come from
+ *	2. a step:    gather, compute, release; gather, compute, reduce, release; AdamW
+ *	3. the job:   batches, progress, samples, errors
+ *
+ * gpt_math.h has the arithmetic of the layers, gpt_input.h flags, config.json and text.
+ *
+ * The architecture and the tensors' names are those of Hugging Face's GPT2LMHeadModel, whose
+ * checkpoints can be read and which reads what --export writes.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "zero.h"
+#include "gpt_input.h"
+#include "gpt_math.h"
+
+/* ---- 1. the model ---------------------------------------------------------------------------- */
+
+enum dim { NONE, WIDTH, WIDTH_X3, WIDTH_X4, VOCAB, CONTEXT };
+enum start { ZEROS, ONES, NORMAL, NORMAL_RESIDUAL };
+
+/* Linear weights are [inputs, outputs] (the "Conv1D" of the original), embeddings [rows, width]. */
+struct tensor_spec {
+	const char *name;
+	enum dim dim[2]; /* vectors: the second is NONE */
+	enum start start;
+};
+
+enum {
+	LN_1_W,
+	LN_1_B,
+	ATTN_W,
+	ATTN_B,
+	ATTN_PROJ_W,
+	ATTN_PROJ_B,
+	LN_2_W,
+	LN_2_B,
+	FC_W,
+	FC_B,
+	MLP_PROJ_W,
+	MLP_PROJ_B,
+	BLOCK_TENSORS
+};
+
+static const struct tensor_spec block_tensors[BLOCK_TENSORS] = {
+	[LN_1_W] = {"ln_1.weight", {WIDTH}, ONES},
+	[LN_1_B] = {"ln_1.bias", {WIDTH}, ZEROS},
+	[ATTN_W] = {"attn.c_attn.weight", {WIDTH, WIDTH_X3}, NORMAL},
+	[ATTN_B] = {"attn.c_attn.bias", {WIDTH_X3}, ZEROS},
+	[ATTN_PROJ_W] = {"attn.c_proj.weight", {WIDTH, WIDTH}, NORMAL_RESIDUAL},
+	[ATTN_PROJ_B] = {"attn.c_proj.bias", {WIDTH}, ZEROS},
+	[LN_2_W] = {"ln_2.weight", {WIDTH}, ONES},
+	[LN_2_B] = {"ln_2.bias", {WIDTH}, ZEROS},
+	[FC_W] = {"mlp.c_fc.weight", {WIDTH, WIDTH_X4}, NORMAL},
+	[FC_B] = {"mlp.c_fc.bias", {WIDTH_X4}, ZEROS},
+	[MLP_PROJ_W] = {"mlp.c_proj.weight", {WIDTH_X4, WIDTH}, NORMAL_RESIDUAL},
+	[MLP_PROJ_B] = {"mlp.c_proj.bias", {WIDTH}, ZEROS},
+};
+
+/*
+ * What stands before and after the blocks. The head is tied to wte, so that wte is needed at both
+ * ends; ln_f, which is small, comes with it instead of costing a gather of its own.
+ */
+enum { WTE, WPE, LN_F_W, LN_F_B, END_TENSORS };
+
+static const struct tensor_spec end_tensors[END_TENSORS] = {
+	[WTE] = {"wte.weight", {VOCAB, WIDTH}, NORMAL},
+	[WPE] = {"wpe.weight", {CONTEXT, WIDTH}, NORMAL},
+	[LN_F_W] = {"ln_f.weight", {WIDTH}, ONES},
+	[LN_F_B] = {"ln_f.bias", {WIDTH}, ZEROS},
+};
+
+/* Parameters that are gathered together: a block, or the two ends. */
+struct layer {
+	zero_group *group;
+	const struct tensor_spec *spec;
+	int count;
+	zero_param *param[BLOCK_TENSORS];
+};
+
+/* What the forward pass of a block leaves for its backward pass; rows are tokens. */
+struct kept {
+	float *x;                      /* the block's input [rows, width] */
+	float *ln_1, *mean_1, *rstd_1; /* [rows, width], [rows], [rows] */
+	float *qkv, *attn;             /* [rows, 3 * width], [rows, width] */
+	float *mid;                    /* x and attention's output */
+	float *ln_2, *mean_2, *rstd_2;
+	float *fc, *gelu; /* [rows, 4 * width] */
+};
+
+struct model {
+	zero_job *job;
+	struct config config;
+	struct layer ends, *block;
+	struct kept *kept;                 /* one for each block */
+	float *x, *ln_f, *mean_f, *rstd_f; /* the last block's output, and its norm */
+	float *dx, *narrow, *wide;         /* gradients [rows, width], and [rows, 4 * width] */
+	float *strip, *scratch, *logits;
+	size_t head_rows; /* tokens whose logits are made at once */
+	float *arena;     /* what the above are cut from, in bytes: */
+	size_t activation_bytes;
+	size_t batch, seq;    /* of the pass under way */
+	size_t visits;        /* of the pass under way, see enter() */
+	char error[SENTENCE]; /* what went wrong on this rank alone, see agree() */
+};
+
+/*
+ * A rank on which something failed cannot just leave: the others would wait for it in their next
+ * gather. It keeps its sentence, does its part, and tells the others where all of them ask.
+ */
+static zero_status agree(zero_job *job, const char *error)
+{
+	return zero_agree(job, error[0] ? error : NULL);
+}
+
+static size_t dim_size(const struct config *c, enum dim dim)
+{
+	switch (dim) {
+	case WIDTH:
+		return c->width;
+	case WIDTH_X3:
+		return 3 * c->width;
+	case WIDTH_X4:
+		return 4 * c->width;
+	case VOCAB:
+		return c->vocab;
+	case CONTEXT:
+		return c->context;
+	case NONE:
+		break;
+	}
+	return 1;
+}
+
+static size_t parameter_count(const struct model *m)
+{
+	size_t count = 0;
+
+	for (int i = 0; i < END_TENSORS; i++)
+		count += zero_param_count(m->ends.param[i]);
+	for (int i = 0; i < BLOCK_TENSORS; i++)
+		count += m->config.layers * zero_param_count(m->block[0].param[i]);
+	return count;
+}
+
+static zero_status layer_new(struct model *m, struct layer *layer, const char *group,
+			     const char *prefix, const struct tensor_spec *spec, int count)
+{
+	zero_status status = zero_group_new(m->job, group, &layer->group);
+
+	layer->spec = spec;
+	layer->count = count;
+	for (int i = 0; i < count && status == ZERO_OK; i++) {
+		size_t shape[2] = {dim_size(&m->config, spec[i].dim[0]),
+				   dim_size(&m->config, spec[i].dim[1])};
+		int ndim = spec[i].dim[1] == NONE ? 1 : 2;
+		char name[128];
+		zero_param_spec param = {
+			.name = name,
+			.dtype = ZERO_F32,
+			.ndim = ndim,
+			.shape = shape,
+			.trainable = true,
+			.weight_decay = ndim == 2 ? 1 : 0, /* matrices only, as GPT-2 and -3 did */
+		};
+
+		snprintf(name, sizeof(name), "%s%s", prefix, spec[i].name);
+		status = zero_param_new(layer->group, &param, &layer->param[i]);
+	}
+	return status;
+}
+
+/* Declares the model: a group for the ends and one for each block. No memory for values yet. */
+static zero_status model_declare(struct model *m, const char *prefix)
+{
+	char name[64], inner[96];
+	zero_status status;
+
+	status = layer_new(m, &m->ends, "embeddings", prefix, end_tensors, END_TENSORS);
+	for (size_t l = 0; l < m->config.layers && status == ZERO_OK; l++) {
+		snprintf(name, sizeof(name), "h.%zu", l);
+		snprintf(inner, sizeof(inner), "%s%s.", prefix, name);
+		status = layer_new(m, &m->block[l], name, inner, block_tensors, BLOCK_TENSORS);
+	}
+	return status ? status : zero_layout(m->job);
+}
+
+/* GPT-2's first values: the more residual layers add up, the smaller each begins. */
+static zero_source first_values(const struct config *c, enum start start, uint64_t seed)
+{
+	switch (start) {
+	case NORMAL:
+		return zero_from_normal(0, 0.02, seed);
+	case NORMAL_RESIDUAL:
+		return zero_from_normal(0, 0.02 / sqrt(2.0 * (double)c->layers), seed);
+	case ONES:
+		return zero_from_constant(1);
+	case ZEROS:
+		break;
+	}
+	return zero_from_constant(0);
+}
+
+/* Fills a layer from the file, or with first values where there is none. */
+static zero_status layer_load(struct model *m, struct layer *layer, zero_file *file, uint64_t seed)
+{
+	zero_status status = ZERO_OK;
+
+	for (int i = 0; i < layer->count && status == ZERO_OK; i++) {
+		zero_source source = first_values(&m->config, layer->spec[i].start, seed);
+
+		if (file) {
+			const char *name = zero_param_name(layer->param[i]);
+			const zero_tensor *tensor = zero_file_find(file, name);
+
+			if (!tensor) {
+				complain(m->error, "the model has no tensor %s", name);
+				return agree(m->job, m->error);
+			}
+			source = zero_from_file(tensor);
+		}
+		status = zero_load(layer->param[i], &source);
+	}
+	return status;
+}
+
+static zero_status model_load(struct model *m, zero_file *file, uint64_t seed)
+{
+	zero_status status = layer_load(m, &m->ends, file, seed);
+
+	for (size_t l = 0; l < m->config.layers && status == ZERO_OK; l++)
+		status = layer_load(m, &m->block[l], file, seed);
+	return status;
+}
+
+/* The next `count` floats of the arena, at a cache line; only counted while it has no memory. */
+static float *carve(float *arena, size_t *used, size_t count)
+{
+	float *p = arena ? arena + *used : NULL;
+
+	*used += (count + 15) / 16 * 16;
+	return p;
+}
+
+static size_t lay_buffers(struct model *m, float *arena, size_t rows, size_t seq)
+{
+	size_t width = m->config.width, used = 0;
+
+	for (size_t l = 0; l < m->config.layers; l++) {
+		struct kept *k = &m->kept[l];
+
+		k->x = carve(arena, &used, rows * width);
+		k->ln_1 = carve(arena, &used, rows * width);
+		k->mean_1 = carve(arena, &used, rows);
+		k->rstd_1 = carve(arena, &used, rows);
+		k->qkv = carve(arena, &used, rows * width * 3);
+		k->attn = carve(arena, &used, rows * width);
+		k->mid = carve(arena, &used, rows * width);
+		k->ln_2 = carve(arena, &used, rows * width);
+		k->mean_2 = carve(arena, &used, rows);
+		k->rstd_2 = carve(arena, &used, rows);
+		k->fc = carve(arena, &used, rows * width * 4);
+		k->gelu = carve(arena, &used, rows * width * 4);
+	}
+	m->x = carve(arena, &used, rows * width);
+	m->ln_f = carve(arena, &used, rows * width);
+	m->mean_f = carve(arena, &used, rows);
+	m->rstd_f = carve(arena, &used, rows);
+	m->dx = carve(arena, &used, rows * width);
+	m->narrow = carve(arena, &used, rows * width);
+	m->wide = carve(arena, &used, rows * width * 4);
+	m->strip = carve(arena, &used, 2 * STRIP * seq);
+	m->scratch = carve(arena, &used, 2 * width);
+	m->logits = carve(arena, &used, m->head_rows * m->config.vocab);
+	return used;
+}
+
+/* Allocates what a pass over `rows` tokens needs, once, in huge pages where there are any. */
+static void model_buffers(struct model *m, size_t rows, size_t seq)
+{
+	const size_t page = 2 << 20, logits = 16 << 20; /* elements: 64 MB, see head_loss() */
+	size_t most = m->config.vocab < logits ? logits / m->config.vocab : 1, turns, bytes;
+	float *arena;
+
+	turns = (rows + most - 1) / most;
+	m->head_rows = (rows + turns - 1) / turns; /* as many in the last turn as in the others */
+	bytes = (lay_buffers(m, NULL, rows, seq) * sizeof(float) + page - 1) / page * page;
+	arena = aligned_alloc(page, bytes);
+	if (!arena) {
+		complain(m->error, "no memory for %zu bytes of activations", bytes);
+		return;
+	}
+	madvise(arena, bytes, MADV_HUGEPAGE);
+	lay_buffers(m, arena, rows, seq);
+	m->arena = arena;
+	m->activation_bytes = bytes;
+}
+
+/* ---- 2. a step ------------------------------------------------------------------------------- */
+
+/*
+ * The order in which a pass visits the layers: ends (embedding), blocks upward, ends (head), and
+ * with a backward pass blocks downward. The embedding's own backward pass needs no values.
+ */
+static struct layer *layer_at(struct model *m, size_t visit)
+{
+	size_t layers = m->config.layers;
+
+	if (visit == 0 || visit == layers + 1)
+		return &m->ends;
+	return &m->block[visit <= layers ? visit - 1 : 2 * layers + 1 - visit];
+}
+
+/*
+ * Gathers the layer and begins to gather the next, which travels while this one computes. So two
+ * layers are whole at any time, and all others are the shards that the ranks own.
+ */
+static zero_status enter(struct model *m, size_t visit)
+{
+	zero_status status = zero_gather(layer_at(m, visit)->group, ZERO_F32);
+	zero_group *next;
+
+	if (status || visit + 1 == m->visits)
+		return status;
+	next = layer_at(m, visit + 1)->group;
+	return zero_prefetch(&next, 1, ZERO_F32);
+}
+
+static zero_status leave(struct model *m, size_t visit)
+{
+	return zero_release(layer_at(m, visit)->group);
+}
+
+static const float *value(const struct layer *layer, int tensor)
+{
+	return zero_data(layer->param[tensor]);
+}
+
+static float *gradient(const struct layer *layer, int tensor)
+{
+	return zero_gradient(layer->param[tensor]);
+}
+
+static bool have_gradients(struct model *m, const struct layer *layer)
+{
+	for (int i = 0; i < layer->count; i++) {
+		if (!gradient(layer, i)) {
+			complain(m->error, "%s", zero_last_error());
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Tokens are [batch, seq + 1]: each sequence is followed by its last target. */
+static void embedding_forward(struct model *m, const uint32_t *tokens)
+{
+	size_t width = m->config.width;
+	const float *wte = value(&m->ends, WTE), *wpe = value(&m->ends, WPE);
+
+	for (size_t row = 0; row < m->batch * m->seq; row++) {
+		size_t t = row % m->seq, token = tokens[row / m->seq * (m->seq + 1) + t];
+
+		for (size_t i = 0; i < width; i++)
+			m->kept[0].x[row * width + i] = wte[token * width + i] + wpe[t * width + i];
+	}
+}
+
+static void embedding_backward(struct model *m, const uint32_t *tokens)
+{
+	size_t width = m->config.width;
+	float *dwte = gradient(&m->ends, WTE), *dwpe = gradient(&m->ends, WPE);
+
+	for (size_t row = 0; row < m->batch * m->seq; row++) {
+		size_t t = row % m->seq, token = tokens[row / m->seq * (m->seq + 1) + t];
+
+		for (size_t i = 0; i < width; i++) {
+			dwte[token * width + i] += m->dx[row * width + i];
+			dwpe[t * width + i] += m->dx[row * width + i];
+		}
+	}
+}
+
+static void block_forward(struct model *m, size_t l)
+{
+	const struct config *c = &m->config;
+	const struct layer *b = &m->block[l];
+	const struct kept *k = &m->kept[l];
+	size_t rows = m->batch * m->seq, width = c->width;
+	float eps = (float)c->eps, *out = l + 1 < c->layers ? m->kept[l + 1].x : m->x;
+
+	layernorm_forward(k->ln_1, k->mean_1, k->rstd_1, k->x, value(b, LN_1_W), value(b, LN_1_B),
+			  rows, width, eps);
+	linear_forward(k->qkv, NULL, k->ln_1, value(b, ATTN_W), value(b, ATTN_B), rows, width,
+		       3 * width);
+	attention_forward(k->attn, k->qkv, m->batch, m->seq, width, c->heads, m->strip);
+	linear_forward(k->mid, k->x, k->attn, value(b, ATTN_PROJ_W), value(b, ATTN_PROJ_B), rows,
+		       width, width);
+	layernorm_forward(k->ln_2, k->mean_2, k->rstd_2, k->mid, value(b, LN_2_W), value(b, LN_2_B),
+			  rows, width, eps);
+	linear_forward(k->fc, NULL, k->ln_2, value(b, FC_W), value(b, FC_B), rows, width,
+		       4 * width);
+	gelu_forward(k->gelu, k->fc, rows * 4 * width);
+	linear_forward(out, k->mid, k->gelu, value(b, MLP_PROJ_W), value(b, MLP_PROJ_B), rows,
+		       4 * width, width);
+}
+
+/* dx goes in as the gradient of the block's output and comes out as that of its input. */
+static void block_backward(struct model *m, size_t l)
+{
+	const struct layer *b = &m->block[l];
+	const struct kept *k = &m->kept[l];
+	size_t rows = m->batch * m->seq, width = m->config.width;
+
+	if (!have_gradients(m, b))
+		return;
+	linear_backward(m->wide, gradient(b, MLP_PROJ_W), gradient(b, MLP_PROJ_B), m->dx, k->gelu,
+			value(b, MLP_PROJ_W), rows, 4 * width, width);
+	gelu_backward(m->wide, k->fc, rows * 4 * width);
+	linear_backward(m->narrow, gradient(b, FC_W), gradient(b, FC_B), m->wide, k->ln_2,
+			value(b, FC_W), rows, width, 4 * width);
+	layernorm_backward(m->dx, gradient(b, LN_2_W), gradient(b, LN_2_B), m->narrow, k->mid,
+			   k->mean_2, k->rstd_2, value(b, LN_2_W), rows, width, m->scratch);
+	linear_backward(m->narrow, gradient(b, ATTN_PROJ_W), gradient(b, ATTN_PROJ_B), m->dx,
+			k->attn, value(b, ATTN_PROJ_W), rows, width, width);
+	attention_backward(m->wide, m->narrow, k->qkv, m->batch, m->seq, width, m->config.heads,
+			   m->strip);
+	linear_backward(m->narrow, gradient(b, ATTN_W), gradient(b, ATTN_B), m->wide, k->ln_1,
+			value(b, ATTN_W), rows, width, 3 * width);
+	layernorm_backward(m->dx, gradient(b, LN_1_W), gradient(b, LN_1_B), m->narrow, k->x,
+			   k->mean_1, k->rstd_1, value(b, LN_1_W), rows, width, m->scratch);
+}
+
+/* A token's cross-entropy. With a scale, its logits become scale times their gradient. */
+static double token_loss(float *logits, size_t vocab, uint32_t target, float scale)
+{
+	float logit = logits[target], max, sum = exp_row(logits, vocab, &max);
+
+	if (scale > 0) {
+		for (size_t i = 0; i < vocab; i++)
+			logits[i] *= scale / sum;
+		logits[target] -= scale;
+	}
+	return log(sum) + max - logit;
+}
+
+/*
+ * The head and the loss, summed over the rank's tokens. In training also their backward pass, while
+ * wte is gathered and logits are at hand. Of [tokens, vocab], which with a large vocabulary is more
+ * than all else, there are only as many rows as keep BLAS busy: first logits, then their gradient.
+ */
+static double head_loss(struct model *m, const uint32_t *tokens, bool train)
+{
+	size_t rows = m->batch * m->seq, width = m->config.width, vocab = m->config.vocab, n;
+	const float *wte = value(&m->ends, WTE);
+	double loss = 0;
+
+	layernorm_forward(m->ln_f, m->mean_f, m->rstd_f, m->x, value(&m->ends, LN_F_W),
+			  value(&m->ends, LN_F_B), rows, width, (float)m->config.eps);
+	train = train && have_gradients(m, &m->ends);
+	for (size_t first = 0; first < rows; first += n) {
+		const float *h = m->ln_f + first * width;
+
+		n = rows - first < m->head_rows ? rows - first : m->head_rows;
+		matmul(false, true, n, vocab, width, 1, h, width, wte, width, 0, m->logits, vocab);
+		for (size_t i = 0; i < n; i++) {
+			size_t t = first + i;
+			uint32_t target = tokens[t + t / m->seq + 1];
+
+			loss += token_loss(m->logits + i * vocab, vocab, target,
+					   train ? 1 / (float)rows : 0);
+		}
+		if (!train)
+			continue;
+		matmul(false, false, n, width, vocab, 1, m->logits, vocab, wte, width, 0,
+		       m->narrow + first * width, width);
+		matmul(true, false, vocab, width, n, 1, m->logits, vocab, h, width, 1,
+		       gradient(&m->ends, WTE), width);
+	}
+	if (train) {
+		memset(m->dx, 0, rows * width * sizeof(float));
+		layernorm_backward(m->dx, gradient(&m->ends, LN_F_W), gradient(&m->ends, LN_F_B),
+				   m->narrow, m->x, m->mean_f, m->rstd_f, value(&m->ends, LN_F_W),
+				   rows, width, m->scratch);
+	}
+	return loss;
+}
+
+/* Embedding and blocks. The head is the next visit, number layers + 1. */
+static zero_status forward(struct model *m, const uint32_t *tokens, size_t batch, size_t seq,
+			   bool train)
+{
+	size_t layers = m->config.layers;
+	zero_status status;
+
+	m->batch = batch;
+	m->seq = seq;
+	m->visits = train ? 2 * layers + 2 : layers + 2;
+	status = enter(m, 0);
+	if (status)
+		return status;
+	embedding_forward(m, tokens);
+	status = leave(m, 0);
+	for (size_t l = 0; l < layers && status == ZERO_OK; l++) {
+		status = enter(m, l + 1);
+		if (status)
+			return status;
+		block_forward(m, l);
+		status = leave(m, l + 1);
+	}
+	return status;
+}
+
+/*
+ * Blocks downward and the embedding. A block's gradient is reduced as soon as it is there, under
+ * the next block's computation. wte's began at the head: its buffer waits for the embedding, which
+ * costs no more than the head itself had at its side, and one reduce instead of two.
+ */
+static zero_status backward(struct model *m, const uint32_t *tokens)
+{
+	size_t layers = m->config.layers;
+	zero_status status = ZERO_OK;
+
+	for (size_t l = layers; l-- > 0;) {
+		size_t visit = 2 * layers + 1 - l;
+
+		status = enter(m, visit);
+		if (status)
+			return status;
+		block_backward(m, l);
+		status = leave(m, visit);
+		if (status == ZERO_OK)
+			status = zero_reduce(m->block[l].group);
+		if (status)
+			return status;
+	}
+	if (have_gradients(m, &m->ends))
+		embedding_backward(m, tokens);
+	return zero_reduce(m->ends.group);
+}
+
+/* The mean loss of this rank's sequences; in training, their gradients are reduced as well. */
+static zero_status pass(struct model *m, const uint32_t *tokens, size_t batch, size_t seq,
+			bool train, double *loss)
+{
+	size_t head = m->config.layers + 1;
+	zero_status status = forward(m, tokens, batch, seq, train);
+
+	if (status == ZERO_OK)
+		status = enter(m, head);
+	if (status)
+		return status;
+	*loss = head_loss(m, tokens, train) / (double)(batch * seq);
+	status = leave(m, head);
+	if (status == ZERO_OK && train)
+		status = backward(m, tokens);
+	return status;
+}
+
+/* ---- 3. the job ------------------------------------------------------------------------------ */
+
+/*
+ * Sequence b of this rank in a step: the step's sequences are consecutive in the text, rank by rank,
+ * so that the same global batch is the same text at every number of ranks.
+ */
+static void read_batch(const struct corpus *corpus, struct model *m, uint32_t *tokens, size_t step,
+		       size_t batch, size_t seq)
+{
+	size_t world = (size_t)zero_world(m->job), rank = (size_t)zero_rank(m->job);
+
+	for (size_t b = 0; b < batch; b++) {
+		size_t k = (step * world + rank) * batch + b;
+
+		corpus_read(corpus, k * seq % (corpus->tokens - seq), seq + 1,
+			    tokens + b * (seq + 1), m->config.vocab, m->error);
+	}
+}
+
+/* What is told of a step, on the terminal and in the log. */
+struct step {
+	size_t number;
+	double loss, grad_norm, lr, seconds, tokens_per_s, matmul_share;
+};
+
+/*
+ * Whether a line can be written over. Open MPI gives its ranks terminals of their own even where
+ * mpirun itself writes to a file, so the parent's output must be a terminal as well.
+ */
+static bool on_terminal(void)
+{
+	char path[64];
+	bool parents;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%ld/fd/1", (long)getppid());
+	fd = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+	parents = isatty(fd);
+	if (fd >= 0)
+		close(fd);
+	return parents && isatty(STDOUT_FILENO);
+}
+
+static void print_step(const struct step *s, size_t steps, bool eval)
+{
+	bool terminal = on_terminal(), last = s->number + 1 == steps;
+	size_t every = steps > 1000 ? 100 : 10;
+
+	/* A terminal shows the current step in one line; a file gets the first 20, then some. */
+	if (!terminal && s->number >= 20 && (s->number + 1) % every && !last)
+		return;
+	printf("%sstep %zu/%zu  loss %.4f", terminal ? "\r" : "", s->number + 1, steps, s->loss);
+	if (!eval)
+		printf("  norm %.3f  lr %.2e", s->grad_norm, s->lr);
+	printf("  %.0f ms  %.0f tokens/s%s", 1e3 * s->seconds, s->tokens_per_s,
+	       terminal ? "\033[K" : "");
+	if (!terminal || last)
+		printf("\n");
+	fflush(stdout);
+}
+
+/* JSON has no NaN and no infinity. */
+static void log_number(FILE *log, const char *key, double value)
+{
+	if (isfinite(value))
+		fprintf(log, ", \"%s\": %.17g", key, value);
+	else
+		fprintf(log, ", \"%s\": null", key);
+}
+
+static void log_bytes(FILE *log, const char *key, const zero_bytes *bytes, const char *after)
+{
+	fprintf(log, "\"%s\": {\"now\": %zu, \"peak\": %zu}%s", key, bytes->now, bytes->peak,
+		after);
+}
+
+/* A JSON line of what a step was and of what this rank held. */
+static void log_step(FILE *log, struct model *m, const struct step *s, bool eval)
+{
+	zero_memory memory = {0};
+	uint64_t bits;
+
+	memcpy(&bits, &s->loss, sizeof(bits));
+	fprintf(log, "{\"step\": %zu, \"loss_bits\": \"%016llx\"", s->number,
+		(unsigned long long)bits);
+	log_number(log, "loss", s->loss);
+	log_number(log, "grad_norm", eval ? NAN : s->grad_norm);
+	log_number(log, "lr", eval ? NAN : s->lr);
+	log_number(log, "ms", 1e3 * s->seconds);
+	log_number(log, "tokens_per_s", s->tokens_per_s);
+	log_number(log, "matmul_share", s->matmul_share);
+	if (zero_memory_now(m->job, &memory))
+		complain(m->error, "%s", zero_last_error());
+	fprintf(log, ", \"memory\": {");
+	log_bytes(log, "shards", &memory.shards, ", ");
+	log_bytes(log, "gathered", &memory.gathered, ", ");
+	log_bytes(log, "gradients", &memory.gradients, ", ");
+	log_bytes(log, "optimizer", &memory.optimizer, ", ");
+	log_bytes(log, "staging", &memory.staging, ", ");
+	log_bytes(log, "total", &memory.total, "}}\n");
+	if (fflush(log) != 0)
+		complain(m->error, "--log: %s", strerror(errno));
+}
+
+/* One step: s has the number, and gets the rest. */
+static zero_status do_step(struct model *m, const struct flags *flags, const struct corpus *corpus,
+			   uint32_t *tokens, size_t seq, struct step *s)
+{
+	double begin = seconds(), count = (double)(flags->batch * seq);
+	double warm = (double)(s->number + 1) / (double)(flags->warmup ? flags->warmup : 1);
+	zero_step_result result = {0};
+	zero_adamw adamw = {
+		.lr = (float)(flags->lr * (warm < 1 ? warm : 1)),
+		.beta1 = (float)flags->beta1,
+		.beta2 = (float)flags->beta2,
+		.eps = (float)flags->eps,
+		.weight_decay = (float)flags->weight_decay,
+		.clip = (float)flags->clip,
+	};
+	zero_status status;
+
+	matmul_seconds = 0;
+	read_batch(corpus, m, tokens, s->number, flags->batch, seq);
+	status = pass(m, tokens, flags->batch, seq, !flags->eval, &s->loss);
+	if (status == ZERO_OK)
+		status = agree(m->job, m->error);
+	if (status == ZERO_OK && !flags->eval)
+		status = zero_step(m->job, &adamw, &result);
+	if (status == ZERO_OK)
+		status = zero_mean(m->job, &s->loss, 1, 1);
+	s->lr = adamw.lr;
+	s->grad_norm = result.grad_norm;
+	s->seconds = seconds() - begin;
+	s->tokens_per_s = zero_world(m->job) * count / s->seconds;
+	s->matmul_share = matmul_seconds / s->seconds;
+	return status;
+}
+
+static zero_status train(struct model *m, const struct flags *flags, const struct corpus *corpus,
+			 size_t seq, FILE *log)
+{
+	uint32_t *tokens = malloc(flags->batch * (seq + 1) * sizeof(*tokens));
+	bool speaks = zero_rank(m->job) == 0;
+	double sum = 0;
+	zero_status status;
+
+	if (!tokens)
+		complain(m->error, "no memory for %zu tokens", flags->batch * (seq + 1));
+	status = agree(m->job, m->error);
+	for (size_t i = 0; i < flags->steps && status == ZERO_OK; i++) {
+		struct step s = {.number = i};
+
+		status = do_step(m, flags, corpus, tokens, seq, &s);
+		sum += s.loss;
+		if (status == ZERO_OK && speaks)
+			print_step(&s, flags->steps, flags->eval);
+		if (status == ZERO_OK && log)
+			log_step(log, m, &s, flags->eval);
+	}
+	if (status == ZERO_OK)
+		status = agree(m->job, m->error);
+	if (status == ZERO_OK && speaks && flags->eval && flags->steps)
+		printf("mean loss %.9f\n", sum / (double)flags->steps);
+	free(tokens);
+	return status;
+}
+
+/* A uniform number in [0, 1) for draw n: a hash of the counter (splitmix64), so no state. */
+static double draw(uint64_t seed, uint64_t n)
+{
+	uint64_t z = (seed + 1) * 0xd1342543de82ef95u + (n + 1) * 0x9e3779b97f4a7c15u;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
+
+/* The token at which the cumulated probabilities pass u. */
+static uint32_t choose(float *logits, size_t vocab, double u)
+{
+	const float temperature = 0.8f;
+	float max;
+	double left;
+
+	for (size_t i = 0; i < vocab; i++)
+		logits[i] /= temperature;
+	left = u * exp_row(logits, vocab, &max);
+	for (size_t i = 0; i + 1 < vocab; i++) {
+		left -= logits[i];
+		if (left < 0)
+			return (uint32_t)i;
+	}
+	return (uint32_t)vocab - 1;
+}
+
+static void print_token(uint32_t token, size_t vocab)
+{
+	if (vocab != 256) /* a BPE's: its tokenizer is elsewhere */
+		printf("%u ", token);
+	else
+		putchar(token >= ' ' || token == '\n' || token == '\t' ? (int)token : '?');
+	fflush(stdout);
+}
+
+/*
+ * Samples token after token, each from a pass over all that came before (as much as `seq`). All
+ * ranks take part, since each holds a part of every layer, and all of them choose the same.
+ */
+static zero_status sample(struct model *m, const struct flags *flags, size_t seq)
+{
+	size_t vocab = m->config.vocab, width = m->config.width, length = 1;
+	uint32_t *tokens = calloc(seq + 1, sizeof(*tokens));
+	zero_status status;
+
+	if (!tokens)
+		complain(m->error, "no memory for %zu tokens", seq + 1);
+	status = agree(m->job, m->error);
+	if (status == ZERO_OK) /* what text begins after: a new line, or GPT-2's <|endoftext|> */
+		tokens[0] = vocab == 256 ? '\n' : vocab > 50256 ? 50256 : 0;
+	for (size_t i = 0; i < flags->sample && status == ZERO_OK; i++) {
+		status = forward(m, tokens, 1, length, false);
+		if (status == ZERO_OK)
+			status = enter(m, m->config.layers + 1);
+		if (status)
+			break;
+		layernorm_forward(m->ln_f, m->mean_f, m->rstd_f, m->x + (length - 1) * width,
+				  value(&m->ends, LN_F_W), value(&m->ends, LN_F_B), 1, width,
+				  (float)m->config.eps);
+		matmul(false, true, 1, vocab, width, 1, m->ln_f, width, value(&m->ends, WTE), width,
+		       0, m->logits, vocab);
+		if (length == seq)
+			memmove(tokens, tokens + 1, --length * sizeof(*tokens));
+		tokens[length++] = choose(m->logits, vocab, draw(flags->seed, i));
+		if (zero_rank(m->job) == 0)
+			print_token(tokens[length - 1], vocab);
+		status = leave(m, m->config.layers + 1);
+	}
+	if (zero_rank(m->job) == 0)
+		printf("\n");
+	free(tokens);
+	return status;
+}
+
+/* A table of what each rank held at most. Numbers travel as means to which one rank contributes. */
+static zero_status print_memory(struct model *m)
+{
+	int world = zero_world(m->job), shown = world < 8 ? world : 8;
+	const double mib = 1 << 20;
+	zero_memory memory;
+	zero_status status = zero_memory_now(m->job, &memory);
+
+	if (zero_rank(m->job) == 0)
+		printf("peak MiB  shards  gathered  gradients  optimizer  staging   total"
+		       "  activations\n");
+	for (int rank = 0; rank < shown && status == ZERO_OK; rank++) {
+		double v[] = {
+			(double)memory.shards.peak,    (double)memory.gathered.peak,
+			(double)memory.gradients.peak, (double)memory.optimizer.peak,
+			(double)memory.staging.peak,   (double)memory.total.peak,
+			(double)m->activation_bytes,
+		};
+
+		status = zero_mean(m->job, v, sizeof(v) / sizeof(v[0]), zero_rank(m->job) == rank);
+		if (status == ZERO_OK && zero_rank(m->job) == 0)
+			printf("rank %-3d%8.1f%10.1f%11.1f%11.1f%9.1f%8.1f%13.1f\n", rank,
+			       v[0] / mib, v[1] / mib, v[2] / mib, v[3] / mib, v[4] / mib,
+			       v[5] / mib, v[6] / mib);
+	}
+	return status;
+}
+
+/* The config that makes an exported file readable; one that is there already is left alone. */
+static void export_config(const struct config *c, const char *beside, char *error)
+{
+	const char *end = c->vocab > 50256 ? "50256" : "null"; /* <|endoftext|> */
+	char path[4096];
+	FILE *out;
+
+	config_path(path, sizeof(path), beside);
+	out = fopen(path, "wx");
+	if (!out && errno == EEXIST)
+		return;
+	if (!out ||
+	    fprintf(out,
+		    "{\n  \"model_type\": \"gpt2\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+		    "  \"activation_function\": \"gelu_new\",\n  \"n_layer\": %zu,\n"
+		    "  \"n_head\": %zu,\n  \"n_embd\": %zu,\n  \"n_positions\": %zu,\n"
+		    "  \"vocab_size\": %zu,\n  \"layer_norm_epsilon\": %.17g,\n"
+		    "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s\n}\n",
+		    c->layers, c->heads, c->width, c->context, c->vocab, c->eps, end, end) < 0)
+		complain(error, "%s: %s", path, strerror(errno));
+	if (out && fclose(out) != 0)
+		complain(error, "%s: %s", path, strerror(errno));
+}
+
+static zero_status export_model(struct model *m, const char *path)
+{
+	zero_status status = zero_export(m->job, path);
+
+	if (status)
+		return status;
+	if (zero_rank(m->job) == 0)
+		export_config(&m->config, path, m->error);
+	return agree(m->job, m->error);
+}
+
+/* Declares and fills the model, from a file if there is one. */
+static zero_status model_open(struct model *m, const struct flags *flags)
+{
+	const char *prefix = "transformer."; /* as GPT2LMHeadModel saves; GPT2Model has none */
+	zero_file *file = NULL;
+	zero_status status = ZERO_OK;
+
+	if (flags->model)
+		status = zero_file_open(m->job, flags->model, &file);
+	if (file && !zero_file_find(file, "transformer.wte.weight"))
+		prefix = "";
+	if (status == ZERO_OK)
+		status = model_declare(m, prefix);
+	if (status == ZERO_OK)
+		status = model_load(m, file, flags->seed);
+	zero_file_close(file);
+	return status;
+}
+
+static void print_job(const struct model *m, const struct flags *flags, size_t seq, size_t tokens)
+{
+	const struct config *c = &m->config;
+
+	printf("GPT-2: %zu layers, %zu heads, width %zu, context %zu, vocabulary %zu: %.2f million "
+	       "parameters\n",
+	       c->layers, c->heads, c->width, c->context, c->vocab,
+	       1e-6 * (double)parameter_count(m));
+	printf("%d ranks, stage %s; a step is %d x %zu sequences of %zu tokens, of %zu\n",
+	       zero_world(m->job), zero_setting(m->job, "stage"), zero_world(m->job), flags->batch,
+	       seq, tokens);
+	fflush(stdout);
+}
+
+static zero_status run(zero_job *job, const struct flags *flags)
+{
+	struct model m = {.job = job};
+	struct corpus corpus = {0};
+	size_t seq = 0;
+	FILE *log = NULL;
+	zero_status status;
+
+	get_config(&m.config, flags, &seq, m.error);
+	corpus_open(&corpus, flags, seq, m.error);
+	m.block = calloc(m.config.layers, sizeof(*m.block));
+	m.kept = calloc(m.config.layers, sizeof(*m.kept));
+	if (!m.block || !m.kept)
+		complain(m.error, "no memory for %zu layers", m.config.layers);
+	if (flags->log && zero_rank(job) == 0) {
+		log = fopen(flags->log, "w");
+		if (!log)
+			complain(m.error, "--log %s: %s", flags->log, strerror(errno));
+	}
+	status = agree(job, m.error);
+	if (status == ZERO_OK)
+		status = model_open(&m, flags);
+	if (status == ZERO_OK) {
+		model_buffers(&m, flags->batch * seq, seq);
+		status = agree(job, m.error);
+	}
+	if (status == ZERO_OK && zero_rank(job) == 0)
+		print_job(&m, flags, seq, corpus.tokens);
+	if (status == ZERO_OK)
+		status = train(&m, flags, &corpus, seq, log);
+	if (status == ZERO_OK)
+		status = print_memory(&m);
+	if (status == ZERO_OK && flags->sample)
+		status = sample(&m, flags, seq);
+	if (status == ZERO_OK && flags->export)
+		status = export_model(&m, flags->export);
+	if (log)
+		fclose(log);
+	for (size_t i = 0; i < corpus.parts; i++)
+		if (corpus.part[i].tokens)
+			munmap((void *)corpus.part[i].bytes,
+			       corpus.part[i].tokens * corpus.token_bytes);
+	free(corpus.part);
+	free(m.arena);
+	free(m.block);
+	free(m.kept);
+	return status;
+}
+
+/* Errors on which the ranks agreed are told by the rank that met them, so once. */
+static void print_error(const zero_job *job)
+{
+	if (zero_last_error_rank() == zero_rank(job))
+		fprintf(stderr, "gpt: %s\n", zero_last_error());
+}
+
+/* OpenBLAS has this, others do not. */
+void openblas_set_num_threads(int threads) __attribute__((weak));
+
+int main(int argc, char **argv)
+{
+	struct flags flags = default_flags;
+	char error[SENTENCE] = "";
+	zero_job *job = NULL;
+	zero_status status;
+	int result = 0;
+
+	flags.text = calloc((size_t)argc, sizeof(*flags.text));
+	if (!flags.text)
+		return 1;
+	parse_flags(&flags, argc, argv, error);
+	/* Ranks share the machine's cores already. */
+	if (openblas_set_num_threads && !getenv("OPENBLAS_NUM_THREADS") &&
+	    !getenv("OMP_NUM_THREADS"))
+		openblas_set_num_threads(1);
+	status = zero_open(NULL, &job); /* before anything is printed: only now there is a rank */
+	if (flags.help || error[0]) {
+		result = flags.help ? 0 : 2;
+		if (zero_rank(job) == 0 && flags.help)
+			print_help();
+		else if (zero_rank(job) == 0)
+			fprintf(stderr, "gpt: %s\n", error);
+	} else if (status || run(job, &flags)) {
+		print_error(job);
+		result = 1;
+	}
+	zero_close(job);
+	free(flags.text);
+	return result;
+}

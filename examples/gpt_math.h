@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpt_math.h - the arithmetic of GPT-2 for gpt.c: each layer forward and backward, in f32, matrix
+ * products by BLAS. Nothing here knows of ranks or shards: functions read and write plain arrays.
+ *
+ * Matrices are row-major; a row is one token. Sums over a row run in a fixed number of lanes, so
+ * that they vectorise and are the same bits however wide the machine's vectors are.
+ */
+#ifndef GPT_MATH_H
+#define GPT_MATH_H
+
+#include <cblas.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+enum { LANES = 16 };
+
+static double seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static double matmul_seconds; /* spent in matrix products since the step began */
+
+/* c[m, n] = alpha * a[m, k] b[k, n] + beta * c. `ta`, `tb`: that operand is stored transposed. */
+static void matmul(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const float *a,
+		   size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc)
+{
+	double begin = seconds();
+
+	cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
+		    (int)m, (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
+	matmul_seconds += seconds() - begin;
+}
+
+/*
+ * e^x for x <= 0, to about 1e-7 of its value, in C that compilers vectorise: libm's is a call for
+ * each element, and a step over a vocabulary of 50 thousand takes 50 million. x = n ln 2 + r (Cody
+ * and Waite 1980); e^r by its Taylor series, 2^n by the bits of the exponent. NaN stays NaN.
+ *
+ * Below -55 it stays at about 1e-24, which beside the 1 in every sum here is nothing, lest products
+ * become subnormal numbers, on which processors are slow. That is decided in integers: compilers do
+ * not vectorise a comparison of floats that might trap. Meant for x > -1e6.
+ */
+static inline float fast_exp(float x)
+{
+	const float round = 0x1.8p23f; /* a float this large has no fraction: adding it rounds, */
+	union {
+		float f;
+		int32_t bits;
+	} n, power;
+	float r, e;
+
+	n.f = x * 0x1.715476p+0f + round;        /* and leaves n in the low bits */
+	r = x - (n.f - round) * 0x1.62e4p-1f;    /* so few digits that the product is exact ... */
+	r = r - (n.f - round) * 0x1.7f7d1cp-20f; /* ... and the rest of ln 2 */
+	e = 1.0f / 5040;
+	e = e * r + 1.0f / 720;
+	e = e * r + 1.0f / 120;
+	e = e * r + 1.0f / 24;
+	e = e * r + 1.0f / 6;
+	e = e * r + 0.5f;
+	e = e * r + 1.0f;
+	e = e * r + 1.0f;
+	power.bits = n.bits - 0x4b400000; /* the bits of `round` */
+	power.bits = power.bits < -80 ? -80 : power.bits;
+	power.bits = (power.bits + 127) * (1 << 23);
+	return e * power.f;
+}
+
+static float fold(const float lane[LANES])
+{
+	float sum[LANES];
+
+	memcpy(sum, lane, sizeof(sum));
+	for (int half = LANES / 2; half > 0; half /= 2)
+		for (int j = 0; j < half; j++)
+			sum[j] += sum[j + half];
+	return sum[0];
+}
+
+static float row_sum(const float *x, size_t n)
+{
+	float lane[LANES] = {0}, rest = 0;
+	size_t i = 0;
+
+	for (; i + LANES <= n; i += LANES)
+		for (size_t j = 0; j < LANES; j++)
+			lane[j] += x[i + j];
+	for (; i < n; i++)
+		rest += x[i];
+	return fold(lane) + rest;
+}
+
+static float row_dot(const float *x, const float *y, size_t n)
+{
+	float lane[LANES] = {0}, rest = 0;
+	size_t i = 0;
+
+	for (; i + LANES <= n; i += LANES)
+		for (size_t j = 0; j < LANES; j++)
+			lane[j] += x[i + j] * y[i + j];
+	for (; i < n; i++)
+		rest += x[i] * y[i];
+	return fold(lane) + rest;
+}
+
+static float row_max(const float *x, size_t n)
+{
+	float lane[LANES], max = x[0];
+	size_t i = 0;
+
+	for (size_t j = 0; j < LANES; j++)
+		lane[j] = x[0];
+	for (; i + LANES <= n; i += LANES)
+		for (size_t j = 0; j < LANES; j++)
+			lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+	for (; i < n; i++)
+		max = x[i] > max ? x[i] : max;
+	for (size_t j = 0; j < LANES; j++)
+		max = lane[j] > max ? lane[j] : max;
+	return max;
+}
+
+/* The numerators of a softmax: x[i] = e^(x[i] - max). Returns their sum, and the maximum. */
+static float exp_row(float *x, size_t n, float *max)
+{
+	float m = row_max(x, n);
+
+	for (size_t i = 0; i < n; i++)
+		x[i] = fast_exp(x[i] - m);
+	*max = m;
+	return row_sum(x, n);
+}
+
+/* out = residual + in w + bias, with w [inputs, outputs]; residual may be NULL. */
+static void linear_forward(float *out, const float *residual, const float *in, const float *w,
+			   const float *bias, size_t rows, size_t inputs, size_t outputs)
+{
+	for (size_t t = 0; t < rows; t++)
+		for (size_t i = 0; i < outputs; i++)
+			out[t * outputs + i] =
+				residual ? residual[t * outputs + i] + bias[i] : bias[i];
+	matmul(false, false, rows, outputs, inputs, 1, in, inputs, w, outputs, 1, out, outputs);
+}
+
+/* Writes din; adds to dw and dbias, as all gradients of parameters are added to. */
+static void linear_backward(float *din, float *dw, float *dbias, const float *dout, const float *in,
+			    const float *w, size_t rows, size_t inputs, size_t outputs)
+{
+	matmul(false, true, rows, inputs, outputs, 1, dout, outputs, w, outputs, 0, din, inputs);
+	matmul(true, false, inputs, outputs, rows, 1, in, inputs, dout, outputs, 1, dw, outputs);
+	for (size_t t = 0; t < rows; t++)
+		for (size_t i = 0; i < outputs; i++)
+			dbias[i] += dout[t * outputs + i];
+}
+
+/* Ba et al. 2016 (arXiv 1607.06450). Keeps each row's mean and 1 / standard deviation. */
+static void layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *w,
+			      const float *bias, size_t rows, size_t width, float eps)
+{
+	for (size_t t = 0; t < rows; t++, x += width, out += width) {
+		float m = row_sum(x, width) / (float)width, r;
+
+		for (size_t i = 0; i < width; i++)
+			out[i] = x[i] - m;
+		r = 1 / sqrtf(row_dot(out, out, width) / (float)width + eps);
+		for (size_t i = 0; i < width; i++)
+			out[i] = out[i] * r * w[i] + bias[i];
+		mean[t] = m;
+		rstd[t] = r;
+	}
+}
+
+/* Adds to dx, since x also goes past the layer by the residual. `scratch` is [2, width]. */
+static void layernorm_backward(float *dx, float *dw, float *dbias, const float *dout,
+			       const float *x, const float *mean, const float *rstd, const float *w,
+			       size_t rows, size_t width, float *scratch)
+{
+	float *norm = scratch, *dnorm = scratch + width;
+
+	for (size_t t = 0; t < rows; t++, x += width, dx += width, dout += width) {
+		float m = mean[t], r = rstd[t], a, b;
+
+		for (size_t i = 0; i < width; i++) {
+			norm[i] = (x[i] - m) * r;
+			dnorm[i] = dout[i] * w[i];
+			dw[i] += dout[i] * norm[i];
+			dbias[i] += dout[i];
+		}
+		a = row_sum(dnorm, width) / (float)width;
+		b = row_dot(dnorm, norm, width) / (float)width;
+		for (size_t i = 0; i < width; i++)
+			dx[i] += r * (dnorm[i] - a - norm[i] * b);
+	}
+}
+
+/*
+ * GELU in the form of tanh (Hendrycks and Gimpel 2016, arXiv 1606.08415) is x times a sigmoid, since
+ * (1 + tanh u) / 2 = 1 / (1 + e^-2u). This is the sigmoid, without overflow on either side.
+ */
+static const float gelu_a = 0.7978845608f /* sqrt(2 / pi) */, gelu_b = 0.044715f;
+
+static inline float gelu_sigmoid(float x)
+{
+	float u = gelu_a * (x + gelu_b * x * x * x), e = fast_exp(-2 * fabsf(u));
+
+	return (u < 0 ? e : 1) / (1 + e);
+}
+
+static void gelu_forward(float *out, const float *x, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		out[i] = x[i] * gelu_sigmoid(x[i]);
+}
+
+/* Multiplies d, the gradient of the output, by the derivative. */
+static void gelu_backward(float *d, const float *x, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		float s = gelu_sigmoid(x[i]), du = gelu_a * (1 + 3 * gelu_b * x[i] * x[i]);
+
+		d[i] *= s + 2 * x[i] * s * (1 - s) * du;
+	}
+}
+
+/*
+ * Causal attention (Vaswani et al. 2017, arXiv 1706.03762), head by head, a few rows at a time:
+ * rows t0.. need no columns past their own, and a strip of probabilities stays in cache. The
+ * backward pass makes the strips again instead of keeping seq * seq of them for every head.
+ */
+enum { STRIP = 64 };
+
+/* One head of one sequence: its matrices lie in [.., 3 * width] and [.., width] among the others'. */
+struct head {
+	const float *q, *k, *v;
+	size_t size, width;
+};
+
+static struct head head_at(const float *qkv, size_t width, size_t heads, size_t h)
+{
+	const float *q = qkv + h * (width / heads);
+
+	return (struct head){q, q + width, q + 2 * width, width / heads, width};
+}
+
+/* p[rows, t0 + rows] = softmax(q k^T / sqrt(size)) for rows t0.., zero right of the diagonal. */
+static void attention_strip(float *p, const struct head *h, size_t t0, size_t rows)
+{
+	size_t columns = t0 + rows, ld = 3 * h->width;
+
+	matmul(false, true, rows, columns, h->size, 1 / sqrtf((float)h->size), h->q + t0 * ld, ld,
+	       h->k, ld, 0, p, columns);
+	for (size_t i = 0; i < rows; i++) {
+		float *row = p + i * columns, max;
+		size_t n = t0 + i + 1;
+		float scale = 1 / exp_row(row, n, &max);
+
+		for (size_t j = 0; j < n; j++)
+			row[j] *= scale;
+		memset(row + n, 0, (columns - n) * sizeof(*row));
+	}
+}
+
+/* out [batch * seq, width] from qkv [batch * seq, 3 * width]. `strip` is [STRIP, seq]. */
+static void attention_forward(float *out, const float *qkv, size_t batch, size_t seq, size_t width,
+			      size_t heads, float *strip)
+{
+	for (size_t i = 0; i < batch * heads; i++) {
+		size_t b = i / heads, h = i % heads;
+		struct head head = head_at(qkv + b * seq * 3 * width, width, heads, h);
+		float *o = out + b * seq * width + h * head.size;
+
+		for (size_t t = 0; t < seq; t += STRIP) {
+			size_t rows = seq - t < STRIP ? seq - t : STRIP;
+
+			attention_strip(strip, &head, t, rows);
+			matmul(false, false, rows, head.size, t + rows, 1, strip, t + rows, head.v,
+			       3 * width, 0, o + t * width, width);
+		}
+	}
+}
+
+/* Writes dqkv. `strip` is [2, STRIP, seq]. */
+static void attention_backward(float *dqkv, const float *dout, const float *qkv, size_t batch,
+			       size_t seq, size_t width, size_t heads, float *strip)
+{
+	float *p = strip, *dp = strip + STRIP * seq;
+	size_t ld = 3 * width;
+
+	memset(dqkv, 0, batch * seq * ld * sizeof(*dqkv));
+	for (size_t i = 0; i < batch * heads; i++) {
+		size_t b = i / heads, h = i % heads;
+		struct head head = head_at(qkv + b * seq * ld, width, heads, h);
+		float *dq = dqkv + b * seq * ld + h * head.size;
+		const float *d = dout + b * seq * width + h * head.size;
+		float scale = 1 / sqrtf((float)head.size);
+
+		for (size_t t = 0; t < seq; t += STRIP) {
+			size_t rows = seq - t < STRIP ? seq - t : STRIP, columns = t + rows;
+			const float *dt = d + t * width;
+
+			attention_strip(p, &head, t, rows);
+			matmul(true, false, columns, head.size, rows, 1, p, columns, dt, width, 1,
+			       dq + 2 * width, ld);
+			matmul(false, true, rows, columns, head.size, 1, dt, width, head.v, ld, 0,
+			       dp, columns);
+			for (size_t r = 0; r < rows; r++) { /* the softmax's own gradient */
+				float *pr = p + r * columns, *dr = dp + r * columns;
+				float dot = row_dot(pr, dr, columns);
+
+				for (size_t j = 0; j < columns; j++)
+					dr[j] = pr[j] * (dr[j] - dot);
+			}
+			matmul(false, false, rows, head.size, columns, scale, dp, columns, head.k,
+			       ld, 0, dq + t * ld, ld);
+			matmul(true, false, columns, head.size, rows, scale, dp, columns,
+			       head.q + t * ld, ld, 1, dq + width, ld);
+		}
+	}
+}
+#endif

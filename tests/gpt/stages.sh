@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Training gives the same losses to the last bit however the model is sharded and whatever the
+# machine's vectors are, and the same losses but for rounding at every number of ranks.
+# shellcheck source=tests/gpt/gpt.sh
+. "${top_srcdir:?run me by make check}/tests/gpt/gpt.sh"
+
+need mpi
+# A width that no number of ranks divides, so that tensors straddle shards.
+train=(--text "$text" --layers 2 --heads 3 --width 60 --context 48 --steps 20 --warmup 4 --lr 2e-3)
+
+bits() {
+	sed 's/.*"loss_bits": "\([0-9a-f]*\)".*/\1/' "$1"
+}
+
+# like FILE: the losses of the run just made are those of FILE.
+like() {
+	local steps
+	steps=$(bits "$scratch/log" | sort -u | wc -l)
+	((steps >= 19)) || fail "$steps different losses in 20 steps"
+	diff <(bits "$1") <(bits "$scratch/log") >&2 ||
+		fail "$world ranks: $2 has other losses than stage 0"
+}
+
+isas=(scalar)
+grep -qs avx2 /proc/cpuinfo && isas+=(avx2)
+for world in 1 2 3 4; do
+	first=$scratch/stage-0-world-$world
+	trains "$world" 0 "${train[@]}" --batch 2 --log "$first"
+	for stage in 1 2 3; do
+		trains "$world" "$stage" "${train[@]}" --batch 2 --log "$scratch/log"
+		like "$first" "stage $stage"
+	done
+	for isa in "${isas[@]}"; do
+		for stage in 0 3; do
+			ZERO_ISA=$isa trains "$world" "$stage" "${train[@]}" --batch 2 \
+				--log "$scratch/log"
+			like "$first" "stage $stage with ZERO_ISA=$isa"
+		done
+	done
+	echo "$world ranks: stages 0 to 3, also on ${isas[*]}: the same bits"
+done
+
+for world in 1 2 4; do
+	trains "$world" 3 "${train[@]}" --batch $((4 / world)) --log "$scratch/global-$world"
+	sed 's/.*"loss": \([^,]*\),.*/\1/' "$scratch/global-$world" >"$scratch/losses-$world"
+	worst=$(paste "$scratch/losses-1" "$scratch/losses-$world" |
+		awk '{d = $1 - $2; d = d < 0 ? -d : d; if (d > worst) worst = d} END {print worst + 0}')
+	echo "$world ranks, the same 4 sequences a step: within $worst of 1 rank"
+	awk -v worst="$worst" 'BEGIN {exit !(worst < 1e-4)}' || fail "that is more than 1e-4"
+done
