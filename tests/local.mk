@@ -24,6 +24,7 @@ SCRIPT_TESTS = \
 	tests/gpt/bad.sh \
 	tests/gpt/reference.sh \
 	tests/gpt/stages.sh \
+	tests/readme.sh \
 	tests/slurm/launch.sh
 
 if HAVE_JANSSON
@@ -103,7 +104,33 @@ if HAVE_CBLAS
 OWN_TESTS += tests/gpt/gradients
 endif
 
+# The bare operations that a figure is held against are MPI's.
+EXTRA_PROGRAMS += tests/bench/bench
+EXTRA_DIST += tests/bench/run.sh
+CLEANFILES += tests/bench/bench bench.json
+tests_bench_bench_SOURCES = \
+	tests/bench/bench.c \
+	tests/bench/bench.h \
+	tests/bench/gather.c \
+	tests/bench/gpt.c \
+	tests/bench/harness.c \
+	tests/bench/partition.c \
+	tests/bench/reduce.c \
+	tests/bench/small.c \
+	tests/bench/step.c \
+	tests/bench/table.c
+tests_bench_bench_CFLAGS = $(OUTER_CFLAGS) $(MPI_CFLAGS)
+tests_bench_bench_LDADD = lib/libzero.la kernels/libkernels.la $(MPI_LIBS) -lm
+tests_bench_bench_LDFLAGS = $(AM_LDFLAGS) -no-install
+bench_parts =
+if HAVE_MPI
+bench_parts += tests/bench/bench
+endif
+
+bench: all $(bench_parts)
+	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/tests/bench/run.sh
+
 format-check:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang-format bash $(top_srcdir)/tests/format.sh
 
-.PHONY: check-own format-check
+.PHONY: bench check-own format-check
