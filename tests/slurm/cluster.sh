@@ -10,6 +10,7 @@ for command in slurmctld slurmd munged srun; do
 	need_command "$command" slurm
 done
 ((EUID == 0)) || skip slurm "only root can start slurmd"
+mountpoint -q /sys/fs/cgroup || skip slurm "slurmd wants control groups, and none are mounted"
 
 nodes=(n1 n2 n3)
 scratch
