@@ -6,7 +6,7 @@
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need slurm mpi
-for command in slurmctld slurmd munged srun; do
+for command in slurmctld slurmd munge srun; do
 	need_command "$command" slurm
 done
 ((EUID == 0)) || skip slurm "only root can start slurmd"
@@ -93,7 +93,7 @@ cluster_start() {
 	done
 	write_config
 	trap cluster_stop EXIT
-	pgrep -x munged >/dev/null || service munge start >/dev/null ||
+	munge -n >/dev/null 2>&1 || service munge start >/dev/null ||
 		skip slurm "munge does not start"
 	slurmctld -f "$SLURM_CONF" || fail "slurmctld does not start"
 	for node in "${nodes[@]}"; do
