@@ -578,8 +578,8 @@ static zero_status pass(struct model *m, const uint32_t *tokens, size_t batch, s
 /* ---- 3. the job ------------------------------------------------------------------------------ */
 
 /*
- * Sequence b of this rank in a step: the step's sequences are consecutive in the text, rank by rank,
- * so that the same global batch is the same text at every number of ranks.
+ * Sequence b of this rank in a step: the step's sequences are consecutive in the text, rank by
+ * rank, so that the same global batch is the same text at every number of ranks.
  */
 static void read_batch(const struct corpus *corpus, struct model *m, uint32_t *tokens, size_t step,
 		       size_t batch, size_t seq)

@@ -360,7 +360,8 @@ static void corpus_open(struct corpus *c, const struct flags *flags, size_t seq,
 			 c->tokens, seq, seq + 1);
 }
 
-/* `count` tokens from token `first` on. A token outside the vocabulary is an error and reads as 0. */
+/* `count` tokens from token `first` on. A token outside the vocabulary is an error and reads as
+   0. */
 static void corpus_read(const struct corpus *c, size_t first, size_t count, uint32_t *out,
 			size_t vocab, char *error)
 {

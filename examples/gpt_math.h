@@ -202,8 +202,8 @@ static void layernorm_backward(float *dx, float *dw, float *dbias, const float *
 }
 
 /*
- * GELU in the form of tanh (Hendrycks and Gimpel 2016, arXiv 1606.08415) is x times a sigmoid, since
- * (1 + tanh u) / 2 = 1 / (1 + e^-2u). This is the sigmoid, without overflow on either side.
+ * GELU in the form of tanh (Hendrycks and Gimpel 2016, arXiv 1606.08415) is x times a sigmoid,
+ * since (1 + tanh u) / 2 = 1 / (1 + e^-2u). This is the sigmoid, without overflow on either side.
  */
 static const float gelu_a = 0.7978845608f /* sqrt(2 / pi) */, gelu_b = 0.044715f;
 
@@ -237,7 +237,8 @@ static void gelu_backward(float *d, const float *x, size_t n)
  */
 enum { STRIP = 64 };
 
-/* One head of one sequence: its matrices lie in [.., 3 * width] and [.., width] among the others'. */
+/* One head of one sequence: its matrices lie in [.., 3 * width] and [.., width] among the
+   others'. */
 struct head {
 	const float *q, *k, *v;
 	size_t size, width;

@@ -38,7 +38,7 @@ KERNELS_EMULATED =
 if HAVE_X86
 if HAVE_SIMDE
 KERNELS_EMULATED += kernels/libemulated.la
-check_LTLIBRARIES = kernels/libemulated.la
+check_LTLIBRARIES += kernels/libemulated.la
 kernels_libemulated_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libemulated_la_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_ISA=avx512_emulated -DZERO_EMULATE
 kernels_libemulated_la_CFLAGS = $(KERNEL_CFLAGS) $(SIMDE_CFLAGS) -mavx2 -mfma -mf16c -Wno-psabi

@@ -101,7 +101,8 @@ struct zero_backend_ops {
 	void (*close)(struct zero_backend *backend);
 	void (*place)(const struct zero_backend *backend, struct zero_place *place);
 
-	/* Memory from a 4096-byte boundary, all zero if `zeroed`; bytes > 0. Safe from any thread. */
+	/* Memory from a 4096-byte boundary, all zero if `zeroed`; bytes > 0. Safe from any
+	   thread. */
 	zero_status (*alloc)(struct zero_backend *backend, enum zero_memory_kind kind, size_t bytes,
 			     bool zeroed, void **data);
 	/* NULL is legal. */

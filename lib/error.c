@@ -131,35 +131,6 @@ const char *zero_strerror(zero_status status)
 	return "unknown status";
 }
 
-struct dtype_info {
-	const char *name;
-	size_t size;
-};
-
-static const struct dtype_info dtypes[] = {
-	[ZERO_PARAM] = {"param", 0}, [ZERO_F32] = {"f32", 4}, [ZERO_F16] = {"f16", 2},
-	[ZERO_BF16] = {"bf16", 2},   [ZERO_F64] = {"f64", 8}, [ZERO_I64] = {"i64", 8},
-	[ZERO_I32] = {"i32", 4},     [ZERO_U8] = {"u8", 1},   [ZERO_BOOL] = {"bool", 1},
-};
-
-static const struct dtype_info *dtype_info(zero_dtype dtype)
-{
-	static const struct dtype_info unknown = {"unknown", 0};
-	size_t i = (size_t)dtype;
-
-	return i < sizeof(dtypes) / sizeof(dtypes[0]) ? &dtypes[i] : &unknown;
-}
-
-size_t zero_dtype_size(zero_dtype dtype)
-{
-	return dtype_info(dtype)->size;
-}
-
-const char *zero_dtype_name(zero_dtype dtype)
-{
-	return dtype_info(dtype)->name;
-}
-
 uint64_t zero_hash(const void *data, size_t bytes, uint64_t seed)
 {
 	const unsigned char *byte = data;

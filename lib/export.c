@@ -78,7 +78,8 @@ static zero_status make_header(struct output *out)
 	return ZERO_OK;
 }
 
-/* COLLECTIVE. One name for all ranks, which no other job uses; NULL if there is no memory for it. */
+/* COLLECTIVE. One name for all ranks, which no other job uses; NULL if there is no memory for
+   it. */
 static zero_status name_partial(struct output *out, zero_status status)
 {
 	size_t world = (size_t)out->job->place.world;

@@ -320,6 +320,7 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 		goto out;
 	}
 	group->flat_count = flat_count;
+	zero_sizing_group(&job->sizing, runs, run_count);
 	for (size_t f = 0; !status && f < flat_count; f++)
 		status = lay_out_flat(job, &group->flats[f], group, f, items, params, item_count,
 				      runs, run_count);
@@ -395,12 +396,15 @@ zero_status zero_layout(zero_job *job)
 	if (job->laid_out)
 		return zero_run(job, zero_fail(ZERO_E_STATE, "zero_layout was called twice"), NULL,
 				0, "layout");
+	job->sizing = (struct zero_sizing){.world = (size_t)job->place.world, .stage = job->stage};
 	for (size_t g = 0; !status && g < job->group_count; g++)
 		status = lay_out_group(job, job->groups[g]);
 	status =
 		zero_run(job, status, NULL, 0,
 			 "layout of %zu groups with %zu parameters of %zu elements (model %016llx)",
 			 job->group_count, params, elements, (unsigned long long)model_hash(job));
+	if (!status)
+		zero_job_choose_tier(job);
 	job->laid_out = !status;
 	for (size_t g = 0; status && g < job->group_count; g++)
 		drop_layout(job, job->groups[g]);

@@ -10,6 +10,7 @@
 #include "files/files.h"
 #include "layout.h"
 #include "options.h"
+#include "sizing.h"
 
 /* ---- error.c --------------------------------------------------------------------------------- */
 
@@ -73,10 +74,11 @@ struct zero_flat {
 
 	char *stored; /* the owned shard of each run; whole runs if the job stores whole ones */
 	char *gathered;
-	float *gradient; /* this rank's own, [gradient_count]; NULL if unused since the last reduce */
-	float *reduced; /* sums over ranks, [state_count] */
-	float *m, *v;   /* moments, [state_count] */
-	float *master;  /* f32 values of 16-bit runs, [state_count]; NULL if there are none */
+	float *gradient; /* this rank's own, [gradient_count]; NULL if unused since the last
+	reduce */
+	float *reduced;  /* sums over ranks, [state_count] */
+	float *m, *v;    /* moments, [state_count] */
+	float *master;   /* f32 values of 16-bit runs, [state_count]; NULL if there are none */
 };
 
 struct zero_group {
@@ -118,6 +120,8 @@ struct zero_job {
 	bool whole;      /* every rank stores whole runs: stages 0 to 2, or one rank */
 	bool step_whole; /* every rank steps whole runs: stage 0, or one rank */
 	size_t chunk, threshold;
+	struct zero_sizing sizing; /* from the layout on */
+	enum zero_tier tier;       /* from the layout on, at stages 0 to 2 */
 	uint64_t steps;
 	struct zero_work *reduces[ZERO_REDUCES]; /* ring of the last ones */
 	unsigned reduce_next;
@@ -148,10 +152,13 @@ zero_status zero_job_read_settings(zero_job *job, const zero_options *options);
 /* COLLECTIVE. `status` is that of reading them. */
 zero_status zero_job_agree_settings(zero_job *job, zero_status status);
 void zero_job_apply_settings(zero_job *job);
+/* The tier in which tensors become flat, from what all ranks agreed on; once all is laid out. */
+void zero_job_choose_tier(zero_job *job);
 
 /* ---- group.c --------------------------------------------------------------------------------- */
 
-/* The elements of a run that this rank stores, and those that it steps: [*first, *first + *count). */
+/* The elements of a run that this rank stores, and those that it steps: [*first, *first +
+   *count). */
 void zero_stored_part(const zero_job *job, const struct zero_run *run, size_t *first,
 		      size_t *count);
 void zero_stepped_part(const zero_job *job, const struct zero_run *run, size_t *first,

@@ -61,7 +61,8 @@ static bool assign_flats(struct zero_layout_item *items, size_t item_count, size
 	return true;
 }
 
-/* The run of the item's kind among those of its flat, which begin at `begin`; new ones are added. */
+/* The run of the item's kind among those of its flat, which begin at `begin`; new ones are
+   added. */
 static struct zero_layout_run *find_run(struct zero_layout_run *runs, size_t begin,
 					size_t *run_count, const struct zero_layout_item *item)
 {

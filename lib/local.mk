@@ -6,11 +6,12 @@ noinst_HEADERS += \
 	lib/internal.h \
 	lib/layout.h \
 	lib/options.h \
-	lib/options_table.h
+	lib/options_table.h \
+	lib/sizing.h
 
-# The table of options is shared with the launcher.
+# The table of options, and what follows from a budget: shared with launcher and plugin.
 noinst_LTLIBRARIES += lib/liboptions.la
-lib_liboptions_la_SOURCES = lib/options.c
+lib_liboptions_la_SOURCES = lib/dtype.c lib/options.c lib/sizing.c
 
 # All of libzero, with its inner functions in sight: unit tests link this one.
 noinst_LTLIBRARIES += lib/libzerocore.la

@@ -36,15 +36,10 @@ __attribute__((format(printf, 4, 5))) static size_t append(char *text, size_t si
 	return added > 0 ? length + (size_t)added : length;
 }
 
-struct quoted {
-	char text[72];
-};
-
-/* A user's text fit for a message: in quotes, without control bytes, cut if it is long. */
-static struct quoted quote(const char *text, size_t length)
+struct zero_quoted zero_quote(const char *text, size_t length)
 {
 	const size_t most = 60;
-	struct quoted quoted;
+	struct zero_quoted quoted;
 	size_t shown = length, at = 0;
 
 	if (length > most) {
@@ -57,6 +52,9 @@ static struct quoted quote(const char *text, size_t length)
 	for (size_t i = 0; i < shown; i++) {
 		unsigned char byte = (unsigned char)text[i];
 
+		/* U+0080 to U+009F are controls too */
+		if (byte == 0xc2 && i + 1 < shown && ((unsigned char)text[i + 1] & 0xe0) == 0x80)
+			byte = (unsigned char)text[++i] & 0x1f;
 		quoted.text[at++] = byte < 0x20 || byte == 0x7f ? '?' : (char)byte;
 	}
 	memcpy(quoted.text + at, shown < length ? "...'" : "'", shown < length ? 5 : 2);
@@ -88,28 +86,30 @@ static unsigned unit_shift(char c)
 	return unit ? 10 * ((unsigned)(unit - units) % 4 + 1) : 0;
 }
 
-/* "64K" for 65536: the largest unit that leaves a whole number. */
-static void format_bound(uint64_t number, bool is_size, char text[32])
+int zero_size_format(uint64_t bytes, char *text, size_t size)
 {
 	unsigned unit = 0;
 
-	while (is_size && unit < 4 && number && number % 1024 == 0) {
-		number /= 1024;
+	while (unit < 4 && bytes && bytes % 1024 == 0) {
+		bytes /= 1024;
 		unit++;
 	}
-	snprintf(text, 32, "%llu%.*s", (unsigned long long)number, unit > 0,
-		 &"KMGT"[unit - (unit > 0)]);
+	return snprintf(text, size, "%llu%.*s", (unsigned long long)bytes, unit > 0,
+			&"KMGT"[unit - (unit > 0)]);
 }
 
 static bool refuse_range(const struct zero_option *option, const char *text, char *why, size_t size)
 {
-	bool is_size = option->type != ZERO_TYPE_INTEGER;
 	char low[32], high[32];
 
-	format_bound(option->min, is_size, low);
-	format_bound(option->max, is_size, high);
+	if (option->type == ZERO_TYPE_INTEGER)
+		return fail(why, size, "%s is out of range: %llu to %llu is allowed",
+			    zero_quote(text, strlen(text)).text, (unsigned long long)option->min,
+			    (unsigned long long)option->max);
+	zero_size_format(option->min, low, sizeof low);
+	zero_size_format(option->max, high, sizeof high);
 	return fail(why, size, "%s is out of range: %s to %s is allowed",
-		    quote(text, strlen(text)).text, low, high);
+		    zero_quote(text, strlen(text)).text, low, high);
 }
 
 /* Digits at the start of text; *end is what follows them. False: there are none. */
@@ -134,7 +134,7 @@ static bool parse_integer(const struct zero_option *option, const char *text,
 
 	if (!read_digits(text, &number, &overflow, &end) || *end)
 		return fail(why, size, "%s is not a whole number from %llu to %llu",
-			    quote(text, strlen(text)).text, (unsigned long long)option->min,
+			    zero_quote(text, strlen(text)).text, (unsigned long long)option->min,
 			    (unsigned long long)option->max);
 	if (overflow || number < option->min || number > option->max)
 		return refuse_range(option, text, why, size);
@@ -173,10 +173,10 @@ static bool parse_size(const struct zero_option *option, const char *text, struc
 	static const char *const also[] = {
 		[ZERO_TYPE_SIZE_OR_AUTO] = ", or auto",
 		[ZERO_TYPE_SIZE_OR_PERCENT] = ", or a percentage, such as 5%",
-		[ZERO_TYPE_PATH] = NULL,
+		[ZERO_TYPE_TEXT] = NULL,
 	};
 	const char *more = also[option->type] ? also[option->type] : "";
-	struct quoted quoted = quote(text, strlen(text));
+	struct zero_quoted quoted = zero_quote(text, strlen(text));
 	uint64_t number;
 	const char *end;
 	char whole[32];
@@ -198,6 +198,10 @@ static bool parse_size(const struct zero_option *option, const char *text, struc
 		*value = (struct zero_value){.kind = ZERO_VALUE_PERCENT, .number = number};
 		return true;
 	}
+	/* "5" of a GPU is hardly ever five bytes */
+	if (option->type == ZERO_TYPE_SIZE_OR_PERCENT && !*end && number && number <= 100)
+		return fail(why, size, "%s has no unit: write %s%% or %sM", quoted.text, text,
+			    text);
 	shift = unit_shift(*end);
 	if (end[shift > 0])
 		return fail(why, size, "%s is not a size: %s%s", quoted.text, allowed, more);
@@ -222,21 +226,23 @@ static bool parse_choice(const struct zero_option *option, const char *text,
 		length = append(list, sizeof list, length, "%s%s", i ? ", " : "",
 				option->choices[i]);
 	}
-	return fail(why, size, "%s is not one of %s", quote(text, strlen(text)).text, list);
+	return fail(why, size, "%s is not one of %s", zero_quote(text, strlen(text)).text, list);
 }
 
-static bool parse_path(const struct zero_option *option, const char *text, struct zero_value *value,
+static bool parse_text(const struct zero_option *option, const char *text, struct zero_value *value,
 		       char *why, size_t size)
 {
 	size_t length = strlen(text);
 	char *copy;
 
 	if (length > option->max)
-		return fail(why, size, "%s is a path of %zu bytes: at most %llu are allowed",
-			    quote(text, length).text, length, (unsigned long long)option->max);
+		return fail(why, size, "%s is %zu bytes long: at most %llu are allowed",
+			    zero_quote(text, length).text, length, (unsigned long long)option->max);
+	if (option->absolute && *text && *text != '/')
+		return fail(why, size, "%s is not an absolute path", zero_quote(text, length).text);
 	copy = strdup(text);
 	if (!copy)
-		return fail(why, size, "no memory for a path of %zu bytes", length);
+		return fail(why, size, "no memory for a text of %zu bytes", length);
 	*value = (struct zero_value){.kind = ZERO_VALUE_TEXT, .text = copy};
 	return true;
 }
@@ -254,7 +260,8 @@ bool zero_option_parse(const struct zero_option *option, const char *text, struc
 	case ZERO_TYPE_CHOICE:
 		return parse_choice(option, text, value, why, size);
 	case ZERO_TYPE_PATH:
-		return parse_path(option, text, value, why, size);
+	case ZERO_TYPE_TEXT:
+		return parse_text(option, text, value, why, size);
 	}
 	return fail(why, size, "option %s has no known type", option->name);
 }
@@ -275,6 +282,16 @@ int zero_value_format(const struct zero_option *option, const struct zero_value 
 	if (option->type == ZERO_TYPE_CHOICE)
 		return snprintf(text, size, "%s", option->choices[value->number]);
 	return snprintf(text, size, "%llu", (unsigned long long)value->number);
+}
+
+char *zero_value_text(const struct zero_option *option, const struct zero_value *value)
+{
+	size_t size = (size_t)zero_value_format(option, value, NULL, 0) + 1;
+	char *text = malloc(size);
+
+	if (text)
+		zero_value_format(option, value, text, size);
+	return text;
 }
 
 void zero_value_clear(struct zero_value *value)
@@ -319,6 +336,16 @@ static size_t edit_distance(const char *name, size_t length, const char *other)
 	return row[length];
 }
 
+bool zero_name_near(const char *name, size_t length, const char *other)
+{
+	char wanted[NAME_MAX_LENGTH + 1] = "";
+
+	if (length < 3 || length > NAME_MAX_LENGTH)
+		return false;
+	memcpy(wanted, name, length);
+	return strstr(other, wanted) || edit_distance(wanted, length, other) <= 2;
+}
+
 static const char *name_in(const struct zero_option *option, unsigned where)
 {
 	return where == ZERO_IN_FLAG ? option->flag : option->name;
@@ -326,18 +353,14 @@ static const char *name_in(const struct zero_option *option, unsigned where)
 
 void zero_option_near(const char *name, size_t length, unsigned where, char *text, size_t size)
 {
-	char wanted[NAME_MAX_LENGTH + 1] = "";
 	size_t near = 0, written = 0;
 
-	if (length >= 3 && length <= NAME_MAX_LENGTH)
-		memcpy(wanted, name, length);
-	for (size_t i = 0; wanted[0] && i < ZERO_OPTIONS; i++) {
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
 		const struct zero_option *option = &zero_option_table[i];
 
 		if (!(option->where & where))
 			continue;
-		if (strstr(option->name, wanted) ||
-		    edit_distance(wanted, length, option->name) <= 2)
+		if (zero_name_near(name, length, option->name))
 			written = append(text, size, written, "%s%s",
 					 near++ ? " or " : "did you mean ", name_in(option, where));
 	}
@@ -434,7 +457,7 @@ static bool unescape(char *text, const char *origin, const char *name, char *why
 			return fail(why, size,
 				    "%s: %s: %s is not allowed: write %%25 for a percent sign, "
 				    "%%20 for a space",
-				    origin, name, quote(from, strnlen(from, 3)).text);
+				    origin, name, zero_quote(from, strnlen(from, 3)).text);
 		*to++ = (char)(high << 4 | low);
 		from += 2;
 	}
@@ -442,7 +465,8 @@ static bool unescape(char *text, const char *origin, const char *name, char *why
 	return true;
 }
 
-/* One "name=value" of a settings text into `into`, where a NULL origin marks what is not yet said. */
+/* One "name=value" of a settings text into `into`, where a NULL origin marks what is not yet
+   said. */
 static bool parse_word(struct zero_settings *into, const char *word, size_t length,
 		       const char *origin, char *why, size_t size)
 {
@@ -454,7 +478,7 @@ static bool parse_word(struct zero_settings *into, const char *word, size_t leng
 
 	if (!equals)
 		return fail(why, size, "%s: %s is not of the form name=value", origin,
-			    quote(word, length).text);
+			    zero_quote(word, length).text);
 	name = (size_t)(equals - word);
 	option = zero_option_find(word, name);
 	if (!option || !(option->where & ZERO_IN_RESOLVED)) {
@@ -462,7 +486,7 @@ static bool parse_word(struct zero_settings *into, const char *word, size_t leng
 
 		zero_option_near(word, name, ZERO_IN_RESOLVED, near, sizeof near);
 		return fail(why, size, "%s: there is no option %s: %s", origin,
-			    quote(word, name).text, near);
+			    zero_quote(word, name).text, near);
 	}
 	if (into->origin[option - zero_option_table])
 		return fail(why, size, "%s: %s is there twice", origin, option->name);
@@ -549,6 +573,32 @@ char *zero_settings_format(const struct zero_settings *settings)
 out:
 	free(value);
 	return text;
+}
+
+bool zero_settings_built(const struct zero_settings *settings, char *why, size_t size)
+{
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		const struct zero_option *option = &zero_option_table[i];
+		char *text = option->later ? zero_value_text(option, &settings->value[i]) : NULL;
+		bool ok = !option->later || (text && strcmp(text, option->fallback) == 0);
+
+		if (!ok && text)
+			fail(why, size, "%s is %s (from %s), which this version cannot do%s%s",
+			     option->name, zero_quote(text, strlen(text)).text, settings->origin[i],
+			     option->fallback[0] ? ": only " : "", option->fallback);
+		else if (!ok)
+			fail(why, size, "no memory for the options");
+		free(text);
+		if (!ok)
+			return false;
+	}
+	return true;
+}
+
+bool zero_settings_budget_known(const struct zero_settings *settings)
+{
+	return settings->value[ZERO_OPT_BUDGET].number ||
+	       settings->value[ZERO_OPT_VRAM_SOURCE].number != ZERO_VRAM_UNKNOWN;
 }
 
 void zero_options_help(FILE *out)

@@ -27,10 +27,17 @@ enum zero_option_id {
 	ZERO_OPT_PRELOAD,
 	ZERO_OPT_CONFIG,
 	ZERO_OPT_REPORT,
-	ZERO_OPT_ISA, /* environment only */
+	ZERO_OPT_PRELOAD_PATH, /* YAML only */
+	ZERO_OPT_ISA,          /* environment only */
 	/* Facts: what a launcher found out and hands on in ZERO_RESOLVED; no user sets them. */
 	ZERO_OPT_TASKS,
 	ZERO_OPT_BUDGET,
+	ZERO_OPT_VRAM_FREE,
+	ZERO_OPT_VRAM_TOTAL,
+	ZERO_OPT_VRAM_SOURCE,
+	ZERO_OPT_GPUS,
+	ZERO_OPT_GPU,
+	ZERO_OPT_MASTER,
 	ZERO_OPTIONS,
 };
 
@@ -41,6 +48,7 @@ enum zero_option_type {
 	ZERO_TYPE_SIZE_OR_PERCENT,
 	ZERO_TYPE_CHOICE,
 	ZERO_TYPE_PATH,
+	ZERO_TYPE_TEXT,
 };
 
 /* Where an option may be said; bits of zero_option.where. */
@@ -59,9 +67,11 @@ struct zero_option {
 	const char *fallback;       /* compiled default, in the option's own syntax */
 	const char *help;           /* one line, no full stop */
 	const char *const *choices; /* NULL-terminated, for CHOICE */
-	uint64_t min, max;          /* INTEGER and SIZE: bounds; PATH: bytes; percent is 0 to 100 */
+	uint64_t min, max; /* INTEGER and SIZE: bounds; PATH and TEXT: bytes; percent is 0 to 100 */
 	enum zero_option_type type;
 	unsigned where;
+	bool absolute; /* PATH: begins with a slash, if it is not empty */
+	bool later;    /* its part is not built yet: nothing but the fallback can be had */
 };
 
 /* What zero_value.number means for each CHOICE, in the order of its `choices`. */
@@ -71,6 +81,13 @@ enum { ZERO_GATHER_PARAM, ZERO_GATHER_BF16, ZERO_GATHER_F16, ZERO_GATHER_F32 };
 enum { ZERO_OFFLOAD_NONE, ZERO_OFFLOAD_OPTIMIZER };
 enum { ZERO_BACKEND_AUTO, ZERO_BACKEND_HOST, ZERO_BACKEND_CUDA };
 enum { ZERO_PRELOAD_YES, ZERO_PRELOAD_NO };
+enum {
+	ZERO_VRAM_UNKNOWN,
+	ZERO_VRAM_NVML,          /* free memory of GPUs */
+	ZERO_VRAM_STEP_MEMORY,   /* the Slurm step's memory limit on the node */
+	ZERO_VRAM_JOB_MEMORY,    /* the job's */
+	ZERO_VRAM_MEM_AVAILABLE, /* of /proc/meminfo */
+};
 enum { ZERO_ISA_AUTO, ZERO_ISA_AVX512, ZERO_ISA_AVX2, ZERO_ISA_SCALAR };
 
 enum zero_value_kind { ZERO_VALUE_NUMBER, ZERO_VALUE_AUTO, ZERO_VALUE_PERCENT, ZERO_VALUE_TEXT };
@@ -79,7 +96,7 @@ enum zero_value_kind { ZERO_VALUE_NUMBER, ZERO_VALUE_AUTO, ZERO_VALUE_PERCENT, Z
 struct zero_value {
 	enum zero_value_kind kind;
 	uint64_t number;
-	char *text; /* PATH: owned; else NULL */
+	char *text; /* PATH and TEXT: owned; else NULL */
 };
 
 struct zero_settings {
@@ -90,6 +107,14 @@ struct zero_settings {
 };
 
 extern const struct zero_option zero_option_table[ZERO_OPTIONS];
+
+struct zero_quoted {
+	char text[72];
+};
+/* A user's text fit for a message: in quotes, without control characters, cut if it is long. */
+struct zero_quoted zero_quote(const char *text, size_t length);
+/* Whether `name` may be a slip for `other`: a part of it, or at most two letters away. */
+bool zero_name_near(const char *name, size_t length, const char *other);
 
 /* NULL if there is none of that name; `length` is strlen, so that "a=b" need not be cut. */
 const struct zero_option *zero_option_find(const char *name, size_t length);
@@ -112,7 +137,11 @@ bool zero_option_parse(const struct zero_option *option, const char *text, struc
  */
 int zero_value_format(const struct zero_option *option, const struct zero_value *value, char *text,
 		      size_t size);
+/* The same, malloc'ed; NULL: no memory. */
+char *zero_value_text(const struct zero_option *option, const struct zero_value *value);
 void zero_value_clear(struct zero_value *value);
+/* "64K" for 65536: the largest unit that leaves a whole number. Returns as snprintf does. */
+int zero_size_format(uint64_t bytes, char *text, size_t size);
 
 /* All options at their compiled defaults. False: no memory, and nothing to clear. */
 bool zero_settings_init(struct zero_settings *settings);
@@ -137,6 +166,10 @@ bool zero_settings_environment(struct zero_settings *settings, char *why, size_t
  * where they are not known). malloc'ed; NULL: no memory.
  */
 char *zero_settings_format(const struct zero_settings *settings);
+/* Refuses what this version cannot do yet: options that are `later` and not at their fallback. */
+bool zero_settings_built(const struct zero_settings *settings, char *why, size_t size);
+/* Whether a launcher said how much memory there is, be it nothing: `budget` and vram_source. */
+bool zero_settings_budget_known(const struct zero_settings *settings);
 /* Help for the options with that flag bit, in Slurm's own --help style. */
 void zero_options_help(FILE *out);
 

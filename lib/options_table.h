@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows of the table of options, and nothing else: part of options.c, which alone includes it. */
+/* The rows of the table of options, and nothing else: part of options.c, which alone includes
+   it. */
 #ifndef ZERO_OPTIONS_TABLE_H
 #define ZERO_OPTIONS_TABLE_H
 
@@ -21,6 +22,8 @@ static const char *const gather_dtype_choices[] = {"param", "bf16", "f16", "f32"
 static const char *const offload_choices[] = {"none", "optimizer", NULL};
 static const char *const backend_choices[] = {"auto", "host", "cuda", NULL};
 static const char *const preload_choices[] = {"yes", "no", NULL};
+static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
+						  "job_memory", "mem_available", NULL};
 static const char *const isa_choices[] = {"auto", "avx512", "avx2", "scalar", NULL};
 
 /* clang-format off */
@@ -67,12 +70,14 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "param|bf16|f16|f32", .fallback = "param",
 		.help = "type in which parameters are gathered; param: as stored",
 		.type = ZERO_TYPE_CHOICE, .choices = gather_dtype_choices, .where = USER,
+		.later = true,
 	},
 	[ZERO_OPT_OFFLOAD] = {
 		.name = "offload", .flag = "--zero-offload", .env = "ZERO_OFFLOAD",
 		.argument = "none|optimizer", .fallback = "none",
 		.help = "what lives in host memory instead of the GPU's",
 		.type = ZERO_TYPE_CHOICE, .choices = offload_choices, .where = USER,
+		.later = true,
 	},
 	[ZERO_OPT_VRAM_RESERVE] = {
 		.name = "vram_reserve", .flag = "--zero-vram-reserve", .env = "ZERO_VRAM_RESERVE",
@@ -104,6 +109,14 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "DIR", .fallback = "",
 		.help = "folder in which each rank writes what it used",
 		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1, .where = USER,
+		.later = true,
+	},
+	[ZERO_OPT_PRELOAD_PATH] = {
+		.name = "preload_path",
+		.argument = "FILE", .fallback = "",
+		.help = "path of libzero.so in tasks; empty: where it was installed",
+		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1,
+		.absolute = true, .where = ZERO_IN_YAML | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_ISA] = {
 		.name = "isa", .env = "ZERO_ISA",
@@ -123,6 +136,42 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "SIZE", .fallback = "0",
 		.help = "bytes of memory that a rank may use; 0: not known",
 		.type = ZERO_TYPE_SIZE, .min = 0, .max = UINT64_MAX, .where = ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_VRAM_FREE] = {
+		.name = "vram_free",
+		.argument = "SIZE", .fallback = "0",
+		.help = "bytes free on the fullest of the task's GPUs",
+		.type = ZERO_TYPE_SIZE, .min = 0, .max = UINT64_MAX, .where = ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_VRAM_TOTAL] = {
+		.name = "vram_total",
+		.argument = "SIZE", .fallback = "0",
+		.help = "all bytes of that GPU",
+		.type = ZERO_TYPE_SIZE, .min = 0, .max = UINT64_MAX, .where = ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_VRAM_SOURCE] = {
+		.name = "vram_source",
+		.argument = "SOURCE", .fallback = "unknown",
+		.help = "where vram_free is from; without GPUs it is host memory",
+		.type = ZERO_TYPE_CHOICE, .choices = vram_source_choices, .where = ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_GPUS] = {
+		.name = "gpus",
+		.argument = "COUNT", .fallback = "0",
+		.help = "GPUs that the task sees",
+		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX, .where = ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_GPU] = {
+		.name = "gpu",
+		.argument = "MODEL", .fallback = "",
+		.help = "their model",
+		.type = ZERO_TYPE_TEXT, .max = 255, .where = ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_MASTER] = {
+		.name = "master",
+		.argument = "HOST:PORT", .fallback = "",
+		.help = "what MASTER_ADDR and MASTER_PORT were set to",
+		.type = ZERO_TYPE_TEXT, .max = 511, .where = ZERO_IN_RESOLVED,
 	},
 };
 /* clang-format on */

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's options: where they are read, what all ranks must say alike, and what follows from them. */
+/* A job's options: where they are read, what all ranks must say alike, and what follows from
+   them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-/* How the ranks come to one value: all say the same, or the least counts. Others are a rank's own. */
+/* How the ranks come to one value: all say the same, or the least counts. Others are a rank's
+   own. */
 enum agreement { OWN, SAME, LEAST };
-
-/* "auto": every other rank's number is less. */
-#define NOT_SAID UINT64_MAX
 
 static enum agreement agreement(enum zero_option_id id)
 {
@@ -30,37 +29,23 @@ static enum agreement agreement(enum zero_option_id id)
 	}
 }
 
-/* Options whose part is not built yet are refused, rather than taken and ignored. */
+/* What is not built yet is refused, rather than taken and ignored. */
 static zero_status check_built(const zero_job *job)
 {
-	static const enum zero_option_id later[] = {ZERO_OPT_GATHER_DTYPE, ZERO_OPT_OFFLOAD};
-	static const enum zero_option_id later_paths[] = {ZERO_OPT_CONFIG, ZERO_OPT_REPORT};
-	const struct zero_option *backend = &zero_option_table[ZERO_OPT_BACKEND];
+	const char *config = job->settings.value[ZERO_OPT_CONFIG].text;
+	char why[512];
 
-	for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
-		const struct zero_option *option = &zero_option_table[later[i]];
-		uint64_t choice = job->settings.value[later[i]].number;
-
-		if (choice)
-			return zero_fail(
-				ZERO_E_UNSUPPORTED,
-				"%s is %s (from %s), which this version cannot do: only %s",
-				option->name, option->choices[choice],
-				job->settings.origin[later[i]], option->choices[0]);
-	}
-	if (!strcmp(backend->choices[job->settings.value[ZERO_OPT_BACKEND].number], "cuda"))
+	if (!zero_settings_built(&job->settings, why, sizeof(why)))
+		return zero_fail(ZERO_E_UNSUPPORTED, "%s", why);
+	if (job->settings.value[ZERO_OPT_BACKEND].number == ZERO_BACKEND_CUDA)
 		return zero_fail(ZERO_E_UNSUPPORTED,
 				 "backend is cuda (from %s), but this build has host alone",
 				 job->settings.origin[ZERO_OPT_BACKEND]);
-	for (size_t i = 0; i < sizeof(later_paths) / sizeof(later_paths[0]); i++) {
-		const char *path = job->settings.value[later_paths[i]].text;
-
-		if (path && *path)
-			return zero_fail(ZERO_E_UNSUPPORTED,
-					 "%s is %s (from %s), which this version cannot do",
-					 zero_option_table[later_paths[i]].name, path,
-					 job->settings.origin[later_paths[i]]);
-	}
+	/* whoever wrote ZERO_RESOLVED has read the file */
+	if (*config && strcmp(job->settings.origin[ZERO_OPT_CONFIG], "ZERO_RESOLVED") != 0)
+		return zero_fail(ZERO_E_UNSUPPORTED,
+				 "config is %s (from %s), a file that Slurm's plugin alone reads",
+				 config, job->settings.origin[ZERO_OPT_CONFIG]);
 	return ZERO_OK;
 }
 
@@ -96,10 +81,8 @@ static zero_status settle(zero_job *job, const uint64_t *all)
 						 job->setting_text[id], job->settings.origin[id]);
 			least = value < least ? value : least;
 		}
-		if (agreement((enum zero_option_id)id) == LEAST && least != NOT_SAID) {
-			job->settings.value[id].kind = ZERO_VALUE_NUMBER;
+		if (agreement((enum zero_option_id)id) == LEAST)
 			job->settings.value[id].number = least;
-		}
 	}
 	return ZERO_OK;
 }
@@ -107,18 +90,29 @@ static zero_status settle(zero_job *job, const uint64_t *all)
 static zero_status format_settings(zero_job *job)
 {
 	for (size_t id = 0; id < ZERO_OPTIONS; id++) {
-		const struct zero_option *option = &zero_option_table[id];
-		const struct zero_value *value = &job->settings.value[id];
-		int length = zero_value_format(option, value, NULL, 0);
-		char *text = malloc((size_t)length + 1);
+		char *text = zero_value_text(&zero_option_table[id], &job->settings.value[id]);
 
 		if (!text)
 			return zero_fail(ZERO_E_MEMORY, "no memory for the options");
-		zero_value_format(option, value, text, (size_t)length + 1);
 		free(job->setting_text[id]);
 		job->setting_text[id] = text;
 	}
 	return ZERO_OK;
+}
+
+/* What this rank would take if it were alone; the least of all ranks' counts. */
+static void resolve_sizes(zero_job *job)
+{
+	struct zero_value *budget = &job->settings.value[ZERO_OPT_BUDGET];
+	struct zero_value *threshold = &job->settings.value[ZERO_OPT_STREAM_THRESHOLD];
+	uint64_t chunk = job->settings.value[ZERO_OPT_STREAM_CHUNK].number;
+
+	if (!zero_settings_budget_known(&job->settings))
+		budget->number = job->ops->memory_free(job->backend);
+	if (threshold->kind == ZERO_VALUE_AUTO)
+		*threshold =
+			(struct zero_value){.kind = ZERO_VALUE_NUMBER,
+					    .number = zero_sizing_threshold(chunk, budget->number)};
 }
 
 zero_status zero_job_agree_settings(zero_job *job, zero_status status)
@@ -129,12 +123,10 @@ zero_status zero_job_agree_settings(zero_job *job, zero_status status)
 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the options of %zu ranks", world);
-	if (!status && !job->settings.value[ZERO_OPT_BUDGET].number)
-		job->settings.value[ZERO_OPT_BUDGET].number = job->ops->memory_free(job->backend);
+	if (!status)
+		resolve_sizes(job);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)
-		mine[id] = job->settings.value[id].kind == ZERO_VALUE_AUTO
-				   ? NOT_SAID
-				   : job->settings.value[id].number;
+		mine[id] = job->settings.value[id].number;
 	if (!status)
 		status = format_settings(job);
 	op.recv = all;
@@ -152,21 +144,27 @@ out:
 
 void zero_job_apply_settings(zero_job *job)
 {
-	const struct zero_value *threshold = &job->settings.value[ZERO_OPT_STREAM_THRESHOLD];
-	uint64_t budget = job->settings.value[ZERO_OPT_BUDGET].number;
-
 	job->stage = (int)job->settings.value[ZERO_OPT_STAGE].number;
 	job->whole = job->stage < 3 || job->place.world == 1;
 	job->step_whole = job->stage == 0 || job->place.world == 1;
 	job->chunk = job->settings.value[ZERO_OPT_STREAM_CHUNK].number;
-	job->threshold = threshold->number;
-	if (threshold->kind == ZERO_VALUE_AUTO)
-		job->threshold = job->chunk > budget / 64 ? job->chunk : (size_t)budget / 64;
+	job->threshold = job->settings.value[ZERO_OPT_STREAM_THRESHOLD].number;
+}
+
+void zero_job_choose_tier(zero_job *job)
+{
+	job->tier =
+		zero_sizing_device_tier(&job->sizing, job->settings.value[ZERO_OPT_FLATTEN].number,
+					job->settings.value[ZERO_OPT_BUDGET].number, job->chunk);
 }
 
 const char *zero_setting(const zero_job *job, const char *name)
 {
 	const struct zero_option *option = zero_option_find(name, strlen(name));
 
-	return option ? job->setting_text[option - zero_option_table] : NULL;
+	if (!option)
+		return NULL;
+	if (option == &zero_option_table[ZERO_OPT_FLATTEN] && job->laid_out && job->stage < 3)
+		return zero_tier_name(job->tier);
+	return job->setting_text[option - zero_option_table];
 }

@@ -101,9 +101,9 @@ const char *zero_dtype_name(zero_dtype dtype); /* "f32", "bf16" ...; a static st
 
 typedef struct zero_options {
 	/*
-	 * Settings as "name=value" separated by spaces, such as "stage=3 stream_chunk=40M"; names are
-	 * the flags' without "--zero-", with '_' for '-'. NULL or "" adds none. They come before
-	 * ZERO_RESOLVED (what the launcher or the Slurm plugin decided), then ZERO_STAGE,
+	 * Settings as "name=value" separated by spaces, such as "stage=3 stream_chunk=40M"; names
+	 * are the flags' without "--zero-", with '_' for '-'. NULL or "" adds none. They come
+	 * before ZERO_RESOLVED (what the launcher or the Slurm plugin decided), then ZERO_STAGE,
 	 * ZERO_STREAM_CHUNK ... (what a user said), then the compiled default.
 	 */
 	const char *settings;
@@ -113,8 +113,9 @@ typedef struct zero_options {
  * COLLECTIVE. Joins the ranks that the launcher (zerorun, mpirun, srun --mpi=pmix) started, agrees
  * on the options and opens a job. Without a launcher the job is one rank alone. `options` may be
  * NULL. MPI is initialised unless the program has done so, and finalised when the process exits
- * with status 0 after zero_close; if the program asked MPI for less than MPI_THREAD_MULTIPLE, communication runs in
- * the calling thread and overlaps nothing. One job at a time is open in a process.
+ * with status 0 after zero_close; if the program asked MPI for less than MPI_THREAD_MULTIPLE,
+ * communication runs in the calling thread and overlaps nothing. One job at a time is open in a
+ * process.
  */
 zero_status zero_open(const zero_options *options, zero_job **job);
 /*
@@ -129,8 +130,12 @@ int zero_world(const zero_job *job);      /* number of ranks; 1 for NULL */
 int zero_local_rank(const zero_job *job); /* among the ranks that share this node */
 int zero_local_world(const zero_job *job);
 /*
- * The resolved value of a setting as text, sizes in bytes ("stream_chunk" -> "41943040"). NULL for
- * an unknown name. Valid until zero_close.
+ * The resolved value of a setting as text, sizes in bytes ("stream_chunk" -> "41943040"). Sizes of
+ * memory are the least of all ranks': "budget", "stream_chunk", and "stream_threshold", which is a
+ * number also where `auto` was given. "flatten" is, after zero_layout at stages 0 to 2, the tier
+ * that all ranks take ("device", "distributed" or "host"; for `auto` the one that the budget has
+ * room for, if the tensors are on the device and equal on all ranks); before that, and at stage 3,
+ * the setting as given. NULL for an unknown name. Valid until zero_close.
  */
 const char *zero_setting(const zero_job *job, const char *name);
 
@@ -142,7 +147,8 @@ const char *zero_setting(const zero_job *job, const char *name);
 zero_status zero_agree(zero_job *job, const char *error);
 /*
  * COLLECTIVE. Replaces values[i] by sum(weight * values[i]) / sum(weight) over the ranks, folded in
- * rank order in f64: the same bits on all ranks. Weights are >= 0 with a sum > 0; a rank may give 0.
+ * rank order in f64: the same bits on all ranks. Weights are >= 0 with a sum > 0; a rank may give
+ * 0.
  */
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
 
@@ -162,8 +168,9 @@ typedef struct zero_param_spec {
 } zero_param_spec;
 
 /*
- * A new, empty group, its name unique in the job and copied; groups are laid out and stepped in the order in which they were made.
- * The same groups and parameters in the same order on all ranks: zero_layout checks it.
+ * A new, empty group, its name unique in the job and copied; groups are laid out and stepped in the
+ * order in which they were made. The same groups and parameters in the same order on all ranks:
+ * zero_layout checks it.
  */
 zero_status zero_group_new(zero_job *job, const char *name, zero_group **group);
 /*
@@ -195,7 +202,8 @@ const char *zero_param_name(const zero_param *param);
 
 /* ---- tensors in files (safetensors) ---------------------------------------------------------- */
 
-/* A tensor that lies row by row in a file. From zero_file_tensor, or filled by hand for raw data. */
+/* A tensor that lies row by row in a file. From zero_file_tensor, or filled by hand for raw
+   data. */
 typedef struct zero_tensor {
 	const char *name;
 	zero_dtype dtype;
@@ -266,9 +274,10 @@ zero_status zero_load(zero_param *param, const zero_source *source);
 /*
  * COLLECTIVE, returns before the data are there. Begins to gather the groups as one submission, all
  * of whose outputs are allocated now; zero_gather waits for each. (At stages 1 and 2 it waits for
- * what the last step still sends.) A group that is gathered or under way already is passed over. `as` is ZERO_PARAM, or the
- * type in which f32, f16 and bf16 parameters are wanted (f32 to bf16 or f16 is cast into the own
- * part of the output before it is sent; f16 or bf16 to f32 likewise). Integers stay what they are.
+ * what the last step still sends.) A group that is gathered or under way already is passed over.
+ * `as` is ZERO_PARAM, or the type in which f32, f16 and bf16 parameters are wanted (f32 to bf16 or
+ * f16 is cast into the own part of the output before it is sent; f16 or bf16 to f32 likewise).
+ * Integers stay what they are.
  */
 zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as);
 /*
@@ -290,7 +299,8 @@ void *zero_data(const zero_param *param);
  * The parameter's gradient, f32, [count], zero at first; add this rank's into it, the mean over its
  * own samples: zero_step divides the sum by the number of ranks. Valid from the first call for
  * the group to zero_reduce of the group. NULL if the parameter is not trainable or there is no
- * memory (zero_last_error says which), or if its group is empty. Not collective: ranks may differ in what they use.
+ * memory (zero_last_error says which), or if its group is empty. Not collective: ranks may differ
+ * in what they use.
  */
 float *zero_gradient(zero_param *param);
 /*
@@ -316,10 +326,9 @@ typedef struct zero_step_result {
 /*
  * COLLECTIVE. One step of AdamW (Loshchilov and Hutter, arXiv 1711.05101) over all trainable
  * parameters, with the mean gradient: sum over ranks / (world * micro_batches). Groups that were
- * not reduced since the last step are reduced first. No group may be gathered. `result` may be NULL.
- * The gradients are gone afterwards, also after an error.
- * In f32 the outcome is the same bits at every stage and on every instruction set, at one world
- * size.
+ * not reduced since the last step are reduced first. No group may be gathered. `result` may be
+ * NULL. The gradients are gone afterwards, also after an error. In f32 the outcome is the same bits
+ * at every stage and on every instruction set, at one world size.
  */
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
 

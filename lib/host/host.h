@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "available.h"
 #include "backend.h"
 #include "kernels.h"
 
@@ -26,8 +27,6 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 			    bool zeroed, void **data);
 void zero_pool_free(struct zero_pool *pool, void *data); /* NULL is legal */
 void zero_pool_memory(struct zero_pool *pool, zero_memory *memory);
-/* Bytes that this process may still take: of its control group or of the machine. */
-size_t zero_memory_available(void);
 
 /* ---- comm: what ranks do together, one thing at a time --------------------------------------- */
 

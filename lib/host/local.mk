@@ -2,6 +2,7 @@
 # Memory, one queue and collectives on CPUs. Without MPI there is one rank.
 modules_LTLIBRARIES += lib/zero_host.la
 lib_zero_host_la_SOURCES = \
+	lib/host/available.c \
 	lib/host/comm_self.c \
 	lib/host/host.c \
 	lib/host/pool.c \
@@ -14,4 +15,4 @@ lib_zero_host_la_SOURCES += lib/host/comm_mpi.c lib/host/mpi_world.c lib/host/pa
 lib_zero_host_la_CPPFLAGS += $(MPI_CFLAGS)
 lib_zero_host_la_LIBADD += $(MPI_LIBS)
 endif
-noinst_HEADERS += lib/host/host.h lib/host/mpi_comm.h
+noinst_HEADERS += lib/host/available.h lib/host/host.h lib/host/mpi_comm.h

@@ -8,9 +8,7 @@
 #include <string.h>
 
 #include "mpi_comm.h"
-
-/* Bytes of one of the two sets, shared by the peers; but a piece is no smaller than that. */
-enum { SET_BYTES = 1 << 20, PIECE_BYTES_MIN = 16 << 10 };
+#include "sizing.h"
 
 zero_status zero_pairwise_open(struct zero_mpi_comm *mpi)
 {
@@ -23,9 +21,7 @@ zero_status zero_pairwise_open(struct zero_mpi_comm *mpi)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for %zu ranks", world);
 	if (!peers)
 		return ZERO_OK;
-	bytes = SET_BYTES / peers / PIECE_BYTES_MIN * PIECE_BYTES_MIN;
-	if (bytes < PIECE_BYTES_MIN)
-		bytes = PIECE_BYTES_MIN;
+	bytes = zero_sizing_exchange_piece(peers);
 	mpi->piece = bytes / sizeof(float);
 	for (int set = 0; set < 2; set++) {
 		zero_status status = zero_pool_alloc(mpi->pool, ZERO_MEM_STAGING, bytes * peers,

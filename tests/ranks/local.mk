@@ -13,6 +13,7 @@ RANKS_TESTS = \
 	tests/ranks/order.ranks \
 	tests/ranks/partition.ranks \
 	tests/ranks/same_values.ranks \
+	tests/ranks/sizing.ranks \
 	tests/ranks/threads.ranks \
 	tests/ranks/train.ranks
 if HAVE_MPI
@@ -35,6 +36,8 @@ tests_ranks_partition_ranks_SOURCES = tests/ranks/partition.c tests/ranks/ranks.
 tests_ranks_partition_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_same_values_ranks_SOURCES = tests/ranks/same_values.c tests/ranks/ranks.h
 tests_ranks_same_values_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h
+tests_ranks_sizing_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_threads_ranks_SOURCES = tests/ranks/threads.c tests/ranks/ranks.h
 tests_ranks_threads_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_train_ranks_SOURCES = tests/ranks/train.c tests/ranks/ranks.h

@@ -137,6 +137,9 @@ START_TEST(words_choices_and_paths)
 	ck_assert_uint_eq(number_of(ZERO_OPT_PRELOAD, "yes"), ZERO_PRELOAD_YES);
 	ck_assert_uint_eq(number_of(ZERO_OPT_PRELOAD, "no"), ZERO_PRELOAD_NO);
 	ck_assert_uint_eq(number_of(ZERO_OPT_ISA, "scalar"), ZERO_ISA_SCALAR);
+	refused(ZERO_OPT_PRELOAD_PATH, "lib/libzero.so",
+		"'lib/libzero.so' is not an absolute path");
+	refused(ZERO_OPT_VRAM_RESERVE, "5", "'5' has no unit: write 5% or 5M");
 	refused(ZERO_OPT_FLATTEN, "gpu", "'gpu' is not one of auto, device, distributed, host");
 	refused(ZERO_OPT_FLATTEN, "", "'' is not one of auto, device, distributed, host");
 	refused(ZERO_OPT_PRELOAD, "Yes", "'Yes' is not one of yes, no");
@@ -148,7 +151,7 @@ START_TEST(words_choices_and_paths)
 	memset(long_path, 'a', sizeof long_path - 1);
 	long_path[sizeof long_path - 1] = '\0';
 	ck_assert(!zero_option_parse(row(ZERO_OPT_REPORT), long_path, &value, why, sizeof why));
-	ck_assert_ptr_nonnull(strstr(why, "is a path of 4999 bytes: at most 4095 are allowed"));
+	ck_assert_ptr_nonnull(strstr(why, "is 4999 bytes long: at most 4095 are allowed"));
 	long_path[4095] = '\0';
 	ck_assert(zero_option_parse(row(ZERO_OPT_REPORT), long_path, &value, why, sizeof why));
 	zero_value_clear(&value);
@@ -191,9 +194,16 @@ START_TEST(the_table_is_regular)
 		[ZERO_OPT_PRELOAD] = "preload",
 		[ZERO_OPT_CONFIG] = "config",
 		[ZERO_OPT_REPORT] = "report",
+		[ZERO_OPT_PRELOAD_PATH] = "preload_path",
 		[ZERO_OPT_ISA] = "isa",
 		[ZERO_OPT_TASKS] = "tasks",
 		[ZERO_OPT_BUDGET] = "budget",
+		[ZERO_OPT_VRAM_FREE] = "vram_free",
+		[ZERO_OPT_VRAM_TOTAL] = "vram_total",
+		[ZERO_OPT_VRAM_SOURCE] = "vram_source",
+		[ZERO_OPT_GPUS] = "gpus",
+		[ZERO_OPT_GPU] = "gpu",
+		[ZERO_OPT_MASTER] = "master",
 	};
 
 	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
@@ -221,7 +231,7 @@ START_TEST(the_table_is_regular)
 		ck_assert_int_eq(option->choices != NULL, option->type == ZERO_TYPE_CHOICE);
 		ck_assert_uint_le(option->min, option->max);
 		ck_assert_ptr_eq(zero_option_find(option->name, strlen(option->name)), option);
-		ck_assert_ptr_null(zero_option_find(option->name, strlen(option->name) - 1));
+		ck_assert_ptr_ne(zero_option_find(option->name, strlen(option->name) - 1), option);
 	}
 	ck_assert_ptr_eq(zero_option_find("stage=3", 5), row(ZERO_OPT_STAGE));
 	ck_assert_ptr_null(zero_option_find("", 0));
@@ -240,8 +250,9 @@ START_TEST(defaults)
 	ck_assert_str_eq(text,
 			 "stage=3 stream_chunk=41943040 stream_threshold=auto flatten=auto "
 			 "allgather=auto bucket=1073741824 gather_dtype=param offload=none "
-			 "vram_reserve=5%25 backend=auto preload=yes config= report= isa=auto "
-			 "tasks=0 budget=0");
+			 "vram_reserve=5%25 backend=auto preload=yes config= report= preload_path= "
+			 "isa=auto tasks=0 budget=0 vram_free=0 vram_total=0 vram_source=unknown "
+			 "gpus=0 gpu= master=");
 	free(text);
 	zero_settings_clear(&settings);
 	zero_settings_clear(&settings);
@@ -275,7 +286,7 @@ START_TEST(every_row_round_trips)
 		char bound[32];
 
 		check_round_trip(option, option->fallback);
-		if (option->type == ZERO_TYPE_PATH) {
+		if (option->type == ZERO_TYPE_PATH || option->type == ZERO_TYPE_TEXT) {
 			check_round_trip(option, "/a b/%25=\n\x01\x7f\xff");
 			continue;
 		}
@@ -348,7 +359,8 @@ START_TEST(bad_settings_texts_change_nothing)
 				     "stream_threshold?"},
 		{"=2", "x: there is no option '': the options are stage, stream_chunk, "
 		       "stream_threshold, flatten, allgather, bucket, gather_dtype, offload, "
-		       "vram_reserve, backend, preload, config, report, isa, tasks, budget"},
+		       "vram_reserve, backend, preload, config, report, preload_path, isa, tasks, "
+		       "budget, vram_free, vram_total, vram_source, gpus, gpu, master"},
 		{"stage=1 stage=2", "x: stage is there twice"},
 		{"stage=1 preload", "x: 'preload' is not of the form name=value"},
 		{"stage = 1", "x: 'stage' is not of the form name=value"},
@@ -382,6 +394,22 @@ START_TEST(bad_settings_texts_change_nothing)
 		}
 		zero_settings_clear(&settings);
 	}
+}
+END_TEST
+
+START_TEST(what_is_not_built_is_refused)
+{
+	struct zero_settings settings;
+	char why[WHY] = "";
+
+	ck_assert(zero_settings_init(&settings));
+	ck_assert_msg(zero_settings_built(&settings, why, sizeof why), "%s", why);
+	ck_assert(zero_settings_set(&settings, ZERO_OPT_OFFLOAD, "optimizer", "x:3", why,
+				    sizeof why));
+	ck_assert(!zero_settings_built(&settings, why, sizeof why));
+	ck_assert_str_eq(why, "offload is 'optimizer' (from x:3), which this version cannot do: "
+			      "only none");
+	zero_settings_clear(&settings);
 }
 END_TEST
 
@@ -557,6 +585,7 @@ int main(void)
 	tcase_add_test(tests, settings_texts_round_trip_with_escapes);
 	tcase_add_test(tests, settings_texts_are_forgiving_about_blanks_only);
 	tcase_add_test(tests, bad_settings_texts_change_nothing);
+	tcase_add_test(tests, what_is_not_built_is_refused);
 	tcase_add_test(tests, near_names_are_flags_for_flags);
 	tcase_add_test(tests, a_message_begins_with_who_said_it);
 	tcase_add_test(tests, the_last_word_counts);
