@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # libzero.so is preloaded into every task: it exports what zero.h declares and nothing else, and
-# depends on the C library alone. A module exports its one function.
+# depends on the C library alone. A module exports its one function, the plugin what Slurm looks for.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 need_command nm
 need_command readelf
@@ -27,3 +27,13 @@ for module in zero_*.so; do
 	[[ $(exported "$module") == "zero_module_${name%.so}" ]] ||
 		fail "$module exports: $(exported "$module" | tr '\n' ' ')"
 done
+
+have slurm && have yaml || exit 0
+plugin=$top_builddir/spank/.libs/spank_zero.so
+strange=$(exported "$plugin" | grep -vE '^(plugin_(name|type|version)|spank_plugin_version|slurm_spank_[a-z_]+)$')
+[[ -z $strange ]] || fail "spank_zero.so exports: $strange"
+[[ $(exported "$plugin" | grep -c '^slurm_spank_') == 6 ]] || fail "spank_zero.so has not six callbacks"
+# It is bound when it is loaded: what is missing would keep it away from every command.
+strange=$(nm -D --undefined-only "$plugin" | awk '$1 == "U" && $2 !~ /@/ { print $2 }' |
+	grep -vE '^(slurm|spank|yaml)_')
+[[ -z $strange ]] || fail "nobody has what spank_zero.so needs: $strange"

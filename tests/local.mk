@@ -8,10 +8,13 @@
 #
 # Exit status 77 is a skip: what a test needs it says with `need` of tests/common.sh.
 UNIT_TESTS = \
+	tests/unit/test_budget \
+	tests/unit/test_hostlist \
 	tests/unit/test_kernels \
 	tests/unit/test_layout \
 	tests/unit/test_options \
-	tests/unit/test_philox
+	tests/unit/test_philox \
+	tests/unit/test_vram
 SCRIPT_TESTS = \
 	tests/require.sh \
 	tests/exports.sh \
@@ -29,6 +32,9 @@ SCRIPT_TESTS = \
 
 if HAVE_JANSSON
 UNIT_TESTS += tests/unit/test_files
+endif
+if HAVE_YAML
+UNIT_TESTS += tests/unit/test_config tests/unit/test_resolve
 endif
 if HAVE_CHECK
 check_PROGRAMS += $(UNIT_TESTS)
@@ -71,6 +77,28 @@ tests_unit_test_options_SOURCES = tests/unit/test_options.c
 tests_unit_test_options_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_options_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
+tests_unit_test_budget_SOURCES = tests/unit/test_budget.c
+tests_unit_test_budget_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_budget_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/spank
+tests_unit_test_budget_LDADD = spank/libvram.la $(UNIT_LIBS)
+
+tests_unit_test_vram_SOURCES = tests/unit/test_vram.c
+tests_unit_test_vram_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_vram_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/spank
+tests_unit_test_vram_LDADD = spank/libvram.la $(UNIT_LIBS)
+
+tests_unit_test_hostlist_SOURCES = tests/unit/test_hostlist.c spank/hostlist.c
+tests_unit_test_hostlist_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_hostlist_LDADD = lib/liboptions.la $(UNIT_LIBS)
+
+tests_unit_test_config_SOURCES = tests/unit/test_config.c tests/unit/configs.h
+tests_unit_test_config_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_config_LDADD = spank/libconfig.la $(UNIT_LIBS)
+
+tests_unit_test_resolve_SOURCES = tests/unit/test_resolve.c tests/unit/configs.h
+tests_unit_test_resolve_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_resolve_LDADD = spank/libconfig.la $(UNIT_LIBS)
+
 tests_unit_test_files_SOURCES = tests/unit/test_files.c $(files_sources)
 tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
 tests_unit_test_files_LDADD = $(JANSSON_LIBS) $(UNIT_LIBS)
@@ -81,6 +109,26 @@ tests_gpt_gradients_CFLAGS = $(examples_gpt_CFLAGS)
 tests_gpt_gradients_LDADD = $(examples_gpt_LDADD)
 tests_gpt_gradients_LDFLAGS = $(examples_gpt_LDFLAGS)
 
+# Stand-ins for hardware; -rpath makes libtool build shared objects of them.
+check_LTLIBRARIES += tests/double/nvml.la tests/double/nvml_old.la
+tests_double_nvml_la_SOURCES = tests/double/nvml.c
+tests_double_nvml_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_nvml_la_LIBADD = $(DL_LIBS)
+tests_double_nvml_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
+tests_double_nvml_old_la_SOURCES = $(tests_double_nvml_la_SOURCES)
+tests_double_nvml_old_la_CPPFLAGS = $(AM_CPPFLAGS) -DOLD_DRIVER
+tests_double_nvml_old_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_nvml_old_la_LIBADD = $(DL_LIBS)
+tests_double_nvml_old_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
+
+if HAVE_SLURM
+check_LTLIBRARIES += tests/double/container.la
+tests_double_container_la_SOURCES = tests/double/container.c
+tests_double_container_la_CPPFLAGS = $(AM_CPPFLAGS) $(SLURM_CFLAGS)
+tests_double_container_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_container_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
+endif
+
 TEST_EXTENSIONS = .ranks .sh
 SH_LOG_COMPILER = bash
 RANKS_LOG_COMPILER = bash $(top_srcdir)/tests/ranks/run.sh
@@ -90,7 +138,8 @@ TEST_ENVIRONMENT = \
 	export top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' \
 		ZERORUN='$(abs_top_builddir)/launcher/zerorun' ZERO_HAVE='$(zero_have)' \
 		ZERO_REQUIRE="$$ZERO_REQUIRE" \
-		ZERO_COMPILE_FLAGS='$(AM_CFLAGS) $(MPI_CFLAGS) $(JANSSON_CFLAGS)';
+		ZERO_COMPILE_FLAGS='$(AM_CFLAGS) $(MPI_CFLAGS) $(JANSSON_CFLAGS) $(SLURM_CFLAGS) \
+			$(YAML_CFLAGS)';
 AM_TESTS_ENVIRONMENT = $(TEST_ENVIRONMENT)
 
 # The tests of our own code alone; the sanitizers run them.

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config_private.h"
+#include "hostlist.h"
+#include "reader.h"
+#include "statement.h"
+
+enum { PATTERN_BYTES = 255 };
+
+static bool add_section(struct zero_config *config, enum section_kind kind, const char *pattern)
+{
+	struct section *larger =
+		zero_grow(config->sections, config->count, &config->room, sizeof *larger);
+	struct section section = {.kind = kind};
+
+	if (!larger)
+		return false;
+	config->sections = larger;
+	if (pattern) {
+		section.pattern = strdup(pattern);
+		if (!section.pattern)
+			return false;
+	}
+	config->sections[config->count++] = section;
+	return true;
+}
+
+static bool read_version(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	const char *text = zero_reader_text(reader, key->text);
+	struct zero_draft *draft = context;
+
+	if (!text)
+		return false;
+	draft->has_version = true;
+	return strcmp(text, "1") == 0 || zero_reader_refuse(reader, zero_reader_here(reader),
+							    "version %s is not known: only 1 is",
+							    zero_reader_quote(text).text);
+}
+
+static bool read_enabled(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	static const char *const words[] = {
+		[ZERO_ENABLED_OFF] = "off",
+		[ZERO_ENABLED_OPT_IN] = "opt-in",
+		[ZERO_ENABLED_ON] = "on",
+	};
+	const char *text = zero_reader_text(reader, key->text);
+	struct zero_config *config = ((struct zero_draft *)context)->config;
+
+	if (!text)
+		return false;
+	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+		if (strcmp(text, words[i]) != 0)
+			continue;
+		config->enabled = (enum zero_enabled)i;
+		if (asprintf(&config->enabled_origin, "%s:%zu", config->path,
+			     zero_reader_here(reader).line) >= 0)
+			return true;
+		config->enabled_origin = NULL;
+		return zero_reader_no_memory(reader);
+	}
+	return zero_reader_refuse(reader, zero_reader_here(reader),
+				  "enabled: %s is not one of off, opt-in, on",
+				  zero_reader_quote(text).text);
+}
+
+static bool read_defaults(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return zero_reader_map(reader, key->text, zero_statement_default, context);
+}
+
+static bool read_limits(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return zero_reader_map(reader, key->text, zero_statement_limit, context);
+}
+
+static bool read_locked(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return zero_reader_list(reader, key->text, zero_statement_lock, context);
+}
+
+static bool read_env(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return zero_reader_map(reader, key->text, zero_statement_variable, context);
+}
+
+static bool read_gpus(struct zero_reader *reader, const struct zero_key *key, void *context);
+static bool read_partitions(struct zero_reader *reader, const struct zero_key *key, void *context);
+static bool read_nodes(struct zero_reader *reader, const struct zero_key *key, void *context);
+
+/* Which keys may be where. */
+enum { IN_TOP = 1, IN_SECTION = 2, IN_USER = 4 };
+
+static const struct word {
+	const char *name;
+	zero_read read;
+	unsigned where;
+} words[] = {
+	{"version", read_version, IN_TOP | IN_USER},
+	{"enabled", read_enabled, IN_TOP},
+	{"defaults", read_defaults, IN_TOP | IN_SECTION | IN_USER},
+	{"limits", read_limits, IN_TOP | IN_SECTION},
+	{"locked", read_locked, IN_TOP | IN_SECTION},
+	{"env", read_env, IN_TOP | IN_SECTION},
+	{"gpus", read_gpus, IN_TOP},
+	{"partitions", read_partitions, IN_TOP},
+	{"nodes", read_nodes, IN_TOP},
+};
+
+enum { WORDS = sizeof words / sizeof words[0] };
+
+static bool refuse_word(struct zero_reader *reader, const struct zero_key *key, unsigned where)
+{
+	const struct zero_option *option = zero_option_find(key->text, strlen(key->text));
+	size_t length = 0, count = 0;
+	char list[160] = "";
+
+	if (option && option->where & ZERO_IN_YAML)
+		return zero_reader_refuse(reader, key->place, "%s belongs under defaults",
+					  option->name);
+	for (size_t i = 0; i < WORDS; i++) {
+		if (words[i].where & where &&
+		    zero_name_near(key->text, strlen(key->text), words[i].name))
+			return zero_reader_refuse(reader, key->place,
+						  "there is no key %s here: did you mean %s?",
+						  zero_reader_quote(key->text).text, words[i].name);
+		if (words[i].where & where)
+			length += (size_t)snprintf(list + length, sizeof list - length, "%s%s",
+						   count++ ? ", " : "", words[i].name);
+	}
+	return zero_reader_refuse(reader, key->place, "there is no key %s here: the keys are %s",
+				  zero_reader_quote(key->text).text, list);
+}
+
+static bool read_word(struct zero_reader *reader, const struct zero_key *key,
+		      struct zero_draft *draft, unsigned where)
+{
+	for (size_t i = 0; i < WORDS; i++) {
+		if (strcmp(key->text, words[i].name) != 0)
+			continue;
+		if (words[i].where & where)
+			return words[i].read(reader, key, draft);
+		if (where == IN_USER)
+			return zero_reader_refuse(reader, key->place,
+						  "only the site's file may have %s: a user's has "
+						  "version and defaults",
+						  words[i].name);
+		return zero_reader_refuse(reader, key->place,
+					  "%s holds for the whole file and cannot be in a section",
+					  words[i].name);
+	}
+	return refuse_word(reader, key, where);
+}
+
+static bool read_top(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	struct zero_draft *draft = context;
+
+	return read_word(reader, key, draft,
+			 draft->config->kind == ZERO_CONFIG_USER ? IN_USER : IN_TOP);
+}
+
+static bool read_in_section(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return read_word(reader, key, context, IN_SECTION);
+}
+
+static bool read_section(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	struct zero_draft *draft = context;
+	char clause[256];
+	bool ok;
+
+	if (!key->text[0])
+		return zero_reader_refuse(reader, key->place, "the name of a section is empty");
+	if (draft->kind == SECTION_NODES && !zero_hostlist_check(key->text, clause, sizeof clause))
+		return zero_reader_refuse(reader, key->place, "%s", clause);
+	if (draft->kind == SECTION_GPUS && strlen(key->text) > PATTERN_BYTES)
+		return zero_reader_refuse(
+			reader, key->place, "%s is %zu bytes long: at most %d are allowed",
+			zero_reader_quote(key->text).text, strlen(key->text), PATTERN_BYTES);
+	if (!add_section(draft->config, draft->kind, key->text))
+		return zero_reader_no_memory(reader);
+	draft->section = draft->config->count - 1;
+	ok = zero_reader_map(reader, zero_reader_quote(key->text).text, read_in_section, draft);
+	draft->section = 0;
+	return ok;
+}
+
+static bool read_sections(struct zero_reader *reader, const struct zero_key *key,
+			  struct zero_draft *draft, enum section_kind kind)
+{
+	draft->kind = kind;
+	return zero_reader_map(reader, key->text, read_section, draft);
+}
+
+static bool read_gpus(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return read_sections(reader, key, context, SECTION_GPUS);
+}
+
+static bool read_partitions(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return read_sections(reader, key, context, SECTION_PARTITIONS);
+}
+
+static bool read_nodes(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return read_sections(reader, key, context, SECTION_NODES);
+}
+
+static bool read_yaml(struct zero_config *config, const char *text, size_t length, char *why,
+		      size_t size)
+{
+	struct zero_draft draft = {.config = config};
+	struct zero_reader reader;
+	bool ok = false;
+
+	if (!zero_reader_init(&reader, config->path, text, length, why, size))
+		return false;
+	if (!add_section(config, SECTION_TOP, NULL))
+		zero_reader_no_memory(&reader);
+	else if (zero_reader_file(&reader, read_top, &draft))
+		ok = draft.has_version ? zero_statements_check(&reader, config)
+				       : zero_reader_refuse(&reader, (struct zero_place){1, 1},
+							    "there is no version: add version: 1");
+	zero_reader_clear(&reader);
+	return ok;
+}
+
+struct zero_config *zero_config_read(const char *path, enum zero_config_kind kind, char *why,
+				     size_t size)
+{
+	struct zero_config *config = calloc(1, sizeof *config);
+	char *text = NULL;
+	size_t length;
+	bool ok = false;
+
+	if (config)
+		config->path = strdup(path);
+	if (!config || !config->path) {
+		snprintf(why, size, "%s: no memory", path);
+		goto out;
+	}
+	for (char *c = config->path; *c; c++) {
+		if ((unsigned char)*c < ' ' || *c == 0x7f)
+			*c = '?';
+	}
+	config->kind = kind;
+	config->enabled = ZERO_ENABLED_OPT_IN;
+	text = zero_read_text(path, config->path, kind == ZERO_CONFIG_SITE, &length, why, size);
+	ok = text && read_yaml(config, text, length, why, size);
+out:
+	free(text);
+	if (ok)
+		return config;
+	zero_config_free(config);
+	return NULL;
+}
+
+void zero_config_free(struct zero_config *config)
+{
+	if (!config)
+		return;
+	for (size_t s = 0; s < config->count; s++) {
+		struct section *section = &config->sections[s];
+
+		for (size_t i = 0; i < section->count; i++)
+			zero_statement_clear(&section->statements[i]);
+		free(section->statements);
+		free(section->pattern);
+	}
+	free(config->sections);
+	free(config->enabled_origin);
+	free(config->path);
+	free(config);
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "hostlist.h"
+#include "options.h"
+
+enum {
+	HOST_MAX = 255, /* bytes of a host's name */
+	DIGITS_MAX = 18 /* of a number; each fits 64 bits */
+};
+
+/* Always false, so that a failing function can end with it. */
+__attribute__((format(printf, 3, 4))) static bool fail(char *why, size_t size, const char *format,
+						       ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(why, size, format, arguments);
+	va_end(arguments);
+	return false;
+}
+
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+/* A byte that is a host name's own, outside brackets. */
+static bool is_plain(char c)
+{
+	return (unsigned char)c > ' ' && c != 0x7f && !strchr("[],", c);
+}
+
+/* 1 to 18 digits; returns what follows them, NULL if it is not that. */
+static const char *read_number(const char *at, uint64_t *number)
+{
+	const char *start = at;
+
+	for (*number = 0; is_digit(*at); at++) {
+		if (at - start == DIGITS_MAX)
+			return NULL;
+		*number = *number * 10 + (uint64_t)(*at - '0');
+	}
+	return at == start ? NULL : at;
+}
+
+/* "7", "07" or "01-16": all numbers from low to high, zeros in front up to the width of low. */
+struct range {
+	uint64_t low, high;
+	size_t width;
+};
+
+/* Returns what follows the range, NULL if it is none. */
+static const char *read_range(const char *at, struct range *range)
+{
+	const char *end = read_number(at, &range->low);
+
+	if (!end)
+		return NULL;
+	range->width = (size_t)(end - at);
+	range->high = range->low;
+	return *end == '-' ? read_number(end + 1, &range->high) : end;
+}
+
+static bool in_range(const struct range *range, const char *digits, size_t length)
+{
+	uint64_t number = 0;
+
+	if (length < range->width || (length > range->width && digits[0] == '0'))
+		return false;
+	for (size_t i = 0; i < length; i++)
+		number = number * 10 + (uint64_t)(digits[i] - '0');
+	return number >= range->low && number <= range->high;
+}
+
+/* Checks what follows a '['; returns what follows its ']', or NULL and says why. */
+static const char *check_bracket(const char *at, char *why, size_t size)
+{
+	const char *inside = at;
+
+	for (;;) {
+		const char *start = at;
+		struct range range;
+
+		at = read_range(start, &range);
+		if (!at || !strchr("],", *at) || !*at) {
+			size_t length = strcspn(start, ",]");
+
+			if (!strchr(inside, ']'))
+				fail(why, size, "%s has no closing bracket",
+				     zero_quote(inside - 1, strlen(inside - 1)).text);
+			else
+				fail(why, size,
+				     "%s is not a range: two numbers of at most %d digits, such as "
+				     "1-16",
+				     zero_quote(start, length).text, DIGITS_MAX);
+			return NULL;
+		}
+		if (range.low > range.high) {
+			fail(why, size, "the range %s runs backwards",
+			     zero_quote(start, (size_t)(at - start)).text);
+			return NULL;
+		}
+		if (*at++ == ']')
+			return at;
+	}
+}
+
+bool zero_hostlist_check(const char *list, char *why, size_t size)
+{
+	const char *at = list;
+
+	for (;;) {
+		const char *name = at;
+
+		while (*at == '[' || is_plain(*at)) {
+			if (*at++ == '[')
+				at = check_bracket(at, why, size);
+			if (!at)
+				return false;
+		}
+		if (*at == ']')
+			return fail(why, size, "%s closes a bracket that was not opened",
+				    zero_quote(name, (size_t)(at + 1 - name)).text);
+		if (*at && *at != ',')
+			return fail(why, size, "%s has a space or control character",
+				    zero_quote(list, strlen(list)).text);
+		if (at == name)
+			return fail(why, size, "%s has an empty name",
+				    zero_quote(list, strlen(list)).text);
+		if (!*at++)
+			return true;
+	}
+}
+
+/* Bit i: the part of the name that was read can stand for the host's first i bytes. */
+struct prefixes {
+	bool possible[HOST_MAX + 1];
+	size_t shortest, longest; /* none is possible if shortest > longest */
+};
+
+static void add_prefix(struct prefixes *prefixes, size_t length)
+{
+	prefixes->possible[length] = true;
+	if (length < prefixes->shortest)
+		prefixes->shortest = length;
+	if (length > prefixes->longest)
+		prefixes->longest = length;
+}
+
+static struct prefixes no_prefix(void)
+{
+	return (struct prefixes){.shortest = HOST_MAX + 1};
+}
+
+static void match_byte(struct prefixes *prefixes, const char *host, char byte)
+{
+	struct prefixes next = no_prefix();
+
+	for (size_t i = prefixes->shortest; i <= prefixes->longest; i++) {
+		if (prefixes->possible[i] && host[i] == byte)
+			add_prefix(&next, i + 1);
+	}
+	*prefixes = next;
+}
+
+/* Takes the ranges from `at` up to the ']'; returns what follows it, NULL if they are malformed. */
+static const char *match_bracket(struct prefixes *prefixes, const char *host, const char *at)
+{
+	struct prefixes next = no_prefix();
+
+	do {
+		struct range range;
+
+		at = read_range(at, &range);
+		if (!at || (*at != ',' && *at != ']'))
+			return NULL;
+		for (size_t i = prefixes->shortest; i <= prefixes->longest; i++) {
+			for (size_t length = 1; prefixes->possible[i] && length <= DIGITS_MAX &&
+						is_digit(host[i + length - 1]);
+			     length++) {
+				if (in_range(&range, host + i, length))
+					add_prefix(&next, i + length);
+			}
+		}
+	} while (*at++ == ',');
+	*prefixes = next;
+	return at;
+}
+
+/*
+ * All ways of reading the host's digits are followed side by side: r[1-12][1-2] has r112 twice, and
+ * going back and forth would take exponential time over many brackets.
+ */
+bool zero_hostlist_has(const char *list, const char *host)
+{
+	size_t length = strlen(host);
+	const char *at = list;
+
+	if (!length || length > HOST_MAX)
+		return false;
+	for (;;) {
+		struct prefixes prefixes = no_prefix();
+
+		add_prefix(&prefixes, 0);
+		while (at && (*at == '[' || is_plain(*at))) {
+			if (*at == '[')
+				at = match_bracket(&prefixes, host, at + 1);
+			else
+				match_byte(&prefixes, host, *at++);
+		}
+		if (!at || (*at && *at != ','))
+			return false;
+		if (prefixes.possible[length])
+			return true;
+		if (!*at++)
+			return false;
+	}
+}
+
+bool zero_hostlist_first(const char *list, char *host, size_t size)
+{
+	const char *at = list;
+	size_t length = 0;
+	char why[2];
+
+	if (!zero_hostlist_check(list, why, sizeof why))
+		return false;
+	while (*at && *at != ',') {
+		bool bracket = *at == '[';
+		size_t bytes = bracket ? strspn(++at, "0123456789") : 1;
+
+		if (length + bytes >= size)
+			return false;
+		memcpy(host + length, at, bytes);
+		length += bytes;
+		at = bracket ? strchr(at, ']') + 1 : at + 1;
+	}
+	host[length] = '\0';
+	return true;
+}

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <check.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "options.h"
+#include "vram.h"
+
+static const uint64_t GB = UINT64_C(1) << 30;
+
+/* 4 GPUs; free 40, 30, 20 and 10 GB of 80. */
+static struct zero_gpu four[] = {
+	{"GPU-a1b2c3", "H100", 0, 0, 0, -1, false},
+	{"GPU-a1ffff", "H100", 0, 0, 1, -1, false},
+	{"GPU-b00000", "H100", 0, 0, 2, -1, false},
+	{"GPU-c00000", "H100", 0, 0, 3, -1, false},
+};
+static struct zero_vram table_of_four = {four, 4, ""};
+
+/* GPU 0 whole, 1 in three instances, 2 in MIG mode without one, 3 whole. */
+static struct zero_gpu divided[] = {
+	{"GPU-a1b2c3", "H100", 0, 0, 0, -1, false},
+	{"GPU-b1b2c3", "H100", 0, 0, 1, -1, true},
+	{"MIG-d1", "H100 MIG 2g.20gb", 0, 0, 1, 0, false},
+	{"MIG-d2", "H100 MIG 1g.10gb", 0, 0, 1, 1, false},
+	{"MIG-d23", "H100 MIG 1g.10gb", 0, 0, 1, 4, false},
+	{"GPU-c00000", "H100", 0, 0, 2, -1, true},
+	{"GPU-d00000", "H100", 0, 0, 3, -1, false},
+};
+static struct zero_vram table_of_divided = {divided, 7, ""};
+
+static void fill_tables(void)
+{
+	static const unsigned free_divided[] = {40, 80, 19, 6, 7, 80, 50};
+
+	for (unsigned i = 0; i < 4; i++) {
+		four[i].free = (40 - 10 * i) * GB;
+		four[i].total = 80 * GB;
+	}
+	for (unsigned i = 0; i < 7; i++) {
+		divided[i].free = free_divided[i] * GB;
+		divided[i].total = (divided[i].instance < 0 ? 80 : 20) * GB;
+	}
+}
+
+static struct zero_budget budget_of(const struct zero_vram *vram, const struct zero_vram_task *task)
+{
+	struct zero_budget budget;
+
+	memset(&budget, 0x5a, sizeof(budget));
+	zero_budget_of(vram, task, &budget);
+	return budget;
+}
+
+struct visible_case {
+	const char *visible;
+	unsigned gpus;
+	unsigned gb;     /* budget of a task alone on the node */
+	const char *why; /* part of it */
+};
+
+static void check_visible(const struct zero_vram *vram, const struct visible_case *row)
+{
+	struct zero_vram_task task = {.visible = row->visible, .tasks = 1};
+	struct zero_budget budget = budget_of(vram, &task);
+
+	ck_assert_msg(budget.gpus == row->gpus, "'%s': %u GPUs", row->visible, budget.gpus);
+	ck_assert_msg(row->why ? strstr(budget.why, row->why) != NULL : !budget.why[0], "'%s': %s",
+		      row->visible, budget.why);
+	if (!row->gpus) {
+		ck_assert_int_eq(budget.source, ZERO_VRAM_MEM_AVAILABLE);
+		ck_assert_ptr_null(budget.gpu);
+		return;
+	}
+	ck_assert_msg(budget.budget == row->gb * GB, "'%s': %" PRIu64, row->visible, budget.budget);
+	ck_assert_int_eq(budget.source, ZERO_VRAM_NVML);
+	ck_assert_uint_eq(budget.free, budget.gpu->free);
+	ck_assert_uint_eq(budget.total, budget.gpu->total);
+}
+
+START_TEST(visible_devices_are_read_as_cuda_does)
+{
+	static const struct visible_case rows[] = {
+		{"0", 1, 40, NULL},
+		{"1,0", 2, 30, NULL},
+		{"0,1,2,3", 4, 10, NULL},
+		{" 0 , 2 ", 2, 20, NULL},
+		{"+1", 1, 30, NULL},
+		{"1gpu2,2ampere", 2, 20, NULL},
+		{"", 0, 0, NULL},
+		{" ", 0, 0, NULL},
+		{"-1", 0, 0, NULL},
+		{",1", 0, 0, NULL},
+		{"NoDevFiles", 0, 0, NULL},
+		{"one,2", 0, 0, NULL},
+		{"0,2,-1,3", 2, 20, NULL},
+		{"0,,3", 1, 40, NULL},
+		{"0,", 1, 40, NULL},
+		{"1,4,3", 1, 30, "this node has no GPU 4, and CUDA looks no further"},
+		{"99999999999999999999", 0, 0, NULL},
+		{"7", 0, 0, "no GPU 7"},
+		{"1,1", 0, 0, "names 1 twice: CUDA then sees no GPU"},
+		{"0,1,2,01", 0, 0, "twice"},
+		{"1,9,1", 1, 30, "no GPU 9"},
+		{"GPU-b00000", 1, 20, NULL},
+		{"GPU-b", 1, 20, NULL},
+		{"GPU-b00000,GPU-c", 2, 10, NULL},
+		{"GPU-a1", 0, 0, "no GPU GPU-a1"},
+		{"GPU-a1b", 1, 40, NULL},
+		{"GPU-a1b2c3d", 0, 0, "no GPU GPU-a1b2c3d"},
+		{"GPU-c,GPU-c00000", 0, 0, "twice"},
+		{"GPU-b,3", 1, 20, NULL},
+		{"1,GPU-c", 1, 30, NULL},
+		{"gpu-b", 0, 0, NULL},
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		check_visible(&table_of_four, &rows[i]);
+}
+END_TEST
+
+START_TEST(divided_gpus_stand_for_their_first_instance)
+{
+	static const struct visible_case rows[] = {
+		{"0", 1, 40, NULL},
+		{"1", 1, 19, NULL},
+		{"0,1", 2, 19, NULL},
+		{"2", 0, 0, "no GPU 2"},
+		{"0,2,1", 1, 40, "no GPU 2"},
+		{"GPU-b1", 1, 19, NULL},
+		{"GPU-c", 0, 0, "no GPU GPU-c"},
+		{"MIG-d2", 1, 6, NULL},
+		{"MIG-d23,MIG-d1", 2, 7, NULL},
+		{"MIG-d", 0, 0, "no GPU MIG-d"},
+		{"MIG-d23", 1, 7, NULL},
+		{"MIG-d2,MIG-d23", 2, 6, NULL},
+		{"MIG-d23,MIG-d23", 0, 0, "twice"},
+		{"MIG-d1,0", 1, 19, NULL},
+		{"MIG-GPU-b1b2c3/1/0", 1, 6, NULL},
+		{"MIG-GPU-b1b2c3/1/0,MIG-GPU-b1b2c3/2/0", 2, 6, NULL},
+		{"MIG-GPU-b1b2c3/1/0,MIG-GPU-b1b2c3/1/0", 0, 0, "twice"},
+		{"MIG-GPU-a1b2c3/1/0", 0, 0, "no GPU"},
+		{"MIG-GPU-b1b2c3", 0, 0, "no GPU"},
+		{"MIG-f", 0, 0, "no GPU MIG-f"},
+	};
+	struct zero_vram_task task = {.all = true, .tasks = 1};
+	struct zero_budget budget;
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		check_visible(&table_of_divided, &rows[i]);
+
+	budget = budget_of(&table_of_divided, &task);
+	ck_assert_uint_eq(budget.gpus, 3);
+	ck_assert_uint_eq(budget.budget, 19 * GB);
+	task.all = false;
+	ck_assert_uint_eq(budget_of(&table_of_divided, &task).gpus, 0);
+}
+END_TEST
+
+START_TEST(numbers_of_control_groups_are_found_on_the_node)
+{
+	static const struct {
+		const char *visible, *step_visible, *step_gpus;
+		unsigned gpus, gb;
+	} rows[] = {
+		/* no control groups: numbers are the node's own */
+		{"2,3", "2,3", "2,3", 2, 10},
+		{"2", "2,3", "2-3", 1, 20},
+		{"0,2,3", "0,2,3", "0,2-3", 3, 10},
+		/* control groups: they count from 0 */
+		{"0,1", "0,1", "2,3", 2, 10},
+		{"0", "0,1", "2,3", 1, 20},
+		{"1", "0,1", "2-3", 1, 10},
+		{"2", "0,1,2", "0,2-3", 1, 10},
+		{"0", "0", "1", 1, 30},
+		{"1", "0,1", "1,3", 1, 10},
+		{"2", "0,1", "2,3", 0, 0},
+		/* the step's list is not known */
+		{"2", NULL, "2,3", 1, 20},
+		{"0", NULL, "2,3", 1, 20},
+		{"1", NULL, "2,3", 1, 10},
+		/* nothing to translate by */
+		{"1", "1,2", NULL, 1, 30},
+		{"1", "0,1", "", 1, 30},
+		{"1", "0,1", "NoDevFiles", 1, 30},
+		{"1", "0,1", "3-", 1, 30},
+		{"1", "0,1", "3-2", 1, 30},
+		{"1", "0,1", "0-99999999999", 1, 30},
+		/* UUIDs are the same everywhere */
+		{"GPU-b", "GPU-b,GPU-c", "2,3", 1, 20},
+		{"GPU-b", "0,1", "2,3", 1, 20},
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct zero_vram_task task = {.visible = rows[i].visible,
+					      .step_visible = rows[i].step_visible,
+					      .step_gpus = rows[i].step_gpus,
+					      .tasks = 1};
+		struct zero_budget budget = budget_of(&table_of_four, &task);
+
+		ck_assert_msg(budget.gpus == rows[i].gpus, "row %zu: %u GPUs", i, budget.gpus);
+		if (rows[i].gpus)
+			ck_assert_msg(budget.budget == rows[i].gb * GB, "row %zu: %" PRIu64, i,
+				      budget.budget);
+	}
+}
+END_TEST
+
+START_TEST(tasks_share_gpus)
+{
+	static const struct {
+		const char *visible, *step_visible, *step_gpus;
+		unsigned tasks, share;
+	} rows[] = {
+		/* each sees all and takes its own */
+		{"0,1,2,3", "0,1,2,3", "0-3", 1, 1},
+		{"0,1,2,3", "0,1,2,3", "0-3", 3, 1},
+		{"0,1,2,3", "0,1,2,3", "0-3", 4, 1},
+		{"0,1,2,3", "0,1,2,3", "0-3", 5, 2},
+		{"0,1,2,3", "0,1,2,3", "0-3", 8, 2},
+		{"0,1,2,3", NULL, NULL, 8, 2},
+		{"0", "0", "0", 3, 3},
+		/* two see the one that there is */
+		{"0,7", "0,7", NULL, 2, 2},
+		/* each was bound to some */
+		{"0", "0,1,2,3", "0-3", 4, 1},
+		{"0", "0,1,2,3", "0-3", 5, 2},
+		{"0,1", "0,1,2,3", "0-3", 2, 1},
+		{"0,1", "0,1,2,3", "0-3", 4, 2},
+		{"0,1,2", "0,1,2,3", "0-3", 2, 2},
+		{"0", "0,1,2,3", NULL, 8, 2},
+		{"0", NULL, "0-3", 8, 2},
+		{"GPU-a1b", "GPU-a1b2c3,GPU-a1ffff", NULL, 4, 2},
+		/* the job's numbers stand in for the step's */
+		{"0", "0", "0-3", 2, 2},
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct zero_vram_task task = {.visible = rows[i].visible,
+					      .step_visible = rows[i].step_visible,
+					      .step_gpus = rows[i].step_gpus,
+					      .tasks = rows[i].tasks};
+		struct zero_budget budget = budget_of(&table_of_four, &task);
+
+		ck_assert_msg(budget.budget == budget.free / rows[i].share, "row %zu: 1/%g", i,
+			      (double)budget.free / (double)budget.budget);
+	}
+}
+END_TEST
+
+START_TEST(the_reserve_stays_free)
+{
+	struct zero_vram_task task = {.visible = "0", .tasks = 2, .step_gpus = "0"};
+	struct zero_gpu huge[] = {
+		{"GPU-x", "X", UINT64_MAX, UINT64_MAX, 0, -1, false},
+		{"GPU-y", "Y", 100 * GB, 200 * GB, 1, -1, false},
+		{"GPU-z", "Z", 90 * GB, 100 * GB, 2, -1, false},
+	};
+	struct zero_vram vram = {huge, 3, ""};
+	struct zero_budget budget;
+
+	task.reserve = GB;
+	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 39 * GB / 2);
+	task.reserve = 40 * GB;
+	budget = budget_of(&table_of_four, &task);
+	ck_assert_uint_eq(budget.budget, 0);
+	ck_assert_int_eq(budget.source, ZERO_VRAM_NVML);
+	ck_assert_uint_eq(budget.free, 40 * GB);
+	task.reserve = UINT64_MAX;
+	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 0);
+
+	task.reserve_is_percent = true;
+	task.reserve = 10;
+	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 16 * GB);
+	task.reserve = 100;
+	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 0);
+	task.reserve = UINT64_MAX;
+	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 0);
+	task.reserve = 5;
+	task.tasks = 1;
+	task.step_gpus = NULL;
+	task.visible = "0";
+	ck_assert_uint_eq(budget_of(&vram, &task).budget, UINT64_MAX - UINT64_MAX / 20);
+
+	task.visible = "2"; /* of whose total 1 % is 2^30 */
+	task.reserve = UINT64_C(1) << 62;
+	ck_assert_uint_eq(budget_of(&vram, &task).budget, 0);
+
+	/* the least is not where the least is free: 100 - 40 against 90 - 20 */
+	task.visible = "1,2";
+	task.reserve = 20;
+	budget = budget_of(&vram, &task);
+	ck_assert_ptr_eq(budget.gpu, &huge[1]);
+	ck_assert_uint_eq(budget.budget, 60 * GB);
+}
+END_TEST
+
+START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
+{
+	struct zero_vram none = {NULL, 0, "nvmlInit_v2: Driver Not Loaded"};
+	struct zero_vram empty = {NULL, 0, ""};
+	struct zero_vram some = {four, 2, "NVML gave no answer within 2 s"};
+	struct zero_vram_task task = {.visible = "0,1", .tasks = 1, .step_memory = 5 * GB};
+	struct zero_budget budget;
+
+	budget = budget_of(&none, &task);
+	ck_assert_uint_eq(budget.gpus, 2);
+	ck_assert_uint_eq(budget.budget, 0);
+	ck_assert_uint_eq(budget.free, 0);
+	ck_assert_int_eq(budget.source, ZERO_VRAM_UNKNOWN);
+	ck_assert_str_eq(budget.why, "CUDA_VISIBLE_DEVICES=0,1: free memory of 2 of 2 GPUs is not "
+				     "known: nvmlInit_v2: Driver Not Loaded");
+	task.visible = "0,0";
+	ck_assert_uint_eq(budget_of(&none, &task).gpus, 0);
+	task.visible = "GPU-a,GPU-a";
+	ck_assert_uint_eq(budget_of(&none, &task).gpus, 0);
+	task.visible = "GPU-a,GPU-b";
+	ck_assert_uint_eq(budget_of(&none, &task).gpus, 2);
+
+	task.visible = "";
+	budget = budget_of(&none, &task);
+	ck_assert_int_eq(budget.source, ZERO_VRAM_STEP_MEMORY);
+	ck_assert_str_eq(budget.why, "");
+	task.visible = NULL;
+	ck_assert_int_eq(budget_of(&none, &task).source, ZERO_VRAM_STEP_MEMORY);
+	task.all = true;
+	budget = budget_of(&none, &task);
+	ck_assert_int_eq(budget.source, ZERO_VRAM_UNKNOWN);
+	ck_assert_ptr_nonnull(strstr(budget.why, "Driver Not Loaded"));
+	budget = budget_of(&empty, &task);
+	ck_assert_int_eq(budget.source, ZERO_VRAM_STEP_MEMORY);
+	ck_assert_str_eq(budget.why, "");
+	task.visible = "0";
+	budget = budget_of(&empty, &task);
+	ck_assert_int_eq(budget.source, ZERO_VRAM_STEP_MEMORY);
+	ck_assert_ptr_nonnull(strstr(budget.why, "no GPU 0"));
+
+	task.visible = "1,3";
+	budget = budget_of(&some, &task);
+	ck_assert_uint_eq(budget.gpus, 2);
+	ck_assert_uint_eq(budget.budget, 30 * GB);
+	ck_assert_int_eq(budget.source, ZERO_VRAM_NVML);
+	ck_assert_ptr_nonnull(strstr(budget.why, "1 of 2 GPUs is not known: NVML gave no answer"));
+	task.visible = "0";
+	ck_assert_str_eq(budget_of(&some, &task).why, "");
+	task.visible = NULL;
+	budget = budget_of(&some, &task);
+	ck_assert_uint_eq(budget.budget, 30 * GB);
+	ck_assert_ptr_nonnull(strstr(budget.why, "some GPUs"));
+}
+END_TEST
+
+START_TEST(lists_of_any_length_are_survived)
+{
+	static char visible[1 << 16];
+	struct zero_vram none = {NULL, 0, "no driver"};
+	struct zero_vram_task task = {.visible = visible, .tasks = UINT_MAX};
+	struct zero_budget budget;
+	size_t used = 0;
+
+	for (unsigned i = 0; i < 9000; i++)
+		used += (size_t)sprintf(visible + used, "%s%u", i ? "," : "", i);
+	task.step_gpus = task.step_visible = visible;
+	budget = budget_of(&none, &task);
+	ck_assert_uint_ge(budget.gpus, 128);
+	ck_assert_uint_eq(budget.budget, 0);
+	ck_assert_uint_lt(strlen(budget.why), sizeof(budget.why));
+	budget = budget_of(&table_of_four, &task);
+	ck_assert_uint_eq(budget.gpus, 4);
+
+	memset(visible, 'x', 5000);
+	memcpy(visible, "GPU-", 4);
+	visible[5000] = '\0';
+	budget = budget_of(&table_of_four, &task);
+	ck_assert_uint_eq(budget.gpus, 0);
+	ck_assert_uint_lt(strlen(budget.why), sizeof(budget.why));
+}
+END_TEST
+
+/* ---- without GPUs --------------------------------------------------------------------------- */
+
+static uint64_t meminfo(const char *name)
+{
+	FILE *file = fopen("/proc/meminfo", "r");
+	unsigned long long kilobytes = 0;
+	char line[256], key[64];
+
+	ck_assert_ptr_nonnull(file);
+	while (fgets(line, sizeof(line), file))
+		if (sscanf(line, "%63[^:]: %llu", key, &kilobytes) == 2 && strcmp(key, name) == 0)
+			break;
+	fclose(file);
+	return kilobytes << 10;
+}
+
+static uint64_t random_limit(uint64_t available, uint64_t total)
+{
+	switch (rand() % 4) {
+	case 0:
+		return 0;
+	case 1: /* beyond the node's */
+		return total + 1 + (uint64_t)rand();
+	case 2: /* few values, so that some are equal */
+		return (uint64_t)(rand() % 4 + 1) * (available / 8);
+	default:
+		return 1 + (uint64_t)rand() % (available / 2);
+	}
+}
+
+/* Limits are far from MemAvailable, which changes while we look. */
+START_TEST(host_memory_is_the_least_of_the_limits)
+{
+	static const struct zero_vram none;
+	uint64_t available = meminfo("MemAvailable"), total = meminfo("MemTotal");
+
+	srand(1);
+	for (unsigned i = 0; i < 3000; i++) {
+		struct zero_vram_task task = {
+			.step_memory = random_limit(available, total),
+			.job_memory = random_limit(available, total),
+			.tasks = (unsigned)rand() % 100,
+			.reserve = (uint64_t)rand(),
+		};
+		struct zero_budget budget = budget_of(&none, &task);
+		uint64_t least = UINT64_MAX;
+		uint64_t tasks = task.tasks ? task.tasks : 1;
+		int source = ZERO_VRAM_MEM_AVAILABLE;
+
+		if (task.job_memory && task.job_memory <= total) {
+			least = task.job_memory;
+			source = ZERO_VRAM_JOB_MEMORY;
+		}
+		if (task.step_memory && task.step_memory <= total && task.step_memory <= least) {
+			least = task.step_memory;
+			source = ZERO_VRAM_STEP_MEMORY;
+		}
+		ck_assert_int_eq(budget.source, source);
+		ck_assert_uint_eq(budget.gpus, 0);
+		ck_assert_ptr_null(budget.gpu);
+		ck_assert_str_eq(budget.why, "");
+		if (source == ZERO_VRAM_MEM_AVAILABLE) {
+			ck_assert_uint_eq(budget.total, total);
+			ck_assert_uint_gt(budget.free, available / 2);
+			ck_assert_uint_le(budget.free, total);
+		} else {
+			ck_assert_uint_eq(budget.free, least);
+			ck_assert_uint_eq(budget.total, least);
+		}
+		ck_assert_uint_eq(budget.budget, budget.free / tasks);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("budget");
+	TCase *test = tcase_create("budget");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_checked_fixture(test, fill_tables, NULL);
+	tcase_add_test(test, visible_devices_are_read_as_cuda_does);
+	tcase_add_test(test, divided_gpus_stand_for_their_first_instance);
+	tcase_add_test(test, numbers_of_control_groups_are_found_on_the_node);
+	tcase_add_test(test, tasks_share_gpus);
+	tcase_add_test(test, the_reserve_stays_free);
+	tcase_add_test(test, gpus_that_are_not_in_the_table_are_not_guessed);
+	tcase_add_test(test, lists_of_any_length_are_survived);
+	tcase_add_test(test, host_memory_is_the_least_of_the_limits);
+	suite_add_tcase(suite, test);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

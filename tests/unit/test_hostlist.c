@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <check.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "spank/hostlist.h"
+
+enum { WHY = 256, HOSTS = 4096 };
+
+static void check_has(const char *list, const char *host, bool expected)
+{
+	char why[WHY] = "";
+
+	ck_assert_msg(zero_hostlist_check(list, why, sizeof why), "%s: %s", list, why);
+	ck_assert_msg(zero_hostlist_has(list, host) == expected, "%s %s %s", list,
+		      expected ? "lacks" : "has", host);
+}
+
+START_TEST(names_and_ranges)
+{
+	static const struct {
+		const char *list, *has, *lacks;
+	} cases[] = {
+		{"n1", "n1", "n11"},
+		{"n1", "n1", "n"},
+		{"a,b,c", "c", "d"},
+		{"login,n[1-3,7]", "login", "n4"},
+		{"login,n[1-3,7]", "n2", "n02"},
+		{"n[1-3,7]", "n7", "n[1-3,7]"},
+		{"n[1-10]", "n10", "n01"},
+		{"n[01-10]", "n01", "n1"},
+		{"n[01-10]", "n10", "n010"},
+		{"n[1-3,07]", "n07", "n7"},
+		{"n[08-11]", "n09", "n9"},
+		{"n[98-101]", "n101", "n0101"},
+		{"n[098-101]", "n099", "n99"},
+		{"n[0-3]", "n0", "n00"},
+		{"n[00]", "n00", "n0"},
+		{"n[1]x", "n1x", "n1"},
+		{"r[1-2]c[0-9]", "r2c0", "r3c0"},
+		{"r[1-2]c[0-9]", "r1c9", "r1c10"},
+		{"r[1-12][1-2]", "r112", "r13"},
+		{"r[1-12][1-2]", "r122", "r125"},
+		{"[1-3]", "2", "4"},
+		{"n[999999999999999999]", "n999999999999999999", "n999999999999999998"},
+		{"n[1-999999999999999999]", "n123456789012345678", "n0"},
+		{"n[1-999999999999999999]", "n1", "n1000000000000000000"},
+		{"kn\xc3\xb6t[1-2].dom-x_y", "kn\xc3\xb6t2.dom-x_y", "knot2.dom-x_y"},
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		check_has(cases[i].list, cases[i].has, true);
+		check_has(cases[i].list, cases[i].lacks, false);
+		check_has(cases[i].list, "", false);
+	}
+}
+END_TEST
+
+START_TEST(what_is_no_list_is_refused)
+{
+	static const char *const cases[][2] = {
+		{"", "'' has an empty name"},
+		{",", "',' has an empty name"},
+		{"a,,b", "'a,,b' has an empty name"},
+		{"a,", "'a,' has an empty name"},
+		{",a", "',a' has an empty name"},
+		{"a b", "'a b' has a space or control character"},
+		{"a, b", "'a, b' has a space or control character"},
+		{"a\tb", "'a?b' has a space or control character"},
+		{"a\x7f", "'a?' has a space or control character"},
+		{"n[1-3", "'[1-3' has no closing bracket"},
+		{"n[", "'[' has no closing bracket"},
+		{"n[1,", "'[1,' has no closing bracket"},
+		{"n1]", "'n1]' closes a bracket that was not opened"},
+		{"a,n[1]]", "'n[1]]' closes a bracket that was not opened"},
+		{"n[]", "'' is not a range: two numbers of at most 18 digits, such as 1-16"},
+		{"n[1,]", "'' is not a range: two numbers of at most 18 digits, such as 1-16"},
+		{"n[-3]", "'-3' is not a range: two numbers of at most 18 digits, such as 1-16"},
+		{"n[3-]", "'3-' is not a range: two numbers of at most 18 digits, such as 1-16"},
+		{"n[1-2-3]",
+		 "'1-2-3' is not a range: two numbers of at most 18 digits, such as 1-16"},
+		{"n[1 -2]",
+		 "'1 -2' is not a range: two numbers of at most 18 digits, such as 1-16"},
+		{"n[a]", "'a' is not a range: two numbers of at most 18 digits, such as 1-16"},
+		{"n[[1]]", "'[1' is not a range: two numbers of at most 18 digits, such as 1-16"},
+		{"n[1234567890123456789]", "'1234567890123456789' is not a range: two numbers of "
+					   "at most 18 digits, such as 1-16"},
+		{"n[1,5-3]", "the range '5-3' runs backwards"},
+	};
+	char host[16];
+
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		char why[WHY] = "";
+
+		ck_assert_msg(!zero_hostlist_check(cases[i][0], why, sizeof why), "'%s'",
+			      cases[i][0]);
+		ck_assert_str_eq(why, cases[i][1]);
+		ck_assert(!zero_hostlist_first(cases[i][0], host, sizeof host));
+		zero_hostlist_has(cases[i][0], "n1");
+	}
+}
+END_TEST
+
+START_TEST(the_first_host)
+{
+	char host[8];
+
+	ck_assert(zero_hostlist_first("n[01-16,3]x,b", host, sizeof host));
+	ck_assert_str_eq(host, "n01x");
+	ck_assert(zero_hostlist_first("r[2-3]c[7,9]", host, sizeof host));
+	ck_assert_str_eq(host, "r2c7");
+	ck_assert(zero_hostlist_first("abcdefg", host, sizeof host));
+	ck_assert_str_eq(host, "abcdefg");
+	ck_assert(!zero_hostlist_first("abcdefgh", host, sizeof host));
+	ck_assert(!zero_hostlist_first("abcde[100]", host, sizeof host));
+	ck_assert(!zero_hostlist_first("a", host, 0));
+}
+END_TEST
+
+/* Going back and forth over thirty brackets would take longer than the test may. */
+START_TEST(many_brackets_take_no_time)
+{
+	char list[4096] = "", host[256] = "";
+
+	for (int i = 0; i < 120; i++) {
+		strcat(list, "[1-99999,1-99999]");
+		strcat(host, "11");
+	}
+	check_has(list, host, true);
+	strcat(host, "x");
+	check_has(list, host, false);
+	memset(host, '1', 255);
+	host[255] = '\0';
+	check_has(list, host, true);
+}
+END_TEST
+
+START_TEST(names_that_are_too_long)
+{
+	char list[600], host[600];
+
+	memset(host, 'a', sizeof host);
+	host[255] = '\0';
+	strcpy(list, host);
+	check_has(list, host, true);
+	host[255] = 'a';
+	host[256] = '\0';
+	strcpy(list, host);
+	check_has(list, host, false);
+}
+END_TEST
+
+/* xorshift64: the same lists on every machine for one seed */
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+static uint64_t random_start(void)
+{
+	const char *given = getenv("ZERO_TEST_SEED");
+	uint64_t seed = (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid();
+
+	if (given)
+		seed = strtoull(given, NULL, 10);
+	printf("test_hostlist: ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
+	fflush(stdout);
+	return seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+}
+
+static char hosts[HOSTS][64];
+static size_t host_count;
+
+/* Appends one random name to the list and what it expands to to the hosts. */
+static void add_name(uint64_t *state, char *list)
+{
+	size_t first = host_count;
+	size_t parts = next_random(state) % 4 + 1;
+
+	hosts[host_count++][0] = '\0';
+	for (size_t p = 0; p < parts; p++) {
+		size_t before = host_count, ranges = next_random(state) % 2 + 1;
+
+		if (next_random(state) % 2) {
+			static const char *const plain[] = {"a", "1", "0", "b-"};
+			const char *text = plain[next_random(state) % 4];
+
+			strcat(list, text);
+			for (size_t h = first; h < host_count; h++)
+				strcat(hosts[h], text);
+			continue;
+		}
+		strcat(list, "[");
+		for (size_t r = 0; r < ranges; r++) {
+			unsigned low = (unsigned)(next_random(state) % 13);
+			unsigned high = low + (unsigned)(next_random(state) % 3);
+			int width = (int)(next_random(state) % 3 + 1);
+			char text[64];
+
+			width = snprintf(text, sizeof text, "%0*u", width, low);
+			sprintf(list + strlen(list), "%s%s", r ? "," : "", text);
+			if (high > low)
+				sprintf(list + strlen(list), "-%u", high);
+			for (unsigned number = low; number <= high; number++) {
+				for (size_t h = first; h < before; h++)
+					sprintf(hosts[host_count++], "%s%0*u", hosts[h], width,
+						number);
+			}
+		}
+		strcat(list, "]");
+		/* the shorter ones were prefixes only */
+		memmove(hosts[first], hosts[before], (host_count - before) * sizeof hosts[0]);
+		host_count -= before - first;
+	}
+}
+
+static bool expanded_has(const char *host)
+{
+	for (size_t i = 0; i < host_count; i++) {
+		if (strcmp(hosts[i], host) == 0)
+			return true;
+	}
+	return false;
+}
+
+START_TEST(random_lists_are_as_expanded)
+{
+	uint64_t state = random_start();
+
+	for (int round = 0; round < 400; round++) {
+		size_t names = next_random(&state) % 2 + 1;
+		char list[512] = "", host[64], first[64];
+
+		host_count = 0;
+		for (size_t i = 0; i < names; i++) {
+			if (i)
+				strcat(list, ",");
+			add_name(&state, list);
+		}
+		ck_assert(zero_hostlist_first(list, first, sizeof first));
+		ck_assert_str_eq(first, hosts[0]);
+		for (size_t i = 0; i < host_count; i += 1 + host_count / 100) {
+			size_t at = next_random(&state) % strlen(hosts[i]);
+
+			check_has(list, hosts[i], true);
+			/* near ones: a byte changed, a byte less, a byte twice */
+			strcpy(host, hosts[i]);
+			host[at] = "01a29-b"[next_random(&state) % 7];
+			check_has(list, host, expanded_has(host));
+			strcpy(host, hosts[i]);
+			memmove(host + at, host + at + 1, strlen(host + at));
+			check_has(list, host, expanded_has(host));
+			strcpy(host, hosts[i]);
+			memmove(host + at + 1, hosts[i] + at, strlen(hosts[i] + at) + 1);
+			check_has(list, host, expanded_has(host));
+		}
+	}
+}
+END_TEST
+
+START_TEST(random_bytes_do_no_harm)
+{
+	uint64_t state = random_start();
+
+	for (int round = 0; round < 100000; round++) {
+		size_t length = next_random(&state) % 24, size = next_random(&state) % 40;
+		char list[32], why[40], host[40];
+
+		for (size_t i = 0; i < length; i++)
+			list[i] = "[[]],,--0123n \xff"[next_random(&state) % 15];
+		list[length] = '\0';
+		if (zero_hostlist_check(list, why, size)) {
+			ck_assert(zero_hostlist_first(list, host, sizeof host));
+			check_has(list, host, true);
+		} else {
+			ck_assert(size == 0 || strlen(why) < size);
+			ck_assert(!zero_hostlist_first(list, host, sizeof host));
+			zero_hostlist_has(list, "n1");
+		}
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("hostlist");
+	TCase *tests = tcase_create("hostlist");
+	SRunner *runner = srunner_create(suite);
+	int failed;
+
+	suite_add_tcase(suite, tests);
+	tcase_set_timeout(tests, 60);
+	tcase_add_test(tests, names_and_ranges);
+	tcase_add_test(tests, what_is_no_list_is_refused);
+	tcase_add_test(tests, the_first_host);
+	tcase_add_test(tests, many_brackets_take_no_time);
+	tcase_add_test(tests, names_that_are_too_long);
+	tcase_add_test(tests, random_lists_are_as_expanded);
+	tcase_add_test(tests, random_bytes_do_no_harm);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

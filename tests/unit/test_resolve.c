@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "configs.h"
+
+static const uint64_t MB = 1 << 20, GB = 1 << 30;
+
+/* What is resolved, and everything that it is resolved from. */
+struct scene {
+	struct zero_config *site, *user;
+	struct zero_settings said, resolved;
+	struct zero_where where;
+	char why[WHY];
+	bool ok;
+};
+
+static void say(struct scene *scene, enum zero_option_id id, const char *text, const char *origin)
+{
+	char why[WHY] = "";
+
+	ck_assert_msg(zero_settings_set(&scene->said, id, text, origin, why, sizeof why), "%s",
+		      why);
+}
+
+static void resolve(struct scene *scene)
+{
+	if (scene->ok)
+		zero_settings_clear(&scene->resolved);
+	/* it must not matter what was there */
+	memset(&scene->resolved, 0xa5, sizeof scene->resolved);
+	scene->why[0] = '\0';
+	scene->ok = zero_config_resolve(scene->site, scene->user, &scene->said, &scene->where,
+					&scene->resolved, scene->why, sizeof scene->why);
+}
+
+static void finish(struct scene *scene)
+{
+	if (scene->ok)
+		zero_settings_clear(&scene->resolved);
+	zero_settings_clear(&scene->said);
+	zero_config_free(scene->site);
+	zero_config_free(scene->user);
+}
+
+/* In the expected origins and sentences, $S and $U stand for the paths of the files. */
+static void expand(const char *text, char *out, size_t size)
+{
+	size_t length = 0;
+
+	for (; *text; text++) {
+		const char *path = text[0] == '$' && text[1] == 'S'   ? site_path
+				   : text[0] == '$' && text[1] == 'U' ? user_path
+								      : NULL;
+
+		length += (size_t)snprintf(out + length, size - length, path ? "%s" : "%.1s",
+					   path ? path : text);
+		text += path != NULL;
+	}
+}
+
+static void has(struct scene *scene, enum zero_option_id id, const char *value, const char *origin)
+{
+	char text[WHY], expected[WHY];
+
+	resolve(scene);
+	ck_assert_msg(scene->ok, "%s", scene->why);
+	zero_value_format(&zero_option_table[id], &scene->resolved.value[id], text, sizeof text);
+	ck_assert_str_eq(text, value);
+	expand(origin, expected, sizeof expected);
+	ck_assert_str_eq(scene->resolved.origin[id], expected);
+}
+
+static void resolve_refused(struct scene *scene, const char *why)
+{
+	char expected[WHY];
+
+	resolve(scene);
+	ck_assert(!scene->ok);
+	expand(why, expected, sizeof expected);
+	ck_assert_str_eq(scene->why, expected);
+}
+
+START_TEST(each_layer_overrides_the_one_below)
+{
+	struct scene scene = {0};
+
+	has(&scene, ZERO_OPT_STAGE, "3", "default");
+	scene.site = site_of("version: 1\n"
+			     "nodes:\n"
+			     "  n1: {defaults: {stage: 0}}\n"
+			     "partitions:\n"
+			     "  debug: {defaults: {stage: 2}}\n"
+			     "gpus:\n"
+			     "  \"*H100*\": {defaults: {stage: 1}}\n"
+			     "defaults: {stage: 3, report: /a b}\n");
+	has(&scene, ZERO_OPT_STAGE, "3", "$S:8");
+	has(&scene, ZERO_OPT_REPORT, "/a b", "$S:8");
+	has(&scene, ZERO_OPT_BUCKET, "1073741824", "default");
+	scene.where.gpu = "NVIDIA H100 80GB HBM3";
+	has(&scene, ZERO_OPT_STAGE, "1", "$S:7");
+	scene.where.partition = "debug";
+	has(&scene, ZERO_OPT_STAGE, "2", "$S:5");
+	scene.where.node = "n1";
+	has(&scene, ZERO_OPT_STAGE, "0", "$S:3");
+	scene.user = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults:\n stage: 1\n report: ''\n");
+	has(&scene, ZERO_OPT_STAGE, "1", "$U:3");
+	has(&scene, ZERO_OPT_REPORT, "", "$U:4");
+	say(&scene, ZERO_OPT_STAGE, "2", "ZERO_STAGE");
+	has(&scene, ZERO_OPT_STAGE, "2", "ZERO_STAGE");
+	say(&scene, ZERO_OPT_STAGE, "3", "--zero-stage");
+	has(&scene, ZERO_OPT_STAGE, "3", "--zero-stage");
+	say(&scene, ZERO_OPT_TASKS, "6", "ZERO_RESOLVED");
+	has(&scene, ZERO_OPT_TASKS, "6", "ZERO_RESOLVED");
+	/* without the special sections the user is still the last */
+	scene.where = (struct zero_where){0};
+	has(&scene, ZERO_OPT_STAGE, "3", "--zero-stage");
+	has(&scene, ZERO_OPT_REPORT, "", "$U:4");
+	finish(&scene);
+}
+END_TEST
+
+START_TEST(of_several_matches_the_last_counts)
+{
+	struct scene scene = {.where = {.node = "n2", .gpu = "A100", .partition = "p"}};
+
+	scene.site = site_of("version: 1\n"
+			     "nodes:\n"
+			     "  \"n[1-3]\": {defaults: {stage: 1, bucket: 1M}}\n"
+			     "  n2: {defaults: {stage: 2}}\n"
+			     "  \"n[02]\": {defaults: {stage: 3}}\n"
+			     "gpus:\n"
+			     "  \"*\": {defaults: {bucket: 2M, offload: optimizer}}\n"
+			     "  \"A?00\": {defaults: {flatten: host}}\n"
+			     "  A10: {defaults: {flatten: device}}\n"
+			     "partitions:\n"
+			     "  P: {defaults: {stream_chunk: 1M}}\n"
+			     "  \"*\": {defaults: {stream_chunk: 1M}}\n");
+	has(&scene, ZERO_OPT_STAGE, "2", "$S:4");
+	has(&scene, ZERO_OPT_BUCKET, "1048576", "$S:3");
+	has(&scene, ZERO_OPT_OFFLOAD, "optimizer", "$S:7");
+	has(&scene, ZERO_OPT_FLATTEN, "host", "$S:8");
+	has(&scene, ZERO_OPT_STREAM_CHUNK, "41943040", "default");
+	finish(&scene);
+}
+END_TEST
+
+START_TEST(limits_refuse_users_and_hold_others)
+{
+	struct scene scene = {.where = {.partition = "debug"}};
+
+	scene.site = site_of("version: 1\n"
+			     "limits:\n"
+			     "  stream_chunk: {min: 1M, max: 1G}\n"
+			     "  bucket:\n"
+			     "    min: 2G\n"
+			     "  stage: {max: 2}\n"
+			     "defaults: {stream_chunk: 512M}\n"
+			     "partitions:\n"
+			     "  debug: {limits: {stream_chunk: {max: 16M}}}\n"
+			     "  other: {limits: {stream_chunk: {max: 2M}}}\n");
+	/* a site's default and a compiled one */
+	has(&scene, ZERO_OPT_STREAM_CHUNK, "16777216", "$S:7, at most 16777216 by $S:9");
+	has(&scene, ZERO_OPT_BUCKET, "2147483648", "default, at least 2147483648 by $S:5");
+	has(&scene, ZERO_OPT_STAGE, "2", "default, at most 2 by $S:6");
+	say(&scene, ZERO_OPT_STREAM_CHUNK, "16M", "--zero-stream-chunk");
+	has(&scene, ZERO_OPT_STREAM_CHUNK, "16777216", "--zero-stream-chunk");
+	say(&scene, ZERO_OPT_STREAM_CHUNK, "16777217", "--zero-stream-chunk");
+	resolve_refused(&scene, "--zero-stream-chunk: 16777217 is not allowed: stream_chunk is at "
+				"most 16M by $S:9");
+	say(&scene, ZERO_OPT_STREAM_CHUNK, "1023K", "ZERO_STREAM_CHUNK");
+	resolve_refused(&scene, "ZERO_STREAM_CHUNK: 1023K is not allowed: stream_chunk is at least "
+				"1M by $S:3");
+	say(&scene, ZERO_OPT_STREAM_CHUNK, "1M", "ZERO_STREAM_CHUNK");
+	has(&scene, ZERO_OPT_STREAM_CHUNK, "1048576", "ZERO_STREAM_CHUNK");
+	/* a wider limit of a more special section does not widen it */
+	scene.user = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults: {stage: 3}\n");
+	resolve_refused(&scene, "$U:2: 3 is not allowed: stage is at most 2 by $S:6");
+	/* what a flag overrides is not looked at */
+	say(&scene, ZERO_OPT_STAGE, "1", "--zero-stage");
+	has(&scene, ZERO_OPT_STAGE, "1", "--zero-stage");
+	finish(&scene);
+}
+END_TEST
+
+START_TEST(the_narrowest_limit_counts)
+{
+	struct scene scene = {.where = {.node = "n1", .partition = "p"}};
+
+	scene.site = site_of("version: 1\n"
+			     "limits: {stream_chunk: {min: 2M, max: 8M}}\n"
+			     "partitions: {p: {limits: {stream_chunk: {min: 1M, max: 4M}, "
+			     "bucket: {max: 1G}}}}\n"
+			     "nodes:\n"
+			     "  n1: {limits: {stream_chunk: {max: 1G}}}\n"
+			     "  n2: {limits: {bucket: {min: 2G}}}\n");
+	say(&scene, ZERO_OPT_STREAM_CHUNK, "5M", "--zero-stream-chunk");
+	resolve_refused(&scene, "--zero-stream-chunk: 5M is not allowed: stream_chunk is at most "
+				"4M by $S:3");
+	say(&scene, ZERO_OPT_STREAM_CHUNK, "1M", "--zero-stream-chunk");
+	resolve_refused(&scene, "--zero-stream-chunk: 1M is not allowed: stream_chunk is at least "
+				"2M by $S:2");
+	say(&scene, ZERO_OPT_STREAM_CHUNK, "3M", "--zero-stream-chunk");
+	has(&scene, ZERO_OPT_STREAM_CHUNK, "3145728", "--zero-stream-chunk");
+	scene.where.node = "n2";
+	resolve_refused(&scene, "$S:6: bucket is at least 2G here, but at most 1G by $S:3: no "
+				"value is both");
+	finish(&scene);
+}
+END_TEST
+
+START_TEST(percentages_need_the_total)
+{
+	struct scene scene = {0};
+
+	scene.site = site_of("version: 1\n"
+			     "limits: {vram_reserve: {min: 4G}}\n"
+			     "defaults: {vram_reserve: 10%}\n"
+			     "nodes:\n"
+			     "  n1: {limits: {vram_reserve: {max: 20%}}}\n"
+			     "  n2: {limits: {vram_reserve: {min: 12%}}}\n");
+	has(&scene, ZERO_OPT_VRAM_RESERVE, "10%", "$S:3");
+	scene.where.vram_total = 80 * GB;
+	has(&scene, ZERO_OPT_VRAM_RESERVE, "10%", "$S:3");
+	scene.where.vram_total = 24 * GB;
+	has(&scene, ZERO_OPT_VRAM_RESERVE, "4294967296", "$S:3, at least 4294967296 by $S:2");
+	scene.where.node = "n1";
+	has(&scene, ZERO_OPT_VRAM_RESERVE, "4294967296", "$S:3, at least 4294967296 by $S:2");
+	scene.where.vram_total = 16 * GB;
+	resolve_refused(&scene, "$S:2: vram_reserve is at least 4G here, but at most 20% by $S:5: "
+				"no value is both");
+	/* percentages alone need no total, and a size is held to them once there is one */
+	scene.where = (struct zero_where){.node = "n2"};
+	has(&scene, ZERO_OPT_VRAM_RESERVE, "12%", "$S:3, at least 12% by $S:6");
+	say(&scene, ZERO_OPT_VRAM_RESERVE, "5G", "--zero-vram-reserve");
+	has(&scene, ZERO_OPT_VRAM_RESERVE, "5368709120", "--zero-vram-reserve");
+	scene.where.vram_total = 80 * GB;
+	resolve_refused(&scene, "--zero-vram-reserve: 5G is not allowed: vram_reserve is at least "
+				"12% by $S:6");
+	say(&scene, ZERO_OPT_VRAM_RESERVE, "100%", "--zero-vram-reserve");
+	scene.where.vram_total = UINT64_MAX;
+	has(&scene, ZERO_OPT_VRAM_RESERVE, "100%", "--zero-vram-reserve");
+	/* half of it is 4G to the byte */
+	scene.where = (struct zero_where){.vram_total = 8 * GB};
+	say(&scene, ZERO_OPT_VRAM_RESERVE, "50%", "--zero-vram-reserve");
+	has(&scene, ZERO_OPT_VRAM_RESERVE, "50%", "--zero-vram-reserve");
+	finish(&scene);
+}
+END_TEST
+
+START_TEST(locks_bind_users)
+{
+	struct scene scene = {.where = {.node = "n1"}};
+
+	scene.site = site_of("version: 1\n"
+			     "locked: [backend]\n"
+			     "defaults: {backend: cuda}\n"
+			     "limits: {stage: {max: 2}}\n"
+			     "nodes:\n"
+			     "  n1:\n"
+			     "    locked:\n"
+			     "      - stage\n"
+			     "      - report\n"
+			     "    defaults: {report: /r}\n");
+	has(&scene, ZERO_OPT_BACKEND, "cuda", "$S:3");
+	/* also the site's own value */
+	say(&scene, ZERO_OPT_BACKEND, "cuda", "--zero-backend");
+	resolve_refused(&scene, "--zero-backend: cuda is not allowed: backend is locked at cuda "
+				"($S:3) by $S:2");
+	zero_settings_clear(&scene.said);
+	scene.said = (struct zero_settings){0};
+	say(&scene, ZERO_OPT_STAGE, "1", "ZERO_STAGE");
+	resolve_refused(&scene, "ZERO_STAGE: 1 is not allowed: stage is locked at 2 (default, at "
+				"most 2 by $S:4) by $S:8");
+	scene.where.node = "n2";
+	has(&scene, ZERO_OPT_STAGE, "1", "ZERO_STAGE");
+	scene.user = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults:\n  report: /x\n");
+	has(&scene, ZERO_OPT_REPORT, "/x", "$U:3");
+	scene.where.node = "n1";
+	zero_settings_clear(&scene.said);
+	scene.said = (struct zero_settings){0};
+	resolve_refused(&scene,
+			"$U:3: '/x' is not allowed: report is locked at '/r' ($S:10) by $S:9");
+	finish(&scene);
+}
+END_TEST
+
+START_TEST(what_was_auto_is_held_later)
+{
+	struct scene scene = {.where = {.node = "n1"}};
+
+	scene.site = site_of("version: 1\n"
+			     "limits: {stream_threshold: {min: 1M, max: 1G}}\n"
+			     "nodes: {n1: {limits: {stream_threshold: {max: 64M}}}}\n");
+	say(&scene, ZERO_OPT_STREAM_THRESHOLD, "auto", "--zero-stream-threshold");
+	has(&scene, ZERO_OPT_STREAM_THRESHOLD, "auto", "--zero-stream-threshold");
+	ck_assert(zero_config_hold(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 32 * MB,
+				   &scene.resolved));
+	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, 32 * MB);
+	ck_assert_int_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].kind, ZERO_VALUE_NUMBER);
+	ck_assert_str_eq(scene.resolved.origin[ZERO_OPT_STREAM_THRESHOLD],
+			 "--zero-stream-threshold");
+	ck_assert(zero_config_hold(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 65 * MB,
+				   &scene.resolved));
+	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, 64 * MB);
+	{
+		char expected[200];
+
+		expand("--zero-stream-threshold, at most 67108864 by $S:3", expected,
+		       sizeof expected);
+		ck_assert_str_eq(scene.resolved.origin[ZERO_OPT_STREAM_THRESHOLD], expected);
+	}
+	resolve(&scene);
+	ck_assert(zero_config_hold(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 5,
+				   &scene.resolved));
+	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, MB);
+	ck_assert(zero_config_hold(NULL, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 5,
+				   &scene.resolved));
+	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, 5);
+	/* an auto that contradicts nothing of its own still meets the site's contradictions */
+	zero_config_free(scene.site);
+	scene.where.gpu = "x";
+	scene.site = site_of("version: 1\n"
+			     "gpus: {x: {limits: {stream_threshold: {min: 1G}}}}\n"
+			     "nodes: {n1: {limits: {stream_threshold: {max: 64M}}}}\n");
+	resolve_refused(&scene, "$S:2: stream_threshold is at least 1G here, but at most 64M by "
+				"$S:3: no value is both");
+	finish(&scene);
+}
+END_TEST
+
+struct list {
+	char text[400];
+	int most;
+};
+
+static bool add_variable(void *context, const char *name, const char *value)
+{
+	struct list *list = context;
+
+	snprintf(list->text + strlen(list->text), sizeof list->text - strlen(list->text), "%s=%s;",
+		 name, value);
+	return --list->most > 0;
+}
+
+static void variables_are(const struct zero_config *site, const struct zero_where *where,
+			  const char *expected)
+{
+	struct list list = {.most = 100};
+
+	ck_assert(zero_config_env(site, where, add_variable, &list));
+	ck_assert_str_eq(list.text, expected);
+}
+
+START_TEST(variables_of_the_most_special_section)
+{
+	struct zero_config *site = site_of("version: 1\n"
+					   "nodes:\n"
+					   "  n1: {env: {A: node, N: x=y}}\n"
+					   "partitions:\n"
+					   "  p: {env: {A: partition, P: ''}}\n"
+					   "gpus:\n"
+					   "  \"*\": {env: {A: gpu, G: 2}}\n"
+					   "env: {A: top, T: 'yes'}\n");
+	struct zero_where where = {0};
+	struct list list = {.most = 2};
+
+	variables_are(site, &where, "A=top;T=yes;");
+	where.gpu = "x";
+	variables_are(site, &where, "T=yes;A=gpu;G=2;");
+	where.partition = "p";
+	variables_are(site, &where, "T=yes;G=2;A=partition;P=;");
+	where.node = "n1";
+	variables_are(site, &where, "T=yes;G=2;P=;A=node;N=x=y;");
+	where.partition = "q";
+	where.gpu = NULL;
+	variables_are(site, &where, "T=yes;A=node;N=x=y;");
+	ck_assert(!zero_config_env(site, &where, add_variable, &list));
+	ck_assert_str_eq(list.text, "T=yes;A=node;");
+	variables_are(NULL, &where, "");
+	zero_config_free(site);
+}
+END_TEST
+
+START_TEST(the_installed_file)
+{
+	static const char *const sections[] = {"version", "enabled",    "defaults",
+					       "limits",  "locked",     "env",
+					       "gpus",    "partitions", "nodes"};
+	struct scene scene = {0};
+	const char *origin;
+	size_t length;
+	char *text = installed(&length), *all = uncommented(text);
+
+	scene.site = site_of(text);
+	ck_assert_int_eq(zero_config_enabled(scene.site, &origin), ZERO_ENABLED_OPT_IN);
+	variables_are(scene.site, &scene.where, "");
+	resolve(&scene);
+	ck_assert_msg(scene.ok, "%s", scene.why);
+	for (size_t i = 0; i < ZERO_OPTIONS; i++)
+		ck_assert_str_eq(scene.resolved.origin[i], "default");
+	zero_config_free(scene.site);
+
+	scene.site = site_of(all);
+	scene.where = (struct zero_where){.node = "n2",
+					  .partition = "debug",
+					  .gpu = "NVIDIA H100 80GB HBM3",
+					  .vram_total = 80 * GB};
+	resolve(&scene);
+	ck_assert_msg(scene.ok, "%s", scene.why);
+	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_CHUNK].number, 64 * MB);
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		const struct zero_option *option = &zero_option_table[i];
+		char line[64];
+
+		if (!(option->where & ZERO_IN_YAML))
+			continue;
+		snprintf(line, sizeof line, "\n#  %s: ", option->name);
+		ck_assert_msg(strstr(text, line) != NULL, "%s is not in the file", option->name);
+		/* each is really said, with the compiled default but for the paths */
+		ck_assert_msg(strcmp(scene.resolved.origin[i], "default") != 0, "%s", option->name);
+		snprintf(line, sizeof line, "\n#  %s: %s\n", option->name, option->fallback);
+		ck_assert_msg(option->type == ZERO_TYPE_PATH || strstr(text, line), "%s is not %s",
+			      option->name, option->fallback);
+	}
+	for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++) {
+		char line[64];
+
+		snprintf(line, sizeof line, "\n%s:", sections[i]);
+		ck_assert_msg(strstr(all, line) != NULL, "%s is not in the file", sections[i]);
+	}
+	variables_are(scene.site, &scene.where, "NCCL_SOCKET_IFNAME=eth1;");
+	free(text);
+	free(all);
+	finish(&scene);
+}
+END_TEST
+
+/* xorshift64: the same bytes on every machine for one seed */
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+/* Replaces, inserts, removes or doubles at a random place; returns the new length. */
+static size_t mutate(uint64_t *state, char *text, size_t length, size_t room)
+{
+	static const char *const likely[] = {
+		":",   "\n", "- ",  "{",  "}",       "[",       "]",      ",",   "'",
+		"\"",  "&a", "*a",  "!!", "|\n",     ">-\n",    "? ",     "#",   "---\n",
+		"...", "\t", "\\0", "%",  "<<: *a",  "stage: ", "max: ",  "1T",  "\xff",
+		" ",   "  ", "min", "9",  "locked:", "gpus:",   "nodes:", "n[1", "env:",
+	};
+	const char *insert = likely[next_random(state) % (sizeof likely / sizeof likely[0])];
+	size_t at = next_random(state) % (length + 1), bytes = strlen(insert);
+	size_t cut = next_random(state) % 8;
+
+	if (at + cut > length)
+		cut = length - at;
+	switch (next_random(state) % 4) {
+	case 0:
+		if (at < length)
+			text[at] = (char)next_random(state);
+		return length;
+	case 1:
+		memmove(text + at, text + at + cut, length - at - cut);
+		return length - cut;
+	case 2: {
+		size_t from = next_random(state) % (length + 1), copy = next_random(state) % 64;
+		char piece[64];
+
+		if (from + copy > length)
+			copy = length - from;
+		if (length + copy > room)
+			return length;
+		memcpy(piece, text + from, copy);
+		memmove(text + at + copy, text + at, length - at);
+		memcpy(text + at, piece, copy);
+		return length + copy;
+	}
+	default:
+		if (length + bytes > room)
+			return length;
+		memmove(text + at + bytes, text + at, length - at);
+		memcpy(text + at, insert, bytes);
+		return length + bytes;
+	}
+}
+
+START_TEST(mutated_files_do_no_harm)
+{
+	enum { ROOM = 1 << 15 };
+	const char *given = getenv("ZERO_TEST_SEED");
+	uint64_t seed = (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid();
+	size_t length, good = 0, bad = 0;
+	char *text = installed(&length), *all = uncommented(text), *mutated = malloc(ROOM);
+	uint64_t state;
+
+	if (given)
+		seed = strtoull(given, NULL, 10);
+	state = seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+	printf("test_resolve: ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
+	fflush(stdout);
+	for (int round = 0; round < 6000; round++) {
+		enum zero_config_kind kind = round % 8 ? ZERO_CONFIG_SITE : ZERO_CONFIG_USER;
+		struct scene scene = {.where = {"n2", "debug", "NVIDIA H100 80GB HBM3", 80 * GB}};
+		size_t mutations = next_random(&state) % 6 + 1, size = next_random(&state) % 300;
+		struct list list = {.most = 1000};
+		char why[300];
+
+		length = strlen(all);
+		memcpy(mutated, all, length);
+		for (size_t i = 0; i < mutations; i++)
+			length = mutate(&state, mutated, length, ROOM);
+		write_bytes(site_path, mutated, length);
+		scene.site = zero_config_read(site_path, kind, why, size);
+		if (!scene.site) {
+			ck_assert(!size || memchr(why, '\0', size));
+			bad++;
+			continue;
+		}
+		good++;
+		say(&scene, ZERO_OPT_BUCKET, "1M", "--zero-bucket");
+		resolve(&scene);
+		if (scene.ok)
+			ck_assert(zero_config_hold(scene.site, &scene.where,
+						   ZERO_OPT_STREAM_THRESHOLD, 1, &scene.resolved));
+		else
+			ck_assert_uint_gt(strlen(scene.why), 0);
+		zero_config_env(scene.site, &scene.where, add_variable, &list);
+		finish(&scene);
+	}
+	/* both kinds are reached */
+	ck_assert_uint_gt(good, 100);
+	ck_assert_uint_gt(bad, 100);
+	free(text);
+	free(all);
+	free(mutated);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("resolve");
+	TCase *tests = tcase_create("resolve");
+	SRunner *runner = srunner_create(suite);
+	int failed;
+
+	suite_add_tcase(suite, tests);
+	tcase_set_timeout(tests, 120);
+	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
+	tcase_add_test(tests, each_layer_overrides_the_one_below);
+	tcase_add_test(tests, of_several_matches_the_last_counts);
+	tcase_add_test(tests, limits_refuse_users_and_hold_others);
+	tcase_add_test(tests, the_narrowest_limit_counts);
+	tcase_add_test(tests, percentages_need_the_total);
+	tcase_add_test(tests, locks_bind_users);
+	tcase_add_test(tests, what_was_auto_is_held_later);
+	tcase_add_test(tests, variables_of_the_most_special_section);
+	tcase_add_test(tests, the_installed_file);
+	tcase_add_test(tests, mutated_files_do_no_harm);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
