@@ -59,35 +59,30 @@ char *find_program(const char *name, int *status)
 	return NULL;
 }
 
-/* The first line of what a file descriptor gives until its end, cut to `size`. */
-static void read_line(int from, char *line, size_t size)
+/* All that a file descriptor gives until its end; ends zerorun if there is no memory. */
+static char *read_all(int from)
 {
-	size_t length = 0;
+	char piece[4096], *text = NULL;
+	size_t size;
+	FILE *out = open_memstream(&text, &size);
+	ssize_t got;
 
-	for (;;) {
-		char piece[256];
-		ssize_t got = read(from, piece, sizeof piece);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			break;
-		/* what does not fit is read all the same: a closed pipe would kill who writes */
-		for (ssize_t i = 0; i < got && length + 1 < size; i++)
-			line[length++] = piece[i];
+	while (out && ((got = read(from, piece, sizeof piece)) > 0 || (got < 0 && errno == EINTR)))
+		fwrite(piece, 1, got > 0 ? (size_t)got : 0, out);
+	if (!out || fclose(out) != 0) {
+		complain("no memory");
+		exit(EXIT_FAILURE);
 	}
-	line[length] = '\0';
-	line[strcspn(line, "\n")] = '\0';
+	return text;
 }
 
-/* The first line that `path --version` prints; 0 or an errno value. */
-static int read_version(const char *path, char *line, size_t size)
+int run_program(char *const *argv, bool quiet, char **text, int *status)
 {
-	char *argv[] = {(char *)path, (char *)"--version", NULL};
 	posix_spawn_file_actions_t actions;
-	int ends[2], error, status;
+	int ends[2], error, ended = 0;
 	pid_t child;
 
+	*text = NULL;
 	if (pipe(ends) != 0)
 		return errno;
 	fcntl(ends[0], F_SETFD, FD_CLOEXEC);
@@ -97,15 +92,19 @@ static int read_version(const char *path, char *line, size_t size)
 		error = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
 		if (!error)
 			error = posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+		if (!error && quiet)
+			error = posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY,
+								 0);
 		if (!error)
-			error = posix_spawn(&child, path, &actions, NULL, argv, environ);
+			error = posix_spawn(&child, argv[0], &actions, NULL, argv, environ);
 		posix_spawn_file_actions_destroy(&actions);
 	}
 	close(ends[1]);
 	if (!error) {
-		read_line(ends[0], line, size);
-		while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+		*text = read_all(ends[0]);
+		while (waitpid(child, &ended, 0) < 0 && errno == EINTR)
 			;
+		*status = WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
 	}
 	close(ends[0]);
 	return error;
@@ -113,32 +112,48 @@ static int read_version(const char *path, char *line, size_t size)
 
 unsigned find_mpirun_version(const char *path)
 {
-	char line[256];
-	int error = read_version(path, line, sizeof line);
+	char *argv[] = {(char *)path, (char *)"--version", NULL}, *line;
 	unsigned major = 0;
 	const char *at;
+	int status, error = run_program(argv, false, &line, &status);
 
 	if (error) {
 		complain("%s cannot be run: %s", path, strerror(error));
 		return 0;
 	}
+	line[strcspn(line, "\n")] = '\0';
 	at = strstr(line, "(Open MPI) ");
 	if (at)
 		at += strlen("(Open MPI) ");
 	for (; at && *at >= '0' && *at <= '9' && major < 1000; at++)
 		major = major * 10 + (unsigned)(*at - '0');
 	if (!major)
-		complain("%s is not Open MPI's mpirun: its --version says \"%s\"; put Open MPI "
+		complain("%s is not Open MPI's mpirun: its --version says \"%.200s\"; put Open MPI "
 			 "first in "
 			 "PATH, or name its mpirun in ZERO_MPIRUN",
 			 path, line);
+	free(line);
 	return major;
+}
+
+bool find_plugin(const char *srun)
+{
+	char *argv[] = {(char *)srun, (char *)"--help", NULL}, *help;
+	int status;
+	bool found;
+
+	/* what keeps srun from answering it will say when it is run in earnest */
+	if (run_program(argv, true, &help, &status) != 0)
+		return false;
+	found = strstr(help, zero_option_table[ZERO_OPT_STAGE].flag);
+	free(help);
+	return found;
 }
 
 char *find_library(void)
 {
-	/* from a build tree's launcher/zerorun or launcher/.libs/zerorun, or an installed tree that was
-	   moved; then where it was installed */
+	/* from a build tree's launcher/zerorun or launcher/.libs/zerorun, or an installed tree that
+	   was moved; then where it was installed */
 	static const char *const places[] = {
 		"/../lib/.libs/libzero.so",
 		"/../../lib/.libs/libzero.so",

@@ -6,6 +6,7 @@
 #include "config.h"
 #endif
 #include "plan.h"
+#include "survey.h"
 
 static void print_help(void)
 {
@@ -22,6 +23,16 @@ static void print_help(void)
 	      "      --launcher-arg=ARG  one more argument for mpirun or srun; may be repeated\n"
 	      "      --plan              print what would be run, and with which options; run "
 	      "nothing\n"
+	      "      --model=PATH        with --plan: what a rank will hold of this model (a "
+	      "safetensors\n"
+	      "                          file, index or folder), and whether it fits\n"
+	      "      --check-config FILE say whether a zero.yaml is fine\n"
+	      "      --show-config [FILE]\n"
+	      "                          print what the options of a zero.yaml come to, each with "
+	      "where\n"
+	      "                          its value came from (" ZERO_SITE_CONFIG ")\n"
+	      "      --node=NODE, --partition=PARTITION, --gpu=MODEL\n"
+	      "                          where, for --show-config\n"
 	      "      --zero              accepted as in Slurm's commands; changes nothing here\n"
 	      "  -h, --help\n"
 	      "  -V, --version\n"
@@ -121,6 +132,42 @@ static void complain_unknown(const char *flag)
 	free(name);
 }
 
+/* What a zero.yaml is asked; as parse_zero_flag. */
+static int parse_config_flag(struct cursor *cursor, struct asked_config *config)
+{
+	const struct {
+		const char *name;
+		const char **value;
+	} flags[] = {
+		{"--check-config", &config->check},
+		{"--node", &config->node},
+		{"--partition", &config->partition},
+		{"--gpu", &config->gpu},
+	};
+	const char *next = cursor->argv[cursor->at + 1];
+
+	/* its file may be left out */
+	if (strcmp(cursor->argv[cursor->at], "--show-config") == 0 && (!next || next[0] == '-')) {
+		config->show = ZERO_SITE_CONFIG;
+		return 1;
+	}
+	if (takes_value(cursor, "--show-config", &config->show)) {
+		if (*config->show)
+			return 1;
+		complain("--show-config= needs a file");
+		return -1;
+	}
+	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+		if (!takes_value(cursor, flags[i].name, flags[i].value))
+			continue;
+		if (*flags[i].value && **flags[i].value)
+			return 1;
+		complain("%s needs a value", flags[i].name);
+		return -1;
+	}
+	return 0;
+}
+
 /* One option that is not of the table; as parse_zero_flag. */
 static int parse_own_flag(struct cursor *cursor, struct request *request)
 {
@@ -141,6 +188,13 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 		complain("--no-zero: zerorun is for programs that use zero; start others with "
 			 "mpirun or "
 			 "srun");
+		return -1;
+	}
+	if (takes_value(cursor, "--model", &request->model)) {
+		if (request->model)
+			return 1;
+		complain("--model needs a value: a folder, a .safetensors file or an index of "
+			 "several");
 		return -1;
 	}
 	if (strcmp(flag, "--slurm") == 0)
@@ -164,6 +218,37 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 	return 0;
 }
 
+/* 0, or the exit status after a complaint. */
+static int check_config_alone(const struct request *request)
+{
+	const char *flag = request->config.check ? "--check-config" : "--show-config";
+
+	if (request->config.check && request->config.show) {
+		complain("--check-config and --show-config: one at a time");
+		return EXIT_USAGE;
+	}
+	if (*request->program) {
+		complain("%s runs no program: '%s' is one argument too many", flag,
+			 *request->program);
+		return EXIT_USAGE;
+	}
+	return 0;
+}
+
+/* What nobody has said is at its compiled default. */
+static bool complete_settings(struct zero_settings *settings)
+{
+	char why[256];
+
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		if (!settings->origin[i] &&
+		    !zero_settings_set(settings, (enum zero_option_id)i,
+				       zero_option_table[i].fallback, "default", why, sizeof why))
+			return false;
+	}
+	return true;
+}
+
 /* Reads options up to the program. 0, or the exit status after a complaint. */
 static int parse_arguments(char **argv, struct request *request)
 {
@@ -180,6 +265,8 @@ static int parse_arguments(char **argv, struct request *request)
 		if (!known)
 			known = parse_own_flag(&cursor, request);
 		if (!known)
+			known = parse_config_flag(&cursor, &request->config);
+		if (!known)
 			complain_unknown(argv[cursor.at]);
 		if (known != 1)
 			return EXIT_USAGE;
@@ -187,6 +274,16 @@ static int parse_arguments(char **argv, struct request *request)
 			return 0;
 	}
 	request->program = argv + cursor.at;
+	if (request->config.check || request->config.show)
+		return check_config_alone(request);
+	if (request->config.node || request->config.partition || request->config.gpu) {
+		complain("--node, --partition and --gpu go with --show-config");
+		return EXIT_USAGE;
+	}
+	if (request->model && !request->plan) {
+		complain("--model goes with --plan, which says what a rank will hold of it");
+		return EXIT_USAGE;
+	}
 	if (!*request->program) {
 		complain("which program? Usage: zerorun [options] [--] program [arguments]");
 		return EXIT_USAGE;
@@ -202,25 +299,39 @@ int main(int argc, char **argv)
 	char why[512];
 	int status;
 
-	if (argc < 1 || !zero_settings_init(&request.settings)) {
-		complain("no memory");
+	if (argc < 1)
 		return EXIT_FAILURE;
-	}
+	/* for --plan's own use: it starts zerorun as the tasks of a step */
+	if (argc == 2 && strcmp(argv[1], SURVEY_FLAG) == 0)
+		return survey_answer(stdout);
 	environment_ok = zero_settings_environment(&request.settings, why, sizeof why);
 	status = parse_arguments(argv, &request);
 	/* help is given in a bad environment too */
 	if (status || request.answered)
 		goto out;
+	if (request.config.check) {
+		status = config_check(stdout, request.config.check);
+		goto out;
+	}
 	if (!environment_ok) {
 		complain("%s", why);
 		status = EXIT_USAGE;
+		goto out;
+	}
+	if (request.config.show) {
+		status = config_show(stdout, &request.config, &request.settings);
+		goto out;
+	}
+	if (!complete_settings(&request.settings)) {
+		complain("no memory");
+		status = EXIT_FAILURE;
 		goto out;
 	}
 	status = plan_make(&plan, &request);
 	if (status)
 		goto out;
 	if (request.plan)
-		plan_print(stdout, &plan, &request.settings);
+		status = show_plan(stdout, &plan, &request);
 	else
 		status = launch(&plan);
 out:

@@ -84,15 +84,12 @@ static void add_unless_set(struct plan *plan, const char *name, const char *valu
 		add_variable(plan, name, value);
 }
 
-static char *setting_text(const struct zero_settings *settings, int id)
+char *setting_text(const struct zero_settings *settings, int id)
 {
-	const struct zero_option *option = &zero_option_table[id];
-	int length = zero_value_format(option, &settings->value[id], NULL, 0);
-	char *text = malloc((size_t)length + 1);
+	char *text = zero_value_text(&zero_option_table[id], &settings->value[id]);
 
 	if (!text)
 		no_memory();
-	zero_value_format(option, &settings->value[id], text, (size_t)length + 1);
 	return text;
 }
 
@@ -103,22 +100,22 @@ static bool is_from_flag(const struct zero_settings *settings, int id)
 	return flag && strcmp(settings->origin[id], flag) == 0;
 }
 
-/* What the ranks are told: the same under every launcher. */
+/* What the ranks are told: the same under every launcher, but where Slurm's plugin tells them. */
 static void plan_environment(struct plan *plan, const struct zero_settings *settings)
 {
 	const char *cpus = plan->is_srun ? getenv("SLURM_CPUS_PER_TASK") : NULL;
 	const char *threads = cpus && *cpus ? cpus : "1";
-	char *resolved = zero_settings_format(settings);
+	char *resolved;
 
-	if (!resolved)
-		no_memory();
 	/* with more ranks than cores, a rank that waits must let the others run */
 	add_unless_set(plan, "OMPI_MCA_mpi_yield_when_idle", "1");
 	/* each rank would otherwise start a thread for each core of the machine */
 	add_unless_set(plan, "OMP_NUM_THREADS", threads);
 	add_unless_set(plan, "OPENBLAS_NUM_THREADS", threads);
 	add_unless_set(plan, "MKL_NUM_THREADS", threads);
-	/* flags as variables too: Slurm's plugin reads those, and makes a ZERO_RESOLVED of its own */
+	if (plan->has_plugin)
+		return;
+	/* a plugin on the compute nodes alone reads these, and makes a ZERO_RESOLVED of its own */
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		char *text;
 
@@ -128,6 +125,9 @@ static void plan_environment(struct plan *plan, const struct zero_settings *sett
 		add_variable(plan, zero_option_table[i].env, text);
 		free(text);
 	}
+	resolved = zero_settings_format(settings);
+	if (!resolved)
+		no_memory();
 	add_variable(plan, "ZERO_RESOLVED", resolved);
 	free(resolved);
 }
@@ -180,6 +180,50 @@ static int check_arguments(const struct request *request)
 	return 0;
 }
 
+/* The user's flags as srun's own; Slurm's plugin sees to PMIx, the library and ZERO_RESOLVED. */
+static void plan_plugin_flags(struct plan *plan, const struct request *request)
+{
+	add_argument(plan, "--zero");
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		char *text;
+
+		if (!is_from_flag(&request->settings, i))
+			continue;
+		text = setting_text(&request->settings, i);
+		strings_add(&plan->argv, text_of("%s=%s", zero_option_table[i].flag, text));
+		free(text);
+	}
+}
+
+/* What the plugin would see to, beside PMIx. */
+static void plan_own_flags(struct plan *plan)
+{
+	if (!getenv("SLURM_KILL_BAD_EXIT"))
+		add_argument(plan, "--kill-on-bad-exit=1");
+	/*
+	 * ALL, since `sbatch --export=NONE` would keep ZERO_RESOLVED from the ranks. LD_PRELOAD
+	 * here is the ranks' alone, and a plugin can put the cluster's own library before it; but
+	 * srun passes one that is in its environment instead.
+	 */
+	plan->unset_preload = plan->preload && getenv("LD_PRELOAD");
+	if (plan->preload)
+		strings_add(&plan->argv, text_of("--export=ALL,LD_PRELOAD=%s", plan->preload));
+	else
+		add_argument(plan, "--export=ALL");
+}
+
+/* A user's YAML, by flag or variable, is the plugin's to read. */
+static int check_without_plugin(const struct request *request)
+{
+	const char *path = request->settings.value[ZERO_OPT_CONFIG].text;
+
+	if (!*path)
+		return 0;
+	complain("%s=%s needs Slurm's plugin, which reads the file: give flags instead",
+		 request->settings.origin[ZERO_OPT_CONFIG], path);
+	return EXIT_USAGE;
+}
+
 static int plan_srun(struct plan *plan, const struct request *request)
 {
 	int status;
@@ -191,35 +235,33 @@ static int plan_srun(struct plan *plan, const struct request *request)
 			 "Ubuntu, slurm on Fedora and RHEL)");
 		return EXIT_FAILURE;
 	}
-	status = plan_preload(plan, &request->settings);
-	if (status)
-		return status;
+	plan->has_plugin = find_plugin(plan->path);
+	if (!plan->has_plugin) {
+		status = check_without_plugin(request);
+		if (!status)
+			status = plan_preload(plan, &request->settings);
+		if (status)
+			return status;
+	}
 	/*
-	 * The program is not looked for: it may be on the compute nodes or in a container alone. The
-	 * user's arguments come after these, so that srun takes theirs.
+	 * The program is not looked for: it may be on the compute nodes or in a container alone.
+	 * The user's arguments come after these, so that srun takes theirs.
 	 */
 	add_argument(plan, plan->path);
-	if (!getenv("SLURM_MPI_TYPE"))
+	if (plan->has_plugin)
+		plan_plugin_flags(plan, request);
+	else if (!getenv("SLURM_MPI_TYPE"))
 		add_argument(plan, "--mpi=pmix");
 	if (request->tasks)
 		strings_add(&plan->argv, text_of("--ntasks=%u", request->tasks));
 	if (request->nodes)
 		strings_add(&plan->argv, text_of("--nodes=%u", request->nodes));
-	if (!getenv("SLURM_KILL_BAD_EXIT"))
-		add_argument(plan, "--kill-on-bad-exit=1");
-	/*
-	 * ALL, since `sbatch --export=NONE` would keep ZERO_RESOLVED from the ranks. LD_PRELOAD here
-	 * is the ranks' alone, and the plugin can put the cluster's own library before it; but srun
-	 * passes one that is in its environment instead.
-	 */
-	plan->unset_preload = plan->preload && getenv("LD_PRELOAD");
-	if (plan->preload)
-		strings_add(&plan->argv, text_of("--export=ALL,LD_PRELOAD=%s", plan->preload));
-	else
-		add_argument(plan, "--export=ALL");
+	if (!plan->has_plugin)
+		plan_own_flags(plan);
 	if (request->label)
 		add_argument(plan, "--label");
 	add_arguments(plan, request->launcher_args.item);
+	plan->program = plan->argv.count;
 	add_arguments(plan, request->program);
 	return 0;
 }
@@ -246,11 +288,6 @@ static int check_outside_slurm(const struct request *request)
 			 "(--slurm asks for an allocation)");
 		return EXIT_USAGE;
 	}
-	if (is_from_flag(&request->settings, ZERO_OPT_CONFIG)) {
-		complain("--zero-config needs Slurm, whose plugin reads the file: give flags "
-			 "instead");
-		return EXIT_USAGE;
-	}
 	return check_program_found(request->program[0]);
 }
 
@@ -258,8 +295,10 @@ static int plan_mpirun(struct plan *plan, const struct request *request)
 {
 	const char *name = getenv("ZERO_MPIRUN");
 	unsigned version;
-	int status = check_outside_slurm(request);
+	int status = check_without_plugin(request);
 
+	if (!status)
+		status = check_outside_slurm(request);
 	if (status)
 		return status;
 	name = name && *name ? name : "mpirun";
@@ -365,8 +404,7 @@ static void print_quoted(FILE *out, const char *text)
 	fputc('\'', out);
 }
 
-/* In a comment, which a line break would end. */
-static void print_in_line(FILE *out, const char *text, int width)
+void print_in_line(FILE *out, const char *text, int width)
 {
 	int printed = 0;
 
@@ -375,21 +413,40 @@ static void print_in_line(FILE *out, const char *text, int width)
 	fprintf(out, "%*s", width > printed ? width - printed : 0, "");
 }
 
-void plan_print(FILE *out, const struct plan *plan, const struct zero_settings *settings)
+void print_setting(FILE *out, const struct zero_settings *settings, int id)
+{
+	char *text = setting_text(settings, id);
+
+	fprintf(out, "%-17s ", zero_option_table[id].name);
+	print_in_line(out, *text ? text : "-", 13);
+	fputc(' ', out);
+	print_in_line(out, settings->origin[id], 0);
+	fputc('\n', out);
+	free(text);
+}
+
+/* A fact that nobody found out. */
+static bool is_unknown(const struct zero_value *value)
+{
+	return value->kind == ZERO_VALUE_TEXT ? !*value->text : value->number == 0;
+}
+
+void plan_print_options(FILE *out, const struct zero_settings *settings)
 {
 	fputs("# option            value         from\n", out);
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		bool is_fact = zero_option_table[i].where == ZERO_IN_RESOLVED;
-		char *text;
+		const struct zero_option *option = &zero_option_table[i];
 
-		if (is_fact && settings->value[i].number == 0)
+		/* facts, and what an admin alone says */
+		if (!option->flag && !option->env && is_unknown(&settings->value[i]))
 			continue;
-		text = setting_text(settings, i);
-		fprintf(out, "# %-17s ", zero_option_table[i].name);
-		print_in_line(out, *text ? text : "-", 13);
-		fprintf(out, " %s\n", settings->origin[i]);
-		free(text);
+		fputs("# ", out);
+		print_setting(out, settings, i);
 	}
+}
+
+void plan_print_script(FILE *out, const struct plan *plan)
+{
 	if (plan->no_preload) {
 		fputs("# nothing is preloaded: ", out);
 		print_in_line(out, plan->no_preload, 0);

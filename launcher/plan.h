@@ -25,13 +25,22 @@ struct strings {
 	size_t count;
 };
 
+/* What is asked about a zero.yaml; not owned. */
+struct asked_config {
+	const char *check; /* the file of --check-config, or NULL */
+	const char *show;  /* the file of --show-config, or NULL */
+	const char *node, *partition, *gpu;
+};
+
 /* What the command line asks for. */
 struct request {
-	struct zero_settings settings;
+	struct zero_settings settings; /* the defaults come in once all is read */
 	struct strings launcher_args;
 	char **program;        /* NULL-terminated tail of argv; not owned */
 	unsigned tasks, nodes; /* 0: not said */
+	const char *model;     /* whose bytes --plan is to say; NULL: none */
 	bool slurm, label, plan;
+	struct asked_config config;
 	bool answered; /* --help or --version: there is nothing else to do */
 };
 
@@ -42,7 +51,9 @@ struct plan {
 	struct strings environment; /* "NAME=value", added to zerorun's own */
 	char *preload;              /* the ranks' LD_PRELOAD, or NULL */
 	char *no_preload;           /* why there is none, or NULL */
+	size_t program;             /* where the ranks' program begins in argv */
 	bool is_srun;
+	bool has_plugin;    /* srun knows the zero flags, and sees to the rest itself */
 	bool unset_preload; /* take LD_PRELOAD out of zerorun's own environment */
 };
 
@@ -58,8 +69,15 @@ void strings_clear(struct strings *strings);
 
 /* The path of a program, as execvp finds it; malloc'ed. NULL, and *status 126 or 127, if none. */
 char *find_program(const char *name, int *status);
+/*
+ * Runs argv[0], a path, without input and to its end. 0 or an errno value; then *text is what it
+ * printed (malloc'ed) and *status what a shell would exit with. `quiet`: its stderr goes nowhere.
+ */
+int run_program(char *const *argv, bool quiet, char **text, int *status);
 /* The major version of an Open MPI mpirun; 0 if it is another's, after a complaint. */
 unsigned find_mpirun_version(const char *path);
+/* Whether Slurm's plugin has given srun the zero flags. */
+bool find_plugin(const char *srun);
 /* The libzero.so that belongs to this zerorun; malloc'ed, NULL if there is none. */
 char *find_library(void);
 
@@ -67,9 +85,33 @@ char *find_library(void);
 
 /* 0, or the exit status after a complaint. The settings of the request gain the fact `tasks`. */
 int plan_make(struct plan *plan, struct request *request);
-/* As a shell script that does what the plan says, with the options in comments. */
-void plan_print(FILE *out, const struct plan *plan, const struct zero_settings *settings);
+/* The options, in a shell's comments. */
+void plan_print_options(FILE *out, const struct zero_settings *settings);
+/* The commands of a shell that do what the plan says. */
+void plan_print_script(FILE *out, const struct plan *plan);
 void plan_clear(struct plan *plan);
+/* Text that must not end its line: control bytes become '?'. At least `width` wide. */
+void print_in_line(FILE *out, const char *text, int width);
+/* An option's value; malloc'ed. */
+char *setting_text(const struct zero_settings *settings, int id);
+/* An option, its value and where that came from, as a line of a table. */
+void print_setting(FILE *out, const struct zero_settings *settings, int id);
+
+/* show.c */
+
+/*
+ * --plan: prints a shell script that does what the plan says, and in its comments the options, what
+ * the nodes of the allocation say, and what a rank will hold of the model. 0, or the exit status
+ * after a complaint.
+ */
+int show_plan(FILE *out, const struct plan *plan, struct request *request);
+
+/* config.c */
+
+/* Reads the site's file and says whether it is fine. 0, or the exit status after a complaint. */
+int config_check(FILE *out, const char *path);
+/* What its options come to; `said` has a NULL origin where the user says nothing. */
+int config_show(FILE *out, const struct asked_config *asked, const struct zero_settings *said);
 
 /* launch.c */
 

@@ -14,12 +14,17 @@ UNIT_TESTS = \
 	tests/unit/test_layout \
 	tests/unit/test_options \
 	tests/unit/test_philox \
+	tests/unit/test_sizing \
 	tests/unit/test_vram
 SCRIPT_TESTS = \
 	tests/require.sh \
 	tests/exports.sh \
 	tests/format.sh \
 	tests/warnings.sh \
+	tests/doc.sh \
+	tests/install.sh \
+	tests/launcher/config.sh \
+	tests/launcher/plan.sh \
 	tests/launcher/zerorun.sh \
 	tests/ranks/leaks.sh \
 	tests/ranks/world.sh \
@@ -52,6 +57,7 @@ TESTS += $(RANKS_TESTS) $(SCRIPT_TESTS)
 EXTRA_DIST += \
 	tests/common.sh \
 	tests/gpt/gpt.sh \
+	tests/launcher/run.sh \
 	tests/slurm/cluster.sh \
 	tests/gpt/reference.py \
 	tests/ranks/run.sh \
@@ -68,6 +74,10 @@ tests_unit_test_kernels_LDADD = $(KERNELS_EMULATED) kernels/libkernels.la $(UNIT
 tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
 tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_philox_LDADD = $(tests_unit_test_kernels_LDADD)
+
+tests_unit_test_sizing_SOURCES = tests/unit/test_sizing.c
+tests_unit_test_sizing_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_sizing_LDADD = launcher/libmodel.la $(UNIT_LIBS)
 
 tests_unit_test_layout_SOURCES = tests/unit/test_layout.c
 tests_unit_test_layout_CFLAGS = $(UNIT_CFLAGS)

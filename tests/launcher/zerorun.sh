@@ -1,37 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # zerorun: what it would run, with stand-ins for mpirun and srun; then real ranks under mpirun.
-. "${top_srcdir:?run me by make check}/tests/common.sh"
-
-scratch
-for name in $(compgen -v ZERO_) $(compgen -v SLURM_) $(compgen -v OMPI_); do
-	case $name in ZERO_HAVE | ZERO_REQUIRE) ;; *) unset "$name" ;; esac
-done
-unset LD_PRELOAD OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS
+# shellcheck source=tests/launcher/run.sh
+. "${top_srcdir:?run me by make check}/tests/launcher/run.sh"
 real_path=$PATH
-
-# run COMMAND...: leaves $status, $out and $err
-run() {
-	"$@" >"$scratch/out" 2>"$scratch/err" </dev/null
-	status=$?
-	out=$(<"$scratch/out") err=$(<"$scratch/err")
-}
-
-shown() {
-	echo "status $status, out: $out, err: $err"
-}
-
-is() {
-	[[ $1 == "$2" ]] || fail "line ${BASH_LINENO[0]}: '$1' is not '$2'; $(shown)"
-}
-
-has() {
-	[[ $1 == *"$2"* ]] || fail "line ${BASH_LINENO[0]}: no '$2' in '$1'; $(shown)"
-}
-
-has_not() {
-	[[ $1 != *"$2"* ]] || fail "line ${BASH_LINENO[0]}: '$2' in '$1'; $(shown)"
-}
 
 # refused STATUS SENTENCE ARGUMENT...: one line on stderr that begins so, and nothing on stdout
 refused() {
@@ -85,7 +57,7 @@ refused 2 '--no-zero: zerorun is for programs that use zero; start others with m
 	--no-zero true
 refused 2 "an argument ':' of its own cannot be passed through mpirun or srun" echo a : b
 refused 2 '-N needs Slurm: outside an allocation all ranks are on this machine' -N 2 true
-refused 2 '--zero-config needs Slurm, whose plugin reads the file: give flags instead' \
+refused 2 "--zero-config=x needs Slurm's plugin, which reads the file: give flags instead" \
 	--zero-config=x true
 ZERO_STAGE=9 refused 2 "ZERO_STAGE: '9' is out of range: 0 to 3 is allowed" true
 refused 127 'zero-no-such: there is no such program in PATH' -n 2 zero-no-such
@@ -179,12 +151,14 @@ has_not "$out" $'\nLD_PRELOAD='
 LD_PRELOAD=libm.so.6 run "$tree/launcher/zerorun" --slurm --plan true
 has "$out" $'\nunset LD_PRELOAD\n'
 SLURM_JOB_ID=7 SLURM_MPI_TYPE=pmix_v4 SLURM_KILL_BAD_EXIT=0 SLURM_CPUS_PER_TASK=8 run \
-	"$tree/launcher/zerorun" --zero-preload=no --zero-stage=2 --zero-config=/x true
+	"$tree/launcher/zerorun" --zero-preload=no --zero-stage=2 true
 is "${out%%$'\nOMP'*}" $'--export=ALL\ntrue'
 has "$out" $'\nOMP_NUM_THREADS=8\n'
 has "$out" $'\nZERO_STAGE=2'
-has "$out" $'\nZERO_CONFIG=/x\n'
 has "$out" 'tasks=0 '
+SLURM_JOB_ID=7 ZERO_CONFIG=/x run "$tree/launcher/zerorun" true
+is "$status" 2
+is "$err" "zerorun: ZERO_CONFIG=/x needs Slurm's plugin, which reads the file: give flags instead"
 SLURM_JOB_ID='' run "$ZERORUN" --plan true
 has "$out" "/mpirun -n 1"
 mv "$tree" "$tree,x"

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What zerorun says about a zero.yaml: whether it is fine, and what comes out of it. */
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#include "plan.h"
+#include "spank/config.h"
+
+#ifdef HAVE_YAML
+
+static const char *enabled_name(enum zero_enabled enabled)
+{
+	switch (enabled) {
+	case ZERO_ENABLED_OFF:
+		return "off";
+	case ZERO_ENABLED_OPT_IN:
+		return "opt-in";
+	case ZERO_ENABLED_ON:
+		return "on";
+	}
+	return "";
+}
+
+/* NULL after a complaint. */
+static struct zero_config *read_config(const char *path, enum zero_config_kind kind)
+{
+	char why[1024];
+	struct zero_config *config = zero_config_read(path, kind, why, sizeof why);
+
+	if (!config)
+		complain("%s", why);
+	return config;
+}
+
+static bool resolve(const struct zero_config *site, const struct zero_config *user,
+		    const struct zero_settings *said, const struct zero_where *where,
+		    struct zero_settings *resolved)
+{
+	char why[1024];
+
+	if (!zero_config_resolve(site, user, said, where, resolved, why, sizeof why)) {
+		complain("%s", why);
+		return false;
+	}
+	if (zero_settings_built(resolved, why, sizeof why))
+		return true;
+	complain("%s", why);
+	zero_settings_clear(resolved);
+	return false;
+}
+
+/* What a job gets on a node that no special section names. */
+static void print_summary(FILE *out, enum zero_enabled enabled,
+			  const struct zero_settings *resolved)
+{
+	size_t count = 0;
+
+	fprintf(out, "zero is %s; ", enabled_name(enabled));
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		if (strcmp(resolved->origin[i], "default") != 0)
+			fprintf(out, "%s%s",
+				count++ ? ", " : "for all nodes: ", zero_option_table[i].name);
+	}
+	fputs(count ? "\n" : "for all nodes: the compiled defaults\n", out);
+}
+
+int config_check(FILE *out, const char *path)
+{
+	struct zero_settings said = {0}, resolved;
+	struct zero_where where = {0};
+	struct zero_config *site = read_config(path, ZERO_CONFIG_SITE);
+	int status = EXIT_FAILURE;
+
+	if (!site)
+		return EXIT_FAILURE;
+	if (resolve(site, NULL, &said, &where, &resolved)) {
+		fprintf(out, "%s: fine\n", path);
+		print_summary(out, zero_config_enabled(site, NULL), &resolved);
+		zero_settings_clear(&resolved);
+		status = EXIT_SUCCESS;
+	}
+	zero_config_free(site);
+	return status;
+}
+
+struct variables {
+	FILE *out;
+	size_t count;
+};
+
+static bool print_variable(void *context, const char *name, const char *value)
+{
+	struct variables *variables = context;
+
+	if (!variables->count++)
+		fputs("variables for tasks:\n", variables->out);
+	fprintf(variables->out, "%s=", name);
+	print_in_line(variables->out, value, 0);
+	fputc('\n', variables->out);
+	return true;
+}
+
+static void print_resolved(FILE *out, const struct zero_config *site,
+			   const struct zero_where *where, const struct zero_settings *resolved)
+{
+	const char *origin = NULL;
+	enum zero_enabled enabled = zero_config_enabled(site, &origin);
+	struct variables variables = {.out = out};
+
+	fputs("option            value         from\n", out);
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		if (zero_option_table[i].where != ZERO_IN_RESOLVED)
+			print_setting(out, resolved, i);
+	}
+	fprintf(out, "\nenabled: %s, from %s\n", enabled_name(enabled),
+		origin ? origin : "default");
+	zero_config_env(site, where, print_variable, &variables);
+}
+
+int config_show(FILE *out, const struct asked_config *asked, const struct zero_settings *said)
+{
+	struct zero_where where = {
+		.node = asked->node,
+		.partition = asked->partition,
+		.gpu = asked->gpu,
+	};
+	struct zero_config *site = read_config(asked->show, ZERO_CONFIG_SITE), *user = NULL;
+	const char *user_path = said->value[ZERO_OPT_CONFIG].text;
+	struct zero_settings resolved;
+	int status = EXIT_FAILURE;
+
+	if (!site)
+		return EXIT_FAILURE;
+	if (user_path && *user_path) {
+		user = read_config(user_path, ZERO_CONFIG_USER);
+		if (!user)
+			goto out;
+	}
+	if (!resolve(site, user, said, &where, &resolved))
+		goto out;
+	print_resolved(out, site, &where, &resolved);
+	zero_settings_clear(&resolved);
+	status = EXIT_SUCCESS;
+out:
+	zero_config_free(user);
+	zero_config_free(site);
+	return status;
+}
+
+#else
+
+static int complain_no_yaml(const char *flag)
+{
+	complain("%s: this zerorun was built without libyaml", flag);
+	return EXIT_FAILURE;
+}
+
+int config_check(FILE *out, const char *path)
+{
+	(void)out;
+	(void)path;
+	return complain_no_yaml("--check-config");
+}
+
+int config_show(FILE *out, const struct asked_config *asked, const struct zero_settings *said)
+{
+	(void)out;
+	(void)asked;
+	(void)said;
+	return complain_no_yaml("--show-config");
+}
+
+#endif

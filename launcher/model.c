@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#include "files/files.h"
+#include "internal.h"
+
+size_t model_group_length(const char *name)
+{
+	for (const char *part = name; *part;) {
+		size_t length = strcspn(part, ".");
+
+		if (part[length] && length && strspn(part, "0123456789") == length)
+			return (size_t)(part - name) + length + 1;
+		part += length + (part[length] == '.');
+	}
+	return strlen(name);
+}
+
+/* A tensor and its place among all, to be sorted by group. */
+struct member {
+	const zero_tensor *tensor;
+	size_t length; /* of the group's name */
+	size_t at;
+};
+
+static bool is_same_group(const struct member *a, const struct member *b)
+{
+	return a->length == b->length && !memcmp(a->tensor->name, b->tensor->name, a->length);
+}
+
+/* Groups together, each in the order of its tensors in the file. */
+static int by_group(const void *left, const void *right)
+{
+	const struct member *a = left, *b = right;
+	size_t length = a->length < b->length ? a->length : b->length;
+	int order = memcmp(a->tensor->name, b->tensor->name, length);
+
+	if (order)
+		return order;
+	if (a->length != b->length)
+		return a->length < b->length ? -1 : 1;
+	return a->at < b->at ? -1 : a->at > b->at;
+}
+
+static size_t element_count(const zero_tensor *tensor)
+{
+	size_t count = 1;
+
+	/* an empty tensor is empty however large its other dimensions are */
+	for (int i = 0; i < tensor->ndim; i++)
+		if (!tensor->shape[i])
+			return 0;
+	/* the header was checked against the file's size: no product overflows */
+	for (int i = 0; i < tensor->ndim; i++)
+		count *= tensor->shape[i];
+	return count;
+}
+
+static zero_status size_group(const struct member *members, size_t count,
+			      const struct model_layout *layout, struct model *model)
+{
+	struct zero_layout_item *items = calloc(count, sizeof *items);
+	struct zero_layout_run *runs = NULL;
+	size_t run_count, flat_count;
+	zero_status status;
+
+	if (!items)
+		return zero_fail(ZERO_E_MEMORY, "no memory for a group of %zu tensors", count);
+	for (size_t i = 0; i < count; i++) {
+		zero_dtype dtype = members[i].tensor->dtype;
+
+		items[i].dtype = dtype;
+		items[i].trainable = dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
+		items[i].count = element_count(members[i].tensor);
+		model->elements += items[i].count;
+		model->bytes += items[i].count * zero_dtype_size(dtype);
+	}
+	status = zero_layout_group(items, count, layout->world, layout->mode, layout->bucket, &runs,
+				   &run_count, &flat_count);
+	if (!status) {
+		zero_sizing_group(&model->sizing, runs, run_count);
+		model->groups++;
+	}
+	free(runs);
+	free(items);
+	return status;
+}
+
+zero_status model_size(const zero_tensor *const *tensors, size_t count,
+		       const struct model_layout *layout, struct model *model)
+{
+	struct member *members = calloc(count + 1, sizeof *members);
+	zero_status status = ZERO_OK;
+
+	*model = (struct model){.tensors = count,
+				.sizing = {.world = layout->world, .stage = layout->stage}};
+	if (!members)
+		return zero_fail(ZERO_E_MEMORY, "no memory for %zu tensors", count);
+	for (size_t i = 0; i < count; i++)
+		members[i] = (struct member){tensors[i], model_group_length(tensors[i]->name), i};
+	qsort(members, count, sizeof *members, by_group);
+	for (size_t begin = 0, end; !status && begin < count; begin = end) {
+		for (end = begin + 1; end < count && is_same_group(&members[begin], &members[end]);)
+			end++;
+		status = size_group(members + begin, end - begin, layout, model);
+	}
+	free(members);
+	return status;
+}
+
+#ifdef HAVE_JANSSON
+
+zero_status model_read(const char *path, const struct model_layout *layout, struct model *model)
+{
+	static const struct zero_core core = {
+		.fail = zero_fail,
+		.fail_on = zero_fail_on,
+		.last_error = zero_last_error,
+		.strerror = zero_strerror,
+		.dtype_size = zero_dtype_size,
+	};
+	const struct zero_files_ops *files = zero_module_files(&core);
+	const zero_tensor **tensors;
+	struct zero_file *file;
+	zero_status status = files->open(path, &file);
+	size_t count;
+
+	if (status)
+		return status;
+	count = files->count(file);
+	tensors = calloc(count + 1, sizeof *tensors);
+	if (!tensors)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for %zu tensors", count);
+	for (size_t i = 0; !status && i < count; i++)
+		tensors[i] = files->tensor(file, i);
+	if (!status)
+		status = model_size(tensors, count, layout, model);
+	free(tensors);
+	files->close(file);
+	return status;
+}
+
+#else
+
+zero_status model_read(const char *path, const struct model_layout *layout, struct model *model)
+{
+	(void)layout;
+	(void)model;
+	return zero_fail(ZERO_E_UNSUPPORTED,
+			 "%s cannot be read: zerorun was built without Jansson, which reads the "
+			 "headers of safetensors files",
+			 path);
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a model's tensors come to on a rank, from the headers of its files alone. */
+#ifndef ZERORUN_MODEL_H
+#define ZERORUN_MODEL_H
+
+#include "sizing.h"
+
+struct model_layout {
+	size_t world;
+	int stage;
+	enum zero_layout_mode mode;
+	size_t bucket;
+};
+
+struct model {
+	size_t tensors, groups;
+	uint64_t elements, bytes;
+	struct zero_sizing sizing;
+};
+
+/*
+ * The part of a tensor's name that it shares with its group: up to and including the first
+ * component that is a number ("transformer.h.0."), or all of it.
+ */
+size_t model_group_length(const char *name);
+/*
+ * Lays out tensors as a trainer would: in groups by the above, those of f32, f16 and bf16 trainable
+ * and others not. On error zero_last_error() has the sentence.
+ */
+zero_status model_size(const zero_tensor *const *tensors, size_t count,
+		       const struct model_layout *layout, struct model *model);
+/* The same for a .safetensors file, an index of several, or a folder with either. */
+zero_status model_read(const char *path, const struct model_layout *layout, struct model *model);
+
+#endif

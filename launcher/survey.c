@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "survey.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sizing.h"
+
+/* Begins a task's line, in whatever else a site's scripts may print. */
+static const char marker[] = "zerorun-node-report ";
+
+/* ---- a task of the step ---------------------------------------------------------------------- */
+
+int survey_answer(FILE *out)
+{
+	const char *node = getenv("SLURMD_NODENAME"), *resolved = getenv("ZERO_RESOLVED");
+	struct zero_settings told = {0};
+	char host[HOST_NAME_MAX + 1] = "", why[512];
+
+	gethostname(host, sizeof host - 1);
+	node = node && *node ? node : host;
+	if (!resolved) {
+		complain("node %s: ZERO_RESOLVED is not set: Slurm's plugin has told this task "
+			 "nothing",
+			 node);
+		return EXIT_FAILURE;
+	}
+	if (!zero_settings_parse(&told, resolved, "ZERO_RESOLVED", why, sizeof why)) {
+		complain("node %s: %s", node, why);
+		return EXIT_FAILURE;
+	}
+	zero_settings_clear(&told);
+	/* in one write, so that tasks' lines do not mix */
+	fprintf(out, "%s%s %s\n", marker, node, resolved);
+	return fflush(out) == 0 ? 0 : EXIT_FAILURE;
+}
+
+/* ---- what the tasks said --------------------------------------------------------------------- */
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+void survey_told(const struct survey_node *node, struct zero_settings *told)
+{
+	char why[512];
+
+	*told = (struct zero_settings){0};
+	if (zero_settings_parse(told, node->resolved, node->name, why, sizeof why))
+		return;
+	complain("%s", why);
+	exit(EXIT_FAILURE);
+}
+
+/* One line, which is cut up. False after a complaint. */
+static bool read_report(struct survey_node *node, char *line)
+{
+	const struct zero_value *threshold;
+	struct zero_settings told = {0};
+	char *space = strchr(line, ' '), why[512];
+
+	if (!space) {
+		complain("node '%.100s' reported nothing", line);
+		return false;
+	}
+	*space = '\0';
+	*node = (struct survey_node){.name = line, .resolved = space + 1, .tasks = 1};
+	if (!zero_settings_parse(&told, node->resolved, "ZERO_RESOLVED", why, sizeof why)) {
+		complain("node %s: %s", node->name, why);
+		return false;
+	}
+	node->free = told.value[ZERO_OPT_VRAM_FREE].number;
+	node->budget = told.value[ZERO_OPT_BUDGET].number;
+	node->chunk = told.value[ZERO_OPT_STREAM_CHUNK].number;
+	threshold = &told.value[ZERO_OPT_STREAM_THRESHOLD];
+	node->budget_known = zero_settings_budget_known(&told);
+	if (threshold->kind != ZERO_VALUE_AUTO)
+		node->threshold = threshold->number;
+	else if (node->budget_known)
+		node->threshold = zero_sizing_threshold(node->chunk, node->budget);
+	zero_settings_clear(&told);
+	return true;
+}
+
+/* n2 before n10. */
+static int by_name(const void *left, const void *right)
+{
+	const struct survey_node *a = left, *b = right;
+
+	return strverscmp(a->name, b->name);
+}
+
+/* Tasks of one node become one entry. */
+static void merge(struct survey *survey)
+{
+	size_t kept = 0;
+
+	qsort(survey->node, survey->count, sizeof *survey->node, by_name);
+	for (size_t i = 1; i < survey->count; i++) {
+		const struct survey_node *task = &survey->node[i];
+		struct survey_node *node = &survey->node[kept];
+
+		if (strcmp(task->name, node->name) != 0) {
+			survey->node[++kept] = *task;
+			continue;
+		}
+		node->tasks++;
+		node->free = least(node->free, task->free);
+		node->budget = least(node->budget, task->budget);
+		node->chunk = least(node->chunk, task->chunk);
+		node->threshold = least(node->threshold, task->threshold);
+		node->budget_known = node->budget_known && task->budget_known;
+	}
+	survey->count = survey->count ? kept + 1 : 0;
+}
+
+int survey_read(struct survey *survey, char *text)
+{
+	size_t lines = 1;
+
+	*survey = (struct survey){.text = text};
+	for (const char *c = text; *c; c++)
+		lines += *c == '\n';
+	survey->node = calloc(lines, sizeof *survey->node);
+	if (!survey->node) {
+		complain("no memory");
+		return EXIT_FAILURE;
+	}
+	for (char *line = text, *end; line; line = end) {
+		end = strchr(line, '\n');
+		if (end)
+			*end++ = '\0';
+		/* srun may have labelled it */
+		line = strstr(line, marker);
+		if (!line)
+			continue;
+		if (!read_report(&survey->node[survey->count++], line + strlen(marker)))
+			return EXIT_FAILURE;
+	}
+	survey->tasks = (unsigned)survey->count;
+	merge(survey);
+	if (survey->count)
+		return 0;
+	complain("no node has said what it tells its tasks");
+	return EXIT_FAILURE;
+}
+
+void survey_clear(struct survey *survey)
+{
+	free(survey->node);
+	free(survey->text);
+	*survey = (struct survey){0};
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+int survey_take(struct survey *survey, const struct plan *plan)
+{
+	char self[PATH_MAX], *text;
+	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+	struct strings argv = {0};
+	int error, status = 0;
+
+	self[length > 0 ? length : 0] = '\0';
+	for (size_t i = 0; i < plan->program; i++)
+		strings_add(&argv, text_of("%s", plan->argv.item[i]));
+	/* beside a step that runs already; and whatever the user did with the ranks' output */
+	strings_add(&argv, text_of("--overlap"));
+	strings_add(&argv, text_of("--output=all"));
+	strings_add(&argv, text_of("%s", self));
+	strings_add(&argv, text_of("%s", SURVEY_FLAG));
+	error = run_program(argv.item, false, &text, &status);
+	strings_clear(&argv);
+	if (error) {
+		complain("%s cannot be run: %s", plan->path, strerror(error));
+		return EXIT_NOT_EXECUTABLE;
+	}
+	if (!status)
+		return survey_read(survey, text);
+	complain("no plan: the step that asks the nodes ended with status %d", status);
+	free(text);
+	return status;
+}

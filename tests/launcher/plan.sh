@@ -1,0 +1,219 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# zerorun where Slurm's plugin is installed, with a stand-in for srun; and --plan: what the nodes of an
+# allocation say, and what a rank will hold of a model, held against what real ranks held.
+# shellcheck source=tests/launcher/run.sh
+. "${top_srcdir:?run me by make check}/tests/launcher/run.sh"
+real_path=$PATH
+
+# line TEXT: $out has this line, however many spaces are between its words
+line() {
+	grep -qxF -- "$1" <(tr -s ' ' <"$scratch/out") ||
+		fail "line ${BASH_LINENO[0]}: there is no line '$1'; $(shown)"
+}
+
+# ---- srun with the plugin, as a stand-in
+
+# It runs a task for each line of $scratch/nodes, which is "node ZERO_RESOLVED", if it is to run
+# zerorun itself; else it prints its arguments and what is in its environment.
+mkdir "$scratch/bin"
+cat >"$scratch/bin/srun" <<EOF
+#!/bin/bash
+[[ \$* == --help ]] && { echo '      --zero-stage=0|1|2|3    what is sharded'; exit; }
+if [[ \${*: -1} == --node-report ]]; then
+	printf '%s\n' "\$@" >'$scratch/probe'
+	[[ -e '$scratch/broken' ]] && { echo 'srun: error: n2: no zero.yaml' >&2; exit 7; }
+	echo 'a line of some prolog'
+	while read -r node resolved; do
+		SLURMD_NODENAME=\$node ZERO_RESOLVED=\$resolved "\${@: -2}" || exit
+	done <'$scratch/nodes'
+	exit
+fi
+printf '%s\n' "\$@"
+env | grep -E '^(ZERO|OMP|LD)_' | grep -vE '^ZERO_(HAVE|REQUIRE)=' | sort
+exit 33
+EOF
+chmod +x "$scratch/bin/srun"
+PATH=$scratch/bin:$real_path
+
+SLURM_JOB_ID=7 ZERO_BUCKET=2M LD_PRELOAD=libm.so.6 run "$ZERORUN" -n 6 -N3 --label --zero-stage=2 \
+	--zero-stream-chunk 3M --zero-config=x.yaml --launcher-arg=--exclusive program 'x y'
+is "$status" 33
+is "$out" "--zero
+--zero-stage=2
+--zero-stream-chunk=3145728
+--zero-config=x.yaml
+--ntasks=6
+--nodes=3
+--label
+--exclusive
+program
+x y
+LD_PRELOAD=libm.so.6
+OMP_NUM_THREADS=1
+ZERO_BUCKET=2M"
+SLURM_JOB_ID=7 run "$ZERORUN" program
+is "${out%%$'\nOMP'*}" $'--zero\nprogram'
+# outside an allocation nobody is asked
+run "$ZERORUN" --slurm -N 2 --zero-stage=1 --plan program
+is "$status" 0
+is "${out##*$'\n'}" "$scratch/bin/srun --zero --zero-stage=1 --nodes=2 program"
+has_not "$out" ZERO_RESOLVED
+[[ ! -e $scratch/probe ]] || fail "--plan asked Slurm outside an allocation"
+
+# ---- what the nodes say
+
+gib=$((1 << 30))
+# told STAGE FREE BUDGET THRESHOLD [MORE]: a ZERO_RESOLVED
+told() {
+	echo "stage=$1 stream_chunk=41943040 stream_threshold=$4 flatten=auto allgather=auto" \
+		"bucket=1073741824 vram_free=$2 vram_source=nvml budget=$3 tasks=5 ${5-}"
+}
+h100='gpus=2 gpu=NVIDIA%20H100 master=n1:12345'
+{
+	echo "n10 $(told 2 $((80 * gib)) $((76 * gib)) auto "$h100")"
+	echo "n1 $(told 2 $((80 * gib)) $((76 * gib)) auto "$h100")"
+	echo "n2 $(told 2 $((8 * gib)) $((6 * gib)) auto gpus=1)"
+	echo "n2 $(told 2 $((7 * gib)) $((5 * gib)) auto gpus=1)"
+	echo "n1 $(told 2 $((80 * gib)) $((76 * gib)) auto "$h100")"
+} >"$scratch/nodes"
+SLURM_JOB_ID=7 run "$ZERORUN" -n 5 --label --zero-allgather=auto --launcher-arg=-O --plan program
+is "$status" 0
+is "$err" ""
+is "$(<"$scratch/probe")" "--zero
+--zero-allgather=auto
+--ntasks=5
+--label
+-O
+--overlap
+--output=all
+$(realpath "$ZERORUN")
+--node-report"
+line '# node tasks free budget from threshold flatten GPUs of a task'
+line '# n1 2 80.0G 76.0G nvml 1.2G auto 2 x NVIDIA H100'
+line '# n2 2 7.0G 5.0G nvml 80.0M auto 1'
+line '# n10 1 80.0G 76.0G nvml 1.2G auto 2 x NVIDIA H100'
+line "# all 5 ranks: budget $((5 * gib)), stream_threshold $((5 * gib / 64)), flatten auto"
+# what the nodes decided, and where that was
+line '# stage 2 ZERO_RESOLVED of n1'
+line '# allgather auto --zero-allgather'
+line "# stream_threshold $((5 * gib / 64)) least of the nodes"
+line '# stream_chunk 41943040 default'
+line '# tasks 5 -n'
+has_not "$out" 12345
+[[ $(sed -n 's/^# \(n[0-9]*\) .*/\1/p' "$scratch/out" | tr '\n' ' ') == 'n1 n2 n10 ' ]] ||
+	fail "the nodes are not in their order: $out"
+sh -n "$scratch/out" || fail "the plan is no script"
+
+# a threshold that is said counts if it is the least
+sed -i "s/^n10 .*/n10 $(told 2 $gib $((70 * gib)) 50000000)/" "$scratch/nodes"
+SLURM_JOB_ID=7 run "$ZERORUN" --plan program
+line "# all 5 ranks: budget $((5 * gib)), stream_threshold 50000000, flatten auto"
+line '# n10 1 1.0G 70.0G nvml 47.7M auto 0'
+sed -i "s/^n10 .*/n10 $(told 3 $gib $((70 * gib)) 50000000)/" "$scratch/nodes"
+SLURM_JOB_ID=7 run "$ZERORUN" --plan program
+line '# stage is 2 on n1, but 3 on n10: the job will be refused'
+
+touch "$scratch/broken"
+SLURM_JOB_ID=7 run "$ZERORUN" --plan program
+is "$status" 7
+is "$out" ""
+is "$err" "srun: error: n2: no zero.yaml
+zerorun: no plan: the step that asks the nodes ended with status 7"
+rm "$scratch/broken"
+cp "$scratch/nodes" "$scratch/kept"
+: >"$scratch/nodes"
+SLURM_JOB_ID=7 run "$ZERORUN" --plan program
+is "$status" 1
+is "$err" 'zerorun: no node has said what it tells its tasks'
+echo 'n3 stage=7' >"$scratch/nodes"
+SLURM_JOB_ID=7 run "$ZERORUN" --plan program
+is "$status" 1
+has "$err" "zerorun: node n3: ZERO_RESOLVED: stage: '7' is out of range: 0 to 3 is allowed"
+SLURMD_NODENAME=n3 run "$ZERORUN" --node-report
+is "$status" 1
+is "$err" "zerorun: node n3: ZERO_RESOLVED is not set: Slurm's plugin has told this task nothing"
+
+# ---- a model
+
+run "$ZERORUN" --model=x true
+is "$status" 2
+is "$err" 'zerorun: --model goes with --plan, which says what a rank will hold of it'
+run "$ZERORUN" --model
+is "$status" 2
+PATH=$real_path
+need_command mpirun mpi
+if ! have jansson; then
+	run "$ZERORUN" --plan --model=x true
+	is "$status" 1
+	has "$err" 'zerorun: --model: x cannot be read: zerorun was built without Jansson'
+	skip jansson "this build reads no safetensors"
+fi
+run "$ZERORUN" --plan --model="$scratch/none" true
+is "$status" 1
+is "$out" ""
+is "$err" "zerorun: --model: $scratch/none: cannot be opened: No such file or directory"
+
+# What the plan says is what ranks of that model have held, to the byte, at the moment of the most.
+ranks=${top_builddir:?}/tests/ranks/sizing.ranks
+model=$scratch/model.safetensors
+export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
+worlds=(1 2 3)
+have mpi || worlds=(1)
+# compare OPTION...: with these options of zerorun
+compare() {
+	timeout 60 "$ZERORUN" --zero-preload=no "$@" "$ranks" "$model" >"$scratch/held" ||
+		fail "the ranks failed with $*"
+	run "$ZERORUN" --plan --model="$model" "$@" true
+	is "$status" 0
+	diff <(grep -v '^stream_threshold' "$scratch/held" | sort) <(
+		sed -nE 's/^# (shards|gathered|gradients|optimizer|staging|total) .* /\1 /p
+			s/^# all .*, flatten /flatten /p' "$scratch/out" | sort
+	) >&2 || fail "ranks and plan differ with $*"
+}
+for world in "${worlds[@]}"; do
+	for stage in 0 1 2 3; do
+		compare -n "$world" --zero-stage="$stage"
+		compare -n "$world" --zero-stage="$stage" --zero-allgather=single
+		compare -n "$world" --zero-stage="$stage" --zero-bucket=100K
+	done
+done
+line '# the model: 10 tensors in 6 groups, 201323 elements, 742.9K'
+has "$out" 'less than the budget of this machine'
+
+# In the allocation, at the stage that the nodes say, for as many ranks as they have tasks.
+sed 's/stage=./stage=2/' "$scratch/kept" >"$scratch/nodes"
+PATH=$scratch/bin:$real_path
+# budget BYTES: the plan where one task of n2 has only so many
+budget() {
+	sed -i "/^n2 .*budget=$((6 * gib))/!s/^\(n2 .*budget=\)[0-9]*/\1$1/" "$scratch/nodes"
+	SLURM_JOB_ID=7 run "$ZERORUN" --plan --model="$model" program
+	is "$status" 0
+}
+# tier NODE: what the table says of it
+tier() {
+	tr -s ' ' <"$scratch/out" | sed -n "s/^# $1 .* nvml [^ ]* \([a-z]*\) .*/\1/p"
+}
+budget $((5 * gib))
+line '# at stage 2 each of 5 ranks holds at most, activations aside'
+line '# n1 2 80.0G 76.0G nvml 1.2G device 2 x NVIDIA H100'
+has "$out" 'less than the budget of n2'
+total=$(sed -n 's/^# total .* //p' "$scratch/out")
+# just enough, and a byte too little; the tier of the least node is that of all
+budget "$total"
+line '# fits: 0 less than the budget of n2'
+is "$(tier n1) $(tier n2)" 'device host'
+has "$out" ', flatten host'
+budget $((total - 1))
+line '# does not fit: 1 more than the budget of n2'
+# beside all that, the largest group (123520 f32, in pages) has room, or a fifth of it
+flat=495616
+budget $((total + flat))
+has "$out" ', flatten device'
+budget $((total + flat - 1))
+is "$(tier n1) $(tier n2)" 'device distributed'
+has "$out" ', flatten distributed'
+budget $((total + (flat + 4) / 5))
+has "$out" ', flatten distributed'
+budget $((total + flat / 5))
+has "$out" ', flatten host'

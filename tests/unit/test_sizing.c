@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What follows from a budget and a layout, against numbers worked out by hand. */
+#include "sizing.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/model.h"
+#include "options.h"
+
+#define M ((uint64_t)1 << 20)
+
+START_TEST(threshold)
+{
+	ck_assert_uint_eq(zero_sizing_threshold(40 * M, 0), 40 * M);
+	ck_assert_uint_eq(zero_sizing_threshold(40 * M, 64 * 40 * M), 40 * M);
+	ck_assert_uint_eq(zero_sizing_threshold(40 * M, 64 * 41 * M), 41 * M);
+	ck_assert_uint_eq(zero_sizing_threshold(1, UINT64_MAX), UINT64_MAX / 64);
+}
+END_TEST
+
+START_TEST(exchange)
+{
+	ck_assert_uint_eq(zero_sizing_exchange_piece(1), 1 << 20);
+	ck_assert_uint_eq(zero_sizing_exchange_piece(3), 21 * 16384);
+	ck_assert_uint_eq(zero_sizing_exchange_piece(64), 16384);
+	/* never smaller, however many ranks there are */
+	ck_assert_uint_eq(zero_sizing_exchange_piece(5000), 16384);
+}
+END_TEST
+
+/* ---- bytes by kind --------------------------------------------------------------------------- */
+
+struct expected {
+	size_t world;
+	int stage;
+	uint64_t shards, gathered, gradients, optimizer, staging;
+};
+
+/*
+ * Two groups. The first has one flat buffer with 4096 f32 that are trained (16384 bytes) and 4096
+ * bool that are not (4096); the second two: 8192 bf16 that are trained (16384; f32 gradients and
+ * states of 32768), and 4096 f32. For four ranks the runs are divisible by 64 * 4.
+ */
+static const struct zero_layout_run first_runs[] = {
+	{.flat = 0, .dtype = ZERO_F32, .trainable = true, .count = 4096},
+	{.flat = 0, .dtype = ZERO_BOOL, .count = 4096},
+};
+static const struct zero_layout_run second_runs[] = {
+	{.flat = 0, .dtype = ZERO_BF16, .trainable = true, .count = 8192},
+	{.flat = 1, .dtype = ZERO_F32, .trainable = true, .count = 4096},
+};
+
+static const struct expected expectations[] = {
+	/* all of it: gradients summed in place; master values for bf16 */
+	{1, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0},
+	{1, 3, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0},
+	{4, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 2 * 3 * 21 * 16384},
+	/* sums and states cut in four, and both groups' own gradients */
+	{4, 1, 20480 + 32768, 0, 4096 + 8192 + 4096 + 16384 + 49152, 2 * 4096 + 3 * 8192 + 2 * 4096,
+	 2 * 3 * 21 * 16384},
+	{4, 2, 20480 + 32768, 0, 4096 + 8192 + 4096 + 16384 + 49152, 2 * 4096 + 3 * 8192 + 2 * 4096,
+	 2 * 3 * 21 * 16384},
+	/* a shard of bool has 1024 bytes, which take a page */
+	{4, 3, 4096 + 4096 + 4096 + 4096, 20480 + 32768, 4096 + 8192 + 4096 + 16384 + 49152,
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * 3 * 21 * 16384},
+};
+
+START_TEST(bytes_by_kind)
+{
+	const struct expected *want = &expectations[_i];
+	struct zero_sizing sizing = {.world = want->world, .stage = want->stage};
+	uint64_t bytes[ZERO_MEM_KINDS];
+
+	zero_sizing_group(&sizing, first_runs, 2);
+	zero_sizing_group(&sizing, second_runs, 2);
+	zero_sizing_bytes(&sizing, bytes);
+	ck_assert_uint_eq(bytes[ZERO_MEM_SHARDS], want->shards);
+	ck_assert_uint_eq(bytes[ZERO_MEM_GATHERED], want->gathered);
+	ck_assert_uint_eq(bytes[ZERO_MEM_GRADIENTS], want->gradients);
+	ck_assert_uint_eq(bytes[ZERO_MEM_OPTIMIZER], want->optimizer);
+	ck_assert_uint_eq(bytes[ZERO_MEM_STAGING], want->staging);
+	ck_assert_uint_eq(zero_sizing_total(&sizing), want->shards + want->gathered +
+							      want->gradients + want->optimizer +
+							      want->staging);
+	ck_assert_uint_eq(sizing.largest_flat, 20480);
+}
+END_TEST
+
+/* The two largest groups count, wherever they stand. */
+START_TEST(two_largest)
+{
+	static const size_t orders[][4] = {{1, 2, 3, 4}, {4, 3, 2, 1}, {3, 1, 4, 2}, {4, 4, 1, 1}};
+	static const uint64_t sums[] = {7, 7, 7, 8};
+
+	for (size_t o = 0; o < 4; o++) {
+		struct zero_sizing sizing = {.world = 2, .stage = 3};
+		uint64_t bytes[ZERO_MEM_KINDS];
+
+		for (size_t i = 0; i < 4; i++) {
+			struct zero_layout_run run = {
+				.dtype = ZERO_F32, .trainable = true, .count = 2048 * orders[o][i]};
+
+			zero_sizing_group(&sizing, &run, 1);
+		}
+		zero_sizing_bytes(&sizing, bytes);
+		ck_assert_uint_eq(bytes[ZERO_MEM_GATHERED], 8192 * sums[o]);
+		ck_assert_uint_eq(bytes[ZERO_MEM_GRADIENTS], 4096 * 10 + 8192 * sums[o]);
+	}
+}
+END_TEST
+
+START_TEST(nothing_and_too_much)
+{
+	struct zero_sizing sizing = {.world = 2, .stage = 3};
+	struct zero_layout_run empty = {.dtype = ZERO_F32, .trainable = true};
+	struct zero_layout_run huge = {
+		.dtype = ZERO_F32, .trainable = true, .count = (size_t)1 << 59};
+
+	zero_sizing_group(&sizing, NULL, 0);
+	zero_sizing_group(&sizing, &empty, 1);
+	ck_assert_uint_eq(zero_sizing_total(&sizing), 2 * M);
+	for (int i = 0; i < 100; i++)
+		zero_sizing_group(&sizing, &huge, 1);
+	ck_assert_uint_eq(zero_sizing_total(&sizing), UINT64_MAX);
+	ck_assert_int_eq(zero_sizing_device_tier(&sizing, ZERO_FLATTEN_AUTO, UINT64_MAX, 1),
+			 ZERO_TIER_HOST);
+}
+END_TEST
+
+/* ---- tiers ----------------------------------------------------------------------------------- */
+
+struct tier_case {
+	struct zero_flatten flatten;
+	enum zero_tier tier;
+	uint64_t need;
+};
+
+enum { AUTO = ZERO_FLATTEN_AUTO };
+
+static const struct tier_case tier_cases[] = {
+	/* on the device: the first whose need is met, to the byte */
+	{{AUTO, 101, 101, 7, 4, 1, false, true}, ZERO_TIER_DEVICE, 101},
+	{{AUTO, 100, 101, 7, 4, 1, false, true}, ZERO_TIER_DISTRIBUTED, 26},
+	{{AUTO, 26, 101, 7, 4, 1, false, true}, ZERO_TIER_DISTRIBUTED, 26},
+	{{AUTO, 25, 101, 7, 4, 1, false, true}, ZERO_TIER_HOST, 14},
+	{{AUTO, 0, 101, 7, 4, 1, false, true}, ZERO_TIER_HOST, 14},
+	{{AUTO, 100, 101, 7, 4, 1, false, false}, ZERO_TIER_HOST, 14},
+	{{AUTO, 100, 101, 7, 1, 1, false, true}, ZERO_TIER_HOST, 14},
+	{{AUTO, 0, 0, 7, 1, 1, false, true}, ZERO_TIER_DEVICE, 0},
+	/* on the host: by who shares the node */
+	{{AUTO, 0, 101, 7, 4, 2, true, true}, ZERO_TIER_DISTRIBUTED, 115},
+	{{AUTO, 500, 101, 7, 4, 1, true, true}, ZERO_TIER_DEVICE, 115},
+	{{AUTO, 500, 101, 7, 4, 2, true, false}, ZERO_TIER_DEVICE, 115},
+	/* what a user says is taken, met or not */
+	{{ZERO_FLATTEN_DEVICE, 0, 101, 7, 4, 1, false, false}, ZERO_TIER_DEVICE, 101},
+	{{ZERO_FLATTEN_DISTRIBUTED, 0, 101, 7, 4, 1, false, false}, ZERO_TIER_DISTRIBUTED, 26},
+	{{ZERO_FLATTEN_HOST, 500, 101, 7, 4, 1, false, true}, ZERO_TIER_HOST, 14},
+	{{ZERO_FLATTEN_HOST, 500, 101, 7, 4, 1, true, true}, ZERO_TIER_HOST, 0},
+};
+
+START_TEST(tiers)
+{
+	const struct tier_case *want = &tier_cases[_i];
+	enum zero_tier tier = zero_sizing_tier(&want->flatten);
+
+	ck_assert_str_eq(zero_tier_name(tier), zero_tier_name(want->tier));
+	ck_assert_uint_eq(zero_tier_need(tier, &want->flatten), want->need);
+}
+END_TEST
+
+/* Room is what the budget has left once all of the stage is there. */
+START_TEST(device_tier)
+{
+	struct zero_sizing sizing = {.world = 4, .stage = 2};
+	uint64_t taken;
+
+	zero_sizing_group(&sizing, second_runs, 2);
+	taken = zero_sizing_total(&sizing);
+	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 16384, M),
+			 ZERO_TIER_DEVICE);
+	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 16383, M),
+			 ZERO_TIER_DISTRIBUTED);
+	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 4096, M),
+			 ZERO_TIER_DISTRIBUTED);
+	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 4095, M), ZERO_TIER_HOST);
+	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken - 1, M), ZERO_TIER_HOST);
+	ck_assert_int_eq(zero_sizing_device_tier(&sizing, ZERO_FLATTEN_DEVICE, 0, M),
+			 ZERO_TIER_DEVICE);
+}
+END_TEST
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+START_TEST(groups_by_name)
+{
+	static const struct {
+		const char *name, *group;
+	} names[] = {
+		{"transformer.h.0.attn.weight", "transformer.h.0."},
+		{"transformer.h.11.mlp.2.bias", "transformer.h.11."},
+		{"0.weight", "0."},
+		{"transformer.wte.weight", "transformer.wte.weight"},
+		{"h2.w", "h2.w"},
+		{"2h.w", "2h.w"},
+		{"a..b", "a..b"},
+		/* a number at the end names a tensor */
+		{"experts.3", "experts.3"},
+		{"a.", "a."},
+		{"", ""},
+	};
+
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+		ck_assert_msg(model_group_length(names[i].name) == strlen(names[i].group),
+			      "%s: %zu", names[i].name, model_group_length(names[i].name));
+}
+END_TEST
+
+START_TEST(a_model)
+{
+	/* the layers' tensors are not side by side, and "h.1" is no part of "h.10" */
+	static const zero_tensor tensors[] = {
+		{.name = "h.1.w", .dtype = ZERO_F32, .ndim = 2, .shape = {64, 64}},
+		{.name = "h.10.w", .dtype = ZERO_F32, .ndim = 1, .shape = {2048}},
+		{.name = "steps", .dtype = ZERO_I64, .ndim = 0},
+		{.name = "h.1.b", .dtype = ZERO_F32, .ndim = 1, .shape = {4096}},
+		{.name = "h.10.none", .dtype = ZERO_F32, .ndim = 2, .shape = {SIZE_MAX, 0}},
+		{.name = "twice", .dtype = ZERO_F64, .ndim = 1, .shape = {1024}},
+	};
+	struct model_layout layout = {
+		.world = 2, .stage = 3, .mode = ZERO_LAYOUT_GROUPED, .bucket = M};
+	const zero_tensor *list[6];
+	uint64_t bytes[ZERO_MEM_KINDS];
+	struct model model;
+
+	for (size_t i = 0; i < 6; i++)
+		list[i] = &tensors[i];
+	ck_assert_int_eq(model_size(list, 6, &layout, &model), ZERO_OK);
+	ck_assert_uint_eq(model.tensors, 6);
+	ck_assert_uint_eq(model.groups, 4);
+	ck_assert_uint_eq(model.elements, 8192 + 2048 + 1 + 1024);
+	ck_assert_uint_eq(model.bytes, 4 * (8192 + 2048) + 8 + 8192);
+	zero_sizing_bytes(&model.sizing, bytes);
+	ck_assert_uint_eq(bytes[ZERO_MEM_SHARDS], 16384 + 4096 + 4096 + 4096);
+	/* "h.1." has 32768 bytes, "h.10." and "twice" 8192 */
+	ck_assert_uint_eq(bytes[ZERO_MEM_GATHERED], 32768 + 8192);
+	/* neither f64 nor integers are trained */
+	ck_assert_uint_eq(bytes[ZERO_MEM_OPTIMIZER], 2 * (16384 + 4096));
+	ck_assert_uint_eq(bytes[ZERO_MEM_GRADIENTS], 16384 + 4096 + 32768 + 8192);
+
+	layout.mode = ZERO_LAYOUT_SINGLE;
+	ck_assert_int_eq(model_size(list, 6, &layout, &model), ZERO_OK);
+	ck_assert_uint_eq(model.sizing.largest_flat, 16384);
+	ck_assert_int_eq(model_size(list, 0, &layout, &model), ZERO_OK);
+	ck_assert_uint_eq(model.sizing.shards, 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("sizing");
+	TCase *tcase = tcase_create("sizing");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_test(tcase, threshold);
+	tcase_add_test(tcase, exchange);
+	tcase_add_loop_test(tcase, bytes_by_kind, 0,
+			    (int)(sizeof expectations / sizeof expectations[0]));
+	tcase_add_test(tcase, two_largest);
+	tcase_add_test(tcase, nothing_and_too_much);
+	tcase_add_loop_test(tcase, tiers, 0, (int)(sizeof tier_cases / sizeof tier_cases[0]));
+	tcase_add_test(tcase, device_tier);
+	tcase_add_test(tcase, groups_by_name);
+	tcase_add_test(tcase, a_model);
+	suite_add_tcase(suite, tcase);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
