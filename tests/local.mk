@@ -32,8 +32,7 @@ SCRIPT_TESTS = \
 	tests/gpt/bad.sh \
 	tests/gpt/reference.sh \
 	tests/gpt/stages.sh \
-	tests/readme.sh \
-	tests/slurm/launch.sh
+	tests/readme.sh
 
 if HAVE_JANSSON
 UNIT_TESTS += tests/unit/test_files
@@ -58,7 +57,6 @@ EXTRA_DIST += \
 	tests/common.sh \
 	tests/gpt/gpt.sh \
 	tests/launcher/run.sh \
-	tests/slurm/cluster.sh \
 	tests/gpt/reference.py \
 	tests/ranks/run.sh \
 	tests/unit/without_check.sh \

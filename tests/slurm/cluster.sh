@@ -5,18 +5,41 @@
 # shellcheck source=tests/common.sh
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
-need slurm mpi
+need slurm yaml mpi
 for command in slurmctld slurmd munge srun; do
 	need_command "$command" slurm
 done
 ((EUID == 0)) || skip slurm "only root can start slurmd"
 mountpoint -q /sys/fs/cgroup || skip slurm "slurmd wants control groups, and none are mounted"
 
+munge_answers() {
+	timeout 5 munge -n </dev/null >/dev/null 2>&1
+}
+
+# One that was killed leaves a socket behind, which only --force takes over.
+start_munge() {
+	munge_answers || timeout 20 service munge start </dev/null >/dev/null 2>&1
+	munge_answers || timeout 20 runuser -u munge -- munged --force </dev/null >/dev/null 2>&1
+	munge_answers || skip slurm "munge does not start"
+}
+
+# In a process namespace of its own nothing outlives the test, and what it kills is its own.
+if [[ -z ${CLUSTER_ALONE-} ]]; then
+	start_munge
+	alone=(unshare --pid --fork --kill-child --mount-proc)
+	if "${alone[@]}" true 2>/dev/null; then
+		CLUSTER_ALONE=yes exec "${alone[@]}" bash "$0" "$@"
+	fi
+fi
+
 nodes=(n1 n2 n3)
+libzero=$top_builddir/lib/.libs/libzero.so
 scratch
 export SLURM_CONF=$scratch/slurm.conf
 # What this shell may have inherited from a job that it runs in.
-unset "${!SLURM_JOB@}" "${!SLURM_STEP@}" SLURM_PROCID SLURM_NTASKS SLURM_MPI_TYPE
+for name in "${!SLURM_@}" "${!ZERO_@}"; do
+	[[ $name == SLURM_CONF || $name == ZERO_HAVE || $name == ZERO_REQUIRE ]] || unset "$name"
+done
 # These nodes are one machine: Open MPI finds the others by the loopback device.
 export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_mpi_yield_when_idle=1
 
@@ -26,7 +49,7 @@ free_ports() {
 	taken=" $(awk '$4 == "0A" {split($2, at, ":"); print at[2]}' /proc/net/tcp /proc/net/tcp6 |
 		while read -r port; do echo $((16#$port)); done | tr '\n' ' ') "
 	for _ in {1..50}; do
-		first=$((20000 + RANDOM % 10000))
+		first=$((10000 + RANDOM % 6000)) # the plugin's MASTER_PORT begins at 16384
 		for ((port = first; port < first + $1; port++)); do
 			[[ $taken == *" $port "* ]] && continue 2
 		done
@@ -36,16 +59,28 @@ free_ports() {
 	fail "no $1 free ports"
 }
 
+# Slurm's configuration: the submit host's in $scratch, each node's in $scratch/NODE. They differ in
+# plugstack.conf alone, so that a node can have another zero.yaml, or a broken one. Jobs have other
+# numbers than those of a cluster beside this one, since Open MPI's shared memory and MASTER_PORT are
+# named after them.
 write_config() {
-	local host port
+	local host port node folder first_job=$((RANDOM * 1000 + 1))
 	host=$(hostname -s)
 	port=$(free_ports 4)
-	cat >"$SLURM_CONF" <<CONF
+	mkdir -p "$scratch/dev"
+	if ! mknod "$scratch/dev/nvidia0" c 195 0 || ! mknod "$scratch/dev/nvidia1" c 195 1; then
+		skip slurm "no device nodes can be made in $scratch"
+	fi
+	for node in "" "${nodes[@]}"; do
+		folder=$scratch${node:+/$node}
+		mkdir -p "$folder"
+		cat >"$folder/slurm.conf" <<CONF
 ClusterName=zero
 SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$port
 SlurmUser=root
 AuthType=auth/munge
+DebugFlags=NO_CONF_HASH
 StateSaveLocation=$scratch/state
 SlurmdSpoolDir=$scratch/spool/%n
 SlurmctldPidFile=$scratch/slurmctld.pid
@@ -60,11 +95,57 @@ SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
 ReturnToService=2
 MpiDefault=none
-PlugStackConfig=$scratch/plugstack.conf
-NodeName=n[1-3] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 3))] CPUs=8 RealMemory=4000
+FirstJobId=$first_job
+SchedulerParameters=bf_interval=1,sched_min_interval=50000
+KillWait=5
+GresTypes=gpu
+PlugStackConfig=$folder/plugstack.conf
+NodeName=n[1-3] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 3))] CPUs=8 RealMemory=4000 Gres=gpu:2
 PartitionName=test Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
+PartitionName=small Nodes=n[1-3] MaxTime=INFINITE State=UP
 CONF
-	: >"$scratch/plugstack.conf"
+		cat >"$folder/gres.conf" <<CONF
+AutoDetect=off
+NodeName=n[1-3] Name=gpu File=$scratch/dev/nvidia[0-1]
+CONF
+		: >"$folder/plugstack.conf"
+	done
+}
+
+# plugin_on: from the next command and step on, as $plugin_mode says: optional, as without a word, or
+# required. The submit host and each node have a zero.yaml of their own, by which tasks load the library
+# of this build. What NVML's stand-in says of a node's GPUs is $scratch/NODE.gpus; without that file
+# there are none.
+plugin_on() {
+	local node folder
+	for node in "" "${nodes[@]}"; do
+		folder=$scratch${node:+/$node}
+		echo "${plugin_mode-optional} $scratch/spank_zero.so config=$folder/zero.yaml" \
+			"nvml=$scratch/nvml.so" >"$folder/plugstack.conf"
+	done
+	write_yaml <<<"defaults: {preload_path: $libzero}"
+}
+
+plugin_off() {
+	local node
+	for node in "" "${nodes[@]}"; do
+		: >"$scratch${node:+/$node}/plugstack.conf"
+	done
+}
+
+# write_yaml [NODE...] <YAML: the file of these nodes, or of all and the submit host. Its first line,
+# `version: 1`, is written here.
+write_yaml() {
+	local text node
+	text=$(cat)
+	(($#)) || set -- "" "${nodes[@]}"
+	for node; do
+		printf 'version: 1\n%s\n' "$text" >"$scratch${node:+/$node}/zero.yaml"
+	done
+}
+
+no_daemons() {
+	! pgrep -f "slurm(ctl|step)?d.*$scratch" >/dev/null
 }
 
 cluster_stop() {
@@ -72,47 +153,110 @@ cluster_stop() {
 	for pid in "$scratch"/*.pid; do
 		[[ -s $pid ]] && kill "$(<"$pid")" 2>/dev/null
 	done
-	for _ in {1..150}; do
-		pgrep -f "slurm(ctl|step)?d.*$scratch" >/dev/null || break
-		sleep 0.1
-	done
+	within 15 no_daemons
 	pkill -KILL -f "slurm(ctl|step)?d.*$scratch"
+	# What is left of steps is known by its folder, and what they run by its environment.
+	for pid in $({
+		find /proc/[0-9]*/cwd -maxdepth 0 -lname "$scratch*"
+		grep -lz "^SLURM_CONF=$scratch/" /proc/[0-9]*/environ
+	} 2>/dev/null | cut -d/ -f3); do
+		[[ $pid == "$$" ]] || kill -KILL "$pid" 2>/dev/null
+	done
 	rm -rf "$scratch"
 }
 
-# What the daemons wrote, for a test that fails.
+# What the cluster does and what the daemons wrote, for a test that fails.
 cluster_logs() {
-	tail -n 20 "$scratch"/*.log >&2
-}
-
-munge_answers() {
-	timeout 5 munge -n </dev/null >/dev/null 2>&1
-}
-
-# One that was killed leaves a socket behind, which only --force takes over.
-start_munge() {
-	munge_answers || timeout 20 service munge start </dev/null >/dev/null 2>&1
-	munge_answers || timeout 20 runuser -u munge -- munged --force </dev/null >/dev/null 2>&1
-	munge_answers || skip slurm "munge does not start"
+	{
+		timeout 10 sinfo -N -o '%N %P %T %E'
+		timeout 10 squeue
+		tail -n 20 "$scratch"/*.log
+	} >&2
 }
 
 cluster_start() {
 	local node
 	mkdir "$scratch/state"
+	cp "$top_builddir/spank/.libs/spank_zero.so" "$top_builddir/tests/double/.libs/nvml.so" \
+		"$scratch" || fail "the plugin is not built"
 	for node in "${nodes[@]}"; do
 		mkdir -p "$scratch/spool/$node" "$scratch/tmp/$node"
 	done
 	write_config
 	trap cluster_stop EXIT
-	start_munge
 	slurmctld -f "$SLURM_CONF" || fail "slurmctld does not start"
 	for node in "${nodes[@]}"; do
-		slurmd -f "$SLURM_CONF" -N "$node" || fail "slurmd of $node does not start"
+		slurmd -f "$scratch/$node/slurm.conf" -N "$node" || fail "slurmd of $node does not start"
 	done
-	for _ in {1..100}; do
-		[[ $(sinfo -h -o %D -t idle 2>/dev/null) == "${#nodes[@]}" ]] && return
-		sleep 0.2
+	wait_for 60 all_idle
+}
+
+# ---- waiting
+
+# within SECONDS COMMAND...: tries until it succeeds; if it does not in that time, this fails.
+within() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@" 2>/dev/null; do
+		((SECONDS <= end)) || return
+		sleep 0.1
 	done
+}
+
+# wait_for SECONDS COMMAND...: the same, but then it is the test that fails.
+wait_for() {
+	within "$@" && return
 	cluster_logs
-	fail "the cluster's nodes did not come up: $(sinfo 2>&1)"
+	fail "waited $1 s in vain for: ${*:2}"
+}
+
+# all_idle: so are the nodes.
+all_idle() {
+	[[ $(sinfo -h -p test -o %D -t idle) == "${#nodes[@]}" ]]
+}
+
+# are_over JOB...
+are_over() {
+	local jobs=$* left
+	left=$(squeue -h -j "${jobs// /,}") && [[ -z $left ]]
+}
+
+# no_steps: none runs.
+no_steps() {
+	local left
+	left=$(squeue -h -s -o %i) && [[ -z $left ]]
+}
+
+# ---- running
+
+# run COMMAND...: leaves its $status, the seconds that it $took, and what it said in $scratch/out and
+# $scratch/err.
+run() {
+	took=$SECONDS
+	timeout -k 5 120 "$@" >"$scratch/out" 2>"$scratch/err"
+	status=$?
+	# shellcheck disable=SC2034 # for the test
+	took=$((SECONDS - took))
+}
+
+# run_all COMMAND...: and what it said on standard error is in $scratch/out too, at the end.
+run_all() {
+	run "$@"
+	cat "$scratch/err" >>"$scratch/out"
+}
+
+# ran WHAT COMMAND...: so, and it ends well.
+ran() {
+	local what=$1
+	shift
+	run_all "$@"
+	check "$what" "$status"
+}
+
+# check WHAT STATUS: of the command that just ran, whose output is in $scratch/out.
+check() {
+	(($2 == 0)) && return
+	cat "$scratch/out" >&2
+	cluster_logs
+	fail "$1 ended with status $2"
 }

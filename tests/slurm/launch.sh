@@ -10,14 +10,6 @@ gpt=$top_builddir/examples/gpt
 train=(--text "$top_srcdir/LICENSE" --layers 2 --heads 2 --width 32 --context 32 --steps 5)
 cluster_start
 
-# check WHAT STATUS: of the command that just ran, whose output is in $scratch/out.
-check() {
-	(($2 == 0)) && return
-	cat "$scratch/out" >&2
-	cluster_logs
-	fail "$1 ended with status $2"
-}
-
 losses() {
 	sed 's/.*"loss_bits": "\([0-9a-f]*\)".*/\1/' "$1"
 }
@@ -27,17 +19,13 @@ same_losses() {
 	diff <(losses "$scratch/mpirun.json") <(losses "$1") >&2 || fail "$1 has other losses"
 }
 
-timeout 120 "$ZERORUN" -n 3 "$gpt" "${train[@]}" --log "$scratch/mpirun.json" >"$scratch/out" 2>&1
-check "zerorun -n 3" $?
+ran "zerorun -n 3" "$ZERORUN" -n 3 "$gpt" "${train[@]}" --log "$scratch/mpirun.json"
 
-timeout 120 "$ZERORUN" --slurm -N 3 -n 3 "$gpt" "${train[@]}" --log "$scratch/zerorun.json" \
-	>"$scratch/out" 2>&1
-check "zerorun --slurm" $?
+ran "zerorun --slurm" "$ZERORUN" --slurm -N 3 -n 3 "$gpt" "${train[@]}" \
+	--log "$scratch/zerorun.json"
 same_losses "$scratch/zerorun.json"
 
-timeout 120 srun --mpi=pmix -N 2 -n 3 "$gpt" "${train[@]}" --log "$scratch/srun.json" \
-	>"$scratch/out" 2>&1
-check "srun --mpi=pmix" $?
+ran "srun --mpi=pmix" srun --mpi=pmix -N 2 -n 3 "$gpt" "${train[@]}" --log "$scratch/srun.json"
 same_losses "$scratch/srun.json"
 
 # In a batch job, zerorun takes the job's nodes and tasks.
@@ -50,13 +38,40 @@ check "sbatch with zerorun inside" $?
 same_losses "$scratch/batch.json"
 
 # Started without PMIx, each rank would take itself for the only one.
-timeout 60 srun --mpi=none -n 2 "$gpt" "${train[@]}" >"$scratch/out" 2>&1 &&
-	fail "srun without PMIx ended well"
+run_all srun --mpi=none -n 2 "$gpt" "${train[@]}"
+((status)) || fail "srun without PMIx ended well"
 grep -q 'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=pmix' "$scratch/out" ||
 	fail "no advice for srun without PMIx: $(<"$scratch/out")"
 
 # One task is a job of one rank, in a step or in the batch script itself.
-timeout 60 srun --mpi=none -n 1 "$gpt" "${train[@]}" >"$scratch/out" 2>&1
-check "srun of one task without PMIx" $?
+ran "srun of one task without PMIx" srun --mpi=none -n 1 "$gpt" "${train[@]}"
 timeout 60 sbatch --wait -n 2 -o "$scratch/out" --wrap "'$gpt' ${train[*]@Q}" >/dev/null
 check "a batch script that starts no ranks" $?
+
+# ---- the same with the plugin ------------------------------------------------------------------
+
+plugin_on
+printf 'version: 1\ndefaults: {stream_threshold: 1M}\n' >"$scratch/own.yaml"
+cat >"$scratch/job.sh" <<JOB
+#!/bin/bash
+#SBATCH --zero-stage=3
+srun --zero-config="$scratch/own.yaml" "$gpt" ${train[*]@Q} --log "$scratch/plugin.json"
+srun --zero-stage=1 "$gpt" ${train[*]@Q} --log "$scratch/plugin1.json"
+"$ZERORUN" --zero-stage=2 "$gpt" ${train[*]@Q} --log "$scratch/plugin2.json"
+JOB
+timeout 120 sbatch --wait -N 3 -n 3 --zero-stream-chunk=64K -o "$scratch/out" "$scratch/job.sh" \
+	>/dev/null
+check "sbatch with the plugin" $?
+for log in plugin plugin1 plugin2; do
+	same_losses "$scratch/$log.json"
+done
+
+# A batch script may start the ranks itself, with the options that its job was given.
+cat >"$scratch/job.sh" <<JOB
+#!/bin/bash
+mpirun --oversubscribe -n 3 "$gpt" ${train[*]@Q} --log "$scratch/ranks.json"
+JOB
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 sbatch --wait -N 3 -n 3 \
+	--zero-stage=2 -o "$scratch/out" "$scratch/job.sh" >/dev/null
+check "sbatch with mpirun inside, and the plugin" $?
+same_losses "$scratch/ranks.json"

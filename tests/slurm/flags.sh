@@ -1,0 +1,281 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Each option through sbatch, salloc and srun, as a flag, a variable, in a user's file and in each
+# section of the site's, with every layer over the one below, as the tasks are told on each node.
+# shellcheck source=tests/slurm/cluster.sh
+. "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
+# shellcheck source=tests/slurm/table.sh
+. "$top_srcdir/tests/slurm/table.sh"
+read_table
+cluster_start
+plugin_on
+
+# n3 has no GPU.
+echo 'gpu GPU-1 60G 80G Test Big 80GB' >"$scratch/n1.gpus"
+echo 'gpu GPU-2 20G 24G Test Small' >"$scratch/n2.gpus"
+
+# ---- help
+
+for command in sbatch salloc srun; do
+	help=$("$command" --help 2>&1 | tr -s ' \n' ' ')
+	for name in "${!flag_of[@]}"; do
+		line="${flag_of[$name]}=${argument_of[$name]} ${help_of[$name]}"
+		[[ $help == *" $line "* ]] || fail "$command --help does not say: $line"
+	done
+	[[ $help == *" --zero shard "* && $help == *" --no-zero no "* ]] ||
+		fail "$command --help has no --zero or no --no-zero"
+done
+
+# ---- what is not built yet is refused before it waits in a queue
+
+built=()
+for name in "${names[@]}"; do
+	value "$name" 1
+	if "$ZERORUN" --show-config "$scratch/zero.yaml" "${flag_of[$name]}=$value" >/dev/null \
+		2>"$scratch/refused"; then
+		built+=("$name")
+		continue
+	fi
+	sed -i 's/^zerorun: //' "$scratch/refused"
+	grep -q 'which this version cannot do' "$scratch/refused" || fail "$(<"$scratch/refused")"
+	for command in "sbatch --wrap=true" "srun true" "salloc true"; do
+		read -ra words <<<"$command"
+		said=$("${words[0]}" "${flag_of[$name]}=$value" "${words[@]:1}" 2>&1) &&
+			fail "$command takes ${flag_of[$name]}=$value, which is not built"
+		[[ $said == "${words[0]}: error: spank_zero: $(<"$scratch/refused")" ]] ||
+			fail "$command ${flag_of[$name]}=$value says: $said"
+	done
+done
+((${#built[@]} > 5)) || fail "hardly any option is built: ${built[*]}"
+names=("${built[@]}")
+for layer in 5 6; do
+	{ echo 'version: 1' && defaults "$layer"; } >"$scratch/own$layer.yaml"
+done
+
+# ---- what tasks are told
+
+# shellcheck disable=SC2016 # for the task's shell
+task='printf "%s %s\n" "$SLURMD_NODENAME" "$ZERO_RESOLVED"'
+three=(-N 3 -n 3 /bin/sh -c "$task")
+
+# tells FILE NODE: what the task on the node was told, into the array told
+declare -A told
+tells() {
+	local words word text
+	read -ra words < <(grep "^$2 " "$1")
+	((${#words[@]} > 1)) || {
+		cat "$1" >&2
+		cluster_logs
+		fail "$what: no zero in the task on $2"
+	}
+	told=()
+	for word in "${words[@]:1}"; do
+		text=${word#*=}
+		while [[ $text =~ ^(.*)%([0-9A-Fa-f]{2})(.*)$ ]]; do
+			text=${BASH_REMATCH[1]}$(printf '%b' "\\x${BASH_REMATCH[2]}")${BASH_REMATCH[3]}
+			# the only percent signs that values have here stand at their end
+			[[ ${BASH_REMATCH[1]} == *%* ]] || break
+		done
+		told[${word%%=*}]=$text
+	done
+}
+
+# is NODE NAME VALUE
+is() {
+	bytes "$3"
+	# what auto comes to is the node's own
+	[[ $bytes == auto && ${told[$2]} =~ ^[0-9]+$ && $2 == stream_threshold ]] && return
+	[[ ${told[$2]-nothing} == "$bytes" ]] ||
+		fail "$what: $2 is '${told[$2]-nothing}' on $1, not '$bytes'"
+}
+
+# told WHAT LAYER1 LAYER2 LAYER3 [CONFIG]: tasks whose output is in $scratch/out had the values of
+# these layers on n1, n2 and n3
+told() {
+	local what=$1 node name config=${5-}
+	shift
+	for node in "${nodes[@]}"; do
+		tells "$scratch/out" "$node"
+		for name in "${names[@]}"; do
+			value "$name" "$1"
+			is "$node" "$name" "$value"
+		done
+		is "$node" config "$config"
+		shift
+	done
+}
+
+# ---- alone, each turns zero on, and changes nothing else
+
+# alone NAME VALUE: both in the background, into $scratch/NAME.flag and $scratch/NAME.variable
+alone() {
+	local step=(timeout 60 srun --jobid="$job" --overlap -N 1 -n 1 -w n1)
+	"${step[@]}" "${flag_of[$1]}=$2" /bin/sh -c "$task" >"$scratch/$1.flag" 2>&1 </dev/null &
+	env "${variable_of[$1]}=$2" "${step[@]}" /bin/sh -c "$task" \
+		>"$scratch/$1.variable" 2>&1 </dev/null &
+}
+
+was_alone() {
+	local name=$1 layer=$2 form what other
+	for form in flag variable; do
+		what="$name as a $form alone"
+		tells "$scratch/$name.$form" n1
+		for other in "${names[@]}"; do
+			value "$other" 0
+			[[ $other == "$name" ]] && value "$other" "$layer"
+			is n1 "$other" "$value"
+		done
+		is n1 config ""
+	done
+}
+
+salloc --no-shell -N 3 -n 3 2>"$scratch/err" || fail "no allocation: $(<"$scratch/err")"
+job=$(squeue -h -o %A)
+for name in "${names[@]}"; do
+	value "$name" 1
+	alone "$name" "$value"
+done
+alone config "$scratch/own5.yaml"
+wait
+scancel "$job"
+for name in "${names[@]}"; do
+	was_alone "$name" 1
+done
+for form in flag variable; do
+	what="config as a $form alone"
+	tells "$scratch/config.$form" n1
+	for name in "${names[@]}"; do
+		value "$name" 5
+		is n1 "$name" "$value"
+	done
+	is n1 config "$scratch/own5.yaml"
+done
+
+# ---- layer over layer
+
+# site LAYER: the site's file with its layers up to that one
+site() {
+	if (($1 >= 1)); then
+		defaults 1
+	else
+		echo 'defaults:'
+	fi
+	echo "  preload_path: $libzero"
+	(($1 >= 2)) && printf 'gpus:\n  "*Big*":\n%s\n  "Test Small":\n%s\n' \
+		"$(defaults 2 '    ')" "$(defaults 8 '    ')"
+	(($1 >= 3)) && printf 'partitions:\n  test:\n%s\n' "$(defaults 3 '    ')"
+	(($1 >= 4)) && printf 'nodes:\n  n1:\n%s\n  "n[2,04-9]":\n%s\n' \
+		"$(defaults 4 '    ')" "$(defaults 8 '    ')"
+}
+
+# use_site LAYER
+use_site() {
+	site "$1" | write_yaml
+	"$ZERORUN" --check-config "$scratch/zero.yaml" >"$scratch/out" 2>&1
+	check "zerorun --check-config of layer $1" $?
+}
+
+ran "compiled defaults" srun --zero "${three[@]}"
+told "compiled defaults" 0 0 0
+use_site 1
+ran defaults srun --zero "${three[@]}"
+told defaults 1 1 1
+use_site 2
+ran gpus srun --zero --gres=gpu:1 "${three[@]}"
+told gpus 2 8 1
+use_site 3
+ran partitions srun --zero --gres=gpu:1 "${three[@]}"
+told partitions 3 3 3
+ran "another partition" srun --zero -p small --gres=gpu:1 "${three[@]}"
+told "another partition" 2 8 1
+use_site 4
+ran nodes srun --zero --gres=gpu:1 "${three[@]}"
+told nodes 4 8 3
+ran "a user's file" srun --gres=gpu:1 --zero-config="$scratch/own5.yaml" "${three[@]}"
+told "a user's file" 5 5 5 "$scratch/own5.yaml"
+
+export ZERO_CONFIG=$scratch/own5.yaml
+ran "a user's file by variable" srun --gres=gpu:1 "${three[@]}"
+told "a user's file by variable" 5 5 5 "$scratch/own5.yaml"
+ran "two files" srun --gres=gpu:1 --zero-config="$scratch/own6.yaml" "${three[@]}"
+told "two files" 6 6 6 "$scratch/own6.yaml"
+variables 6
+flags 7
+ran variables env "${variables[@]}" srun --gres=gpu:1 "${three[@]}"
+told variables 6 6 6 "$scratch/own5.yaml"
+ran flags env "${variables[@]}" srun --gres=gpu:1 "${flags[@]}" "${three[@]}"
+told flags 7 7 7 "$scratch/own5.yaml"
+
+# ---- the same by salloc and sbatch: steps inside have it without a word
+
+unset ZERO_CONFIG
+inside=(srun /bin/sh -c "$task")
+own=--zero-config=$scratch/own5.yaml
+
+# batch NAME COMMAND...: a job that prints into $scratch/batch.NAME; --export=NONE leaves it no PATH
+batch() {
+	local name=$1
+	shift
+	cat >"$scratch/$name.sh" <<JOB
+#!/bin/bash
+$comments
+$(command -v srun) /bin/sh -c '$task'
+echo ended
+JOB
+	timeout 60 "$@" -N 3 -n 3 -o "$scratch/batch.$name" "$scratch/$name.sh" >"$scratch/out" 2>&1
+	check "sbatch of $name" $?
+}
+
+comments=
+batch yaml sbatch --zero
+batch flags env "${variables[@]}" sbatch "$own" "${flags[@]}"
+batch variables env ZERO_CONFIG="$scratch/own5.yaml" "${variables[@]}" sbatch
+batch none env "${variables[@]}" sbatch --export=NONE "$own" "${flags[@]}"
+comments=$(for flag in "$own" "${flags[@]}"; do echo "#SBATCH \"$flag\""; done)
+batch comments sbatch
+
+ran "salloc --zero" salloc --zero -N 3 -n 3 "${inside[@]}"
+told "salloc --zero" 4 8 3
+ran "salloc, variables" env ZERO_CONFIG="$scratch/own5.yaml" "${variables[@]}" \
+	salloc -N 3 -n 3 "${inside[@]}"
+told "salloc, variables" 6 6 6 "$scratch/own5.yaml"
+ran "salloc, flags" env "${variables[@]}" salloc "$own" "${flags[@]}" -N 3 -n 3 "${inside[@]}"
+told "salloc, flags" 7 7 7 "$scratch/own5.yaml"
+# what srun itself is given comes before what salloc was
+flags 8
+ran "salloc, flags of srun" salloc "${flags[@]}" -N 3 -n 3 srun "$own" "${flags[@]}" \
+	"${inside[@]:1}"
+told "salloc, flags of srun" 8 8 8 "$scratch/own5.yaml"
+
+# was_batch NAME LAYER1 LAYER2 LAYER3 [CONFIG]
+was_batch() {
+	local name=$1
+	wait_for 60 grep -q '^ended$' "$scratch/batch.$name"
+	cp "$scratch/batch.$name" "$scratch/out"
+	shift
+	told "sbatch, $name" "$@"
+}
+
+was_batch yaml 4 8 3
+was_batch flags 7 7 7 "$scratch/own5.yaml"
+was_batch variables 6 6 6 "$scratch/own5.yaml"
+was_batch none 7 7 7 "$scratch/own5.yaml"
+was_batch comments 7 7 7 "$scratch/own5.yaml"
+
+# ---- the batch script itself, whose mpirun hands its options on to ranks
+
+# shellcheck disable=SC2016 # for the script
+printf '#!/bin/sh\necho "$ZERO_RESOLVED"\n' >"$scratch/script"
+ran "sbatch --export=NONE" sbatch -W -Q -n 1 --export=NONE --zero-stage=1 --zero-stream-chunk=7M \
+	-o "$scratch/script.out" "$scratch/script"
+grep -q '^stage=1 stream_chunk=7340032 ' "$scratch/script.out" ||
+	fail "after --export=NONE a batch script is told: $(<"$scratch/script.out")"
+
+# ---- the plugin's line twice, as where a site includes it twice
+
+for node in "" "${nodes[@]}"; do
+	sed -i p "$scratch${node:+/$node}/plugstack.conf"
+done
+ran "srun with the plugin's line twice" srun --zero-stage=1 "${three[@]}"
+[[ $(grep -c '^n[123] stage=1 ' "$scratch/out") == 3 && ! -s $scratch/err ]] ||
+	fail "with the plugin's line twice: $(<"$scratch/out")"

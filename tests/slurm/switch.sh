@@ -1,0 +1,235 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What turns zero on and off: flags and variables of a job and of the steps inside it, and the site's
+# `enabled`. A step without zero inside a job with it has nothing of it.
+# shellcheck source=tests/slurm/cluster.sh
+. "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
+cluster_start
+plugin_on
+env=$(command -v env)
+library=$(ldd "$env" | awk '/libc\.so/ {print $3}') # one that is loaded anyway
+
+# ---- what a task has, by the output of env
+
+# lines FILE EXTENDED_REGEX
+lines() {
+	grep -E "$2" "$1"
+}
+
+wrong() {
+	{
+		echo "$1:"
+		grep -E '^(ZERO|RANK|WORLD|LOCAL|MASTER|LD_|PMI|SLURM_ZERO|SLURM_MPI|SLURM_KILL)' "$1"
+		cat "$1.err"
+	} >&2
+	cluster_logs
+	fail "lines ${BASH_LINENO[*]}: $2"
+}
+
+# on FILE STAGE
+on() {
+	[[ $(cat "$1.status") == 0 ]] || wrong "$1" "it failed"
+	lines "$1" "^ZERO_RESOLVED=stage=$2 " >/dev/null || wrong "$1" "zero is not on at stage $2"
+	for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT PMIX_RANK \
+		"LD_PRELOAD=$libzero" SLURM_MPI_TYPE=pmix SLURM_KILL_BAD_EXIT=1; do
+		lines "$1" "^${name%%=*}=${name#*=}" >/dev/null ||
+			lines "$1" "^$name=" >/dev/null || wrong "$1" "no $name"
+	done
+}
+
+# What Slurm says of its own when it is busy.
+busy='^salloc: |^srun: ([Jj]ob [0-9]+ |Step created for )'
+
+# off FILE [REGEX]: but for lines like that
+off() {
+	local ours='^(ZERO_RESOLVED|LD_PRELOAD|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE)='
+	ours+='|^(MASTER_ADDR|MASTER_PORT|PMIX_RANK|SLURM_MPI_TYPE|SLURM_KILL_BAD_EXIT)='
+	[[ $(cat "$1.status") == 0 ]] || wrong "$1" "it failed"
+	grep -qvE "$busy" "$1.err" && wrong "$1" "it was not silent"
+	lines "$1" '^SLURM_PROCID=0' >/dev/null || wrong "$1" "it is no task"
+	lines "$1" "$ours" | grep -vE "${2-^$}" && wrong "$1" "zero is not off"
+}
+
+# ---- the same steps in jobs of all kinds
+
+cat >"$scratch/steps.sh" <<STEPS
+#!/bin/bash
+cd "\$1"
+step() {
+	local out=\$1
+	shift
+	timeout 60 "\$@" >"\$out" 2>"\$out.err" </dev/null
+	echo \$? >"\$out.status"
+}
+step plain srun -n 1 env
+step zero srun -n 1 --zero env
+step stage srun -n 1 --zero-stage=0 env
+step no srun -n 1 --no-zero env
+step both srun -n 1 --no-zero --zero-stage=0 env
+step variable $env ZERO_STAGE=1 srun -n 1 env
+step yes $env ZERO_ENABLED=yes srun -n 1 env
+step enabled_no $env ZERO_ENABLED=no srun -n 1 env
+step flag_over_no $env ZERO_ENABLED=no srun -n 1 --zero-stage=0 env
+step no_over_yes $env ZERO_ENABLED=yes ZERO_STAGE=1 srun -n 1 --no-zero env
+step nested srun -n 1 sh -c 'srun --overlap -n 1 env'
+step nested_stage srun -n 1 --zero sh -c 'srun --overlap -n 1 --zero-stage=0 env'
+step nested_no srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
+step back srun -n 1 --no-zero sh -c 'srun --overlap -n 1 --zero-stage=0 env'
+step own_preload $env LD_PRELOAD=$library srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
+step own_master $env MASTER_ADDR=me MASTER_PORT=9 srun -n 1 --zero \
+	sh -c 'srun --overlap -n 1 --no-zero env'
+step nested_on srun -n 1 --zero sh -c 'srun --overlap -n 1 env'
+step own_kill $env SLURM_KILL_BAD_EXIT=0 srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
+step own_mpi $env SLURM_MPI_TYPE=none SLURM_KILL_BAD_EXIT=0 srun -n 1 --zero env
+step own_mpi_flag srun --mpi=none -n 1 --zero env
+touch ended
+STEPS
+chmod +x "$scratch/steps.sh"
+
+# job NAME COMMAND...: the steps inside it, with their output in $scratch/NAME
+job() {
+	local name=$1
+	shift
+	mkdir -p "$scratch/$name"
+	timeout 100 "$@" "$scratch/steps.sh" "$scratch/$name" >"$scratch/out" 2>&1
+	check "$name" $?
+	wait_for 60 test -e "$scratch/$name/ended"
+}
+
+# What a step's own words make of it, whatever the job says; STAGE is that of --zero alone.
+own_words() {
+	local at=$scratch/$1
+	on "$at/zero" "$2"
+	on "$at/stage" 0
+	off "$at/no"
+	off "$at/both"
+	on "$at/flag_over_no" 0
+	off "$at/no_over_yes"
+	on "$at/nested_stage" 0
+	off "$at/nested_no"
+	on "$at/back" 0
+	off "$at/own_preload" "^LD_PRELOAD=$library\$"
+	off "$at/own_master" '^MASTER_(ADDR=me|PORT=9)$'
+	off "$at/own_kill" '^SLURM_KILL_BAD_EXIT=0$'
+	lines "$at/own_kill" '^SLURM_KILL_BAD_EXIT=0$' >/dev/null ||
+		wrong "$at/own_kill" "the user's own SLURM_KILL_BAD_EXIT is gone"
+	lines "$at/own_mpi" '^PMIX_RANK|^SLURM_MPI_TYPE=pmix|^SLURM_KILL_BAD_EXIT=1' &&
+		wrong "$at/own_mpi" "the user's own SLURM_MPI_TYPE does not count"
+	lines "$at/own_mpi" "^ZERO_RESOLVED=stage=$2" >/dev/null ||
+		wrong "$at/own_mpi" "zero is not on"
+	lines "$at/own_mpi_flag" '^PMIX_RANK' && wrong "$at/own_mpi_flag" "--mpi=none does not count"
+}
+
+job zero_job sbatch --zero-stage=2 -o "$scratch/batch"
+own_words zero_job 2
+at=$scratch/zero_job
+on "$at/plain" 2
+on "$at/variable" 2 # a flag of the job comes before a variable of the step
+on "$at/yes" 2
+on "$at/enabled_no" 2
+on "$at/nested" 2
+on "$at/nested_on" 2
+
+job no_zero_job sbatch --no-zero -o "$scratch/batch"
+own_words no_zero_job 3
+at=$scratch/no_zero_job
+off "$at/plain"
+off "$at/variable"
+off "$at/yes"
+off "$at/enabled_no"
+off "$at/nested"
+
+job plain_job salloc
+own_words plain_job 3
+at=$scratch/plain_job
+off "$at/plain"
+on "$at/variable" 1
+on "$at/yes" 3
+off "$at/nested_on" # the flags were those of the outer step alone
+off "$at/enabled_no"
+off "$at/nested"
+lines "$at/plain" '^SLURM_ZERO' && wrong "$at/plain" "a job without zero was touched"
+
+# ---- a variable of the job, and the site's word
+
+# one NAME COMMAND...: with its output in $scratch/NAME
+one() {
+	local name=$1
+	shift
+	run "$@" </dev/null
+	mv "$scratch/out" "$scratch/$name"
+	mv "$scratch/err" "$scratch/$name.err"
+	echo "$status" >"$scratch/$name.status"
+}
+
+# refused NAME: with one line
+refused() {
+	[[ $(<"$scratch/$1.status") != 0 ]] || wrong "$scratch/$1" "it was not refused"
+	[[ $(wc -l <"$scratch/$1.err") == 1 && ! -s $scratch/$1 ]] ||
+		wrong "$scratch/$1" "there is not one line"
+	lines "$scratch/$1.err" 'error: spank_zero: zero is switched off on this cluster' |
+		grep -qF "$scratch/zero.yaml:2" || wrong "$scratch/$1" "the line does not say why"
+}
+
+# the variable itself does not reach the job, what it came to does
+ZERO_ENABLED=yes sbatch --export=NONE -n 1 -o "$scratch/none" >"$scratch/out" 2>&1 <<JOB
+#!/bin/bash
+$(command -v srun) $env 2>$scratch/none.err
+echo "\$?" >$scratch/none.status
+JOB
+check "sbatch --export=NONE" $?
+
+one a env ZERO_ENABLED=yes salloc -n 1 srun env
+on "$scratch/a" 3
+one b env ZERO_ENABLED=no ZERO_STAGE=1 salloc -n 1 srun env
+off "$scratch/b"
+one c env ZERO_ENABLED=yes salloc -n 1 --no-zero srun env
+off "$scratch/c"
+one d env ZERO_ENABLED=no salloc -n 1 --zero-stage=1 srun env
+on "$scratch/d" 1
+one e env ZERO_ENABLED=yes srun -n 1 env
+on "$scratch/e" 3
+
+one g env SLURM_KILL_BAD_EXIT=0 salloc -n 1 --zero srun env
+lines "$scratch/g" '^SLURM_KILL_BAD_EXIT=0$' >/dev/null ||
+	wrong "$scratch/g" "the user's own SLURM_KILL_BAD_EXIT is gone"
+
+# what is in the environment for a program of its own is no word for Slurm
+one f env ZERO_ISA=scalar ZERO_CHECK=1 srun -n 1 env
+off "$scratch/f"
+
+wait_for 60 test -s "$scratch/none.status"
+on "$scratch/none" 3
+
+write_yaml <<YAML
+enabled: on
+defaults: {preload_path: $libzero, stage: 2}
+YAML
+one a srun -n 1 env
+on "$scratch/a" 2
+one b srun -n 1 --no-zero env
+off "$scratch/b"
+one c env ZERO_ENABLED=no srun -n 1 env
+off "$scratch/c"
+one d salloc -n 1 srun env
+on "$scratch/d" 2
+one e salloc -n 1 --no-zero srun env
+off "$scratch/e"
+one f env ZERO_ENABLED=no salloc -n 1 srun env
+off "$scratch/f"
+one g salloc -n 1 srun --no-zero env
+off "$scratch/g"
+one h salloc -n 1 --no-zero srun --zero-stage=1 env
+on "$scratch/h" 1
+
+write_yaml <<<'enabled: off'
+one a srun -n 1 env
+off "$scratch/a"
+one b srun -n 1 --no-zero env
+off "$scratch/b"
+one c srun -n 1 --zero env
+refused c
+one d env ZERO_STAGE=1 salloc -n 1 env
+refused d
+one e env ZERO_ENABLED=yes sbatch -n 1 --wrap env
+refused e
