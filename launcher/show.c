@@ -41,8 +41,7 @@ static struct size_text known_size(uint64_t bytes, bool known)
 	return known ? size_text(bytes) : (struct size_text){"-"};
 }
 
-/* ---- settings that the nodes have decided
-   ----------------------------------------------------- */
+/* ---- settings that the nodes have decided ---------------------------------------------------- */
 
 static void set(struct zero_settings *settings, int id, const char *text, const char *origin)
 {
@@ -113,8 +112,7 @@ static void warn_unlike(FILE *out, const struct survey *survey)
 	zero_settings_clear(&first);
 }
 
-/* ---- what the ranks will agree on
-   ------------------------------------------------------------- */
+/* ---- what the ranks will agree on ------------------------------------------------------------ */
 
 static struct agreed agree_on_nodes(const struct survey *survey)
 {
@@ -177,8 +175,7 @@ static const char *tier_name(const struct zero_settings *settings, const struct 
 	return zero_tier_name(zero_sizing_device_tier(&model->sizing, setting, budget, chunk));
 }
 
-/* ---- tables
-   ----------------------------------------------------------------------------------- */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
 static void print_node(FILE *out, const struct survey_node *node, const char *tier, int width)
 {
@@ -279,8 +276,7 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 			size_text(total - agreed->budget).text, agreed->node);
 }
 
-/* ---- all of it
-   -------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 /* The option's choices are the layout's modes. */
 _Static_assert((int)ZERO_ALLGATHER_SINGLE == (int)ZERO_LAYOUT_SINGLE &&

@@ -7,11 +7,12 @@ noinst_HEADERS += \
 	lib/layout.h \
 	lib/options.h \
 	lib/options_table.h \
-	lib/sizing.h
+	lib/sizing.h \
+	lib/text.h
 
 # The table of options, and what follows from a budget: shared with launcher and plugin.
 noinst_LTLIBRARIES += lib/liboptions.la
-lib_liboptions_la_SOURCES = lib/dtype.c lib/options.c lib/sizing.c
+lib_liboptions_la_SOURCES = lib/dtype.c lib/options.c lib/sizing.c lib/text.c
 
 # All of libzero, with its inner functions in sight: unit tests link this one.
 noinst_LTLIBRARIES += lib/libzerocore.la

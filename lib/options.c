@@ -1,65 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "options.h"
 #include "options_table.h"
-
-enum { NAME_MAX_LENGTH = 32 }; /* longer ones are like no option's name */
-
-/* Always false, so that a failing function can end with it. */
-__attribute__((format(printf, 3, 4))) static bool fail(char *why, size_t size, const char *format,
-						       ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(why, size, format, arguments);
-	va_end(arguments);
-	return false;
-}
-
-/* Appends to a text that may be cut at `size`; returns the new length. */
-__attribute__((format(printf, 4, 5))) static size_t append(char *text, size_t size, size_t length,
-							   const char *format, ...)
-{
-	va_list arguments;
-	int added;
-
-	if (length >= size)
-		return length;
-	va_start(arguments, format);
-	added = vsnprintf(text + length, size - length, format, arguments);
-	va_end(arguments);
-	return added > 0 ? length + (size_t)added : length;
-}
-
-struct zero_quoted zero_quote(const char *text, size_t length)
-{
-	const size_t most = 60;
-	struct zero_quoted quoted;
-	size_t shown = length, at = 0;
-
-	if (length > most) {
-		shown = most;
-		/* not in the middle of a UTF-8 character */
-		while (shown > most - 4 && ((unsigned char)text[shown] & 0xc0) == 0x80)
-			shown--;
-	}
-	quoted.text[at++] = '\'';
-	for (size_t i = 0; i < shown; i++) {
-		unsigned char byte = (unsigned char)text[i];
-
-		/* U+0080 to U+009F are controls too */
-		if (byte == 0xc2 && i + 1 < shown && ((unsigned char)text[i + 1] & 0xe0) == 0x80)
-			byte = (unsigned char)text[++i] & 0x1f;
-		quoted.text[at++] = byte < 0x20 || byte == 0x7f ? '?' : (char)byte;
-	}
-	memcpy(quoted.text + at, shown < length ? "...'" : "'", shown < length ? 5 : 2);
-	return quoted;
-}
 
 static bool is_digit(char c)
 {
@@ -86,30 +31,19 @@ static unsigned unit_shift(char c)
 	return unit ? 10 * ((unsigned)(unit - units) % 4 + 1) : 0;
 }
 
-int zero_size_format(uint64_t bytes, char *text, size_t size)
-{
-	unsigned unit = 0;
-
-	while (unit < 4 && bytes && bytes % 1024 == 0) {
-		bytes /= 1024;
-		unit++;
-	}
-	return snprintf(text, size, "%llu%.*s", (unsigned long long)bytes, unit > 0,
-			&"KMGT"[unit - (unit > 0)]);
-}
-
 static bool refuse_range(const struct zero_option *option, const char *text, char *why, size_t size)
 {
 	char low[32], high[32];
 
 	if (option->type == ZERO_TYPE_INTEGER)
-		return fail(why, size, "%s is out of range: %llu to %llu is allowed",
-			    zero_quote(text, strlen(text)).text, (unsigned long long)option->min,
-			    (unsigned long long)option->max);
+		return zero_refuse(why, size, "%s is out of range: %llu to %llu is allowed",
+				   zero_quote(text, strlen(text)).text,
+				   (unsigned long long)option->min,
+				   (unsigned long long)option->max);
 	zero_size_format(option->min, low, sizeof low);
 	zero_size_format(option->max, high, sizeof high);
-	return fail(why, size, "%s is out of range: %s to %s is allowed",
-		    zero_quote(text, strlen(text)).text, low, high);
+	return zero_refuse(why, size, "%s is out of range: %s to %s is allowed",
+			   zero_quote(text, strlen(text)).text, low, high);
 }
 
 /* Digits at the start of text; *end is what follows them. False: there are none. */
@@ -133,9 +67,10 @@ static bool parse_integer(const struct zero_option *option, const char *text,
 	bool overflow;
 
 	if (!read_digits(text, &number, &overflow, &end) || *end)
-		return fail(why, size, "%s is not a whole number from %llu to %llu",
-			    zero_quote(text, strlen(text)).text, (unsigned long long)option->min,
-			    (unsigned long long)option->max);
+		return zero_refuse(why, size, "%s is not a whole number from %llu to %llu",
+				   zero_quote(text, strlen(text)).text,
+				   (unsigned long long)option->min,
+				   (unsigned long long)option->max);
 	if (overflow || number < option->min || number > option->max)
 		return refuse_range(option, text, why, size);
 	*value = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = number};
@@ -188,23 +123,24 @@ static bool parse_size(const struct zero_option *option, const char *text, struc
 		return true;
 	}
 	if (suggest_whole(text, whole))
-		return fail(why, size, "%s is not a whole number: write %s", quoted.text, whole);
+		return zero_refuse(why, size, "%s is not a whole number: write %s", quoted.text,
+				   whole);
 	if (!read_digits(text, &number, &overflow, &end))
-		return fail(why, size, "%s is not a size: %s%s", quoted.text, allowed, more);
+		return zero_refuse(why, size, "%s is not a size: %s%s", quoted.text, allowed, more);
 	if (option->type == ZERO_TYPE_SIZE_OR_PERCENT && strcmp(end, "%") == 0) {
 		if (overflow || number > 100)
-			return fail(why, size, "%s is out of range: 0%% to 100%% is allowed",
-				    quoted.text);
+			return zero_refuse(why, size, "%s is out of range: 0%% to 100%% is allowed",
+					   quoted.text);
 		*value = (struct zero_value){.kind = ZERO_VALUE_PERCENT, .number = number};
 		return true;
 	}
 	/* "5" of a GPU is hardly ever five bytes */
 	if (option->type == ZERO_TYPE_SIZE_OR_PERCENT && !*end && number && number <= 100)
-		return fail(why, size, "%s has no unit: write %s%% or %sM", quoted.text, text,
-			    text);
+		return zero_refuse(why, size, "%s has no unit: write %s%% or %sM", quoted.text,
+				   text, text);
 	shift = unit_shift(*end);
 	if (end[shift > 0])
-		return fail(why, size, "%s is not a size: %s%s", quoted.text, allowed, more);
+		return zero_refuse(why, size, "%s is not a size: %s%s", quoted.text, allowed, more);
 	if (overflow || number > UINT64_MAX >> shift || number << shift < option->min ||
 	    number << shift > option->max)
 		return refuse_range(option, text, why, size);
@@ -223,10 +159,11 @@ static bool parse_choice(const struct zero_option *option, const char *text,
 			*value = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = i};
 			return true;
 		}
-		length = append(list, sizeof list, length, "%s%s", i ? ", " : "",
-				option->choices[i]);
+		length = zero_append(list, sizeof list, length, "%s%s", i ? ", " : "",
+				     option->choices[i]);
 	}
-	return fail(why, size, "%s is not one of %s", zero_quote(text, strlen(text)).text, list);
+	return zero_refuse(why, size, "%s is not one of %s", zero_quote(text, strlen(text)).text,
+			   list);
 }
 
 static bool parse_text(const struct zero_option *option, const char *text, struct zero_value *value,
@@ -236,13 +173,15 @@ static bool parse_text(const struct zero_option *option, const char *text, struc
 	char *copy;
 
 	if (length > option->max)
-		return fail(why, size, "%s is %zu bytes long: at most %llu are allowed",
-			    zero_quote(text, length).text, length, (unsigned long long)option->max);
+		return zero_refuse(why, size, "%s is %zu bytes long: at most %llu are allowed",
+				   zero_quote(text, length).text, length,
+				   (unsigned long long)option->max);
 	if (option->absolute && *text && *text != '/')
-		return fail(why, size, "%s is not an absolute path", zero_quote(text, length).text);
+		return zero_refuse(why, size, "%s is not an absolute path",
+				   zero_quote(text, length).text);
 	copy = strdup(text);
 	if (!copy)
-		return fail(why, size, "no memory for a text of %zu bytes", length);
+		return zero_refuse(why, size, "no memory for a text of %zu bytes", length);
 	*value = (struct zero_value){.kind = ZERO_VALUE_TEXT, .text = copy};
 	return true;
 }
@@ -263,7 +202,7 @@ bool zero_option_parse(const struct zero_option *option, const char *text, struc
 	case ZERO_TYPE_TEXT:
 		return parse_text(option, text, value, why, size);
 	}
-	return fail(why, size, "option %s has no known type", option->name);
+	return zero_refuse(why, size, "option %s has no known type", option->name);
 }
 
 int zero_value_format(const struct zero_option *option, const struct zero_value *value, char *text,
@@ -311,41 +250,6 @@ const struct zero_option *zero_option_find(const char *name, size_t length)
 	return NULL;
 }
 
-/* Insertions, deletions and replacements between two names; `length` is at most NAME_MAX_LENGTH. */
-static size_t edit_distance(const char *name, size_t length, const char *other)
-{
-	size_t row[NAME_MAX_LENGTH + 1];
-
-	for (size_t i = 0; i <= length; i++)
-		row[i] = i;
-	for (size_t j = 1; other[j - 1]; j++) {
-		size_t diagonal = row[0];
-
-		row[0] = j;
-		for (size_t i = 1; i <= length; i++) {
-			size_t best = diagonal + (name[i - 1] != other[j - 1]);
-
-			diagonal = row[i];
-			if (row[i] + 1 < best)
-				best = row[i] + 1;
-			if (row[i - 1] + 1 < best)
-				best = row[i - 1] + 1;
-			row[i] = best;
-		}
-	}
-	return row[length];
-}
-
-bool zero_name_near(const char *name, size_t length, const char *other)
-{
-	char wanted[NAME_MAX_LENGTH + 1] = "";
-
-	if (length < 3 || length > NAME_MAX_LENGTH)
-		return false;
-	memcpy(wanted, name, length);
-	return strstr(other, wanted) || edit_distance(wanted, length, other) <= 2;
-}
-
 static const char *name_in(const struct zero_option *option, unsigned where)
 {
 	return where == ZERO_IN_FLAG ? option->flag : option->name;
@@ -361,18 +265,19 @@ void zero_option_near(const char *name, size_t length, unsigned where, char *tex
 		if (!(option->where & where))
 			continue;
 		if (zero_name_near(name, length, option->name))
-			written = append(text, size, written, "%s%s",
-					 near++ ? " or " : "did you mean ", name_in(option, where));
+			written = zero_append(text, size, written, "%s%s",
+					      near++ ? " or " : "did you mean ",
+					      name_in(option, where));
 	}
 	if (near) {
-		append(text, size, written, "?");
+		zero_append(text, size, written, "?");
 		return;
 	}
-	written = append(text, size, 0, "the options are");
+	written = zero_append(text, size, 0, "the options are");
 	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
 		if (zero_option_table[i].where & where)
-			written = append(text, size, written, "%s %s", near++ ? "," : "",
-					 name_in(&zero_option_table[i], where));
+			written = zero_append(text, size, written, "%s %s", near++ ? "," : "",
+					      name_in(&zero_option_table[i], where));
 	}
 }
 
@@ -391,8 +296,8 @@ static bool parse_from(const struct zero_option *option, const char *text, const
 	if (zero_option_parse(option, text, value, clause, sizeof clause))
 		return true;
 	if (is_own_origin(option, origin))
-		return fail(why, size, "%s: %s", origin, clause);
-	return fail(why, size, "%s: %s: %s", origin, option->name, clause);
+		return zero_refuse(why, size, "%s: %s", origin, clause);
+	return zero_refuse(why, size, "%s: %s: %s", origin, option->name, clause);
 }
 
 bool zero_settings_set(struct zero_settings *settings, enum zero_option_id id, const char *text,
@@ -406,7 +311,7 @@ bool zero_settings_set(struct zero_settings *settings, enum zero_option_id id, c
 	copy = strdup(origin);
 	if (!copy) {
 		zero_value_clear(&value);
-		return fail(why, size, "%s: no memory", origin);
+		return zero_refuse(why, size, "%s: no memory", origin);
 	}
 	zero_value_clear(&settings->value[id]);
 	free(settings->origin[id]);
@@ -454,10 +359,11 @@ static bool unescape(char *text, const char *origin, const char *name, char *why
 		high = hex_digit(from[1]);
 		low = high < 0 ? -1 : hex_digit(from[2]);
 		if (low < 0 || (high == 0 && low == 0))
-			return fail(why, size,
-				    "%s: %s: %s is not allowed: write %%25 for a percent sign, "
-				    "%%20 for a space",
-				    origin, name, zero_quote(from, strnlen(from, 3)).text);
+			return zero_refuse(
+				why, size,
+				"%s: %s: %s is not allowed: write %%25 for a percent sign, "
+				"%%20 for a space",
+				origin, name, zero_quote(from, strnlen(from, 3)).text);
 		*to++ = (char)(high << 4 | low);
 		from += 2;
 	}
@@ -477,22 +383,22 @@ static bool parse_word(struct zero_settings *into, const char *word, size_t leng
 	size_t name;
 
 	if (!equals)
-		return fail(why, size, "%s: %s is not of the form name=value", origin,
-			    zero_quote(word, length).text);
+		return zero_refuse(why, size, "%s: %s is not of the form name=value", origin,
+				   zero_quote(word, length).text);
 	name = (size_t)(equals - word);
 	option = zero_option_find(word, name);
 	if (!option || !(option->where & ZERO_IN_RESOLVED)) {
 		char near[400];
 
 		zero_option_near(word, name, ZERO_IN_RESOLVED, near, sizeof near);
-		return fail(why, size, "%s: there is no option %s: %s", origin,
-			    zero_quote(word, name).text, near);
+		return zero_refuse(why, size, "%s: there is no option %s: %s", origin,
+				   zero_quote(word, name).text, near);
 	}
 	if (into->origin[option - zero_option_table])
-		return fail(why, size, "%s: %s is there twice", origin, option->name);
+		return zero_refuse(why, size, "%s: %s is there twice", origin, option->name);
 	text = strndup(equals + 1, length - name - 1);
 	if (!text)
-		return fail(why, size, "%s: no memory", origin);
+		return zero_refuse(why, size, "%s: no memory", origin);
 	ok = unescape(text, origin, option->name, why, size) &&
 	     zero_settings_set(into, (enum zero_option_id)(option - zero_option_table), text,
 			       origin, why, size);
@@ -583,11 +489,13 @@ bool zero_settings_built(const struct zero_settings *settings, char *why, size_t
 		bool ok = !option->later || (text && strcmp(text, option->fallback) == 0);
 
 		if (!ok && text)
-			fail(why, size, "%s is %s (from %s), which this version cannot do%s%s",
-			     option->name, zero_quote(text, strlen(text)).text, settings->origin[i],
-			     option->fallback[0] ? ": only " : "", option->fallback);
+			zero_refuse(why, size,
+				    "%s is %s (from %s), which this version cannot do%s%s",
+				    option->name, zero_quote(text, strlen(text)).text,
+				    settings->origin[i], option->fallback[0] ? ": only " : "",
+				    option->fallback);
 		else if (!ok)
-			fail(why, size, "no memory for the options");
+			zero_refuse(why, size, "no memory for the options");
 		free(text);
 		if (!ok)
 			return false;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "text.h"
 #include "zero.h"
 
 enum zero_option_id {
@@ -108,14 +109,6 @@ struct zero_settings {
 
 extern const struct zero_option zero_option_table[ZERO_OPTIONS];
 
-struct zero_quoted {
-	char text[72];
-};
-/* A user's text fit for a message: in quotes, without control characters, cut if it is long. */
-struct zero_quoted zero_quote(const char *text, size_t length);
-/* Whether `name` may be a slip for `other`: a part of it, or at most two letters away. */
-bool zero_name_near(const char *name, size_t length, const char *other);
-
 /* NULL if there is none of that name; `length` is strlen, so that "a=b" need not be cut. */
 const struct zero_option *zero_option_find(const char *name, size_t length);
 /*
@@ -140,8 +133,6 @@ int zero_value_format(const struct zero_option *option, const struct zero_value 
 /* The same, malloc'ed; NULL: no memory. */
 char *zero_value_text(const struct zero_option *option, const struct zero_value *value);
 void zero_value_clear(struct zero_value *value);
-/* "64K" for 65536: the largest unit that leaves a whole number. Returns as snprintf does. */
-int zero_size_format(uint64_t bytes, char *text, size_t size);
 
 /* All options at their compiled defaults. False: no memory, and nothing to clear. */
 bool zero_settings_init(struct zero_settings *settings);

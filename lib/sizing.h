@@ -34,8 +34,8 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_run 
 
 /*
  * Bytes by kind at the moment when a training step holds most. It is assumed that
- *  - two groups are gathered at a time, one in use and one on its way, in whatever order: at most the
- *    two largest; and as they are stored, not as another type;
+ *  - two groups are gathered at a time, one in use and one on its way, in whatever order: at most
+ *    the two largest; and as they are stored, not as another type;
  *  - the backward pass finishes one group's gradient before it begins the next one's, so that with
  *    the reduce under way two are there, at most the two largest, beside the sums of all.
  * A trainer that keeps a tied embedding's gradient through the whole backward pass, or fetches more

@@ -96,11 +96,6 @@ static uint64_t less_reserve(const struct zero_gpu *gpu, const struct zero_vram_
 	return gpu->free > reserve ? gpu->free - reserve : 0;
 }
 
-static bool begins_with(const char *text, const char *prefix)
-{
-	return strncmp(text, prefix, strlen(prefix)) == 0;
-}
-
 /*
  * As CUDA reads numbers, with something like strtoul: a sign is allowed, and what follows the
  * digits is not looked at.
@@ -121,9 +116,9 @@ static struct entry parse_entry(const char *text, int length)
 {
 	struct entry entry = {.text = text, .length = length, .kind = ENTRY_OTHER};
 
-	if (begins_with(text, "GPU-"))
+	if (zero_begins_with(text, "GPU-"))
 		entry.kind = ENTRY_GPU;
-	else if (begins_with(text, "MIG-"))
+	else if (zero_begins_with(text, "MIG-"))
 		entry.kind = ENTRY_MIG;
 	else if (parse_ordinal(text, &entry.number))
 		entry.kind = ENTRY_NUMBER;
@@ -179,7 +174,7 @@ static const struct zero_gpu *by_parent(const struct sight *sight, const struct 
 	const struct zero_vram *vram = sight->vram;
 	const struct zero_gpu *parent, *least = NULL;
 
-	if (!slash || !begins_with(uuid, "GPU-"))
+	if (!slash || !zero_begins_with(uuid, "GPU-"))
 		return NULL;
 	parent = by_uuid(vram, uuid, (size_t)(slash - uuid));
 	if (!parent)
@@ -329,8 +324,8 @@ static size_t step_gpus(const struct zero_vram_task *task)
 
 	if (parse_numbers(task->step_visible, &list))
 		return list.count;
-	if (task->step_visible &&
-	    (begins_with(task->step_visible, "GPU-") || begins_with(task->step_visible, "MIG-"))) {
+	if (task->step_visible && (zero_begins_with(task->step_visible, "GPU-") ||
+				   zero_begins_with(task->step_visible, "MIG-"))) {
 		for (const char *text = task->step_visible; *text; text++)
 			count += *text == ',';
 		return count;

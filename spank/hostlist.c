@@ -1,28 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "hostlist.h"
-#include "options.h"
+#include "text.h"
 
 enum {
 	HOST_MAX = 255, /* bytes of a host's name */
 	DIGITS_MAX = 18 /* of a number; each fits 64 bits */
 };
-
-/* Always false, so that a failing function can end with it. */
-__attribute__((format(printf, 3, 4))) static bool fail(char *why, size_t size, const char *format,
-						       ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(why, size, format, arguments);
-	va_end(arguments);
-	return false;
-}
 
 static bool is_digit(char c)
 {
@@ -91,18 +77,19 @@ static const char *check_bracket(const char *at, char *why, size_t size)
 			size_t length = strcspn(start, ",]");
 
 			if (!strchr(inside, ']'))
-				fail(why, size, "%s has no closing bracket",
-				     zero_quote(inside - 1, strlen(inside - 1)).text);
+				zero_refuse(why, size, "%s has no closing bracket",
+					    zero_quote(inside - 1, strlen(inside - 1)).text);
 			else
-				fail(why, size,
-				     "%s is not a range: two numbers of at most %d digits, such as "
-				     "1-16",
-				     zero_quote(start, length).text, DIGITS_MAX);
+				zero_refuse(why, size,
+					    "%s is not a range: two numbers of at most %d digits, "
+					    "such as "
+					    "1-16",
+					    zero_quote(start, length).text, DIGITS_MAX);
 			return NULL;
 		}
 		if (range.low > range.high) {
-			fail(why, size, "the range %s runs backwards",
-			     zero_quote(start, (size_t)(at - start)).text);
+			zero_refuse(why, size, "the range %s runs backwards",
+				    zero_quote(start, (size_t)(at - start)).text);
 			return NULL;
 		}
 		if (*at++ == ']')
@@ -124,14 +111,14 @@ bool zero_hostlist_check(const char *list, char *why, size_t size)
 				return false;
 		}
 		if (*at == ']')
-			return fail(why, size, "%s closes a bracket that was not opened",
-				    zero_quote(name, (size_t)(at + 1 - name)).text);
+			return zero_refuse(why, size, "%s closes a bracket that was not opened",
+					   zero_quote(name, (size_t)(at + 1 - name)).text);
 		if (*at && *at != ',')
-			return fail(why, size, "%s has a space or control character",
-				    zero_quote(list, strlen(list)).text);
+			return zero_refuse(why, size, "%s has a space or control character",
+					   zero_quote(list, strlen(list)).text);
 		if (at == name)
-			return fail(why, size, "%s has an empty name",
-				    zero_quote(list, strlen(list)).text);
+			return zero_refuse(why, size, "%s has an empty name",
+					   zero_quote(list, strlen(list)).text);
 		if (!*at++)
 			return true;
 	}

@@ -43,8 +43,7 @@ bool node_said_variable(void *spank, const char *name, char *text, size_t size)
 	return status == ESPANK_SUCCESS || status == ESPANK_NOSPACE;
 }
 
-/* ---- the step
-   ---------------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 
 static bool is_name(const char *path, const char *const *names)
 {
@@ -87,11 +86,6 @@ static void read_node_name(void)
 		snprintf(node.name, sizeof node.name, "?");
 }
 
-static bool begins_with(const char *text, const char *start)
-{
-	return strncmp(text, start, strlen(start)) == 0;
-}
-
 int node_post_opt(spank_t spank, const struct plugin_arguments *given)
 {
 	char decision[128] = "", *partition;
@@ -102,9 +96,9 @@ int node_post_opt(spank_t spank, const struct plugin_arguments *given)
 	/* A job without zero ends here, with no file opened. */
 	if (spank_getenv(spank, DECISION, decision, sizeof decision))
 		return ESPANK_SUCCESS;
-	by_site = begins_with(decision, DECISION_SITE);
-	node.on = by_site || begins_with(decision, DECISION_ON) ||
-		  begins_with(decision, DECISION_STEP);
+	by_site = zero_begins_with(decision, DECISION_SITE);
+	node.on = by_site || zero_begins_with(decision, DECISION_ON) ||
+		  zero_begins_with(decision, DECISION_STEP);
 	node.clean = !node.on;
 	if (!node.on || task_kind(spank) == NODE_TASK_NONE)
 		return ESPANK_SUCCESS;
@@ -194,8 +188,7 @@ int node_exit(void)
 	return ESPANK_SUCCESS;
 }
 
-/* ---- a task
-   ------------------------------------------------------------------------------------ */
+/* ---- a task ---------------------------------------------------------------------------------- */
 
 static bool is_first(const struct node *of, enum node_said what)
 {

@@ -15,8 +15,8 @@
 /* What a process of the step is given. */
 enum node_task {
 	NODE_TASK_NONE,   /* nothing: the extern step */
-	NODE_TASK_SCRIPT, /* a batch script, an interactive shell, a proxy of mpirun: the options, for
-			     the ranks that it may start itself */
+	NODE_TASK_SCRIPT, /* a batch script, an interactive shell, a proxy of mpirun: the
+			     options, for the ranks that it may start itself */
 	NODE_TASK_RANK,   /* a rank: all of it */
 };
 
@@ -45,8 +45,7 @@ bool node_said_variable(void *spank, const char *name, char *text, size_t size);
 /* As a line of the user's, with the node's name. */
 void node_say_once(const struct node *node, enum node_said what, const char *sentence);
 
-/* ---- inherit.c
-   --------------------------------------------------------------------------------- */
+/* ---- inherit.c ------------------------------------------------------------------------------- */
 
 /* Takes the PMIx variables of a zero task around the step away: unless the step has PMIx of its
    own, which sets them after this, an MPI program would wait for that task's ranks. */
@@ -54,8 +53,7 @@ void inherit_clean_step(spank_t spank);
 /* Takes away what the plugin gave to a zero task around this one. */
 void inherit_clean_task(spank_t spank);
 
-/* ---- size.c
-   ------------------------------------------------------------------------------------ */
+/* ---- size.c ---------------------------------------------------------------------------------- */
 
 /* What the user said. */
 struct words {
@@ -77,8 +75,7 @@ bool set_fact(struct zero_settings *resolved, enum zero_option_id id, const char
 	      size_t size);
 struct zero_where node_where(const struct node *node, const struct zero_gpu *gpu);
 
-/* ---- task.c
-   ------------------------------------------------------------------------------------ */
+/* ---- task.c ---------------------------------------------------------------------------------- */
 
 /* Gives a task its variables. False: *why is a sentence. */
 bool task_prepare(spank_t spank, const struct node *node, enum node_task kind, char *why,

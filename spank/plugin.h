@@ -31,8 +31,7 @@ struct plugin_arguments {
 #define DECISION_SITE "site" /* the user said nothing, but the site has it on for all */
 #define DECISION_OFF  "off"  /* --no-zero in a zero job */
 
-/* ---- said.c: the user's own words
-   -------------------------------------------------------------- */
+/* ---- said.c: the user's own words ------------------------------------------------------------ */
 
 /* Registers every flag of the options table, --zero and --no-zero. */
 spank_err_t said_register(spank_t spank);
@@ -54,13 +53,11 @@ bool said_switch(said_variable variable, void *context, enum said_switch *wanted
 bool said_settings(said_variable variable, void *context, struct zero_settings *said, char *why,
 		   size_t size);
 
-/* ---- submit.c
-   ---------------------------------------------------------------------------------- */
+/* ---- submit.c -------------------------------------------------------------------------------- */
 
 int submit_post_opt(const struct plugin_arguments *arguments);
 
-/* ---- node.c
-   ------------------------------------------------------------------------------------ */
+/* ---- node.c ---------------------------------------------------------------------------------- */
 
 /* All of these return 0: an error would drain the node where the plugin is required. */
 int node_post_opt(spank_t spank, const struct plugin_arguments *arguments);

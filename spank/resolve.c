@@ -217,7 +217,7 @@ static bool put_statement(struct zero_settings *settings, const struct zero_conf
 }
 
 /* What all options are resolved with. */
-struct bench {
+struct resolving {
 	const struct zero_config *site;
 	struct rules rules;
 	uint64_t vram_total;
@@ -225,43 +225,45 @@ struct bench {
 	size_t size;
 };
 
-static bool no_memory(const struct bench *bench)
+static bool no_memory(const struct resolving *resolving)
 {
-	snprintf(bench->why, bench->size, "no memory for the options");
+	snprintf(resolving->why, resolving->size, "no memory for the options");
 	return false;
 }
 
 /* Whether any value can satisfy all limits. */
-static bool check_bounds(const struct bench *bench, enum zero_option_id id)
+static bool check_bounds(const struct resolving *resolving, enum zero_option_id id)
 {
 	const struct zero_option *option = &zero_option_table[id];
-	const struct rule *rule = &bench->rules.of[id];
+	const struct rule *rule = &resolving->rules.of[id];
 
 	for (size_t i = 0; i < 4; i++) {
 		const struct statement *min = rule->min[i / 2], *max = rule->max[i % 2];
 		int order;
 
 		if (!min || !max ||
-		    !zero_value_compare(&min->value, &max->value, bench->vram_total, &order) ||
+		    !zero_value_compare(&min->value, &max->value, resolving->vram_total, &order) ||
 		    order <= 0)
 			continue;
-		snprintf(bench->why, bench->size,
+		snprintf(resolving->why, resolving->size,
 			 "%s:%zu: %s is at least %s here, but at most %s by %s:%zu: no value is "
 			 "both",
-			 bench->site->path, min->line, option->name,
+			 resolving->site->path, min->line, option->name,
 			 zero_value_show(option, &min->value).text,
-			 zero_value_show(option, &max->value).text, bench->site->path, max->line);
+			 zero_value_show(option, &max->value).text, resolving->site->path,
+			 max->line);
 		return false;
 	}
 	return true;
 }
 
 /* Holds a setting to the limits, and says so in its origin. False: no memory. */
-static bool hold_setting(const struct bench *bench, enum zero_option_id id,
+static bool hold_setting(const struct resolving *resolving, enum zero_option_id id,
 			 struct zero_settings *settings)
 {
 	struct zero_value value = settings->value[id];
-	const struct statement *held = hold(&bench->rules.of[id], id, &value, bench->vram_total);
+	const struct statement *held =
+		hold(&resolving->rules.of[id], id, &value, resolving->vram_total);
 	char *origin, text[32];
 	bool ok;
 
@@ -269,7 +271,7 @@ static bool hold_setting(const struct bench *bench, enum zero_option_id id,
 		return true;
 	zero_value_format(&zero_option_table[id], &held->value, text, sizeof text);
 	if (asprintf(&origin, "%s, at %s %s by %s:%zu", settings->origin[id],
-		     held->kind == STATEMENT_MAX ? "most" : "least", text, bench->site->path,
+		     held->kind == STATEMENT_MAX ? "most" : "least", text, resolving->site->path,
 		     held->line) < 0)
 		return false;
 	ok = put(settings, id, &value, origin);
@@ -278,28 +280,28 @@ static bool hold_setting(const struct bench *bench, enum zero_option_id id,
 }
 
 /* Whether a user may say that; `resolved` has what holds otherwise. */
-static bool check_user(const struct bench *bench, enum zero_option_id id,
+static bool check_user(const struct resolving *resolving, enum zero_option_id id,
 		       const struct zero_settings *user, const struct zero_settings *resolved)
 {
 	const struct zero_option *option = &zero_option_table[id];
-	const struct rule *rule = &bench->rules.of[id];
+	const struct rule *rule = &resolving->rules.of[id];
 	const struct statement *beyond =
-		bound_beyond(rule, id, &user->value[id], bench->vram_total);
+		bound_beyond(rule, id, &user->value[id], resolving->vram_total);
 	struct shown shown = zero_value_show(option, &user->value[id]);
 
 	if (rule->lock) {
-		snprintf(bench->why, bench->size,
+		snprintf(resolving->why, resolving->size,
 			 "%s: %s is not allowed: %s is locked at %s (%s) by %s:%zu",
 			 user->origin[id], shown.text, option->name,
 			 zero_value_show(option, &resolved->value[id]).text, resolved->origin[id],
-			 bench->site->path, rule->lock->line);
+			 resolving->site->path, rule->lock->line);
 		return false;
 	}
 	if (beyond) {
-		snprintf(bench->why, bench->size, "%s: %s is not allowed: %s is at %s %s by %s:%zu",
-			 user->origin[id], shown.text, option->name,
-			 beyond->kind == STATEMENT_MAX ? "most" : "least",
-			 zero_value_show(option, &beyond->value).text, bench->site->path,
+		snprintf(resolving->why, resolving->size,
+			 "%s: %s is not allowed: %s is at %s %s by %s:%zu", user->origin[id],
+			 shown.text, option->name, beyond->kind == STATEMENT_MAX ? "most" : "least",
+			 zero_value_show(option, &beyond->value).text, resolving->site->path,
 			 beyond->line);
 		return false;
 	}
@@ -307,22 +309,22 @@ static bool check_user(const struct bench *bench, enum zero_option_id id,
 }
 
 /* `resolved` has the compiled default; `user` what the user says last of it, or NULL. */
-static bool resolve_option(const struct bench *bench, enum zero_option_id id,
+static bool resolve_option(const struct resolving *resolving, enum zero_option_id id,
 			   const struct zero_settings *user, struct zero_settings *resolved)
 {
-	const struct rule *rule = &bench->rules.of[id];
+	const struct rule *rule = &resolving->rules.of[id];
 
-	if (!check_bounds(bench, id))
+	if (!check_bounds(resolving, id))
 		return false;
-	if (rule->fallback && !put_statement(resolved, bench->site, rule->fallback))
-		return no_memory(bench);
-	if (!hold_setting(bench, id, resolved))
-		return no_memory(bench);
+	if (rule->fallback && !put_statement(resolved, resolving->site, rule->fallback))
+		return no_memory(resolving);
+	if (!hold_setting(resolving, id, resolved))
+		return no_memory(resolving);
 	if (!user)
 		return true;
-	if (!check_user(bench, id, user, resolved))
+	if (!check_user(resolving, id, user, resolved))
 		return false;
-	return put(resolved, id, &user->value[id], user->origin[id]) || no_memory(bench);
+	return put(resolved, id, &user->value[id], user->origin[id]) || no_memory(resolving);
 }
 
 /* What a user's file says; the origin of what it does not say is NULL. False: no memory. */
@@ -345,7 +347,7 @@ bool zero_config_resolve(const struct zero_config *site, const struct zero_confi
 			 const struct zero_settings *said, const struct zero_where *where,
 			 struct zero_settings *resolved, char *why, size_t size)
 {
-	const struct bench bench = {
+	const struct resolving resolving = {
 		.site = site,
 		.rules = find_rules(site, where),
 		.vram_total = where->vram_total,
@@ -356,17 +358,17 @@ bool zero_config_resolve(const struct zero_config *site, const struct zero_confi
 	bool ok = true;
 
 	if (!settings_of_file(user, &file))
-		return no_memory(&bench);
+		return no_memory(&resolving);
 	if (!zero_settings_init(resolved)) {
 		zero_settings_clear(&file);
-		return no_memory(&bench);
+		return no_memory(&resolving);
 	}
 	for (int i = 0; ok && i < ZERO_OPTIONS; i++) {
 		const struct zero_settings *last = file.origin[i] ? &file : NULL;
 
 		if (said->origin[i])
 			last = said;
-		ok = resolve_option(&bench, (enum zero_option_id)i, last, resolved);
+		ok = resolve_option(&resolving, (enum zero_option_id)i, last, resolved);
 	}
 	zero_settings_clear(&file);
 	if (!ok)
@@ -377,7 +379,7 @@ bool zero_config_resolve(const struct zero_config *site, const struct zero_confi
 bool zero_config_hold(const struct zero_config *site, const struct zero_where *where,
 		      enum zero_option_id id, uint64_t number, struct zero_settings *resolved)
 {
-	const struct bench bench = {
+	const struct resolving resolving = {
 		.site = site,
 		.rules = find_rules(site, where),
 		.vram_total = where->vram_total,
@@ -385,7 +387,7 @@ bool zero_config_hold(const struct zero_config *site, const struct zero_where *w
 
 	zero_value_clear(&resolved->value[id]);
 	resolved->value[id] = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = number};
-	return hold_setting(&bench, id, resolved);
+	return hold_setting(&resolving, id, resolved);
 }
 
 enum zero_enabled zero_config_enabled(const struct zero_config *config, const char **origin)

@@ -68,8 +68,7 @@ bool words_resolve(const struct words *words, const struct node *node, const str
 	return false;
 }
 
-/* ---- what it may use
-   --------------------------------------------------------------------------- */
+/* ---- what it may use ------------------------------------------------------------------------- */
 
 /* Slurm's numbers are MB, 0 for no limit. */
 static uint64_t memory_limit(spank_t spank, spank_item_t item)
@@ -138,8 +137,7 @@ static bool find_budget(spank_t spank, const struct node *node, const struct wor
 	return ok;
 }
 
-/* ---- facts
-   ------------------------------------------------------------------------------------- */
+/* ---- facts ----------------------------------------------------------------------------------- */
 
 bool set_fact(struct zero_settings *resolved, enum zero_option_id id, const char *text, char *why,
 	      size_t size)

@@ -45,16 +45,11 @@ static bool is_ours(const char *decision, size_t variable)
 	return false;
 }
 
-static bool begins_with(const char *text, const char *start)
-{
-	return strncmp(text, start, strlen(start)) == 0;
-}
-
 bool wireup_job_is_on(void)
 {
 	const char *decision = getenv(DECISION);
 
-	return decision && begins_with(decision, DECISION_ON);
+	return decision && zero_begins_with(decision, DECISION_ON);
 }
 
 static bool has_argument(bool (*is)(const char *argument))
@@ -75,7 +70,7 @@ static bool is_no_zero(const char *argument)
 
 static bool is_mpi(const char *argument)
 {
-	return begins_with(argument, "--mpi");
+	return zero_begins_with(argument, "--mpi");
 }
 
 static bool is_colon(const char *argument)
@@ -92,7 +87,7 @@ static bool is_zero_flag(const char *argument)
 		const char *flag = zero_option_table[i].flag;
 		char next = '\0';
 
-		if (flag && begins_with(argument, flag))
+		if (flag && zero_begins_with(argument, flag))
 			next = argument[strlen(flag)];
 		else
 			continue;

@@ -12,7 +12,7 @@
  *	looks on            on                     nothing more to do
  *	looks on            off or not said        again, as it was started
  *	does not            on                     again, with the variables
- *	does not            off or not said        nothing, but in a job that is on: again, without them
+ *	does not            off or not said        nothing; in a job that is on again, without
  */
 #ifndef ZERO_WIREUP_H
 #define ZERO_WIREUP_H

@@ -38,7 +38,7 @@ if HAVE_JANSSON
 UNIT_TESTS += tests/unit/test_files
 endif
 if HAVE_YAML
-UNIT_TESTS += tests/unit/test_config tests/unit/test_resolve
+UNIT_TESTS += tests/unit/test_config tests/unit/test_reader tests/unit/test_resolve
 endif
 if HAVE_CHECK
 check_PROGRAMS += $(UNIT_TESTS)
@@ -102,6 +102,10 @@ tests_unit_test_hostlist_LDADD = lib/liboptions.la $(UNIT_LIBS)
 tests_unit_test_config_SOURCES = tests/unit/test_config.c tests/unit/configs.h
 tests_unit_test_config_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_config_LDADD = spank/libconfig.la $(UNIT_LIBS)
+
+tests_unit_test_reader_SOURCES = tests/unit/test_reader.c tests/unit/configs.h
+tests_unit_test_reader_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_reader_LDADD = spank/libconfig.la $(UNIT_LIBS)
 
 tests_unit_test_resolve_SOURCES = tests/unit/test_resolve.c tests/unit/configs.h
 tests_unit_test_resolve_CFLAGS = $(UNIT_CFLAGS)

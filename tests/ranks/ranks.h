@@ -60,8 +60,7 @@ SOME void expect_failure(const char *file, int line, const char *call, zero_stat
 /* The call fails with this status and a sentence that has these words. */
 #define fails(call, status, words) expect_failure(__FILE__, __LINE__, #call, call, status, words)
 
-/* ---- random numbers: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)
-   -------------------------- */
+/* ---- random numbers: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) ------------------------- */
 
 SOME uint64_t mixed(uint64_t x)
 {

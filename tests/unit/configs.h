@@ -41,6 +41,36 @@ static inline void write_bytes(const char *path, const char *text, size_t length
 	ck_assert_int_eq(chmod(path, 0644), 0);
 }
 
+/* `expected` is what follows the path. */
+static inline void refused_bytes(enum zero_config_kind kind, const char *text, size_t length,
+				 const char *expected)
+{
+	struct zero_config *config;
+	char why[WHY] = "";
+
+	write_bytes(site_path, text, length);
+	config = zero_config_read(site_path, kind, why, sizeof why);
+	ck_assert_msg(config == NULL, "accepted:\n%s", text);
+	ck_assert_mem_eq(why, site_path, strlen(site_path));
+	ck_assert_msg(strcmp(why + strlen(site_path), expected) == 0, "%s\ngives %s\nnot   %s",
+		      text, why + strlen(site_path), expected);
+}
+
+static inline void refused(const char *text, const char *expected)
+{
+	refused_bytes(ZERO_CONFIG_SITE, text, strlen(text), expected);
+}
+
+struct refusal {
+	const char *text, *why;
+};
+
+static inline void check_refusals(const struct refusal *refusals, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		refused(refusals[i].text, refusals[i].why);
+}
+
 static inline struct zero_config *accepted(enum zero_config_kind kind, const char *text)
 {
 	const char *path = kind == ZERO_CONFIG_SITE ? site_path : user_path;

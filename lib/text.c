@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_MAX_LENGTH = 32 }; /* longer ones are like no other */
+
+bool zero_refuse(char *why, size_t size, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(why, size, format, arguments);
+	va_end(arguments);
+	return false;
+}
+
+size_t zero_append(char *text, size_t size, size_t length, const char *format, ...)
+{
+	va_list arguments;
+	int added;
+
+	if (length >= size)
+		return length;
+	va_start(arguments, format);
+	added = vsnprintf(text + length, size - length, format, arguments);
+	va_end(arguments);
+	return added > 0 ? length + (size_t)added : length;
+}
+
+struct zero_quoted zero_quote(const char *text, size_t length)
+{
+	const size_t most = 60;
+	struct zero_quoted quoted;
+	size_t shown = length, at = 0;
+
+	if (length > most) {
+		shown = most;
+		/* not in the middle of a UTF-8 character */
+		while (shown > most - 4 && ((unsigned char)text[shown] & 0xc0) == 0x80)
+			shown--;
+	}
+	quoted.text[at++] = '\'';
+	for (size_t i = 0; i < shown; i++) {
+		unsigned char byte = (unsigned char)text[i];
+
+		/* U+0080 to U+009F are controls too */
+		if (byte == 0xc2 && i + 1 < shown && ((unsigned char)text[i + 1] & 0xe0) == 0x80)
+			byte = (unsigned char)text[++i] & 0x1f;
+		quoted.text[at++] = byte < 0x20 || byte == 0x7f ? '?' : (char)byte;
+	}
+	memcpy(quoted.text + at, shown < length ? "...'" : "'", shown < length ? 5 : 2);
+	return quoted;
+}
+
+int zero_size_format(uint64_t bytes, char *text, size_t size)
+{
+	unsigned unit = 0;
+
+	while (unit < 4 && bytes && bytes % 1024 == 0) {
+		bytes /= 1024;
+		unit++;
+	}
+	return snprintf(text, size, "%llu%.*s", (unsigned long long)bytes, unit > 0,
+			&"KMGT"[unit - (unit > 0)]);
+}
+
+/* Insertions, deletions and replacements between two names; `length` is at most NAME_MAX_LENGTH. */
+static size_t edit_distance(const char *name, size_t length, const char *other)
+{
+	size_t row[NAME_MAX_LENGTH + 1];
+
+	for (size_t i = 0; i <= length; i++)
+		row[i] = i;
+	for (size_t j = 1; other[j - 1]; j++) {
+		size_t diagonal = row[0];
+
+		row[0] = j;
+		for (size_t i = 1; i <= length; i++) {
+			size_t best = diagonal + (name[i - 1] != other[j - 1]);
+
+			diagonal = row[i];
+			if (row[i] + 1 < best)
+				best = row[i] + 1;
+			if (row[i - 1] + 1 < best)
+				best = row[i - 1] + 1;
+			row[i] = best;
+		}
+	}
+	return row[length];
+}
+
+bool zero_name_near(const char *name, size_t length, const char *other)
+{
+	char wanted[NAME_MAX_LENGTH + 1] = "";
+
+	if (length < 3 || length > NAME_MAX_LENGTH)
+		return false;
+	memcpy(wanted, name, length);
+	return strstr(other, wanted) || edit_distance(wanted, length, other) <= 2;
+}
