@@ -116,6 +116,8 @@ void ZERO_NAME(adamw)(const struct zero_adamw_args *args, float *p, float *m, fl
 		lines(&c, p, m, v, g, low, ZERO_F16, count, true);
 	else if (low_dtype == ZERO_F16)
 		lines(&c, p, m, v, g, low, ZERO_F16, count, false);
+	else if (stream)
+		lines(&c, p, m, v, g, low, ZERO_F32, count, true);
 	else
 		lines(&c, p, m, v, g, low, ZERO_F32, count, false);
 }

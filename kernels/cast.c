@@ -9,8 +9,8 @@ cast_vec(zero_dtype to, void *out, zero_dtype from, const void *in, size_t i, bo
 {
 	vec v = vec_load_as(from, in, i);
 
-	if (to == ZERO_BF16)
-		v = vec_quiet(v);
+	if (to == ZERO_BF16 || from == ZERO_BF16)
+		v = vec_quiet(v); /* the others are quiet by themselves */
 	vec_store_as(to, out, i, v, stream);
 }
 

@@ -113,7 +113,7 @@ void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value)
 		break;
 	case ZERO_F16:
 	case ZERO_BF16:
-		zero_kernels_scalar.cast(dtype, &half, ZERO_F32, &f32, 1);
+		zero_convert(&zero_kernels_scalar, dtype, &half, ZERO_F64, &value, 1, NULL);
 		repeat(out, &half, sizeof(half), count);
 		break;
 	case ZERO_I64:

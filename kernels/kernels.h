@@ -21,9 +21,13 @@ struct zero_kernels {
 	   f16's range is infinity. out and in do not overlap, unless the types are equal. */
 	void (*cast)(zero_dtype to, void *out, zero_dtype from, const void *in, size_t count);
 	/* out[i] = in[0][i] + in[1][i] + ... + in[n-1][i], folded from the left; with `accumulate`
-	   that sum is added to out[i]. out may be one of in, else overlaps none. n >= 1. A NaN
-	   comes out as 0x7fc00000. */
-	void (*sum)(float *out, const float *const *in, int n, size_t count, bool accumulate);
+	   that sum is added to out[i]. The summands are f32, f16 or bf16, each widened to f32
+	   before it is added. out may be one of in if they are f32, else overlaps none. n >= 1. A
+	   NaN comes out as 0x7fc00000. */
+	void (*sum)(float *out, zero_dtype from, const void *const *in, int n, size_t count,
+		    bool accumulate);
+	/* Whether none is infinite or NaN; true for no elements. */
+	bool (*finite)(const float *x, size_t count);
 	/* Sum of squares in f64 over 16 lanes (element i in lane i % 16), folded pairwise at the
 	   end (lane k + lane k+8, then 4, 2, 1): a function of values and count alone. */
 	double (*norm2)(const float *x, size_t count);
@@ -59,5 +63,24 @@ const char *zero_kernels_isa(size_t i);
  * the type's limits and are 0 for NaN, a bool is value != 0.
  */
 void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value);
+
+/* Whether zero_convert knows the pair: both of f32, f16, bf16 and f64, or both of i64, i32, u8 and
+   bool. */
+bool zero_convertible(zero_dtype to, zero_dtype from);
+/*
+ * A convertible pair; equal types are a copy of the bits. Floats always succeed: rounded once to
+ * nearest even, a NaN stays one of its sign and becomes quiet, subnormals and infinities are kept,
+ * and beyond the range is infinity. Integers must fit exactly, into bool as 0 or 1: false if one
+ * does not, with the first one's index in *bad and those before it converted. out and in are
+ * aligned to their elements and do not overlap.
+ */
+bool zero_convert(const struct zero_kernels *kernels, zero_dtype to, void *out, zero_dtype from,
+		  const void *in, size_t count, size_t *bad);
+/*
+ * out[c][r] = in[r][c] for r < rows and c < columns, rows of `out` (in) out_stride (in_stride)
+ * elements apart. element_size is 1, 2, 4 or 8; nothing need be aligned, and they do not overlap.
+ */
+void zero_transpose(void *out, size_t out_stride, const void *in, size_t in_stride, size_t rows,
+		    size_t columns, size_t element_size);
 
 #endif

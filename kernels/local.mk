@@ -3,6 +3,7 @@
 KERNEL_SOURCES = \
 	kernels/adamw.c \
 	kernels/cast.c \
+	kernels/finite.c \
 	kernels/norm2.c \
 	kernels/philox.c \
 	kernels/sum.c \
@@ -12,7 +13,7 @@ KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize
 
 noinst_HEADERS += kernels/kernels.h kernels/vec.h kernels/emulate.h
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
-kernels_libkernels_la_SOURCES = kernels/choose.c
+kernels_libkernels_la_SOURCES = kernels/choose.c kernels/convert.c kernels/transpose.c
 kernels_libkernels_la_LIBADD = kernels/libscalar.la
 
 kernels_libscalar_la_SOURCES = $(KERNEL_SOURCES)

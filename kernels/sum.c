@@ -2,7 +2,8 @@
 /*
  * Sums of many arrays in one pass, each element folded from the left, whatever n is. Up to FEW
  * arrays are added in registers. More of them would be more streams than the processor follows, so
- * a block that stays in the first-level cache takes them FEW at a time.
+ * a block that stays in the first-level cache takes them FEW at a time. Arrays of a 16-bit type are
+ * widened as they are read, which is exact; all that is added and kept is f32.
  */
 #include "vec.h"
 
@@ -17,16 +18,17 @@ enum {
  * be NULL. All STEP elements are read before any is written.
  */
 static inline __attribute__((always_inline)) void step(float *out, const float *before,
-						       const float *after, const float *const *in,
-						       int n, size_t at, bool stream)
+						       const float *after, zero_dtype from,
+						       const void *const *in, int n, size_t at,
+						       bool stream)
 {
 	vec s[STEP / VEC];
 
 	for (size_t j = 0; j < STEP / VEC; j++)
-		s[j] = vec_load((before ? before : in[0] + at) + j * VEC);
+		s[j] = before ? vec_load(before + j * VEC) : vec_load_as(from, in[0], at + j * VEC);
 	for (int k = before ? 0 : 1; k < n; k++)
 		for (size_t j = 0; j < STEP / VEC; j++)
-			s[j] += vec_load(in[k] + at + j * VEC);
+			s[j] += vec_load_as(from, in[k], at + j * VEC);
 	for (size_t j = 0; j < STEP / VEC; j++) {
 		if (after)
 			s[j] = vec_load(after + j * VEC) + s[j];
@@ -38,23 +40,49 @@ static inline __attribute__((always_inline)) void step(float *out, const float *
 	}
 }
 
-/* Steps over at .. at + count; count is a multiple of STEP. */
-static void fold(float *out, const float *before, const float *after, const float *const *in, int n,
-		 size_t at, size_t count)
+/* Steps over at .. at + count; count is a multiple of STEP. The callers' constant type makes one
+   loop for each. */
+static inline __attribute__((always_inline)) void fold_as(float *out, const float *before,
+							  const float *after, zero_dtype from,
+							  const void *const *in, int n, size_t at,
+							  size_t count)
 {
 	for (size_t i = 0; i < count; i += STEP)
-		step(out + i, before ? before + i : NULL, after ? after + i : NULL, in, n, at + i,
-		     false);
+		step(out + i, before ? before + i : NULL, after ? after + i : NULL, from, in, n,
+		     at + i, false);
 }
 
-static void fold_past_cache(float *out, const float *const *in, int n, size_t count)
+static void fold(float *out, const float *before, const float *after, zero_dtype from,
+		 const void *const *in, int n, size_t at, size_t count)
+{
+	if (from == ZERO_F32)
+		fold_as(out, before, after, ZERO_F32, in, n, at, count);
+	else if (from == ZERO_F16)
+		fold_as(out, before, after, ZERO_F16, in, n, at, count);
+	else
+		fold_as(out, before, after, ZERO_BF16, in, n, at, count);
+}
+
+static inline __attribute__((always_inline)) void
+fold_past_cache_as(float *out, zero_dtype from, const void *const *in, int n, size_t count)
 {
 	for (size_t i = 0; i < count; i += STEP)
-		step(out + i, NULL, NULL, in, n, i, true);
+		step(out + i, NULL, NULL, from, in, n, i, true);
 	vec_fence();
 }
 
-static void fold_blocks(float *out, const float *const *in, int n, size_t count, bool accumulate)
+static void fold_past_cache(float *out, zero_dtype from, const void *const *in, int n, size_t count)
+{
+	if (from == ZERO_F32)
+		fold_past_cache_as(out, ZERO_F32, in, n, count);
+	else if (from == ZERO_F16)
+		fold_past_cache_as(out, ZERO_F16, in, n, count);
+	else
+		fold_past_cache_as(out, ZERO_BF16, in, n, count);
+}
+
+static void fold_blocks(float *out, zero_dtype from, const void *const *in, int n, size_t count,
+			bool accumulate)
 {
 	_Alignas(64) float block[BLOCK];
 
@@ -62,14 +90,33 @@ static void fold_blocks(float *out, const float *const *in, int n, size_t count,
 		const size_t size = count - at < BLOCK ? count - at : BLOCK;
 		int k = FEW;
 
-		fold(block, NULL, NULL, in, FEW, at, size);
+		fold(block, NULL, NULL, from, in, FEW, at, size);
 		for (; k + FEW < n; k += FEW)
-			fold(block, block, NULL, in + k, FEW, at, size);
-		fold(out + at, block, accumulate ? out + at : NULL, in + k, n - k, at, size);
+			fold(block, block, NULL, from, in + k, FEW, at, size);
+		fold(out + at, block, accumulate ? out + at : NULL, from, in + k, n - k, at, size);
 	}
 }
 
-static bool is_one_of(const float *out, const float *const *in, int n)
+/* Fewer than STEP elements from `at`; they too are read before any is written. */
+static void fold_rest(float *out, zero_dtype from, const void *const *in, int n, size_t at,
+		      size_t count, bool accumulate)
+{
+	const size_t size = vec_dtype_size(from);
+	float s[STEP], x[STEP];
+
+	for (int k = 0; k < n; k++) {
+		ZERO_NAME(cast)(ZERO_F32, k ? x : s, from, (const char *)in[k] + at * size, count);
+		for (size_t i = 0; k && i < count; i++)
+			s[i] += x[i];
+	}
+	for (size_t i = 0; i < count; i++) {
+		const float sum = accumulate ? out[at + i] + s[i] : s[i];
+
+		out[at + i] = isnan(sum) ? NAN : sum;
+	}
+}
+
+static bool is_one_of(const float *out, const void *const *in, int n)
 {
 	for (int k = 0; k < n; k++)
 		if (in[k] == out)
@@ -77,24 +124,17 @@ static bool is_one_of(const float *out, const float *const *in, int n)
 	return false;
 }
 
-void ZERO_NAME(sum)(float *out, const float *const *in, int n, size_t count, bool accumulate)
+void ZERO_NAME(sum)(float *out, zero_dtype from, const void *const *in, int n, size_t count,
+		    bool accumulate)
 {
 	const size_t whole = count - count % STEP;
 
 	if (n > FEW)
-		fold_blocks(out, in, n, whole, accumulate);
+		fold_blocks(out, from, in, n, whole, accumulate);
 	else if (!accumulate && vec_may_stream(out, whole) && !is_one_of(out, in, n))
-		fold_past_cache(out, in, n, whole);
+		fold_past_cache(out, from, in, n, whole);
 	else
-		fold(out, NULL, accumulate ? out : NULL, in, n, 0, whole);
-
-	for (size_t i = whole; i < count; i++) {
-		float s = in[0][i];
-
-		for (int k = 1; k < n; k++)
-			s += in[k][i];
-		if (accumulate)
-			s += out[i];
-		out[i] = isnan(s) ? NAN : s;
-	}
+		fold(out, NULL, accumulate ? out : NULL, from, in, n, 0, whole);
+	if (whole < count)
+		fold_rest(out, from, in, n, whole, count - whole, accumulate);
 }

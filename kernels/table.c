@@ -5,6 +5,7 @@ const struct zero_kernels ZERO_NAME(kernels) = {
 	.isa = ZERO_TEXT(ZERO_ISA),
 	.cast = ZERO_NAME(cast),
 	.sum = ZERO_NAME(sum),
+	.finite = ZERO_NAME(finite),
 	.norm2 = ZERO_NAME(norm2),
 	.adamw = ZERO_NAME(adamw),
 	.fill_uniform = ZERO_NAME(fill_uniform),

@@ -9,6 +9,7 @@
 # Exit status 77 is a skip: what a test needs it says with `need` of tests/common.sh.
 UNIT_TESTS = \
 	tests/unit/test_budget \
+	tests/unit/test_convert \
 	tests/unit/test_hostlist \
 	tests/unit/test_kernels \
 	tests/unit/test_layout \
@@ -68,6 +69,10 @@ UNIT_LIBS = $(CHECK_LIBS) -lm
 tests_unit_test_kernels_SOURCES = tests/unit/test_kernels.c tests/unit/sets.h
 tests_unit_test_kernels_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_kernels_LDADD = $(KERNELS_EMULATED) kernels/libkernels.la $(UNIT_LIBS)
+
+tests_unit_test_convert_SOURCES = tests/unit/test_convert.c tests/unit/sets.h
+tests_unit_test_convert_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_convert_LDADD = $(tests_unit_test_kernels_LDADD)
 
 tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
 tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)

@@ -48,7 +48,7 @@ static zero_status self_reduce_scatter(struct zero_comm *comm, const float *send
 	const struct self *self = (const struct self *)comm;
 
 	if (accumulate)
-		self->kernels->sum(recv, &send, 1, count, true);
+		self->kernels->sum(recv, ZERO_F32, (const void *const *)&send, 1, count, true);
 	else
 		copy(recv, send, count * sizeof(float));
 	return ZERO_OK;

@@ -88,7 +88,8 @@ static void fold(const struct exchange *exchange, int set, float *recv, size_t a
 		mpi->summands[rank] = rank == own
 					      ? exchange->send + (size_t)own * exchange->part + at
 					      : slot(exchange, set, rank);
-	mpi->kernels->sum(recv + at, mpi->summands, world, count, accumulate);
+	mpi->kernels->sum(recv + at, ZERO_F32, (const void *const *)mpi->summands, world, count,
+			  accumulate);
 }
 
 zero_status zero_pairwise_reduce_scatter(struct zero_comm *comm, const float *send, float *recv,

@@ -210,7 +210,7 @@ static inline int find_sets(void)
 	return count;
 }
 
-/* ---- 16-bit elements ------------------------------------------------------------------------- */
+/* ---- meaning of elements --------------------------------------------------------------------- */
 
 /* What a 16-bit element means, by the definition of its format. */
 static inline double meaning_of(zero_dtype dtype, uint16_t h)
@@ -227,6 +227,28 @@ static inline double meaning_of(zero_dtype dtype, uint16_t h)
 	else
 		x = ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
 	return h & 0x8000 ? -x : x;
+}
+
+/* The bits of the f32, f16 or bf16 nearest to x, ties to even, by definition; x is no NaN. */
+static inline uint32_t nearest(zero_dtype dtype, double x)
+{
+	const int fraction_bits = dtype == ZERO_F32 ? 23 : dtype == ZERO_F16 ? 10 : 7;
+	const int bias = dtype == ZERO_F16 ? 15 : 127;
+	const uint32_t sign = signbit(x) ? dtype == ZERO_F32 ? 0x80000000 : 0x8000 : 0;
+	const uint32_t infinity = (uint32_t)(2 * bias + 1) << fraction_bits;
+	int exponent;
+
+	x = fabs(x);
+	if (isinf(x))
+		return sign | infinity;
+	frexp(x, &exponent);
+	exponent -= 1; /* x = 1.f * 2^exponent */
+	if (x == 0 || exponent < 1 - bias)
+		exponent = 1 - bias;
+	/* Units of the last place; a carry into the next power of two is right by itself. */
+	const double units = nearbyint(ldexp(x, fraction_bits - exponent));
+	const double bits = units + ldexp(exponent + bias - 1, fraction_bits);
+	return sign | (bits < infinity ? (uint32_t)bits : infinity);
 }
 
 #endif
