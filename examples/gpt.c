@@ -164,7 +164,7 @@ static size_t parameter_count(const struct model *m)
 static zero_status layer_new(struct model *m, struct layer *layer, const char *group,
 			     const char *prefix, const struct tensor_spec *spec, int count)
 {
-	zero_status status = zero_group_new(m->job, group, &layer->group);
+	zero_status status = zero_group_new(m->job, group, NULL, &layer->group);
 
 	layer->spec = spec;
 	layer->count = count;
@@ -219,35 +219,24 @@ static zero_source first_values(const struct config *c, enum start start, uint64
 	return zero_from_constant(0);
 }
 
-/* Fills a layer from the file, or with first values where there is none. */
-static zero_status layer_load(struct model *m, struct layer *layer, zero_file *file, uint64_t seed)
+static zero_status layer_begin(struct model *m, struct layer *layer, uint64_t seed)
 {
 	zero_status status = ZERO_OK;
 
 	for (int i = 0; i < layer->count && status == ZERO_OK; i++) {
 		zero_source source = first_values(&m->config, layer->spec[i].start, seed);
 
-		if (file) {
-			const char *name = zero_param_name(layer->param[i]);
-			const zero_tensor *tensor = zero_file_find(file, name);
-
-			if (!tensor) {
-				complain(m->error, "the model has no tensor %s", name);
-				return agree(m->job, m->error);
-			}
-			source = zero_from_file(tensor);
-		}
 		status = zero_load(layer->param[i], &source);
 	}
 	return status;
 }
 
-static zero_status model_load(struct model *m, zero_file *file, uint64_t seed)
+static zero_status model_begin(struct model *m, uint64_t seed)
 {
-	zero_status status = layer_load(m, &m->ends, file, seed);
+	zero_status status = layer_begin(m, &m->ends, seed);
 
 	for (size_t l = 0; l < m->config.layers && status == ZERO_OK; l++)
-		status = layer_load(m, &m->block[l], file, seed);
+		status = layer_begin(m, &m->block[l], seed);
 	return status;
 }
 
@@ -701,10 +690,11 @@ static zero_status do_step(struct model *m, const struct flags *flags, const str
 	status = pass(m, tokens, flags->batch, seq, !flags->eval, &s->loss);
 	if (status == ZERO_OK)
 		status = agree(m->job, m->error);
-	if (status == ZERO_OK && !flags->eval)
-		status = zero_step(m->job, &adamw, &result);
+	/* Before the step, so that the next pass alone waits for what that sends. */
 	if (status == ZERO_OK)
 		status = zero_mean(m->job, &s->loss, 1, 1);
+	if (status == ZERO_OK && !flags->eval)
+		status = zero_step(m->job, &adamw, &result);
 	s->lr = adamw.lr;
 	s->grad_norm = result.grad_norm;
 	s->seconds = seconds() - begin;
@@ -885,6 +875,8 @@ static zero_status export_model(struct model *m, const char *path)
 static zero_status model_open(struct model *m, const struct flags *flags)
 {
 	const char *prefix = "transformer."; /* as GPT2LMHeadModel saves; GPT2Model has none */
+	/* Checkpoints also hold the masks that this one computes. */
+	zero_model_load load = {.allow_unexpected = true};
 	zero_file *file = NULL;
 	zero_status status = ZERO_OK;
 
@@ -892,12 +884,12 @@ static zero_status model_open(struct model *m, const struct flags *flags)
 		status = zero_file_open(m->job, flags->model, &file);
 	if (file && !zero_file_find(file, "transformer.wte.weight"))
 		prefix = "";
+	zero_file_close(file);
 	if (status == ZERO_OK)
 		status = model_declare(m, prefix);
-	if (status == ZERO_OK)
-		status = model_load(m, file, flags->seed);
-	zero_file_close(file);
-	return status;
+	if (status == ZERO_OK && flags->model)
+		return zero_load_model(m->job, flags->model, &load, NULL);
+	return status == ZERO_OK ? model_begin(m, flags->seed) : status;
 }
 
 static void print_job(const struct model *m, const struct flags *flags, size_t seq, size_t tokens)

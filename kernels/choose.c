@@ -129,6 +129,7 @@ void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value)
 		repeat(out, &truth, sizeof(truth), count);
 		break;
 	case ZERO_PARAM:
+	case ZERO_AS_SET:
 		break;
 	}
 }

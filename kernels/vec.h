@@ -478,6 +478,7 @@ static inline size_t vec_dtype_size(zero_dtype dtype)
 	case ZERO_BOOL:
 		return 1;
 	case ZERO_PARAM:
+	case ZERO_AS_SET:
 		break;
 	}
 	return 0;

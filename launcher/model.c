@@ -99,7 +99,10 @@ zero_status model_size(const zero_tensor *const *tensors, size_t count,
 	zero_status status = ZERO_OK;
 
 	*model = (struct model){.tensors = count,
-				.sizing = {.world = layout->world, .stage = layout->stage}};
+				.sizing = {.world = layout->world,
+					   .share = layout->share,
+					   .stage = layout->stage,
+					   .offload = layout->offload}};
 	if (!members)
 		return zero_fail(ZERO_E_MEMORY, "no memory for %zu tensors", count);
 	for (size_t i = 0; i < count; i++)

@@ -7,9 +7,11 @@
 
 struct model_layout {
 	size_t world;
+	size_t share; /* ranks that share memory; 0 is read as 1 */
 	int stage;
 	enum zero_layout_mode mode;
 	size_t bucket;
+	bool offload; /* of optimizer states */
 };
 
 struct model {

@@ -7,12 +7,19 @@
 #include "model.h"
 #include "survey.h"
 
+/* How many ranks share memory at a time, in the smallest set of them and in the largest. */
+struct sharing {
+	size_t least, most;
+	enum { SHARING_KNOWN, SHARING_IF_EVEN, SHARING_UNKNOWN } how;
+};
+
 /* What all ranks come to; a threshold of 0 is not known. */
 struct agreed {
 	const char *node; /* that with the least budget */
-	size_t world;
-	uint64_t budget, chunk, threshold;
-	bool budget_known;
+	size_t world, nodes;
+	uint64_t budget, chunk, threshold, limit;
+	bool budget_known, limit_known;
+	struct sharing sharing;
 };
 
 struct size_text {
@@ -62,7 +69,8 @@ static void take_told(struct zero_settings *settings, const struct zero_settings
 
 		/* sizes of memory are each node's own */
 		if (!told->origin[i] || zero_option_table[i].where == ZERO_IN_RESOLVED ||
-		    i == ZERO_OPT_STREAM_CHUNK || i == ZERO_OPT_STREAM_THRESHOLD)
+		    i == ZERO_OPT_STREAM_CHUNK || i == ZERO_OPT_STREAM_THRESHOLD ||
+		    i == ZERO_OPT_GATHER_LIMIT)
 			continue;
 		mine = setting_text(settings, i);
 		theirs = setting_text(told, i);
@@ -89,7 +97,8 @@ static void take_least(struct zero_settings *settings, int id, uint64_t least)
 static void warn_unlike(FILE *out, const struct survey *survey)
 {
 	static const int alike[] = {ZERO_OPT_STAGE,        ZERO_OPT_ALLGATHER, ZERO_OPT_BUCKET,
-				    ZERO_OPT_GATHER_DTYPE, ZERO_OPT_OFFLOAD,   ZERO_OPT_FLATTEN};
+				    ZERO_OPT_GATHER_DTYPE, ZERO_OPT_OFFLOAD,   ZERO_OPT_FLATTEN,
+				    ZERO_OPT_SHARE,        ZERO_OPT_CHECK};
 	struct zero_settings first, other;
 
 	survey_told(&survey->node[0], &first);
@@ -114,18 +123,37 @@ static void warn_unlike(FILE *out, const struct survey *survey)
 
 /* ---- what the ranks will agree on ------------------------------------------------------------ */
 
-static struct agreed agree_on_nodes(const struct survey *survey)
+/* The library shares among so many ranks of a node at a time, in the order of their ranks. */
+static struct sharing sharing_of(size_t ranks, uint64_t setting)
+{
+	size_t most = !setting || setting > ranks ? ranks : (size_t)setting;
+
+	return (struct sharing){.least = ranks % most ? ranks % most : most, .most = most};
+}
+
+static struct agreed agree_on_nodes(const struct survey *survey, uint64_t share)
 {
 	const struct survey_node *node = survey->node;
 	struct agreed agreed = {.world = survey->tasks,
+				.nodes = survey->count,
 				.node = node->name,
 				.budget = node->budget,
 				.budget_known = node->budget_known,
 				.chunk = node->chunk,
-				.threshold = node->threshold};
+				.threshold = node->threshold,
+				.limit = node->limit,
+				.limit_known = node->limit_known,
+				.sharing = sharing_of(node->tasks, share)};
 
 	for (size_t i = 1; i < survey->count; i++) {
+		struct sharing sharing;
+
 		node = &survey->node[i];
+		sharing = sharing_of(node->tasks, share);
+		if (sharing.least < agreed.sharing.least)
+			agreed.sharing.least = sharing.least;
+		if (sharing.most > agreed.sharing.most)
+			agreed.sharing.most = sharing.most;
 		if (node->budget < agreed.budget) {
 			agreed.budget = node->budget;
 			agreed.node = node->name;
@@ -134,15 +162,43 @@ static struct agreed agree_on_nodes(const struct survey *survey)
 			agreed.chunk = node->chunk;
 		if (node->threshold < agreed.threshold)
 			agreed.threshold = node->threshold;
+		if (node->limit < agreed.limit)
+			agreed.limit = node->limit;
+		agreed.limit_known = agreed.limit_known && node->limit_known;
 		agreed.budget_known = agreed.budget_known && node->budget_known;
 	}
 	return agreed;
+}
+
+/* Where srun puts ranks is its own affair: with as many on each node, or nobody knows. */
+static struct sharing sharing_here(const struct plan *plan, const struct request *request,
+				   struct agreed *agreed)
+{
+	const char *allocated = plan->is_srun ? getenv("SLURM_NNODES") : NULL;
+	uint64_t setting = request->settings.value[ZERO_OPT_SHARE].number;
+	struct sharing sharing = {1, 1, SHARING_UNKNOWN};
+
+	agreed->nodes = plan->is_srun ? request->nodes : 1;
+	if (!agreed->nodes && allocated)
+		agreed->nodes = (size_t)strtoul(allocated, NULL, 10);
+	if (agreed->nodes > agreed->world)
+		agreed->nodes = agreed->world;
+	if (setting != 1 && (!agreed->nodes || agreed->world % agreed->nodes))
+		return sharing;
+	if (setting == 1)
+		sharing = sharing_of(1, setting);
+	else
+		sharing = sharing_of(agreed->world / agreed->nodes, setting);
+	if (agreed->nodes > 1 && sharing.most > 1)
+		sharing.how = SHARING_IF_EVEN;
+	return sharing;
 }
 
 /* Without a survey: this machine's memory, if the ranks are to run here. */
 static struct agreed agree_here(const struct plan *plan, const struct request *request)
 {
 	const struct zero_value *threshold = &request->settings.value[ZERO_OPT_STREAM_THRESHOLD];
+	const struct zero_value *limit = &request->settings.value[ZERO_OPT_GATHER_LIMIT];
 	const char *tasks = plan->is_srun ? getenv("SLURM_NTASKS") : NULL;
 	struct agreed agreed = {.node = "this machine",
 				.world = request->tasks,
@@ -160,6 +216,12 @@ static struct agreed agree_here(const struct plan *plan, const struct request *r
 		agreed.threshold = threshold->number;
 	else if (agreed.budget_known)
 		agreed.threshold = zero_sizing_threshold(agreed.chunk, agreed.budget);
+	if (limit->kind != ZERO_VALUE_AUTO)
+		agreed.limit = limit->number;
+	else
+		agreed.limit = zero_sizing_gather_limit(agreed.budget);
+	agreed.limit_known = limit->kind != ZERO_VALUE_AUTO || agreed.budget_known;
+	agreed.sharing = sharing_here(plan, request, &agreed);
 	return agreed;
 }
 
@@ -225,6 +287,27 @@ static void print_nodes(FILE *out, const struct survey *survey,
 	warn_unlike(out, survey);
 }
 
+static void print_sharing(FILE *out, const struct agreed *agreed)
+{
+	const struct sharing *sharing = &agreed->sharing;
+
+	fputs("# shared memory: ", out);
+	if (sharing->how == SHARING_UNKNOWN)
+		fputs("taken for none, since the tasks of each node are not known", out);
+	else if (sharing->least < sharing->most)
+		fprintf(out, "by %zu to %zu ranks at a time; bytes are those where fewest share",
+			sharing->least, sharing->most);
+	else if (sharing->most == 1)
+		fputs("none", out);
+	else if (sharing->most == agreed->world)
+		fprintf(out, "by all %zu ranks", sharing->most);
+	else
+		fprintf(out, "by %zu ranks at a time", sharing->most);
+	if (sharing->how == SHARING_IF_EVEN)
+		fprintf(out, ", if each of %zu nodes has as many", agreed->nodes);
+	fputc('\n', out);
+}
+
 static void print_agreed(FILE *out, const struct agreed *agreed, const char *tier)
 {
 	fprintf(out, "# all %zu ranks: budget ", agreed->world);
@@ -237,7 +320,13 @@ static void print_agreed(FILE *out, const struct agreed *agreed, const char *tie
 		fprintf(out, "%llu", (unsigned long long)agreed->threshold);
 	else
 		fputs("auto", out);
+	fputs(", gather_limit ", out);
+	if (agreed->limit_known)
+		fprintf(out, "%llu", (unsigned long long)agreed->limit);
+	else
+		fputs("auto", out);
 	fprintf(out, ", flatten %s\n", tier);
+	print_sharing(out, agreed);
 }
 
 static void print_kind(FILE *out, const char *kind, uint64_t bytes)
@@ -245,7 +334,8 @@ static void print_kind(FILE *out, const char *kind, uint64_t bytes)
 	fprintf(out, "# %-12s %8s  %llu\n", kind, size_text(bytes).text, (unsigned long long)bytes);
 }
 
-static void print_model(FILE *out, const struct model *model, const struct agreed *agreed)
+static void print_model(FILE *out, const struct model *model, const struct agreed *agreed,
+			uint64_t gather_dtype)
 {
 	static const char *const kinds[ZERO_MEM_KINDS] = {
 		[ZERO_MEM_SHARDS] = "shards",       [ZERO_MEM_GATHERED] = "gathered",
@@ -261,8 +351,14 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 		size_text(model->bytes).text, model->sizing.stage, model->sizing.world);
 	zero_sizing_bytes(&model->sizing, bytes);
 	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
-		print_kind(out, kinds[kind], bytes[kind]);
+		if (kinds[kind])
+			print_kind(out, kinds[kind], bytes[kind]);
 	print_kind(out, "total", total);
+	if (model->sizing.offload)
+		print_kind(out, "host memory", bytes[ZERO_MEM_OFFLOAD]);
+	if (gather_dtype != ZERO_GATHER_PARAM)
+		fprintf(out, "# gathered is for parameters as they are stored, not as %s\n",
+			zero_option_table[ZERO_OPT_GATHER_DTYPE].choices[gather_dtype]);
 	if (!agreed->budget_known) {
 		fputs("# whether it fits is not known: no node has said its budget\n", out);
 		return;
@@ -289,9 +385,11 @@ static int read_model(const struct request *request, const struct agreed *agreed
 	const struct zero_settings *settings = &request->settings;
 	struct model_layout layout = {
 		.world = agreed->world,
+		.share = agreed->sharing.least,
 		.stage = (int)settings->value[ZERO_OPT_STAGE].number,
 		.mode = (enum zero_layout_mode)settings->value[ZERO_OPT_ALLGATHER].number,
 		.bucket = settings->value[ZERO_OPT_BUCKET].number,
+		.offload = settings->value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER,
 	};
 
 	if (!model_read(request->model, &layout, model))
@@ -318,11 +416,16 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 		take_told(&request->settings, &told, survey.node[0].name);
 		zero_settings_clear(&told);
 	}
-	agreed = asks ? agree_on_nodes(&survey) : agree_here(plan, request);
+	if (asks)
+		agreed = agree_on_nodes(&survey, request->settings.value[ZERO_OPT_SHARE].number);
+	else
+		agreed = agree_here(plan, request);
 	if (asks) {
 		take_least(&request->settings, ZERO_OPT_STREAM_CHUNK, agreed.chunk);
 		if (agreed.threshold)
 			take_least(&request->settings, ZERO_OPT_STREAM_THRESHOLD, agreed.threshold);
+		if (agreed.limit_known)
+			take_least(&request->settings, ZERO_OPT_GATHER_LIMIT, agreed.limit);
 	}
 	if (request->model) {
 		known = &model;
@@ -338,7 +441,8 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 			     tier_name(&request->settings, known, agreed.budget,
 				       agreed.budget_known, agreed.chunk));
 	if (known)
-		print_model(out, known, &agreed);
+		print_model(out, known, &agreed,
+			    request->settings.value[ZERO_OPT_GATHER_DTYPE].number);
 	plan_print_script(out, plan);
 out:
 	survey_clear(&survey);

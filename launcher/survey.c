@@ -59,7 +59,8 @@ void survey_told(const struct survey_node *node, struct zero_settings *told)
 /* One line, which is cut up. False after a complaint. */
 static bool read_report(struct survey_node *node, char *line)
 {
-	const struct zero_value *threshold;
+	const struct zero_value *threshold, *limit;
+	bool limited;
 	struct zero_settings told = {0};
 	char *space = strchr(line, ' '), why[512];
 
@@ -82,6 +83,10 @@ static bool read_report(struct survey_node *node, char *line)
 		node->threshold = threshold->number;
 	else if (node->budget_known)
 		node->threshold = zero_sizing_threshold(node->chunk, node->budget);
+	limit = &told.value[ZERO_OPT_GATHER_LIMIT];
+	limited = told.origin[ZERO_OPT_GATHER_LIMIT] && limit->kind != ZERO_VALUE_AUTO;
+	node->limit = limited ? limit->number : zero_sizing_gather_limit(node->budget);
+	node->limit_known = limited || node->budget_known;
 	zero_settings_clear(&told);
 	return true;
 }
@@ -113,6 +118,8 @@ static void merge(struct survey *survey)
 		node->budget = least(node->budget, task->budget);
 		node->chunk = least(node->chunk, task->chunk);
 		node->threshold = least(node->threshold, task->threshold);
+		node->limit = least(node->limit, task->limit);
+		node->limit_known = node->limit_known && task->limit_known;
 		node->budget_known = node->budget_known && task->budget_known;
 	}
 	survey->count = survey->count ? kept + 1 : 0;

@@ -17,7 +17,8 @@ struct survey_node {
 	unsigned tasks;
 	/* Bytes, the least of its tasks. */
 	uint64_t free, budget, chunk, threshold; /* threshold 0: the ranks will find it */
-	bool budget_known;
+	uint64_t limit;                          /* gather_limit */
+	bool budget_known, limit_known;
 };
 
 struct survey {

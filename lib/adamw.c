@@ -1,71 +1,90 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The step: AdamW over what this rank owns, with clipping by the global norm. The norm is a sum of
- * one f64 partial for each flat buffer and shard, in that order, whoever computed it: stage 0
- * computes all of them itself from the same virtual shards, so that the bits are the same.
+ * AdamW over what this rank owns, and its states. Offloaded states are in host memory and are
+ * stepped there: where the device's memory is another one, gradients come to them by pieces, and
+ * new values go back, through two buffers of a chunk.
  */
-#include <math.h>
-#include <stdlib.h>
-
 #include "internal.h"
 
-static size_t count_flats(const zero_job *job)
-{
-	size_t flats = 0;
+/* ---- offloaded states ------------------------------------------------------------------------ */
 
-	for (size_t g = 0; g < job->group_count; g++)
-		flats += job->groups[g]->flat_count;
-	return flats;
+static bool is_offloaded(const zero_job *job)
+{
+	return job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER;
 }
 
-static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
+/* Whether values are not where their states are. */
+static bool is_staged(const zero_job *job)
 {
-	if (!job->laid_out)
-		return zero_fail(ZERO_E_STATE, "a step comes after zero_layout");
-	for (size_t g = 0; g < job->group_count; g++)
-		if (job->groups[g]->gather)
-			return zero_fail(ZERO_E_STATE,
-					 "group '%s' is gathered: release it before "
-					 "the step changes it",
-					 job->groups[g]->name);
-	/* Written so that NaN is refused. */
-	if (!(adamw->lr >= 0 && adamw->beta1 >= 0 && adamw->beta1 < 1 && adamw->beta2 >= 0 &&
-	      adamw->beta2 < 1 && adamw->eps > 0 && adamw->weight_decay >= 0 && adamw->clip >= 0 &&
-	      adamw->micro_batches >= 0))
-		return zero_fail(ZERO_E_INVALID,
-				 "AdamW has lr %g, beta1 %g, beta2 %g, eps %g, weight_decay %g, "
-				 "clip %g, micro_batches %d: all are >= 0, betas < 1, eps > 0",
-				 (double)adamw->lr, (double)adamw->beta1, (double)adamw->beta2,
-				 (double)adamw->eps, (double)adamw->weight_decay,
-				 (double)adamw->clip, adamw->micro_batches);
-	return ZERO_OK;
+	return is_offloaded(job) &&
+	       (!job->ops->host_memory || job->settings.value[ZERO_OPT_STAGED].number);
 }
 
-/* Groups that were not reduced since the last step are now; waits for all. */
-static zero_status finish_reduces(zero_job *job)
+/* Elements of the longest run that this rank steps. */
+static size_t longest_run(const zero_job *job)
 {
-	zero_status status = ZERO_OK, one;
+	size_t longest = 0;
 
-	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < job->group_count && !status; g++)
-		if (job->groups[g]->trainable && !job->groups[g]->reduced)
-			status = zero_reduce_locked(job->groups[g]);
-	for (size_t g = 0; g < job->group_count; g++) {
-		one = zero_finish(job, &job->groups[g]->reduce);
-		status = status ? status : one;
-		one = zero_finish(job, &job->groups[g]->update);
-		status = status ? status : one;
-	}
-	for (int i = 0; i < ZERO_REDUCES; i++) {
-		one = zero_finish(job, &job->reduces[i]);
-		status = status ? status : one;
-	}
-	pthread_mutex_unlock(&job->lock);
+	for (size_t g = 0; g < job->group_count; g++)
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++)
+			for (size_t r = 0; r < job->groups[g]->flats[f].run_count; r++) {
+				const struct zero_run *run = &job->groups[g]->flats[f].runs[r];
+				size_t first, count;
+
+				zero_stepped_part(job->groups[g], run, &first, &count);
+				if (run->trainable && count > longest)
+					longest = count;
+			}
+	return longest;
+}
+
+/* Two buffers of `staged` f32 elements, kept until the job is closed. */
+static zero_status alloc_staging(zero_job *job)
+{
+	size_t longest = longest_run(job), elements = job->chunk / sizeof(float);
+	zero_status status = ZERO_OK;
+
+	if (!is_staged(job) || !longest || job->staged)
+		return ZERO_OK;
+	elements = elements ? elements : 1;
+	elements = elements < longest ? elements : longest;
+	for (int i = 0; !status && i < 2; i++)
+		if (!job->staging[i])
+			status = job->ops->alloc(job->backend, ZERO_MEM_STAGING,
+						 elements * sizeof(float), false, &job->staging[i]);
+	if (!status)
+		job->staged = elements;
 	return status;
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+
+void zero_master_set(struct zero_flat *flat, const struct zero_run *run, size_t first, size_t count)
+{
+	zero_job *job = flat->group->job;
+	size_t stepped_first, stepped, piece = is_staged(job) ? job->staged : count;
+	size_t size = zero_dtype_size(run->dtype);
+	float *master;
+
+	if (!flat->master || !run->trainable || run->dtype == ZERO_F32)
+		return;
+	zero_stepped_part(flat->group, run, &stepped_first, &stepped);
+	master = flat->master + run->state_at + (first - stepped_first);
+	for (size_t at = 0; at < count; at += piece) {
+		size_t now = count - at < piece ? count - at : piece;
+		const void *values = zero_stored_at(flat, run, first + at);
+
+		if (is_staged(job)) {
+			job->ops->copy(job->backend, job->staging[0], values, now * size);
+			values = job->staging[0];
+		}
+		job->ops->cast(job->backend, ZERO_F32, master + at, run->dtype, values, now);
+	}
 }
 
 static zero_status alloc_state(zero_job *job, struct zero_flat *flat)
 {
+	enum zero_memory_kind kind = is_offloaded(job) ? ZERO_MEM_OFFLOAD : ZERO_MEM_OPTIMIZER;
 	size_t bytes = flat->state_count * sizeof(float);
 	zero_status status = ZERO_OK;
 	bool needs_master = false;
@@ -76,87 +95,32 @@ static zero_status alloc_state(zero_job *job, struct zero_flat *flat)
 	if (!bytes)
 		return ZERO_OK;
 	if (!flat->m)
-		status = job->ops->alloc(job->backend, ZERO_MEM_OPTIMIZER, bytes, true,
-					 (void **)&flat->m);
+		status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->m);
 	if (!status && !flat->v)
-		status = job->ops->alloc(job->backend, ZERO_MEM_OPTIMIZER, bytes, true,
-					 (void **)&flat->v);
+		status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->v);
 	if (status || !needs_master || flat->master)
 		return status;
-	status = job->ops->alloc(job->backend, ZERO_MEM_OPTIMIZER, bytes, true,
-				 (void **)&flat->master);
+	status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->master);
 	for (size_t r = 0; !status && r < flat->run_count; r++) {
-		const struct zero_run *run = &flat->runs[r];
 		size_t first, count;
 
-		if (!run->trainable || run->dtype == ZERO_F32)
-			continue;
-		zero_stepped_part(job, run, &first, &count);
-		job->ops->cast(job->backend, ZERO_F32, flat->master + run->state_at, run->dtype,
-			       zero_stored_at(job, flat, run, first), count);
+		zero_stepped_part(flat->group, &flat->runs[r], &first, &count);
+		zero_master_set(flat, &flat->runs[r], first, count);
 	}
 	return status;
 }
 
-/* The sum of squares of one shard of a flat's gradient sums, which lies in what this rank steps. */
-static double shard_norm2(zero_job *job, const struct zero_flat *flat, size_t shard)
+zero_status zero_adamw_states(zero_job *job)
 {
-	double sum = 0;
+	zero_status status = alloc_staging(job);
 
-	for (size_t r = 0; r < flat->run_count; r++) {
-		const struct zero_run *run = &flat->runs[r];
-		size_t first, count;
-		double part;
-
-		if (!run->trainable)
-			continue;
-		zero_stepped_part(job, run, &first, &count);
-		job->ops->norm2(job->backend,
-				flat->reduced + run->state_at + (shard * run->shard - first),
-				run->shard, &part);
-		sum += part;
-	}
-	return sum;
-}
-
-/* COLLECTIVE. The squared norm over all groups and ranks, of the sums. Agrees on all else too. */
-static zero_status total_norm2(zero_job *job, zero_status status, const zero_adamw *adamw,
-			       double *total)
-{
-	size_t flats = count_flats(job), world = (size_t)job->place.world, at = 0;
-	double *all_partials, *partials; /* [world][flats], [flats] */
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = flats * sizeof(double)};
-
-	*total = 0;
-	all_partials = calloc(world * flats + 1, sizeof(double));
-	partials = calloc(flats + 1, sizeof(double));
-	if ((!all_partials || !partials) && !status)
-		status = zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu groups", flats);
 	for (size_t g = 0; !status && g < job->group_count; g++)
-		for (size_t f = 0; f < job->groups[g]->flat_count; f++, at++) {
-			const struct zero_flat *flat = &job->groups[g]->flats[f];
-
-			for (size_t r = 0; job->step_whole && r < world; r++)
-				all_partials[r * flats + at] = shard_norm2(job, flat, r);
-			if (!job->step_whole)
-				partials[at] = shard_norm2(job, flat, (size_t)job->place.rank);
-		}
-	op.send = partials;
-	op.recv = all_partials;
-	/* All that must be equal on all ranks is in the label. */
-	status = zero_run(job, status, &op, job->step_whole ? 0 : 1,
-			  "step %llu with lr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "
-			  "clip %.9g, %d micro-batches",
-			  (unsigned long long)job->steps + 1, (double)adamw->lr,
-			  (double)adamw->beta1, (double)adamw->beta2, (double)adamw->eps,
-			  (double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches);
-	for (size_t f = 0; !status && f < flats; f++)
-		for (size_t r = 0; r < world; r++)
-			*total += all_partials[r * flats + f];
-	free(all_partials);
-	free(partials);
+		for (size_t f = 0; !status && f < job->groups[g]->flat_count; f++)
+			status = alloc_state(job, &job->groups[g]->flats[f]);
 	return status;
 }
+
+/* ---- the pass -------------------------------------------------------------------------------- */
 
 /* beta^steps in f64, by squaring: libm's pow differs in the last bit between machines. */
 static double power(double beta, uint64_t steps)
@@ -169,132 +133,93 @@ static double power(double beta, uint64_t steps)
 	return result;
 }
 
-static void step_param(zero_job *job, const zero_param *param, const zero_adamw *adamw,
-		       const struct zero_adamw_args *common)
+struct zero_adamw_args zero_adamw_args_at(const zero_adamw *adamw, uint64_t steps, float scale)
+{
+	return (struct zero_adamw_args){
+		.beta1 = adamw->beta1,
+		.beta2 = adamw->beta2,
+		.eps = adamw->eps,
+		.correction1 = (float)(1 / (1 - power((double)adamw->beta1, steps))),
+		.correction2 = (float)(1 / (1 - power((double)adamw->beta2, steps))),
+		.scale = scale,
+	};
+}
+
+/* Elements that are stepped: where they are stored, and their gradient and states. */
+struct part {
+	char *stored;
+	zero_dtype dtype;
+	float *master, *m, *v; /* master: NULL for f32 */
+	const float *g;
+	size_t count;
+};
+
+static void step_in_place(zero_job *job, const struct zero_adamw_args *args,
+			  const struct part *part)
+{
+	float *p = part->master ? part->master : (float *)(void *)part->stored;
+
+	job->ops->adamw(job->backend, args, p, part->m, part->v, part->g,
+			part->master ? part->stored : NULL, part->dtype, part->count);
+}
+
+/* Gradients in one buffer; in the other f32 values that come and go, or 16-bit ones that go. */
+static void step_staged(zero_job *job, const struct zero_adamw_args *args, const struct part *part)
+{
+	size_t size = zero_dtype_size(part->dtype), now;
+	struct part piece = {.stored = job->staging[1], .dtype = part->dtype, .g = job->staging[0]};
+
+	for (size_t at = 0; at < part->count; at += now) {
+		char *stored = part->stored + at * size;
+
+		now = part->count - at < job->staged ? part->count - at : job->staged;
+		piece.master = part->master ? part->master + at : NULL;
+		piece.m = part->m + at;
+		piece.v = part->v + at;
+		piece.count = now;
+		job->ops->copy(job->backend, job->staging[0], part->g + at, now * sizeof(float));
+		if (!part->master)
+			job->ops->copy(job->backend, piece.stored, stored, now * size);
+		step_in_place(job, args, &piece);
+		job->ops->copy(job->backend, stored, piece.stored, now * size);
+	}
+}
+
+static void step_param(const zero_param *param, const zero_adamw *adamw,
+		       struct zero_adamw_args args)
 {
 	const struct zero_flat *flat = param->flat;
 	const struct zero_run *run = &flat->runs[param->run];
-	struct zero_adamw_args args = *common;
+	zero_job *job = param->group->job;
 	size_t run_first, run_count, first, count, at;
-	bool low = run->dtype != ZERO_F32;
-	char *stored;
+	struct part part;
 
-	zero_stepped_part(job, run, &run_first, &run_count);
+	zero_stepped_part(param->group, run, &run_first, &run_count);
 	zero_param_part(param, run_first, run_count, &first, &count);
 	if (!count)
 		return;
 	args.lr = adamw->lr * param->lr_scale;
 	args.decay = args.lr * (adamw->weight_decay * param->weight_decay);
 	at = run->state_at + (param->first + first - run_first);
-	stored = zero_stored_at(job, flat, run, param->first + first);
-	job->ops->adamw(job->backend, &args, low ? flat->master + at : (float *)(void *)stored,
-			flat->m + at, flat->v + at, flat->reduced + at, low ? stored : NULL,
-			run->dtype, count);
+	part = (struct part){
+		.stored = zero_stored_at(flat, run, param->first + first),
+		.dtype = run->dtype,
+		.master = run->dtype != ZERO_F32 ? flat->master + at : NULL,
+		.m = flat->m + at,
+		.v = flat->v + at,
+		.g = flat->reduced + at,
+		.count = count,
+	};
+	if (is_staged(job))
+		step_staged(job, &args, &part);
+	else
+		step_in_place(job, &args, &part);
 }
 
-/* Stages 1 and 2: the owners' new values go to everyone, while the caller goes on. */
-static zero_status share_update(zero_job *job, zero_group *group)
+void zero_adamw_group(zero_group *group, const zero_adamw *adamw,
+		      const struct zero_adamw_args *args)
 {
-	struct zero_op *ops;
-	zero_status status = ZERO_OK;
-	size_t runs = 0, op_count = 0;
-
-	for (size_t f = 0; f < group->flat_count; f++)
-		runs += group->flats[f].run_count;
-	ops = calloc(runs + 1, sizeof(*ops));
-	if (!ops)
-		status = zero_fail(ZERO_E_MEMORY, "no memory to share group '%s'", group->name);
-	for (size_t f = 0; !status && f < group->flat_count; f++)
-		for (size_t r = 0; r < group->flats[f].run_count; r++) {
-			struct zero_flat *flat = &group->flats[f];
-			struct zero_run *run = &flat->runs[r];
-
-			if (!run->trainable)
-				continue;
-			ops[op_count++] = (struct zero_op){
-				.kind = ZERO_OP_ALL_GATHER,
-				.from = run->dtype,
-				.to = run->dtype,
-				.send = zero_stored_at(job, flat, run,
-						       (size_t)job->place.rank * run->shard),
-				.recv = zero_stored_at(job, flat, run, 0),
-				.count = run->shard,
-			};
-		}
-	status = zero_submit(job, status, ops, op_count, false, &group->update,
-			     "update of group '%s'", group->name);
-	free(ops);
-	return status;
-}
-
-/* The sums; and after an error also what was not yet reduced. */
-static void drop_gradients(zero_job *job, zero_status status)
-{
-	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < job->group_count; g++) {
-		job->groups[g]->reduced = false;
-		for (size_t f = 0; f < job->groups[g]->flat_count; f++) {
-			struct zero_flat *flat = &job->groups[g]->flats[f];
-
-			job->ops->free(job->backend, flat->reduced);
-			flat->reduced = NULL;
-			if (!status)
-				continue;
-			job->ops->free(job->backend, flat->gradient);
-			flat->gradient = NULL;
-		}
-	}
-	pthread_mutex_unlock(&job->lock);
-}
-
-static zero_status apply(zero_job *job, const zero_adamw *adamw, float scale)
-{
-	struct zero_adamw_args common = {
-		.beta1 = adamw->beta1, .beta2 = adamw->beta2, .eps = adamw->eps, .scale = scale};
-	zero_status status = ZERO_OK;
-
-	job->steps++;
-	common.correction1 = (float)(1 / (1 - power((double)adamw->beta1, job->steps)));
-	common.correction2 = (float)(1 / (1 - power((double)adamw->beta2, job->steps)));
-	for (size_t g = 0; !status && g < job->group_count; g++) {
-		zero_group *group = job->groups[g];
-
-		for (size_t p = 0; p < group->param_count; p++)
-			if (group->params[p]->trainable && !group->params[p]->alias_of)
-				step_param(job, group->params[p], adamw, &common);
-		if (job->whole && !job->step_whole && group->trainable)
-			status = share_update(job, group);
-	}
-	return status;
-}
-
-zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result)
-{
-	int micro_batches = adamw->micro_batches ? adamw->micro_batches : 1;
-	double mean = 1 / ((double)job->place.world * micro_batches);
-	zero_status status;
-	double norm2, norm, clip = 1;
-	bool finite;
-
-	/* A call that does not fit on one rank must not leave the others' reduces waiting. */
-	status = job->laid_out ? finish_reduces(job) : ZERO_OK;
-	if (!status)
-		status = check_step(job, adamw);
-	for (size_t g = 0; !status && g < job->group_count; g++)
-		for (size_t f = 0; !status && f < job->groups[g]->flat_count; f++)
-			status = alloc_state(job, &job->groups[g]->flats[f]);
-	status = total_norm2(job, status, adamw, &norm2);
-	if (status)
-		goto out;
-	norm = sqrt(norm2) * mean;
-	finite = isfinite(norm);
-	if (finite && adamw->clip > 0 && norm > (double)adamw->clip)
-		clip = (double)adamw->clip / norm;
-	if (finite)
-		status = apply(job, adamw, (float)(clip * mean));
-	if (result)
-		*result = (zero_step_result){.grad_norm = norm, .skipped = !finite};
-out:
-	drop_gradients(job, status);
-	return status;
+	for (size_t p = 0; p < group->param_count; p++)
+		if (group->params[p]->trainable && !group->params[p]->alias_of)
+			step_param(group->params[p], adamw, *args);
 }

@@ -9,21 +9,60 @@
 
 #include "core.h"
 
+/*
+ * Ranks that operate together: all of a job, or a team. The ranks of one node may share memory:
+ * then one of them allocates, and all of them read and write the same bytes.
+ */
+struct zero_channel;
+
+struct zero_place {
+	int rank, world;             /* rank is -1 where this rank is not one of them */
+	int local_rank, local_world; /* among those of this node */
+	int share_rank, share_world; /* among those that share memory with this rank: 0 of 1 if
+	                                none does. In the order of their ranks */
+	int nodes;                   /* sets of ranks that share memory */
+	int share_least;             /* ranks of the smallest of them */
+	char node[64];
+};
+
+/* All of them share memory, so that their parts of a shared buffer are the whole of it. */
+static inline bool zero_place_one_node(const struct zero_place *place)
+{
+	return place->share_world == place->world;
+}
+
 enum zero_memory_kind {
 	ZERO_MEM_SHARDS,
 	ZERO_MEM_GATHERED,
 	ZERO_MEM_GRADIENTS,
 	ZERO_MEM_OPTIMIZER,
-	ZERO_MEM_STAGING,
+	ZERO_MEM_STAGING, /* in host memory, if it is libzero that asks for it */
+	ZERO_MEM_CALLER,  /* on the device, what the program asked for */
+	ZERO_MEM_OFFLOAD, /* in host memory, whatever it is: no part of what the device holds */
 	ZERO_MEM_KINDS,
 };
 
+/*
+ * A buffer of which the ranks that share memory have one between them; a rank that shares with none
+ * has one of its own. Each counts its part of the bytes.
+ */
+struct zero_shared {
+	char *data; /* NULL: none */
+	size_t bytes;
+	enum zero_memory_kind kind;
+	void *owner; /* the backend's */
+};
+
 enum zero_op_kind {
+	/* Makes `shared`, count bytes of the given kind, before the other operations of the
+	   submission begin. If it is zeroed, its pages are also there already. */
+	ZERO_OP_ALLOC,
 	/* recv[world][count] of `to` from every rank's send[count] of `from`. If the types differ,
-	   the own slot of recv is cast first and gathered in place; send may be the own slot. */
+	   the own slot of recv is cast first and gathered in place; send may be the own slot.
+	   Ranks that share `shared` fill it together: recv is at its byte `at`. */
 	ZERO_OP_ALL_GATHER,
-	/* recv[count] (+)= sum over ranks of their send[world][count] part, f32, in rank order.
-	   recv may be the own part of send. */
+	/* recv[count] (+)= sum over ranks of their send[world][count] part, in f32 and in rank
+	   order; send is of `from`. recv may be the own part of send. */
 	ZERO_OP_REDUCE_SCATTER,
 	/* recv[bounds[rank+1] - bounds[rank]] = root's send[bounds[rank] ...], in pieces. */
 	ZERO_OP_SCATTER,
@@ -32,8 +71,13 @@ enum zero_op_kind {
 	/* recv[world][count] bytes from every rank's send[count]: small things that ranks agree on.
 	   Not counted as traffic. */
 	ZERO_OP_EXCHANGE,
+	/* recv[count] of `to` = send[count] of `from`. Local. */
+	ZERO_OP_CAST,
 	/* Gives `recv` back once all before it is done. Local. */
 	ZERO_OP_FREE,
+	/* *channel of the `count` ranks of `members`, ascending; it lasts until close. All ranks
+	   take part, also those that are not in it. */
+	ZERO_OP_CHANNEL,
 };
 
 struct zero_op {
@@ -41,10 +85,16 @@ struct zero_op {
 	zero_dtype from, to;
 	int root;
 	bool accumulate; /* reduce-scatter: add to recv */
+	bool zeroed;     /* alloc */
+	enum zero_memory_kind memory;
+	struct zero_shared *shared; /* the caller's until the submission has been waited for */
+	size_t at;
 	const void *send;
 	void *recv;
-	size_t count;         /* elements, see above */
-	size_t piece;         /* scatter and broadcast: elements sent in one message at most */
+	size_t count; /* elements, see above */
+	size_t piece; /* scatter and broadcast: elements sent in one message at most */
+	const int *members;
+	struct zero_channel **channel;
 	const size_t *bounds; /* scatter: [world + 1] element indices into root's send; the caller's
 	                         until the submission has been waited for */
 };
@@ -56,11 +106,13 @@ struct zero_op {
  * run, and the submission ends on all ranks with that rank's status and `error`.
  */
 struct zero_submission {
+	struct zero_channel *channel; /* NULL: all ranks */
 	const char *label;
 	uint64_t hash; /* of what it does, as the label says in full */
 	zero_status status;
 	const char *error;
 	int error_rank;      /* where it arose if all ranks know of it already, else -1 */
+	bool leaving;        /* this rank's last: teams that it is in are told too */
 	bool waited;         /* the caller waits for it next: no other thread need be woken */
 	struct zero_op *ops; /* copied */
 	size_t count;
@@ -72,11 +124,7 @@ struct zero_work;
 struct zero_backend_config {
 	const char *isa;    /* "auto" or the instruction set to use */
 	int expected_world; /* number of ranks that the launcher said; 0 unknown */
-};
-
-struct zero_place {
-	int rank, world, local_rank, local_world;
-	char node[64];
+	int share;          /* ranks of a node that share memory, at most; 0: all of them */
 };
 
 struct zero_adamw_args {
@@ -92,6 +140,7 @@ struct zero_backend;
 struct zero_backend_ops {
 	int abi;
 	const char *name; /* "host" */
+	bool host_memory; /* its own memory is the host's: values need no staging on their way */
 
 	/* COLLECTIVE. One at a time in a process. If it fails and *backend is not NULL, place() is
 	   known, and it is to be closed. */
@@ -99,14 +148,25 @@ struct zero_backend_ops {
 			    struct zero_backend **backend);
 	/* Completes what was submitted and frees all. */
 	void (*close)(struct zero_backend *backend);
-	void (*place)(const struct zero_backend *backend, struct zero_place *place);
+	/* Of all ranks, or of a channel. */
+	void (*place)(const struct zero_backend *backend, const struct zero_channel *channel,
+		      struct zero_place *place);
 
-	/* Memory from a 4096-byte boundary, all zero if `zeroed`; bytes > 0. Safe from any
+	/* Memory from a 4096-byte boundary, all zero if `zeroed`; bytes > 0. Shards, gathered
+	   parameters and gradients can be read by the ranks that share memory. Safe from any
 	   thread. */
 	zero_status (*alloc)(struct zero_backend *backend, enum zero_memory_kind kind, size_t bytes,
 			     bool zeroed, void **data);
 	/* NULL is legal. */
 	void (*free)(struct zero_backend *backend, void *data);
+	/* From now on more than so many bytes on the device, all kinds but ZERO_MEM_OFFLOAD
+	   together, are refused with ZERO_E_MEMORY. SIZE_MAX: no limit, as at first. */
+	void (*limit)(struct zero_backend *backend, size_t bytes);
+	/* Whether `data` lies in device memory that the program asked for; *bytes of it if it
+	   begins there, else 0. */
+	bool (*caller_block)(struct zero_backend *backend, const void *data, size_t *bytes);
+	/* This rank has done with what ZERO_OP_ALLOC made; an empty one is legal. */
+	void (*shared_free)(struct zero_backend *backend, struct zero_shared *shared);
 	void (*memory)(const struct zero_backend *backend, zero_memory *memory);
 	void (*traffic)(const struct zero_backend *backend, zero_traffic *traffic);
 	size_t (*memory_free)(
@@ -119,7 +179,9 @@ struct zero_backend_ops {
 	void (*work_get)(struct zero_backend *backend, struct zero_work *work);
 	void (*work_put)(struct zero_backend *backend, struct zero_work *work); /* NULL is legal */
 
-	/* Kernels on a rank's own data, in the order of the calls. */
+	/* Kernels on a rank's own data, in the order of the calls. copy takes any memory; cast and
+	   adamw take what is all in its own memory, or all in the host's (of kinds OFFLOAD and
+	   STAGING), and then run there. */
 	void (*fill_constant)(struct zero_backend *backend, zero_dtype dtype, void *out,
 			      size_t count, double value);
 	/* Elements first .. first + count of the stream (seed, stream); f32, f16, bf16, f64. */
@@ -132,6 +194,18 @@ struct zero_backend_ops {
 	void (*copy)(struct zero_backend *backend, void *to, const void *from, size_t bytes);
 	void (*cast)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
 		     const void *in, size_t count);
+	/* Whether values of type `from` can become `to`: both floating, or both integers or
+	   bool. */
+	bool (*convertible)(const struct zero_backend *backend, zero_dtype to, zero_dtype from);
+	/* Between such types; floating ones are rounded once, to nearest even. False: the integer
+	   *bad does not fit. Both are aligned to their elements. */
+	bool (*convert)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
+			const void *in, size_t count, size_t *bad);
+	/* out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns; strides are
+	   elements. */
+	void (*transpose)(struct zero_backend *backend, void *out, size_t out_stride,
+			  const void *in, size_t in_stride, size_t rows, size_t columns,
+			  size_t element_size);
 	void (*norm2)(struct zero_backend *backend, const float *x, size_t count, double *sum);
 	/* p, m, v, g: f32[count]; `low` is NULL, or p is written there too as `low_dtype`. */
 	void (*adamw)(struct zero_backend *backend, const struct zero_adamw_args *args, float *p,

@@ -159,12 +159,14 @@ static zero_status write_param(const struct output *out, size_t i)
 	const struct zero_run *run = &param->flat->runs[param->run];
 	size_t size = zero_dtype_size(param->dtype), first, count;
 
-	zero_param_part(param, run->shard * (size_t)out->job->place.rank, run->shard, &first,
-			&count);
+	if (!zero_is_member(param->group))
+		return ZERO_OK;
+	zero_param_part(param, run->shard * (size_t)param->group->team->place.rank, run->shard,
+			&first, &count);
 	if (!count)
 		return ZERO_OK;
-	return write_at(out, zero_stored_at(out->job, param->flat, run, param->first + first),
-			count * size, out->tensors[i].offset + first * size);
+	return write_at(out, zero_stored_at(param->flat, run, param->first + first), count * size,
+			out->tensors[i].offset + first * size);
 }
 
 static zero_status write_own(struct output *out)

@@ -18,6 +18,7 @@ static zero_status open_backend(zero_job *job, zero_status settings)
 	struct zero_backend_config config = {
 		.isa = settings ? "auto" : zero_option_table[ZERO_OPT_ISA].choices[isa->number],
 		.expected_world = (int)job->settings.value[ZERO_OPT_TASKS].number,
+		.share = (int)job->settings.value[ZERO_OPT_SHARE].number,
 	};
 	const void *table;
 	zero_status status;
@@ -29,7 +30,8 @@ static zero_status open_backend(zero_job *job, zero_status settings)
 	status = job->ops->open(&config, &job->backend);
 	job->joined = !status;
 	if (job->backend) {
-		job->ops->place(job->backend, &job->place);
+		job->ops->place(job->backend, NULL, &job->place);
+		job->all = (zero_team){.job = job, .place = job->place};
 		zero_process_rank_set(job->place.rank);
 	}
 	return status;
@@ -88,7 +90,7 @@ static void say_closing(zero_job *job)
 	char *before = strdup(zero_last_error());
 	int rank = zero_last_error_rank();
 
-	if (zero_run(job, ZERO_OK, NULL, 0, "zero_close") && before && *before)
+	if (zero_leave(job) && before && *before)
 		zero_fail_on(rank, ZERO_OK, before);
 	free(before);
 }
@@ -105,7 +107,8 @@ zero_status zero_close(zero_job *job)
 	for (size_t g = 0; g < job->group_count; g++)
 		zero_group_free(job->groups[g]);
 	free(job->groups);
-	zero_source_forget(job);
+	zero_teams_free(job);
+	zero_slice_forget(job);
 	if (job->backend)
 		job->ops->close(job->backend);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)
@@ -195,5 +198,6 @@ zero_status zero_memory_now(zero_job *job, zero_memory *memory)
 zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic)
 {
 	job->ops->traffic(job->backend, traffic);
+	traffic->bytes_read = job->bytes_read;
 	return ZERO_OK;
 }

@@ -18,19 +18,30 @@ lib_liboptions_la_SOURCES = lib/dtype.c lib/options.c lib/sizing.c lib/text.c
 noinst_LTLIBRARIES += lib/libzerocore.la
 lib_libzerocore_la_SOURCES = \
 	lib/adamw.c \
+	lib/adopt.c \
+	lib/check.c \
 	lib/error.c \
 	lib/export.c \
 	lib/file.c \
+	lib/flatten.c \
 	lib/gather.c \
 	lib/group.c \
 	lib/job.c \
 	lib/layout.c \
+	lib/load_model.c \
 	lib/module.c \
+	lib/norm.c \
 	lib/partition.c \
 	lib/reduce.c \
+	lib/scale.c \
 	lib/settings.c \
+	lib/slice.c \
 	lib/source.c \
-	lib/submit.c
+	lib/step.c \
+	lib/storage.c \
+	lib/submit.c \
+	lib/team.c \
+	lib/update.c
 lib_libzerocore_la_LIBADD = lib/liboptions.la $(DL_LIBS)
 
 # What programs link and zero jobs get preloaded: the C library and nothing else.

@@ -21,6 +21,7 @@ enum zero_option_id {
 	ZERO_OPT_FLATTEN,
 	ZERO_OPT_ALLGATHER,
 	ZERO_OPT_BUCKET,
+	ZERO_OPT_GATHER_LIMIT,
 	ZERO_OPT_GATHER_DTYPE,
 	ZERO_OPT_OFFLOAD,
 	ZERO_OPT_VRAM_RESERVE,
@@ -29,7 +30,10 @@ enum zero_option_id {
 	ZERO_OPT_CONFIG,
 	ZERO_OPT_REPORT,
 	ZERO_OPT_PRELOAD_PATH, /* YAML only */
-	ZERO_OPT_ISA,          /* environment only */
+	ZERO_OPT_ISA,          /* this and those below by environment only */
+	ZERO_OPT_SHARE,
+	ZERO_OPT_CHECK,
+	ZERO_OPT_STAGED,
 	/* Facts: what a launcher found out and hands on in ZERO_RESOLVED; no user sets them. */
 	ZERO_OPT_TASKS,
 	ZERO_OPT_BUDGET,

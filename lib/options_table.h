@@ -44,7 +44,7 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.name = "stream_threshold", .flag = "--zero-stream-threshold",
 		.env = "ZERO_STREAM_THRESHOLD",
 		.argument = "SIZE|auto", .fallback = "auto",
-		.help = "parameters of more bytes are partitioned in pieces",
+		.help = "parameters of more bytes go in pieces; auto: budget/64",
 		.type = ZERO_TYPE_SIZE_OR_AUTO, .min = 0, .max = ONE_T, .where = USER,
 	},
 	[ZERO_OPT_FLATTEN] = {
@@ -65,19 +65,23 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.help = "groups of more bytes are cut by --zero-allgather=auto",
 		.type = ZERO_TYPE_SIZE, .min = 64 * ONE_K, .max = ONE_T, .where = USER,
 	},
+	[ZERO_OPT_GATHER_LIMIT] = {
+		.name = "gather_limit", .flag = "--zero-gather-limit", .env = "ZERO_GATHER_LIMIT",
+		.argument = "SIZE|auto", .fallback = "auto",
+		.help = "most gathered bytes to fetch ahead; auto: budget/4",
+		.type = ZERO_TYPE_SIZE_OR_AUTO, .min = 0, .max = ONE_T, .where = USER,
+	},
 	[ZERO_OPT_GATHER_DTYPE] = {
 		.name = "gather_dtype", .flag = "--zero-gather-dtype", .env = "ZERO_GATHER_DTYPE",
 		.argument = "param|bf16|f16|f32", .fallback = "param",
-		.help = "type in which parameters are gathered; param: as stored",
+		.help = "type of gathers that leave it to this; param: as stored",
 		.type = ZERO_TYPE_CHOICE, .choices = gather_dtype_choices, .where = USER,
-		.later = true,
 	},
 	[ZERO_OPT_OFFLOAD] = {
 		.name = "offload", .flag = "--zero-offload", .env = "ZERO_OFFLOAD",
 		.argument = "none|optimizer", .fallback = "none",
 		.help = "what lives in host memory instead of the GPU's",
 		.type = ZERO_TYPE_CHOICE, .choices = offload_choices, .where = USER,
-		.later = true,
 	},
 	[ZERO_OPT_VRAM_RESERVE] = {
 		.name = "vram_reserve", .flag = "--zero-vram-reserve", .env = "ZERO_VRAM_RESERVE",
@@ -123,6 +127,27 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "auto|avx512|avx2|scalar", .fallback = "auto",
 		.help = "instruction set of the CPU kernels",
 		.type = ZERO_TYPE_CHOICE, .choices = isa_choices,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_SHARE] = {
+		.name = "share", .env = "ZERO_SHARE",
+		.argument = "COUNT", .fallback = "0",
+		.help = "ranks of a node that share memory at most; 0: all, 1: none",
+		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_CHECK] = {
+		.name = "check", .env = "ZERO_CHECK",
+		.argument = "0|1", .fallback = "0",
+		.help = "1: find undeclared changes, and adopted values that differ",
+		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 1,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_STAGED] = {
+		.name = "staged", .env = "ZERO_STAGED",
+		.argument = "0|1", .fallback = "0",
+		.help = "1: step offloaded states as a GPU has to; for tests",
+		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 1,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_TASKS] = {

@@ -5,6 +5,7 @@
  * partition broadcasts every chunk to every rank); here a rank is sent its own slice only, and what
  * can be read or computed by slice is never sent.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "internal.h"
@@ -31,6 +32,12 @@ static zero_status check_load(const zero_param *param, const zero_source *source
 		return zero_fail(ZERO_E_STATE,
 				 "parameter '%s' is loaded while group '%s' is gathered",
 				 param->name, param->group->name);
+	if (source->kind == ZERO_FROM_RANK && param->group->team->ranks &&
+	    zero_team_place(param->group->team, source->rank) < 0)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is to come from rank %d, which is not in the team "
+				 "of group '%s'",
+				 param->name, source->rank, param->group->name);
 	return zero_source_check(param, source);
 }
 
@@ -63,72 +70,162 @@ static void slice_bounds(const zero_param *param, const struct zero_run *run, in
 	}
 }
 
-static zero_status load_from_rank(zero_param *param, const zero_source *source, zero_status status,
-				  const char *label)
+struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *data, bool whole,
+			       size_t *bounds)
 {
-	zero_job *job = param->group->job;
-	int world = job->place.world;
-	size_t *bounds = calloc((size_t)world + 1, sizeof(*bounds));
-	struct zero_op op = {
-		.kind = job->whole ? ZERO_OP_BROADCAST : ZERO_OP_SCATTER,
+	const zero_team *team = param->group->team;
+
+	slice_bounds(param, &param->flat->runs[param->run], team->place.world, bounds);
+	return (struct zero_op){
+		.kind = whole ? ZERO_OP_BROADCAST : ZERO_OP_SCATTER,
 		.from = param->dtype,
 		.to = param->dtype,
-		.root = source->rank,
+		.root = zero_team_place(team, rank),
 		.count = param->count,
-		.piece = piece_elements(job, param),
+		.piece = piece_elements(param->group->job, param),
 		.bounds = bounds,
+		.send = data,
 	};
-	size_t first, count;
-
-	if (!bounds && !status)
-		status = zero_fail(ZERO_E_MEMORY, "no memory for the slices of parameter '%s'",
-				   param->name);
-	if (!status) {
-		slice_bounds(param, &param->flat->runs[param->run], world, bounds);
-		status = zero_shard(param, &op.recv, &first, &count);
-		op.send = source->data;
-	}
-	status = zero_run(job, status, &op, param->count ? 1 : 0, "%s", label);
-	free(bounds);
-	return status;
 }
 
-/* f32 masters of 16-bit parameters follow what is loaded. */
-static void refresh_master(zero_param *param)
+/* A parameter that comes from one rank, into what this one stores. */
+static struct zero_op scatter_op(zero_param *param, const zero_source *source, size_t *bounds)
+{
+	const zero_group *group = param->group;
+	struct zero_op op =
+		zero_scatter_op(param, source->rank, source->data, group->whole, bounds);
+	size_t run_first, run_count, first, count;
+	const struct zero_run *run = &param->flat->runs[param->run];
+
+	zero_stored_part(group, run, &run_first, &run_count);
+	zero_param_part(param, run_first, run_count, &first, &count);
+	if (count)
+		op.recv = zero_stored_at(param->flat, run, param->first + first);
+	return op;
+}
+
+void zero_param_loaded(zero_param *param)
 {
 	struct zero_flat *flat = param->flat;
 	struct zero_run *run = &flat->runs[param->run];
-	zero_job *job = param->group->job;
 	size_t run_first, run_count, first, count;
 
-	if (!flat->master || !run->trainable || run->dtype == ZERO_F32)
-		return;
-	zero_stepped_part(job, run, &run_first, &run_count);
+	zero_stepped_part(param->group, run, &run_first, &run_count);
 	zero_param_part(param, run_first, run_count, &first, &count);
 	if (count)
-		job->ops->cast(job->backend, ZERO_F32,
-			       flat->master + run->state_at + (param->first + first - run_first),
-			       run->dtype, zero_stored_at(job, flat, run, param->first + first),
-			       count);
+		zero_master_set(flat, run, param->first + first, count);
+}
+
+/* What one call loads: parameters of one team. */
+struct load {
+	zero_team *team;
+	zero_param **params;
+	const zero_source *sources;
+	size_t count;
+	char *label;
+};
+
+/* What each rank makes or reads by itself. */
+static zero_status load_all_own(const struct load *load)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t i = 0; !status && i < load->count; i++)
+		if (load->sources[i].kind != ZERO_FROM_RANK && load->params[i]->count)
+			status = load_own(load->params[i], &load->sources[i]);
+	return status;
+}
+
+/* A peer that has not come here yet may still read in place what this rank is about to write. */
+static bool must_meet(const struct load *load)
+{
+	if (load->team->place.nodes == load->team->place.world)
+		return false;
+	for (size_t i = 0; i < load->count; i++)
+		if (load->sources[i].kind != ZERO_FROM_RANK && !load->params[i]->group->whole)
+			return true;
+	return false;
+}
+
+/* COLLECTIVE over the team. What comes from ranks does so at once, whoever they are. */
+static zero_status load_all(const struct load *load, zero_status status)
+{
+	size_t bounds_each = (size_t)load->team->place.world + 1, ops_count = 0;
+	struct zero_op *ops = calloc(load->count, sizeof(*ops));
+	size_t *bounds = calloc(load->count * bounds_each, sizeof(*bounds));
+
+	if (!status && (!ops || !bounds))
+		status = zero_fail(ZERO_E_MEMORY, "no memory to load %zu parameters", load->count);
+	for (size_t i = 0; !status && i < load->count; i++)
+		status = zero_finish_update(load->params[i]->group);
+	if (must_meet(load)) {
+		status = zero_run_team(load->team, status, NULL, 0, "%s", load->label);
+		if (status)
+			goto out;
+	}
+	if (!status)
+		status = load_all_own(load);
+	for (size_t i = 0; !status && i < load->count; i++)
+		if (load->sources[i].kind == ZERO_FROM_RANK && load->params[i]->count)
+			ops[ops_count++] = scatter_op(load->params[i], &load->sources[i],
+						      bounds + i * bounds_each);
+	status = zero_run_team(load->team, status, ops, ops_count, "%s", load->label);
+	for (size_t i = 0; !status && i < load->count; i++)
+		zero_param_loaded(load->params[i]);
+out:
+	free(bounds);
+	free(ops);
+	return status;
+}
+
+/* In words that must be the same on all ranks, malloc'ed. */
+static char *load_label(zero_param **params, const zero_source *sources, size_t count)
+{
+	char *text = NULL, one[512];
+	size_t size;
+	FILE *out = open_memstream(&text, &size);
+
+	if (!out)
+		return NULL;
+	for (size_t i = 0; i < count; i++) {
+		zero_source_label(params[i], &sources[i], one, sizeof(one));
+		fprintf(out, "%s%s", i ? ", " : "", one);
+	}
+	if (!fclose(out))
+		return text;
+	free(text);
+	return NULL;
+}
+
+zero_status zero_load_many(zero_param **params, const zero_source *sources, size_t count)
+{
+	struct load load = {.params = params, .sources = sources, .count = count};
+	zero_status status = ZERO_OK;
+
+	if (!count)
+		return ZERO_OK;
+	load.team = params[0]->group->team;
+	for (size_t i = 1; !status && i < count; i++)
+		if (params[i]->group->team != load.team)
+			status = zero_fail(ZERO_E_INVALID,
+					   "parameters '%s' and '%s' are loaded in one call, but "
+					   "their groups have different teams",
+					   params[0]->name, params[i]->name);
+	if (load.team->place.rank < 0)
+		return status;
+	for (size_t i = 0; !status && i < count; i++)
+		status = check_load(params[i], &sources[i]);
+	load.label = load_label(params, sources, count);
+	if (!load.label && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory to load %zu parameters", count);
+	if (!load.label)
+		return zero_run_team(load.team, status, NULL, 0, "load");
+	status = load_all(&load, status);
+	free(load.label);
+	return status;
 }
 
 zero_status zero_load(zero_param *param, const zero_source *source)
 {
-	zero_job *job = param->group->job;
-	zero_status status = check_load(param, source);
-	char label[512];
-
-	zero_source_label(param, source, label, sizeof(label));
-	if (!status)
-		status = zero_finish_update(param->group);
-	if (source->kind == ZERO_FROM_RANK) {
-		status = load_from_rank(param, source, status, label);
-	} else {
-		if (!status)
-			status = load_own(param, source);
-		status = zero_run(job, status, NULL, 0, "%s", label);
-	}
-	if (!status)
-		refresh_master(param);
-	return status;
+	return zero_load_many(&param, source, 1);
 }

@@ -19,10 +19,13 @@ static enum agreement agreement(enum zero_option_id id)
 	case ZERO_OPT_GATHER_DTYPE:
 	case ZERO_OPT_OFFLOAD:
 	case ZERO_OPT_FLATTEN:
+	case ZERO_OPT_SHARE:
+	case ZERO_OPT_CHECK:
 		return SAME;
 	case ZERO_OPT_STREAM_CHUNK:
 	case ZERO_OPT_STREAM_THRESHOLD:
 	case ZERO_OPT_BUDGET:
+	case ZERO_OPT_GATHER_LIMIT:
 		return LEAST;
 	default:
 		return OWN;
@@ -105,6 +108,7 @@ static void resolve_sizes(zero_job *job)
 {
 	struct zero_value *budget = &job->settings.value[ZERO_OPT_BUDGET];
 	struct zero_value *threshold = &job->settings.value[ZERO_OPT_STREAM_THRESHOLD];
+	struct zero_value *limit = &job->settings.value[ZERO_OPT_GATHER_LIMIT];
 	uint64_t chunk = job->settings.value[ZERO_OPT_STREAM_CHUNK].number;
 
 	if (!zero_settings_budget_known(&job->settings))
@@ -113,6 +117,9 @@ static void resolve_sizes(zero_job *job)
 		*threshold =
 			(struct zero_value){.kind = ZERO_VALUE_NUMBER,
 					    .number = zero_sizing_threshold(chunk, budget->number)};
+	if (limit->kind == ZERO_VALUE_AUTO)
+		*limit = (struct zero_value){.kind = ZERO_VALUE_NUMBER,
+					     .number = zero_sizing_gather_limit(budget->number)};
 }
 
 zero_status zero_job_agree_settings(zero_job *job, zero_status status)
@@ -134,6 +141,8 @@ zero_status zero_job_agree_settings(zero_job *job, zero_status status)
 	if (status)
 		goto out;
 	status = settle(job, all);
+	/* What came of it: ranks that cannot share memory do not. */
+	job->settings.value[ZERO_OPT_SHARE].number = (uint64_t)job->place.share_world;
 	if (!status)
 		status = format_settings(job);
 	status = zero_run(job, status, NULL, 0, "options");
@@ -145,10 +154,9 @@ out:
 void zero_job_apply_settings(zero_job *job)
 {
 	job->stage = (int)job->settings.value[ZERO_OPT_STAGE].number;
-	job->whole = job->stage < 3 || job->place.world == 1;
-	job->step_whole = job->stage == 0 || job->place.world == 1;
 	job->chunk = job->settings.value[ZERO_OPT_STREAM_CHUNK].number;
 	job->threshold = job->settings.value[ZERO_OPT_STREAM_THRESHOLD].number;
+	job->gather_limit = job->settings.value[ZERO_OPT_GATHER_LIMIT].number;
 }
 
 void zero_job_choose_tier(zero_job *job)

@@ -11,21 +11,30 @@
 
 /* Bytes above which a parameter is streamed when `stream_threshold` is auto. */
 uint64_t zero_sizing_threshold(uint64_t chunk, uint64_t budget);
+/* Bytes of gathered groups beyond which none is fetched ahead when `gather_limit` is auto. */
+uint64_t zero_sizing_gather_limit(uint64_t budget);
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */
 
 /*
  * Sums over groups, as the library accounts for them: every buffer is a multiple of 4096 bytes. Set
- * `world` and `stage`, the rest 0. All ranks hold the same, since shards are padded to one size.
+ * `world`, `share`, `stage`, `offload` and, before each group, `gradient_size`, the rest 0. All
+ * ranks hold the same, since shards are padded to one size; of what ranks of a node have between
+ * them, each counts its part.
  */
 struct zero_sizing {
 	size_t world;
+	size_t share; /* ranks that share memory; 0 is read as 1 */
 	int stage;
+	bool offload;         /* optimizer states are in host memory */
+	size_t gradient_size; /* bytes of an element of a rank's own gradients; 0 is read as 4 */
 	uint64_t shards, optimizer;
 	uint64_t sums;         /* gradients, summed over the ranks */
-	uint64_t gathered[2];  /* outputs of the two groups that need most, the largest first */
-	uint64_t gradients[2]; /* a rank's own gradients, likewise */
+	uint64_t gathered[2];  /* parts of the outputs of the two groups that need most, the
+	                          largest first */
+	uint64_t gradients[2]; /* a rank's own gradients, likewise; none if they become the sums */
 	uint64_t largest_flat; /* bytes of the largest flat buffer, whole */
+	uint64_t whole;        /* and of all of them */
 };
 
 /* Adds a group that zero_layout_group has laid out. Sums that overflow stay at UINT64_MAX. */
@@ -42,6 +51,7 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_run 
  * groups ahead, holds more; activations are not the library's.
  */
 void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM_KINDS]);
+/* Of all kinds but ZERO_MEM_OFFLOAD: what counts against the budget. */
 uint64_t zero_sizing_total(const struct zero_sizing *sizing);
 
 /* Bytes that one peer's piece of a gradient takes in one of the two sets of exchange buffers. */
@@ -55,7 +65,7 @@ static inline size_t zero_sizing_exchange_piece(size_t peers)
 
 /* ---- flattening ------------------------------------------------------------------------------ */
 
-enum zero_tier { ZERO_TIER_DEVICE, ZERO_TIER_DISTRIBUTED, ZERO_TIER_HOST };
+enum zero_tier { ZERO_TIER_DEVICE, ZERO_TIER_DISTRIBUTED, ZERO_TIER_HOST, ZERO_TIERS };
 
 const char *zero_tier_name(enum zero_tier tier);
 
@@ -79,9 +89,31 @@ uint64_t zero_tier_need(enum zero_tier tier, const struct zero_flatten *flatten)
  * distributed if ranks share the node and values are equal, else device.
  */
 enum zero_tier zero_sizing_tier(const struct zero_flatten *flatten);
+/* The same where the needs of the tiers are known. */
+enum zero_tier zero_tier_choose(const struct zero_flatten *flatten,
+				const uint64_t need[ZERO_TIERS]);
+
+/*
+ * What a rank holds on the device while flat buffers are laid one after the other, in each tier.
+ * Set `chunk`, `on_host`, and `held` and `most` to what is there at first.
+ */
+struct zero_laying {
+	uint64_t chunk;
+	bool on_host; /* the tensors are in host memory */
+	uint64_t held[ZERO_TIERS];
+	uint64_t most[ZERO_TIERS];
+};
+
+/*
+ * Lays a buffer that counts `flat` bytes and gives back tensors of `released` bytes. `pack` is what
+ * a rank packs for itself, before it gives them back, in the tier distributed; 0 if its part of the
+ * buffer is filled straight.
+ */
+void zero_laying_add(struct zero_laying *laying, uint64_t flat, uint64_t pack, uint64_t released);
+
 /*
  * The tier of tensors that are on the device with equal values. `budget` was taken before the
- * tensors were there: they count against it as the shards that they become.
+ * tensors were there: they count against it, on each rank, as the whole buffers that they become.
  */
 enum zero_tier zero_sizing_device_tier(const struct zero_sizing *sizing, uint64_t setting,
 				       uint64_t budget, uint64_t chunk);

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where values come from: any slice of any source, written where it is to lie. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "internal.h"
 
@@ -62,37 +57,78 @@ static const char *shape_text(char *text, size_t size, int ndim, const size_t *s
 	return text;
 }
 
-static zero_status check_tensor(const zero_param *param, const zero_tensor *tensor)
+static zero_status check_dtype(const zero_param *param, const zero_source *source)
 {
+	const zero_tensor *tensor = source->tensor;
+	const zero_job *job = param->group->job;
+
+	if (tensor->dtype == param->dtype ||
+	    (source->convert && job->ops->convertible(job->backend, param->dtype, tensor->dtype)))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s' is %s, parameter '%s' is %s%s",
+			 tensor->path, tensor->name ? tensor->name : param->name,
+			 zero_dtype_name(tensor->dtype), param->name, zero_dtype_name(param->dtype),
+			 source->convert ? "; floating types become floating ones only, integers "
+					   "and bool each other"
+					 : "");
+}
+
+static bool same_shape(const zero_param *param, const zero_source *source)
+{
+	const zero_tensor *tensor = source->tensor;
+
+	if (tensor->ndim != param->ndim)
+		return false;
+	for (int i = 0; i < param->ndim; i++)
+		if (tensor->shape[source->transpose ? 1 - i : i] != param->shape[i])
+			return false;
+	return true;
+}
+
+static zero_status check_shape(const zero_param *param, const zero_source *source)
+{
+	const zero_tensor *tensor = source->tensor;
 	char want[256], have[256];
 
-	if (!tensor || !tensor->path)
+	if (source->transpose && param->ndim != 2)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' has %d dimensions; a tensor can be transposed "
+				 "for one of 2",
+				 param->name, param->ndim);
+	if (same_shape(param, source))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s' has shape %s%s, parameter '%s' has %s",
+			 tensor->path, tensor->name ? tensor->name : param->name,
+			 shape_text(have, sizeof(have), tensor->ndim, tensor->shape),
+			 source->transpose ? " before it is transposed" : "", param->name,
+			 shape_text(want, sizeof(want), param->ndim, param->shape));
+}
+
+static zero_status check_tensor(const zero_param *param, const zero_source *source)
+{
+	zero_status status;
+
+	if (!source->tensor || !source->tensor->path)
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is to come from a file, but no "
 				 "tensor of a file was given (missing from it?)",
 				 param->name);
-	if (tensor->dtype != param->dtype)
-		return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s' is %s, parameter '%s' is %s",
-				 tensor->path, tensor->name ? tensor->name : param->name,
-				 zero_dtype_name(tensor->dtype), param->name,
-				 zero_dtype_name(param->dtype));
-	if (tensor->ndim != param->ndim ||
-	    memcmp(tensor->shape, param->shape, (size_t)param->ndim * sizeof(param->shape[0])))
-		return zero_fail(
-			ZERO_E_FORMAT, "%s: tensor '%s' has shape %s, parameter '%s' has %s",
-			tensor->path, tensor->name ? tensor->name : param->name,
-			shape_text(have, sizeof(have), tensor->ndim, tensor->shape), param->name,
-			shape_text(want, sizeof(want), param->ndim, param->shape));
-	return ZERO_OK;
+	status = check_dtype(param, source);
+	return status ? status : check_shape(param, source);
 }
 
 zero_status zero_source_check(const zero_param *param, const zero_source *source)
 {
 	const zero_job *job = param->group->job;
 
+	if (source->kind != ZERO_FROM_FILE && (source->transpose || source->convert))
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s': only a tensor of a file is transposed or "
+				 "converted",
+				 param->name);
 	switch (source->kind) {
 	case ZERO_FROM_FILE:
-		return check_tensor(param, source->tensor);
+		return check_tensor(param, source);
 	case ZERO_FROM_RANK:
 		if (source->rank < 0 || source->rank >= job->place.world)
 			return zero_fail(ZERO_E_INVALID,
@@ -141,85 +177,15 @@ void zero_source_label(const zero_param *param, const zero_source *source, char 
 			 source->kind == ZERO_FROM_NORMAL ? "normal" : "uniform", source->a,
 			 source->b, (unsigned long long)source->seed);
 		break;
+	case ZERO_FROM_FILE: /* whose path may differ */
+		snprintf(text, size, "load of '%s' from a file%s", param->name,
+			 source->transpose ? ", transposed" : "");
+		break;
 	default:
-		/* Files and addresses may differ; what kind of source it is may not. */
+		/* Addresses may differ; what kind of source it is may not. */
 		snprintf(text, size, "load of '%s' from source kind %d", param->name,
 			 (int)source->kind);
 	}
-}
-
-void zero_source_forget(zero_job *job)
-{
-	if (job->slice_path)
-		close(job->slice_fd);
-	free(job->slice_path);
-	job->slice_path = NULL;
-}
-
-/* The file stays open: a checkpoint is hundreds of tensors in one file. */
-static zero_status slice_open(zero_job *job, const char *path)
-{
-	struct stat info, now;
-
-	/* Unless another file has taken its name meanwhile. */
-	if (job->slice_path && !strcmp(job->slice_path, path) && !fstat(job->slice_fd, &info) &&
-	    !stat(path, &now) && now.st_ino == info.st_ino && now.st_dev == info.st_dev)
-		return ZERO_OK;
-	zero_source_forget(job);
-	/* Not to be held up by a pipe that nobody writes to. */
-	job->slice_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (job->slice_fd < 0)
-		return zero_fail(ZERO_E_FILE, "cannot open %s: %s", path, strerror(errno));
-	job->slice_path = strdup(path);
-	if (!job->slice_path) {
-		close(job->slice_fd);
-		return zero_fail(ZERO_E_MEMORY, "no memory for the name of %s", path);
-	}
-	if (fstat(job->slice_fd, &info) || !S_ISREG(info.st_mode)) {
-		zero_source_forget(job);
-		return zero_fail(ZERO_E_FILE, "cannot read %s: not a regular file", path);
-	}
-	return ZERO_OK;
-}
-
-static zero_status read_slice(zero_param *param, const zero_tensor *tensor, char *out, size_t first,
-			      size_t count)
-{
-	const char *name = tensor->name ? tensor->name : param->name;
-	size_t size = zero_dtype_size(param->dtype);
-	size_t bytes = count * size;
-	zero_job *job = param->group->job;
-	zero_status status;
-	uint64_t at;
-
-	status = slice_open(job, tensor->path);
-	if (status)
-		return status;
-	if (__builtin_add_overflow(tensor->offset, (uint64_t)first * size, &at) ||
-	    at > INT64_MAX - bytes)
-		return zero_fail(ZERO_E_FORMAT,
-				 "%s: tensor '%s' begins at byte %llu, beyond any "
-				 "file",
-				 tensor->path, name, (unsigned long long)tensor->offset);
-	while (bytes) {
-		/* Linux reads at most 2 GiB less a page at once. */
-		ssize_t got = pread(job->slice_fd, out, bytes, (off_t)at);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return zero_fail(ZERO_E_FILE, "cannot read %s at byte %llu: %s",
-					 tensor->path, (unsigned long long)at, strerror(errno));
-		if (got == 0)
-			return zero_fail(ZERO_E_FORMAT,
-					 "%s ends at byte %llu, %zu bytes before the end of what "
-					 "tensor '%s' needs",
-					 tensor->path, (unsigned long long)at, bytes, name);
-		out += got;
-		at += (uint64_t)got;
-		bytes -= (size_t)got;
-	}
-	return ZERO_OK;
 }
 
 zero_status zero_source_read(zero_param *param, const zero_source *source, void *out, size_t first,
@@ -232,7 +198,7 @@ zero_status zero_source_read(zero_param *param, const zero_source *source, void 
 
 	switch (source->kind) {
 	case ZERO_FROM_FILE:
-		return read_slice(param, source->tensor, out, first, count);
+		return zero_slice_read(param, source->tensor, source->transpose, out, first, count);
 	case ZERO_FROM_RANK: /* is sent, not read */
 		break;
 	case ZERO_FROM_ALL:

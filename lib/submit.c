@@ -8,13 +8,16 @@
 #include "internal.h"
 
 __attribute__((format(printf, 7, 0))) static zero_status
-submit_text(zero_job *job, zero_status status, struct zero_op *ops, size_t count, bool waited,
+submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t count, bool waited,
 	    struct zero_work **work, const char *label, va_list arguments)
 {
+	zero_job *job = team->job;
+	zero_status mine = status || !zero_checks(job) ? status : zero_check_tell(job);
 	struct zero_submission submission = {
-		.status = status,
-		.error = status ? zero_last_error() : NULL,
-		.error_rank = status && zero_last_error_shared() ? zero_last_error_rank() : -1,
+		.channel = team->channel,
+		.status = mine,
+		.error = mine ? zero_last_error() : NULL,
+		.error_rank = mine && zero_last_error_shared() ? zero_last_error_rank() : -1,
 		.waited = waited,
 		.ops = ops,
 		.count = count,
@@ -22,6 +25,7 @@ submit_text(zero_job *job, zero_status status, struct zero_op *ops, size_t count
 	char text[256], *all = NULL;
 	va_list again;
 
+	team->waits += waited;
 	va_copy(again, arguments);
 	/* What is too long to be shown must be equal too. */
 	if (vsnprintf(text, sizeof(text), label, arguments) >= (int)sizeof(text) &&
@@ -34,13 +38,13 @@ submit_text(zero_job *job, zero_status status, struct zero_op *ops, size_t count
 	return job->ops->submit(job->backend, &submission, work);
 }
 
-zero_status zero_submit(zero_job *job, zero_status status, struct zero_op *ops, size_t count,
+zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
 			bool waited, struct zero_work **work, const char *label, ...)
 {
 	va_list arguments;
 
 	va_start(arguments, label);
-	status = submit_text(job, status, ops, count, waited, work, label, arguments);
+	status = submit_text(team, status, ops, count, waited, work, label, arguments);
 	va_end(arguments);
 	return status;
 }
@@ -52,8 +56,36 @@ zero_status zero_run(zero_job *job, zero_status status, struct zero_op *ops, siz
 	va_list arguments;
 
 	va_start(arguments, label);
-	status = submit_text(job, status, ops, count, true, &work, label, arguments);
+	status = submit_text(&job->all, status, ops, count, true, &work, label, arguments);
 	va_end(arguments);
+	return status ? status : zero_finish(job, &work);
+}
+
+zero_status zero_run_team(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
+			  const char *label, ...)
+{
+	struct zero_work *work;
+	va_list arguments;
+
+	va_start(arguments, label);
+	status = submit_text(team, status, ops, count, true, &work, label, arguments);
+	va_end(arguments);
+	return status ? status : zero_finish(team->job, &work);
+}
+
+zero_status zero_leave(zero_job *job)
+{
+	static const char label[] = "zero_close";
+	struct zero_submission submission = {
+		.label = label,
+		.hash = zero_hash(label, strlen(label), 0),
+		.error_rank = -1,
+		.leaving = true,
+		.waited = true,
+	};
+	struct zero_work *work;
+	zero_status status = job->ops->submit(job->backend, &submission, &work);
+
 	return status ? status : zero_finish(job, &work);
 }
 
@@ -78,4 +110,9 @@ zero_status zero_finish_update(zero_group *group)
 	status = zero_finish(group->job, &group->update);
 	pthread_mutex_unlock(&group->job->lock);
 	return status;
+}
+
+unsigned zero_group_waits(zero_group *group)
+{
+	return group->team->waits + group->job->all.waits;
 }

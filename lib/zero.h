@@ -9,10 +9,12 @@
  * buffer the parameters are then read from, reducing its gradient is one reduce-scatter into the
  * owned shard, and a step is AdamW over what is owned. Nothing is staged or copied out afterwards.
  *
- *	zero_open      -> zero_group_new, zero_param_new ... -> zero_layout -> zero_load ...
+ *	zero_open      -> zero_group_new, zero_param_new ... -> zero_layout
+ *	               -> zero_load or zero_load_model; tensors that exist already: zero_adopt
+ *	                  before the layout, zero_view after it (stages 0 to 2)
  *	each step:        zero_gather, use zero_data, zero_release        (forward)
  *	                  zero_gather, fill zero_gradient, zero_reduce, zero_release   (backward)
- *	                  zero_step
+ *	                  zero_step; zero_prefetch begins gathers ahead
  *	zero_close
  *
  * ERRORS. Functions that can fail return a zero_status and never print, exit or abort. On anything
@@ -24,7 +26,9 @@
  *
  * THREADS. Any function may be called from any thread, but all ranks must begin their collective
  * operations in one order: let one thread begin them and others join (a gather of a group that is
- * already gathered or under way joins it). A handle must not be used after zero_close.
+ * already gathered or under way joins it). A handle must not be used after zero_close. Begun by a
+ * thread that MPI does not allow, or without memory for a few bytes, an operation fails on its own
+ * rank alone.
  *
  * UNITS. Counts are elements, sizes are bytes, both size_t and both beyond 2^31.
  *
@@ -70,11 +74,13 @@ typedef enum zero_dtype {
 	ZERO_I32,
 	ZERO_U8,
 	ZERO_BOOL,
+	ZERO_AS_SET, /* what the setting gather_dtype says: for the `as` of a gather */
 } zero_dtype;
 
 #define ZERO_MAX_DIMS 8
 
 typedef struct zero_job zero_job;
+typedef struct zero_team zero_team;
 typedef struct zero_group zero_group;
 typedef struct zero_param zero_param;
 typedef struct zero_file zero_file;
@@ -132,10 +138,12 @@ int zero_local_world(const zero_job *job);
 /*
  * The resolved value of a setting as text, sizes in bytes ("stream_chunk" -> "41943040"). Sizes of
  * memory are the least of all ranks': "budget", "stream_chunk", and "stream_threshold", which is a
- * number also where `auto` was given. "flatten" is, after zero_layout at stages 0 to 2, the tier
- * that all ranks take ("device", "distributed" or "host"; for `auto` the one that the budget has
- * room for, if the tensors are on the device and equal on all ranks); before that, and at stage 3,
- * the setting as given. NULL for an unknown name. Valid until zero_close.
+ * number also where `auto` was given. "share" is the number of ranks that share memory with this
+ * one, which counts; 1 if none does. "flatten" is, after zero_layout at stages 0 to 2, the tier
+ * that all ranks took ("device", "distributed" or "host"; if nothing was adopted, for `auto` the
+ * one that the budget has room for, as if the tensors were on the device and equal on all ranks);
+ * before that, and at stage 3, the setting as given. NULL for an unknown name. Valid until
+ * zero_close.
  */
 const char *zero_setting(const zero_job *job, const char *name);
 
@@ -151,6 +159,17 @@ zero_status zero_agree(zero_job *job, const char *error);
  * 0.
  */
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
+
+/* ---- teams ----------------------------------------------------------------------------------- */
+
+/*
+ * COLLECTIVE over all ranks, before zero_layout. A team of `count` ranks of the job, ascending:
+ * such as those that train one expert of a mixture. Every rank makes the same teams in the same
+ * order, also those that it is not in. zero_close frees it.
+ */
+zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team);
+int zero_team_rank(const zero_team *team); /* of this rank in it; -1 if it is not */
+int zero_team_world(const zero_team *team);
 
 /* ---- groups and parameters ------------------------------------------------------------------- */
 
@@ -170,9 +189,14 @@ typedef struct zero_param_spec {
 /*
  * A new, empty group, its name unique in the job and copied; groups are laid out and stepped in the
  * order in which they were made. The same groups and parameters in the same order on all ranks:
- * zero_layout checks it.
+ * zero_layout checks it. `team` is NULL for all ranks, or those that the group is sharded over: the
+ * others make the group too, but hold nothing of it. For them zero_load does nothing, zero_shard
+ * gives no elements, and gather, reduce and gradients are ZERO_E_INVALID. What is marked COLLECTIVE
+ * is so among the ranks of a group's team. Gradients are summed over the team and divided by the
+ * number of all ranks: the mean over the samples of the whole job, if every rank's samples reach
+ * the team, as those of a mixture's experts do.
  */
-zero_status zero_group_new(zero_job *job, const char *name, zero_group **group);
+zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zero_group **group);
 /*
  * Adds a parameter to a group, before the layout. A parameter used twice in a step (a tied
  * embedding) keeps its gradient buffer from the first use to the last, or is reduced twice: reduces
@@ -180,21 +204,25 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_group **group);
  */
 zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_param **param);
 /*
- * COLLECTIVE. Fixes the layout and allocates the shards, their contents zero.
+ * COLLECTIVE. Fixes the layout and allocates the shards, their contents zero, or what zero_adopt
+ * gave.
  *
  * A group is split into runs by (dtype, trainable). In a run, parameters begin at multiples of 64
  * elements, and the run is padded to a multiple of 64 * world elements, of which rank r owns the
  * r-th part. Bounds are counted in elements and do not depend on the type gathered. The setting
  * `allgather` fixes what is gathered as one: `grouped` keeps the groups, `single` cuts them into
  * single parameters (one of less than 64 elements a rank joins its neighbour), `auto` cuts groups
- * of more than `bucket` bytes. At stages 0 to 2 every rank holds the whole of each run.
+ * of more than `bucket` bytes. At stages 0 to 2 every rank holds the whole of each run; but at
+ * stages 1 and 2 ranks that all share memory hold it between them, each its shard.
  */
 zero_status zero_layout(zero_job *job);
 
 /*
  * The part of the parameter that this rank stores: `*count` elements from element `*first` on, at
  * `*data`, in the storage type; valid until zero_close. A parameter may lie on some ranks only:
- * count is then 0 and data NULL. To change values use zero_load, which reaches f32 masters too.
+ * count is then 0 and data NULL. At stages 1 and 2 it is all of the parameter or the rank's shard
+ * of it, see zero_layout: zero_view has all of it in either case. To change values use zero_load,
+ * which reaches f32 masters too.
  */
 zero_status zero_shard(const zero_param *param, void **data, size_t *first, size_t *count);
 size_t zero_param_count(const zero_param *param); /* elements; 1 for ndim 0 */
@@ -251,6 +279,8 @@ typedef struct zero_source {
 	uint64_t seed;
 	zero_fill fill;
 	void *context;
+	bool transpose; /* of a tensor: it is [n, m] where the parameter is [m, n] */
+	bool convert;   /* of a tensor: it may be of another dtype, see zero_load */
 } zero_source;
 
 zero_source zero_from_file(const zero_tensor *tensor);
@@ -266,18 +296,178 @@ zero_source zero_from_callback(zero_fill fill, void *context);
  * A parameter of more than `stream_threshold` bytes is streamed in pieces of `stream_chunk`.
  * Neither needs staging memory on the host. A random element i of parameter p is a function of
  * (seed, p's name, i) alone: Philox 4x32-10 (Salmon et al., SC11). A group must not be gathered.
+ *
+ * With `convert`, a tensor of f32, f16, bf16 or f64 fills a parameter of any of these, rounded once
+ * to nearest even (beyond the range is infinity, a NaN stays one), and one of i64, i32, u8 or bool
+ * a parameter of any of those; an integer that does not fit is ZERO_E_FORMAT. With `transpose`, a
+ * matrix is turned. Both work by tile, through two buffers of at most 1 MiB and `stream_chunk`
+ * each; each rank still reads its own elements only.
  */
 zero_status zero_load(zero_param *param, const zero_source *source);
+/*
+ * COLLECTIVE. Loads params[i] from sources[i], all in one go: parameters that come from different
+ * ranks are streamed at the same time, so that none of these is what all wait for. Their groups are
+ * of one team. If it fails, any of them may have been changed.
+ */
+zero_status zero_load_many(zero_param **params, const zero_source *sources, size_t count);
+
+/* ---- flatten: tensors that already exist become views of the flat buffer --------------------- */
+
+/* Where a tensor is. On the host backend the device's memory is an arena on the host: what
+   zero_device_alloc gives, and the library's own buffers. */
+typedef enum zero_location { ZERO_ON_HOST, ZERO_ON_DEVICE } zero_location;
+
+/* Whose values of a tensor count. */
+typedef enum zero_values {
+	ZERO_VALUES_EQUAL,   /* all ranks have the same */
+	ZERO_VALUES_OF_RANK, /* those of one rank; the others' are given up, and may be NULL */
+	/* Each rank's, where each has a copy of its own. Ranks of a node that share memory have one
+	   between them at stages 1 and 2: each gives its shard of it. */
+	ZERO_VALUES_OWN,
+} zero_values;
+
+/* A tensor that becomes a parameter; what is not said is 0. */
+typedef struct zero_tensor_given {
+	void *data; /* the whole parameter, row by row, in its dtype; it is read only */
+	zero_location location;
+	zero_values values;
+	int rank; /* of ZERO_VALUES_OF_RANK */
+	/*
+	 * Called, in zero_layout, as soon as nothing of the tensor is needed any more, before
+	 * anything of the next flat buffer is allocated. It frees the tensor: with
+	 * zero_device_free, say; no other function of the job may be called. Not called for NULL
+	 * data. NULL: the caller keeps the tensor, which then takes memory beside the flat buffer.
+	 */
+	void (*release)(void *context, void *data);
+	void *context;
+} zero_tensor_given;
+
+/*
+ * A tensor that has the values of this parameter; at stages 0 to 2, before zero_layout, which lays
+ * it into the group's flat buffer. All ranks adopt the same parameters, with the same location,
+ * values and rank; all are on the device or all on the host. In a group, what is not adopted is
+ * zero and can be loaded afterwards. At stage 3 use zero_load. *given is copied, data are not.
+ *
+ * zero_layout makes the flat buffers of such groups one by one, in order. The setting `flatten`
+ * says where. Of the G bytes of a flat buffer, at N ranks and with C for stream_chunk, these are
+ * needed on the device, beside the tensors:
+ *
+ *	on the device  device       G       copied, then released
+ *	               distributed  G/N     each packs its shard; all-gathered after the release
+ *	               host         2 C     moved to host memory, released, moved back
+ *	on the host    device       G + 2 C each rank copies all of it
+ *	               distributed  G + 2 C each rank copies its shard; the rest is all-gathered
+ *	               host         0       the flat buffer itself is in host memory
+ *
+ * and, in every tier, what flat buffers take beyond what was released. (Where ranks of a node have
+ * one buffer between them, at stages 1 and 2, each counts its part of G, and lays it straight.)
+ * `distributed` refuses ZERO_VALUES_OWN. `auto` takes the first for which the budget has room, with
+ * what the stage allocates later: gradients, optimizer states, gathered groups. With tensors on the
+ * host it takes `distributed` if ranks share a node and values allow it, else `device`. All ranks
+ * take the same. If the budget is known and has no room, zero_layout fails with ZERO_E_MEMORY
+ * before anything is released. Under ZERO_CHECK=1 values that are declared equal are compared
+ * before that.
+ *
+ * If zero_layout fails later, tensors whose release was called are gone, and the job can only be
+ * closed. What was not released is the caller's in any case.
+ */
+zero_status zero_adopt(zero_param *param, const zero_tensor_given *given);
+/*
+ * The whole parameter in its flat buffer, row by row, as it is stored: the same place from
+ * zero_layout to zero_close. It waits for what other ranks stepped, as whoever kept the pointer
+ * must do after each step, by this or by a gather. NULL, with a sentence, at stage 3, before the
+ * layout and on ranks that are not in the team; NULL if it is empty. Read only.
+ */
+void *zero_view(zero_param *param);
+
+/*
+ * Memory of the device, from a 4096-byte boundary, counted as `caller` in zero_memory. In a job
+ * that has such memory, or adopts tensors, the device has no more than the budget, if that is known
+ * (from the launcher or the plugin): whatever goes beyond is ZERO_E_MEMORY.
+ */
+zero_status zero_device_alloc(zero_job *job, size_t bytes, void **data);
+void zero_device_free(zero_job *job, void *data); /* NULL is legal; zero_close frees the rest */
+
+/* ---- load a whole model ---------------------------------------------------------------------- */
+
+/*
+ * How the tensors of a checkpoint become the parameters of a job; all zero is a legal one. The
+ * callbacks are called on every rank, in the calling thread, and may not use the job. But for
+ * `progress` they must say the same on all ranks, which is checked.
+ */
+typedef struct zero_model_load {
+	/*
+	 * The name under which a checkpoint has `param`; it stays valid until the next call. NULL:
+	 * the checkpoint has no such tensor, nor is it expected to. *transpose is false; where it
+	 * is set, the tensor is [n, m] and the parameter [m, n], as of layers that some models
+	 * store as [in, out] and others as [out, in]. NULL: every parameter's own name. Aliases
+	 * are asked for too.
+	 */
+	const char *(*tensor_name)(void *context, const char *param, bool *transpose);
+	/*
+	 * Where the values of a parameter come from that the checkpoint does not have. *source is
+	 * *initial, if that is given; any kind but ZERO_FROM_RANK may be set. What it points to
+	 * stays valid until zero_load_model returns. Any status but ZERO_OK fails the load with
+	 * ZERO_E_APPLICATION.
+	 */
+	zero_status (*initialise)(void *context, const char *param, zero_source *source);
+	/*
+	 * This rank has filled `done` of the `total` bytes that it is to fill; `param` came last,
+	 * NULL at first. Called once before anything is read and then after each piece, `done`
+	 * growing up to `total`. Any status but ZERO_OK ends the load on all ranks with
+	 * ZERO_E_APPLICATION.
+	 */
+	zero_status (*progress)(void *context, const char *param, uint64_t done, uint64_t total);
+	void *context; /* handed to the callbacks */
+	/* For parameters that the checkpoint does not have; without it and `initialise` they keep
+	   the values that they have. */
+	const zero_source *initial;
+	bool strict_dtype;     /* no tensor is converted: another dtype is ZERO_E_FORMAT */
+	bool allow_missing;    /* parameters without a tensor are no error */
+	bool allow_unexpected; /* tensors without a parameter are no error */
+} zero_model_load;
+
+/* What of a job and a checkpoint did not meet; the same on all ranks. */
+typedef struct zero_model_report {
+	size_t missing_count, unexpected_count;
+	const char **missing;    /* parameters whose tensor the checkpoint does not have */
+	const char **unexpected; /* tensors that no parameter is loaded from */
+} zero_model_report;
+
+/*
+ * COLLECTIVE. Fills all parameters of the job from a checkpoint: a path as for zero_file_open,
+ * above all a folder with model.safetensors.index.json. `load` may be NULL, for all zero; `report`
+ * may be NULL, else it is filled also if what it says is why the call fails, and is to be freed.
+ *
+ * Each rank reads, in the order of the files' bytes, the elements that it stores, straight into its
+ * shard: at stage 3 every byte is read by one rank; where ranks store whole parameters, each reads
+ * all. Converted and transposed elements go through staging as in zero_load, missing parameters are
+ * filled by slice: nothing is sent and nothing gathered. f32 masters follow. Ranks agree once
+ * before anything is changed, when names, shapes and types have been checked, and then after every
+ * 32 chunks (1 GiB at most), so that an error on one rank soon ends all; the parameters then have
+ * no certain values and are to be loaded again. No group may be gathered.
+ *
+ * A tied parameter may be in the checkpoint under its own name, its alias's, or both: an alias is
+ * neither missing nor unexpected, and is read only if its target has no tensor.
+ */
+zero_status zero_load_model(zero_job *job, const char *path, const zero_model_load *load,
+			    zero_model_report *report);
+/* Frees the names and empties the report; legal for one that is all zero. */
+void zero_model_report_free(zero_model_report *report);
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 /*
- * COLLECTIVE, returns before the data are there. Begins to gather the groups as one submission, all
- * of whose outputs are allocated now; zero_gather waits for each. (At stages 1 and 2 it waits for
- * what the last step still sends.) A group that is gathered or under way already is passed over.
- * `as` is ZERO_PARAM, or the type in which f32, f16 and bf16 parameters are wanted (f32 to bf16 or
- * f16 is cast into the own part of the output before it is sent; f16 or bf16 to f32 likewise).
- * Integers stay what they are.
+ * COLLECTIVE, returns before the data are there. Begins to gather the groups, those of one team as
+ * one submission; zero_gather waits for each. (At stages 1 and 2 it waits for what the last step
+ * still sends.) A group that is gathered or under way already is passed over; so are, from the
+ * first on whose outputs would make more than the setting `gather_limit` bytes with those that are
+ * live, all further ones: zero_gather begins them when it comes to them. All ranks must count
+ * alike, so releases too come in one order. Ranks of a node that share memory have one output
+ * between them, and none for a group that all of them together store and that is wanted as it is
+ * stored. `as` is ZERO_PARAM, ZERO_AS_SET, or the type in which f32, f16 and bf16 parameters are
+ * wanted (f32 to bf16 or f16 is cast into the own part of the output before it is sent; f16 or bf16
+ * to f32 likewise). Integers stay what they are.
  */
 zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as);
 /*
@@ -285,50 +475,116 @@ zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as);
  * use of it. A group is of one type as long as it is gathered: another is ZERO_E_STATE.
  */
 zero_status zero_gather(zero_group *group, zero_dtype as);
-/* Ends one use; the last one frees the gathered buffer, as does releasing a mere prefetch. */
+/*
+ * Ends one use; the last one frees the gathered buffer, as does releasing a mere prefetch. With the
+ * setting `check` (ZERO_CHECK=1) a parameter that was changed since the gather without zero_update
+ * is ZERO_E_STATE: here on a rank that sees the change, where the group is released all the same,
+ * and on all ranks at what this rank next begins with them. It costs each rank two readings of what
+ * is gathered.
+ */
 zero_status zero_release(zero_group *group);
 /*
  * The whole parameter, row by row, in the gathered type: valid from gather to release. NULL if not
- * gathered or empty. Read only: what is written here reaches no other rank.
+ * gathered or empty. Read only, but for what zero_update tells to all: ranks may share the bytes.
  */
 void *zero_data(const zero_param *param);
+/* The type it is gathered as, from the begin of that on; ZERO_PARAM if it is not: zero_prefetch may
+   have passed it over. */
+zero_dtype zero_gathered_dtype(const zero_param *param);
+/*
+ * COLLECTIVE. Rank `rank` (of the job, in the group's team) has written to the parameter's
+ * zero_data: what it holds there, all of it, becomes the parameter's values: what all ranks have
+ * gathered, the shards, and f32 masters. Moments stay. The group is gathered on all ranks and stays
+ * so; nobody else writes to the parameter, and nobody reads it between the first change and the
+ * return. Other parameters of the group may be changed already and told afterwards, one by one;
+ * tied ones are told by any of their names.
+ *
+ * Gathered in another type than stored, values are cast back, rounded once to nearest even: shards
+ * of f32 that are gathered as bf16 become the bf16 values, also where nothing was changed; 16-bit
+ * shards that are gathered as f32 become the rounded values, and what is gathered becomes these
+ * too. Takes at most `stream_chunk` bytes of staging.
+ */
+zero_status zero_update(zero_param *param, int rank);
 
 /* ---- gradients and the step ------------------------------------------------------------------ */
 
 /*
+ * The type of a group's gradients, before zero_layout and the same on all ranks, which checks it:
+ * f32 unless this says f16 or bf16. Half the bytes are then kept and sent. They are summed over the
+ * ranks in f32, but what a rank adds up itself is rounded at each addition: give such a group one
+ * gradient for each reduce, and let several reduces of a step add up in f32.
+ */
+zero_status zero_group_gradients(zero_group *group, zero_dtype dtype);
+/*
  * The parameter's gradient, f32, [count], zero at first; add this rank's into it, the mean over its
- * own samples: zero_step divides the sum by the number of ranks. Valid from the first call for
- * the group to zero_reduce of the group. NULL if the parameter is not trainable or there is no
- * memory (zero_last_error says which), or if its group is empty. Not collective: ranks may differ
- * in what they use.
+ * own samples: zero_step divides the sum by the number of ranks (or see zero_adamw.samples). Valid
+ * from the first call for the group to zero_reduce of the group. NULL if the parameter is not
+ * trainable, the group's gradients are of another type or there is no memory (zero_last_error says
+ * which), or if its group is empty. Not collective: ranks may differ in what they use.
  */
 float *zero_gradient(zero_param *param);
+/* The same in `dtype`, which must be that of the group's gradients. */
+void *zero_gradient_as(zero_param *param, zero_dtype dtype);
 /*
  * COLLECTIVE, returns before the sums are there, waiting at most for the last reduce but one. Sums
- * the group's gradient over the ranks, each element folded in
- * rank order, into the owner's shard. A rank that made no gradient gives zeros. A second reduce
- * before the step adds to the first. What is added to a gradient after its group's last reduce
- * counts for the next step.
+ * the group's gradient over the ranks in f32, each element folded in rank order, into the owner's
+ * shard. A rank that made no gradient gives zeros. A second reduce before the step adds to the
+ * first. What is added to a gradient after its group's last reduce counts for the next step.
  */
 zero_status zero_reduce(zero_group *group);
+
+/*
+ * A loss scale, for f16: the loss is multiplied by it before the backward pass, so that fewer
+ * gradients are too small for the type, and zero_step divides it out. The caller's, and the same on
+ * all ranks: zero_step changes it in the same way on all of them. If a gradient is not finite, the
+ * step is skipped and scale becomes scale * backoff, but not less than min; after `interval` steps
+ * without that it becomes scale * growth, but not more than max. Powers of two scale exactly.
+ */
+typedef struct zero_loss_scale {
+	float scale;         /* to multiply the loss with; min <= scale <= max */
+	uint32_t good_steps; /* since it last changed */
+	float growth;        /* >= 1 */
+	float backoff;       /* in (0, 1]; 1 for a scale that stays as it is */
+	float min, max;      /* min > 0, max finite */
+	uint32_t interval;   /* 0: it never grows */
+} zero_loss_scale;
+
+/* 65536, doubled after 2000 steps up to 2^24, halved down to 1. */
+void zero_loss_scale_init(zero_loss_scale *scale);
 
 typedef struct zero_adamw {
 	float lr, beta1, beta2, eps, weight_decay; /* betas in [0, 1); eps > 0, 1e-8 is usual */
 	float clip;        /* bound on the global gradient norm; 0 for none */
 	int micro_batches; /* gradients were added up over so many; 0 is read as 1 */
+	/*
+	 * For batches of uneven size: how many samples (or their weight, up to 2^53) this rank's
+	 * gradient is of, those of all its micro-batches; micro_batches is then 0 or 1. If any rank
+	 * says other than 0, every rank's gradient is a sum over its samples, not a mean, and a
+	 * rank that says 0 had none. Ranks need not say the same.
+	 */
+	double samples;
+	zero_loss_scale *loss_scale; /* NULL: none */
 } zero_adamw;
 
 typedef struct zero_step_result {
-	double grad_norm; /* of the mean gradient (over ranks and micro-batches), before clipping */
-	bool skipped;     /* the norm was not finite: nothing was changed */
+	double grad_norm; /* of the mean gradient, before clipping and without the loss scale */
+	bool skipped;     /* the norm was not finite: nothing was changed but the loss scale */
+	float loss_scale; /* for the next step; 1 if there is none */
 } zero_step_result;
 
 /*
  * COLLECTIVE. One step of AdamW (Loshchilov and Hutter, arXiv 1711.05101) over all trainable
- * parameters, with the mean gradient: sum over ranks / (world * micro_batches). Groups that were
- * not reduced since the last step are reduced first. No group may be gathered. `result` may be
- * NULL. The gradients are gone afterwards, also after an error. In f32 the outcome is the same bits
- * at every stage and on every instruction set, at one world size.
+ * parameters, with the mean gradient: sum over ranks / (world * micro_batches), or / the sum of all
+ * ranks' samples. Groups that were not reduced since the last step are reduced first. No group may
+ * be gathered. `result` may be NULL. The gradients are gone afterwards, also after an error, which
+ * leaves the loss scale as it was. In f32 the outcome is the same bits at every stage and on every
+ * instruction set, at one world size, and wherever the optimizer states are.
+ *
+ * With the setting `offload=optimizer`, moments and masters are in host memory and stepped there.
+ * At stages 1 and 2, across nodes, new values are sent group by group while further groups are
+ * stepped and after the call returns. A gather that needs no cast, and comes before all else that
+ * waits for other ranks, waits for its own group alone. It then communicates nothing: if the call
+ * does not fit, that is an error on this rank only.
  */
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
 
@@ -349,20 +605,24 @@ typedef struct zero_bytes {
 
 /* Memory of this rank in bytes, by kind. */
 typedef struct zero_memory {
-	zero_bytes shards;    /* owned parameters; at stages 0 to 2 whole ones */
+	zero_bytes shards;    /* owned parameters; whole ones where a rank holds such */
 	zero_bytes gathered;  /* outputs of gathers */
 	zero_bytes gradients; /* full gradient buffers and reduced shards */
 	zero_bytes optimizer; /* moments, and f32 masters of 16-bit parameters */
 	zero_bytes staging;   /* the library's own buffers for communication */
-	zero_bytes total;
+	zero_bytes caller;    /* what the program has from zero_device_alloc */
+	zero_bytes offload;   /* in host memory instead of the device's */
+	zero_bytes total;     /* of all these but offload */
 } zero_memory;
 
 zero_status zero_memory_now(zero_job *job, zero_memory *memory);
 
-/* What this rank has sent to others since zero_open, counted where it leaves the library. */
+/* What this rank has sent and read since zero_open, counted where it leaves or enters the
+   library. */
 typedef struct zero_traffic {
 	uint64_t bytes_sent;  /* payload, without the few bytes by which ranks agree */
 	uint64_t collectives; /* all-gathers, reduce-scatters, scatters and broadcasts of payload */
+	uint64_t bytes_read;  /* of tensors, from files */
 } zero_traffic;
 
 zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic);

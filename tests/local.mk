@@ -8,6 +8,7 @@
 #
 # Exit status 77 is a skip: what a test needs it says with `need` of tests/common.sh.
 UNIT_TESTS = \
+	tests/unit/test_arena \
 	tests/unit/test_budget \
 	tests/unit/test_convert \
 	tests/unit/test_hostlist \
@@ -73,6 +74,10 @@ tests_unit_test_kernels_LDADD = $(KERNELS_EMULATED) kernels/libkernels.la $(UNIT
 tests_unit_test_convert_SOURCES = tests/unit/test_convert.c tests/unit/sets.h
 tests_unit_test_convert_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_convert_LDADD = $(tests_unit_test_kernels_LDADD)
+
+tests_unit_test_arena_SOURCES = tests/unit/test_arena.c lib/host/arena.c
+tests_unit_test_arena_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_arena_LDADD = $(UNIT_LIBS)
 
 tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
 tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)

@@ -1,319 +1,364 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives by MPI. */
-#include <limits.h>
-#include <stdio.h>
+/* A communicator on MPI: how it comes to be, what it runs, and the teams that are cut out of it. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "mpi_comm.h"
 
-static struct zero_mpi_comm *of(struct zero_comm *comm)
+/* ---- running operations ---------------------------------------------------------------------- */
+
+static zero_status mpi_begin(struct zero_comm *comm, const struct zero_op *ops, size_t count)
 {
-	return (struct zero_mpi_comm *)comm;
+	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
+
+	zero_node_begin(mpi->node);
+	if (mpi->node->world == 1)
+		return zero_shared_begin(mpi, ops, count);
+	if (count > ZERO_NODE_OPERATIONS)
+		return zero_core->fail(ZERO_E_UNSUPPORTED,
+				       "%zu operations at once are more than %d: submit fewer "
+				       "groups together",
+				       count, ZERO_NODE_OPERATIONS);
+	for (size_t i = 0; i < count; i++) {
+		struct zero_published *published = zero_node_publish(mpi->node, i);
+
+		published->send = zero_node_address(mpi->node, ops[i].send);
+		published->recv = zero_node_address(mpi->node, ops[i].recv);
+		published->source = ops[i].send;
+	}
+	return zero_shared_begin(mpi, ops, count);
 }
 
-/* ---- agreement ------------------------------------------------------------------------------- */
+static zero_status run_channel(struct zero_mpi_comm *mpi, const struct zero_op *op);
 
-/*
- * Waits for peers that may be late by seconds. MPI's own waiting takes a whole core, which the
- * program's compute needs: after a short while this sleeps between looks.
- */
-static int wait_idly(MPI_Request *request)
+/* Operation i, and those behind it that go with it: *done of them. */
+static zero_status run_some(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
+			    size_t i, size_t *done)
 {
-	struct timespec pause = {0, 2000};
-	int done = 0, error = MPI_SUCCESS;
+	const struct zero_op *op = &ops[i];
 
-	for (int look = 0; !error && !done; look++) {
-		error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-		if (done || look < 200)
+	*done = 1;
+	switch (op->kind) {
+	case ZERO_OP_ALL_GATHER:
+		return zero_mpi_all_gather(mpi, op, i);
+	case ZERO_OP_REDUCE_SCATTER:
+		return zero_mpi_reduce_scatter(mpi, op, i);
+	case ZERO_OP_SCATTER:
+		while (i + *done < count && ops[i + *done].kind == ZERO_OP_SCATTER)
+			++*done;
+		return zero_mpi_scatter(mpi, op, *done, i);
+	case ZERO_OP_BROADCAST:
+		return zero_mpi_broadcast(mpi, op, i);
+	case ZERO_OP_EXCHANGE:
+		return zero_mpi_exchange(mpi, op->send, op->recv, op->count);
+	case ZERO_OP_CAST:
+		mpi->kernels->cast(op->to, op->recv, op->from, op->send, op->count);
+		break;
+	case ZERO_OP_CHANNEL:
+		return run_channel(mpi, op);
+	case ZERO_OP_ALLOC:
+	case ZERO_OP_FREE:
+		break;
+	}
+	return ZERO_OK;
+}
+
+/* What ranks read from each other may fail on one of them alone, as no message does. */
+static zero_status settle(struct zero_mpi_comm *mpi, zero_status status)
+{
+	int failed = status != ZERO_OK, error;
+
+	error = MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, mpi->world);
+	if (status || (!error && !failed))
+		return status;
+	return error ? zero_mpi_status(error, "MPI_Allreduce")
+		     : zero_core->fail(ZERO_E_COMM, "another rank could not read from the root");
+}
+
+/* Ranks work on each other's memory, or on what they share: none goes on before all have done so.
+   Also after an error, since peers wait for this rank. */
+static zero_status run_all(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count)
+{
+	enum zero_op_kind last = ZERO_OP_ALLOC;
+	bool touched = false, from_root = false;
+	zero_status status = ZERO_OK;
+	size_t done;
+
+	for (size_t i = 0; i < count; i += done) {
+		done = 1;
+		if (!zero_op_is_payload(&ops[i])) {
+			if (!status)
+				status = run_some(mpi, ops, count, i, &done);
 			continue;
-		nanosleep(&pause, NULL);
-		if (pause.tv_nsec < 100000)
-			pause.tv_nsec += pause.tv_nsec / 4;
-	}
-	return error;
-}
-
-struct zero_shown_intent {
-	char label[160];
-	uint64_t hash;
-};
-
-/* All ranks know that they differ: who does what? */
-static zero_status explain_order(struct zero_mpi_comm *mpi, const struct zero_intent *intent,
-				 char *text, size_t size, int *rank)
-{
-	size_t world = (size_t)mpi->comm.place.world, other = 1;
-	struct zero_shown_intent mine = {.hash = intent->hash}, *all = mpi->shown;
-	int error;
-
-	snprintf(mine.label, sizeof(mine.label), "%s", intent->label);
-	error = MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all, sizeof(mine), MPI_BYTE,
-			      mpi->world);
-	if (error)
-		return zero_mpi_status(error, "MPI_Allgather");
-	while (other < world - 1 && all[other].hash == all[0].hash)
-		other++;
-	*rank = (int)other;
-	if (!strcmp(all[0].label, all[other].label))
-		snprintf(text, size,
-			 "rank 0 and rank %zu both began '%s', but with other sizes, types or "
-			 "values: all "
-			 "ranks must make the same groups and parameters and call the same "
-			 "functions in the same order",
-			 other, all[0].label);
-	else
-		snprintf(text, size,
-			 "rank 0 began '%s' while rank %zu began '%s': all ranks must begin the "
-			 "same operations in the same order",
-			 all[0].label, other, all[other].label);
-	return ZERO_E_ORDER;
-}
-
-/* The lowest rank with an error, *rank, tells it to all; *rank is then where it arose. */
-static zero_status share_error(struct zero_mpi_comm *mpi, const struct zero_intent *intent,
-			       int *rank, zero_status status, char *text, size_t size)
-{
-	struct {
-		int rank;
-		char text[1024];
-	} told = {.rank = *rank};
-	int error;
-
-	if (mpi->comm.place.rank == *rank && intent->error_rank >= 0) {
-		told.rank = intent->error_rank;
-		snprintf(told.text, sizeof(told.text), "%s", intent->error);
-	} else if (mpi->comm.place.rank == *rank) {
-		snprintf(told.text, sizeof(told.text), "rank %d (%s): %s", *rank,
-			 mpi->comm.place.node, intent->error);
-	}
-	error = MPI_Bcast(&told, sizeof(told), MPI_BYTE, *rank, mpi->world);
-	if (error)
-		return zero_mpi_status(error, "MPI_Bcast");
-	*rank = told.rank;
-	snprintf(text, size, "%s", told.text);
-	return status;
-}
-
-static zero_status mpi_agree(struct zero_comm *comm, const struct zero_intent *intent, char *text,
-			     size_t size, int *rank)
-{
-	enum { HASH, UNHASH, ERROR, FIELDS };
-	struct zero_mpi_comm *mpi = of(comm);
-	/* Maxima: hashes are equal if the largest is the smallest; the lowest rank's error wins. */
-	uint64_t mine[FIELDS] = {intent->hash, ~intent->hash, 0}, all[FIELDS];
-	MPI_Request request;
-	zero_status status;
-	int error;
-
-	if (intent->status)
-		mine[ERROR] = (uint64_t)(comm->place.world - comm->place.rank) << 8 |
-			      ((uint64_t)intent->status & 0xff);
-	error = MPI_Iallreduce(mine, all, FIELDS, MPI_UINT64_T, MPI_MAX, mpi->world, &request);
-	if (!error)
-		error = wait_idly(&request);
-	status = zero_mpi_status(error, "MPI_Iallreduce");
-	if (!status && all[ERROR]) {
-		*rank = comm->place.world - (int)(all[ERROR] >> 8);
-		return share_error(mpi, intent, rank, (zero_status)(all[ERROR] & 0xff), text, size);
-	}
-	if (!status && all[HASH] != ~all[UNHASH])
-		return explain_order(mpi, intent, text, size, rank);
-	if (status)
-		snprintf(text, size, "%s: %s", intent->label, zero_core->last_error());
-	return status;
-}
-
-/* ---- collectives ----------------------------------------------------------------------------- */
-
-static zero_status mpi_all_gather(struct zero_comm *comm, const void *send, void *recv,
-				  size_t bytes)
-{
-	struct zero_mpi_comm *mpi = of(comm);
-	const char *own = (const char *)recv + bytes * (size_t)comm->place.rank;
-	const void *from = send == own ? MPI_IN_PLACE : send;
-	MPI_Datatype unit = MPI_BYTE;
-	size_t count = bytes;
-	int error;
-
-	if (!bytes)
-		return ZERO_OK;
-	/* Shards are multiples of 64 elements; counting those keeps MPI's int long enough. */
-	if (bytes > ZERO_MESSAGE_MAX) {
-		if (bytes % 64 || bytes / 64 > INT_MAX)
-			return zero_core->fail(
-				ZERO_E_UNSUPPORTED,
-				"%zu bytes a rank are more than MPI gathers at once: "
-				"use more ranks, or smaller groups",
-				bytes);
-		count = bytes / 64;
-		error = MPI_Type_contiguous(64, MPI_BYTE, &unit);
-		if (!error)
-			error = MPI_Type_commit(&unit);
-		if (error)
-			return zero_mpi_status(error, "MPI_Type_contiguous");
-	}
-	error = MPI_Allgather(from, (int)count, unit, recv, (int)count, unit, mpi->world);
-	if (unit != MPI_BYTE)
-		MPI_Type_free(&unit);
-	return zero_mpi_status(error, "MPI_Allgather");
-}
-
-/* What the root sends to one rank, from byte `at` of that rank's slice on. */
-static size_t piece_bytes(const size_t *bounds, size_t unit, int rank, size_t at, size_t piece)
-{
-	size_t bytes = (bounds[rank + 1] - bounds[rank]) * unit;
-
-	if (at >= bytes)
-		return 0;
-	return bytes - at < piece ? bytes - at : piece;
-}
-
-static size_t longest_slice(const size_t *bounds, size_t unit, int world)
-{
-	size_t longest = 0;
-
-	for (int rank = 0; rank < world; rank++)
-		if ((bounds[rank + 1] - bounds[rank]) * unit > longest)
-			longest = (bounds[rank + 1] - bounds[rank]) * unit;
-	return longest;
-}
-
-/*
- * The root goes over all slices at once, piece by piece, so that all ranks receive from the
- * begin; two pieces a rank are under way, and its own slice is copied while they are.
- */
-static int scatter_root(struct zero_mpi_comm *mpi, const char *send, char *recv,
-			const size_t *bounds, size_t unit, size_t piece)
-{
-	int world = mpi->comm.place.world, root = mpi->comm.place.rank, error = MPI_SUCCESS;
-	size_t end = longest_slice(bounds, unit, world);
-	MPI_Request *half[2] = {mpi->requests, mpi->requests + world};
-
-	for (int i = 0; i < 2 * world; i++)
-		mpi->requests[i] = MPI_REQUEST_NULL;
-	for (size_t at = 0, turn = 0; !error && at < end; at += piece, turn++) {
-		MPI_Request *requests = half[turn % 2];
-
-		error = MPI_Waitall(world, requests, MPI_STATUSES_IGNORE);
-		for (int rank = 0; !error && rank < world; rank++) {
-			size_t bytes = piece_bytes(bounds, unit, rank, at, piece);
-
-			if (rank == root || !bytes)
-				continue;
-			error = MPI_Isend(send + bounds[rank] * unit + at, (int)bytes, MPI_BYTE,
-					  rank, 0, mpi->world, &requests[rank]);
-			mpi->comm.bytes_sent += bytes;
 		}
-		if (piece_bytes(bounds, unit, root, at, piece))
-			memcpy(recv + at, send + bounds[root] * unit + at,
-			       piece_bytes(bounds, unit, root, at, piece));
+		/* Sums are complete on all ranks before they are gathered. */
+		if (touched && ops[i].kind != last)
+			zero_node_meet(mpi->node);
+		last = ops[i].kind;
+		touched = true;
+		from_root |= last == ZERO_OP_SCATTER || last == ZERO_OP_BROADCAST;
+		if (!status)
+			status = run_some(mpi, ops, count, i, &done);
+		else if (zero_mpi_gather_meets(mpi, &ops[i], i))
+			zero_node_meet(mpi->node);
+		mpi->comm.collectives += done;
 	}
-	if (!error)
-		error = MPI_Waitall(2 * world, mpi->requests, MPI_STATUSES_IGNORE);
-	return error;
+	if (touched)
+		zero_node_meet(mpi->node);
+	return from_root ? settle(mpi, status) : status;
 }
 
-static int scatter_other(struct zero_mpi_comm *mpi, int root, char *recv, const size_t *bounds,
-			 size_t unit, size_t piece)
+static zero_status mpi_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
+			   zero_status status)
 {
-	MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-	int rank = mpi->comm.place.rank, error = MPI_SUCCESS;
-	size_t bytes = 1;
+	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 
-	for (size_t at = 0, turn = 0; !error && bytes; at += piece, turn++) {
-		error = MPI_Wait(&requests[turn % 2], MPI_STATUS_IGNORE);
-		bytes = piece_bytes(bounds, unit, rank, at, piece);
-		if (!error && bytes)
-			error = MPI_Irecv(recv + at, (int)bytes, MPI_BYTE, root, 0, mpi->world,
-					  &requests[turn % 2]);
+	zero_shared_end(mpi, ops, count, !status);
+	if (!status)
+		status = run_all(mpi, ops, count);
+	if (mpi->counter) {
+		mpi->counter->comm.bytes_sent += atomic_exchange(&comm->bytes_sent, 0);
+		mpi->counter->comm.collectives += atomic_exchange(&comm->collectives, 0);
 	}
-	if (!error)
-		error = MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
-	return error;
+	return status;
 }
 
-static size_t limit_piece(size_t piece, size_t unit)
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static void close_channels(struct zero_mpi_comm *mpi)
 {
-	if (piece > ZERO_MESSAGE_MAX)
-		piece = ZERO_MESSAGE_MAX / unit * unit;
-	return piece;
-}
+	while (mpi->channels) {
+		struct zero_channel *channel = mpi->channels;
 
-static zero_status mpi_scatter(struct zero_comm *comm, int root, const char *send, char *recv,
-			       const size_t *bounds, size_t unit, size_t piece)
-{
-	struct zero_mpi_comm *mpi = of(comm);
-	int error;
-
-	piece = limit_piece(piece, unit);
-	if (comm->place.rank == root)
-		error = scatter_root(mpi, send, recv, bounds, unit, piece);
-	else
-		error = scatter_other(mpi, root, recv, bounds, unit, piece);
-	return zero_mpi_status(error, "scatter");
-}
-
-static zero_status mpi_broadcast(struct zero_comm *comm, int root, const char *send, char *recv,
-				 size_t bytes, size_t piece)
-{
-	struct zero_mpi_comm *mpi = of(comm);
-	int error = MPI_SUCCESS;
-
-	piece = limit_piece(piece, 1);
-	for (size_t at = 0; !error && at < bytes; at += piece) {
-		size_t now = bytes - at < piece ? bytes - at : piece;
-
-		if (comm->place.rank == root)
-			memcpy(recv + at, send + at, now);
-		error = MPI_Bcast(recv + at, (int)now, MPI_BYTE, root, mpi->world);
+		mpi->channels = channel->next;
+		if (channel->comm)
+			channel->comm->ops->close(channel->comm);
+		free(channel);
 	}
-	if (comm->place.rank == root)
-		comm->bytes_sent += bytes * (size_t)(comm->place.world - 1);
-	return zero_mpi_status(error, "MPI_Bcast");
 }
 
 static void mpi_close(struct zero_comm *comm)
 {
-	zero_pairwise_close(of(comm));
-	free(of(comm)->shown);
-	zero_mpi_users -= of(comm)->world != MPI_COMM_NULL;
-	free(comm);
+	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
+	bool is_first = mpi->is_first;
+
+	close_channels(mpi);
+	zero_reduce_close(mpi);
+	zero_shared_close(mpi);
+	zero_node_close(mpi->node, is_first);
+	if (is_first)
+		zero_mpi_users -= mpi->world != MPI_COMM_NULL;
+	else if (mpi->world != MPI_COMM_NULL)
+		MPI_Comm_free(&mpi->world);
+	pthread_mutex_destroy(&mpi->lent_lock);
+	free(mpi->members);
+	free(mpi->node_of);
+	free(mpi->node_index);
+	free(mpi->shown);
+	free(mpi);
 }
 
 static const struct zero_comm_ops mpi_ops = {
 	.close = mpi_close,
-	.agree = mpi_agree,
-	.all_gather = mpi_all_gather,
-	.reduce_scatter = zero_pairwise_reduce_scatter,
-	.scatter = mpi_scatter,
-	.broadcast = mpi_broadcast,
+	.begin = mpi_begin,
+	.agree = zero_mpi_agree,
+	.leave = zero_mpi_leave,
+	.run = mpi_run,
+	.shared_free = zero_shared_free,
 };
 
-zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *pool,
-			  struct zero_comm **comm)
+static struct zero_mpi_comm *new_comm(const struct zero_kernels *kernels, struct zero_pool *pool)
 {
 	struct zero_mpi_comm *mpi = calloc(1, sizeof(*mpi));
+
+	if (!mpi)
+		return NULL;
+	mpi->comm.ops = &mpi_ops;
+	mpi->kernels = kernels;
+	mpi->pool = pool;
+	mpi->world = MPI_COMM_NULL;
+	pthread_mutex_init(&mpi->lent_lock, NULL);
+	return mpi;
+}
+
+/* Ranks of the smallest node. */
+static int least_node(const struct zero_mpi_comm *mpi)
+{
+	int world = mpi->comm.place.world, least = world;
+
+	for (int first = 0; first < world; first++) {
+		int ranks = 0;
+
+		for (int rank = first; rank < world && mpi->node_of[first] == first; rank++)
+			ranks += mpi->node_of[rank] == first;
+		if (ranks && ranks < least)
+			least = ranks;
+	}
+	return least;
+}
+
+/* COLLECTIVE. Who shares memory with whom, and room for what all operations need. */
+static zero_status find_nodes(struct zero_mpi_comm *mpi)
+{
+	struct zero_place *place = &mpi->comm.place;
+	int mine[2] = {place->rank, mpi->node->rank}, *all, error;
+
+	mpi->node_of = calloc((size_t)place->world, sizeof(int));
+	mpi->node_index = calloc((size_t)place->world, sizeof(int));
+	mpi->shown = calloc((size_t)place->world, sizeof(*mpi->shown));
+	all = calloc((size_t)place->world, sizeof(mine));
+	if (!mpi->node_of || !mpi->node_index || !mpi->shown || !all) {
+		free(all);
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks", place->world);
+	}
+	/* Ranks meet at addresses: those of one node have the same. */
+	mine[0] = mpi->first_of_node;
+	error = MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, mpi->world);
+	place->nodes = 0;
+	for (int rank = 0; !error && rank < place->world; rank++) {
+		mpi->node_of[rank] = all[2 * rank];
+		mpi->node_index[rank] = all[2 * rank + 1];
+		place->nodes += mpi->node_of[rank] == rank;
+	}
+	place->share_least = error ? 1 : least_node(mpi);
+	place->share_rank = mpi->node->rank;
+	place->share_world = mpi->node->world;
+	free(all);
+	return zero_mpi_status(error, "MPI_Allgather");
+}
+
+/* COLLECTIVE over `ranks`, if they share memory. The rank, within mpi->world, of the first of
+   them. */
+static int find_first(struct zero_mpi_comm *mpi, MPI_Comm ranks)
+{
+	mpi->first_of_node = mpi->comm.place.rank;
+	if (mpi->node->world == 1)
+		return MPI_SUCCESS;
+	return MPI_Bcast(&mpi->first_of_node, 1, MPI_INT, 0, ranks);
+}
+
+/* COLLECTIVE. The ranks of this node that are to share memory: `most` of them at a time. */
+static zero_status share_memory(struct zero_mpi_comm *mpi, MPI_Comm node, int most)
+{
+	int color = most > 0 ? mpi->comm.place.local_rank / most : 0, error;
+	MPI_Comm ranks = MPI_COMM_NULL;
+	zero_status status;
+
+	error = MPI_Comm_split(node, color, mpi->comm.place.rank, &ranks);
+	if (error)
+		return zero_mpi_status(error, "MPI_Comm_split");
+	status = zero_node_open(ranks, &mpi->arena, &mpi->node);
+	if (mpi->arena)
+		zero_pool_share(mpi->pool, mpi->arena);
+	if (!status)
+		status = zero_mpi_status(find_first(mpi, ranks), "MPI_Bcast");
+	MPI_Comm_free(&ranks);
+	return status;
+}
+
+zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *pool, int share,
+			  struct zero_comm **comm)
+{
+	struct zero_mpi_comm *mpi = new_comm(kernels, pool);
+	MPI_Comm node = MPI_COMM_NULL;
 	zero_status status;
 
 	*comm = NULL;
 	if (!mpi)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
-	mpi->comm.ops = &mpi_ops;
-	mpi->kernels = kernels;
-	mpi->pool = pool;
-	mpi->world = MPI_COMM_NULL;
-	status = zero_mpi_world(&mpi->world, &mpi->comm);
+	mpi->is_first = true;
+	status = zero_mpi_world(&mpi->world, &node, &mpi->comm);
 	if (status || mpi->world == MPI_COMM_NULL) {
 		mpi_close(&mpi->comm);
 		return status;
 	}
 	zero_mpi_users++;
 	*comm = &mpi->comm;
-	mpi->shown = calloc((size_t)mpi->comm.place.world, sizeof(*mpi->shown));
-	if (!mpi->shown)
-		return zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks",
-				       mpi->comm.place.world);
-	return zero_pairwise_open(mpi);
+	status = share_memory(mpi, node, share);
+	MPI_Comm_free(&node);
+	if (!status)
+		status = find_nodes(mpi);
+	return status ? status : zero_reduce_open(mpi);
+}
+
+/* ---- teams ----------------------------------------------------------------------------------- */
+
+/* COLLECTIVE over the team. */
+static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm *team)
+{
+	struct zero_place *place = &team->comm.place;
+	MPI_Comm node = MPI_COMM_NULL;
+	zero_status status;
+	int error;
+
+	*place = parent->comm.place;
+	team->comm.threaded = parent->comm.threaded;
+	team->comm.main_only = parent->comm.main_only;
+	team->arena = parent->arena;
+	team->counter = parent;
+	MPI_Comm_rank(team->world, &place->rank);
+	MPI_Comm_size(team->world, &place->world);
+	error = MPI_Comm_split(team->world, parent->first_of_node, place->rank, &node);
+	if (error)
+		return zero_mpi_status(error, "MPI_Comm_split");
+	status = zero_node_split(parent->node, parent->arena, node, &team->node);
+	if (!status)
+		status = zero_mpi_status(find_first(team, node), "MPI_Bcast");
+	MPI_Comm_free(&node);
+	if (!status)
+		status = find_nodes(team);
+	return status ? status : zero_reduce_open(team);
+}
+
+static bool is_member(const struct zero_op *op, int rank)
+{
+	for (size_t i = 0; i < op->count; i++)
+		if (op->members[i] == rank)
+			return true;
+	return false;
+}
+
+static zero_status run_channel(struct zero_mpi_comm *mpi, const struct zero_op *op)
+{
+	bool member = is_member(op, mpi->comm.place.rank);
+	struct zero_channel *channel = calloc(1, sizeof(*channel));
+	struct zero_mpi_comm *team = member ? new_comm(mpi->kernels, mpi->pool) : NULL;
+	MPI_Comm ranks = MPI_COMM_NULL;
+	zero_status status = ZERO_OK;
+	int error;
+
+	error = MPI_Comm_split(mpi->world, member ? 0 : MPI_UNDEFINED, mpi->comm.place.rank,
+			       &ranks);
+	if (error)
+		status = zero_mpi_status(error, "MPI_Comm_split");
+	if (!status && (!channel || (member && !team)))
+		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
+	if (member && team) {
+		team->members = calloc(op->count, sizeof(int));
+		if (team->members)
+			memcpy(team->members, op->members, op->count * sizeof(int));
+		else
+			status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
+	}
+	if (!status && member) {
+		team->world = ranks;
+		MPI_Comm_set_errhandler(ranks, MPI_ERRORS_RETURN);
+		status = open_team(mpi, team);
+	}
+	if (channel) {
+		channel->next = mpi->channels;
+		mpi->channels = channel;
+		channel->comm = team ? &team->comm : NULL;
+		channel->place = team ? team->comm.place : mpi->comm.place;
+		if (!member) {
+			channel->place.rank = -1;
+			channel->place.share_rank = 0;
+			channel->place.share_world = channel->place.share_least = 1;
+		}
+		channel->place.world = (int)op->count;
+	} else if (team) {
+		mpi_close(&team->comm);
+	}
+	*op->channel = channel;
+	return status;
 }

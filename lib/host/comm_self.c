@@ -9,11 +9,39 @@
 struct self {
 	struct zero_comm comm;
 	const struct zero_kernels *kernels;
+	struct zero_pool *pool;
+	struct zero_channel *channels;
 };
 
 static void self_close(struct zero_comm *comm)
 {
-	free(comm);
+	struct self *self = (struct self *)comm;
+
+	while (self->channels) {
+		struct zero_channel *channel = self->channels;
+
+		self->channels = channel->next;
+		free(channel);
+	}
+	free(self);
+}
+
+static zero_status self_begin(struct zero_comm *comm, const struct zero_op *ops, size_t count)
+{
+	const struct self *self = (const struct self *)comm;
+	zero_status status = ZERO_OK;
+
+	for (size_t i = 0; i < count; i++) {
+		struct zero_shared *shared = ops[i].shared;
+
+		if (ops[i].kind != ZERO_OP_ALLOC)
+			continue;
+		*shared = (struct zero_shared){.bytes = ops[i].count, .kind = ops[i].memory};
+		if (!status)
+			status = zero_pool_alloc(self->pool, shared->kind, shared->bytes,
+						 ops[i].zeroed, (void **)&shared->data);
+	}
+	return status;
 }
 
 static zero_status self_agree(struct zero_comm *comm, const struct zero_intent *intent, char *text,
@@ -34,66 +62,108 @@ static void copy(void *to, const void *from, size_t bytes)
 		memcpy(to, from, bytes);
 }
 
-static zero_status self_all_gather(struct zero_comm *comm, const void *send, void *recv,
-				   size_t bytes)
+/* A team of one rank is that rank. */
+static zero_status make_channel(struct self *self, const struct zero_op *op)
 {
-	(void)comm;
-	copy(recv, send, bytes);
+	struct zero_channel *channel = calloc(1, sizeof(*channel));
+
+	if (!channel)
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for a team");
+	channel->comm = &self->comm;
+	channel->place = self->comm.place;
+	channel->next = self->channels;
+	self->channels = channel;
+	*op->channel = channel;
 	return ZERO_OK;
 }
 
-static zero_status self_reduce_scatter(struct zero_comm *comm, const float *send, float *recv,
-				       size_t count, bool accumulate)
+static zero_status run_op(struct self *self, const struct zero_op *op)
 {
-	const struct self *self = (const struct self *)comm;
+	size_t size = zero_core->dtype_size(op->from);
+	void *recv = op->shared ? op->shared->data + op->at : op->recv;
+	const void *send = op->send;
 
-	if (accumulate)
-		self->kernels->sum(recv, ZERO_F32, (const void *const *)&send, 1, count, true);
-	else
-		copy(recv, send, count * sizeof(float));
+	switch (op->kind) {
+	case ZERO_OP_ALL_GATHER:
+		if (op->from == op->to)
+			copy(recv, send, op->count * size);
+		else
+			self->kernels->cast(op->to, recv, op->from, send, op->count);
+		break;
+	case ZERO_OP_REDUCE_SCATTER:
+		if (op->accumulate || op->from != ZERO_F32)
+			self->kernels->sum(recv, op->from, &send, 1, op->count, op->accumulate);
+		else
+			copy(recv, send, op->count * size);
+		break;
+	case ZERO_OP_SCATTER:
+		copy(recv, (const char *)send + op->bounds[0] * size,
+		     (op->bounds[1] - op->bounds[0]) * size);
+		break;
+	case ZERO_OP_BROADCAST:
+		copy(recv, send, op->count * size);
+		break;
+	case ZERO_OP_EXCHANGE:
+		copy(recv, send, op->count);
+		break;
+	case ZERO_OP_CAST:
+		self->kernels->cast(op->to, recv, op->from, send, op->count);
+		break;
+	case ZERO_OP_CHANNEL:
+		return make_channel(self, op);
+	case ZERO_OP_ALLOC:
+	case ZERO_OP_FREE:
+		break;
+	}
 	return ZERO_OK;
 }
 
-static zero_status self_scatter(struct zero_comm *comm, int root, const char *send, char *recv,
-				const size_t *bounds, size_t unit, size_t piece)
+static void undo(struct self *self, const struct zero_op *ops, size_t count)
 {
-	(void)comm;
-	(void)root;
-	(void)piece;
-	copy(recv, send + bounds[0] * unit, (bounds[1] - bounds[0]) * unit);
-	return ZERO_OK;
+	for (size_t i = 0; i < count; i++) {
+		if (ops[i].kind != ZERO_OP_ALLOC)
+			continue;
+		zero_pool_free(self->pool, ops[i].shared->data);
+		*ops[i].shared = (struct zero_shared){0};
+	}
 }
 
-static zero_status self_broadcast(struct zero_comm *comm, int root, const char *send, char *recv,
-				  size_t bytes, size_t piece)
+static zero_status self_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
+			    zero_status status)
 {
-	(void)comm;
-	(void)root;
-	(void)piece;
-	copy(recv, send, bytes);
-	return ZERO_OK;
+	struct self *self = (struct self *)comm;
+
+	if (status)
+		undo(self, ops, count);
+	for (size_t i = 0; !status && i < count; i++) {
+		comm->collectives += zero_op_is_payload(&ops[i]);
+		status = run_op(self, &ops[i]);
+	}
+	return status;
 }
 
 static const struct zero_comm_ops self_ops = {
 	.close = self_close,
+	.begin = self_begin,
 	.agree = self_agree,
-	.all_gather = self_all_gather,
-	.reduce_scatter = self_reduce_scatter,
-	.scatter = self_scatter,
-	.broadcast = self_broadcast,
+	.leave = self_agree,
+	.run = self_run,
 };
 
-zero_status zero_comm_self(const struct zero_kernels *kernels, struct zero_comm **comm)
+zero_status zero_comm_self(const struct zero_kernels *kernels, struct zero_pool *pool,
+			   struct zero_comm **comm)
 {
 	struct self *self = calloc(1, sizeof(*self));
 
 	if (!self)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
 	self->comm.ops = &self_ops;
-	self->comm.place.world = self->comm.place.local_world = 1;
+	self->comm.place = (struct zero_place){
+		.world = 1, .local_world = 1, .share_world = 1, .nodes = 1, .share_least = 1};
 	gethostname(self->comm.place.node, sizeof(self->comm.place.node) - 1);
 	self->comm.threaded = true;
 	self->kernels = kernels;
+	self->pool = pool;
 	*comm = &self->comm;
 	return ZERO_OK;
 }

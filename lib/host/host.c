@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host backend's table: each entry is one line into pool, queue or kernels. */
+/* The host backend: how it opens, and its table, of lines into pool, queue and kernels. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,15 +24,16 @@ static void host_close(struct zero_backend *host)
 	free(host);
 }
 
-static zero_status open_comm(struct zero_backend *host, int expected_world)
+static zero_status open_comm(struct zero_backend *host, const struct zero_backend_config *config)
 {
+	int expected_world = config->expected_world;
 	zero_status status = ZERO_OK;
 
 #ifdef HAVE_MPI
-	status = zero_comm_mpi(host->kernels, host->pool, &host->comm);
+	status = zero_comm_mpi(host->kernels, host->pool, config->share, &host->comm);
 #endif
 	if (!status && !host->comm)
-		status = zero_comm_self(host->kernels, &host->comm);
+		status = zero_comm_self(host->kernels, host->pool, &host->comm);
 	if (!status && expected_world && expected_world != host->comm->place.world)
 		status = zero_core->fail(ZERO_E_COMM,
 					 "the launcher said %d ranks, but there are %d: is the "
@@ -72,14 +73,14 @@ static zero_status host_open(const struct zero_backend_config *config,
 	if (!host->kernels)
 		host->kernels = zero_kernels_choose("auto");
 	if (!status)
-		status = open_comm(host, config->expected_world);
+		status = open_comm(host, config);
 	if (!status && !zero_kernels_choose(config->isa))
 		status = zero_core->fail(ZERO_E_UNSUPPORTED,
 					 "this machine has no %s (option isa): the best it has "
 					 "is %s",
 					 config->isa, zero_kernels_isa(0));
 	if (!status)
-		status = zero_queue_new(host->comm, host->pool, host->kernels, &host->queue);
+		status = zero_queue_new(host->comm, host->pool, &host->queue);
 	if (host->comm) {
 		*backend = host;
 		return agree_open(host, status);
@@ -88,9 +89,10 @@ static zero_status host_open(const struct zero_backend_config *config,
 	return status;
 }
 
-static void host_place(const struct zero_backend *host, struct zero_place *place)
+static void host_place(const struct zero_backend *host, const struct zero_channel *channel,
+		       struct zero_place *place)
 {
-	*place = host->comm->place;
+	*place = channel ? channel->place : host->comm->place;
 }
 
 static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind kind, size_t bytes,
@@ -104,6 +106,27 @@ static void host_free(struct zero_backend *host, void *data)
 	zero_pool_free(host->pool, data);
 }
 
+static void host_limit(struct zero_backend *host, size_t bytes)
+{
+	zero_pool_limit(host->pool, bytes);
+}
+
+static bool host_caller_block(struct zero_backend *host, const void *data, size_t *bytes)
+{
+	return zero_pool_caller_block(host->pool, data, bytes);
+}
+
+static void host_shared_free(struct zero_backend *host, struct zero_shared *shared)
+{
+	struct zero_comm *comm = shared->owner;
+
+	if (comm)
+		comm->ops->shared_free(comm, shared);
+	else
+		zero_pool_free(host->pool, shared->data);
+	*shared = (struct zero_shared){0};
+}
+
 static void host_memory(const struct zero_backend *host, zero_memory *memory)
 {
 	zero_pool_memory(host->pool, memory);
@@ -111,8 +134,8 @@ static void host_memory(const struct zero_backend *host, zero_memory *memory)
 
 static void host_traffic(const struct zero_backend *host, zero_traffic *traffic)
 {
-	traffic->bytes_sent = host->comm->bytes_sent;
-	traffic->collectives = host->comm->collectives;
+	*traffic = (zero_traffic){.bytes_sent = host->comm->bytes_sent,
+				  .collectives = host->comm->collectives};
 }
 
 static size_t host_memory_free(const struct zero_backend *host)
@@ -175,6 +198,25 @@ static void host_cast(struct zero_backend *host, zero_dtype to, void *out, zero_
 	host->kernels->cast(to, out, from, in, count);
 }
 
+static bool host_convertible(const struct zero_backend *host, zero_dtype to, zero_dtype from)
+{
+	(void)host;
+	return zero_convertible(to, from);
+}
+
+static bool host_convert(struct zero_backend *host, zero_dtype to, void *out, zero_dtype from,
+			 const void *in, size_t count, size_t *bad)
+{
+	return zero_convert(host->kernels, to, out, from, in, count, bad);
+}
+
+static void host_transpose(struct zero_backend *host, void *out, size_t out_stride, const void *in,
+			   size_t in_stride, size_t rows, size_t columns, size_t element_size)
+{
+	(void)host;
+	zero_transpose(out, out_stride, in, in_stride, rows, columns, element_size);
+}
+
 static void host_norm2(struct zero_backend *host, const float *x, size_t count, double *sum)
 {
 	*sum = host->kernels->norm2(x, count);
@@ -190,11 +232,15 @@ static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *
 static const struct zero_backend_ops host_ops = {
 	.abi = ZERO_MODULE_ABI,
 	.name = "host",
+	.host_memory = true,
 	.open = host_open,
 	.close = host_close,
 	.place = host_place,
 	.alloc = host_alloc,
 	.free = host_free,
+	.limit = host_limit,
+	.caller_block = host_caller_block,
+	.shared_free = host_shared_free,
 	.memory = host_memory,
 	.traffic = host_traffic,
 	.memory_free = host_memory_free,
@@ -207,6 +253,9 @@ static const struct zero_backend_ops host_ops = {
 	.fill_normal = host_fill_normal,
 	.copy = host_copy,
 	.cast = host_cast,
+	.convertible = host_convertible,
+	.convert = host_convert,
+	.transpose = host_transpose,
 	.norm2 = host_norm2,
 	.adamw = host_adamw,
 };

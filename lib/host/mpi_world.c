@@ -100,9 +100,8 @@ static zero_status make_copy(void)
 	return zero_mpi_status(error, "MPI_Comm_dup");
 }
 
-static zero_status find_place(struct zero_place *place)
+static zero_status find_place(struct zero_place *place, MPI_Comm *node)
 {
-	MPI_Comm node = MPI_COMM_NULL;
 	int error;
 
 	error = MPI_Comm_rank(copy, &place->rank);
@@ -110,13 +109,11 @@ static zero_status find_place(struct zero_place *place)
 		error = MPI_Comm_size(copy, &place->world);
 	if (!error)
 		error = MPI_Comm_split_type(copy, MPI_COMM_TYPE_SHARED, place->rank, MPI_INFO_NULL,
-					    &node);
+					    node);
 	if (!error)
-		error = MPI_Comm_rank(node, &place->local_rank);
+		error = MPI_Comm_rank(*node, &place->local_rank);
 	if (!error)
-		error = MPI_Comm_size(node, &place->local_world);
-	if (node != MPI_COMM_NULL)
-		MPI_Comm_free(&node);
+		error = MPI_Comm_size(*node, &place->local_world);
 	gethostname(place->node, sizeof(place->node) - 1);
 	return zero_mpi_status(error, "finding the node's ranks");
 }
@@ -139,7 +136,7 @@ static zero_status check_threads(bool *threaded, bool *main_only)
 	return ZERO_OK;
 }
 
-zero_status zero_mpi_world(MPI_Comm *world, struct zero_comm *comm)
+zero_status zero_mpi_world(MPI_Comm *world, MPI_Comm *node, struct zero_comm *comm)
 {
 	int initialised = 0, finalised = 0, launched = launched_world();
 	zero_status status = ZERO_OK;
@@ -163,7 +160,7 @@ zero_status zero_mpi_world(MPI_Comm *world, struct zero_comm *comm)
 			status = make_copy();
 	}
 	if (!status)
-		status = find_place(&comm->place);
+		status = find_place(&comm->place, node);
 	if (!status && comm->place.world == 1 && launched > 1)
 		status = fail_alone(launched);
 	comm->threaded = copy_threaded;

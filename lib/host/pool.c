@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "arena.h"
 #include "host.h"
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
@@ -12,8 +13,9 @@ enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 struct block {
 	char *data; /* what the tree of live blocks is ordered by */
 	size_t bytes;
-	enum zero_memory_kind kind;
-	struct block *next; /* of the idle ones, newest first */
+	enum zero_memory_kind kind; /* ZERO_MEM_KINDS: counted elsewhere */
+	bool shared;                /* in the arena */
+	struct block *next;         /* of the idle ones, newest first */
 };
 
 struct zero_pool {
@@ -21,16 +23,22 @@ struct zero_pool {
 	void *live; /* tsearch tree */
 	struct block *idle;
 	size_t idle_bytes;
+	struct zero_arena *arena; /* NULL: no rank shares memory with this one */
+	zero_bytes held;          /* by live blocks, whoever counts them */
 	zero_bytes by_kind[ZERO_MEM_KINDS];
-	zero_bytes total;
+	zero_bytes total; /* of the device */
+	size_t limit;     /* of total */
 };
 
-static const char *const kind_names[ZERO_MEM_KINDS] = {
+static const char *const kind_names[ZERO_MEM_KINDS + 1] = {
 	[ZERO_MEM_SHARDS] = "shards",
 	[ZERO_MEM_GATHERED] = "gathered parameters",
 	[ZERO_MEM_GRADIENTS] = "gradients",
 	[ZERO_MEM_OPTIMIZER] = "optimizer states",
 	[ZERO_MEM_STAGING] = "communication buffers",
+	[ZERO_MEM_CALLER] = "the program's own tensors",
+	[ZERO_MEM_OFFLOAD] = "host memory",
+	[ZERO_MEM_KINDS] = "memory for several ranks",
 };
 
 static int by_address(const void *a, const void *b)
@@ -51,20 +59,35 @@ struct zero_pool *zero_pool_new(void)
 {
 	struct zero_pool *pool = calloc(1, sizeof(*pool));
 
-	if (pool)
-		pthread_mutex_init(&pool->lock, NULL);
+	if (!pool)
+		return NULL;
+	pthread_mutex_init(&pool->lock, NULL);
+	pool->limit = SIZE_MAX;
 	return pool;
 }
 
-static void unmap(struct block *block)
+void zero_pool_share(struct zero_pool *pool, struct zero_arena *arena)
 {
-	munmap(block->data, block->bytes);
+	pool->arena = arena;
+}
+
+static void unmap(struct zero_pool *pool, struct block *block)
+{
+	if (block->shared)
+		zero_arena_free(pool->arena, block->data, block->bytes);
+	else
+		munmap(block->data, block->bytes);
 	free(block);
 }
 
-static void unmap_node(void *block)
+/* The arena goes as a whole. */
+static void unmap_node(void *node)
 {
-	unmap(block);
+	struct block *block = node;
+
+	if (!block->shared)
+		munmap(block->data, block->bytes);
+	free(block);
 }
 
 void zero_pool_delete(struct zero_pool *pool)
@@ -75,9 +98,10 @@ void zero_pool_delete(struct zero_pool *pool)
 		struct block *block = pool->idle;
 
 		pool->idle = block->next;
-		unmap(block);
+		unmap_node(block);
 	}
 	tdestroy(pool->live, unmap_node);
+	zero_arena_delete(pool->arena);
 	pthread_mutex_destroy(&pool->lock);
 	free(pool);
 }
@@ -104,14 +128,16 @@ static char *map(size_t bytes)
 	return data + before;
 }
 
-/* The idle block that fits best and wastes at most an eighth; taken off the list. */
-static struct block *take_idle(struct zero_pool *pool, size_t bytes)
+/* The idle block that fits best and wastes at most an eighth, or nothing if every byte counts;
+   taken off the list. */
+static struct block *take_idle(struct zero_pool *pool, size_t bytes, bool shared)
 {
+	size_t waste = pool->limit == SIZE_MAX ? bytes / 8 : 0;
 	struct block **best = NULL, *block;
 
 	for (struct block **at = &pool->idle; *at; at = &(*at)->next)
-		if ((*at)->bytes >= bytes && (*at)->bytes - bytes <= bytes / 8 &&
-		    (!best || (*at)->bytes < (*best)->bytes))
+		if ((*at)->shared == shared && (*at)->bytes >= bytes &&
+		    (*at)->bytes - bytes <= waste && (!best || (*at)->bytes < (*best)->bytes))
 			best = at;
 	if (!best)
 		return NULL;
@@ -132,7 +158,7 @@ static void trim(struct zero_pool *pool, size_t bytes)
 		while ((*last)->next)
 			last = &(*last)->next;
 		gone += (*last)->bytes;
-		unmap(*last);
+		unmap(pool, *last);
 		*last = NULL;
 	}
 	pool->idle_bytes -= gone;
@@ -142,13 +168,18 @@ static void trim(struct zero_pool *pool, size_t bytes)
    once. */
 static size_t excess(const struct zero_pool *pool, size_t bytes)
 {
-	size_t used = pool->total.now + bytes;
-	size_t allowed = used > pool->total.peak ? used : pool->total.peak;
+	size_t used = pool->held.now + bytes;
+	size_t allowed = used > pool->held.peak ? used : pool->held.peak;
 
 	return used + pool->idle_bytes > allowed ? used + pool->idle_bytes - allowed : 0;
 }
 
-static struct block *fresh(struct zero_pool *pool, size_t bytes)
+static char *find_pages(struct zero_pool *pool, size_t bytes, bool shared)
+{
+	return shared ? zero_arena_alloc(pool->arena, bytes) : map(bytes);
+}
+
+static struct block *fresh(struct zero_pool *pool, size_t bytes, bool shared)
 {
 	struct block *block = calloc(1, sizeof(*block));
 
@@ -156,11 +187,12 @@ static struct block *fresh(struct zero_pool *pool, size_t bytes)
 		return NULL;
 	trim(pool, excess(pool, bytes));
 	block->bytes = bytes;
-	block->data = map(bytes);
+	block->shared = shared;
+	block->data = find_pages(pool, bytes, shared);
 	if (!block->data) {
 		/* What is idle may be in the way. */
 		trim(pool, SIZE_MAX);
-		block->data = map(bytes);
+		block->data = find_pages(pool, bytes, shared);
 	}
 	if (!block->data) {
 		free(block);
@@ -169,36 +201,126 @@ static struct block *fresh(struct zero_pool *pool, size_t bytes)
 	return block;
 }
 
+/* With the lock. *used: its pages may hold anything. */
+static struct block *take(struct zero_pool *pool, size_t bytes, bool shared, bool *used)
+{
+	struct block *block = take_idle(pool, bytes, shared);
+
+	*used = block;
+	if (!block)
+		block = fresh(pool, bytes, shared);
+	if (block && !tsearch(block, &pool->live, by_address)) {
+		unmap(pool, block);
+		block = NULL;
+	}
+	if (block)
+		count(&pool->held, block->bytes);
+	return block;
+}
+
+static bool on_device(enum zero_memory_kind kind)
+{
+	return kind != ZERO_MEM_OFFLOAD && kind != ZERO_MEM_KINDS;
+}
+
+/* With the lock. */
+static bool is_within(const struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
+{
+	return !on_device(kind) || pool->limit == SIZE_MAX ||
+	       (pool->total.now <= pool->limit && bytes <= pool->limit - pool->total.now);
+}
+
+/* With the lock, which protects what it tells. */
+static zero_status beyond_limit(const struct zero_pool *pool, enum zero_memory_kind kind,
+				size_t bytes)
+{
+	char held[512] = "";
+	size_t at = 0;
+
+	for (int i = 0; i < ZERO_MEM_KINDS; i++)
+		if (pool->by_kind[i].now && on_device((enum zero_memory_kind)i) &&
+		    at < sizeof(held))
+			at += (size_t)snprintf(held + at, sizeof(held) - at, "%s%zu are %s",
+					       at ? ", " : "", pool->by_kind[i].now, kind_names[i]);
+	return zero_core->fail(ZERO_E_MEMORY,
+			       "no memory for %zu bytes of %s: of the budget of %zu bytes %s; a "
+			       "higher --zero-stage, --zero-offload=optimizer or a smaller "
+			       "--zero-vram-reserve leaves more",
+			       bytes, kind_names[kind], pool->limit, at ? held : "none is used");
+}
+
+static void count_kind(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
+{
+	count(&pool->by_kind[kind], bytes);
+	if (on_device(kind))
+		count(&pool->total, bytes);
+}
+
+static void uncount_kind(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
+{
+	pool->by_kind[kind].now -= bytes;
+	if (on_device(kind))
+		pool->total.now -= bytes;
+}
+
+zero_status zero_pool_count(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
+{
+	zero_status status = ZERO_OK;
+
+	pthread_mutex_lock(&pool->lock);
+	if (is_within(pool, kind, bytes))
+		count_kind(pool, kind, bytes);
+	else
+		status = beyond_limit(pool, kind, bytes);
+	pthread_mutex_unlock(&pool->lock);
+	return status;
+}
+
+void zero_pool_uncount(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
+{
+	pthread_mutex_lock(&pool->lock);
+	uncount_kind(pool, kind, bytes);
+	pthread_mutex_unlock(&pool->lock);
+}
+
+zero_status zero_pool_no_memory(enum zero_memory_kind kind, size_t bytes)
+{
+	return zero_core->fail(ZERO_E_MEMORY,
+			       "no memory for %zu bytes of %s: %zu are free; use more "
+			       "ranks, or smaller groups or batches",
+			       bytes, kind_names[kind], zero_memory_available());
+}
+
+/* What peers read or write without a copy. */
+static bool is_shared(const struct zero_pool *pool, enum zero_memory_kind kind)
+{
+	return pool->arena && (kind == ZERO_MEM_SHARDS || kind == ZERO_MEM_GATHERED ||
+			       kind == ZERO_MEM_GRADIENTS || kind == ZERO_MEM_KINDS);
+}
+
 zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes,
 			    bool zeroed, void **data)
 {
 	struct block *block = NULL;
+	zero_status status = ZERO_OK;
 	bool used = false;
 
 	*data = NULL;
 	if (bytes <= SIZE_MAX / 2) {
 		bytes = (bytes + PAGE - 1) / PAGE * PAGE;
 		pthread_mutex_lock(&pool->lock);
-		block = take_idle(pool, bytes);
-		used = block;
-		if (!block)
-			block = fresh(pool, bytes);
-		if (block && !tsearch(block, &pool->live, by_address)) {
-			unmap(block);
-			block = NULL;
-		}
-		if (block) {
+		if (!is_within(pool, kind, bytes))
+			status = beyond_limit(pool, kind, bytes);
+		else
+			block = take(pool, bytes, is_shared(pool, kind), &used);
+		if (block)
 			block->kind = kind;
-			count(&pool->by_kind[kind], block->bytes);
-			count(&pool->total, block->bytes);
-		}
+		if (block && kind != ZERO_MEM_KINDS)
+			count_kind(pool, kind, block->bytes);
 		pthread_mutex_unlock(&pool->lock);
 	}
 	if (!block)
-		return zero_core->fail(ZERO_E_MEMORY,
-				       "no memory for %zu bytes of %s: %zu are free; use more "
-				       "ranks, or smaller groups or batches",
-				       bytes, kind_names[kind], zero_memory_available());
+		return status ? status : zero_pool_no_memory(kind, bytes);
 	if (zeroed && used)
 		memset(block->data, 0, bytes);
 	*data = block->data;
@@ -217,13 +339,46 @@ void zero_pool_free(struct zero_pool *pool, void *data)
 	if (node) {
 		block = *(struct block **)node;
 		tdelete(block, &pool->live, by_address);
-		pool->by_kind[block->kind].now -= block->bytes;
-		pool->total.now -= block->bytes;
+		if (block->kind != ZERO_MEM_KINDS)
+			uncount_kind(pool, block->kind, block->bytes);
+		pool->held.now -= block->bytes;
 		block->next = pool->idle;
 		pool->idle = block;
 		pool->idle_bytes += block->bytes;
 	}
 	pthread_mutex_unlock(&pool->lock);
+}
+
+void zero_pool_limit(struct zero_pool *pool, size_t bytes)
+{
+	pthread_mutex_lock(&pool->lock);
+	pool->limit = bytes;
+	pthread_mutex_unlock(&pool->lock);
+}
+
+static int by_range(const void *a, const void *b)
+{
+	const struct block *key = a, *block = b;
+
+	return key->data < block->data ? -1 : key->data >= block->data + block->bytes;
+}
+
+bool zero_pool_caller_block(struct zero_pool *pool, const void *data, size_t *bytes)
+{
+	struct block key = {.data = (char *)(uintptr_t)data}, *block = NULL;
+	void *node;
+
+	*bytes = 0;
+	pthread_mutex_lock(&pool->lock);
+	node = tfind(&key, &pool->live, by_range);
+	if (node)
+		block = *(struct block **)node;
+	if (block && block->kind != ZERO_MEM_CALLER)
+		block = NULL;
+	if (block && block->data == data)
+		*bytes = block->bytes;
+	pthread_mutex_unlock(&pool->lock);
+	return block;
 }
 
 void zero_pool_memory(struct zero_pool *pool, zero_memory *memory)
@@ -234,6 +389,8 @@ void zero_pool_memory(struct zero_pool *pool, zero_memory *memory)
 	memory->gradients = pool->by_kind[ZERO_MEM_GRADIENTS];
 	memory->optimizer = pool->by_kind[ZERO_MEM_OPTIMIZER];
 	memory->staging = pool->by_kind[ZERO_MEM_STAGING];
+	memory->caller = pool->by_kind[ZERO_MEM_CALLER];
+	memory->offload = pool->by_kind[ZERO_MEM_OFFLOAD];
 	memory->total = pool->total;
 	pthread_mutex_unlock(&pool->lock);
 }

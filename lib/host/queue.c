@@ -16,10 +16,11 @@
 
 struct zero_work {
 	atomic_uint references;
+	struct zero_comm *comm;
 	struct zero_work *next;
 	struct zero_op *ops;
 	size_t count;
-	bool done;
+	bool done, leaving;
 	zero_status status;
 	int rank; /* that the error is about; before it is run -1 if that is this one */
 	uint64_t hash;
@@ -30,7 +31,6 @@ struct zero_work {
 struct zero_queue {
 	struct zero_comm *comm;
 	struct zero_pool *pool;
-	const struct zero_kernels *kernels;
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t more, done;
@@ -38,7 +38,8 @@ struct zero_queue {
 	bool threaded, ending;
 	pthread_t opener; /* the only one that may submit where MPI says so */
 	bool busy;        /* a thread runs a submission */
-	/* Set once an error has left the ranks apart: nothing is run any more. */
+	/* Set once an error has left the ranks of some communicator apart: nothing more is run on
+	   that, and the ranks of the others are told. */
 	struct zero_work *broken;
 };
 
@@ -76,52 +77,14 @@ static uint64_t intent_hash(const struct zero_work *work)
 			continue;
 		hash = mix(hash, (uint64_t)op->kind << 32 | (uint64_t)op->from << 16 |
 					 (uint64_t)op->to << 8 | op->accumulate);
-		hash = mix(mix(hash, (uint64_t)op->root), op->count);
+		hash = mix(hash, (uint64_t)op->root);
+		/* Nodes with fewer ranks make smaller buffers for them. */
+		if (op->kind != ZERO_OP_ALLOC)
+			hash = mix(hash, op->count);
+		for (size_t m = 0; op->kind == ZERO_OP_CHANNEL && m < op->count; m++)
+			hash = mix(hash, (uint64_t)op->members[m]);
 	}
 	return hash;
-}
-
-static zero_status all_gather(struct zero_queue *queue, const struct zero_op *op)
-{
-	size_t bytes = op->count * zero_core->dtype_size(op->to);
-	const void *send = op->send;
-
-	if (op->from != op->to) {
-		char *own = (char *)op->recv + bytes * (size_t)queue->comm->place.rank;
-
-		queue->kernels->cast(op->to, own, op->from, op->send, op->count);
-		send = own;
-	}
-	/* Counted here, since small exchanges go the same way. */
-	queue->comm->bytes_sent += bytes * (size_t)(queue->comm->place.world - 1);
-	return queue->comm->ops->all_gather(queue->comm, send, op->recv, bytes);
-}
-
-static zero_status run_op(struct zero_queue *queue, const struct zero_op *op)
-{
-	struct zero_comm *comm = queue->comm;
-	size_t size = zero_core->dtype_size(op->from);
-
-	if (op->kind != ZERO_OP_EXCHANGE)
-		comm->collectives++;
-	switch (op->kind) {
-	case ZERO_OP_ALL_GATHER:
-		return all_gather(queue, op);
-	case ZERO_OP_REDUCE_SCATTER:
-		return comm->ops->reduce_scatter(comm, op->send, op->recv, op->count,
-						 op->accumulate);
-	case ZERO_OP_SCATTER:
-		return comm->ops->scatter(comm, op->root, op->send, op->recv, op->bounds, size,
-					  op->piece * size);
-	case ZERO_OP_BROADCAST:
-		return comm->ops->broadcast(comm, op->root, op->send, op->recv, op->count * size,
-					    op->piece * size);
-	case ZERO_OP_EXCHANGE:
-		return comm->ops->all_gather(comm, op->send, op->recv, op->count);
-	case ZERO_OP_FREE:
-		break;
-	}
-	return ZERO_OK;
 }
 
 static void keep_error(struct zero_work *work, zero_status status, int rank, const char *text)
@@ -132,32 +95,49 @@ static void keep_error(struct zero_work *work, zero_status status, int rank, con
 	work->error = strdup(text);
 }
 
+static void give_back(struct zero_queue *queue, const struct zero_work *work)
+{
+	for (size_t i = 0; i < work->count; i++)
+		if (work->ops[i].kind == ZERO_OP_FREE)
+			zero_pool_free(queue->pool, work->ops[i].recv);
+}
+
+static const char *broken_text(const struct zero_queue *queue)
+{
+	return queue->broken->error ? queue->broken->error : "communication is broken";
+}
+
 static void run(struct zero_queue *queue, struct zero_work *work)
 {
-	struct zero_comm *comm = queue->comm;
+	struct zero_comm *comm = work->comm;
 	struct zero_intent intent = {.label = work->label,
 				     .hash = intent_hash(work),
 				     .status = work->status,
 				     .error = work->error ? work->error : "",
 				     .error_rank = work->rank};
 	char text[1024] = "";
-	zero_status status;
-	int rank = comm->place.rank;
+	zero_status status, agreed;
+	int rank = queue->comm->place.rank;
 
-	status = comm->ops->agree(comm, &intent, text, sizeof(text), &rank);
-	if (status && !*text)
-		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
-	for (size_t i = 0; !status && i < work->count; i++) {
-		if (work->ops[i].kind == ZERO_OP_FREE)
-			continue;
-		status = run_op(queue, &work->ops[i]);
-		if (status)
-			snprintf(text, sizeof(text), "%s: %s", work->label,
-				 zero_core->last_error());
+	if (queue->broken && !intent.status) {
+		intent.status = queue->broken->status;
+		intent.error = broken_text(queue);
+		intent.error_rank = queue->broken->rank;
 	}
-	for (size_t i = 0; i < work->count; i++)
-		if (work->ops[i].kind == ZERO_OP_FREE)
-			zero_pool_free(queue->pool, work->ops[i].recv);
+	status = comm->ops->begin(comm, work->ops, work->count);
+	if (status && !intent.status) {
+		intent.status = status;
+		intent.error = zero_core->last_error();
+		intent.error_rank = -1;
+	}
+	agreed = (work->leaving ? comm->ops->leave : comm->ops->agree)(comm, &intent, text,
+								       sizeof(text), &rank);
+	if (agreed && !*text)
+		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
+	status = comm->ops->run(comm, work->ops, work->count, agreed);
+	if (status && !agreed)
+		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
+	give_back(queue, work);
 	work->status = ZERO_OK;
 	if (status)
 		keep_error(work, status, rank, text);
@@ -169,16 +149,13 @@ static bool breaks(zero_status status)
 	return status == ZERO_E_ORDER || status == ZERO_E_COMM;
 }
 
-/* Nothing is communicated any more; what is to be given back still is. */
+/* Nothing is communicated; what is to be given back still is. */
 static void run_broken(struct zero_queue *queue, struct zero_work *work)
 {
 	const struct zero_work *broken = queue->broken;
 
-	for (size_t i = 0; i < work->count; i++)
-		if (work->ops[i].kind == ZERO_OP_FREE)
-			zero_pool_free(queue->pool, work->ops[i].recv);
-	keep_error(work, broken->status, broken->rank,
-		   broken->error ? broken->error : "communication is broken");
+	give_back(queue, work);
+	keep_error(work, broken->status, broken->rank, broken_text(queue));
 }
 
 /* With the lock, which is let go meanwhile. One thread at a time runs, whoever it is. */
@@ -189,11 +166,13 @@ static void run_first(struct zero_queue *queue)
 	queue->first = work->next;
 	queue->busy = true;
 	pthread_mutex_unlock(&queue->lock);
-	if (queue->broken)
+	/* The last word goes to those who can still hear it. */
+	if (work->comm->broken && !work->leaving)
 		run_broken(queue, work);
 	else
 		run(queue, work);
 	pthread_mutex_lock(&queue->lock);
+	work->comm->broken |= breaks(work->status);
 	if (!queue->broken && breaks(work->status)) {
 		zero_work_get(work);
 		queue->broken = work;
@@ -239,7 +218,7 @@ static void *serve(void *context)
 /* ---- the other side ------------------------------------------------------------------------ */
 
 zero_status zero_queue_new(struct zero_comm *comm, struct zero_pool *pool,
-			   const struct zero_kernels *kernels, struct zero_queue **queue)
+			   struct zero_queue **queue)
 {
 	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
 	struct zero_queue *made = calloc(1, sizeof(*made));
@@ -250,7 +229,6 @@ zero_status zero_queue_new(struct zero_comm *comm, struct zero_pool *pool,
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a queue");
 	made->comm = comm;
 	made->pool = pool;
-	made->kernels = kernels;
 	made->threaded = comm->threaded;
 	made->opener = pthread_self();
 	pthread_mutex_init(&made->lock, NULL);
@@ -296,6 +274,7 @@ void zero_queue_delete(struct zero_queue *queue)
 zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submission *submission,
 			      struct zero_work **work)
 {
+	struct zero_comm *comm = submission->channel ? submission->channel->comm : queue->comm;
 	struct zero_work *made;
 	struct zero_op *ops;
 
@@ -316,9 +295,11 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 		memcpy(ops, submission->ops, submission->count * sizeof(*ops));
 	/* One reference is the queue's, one the caller's. */
 	atomic_init(&made->references, 2);
+	made->comm = comm;
 	made->ops = ops;
 	made->count = submission->count;
 	made->hash = submission->hash;
+	made->leaving = submission->leaving;
 	snprintf(made->label, sizeof(made->label), "%s", submission->label);
 	if (submission->status)
 		keep_error(made, submission->status, submission->error_rank, submission->error);

@@ -46,7 +46,7 @@ struct layer add_layer(zero_job *job, const char *name, zero_dtype dtype, size_t
 		.name = name, .dtype = dtype, .ndim = 1, .shape = &count, .trainable = trainable};
 	struct layer layer;
 
-	must(zero_group_new(job, name, &layer.group));
+	must(zero_group_new(job, name, NULL, &layer.group));
 	must(zero_param_new(layer.group, &spec, &layer.param));
 	return layer;
 }

@@ -87,9 +87,9 @@ damaged() {
 }
 
 edit 'h\.0\.mlp\.c_fc\.weight' 'h.0.mlp.c_fc.heavy!'
-damaged 'the model has no tensor transformer.h.0.mlp.c_fc.weight'
+damaged "no tensor there ('transformer.h.0.mlp.c_fc.weight')"
 edit 'wte\.weight' 'wtf.weight'
-damaged 'the model has no tensor wte.weight'
+damaged "have no tensor there ('wte.weight'"
 edit '\[48\]' '[-8]'
 damaged "$scratch/edited/model.safetensors"
 head -c 2000 "$good" >"$scratch/edited/model.safetensors"
@@ -112,7 +112,7 @@ world=1
 set_config '"n_embd": 16' '"n_embd": "16"'
 damaged 'n_embd is not a whole number'
 set_config '"n_layer": 1' '"n_layer": 2'
-damaged 'the model has no tensor transformer.h.1.ln_1.weight'
+damaged "no tensor there ('transformer.h.1.ln_1.weight'"
 set_config '"n_layer": 1,' ''
 damaged 'n_layer is not a whole number'
 set_config 'gelu_new' 'relu'

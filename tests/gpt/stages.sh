@@ -31,6 +31,14 @@ for world in 1 2 3 4; do
 		trains "$world" "$stage" "${train[@]}" --batch 2 --log "$scratch/log"
 		like "$first" "stage $stage"
 	done
+	for share in 1 2; do
+		((share < world)) || continue
+		for stage in 0 1 3; do
+			ZERO_SHARE=$share trains "$world" "$stage" "${train[@]}" --batch 2 \
+				--log "$scratch/log"
+			like "$first" "stage $stage with ZERO_SHARE=$share"
+		done
+	done
 	for isa in "${isas[@]}"; do
 		for stage in 0 3; do
 			ZERO_ISA=$isa trains "$world" "$stage" "${train[@]}" --batch 2 \
@@ -38,7 +46,7 @@ for world in 1 2 3 4; do
 			like "$first" "stage $stage with ZERO_ISA=$isa"
 		done
 	done
-	echo "$world ranks: stages 0 to 3, also on ${isas[*]}: the same bits"
+	echo "$world ranks: stages 0 to 3, also on ${isas[*]} and with less shared memory: the same bits"
 done
 
 for world in 1 2 4; do

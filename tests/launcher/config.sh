@@ -95,12 +95,16 @@ enabled: opt-in, from $yaml:2"
 has "$out" 'NCCL_SOCKET_IFNAME=ib0'
 has "$out" 'NCCL_DEBUG=WARN'
 # all options, and no facts, which nobody has found out yet
-is "$(sed '1d; /^$/,$d' <<<"$out" | wc -l)" 15
+facts=$(grep -c '\.where = ZERO_IN_RESOLVED,' "$top_srcdir/lib/options_table.h")
+is "$(sed '1d; /^$/,$d' <<<"$out" | wc -l)" \
+	$(($(grep -c '\.name = ' "$top_srcdir/lib/options_table.h") - facts))
+row gather_limit auto default
+row share 0 default
 
 # ---- what this version cannot do
 
-printf 'version: 1\ndefaults: {offload: optimizer}\n' >"$scratch/later.yaml"
-refused 1 "offload is 'optimizer' (from $scratch/later.yaml:2), which this version cannot do: only none" \
+printf 'version: 1\ndefaults: {report: /a}\n' >"$scratch/later.yaml"
+refused 1 "report is '/a' (from $scratch/later.yaml:2), which this version cannot do" \
 	--check-config "$scratch/later.yaml"
 
 # ---- sections, and the user's own words
@@ -125,6 +129,14 @@ ZERO_STAGE=1 ZERO_BUCKET=2M run "$ZERORUN" --show-config "$yaml" --zero-bucket 4
 is "$status" 0
 row stage 1 ZERO_STAGE
 row bucket 4194304 --zero-bucket
+ZERO_SHARE=2 ZERO_CHECK=1 ZERO_OFFLOAD=optimizer run "$ZERORUN" --show-config "$yaml" \
+	--zero-gather-limit=3M --zero-gather-dtype=bf16
+is "$status" 0
+row share 2 ZERO_SHARE
+row check 1 ZERO_CHECK
+row offload optimizer ZERO_OFFLOAD
+row gather_limit 3145728 --zero-gather-limit
+row gather_dtype bf16 --zero-gather-dtype
 
 printf 'version: 1\ndefaults:\n  stage: 0\n  flatten: host\n' >"$scratch/own.yaml"
 ZERO_STAGE=1 run "$ZERORUN" --show-config "$yaml" "--zero-config=$scratch/own.yaml"
@@ -154,6 +166,9 @@ printf 'version: 1\ndefaults:\n  stge: 1\n' >"$scratch/bad.yaml"
 refused 1 "$scratch/bad.yaml:3:3: there is no option 'stge': did you mean stage?" \
 	--check-config "$scratch/bad.yaml"
 refused 1 "$scratch/bad.yaml:3:3: " --show-config "$scratch/bad.yaml"
+printf 'version: 1\ndefaults:\n  share: 1\n' >"$scratch/bad.yaml"
+refused 1 "$scratch/bad.yaml:3:3: share cannot be said in a file: say it as ZERO_SHARE" \
+	--check-config "$scratch/bad.yaml"
 printf 'version: 1\nenabled: maybe\n' >"$scratch/bad.yaml"
 refused 1 "$scratch/bad.yaml:2:10: " --check-config "$scratch/bad.yaml"
 chmod 666 "$yaml"

@@ -93,11 +93,14 @@ line '# node tasks free budget from threshold flatten GPUs of a task'
 line '# n1 2 80.0G 76.0G nvml 1.2G auto 2 x NVIDIA H100'
 line '# n2 2 7.0G 5.0G nvml 80.0M auto 1'
 line '# n10 1 80.0G 76.0G nvml 1.2G auto 2 x NVIDIA H100'
-line "# all 5 ranks: budget $((5 * gib)), stream_threshold $((5 * gib / 64)), flatten auto"
+line "# all 5 ranks: budget $((5 * gib)), stream_threshold $((5 * gib / 64)), gather_limit $((5 * gib / 4)), flatten auto"
+# two nodes have two tasks, the third has one
+line '# shared memory: by 1 to 2 ranks at a time; bytes are those where fewest share'
 # what the nodes decided, and where that was
 line '# stage 2 ZERO_RESOLVED of n1'
 line '# allgather auto --zero-allgather'
 line "# stream_threshold $((5 * gib / 64)) least of the nodes"
+line "# gather_limit $((5 * gib / 4)) least of the nodes"
 line '# stream_chunk 41943040 default'
 line '# tasks 5 -n'
 has_not "$out" 12345
@@ -105,14 +108,40 @@ has_not "$out" 12345
 	fail "the nodes are not in their order: $out"
 sh -n "$scratch/out" || fail "the plan is no script"
 
+cp "$scratch/nodes" "$scratch/whole"
 # a threshold that is said counts if it is the least
-sed -i "s/^n10 .*/n10 $(told 2 $gib $((70 * gib)) 50000000)/" "$scratch/nodes"
+sed -i "s/^n10 .*/n10 $(told 2 $gib $((70 * gib)) 50000000 gather_limit=123)/" "$scratch/nodes"
 SLURM_JOB_ID=7 run "$ZERORUN" --plan program
-line "# all 5 ranks: budget $((5 * gib)), stream_threshold 50000000, flatten auto"
+line "# all 5 ranks: budget $((5 * gib)), stream_threshold 50000000, gather_limit 123, flatten auto"
 line '# n10 1 1.0G 70.0G nvml 47.7M auto 0'
 sed -i "s/^n10 .*/n10 $(told 3 $gib $((70 * gib)) 50000000)/" "$scratch/nodes"
 SLURM_JOB_ID=7 run "$ZERORUN" --plan program
 line '# stage is 2 on n1, but 3 on n10: the job will be refused'
+
+# how many ranks share memory: of each node as many as it is told
+cp "$scratch/nodes" "$scratch/kept"
+# shared SETTING WORDS: with that ZERO_SHARE on all nodes
+shared() {
+	sed "s/\$/ share=$1/" "$scratch/kept" >"$scratch/nodes"
+	SLURM_JOB_ID=7 run "$ZERORUN" --plan program
+	line "# shared memory: $2"
+}
+fewest='at a time; bytes are those where fewest share'
+shared 1 none
+shared 2 "by 1 to 2 ranks $fewest"
+line '# share 2 ZERO_RESOLVED of n1'
+sed -i '/^n10/d' "$scratch/kept"
+shared 0 'by 2 ranks at a time'
+shared 7 'by 2 ranks at a time'
+sed -i 's/^n1 /n2 /' "$scratch/kept"
+shared 0 'by all 4 ranks'
+shared 3 "by 1 to 3 ranks $fewest"
+shared 2 'by 2 ranks at a time'
+sed -i '1s/share=2/share=1/' "$scratch/nodes"
+sed -i '1s/^n2 /n1 /' "$scratch/nodes"
+SLURM_JOB_ID=7 run "$ZERORUN" --plan program
+line '# share is 1 on n1, but 2 on n2: the job will be refused'
+cp "$scratch/whole" "$scratch/nodes"
 
 touch "$scratch/broken"
 SLURM_JOB_ID=7 run "$ZERORUN" --plan program
@@ -176,10 +205,59 @@ for world in "${worlds[@]}"; do
 		compare -n "$world" --zero-stage="$stage"
 		compare -n "$world" --zero-stage="$stage" --zero-allgather=single
 		compare -n "$world" --zero-stage="$stage" --zero-bucket=100K
+		compare -n "$world" --zero-stage="$stage" --zero-offload=optimizer
 	done
 done
+line '# shared memory: by all 3 ranks'
+grep -qE '^# host memory +[0-9.]+[KM]  [1-9][0-9]+$' "$scratch/out" || fail "no host memory: $out"
+run "$ZERORUN" --plan --model="$model" -n 2 --zero-gather-dtype=bf16 true
+line '# gathered is for parameters as they are stored, not as bf16'
+run "$ZERORUN" --plan --model="$model" -n 3 true
+has_not "$out" 'gathered is for'
 line '# the model: 10 tensors in 6 groups, 201323 elements, 742.9K'
 has "$out" 'less than the budget of this machine'
+
+# As if the ranks were on two nodes, or each on its own.
+if have mpi; then
+	for share in 1 2; do
+		for stage in 0 1 2 3; do
+			ZERO_SHARE=$share compare -n 4 --zero-stage="$stage"
+		done
+		ZERO_SHARE=$share compare -n 2 --zero-stage=3 --zero-allgather=single
+	done
+	ZERO_SHARE=1 run "$ZERORUN" --plan --model="$model" -n 4 true
+	line '# shared memory: none'
+	held=$(grep -E '^# (shards|gathered|staging|total) ' "$scratch/out")
+	ZERO_SHARE=3 run "$ZERORUN" --plan --model="$model" -n 4 true
+	line "# shared memory: by 1 to 3 ranks $fewest"
+	is "$(grep -E '^# (shards|gathered|staging|total) ' "$scratch/out")" "$held"
+fi
+
+# Under a srun that has no plugin nobody is asked: it may put as many ranks on each node.
+mkdir "$scratch/plain"
+printf '#!/bin/bash\n' >"$scratch/plain/srun"
+chmod +x "$scratch/plain/srun"
+# placed WORDS ARGUMENT...
+placed() {
+	local words=$1
+	shift
+	PATH=$scratch/plain:$real_path run "$ZERORUN" --slurm --plan --model="$model" "$@" true
+	is "$status" 0
+	line "# shared memory: $words"
+}
+unknown='taken for none, since the tasks of each node are not known'
+placed 'by 2 ranks at a time, if each of 3 nodes has as many' -N 3 -n 6
+placed "$unknown" -N 3 -n 7
+placed "$unknown" -n 7
+placed 'by all 7 ranks' -N 1 -n 7
+placed none -N 3 -n 3
+placed none -n 1 -N 4
+SLURM_JOB_ID=7 SLURM_NNODES=2 SLURM_NTASKS=6 placed \
+	'by 3 ranks at a time, if each of 2 nodes has as many'
+ZERO_SHARE=2 SLURM_JOB_ID=7 SLURM_NNODES=2 SLURM_NTASKS=6 placed \
+	"by 1 to 2 ranks $fewest, if each of 2 nodes has as many"
+ZERO_SHARE=1 placed none -n 7
+has "$out" 'stream_threshold auto, gather_limit auto, flatten auto'
 
 # In the allocation, at the stage that the nodes say, for as many ranks as they have tasks.
 sed 's/stage=./stage=2/' "$scratch/kept" >"$scratch/nodes"

@@ -77,7 +77,7 @@ static void refusals(void)
 	zero_group *group = new_group(job, "twin");
 	zero_adamw adamw = {.lr = 1};
 
-	fails(zero_group_new(job, "twin", &group), ZERO_E_INVALID, "'twin' is there already");
+	fails(zero_group_new(job, "twin", NULL, &group), ZERO_E_INVALID, "'twin' is there already");
 	ok(zero_layout(job));
 	fails(zero_step(job, &adamw, NULL), ZERO_E_INVALID, "eps > 0");
 	check(zero_file_count(NULL) == 0 && !zero_file_tensor(NULL, 0) &&

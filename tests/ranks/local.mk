@@ -1,6 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Programs of several ranks. They link libzero as any other program does (LDADD), and are real
 # programs rather than libtool's scripts around them, since a launcher starts them as they are.
+#
+#	partition  partition, load_model, load_model_refused; large: beyond 2^32 elements
+#	flatten    flatten, tiers; views: after a step
+#	gather     partition, shared, threads; update: what one rank changed; train: bf16
+#	reduce     train, step
+#	step       train, step, same_values: at all world sizes
+#	teams      teams
+#	sizes      memory, sizing
+#	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
 LDADD = lib/libzero.la -lm
 ranks_link = $(AM_LDFLAGS) -no-install
 
@@ -8,14 +17,24 @@ RANKS_TESTS = \
 	tests/ranks/apart.ranks \
 	tests/ranks/close.ranks \
 	tests/ranks/export.ranks \
+	tests/ranks/flatten.ranks \
 	tests/ranks/large.ranks \
+	tests/ranks/leave.ranks \
+	tests/ranks/load_model.ranks \
+	tests/ranks/load_model_refused.ranks \
 	tests/ranks/memory.ranks \
 	tests/ranks/order.ranks \
 	tests/ranks/partition.ranks \
 	tests/ranks/same_values.ranks \
+	tests/ranks/shared.ranks \
 	tests/ranks/sizing.ranks \
+	tests/ranks/step.ranks \
+	tests/ranks/teams.ranks \
 	tests/ranks/threads.ranks \
-	tests/ranks/train.ranks
+	tests/ranks/tiers.ranks \
+	tests/ranks/train.ranks \
+	tests/ranks/update.ranks \
+	tests/ranks/views.ranks
 if HAVE_MPI
 RANKS_TESTS += tests/ranks/own_mpi.ranks
 endif
@@ -26,8 +45,17 @@ tests_ranks_close_ranks_SOURCES = tests/ranks/close.c tests/ranks/ranks.h
 tests_ranks_close_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_export_ranks_SOURCES = tests/ranks/export.c tests/ranks/ranks.h
 tests_ranks_export_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_flatten_ranks_SOURCES = tests/ranks/flatten.c tests/ranks/ranks.h
+tests_ranks_flatten_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_large_ranks_SOURCES = tests/ranks/large.c tests/ranks/ranks.h
 tests_ranks_large_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_leave_ranks_SOURCES = tests/ranks/leave.c tests/ranks/ranks.h
+tests_ranks_leave_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_load_model_ranks_SOURCES = tests/ranks/load_model.c tests/ranks/checkpoint.h tests/ranks/ranks.h
+tests_ranks_load_model_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_load_model_refused_ranks_SOURCES = \
+	tests/ranks/load_model_refused.c tests/ranks/checkpoint.h tests/ranks/ranks.h
+tests_ranks_load_model_refused_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_memory_ranks_SOURCES = tests/ranks/memory.c tests/ranks/ranks.h
 tests_ranks_memory_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = tests/ranks/order.c tests/ranks/ranks.h
@@ -36,12 +64,29 @@ tests_ranks_partition_ranks_SOURCES = tests/ranks/partition.c tests/ranks/ranks.
 tests_ranks_partition_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_same_values_ranks_SOURCES = tests/ranks/same_values.c tests/ranks/ranks.h
 tests_ranks_same_values_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_shared_ranks_SOURCES = tests/ranks/shared.c tests/ranks/ranks.h
+tests_ranks_shared_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h
 tests_ranks_sizing_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_step_ranks_SOURCES = \
+	tests/ranks/step.c tests/ranks/step_model.c tests/ranks/reference.c \
+	tests/ranks/step_model.h tests/ranks/reference.h tests/ranks/ranks.h
+tests_ranks_step_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_teams_ranks_SOURCES = \
+	tests/ranks/teams.c tests/ranks/teams_model.c tests/ranks/teams_train.c \
+	tests/ranks/teams.h tests/ranks/ranks.h
+tests_ranks_teams_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_threads_ranks_SOURCES = tests/ranks/threads.c tests/ranks/ranks.h
 tests_ranks_threads_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_tiers_ranks_SOURCES = tests/ranks/tiers.c tests/ranks/ranks.h
+tests_ranks_tiers_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_train_ranks_SOURCES = tests/ranks/train.c tests/ranks/ranks.h
 tests_ranks_train_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_update_ranks_SOURCES = \
+	tests/ranks/update.c tests/ranks/reference.c tests/ranks/reference.h tests/ranks/ranks.h
+tests_ranks_update_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_views_ranks_SOURCES = tests/ranks/views.c tests/ranks/ranks.h
+tests_ranks_views_ranks_LDFLAGS = $(ranks_link)
 
 tests_ranks_own_mpi_ranks_SOURCES = tests/ranks/own_mpi.c tests/ranks/ranks.h
 tests_ranks_own_mpi_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS)

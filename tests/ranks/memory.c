@@ -73,7 +73,7 @@ static void shard_alone(bool from_file)
 		memset(values, 0, 2 * LARGE);
 		values[LARGE - 1] = mark;
 	}
-	job = open_job("stage=3");
+	job = open_job("stage=3 share=1");
 	group = new_group(job, "g");
 	param = new_param(group, "p", ZERO_BF16, LARGE, false);
 	source = from_file ? zero_from_file(&tensor) : zero_from_rank(0, values);
@@ -130,7 +130,7 @@ static void check_sentence(zero_job *job, zero_status status, const char *kind)
 static void none_to_be_had(int stage, zero_dtype as)
 {
 	zero_adamw adamw = {.lr = 1, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
-	zero_job *job = open_job("stage=%d", stage);
+	zero_job *job = open_job("stage=%d share=1", stage);
 	zero_group *group = new_group(job, "g"), *other = new_group(job, "h");
 	zero_param *param = new_param(group, "p", ZERO_F32, GROUP * (size_t)world, true);
 	zero_source source = zero_from_constant(1);

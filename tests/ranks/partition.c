@@ -107,7 +107,7 @@ static void lay_out(const struct model *model, struct tensor *tensors, size_t co
 
 static bool stores_whole(const struct model *model)
 {
-	return model->stage < 3 || world == 1;
+	return stores_whole_runs(model->job);
 }
 
 /* Elements of the tensor that `who` owns: [*first, *first + *count). */
@@ -470,7 +470,17 @@ static zero_dtype choose_as(struct model *model, size_t g)
 	return as;
 }
 
-/* Bytes that a rank sends in the gather of a group: its part of every run to every other rank. */
+/* Sets of ranks that share memory; run.sh says how many ranks at most. */
+static int count_nodes(void)
+{
+	const char *text = getenv("ZERO_SHARE");
+	int most = text ? atoi(text) : 0;
+
+	return most ? (world + most - 1) / most : 1;
+}
+
+/* Bytes that a rank sends in the gather of a group: its part of every run, once to each other
+   node. */
 static uint64_t gather_bytes(const struct model *model, size_t g, zero_dtype as)
 {
 	uint64_t bytes = 0;
@@ -486,7 +496,7 @@ static uint64_t gather_bytes(const struct model *model, size_t g, zero_dtype as)
 			bytes += tensor->run_count / (size_t)world *
 				 zero_dtype_size(is_cast(tensor, as) ? as : tensor->dtype);
 	}
-	return stores_whole(model) ? 0 : bytes * (uint64_t)(world - 1);
+	return stores_whole(model) ? 0 : bytes * (uint64_t)(count_nodes() - 1);
 }
 
 static void gather(struct model *model, size_t g)
@@ -515,11 +525,11 @@ static void gather(struct model *model, size_t g)
 		else if (data)
 			check_bytes(model, tensor, data, target->values, tensor->bytes, "gather");
 	}
-	/* What is left in the buffer must not help the next gather. */
-	for (size_t p = 0; p < model->counts[g] && !stores_whole(model); p++) {
+	/* What is left in the buffer must not help the next gather; unless others look at it. */
+	for (size_t p = 0; p < model->counts[g] && sharing(model->job) == 1; p++) {
 		struct tensor *tensor = &model->tensors[g][p];
 
-		if (tensor->count && !is_cast(tensor, as))
+		if (tensor->count && !is_cast(tensor, as) && !stores_whole(model))
 			memset(zero_data(tensor->param), 0xa5, tensor->bytes);
 	}
 	ok(zero_release(model->groups[g]));

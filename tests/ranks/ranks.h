@@ -129,8 +129,28 @@ SOME zero_group *new_group(zero_job *job, const char *name)
 {
 	zero_group *group;
 
-	ok(zero_group_new(job, name, &group));
+	ok(zero_group_new(job, name, NULL, &group));
 	return group;
+}
+
+/* Ranks that share memory with this one; it counts. */
+SOME int sharing(const zero_job *job)
+{
+	return atoi(zero_setting(job, "share"));
+}
+
+/* Whether each rank stores all of every parameter. */
+SOME bool stores_whole_runs(const zero_job *job)
+{
+	int stage = atoi(zero_setting(job, "stage")), ranks = zero_world(job);
+
+	return ranks == 1 || stage == 0 || (stage < 3 && sharing(job) < ranks);
+}
+
+/* Whether a gather without a cast moves nothing: all of a parameter is here already. */
+SOME bool gathers_in_place(const zero_job *job)
+{
+	return stores_whole_runs(job) || sharing(job) == zero_world(job);
 }
 
 /* Path of a file in the folder that all ranks share and run.sh removes; static. */

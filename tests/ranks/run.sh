@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs a program of several ranks: alone, without a launcher, and then at its world sizes. Each run
-# is bounded, so that a hang is a failure, and shows its output only if it fails. Lines that begin
-# with "same " must be the same at all world sizes.
+# Runs a program of several ranks: alone, without a launcher, and then at its world sizes, where all
+# ranks share memory, and some more with fewer that do: 4/2 is four ranks, of which each two do.
+# Each run is bounded, so that a hang is a failure, and shows its output only if it fails. Lines
+# that begin with "same " must be the same in all runs, those with "world N " in all of N ranks.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi
 program=$1
 name=$(basename "$program" .ranks)
-worlds=(alone 1 2 3 4)
+worlds=(alone 1 2 3 4 2/1 3/2 4/2)
 limit=120
 case $name in
-partition) worlds=(alone 1 2 3 4 7) ;;
-order) worlds=(2 3 4) ;;
+partition) worlds=(alone 1 2 3 4 7 2/1 3/2 4/1 7/3) ;;
+order) worlds=(2 3 4 2/1) ;;
 memory) worlds=(1 2 4) ;;
-own_mpi) worlds=(1 2 3 4 5) ;;
+own_mpi) worlds=(1 2 3 4 5 3/1) ;;
 large) worlds=(2) limit=900 ;;
 esac
 if [[ $name == large && ! ${ZERO_TEST_LARGE-} ]]; then
@@ -42,11 +43,14 @@ run() {
 	fail "$name: '$*' ended with status $status; ZERO_TEST_SEED=$ZERO_TEST_SEED"
 }
 
+declare -A before
 for world in "${worlds[@]}"; do
 	if [[ $world == alone ]]; then
 		run "$program"
 	else
-		run "$ZERORUN" --zero-preload=no -n "$world" "$program"
+		share=0
+		[[ $world != */* ]] || share=${world#*/}
+		ZERO_SHARE=$share run "$ZERORUN" --zero-preload=no -n "${world%/*}" "$program"
 	fi
 	grep '^same ' "$scratch/out" >"$scratch/same"
 	if [[ -e $scratch/first ]] && ! cmp -s "$scratch/first" "$scratch/same"; then
@@ -54,4 +58,11 @@ for world in "${worlds[@]}"; do
 		fail "$name: other values at world size $world; ZERO_TEST_SEED=$ZERO_TEST_SEED"
 	fi
 	mv "$scratch/same" "$scratch/first"
+	while read -r line; do
+		key=${line%%:*}
+		[[ ${before[$key]-$line} == "$line" ]] ||
+			fail "$name: '${before[$key]}', but '$line' in $world;" \
+				"ZERO_TEST_SEED=$ZERO_TEST_SEED"
+		before[$key]=$line
+	done < <(grep '^world ' "$scratch/out")
 done

@@ -37,7 +37,7 @@ static void agreed(int stage, const char *flatten, uint64_t least, const char *t
 	zero_job *job;
 
 	tell(stage, flatten, least);
-	job = open_job("%s", "");
+	job = open_job("share=1");
 	check(number(job, "budget") == least, "%s", zero_setting(job, "budget"));
 	check(number(job, "stream_threshold") == (least / 64 > CHUNK ? least / 64 : CHUNK),
 	      "%s with a budget of %llu", zero_setting(job, "stream_threshold"),
@@ -55,7 +55,7 @@ static void agreed(int stage, const char *flatten, uint64_t least, const char *t
 
 static uint64_t staging_bytes(void)
 {
-	zero_job *job = open_job("stage=0");
+	zero_job *job = open_job("stage=0 share=1");
 	zero_memory memory;
 
 	ok(zero_memory_now(job, &memory));

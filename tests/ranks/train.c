@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A small training with made-up gradients. Parameters are the same bits at every stage, in every
- * gather mode and on every instruction set, and agree with a reference in f64 that each rank
- * computes by itself from the gradients of all ranks.
+ * gather mode, on every instruction set and however many ranks share memory, and agree with a
+ * reference in f64 that each rank computes by itself from the gradients of all ranks.
  */
 #include <math.h>
 
@@ -422,6 +422,124 @@ static void fold_order(int stage)
 	ok(zero_close(job));
 }
 
+/* ---- losses of a model that learns ----------------------------------------------------------- */
+
+enum { LEARNERS = 3, LEARNER_MAX = 5001 };
+
+static const struct {
+	zero_dtype dtype;
+	size_t count;
+} learners[LEARNERS] = {{ZERO_F32, LEARNER_MAX}, {ZERO_BF16, 301}, {ZERO_F32, 777}};
+
+struct learning {
+	zero_job *job;
+	zero_group *groups[LEARNERS];
+	zero_param *params[LEARNERS];
+	uint64_t hash; /* of the bits of all that came out */
+};
+
+static void take_bits(struct learning *learning, const void *data, size_t bytes)
+{
+	const unsigned char *at = data;
+
+	for (size_t i = 0; i < bytes; i++)
+		learning->hash = (learning->hash ^ at[i]) * UINT64_C(0x100000001b3);
+}
+
+/* The values as they were gathered are what is learnt from: half the squared distance to where this
+   rank would have them. */
+static double learn_from(struct learning *learning, size_t p, zero_dtype as, int step)
+{
+	zero_dtype type = as == ZERO_PARAM ? learners[p].dtype : as;
+	const void *data = zero_data(learning->params[p]);
+	float *sums = zero_gradient(learning->params[p]);
+	double loss = 0;
+
+	check(data && sums, "%s", zero_last_error());
+	for (size_t i = 0; i < learners[p].count; i++) {
+		uint64_t at = ((uint64_t)step * WORLD_MAX + (uint64_t)rank) * LEARNERS + p;
+		float target = 3 * signed_unit(mixed(seed + mixed(at * LEARNER_MAX + i)));
+		float distance = widen(type, data, i) - target;
+
+		sums[i] += distance;
+		loss += 0.5 * (double)distance * (double)distance;
+	}
+	return loss;
+}
+
+static double learn_step(struct learning *learning, zero_dtype as, int step)
+{
+	zero_adamw now = adamw;
+	zero_step_result result;
+	double loss = 0;
+
+	now.clip = 0.5F;
+	ok(zero_prefetch(learning->groups, LEARNERS, as));
+	for (size_t p = 0; p < LEARNERS; p++) {
+		ok(zero_gather(learning->groups[p], as));
+		loss += learn_from(learning, p, as, step);
+		ok(zero_reduce(learning->groups[p]));
+		ok(zero_release(learning->groups[p]));
+	}
+	ok(zero_mean(learning->job, &loss, 1, 1));
+	ok(zero_step(learning->job, &now, &result));
+	take_bits(learning, &loss, sizeof(loss));
+	take_bits(learning, &result.grad_norm, sizeof(result.grad_norm));
+	return loss;
+}
+
+static uint64_t learn(const char *settings, zero_dtype as)
+{
+	struct learning learning = {.job = open_job("%s", settings)};
+	double first = 0, loss = 0;
+
+	for (size_t p = 0; p < LEARNERS; p++) {
+		char name[8];
+
+		snprintf(name, sizeof(name), "%zu", p);
+		learning.groups[p] = new_group(learning.job, name);
+		learning.params[p] = new_param(learning.groups[p], name, learners[p].dtype,
+					       learners[p].count, true);
+	}
+	ok(zero_layout(learning.job));
+	for (size_t p = 0; p < LEARNERS; p++) {
+		zero_source source = zero_from_normal(2, 1, seed);
+
+		ok(zero_load(learning.params[p], &source));
+	}
+	for (int step = 0; step < 2 * STEPS; step++) {
+		loss = learn_step(&learning, as, step);
+		first = step ? first : loss;
+	}
+	check(loss < first, "%s: the loss was %g and is %g", settings, first, loss);
+	for (size_t p = 0; p < LEARNERS; p++) {
+		ok(zero_gather(learning.groups[p], ZERO_PARAM));
+		take_bits(&learning, zero_data(learning.params[p]),
+			  learners[p].count * zero_dtype_size(learners[p].dtype));
+		ok(zero_release(learning.groups[p]));
+	}
+	ok(zero_close(learning.job));
+	return learning.hash;
+}
+
+/* At every stage, and whoever shares memory; run.sh compares the line among runs of N ranks. */
+static void same_losses(zero_dtype as)
+{
+	static const char *const shares[] = {"", " share=1", " share=2", " isa=scalar"};
+	uint64_t want = learn("stage=0", as), got;
+	char settings[64];
+
+	for (int stage = 0; stage <= 3; stage++)
+		for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
+			snprintf(settings, sizeof(settings), "stage=%d%s", stage, shares[i]);
+			got = learn(settings, as);
+			check(got == want, "%s: other losses as %s", settings, zero_dtype_name(as));
+		}
+	if (rank == 0)
+		printf("world %d same losses as %s: %016llx\n", world, zero_dtype_name(as),
+		       (unsigned long long)want);
+}
+
 int main(void)
 {
 	static const char *const others[] = {
@@ -432,6 +550,11 @@ int main(void)
 		"stage=3 allgather=grouped isa=scalar",
 		"stage=1 allgather=grouped isa=avx2",
 		"stage=0 allgather=grouped isa=avx512",
+		"stage=0 allgather=grouped share=1",
+		"stage=1 allgather=grouped share=2",
+		"stage=2 allgather=grouped share=1",
+		"stage=3 allgather=grouped share=2",
+		"stage=3 allgather=grouped share=1",
 	};
 	static unsigned char want[PARAMS * COUNT_MAX * 4];
 	double norms[STEPS];
@@ -444,6 +567,8 @@ int main(void)
 	ok(zero_close(job));
 	for (int stage = 0; stage <= 3; stage++)
 		fold_order(stage);
+	same_losses(ZERO_PARAM);
+	same_losses(ZERO_BF16);
 	for (size_t c = 0; c < sizeof(configs) / sizeof(configs[0]); c++) {
 		train("stage=0 allgather=grouped", &configs[c], true, want, norms);
 		for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {

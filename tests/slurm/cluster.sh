@@ -42,6 +42,8 @@ for name in "${!SLURM_@}" "${!ZERO_@}"; do
 done
 # These nodes are one machine: Open MPI finds the others by the loopback device.
 export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_mpi_yield_when_idle=1
+# What it shares itself goes by names that nodes of one machine have in common.
+export OMPI_MCA_btl=self,tcp
 
 # free_ports COUNT: the first of COUNT neighbouring ports on which nobody listens.
 free_ports() {

@@ -7,6 +7,7 @@
 need jansson
 : "${ZERORUN:?}"
 ranks=${top_builddir:?}/tests/ranks/sizing.ranks
+tell=$top_builddir/tests/slurm/tell
 model=$scratch/model.safetensors
 cluster_start
 plugin_on
@@ -17,20 +18,21 @@ gpus() {
 	printf 'gpu GPU-%s-%s %s 80G NVIDIA H100\n' "$1" 0 "$2" "$1" 1 "$2" >"$scratch/$1.gpus"
 }
 
-# allocated ARGUMENT...: zerorun in an allocation of all nodes
+# allocated ARGUMENT...: zerorun in such an allocation
+places=(-N 3 -n 3)
 allocated() {
-	ran "zerorun $*" salloc -Q -N 3 -n 3 --gres=gpu:1 "$ZERORUN" "$@"
+	ran "zerorun $*" salloc -Q "${places[@]}" --gres=gpu:1 "$ZERORUN" "$@"
 }
 
-# alike BYTES TIER: plan and ranks, where n2 has so many free
+# alike BYTES TIER [FLAG...]: plan and ranks, where n2 has so many free
 alike() {
 	gpus n2 "$1"
-	allocated --plan --model="$model" true
+	allocated --plan --model="$model" "${@:3}" true
 	cp "$scratch/out" "$scratch/plan"
-	allocated "$ranks" "$model"
+	allocated "${@:3}" "$ranks" "$model"
 	diff <(sort "$scratch/out") <(
 		sed -nE 's/^# (shards|gathered|gradients|optimizer|staging|total) .* /\1 /p
-			s/^# all .* stream_threshold ([0-9]+), flatten (.*)$/stream_threshold \1\nflatten \2/p
+			s/^# all .* stream_threshold ([0-9]+), .* flatten (.*)$/stream_threshold \1\nflatten \2/p
 			' "$scratch/plan" | sort
 	) >&2 || fail "plan and ranks differ: $(<"$scratch/plan")"
 	grep -q "^flatten $2$" "$scratch/out" || fail "not $2: $(<"$scratch/plan")"
@@ -44,8 +46,32 @@ alike 40G device
 grep -qE '^# n1 +1 +79.0G +79.0G +nvml +1.2G +device +1 x NVIDIA H100$' "$scratch/plan" ||
 	fail "no line of n1: $(<"$scratch/plan")"
 grep -qx '# fits: 20.0G less than the budget of n3' "$scratch/plan" || fail "$(<"$scratch/plan")"
+grep -qx '# shared memory: none' "$scratch/plan" || fail "$(<"$scratch/plan")"
 total=$(sed -n 's/^# total .* //p' "$scratch/plan")
 # of the largest group's 495616 bytes, the third has room, and then not
 alike $((total + 300000)) distributed
 alike $((total + 100000)) host
 grep -qE '^# n1 .* device ' "$scratch/plan" || fail "n1 has room: $(<"$scratch/plan")"
+
+# shared WORDS STAGE: plan and ranks, of which those of a node share memory
+shared() {
+	# at stage 3 nothing is flattened
+	alike 40G "$([[ $2 == 3 ]] && echo auto || echo device)" --zero-stage="$2"
+	grep -qx "# shared memory: $1" "$scratch/plan" || fail "not $1: $(<"$scratch/plan")"
+}
+
+for stage in 1 3; do
+	places=(-N 2 -n 4 --ntasks-per-node=2 -w 'n[2-3]')
+	shared 'by 2 ranks at a time' "$stage"
+	ZERO_SHARE=1 shared none "$stage"
+	places=(-N 1 -n 3)
+	shared 'by all 3 ranks' "$stage"
+done
+limit=$(sed -n 's/^# all .* gather_limit \([0-9]*\), .*/\1/p' "$scratch/plan")
+allocated "$tell" gather_limit
+(($(grep -c " gather_limit=$limit\$" "$scratch/out") == 3)) ||
+	fail "the plan's gather_limit is $limit: $(<"$scratch/out")"
+places=(-N 2 -n 3)
+allocated --plan --model="$model" true
+grep -qx '# shared memory: by 1 to 2 ranks at a time; bytes are those where fewest share' \
+	"$scratch/out" || fail "of nodes with two ranks and one: $(<"$scratch/out")"

@@ -144,6 +144,25 @@ for level in 0 1 2 3; do
 	said "MPI_Init at level $level before zero_open" 3 '^rank=[0-2] world=3 .* stage=2$'
 done
 
+# ---- shared memory --------------------------------------------------------------------------------
+
+# shares WHAT SIZES ARGUMENT...: with so many of its node's ranks each rank shares memory; that the
+# other nodes are on this machine too is no reason to.
+shares() {
+	local what="shared memory, $1" sizes=$2
+	shift 2
+	ran "$what" srun --zero "$@" "$tell" share
+	expect "$what" "$sizes" "$(sort "$scratch/out" | sed -n 's/^rank=.* share=//p' | tr '\n' ' ')"
+}
+
+shares "three nodes" "2 2 2 2 2 2 " -N3 -n6 --ntasks-per-node=2
+expect "the ranks of a node" 6 "$(grep -c ' local_world=2 ' "$scratch/out")"
+shares "one rank on each" "1 1 1 " -N3 -n3
+shares "one node" "3 3 3 " -N1 -n3
+shares "nodes with two ranks and one" "2 2 1 " -N2 -n3 --distribution=block:block
+ZERO_SHARE=2 shares "two at a time" "2 2 1 " -N1 -n3
+ZERO_SHARE=1 shares "none" "1 1 1 " -N1 -n3
+
 run_all srun --zero --mpi=none -n2 "$tell" stage
 ((status)) || fail "--mpi=none ended well"
 said "--mpi=none" 2 'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=pmix'

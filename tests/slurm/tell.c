@@ -39,7 +39,7 @@ static void gather(zero_job *job)
 	zero_param *param;
 	const float *data;
 
-	ok(zero_group_new(job, "g", &group));
+	ok(zero_group_new(job, "g", NULL, &group));
 	ok(zero_param_new(group, &spec, &param));
 	ok(zero_layout(job));
 	ok(zero_load(param, &source));

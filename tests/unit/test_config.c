@@ -25,16 +25,18 @@ START_TEST(defaults_are_options)
 		 ":3:3: there is no option 'stream-chunk': did you mean stream_chunk?"},
 		{"version: 1\ndefaults:\n  xy: 3\n",
 		 ":3:3: there is no option 'xy': the options are stage, stream_chunk, "
-		 "stream_threshold, flatten, allgather, bucket, gather_dtype, offload, "
-		 "vram_reserve, backend, preload, report, preload_path"},
+		 "stream_threshold, flatten, allgather, bucket, gather_limit, gather_dtype, "
+		 "offload, vram_reserve, backend, preload, report, preload_path"},
 		{"version: 1\ndefaults:\n  config: /x\n",
 		 ":3:3: config cannot be said in a file: say it as --zero-config"},
 		{"version: 1\ndefaults:\n  isa: avx2\n",
 		 ":3:3: isa cannot be said in a file: say it as ZERO_ISA"},
+		{"version: 1\ndefaults:\n  share: 1\n",
+		 ":3:3: share cannot be said in a file: say it as ZERO_SHARE"},
 		{"version: 1\ndefaults:\n  tasks: 3\n",
 		 ":3:3: there is no option 'tasks': the options are stage, stream_chunk, "
-		 "stream_threshold, flatten, allgather, bucket, gather_dtype, offload, "
-		 "vram_reserve, backend, preload, report, preload_path"},
+		 "stream_threshold, flatten, allgather, bucket, gather_limit, gather_dtype, "
+		 "offload, vram_reserve, backend, preload, report, preload_path"},
 		{"version: 1\ndefaults:\n  stage: 4\n",
 		 ":3:10: stage: '4' is out of range: 0 to 3 is allowed"},
 		{"version: 1\ndefaults:\n  stage: [3]\n",

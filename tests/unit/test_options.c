@@ -99,6 +99,13 @@ START_TEST(ranges_are_kept_and_named)
 	refused(ZERO_OPT_BUCKET, "63K", "'63K' is out of range: 64K to 1T is allowed");
 	ck_assert_uint_eq(number_of(ZERO_OPT_BUCKET, "64K"), 65536);
 	ck_assert_uint_eq(number_of(ZERO_OPT_STREAM_THRESHOLD, "0"), 0);
+	ck_assert_uint_eq(number_of(ZERO_OPT_GATHER_LIMIT, "0"), 0);
+	ck_assert_uint_eq(number_of(ZERO_OPT_SHARE, "2147483647"), INT32_MAX);
+	refused(ZERO_OPT_SHARE, "2147483648",
+		"'2147483648' is out of range: 0 to 2147483647 is allowed");
+	refused(ZERO_OPT_SHARE, "-1", "'-1' is not a whole number from 0 to 2147483647");
+	refused(ZERO_OPT_CHECK, "2", "'2' is out of range: 0 to 1 is allowed");
+	refused(ZERO_OPT_CHECK, "yes", "'yes' is not a whole number from 0 to 1");
 	refused(ZERO_OPT_STAGE, "4", "'4' is out of range: 0 to 3 is allowed");
 	refused(ZERO_OPT_STAGE, "-1", "'-1' is not a whole number from 0 to 3");
 	refused(ZERO_OPT_STAGE, "3 ", "'3 ' is not a whole number from 0 to 3");
@@ -187,6 +194,7 @@ START_TEST(the_table_is_regular)
 		[ZERO_OPT_FLATTEN] = "flatten",
 		[ZERO_OPT_ALLGATHER] = "allgather",
 		[ZERO_OPT_BUCKET] = "bucket",
+		[ZERO_OPT_GATHER_LIMIT] = "gather_limit",
 		[ZERO_OPT_GATHER_DTYPE] = "gather_dtype",
 		[ZERO_OPT_OFFLOAD] = "offload",
 		[ZERO_OPT_VRAM_RESERVE] = "vram_reserve",
@@ -196,6 +204,9 @@ START_TEST(the_table_is_regular)
 		[ZERO_OPT_REPORT] = "report",
 		[ZERO_OPT_PRELOAD_PATH] = "preload_path",
 		[ZERO_OPT_ISA] = "isa",
+		[ZERO_OPT_SHARE] = "share",
+		[ZERO_OPT_CHECK] = "check",
+		[ZERO_OPT_STAGED] = "staged",
 		[ZERO_OPT_TASKS] = "tasks",
 		[ZERO_OPT_BUDGET] = "budget",
 		[ZERO_OPT_VRAM_FREE] = "vram_free",
@@ -249,10 +260,10 @@ START_TEST(defaults)
 	text = zero_settings_format(&settings);
 	ck_assert_str_eq(text,
 			 "stage=3 stream_chunk=41943040 stream_threshold=auto flatten=auto "
-			 "allgather=auto bucket=1073741824 gather_dtype=param offload=none "
-			 "vram_reserve=5%25 backend=auto preload=yes config= report= preload_path= "
-			 "isa=auto tasks=0 budget=0 vram_free=0 vram_total=0 vram_source=unknown "
-			 "gpus=0 gpu= master=");
+			 "allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
+			 "offload=none vram_reserve=5%25 backend=auto preload=yes config= report= "
+			 "preload_path= isa=auto share=0 check=0 staged=0 tasks=0 budget=0 "
+			 "vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu= master=");
 	free(text);
 	zero_settings_clear(&settings);
 	zero_settings_clear(&settings);
@@ -351,16 +362,20 @@ END_TEST
 START_TEST(bad_settings_texts_change_nothing)
 {
 	static const char *const cases[][2] = {
-		{"stage=1 stge=2", "x: there is no option 'stge': did you mean stage?"},
+		{"stage=1 stge=2", "x: there is no option 'stge': did you mean stage or staged?"},
 		{"stage=1 stream-chunk=2", "x: there is no option 'stream-chunk': did you mean "
 					   "stream_chunk?"},
-		{"stage=1 chunk=2", "x: there is no option 'chunk': did you mean stream_chunk?"},
+		{"stage=1 chunk=2",
+		 "x: there is no option 'chunk': did you mean stream_chunk or check?"},
+		{"stage=1 gather=2", "x: there is no option 'gather': did you mean allgather or "
+				     "gather_limit or gather_dtype?"},
 		{"stage=1 stream=2", "x: there is no option 'stream': did you mean stream_chunk or "
 				     "stream_threshold?"},
 		{"=2", "x: there is no option '': the options are stage, stream_chunk, "
-		       "stream_threshold, flatten, allgather, bucket, gather_dtype, offload, "
-		       "vram_reserve, backend, preload, config, report, preload_path, isa, tasks, "
-		       "budget, vram_free, vram_total, vram_source, gpus, gpu, master"},
+		       "stream_threshold, flatten, allgather, bucket, gather_limit, gather_dtype, "
+		       "offload, vram_reserve, backend, preload, config, report, preload_path, "
+		       "isa, share, check, staged, tasks, budget, vram_free, vram_total, "
+		       "vram_source, gpus, gpu, master"},
 		{"stage=1 stage=2", "x: stage is there twice"},
 		{"stage=1 preload", "x: 'preload' is not of the form name=value"},
 		{"stage = 1", "x: 'stage' is not of the form name=value"},
@@ -404,11 +419,14 @@ START_TEST(what_is_not_built_is_refused)
 
 	ck_assert(zero_settings_init(&settings));
 	ck_assert_msg(zero_settings_built(&settings, why, sizeof why), "%s", why);
-	ck_assert(zero_settings_set(&settings, ZERO_OPT_OFFLOAD, "optimizer", "x:3", why,
-				    sizeof why));
+	ck_assert_msg(zero_settings_parse(&settings,
+					  "gather_limit=7M gather_dtype=bf16 offload=optimizer",
+					  "x:2", why, sizeof why),
+		      "%s", why);
+	ck_assert_msg(zero_settings_built(&settings, why, sizeof why), "%s", why);
+	ck_assert(zero_settings_set(&settings, ZERO_OPT_REPORT, "/a", "x:3", why, sizeof why));
 	ck_assert(!zero_settings_built(&settings, why, sizeof why));
-	ck_assert_str_eq(why, "offload is 'optimizer' (from x:3), which this version cannot do: "
-			      "only none");
+	ck_assert_str_eq(why, "report is '/a' (from x:3), which this version cannot do");
 	zero_settings_clear(&settings);
 }
 END_TEST
@@ -423,6 +441,8 @@ START_TEST(near_names_are_flags_for_flags)
 	zero_option_near("isa", 3, ZERO_IN_FLAG, text, sizeof text);
 	ck_assert_ptr_nonnull(strstr(text, "the options are --zero-stage, --zero-stream-chunk"));
 	ck_assert_ptr_null(strstr(text, "isa"));
+	zero_option_near("share", 5, ZERO_IN_FLAG | ZERO_IN_YAML, text, sizeof text);
+	ck_assert_ptr_null(strstr(text, " share"));
 	zero_option_near("x", 1, ZERO_IN_YAML, tiny, sizeof tiny);
 	ck_assert_str_eq(tiny, "the opt");
 }
@@ -454,9 +474,11 @@ START_TEST(the_last_word_counts)
 	ck_assert_int_eq(setenv("ZERO_BUCKET", "2M", 1), 0);
 	ck_assert_int_eq(setenv("ZERO_OFFLOAD", "optimizer", 1), 0);
 	ck_assert_int_eq(setenv("ZERO_ISA", "avx2", 1), 0);
+	ck_assert_int_eq(setenv("ZERO_SHARE", "2", 1), 0);
+	ck_assert_int_eq(setenv("ZERO_CHECK", "1", 1), 0);
 	/* not options: left alone */
 	ck_assert_int_eq(setenv("ZERO_TASKS", "x", 1), 0);
-	ck_assert_int_eq(setenv("ZERO_CHECK", "x", 1), 0);
+	ck_assert_int_eq(setenv("ZERO_CHECKS", "x", 1), 0);
 	ck_assert_int_eq(setenv("ZERO_RESOLVED", "x", 1), 0);
 	ck_assert(zero_settings_init(&settings));
 	ck_assert_msg(zero_settings_environment(&settings, why, sizeof why), "%s", why);
@@ -470,6 +492,9 @@ START_TEST(the_last_word_counts)
 	ck_assert_uint_eq(settings.value[ZERO_OPT_OFFLOAD].number, ZERO_OFFLOAD_OPTIMIZER);
 	ck_assert_str_eq(settings.origin[ZERO_OPT_OFFLOAD], "ZERO_OFFLOAD");
 	ck_assert_uint_eq(settings.value[ZERO_OPT_ISA].number, ZERO_ISA_AVX2);
+	ck_assert_uint_eq(settings.value[ZERO_OPT_SHARE].number, 2);
+	ck_assert_uint_eq(settings.value[ZERO_OPT_CHECK].number, 1);
+	ck_assert_str_eq(settings.origin[ZERO_OPT_CHECK], "ZERO_CHECK");
 	ck_assert_uint_eq(settings.value[ZERO_OPT_TASKS].number, 0);
 	ck_assert_str_eq(settings.origin[ZERO_OPT_FLATTEN], "default");
 	ck_assert_int_eq(setenv("ZERO_STAGE", "", 1), 0);

@@ -20,6 +20,14 @@ START_TEST(threshold)
 }
 END_TEST
 
+START_TEST(gather_limit)
+{
+	ck_assert_uint_eq(zero_sizing_gather_limit(0), 0);
+	ck_assert_uint_eq(zero_sizing_gather_limit(7), 1);
+	ck_assert_uint_eq(zero_sizing_gather_limit(UINT64_MAX), UINT64_MAX / 4);
+}
+END_TEST
+
 START_TEST(exchange)
 {
 	ck_assert_uint_eq(zero_sizing_exchange_piece(1), 1 << 20);
@@ -36,6 +44,8 @@ struct expected {
 	size_t world;
 	int stage;
 	uint64_t shards, gathered, gradients, optimizer, staging;
+	size_t share, gradient_size;
+	bool offload;
 };
 
 /*
@@ -54,24 +64,56 @@ static const struct zero_layout_run second_runs[] = {
 
 static const struct expected expectations[] = {
 	/* all of it: gradients summed in place; master values for bf16 */
-	{1, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0},
-	{1, 3, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0},
-	{4, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 2 * 3 * 21 * 16384},
+	{1, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0, .share = 1},
+	{1, 3, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0, .share = 0},
+	{4, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 2 * 3 * 21 * 16384,
+	 .share = 0},
 	/* sums and states cut in four, and both groups' own gradients */
 	{4, 1, 20480 + 32768, 0, 4096 + 8192 + 4096 + 16384 + 49152, 2 * 4096 + 3 * 8192 + 2 * 4096,
-	 2 * 3 * 21 * 16384},
+	 2 * 3 * 21 * 16384, .share = 0},
 	{4, 2, 20480 + 32768, 0, 4096 + 8192 + 4096 + 16384 + 49152, 2 * 4096 + 3 * 8192 + 2 * 4096,
-	 2 * 3 * 21 * 16384},
+	 2 * 3 * 21 * 16384, .share = 0},
 	/* a shard of bool has 1024 bytes, which take a page */
 	{4, 3, 4096 + 4096 + 4096 + 4096, 20480 + 32768, 4096 + 8192 + 4096 + 16384 + 49152,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * 3 * 21 * 16384},
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * 3 * 21 * 16384, .share = 0},
+	{4, 3, 4096 + 4096 + 4096 + 4096, 20480 + 32768, 4096 + 8192 + 4096 + 16384 + 49152,
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * 3 * 21 * 16384, .share = 1},
+	/* one node: a quarter of what is there once, in pages; nothing is sent */
+	{4, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0, .share = 4},
+	{4, 1, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 16384 + 49152,
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4},
+	{4, 2, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 16384 + 49152,
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4},
+	{4, 3, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 16384 + 49152,
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4},
+	/* two nodes: whole runs are each rank's own; at stage 3 two shards lie together, those of
+	   f32 and bool 8192 and 4096 bytes, and an output is there once for two ranks */
+	{4, 2, 20480 + 32768, 0, 4096 + 8192 + 4096 + 16384 + 49152, 2 * 4096 + 3 * 8192 + 2 * 4096,
+	 2 * M, .share = 2},
+	{4, 3, 8192 + 4096 + 4096, 12288 + 8192 + 8192, 4096 + 8192 + 4096 + 16384 + 49152,
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * M, .share = 2},
+	/* three and one: a third of 12288 + 4096, and of each output; the one is as without */
+	{4, 3, 8192 + 4096 + 4096, 8192 + 8192 + 8192, 4096 + 8192 + 4096 + 16384 + 49152,
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * M, .share = 3},
+	/* gradients of 16 bits are never summed in place */
+	{4, 0, 20480 + 32768, 0, 16384 + 49152 + 8192 + 24576, 32768 + 3 * 32768 + 2 * 16384, 0,
+	 .share = 4, .gradient_size = 2},
+	{4, 3, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 8192 + 24576,
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4, .gradient_size = 2},
+	{4, 3, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 16384 + 49152,
+	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4, .offload = true},
 };
 
 START_TEST(bytes_by_kind)
 {
 	const struct expected *want = &expectations[_i];
-	struct zero_sizing sizing = {.world = want->world, .stage = want->stage};
+	struct zero_sizing sizing = {.world = want->world,
+				     .share = want->share,
+				     .stage = want->stage,
+				     .offload = want->offload,
+				     .gradient_size = want->gradient_size};
 	uint64_t bytes[ZERO_MEM_KINDS];
+	uint64_t optimizer = want->offload ? 0 : want->optimizer;
 
 	zero_sizing_group(&sizing, first_runs, 2);
 	zero_sizing_group(&sizing, second_runs, 2);
@@ -79,10 +121,11 @@ START_TEST(bytes_by_kind)
 	ck_assert_uint_eq(bytes[ZERO_MEM_SHARDS], want->shards);
 	ck_assert_uint_eq(bytes[ZERO_MEM_GATHERED], want->gathered);
 	ck_assert_uint_eq(bytes[ZERO_MEM_GRADIENTS], want->gradients);
-	ck_assert_uint_eq(bytes[ZERO_MEM_OPTIMIZER], want->optimizer);
+	ck_assert_uint_eq(bytes[ZERO_MEM_OPTIMIZER], optimizer);
+	ck_assert_uint_eq(bytes[ZERO_MEM_OFFLOAD], want->optimizer - optimizer);
 	ck_assert_uint_eq(bytes[ZERO_MEM_STAGING], want->staging);
 	ck_assert_uint_eq(zero_sizing_total(&sizing), want->shards + want->gathered +
-							      want->gradients + want->optimizer +
+							      want->gradients + optimizer +
 							      want->staging);
 	ck_assert_uint_eq(sizing.largest_flat, 20480);
 }
@@ -191,6 +234,60 @@ START_TEST(device_tier)
 }
 END_TEST
 
+/* At stages 1 and 2 ranks that share memory have one buffer between them, but tensors of their
+   own. */
+START_TEST(shared_device_tier)
+{
+	struct zero_sizing sizing = {.world = 4, .share = 4, .stage = 2};
+	uint64_t taken;
+
+	zero_sizing_group(&sizing, second_runs, 2);
+	ck_assert_uint_eq(sizing.whole, 2 * 16384);
+	ck_assert_uint_eq(sizing.shards, 2 * 4096);
+	taken = zero_sizing_total(&sizing) - 2 * 4096 + 2 * 16384;
+	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 4096, 1), ZERO_TIER_DEVICE);
+	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 4095, 1), ZERO_TIER_HOST);
+}
+END_TEST
+
+/* Buffers of 100 and 60 bytes, whose tensors have 90 and 60; 3 are held before, chunks are of 7. */
+START_TEST(laying)
+{
+	struct zero_laying device = {.chunk = 7, .held = {3, 3, 3}, .most = {3, 3, 3}};
+	struct zero_laying host = device;
+
+	zero_laying_add(&device, 100, 25, 90);
+	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 100);
+	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25 + 10);
+	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 14);
+	zero_laying_add(&device, 60, 15, 60);
+	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 100);
+	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25 + 10);
+	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 10 + 14);
+	/* tensors that are kept: only copies */
+	zero_laying_add(&device, 200, 50, 0);
+	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 10 + 200);
+	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 10 + 250);
+	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 10 + 200);
+	/* laid straight, each its part */
+	device = (struct zero_laying){.chunk = 7, .held = {3, 3, 3}, .most = {3, 3, 3}};
+	zero_laying_add(&device, 25, 0, 100);
+	zero_laying_add(&device, 10, 0, 40);
+	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 25);
+	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25);
+	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 14);
+
+	host.on_host = true;
+	zero_laying_add(&host, 100, 25, 0);
+	zero_laying_add(&host, 60, 15, 0);
+	ck_assert_uint_eq(host.most[ZERO_TIER_DEVICE], 3 + 160 + 14);
+	ck_assert_uint_eq(host.most[ZERO_TIER_DISTRIBUTED], 3 + 160 + 14);
+	ck_assert_uint_eq(host.most[ZERO_TIER_HOST], 3);
+	zero_laying_add(&host, UINT64_MAX - 1, 1, 0);
+	ck_assert_uint_eq(host.most[ZERO_TIER_DEVICE], UINT64_MAX);
+}
+END_TEST
+
 /* ---- models ---------------------------------------------------------------------------------- */
 
 START_TEST(groups_by_name)
@@ -265,6 +362,7 @@ int main(void)
 	int failed;
 
 	tcase_add_test(tcase, threshold);
+	tcase_add_test(tcase, gather_limit);
 	tcase_add_test(tcase, exchange);
 	tcase_add_loop_test(tcase, bytes_by_kind, 0,
 			    (int)(sizeof expectations / sizeof expectations[0]));
@@ -272,6 +370,8 @@ int main(void)
 	tcase_add_test(tcase, nothing_and_too_much);
 	tcase_add_loop_test(tcase, tiers, 0, (int)(sizeof tier_cases / sizeof tier_cases[0]));
 	tcase_add_test(tcase, device_tier);
+	tcase_add_test(tcase, shared_device_tier);
+	tcase_add_test(tcase, laying);
 	tcase_add_test(tcase, groups_by_name);
 	tcase_add_test(tcase, a_model);
 	suite_add_tcase(suite, tcase);

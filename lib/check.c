@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ZERO_CHECK=1: a gathered parameter that was changed without zero_update is found by a checksum
+ * when its group is released, and all ranks are told with what this rank begins next.
+ */
+#include <string.h>
+
+#include "internal.h"
+
+static uint64_t rotate(uint64_t x, int bits)
+{
+	return x << bits | x >> (64 - bits);
+}
+
+/* A round of xxHash64 (Collet): a changed word always changes the lane, whatever came before. */
+static uint64_t mix(uint64_t lane, uint64_t word)
+{
+	return rotate(lane + word * UINT64_C(0xc2b2ae3d27d4eb4f), 31) *
+	       UINT64_C(0x9e3779b185ebca87);
+}
+
+/* Four lanes of 8 bytes, so that the rounds overlap. */
+static uint64_t checksum(const void *data, size_t bytes)
+{
+	uint64_t lanes[4] = {1, 2, 3, 4}, words[4], sum = bytes;
+	const char *at = data;
+
+	for (; bytes >= sizeof(words); bytes -= sizeof(words), at += sizeof(words)) {
+		memcpy(words, at, sizeof(words));
+		for (int lane = 0; lane < 4; lane++)
+			lanes[lane] = mix(lanes[lane], words[lane]);
+	}
+	memset(words, 0, sizeof(words));
+	memcpy(words, at, bytes);
+	for (int lane = 0; lane < 4; lane++)
+		sum = mix(sum, mix(lanes[lane], words[lane]));
+	return sum;
+}
+
+static uint64_t gathered_sum(const zero_param *param)
+{
+	const void *data = zero_data(param);
+
+	return data ? checksum(data, param->count * zero_dtype_size(zero_gathered_as(param))) : 0;
+}
+
+void zero_check_keep(zero_group *group)
+{
+	pthread_mutex_lock(&group->job->lock);
+	/* A thread that gathered it before may have changed it by now. */
+	for (size_t p = 0; !group->checked && p < group->param_count; p++)
+		if (!group->params[p]->alias_of)
+			group->params[p]->sum = gathered_sum(group->params[p]);
+	group->checked = true;
+	pthread_mutex_unlock(&group->job->lock);
+}
+
+void zero_check_updated(zero_param *param)
+{
+	pthread_mutex_lock(&param->group->job->lock);
+	param->sum = gathered_sum(param);
+	pthread_mutex_unlock(&param->group->job->lock);
+}
+
+static zero_status changed_error(const zero_param *param)
+{
+	return zero_fail(ZERO_E_STATE,
+			 "parameter '%s' was changed between the gather and the release of group "
+			 "'%s': what is gathered is only read, unless all ranks call "
+			 "zero_update(param, rank) after `rank` has changed it",
+			 param->name, param->group->name);
+}
+
+zero_status zero_check_compare(zero_group *group)
+{
+	for (size_t p = 0; group->checked && p < group->param_count; p++) {
+		const zero_param *param = group->params[p], *none = NULL;
+
+		if (param->alias_of || gathered_sum(param) == param->sum)
+			continue;
+		/* The first one is what led to all others. */
+		atomic_compare_exchange_strong(&group->job->changed, &none, param);
+		return changed_error(param);
+	}
+	return ZERO_OK;
+}
+
+zero_status zero_check_tell(zero_job *job)
+{
+	const zero_param *param = atomic_exchange(&job->changed, NULL);
+
+	return param ? changed_error(param) : ZERO_OK;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum {
+	HUGE_PAGE = 2 << 20,
+	NOEXEC = 8, /* MFD_NOEXEC_SEAL, which older headers do not have */
+};
+
+/* A stretch of the file that nobody uses; the list is in the order of offsets, without neighbours
+   that touch. */
+struct gap {
+	struct gap *next;
+	size_t at, bytes;
+};
+
+struct zero_arena {
+	pthread_mutex_t lock;
+	struct gap *gaps;
+	char *base;
+	size_t bytes;
+	int file;
+};
+
+/* A file longer than its user's limit is not refused: the signal ends the process. */
+static bool is_allowed(size_t bytes)
+{
+	struct rlimit limit;
+
+	return !getrlimit(RLIMIT_FSIZE, &limit) &&
+	       (limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur);
+}
+
+void *zero_arena_map(int file, size_t bytes)
+{
+	char *room, *base;
+	size_t before;
+
+	room = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		    -1, 0);
+	if (room == MAP_FAILED)
+		return NULL;
+	before = -(uintptr_t)room % HUGE_PAGE;
+	base = mmap(room + before, bytes, PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, 0);
+	if (before || base == MAP_FAILED)
+		munmap(room, base == MAP_FAILED ? bytes + HUGE_PAGE : before);
+	if (base == MAP_FAILED)
+		return NULL;
+	munmap(base + bytes, HUGE_PAGE - before);
+	/* Taken where the system allows huge pages in such files. */
+	madvise(base, bytes, MADV_HUGEPAGE);
+	/* A core file would have pages for all that was never touched, too. */
+	madvise(base, bytes, MADV_DONTDUMP);
+	return base;
+}
+
+struct zero_arena *zero_arena_new(size_t bytes)
+{
+	struct zero_arena *arena = calloc(1, sizeof(*arena));
+	struct gap *all = calloc(1, sizeof(*all));
+	void *base;
+
+	if (!arena || !all || !is_allowed(bytes))
+		goto no_memory;
+	arena->file = memfd_create("slurm-zero", MFD_CLOEXEC | NOEXEC);
+	/* Before Linux 6.3 there was no such flag; after it, some systems ask for it. */
+	if (arena->file < 0 && errno == EINVAL)
+		arena->file = memfd_create("slurm-zero", MFD_CLOEXEC);
+	if (arena->file < 0)
+		goto no_memory;
+	if (ftruncate(arena->file, (off_t)bytes))
+		goto close_file;
+	base = zero_arena_map(arena->file, bytes);
+	if (!base)
+		goto close_file;
+	pthread_mutex_init(&arena->lock, NULL);
+	arena->base = base;
+	arena->bytes = bytes;
+	all->bytes = bytes;
+	arena->gaps = all;
+	return arena;
+close_file:
+	close(arena->file);
+no_memory:
+	free(arena);
+	free(all);
+	return NULL;
+}
+
+void zero_arena_delete(struct zero_arena *arena)
+{
+	struct gap *next;
+
+	if (!arena)
+		return;
+	for (struct gap *gap = arena->gaps; gap; gap = next) {
+		next = gap->next;
+		free(gap);
+	}
+	munmap(arena->base, arena->bytes);
+	close(arena->file);
+	pthread_mutex_destroy(&arena->lock);
+	free(arena);
+}
+
+char *zero_arena_base(const struct zero_arena *arena)
+{
+	return arena->base;
+}
+
+int zero_arena_file(const struct zero_arena *arena)
+{
+	return arena->file;
+}
+
+bool zero_arena_holds(const struct zero_arena *arena, const void *data)
+{
+	const char *at = data;
+
+	return at >= arena->base && at < arena->base + arena->bytes;
+}
+
+/* Large blocks begin where a huge page can: the room before them stays a gap. */
+static size_t align_up(size_t at, size_t bytes)
+{
+	size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : ZERO_ARENA_PAGE;
+
+	return (at + unit - 1) / unit * unit;
+}
+
+/* Takes [at, at + bytes) out of *place. False: no memory for the second of two gaps left. */
+static bool cut(struct gap **place, size_t at, size_t bytes)
+{
+	struct gap *gap = *place, *rest;
+	size_t before = at - gap->at, after = gap->at + gap->bytes - (at + bytes);
+
+	if (before && after) {
+		rest = malloc(sizeof(*rest));
+		if (!rest)
+			return false;
+		*rest = (struct gap){.next = gap->next, .at = at + bytes, .bytes = after};
+		gap->next = rest;
+		gap->bytes = before;
+	} else if (before) {
+		gap->bytes = before;
+	} else if (after) {
+		gap->at = at + bytes;
+		gap->bytes = after;
+	} else {
+		*place = gap->next;
+		free(gap);
+	}
+	return true;
+}
+
+char *zero_arena_alloc(struct zero_arena *arena, size_t bytes)
+{
+	char *data = NULL;
+
+	pthread_mutex_lock(&arena->lock);
+	for (struct gap **place = &arena->gaps; *place && !data; place = &(*place)->next) {
+		size_t at = align_up((*place)->at, bytes), end = (*place)->at + (*place)->bytes;
+
+		if (at > end || end - at < bytes)
+			continue;
+		if (cut(place, at, bytes))
+			data = arena->base + at;
+		break;
+	}
+	pthread_mutex_unlock(&arena->lock);
+	return data;
+}
+
+/* Joins the gap with the one behind it if they touch. */
+static void join(struct gap *gap)
+{
+	struct gap *next = gap->next;
+
+	if (!next || gap->at + gap->bytes != next->at)
+		return;
+	gap->bytes += next->bytes;
+	gap->next = next->next;
+	free(next);
+}
+
+void zero_arena_free(struct zero_arena *arena, char *data, size_t bytes)
+{
+	size_t at = (size_t)(data - arena->base);
+	struct gap **place, *gap = malloc(sizeof(*gap));
+
+	/* The pages go back to the system, and come back as zeros. */
+	fallocate(arena->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
+	if (!gap)
+		return; /* a stretch of addresses is lost, no memory */
+	pthread_mutex_lock(&arena->lock);
+	place = &arena->gaps;
+	while (*place && (*place)->at + (*place)->bytes < at)
+		place = &(*place)->next;
+	if (*place && (*place)->at + (*place)->bytes == at) {
+		free(gap);
+		(*place)->bytes += bytes;
+		join(*place);
+	} else {
+		*gap = (struct gap){.next = *place, .at = at, .bytes = bytes};
+		*place = gap;
+		join(gap);
+	}
+	pthread_mutex_unlock(&arena->lock);
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a step must know of all ranks, in one exchange: the norm of the sums and how many samples
+ * they are of. The norm is a sum of one f64 partial for each flat buffer and shard, in that order,
+ * whoever computed it: stage 0 computes its own from the same virtual shards, so that the bits are
+ * the same.
+ */
+#include <stdlib.h>
+
+#include "internal.h"
+
+static size_t count_flats(const zero_job *job)
+{
+	size_t flats = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		flats += job->groups[g]->flat_count;
+	return flats;
+}
+
+/* The sum of squares of this rank's shard of a flat's gradient sums. */
+static double shard_norm2(zero_job *job, const struct zero_flat *flat)
+{
+	size_t rank = (size_t)flat->group->team->place.rank;
+	double sum = 0;
+
+	for (size_t r = 0; r < flat->run_count; r++) {
+		const struct zero_run *run = &flat->runs[r];
+		size_t first, count;
+		double part;
+
+		if (!run->trainable)
+			continue;
+		zero_stepped_part(flat->group, run, &first, &count);
+		job->ops->norm2(job->backend,
+				flat->reduced + run->state_at + (rank * run->shard - first),
+				run->shard, &part);
+		sum += part;
+	}
+	return sum;
+}
+
+/* Of this rank, one for each flat; 0 where it is not in the team. */
+static void fill_partials(zero_job *job, double *partials)
+{
+	size_t at = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++, at++)
+			if (zero_is_member(job->groups[g]))
+				partials[at] = shard_norm2(job, &job->groups[g]->flats[f]);
+}
+
+/* Over all flats, each its shards in the order of their owners. `all` is [world][row]. */
+static double fold_norm2(const zero_job *job, const double *all, size_t row)
+{
+	double total = 0;
+	size_t at = 0;
+
+	for (size_t g = 0; g < job->group_count; g++) {
+		const zero_team *team = job->groups[g]->team;
+
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++, at++)
+			for (int r = 0; r < team->place.world; r++)
+				total += all[(size_t)(team->ranks ? team->ranks[r] : r) * row + at];
+	}
+	return total;
+}
+
+zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw *adamw,
+			    struct zero_sums *sums)
+{
+	size_t flats = count_flats(job), row = flats + 1, world = (size_t)job->place.world;
+	double *all, *mine; /* [world][row], [row]: a partial for each flat, and the samples */
+	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = row * sizeof(double)};
+	char scale[192];
+
+	*sums = (struct zero_sums){0};
+	all = calloc(world * row, sizeof(double));
+	mine = calloc(row, sizeof(double));
+	if ((!all || !mine) && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu groups", flats);
+	if (!status) {
+		fill_partials(job, mine);
+		mine[flats] = adamw->samples;
+	}
+	op.send = mine;
+	op.recv = all;
+	zero_loss_scale_label(adamw->loss_scale, scale, sizeof(scale));
+	/* All that must be equal on all ranks is in the label. */
+	status = zero_run(job, status, &op, 1,
+			  "step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "
+			  "clip %.9g, %d micro-batches",
+			  (unsigned long long)job->steps + 1, scale, (double)adamw->lr,
+			  (double)adamw->beta1, (double)adamw->beta2, (double)adamw->eps,
+			  (double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches);
+	if (!status) {
+		sums->norm2 = fold_norm2(job, all, row);
+		for (size_t rank = 0; rank < world; rank++)
+			sums->samples += all[rank * row + flats];
+	}
+	free(all);
+	free(mine);
+	return status;
+}

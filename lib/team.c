@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Teams: some of a job's ranks, over which a group is sharded instead of over all. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+static zero_status check_ranks(const zero_job *job, const int *ranks, size_t count)
+{
+	if (job->laid_out)
+		return zero_fail(ZERO_E_STATE, "a team comes after zero_layout, which fixed all");
+	if (!count || count > (size_t)job->place.world)
+		return zero_fail(ZERO_E_INVALID, "a team has %zu ranks, not 1 to %d", count,
+				 job->place.world);
+	for (size_t i = 0; i < count; i++)
+		if (ranks[i] < 0 || ranks[i] >= job->place.world || (i && ranks[i] <= ranks[i - 1]))
+			return zero_fail(ZERO_E_INVALID,
+					 "a team has rank %d at place %zu: ranks are 0 to %d, "
+					 "each once and ascending",
+					 ranks[i], i, job->place.world - 1);
+	return ZERO_OK;
+}
+
+static void free_team(zero_team *team)
+{
+	if (team)
+		free(team->ranks);
+	free(team);
+}
+
+zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team)
+{
+	zero_status status = check_ranks(job, ranks, count);
+	zero_team *made = calloc(1, sizeof(*made)), **last = &job->teams;
+	struct zero_op op = {.kind = ZERO_OP_CHANNEL, .count = count};
+
+	*team = NULL;
+	if (made)
+		made->ranks = calloc(count + 1, sizeof(int));
+	if (!status && (!made || !made->ranks))
+		status = zero_fail(ZERO_E_MEMORY, "no memory for a team of %zu ranks", count);
+	if (!status) {
+		memcpy(made->ranks, ranks, count * sizeof(int));
+		made->job = job;
+		op.members = made->ranks;
+		op.channel = &made->channel;
+	}
+	status = zero_run(job, status, &op, status ? 0 : 1, "a team of %zu ranks", count);
+	if (status) {
+		free_team(made);
+		return status;
+	}
+	job->ops->place(job->backend, made->channel, &made->place);
+	while (*last)
+		last = &(*last)->next;
+	*last = made;
+	*team = made;
+	return ZERO_OK;
+}
+
+void zero_teams_free(zero_job *job)
+{
+	while (job->teams) {
+		zero_team *team = job->teams;
+
+		job->teams = team->next;
+		free_team(team);
+	}
+}
+
+int zero_team_rank(const zero_team *team)
+{
+	return team->place.rank;
+}
+
+int zero_team_world(const zero_team *team)
+{
+	return team->place.world;
+}
+
+zero_status zero_check_member(const zero_group *group, const char *what)
+{
+	if (zero_is_member(group))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_INVALID, "group '%s' is %s on a rank that is not in its team",
+			 group->name, what);
+}
