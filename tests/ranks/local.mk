@@ -10,6 +10,7 @@
 #	teams      teams
 #	sizes      memory, sizing
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
+#	all        property: random models against a plain reference
 LDADD = lib/libzero.la -lm
 ranks_link = $(AM_LDFLAGS) -no-install
 
@@ -25,6 +26,7 @@ RANKS_TESTS = \
 	tests/ranks/memory.ranks \
 	tests/ranks/order.ranks \
 	tests/ranks/partition.ranks \
+	tests/ranks/property.ranks \
 	tests/ranks/same_values.ranks \
 	tests/ranks/shared.ranks \
 	tests/ranks/sizing.ranks \
@@ -62,6 +64,11 @@ tests_ranks_order_ranks_SOURCES = tests/ranks/order.c tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_partition_ranks_SOURCES = tests/ranks/partition.c tests/ranks/ranks.h
 tests_ranks_partition_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_property_ranks_SOURCES = \
+	tests/ranks/property.c tests/ranks/property_gather.c tests/ranks/property_load.c \
+	tests/ranks/property_ops.c tests/ranks/property_step.c tests/ranks/reference.c \
+	tests/ranks/property.h tests/ranks/reference.h tests/ranks/ranks.h
+tests_ranks_property_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_same_values_ranks_SOURCES = tests/ranks/same_values.c tests/ranks/ranks.h
 tests_ranks_same_values_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_shared_ranks_SOURCES = tests/ranks/shared.c tests/ranks/ranks.h

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gather and release: what is gathered holds the reference's values, in the type asked for. */
+#include "property.h"
+
+zero_dtype choose_as(struct model *model, unsigned chosen)
+{
+	static const zero_dtype types[] = {ZERO_PARAM, ZERO_PARAM, ZERO_F32, ZERO_F16, ZERO_BF16};
+	zero_dtype as = types[below(&model->random, 5)];
+
+	for (size_t g = 0; g < model->group_count; g++)
+		for (size_t i = 0; chosen >> g & 1 && i < model->groups[g].count; i++) {
+			zero_dtype from = model->groups[g].tensors[i].spec.dtype;
+			zero_dtype to = gathered_as(&model->groups[g].tensors[i], as);
+
+			/* Between the 16-bit types nothing is cast. */
+			if (from != to && from != ZERO_F32 && to != ZERO_F32)
+				return ZERO_PARAM;
+		}
+	return as;
+}
+
+/* Its bytes, the highest first; of two at a time. */
+static const char *element_text(zero_dtype dtype, const void *elements, size_t i)
+{
+	static char text[2][20];
+	static int turn;
+	size_t size = zero_dtype_size(dtype);
+	const unsigned char *bytes = elements;
+
+	turn = 1 - turn;
+	for (size_t byte = 0; byte < size; byte++)
+		snprintf(text[turn] + 2 * byte, 3, "%02x", bytes[i * size + size - 1 - byte]);
+	return text[turn];
+}
+
+static void check_gathered(struct tensor *tensor)
+{
+	zero_dtype from = tensor->spec.dtype, to = gathered_as(tensor, tensor->group->as);
+	size_t bytes = tensor->count * zero_dtype_size(to), at;
+	const void *data = zero_data(tensor->param);
+	unsigned char *want = malloc(bytes + 1);
+
+	check(want, "no memory");
+	check(!data == !tensor->count, "'%s': %zu elements at %p", tensor->name, tensor->count,
+	      data);
+	check(!tensor->tied || data == zero_data(tensor->tied->param), "'%s' lies elsewhere",
+	      tensor->name);
+	ref_cast(to, want, from, ref_of(tensor)->values, tensor->count);
+	at = ref_difference(to, data, want, tensor->count);
+	check(at == tensor->count, "'%s': element %zu of %zu, %s as %s, is %s, not %s",
+	      tensor->name, at, tensor->count, zero_dtype_name(from), zero_dtype_name(to),
+	      element_text(to, data, at), element_text(to, want, at));
+	free(want);
+}
+
+/* The same type may be said in two ways. */
+static zero_dtype said(struct model *model, zero_dtype as)
+{
+	return below(&model->random, 2) && as == model->set ? ZERO_AS_SET : as;
+}
+
+void gather(struct model *model, struct group *group, zero_dtype as)
+{
+	zero_dtype argument = said(model, as);
+
+	if (group->member)
+		ok(zero_gather(group->handle, argument));
+	group->begun = true;
+	group->as = as;
+	group->uses++;
+	for (size_t i = 0; i < group->count && group->member; i++)
+		check_gathered(&group->tensors[i]);
+}
+
+void gather_any(struct model *model)
+{
+	struct group *group = any_group(model);
+	zero_dtype as = choose_as(model, 1U << (group - model->groups));
+
+	gather(model, group, group->begun ? group->as : as);
+}
+
+/* Of the groups that were to begin, some were passed over: by their teams alike. */
+static void ask_what_began(struct model *model, unsigned fresh)
+{
+	double began[WORLD_MAX];
+
+	for (size_t g = 0; g < model->group_count; g++) {
+		struct group *group = &model->groups[g];
+		bool mine = group->count && zero_gathered_dtype(group->tensors[0].param);
+		int sum = 0;
+
+		if (!(fresh >> g & 1))
+			continue;
+		all_values(model->job, mine, began);
+		for (int rank = 0; rank < model->world; rank++)
+			sum += began[rank] > 0.5;
+		check(sum == 0 || sum == group->world, "%d ranks began '%s', of %d", sum,
+		      group->name, group->world);
+		group->begun = sum > 0;
+	}
+}
+
+/* Some groups are named twice, some are gathered already. */
+void prefetch_any(struct model *model)
+{
+	unsigned chosen = (unsigned)below(&model->random, 1U << model->group_count);
+	zero_dtype as = choose_as(model, chosen);
+	zero_group *list[2 * GROUPS_MAX];
+	size_t count = 0;
+	unsigned fresh = 0;
+
+	for (size_t turn = 0; turn < 2; turn++)
+		for (size_t g = model->group_count; g-- > 0;) {
+			struct group *group = &model->groups[g];
+
+			/* Nothing of an empty group could tell whether it began. */
+			if (!(chosen >> g & 1) || (model->limited && !group->count) ||
+			    (turn && below(&model->random, 2)))
+				continue;
+			if (group->member)
+				list[count++] = group->handle;
+			if (group->begun)
+				continue;
+			fresh |= 1U << g;
+			group->as = as;
+			group->begun = true;
+		}
+	ok(zero_prefetch(list, count, said(model, as)));
+	if (model->limited)
+		ask_what_began(model, fresh);
+}
+
+/* What is left in a buffer must not help the next gather; what is stored there must stay. */
+static void poison(const struct model *model, struct group *group)
+{
+	const char *share = zero_setting(model->job, "share");
+	bool alone = !strcmp(share, "1") && !strcmp(zero_setting(model->job, "check"), "0");
+
+	for (size_t i = 0; i < group->count && group->uses && alone && group->member; i++) {
+		struct tensor *tensor = &group->tensors[i];
+		zero_dtype as = gathered_as(tensor, group->as);
+		bool stored_here = model->stage < 3 || group->world == 1;
+
+		if (tensor->count && (!stored_here || as != tensor->spec.dtype))
+			memset(zero_data(tensor->param), 0xa5, tensor->count * zero_dtype_size(as));
+	}
+}
+
+/* One rank changes some elements of what is gathered, and all ranks have them then. */
+void update_any(struct model *model)
+{
+	struct tensor *tensor = any_tensor(model);
+	uint64_t seed = draw(&model->random), bits;
+	struct group *group = tensor ? tensor->group : NULL;
+	zero_dtype to;
+	size_t size;
+	char *values;
+	int root;
+
+	if (!group || !group->uses)
+		return;
+	to = gathered_as(tensor, group->as);
+	size = zero_dtype_size(to);
+	root = group->ranks[seed % (size_t)group->world];
+	values = malloc(tensor->count * size + 1);
+	check(values, "no memory");
+	ref_cast(to, values, tensor->spec.dtype, ref_of(tensor)->values, tensor->count);
+	for (size_t i = 0; i < tensor->count; i++) {
+		bits = mixed(seed + i);
+		if (bits % 3 == 0 && is_real(to))
+			ref_narrow(to, (double)signed_unit(bits), values + i * size);
+		else if (bits % 3 == 0)
+			memcpy(values + i * size, &bits, size);
+	}
+	/* Nobody reads what is gathered any more. */
+	ok(zero_agree(model->job, NULL));
+	if (model->rank == root && tensor->count)
+		memcpy(zero_data(tensor->param), values, tensor->count * size);
+	if (group->member)
+		ok(zero_update(tensor->param, root));
+	ref_cast(tensor->spec.dtype, ref_of(tensor)->values, to, values, tensor->count);
+	ref_loaded(ref_of(tensor));
+	for (size_t i = 0; i < group->count && group->member; i++)
+		check_gathered(&group->tensors[i]);
+	free(values);
+}
+
+void release(struct model *model, struct group *group)
+{
+	if (group->uses <= 1)
+		poison(model, group);
+	if (group->member)
+		ok(zero_release(group->handle));
+	group->uses -= group->uses > 0;
+	group->begun = group->uses > 0;
+	for (size_t i = 0; i < group->count && !group->begun; i++)
+		check(!zero_data(group->tensors[i].param), "'%s' after its release",
+		      group->tensors[i].name);
+}
+
+void release_any(struct model *model)
+{
+	struct group *group = any_group(model);
+
+	if (group->begun)
+		release(model, group);
+}
+
+void release_all(struct model *model)
+{
+	for (size_t g = 0; g < model->group_count; g++)
+		while (model->groups[g].begun)
+			release(model, &model->groups[g]);
+}
