@@ -34,6 +34,7 @@ SCRIPT_TESTS = \
 	tests/gpt/bad.sh \
 	tests/gpt/reference.sh \
 	tests/gpt/stages.sh \
+	tests/bench/smoke.sh \
 	tests/readme.sh
 
 if HAVE_JANSSON
@@ -75,13 +76,13 @@ tests_unit_test_convert_SOURCES = tests/unit/test_convert.c tests/unit/sets.h
 tests_unit_test_convert_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_convert_LDADD = $(tests_unit_test_kernels_LDADD)
 
-tests_unit_test_arena_SOURCES = tests/unit/test_arena.c lib/host/arena.c
-tests_unit_test_arena_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_arena_LDADD = $(UNIT_LIBS)
-
 tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
 tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_philox_LDADD = $(tests_unit_test_kernels_LDADD)
+
+tests_unit_test_arena_SOURCES = tests/unit/test_arena.c lib/host/arena.c
+tests_unit_test_arena_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_arena_LDADD = $(UNIT_LIBS)
 
 tests_unit_test_sizing_SOURCES = tests/unit/test_sizing.c
 tests_unit_test_sizing_CFLAGS = $(UNIT_CFLAGS)
@@ -175,33 +176,7 @@ if HAVE_CBLAS
 OWN_TESTS += tests/gpt/gradients
 endif
 
-# The bare operations that a figure is held against are MPI's.
-EXTRA_PROGRAMS += tests/bench/bench
-EXTRA_DIST += tests/bench/run.sh
-CLEANFILES += tests/bench/bench bench.json
-tests_bench_bench_SOURCES = \
-	tests/bench/bench.c \
-	tests/bench/bench.h \
-	tests/bench/gather.c \
-	tests/bench/gpt.c \
-	tests/bench/harness.c \
-	tests/bench/partition.c \
-	tests/bench/reduce.c \
-	tests/bench/small.c \
-	tests/bench/step.c \
-	tests/bench/table.c
-tests_bench_bench_CFLAGS = $(OUTER_CFLAGS) $(MPI_CFLAGS)
-tests_bench_bench_LDADD = lib/libzero.la kernels/libkernels.la $(MPI_LIBS) -lm
-tests_bench_bench_LDFLAGS = $(AM_LDFLAGS) -no-install
-bench_parts =
-if HAVE_MPI
-bench_parts += tests/bench/bench
-endif
-
-bench: all $(bench_parts)
-	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/tests/bench/run.sh
-
 format-check:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang-format bash $(top_srcdir)/tests/format.sh
 
-.PHONY: bench check-own format-check
+.PHONY: check-own format-check

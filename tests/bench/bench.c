@@ -2,10 +2,12 @@
 /*
  * make bench: what the library's operations cost beside the bare ones, both measured in one run.
  *
- *	bench SUBJECT ROWS FOLDER        measures, and adds rows to the file ROWS
- *	bench gpt-log ROWS LOG WORLD     adds rows of a training run's log
- *	bench tokens FILE COUNT VOCAB    writes random tokens to train on
- *	bench table ROWS JSON NOTE       prints the table, and writes it as JSON
+ *	bench SUBJECT RECORD FOLDER             measures, and adds to the file RECORD
+ *	bench gpt-logs RECORD LOG LOG0 WORLD    adds rows of a training run's logs, LOG0 of stage 0
+ *	bench gpt-beside RECORD LOG MS WORLD    adds the row beside another framework's step
+ *	bench tokens FILE COUNT VOCAB           writes random tokens to train on
+ *	bench table RECORD JSON NOTE            prints the table, and writes the record as JSON
+ *	bench page RECORD HTML MISSES NOTE      writes the page
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,21 +19,47 @@ static const struct {
 	const char *name;
 	void (*run)(struct bench *bench);
 } subjects[] = {
-	{"partition", bench_partition}, {"gather", bench_gather}, {"reduce", bench_reduce},
-	{"adamw", bench_adamw},         {"step", bench_step},     {"small", bench_small},
+	{"partition", bench_partition}, {"sources", bench_sources}, {"load", bench_load},
+	{"flatten", bench_flatten},     {"gather", bench_gather},   {"downcast", bench_downcast},
+	{"reduce", bench_reduce},       {"adamw", bench_adamw},     {"step", bench_step},
+	{"small", bench_small},
 };
 
-static void measure(void (*run)(struct bench *bench), char **argv)
+static struct bench bench_new(const char *subject, const char *record)
+{
+	struct bench bench = {
+		.world = 1, .scale = 1, .subject = subject, .path = record, .record = NULL};
+
+	/* Every rank may write, but rank 0 alone does. */
+	bench.record = fopen(record, "ae");
+	must_be(bench.record, "the record cannot be opened");
+	return bench;
+}
+
+static int measure(const char *name, void (*run)(struct bench *bench), char **argv)
 {
 	const char *scale = getenv("BENCH_SCALE");
-	struct bench bench = {.world = 1, .scale = scale ? atof(scale) : 1, .folder = argv[3]};
+	struct bench bench = bench_new(name, argv[2]);
 
+	bench.scale = scale ? atof(scale) : 1;
+	bench.folder = argv[3];
 	must_be(bench.scale > 0 && bench.scale <= 1, "BENCH_SCALE is more than 0 and at most 1");
-	/* Every rank may write, but rank 0 alone does. */
-	bench.rows = fopen(argv[2], "ae");
-	must_be(bench.rows, "the file for the rows cannot be opened");
 	run(&bench);
-	fclose(bench.rows);
+	fclose(bench.record);
+	return EXIT_SUCCESS;
+}
+
+static int add_gpt(char **argv)
+{
+	struct bench bench = bench_new("gpt", argv[2]);
+
+	bench.world = atoi(argv[5]);
+	if (!strcmp(argv[1], "gpt-logs"))
+		bench_gpt_logs(&bench, argv[3], argv[4]);
+	else
+		bench_gpt_beside(&bench, argv[3], atof(argv[4]));
+	fclose(bench.record);
+	return EXIT_SUCCESS;
 }
 
 int main(int argc, char **argv)
@@ -40,21 +68,15 @@ int main(int argc, char **argv)
 
 	if (argc == 5 && !strcmp(name, "table"))
 		return print_table(argv[2], argv[3], argv[4]);
+	if (argc == 6 && !strcmp(name, "page"))
+		return write_page(argv[2], argv[3], argv[4], argv[5]);
 	if (argc == 5 && !strcmp(name, "tokens"))
 		return write_tokens(argv[2], (size_t)atol(argv[3]), (unsigned)atoi(argv[4]));
-	if (argc == 5 && !strcmp(name, "gpt-log")) {
-		struct bench bench = {.world = atoi(argv[4]), .rows = fopen(argv[2], "ae")};
-
-		must_be(bench.rows, "the file for the rows cannot be opened");
-		bench_gpt_log(&bench, argv[3]);
-		fclose(bench.rows);
-		return EXIT_SUCCESS;
-	}
+	if (argc == 6 && (!strcmp(name, "gpt-logs") || !strcmp(name, "gpt-beside")))
+		return add_gpt(argv);
 	for (size_t i = 0; argc == 4 && i < sizeof(subjects) / sizeof(*subjects); i++)
-		if (!strcmp(name, subjects[i].name)) {
-			measure(subjects[i].run, argv);
-			return EXIT_SUCCESS;
-		}
+		if (!strcmp(name, subjects[i].name))
+			return measure(name, subjects[i].run, argv);
 	fprintf(stderr, "bench: see the begin of bench.c for its arguments\n");
 	return EXIT_FAILURE;
 }

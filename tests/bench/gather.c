@@ -1,124 +1,260 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gather of a 512 MiB group, as it is stored and as bf16. */
+/* Gather of a 2.03 GB parameter as it is stored, and of several groups in one submission. */
 #include <stdio.h>
+#include <string.h>
 
 #include "bench.h"
+
+enum { PREFETCHED = 8, SIDES = 3 };
 
 struct gathered {
 	struct bench *bench;
 	zero_job *job;
-	struct layer layer;
+	struct layer layers[PREFETCHED];
+	zero_group *groups[PREFETCHED];
+	size_t layer_count; /* of the job */
+	size_t count, part; /* elements of a layer, and of a rank's shard of it */
+	uint16_t *shard, *whole;
 	const struct zero_kernels *kernels;
-	float *shard, *whole;
-	uint16_t *low; /* [count] */
-	size_t count, part;
+	double sum;
 };
 
-static double timed_gather(struct gathered *g, zero_dtype as)
+static double timed_gather(void *context)
 {
+	struct gathered *g = context;
 	double start = clock_start(g->bench), seconds;
 
-	must(zero_gather(g->layer.group, as));
+	if (g->layer_count > 1)
+		must(zero_prefetch(g->groups, g->layer_count, ZERO_PARAM));
+	for (size_t i = 0; i < g->layer_count; i++)
+		must(zero_gather(g->groups[i], ZERO_PARAM));
 	seconds = clock_stop(g->bench, start);
-	must(zero_release(g->layer.group));
+	check_values(zero_data(g->layers[0].param), 0, g->count);
+	for (size_t i = 0; i < g->layer_count; i++)
+		must(zero_release(g->groups[i]));
 	return seconds;
 }
 
-static double timed_bare(struct gathered *g, MPI_Datatype type, const void *send, void *recv)
+/* What is read in place comes to a rank's caches when it is read, and not before. */
+static double read_all(struct gathered *g, const void *data)
 {
 	double start = clock_start(g->bench);
 
-	MPI_Allgather(send, (int)g->part, type, recv, (int)g->part, type, MPI_COMM_WORLD);
+	g->sum += g->kernels->norm2(data, g->count / 2);
 	return clock_stop(g->bench, start);
 }
 
-/* The first gather of the job: what it takes beside its output. */
-static void memory_rows(struct gathered *g, double bytes)
+static double timed_bare(void *context)
 {
+	struct gathered *g = context;
+	double start = clock_start(g->bench);
+
+	for (size_t i = 0; i < g->layer_count; i++)
+		bare_gather_16(g->whole + i * g->count, g->shard, g->part);
+	return clock_stop(g->bench, start);
+}
+
+static double timed_gather_read(void *context)
+{
+	struct gathered *g = context;
+	double start = clock_start(g->bench), seconds;
+
+	must(zero_gather(g->groups[0], ZERO_PARAM));
+	seconds = clock_stop(g->bench, start) + read_all(g, zero_data(g->layers[0].param));
+	must(zero_release(g->groups[0]));
+	return seconds;
+}
+
+static double timed_bare_read(void *context)
+{
+	struct gathered *g = context;
+	double seconds = timed_bare(g);
+
+	return seconds + read_all(g, g->whole);
+}
+
+/* Sides of a gather and one read of all of its output. */
+static const struct side read_sides[] = {
+	{"slurm-zero", timed_gather_read},
+	{"MPI_Allgather", timed_bare_read},
+};
+
+/* As many bytes as a rank's output lacks at first, from memory that is warm. */
+static double timed_memcpy(void *context)
+{
+	struct gathered *g = context;
+	double start = clock_start(g->bench);
+
+	for (size_t i = 0; i < g->layer_count; i++)
+		for (size_t r = 1; r < (size_t)g->bench->world; r++)
+			memcpy(g->whole + i * g->count + r * g->part, g->shard, g->part * 2);
+	return clock_stop(g->bench, start);
+}
+
+static struct gathered open_gathered(struct bench *bench, size_t layers, size_t count)
+{
+	struct gathered g = {.bench = bench, .layer_count = layers, .count = count};
+	uint16_t *tensor = pages_new(count * 2, true);
+	zero_source source = zero_from_all(tensor);
+	char name[32];
+
+	fill(tensor, 0, count);
+	g.job = open_job(bench);
+	g.kernels = zero_kernels_choose("auto");
+	g.part = count / (size_t)bench->world;
+	for (size_t i = 0; i < layers; i++) {
+		snprintf(name, sizeof(name), "layer.%zu", i);
+		g.layers[i] = add_layer(g.job, name, ZERO_BF16, count, false);
+		g.groups[i] = g.layers[i].group;
+	}
+	must(zero_layout(g.job));
+	for (size_t i = 0; i < layers; i++)
+		must(zero_load(g.layers[i].param, &source));
+	pages_free(tensor, count * 2);
+	return g;
+}
+
+/* The first gather of a job: what it takes beside its output, and what it sends. */
+static void first_gather(struct gathered *g)
+{
+	double bytes = (double)(g->layer_count * g->count * 2), begin, beyond, sent;
+	/* Within a node shards are read where they are. */
+	const char *beside = sharing() ? "the shards, VmHWM of all ranks" : "the output, VmHWM";
+	char what[96];
+	bool one = g->layer_count == 1;
+	struct sampler *sampler = NULL;
 	zero_memory memory;
-	double start, kernel, own;
 
-	resident_peak_reset();
-	start = resident_now();
-	timed_gather(g, ZERO_PARAM);
-	kernel = largest(g->bench, resident_peak() - start - bytes);
+	clock_start(g->bench);
+	begin = peak_begin();
+	if (one)
+		sampler = sampler_start();
+	sent = sent_by(g->bench, g->job, timed_gather, g);
+	if (one)
+		sampler_write(g->bench, sampler, "gather-memory", ours_label(), true);
+	beyond = peak_beyond(begin, sharing() ? 0 : bytes);
+	beyond = sharing() ? total(g->bench, beyond) : largest(g->bench, beyond);
+	snprintf(what, sizeof(what), "%s %s: beyond %s", one ? "gather" : "prefetch", where(),
+		 beside);
+	write_beyond(g->bench, what, beyond, bytes, one ? "output" : "outputs");
+	snprintf(what, sizeof(what), "%s %s: bytes sent in all", one ? "gather" : "prefetch",
+		 where());
+	write_sent(g->bench, what, sent, bytes);
+	if (!one || sharing())
+		return;
 	must(zero_memory_now(g->job, &memory));
-	own = largest(g->bench, (double)(memory.gathered.peak + memory.staging.peak) - bytes);
-
-	struct row row = {.what = "gather of f32: beyond the output, VmHWM",
-			  .figure = kernel / 1e6,
-			  .unit = "MB",
-			  .goal = "<= 16",
-			  .ours = (bytes + kernel) / 1e6,
-			  .bare = bytes / 1e6,
-			  .in = "MB",
-			  .bare_name = "output"};
-	write_row(g->bench, &row);
-	row.what = "gather of f32: beyond the output, accounted";
-	row.figure = own / 1e6;
-	row.ours = (bytes + own) / 1e6;
-	write_row(g->bench, &row);
+	write_beyond(
+		g->bench, "gather between nodes: beyond the output, accounted",
+		largest(g->bench, (double)(memory.gathered.peak + memory.staging.peak) - bytes),
+		bytes, "output");
 }
 
-static void gather_f32(struct gathered *g)
+/* The bare collective from fresh pages, as a framework allocates its output for each gather. */
+static void first_bare(struct gathered *g)
 {
-	double ours[REPEATS], bare[REPEATS];
+	size_t bytes = g->count * 2;
+	struct sampler *sampler;
 
-	for (int i = 0; i < REPEATS; i++) {
-		ours[i] = timed_gather(g, ZERO_PARAM);
-		bare[i] = timed_bare(g, MPI_FLOAT, g->shard, g->whole);
-	}
-	write_ratio(g->bench, "gather of f32", "<= 1.05", ours, bare, "MPI_Allgather");
+	clock_start(g->bench);
+	sampler = sampler_start();
+	g->whole = pages_new(bytes, false);
+	timed_bare(g);
+	pages_free(g->whole, bytes);
+	g->whole = NULL;
+	sampler_write(g->bench, sampler, "gather-memory", "MPI_Allgather", true);
 }
 
-/* Beside the gather in f32 and a cast of all of it, and beside a cast of the own part first. */
-static void gather_bf16(struct gathered *g)
+static void measure(struct gathered *g, const struct side *sides, int repeats, double *seconds)
 {
-	double ours[REPEATS], after[REPEATS], before[REPEATS], start;
-	uint16_t *own = g->low + g->part * (size_t)g->bench->rank;
+	size_t bytes = g->layer_count * g->count * 2;
+	double read[2];
+	char what[64];
 
-	timed_gather(g, ZERO_BF16);
-	for (int i = 0; i < REPEATS; i++) {
-		ours[i] = timed_gather(g, ZERO_BF16);
-
-		start = clock_start(g->bench);
-		MPI_Allgather(g->shard, (int)g->part, MPI_FLOAT, g->whole, (int)g->part, MPI_FLOAT,
-			      MPI_COMM_WORLD);
-		g->kernels->cast(ZERO_BF16, g->low, ZERO_F32, g->whole, g->count);
-		after[i] = clock_stop(g->bench, start);
-
-		start = clock_start(g->bench);
-		g->kernels->cast(ZERO_BF16, own, ZERO_F32, g->shard, g->part);
-		MPI_Allgather(MPI_IN_PLACE, 0, MPI_UINT16_T, g->low, (int)g->part, MPI_UINT16_T,
-			      MPI_COMM_WORLD);
-		before[i] = clock_stop(g->bench, start);
+	g->whole = pages_new(bytes, true);
+	measure_sides(sides, SIDES, g, repeats, seconds);
+	if (repeats == REPEATS && g->layer_count == 1) {
+		measure_sides(read_sides, 2, g, SWEEP_REPEATS, read);
+		snprintf(what, sizeof(what), "gather %s and one read of all: time", where());
+		write_ratio(g->bench, what, read[0], read[1], "MPI_Allgather and the read");
 	}
-	write_ratio(g->bench, "gather of f32 as bf16", "<= 0.55", ours, after,
-		    "MPI_Allgather of f32, then a cast");
-	write_ratio(g->bench, "gather of f32 as bf16", NULL, ours, before,
-		    "cast of the shard, then MPI_Allgather of bf16");
+	pages_free(g->whole, bytes);
+	g->whole = NULL;
+}
+
+static void one_size(struct bench *bench, const struct side *sides, size_t count, bool full)
+{
+	struct gathered g = open_gathered(bench, 1, count);
+	double seconds[SIDES];
+	char what[64];
+
+	g.shard = pages_new(g.part * 2, true);
+	if (full && bench->world > 1) {
+		first_gather(&g);
+		if (!sharing())
+			first_bare(&g);
+	}
+	measure(&g, sides, full ? REPEATS : SWEEP_REPEATS, seconds);
+	if (bench->world == 2)
+		write_sides(bench, "gather-size", (double)count * 2, sides, SIDES, seconds);
+	if (full && bench->world > 1) {
+		snprintf(what, sizeof(what), "gather %s: time", where());
+		write_ratio(bench, what, seconds[0], seconds[1], "MPI_Allgather");
+	}
+	pages_free(g.shard, g.part * 2);
+	must(zero_close(g.job));
+}
+
+static void at_ranks(struct bench *bench, const struct side *sides, size_t count)
+{
+	struct gathered g = open_gathered(bench, 1, count);
+	double seconds[SIDES];
+
+	g.shard = pages_new(g.part * 2, true);
+	if (bench->world > 1) {
+		write_point(bench, "gather-sent", ours_label(), bench->world,
+			    sent_by(g.bench, g.job, timed_gather, &g));
+		write_point(bench, "gather-sent", "floor: P(N-1), between nodes", bench->world,
+			    (double)count * 2 * (bench->world - 1));
+	}
+	measure(&g, sides, SWEEP_REPEATS, seconds);
+	/* Alone, a rank's output lacks nothing. */
+	write_sides(bench, "gather-ranks", bench->world, sides, SIDES - (bench->world == 1),
+		    seconds);
+	pages_free(g.shard, g.part * 2);
+	must(zero_close(g.job));
+}
+
+static void prefetched(struct bench *bench, const struct side *sides, size_t count)
+{
+	struct gathered g = open_gathered(bench, PREFETCHED, count);
+	double seconds[SIDES];
+	char what[64];
+
+	g.shard = pages_new(g.part * 2, true);
+	first_gather(&g);
+	measure(&g, sides, REPEATS, seconds);
+	snprintf(what, sizeof(what), "prefetch %s: time", where());
+	write_ratio(bench, what, seconds[0], seconds[1], "8 x MPI_Allgather");
+	pages_free(g.shard, g.part * 2);
+	must(zero_close(g.job));
 }
 
 void bench_gather(struct bench *bench)
 {
-	struct gathered g = {.bench = bench, .job = open_job(bench)};
-	zero_source source = zero_from_constant(0.5);
-	size_t first;
-	void *shard;
+	size_t full = scaled(bench, (size_t)247808 * 4096);
+	size_t quarter = sweep_count(full, SWEEP_POINTS - 2);
+	const struct side sides[SIDES] = {
+		{ours_label(), timed_gather},
+		{"MPI_Allgather", timed_bare},
+		{"floor: memcpy of the other ranks' bytes", timed_memcpy},
+	};
 
-	g.count = scaled(bench, (size_t)128 << 20);
-	g.layer = add_layer(g.job, "layer", ZERO_F32, g.count, false);
-	g.kernels = zero_kernels_choose("auto");
-	must(zero_layout(g.job));
-	must(zero_load(g.layer.param, &source));
-	must(zero_shard(g.layer.param, &shard, &first, &g.part));
-	g.shard = shard;
-	memory_rows(&g, (double)g.count * sizeof(float));
-	g.whole = pages_new(g.count * sizeof(float), true);
-	gather_f32(&g);
-	g.low = pages_new(g.count * sizeof(uint16_t), true);
-	gather_bf16(&g);
-	pages_free(g.low, g.count * sizeof(uint16_t));
-	pages_free(g.whole, g.count * sizeof(float));
-	must(zero_close(g.job));
+	must(zero_close(open_job(bench)));
+	for (int i = 0; bench->world == 2 && i < SWEEP_POINTS; i++)
+		one_size(bench, sides, sweep_count(full, i), i + 1 == SWEEP_POINTS);
+	if (bench->world == 2)
+		prefetched(bench, sides, sweep_count(full, SWEEP_POINTS - 3));
+	if (bench->world == 4)
+		one_size(bench, sides, quarter, true);
+	at_ranks(bench, sides, quarter);
 }

@@ -31,7 +31,12 @@ static double number_of(const char *line, const char *key)
 	return at ? atof(at + strlen(key) + strspn(at + strlen(key), "\": ")) : NAN;
 }
 
-void bench_gpt_log(struct bench *bench, const char *log)
+/* Median of the steps' milliseconds, and of the share of matrix products in them. */
+struct steps {
+	double ms, share;
+};
+
+static struct steps steps_of(const char *log)
 {
 	FILE *file = fopen(log, "re");
 	double ms[64], share[64];
@@ -51,16 +56,41 @@ void bench_gpt_log(struct bench *bench, const char *log)
 	}
 	fclose(file);
 	must_be(steps > 0, "the log of gpt has no steps");
-	struct row row = {.what = "gpt, 6 layers of 384, 50304 tokens, 4 x 256: a step",
-			  .figure = median(ms, steps),
-			  .unit = "ms",
-			  .ours = median(ms, steps),
-			  .bare = median(ms, steps) * median(share, steps),
-			  .in = "ms",
-			  .bare_name = "in matrix products"};
-	write_row(bench, &row);
-	row.what = "gpt: share of matrix products";
-	row.figure = 100 * median(share, steps);
-	row.unit = "%";
+	return (struct steps){median(ms, steps), median(share, steps)};
+}
+
+void bench_gpt_logs(struct bench *bench, const char *log, const char *unsharded)
+{
+	struct steps sharded = steps_of(log), whole = steps_of(unsharded);
+	struct row step = {"gpt, 6 layers of 384, 50304 tokens, 4 x 256: a step",
+			   sharded.ms,
+			   "ms",
+			   sharded.ms,
+			   sharded.ms * sharded.share,
+			   "ms",
+			   "in matrix products"};
+	struct row over = {"gpt: step at stage 3 over stage 0",
+			   sharded.ms / whole.ms,
+			   "x",
+			   sharded.ms,
+			   whole.ms,
+			   "ms",
+			   "stage 0"};
+
+	write_row(bench, &step);
+	write_row(bench, &over);
+}
+
+void bench_gpt_beside(struct bench *bench, const char *log, double ms)
+{
+	struct steps sharded = steps_of(log);
+	struct row row = {"gpt: step over PyTorch FSDP2",
+			  sharded.ms / ms,
+			  "x",
+			  sharded.ms,
+			  ms,
+			  "ms",
+			  "FSDP2"};
+
 	write_row(bench, &row);
 }

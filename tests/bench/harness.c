@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "bench.h"
+#include "record.h"
 
 void must_be(bool ok, const char *sentence)
 {
@@ -28,15 +26,40 @@ void must(zero_status status)
 	must_be(!status, zero_last_error());
 }
 
-zero_job *open_job(struct bench *bench)
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+/* What run.sh says. */
+bool sharing(void)
 {
-	zero_options options = {.settings = "stage=3 allgather=grouped stream_chunk=40M"};
+	const char *share = getenv("ZERO_SHARE");
+
+	return !share || strcmp(share, "1");
+}
+
+const char *where(void)
+{
+	return sharing() ? "within a node" : "between nodes";
+}
+
+const char *ours_label(void)
+{
+	return sharing() ? "slurm-zero, within a node" : "slurm-zero, between nodes";
+}
+
+zero_job *open_job_as(struct bench *bench, const char *settings)
+{
+	zero_options options = {.settings = settings};
 	zero_job *job;
 
 	must(zero_open(&options, &job));
 	bench->rank = zero_rank(job);
 	bench->world = zero_world(job);
 	return job;
+}
+
+zero_job *open_job(struct bench *bench)
+{
+	return open_job_as(bench, "stage=3 allgather=grouped stream_chunk=40M");
 }
 
 struct layer add_layer(zero_job *job, const char *name, zero_dtype dtype, size_t count,
@@ -51,6 +74,23 @@ struct layer add_layer(zero_job *job, const char *name, zero_dtype dtype, size_t
 	return layer;
 }
 
+static double sent_so_far(zero_job *job)
+{
+	zero_traffic traffic;
+
+	must(zero_traffic_now(job, &traffic));
+	return (double)traffic.bytes_sent;
+}
+
+double sent_by(const struct bench *bench, zero_job *job, double (*run)(void *context),
+	       void *context)
+{
+	double before = sent_so_far(job);
+
+	run(context);
+	return total(bench, sent_so_far(job) - before);
+}
+
 size_t scaled(const struct bench *bench, size_t elements)
 {
 	const size_t unit = 64 * 64;
@@ -59,9 +99,17 @@ size_t scaled(const struct bench *bench, size_t elements)
 	return (units ? units : 1) * unit;
 }
 
+size_t sweep_count(size_t largest, int i)
+{
+	const size_t unit = 64 * 64;
+	size_t units = (largest / unit) >> 2 * (SWEEP_POINTS - 1 - i);
+
+	return (units ? units : 1) * unit;
+}
+
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static double now(void)
+double now(void)
 {
 	struct timespec time;
 
@@ -97,6 +145,13 @@ double largest(const struct bench *bench, double value)
 	return value;
 }
 
+double total(const struct bench *bench, double value)
+{
+	if (bench->world > 1)
+		MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+	return value;
+}
+
 double clock_stop(const struct bench *bench, double start)
 {
 	double seconds = now() - start;
@@ -123,87 +178,77 @@ double median(const double *values, int count)
 	return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-void touch(void *pages, size_t bytes)
+void measure_sides(const struct side *sides, int count, void *context, int repeats, double *seconds)
 {
-	memset(pages, 1, bytes);
+	double all[16][REPEATS];
+
+	must_be(count <= 16 && repeats <= REPEATS, "too many sides or repetitions");
+	for (int s = 0; s < count; s++)
+		sides[s].run(context);
+	for (int i = 0; i < repeats; i++)
+		for (int s = 0; s < count; s++)
+			all[s][i] = sides[s].run(context);
+	for (int s = 0; s < count; s++)
+		seconds[s] = median(all[s], repeats);
 }
 
-void *pages_new(size_t bytes, bool touched)
-{
-	const size_t huge = 2 << 20;
-	char *mapped = mmap(NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-			    -1, 0);
-	size_t before;
-
-	must_be(mapped != MAP_FAILED, "no memory; BENCH_SCALE=0.25 makes all sizes smaller");
-	before = -(uintptr_t)mapped % huge;
-	if (before)
-		munmap(mapped, before);
-	munmap(mapped + before + bytes, huge - before);
-	madvise(mapped + before, bytes, MADV_HUGEPAGE);
-	if (touched)
-		touch(mapped + before, bytes);
-	return mapped + before;
-}
-
-void pages_free(void *pages, size_t bytes)
-{
-	munmap(pages, bytes);
-}
-
-/* A line of the process's status, such as "VmHWM:   123 kB", in bytes. */
-static double status_bytes(const char *key)
-{
-	FILE *file = fopen("/proc/self/status", "re");
-	double bytes = NAN;
-	char line[256];
-
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, strlen(key)))
-			bytes = atof(line + strlen(key)) * 1024;
-	if (file)
-		fclose(file);
-	return bytes;
-}
-
-double resident_now(void)
-{
-	return status_bytes("VmRSS:");
-}
-
-double resident_peak(void)
-{
-	return status_bytes("VmHWM:");
-}
-
-void resident_peak_reset(void)
-{
-	int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-
-	must_be(fd >= 0 && write(fd, "5", 1) == 1,
-		"the kernel's peak of resident memory cannot be reset: /proc/self/clear_refs");
-	close(fd);
-}
-
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- what is recorded ------------------------------------------------------------------------ */
 
 void write_row(struct bench *bench, const struct row *row)
 {
 	if (bench->rank)
 		return;
-	fprintf(bench->rows, "%s\t%d\t%.6g\t%s\t%s\t%.6g\t%.6g\t%s\t%s\n", row->what, bench->world,
-		row->figure, row->unit, row->goal ? row->goal : "-", row->ours, row->bare,
+	fprintf(bench->record, "row\t%s\t%s\t%d\t%.6g\t%s\t%.6g\t%.6g\t%s\t%s\n", bench->subject,
+		row->what, bench->world, row->figure, row->unit, row->ours, row->bare,
 		row->in ? row->in : "-", row->bare_name ? row->bare_name : "-");
-	fflush(bench->rows);
+	fflush(bench->record);
 }
 
-void write_ratio(struct bench *bench, const char *what, const char *goal, const double *ours,
-		 const double *bare, const char *bare_name)
+void write_ratio(struct bench *bench, const char *what, double ours, double bare,
+		 const char *bare_name)
 {
-	double x = median(ours, REPEATS), y = median(bare, REPEATS);
-	struct row row = {what, x / y, "x", goal, x, y, "s", bare_name};
+	struct row row = {what, ours / bare, "x", ours, bare, "s", bare_name};
 
 	write_row(bench, &row);
+}
+
+void write_beyond(struct bench *bench, const char *what, double beyond, double asked,
+		  const char *asked_name)
+{
+	struct row row = {what,        beyond / 1e6, "MB",      (asked + beyond) / 1e6,
+			  asked / 1e6, "MB",         asked_name};
+
+	write_row(bench, &row);
+}
+
+void write_sent(struct bench *bench, const char *what, double sent, double whole)
+{
+	struct row row = {what, sent / whole, "x", sent / 1e6, whole / 1e6, "MB", "all of it"};
+
+	write_row(bench, &row);
+}
+
+void write_point(struct bench *bench, const char *plot, const char *label, double x, double y)
+{
+	if (bench->rank)
+		return;
+	fprintf(bench->record, "point\t%s\t%s\t%.6g\t%.6g\n", plot, label, x, y);
+	fflush(bench->record);
+}
+
+void write_sides(struct bench *bench, const char *plot, double x, const struct side *sides,
+		 int count, const double *seconds)
+{
+	for (int s = 0; s < count; s++)
+		write_point(bench, plot, sides[s].label, x, seconds[s]);
+}
+
+double earlier(const struct bench *bench, const char *what, int ranks)
+{
+	struct record record = record_read(bench->path);
+	const struct recorded_row *row = record_find(&record, what, ranks);
+	double ours = row ? row->ours : NAN;
+
+	record_free(&record);
+	return ours;
 }

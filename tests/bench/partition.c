@@ -1,259 +1,309 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One huge parameter, from a file that all ranks read and from a tensor that rank 0 has. */
-#include <fcntl.h>
+/* One huge parameter from a tensor that rank 0 has: every rank is sent its own slice. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "bench.h"
 
-/* What the file and the tensor hold; neighbours differ, and so do slices. */
-static uint16_t value(size_t i)
+enum { CHUNK = 40 << 20 };
+
+static const char in_use[] = "partition-memory";
+static const char whole_label[] = "naive: broadcast all of it, then slice";
+static const char chunks_label[] = "naive: broadcast by chunks of 40 MiB";
+
+struct parted {
+	struct bench *bench;
+	size_t count, bytes, slice;
+	zero_job *job;
+	zero_param *param;
+	uint16_t *tensor; /* rank 0's, else NULL */
+	char *spare;      /* rank 0's copy; elsewhere room for a whole tensor */
+	char *shard;      /* of the naive ways */
+};
+
+static double timed_load(void *context)
 {
-	return (uint16_t)(i ^ i >> 16);
-}
+	struct parted *p = context;
+	zero_source source = zero_from_rank(0, p->tensor);
+	double start = clock_start(p->bench), seconds;
 
-static void fill(uint16_t *out, size_t first, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		out[i] = value(first + i);
-}
-
-/* A figure of wrong values would be worth nothing. */
-static void check(zero_param *param)
-{
-	size_t first, count;
-	void *data;
-
-	must(zero_shard(param, &data, &first, &count));
-	for (size_t i = 0; i < count; i += 4999)
-		must_be(((uint16_t *)data)[i] == value(first + i), "a loaded value is wrong");
-	must_be(((uint16_t *)data)[count - 1] == value(first + count - 1),
-		"the last value loaded is wrong");
-}
-
-static void write_file(const char *path, size_t count)
-{
-	const size_t piece = 8 << 20;
-	uint16_t *buffer = malloc(piece * sizeof(*buffer));
-	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-
-	must_be(buffer && fd >= 0, "the file to load from cannot be made");
-	for (size_t at = 0; at < count; at += piece) {
-		size_t now = count - at < piece ? count - at : piece;
-
-		fill(buffer, at, now);
-		must_be(write(fd, buffer, now * 2) == (ssize_t)(now * 2),
-			"the file to load from cannot be written: is TMPDIR full?");
-	}
-	/* The disk is not to be busy with it later. */
-	fdatasync(fd);
-	close(fd);
-	free(buffer);
-}
-
-/* What a reader without a library does. */
-static void read_bare(const char *path, void *out, size_t at, size_t bytes)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-	must_be(fd >= 0, "the file to load from cannot be opened");
-	while (bytes) {
-		ssize_t got = pread(fd, out, bytes, (off_t)at);
-
-		must_be(got > 0, "the file to load from cannot be read");
-		out = (char *)out + got;
-		at += (size_t)got;
-		bytes -= (size_t)got;
-	}
-	close(fd);
-}
-
-/* Bytes beyond `wanted` that rank 0, or the worst of the others, ever held since `start`. */
-static double beyond(const struct bench *bench, double start, double wanted, bool of_root)
-{
-	double extra = resident_peak() - start - wanted;
-
-	return largest(bench, (bench->rank == 0) == of_root ? extra : -INFINITY);
-}
-
-static double accounted(const struct bench *bench, zero_job *job, double wanted)
-{
-	zero_memory memory;
-
-	must(zero_memory_now(job, &memory));
-	return largest(bench, (double)memory.total.peak - wanted);
-}
-
-static void memory_row(struct bench *bench, const char *what, double extra, double shard)
-{
-	struct row row = {.what = what,
-			  .figure = extra / 1e6,
-			  .unit = "MB",
-			  .goal = "<= 16",
-			  .ours = (shard + extra) / 1e6,
-			  .bare = shard / 1e6,
-			  .in = "MB",
-			  .bare_name = "shard"};
-
-	write_row(bench, &row);
-}
-
-static double timed_load(struct bench *bench, zero_param *param, const zero_source *source)
-{
-	double start = clock_start(bench), seconds;
-
-	must(zero_load(param, source));
-	seconds = clock_stop(bench, start);
-	check(param);
+	must(zero_load(p->param, &source));
+	seconds = clock_stop(p->bench, start);
+	check_shard(p->param);
 	return seconds;
 }
 
-/* The kernel's peak around the layout and the first load. */
-struct peaks {
-	double root, others, accounted;
+static double timed_memcpy(void *context)
+{
+	struct parted *p = context;
+	double start = clock_start(p->bench);
+
+	if (p->tensor)
+		memcpy(p->spare, p->tensor, p->bytes);
+	return clock_stop(p->bench, start);
+}
+
+static double timed_whole(void *context)
+{
+	struct parted *p = context;
+	double start = clock_start(p->bench);
+
+	naive_broadcast_whole(p->shard, p->tensor, p->spare, p->bytes);
+	return clock_stop(p->bench, start);
+}
+
+static double timed_chunks(void *context)
+{
+	struct parted *p = context;
+	double start = clock_start(p->bench);
+
+	naive_broadcast_chunks(p->shard, p->tensor, p->spare, p->bytes, CHUNK);
+	return clock_stop(p->bench, start);
+}
+
+enum { OURS, FLOOR, BY_CHUNKS, AS_WHOLE, SIDES };
+
+static void open_parted(struct parted *p)
+{
+	p->job = open_job(p->bench);
+	p->param = add_layer(p->job, "embedding", ZERO_BF16, p->count, false).param;
+}
+
+static void write_all_sent(struct parted *p)
+{
+	int ranks = p->bench->world;
+
+	write_point(p->bench, "partition-sent", ours_label(), ranks,
+		    sent_by(p->bench, p->job, timed_load, p));
+	write_point(p->bench, "partition-sent", "naive: broadcast", ranks,
+		    naive_broadcast_whole(p->shard, p->tensor, p->spare, p->bytes));
+	write_point(p->bench, "partition-sent", "floor: every slice but the owner's", ranks,
+		    (double)(p->bytes - p->slice));
+}
+
+/* NAIVE: those ways too, which need the room of a whole tensor on every rank. SENT: count bytes. */
+enum { NAIVE = 1, SENT = 2 };
+
+static void measure(struct bench *bench, const struct side *sides, size_t count, int repeats,
+		    int what, double *seconds)
+{
+	const bool naive = what & NAIVE;
+	struct parted p = {.bench = bench, .count = count, .bytes = count * 2};
+	bool root = bench->rank == 0;
+
+	p.slice = p.bytes / (size_t)bench->world;
+	p.tensor = root ? pages_new(p.bytes, true) : NULL;
+	if (root)
+		fill(p.tensor, 0, count);
+	p.spare = root || naive ? pages_new(p.bytes, true) : NULL;
+	p.shard = naive ? pages_new(p.slice, true) : NULL;
+	open_parted(&p);
+	must(zero_layout(p.job));
+	measure_sides(sides, naive ? SIDES : BY_CHUNKS, &p, repeats, seconds);
+	if (naive)
+		check_values((uint16_t *)p.shard, p.slice / 2 * (size_t)bench->rank, p.slice / 2);
+	if (what & SENT && bench->world > 1)
+		write_all_sent(&p);
+	must(zero_close(p.job));
+	pages_free(p.shard, p.slice);
+	pages_free(p.spare, p.bytes);
+	pages_free(p.tensor, p.bytes);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What rank 0, or the worst of the others, held beyond its slice. */
+static double beyond_slice(const struct parted *p, double begin, bool of_root)
+{
+	double extra = peak_beyond(begin, (double)p->slice);
+
+	return largest(p->bench, (p->bench->rank == 0) == of_root ? extra : -INFINITY);
+}
+
+/* Each rank's own: none lies in memory that another one has given. */
+static void memory_rows(const struct parted *p, double begin)
+{
+	const double slice = (double)p->slice;
+	zero_memory memory;
+
+	must(zero_memory_now(p->job, &memory));
+	write_beyond(p->bench, "partition from rank 0: beyond tensor and shard, VmHWM there",
+		     beyond_slice(p, begin, true), slice, "shard");
+	write_beyond(p->bench, "partition from rank 0: beyond the shard, VmHWM elsewhere",
+		     beyond_slice(p, begin, false), slice, "shard");
+	write_beyond(p->bench, "partition from rank 0: beyond the shard, accounted",
+		     largest(p->bench, (double)memory.total.peak - slice), slice, "shard");
+}
+
+static void memory_ours(struct parted *p)
+{
+	const double slice = (double)p->slice;
+	struct sampler *sampler;
+	double begin, sent;
+
+	open_parted(p);
+	clock_start(p->bench);
+	begin = peak_begin();
+	/* Where ranks share memory, no rank's line would say much. */
+	sampler = sharing() ? NULL : sampler_start();
+	must(zero_layout(p->job));
+	sent = sent_by(p->bench, p->job, timed_load, p);
+	if (sampler)
+		sampler_write(p->bench, sampler, in_use, "slurm-zero", false);
+	if (sharing())
+		write_beyond(p->bench,
+			     "partition from rank 0: beyond tensor and shards, VmHWM of all ranks",
+			     total(p->bench, peak_beyond(begin, slice)), (double)p->bytes,
+			     "shards");
+	else
+		memory_rows(p, begin);
+	write_sent(p->bench, "partition from rank 0: bytes sent in all", sent, (double)p->bytes);
+	must(zero_close(p->job));
+}
+
+static void memory_naive(struct parted *p, bool whole)
+{
+	size_t spare = p->tensor ? 0 : whole ? p->bytes : CHUNK;
+	struct sampler *sampler;
+	double begin;
+
+	clock_start(p->bench);
+	begin = peak_begin();
+	sampler = sampler_start();
+	p->shard = pages_new(p->slice, false);
+	p->spare = spare ? pages_new(spare, false) : NULL;
+	if (whole)
+		naive_broadcast_whole(p->shard, p->tensor, p->spare, p->bytes);
+	else
+		naive_broadcast_chunks(p->shard, p->tensor, p->spare, p->bytes, CHUNK);
+	pages_free(p->spare, spare);
+	pages_free(p->shard, p->slice);
+	sampler_write(p->bench, sampler, in_use, whole ? whole_label : chunks_label, false);
+	write_beyond(p->bench,
+		     whole ? "naive, broadcast all then slice: beyond the shard, VmHWM"
+			   : "naive, broadcast by chunks: beyond the shard, VmHWM",
+		     beyond_slice(p, begin, false), (double)p->slice, "shard");
+}
+
+/* All sides from fresh pages, as where a job begins. Only 2 ranks draw it over time. */
+static void memory(struct bench *bench, size_t count)
+{
+	struct parted p = {.bench = bench, .count = count, .bytes = count * 2};
+
+	p.slice = p.bytes / (size_t)bench->world;
+	p.tensor = bench->rank ? NULL : pages_new(p.bytes, true);
+	if (p.tensor)
+		fill(p.tensor, 0, count);
+	memory_ours(&p);
+	if (!sharing()) {
+		memory_naive(&p, false);
+		memory_naive(&p, true);
+	}
+	if (bench->world == 2)
+		write_point(bench, in_use, "floor: the shard", 0, (double)p.slice);
+	pages_free(p.tensor, p.bytes);
+}
+
+/* ---- several owners -------------------------------------------------------------------------- */
+
+enum { MOST_OWNERS = 8 };
+
+/* Every rank owns a tensor: as one call, in which no rank's memory is what all wait for, or not. */
+struct owned {
+	struct bench *bench;
+	zero_job *job;
+	zero_param *params[MOST_OWNERS];
+	zero_source sources[MOST_OWNERS];
+	size_t count; /* of params */
 };
 
-/* A job for each repetition: its first load meets fresh pages, its second warm ones. */
-static void load_twice(struct bench *bench, size_t count, const zero_source *source, double *fresh,
-		       double *warm, struct peaks *peaks)
+static double timed_at_once(void *context)
 {
-	zero_job *job = open_job(bench);
-	zero_param *param = add_layer(job, "embedding", ZERO_BF16, count, false).param;
-	double shard = (double)count * 2 / bench->world, start;
+	struct owned *o = context;
+	double start = clock_start(o->bench);
 
-	resident_peak_reset();
-	start = resident_now();
-	must(zero_layout(job));
-	*fresh = timed_load(bench, param, source);
-	if (peaks) {
-		peaks->root = beyond(bench, start, shard, true);
-		peaks->others = beyond(bench, start, shard, false);
-		peaks->accounted = accounted(bench, job, shard);
-	}
-	*warm = timed_load(bench, param, source);
-	must(zero_close(job));
+	must(zero_load_many(o->params, o->sources, o->count));
+	return clock_stop(o->bench, start);
 }
 
-static void from_file(struct bench *bench, size_t count)
+static double timed_in_turn(void *context)
 {
-	double fresh[REPEATS], warm[REPEATS], bare_fresh[REPEATS], bare_warm[REPEATS], start;
-	size_t bytes = count * 2, slice = bytes / (size_t)bench->world;
-	size_t at = slice * (size_t)bench->rank;
-	struct peaks peaks;
-	void *buffer;
-	char path[4096];
+	struct owned *o = context;
+	double start = clock_start(o->bench);
 
-	snprintf(path, sizeof(path), "%s/embedding.raw", bench->folder);
-	if (bench->rank == 0)
-		write_file(path, count);
-	clock_start(bench);
-	zero_tensor tensor = {
-		.name = "embedding", .dtype = ZERO_BF16, .ndim = 1, .shape = {count}, .path = path};
-	zero_source source = zero_from_file(&tensor);
-
-	/* The first load of all counts for memory: nothing of MPI's is warm then either. */
-	load_twice(bench, count, &source, &fresh[0], &warm[0], &peaks);
-	buffer = pages_new(slice, true);
-	for (int i = 0; i < REPEATS; i++) {
-		void *other = pages_new(slice, false);
-
-		load_twice(bench, count, &source, &fresh[i], &warm[i], NULL);
-		start = clock_start(bench);
-		read_bare(path, buffer, at, slice);
-		bare_warm[i] = clock_stop(bench, start);
-		start = clock_start(bench);
-		read_bare(path, other, at, slice);
-		bare_fresh[i] = clock_stop(bench, start);
-		pages_free(other, slice);
-	}
-	pages_free(buffer, slice);
-	clock_start(bench);
-	if (bench->rank == 0)
-		unlink(path);
-	memory_row(bench, "partition from a file: beyond the shard, VmHWM",
-		   fmax(peaks.root, peaks.others), (double)slice);
-	memory_row(bench, "partition from a file: beyond the shard, accounted", peaks.accounted,
-		   (double)slice);
-	write_ratio(bench, "partition from a file", "<= 1.2", warm, bare_warm,
-		    "pread of the slices");
-	write_ratio(bench, "partition from a file, fresh pages", NULL, fresh, bare_fresh,
-		    "pread of the slices");
+	for (size_t i = 0; i < o->count; i++)
+		must(zero_load(o->params[i], &o->sources[i]));
+	return clock_stop(o->bench, start);
 }
 
-static void traffic_row(struct bench *bench, const zero_source *source, size_t count)
+static void several_owners(struct bench *bench, size_t count)
 {
-	zero_job *job = open_job(bench);
-	zero_param *param = add_layer(job, "embedding", ZERO_BF16, count, false).param;
-	zero_traffic traffic;
-	double sent;
+	const struct side sides[] = {{"at once", timed_at_once}, {"in turn", timed_in_turn}};
+	struct owned o = {.bench = bench, .job = open_job(bench), .count = (size_t)bench->world};
+	uint16_t *tensor = pages_new(count * 2, true);
+	double seconds[2];
+	char text[96];
 
-	must(zero_layout(job));
-	must(zero_load(param, source));
-	must(zero_traffic_now(job, &traffic));
-	sent = (double)traffic.bytes_sent;
-	MPI_Allreduce(MPI_IN_PLACE, &sent, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-	must(zero_close(job));
-	double whole = (double)count * 2;
-	struct row row = {.what = "partition from rank 0: bytes sent in all",
-			  .figure = sent / whole,
-			  .unit = "x",
-			  .goal = bench->world == 2 ? "= 0.5" : "= 0.75",
-			  .ours = sent / 1e6,
-			  .bare = whole / 1e6,
-			  .in = "MB",
-			  .bare_name = "the tensor"};
-	write_row(bench, &row);
+	must_be(o.count <= MOST_OWNERS, "at most 8 ranks own a tensor");
+	fill(tensor, 0, count);
+	for (int i = 0; i < bench->world; i++) {
+		snprintf(text, sizeof(text), "expert.%d", i);
+		o.params[i] = add_layer(o.job, text, ZERO_BF16, count, false).param;
+		o.sources[i] = zero_from_rank(i, i == bench->rank ? tensor : NULL);
+	}
+	must(zero_layout(o.job));
+	measure_sides(sides, 2, &o, SWEEP_REPEATS, seconds);
+	for (size_t i = 0; i < o.count; i++)
+		check_shard(o.params[i]);
+	snprintf(text, sizeof(text), "partition of a tensor from each rank %s: time", where());
+	write_ratio(bench, text, seconds[0], seconds[1], "one after the other");
+	must(zero_close(o.job));
+	pages_free(tensor, count * 2);
 }
 
-static void from_rank(struct bench *bench, size_t count)
-{
-	double fresh[REPEATS], warm[REPEATS], bare[REPEATS], start;
-	size_t bytes = count * 2;
-	double shard = (double)bytes / bench->world;
-	bool root = bench->rank == 0;
-	uint16_t *tensor = root ? pages_new(bytes, true) : NULL;
-	struct peaks peaks;
-	void *copy;
-
-	if (root)
-		fill(tensor, 0, count);
-	zero_source source = zero_from_rank(0, tensor);
-	load_twice(bench, count, &source, &fresh[0], &warm[0], &peaks);
-	copy = root ? pages_new(bytes, true) : NULL;
-	for (int i = 0; i < REPEATS; i++) {
-		load_twice(bench, count, &source, &fresh[i], &warm[i], NULL);
-		start = clock_start(bench);
-		if (root)
-			memcpy(copy, tensor, bytes);
-		bare[i] = clock_stop(bench, start);
-	}
-	traffic_row(bench, &source, count);
-	if (root) {
-		pages_free(copy, bytes);
-		pages_free(tensor, bytes);
-	}
-	memory_row(bench, "partition from rank 0: beyond tensor and shard, VmHWM there", peaks.root,
-		   shard);
-	memory_row(bench, "partition from rank 0: beyond the shard, VmHWM elsewhere", peaks.others,
-		   shard);
-	memory_row(bench, "partition from rank 0: beyond the shard, accounted", peaks.accounted,
-		   shard);
-	write_ratio(bench, "partition from rank 0, 40M chunks", "<= 1.15", warm, bare,
-		    "memcpy of the tensor");
-	write_ratio(bench, "partition from rank 0, fresh pages", NULL, fresh, bare,
-		    "memcpy of the tensor, warm");
-}
+/* ---- the subject ----------------------------------------------------------------------------- */
 
 /* 247808 x 4096 of bf16 are 2.03 GB. */
 void bench_partition(struct bench *bench)
 {
-	size_t count = scaled(bench, (size_t)247808 * 4096);
+	size_t full = scaled(bench, (size_t)247808 * 4096);
+	const struct side sides[SIDES] = {
+		[OURS] = {ours_label(), timed_load},
+		[FLOOR] = {"floor: one memcpy of the tensor", timed_memcpy},
+		[BY_CHUNKS] = {chunks_label, timed_chunks},
+		[AS_WHOLE] = {whole_label, timed_whole},
+	};
+	double seconds[SIDES];
+	char what[64];
 
 	/* Before ranks can meet there must be some. */
 	must(zero_close(open_job(bench)));
-	from_file(bench, count);
-	from_rank(bench, count);
+	if (bench->world > 1)
+		memory(bench, bench->world == 2 ? full : sweep_count(full, SWEEP_POINTS - 2));
+	for (int i = 0; bench->world == 2 && i < SWEEP_POINTS; i++) {
+		size_t count = sweep_count(full, i);
+
+		measure(bench, sides, count, i + 1 == SWEEP_POINTS ? REPEATS : SWEEP_REPEATS, NAIVE,
+			seconds);
+		write_sides(bench, "partition-size", (double)count * 2, sides, SIDES, seconds);
+	}
+	if (bench->world != 2)
+		measure(bench, sides, full, SWEEP_REPEATS, 0, seconds);
+	snprintf(what, sizeof(what), "partition from rank 0 %s: time", where());
+	if (bench->world > 1)
+		write_ratio(bench, what, seconds[OURS], seconds[FLOOR], "memcpy of the tensor");
+	if (bench->world > 2) {
+		double two = earlier(bench, what, 2);
+
+		snprintf(what, sizeof(what), "partition from rank 0 %s: time over that of 2 ranks",
+			 where());
+		write_ratio(bench, what, seconds[OURS], two, "2 ranks");
+	}
+	/* All ways, at a size that every rank has room for. */
+	measure(bench, sides, sweep_count(full, SWEEP_POINTS - 2), SWEEP_REPEATS, NAIVE | SENT,
+		seconds);
+	write_sides(bench, "partition-ranks", bench->world, sides, SIDES, seconds);
+	if (bench->world > 1)
+		several_owners(bench, sweep_count(full, SWEEP_POINTS - 2));
 }

@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make bench: runs every subject, then prints one table and writes bench.json in the build folder.
-# No figure makes it fail; what each should be is printed beside it.
+# make bench: measures every subject, prints a table, and writes bench.json and the page bench.html into
+# the build folder. No figure makes it fail; what each should be is beside it. To run it again:
 #
-#	BENCH_SCALE=0.25            all sizes smaller; the default where memory is small
-#	BENCH_ONLY="reduce step"    these subjects alone
-#	TMPDIR                      where a file of 2.03 GB has room
+#	make bench                                all of it, about 10 minutes on two idle cores
+#	make bench BENCH_ONLY="gather reduce"     these subjects alone; what is left out is "not measured"
+#	make bench BENCH_SCALE=0.25               all sizes smaller; the default where memory is small
+#	make bench BENCH_MOST_RANKS=4             at most so many
+#	make bench BENCH_TORCH=venv/bin/python    beside PyTorch's FSDP2 too, by a Python that has torch
+#	SOURCE_DATE_EPOCH=...                     the date that the page bears
+#	TMPDIR                                    where files of 4.3 GB have room
+#
+# Subjects are in bench.c and the C files of their names, goals in goals.c, plots and sections in page.c,
+# naive ways in naive.c. What a miss is due to stands in misses.txt, beside the name of its row.
+#
+# A machine that is busy with something else has figures of its own: nothing else should run.
 . "${top_srcdir:?run me by make bench}/tests/common.sh"
 
 have mpi || {
@@ -13,10 +22,11 @@ have mpi || {
 	exit 0
 }
 : "${ZERORUN:=$top_builddir/launcher/zerorun}"
+: "${BENCH_OUT:=$top_builddir}" # where bench.json and bench.html go
 bench=$top_builddir/tests/bench/bench
 scratch
-rows=$scratch/rows
-: >"$rows"
+record=$scratch/record
+: >"$record"
 # What a user says in the environment is not to be measured.
 for name in $(compgen -v ZERO_); do
 	case $name in ZERO_HAVE | ZERO_REQUIRE) ;; *) unset "$name" ;; esac
@@ -25,11 +35,11 @@ done
 available=$(awk '$1 == "MemAvailable:" { print int($2 / 1e6) }' /proc/meminfo)
 if [[ -z ${BENCH_SCALE-} ]]; then
 	BENCH_SCALE=1
-	((available >= 12)) || BENCH_SCALE=0.25
+	((available >= 16)) || BENCH_SCALE=0.25
 fi
 export BENCH_SCALE
-note="Sizes: parameters of 2.03 GB, groups of 512 MiB"
-[[ $BENCH_SCALE == 1 ]] || note+=", times $BENCH_SCALE ($available GB of memory are available)"
+note="Sizes: parameters of 2.03 GB, groups of 512 MiB, a checkpoint of 4.3 GB"
+[[ $BENCH_SCALE == 1 ]] || note+=", all times $BENCH_SCALE ($available GB of memory are available)"
 note+=". Medians; both sides of a ratio in one run, on $(nproc) cores."
 
 # wanted SUBJECT
@@ -37,13 +47,30 @@ wanted() {
 	[[ " ${BENCH_ONLY:-$1} " == *" $1 "* ]]
 }
 
-# measure RANKS SUBJECT; one rank needs no launcher
+# measure SUBJECT RANKS...
 measure() {
-	local launcher=()
-	wanted "$2" || return 0
-	echo "bench: $2, ranks: $1" >&2
-	(($1 == 1)) || launcher=("$ZERORUN" -n "$1")
-	"${launcher[@]}" "$bench" "$2" "$rows" "$scratch" </dev/null || fail "$2 of $1 ranks failed"
+	local subject=$1 ranks
+	shift
+	wanted "$subject" || return 0
+	for ranks; do
+		((ranks <= ${BENCH_MOST_RANKS:-8})) || continue
+		echo "bench: $subject, ranks: $ranks${ZERO_SHARE:+, each as if on a node of its own}" >&2
+		"$ZERORUN" -n "$ranks" "$bench" "$subject" "$record" "$scratch" </dev/null ||
+			fail "$subject of $ranks ranks failed"
+	done
+}
+
+# measure_both SUBJECT RANKS...: as if each rank were on a node of its own, and then as it is
+measure_both() {
+	ZERO_SHARE=1 measure "$@"
+	measure "$@"
+}
+
+# train STAGE
+train() {
+	"$ZERORUN" -n 2 --zero-stage="$1" "$gpt" --layers 6 --heads 6 --width 384 --context 256 \
+		--vocab $vocab --tokens "$scratch/tokens" --batch 4 --seq 256 --steps 4 \
+		--log "$scratch/log$1" </dev/null >"$scratch/out" || fail "gpt failed: $(<"$scratch/out")"
 }
 
 measure_gpt() {
@@ -51,20 +78,36 @@ measure_gpt() {
 	wanted gpt && have cblas && [[ -x $gpt ]] || return 0
 	echo "bench: gpt, ranks: 2" >&2
 	"$bench" tokens "$scratch/tokens" 100000 $vocab
-	"$ZERORUN" -n 2 "$gpt" --layers 6 --heads 6 --width 384 --context 256 --vocab $vocab \
-		--tokens "$scratch/tokens" --batch 4 --seq 256 --steps 4 --log "$scratch/log" \
-		</dev/null >"$scratch/out" || fail "gpt failed: $(<"$scratch/out")"
-	"$bench" gpt-log "$rows" "$scratch/log" 2
+	train 0
+	train 3
+	"$bench" gpt-logs "$record" "$scratch/log3" "$scratch/log0" 2
+	measure_fsdp2
 }
 
-measure 2 partition
-measure 2 gather
-measure 4 gather
-measure 2 reduce
-measure 4 reduce
-measure 1 adamw
-measure 2 step
-measure 2 small
-measure 4 small
+# The step of another framework, on the same tokens; its own ways of sharing are not ours to set up.
+measure_fsdp2() {
+	local ms python=${BENCH_TORCH-python3}
+	if ! "$python" -c 'import torch.distributed.fsdp' 2>/dev/null; then
+		echo "bench: no row beside FSDP2: $python has no torch" >&2
+		return 0
+	fi
+	ms=$("$python" "$top_srcdir/tests/bench/fsdp2.py" 2 "$scratch/tokens" 2>"$scratch/err") ||
+		fail "fsdp2.py failed: $(tail -n 3 "$scratch/err")"
+	"$bench" gpt-beside "$record" "$scratch/log3" "$ms" 2
+}
+
+measure_both partition 1 2 4 8
+measure sources 2
+measure load 4
+measure_both flatten 1 2 4 8
+measure_both gather 1 2 4 8
+measure_both downcast 1 2 4 8
+measure_both reduce 1 2 4 8
+measure adamw 1
+measure step 2
+measure small 2 4
 measure_gpt
-"$bench" table "$rows" "$top_builddir/bench.json" "$note"
+"$bench" table "$record" "$BENCH_OUT/bench.json" "$note"
+"$bench" page "$record" "$BENCH_OUT/bench.html" "$top_srcdir/tests/bench/misses.txt" "$note"
+echo "
+The page: $BENCH_OUT/bench.html"

@@ -2,14 +2,13 @@
 /* AdamW: the kernel beside memory's own bandwidth, and the library's step beside the kernel. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
 #include "bench.h"
 
-enum { TRIAD_BYTES = 12, ADAMW_BYTES = 28, LOW_BYTES = 2, SETS = 4 };
+enum { TRIAD_BYTES = 12, ADAMW_BYTES = 28, LOW_BYTES = 2 };
 
 static const struct zero_adamw_args args = {.lr = 1e-3f,
 					    .beta1 = 0.9f,
@@ -82,61 +81,161 @@ static void triad_past_cache(float *restrict out, const float *restrict a, const
 #endif
 }
 
-static void write_bandwidth(struct bench *bench, const char *what, const char *goal,
-			    const double *seconds, double bytes, double bare, const char *bare_name)
+/* ---- the kernel, one thread ------------------------------------------------------------------ */
+
+struct kernel {
+	struct bench *bench;
+	const struct zero_kernels *set;
+	struct state s;
+};
+
+static double timed_streaming(void *context)
 {
-	double rate = bytes / median(seconds, REPEATS) / 1e9;
-	struct row row = {what, rate / bare, "x", goal, rate, bare, "GB/s", bare_name};
+	struct kernel *k = context;
+	double start = clock_start(k->bench);
+
+	triad_past_cache(k->s.p, k->s.m, k->s.v, k->s.count);
+	return clock_stop(k->bench, start);
+}
+
+static double timed_triad(void *context)
+{
+	struct kernel *k = context;
+	double start = clock_start(k->bench);
+
+	triad(k->s.p, k->s.m, k->s.v, k->s.count);
+	return clock_stop(k->bench, start);
+}
+
+static double timed_full(void *context)
+{
+	struct kernel *k = context;
+	double start = clock_start(k->bench);
+
+	k->set->adamw(&args, k->s.p, k->s.m, k->s.v, k->s.g, NULL, ZERO_PARAM, k->s.count);
+	return clock_stop(k->bench, start);
+}
+
+static double timed_low(void *context)
+{
+	struct kernel *k = context;
+	double start = clock_start(k->bench);
+
+	k->set->adamw(&args, k->s.p, k->s.m, k->s.v, k->s.g, k->s.low, ZERO_BF16, k->s.count);
+	return clock_stop(k->bench, start);
+}
+
+static double timed_then_cast(void *context)
+{
+	struct kernel *k = context;
+	double start = clock_start(k->bench);
+
+	k->set->adamw(&args, k->s.p, k->s.m, k->s.v, k->s.g, NULL, ZERO_PARAM, k->s.count);
+	k->set->cast(ZERO_BF16, k->s.low, ZERO_F32, k->s.p, k->s.count);
+	return clock_stop(k->bench, start);
+}
+
+enum { LOW, FULL, THEN_CAST, STREAMING, TRIAD, KERNEL_SIDES };
+
+static const struct side kernel_sides[KERNEL_SIDES] = {
+	[LOW] = {"slurm-zero, bf16 in the same pass", timed_low},
+	[FULL] = {"slurm-zero, no bf16", timed_full},
+	[THEN_CAST] = {"naive: AdamW, then a cast", timed_then_cast},
+	[STREAMING] = {"triad, streaming stores", timed_streaming},
+	[TRIAD] = {"triad, ordinary stores", timed_triad},
+};
+
+static void write_bandwidth(struct bench *bench, const char *what, double rate, double bare)
+{
+	struct row row = {what, rate / bare, "x", rate, bare, "GB/s", "triad, streaming stores"};
 
 	write_row(bench, &row);
 }
 
-void bench_adamw(struct bench *bench)
+/* Rows of the machine's best instruction set have the goals' names. */
+static void kernel_rows(struct bench *bench, const struct kernel *k, bool best, const double *t)
 {
-	struct state s = state_new(scaled(bench, (size_t)64 << 20));
-	double stream[REPEATS], plain[REPEATS], full[SETS][REPEATS], low[SETS][REPEATS], start;
-	const double n = (double)s.count;
+	const double n = (double)k->s.count, bare = n * TRIAD_BYTES / t[STREAMING] / 1e9;
+	const char *isa = best ? "" : k->set->isa, *comma = best ? "" : ", ";
 	char what[80];
 
-	for (int i = 0; i < REPEATS; i++) {
-		start = clock_start(bench);
-		triad_past_cache(s.p, s.m, s.v, s.count);
-		stream[i] = clock_stop(bench, start);
-		start = clock_start(bench);
-		triad(s.p, s.m, s.v, s.count);
-		plain[i] = clock_stop(bench, start);
-		for (size_t k = 0; k < SETS && zero_kernels_isa(k); k++) {
-			const struct zero_kernels *set = zero_kernels_choose(zero_kernels_isa(k));
+	snprintf(what, sizeof(what), "AdamW%s%s, one thread: bandwidth", comma, isa);
+	write_bandwidth(bench, what, n * ADAMW_BYTES / t[FULL] / 1e9, bare);
+	snprintf(what, sizeof(what), "AdamW with bf16 output%s%s, one thread: bandwidth", comma,
+		 isa);
+	write_bandwidth(bench, what, n * (ADAMW_BYTES + LOW_BYTES) / t[LOW] / 1e9, bare);
+	if (!best)
+		return;
+	write_bandwidth(bench, "triad, ordinary stores", n * TRIAD_BYTES / t[TRIAD] / 1e9, bare);
+	/* DeepSpeed's CPUAdam reached 0.92 G on a core of such a machine, without the output. */
+	struct row row = {"AdamW with bf16 output, one thread: elements a second",
+			  n / t[LOW] / 1e9,
+			  "G/s",
+			  n / t[LOW] / 1e9,
+			  0.92,
+			  "G/s",
+			  "DeepSpeed's CPUAdam, elsewhere"};
+	write_row(bench, &row);
+}
 
-			start = clock_start(bench);
-			set->adamw(&args, s.p, s.m, s.v, s.g, NULL, ZERO_PARAM, s.count);
-			full[k][i] = clock_stop(bench, start);
-			start = clock_start(bench);
-			set->adamw(&args, s.p, s.m, s.v, s.g, s.low, ZERO_BF16, s.count);
-			low[k][i] = clock_stop(bench, start);
+static void kernel_points(struct bench *bench, const struct kernel *k, const double *t)
+{
+	const double n = (double)k->s.count;
+
+	for (int i = LOW; i <= THEN_CAST; i++)
+		write_point(bench, "adamw-size", kernel_sides[i].label, n, t[i]);
+	write_point(bench, "adamw-size", "floor: 30 bytes an element at the triad's bandwidth", n,
+		    t[STREAMING] * (ADAMW_BYTES + LOW_BYTES) / TRIAD_BYTES);
+}
+
+void bench_adamw(struct bench *bench)
+{
+	size_t full = scaled(bench, (size_t)64 << 20);
+	double seconds[KERNEL_SIDES];
+
+	for (int i = 0; i < SWEEP_POINTS; i++) {
+		struct kernel k = {bench, zero_kernels_choose("auto"),
+				   state_new(sweep_count(full, i))};
+		bool last = i == SWEEP_POINTS - 1;
+
+		measure_sides(kernel_sides, KERNEL_SIDES, &k, REPEATS, seconds);
+		kernel_points(bench, &k, seconds);
+		if (last)
+			kernel_rows(bench, &k, true, seconds);
+		for (size_t set = 1; last && zero_kernels_isa(set); set++) {
+			k.set = zero_kernels_choose(zero_kernels_isa(set));
+			measure_sides(kernel_sides, KERNEL_SIDES, &k, SWEEP_REPEATS, seconds);
+			kernel_rows(bench, &k, false, seconds);
 		}
+		state_free(&k.s);
 	}
-	double bare = n * TRIAD_BYTES / median(stream, REPEATS) / 1e9;
-
-	write_bandwidth(bench, "triad, ordinary stores", NULL, plain, n * TRIAD_BYTES, bare,
-			"triad, streaming stores");
-	for (size_t k = 0; k < SETS && zero_kernels_isa(k); k++) {
-		const char *goal = k ? NULL : ">= 1.1";
-
-		snprintf(what, sizeof(what), "AdamW, %s, one thread", zero_kernels_isa(k));
-		write_bandwidth(bench, what, goal, full[k], n * ADAMW_BYTES, bare,
-				"triad, streaming stores");
-		snprintf(what, sizeof(what), "AdamW with bf16 copy, %s, one thread",
-			 zero_kernels_isa(k));
-		write_bandwidth(bench, what, goal, low[k], n * (ADAMW_BYTES + LOW_BYTES), bare,
-				"triad, streaming stores");
-	}
-	state_free(&s);
 }
 
 /* ---- the library's step ---------------------------------------------------------------------- */
 
-static double timed_step(struct bench *bench, zero_job *job, struct layer layer, size_t count)
+/* Both ranks step at one time, as in training: they share the memory's bandwidth. */
+struct stepped {
+	struct bench *bench;
+	zero_job *job;
+	struct layer layer;
+	const struct zero_kernels *kernels;
+	size_t count;
+	struct state s; /* of the bare kernels */
+	double sum;
+};
+
+static void add_gradient(struct stepped *t)
+{
+	float *gradient = zero_gradient(t->layer.param);
+
+	must_be(gradient, zero_last_error());
+	for (size_t i = 0; i < t->count; i++)
+		gradient[i] = 0.1f;
+	must(zero_reduce(t->layer.group));
+	must(zero_agree(t->job, NULL));
+}
+
+static double timed_update(void *context)
 {
 	const zero_adamw adamw = {.lr = 1e-3f,
 				  .beta1 = 0.9f,
@@ -144,56 +243,96 @@ static double timed_step(struct bench *bench, zero_job *job, struct layer layer,
 				  .eps = 1e-8f,
 				  .weight_decay = 0.01f,
 				  .clip = 1};
-	float *gradient = zero_gradient(layer.param);
-	double start;
+	struct stepped *t = context;
+	double start = clock_start(t->bench);
 
-	must_be(gradient, zero_last_error());
-	for (size_t i = 0; i < count; i++)
-		gradient[i] = 0.1f;
-	must(zero_reduce(layer.group));
-	must(zero_agree(job, NULL));
-	start = clock_start(bench);
-	must(zero_step(job, &adamw, NULL));
-	return clock_stop(bench, start);
+	must(zero_step(t->job, &adamw, NULL));
+	return clock_stop(t->bench, start);
 }
 
-static void write_rate(struct bench *bench, const char *what, const char *goal, const double *ours,
-		       const double *bare, double elements, const char *bare_name)
+static double timed_step(void *context)
 {
-	double x = elements / median(ours, REPEATS) / 1e9;
-	double y = elements / median(bare, REPEATS) / 1e9;
-	struct row row = {what, x / y, "x", goal, x, y, "G/s", bare_name};
-
-	write_row(bench, &row);
+	add_gradient(context);
+	return timed_update(context);
 }
 
-/* Both ranks step at one time, as in training: they share the memory's bandwidth. */
+static double timed_kernel(void *context)
+{
+	struct stepped *t = context;
+	double start = clock_start(t->bench);
+
+	t->kernels->adamw(&args, t->s.p, t->s.m, t->s.v, t->s.g, NULL, ZERO_PARAM, t->s.count);
+	return clock_stop(t->bench, start);
+}
+
+static double timed_kernels(void *context)
+{
+	struct stepped *t = context;
+	double start = clock_start(t->bench);
+
+	t->sum += t->kernels->norm2(t->s.g, t->s.count);
+	t->kernels->adamw(&args, t->s.p, t->s.m, t->s.v, t->s.g, NULL, ZERO_PARAM, t->s.count);
+	return clock_stop(t->bench, start);
+}
+
+enum { STEP, NORM_AND_ADAMW, ADAMW, STEP_SIDES };
+
+static const struct side step_sides[STEP_SIDES] = {
+	[STEP] = {"slurm-zero: zero_step", timed_step},
+	[NORM_AND_ADAMW] = {"floor: kernels of norm and AdamW", timed_kernels},
+	[ADAMW] = {"AdamW's kernel alone", timed_kernel},
+};
+
+static void write_rate(struct stepped *t, const char *what, const double *seconds, int bare)
+{
+	double n = (double)t->s.count, x = n / seconds[STEP] / 1e9, y = n / seconds[bare] / 1e9;
+	struct row row = {what, x / y, "x", x, y, "G/s a rank", step_sides[bare].label};
+
+	write_row(t->bench, &row);
+}
+
+/* A step after the first, which allocates moments. */
+static void second_step(struct stepped *t)
+{
+	double begin, sent;
+
+	timed_step(t);
+	add_gradient(t);
+	begin = peak_begin();
+	sent = sent_by(t->bench, t->job, timed_update, t);
+	write_beyond(t->bench, "step: beyond its states, VmHWM",
+		     largest(t->bench, peak_beyond(begin, 0)), (double)t->s.count * 16, "states");
+	write_sent(t->bench, "step: bytes sent in all", sent, (double)t->count * 4);
+}
+
+static void step_of(struct bench *bench, size_t count, bool full)
+{
+	struct stepped t = {.bench = bench, .job = open_job(bench), .count = count};
+	double seconds[STEP_SIDES];
+
+	t.kernels = zero_kernels_choose("auto");
+	t.layer = add_layer(t.job, "layer", ZERO_F32, count, true);
+	must(zero_layout(t.job));
+	t.s = state_new(count / (size_t)bench->world);
+	if (full)
+		second_step(&t);
+	measure_sides(step_sides, STEP_SIDES, &t, full ? REPEATS : SWEEP_REPEATS, seconds);
+	must_be(isfinite(t.sum), "the norm is not finite");
+	write_sides(bench, "step-size", (double)t.s.count, step_sides, STEP_SIDES, seconds);
+	if (full) {
+		write_rate(&t, "step: elements a second over AdamW's kernel", seconds, ADAMW);
+		write_rate(&t, "step: elements a second over kernels of norm and AdamW", seconds,
+			   NORM_AND_ADAMW);
+	}
+	state_free(&t.s);
+	must(zero_close(t.job));
+}
+
 void bench_step(struct bench *bench)
 {
-	const struct zero_kernels *kernels = zero_kernels_choose("auto");
-	double ours[REPEATS], kernel[REPEATS], norm[REPEATS], start, sum = 0;
-	zero_job *job = open_job(bench);
-	size_t count = scaled(bench, (size_t)128 << 20), part = count / (size_t)bench->world;
-	struct layer layer = add_layer(job, "layer", ZERO_F32, count, true);
-	struct state s;
+	size_t full = scaled(bench, (size_t)128 << 20);
 
-	must(zero_layout(job));
-	s = state_new(part);
-	timed_step(bench, job, layer, count);
-	for (int i = 0; i < REPEATS; i++) {
-		ours[i] = timed_step(bench, job, layer, count);
-		start = clock_start(bench);
-		kernels->adamw(&args, s.p, s.m, s.v, s.g, NULL, ZERO_PARAM, part);
-		kernel[i] = clock_stop(bench, start);
-		start = clock_start(bench);
-		sum += kernels->norm2(s.g, part);
-		norm[i] = kernel[i] + clock_stop(bench, start);
-	}
-	must_be(isfinite(sum), "the norm is not finite");
-	write_rate(bench, "step of f32, elements a rank", NULL, ours, kernel, (double)part,
-		   "AdamW's kernel alone");
-	write_rate(bench, "step of f32, elements a rank", ">= 0.95", ours, norm, (double)part,
-		   "kernels of norm and AdamW");
-	state_free(&s);
-	must(zero_close(job));
+	must(zero_close(open_job(bench)));
+	for (int i = 0; i < SWEEP_POINTS; i++)
+		step_of(bench, sweep_count(full, i), i == SWEEP_POINTS - 1);
 }

@@ -1,89 +1,148 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows of all subjects, as a table to read and as JSON to keep. */
+/* The record as a table to read and as JSON to keep. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
+#include "record.h"
 
-enum { WHAT, RANKS, FIGURE, UNIT, GOAL, OURS, BARE, IN, BARE_NAME, FIELDS };
-
-static bool split(char *line, char *fields[FIELDS])
+static void print_line(const struct recorded_row *row)
 {
-	line[strcspn(line, "\n")] = '\0';
-	for (int i = 0; i < FIELDS; i++) {
-		fields[i] = strsep(&line, "\t");
-		if (!fields[i])
-			return false;
-	}
-	return !line;
-}
-
-static bool is_number(const char *text)
-{
-	return isfinite(atof(text));
-}
-
-static void print_line(char *fields[FIELDS])
-{
+	const struct goal *goal = goal_of(row->what, row->ranks);
 	char figure[32], ours[32] = "", bare[160] = "";
 
-	snprintf(figure, sizeof(figure), "%.*f %s", strcmp(fields[UNIT], "x") ? 1 : 2,
-		 atof(fields[FIGURE]), fields[UNIT]);
-	if (is_number(fields[OURS]))
-		snprintf(ours, sizeof(ours), "%.4g %s", atof(fields[OURS]), fields[IN]);
-	if (is_number(fields[BARE]))
-		snprintf(bare, sizeof(bare), "%.4g %s %s", atof(fields[BARE]), fields[IN],
-			 fields[BARE_NAME]);
-	printf("%-62s %5s %10s  %-9s %12s   %s\n", fields[WHAT], fields[RANKS], figure,
-	       strcmp(fields[GOAL], "-") ? fields[GOAL] : "", ours, bare);
+	snprintf(figure, sizeof(figure), "%.*f %s", strcmp(row->unit, "x") ? 1 : 2, row->figure,
+		 row->unit);
+	if (isfinite(row->ours))
+		snprintf(ours, sizeof(ours), "%.4g %s", row->ours, row->in);
+	if (isfinite(row->bare))
+		snprintf(bare, sizeof(bare), "%.4g %s %s", row->bare, row->in, row->bare_name);
+	printf("%-72s %5d %10s  %-9s %-5s %12s   %s\n", row->what, row->ranks, figure,
+	       goal ? goal->text : "",
+	       !goal                         ? ""
+	       : goal_met(goal, row->figure) ? "met"
+					     : "MISS",
+	       ours, bare);
 }
 
-static void print_number(FILE *out, const char *key, const char *text)
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void put_string(FILE *out, const char *text)
 {
-	if (is_number(text))
-		fprintf(out, ", \"%s\": %s", key, text);
+	putc('"', out);
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+
+		if (c < ' ')
+			fprintf(out, "\\u%04x", c);
+		else
+			fprintf(out, "%s%c", c == '"' || c == '\\' ? "\\" : "", c);
+	}
+	putc('"', out);
 }
 
-static void print_text(FILE *out, const char *key, const char *text)
+/* JSON has no infinities, and no number for what was not measured. */
+static void put_number(FILE *out, const char *key, double value)
 {
-	if (strcmp(text, "-"))
-		fprintf(out, ", \"%s\": \"%s\"", key, text);
+	if (isfinite(value))
+		fprintf(out, ", \"%s\": %.6g", key, value);
 }
 
-static void print_json(FILE *out, char *fields[FIELDS], bool first)
+static void put_text(FILE *out, const char *key, const char *text)
 {
-	fprintf(out, "%s\n\t{\"what\": \"%s\", \"ranks\": %s", first ? "" : ",", fields[WHAT],
-		fields[RANKS]);
-	print_number(out, "figure", fields[FIGURE]);
-	print_text(out, "unit", fields[UNIT]);
-	print_text(out, "goal", fields[GOAL]);
-	print_number(out, "ours", fields[OURS]);
-	print_number(out, "bare", fields[BARE]);
-	print_text(out, "in", fields[IN]);
-	print_text(out, "bare_name", fields[BARE_NAME]);
+	if (!strcmp(text, "-"))
+		return;
+	fprintf(out, ", \"%s\": ", key);
+	put_string(out, text);
+}
+
+static void put_row(FILE *out, const struct recorded_row *row)
+{
+	const struct goal *goal = goal_of(row->what, row->ranks);
+
+	fprintf(out, "{\"what\": ");
+	put_string(out, row->what);
+	fprintf(out, ", \"ranks\": %d", row->ranks);
+	put_number(out, "figure", row->figure);
+	put_text(out, "unit", row->unit);
+	if (goal) {
+		put_text(out, "goal", goal->text);
+		fprintf(out, ", \"met\": %s", goal_met(goal, row->figure) ? "true" : "false");
+	}
+	put_number(out, "ours", row->ours);
+	put_number(out, "bare", row->bare);
+	put_text(out, "in", row->in);
+	put_text(out, "bare_name", row->bare_name);
 	fprintf(out, "}");
+}
+
+static void put_series(FILE *out, const struct series *s)
+{
+	fprintf(out, "{\"plot\": ");
+	put_string(out, s->plot);
+	put_text(out, "label", s->label);
+	fprintf(out, ", \"points\": [");
+	for (size_t i = 0; i < s->count; i++)
+		fprintf(out, "%s[%.6g, %.6g]", i ? ", " : "", s->points[i].x, s->points[i].y);
+	fprintf(out, "]}");
+}
+
+static void put_unmeasured(FILE *out, const struct record *record)
+{
+	const char *comma = "";
+
+	for (const struct goal *goal = goals; goal->operation; goal++) {
+		if (record_find(record, goal->what, goal->ranks))
+			continue;
+		fprintf(out, "%s\n\t{\"what\": ", comma);
+		put_string(out, goal->what);
+		fprintf(out, ", \"ranks\": %d, \"goal\": ", goal->ranks);
+		put_string(out, goal->text);
+		fprintf(out, "}");
+		comma = ",";
+	}
+}
+
+static void put_json(FILE *out, const struct record *record, const char *note)
+{
+	const struct machine machine = machine_now();
+
+	fprintf(out, "{\"note\": ");
+	put_string(out, note);
+	fprintf(out, ",\n\"machine\": {\"cores\": %ld", machine.cores);
+	put_text(out, "cpu", machine.cpu);
+	put_text(out, "memory", machine.memory);
+	put_text(out, "kernel", machine.kernel);
+	put_text(out, "mpi", machine.mpi);
+	put_text(out, "date", machine.date);
+	fprintf(out, "},\n\"rows\": [");
+	for (size_t i = 0; i < record->row_count; i++) {
+		fprintf(out, "%s\n\t", i ? "," : "");
+		put_row(out, &record->rows[i]);
+	}
+	fprintf(out, "\n],\n\"not_measured\": [");
+	put_unmeasured(out, record);
+	fprintf(out, "\n],\n\"series\": [");
+	for (size_t i = 0; i < record->series_count; i++) {
+		fprintf(out, "%s\n\t", i ? "," : "");
+		put_series(out, &record->series[i]);
+	}
+	fprintf(out, "\n]}\n");
 }
 
 int print_table(const char *path, const char *json, const char *note)
 {
-	FILE *in = fopen(path, "re"), *out = fopen(json, "we");
-	char line[1024], *fields[FIELDS];
-	bool first = true;
+	struct record record = record_read(path);
+	FILE *out = fopen(json, "we");
 
-	must_be(in && out, "the rows cannot be read, or the JSON cannot be written");
-	printf("%s\n\n%-62s %5s %10s  %-9s %12s   %s\n", note, "what", "ranks", "figure", "goal",
-	       "ours", "beside");
-	fprintf(out, "{\"note\": \"%s\", \"rows\": [", note);
-	while (fgets(line, sizeof(line), in)) {
-		if (!split(line, fields))
-			continue;
-		print_line(fields);
-		print_json(out, fields, first);
-		first = false;
-	}
-	fprintf(out, "\n]}\n");
-	fclose(in);
+	must_be(out, "the JSON cannot be written");
+	printf("%s\n\n%-72s %5s %10s  %-9s %-5s %12s   %s\n", note, "what", "ranks", "figure",
+	       "goal", "", "ours", "beside");
+	for (size_t i = 0; i < record.row_count; i++)
+		print_line(&record.rows[i]);
+	put_json(out, &record, note);
+	record_free(&record);
 	return fclose(out) ? EXIT_FAILURE : EXIT_SUCCESS;
 }
