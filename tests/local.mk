@@ -133,7 +133,10 @@ tests_gpt_gradients_LDADD = $(examples_gpt_LDADD)
 tests_gpt_gradients_LDFLAGS = $(examples_gpt_LDFLAGS)
 
 # Stand-ins for hardware; -rpath makes libtool build shared objects of them.
-check_LTLIBRARIES += tests/double/nvml.la tests/double/nvml_old.la
+check_LTLIBRARIES += tests/double/forbid.la tests/double/nvml.la tests/double/nvml_old.la
+tests_double_forbid_la_SOURCES = tests/double/forbid.c
+tests_double_forbid_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_forbid_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
 tests_double_nvml_la_SOURCES = tests/double/nvml.c
 tests_double_nvml_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_nvml_la_LIBADD = $(DL_LIBS)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs a program of several ranks: alone, without a launcher, and then at its world sizes, where all
-# ranks share memory, and some more with fewer that do: 4/2 is four ranks, of which each two do.
+# ranks share memory, and some more with fewer that do: 4/2 is four ranks, of which each two do, and
+# 3! three that cannot read each other's memory by the system's call (tests/double/forbid.c).
 # Each run is bounded, so that a hang is a failure, and shows its output only if it fails. Lines
 # that begin with "same " must be the same in all runs, those with "world N " in all of N ranks.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
@@ -12,7 +13,7 @@ name=$(basename "$program" .ranks)
 worlds=(alone 1 2 3 4 2/1 3/2 4/2)
 limit=120
 case $name in
-partition) worlds=(alone 1 2 3 4 7 2/1 3/2 4/1 7/3) ;;
+partition) worlds=(alone 1 2 3 4 7 2/1 3/2 4/1 7/3 3! 4/2!) ;;
 order) worlds=(2 3 4 2/1) ;;
 memory) worlds=(1 2 4) ;;
 own_mpi) worlds=(1 2 3 4 5 3/1) ;;
@@ -48,9 +49,12 @@ for world in "${worlds[@]}"; do
 	if [[ $world == alone ]]; then
 		run "$program"
 	else
-		share=0
-		[[ $world != */* ]] || share=${world#*/}
-		ZERO_SHARE=$share run "$ZERORUN" --zero-preload=no -n "${world%/*}" "$program"
+		share=0 ranks=${world%!} with=()
+		[[ $ranks != */* ]] || share=${ranks#*/}
+		[[ $world != *! ]] || with=(env "LD_PRELOAD=$top_builddir/tests/double/.libs/forbid.so"
+			OMPI_MCA_btl_vader_single_copy_mechanism=none
+			"ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0")
+		ZERO_SHARE=$share run "${with[@]}" "$ZERORUN" --zero-preload=no -n "${ranks%/*}" "$program"
 	fi
 	grep '^same ' "$scratch/out" >"$scratch/same"
 	if [[ -e $scratch/first ]] && ! cmp -s "$scratch/first" "$scratch/same"; then
