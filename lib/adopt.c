@@ -129,20 +129,13 @@ void *zero_view(zero_param *param)
 
 /* ---- which tier ------------------------------------------------------------------------------ */
 
-static size_t whole_pages(size_t bytes)
-{
-	const size_t page = 4096;
-
-	return (bytes + page - 1) / page * page;
-}
-
 size_t zero_flat_counted(const struct zero_flat *flat)
 {
 	size_t ranks = (size_t)flat->group->team->place.share_world;
 
 	if (flat->group->whole)
 		return flat->stored_bytes;
-	return whole_pages(flat->stored_bytes / ranks + (flat->stored_bytes % ranks != 0));
+	return zero_whole_pages(flat->stored_bytes / ranks + (flat->stored_bytes % ranks != 0));
 }
 
 size_t zero_flat_packed(const struct zero_flat *flat)
@@ -153,7 +146,8 @@ size_t zero_flat_packed(const struct zero_flat *flat)
 	    flat->group->team->place.world == 1)
 		return 0;
 	for (size_t r = 0; r < flat->run_count; r++)
-		bytes += whole_pages(flat->runs[r].shard * zero_dtype_size(flat->runs[r].dtype));
+		bytes += zero_whole_pages(flat->runs[r].shard *
+					  zero_dtype_size(flat->runs[r].dtype));
 	return bytes;
 }
 

@@ -42,6 +42,14 @@ enum zero_memory_kind {
 	ZERO_MEM_KINDS,
 };
 
+/* Every buffer, and every run in one, is a multiple of 4096 bytes long. */
+static inline size_t zero_whole_pages(size_t bytes)
+{
+	const size_t page = 4096;
+
+	return (bytes + page - 1) / page * page;
+}
+
 /*
  * A buffer of which the ranks that share memory have one between them; a rank that shares with none
  * has one of its own. Each counts its part of the bytes.

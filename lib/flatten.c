@@ -78,7 +78,6 @@ static zero_status make_stored(struct lay *lay, zero_status status)
 /* A buffer for the parts of all runs, one behind the other. */
 static zero_status make_aside(struct lay *lay)
 {
-	const size_t page = 4096;
 	struct zero_flat *flat = lay->flat;
 	zero_job *job = flat->group->job;
 	size_t bytes = 0;
@@ -88,8 +87,7 @@ static zero_status make_aside(struct lay *lay)
 
 		laid_part(lay, &flat->runs[r], &first, &count);
 		lay->at[r] = bytes;
-		bytes += count * zero_dtype_size(flat->runs[r].dtype) + page - 1;
-		bytes -= bytes % page;
+		bytes += zero_whole_pages(count * zero_dtype_size(flat->runs[r].dtype));
 	}
 	/* What is on the device is counted there, the rest is not. */
 	return job->ops->alloc(job->backend,

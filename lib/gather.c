@@ -45,7 +45,6 @@ static zero_status check_gather(const zero_group *group, zero_dtype as)
 /* Where each run's output is in the flat's; returns its bytes. */
 static size_t place_outputs(struct zero_flat *flat, zero_dtype as)
 {
-	const size_t page = 4096;
 	size_t bytes = 0;
 
 	for (size_t r = 0; r < flat->run_count; r++) {
@@ -56,8 +55,7 @@ static size_t place_outputs(struct zero_flat *flat, zero_dtype as)
 		if (!run->count || (flat->group->in_place && to == run->dtype))
 			continue;
 		run->gathered_at = bytes;
-		bytes += run->count * zero_dtype_size(to) + page - 1;
-		bytes -= bytes % page;
+		bytes += zero_whole_pages(run->count * zero_dtype_size(to));
 	}
 	return bytes;
 }

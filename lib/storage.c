@@ -47,13 +47,6 @@ char *zero_stored_at(const struct zero_flat *flat, const struct zero_run *run, s
 	return flat->stored + run->stored_at + (element - first) * zero_dtype_size(run->dtype);
 }
 
-static size_t whole_pages(size_t bytes)
-{
-	const size_t page = 4096;
-
-	return (bytes + page - 1) / page * page;
-}
-
 /* Offsets of the runs in the flat's buffers. Runs begin at multiples of 4096 bytes. */
 static void place_runs(struct zero_flat *flat)
 {
@@ -71,7 +64,7 @@ static void place_runs(struct zero_flat *flat)
 		run->whole_at = run->stored_at = flat->stored_bytes;
 		if (!group->whole)
 			run->stored_at += (size_t)place->share_rank * run->shard * size;
-		flat->stored_bytes += whole_pages(shards * run->shard * size);
+		flat->stored_bytes += zero_whole_pages(shards * run->shard * size);
 		if (!run->trainable)
 			continue;
 		run->gradient_at = flat->gradient_count;

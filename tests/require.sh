@@ -6,7 +6,8 @@
 missing=0
 for name in ${ZERO_REQUIRE//,/ }; do
 	case $name in
-	clang-format | gcc | interop | large | man | valgrind) # not of configure: the tests that need them say so
+	clang-format | gcc | interop | large | make | man | nm | python3 | readelf | valgrind)
+		# no matter of configure: the tests that need them say so
 		;;
 	cuda-build)
 		have cuda || {

@@ -17,22 +17,6 @@ enum { SLACK = 16 << 20 };
 
 static int world, rank, last;
 
-/* A line of /proc/self/status, in bytes. */
-static size_t process_bytes(const char *key)
-{
-	FILE *file = fopen("/proc/self/status", "r");
-	unsigned long long kilobytes = 0;
-	char line[256];
-
-	check(file, "no /proc/self/status");
-	while (fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, strlen(key)))
-			sscanf(line + strlen(key), " %llu", &kilobytes);
-	fclose(file);
-	check(kilobytes, "no %s", key);
-	return (size_t)kilobytes << 10;
-}
-
 /* ---- as much as the shard -------------------------------------------------------------------- */
 
 /* Forgets the peak so far; false if this kernel does not let us. */

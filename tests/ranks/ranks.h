@@ -93,6 +93,22 @@ SOME uint64_t test_seed(void)
 	return text ? strtoull(text, NULL, 0) : 1;
 }
 
+/* A line of /proc/self/status, in bytes. */
+SOME size_t process_bytes(const char *key)
+{
+	FILE *file = fopen("/proc/self/status", "r");
+	unsigned long long kilobytes = 0;
+	char line[256];
+
+	check(file, "no /proc/self/status");
+	while (fgets(line, sizeof(line), file))
+		if (!strncmp(line, key, strlen(key)))
+			sscanf(line + strlen(key), " %llu", &kilobytes);
+	fclose(file);
+	check(kilobytes, "no %s", key);
+	return (size_t)kilobytes << 10;
+}
+
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
 __attribute__((format(printf, 1, 2))) SOME zero_job *open_job(const char *format, ...)

@@ -352,21 +352,6 @@ static void bad_teams(void)
 	ok(zero_close(job));
 }
 
-/* A line of /proc/self/status, in bytes. */
-static size_t process_bytes(const char *key)
-{
-	FILE *file = fopen("/proc/self/status", "r");
-	unsigned long long kilobytes = 0;
-	char line[256];
-
-	check(file, "no /proc/self/status");
-	while (fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, strlen(key)))
-			sscanf(line + strlen(key), " %llu", &kilobytes);
-	fclose(file);
-	return (size_t)kilobytes << 10;
-}
-
 static void limit(bool on)
 {
 	struct rlimit limit;
