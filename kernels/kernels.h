@@ -29,6 +29,8 @@ struct zero_kernels {
 	/* Whether none is infinite or NaN; true for no elements. A step knows it by its norm: this
 	   is for values whose norm nobody asks for. */
 	bool (*finite)(const float *x, size_t count);
+	/* x[i] *= factor. A NaN comes out as 0x7fc00000. */
+	void (*scale)(float *x, size_t count, float factor);
 	/* Sum of squares in f64 over 16 lanes (element i in lane i % 16), folded pairwise at the
 	   end (lane k + lane k+8, then 4, 2, 1): a function of values and count alone. */
 	double (*norm2)(const float *x, size_t count);
@@ -48,6 +50,10 @@ struct zero_kernels {
 	   low. */
 	void (*fill_uniform)(zero_dtype dtype, void *out, size_t first, size_t count, double low,
 			     double high, uint64_t seed, uint64_t stream);
+	/* For a device, which has the same arithmetic but for this: the type's own values at both
+	   ends of [low, high), or the one next to low if there are none, and how many bits of a
+	   word are not used. */
+	int (*uniform_ends)(zero_dtype dtype, double low, double high, double *first, double *last);
 	/* Box-Muller: words 0 and 1 of a block make its elements 0 and 1, words 2 and 3 the others.
 	   In f64 with the kernel's own log, sin and cos, to about 1e-14, then to f32 and from there
 	   to f16 and bf16. None is more than 6.8 standard deviations from the mean. */

@@ -6,6 +6,7 @@ KERNEL_SOURCES = \
 	kernels/finite.c \
 	kernels/norm2.c \
 	kernels/philox.c \
+	kernels/scale.c \
 	kernels/sum.c \
 	kernels/table.c
 # philox.c is plain loops, and a CFLAGS of -O2 would leave them to some compilers as they are.

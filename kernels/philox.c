@@ -269,3 +269,12 @@ void ZERO_NAME(fill_normal)(zero_dtype dtype, void *out, size_t first, size_t co
 		store(dtype, out, done, x, i % 4, n);
 	}
 }
+
+int ZERO_NAME(uniform_ends)(zero_dtype dtype, double low, double high, double *first, double *last)
+{
+	const struct interval interval = interval_of(dtype, low, high);
+
+	*first = interval.first;
+	*last = interval.last;
+	return interval.cut;
+}

@@ -6,8 +6,10 @@ const struct zero_kernels ZERO_NAME(kernels) = {
 	.cast = ZERO_NAME(cast),
 	.sum = ZERO_NAME(sum),
 	.finite = ZERO_NAME(finite),
+	.scale = ZERO_NAME(scale),
 	.norm2 = ZERO_NAME(norm2),
 	.adamw = ZERO_NAME(adamw),
 	.fill_uniform = ZERO_NAME(fill_uniform),
+	.uniform_ends = ZERO_NAME(uniform_ends),
 	.fill_normal = ZERO_NAME(fill_normal),
 };

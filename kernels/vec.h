@@ -31,11 +31,13 @@ void ZERO_NAME(cast)(zero_dtype to, void *out, zero_dtype from, const void *in, 
 void ZERO_NAME(sum)(float *out, zero_dtype from, const void *const *in, int n, size_t count,
 		    bool accumulate);
 bool ZERO_NAME(finite)(const float *x, size_t count);
+void ZERO_NAME(scale)(float *x, size_t count, float factor);
 double ZERO_NAME(norm2)(const float *x, size_t count);
 void ZERO_NAME(adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
 void ZERO_NAME(fill_uniform)(zero_dtype dtype, void *out, size_t first, size_t count, double low,
 			     double high, uint64_t seed, uint64_t stream);
+int ZERO_NAME(uniform_ends)(zero_dtype dtype, double low, double high, double *first, double *last);
 void ZERO_NAME(fill_normal)(zero_dtype dtype, void *out, size_t first, size_t count, double mean,
 			    double stddev, uint64_t seed, uint64_t stream);
 

@@ -102,6 +102,7 @@ zero_status model_size(const zero_tensor *const *tensors, size_t count,
 				.sizing = {.world = layout->world,
 					   .share = layout->share,
 					   .stage = layout->stage,
+					   .device = layout->device,
 					   .offload = layout->offload}};
 	if (!members)
 		return zero_fail(ZERO_E_MEMORY, "no memory for %zu tensors", count);

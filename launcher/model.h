@@ -11,6 +11,7 @@ struct model_layout {
 	int stage;
 	enum zero_layout_mode mode;
 	size_t bucket;
+	bool device;  /* ranks have GPUs */
 	bool offload; /* of optimizer states */
 };
 

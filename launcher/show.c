@@ -98,7 +98,7 @@ static void warn_unlike(FILE *out, const struct survey *survey)
 {
 	static const int alike[] = {ZERO_OPT_STAGE,        ZERO_OPT_ALLGATHER, ZERO_OPT_BUCKET,
 				    ZERO_OPT_GATHER_DTYPE, ZERO_OPT_OFFLOAD,   ZERO_OPT_FLATTEN,
-				    ZERO_OPT_SHARE,        ZERO_OPT_CHECK};
+				    ZERO_OPT_SHARE,        ZERO_OPT_REDUCE,    ZERO_OPT_CHECK};
 	struct zero_settings first, other;
 
 	survey_told(&survey->node[0], &first);
@@ -129,6 +129,32 @@ static struct sharing sharing_of(size_t ranks, uint64_t setting)
 	size_t most = !setting || setting > ranks ? ranks : (size_t)setting;
 
 	return (struct sharing){.least = ranks % most ? ranks % most : most, .most = most};
+}
+
+/* Ranks with GPUs share nothing. Of `auto` only a node knows what comes of it: `told` is what the
+   first one said, or NULL. */
+static bool has_gpus(const struct request *request, const struct zero_settings *told)
+{
+	uint64_t backend = request->settings.value[ZERO_OPT_BACKEND].number;
+	bool gpus = told && told->value[ZERO_OPT_VRAM_SOURCE].number == ZERO_VRAM_NVML;
+
+	return backend == ZERO_BACKEND_CUDA || (backend == ZERO_BACKEND_AUTO && gpus);
+}
+
+static uint64_t share_setting(const struct request *request, const struct zero_settings *told)
+{
+	return has_gpus(request, told) ? 1 : request->settings.value[ZERO_OPT_SHARE].number;
+}
+
+static uint64_t surveyed_share(const struct request *request, const struct survey *survey)
+{
+	struct zero_settings told;
+	uint64_t share;
+
+	survey_told(&survey->node[0], &told);
+	share = share_setting(request, &told);
+	zero_settings_clear(&told);
+	return share;
 }
 
 static struct agreed agree_on_nodes(const struct survey *survey, uint64_t share)
@@ -175,7 +201,7 @@ static struct sharing sharing_here(const struct plan *plan, const struct request
 				   struct agreed *agreed)
 {
 	const char *allocated = plan->is_srun ? getenv("SLURM_NNODES") : NULL;
-	uint64_t setting = request->settings.value[ZERO_OPT_SHARE].number;
+	uint64_t setting = share_setting(request, NULL);
 	struct sharing sharing = {1, 1, SHARING_UNKNOWN};
 
 	agreed->nodes = plan->is_srun ? request->nodes : 1;
@@ -389,6 +415,7 @@ static int read_model(const struct request *request, const struct agreed *agreed
 		.stage = (int)settings->value[ZERO_OPT_STAGE].number,
 		.mode = (enum zero_layout_mode)settings->value[ZERO_OPT_ALLGATHER].number,
 		.bucket = settings->value[ZERO_OPT_BUCKET].number,
+		.device = has_gpus(request, NULL),
 		.offload = settings->value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER,
 	};
 
@@ -417,7 +444,7 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 		zero_settings_clear(&told);
 	}
 	if (asks)
-		agreed = agree_on_nodes(&survey, request->settings.value[ZERO_OPT_SHARE].number);
+		agreed = agree_on_nodes(&survey, surveyed_share(request, &survey));
 	else
 		agreed = agree_here(plan, request);
 	if (asks) {

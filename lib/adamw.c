@@ -2,7 +2,8 @@
 /*
  * AdamW over what this rank owns, and its states. Offloaded states are in host memory and are
  * stepped there: where the device's memory is another one, gradients come to them by pieces, and
- * new values go back, through two buffers of a chunk.
+ * new values go back, through buffers of two chunks together; one piece comes while the last one is
+ * stepped.
  */
 #include "internal.h"
 
@@ -38,20 +39,21 @@ static size_t longest_run(const zero_job *job)
 	return longest;
 }
 
-/* Two buffers of `staged` f32 elements, kept until the job is closed. */
+/* Four buffers of `staged` f32 elements, kept until the job is closed. */
 static zero_status alloc_staging(zero_job *job)
 {
-	size_t longest = longest_run(job), elements = job->chunk / sizeof(float);
+	size_t longest = longest_run(job), elements = job->chunk / 2 / sizeof(float);
 	zero_status status = ZERO_OK;
 
 	if (!is_staged(job) || !longest || job->staged)
 		return ZERO_OK;
 	elements = elements ? elements : 1;
 	elements = elements < longest ? elements : longest;
-	for (int i = 0; !status && i < 2; i++)
-		if (!job->staging[i])
-			status = job->ops->alloc(job->backend, ZERO_MEM_STAGING,
-						 elements * sizeof(float), false, &job->staging[i]);
+	for (int i = 0; !status && i < 4; i++)
+		if (!job->staging[i / 2][i % 2])
+			status = job->ops->alloc(job->backend, ZERO_MEM_PINNED,
+						 elements * sizeof(float), false,
+						 &job->staging[i / 2][i % 2]);
 	if (!status)
 		job->staged = elements;
 	return status;
@@ -75,8 +77,10 @@ void zero_master_set(struct zero_flat *flat, const struct zero_run *run, size_t 
 		const void *values = zero_stored_at(flat, run, first + at);
 
 		if (is_staged(job)) {
-			job->ops->copy(job->backend, job->staging[0], values, now * size);
-			values = job->staging[0];
+			job->ops->copy(job->backend, job->staging[0][0], values, now * size);
+			values = job->staging[0][0];
+			/* Its error comes with the next submission. */
+			zero_reach(job);
 		}
 		job->ops->cast(job->backend, ZERO_F32, master + at, run->dtype, values, now);
 	}
@@ -163,25 +167,41 @@ static void step_in_place(zero_job *job, const struct zero_adamw_args *args,
 			part->master ? part->stored : NULL, part->dtype, part->count);
 }
 
-/* Gradients in one buffer; in the other f32 values that come and go, or 16-bit ones that go. */
+/* A piece of a part on its way to its states: gradients, and f32 values, which come and go; of
+   16-bit ones there are masters. */
+static uint64_t fetch(zero_job *job, const struct part *part, size_t at, void *const buffers[2])
+{
+	size_t size = zero_dtype_size(part->dtype);
+	size_t now = part->count - at < job->staged ? part->count - at : job->staged;
+
+	job->ops->copy(job->backend, buffers[0], part->g + at, now * sizeof(float));
+	if (!part->master)
+		job->ops->copy(job->backend, buffers[1], part->stored + at * size, now * size);
+	return job->ops->mark(job->backend);
+}
+
+/* The errors of a device come with the next submission. */
 static void step_staged(zero_job *job, const struct zero_adamw_args *args, const struct part *part)
 {
 	size_t size = zero_dtype_size(part->dtype), now;
-	struct part piece = {.stored = job->staging[1], .dtype = part->dtype, .g = job->staging[0]};
+	uint64_t mark = fetch(job, part, 0, job->staging[0]), next = 0;
+	int which = 0;
 
-	for (size_t at = 0; at < part->count; at += now) {
-		char *stored = part->stored + at * size;
+	for (size_t at = 0; at < part->count; at += now, which = !which, mark = next) {
+		struct part piece = {.stored = job->staging[which][1],
+				     .dtype = part->dtype,
+				     .master = part->master ? part->master + at : NULL,
+				     .m = part->m + at,
+				     .v = part->v + at,
+				     .g = job->staging[which][0]};
 
 		now = part->count - at < job->staged ? part->count - at : job->staged;
-		piece.master = part->master ? part->master + at : NULL;
-		piece.m = part->m + at;
-		piece.v = part->v + at;
 		piece.count = now;
-		job->ops->copy(job->backend, job->staging[0], part->g + at, now * sizeof(float));
-		if (!part->master)
-			job->ops->copy(job->backend, piece.stored, stored, now * size);
+		if (at + now < part->count)
+			next = fetch(job, part, at + now, job->staging[!which]);
+		job->ops->reach(job->backend, mark);
 		step_in_place(job, args, &piece);
-		job->ops->copy(job->backend, stored, piece.stored, now * size);
+		job->ops->copy(job->backend, part->stored + at * size, piece.stored, now * size);
 	}
 }
 

@@ -50,8 +50,8 @@ static zero_status check_data(const zero_param *param, const zero_tensor_given *
 		return zero_fail(
 			ZERO_E_INVALID, "parameter '%s' adopts a tensor on the %s that is %s",
 			param->name, given->location == ZERO_ON_DEVICE ? "device" : "host",
-			given->location == ZERO_ON_DEVICE ? "no memory of zero_device_alloc"
-							  : "memory of zero_device_alloc");
+			given->location == ZERO_ON_DEVICE ? "not in its memory (zero_device_alloc)"
+							  : "in the device's memory");
 	return ZERO_OK;
 }
 
@@ -300,18 +300,21 @@ static bool is_compared(const zero_param *param)
 }
 
 /* Of data that may be on the device, through a piece of host memory. */
-static uint64_t checksum(const zero_param *param, char *piece, size_t piece_bytes)
+static zero_status checksum(const zero_param *param, char *piece, size_t piece_bytes,
+			    uint64_t *hash)
 {
-	const zero_job *job = param->group->job;
+	zero_job *job = param->group->job;
 	size_t bytes = param->count * zero_dtype_size(param->dtype);
-	uint64_t hash = 0;
+	zero_status status = ZERO_OK;
 
-	for (size_t at = 0, now; at < bytes; at += now) {
+	*hash = 0;
+	for (size_t at = 0, now; !status && at < bytes; at += now) {
 		now = bytes - at < piece_bytes ? bytes - at : piece_bytes;
 		job->ops->copy(job->backend, piece, (const char *)param->given->data + at, now);
-		hash = zero_hash(piece, now, hash);
+		status = zero_reach(job);
+		*hash = zero_hash(piece, now, *hash);
 	}
-	return hash;
+	return status;
 }
 
 static zero_status find_difference(const zero_group *group, const uint64_t *all, size_t count)
@@ -352,7 +355,7 @@ static zero_status compare(zero_group *group, zero_status status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to compare group '%s'", group->name);
 	for (size_t p = 0; !status && p < group->param_count; p++)
 		if (is_compared(group->params[p]))
-			mine[at++] = checksum(group->params[p], piece, PIECE);
+			status = checksum(group->params[p], piece, PIECE, &mine[at++]);
 	op.send = mine;
 	op.recv = all;
 	op.count = count * sizeof(*mine);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The only door to hardware: memory, one queue of communication, and the kernels that run on a
- * rank's own data. lib/host implements it with a worker thread and MPI; a device module would with
- * a stream and NCCL. libzero itself never includes an MPI or CUDA header.
+ * rank's own data. lib/host implements it with a worker thread and MPI, lib/cuda with streams and
+ * NCCL; what both have is in lib/backend. libzero itself never includes an MPI or CUDA header.
  */
 #ifndef ZERO_BACKEND_H
 #define ZERO_BACKEND_H
@@ -36,11 +36,19 @@ enum zero_memory_kind {
 	ZERO_MEM_GATHERED,
 	ZERO_MEM_GRADIENTS,
 	ZERO_MEM_OPTIMIZER,
-	ZERO_MEM_STAGING, /* in host memory, if it is libzero that asks for it */
+	ZERO_MEM_STAGING, /* on the device, for a while */
 	ZERO_MEM_CALLER,  /* on the device, what the program asked for */
-	ZERO_MEM_OFFLOAD, /* in host memory, whatever it is: no part of what the device holds */
+	/* In host memory, no part of what the device holds. */
+	ZERO_MEM_PINNED,  /* on the way to a device and back; where there is none, staging */
+	ZERO_MEM_OFFLOAD, /* what lies there instead of on the device */
 	ZERO_MEM_KINDS,
 };
+
+/* Whether memory of that kind counts as the device's. */
+static inline bool zero_on_device(enum zero_memory_kind kind)
+{
+	return kind < ZERO_MEM_PINNED;
+}
 
 /* Every buffer, and every run in one, is a multiple of 4096 bytes long. */
 static inline size_t zero_whole_pages(size_t bytes)
@@ -133,6 +141,20 @@ struct zero_backend_config {
 	const char *isa;    /* "auto" or the instruction set to use */
 	int expected_world; /* number of ranks that the launcher said; 0 unknown */
 	int share;          /* ranks of a node that share memory, at most; 0: all of them */
+	/* With a device: whose memory it has and the stream that the caller computes on, see
+	   zero_options; and how long ranks wait for each other at first. */
+	const zero_allocator *allocator;
+	void *stream;
+	double open_seconds;
+	int reduce;       /* ZERO_REDUCE_AUTO ... */
+	const char *nccl; /* path of the library; "": whatever is found */
+};
+
+/* One of several copies. */
+struct zero_copy {
+	void *to;
+	const void *from;
+	size_t bytes;
 };
 
 struct zero_adamw_args {
@@ -150,6 +172,9 @@ struct zero_backend_ops {
 	const char *name; /* "host" */
 	bool host_memory; /* its own memory is the host's: values need no staging on their way */
 
+	/* Whether this machine has what it runs on; what is missing is the calling thread's last
+	   error. */
+	bool (*available)(void);
 	/* COLLECTIVE. One at a time in a process. If it fails and *backend is not NULL, place() is
 	   known, and it is to be closed. */
 	zero_status (*open)(const struct zero_backend_config *config,
@@ -167,7 +192,7 @@ struct zero_backend_ops {
 			     bool zeroed, void **data);
 	/* NULL is legal. */
 	void (*free)(struct zero_backend *backend, void *data);
-	/* From now on more than so many bytes on the device, all kinds but ZERO_MEM_OFFLOAD
+	/* From now on more than so many bytes on the device, all kinds but PINNED and OFFLOAD
 	   together, are refused with ZERO_E_MEMORY. SIZE_MAX: no limit, as at first. */
 	void (*limit)(struct zero_backend *backend, size_t bytes);
 	/* Whether `data` lies in device memory that the program asked for; *bytes of it if it
@@ -187,9 +212,24 @@ struct zero_backend_ops {
 	void (*work_get)(struct zero_backend *backend, struct zero_work *work);
 	void (*work_put)(struct zero_backend *backend, struct zero_work *work); /* NULL is legal */
 
-	/* Kernels on a rank's own data, in the order of the calls. copy takes any memory; cast and
-	   adamw take what is all in its own memory, or all in the host's (of kinds OFFLOAD and
-	   STAGING), and then run there. */
+	/* Makes what the caller computes on, see zero_use_stream. NULL: there are none. */
+	void (*use_stream)(struct zero_backend *backend, void *stream);
+	/* COLLECTIVE. A communicator of the caller's own, see zero_nccl_comm; NULL: there are
+	   none. */
+	zero_status (*caller_comm)(struct zero_backend *backend, void **comm);
+
+	/*
+	 * Kernels on a rank's own data, in the order of the calls, and after what was waited for. A
+	 * device may still be at them when they return: its errors come with the next submission or
+	 * `reach`. copy takes any memory, which is free again, and can be read by the host, once it
+	 * was reached. The others take memory of which a part at least is the backend's own; adamw
+	 * and cast also such that is all in the host's (kinds OFFLOAD and PINNED), and then are
+	 * done when they return: what they read must have been reached.
+	 */
+	/* Up to here; to be reached. */
+	uint64_t (*mark)(struct zero_backend *backend);
+	/* Waits until all that was called before the mark is done. */
+	zero_status (*reach)(struct zero_backend *backend, uint64_t mark);
 	void (*fill_constant)(struct zero_backend *backend, zero_dtype dtype, void *out,
 			      size_t count, double value);
 	/* Elements first .. first + count of the stream (seed, stream); f32, f16, bf16, f64. */
@@ -200,20 +240,24 @@ struct zero_backend_ops {
 			    size_t count, double mean, double stddev, uint64_t seed,
 			    uint64_t stream);
 	void (*copy)(struct zero_backend *backend, void *to, const void *from, size_t bytes);
+	/* The same for many, such as the tensors of a group. `copies` is free on return. */
+	void (*copy_many)(struct zero_backend *backend, const struct zero_copy *copies,
+			  size_t count);
 	void (*cast)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
 		     const void *in, size_t count);
 	/* Whether values of type `from` can become `to`: both floating, or both integers or
 	   bool. */
 	bool (*convertible)(const struct zero_backend *backend, zero_dtype to, zero_dtype from);
-	/* Between such types; floating ones are rounded once, to nearest even. False: the integer
-	   *bad does not fit. Both are aligned to their elements. */
+	/* Between such types, in host memory; floating ones are rounded once, to nearest even.
+	   False: the integer *bad does not fit. Both are aligned to their elements. */
 	bool (*convert)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
 			const void *in, size_t count, size_t *bad);
-	/* out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns; strides are
-	   elements. */
+	/* out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns, in host
+	   memory; strides are elements. */
 	void (*transpose)(struct zero_backend *backend, void *out, size_t out_stride,
 			  const void *in, size_t in_stride, size_t rows, size_t columns,
 			  size_t element_size);
+	/* *sum, which on a device is in memory of kind PINNED, is there once it was reached. */
 	void (*norm2)(struct zero_backend *backend, const float *x, size_t count, double *sum);
 	/* p, m, v, g: f32[count]; `low` is NULL, or p is written there too as `low_dtype`. */
 	void (*adamw)(struct zero_backend *backend, const struct zero_adamw_args *args, float *p,

@@ -20,28 +20,54 @@ static uint64_t mix(uint64_t lane, uint64_t word)
 }
 
 /* Four lanes of 8 bytes, so that the rounds overlap. */
-static uint64_t checksum(const void *data, size_t bytes)
+struct sum {
+	uint64_t lanes[4];
+};
+
+/* All but the last time `bytes` is a multiple of 32. */
+static void add(struct sum *sum, const void *data, size_t bytes)
 {
-	uint64_t lanes[4] = {1, 2, 3, 4}, words[4], sum = bytes;
+	uint64_t words[4];
 	const char *at = data;
 
 	for (; bytes >= sizeof(words); bytes -= sizeof(words), at += sizeof(words)) {
 		memcpy(words, at, sizeof(words));
 		for (int lane = 0; lane < 4; lane++)
-			lanes[lane] = mix(lanes[lane], words[lane]);
+			sum->lanes[lane] = mix(sum->lanes[lane], words[lane]);
 	}
+	if (!bytes)
+		return;
 	memset(words, 0, sizeof(words));
 	memcpy(words, at, bytes);
 	for (int lane = 0; lane < 4; lane++)
-		sum = mix(sum, mix(lanes[lane], words[lane]));
-	return sum;
+		sum->lanes[lane] = mix(sum->lanes[lane], words[lane]);
 }
 
+static zero_status add_piece(void *context, const void *data, size_t at, size_t bytes)
+{
+	(void)at;
+	add(context, data, bytes);
+	return ZERO_OK;
+}
+
+/* The errors of a device come with the next submission. */
 static uint64_t gathered_sum(const zero_param *param)
 {
+	zero_job *job = param->group->job;
+	size_t bytes = param->count * zero_dtype_size(zero_gathered_as(param));
+	struct sum sum = {{1, 2, 3, 4}};
 	const void *data = zero_data(param);
+	uint64_t all = bytes;
 
-	return data ? checksum(data, param->count * zero_dtype_size(zero_gathered_as(param))) : 0;
+	if (!data)
+		return 0;
+	if (job->ops->host_memory)
+		add(&sum, data, bytes);
+	else
+		zero_stage_out(job, data, bytes, add_piece, &sum);
+	for (int lane = 0; lane < 4; lane++)
+		all = mix(all, sum.lanes[lane]);
+	return all;
 }
 
 void zero_check_keep(zero_group *group)

@@ -152,12 +152,26 @@ static zero_status join(struct output *out)
 	return ZERO_OK;
 }
 
+struct writing {
+	const struct output *out;
+	uint64_t at; /* in the file */
+};
+
+static zero_status write_piece(void *context, const void *data, size_t at, size_t bytes)
+{
+	const struct writing *writing = context;
+
+	return write_at(writing->out, data, bytes, writing->at + at);
+}
+
 /* The slice of the parameter that lies in this rank's shard, also where whole runs are stored. */
 static zero_status write_param(const struct output *out, size_t i)
 {
 	const zero_param *param = out->params[i];
 	const struct zero_run *run = &param->flat->runs[param->run];
 	size_t size = zero_dtype_size(param->dtype), first, count;
+	struct writing writing = {.out = out};
+	const char *values;
 
 	if (!zero_is_member(param->group))
 		return ZERO_OK;
@@ -165,8 +179,11 @@ static zero_status write_param(const struct output *out, size_t i)
 			&first, &count);
 	if (!count)
 		return ZERO_OK;
-	return write_at(out, zero_stored_at(param->flat, run, param->first + first), count * size,
-			out->tensors[i].offset + first * size);
+	values = zero_stored_at(param->flat, run, param->first + first);
+	writing.at = out->tensors[i].offset + first * size;
+	if (out->job->ops->host_memory)
+		return write_at(out, values, count * size, writing.at);
+	return zero_stage_out(out->job, values, count * size, write_piece, &writing);
 }
 
 static zero_status write_own(struct output *out)

@@ -130,22 +130,32 @@ static char *param_place(const struct lay *lay, const zero_param *param, size_t 
 	       (param->first + *first - run_first) * zero_dtype_size(run->dtype);
 }
 
-/* Copies what this rank has, and adds an operation for what comes from one rank. */
-static void lay_param(const struct lay *lay, const zero_param *param, struct zero_op *ops,
-		      size_t *op_count, size_t *bounds)
+/* What a flat buffer's parameters take: copies of what this rank has, and operations for what comes
+   from one rank. */
+struct values {
+	struct zero_copy *copies;
+	struct zero_op *ops;
+	size_t *bounds; /* [bounds_each] of each operation */
+	size_t copy_count, op_count, bounds_each;
+};
+
+static void lay_param(const struct lay *lay, const zero_param *param, struct values *values)
 {
 	const zero_tensor_given *given = param->given;
-	zero_job *job = param->group->job;
 	size_t size = zero_dtype_size(param->dtype), first, count;
 	char *place = param_place(lay, param, &first, &count);
+	size_t *bounds = values->bounds + values->op_count * values->bounds_each;
 
 	if (given->values == ZERO_VALUES_OF_RANK && param->group->team->place.world > 1) {
-		ops[*op_count] =
-			zero_scatter_op(param, given->rank, given->data, !lay->shard, bounds);
-		ops[(*op_count)++].recv = place;
+		struct zero_op *op = &values->ops[values->op_count++];
+
+		*op = zero_scatter_op(param, given->rank, given->data, !lay->shard, bounds);
+		op->recv = place;
 	} else if (place) {
-		job->ops->copy(job->backend, place, (const char *)given->data + first * size,
-			       count * size);
+		values->copies[values->copy_count++] =
+			(struct zero_copy){.to = place,
+					   .from = (const char *)given->data + first * size,
+					   .bytes = count * size};
 	}
 }
 
@@ -153,22 +163,27 @@ static void lay_param(const struct lay *lay, const zero_param *param, struct zer
 static zero_status lay_values(struct lay *lay, zero_status status)
 {
 	zero_group *group = lay->flat->group;
-	size_t bounds_each = (size_t)group->team->place.world + 1, op_count = 0;
-	struct zero_op *ops = calloc(group->param_count + 1, sizeof(*ops));
-	size_t *bounds = calloc(group->param_count * bounds_each + 1, sizeof(*bounds));
+	struct values values = {.bounds_each = (size_t)group->team->place.world + 1};
+	zero_job *job = group->job;
 
-	if (!status && (!ops || !bounds))
+	values.copies = calloc(group->param_count + 1, sizeof(*values.copies));
+	values.ops = calloc(group->param_count + 1, sizeof(*values.ops));
+	values.bounds = calloc(group->param_count * values.bounds_each + 1, sizeof(*values.bounds));
+	if (!status && (!values.copies || !values.ops || !values.bounds))
 		status = zero_fail(ZERO_E_MEMORY, "no memory to flatten group '%s'", group->name);
 	for (size_t p = 0; !status && p < group->param_count; p++) {
 		const zero_param *param = group->params[p];
 
 		if (param->given && param->flat == lay->flat && param->count)
-			lay_param(lay, param, ops, &op_count, bounds + op_count * bounds_each);
+			lay_param(lay, param, &values);
 	}
-	status = zero_run_team(group->team, status, ops, op_count, "flattening of group '%s'",
-			       group->name);
-	free(bounds);
-	free(ops);
+	if (!status)
+		job->ops->copy_many(job->backend, values.copies, values.copy_count);
+	status = zero_run_team(group->team, status, values.ops, values.op_count,
+			       "flattening of group '%s'", group->name);
+	free(values.bounds);
+	free(values.ops);
+	free(values.copies);
 	return status;
 }
 
@@ -248,6 +263,8 @@ static zero_status lay_flat(struct zero_flat *flat, bool on_host, zero_status st
 	if (!status && !lay.aside)
 		lay_straight(&lay);
 	status = lay_values(&lay, status);
+	if (!status)
+		status = zero_reach(job);
 	if (!status)
 		release_given(flat->group, flat);
 	if (lay.aside) {

@@ -133,6 +133,14 @@ struct zero_group {
 /* Reduces under way at one time: more would let gradient buffers pile up behind a slow network. */
 #define ZERO_REDUCES 2
 
+/* See stage.c. */
+struct zero_stage {
+	void *data[2];
+	uint64_t mark[2]; /* of the copies from and to them */
+	size_t bytes;     /* of each; 0: not allocated */
+	int next;
+};
+
 struct zero_job {
 	const struct zero_backend_ops *ops;
 	struct zero_backend *backend;
@@ -157,8 +165,11 @@ struct zero_job {
 	struct zero_sizing sizing; /* from the layout on */
 	enum zero_tier tier;       /* from the layout on, at stages 0 to 2 */
 	uint64_t steps;
-	void *staging[2]; /* on the way to offloaded states and back, the backend's to free */
-	size_t staged;    /* f32 elements of each; 0: not allocated */
+	/* Gradients and values, twice, on the way to offloaded states and back; the backend's to
+	   free. */
+	void *staging[2][2];
+	size_t staged; /* f32 elements of each; 0: not allocated */
+	struct zero_stage stage_buffers;
 	struct zero_work *reduces[ZERO_REDUCES]; /* ring of the last ones */
 	unsigned reduce_next;
 	char *slice_path; /* the file that zero_load read last, kept open */
@@ -195,7 +206,7 @@ unsigned zero_group_waits(zero_group *group);
 
 static inline bool zero_checks(const zero_job *job)
 {
-	return job->settings.value[ZERO_OPT_CHECK].number && job->ops->host_memory;
+	return job->settings.value[ZERO_OPT_CHECK].number;
 }
 /* After a gather: keeps the sums of what is gathered. */
 void zero_check_keep(zero_group *group);
@@ -267,6 +278,27 @@ zero_status zero_source_read(zero_param *param, const zero_source *source, void 
 			     size_t count);
 /* What is loaded, in words that must be the same on all ranks. */
 void zero_source_label(const zero_param *param, const zero_source *source, char *text, size_t size);
+
+/* ---- stage.c: with a device ------------------------------------------------------------------ */
+
+#define ZERO_STAGE_LEAST ((size_t)64 << 10)
+
+/* Writes bytes [at, at + bytes) of what is to be copied. */
+typedef zero_status (*zero_stage_fill)(void *context, void *data, size_t at, size_t bytes);
+/* Reads them. */
+typedef zero_status (*zero_stage_use)(void *context, const void *data, size_t at, size_t bytes);
+
+/* `bytes` of the device's memory from what the host fills, a chunk at a time; in order, but maybe
+   still under way. */
+zero_status zero_stage_in(zero_job *job, void *to, size_t bytes, zero_stage_fill fill,
+			  void *context);
+zero_status zero_stage_out(zero_job *job, const void *from, size_t bytes, zero_stage_use use,
+			   void *context);
+/* Two buffers for so many bytes, at most a chunk each. */
+zero_status zero_stage_open(zero_job *job, size_t bytes);
+void zero_stage_close(zero_job *job);
+/* Waits until the device has done what it was told so far. */
+zero_status zero_reach(zero_job *job);
 
 /* ---- slice.c --------------------------------------------------------------------------------- */
 

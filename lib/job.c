@@ -11,7 +11,32 @@ static atomic_flag one_job = ATOMIC_FLAG_INIT;
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static zero_status open_backend(zero_job *job, zero_status settings)
+/* What the option says, as far as it could be read; auto: a GPU if there is one. */
+static zero_status choose_backend(zero_job *job)
+{
+	uint64_t choice = job->settings.value[ZERO_OPT_BACKEND].number;
+	const struct zero_backend_ops *ops;
+	const void *table;
+	zero_status status;
+
+	if (choice != ZERO_BACKEND_HOST) {
+		status = zero_module_open("cuda", &table);
+		ops = status ? NULL : table;
+		/* Where it was asked for, a rank without a GPU still has to tell the others. */
+		if (ops && (choice == ZERO_BACKEND_CUDA || ops->available())) {
+			job->ops = ops;
+			return ZERO_OK;
+		}
+		if (choice == ZERO_BACKEND_CUDA)
+			return zero_fail(ZERO_E_UNSUPPORTED, "backend is cuda (from %s): %s",
+					 job->settings.origin[ZERO_OPT_BACKEND], zero_last_error());
+	}
+	status = zero_module_open("host", &table);
+	job->ops = table;
+	return status;
+}
+
+static zero_status open_backend(zero_job *job, zero_status settings, const zero_options *options)
 {
 	const struct zero_value *isa = &job->settings.value[ZERO_OPT_ISA];
 	/* Ranks that could not read their options must still tell the others. */
@@ -19,14 +44,16 @@ static zero_status open_backend(zero_job *job, zero_status settings)
 		.isa = settings ? "auto" : zero_option_table[ZERO_OPT_ISA].choices[isa->number],
 		.expected_world = (int)job->settings.value[ZERO_OPT_TASKS].number,
 		.share = (int)job->settings.value[ZERO_OPT_SHARE].number,
+		.allocator = options ? options->allocator : NULL,
+		.stream = options ? options->stream : NULL,
+		.open_seconds = (double)job->settings.value[ZERO_OPT_OPEN_SECONDS].number,
+		.reduce = (int)job->settings.value[ZERO_OPT_REDUCE].number,
+		.nccl = job->settings.value[ZERO_OPT_NCCL].text,
 	};
-	const void *table;
-	zero_status status;
+	zero_status status = choose_backend(job);
 
-	status = zero_module_open("host", &table);
 	if (status)
 		return status;
-	job->ops = table;
 	status = job->ops->open(&config, &job->backend);
 	job->joined = !status;
 	if (job->backend) {
@@ -41,6 +68,7 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 {
 	zero_status status, settings;
 	zero_job *job;
+	char *why;
 
 	*opened = NULL;
 	if (atomic_flag_test_and_set(&one_job))
@@ -54,9 +82,14 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	job->process = getpid();
 	pthread_mutex_init(&job->lock, NULL);
 	settings = zero_job_read_settings(job, options);
-	status = open_backend(job, settings);
+	why = settings ? strdup(zero_last_error()) : NULL;
+	status = open_backend(job, settings, options);
+	/* Looking for a GPU may have left another sentence. */
+	if (!status && why)
+		zero_fail(settings, "%s", why);
 	if (!status)
 		status = zero_job_agree_settings(job, settings);
+	free(why);
 	if (status) {
 		zero_close(job);
 		return status;
@@ -107,6 +140,8 @@ zero_status zero_close(zero_job *job)
 	for (size_t g = 0; g < job->group_count; g++)
 		zero_group_free(job->groups[g]);
 	free(job->groups);
+	if (job->backend)
+		zero_stage_close(job);
 	zero_teams_free(job);
 	zero_slice_forget(job);
 	if (job->backend)

@@ -429,7 +429,7 @@ static zero_status fill(struct loading *load)
 	}
 	for (size_t i = 0; i < load->entry_count; i++)
 		zero_param_loaded(load->entries[i].param);
-	return ZERO_OK;
+	return zero_reach(load->job);
 }
 
 zero_status zero_load_model(zero_job *job, const char *path, const zero_model_load *how,

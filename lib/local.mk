@@ -2,13 +2,16 @@
 include_HEADERS += lib/zero.h
 noinst_HEADERS += \
 	lib/backend.h \
+	lib/backend/account.h \
+	lib/backend/comm.h \
 	lib/core.h \
 	lib/internal.h \
 	lib/layout.h \
 	lib/options.h \
 	lib/options_table.h \
 	lib/sizing.h \
-	lib/text.h
+	lib/text.h \
+	lib/wire.h
 
 # The table of options, and what follows from a budget: shared with launcher and plugin.
 noinst_LTLIBRARIES += lib/liboptions.la
@@ -37,8 +40,10 @@ lib_libzerocore_la_SOURCES = \
 	lib/settings.c \
 	lib/slice.c \
 	lib/source.c \
+	lib/stage.c \
 	lib/step.c \
 	lib/storage.c \
+	lib/stream.c \
 	lib/submit.c \
 	lib/team.c \
 	lib/update.c

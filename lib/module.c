@@ -17,6 +17,8 @@ static const struct zero_core core = {
 	.last_error = zero_last_error,
 	.strerror = zero_strerror,
 	.dtype_size = zero_dtype_size,
+	.dtype_name = zero_dtype_name,
+	.module_open = zero_module_open,
 };
 
 /* "<folder of libzero.so>/<below>zero_<name>.so", malloc'ed; NULL if there is no such file. */

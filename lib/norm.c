@@ -18,37 +18,79 @@ static size_t count_flats(const zero_job *job)
 	return flats;
 }
 
-/* The sum of squares of this rank's shard of a flat's gradient sums. */
-static double shard_norm2(zero_job *job, const struct zero_flat *flat)
+static size_t count_runs(const zero_job *job)
+{
+	size_t runs = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++)
+			runs += job->groups[g]->flats[f].run_count;
+	return runs;
+}
+
+/* Begins the sums of squares of this rank's shard of a flat's gradient sums, one for each run. */
+static void begin_flat(zero_job *job, const struct zero_flat *flat, double *sums)
 {
 	size_t rank = (size_t)flat->group->team->place.rank;
-	double sum = 0;
 
 	for (size_t r = 0; r < flat->run_count; r++) {
 		const struct zero_run *run = &flat->runs[r];
 		size_t first, count;
-		double part;
 
+		sums[r] = 0;
 		if (!run->trainable)
 			continue;
 		zero_stepped_part(flat->group, run, &first, &count);
 		job->ops->norm2(job->backend,
 				flat->reduced + run->state_at + (rank * run->shard - first),
-				run->shard, &part);
-		sum += part;
+				run->shard, &sums[r]);
 	}
-	return sum;
 }
 
-/* Of this rank, one for each flat; 0 where it is not in the team. */
-static void fill_partials(zero_job *job, double *partials)
+/* The same for all flats; or, once all are there, folds them to a partial for each flat. It is 0
+   where this rank is not in the team. */
+static void each_flat(zero_job *job, double *sums, double *partials)
 {
-	size_t at = 0;
+	size_t at = 0, flats = 0;
 
 	for (size_t g = 0; g < job->group_count; g++)
-		for (size_t f = 0; f < job->groups[g]->flat_count; f++, at++)
-			if (zero_is_member(job->groups[g]))
-				partials[at] = shard_norm2(job, &job->groups[g]->flats[f]);
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++, flats++) {
+			const struct zero_flat *flat = &job->groups[g]->flats[f];
+
+			if (!zero_is_member(job->groups[g]))
+				continue;
+			if (!partials)
+				begin_flat(job, flat, sums + at);
+			for (size_t r = 0; partials && r < flat->run_count; r++)
+				partials[flats] += sums[at + r];
+			at += flat->run_count;
+		}
+}
+
+/* Of this rank, one for each flat. A device writes them to memory that it reaches. */
+static zero_status fill_partials(zero_job *job, double *partials)
+{
+	size_t runs = count_runs(job);
+	bool device = !job->ops->host_memory;
+	void *sums = device ? NULL : calloc(runs + 1, sizeof(double));
+	zero_status status = ZERO_OK;
+
+	if (device && runs)
+		status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, runs * sizeof(double),
+					 false, &sums);
+	else if (!device && !sums)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu runs", runs);
+	if (status)
+		return status;
+	each_flat(job, sums, NULL);
+	status = zero_reach(job);
+	if (!status)
+		each_flat(job, sums, partials);
+	if (device)
+		job->ops->free(job->backend, sums);
+	else
+		free(sums);
+	return status;
 }
 
 /* Over all flats, each its shards in the order of their owners. `all` is [world][row]. */
@@ -81,7 +123,7 @@ zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw 
 	if ((!all || !mine) && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu groups", flats);
 	if (!status) {
-		fill_partials(job, mine);
+		status = fill_partials(job, mine);
 		mine[flats] = adamw->samples;
 	}
 	op.send = mine;

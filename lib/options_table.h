@@ -24,6 +24,7 @@ static const char *const backend_choices[] = {"auto", "host", "cuda", NULL};
 static const char *const preload_choices[] = {"yes", "no", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
+static const char *const reduce_choices[] = {"auto", "ordered", "nccl", NULL};
 static const char *const isa_choices[] = {"auto", "avx512", "avx2", "scalar", NULL};
 
 /* clang-format off */
@@ -134,6 +135,27 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "COUNT", .fallback = "0",
 		.help = "ranks of a node that share memory at most; 0: all, 1: none",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_REDUCE] = {
+		.name = "reduce", .env = "ZERO_REDUCE",
+		.argument = "auto|ordered|nccl", .fallback = "auto",
+		.help = "sums of GPUs in rank order; auto: within a node",
+		.type = ZERO_TYPE_CHOICE, .choices = reduce_choices,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_NCCL] = {
+		.name = "nccl", .env = "ZERO_NCCL",
+		.argument = "FILE", .fallback = "",
+		.help = "path of libnccl.so; empty: the program's or the system's",
+		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1,
+		.absolute = true, .where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_OPEN_SECONDS] = {
+		.name = "open_seconds", .env = "ZERO_OPEN_SECONDS",
+		.argument = "COUNT", .fallback = "120",
+		.help = "seconds that ranks with GPUs wait for each other at first",
+		.type = ZERO_TYPE_INTEGER, .min = 1, .max = 86400,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_CHECK] = {

@@ -13,11 +13,14 @@
 /* Elements in one piece: all of the parameter if it is not above the threshold. */
 static size_t piece_elements(const zero_job *job, const zero_param *param)
 {
-	size_t size = zero_dtype_size(param->dtype);
+	size_t size = zero_dtype_size(param->dtype), chunk = job->chunk;
 
 	if (param->count * size <= job->threshold)
 		return param->count ? param->count : 1;
-	return job->chunk > size ? job->chunk / size : 1;
+	/* Fewer bytes take a device as long. */
+	if (!job->ops->host_memory && chunk < ZERO_STAGE_LEAST)
+		chunk = ZERO_STAGE_LEAST;
+	return chunk > size ? chunk / size : 1;
 }
 
 static zero_status check_load(const zero_param *param, const zero_source *source)
@@ -150,6 +153,7 @@ static bool must_meet(const struct load *load)
 /* COLLECTIVE over the team. What comes from ranks does so at once, whoever they are. */
 static zero_status load_all(const struct load *load, zero_status status)
 {
+	zero_status reached;
 	size_t bounds_each = (size_t)load->team->place.world + 1, ops_count = 0;
 	struct zero_op *ops = calloc(load->count, sizeof(*ops));
 	size_t *bounds = calloc(load->count * bounds_each, sizeof(*bounds));
@@ -172,6 +176,9 @@ static zero_status load_all(const struct load *load, zero_status status)
 	status = zero_run_team(load->team, status, ops, ops_count, "%s", load->label);
 	for (size_t i = 0; !status && i < load->count; i++)
 		zero_param_loaded(load->params[i]);
+	/* What the caller gave is its own again, whatever happened. */
+	reached = zero_reach(load->team->job);
+	status = status ? status : reached;
 out:
 	free(bounds);
 	free(ops);

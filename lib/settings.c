@@ -19,6 +19,7 @@ static enum agreement agreement(enum zero_option_id id)
 	case ZERO_OPT_GATHER_DTYPE:
 	case ZERO_OPT_OFFLOAD:
 	case ZERO_OPT_FLATTEN:
+	case ZERO_OPT_REDUCE:
 	case ZERO_OPT_SHARE:
 	case ZERO_OPT_CHECK:
 		return SAME;
@@ -40,10 +41,6 @@ static zero_status check_built(const zero_job *job)
 
 	if (!zero_settings_built(&job->settings, why, sizeof(why)))
 		return zero_fail(ZERO_E_UNSUPPORTED, "%s", why);
-	if (job->settings.value[ZERO_OPT_BACKEND].number == ZERO_BACKEND_CUDA)
-		return zero_fail(ZERO_E_UNSUPPORTED,
-				 "backend is cuda (from %s), but this build has host alone",
-				 job->settings.origin[ZERO_OPT_BACKEND]);
 	/* whoever wrote ZERO_RESOLVED has read the file */
 	if (*config && strcmp(job->settings.origin[ZERO_OPT_CONFIG], "ZERO_RESOLVED") != 0)
 		return zero_fail(ZERO_E_UNSUPPORTED,

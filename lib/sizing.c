@@ -129,7 +129,8 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 	if (sizing->stage == 3 && apart)
 		bytes[ZERO_MEM_GATHERED] = add(sizing->gathered[0], sizing->gathered[1]);
 	if (apart)
-		bytes[ZERO_MEM_STAGING] = 2 * pages(zero_sizing_exchange_piece(apart) * apart);
+		bytes[ZERO_MEM_STAGING] =
+			2 * pages(zero_sizing_exchange_piece(apart, sizing->device) * apart);
 }
 
 uint64_t zero_sizing_total(const struct zero_sizing *sizing)
@@ -138,7 +139,7 @@ uint64_t zero_sizing_total(const struct zero_sizing *sizing)
 
 	zero_sizing_bytes(sizing, bytes);
 	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
-		if (kind != ZERO_MEM_OFFLOAD)
+		if (zero_on_device((enum zero_memory_kind)kind))
 			total = add(total, bytes[kind]);
 	return total;
 }

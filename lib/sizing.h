@@ -26,6 +26,7 @@ struct zero_sizing {
 	size_t world;
 	size_t share; /* ranks that share memory; 0 is read as 1 */
 	int stage;
+	bool device;          /* ranks have GPUs */
 	bool offload;         /* optimizer states are in host memory */
 	size_t gradient_size; /* bytes of an element of a rank's own gradients; 0 is read as 4 */
 	uint64_t shards, optimizer;
@@ -54,10 +55,12 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 /* Of all kinds but ZERO_MEM_OFFLOAD: what counts against the budget. */
 uint64_t zero_sizing_total(const struct zero_sizing *sizing);
 
-/* Bytes that one peer's piece of a gradient takes in one of the two sets of exchange buffers. */
-static inline size_t zero_sizing_exchange_piece(size_t peers)
+/* Bytes that one peer's piece of a gradient takes in one of the two sets of exchange buffers. A
+   device takes as long to begin an exchange as to carry megabytes. */
+static inline size_t zero_sizing_exchange_piece(size_t peers, bool device)
 {
-	const size_t set = (size_t)1 << 20, least = (size_t)16 << 10;
+	const size_t set = (size_t)(device ? 16 : 1) << 20;
+	const size_t least = (size_t)(device ? 256 : 16) << 10;
 	size_t bytes = set / peers / least * least;
 
 	return bytes ? bytes : least;

@@ -240,13 +240,13 @@ static zero_status make_tiles(struct slice *slice, bool transpose, size_t count)
 	slice->room = bytes / (two && slice->to_size > slice->from_size ? slice->to_size
 									: slice->from_size);
 	slice->room = slice->room < count ? slice->room : count;
-	status = job->ops->alloc(job->backend, ZERO_MEM_STAGING, slice->room * slice->from_size,
+	status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, slice->room * slice->from_size,
 				 false, &data);
 	slice->tile = status ? NULL : data;
 	if (status || !two)
 		return status;
-	status = job->ops->alloc(job->backend, ZERO_MEM_STAGING, slice->room * slice->to_size,
-				 false, &data);
+	status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, slice->room * slice->to_size, false,
+				 &data);
 	slice->converted = status ? NULL : data;
 	return status;
 }

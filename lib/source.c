@@ -188,17 +188,53 @@ void zero_source_label(const zero_param *param, const zero_source *source, char 
 	}
 }
 
+/* Values that the host reads or makes, to its own memory. */
+static zero_status read_host(zero_param *param, const zero_source *source, void *out, size_t first,
+			     size_t count)
+{
+	zero_status status;
+
+	if (source->kind == ZERO_FROM_FILE)
+		return zero_slice_read(param, source->tensor, source->transpose, out, first, count);
+	/* Whatever it returns: its numbers are its own. */
+	status = source->fill(source->context, out, first, count);
+	if (status)
+		return zero_fail(ZERO_E_APPLICATION,
+				 "the callback for parameter '%s' returned %d for elements "
+				 "%zu to %zu",
+				 param->name, (int)status, first, first + count);
+	return ZERO_OK;
+}
+
+struct reading {
+	zero_param *param;
+	const zero_source *source;
+	size_t first;
+};
+
+static zero_status read_piece(void *context, void *data, size_t at, size_t bytes)
+{
+	const struct reading *reading = context;
+	size_t size = zero_dtype_size(reading->param->dtype);
+
+	return read_host(reading->param, reading->source, data, reading->first + at / size,
+			 bytes / size);
+}
+
 zero_status zero_source_read(zero_param *param, const zero_source *source, void *out, size_t first,
 			     size_t count)
 {
 	uint64_t stream = zero_hash(param->name, strlen(param->name), 0);
 	size_t size = zero_dtype_size(param->dtype);
+	struct reading reading = {.param = param, .source = source, .first = first};
 	zero_job *job = param->group->job;
-	zero_status status;
 
 	switch (source->kind) {
 	case ZERO_FROM_FILE:
-		return zero_slice_read(param, source->tensor, source->transpose, out, first, count);
+	case ZERO_FROM_CALLBACK:
+		if (job->ops->host_memory)
+			return read_host(param, source, out, first, count);
+		return zero_stage_in(job, out, count * size, read_piece, &reading);
 	case ZERO_FROM_RANK: /* is sent, not read */
 		break;
 	case ZERO_FROM_ALL:
@@ -215,15 +251,6 @@ zero_status zero_source_read(zero_param *param, const zero_source *source, void 
 	case ZERO_FROM_NORMAL:
 		job->ops->fill_normal(job->backend, param->dtype, out, first, count, source->a,
 				      source->b, source->seed, stream);
-		return ZERO_OK;
-	case ZERO_FROM_CALLBACK:
-		/* Whatever it returns: its numbers are its own. */
-		status = source->fill(source->context, out, first, count);
-		if (status)
-			return zero_fail(ZERO_E_APPLICATION,
-					 "the callback for parameter '%s' returned %d for elements "
-					 "%zu to %zu",
-					 param->name, (int)status, first, first + count);
 		return ZERO_OK;
 	}
 	return ZERO_E_INVALID;

@@ -314,6 +314,7 @@ zero_status zero_layout(zero_job *job)
 				0, "layout");
 	job->sizing = (struct zero_sizing){
 		.stage = job->stage,
+		.device = !job->ops->host_memory,
 		.offload = job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER,
 	};
 	for (size_t g = 0; !status && g < job->group_count; g++)

@@ -105,6 +105,22 @@ const char *zero_dtype_name(zero_dtype dtype); /* "f32", "bf16" ...; a static st
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
+/*
+ * Where device memory comes from instead of the library's own pools: a framework's caching
+ * allocator, say. Called from several threads, by the names of the kinds in zero_memory. Memory
+ * begins at a multiple of `alignment`, as alloc must see to, and is used in the order of `stream`
+ * (a cudaStream_t); NULL: there is none left. It is given back for the stream that it was allocated
+ * for. With an allocator outputs of gathers are not registered with NCCL. Both functions are set,
+ * and call none of the job's. Page-locked memory does not come from it.
+ */
+typedef struct zero_allocator {
+	void *(*alloc)(void *context, size_t bytes, size_t alignment, int device, void *stream,
+		       const char *kind);
+	void (*free)(void *context, void *data, size_t bytes, int device, void *stream);
+	void *context;
+} zero_allocator;
+
+/* What is not said is 0. */
 typedef struct zero_options {
 	/*
 	 * Settings as "name=value" separated by spaces, such as "stage=3 stream_chunk=40M"; names
@@ -113,13 +129,17 @@ typedef struct zero_options {
 	 * ZERO_STREAM_CHUNK ... (what a user said), then the compiled default.
 	 */
 	const char *settings;
+	/* For the backend cuda; NULL: the library's own. Copied. */
+	const zero_allocator *allocator;
+	/* For the backend cuda: the stream of zero_use_stream from the beginning on. */
+	void *stream;
 } zero_options;
 
 /*
  * COLLECTIVE. Joins the ranks that the launcher (zerorun, mpirun, srun --mpi=pmix) started, agrees
  * on the options and opens a job. Without a launcher the job is one rank alone. `options` may be
- * NULL. MPI is initialised unless the program has done so, and finalised when the process exits
- * with status 0 after zero_close; if the program asked MPI for less than MPI_THREAD_MULTIPLE,
+ * NULL. On CPUs MPI is initialised unless the program has done so, and finalised when the process
+ * exits with status 0 after zero_close; if the program asked MPI for less than MPI_THREAD_MULTIPLE,
  * communication runs in the calling thread and overlaps nothing. One job at a time is open in a
  * process.
  */
@@ -159,6 +179,37 @@ zero_status zero_agree(zero_job *job, const char *error);
  * 0.
  */
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+/*
+ * With the backend cuda (the setting `backend`; `auto` takes it where there is a GPU) all memory of
+ * parameters, shards and gradients is the GPU's, ranks find each other by PMIx and communicate by
+ * NCCL. A rank uses the GPU that is current in the thread that calls zero_open, or else the one of
+ * its place among the node's ranks. A program that computes on the CPU says backend=host in its
+ * settings, whatever the machine has.
+ *
+ * ORDER. What a function says is there when it returns is there for what the caller begins on its
+ * stream from then on; and what the caller has begun on it before is done first. The host waits for
+ * other ranks to agree, for what it must know (the norm in zero_step, ZERO_CHECK=1, zero_export)
+ * and for what becomes the caller's again (the end of zero_load, zero_load_model and zero_layout
+ * with adopted tensors); for nothing else. An error of the device comes with a later call. The
+ * stream is the legacy default stream, unless zero_options or this function name another: a
+ * cudaStream_t, which must be in order after the last one, and is not cudaStreamPerThread.
+ * ZERO_E_UNSUPPORTED on the host, but for NULL.
+ *
+ * POINTERS. What zero_data, zero_view, zero_shard, zero_gradient, zero_gradient_as and
+ * zero_device_alloc give is the device's memory: kernels and copies on the stream use it, the host
+ * does not. zero_from_rank and zero_from_all take memory of the host, page-locked or not, or of the
+ * device; a zero_fill writes to the host's; an adopted tensor is where its location says.
+ */
+zero_status zero_use_stream(zero_job *job, void *stream);
+/*
+ * COLLECTIVE. An ncclComm_t of all ranks for the caller's own use, made on the first call;
+ * zero_open and this are all that a program needs to have NCCL wired up. zero_close destroys it. It
+ * is aborted when a rank is lost.
+ */
+zero_status zero_nccl_comm(zero_job *job, void **comm);
 
 /* ---- teams ----------------------------------------------------------------------------------- */
 
@@ -265,8 +316,8 @@ typedef enum zero_source_kind {
 	ZERO_FROM_CALLBACK, /* `fill` writes the elements that it is asked for */
 } zero_source_kind;
 
-/* Writes `count` elements from element `first` on, in the storage type, row by row. Any status but
-   ZERO_OK fails the load with ZERO_E_APPLICATION. */
+/* Writes `count` elements from element `first` on, in the storage type, row by row, to host memory,
+   also with a GPU. Any status but ZERO_OK fails the load with ZERO_E_APPLICATION. */
 typedef zero_status (*zero_fill)(void *context, void *elements, size_t first, size_t count);
 
 /* Where a parameter's values come from; make one with the functions below. */
@@ -294,8 +345,10 @@ zero_source zero_from_callback(zero_fill fill, void *context);
 /*
  * COLLECTIVE. Fills the parameter from a source of its own dtype and shape; a tensor's are checked.
  * A parameter of more than `stream_threshold` bytes is streamed in pieces of `stream_chunk`.
- * Neither needs staging memory on the host. A random element i of parameter p is a function of
- * (seed, p's name, i) alone: Philox 4x32-10 (Salmon et al., SC11). A group must not be gathered.
+ * On CPUs neither needs staging memory; with a GPU, files, callbacks and another rank's pageable
+ * memory go through two page-locked buffers of `stream_chunk` at most (64 KiB at least). A random
+ * element i of parameter p is a function of (seed, p's name, i) alone: Philox 4x32-10 (Salmon et
+ * al., SC11). A group must not be gathered.
  *
  * With `convert`, a tensor of f32, f16, bf16 or f64 fills a parameter of any of these, rounded once
  * to nearest even (beyond the range is infinity, a NaN stays one), and one of i64, i32, u8 or bool
@@ -313,8 +366,8 @@ zero_status zero_load_many(zero_param **params, const zero_source *sources, size
 
 /* ---- flatten: tensors that already exist become views of the flat buffer --------------------- */
 
-/* Where a tensor is. On the host backend the device's memory is an arena on the host: what
-   zero_device_alloc gives, and the library's own buffers. */
+/* Where a tensor is. With a GPU any of its memory is the device's. On the host backend that is an
+   arena on the host: what zero_device_alloc gives, and the library's own buffers. */
 typedef enum zero_location { ZERO_ON_HOST, ZERO_ON_DEVICE } zero_location;
 
 /* Whose values of a tensor count. */
@@ -527,9 +580,10 @@ float *zero_gradient(zero_param *param);
 void *zero_gradient_as(zero_param *param, zero_dtype dtype);
 /*
  * COLLECTIVE, returns before the sums are there, waiting at most for the last reduce but one. Sums
- * the group's gradient over the ranks in f32, each element folded in rank order, into the owner's
- * shard. A rank that made no gradient gives zeros. A second reduce before the step adds to the
- * first. What is added to a gradient after its group's last reduce counts for the next step.
+ * the group's gradient over the ranks in f32, each element folded in rank order (f32 of GPUs on
+ * several nodes in NCCL's, see ZERO_REDUCE in zero(3)), into the owner's shard. A rank that made no
+ * gradient gives zeros. A second reduce before the step adds to the first. What is added to a
+ * gradient after its group's last reduce counts for the next step.
  */
 zero_status zero_reduce(zero_group *group);
 
@@ -578,7 +632,7 @@ typedef struct zero_step_result {
  * ranks' samples. Groups that were not reduced since the last step are reduced first. No group may
  * be gathered. `result` may be NULL. The gradients are gone afterwards, also after an error, which
  * leaves the loss scale as it was. In f32 the outcome is the same bits at every stage and on every
- * instruction set, at one world size, and wherever the optimizer states are.
+ * instruction set, at one world size, with one backend, and wherever the optimizer states are.
  *
  * With the setting `offload=optimizer`, moments and masters are in host memory and stepped there.
  * At stages 1 and 2, across nodes, new values are sent group by group while further groups are
@@ -611,8 +665,9 @@ typedef struct zero_memory {
 	zero_bytes optimizer; /* moments, and f32 masters of 16-bit parameters */
 	zero_bytes staging;   /* the library's own buffers for communication */
 	zero_bytes caller;    /* what the program has from zero_device_alloc */
+	zero_bytes pinned;    /* page-locked host memory, on the way to a device and back */
 	zero_bytes offload;   /* in host memory instead of the device's */
-	zero_bytes total;     /* of all these but offload */
+	zero_bytes total;     /* of all these but pinned and offload */
 } zero_memory;
 
 zero_status zero_memory_now(zero_job *job, zero_memory *memory);

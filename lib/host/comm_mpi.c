@@ -109,10 +109,11 @@ static zero_status run_all(struct zero_mpi_comm *mpi, const struct zero_op *ops,
 }
 
 static zero_status mpi_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
-			   zero_status status)
+			   zero_status status, struct zero_order *order)
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 
+	(void)order;
 	zero_shared_end(mpi, ops, count, !status);
 	if (!status)
 		status = run_all(mpi, ops, count);
@@ -125,24 +126,12 @@ static zero_status mpi_run(struct zero_comm *comm, const struct zero_op *ops, si
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-static void close_channels(struct zero_mpi_comm *mpi)
-{
-	while (mpi->channels) {
-		struct zero_channel *channel = mpi->channels;
-
-		mpi->channels = channel->next;
-		if (channel->comm)
-			channel->comm->ops->close(channel->comm);
-		free(channel);
-	}
-}
-
 static void mpi_close(struct zero_comm *comm)
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 	bool is_first = mpi->is_first;
 
-	close_channels(mpi);
+	zero_channels_close(comm);
 	zero_reduce_close(mpi);
 	zero_shared_close(mpi);
 	zero_node_close(mpi->node, is_first);
@@ -151,20 +140,41 @@ static void mpi_close(struct zero_comm *comm)
 	else if (mpi->world != MPI_COMM_NULL)
 		MPI_Comm_free(&mpi->world);
 	pthread_mutex_destroy(&mpi->lent_lock);
-	free(mpi->members);
+	free(comm->members);
 	free(mpi->node_of);
 	free(mpi->node_index);
-	free(mpi->shown);
+	free(comm->shown);
 	free(mpi);
+}
+
+static void mpi_free(struct zero_comm *comm, void *data, const struct zero_order *order)
+{
+	(void)order;
+	zero_pool_free(zero_mpi_of(comm)->pool, data);
+}
+
+static zero_status mpi_exchange(struct zero_comm *comm, const void *send, void *recv, size_t bytes)
+{
+	return zero_mpi_exchange(zero_mpi_of(comm), send, recv, bytes);
+}
+
+static zero_status mpi_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
+{
+	int error = MPI_Bcast(data, (int)bytes, MPI_BYTE, root, zero_mpi_of(comm)->world);
+
+	return zero_mpi_status(error, "MPI_Bcast");
 }
 
 static const struct zero_comm_ops mpi_ops = {
 	.close = mpi_close,
 	.begin = mpi_begin,
-	.agree = zero_mpi_agree,
-	.leave = zero_mpi_leave,
 	.run = mpi_run,
+	.free = mpi_free,
 	.shared_free = zero_shared_free,
+	.begin_max = zero_mpi_begin_max,
+	.finish_max = zero_mpi_finish_max,
+	.exchange = mpi_exchange,
+	.broadcast = mpi_broadcast,
 };
 
 static struct zero_mpi_comm *new_comm(const struct zero_kernels *kernels, struct zero_pool *pool)
@@ -205,9 +215,9 @@ static zero_status find_nodes(struct zero_mpi_comm *mpi)
 
 	mpi->node_of = calloc((size_t)place->world, sizeof(int));
 	mpi->node_index = calloc((size_t)place->world, sizeof(int));
-	mpi->shown = calloc((size_t)place->world, sizeof(*mpi->shown));
+	mpi->comm.shown = calloc((size_t)place->world, sizeof(*mpi->comm.shown));
 	all = calloc((size_t)place->world, sizeof(mine));
-	if (!mpi->node_of || !mpi->node_index || !mpi->shown || !all) {
+	if (!mpi->node_of || !mpi->node_index || !mpi->comm.shown || !all) {
 		free(all);
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks", place->world);
 	}
@@ -310,55 +320,42 @@ static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm 
 	return status ? status : zero_reduce_open(team);
 }
 
-static bool is_member(const struct zero_op *op, int rank)
+static zero_status split(struct zero_mpi_comm *mpi, bool member, MPI_Comm *ranks)
 {
-	for (size_t i = 0; i < op->count; i++)
-		if (op->members[i] == rank)
-			return true;
-	return false;
+	int error =
+		MPI_Comm_split(mpi->world, member ? 0 : MPI_UNDEFINED, mpi->comm.place.rank, ranks);
+
+	return zero_mpi_status(error, "MPI_Comm_split");
+}
+
+/* COLLECTIVE over all ranks. */
+static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, bool member,
+			     struct zero_comm **made)
+{
+	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
+	struct zero_mpi_comm *team = member ? new_comm(mpi->kernels, mpi->pool) : NULL;
+	int *members = member ? calloc(op->count, sizeof(int)) : NULL;
+	MPI_Comm ranks = MPI_COMM_NULL;
+	zero_status status = split(mpi, member, &ranks);
+
+	if (!status && member && (!team || !members))
+		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
+	if (members)
+		memcpy(members, op->members, op->count * sizeof(int));
+	if (!team) {
+		free(members);
+		return status;
+	}
+	team->comm.members = members;
+	*made = &team->comm;
+	if (status)
+		return status;
+	team->world = ranks;
+	MPI_Comm_set_errhandler(ranks, MPI_ERRORS_RETURN);
+	return open_team(mpi, team);
 }
 
 static zero_status run_channel(struct zero_mpi_comm *mpi, const struct zero_op *op)
 {
-	bool member = is_member(op, mpi->comm.place.rank);
-	struct zero_channel *channel = calloc(1, sizeof(*channel));
-	struct zero_mpi_comm *team = member ? new_comm(mpi->kernels, mpi->pool) : NULL;
-	MPI_Comm ranks = MPI_COMM_NULL;
-	zero_status status = ZERO_OK;
-	int error;
-
-	error = MPI_Comm_split(mpi->world, member ? 0 : MPI_UNDEFINED, mpi->comm.place.rank,
-			       &ranks);
-	if (error)
-		status = zero_mpi_status(error, "MPI_Comm_split");
-	if (!status && (!channel || (member && !team)))
-		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
-	if (member && team) {
-		team->members = calloc(op->count, sizeof(int));
-		if (team->members)
-			memcpy(team->members, op->members, op->count * sizeof(int));
-		else
-			status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
-	}
-	if (!status && member) {
-		team->world = ranks;
-		MPI_Comm_set_errhandler(ranks, MPI_ERRORS_RETURN);
-		status = open_team(mpi, team);
-	}
-	if (channel) {
-		channel->next = mpi->channels;
-		mpi->channels = channel;
-		channel->comm = team ? &team->comm : NULL;
-		channel->place = team ? team->comm.place : mpi->comm.place;
-		if (!member) {
-			channel->place.rank = -1;
-			channel->place.share_rank = 0;
-			channel->place.share_world = channel->place.share_least = 1;
-		}
-		channel->place.world = (int)op->count;
-	} else if (team) {
-		mpi_close(&team->comm);
-	}
-	*op->channel = channel;
-	return status;
+	return zero_channel_new(&mpi->comm, op, make_team);
 }

@@ -10,20 +10,12 @@ struct self {
 	struct zero_comm comm;
 	const struct zero_kernels *kernels;
 	struct zero_pool *pool;
-	struct zero_channel *channels;
 };
 
 static void self_close(struct zero_comm *comm)
 {
-	struct self *self = (struct self *)comm;
-
-	while (self->channels) {
-		struct zero_channel *channel = self->channels;
-
-		self->channels = channel->next;
-		free(channel);
-	}
-	free(self);
+	zero_channels_close(comm);
+	free(comm);
 }
 
 static zero_status self_begin(struct zero_comm *comm, const struct zero_op *ops, size_t count)
@@ -44,18 +36,6 @@ static zero_status self_begin(struct zero_comm *comm, const struct zero_op *ops,
 	return status;
 }
 
-static zero_status self_agree(struct zero_comm *comm, const struct zero_intent *intent, char *text,
-			      size_t size, int *rank)
-{
-	(void)comm;
-	*rank = 0;
-	if (!intent->status)
-		return ZERO_OK;
-	text[0] = '\0';
-	strncat(text, intent->error, size - 1);
-	return intent->status;
-}
-
 static void copy(void *to, const void *from, size_t bytes)
 {
 	if (to != from && bytes)
@@ -63,17 +43,12 @@ static void copy(void *to, const void *from, size_t bytes)
 }
 
 /* A team of one rank is that rank. */
-static zero_status make_channel(struct self *self, const struct zero_op *op)
+static zero_status open_team(struct zero_comm *comm, const struct zero_op *op, bool member,
+			     struct zero_comm **team)
 {
-	struct zero_channel *channel = calloc(1, sizeof(*channel));
-
-	if (!channel)
-		return zero_core->fail(ZERO_E_MEMORY, "no memory for a team");
-	channel->comm = &self->comm;
-	channel->place = self->comm.place;
-	channel->next = self->channels;
-	self->channels = channel;
-	*op->channel = channel;
+	(void)op;
+	(void)member;
+	*team = comm;
 	return ZERO_OK;
 }
 
@@ -110,7 +85,7 @@ static zero_status run_op(struct self *self, const struct zero_op *op)
 		self->kernels->cast(op->to, recv, op->from, send, op->count);
 		break;
 	case ZERO_OP_CHANNEL:
-		return make_channel(self, op);
+		return zero_channel_new(&self->comm, op, open_team);
 	case ZERO_OP_ALLOC:
 	case ZERO_OP_FREE:
 		break;
@@ -129,10 +104,11 @@ static void undo(struct self *self, const struct zero_op *ops, size_t count)
 }
 
 static zero_status self_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
-			    zero_status status)
+			    zero_status status, struct zero_order *order)
 {
 	struct self *self = (struct self *)comm;
 
+	(void)order;
 	if (status)
 		undo(self, ops, count);
 	for (size_t i = 0; !status && i < count; i++) {
@@ -142,12 +118,17 @@ static zero_status self_run(struct zero_comm *comm, const struct zero_op *ops, s
 	return status;
 }
 
+static void self_free(struct zero_comm *comm, void *data, const struct zero_order *order)
+{
+	(void)order;
+	zero_pool_free(((struct self *)comm)->pool, data);
+}
+
 static const struct zero_comm_ops self_ops = {
 	.close = self_close,
 	.begin = self_begin,
-	.agree = self_agree,
-	.leave = self_agree,
 	.run = self_run,
+	.free = self_free,
 };
 
 zero_status zero_comm_self(const struct zero_kernels *kernels, struct zero_pool *pool,

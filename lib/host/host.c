@@ -42,22 +42,6 @@ static zero_status open_comm(struct zero_backend *host, const struct zero_backen
 	return status;
 }
 
-/* COLLECTIVE. A rank that cannot take part says so to the others, which wait for it. */
-static zero_status agree_open(struct zero_backend *host, zero_status status)
-{
-	struct zero_intent intent = {
-		.label = "zero_open",
-		.status = status,
-		.error = status ? zero_core->last_error() : "",
-		.error_rank = -1,
-	};
-	char text[1024] = "";
-	int rank = host->comm->place.rank;
-
-	status = host->comm->ops->agree(host->comm, &intent, text, sizeof(text), &rank);
-	return status && *text ? zero_core->fail_on(rank, status, text) : status;
-}
-
 static zero_status host_open(const struct zero_backend_config *config,
 			     struct zero_backend **backend)
 {
@@ -80,10 +64,10 @@ static zero_status host_open(const struct zero_backend_config *config,
 					 "is %s",
 					 config->isa, zero_kernels_isa(0));
 	if (!status)
-		status = zero_queue_new(host->comm, host->pool, &host->queue);
+		status = zero_queue_new(host->comm, &host->queue);
 	if (host->comm) {
 		*backend = host;
-		return agree_open(host, status);
+		return zero_agree_status(host->comm, status);
 	}
 	host_close(host);
 	return status;
@@ -98,6 +82,9 @@ static void host_place(const struct zero_backend *host, const struct zero_channe
 static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind kind, size_t bytes,
 			      bool zeroed, void **data)
 {
+	/* All of this memory is the host's. */
+	if (kind == ZERO_MEM_PINNED)
+		kind = ZERO_MEM_STAGING;
 	return zero_pool_alloc(host->pool, kind, bytes, zeroed, data);
 }
 
@@ -166,6 +153,25 @@ static void host_work_put(struct zero_backend *host, struct zero_work *work)
 	zero_work_put(work);
 }
 
+static bool host_available(void)
+{
+	return true;
+}
+
+/* What was called is done. */
+static uint64_t host_mark(struct zero_backend *host)
+{
+	(void)host;
+	return 0;
+}
+
+static zero_status host_reach(struct zero_backend *host, uint64_t mark)
+{
+	(void)host;
+	(void)mark;
+	return ZERO_OK;
+}
+
 static void host_fill_constant(struct zero_backend *host, zero_dtype dtype, void *out, size_t count,
 			       double value)
 {
@@ -190,6 +196,12 @@ static void host_copy(struct zero_backend *host, void *to, const void *from, siz
 {
 	(void)host;
 	memcpy(to, from, bytes);
+}
+
+static void host_copy_many(struct zero_backend *host, const struct zero_copy *copies, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		host_copy(host, copies[i].to, copies[i].from, copies[i].bytes);
 }
 
 static void host_cast(struct zero_backend *host, zero_dtype to, void *out, zero_dtype from,
@@ -233,6 +245,7 @@ static const struct zero_backend_ops host_ops = {
 	.abi = ZERO_MODULE_ABI,
 	.name = "host",
 	.host_memory = true,
+	.available = host_available,
 	.open = host_open,
 	.close = host_close,
 	.place = host_place,
@@ -248,10 +261,13 @@ static const struct zero_backend_ops host_ops = {
 	.wait = host_wait,
 	.work_get = host_work_get,
 	.work_put = host_work_put,
+	.mark = host_mark,
+	.reach = host_reach,
 	.fill_constant = host_fill_constant,
 	.fill_uniform = host_fill_uniform,
 	.fill_normal = host_fill_normal,
 	.copy = host_copy,
+	.copy_many = host_copy_many,
 	.cast = host_cast,
 	.convertible = host_convertible,
 	.convert = host_convert,

@@ -23,7 +23,7 @@ struct zero_mpi_comm {
 	int *node_of;             /* [world]: the first rank of those it shares memory with */
 	int *node_index;          /* [world]: its place among them */
 	struct zero_arena *arena; /* the pool's; NULL: no memory is shared */
-	struct zero_shown_intent *shown; /* [world]; agree.c */
+	MPI_Request agreement;    /* max.c: under way */
 	/* reduce.c: two sets of one piece for each peer that no memory is shared with */
 	char *staging[2];
 	size_t piece;           /* bytes */
@@ -31,16 +31,8 @@ struct zero_mpi_comm {
 	const void **summands;  /* [world] */
 	struct zero_lent *lent; /* shared.c */
 	pthread_mutex_t lent_lock;
-	struct zero_channel *channels;
-	int *members;                  /* of a team: ranks of the job; NULL: all */
 	struct zero_mpi_comm *counter; /* of a team: that of all ranks, which counts for both */
 };
-
-/* A rank of the communicator as one of the job. */
-static inline int zero_mpi_job_rank(const struct zero_mpi_comm *mpi, int rank)
-{
-	return mpi->members ? mpi->members[rank] : rank;
-}
 
 static inline struct zero_mpi_comm *zero_mpi_of(struct zero_comm *comm)
 {
@@ -58,18 +50,10 @@ extern int zero_mpi_users;
 /* A sentence for an MPI error; ZERO_OK for MPI_SUCCESS. */
 zero_status zero_mpi_status(int error, const char *call);
 
-/* ---- agree.c --------------------------------------------------------------------------------- */
+/* ---- max.c: see zero_comm_ops ---------------------------------------------------------------- */
 
-struct zero_shown_intent {
-	char label[160];
-	uint64_t hash;
-};
-
-/* See zero_comm_ops. */
-zero_status zero_mpi_leave(struct zero_comm *comm, const struct zero_intent *intent, char *text,
-			   size_t size, int *rank);
-zero_status zero_mpi_agree(struct zero_comm *comm, const struct zero_intent *intent, char *text,
-			   size_t size, int *rank);
+zero_status zero_mpi_begin_max(struct zero_comm *comm);
+zero_status zero_mpi_finish_max(struct zero_comm *const *comms, int count, int *index);
 
 /* ---- shared.c: buffers that the ranks of a node have between them ---------------------------- */
 

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "arena.h"
+#include "backend/account.h"
 #include "host.h"
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
@@ -25,20 +26,7 @@ struct zero_pool {
 	size_t idle_bytes;
 	struct zero_arena *arena; /* NULL: no rank shares memory with this one */
 	zero_bytes held;          /* by live blocks, whoever counts them */
-	zero_bytes by_kind[ZERO_MEM_KINDS];
-	zero_bytes total; /* of the device */
-	size_t limit;     /* of total */
-};
-
-static const char *const kind_names[ZERO_MEM_KINDS + 1] = {
-	[ZERO_MEM_SHARDS] = "shards",
-	[ZERO_MEM_GATHERED] = "gathered parameters",
-	[ZERO_MEM_GRADIENTS] = "gradients",
-	[ZERO_MEM_OPTIMIZER] = "optimizer states",
-	[ZERO_MEM_STAGING] = "communication buffers",
-	[ZERO_MEM_CALLER] = "the program's own tensors",
-	[ZERO_MEM_OFFLOAD] = "host memory",
-	[ZERO_MEM_KINDS] = "memory for several ranks",
+	struct zero_account account;
 };
 
 static int by_address(const void *a, const void *b)
@@ -48,13 +36,6 @@ static int by_address(const void *a, const void *b)
 	return (x->data > y->data) - (x->data < y->data);
 }
 
-static void count(zero_bytes *bytes, size_t more)
-{
-	bytes->now += more;
-	if (bytes->now > bytes->peak)
-		bytes->peak = bytes->now;
-}
-
 struct zero_pool *zero_pool_new(void)
 {
 	struct zero_pool *pool = calloc(1, sizeof(*pool));
@@ -62,7 +43,7 @@ struct zero_pool *zero_pool_new(void)
 	if (!pool)
 		return NULL;
 	pthread_mutex_init(&pool->lock, NULL);
-	pool->limit = SIZE_MAX;
+	zero_account_init(&pool->account);
 	return pool;
 }
 
@@ -132,7 +113,7 @@ static char *map(size_t bytes)
    taken off the list. */
 static struct block *take_idle(struct zero_pool *pool, size_t bytes, bool shared)
 {
-	size_t waste = pool->limit == SIZE_MAX ? bytes / 8 : 0;
+	size_t waste = pool->account.limit == SIZE_MAX ? bytes / 8 : 0;
 	struct block **best = NULL, *block;
 
 	for (struct block **at = &pool->idle; *at; at = &(*at)->next)
@@ -214,64 +195,18 @@ static struct block *take(struct zero_pool *pool, size_t bytes, bool shared, boo
 		block = NULL;
 	}
 	if (block)
-		count(&pool->held, block->bytes);
+		zero_bytes_add(&pool->held, block->bytes);
 	return block;
-}
-
-static bool on_device(enum zero_memory_kind kind)
-{
-	return kind != ZERO_MEM_OFFLOAD && kind != ZERO_MEM_KINDS;
-}
-
-/* With the lock. */
-static bool is_within(const struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
-{
-	return !on_device(kind) || pool->limit == SIZE_MAX ||
-	       (pool->total.now <= pool->limit && bytes <= pool->limit - pool->total.now);
-}
-
-/* With the lock, which protects what it tells. */
-static zero_status beyond_limit(const struct zero_pool *pool, enum zero_memory_kind kind,
-				size_t bytes)
-{
-	char held[512] = "";
-	size_t at = 0;
-
-	for (int i = 0; i < ZERO_MEM_KINDS; i++)
-		if (pool->by_kind[i].now && on_device((enum zero_memory_kind)i) &&
-		    at < sizeof(held))
-			at += (size_t)snprintf(held + at, sizeof(held) - at, "%s%zu are %s",
-					       at ? ", " : "", pool->by_kind[i].now, kind_names[i]);
-	return zero_core->fail(ZERO_E_MEMORY,
-			       "no memory for %zu bytes of %s: of the budget of %zu bytes %s; a "
-			       "higher --zero-stage, --zero-offload=optimizer or a smaller "
-			       "--zero-vram-reserve leaves more",
-			       bytes, kind_names[kind], pool->limit, at ? held : "none is used");
-}
-
-static void count_kind(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
-{
-	count(&pool->by_kind[kind], bytes);
-	if (on_device(kind))
-		count(&pool->total, bytes);
-}
-
-static void uncount_kind(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
-{
-	pool->by_kind[kind].now -= bytes;
-	if (on_device(kind))
-		pool->total.now -= bytes;
 }
 
 zero_status zero_pool_count(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
 {
-	zero_status status = ZERO_OK;
+	zero_status status;
 
 	pthread_mutex_lock(&pool->lock);
-	if (is_within(pool, kind, bytes))
-		count_kind(pool, kind, bytes);
-	else
-		status = beyond_limit(pool, kind, bytes);
+	status = zero_account_check(&pool->account, kind, bytes);
+	if (!status)
+		zero_account_add(&pool->account, kind, bytes);
 	pthread_mutex_unlock(&pool->lock);
 	return status;
 }
@@ -279,7 +214,7 @@ zero_status zero_pool_count(struct zero_pool *pool, enum zero_memory_kind kind, 
 void zero_pool_uncount(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
 {
 	pthread_mutex_lock(&pool->lock);
-	uncount_kind(pool, kind, bytes);
+	zero_account_remove(&pool->account, kind, bytes);
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -288,7 +223,7 @@ zero_status zero_pool_no_memory(enum zero_memory_kind kind, size_t bytes)
 	return zero_core->fail(ZERO_E_MEMORY,
 			       "no memory for %zu bytes of %s: %zu are free; use more "
 			       "ranks, or smaller groups or batches",
-			       bytes, kind_names[kind], zero_memory_available());
+			       bytes, zero_memory_kind_name(kind), zero_memory_available());
 }
 
 /* What peers read or write without a copy. */
@@ -309,14 +244,14 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 	if (bytes <= SIZE_MAX / 2) {
 		bytes = (bytes + PAGE - 1) / PAGE * PAGE;
 		pthread_mutex_lock(&pool->lock);
-		if (!is_within(pool, kind, bytes))
-			status = beyond_limit(pool, kind, bytes);
-		else
+		if (kind != ZERO_MEM_KINDS)
+			status = zero_account_check(&pool->account, kind, bytes);
+		if (!status)
 			block = take(pool, bytes, is_shared(pool, kind), &used);
 		if (block)
 			block->kind = kind;
 		if (block && kind != ZERO_MEM_KINDS)
-			count_kind(pool, kind, block->bytes);
+			zero_account_add(&pool->account, kind, block->bytes);
 		pthread_mutex_unlock(&pool->lock);
 	}
 	if (!block)
@@ -340,7 +275,7 @@ void zero_pool_free(struct zero_pool *pool, void *data)
 		block = *(struct block **)node;
 		tdelete(block, &pool->live, by_address);
 		if (block->kind != ZERO_MEM_KINDS)
-			uncount_kind(pool, block->kind, block->bytes);
+			zero_account_remove(&pool->account, block->kind, block->bytes);
 		pool->held.now -= block->bytes;
 		block->next = pool->idle;
 		pool->idle = block;
@@ -352,7 +287,7 @@ void zero_pool_free(struct zero_pool *pool, void *data)
 void zero_pool_limit(struct zero_pool *pool, size_t bytes)
 {
 	pthread_mutex_lock(&pool->lock);
-	pool->limit = bytes;
+	pool->account.limit = bytes;
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -384,13 +319,6 @@ bool zero_pool_caller_block(struct zero_pool *pool, const void *data, size_t *by
 void zero_pool_memory(struct zero_pool *pool, zero_memory *memory)
 {
 	pthread_mutex_lock(&pool->lock);
-	memory->shards = pool->by_kind[ZERO_MEM_SHARDS];
-	memory->gathered = pool->by_kind[ZERO_MEM_GATHERED];
-	memory->gradients = pool->by_kind[ZERO_MEM_GRADIENTS];
-	memory->optimizer = pool->by_kind[ZERO_MEM_OPTIMIZER];
-	memory->staging = pool->by_kind[ZERO_MEM_STAGING];
-	memory->caller = pool->by_kind[ZERO_MEM_CALLER];
-	memory->offload = pool->by_kind[ZERO_MEM_OFFLOAD];
-	memory->total = pool->total;
+	zero_account_read(&pool->account, memory);
 	pthread_mutex_unlock(&pool->lock);
 }

@@ -95,7 +95,7 @@ line '# n2 2 7.0G 5.0G nvml 80.0M auto 1'
 line '# n10 1 80.0G 76.0G nvml 1.2G auto 2 x NVIDIA H100'
 line "# all 5 ranks: budget $((5 * gib)), stream_threshold $((5 * gib / 64)), gather_limit $((5 * gib / 4)), flatten auto"
 # two nodes have two tasks, the third has one
-line '# shared memory: by 1 to 2 ranks at a time; bytes are those where fewest share'
+line '# shared memory: none' # they have GPUs
 # what the nodes decided, and where that was
 line '# stage 2 ZERO_RESOLVED of n1'
 line '# allgather auto --zero-allgather'
@@ -122,7 +122,8 @@ line '# stage is 2 on n1, but 3 on n10: the job will be refused'
 cp "$scratch/nodes" "$scratch/kept"
 # shared SETTING WORDS: with that ZERO_SHARE on all nodes
 shared() {
-	sed "s/\$/ share=$1/" "$scratch/kept" >"$scratch/nodes"
+	# of ranks without GPUs, which share nothing
+	sed "s/\$/ share=$1/; s/vram_source=nvml/vram_source=step_memory/" "$scratch/kept" >"$scratch/nodes"
 	SLURM_JOB_ID=7 run "$ZERORUN" --plan program
 	line "# shared memory: $2"
 }

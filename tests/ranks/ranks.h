@@ -149,6 +149,14 @@ SOME zero_group *new_group(zero_job *job, const char *name)
 	return group;
 }
 
+/* Whether run.sh has the ranks use the stand-in for GPUs. */
+SOME bool on_gpu(void)
+{
+	const char *backend = getenv("ZERO_BACKEND");
+
+	return backend && !strcmp(backend, "cuda");
+}
+
 /* Ranks that share memory with this one; it counts. */
 SOME int sharing(const zero_job *job)
 {

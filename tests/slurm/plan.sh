@@ -53,10 +53,10 @@ alike $((total + 300000)) distributed
 alike $((total + 100000)) host
 grep -qE '^# n1 .* device ' "$scratch/plan" || fail "n1 has room: $(<"$scratch/plan")"
 
-# shared WORDS STAGE: plan and ranks, of which those of a node share memory
+# shared WORDS STAGE: plan and ranks, of which those of a node share memory, on CPUs
 shared() {
 	# at stage 3 nothing is flattened
-	alike 40G "$([[ $2 == 3 ]] && echo auto || echo device)" --zero-stage="$2"
+	alike 40G "$([[ $2 == 3 ]] && echo auto || echo device)" --zero-stage="$2" --zero-backend=host
 	grep -qx "# shared memory: $1" "$scratch/plan" || fail "not $1: $(<"$scratch/plan")"
 }
 
@@ -68,10 +68,10 @@ for stage in 1 3; do
 	shared 'by all 3 ranks' "$stage"
 done
 limit=$(sed -n 's/^# all .* gather_limit \([0-9]*\), .*/\1/p' "$scratch/plan")
-allocated "$tell" gather_limit
+allocated --zero-backend=host "$tell" gather_limit
 (($(grep -c " gather_limit=$limit\$" "$scratch/out") == 3)) ||
 	fail "the plan's gather_limit is $limit: $(<"$scratch/out")"
 places=(-N 2 -n 3)
-allocated --plan --model="$model" true
+allocated --zero-backend=host --plan --model="$model" true
 grep -qx '# shared memory: by 1 to 2 ranks at a time; bytes are those where fewest share' \
 	"$scratch/out" || fail "of nodes with two ranks and one: $(<"$scratch/out")"

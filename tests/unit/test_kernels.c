@@ -261,6 +261,34 @@ START_TEST(sums_of_16_bits_widen_every_value)
 }
 END_TEST
 
+/* ---- scale ----------------------------------------------------------------------------------- */
+
+START_TEST(scales_multiply)
+{
+	for (size_t c = 0; c < COUNT_OF(sizes); c++) {
+		struct array a = random_array(sizes[c], 0, random_any);
+		const float factor = c % 4 ? random_sane() : INFINITY;
+
+		for (int s = 0; sets[s]; s++) {
+			struct output o = output_of(a.x, sizes[c], c % 3);
+			const float *x = o.out;
+
+			sets[s]->scale(o.out, sizes[c], factor);
+			guards_stand(&o, "scale");
+			for (size_t i = 0; i < sizes[c]; i++) {
+				const float y = a.x[i] * factor;
+
+				must(bits_of(x[i]) == (isnan(y) ? 0x7fc00000 : bits_of(y)),
+				     "%s: %zu of %zu: %08x times %g became %08x", sets[s]->isa, i,
+				     sizes[c], bits_of(a.x[i]), factor, bits_of(x[i]));
+			}
+			free(o.base);
+		}
+		free(a.base);
+	}
+}
+END_TEST
+
 /* ---- finite ---------------------------------------------------------------------------------- */
 
 static float random_finite(void)
@@ -515,6 +543,7 @@ int main(void)
 	tcase_add_test(tests, sums_fold_from_the_left);
 	tcase_add_test(tests, sums_of_16_bits_are_f32);
 	tcase_add_loop_test(tests, sums_of_16_bits_widen_every_value, 0, count);
+	tcase_add_test(tests, scales_multiply);
 	tcase_add_test(tests, one_that_is_not_finite_is_found);
 	tcase_add_test(tests, norms_are_those_of_16_lanes);
 	tcase_add_loop_test(tests, adamw_follows_the_paper, 0, count);

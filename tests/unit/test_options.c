@@ -205,6 +205,9 @@ START_TEST(the_table_is_regular)
 		[ZERO_OPT_PRELOAD_PATH] = "preload_path",
 		[ZERO_OPT_ISA] = "isa",
 		[ZERO_OPT_SHARE] = "share",
+		[ZERO_OPT_REDUCE] = "reduce",
+		[ZERO_OPT_NCCL] = "nccl",
+		[ZERO_OPT_OPEN_SECONDS] = "open_seconds",
 		[ZERO_OPT_CHECK] = "check",
 		[ZERO_OPT_STAGED] = "staged",
 		[ZERO_OPT_TASKS] = "tasks",
@@ -262,7 +265,8 @@ START_TEST(defaults)
 			 "stage=3 stream_chunk=41943040 stream_threshold=auto flatten=auto "
 			 "allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
 			 "offload=none vram_reserve=5%25 backend=auto preload=yes config= report= "
-			 "preload_path= isa=auto share=0 check=0 staged=0 tasks=0 budget=0 "
+			 "preload_path= isa=auto share=0 reduce=auto nccl= open_seconds=120 "
+			 "check=0 staged=0 tasks=0 budget=0 "
 			 "vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu= master=");
 	free(text);
 	zero_settings_clear(&settings);
@@ -374,7 +378,8 @@ START_TEST(bad_settings_texts_change_nothing)
 		{"=2", "x: there is no option '': the options are stage, stream_chunk, "
 		       "stream_threshold, flatten, allgather, bucket, gather_limit, gather_dtype, "
 		       "offload, vram_reserve, backend, preload, config, report, preload_path, "
-		       "isa, share, check, staged, tasks, budget, vram_free, vram_total, "
+		       "isa, share, reduce, nccl, open_seconds, check, staged, tasks, budget, "
+		       "vram_free, vram_total, "
 		       "vram_source, gpus, gpu, master"},
 		{"stage=1 stage=2", "x: stage is there twice"},
 		{"stage=1 preload", "x: 'preload' is not of the form name=value"},

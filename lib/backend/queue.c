@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "host.h"
+#include "comm.h"
 
 struct zero_work {
 	atomic_uint references;
@@ -20,6 +20,7 @@ struct zero_work {
 	struct zero_work *next;
 	struct zero_op *ops;
 	size_t count;
+	struct zero_order order;
 	bool done, leaving;
 	zero_status status;
 	int rank; /* that the error is about; before it is run -1 if that is this one */
@@ -30,7 +31,6 @@ struct zero_work {
 
 struct zero_queue {
 	struct zero_comm *comm;
-	struct zero_pool *pool;
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t more, done;
@@ -52,6 +52,8 @@ void zero_work_put(struct zero_work *work)
 {
 	if (!work || atomic_fetch_sub(&work->references, 1) != 1)
 		return;
+	if (work->comm->ops->forget)
+		work->comm->ops->forget(work->comm, &work->order);
 	free(work->ops);
 	free(work->error);
 	free(work);
@@ -95,11 +97,11 @@ static void keep_error(struct zero_work *work, zero_status status, int rank, con
 	work->error = strdup(text);
 }
 
-static void give_back(struct zero_queue *queue, const struct zero_work *work)
+static void give_back(const struct zero_work *work)
 {
 	for (size_t i = 0; i < work->count; i++)
 		if (work->ops[i].kind == ZERO_OP_FREE)
-			zero_pool_free(queue->pool, work->ops[i].recv);
+			work->comm->ops->free(work->comm, work->ops[i].recv, &work->order);
 }
 
 static const char *broken_text(const struct zero_queue *queue)
@@ -115,7 +117,7 @@ static void run(struct zero_queue *queue, struct zero_work *work)
 				     .status = work->status,
 				     .error = work->error ? work->error : "",
 				     .error_rank = work->rank};
-	char text[1024] = "";
+	char text[1024] = "", mine[1024];
 	zero_status status, agreed;
 	int rank = queue->comm->place.rank;
 
@@ -126,18 +128,19 @@ static void run(struct zero_queue *queue, struct zero_work *work)
 	}
 	status = comm->ops->begin(comm, work->ops, work->count);
 	if (status && !intent.status) {
+		snprintf(mine, sizeof(mine), "%s: %s", work->label, zero_core->last_error());
 		intent.status = status;
-		intent.error = zero_core->last_error();
+		intent.error = mine;
 		intent.error_rank = -1;
 	}
-	agreed = (work->leaving ? comm->ops->leave : comm->ops->agree)(comm, &intent, text,
-								       sizeof(text), &rank);
+	agreed = (work->leaving ? zero_agree_leave : zero_agree_on)(comm, &intent, text,
+								    sizeof(text), &rank);
 	if (agreed && !*text)
 		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
-	status = comm->ops->run(comm, work->ops, work->count, agreed);
+	status = comm->ops->run(comm, work->ops, work->count, agreed, &work->order);
 	if (status && !agreed)
 		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
-	give_back(queue, work);
+	give_back(work);
 	work->status = ZERO_OK;
 	if (status)
 		keep_error(work, status, rank, text);
@@ -154,7 +157,10 @@ static void run_broken(struct zero_queue *queue, struct zero_work *work)
 {
 	const struct zero_work *broken = queue->broken;
 
-	give_back(queue, work);
+	for (size_t i = 0; i < work->count; i++)
+		if (work->ops[i].kind == ZERO_OP_ALLOC)
+			*work->ops[i].shared = (struct zero_shared){0};
+	give_back(work);
 	keep_error(work, broken->status, broken->rank, broken_text(queue));
 }
 
@@ -217,8 +223,7 @@ static void *serve(void *context)
 
 /* ---- the other side ------------------------------------------------------------------------ */
 
-zero_status zero_queue_new(struct zero_comm *comm, struct zero_pool *pool,
-			   struct zero_queue **queue)
+zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue)
 {
 	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
 	struct zero_queue *made = calloc(1, sizeof(*made));
@@ -228,7 +233,6 @@ zero_status zero_queue_new(struct zero_comm *comm, struct zero_pool *pool,
 	if (!made)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a queue");
 	made->comm = comm;
-	made->pool = pool;
 	made->threaded = comm->threaded;
 	made->opener = pthread_self();
 	pthread_mutex_init(&made->lock, NULL);
@@ -303,6 +307,8 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	snprintf(made->label, sizeof(made->label), "%s", submission->label);
 	if (submission->status)
 		keep_error(made, submission->status, submission->error_rank, submission->error);
+	if (comm->ops->order)
+		comm->ops->order(comm, &made->order);
 	pthread_mutex_lock(&queue->lock);
 	if (queue->first)
 		queue->last->next = made;
@@ -320,11 +326,16 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 
 zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work)
 {
+	zero_status joined = ZERO_OK;
+
 	pthread_mutex_lock(&queue->lock);
 	run_until_done(queue, work);
 	pthread_mutex_unlock(&queue->lock);
+	/* Also after an error: what was begun is still to end before its buffers go. */
+	if (work->order.after)
+		joined = work->comm->ops->join(work->comm, &work->order);
 	if (!work->status)
-		return ZERO_OK;
+		return joined;
 	return zero_core->fail_on(work->rank, work->status,
 				  work->error ? work->error : zero_core->strerror(work->status));
 }

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The values by which ranks agree, in the background: a rank that leaves waits for several. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "mpi_comm.h"
+
+zero_status zero_mpi_begin_max(struct zero_comm *comm)
+{
+	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
+	int error = MPI_Iallreduce(comm->agreement.mine, comm->agreement.all, ZERO_AGREE_VALUES,
+				   MPI_UINT64_T, MPI_MAX, mpi->world, &mpi->agreement);
+
+	return zero_mpi_status(error, "MPI_Iallreduce");
+}
+
+/*
+ * Waits for peers that may be late by seconds, until one of the requests is done. MPI's own waiting
+ * takes a whole core, which the program's compute needs: after a short while this sleeps between
+ * looks.
+ */
+static int wait_idly(struct zero_comm *const *comms, int count, int *index)
+{
+	struct timespec pause = {0, 2000};
+	int done = 0, error = MPI_SUCCESS;
+
+	for (int look = 0; !error && !done; look++) {
+		for (int i = 0; !error && !done && i < count; i++) {
+			error = MPI_Test(&zero_mpi_of(comms[i])->agreement, &done,
+					 MPI_STATUS_IGNORE);
+			*index = i;
+		}
+		if (done || look < 200)
+			continue;
+		nanosleep(&pause, NULL);
+		if (pause.tv_nsec < 100000)
+			pause.tv_nsec += pause.tv_nsec / 4;
+	}
+	return error;
+}
+
+zero_status zero_mpi_finish_max(struct zero_comm *const *comms, int count, int *index)
+{
+	*index = -1;
+	return count ? zero_mpi_status(wait_idly(comms, count, index), "MPI_Iallreduce") : ZERO_OK;
+}

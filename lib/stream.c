@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a program shares with the backend of a device: its stream and a communicator. */
+#include "internal.h"
+
+zero_status zero_use_stream(zero_job *job, void *stream)
+{
+	if (job->ops->use_stream)
+		job->ops->use_stream(job->backend, stream);
+	else if (stream)
+		return zero_fail(ZERO_E_UNSUPPORTED,
+				 "zero_use_stream: the backend %s has no streams", job->ops->name);
+	return ZERO_OK;
+}
+
+zero_status zero_nccl_comm(zero_job *job, void **comm)
+{
+	zero_status status = ZERO_OK;
+
+	*comm = NULL;
+	if (!job->ops->caller_comm)
+		status = zero_fail(ZERO_E_UNSUPPORTED,
+				   "zero_nccl_comm: the backend %s has no communicator of NCCL; "
+				   "--zero-backend=cuda has",
+				   job->ops->name);
+	status = zero_run(job, status, NULL, 0, "zero_nccl_comm");
+	return status ? status : job->ops->caller_comm(job->backend, comm);
+}
