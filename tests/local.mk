@@ -164,8 +164,8 @@ TEST_ENVIRONMENT = \
 	export top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' \
 		ZERORUN='$(abs_top_builddir)/launcher/zerorun' ZERO_HAVE='$(zero_have)' \
 		ZERO_REQUIRE="$$ZERO_REQUIRE" \
-		ZERO_COMPILE_FLAGS='$(AM_CFLAGS) $(MPI_CFLAGS) $(JANSSON_CFLAGS) $(SLURM_CFLAGS) \
-			$(YAML_CFLAGS)';
+		ZERO_COMPILE_FLAGS='$(AM_CFLAGS) $(MPI_CFLAGS) $(PMIX_CFLAGS) $(JANSSON_CFLAGS) \
+			$(SLURM_CFLAGS) $(YAML_CFLAGS)';
 AM_TESTS_ENVIRONMENT = $(TEST_ENVIRONMENT)
 
 # The tests of our own code alone; the sanitizers run them.

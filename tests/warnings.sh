@@ -27,6 +27,7 @@ can_be_compiled() {
 		have "$name" || [[ $headers != *[\ /]"$header "* ]] || return 1
 	done <<-END
 		mpi mpi.h
+		pmix pmix_common.h
 		jansson jansson.h
 		slurm slurm/spank.h
 		yaml yaml.h

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Ranks tell each other what they have put, those that do not come are named, and without a server
+# there is one rank or a sentence. Nothing is written by PMIx in any of it.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+
+need pmix mpi
+# shellcheck source=tests/pmix/nccl.sh
+. "$top_srcdir/tests/pmix/nccl.sh"
+: "${ZERORUN:?}"
+scratch
+export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
+wire=("$top_builddir/tests/pmix/wire" "$top_builddir/lib/.libs/zero_pmix.so")
+ranks=("$ZERORUN" --zero-preload=no -n)
+# What this shell may have inherited from a job that it runs in.
+for name in "${!PMI@}" "${!OMPI_COMM@}" "${!SLURM_@}"; do
+	unset "$name"
+done
+
+# run STATUS COMMAND...: it ends so, and what it says is in $scratch/out and $scratch/err
+run() {
+	local want=$1 status
+	shift
+	timeout -k 5 120 "$@" >"${scratch:?}/out" 2>"$scratch/err" </dev/null
+	status=$?
+	((status == want)) && return
+	cat "$scratch/out" "$scratch/err" >&2
+	fail "'$*' ended with status $status, not $want; ZERO_TEST_SEED=$ZERO_TEST_SEED"
+}
+
+# said COUNT PATTERN: so many lines of the output match
+said() {
+	local count
+	count=$(grep -cE -e "$2" "$scratch/out")
+	((count == $1)) || fail "$count lines, not $1, like '$2' in: $(<"$scratch/out")"
+}
+
+# quiet: and nothing else is said
+quiet() {
+	[[ ! -s $scratch/err ]] || fail "on standard error: $(<"$scratch/err")"
+}
+
+# refused WORDS NAME=VALUE...: with that environment it cannot be opened, and says so in one line
+refused() {
+	local words=$1
+	shift
+	run 0 env "$@" "${wire[@]}" refuse
+	said 1 "$words"
+	said 1 .
+	quiet
+}
+
+# ---- without a server
+
+run 0 "${wire[@]}" values
+said 1 '^values: rank=0 world=1 local_rank=0 local_world=1$'
+quiet
+run 0 env SLURM_STEP_NUM_TASKS=1 OMPI_COMM_WORLD_SIZE=1 "${wire[@]}" values
+quiet
+run 9 "${wire[@]}" abort 9
+for name in SLURM_STEP_NUM_TASKS PMI_SIZE OMPI_COMM_WORLD_SIZE; do
+	refused '^the launcher started 4 ranks, but this one sees no other .*pmix$' "$name=4"
+done
+# What a server that is gone leaves in the environment.
+gone='^the PMIx server of PMIX_NAMESPACE=gone.1 does not answer: .*zerorun'
+refused "$gone" PMIX_NAMESPACE=gone.1 PMIX_RANK=0
+refused "$gone" PMIX_NAMESPACE=gone.1 PMIX_RANK=0 PMIX_SERVER_URI41='gone.0;tcp4://127.0.0.1:1' \
+	PMIX_SERVER_URI21='gone.0;tcp4://127.0.0.1:1'
+
+# ---- values
+
+for world in 1 2 3 5 8; do
+	run 0 "${ranks[@]}" "$world" "${wire[@]}" values
+	said "$world" "^values: rank=([0-9]+) world=$world local_rank=\\1 local_world=$world\$"
+	quiet
+done
+run 0 "${ranks[@]}" 3 "${wire[@]}" mpi
+said 3 '^values: rank=[0-2] world=3 '
+quiet
+
+for world in 1 4; do
+	run 0 "${ranks[@]}" "$world" "${wire[@]}" nccl "$nccl"
+	if grep '^SKIP' "$scratch/out"; then
+		break
+	fi
+	said "$world" '^nccl: rank=. of . has the id$'
+done
+
+# ---- who does not come
+
+run 0 "${ranks[@]}" 3 "${wire[@]}" late 2
+said 2 '^rank [01]: rank 2 of 3 \(node .*\) did not come within 2 s: '
+quiet
+run 0 "${ranks[@]}" 8 "${wire[@]}" absent 1,3-5,7 2
+said 3 '^rank [026] after .* s: ranks 1, 3 to 5, 7 of 8 \(the first on .*\) did not come within 2 s'
+quiet
+run 0 "${ranks[@]}" 4 "${wire[@]}" absent 0,1 2 gone
+said 2 '^rank [23] after .* s: ranks 0, 1 of 4 .* did not come within 2 s'
+quiet
+run 0 "${ranks[@]}" 24 "${wire[@]}" absent 0,2,4,6,8,10,12,14,16,18-22 2
+said 10 'ranks 0, 2, 4, 6, 8, 10, 12, 14 and 6 more of 24 '
+
+# ---- how it ends, and what it takes
+
+run 7 "${ranks[@]}" 3 "${wire[@]}" abort 7
+run 0 "${ranks[@]}" 4 "${wire[@]}" bench
+said 1 '^\{"bench": "wire", "ranks": 4, "local_ranks": 4, "open_ms": [0-9.]+, .*\}$'
+said 1 .
+quiet
