@@ -12,7 +12,7 @@ KERNEL_SOURCES = \
 # philox.c is plain loops, and a CFLAGS of -O2 would leave them to some compilers as they are.
 KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize
 
-noinst_HEADERS += kernels/kernels.h kernels/vec.h kernels/emulate.h
+noinst_HEADERS += kernels/kernels.h kernels/vec.h kernels/emulate.h kernels/device.h kernels/vec.cuh
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
 kernels_libkernels_la_SOURCES = kernels/choose.c kernels/convert.c kernels/transpose.c
 kernels_libkernels_la_LIBADD = kernels/libscalar.la
@@ -45,4 +45,33 @@ kernels_libemulated_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libemulated_la_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_ISA=avx512_emulated -DZERO_EMULATE
 kernels_libemulated_la_CFLAGS = $(KERNEL_CFLAGS) $(SIMDE_CFLAGS) -mavx2 -mfma -mf16c -Wno-psabi
 endif
+endif
+
+# The device's: all in one file of code for several generations of devices, embedded as it is. nvcc
+# must not fuse multiplications and additions: the bits are the host's.
+DEVICE_KERNELS = \
+	kernels/device.cu \
+	kernels/adamw.cu \
+	kernels/cast.cu \
+	kernels/copy_many.cu \
+	kernels/fill.cu \
+	kernels/finite.cu \
+	kernels/norm2.cu \
+	kernels/philox.cu \
+	kernels/scale.cu \
+	kernels/sum.cu
+EXTRA_DIST += $(DEVICE_KERNELS)
+
+if HAVE_CUDA
+kernels/device.fatbin: $(DEVICE_KERNELS) kernels/vec.cuh kernels/device.h lib/backend.h lib/core.h \
+		lib/zero.h
+	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \
+		-I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) -o $@.new \
+		$(top_srcdir)/kernels/device.cu && mv $@.new $@
+CLEANFILES += kernels/device.fatbin
+
+noinst_LTLIBRARIES += kernels/libdevice.la
+kernels_libdevice_la_SOURCES = kernels/device_image.c
+kernels_libdevice_la_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_DEVICE_FATBIN='"kernels/device.fatbin"'
+$(kernels_libdevice_la_OBJECTS): kernels/device.fatbin
 endif

@@ -63,3 +63,19 @@ need_python() {
 	fi
 	exec {lock}<&-
 }
+
+# has_gpu_doubles: whether the CUDA backend was built, and with it what stands in for a GPU.
+has_gpu_doubles() {
+	if ! { have cuda && have nccl && have pmix; }; then
+		[[ ",${ZERO_REQUIRE// /,}," != *",cuda-build,"* ]] ||
+			fail "cuda-build is required by ZERO_REQUIRE: cuda, nccl or pmix is missing"
+		return 1
+	fi
+}
+
+# gpu_doubles FOLDER: makes it, with the doubles by the names that they are looked for.
+gpu_doubles() {
+	mkdir -p "$1" || fail "no folder for the doubles"
+	ln -sf "$top_builddir/tests/double/.libs/cuda.so" "$1/libcuda.so.1"
+	ln -sf "$top_builddir/tests/double/.libs/nccl.so" "$1/libnccl.so.2"
+}

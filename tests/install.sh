@@ -31,6 +31,8 @@ wanted=("$bin/zerorun" "$include/zero.h" "$lib/libzero.so" "$lib/slurm-zero/zero
 	"$man/man3/zero.3" "$man/man5/zero.yaml.5" "$man/man8/spank_zero.8")
 # the host module is MPI's, the plugin is Slurm's and libyaml's
 have mpi || unset 'wanted[3]'
+have pmix && wanted+=("$lib/slurm-zero/zero_pmix.so")
+have cuda && have nccl && wanted+=("$lib/slurm-zero/zero_cuda.so")
 plugin=$lib/slurm/spank_zero.so line=$conf/plugstack.conf.d/zero.conf
 if have slurm && have yaml; then
 	wanted+=("$plugin" "$line")

@@ -10,6 +10,8 @@
 UNIT_TESTS = \
 	tests/unit/test_arena \
 	tests/unit/test_budget \
+	tests/unit/test_control \
+	tests/unit/test_control_ends \
 	tests/unit/test_convert \
 	tests/unit/test_hostlist \
 	tests/unit/test_kernels \
@@ -40,8 +42,19 @@ SCRIPT_TESTS = \
 if HAVE_JANSSON
 UNIT_TESTS += tests/unit/test_files
 endif
+if HAVE_CXX
+UNIT_TESTS += tests/unit/test_device
+else
+TESTS += tests/unit/without_cxx.sh
+endif
 if HAVE_YAML
 UNIT_TESTS += tests/unit/test_config tests/unit/test_reader tests/unit/test_resolve
+endif
+if HAVE_CUDA
+UNIT_TESTS += \
+	tests/unit/test_double_cuda \
+	tests/unit/test_double_kernels \
+	tests/unit/test_double_order
 endif
 if HAVE_CHECK
 check_PROGRAMS += $(UNIT_TESTS)
@@ -62,7 +75,11 @@ EXTRA_DIST += \
 	tests/launcher/run.sh \
 	tests/gpt/reference.py \
 	tests/ranks/run.sh \
+	tests/double/kernels.cpp \
+	tests/double/emulate.h \
+	tests/double/emulate_words.h \
 	tests/unit/without_check.sh \
+	tests/unit/without_cxx.sh \
 	$(SCRIPT_TESTS)
 
 UNIT_CFLAGS = $(OUTER_CFLAGS) $(CHECK_CFLAGS)
@@ -80,9 +97,33 @@ tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
 tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_philox_LDADD = $(tests_unit_test_kernels_LDADD)
 
+# The device's kernels, compiled for the host.
+tests_unit_test_device_SOURCES = tests/unit/test_device.c tests/unit/sets.h tests/double/kernels.h
+tests_unit_test_device_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+tests_unit_test_device_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_device_LDADD = tests/double/kernels_emulated.o \
+	$(tests_unit_test_kernels_LDADD) -lstdc++
+
+tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h $(DEVICE_KERNELS) \
+		kernels/vec.cuh kernels/device.h lib/backend.h lib/core.h lib/zero.h \
+		tests/double/emulate.h tests/double/emulate_words.h
+	$(AM_V_GEN)$(MKDIR_P) tests/double && $(CXX) -std=gnu++17 -ffp-contract=off -Wall -Wextra \
+		-Wno-unknown-pragmas -I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(CPPFLAGS) \
+		$(CXXFLAGS) -pthread -c -o $@ $(top_srcdir)/tests/double/kernels.cpp
+
 tests_unit_test_arena_SOURCES = tests/unit/test_arena.c lib/host/arena.c
 tests_unit_test_arena_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_arena_LDADD = $(UNIT_LIBS)
+
+tests_unit_test_control_SOURCES = tests/unit/test_control.c tests/unit/control_ranks.h \
+	$(control_sources)
+tests_unit_test_control_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_control_LDADD = $(UNIT_LIBS)
+
+tests_unit_test_control_ends_SOURCES = tests/unit/test_control_ends.c tests/unit/control_ranks.h \
+	$(control_sources)
+tests_unit_test_control_ends_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_control_ends_LDADD = $(UNIT_LIBS)
 
 tests_unit_test_sizing_SOURCES = tests/unit/test_sizing.c
 tests_unit_test_sizing_CFLAGS = $(UNIT_CFLAGS)
@@ -122,6 +163,21 @@ tests_unit_test_resolve_SOURCES = tests/unit/test_resolve.c tests/unit/configs.h
 tests_unit_test_resolve_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_resolve_LDADD = spank/libconfig.la $(UNIT_LIBS)
 
+tests_unit_test_double_cuda_SOURCES = tests/unit/test_double_cuda.c tests/unit/double_cuda.h
+tests_unit_test_double_cuda_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_cuda_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+tests_unit_test_double_cuda_LDADD = $(DL_LIBS) $(UNIT_LIBS)
+
+tests_unit_test_double_kernels_SOURCES = tests/unit/test_double_kernels.c tests/unit/double_cuda.h
+tests_unit_test_double_kernels_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_kernels_CPPFLAGS = $(tests_unit_test_double_cuda_CPPFLAGS)
+tests_unit_test_double_kernels_LDADD = kernels/libkernels.la $(DL_LIBS) $(UNIT_LIBS)
+
+tests_unit_test_double_order_SOURCES = tests/unit/test_double_order.c tests/unit/double_cuda.h
+tests_unit_test_double_order_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_order_CPPFLAGS = $(tests_unit_test_double_cuda_CPPFLAGS)
+tests_unit_test_double_order_LDADD = $(tests_unit_test_double_cuda_LDADD)
+
 tests_unit_test_files_SOURCES = tests/unit/test_files.c $(files_sources)
 tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
 tests_unit_test_files_LDADD = $(JANSSON_LIBS) $(UNIT_LIBS)
@@ -132,20 +188,66 @@ tests_gpt_gradients_CFLAGS = $(examples_gpt_CFLAGS)
 tests_gpt_gradients_LDADD = $(examples_gpt_LDADD)
 tests_gpt_gradients_LDFLAGS = $(examples_gpt_LDFLAGS)
 
-# Stand-ins for hardware; -rpath makes libtool build shared objects of them.
-check_LTLIBRARIES += tests/double/forbid.la tests/double/nvml.la tests/double/nvml_old.la
-tests_double_forbid_la_SOURCES = tests/double/forbid.c
-tests_double_forbid_la_CFLAGS = $(OUTER_CFLAGS)
-tests_double_forbid_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
-tests_double_nvml_la_SOURCES = tests/double/nvml.c
-tests_double_nvml_la_CFLAGS = $(OUTER_CFLAGS)
-tests_double_nvml_la_LIBADD = $(DL_LIBS)
-tests_double_nvml_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
-tests_double_nvml_old_la_SOURCES = $(tests_double_nvml_la_SOURCES)
-tests_double_nvml_old_la_CPPFLAGS = $(AM_CPPFLAGS) -DOLD_DRIVER
-tests_double_nvml_old_la_CFLAGS = $(OUTER_CFLAGS)
-tests_double_nvml_old_la_LIBADD = $(DL_LIBS)
-tests_double_nvml_old_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
+# The CUDA driver. A test makes a folder with libcuda.so.1 -> tests/double/.libs/cuda.so in it.
+if HAVE_CUDA
+check_LTLIBRARIES += tests/double/cuda.la
+tests_double_cuda_la_SOURCES = \
+	tests/double/cuda.c \
+	tests/double/cuda.h \
+	tests/double/cuda_access.c \
+	tests/double/cuda_block.c \
+	tests/double/cuda_copy.c \
+	tests/double/cuda_kernels.c \
+	tests/double/cuda_memory.c \
+	tests/double/cuda_module.c \
+	tests/double/cuda_settings.c \
+	tests/double/cuda_stream.c
+tests_double_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+tests_double_cuda_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_cuda_la_LIBADD = kernels/libkernels.la -lm
+tests_double_cuda_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) \
+	-export-symbols-regex '^(cu[A-Z]|double_cuda_)' -Wl,-z,nodelete
+endif
+
+# NCCL: libnccl.so.2 -> tests/double/.libs/nccl.so; nccl_old.so is 2.19.
+if HAVE_NCCL
+check_LTLIBRARIES += tests/double/libnccl.la tests/double/nccl.la tests/double/nccl_old.la
+nccl_double_sources = \
+	tests/double/nccl.c \
+	tests/double/nccl.h \
+	tests/double/nccl_agree.c \
+	tests/double/nccl_check.c \
+	tests/double/nccl_comm.c \
+	tests/double/nccl_driver.c \
+	tests/double/nccl_group.c \
+	tests/double/nccl_init.c \
+	tests/double/nccl_memory.c \
+	tests/double/nccl_run.c \
+	tests/double/nccl_segment.c \
+	tests/double/nccl_settings.c \
+	tests/double/nccl_types.c
+tests_double_libnccl_la_SOURCES = $(nccl_double_sources)
+tests_double_libnccl_la_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
+tests_double_libnccl_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_nccl_la_SOURCES =
+tests_double_nccl_la_LIBADD = tests/double/libnccl.la $(DL_LIBS) -lm
+tests_double_nccl_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) -export-symbols-regex '^nccl[A-Z]'
+tests_double_nccl_old_la_SOURCES = $(nccl_double_sources)
+tests_double_nccl_old_la_CPPFLAGS = $(tests_double_libnccl_la_CPPFLAGS) -DOLD_NCCL
+tests_double_nccl_old_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_nccl_old_la_LIBADD = $(DL_LIBS) -lm
+tests_double_nccl_old_la_LDFLAGS = $(tests_double_nccl_la_LDFLAGS)
+
+UNIT_TESTS += tests/unit/test_double_nccl
+tests_unit_test_double_nccl_SOURCES = \
+	tests/unit/double_nccl.h \
+	tests/unit/double_nccl_errors.c \
+	tests/unit/double_nccl_ranks.c \
+	tests/unit/test_double_nccl.c
+tests_unit_test_double_nccl_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
+tests_unit_test_double_nccl_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_nccl_LDADD = tests/double/libnccl.la $(DL_LIBS) $(UNIT_LIBS)
+endif
 
 if HAVE_SLURM
 check_LTLIBRARIES += tests/double/container.la

@@ -6,7 +6,7 @@ need mpi
 need_command cc gcc
 scratch
 
-sed -n '/^```c$/,/^```$/p' "$top_srcdir/README.md" | sed '1d;$d' >"$scratch/quick.c"
+sed -n '/^```c$/,/^```$/p' "$top_srcdir/README.md" | sed '1d;/^```$/,$d' >"$scratch/quick.c"
 cc -std=c11 -Wall -Wextra -Werror "-I$top_srcdir/lib" "$scratch/quick.c" -o "$scratch/quick" \
 	"-L$top_builddir/lib/.libs" -lzero "-Wl,-rpath,$top_builddir/lib/.libs" ||
 	fail "the README's program does not compile"

@@ -10,12 +10,14 @@ for name in ${ZERO_REQUIRE//,/ }; do
 		# no matter of configure: the tests that need them say so
 		;;
 	cuda-build)
-		have cuda || {
-			echo "FAIL: ZERO_REQUIRE names cuda-build, and this build was configured without CUDA"
-			missing=1
-		}
+		for part in cuda nccl pmix; do
+			have $part || {
+				echo "FAIL: ZERO_REQUIRE names cuda-build, and this build has no $part"
+				missing=1
+			}
+		done
 		;;
-	mpi | pmix | yaml | slurm | cuda | nccl | jansson | cblas | check | simde)
+	mpi | pmix | yaml | slurm | cuda | nccl | jansson | cblas | check | cxx | simde)
 		have "$name" || {
 			echo "FAIL: ZERO_REQUIRE names $name, and this build was configured without it"
 			missing=1

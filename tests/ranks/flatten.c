@@ -449,10 +449,10 @@ static void refused(void)
 	fails(zero_adopt(param, &other), ZERO_E_INVALID, "no data");
 	other = given;
 	other.location = ZERO_ON_DEVICE;
-	fails(zero_adopt(param, &other), ZERO_E_INVALID, "no memory of zero_device_alloc");
+	fails(zero_adopt(param, &other), ZERO_E_INVALID, "zero_device_alloc");
 	other.location = ZERO_ON_HOST;
 	other.data = (char *)device + 999;
-	fails(zero_adopt(param, &other), ZERO_E_INVALID, "is memory of zero_device_alloc");
+	fails(zero_adopt(param, &other), ZERO_E_INVALID, "in the device's memory");
 	other = given;
 	other.values = ZERO_VALUES_OF_RANK;
 	other.rank = world;

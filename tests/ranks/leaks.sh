@@ -9,6 +9,7 @@ if grep -q '__asan_init\|__tsan_init' "$program"; then
 	skip valgrind "it cannot run a program with a sanitizer"
 fi
 scratch
+export ZERO_BACKEND=host
 for kind in Leak Cond Value8 Addr8; do
 	for library in libmpi libopen- libpmix libhwloc libevent; do
 		printf '{\n%s\nMemcheck:%s\n...\nobj:*/%s*\n}\n' "$library" "$kind" "$library"

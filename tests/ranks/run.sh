@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs a program of several ranks: alone, without a launcher, and then at its world sizes, where all
 # ranks share memory, and some more with fewer that do: 4/2 is four ranks, of which each two do, and
-# 3! three that cannot read each other's memory by the system's call (tests/double/forbid.c).
+# 3! three that cannot read each other's memory by the system's call (tests/double/forbid.c). 2g is
+# two ranks with GPUs, which tests/double stands in for: the CUDA backend with the host's arithmetic.
 # Each run is bounded, so that a hang is a failure, and shows its output only if it fails. Lines
 # that begin with "same " must be the same in all runs, those with "world N " in all of N ranks.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
@@ -19,6 +20,18 @@ memory) worlds=(1 2 4) ;;
 own_mpi) worlds=(1 2 3 4 5 3/1) ;;
 large) worlds=(2) limit=900 ;;
 esac
+gpus=(alone-g 2g 3g)
+case $name in
+# what they measure or do is the host's: the process's memory, MPI, shared memory
+memory | own_mpi | shared | large) gpus=() ;;
+partition | step | train) gpus+=(4g) ;;
+order) gpus=(2g 3g) ;;
+# they open many jobs
+close | property) gpus=(3g) ;;
+esac
+if ((${#gpus[@]})) && has_gpu_doubles; then
+	worlds+=("${gpus[@]}")
+fi
 if [[ $name == large && ! ${ZERO_TEST_LARGE-} ]]; then
 	skip large "ZERO_TEST_LARGE=1 runs parameters of more than 2^32 elements"
 fi
@@ -44,12 +57,28 @@ run() {
 	fail "$name: '$*' ended with status $status; ZERO_TEST_SEED=$ZERO_TEST_SEED"
 }
 
+# The driver, on whose default stream each call returns when it is done, and NCCL.
+use_gpu_doubles() {
+	export ZERO_BACKEND=cuda LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+		DOUBLE_CUDA_LEGACY=wait DOUBLE_CUDA_DELAY_US=0 DOUBLE_CUDA_MEMORY=4G \
+		DOUBLE_CUDA_LEAKS=1 DOUBLE_NCCL_LEAKS=1
+	# a child that it forks has copies of all
+	[[ $name != apart ]] || unset DOUBLE_CUDA_LEAKS DOUBLE_NCCL_LEAKS
+	gpu_doubles "$scratch/gpu"
+}
+
+export ZERO_BACKEND=host
 declare -A before
 for world in "${worlds[@]}"; do
+	if [[ $world == *g ]]; then
+		[[ $ZERO_BACKEND == cuda ]] || use_gpu_doubles
+		world=${world%g} world=${world%-}
+	fi
 	if [[ $world == alone ]]; then
 		run "$program"
 	else
 		share=0 ranks=${world%!} with=()
+		[[ $ZERO_BACKEND == host ]] || share=1
 		[[ $ranks != */* ]] || share=${ranks#*/}
 		[[ $world != *! ]] || with=(env "LD_PRELOAD=$top_builddir/tests/double/.libs/forbid.so"
 			OMPI_MCA_btl_vader_single_copy_mechanism=none

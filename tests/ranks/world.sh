@@ -7,6 +7,7 @@
 need mpi
 scratch
 program=${top_builddir:?}/tests/ranks/close.ranks
+export ZERO_BACKEND=host
 export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
 
 # refused WORDS NAME=VALUE...: the program fails with that sentence, in that environment

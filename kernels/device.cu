@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All kernels of the device, for one image. */
+#include "adamw.cu"
+#include "cast.cu"
+#include "copy_many.cu"
+#include "fill.cu"
+#include "finite.cu"
+#include "norm2.cu"
+#include "philox.cu"
+#include "scale.cu"
+#include "sum.cu"

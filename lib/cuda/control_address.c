@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a rank listens: a socket on all networks, and the addresses that others are told. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "control_private.h"
+
+enum { ORDINARY, LINK_LOCAL, VIRTUAL, LOOPBACK, CLASSES };
+
+static bool starts_with(const char *name, const char *prefix)
+{
+	return !strncmp(name, prefix, strlen(prefix));
+}
+
+/* A comma-separated list of prefixes; "=" before it asks for whole names, "^" for all others. */
+bool zero_control_may_use(const char *filter, const char *interface)
+{
+	bool others, whole, listed = false;
+
+	if (!filter || !*filter)
+		return true;
+	others = *filter == '^';
+	filter += others;
+	whole = *filter == '=';
+	filter += whole;
+	while (*filter) {
+		size_t length = strcspn(filter, ",");
+
+		if (length && !strncmp(interface, filter, length) &&
+		    (!whole || strlen(interface) == length))
+			listed = true;
+		filter += length;
+		filter += *filter == ',';
+	}
+	return listed != others;
+}
+
+/* Which are tried first: 0. */
+static int class_of(const struct ifaddrs *entry)
+{
+	static const char *const virtual[] = {"docker", "veth", "virbr"};
+	const struct sockaddr_in6 *six = (const void *)entry->ifa_addr;
+
+	if (entry->ifa_flags & IFF_LOOPBACK)
+		return LOOPBACK;
+	for (size_t i = 0; i < sizeof(virtual) / sizeof(virtual[0]); i++)
+		if (starts_with(entry->ifa_name, virtual[i]))
+			return VIRTUAL;
+	if (six->sin6_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr))
+		return LINK_LOCAL;
+	return ORDINARY;
+}
+
+static void offer(struct zero_control_address *own, const struct sockaddr *address)
+{
+	const struct sockaddr_in6 *six = (const void *)address;
+	const struct sockaddr_in *four = (const void *)address;
+
+	if (own->count == ZERO_CONTROL_ADDRESSES)
+		return;
+	if (address->sa_family == AF_INET) {
+		own->at[own->count].family = 4;
+		memcpy(own->at[own->count].bytes, &four->sin_addr, 4);
+	} else {
+		own->at[own->count].family = 6;
+		memcpy(own->at[own->count].bytes, &six->sin6_addr, 16);
+		own->at[own->count].scope = six->sin6_scope_id;
+	}
+	own->count++;
+}
+
+static zero_status offer_all(int family, struct zero_control_address *own)
+{
+	const char *filter = getenv("NCCL_SOCKET_IFNAME");
+	struct ifaddrs *list;
+
+	if (getifaddrs(&list))
+		return zero_core->fail(ZERO_E_COMM, "cannot list this node's networks: %s",
+				       strerror(errno));
+	for (int turn = 0; turn < 2 * CLASSES; turn++)
+		for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
+			int want = turn % 2 ? AF_INET6 : AF_INET;
+
+			if (entry->ifa_addr && entry->ifa_addr->sa_family == want &&
+			    (want == AF_INET || family == AF_INET6) && entry->ifa_flags & IFF_UP &&
+			    class_of(entry) == turn / 2 &&
+			    zero_control_may_use(filter, entry->ifa_name))
+				offer(own, entry->ifa_addr);
+		}
+	freeifaddrs(list);
+	return ZERO_OK;
+}
+
+/* On all addresses of both families, or of the fourth alone where the kernel has no sixth. */
+static int open_socket(int family)
+{
+	struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
+	struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+	const struct sockaddr *address = family == AF_INET6 ? (void *)&six : (void *)&four;
+	socklen_t length = family == AF_INET6 ? sizeof(six) : sizeof(four);
+	int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), off = 0;
+
+	if (fd < 0)
+		return -1;
+	if ((family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off))) ||
+	    bind(fd, address, length) || listen(fd, SOMAXCONN)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+zero_status zero_control_open_listener(int *fd, struct zero_control_address *own)
+{
+	struct sockaddr_storage bound;
+	socklen_t length = sizeof(bound);
+	int family = AF_INET6;
+
+	*fd = open_socket(family);
+	if (*fd < 0) {
+		family = AF_INET;
+		*fd = open_socket(family);
+	}
+	if (*fd < 0 || getsockname(*fd, (struct sockaddr *)&bound, &length))
+		return zero_core->fail(ZERO_E_COMM, "cannot listen for other ranks: %s",
+				       strerror(errno));
+	/* The port lies at the same place in both families. */
+	own->port = ntohs(((const struct sockaddr_in *)&bound)->sin_port);
+	return offer_all(family, own);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu.h"
+
+/* Blocks that a processor has at a time, which is enough to keep its memory busy. */
+enum { BLOCKS_EACH = 8, ITEMS_EACH = 4 };
+
+void zero_launch_blocks(struct zero_device *device, CUstream stream, enum zero_kernel kernel,
+			const void *arguments, size_t blocks)
+{
+	void *pointer = (void *)(uintptr_t)arguments;
+
+	if (blocks)
+		zero_device_note(device,
+				 zero_driver.launch(device->functions[kernel], (unsigned int)blocks,
+						    1, 1, ZERO_DEVICE_THREADS, 1, 1, 0, stream,
+						    &pointer, NULL),
+				 "cuLaunchKernel");
+}
+
+void zero_launch(struct zero_device *device, CUstream stream, enum zero_kernel kernel,
+		 const void *arguments, size_t work)
+{
+	const size_t each = (size_t)ZERO_DEVICE_THREADS * ITEMS_EACH;
+	const size_t most = (size_t)device->processors * BLOCKS_EACH;
+	size_t blocks = work / each + (work % each != 0);
+
+	zero_launch_blocks(device, stream, kernel, arguments, blocks < most ? blocks : most);
+}
+
+void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to, void *out,
+		      zero_dtype from, const void *in, size_t count)
+{
+	struct zero_device_cast cast = {
+		.out = out, .in = in, .count = count, .to = to, .from = from};
+
+	zero_launch(device, stream, ZERO_K_CAST, &cast, count / 4 + (count % 4 != 0));
+}
+
+/* More summands than one launch takes are folded in groups, one after the other. */
+void zero_launch_sum(struct zero_device *device, CUstream stream, float *out, zero_dtype from,
+		     const void *const *in, int n, size_t count, bool accumulate)
+{
+	struct zero_device_sum sum = {
+		.out = out, .count = count, .from = from, .accumulate = accumulate};
+
+	for (int at = 0; at < n; at += sum.n) {
+		sum.n = n - at < ZERO_DEVICE_SUMMANDS ? n - at : ZERO_DEVICE_SUMMANDS;
+		for (int i = 0; i < sum.n; i++)
+			sum.in[i] = in[at + i];
+		zero_launch(device, stream, ZERO_K_SUM, &sum, count / 4 + (count % 4 != 0));
+		sum.accumulate = true;
+	}
+}

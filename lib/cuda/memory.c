@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of the device, from a pool of its own in the order of a stream or from the caller's
+ * allocator, and page-locked memory of the host, which is kept for the next use: it takes long to
+ * come by.
+ */
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+
+enum { PAGE = 4096, POOL_ALIGNMENT = 256 };
+
+struct block {
+	char *data; /* what the tree of live blocks is ordered by */
+	char *base; /* as it was allocated */
+	size_t bytes, base_bytes;
+	enum zero_memory_kind kind;
+	bool pinned;
+	CUstream stream;    /* that it was allocated for */
+	CUevent freed;      /* of an idle one: when it may be used again */
+	struct block *next; /* of the idle ones */
+};
+
+struct zero_memory_pool {
+	struct zero_device *device;
+	zero_allocator allocator; /* alloc is NULL: the device's pool */
+	pthread_mutex_t lock;
+	void *live; /* tsearch tree */
+	struct block *idle;
+	struct zero_account account;
+};
+
+static int by_address(const void *a, const void *b)
+{
+	const struct block *x = a, *y = b;
+
+	return (x->data > y->data) - (x->data < y->data);
+}
+
+static int by_range(const void *a, const void *b)
+{
+	const struct block *key = a, *block = b;
+
+	return key->data < block->data ? -1 : key->data >= block->data + block->bytes;
+}
+
+zero_status zero_memory_new(struct zero_device *device, const zero_allocator *allocator,
+			    struct zero_memory_pool **memory)
+{
+	struct zero_memory_pool *made = calloc(1, sizeof(*made));
+
+	if (!made)
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for a pool");
+	if (allocator)
+		made->allocator = *allocator;
+	made->device = device;
+	pthread_mutex_init(&made->lock, NULL);
+	zero_account_init(&made->account);
+	*memory = made;
+	return ZERO_OK;
+}
+
+bool zero_memory_is_callers(const struct zero_memory_pool *memory)
+{
+	return memory->allocator.alloc;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+/* A caching allocator knows a block by the stream that it was allocated for. */
+static void free_callers(struct zero_memory_pool *memory, const struct block *block,
+			 CUstream stream)
+{
+	struct zero_device *device = memory->device;
+
+	if (stream != block->stream) {
+		CUevent done = zero_event_record(device, stream);
+
+		zero_event_order(device, block->stream, done);
+		zero_event_put(device, done);
+	}
+	memory->allocator.free(memory->allocator.context, block->base, block->base_bytes,
+			       (int)device->id, block->stream);
+}
+
+static void give_back(struct zero_memory_pool *memory, struct block *block, CUstream stream)
+{
+	struct zero_device *device = memory->device;
+
+	if (block->pinned)
+		zero_device_note(device, zero_driver.host_free(block->base), "cuMemFreeHost");
+	else if (memory->allocator.alloc)
+		free_callers(memory, block, stream);
+	else
+		zero_device_note(device,
+				 zero_driver.free((CUdeviceptr)(uintptr_t)block->base, stream),
+				 "cuMemFreeAsync");
+	free(block);
+}
+
+static CUresult take_pool(struct zero_memory_pool *memory, size_t bytes, CUstream stream,
+			  char **base)
+{
+	CUdeviceptr data = 0;
+	CUresult result = zero_driver.alloc(&data, bytes, memory->device->pool, stream);
+
+	*base = (char *)(uintptr_t)data;
+	return result;
+}
+
+/* What was freed comes back once its stream is there. */
+static void trim_device(struct zero_memory_pool *memory)
+{
+	struct zero_device *device = memory->device;
+
+	if (device->stuck)
+		return;
+	zero_driver.stream_finish(device->compute);
+	zero_driver.pool_trim(device->pool, 0);
+}
+
+/* From the device. A pool aligns less than a page, which NCCL and callers are promised. */
+static bool take_device(struct zero_memory_pool *memory, struct block *block, CUstream stream)
+{
+	const zero_allocator *allocator = &memory->allocator;
+	struct zero_device *device = memory->device;
+	CUresult result;
+
+	block->base_bytes = block->bytes;
+	block->stream = stream;
+	if (allocator->alloc) {
+		block->base = allocator->alloc(allocator->context, block->base_bytes, PAGE,
+					       (int)device->id, stream,
+					       zero_memory_kind_name(block->kind));
+		block->data = block->base;
+		return block->base;
+	}
+	block->base_bytes += PAGE - POOL_ALIGNMENT;
+	result = take_pool(memory, block->base_bytes, stream, &block->base);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+		trim_device(memory);
+		result = take_pool(memory, block->base_bytes, stream, &block->base);
+	}
+	if (result == CUDA_ERROR_OUT_OF_MEMORY ||
+	    !zero_device_note(device, result, "cuMemAllocFromPoolAsync"))
+		return false;
+	block->data = block->base + (-(uintptr_t)block->base & (PAGE - 1));
+	return true;
+}
+
+/* Whether the device has done with it. */
+static bool is_free(const struct block *block)
+{
+	return !block->freed || zero_driver.event_query(block->freed) != CUDA_ERROR_NOT_READY;
+}
+
+/* The idle page-locked block that fits best and wastes at most an eighth, taken off the list; not
+   one that would have to be waited for. */
+static struct block *take_idle(struct zero_memory_pool *memory, size_t bytes)
+{
+	struct block **best = NULL, *block;
+
+	for (struct block **at = &memory->idle; *at; at = &(*at)->next)
+		if ((*at)->bytes >= bytes && (*at)->bytes - bytes <= bytes / 8 && is_free(*at) &&
+		    (!best || (*at)->bytes < (*best)->bytes))
+			best = at;
+	if (!best)
+		return NULL;
+	block = *best;
+	*best = block->next;
+	return block;
+}
+
+static void trim_idle(struct zero_memory_pool *memory)
+{
+	while (memory->idle) {
+		struct block *block = memory->idle;
+
+		memory->idle = block->next;
+		if (block->freed)
+			zero_event_finish(memory->device, block->freed);
+		zero_event_put(memory->device, block->freed);
+		give_back(memory, block, memory->device->compute);
+	}
+}
+
+static bool take_pinned(struct zero_memory_pool *memory, struct block *block)
+{
+	void *data = NULL;
+	CUresult result = zero_driver.host_alloc(&data, block->bytes, CU_MEMHOSTALLOC_PORTABLE);
+
+	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+		trim_idle(memory);
+		result = zero_driver.host_alloc(&data, block->bytes, CU_MEMHOSTALLOC_PORTABLE);
+	}
+	if (result == CUDA_ERROR_OUT_OF_MEMORY ||
+	    !zero_device_note(memory->device, result, "cuMemHostAlloc"))
+		return false;
+	block->base = block->data = data;
+	block->base_bytes = block->bytes;
+	return true;
+}
+
+/* With the lock. NULL: there is none. */
+static struct block *take(struct zero_memory_pool *memory, enum zero_memory_kind kind, size_t bytes,
+			  CUstream stream)
+{
+	struct block *block = zero_on_device(kind) ? NULL : take_idle(memory, bytes);
+
+	if (!block) {
+		block = calloc(1, sizeof(*block));
+		if (!block)
+			return NULL;
+		block->bytes = bytes;
+		block->kind = kind;
+		block->pinned = !zero_on_device(kind);
+		if (block->pinned ? !take_pinned(memory, block)
+				  : !take_device(memory, block, stream)) {
+			free(block);
+			return NULL;
+		}
+	}
+	block->kind = kind;
+	if (!tsearch(block, &memory->live, by_address)) {
+		give_back(memory, block, stream);
+		return NULL;
+	}
+	zero_account_add(&memory->account, kind, block->bytes);
+	return block;
+}
+
+/* The host may write to it at once. */
+static zero_status clear(struct zero_memory_pool *memory, struct block *block, bool zeroed,
+			 CUstream stream)
+{
+	struct zero_device *device = memory->device;
+	zero_status status = ZERO_OK;
+
+	if (block->freed) {
+		status = zero_event_finish(device, block->freed);
+		zero_event_put(device, block->freed);
+		block->freed = NULL;
+	}
+	if (zeroed && block->pinned)
+		memset(block->data, 0, block->bytes);
+	else if (zeroed)
+		zero_device_note(device,
+				 zero_driver.set((CUdeviceptr)(uintptr_t)block->data, 0,
+						 block->bytes, stream),
+				 "cuMemsetD8Async");
+	return status;
+}
+
+zero_status zero_memory_none(enum zero_memory_kind kind, size_t bytes)
+{
+	size_t free_bytes = 0, total = 0;
+
+	zero_driver.memory_info(&free_bytes, &total);
+	if (!zero_on_device(kind))
+		return zero_core->fail(ZERO_E_MEMORY,
+				       "no memory for %zu bytes of %s, which must be page-locked "
+				       "(ulimit -l may bound it)",
+				       bytes, zero_memory_kind_name(kind));
+	return zero_core->fail(ZERO_E_MEMORY,
+			       "no memory for %zu bytes of %s: %zu of the GPU's %zu are free; use "
+			       "more ranks, a higher --zero-stage, smaller groups or batches",
+			       bytes, zero_memory_kind_name(kind), free_bytes, total);
+}
+
+zero_status zero_memory_alloc(struct zero_memory_pool *memory, enum zero_memory_kind kind,
+			      size_t bytes, bool zeroed, CUstream stream, void **data)
+{
+	struct block *block = NULL;
+	zero_status status = ZERO_OK;
+
+	*data = NULL;
+	if (bytes <= SIZE_MAX / 2) {
+		bytes = zero_whole_pages(bytes);
+		pthread_mutex_lock(&memory->lock);
+		status = zero_account_check(&memory->account, kind, bytes);
+		if (!status)
+			block = take(memory, kind, bytes, stream);
+		pthread_mutex_unlock(&memory->lock);
+	}
+	if (!block)
+		return status ? status : zero_memory_none(kind, bytes);
+	*data = block->data;
+	return clear(memory, block, zeroed, stream);
+}
+
+/* ---- giving back ----------------------------------------------------------------------------- */
+
+void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stream)
+{
+	struct block key = {.data = data}, *block = NULL;
+	void *node;
+
+	if (!data)
+		return;
+	pthread_mutex_lock(&memory->lock);
+	node = tfind(&key, &memory->live, by_address);
+	if (node) {
+		block = *(struct block **)node;
+		tdelete(block, &memory->live, by_address);
+		zero_account_remove(&memory->account, block->kind, block->bytes);
+	}
+	if (block && block->pinned) {
+		block->freed = zero_event_record(memory->device, stream);
+		block->next = memory->idle;
+		memory->idle = block;
+	} else if (block) {
+		give_back(memory, block, stream);
+	}
+	pthread_mutex_unlock(&memory->lock);
+}
+
+void zero_memory_trim(struct zero_memory_pool *memory)
+{
+	pthread_mutex_lock(&memory->lock);
+	trim_idle(memory);
+	trim_device(memory);
+	pthread_mutex_unlock(&memory->lock);
+}
+
+void zero_memory_delete(struct zero_memory_pool *memory)
+{
+	if (!memory)
+		return;
+	trim_idle(memory);
+	/* What the caller did not give back. */
+	while (memory->live) {
+		struct block *block = *(struct block **)memory->live;
+
+		tdelete(block, &memory->live, by_address);
+		give_back(memory, block, memory->device->compute);
+	}
+	if (!memory->device->stuck)
+		zero_driver.stream_finish(memory->device->compute);
+	pthread_mutex_destroy(&memory->lock);
+	free(memory);
+}
+
+/* ---- accounting ------------------------------------------------------------------------------ */
+
+zero_status zero_memory_count(struct zero_memory_pool *memory, enum zero_memory_kind kind,
+			      size_t bytes)
+{
+	zero_status status;
+
+	pthread_mutex_lock(&memory->lock);
+	status = zero_account_check(&memory->account, kind, bytes);
+	if (!status)
+		zero_account_add(&memory->account, kind, bytes);
+	pthread_mutex_unlock(&memory->lock);
+	return status;
+}
+
+void zero_memory_uncount(struct zero_memory_pool *memory, enum zero_memory_kind kind, size_t bytes)
+{
+	pthread_mutex_lock(&memory->lock);
+	zero_account_remove(&memory->account, kind, bytes);
+	pthread_mutex_unlock(&memory->lock);
+}
+
+void zero_memory_limit(struct zero_memory_pool *memory, size_t bytes)
+{
+	pthread_mutex_lock(&memory->lock);
+	memory->account.limit = bytes;
+	pthread_mutex_unlock(&memory->lock);
+}
+
+void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes)
+{
+	pthread_mutex_lock(&memory->lock);
+	zero_account_read(&memory->account, bytes);
+	pthread_mutex_unlock(&memory->lock);
+}
+
+/* Any memory of a device is the caller's, if it is not the library's. */
+bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data, size_t *bytes)
+{
+	struct block key = {.data = (char *)(uintptr_t)data}, *block = NULL;
+	bool on_device = false;
+	void *node;
+
+	*bytes = 0;
+	pthread_mutex_lock(&memory->lock);
+	node = tfind(&key, &memory->live, by_range);
+	if (node)
+		block = *(struct block **)node;
+	if (block && block->kind == ZERO_MEM_CALLER && block->data == data)
+		*bytes = block->bytes;
+	pthread_mutex_unlock(&memory->lock);
+	if (block)
+		return block->kind == ZERO_MEM_CALLER;
+	zero_device_reads(data, &on_device);
+	return on_device;
+}

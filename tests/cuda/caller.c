@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a program brings to a job on GPUs, or takes from it: its own allocator, which all memory of
+ * the device then comes from and goes back to; its own stream; and a communicator of NCCL. Run by
+ * tests/cuda/caller.sh with stand-ins, whose streams run later and whose order is checked.
+ */
+#include <dlfcn.h>
+#include <nccl.h>
+#include <pthread.h>
+
+#include "../gpu/device.h"
+#include "../ranks/ranks.h"
+
+enum { COUNT = 30001 };
+
+static float values[COUNT], back[COUNT];
+
+/* ---- an allocator ---------------------------------------------------------------------------- */
+
+struct pool {
+	pthread_mutex_t lock;
+	size_t live, allocations;
+	size_t refuse; /* this allocation and all later ones; 0: none */
+	char *base[256], *data[256];
+};
+
+/* In a block that is long enough for a boundary. */
+static char *take_aligned(struct pool *pool, size_t bytes, size_t alignment)
+{
+	size_t i = 0;
+
+	while (i < 256 && pool->data[i])
+		i++;
+	check(i < 256, "too many allocations");
+	pool->base[i] = device_alloc(bytes + alignment);
+	if (!pool->base[i])
+		return NULL;
+	/* For any stream. */
+	synchronise();
+	pool->data[i] = pool->base[i] + (-(uintptr_t)pool->base[i] & (alignment - 1));
+	return pool->data[i];
+}
+
+static void *give(void *context, size_t bytes, size_t alignment, int device, void *stream,
+		  const char *kind)
+{
+	struct pool *pool = context;
+	char *data = NULL;
+
+	(void)stream;
+	check(bytes && alignment == 4096 && device >= 0 && kind && *kind, "%zu bytes", bytes);
+	pthread_mutex_lock(&pool->lock);
+	if (!pool->refuse || pool->allocations + 1 < pool->refuse)
+		data = take_aligned(pool, bytes, alignment);
+	pool->allocations += data != NULL;
+	pool->live += data != NULL;
+	pthread_mutex_unlock(&pool->lock);
+	return data;
+}
+
+/* A caching one would keep it for the stream; this one waits for all. */
+static void take(void *context, void *data, size_t bytes, int device, void *stream)
+{
+	struct pool *pool = context;
+
+	(void)device;
+	check(data && bytes, "nothing is given back");
+	stream_finish(stream);
+	pthread_mutex_lock(&pool->lock);
+	for (size_t i = 0; i < 256; i++)
+		if (pool->data[i] == data) {
+			device_free(pool->base[i]);
+			pool->data[i] = NULL;
+			pool->live--;
+		}
+	pthread_mutex_unlock(&pool->lock);
+}
+
+static zero_group *model(zero_job *job, zero_param **param)
+{
+	zero_group *group = new_group(job, "g");
+
+	*param = new_param(group, "p", ZERO_F32, COUNT, true);
+	ok(zero_layout(job));
+	return group;
+}
+
+/* Its refusal is an error on all ranks; what comes back serves the next try. */
+static void refused(struct pool *pool, zero_job *job, zero_group *group)
+{
+	pool->refuse = zero_rank(job) == 0 ? pool->allocations + 1 : 0;
+	fails(zero_gather(group, ZERO_PARAM), ZERO_E_MEMORY, "gather of group 'g'");
+	check(strstr(zero_last_error(), "rank 0") && strstr(zero_last_error(), " bytes of "), "%s",
+	      zero_last_error());
+	pool->refuse = 0;
+	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_release(group));
+}
+
+static void own_allocator(void)
+{
+	struct pool pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	zero_allocator allocator = {.alloc = give, .free = take, .context = &pool};
+	zero_options options = {.settings = "backend=cuda stage=3", .allocator = &allocator};
+	zero_source source = zero_from_all(values);
+	zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
+	zero_memory memory;
+	zero_group *group;
+	zero_param *param;
+	zero_job *job;
+
+	ok(zero_open(&options, &job));
+	group = model(job, &param);
+	ok(zero_load(param, &source));
+	ok(zero_gather(group, ZERO_PARAM));
+	download(back, zero_data(param), sizeof(back));
+	synchronise();
+	check(!memcmp(back, values, sizeof(back)), "other values");
+	check(zero_gradient(param), "%s", zero_last_error());
+	ok(zero_release(group));
+	ok(zero_step(job, &adamw, NULL));
+	ok(zero_memory_now(job, &memory));
+	check(pool.allocations > 3 && pool.live, "%zu allocations", pool.allocations);
+	if (zero_world(job) > 1)
+		refused(&pool, job, group);
+	ok(zero_close(job));
+	check(!pool.live, "%zu allocations are left", pool.live);
+}
+
+/* ---- a stream -------------------------------------------------------------------------------- */
+
+/* Nothing else is waited for: what is gathered is read, and gradients are written, in the
+   stream. */
+static void own_stream(void)
+{
+	void *stream = stream_new();
+	zero_options options = {.settings = "backend=cuda stage=3", .stream = stream};
+	zero_source source = zero_from_all(values);
+	float *pinned = pinned_alloc(sizeof(back));
+	zero_group *group;
+	zero_param *param;
+	zero_job *job;
+
+	ok(zero_open(&options, &job));
+	group = model(job, &param);
+	ok(zero_load(param, &source));
+	for (int turn = 0; turn < 3; turn++) {
+		memset(pinned, 0xa5, sizeof(back));
+		ok(zero_gather(group, turn == 1 ? ZERO_BF16 : ZERO_PARAM));
+		copy_on(stream, pinned, zero_data(param), turn == 1 ? COUNT * 2 : sizeof(back));
+		ok(zero_release(group));
+		stream_finish(stream);
+		check(turn == 1 || !memcmp(pinned, values, sizeof(back)), "turn %d", turn);
+	}
+	/* And back to the default one, which is in order after it. */
+	ok(zero_use_stream(job, NULL));
+	ok(zero_gather(group, ZERO_PARAM));
+	download(back, zero_data(param), sizeof(back));
+	synchronise();
+	check(!memcmp(back, values, sizeof(back)), "other values");
+	ok(zero_release(group));
+	ok(zero_close(job));
+	pinned_free(pinned);
+}
+
+/* ---- a communicator -------------------------------------------------------------------------- */
+
+static void own_communicator(void)
+{
+	zero_options options = {.settings = "backend=cuda"};
+	ncclResult_t (*all_reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
+				   ncclComm_t, cudaStream_t);
+	ncclResult_t (*async_error)(ncclComm_t, ncclResult_t *), result;
+	void *library, *comm, *again;
+	float *data = device_alloc(sizeof(values));
+	zero_job *job;
+	int world;
+
+	ok(zero_open(&options, &job));
+	world = zero_world(job);
+	ok(zero_nccl_comm(job, &comm));
+	ok(zero_nccl_comm(job, &again));
+	check(comm && comm == again, "%p and %p", comm, again);
+	library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+	check(library, "%s", dlerror());
+	*(void **)&all_reduce = dlsym(library, "ncclAllReduce");
+	*(void **)&async_error = dlsym(library, "ncclCommGetAsyncError");
+	upload(data, values, sizeof(values));
+	result = all_reduce(data, data, COUNT, ncclFloat32, ncclSum, comm, NULL);
+	while (result == ncclInProgress)
+		async_error(comm, &result);
+	check(result == ncclSuccess, "%d", (int)result);
+	download(back, data, sizeof(back));
+	synchronise();
+	for (size_t i = 0; i < COUNT; i++)
+		check(back[i] == values[i] * (float)world, "%zu", i);
+	ok(zero_close(job));
+	device_free(data);
+}
+
+int main(void)
+{
+	const char *none = device_open();
+
+	check(!none, "%s", none);
+	for (size_t i = 0; i < COUNT; i++)
+		values[i] = (float)(i % 1000);
+	own_allocator();
+	own_stream();
+	own_communicator();
+	return 0;
+}

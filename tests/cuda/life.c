@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a job on GPUs, from its opening to its end, whatever goes wrong meanwhile: an error
+ * is a sentence on every rank, nobody waits for ever, and all memory is given back. Prints, for
+ * tests/cuda/errors.sh, "ok" or the call that failed and why; ends with status 0 in both cases.
+ *
+ * With "retry", a call that found no memory is made once more with a smaller chunk and groups.
+ */
+#include "../ranks/ranks.h"
+
+enum { COUNT = 50000, SMALL = 700 };
+
+static float values[COUNT];
+
+struct life {
+	zero_job *job;
+	zero_group *groups[2];
+	zero_param *large, *small, *half;
+};
+
+/* Says what failed, the first time. */
+static bool went(zero_status status, const char *call)
+{
+	if (!status)
+		return true;
+	printf("rank %d: %s: %s: %s\n", zero_rank(NULL), call, zero_strerror(status),
+	       *zero_last_error() ? zero_last_error() : "(no sentence)");
+	fflush(stdout);
+	return false;
+}
+
+#define try(call) (went(call, #call))
+
+static bool declare(struct life *life)
+{
+	for (int g = 0; g < 2; g++)
+		if (!try(zero_group_new(life->job, g ? "second" : "first", NULL, &life->groups[g])))
+			return false;
+	life->large = new_param(life->groups[0], "large", ZERO_F32, COUNT, true);
+	life->small = new_param(life->groups[1], "small", ZERO_F32, SMALL, true);
+	life->half = new_param(life->groups[1], "half", ZERO_BF16, SMALL, true);
+	return try(zero_group_gradients(life->groups[1], ZERO_BF16)) && try(zero_layout(life->job));
+}
+
+static bool load(struct life *life)
+{
+	zero_source from_rank = zero_from_rank(0, zero_rank(life->job) ? NULL : values);
+	zero_source from_all = zero_from_all(values), constant = zero_from_constant(0.5);
+	zero_source normal = zero_from_normal(0, 1, 7);
+
+	return try(zero_load(life->large, &from_rank)) && try(zero_load(life->large, &from_all)) &&
+	       try(zero_load(life->small, &normal)) && try(zero_load(life->half, &constant));
+}
+
+static bool train(struct life *life)
+{
+	zero_adamw adamw = {.lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-8F, .clip = 1};
+
+	for (int step = 0; step < 2; step++) {
+		if (!try(zero_prefetch(life->groups, 2, ZERO_BF16)))
+			return false;
+		for (int g = 0; g < 2; g++) {
+			if (!try(zero_gather(life->groups[g], ZERO_BF16)))
+				return false;
+			if (g ? !zero_gradient_as(life->half, ZERO_BF16)
+			      : !zero_gradient(life->large))
+				return went(ZERO_E_MEMORY, "zero_gradient");
+			if (!try(zero_release(life->groups[g])) ||
+			    !try(zero_reduce(life->groups[g])))
+				return false;
+		}
+		if (!try(zero_step(life->job, &adamw, NULL)))
+			return false;
+	}
+	return true;
+}
+
+static bool live(const zero_options *options)
+{
+	struct life life = {0};
+	char path[1200];
+	bool well;
+
+	snprintf(path, sizeof(path), "%s", file_path("life.safetensors"));
+	if (!try(zero_open(options, &life.job)))
+		return false;
+	well = declare(&life) && load(&life) && train(&life) && try(zero_export(life.job, path));
+	try(zero_close(life.job));
+	return well;
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const settings[] = {"stage=3", "stage=2 offload=optimizer", "stage=0"};
+	bool retries = argc > 1 && !strcmp(argv[1], "retry");
+	zero_options options = {.settings = settings[0]};
+
+	for (size_t i = 0; i < COUNT; i++)
+		values[i] = (float)i;
+	for (size_t s = 0; s < sizeof(settings) / sizeof(settings[0]); s++) {
+		options.settings = settings[s];
+		if (live(&options))
+			continue;
+		if (!retries)
+			return 0;
+		check(live(&options), "the job did not come to life again");
+	}
+	printf("rank %d: ok\n", zero_rank(NULL));
+	return 0;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks of memory and where they are. One that was freed keeps its addresses for a while, out of
+ * everybody's reach, so that who uses it late does not meet another one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cuda.h"
+
+enum { PAGE = 4096, ALIGN = 512, KEPT = 4096 };
+
+/* By address; those that are gone too, until they are too many. */
+static struct double_block **blocks;
+static size_t block_count, block_size, gone_count;
+static uint64_t numbers;
+
+static void *map(size_t bytes, int access)
+{
+	void *data = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (data == MAP_FAILED)
+		double_die("the host has no %zu bytes", bytes);
+	return data;
+}
+
+/* The first that begins after the address. */
+static size_t place_of(uintptr_t at)
+{
+	size_t low = 0, high = block_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (blocks[middle]->base <= at)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void insert(struct double_block *block)
+{
+	size_t place = place_of(block->base);
+
+	if (block_count == block_size) {
+		block_size = block_size ? 2 * block_size : 64;
+		blocks = realloc(blocks, block_size * sizeof(struct double_block *));
+		if (!blocks)
+			double_die("the host has no memory for the list of blocks");
+	}
+	memmove(blocks + place + 1, blocks + place,
+		(block_count - place) * sizeof(struct double_block *));
+	blocks[place] = block;
+	block_count++;
+}
+
+/* The one that has been gone for longest. */
+static void forget_one(void)
+{
+	size_t oldest = block_count;
+	struct double_block *block;
+
+	for (size_t i = 0; i < block_count; i++)
+		if (blocks[i]->state == DOUBLE_GONE && !blocks[i]->pending &&
+		    (oldest == block_count || blocks[i]->number < blocks[oldest]->number))
+			oldest = i;
+	if (oldest == block_count)
+		return;
+	block = blocks[oldest];
+	munmap(block->map, block->map_bytes);
+	free(block->records);
+	free(block);
+	block_count--;
+	memmove(blocks + oldest, blocks + oldest + 1,
+		(block_count - oldest) * sizeof(struct double_block *));
+	gone_count--;
+}
+
+/* What is not of whole pages begins anywhere that a driver's pool could let it begin. */
+struct double_block *double_block_new(size_t bytes, bool pinned, bool paged, CUcontext context)
+{
+	struct double_block *block = double_new(1, sizeof(*block));
+	bool hidden = double_settings.protect && !pinned;
+	size_t shift;
+
+	block->number = ++numbers;
+	shift = paged ? 0 : (block->number % 7 + 1) * ALIGN;
+	block->bytes = bytes;
+	block->map_bytes = (bytes + shift + PAGE) / PAGE * PAGE;
+	block->map = map(block->map_bytes, hidden ? PROT_NONE : PROT_READ | PROT_WRITE);
+	block->base = (uintptr_t)block->map + shift;
+	block->data = hidden ? (char *)map(block->map_bytes, PROT_READ | PROT_WRITE) + shift
+			     : (char *)block->base;
+	block->pinned = pinned;
+	block->context = context;
+	insert(block);
+	return block;
+}
+
+void double_block_gone(struct double_block *block)
+{
+	if (block->data != (char *)block->base)
+		munmap(block->data - (block->base - (uintptr_t)block->map), block->map_bytes);
+	mmap(block->map, block->map_bytes, PROT_NONE,
+	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	block->data = NULL;
+	block->state = DOUBLE_GONE;
+	if (++gone_count > KEPT)
+		forget_one();
+}
+
+struct double_block *double_block_find(uintptr_t at)
+{
+	size_t place = place_of(at);
+	struct double_block *block = place ? blocks[place - 1] : NULL;
+
+	return block && at - block->base < block->bytes ? block : NULL;
+}
+
+size_t double_blocks_alive(bool print)
+{
+	size_t alive = 0;
+
+	for (size_t i = 0; i < block_count; i++) {
+		if (blocks[i]->freed)
+			continue;
+		alive++;
+		if (print)
+			fprintf(stderr,
+				"stand-in for CUDA: left alive: %s memory %p, %zu bytes, the "
+				"%lluth "
+				"allocated\n",
+				blocks[i]->pinned ? "pinned" : "device", (void *)blocks[i]->base,
+				blocks[i]->bytes, (unsigned long long)blocks[i]->number);
+	}
+	return alive;
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels, known by name: see kernels/device.h. Each is the host's on the same struct. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "device.h"
+#include "../../kernels/kernels.h"
+
+static const struct zero_kernels *host(void)
+{
+	return zero_kernels_choose("auto");
+}
+
+static size_t size_of(zero_dtype dtype)
+{
+	switch (dtype) {
+	case ZERO_F64:
+	case ZERO_I64:
+		return 8;
+	case ZERO_F32:
+	case ZERO_I32:
+		return 4;
+	case ZERO_F16:
+	case ZERO_BF16:
+		return 2;
+	case ZERO_U8:
+	case ZERO_BOOL:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+static bool is_short_float(zero_dtype dtype)
+{
+	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
+}
+
+static bool cast_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_cast *a = arguments;
+
+	if (!is_short_float(a->to) || !is_short_float(a->from))
+		return false;
+	double_access_add(op, &a->in, a->count, size_of(a->from), false);
+	double_access_add(op, &a->out, a->count, size_of(a->to), true);
+	return true;
+}
+
+static CUresult run_cast(struct double_op *op, void *arguments)
+{
+	const struct zero_device_cast *a = arguments;
+
+	(void)op;
+	host()->cast(a->to, a->out, a->from, a->in, a->count);
+	return CUDA_SUCCESS;
+}
+
+static bool sum_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_sum *a = arguments;
+
+	if (!is_short_float(a->from) || a->n < 1 || a->n > ZERO_DEVICE_SUMMANDS)
+		return false;
+	for (int i = 0; i < a->n; i++)
+		double_access_add(op, &a->in[i], a->count, size_of(a->from), false);
+	double_access_add(op, &a->out, a->count, sizeof(float), true);
+	return true;
+}
+
+static CUresult run_sum(struct double_op *op, void *arguments)
+{
+	const struct zero_device_sum *a = arguments;
+
+	(void)op;
+	host()->sum(a->out, a->from, a->in, a->n, a->count, a->accumulate);
+	return CUDA_SUCCESS;
+}
+
+static bool adamw_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_adamw *a = arguments;
+
+	if (a->low && !is_short_float(a->low_dtype))
+		return false;
+	double_access_add(op, &a->g, a->count, sizeof(float), false);
+	double_access_add(op, &a->p, a->count, sizeof(float), true);
+	double_access_add(op, &a->m, a->count, sizeof(float), true);
+	double_access_add(op, &a->v, a->count, sizeof(float), true);
+	if (a->low)
+		double_access_add(op, &a->low, a->count, size_of(a->low_dtype), true);
+	return true;
+}
+
+static CUresult run_adamw(struct double_op *op, void *arguments)
+{
+	const struct zero_device_adamw *a = arguments;
+
+	(void)op;
+	host()->adamw(&a->args, a->p, a->m, a->v, a->g, a->low, a->low_dtype, a->count);
+	return CUDA_SUCCESS;
+}
+
+static bool norm2_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_norm2 *a = arguments;
+
+	double_access_add(op, &a->x, a->count, sizeof(float), false);
+	double_access_add(op, &a->parts, zero_norm2_parts(a->count), sizeof(double), true);
+	return true;
+}
+
+/* A part for each block that was launched, and no more. */
+static CUresult run_norm2(struct double_op *op, void *arguments)
+{
+	const struct zero_device_norm2 *a = arguments;
+	const size_t parts = zero_norm2_parts(a->count);
+	const size_t length = parts ? (a->count + parts - 1) / parts : 0;
+
+	for (size_t b = 0; b < parts && b < op->grid; b++) {
+		size_t first = b * length < a->count ? b * length : a->count;
+		size_t count = a->count - first < length ? a->count - first : length;
+
+		a->parts[b] = host()->norm2(a->x + first, count);
+	}
+	return CUDA_SUCCESS;
+}
+
+static bool norm2_fold_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_norm2_fold *a = arguments;
+
+	if (op->grid != 1)
+		return false;
+	double_access_add(op, &a->parts, a->count, sizeof(double), false);
+	double_access_add(op, &a->sum, 1, sizeof(double), true);
+	return true;
+}
+
+static CUresult run_norm2_fold(struct double_op *op, void *arguments)
+{
+	const struct zero_device_norm2_fold *a = arguments;
+	double total = 0;
+
+	(void)op;
+	for (size_t i = 0; i < a->count; i++)
+		total += a->parts[i];
+	*a->sum = isnan(total) ? (double)NAN : total;
+	return CUDA_SUCCESS;
+}
+
+static bool finite_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_finite *a = arguments;
+
+	double_access_add(op, &a->x, a->count, sizeof(float), false);
+	double_access_add(op, &a->bad, 1, sizeof(uint32_t), true);
+	return true;
+}
+
+static CUresult run_finite(struct double_op *op, void *arguments)
+{
+	const struct zero_device_finite *a = arguments;
+
+	(void)op;
+	if (!host()->finite(a->x, a->count))
+		*a->bad = 1;
+	return CUDA_SUCCESS;
+}
+
+static bool scale_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_scale *a = arguments;
+
+	double_access_add(op, &a->x, a->count, sizeof(float), true);
+	return true;
+}
+
+static CUresult run_scale(struct double_op *op, void *arguments)
+{
+	const struct zero_device_scale *a = arguments;
+	const uint32_t nan = 0x7fc00000;
+
+	(void)op;
+	for (size_t i = 0; i < a->count; i++) {
+		a->x[i] *= a->factor;
+		if (isnan(a->x[i]))
+			memcpy(&a->x[i], &nan, sizeof(nan));
+	}
+	return CUDA_SUCCESS;
+}
+
+static bool fill_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_fill *a = arguments;
+
+	if (a->size != 1 && a->size != 2 && a->size != 4 && a->size != 8)
+		return false;
+	double_access_add(op, &a->out, a->count, a->size, true);
+	return true;
+}
+
+static CUresult run_fill(struct double_op *op, void *arguments)
+{
+	const struct zero_device_fill *a = arguments;
+
+	(void)op;
+	for (size_t i = 0; i < a->count; i++)
+		memcpy((char *)a->out + i * a->size, &a->pattern, a->size);
+	return CUDA_SUCCESS;
+}
+
+static bool random_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_random *a = arguments;
+
+	if (!is_short_float(a->dtype) && a->dtype != ZERO_F64)
+		return false;
+	double_access_add(op, &a->out, a->count, size_of(a->dtype), true);
+	return true;
+}
+
+static CUresult run_uniform(struct double_op *op, void *arguments)
+{
+	const struct zero_device_random *a = arguments;
+
+	(void)op;
+	host()->fill_uniform(a->dtype, a->out, a->first, a->count, a->a, a->b, a->seed, a->stream);
+	return CUDA_SUCCESS;
+}
+
+static CUresult run_normal(struct double_op *op, void *arguments)
+{
+	const struct zero_device_random *a = arguments;
+
+	(void)op;
+	host()->fill_normal(a->dtype, a->out, a->first, a->count, a->a, a->b, a->seed, a->stream);
+	return CUDA_SUCCESS;
+}
+
+static bool copy_many_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_copy_many *a = arguments;
+
+	if (a->count == SIZE_MAX)
+		return false;
+	double_access_add(op, &a->pieces, a->count, sizeof(*a->pieces), false);
+	double_access_add(op, &a->starts, a->count + 1, sizeof(*a->starts), false);
+	for (size_t i = 0; i < op->access_count; i++)
+		op->accesses[i].align = sizeof(uint64_t);
+	return true;
+}
+
+/* Of each piece the tiles that `starts` gives it. */
+static size_t bytes_of(const struct zero_device_copy_many *a, size_t i)
+{
+	uint64_t tiles = a->starts[i + 1] > a->starts[i] ? a->starts[i + 1] - a->starts[i] : 0;
+
+	return tiles >= a->pieces[i].bytes / ZERO_COPY_TILE + 1 ? a->pieces[i].bytes
+	       : tiles * ZERO_COPY_TILE < a->pieces[i].bytes    ? tiles * ZERO_COPY_TILE
+								: a->pieces[i].bytes;
+}
+
+/* What is copied is known only now: the tables were written by operations before this one. */
+static CUresult run_copy_many(struct double_op *op, void *arguments)
+{
+	const struct zero_device_copy_many *a = arguments;
+	struct zero_device_piece *pieces = double_new(a->count + 1, sizeof(*pieces));
+	size_t first = op->access_count;
+	CUresult result;
+
+	for (size_t i = 0; i < a->count; i++) {
+		pieces[i] = a->pieces[i];
+		pieces[i].bytes = bytes_of(a, i);
+		double_access_add(op, &pieces[i].from, pieces[i].bytes, 1, false);
+		double_access_add(op, &pieces[i].to, pieces[i].bytes, 1, true);
+	}
+	double_lock();
+	result = double_access(op, first);
+	double_unlock();
+	for (size_t i = 0; !result && i < a->count; i++)
+		if (pieces[i].bytes)
+			memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
+	free(pieces);
+	return result;
+}
+
+const struct double_kernel *double_kernel_find(const char *name)
+{
+	static const struct double_kernel kernels[] = {
+		{"zero_device_cast", sizeof(struct zero_device_cast), cast_memory, run_cast},
+		{"zero_device_sum", sizeof(struct zero_device_sum), sum_memory, run_sum},
+		{"zero_device_adamw", sizeof(struct zero_device_adamw), adamw_memory, run_adamw},
+		{"zero_device_norm2", sizeof(struct zero_device_norm2), norm2_memory, run_norm2},
+		{"zero_device_norm2_fold", sizeof(struct zero_device_norm2_fold), norm2_fold_memory,
+		 run_norm2_fold},
+		{"zero_device_finite", sizeof(struct zero_device_finite), finite_memory,
+		 run_finite},
+		{"zero_device_scale", sizeof(struct zero_device_scale), scale_memory, run_scale},
+		{"zero_device_fill", sizeof(struct zero_device_fill), fill_memory, run_fill},
+		{"zero_device_uniform", sizeof(struct zero_device_random), random_memory,
+		 run_uniform},
+		{"zero_device_normal", sizeof(struct zero_device_random), random_memory,
+		 run_normal},
+		{"zero_device_copy_many", sizeof(struct zero_device_copy_many), copy_many_memory,
+		 run_copy_many},
+	};
+
+	for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++)
+		if (!strcmp(kernels[i].name, name))
+			return &kernels[i];
+	return NULL;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the environment says, and which calls fail. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+
+struct double_settings double_settings;
+
+struct rule {
+	char call[64];
+	unsigned long long first, seen;
+	bool onwards;
+	CUresult result;
+};
+
+struct count {
+	const char *call;
+	unsigned long long calls;
+};
+
+enum { RULES = 64, CALLS = 128 };
+
+static struct rule rules[RULES];
+static size_t rule_count;
+static struct count counts[CALLS];
+static size_t count_count;
+static _Thread_local bool quiet;
+
+static unsigned long long number_of(const char *name, unsigned long long otherwise)
+{
+	const char *text = getenv(name);
+	unsigned long long value;
+	char *end;
+
+	if (!text || !*text)
+		return otherwise;
+	value = strtoull(text, &end, 0);
+	switch (*end) {
+	case 'G':
+		value *= 1024;
+		/* fall through */
+	case 'M':
+		value *= 1024;
+		/* fall through */
+	case 'K':
+		value *= 1024;
+		end++;
+	}
+	if (*end)
+		double_die("%s=%s is no number", name, text);
+	return value;
+}
+
+void double_uuid(int number, unsigned char *bytes)
+{
+	uint64_t value = double_settings.uuid_base + (uint64_t)number;
+
+	memcpy(bytes, "stand-in", 8);
+	for (int i = 0; i < 8; i++)
+		bytes[15 - i] = (unsigned char)(value >> 8 * i);
+}
+
+/* A word of CUDA_VISIBLE_DEVICES: a number, or "GPU-" and how a UUID begins; -1: no such device. */
+static int chosen(const char *word, int devices)
+{
+	char *end, uuid[48];
+	unsigned char b[16];
+	long number;
+
+	for (int i = 0; i < devices && !strncmp(word, "GPU-", 4); i++) {
+		double_uuid(i, b);
+		snprintf(uuid, sizeof(uuid),
+			 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11],
+			 b[12], b[13], b[14], b[15]);
+		if (word[4] && !strncmp(word, uuid, strlen(word)))
+			return i;
+	}
+	number = strtol(word, &end, 10);
+	return end != word && !*end && number >= 0 && number < devices ? (int)number : -1;
+}
+
+/* As with a driver the first word that is none ends the list. */
+static void choose_devices(int devices)
+{
+	const char *text = getenv("CUDA_VISIBLE_DEVICES");
+	char *copy = text ? strdup(text) : NULL, *rest = copy, *word;
+	int number;
+
+	double_settings.devices = 0;
+	for (int i = 0; !text && i < devices; i++)
+		double_settings.visible[double_settings.devices++] = i;
+	while (double_settings.devices < DOUBLE_DEVICES && (word = strsep(&rest, ","))) {
+		number = chosen(word, devices);
+		if (number < 0)
+			break;
+		double_settings.visible[double_settings.devices++] = number;
+	}
+	free(copy);
+}
+
+/* "cuMemGetInfo" is "cuMemGetInfo_v2" too. */
+static bool same_call(const char *said, const char *call)
+{
+	size_t length = strlen(said);
+
+	return !strcmp(said, "*") ||
+	       (!strncmp(said, call, length) && (!call[length] || !strcmp(call + length, "_v2")));
+}
+
+/* call:n[+]:result[:rank]; a rule for another rank is none. */
+static bool read_rule(const char *text, struct rule *rule, bool *mine)
+{
+	const char *own = getenv("PMIX_RANK");
+	char *end;
+
+	*mine = true;
+	memset(rule, 0, sizeof(*rule));
+	if (sscanf(text, "%63[^:]", rule->call) != 1 || text[strlen(rule->call)] != ':')
+		return false;
+	text += strlen(rule->call) + 1;
+	rule->first = strtoull(text, &end, 10);
+	if (end == text || !rule->first)
+		return false;
+	rule->onwards = *end == '+';
+	end += rule->onwards;
+	if (*end != ':')
+		return false;
+	text = end + 1;
+	rule->result = (CUresult)strtoul(text, &end, 10);
+	if (end == text || !rule->result)
+		return false;
+	if (*end == ':') {
+		text = end + 1;
+		*mine = own && strtoul(text, &end, 10) == strtoul(own, NULL, 10);
+		if (end == text)
+			return !own && text[strspn(text, "0123456789")] == '\0' && *text;
+	}
+	return !*end;
+}
+
+static bool read_rules(const char *text)
+{
+	char *copy = strdup(text ? text : ""), *rest = copy, *one;
+	bool good = copy, mine;
+
+	rule_count = 0;
+	while (good && (one = strsep(&rest, ","))) {
+		if (!*one)
+			continue;
+		good = rule_count < RULES && read_rule(one, &rules[rule_count], &mine);
+		rule_count += good && mine;
+	}
+	free(copy);
+	return good;
+}
+
+void double_settings_read(void)
+{
+	struct double_settings *s = &double_settings;
+	const char *legacy = getenv("DOUBLE_CUDA_LEGACY");
+	unsigned long long devices;
+
+	if (s->read)
+		return;
+	s->read = true;
+	devices = number_of("DOUBLE_CUDA_DEVICES", 1);
+	s->memory = number_of("DOUBLE_CUDA_MEMORY", 1ULL << 30);
+	s->uuid_base = number_of("DOUBLE_CUDA_UUID_BASE", 0);
+	s->seed = number_of("DOUBLE_CUDA_SEED", 1);
+	if (devices > DOUBLE_DEVICES)
+		double_die("DOUBLE_CUDA_DEVICES=%llu: at most %d", devices, DOUBLE_DEVICES);
+	choose_devices((int)devices);
+	s->delay_us = number_of("DOUBLE_CUDA_DELAY_US", 20);
+	s->legacy_waits = legacy && !strcmp(legacy, "wait");
+	s->protect = number_of("DOUBLE_CUDA_PROTECT", 0);
+	s->no_races = !number_of("DOUBLE_CUDA_RACES", 1);
+	s->leaks = number_of("DOUBLE_CUDA_LEAKS", 0);
+	if (!read_rules(getenv("DOUBLE_CUDA_FAIL")))
+		double_die("DOUBLE_CUDA_FAIL=%s: it is call:n:result[:rank],...",
+			   getenv("DOUBLE_CUDA_FAIL"));
+}
+
+static void count(const char *call)
+{
+	size_t i = 0;
+
+	while (i < count_count && strcmp(counts[i].call, call))
+		i++;
+	if (i == CALLS)
+		return;
+	counts[i].call = call;
+	counts[i].calls++;
+	count_count += i == count_count;
+}
+
+CUresult double_injected(const char *call)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (quiet)
+		return CUDA_SUCCESS;
+	count(call);
+	for (size_t i = 0; i < rule_count; i++) {
+		struct rule *rule = &rules[i];
+
+		if (!same_call(rule->call, call))
+			continue;
+		rule->seen++;
+		if (rule->seen == rule->first || (rule->onwards && rule->seen > rule->first))
+			result = rule->result;
+	}
+	return result;
+}
+
+/* After these a context is good for nothing. */
+bool double_is_sticky(CUresult result)
+{
+	return result == CUDA_ERROR_ECC_UNCORRECTABLE || result == CUDA_ERROR_ILLEGAL_ADDRESS ||
+	       (result >= CUDA_ERROR_HARDWARE_STACK_ERROR && result <= CUDA_ERROR_LAUNCH_FAILED) ||
+	       result == CUDA_ERROR_LAUNCH_TIMEOUT;
+}
+
+void double_cuda_quiet(bool is)
+{
+	quiet = is;
+}
+
+unsigned long long double_cuda_calls(const char *call)
+{
+	unsigned long long calls = 0;
+
+	double_lock();
+	for (size_t i = 0; i < count_count; i++)
+		if (!call || same_call(call, counts[i].call))
+			calls += counts[i].calls;
+	double_unlock();
+	return calls;
+}
+
+bool double_cuda_fail(const char *text)
+{
+	bool good;
+
+	double_lock();
+	double_settings_read();
+	good = read_rules(text);
+	double_unlock();
+	return good;
+}

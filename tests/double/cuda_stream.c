@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams, each a thread that runs what was queued one after the other, and events. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "cuda.h"
+
+static bool id_taken[DOUBLE_CLOCKS];
+static uint64_t sequences[DOUBLE_CLOCKS];
+static uint64_t stream_count;
+static bool held;
+
+struct double_op *double_op_new(const char *call, CUresult (*run)(struct double_op *op))
+{
+	struct double_op *op = double_new(1, sizeof(*op));
+
+	op->call = call;
+	op->run = run;
+	return op;
+}
+
+static void op_free(struct double_op *op)
+{
+	free(op->accesses);
+	free(op->arguments);
+	free(op->staging);
+	free(op);
+}
+
+static unsigned take_id(void)
+{
+	unsigned id = 0;
+
+	while (id < DOUBLE_CLOCKS && id_taken[id])
+		id++;
+	if (id < DOUBLE_CLOCKS)
+		id_taken[id] = true;
+	return id;
+}
+
+static void give_id(unsigned id)
+{
+	if (id < DOUBLE_CLOCKS)
+		id_taken[id] = false;
+}
+
+static CUstream stream_new(CUcontext context, unsigned flags)
+{
+	const char *rank = getenv("PMIX_RANK");
+	CUstream stream = double_new(1, sizeof(*stream));
+
+	double_object_add(stream, DOUBLE_STREAM);
+	stream->context = context;
+	stream->flags = flags;
+	stream->id = take_id();
+	stream->random = (double_settings.seed + 1) * UINT64_C(0x9e3779b97f4a7c15) +
+			 ++stream_count * UINT64_C(0xbf58476d1ce4e5b9) +
+			 (rank ? strtoull(rank, NULL, 10) : 0) * UINT64_C(0x94d049bb133111eb);
+	pthread_cond_init(&stream->work, NULL);
+	return stream;
+}
+
+CUresult double_stream_of(CUstream handle, const char *call, CUstream *stream)
+{
+	CUcontext context = double_current();
+
+	*stream = handle;
+	if (handle && handle != CU_STREAM_LEGACY)
+		return double_object_check(handle, DOUBLE_STREAM, call);
+	if (!context->legacy)
+		context->legacy = stream_new(context, CU_STREAM_DEFAULT);
+	*stream = context->legacy;
+	return CUDA_SUCCESS;
+}
+
+/* Mostly short, now and then long. */
+static void delay(CUstream stream)
+{
+	uint64_t x = stream->random, mean = double_settings.delay_us, ns;
+	struct timespec time;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	stream->random = x;
+	if (!mean)
+		return;
+	ns = x % (1000 * mean + 1);
+	if (x >> 60 == 0)
+		ns *= 9;
+	time.tv_sec = (time_t)(ns / 1000000000);
+	time.tv_nsec = (long)(ns % 1000000000);
+	nanosleep(&time, NULL);
+}
+
+/* With the lock, which is given up for the work itself. */
+static void run(CUstream stream, struct double_op *op)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (!op->always)
+		result = stream->context->fault;
+	if (!result)
+		result = double_access(op, 0);
+	if (!result) {
+		double_unlock();
+		result = op->run(op);
+		double_lock();
+	}
+	if (result && !stream->context->fault)
+		stream->context->fault = result;
+	double_access_done(op);
+}
+
+static void *work(void *argument)
+{
+	CUstream stream = argument;
+	struct double_op *op;
+
+	prctl(PR_SET_TIMERSLACK, 1000UL); /* else 50 us are the shortest delay */
+	double_lock();
+	for (;;) {
+		while (!stream->first && !stream->object.dead)
+			double_sleep(stream);
+		if (!stream->first)
+			break;
+		if (!stream->first->always) {
+			double_unlock();
+			delay(stream);
+			double_lock();
+		}
+		while (held)
+			double_wait();
+		op = stream->first;
+		run(stream, op);
+		stream->first = op->next;
+		if (!op->next)
+			stream->last = NULL;
+		stream->done++;
+		double_happened();
+		op_free(op);
+	}
+	give_id(stream->id);
+	double_unlock();
+	return NULL;
+}
+
+/* Signals are the program's, not a driver's threads'. */
+static void start(CUstream stream)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	if (pthread_create(&thread, &attributes, work, stream))
+		double_die("the host starts no thread for a stream");
+	pthread_attr_destroy(&attributes);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	stream->started = true;
+}
+
+static void wait_for(CUstream stream, uint64_t operations, const struct double_clock *clock)
+{
+	const struct double_clock upto = *clock;
+
+	while (stream->done < operations)
+		double_wait();
+	double_host_saw(&upto);
+}
+
+void double_stream_drain(CUstream stream)
+{
+	wait_for(stream, stream->queued, &stream->clock);
+}
+
+void double_context_drain(CUcontext context)
+{
+	for (struct double_object *o = double_objects(); o; o = o->next)
+		if (o->kind == DOUBLE_STREAM && ((CUstream)o)->context == context)
+			double_stream_drain((CUstream)o);
+}
+
+void double_queue(CUstream stream, struct double_op *op)
+{
+	op->stream = stream;
+	double_clock_join(&stream->clock, double_host_clock());
+	if (stream->id < DOUBLE_CLOCKS) {
+		op->sequence = ++sequences[stream->id];
+		stream->clock.at[stream->id] = op->sequence;
+	}
+	op->clock = stream->clock;
+	double_access_queue(op);
+	if (stream->last)
+		stream->last->next = op;
+	else
+		stream->first = op;
+	stream->last = op;
+	stream->queued++;
+	if (!stream->started)
+		start(stream);
+	pthread_cond_signal(&stream->work);
+	if (stream == stream->context->legacy && double_settings.legacy_waits)
+		double_stream_drain(stream);
+}
+
+void double_cuda_hold(bool hold)
+{
+	double_lock();
+	held = hold;
+	double_happened();
+	double_unlock();
+}
+
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+
+	(void)priority; /* is brought into the range that there is */
+	if (!result && flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result)
+		*stream = stream_new(double_current(), flags);
+	return double_leave(result);
+}
+
+/* What is queued still runs. */
+CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT_OR_FAULT);
+
+	if (!result)
+		result = double_object_check(stream, DOUBLE_STREAM, __func__);
+	if (!result) {
+		stream->object.dead = true;
+		if (stream->started)
+			pthread_cond_signal(&stream->work);
+		else
+			give_id(stream->id);
+		result = stream->context->fault;
+	}
+	return double_leave(result);
+}
+
+CUresult CUDAAPI cuStreamSynchronize(CUstream handle)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+	CUstream stream;
+
+	if (!result)
+		result = double_stream_of(handle, __func__, &stream);
+	if (!result) {
+		double_stream_drain(stream);
+		double_pools_trim(stream->context);
+		result = stream->context->fault;
+	}
+	return double_leave(result);
+}
+
+static void put(struct double_marker *marker)
+{
+	if (marker && !--marker->references)
+		free(marker);
+}
+
+static CUresult run_record(struct double_op *op)
+{
+	double_lock();
+	op->marker->done = true;
+	put(op->marker);
+	double_happened();
+	double_unlock();
+	return CUDA_SUCCESS;
+}
+
+static CUresult run_wait(struct double_op *op)
+{
+	double_lock();
+	while (!op->marker->done)
+		double_wait();
+	put(op->marker);
+	double_unlock();
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventCreate(CUevent *event, unsigned int flags)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+
+	if (!result && flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING |
+					   CU_EVENT_INTERPROCESS))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result) {
+		*event = double_new(1, sizeof(**event));
+		double_object_add(*event, DOUBLE_EVENT);
+		(*event)->context = double_current();
+	}
+	return double_leave(result);
+}
+
+CUresult CUDAAPI cuEventDestroy_v2(CUevent event)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT_OR_FAULT);
+
+	if (!result)
+		result = double_object_check(event, DOUBLE_EVENT, __func__);
+	if (!result) {
+		event->object.dead = true;
+		put(event->marker);
+		event->marker = NULL;
+		result = event->context->fault;
+	}
+	return double_leave(result);
+}
+
+CUresult CUDAAPI cuEventRecord(CUevent event, CUstream handle)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+	struct double_op *op;
+	CUstream stream;
+
+	if (!result)
+		result = double_object_check(event, DOUBLE_EVENT, __func__);
+	if (!result)
+		result = double_stream_of(handle, __func__, &stream);
+	if (!result && event->context != stream->context)
+		result = CUDA_ERROR_INVALID_HANDLE;
+	if (!result) {
+		op = double_op_new(__func__, run_record);
+		op->always = true;
+		op->marker = double_new(1, sizeof(*op->marker));
+		op->marker->references = 2;
+		put(event->marker);
+		event->marker = op->marker;
+		double_clock_join(&op->marker->clock, &stream->clock);
+		double_clock_join(&op->marker->clock, double_host_clock());
+		double_queue(stream, op);
+	}
+	return double_leave(result);
+}
+
+CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+	struct double_op *op;
+	CUstream stream;
+
+	if (!result)
+		result = double_object_check(event, DOUBLE_EVENT, __func__);
+	if (!result)
+		result = double_stream_of(handle, __func__, &stream);
+	if (!result && flags)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result && event->marker) {
+		op = double_op_new(__func__, run_wait);
+		op->always = true;
+		op->marker = event->marker;
+		op->marker->references++;
+		double_clock_join(&stream->clock, &op->marker->clock);
+		double_queue(stream, op);
+	}
+	return double_leave(result);
+}
+
+CUresult CUDAAPI cuEventQuery(CUevent event)
+{
+	CUresult result = double_enter(__func__, DOUBLE_INIT);
+
+	if (!result)
+		result = double_object_check(event, DOUBLE_EVENT, __func__);
+	if (!result)
+		result = event->context->fault;
+	if (!result && event->marker && !event->marker->done)
+		result = CUDA_ERROR_NOT_READY;
+	if (!result && event->marker)
+		double_host_saw(&event->marker->clock);
+	return double_leave(result);
+}
+
+CUresult CUDAAPI cuEventSynchronize(CUevent event)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+	struct double_marker *marker;
+
+	if (!result)
+		result = double_object_check(event, DOUBLE_EVENT, __func__);
+	if (!result && event->marker) {
+		marker = event->marker;
+		marker->references++;
+		while (!marker->done)
+			double_wait();
+		double_host_saw(&marker->clock);
+		put(marker);
+		double_pools_trim(event->context);
+		result = event->context->fault;
+	}
+	return double_leave(result);
+}
+
+static CUresult run_function(struct double_op *op)
+{
+	double_in_function = op;
+	op->function(op->user);
+	double_in_function = NULL;
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+	struct double_op *op;
+	CUstream stream;
+
+	if (!result)
+		result = double_stream_of(handle, __func__, &stream);
+	if (!result && !function)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result) {
+		op = double_op_new(__func__, run_function);
+		op->function = function;
+		op->user = user;
+		double_queue(stream, op);
+	}
+	return double_leave(result);
+}

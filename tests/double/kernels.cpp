@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "emulate.h"
+
+#include "../../kernels/device.cu"
+
+#include "kernels.h"
+
+template <class Args>
+static void launch(void (*kernel)(Args), unsigned int blocks, const void *args)
+{
+	zero_launch(kernel, blocks, ZERO_DEVICE_THREADS, *static_cast<const Args *>(args));
+}
+
+#define KERNEL(name)                                                                             \
+	{                                                                                        \
+#name, [](unsigned int blocks, const void *args) { launch(name, blocks, args); } \
+	}
+
+static const struct {
+	const char *name;
+	void (*launch)(unsigned int blocks, const void *args);
+} kernels[] = {
+	KERNEL(zero_device_adamw),  KERNEL(zero_device_cast),       KERNEL(zero_device_copy_many),
+	KERNEL(zero_device_fill),   KERNEL(zero_device_finite),     KERNEL(zero_device_norm2),
+	KERNEL(zero_device_normal), KERNEL(zero_device_norm2_fold), KERNEL(zero_device_scale),
+	KERNEL(zero_device_sum),    KERNEL(zero_device_uniform),
+};
+
+bool zero_emulate_kernel(const char *name, unsigned int blocks, const void *args, uint64_t order)
+{
+	for (const auto &kernel : kernels) {
+		if (strcmp(kernel.name, name))
+			continue;
+		zero_emulation::order = order;
+		kernel.launch(blocks, args);
+		zero_emulation::order = 0;
+		return true;
+	}
+	return false;
+}
+
+bool zero_emulate_block(const char *name, unsigned int blocks, const void *args, unsigned int block)
+{
+	zero_emulation::some_first = block;
+	zero_emulation::some_count = 1;
+	const bool known = zero_emulate_kernel(name, blocks, args, 0);
+	zero_emulation::some_count = 0;
+	return known;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA driver that the process has, if any: NCCL opens none that the program does not use. */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "nccl.h"
+
+static struct {
+	pthread_mutex_t mutex;
+	_Atomic bool there;
+	CUresult (*launch)(CUstream, CUhostFn, void *);
+	CUresult (*context)(CUcontext *);
+	CUresult (*push)(CUcontext);
+	CUresult (*pop)(CUcontext *);
+	CUresult (*event_new)(CUevent *, unsigned);
+	CUresult (*event_delete)(CUevent);
+	CUresult (*event_record)(CUevent, CUstream);
+	CUresult (*stream_wait)(CUstream, CUevent, unsigned);
+	CUresult (*attribute)(void *, CUpointer_attribute, CUdeviceptr);
+	CUresult (*alloc)(CUdeviceptr *, size_t);
+	CUresult (*free)(CUdeviceptr);
+	CUresult (*device)(CUdevice *);
+	CUresult (*pool_delete)(CUmemoryPool);
+	CUresult (*pool_new)(CUmemoryPool *, const CUmemPoolProps *);
+	CUresult (*pool_alloc)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
+	CUresult (*pool_free)(CUdeviceptr, CUstream);
+	CUresult (*finish)(CUstream);
+	CUmemoryPool pool;
+	unsigned pool_blocks;
+	/* of the stand-in for the driver */
+	void *(*reach)(CUdeviceptr, size_t, bool);
+	void (*quiet)(bool);
+} driver = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void *find(const char *name)
+{
+	void *symbol = dlsym(RTLD_DEFAULT, name);
+	void *library;
+
+	if (symbol)
+		return symbol;
+	/* the program's own, which this holds open from now on */
+	library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+	return library ? dlsym(library, name) : NULL;
+}
+
+void driver_find(void)
+{
+	pthread_mutex_lock(&driver.mutex);
+	if (!driver.there) {
+		*(void **)&driver.context = find("cuCtxGetCurrent");
+		*(void **)&driver.push = find("cuCtxPushCurrent_v2");
+		*(void **)&driver.pop = find("cuCtxPopCurrent_v2");
+		*(void **)&driver.event_new = find("cuEventCreate");
+		*(void **)&driver.event_delete = find("cuEventDestroy_v2");
+		*(void **)&driver.event_record = find("cuEventRecord");
+		*(void **)&driver.stream_wait = find("cuStreamWaitEvent");
+		*(void **)&driver.attribute = find("cuPointerGetAttribute");
+		*(void **)&driver.alloc = find("cuMemAlloc_v2");
+		*(void **)&driver.free = find("cuMemFree_v2");
+		*(void **)&driver.device = find("cuCtxGetDevice");
+		*(void **)&driver.pool_new = find("cuMemPoolCreate");
+		*(void **)&driver.pool_alloc = find("cuMemAllocFromPoolAsync");
+		*(void **)&driver.pool_free = find("cuMemFreeAsync");
+		*(void **)&driver.finish = find("cuStreamSynchronize");
+		*(void **)&driver.pool_delete = find("cuMemPoolDestroy");
+		*(void **)&driver.reach = find("double_cuda_reach");
+		*(void **)&driver.quiet = find("double_cuda_quiet");
+		*(void **)&driver.launch = find("cuLaunchHostFunc");
+		driver.there = driver.launch;
+	}
+	pthread_mutex_unlock(&driver.mutex);
+}
+
+bool driver_there(void)
+{
+	return driver.there;
+}
+
+/* What is done here is not the program's own use of the driver. */
+static void quiet(bool on)
+{
+	if (driver.quiet)
+		driver.quiet(on);
+}
+
+bool driver_context(void **context)
+{
+	CUcontext current = NULL;
+	CUresult result;
+
+	*context = NULL;
+	if (!driver.context)
+		return true;
+	quiet(true);
+	result = driver.context(&current);
+	quiet(false);
+	*context = current;
+	return !result && current;
+}
+
+void driver_push(void *context)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	quiet(true);
+	if (context && driver.push)
+		result = driver.push(context);
+	quiet(false);
+	if (result)
+		die("the context of a communicator cannot be pushed: %d", (int)result);
+}
+
+void driver_pop(void *context)
+{
+	CUcontext popped;
+
+	quiet(true);
+	if (context && driver.pop)
+		driver.pop(&popped);
+	quiet(false);
+}
+
+bool driver_run(cudaStream_t stream, void (*run)(void *), void *data)
+{
+	CUresult result;
+
+	if (!driver.there && stream)
+		return false;
+	if (!driver.there) {
+		run(data);
+		return true;
+	}
+	quiet(true);
+	result = driver.launch(stream, run, data);
+	quiet(false);
+	return result == CUDA_SUCCESS;
+}
+
+bool driver_order(cudaStream_t later, cudaStream_t earlier)
+{
+	CUevent event;
+	bool good;
+
+	if (!driver.there || later == earlier)
+		return true;
+	quiet(true);
+	good = driver.event_new(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS;
+	if (good) {
+		good = driver.event_record(event, earlier) == CUDA_SUCCESS &&
+		       driver.stream_wait(later, event, 0) == CUDA_SUCCESS;
+		driver.event_delete(event);
+	}
+	quiet(false);
+	return good;
+}
+
+static const char *refuses(CUdeviceptr at, size_t bytes)
+{
+	CUdeviceptr start = 0;
+	unsigned type = 0;
+	size_t size = 0;
+
+	if (driver.attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) ||
+	    (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_HOST))
+		return "is neither device nor pinned memory";
+	if (driver.attribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at) ||
+	    driver.attribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at))
+		return NULL;
+	return at + bytes > start + size ? "ends after the memory that it lies in" : NULL;
+}
+
+const char *driver_refuses(const void *data, size_t bytes)
+{
+	const char *why;
+
+	if (!driver.attribute || bytes == 0)
+		return NULL;
+	quiet(true);
+	why = refuses((CUdeviceptr)(uintptr_t)data, bytes);
+	quiet(false);
+	return why;
+}
+
+void *driver_reach(const void *data, size_t bytes, bool write)
+{
+	if (!driver.reach || bytes == 0)
+		return (void *)(uintptr_t)data;
+	return driver.reach((CUdeviceptr)(uintptr_t)data, bytes, write);
+}
+
+/* From a pool that lasts as long as there is something in it. */
+static CUdeviceptr pool_alloc(size_t bytes)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+				.location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+	CUdevice device = 0;
+	CUdeviceptr data = 0;
+	CUresult result = CUDA_SUCCESS;
+
+	driver.device(&device);
+	props.location.id = device;
+	pthread_mutex_lock(&driver.mutex);
+	if (!driver.pool)
+		result = driver.pool_new(&driver.pool, &props);
+	driver.pool_blocks += !result;
+	pthread_mutex_unlock(&driver.mutex);
+	if (result || driver.pool_alloc(&data, bytes, driver.pool, NULL) || driver.finish(NULL))
+		return 0;
+	return data;
+}
+
+static bool pool_free(CUdeviceptr data)
+{
+	bool good =
+		driver.pool_free(data, NULL) == CUDA_SUCCESS && driver.finish(NULL) == CUDA_SUCCESS;
+
+	pthread_mutex_lock(&driver.mutex);
+	if (--driver.pool_blocks == 0) {
+		driver.pool_delete(driver.pool);
+		driver.pool = NULL;
+	}
+	pthread_mutex_unlock(&driver.mutex);
+	return good;
+}
+
+void *driver_alloc(size_t bytes)
+{
+	CUdeviceptr data = 0;
+	void *mapped;
+
+	if (!driver.there) {
+		mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			      0);
+		return mapped == MAP_FAILED ? NULL : mapped;
+	}
+	quiet(true);
+	if (!driver.alloc)
+		data = pool_alloc(bytes);
+	else if (driver.alloc(&data, bytes))
+		data = 0;
+	quiet(false);
+	return (void *)(uintptr_t)data;
+}
+
+bool driver_free(void *data, size_t bytes)
+{
+	CUdeviceptr at = (CUdeviceptr)(uintptr_t)data;
+	bool good;
+
+	if (!driver.there)
+		return munmap(data, bytes) == 0;
+	quiet(true);
+	good = driver.free ? driver.free(at) == CUDA_SUCCESS : pool_free(at);
+	quiet(false);
+	return good;
+}

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory, what is registered of it, and what is left at the end. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "nccl.h"
+
+struct block {
+	char *data;
+	size_t bytes;
+	struct block *next;
+};
+
+/* What ncclMemAlloc gave; and all windows, whatever communicator they are of. */
+static struct {
+	pthread_mutex_t mutex;
+	struct block *blocks;
+	struct block *registered;
+	_Atomic unsigned windows, registrations;
+} memory = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static bool lies_in(const char *data, size_t bytes, const char *block, size_t block_bytes)
+{
+	return data >= block && bytes <= block_bytes &&
+	       (size_t)(data - block) <= block_bytes - bytes;
+}
+
+ncclResult_t ncclMemAlloc(void **data, size_t bytes)
+{
+	struct block *block;
+	ncclResult_t result;
+
+	if (trouble_in("ncclMemAlloc", false, &result) == FAIL)
+		return result;
+	if (!data || !bytes)
+		return refuse(ncclInvalidArgument, "ncclMemAlloc of %zu bytes", bytes);
+	driver_find();
+	block = calloc(1, sizeof *block);
+	block->data = driver_alloc(bytes);
+	block->bytes = bytes;
+	if (!block->data) {
+		free(block);
+		return refuse(ncclUnhandledCudaError, "out of memory: %zu bytes", bytes);
+	}
+	*data = block->data;
+	pthread_mutex_lock(&memory.mutex);
+	block->next = memory.blocks;
+	memory.blocks = block;
+	pthread_mutex_unlock(&memory.mutex);
+	write_log("MemAlloc bytes=%zu", bytes);
+	return ncclSuccess;
+}
+
+static bool is_registered(const struct block *block)
+{
+	for (const struct block *at = memory.registered; at; at = at->next)
+		if (lies_in(at->data, at->bytes, block->data, block->bytes))
+			return true;
+	return false;
+}
+
+ncclResult_t ncclMemFree(void *data)
+{
+	struct block **at, *block;
+	ncclResult_t result;
+
+	if (trouble_in("ncclMemFree", false, &result) == FAIL)
+		return result;
+	if (!data)
+		return ncclSuccess;
+	pthread_mutex_lock(&memory.mutex);
+	for (at = &memory.blocks; *at && (*at)->data != data; at = &(*at)->next)
+		;
+	block = *at;
+	if (!block)
+		die("ncclMemFree of %p, which ncclMemAlloc did not give", data);
+	if (comms_use(NULL, block->data, block->bytes))
+		die("ncclMemFree of %p, which operations that are queued use", data);
+	if (is_registered(block))
+		die("ncclMemFree of %p, of which there is a window", data);
+	*at = block->next;
+	pthread_mutex_unlock(&memory.mutex);
+	write_log("MemFree bytes=%zu", block->bytes);
+	result = driver_free(block->data, block->bytes)
+			 ? ncclSuccess
+			 : refuse(ncclUnhandledCudaError, "memory cannot be freed");
+	free(block);
+	return result;
+}
+
+static void forget_registered(const char *data, size_t bytes)
+{
+	struct block **at, *block;
+
+	pthread_mutex_lock(&memory.mutex);
+	for (at = &memory.registered; (*at)->data != data || (*at)->bytes != bytes;
+	     at = &(*at)->next)
+		;
+	block = *at;
+	*at = block->next;
+	pthread_mutex_unlock(&memory.mutex);
+	free(block);
+}
+
+#ifndef OLD_NCCL
+/* Windows are of memory that can be mapped elsewhere, which ncclMemAlloc's is. */
+static bool can_be_window(const char *data, size_t bytes)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&memory.mutex);
+	for (const struct block *at = memory.blocks; at && !found; at = at->next)
+		found = lies_in(data, bytes, at->data, at->bytes);
+	pthread_mutex_unlock(&memory.mutex);
+	return found;
+}
+
+static void note_registered(char *data, size_t bytes)
+{
+	struct block *block = calloc(1, sizeof *block);
+
+	*block = (struct block){data, bytes, NULL};
+	pthread_mutex_lock(&memory.mutex);
+	block->next = memory.registered;
+	memory.registered = block;
+	memory.windows++;
+	pthread_mutex_unlock(&memory.mutex);
+}
+
+static ncclResult_t run_register(struct job *job)
+{
+	struct ncclComm *comm = job->comm;
+	struct record record = {.kind = WINDOW_REGISTER, .root = -1};
+	struct window *window;
+
+	if (job->hang)
+		wait_for_abort(comm);
+	record.type = (ncclDataType_t)job->flags;
+	record.count = job->bytes;
+	if (comm->aborted || !agree(comm, LANE_CALLS, &record))
+		return ncclInternalError;
+	if (!setting_windows())
+		return ncclSuccess;
+	window = calloc(1, sizeof *window);
+	window->data = job->data;
+	window->bytes = job->bytes;
+	window->symmetric = job->flags & NCCL_WIN_COLL_SYMMETRIC;
+	note_registered(job->data, job->bytes);
+	pthread_mutex_lock(&comm->mutex);
+	window->number = ++comm->window_count;
+	window->next = comm->windows;
+	comm->windows = window;
+	pthread_mutex_unlock(&comm->mutex);
+	write_log("WindowRegister bytes=%zu flags=%d world=%d rank=%d comm=%016llx", job->bytes,
+		  job->flags, comm->world, comm->rank, (unsigned long long)comm->name);
+	atomic_store_explicit((_Atomic(ncclWindow_t) *)job->window, (ncclWindow_t)window,
+			      memory_order_release);
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *data, size_t bytes, ncclWindow_t *made,
+				    int flags)
+{
+	const char *name = "ncclCommWindowRegister";
+	struct job *job;
+	ncclResult_t result;
+	enum trouble trouble = trouble_in(name, false, &result);
+
+	if (trouble == FAIL)
+		return result;
+	if (setting_version() < 22700)
+		return refuse(ncclInvalidUsage, "%s came with 2.27", name);
+	result = comm_ready(comm, name);
+	if (result)
+		return result;
+	if (!made || !data || !bytes || (flags & ~NCCL_WIN_COLL_SYMMETRIC))
+		return refuse(ncclInvalidArgument, "%s of %zu bytes, flags %d", name, bytes, flags);
+	if ((uintptr_t)data % NCCL_WIN_REQUIRED_ALIGNMENT)
+		return refuse(ncclInvalidArgument, "%s: %p is not at a multiple of %d", name, data,
+			      NCCL_WIN_REQUIRED_ALIGNMENT);
+	if (!can_be_window(data, bytes))
+		return refuse(ncclUnhandledCudaError,
+			      "%s: %zu bytes at %p are not memory of ncclMemAlloc", name, bytes,
+			      data);
+	*made = NULL;
+	job = calloc(1, sizeof *job);
+	*job = (struct job){.comm = comm, .run = run_register, .hang = trouble == HANG};
+	job->data = data;
+	job->bytes = bytes;
+	job->flags = flags;
+	job->window = made;
+	return submit_job(job);
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t made)
+{
+	struct window **at, *window;
+	ncclResult_t result;
+
+	if (trouble_in("ncclCommWindowDeregister", false, &result) == FAIL)
+		return result;
+	if (setting_version() < 22700)
+		return refuse(ncclInvalidUsage, "ncclCommWindowDeregister came with 2.27");
+	/* a communicator may be finalized already, or have failed */
+	if (!comm_alive(comm, "ncclCommWindowDeregister"))
+		return refuse(ncclInvalidArgument, "ncclCommWindowDeregister: NULL");
+	if (!made)
+		return ncclSuccess;
+	pthread_mutex_lock(&comm->mutex);
+	for (at = &comm->windows; *at && *at != (struct window *)made; at = &(*at)->next)
+		;
+	window = *at;
+	if (!window)
+		die("ncclCommWindowDeregister of what is not a window of the communicator");
+	*at = window->next;
+	pthread_mutex_unlock(&comm->mutex);
+	if (comms_use(comm, window->data, window->bytes))
+		die("rank %d deregisters window %u, which operations that are queued use",
+		    comm->rank, window->number);
+	forget_registered(window->data, window->bytes);
+	atomic_fetch_sub(&memory.windows, 1);
+	free(window);
+	return ncclSuccess;
+}
+#endif
+
+struct window *window_of(const struct ncclComm *comm, const void *data, size_t bytes)
+{
+	pthread_mutex_t *mutex = (pthread_mutex_t *)&comm->mutex;
+	struct window *at;
+
+	pthread_mutex_lock(mutex);
+	for (at = comm->windows; at && !lies_in(data, bytes, at->data, at->bytes); at = at->next)
+		;
+	pthread_mutex_unlock(mutex);
+	return at;
+}
+
+void windows_free(struct ncclComm *comm, bool aborted)
+{
+	while (comm->windows) {
+		struct window *next = comm->windows->next;
+
+		forget_registered(comm->windows->data, comm->windows->bytes);
+		if (aborted)
+			atomic_fetch_sub(&memory.windows, 1);
+		free(comm->windows);
+		comm->windows = next;
+	}
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, void **handle)
+{
+	struct block *block;
+	ncclResult_t result;
+
+	if (trouble_in("ncclCommRegister", false, &result) == FAIL)
+		return result;
+	result = comm_ready(comm, "ncclCommRegister");
+	if (result)
+		return result;
+	if (!data || !bytes || !handle)
+		return refuse(ncclInvalidArgument, "ncclCommRegister of %zu bytes", bytes);
+	block = calloc(1, sizeof *block);
+	*block = (struct block){data, bytes, NULL};
+	*handle = block;
+	pthread_mutex_lock(&memory.mutex);
+	memory.registrations++;
+	pthread_mutex_unlock(&memory.mutex);
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+{
+	ncclResult_t result;
+
+	if (trouble_in("ncclCommDeregister", false, &result) == FAIL)
+		return result;
+	if (!comm_alive(comm, "ncclCommDeregister"))
+		return refuse(ncclInvalidArgument, "ncclCommDeregister: NULL");
+	if (!handle)
+		return ncclSuccess;
+	pthread_mutex_lock(&memory.mutex);
+	memory.registrations--;
+	pthread_mutex_unlock(&memory.mutex);
+	free(handle);
+	return ncclSuccess;
+}
+
+/* Runs when the process ends, or when the library is closed. */
+__attribute__((destructor)) static void look_for_leaks(void)
+{
+	unsigned comms = comms_left(), blocks = 0;
+
+	if (!setting_leaks())
+		return;
+	for (const struct block *at = memory.blocks; at; at = at->next)
+		blocks++;
+	if (!comms && !blocks && !memory.windows && !memory.registrations)
+		return;
+	fprintf(stderr,
+		"double NCCL: left are %u communicators, %u windows, %u registrations and %u "
+		"blocks of memory\n",
+		comms, memory.windows, memory.registrations, blocks);
+	fflush(NULL);
+	_exit(95);
+}

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a stream runs. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nccl.h"
+
+static bool is_message(const struct op *op)
+{
+	return op->kind == SEND || op->kind == RECV;
+}
+
+/* Sums part `part` of what the ranks send into `to`, from the rank after `first` to `first`: as a
+   ring would, which is not the order of the ranks. */
+static bool sum(const struct op *op, void *to, size_t at, size_t count, int first)
+{
+	struct ncclComm *comm = op->comm;
+	const struct member *member = atomic_load(&comm->shared)->member;
+	const size_t size = type_size(op->type), piece = 65536 / size;
+	char *sums = malloc(65536), *more = malloc(65536);
+	bool good = sums && more;
+
+	for (size_t done = 0; done < count && good; done += piece) {
+		size_t n = count - done < piece ? count - done : piece;
+
+		for (int i = 1; i <= comm->world && good; i++) {
+			int rank = (first + i) % comm->world;
+			uint64_t from = member[rank].record[LANE_STREAM].send + (at + done) * size;
+
+			good = read_from(comm, rank, i == 1 ? sums : more, from, n * size);
+			if (i > 1 && good)
+				add(op->type, sums, sums, more, n);
+		}
+		if (good)
+			memcpy((char *)to + done * size, sums, n * size);
+	}
+	free(sums);
+	free(more);
+	return good;
+}
+
+static bool run_all_gather(const struct op *op)
+{
+	struct ncclComm *comm = op->comm;
+	const struct member *member = atomic_load(&comm->shared)->member;
+	size_t bytes = op->count * type_size(op->type);
+	char *own = op->into + (size_t)comm->rank * bytes;
+
+	for (int i = 1; i < comm->world; i++) {
+		int rank = (comm->rank + i) % comm->world;
+
+		if (!read_from(comm, rank, op->into + (size_t)rank * bytes,
+			       member[rank].record[LANE_STREAM].send, bytes))
+			return false;
+	}
+	if (bytes && op->from != own)
+		memcpy(own, op->from, bytes);
+	return true;
+}
+
+/* Into memory of its own first, since the others read what it may overwrite. */
+static bool run_all_reduce(const struct op *op)
+{
+	struct ncclComm *comm = op->comm;
+	size_t size = type_size(op->type);
+	size_t part = (op->count + (size_t)comm->world - 1) / (size_t)comm->world;
+	char *sums = malloc(op->count * size + 1);
+	bool good = sums;
+
+	for (int owner = 0; owner < comm->world && good; owner++) {
+		size_t at = (size_t)owner * part;
+		size_t end = at + part < op->count ? at + part : op->count;
+
+		if (at < end)
+			good = sum(op, sums + at * size, at, end - at, owner);
+	}
+	good = good && barrier(comm, LANE_STREAM);
+	if (good && op->count)
+		memcpy(op->into, sums, op->count * size);
+	free(sums);
+	return good;
+}
+
+static bool run_broadcast(const struct op *op)
+{
+	struct ncclComm *comm = op->comm;
+	const struct member *member = atomic_load(&comm->shared)->member;
+	size_t bytes = op->count * type_size(op->type);
+
+	if (comm->rank != op->root)
+		return read_from(comm, op->root, op->into,
+				 member[op->root].record[LANE_STREAM].send, bytes);
+	if (bytes && op->from != op->into)
+		memcpy(op->into, op->from, bytes);
+	return true;
+}
+
+/* The buffer that the ranks have in common, so to say: its place in a window is the same. */
+static struct record record_of(const struct op *op)
+{
+	const struct ncclComm *comm = op->comm;
+	struct record record = {.kind = op->kind, .type = op->type, .root = op->root};
+	const char *data = op->kind == REDUCE_SCATTER ? op->send : op->recv;
+	size_t bytes = op->count * type_size(op->type);
+	const struct window *window;
+
+	if (op->kind == ALL_GATHER || op->kind == REDUCE_SCATTER)
+		bytes *= (size_t)comm->world;
+	window = window_of(comm, data, bytes);
+	record.count = op->count;
+	record.send = (uint64_t)(uintptr_t)op->from;
+	if (window && window->symmetric) {
+		record.window = window->number;
+		record.offset = (uint64_t)(data - window->data);
+	}
+	return record;
+}
+
+static void log_op(const struct op *op, const struct launch *launch, bool in_window)
+{
+	write_log("%s count=%zu type=%s bytes=%zu root=%d world=%d rank=%d comm=%016llx "
+		  "launch=%llu window=%d",
+		  kind_name(op->kind), op->count, type_name(op->type),
+		  op->count * type_size(op->type), op->root, op->comm->world, op->comm->rank,
+		  (unsigned long long)op->comm->name, (unsigned long long)launch->number,
+		  in_window);
+}
+
+/* What was asked to go wrong; false: the operation is not to be run. */
+static bool survive(const struct op *op)
+{
+	if (op->kill)
+		kill(getpid(), SIGKILL);
+	if (op->hang || injected_async())
+		wait_for_abort(op->comm);
+	return !op->comm->aborted;
+}
+
+static void *reach_range(const struct op *op, struct range range, bool write)
+{
+	void *there = driver_reach(range.data, range.bytes, write);
+
+	if (range.bytes && !there)
+		die("rank %d runs %s of %zu %s with a buffer that is not there", op->comm->rank,
+		    kind_name(op->kind), op->count, type_name(op->type));
+	return there;
+}
+
+/* Where the host has the buffers now. */
+static void reach(struct op *op)
+{
+	struct touch touch = touch_of(op);
+
+	op->from = reach_range(op, touch.read, false);
+	op->into = reach_range(op, touch.write[0], true);
+	reach_range(op, touch.write[1], true);
+	if (in_place(op))
+		op->into = (char *)op->from + ((char *)op->recv - (const char *)op->send);
+}
+
+static bool run_collective(struct op *op, const struct launch *launch)
+{
+	struct record record;
+	bool good;
+
+	if (!survive(op))
+		return false;
+	reach(op);
+	record = record_of(op);
+	if (!agree(op->comm, LANE_STREAM, &record))
+		return false;
+	switch (op->kind) {
+	case ALL_GATHER:
+		good = run_all_gather(op);
+		break;
+	case REDUCE_SCATTER:
+		good = sum(op, op->into, (size_t)op->comm->rank * op->count, op->count,
+			   op->comm->rank);
+		break;
+	case ALL_REDUCE:
+		good = run_all_reduce(op);
+		break;
+	default:
+		good = run_broadcast(op);
+	}
+	/* nobody reads the buffers any more */
+	if (!good || !barrier(op->comm, LANE_STREAM))
+		return false;
+	log_op(op, launch, record.window);
+	count_operation();
+	return true;
+}
+
+/* Whether a rank that a message needs has finalized. */
+static void look_for_finalized(const struct op *op, bool finalized, uint64_t number)
+{
+	struct ncclComm *comm = op->comm;
+
+	if (finalized)
+		mismatch(comm,
+			 "rank %d runs %s of %zu %s as message %llu with rank %d, which has "
+			 "finalized the communicator",
+			 comm->rank, kind_name(op->kind), op->count, type_name(op->type),
+			 (unsigned long long)number, op->root);
+}
+
+/* True: it has changed. */
+static bool try_send(struct op *op)
+{
+	struct ncclComm *comm = op->comm;
+	struct member *peer = &atomic_load(&comm->shared)->member[op->root];
+	struct message *message = message_of(comm, comm->rank, op->root);
+	bool finalized = peer->state == FINALIZED;
+	uint64_t number = comm->sent[op->root] + 1;
+
+	if (op->state == POSTED && message->taken == number) {
+		comm->sent[op->root]++;
+		op->state = DONE;
+		return true;
+	}
+	look_for_finalized(op, finalized, number);
+	if (op->state == POSTED)
+		return false;
+	message->data = (uint64_t)(uintptr_t)op->from;
+	message->count = op->count;
+	message->type = op->type;
+	atomic_store(&message->posted, number);
+	op->state = POSTED;
+	wake(&peer->bell);
+	return true;
+}
+
+static bool try_recv(struct op *op)
+{
+	struct ncclComm *comm = op->comm;
+	struct member *peer = &atomic_load(&comm->shared)->member[op->root];
+	struct message *message = message_of(comm, op->root, comm->rank);
+	bool finalized = peer->state == FINALIZED;
+	uint64_t number = comm->received[op->root] + 1;
+
+	if (message->posted != number) {
+		look_for_finalized(op, finalized, number);
+		return false;
+	}
+	if (message->count != op->count || message->type != op->type)
+		mismatch(comm,
+			 "rank %d runs Recv of %zu %s from rank %d as message %llu while rank %d "
+			 "runs Send of %llu %s",
+			 comm->rank, op->count, type_name(op->type), op->root,
+			 (unsigned long long)number, op->root, (unsigned long long)message->count,
+			 type_name(message->type));
+	if (!read_from(comm, op->root, op->into, message->data, op->count * type_size(op->type)))
+		return false;
+	comm->received[op->root]++;
+	op->state = DONE;
+	atomic_store(&message->taken, number);
+	wake(&peer->bell);
+	return true;
+}
+
+/* Tries each message that is the first with its peer. False: nothing has changed. */
+static bool try_messages(struct op *ops, bool *tried, int world, bool *left)
+{
+	bool changed = false;
+
+	*left = false;
+	memset(tried, 0, 2 * (size_t)world * sizeof *tried);
+	for (struct op *op = ops; op; op = op->next) {
+		bool *before = &tried[2 * op->root + (op->kind == SEND)];
+
+		if (!is_message(op) || op->state == DONE || *before)
+			continue;
+		if (op->kind == SEND ? try_send(op) : try_recv(op))
+			changed = true;
+		*before = op->state != DONE;
+		*left = *left || *before;
+	}
+	return changed;
+}
+
+static bool run_messages(struct launch *launch)
+{
+	struct ncclComm *comm = launch->comm;
+	struct member *me = &atomic_load(&comm->shared)->member[comm->rank];
+	bool *tried = calloc(2 * (size_t)comm->world, sizeof *tried), left = true;
+	double since = now();
+
+	for (struct op *op = launch->ops; op && left; op = op->next) {
+		if (!is_message(op))
+			continue;
+		left = survive(op);
+		if (left)
+			reach(op);
+	}
+	while (left && !comm->aborted) {
+		uint32_t seen = me->bell;
+
+		if (try_messages(launch->ops, tried, comm->world, &left))
+			since = now();
+		else if (left && !has_patience(since))
+			die("rank %d of %d has waited too long for messages", comm->rank,
+			    comm->world);
+		else if (left && !comm->aborted)
+			wait_word(comm, &me->bell, seen);
+	}
+	free(tried);
+	for (const struct op *op = launch->ops; op && !comm->aborted; op = op->next) {
+		if (!is_message(op))
+			continue;
+		log_op(op, launch,
+		       window_of(comm, op->kind == SEND ? op->send : op->recv,
+				 op->count * type_size(op->type)));
+		count_operation();
+	}
+	return !comm->aborted;
+}
+
+static void run_ops(struct launch *launch)
+{
+	bool messages = false;
+
+	for (struct op *op = launch->ops; op; op = op->next) {
+		if (is_message(op))
+			messages = true;
+		else if (!run_collective(op, launch))
+			return;
+	}
+	if (messages)
+		run_messages(launch);
+}
+
+void launch_free(struct launch *launch)
+{
+	while (launch->ops) {
+		struct op *next = launch->ops->next;
+
+		free(launch->ops);
+		launch->ops = next;
+	}
+	free(launch);
+}
+
+/* Kernels of a communicator run one after the other, whatever their streams. */
+static bool begin(const struct launch *launch)
+{
+	struct ncclComm *comm = launch->comm;
+	bool aborted;
+
+	pthread_mutex_lock(&comm->mutex);
+	while (comm->done != launch->number && !comm->aborted)
+		pthread_cond_wait(&comm->changed, &comm->mutex);
+	aborted = comm->aborted;
+	comm->running++;
+	pthread_mutex_unlock(&comm->mutex);
+	return !aborted;
+}
+
+static void end(struct launch *launch)
+{
+	struct ncclComm *comm = launch->comm;
+	struct launch **at;
+
+	pthread_mutex_lock(&comm->mutex);
+	for (at = &comm->launches; *at != launch; at = &(*at)->next)
+		;
+	*at = launch->next;
+	comm->done++;
+	comm->running--;
+	pthread_cond_broadcast(&comm->changed);
+	pthread_mutex_unlock(&comm->mutex);
+}
+
+void run_launch(void *data)
+{
+	struct launch *launch = data;
+	struct ncclComm *comm = launch->comm;
+
+	if (begin(launch))
+		run_ops(launch);
+	end(launch);
+	launch_free(launch);
+	comm_put(comm);
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the environment asks for, and what is said to the user. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "nccl.h"
+
+struct rule {
+	enum trouble trouble;
+	bool async;
+	char function[48];
+	unsigned nth;
+	int result;
+	int rank; /* -1: all */
+	_Atomic unsigned seen;
+};
+
+enum { RULES = 16 };
+
+#ifdef OLD_NCCL
+enum { VERSION = 21903 };
+#else
+enum { VERSION = 22809 };
+#endif
+
+static struct {
+	pthread_once_t once;
+	int version;
+	bool windows, leaks;
+	double timeout;
+	_Atomic int rank; /* -1: not known */
+	struct rule rule[RULES];
+	unsigned rules;
+	_Atomic unsigned operations;
+	const char *log;
+	int log_file;
+	pthread_mutex_t mutex; /* of the log and the last error */
+	char last_error[512];
+} own = {.once = PTHREAD_ONCE_INIT, .rank = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
+
+/* Where the kernel lets only a parent read a process's memory, its ranks may. */
+__attribute__((constructor)) static void let_ranks_read(void)
+{
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+}
+
+_Noreturn void die(const char *format, ...)
+{
+	char text[1024];
+	int at = snprintf(text, sizeof text, "double NCCL: ");
+	va_list arguments;
+
+	va_start(arguments, format);
+	at += vsnprintf(text + at, sizeof text - (size_t)at - 1, format, arguments);
+	va_end(arguments);
+	if (at > (int)sizeof text - 2)
+		at = sizeof text - 2;
+	text[at++] = '\n';
+	/* at once, so that lines of several ranks do not mix */
+	if (write(STDERR_FILENO, text, (size_t)at) < 0)
+		_exit(97);
+	_exit(96);
+}
+
+static int number_of(const char *text, const char *rule)
+{
+	char *end;
+	long value = strtol(text, &end, 10);
+
+	if (end == text || *end || value < 0 || value > 1 << 30)
+		die("DOUBLE_NCCL_FAIL: '%s' in '%s' is not a number", text, rule);
+	return (int)value;
+}
+
+static void read_rule(const char *text)
+{
+	struct rule *rule = &own.rule[own.rules];
+	char copy[128], *word[5] = {NULL}, *rest = copy;
+	int words = 0, at = 0;
+
+	snprintf(copy, sizeof copy, "%s", text);
+	while (words < 5 && (word[words] = strsep(&rest, ":")))
+		words++;
+	if (own.rules == RULES || rest || words < 3 || words > 4)
+		die("DOUBLE_NCCL_FAIL: '%s' is not a rule", text);
+	rule->trouble = FAIL;
+	rule->async = strcmp(word[0], "async") == 0;
+	if (strcmp(word[0], "kill") == 0)
+		rule->trouble = KILL;
+	if (strcmp(word[0], "hang") == 0)
+		rule->trouble = HANG;
+	if (rule->trouble != FAIL)
+		at = 1;
+	if (!rule->async && strncmp(word[at], "nccl", 4) != 0)
+		die("DOUBLE_NCCL_FAIL: '%s' in '%s' is not a function", word[at], text);
+	snprintf(rule->function, sizeof rule->function, "%s", word[at++]);
+	rule->nth = (unsigned)number_of(word[at++], text);
+	if (rule->trouble == FAIL)
+		rule->result = number_of(word[at++], text);
+	rule->rank = at < words ? number_of(word[at++], text) : -1;
+	if (at < words)
+		die("DOUBLE_NCCL_FAIL: '%s' is not a rule", text);
+	own.rules++;
+}
+
+static bool is_off(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && strcmp(value, "0") == 0;
+}
+
+static bool is_on(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && *value && !is_off(name);
+}
+
+static void read_settings(void)
+{
+	const char *version = getenv("DOUBLE_NCCL_VERSION");
+	const char *timeout = getenv("DOUBLE_NCCL_TIMEOUT");
+	const char *rank = getenv("PMIX_RANK");
+	const char *rules = getenv("DOUBLE_NCCL_FAIL");
+	char copy[1024], *rest = copy, *rule;
+
+	own.version = version && *version ? atoi(version) : VERSION;
+	own.timeout = timeout ? atof(timeout) : 0;
+	own.windows = !is_off("DOUBLE_NCCL_WINDOWS");
+	own.leaks = is_on("DOUBLE_NCCL_LEAKS");
+	own.log = getenv("DOUBLE_NCCL_LOG");
+	own.log_file = -1;
+	if (rank && *rank)
+		own.rank = atoi(rank);
+	if (!rules)
+		return;
+	snprintf(copy, sizeof copy, "%s", rules);
+	while ((rule = strsep(&rest, ",")))
+		if (*rule)
+			read_rule(rule);
+}
+
+static void settle(void)
+{
+	pthread_once(&own.once, read_settings);
+}
+
+int setting_version(void)
+{
+	settle();
+	return own.version;
+}
+
+bool setting_windows(void)
+{
+	settle();
+	return own.windows;
+}
+
+bool setting_leaks(void)
+{
+	settle();
+	return own.leaks;
+}
+
+double setting_timeout(void)
+{
+	settle();
+	return own.timeout;
+}
+
+void know_rank(int rank)
+{
+	int none = -1;
+
+	settle();
+	atomic_compare_exchange_strong(&own.rank, &none, rank);
+}
+
+static bool is_here(const struct rule *rule)
+{
+	return rule->rank < 0 || rule->rank == own.rank;
+}
+
+enum trouble trouble_in(const char *function, bool operation, ncclResult_t *result)
+{
+	enum trouble trouble = NO_TROUBLE;
+
+	settle();
+	for (unsigned i = 0; i < own.rules; i++) {
+		struct rule *rule = &own.rule[i];
+
+		if (rule->async || !is_here(rule) || strcmp(rule->function, function) != 0)
+			continue;
+		if (atomic_fetch_add(&rule->seen, 1) + 1 != rule->nth)
+			continue;
+		trouble = rule->trouble;
+		*result = (ncclResult_t)rule->result;
+		if (trouble == FAIL)
+			refuse(*result, "%s was told to fail", function);
+	}
+	if (trouble == KILL && !operation)
+		kill(getpid(), SIGKILL);
+	return trouble;
+}
+
+void count_operation(void)
+{
+	atomic_fetch_add(&own.operations, 1);
+}
+
+ncclResult_t injected_async(void)
+{
+	settle();
+	for (unsigned i = 0; i < own.rules; i++) {
+		struct rule *rule = &own.rule[i];
+
+		if (rule->async && is_here(rule) && own.operations >= rule->nth)
+			return (ncclResult_t)rule->result;
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t refuse(ncclResult_t result, const char *format, ...)
+{
+	va_list arguments;
+
+	pthread_mutex_lock(&own.mutex);
+	va_start(arguments, format);
+	vsnprintf(own.last_error, sizeof own.last_error, format, arguments);
+	va_end(arguments);
+	pthread_mutex_unlock(&own.mutex);
+	return result;
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+	(void)comm;
+	return own.last_error;
+}
+
+static void open_log(void)
+{
+	char path[4096];
+
+	if (own.rank >= 0)
+		snprintf(path, sizeof path, "%.4000s.%d", own.log, own.rank);
+	else
+		snprintf(path, sizeof path, "%.4000s.pid%d", own.log, (int)getpid());
+	own.log_file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	if (own.log_file < 0)
+		die("DOUBLE_NCCL_LOG: %s: %s", path, strerror(errno));
+}
+
+void write_log(const char *format, ...)
+{
+	char text[512];
+	va_list arguments;
+	int length;
+
+	settle();
+	if (!own.log || !*own.log)
+		return;
+	va_start(arguments, format);
+	length = vsnprintf(text, sizeof text - 1, format, arguments);
+	va_end(arguments);
+	text[length++] = '\n';
+	pthread_mutex_lock(&own.mutex);
+	if (own.log_file < 0)
+		open_log();
+	if (write(own.log_file, text, (size_t)length) != length)
+		die("DOUBLE_NCCL_LOG: %s", strerror(errno));
+	pthread_mutex_unlock(&own.mutex);
+}

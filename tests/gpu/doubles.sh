@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The device tests without a device: the driver and NCCL are stand-ins whose streams run later, and in
+# order. What is left untested is the arithmetic of the device itself and its speed.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+
+need cuda
+kernels=$top_builddir/tests/gpu/kernels ranks=$top_builddir/tests/gpu/ranks
+scratch
+mkdir "$scratch/files" || fail "no folder"
+gpu_doubles "$scratch/doubles"
+export LD_LIBRARY_PATH=$scratch/doubles${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))} ZERO_TEST_FILES=$scratch/files
+export DOUBLE_CUDA_MEMORY=${DOUBLE_CUDA_MEMORY:-2G} OMPI_MCA_rmaps_base_oversubscribe=1
+unset ZERO_RESOLVED ZERO_STAGE ZERO_BACKEND ZERO_TEST_BACKEND
+
+# runs LIMIT COMMAND...: it must end well
+runs() {
+	local limit=$1 status
+	shift
+	timeout -k 5 "$limit" "$@" >"$scratch/out" 2>&1 </dev/null
+	status=$?
+	rm -f "$scratch/files"/*
+	((status == 0)) && return
+	tail -n 40 "$scratch/out"
+	((status != 124 && status != 137)) || echo "it was still running after $limit seconds"
+	fail "'$*' ended with status $status; ZERO_TEST_SEED=$ZERO_TEST_SEED"
+}
+
+runs 300 "$kernels" check
+have nccl || exit 0
+runs 300 "$ranks"
+if ! have mpi || ! have pmix; then
+	exit 0
+fi
+for world in 1 2 3 4; do
+	runs 300 "$ZERORUN" --zero-preload=no -n "$world" "$ranks"
+done
+# The figures mean nothing here; that they are printed does.
+for subject in stream downcast connect; do
+	runs 120 "$ZERORUN" --zero-preload=no -n 2 "$top_builddir/tests/gpu/transfers" $subject 0.01
+	grep -q '^{"row": .*"figure": ' "$scratch/out" || fail "$subject: $(<"$scratch/out")"
+done

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels whose every bit is that of the host's, and whose values are those of f64. */
+#include "kernels.h"
+
+static const zero_dtype floats[] = {ZERO_F32, ZERO_F16, ZERO_BF16};
+
+static void same_bits(const void *got, const void *want, size_t size, size_t count,
+		      const char *what)
+{
+	for (size_t i = 0; i < count; i++)
+		expect(!memcmp((const char *)got + i * size, (const char *)want + i * size, size),
+		       "%s: element %zu of %zu differs from the host's", what, i, count);
+}
+
+/* ---- cast ------------------------------------------------------------------------------------ */
+
+static void one_cast(zero_dtype to, zero_dtype from, size_t count, size_t to_shift,
+		     size_t from_shift, size_t blocks)
+{
+	size_t to_size = zero_dtype_size(to), from_size = zero_dtype_size(from), at;
+	void *values = memory(count * from_size), *want = memory(count * to_size), *got;
+	struct array in, out = array_new(NULL, count * to_size, to_shift * to_size);
+	struct zero_device_cast args = {.out = out.data, .count = count, .to = to, .from = from};
+	char what[64];
+
+	snprintf(what, sizeof(what), "cast from %s to %s", zero_dtype_name(from),
+		 zero_dtype_name(to));
+	random_bits(from, values, count);
+	/* every value of 16 bits, where there is room */
+	for (size_t i = 0; from_size == 2 && count > 65536 && i < 65536; i++)
+		((uint16_t *)values)[i] = (uint16_t)i;
+	in = array_new(values, count * from_size, from_shift * from_size);
+	args.in = in.data;
+	launch("zero_device_cast", &args, count, blocks);
+	got = array_take(&out, what);
+	host->cast(to, want, from, values, count);
+	same_bits(got, want, to_size, count, what);
+	ref_cast(to, want, from, values, count);
+	at = ref_difference(to, got, want, count);
+	expect(at == count, "%s: element %zu of %zu is not the nearest", what, at, count);
+	array_free(&in);
+	free(values);
+	free(want);
+	free(got);
+}
+
+void check_cast(void)
+{
+	for (size_t to = 0; to < 3; to++)
+		for (size_t from = 0; from < 3; from++)
+			for (size_t c = 0; to != from && c < COUNTS; c++)
+				for (size_t s = 0; s < SHIFTS; s++)
+					one_cast(floats[to], floats[from], counts[c], shifts[s],
+						 shifts[(s + c) % SHIFTS], s == 3 ? 1 : 0);
+}
+
+/* ---- sum ------------------------------------------------------------------------------------- */
+
+/* |sum - exact| of a fold in f32 is at most (n - 1) roundings of partial sums. */
+static void near_exact(const float *got, const float *before, void *const *values, zero_dtype from,
+		       int n, size_t count)
+{
+	size_t size = zero_dtype_size(from);
+
+	for (size_t i = 0; i < count; i++) {
+		double exact = before ? (double)before[i] : 0, most = fabs(exact);
+
+		for (int k = 0; k < n; k++) {
+			double x = (double)ref_widen(from, (char *)values[k] + i * size);
+
+			exact += x;
+			most += fabs(x);
+		}
+		if (!(most < 1e38))
+			continue; /* infinities and NaN: the host's bits say what they become */
+		expect(fabs((double)got[i] - exact) <= most * (n + 1) * 0x1p-24 + 1e-44,
+		       "sum of %d: %g at %zu, not %g", n, (double)got[i], i, exact);
+	}
+}
+
+static void one_sum(zero_dtype from, int n, size_t count, size_t shift, bool accumulate,
+		    bool in_place)
+{
+	size_t size = zero_dtype_size(from);
+	struct zero_device_sum args = {
+		.count = count, .n = n, .from = from, .accumulate = accumulate};
+	void *values[ZERO_DEVICE_SUMMANDS], *got;
+	struct array in[ZERO_DEVICE_SUMMANDS], out;
+	float *want = memory(count * 4), *before = memory(count * 4);
+	int place = n / 2;
+
+	for (int k = 0; k < n; k++) {
+		values[k] = memory(count * size);
+		random_values(from, values[k], count);
+		in[k] = array_new(values[k], count * size, (shift + (size_t)k) % 5 * size);
+		args.in[k] = in[k].data;
+	}
+	random_values(ZERO_F32, before, count);
+	if (in_place)
+		memcpy(before, values[place], count * 4);
+	memcpy(want, before, count * 4);
+	out = in_place ? in[place] : array_new(before, count * 4, shift * 4);
+	args.out = (float *)out.data;
+	launch("zero_device_sum", &args, count, shift == 3 ? 1 : 0);
+	got = array_take(&out, "sum");
+	host->sum(want, from, (const void *const *)values, n, count, accumulate);
+	same_bits(got, want, 4, count, "sum");
+	near_exact(got, accumulate ? before : NULL, values, from, n, count);
+	for (int k = 0; k < n; k++) {
+		free(values[k]);
+		if (!in_place || k != place)
+			array_free(&in[k]);
+	}
+	free(want);
+	free(before);
+	free(got);
+}
+
+void check_sum(void)
+{
+	static const int numbers[] = {1, 2, 3, 8, 9, 17, 64};
+
+	for (size_t f = 0; f < 3; f++)
+		for (size_t i = 0; i < 7; i++)
+			for (size_t c = 0; c < COUNTS; c++) {
+				if (numbers[i] > 3 && counts[c] > 70000)
+					continue;
+				one_sum(floats[f], numbers[i], counts[c], shifts[c % SHIFTS], false,
+					false);
+				one_sum(floats[f], numbers[i], counts[c], shifts[i % SHIFTS], true,
+					false);
+				if (floats[f] == ZERO_F32)
+					one_sum(ZERO_F32, numbers[i], counts[c], shifts[i % SHIFTS],
+						c % 2, true);
+			}
+}
+
+/* ---- adamw ----------------------------------------------------------------------------------- */
+
+struct states {
+	float *p, *m, *v, *g;
+};
+
+static struct states states_new(size_t count)
+{
+	struct states s = {memory(count * 4), memory(count * 4), memory(count * 4),
+			   memory(count * 4)};
+
+	random_values(ZERO_F32, s.p, count);
+	random_values(ZERO_F32, s.m, count);
+	random_values(ZERO_F32, s.v, count);
+	random_values(ZERO_F32, s.g, count);
+	for (size_t i = 0; i < count; i++)
+		s.v[i] = fabsf(s.v[i]);
+	return s;
+}
+
+static void states_free(struct states *s)
+{
+	free(s->p);
+	free(s->m);
+	free(s->v);
+	free(s->g);
+}
+
+static void near_formula(const struct zero_adamw_args *a, const struct states *from,
+			 const float *got, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		double g = (double)from->g[i] * (double)a->scale, p = (double)from->p[i];
+		double m = (double)a->beta1 * (double)from->m[i] + (1 - (double)a->beta1) * g;
+		double v = (double)a->beta2 * (double)from->v[i] + (1 - (double)a->beta2) * g * g;
+		double move = (double)a->lr * m * (double)a->correction1 /
+			      (sqrt(v * (double)a->correction2) + (double)a->eps);
+		double want = p - (double)a->decay * p - move;
+		/* beta1 * m and the new gradient may cancel */
+		double most = (double)a->lr * (double)a->correction1 *
+			      (fabs((double)from->m[i]) + fabs(g)) /
+			      (sqrt(v * (double)a->correction2) + (double)a->eps);
+
+		if (!(v < 1e30 && v > 1e-30 && fabs(want) < 1e30))
+			continue;
+		expect(fabs((double)got[i] - want) <= 1e-6 * (fabs(p) + most) + 1e-30,
+		       "adamw: %.9g at %zu, not %.9g", (double)got[i], i, want);
+	}
+}
+
+static void one_adamw(zero_dtype low, size_t count, size_t shift)
+{
+	struct zero_device_adamw args = {.args = {.lr = 1e-3F,
+						  .beta1 = 0.9F,
+						  .beta2 = 0.95F,
+						  .eps = 1e-8F,
+						  .decay = 1e-4F,
+						  .correction1 = 1 / (1 - 0.9F),
+						  .correction2 = 1 / (1 - 0.95F),
+						  .scale = 0.37F},
+					 .count = count,
+					 .low_dtype = low};
+	size_t low_size = zero_dtype_size(low);
+	struct states values = states_new(count), before = states_new(count);
+	void *want_low = memory(count * 4), *got[4];
+	struct array p, m, v, g, out;
+
+	memcpy(before.p, values.p, count * 4);
+	memcpy(before.m, values.m, count * 4);
+	memcpy(before.v, values.v, count * 4);
+	memcpy(before.g, values.g, count * 4);
+	p = array_new(values.p, count * 4, shift * 4);
+	m = array_new(values.m, count * 4, (shift + 1) % 4 * 4);
+	v = array_new(values.v, count * 4, shift / 2 * 4);
+	g = array_new(values.g, count * 4, 0);
+	out = array_new(NULL, count * low_size, shift * low_size);
+	args.p = (float *)p.data;
+	args.m = (float *)m.data;
+	args.v = (float *)v.data;
+	args.g = (float *)g.data;
+	args.low = low_size ? out.data : NULL;
+	launch("zero_device_adamw", &args, count, shift == 3 ? 1 : 0);
+	got[0] = array_take(&p, "adamw");
+	got[1] = array_take(&m, "adamw");
+	got[2] = array_take(&v, "adamw");
+	got[3] = array_take(&out, "adamw");
+	host->adamw(&args.args, values.p, values.m, values.v, values.g, low_size ? want_low : NULL,
+		    low, count);
+	same_bits(got[0], values.p, 4, count, "adamw, p");
+	same_bits(got[1], values.m, 4, count, "adamw, m");
+	same_bits(got[2], values.v, 4, count, "adamw, v");
+	same_bits(got[3], want_low, low_size, count, "adamw, p of 16 bits");
+	near_formula(&args.args, &before, got[0], count);
+	array_free(&g);
+	for (int i = 0; i < 4; i++)
+		free(got[i]);
+	states_free(&values);
+	states_free(&before);
+	free(want_low);
+}
+
+void check_adamw(void)
+{
+	static const zero_dtype lows[] = {ZERO_PARAM, ZERO_F32, ZERO_F16, ZERO_BF16};
+
+	for (size_t low = 0; low < 4; low++)
+		for (size_t c = 0; c < COUNTS; c++)
+			for (size_t s = 0; s < SHIFTS; s++)
+				one_adamw(lows[low], counts[c], shifts[s]);
+}
+
+/* ---- scale and fill -------------------------------------------------------------------------- */
+
+void check_scale(void)
+{
+	for (size_t c = 0; c < COUNTS; c++)
+		for (size_t s = 0; s < SHIFTS; s++) {
+			size_t count = counts[c];
+			float *values = memory(count * 4), *want = memory(count * 4), *got;
+			const float factor = s == 2 ? INFINITY : 0.3F;
+			struct array x;
+			struct zero_device_scale args = {.count = count, .factor = factor};
+
+			random_bits(ZERO_F32, values, count);
+			x = array_new(values, count * 4, shifts[s] * 4);
+			args.x = (float *)x.data;
+			launch("zero_device_scale", &args, count, s == 3 ? 1 : 0);
+			got = array_take(&x, "scale");
+			for (size_t i = 0; i < count; i++) {
+				want[i] = values[i] * factor;
+				want[i] = isnan(want[i]) ? NAN : want[i];
+			}
+			same_bits(got, want, 4, count, "scale");
+			host->scale(values, count, factor);
+			same_bits(got, values, 4, count, "scale");
+			free(want);
+			free(values);
+			free(got);
+		}
+}
+
+void check_fill(void)
+{
+	for (size_t size = 1; size <= 8; size *= 2)
+		for (size_t c = 0; c < COUNTS; c++)
+			for (size_t s = 0; s < SHIFTS; s++) {
+				size_t count = counts[c];
+				struct array out = array_new(NULL, count * size, shifts[s] * size);
+				struct zero_device_fill args = {.out = out.data,
+								.count = count,
+								.pattern = draw(),
+								.size = size};
+				char *got;
+
+				launch("zero_device_fill", &args, count, s == 3 ? 1 : 0);
+				got = array_take(&out, "fill");
+				for (size_t i = 0; i < count; i++)
+					expect(!memcmp(got + i * size, &args.pattern, size),
+					       "fill: element %zu of %zu, %zu bytes", i, count,
+					       size);
+				free(got);
+			}
+}

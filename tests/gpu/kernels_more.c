@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Norms, what is finite, random numbers, and copies of many pieces. */
+#include "kernels.h"
+
+/* ---- norm2 ----------------------------------------------------------------------------------- */
+
+static double norm2_of(const float *x, size_t count)
+{
+	long double sum = 0;
+
+	for (size_t i = 0; i < count; i++)
+		sum += (long double)x[i] * (long double)x[i];
+	return (double)sum;
+}
+
+static const size_t grids[] = {0, 0, 1, 7, 3000};
+
+static void one_norm2(size_t count)
+{
+	float *values = memory(count * 4);
+	double want, first = -1, *sum = device_alloc(sizeof(double));
+	double *parts = device_alloc(ZERO_NORM2_PARTS * sizeof(double));
+
+	for (size_t i = 0; i < count; i++)
+		values[i] = (float)ldexp((double)(int32_t)draw(), (int)(draw() % 40) - 50);
+	want = norm2_of(values, count);
+	/* Neither where the array begins, nor how many blocks there are, nor how often it is
+	   asked makes another bit. */
+	for (size_t s = 0; s < SHIFTS; s++) {
+		struct array x = array_new(values, count * 4, shifts[s] * 4);
+
+		for (size_t again = 0; again < sizeof(grids) / sizeof(grids[0]); again++) {
+			double got = device_norm2((float *)x.data, count, parts, sum, grids[again]);
+
+			expect(fabs(got - want) <= 1e-12 * want, "norm2 of %zu: %.17g, not %.17g",
+			       count, got, want);
+			expect(first < 0 || !memcmp(&got, &first, sizeof(got)),
+			       "norm2 of %zu: %a, before it was %a", count, got, first);
+			first = got;
+		}
+		array_free(&x);
+	}
+	for (int infinite = 0; count && infinite < 2; infinite++) {
+		struct array x;
+		double got;
+
+		values[draw() % count] = infinite ? -INFINITY : NAN;
+		if (infinite)
+			for (size_t i = 0; i < count; i++)
+				values[i] = isnan(values[i]) ? 0 : values[i];
+		x = array_new(values, count * 4, 4);
+		got = device_norm2((float *)x.data, count, parts, sum, 0);
+		expect(infinite ? isinf(got) || count == 1 : isnan(got), "norm2 of %zu: %g", count,
+		       got);
+		array_free(&x);
+	}
+	device_free(parts);
+	device_free(sum);
+	free(values);
+}
+
+void check_norm2(void)
+{
+	for (size_t c = 0; c < COUNTS; c++)
+		one_norm2(counts[c]);
+	one_norm2((size_t)ZERO_NORM2_PART);
+	one_norm2((size_t)ZERO_NORM2_PART + 1);
+	one_norm2((size_t)ZERO_NORM2_PART * ZERO_NORM2_PARTS + 77777);
+}
+
+/* ---- finite ---------------------------------------------------------------------------------- */
+
+static uint32_t bad_of(const float *values, size_t count, size_t shift, uint32_t before)
+{
+	struct array x = array_new(values, count * 4, shift * 4);
+	struct array bad = array_new(&before, sizeof(before), 0);
+	struct zero_device_finite args = {
+		.x = (float *)x.data, .count = count, .bad = (uint32_t *)bad.data};
+	uint32_t *got, result;
+
+	launch("zero_device_finite", &args, count, shift == 3 ? 1 : 0);
+	got = array_take(&bad, "finite");
+	result = *got;
+	free(got);
+	free(array_take(&x, "finite"));
+	return result;
+}
+
+void check_finite(void)
+{
+	static const float wrong[] = {NAN, INFINITY, -INFINITY};
+
+	for (size_t c = 0; c < COUNTS; c++)
+		for (size_t s = 0; s < SHIFTS; s++) {
+			size_t count = counts[c], at;
+			float *values = memory(count * 4), kept;
+
+			for (size_t i = 0; i < count; i++) {
+				random_bits(ZERO_F32, &values[i], 1);
+				if (!isfinite(values[i]))
+					values[i] = i % 2 ? 3.4e38F : 1e-44F;
+			}
+			expect(bad_of(values, count, shifts[s], 0) == 0, "finite of %zu", count);
+			expect(bad_of(values, count, shifts[s], 1) == 1, "finite took it back");
+			for (size_t i = 0; count && i < 6; i++) {
+				at = i == 0 ? 0 : i == 1 ? count - 1 : draw() % count;
+				kept = values[at];
+				values[at] = wrong[i % 3];
+				expect(bad_of(values, count, shifts[s], 0) == 1,
+				       "finite of %zu does not see %g at %zu", count,
+				       (double)wrong[i % 3], at);
+				values[at] = kept;
+			}
+			free(values);
+		}
+}
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+static void one_random(bool uniform, zero_dtype dtype, size_t first, size_t count, size_t shift,
+		       double a, double b)
+{
+	size_t size = zero_dtype_size(dtype);
+	struct array out = array_new(NULL, count * size, shift * size);
+	uint64_t stream = draw();
+	struct zero_device_random args =
+		random_args(dtype, out.data, first, count, a, b, stream, uniform);
+	const char *name = uniform ? "zero_device_uniform" : "zero_device_normal";
+	char *want = memory(count * size), *got;
+
+	launch(name, &args, count, shift == 3 ? 1 : 0);
+	got = array_take(&out, name);
+	if (uniform)
+		host->fill_uniform(dtype, want, first, count, a, b, seed, stream);
+	else
+		host->fill_normal(dtype, want, first, count, a, b, seed, stream);
+	for (size_t i = 0; i < count; i++)
+		expect(!memcmp(got + i * size, want + i * size, size),
+		       "%s of %s, %g and %g: element %zu + %zu of %zu differs", name,
+		       zero_dtype_name(dtype), a, b, first, i, count);
+	free(got);
+	free(want);
+}
+
+void check_random(void)
+{
+	static const zero_dtype types[] = {ZERO_F32, ZERO_F16, ZERO_BF16, ZERO_F64};
+	static const size_t firsts[] = {0, 1, 5, 1022, ((size_t)1 << 34) + 7};
+	static const double ends[][2] = {
+		{-1, 1}, {0, 1}, {-0.02, 0.02}, {1, 1.0001}, {3.25, 70000}};
+
+	for (size_t t = 0; t < 4; t++)
+		for (size_t f = 0; f < 5; f++)
+			for (size_t c = 0; c < COUNTS; c++) {
+				size_t shift = shifts[(c + f) % SHIFTS];
+				const double *e = ends[(c + f + t) % 5];
+
+				one_random(true, types[t], firsts[f], counts[c], shift, e[0], e[1]);
+				one_random(false, types[t], firsts[f], counts[c], shift, e[0],
+					   e[1]);
+			}
+}
+
+/* ---- copies of many pieces ------------------------------------------------------------------- */
+
+struct pieces {
+	size_t count, bytes;
+	struct zero_device_piece *pieces; /* offsets, until they are added to arrays */
+	uint64_t *starts;
+};
+
+/* Odd lengths with odd gaps between them, some empty, some of several tiles. */
+static struct pieces pieces_new(size_t count)
+{
+	struct pieces p = {.count = count,
+			   .pieces = memory(count * sizeof(*p.pieces)),
+			   .starts = memory((count + 1) * sizeof(*p.starts))};
+	size_t from = 0, to = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		uint64_t bits = draw();
+		size_t bytes = bits % 7 == 0   ? 0
+			       : bits % 7 == 1 ? ZERO_COPY_TILE * (bits >> 8 & 3)
+			       : bits % 7 == 2 ? (bits >> 8) % (3 * ZERO_COPY_TILE)
+					       : (bits >> 8) % 700;
+
+		p.pieces[i] = (struct zero_device_piece){(void *)to, (void *)from, bytes};
+		/* half of them where both ends are aligned alike */
+		from += bits & 64 ? bytes + 1 : (bytes / 16 + 1) * 16;
+		to += bits & 64 ? bytes + 3 : (bytes / 16 + 2) * 16;
+	}
+	p.bytes = to > from ? to : from;
+	return p;
+}
+
+static void one_copy_many(size_t count)
+{
+	struct pieces p = pieces_new(count);
+	char *values = memory(p.bytes), *want = memory(p.bytes), *got;
+	struct array in, out, pieces, starts;
+	struct zero_device_copy_many args = {.count = count};
+
+	for (size_t i = 0; i < p.bytes; i++)
+		values[i] = (char)draw();
+	memset(want, 0xa5, p.bytes);
+	in = array_new(values, p.bytes, 0);
+	out = array_new(NULL, p.bytes, 0);
+	for (size_t i = 0; i < count; i++) {
+		size_t from = (size_t)p.pieces[i].from, to = (size_t)p.pieces[i].to;
+
+		memcpy(want + to, values + from, p.pieces[i].bytes);
+		p.pieces[i].from = in.data + from;
+		p.pieces[i].to = out.data + to;
+	}
+	tiles_of(p.pieces, count, p.starts);
+	pieces = array_new(p.pieces, count * sizeof(*p.pieces), 0);
+	starts = array_new(p.starts, (count + 1) * sizeof(*p.starts), 0);
+	args.pieces = (void *)pieces.data;
+	args.starts = (void *)starts.data;
+	launch("zero_device_copy_many", &args, p.bytes, count % 2 ? 1 : 0);
+	got = array_take(&out, "copy_many");
+	for (size_t i = 0; i < p.bytes; i++)
+		expect(got[i] == want[i], "copy_many of %zu: byte %zu of %zu", count, i, p.bytes);
+	array_free(&in);
+	array_free(&pieces);
+	array_free(&starts);
+	free(p.pieces);
+	free(p.starts);
+	free(values);
+	free(want);
+	free(got);
+}
+
+void check_copy_many(void)
+{
+	static const size_t numbers[] = {0, 1, 2, 3, 17, 1000, 10001};
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		one_copy_many(numbers[i]);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes that are ranks of the stand-in for NCCL, on the stand-in for the driver. */
+#ifndef DOUBLE_NCCL_TEST_H
+#define DOUBLE_NCCL_TEST_H
+
+#include <check.h>
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { RANKS = 256 };
+
+/* What a run left: exit statuses, 1000 + a signal's number, and all that was said on stderr. */
+struct outcome {
+	int status[RANKS];
+	char said[1 << 16];
+};
+extern struct outcome outcome;
+
+/* Runs `body` in `world` processes; the environment is "NAME=VALUE" up to NULL. If `well`, a rank
+   that ends otherwise soon ends the others. */
+void run_ranks(int world, const char *const *environment, bool well,
+	       void (*body)(int rank, int world));
+/* ... all of which end well. */
+void run_well(int world, void (*body)(int rank, int world));
+/* How many ended so. */
+int count_status(int status);
+
+/* In a rank. */
+
+/* Ends the process unless it holds. */
+#define WANT(condition) want(condition, #condition, __FILE__, __LINE__)
+void want(bool condition, const char *text, const char *file, int line);
+/* Waits until it is no longer in progress. */
+ncclResult_t settle(ncclComm_t comm, ncclResult_t result);
+#define WELL(comm, call) WANT(settle(comm, call) == ncclSuccess)
+/* Process 0 makes the ids, and all get them; a wait for all. */
+void share_ids(ncclUniqueId *ids, int count);
+void meet(void);
+ncclConfig_t config_of(bool blocking);
+ncclComm_t join(int rank, int world, bool blocking);
+void leave(ncclComm_t comm);
+/* Of the device; what the host sees of it. */
+void *device_alloc(size_t bytes);
+void device_free(void *data);
+char *seen(void *data, size_t bytes);
+cudaStream_t stream_new(void);
+void stream_finish(cudaStream_t stream);
+bool stream_is_done(cudaStream_t stream);
+/* What follows on the stream comes a while later. */
+void stream_delay(cudaStream_t stream);
+
+uint64_t draw(uint64_t *state);
+extern uint64_t seed;
+
+TCase *errors_case(void);
+
+#endif

@@ -1,0 +1,570 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is wrong is found, and who is lost hangs the others until they abort. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "double_nccl.h"
+
+enum { COUNT = 64, MISMATCH = 96, LEAK = 95, KILLED = 1000 + SIGKILL };
+
+/* What a body needs. */
+struct set {
+	ncclComm_t comm;
+	cudaStream_t stream;
+	float *send, *recv;
+};
+
+static struct set set_up(int rank, int world, bool blocking)
+{
+	size_t bytes = (size_t)world * COUNT * sizeof(float);
+	struct set set = {join(rank, world, blocking), stream_new(), device_alloc(bytes),
+			  device_alloc(bytes)};
+
+	memset(seen(set.send, bytes), 0, bytes);
+	return set;
+}
+
+static ncclResult_t gather(const struct set *set, size_t count)
+{
+	return settle(set->comm, ncclAllGather(set->send, set->recv, count, ncclFloat32, set->comm,
+					       set->stream));
+}
+
+/* For the others of a mismatch: the communicator fails, nothing ends until it is aborted. */
+static void fail_and_abort(const struct set *set)
+{
+	struct timespec pause = {.tv_nsec = 1000000};
+	ncclResult_t state = ncclSuccess;
+
+	while (state == ncclSuccess) {
+		WANT(!ncclCommGetAsyncError(set->comm, &state));
+		nanosleep(&pause, NULL);
+	}
+	WANT(state == ncclRemoteError);
+	WANT(gather(set, 1) == ncclRemoteError);
+	WANT(!ncclCommAbort(set->comm));
+	stream_finish(set->stream);
+}
+
+/* One rank ends with a line, all others well. */
+static void want_mismatch(int world, const char *line)
+{
+	ck_assert_msg(count_status(MISMATCH) == 1, "%d ended with %d:\n%s", count_status(MISMATCH),
+		      MISMATCH, outcome.said);
+	for (int rank = 0; rank < world; rank++)
+		ck_assert_msg(outcome.status[rank] == 0 || outcome.status[rank] == MISMATCH,
+			      "rank %d ended with %d:\n%s", rank, outcome.status[rank],
+			      outcome.said);
+	ck_assert_msg(strstr(outcome.said, line), "not '%s' but:\n%s", line, outcome.said);
+}
+
+/* ---- mismatches ------------------------------------------------------------------------------ */
+
+static void other_size(int rank, int world)
+{
+	struct set set = set_up(rank, world, false);
+
+	for (int i = 0; i < 6; i++)
+		WANT(!gather(&set, 7));
+	/* whoever is late is told at once */
+	gather(&set, rank == 2 ? COUNT - 1 : COUNT);
+	fail_and_abort(&set);
+}
+
+static void other_kind(int rank, int world)
+{
+	struct set set = set_up(rank, world, true);
+
+	if (rank == 1)
+		WANT(!ncclBroadcast(set.send, set.recv, COUNT, ncclFloat32, 1, set.comm,
+				    set.stream));
+	else
+		WANT(!gather(&set, COUNT));
+	fail_and_abort(&set);
+}
+
+static void other_root(int rank, int world)
+{
+	struct set set = set_up(rank, world, true);
+
+	WANT(!ncclBroadcast(set.send, set.recv, COUNT, ncclFloat32, rank == 1, set.comm,
+			    set.stream));
+	fail_and_abort(&set);
+}
+
+/* Rank 0 does not even take part: the other two find it. */
+static void two_of_three(int rank, int world)
+{
+	struct set set = set_up(rank, world, true);
+
+	if (rank)
+		WANT(!gather(&set, (size_t)rank));
+	fail_and_abort(&set);
+}
+
+static void other_message(int rank, int world)
+{
+	struct set set = set_up(rank, world, true);
+
+	if (rank == 0)
+		WANT(!ncclSend(set.send, COUNT, ncclFloat32, 1, set.comm, set.stream));
+	else
+		WANT(!ncclRecv(set.recv, COUNT, ncclInt32, 0, set.comm, set.stream));
+	fail_and_abort(&set);
+}
+
+/* Rank 1 has done with the communicator. */
+static void one_more(int rank, int world)
+{
+	struct set set = set_up(rank, world, false);
+
+	WANT(!gather(&set, COUNT));
+	if (rank)
+		WANT(ncclCommFinalize(set.comm) == ncclInProgress);
+	else
+		WANT(!gather(&set, COUNT));
+	while (settle(set.comm, ncclInProgress) == ncclSuccess)
+		;
+	WANT(!ncclCommAbort(set.comm));
+	stream_finish(set.stream);
+}
+
+static void other_window(int rank, int world)
+{
+	struct set set = set_up(rank, world, false);
+	ncclWindow_t window;
+	void *data;
+
+	WANT(!ncclMemAlloc(&data, 8192));
+	settle(set.comm, ncclCommWindowRegister(set.comm, data, rank ? 4096 : 8192, &window, 0));
+	WANT(!ncclCommAbort(set.comm));
+	WANT(!ncclMemFree(data));
+}
+
+/* A gather into the window of all, but at another place of it. */
+static void other_place(int rank, int world)
+{
+	struct set set = set_up(rank, world, false);
+	ncclWindow_t window;
+	char *data;
+
+	WANT(!ncclMemAlloc((void **)&data, 8192));
+	WELL(set.comm,
+	     ncclCommWindowRegister(set.comm, data, 8192, &window, NCCL_WIN_COLL_SYMMETRIC));
+	WELL(set.comm,
+	     ncclAllGather(set.send, data + rank * 512, 4, ncclFloat32, set.comm, set.stream));
+	while (settle(set.comm, ncclInProgress) == ncclSuccess)
+		;
+	WANT(!ncclCommAbort(set.comm));
+	WANT(!ncclMemFree(data));
+}
+
+/* All say that they are rank 0, or have ids of their own, or not as many others. */
+static void twins(int rank, int world)
+{
+	ncclConfig_t config = config_of(false);
+	ncclUniqueId id;
+	ncclComm_t comm;
+
+	(void)rank;
+	share_ids(&id, 1);
+	settle(comm, ncclCommInitRankConfig(&comm, world, id, 0, &config));
+	WANT(!ncclCommAbort(comm));
+}
+
+static void other_ids(int rank, int world)
+{
+	ncclConfig_t config = config_of(false);
+	ncclUniqueId ids[2];
+	ncclComm_t comm;
+
+	share_ids(ids, 2);
+	if (rank)
+		ids[1] = ids[0];
+	settle(comm, ncclCommInitRankScalable(&comm, world, rank, 2, ids, &config));
+	WANT(!ncclCommAbort(comm));
+}
+
+static void other_world(int rank, int world)
+{
+	ncclConfig_t config = config_of(false);
+	ncclUniqueId id;
+	ncclComm_t comm;
+
+	share_ids(&id, 1);
+	settle(comm, ncclCommInitRankConfig(&comm, world + rank, id, rank, &config));
+	WANT(!ncclCommAbort(comm));
+}
+
+START_TEST(test_mismatches)
+{
+	run_ranks(2, NULL, false, twins);
+	want_mismatch(2, "both are rank 0 of 2");
+	run_ranks(2, NULL, false, other_ids);
+	want_mismatch(2, "have different ids");
+	run_ranks(2, NULL, false, other_world);
+	want_mismatch(2, "has the id of a communicator of");
+	run_ranks(3, NULL, false, other_size);
+	want_mismatch(3, " 64 f32 as operation 7");
+	ck_assert_ptr_nonnull(strstr(outcome.said, "rank 2 runs AllGather of 63 f32 as operation"));
+	run_ranks(2, NULL, false, other_kind);
+	want_mismatch(2, "runs Broadcast of 64 f32 from rank 1 as operation 1");
+	run_ranks(2, NULL, false, other_root);
+	want_mismatch(2, "from rank 0 as operation 1");
+	run_ranks(3, NULL, false, two_of_three);
+	want_mismatch(3, "AllGather of 2 f32");
+	run_ranks(2, NULL, false, other_message);
+	want_mismatch(2, "rank 1 runs Recv of 64 i32 from rank 0 as message 1 while rank 0 runs "
+			 "Send of 64 f32");
+	run_ranks(2, NULL, false, one_more);
+	want_mismatch(2, "rank 0 runs AllGather of 64 f32 as operation 2 while rank 1 has "
+			 "finalized");
+	run_ranks(2, NULL, false, other_window);
+	want_mismatch(2, "WindowRegister of 4096 bytes as call 2");
+	run_ranks(2, NULL, false, other_place);
+	want_mismatch(2, "at byte 512 of window 1");
+}
+END_TEST
+
+/* ---- use ------------------------------------------------------------------------------------- */
+
+static void refusals(int rank, int world)
+{
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+	struct set set = set_up(rank, world, true);
+	ncclUniqueId id;
+	ncclComm_t comm;
+	float pageable[COUNT];
+	size_t room = (size_t)world * COUNT;
+
+	WANT(ncclAllGather(pageable, set.recv, 1, ncclFloat32, set.comm, set.stream) ==
+	     ncclInvalidArgument);
+	WANT(strstr(ncclGetLastError(set.comm), "neither device nor pinned"));
+	WANT(gather(&set, COUNT + 1) == ncclInvalidArgument);
+	WANT(strstr(ncclGetLastError(set.comm), "ends after the memory"));
+	WANT(ncclAllGather(set.recv + 1, set.recv, 2, ncclFloat32, set.comm, set.stream) ==
+	     ncclInvalidArgument);
+	WANT(strstr(ncclGetLastError(set.comm), "overlap"));
+	WANT(ncclAllGather((char *)set.send + 1, set.recv, 2, ncclFloat32, set.comm, set.stream) ==
+	     ncclInvalidArgument);
+	WANT(ncclSend(set.send, 1, ncclFloat32, world, set.comm, set.stream) ==
+	     ncclInvalidArgument);
+	WANT(gather(&(struct set){NULL, set.stream, set.send, set.recv}, 1) == ncclInvalidArgument);
+	WANT(ncclGroupEnd() == ncclInvalidUsage);
+	/* two that write the same */
+	WANT(!ncclGroupStart());
+	WANT(!ncclRecv(set.recv, 8, ncclFloat32, 0, set.comm, set.stream));
+	WANT(!ncclRecv(set.recv + 7, 8, ncclFloat32, 0, set.comm, set.stream));
+	WANT(ncclGroupEnd() == ncclInvalidUsage);
+	/* what went wrong in a group comes again at its end, and nothing of it is run */
+	WANT(!ncclGroupStart());
+	WANT(!ncclSend(set.send, 1, ncclFloat32, 0, set.comm, set.stream));
+	WANT(ncclSend(set.send, room + 1, ncclFloat32, 0, set.comm, set.stream));
+	WANT(ncclGroupEnd() == ncclInvalidArgument);
+	config.magic = 0;
+	memset(&id, 0, sizeof id);
+	WANT(ncclCommInitRankConfig(&comm, 1, id, 0, &config) == ncclInvalidArgument);
+	WANT(ncclCommInitRank(&comm, 1, id, 0) == ncclRemoteError);
+	WANT(ncclCommInitRank(&comm, 1, id, 1) == ncclInvalidArgument);
+	WANT(ncclCommWindowRegister(set.comm, set.recv, room, (ncclWindow_t *)&comm, 0));
+	WANT(!gather(&set, COUNT));
+	stream_finish(set.stream);
+	leave(set.comm);
+}
+
+/* An operation is not there before the communicator says so, and until then it cannot be used. */
+static void in_progress(int rank, int world)
+{
+	struct set set = set_up(rank, world, false);
+	ncclResult_t state;
+
+	WANT(ncclAllGather(set.send, set.recv, COUNT, ncclFloat32, set.comm, set.stream) ==
+	     ncclInProgress);
+	WANT(!ncclCommGetAsyncError(set.comm, &state) && state == ncclInProgress);
+	WANT(gather(&set, COUNT) == ncclInvalidArgument);
+	WANT(ncclCommDestroy(set.comm) == ncclInvalidArgument);
+	WANT(settle(set.comm, ncclInProgress) == ncclSuccess);
+	WANT(!gather(&set, COUNT));
+	stream_finish(set.stream);
+	leave(set.comm);
+}
+
+static void use_late(int rank, int world)
+{
+	struct set set = set_up(rank, world, true);
+
+	leave(set.comm);
+	gather(&set, COUNT);
+}
+
+/* Memory, or a window on it, that an operation still uses; one rank keeps it waiting. */
+static void give_up_early(int rank, bool window)
+{
+	struct set set = set_up(rank, 2, true);
+	ncclWindow_t made;
+	void *data;
+
+	WANT(!ncclMemAlloc(&data, 4096));
+	WANT(!ncclCommWindowRegister(set.comm, data, 4096, &made, 0));
+	if (!window)
+		WANT(!ncclCommWindowDeregister(set.comm, made));
+	if (rank == 0) {
+		WANT(!ncclAllGather(set.send, data, COUNT, ncclFloat32, set.comm, set.stream));
+		if (window)
+			ncclCommWindowDeregister(set.comm, made);
+		else
+			ncclMemFree(data);
+	}
+	WANT(!ncclCommAbort(set.comm));
+	WANT(!ncclMemFree(data));
+}
+
+static void free_early(int rank, int world)
+{
+	(void)world;
+	give_up_early(rank, false);
+}
+
+static void deregister_early(int rank, int world)
+{
+	(void)world;
+	give_up_early(rank, true);
+}
+
+static void leak(int rank, int world)
+{
+	ncclComm_t comm = join(rank, world, true);
+	void *data;
+
+	if (rank)
+		leave(comm);
+	else
+		WANT(!ncclMemAlloc(&data, 4096) && !ncclCommAbort(comm));
+}
+
+START_TEST(test_use)
+{
+	run_well(1, refusals);
+	run_well(2, refusals);
+	run_well(2, in_progress);
+	run_ranks(2, NULL, false, use_late);
+	ck_assert_int_eq(count_status(MISMATCH), 2);
+	ck_assert_ptr_nonnull(strstr(outcome.said, "does not exist"));
+	run_ranks(2, NULL, false, free_early);
+	want_mismatch(2, "which operations that are queued use");
+	run_ranks(2, NULL, false, deregister_early);
+	want_mismatch(2, "deregisters window 1, which operations");
+	run_ranks(2, NULL, false, leak);
+	ck_assert_int_eq(outcome.status[0], LEAK);
+	ck_assert_int_eq(outcome.status[1], 0);
+}
+END_TEST
+
+/* ---- the lost -------------------------------------------------------------------------------- */
+
+/* The last rank is killed: the others hang, their communicator seems well, and abort ends it. */
+static void lost(int rank, int world)
+{
+	struct set set = set_up(rank, world, false);
+	ncclResult_t state;
+
+	WANT(!gather(&set, COUNT));
+	stream_finish(set.stream);
+	if (rank == world - 1)
+		kill(getpid(), SIGKILL);
+	WANT(!gather(&set, COUNT));
+	WANT(!ncclSend(set.send, 1, ncclFloat32, world - 1, set.comm, set.stream) ||
+	     settle(set.comm, ncclInProgress) == ncclSuccess);
+	WANT(!stream_is_done(set.stream));
+	WANT(!ncclCommGetAsyncError(set.comm, &state) && state == ncclSuccess);
+	WANT(!ncclCommAbort(set.comm));
+	stream_finish(set.stream);
+	device_free(set.send);
+	device_free(set.recv);
+}
+
+/* ... as is a receiver, whose sender is inside an operation. */
+static void lost_in_messages(int rank, int world)
+{
+	struct set set = set_up(rank, world, true);
+
+	if (rank == world - 1)
+		kill(getpid(), SIGKILL);
+	WANT(!ncclRecv(set.recv, 1, ncclFloat32, world - 1, set.comm, set.stream));
+	WANT(!stream_is_done(set.stream));
+	WANT(!ncclCommAbort(set.comm));
+	stream_finish(set.stream);
+}
+
+/* Never there: the others' init does not end, but for an abort. */
+static void absent(int rank, int world)
+{
+	ncclConfig_t config = config_of(false);
+	struct timespec pause = {.tv_nsec = 100000000};
+	ncclResult_t state;
+	ncclUniqueId id;
+	ncclComm_t comm;
+
+	share_ids(&id, 1);
+	if (rank == world - 1) {
+		meet();
+		return;
+	}
+	WANT(ncclCommInitRankConfig(&comm, world, id, rank, &config) == ncclInProgress);
+	nanosleep(&pause, NULL);
+	WANT(!ncclCommGetAsyncError(comm, &state) && state == ncclInProgress);
+	WANT(!ncclCommAbort(comm));
+	meet();
+}
+
+/* Neither does a split, and its parent's abort is enough. */
+static void absent_from_split(int rank, int world)
+{
+	ncclComm_t comm = join(rank, world, false), child = NULL;
+	struct timespec pause = {.tv_nsec = 100000000};
+
+	if (rank < world - 1)
+		WANT(ncclCommSplit(comm, 0, rank, &child, NULL) == ncclInProgress);
+	nanosleep(&pause, NULL);
+	WANT(!ncclCommAbort(comm));
+	WANT(!child);
+}
+
+/* Some abort while others finalize. */
+static void mixed_end(int rank, int world)
+{
+	struct set set = set_up(rank, world, true);
+
+	WANT(!gather(&set, COUNT));
+	stream_finish(set.stream);
+	if (rank % 2)
+		WANT(!ncclCommAbort(set.comm));
+	else
+		leave(set.comm);
+}
+
+START_TEST(test_lost)
+{
+	for (int world = 2; world < 5; world++) {
+		run_ranks(world, NULL, false, lost);
+		ck_assert_msg(count_status(0) == world - 1, "%s", outcome.said);
+		ck_assert_int_eq(count_status(KILLED), 1);
+	}
+	run_ranks(2, NULL, false, lost_in_messages);
+	ck_assert_msg(count_status(0) == 1, "%s", outcome.said);
+	run_well(3, absent);
+	run_well(3, absent_from_split);
+	run_well(4, mixed_end);
+}
+END_TEST
+
+/* ---- what is asked for ----------------------------------------------------------------------- */
+
+static void second_fails(int rank, int world)
+{
+	struct set set = set_up(rank, world, true);
+
+	WANT(!gather(&set, COUNT));
+	stream_finish(set.stream);
+	WANT(gather(&set, COUNT) == (rank == 1 ? ncclInternalError : ncclSuccess));
+	if (rank == 0)
+		WANT(!stream_is_done(set.stream));
+	WANT(!ncclCommAbort(set.comm));
+	stream_finish(set.stream);
+}
+
+static void fails_later(int rank, int world)
+{
+	struct set set = set_up(rank, world, false);
+	ncclResult_t state;
+
+	for (int i = 0; i < 4; i++)
+		WANT(!gather(&set, COUNT));
+	/* it may have run before it is seen to be on its stream */
+	gather(&set, COUNT);
+	stream_finish(set.stream);
+	WANT(!ncclCommGetAsyncError(set.comm, &state));
+	WANT(state == (rank ? ncclRemoteError : ncclSuccess));
+	WANT(!ncclCommAbort(set.comm));
+}
+
+static void never_arrives(int rank, int world)
+{
+	struct set set = set_up(rank, world, true);
+
+	for (int i = 0; i < 3; i++)
+		WANT(!gather(&set, COUNT));
+	WANT(!stream_is_done(set.stream));
+	WANT(!ncclCommAbort(set.comm));
+	stream_finish(set.stream);
+}
+
+START_TEST(test_asked_for)
+{
+	const char *const second[] = {"DOUBLE_NCCL_FAIL=ncclAllGather:2:3:1", NULL};
+	const char *const later[] = {"DOUBLE_NCCL_FAIL=async:5:6:1", NULL};
+	const char *const killed[] = {"DOUBLE_NCCL_FAIL=kill:ncclAllGather:2:1", NULL};
+	const char *const hangs[] = {"DOUBLE_NCCL_FAIL=hang:ncclAllGather:2:1", NULL};
+	const char *const patience[] = {"DOUBLE_NCCL_FAIL=hang:ncclAllGather:2:1",
+					"DOUBLE_NCCL_TIMEOUT=0.5", NULL};
+	const char *const nonsense[] = {"DOUBLE_NCCL_FAIL=AllGather:2", NULL};
+
+	run_ranks(2, second, true, second_fails);
+	ck_assert_msg(count_status(0) == 2, "%s", outcome.said);
+	run_ranks(2, later, true, fails_later);
+	ck_assert_msg(count_status(0) == 2, "%s", outcome.said);
+	run_ranks(2, hangs, true, never_arrives);
+	ck_assert_msg(count_status(0) == 2, "%s", outcome.said);
+	run_ranks(3, killed, false, never_arrives);
+	ck_assert_msg(count_status(0) == 2 && outcome.status[1] == KILLED, "%s", outcome.said);
+	run_ranks(2, patience, false, use_late);
+	ck_assert_msg(count_status(MISMATCH) == 2, "%s", outcome.said);
+	run_ranks(1, nonsense, false, never_arrives);
+	ck_assert_int_eq(outcome.status[0], MISMATCH);
+	ck_assert_ptr_nonnull(strstr(outcome.said, "is not a rule"));
+}
+END_TEST
+
+/* ---- the log --------------------------------------------------------------------------------- */
+
+START_TEST(test_log)
+{
+	char folder[] = "/tmp/double_ncclXXXXXX", setting[64], path[64], line[512];
+	const char *const environment[] = {setting, NULL};
+	int gathers = 0;
+
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	snprintf(setting, sizeof setting, "DOUBLE_NCCL_LOG=%s/log", folder);
+	run_ranks(2, environment, true, in_progress);
+	for (int rank = 0; rank < 2; rank++) {
+		FILE *file;
+
+		snprintf(path, sizeof path, "%s/log.%d", folder, rank);
+		file = fopen(path, "r");
+		ck_assert_ptr_nonnull(file);
+		while (fgets(line, sizeof line, file))
+			gathers += strncmp(line, "AllGather count=64 type=f32 bytes=256 ", 38) == 0;
+		fclose(file);
+		unlink(path);
+	}
+	rmdir(folder);
+	ck_assert_int_eq(gathers, 4);
+}
+END_TEST
+
+TCase *errors_case(void)
+{
+	TCase *tests = tcase_create("errors");
+
+	tcase_set_timeout(tests, 300);
+	tcase_add_test(tests, test_mismatches);
+	tcase_add_test(tests, test_use);
+	tcase_add_test(tests, test_lost);
+	tcase_add_test(tests, test_asked_for);
+	tcase_add_test(tests, test_log);
+	return tests;
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "double_nccl.h"
+
+enum { IDS = 8, LIMIT_SECONDS = 100 };
+
+struct outcome outcome;
+uint64_t seed;
+
+/* What the processes have in common. */
+static struct {
+	pthread_barrier_t barrier;
+	ncclUniqueId ids[IDS];
+} * common;
+static int own_rank;
+
+static struct {
+	CUresult (*init)(unsigned);
+	CUresult (*retain)(CUcontext *, CUdevice);
+	CUresult (*push)(CUcontext);
+	CUresult (*alloc)(CUdeviceptr *, size_t);
+	CUresult (*free)(CUdeviceptr);
+	CUresult (*stream_new)(CUstream *, unsigned, int);
+	CUresult (*finish)(CUstream);
+	CUresult (*launch)(CUstream, CUhostFn, void *);
+	CUresult (*event_new)(CUevent *, unsigned);
+	CUresult (*event_record)(CUevent, CUstream);
+	CUresult (*event_query)(CUevent);
+	void *(*reach)(CUdeviceptr, size_t, bool);
+} driver;
+
+/* SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */
+uint64_t draw(uint64_t *state)
+{
+	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+void want(bool condition, const char *text, const char *file, int line)
+{
+	if (condition)
+		return;
+	fprintf(stderr, "%s:%d: rank %d: not %s; NCCL: %s\n", file, line, own_rank, text,
+		ncclGetLastError(NULL));
+	_exit(1);
+}
+
+static void *find(void *library, const char *name)
+{
+	void *function = dlsym(library, name);
+
+	WANT(function);
+	return function;
+}
+
+static void open_driver(void)
+{
+	const char *build = getenv("top_builddir");
+	CUcontext context;
+	char path[4096];
+	void *library;
+
+	snprintf(path, sizeof path, "%s/tests/double/.libs/cuda.so", build ? build : ".");
+	library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+	WANT(library);
+	*(void **)&driver.init = find(library, "cuInit");
+	*(void **)&driver.retain = find(library, "cuDevicePrimaryCtxRetain");
+	*(void **)&driver.push = find(library, "cuCtxPushCurrent_v2");
+	*(void **)&driver.alloc = find(library, "cuMemAlloc_v2");
+	*(void **)&driver.free = find(library, "cuMemFree_v2");
+	*(void **)&driver.stream_new = find(library, "cuStreamCreateWithPriority");
+	*(void **)&driver.finish = find(library, "cuStreamSynchronize");
+	*(void **)&driver.launch = find(library, "cuLaunchHostFunc");
+	*(void **)&driver.event_new = find(library, "cuEventCreate");
+	*(void **)&driver.event_record = find(library, "cuEventRecord");
+	*(void **)&driver.event_query = find(library, "cuEventQuery");
+	*(void **)&driver.reach = find(library, "double_cuda_reach");
+	WANT(!driver.init(0));
+	WANT(!driver.retain(&context, 0));
+	WANT(!driver.push(context));
+}
+
+void meet(void)
+{
+	pthread_barrier_wait(&common->barrier);
+}
+
+void share_ids(ncclUniqueId *ids, int count)
+{
+	WANT(count <= IDS);
+	meet();
+	for (int i = 0; own_rank == 0 && i < count; i++)
+		WANT(ncclGetUniqueId(&common->ids[i]) == ncclSuccess);
+	meet();
+	memcpy(ids, common->ids, (size_t)count * sizeof *ids);
+}
+
+ncclResult_t settle(ncclComm_t comm, ncclResult_t result)
+{
+	struct timespec pause = {.tv_nsec = 20000};
+
+	while (result == ncclInProgress) {
+		if (ncclCommGetAsyncError(comm, &result))
+			return ncclInternalError;
+		nanosleep(&pause, NULL);
+	}
+	return result;
+}
+
+ncclConfig_t config_of(bool blocking)
+{
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+
+	config.blocking = blocking;
+	return config;
+}
+
+ncclComm_t join(int rank, int world, bool blocking)
+{
+	ncclConfig_t config = config_of(blocking);
+	ncclUniqueId id;
+	ncclComm_t comm;
+	ncclResult_t result;
+
+	share_ids(&id, 1);
+	result = ncclCommInitRankConfig(&comm, world, id, rank, &config);
+	WANT(result == (blocking ? ncclSuccess : ncclInProgress));
+	WELL(comm, result);
+	return comm;
+}
+
+void leave(ncclComm_t comm)
+{
+	WELL(comm, ncclCommFinalize(comm));
+	WANT(ncclCommDestroy(comm) == ncclSuccess);
+}
+
+void *device_alloc(size_t bytes)
+{
+	CUdeviceptr data = 0;
+
+	WANT(!driver.alloc(&data, bytes ? bytes : 1));
+	return (void *)(uintptr_t)data;
+}
+
+void device_free(void *data)
+{
+	WANT(!driver.free((CUdeviceptr)(uintptr_t)data));
+}
+
+char *seen(void *data, size_t bytes)
+{
+	char *there = driver.reach((CUdeviceptr)(uintptr_t)data, bytes, true);
+
+	WANT(there);
+	return there;
+}
+
+cudaStream_t stream_new(void)
+{
+	CUstream stream;
+
+	WANT(!driver.stream_new(&stream, CU_STREAM_NON_BLOCKING, 0));
+	return stream;
+}
+
+void stream_finish(cudaStream_t stream)
+{
+	WANT(!driver.finish(stream));
+}
+
+bool stream_is_done(cudaStream_t stream)
+{
+	CUevent event;
+	struct timespec pause = {.tv_nsec = 200000000};
+
+	WANT(!driver.event_new(&event, CU_EVENT_DISABLE_TIMING));
+	WANT(!driver.event_record(event, stream));
+	nanosleep(&pause, NULL);
+	return driver.event_query(event) == CUDA_SUCCESS;
+}
+
+static void pass_time(void *unused)
+{
+	struct timespec pause = {.tv_nsec = 20000000};
+
+	(void)unused;
+	nanosleep(&pause, NULL);
+}
+
+void stream_delay(cudaStream_t stream)
+{
+	WANT(!driver.launch(stream, pass_time, NULL));
+}
+
+static void be_rank(int rank, int world, const char *const *environment, int said,
+		    void (*body)(int rank, int world))
+{
+	char number[16];
+
+	own_rank = rank;
+	dup2(said, STDERR_FILENO);
+	snprintf(number, sizeof number, "%d", rank);
+	setenv("PMIX_RANK", number, 1);
+	setenv("DOUBLE_NCCL_LEAKS", "1", 1);
+	setenv("DOUBLE_CUDA_PROTECT", "1", 1);
+	for (; environment && *environment; environment++)
+		putenv((char *)(uintptr_t)*environment);
+	/* hundreds are for meeting alone */
+	if (world <= 16)
+		open_driver();
+	body(rank, world);
+	exit(EXIT_SUCCESS);
+}
+
+static void wait_for(const pid_t *process, int world, bool well)
+{
+	struct timespec pause = {.tv_nsec = 5000000};
+	time_t end = time(NULL) + LIMIT_SECONDS;
+	int left = world, status;
+
+	for (int i = 0; i < RANKS; i++)
+		outcome.status[i] = -1;
+	while (left) {
+		for (int i = 0; i < world; i++) {
+			if (outcome.status[i] != -1 || !waitpid(process[i], &status, WNOHANG))
+				continue;
+			outcome.status[i] =
+				WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+			if (well && outcome.status[i] && end > time(NULL) + 3)
+				end = time(NULL) + 3;
+			left--;
+		}
+		for (int i = 0; time(NULL) > end && i < world; i++)
+			if (outcome.status[i] == -1)
+				kill(process[i], SIGKILL);
+		nanosleep(&pause, NULL);
+	}
+}
+
+void run_ranks(int world, const char *const *environment, bool well,
+	       void (*body)(int rank, int world))
+{
+	pthread_barrierattr_t shared;
+	pid_t process[RANKS];
+	int said = memfd_create("said", 0);
+	ssize_t length;
+
+	ck_assert_int_le(world, RANKS);
+	common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	ck_assert_ptr_ne(common, MAP_FAILED);
+	pthread_barrierattr_init(&shared);
+	pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+	pthread_barrier_init(&common->barrier, &shared, (unsigned)world);
+	fflush(NULL);
+	for (int rank = 0; rank < world; rank++) {
+		process[rank] = fork();
+		ck_assert_int_ge(process[rank], 0);
+		if (process[rank] == 0)
+			be_rank(rank, world, environment, said, body);
+	}
+	wait_for(process, world, well);
+	length = pread(said, outcome.said, sizeof outcome.said - 1, 0);
+	outcome.said[length > 0 ? length : 0] = 0;
+	close(said);
+	munmap(common, sizeof *common);
+}
+
+int count_status(int status)
+{
+	int count = 0;
+
+	for (int i = 0; i < RANKS; i++)
+		count += outcome.status[i] == status;
+	return count;
+}
+
+void run_well(int world, void (*body)(int rank, int world))
+{
+	run_ranks(world, NULL, true, body);
+	for (int rank = 0; rank < world; rank++)
+		ck_assert_msg(outcome.status[rank] == 0,
+			      "rank %d of %d ended with %d, seed %llu:\n%s", rank, world,
+			      outcome.status[rank], (unsigned long long)seed, outcome.said);
+}

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The control channel: ranks are processes on this machine. What they agree on is compared with
+   what each of them can work out alone. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "control_ranks.h"
+
+enum { TEAMS = 8, STEPS = 60 };
+
+/* ---- what ranks say -------------------------------------------------------------------------- */
+
+/* What rank says in a step: all can work it out. */
+static uint64_t word_of(int step, int rank, size_t i)
+{
+	uint64_t state = seed ^ (uint64_t)step << 40 ^ (uint64_t)rank << 20 ^ i;
+
+	return draw(&state) >> (draw(&state) % 60);
+}
+
+static void fill(uint8_t *data, size_t bytes, int step, int rank)
+{
+	uint64_t state = seed + (uint64_t)step * 1000 + (uint64_t)rank;
+
+	for (size_t i = 0; i < bytes; i++)
+		data[i] = i % 8 ? (uint8_t)(data[i - 1] * 5 + 1) : (uint8_t)draw(&state);
+}
+
+/* ---- teams and what they do ------------------------------------------------------------------ */
+
+struct team {
+	struct zero_control_team *team; /* NULL if this rank is not of it */
+	int ranks[RANKS];
+	size_t count;
+};
+
+/* The same on all ranks: all of them, then random ones, of which one is made twice. */
+static void make_teams(struct zero_control *control, const struct trial *trial, struct team *teams,
+		       uint64_t *state)
+{
+	for (int t = 0; t < TEAMS; t++) {
+		struct team *team = &teams[t];
+		bool member = false;
+
+		team->team = NULL;
+		team->count = 0;
+		for (int rank = 0; rank < trial->world; rank++)
+			if (!t || below(state, 3))
+				team->ranks[team->count++] = rank;
+		if (!team->count)
+			team->ranks[team->count++] = (int)below(state, (size_t)trial->world);
+		if (t == TEAMS - 1)
+			*team = teams[t - 1];
+		for (size_t i = 0; i < team->count; i++)
+			member |= team->ranks[i] == trial->rank;
+		team->team = NULL;
+		if (member)
+			must(!zero_control_team_new(control, team->ranks, team->count, &team->team),
+			     "%s", last_error);
+	}
+	/* The first one may be what joining has made. */
+	if (below(state, 2))
+		teams[0].team = zero_control_all(control);
+}
+
+static void largest(const struct team *team, int step, size_t count, uint64_t *values)
+{
+	memset(values, 0, ZERO_CONTROL_VALUES * sizeof(*values));
+	for (size_t i = 0; i < team->count; i++)
+		for (size_t v = 0; v < count; v++) {
+			uint64_t word = word_of(step, team->ranks[i], v);
+
+			values[v] = word > values[v] ? word : values[v];
+		}
+}
+
+static void begin_max(const struct team *team, int rank, int step, size_t count)
+{
+	uint64_t mine[ZERO_CONTROL_VALUES];
+
+	for (size_t v = 0; v < count; v++)
+		mine[v] = word_of(step, rank, v);
+	must(!zero_control_begin_max(team->team, mine, count), "%s", last_error);
+	memset(mine, 0xee, sizeof(mine));
+}
+
+static void check_max(const struct team *team, int step, size_t count, const uint64_t *got)
+{
+	uint64_t want[ZERO_CONTROL_VALUES];
+
+	largest(team, step, count, want);
+	for (size_t v = 0; v < count; v++)
+		must(got[v] == want[v], "step %d, value %zu of %zu: %llx, not %llx", step, v, count,
+		     (unsigned long long)got[v], (unsigned long long)want[v]);
+}
+
+static void try_max(const struct team *team, int rank, int step, size_t count)
+{
+	uint64_t got[ZERO_CONTROL_VALUES];
+	size_t which = 7;
+
+	memset(got, 0xcc, sizeof(got));
+	begin_max(team, rank, step, count);
+	must(!zero_control_finish_max(&team->team, 1, &which, got), "%s", last_error);
+	must(which == 0, "%zu", which);
+	check_max(team, step, count, got);
+}
+
+static void try_exchange(const struct team *team, int rank, int step, size_t bytes)
+{
+	uint8_t *send = malloc(bytes + 1), *want = malloc(bytes + 1);
+	uint8_t *recv = malloc(team->count * bytes + 1);
+
+	memset(recv, 0xcc, team->count * bytes + 1);
+	fill(send, bytes, step, rank);
+	must(!zero_control_exchange(team->team, send, recv, bytes), "%s", last_error);
+	for (size_t i = 0; i < team->count; i++) {
+		fill(want, bytes, step, team->ranks[i]);
+		must(!memcmp(recv + i * bytes, want, bytes), "step %d: rank %d's %zu bytes", step,
+		     team->ranks[i], bytes);
+	}
+	must(recv[team->count * bytes] == 0xcc, "step %d: too much", step);
+	free(send);
+	free(want);
+	free(recv);
+}
+
+static void try_broadcast(const struct team *team, int rank, int step, size_t bytes, size_t root)
+{
+	uint8_t *data = malloc(bytes + 1), *want = malloc(bytes + 1);
+
+	memset(data, 0xcc, bytes + 1);
+	fill(want, bytes, step, team->ranks[root]);
+	if (rank == team->ranks[root])
+		memcpy(data, want, bytes);
+	must(!zero_control_broadcast(team->team, data, bytes, (int)root), "%s", last_error);
+	must(!memcmp(data, want, bytes), "step %d: %zu bytes of %zu", step, bytes, root);
+	must(data[bytes] == 0xcc, "step %d: too much", step);
+	free(data);
+	free(want);
+}
+
+/* Often small, at times more than a connection holds. */
+static size_t random_bytes(uint64_t *state)
+{
+	static const size_t limits[] = {4, 100, 5000, 5000, 300000};
+
+	return below(state, limits[below(state, 5)]);
+}
+
+/* On all of its teams at once, in an order of its own; half of the ranks finish what comes first.
+   The others begin and finish them one by one. */
+static void try_many(const struct team *teams, const struct trial *trial, int step, size_t count)
+{
+	uint64_t own = seed + (uint64_t)step * 64 + (uint64_t)trial->rank, got[ZERO_CONTROL_VALUES];
+	struct zero_control_team *open[TEAMS];
+	size_t begun[TEAMS], left = 0, which;
+
+	for (size_t t = 0; t < TEAMS; t++)
+		if (teams[t].team)
+			begun[left++] = t;
+	for (size_t i = left; i > 1; i--) {
+		size_t other = below(&own, i), t = begun[other];
+
+		begun[other] = begun[i - 1];
+		begun[i - 1] = t;
+	}
+	for (size_t i = 0; i < left; i++) {
+		begin_max(&teams[begun[i]], trial->rank, step, count);
+		open[i] = teams[begun[i]].team;
+	}
+	while (left) {
+		size_t some = trial->rank % 2 ? left : 1;
+
+		must(!zero_control_finish_max(open, some, &which, got), "%s", last_error);
+		must(which < some, "%zu of %zu", which, some);
+		check_max(&teams[begun[which]], step, count, got);
+		begun[which] = begun[--left];
+		open[which] = open[left];
+	}
+}
+
+static void random_steps(struct zero_control *control, const struct trial *trial)
+{
+	uint64_t state = seed, own = seed + (uint64_t)trial->rank;
+	struct team teams[TEAMS];
+
+	make_teams(control, trial, teams, &state);
+	for (int step = 0; step < STEPS; step++) {
+		const struct team *team = &teams[below(&state, TEAMS)];
+		size_t what = below(&state, 4), count = below(&state, ZERO_CONTROL_VALUES + 1);
+		size_t bytes = random_bytes(&state), root = below(&state, team->count);
+
+		if (!below(&own, 50))
+			sleep_for(0.01);
+		if (what == 0)
+			try_many(teams, trial, step, count);
+		else if (team->team && what == 1)
+			try_max(team, trial->rank, step, count);
+		else if (team->team && what == 2)
+			try_exchange(team, trial->rank, step, bytes);
+		else if (team->team)
+			try_broadcast(team, trial->rank, step, bytes, root);
+	}
+}
+
+START_TEST(all_agree)
+{
+	static const int worlds[] = {1, 2, 3, 7, 12, RANKS};
+	struct trial trial = {.program = random_steps,
+			      .world = worlds[_i % 6],
+			      .elsewhere = _i >= 6,
+			      .seconds = HANG};
+
+	seed += (uint64_t)_i;
+	run(&trial, -1);
+}
+END_TEST
+
+/* Megabytes that go on while others are asleep: nobody waits for one who does not read. */
+static void large_steps(struct zero_control *control, const struct trial *trial)
+{
+	struct team all = {.team = zero_control_all(control), .count = (size_t)trial->world};
+
+	for (int rank = 0; rank < trial->world; rank++)
+		all.ranks[rank] = rank;
+	if (trial->rank == trial->odd)
+		sleep_for(0.3);
+	for (int step = 0; step < 3; step++)
+		try_broadcast(&all, trial->rank, step, 8 << 20, (size_t)step % all.count);
+	try_exchange(&all, trial->rank, 3, 1 << 20);
+}
+
+START_TEST(large)
+{
+	struct trial trial = {.program = large_steps, .world = 5, .odd = 3, .seconds = HANG};
+
+	run(&trial, -1);
+	trial.world = 13; /* two levels */
+	trial.odd = 1;
+	run(&trial, -1);
+}
+END_TEST
+
+/* ---- strangers ------------------------------------------------------------------------------- */
+
+static int call(int rank)
+{
+	struct sockaddr_in place = {.sin_family = AF_INET,
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+				    .sin_port = htons(shared->at[rank].port)};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	ck_assert_int_ge(fd, 0);
+	ck_assert_msg(!connect(fd, (void *)&place, sizeof(place)), "%s", strerror(errno));
+	return fd;
+}
+
+/* Nothing is answered, and the connection ends. */
+static void must_end(int fd, const char *who)
+{
+	struct pollfd one = {.fd = fd, .events = POLLIN};
+	char byte;
+
+	ck_assert_msg(poll(&one, 1, HANG * 1000) == 1, "%s: still connected", who);
+	ck_assert_msg(recv(fd, &byte, 1, 0) <= 0, "%s: is answered", who);
+	close(fd);
+}
+
+static struct zero_hello good_hello(int from, int to)
+{
+	struct zero_hello hello = {.magic = "zeroctl", .version = 1, .rank = from, .wanted = to};
+
+	memcpy(hello.cookie, shared->at[0].cookie, sizeof(hello.cookie));
+	return hello;
+}
+
+static void say(int fd, const void *data, size_t bytes)
+{
+	/* Whoever is turned away while it speaks need not say all. */
+	send(fd, data, bytes, MSG_NOSIGNAL);
+}
+
+/* All that is wrong with a hello, one at a time. */
+static void wrong_hellos(int to)
+{
+	struct zero_hello hello[7];
+	int fds[7];
+
+	for (int i = 0; i < 7; i++)
+		hello[i] = good_hello(2, to);
+	hello[0].magic[0] = 'Z';
+	hello[1].version = 2;
+	hello[2].cookie[15] ^= 1;
+	hello[3].wanted = to + 1;
+	hello[4].rank = to;
+	hello[5].rank = 1000;
+	hello[6].rank = -1;
+	for (int i = 0; i < 7; i++) {
+		fds[i] = call(to);
+		say(fds[i], &hello[i], sizeof(hello[i]));
+	}
+	for (int i = 0; i < 7; i++)
+		must_end(fds[i], "a wrong hello");
+}
+
+static void disturb(const struct trial *trial)
+{
+	struct zero_hello hello;
+	uint8_t noise[3000];
+	uint64_t state = seed;
+	int silent[100], half, garbled, late, answered;
+
+	get_address((void *)trial, 0, &(struct zero_control_address){0});
+	hello = good_hello(1, 0);
+	for (size_t i = 0; i < sizeof(noise); i++)
+		noise[i] = (uint8_t)draw(&state);
+	for (int i = 0; i < 100; i++)
+		silent[i] = call(0);
+	half = call(0);
+	say(half, &hello, sizeof(hello) / 2);
+	garbled = call(0);
+	say(garbled, noise, sizeof(noise));
+	/* One that is right gives up once it is answered, another never listens to the answer. */
+	answered = call(0);
+	say(answered, &hello, sizeof(hello));
+	late = call(1);
+	hello = good_hello(2, 1);
+	say(late, &hello, sizeof(hello));
+	atomic_store(&shared->done, 1);
+	ck_assert_int_eq(recv(answered, noise, sizeof(noise), 0), sizeof(struct zero_answer));
+	close(answered);
+	wrong_hellos(0);
+	wrong_hellos(1);
+	must_end(garbled, "noise");
+	must_end(half, "half a hello");
+	for (int i = 0; i < 100; i++)
+		must_end(silent[i], "a silent one");
+	close(late);
+	atomic_store(&shared->done, 2);
+}
+
+static void among_strangers(struct zero_control *control, const struct trial *trial)
+{
+	struct zero_control_team *all = zero_control_all(control);
+	uint64_t going_on = 1;
+	size_t which;
+
+	while (atomic_load(&shared->done) < 1)
+		sleep_for(0.001);
+	random_steps(control, trial);
+	/* Until all of them see that the strangers are done with them. */
+	while (going_on) {
+		going_on = atomic_load(&shared->done) < 2;
+		must(!zero_control_begin_max(all, &going_on, 1), "%s", last_error);
+		must(!zero_control_finish_max(&all, 1, &which, &going_on), "%s", last_error);
+		sleep_for(0.001);
+	}
+}
+
+START_TEST(strangers)
+{
+	struct trial trial = {.program = among_strangers, .world = 4, .seconds = HANG};
+
+	trial.beside = disturb;
+	run(&trial, -1);
+}
+END_TEST
+
+/* ---- networks -------------------------------------------------------------------------------- */
+
+START_TEST(interfaces)
+{
+	static const struct {
+		const char *filter, *name;
+		bool may;
+	} table[] = {
+		{NULL, "eth0", true},          {"", "eth0", true},
+		{"eth", "eth0", true},         {"eth", "ib0", false},
+		{"eth,ib", "ib0", true},       {"eth1", "eth10", true},
+		{"=eth1", "eth10", false},     {"=eth1", "eth1", true},
+		{"=eth0,eth1", "eth1", true},  {"=eth0,eth1", "eth11", false},
+		{"^docker", "docker0", false}, {"^docker", "eth0", true},
+		{"^docker,lo", "lo", false},   {"^docker,lo", "ib0", true},
+		{"^=docker", "docker0", true}, {"^=docker0", "docker0", false},
+		{"eth0", "eth", false},        {",,eth", "ib0", false},
+	};
+
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+		ck_assert_msg(zero_control_may_use(table[i].filter, table[i].name) == table[i].may,
+			      "%s for %s", table[i].filter, table[i].name);
+}
+END_TEST
+
+static zero_status get_elsewhere(void *context, int rank, struct zero_control_address *address)
+{
+	(void)rank;
+	*address = *(const struct zero_control_address *)context;
+	return ZERO_OK;
+}
+
+START_TEST(offered)
+{
+	struct zero_control_config config = {
+		.rank = 1, .world = 2, .seconds = 0.1, .address = get_elsewhere};
+	struct zero_control_address own, other;
+	struct zero_control *control, *alone;
+
+	setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
+	ck_assert(!zero_control_listen(&control, &own));
+	ck_assert_int_ge(own.count, 1);
+	ck_assert_uint_eq(own.at[0].family, 4);
+	ck_assert(!memcmp(own.at[0].bytes, "\x7f\0\0\1", 4));
+	ck_assert_uint_ne(own.port, 0);
+	zero_control_close(control);
+	setenv("NCCL_SOCKET_IFNAME", "no-such", 1);
+	ck_assert(!zero_control_listen(&alone, &other));
+	ck_assert_uint_eq(other.count, 0);
+	ck_assert(memcmp(own.cookie, other.cookie, sizeof(own.cookie)));
+	unsetenv("NCCL_SOCKET_IFNAME");
+	ck_assert(!zero_control_listen(&control, &own));
+	snprintf(other.node, sizeof(other.node), "elsewhere");
+	config.context = &other;
+	ck_assert_int_eq(zero_control_join(control, &config), ZERO_E_COMM);
+	ck_assert_msg(!strncmp(last_error, "rank 0 (node elsewhere) offers no address", 41), "%s",
+		      last_error);
+	ck_assert_int_eq(last_rank, 0);
+	zero_control_close(control);
+	zero_control_close(alone);
+	zero_control_close(NULL);
+}
+END_TEST
+
+int main(void)
+{
+	TCase *tcase = tcase_create("control");
+
+	tcase_add_test(tcase, interfaces);
+	tcase_add_test(tcase, offered);
+	tcase_add_loop_test(tcase, all_agree, 0, 12);
+	tcase_add_test(tcase, large);
+	tcase_add_test(tcase, strangers);
+	return run_all(tcase);
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a control channel ends: a rank is killed, leaves, never comes, differs, or breaks it. All
+   others learn of it, with one sentence that names the right rank. */
+#include <pthread.h>
+
+#include "control_ranks.h"
+
+/* ---- ranks that are no more ------------------------------------------------------------------ */
+
+/* Maxima until they fail. */
+static void until_broken(struct zero_control_team *team)
+{
+	uint64_t value = 1;
+	size_t which;
+
+	while (!zero_control_begin_max(team, &value, 1) &&
+	       !zero_control_finish_max(&team, 1, &which, &value))
+		continue;
+}
+
+static void must_say(struct zero_control *control, int rank, const char *sentence)
+{
+	struct zero_control_team *team = zero_control_all(control), *made;
+	char text[1024] = "";
+	uint64_t value = 0;
+	int about = -1;
+
+	must(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
+	must(last_rank == rank, "rank %d: %s", last_rank, last_error);
+	must(zero_control_broken(control, text, sizeof(text), &about), "it is not broken");
+	must(about == rank && !strcmp(text, last_error), "rank %d: %s", about, text);
+	for (int i = 0; i < 2000 && !atomic_load(&shared->calls[own_rank]); i++)
+		sleep_for(0.01);
+	must(atomic_load(&shared->calls[own_rank]) == 1, "told %d times",
+	     atomic_load(&shared->calls[own_rank]));
+	zero_control_break(control, 0, "too late");
+	must(zero_control_exchange(team, &value, &value, 0) == ZERO_E_COMM, "no error");
+	must(!strcmp(text, last_error), "%s", last_error);
+	must(zero_control_broadcast(team, &value, 8, 0) == ZERO_E_COMM, "no error");
+	must(zero_control_begin_max(team, &value, 1) == ZERO_E_COMM, "no error");
+	must(zero_control_team_new(control, &own_rank, 1, &made) == ZERO_E_COMM, "no error");
+	must(!strcmp(text, last_error), "%s", last_error);
+}
+
+/* Has what its parent had open until all others know of that one's end. */
+static void leave_a_child(struct zero_control *control, const struct trial *trial)
+{
+	double until = zero_control_now() + 2 * HANG;
+
+	if (fork())
+		return;
+	must(zero_control_broken(control, NULL, 0, NULL), "a forked process is a rank");
+	while (atomic_load(&shared->done) < trial->world - 1 && zero_control_now() < until)
+		sleep_for(0.01);
+	zero_control_close(control);
+	_exit(0);
+}
+
+static void one_is_killed(struct zero_control *control, const struct trial *trial)
+{
+	uint64_t value = 0;
+	char sentence[64];
+	size_t which;
+
+	if (trial->rank == trial->odd) {
+		struct zero_control_team *all = zero_control_all(control);
+
+		for (int i = 0; i < 20; i++)
+			if (zero_control_begin_max(all, &value, 1) ||
+			    zero_control_finish_max(&all, 1, &which, &value))
+				must(false, "%s", last_error);
+		if (trial->variant)
+			leave_a_child(control, trial);
+		atomic_store(&shared->killed, zero_control_now());
+		kill(getpid(), SIGKILL);
+	}
+	until_broken(zero_control_all(control));
+	atomic_fetch_add(&shared->done, 1);
+	/* How long it took is told, not judged: a machine may be busy. */
+	if (trial->rank == (trial->odd ? 0 : 1))
+		printf("%d ranks: rank %d knows of rank %d's end after %.1f ms\n", trial->world,
+		       trial->rank, trial->odd,
+		       1e3 * (zero_control_now() - atomic_load(&shared->killed)));
+	fflush(stdout);
+	snprintf(sentence, sizeof(sentence), "rank %d (node ", trial->odd);
+	must_say(control, trial->odd, sentence);
+	must(strstr(last_error, ") is gone: "), "%s", last_error);
+}
+
+START_TEST(a_rank_is_killed)
+{
+	static const int worlds[] = {2, 5, 14, RANKS};
+	struct trial trial = {.program = one_is_killed,
+			      .world = worlds[_i % 4],
+			      .variant = _i >= 4,
+			      .seconds = HANG};
+	uint64_t state = seed + (uint64_t)_i;
+
+	trial.odd = (int)below(&state, (size_t)trial.world);
+	run(&trial, trial.odd);
+}
+END_TEST
+
+/* One closes its job while the others go on. */
+static void one_leaves(struct zero_control *control, const struct trial *trial)
+{
+	struct zero_control_team *rest, *all = zero_control_all(control);
+	int ranks[RANKS], count = 0;
+	size_t which, bytes = 3 << 20;
+	uint64_t value = 1;
+	char sentence[64], *data = calloc(1, bytes);
+
+	for (int rank = 0; rank < trial->world; rank++)
+		if (rank != trial->odd)
+			ranks[count++] = rank;
+	if (trial->rank == trial->odd)
+		memset(data, 'x', bytes);
+	else
+		must(!zero_control_team_new(control, ranks, (size_t)count, &rest), "%s",
+		     last_error);
+	/* What it has said before it leaves is still heard, by those too who are late. */
+	if (trial->rank == (trial->odd + 1) % trial->world)
+		sleep_for(0.1);
+	must(!zero_control_broadcast(all, data, bytes, trial->odd), "%s", last_error);
+	must(data[0] == 'x' && data[bytes - 1] == 'x', "other data");
+	free(data);
+	if (trial->rank == trial->odd)
+		return;
+	snprintf(sentence, sizeof(sentence), "rank %d has closed its job while rank ", trial->odd);
+	if (trial->variant) {
+		/* Whoever is late is told at once. */
+		must(zero_control_begin_max(all, &value, 1) ||
+			     zero_control_finish_max(&all, 1, &which, &value),
+		     "no error");
+	} else {
+		must(zero_control_exchange(all, NULL, ranks, 0) == ZERO_E_COMM, "no error");
+	}
+	must(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
+	must(last_rank == trial->odd, "%d", last_rank);
+	must(zero_control_begin_max(all, &value, 1) == ZERO_E_COMM, "no error");
+	must(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
+	/* A team without it goes on. */
+	value = (uint64_t)trial->rank;
+	must(!zero_control_begin_max(rest, &value, 1), "%s", last_error);
+	must(!zero_control_finish_max(&rest, 1, &which, &value), "%s", last_error);
+	must(value == (uint64_t)ranks[count - 1], "%d", (int)value);
+	must(!zero_control_broken(control, NULL, 0, NULL), "broken");
+}
+
+START_TEST(a_rank_leaves)
+{
+	static const int worlds[] = {2, 5, 14, RANKS};
+	struct trial trial = {
+		.program = one_leaves, .world = worlds[_i % 4], .variant = _i & 1, .seconds = HANG};
+	uint64_t state = seed + (uint64_t)_i;
+
+	trial.odd = (int)below(&state, (size_t)trial.world);
+	/* The first time an inner one, as long as there is one. */
+	if (_i < 4)
+		trial.odd = trial.world > 12;
+	run(&trial, -1);
+}
+END_TEST
+
+static void one_never_came(struct zero_control *control, const struct trial *trial)
+{
+	char one[64], within[64];
+
+	if (trial->rank == trial->odd) {
+		/* Its kernel takes connections: it only says nothing. */
+		while (atomic_load(&shared->done) < trial->world - 1)
+			sleep_for(0.01);
+		return;
+	}
+	snprintf(one, sizeof(one), "rank %d ", trial->odd);
+	snprintf(within, sizeof(within), "within %g s", trial->seconds);
+	must(!strncmp(last_error, one, strlen(one)), "%s", last_error);
+	must(strstr(last_error, within), "%s", last_error);
+	must(strstr(last_error, "did not answer") || strstr(last_error, "did not come"), "%s",
+	     last_error);
+	must(last_rank == trial->odd, "rank %d: %s", last_rank, last_error);
+	must(!zero_control_all(control), "there is a team");
+	atomic_fetch_add(&shared->done, 1);
+}
+
+/* Time enough for all but that one, on a busy machine too. */
+START_TEST(a_rank_never_comes)
+{
+	static const struct trial trials[] = {{.world = 2, .odd = 0, .seconds = 1},
+					      {.world = 5, .odd = 4, .seconds = 1},
+					      {.world = 14, .odd = 1, .seconds = 2},
+					      {.world = 14, .odd = 0, .seconds = 2},
+					      {.world = RANKS, .odd = 4, .seconds = 4}};
+	struct trial trial = trials[_i];
+
+	trial.program = one_never_came;
+	trial.fails = true;
+	run(&trial, -1);
+}
+END_TEST
+
+/* ---- breaking it ----------------------------------------------------------------------------- */
+
+static void *break_it(void *context)
+{
+	sleep_for(0.05);
+	zero_control_break(context, 1, "the device of rank 1 is on fire");
+	return NULL;
+}
+
+static void one_breaks(struct zero_control *control, const struct trial *trial)
+{
+	pthread_t threads[2];
+
+	if (trial->rank == trial->odd) {
+		for (int i = 0; i < 2; i++)
+			pthread_create(&threads[i], NULL, break_it, control);
+		until_broken(zero_control_all(control));
+		for (int i = 0; i < 2; i++)
+			pthread_join(threads[i], NULL);
+	} else {
+		until_broken(zero_control_all(control));
+	}
+	must_say(control, 1, "the device of rank 1 is on fire");
+}
+
+START_TEST(a_thread_breaks_it)
+{
+	static const int worlds[] = {1, 2, 14, RANKS};
+	struct trial trial = {.program = one_breaks, .world = worlds[_i], .seconds = HANG};
+	uint64_t state = seed + (uint64_t)_i;
+
+	trial.odd = (int)below(&state, (size_t)trial.world);
+	run(&trial, -1);
+}
+END_TEST
+
+/* One of them thinks of other sizes, or of something else. */
+static void one_differs(struct zero_control *control, const struct trial *trial)
+{
+	struct zero_control_team *all = zero_control_all(control);
+	bool odd = trial->rank == trial->odd;
+	uint8_t *recv = malloc((size_t)trial->world * 24), send[24] = {0};
+	uint64_t values[2] = {1, 2};
+	size_t which;
+
+	switch (trial->variant) {
+	case 0:
+		zero_control_exchange(all, send, recv, odd ? 24 : 16);
+		break;
+	case 1:
+		if (odd)
+			zero_control_broadcast(all, send, 8, trial->odd);
+		else
+			zero_control_exchange(all, send, recv, 8);
+		break;
+	case 2:
+	case 5:
+		if (odd == (trial->variant == 5))
+			zero_control_exchange(all, send, recv, 8);
+		else if (!zero_control_begin_max(all, values, 1))
+			zero_control_finish_max(&all, 1, &which, values);
+		break;
+	case 3:
+		if (!zero_control_begin_max(all, values, odd ? 2 : 1))
+			zero_control_finish_max(&all, 1, &which, values);
+		break;
+	case 4:
+		zero_control_broadcast(all, send, odd ? 8 : 24, 0);
+		break;
+	}
+	until_broken(all);
+	must(strstr(last_error, " begin different things: "), "%s", last_error);
+	must(last_rank >= 0, "%s", last_error);
+	free(recv);
+}
+
+START_TEST(a_rank_differs)
+{
+	struct trial trial = {.program = one_differs,
+			      .world = _i % 2 ? 14 : 3,
+			      .odd = _i % 2 ? 1 : 2,
+			      .variant = _i / 2,
+			      .seconds = HANG};
+
+	run(&trial, -1);
+}
+END_TEST
+
+int main(void)
+{
+	TCase *tcase = tcase_create("control_ends");
+
+	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 8);
+	tcase_add_loop_test(tcase, a_rank_leaves, 0, 8);
+	tcase_add_loop_test(tcase, a_rank_never_comes, 0, 5);
+	tcase_add_loop_test(tcase, a_thread_breaks_it, 0, 4);
+	tcase_add_loop_test(tcase, a_rank_differs, 0, 12);
+	return run_all(tcase);
+}
