@@ -10,7 +10,9 @@
  *	2. a step:    gather, compute, release; gather, compute, reduce, release; AdamW
  *	3. the job:   batches, progress, samples, errors
  *
- * gpt_math.h has the arithmetic of the layers, gpt_input.h flags, config.json and text.
+ * gpt_math.h has the arithmetic of the layers, gpt_input.h flags, config.json and text. Built with
+ * GPT_DEVICE, the same program computes on a GPU: it touches the model's memory only by functions
+ * that gpt_math.h and gpt_device.h both have.
  *
  * The architecture and the tensors' names are those of Hugging Face's GPT2LMHeadModel, whose
  * checkpoints can be read and which reads what --export writes.
@@ -30,7 +32,11 @@
 
 #include "zero.h"
 #include "gpt_input.h"
+#ifdef GPT_DEVICE
+#include "gpt_device.h"
+#else
 #include "gpt_math.h"
+#endif
 
 /* ---- 1. the model ---------------------------------------------------------------------------- */
 
@@ -113,7 +119,9 @@ struct model {
 	struct kept *kept;                 /* one for each block */
 	float *x, *ln_f, *mean_f, *rstd_f; /* the last block's output, and its norm */
 	float *dx, *narrow, *wide;         /* gradients [rows, width], and [rows, 4 * width] */
-	float *strip, *scratch, *logits;
+	float *scratch, *logits;
+	uint32_t *tokens; /* of the pass under way [batch, seq + 1] */
+	double *losses;   /* and what each token cost [rows] */
 	size_t head_rows; /* tokens whose logits are made at once */
 	float *arena;     /* what the above are cut from, in bytes: */
 	size_t activation_bytes;
@@ -126,9 +134,11 @@ struct model {
  * A rank on which something failed cannot just leave: the others would wait for it in their next
  * gather. It keeps its sentence, does its part, and tells the others where all of them ask.
  */
-static zero_status agree(zero_job *job, const char *error)
+static zero_status agree(struct model *m)
 {
-	return zero_agree(job, error[0] ? error : NULL);
+	if (math_error())
+		complain(m->error, "%s", math_error());
+	return zero_agree(m->job, m->error[0] ? m->error : NULL);
 }
 
 static size_t dim_size(const struct config *c, enum dim dim)
@@ -251,7 +261,7 @@ static float *carve(float *arena, size_t *used, size_t count)
 
 static size_t lay_buffers(struct model *m, float *arena, size_t rows, size_t seq)
 {
-	size_t width = m->config.width, used = 0;
+	size_t width = m->config.width, heads = m->config.heads, used = 0;
 
 	for (size_t l = 0; l < m->config.layers; l++) {
 		struct kept *k = &m->kept[l];
@@ -276,28 +286,26 @@ static size_t lay_buffers(struct model *m, float *arena, size_t rows, size_t seq
 	m->dx = carve(arena, &used, rows * width);
 	m->narrow = carve(arena, &used, rows * width);
 	m->wide = carve(arena, &used, rows * width * 4);
-	m->strip = carve(arena, &used, 2 * STRIP * seq);
-	m->scratch = carve(arena, &used, 2 * width);
+	m->scratch = carve(arena, &used, scratch_size(seq, width, heads));
 	m->logits = carve(arena, &used, m->head_rows * m->config.vocab);
+	m->tokens = (uint32_t *)carve(arena, &used, rows / seq * (seq + 1));
+	m->losses = (double *)carve(arena, &used, 2 * rows);
 	return used;
 }
 
-/* Allocates what a pass over `rows` tokens needs, once, in huge pages where there are any. */
+/* Allocates what a pass over `rows` tokens needs, once, in whole huge pages. */
 static void model_buffers(struct model *m, size_t rows, size_t seq)
 {
-	const size_t page = 2 << 20, logits = 16 << 20; /* elements: 64 MB, see head_loss() */
+	const size_t page = 2 << 20, logits = 16 << 20; /* elements: 64 MB, see head_pass() */
 	size_t most = m->config.vocab < logits ? logits / m->config.vocab : 1, turns, bytes;
 	float *arena;
 
 	turns = (rows + most - 1) / most;
 	m->head_rows = (rows + turns - 1) / turns; /* as many in the last turn as in the others */
 	bytes = (lay_buffers(m, NULL, rows, seq) * sizeof(float) + page - 1) / page * page;
-	arena = aligned_alloc(page, bytes);
-	if (!arena) {
-		complain(m->error, "no memory for %zu bytes of activations", bytes);
-		return;
-	}
-	madvise(arena, bytes, MADV_HUGEPAGE);
+	arena = math_open(m->job, bytes);
+	if (!arena)
+		return; /* math_error() says why */
 	lay_buffers(m, arena, rows, seq);
 	m->arena = arena;
 	m->activation_bytes = bytes;
@@ -359,35 +367,6 @@ static bool have_gradients(struct model *m, const struct layer *layer)
 	return true;
 }
 
-/* Tokens are [batch, seq + 1]: each sequence is followed by its last target. */
-static void embedding_forward(struct model *m, const uint32_t *tokens)
-{
-	size_t width = m->config.width;
-	const float *wte = value(&m->ends, WTE), *wpe = value(&m->ends, WPE);
-
-	for (size_t row = 0; row < m->batch * m->seq; row++) {
-		size_t t = row % m->seq, token = tokens[row / m->seq * (m->seq + 1) + t];
-
-		for (size_t i = 0; i < width; i++)
-			m->kept[0].x[row * width + i] = wte[token * width + i] + wpe[t * width + i];
-	}
-}
-
-static void embedding_backward(struct model *m, const uint32_t *tokens)
-{
-	size_t width = m->config.width;
-	float *dwte = gradient(&m->ends, WTE), *dwpe = gradient(&m->ends, WPE);
-
-	for (size_t row = 0; row < m->batch * m->seq; row++) {
-		size_t t = row % m->seq, token = tokens[row / m->seq * (m->seq + 1) + t];
-
-		for (size_t i = 0; i < width; i++) {
-			dwte[token * width + i] += m->dx[row * width + i];
-			dwpe[t * width + i] += m->dx[row * width + i];
-		}
-	}
-}
-
 static void block_forward(struct model *m, size_t l)
 {
 	const struct config *c = &m->config;
@@ -400,7 +379,7 @@ static void block_forward(struct model *m, size_t l)
 			  rows, width, eps);
 	linear_forward(k->qkv, NULL, k->ln_1, value(b, ATTN_W), value(b, ATTN_B), rows, width,
 		       3 * width);
-	attention_forward(k->attn, k->qkv, m->batch, m->seq, width, c->heads, m->strip);
+	attention_forward(k->attn, k->qkv, m->batch, m->seq, width, c->heads, m->scratch);
 	linear_forward(k->mid, k->x, k->attn, value(b, ATTN_PROJ_W), value(b, ATTN_PROJ_B), rows,
 		       width, width);
 	layernorm_forward(k->ln_2, k->mean_2, k->rstd_2, k->mid, value(b, LN_2_W), value(b, LN_2_B),
@@ -431,36 +410,22 @@ static void block_backward(struct model *m, size_t l)
 	linear_backward(m->narrow, gradient(b, ATTN_PROJ_W), gradient(b, ATTN_PROJ_B), m->dx,
 			k->attn, value(b, ATTN_PROJ_W), rows, width, width);
 	attention_backward(m->wide, m->narrow, k->qkv, m->batch, m->seq, width, m->config.heads,
-			   m->strip);
+			   m->scratch);
 	linear_backward(m->narrow, gradient(b, ATTN_W), gradient(b, ATTN_B), m->wide, k->ln_1,
 			value(b, ATTN_W), rows, width, 3 * width);
 	layernorm_backward(m->dx, gradient(b, LN_1_W), gradient(b, LN_1_B), m->narrow, k->x,
 			   k->mean_1, k->rstd_1, value(b, LN_1_W), rows, width, m->scratch);
 }
 
-/* A token's cross-entropy. With a scale, its logits become scale times their gradient. */
-static double token_loss(float *logits, size_t vocab, uint32_t target, float scale)
-{
-	float logit = logits[target], max, sum = exp_row(logits, vocab, &max);
-
-	if (scale > 0) {
-		for (size_t i = 0; i < vocab; i++)
-			logits[i] *= scale / sum;
-		logits[target] -= scale;
-	}
-	return log(sum) + max - logit;
-}
-
 /*
- * The head and the loss, summed over the rank's tokens. In training also their backward pass, while
- * wte is gathered and logits are at hand. Of [tokens, vocab], which with a large vocabulary is more
- * than all else, there are only as many rows as keep BLAS busy: first logits, then their gradient.
+ * The head and the losses of the rank's tokens. In training also their backward pass, while wte is
+ * gathered and logits are at hand. Of [tokens, vocab], which with a large vocabulary is more than
+ * all else, there are only as many rows as keep BLAS busy: first logits, then their gradient.
  */
-static double head_loss(struct model *m, const uint32_t *tokens, bool train)
+static void head_pass(struct model *m, bool train)
 {
 	size_t rows = m->batch * m->seq, width = m->config.width, vocab = m->config.vocab, n;
 	const float *wte = value(&m->ends, WTE);
-	double loss = 0;
 
 	layernorm_forward(m->ln_f, m->mean_f, m->rstd_f, m->x, value(&m->ends, LN_F_W),
 			  value(&m->ends, LN_F_B), rows, width, (float)m->config.eps);
@@ -470,13 +435,8 @@ static double head_loss(struct model *m, const uint32_t *tokens, bool train)
 
 		n = rows - first < m->head_rows ? rows - first : m->head_rows;
 		matmul(false, true, n, vocab, width, 1, h, width, wte, width, 0, m->logits, vocab);
-		for (size_t i = 0; i < n; i++) {
-			size_t t = first + i;
-			uint32_t target = tokens[t + t / m->seq + 1];
-
-			loss += token_loss(m->logits + i * vocab, vocab, target,
-					   train ? 1 / (float)rows : 0);
-		}
+		cross_entropy(m->losses, m->logits, m->tokens, first, n, m->seq, vocab,
+			      train ? 1 / (float)rows : 0);
 		if (!train)
 			continue;
 		matmul(false, false, n, width, vocab, 1, m->logits, vocab, wte, width, 0,
@@ -485,15 +445,17 @@ static double head_loss(struct model *m, const uint32_t *tokens, bool train)
 		       gradient(&m->ends, WTE), width);
 	}
 	if (train) {
-		memset(m->dx, 0, rows * width * sizeof(float));
+		clear(m->dx, rows * width);
 		layernorm_backward(m->dx, gradient(&m->ends, LN_F_W), gradient(&m->ends, LN_F_B),
 				   m->narrow, m->x, m->mean_f, m->rstd_f, value(&m->ends, LN_F_W),
 				   rows, width, m->scratch);
 	}
-	return loss;
 }
 
-/* Embedding and blocks. The head is the next visit, number layers + 1. */
+/*
+ * Embedding and blocks. The head is the next visit, number layers + 1. Tokens are [batch, seq + 1]:
+ * each sequence is followed by its last target.
+ */
 static zero_status forward(struct model *m, const uint32_t *tokens, size_t batch, size_t seq,
 			   bool train)
 {
@@ -506,7 +468,9 @@ static zero_status forward(struct model *m, const uint32_t *tokens, size_t batch
 	status = enter(m, 0);
 	if (status)
 		return status;
-	embedding_forward(m, tokens);
+	copy_in(m->tokens, tokens, batch * (seq + 1) * sizeof(*tokens));
+	embedding_forward(m->kept[0].x, value(&m->ends, WTE), value(&m->ends, WPE), m->tokens,
+			  batch, seq, m->config.width);
 	status = leave(m, 0);
 	for (size_t l = 0; l < layers && status == ZERO_OK; l++) {
 		status = enter(m, l + 1);
@@ -523,7 +487,7 @@ static zero_status forward(struct model *m, const uint32_t *tokens, size_t batch
  * the next block's computation. wte's began at the head: its buffer waits for the embedding, which
  * costs no more than the head itself had at its side, and one reduce instead of two.
  */
-static zero_status backward(struct model *m, const uint32_t *tokens)
+static zero_status backward(struct model *m)
 {
 	size_t layers = m->config.layers;
 	zero_status status = ZERO_OK;
@@ -542,7 +506,8 @@ static zero_status backward(struct model *m, const uint32_t *tokens)
 			return status;
 	}
 	if (have_gradients(m, &m->ends))
-		embedding_backward(m, tokens);
+		embedding_backward(gradient(&m->ends, WTE), gradient(&m->ends, WPE), m->dx,
+				   m->tokens, m->batch, m->seq, m->config.width);
 	return zero_reduce(m->ends.group);
 }
 
@@ -557,10 +522,11 @@ static zero_status pass(struct model *m, const uint32_t *tokens, size_t batch, s
 		status = enter(m, head);
 	if (status)
 		return status;
-	*loss = head_loss(m, tokens, train) / (double)(batch * seq);
+	head_pass(m, train);
 	status = leave(m, head);
 	if (status == ZERO_OK && train)
-		status = backward(m, tokens);
+		status = backward(m);
+	*loss = loss_sum(m->losses, batch * seq) / (double)(batch * seq);
 	return status;
 }
 
@@ -685,11 +651,10 @@ static zero_status do_step(struct model *m, const struct flags *flags, const str
 	};
 	zero_status status;
 
-	matmul_seconds = 0;
 	read_batch(corpus, m, tokens, s->number, flags->batch, seq);
 	status = pass(m, tokens, flags->batch, seq, !flags->eval, &s->loss);
 	if (status == ZERO_OK)
-		status = agree(m->job, m->error);
+		status = agree(m);
 	/* Before the step, so that the next pass alone waits for what that sends. */
 	if (status == ZERO_OK)
 		status = zero_mean(m->job, &s->loss, 1, 1);
@@ -699,7 +664,7 @@ static zero_status do_step(struct model *m, const struct flags *flags, const str
 	s->grad_norm = result.grad_norm;
 	s->seconds = seconds() - begin;
 	s->tokens_per_s = zero_world(m->job) * count / s->seconds;
-	s->matmul_share = matmul_seconds / s->seconds;
+	s->matmul_share = matmul_seconds() / s->seconds;
 	return status;
 }
 
@@ -713,7 +678,7 @@ static zero_status train(struct model *m, const struct flags *flags, const struc
 
 	if (!tokens)
 		complain(m->error, "no memory for %zu tokens", flags->batch * (seq + 1));
-	status = agree(m->job, m->error);
+	status = agree(m);
 	for (size_t i = 0; i < flags->steps && status == ZERO_OK; i++) {
 		struct step s = {.number = i};
 
@@ -725,7 +690,7 @@ static zero_status train(struct model *m, const struct flags *flags, const struc
 			log_step(log, m, &s, flags->eval);
 	}
 	if (status == ZERO_OK)
-		status = agree(m->job, m->error);
+		status = agree(m);
 	if (status == ZERO_OK && speaks && flags->eval && flags->steps)
 		printf("mean loss %.9f\n", sum / (double)flags->steps);
 	free(tokens);
@@ -743,17 +708,17 @@ static double draw(uint64_t seed, uint64_t n)
 }
 
 /* The token at which the cumulated probabilities pass u. */
-static uint32_t choose(float *logits, size_t vocab, double u)
+static uint32_t choose(const float *logits, size_t vocab, double u)
 {
-	const float temperature = 0.8f;
-	float max;
-	double left;
+	const double temperature = 0.8;
+	double max = logits[0], left = 0;
 
+	for (size_t i = 1; i < vocab; i++)
+		max = fmax(max, logits[i]);
 	for (size_t i = 0; i < vocab; i++)
-		logits[i] /= temperature;
-	left = u * exp_row(logits, vocab, &max);
+		left += u * exp((logits[i] - max) / temperature);
 	for (size_t i = 0; i + 1 < vocab; i++) {
-		left -= logits[i];
+		left -= exp((logits[i] - max) / temperature);
 		if (left < 0)
 			return (uint32_t)i;
 	}
@@ -777,11 +742,12 @@ static zero_status sample(struct model *m, const struct flags *flags, size_t seq
 {
 	size_t vocab = m->config.vocab, width = m->config.width, length = 1;
 	uint32_t *tokens = calloc(seq + 1, sizeof(*tokens));
+	float *logits = malloc(vocab * sizeof(*logits));
 	zero_status status;
 
-	if (!tokens)
-		complain(m->error, "no memory for %zu tokens", seq + 1);
-	status = agree(m->job, m->error);
+	if (!tokens || !logits)
+		complain(m->error, "no memory for %zu tokens and %zu logits", seq + 1, vocab);
+	status = agree(m);
 	if (status == ZERO_OK) /* what text begins after: a new line, or GPT-2's <|endoftext|> */
 		tokens[0] = vocab == 256 ? '\n' : vocab > 50256 ? 50256 : 0;
 	for (size_t i = 0; i < flags->sample && status == ZERO_OK; i++) {
@@ -797,7 +763,8 @@ static zero_status sample(struct model *m, const struct flags *flags, size_t seq
 		       0, m->logits, vocab);
 		if (length == seq)
 			memmove(tokens, tokens + 1, --length * sizeof(*tokens));
-		tokens[length++] = choose(m->logits, vocab, draw(flags->seed, i));
+		copy_out(logits, m->logits, vocab * sizeof(*logits));
+		tokens[length++] = choose(logits, vocab, draw(flags->seed, i));
 		if (zero_rank(m->job) == 0)
 			print_token(tokens[length - 1], vocab);
 		status = leave(m, m->config.layers + 1);
@@ -805,7 +772,8 @@ static zero_status sample(struct model *m, const struct flags *flags, size_t seq
 	if (zero_rank(m->job) == 0)
 		printf("\n");
 	free(tokens);
-	return status;
+	free(logits);
+	return status == ZERO_OK ? agree(m) : status;
 }
 
 /* A table of what each rank held at most. Numbers travel as means to which one rank contributes. */
@@ -868,7 +836,7 @@ static zero_status export_model(struct model *m, const char *path)
 		return status;
 	if (zero_rank(m->job) == 0)
 		export_config(&m->config, path, m->error);
-	return agree(m->job, m->error);
+	return agree(m);
 }
 
 /* Declares and fills the model, from a file if there is one. */
@@ -925,12 +893,12 @@ static zero_status run(zero_job *job, const struct flags *flags)
 		if (!log)
 			complain(m.error, "--log %s: %s", flags->log, strerror(errno));
 	}
-	status = agree(job, m.error);
+	status = agree(&m);
 	if (status == ZERO_OK)
 		status = model_open(&m, flags);
 	if (status == ZERO_OK) {
 		model_buffers(&m, flags->batch * seq, seq);
-		status = agree(job, m.error);
+		status = agree(&m);
 	}
 	if (status == ZERO_OK && zero_rank(job) == 0)
 		print_job(&m, flags, seq, corpus.tokens);
@@ -949,7 +917,7 @@ static zero_status run(zero_job *job, const struct flags *flags)
 			munmap((void *)corpus.part[i].bytes,
 			       corpus.part[i].tokens * corpus.token_bytes);
 	free(corpus.part);
-	free(m.arena);
+	math_close(job, m.arena);
 	free(m.block);
 	free(m.kept);
 	return status;
@@ -961,9 +929,6 @@ static void print_error(const zero_job *job)
 	if (zero_last_error_rank() == zero_rank(job))
 		fprintf(stderr, "gpt: %s\n", zero_last_error());
 }
-
-/* OpenBLAS has this, others do not. */
-void openblas_set_num_threads(int threads) __attribute__((weak));
 
 int main(int argc, char **argv)
 {
@@ -977,11 +942,8 @@ int main(int argc, char **argv)
 	if (!flags.text)
 		return 1;
 	parse_flags(&flags, argc, argv, error);
-	/* Ranks share the machine's cores already. */
-	if (openblas_set_num_threads && !getenv("OPENBLAS_NUM_THREADS") &&
-	    !getenv("OMP_NUM_THREADS"))
-		openblas_set_num_threads(1);
-	status = zero_open(NULL, &job); /* before anything is printed: only now there is a rank */
+	/* Before anything is printed: only now there is a rank. */
+	status = zero_open(&(zero_options){.settings = math_settings}, &job);
 	if (flags.help || error[0]) {
 		result = flags.help ? 0 : 2;
 		if (zero_rank(job) == 0 && flags.help)

@@ -2,6 +2,7 @@
 /*
  * gpt_math.h - the arithmetic of GPT-2 for gpt.c: each layer forward and backward, in f32, matrix
  * products by BLAS. Nothing here knows of ranks or shards: functions read and write plain arrays.
+ * gpt_device.h has all that gpt.c calls here once more, on a GPU.
  *
  * Matrices are row-major; a row is one token. Sums over a row run in a fixed number of lanes, so
  * that they vectorise and are the same bits however wide the machine's vectors are.
@@ -13,11 +14,71 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+
+#include "zero.h"
 
 enum { LANES = 16 };
 
+/* Parameters and gradients must be where this computes. */
+static const char *const math_settings = "backend=host";
+
+static char math_sentence[128];
+
+/* What went wrong here so far; NULL: nothing. */
+static const char *math_error(void)
+{
+	return math_sentence[0] ? math_sentence : NULL;
+}
+
+/* OpenBLAS has this, others do not. */
+void openblas_set_num_threads(int threads) __attribute__((weak));
+
+/* Comes first. The memory that all is computed in, in huge pages where there are any; or NULL. */
+static float *math_open(zero_job *job, size_t bytes)
+{
+	void *arena = aligned_alloc(2 << 20, bytes);
+
+	(void)job;
+	if (arena)
+		madvise(arena, bytes, MADV_HUGEPAGE);
+	else
+		snprintf(math_sentence, sizeof(math_sentence),
+			 "no memory for %zu bytes of activations", bytes);
+	/* Ranks share the machine's cores already. */
+	if (openblas_set_num_threads && !getenv("OPENBLAS_NUM_THREADS") &&
+	    !getenv("OMP_NUM_THREADS"))
+		openblas_set_num_threads(1);
+	return arena;
+}
+
+static void math_close(zero_job *job, float *arena)
+{
+	(void)job;
+	free(arena);
+}
+
+/* From and to a program's own arrays. */
+static void copy_in(void *to, const void *from, size_t bytes)
+{
+	memcpy(to, from, bytes);
+}
+
+static void copy_out(void *to, const void *from, size_t bytes)
+{
+	memcpy(to, from, bytes);
+}
+
+static void clear(float *x, size_t n)
+{
+	memset(x, 0, n * sizeof(*x));
+}
+
+/* The time, when all that was asked for is done. */
 static double seconds(void)
 {
 	struct timespec now;
@@ -26,7 +87,16 @@ static double seconds(void)
 	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static double matmul_seconds; /* spent in matrix products since the step began */
+static double in_matmul;
+
+/* How many were spent in matrix products since the last call; NaN where that is not known. */
+static double matmul_seconds(void)
+{
+	double spent = in_matmul;
+
+	in_matmul = 0;
+	return spent;
+}
 
 /* c[m, n] = alpha * a[m, k] b[k, n] + beta * c. `ta`, `tb`: that operand is stored transposed. */
 static void matmul(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const float *a,
@@ -36,7 +106,7 @@ static void matmul(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, 
 
 	cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
 		    (int)m, (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
-	matmul_seconds += seconds() - begin;
+	in_matmul += seconds() - begin;
 }
 
 /*
@@ -139,6 +209,31 @@ static float exp_row(float *x, size_t n, float *max)
 	return row_sum(x, n);
 }
 
+/* out [batch * seq, width] of tokens [batch, seq + 1]. */
+static void embedding_forward(float *out, const float *wte, const float *wpe,
+			      const uint32_t *tokens, size_t batch, size_t seq, size_t width)
+{
+	for (size_t row = 0; row < batch * seq; row++) {
+		size_t t = row % seq, token = tokens[row / seq * (seq + 1) + t];
+
+		for (size_t i = 0; i < width; i++)
+			out[row * width + i] = wte[token * width + i] + wpe[t * width + i];
+	}
+}
+
+static void embedding_backward(float *dwte, float *dwpe, const float *dout, const uint32_t *tokens,
+			       size_t batch, size_t seq, size_t width)
+{
+	for (size_t row = 0; row < batch * seq; row++) {
+		size_t t = row % seq, token = tokens[row / seq * (seq + 1) + t];
+
+		for (size_t i = 0; i < width; i++) {
+			dwte[token * width + i] += dout[row * width + i];
+			dwpe[t * width + i] += dout[row * width + i];
+		}
+	}
+}
+
 /* out = residual + in w + bias, with w [inputs, outputs]; residual may be NULL. */
 static void linear_forward(float *out, const float *residual, const float *in, const float *w,
 			   const float *bias, size_t rows, size_t inputs, size_t outputs)
@@ -237,6 +332,13 @@ static void gelu_backward(float *d, const float *x, size_t n)
  */
 enum { STRIP = 64 };
 
+/* What the backward passes of attention and of the layer norm need for a while. */
+static size_t scratch_size(size_t seq, size_t width, size_t heads)
+{
+	(void)heads;
+	return 2 * STRIP * seq > 2 * width ? 2 * STRIP * seq : 2 * width;
+}
+
 /* One head of one sequence: its matrices lie in [.., 3 * width] and [.., width] among the
    others'. */
 struct head {
@@ -325,5 +427,37 @@ static void attention_backward(float *dqkv, const float *dout, const float *qkv,
 			       head.q + t * ld, ld, 1, dq + width, ld);
 		}
 	}
+}
+
+/* A token's cross-entropy. With a scale, its logits become scale times their gradient. */
+static double token_loss(float *logits, size_t vocab, uint32_t target, float scale)
+{
+	float logit = logits[target], max, sum = exp_row(logits, vocab, &max);
+
+	if (scale > 0) {
+		for (size_t i = 0; i < vocab; i++)
+			logits[i] *= scale / sum;
+		logits[target] -= scale;
+	}
+	return log(sum) + max - logit;
+}
+
+/* That of the n rows from row `first` on, whose logits [n, vocab] these are, into loss[first ..].
+   The target of a token is the one behind it in tokens [batch, seq + 1]. */
+static void cross_entropy(double *loss, float *logits, const uint32_t *tokens, size_t first,
+			  size_t n, size_t seq, size_t vocab, float scale)
+{
+	for (size_t row = first; row < first + n; row++)
+		loss[row] = token_loss(logits + (row - first) * vocab, vocab,
+				       tokens[row + row / seq + 1], scale);
+}
+
+static double loss_sum(const double *loss, size_t n)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < n; i++)
+		sum += loss[i];
+	return sum;
 }
 #endif

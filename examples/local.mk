@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-EXTRA_DIST += examples/demo.sh
+EXTRA_DIST += examples/demo.sh $(GPT_DEVICE)
 
 if HAVE_CBLAS
 noinst_PROGRAMS += examples/gpt
@@ -9,6 +9,23 @@ examples_gpt_CFLAGS = $(OUTER_CFLAGS) $(CBLAS_CFLAGS) $(JANSSON_CFLAGS)
 examples_gpt_LDADD = lib/libzero.la $(CBLAS_LIBS) $(JANSSON_LIBS) -lm
 # A real program rather than libtool's script around one: a launcher starts it as it is.
 examples_gpt_LDFLAGS = $(AM_LDFLAGS) -no-install
+
+# The same program on GPUs.
+if HAVE_CUBLAS
+noinst_PROGRAMS += examples/gpt_cuda
+endif
+GPT_DEVICE = examples/gpt_device.cu examples/gpt_cuda.cuh
+examples_gpt_cuda_SOURCES = examples/gpt.c examples/gpt_input.h examples/gpt_device.h
+examples_gpt_cuda_CPPFLAGS = $(AM_CPPFLAGS) -DGPT_DEVICE
+examples_gpt_cuda_CFLAGS = $(OUTER_CFLAGS) $(JANSSON_CFLAGS)
+examples_gpt_cuda_LDADD = examples/gpt_device.o lib/libzero.la $(CUBLAS_LIBS) $(JANSSON_LIBS) -lm
+examples_gpt_cuda_LDFLAGS = $(examples_gpt_LDFLAGS)
+
+# No exceptions and no guards, so that a C compiler links it.
+examples/gpt_device.o: $(GPT_DEVICE) examples/gpt_device.h lib/zero.h
+	$(AM_V_GEN)$(MKDIR_P) examples && $(NVCC) -std=c++17 -O3 $(NVCC_ARCH) \
+		-Xcompiler=-fno-exceptions,-fno-threadsafe-statics -I$(top_srcdir)/lib \
+		-c -o $@ $(top_srcdir)/examples/gpt_device.cu
 
 demo: all
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/examples/demo.sh

@@ -34,6 +34,7 @@ SCRIPT_TESTS = \
 	tests/ranks/world.sh \
 	tests/unit/files_interop.sh \
 	tests/gpt/bad.sh \
+	tests/gpt/device.sh \
 	tests/gpt/reference.sh \
 	tests/gpt/stages.sh \
 	tests/bench/smoke.sh \
@@ -65,12 +66,20 @@ endif
 if HAVE_CBLAS
 check_PROGRAMS += tests/gpt/gradients
 TESTS += tests/gpt/gradients
+if HAVE_CXX
+check_PROGRAMS += tests/gpt/gpt_device tests/gpt/gradients_device
+TESTS += tests/gpt/gradients_device
+endif
+endif
+if HAVE_CUBLAS
+check_PROGRAMS += tests/gpt/gradients_cuda
 endif
 check_PROGRAMS += $(RANKS_TESTS)
 TESTS += $(RANKS_TESTS) $(SCRIPT_TESTS)
 
 EXTRA_DIST += \
 	tests/common.sh \
+	tests/gpt/blas_emulated.h \
 	tests/gpt/gpt.sh \
 	tests/launcher/run.sh \
 	tests/gpt/reference.py \
@@ -187,6 +196,48 @@ tests_gpt_gradients_SOURCES = tests/gpt/gradients.c
 tests_gpt_gradients_CFLAGS = $(examples_gpt_CFLAGS)
 tests_gpt_gradients_LDADD = $(examples_gpt_LDADD)
 tests_gpt_gradients_LDFLAGS = $(examples_gpt_LDFLAGS)
+
+# And with the layers of a GPU; only where there is one can it be run.
+tests_gpt_gradients_cuda_SOURCES = tests/gpt/gradients.c
+tests_gpt_gradients_cuda_CPPFLAGS = $(examples_gpt_cuda_CPPFLAGS)
+tests_gpt_gradients_cuda_CFLAGS = $(examples_gpt_cuda_CFLAGS)
+tests_gpt_gradients_cuda_LDADD = $(examples_gpt_cuda_LDADD)
+tests_gpt_gradients_cuda_LDFLAGS = $(examples_gpt_LDFLAGS)
+
+# The same two on the host, which does what the device would.
+tests_gpt_gpt_device_SOURCES = $(examples_gpt_cuda_SOURCES)
+tests_gpt_gpt_device_CPPFLAGS = $(examples_gpt_cuda_CPPFLAGS) -DGPT_BACKEND='"host"'
+tests_gpt_gpt_device_CFLAGS = $(examples_gpt_cuda_CFLAGS)
+tests_gpt_gpt_device_LDADD = tests/gpt/gpt_device_emulated.o $(examples_gpt_LDADD) -lstdc++
+tests_gpt_gpt_device_LDFLAGS = $(examples_gpt_LDFLAGS)
+
+tests_gpt_gradients_device_SOURCES = tests/gpt/gradients.c
+tests_gpt_gradients_device_CPPFLAGS = $(tests_gpt_gpt_device_CPPFLAGS)
+tests_gpt_gradients_device_CFLAGS = $(examples_gpt_cuda_CFLAGS)
+tests_gpt_gradients_device_LDADD = $(tests_gpt_gpt_device_LDADD)
+tests_gpt_gradients_device_LDFLAGS = $(examples_gpt_LDFLAGS)
+
+tests/gpt/gpt_device_emulated.o: $(GPT_DEVICE) examples/gpt_device.h lib/zero.h \
+		tests/gpt/blas_emulated.h tests/double/emulate.h tests/double/emulate_words.h
+	$(AM_V_GEN)$(MKDIR_P) tests/gpt && $(CXX) -std=gnu++17 -x c++ -Wall -Wextra -Wshadow \
+		-I$(top_srcdir)/lib -I$(top_srcdir)/tests/gpt $(CBLAS_CFLAGS) -D_GNU_SOURCE \
+		-DGPT_THREADS=64 -DGPT_STRIP=64 $(CPPFLAGS) $(CXXFLAGS) -pthread \
+		-c -o $@ $(top_srcdir)/examples/gpt_device.cu
+
+# Stand-ins for hardware; -rpath makes libtool build shared objects of them.
+check_LTLIBRARIES += tests/double/forbid.la tests/double/nvml.la tests/double/nvml_old.la
+tests_double_forbid_la_SOURCES = tests/double/forbid.c
+tests_double_forbid_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_forbid_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
+tests_double_nvml_la_SOURCES = tests/double/nvml.c
+tests_double_nvml_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_nvml_la_LIBADD = $(DL_LIBS)
+tests_double_nvml_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
+tests_double_nvml_old_la_SOURCES = $(tests_double_nvml_la_SOURCES)
+tests_double_nvml_old_la_CPPFLAGS = $(AM_CPPFLAGS) -DOLD_DRIVER
+tests_double_nvml_old_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_nvml_old_la_LIBADD = $(DL_LIBS)
+tests_double_nvml_old_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
 
 # The CUDA driver. A test makes a folder with libcuda.so.1 -> tests/double/.libs/cuda.so in it.
 if HAVE_CUDA

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpt_device.h - what gpt.c calls of gpt_math.h, on a GPU: the same functions with the same meaning
+ * for arrays in the device's memory, where gathered parameters and gradients are as well. See there
+ * for what each does.
+ *
+ * All work is queued on the default stream, and runs in the order of the calls: after what zero.h
+ * has gathered, before what it reduces. Functions return before it is done, but for copy_out,
+ * loss_sum and seconds, which wait. Sums have one order, so that a run gives the same losses again.
+ */
+#ifndef GPT_DEVICE_H
+#define GPT_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "zero.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef GPT_BACKEND /* tests run on a host */
+#define GPT_BACKEND "cuda"
+#endif
+static const char *const math_settings = "backend=" GPT_BACKEND;
+
+/* The first call to the device that failed; NULL: none. What came after it may be anything. */
+const char *math_error(void);
+/* The memory comes from the job, whose device becomes this thread's. GPT_TF32=1 in the environment
+   lets matrix products round their factors to 10 bits, which is faster. */
+float *math_open(zero_job *job, size_t bytes);
+void math_close(zero_job *job, float *arena);
+
+/* The one array of each that is not on the device: `from`, and `to`. */
+void copy_in(void *to, const void *from, size_t bytes);
+void copy_out(void *to, const void *from, size_t bytes);
+void clear(float *x, size_t n);
+
+double seconds(void);
+double matmul_seconds(void); /* NaN */
+
+size_t scratch_size(size_t seq, size_t width, size_t heads);
+
+void matmul(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const float *a, size_t lda,
+	    const float *b, size_t ldb, float beta, float *c, size_t ldc);
+
+void embedding_forward(float *out, const float *wte, const float *wpe, const uint32_t *tokens,
+		       size_t batch, size_t seq, size_t width);
+void embedding_backward(float *dwte, float *dwpe, const float *dout, const uint32_t *tokens,
+			size_t batch, size_t seq, size_t width);
+
+void linear_forward(float *out, const float *residual, const float *in, const float *w,
+		    const float *bias, size_t rows, size_t inputs, size_t outputs);
+void linear_backward(float *din, float *dw, float *dbias, const float *dout, const float *in,
+		     const float *w, size_t rows, size_t inputs, size_t outputs);
+
+void layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *w,
+		       const float *bias, size_t rows, size_t width, float eps);
+void layernorm_backward(float *dx, float *dw, float *dbias, const float *dout, const float *x,
+			const float *mean, const float *rstd, const float *w, size_t rows,
+			size_t width, float *scratch);
+
+void gelu_forward(float *out, const float *x, size_t n);
+void gelu_backward(float *d, const float *x, size_t n);
+
+/* `scratch` is of scratch_size(). */
+void attention_forward(float *out, const float *qkv, size_t batch, size_t seq, size_t width,
+		       size_t heads, float *scratch);
+void attention_backward(float *dqkv, const float *dout, const float *qkv, size_t batch, size_t seq,
+			size_t width, size_t heads, float *scratch);
+
+void cross_entropy(double *loss, float *logits, const uint32_t *tokens, size_t first, size_t n,
+		   size_t seq, size_t vocab, float scale);
+double loss_sum(const double *loss, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
