@@ -12,7 +12,9 @@ KERNEL_SOURCES = \
 # philox.c is plain loops, and a CFLAGS of -O2 would leave them to some compilers as they are.
 KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize
 
-noinst_HEADERS += kernels/kernels.h kernels/vec.h kernels/emulate.h kernels/device.h kernels/vec.cuh
+noinst_HEADERS += \
+	kernels/kernels.h kernels/vec.h kernels/emulate.h kernels/device.h kernels/series.h \
+	kernels/vec.cuh
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
 kernels_libkernels_la_SOURCES = kernels/choose.c kernels/convert.c kernels/transpose.c
 kernels_libkernels_la_LIBADD = kernels/libscalar.la
@@ -63,8 +65,8 @@ DEVICE_KERNELS = \
 EXTRA_DIST += $(DEVICE_KERNELS)
 
 if HAVE_CUDA
-kernels/device.fatbin: $(DEVICE_KERNELS) kernels/vec.cuh kernels/device.h lib/backend.h lib/core.h \
-		lib/zero.h
+kernels/device.fatbin: $(DEVICE_KERNELS) kernels/vec.cuh kernels/series.h kernels/device.h \
+		lib/backend.h lib/core.h lib/zero.h
 	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \
 		-I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) -o $@.new \
 		$(top_srcdir)/kernels/device.cu && mv $@.new $@

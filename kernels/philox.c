@@ -58,65 +58,19 @@ static inline uint64_t to_bits(double x)
 	return u;
 }
 
-/*
- * log(x) of a normal x > 0 to about 1e-15: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), and
- * log(y) = 2 atanh(s), s = (y - 1) / (y + 1), whose series ends at s^17 (|s| < 0.172).
- */
-static inline double log_of(double x)
-{
-	const uint64_t half = to_bits(x) - 0x3fe6a09e00000000; /* the upper bits of sqrt(1/2) */
-	/* e as f64, by the bits of 2^52 + 2^11 + e: there is no vector instruction for it. */
-	const double e = from_bits(((half >> 52) ^ 0x800) | 0x4330000000000000);
-	const double y = from_bits((half & 0x000fffffffffffff) + 0x3fe6a09e00000000);
-	const double s = (y - 1) / (y + 1), z = s * s;
-	double sum = 1.0 / 17;
+#define ZERO_INLINE static inline
+#include "series.h"
 
-	sum = fma(sum, z, 1.0 / 15);
-	sum = fma(sum, z, 1.0 / 13);
-	sum = fma(sum, z, 1.0 / 11);
-	sum = fma(sum, z, 1.0 / 9);
-	sum = fma(sum, z, 1.0 / 7);
-	sum = fma(sum, z, 1.0 / 5);
-	sum = fma(sum, z, 1.0 / 3);
-	sum = fma(sum * z, s, s);
-	return fma(e - (0x1p52 + 0x800), 0x1.62e42fefa39efp-1, 2 * sum);
-}
-
-/*
- * Sine and cosine of 2 pi * w / 2^32, to about 1e-14: the upper bits say which quarter of the
- * circle is nearest, the rest is an angle of at most pi / 4, for which the series end at 13 and 14.
- */
+/* Sine and cosine of 2 pi * w / 2^32; chosen by bits, which vectors can. */
 static inline void sincos_of(uint32_t w, double *sine, double *cosine)
 {
-	const uint32_t quarter = (w + 0x20000000) >> 30;
-	const double r = (int32_t)(w - (quarter << 30)) * (0x1.921fb54442d18p+2 * 0x1p-32);
-	const double z = r * r;
+	uint32_t quarter;
+	const double r = angle_of(w, &quarter);
 	const uint64_t odd = -(uint64_t)(quarter & 1);
-	double s = 1.0 / 6227020800, c = -1.0 / 87178291200;
+	const uint64_t sb = to_bits(sine_of(r)), cb = to_bits(cosine_of(r));
 
-	s = fma(s, z, -1.0 / 39916800);
-	s = fma(s, z, 1.0 / 362880);
-	s = fma(s, z, -1.0 / 5040);
-	s = fma(s, z, 1.0 / 120);
-	s = fma(s, z, -1.0 / 6);
-	s = fma(s * z, r, r);
-	c = fma(c, z, 1.0 / 479001600);
-	c = fma(c, z, -1.0 / 3628800);
-	c = fma(c, z, 1.0 / 40320);
-	c = fma(c, z, -1.0 / 720);
-	c = fma(c, z, 1.0 / 24);
-	c = fma(c, z, -0.5);
-	c = fma(c, z, 1);
-
-	const uint64_t sb = to_bits(s), cb = to_bits(c);
 	*sine = from_bits(((sb & ~odd) | (cb & odd)) ^ (uint64_t)(quarter & 2) << 62);
 	*cosine = from_bits(((cb & ~odd) | (sb & odd)) ^ (uint64_t)((quarter + 1) & 2) << 62);
-}
-
-/* w + 0.5, exactly, by the bits of 2^52 + w. */
-static inline double middle_of(uint32_t w)
-{
-	return from_bits(w | 0x4330000000000000) - (0x1p52 - 0.5);
 }
 
 /*

@@ -36,64 +36,26 @@ ZERO_INLINE words philox(uint64_t block, uint64_t seed, uint64_t stream)
 	return words{{x0, x1, x2, x3}};
 }
 
-ZERO_INLINE double of_bits(uint64_t u)
+ZERO_INLINE double from_bits(uint64_t u)
 {
 	return __longlong_as_double((long long)u);
 }
 
-ZERO_INLINE uint64_t bits_of_f64(double x)
+ZERO_INLINE uint64_t to_bits(double x)
 {
 	return (uint64_t)__double_as_longlong(x);
 }
 
-ZERO_INLINE double log_of(double x)
-{
-	const uint64_t past = bits_of_f64(x) - 0x3fe6a09e00000000;
-	const double e = of_bits(((past >> 52) ^ 0x800) | 0x4330000000000000);
-	const double y = of_bits((past & 0x000fffffffffffff) + 0x3fe6a09e00000000);
-	const double s = (y - 1) / (y + 1), z = s * s;
-	double sum = 1.0 / 17;
-
-	sum = fma(sum, z, 1.0 / 15);
-	sum = fma(sum, z, 1.0 / 13);
-	sum = fma(sum, z, 1.0 / 11);
-	sum = fma(sum, z, 1.0 / 9);
-	sum = fma(sum, z, 1.0 / 7);
-	sum = fma(sum, z, 1.0 / 5);
-	sum = fma(sum, z, 1.0 / 3);
-	sum = fma(sum * z, s, s);
-	return fma(e - (0x1p52 + 0x800), 0x1.62e42fefa39efp-1, 2 * sum);
-}
+#include "series.h"
 
 ZERO_INLINE void sincos_of(uint32_t w, double *sine, double *cosine)
 {
-	const uint32_t quarter = (w + 0x20000000) >> 30;
-	const double r = (int32_t)(w - (quarter << 30)) * (0x1.921fb54442d18p+2 * 0x1p-32);
-	const double z = r * r;
-	double s = 1.0 / 6227020800, c = -1.0 / 87178291200;
-
-	s = fma(s, z, -1.0 / 39916800);
-	s = fma(s, z, 1.0 / 362880);
-	s = fma(s, z, -1.0 / 5040);
-	s = fma(s, z, 1.0 / 120);
-	s = fma(s, z, -1.0 / 6);
-	s = fma(s * z, r, r);
-	c = fma(c, z, 1.0 / 479001600);
-	c = fma(c, z, -1.0 / 3628800);
-	c = fma(c, z, 1.0 / 40320);
-	c = fma(c, z, -1.0 / 720);
-	c = fma(c, z, 1.0 / 24);
-	c = fma(c, z, -0.5);
-	c = fma(c, z, 1.0);
-
+	uint32_t quarter;
+	const double r = angle_of(w, &quarter), s = sine_of(r), c = cosine_of(r);
 	const double a = quarter & 1 ? c : s, b = quarter & 1 ? s : c;
+
 	*sine = quarter & 2 ? -a : a;
 	*cosine = (quarter + 1) & 2 ? -b : b;
-}
-
-ZERO_INLINE double middle_of(uint32_t w)
-{
-	return of_bits(w | 0x4330000000000000) - (0x1p52 - 0.5);
 }
 
 struct normal_values {
@@ -124,7 +86,7 @@ struct uniform_values {
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
 			const uint64_t upper = word.w[k] >> args.cut;
-			const double u = (of_bits(upper | 0x4330000000000000) - 0x1p52) * unit;
+			const double u = (from_bits(upper | 0x4330000000000000) - 0x1p52) * unit;
 			const double v = fma(args.b, u, args.a * (1 - u));
 			const double above = v < args.first_value ? args.first_value : v;
 

@@ -6,7 +6,7 @@
 #include "zero.h"
 
 /* Grows by one with every change of a struct that crosses the border to a module. */
-#define ZERO_MODULE_ABI 3
+#define ZERO_MODULE_ABI 4
 
 struct zero_core {
 	/* Keeps the sentence as the calling thread's last error and returns `status`. */
@@ -18,6 +18,7 @@ struct zero_core {
 	const char *(*strerror)(zero_status status);
 	size_t (*dtype_size)(zero_dtype dtype);
 	const char *(*dtype_name)(zero_dtype dtype);
+	uint64_t (*hash)(const void *data, size_t bytes, uint64_t seed); /* FNV-1a */
 	/* The table of another module. */
 	zero_status (*module_open)(const char *name, const void **table);
 };

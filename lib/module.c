@@ -18,6 +18,7 @@ static const struct zero_core core = {
 	.strerror = zero_strerror,
 	.dtype_size = zero_dtype_size,
 	.dtype_name = zero_dtype_name,
+	.hash = zero_hash,
 	.module_open = zero_module_open,
 };
 

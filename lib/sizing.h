@@ -60,7 +60,7 @@ uint64_t zero_sizing_total(const struct zero_sizing *sizing);
 static inline size_t zero_sizing_exchange_piece(size_t peers, bool device)
 {
 	const size_t set = (size_t)(device ? 16 : 1) << 20;
-	const size_t least = (size_t)(device ? 256 : 16) << 10;
+	const size_t least = (size_t)(device ? 32 : 16) << 10;
 	size_t bytes = set / peers / least * least;
 
 	return bytes ? bytes : least;

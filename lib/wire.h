@@ -27,8 +27,6 @@ struct zero_wire_ops {
 	zero_status (*fence)(double seconds);
 	/* What `rank` has put: *bytes of it, at most `size`, which it must have room for. */
 	zero_status (*get)(int rank, const char *key, void *data, size_t size, size_t *bytes);
-	/* Ranks of this node, [local_world], ascending. */
-	zero_status (*peers)(int *ranks);
 	/* Ends all processes of the job. */
 	void (*abort)(int status, const char *text);
 };

@@ -44,7 +44,7 @@ if HAVE_JANSSON
 UNIT_TESTS += tests/unit/test_files
 endif
 if HAVE_CXX
-UNIT_TESTS += tests/unit/test_device
+UNIT_TESTS += tests/unit/test_device tests/unit/test_device_sums
 else
 TESTS += tests/unit/without_cxx.sh
 endif
@@ -107,15 +107,22 @@ tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_philox_LDADD = $(tests_unit_test_kernels_LDADD)
 
 # The device's kernels, compiled for the host.
-tests_unit_test_device_SOURCES = tests/unit/test_device.c tests/unit/sets.h tests/double/kernels.h
+tests_unit_test_device_SOURCES = \
+	tests/unit/test_device.c tests/unit/device_arrays.h tests/unit/sets.h tests/double/kernels.h
 tests_unit_test_device_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_unit_test_device_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_device_LDADD = tests/double/kernels_emulated.o \
+tests_unit_test_device_LDADD = tests/double/kernels_emulated.o lib/liboptions.la \
 	$(tests_unit_test_kernels_LDADD) -lstdc++
+tests_unit_test_device_sums_SOURCES = \
+	tests/unit/test_device_sums.c tests/unit/device_arrays.h tests/unit/sets.h \
+	tests/double/kernels.h
+tests_unit_test_device_sums_CPPFLAGS = $(tests_unit_test_device_CPPFLAGS)
+tests_unit_test_device_sums_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_device_sums_LDADD = $(tests_unit_test_device_LDADD)
 
 tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h $(DEVICE_KERNELS) \
-		kernels/vec.cuh kernels/device.h lib/backend.h lib/core.h lib/zero.h \
-		tests/double/emulate.h tests/double/emulate_words.h
+		kernels/vec.cuh kernels/series.h kernels/device.h lib/backend.h lib/core.h \
+		lib/zero.h tests/double/emulate.h tests/double/emulate_words.h
 	$(AM_V_GEN)$(MKDIR_P) tests/double && $(CXX) -std=gnu++17 -ffp-contract=off -Wall -Wextra \
 		-Wno-unknown-pragmas -I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(CPPFLAGS) \
 		$(CXXFLAGS) -pthread -c -o $@ $(top_srcdir)/tests/double/kernels.cpp
@@ -255,7 +262,7 @@ tests_double_cuda_la_SOURCES = \
 	tests/double/cuda_stream.c
 tests_double_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 tests_double_cuda_la_CFLAGS = $(OUTER_CFLAGS)
-tests_double_cuda_la_LIBADD = kernels/libkernels.la -lm
+tests_double_cuda_la_LIBADD = kernels/libkernels.la lib/liboptions.la -lm
 tests_double_cuda_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) \
 	-export-symbols-regex '^(cu[A-Z]|double_cuda_)' -Wl,-z,nodelete
 endif

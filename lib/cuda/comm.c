@@ -331,7 +331,8 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 	status = fill_team(team, first, op);
 	zero_watch_add(team->watch, &team->nccl);
 	if (!status && first->uses_windows)
-		status = zero_windows_new(&team->nccl, team->memory, &team->windows);
+		status = zero_windows_new(&team->nccl, team->memory, first->symmetric,
+					  &team->windows);
 	*made = &team->comm;
 	return split ? split : status;
 }

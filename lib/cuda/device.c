@@ -40,8 +40,7 @@ static zero_status find_device(struct zero_device *device, int local_rank)
 						       : "not set");
 	if (status)
 		return status;
-	device->ordinal = local_rank % count;
-	return zero_driver_status(zero_driver.device_get(&device->id, device->ordinal),
+	return zero_driver_status(zero_driver.device_get(&device->id, local_rank % count),
 				  "cuDeviceGet");
 }
 

@@ -41,7 +41,7 @@ struct zero_device {
 	CUcontext context;
 	CUuuid uuid;
 	char name[64];
-	int ordinal, processors;
+	int processors;
 	CUstream compute; /* the caller's */
 	CUstream comm;    /* of collectives */
 	CUstream side;    /* of sums, beside the exchange of the next piece */
@@ -141,7 +141,7 @@ struct zero_nccl_comm;
 
 /* Of one communicator. */
 zero_status zero_windows_new(struct zero_nccl_comm *nccl, struct zero_memory_pool *memory,
-			     struct zero_windows **windows);
+			     bool symmetric, struct zero_windows **windows);
 void zero_windows_delete(struct zero_windows *windows);
 /* An idle one or a new one; if `fresh`, a new one. */
 zero_status zero_window_make(struct zero_windows *windows, size_t bytes, bool fresh,
@@ -178,8 +178,10 @@ void zero_nccl_abort(struct zero_nccl_comm *const *nccl, size_t count);
 /* Between them several calls are one; `end` waits until they are on their streams. */
 zero_status zero_nccl_begin(struct zero_nccl_comm *nccl);
 zero_status zero_nccl_end(struct zero_nccl_comm *nccl, zero_status status);
-/* Of a window. */
-void zero_nccl_deregister(struct zero_nccl_comm *nccl, void *window);
+/* COLLECTIVE if it is `symmetric`: a window then, else a buffer of this rank's. */
+zero_status zero_nccl_register(struct zero_nccl_comm *nccl, void *data, size_t bytes,
+			       bool symmetric, void **handle);
+void zero_nccl_deregister(struct zero_nccl_comm *nccl, void *handle, bool symmetric);
 /* Whether NCCL says that something went wrong meanwhile, in `text`. */
 bool zero_nccl_failed(struct zero_nccl_comm *nccl, char *text, size_t size);
 
@@ -204,6 +206,7 @@ struct zero_cuda_comm {
 	const struct zero_wire_ops *wire; /* of the first; NULL: no launcher */
 	unsigned number;                  /* of the first: among those of this process */
 	bool uses_windows;                /* of the first: all ranks do */
+	bool symmetric;                   /* of the first: windows are, else registered buffers */
 	bool joined;                      /* of the first: its ranks can talk */
 	bool agreed;                      /* of the first: and are all there */
 	bool aborted;                     /* of the first: its communicator was */

@@ -204,11 +204,31 @@ zero_status zero_nccl_end(struct zero_nccl_comm *nccl, zero_status status)
 	return status ? status : settle(nccl, comm, 0, "ncclGroupEnd");
 }
 
-void zero_nccl_deregister(struct zero_nccl_comm *nccl, void *window)
+zero_status zero_nccl_register(struct zero_nccl_comm *nccl, void *data, size_t bytes,
+			       bool symmetric, void **handle)
+{
+	zero_status status = zero_nccl_begin(nccl);
+
+	if (status)
+		return status;
+	if (symmetric)
+		status = zero_nccl_status(zero_nccl.comm_window_register(nccl->comm, data, bytes,
+									 handle,
+									 ZERO_WINDOW_SYMMETRIC),
+					  "ncclCommWindowRegister", nccl->comm);
+	else
+		status = zero_nccl_status(zero_nccl.comm_register(nccl->comm, data, bytes, handle),
+					  "ncclCommRegister", nccl->comm);
+	return zero_nccl_end(nccl, status);
+}
+
+void zero_nccl_deregister(struct zero_nccl_comm *nccl, void *handle, bool symmetric)
 {
 	pthread_mutex_lock(&nccl->lock);
-	if (nccl->comm && !nccl->aborted)
-		zero_nccl.comm_window_deregister(nccl->comm, window);
+	if (nccl->comm && symmetric)
+		zero_nccl.comm_window_deregister(nccl->comm, handle);
+	else if (nccl->comm)
+		zero_nccl.comm_deregister(nccl->comm, handle);
 	pthread_mutex_unlock(&nccl->lock);
 }
 

@@ -27,6 +27,8 @@ static const struct function {
 	{"ncclCommGetAsyncError", offsetof(struct zero_nccl_api, comm_get_async_error), false},
 	{"ncclMemAlloc", offsetof(struct zero_nccl_api, mem_alloc), false},
 	{"ncclMemFree", offsetof(struct zero_nccl_api, mem_free), false},
+	{"ncclCommRegister", offsetof(struct zero_nccl_api, comm_register), false},
+	{"ncclCommDeregister", offsetof(struct zero_nccl_api, comm_deregister), false},
 	{"ncclCommWindowRegister", offsetof(struct zero_nccl_api, comm_window_register), true},
 	{"ncclCommWindowDeregister", offsetof(struct zero_nccl_api, comm_window_deregister), true},
 	{"ncclAllGather", offsetof(struct zero_nccl_api, all_gather), false},

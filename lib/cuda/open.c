@@ -14,7 +14,11 @@
 #include "gpu.h"
 #include "wire.h"
 
-enum { RANKS_A_ROOT = 128, SCALABLE = 22304 /* the version that takes several ids */ };
+enum {
+	RANKS_A_ROOT = 128,
+	SCALABLE = 22304,  /* the version of NCCL that takes several ids */
+	SYMMETRIC = 22700, /* and that knows symmetric windows */
+};
 
 /* Communicators made so far, by every rank alike: keys are put once. */
 static unsigned communicators;
@@ -96,15 +100,6 @@ static zero_status get_ids(const struct opening *opening, ncclUniqueId *ids, int
 
 /* ---- among the ranks ------------------------------------------------------------------------- */
 
-static uint64_t name_hash(const char *name)
-{
-	uint64_t hash = UINT64_C(0xcbf29ce484222325);
-
-	for (; *name; name++)
-		hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-	return hash;
-}
-
 static bool is_broken(void *context, char *text, size_t size, int *rank)
 {
 	return zero_control_broken(context, text, size, rank);
@@ -115,10 +110,10 @@ static bool is_broken(void *context, char *text, size_t size, int *rank)
 static zero_status introduce(struct zero_cuda_comm *comm, size_t *sharing, int *version)
 {
 	size_t world = (size_t)comm->comm.place.world;
-	struct introduction mine = {.node = name_hash(comm->comm.place.node),
+	const char *node = comm->comm.place.node;
+	struct introduction mine = {.node = zero_core->hash(node, strlen(node), 0),
 				    .version = zero_nccl.version,
-				    .windows = zero_nccl.comm_window_register &&
-					       !zero_memory_is_callers(comm->memory)};
+				    .windows = !zero_memory_is_callers(comm->memory)};
 	struct introduction *all = calloc(world, sizeof(*all));
 	zero_status status;
 
@@ -177,8 +172,13 @@ static zero_status join(struct opening *opening, zero_status status, size_t *sha
 	comm->device->is_broken = is_broken;
 	comm->device->broken_context = comm->control;
 	status = introduce(comm, sharing, &version);
-	if (!status)
+	if (!status) {
 		status = begin_nccl(opening, version);
+		/* The others are in it too, and would wait for this rank. */
+		if (status)
+			zero_control_break(comm->control, comm->comm.place.rank,
+					   zero_core->last_error());
+	}
 	if (!status) {
 		zero_device_enter(comm->device);
 		status = zero_cuda_make_staging(comm);
@@ -188,8 +188,10 @@ static zero_status join(struct opening *opening, zero_status status, size_t *sha
 	if (status)
 		return status;
 	zero_watch_add(comm->watch, &comm->nccl);
+	comm->symmetric = version >= SYMMETRIC;
 	if (comm->uses_windows)
-		status = zero_windows_new(&comm->nccl, comm->memory, &comm->windows);
+		status = zero_windows_new(&comm->nccl, comm->memory, comm->symmetric,
+					  &comm->windows);
 	status = zero_agree_status(&comm->comm, status);
 	comm->agreed = !status;
 	return status;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Outputs of gathers in memory that NCCL knows, so that it may copy straight into them, by copy
- * engines where it can (symmetric windows, NCCL 2.27; zero-CTA policy, 2.28). All ranks must gather
+ * engines where it can (symmetric windows, NCCL 2.27; zero-CTA policy, 2.28; before that registered
+ * buffers). All ranks must gather
  * into the same window. Which one is idle depends on when threads released it: each rank chooses,
  * they compare when they agree on the submission, and where they chose differently all take a new
  * one. Windows are numbered in the order of their registration, which is collective.
@@ -28,10 +29,11 @@ struct zero_windows {
 	pthread_mutex_t lock;
 	struct zero_window *idle;
 	uint64_t registered;
+	bool symmetric; /* else plain buffers that NCCL knows */
 };
 
 zero_status zero_windows_new(struct zero_nccl_comm *nccl, struct zero_memory_pool *memory,
-			     struct zero_windows **made)
+			     bool symmetric, struct zero_windows **made)
 {
 	struct zero_windows *windows = calloc(1, sizeof(*windows));
 
@@ -40,6 +42,7 @@ zero_status zero_windows_new(struct zero_nccl_comm *nccl, struct zero_memory_poo
 	windows->nccl = nccl;
 	windows->device = nccl->device;
 	windows->memory = memory;
+	windows->symmetric = symmetric;
 	pthread_mutex_init(&windows->lock, NULL);
 	*made = windows;
 	return ZERO_OK;
@@ -51,7 +54,7 @@ static void delete_window(struct zero_windows *windows, struct zero_window *wind
 		zero_event_finish(windows->device, window->freed);
 	zero_event_put(windows->device, window->freed);
 	if (window->handle)
-		zero_nccl_deregister(windows->nccl, window->handle);
+		zero_nccl_deregister(windows->nccl, window->handle, windows->symmetric);
 	zero_nccl.mem_free(window->data);
 	free(window);
 }
@@ -131,8 +134,7 @@ zero_status zero_window_make(struct zero_windows *windows, size_t bytes, bool fr
 zero_status zero_window_register(struct zero_window *window)
 {
 	struct zero_device *device = window->windows->device;
-	struct zero_nccl_comm *nccl = window->windows->nccl;
-	zero_status status;
+	struct zero_windows *windows = window->windows;
 
 	if (window->freed) {
 		zero_event_order(device, device->comm, window->freed);
@@ -141,15 +143,9 @@ zero_status zero_window_register(struct zero_window *window)
 	}
 	if (window->id)
 		return ZERO_OK;
-	status = zero_nccl_begin(nccl);
-	if (status)
-		return status;
-	status = zero_nccl_status(zero_nccl.comm_window_register(nccl->comm, window->data,
-								 window->bytes, &window->handle,
-								 ZERO_WINDOW_SYMMETRIC),
-				  "ncclCommWindowRegister", nccl->comm);
-	window->id = ++window->windows->registered;
-	return zero_nccl_end(nccl, status);
+	window->id = ++windows->registered;
+	return zero_nccl_register(windows->nccl, window->data, window->bytes, windows->symmetric,
+				  &window->handle);
 }
 
 void zero_window_free(struct zero_window *window, CUstream stream)

@@ -297,15 +297,6 @@ static zero_status get(int rank, const char *key, void *data, size_t size, size_
 	return copy_out(rank, key, own->data, own->bytes, data, size, bytes);
 }
 
-static zero_status peers(int *ranks)
-{
-	if (!zero_wire.open)
-		return fail_closed("peers");
-	for (int i = 0; i < zero_wire.place.local_world; i++)
-		ranks[i] = zero_wire.joined ? zero_wire.peers[i] : i;
-	return ZERO_OK;
-}
-
 struct end {
 	int status;
 	const char *text;
@@ -343,7 +334,6 @@ static const struct zero_wire_ops ops = {
 	.put = put,
 	.fence = fence,
 	.get = get,
-	.peers = peers,
 	.abort = abort_job,
 };
 

@@ -13,26 +13,6 @@ static const struct zero_kernels *host(void)
 	return zero_kernels_choose("auto");
 }
 
-static size_t size_of(zero_dtype dtype)
-{
-	switch (dtype) {
-	case ZERO_F64:
-	case ZERO_I64:
-		return 8;
-	case ZERO_F32:
-	case ZERO_I32:
-		return 4;
-	case ZERO_F16:
-	case ZERO_BF16:
-		return 2;
-	case ZERO_U8:
-	case ZERO_BOOL:
-		return 1;
-	default:
-		return 0;
-	}
-}
-
 static bool is_short_float(zero_dtype dtype)
 {
 	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
@@ -44,8 +24,8 @@ static bool cast_memory(struct double_op *op, void *arguments)
 
 	if (!is_short_float(a->to) || !is_short_float(a->from))
 		return false;
-	double_access_add(op, &a->in, a->count, size_of(a->from), false);
-	double_access_add(op, &a->out, a->count, size_of(a->to), true);
+	double_access_add(op, &a->in, a->count, zero_dtype_size(a->from), false);
+	double_access_add(op, &a->out, a->count, zero_dtype_size(a->to), true);
 	return true;
 }
 
@@ -65,7 +45,7 @@ static bool sum_memory(struct double_op *op, void *arguments)
 	if (!is_short_float(a->from) || a->n < 1 || a->n > ZERO_DEVICE_SUMMANDS)
 		return false;
 	for (int i = 0; i < a->n; i++)
-		double_access_add(op, &a->in[i], a->count, size_of(a->from), false);
+		double_access_add(op, &a->in[i], a->count, zero_dtype_size(a->from), false);
 	double_access_add(op, &a->out, a->count, sizeof(float), true);
 	return true;
 }
@@ -90,7 +70,7 @@ static bool adamw_memory(struct double_op *op, void *arguments)
 	double_access_add(op, &a->m, a->count, sizeof(float), true);
 	double_access_add(op, &a->v, a->count, sizeof(float), true);
 	if (a->low)
-		double_access_add(op, &a->low, a->count, size_of(a->low_dtype), true);
+		double_access_add(op, &a->low, a->count, zero_dtype_size(a->low_dtype), true);
 	return true;
 }
 
@@ -218,7 +198,7 @@ static bool random_memory(struct double_op *op, void *arguments)
 
 	if (!is_short_float(a->dtype) && a->dtype != ZERO_F64)
 		return false;
-	double_access_add(op, &a->out, a->count, size_of(a->dtype), true);
+	double_access_add(op, &a->out, a->count, zero_dtype_size(a->dtype), true);
 	return true;
 }
 

@@ -10,3 +10,9 @@ for path in /usr/local/cuda*/lib*/libnccl.so.2; do
 done
 # It is to look at no network but this one.
 export NCCL_SOCKET_IFNAME=lo
+
+# passed_over: whether the ranks found no NCCL, which is a failure where CUDA is required.
+passed_over() {
+	grep '^SKIP' "${scratch:?}/out" || return 1
+	[[ ",${ZERO_REQUIRE// /,}," != *",cuda-build,"* ]] || fail "no $nccl, but ZERO_REQUIRE has CUDA"
+}

@@ -1,87 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The device's kernels, emulated, against the host's: the same bits for any input, alignment, grid
- * and order of threads. Only the norm has an order of its own.
+ * and order of threads. Sums and norms are in test_device_sums.c.
  */
 #include <sys/mman.h>
 
-#include "sets.h"
-
-#include "device.h"
-#include "double/kernels.h"
-
-static const size_t counts[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 1023, 4099, 21003};
-static const zero_dtype floats[] = {ZERO_F32, ZERO_F16, ZERO_BF16};
-
-/* Some grid, in some order. */
-static void launch(const char *kernel, const void *args)
-{
-	static const unsigned int blocks[] = {1, 2, 3, 5, 8, 37};
-
-	must(zero_emulate_kernel(kernel, blocks[random64() % COUNT_OF(blocks)], args,
-				 random64() % 2 ? random64() : 0),
-	     "there is no kernel %s", kernel);
-}
-
-static size_t size_of(zero_dtype dtype)
-{
-	switch (dtype) {
-	case ZERO_F64:
-	case ZERO_I64:
-		return 8;
-	case ZERO_F32:
-	case ZERO_I32:
-		return 4;
-	case ZERO_F16:
-	case ZERO_BF16:
-		return 2;
-	default:
-		return 1;
-	}
-}
-
-/* Elements of any bits; half of the arrays have an alignment of their own, the others the same. */
-static struct output random_elements(zero_dtype dtype, size_t count, size_t same)
-{
-	const size_t size = size_of(dtype), elements = random64() % 2 ? same : random64() % 17;
-	struct output o = output_new(count * size, elements * size);
-
-	for (size_t i = 0; i < count; i++) {
-		const float x = random_any();
-		const uint64_t bits = random64();
-
-		memcpy((char *)o.out + i * size, dtype == ZERO_F32 ? (void *)&x : (void *)&bits,
-		       size);
-	}
-	return o;
-}
-
-static struct output copy_of(const struct output *o)
-{
-	struct output copy = output_new(o->bytes, o->offset);
-
-	if (o->bytes)
-		memcpy(copy.out, o->out, o->bytes);
-	return copy;
-}
-
-/* Frees both. */
-static void same_bits(struct output *right, struct output *o, const char *what, size_t count)
-{
-	guards_stand(right, what);
-	guards_stand(o, what);
-	for (size_t i = 0; i < o->bytes; i++)
-		must(((char *)right->out)[i] == ((char *)o->out)[i],
-		     "%s of %zu at +%zu bytes: byte %zu differs", what, count, o->offset, i);
-	free(right->base);
-	free(o->base);
-}
+#include "device_arrays.h"
 
 /* ---- casts ----------------------------------------------------------------------------------- */
 
 static void cast_is_the_hosts(zero_dtype to, zero_dtype from, const struct output *in, size_t count)
 {
-	struct output right = random_elements(to, count, in->offset / size_of(from));
+	struct output right = random_elements(to, count, in->offset / zero_dtype_size(from));
 	struct output o = copy_of(&right);
 	const struct zero_device_cast args = {o.out, in->out, count, to, from};
 	char what[64];
@@ -128,55 +58,6 @@ START_TEST(casts_to_the_same_copy)
 			cast_is_the_hosts(t, t, &in, counts[c]);
 			free(in.base);
 		}
-}
-END_TEST
-
-/* ---- sums ------------------------------------------------------------------------------------ */
-
-/* `own`: the summand that out is, or -1. */
-static void sum_is_the_hosts(zero_dtype from, int n, size_t count, bool accumulate, int own)
-{
-	const size_t same = random64() % 5;
-	struct output in[ZERO_DEVICE_SUMMANDS], right = random_elements(ZERO_F32, count, same), o;
-	struct zero_device_sum args = {
-		.count = count, .n = n, .from = from, .accumulate = accumulate};
-
-	for (int k = 0; k < n; k++) {
-		in[k] = random_elements(from, count, same);
-		/* NaNs and infinities are for the sums of few: of many, all would be NaN. */
-		for (size_t i = 0; from == ZERO_F32 && n > 2 && i < count; i++)
-			((float *)in[k].out)[i] = random_sane();
-		args.in[k] = in[k].out;
-	}
-	if (own >= 0)
-		memcpy(right.out, in[own].out, right.bytes);
-	o = copy_of(&right);
-	args.out = o.out;
-	if (own >= 0)
-		args.in[own] = right.out;
-	scalar->sum(right.out, from, args.in, n, count, accumulate);
-	if (own >= 0)
-		args.in[own] = o.out;
-	launch("zero_device_sum", &args);
-	same_bits(&right, &o, "sum", count);
-	for (int k = 0; k < n; k++)
-		free(in[k].base);
-}
-
-START_TEST(sums_are_the_hosts)
-{
-	static const int ns[] = {1, 2, 3, 8, 9, 16, 17, 64};
-
-	for (size_t c = 0; c < COUNT_OF(counts); c++)
-		for (size_t k = 0; k < COUNT_OF(ns); k++)
-			for (size_t t = 0; t < 3; t++) {
-				const int own = (int)(random64() % (uint64_t)ns[k]);
-
-				sum_is_the_hosts(floats[t], ns[k], counts[c], false, -1);
-				sum_is_the_hosts(floats[t], ns[k], counts[c], true, -1);
-				if (floats[t] == ZERO_F32)
-					sum_is_the_hosts(ZERO_F32, ns[k], counts[c], c % 2, own);
-			}
 }
 END_TEST
 
@@ -234,108 +115,6 @@ START_TEST(adamw_is_the_same)
 
 			adamw_is_the_hosts(&args, lows[t % 4], counts[c], t / 8);
 		}
-}
-END_TEST
-
-/* ---- norms ----------------------------------------------------------------------------------- */
-
-static double norm2_of(const float *x, size_t count)
-{
-	const size_t parts = zero_norm2_parts(count);
-	struct output o = output_new(parts * sizeof(double), 0), of = output_new(sizeof(double), 8);
-	const struct zero_device_norm2 args = {x, count, o.out};
-	const struct zero_device_norm2_fold fold = {o.out, parts, of.out};
-	double sum;
-
-	if (random64() % 2 && parts)
-		zero_emulate_kernel("zero_device_norm2", (unsigned int)parts, &args, random64());
-	else
-		launch("zero_device_norm2", &args);
-	zero_emulate_kernel("zero_device_norm2_fold", 1, &fold, random64());
-	guards_stand(&o, "norm2");
-	guards_stand(&of, "norm2_fold");
-	memcpy(&sum, of.out, sizeof sum);
-	free(o.base);
-	free(of.base);
-	return sum;
-}
-
-START_TEST(norms_are_right_and_always_the_same)
-{
-	static const size_t long_counts[] = {16384, 16385, 40000, BIG};
-
-	for (size_t c = 0; c < COUNT_OF(counts) + COUNT_OF(long_counts); c++) {
-		const size_t count =
-			c < COUNT_OF(counts) ? counts[c] : long_counts[c - COUNT_OF(counts)];
-		struct array a = random_array(count, 0, random_sane);
-		const double sum = norm2_of(a.x, count);
-		long double exact = 0;
-
-		for (size_t i = 0; i < count; i++)
-			exact += (long double)a.x[i] * (long double)a.x[i];
-		must(fabsl(sum - exact) <= exact * 1e-13L, "norm2 of %zu: %.17g, not %.17Lg", count,
-		     sum, exact);
-		for (size_t offset = 0; offset < 5; offset++) {
-			struct output o = output_of(a.x, count, offset);
-			const double again = norm2_of(o.out, count);
-
-			must(again == sum, "norm2 of %zu at +%zu: %.17g, then %.17g", count, offset,
-			     sum, again);
-			free(o.base);
-		}
-		free(a.base);
-	}
-}
-END_TEST
-
-START_TEST(norms_have_one_nan)
-{
-	const size_t count = 20000;
-	struct array a = random_array(count, 1, random_sane);
-	uint64_t bits;
-	double sum;
-
-	a.x[random64() % count] = -INFINITY;
-	sum = norm2_of(a.x, count);
-	ck_assert(isinf(sum) && sum > 0);
-	a.x[random64() % count] = float_of(0xffc01234);
-	sum = norm2_of(a.x, count);
-	memcpy(&bits, &sum, sizeof bits);
-	ck_assert_uint_eq(bits, 0x7ff8000000000000);
-	free(a.base);
-}
-END_TEST
-
-/* Also with more than ZERO_NORM2_PART elements in each of ZERO_NORM2_PARTS. */
-START_TEST(parts_cover_all_elements)
-{
-	static const size_t powers[] = {0, 10, 14, 15, 20, 24, 25, 33, 40, 60};
-
-	for (size_t p = 0; p < COUNT_OF(powers); p++)
-		for (int t = 0; t < 1000; t++) {
-			const size_t count = ((size_t)1 << powers[p]) + random64() % 5000;
-			const size_t parts = zero_norm2_parts(count),
-				     length = zero_norm2_length(count);
-
-			must(parts && parts <= ZERO_NORM2_PARTS && length % 64 == 0 &&
-				     length <= count / parts + 64 && count / parts <= length &&
-				     length >= (count - 1) / parts + 1,
-			     "%zu elements: %zu parts of %zu", count, parts, length);
-		}
-}
-END_TEST
-
-START_TEST(norms_of_many_parts)
-{
-	const size_t count = (size_t)ZERO_NORM2_PARTS * ZERO_NORM2_PART + 12345;
-	struct array a = random_array(count, 0, random_sane);
-	const double sum = norm2_of(a.x, count);
-	long double exact = 0;
-
-	for (size_t i = 0; i < count; i++)
-		exact += (long double)a.x[i] * (long double)a.x[i];
-	must(fabsl(sum - exact) <= exact * 1e-13L, "%.17g, not %.17Lg", sum, exact);
-	free(a.base);
 }
 END_TEST
 
@@ -421,34 +200,11 @@ END_TEST
 
 /* ---- random ---------------------------------------------------------------------------------- */
 
-/* The type's smallest value that is at least `low`, and its largest below `high`, by looking at all
-   of them or at the neighbours. */
-static void ends_of(zero_dtype dtype, double low, double high, double *first, double *last)
-{
-	*first = INFINITY;
-	*last = -INFINITY;
-	if (dtype == ZERO_F64) {
-		*first = low;
-		*last = nextafter(high, -INFINITY);
-		return;
-	}
-	if (dtype == ZERO_F32) {
-		*first = (float)low < low ? nextafterf((float)low, INFINITY) : (float)low;
-		*last = (float)high >= high ? nextafterf((float)high, -INFINITY) : (float)high;
-		return;
-	}
-	for (uint32_t h = 0; h < 65536; h++) {
-		const double x = meaning_of(dtype, (uint16_t)h);
-
-		*first = x >= low && x < *first ? x : *first;
-		*last = x < high && x > *last ? x : *last;
-	}
-}
-
 static void random_is_the_hosts(zero_dtype dtype, size_t first, size_t count, bool normal)
 {
 	const double a = random_unit() * 4 - 2, b = a + 1e-3 + random_unit();
-	struct output right = output_new(count * size_of(dtype), random64() % 9 * size_of(dtype));
+	struct output right =
+		output_new(count * zero_dtype_size(dtype), random64() % 9 * zero_dtype_size(dtype));
 	struct output o = output_new(right.bytes, right.offset);
 	struct zero_device_random args = {
 		.out = o.out,
@@ -458,11 +214,10 @@ static void random_is_the_hosts(zero_dtype dtype, size_t first, size_t count, bo
 		.stream = random64(),
 		.a = a,
 		.b = b,
-		.cut = dtype == ZERO_F64 ? 0 : 8,
 		.dtype = dtype,
 	};
 
-	ends_of(dtype, a, b, &args.first_value, &args.last_value);
+	args.cut = scalar->uniform_ends(dtype, a, b, &args.first_value, &args.last_value);
 	if (normal)
 		scalar->fill_normal(dtype, right.out, first, count, a, b, args.seed, args.stream);
 	else
@@ -623,12 +378,7 @@ int main(void)
 	tcase_add_test(tests, casts_are_the_hosts);
 	tcase_add_test(tests, casts_know_every_half);
 	tcase_add_test(tests, casts_to_the_same_copy);
-	tcase_add_test(tests, sums_are_the_hosts);
 	tcase_add_test(tests, adamw_is_the_same);
-	tcase_add_test(tests, norms_are_right_and_always_the_same);
-	tcase_add_test(tests, norms_have_one_nan);
-	tcase_add_test(tests, parts_cover_all_elements);
-	tcase_add_test(tests, norms_of_many_parts);
 	tcase_add_test(tests, one_that_is_not_finite_is_found);
 	tcase_add_test(tests, scales_are_the_hosts);
 	tcase_add_test(tests, fills_repeat_the_pattern);
