@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Man pages. A line such as @flags@ of a page becomes the list of that name, which is made from the
 # table of options, and @functions@ what zero.h declares.
-MAN_PAGES = doc/zerorun.1 doc/zero.3 doc/zero.yaml.5 doc/spank_zero.8
+MAN_PAGES = doc/zerorun.1 doc/zero.3 doc/zero.yaml.5 doc/zero_checkpoint.5 \
+	doc/spank_zero.8
 MAN_LISTS = doc/flags.roff doc/environment.roff doc/yaml.roff doc/facts.roff
 nodist_man_MANS = $(MAN_PAGES)
 EXTRA_DIST += doc/functions.awk \
-	doc/zerorun.1.in doc/zero.3.in doc/zero.yaml.5.in doc/spank_zero.8.in
+	doc/zerorun.1.in doc/zero.3.in doc/zero.yaml.5.in doc/zero_checkpoint.5.in \
+	doc/spank_zero.8.in
 CLEANFILES += $(MAN_PAGES) $(MAN_LISTS) doc/functions.roff
 
 noinst_PROGRAMS += doc/options_roff
@@ -33,4 +35,5 @@ $(MAN_PAGES): $(MAN_LISTS) doc/functions.roff Makefile
 doc/zerorun.1: doc/zerorun.1.in
 doc/zero.3: doc/zero.3.in
 doc/zero.yaml.5: doc/zero.yaml.5.in
+doc/zero_checkpoint.5: doc/zero_checkpoint.5.in
 doc/spank_zero.8: doc/spank_zero.8.in

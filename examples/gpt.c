@@ -10,9 +10,10 @@
  *	2. a step:    gather, compute, release; gather, compute, reduce, release; AdamW
  *	3. the job:   batches, progress, samples, errors
  *
- * gpt_math.h has the arithmetic of the layers, gpt_input.h flags, config.json and text. Built with
- * GPT_DEVICE, the same program computes on a GPU: it touches the model's memory only by functions
- * that gpt_math.h and gpt_device.h both have.
+ * gpt_math.h has the arithmetic of the layers, gpt_input.h flags, config.json and text, gpt_log.h
+ * what is told of a step, gpt_resume.h checkpoints. Built with GPT_DEVICE, the same program
+ * computes on a GPU: it touches the model's memory only by functions that gpt_math.h and
+ * gpt_device.h both have.
  *
  * The architecture and the tensors' names are those of Hugging Face's GPT2LMHeadModel, whose
  * checkpoints can be read and which reads what --export writes.
@@ -22,16 +23,17 @@
 #endif
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
+#include <sysexits.h>
 
 #include "zero.h"
 #include "gpt_input.h"
+#include "gpt_log.h"
+#include "gpt_resume.h"
 #ifdef GPT_DEVICE
 #include "gpt_device.h"
 #else
@@ -533,110 +535,23 @@ static zero_status pass(struct model *m, const uint32_t *tokens, size_t batch, s
 /* ---- 3. the job ------------------------------------------------------------------------------ */
 
 /*
- * Sequence b of this rank in a step: the step's sequences are consecutive in the text, rank by
- * rank, so that the same global batch is the same text at every number of ranks.
+ * Sequence b of this rank in a step: the step's sequences are consecutive in the text from `first`
+ * on, rank by rank, so that the same global batch is the same text at every number of ranks.
  */
-static void read_batch(const struct corpus *corpus, struct model *m, uint32_t *tokens, size_t step,
+static void read_batch(const struct corpus *corpus, struct model *m, uint32_t *tokens, size_t first,
 		       size_t batch, size_t seq)
 {
-	size_t world = (size_t)zero_world(m->job), rank = (size_t)zero_rank(m->job);
-
 	for (size_t b = 0; b < batch; b++) {
-		size_t k = (step * world + rank) * batch + b;
+		size_t k = first + (size_t)zero_rank(m->job) * batch + b;
 
 		corpus_read(corpus, k * seq % (corpus->tokens - seq), seq + 1,
 			    tokens + b * (seq + 1), m->config.vocab, m->error);
 	}
 }
 
-/* What is told of a step, on the terminal and in the log. */
-struct step {
-	size_t number;
-	double loss, grad_norm, lr, seconds, tokens_per_s, matmul_share;
-};
-
-/*
- * Whether a line can be written over. Open MPI gives its ranks terminals of their own even where
- * mpirun itself writes to a file, so the parent's output must be a terminal as well.
- */
-static bool on_terminal(void)
-{
-	char path[64];
-	bool parents;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%ld/fd/1", (long)getppid());
-	fd = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
-	parents = isatty(fd);
-	if (fd >= 0)
-		close(fd);
-	return parents && isatty(STDOUT_FILENO);
-}
-
-static void print_step(const struct step *s, size_t steps, bool eval)
-{
-	bool terminal = on_terminal(), last = s->number + 1 == steps;
-	size_t every = steps > 1000 ? 100 : 10;
-
-	/* A terminal shows the current step in one line; a file gets the first 20, then some. */
-	if (!terminal && s->number >= 20 && (s->number + 1) % every && !last)
-		return;
-	printf("%sstep %zu/%zu  loss %.4f", terminal ? "\r" : "", s->number + 1, steps, s->loss);
-	if (!eval)
-		printf("  norm %.3f  lr %.2e", s->grad_norm, s->lr);
-	printf("  %.0f ms  %.0f tokens/s%s", 1e3 * s->seconds, s->tokens_per_s,
-	       terminal ? "\033[K" : "");
-	if (!terminal || last)
-		printf("\n");
-	fflush(stdout);
-}
-
-/* JSON has no NaN and no infinity. */
-static void log_number(FILE *log, const char *key, double value)
-{
-	if (isfinite(value))
-		fprintf(log, ", \"%s\": %.17g", key, value);
-	else
-		fprintf(log, ", \"%s\": null", key);
-}
-
-static void log_bytes(FILE *log, const char *key, const zero_bytes *bytes, const char *after)
-{
-	fprintf(log, "\"%s\": {\"now\": %zu, \"peak\": %zu}%s", key, bytes->now, bytes->peak,
-		after);
-}
-
-/* A JSON line of what a step was and of what this rank held. */
-static void log_step(FILE *log, struct model *m, const struct step *s, bool eval)
-{
-	zero_memory memory = {0};
-	uint64_t bits;
-
-	memcpy(&bits, &s->loss, sizeof(bits));
-	fprintf(log, "{\"step\": %zu, \"loss_bits\": \"%016llx\"", s->number,
-		(unsigned long long)bits);
-	log_number(log, "loss", s->loss);
-	log_number(log, "grad_norm", eval ? NAN : s->grad_norm);
-	log_number(log, "lr", eval ? NAN : s->lr);
-	log_number(log, "ms", 1e3 * s->seconds);
-	log_number(log, "tokens_per_s", s->tokens_per_s);
-	log_number(log, "matmul_share", s->matmul_share);
-	if (zero_memory_now(m->job, &memory))
-		complain(m->error, "%s", zero_last_error());
-	fprintf(log, ", \"memory\": {");
-	log_bytes(log, "shards", &memory.shards, ", ");
-	log_bytes(log, "gathered", &memory.gathered, ", ");
-	log_bytes(log, "gradients", &memory.gradients, ", ");
-	log_bytes(log, "optimizer", &memory.optimizer, ", ");
-	log_bytes(log, "staging", &memory.staging, ", ");
-	log_bytes(log, "total", &memory.total, "}}\n");
-	if (fflush(log) != 0)
-		complain(m->error, "--log: %s", strerror(errno));
-}
-
 /* One step: s has the number, and gets the rest. */
 static zero_status do_step(struct model *m, const struct flags *flags, const struct corpus *corpus,
-			   uint32_t *tokens, size_t seq, struct step *s)
+			   uint32_t *tokens, size_t seq, struct progress *p, struct step *s)
 {
 	double begin = seconds(), count = (double)(flags->batch * seq);
 	double warm = (double)(s->number + 1) / (double)(flags->warmup ? flags->warmup : 1);
@@ -651,7 +566,7 @@ static zero_status do_step(struct model *m, const struct flags *flags, const str
 	};
 	zero_status status;
 
-	read_batch(corpus, m, tokens, s->number, flags->batch, seq);
+	read_batch(corpus, m, tokens, p->sequences, flags->batch, seq);
 	status = pass(m, tokens, flags->batch, seq, !flags->eval, &s->loss);
 	if (status == ZERO_OK)
 		status = agree(m);
@@ -665,11 +580,14 @@ static zero_status do_step(struct model *m, const struct flags *flags, const str
 	s->seconds = seconds() - begin;
 	s->tokens_per_s = zero_world(m->job) * count / s->seconds;
 	s->matmul_share = matmul_seconds() / s->seconds;
+	p->step++;
+	p->sequences += (size_t)zero_world(m->job) * flags->batch;
+	p->stopped = result.stop;
 	return status;
 }
 
 static zero_status train(struct model *m, const struct flags *flags, const struct corpus *corpus,
-			 size_t seq, FILE *log)
+			 size_t seq, struct progress *p, FILE *log)
 {
 	uint32_t *tokens = malloc(flags->batch * (seq + 1) * sizeof(*tokens));
 	bool speaks = zero_rank(m->job) == 0;
@@ -679,15 +597,17 @@ static zero_status train(struct model *m, const struct flags *flags, const struc
 	if (!tokens)
 		complain(m->error, "no memory for %zu tokens", flags->batch * (seq + 1));
 	status = agree(m);
-	for (size_t i = 0; i < flags->steps && status == ZERO_OK; i++) {
-		struct step s = {.number = i};
+	while (p->step < flags->steps && !p->stopped && status == ZERO_OK) {
+		struct step s = {.number = p->step};
 
-		status = do_step(m, flags, corpus, tokens, seq, &s);
+		status = do_step(m, flags, corpus, tokens, seq, p, &s);
 		sum += s.loss;
 		if (status == ZERO_OK && speaks)
 			print_step(&s, flags->steps, flags->eval);
 		if (status == ZERO_OK && log)
-			log_step(log, m, &s, flags->eval);
+			log_step(log, m->job, &s, flags->eval, m->error);
+		if (status == ZERO_OK)
+			status = save_at_times(m->job, flags, p);
 	}
 	if (status == ZERO_OK)
 		status = agree(m);
@@ -839,8 +759,8 @@ static zero_status export_model(struct model *m, const char *path)
 	return agree(m);
 }
 
-/* Declares and fills the model, from a file if there is one. */
-static zero_status model_open(struct model *m, const struct flags *flags)
+/* Declares the model and fills it: from a checkpoint or a file, if there is one. */
+static zero_status model_open(struct model *m, const struct flags *flags, struct progress *p)
 {
 	const char *prefix = "transformer."; /* as GPT2LMHeadModel saves; GPT2Model has none */
 	/* Checkpoints also hold the masks that this one computes. */
@@ -855,9 +775,12 @@ static zero_status model_open(struct model *m, const struct flags *flags)
 	zero_file_close(file);
 	if (status == ZERO_OK)
 		status = model_declare(m, prefix);
-	if (status == ZERO_OK && flags->model)
-		return zero_load_model(m->job, flags->model, &load, NULL);
-	return status == ZERO_OK ? model_begin(m, flags->seed) : status;
+	if (status == ZERO_OK && flags->checkpoint)
+		status = resume(m->job, flags, p, m->error);
+	if (status || p->resumed)
+		return status;
+	return flags->model ? zero_load_model(m->job, flags->model, &load, NULL)
+			    : model_begin(m, flags->seed);
 }
 
 static void print_job(const struct model *m, const struct flags *flags, size_t seq, size_t tokens)
@@ -874,7 +797,19 @@ static void print_job(const struct model *m, const struct flags *flags, size_t s
 	fflush(stdout);
 }
 
-static zero_status run(zero_job *job, const struct flags *flags)
+/* What comes after the training. */
+static zero_status finish(struct model *m, const struct flags *flags, size_t seq)
+{
+	zero_status status = print_memory(m);
+
+	if (status == ZERO_OK && flags->sample)
+		status = sample(m, flags, seq);
+	if (status == ZERO_OK && flags->export)
+		status = export_model(m, flags->export);
+	return status;
+}
+
+static zero_status run(zero_job *job, const struct flags *flags, struct progress *p)
 {
 	struct model m = {.job = job};
 	struct corpus corpus = {0};
@@ -888,28 +823,24 @@ static zero_status run(zero_job *job, const struct flags *flags)
 	m.kept = calloc(m.config.layers, sizeof(*m.kept));
 	if (!m.block || !m.kept)
 		complain(m.error, "no memory for %zu layers", m.config.layers);
-	if (flags->log && zero_rank(job) == 0) {
-		log = fopen(flags->log, "w");
-		if (!log)
-			complain(m.error, "--log %s: %s", flags->log, strerror(errno));
-	}
+	describe_settings(p, job, flags, seq, corpus.tokens);
 	status = agree(&m);
+	if (status == ZERO_OK && flags->checkpoint && !flags->eval)
+		status = catch_signals(job);
 	if (status == ZERO_OK)
-		status = model_open(&m, flags);
+		status = model_open(&m, flags, p);
 	if (status == ZERO_OK) {
+		if (flags->log && zero_rank(job) == 0 && !m.error[0])
+			log = log_open(flags->log, p->step, m.error);
 		model_buffers(&m, flags->batch * seq, seq);
 		status = agree(&m);
 	}
 	if (status == ZERO_OK && zero_rank(job) == 0)
 		print_job(&m, flags, seq, corpus.tokens);
 	if (status == ZERO_OK)
-		status = train(&m, flags, &corpus, seq, log);
-	if (status == ZERO_OK)
-		status = print_memory(&m);
-	if (status == ZERO_OK && flags->sample)
-		status = sample(&m, flags, seq);
-	if (status == ZERO_OK && flags->export)
-		status = export_model(&m, flags->export);
+		status = train(&m, flags, &corpus, seq, p, log);
+	if (status == ZERO_OK && !p->stopped)
+		status = finish(&m, flags, seq);
 	if (log)
 		fclose(log);
 	for (size_t i = 0; i < corpus.parts; i++)
@@ -933,6 +864,7 @@ static void print_error(const zero_job *job)
 int main(int argc, char **argv)
 {
 	struct flags flags = default_flags;
+	struct progress progress = {0};
 	char error[SENTENCE] = "";
 	zero_job *job = NULL;
 	zero_status status;
@@ -942,6 +874,8 @@ int main(int argc, char **argv)
 	if (!flags.text)
 		return 1;
 	parse_flags(&flags, argc, argv, error);
+	if (flags.checkpoint && !flags.eval)
+		hold_signal(SIG_BLOCK);
 	/* Before anything is printed: only now there is a rank. */
 	status = zero_open(&(zero_options){.settings = math_settings}, &job);
 	if (flags.help || error[0]) {
@@ -950,9 +884,13 @@ int main(int argc, char **argv)
 			print_help();
 		else if (zero_rank(job) == 0)
 			fprintf(stderr, "gpt: %s\n", error);
-	} else if (status || run(job, &flags)) {
+	} else if (status || run(job, &flags, &progress)) {
 		print_error(job);
 		result = 1;
+	} else if (progress.stopped) {
+		/* To be run again. The first rank that ends with this has the others ended, too. */
+		result = EX_TEMPFAIL;
+		signal(SIGTERM, SIG_IGN);
 	}
 	zero_close(job);
 	free(flags.text);

@@ -43,11 +43,11 @@ struct config {
 };
 
 struct flags {
-	const char *model, *tokens, *log, *export;
+	const char *model, *tokens, *checkpoint, *log, *export;
 	const char **text;
 	size_t texts;
 	size_t layers, heads, width, context, vocab, seed;
-	size_t batch, seq, steps, warmup, sample;
+	size_t batch, seq, steps, warmup, save_every, keep, sample;
 	double lr, beta1, beta2, eps, weight_decay, clip;
 	bool eval, help;
 };
@@ -61,6 +61,8 @@ static const struct flags default_flags = {.layers = 4,
 					   .batch = 4,
 					   .steps = 100,
 					   .warmup = 10,
+					   .save_every = 100,
+					   .keep = 2,
 					   .lr = 6e-4,
 					   .beta1 = 0.9,
 					   .beta2 = 0.95,
@@ -103,9 +105,16 @@ static const struct flag flag_table[] = {
 	{"weight-decay", "X", REAL, FLAG(weight_decay), 0, 1e3, "on matrices; vectors have none"},
 	{"clip", "X", REAL, FLAG(clip), 0, 1e9, "bound on the gradient's norm, 0 for none"},
 	{"eval", NULL, SWITCH, FLAG(eval), 0, 0, "only print the mean loss of --steps batches"},
+	{"checkpoint", "DIR", PATH, FLAG(checkpoint), 0, 0,
+	 "go on from DIR's last checkpoint, if there is one; save there, also on SIGUSR1 and "
+	 "SIGTERM, "
+	 "and then exit with status 75"},
+	{"save-every", "N", COUNT, FLAG(save_every), 0, 1e12,
+	 "steps from one checkpoint to the next, 0 for one at the end"},
+	{"keep", "N", COUNT, FLAG(keep), 0, 1e6, "checkpoints that DIR has at most, 0 for all"},
 	{"sample", "N", COUNT, FLAG(sample), 0, 1e9, "then print N tokens (temperature 0.8)"},
-	{"export", "FILE", PATH, FLAG(export), 0, 0,
-	 "then write FILE in safetensors, and config.json beside it"},
+	{"export", "PATH", PATH, FLAG(export), 0, 0,
+	 "then write a .safetensors file and config.json beside it, or a folder with both"},
 	{"log", "FILE", PATH, FLAG(log), 0, 0, "write a JSON line for each step"},
 	{"help", NULL, SWITCH, FLAG(help), 0, 0, "print this"},
 };

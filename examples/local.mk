@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-EXTRA_DIST += examples/demo.sh $(GPT_DEVICE)
+EXTRA_DIST += examples/demo.sh examples/requeue.sbatch $(GPT_DEVICE)
 
 if HAVE_CBLAS
 noinst_PROGRAMS += examples/gpt
 endif
-examples_gpt_SOURCES = examples/gpt.c examples/gpt_input.h examples/gpt_math.h
+gpt_sources = examples/gpt.c examples/gpt_input.h examples/gpt_log.h examples/gpt_resume.h
+examples_gpt_SOURCES = $(gpt_sources) examples/gpt_math.h
 examples_gpt_CFLAGS = $(OUTER_CFLAGS) $(CBLAS_CFLAGS) $(JANSSON_CFLAGS)
 examples_gpt_LDADD = lib/libzero.la $(CBLAS_LIBS) $(JANSSON_LIBS) -lm
 # A real program rather than libtool's script around one: a launcher starts it as it is.
@@ -15,7 +16,7 @@ if HAVE_CUBLAS
 noinst_PROGRAMS += examples/gpt_cuda
 endif
 GPT_DEVICE = examples/gpt_device.cu examples/gpt_cuda.cuh
-examples_gpt_cuda_SOURCES = examples/gpt.c examples/gpt_input.h examples/gpt_device.h
+examples_gpt_cuda_SOURCES = $(gpt_sources) examples/gpt_device.h
 examples_gpt_cuda_CPPFLAGS = $(AM_CPPFLAGS) -DGPT_DEVICE
 examples_gpt_cuda_CFLAGS = $(OUTER_CFLAGS) $(JANSSON_CFLAGS)
 examples_gpt_cuda_LDADD = examples/gpt_device.o lib/libzero.la $(CUBLAS_LIBS) $(JANSSON_LIBS) -lm

@@ -41,14 +41,9 @@ static bool resolve(const struct zero_config *site, const struct zero_config *us
 {
 	char why[1024];
 
-	if (!zero_config_resolve(site, user, said, where, resolved, why, sizeof why)) {
-		complain("%s", why);
-		return false;
-	}
-	if (zero_settings_built(resolved, why, sizeof why))
+	if (zero_config_resolve(site, user, said, where, resolved, why, sizeof why))
 		return true;
 	complain("%s", why);
-	zero_settings_clear(resolved);
 	return false;
 }
 

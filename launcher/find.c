@@ -157,8 +157,8 @@ char *find_library(void)
 	static const char *const places[] = {
 		"/../lib/.libs/libzero.so",
 		"/../../lib/.libs/libzero.so",
-		"/../lib/libzero.so",
-		"/../lib64/libzero.so",
+		"/../lib/libzero.so.1",
+		"/../lib64/libzero.so.1",
 	};
 	char self[PATH_MAX];
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -177,5 +177,6 @@ char *find_library(void)
 				return real;
 		}
 	}
-	return is_file(ZERO_LIBDIR "/libzero.so") ? text_of("%s", ZERO_LIBDIR "/libzero.so") : NULL;
+	return is_file(ZERO_LIBDIR "/libzero.so.1") ? text_of("%s", ZERO_LIBDIR "/libzero.so.1")
+						    : NULL;
 }

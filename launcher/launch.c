@@ -35,6 +35,7 @@ int launch(struct plan *plan)
 		sigemptyset(&quit);
 		sigaddset(&quit, SIGQUIT);
 		sigprocmask(SIG_BLOCK, &quit, NULL);
+		guard_begin();
 	}
 	execv(plan->path, plan->argv.item);
 	error = errno;

@@ -4,10 +4,13 @@ bin_PROGRAMS += launcher/zerorun
 launcher_zerorun_SOURCES = \
 	launcher/config.c \
 	launcher/find.c \
+	launcher/guard.c \
+	launcher/inspect.c \
 	launcher/launch.c \
 	launcher/main.c \
 	launcher/plan.c \
 	launcher/plan.h \
+	launcher/restart.c \
 	launcher/show.c \
 	launcher/survey.c \
 	launcher/survey.h \
@@ -24,8 +27,8 @@ noinst_LTLIBRARIES += launcher/libmodel.la
 launcher_libmodel_la_SOURCES = launcher/model.c launcher/model.h
 launcher_libmodel_la_CPPFLAGS = $(AM_CPPFLAGS)
 launcher_libmodel_la_LIBADD = lib/libzerocore.la
-if HAVE_JANSSON
+if HAVE_FILES
 launcher_libmodel_la_SOURCES += $(files_sources)
-launcher_libmodel_la_CPPFLAGS += $(JANSSON_CFLAGS)
+launcher_libmodel_la_CPPFLAGS += $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
 launcher_libmodel_la_LIBADD += $(JANSSON_LIBS)
 endif

@@ -21,11 +21,14 @@ static void print_help(void)
 	      "      --slurm             use srun outside an allocation too\n"
 	      "      --label             begin each line of output with its rank\n"
 	      "      --launcher-arg=ARG  one more argument for mpirun or srun; may be repeated\n"
+	      "      --max-restarts=N    begin a job that fails again, N times at most\n"
 	      "      --plan              print what would be run, and with which options; run "
 	      "nothing\n"
 	      "      --model=PATH        with --plan: what a rank will hold of this model (a "
 	      "safetensors\n"
 	      "                          file, index or folder), and whether it fits\n"
+	      "      --inspect=DIR       say what is in a checkpoint, or in a folder of them, and "
+	      "verify it\n"
 	      "      --check-config FILE say whether a zero.yaml is fine\n"
 	      "      --show-config [FILE]\n"
 	      "                          print what the options of a zero.yaml come to, each with "
@@ -197,6 +200,12 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 			 "several");
 		return -1;
 	}
+	if (takes_value(cursor, "--inspect", &request->inspect)) {
+		if (request->inspect && *request->inspect)
+			return 1;
+		complain("--inspect needs a value: a checkpoint, or a folder of them");
+		return -1;
+	}
 	if (strcmp(flag, "--slurm") == 0)
 		return request->slurm = true;
 	if (strcmp(flag, "--label") == 0)
@@ -207,6 +216,8 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 		return parse_count("-n", value, &request->tasks) ? 1 : -1;
 	if (takes_value(cursor, "--nodes", &value) || takes_value(cursor, "-N", &value))
 		return parse_count("-N", value, &request->nodes) ? 1 : -1;
+	if (takes_value(cursor, "--max-restarts", &value))
+		return parse_count("--max-restarts", value, &request->restarts) ? 1 : -1;
 	if (takes_value(cursor, "--launcher-arg", &value)) {
 		if (!value) {
 			complain("--launcher-arg needs a value: an argument for mpirun or srun");
@@ -274,6 +285,13 @@ static int parse_arguments(char **argv, struct request *request)
 			return 0;
 	}
 	request->program = argv + cursor.at;
+	if (request->inspect && *request->program) {
+		complain("--inspect runs no program: '%s' is one argument too many",
+			 *request->program);
+		return EXIT_USAGE;
+	}
+	if (request->inspect)
+		return 0;
 	if (request->config.check || request->config.show)
 		return check_config_alone(request);
 	if (request->config.node || request->config.partition || request->config.gpu) {
@@ -309,6 +327,10 @@ int main(int argc, char **argv)
 	/* help is given in a bad environment too */
 	if (status || request.answered)
 		goto out;
+	if (request.inspect) {
+		status = inspect(stdout, request.inspect);
+		goto out;
+	}
 	if (request.config.check) {
 		status = config_check(stdout, request.config.check);
 		goto out;
@@ -332,6 +354,8 @@ int main(int argc, char **argv)
 		goto out;
 	if (request.plan)
 		status = show_plan(stdout, &plan, &request);
+	else if (request.restarts)
+		status = launch_restarting(&plan, request.restarts);
 	else
 		status = launch(&plan);
 out:

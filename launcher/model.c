@@ -118,9 +118,9 @@ zero_status model_size(const zero_tensor *const *tensors, size_t count,
 	return status;
 }
 
-#ifdef HAVE_JANSSON
+#ifdef HAVE_FILES
 
-zero_status model_read(const char *path, const struct model_layout *layout, struct model *model)
+const struct zero_files_ops *model_files(void)
 {
 	static const struct zero_core core = {
 		.fail = zero_fail,
@@ -128,8 +128,17 @@ zero_status model_read(const char *path, const struct model_layout *layout, stru
 		.last_error = zero_last_error,
 		.strerror = zero_strerror,
 		.dtype_size = zero_dtype_size,
+		.dtype_name = zero_dtype_name,
+		.hash = zero_hash,
+		.module_open = zero_module_open,
 	};
-	const struct zero_files_ops *files = zero_module_files(&core);
+
+	return zero_module_files(&core);
+}
+
+zero_status model_read(const char *path, const struct model_layout *layout, struct model *model)
+{
+	const struct zero_files_ops *files = model_files();
 	const zero_tensor **tensors;
 	struct zero_file *file;
 	zero_status status = files->open(path, &file);
@@ -157,8 +166,8 @@ zero_status model_read(const char *path, const struct model_layout *layout, stru
 	(void)layout;
 	(void)model;
 	return zero_fail(ZERO_E_UNSUPPORTED,
-			 "%s cannot be read: zerorun was built without Jansson, which reads the "
-			 "headers of safetensors files",
+			 "%s cannot be read: zerorun was built without Jansson and xxHash, "
+			 "which it needs for the headers of safetensors files",
 			 path);
 }
 

@@ -5,6 +5,8 @@
 
 #include "sizing.h"
 
+struct zero_files_ops;
+
 struct model_layout {
 	size_t world;
 	size_t share; /* ranks that share memory; 0 is read as 1 */
@@ -34,5 +36,7 @@ zero_status model_size(const zero_tensor *const *tensors, size_t count,
 		       const struct model_layout *layout, struct model *model);
 /* The same for a .safetensors file, an index of several, or a folder with either. */
 zero_status model_read(const char *path, const struct model_layout *layout, struct model *model);
+/* The formats of files, if zerorun was built with the libraries that they need. */
+const struct zero_files_ops *model_files(void);
 
 #endif

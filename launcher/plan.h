@@ -40,6 +40,8 @@ struct request {
 	unsigned tasks, nodes; /* 0: not said */
 	const char *model;     /* whose bytes --plan is to say; NULL: none */
 	bool slurm, label, plan;
+	const char *inspect; /* a checkpoint, or a folder of them; NULL: none */
+	unsigned restarts;   /* of a job that fails; 0: none */
 	struct asked_config config;
 	bool answered; /* --help or --version: there is nothing else to do */
 };
@@ -113,9 +115,25 @@ int config_check(FILE *out, const char *path);
 /* What its options come to; `said` has a NULL origin where the user says nothing. */
 int config_show(FILE *out, const struct asked_config *asked, const struct zero_settings *said);
 
+/* inspect.c */
+
+/* Says what is in a checkpoint, or in a folder of them, and verifies it. 0 if it is whole, else the
+   exit status after complaints. */
+int inspect(FILE *out, const char *path);
+
+/* guard.c */
+
+/* A process of its own that ends this one, once it is mpirun, if that hangs without ranks. */
+void guard_begin(void);
+
 /* launch.c */
 
 /* Becomes mpirun or srun. Returns only if that fails: the exit status, after a complaint. */
 int launch(struct plan *plan);
+
+/* restart.c */
+
+/* Runs mpirun or srun, again up to `limit` times if the job fails. The exit status of the last. */
+int launch_restarting(struct plan *plan, unsigned limit);
 
 #endif

@@ -7,6 +7,8 @@
 #ifndef ZERO_BACKEND_H
 #define ZERO_BACKEND_H
 
+#include <time.h>
+
 #include "core.h"
 
 /*
@@ -39,8 +41,9 @@ enum zero_memory_kind {
 	ZERO_MEM_STAGING, /* on the device, for a while */
 	ZERO_MEM_CALLER,  /* on the device, what the program asked for */
 	/* In host memory, no part of what the device holds. */
-	ZERO_MEM_PINNED,  /* on the way to a device and back; where there is none, staging */
-	ZERO_MEM_OFFLOAD, /* what lies there instead of on the device */
+	ZERO_MEM_PINNED,     /* on the way to a device and back; where there is none, staging */
+	ZERO_MEM_OFFLOAD,    /* what lies there instead of on the device */
+	ZERO_MEM_CHECKPOINT, /* copies of what a save still has to write */
 	ZERO_MEM_KINDS,
 };
 
@@ -137,6 +140,20 @@ struct zero_submission {
 /* A submission under way. Reference counted; waiting leaves the references alone. */
 struct zero_work;
 
+/* A submission that was run. Times are of CLOCK_MONOTONIC, in nanoseconds. */
+struct zero_metered {
+	const char *label;
+	uint64_t begun, ready, agreed, done; /* ready: to agree with the others */
+	uint64_t bytes;                      /* sent */
+	bool failed;
+};
+
+/* Who wants to know of each submission; called by one thread at a time. */
+struct zero_meter {
+	void (*add)(void *context, const struct zero_metered *metered);
+	void *context;
+};
+
 struct zero_backend_config {
 	const char *isa;    /* "auto" or the instruction set to use */
 	int expected_world; /* number of ranks that the launcher said; 0 unknown */
@@ -146,8 +163,9 @@ struct zero_backend_config {
 	const zero_allocator *allocator;
 	void *stream;
 	double open_seconds;
-	int reduce;       /* ZERO_REDUCE_AUTO ... */
-	const char *nccl; /* path of the library; "": whatever is found */
+	int reduce;                     /* ZERO_REDUCE_AUTO ... */
+	const char *nccl;               /* path of the library; "": whatever is found */
+	const struct zero_meter *meter; /* NULL: nobody; lives as long as the backend */
 };
 
 /* One of several copies. */
@@ -164,6 +182,22 @@ struct zero_adamw_args {
 	float correction2; /* 1 / (1 - beta2^t) */
 	float scale;       /* the gradient is multiplied by this first */
 };
+
+/* One of the last submissions of this rank. */
+enum { ZERO_RECENTS = 16 };
+struct zero_recent {
+	uint64_t number;    /* counted from 1 */
+	double begun, done; /* see zero_recent_now; done 0: under way */
+	char label[112];
+};
+
+static inline double zero_recent_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 struct zero_backend;
 
@@ -192,8 +226,8 @@ struct zero_backend_ops {
 			     bool zeroed, void **data);
 	/* NULL is legal. */
 	void (*free)(struct zero_backend *backend, void *data);
-	/* From now on more than so many bytes on the device, all kinds but PINNED and OFFLOAD
-	   together, are refused with ZERO_E_MEMORY. SIZE_MAX: no limit, as at first. */
+	/* From now on more than so many bytes on the device, all that zero_on_device says together,
+	   are refused with ZERO_E_MEMORY. SIZE_MAX: no limit, as at first. */
 	void (*limit)(struct zero_backend *backend, size_t bytes);
 	/* Whether `data` lies in device memory that the program asked for; *bytes of it if it
 	   begins there, else 0. */
@@ -201,6 +235,8 @@ struct zero_backend_ops {
 	/* This rank has done with what ZERO_OP_ALLOC made; an empty one is legal. */
 	void (*shared_free)(struct zero_backend *backend, struct zero_shared *shared);
 	void (*memory)(const struct zero_backend *backend, zero_memory *memory);
+	/* By kind, when the device held most since the last call. */
+	void (*memory_high)(struct zero_backend *backend, size_t kinds[ZERO_MEM_KINDS]);
 	void (*traffic)(const struct zero_backend *backend, zero_traffic *traffic);
 	size_t (*memory_free)(
 		const struct zero_backend *backend); /* bytes free, this rank's part */
@@ -211,6 +247,13 @@ struct zero_backend_ops {
 	zero_status (*wait)(struct zero_backend *backend, struct zero_work *work);
 	void (*work_get)(struct zero_backend *backend, struct zero_work *work);
 	void (*work_put)(struct zero_backend *backend, struct zero_work *work); /* NULL is legal */
+
+	/* What was begun last, the newest first: how many, at most `count`. From any thread, and
+	   waits for nobody. */
+	size_t (*recent)(struct zero_backend *backend, struct zero_recent *recent, size_t count);
+	/* Ends the processes of all ranks, this one too. From any thread; may return before they
+	   have ended, or not at all. */
+	void (*abort)(struct zero_backend *backend, int status, const char *text);
 
 	/* Makes what the caller computes on, see zero_use_stream. NULL: there are none. */
 	void (*use_stream)(struct zero_backend *backend, void *stream);

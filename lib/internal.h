@@ -22,6 +22,14 @@ zero_status zero_fail(zero_status status, const char *format, ...)
 zero_status zero_fail_on(int rank, zero_status status, const char *text);
 /* Whether the thread's last error is one that all ranks know of. */
 bool zero_last_error_shared(void);
+/* The thread's last error, set aside while what fails is of less weight; no text: there is none. */
+struct zero_kept_error {
+	int rank;
+	bool shared; /* all ranks know of it */
+	char text[1024];
+};
+void zero_keep_error(struct zero_kept_error *kept);
+void zero_give_back_error(const struct zero_kept_error *kept);
 /* The rank of this process, once it is known; for errors that arise outside of a job's calls. */
 void zero_process_rank_set(int rank);
 int zero_process_rank(void);
@@ -150,12 +158,15 @@ struct zero_job {
 	pthread_mutex_t lock;
 	zero_group **groups; /* owned */
 	size_t group_count, group_room;
-	zero_team all;     /* every rank */
-	zero_team *teams;  /* owned */
-	void *names;       /* tsearch tree of all parameters */
-	void *group_names; /* and of all groups */
-	pid_t process;     /* that opened it; a forked child cannot use it */
-	bool joined;       /* the backend is open on all ranks */
+	zero_team all;                /* every rank */
+	zero_team *teams;             /* owned */
+	void *names;                  /* tsearch tree of all parameters */
+	void *group_names;            /* and of all groups */
+	pid_t process;                /* that opened it; a forked child cannot use it */
+	struct zero_ring *ring;       /* NULL: nobody is watched */
+	struct zero_opening *opening; /* while zero_open lasts */
+	_Atomic(const char *) call;   /* see zero_note; NULL: none */
+	bool joined;                  /* the backend is open on all ranks */
 	bool laid_out;
 	bool adopts;    /* a group does */
 	bool gave_back; /* tensors, which another zero_layout would miss */
@@ -174,7 +185,11 @@ struct zero_job {
 	unsigned reduce_next;
 	char *slice_path; /* the file that zero_load read last, kept open */
 	int slice_fd;
-	uint64_t bytes_read; /* of tensors, from files */
+	uint64_t bytes_read;            /* of tensors, from files */
+	struct zero_job_report *report; /* NULL: none is wanted */
+	struct zero_save *save; /* under way, or not yet asked for how it ended; NULL: none */
+	zero_adamw adamw;       /* of the last step, for what checkpoints say */
+	bool has_adamw;
 	/* Under ZERO_CHECK=1: found changed, and not yet told. */
 	_Atomic(const zero_param *) changed;
 };
@@ -201,6 +216,68 @@ zero_status zero_finish(zero_job *job, struct zero_work **work);
 zero_status zero_finish_update(zero_group *group);
 /* Submissions that all ranks of the group waited for so far: those before them are done too. */
 unsigned zero_group_waits(zero_group *group);
+
+/* ---- checkpoint/save.c, save_thread.c: a save in the background ------------------------------ */
+
+/* Before stored values or states of the group change, NULL: of any: what a save has not written yet
+   is copied. Local. */
+void zero_save_keep(zero_job *job, zero_group *group);
+/* Before a step changes the group: only what is trainable. */
+void zero_save_keep_stepped(zero_group *group);
+/* Whether this rank has nothing left to write: what it tells in each step. */
+bool zero_save_written(const zero_job *job);
+/* COLLECTIVE. In a step, once all ranks have said so: completes the save. */
+void zero_save_complete(zero_job *job);
+/* For zero_close: waits, and completes it if `together`, all ranks being there. */
+void zero_save_end(zero_job *job, bool together);
+
+/* ---- stop.c ---------------------------------------------------------------------------------- */
+
+/* Whether a signal of zero_stop_on came to this rank. */
+bool zero_stop_asked(void);
+/* For zero_close. */
+void zero_stop_end(zero_job *job);
+
+/* ---- report/report.c ------------------------------------------------------------------------- */
+
+/* Not collective: once the options are read, and before a backend is opened. */
+zero_status zero_report_begin(zero_job *job);
+/* What the backend tells of submissions; NULL: nobody asks. */
+const struct zero_meter *zero_report_meter(const zero_job *job);
+/* What this rank would take if it were alone, before all agree. */
+void zero_report_sizes(zero_job *job);
+/* Not collective: finds out whether the report can be written; then all ranks agree. */
+zero_status zero_report_open(zero_job *job);
+void zero_report_opened(zero_job *job);
+/* After a step. */
+void zero_report_step(zero_job *job);
+/* This rank has saved its part of a checkpoint, or could not. From any thread. */
+void zero_report_saved(zero_job *job, double seconds, uint64_t bytes, bool well);
+/* For zero_close; COLLECTIVE if `together`, all ranks being there. What cannot be written is the
+   thread's last error, and no more. */
+void zero_report_end(zero_job *job, bool together);
+/* Once the backend is closed. */
+void zero_report_free(zero_job *job);
+
+/* ---- watch/watch.c, watch/opening.c ---------------------------------------------------------- */
+
+/* Not collective, before ranks wait for each other: a thread ends the process if they do for too
+   long. */
+void zero_opening_begin(zero_job *job);
+void zero_opening_again(struct zero_opening *opening); /* from 0; NULL is legal */
+void zero_opening_end(struct zero_opening *opening);   /* NULL is legal */
+/* COLLECTIVE, once the options are agreed on: from now on lost ranks are found. */
+zero_status zero_job_watch(zero_job *job);
+/* False: a rank was lost and the job is being ended, by threads that still look at it. */
+bool zero_job_unwatch(zero_job *job);
+/* Under on_fault=return, where nothing else tells of a lost rank: an error if there is one. */
+zero_status zero_job_check_watch(zero_job *job);
+
+/* What this rank is in, for others to see; a static string. Returns what it was. */
+static inline const char *zero_note(zero_job *job, const char *call)
+{
+	return atomic_exchange(&job->call, call);
+}
 
 /* ---- check.c --------------------------------------------------------------------------------- */
 
@@ -281,6 +358,8 @@ void zero_source_label(const zero_param *param, const zero_source *source, char 
 
 /* ---- stage.c: with a device ------------------------------------------------------------------ */
 
+/* A piece is a multiple of it, but for the last one: whole elements, and whole blocks of
+   checksums. */
 #define ZERO_STAGE_LEAST ((size_t)64 << 10)
 
 /* Writes bytes [at, at + bytes) of what is to be copied. */
@@ -338,6 +417,8 @@ void zero_param_loaded(zero_param *param);
 struct zero_sums {
 	double norm2;   /* of the sums of all groups, squared */
 	double samples; /* of all ranks */
+	bool written;   /* no rank has anything left to write of a save in the background */
+	bool stop;      /* a signal asks for an end, on whatever rank */
 };
 
 /* COLLECTIVE. Agrees on all that ranks must say alike, too. */

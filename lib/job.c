@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "watch/ring.h"
 
 static atomic_flag one_job = ATOMIC_FLAG_INIT;
 
@@ -49,11 +50,15 @@ static zero_status open_backend(zero_job *job, zero_status settings, const zero_
 		.open_seconds = (double)job->settings.value[ZERO_OPT_OPEN_SECONDS].number,
 		.reduce = (int)job->settings.value[ZERO_OPT_REDUCE].number,
 		.nccl = job->settings.value[ZERO_OPT_NCCL].text,
+		.meter = zero_report_meter(job),
 	};
 	zero_status status = choose_backend(job);
 
 	if (status)
 		return status;
+	/* A backend for GPUs has deadlines of its own wherever it waits. */
+	if (job->ops->host_memory)
+		zero_opening_begin(job);
 	status = job->ops->open(&config, &job->backend);
 	job->joined = !status;
 	if (job->backend) {
@@ -66,9 +71,10 @@ static zero_status open_backend(zero_job *job, zero_status settings, const zero_
 
 zero_status zero_open(const zero_options *options, zero_job **opened)
 {
+	struct zero_opening *opening;
 	zero_status status, settings;
 	zero_job *job;
-	char *why;
+	struct zero_kept_error why;
 
 	*opened = NULL;
 	if (atomic_flag_test_and_set(&one_job))
@@ -81,22 +87,30 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	}
 	job->process = getpid();
 	pthread_mutex_init(&job->lock, NULL);
+	zero_ring_look_at_signals();
 	settings = zero_job_read_settings(job, options);
-	why = settings ? strdup(zero_last_error()) : NULL;
+	if (!settings)
+		settings = zero_report_begin(job);
+	zero_keep_error(&why);
 	status = open_backend(job, settings, options);
 	/* Looking for a GPU may have left another sentence. */
-	if (!status && why)
-		zero_fail(settings, "%s", why);
+	if (!status && settings)
+		zero_give_back_error(&why);
 	if (!status)
 		status = zero_job_agree_settings(job, settings);
-	free(why);
-	if (status) {
+	if (!status)
+		status = zero_job_watch(job);
+	opening = job->opening;
+	if (status)
 		zero_close(job);
-		return status;
+	else
+		zero_job_apply_settings(job);
+	zero_opening_end(opening);
+	if (!status) {
+		job->opening = NULL;
+		*opened = job;
 	}
-	zero_job_apply_settings(job);
-	*opened = job;
-	return ZERO_OK;
+	return status;
 }
 
 /* What is under way must end before its buffers go. */
@@ -116,26 +130,37 @@ static void settle_work(zero_job *job)
 
 /*
  * So that a peer which is in another operation hears of it instead of waiting for ever. What went
- * wrong before is more than that the ranks now part: it stays the thread's last error.
+ * wrong before is more than that the ranks now part: it stays the thread's last error. Returns
+ * whether all ranks close the job.
  */
-static void say_closing(zero_job *job)
+static bool say_closing(zero_job *job)
 {
-	char *before = strdup(zero_last_error());
-	int rank = zero_last_error_rank();
+	struct zero_kept_error before;
+	bool together;
 
-	if (zero_leave(job) && before && *before)
-		zero_fail_on(rank, ZERO_OK, before);
-	free(before);
+	zero_keep_error(&before);
+	together = !zero_leave(job);
+	if (!together && *before.text)
+		zero_give_back_error(&before);
+	return together;
 }
 
 zero_status zero_close(zero_job *job)
 {
+	bool together;
+
 	/* A forked child has a copy of the memory, but neither the thread nor MPI. */
 	if (!job || job->process != getpid())
 		return ZERO_OK;
+	/* What waits for a lost rank on the host waits for ever: it is left to the process's
+	   end. */
+	if (job->ring && zero_job_check_watch(job))
+		return ZERO_OK;
 	if (job->joined) {
-		say_closing(job);
+		together = say_closing(job);
+		zero_save_end(job, together);
 		settle_work(job);
+		zero_report_end(job, together);
 	}
 	for (size_t g = 0; g < job->group_count; g++)
 		zero_group_free(job->groups[g]);
@@ -144,8 +169,12 @@ zero_status zero_close(zero_job *job)
 		zero_stage_close(job);
 	zero_teams_free(job);
 	zero_slice_forget(job);
+	zero_stop_end(job);
+	if (!zero_job_unwatch(job))
+		return ZERO_OK;
 	if (job->backend)
 		job->ops->close(job->backend);
+	zero_report_free(job);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)
 		free(job->setting_text[id]);
 	zero_settings_clear(&job->settings);

@@ -418,6 +418,7 @@ static zero_status fill(struct loading *load)
 	zero_status status = tell(load, NULL);
 	uint64_t goal = 0;
 
+	zero_save_keep(load->job, NULL);
 	for (size_t round = 1; round <= load->rounds; round++) {
 		goal = round < load->rounds ? goal + load->quota : load->total;
 		while (!status && load->done < goal && load->done < load->total)
@@ -437,6 +438,7 @@ zero_status zero_load_model(zero_job *job, const char *path, const zero_model_lo
 {
 	static const zero_model_load plain;
 	struct loading load = {.job = job, .path = path, .how = how ? how : &plain};
+	const char *before = zero_note(job, "zero_load_model");
 	zero_status status;
 
 	if (report)
@@ -451,5 +453,6 @@ zero_status zero_load_model(zero_job *job, const char *path, const zero_model_lo
 	free(load.used);
 	free(load.missing);
 	free(load.unexpected);
+	zero_note(job, before);
 	return status;
 }

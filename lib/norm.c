@@ -109,15 +109,30 @@ static double fold_norm2(const zero_job *job, const double *all, size_t row)
 	return total;
 }
 
+/* Of a save in the background, and of signals: bits that all ranks hear. */
+enum { WRITING = 1, STOP = 2 };
+
+static double tell(const zero_job *job)
+{
+	return (zero_save_written(job) ? 0 : WRITING) + (zero_stop_asked() ? STOP : 0);
+}
+
+static void hear(struct zero_sums *sums, double told)
+{
+	sums->written = sums->written && !((int)told & WRITING);
+	sums->stop = sums->stop || (int)told & STOP;
+}
+
 zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw *adamw,
 			    struct zero_sums *sums)
 {
-	size_t flats = count_flats(job), row = flats + 1, world = (size_t)job->place.world;
-	double *all, *mine; /* [world][row], [row]: a partial for each flat, and the samples */
+	size_t flats = count_flats(job), row = flats + 2, world = (size_t)job->place.world;
+	/* [world][row], [row]: a partial for each flat, the samples, and what else ranks tell. */
+	double *all, *mine;
 	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = row * sizeof(double)};
 	char scale[192];
 
-	*sums = (struct zero_sums){0};
+	*sums = (struct zero_sums){.written = true};
 	all = calloc(world * row, sizeof(double));
 	mine = calloc(row, sizeof(double));
 	if ((!all || !mine) && !status)
@@ -125,6 +140,7 @@ zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw 
 	if (!status) {
 		status = fill_partials(job, mine);
 		mine[flats] = adamw->samples;
+		mine[flats + 1] = tell(job);
 	}
 	op.send = mine;
 	op.recv = all;
@@ -138,8 +154,10 @@ zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw 
 			  (double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches);
 	if (!status) {
 		sums->norm2 = fold_norm2(job, all, row);
-		for (size_t rank = 0; rank < world; rank++)
+		for (size_t rank = 0; rank < world; rank++) {
 			sums->samples += all[rank * row + flats];
+			hear(sums, all[rank * row + flats + 1]);
+		}
 	}
 	free(all);
 	free(mine);

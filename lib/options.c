@@ -445,6 +445,92 @@ bool zero_settings_environment(struct zero_settings *settings, char *why, size_t
 	return true;
 }
 
+/* ---- origins ------------------------------------------------------------------------------- */
+
+/* Bytes of one; all of them together stay below the option's bound, and that below the other. */
+enum { ORIGIN_MOST = 80, ROOM = 8192 };
+
+/* Whether users say it, and not a launcher that found it out. */
+static bool is_said(const struct zero_option *option)
+{
+	return (option->where & ~(unsigned)ZERO_IN_RESOLVED) != 0;
+}
+
+/* What `origins` says of an option, and its length; NULL: nothing. */
+static const char *handed_on(const char *origins, const char *name, size_t *length)
+{
+	size_t size = strlen(name);
+
+	for (const char *at = origins; *at; at += strspn(at, ";")) {
+		*length = strcspn(at, ";");
+		if (*length > size && at[size] == ':' && memcmp(at, name, size) == 0) {
+			*length -= size + 1;
+			return at + size + 1;
+		}
+		at += *length;
+	}
+	return NULL;
+}
+
+char *zero_settings_origin(const struct zero_settings *settings, enum zero_option_id id)
+{
+	const char *name = zero_option_table[id].name, *origin = settings->origin[id], *handed;
+	size_t length;
+
+	if (!origin)
+		return strdup("default");
+	/* What came with the option tells of it. */
+	if (!settings->origin[ZERO_OPT_ORIGINS] || !is_said(&zero_option_table[id]) ||
+	    strcmp(origin, settings->origin[ZERO_OPT_ORIGINS]) != 0)
+		return strdup(origin);
+	handed = handed_on(settings->value[ZERO_OPT_ORIGINS].text, name, &length);
+	return handed ? strndup(handed, length) : strdup("default");
+}
+
+/* In place: files without their folders, which would make every task's environment long, and
+   nothing that ends an entry of the list. */
+static void shorten(char *origin)
+{
+	char *to = origin;
+
+	for (char *from = origin; *from; from++) {
+		size_t word = strcspn(from, " ");
+
+		if (*from == '/' && (from == origin || from[-1] == ' '))
+			from = memrchr(from, '/', word);
+		else
+			*to++ = (char)(*from == ';' ? ',' : *from);
+	}
+	*to = '\0';
+}
+
+/* The value of `origins` for those who get the settings next; malloc'ed, NULL: no memory. */
+static char *list_origins(const struct zero_settings *settings)
+{
+	char *text = NULL, *origin;
+	bool well = true;
+	size_t size;
+	FILE *out = open_memstream(&text, &size);
+
+	for (int i = 0; out && well && i < ZERO_OPTIONS; i++) {
+		if (!is_said(&zero_option_table[i]))
+			continue;
+		origin = zero_settings_origin(settings, (enum zero_option_id)i);
+		well = origin != NULL;
+		if (well)
+			shorten(origin);
+		if (well && strcmp(origin, "default") != 0)
+			fprintf(out, "%s%s:%.*s", ftell(out) ? ";" : "", zero_option_table[i].name,
+				ORIGIN_MOST, origin);
+		free(origin);
+	}
+	if (out && (fclose(out) || !well)) {
+		free(text);
+		text = NULL;
+	}
+	return text;
+}
+
 static bool needs_escape(unsigned char byte)
 {
 	return byte <= ' ' || byte == '%' || byte == 0x7f;
@@ -452,12 +538,13 @@ static bool needs_escape(unsigned char byte)
 
 char *zero_settings_format(const struct zero_settings *settings)
 {
-	char *value = malloc(PATH_MAX), *text = NULL;
+	const size_t room = ROOM;
+	char *value = malloc(room), *origins = list_origins(settings), *text = NULL;
 	size_t size;
-	FILE *out;
+	FILE *out = NULL;
 
-	if (!value)
-		return NULL;
+	if (!value || !origins)
+		goto out;
 	out = open_memstream(&text, &size);
 	if (!out)
 		goto out;
@@ -466,7 +553,9 @@ char *zero_settings_format(const struct zero_settings *settings)
 
 		if (!(option->where & ZERO_IN_RESOLVED))
 			continue;
-		zero_value_format(option, &settings->value[i], value, PATH_MAX);
+		zero_value_format(option, &settings->value[i], value, room);
+		if (i == ZERO_OPT_ORIGINS)
+			snprintf(value, room, "%s", origins);
 		fprintf(out, "%s%s=", ftell(out) ? " " : "", option->name);
 		for (const char *byte = value; *byte; byte++)
 			fprintf(out, needs_escape((unsigned char)*byte) ? "%%%02X" : "%c",
@@ -477,30 +566,9 @@ char *zero_settings_format(const struct zero_settings *settings)
 		text = NULL;
 	}
 out:
+	free(origins);
 	free(value);
 	return text;
-}
-
-bool zero_settings_built(const struct zero_settings *settings, char *why, size_t size)
-{
-	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
-		const struct zero_option *option = &zero_option_table[i];
-		char *text = option->later ? zero_value_text(option, &settings->value[i]) : NULL;
-		bool ok = !option->later || (text && strcmp(text, option->fallback) == 0);
-
-		if (!ok && text)
-			zero_refuse(why, size,
-				    "%s is %s (from %s), which this version cannot do%s%s",
-				    option->name, zero_quote(text, strlen(text)).text,
-				    settings->origin[i], option->fallback[0] ? ": only " : "",
-				    option->fallback);
-		else if (!ok)
-			zero_refuse(why, size, "no memory for the options");
-		free(text);
-		if (!ok)
-			return false;
-	}
-	return true;
 }
 
 bool zero_settings_budget_known(const struct zero_settings *settings)

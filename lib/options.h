@@ -35,6 +35,9 @@ enum zero_option_id {
 	ZERO_OPT_REDUCE,
 	ZERO_OPT_NCCL,
 	ZERO_OPT_OPEN_SECONDS,
+	ZERO_OPT_WATCH_SECONDS,
+	ZERO_OPT_STALL_SECONDS,
+	ZERO_OPT_ON_FAULT,
 	ZERO_OPT_CHECK,
 	ZERO_OPT_STAGED,
 	/* Facts: what a launcher found out and hands on in ZERO_RESOLVED; no user sets them. */
@@ -46,6 +49,7 @@ enum zero_option_id {
 	ZERO_OPT_GPUS,
 	ZERO_OPT_GPU,
 	ZERO_OPT_MASTER,
+	ZERO_OPT_ORIGINS,
 	ZERO_OPTIONS,
 };
 
@@ -79,7 +83,6 @@ struct zero_option {
 	enum zero_option_type type;
 	unsigned where;
 	bool absolute; /* PATH: begins with a slash, if it is not empty */
-	bool later;    /* its part is not built yet: nothing but the fallback can be had */
 };
 
 /* What zero_value.number means for each CHOICE, in the order of its `choices`. */
@@ -89,6 +92,7 @@ enum { ZERO_GATHER_PARAM, ZERO_GATHER_BF16, ZERO_GATHER_F16, ZERO_GATHER_F32 };
 enum { ZERO_OFFLOAD_NONE, ZERO_OFFLOAD_OPTIMIZER };
 enum { ZERO_BACKEND_AUTO, ZERO_BACKEND_HOST, ZERO_BACKEND_CUDA };
 enum { ZERO_REDUCE_AUTO, ZERO_REDUCE_ORDERED, ZERO_REDUCE_NCCL };
+enum { ZERO_ON_FAULT_ABORT, ZERO_ON_FAULT_RETURN };
 enum { ZERO_PRELOAD_YES, ZERO_PRELOAD_NO };
 enum {
 	ZERO_VRAM_UNKNOWN,
@@ -160,13 +164,14 @@ bool zero_settings_parse(struct zero_settings *settings, const char *text, const
 			 char *why, size_t size);
 /* From ZERO_* in the environment; a ZERO_ name that no option has is left alone. */
 bool zero_settings_environment(struct zero_settings *settings, char *why, size_t size);
+/* Who said it, also where ZERO_RESOLVED has handed it on: "--zero-stage". malloc'ed; NULL: no
+   memory. */
+char *zero_settings_origin(const struct zero_settings *settings, enum zero_option_id id);
 /*
  * The text that zero_settings_parse reads back: all options with ZERO_IN_RESOLVED, the facts too (0
- * where they are not known). malloc'ed; NULL: no memory.
+ * where they are not known), and as `origins` who said what. malloc'ed; NULL: no memory.
  */
 char *zero_settings_format(const struct zero_settings *settings);
-/* Refuses what this version cannot do yet: options that are `later` and not at their fallback. */
-bool zero_settings_built(const struct zero_settings *settings, char *why, size_t size);
 /* Whether a launcher said how much memory there is, be it nothing: `budget` and vram_source. */
 bool zero_settings_budget_known(const struct zero_settings *settings);
 /* Help for the options with that flag bit, in Slurm's own --help style. */

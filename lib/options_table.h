@@ -21,6 +21,7 @@ static const char *const allgather_choices[] = {"auto", "single", "grouped", NUL
 static const char *const gather_dtype_choices[] = {"param", "bf16", "f16", "f32", NULL};
 static const char *const offload_choices[] = {"none", "optimizer", NULL};
 static const char *const backend_choices[] = {"auto", "host", "cuda", NULL};
+static const char *const on_fault_choices[] = {"abort", "return", NULL};
 static const char *const preload_choices[] = {"yes", "no", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
@@ -112,9 +113,8 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_REPORT] = {
 		.name = "report", .flag = "--zero-report", .env = "ZERO_REPORT",
 		.argument = "DIR", .fallback = "",
-		.help = "folder in which each rank writes what it used",
+		.help = "folder for a report of the job: a page, and JSON",
 		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1, .where = USER,
-		.later = true,
 	},
 	[ZERO_OPT_PRELOAD_PATH] = {
 		.name = "preload_path",
@@ -154,8 +154,29 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_OPEN_SECONDS] = {
 		.name = "open_seconds", .env = "ZERO_OPEN_SECONDS",
 		.argument = "COUNT", .fallback = "120",
-		.help = "seconds that ranks with GPUs wait for each other at first",
+		.help = "seconds that ranks wait for each other at first",
 		.type = ZERO_TYPE_INTEGER, .min = 1, .max = 86400,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_WATCH_SECONDS] = {
+		.name = "watch_seconds", .env = "ZERO_WATCH_SECONDS",
+		.argument = "COUNT", .fallback = "5",
+		.help = "seconds without a sign until a rank is lost; 0: no watch",
+		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 86400,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_STALL_SECONDS] = {
+		.name = "stall_seconds", .env = "ZERO_STALL_SECONDS",
+		.argument = "COUNT", .fallback = "1800",
+		.help = "seconds that ranks wait for a slow one; 0: for ever",
+		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_ON_FAULT] = {
+		.name = "on_fault", .env = "ZERO_ON_FAULT",
+		.argument = "abort|return", .fallback = "abort",
+		.help = "a rank is lost: say so and end the job, or fail calls",
+		.type = ZERO_TYPE_CHOICE, .choices = on_fault_choices,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_CHECK] = {
@@ -219,6 +240,12 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "HOST:PORT", .fallback = "",
 		.help = "what MASTER_ADDR and MASTER_PORT were set to",
 		.type = ZERO_TYPE_TEXT, .max = 511, .where = ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_ORIGINS] = {
+		.name = "origins",
+		.argument = "NAME:ORIGIN;...", .fallback = "",
+		.help = "who said options that are not at their default",
+		.type = ZERO_TYPE_TEXT, .max = 8191, .where = ZERO_IN_RESOLVED,
 	},
 };
 /* clang-format on */

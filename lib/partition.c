@@ -162,6 +162,8 @@ static zero_status load_all(const struct load *load, zero_status status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to load %zu parameters", load->count);
 	for (size_t i = 0; !status && i < load->count; i++)
 		status = zero_finish_update(load->params[i]->group);
+	for (size_t i = 0; !status && i < load->count; i++)
+		zero_save_keep(load->team->job, load->params[i]->group);
 	if (must_meet(load)) {
 		status = zero_run_team(load->team, status, NULL, 0, "%s", load->label);
 		if (status)

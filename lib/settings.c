@@ -22,6 +22,10 @@ static enum agreement agreement(enum zero_option_id id)
 	case ZERO_OPT_REDUCE:
 	case ZERO_OPT_SHARE:
 	case ZERO_OPT_CHECK:
+	case ZERO_OPT_WATCH_SECONDS:
+	case ZERO_OPT_STALL_SECONDS:
+	case ZERO_OPT_ON_FAULT:
+	case ZERO_OPT_REPORT: /* whether there is one */
 		return SAME;
 	case ZERO_OPT_STREAM_CHUNK:
 	case ZERO_OPT_STREAM_THRESHOLD:
@@ -33,14 +37,11 @@ static enum agreement agreement(enum zero_option_id id)
 	}
 }
 
-/* What is not built yet is refused, rather than taken and ignored. */
-static zero_status check_built(const zero_job *job)
+/* A file that nobody has read is refused, rather than taken and ignored. */
+static zero_status check_config(const zero_job *job)
 {
 	const char *config = job->settings.value[ZERO_OPT_CONFIG].text;
-	char why[512];
 
-	if (!zero_settings_built(&job->settings, why, sizeof(why)))
-		return zero_fail(ZERO_E_UNSUPPORTED, "%s", why);
 	/* whoever wrote ZERO_RESOLVED has read the file */
 	if (*config && strcmp(job->settings.origin[ZERO_OPT_CONFIG], "ZERO_RESOLVED") != 0)
 		return zero_fail(ZERO_E_UNSUPPORTED,
@@ -61,7 +62,7 @@ zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 	     !zero_settings_parse(&job->settings, options->settings, "zero_open", why,
 				  sizeof(why))))
 		return zero_fail(ZERO_E_INVALID, "%s", why);
-	return check_built(job);
+	return check_config(job);
 }
 
 /* The reply of every rank for one option, as [world][ZERO_OPTIONS] numbers. */
@@ -127,8 +128,10 @@ zero_status zero_job_agree_settings(zero_job *job, zero_status status)
 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the options of %zu ranks", world);
-	if (!status)
+	if (!status) {
 		resolve_sizes(job);
+		zero_report_sizes(job);
+	}
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)
 		mine[id] = job->settings.value[id].number;
 	if (!status)
@@ -142,7 +145,11 @@ zero_status zero_job_agree_settings(zero_job *job, zero_status status)
 	job->settings.value[ZERO_OPT_SHARE].number = (uint64_t)job->place.share_world;
 	if (!status)
 		status = format_settings(job);
+	if (!status)
+		status = zero_report_open(job);
 	status = zero_run(job, status, NULL, 0, "options");
+	if (!status)
+		zero_report_opened(job);
 out:
 	free(all);
 	return status;

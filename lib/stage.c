@@ -11,16 +11,18 @@ enum { WHOLE_ELEMENTS = 64 }; /* of any type */
 zero_status zero_stage_open(zero_job *job, size_t bytes)
 {
 	struct zero_stage *stage = &job->stage_buffers;
+	size_t most = job->chunk / ZERO_STAGE_LEAST * ZERO_STAGE_LEAST;
 	zero_status status = ZERO_OK;
 
-	bytes = bytes < job->chunk ? bytes : job->chunk;
+	most = most ? most : ZERO_STAGE_LEAST;
+	bytes = bytes < most ? bytes : most;
 	if (stage->bytes && stage->bytes >= bytes)
 		return ZERO_OK;
 	/* Page-locked memory takes long to come by: it grows in few steps. */
 	bytes = bytes > 4 * stage->bytes ? bytes : 4 * stage->bytes;
-	bytes = bytes < job->chunk ? bytes : job->chunk;
+	bytes = (bytes + ZERO_STAGE_LEAST - 1) / ZERO_STAGE_LEAST * ZERO_STAGE_LEAST;
+	bytes = bytes < job->chunk ? bytes : job->chunk / ZERO_STAGE_LEAST * ZERO_STAGE_LEAST;
 	bytes = bytes > ZERO_STAGE_LEAST ? bytes : ZERO_STAGE_LEAST;
-	bytes = bytes / WHOLE_ELEMENTS * WHOLE_ELEMENTS;
 	zero_stage_close(job);
 	for (int i = 0; !status && i < 2; i++)
 		status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, bytes, false,

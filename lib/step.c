@@ -152,10 +152,13 @@ static zero_status apply(zero_job *job, const zero_adamw *adamw, float scale)
 	zero_status status = ZERO_OK;
 
 	job->steps++;
+	job->adamw = *adamw;
+	job->has_adamw = true;
 	args = zero_adamw_args_at(adamw, job->steps, scale);
 	for (size_t g = 0; !status && g < job->group_count; g++) {
 		zero_group *group = job->groups[g];
 
+		zero_save_keep_stepped(group);
 		zero_adamw_group(group, adamw, &args);
 		if (job->stage < 3 && !group->step_whole && group->trainable &&
 		    zero_is_member(group))
@@ -184,12 +187,14 @@ static zero_status step_by(zero_job *job, const zero_adamw *adamw, const struct 
 			.grad_norm = norm,
 			.skipped = !finite,
 			.loss_scale = adamw->loss_scale ? adamw->loss_scale->scale : 1,
+			.stop = sums->stop,
 		};
 	return status;
 }
 
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result)
 {
+	const char *before = zero_note(job, "zero_step");
 	struct zero_sums sums;
 	zero_status status;
 
@@ -200,8 +205,13 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 	if (!status)
 		status = zero_adamw_states(job);
 	status = zero_sums_total(job, status, adamw, &sums);
+	if (!status && sums.written)
+		zero_save_complete(job);
 	if (!status)
 		status = step_by(job, adamw, &sums, result);
 	drop_gradients(job, status);
+	if (!status)
+		zero_report_step(job);
+	zero_note(job, before);
 	return status;
 }

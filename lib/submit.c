@@ -25,6 +25,8 @@ submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t cou
 	char text[256], *all = NULL;
 	va_list again;
 
+	if (job->ring && zero_job_check_watch(job))
+		return ZERO_E_COMM;
 	team->waits += waited;
 	va_copy(again, arguments);
 	/* What is too long to be shown must be equal too. */

@@ -25,6 +25,18 @@ int zero_size_format(uint64_t bytes, char *text, size_t size);
 /* Whether `name` may be a slip for `other`: a part of it, or at most two letters away. */
 bool zero_name_near(const char *name, size_t length, const char *other);
 
+/* Puts '?' for what a terminal may obey: control characters, U+0080 to U+009F too. */
+static inline void zero_clean(char *text)
+{
+	for (unsigned char *at = (unsigned char *)text; *at; at++) {
+		if (*at == 0xc2 && (at[1] & 0xe0) == 0x80)
+			*at++ = '?';
+		else if (*at >= 0x20 && *at != 0x7f)
+			continue;
+		*at = '?';
+	}
+}
+
 static inline bool zero_begins_with(const char *text, const char *start)
 {
 	return strncmp(text, start, strlen(start)) == 0;

@@ -182,6 +182,7 @@ zero_status zero_update(zero_param *param, int rank)
 	status = check_update(update.param, rank);
 	if (!status) {
 		update = plan(update.param, rank);
+		zero_save_keep(group->job, group);
 		status = prepare(&update);
 	}
 	status = agree(&update, status, NULL);

@@ -10,11 +10,12 @@
  * owned shard, and a step is AdamW over what is owned. Nothing is staged or copied out afterwards.
  *
  *	zero_open      -> zero_group_new, zero_param_new ... -> zero_layout
- *	               -> zero_load or zero_load_model; tensors that exist already: zero_adopt
- *	                  before the layout, zero_view after it (stages 0 to 2)
+ *	               -> zero_load or zero_load_model, or zero_restore from a checkpoint; tensors
+ *	                  that exist already: zero_adopt before the layout, zero_view after it
+ *	                  (stages 0 to 2)
  *	each step:        zero_gather, use zero_data, zero_release        (forward)
  *	                  zero_gather, fill zero_gradient, zero_reduce, zero_release   (backward)
- *	                  zero_step; zero_prefetch begins gathers ahead
+ *	                  zero_step; zero_prefetch begins gathers ahead; zero_save now and then
  *	zero_close
  *
  * ERRORS. Functions that can fail return a zero_status and never print, exit or abort. On anything
@@ -23,6 +24,12 @@
  * all ranks or on none, each with the sentence of the lowest rank that met one, and no rank waits
  * for a peer that has left. Calls in a different order on two ranks are found out before any data
  * moves and are ZERO_E_ORDER on all ranks; such a job can only be closed.
+ *
+ * LOST RANKS. Where a rank dies, stops, or exits without zero_close while a job is open, one rank
+ * prints a line that says so and the processes of all ranks are ended; so they are where an
+ * operation waits for too long, or, on CPUs, zero_open does. That is the one exception to the
+ * above. See LOST RANKS in zero(3) for what is caught, and for ZERO_ON_FAULT=return,
+ * ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
  *
  * THREADS. Any function may be called from any thread, but all ranks must begin their collective
  * operations in one order: let one thread begin them and others join (a gather of a group that is
@@ -146,8 +153,9 @@ typedef struct zero_options {
 zero_status zero_open(const zero_options *options, zero_job **job);
 /*
  * COLLECTIVE. Frees everything of the job; legal at any moment of its life and on NULL. A peer that
- * is in another operation meanwhile, because this rank gave up, gets ZERO_E_ORDER there. Returns
- * ZERO_OK. In a forked child it does nothing.
+ * is in another operation meanwhile, because this rank gave up, gets ZERO_E_ORDER there. With the
+ * setting `report` rank 0 writes the job's report, see REPORT in zero(3); if that fails,
+ * zero_last_error() says so there. Returns ZERO_OK. In a forked child it does nothing.
  */
 zero_status zero_close(zero_job *job);
 
@@ -624,6 +632,7 @@ typedef struct zero_step_result {
 	double grad_norm; /* of the mean gradient, before clipping and without the loss scale */
 	bool skipped;     /* the norm was not finite: nothing was changed but the loss scale */
 	float loss_scale; /* for the next step; 1 if there is none */
+	bool stop;        /* a signal of zero_stop_on came, on whatever rank */
 } zero_step_result;
 
 /*
@@ -642,12 +651,87 @@ typedef struct zero_step_result {
  */
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
 
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+/* What is not said is 0. */
+typedef struct zero_save_options {
+	/* The program's own bytes, such as its place in the data: rank 0's are kept, and given back
+	   by zero_restore. NULL: none. Copied. */
+	const void *user;
+	size_t user_bytes;
+	/* Complete checkpoints that the folder has at most once this one is: older ones are
+	   deleted. 0: all are kept. */
+	int keep;
+	/* Returns once the ranks know what to write: a thread of each rank writes while training
+	   goes on. What the next step would change before it is written is copied first, group by
+	   group: one copy of the rank's shard and states at most, counted as `checkpoint` in
+	   zero_memory. With a GPU all of it is copied to host memory before the call returns. */
+	bool background;
+} zero_save_options;
+
+/*
+ * COLLECTIVE. Writes a checkpoint, dir/step-<number of steps>: each rank its own shard and
+ * optimizer states, straight from where they are (a GPU's by two page-locked buffers of
+ * `stream_chunk`), as a file of safetensors, and rank 0 a manifest, see zero_checkpoint(5). `dir`,
+ * made if it is not there, is on a file system that all ranks share, and of this job alone. The
+ * checkpoint appears whole or not at all, and is on disk when it does; dir/latest is then a link to
+ * it. One of the same step is replaced. No group may be gathered. `options` may be NULL.
+ *
+ * A save in the background is complete, and seen, soon after the first zero_step (or
+ * zero_save_wait, zero_save or zero_close) by which all ranks have written. An error of it is told
+ * by the first zero_save_wait or zero_save after that (such a zero_save has made its own checkpoint
+ * all the same); zero_close returns ZERO_OK and leaves it as the thread's last error, if that had
+ * none. What the program itself writes to zero_data, for zero_update, may be the very place that is
+ * still being saved: call zero_save_wait before.
+ */
+zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *options);
+/* COLLECTIVE. Waits until the save in the background is complete, and returns how it ended. ZERO_OK
+   if there is none. */
+zero_status zero_save_wait(zero_job *job);
+
+/* What a checkpoint says of itself; free it with zero_checkpoint_free. */
+typedef struct zero_checkpoint {
+	char *path;       /* of the checkpoint; NULL: the folder has none */
+	uint64_t step;    /* steps that had been taken */
+	int world, stage; /* of the job that saved it */
+	void *user;       /* the program's own bytes, the same on all ranks; NULL: none */
+	size_t user_bytes;
+} zero_checkpoint;
+
+/*
+ * COLLECTIVE, after zero_layout. Fills parameters, optimizer states and the number of steps from a
+ * checkpoint: `path` is that of one, or a folder of them, whose `latest` is taken. It may have been
+ * saved at another number of ranks, stage, offload, or with other groups; parameters must have the
+ * same names, types and shapes, and be trainable or not as they were. Each rank reads the ranges of
+ * the files that it needs, and every byte is checked before it is used: damage is ZERO_E_FORMAT,
+ * with file and tensor. At the same number of ranks training goes on to the same bits.
+ *
+ * If `checkpoint` is not NULL it is filled, also after some errors. Only then a folder that has no
+ * checkpoint, or is not there, is ZERO_OK, with checkpoint->path NULL and nothing changed. After an
+ * error parameters and states have no certain values.
+ */
+zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint *checkpoint);
+void zero_checkpoint_free(zero_checkpoint *checkpoint); /* legal for one that is all zero */
+
+/*
+ * Asks for an end on a signal, such as the one that Slurm sends before a time limit (`sbatch
+ * --signal=USR1@120`) or a preemption (SIGTERM): once any rank got it, the next zero_step says
+ * `stop` in its result, on all ranks alike, so that the program can save and exit: with status 75
+ * (EX_TEMPFAIL), if it is to be begun again, see --max-restarts in zerorun(1). May be called for
+ * several signals, but not for those that tell of a fault; zero_close gives back what they did
+ * before.
+ */
+zero_status zero_stop_on(zero_job *job, int signal);
+
 /* ---- export ---------------------------------------------------------------------------------- */
 
 /*
- * COLLECTIVE. Writes all parameters but aliases as one .safetensors file in their storage types.
- * Every rank writes its own bytes in place: the path is on a file system that all ranks share. The
- * file appears whole or not at all; one that was there is replaced.
+ * COLLECTIVE. Writes all parameters but aliases in their storage types, for other programs to load:
+ * as one file if `path` ends in .safetensors; else as a folder (made if it is not there) with
+ * model.safetensors, or, beyond 5 GB, with model-00001-of-0000N.safetensors and so on (a tensor is
+ * in one of them) and model.safetensors.index.json, as Hugging Face's libraries load them. Every
+ * rank writes its own bytes in place, nothing is gathered: the path is on a file system that all
+ * ranks share. A file appears whole or not at all, the index last; what was there is replaced.
  */
 zero_status zero_export(zero_job *job, const char *path);
 
@@ -659,15 +743,16 @@ typedef struct zero_bytes {
 
 /* Memory of this rank in bytes, by kind. */
 typedef struct zero_memory {
-	zero_bytes shards;    /* owned parameters; whole ones where a rank holds such */
-	zero_bytes gathered;  /* outputs of gathers */
-	zero_bytes gradients; /* full gradient buffers and reduced shards */
-	zero_bytes optimizer; /* moments, and f32 masters of 16-bit parameters */
-	zero_bytes staging;   /* the library's own buffers for communication */
-	zero_bytes caller;    /* what the program has from zero_device_alloc */
-	zero_bytes pinned;    /* page-locked host memory, on the way to a device and back */
-	zero_bytes offload;   /* in host memory instead of the device's */
-	zero_bytes total;     /* of all these but pinned and offload */
+	zero_bytes shards;     /* owned parameters; whole ones where a rank holds such */
+	zero_bytes gathered;   /* outputs of gathers */
+	zero_bytes gradients;  /* full gradient buffers and reduced shards */
+	zero_bytes optimizer;  /* moments, and f32 masters of 16-bit parameters */
+	zero_bytes staging;    /* the library's own buffers for communication */
+	zero_bytes caller;     /* what the program has from zero_device_alloc */
+	zero_bytes pinned;     /* page-locked host memory, on the way to a device and back */
+	zero_bytes offload;    /* in host memory instead of the device's */
+	zero_bytes checkpoint; /* copies, in host memory, of what a save still has to write */
+	zero_bytes total;      /* of all these but pinned, offload and checkpoint */
 } zero_memory;
 
 zero_status zero_memory_now(zero_job *job, zero_memory *memory);
@@ -677,7 +762,7 @@ zero_status zero_memory_now(zero_job *job, zero_memory *memory);
 typedef struct zero_traffic {
 	uint64_t bytes_sent;  /* payload, without the few bytes by which ranks agree */
 	uint64_t collectives; /* all-gathers, reduce-scatters, scatters and broadcasts of payload */
-	uint64_t bytes_read;  /* of tensors, from files */
+	uint64_t bytes_read;  /* of tensors, from files; of checkpoints, with their checksums */
 } zero_traffic;
 
 zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic);

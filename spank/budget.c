@@ -443,4 +443,5 @@ void zero_budget_of(const struct zero_vram *vram, const struct zero_vram_task *t
 		gpu_budget(&sight, tasks, budget);
 	else if (task->visible || !task->all || !vram->why[0])
 		host_budget(task, tasks, budget);
+	zero_clean(budget->why); /* it quotes what the user says */
 }

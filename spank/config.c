@@ -246,10 +246,7 @@ struct zero_config *zero_config_read(const char *path, enum zero_config_kind kin
 		snprintf(why, size, "%s: no memory", path);
 		goto out;
 	}
-	for (char *c = config->path; *c; c++) {
-		if ((unsigned char)*c < ' ' || *c == 0x7f)
-			*c = '?';
-	}
+	zero_clean(config->path);
 	config->kind = kind;
 	config->enabled = ZERO_ENABLED_OPT_IN;
 	text = zero_read_text(path, config->path, kind == ZERO_CONFIG_SITE, &length, why, size);

@@ -18,12 +18,15 @@ static bool is_pmix(const char *entry, size_t length)
 
 void inherit_clean_step(spank_t spank)
 {
+	/* a server makes some twenty of them; each that goes moves all behind it, here as root */
+	enum { MOST = 256 };
 	char **variable = NULL, name[256];
-	size_t at = 0;
+	size_t at = 0, gone = 0;
 
 	if (spank_getenv(spank, "ZERO_RESOLVED", name, sizeof name) == ESPANK_ENV_NOEXIST)
 		return;
-	while (!spank_get_item(spank, S_JOB_ENV, &variable) && variable && variable[at]) {
+	while (gone < MOST && !spank_get_item(spank, S_JOB_ENV, &variable) && variable &&
+	       variable[at]) {
 		const char *entry = variable[at];
 		size_t length = strcspn(entry, "=");
 
@@ -31,6 +34,7 @@ void inherit_clean_step(spank_t spank)
 			memcpy(name, entry, length);
 			name[length] = '\0';
 			spank_unsetenv(spank, name);
+			gone++;
 		}
 		/* the next one has moved here, unless nothing was taken away */
 		if (!spank_get_item(spank, S_JOB_ENV, &variable) && variable[at] == entry)

@@ -44,7 +44,7 @@ spank_spank_zero_la_SOURCES = \
 	spank/wireup.h
 spank_spank_zero_la_CPPFLAGS = $(AM_CPPFLAGS) $(SLURM_CFLAGS) \
 	-DZERO_SITE_CONFIG=\"$(slurmconfdir)/zero.yaml\" \
-	-DZERO_LIBRARY=\"$(libdir)/libzero.so\"
+	-DZERO_LIBRARY=\"$(libdir)/libzero.so.1\"
 spank_spank_zero_la_LIBADD = spank/libconfig.la spank/libvram.la $(DL_LIBS)
 spank_spank_zero_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -Wl,-z,now \
 	-Wl,--version-script=$(top_srcdir)/spank/spank_zero.map

@@ -195,8 +195,9 @@ static bool is_first(const struct node *of, enum node_said what)
 	return !of->said || !atomic_flag_test_and_set(&of->said[what]);
 }
 
-void node_say_once(const struct node *of, enum node_said what, const char *sentence)
+void node_say_once(const struct node *of, enum node_said what, char *sentence)
 {
+	zero_clean(sentence);
 	if (is_first(of, what))
 		slurm_spank_log(PLUGIN_NAME ": node %s: %s", of->name, sentence);
 }
@@ -228,6 +229,8 @@ int node_task_init(spank_t spank)
 		memcpy(why, node.why, sizeof why);
 	else if (task_prepare(spank, &node, kind, why, sizeof why))
 		return ESPANK_SUCCESS;
+	/* it may name what the user named, and root's log has it too */
+	zero_clean(why);
 	if (kind == NODE_TASK_RANK)
 		end_task(why);
 	/* a script is not failed for what concerns its sruns alone */

@@ -42,8 +42,8 @@ char *node_variable(spank_t spank, const char *name);
 /* For said.c; the context is the spank handle. */
 bool node_said_variable(void *spank, const char *name, char *text, size_t size);
 
-/* As a line of the user's, with the node's name. */
-void node_say_once(const struct node *node, enum node_said what, const char *sentence);
+/* As a line of the user's, with the node's name; the sentence is made fit for it. */
+void node_say_once(const struct node *node, enum node_said what, char *sentence);
 
 /* ---- inherit.c ------------------------------------------------------------------------------- */
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "options.h"
@@ -53,6 +55,14 @@ static char *read_bytes(int file, const char *path, size_t *length, char *why, s
 	return no_text(why, size, "%s: is too large: at most 1M is allowed", path);
 }
 
+/* What is in /proc/self of a task is slurmstepd's: until its program begins, the task is a copy. */
+static bool is_in_proc(int file)
+{
+	struct statfs where;
+
+	return fstatfs(file, &where) == 0 && where.f_type == PROC_SUPER_MAGIC;
+}
+
 char *zero_read_text(const char *name, const char *path, bool trusted, size_t *length, char *why,
 		     size_t size)
 {
@@ -65,6 +75,8 @@ char *zero_read_text(const char *name, const char *path, bool trusted, size_t *l
 		no_text(why, size, "%s: cannot be opened: %s", path, strerror(errno));
 	else if (!S_ISREG(status.st_mode))
 		no_text(why, size, "%s: is not a regular file", path);
+	else if (is_in_proc(file))
+		no_text(why, size, "%s: is the kernel's, and no file of options", path);
 	else if (trusted && status.st_uid != 0 && status.st_uid != geteuid())
 		no_text(why, size, "%s: belongs to user %u: chown root", path,
 			(unsigned)status.st_uid);

@@ -9,7 +9,7 @@
 
 struct shown zero_value_show(const struct zero_option *option, const struct zero_value *value)
 {
-	struct shown shown;
+	struct shown shown = {""};
 
 	if (value->kind == ZERO_VALUE_TEXT) {
 		memcpy(shown.text, zero_quote(value->text, strlen(value->text)).text,

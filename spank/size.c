@@ -59,13 +59,8 @@ bool words_resolve(const struct words *words, const struct node *node, const str
 {
 	struct zero_where where = node_where(node, gpu);
 
-	if (!zero_config_resolve(node->site, words->user, &words->said, &where, resolved, why,
-				 size))
-		return false;
-	if (zero_settings_built(resolved, why, size))
-		return true;
-	zero_settings_clear(resolved);
-	return false;
+	return zero_config_resolve(node->site, words->user, &words->said, &where, resolved, why,
+				   size);
 }
 
 /* ---- what it may use ------------------------------------------------------------------------- */

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "nvml.h"
+#include "text.h"
 #include "vram.h"
 
 static void say(char *why, size_t size, const char *format, ...)
@@ -223,6 +224,18 @@ static bool await(int pipe, const struct timespec *deadline)
 	return ready > 0 && (left.tv_sec || left.tv_nsec);
 }
 
+/* A process of the user's may have written any bytes: those that are no bool, and any text. */
+static void clean(struct zero_gpu *gpu)
+{
+	unsigned char partitioned;
+
+	memcpy(&partitioned, &gpu->partitioned, 1);
+	gpu->partitioned = partitioned != 0;
+	gpu->uuid[sizeof(gpu->uuid) - 1] = gpu->model[sizeof(gpu->model) - 1] = '\0';
+	zero_clean(gpu->uuid);
+	zero_clean(gpu->model);
+}
+
 /* Takes what there is. It comes from a process of the user's: nothing in it is relied on. */
 static void take(struct nvml_answers *answers, bool in_time, double seconds, struct zero_vram *vram)
 {
@@ -234,6 +247,7 @@ static void take(struct nvml_answers *answers, bool in_time, double seconds, str
 	const char *call;
 
 	memcpy(vram->why, answers->why, length);
+	zero_clean(vram->why);
 	vram->gpu = count ? malloc(count * sizeof(vram->gpu[0])) : NULL;
 	if (vram->gpu) {
 		memcpy(vram->gpu, answers->gpu, count * sizeof(vram->gpu[0]));
@@ -241,11 +255,8 @@ static void take(struct nvml_answers *answers, bool in_time, double seconds, str
 	} else if (count) {
 		say(vram->why, sizeof(vram->why), "no memory for %zu GPUs", count);
 	}
-	for (size_t i = 0; i < vram->count; i++) {
-		struct zero_gpu *gpu = &vram->gpu[i];
-
-		gpu->uuid[sizeof(gpu->uuid) - 1] = gpu->model[sizeof(gpu->model) - 1] = '\0';
-	}
+	for (size_t i = 0; i < vram->count; i++)
+		clean(&vram->gpu[i]);
 	if (progress.call >= NVML_DONE)
 		return;
 	if (!in_time)

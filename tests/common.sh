@@ -79,3 +79,17 @@ gpu_doubles() {
 	ln -sf "$top_builddir/tests/double/.libs/cuda.so" "$1/libcuda.so.1"
 	ln -sf "$top_builddir/tests/double/.libs/nccl.so" "$1/libnccl.so.2"
 }
+
+
+# dist_tarball FOLDER: leaves in $tarball the path of what make dist makes, moved there. One at a time:
+# tests may run at the same time.
+dist_tarball() {
+	local lock
+	exec {lock}<"$top_builddir" && flock "$lock"
+	make -s --no-print-directory -C "$top_builddir" dist >"$1/dist.log" 2>&1 ||
+		fail "make dist: $(tail -5 "$1/dist.log")"
+	tarball=$(compgen -G "$top_builddir/slurm-zero-*.tar.xz") || fail "make dist makes no tarball"
+	[[ $tarball != *$'\n'* ]] || fail "several tarballs: $tarball"
+	mv "$tarball" "$1/" && tarball=$1/${tarball##*/}
+	exec {lock}<&-
+}

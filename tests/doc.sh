@@ -15,7 +15,7 @@ text() {
 	MANWIDTH=400 LC_ALL=C man -l "$top_builddir/doc/$1" | col -bx
 }
 
-for page in zerorun.1 zero.3 zero.yaml.5 spank_zero.8; do
+for page in zerorun.1 zero.3 zero.yaml.5 zero_checkpoint.5 spank_zero.8; do
 	complaint=$(man -l --warnings "$top_builddir/doc/$page" 2>&1 >/dev/null)
 	[[ -z $complaint ]] || fail "$page: $complaint"
 	if command -v mandoc >/dev/null; then
@@ -74,7 +74,7 @@ differ=$(diff <(facts zero.3 Facts Variables) <(facts spank_zero.8 'WHAT A TASK'
 	fail "zero.3 (<) and spank_zero.8 (>) differ in facts: $differ"
 
 # No page speaks of a flag or variable that there is not.
-others='--zero --zero- --no-zero ZERO_ENABLED ZERO_MPIRUN ZERO_RESOLVED ZERO_OK'
+others='--zero --zero- --no-zero ZERO_CHECKPOINT ZERO_ENABLED ZERO_MPIRUN ZERO_RESTART ZERO_RESOLVED ZERO_OK'
 while read -r word; do
 	grep -qxF -e "$word" <<<"$flags"$'\n'"$variables"$'\n'"${others// /$'\n'}" ||
 		fail "a page names $word, which is no option"

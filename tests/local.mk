@@ -19,7 +19,8 @@ UNIT_TESTS = \
 	tests/unit/test_options \
 	tests/unit/test_philox \
 	tests/unit/test_sizing \
-	tests/unit/test_vram
+	tests/unit/test_vram \
+	tests/unit/test_watch
 SCRIPT_TESTS = \
 	tests/require.sh \
 	tests/exports.sh \
@@ -28,20 +29,28 @@ SCRIPT_TESTS = \
 	tests/doc.sh \
 	tests/install.sh \
 	tests/launcher/config.sh \
+	tests/launcher/inspect.sh \
 	tests/launcher/plan.sh \
+	tests/launcher/restart.sh \
 	tests/launcher/zerorun.sh \
 	tests/ranks/leaks.sh \
+	tests/ranks/lost.sh \
+	tests/ranks/restore_worlds.sh \
 	tests/ranks/world.sh \
+	tests/unit/checkpoint_interop.sh \
 	tests/unit/files_interop.sh \
+	tests/gpt/atomic.sh \
 	tests/gpt/bad.sh \
 	tests/gpt/device.sh \
+	tests/gpt/kill.sh \
 	tests/gpt/reference.sh \
+	tests/gpt/resume.sh \
 	tests/gpt/stages.sh \
 	tests/bench/smoke.sh \
 	tests/readme.sh
 
-if HAVE_JANSSON
-UNIT_TESTS += tests/unit/test_files
+if HAVE_FILES
+UNIT_TESTS += tests/unit/test_files tests/unit/test_manifest
 endif
 if HAVE_CXX
 UNIT_TESTS += tests/unit/test_device tests/unit/test_device_sums
@@ -141,6 +150,10 @@ tests_unit_test_control_ends_SOURCES = tests/unit/test_control_ends.c tests/unit
 tests_unit_test_control_ends_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_ends_LDADD = $(UNIT_LIBS)
 
+tests_unit_test_watch_SOURCES = tests/unit/test_watch.c
+tests_unit_test_watch_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_watch_LDADD = lib/libzerocore.la $(UNIT_LIBS)
+
 tests_unit_test_sizing_SOURCES = tests/unit/test_sizing.c
 tests_unit_test_sizing_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_sizing_LDADD = launcher/libmodel.la $(UNIT_LIBS)
@@ -195,8 +208,12 @@ tests_unit_test_double_order_CPPFLAGS = $(tests_unit_test_double_cuda_CPPFLAGS)
 tests_unit_test_double_order_LDADD = $(tests_unit_test_double_cuda_LDADD)
 
 tests_unit_test_files_SOURCES = tests/unit/test_files.c $(files_sources)
-tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
+tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
 tests_unit_test_files_LDADD = $(JANSSON_LIBS) $(UNIT_LIBS)
+
+tests_unit_test_manifest_SOURCES = tests/unit/test_manifest.c $(files_sources)
+tests_unit_test_manifest_CFLAGS = $(tests_unit_test_files_CFLAGS)
+tests_unit_test_manifest_LDADD = $(tests_unit_test_files_LDADD)
 
 # It is examples/gpt.c once more, with a main of its own.
 tests_gpt_gradients_SOURCES = tests/gpt/gradients.c
@@ -331,15 +348,41 @@ AM_TESTS_ENVIRONMENT = $(TEST_ENVIRONMENT)
 # The tests of our own code alone; the sanitizers run them.
 check-own:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(OWN_TESTS)'
+# The programs of Check, and nothing else compiled for them: for whoever builds packages.
+check-unit:
+	$(MAKE) $(AM_MAKEFLAGS) check check_PROGRAMS='$(CHECK_UNIT)' TESTS='$(CHECK_UNIT)'
+CHECK_UNIT =
 OWN_TESTS = $(RANKS_TESTS)
 if HAVE_CHECK
+CHECK_UNIT += $(UNIT_TESTS)
 OWN_TESTS += $(UNIT_TESTS)
 endif
 if HAVE_CBLAS
 OWN_TESTS += tests/gpt/gradients
 endif
 
+# Those of them that have threads, for the sanitizer that watches these.
+check-threads:
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(THREADS_TESTS)'
+THREADS_TESTS = \
+	tests/ranks/close.ranks \
+	tests/ranks/export.ranks \
+	tests/ranks/leave.ranks \
+	tests/ranks/load_model.ranks \
+	tests/ranks/property.ranks \
+	tests/ranks/save.ranks \
+	tests/ranks/threads.ranks \
+	tests/ranks/train.ranks \
+	tests/ranks/views.ranks
+if HAVE_CHECK
+THREADS_TESTS += \
+	tests/unit/test_arena \
+	tests/unit/test_control \
+	tests/unit/test_control_ends \
+	tests/unit/test_watch
+endif
+
 format-check:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang-format bash $(top_srcdir)/tests/format.sh
 
-.PHONY: check-own format-check
+.PHONY: check-own check-threads check-unit format-check

@@ -6,7 +6,8 @@
 missing=0
 for name in ${ZERO_REQUIRE//,/ }; do
 	case $name in
-	clang-format | gcc | interop | large | make | man | nm | python3 | readelf | valgrind)
+	clang | clang-format | cppcheck | debian | fuzzer | gcc | interop | large | make | man | nm | \
+		python3 | readelf | rpm | valgrind)
 		# no matter of configure: the tests that need them say so
 		;;
 	cuda-build)
@@ -17,7 +18,7 @@ for name in ${ZERO_REQUIRE//,/ }; do
 			}
 		done
 		;;
-	mpi | pmix | yaml | slurm | cuda | nccl | jansson | cblas | check | cxx | simde)
+	mpi | pmix | yaml | slurm | cuda | nccl | jansson | xxhash | files | cblas | check | cxx | simde)
 		have "$name" || {
 			echo "FAIL: ZERO_REQUIRE names $name, and this build was configured without it"
 			missing=1

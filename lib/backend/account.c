@@ -13,6 +13,7 @@ static const char *const kind_names[ZERO_MEM_KINDS + 1] = {
 	[ZERO_MEM_CALLER] = "the program's own tensors",
 	[ZERO_MEM_PINNED] = "page-locked host memory",
 	[ZERO_MEM_OFFLOAD] = "host memory",
+	[ZERO_MEM_CHECKPOINT] = "copies for a checkpoint",
 	[ZERO_MEM_KINDS] = "memory for several ranks",
 };
 
@@ -61,11 +62,27 @@ zero_status zero_account_check(const struct zero_account *account, enum zero_mem
 	return beyond_limit(account, kind, bytes);
 }
 
+static void keep_high(struct zero_account *account)
+{
+	account->high = account->total.now;
+	for (int i = 0; i < ZERO_MEM_KINDS; i++)
+		account->at_high[i] = account->by_kind[i].now;
+}
+
 void zero_account_add(struct zero_account *account, enum zero_memory_kind kind, size_t bytes)
 {
 	zero_bytes_add(&account->by_kind[kind], bytes);
 	if (zero_on_device(kind))
 		zero_bytes_add(&account->total, bytes);
+	if (account->total.now > account->high)
+		keep_high(account);
+}
+
+void zero_account_high(struct zero_account *account, size_t kinds[ZERO_MEM_KINDS])
+{
+	for (int i = 0; i < ZERO_MEM_KINDS; i++)
+		kinds[i] = account->at_high[i];
+	keep_high(account);
 }
 
 void zero_account_remove(struct zero_account *account, enum zero_memory_kind kind, size_t bytes)
@@ -85,5 +102,6 @@ void zero_account_read(const struct zero_account *account, zero_memory *memory)
 	memory->caller = account->by_kind[ZERO_MEM_CALLER];
 	memory->pinned = account->by_kind[ZERO_MEM_PINNED];
 	memory->offload = account->by_kind[ZERO_MEM_OFFLOAD];
+	memory->checkpoint = account->by_kind[ZERO_MEM_CHECKPOINT];
 	memory->total = account->total;
 }

@@ -60,6 +60,7 @@ struct zero_comm {
 	uint64_t choice;
 	bool chose_alike;
 	struct zero_shown_intent *shown; /* [place.world] */
+	const struct zero_meter *meter;  /* of the first communicator: NULL: nobody's */
 	_Atomic uint64_t bytes_sent, collectives;
 };
 
@@ -143,6 +144,8 @@ void zero_queue_delete(struct zero_queue *queue); /* after what was submitted is
 zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submission *submission,
 			      struct zero_work **work);
 zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work);
+/* Those that were begun last, the newest first: how many, at most `count`. From any thread. */
+size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent *recent, size_t count);
 void zero_work_get(struct zero_work *work);
 void zero_work_put(struct zero_work *work);
 

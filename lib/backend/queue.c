@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 
 #include "comm.h"
+#include "meter.h"
 
 struct zero_work {
 	atomic_uint references;
@@ -41,6 +42,8 @@ struct zero_queue {
 	/* Set once an error has left the ranks of some communicator apart: nothing more is run on
 	   that, and the ranks of the others are told. */
 	struct zero_work *broken;
+	struct zero_recent recent[ZERO_RECENTS]; /* ring of the last ones that were begun */
+	uint64_t begun;
 };
 
 void zero_work_get(struct zero_work *work)
@@ -109,8 +112,26 @@ static const char *broken_text(const struct zero_queue *queue)
 	return queue->broken->error ? queue->broken->error : "communication is broken";
 }
 
+/* Whoever wants to know, see zero_meter, learns of the end of a submission. */
+static void tell_meter(const struct zero_queue *queue, const struct zero_work *work,
+		       struct zero_metered metered)
+{
+	const struct zero_meter *meter = queue->comm->meter;
+
+	if (!meter)
+		return;
+	metered.label = work->label;
+	metered.done = zero_meter_now(meter);
+	metered.bytes = queue->comm->bytes_sent - metered.bytes;
+	metered.failed = work->status != ZERO_OK;
+	meter->add(meter->context, &metered);
+}
+
 static void run(struct zero_queue *queue, struct zero_work *work)
 {
+	const struct zero_meter *meter = queue->comm->meter;
+	struct zero_metered metered = {.begun = zero_meter_now(meter),
+				       .bytes = queue->comm->bytes_sent};
 	struct zero_comm *comm = work->comm;
 	struct zero_intent intent = {.label = work->label,
 				     .hash = intent_hash(work),
@@ -133,8 +154,10 @@ static void run(struct zero_queue *queue, struct zero_work *work)
 		intent.error = mine;
 		intent.error_rank = -1;
 	}
+	metered.ready = zero_meter_now(meter);
 	agreed = (work->leaving ? zero_agree_leave : zero_agree_on)(comm, &intent, text,
 								    sizeof(text), &rank);
+	metered.agreed = zero_meter_now(meter);
 	if (agreed && !*text)
 		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
 	status = comm->ops->run(comm, work->ops, work->count, agreed, &work->order);
@@ -144,6 +167,7 @@ static void run(struct zero_queue *queue, struct zero_work *work)
 	work->status = ZERO_OK;
 	if (status)
 		keep_error(work, status, rank, text);
+	tell_meter(queue, work, metered);
 }
 
 /* After such an error the ranks no longer stand at the same place. */
@@ -164,10 +188,35 @@ static void run_broken(struct zero_queue *queue, struct zero_work *work)
 	keep_error(work, broken->status, broken->rank, broken_text(queue));
 }
 
+/* With the lock: what others are told of this rank should it be lost, or they. */
+static struct zero_recent *note_begin(struct zero_queue *queue, const struct zero_work *work)
+{
+	struct zero_recent *recent = &queue->recent[queue->begun++ % ZERO_RECENTS];
+
+	*recent = (struct zero_recent){.number = queue->begun, .begun = zero_recent_now()};
+	memcpy(recent->label, work->label, sizeof(recent->label) - 1);
+	return recent;
+}
+
+size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent *recent, size_t count)
+{
+	size_t have;
+
+	pthread_mutex_lock(&queue->lock);
+	have = queue->begun < ZERO_RECENTS ? (size_t)queue->begun : ZERO_RECENTS;
+	if (count > have)
+		count = have;
+	for (size_t i = 0; i < count; i++)
+		recent[i] = queue->recent[(queue->begun - 1 - i) % ZERO_RECENTS];
+	pthread_mutex_unlock(&queue->lock);
+	return count;
+}
+
 /* With the lock, which is let go meanwhile. One thread at a time runs, whoever it is. */
 static void run_first(struct zero_queue *queue)
 {
 	struct zero_work *work = queue->first;
+	struct zero_recent *recent = note_begin(queue, work);
 
 	queue->first = work->next;
 	queue->busy = true;
@@ -184,6 +233,7 @@ static void run_first(struct zero_queue *queue)
 		queue->broken = work;
 	}
 	queue->busy = false;
+	recent->done = zero_recent_now();
 	work->done = true;
 	pthread_cond_broadcast(&queue->done);
 	/* A caller that ran its own work leaves the rest to the queue's thread. */

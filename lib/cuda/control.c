@@ -109,10 +109,11 @@ static struct zero_control *new_control(void)
 	return control;
 }
 
-zero_status zero_control_listen(struct zero_control **control, struct zero_control_address *own)
+zero_status zero_control_listen(struct zero_control **control, struct zero_address *own)
 {
 	struct zero_control *made = new_control();
-	zero_status status;
+	zero_status status = ZERO_OK;
+	char why[256];
 
 	if (!made)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for the control channel");
@@ -122,8 +123,8 @@ zero_status zero_control_listen(struct zero_control **control, struct zero_contr
 					(ssize_t)sizeof(made->own.cookie))
 		status =
 			zero_core->fail(ZERO_E_COMM, "cannot begin to listen: %s", strerror(errno));
-	else
-		status = zero_control_open_listener(&made->listener, &made->own);
+	else if (!zero_address_listen(&made->listener, &made->own, why, sizeof(why)))
+		status = zero_core->fail(ZERO_E_COMM, "%s", why);
 	if (status) {
 		zero_control_close(made);
 		return status;
@@ -153,7 +154,7 @@ static zero_status join_all(struct zero_control *control)
 zero_status zero_control_join(struct zero_control *control,
 			      const struct zero_control_config *config)
 {
-	struct zero_control_address root = control->own;
+	struct zero_address root = control->own;
 	zero_status status = ZERO_OK;
 
 	if (control->joined)

@@ -16,30 +16,18 @@
 #include <stdint.h>
 
 #include "core.h"
+#include "watch/address.h"
 
 struct zero_control;
 struct zero_control_team;
 
-enum { ZERO_CONTROL_ADDRESSES = 8, ZERO_CONTROL_VALUES = 8 };
-
-/* Where a rank listens; plain bytes that it tells the others. */
-struct zero_control_address {
-	char node[64];
-	uint8_t cookie[16]; /* rank 0's is the job's: who does not say it is not listened to */
-	uint16_t port;
-	uint16_t count;
-	struct {
-		uint8_t family; /* 4 or 6 */
-		uint8_t bytes[16];
-		uint32_t scope;       /* of a link-local one */
-	} at[ZERO_CONTROL_ADDRESSES]; /* the most likely first */
-};
+enum { ZERO_CONTROL_VALUES = 8 };
 
 struct zero_control_config {
 	int rank, world;
 	double seconds; /* that joining may take at most */
 	/* Where another rank listens. */
-	zero_status (*address)(void *context, int rank, struct zero_control_address *address);
+	zero_status (*address)(void *context, int rank, struct zero_address *address);
 	void *context;
 	/* Called once, by the reading thread, when the ranks fall apart. */
 	void (*broken)(void *context);
@@ -48,7 +36,7 @@ struct zero_control_config {
 
 /* Begins to listen and fills *own. The networks that NCCL may use (NCCL_SOCKET_IFNAME) are those
    that it offers. */
-zero_status zero_control_listen(struct zero_control **control, struct zero_control_address *own);
+zero_status zero_control_listen(struct zero_control **control, struct zero_address *own);
 /* COLLECTIVE, once all addresses can be asked for. An error names the rank that did not answer. */
 zero_status zero_control_join(struct zero_control *control,
 			      const struct zero_control_config *config);

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "control.h"
+#include "watch/dial.h"
 
 extern const struct zero_core *zero_core;
 
@@ -80,7 +81,7 @@ struct zero_control {
 	pthread_cond_t changed;
 	_Atomic uint64_t changes;
 	struct zero_control_config config;
-	struct zero_control_address own;
+	struct zero_address own;
 	struct zero_link *links;
 	struct zero_control_team *teams, *all;
 	struct zero_stranger *strangers; /* oldest first */
@@ -144,33 +145,11 @@ void zero_control_free_strangers(struct zero_control *control); /* with the lock
 
 /* ---- control_connect.c: how two ranks find that they are the right ones ---------------------- */
 
-struct zero_hello {
-	char magic[8];
-	uint32_t version;
-	int32_t rank, wanted;
-	uint8_t cookie[16];
-	char node[64];
-};
-
-struct zero_answer {
-	char magic[8];
-	uint32_t version;
-	int32_t rank;
-};
-
-void zero_control_tune(int fd);
 bool zero_control_welcome(const struct zero_control *control, const struct zero_hello *hello);
 void zero_control_answer(const struct zero_control *control, struct zero_answer *answer);
 /* Connects to a lower rank, until `deadline`. */
 zero_status zero_control_connect(struct zero_control *control, int rank, double deadline,
 				 struct zero_link **link);
-
-/* ---- control_address.c ----------------------------------------------------------------------- */
-
-/* Whether NCCL_SOCKET_IFNAME, which may be NULL, lets an interface be used. */
-bool zero_control_may_use(const char *filter, const char *interface);
-/* A listening socket on all addresses, and where it can be reached. */
-zero_status zero_control_open_listener(int *fd, struct zero_control_address *own);
 
 /* ---- control_team.c: the tree ---------------------------------------------------------------- */
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "control_private.h"
+#include "text.h"
 
 /* Those who have not yet said who they are, and for how long (s) they may. */
 enum { STRANGERS = 64, PATIENCE = 5 };
@@ -69,10 +70,12 @@ static void hear_broken(struct zero_link *link, const struct zero_frame *frame)
 	int32_t rank = link->rank;
 	size_t length = frame->header.bytes - sizeof(rank);
 
-	if (frame->header.bytes >= sizeof(rank) && length < sizeof(text)) {
+	if (frame->header.bytes > sizeof(rank) && length < sizeof(text) &&
+	    frame->payload->data[sizeof(rank)]) {
 		memcpy(&rank, frame->payload->data, sizeof(rank));
 		memcpy(text, frame->payload->data + sizeof(rank), length);
 		text[length] = '\0';
+		zero_clean(text);
 	}
 	zero_control_fall_apart(link->control, rank, text, link);
 }
@@ -251,6 +254,7 @@ static void judge(struct zero_control *control, struct zero_stranger *stranger)
 	struct zero_link *link = NULL;
 
 	stranger->hello.node[sizeof(stranger->hello.node) - 1] = '\0';
+	zero_clean(stranger->hello.node);
 	if (zero_control_welcome(control, &stranger->hello))
 		link = zero_link_new(control, stranger->fd, stranger->hello.rank,
 				     stranger->hello.node);
@@ -258,7 +262,7 @@ static void judge(struct zero_control *control, struct zero_stranger *stranger)
 		turn_away(control, stranger);
 		return;
 	}
-	zero_control_tune(link->fd);
+	zero_dial_tune(link->fd);
 	zero_link_add(link);
 	remove_stranger(control, stranger);
 	zero_control_answer(control, &answer);

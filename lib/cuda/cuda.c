@@ -3,8 +3,10 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gpu.h"
+#include "wire.h"
 
 const struct zero_core *zero_core;
 
@@ -87,6 +89,7 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 		return status;
 	status = cuda_alloc(cuda, ZERO_MEM_PINNED, ZERO_NORM2_PARTS * sizeof(double), false,
 			    (void **)&cuda->parts);
+	cuda->comm->comm.meter = config->meter;
 	if (!status)
 		status = zero_queue_new(&cuda->comm->comm, &cuda->queue);
 	return zero_agree_status(&cuda->comm->comm, status);
@@ -157,6 +160,11 @@ static void cuda_memory(const struct zero_backend *cuda, zero_memory *memory)
 	zero_memory_read(cuda->memory, memory);
 }
 
+static void cuda_memory_high(struct zero_backend *cuda, size_t kinds[ZERO_MEM_KINDS])
+{
+	zero_memory_high(cuda->memory, kinds);
+}
+
 static void cuda_traffic(const struct zero_backend *cuda, zero_traffic *traffic)
 {
 	*traffic = (zero_traffic){.bytes_sent = cuda->comm->comm.bytes_sent,
@@ -184,6 +192,19 @@ static zero_status cuda_submit(struct zero_backend *cuda, const struct zero_subm
 static zero_status cuda_wait(struct zero_backend *cuda, struct zero_work *work)
 {
 	return zero_queue_wait(cuda->queue, work);
+}
+
+static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent *recent, size_t count)
+{
+	return zero_queue_recent(cuda->queue, recent, count);
+}
+
+/* What devices wait for ends with their processes. */
+static void cuda_abort(struct zero_backend *cuda, int status, const char *text)
+{
+	if (cuda->comm->wire)
+		cuda->comm->wire->abort(status, text);
+	_exit(status);
 }
 
 static void cuda_work_get(struct zero_backend *cuda, struct zero_work *work)
@@ -387,12 +408,15 @@ static const struct zero_backend_ops cuda_ops = {
 	.caller_block = cuda_caller_block,
 	.shared_free = cuda_shared_free,
 	.memory = cuda_memory,
+	.memory_high = cuda_memory_high,
 	.traffic = cuda_traffic,
 	.memory_free = cuda_memory_free,
 	.submit = cuda_submit,
 	.wait = cuda_wait,
 	.work_get = cuda_work_get,
 	.work_put = cuda_work_put,
+	.recent = cuda_recent,
+	.abort = cuda_abort,
 	.use_stream = cuda_use_stream,
 	.caller_comm = cuda_caller_comm,
 	.mark = cuda_mark,

@@ -122,6 +122,7 @@ zero_status zero_memory_alloc(struct zero_memory_pool *memory, enum zero_memory_
 void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stream);
 void zero_memory_limit(struct zero_memory_pool *memory, size_t bytes);
 void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes);
+void zero_memory_high(struct zero_memory_pool *memory, size_t kinds[ZERO_MEM_KINDS]);
 bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data, size_t *bytes);
 zero_status zero_memory_count(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 			      size_t bytes);

@@ -6,11 +6,12 @@ control_sources = \
 	lib/cuda/control_collective.c \
 	lib/cuda/control_team.c \
 	lib/cuda/control.h \
-	lib/cuda/control_address.c \
 	lib/cuda/control_connect.c \
 	lib/cuda/control_link.c \
 	lib/cuda/control_private.h \
-	lib/cuda/control_reader.c
+	lib/cuda/control_reader.c \
+	lib/watch/address.c \
+	lib/watch/dial.c
 cuda_sources = \
 	lib/backend/account.c \
 	lib/backend/agree.c \

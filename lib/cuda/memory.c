@@ -378,6 +378,13 @@ void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes)
 	pthread_mutex_unlock(&memory->lock);
 }
 
+void zero_memory_high(struct zero_memory_pool *memory, size_t kinds[ZERO_MEM_KINDS])
+{
+	pthread_mutex_lock(&memory->lock);
+	zero_account_high(&memory->account, kinds);
+	pthread_mutex_unlock(&memory->lock);
+}
+
 /* Any memory of a device is the caller's, if it is not the library's. */
 bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data, size_t *bytes)
 {

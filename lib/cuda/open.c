@@ -70,7 +70,7 @@ static zero_status get(const struct zero_cuda_comm *comm, int rank, const char *
 	return status;
 }
 
-static zero_status address_of(void *context, int rank, struct zero_control_address *address)
+static zero_status address_of(void *context, int rank, struct zero_address *address)
 {
 	return get(context, rank, "at", address, sizeof(*address));
 }
@@ -201,7 +201,7 @@ static zero_status join(struct opening *opening, zero_status status, size_t *sha
 static zero_status meet(struct opening *opening, zero_status mine, size_t *sharing)
 {
 	struct zero_cuda_comm *comm = opening->comm;
-	struct zero_control_address own;
+	struct zero_address own;
 	struct zero_control_config config = {
 		.rank = comm->comm.place.rank,
 		.world = comm->comm.place.world,

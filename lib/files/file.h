@@ -60,4 +60,45 @@ zero_status files_read_index(struct zero_file *file, const char *path);
 
 zero_status files_header(zero_tensor *tensors, size_t count, char **header, size_t *bytes);
 
+/* ---- index_write.c ---- */
+
+zero_status files_index(const zero_tensor *tensors, size_t count, char **text, size_t *bytes);
+
+/* ---- sums.c, sums_avx2.c --------------------------------------------------------------------- */
+
+void files_sums(const void *data, size_t bytes, uint64_t *sums);
+uint64_t files_sum(const void *data, size_t bytes);
+void files_sums_avx2(const void *data, size_t bytes, uint64_t *sums);
+
+/* ---- manifest.c: what reading and writing share ---------------------------------------------- */
+
+#define MANIFEST_FORMAT  "slurm-zero checkpoint"
+#define MANIFEST_VERSION 1
+#define MANIFEST_SUM     "xxh3-64"
+#define MANIFEST_SEAL    ",\n\"seal\": \""
+#define MANIFEST_END     "\"\n}\n"
+
+enum { MANIFEST_SUM_DIGITS = 16 };
+
+void manifest_free(struct zero_manifest *manifest);
+/* The ranks that a tensor is sharded over. */
+int manifest_world(const struct zero_manifest *manifest, const struct zero_manifest_tensor *tensor);
+
+/* ---- manifest_write.c, manifest_read.c, members.c -------------------------------------------- */
+
+zero_status manifest_write(const struct zero_manifest *manifest, char **text, size_t *bytes);
+zero_status manifest_load(const char *path, char **text, size_t *bytes);
+zero_status manifest_parse(const char *path, const char *text, size_t bytes,
+			   struct zero_manifest **manifest);
+zero_status manifest_read(const char *path, struct zero_manifest **manifest);
+
+/* ---- manifest_check.c: what its members say together ----------------------------------------- */
+
+zero_status manifest_check(const char *path, const struct zero_manifest *manifest);
+
+/* ---- shard.c --------------------------------------------------------------------------------- */
+
+zero_status manifest_shard(const struct zero_manifest *manifest, int rank,
+			   struct zero_shard_layout *layout);
+
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The module's table, and what a path stands for: one file, an index, or a folder. */
 #include "files/file.h"
+#include "report/report.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -172,6 +173,17 @@ static const struct zero_files_ops ops = {
 	.tensor = get_tensor,
 	.find = find_tensor,
 	.header = files_header,
+	.index = files_index,
+	.sums = files_sums,
+	.sum = files_sum,
+	.manifest_write = manifest_write,
+	.manifest_read = manifest_read,
+	.manifest_load = manifest_load,
+	.manifest_parse = manifest_parse,
+	.manifest_shard = manifest_shard,
+	.manifest_free = manifest_free,
+	.report_json = zero_report_json,
+	.report_page = zero_report_page,
 };
 
 const void *zero_module_files(const struct zero_core *core)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading bytes of regular files, and quoting words of them. */
 #include "files/file.h"
+#include "text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -80,11 +81,8 @@ struct files_words files_words(const char *text)
 	struct files_words words;
 	size_t n = 0;
 
-	for (; text[n] && n < sizeof(words.text) - 4; n++) {
-		unsigned char c = (unsigned char)text[n];
-
-		words.text[n] = c < 0x20 || c == 0x7f ? '?' : text[n];
-	}
+	for (; n < sizeof(words.text) - 4 && text[n]; n++)
+		words.text[n] = text[n];
 	if (text[n]) {
 		/* Cut between UTF-8 characters, not within one. */
 		while (n && ((unsigned char)text[n] & 0xc0) == 0x80)
@@ -93,5 +91,6 @@ struct files_words files_words(const char *text)
 		n += 3;
 	}
 	words.text[n] = '\0';
+	zero_clean(words.text);
 	return words;
 }

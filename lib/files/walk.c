@@ -171,6 +171,25 @@ zero_status walk_next(struct walk *walk, const char **name)
 	return ZERO_OK;
 }
 
+zero_status walk_array(struct walk *walk)
+{
+	return expect(walk, '[');
+}
+
+zero_status walk_item(struct walk *walk, size_t i, bool *more)
+{
+	zero_status status = ZERO_OK;
+
+	*more = next_byte(walk) != ']';
+	if (!*more)
+		walk->at++;
+	else if (i)
+		status = expect(walk, ',');
+	if (!status && *more)
+		next_byte(walk);
+	return status;
+}
+
 zero_status walk_into(const struct walk *outer, struct walk *inner)
 {
 	*inner = *outer;

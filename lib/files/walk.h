@@ -39,6 +39,11 @@ zero_status walk_begin(struct walk *walk);
 zero_status walk_next(struct walk *walk, const char **name);
 /* The value at walk->at as a tree; json_decref it. */
 zero_status walk_value(struct walk *walk, json_t **value);
+/* Expects an array at walk->at. */
+zero_status walk_array(struct walk *walk);
+/* Before its item number `i`, counted from 0: walk->at is where it is if there is one more, else
+   behind the array. */
+zero_status walk_item(struct walk *walk, size_t i, bool *more);
 /* Begins a walk over the object that is the value at outer->at, and ends it. */
 zero_status walk_into(const struct walk *outer, struct walk *inner);
 void walk_out(struct walk *outer, struct walk *inner);

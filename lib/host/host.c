@@ -2,6 +2,7 @@
 /* The host backend: how it opens, and its table, of lines into pool, queue and kernels. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config.h"
 #include "host.h"
@@ -63,8 +64,10 @@ static zero_status host_open(const struct zero_backend_config *config,
 					 "this machine has no %s (option isa): the best it has "
 					 "is %s",
 					 config->isa, zero_kernels_isa(0));
-	if (!status)
+	if (!status) {
+		host->comm->meter = config->meter;
 		status = zero_queue_new(host->comm, &host->queue);
+	}
 	if (host->comm) {
 		*backend = host;
 		return zero_agree_status(host->comm, status);
@@ -119,6 +122,11 @@ static void host_memory(const struct zero_backend *host, zero_memory *memory)
 	zero_pool_memory(host->pool, memory);
 }
 
+static void host_memory_high(struct zero_backend *host, size_t kinds[ZERO_MEM_KINDS])
+{
+	zero_pool_high(host->pool, kinds);
+}
+
 static void host_traffic(const struct zero_backend *host, zero_traffic *traffic)
 {
 	*traffic = (zero_traffic){.bytes_sent = host->comm->bytes_sent,
@@ -139,6 +147,23 @@ static zero_status host_submit(struct zero_backend *host, const struct zero_subm
 static zero_status host_wait(struct zero_backend *host, struct zero_work *work)
 {
 	return zero_queue_wait(host->queue, work);
+}
+
+static size_t host_recent(struct zero_backend *host, struct zero_recent *recent, size_t count)
+{
+	return zero_queue_recent(host->queue, recent, count);
+}
+
+static void host_abort(struct zero_backend *host, int status, const char *text)
+{
+	(void)text;
+#ifdef HAVE_MPI
+	if (host->comm->threaded)
+		zero_mpi_abort(status);
+#endif
+	/* A launcher ends all when one of them ends like this. */
+	(void)host;
+	_exit(status);
 }
 
 static void host_work_get(struct zero_backend *host, struct zero_work *work)
@@ -255,12 +280,15 @@ static const struct zero_backend_ops host_ops = {
 	.caller_block = host_caller_block,
 	.shared_free = host_shared_free,
 	.memory = host_memory,
+	.memory_high = host_memory_high,
 	.traffic = host_traffic,
 	.memory_free = host_memory_free,
 	.submit = host_submit,
 	.wait = host_wait,
 	.work_get = host_work_get,
 	.work_put = host_work_put,
+	.recent = host_recent,
+	.abort = host_abort,
 	.mark = host_mark,
 	.reach = host_reach,
 	.fill_constant = host_fill_constant,

@@ -24,6 +24,15 @@ zero_status zero_mpi_status(int error, const char *call)
 	return zero_core->fail(ZERO_E_COMM, "%s failed: %s", call, text);
 }
 
+void zero_mpi_abort(int status)
+{
+	int finalised = 0;
+
+	MPI_Finalized(&finalised);
+	if (!finalised)
+		MPI_Abort(MPI_COMM_WORLD, status);
+}
+
 /* Whether what started this process offers MPI a way to find the other ranks. */
 static bool has_wire_up(void)
 {

@@ -322,3 +322,10 @@ void zero_pool_memory(struct zero_pool *pool, zero_memory *memory)
 	zero_account_read(&pool->account, memory);
 	pthread_mutex_unlock(&pool->lock);
 }
+
+void zero_pool_high(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS])
+{
+	pthread_mutex_lock(&pool->lock);
+	zero_account_high(&pool->account, kinds);
+	pthread_mutex_unlock(&pool->lock);
+}

@@ -139,6 +139,11 @@ void zero_shared_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_
 			continue;
 		shared->data =
 			zero_node_data(mpi->node, zero_node_published(mpi->node, 0, i)->recv);
+#ifdef __SANITIZE_THREAD__
+		/* The word that this rank's threads have done with the block has come by way of the
+		   first rank, a process that the sanitizer does not see. */
+		atomic_load(&head_of(shared->data)->users);
+#endif
 		if (ops[i].zeroed)
 			touch(mpi, shared);
 	}

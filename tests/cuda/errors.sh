@@ -81,7 +81,8 @@ done
 
 # A rank that is gone: the others name it, whatever they wait for.
 for rule in kill:ncclAllGather:1:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:0 kill:ncclGroupEnd:5:1; do
-	DOUBLE_NCCL_FAIL=$rule timeout -k 5 40 "$ZERORUN" --zero-preload=no -n 3 \
+	ZERO_ON_FAULT=return DOUBLE_NCCL_FAIL=$rule \
+		timeout -k 5 40 "$ZERORUN" --zero-preload=no -n 3 \
 		--launcher-arg=--enable-recovery "$program" >"$scratch/out" 2>&1 </dev/null
 	status=$?
 	((status != 124 && status != 137)) || broken "$rule: was still running after 40 s"

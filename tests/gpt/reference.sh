@@ -5,7 +5,7 @@
 # shellcheck source=tests/gpt/gpt.sh
 . "${top_srcdir:?run me by make check}/tests/gpt/gpt.sh"
 
-need jansson
+need files
 need_command python3 interop
 venv=$top_builddir/tests/gpt/venv
 python=$venv/bin/python

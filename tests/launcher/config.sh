@@ -101,12 +101,6 @@ is "$(sed '1d; /^$/,$d' <<<"$out" | wc -l)" \
 row gather_limit auto default
 row share 0 default
 
-# ---- what this version cannot do
-
-printf 'version: 1\ndefaults: {report: /a}\n' >"$scratch/later.yaml"
-refused 1 "report is '/a' (from $scratch/later.yaml:2), which this version cannot do" \
-	--check-config "$scratch/later.yaml"
-
 # ---- sections, and the user's own words
 
 run "$ZERORUN" "--show-config=$yaml" --node n2 --gpu 'NVIDIA A100-SXM4-40GB'

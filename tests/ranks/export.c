@@ -134,6 +134,142 @@ static void there_and_back(uint64_t seed)
 	}
 }
 
+/* ---- folders --------------------------------------------------------------------------------- */
+
+/* The name that tensor p's file must have if files hold `limit` bytes of tensors, counted in the
+   order of the export; *files of them. */
+static void expect_names(const struct model *model, size_t limit, char (*names)[64], size_t *files)
+{
+	size_t file_of[PARAMS], taken = 0, in_file = 0, file = 1;
+
+	for (size_t g = 0; g < GROUPS; g++)
+		for (size_t p = g; p < PARAMS; p += GROUPS) {
+			size_t bytes =
+				zero_param_count(model->params[p]) * zero_dtype_size(dtype_of(p));
+
+			if (in_file && taken + bytes > limit) {
+				file++;
+				taken = in_file = 0;
+			}
+			taken += bytes;
+			in_file++;
+			file_of[p] = file;
+		}
+	for (size_t p = 0; p < PARAMS; p++)
+		if (file == 1)
+			snprintf(names[p], 64, "model.safetensors");
+		else
+			snprintf(names[p], 64, "model-%05zu-of-%05zu.safetensors", file_of[p],
+				 file);
+	*files = file;
+}
+
+/* The names in a folder, one by one; "" ends them. */
+static bool next_name(DIR *folder, char *name, size_t size)
+{
+	struct dirent *entry;
+
+	while ((entry = readdir(folder)) && entry->d_name[0] == '.')
+		;
+	snprintf(name, size, "%s", entry ? entry->d_name : "");
+	return *name;
+}
+
+/* No file of another export is there, and the user's own still is. */
+static void check_folder(const char *path, char (*names)[64], size_t files)
+{
+	size_t found = 0, own = 0;
+	char name[300];
+	DIR *folder = opendir(path);
+
+	check(folder, "no folder %s", path);
+	while (next_name(folder, name, sizeof(name))) {
+		bool expected = !strcmp(name, "model.safetensors.index.json") && files > 1;
+
+		own += !strcmp(name, "config.json");
+		for (size_t p = 0; p < PARAMS; p++)
+			expected = expected || !strcmp(names[p], name);
+		check(expected || !strcmp(name, "config.json"), "%s is left in %s", name, path);
+		found++;
+	}
+	closedir(folder);
+	check(own == 1 && found == files + (files > 1) + 1, "%zu files in %s, of %zu", found, path,
+	      files);
+}
+
+static void check_tensors(struct model *model, const char *path, char (*names)[64])
+{
+	zero_file *file;
+
+	ok(zero_file_open(model->job, path, &file));
+	check(zero_file_count(file) == PARAMS, "%zu tensors", zero_file_count(file));
+	for (size_t p = 0; p < PARAMS; p++) {
+		const zero_tensor *tensor = zero_file_find(file, zero_param_name(model->params[p]));
+		const char *slash = strrchr(tensor->path, '/');
+
+		check(!strcmp(slash + 1, names[p]), "tensor %zu is in %s, not %s", p, tensor->path,
+		      names[p]);
+	}
+	zero_file_close(file);
+}
+
+static void limit_bytes(size_t limit)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%zu", limit);
+	setenv("ZERO_TEST_EXPORT_BYTES", text, 1);
+}
+
+static void put_file(const char *folder, const char *name)
+{
+	char path[1400];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	file = fopen(path, "w");
+	check(file && !fclose(file), "no %s", path);
+}
+
+/* Over one another: single files, several, as many as before, and others. */
+static void folders(uint64_t seed)
+{
+	static const size_t limits[] = {100000, 100000, 30000, 1 << 30, 1 << 30, 5000, 1};
+	char path[1100], names[PARAMS][64];
+
+	snprintf(path, sizeof(path), "%s", file_path("exported"));
+	for (size_t i = 0; i < 7; i++) {
+		struct model model = open_model(i % 2 ? "stage=3" : "stage=2", seed);
+		size_t files;
+
+		make_values(seed + 100 + i);
+		load_values(&model);
+		expect_names(&model, limits[i], names, &files);
+		/* A small model fits the larger of the others, too. */
+		check(limits[i] > 5000 ? limits[i] < 1 << 30 || files == 1 : files > 1, "%zu files",
+		      files);
+		limit_bytes(limits[i]);
+		/* With a slash at the end, too. */
+		if (i == 2)
+			strcat(path, "/");
+		ok(zero_export(model.job, path));
+		if (rank == 0 && i == 0)
+			put_file(path, "config.json");
+		ok(zero_agree(model.job, NULL));
+		check_folder(path, names, files);
+		check_tensors(&model, path, names);
+		ok(zero_close(model.job));
+		model = open_model("stage=3", seed);
+		ok(zero_load_model(model.job, path, NULL, NULL));
+		check_values(&model);
+		/* What a killed job has left. */
+		if (rank == 0)
+			put_file(path, "model-00001-of-00002.safetensors.0123456789abcdef.partial");
+		ok(zero_close(model.job));
+	}
+	unsetenv("ZERO_TEST_EXPORT_BYTES");
+}
+
 /* At stages 1 and 2 what was stepped is still on its way when the export begins. */
 static void after_a_step(int stage)
 {
@@ -153,11 +289,11 @@ static void after_a_step(int stage)
 	for (int i = 0; i < 5000; i++)
 		sums[i] = (float)(i % 3 - 1);
 	ok(zero_step(job, &adamw, NULL));
-	ok(zero_export(job, file_path("stepped")));
+	ok(zero_export(job, file_path("stepped.safetensors")));
 	ok(zero_gather(group, ZERO_PARAM));
 	memcpy(stepped, zero_data(param), sizeof(stepped));
 	ok(zero_release(group));
-	ok(zero_file_open(job, file_path("stepped"), &file));
+	ok(zero_file_open(job, file_path("stepped.safetensors"), &file));
 	source = zero_from_file(zero_file_find(file, "p"));
 	ok(zero_load(param, &source));
 	zero_file_close(file);
@@ -213,11 +349,11 @@ static void limit_files(bool on)
 	check(!setrlimit(RLIMIT_FSIZE, &limit), "no limit");
 }
 
-static void full_disk(struct model *model, int from)
+static void full_disk(struct model *model, const char *name, int from)
 {
 	if (rank == from)
 		limit_files(true);
-	cannot(model, file_path("model.safetensors"), from, "File too large");
+	cannot(model, file_path(name), from, "File too large");
 	limit_files(false);
 }
 
@@ -227,20 +363,31 @@ static void failures(uint64_t seed)
 	char folder[1100];
 
 	signal(SIGXFSZ, SIG_IGN);
-	snprintf(folder, sizeof(folder), "%s", file_path("folder"));
+	snprintf(folder, sizeof(folder), "%s", file_path("folder.safetensors"));
 	if (rank == 0)
 		check(!mkdir(folder, 0700), "no folder");
+	if (rank == 0)
+		put_file(file_path(""), "file");
 	load_values(&model);
 	cannot(&model, file_path("nowhere/model"), 0, "No such file or directory");
 	check(strstr(zero_last_error(), "nowhere/model"), "%s", zero_last_error());
+	cannot(&model, file_path("nowhere/model.safetensors"), 0, "No such file or directory");
 	cannot(&model, folder, 0, "directory");
+	cannot(&model, file_path("file"), 0, "no folder");
 	cannot(&model, "/proc/model", 0, "/proc/model");
-	full_disk(&model, 0);
-	full_disk(&model, last);
+	cannot(&model, "/proc/model.safetensors", 0, "/proc/model");
+	full_disk(&model, "model.safetensors", 0);
+	full_disk(&model, "model.safetensors", last);
+	/* One that is there, and one that is not yet. */
+	limit_bytes(100000);
+	full_disk(&model, "exported", 0);
+	full_disk(&model, "exported", last);
+	full_disk(&model, "fresh", 0);
+	unsetenv("ZERO_TEST_EXPORT_BYTES");
 	ok(zero_close(model.job));
-	/* The file of there_and_back is whole; its values are those of the last turn. */
+	/* The files of folders() are whole; its values are those of the last turn. */
 	model = open_model("stage=3", seed);
-	load_file(&model, file_path("model.safetensors"));
+	load_file(&model, file_path("exported"));
 	check_values(&model);
 	ok(zero_export(model.job, file_path("model.safetensors")));
 	ok(zero_close(model.job));
@@ -253,6 +400,7 @@ static void too_early(void)
 	fails(zero_export(job, file_path("early")), ZERO_E_STATE, "after zero_layout");
 	ok(zero_layout(job));
 	/* A model without parameters is a file without tensors. */
+	ok(zero_export(job, file_path("none.safetensors")));
 	ok(zero_export(job, file_path("none")));
 	ok(zero_close(job));
 }
@@ -268,6 +416,7 @@ int main(void)
 	ok(zero_close(job));
 	too_early();
 	there_and_back(seed);
+	folders(seed);
 	failures(seed);
 	for (int stage = 0; stage <= 3; stage++)
 		after_a_step(stage);

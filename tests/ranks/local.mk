@@ -10,6 +10,7 @@
 #	teams      teams
 #	sizes      memory, sizing
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
+#	report     report: what it says, against what the ranks know
 #	all        property: random models against a plain reference
 LDADD = lib/libzero.la -lm
 ranks_link = $(AM_LDFLAGS) -no-install
@@ -27,10 +28,13 @@ RANKS_TESTS = \
 	tests/ranks/order.ranks \
 	tests/ranks/partition.ranks \
 	tests/ranks/property.ranks \
+	tests/ranks/report.ranks \
+	tests/ranks/restore.ranks \
 	tests/ranks/same_values.ranks \
 	tests/ranks/shared.ranks \
 	tests/ranks/sizing.ranks \
 	tests/ranks/step.ranks \
+	tests/ranks/stop.ranks \
 	tests/ranks/teams.ranks \
 	tests/ranks/threads.ranks \
 	tests/ranks/tiers.ranks \
@@ -40,9 +44,18 @@ RANKS_TESTS = \
 if HAVE_MPI
 RANKS_TESTS += tests/ranks/own_mpi.ranks
 endif
+# it computes checksums of its own
+if HAVE_FILES
+RANKS_TESTS += tests/ranks/save.ranks
+endif
 
+EXTRA_DIST += tests/ranks/report.py
+tests_ranks_report_ranks_SOURCES = tests/ranks/report.c tests/ranks/ranks.h
+tests_ranks_report_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_apart_ranks_SOURCES = tests/ranks/apart.c tests/ranks/ranks.h
 tests_ranks_apart_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_stop_ranks_SOURCES = tests/ranks/stop.c tests/ranks/ranks.h
+tests_ranks_stop_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_close_ranks_SOURCES = tests/ranks/close.c tests/ranks/ranks.h
 tests_ranks_close_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_export_ranks_SOURCES = tests/ranks/export.c tests/ranks/ranks.h
@@ -69,8 +82,16 @@ tests_ranks_property_ranks_SOURCES = \
 	tests/ranks/property_ops.c tests/ranks/property_step.c tests/ranks/reference.c \
 	tests/ranks/property.h tests/ranks/reference.h tests/ranks/ranks.h
 tests_ranks_property_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_restore_ranks_SOURCES = \
+	tests/ranks/restore.c tests/ranks/restore_damage.c tests/ranks/restore_model.c \
+	tests/ranks/restore.h tests/ranks/ranks.h
+tests_ranks_restore_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_same_values_ranks_SOURCES = tests/ranks/same_values.c tests/ranks/ranks.h
 tests_ranks_same_values_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_save_ranks_SOURCES = \
+	tests/ranks/save.c tests/ranks/save_model.c tests/ranks/save_model.h tests/ranks/ranks.h
+tests_ranks_save_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(XXHASH_CFLAGS)
+tests_ranks_save_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_shared_ranks_SOURCES = tests/ranks/shared.c tests/ranks/ranks.h
 tests_ranks_shared_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h
@@ -99,3 +120,8 @@ tests_ranks_own_mpi_ranks_SOURCES = tests/ranks/own_mpi.c tests/ranks/ranks.h
 tests_ranks_own_mpi_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS)
 tests_ranks_own_mpi_ranks_LDADD = $(LDADD) $(MPI_LIBS)
 tests_ranks_own_mpi_ranks_LDFLAGS = $(ranks_link)
+
+# A job that loses a rank: tests/ranks/lost.sh and tests/slurm/lost.sh run it.
+check_PROGRAMS += tests/ranks/lost
+tests_ranks_lost_SOURCES = tests/ranks/lost.c tests/ranks/ranks.h
+tests_ranks_lost_LDFLAGS = $(ranks_link)

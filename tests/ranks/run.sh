@@ -6,6 +6,7 @@
 # two ranks with GPUs, which tests/double stands in for: the CUDA backend with the host's arithmetic.
 # Each run is bounded, so that a hang is a failure, and shows its output only if it fails. Lines
 # that begin with "same " must be the same in all runs, those with "world N " in all of N ranks.
+# ZERO_TEST_WORLDS="2 3/2 2g": only those of the program's world sizes, or the first if it has none.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi
@@ -17,6 +18,7 @@ case $name in
 partition) worlds=(alone 1 2 3 4 7 2/1 3/2 4/1 7/3 3! 4/2!) ;;
 order) worlds=(2 3 4 2/1) ;;
 memory) worlds=(1 2 4) ;;
+save) worlds=(alone 1 2 3 4 2/1 4/2) ;;
 own_mpi) worlds=(1 2 3 4 5 3/1) ;;
 large) worlds=(2) limit=900 ;;
 esac
@@ -31,6 +33,13 @@ close | property) gpus=(3g) ;;
 esac
 if ((${#gpus[@]})) && has_gpu_doubles; then
 	worlds+=("${gpus[@]}")
+fi
+if [[ ${ZERO_TEST_WORLDS-} ]]; then
+	some=()
+	for world in "${worlds[@]}"; do
+		[[ " $ZERO_TEST_WORLDS " != *" $world "* ]] || some+=("$world")
+	done
+	worlds=("${some[@]:-${worlds[0]}}")
 fi
 if [[ $name == large && ! ${ZERO_TEST_LARGE-} ]]; then
 	skip large "ZERO_TEST_LARGE=1 runs parameters of more than 2^32 elements"

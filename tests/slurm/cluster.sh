@@ -38,7 +38,8 @@ scratch
 export SLURM_CONF=$scratch/slurm.conf
 # What this shell may have inherited from a job that it runs in.
 for name in "${!SLURM_@}" "${!ZERO_@}"; do
-	[[ $name == SLURM_CONF || $name == ZERO_HAVE || $name == ZERO_REQUIRE ]] || unset "$name"
+	[[ $name == SLURM_CONF || $name == ZERO_HAVE || $name == ZERO_REQUIRE ||
+		$name == ZERO_TEST_* ]] || unset "$name"
 done
 # These nodes are one machine: Open MPI finds the others by the loopback device.
 export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_mpi_yield_when_idle=1

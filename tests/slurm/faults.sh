@@ -63,8 +63,13 @@ silent() {
 	[[ ! -s $scratch/out ]] || wrong "$1: it should say nothing"
 }
 
+# A node that has just become idle may still have a job to clear away.
+nothing_but_idle() {
+	[[ $(sinfo -h -p test -o '%D %t') == "${#nodes[@]} idle" ]]
+}
+
 nodes_are_up() {
-	wait_for 60 all_idle
+	wait_for 60 nothing_but_idle
 	try sinfo -h -R
 	silent "$1: the reasons why nodes are down"
 	try sinfo -h -o '%D %t'

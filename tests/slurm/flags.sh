@@ -26,28 +26,6 @@ for command in sbatch salloc srun; do
 		fail "$command --help has no --zero or no --no-zero"
 done
 
-# ---- what is not built yet is refused before it waits in a queue
-
-built=()
-for name in "${names[@]}"; do
-	value "$name" 1
-	if "$ZERORUN" --show-config "$scratch/zero.yaml" "${flag_of[$name]}=$value" >/dev/null \
-		2>"$scratch/refused"; then
-		built+=("$name")
-		continue
-	fi
-	sed -i 's/^zerorun: //' "$scratch/refused"
-	grep -q 'which this version cannot do' "$scratch/refused" || fail "$(<"$scratch/refused")"
-	for command in "sbatch --wrap=true" "srun true" "salloc true"; do
-		read -ra words <<<"$command"
-		said=$("${words[0]}" "${flag_of[$name]}=$value" "${words[@]:1}" 2>&1) &&
-			fail "$command takes ${flag_of[$name]}=$value, which is not built"
-		[[ $said == "${words[0]}: error: spank_zero: $(<"$scratch/refused")" ]] ||
-			fail "$command ${flag_of[$name]}=$value says: $said"
-	done
-done
-((${#built[@]} > 5)) || fail "hardly any option is built: ${built[*]}"
-names=("${built[@]}")
 for layer in 5 6; do
 	{ echo 'version: 1' && defaults "$layer"; } >"$scratch/own$layer.yaml"
 done

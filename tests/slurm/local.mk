@@ -5,10 +5,13 @@ SLURM_TESTS = \
 	tests/slurm/gpus.sh \
 	tests/slurm/flags.sh \
 	tests/slurm/jobs.sh \
+	tests/slurm/kill.sh \
 	tests/slurm/launch.sh \
+	tests/slurm/lost.sh \
 	tests/slurm/plain.sh \
 	tests/slurm/plan.sh \
 	tests/slurm/refuse.sh \
+	tests/slurm/requeue.sh \
 	tests/slurm/switch.sh \
 	tests/slurm/readme.sh \
 	tests/slurm/tasks.sh

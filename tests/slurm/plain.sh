@@ -92,6 +92,8 @@ round() {
 	cat "$round"/*.[0-9]* "$round"/*.script.* >"$scratch/all"
 	# also job numbers, and what Slurm says of its own when it is busy
 	sed -Ei "/$pattern/d; /^salloc: |^srun: ([Jj]ob [0-9]+ |Step created for )/d" "$round"/*.*
+	# srun tells of tasks that end at about the same time in one line or in several.
+	sed -Ei 's/^(srun: error: [^:]+:) tasks 0-1: (.*)/\1 task 0: \2\n\1 task 1: \2/' "$round"/*.*
 	mv "$round" "$scratch/$name"
 }
 

@@ -4,7 +4,7 @@
 # tier of the node with the least memory, and as many bytes as they hold.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
-need jansson
+need files
 : "${ZERORUN:?}"
 ranks=${top_builddir:?}/tests/ranks/sizing.ranks
 tell=$top_builddir/tests/slurm/tell

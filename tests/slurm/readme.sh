@@ -5,7 +5,7 @@
 # goes below $scratch, and so does whatever a command says of /etc/slurm.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
-need jansson
+need files
 need_command make
 need_command python3
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES

@@ -77,7 +77,7 @@ static size_t below(uint64_t *state, size_t bound)
 
 static struct shared {
 	atomic_int listening, joined, done, calls[RANKS];
-	struct zero_control_address at[RANKS];
+	struct zero_address at[RANKS];
 	_Atomic double killed;       /* when */
 	char error[RANKS + 1][1024]; /* the last: what their parent saw */
 } * shared;
@@ -120,7 +120,7 @@ static void sleep_for(double seconds)
 	poll(NULL, 0, (int)(seconds * 1e3));
 }
 
-static zero_status get_address(void *context, int rank, struct zero_control_address *address)
+static zero_status get_address(void *context, int rank, struct zero_address *address)
 {
 	const struct trial *trial = context;
 
@@ -139,7 +139,7 @@ int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
 /* Of the addresses that it offers one is left: the loopback of the sixth family, if there is
    one. */
-static void offer_six(struct zero_control_address *own)
+static void offer_six(struct zero_address *own)
 {
 	static const uint8_t loopback[16] = {[15] = 1};
 
@@ -160,7 +160,7 @@ static struct zero_control *start(const struct trial *trial)
 					     .broken_context = &shared->calls[trial->rank],
 					     .context = (void *)trial};
 	struct zero_control *control = NULL;
-	struct zero_control_address *own = &shared->at[trial->rank];
+	struct zero_address *own = &shared->at[trial->rank];
 	zero_status status;
 
 	must(!zero_control_listen(&control, own), "%s", last_error);
@@ -173,7 +173,7 @@ static struct zero_control *start(const struct trial *trial)
 	atomic_fetch_add(&shared->listening, 1);
 	if (trial->fails && trial->rank == trial->odd)
 		return control;
-	get_address(config.context, 0, &(struct zero_control_address){0});
+	get_address(config.context, 0, &(struct zero_address){0});
 	status = zero_control_join(control, &config);
 	must(trial->fails == (status != ZERO_OK), "joining: %s", last_error);
 	/* One that breaks it at once could end the joining of others. */

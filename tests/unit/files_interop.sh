@@ -3,6 +3,6 @@
 # What zero_files.so and the safetensors package write, the other one reads.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
-need jansson
+need files
 need_python numpy safetensors
 "$python" "$top_srcdir/tests/unit/files_interop.py" "$top_builddir/lib/.libs/zero_files.so"

@@ -312,7 +312,7 @@ static void disturb(const struct trial *trial)
 	uint64_t state = seed;
 	int silent[100], half, garbled, late, answered;
 
-	get_address((void *)trial, 0, &(struct zero_control_address){0});
+	get_address((void *)trial, 0, &(struct zero_address){0});
 	hello = good_hello(1, 0);
 	for (size_t i = 0; i < sizeof(noise); i++)
 		noise[i] = (uint8_t)draw(&state);
@@ -388,15 +388,15 @@ START_TEST(interfaces)
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-		ck_assert_msg(zero_control_may_use(table[i].filter, table[i].name) == table[i].may,
+		ck_assert_msg(zero_address_may_use(table[i].filter, table[i].name) == table[i].may,
 			      "%s for %s", table[i].filter, table[i].name);
 }
 END_TEST
 
-static zero_status get_elsewhere(void *context, int rank, struct zero_control_address *address)
+static zero_status get_elsewhere(void *context, int rank, struct zero_address *address)
 {
 	(void)rank;
-	*address = *(const struct zero_control_address *)context;
+	*address = *(const struct zero_address *)context;
 	return ZERO_OK;
 }
 
@@ -404,7 +404,7 @@ START_TEST(offered)
 {
 	struct zero_control_config config = {
 		.rank = 1, .world = 2, .seconds = 0.1, .address = get_elsewhere};
-	struct zero_control_address own, other;
+	struct zero_address own, other;
 	struct zero_control *control, *alone;
 
 	setenv("NCCL_SOCKET_IFNAME", "=lo", 1);

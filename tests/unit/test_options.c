@@ -208,6 +208,9 @@ START_TEST(the_table_is_regular)
 		[ZERO_OPT_REDUCE] = "reduce",
 		[ZERO_OPT_NCCL] = "nccl",
 		[ZERO_OPT_OPEN_SECONDS] = "open_seconds",
+		[ZERO_OPT_WATCH_SECONDS] = "watch_seconds",
+		[ZERO_OPT_STALL_SECONDS] = "stall_seconds",
+		[ZERO_OPT_ON_FAULT] = "on_fault",
 		[ZERO_OPT_CHECK] = "check",
 		[ZERO_OPT_STAGED] = "staged",
 		[ZERO_OPT_TASKS] = "tasks",
@@ -218,6 +221,7 @@ START_TEST(the_table_is_regular)
 		[ZERO_OPT_GPUS] = "gpus",
 		[ZERO_OPT_GPU] = "gpu",
 		[ZERO_OPT_MASTER] = "master",
+		[ZERO_OPT_ORIGINS] = "origins",
 	};
 
 	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
@@ -261,13 +265,14 @@ START_TEST(defaults)
 	for (size_t i = 0; i < ZERO_OPTIONS; i++)
 		ck_assert_str_eq(settings.origin[i], "default");
 	text = zero_settings_format(&settings);
-	ck_assert_str_eq(text,
-			 "stage=3 stream_chunk=41943040 stream_threshold=auto flatten=auto "
-			 "allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
-			 "offload=none vram_reserve=5%25 backend=auto preload=yes config= report= "
-			 "preload_path= isa=auto share=0 reduce=auto nccl= open_seconds=120 "
-			 "check=0 staged=0 tasks=0 budget=0 "
-			 "vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu= master=");
+	ck_assert_str_eq(
+		text, "stage=3 stream_chunk=41943040 stream_threshold=auto flatten=auto "
+		      "allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
+		      "offload=none vram_reserve=5%25 backend=auto preload=yes config= report= "
+		      "preload_path= isa=auto share=0 reduce=auto nccl= open_seconds=120 "
+		      "watch_seconds=5 stall_seconds=1800 on_fault=abort "
+		      "check=0 staged=0 tasks=0 budget=0 "
+		      "vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu= master= origins=");
 	free(text);
 	zero_settings_clear(&settings);
 	zero_settings_clear(&settings);
@@ -346,6 +351,44 @@ START_TEST(settings_texts_round_trip_with_escapes)
 }
 END_TEST
 
+/* However often they are handed on. */
+START_TEST(origins_are_handed_on)
+{
+	struct zero_settings settings;
+	char why[WHY] = "", *text, *origin;
+
+	ck_assert(zero_settings_init(&settings));
+	ck_assert(zero_settings_set(&settings, ZERO_OPT_STAGE, "2",
+				    "/etc/d/a;b:c.yaml:12, at 2 by /e/f.yaml:3", why, sizeof why));
+	ck_assert(zero_settings_set(&settings, ZERO_OPT_BUCKET, "1M", "--zero-bucket", why,
+				    sizeof why));
+	ck_assert(
+		zero_settings_set(&settings, ZERO_OPT_TASKS, "3", "the launcher", why, sizeof why));
+	for (int round = 0; round < 3; round++) {
+		text = zero_settings_format(&settings);
+		ck_assert_ptr_nonnull(strstr(text, " origins=stage:a,b:c.yaml:12,%20at%202%20by%"
+						   "20f.yaml:3;bucket:--zero-bucket"));
+		zero_settings_clear(&settings);
+		ck_assert(zero_settings_init(&settings));
+		ck_assert(zero_settings_parse(&settings, text, "ZERO_RESOLVED", why, sizeof why));
+		free(text);
+	}
+	/* What is said anew has an origin of its own. */
+	ck_assert(zero_settings_set(&settings, ZERO_OPT_CHECK, "1", "ZERO_CHECK", why, sizeof why));
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		origin = zero_settings_origin(&settings, (enum zero_option_id)i);
+		ck_assert_str_eq(origin, i == ZERO_OPT_STAGE    ? "a,b:c.yaml:12, at 2 by f.yaml:3"
+					 : i == ZERO_OPT_BUCKET ? "--zero-bucket"
+					 : i == ZERO_OPT_CHECK  ? "ZERO_CHECK"
+					 : zero_option_table[i].where == ZERO_IN_RESOLVED
+						 ? "ZERO_RESOLVED"
+						 : "default");
+		free(origin);
+	}
+	zero_settings_clear(&settings);
+}
+END_TEST
+
 START_TEST(settings_texts_are_forgiving_about_blanks_only)
 {
 	struct zero_settings settings;
@@ -378,9 +421,10 @@ START_TEST(bad_settings_texts_change_nothing)
 		{"=2", "x: there is no option '': the options are stage, stream_chunk, "
 		       "stream_threshold, flatten, allgather, bucket, gather_limit, gather_dtype, "
 		       "offload, vram_reserve, backend, preload, config, report, preload_path, "
-		       "isa, share, reduce, nccl, open_seconds, check, staged, tasks, budget, "
+		       "isa, share, reduce, nccl, open_seconds, watch_seconds, stall_seconds, "
+		       "on_fault, check, staged, tasks, budget, "
 		       "vram_free, vram_total, "
-		       "vram_source, gpus, gpu, master"},
+		       "vram_source, gpus, gpu, master, origins"},
 		{"stage=1 stage=2", "x: stage is there twice"},
 		{"stage=1 preload", "x: 'preload' is not of the form name=value"},
 		{"stage = 1", "x: 'stage' is not of the form name=value"},
@@ -414,25 +458,6 @@ START_TEST(bad_settings_texts_change_nothing)
 		}
 		zero_settings_clear(&settings);
 	}
-}
-END_TEST
-
-START_TEST(what_is_not_built_is_refused)
-{
-	struct zero_settings settings;
-	char why[WHY] = "";
-
-	ck_assert(zero_settings_init(&settings));
-	ck_assert_msg(zero_settings_built(&settings, why, sizeof why), "%s", why);
-	ck_assert_msg(zero_settings_parse(&settings,
-					  "gather_limit=7M gather_dtype=bf16 offload=optimizer",
-					  "x:2", why, sizeof why),
-		      "%s", why);
-	ck_assert_msg(zero_settings_built(&settings, why, sizeof why), "%s", why);
-	ck_assert(zero_settings_set(&settings, ZERO_OPT_REPORT, "/a", "x:3", why, sizeof why));
-	ck_assert(!zero_settings_built(&settings, why, sizeof why));
-	ck_assert_str_eq(why, "report is '/a' (from x:3), which this version cannot do");
-	zero_settings_clear(&settings);
 }
 END_TEST
 
@@ -613,9 +638,9 @@ int main(void)
 	tcase_add_test(tests, defaults);
 	tcase_add_test(tests, every_row_round_trips);
 	tcase_add_test(tests, settings_texts_round_trip_with_escapes);
+	tcase_add_test(tests, origins_are_handed_on);
 	tcase_add_test(tests, settings_texts_are_forgiving_about_blanks_only);
 	tcase_add_test(tests, bad_settings_texts_change_nothing);
-	tcase_add_test(tests, what_is_not_built_is_refused);
 	tcase_add_test(tests, near_names_are_flags_for_flags);
 	tcase_add_test(tests, a_message_begins_with_who_said_it);
 	tcase_add_test(tests, the_last_word_counts);

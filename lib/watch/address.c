@@ -5,12 +5,13 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "control_private.h"
+#include "address.h"
 
 enum { ORDINARY, LINK_LOCAL, VIRTUAL, LOOPBACK, CLASSES };
 
@@ -20,7 +21,7 @@ static bool starts_with(const char *name, const char *prefix)
 }
 
 /* A comma-separated list of prefixes; "=" before it asks for whole names, "^" for all others. */
-bool zero_control_may_use(const char *filter, const char *interface)
+bool zero_address_may_use(const char *filter, const char *interface)
 {
 	bool others, whole, listed = false;
 
@@ -58,12 +59,12 @@ static int class_of(const struct ifaddrs *entry)
 	return ORDINARY;
 }
 
-static void offer(struct zero_control_address *own, const struct sockaddr *address)
+static void offer(struct zero_address *own, const struct sockaddr *address)
 {
 	const struct sockaddr_in6 *six = (const void *)address;
 	const struct sockaddr_in *four = (const void *)address;
 
-	if (own->count == ZERO_CONTROL_ADDRESSES)
+	if (own->count == ZERO_ADDRESSES)
 		return;
 	if (address->sa_family == AF_INET) {
 		own->at[own->count].family = 4;
@@ -76,14 +77,15 @@ static void offer(struct zero_control_address *own, const struct sockaddr *addre
 	own->count++;
 }
 
-static zero_status offer_all(int family, struct zero_control_address *own)
+static bool offer_all(int family, struct zero_address *own, char *why, size_t size)
 {
 	const char *filter = getenv("NCCL_SOCKET_IFNAME");
 	struct ifaddrs *list;
 
-	if (getifaddrs(&list))
-		return zero_core->fail(ZERO_E_COMM, "cannot list this node's networks: %s",
-				       strerror(errno));
+	if (getifaddrs(&list)) {
+		snprintf(why, size, "cannot list this node's networks: %s", strerror(errno));
+		return false;
+	}
 	for (int turn = 0; turn < 2 * CLASSES; turn++)
 		for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
 			int want = turn % 2 ? AF_INET6 : AF_INET;
@@ -91,11 +93,11 @@ static zero_status offer_all(int family, struct zero_control_address *own)
 			if (entry->ifa_addr && entry->ifa_addr->sa_family == want &&
 			    (want == AF_INET || family == AF_INET6) && entry->ifa_flags & IFF_UP &&
 			    class_of(entry) == turn / 2 &&
-			    zero_control_may_use(filter, entry->ifa_name))
+			    zero_address_may_use(filter, entry->ifa_name))
 				offer(own, entry->ifa_addr);
 		}
 	freeifaddrs(list);
-	return ZERO_OK;
+	return true;
 }
 
 /* On all addresses of both families, or of the fourth alone where the kernel has no sixth. */
@@ -117,7 +119,7 @@ static int open_socket(int family)
 	return fd;
 }
 
-zero_status zero_control_open_listener(int *fd, struct zero_control_address *own)
+bool zero_address_listen(int *fd, struct zero_address *own, char *why, size_t size)
 {
 	struct sockaddr_storage bound;
 	socklen_t length = sizeof(bound);
@@ -128,10 +130,11 @@ zero_status zero_control_open_listener(int *fd, struct zero_control_address *own
 		family = AF_INET;
 		*fd = open_socket(family);
 	}
-	if (*fd < 0 || getsockname(*fd, (struct sockaddr *)&bound, &length))
-		return zero_core->fail(ZERO_E_COMM, "cannot listen for other ranks: %s",
-				       strerror(errno));
+	if (*fd < 0 || getsockname(*fd, (struct sockaddr *)&bound, &length)) {
+		snprintf(why, size, "cannot listen for other ranks: %s", strerror(errno));
+		return false;
+	}
 	/* The port lies at the same place in both families. */
 	own->port = ntohs(((const struct sockaddr_in *)&bound)->sin_port);
-	return offer_all(family, own);
+	return offer_all(family, own, why, size);
 }

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpt_resume.h - how gpt.c stops and goes on. A checkpoint has the model and the optimizer's
+ * states; beside them it keeps, as a few lines of text, how far the training is, and what must be
+ * the same for the losses to go on as if it had never stopped.
+ */
+#ifndef GPT_RESUME_H
+#define GPT_RESUME_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "zero.h"
+#include "gpt_input.h"
+
+struct progress {
+	size_t step;           /* the next one */
+	size_t sequences;      /* of the text, that all ranks have read so far */
+	bool resumed, stopped; /* from one; by a signal */
+	char settings[1024];   /* what the losses depend on */
+};
+
+/* The batch is that of all ranks: a step is the same text at every number of ranks. */
+static void describe_settings(struct progress *p, zero_job *job, const struct flags *f, size_t seq,
+			      size_t tokens)
+{
+	snprintf(p->settings, sizeof(p->settings),
+		 "sequences of a step: %zu\ntokens of a sequence: %zu\ntokens of the text: %zu\n"
+		 "--seed: %zu\n--lr: %.17g\n--warmup: %zu\n--beta1: %.17g\n--beta2: %.17g\n"
+		 "--eps: %.17g\n--weight-decay: %.17g\n--clip: %.17g\n",
+		 (size_t)zero_world(job) * f->batch, seq, tokens, f->seed, f->lr, f->warmup,
+		 f->beta1, f->beta2, f->eps, f->weight_decay, f->clip);
+}
+
+/* The first line in which they differ is what to change. */
+static void compare_settings(const char *path, const char *saved, const char *now, char *error)
+{
+	while (*saved && *now) {
+		int old_length = (int)strcspn(saved, "\n"), length = (int)strcspn(now, "\n");
+
+		if (old_length != length || strncmp(saved, now, (size_t)length) != 0) {
+			complain(error,
+				 "%s was saved with \"%.*s\", and this is \"%.*s\": the losses "
+				 "would not go on as they began; let it be as it was, or begin in "
+				 "another --checkpoint folder",
+				 path, old_length, saved, length, now);
+			return;
+		}
+		saved += old_length + (saved[old_length] != 0);
+		now += length + (now[length] != 0);
+	}
+	if (*saved || *now)
+		complain(error, "%s is of another version of this program", path);
+}
+
+static void read_progress(struct progress *p, const zero_checkpoint *c, char *error)
+{
+	char text[2048] = "";
+	int begin = 0;
+
+	if (c->user_bytes < sizeof(text))
+		memcpy(text, c->user, c->user_bytes);
+	if (sscanf(text, "step %zu\nsequences %zu\n%n", &p->step, &p->sequences, &begin) != 2 ||
+	    !begin)
+		complain(error, "%s was not saved by this program", c->path);
+	else
+		compare_settings(c->path, text + begin, p->settings, error);
+	p->resumed = true;
+}
+
+/* COLLECTIVE. Goes on from the last checkpoint in --checkpoint, if there is one. */
+static zero_status resume(zero_job *job, const struct flags *f, struct progress *p, char *error)
+{
+	zero_checkpoint checkpoint = {0};
+	zero_status status = zero_restore(job, f->checkpoint, &checkpoint);
+
+	if (status == ZERO_OK && checkpoint.path && f->eval)
+		p->resumed = true; /* the model alone */
+	else if (status == ZERO_OK && checkpoint.path)
+		read_progress(p, &checkpoint, error);
+	if (p->resumed && zero_rank(job) == 0 && !error[0])
+		printf("going on from %s\n", checkpoint.path);
+	zero_checkpoint_free(&checkpoint);
+	return status;
+}
+
+/* A signal that comes before there is a job waits for it. */
+static void hold_signal(int how)
+{
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGUSR1);
+	sigprocmask(how, &signals, NULL);
+}
+
+/* Before Slurm's time limit and at a preemption, the next step says `stop` on all ranks. */
+static zero_status catch_signals(zero_job *job)
+{
+	zero_status status = zero_stop_on(job, SIGUSR1);
+
+	if (status == ZERO_OK)
+		status = zero_stop_on(job, SIGTERM);
+	hold_signal(SIG_UNBLOCK);
+	return status;
+}
+
+/* COLLECTIVE. */
+static zero_status save(zero_job *job, const struct flags *f, struct progress *p, bool background)
+{
+	char text[2048];
+	zero_save_options options = {.user = text, .keep = (int)f->keep, .background = background};
+
+	options.user_bytes = (size_t)snprintf(text, sizeof(text), "step %zu\nsequences %zu\n%s",
+					      p->step, p->sequences, p->settings);
+	return zero_save(job, f->checkpoint, &options);
+}
+
+/* COLLECTIVE. After a step: saves under the next ones, if it is time to; or, if this was the last
+   one, at once. */
+static zero_status save_at_times(zero_job *job, const struct flags *f, struct progress *p)
+{
+	bool last = p->stopped || p->step >= f->steps;
+	zero_status status;
+
+	if (!f->checkpoint || f->eval)
+		return ZERO_OK;
+	if (!last)
+		return f->save_every && p->step % f->save_every == 0 ? save(job, f, p, true)
+								     : ZERO_OK;
+	status = save(job, f, p, false);
+	if (status == ZERO_OK && p->stopped && zero_rank(job) == 0) {
+		printf("stopped by a signal after step %zu/%zu; saved in %s, from where the same "
+		       "command goes on\n",
+		       p->step, f->steps, f->checkpoint);
+		fflush(stdout);
+	}
+	return status;
+}
+#endif

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * --inspect: what is in a checkpoint, and whether each byte of it is what was written. Complaints
+ * name all damaged files and tensors, not only the first.
+ */
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#include "model.h"
+#include "plan.h"
+#include "checkpoint/restore.h"
+
+#ifdef HAVE_FILES
+
+struct inspection {
+	FILE *out;
+	const struct zero_files_ops *files;
+	const char *folder;
+	struct zero_manifest *manifest;
+	uint64_t verified; /* bytes */
+	unsigned wrong;    /* complaints */
+};
+
+static void wrong(struct inspection *in)
+{
+	in->wrong++;
+	complain("%s", zero_last_error());
+}
+
+static void print_bytes(FILE *out, uint64_t bytes)
+{
+	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+	double value = (double)bytes;
+	size_t unit = 0;
+
+	for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
+		value /= 1024;
+	fprintf(out, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
+}
+
+/* ---- what the manifest says ------------------------------------------------------------------ */
+
+static void print_tensors(const struct inspection *in)
+{
+	const struct zero_manifest *m = in->manifest;
+	uint64_t elements = 0, values = 0, moments = 0, masters = 0;
+
+	for (size_t i = 0; i < m->tensor_count; i++) {
+		const struct zero_manifest_tensor *tensor = &m->tensors[i];
+		uint64_t count = zero_manifest_elements(tensor);
+
+		elements += count;
+		values += count * zero_dtype_size(tensor->dtype);
+		if (!tensor->trainable || !m->states)
+			continue;
+		moments += 2 * count * sizeof(float);
+		if (zero_has_master(tensor->dtype))
+			masters += count * sizeof(float);
+	}
+	fprintf(in->out, "  parameters  %zu of %" PRIu64 " elements, ", m->tensor_count, elements);
+	print_bytes(in->out, values);
+	fprintf(in->out, "\n  states      ");
+	if (m->states) {
+		print_bytes(in->out, moments);
+		fputs(" of moments, ", in->out);
+		print_bytes(in->out, masters);
+		fputs(" of f32 masters\n", in->out);
+	} else {
+		fputs("none: no step was taken\n", in->out);
+	}
+}
+
+static void print_manifest(const struct inspection *in)
+{
+	const struct zero_manifest *m = in->manifest;
+
+	print_in_line(in->out, in->folder, 0);
+	fprintf(in->out, "\n  step        %" PRIu64 "\n", m->step);
+	fprintf(in->out, "  ranks       %d, stage %d, allgather=%s, bucket ", m->world, m->stage,
+		m->allgather);
+	print_bytes(in->out, m->bucket);
+	if (m->team_count)
+		fprintf(in->out, ", %zu teams", m->team_count);
+	fputs("\n  library     ", in->out);
+	print_in_line(in->out, m->library, 0);
+	fputs("\n", in->out);
+	print_tensors(in);
+	if (m->has_adamw)
+		fprintf(in->out,
+			"  optimizer   lr %g, beta1 %g, beta2 %g, eps %g, weight_decay %g, "
+			"clip %g\n",
+			m->lr, m->beta1, m->beta2, m->eps, m->weight_decay, m->clip);
+	fputs("  user        ", in->out);
+	if (m->has_user)
+		print_bytes(in->out, m->user_bytes);
+	else
+		fputs("none", in->out);
+	fputs("\n", in->out);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* That what another program reads in the header is what the manifest says. */
+static zero_status compare_header(const struct inspection *in,
+				  const struct zero_shard_reader *reader, struct zero_file *file)
+{
+	const struct zero_shard_layout *layout = &reader->layout;
+	zero_status status = ZERO_OK;
+
+	if (in->files->count(file) != layout->count + 1)
+		return zero_fail(ZERO_E_FORMAT, "%s: has %zu tensors; the manifest says %zu",
+				 reader->path, in->files->count(file), layout->count + 1);
+	for (size_t i = 0; !status && i < layout->count; i++) {
+		const struct zero_shard_slice *slice = &layout->slices[i];
+		char *name = text_of("%s%s", zero_slice_prefix(slice->kind),
+				     in->manifest->tensors[slice->tensor].name);
+		const zero_tensor *tensor = in->files->find(file, name);
+
+		if (!tensor)
+			status = zero_fail(ZERO_E_FORMAT, "%s: has no tensor \"%.200s\"",
+					   reader->path, name);
+		else if (tensor->dtype != slice->dtype || tensor->ndim != 1 ||
+			 tensor->shape[0] != slice->count ||
+			 tensor->offset != reader->data + slice->at)
+			status = zero_fail(ZERO_E_FORMAT,
+					   "%s: tensor \"%.200s\" has another type, size or place "
+					   "than the manifest says",
+					   reader->path, name);
+		free(name);
+	}
+	return status;
+}
+
+static zero_status check_header(const struct inspection *in, struct zero_shard_reader *reader)
+{
+	struct zero_file *file = NULL;
+	zero_status status = zero_shard_check_header(reader);
+
+	if (!status)
+		status = in->files->open(reader->path, &file);
+	if (!status)
+		status = compare_header(in, reader, file);
+	in->files->close(file);
+	return status;
+}
+
+static void check_file(struct inspection *in, int rank)
+{
+	const struct zero_manifest_file *file = &in->manifest->files[rank];
+	struct zero_shard_reader reader;
+	unsigned before = in->wrong;
+	zero_status status = zero_shard_plan(&reader, in->files, in->manifest, in->folder, rank);
+
+	if (!status)
+		status = zero_shard_begin(&reader);
+	if (status) {
+		wrong(in);
+		goto out;
+	}
+	if (check_header(in, &reader))
+		wrong(in);
+	status = zero_shard_check_sums(&reader);
+	if (status)
+		wrong(in);
+	for (size_t i = 0; !status && i < reader.layout.count; i++)
+		if (zero_shard_read(&reader, &reader.layout.slices[i], 0, NULL,
+				    reader.layout.slices[i].bytes))
+			wrong(in);
+	in->verified += reader.read;
+out:
+	zero_shard_close(&reader);
+	fprintf(in->out, "  %s  ", file->name);
+	print_bytes(in->out, file->bytes);
+	fputs(in->wrong > before ? "  DAMAGED\n" : "\n", in->out);
+}
+
+static void check_user(struct inspection *in)
+{
+	void *user = NULL;
+
+	if (!in->manifest->has_user)
+		return;
+	if (zero_checkpoint_user(in->files, in->manifest, in->folder, &user))
+		wrong(in);
+	else
+		in->verified += in->manifest->user_bytes;
+	free(user);
+}
+
+static int inspect_one(struct inspection *in)
+{
+	char *path = text_of("%s/manifest.json", in->folder);
+	unsigned before = in->wrong;
+	zero_status status = in->files->manifest_read(path, &in->manifest);
+
+	free(path);
+	if (status) {
+		wrong(in);
+		return EXIT_FAILURE;
+	}
+	print_manifest(in);
+	for (int rank = 0; rank < in->manifest->world; rank++)
+		check_file(in, rank);
+	check_user(in);
+	if (in->wrong > before) {
+		fprintf(in->out, "  DAMAGED: %u complaints\n", in->wrong - before);
+	} else {
+		fputs("  whole: ", in->out);
+		print_bytes(in->out, in->verified);
+		fputs(" verified\n", in->out);
+	}
+	in->files->manifest_free(in->manifest);
+	return in->wrong ? EXIT_FAILURE : 0;
+}
+
+/* ---- a folder of them ------------------------------------------------------------------------ */
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+	size_t x = strlen((*a)->d_name), y = strlen((*b)->d_name);
+
+	/* Steps of more digits are later. */
+	if (x != y && !strchr((*a)->d_name, '.') && !strchr((*b)->d_name, '.'))
+		return x < y ? -1 : 1;
+	return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int is_step(const struct dirent *entry)
+{
+	return strncmp(entry->d_name, "step-", 5) == 0;
+}
+
+static void list_one(struct inspection *in, const char *folder, const char *name)
+{
+	char *path = text_of("%s/%s/manifest.json", folder, name);
+	struct zero_manifest *manifest;
+	uint64_t step;
+
+	fputs("  ", in->out);
+	print_in_line(in->out, name, 0);
+	if (!zero_checkpoint_name(name, &step)) {
+		fputs("  partial: being written, or left by a job that was killed\n", in->out);
+	} else if (access(path, F_OK) != 0) {
+		fputs("  partial: has no manifest\n", in->out);
+	} else if (in->files->manifest_read(path, &manifest)) {
+		fputs("  DAMAGED\n", in->out);
+		wrong(in);
+	} else {
+		uint64_t bytes = manifest->user_bytes;
+
+		for (int i = 0; i < manifest->world; i++)
+			bytes += manifest->files[i].bytes;
+		fprintf(in->out, "  complete: %d ranks, ", manifest->world);
+		print_bytes(in->out, bytes);
+		fputs("\n", in->out);
+		in->files->manifest_free(manifest);
+	}
+	free(path);
+}
+
+static void list_all(struct inspection *in, const char *folder)
+{
+	char *latest = text_of("%s/latest", folder), target[256];
+	ssize_t length = readlink(latest, target, sizeof target - 1);
+	struct dirent **entries = NULL;
+	int count = scandir(folder, &entries, is_step, by_name);
+
+	print_in_line(in->out, folder, 0);
+	fputs("\n", in->out);
+	for (int i = 0; i < count; i++) {
+		list_one(in, folder, entries[i]->d_name);
+		free(entries[i]);
+	}
+	free(entries);
+	if (length > 0) {
+		target[length] = '\0';
+		fputs("  latest -> ", in->out);
+		print_in_line(in->out, target, 0);
+		fputs("\n", in->out);
+		if (!zero_checkpoint_there(latest)) {
+			in->wrong++;
+			complain("%s: is a link to '%s', where there is no checkpoint", latest,
+				 target);
+		}
+	}
+	free(latest);
+}
+
+int inspect(FILE *out, const char *path)
+{
+	struct inspection in = {.out = out, .files = model_files()};
+	char *folder = NULL;
+	int status = EXIT_FAILURE;
+
+	if (zero_checkpoint_find(path, &folder)) {
+		complain("%s", zero_last_error());
+		return EXIT_FAILURE;
+	}
+	if (!zero_checkpoint_there(path) && access(path, F_OK) == 0)
+		list_all(&in, path);
+	if (folder) {
+		in.folder = folder;
+		status = inspect_one(&in);
+	} else {
+		complain("%s: there is no checkpoint, which is a folder with a manifest.json, or a "
+			 "folder of such",
+			 path);
+	}
+	free(folder);
+	return in.wrong ? EXIT_FAILURE : status;
+}
+
+#else
+
+int inspect(FILE *out, const char *path)
+{
+	(void)out;
+	complain("%s cannot be read: zerorun was built without Jansson and xxHash, which "
+		 "checkpoints need",
+		 path);
+	return EXIT_FAILURE;
+}
+
+#endif

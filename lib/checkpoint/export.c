@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Export: safetensors files, written in place by all ranks, each its own slices. Nothing is
+ * gathered. The files are made beside their final names, which export_names.c gives them when all
+ * are on disk.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/export.h"
+#include "checkpoint/write.h"
+
+/* As Hugging Face's libraries have it. */
+#define FILE_BYTES_MAX 5000000000u
+
+static zero_status no_memory(const struct zero_output *out)
+{
+	return zero_fail(ZERO_E_MEMORY, "no memory to export %zu tensors to %s", out->count,
+			 out->path);
+}
+
+/* ---- which tensors are in which files -------------------------------------------------------- */
+
+static zero_status list_tensors(struct zero_output *out)
+{
+	const zero_job *job = out->job;
+	size_t room = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		room += job->groups[g]->param_count;
+	out->params = calloc(room + 1, sizeof(zero_param *));
+	out->tensors = calloc(room + 1, sizeof(zero_tensor));
+	if (!out->params || !out->tensors)
+		return no_memory(out);
+	for (size_t g = 0; g < job->group_count; g++)
+		for (size_t p = 0; p < job->groups[g]->param_count; p++) {
+			zero_param *param = job->groups[g]->params[p];
+			zero_tensor *tensor = &out->tensors[out->count];
+
+			if (param->alias_of)
+				continue;
+			tensor->name = param->name;
+			tensor->dtype = param->dtype;
+			tensor->ndim = param->ndim;
+			memcpy(tensor->shape, param->shape, sizeof(tensor->shape));
+			out->params[out->count++] = param;
+		}
+	return ZERO_OK;
+}
+
+static uint64_t tensor_bytes(const struct zero_output *out, size_t i)
+{
+	return out->params[i]->count * zero_dtype_size(out->params[i]->dtype);
+}
+
+/* Bytes of tensors in a file. */
+static uint64_t file_limit(const struct zero_output *out)
+{
+	/* For tests, which have no models of many GB; what is no number, or 0, is not for them. */
+	const char *lower = getenv("ZERO_TEST_EXPORT_BYTES");
+	size_t digits = lower ? strspn(lower, "0123456789") : 0;
+	uint64_t limit = 0;
+
+	if (!out->folder)
+		return UINT64_MAX;
+	errno = 0;
+	if (digits && !lower[digits])
+		limit = strtoull(lower, NULL, 10);
+	return limit && !errno ? limit : FILE_BYTES_MAX;
+}
+
+/* As many tensors as fit, in order; one that is larger than a file may be has a file of its own. */
+static zero_status cut_files(struct zero_output *out)
+{
+	uint64_t limit = file_limit(out), taken = 0;
+
+	out->files = calloc(out->count + 1, sizeof(*out->files));
+	if (!out->files)
+		return no_memory(out);
+	out->file_count = 1; /* also of a model without tensors */
+	for (size_t i = 0; i < out->count; i++) {
+		struct zero_output_file *file = &out->files[out->file_count - 1];
+		uint64_t bytes = tensor_bytes(out, i);
+
+		if (file->count && (taken > limit || bytes > limit - taken)) {
+			file = &out->files[out->file_count++];
+			file->first = i;
+			taken = 0;
+		}
+		taken += bytes;
+		file->count++;
+	}
+	return ZERO_OK;
+}
+
+static zero_status name_file(const struct zero_output *out, size_t number)
+{
+	struct zero_output_file *file = &out->files[number];
+	int length;
+
+	if (!out->folder)
+		length = asprintf(&file->path, "%s", out->path);
+	else if (out->file_count == 1)
+		length = asprintf(&file->path, "%s/model.safetensors", out->path);
+	else
+		length = asprintf(&file->path, "%s/model-%05zu-of-%05zu.safetensors", out->path,
+				  number + 1, out->file_count);
+	if (length < 0)
+		file->path = NULL;
+	if (length < 0 || asprintf(&file->partial, "%s.%016llx.partial", file->path,
+				   (unsigned long long)out->token) < 0) {
+		file->partial = NULL;
+		return no_memory(out);
+	}
+	return ZERO_OK;
+}
+
+static zero_status plan_file(const struct zero_output *out, size_t number)
+{
+	struct zero_output_file *file = &out->files[number];
+	const struct zero_files_ops *files;
+	zero_status status = name_file(out, number);
+
+	if (!status)
+		status = zero_files_open(&files);
+	if (!status)
+		status = files->header(out->tensors + file->first, file->count, &file->header,
+				       &file->header_bytes);
+	if (status)
+		return status;
+	file->bytes = file->header_bytes;
+	for (size_t i = file->first; i < file->first + file->count; i++) {
+		out->tensors[i].path = file->path;
+		file->bytes += tensor_bytes(out, i);
+	}
+	return ZERO_OK;
+}
+
+static zero_status plan_files(struct zero_output *out)
+{
+	zero_status status = cut_files(out);
+
+	for (size_t i = 0; !status && i < out->file_count; i++)
+		status = plan_file(out, i);
+	return status;
+}
+
+/* ---- their bytes ----------------------------------------------------------------------------- */
+
+struct writing {
+	const struct zero_out *out;
+	uint64_t at; /* in the file */
+};
+
+static zero_status create_file(const struct zero_output_file *file)
+{
+	struct zero_out out = {.path = file->partial, .bytes = file->bytes, .fd = -1};
+	zero_status status = zero_out_create(&out), one;
+
+	if (!status)
+		status = zero_out_write(&out, file->header, file->header_bytes, 0);
+	one = zero_out_close(&out, false);
+	return status ? status : one;
+}
+
+/* Rank 0. */
+static zero_status create_files(struct zero_output *out)
+{
+	zero_status status = zero_output_begin(out);
+
+	for (size_t i = 0; !status && i < out->file_count; i++)
+		status = create_file(&out->files[i]);
+	return status;
+}
+
+static zero_status write_piece(void *context, const void *data, size_t at, size_t bytes)
+{
+	const struct writing *writing = context;
+
+	return zero_out_write(writing->out, data, bytes, writing->at + at);
+}
+
+/* The slice of the parameter that lies in this rank's shard, also where whole runs are stored. */
+static zero_status write_param(const struct zero_output *out, size_t i, const struct zero_out *to)
+{
+	const zero_param *param = out->params[i];
+	const struct zero_run *run = &param->flat->runs[param->run];
+	size_t size = zero_dtype_size(param->dtype), first, count;
+	struct writing writing = {.out = to};
+	const char *values;
+
+	if (!zero_is_member(param->group))
+		return ZERO_OK;
+	zero_param_part(param, run->shard * (size_t)param->group->team->place.rank, run->shard,
+			&first, &count);
+	if (!count)
+		return ZERO_OK;
+	values = zero_stored_at(param->flat, run, param->first + first);
+	writing.at = out->tensors[i].offset + first * size;
+	if (out->job->ops->host_memory)
+		return zero_out_write(to, values, count * size, writing.at);
+	return zero_stage_out(out->job, values, count * size, write_piece, &writing);
+}
+
+static zero_status write_file(const struct zero_output *out, const struct zero_output_file *file)
+{
+	struct zero_out to = {.path = file->partial, .bytes = file->bytes, .fd = -1};
+	zero_status status = zero_out_join(&to), one;
+
+	for (size_t i = file->first; !status && i < file->first + file->count; i++)
+		status = write_param(out, i, &to);
+	one = zero_out_close(&to, !status);
+	return status ? status : one;
+}
+
+static zero_status write_own(const struct zero_output *out)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t i = 0; !status && i < out->file_count; i++)
+		status = write_file(out, &out->files[i]);
+	return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static bool names_file(const char *path)
+{
+	static const char end[] = ".safetensors";
+	size_t length = strlen(path), end_length = strlen(end);
+
+	return length >= end_length && !strcmp(path + length - end_length, end);
+}
+
+static zero_status check_export(zero_job *job)
+{
+	zero_status status = ZERO_OK;
+
+	if (!job->laid_out)
+		return zero_fail(ZERO_E_STATE, "zero_export comes after zero_layout");
+	for (size_t g = 0; !status && g < job->group_count; g++)
+		status = zero_finish_update(job->groups[g]);
+	return status;
+}
+
+static void clear_output(struct zero_output *out)
+{
+	for (size_t i = 0; i < out->file_count; i++) {
+		free(out->files[i].path);
+		free(out->files[i].partial);
+		free(out->files[i].header);
+	}
+	free(out->files);
+	free(out->params);
+	free(out->tensors);
+}
+
+zero_status zero_export(zero_job *job, const char *path)
+{
+	struct zero_output out = {.job = job, .path = path, .folder = !names_file(path)};
+	bool maker = job->place.rank == 0;
+	const char *before = zero_note(job, "zero_export");
+	zero_status status = check_export(job);
+
+	if (!status)
+		status = list_tensors(&out);
+	status = zero_token(job, status, "export", &out.token);
+	if (status)
+		goto out;
+	status = plan_files(&out);
+	if (!status && maker)
+		status = create_files(&out);
+	status = zero_run(job, status, NULL, 0, "export: room for %s", path);
+	if (!status) {
+		status = write_own(&out);
+		status = zero_run(job, status, NULL, 0, "export: bytes of %s", path);
+	}
+	if (!status) {
+		if (maker)
+			status = zero_output_publish(&out);
+		status = zero_run(job, status, NULL, 0, "export: end of %s", path);
+	}
+	if (status && maker)
+		zero_output_drop(&out);
+out:
+	clear_output(&out);
+	zero_note(job, before);
+	return status;
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names of exported files. A folder may hold an earlier export of another number of files: at each
+ * moment a loader finds all of the old one, all of the new one, or, where file names are the same,
+ * for a moment none. Some prefer model.safetensors, others the index, where both are there.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint/export.h"
+#include "checkpoint/write.h"
+
+#define DIGITS "[0-9][0-9][0-9][0-9][0-9]"
+
+static const char index_name[] = "model.safetensors.index.json";
+static const char single_name[] = "model.safetensors";
+static const char shard_names[] = "model-" DIGITS "-of-" DIGITS ".safetensors";
+static const char partial_names[] = "model*.safetensors*.????????????????.partial";
+
+static zero_status cannot(const char *what, const char *path)
+{
+	return zero_fail(ZERO_E_FILE, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+static zero_status no_memory(const struct zero_output *out)
+{
+	return zero_fail(ZERO_E_MEMORY, "no memory to export to %s", out->path);
+}
+
+static bool is_there(const char *path)
+{
+	struct stat info;
+
+	return !lstat(path, &info);
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+static bool is_own(const struct zero_output *out, const char *name)
+{
+	size_t length = strlen(out->path) + 1;
+
+	for (size_t i = 0; i < out->file_count; i++)
+		if (!strcmp(out->files[i].path + length, name))
+			return true;
+	return false;
+}
+
+/* What is named so, and is not of this export. */
+static zero_status remove_others(const struct zero_output *out, const char *names)
+{
+	DIR *folder = opendir(out->path);
+	zero_status status = ZERO_OK;
+	struct dirent *entry;
+
+	if (!folder)
+		return cannot("read", out->path);
+	while (!status && (entry = readdir(folder)))
+		if (!fnmatch(names, entry->d_name, 0) && !is_own(out, entry->d_name) &&
+		    unlinkat(dirfd(folder), entry->d_name, 0) && errno != ENOENT)
+			status = cannot("remove", entry->d_name);
+	closedir(folder);
+	return status;
+}
+
+static zero_status begin_folder(struct zero_output *out)
+{
+	struct stat info;
+
+	out->made = !mkdir(out->path, 0777);
+	if (!out->made && errno != EEXIST)
+		return cannot("make the folder", out->path);
+	if (stat(out->path, &info))
+		return cannot("export to", out->path);
+	if (!S_ISDIR(info.st_mode))
+		return zero_fail(ZERO_E_FILE,
+				 "cannot export to %s, which is there and no folder: give a folder "
+				 "or a file whose name ends in .safetensors",
+				 out->path);
+	return remove_others(out, partial_names);
+}
+
+zero_status zero_output_begin(struct zero_output *out)
+{
+	struct stat info;
+
+	if (out->folder)
+		return begin_folder(out);
+	if (!stat(out->path, &info) && !S_ISREG(info.st_mode))
+		return zero_fail(ZERO_E_FILE,
+				 "cannot export to %s: that is a directory or a device", out->path);
+	return ZERO_OK;
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static zero_status rename_files(const struct zero_output *out)
+{
+	for (size_t i = 0; i < out->file_count; i++)
+		if (rename(out->files[i].partial, out->files[i].path))
+			return cannot("rename", out->files[i].partial);
+	return ZERO_OK;
+}
+
+/* Appears whole, when all files that it names are there. */
+static zero_status write_index(const struct zero_output *out, const char *path)
+{
+	const struct zero_files_ops *files;
+	char *text = NULL, *partial = NULL;
+	zero_status status = zero_files_open(&files);
+	size_t bytes;
+
+	if (!status)
+		status = files->index(out->tensors, out->count, &text, &bytes);
+	if (!status &&
+	    asprintf(&partial, "%s.%016llx.partial", path, (unsigned long long)out->token) < 0) {
+		partial = NULL;
+		status = no_memory(out);
+	}
+	if (!status)
+		status = zero_write_file(partial, text, bytes);
+	if (!status)
+		status = zero_replace(partial, path);
+	if (status && partial)
+		unlink(partial);
+	free(partial);
+	free(text);
+	return status;
+}
+
+static zero_status remove_file(const char *path)
+{
+	return unlink(path) && errno != ENOENT ? cannot("remove", path) : ZERO_OK;
+}
+
+/* The index must not name files of both exports. */
+static zero_status publish_several(const struct zero_output *out, const char *index,
+				   const char *single)
+{
+	zero_status status = ZERO_OK;
+	bool same = false;
+
+	for (size_t i = 0; i < out->file_count; i++)
+		same = same || is_there(out->files[i].path);
+	if (same)
+		status = remove_file(index);
+	if (!status)
+		status = rename_files(out);
+	if (!status)
+		status = zero_sync_folder(out->path);
+	if (!status)
+		status = write_index(out, index);
+	return status ? status : remove_file(single);
+}
+
+static zero_status publish_folder(const struct zero_output *out)
+{
+	char *index = NULL, *single = NULL;
+	zero_status status;
+
+	if (asprintf(&index, "%s/%s", out->path, index_name) < 0)
+		index = NULL;
+	if (asprintf(&single, "%s/%s", out->path, single_name) < 0)
+		single = NULL;
+	if (!index || !single) {
+		status = no_memory(out);
+	} else if (out->file_count > 1) {
+		status = publish_several(out, index, single);
+	} else {
+		status = rename_files(out);
+		if (!status)
+			status = zero_sync_folder(out->path);
+		if (!status)
+			status = remove_file(index);
+	}
+	if (!status)
+		status = remove_others(out, shard_names);
+	if (!status)
+		status = zero_sync_folder(out->path);
+	free(index);
+	free(single);
+	return status;
+}
+
+zero_status zero_output_publish(const struct zero_output *out)
+{
+	return out->folder ? publish_folder(out)
+			   : zero_replace(out->files[0].partial, out->files[0].path);
+}
+
+void zero_output_drop(const struct zero_output *out)
+{
+	for (size_t i = 0; i < out->file_count; i++)
+		if (out->files[i].partial)
+			unlink(out->files[i].partial);
+	/* With files of others in it, it stays. */
+	if (out->made)
+		rmdir(out->path);
+}

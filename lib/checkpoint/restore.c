@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Restore: rank 0 finds and verifies the checkpoint's manifest and sends it to all, who then know
+ * what they need of which files, read that, and verify each byte by checksums that the manifest
+ * vouches for. Nothing is gathered and nothing but the manifest is sent.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/restore.h"
+
+/* What rank 0 found, and what others want of it. */
+struct found {
+	uint64_t folder; /* bytes of its name with the zero; 0: there is no checkpoint */
+	uint64_t manifest;
+	uint64_t wants_user;
+};
+
+struct restoring {
+	struct zero_restore plan;
+	zero_checkpoint *checkpoint;
+	char *text; /* of the manifest */
+	void *user;
+	struct found found; /* the same on all ranks, but for rank 0 before they have agreed */
+};
+
+static zero_status check_restore(zero_job *job)
+{
+	zero_status status = ZERO_OK;
+
+	if (!job->laid_out)
+		return zero_fail(ZERO_E_STATE, "zero_restore comes after zero_layout");
+	for (size_t g = 0; !status && g < job->group_count; g++) {
+		if (job->groups[g]->gather)
+			return zero_fail(ZERO_E_STATE,
+					 "a checkpoint is restored while group '%s' is gathered",
+					 job->groups[g]->name);
+		status = zero_finish_update(job->groups[g]);
+	}
+	return status;
+}
+
+/* ---- finding it ------------------------------------------------------------------------------ */
+
+/* Rank 0. */
+static zero_status find(struct restoring *r)
+{
+	struct zero_restore *plan = &r->plan;
+	zero_status status = zero_checkpoint_find(plan->path, &plan->folder);
+	size_t bytes = 0;
+	char *path;
+
+	if (status)
+		return status;
+	if (!plan->folder && r->checkpoint)
+		return ZERO_OK;
+	if (!plan->folder)
+		return zero_fail(ZERO_E_FILE,
+				 "%s: there is no checkpoint, which is a folder with a "
+				 "manifest.json, or a folder of such",
+				 plan->path);
+	path = zero_checkpoint_path(plan->folder, "manifest.json");
+	if (!path)
+		return zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", plan->folder);
+	status = plan->files->manifest_load(path, &r->text, &bytes);
+	if (!status)
+		status = plan->files->manifest_parse(path, r->text, bytes, &plan->manifest);
+	free(path);
+	if (!status && plan->manifest->has_user)
+		status = zero_checkpoint_user(plan->files, plan->manifest, plan->folder, &r->user);
+	r->found.folder = strlen(plan->folder) + 1;
+	r->found.manifest = bytes;
+	return status;
+}
+
+/* COLLECTIVE. What rank 0 found is what all know. */
+static zero_status agree_found(struct restoring *r, zero_status status)
+{
+	zero_job *job = r->plan.job;
+	size_t world = (size_t)job->place.world;
+	struct found *all = calloc(world, sizeof(*all));
+	struct zero_op op = {.kind = ZERO_OP_EXCHANGE,
+			     .send = &r->found,
+			     .recv = all,
+			     .count = sizeof(r->found)};
+
+	r->found.wants_user = r->checkpoint != NULL;
+	if (!all && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", r->plan.path);
+	status = zero_run(job, status, &op, 1, "restore from %s", r->plan.path);
+	if (!status) {
+		r->found = all[0];
+		for (size_t rank = 1; rank < world; rank++)
+			r->found.wants_user |= all[rank].wants_user;
+	}
+	free(all);
+	return status;
+}
+
+/* ---- telling all ----------------------------------------------------------------------------- */
+
+/* COLLECTIVE. Bytes of rank 0 in host memory come to all, by pieces; a device takes them by way of
+   its own memory. */
+static zero_status tell(const struct restoring *r, zero_status status, char *data, size_t bytes,
+			const char *what)
+{
+	zero_job *job = r->plan.job;
+	bool staged = !job->ops->host_memory, root = job->place.rank == 0;
+	size_t piece = bytes < job->chunk ? bytes : job->chunk;
+	void *staging = NULL;
+
+	if (job->place.world == 1 || !bytes)
+		return zero_run(job, status, NULL, 0, "restore: %s of %s", what, r->plan.path);
+	if (!status && staged)
+		status = job->ops->alloc(job->backend, ZERO_MEM_STAGING, piece, false, &staging);
+	for (size_t at = 0, now; at < bytes; at += now) {
+		struct zero_op op = {
+			.kind = ZERO_OP_BROADCAST, .from = ZERO_U8, .to = ZERO_U8, .piece = piece};
+
+		op.count = now = bytes - at < piece ? bytes - at : piece;
+		op.send = op.recv = staged || status ? staging : data + at;
+		if (!status && staged && root) {
+			job->ops->copy(job->backend, staging, data + at, now);
+			status = zero_reach(job);
+		}
+		status = zero_run(job, status, &op, 1, "restore: %s of %s", what, r->plan.path);
+		if (!status && staged && !root) {
+			job->ops->copy(job->backend, data + at, staging, now);
+			status = zero_reach(job);
+		}
+		/* What only this rank knows is told with the next piece, or by the caller. */
+		if (status && zero_last_error_shared())
+			break;
+	}
+	job->ops->free(job->backend, staging);
+	return status;
+}
+
+/* COLLECTIVE. The checkpoint's name and its manifest, which the others then read too. */
+static zero_status tell_manifest(struct restoring *r)
+{
+	struct zero_restore *plan = &r->plan;
+	size_t bytes = r->found.folder + r->found.manifest;
+	bool root = plan->job->place.rank == 0;
+	char *both = malloc(bytes);
+	zero_status status = ZERO_OK;
+
+	if (!both)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the manifest of %s", plan->path);
+	if (!status && root) {
+		memcpy(both, plan->folder, r->found.folder);
+		memcpy(both + r->found.folder, r->text, r->found.manifest);
+	}
+	status = tell(r, status, both, bytes, "manifest");
+	if (!status && !root) {
+		plan->folder = strdup(both);
+		if (!plan->folder)
+			status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s",
+					   plan->path);
+		else
+			status = plan->files->manifest_parse(plan->folder, both + r->found.folder,
+							     r->found.manifest, &plan->manifest);
+	}
+	free(both);
+	return status;
+}
+
+/* COLLECTIVE. */
+static zero_status tell_user(struct restoring *r, zero_status status)
+{
+	const struct zero_manifest *manifest = r->plan.manifest;
+	size_t bytes;
+
+	/* A rank may have failed at the manifest: all know of the user's bytes from the same. */
+	status = zero_run(r->plan.job, status, NULL, 0, "restore: manifest of %s, read",
+			  r->plan.path);
+	if (status || !manifest->has_user || !r->found.wants_user)
+		return status;
+	bytes = manifest->user_bytes;
+	if (!r->user)
+		r->user = malloc(bytes ? bytes : 1);
+	if (!r->user)
+		status =
+			zero_fail(ZERO_E_MEMORY, "no memory for the %zu bytes of the program in %s",
+				  bytes, r->plan.folder);
+	return tell(r, status, r->user, bytes, "the program's bytes");
+}
+
+static zero_status fill_checkpoint(struct restoring *r)
+{
+	zero_checkpoint *checkpoint = r->checkpoint;
+	const struct zero_manifest *manifest = r->plan.manifest;
+
+	if (!checkpoint)
+		return ZERO_OK;
+	checkpoint->step = manifest->step;
+	checkpoint->world = manifest->world;
+	checkpoint->stage = manifest->stage;
+	checkpoint->path = strdup(r->plan.folder);
+	if (!checkpoint->path)
+		return zero_fail(ZERO_E_MEMORY, "no memory for the name of %s", r->plan.folder);
+	if (manifest->has_user) {
+		checkpoint->user = r->user;
+		checkpoint->user_bytes = manifest->user_bytes;
+		r->user = NULL;
+	}
+	return ZERO_OK;
+}
+
+void zero_checkpoint_free(zero_checkpoint *checkpoint)
+{
+	free(checkpoint->path);
+	free(checkpoint->user);
+	*checkpoint = (zero_checkpoint){0};
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+
+/* As before the first step: they are made when one needs them, and masters follow values. */
+static void drop_states(zero_job *job)
+{
+	for (size_t g = 0; g < job->group_count; g++)
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++) {
+			struct zero_flat *flat = &job->groups[g]->flats[f];
+
+			job->ops->free(job->backend, flat->m);
+			job->ops->free(job->backend, flat->v);
+			job->ops->free(job->backend, flat->master);
+			flat->m = flat->v = flat->master = NULL;
+		}
+}
+
+/* What the checkpoint says of the job's past. */
+static void take_history(zero_job *job, const struct zero_manifest *manifest)
+{
+	job->steps = manifest->step;
+	job->has_adamw = manifest->has_adamw;
+	if (manifest->has_adamw)
+		job->adamw = (zero_adamw){.lr = (float)manifest->lr,
+					  .beta1 = (float)manifest->beta1,
+					  .beta2 = (float)manifest->beta2,
+					  .eps = (float)manifest->eps,
+					  .weight_decay = (float)manifest->weight_decay,
+					  .clip = (float)manifest->clip};
+}
+
+/* COLLECTIVE, with the manifest on all ranks. */
+static zero_status restore_all(struct restoring *r, zero_status status)
+{
+	zero_job *job = r->plan.job;
+	const struct zero_manifest *manifest = r->plan.manifest;
+
+	if (!status)
+		status = zero_restore_plan(&r->plan);
+	/* From here on values change: not on one rank alone, nor under a save. */
+	if (!status)
+		zero_save_keep(job, NULL);
+	if (!status && manifest->states)
+		status = zero_adamw_states(job);
+	status = zero_restore_fill(&r->plan, status);
+	if (status)
+		return status;
+	if (!manifest->states)
+		drop_states(job);
+	take_history(job, manifest);
+	return ZERO_OK;
+}
+
+zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint *checkpoint)
+{
+	struct restoring r = {.plan = {.job = job, .path = path ? path : ""},
+			      .checkpoint = checkpoint};
+	const char *before = zero_note(job, "zero_restore");
+	zero_status status = check_restore(job);
+
+	if (checkpoint)
+		*checkpoint = (zero_checkpoint){0};
+	if (!status)
+		status = zero_files_open(&r.plan.files);
+	if (!status && job->place.rank == 0)
+		status = find(&r);
+	status = agree_found(&r, status);
+	if (status || !r.found.folder)
+		goto out;
+	status = tell_manifest(&r);
+	status = tell_user(&r, status);
+	if (status && (zero_last_error_shared() || !r.plan.manifest))
+		goto out;
+	if (!status)
+		status = fill_checkpoint(&r);
+	status = restore_all(&r, status);
+out:
+	if (r.plan.manifest)
+		r.plan.files->manifest_free(r.plan.manifest);
+	free(r.plan.params);
+	free(r.plan.folder);
+	free(r.text);
+	free(r.user);
+	zero_note(job, before);
+	return status;
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Filling parameters and states from a checkpoint's files. What a rank wants of a file follows from
+ * the manifest: of each of its slices the part that this rank stores, or steps. Files are read from
+ * their begins to their ends; ranks agree every so often, so that an error on one soon ends all.
+ */
+#include <stdlib.h>
+
+#include "checkpoint/restore.h"
+
+/* Chunks between two agreements, so many bytes at most. */
+enum { ROUND_CHUNKS = 32, ROUND_MOST = 1 << 30 };
+
+struct filling {
+	const struct zero_restore *restore;
+	zero_job *job;
+	uint64_t total, done; /* bytes that this rank takes */
+	uint64_t quota;       /* of a round */
+	size_t rounds;
+	/* Where it goes on: the file, its slice, and the byte of what is wanted of that. */
+	struct zero_shard_reader reader;
+	int file;
+	bool planned, open;
+	size_t slice;
+	uint64_t at;
+};
+
+/* ---- what this rank wants -------------------------------------------------------------------- */
+
+/* The elements of a parameter whose values, or states, this rank has. */
+static void wanted_part(const zero_param *param, enum zero_slice_kind kind, size_t *first,
+			size_t *count)
+{
+	const struct zero_run *run = &param->flat->runs[param->run];
+	size_t run_first, run_count;
+
+	if (kind == ZERO_SLICE_PARAM)
+		zero_stored_part(param->group, run, &run_first, &run_count);
+	else
+		zero_stepped_part(param->group, run, &run_first, &run_count);
+	zero_param_part(param, run_first, run_count, first, count);
+}
+
+/* Where element `element` of the parameter, which this rank has, or its state lies. */
+static char *place_of(const zero_param *param, enum zero_slice_kind kind, size_t element)
+{
+	const struct zero_flat *flat = param->flat;
+	const struct zero_run *run = &flat->runs[param->run];
+	const float *states = kind == ZERO_SLICE_EXP_AVG      ? flat->m
+			      : kind == ZERO_SLICE_EXP_AVG_SQ ? flat->v
+							      : flat->master;
+	size_t run_first, run_count;
+
+	if (kind == ZERO_SLICE_PARAM)
+		return zero_stored_at(flat, run, param->first + element);
+	zero_stepped_part(param->group, run, &run_first, &run_count);
+	return (char *)(uintptr_t)(states + run->state_at + (param->first + element - run_first));
+}
+
+/* Bytes of all that this rank takes of one parameter. */
+static uint64_t wanted_bytes(const zero_param *param, bool states)
+{
+	size_t first, count, stepped = 0;
+
+	wanted_part(param, ZERO_SLICE_PARAM, &first, &count);
+	if (states && param->trainable)
+		wanted_part(param, ZERO_SLICE_EXP_AVG, &first, &stepped);
+	return (uint64_t)count * zero_dtype_size(param->dtype) +
+	       (uint64_t)stepped * sizeof(float) * (zero_has_master(param->dtype) ? 3 : 2);
+}
+
+/* The part of a slice that this rank takes: bytes [*from, *from + *bytes) of it, to *to. */
+static void wanted_of(const struct zero_restore *restore, const struct zero_shard_slice *slice,
+		      uint64_t *from, uint64_t *bytes, char **to)
+{
+	const zero_param *param = restore->params[slice->tensor];
+	size_t size = zero_dtype_size(slice->dtype), first, count;
+	uint64_t begin, end;
+
+	wanted_part(param, slice->kind, &first, &count);
+	begin = slice->first > first ? slice->first : first;
+	end = slice->first + slice->count;
+	end = end < first + count ? end : first + count;
+	*bytes = end > begin ? (end - begin) * size : 0;
+	*from = *bytes ? (begin - slice->first) * size : 0;
+	*to = *bytes ? place_of(param, slice->kind, (size_t)begin) : NULL;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool in_host_memory(const struct filling *fill, enum zero_slice_kind kind)
+{
+	if (fill->job->ops->host_memory)
+		return true;
+	return kind != ZERO_SLICE_PARAM &&
+	       fill->job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER;
+}
+
+struct reading {
+	struct zero_shard_reader *reader;
+	const struct zero_shard_slice *slice;
+	uint64_t from;
+};
+
+static zero_status read_piece(void *context, void *data, size_t at, size_t bytes)
+{
+	const struct reading *reading = context;
+
+	return zero_shard_read(reading->reader, reading->slice, reading->from + at, data, bytes);
+}
+
+/* A piece ends where a block does, so that no block is read twice. */
+static uint64_t piece_bytes(const struct filling *fill, uint64_t from, uint64_t rest)
+{
+	uint64_t most = fill->job->chunk < ZERO_SUM_BLOCK ? ZERO_SUM_BLOCK : fill->job->chunk;
+	uint64_t end = from + most;
+
+	if (rest <= most)
+		return rest;
+	end -= end % ZERO_SUM_BLOCK;
+	return end > from ? end - from : most;
+}
+
+static zero_status fill_piece(struct filling *fill, const struct zero_shard_slice *slice,
+			      uint64_t from, uint64_t rest, char *to)
+{
+	uint64_t bytes = piece_bytes(fill, from, rest);
+	struct reading reading = {.reader = &fill->reader, .slice = slice, .from = from};
+	zero_status status = ZERO_OK;
+
+	if (!fill->open)
+		status = zero_shard_open(&fill->reader);
+	fill->open = true;
+	if (!status && in_host_memory(fill, slice->kind))
+		status = zero_shard_read(&fill->reader, slice, from, to, bytes);
+	else if (!status)
+		status = zero_stage_in(fill->job, to, bytes, read_piece, &reading);
+	fill->at += bytes;
+	fill->done += bytes;
+	return status;
+}
+
+static void close_file(struct filling *fill)
+{
+	fill->job->bytes_read += fill->reader.read;
+	zero_shard_close(&fill->reader);
+	fill->planned = fill->open = false;
+	fill->slice = 0;
+	fill->at = 0;
+}
+
+/* One step on the way through all slices of all files. */
+static zero_status fill_next(struct filling *fill)
+{
+	const struct zero_restore *restore = fill->restore;
+	const struct zero_shard_slice *slice;
+	uint64_t from, bytes;
+	char *to;
+
+	if (fill->file >= restore->manifest->world)
+		return zero_fail(ZERO_E_FORMAT,
+				 "%s: the files hold %llu bytes of what this rank needs, which is "
+				 "%llu",
+				 restore->folder, (unsigned long long)fill->done,
+				 (unsigned long long)fill->total);
+	if (!fill->planned) {
+		fill->planned = true;
+		return zero_shard_plan(&fill->reader, restore->files, restore->manifest,
+				       restore->folder, fill->file);
+	}
+	if (fill->slice == fill->reader.layout.count) {
+		close_file(fill);
+		fill->file++;
+		return ZERO_OK;
+	}
+	slice = &fill->reader.layout.slices[fill->slice];
+	wanted_of(restore, slice, &from, &bytes, &to);
+	if (fill->at < bytes)
+		return fill_piece(fill, slice, from + fill->at, bytes - fill->at, to + fill->at);
+	fill->slice++;
+	fill->at = 0;
+	return ZERO_OK;
+}
+
+/* ---- all ranks ------------------------------------------------------------------------------- */
+
+static uint64_t round_bytes(const zero_job *job)
+{
+	return job->chunk < ROUND_MOST / ROUND_CHUNKS ? job->chunk * ROUND_CHUNKS : ROUND_MOST;
+}
+
+/* COLLECTIVE. The rank with the most bytes fixes the rounds. */
+static zero_status agree_rounds(struct filling *fill, zero_status status)
+{
+	const struct zero_restore *restore = fill->restore;
+	size_t world = (size_t)fill->job->place.world;
+	uint64_t *all = calloc(world, sizeof(*all)), most = 1;
+	struct zero_op op = {.kind = ZERO_OP_EXCHANGE,
+			     .send = &fill->total,
+			     .recv = all,
+			     .count = sizeof(fill->total)};
+
+	for (size_t i = 0; !status && i < restore->manifest->tensor_count; i++)
+		fill->total += wanted_bytes(restore->params[i], restore->manifest->states);
+	if (!all && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->folder);
+	status = zero_run(fill->job, status, &op, 1, "restore: plan for %s", restore->path);
+	for (size_t rank = 0; !status && rank < world; rank++)
+		most = all[rank] > most ? all[rank] : most;
+	free(all);
+	fill->rounds = (size_t)((most - 1) / round_bytes(fill->job) + 1);
+	fill->quota = fill->total / fill->rounds + 1;
+	return status;
+}
+
+zero_status zero_restore_fill(const struct zero_restore *restore, zero_status status)
+{
+	struct filling fill = {.restore = restore, .job = restore->job, .reader = {.fd = -1}};
+	uint64_t goal = 0;
+
+	status = agree_rounds(&fill, status);
+	if (status)
+		return status;
+	for (size_t round = 1; !status && round <= fill.rounds; round++) {
+		goal = round < fill.rounds ? goal + fill.quota : fill.total;
+		while (!status && fill.done < goal && fill.done < fill.total)
+			status = fill_next(&fill);
+		if (!status && round == fill.rounds)
+			status = zero_reach(fill.job);
+		status = zero_run(fill.job, status, NULL, 0, "restore: round %zu of %zu from %s",
+				  round, fill.rounds, restore->path);
+	}
+	close_file(&fill);
+	return status;
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints: what the ranks do together. Each writes a file of its own into a folder that rank 0
+ * made; once all have, rank 0 gives the folder its name. In the background the ranks tell in each
+ * step whether they have written, so that they need not meet for it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "checkpoint/save.h"
+
+static double seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- one save -------------------------------------------------------------------------------- */
+
+static void free_plan(struct zero_save *save)
+{
+	zero_save_copies_free(save);
+	free(save->header);
+	free(save->slices);
+	free(save->begin);
+	free(save->sums);
+	save->header = NULL;
+	save->slices = NULL;
+	save->begin = NULL;
+	save->sums = NULL;
+}
+
+static void free_save(struct zero_save *save)
+{
+	if (!save)
+		return;
+	free_plan(save);
+	pthread_mutex_destroy(&save->lock);
+	pthread_cond_destroy(&save->wrote);
+	free(save->told);
+	free(save->error);
+	free(save->file);
+	free(save->partial);
+	free(save->path);
+	free(save->dir);
+	free(save);
+}
+
+static zero_status new_save(zero_job *job, const char *dir, const zero_save_options *options,
+			    struct zero_save **made)
+{
+	struct zero_save *save = calloc(1, sizeof(*save));
+
+	*made = save;
+	if (!save)
+		return zero_fail(ZERO_E_MEMORY, "no memory to save to %s", dir);
+	pthread_mutex_init(&save->lock, NULL);
+	pthread_cond_init(&save->wrote, NULL);
+	save->job = job;
+	save->began = seconds();
+	save->out.fd = -1;
+	save->keep = options->keep;
+	save->step = job->steps;
+	save->has_states = job->steps > 0;
+	save->has_adamw = job->has_adamw;
+	save->adamw = job->adamw;
+	save->dir = strdup(dir);
+	/* A slash at its end is no part of it. */
+	for (size_t end = save->dir ? strlen(dir) : 0; end > 1 && dir[end - 1] == '/'; end--)
+		save->dir[end - 1] = 0;
+	save->told = calloc((size_t)job->place.world, sizeof(*save->told));
+	if (!save->dir || !save->told)
+		return zero_fail(ZERO_E_MEMORY, "no memory to save to %s", dir);
+	return zero_files_open(&save->files);
+}
+
+static zero_status name_all(struct zero_save *save, uint64_t token)
+{
+	const struct zero_place *place = &save->job->place;
+
+	if (asprintf(&save->path, "%s/step-%09llu", save->dir, (unsigned long long)save->step) < 0)
+		save->path = NULL;
+	if (save->path && asprintf(&save->partial, "%s.partial-%016llx", save->path,
+				   (unsigned long long)token) < 0)
+		save->partial = NULL;
+	if (save->partial && asprintf(&save->file, "%s/" ZERO_SHARD_FILE, save->partial,
+				      place->rank, place->world) < 0)
+		save->file = NULL;
+	save->out.path = save->file;
+	return save->file ? ZERO_OK
+			  : zero_fail(ZERO_E_MEMORY, "no memory to save to %s", save->dir);
+}
+
+/* ---- the begin ------------------------------------------------------------------------------- */
+
+static zero_status check_save(zero_job *job, const char *dir, const zero_save_options *options)
+{
+	zero_status status = ZERO_OK;
+
+	if (!job->laid_out)
+		return zero_fail(ZERO_E_STATE, "zero_save comes after zero_layout");
+	if (!dir || !*dir)
+		return zero_fail(ZERO_E_INVALID, "zero_save needs the name of a folder");
+	if (options->keep < 0)
+		return zero_fail(ZERO_E_INVALID,
+				 "zero_save is to keep %d checkpoints: 0 (all) or "
+				 "more",
+				 options->keep);
+	for (size_t g = 0; g < job->group_count; g++)
+		if (job->groups[g]->gather)
+			return zero_fail(ZERO_E_STATE,
+					 "group '%s' is gathered: release it before "
+					 "zero_save",
+					 job->groups[g]->name);
+	for (size_t g = 0; !status && g < job->group_count; g++)
+		status = zero_finish_update(job->groups[g]);
+	/* They are there already, but for a job whose number of steps was restored without. */
+	if (!status && job->steps)
+		status = zero_adamw_states(job);
+	return status;
+}
+
+/* COLLECTIVE. All that must be the same on all ranks is in the label. */
+static zero_status agree_begin(zero_job *job, zero_status status, const char *dir,
+			       const zero_save_options *options, uint64_t *token)
+{
+	char *label = NULL;
+
+	if (asprintf(&label, "save of step %llu%s, keeping %d, to %s",
+		     (unsigned long long)job->steps,
+		     options->background ? " in the background" : "", options->keep,
+		     dir ? dir : "") < 0)
+		label = NULL;
+	if (!label && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory to save to %s", dir);
+	status = zero_token(job, status, label ? label : "save", token);
+	free(label);
+	return status;
+}
+
+/* COLLECTIVE. Folder and files are there, with room for all. */
+static zero_status make_files(struct zero_save *save, const zero_save_options *options)
+{
+	zero_status status = ZERO_OK;
+	bool maker = save->job->place.rank == 0;
+
+	if (maker)
+		status = zero_save_folder(save);
+	if (!status && maker && options->user)
+		status = zero_save_user(save, options->user, options->user_bytes);
+	status = zero_run(save->job, status, NULL, 0, "save: folder of %s", save->path);
+	if (status)
+		return status;
+	status = zero_save_plan(save);
+	if (!status)
+		status = zero_save_create(save);
+	/* In the background the thread does it: the caller is not to wait for it. */
+	if (!status && !options->background)
+		status = zero_save_room(save);
+	return zero_run(save->job, status, NULL, 0, "save: room for %s", save->path);
+}
+
+/* COLLECTIVE. Rank 0 hears of all files. */
+static zero_status tell_files(struct zero_save *save, zero_status status)
+{
+	struct zero_save_told mine = {0};
+	struct zero_op op = {
+		.kind = ZERO_OP_EXCHANGE, .send = &mine, .recv = save->told, .count = sizeof(mine)};
+
+	if (!status)
+		mine = (struct zero_save_told){
+			.bytes = save->out.bytes,
+			.header = save->files->sum(save->header, save->header_bytes),
+			.checksums =
+				save->files->sum(save->sums, save->sum_count * sizeof(*save->sums)),
+		};
+	status = zero_run(save->job, status, &op, 1, "save: files of %s", save->path);
+	zero_report_saved(save->job, seconds() - save->began, save->out.bytes, !status);
+	return status;
+}
+
+static zero_status write_own(struct zero_save *save)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t i = 0; !status && i < save->slice_count; i++)
+		status = zero_save_slice(save, &save->slices[i]);
+	return zero_save_close(save, status);
+}
+
+/* COLLECTIVE. In the foreground. */
+static zero_status write_now(struct zero_save *save)
+{
+	zero_status status = tell_files(save, write_own(save));
+	bool maker = save->job->place.rank == 0;
+
+	if (status)
+		return status;
+	if (maker)
+		status = zero_save_publish(save);
+	return zero_run(save->job, status, NULL, 0, "save: end of %s", save->path);
+}
+
+static zero_status begin(zero_job *job, const char *dir, const zero_save_options *options)
+{
+	struct zero_save *save = NULL;
+	zero_status status = check_save(job, dir, options);
+	uint64_t token;
+
+	if (!status)
+		status = new_save(job, dir, options, &save);
+	status = agree_begin(job, status, dir, options, &token);
+	if (!status)
+		/* Without names there is nothing that could be agreed on by its own. */
+		status = zero_run(job, name_all(save, token), NULL, 0, "save: names of %s", dir);
+	if (!status)
+		status = make_files(save, options);
+	if (!status && options->background) {
+		job->save = save;
+		zero_save_start(save);
+		return ZERO_OK;
+	}
+	if (!status)
+		status = write_now(save);
+	if (status && save) {
+		zero_save_close(save, status);
+		zero_save_discard(save);
+	}
+	free_save(save);
+	return status;
+}
+
+/* ---- the end of one in the background -------------------------------------------------------- */
+
+bool zero_save_written(const zero_job *job)
+{
+	return !job->save || job->save->state != ZERO_SAVE_WRITING || job->save->written;
+}
+
+static void *publish(void *context)
+{
+	struct zero_save *save = context;
+
+	zero_save_error(save, zero_save_publish(save));
+	return NULL;
+}
+
+void zero_save_complete(zero_job *job)
+{
+	struct zero_save *save = job->save;
+	zero_status status;
+
+	if (!save || save->state != ZERO_SAVE_WRITING)
+		return;
+	status = tell_files(save, zero_save_join(save));
+	zero_save_error(save, status);
+	free_plan(save);
+	save->state = status ? ZERO_SAVE_ENDED : ZERO_SAVE_PUBLISHING;
+	if (status)
+		zero_save_discard(save);
+	else if (job->place.rank == 0)
+		zero_save_run(save, publish);
+}
+
+/* COLLECTIVE, all ranks having one alike. */
+static zero_status wait_for(zero_job *job)
+{
+	struct zero_save *save = job->save;
+	zero_status status;
+
+	if (!save)
+		return ZERO_OK;
+	zero_save_complete(job);
+	if (save->state == ZERO_SAVE_PUBLISHING) {
+		status = zero_save_join(save);
+		status = zero_run(job, status, NULL, 0, "save: end of %s", save->path);
+	} else {
+		status = zero_fail_on(save->error_rank, save->status,
+				      save->error ? save->error : "no memory");
+	}
+	job->save = NULL;
+	free_save(save);
+	return status;
+}
+
+zero_status zero_save_wait(zero_job *job)
+{
+	const char *before = zero_note(job, "zero_save_wait");
+	zero_status status = wait_for(job);
+
+	zero_note(job, before);
+	return status;
+}
+
+static zero_status end_save(struct zero_save *save, bool together)
+{
+	if (save->state == ZERO_SAVE_WRITING && together) {
+		zero_save_complete(save->job);
+	} else if (save->state == ZERO_SAVE_WRITING) {
+		pthread_mutex_lock(&save->lock);
+		save->cancelled = true;
+		pthread_mutex_unlock(&save->lock);
+		zero_save_join(save);
+		zero_save_discard(save);
+	}
+	return zero_save_join(save);
+}
+
+void zero_save_end(zero_job *job, bool together)
+{
+	struct zero_save *save = job->save;
+	struct zero_kept_error before;
+
+	if (!save)
+		return;
+	zero_keep_error(&before);
+	/* What went wrong before is more than that the last checkpoint is not there. */
+	if (!end_save(save, together) || *before.text)
+		zero_give_back_error(&before);
+	job->save = NULL;
+	free_save(save);
+}
+
+zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *options)
+{
+	static const zero_save_options none;
+	const char *call = zero_note(job, "zero_save");
+	zero_status before = wait_for(job), status;
+	struct zero_kept_error why;
+
+	zero_keep_error(&why);
+	status = begin(job, dir, options ? options : &none);
+	/* An earlier one's error is told, but does not keep this one from being made. */
+	if (!status && before) {
+		zero_give_back_error(&why);
+		status = before;
+	}
+	zero_note(job, call);
+	return status;
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank's file of a checkpoint: which slices it has, and writing them straight from where they
+ * are. Pieces are small enough to be in the cache still when they are written after their checksums
+ * were made: memory is read once.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checkpoint/save.h"
+
+/* ---- what is in it --------------------------------------------------------------------------- */
+
+static bool has_kind(const struct zero_save *save, const zero_param *param,
+		     enum zero_slice_kind kind)
+{
+	return zero_has_slice(kind, save->has_states, param->trainable, param->dtype);
+}
+
+static const float *states_of(const struct zero_flat *flat, enum zero_slice_kind kind)
+{
+	if (kind == ZERO_SLICE_EXP_AVG)
+		return flat->m;
+	return kind == ZERO_SLICE_EXP_AVG_SQ ? flat->v : flat->master;
+}
+
+/* The part of a parameter that lies in this rank's shard, also where whole runs are stored. False:
+   nothing. */
+static bool find_slice(const zero_param *param, enum zero_slice_kind kind,
+		       struct zero_save_slice *slice)
+{
+	const struct zero_run *run = &param->flat->runs[param->run];
+	const zero_job *job = param->group->job;
+	size_t first, count, stepped_first, stepped;
+
+	zero_param_part(param, run->shard * (size_t)param->group->team->place.rank, run->shard,
+			&first, &count);
+	*slice = (struct zero_save_slice){
+		.param = param, .kind = kind, .device = !job->ops->host_memory};
+	if (!count)
+		return false;
+	if (kind == ZERO_SLICE_PARAM) {
+		slice->data = zero_stored_at(param->flat, run, param->first + first);
+		slice->bytes = count * zero_dtype_size(param->dtype);
+		return true;
+	}
+	zero_stepped_part(param->group, run, &stepped_first, &stepped);
+	slice->data = (const char *)(states_of(param->flat, kind) + run->state_at +
+				     (param->first + first - stepped_first));
+	slice->bytes = count * sizeof(float);
+	if (job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER)
+		slice->device = false;
+	return true;
+}
+
+static void list_group(struct zero_save *save, const zero_group *group, enum zero_slice_kind kind)
+{
+	for (size_t p = 0; zero_is_member(group) && p < group->param_count; p++) {
+		const zero_param *param = group->params[p];
+		struct zero_save_slice *slice = &save->slices[save->slice_count];
+
+		if (param->alias_of || !has_kind(save, param, kind) ||
+		    !find_slice(param, kind, slice))
+			continue;
+		slice->sum = save->sum_count;
+		save->sum_count += (slice->bytes + ZERO_SUM_BLOCK - 1) / ZERO_SUM_BLOCK;
+		save->slice_count++;
+	}
+}
+
+static zero_status list_slices(struct zero_save *save)
+{
+	const zero_job *job = save->job;
+	size_t params = 0, at = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		params += job->groups[g]->param_count;
+	save->slices = calloc(ZERO_SLICE_KINDS * params + 1, sizeof(*save->slices));
+	save->begin = calloc(ZERO_SLICE_KINDS * job->group_count + 1, sizeof(*save->begin));
+	if (!save->slices || !save->begin)
+		return zero_fail(ZERO_E_MEMORY, "no memory to save %zu parameters", params);
+	for (int kind = 0; kind < ZERO_SLICE_KINDS; kind++)
+		for (size_t g = 0; g < job->group_count; g++) {
+			save->begin[at++] = save->slice_count;
+			list_group(save, job->groups[g], (enum zero_slice_kind)kind);
+		}
+	save->begin[at] = save->slice_count;
+	save->sums = calloc(save->sum_count + 1, sizeof(*save->sums));
+	if (!save->sums)
+		return zero_fail(ZERO_E_MEMORY, "no memory for the checksums of %s", save->file);
+	return ZERO_OK;
+}
+
+/* The slice's name in the file, at `text`; returns its bytes with the zero, also if `text` is
+   NULL. */
+static size_t name_slice(const struct zero_save_slice *slice, char *text, size_t room)
+{
+	return (size_t)snprintf(text, room, "%s%s", zero_slice_prefix(slice->kind),
+				slice->param->name) +
+	       1;
+}
+
+static void describe(struct zero_save *save, zero_tensor *tensors, char *names, size_t room)
+{
+	for (size_t i = 0; i < save->slice_count; i++) {
+		const struct zero_save_slice *slice = &save->slices[i];
+		size_t used = name_slice(slice, names, room);
+
+		tensors[i] =
+			(zero_tensor){.name = names,
+				      .path = save->file,
+				      .dtype = zero_slice_dtype(slice->kind, slice->param->dtype),
+				      .ndim = 1};
+		tensors[i].shape[0] = slice->bytes / zero_dtype_size(tensors[i].dtype);
+		names += used;
+		room -= used;
+	}
+	tensors[save->slice_count] = (zero_tensor){.name = "checksums",
+						   .path = save->file,
+						   .dtype = ZERO_I64,
+						   .ndim = 1,
+						   .shape = {save->sum_count}};
+}
+
+zero_status zero_save_plan(struct zero_save *save)
+{
+	zero_status status = list_slices(save);
+	zero_tensor *tensors = NULL;
+	char *names = NULL;
+	size_t room = 0;
+
+	if (status)
+		return status;
+	for (size_t i = 0; i < save->slice_count; i++)
+		room += name_slice(&save->slices[i], NULL, 0);
+	names = malloc(room + 1);
+	tensors = calloc(save->slice_count + 1, sizeof(*tensors));
+	if (!names || !tensors) {
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the header of %s", save->file);
+		goto out;
+	}
+	describe(save, tensors, names, room);
+	status = save->files->header(tensors, save->slice_count + 1, &save->header,
+				     &save->header_bytes);
+	if (status)
+		goto out;
+	for (size_t i = 0; i < save->slice_count; i++)
+		save->slices[i].at = tensors[i].offset;
+	save->sums_at = tensors[save->slice_count].offset;
+	save->out.bytes = save->sums_at + save->sum_count * sizeof(*save->sums);
+out:
+	free(names);
+	free(tensors);
+	return status;
+}
+
+/* ---- writing it ------------------------------------------------------------------------------ */
+
+zero_status zero_save_piece(const struct zero_save *save, const struct zero_save_slice *slice,
+			    const void *data, size_t at, size_t bytes)
+{
+	save->files->sums(data, bytes, save->sums + slice->sum + at / ZERO_SUM_BLOCK);
+	return zero_out_write(&save->out, data, bytes, slice->at + at);
+}
+
+struct writing {
+	const struct zero_save *save;
+	const struct zero_save_slice *slice;
+};
+
+/* `at` is at a multiple of ZERO_SAVE_PIECE or of ZERO_STAGE_LEAST: a whole block begins there. */
+static zero_status write_pieces(void *context, const void *data, size_t at, size_t bytes)
+{
+	const struct writing *writing = context;
+	zero_status status = ZERO_OK;
+
+	for (size_t done = 0, now; !status && done < bytes; done += now) {
+		now = bytes - done < ZERO_SAVE_PIECE ? bytes - done : ZERO_SAVE_PIECE;
+		status = zero_save_piece(writing->save, writing->slice, (const char *)data + done,
+					 at + done, now);
+	}
+	return status;
+}
+
+_Static_assert(ZERO_STAGE_LEAST % ZERO_SUM_BLOCK == 0, "pieces that are staged are whole blocks");
+
+zero_status zero_save_slice(struct zero_save *save, struct zero_save_slice *slice)
+{
+	struct writing writing = {.save = save, .slice = slice};
+	zero_status status;
+
+	status = slice->device ? zero_stage_out(save->job, slice->data, slice->bytes, write_pieces,
+						&writing)
+			       : write_pieces(&writing, slice->data, 0, slice->bytes);
+	slice->written = status ? 0 : slice->bytes;
+	return status;
+}
+
+zero_status zero_save_create(struct zero_save *save)
+{
+	if (access(save->partial, F_OK))
+		return zero_fail(ZERO_E_FILE,
+				 "%s, which rank 0 made, is not seen here: save to a file system "
+				 "that all nodes share",
+				 save->partial);
+	return zero_out_new(&save->out);
+}
+
+zero_status zero_save_room(struct zero_save *save)
+{
+	zero_status status = zero_out_room(&save->out);
+
+	return status ? status : zero_out_write(&save->out, save->header, save->header_bytes, 0);
+}
+
+zero_status zero_save_close(struct zero_save *save, zero_status status)
+{
+	zero_status closed;
+
+	if (!status)
+		status = zero_out_write(&save->out, save->sums,
+					save->sum_count * sizeof(*save->sums), save->sums_at);
+	/* After an error its sentence is the one to keep. */
+	closed = zero_out_close(&save->out, !status);
+	return status ? status : closed;
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A save in the background: a thread writes the slices piece by piece, and whoever is about to
+ * change some of them copies first what is not written yet. Where the memory is a device's, all of
+ * it is copied at the begin. The thread calls nothing of the backend but free, and no collective.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "checkpoint/save.h"
+
+void zero_save_error(struct zero_save *save, zero_status status)
+{
+	save->status = status;
+	free(save->error);
+	save->error = status ? strdup(zero_last_error()) : NULL;
+	save->error_rank = zero_last_error_rank();
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* What lies at multiples of a cache line in memory does so in a copy. */
+enum { LINE = 64 };
+
+static size_t room_of(const struct zero_save_slice *slice)
+{
+	return (slice->bytes - slice->written + LINE - 1) / LINE * LINE;
+}
+
+/* With the lock, if there is a thread. NULL: no memory for it. */
+static struct zero_save_copy *new_copy(struct zero_save *save, size_t bytes)
+{
+	struct zero_save_copy *copy = calloc(1, sizeof(*copy));
+	zero_job *job = save->job;
+
+	if (copy && job->ops->alloc(job->backend, ZERO_MEM_CHECKPOINT, bytes, false, &copy->data)) {
+		free(copy);
+		copy = NULL;
+	}
+	if (copy) {
+		copy->next = save->copies;
+		save->copies = copy;
+	}
+	return copy;
+}
+
+static void drop_copy(struct zero_save *save, struct zero_save_copy *copy)
+{
+	struct zero_save_copy **at = &save->copies;
+
+	while (*at != copy)
+		at = &(*at)->next;
+	*at = copy->next;
+	save->job->ops->free(save->job->backend, copy->data);
+	free(copy);
+}
+
+void zero_save_copies_free(struct zero_save *save)
+{
+	while (save->copies)
+		drop_copy(save, save->copies);
+}
+
+/* A slice in a copy is written. What a device's driver gave is left to the thread that asked for
+   it. */
+static void done_with(struct zero_save *save, struct zero_save_slice *slice)
+{
+	struct zero_save_copy *copy = slice->copy;
+
+	slice->copy = NULL;
+	if (copy && !--copy->slices && save->job->ops->host_memory)
+		drop_copy(save, copy);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static struct zero_save_slice *first_unwritten(struct zero_save *save, size_t first, size_t end)
+{
+	for (size_t i = first; i < end; i++)
+		if (save->slices[i].written < save->slices[i].bytes)
+			return &save->slices[i];
+	return NULL;
+}
+
+/* With the lock. NULL: all is written. */
+static struct zero_save_slice *next_slice(struct zero_save *save)
+{
+	struct zero_save_slice *slice = first_unwritten(save, save->wanted_first, save->wanted_end);
+
+	if (slice)
+		return slice;
+	slice = first_unwritten(save, save->next, save->slice_count);
+	save->next = slice ? (size_t)(slice - save->slices) : save->slice_count;
+	return slice;
+}
+
+/* With the lock, which is let go meanwhile. */
+static zero_status write_piece(struct zero_save *save, struct zero_save_slice *slice)
+{
+	size_t at = slice->written, rest = slice->bytes - at;
+	size_t now = rest < ZERO_SAVE_PIECE ? rest : ZERO_SAVE_PIECE;
+	const char *data = slice->data + (at - slice->from);
+	zero_status status;
+
+	save->busy = slice;
+	pthread_mutex_unlock(&save->lock);
+	status = zero_save_piece(save, slice, data, at, now);
+	pthread_mutex_lock(&save->lock);
+	save->busy = NULL;
+	save->pieces++;
+	slice->written += now;
+	if (slice->written == slice->bytes)
+		done_with(save, slice);
+	pthread_cond_broadcast(&save->wrote);
+	return status;
+}
+
+static zero_status write_all(struct zero_save *save)
+{
+	struct zero_save_slice *slice;
+	zero_status status = zero_save_room(save);
+	bool cancelled;
+
+	pthread_mutex_lock(&save->lock);
+	while (!status && !save->cancelled && (slice = next_slice(save)))
+		status = write_piece(save, slice);
+	cancelled = save->cancelled;
+	pthread_mutex_unlock(&save->lock);
+	if (!status && cancelled)
+		status = zero_fail(ZERO_E_STATE, "the save to %s was given up", save->path);
+	return zero_save_close(save, status);
+}
+
+static void *write_here(void *context)
+{
+	struct zero_save *save = context;
+	zero_status status = write_all(save);
+
+	zero_save_error(save, status);
+	pthread_mutex_lock(&save->lock);
+	save->written = true;
+	pthread_cond_broadcast(&save->wrote);
+	pthread_mutex_unlock(&save->lock);
+	return NULL;
+}
+
+void zero_save_run(struct zero_save *save, void *(*work)(void *))
+{
+	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
+	sigset_t all, before;
+
+	/* Signals are the program's, but for those that say that this thread went wrong. A file
+	   that is too large is to be an error. */
+	sigfillset(&all);
+	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+		sigdelset(&all, faults[i]);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	save->has_thread = !pthread_create(&save->thread, NULL, work, save);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (save->has_thread)
+		pthread_setname_np(save->thread, "zero-save");
+	else
+		work(save);
+}
+
+zero_status zero_save_join(struct zero_save *save)
+{
+	if (save->has_thread)
+		pthread_join(save->thread, NULL);
+	save->has_thread = false;
+	return save->status ? zero_fail(save->status, "%s", save->error ? save->error : "no memory")
+			    : ZERO_OK;
+}
+
+/* ---- the begin ------------------------------------------------------------------------------- */
+
+/* To host memory, or, if there is none left, to the file at once. */
+static zero_status fetch_range(struct zero_save *save, size_t first, size_t end)
+{
+	const struct zero_backend_ops *ops = save->job->ops;
+	struct zero_save_copy *copy;
+	zero_status status = ZERO_OK;
+	size_t room = 0;
+
+	for (size_t i = first; i < end; i++)
+		room += room_of(&save->slices[i]);
+	if (!room)
+		return ZERO_OK;
+	copy = new_copy(save, room);
+	for (size_t i = first, at = 0; !status && i < end; i++) {
+		struct zero_save_slice *slice = &save->slices[i];
+
+		if (!copy) {
+			status = zero_save_slice(save, slice);
+			continue;
+		}
+		ops->copy(save->job->backend, (char *)copy->data + at, slice->data, slice->bytes);
+		slice->data = (char *)copy->data + at;
+		slice->copy = copy;
+		copy->slices++;
+		at += room_of(slice);
+	}
+	return status;
+}
+
+static zero_status fetch_all(struct zero_save *save)
+{
+	size_t ranges = ZERO_SLICE_KINDS * save->job->group_count;
+	zero_status status = ZERO_OK, reached;
+
+	for (size_t i = 0; !status && i < ranges; i++)
+		status = fetch_range(save, save->begin[i], save->begin[i + 1]);
+	reached = zero_reach(save->job);
+	return status ? status : reached;
+}
+
+void zero_save_start(struct zero_save *save)
+{
+	zero_status status = ZERO_OK;
+
+	if (!save->job->ops->host_memory)
+		status = fetch_all(save);
+	if (!status) {
+		zero_save_run(save, write_here);
+		return;
+	}
+	/* Told when all have written. */
+	status = zero_save_close(save, status);
+	zero_save_error(save, status);
+	save->written = true;
+}
+
+/* ---- before something changes ---------------------------------------------------------------- */
+
+static bool must_copy(const struct zero_save_slice *slice, bool stepped)
+{
+	return slice->written < slice->bytes && !slice->copy &&
+	       (!stepped || slice->param->trainable);
+}
+
+/* With the lock. Until the thread has read what it is at, if that is one of these. */
+static void wait_for_piece(struct zero_save *save, size_t first, size_t end)
+{
+	uint64_t pieces = save->pieces;
+
+	while (save->busy && save->pieces == pieces && save->busy >= save->slices + first &&
+	       save->busy < save->slices + end)
+		pthread_cond_wait(&save->wrote, &save->lock);
+}
+
+/* With the lock. There is no memory for a copy: the thread takes these first. */
+static void wait_for_range(struct zero_save *save, size_t first, size_t end)
+{
+	save->wanted_first = first;
+	save->wanted_end = end;
+	while (!save->written && first_unwritten(save, first, end))
+		pthread_cond_wait(&save->wrote, &save->lock);
+	save->wanted_first = save->wanted_end = 0;
+}
+
+/* With the lock, which is let go while bytes are copied: the thread goes on with what is there
+   until all of the copy is. */
+static void copy_range(struct zero_save *save, struct zero_save_copy *copy, size_t first,
+		       size_t end, bool stepped)
+{
+	size_t at = 0, from;
+
+	/* So that it lasts. */
+	copy->slices++;
+	for (size_t i = first; i < end; i++) {
+		struct zero_save_slice *slice = &save->slices[i];
+		char *to = (char *)copy->data + at;
+
+		if (!must_copy(slice, stepped))
+			continue;
+		from = slice->written;
+		at += room_of(slice);
+		pthread_mutex_unlock(&save->lock);
+		memcpy(to, slice->data + from, slice->bytes - from);
+		pthread_mutex_lock(&save->lock);
+		if (slice->written == slice->bytes)
+			continue;
+		slice->data = to;
+		slice->from = from;
+		slice->copy = copy;
+		copy->slices++;
+	}
+	wait_for_piece(save, first, end);
+	if (!--copy->slices)
+		drop_copy(save, copy);
+}
+
+static void keep_range(struct zero_save *save, size_t first, size_t end, bool stepped)
+{
+	struct zero_save_copy *copy;
+	size_t room = 0;
+
+	pthread_mutex_lock(&save->lock);
+	for (size_t i = first; !save->written && i < end; i++)
+		if (must_copy(&save->slices[i], stepped))
+			room += room_of(&save->slices[i]);
+	if (room) {
+		copy = new_copy(save, room);
+		if (copy)
+			copy_range(save, copy, first, end, stepped);
+		else
+			wait_for_range(save, first, end);
+	}
+	pthread_mutex_unlock(&save->lock);
+}
+
+static void keep(zero_job *job, const zero_group *group, bool stepped)
+{
+	struct zero_save *save = job->save;
+
+	if (!save || save->state != ZERO_SAVE_WRITING || save->written)
+		return;
+	for (size_t i = 0; i < ZERO_SLICE_KINDS * job->group_count; i++)
+		if (!group || job->groups[i % job->group_count] == group)
+			keep_range(save, save->begin[i], save->begin[i + 1], stepped);
+}
+
+void zero_save_keep(zero_job *job, zero_group *group)
+{
+	keep(job, group, false);
+}
+
+void zero_save_keep_stepped(zero_group *group)
+{
+	keep(group->job, group, true);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The index of a model in several files that is to be written. */
+#include "files/entry.h"
+#include "files/file.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static zero_status no_memory(void)
+{
+	return files_core()->fail(ZERO_E_MEMORY, "no memory for the index of a model's files");
+}
+
+/* The file's name alone: it lies beside the index. */
+static const char *base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* Adds the tensor to the map and its bytes to *total. */
+static zero_status add_tensor(json_t *map, const zero_tensor *tensor, uint64_t *total)
+{
+	uint64_t bytes;
+
+	if (!entry_bytes(tensor, &bytes) || bytes > (uint64_t)INT64_MAX - *total)
+		return files_core()->fail(ZERO_E_INVALID,
+					  "tensor \"%s\" does not fit: a model is below 2^63 bytes",
+					  files_words(tensor->name).text);
+	*total += bytes;
+	if (json_object_get(map, tensor->name))
+		return files_core()->fail(ZERO_E_INVALID, "two tensors are named \"%s\"",
+					  files_words(tensor->name).text);
+	if (json_object_set_new(map, tensor->name, json_string(base_name(tensor->path))) != 0)
+		return files_core()->fail(ZERO_E_INVALID,
+					  "tensor \"%s\" cannot be in an index: its name or its "
+					  "file's, \"%s\", is not valid UTF-8, or there is no "
+					  "memory",
+					  files_words(tensor->name).text,
+					  files_words(tensor->path).text);
+	return ZERO_OK;
+}
+
+zero_status files_index(const zero_tensor *tensors, size_t count, char **text, size_t *bytes)
+{
+	json_t *map = json_object(), *root = NULL;
+	zero_status status = map ? ZERO_OK : no_memory();
+	uint64_t total = 0;
+
+	*text = NULL;
+	*bytes = 0;
+	for (size_t i = 0; i < count && !status; i++)
+		status = add_tensor(map, &tensors[i], &total);
+	if (status)
+		goto out;
+	root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total,
+			 "weight_map", map);
+	*text = root ? json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
+	if (*text)
+		*bytes = strlen(*text);
+	else
+		status = no_memory();
+out:
+	json_decref(map);
+	json_decref(root);
+	return status;
+}

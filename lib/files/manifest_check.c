@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether what the members of a manifest say goes together. Each has been checked by itself. */
+#include "files/entry.h"
+#include "files/file.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static zero_status check_teams(const char *path, const struct zero_manifest *m)
+{
+	for (size_t t = 0; t < m->team_count; t++) {
+		const struct zero_manifest_team *team = &m->teams[t];
+
+		if (!team->count || team->count > m->world)
+			return files_core()->fail(ZERO_E_FORMAT,
+						  "%s: team %zu has %d ranks; allowed are 1 to the "
+						  "%d of \"world\"",
+						  path, t, team->count, m->world);
+		for (int i = 0; i < team->count; i++)
+			if (team->ranks[i] >= m->world ||
+			    (i && team->ranks[i] <= team->ranks[i - 1]))
+				return files_core()->fail(
+					ZERO_E_FORMAT,
+					"%s: team %zu has rank %d in place %d; ranks must ascend, "
+					"and be less than \"world\", which is %d",
+					path, t, team->ranks[i], i, m->world);
+	}
+	return ZERO_OK;
+}
+
+static bool is_floating(zero_dtype dtype)
+{
+	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
+}
+
+static zero_status check_tensor(const char *path, const struct zero_manifest *m,
+				const struct zero_manifest_tensor *tensor)
+{
+	const char *name = tensor->name;
+	zero_tensor plain = {.dtype = tensor->dtype, .ndim = tensor->ndim};
+	uint64_t bytes, run, end;
+
+	memcpy(plain.shape, tensor->shape, sizeof(plain.shape));
+	if (!entry_bytes(&plain, &bytes))
+		return files_core()->fail(ZERO_E_FORMAT,
+					  "%s: tensor \"%s\" has a shape of 2^63 bytes or more",
+					  path, files_words(name).text);
+	if (tensor->team >= 0 && (size_t)tensor->team >= m->team_count)
+		return files_core()->fail(ZERO_E_FORMAT,
+					  "%s: tensor \"%s\" is of team %d; there are %zu teams, "
+					  "counted from 0",
+					  path, files_words(name).text, tensor->team,
+					  m->team_count);
+	if (tensor->trainable && !is_floating(tensor->dtype))
+		return files_core()->fail(ZERO_E_FORMAT,
+					  "%s: tensor \"%s\" is trainable and %s; allowed are F32, "
+					  "F16 and BF16",
+					  path, files_words(name).text,
+					  entry_dtype_name(tensor->dtype, NULL));
+	if (__builtin_mul_overflow(tensor->shard, (uint64_t)manifest_world(m, tensor), &run) ||
+	    __builtin_add_overflow(tensor->first, zero_manifest_elements(tensor), &end) ||
+	    end > run)
+		return files_core()->fail(
+			ZERO_E_FORMAT,
+			"%s: tensor \"%s\" has %" PRIu64 " elements from %" PRIu64
+			" of its run on; %d shards of %" PRIu64 " elements cannot hold them",
+			path, files_words(name).text, zero_manifest_elements(tensor), tensor->first,
+			manifest_world(m, tensor), tensor->shard);
+	return ZERO_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct zero_manifest_tensor *const *x = a, *const *y = b;
+
+	return strcmp((*x)->name, (*y)->name);
+}
+
+static zero_status check_names(const char *path, const struct zero_manifest *m)
+{
+	const struct zero_manifest_tensor **sorted = calloc(m->tensor_count + 1, sizeof(*sorted));
+	zero_status status = sorted ? ZERO_OK : files_no_memory(path);
+
+	for (size_t i = 0; !status && i < m->tensor_count; i++)
+		sorted[i] = &m->tensors[i];
+	if (!status)
+		qsort(sorted, m->tensor_count, sizeof(*sorted), by_name);
+	for (size_t i = 1; !status && i < m->tensor_count; i++)
+		if (!strcmp(sorted[i - 1]->name, sorted[i]->name))
+			status = files_core()->fail(ZERO_E_FORMAT,
+						    "%s: tensor \"%s\" is there for the second "
+						    "time; each may be there once",
+						    path, files_words(sorted[i]->name).text);
+	free(sorted);
+	return status;
+}
+
+static zero_status check_files(const char *path, const struct zero_manifest *m)
+{
+	char name[64];
+
+	for (int i = 0; i < m->world; i++) {
+		snprintf(name, sizeof(name), ZERO_SHARD_FILE, i, m->world);
+		if (strcmp(m->files[i].name, name) != 0)
+			return files_core()->fail(
+				ZERO_E_FORMAT, "%s: file %d is named \"%s\"; it must be \"%s\"",
+				path, i, files_words(m->files[i].name).text, name);
+	}
+	return ZERO_OK;
+}
+
+zero_status manifest_check(const char *path, const struct zero_manifest *manifest)
+{
+	zero_status status = check_files(path, manifest);
+
+	if (!status)
+		status = check_teams(path, manifest);
+	for (size_t i = 0; !status && i < manifest->tensor_count; i++)
+		status = check_tensor(path, manifest, &manifest->tensors[i]);
+	if (!status)
+		status = check_names(path, manifest);
+	return status;
+}

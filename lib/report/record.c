@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a rank keeps for the report: sums of submissions by kind and group, and a series of samples
+ * at the ends of steps, of which each two become one when it is full. Nothing here allocates.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/meter.h"
+#include "report/record.h"
+
+/* ---- submissions ----------------------------------------------------------------------------- */
+
+/* What labels begin with; the first that fits. */
+static enum zero_report_kind kind_of(const char *label)
+{
+	static const struct {
+		const char *begin;
+		enum zero_report_kind kind;
+	} kinds[] = {
+		{"gather of flattened", ZERO_REPORT_FLATTEN},
+		{"gather ", ZERO_REPORT_GATHER},
+		{"reduce of group", ZERO_REPORT_REDUCE},
+		{"update of group", ZERO_REPORT_UPDATE},
+		{"step ", ZERO_REPORT_STEP},
+		{"zero_", ZERO_REPORT_PROGRAM},
+		{"load", ZERO_REPORT_LOAD},
+		{"round ", ZERO_REPORT_LOAD},
+		{"opening of ", ZERO_REPORT_LOAD},
+		{"save", ZERO_REPORT_CHECKPOINT},
+		{"restore", ZERO_REPORT_CHECKPOINT},
+		{"export", ZERO_REPORT_CHECKPOINT},
+		{"flatten", ZERO_REPORT_FLATTEN},
+		{"a flat buffer", ZERO_REPORT_FLATTEN},
+		{"begin of flattening", ZERO_REPORT_FLATTEN},
+		{"end of flattening", ZERO_REPORT_FLATTEN},
+		{"what flattening needs", ZERO_REPORT_FLATTEN},
+	};
+
+	if (!strcmp(label, "zero_open") || !strcmp(label, "zero_close"))
+		return ZERO_REPORT_OTHER;
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+		if (!strncmp(label, kinds[i].begin, strlen(kinds[i].begin)))
+			return kinds[i].kind;
+	return ZERO_REPORT_OTHER;
+}
+
+/* The group that a label names, or the groups with their quotation marks. Labels are cut: the last
+   mark may be missing. */
+static void group_of(const char *label, enum zero_report_kind kind, char group[ZERO_REPORT_GROUP])
+{
+	const char *first = strchr(label, '\''), *last = strrchr(label, '\'');
+	bool several = strstr(label, " of groups ") != NULL;
+	size_t length;
+
+	*group = '\0';
+	if (!first || kind > ZERO_REPORT_UPDATE)
+		return;
+	if (last == first)
+		last = label + strlen(label);
+	first += !several;
+	length = (size_t)(last - first) + (several && *last);
+	if (length >= ZERO_REPORT_GROUP)
+		length = ZERO_REPORT_GROUP - 1;
+	memcpy(group, first, length);
+	group[length] = '\0';
+}
+
+static uint64_t hash_of(const char *group, enum zero_report_kind kind)
+{
+	uint64_t hash = UINT64_C(0xcbf29ce484222325) + (uint64_t)kind;
+
+	for (; *group; group++)
+		hash = (hash ^ (unsigned char)*group) * UINT64_C(0x100000001b3);
+	return hash ^ hash >> 32;
+}
+
+/* Its row, made if it is new; beyond the last rows there is one for all further groups of a kind. */
+static struct zero_report_op *find_op(struct zero_record *record, const char *group,
+				      enum zero_report_kind kind)
+{
+	const size_t places = sizeof(record->places) / sizeof(*record->places);
+	size_t at = hash_of(group, kind) % places;
+	struct zero_report_op *op;
+
+	for (; record->places[at]; at = (at + 1) % places) {
+		op = &record->ops[record->places[at] - 1];
+		if (op->kind == kind && !strcmp(op->group, group))
+			return op;
+	}
+	/* A row for the rest of each kind is kept free. */
+	if (record->op_count >= ZERO_REPORT_OPS - ZERO_REPORT_KINDS && strcmp(group, "..."))
+		return find_op(record, "...", kind);
+	record->places[at] = (unsigned short)(record->op_count + 1);
+	op = &record->ops[record->op_count++];
+	op->kind = kind;
+	strcpy(op->group, group);
+	return op;
+}
+
+static void add_to(struct zero_report_sum *sum, const struct zero_metered *metered, uint64_t own)
+{
+	sum->count++;
+	sum->failed += metered->failed;
+	sum->bytes += metered->bytes;
+	sum->own += own;
+	sum->wait += metered->agreed - metered->ready;
+	sum->run += metered->done - metered->agreed + metered->ready - metered->begun;
+}
+
+static void add_submission(void *context, const struct zero_metered *metered)
+{
+	enum zero_report_kind kind = kind_of(metered->label);
+	struct zero_record *record = context;
+	char group[ZERO_REPORT_GROUP];
+	uint64_t own;
+
+	group_of(metered->label, kind, group);
+	pthread_mutex_lock(&record->lock);
+	own = record->last_end < metered->begun ? metered->begun - record->last_end : 0;
+	record->last_end = metered->done;
+	add_to(&record->rank.kinds[kind], metered, own);
+	add_to(&find_op(record, group, kind)->sum, metered, own);
+	/* Before the first step it may have read files. */
+	if (own > record->rank.longest && record->stepped && zero_report_trains(kind)) {
+		record->rank.longest = own;
+		record->rank.longest_at = (double)(metered->begun - record->opened) * 1e-9;
+		snprintf(record->rank.longest_before, ZERO_REPORT_LABEL, "%.*s",
+			 ZERO_REPORT_LABEL - 1, metered->label);
+	}
+	pthread_mutex_unlock(&record->lock);
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static float total_of(const struct zero_report_sample *sample)
+{
+	float total = 0;
+
+	for (int i = 0; i < ZERO_MEM_KINDS; i++)
+		if (zero_on_device((enum zero_memory_kind)i))
+			total += sample->peak[i];
+	return total;
+}
+
+/* `next` comes after `sample`, and becomes part of it. */
+static void merge(struct zero_report_sample *sample, const struct zero_report_sample *next)
+{
+	struct zero_report_sample first = *sample;
+
+	*sample = *next;
+	sample->steps += first.steps;
+	sample->step += first.step;
+	if (first.worst > sample->worst)
+		sample->worst = first.worst;
+	if (total_of(&first) > total_of(sample))
+		memcpy(sample->peak, first.peak, sizeof(first.peak));
+}
+
+/* The sample that is complete. */
+static void keep_sample(struct zero_record *record)
+{
+	struct zero_report_rank *rank = &record->rank;
+
+	if (rank->sample_count == ZERO_REPORT_SAMPLES) {
+		for (size_t i = 0; i < ZERO_REPORT_SAMPLES / 2; i++) {
+			rank->samples[i] = rank->samples[2 * i];
+			merge(&rank->samples[i], &rank->samples[2 * i + 1]);
+		}
+		rank->sample_count /= 2;
+		rank->every *= 2;
+	}
+	rank->samples[rank->sample_count++] = record->now;
+	record->now = (struct zero_report_sample){0};
+	record->now_steps = 0;
+}
+
+static void add_sample(struct zero_record *record, uint64_t now, const size_t high[ZERO_MEM_KINDS],
+		       size_t end, uint64_t step)
+{
+	struct zero_report_sample one = {
+		.seconds = (float)((double)(now - record->opened) * 1e-9),
+		.step = (float)((double)step * 1e-9),
+		.worst = (float)((double)step * 1e-9),
+		.steps = step != 0,
+		.end = (float)end,
+	};
+
+	for (int i = 0; i < ZERO_MEM_KINDS; i++)
+		one.peak[i] = (float)high[i];
+	merge(&record->now, &one);
+}
+
+/* ---- times of steps -------------------------------------------------------------------------- */
+
+/* Microseconds and more lie in parts of octaves. */
+static size_t part_of(uint64_t step)
+{
+	uint64_t micros = step / 1000;
+	size_t octave = 0, part;
+
+	if (micros < ZERO_RECORD_PARTS)
+		return micros;
+	while (micros >> (octave + 1) >= ZERO_RECORD_PARTS)
+		octave++;
+	part = (octave + 1) * ZERO_RECORD_PARTS + (micros >> octave) - ZERO_RECORD_PARTS;
+	return part < ZERO_RECORD_OCTAVES * ZERO_RECORD_PARTS
+		       ? part
+		       : ZERO_RECORD_OCTAVES * ZERO_RECORD_PARTS - 1;
+}
+
+/* Seconds in the middle of such a part. */
+static double middle_of(size_t part)
+{
+	size_t octave = part / ZERO_RECORD_PARTS, in = part % ZERO_RECORD_PARTS;
+
+	if (!octave)
+		return ((double)part + 0.5) * 1e-6;
+	return ((double)(ZERO_RECORD_PARTS + in) + 0.5) * (double)(UINT64_C(1) << (octave - 1)) *
+	       1e-6;
+}
+
+/* The time that `share` of the steps do not exceed. */
+static double quantile(const struct zero_record *record, double share)
+{
+	double want = share * (double)record->rank.steps.count, seen = 0;
+
+	for (size_t i = 0; i < sizeof(record->times) / sizeof(*record->times); i++) {
+		seen += record->times[i];
+		if (record->times[i] && seen >= want)
+			return middle_of(i) < record->rank.steps.worst ? middle_of(i)
+								       : record->rank.steps.worst;
+	}
+	return 0;
+}
+
+/* ---- the record ------------------------------------------------------------------------------ */
+
+struct zero_record *zero_record_new(void)
+{
+	struct zero_record *record = calloc(1, sizeof(*record));
+
+	if (!record)
+		return NULL;
+	pthread_mutex_init(&record->lock, NULL);
+	record->meter = (struct zero_meter){.add = add_submission, .context = record};
+	record->opened = zero_meter_now(&record->meter);
+	record->last_end = record->opened;
+	record->rank.every = 1;
+	return record;
+}
+
+void zero_record_free(struct zero_record *record)
+{
+	if (!record)
+		return;
+	pthread_mutex_destroy(&record->lock);
+	free(record);
+}
+
+void zero_record_step(struct zero_record *record, uint64_t now, const size_t high[ZERO_MEM_KINDS],
+		      size_t end)
+{
+	struct zero_report_steps *steps = &record->rank.steps;
+	uint64_t step = 0;
+
+	pthread_mutex_lock(&record->lock);
+	/* What comes before the first step is no step's time. */
+	if (record->stepped) {
+		step = now - record->last_step;
+		steps->count++;
+		steps->total += (double)step * 1e-9;
+		if ((double)step * 1e-9 > steps->worst)
+			steps->worst = (double)step * 1e-9;
+		record->times[part_of(step)]++;
+	}
+	record->stepped = true;
+	record->last_step = now;
+	add_sample(record, now, high, end, step);
+	if (++record->now_steps >= record->rank.every)
+		keep_sample(record);
+	pthread_mutex_unlock(&record->lock);
+}
+
+size_t zero_record_read(struct zero_record *record, uint64_t now, const size_t high[ZERO_MEM_KINDS],
+			size_t end, struct zero_report_rank *rank, struct zero_report_op *ops)
+{
+	size_t count;
+
+	pthread_mutex_lock(&record->lock);
+	add_sample(record, now, high, end, 0);
+	*rank = record->rank;
+	if (rank->sample_count < ZERO_REPORT_SAMPLES)
+		rank->samples[rank->sample_count++] = record->now;
+	else
+		merge(&rank->samples[ZERO_REPORT_SAMPLES - 1], &record->now);
+	rank->steps.median = quantile(record, 0.5);
+	rank->steps.p95 = quantile(record, 0.95);
+	count = record->op_count;
+	memcpy(ops, record->ops, count * sizeof(*ops));
+	pthread_mutex_unlock(&record->lock);
+	return count;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank keeps for the report while the job runs: counters and a bounded series. */
+#ifndef ZERO_RECORD_H
+#define ZERO_RECORD_H
+
+#include <pthread.h>
+
+#include "report/report.h"
+
+enum {
+	ZERO_RECORD_OCTAVES = 40, /* of step times, from a microsecond on */
+	ZERO_RECORD_PARTS = 32,   /* of an octave: 2 % each */
+};
+
+struct zero_record {
+	struct zero_meter meter;
+	pthread_mutex_t lock; /* of all below: the queue's thread adds submissions */
+	struct zero_report_rank rank;
+	struct zero_report_op ops[ZERO_REPORT_OPS];
+	size_t op_count;
+	unsigned short places[2 * ZERO_REPORT_OPS]; /* hash table of ops: index + 1 */
+	uint64_t opened;                            /* nanoseconds, as all times */
+	uint64_t last_end;                          /* of a submission */
+	uint64_t last_step;
+	bool stepped;                  /* there was a step before */
+	struct zero_report_sample now; /* the next sample, not complete yet */
+	uint32_t now_steps;
+	uint32_t times[ZERO_RECORD_OCTAVES * ZERO_RECORD_PARTS];
+};
+
+/* NULL: no memory. */
+struct zero_record *zero_record_new(void);
+void zero_record_free(struct zero_record *record); /* NULL is legal */
+/* The end of a step, by this clock. `high` is what was held by kind when that was most since the
+   last step, `end` what the device holds now. */
+void zero_record_step(struct zero_record *record, uint64_t now, const size_t high[ZERO_MEM_KINDS],
+		      size_t end);
+/* The rank as it is now, with what no sample is complete of yet, the times of steps, and its rows:
+   ops has room for ZERO_REPORT_OPS. Returns how many these are. */
+size_t zero_record_read(struct zero_record *record, uint64_t now, const size_t high[ZERO_MEM_KINDS],
+			size_t end, struct zero_report_rank *rank, struct zero_report_op *ops);
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dial.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+double zero_dial_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void zero_dial_tune(int fd)
+{
+	int yes = 1, idle = 3, interval = 2, count = 3;
+	unsigned patience = 9000;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof(patience));
+}
+
+/* In a time that does not tell how much of it was right. */
+static bool same_cookie(const uint8_t *a, const uint8_t *b, size_t bytes)
+{
+	volatile uint8_t differs = 0;
+
+	for (size_t i = 0; i < bytes; i++)
+		differs = (uint8_t)(differs | (a[i] ^ b[i]));
+	return !differs;
+}
+
+bool zero_dial_welcome(const struct zero_hello *hello, const struct zero_hello *wanted)
+{
+	return same_cookie(hello->cookie, wanted->cookie, sizeof(hello->cookie)) &&
+	       !memcmp(hello->magic, wanted->magic, sizeof(hello->magic)) &&
+	       hello->version == wanted->version && hello->wanted == wanted->wanted;
+}
+
+/* ---- the connecting side --------------------------------------------------------------------- */
+
+static bool is_over(const struct zero_dial *dial)
+{
+	return dial->over && dial->over(dial->context);
+}
+
+static void add_place(struct zero_dial *dial, int family, const void *bytes, uint32_t scope)
+{
+	struct sockaddr_storage *place = &dial->at[dial->count];
+	struct sockaddr_in6 *six = (void *)place;
+	struct sockaddr_in *four = (void *)place;
+
+	memset(place, 0, sizeof(*place));
+	if (family == 4) {
+		four->sin_family = AF_INET;
+		four->sin_port = htons(dial->address.port);
+		memcpy(&four->sin_addr, bytes, 4);
+	} else {
+		six->sin6_family = AF_INET6;
+		six->sin6_port = htons(dial->address.port);
+		six->sin6_scope_id = scope;
+		memcpy(&six->sin6_addr, bytes, 16);
+	}
+	for (size_t i = 0; i < dial->count; i++)
+		if (!memcmp(&dial->at[i], place, sizeof(*place)))
+			return;
+	dial->count++;
+}
+
+void zero_dial_prepare(struct zero_dial *dial)
+{
+	struct zero_address *address = &dial->address;
+	uint32_t loopback = htonl(INADDR_LOOPBACK);
+	size_t count = address->count;
+
+	address->node[sizeof(address->node) - 1] = '\0';
+	if (count > ZERO_ADDRESSES)
+		count = ZERO_ADDRESSES;
+	if (!strncmp(address->node, dial->hello.node, sizeof(address->node))) {
+		add_place(dial, 4, &loopback, 0);
+		add_place(dial, 6, &in6addr_loopback, 0);
+	}
+	for (size_t i = 0; i < count; i++)
+		add_place(dial, address->at[i].family, address->at[i].bytes, address->at[i].scope);
+}
+
+void zero_dial_name_places(const struct zero_dial *dial, char *text, size_t size)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i < dial->count && at < size; i++) {
+		const struct sockaddr_in6 *six = (const void *)&dial->at[i];
+		const struct sockaddr_in *four = (const void *)&dial->at[i];
+		bool is_six = six->sin6_family == AF_INET6;
+		char name[INET6_ADDRSTRLEN] = "?";
+
+		if (is_six)
+			inet_ntop(AF_INET6, &six->sin6_addr, name, sizeof(name));
+		else
+			inet_ntop(AF_INET, &four->sin_addr, name, sizeof(name));
+		at += (size_t)snprintf(text + at, size - at, "%s%s%s%s:%u", i ? ", " : "",
+				       is_six ? "[" : "", name, is_six ? "]" : "",
+				       dial->address.port);
+	}
+}
+
+/* Until it can be read or written; false with `why` after the deadline, or when all is over. */
+static bool ready(struct zero_dial *dial, int fd, short events, double deadline)
+{
+	struct pollfd one = {.fd = fd, .events = events};
+
+	while (!is_over(dial)) {
+		double left = deadline - zero_dial_now();
+
+		if (left <= 0) {
+			snprintf(dial->why, sizeof(dial->why), "%s", strerror(ETIMEDOUT));
+			return false;
+		}
+		/* In short turns: a break is noticed soon. */
+		if (poll(&one, 1, left < 0.1 ? (int)(left * 1e3) + 1 : 100) > 0)
+			return true;
+	}
+	return false;
+}
+
+static bool exchange_words(struct zero_dial *dial, int fd, double deadline)
+{
+	const struct zero_answer *want = &dial->answer;
+	struct zero_answer answer;
+	size_t have = 0;
+
+	/* A new connection has room for so little. */
+	if (send(fd, &dial->hello, sizeof(dial->hello), MSG_NOSIGNAL) !=
+	    (ssize_t)sizeof(dial->hello)) {
+		snprintf(dial->why, sizeof(dial->why), "%s", strerror(errno));
+		return false;
+	}
+	while (have < sizeof(answer)) {
+		ssize_t got;
+
+		if (!ready(dial, fd, POLLIN, deadline))
+			return false;
+		got = recv(fd, (char *)&answer + have, sizeof(answer) - have, 0);
+		if (got < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (got <= 0) {
+			snprintf(dial->why, sizeof(dial->why), "%s",
+				 got ? strerror(errno) : "it is not of this job");
+			return false;
+		}
+		have += (size_t)got;
+	}
+	if (!memcmp(answer.magic, want->magic, sizeof(want->magic)) &&
+	    answer.version == want->version && answer.rank == want->rank)
+		return true;
+	snprintf(dial->why, sizeof(dial->why), "another program answers");
+	return false;
+}
+
+static void set_connecting(struct zero_dial *dial, int fd)
+{
+	if (dial->connecting)
+		dial->connecting(dial->context, fd);
+}
+
+static bool connect_place(struct zero_dial *dial, int fd, size_t i, double deadline)
+{
+	const struct sockaddr *place = (const struct sockaddr *)&dial->at[i];
+	socklen_t length = place->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+							: sizeof(struct sockaddr_in);
+	int error = connect(fd, place, length) ? errno : 0;
+
+	if (error == EINPROGRESS || error == EINTR) {
+		if (!ready(dial, fd, POLLOUT, deadline))
+			return false;
+		length = sizeof(error);
+		getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+	}
+	if (error) {
+		snprintf(dial->why, sizeof(dial->why), "%s", strerror(error));
+		return false;
+	}
+	return exchange_words(dial, fd, deadline);
+}
+
+/* A connection to the right rank, or -1. */
+static int try_place(struct zero_dial *dial, size_t i, double deadline)
+{
+	int fd = socket(dial->at[i].ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (fd < 0) {
+		snprintf(dial->why, sizeof(dial->why), "%s", strerror(errno));
+		return -1;
+	}
+	set_connecting(dial, fd);
+	zero_dial_tune(fd);
+	if (connect_place(dial, fd, i, deadline))
+		return fd;
+	set_connecting(dial, -1);
+	close(fd);
+	return -1;
+}
+
+/* All places, each for longer and longer: a rank may come late, or a network be slow. */
+int zero_dial(struct zero_dial *dial, double deadline)
+{
+	double patience = 1, pause = 0.01;
+
+	snprintf(dial->why, sizeof(dial->why), "no time was left");
+	while (!is_over(dial)) {
+		double now = zero_dial_now(), turn;
+
+		for (size_t i = 0; i < dial->count && now < deadline; i++) {
+			int fd;
+
+			turn = now + patience < deadline ? now + patience : deadline;
+			fd = try_place(dial, i, turn);
+			if (fd >= 0 || is_over(dial))
+				return fd;
+			now = zero_dial_now();
+		}
+		if (now >= deadline || !dial->count)
+			return -1;
+		poll(NULL, 0, (int)(pause * 1e3));
+		patience = patience < 8 ? 2 * patience : 8;
+		pause = pause < 0.2 ? 2 * pause : 0.2;
+	}
+	return -1;
+}

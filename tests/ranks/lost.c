@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A job that loses a rank: lost RANK DEED MILLISECONDS [ONLY]. That rank does the deed so long
+ * after its begin, whatever it is at then: opening, loading, gathering, reducing, stepping, saving;
+ * ONLY is one of these to be at for ever. It leaves the moment of the deed in ZERO_TEST_FILES/at.
+ * Without a deed all ends well after a few rounds.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "ranks.h"
+
+static const char *deed, *only;
+static char moment[4096]; /* a path: file_path() is the main thread's */
+static int milliseconds;
+static volatile bool opened;
+
+static void sleep_for(double seconds)
+{
+	struct timespec time = {.tv_sec = (time_t)seconds};
+
+	time.tv_nsec = (long)((seconds - (double)time.tv_sec) * 1e9);
+	nanosleep(&time, NULL);
+}
+
+/* ---- deeds ----------------------------------------------------------------------------------- */
+
+static void note_moment(void)
+{
+	struct timespec now;
+	char text[64];
+	FILE *file = fopen(moment, "w");
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	snprintf(text, sizeof(text), "%lld.%06ld %s %d\n", (long long)now.tv_sec,
+		 now.tv_nsec / 1000, opened ? "open" : "opening", (int)getpid());
+	check(file && fputs(text, file) >= 0 && !fclose(file), "cannot write");
+}
+
+/* As a program does that cannot go on without memory. */
+static void want_memory(void)
+{
+	struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
+
+	setrlimit(RLIMIT_AS, &limit);
+	if (!malloc((size_t)64 << 20))
+		abort();
+}
+
+static void do_it(void)
+{
+	if (!strcmp(deed, "kill"))
+		kill(getpid(), SIGKILL);
+	else if (!strcmp(deed, "stop"))
+		kill(getpid(), SIGSTOP);
+	else if (!strcmp(deed, "term"))
+		kill(getpid(), SIGTERM);
+	else if (!strcmp(deed, "segv"))
+		*(volatile int *)(uintptr_t)(2 * strlen(deed)) = 1;
+	else if (!strcmp(deed, "exit0"))
+		exit(0);
+	else if (!strcmp(deed, "exit3"))
+		exit(3);
+	else if (!strcmp(deed, "_exit3"))
+		_exit(3);
+	else if (!strcmp(deed, "memory"))
+		want_memory();
+	else
+		check(!strcmp(deed, "none"), "there is no deed %s", deed);
+}
+
+static void *wait_and_do(void *unused)
+{
+	sleep_for(1e-3 * milliseconds);
+	note_moment();
+	do_it();
+	return unused;
+}
+
+/* As its launcher says. */
+static int launched_rank(void)
+{
+	const char *text = getenv("OMPI_COMM_WORLD_RANK");
+
+	if (!text)
+		text = getenv("SLURM_PROCID");
+	return text ? atoi(text) : 0;
+}
+
+static void prepare(int rank)
+{
+	pthread_t thread;
+
+	if (launched_rank() != rank || !strcmp(deed, "none") || !strcmp(deed, "slow"))
+		return;
+	snprintf(moment, sizeof(moment), "%s", file_path("at"));
+	check(!pthread_create(&thread, NULL, wait_and_do, NULL), "no thread");
+	pthread_detach(thread);
+}
+
+/* ---- a job ----------------------------------------------------------------------------------- */
+
+enum { GROUPS = 4, COUNT = 200000 };
+
+struct model {
+	zero_job *job;
+	zero_group *groups[GROUPS];
+	zero_param *params[GROUPS];
+};
+
+static bool wanted(const char *what)
+{
+	return !only || !strcmp(only, what);
+}
+
+static void open_model(struct model *m)
+{
+	m->job = open_job("stage=3");
+	opened = true;
+	for (int g = 0; g < GROUPS; g++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "h.%d", g);
+		m->groups[g] = new_group(m->job, name);
+		m->params[g] = new_param(m->groups[g], name, ZERO_F32, COUNT, true);
+	}
+	ok(zero_layout(m->job));
+}
+
+static void load(const struct model *m)
+{
+	for (int g = 0; g < GROUPS; g++) {
+		zero_source source = zero_from_normal(0, 1, 7);
+
+		ok(zero_load(m->params[g], &source));
+	}
+}
+
+static void train(const struct model *m, bool with_save)
+{
+	zero_adamw adamw = {.lr = 1e-3F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-8F};
+
+	for (int g = 0; g < GROUPS && wanted("gather"); g++) {
+		ok(zero_gather(m->groups[g], ZERO_PARAM));
+		ok(zero_release(m->groups[g]));
+	}
+	for (int g = 0; g < GROUPS && wanted("reduce"); g++) {
+		float *gradient = zero_gradient(m->params[g]);
+
+		for (size_t i = 0; i < COUNT; i += 1000)
+			gradient[i] += 1;
+		ok(zero_reduce(m->groups[g]));
+	}
+	if (wanted("step"))
+		ok(zero_step(m->job, &adamw, NULL));
+	if (with_save && wanted("save"))
+		ok(zero_save(m->job, file_path("checkpoints"), &(zero_save_options){.keep = 2}));
+}
+
+/* One rank is slow; the others wait for it. */
+static void be_slow(const struct model *m, int rank)
+{
+	if (zero_rank(m->job) == rank)
+		sleep_for(1e-3 * milliseconds);
+	load(m);
+	ok(zero_close(m->job));
+}
+
+int main(int count, char **arguments)
+{
+	struct model m;
+	bool ends;
+
+	check(count >= 4, "lost RANK DEED MILLISECONDS [ONLY]");
+	deed = arguments[2];
+	milliseconds = atoi(arguments[3]);
+	only = count > 4 ? arguments[4] : NULL;
+	ends = !strcmp(deed, "none");
+	/* A sanitizer's own handler comes first otherwise. */
+	signal(SIGSEGV, SIG_DFL);
+	prepare(atoi(arguments[1]));
+	open_model(&m);
+	if (!strcmp(deed, "slow")) {
+		be_slow(&m, atoi(arguments[1]));
+		return 0;
+	}
+	load(&m);
+	for (int round = 0; round < 3 || !ends; round++) {
+		if (wanted("load"))
+			load(&m);
+		train(&m, round % 4 == 3 || only);
+	}
+	ok(zero_close(m.job));
+	return 0;
+}

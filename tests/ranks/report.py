@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""report.py DIR: the report in DIR, against what each rank wrote to DIR/known.<rank>."""
+import glob
+import html.parser
+import json
+import os
+import re
+import sys
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+def check(condition, *what):
+    if not condition:
+        sys.exit("report.py: " + " ".join(str(word) for word in what))
+
+
+class Page(html.parser.HTMLParser):
+    """Whether its tags are balanced, and its words."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.words, self.counts, self.names = [], [], {}, set()
+
+    def handle_starttag(self, tag, attrs):
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.open.append(tag)
+        for name, value in attrs:
+            self.names.add(name)
+            if name == "points":
+                check(not re.search("nan|inf", value), "points", value)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        check(self.open and self.open[-1] == tag, tag, "closes", self.open[-3:])
+        self.open.pop()
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def only(pattern):
+    found = glob.glob(pattern)
+    check(len(found) == 1, pattern, found)
+    return found[0]
+
+
+def alike(rank):
+    """Whether the same job without checkpoints, "x" for "x-saves", has as much of what is none."""
+    kinds = json.load(open(only(folder.rsplit("-", 1)[0] + "/zero-*.json")))["ranks"][rank["rank"]]["collectives"]
+    return all(
+        kinds.get(kind, {"count": 0})["count"] == rank["collectives"].get(kind, {"count": 0})["count"]
+        for kind in ("load", "other", "program", "flatten", "gather", "reduce", "step"))
+
+
+folder = sys.argv[1]
+name = os.path.basename(folder)
+strange = "<b>&\"' \\ ??</svg>"
+report = json.load(open(only(folder + "/zero-*.json"), encoding="utf-8"))
+markup = open(only(folder + "/zero-*.html"), encoding="utf-8").read()
+known = [json.load(open(f"{folder}/known.{r}")) for r in range(len(glob.glob(folder + "/known.*")))]
+first = known[0]
+
+check(report["format"] == "slurm-zero report" and report["version"] == 1, "format")
+check(report["complete"] == first["together"], report["complete"], report["why"])
+check(first["together"] or "did not close the job together" in report["why"], report["why"])
+job = report["job"]
+check(job["world"] == first["world"] == len(known), job)
+check(job["steps"] == first["steps"] and job["stage"] == first["stage"], job)
+check(0 < job["seconds"] < 600, job)
+
+options = {option["name"]: option for option in report["options"]}
+check(options["stage"]["origin"] == "zero_open" and options["stage"]["default"] == "3", options["stage"])
+check(options["stage"]["value"] == str(first["stage"]), options["stage"])
+check(options["report"]["value"] == folder, options["report"])
+check(options["check"]["origin"] == "default", options["check"])
+check(options["stream_chunk"]["value"] == str(first["stream_chunk"]), options["stream_chunk"])
+
+ranks = report["ranks"]
+check([rank["rank"] for rank in ranks] == list(range(first["world"] if first["together"] else 1)), "ranks")
+for rank, mine in zip(ranks, known):
+    where = ("rank", rank["rank"])
+    check(rank["traffic"]["bytes_sent"] == mine["bytes_sent"], *where, rank["traffic"], mine)
+    check(rank["traffic"]["bytes_read"] == mine["bytes_read"], *where, rank["traffic"])
+    check(rank["traffic"]["collectives"] == mine["collectives"], *where, rank["traffic"])
+    for kind, bytes_ in mine["memory"].items():
+        check(rank["memory"][kind] == bytes_, *where, kind, rank["memory"][kind], bytes_)
+    kinds = rank["collectives"]
+    check(sum(kind["bytes_sent"] for kind in kinds.values()) == mine["bytes_sent"], *where, kinds)
+    if mine["steps"]:
+        check(kinds["reduce"]["count"] == mine["steps"] * mine["groups"], *where, kinds)
+        gathers = kinds["gather"]["count"]
+        check(0 < gathers <= mine["steps"] * mine["groups"], *where, kinds)
+        check(mine["stage"] < 3 or gathers == mine["steps"] * mine["groups"], *where, kinds)
+        check(kinds["step"]["count"] == mine["steps"], *where, kinds)
+    check(kinds["load"]["count"] >= mine["groups"], *where, kinds)
+    steps = rank["steps"]
+    check(steps["measured"] == max(mine["steps"] - 1, 0), *where, steps)
+    check(0 <= steps["median_seconds"] <= steps["p95_seconds"] <= steps["max_seconds"], *where, steps)
+    check(steps["max_seconds"] <= steps["total_seconds"] < 600, *where, steps)
+    spent = sum(k[t] for k in kinds.values() for t in ("own_seconds", "wait_seconds", "run_seconds"))
+    check(spent > 0, *where, kinds)
+    # rank 0's clock is the job's
+    check(rank["rank"] or spent <= job["seconds"] * 1.01 + 0.001, *where, spent, job["seconds"])
+    waited = sum(kinds[k]["wait_seconds"] for k in ("gather", "reduce", "update", "step") if k in kinds)
+    check(abs(waited - rank["waited_seconds"]) < 1e-6 + waited * 1e-6, *where, waited)
+    check(rank["checkpoints"]["saved"] == mine["saved"], *where, rank["checkpoints"])
+    count = kinds.get("checkpoint", {"count": 0})["count"]
+    check(mine["least"] <= count <= mine["most"], *where, "checkpoint", count, mine)
+    check("-" not in name or (count and alike(rank)), *where, kinds)
+
+rows = report["collectives"]
+for name, total in ranks[0]["collectives"].items():
+    for figure in ("count", "bytes_sent", "failed"):
+        check(sum(row[figure] for row in rows if row["kind"] == name) == total[figure], name, figure)
+if first["steps"]:
+    for group in ("plain", strange, "half"):
+        got = [row["count"] for row in rows if row["kind"] == "reduce" and row["group"] == group]
+        check(got == [first["steps"]], group, got, rows)
+
+check([series["rank"] for series in report["series"]] == [rank["rank"] for rank in ranks], "series")
+for series, mine in zip(report["series"], known):
+    count = len(series["at_seconds"])
+    check(1 <= count <= 128, "samples", count)
+    check(all(len(c) == count for c in [*series["peak_bytes"].values(), series["steps"]]), "columns")
+    check(sum(series["steps"]) == max(mine["steps"] - 1, 0), series["steps"], mine["steps"])
+    check(series["at_seconds"] == sorted(series["at_seconds"]), "time")
+    device = ("shards", "gathered", "gradients", "optimizer", "staging", "caller")
+    most = max(sum(series["peak_bytes"][kind][i] for kind in device) for i in range(count))
+    peak = mine["memory"]["total"]["peak"]
+    check(abs(most - peak) <= peak * 1e-6, "most memory", most, peak)
+
+page = Page()
+page.feed(markup)
+page.close()
+words = "".join(page.words)
+check(not page.open, "open at the end:", page.open)
+check("script" not in page.counts and "b" not in page.counts, page.counts)
+check(not {n for n in page.names if n in ("href", "src") or n.startswith("on")}, page.names)
+check(re.sub('xmlns="http://www.w3.org/[^"]*"', "", markup).count("://") == 0, "an address")
+check(not re.search(r"url\(|@import", markup), "another file")
+check(page.counts.get("svg", 0) >= (2 if first["steps"] > 1 else 1), page.counts)
+if first["steps"]:
+    # in rows of kinds, and maybe as what came after the longest time
+    check(words.count(strange) >= 2 + ("update" in ranks[0]["collectives"]), "the strange group")
+check(all(option["name"] in words for option in report["options"]), "options")
+check(first["together"] or "figures are those of rank 0 alone" in words, "notice")

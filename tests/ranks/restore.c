@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints: what is restored goes on to the same bits as what was never interrupted, at every
+ * stage, with other groups, teams and settings, and at another number of ranks; and what is damaged
+ * is refused. Random models; the same values come out at every number of ranks.
+ *
+ * restore.ranks                         all of it, in the folder that run.sh makes
+ * restore.ranks save DIR [EXPORT]       for restore_worlds.sh: one half at one number of ranks
+ * restore.ranks load DIR RANKS          and the other one, of what was saved at so many
+ * restore.ranks save-large|load-large   the same with a larger model, and a bound on what is read
+ */
+#include <sys/stat.h>
+
+#include "restore.h"
+
+enum { BEFORE = 3, AFTER = 2, CASES = 4, SMALL = 700, MEDIUM = 60000, LARGE = 4000000 };
+
+static uint64_t bytes_read(zero_job *job)
+{
+	zero_traffic traffic;
+
+	ok(zero_traffic_now(job, &traffic));
+	return traffic.bytes_read;
+}
+
+static void save(struct model *model, const char *dir)
+{
+	char user[64];
+	zero_save_options options = {.user = user, .keep = 2};
+
+	options.user_bytes =
+		(size_t)snprintf(user, sizeof(user), "seed %llu step %llu",
+				 (unsigned long long)model->seed, (unsigned long long)model->steps);
+	ok(zero_save(model->job, dir, &options));
+}
+
+/* COLLECTIVE. What the checkpoint says of itself is true. */
+static void restore(struct model *model, const char *path, uint64_t steps, int world)
+{
+	zero_checkpoint checkpoint;
+	char user[64];
+	int bytes = snprintf(user, sizeof(user), "seed %llu step %llu",
+			     (unsigned long long)model->seed, (unsigned long long)steps);
+
+	memset(&checkpoint, 0xa5, sizeof(checkpoint));
+	ok(zero_restore(model->job, path, &checkpoint));
+	check(checkpoint.path && strstr(checkpoint.path, "step-0000000"), "%s", checkpoint.path);
+	check(checkpoint.step == steps, "step %llu", (unsigned long long)checkpoint.step);
+	check(checkpoint.world == world, "world %d", checkpoint.world);
+	check(checkpoint.user_bytes == (size_t)bytes &&
+		      !memcmp(checkpoint.user, user, (size_t)bytes),
+	      "%.*s", (int)checkpoint.user_bytes, (char *)checkpoint.user);
+	zero_checkpoint_free(&checkpoint);
+	check(!checkpoint.path && !checkpoint.user, "not emptied");
+	model->steps = steps;
+}
+
+/* A job of its own trains, is saved, and goes on; another one restores and must come to the
+   same. */
+static void run_case(uint64_t seed, const char *dir, bool stepped)
+{
+	struct model model = {0}, again;
+	uint64_t random = seed;
+	struct digests saved, end, got;
+	int before = stepped ? BEFORE : 0;
+	char settings[256];
+
+	make_tensors(&model, seed, below(&random, 2) ? SMALL : MEDIUM);
+	choose_settings(&random, settings, sizeof(settings));
+	open_model(&model, draw(&random), settings);
+	load_values(&model);
+	train(&model, before);
+	saved = digest(&model);
+	save(&model, dir);
+	got = digest(&model);
+	expect_same(&model, &got, &saved, "after the save");
+	train(&model, AFTER);
+	end = digest(&model);
+	close_model(&model);
+
+	for (int i = 0; i < 2; i++) {
+		again = model;
+		choose_settings(&random, settings, sizeof(settings));
+		open_model(&again, draw(&random), settings);
+		/* What it did before is forgotten. */
+		load_values(&again);
+		train(&again, (int)below(&random, 3));
+		restore(&again, dir, (uint64_t)before, zero_world(again.job));
+		got = digest(&again);
+		expect_same(&again, &got, &saved, settings);
+		train(&again, AFTER);
+		got = digest(&again);
+		expect_same(&again, &got, &end, settings);
+		close_model(&again);
+	}
+	for (int t = 0; t < TENSORS && !zero_rank(NULL); t++)
+		printf("same %d: %.0f %.0f\n", t, saved.of[t], end.of[t]);
+}
+
+/* ---- folders --------------------------------------------------------------------------------- */
+
+static void folders(const char *dir)
+{
+	struct model model = {0};
+	zero_checkpoint checkpoint;
+	char path[1200], link[1300];
+	struct digests saved, got, end;
+
+	make_tensors(&model, test_seed() ^ 5, SMALL);
+	open_model(&model, 1, "stage=3");
+	fails(zero_restore(model.job, dir, NULL), ZERO_E_FILE, "there is no checkpoint");
+	memset(&checkpoint, 0xa5, sizeof(checkpoint));
+	ok(zero_restore(model.job, dir, &checkpoint));
+	check(!checkpoint.path && !checkpoint.user && !checkpoint.step,
+	      "a checkpoint from nowhere");
+	load_values(&model);
+	train(&model, 1);
+	save(&model, dir);
+	saved = digest(&model);
+	train(&model, 1);
+	save(&model, dir);
+	got = digest(&model);
+	restore(&model, dir, 2, zero_world(model.job));
+	snprintf(path, sizeof(path), "%s/step-%09d", dir, 1);
+	restore(&model, path, 1, zero_world(model.job));
+	/* The link says which; without one, or with one to nowhere, it is the last. */
+	snprintf(link, sizeof(link), "%s/latest", dir);
+	meet(model.job);
+	if (!zero_rank(model.job))
+		check(!unlink(link) && !symlink("step-000000001", link), "%s", link);
+	meet(model.job);
+	restore(&model, dir, 1, zero_world(model.job));
+	meet(model.job);
+	if (!zero_rank(model.job))
+		check(!unlink(link) && !symlink("step-000000007", link), "%s", link);
+	meet(model.job);
+	restore(&model, dir, 2, zero_world(model.job));
+	meet(model.job);
+	if (!zero_rank(model.job))
+		check(!unlink(link), "%s", link);
+	meet(model.job);
+	restore(&model, dir, 2, zero_world(model.job));
+	end = digest(&model);
+	expect_same(&model, &end, &got, "the last");
+	restore(&model, path, 1, zero_world(model.job));
+	got = digest(&model);
+	expect_same(&model, &got, &saved, "the first");
+	/* A file is no checkpoint. */
+	snprintf(link, sizeof(link), "%s/manifest.json", path);
+	fails(zero_restore(model.job, link, NULL), ZERO_E_FILE, "is no folder");
+	fails(zero_restore(model.job, "", NULL), ZERO_E_INVALID, "empty");
+	/* Not while something is gathered, nor before the layout. */
+	ok(zero_gather(model.groups[0], ZERO_PARAM));
+	fails(zero_restore(model.job, dir, NULL), ZERO_E_STATE, "gathered");
+	ok(zero_release(model.groups[0]));
+	close_model(&model);
+	model.job = open_job("stage=3");
+	fails(zero_restore(model.job, dir, NULL), ZERO_E_STATE, "after zero_layout");
+	close_model(&model);
+}
+
+/* A model that is not the checkpoint's. */
+static void other_models(const char *dir)
+{
+	struct model model = {0}, other;
+
+	make_tensors(&model, test_seed() ^ 5, SMALL);
+	other = model;
+	snprintf(other.tensors[3].name, sizeof(other.tensors[3].name), "new.name");
+	open_model(&other, 2, "stage=3");
+	fails(zero_restore(other.job, dir, NULL), ZERO_E_FORMAT,
+	      "1 parameters have no tensor there ('new.name'); 1 of 13 tensors there have no "
+	      "parameter ('");
+	close_model(&other);
+	other = model;
+	other.tensors[0].trainable = false;
+	if (other.tensors[TENSORS - 1].tied == 0)
+		other.tensors[TENSORS - 1].trainable = false;
+	open_model(&other, 2, "stage=1");
+	fails(zero_restore(other.job, dir, NULL), ZERO_E_FORMAT, "was trainable, parameter");
+	close_model(&other);
+	other = model;
+	other.tensors[6].dtype = model.tensors[6].dtype == ZERO_F64 ? ZERO_I64 : ZERO_F64;
+	other.tensors[6].trainable = false;
+	open_model(&other, 2, "stage=1");
+	fails(zero_restore(other.job, dir, NULL), ZERO_E_FORMAT, other.tensors[6].name);
+	close_model(&other);
+	other = model;
+	other.tensors[7].shape[0]++;
+	other.tensors[7].count = other.tensors[7].shape[0] *
+				 (other.tensors[7].ndim == 2 ? other.tensors[7].shape[1] : 1);
+	open_model(&other, 2, "stage=1");
+	fails(zero_restore(other.job, dir, NULL), ZERO_E_FORMAT, "has shape [");
+	close_model(&other);
+}
+
+static void damaged(const char *dir)
+{
+	struct model model = {0};
+	const char *flips = getenv("ZERO_TEST_FLIPS");
+	struct digests saved, got;
+	char path[1200];
+
+	make_tensors(&model, test_seed() ^ 9, SMALL);
+	open_model(&model, 3, "stage=3");
+	load_values(&model);
+	train(&model, 2);
+	save(&model, dir);
+	saved = digest(&model);
+	snprintf(path, sizeof(path), "%s/step-%09d", dir, 2);
+	damage(&model, path, flips ? atoi(flips) : 200);
+	restore(&model, path, 2, zero_world(model.job));
+	got = digest(&model);
+	expect_same(&model, &got, &saved, "after the damage");
+	close_model(&model);
+}
+
+/* ---- two numbers of ranks -------------------------------------------------------------------- */
+
+static void save_half(const char *dir, size_t size, const char *export)
+{
+	struct model model = {0};
+	uint64_t random = test_seed() ^ 21;
+	char settings[256];
+
+	make_tensors(&model, test_seed(), size);
+	choose_settings(&random, settings, sizeof(settings));
+	open_model(&model, draw(&random), size == LARGE ? "stage=3" : settings);
+	load_values(&model);
+	train(&model, size == LARGE ? 1 : BEFORE);
+	save(&model, dir);
+	if (export)
+		ok(zero_export(model.job, export));
+	close_model(&model);
+}
+
+/* What was saved at `ranks` ranks; here all of it is trained once more. */
+static void load_half(const char *dir, size_t size, int ranks)
+{
+	int before = size == LARGE ? 1 : BEFORE;
+	uint64_t random = test_seed() ^ (uint64_t)zero_rank(NULL);
+	struct model model = {0}, again;
+	struct digests saved, end, got;
+	char settings[256];
+	double total;
+
+	random = test_seed() ^ 22;
+	make_tensors(&model, test_seed(), size);
+	open_model(&model, draw(&random), "stage=3");
+	load_values(&model);
+	train(&model, before);
+	saved = digest(&model);
+	train(&model, AFTER);
+	end = digest(&model);
+	close_model(&model);
+	again = model;
+	choose_settings(&random, settings, sizeof(settings));
+	open_model(&again, draw(&random), size == LARGE ? "stage=3" : settings);
+	restore(&again, dir, (uint64_t)before, ranks);
+	total = (double)bytes_read(again.job) * zero_world(again.job);
+	ok(zero_mean(again.job, &total, 1, 1));
+	if (size == LARGE) {
+		if (!zero_rank(again.job))
+			printf("%.0f bytes read of %.0f, %.4f\n", total, state_bytes(&again),
+			       total / state_bytes(&again));
+		check(total <= 1.05 * state_bytes(&again), "%.0f bytes read of %.0f", total,
+		      state_bytes(&again));
+	}
+	got = digest(&again);
+	expect_same(&again, &got, &saved, settings);
+	train(&again, AFTER);
+	got = digest(&again);
+	expect_same(&again, &got, &end, settings);
+	close_model(&again);
+}
+
+int main(int argc, char **argv)
+{
+	char dir[1100];
+
+	if (argc >= 3 && !strcmp(argv[1], "save")) {
+		save_half(argv[2], MEDIUM, argv[3]);
+	} else if (argc >= 3 && !strcmp(argv[1], "save-large")) {
+		save_half(argv[2], LARGE, NULL);
+	} else if (argc >= 4 && !strcmp(argv[1], "load")) {
+		load_half(argv[2], MEDIUM, atoi(argv[3]));
+	} else if (argc >= 4 && !strcmp(argv[1], "load-large")) {
+		load_half(argv[2], LARGE, atoi(argv[3]));
+	} else {
+		for (int i = 0; i < CASES; i++) {
+			snprintf(dir, sizeof(dir), "%s/case%d", file_path(""), i);
+			run_case(mixed(test_seed() + (uint64_t)i), dir, i != CASES - 1);
+		}
+		snprintf(dir, sizeof(dir), "%s/folders", file_path(""));
+		folders(dir);
+		other_models(dir);
+		snprintf(dir, sizeof(dir), "%s/damaged", file_path(""));
+		damaged(dir);
+	}
+	return 0;
+}

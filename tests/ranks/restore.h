@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A random model for the tests of checkpoints. Its tensors follow from the seed alone; how they are
+ * grouped, and over which teams, from another one. Gradients come from one rank of each team, so
+ * that training goes the same way, bit for bit, at every number of ranks.
+ */
+#ifndef RESTORE_H
+#define RESTORE_H
+
+#include "ranks.h"
+
+enum { TENSORS = 14, GROUPS = 4, SENTENCE = 1024 };
+
+struct tensor {
+	char name[24];
+	zero_dtype dtype;
+	size_t shape[2], count;
+	int ndim;
+	bool trainable;
+	int tied; /* to this tensor; -1: to none */
+};
+
+struct model {
+	zero_job *job;
+	zero_group *groups[GROUPS];
+	int first[GROUPS]; /* first rank of the group's team */
+	bool member[GROUPS], trainable[GROUPS];
+	struct tensor tensors[TENSORS];
+	zero_param *params[TENSORS];
+	int group_of[TENSORS];
+	uint64_t seed, steps;
+};
+
+/* `size`: elements of a tensor at most, about. */
+void make_tensors(struct model *model, uint64_t seed, size_t size);
+/* A job with these tensors, in groups that `grouping` chooses. Nothing is loaded. */
+void open_model(struct model *model, uint64_t grouping, const char *settings);
+void load_values(struct model *model);
+void train(struct model *model, int steps);
+void close_model(struct model *model);
+/* Bytes of all parameters and states. */
+double state_bytes(const struct model *model);
+
+/* A digest of each tensor's values, the same on all ranks. COLLECTIVE. */
+struct digests {
+	double of[TENSORS];
+};
+struct digests digest(struct model *model);
+void expect_same(const struct model *model, const struct digests *got, const struct digests *want,
+		 const char *what);
+/* COLLECTIVE. */
+void meet(zero_job *job);
+/* A random choice of settings. */
+void choose_settings(uint64_t *random, char *text, size_t size);
+
+/* ---- restore_damage.c ------------------------------------------------------------------------ */
+
+/* COLLECTIVE. The checkpoint `path` is refused with whatever is wrong with it, and then
+   restored. */
+void damage(struct model *model, const char *path, int flips);
+
+#endif

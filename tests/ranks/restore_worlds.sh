@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A checkpoint of one number of ranks is restored at another one, by another run of a program.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+
+need mpi files
+program=${top_builddir:?}/tests/ranks/restore.ranks
+scratch
+export ZERO_BACKEND=host ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
+export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
+
+# run RANKS SHARE ARGUMENT...
+run() {
+	local ranks=$1 share=$2 status
+	shift 2
+	ZERO_SHARE=$share timeout -k 5 120 "$ZERORUN" --zero-preload=no -n "$ranks" "$program" "$@" \
+		>"${scratch:?}/out" 2>&1 </dev/null
+	status=$?
+	((status == 0)) && return
+	tail -n 30 "$scratch/out"
+	fail "$ranks ranks, $share share: $* ended with $status; ZERO_TEST_SEED=$ZERO_TEST_SEED"
+}
+
+# both SUFFIX SAVING LOADING...: each of them is RANKS/SHARE
+both() {
+	local suffix=$1 from=$2 to
+	shift 2
+	run "${from%/*}" "${from#*/}" "save$suffix" "$scratch/dir"
+	for to; do
+		run "${to%/*}" "${to#*/}" "load$suffix" "$scratch/dir" "${from%/*}"
+	done
+	rm -rf "$scratch/dir"
+}
+
+both '' 1/0 4/2 3/0
+both '' 4/0 1/0 3/1
+both '' 3/2 4/1 2/0
+both -large 4/0 3/0
+grep 'bytes read' "$scratch/out"

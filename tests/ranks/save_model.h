@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A model whose values, moments and masters can be known without the library that saves them. */
+#ifndef SAVE_MODEL_H
+#define SAVE_MODEL_H
+
+#include "ranks.h"
+
+enum { GROUPS = 4, KINDS = 8, PARAMS = GROUPS * KINDS, COUNT_MAX = 150000 };
+
+struct model {
+	zero_job *job;
+	zero_team *team; /* of the last group; NULL: all ranks */
+	int team_ranks;
+	zero_group *groups[GROUPS];
+	zero_param *params[PARAMS];
+	uint64_t steps;
+};
+
+/* Every value at one moment, whole, on every rank. */
+struct moment {
+	uint64_t steps;
+	unsigned char values[PARAMS][COUNT_MAX * 8];
+};
+
+extern int world, rank, last;
+
+struct model open_model(const char *settings, uint64_t seed);
+/* Random values; those that are trained are what 16 bits can hold, and alike in each type. */
+void load_model(struct model *model, uint64_t seed);
+void step_model(struct model *model, zero_step_result *result);
+void remember(struct model *model, struct moment *moment);
+
+/* Reads dir/step-<steps> byte by byte and compares; `user` may be NULL. COLLECTIVE. */
+void check_checkpoint(struct model *model, const char *dir, const struct moment *moment,
+		      const char *user);
+/* Bytes of this rank's file in it. */
+size_t own_bytes(const char *dir, uint64_t steps);
+
+#endif

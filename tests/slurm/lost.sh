@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A step on three nodes that loses a rank: it ends in less than ten seconds, and one line says which
+# rank it was. Slurm's plugin, where it is used, says the same of a task that crashed, and of no
+# other. ZERO_TEST_KILLS (3) is how many ranks are killed at random moments.
+# shellcheck source=tests/slurm/cluster.sh
+. "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
+
+need pmix
+program=$top_builddir/tests/ranks/lost
+kills=${ZERO_TEST_KILLS:-3}
+RANDOM=${ZERO_TEST_SEED:=$RANDOM}
+echo "ZERO_TEST_SEED=$ZERO_TEST_SEED"
+export LD_LIBRARY_PATH=$top_builddir/lib/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export ZERO_BACKEND=host ZERO_TEST_FILES=$scratch/files
+export SLURM_MEM_PER_NODE=1000
+times=() named=0 unnamed=0
+cluster_start
+
+wrong() {
+	cat "$scratch/out" >&2
+	cluster_logs
+	fail "$*; ZERO_TEST_SEED=$ZERO_TEST_SEED"
+}
+
+nobody_is_left() {
+	! pgrep -f "^$program"
+}
+
+# lose WORDS RANK DEED MILLISECONDS [ONLY]: with the flags of srun in $flags
+lose() {
+	local words=$1 rank=$2 at now lines moment
+	shift
+	rm -rf "$scratch/files" && mkdir "$scratch/files"
+	run_all srun --mpi=pmix "$flags" -N3 -n6 --ntasks-per-node=2 "$program" "$@"
+	now=$EPOCHREALTIME
+	read -r at moment _ <"$scratch/files/at" || wrong "$*: the deed was not done"
+	((status != 0)) || wrong "$*: ended with status 0"
+	took=$((${now/./} / 1000 - ${at/./} / 1000))
+	((took < 10000)) || wrong "$*: took $took ms"
+	wait_for 10 nobody_is_left
+	times+=("$took")
+	[[ $moment == open ]] || return
+	lines=$(grep '^zero: ' "$scratch/out" | grep -cv '^zero:   ')
+	((lines <= 1)) || wrong "$*: $lines lines"
+	if grep -qE "^zero: rank $rank on node .* $words.*; ending the job\$" "$scratch/out"; then
+		named=$((named + 1))
+	elif ((lines)); then
+		wrong "$*: another line"
+	else
+		unnamed=$((unnamed + 1))
+		echo "$*: no line in:" && cat "$scratch/out"
+	fi
+}
+
+# said COUNT: lines of the plugin
+said() {
+	[[ $(grep -c '^srun: .*spank_zero: \|spank_zero: ' "$scratch/out") == "$1" ]] ||
+		wrong "the plugin should say $1 lines"
+}
+
+killed="was killed by SIGKILL"
+plugin_on
+for flags in --zero --no-zero; do
+	lose "$killed" 4 kill 1500
+	said 0
+	lose "died of signal 11" 1 segv 1500
+	said "$([[ $flags != --zero ]]; echo $?)"
+	ZERO_WATCH_SECONDS=3 lose "is stopped" 3 stop 1500
+	lose "called exit\(0\) without zero_close" 0 exit0 1500 gather
+	said 0
+	for ((i = 0; i < kills; i++)); do
+		lose "$killed" $((RANDOM % 6)) kill $((1000 + RANDOM % 2000))
+	done
+done
+wait_for 30 all_idle
+readarray -t sorted < <(printf '%s\n' "${times[@]}" | sort -n)
+echo "${#sorted[@]} ends: median ${sorted[${#sorted[@]} / 2]} ms, most ${sorted[-1]} ms;" \
+	"$named with a line, $unnamed without"
+((unnamed * 10 <= named)) || fail "too many without a line"

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Manifests of checkpoints: what is written is read back, and what is wrong is refused with words
+ * that say where. The last checksum is made anew after each change, so that it is the members that
+ * are refused and not the damage; without that, any changed bit is.
+ */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "files/files.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static char sentence[4096];
+static const struct zero_files_ops *ops;
+static uint64_t state;
+
+static zero_status fake_fail(zero_status status, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static zero_status fake_fail(zero_status status, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(sentence, sizeof(sentence), format, args);
+	va_end(args);
+	return status;
+}
+
+static const struct zero_core fake_core = {.fail = fake_fail};
+
+/* splitmix64 */
+static uint64_t random64(void)
+{
+	uint64_t z = state += 0x9e3779b97f4a7c15;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	return z ^ z >> 31;
+}
+
+/* ---- a manifest ------------------------------------------------------------------------------ */
+
+static int all_ranks[] = {0, 2}, odd_ranks[] = {1};
+static struct zero_manifest_team teams[] = {{all_ranks, 2}, {odd_ranks, 1}};
+static struct zero_manifest_tensor tensors[] = {
+	{.name = "h.0.w",
+	 .group = "h.0",
+	 .dtype = ZERO_F32,
+	 .ndim = 2,
+	 .shape = {4, 100},
+	 .trainable = true,
+	 .team = -1,
+	 .first = 128,
+	 .shard = 192},
+	{.name = "b\"\\\xc3\xa9",
+	 .group = "g",
+	 .dtype = ZERO_BF16,
+	 .ndim = 1,
+	 .shape = {65},
+	 .trainable = true,
+	 .team = 0,
+	 .first = 64,
+	 .shard = 128},
+	{.name = "n", .group = "g", .dtype = ZERO_I64, .ndim = 0, .team = 1, .shard = 64},
+	{.name = "empty", .group = "g", .dtype = ZERO_F16, .ndim = 2, .shape = {3, 0}, .team = -1},
+};
+static struct zero_manifest_file files[] = {
+	{"rank-00000-of-00003.safetensors", 12345, 1, 2},
+	{"rank-00001-of-00003.safetensors", 0, UINT64_MAX, 3},
+	{"rank-00002-of-00003.safetensors", INT64_MAX, 4, 0x0123456789abcdef}};
+static struct zero_manifest sample = {
+	.library = "0.1",
+	.allgather = "auto",
+	.step = 120,
+	.bucket = 1 << 30,
+	.teams = teams,
+	.tensors = tensors,
+	.files = files,
+	.team_count = 2,
+	.tensor_count = 4,
+	.user_bytes = 17,
+	.user_sum = 99,
+	.lr = 1e-3,
+	.beta1 = 0.9,
+	.beta2 = 0.999,
+	.eps = 1e-8,
+	.weight_decay = 0,
+	.clip = 1,
+	.world = 3,
+	.stage = 2,
+	.has_adamw = true,
+	.has_user = true,
+	.states = true,
+};
+
+static char *written(const struct zero_manifest *manifest, size_t *bytes)
+{
+	static char *text;
+
+	ck_assert_msg(ops->manifest_write(manifest, &text, bytes) == ZERO_OK, "%s", sentence);
+	return text;
+}
+
+static void expect_text(const char *got, const char *want)
+{
+	ck_assert_str_eq(got, want);
+}
+
+static void expect_equal(const struct zero_manifest *a, const struct zero_manifest *b)
+{
+	expect_text(a->library, b->library);
+	expect_text(a->allgather, b->allgather);
+	ck_assert(a->step == b->step && a->bucket == b->bucket && a->world == b->world &&
+		  a->stage == b->stage && a->states == b->states);
+	ck_assert(a->has_user == b->has_user && a->has_adamw == b->has_adamw);
+	ck_assert(!a->has_user || (a->user_bytes == b->user_bytes && a->user_sum == b->user_sum));
+	ck_assert(!a->has_adamw ||
+		  ((float)a->lr == (float)b->lr && (float)a->clip == (float)b->clip));
+	ck_assert_uint_eq(a->team_count, b->team_count);
+	for (size_t t = 0; t < a->team_count; t++) {
+		ck_assert_int_eq(a->teams[t].count, b->teams[t].count);
+		for (int i = 0; i < a->teams[t].count; i++)
+			ck_assert_int_eq(a->teams[t].ranks[i], b->teams[t].ranks[i]);
+	}
+	ck_assert_uint_eq(a->tensor_count, b->tensor_count);
+	for (size_t i = 0; i < a->tensor_count; i++) {
+		const struct zero_manifest_tensor *x = &a->tensors[i], *y = &b->tensors[i];
+
+		expect_text(x->name, y->name);
+		expect_text(x->group, y->group);
+		ck_assert(x->dtype == y->dtype && x->ndim == y->ndim && x->team == y->team &&
+			  x->first == y->first && x->shard == y->shard &&
+			  x->trainable == y->trainable);
+		for (int d = 0; d < x->ndim; d++)
+			ck_assert_uint_eq(x->shape[d], y->shape[d]);
+	}
+	for (int i = 0; i < a->world; i++) {
+		expect_text(a->files[i].name, b->files[i].name);
+		ck_assert(a->files[i].bytes == b->files[i].bytes &&
+			  a->files[i].header == b->files[i].header &&
+			  a->files[i].checksums == b->files[i].checksums);
+	}
+}
+
+START_TEST(test_round_trip)
+{
+	struct zero_manifest other = sample, *read;
+	size_t bytes;
+	char *text;
+
+	for (int i = 0; i < 4; i++) {
+		if (i == 1)
+			other.has_adamw = other.has_user = other.states = false;
+		if (i == 2)
+			other.tensor_count = 0;
+		if (i == 3) {
+			other = sample;
+			other.clip = 0x1.fffffep127;
+			other.lr = (double)0.1F;
+		}
+		text = written(&other, &bytes);
+		ck_assert_msg(!ops->manifest_parse("m", text, bytes, &read), "%s\n%s", sentence,
+			      text);
+		expect_equal(read, &other);
+		ops->manifest_free(read);
+		free(text);
+	}
+	ops->manifest_free(NULL);
+}
+END_TEST
+
+START_TEST(test_not_finite)
+{
+	struct zero_manifest other = sample, *read;
+	size_t bytes;
+	char *text;
+
+	other.clip = (double)INFINITY;
+	text = written(&other, &bytes);
+	ck_assert_msg(!ops->manifest_parse("m", text, bytes, &read), "%s", sentence);
+	ck_assert(isnan(read->clip));
+	ops->manifest_free(read);
+	free(text);
+	tensors[0].name = "\xff";
+	ck_assert_int_eq(ops->manifest_write(&sample, &text, &bytes), ZERO_E_INVALID);
+	ck_assert_ptr_null(text);
+	tensors[0].name = "h.0.w";
+}
+END_TEST
+
+START_TEST(test_file)
+{
+	char path[] = "/tmp/zero-manifest-XXXXXX";
+	struct zero_manifest *read;
+	size_t bytes;
+	char *text = written(&sample, &bytes);
+	int fd = mkstemp(path);
+
+	ck_assert(fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes);
+	ck_assert_msg(!ops->manifest_read(path, &read), "%s", sentence);
+	expect_equal(read, &sample);
+	ops->manifest_free(read);
+	ck_assert(!ftruncate(fd, (off_t)bytes - 1));
+	ck_assert_int_eq(ops->manifest_read(path, &read), ZERO_E_FORMAT);
+	ck_assert_ptr_nonnull(strstr(sentence, "do not end with a \"seal\""));
+	ck_assert_ptr_nonnull(strstr(sentence, path));
+	ck_assert_ptr_null(read);
+	close(fd);
+	unlink(path);
+	ck_assert_int_eq(ops->manifest_read(path, &read), ZERO_E_FILE);
+	ck_assert_int_eq(ops->manifest_read("/dev/null", &read), ZERO_E_FILE);
+	free(text);
+}
+END_TEST
+
+/* ---- checksums ------------------------------------------------------------------------------- */
+
+START_TEST(test_sums)
+{
+	const size_t sizes[] = {0, 1, 65535, 65536, 65537, 3 * 65536, 200000};
+	unsigned char *data = malloc(200000 + 64);
+	uint64_t sums[8];
+
+	ck_assert_ptr_nonnull(data);
+	for (size_t i = 0; i < 200000 + 64; i++)
+		data[i] = (unsigned char)random64();
+	for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++)
+		for (size_t offset = 0; offset < 3; offset++) {
+			const unsigned char *from = data + 7 * offset;
+			size_t blocks = (sizes[s] + 65535) / 65536;
+
+			memset(sums, 0xa5, sizeof(sums));
+			ops->sums(from, sizes[s], sums);
+			for (size_t i = 0; i < blocks; i++) {
+				size_t rest = sizes[s] - i * 65536;
+
+				ck_assert(sums[i] == XXH3_64bits(from + i * 65536,
+								 rest < 65536 ? rest : 65536));
+			}
+			ck_assert(sums[blocks] == 0xa5a5a5a5a5a5a5a5);
+			ck_assert(ops->sum(from, sizes[s]) == XXH3_64bits(from, sizes[s]));
+		}
+	free(data);
+}
+END_TEST
+
+/* ---- where slices lie ------------------------------------------------------------------------ */
+
+START_TEST(test_shard)
+{
+	/* rank, kind, tensor, first, count: 100 * 4 elements from 128 on in shards of 192; 65 from
+	   64 on in two shards of 128 of ranks 0 and 2; one of rank 1. */
+	static const struct {
+		int rank, kind;
+		size_t tensor;
+		uint64_t first, count;
+	} want[] = {
+		{0, 0, 0, 0, 64}, {0, 0, 1, 0, 64},    {0, 1, 0, 0, 64},   {0, 1, 1, 0, 64},
+		{0, 2, 0, 0, 64}, {0, 2, 1, 0, 64},    {0, 3, 1, 0, 64},   {1, 0, 0, 64, 192},
+		{1, 0, 2, 0, 1},  {1, 1, 0, 64, 192},  {1, 2, 0, 64, 192}, {2, 0, 0, 256, 144},
+		{2, 0, 1, 64, 1}, {2, 1, 0, 256, 144}, {2, 1, 1, 64, 1},   {2, 2, 0, 256, 144},
+		{2, 2, 1, 64, 1}, {2, 3, 1, 64, 1},
+	};
+	size_t next = 0;
+
+	for (int rank = 0; rank < 3; rank++) {
+		struct zero_shard_layout layout;
+		uint64_t at = 0, sum = 0;
+
+		ck_assert_msg(!ops->manifest_shard(&sample, rank, &layout), "%s", sentence);
+		for (size_t i = 0; i < layout.count; i++, next++) {
+			const struct zero_shard_slice *slice = &layout.slices[i];
+			size_t size = slice->kind          ? 4
+				      : slice->tensor == 0 ? 4
+				      : slice->tensor == 1 ? 2
+							   : 8;
+
+			ck_assert_int_eq(want[next].rank, rank);
+			ck_assert_int_eq(slice->kind, want[next].kind);
+			ck_assert_uint_eq(slice->tensor, want[next].tensor);
+			ck_assert_uint_eq(slice->first, want[next].first);
+			ck_assert_uint_eq(slice->count, want[next].count);
+			ck_assert_uint_eq(slice->at, at);
+			ck_assert_uint_eq(slice->sum, sum);
+			ck_assert_uint_eq(slice->bytes, slice->count * size);
+			at += slice->bytes;
+			sum++;
+		}
+		ck_assert_uint_eq(layout.bytes, at);
+		ck_assert_uint_eq(layout.sums, sum);
+		free(layout.slices);
+	}
+	ck_assert_uint_eq(next, sizeof(want) / sizeof(*want));
+}
+END_TEST
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+/* The text, with `from` become `to`, sealed anew. */
+static char *changed(const char *from, const char *to, size_t *bytes)
+{
+	char *text = written(&sample, bytes), *made, *seal;
+	const char *found = strstr(text, from);
+	size_t room = *bytes + strlen(to) + 1, at = found ? (size_t)(found - text) : *bytes;
+
+	ck_assert_msg(at < *bytes, "no '%s' in a manifest", from);
+	made = malloc(room);
+	snprintf(made, room, "%.*s%s%s", (int)at, text, to, text + at + strlen(from));
+	free(text);
+	seal = strstr(made, ",\n\"seal\"");
+	ck_assert_ptr_nonnull(seal);
+	snprintf(seal, room - (size_t)(seal - made), ",\n\"seal\": \"%016" PRIx64 "\"\n}\n",
+		 (uint64_t)XXH3_64bits(made, (size_t)(seal - made)));
+	*bytes = strlen(made);
+	return made;
+}
+
+static const struct {
+	const char *from, *to, *words;
+} bad[] = {
+	{"slurm-zero", "slurm zero", "\"format\" is"},
+	{"\"version\": 1", "\"version\": 2", "version 2"},
+	{"\"version\": 1", "\"version\": 0", "\"version\" is 0"},
+	{"\"version\": 1", "\"version\": \"1\"", "\"version\" is \"1\""},
+	{"\"library\": \"0.1\",\n", "", "has no \"library\""},
+	{"\"step\": 120", "\"step\": -1", "\"step\" is -1"},
+	{"\"step\": 120", "\"step\": 1.5", "\"step\" is 1.5"},
+	{"\"step\": 120", "\"step\": 1e400", "not valid JSON"},
+	{"\"step\": 120", "\"step\": 99999999999999999999", "not valid JSON"},
+	{"\"step\": 120", "\"step\": 1, \"step\": 2", "second time"},
+	{"\"step\": 120", "\"steps\": 1", "\"steps\" is no member"},
+	{"\"world\": 3", "\"world\": 0", "\"world\" is 0"},
+	{"\"world\": 3", "\"world\": 4", "there are 3 \"files\""},
+	{"\"world\": 3", "\"world\": 100000", "\"world\" is 100000"},
+	{"\"stage\": 2", "\"stage\": 4", "\"stage\" is 4"},
+	{"\"allgather\": \"auto\"", "\"allgather\": \"any\"", "\"allgather\" is \"any\""},
+	{"\"bucket\": 1073741824", "\"bucket\": null", "\"bucket\" is null"},
+	{"\"lr\": 0.001", "\"lr\": \"x\"", "\"lr\" is \"x\""},
+	{"\"lr\"", "\"rate\"", "unknown member \"rate\""},
+	{"\"lr\": 0.001, ", "", "has no \"lr\""},
+	{"\"adamw\": {", "\"adamw\": [], \"x\": {", "\"x\" is no member"},
+	{"\"states\": true", "\"states\": 1", "\"states\" is 1"},
+	{"\"checksum\": \"xxh3-64\"", "\"checksum\": \"md5\"", "\"checksum\" is \"md5\""},
+	{"\"block\": 65536", "\"block\": 4096", "\"block\" is 4096"},
+	{"\"bytes\": 17", "\"bytes\": -17", "\"user\" \"bytes\" is -17"},
+	{"0000000000000063", "000000000000063", "\"checksum\" is \"000000000000063\""},
+	{"0000000000000063", "000000000000006G", "\"checksum\" is"},
+	{"0000000000000063", "000000000000006A", "\"checksum\" is"},
+	{"[0,2]", "[2,0]", "must ascend"},
+	{"[0,2]", "[0,3]", "less than \"world\""},
+	{"[0,2]", "[0,0]", "must ascend"},
+	{"[0,2]", "[]", "has 0 ranks"},
+	{"[0,2]", "[0,-2]", "-2 for a rank"},
+	{"[0,2]", "{}", "must be an array of ranks"},
+	{"\"teams\": [", "\"teams\": {} , \"x\": [", "'{' where '[' is expected"},
+	{"\"name\": \"h.0.w\"", "\"name\": \"n\"", "tensor \"n\" is there for the second time"},
+	{"\"name\": \"h.0.w\"", "\"name\": \"\"", "\"name\" is \"\""},
+	{"\"name\": \"h.0.w\"", "\"name\": 7", "tensor 0 \"name\" is 7"},
+	{"\"name\": \"h.0.w\"", "\"nom\": 7", "tensor 0 has the unknown member \"nom\""},
+	{"\"name\": \"h.0.w\"", "\"name\": \"a\\u0000b\"", "not valid JSON"},
+	{"\"dtype\": \"F32\"", "\"dtype\": \"F8\"", "tensor \"h.0.w\": \"dtype\" is \"F8\""},
+	{"\"dtype\": \"F32\"", "\"dtype\": \"U8\"", "is trainable and U8"},
+	{"[4,100]", "[4,101,-1]", "\"shape\" is [4,101,-1]"},
+	{"[4,100]", "[4,100,1,1,1,1,1,1,1]", "\"shape\" is"},
+	{"[4,100]", "[4,1000]", "cannot hold them"},
+	{"[4,100]", "[4611686018427387904,4]", "2^63 bytes or more"},
+	{"[4,100]", "[9223372036854775807,9223372036854775807,0]", "2^63 bytes or more"},
+	{"\"team\": 0", "\"team\": 2", "there are 2 teams"},
+	{"\"team\": 0", "\"team\": -1", "\"team\" is -1"},
+	{"\"first\": 128", "\"first\": 177", "cannot hold them"},
+	{"\"first\": 128", "\"first\": 9223372036854775807", "cannot hold them"},
+	{"\"shard\": 192", "\"shard\": 9223372036854775807", "cannot hold them"},
+	{"\"shard\": 192", "\"shard\": 0", "cannot hold them"},
+	{"rank-00000", "../rank-00000", "it must be \"rank-00000-of-00003.safetensors\""},
+	{"rank-00001", "rank-00000", "it must be \"rank-00001"},
+	{"\"bytes\": 12345", "\"bytes\": -1", "\"bytes\" is -1"},
+	{"\"header\": \"0000", "\"header\": \"000", "\"header\" is"},
+	{"\"checksums\": \"0000", "\"checksum\": \"0000", "unknown member \"checksum\""},
+	{"\"files\": [\n", "\"files\": [],\n\"files\": [\n", "\"files\" is no member"},
+	{"\"files\": [", "\"files\": [1,", "file 0 is 1; it must be an object"},
+	{"\"files\": [", "\"filed\": [", "\"filed\" is no member"},
+	{"{\n", "[\n", "'[' where '{' is expected"},
+	{"{\n", "{\n\"seal\": 1,\n", "second time"},
+};
+
+START_TEST(test_refused)
+{
+	struct zero_manifest *read;
+	size_t bytes;
+	char *text = changed(bad[_i].from, bad[_i].to, &bytes);
+	zero_status status = ops->manifest_parse("m.json", text, bytes, &read);
+
+	ck_assert_msg(status == ZERO_E_FORMAT || status == ZERO_E_UNSUPPORTED, "%d %s", status,
+		      bad[_i].to);
+	ck_assert_ptr_null(read);
+	ck_assert_msg(strstr(sentence, bad[_i].words) && strstr(sentence, "m.json"), "'%s' for %s",
+		      sentence, bad[_i].to);
+	free(text);
+}
+END_TEST
+
+/* Every bit. */
+START_TEST(test_bits)
+{
+	struct zero_manifest *read;
+	size_t bytes;
+	char *text = written(&sample, &bytes);
+
+	for (size_t i = 0; i < bytes * 8; i++) {
+		text[i / 8] = (char)(text[i / 8] ^ 1 << i % 8);
+		ck_assert_msg(ops->manifest_parse("m", text, bytes, &read) == ZERO_E_FORMAT,
+			      "bit %zu", i);
+		text[i / 8] = (char)(text[i / 8] ^ 1 << i % 8);
+	}
+	for (size_t i = 0; i < bytes; i++)
+		ck_assert(ops->manifest_parse("m", text, i, &read) == ZERO_E_FORMAT);
+	ck_assert(!ops->manifest_parse("m", text, bytes, &read));
+	ops->manifest_free(read);
+	free(text);
+}
+END_TEST
+
+/* What is accepted can be used. */
+START_TEST(test_mutants)
+{
+	static const char letters[] = "{}[]\",:0123456789-.enullt \\";
+	size_t bytes, accepted = 0;
+	char *text = written(&sample, &bytes);
+
+	for (int i = 0; i < 20000; i++) {
+		char *copy = malloc(bytes);
+		struct zero_manifest *read;
+		const size_t sealed = bytes - strlen(",\n\"seal\": \"0123456789abcdef\"\n}\n");
+
+		memcpy(copy, text, bytes);
+		for (uint64_t n = random64() % 4 + 1; n; n--)
+			copy[random64() % sealed] = letters[random64() % (sizeof(letters) - 1)];
+		snprintf(copy + sealed + 11, 17, "%016" PRIx64,
+			 (uint64_t)XXH3_64bits(copy, sealed));
+		copy[sealed + 27] = '"';
+		if (!ops->manifest_parse("m", copy, bytes, &read)) {
+			accepted++;
+			for (int rank = 0; rank < read->world; rank++) {
+				struct zero_shard_layout layout;
+
+				if (!ops->manifest_shard(read, rank, &layout))
+					free(layout.slices);
+			}
+			ops->manifest_free(read);
+		}
+		free(copy);
+	}
+	ck_assert(accepted > 0 && accepted < 20000);
+	free(text);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("manifest");
+	TCase *good = tcase_create("good"), *refusals = tcase_create("refusals");
+	const char *seed = getenv("ZERO_TEST_SEED");
+	SRunner *runner;
+	int failed;
+
+	state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+	printf("ZERO_TEST_SEED=%" PRIu64 "\n", state);
+	fflush(stdout);
+	ops = zero_module_files(&fake_core);
+	tcase_add_test(good, test_round_trip);
+	tcase_add_test(good, test_not_finite);
+	tcase_add_test(good, test_file);
+	tcase_add_test(good, test_sums);
+	tcase_add_test(good, test_shard);
+	suite_add_tcase(suite, good);
+	tcase_set_timeout(refusals, 120);
+	tcase_add_loop_test(refusals, test_refused, 0, sizeof(bad) / sizeof(*bad));
+	tcase_add_test(refusals, test_bits);
+	tcase_add_test(refusals, test_mutants);
+	suite_add_tcase(suite, refusals);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
