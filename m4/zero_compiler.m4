@@ -1,6 +1,42 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl What the compiler and the C library must offer. Sets ZERO_CFLAGS (how all our code is compiled),
-dnl ZERO_WARNINGS, DL_LIBS and the conditional HAVE_X86.
+dnl ZERO_LDFLAGS (how all of it is linked), ZERO_WARNINGS, DL_LIBS and the conditional HAVE_X86.
+
+dnl ZERO_HARDENED: what makes a wrong write end a process instead of leading it, for code that root
+dnl runs and that reads other people's files: canaries, checked copies, and tables of symbols that
+dnl are filled at once and read-only from then on. Sanitizers see more without. Where a
+dnl distribution's compiler has its own _FORTIFY_SOURCE, that one holds; without optimisation there
+dnl is none.
+AC_DEFUN([ZERO_HARDENED], [
+zero_hardened=
+AS_CASE(["$CC $CPPFLAGS $CFLAGS"], [*-fsanitize*], [zero_hardened="no, for the sanitizer"])
+zero_hardened_CFLAGS=$CFLAGS
+zero_hardened_LDFLAGS=$LDFLAGS
+AC_MSG_CHECKING([for hardening])
+AS_IF([test -z "$zero_hardened"], [
+	CFLAGS="$zero_hardened_CFLAGS -Werror -fstack-protector-strong"
+	AC_LINK_IFELSE([AC_LANG_PROGRAM([[]], [[]])],
+		[ZERO_CFLAGS="$ZERO_CFLAGS -fstack-protector-strong"
+		 zero_hardened="$zero_hardened -fstack-protector-strong"])
+	CFLAGS="$zero_hardened_CFLAGS -Werror -D_FORTIFY_SOURCE=2"
+	AC_LINK_IFELSE([AC_LANG_PROGRAM(
+		[[#ifndef __OPTIMIZE__
+		  #error nothing would be checked
+		  #endif
+		  #include <string.h>]], [[]])],
+		[ZERO_CFLAGS="$ZERO_CFLAGS -D_FORTIFY_SOURCE=2"
+		 zero_hardened="$zero_hardened -D_FORTIFY_SOURCE=2"])
+	CFLAGS=$zero_hardened_CFLAGS
+	LDFLAGS="$zero_hardened_LDFLAGS -Wl,-z,relro -Wl,-z,now"
+	AC_LINK_IFELSE([AC_LANG_PROGRAM([[]], [[]])],
+		[ZERO_LDFLAGS="-Wl,-z,relro -Wl,-z,now"
+		 zero_hardened="$zero_hardened $ZERO_LDFLAGS"])])
+CFLAGS=$zero_hardened_CFLAGS
+LDFLAGS=$zero_hardened_LDFLAGS
+AC_MSG_RESULT([${zero_hardened:-no}])
+AC_SUBST([ZERO_LDFLAGS])
+])
+
 AC_DEFUN([ZERO_COMPILER], [
 AC_ARG_ENABLE([werror],
 	[AS_HELP_STRING([--enable-werror], [make compiler warnings errors])], [], [enable_werror=no])
@@ -35,6 +71,10 @@ AC_LINK_IFELSE([AC_LANG_PROGRAM(
 	 AC_MSG_ERROR(m4_normalize([$CC does not compile C11 with stdatomic.h, pthread.h and the flags
 		"$ZERO_CFLAGS": GCC 5 or Clang 4 and later do; choose one with CC=. config.log has the
 		compiler's words.]))])
+
+CFLAGS=$zero_saved_CFLAGS
+ZERO_HARDENED
+CFLAGS="$CFLAGS $ZERO_CFLAGS"
 
 dnl One file for each instruction set, chosen when the program runs.
 AC_MSG_CHECKING([for AVX2 and AVX-512])

@@ -28,6 +28,20 @@ for module in zero_*.so; do
 		fail "$module exports: $(exported "$module" | tr '\n' ' ')"
 done
 
+# What configure chose against wrong writes is in what is installed.
+if grep -q '^ZERO_LDFLAGS = .*-z,now' "$top_builddir/Makefile"; then
+	for binary in *.so ../../spank/.libs/spank_zero.so; do
+		[[ -f $binary ]] || continue
+		[[ $(readelf -dW "$binary") == *NOW* ]] || fail "$binary is bound late"
+		[[ $(readelf -lW "$binary") == *GNU_RELRO* ]] || fail "$binary stays writable"
+		readelf -lW "$binary" | grep -q 'GNU_STACK.*E' && fail "$binary has code on its stack"
+	done
+fi
+if grep -q '^ZERO_CFLAGS = .*-fstack-protector-strong' "$top_builddir/Makefile"; then
+	[[ $(nm -D --undefined-only libzero.so) == *__stack_chk_fail* ]] ||
+		fail "libzero.so has no canaries"
+fi
+
 have slurm && have yaml || exit 0
 plugin=$top_builddir/spank/.libs/spank_zero.so
 strange=$(exported "$plugin" | grep -vE '^(plugin_(name|type|version)|spank_plugin_version|slurm_spank_[a-z_]+)$')

@@ -3,6 +3,7 @@
 SLURM_TESTS = \
 	tests/slurm/faults.sh \
 	tests/slurm/gpus.sh \
+	tests/slurm/hostile.sh \
 	tests/slurm/flags.sh \
 	tests/slurm/jobs.sh \
 	tests/slurm/kill.sh \
