@@ -25,6 +25,7 @@ SCRIPT_TESTS = \
 	tests/require.sh \
 	tests/exports.sh \
 	tests/format.sh \
+	tests/analyze.sh \
 	tests/warnings.sh \
 	tests/doc.sh \
 	tests/install.sh \
@@ -88,6 +89,9 @@ TESTS += $(RANKS_TESTS) $(SCRIPT_TESTS)
 
 EXTRA_DIST += \
 	tests/common.sh \
+	tests/analyze.h \
+	tests/analyze.known \
+	tests/tsan.supp \
 	tests/gpt/blas_emulated.h \
 	tests/gpt/gpt.sh \
 	tests/launcher/run.sh \
@@ -385,4 +389,10 @@ endif
 format-check:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang-format bash $(top_srcdir)/tests/format.sh
 
-.PHONY: check-own check-threads check-unit format-check
+# cppcheck, and clang's analyser, which takes minutes.
+analyze:
+	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang,cppcheck \
+		ZERO_COMPILE_FLAGS="$$ZERO_COMPILE_FLAGS $(CUDA_CFLAGS) $(NCCL_CFLAGS)" \
+		bash $(top_srcdir)/tests/analyze.sh all
+
+.PHONY: analyze check-own check-threads check-unit format-check

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The site's YAML and a user's, up to what comes of them: parts with a line "@@" between them are
+ * the site's file, the user's, node, partition, GPU, and the user's own words as in ZERO_RESOLVED.
+ * A last byte is the GPU's memory.
+ */
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config_private.h"
+#include "fuzz.h"
+#include "hostlist.h"
+
+enum { WHY = 1024 };
+
+struct place {
+	char path[32];
+	int file;
+};
+
+/* A file without a name, which is fit to be the site's. */
+static void open_place(struct place *place)
+{
+	place->file = memfd_create("fuzz", MFD_CLOEXEC);
+	must(place->file >= 0 && !fchmod(place->file, 0644), "no file in memory");
+	snprintf(place->path, sizeof(place->path), "/proc/self/fd/%d", place->file);
+}
+
+static struct zero_config *read_config(const char *text, size_t length, enum zero_config_kind kind)
+{
+	static struct place places[2];
+	struct place *place = &places[kind];
+	struct zero_config *config;
+	char *why = fuzz_why(WHY);
+
+	if (!place->path[0])
+		open_place(place);
+	must(!ftruncate(place->file, 0) && pwrite(place->file, text, length, 0) == (ssize_t)length,
+	     "the file is not written");
+	config = zero_config_read(place->path, kind, why, WHY);
+	if (!config) {
+		fuzz_sentence(why, WHY);
+		must(strncmp(why, place->path, strlen(place->path)) == 0, "no path: %s", why);
+	}
+	free(why);
+	return config;
+}
+
+static bool applies(const struct section *section, const struct zero_where *where)
+{
+	switch (section->kind) {
+	case SECTION_GPUS:
+		return where->gpu && fnmatch(section->pattern, where->gpu, 0) == 0;
+	case SECTION_PARTITIONS:
+		return where->partition && strcmp(section->pattern, where->partition) == 0;
+	case SECTION_NODES:
+		return where->node && zero_hostlist_has(section->pattern, where->node);
+	default:
+		return section->kind == SECTION_TOP;
+	}
+}
+
+/* Every limit that applies holds, and what is locked was not said by the user. */
+static void check_limits(const struct zero_config *site, const struct zero_where *where,
+			 const struct zero_settings *said, const struct zero_settings *resolved)
+{
+	for (size_t s = 0; site && s < site->count; s++) {
+		const struct section *section = &site->sections[s];
+
+		for (size_t i = 0; applies(section, where) && i < section->count; i++) {
+			const struct statement *statement = &section->statements[i];
+			enum zero_option_id id = statement->id;
+
+			must(!zero_statement_forbids(statement, id, &resolved->value[id],
+						     where->vram_total),
+			     "%s is beyond line %zu", zero_option_table[id].name, statement->line);
+			must(statement->kind != STATEMENT_LOCK || !said->origin[id], "%s is locked",
+			     zero_option_table[id].name);
+		}
+	}
+}
+
+/* All can be handed on to tasks. */
+static void check_handed_on(const struct zero_settings *resolved)
+{
+	char *all = zero_settings_format(resolved), *why = fuzz_why(WHY), *again;
+	struct zero_settings other;
+
+	must(all && zero_settings_init(&other), "no memory");
+	must(zero_settings_parse(&other, all, "again", why, WHY), "%s", why);
+	again = zero_settings_format(&other);
+	must(again && strcmp(all, again) == 0, "%s is not\n%s", all, again ? again : "");
+	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
+		must(resolved->origin[i] && *resolved->origin[i], "nobody said it");
+		fuzz_clean(resolved->origin[i], strlen(resolved->origin[i]) + 1);
+	}
+	zero_settings_clear(&other);
+	free(again);
+	free(all);
+	free(why);
+}
+
+struct names {
+	const char *name[ZERO_CONFIG_VARIABLES];
+	size_t count;
+};
+
+static bool check_variable(void *context, const char *name, const char *value)
+{
+	struct names *names = context;
+
+	must(*name && !strchr(name, '='), "'%s' is no name", name);
+	must(value && strcmp(name, "LD_PRELOAD") != 0, "%s is set", name);
+	must(names->count < ZERO_CONFIG_VARIABLES, "too many variables");
+	for (size_t i = 0; i < names->count; i++)
+		must(strcmp(names->name[i], name) != 0, "%s is there twice", name);
+	names->name[names->count++] = name;
+	return true;
+}
+
+static void resolve(const struct zero_config *site, const struct zero_config *user,
+		    const struct zero_settings *said, const struct zero_where *where)
+{
+	struct zero_settings resolved;
+	struct names names = {.count = 0};
+	char *why = fuzz_why(WHY);
+
+	if (zero_config_resolve(site, user, said, where, &resolved, why, WHY)) {
+		check_limits(site, where, said, &resolved);
+		check_handed_on(&resolved);
+		zero_settings_clear(&resolved);
+	} else {
+		fuzz_sentence(why, WHY);
+	}
+	must(zero_config_env(site, where, check_variable, &names), "the end");
+	must(zero_config_enabled(site, NULL) <= ZERO_ENABLED_ON, "enabled");
+	free(why);
+}
+
+/* The options that the text says, each alone. */
+static void say(struct zero_settings *said, char *text)
+{
+	char *next = text, why[WHY];
+
+	for (char *word = text; word; word = next) {
+		const struct zero_option *option;
+		char *equals;
+
+		next = strchr(word, ' ');
+		if (next)
+			*next++ = '\0';
+		equals = strchr(word, '=');
+		option = equals ? zero_option_find(word, (size_t)(equals - word)) : NULL;
+		if (option)
+			zero_settings_set(said, (enum zero_option_id)(option - zero_option_table),
+					  equals + 1, "--flag", why, sizeof(why));
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct fuzz fuzz = {data, size};
+	size_t site_length, user_length;
+	char *site_text = fuzz_part(&fuzz, &site_length),
+	     *user_text = fuzz_part(&fuzz, &user_length);
+	char *node = fuzz_text(&fuzz), *partition = fuzz_text(&fuzz), *gpu = fuzz_text(&fuzz);
+	char *words = fuzz_text(&fuzz);
+	struct zero_config *site = NULL, *user = NULL;
+	struct zero_settings said = {.origin = {NULL}};
+	struct zero_where where = {.node = node, .partition = partition, .gpu = gpu};
+
+	where.vram_total = size ? (uint64_t)(data[size - 1] & 3) << 36 : 0;
+	if (site_text)
+		site = read_config(site_text, site_length, ZERO_CONFIG_SITE);
+	if (user_text)
+		user = read_config(user_text, user_length, ZERO_CONFIG_USER);
+	say(&said, words);
+	if (site || user)
+		resolve(site, user, &said, &where);
+	zero_settings_clear(&said);
+	zero_config_free(site);
+	zero_config_free(user);
+	free(site_text);
+	free(user_text);
+	free(node);
+	free(partition);
+	free(gpu);
+	free(words);
+	return 0;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hostlists: a list, a line "@@", a host. Against a plain reader that writes all hosts down. */
+#include "fuzz.h"
+#include "hostlist.h"
+
+enum { MOST = 500, HOST = 256, LIST = 512 };
+
+static char hosts[MOST][HOST];
+static size_t count;
+
+static bool expand(const char *at, char *name, size_t length);
+
+/* All that follows with each number of the bracket that begins at `at`. */
+static bool expand_bracket(const char *at, char *name, size_t length)
+{
+	const char *rest = strchr(at, ']') + 1;
+
+	while (*at != ']') {
+		char *end;
+		int width = (int)strspn(++at, "0123456789");
+		unsigned long long low = strtoull(at, &end, 10), high = low;
+
+		if (*end == '-')
+			high = strtoull(end + 1, &end, 10);
+		if (high - low >= MOST)
+			return false;
+		for (; low <= high; low++) {
+			int more = snprintf(name + length, HOST - length, "%0*llu", width, low);
+
+			if ((size_t)more >= HOST - length ||
+			    !expand(rest, name, length + (size_t)more))
+				return false;
+		}
+		at = end;
+	}
+	return true;
+}
+
+/* All names of a list without a fault that begins with these bytes; false: too many or too long. */
+static bool expand(const char *at, char *name, size_t length)
+{
+	while (*at && *at != ',') {
+		if (*at == '[')
+			return expand_bracket(at, name, length);
+		if (length == HOST - 1)
+			return false;
+		name[length++] = *at++;
+	}
+	if (count == MOST)
+		return false;
+	memcpy(hosts[count], name, length);
+	hosts[count++][length] = '\0';
+	return true;
+}
+
+/* Each name of the list by itself; in the order in which Slurm has them. */
+static bool expand_all(const char *list)
+{
+	char name[HOST];
+	int depth = 0;
+
+	count = 0;
+	if (strlen(list) > LIST || !expand(list, name, 0))
+		return false;
+	for (; *list; list++) {
+		depth += *list == '[' ? 1 : *list == ']' ? -1 : 0;
+		if (*list == ',' && !depth && !expand(list + 1, name, 0))
+			return false;
+	}
+	return true;
+}
+
+static bool is_among(const char *host)
+{
+	for (size_t i = 0; i < count; i++)
+		if (strcmp(hosts[i], host) == 0)
+			return true;
+	return false;
+}
+
+static void check_good(const char *list, const char *host)
+{
+	char first[64] = "";
+	bool found = zero_hostlist_has(list, host);
+	bool has_first = zero_hostlist_first(list, first, sizeof(first));
+
+	if (has_first)
+		must(zero_hostlist_has(list, first), "%s lacks its first host, %s", list, first);
+	if (!expand_all(list))
+		return;
+	must(count, "%s is no host", list);
+	must(has_first == (strlen(hosts[0]) < sizeof(first)), "%s has no first host", list);
+	must(!has_first || strcmp(first, hosts[0]) == 0, "%s: %s is not first", list, first);
+	must(found == is_among(host), "%s %s %s", list, found ? "has" : "lacks", host);
+	for (size_t i = 0; i < count; i++)
+		must(zero_hostlist_has(list, hosts[i]), "%s lacks %s", list, hosts[i]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct fuzz fuzz = {data, size};
+	char *list = fuzz_text(&fuzz), *host = fuzz_text(&fuzz), *why = fuzz_why(256);
+	char first[64];
+
+	if (list && zero_hostlist_check(list, why, 256)) {
+		check_good(list, host ? host : "n1");
+	} else if (list) {
+		fuzz_sentence(why, 256);
+		must(!zero_hostlist_first(list, first, sizeof(first)), "%s has a first host", list);
+		zero_hostlist_has(list, host ? host : "n1"); /* says nothing, and ends */
+	}
+	free(list);
+	free(host);
+	free(why);
+	return 0;
+}
