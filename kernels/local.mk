@@ -69,7 +69,7 @@ kernels/device.fatbin: $(DEVICE_KERNELS) kernels/vec.cuh kernels/series.h kernel
 		lib/backend.h lib/core.h lib/zero.h
 	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \
 		-I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) -o $@.new \
-		$(top_srcdir)/kernels/device.cu && mv $@.new $@
+		$(NVCC_FROM)$(top_srcdir)/kernels/device.cu && mv $@.new $@
 CLEANFILES += kernels/device.fatbin
 
 noinst_LTLIBRARIES += kernels/libdevice.la

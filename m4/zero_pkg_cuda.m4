@@ -1,7 +1,8 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl The CUDA toolkit makes the device module: nvcc for the kernels, cuda.h for the driver's calls.
 dnl Nothing of it is linked: the driver is opened when a program runs.
-dnl Sets NVCC, CUDA_HOME, and NVCC_ARCH, the flags of nvcc that say for which devices.
+dnl Sets NVCC, CUDA_HOME, NVCC_ARCH, the flags of nvcc that say for which devices, and NVCC_FROM, which
+dnl goes before the name of a source.
 AC_DEFUN([ZERO_PKG_CUDA], [
 ZERO_PKG_WITH([cuda], [GPUs])
 AC_ARG_WITH([cuda-arch],
@@ -20,6 +21,7 @@ AS_IF([test -n "$NVCC"],
 AC_MSG_RESULT([$zero_found])
 AC_SUBST([CUDA_HOME])
 AC_SUBST([NVCC_ARCH])
+AC_SUBST([NVCC_FROM])
 ZERO_PKG_RESULT([cuda], [CUDA], [GPUs], [the CUDA toolkit])
 zero_cuda=$zero_found
 ])
@@ -71,7 +73,13 @@ template __global__ void probe<1>(float *x);']) >conftest.cu
 AS_IF([$NVCC -std=c++17 $NVCC_ARCH -fatbin conftest.cu -o conftest.fatbin >&AS_MESSAGE_LOG_FD 2>&1],
 	[zero_version=$($NVCC --version | sed -n 's/.*release \(@<:@0-9.@:>@*\).*/\1/p')
 	 for zero_arch in $zero_archs; do zero_version="$zero_version sm_$zero_arch"; done
-	 zero_version="$zero_version PTX"],
+	 zero_version="$zero_version PTX"
+	 dnl It names things after the path of a source. What is piped has none, so that the same code
+	 dnl comes out in any folder.
+	 NVCC_FROM=
+	 AS_IF([$NVCC -std=c++17 -ptx -x cu - <conftest.cu -o conftest.fatbin \
+			>&AS_MESSAGE_LOG_FD 2>&1],
+		[NVCC_FROM='-x cu - <'])],
 	[test "$with_cuda_arch" != auto],
 	[AC_MSG_ERROR(m4_normalize([--with-cuda-arch="$with_cuda_arch": $NVCC does not compile for it;
 		it knows $(echo $zero_known). config.log has its words.]))],

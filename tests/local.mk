@@ -23,12 +23,14 @@ UNIT_TESTS = \
 	tests/unit/test_watch
 SCRIPT_TESTS = \
 	tests/require.sh \
+	tests/dist.sh \
 	tests/exports.sh \
 	tests/format.sh \
 	tests/analyze.sh \
 	tests/warnings.sh \
 	tests/doc.sh \
 	tests/install.sh \
+	tests/package.sh \
 	tests/launcher/config.sh \
 	tests/launcher/inspect.sh \
 	tests/launcher/plan.sh \
