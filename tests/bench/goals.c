@@ -23,6 +23,9 @@ static const char reduce[] = "reduce";
 static const char flatten_device[] = "flatten, tensors on the device";
 static const char flatten_host[] = "flatten, tensors on the host";
 static const char step[] = "step";
+static const char save[] = "save";
+static const char save_background[] = "save in the background";
+static const char restore[] = "restore";
 static const char training[] = "a training step of the gpt example";
 
 /* clang-format off */
@@ -105,6 +108,15 @@ const struct goal goals[] = {
 	{step, "step: beyond its states, VmHWM", 2, "<= 16"},
 	{step, "step: bytes sent in all", 2, "= 0"},
 	{step, "step: elements a second over kernels of norm and AdamW", 2, ">= 0.95"},
+
+	{save, "save: bandwidth over dd to the same folder", 4, ">= 0.9"},
+	{save, "save: beyond what is saved, VmHWM", 4, "<= 16"},
+	{save, "save: beyond what is saved, accounted", 4, "<= 2.2"},
+	{save_background, "save in the background: pause over a copy of what a rank owns", 4, "<= 1"},
+	{save_background, "save in the background: copies over what a rank owns", 4, "<= 1"},
+	{restore, "restore: bytes read in all", 4, "<= 1.05"},
+	{restore, "restore: bytes read in all", 3, "<= 1.05"},
+	{restore, "restore at another number of ranks: time over the same number", 3, "<= 1.2"},
 
 	{training, "gpt: step at stage 3 over stage 0", 2, "<= 1.05"},
 	{training, "gpt: step over PyTorch FSDP2", 2, "<= 0.6"},

@@ -20,6 +20,7 @@ tests_bench_bench_SOURCES = \
 	tests/bench/record.c \
 	tests/bench/record.h \
 	tests/bench/reduce.c \
+	tests/bench/save.c \
 	tests/bench/small.c \
 	tests/bench/sources.c \
 	tests/bench/step.c \

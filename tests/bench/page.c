@@ -43,6 +43,11 @@ static const struct section {
 	{"step", "Step",
 	 "AdamW over what a rank owns, with a bf16 copy written in the same pass over memory.",
 	 "adamw step gpt"},
+	{"save", "Checkpoints",
+	 "Each rank writes what it owns, values and moments, straight from where they are, and "
+	 "reads what it needs of what others wrote; 4 GB in all, to a folder in memory. dd writes "
+	 "zeros.",
+	 "save restore"},
 };
 
 #define SECTIONS (sizeof(sections) / sizeof(*sections))

@@ -11,6 +11,8 @@
 #	SOURCE_DATE_EPOCH=...                     the date that the page bears
 #	TMPDIR                                    where files of 4.3 GB have room
 #
+# "restore" reads what "save" wrote: name both.
+#
 # Subjects are in bench.c and the C files of their names, goals in goals.c, plots and sections in page.c,
 # naive ways in naive.c. What a miss is due to stands in misses.txt, beside the name of its row.
 #
@@ -25,6 +27,12 @@ have mpi || {
 : "${BENCH_OUT:=$top_builddir}" # where bench.json and bench.html go
 bench=$top_builddir/tests/bench/bench
 scratch
+# Checkpoints go to memory, if there is room for two of 4 GB beside what is saved.
+memory=$scratch
+if (($(df --output=avail -B1G /dev/shm 2>/dev/null | tail -n 1) >= 12)); then
+	memory=$(mktemp -d /dev/shm/zero-bench.XXXXXX) || fail "no folder in /dev/shm"
+	trap 'rm -rf "$scratch" "$memory"' EXIT
+fi
 record=$scratch/record
 : >"$record"
 # What a user says in the environment is not to be measured.
@@ -55,7 +63,7 @@ measure() {
 	for ranks; do
 		((ranks <= ${BENCH_MOST_RANKS:-8})) || continue
 		echo "bench: $subject, ranks: $ranks${ZERO_SHARE:+, each as if on a node of its own}" >&2
-		"$ZERORUN" -n "$ranks" "$bench" "$subject" "$record" "$scratch" </dev/null ||
+		"$ZERORUN" -n "$ranks" "$bench" "$subject" "$record" "${folder:-$scratch}" </dev/null ||
 			fail "$subject of $ranks ranks failed"
 	done
 }
@@ -106,6 +114,8 @@ measure_both reduce 1 2 4 8
 measure adamw 1
 measure step 2
 measure small 2 4
+folder=$memory measure save 4
+folder=$memory measure restore 4 3
 measure_gpt
 "$bench" table "$record" "$BENCH_OUT/bench.json" "$note"
 "$bench" page "$record" "$BENCH_OUT/bench.html" "$top_srcdir/tests/bench/misses.txt" "$note"

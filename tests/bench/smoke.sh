@@ -6,7 +6,7 @@
 need mpi
 scratch
 mkdir "$scratch/out"
-subjects="partition sources load flatten gather downcast reduce adamw step"
+subjects="partition sources load flatten gather downcast reduce adamw step save restore"
 BENCH_SCALE=0.002 BENCH_MOST_RANKS=4 BENCH_ONLY=$subjects \
 	BENCH_OUT=$scratch/out SOURCE_DATE_EPOCH=0 timeout 300 bash "$top_srcdir/tests/bench/run.sh" \
 	>"$scratch/table" 2>"$scratch/err" || fail "make bench: $(tail -n 5 "$scratch/err")"
@@ -22,7 +22,7 @@ while IFS='|' read -r what ranks; do
 	grep -qF "<td class=\"\">$what</td><td class=\"n\">$ranks</td>" "$page" ||
 		fail "the page has no row \"$what\" of $ranks ranks"
 done <<<"$goals"
-for section in partition flatten gather downcast reduce step; do
+for section in partition flatten gather downcast reduce step save; do
 	grep -q "<h2 id=\"$section\">" "$page" || fail "the page has no section $section"
 done
 (($(grep -c '<svg ' "$page") >= 15)) || fail "the page has only $(grep -c '<svg ' "$page") plots"
