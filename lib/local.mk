@@ -27,7 +27,13 @@ noinst_HEADERS += \
 
 # The table of options, and what follows from a budget: shared with launcher and plugin.
 noinst_LTLIBRARIES += lib/liboptions.la
-lib_liboptions_la_SOURCES = lib/dtype.c lib/options.c lib/sizing.c lib/text.c
+lib_liboptions_la_SOURCES = \
+	lib/dtype.c \
+	lib/option_value.c \
+	lib/options.c \
+	lib/settings_text.c \
+	lib/sizing.c \
+	lib/text.c
 
 # All of libzero, with its inner functions in sight: unit tests link this one.
 noinst_LTLIBRARIES += lib/libzerocore.la
