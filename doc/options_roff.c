@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "options.h"
+#include "core/options.h"
 
 /* `length` bytes of text, with what roff would take for its own escaped. */
 static void print_part(const char *text, size_t length)

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend.h"
+#include "backend/backend.h"
 
 #ifdef __CUDACC__
 #define ZERO_DEVICE_TOO __host__ __device__

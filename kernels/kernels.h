@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend.h"
+#include "backend/backend.h"
 
 struct zero_kernels {
 	const char *isa; /* "avx512", "avx2", "scalar" */

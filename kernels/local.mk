@@ -66,7 +66,7 @@ EXTRA_DIST += $(DEVICE_KERNELS)
 
 if HAVE_CUDA
 kernels/device.fatbin: $(DEVICE_KERNELS) kernels/vec.cuh kernels/series.h kernels/device.h \
-		lib/backend.h lib/core.h lib/zero.h
+		lib/backend/backend.h lib/core/module.h lib/zero.h
 	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \
 		-I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) -o $@.new \
 		$(NVCC_FROM)$(top_srcdir)/kernels/device.cu && mv $@.new $@

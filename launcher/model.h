@@ -3,7 +3,7 @@
 #ifndef ZERORUN_MODEL_H
 #define ZERORUN_MODEL_H
 
-#include "sizing.h"
+#include "model/sizing.h"
 
 struct zero_files_ops;
 

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "options.h"
+#include "core/options.h"
 
 /* Exit statuses of zerorun's own, as shells use them. */
 enum {

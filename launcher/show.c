@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/available.h"
+#include "backend/host/available.h"
 #include "model.h"
 #include "survey.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "sizing.h"
+#include "model/sizing.h"
 
 /* Begins a task's line, in whatever else a site's scripts may print. */
 static const char marker[] = "zerorun-node-report ";

@@ -1,46 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 include_HEADERS += lib/zero.h
 noinst_HEADERS += \
-	lib/backend.h \
 	lib/backend/account.h \
+	lib/backend/backend.h \
+	lib/backend/bootstrap.h \
 	lib/backend/comm.h \
 	lib/backend/meter.h \
 	lib/checkpoint/export.h \
 	lib/checkpoint/restore.h \
 	lib/checkpoint/save.h \
 	lib/checkpoint/write.h \
-	lib/core.h \
-	lib/internal.h \
-	lib/layout.h \
-	lib/options.h \
-	lib/options_table.h \
+	lib/core/module.h \
+	lib/core/options.h \
+	lib/core/options_table.h \
+	lib/core/text.h \
+	lib/job/internal.h \
+	lib/model/layout.h \
+	lib/model/sizing.h \
+	lib/net/address.h \
+	lib/net/dial.h \
 	lib/report/folder.h \
 	lib/report/record.h \
 	lib/report/report.h \
-	lib/sizing.h \
-	lib/text.h \
-	lib/watch/address.h \
-	lib/watch/dial.h \
 	lib/watch/ring.h \
-	lib/watch/ring_private.h \
-	lib/wire.h
+	lib/watch/ring_private.h
 
 # The table of options, and what follows from a budget: shared with launcher and plugin.
 noinst_LTLIBRARIES += lib/liboptions.la
 lib_liboptions_la_SOURCES = \
-	lib/dtype.c \
-	lib/option_value.c \
-	lib/options.c \
-	lib/settings_text.c \
-	lib/sizing.c \
-	lib/text.c
+	lib/core/dtype.c \
+	lib/core/option_value.c \
+	lib/core/options.c \
+	lib/core/settings_text.c \
+	lib/core/text.c \
+	lib/model/sizing.c
 
 # All of libzero, with its inner functions in sight: unit tests link this one.
 noinst_LTLIBRARIES += lib/libzerocore.la
 lib_libzerocore_la_SOURCES = \
-	lib/adamw.c \
-	lib/adopt.c \
-	lib/check.c \
 	lib/checkpoint/export.c \
 	lib/checkpoint/export_names.c \
 	lib/checkpoint/restore.c \
@@ -54,35 +51,38 @@ lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/save_shard.c \
 	lib/checkpoint/save_thread.c \
 	lib/checkpoint/write.c \
-	lib/error.c \
-	lib/file.c \
-	lib/flatten.c \
-	lib/gather.c \
-	lib/group.c \
-	lib/job.c \
-	lib/layout.c \
-	lib/load_model.c \
-	lib/module.c \
-	lib/norm.c \
-	lib/partition.c \
-	lib/reduce.c \
+	lib/core/error.c \
+	lib/core/module.c \
+	lib/job/check.c \
+	lib/job/job.c \
+	lib/job/settings.c \
+	lib/job/stop.c \
+	lib/job/stream.c \
+	lib/job/submit.c \
+	lib/job/team.c \
+	lib/load/adopt.c \
+	lib/load/flatten.c \
+	lib/load/load_model.c \
+	lib/load/partition.c \
+	lib/load/slice.c \
+	lib/load/source.c \
+	lib/load/staging.c \
+	lib/load/tensor_file.c \
+	lib/load/update.c \
+	lib/model/group.c \
+	lib/model/layout.c \
+	lib/model/storage.c \
+	lib/net/address.c \
+	lib/net/dial.c \
 	lib/report/folder.c \
 	lib/report/record.c \
 	lib/report/report.c \
-	lib/scale.c \
-	lib/settings.c \
-	lib/slice.c \
-	lib/source.c \
-	lib/stage.c \
-	lib/step.c \
-	lib/stop.c \
-	lib/storage.c \
-	lib/stream.c \
-	lib/submit.c \
-	lib/team.c \
-	lib/update.c \
-	lib/watch/address.c \
-	lib/watch/dial.c \
+	lib/train/adamw.c \
+	lib/train/gather.c \
+	lib/train/norm.c \
+	lib/train/reduce.c \
+	lib/train/scale.c \
+	lib/train/step.c \
 	lib/watch/find.c \
 	lib/watch/join.c \
 	lib/watch/line.c \

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "options.h"
+#include "core/options.h"
 #include "vram.h"
 
 enum { LONGEST_LIST = 512 };

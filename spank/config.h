@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "options.h"
+#include "core/options.h"
 
 /* A file that was read. */
 struct zero_config;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "hostlist.h"
-#include "text.h"
+#include "core/text.h"
 
 enum {
 	HOST_MAX = 255, /* bytes of a host's name */

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "options.h"
+#include "core/options.h"
 
 /* What plugstack.conf says after the plugin's path. */
 struct plugin_arguments {

@@ -10,7 +10,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "options.h"
+#include "core/options.h"
 #include "reader.h"
 
 enum {

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <yaml.h>
 
-#include "options.h"
+#include "core/options.h"
 
 /*
  * All bytes of a file, malloc'ed; `path` is its name for messages. A trusted one must belong to

@@ -8,7 +8,7 @@
 
 #include "node.h"
 #include "plugin.h"
-#include "sizing.h"
+#include "model/sizing.h"
 
 struct zero_where node_where(const struct node *node, const struct zero_gpu *gpu)
 {

@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 #include "nvml.h"
-#include "text.h"
+#include "core/text.h"
 #include "vram.h"
 
 static void say(char *why, size_t size, const char *format, ...)

@@ -7,7 +7,7 @@
 #include <sys/prctl.h>
 
 #include "again.h"
-#include "options.h"
+#include "core/options.h"
 #include "plugin.h"
 #include "pmix.h"
 #include "wireup.h"

@@ -7,12 +7,12 @@
 #define ZERO_ANALYZE_H
 
 #ifdef ANALYZE_LIBRARY
-#include "internal.h"
+#include "job/internal.h"
 
 #define zero_fail(status, ...)     ((zero_fail)(status, __VA_ARGS__) ? (status) : (status))
 #define zero_run(job, status, ...) ((status) ? (status) : (zero_run)(job, status, __VA_ARGS__))
 #else
-#include "core.h"
+#include "core/module.h"
 #ifdef ANALYZE_FILES
 #include "files/file.h"
 

@@ -45,9 +45,9 @@ flags=(--analyze --analyzer-output text -w -std=gnu11 -DHAVE_CONFIG_H "-I$top_bu
 # What a source is told of others, but for those that have these functions: the header's guard.
 model() {
 	case $1 in
-	lib/error.c | */submit.c | lib/files/set.c) echo -DZERO_ANALYZE_H ;;
+	lib/core/error.c | */submit.c | lib/files/set.c) echo -DZERO_ANALYZE_H ;;
 	lib/files/*) echo -DANALYZE_FILES ;;
-	lib/backend/* | lib/cuda/* | lib/host/* | lib/pmix/*) echo -DANALYZE_MODULE ;;
+	lib/backend/*) echo -DANALYZE_MODULE ;;
 	lib/*) echo -DANALYZE_LIBRARY ;;
 	*) echo -DZERO_ANALYZE_H ;;
 	esac

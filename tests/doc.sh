@@ -29,7 +29,7 @@ for page in zerorun.1 zero.3 zero.yaml.5 zero_checkpoint.5 spank_zero.8; do
 done
 
 # The table, read apart from the program that prints the lists.
-table=$top_srcdir/lib/options_table.h
+table=$top_srcdir/lib/core/options_table.h
 column() {
 	sed -n "s/.*\.$1 = \"\([^\"]*\)\".*/\1/p" "$table" | sort
 }

@@ -136,13 +136,13 @@ tests_unit_test_device_sums_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_device_sums_LDADD = $(tests_unit_test_device_LDADD)
 
 tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h $(DEVICE_KERNELS) \
-		kernels/vec.cuh kernels/series.h kernels/device.h lib/backend.h lib/core.h \
+		kernels/vec.cuh kernels/series.h kernels/device.h lib/backend/backend.h lib/core/module.h \
 		lib/zero.h tests/double/emulate.h tests/double/emulate_words.h
 	$(AM_V_GEN)$(MKDIR_P) tests/double && $(CXX) -std=gnu++17 -ffp-contract=off -Wall -Wextra \
 		-Wno-unknown-pragmas -I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(CPPFLAGS) \
 		$(CXXFLAGS) -pthread -c -o $@ $(top_srcdir)/tests/double/kernels.cpp
 
-tests_unit_test_arena_SOURCES = tests/unit/test_arena.c lib/host/arena.c
+tests_unit_test_arena_SOURCES = tests/unit/test_arena.c lib/backend/host/arena.c
 tests_unit_test_arena_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_arena_LDADD = $(UNIT_LIBS)
 

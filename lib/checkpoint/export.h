@@ -3,7 +3,7 @@
 #ifndef ZERO_EXPORT_H
 #define ZERO_EXPORT_H
 
-#include "internal.h"
+#include "job/internal.h"
 
 struct zero_output_file {
 	char *path;

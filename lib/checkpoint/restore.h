@@ -3,7 +3,7 @@
 #ifndef ZERO_RESTORE_H
 #define ZERO_RESTORE_H
 
-#include "internal.h"
+#include "job/internal.h"
 
 /* ---- restore_find.c: what a path stands for -------------------------------------------------- */
 

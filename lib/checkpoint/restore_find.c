@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "checkpoint/restore.h"
-#include "text.h"
+#include "core/text.h"
 
 static zero_status no_memory(const char *path)
 {

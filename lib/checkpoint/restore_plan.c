@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "checkpoint/restore.h"
-#include "text.h"
+#include "core/text.h"
 
 static int by_name(const void *a, const void *b)
 {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "checkpoint/restore.h"
-#include "text.h"
+#include "core/text.h"
 
 enum {
 	PIECE_BLOCKS = 8, /* read at once, then verified */

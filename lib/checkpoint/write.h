@@ -3,7 +3,7 @@
 #ifndef ZERO_WRITE_H
 #define ZERO_WRITE_H
 
-#include "internal.h"
+#include "job/internal.h"
 
 struct zero_out {
 	const char *path; /* the caller's */

@@ -3,7 +3,7 @@
 #ifndef ZERO_FILES_H
 #define ZERO_FILES_H
 
-#include "core.h"
+#include "core/module.h"
 
 /* Bytes that one checksum of a checkpoint's shard is of. */
 #define ZERO_SUM_BLOCK 65536

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading bytes of regular files, and quoting words of them. */
 #include "files/file.h"
-#include "text.h"
+#include "core/text.h"
 
 #include <errno.h>
 #include <fcntl.h>

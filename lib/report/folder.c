@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "checkpoint/write.h"
-#include "internal.h"
+#include "job/internal.h"
 #include "report/folder.h"
 
 /* A name that nobody else has or guesses. */

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "backend/meter.h"
-#include "internal.h"
+#include "job/internal.h"
 #include "report/folder.h"
 #include "report/record.h"
 

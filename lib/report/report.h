@@ -6,7 +6,7 @@
 #ifndef ZERO_REPORT_H
 #define ZERO_REPORT_H
 
-#include "backend.h"
+#include "backend/backend.h"
 
 /* What submissions are for, as their labels say. */
 enum zero_report_kind {

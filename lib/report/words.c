@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "options.h"
+#include "core/options.h"
 #include "report/words.h"
 
 const char *zero_report_kind_name(enum zero_report_kind kind)

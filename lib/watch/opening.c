@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "internal.h"
-#include "watch/dial.h"
+#include "job/internal.h"
+#include "net/dial.h"
 
 /* Rank 0 speaks; should it be the one that is missing, the next one does so a little later. */
 #define STAGGER 0.25 /* s */

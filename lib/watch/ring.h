@@ -9,7 +9,7 @@
 #ifndef ZERO_WATCH_RING_H
 #define ZERO_WATCH_RING_H
 
-#include "address.h"
+#include "net/address.h"
 
 struct zero_ring;
 

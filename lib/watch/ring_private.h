@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/types.h>
 
-#include "dial.h"
+#include "net/dial.h"
 #include "ring.h"
 
 enum { ZERO_RING_TEXT = 472, ZERO_RING_STRANGERS = 16 };

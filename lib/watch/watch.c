@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "job/internal.h"
 #include "watch/ring.h"
 
 enum { STATUS = 1 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A stand-in for NVIDIA's libcuda.so.1 on machines without GPUs, for the calls that
- * lib/cuda/driver.h makes. Streams run later, each on a thread of its own; device memory is memory
+ * lib/backend/cuda/driver.h makes. Streams run later, each on a thread of its own; device memory is memory
  * of the host; kernels are the host's. It is stricter than a device: what works there by luck fails
  * here.
  *

@@ -4,7 +4,7 @@
  * between them, and behind another such line a node's GPUs.
  */
 #include "fuzz.h"
-#include "options.h"
+#include "core/options.h"
 #include "vram.h"
 
 enum { MOST = 16 };

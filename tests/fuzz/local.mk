@@ -12,12 +12,12 @@ fuzz_sources = tests/fuzz/fuzz.h tests/fuzz/main.c
 fuzz_options = $(lib_liboptions_la_SOURCES)
 # control.c and nvml.c include the sources whose inner functions they call
 fuzz_control = \
-	lib/cuda/control.c \
-	lib/cuda/control_collective.c \
-	lib/cuda/control_connect.c \
-	lib/cuda/control_link.c \
-	lib/watch/address.c \
-	lib/watch/dial.c
+	lib/backend/cuda/control.c \
+	lib/backend/cuda/control_collective.c \
+	lib/backend/cuda/control_connect.c \
+	lib/backend/cuda/control_link.c \
+	lib/net/address.c \
+	lib/net/dial.c
 FUZZ_LIST = \
 	'budget spank/budget.c $(fuzz_options)' \
 	'control $(fuzz_control)' \

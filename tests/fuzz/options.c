@@ -4,7 +4,7 @@
  * ZERO_RESOLVED, a misspelt name, a number.
  */
 #include "fuzz.h"
-#include "options.h"
+#include "core/options.h"
 
 static bool same_value(const struct zero_value *a, const struct zero_value *b)
 {

@@ -95,9 +95,9 @@ enabled: opt-in, from $yaml:2"
 has "$out" 'NCCL_SOCKET_IFNAME=ib0'
 has "$out" 'NCCL_DEBUG=WARN'
 # all options, and no facts, which nobody has found out yet
-facts=$(grep -c '\.where = ZERO_IN_RESOLVED,' "$top_srcdir/lib/options_table.h")
+facts=$(grep -c '\.where = ZERO_IN_RESOLVED,' "$top_srcdir/lib/core/options_table.h")
 is "$(sed '1d; /^$/,$d' <<<"$out" | wc -l)" \
-	$(($(grep -c '\.name = ' "$top_srcdir/lib/options_table.h") - facts))
+	$(($(grep -c '\.name = ' "$top_srcdir/lib/core/options_table.h") - facts))
 row gather_limit auto default
 row share 0 default
 

@@ -29,7 +29,7 @@
 #include <mpi.h>
 #endif
 
-#include "wire.h"
+#include "backend/bootstrap.h"
 
 /* Longer than any test takes, where no rank is expected to be late. */
 #define LONG 60

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cuda/driver.h"
+#include "backend/cuda/driver.h"
 #include "device.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof(*(array)))

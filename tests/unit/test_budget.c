@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "options.h"
+#include "core/options.h"
 #include "vram.h"
 
 static const uint64_t GB = UINT64_C(1) << 30;

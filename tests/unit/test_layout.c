@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layout.h"
+#include "model/layout.h"
 
 enum { ITEMS_MAX = 24 };
 

@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "options.h"
+#include "core/options.h"
 
 enum { WHY = 512 };
 

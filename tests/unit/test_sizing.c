@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What follows from a budget and a layout, against numbers worked out by hand. */
-#include "sizing.h"
+#include "model/sizing.h"
 
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "launcher/model.h"
-#include "options.h"
+#include "core/options.h"
 
 #define M ((uint64_t)1 << 20)
 

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The device backend: how it opens, and its table, of lines into memory, streams and kernels. */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gpu.h"
+#include "backend/bootstrap.h"
+
+const struct zero_core *zero_core;
+
+struct zero_backend {
+	const struct zero_kernels *kernels; /* for what is in the host's memory */
+	struct zero_cuda_comm *comm;
+	struct zero_device *device;
+	struct zero_memory_pool *memory;
+	struct zero_queue *queue;
+	struct zero_nccl_comm caller; /* made when it is asked for */
+	size_t sharing;               /* ranks that have the same GPU */
+	double *parts;                /* of a norm, few enough to be in the host's memory */
+	char nccl_path[PATH_MAX];
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool cuda_available(void)
+{
+	zero_status status = zero_driver_open();
+	int count = 0;
+
+	if (!status)
+		status = zero_driver_status(zero_driver.device_count(&count), "cuDeviceGetCount");
+	if (!status && !count)
+		zero_core->fail(ZERO_E_UNSUPPORTED, "this process sees no GPU");
+	return !status && count;
+}
+
+static void cuda_close(struct zero_backend *cuda)
+{
+	zero_queue_delete(cuda->queue);
+	if (cuda->device)
+		zero_device_enter(cuda->device);
+	if (cuda->caller.device) {
+		zero_cuda_part(cuda->comm, &cuda->caller);
+		zero_nccl_close(&cuda->caller, cuda->comm->comm.broken);
+	}
+	if (cuda->device) {
+		zero_memory_free(cuda->memory, cuda->parts, cuda->device->compute);
+		zero_device_leave(cuda->device);
+	}
+	if (cuda->comm)
+		zero_cuda_close(cuda->comm);
+	free(cuda);
+}
+
+static zero_status cuda_alloc(struct zero_backend *cuda, enum zero_memory_kind kind, size_t bytes,
+			      bool zeroed, void **data)
+{
+	zero_status status;
+
+	zero_device_enter(cuda->device);
+	status = zero_memory_alloc(cuda->memory, kind, bytes, zeroed, cuda->device->compute, data);
+	zero_device_leave(cuda->device);
+	return status;
+}
+
+static zero_status cuda_open(const struct zero_backend_config *config,
+			     struct zero_backend **backend)
+{
+	struct zero_backend *cuda = calloc(1, sizeof(*cuda));
+	zero_status status;
+
+	if (!cuda)
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for the cuda backend");
+	strncpy(cuda->nccl_path, config->nccl, sizeof(cuda->nccl_path) - 1);
+	cuda->kernels = zero_kernels_choose(config->isa);
+	if (!cuda->kernels)
+		cuda->kernels = zero_kernels_choose("auto");
+	status = zero_cuda_open(config, &cuda->comm, &cuda->sharing);
+	if (!cuda->comm) {
+		cuda_close(cuda);
+		return status;
+	}
+	cuda->device = cuda->comm->device;
+	cuda->memory = cuda->comm->memory;
+	*backend = cuda;
+	if (status)
+		return status;
+	status = cuda_alloc(cuda, ZERO_MEM_PINNED, ZERO_NORM2_PARTS * sizeof(double), false,
+			    (void **)&cuda->parts);
+	cuda->comm->comm.meter = config->meter;
+	if (!status)
+		status = zero_queue_new(&cuda->comm->comm, &cuda->queue);
+	return zero_agree_status(&cuda->comm->comm, status);
+}
+
+static void cuda_place(const struct zero_backend *cuda, const struct zero_channel *channel,
+		       struct zero_place *place)
+{
+	*place = channel ? channel->place : cuda->comm->comm.place;
+}
+
+static void cuda_use_stream(struct zero_backend *cuda, void *stream)
+{
+	cuda->device->compute = stream;
+}
+
+static zero_status cuda_caller_comm(struct zero_backend *cuda, void **comm)
+{
+	zero_status status = ZERO_OK;
+
+	if (!cuda->caller.comm)
+		status = zero_cuda_caller_comm(cuda->comm, cuda->nccl_path, &cuda->caller);
+	*comm = cuda->caller.comm;
+	return status;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void cuda_free(struct zero_backend *cuda, void *data)
+{
+	if (!data)
+		return;
+	zero_device_enter(cuda->device);
+	zero_memory_free(cuda->memory, data, cuda->device->compute);
+	zero_device_leave(cuda->device);
+}
+
+static void cuda_limit(struct zero_backend *cuda, size_t bytes)
+{
+	zero_memory_limit(cuda->memory, bytes);
+}
+
+static bool cuda_caller_block(struct zero_backend *cuda, const void *data, size_t *bytes)
+{
+	bool is_block;
+
+	zero_device_enter(cuda->device);
+	is_block = zero_memory_caller_block(cuda->memory, data, bytes);
+	zero_device_leave(cuda->device);
+	return is_block;
+}
+
+static void cuda_shared_free(struct zero_backend *cuda, struct zero_shared *shared)
+{
+	struct zero_comm *comm = &cuda->comm->comm;
+
+	zero_device_enter(cuda->device);
+	if (shared->owner)
+		comm->ops->shared_free(comm, shared);
+	else
+		zero_memory_free(cuda->memory, shared->data, cuda->device->compute);
+	zero_device_leave(cuda->device);
+	*shared = (struct zero_shared){0};
+}
+
+static void cuda_memory(const struct zero_backend *cuda, zero_memory *memory)
+{
+	zero_memory_read(cuda->memory, memory);
+}
+
+static void cuda_memory_high(struct zero_backend *cuda, size_t kinds[ZERO_MEM_KINDS])
+{
+	zero_memory_high(cuda->memory, kinds);
+}
+
+static void cuda_traffic(const struct zero_backend *cuda, zero_traffic *traffic)
+{
+	*traffic = (zero_traffic){.bytes_sent = cuda->comm->comm.bytes_sent,
+				  .collectives = cuda->comm->comm.collectives};
+}
+
+static size_t cuda_memory_free(const struct zero_backend *cuda)
+{
+	size_t bytes = 0, total = 0;
+
+	zero_device_enter(cuda->device);
+	zero_device_note(cuda->device, zero_driver.memory_info(&bytes, &total), "cuMemGetInfo");
+	zero_device_leave(cuda->device);
+	return bytes / cuda->sharing;
+}
+
+/* ---- submissions ----------------------------------------------------------------------------- */
+
+static zero_status cuda_submit(struct zero_backend *cuda, const struct zero_submission *submission,
+			       struct zero_work **work)
+{
+	return zero_queue_submit(cuda->queue, submission, work);
+}
+
+static zero_status cuda_wait(struct zero_backend *cuda, struct zero_work *work)
+{
+	return zero_queue_wait(cuda->queue, work);
+}
+
+static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent *recent, size_t count)
+{
+	return zero_queue_recent(cuda->queue, recent, count);
+}
+
+/* What devices wait for ends with their processes. */
+static void cuda_abort(struct zero_backend *cuda, int status, const char *text)
+{
+	if (cuda->comm->wire)
+		cuda->comm->wire->abort(status, text);
+	_exit(status);
+}
+
+static void cuda_work_get(struct zero_backend *cuda, struct zero_work *work)
+{
+	(void)cuda;
+	zero_work_get(work);
+}
+
+static void cuda_work_put(struct zero_backend *cuda, struct zero_work *work)
+{
+	(void)cuda;
+	zero_work_put(work);
+}
+
+static uint64_t cuda_mark(struct zero_backend *cuda)
+{
+	uint64_t mark;
+
+	zero_device_enter(cuda->device);
+	mark = zero_device_mark(cuda->device);
+	zero_device_leave(cuda->device);
+	return mark;
+}
+
+static zero_status cuda_reach(struct zero_backend *cuda, uint64_t mark)
+{
+	zero_status status;
+
+	zero_device_enter(cuda->device);
+	status = zero_device_reach(cuda->device, mark);
+	zero_device_leave(cuda->device);
+	return status;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* Where no argument is on the device the host does it. */
+static bool is_host(const void *data)
+{
+	bool on_device = false;
+
+	if (data)
+		zero_device_reads(data, &on_device);
+	return !on_device;
+}
+
+static void cuda_fill_constant(struct zero_backend *cuda, zero_dtype dtype, void *out, size_t count,
+			       double value)
+{
+	struct zero_device_fill fill = {
+		.out = out, .count = count, .size = zero_core->dtype_size(dtype)};
+
+	zero_fill_constant(dtype, &fill.pattern, 1, value);
+	zero_device_enter(cuda->device);
+	zero_launch(cuda->device, cuda->device->compute, ZERO_K_FILL, &fill,
+		    count * fill.size / 16 + (count > 0));
+	zero_device_leave(cuda->device);
+}
+
+static void launch_random(struct zero_backend *cuda, enum zero_kernel kernel,
+			  const struct zero_device_random *random)
+{
+	zero_device_enter(cuda->device);
+	zero_launch(cuda->device, cuda->device->compute, kernel, random,
+		    random->count / 4 + (random->count > 0));
+	zero_device_leave(cuda->device);
+}
+
+static void cuda_fill_uniform(struct zero_backend *cuda, zero_dtype dtype, void *out, size_t first,
+			      size_t count, double low, double high, uint64_t seed, uint64_t stream)
+{
+	struct zero_device_random random = {.out = out,
+					    .first = first,
+					    .count = count,
+					    .seed = seed,
+					    .stream = stream,
+					    .a = low,
+					    .b = high,
+					    .dtype = dtype};
+
+	random.cut = cuda->kernels->uniform_ends(dtype, low, high, &random.first_value,
+						 &random.last_value);
+	launch_random(cuda, ZERO_K_UNIFORM, &random);
+}
+
+static void cuda_fill_normal(struct zero_backend *cuda, zero_dtype dtype, void *out, size_t first,
+			     size_t count, double mean, double stddev, uint64_t seed,
+			     uint64_t stream)
+{
+	struct zero_device_random random = {.out = out,
+					    .first = first,
+					    .count = count,
+					    .seed = seed,
+					    .stream = stream,
+					    .a = mean,
+					    .b = stddev,
+					    .dtype = dtype};
+
+	launch_random(cuda, ZERO_K_NORMAL, &random);
+}
+
+static void cuda_copy(struct zero_backend *cuda, void *to, const void *from, size_t bytes)
+{
+	if (!bytes)
+		return;
+	zero_device_enter(cuda->device);
+	zero_device_note(cuda->device,
+			 zero_driver.copy((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from,
+					  bytes, cuda->device->compute),
+			 "cuMemcpyAsync");
+	zero_device_leave(cuda->device);
+}
+
+static void cuda_copy_many(struct zero_backend *cuda, const struct zero_copy *copies, size_t count)
+{
+	zero_device_enter(cuda->device);
+	zero_launch_copies(cuda->device, cuda->memory, copies, count);
+	zero_device_leave(cuda->device);
+}
+
+static void cuda_cast(struct zero_backend *cuda, zero_dtype to, void *out, zero_dtype from,
+		      const void *in, size_t count)
+{
+	zero_device_enter(cuda->device);
+	if (is_host(out) && is_host(in))
+		cuda->kernels->cast(to, out, from, in, count);
+	else
+		zero_launch_cast(cuda->device, cuda->device->compute, to, out, from, in, count);
+	zero_device_leave(cuda->device);
+}
+
+static bool cuda_convertible(const struct zero_backend *cuda, zero_dtype to, zero_dtype from)
+{
+	(void)cuda;
+	return zero_convertible(to, from);
+}
+
+static bool cuda_convert(struct zero_backend *cuda, zero_dtype to, void *out, zero_dtype from,
+			 const void *in, size_t count, size_t *bad)
+{
+	return zero_convert(cuda->kernels, to, out, from, in, count, bad);
+}
+
+static void cuda_transpose(struct zero_backend *cuda, void *out, size_t out_stride, const void *in,
+			   size_t in_stride, size_t rows, size_t columns, size_t element_size)
+{
+	(void)cuda;
+	zero_transpose(out, out_stride, in, in_stride, rows, columns, element_size);
+}
+
+static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, double *sum)
+{
+	struct zero_device *device = cuda->device;
+	struct zero_device_norm2 norm2 = {.x = x, .count = count, .parts = cuda->parts};
+	struct zero_device_norm2_fold fold = {
+		.parts = cuda->parts, .count = zero_norm2_parts(count), .sum = sum};
+
+	*sum = 0;
+	if (!count)
+		return;
+	zero_device_enter(device);
+	zero_launch_blocks(device, device->compute, ZERO_K_NORM2, &norm2, fold.count);
+	zero_launch_blocks(device, device->compute, ZERO_K_NORM2_FOLD, &fold, 1);
+	zero_device_leave(device);
+}
+
+static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args, float *p,
+		       float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
+		       size_t count)
+{
+	struct zero_device_adamw adamw = {.args = *args,
+					  .p = p,
+					  .m = m,
+					  .v = v,
+					  .g = g,
+					  .low = low,
+					  .low_dtype = low_dtype,
+					  .count = count};
+
+	zero_device_enter(cuda->device);
+	if (is_host(p) && is_host(m) && is_host(v) && is_host(g) && is_host(low))
+		cuda->kernels->adamw(args, p, m, v, g, low, low_dtype, count);
+	else
+		zero_launch(cuda->device, cuda->device->compute, ZERO_K_ADAMW, &adamw,
+			    count / 4 + (count % 4 != 0));
+	zero_device_leave(cuda->device);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static const struct zero_backend_ops cuda_ops = {
+	.abi = ZERO_MODULE_ABI,
+	.name = "cuda",
+	.available = cuda_available,
+	.open = cuda_open,
+	.close = cuda_close,
+	.place = cuda_place,
+	.alloc = cuda_alloc,
+	.free = cuda_free,
+	.limit = cuda_limit,
+	.caller_block = cuda_caller_block,
+	.shared_free = cuda_shared_free,
+	.memory = cuda_memory,
+	.memory_high = cuda_memory_high,
+	.traffic = cuda_traffic,
+	.memory_free = cuda_memory_free,
+	.submit = cuda_submit,
+	.wait = cuda_wait,
+	.work_get = cuda_work_get,
+	.work_put = cuda_work_put,
+	.recent = cuda_recent,
+	.abort = cuda_abort,
+	.use_stream = cuda_use_stream,
+	.caller_comm = cuda_caller_comm,
+	.mark = cuda_mark,
+	.reach = cuda_reach,
+	.fill_constant = cuda_fill_constant,
+	.fill_uniform = cuda_fill_uniform,
+	.fill_normal = cuda_fill_normal,
+	.copy = cuda_copy,
+	.copy_many = cuda_copy_many,
+	.cast = cuda_cast,
+	.convertible = cuda_convertible,
+	.convert = cuda_convert,
+	.transpose = cuda_transpose,
+	.norm2 = cuda_norm2,
+	.adamw = cuda_adamw,
+};
+
+const void *zero_module_cuda(const struct zero_core *core);
+
+const void *zero_module_cuda(const struct zero_core *core)
+{
+	zero_core = core;
+	return &cuda_ops;
+}

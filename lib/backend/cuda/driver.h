@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CUDA driver, opened when the first job asks for it: this module loads on machines without
+ * one, needs no CUDA runtime of its own, and shares the primary context with whatever runtime the
+ * program has. Kernels are embedded and launched by name.
+ */
+#ifndef ZERO_DRIVER_H
+#define ZERO_DRIVER_H
+
+#include <cuda.h>
+
+#include "core/module.h"
+
+/* In the driver each is called as its line says; versions are those of CUDA 12 and later. */
+struct zero_driver {
+	CUresult (*init)(unsigned int flags);                  /* cuInit */
+	CUresult (*driver_version)(int *version);              /* cuDriverGetVersion */
+	CUresult (*error_name)(CUresult error, const char **); /* cuGetErrorName */
+	CUresult (*error_text)(CUresult error, const char **); /* cuGetErrorString */
+
+	CUresult (*device_count)(int *count);                           /* cuDeviceGetCount */
+	CUresult (*device_get)(CUdevice *device, int ordinal);          /* cuDeviceGet */
+	CUresult (*device_name)(char *name, int size, CUdevice device); /* cuDeviceGetName */
+	CUresult (*device_uuid)(CUuuid *uuid, CUdevice device);         /* cuDeviceGetUuid_v2 */
+	CUresult (*device_attribute)(int *value, CUdevice_attribute attribute,
+				     CUdevice device);            /* cuDeviceGetAttribute */
+	CUresult (*context_retain)(CUcontext *, CUdevice device); /* cuDevicePrimaryCtxRetain */
+	CUresult (*context_release)(CUdevice device);             /* cuDevicePrimaryCtxRelease_v2 */
+	CUresult (*context_push)(CUcontext);                      /* cuCtxPushCurrent_v2 */
+	CUresult (*context_pop)(CUcontext *);                     /* cuCtxPopCurrent_v2 */
+	CUresult (*context_current)(CUcontext *);                 /* cuCtxGetCurrent */
+	CUresult (*context_device)(CUdevice *);                   /* cuCtxGetDevice */
+	CUresult (*priorities)(int *least, int *greatest);        /* cuCtxGetStreamPriorityRange */
+
+	CUresult (*memory_info)(size_t *free, size_t *total);         /* cuMemGetInfo_v2 */
+	CUresult (*pool_new)(CUmemoryPool *, const CUmemPoolProps *); /* cuMemPoolCreate */
+	CUresult (*pool_delete)(CUmemoryPool);                        /* cuMemPoolDestroy */
+	CUresult (*pool_set)(CUmemoryPool, CUmemPool_attribute,
+			     void *value);                /* cuMemPoolSetAttribute */
+	CUresult (*pool_trim)(CUmemoryPool, size_t keep); /* cuMemPoolTrimTo */
+	CUresult (*alloc)(CUdeviceptr *, size_t bytes, CUmemoryPool,
+			  CUstream);             /* cuMemAllocFromPoolAsync */
+	CUresult (*free)(CUdeviceptr, CUstream); /* cuMemFreeAsync */
+	CUresult (*host_alloc)(void **, size_t bytes, unsigned int flags); /* cuMemHostAlloc */
+	CUresult (*host_free)(void *);                                     /* cuMemFreeHost */
+	CUresult (*pointer_attribute)(void *value, CUpointer_attribute,
+				      CUdeviceptr); /* cuPointerGetAttribute */
+	CUresult (*copy)(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+			 CUstream); /* cuMemcpyAsync */
+	CUresult (*set)(CUdeviceptr, unsigned char value, size_t bytes,
+			CUstream); /* cuMemsetD8Async */
+
+	CUresult (*stream_new)(CUstream *, unsigned int flags,
+			       int priority); /* cuStreamCreateWithPriority */
+	CUresult (*stream_delete)(CUstream);  /* cuStreamDestroy_v2 */
+	CUresult (*stream_finish)(CUstream);  /* cuStreamSynchronize */
+	CUresult (*stream_wait)(CUstream, CUevent, unsigned int flags); /* cuStreamWaitEvent */
+	CUresult (*event_new)(CUevent *, unsigned int flags);           /* cuEventCreate */
+	CUresult (*event_delete)(CUevent);                              /* cuEventDestroy_v2 */
+	CUresult (*event_record)(CUevent, CUstream);                    /* cuEventRecord */
+	CUresult (*event_query)(CUevent);                               /* cuEventQuery */
+	CUresult (*event_finish)(CUevent);                              /* cuEventSynchronize */
+
+	CUresult (*module_load)(CUmodule *, const void *image); /* cuModuleLoadData */
+	CUresult (*module_unload)(CUmodule);                    /* cuModuleUnload */
+	CUresult (*function_get)(CUfunction *, CUmodule,
+				 const char *name); /* cuModuleGetFunction */
+	CUresult (*launch)(CUfunction, unsigned int grid_x, unsigned int grid_y,
+			   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+			   unsigned int block_z, unsigned int shared_bytes, CUstream,
+			   void **arguments, void **extra); /* cuLaunchKernel */
+};
+
+extern struct zero_driver zero_driver;
+
+/* Opens libcuda.so.1, once in a process. An error says what is missing. */
+zero_status zero_driver_open(void);
+/* ZERO_OK, or an error with the driver's own words: "<call> failed: <name>, <text>". Out of memory
+   is ZERO_E_MEMORY, all else ZERO_E_COMM. */
+zero_status zero_driver_status(CUresult result, const char *call);
+
+#endif

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Module zero_pmix.so. PMIx is opened once for a process and finalised when it exits: a client that
+ * comes back after PMIx_Finalize is not what servers expect. Called by one thread at a time, but
+ * for abort.
+ */
+#include "pmix.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* How long the data of a rank that has come may take. */
+#define GET_SECONDS   10
+#define ABORT_SECONDS 5
+
+const struct zero_core *zero_wire_core;
+struct wire zero_wire;
+static pid_t initialiser; /* a forked child has none of PMIx */
+
+zero_status zero_wire_status(pmix_status_t status, const char *call)
+{
+	if (status == PMIX_SUCCESS)
+		return ZERO_OK;
+	return zero_wire_core->fail(ZERO_E_COMM, "%s failed: %s", call, PMIx_Error_string(status));
+}
+
+static void finalise(void)
+{
+	if (getpid() == initialiser)
+		PMIx_Finalize(NULL, 0);
+}
+
+static zero_status initialise(void)
+{
+	pmix_status_t status;
+
+	if (initialiser == getpid())
+		return ZERO_OK;
+	if (initialiser)
+		return zero_wire_core->fail(ZERO_E_STATE,
+					    "this process was forked from one that has PMIx open; "
+					    "start another program in it");
+	/* The program's own, or MPI's, is the same; PMIx counts. */
+	status = PMIx_Init(&zero_wire.self, NULL, 0);
+	if (status == PMIX_ERR_UNREACH)
+		return zero_wire_core->fail(ZERO_E_COMM,
+					    "the PMIx server of PMIX_NAMESPACE=%s does not answer: "
+					    "start the ranks with zerorun or with srun --mpi=pmix, "
+					    "or one alone without PMIX_NAMESPACE",
+					    getenv("PMIX_NAMESPACE"));
+	if (status != PMIX_SUCCESS)
+		return zero_wire_status(status, "PMIx_Init");
+	initialiser = getpid();
+	/* A launcher takes a client that leaves without a word for one that failed. */
+	if (atexit(finalise))
+		return zero_wire_core->fail(ZERO_E_MEMORY, "no memory for PMIx's exit handler");
+	return ZERO_OK;
+}
+
+static void forget_own(void)
+{
+	while (zero_wire.own) {
+		struct wire_own *own = zero_wire.own;
+
+		zero_wire.own = own->next;
+		free(own->data);
+		free(own);
+	}
+}
+
+static void close_wire(void)
+{
+	forget_own();
+	free(zero_wire.peers);
+	zero_wire.peers = NULL;
+	zero_wire.open = false;
+}
+
+static zero_status open_wire(struct zero_wire_place *place)
+{
+	zero_status status = ZERO_OK;
+
+	if (zero_wire.open)
+		return zero_wire_core->fail(ZERO_E_STATE, "PMIx is open already");
+	zero_wire.place = (struct zero_wire_place){.world = 1, .local_world = 1};
+	zero_wire.joined = zero_wire_has_server();
+	if (zero_wire.joined) {
+		status = initialise();
+		if (!status)
+			status = zero_wire_find_place();
+	}
+	if (!status)
+		status = zero_wire_check_alone();
+	if (!status) {
+		zero_wire.opens++;
+		zero_wire.fences = 0;
+		if (zero_wire.joined)
+			status = zero_wire_announce();
+	}
+	if (status) {
+		close_wire();
+		return status;
+	}
+	zero_wire.open = true;
+	*place = zero_wire.place;
+	return ZERO_OK;
+}
+
+static zero_status fail_closed(const char *what)
+{
+	return zero_wire_core->fail(ZERO_E_STATE, "%s before open or after close", what);
+}
+
+static struct wire_own *find_own(const char *key)
+{
+	struct wire_own *own = zero_wire.own;
+
+	while (own && strcmp(own->key, key) != 0)
+		own = own->next;
+	return own;
+}
+
+static struct wire_own *copy_own(const char *key, const void *data, size_t bytes)
+{
+	struct wire_own *own = malloc(sizeof(*own) + strlen(key) + 1);
+	void *copy = malloc(bytes ? bytes : 1);
+
+	if (!own || !copy) {
+		free(own);
+		free(copy);
+		return NULL;
+	}
+	if (bytes)
+		memcpy(copy, data, bytes);
+	*own = (struct wire_own){.data = copy, .bytes = bytes};
+	strcpy(own->key, key);
+	return own;
+}
+
+/* The name that PMIx has for a key; false: it is too long. */
+static bool full_key(char name[PMIX_MAX_KEYLEN + 1], const char *key)
+{
+	return snprintf(name, PMIX_MAX_KEYLEN + 1, "zero.%u/%s", zero_wire.opens, key) <=
+	       PMIX_MAX_KEYLEN;
+}
+
+/* It goes out with the fence's PMIx_Commit, all in one message. */
+static zero_status put_out(const char *name, struct wire_own *own)
+{
+	pmix_value_t value = {.type = PMIX_BYTE_OBJECT};
+
+	value.data.bo.bytes = own->data;
+	value.data.bo.size = own->bytes;
+	return zero_wire_status(PMIx_Put(PMIX_GLOBAL, name, &value), "PMIx_Put");
+}
+
+static zero_status put(const char *key, const void *data, size_t bytes)
+{
+	char name[PMIX_MAX_KEYLEN + 1];
+	zero_status status = ZERO_OK;
+	struct wire_own *own;
+
+	if (!zero_wire.open)
+		return fail_closed("put");
+	if (!key || !*key || !full_key(name, key))
+		return zero_wire_core->fail(ZERO_E_INVALID,
+					    "a key has 1 to about %d characters, this one %zu",
+					    PMIX_MAX_KEYLEN - 20, key ? strlen(key) : 0);
+	if (!data && bytes)
+		return zero_wire_core->fail(ZERO_E_INVALID, "key %s: no data", key);
+	if (find_own(key))
+		return zero_wire_core->fail(ZERO_E_INVALID, "key %s was put before", key);
+	own = copy_own(key, data, bytes);
+	if (!own)
+		return zero_wire_core->fail(ZERO_E_MEMORY, "no memory for the %zu bytes of key %s",
+					    bytes, key);
+	if (zero_wire.joined)
+		status = put_out(name, own);
+	if (status) {
+		free(own->data);
+		free(own);
+		return status;
+	}
+	own->next = zero_wire.own;
+	zero_wire.own = own;
+	return ZERO_OK;
+}
+
+static zero_status fence(double seconds)
+{
+	zero_status status = ZERO_OK;
+
+	if (!zero_wire.open)
+		return fail_closed("fence");
+	if (!(seconds > 0))
+		return zero_wire_core->fail(ZERO_E_INVALID,
+					    "a fence waits for more than 0 seconds, not for %g",
+					    seconds);
+	if (zero_wire.joined)
+		status = zero_wire_fence(seconds);
+	for (struct wire_own *own = zero_wire.own; !status && own; own = own->next)
+		own->fenced = true;
+	return status;
+}
+
+static zero_status copy_out(int rank, const char *key, const void *from, size_t from_bytes,
+			    void *data, size_t size, size_t *bytes)
+{
+	*bytes = from_bytes;
+	if (from_bytes > size)
+		return zero_wire_core->fail(ZERO_E_INVALID,
+					    "key %s of rank %d has %zu bytes, and there is room "
+					    "for %zu",
+					    key, rank, from_bytes, size);
+	if (from_bytes)
+		memcpy(data, from, from_bytes);
+	return ZERO_OK;
+}
+
+/*
+ * Has the server bring what a fence did not: as a rank commits all that it has put before it comes
+ * to the fence, the answer is final.
+ */
+static pmix_status_t fetch(int rank, const char *name)
+{
+	struct wire_calls *calls = zero_wire_calls(1, name);
+	pmix_status_t status;
+
+	if (!calls)
+		return PMIX_ERR_NOMEM;
+	zero_wire_ask(calls, 0, rank, zero_wire_is_local(rank));
+	zero_wire_wait(calls, zero_wire_now() + GET_SECONDS);
+	status = zero_wire_answer(calls, 0);
+	zero_wire_calls_leave(calls);
+	return status;
+}
+
+static zero_status fail_get(int rank, const char *key, pmix_status_t status)
+{
+	if (status == PMIX_ERR_NOT_FOUND || status == PMIX_ERR_TIMEOUT)
+		return zero_wire_core->fail(
+			ZERO_E_COMM, "rank %d has put no key %s before the last fence", rank, key);
+	if (status == PMIX_ERR_WOULD_BLOCK)
+		return zero_wire_core->fail(ZERO_E_COMM,
+					    "key %s of rank %d did not come within %d s", key, rank,
+					    GET_SECONDS);
+	return zero_wire_core->fail(ZERO_E_COMM, "key %s of rank %d: PMIx_Get failed: %s", key,
+				    rank, PMIx_Error_string(status));
+}
+
+static zero_status get_far(int rank, const char *key, const char *name, void *data, size_t size,
+			   size_t *bytes)
+{
+	pmix_status_t pmix;
+	pmix_value_t *value;
+	zero_status status;
+
+	pmix = zero_wire_look((pmix_rank_t)rank, name, &value);
+	if (pmix != PMIX_SUCCESS) {
+		pmix = fetch(rank, name);
+		if (pmix == PMIX_SUCCESS)
+			pmix = zero_wire_look((pmix_rank_t)rank, name, &value);
+	}
+	if (pmix != PMIX_SUCCESS)
+		return fail_get(rank, key, pmix);
+	if (value->type == PMIX_BYTE_OBJECT)
+		status = copy_out(rank, key, value->data.bo.bytes, value->data.bo.size, data, size,
+				  bytes);
+	else
+		status = fail_get(rank, key, PMIX_ERR_TYPE_MISMATCH);
+	PMIX_VALUE_RELEASE(value);
+	return status;
+}
+
+static zero_status get(int rank, const char *key, void *data, size_t size, size_t *bytes)
+{
+	char name[PMIX_MAX_KEYLEN + 1];
+	const struct wire_own *own;
+
+	*bytes = 0;
+	if (!zero_wire.open)
+		return fail_closed("get");
+	if (rank < 0 || rank >= zero_wire.place.world)
+		return zero_wire_core->fail(ZERO_E_INVALID, "there is no rank %d among %d", rank,
+					    zero_wire.place.world);
+	if (!key || !full_key(name, key))
+		return fail_get(rank, key ? key : "NULL", PMIX_ERR_NOT_FOUND);
+	if (rank != zero_wire.place.rank)
+		return get_far(rank, key, name, data, size, bytes);
+	own = find_own(key);
+	if (!own || !own->fenced)
+		return fail_get(rank, key, PMIX_ERR_NOT_FOUND);
+	return copy_out(rank, key, own->data, own->bytes, data, size, bytes);
+}
+
+struct end {
+	int status;
+	const char *text;
+};
+
+static void *end_job(void *argument)
+{
+	const struct end *end = argument;
+
+	PMIx_Abort(end->status, end->text, NULL, 0);
+	return NULL;
+}
+
+/* PMIx_Abort waits for a server that may be gone; leaving like this is the next best word. */
+static void abort_job(int status, const char *text)
+{
+	const struct timespec limit = {.tv_sec = ABORT_SECONDS};
+	/* Its thread may outlive this function, though not the process. */
+	static struct end end;
+	pthread_t thread;
+
+	end = (struct end){.status = status ? status : 1, .text = text};
+	if (initialiser == getpid() && pthread_create(&thread, NULL, end_job, &end) == 0) {
+		pthread_detach(thread);
+		nanosleep(&limit, NULL);
+	}
+	_exit(end.status);
+}
+
+static const struct zero_wire_ops ops = {
+	.abi = ZERO_MODULE_ABI,
+	.name = "pmix",
+	.open = open_wire,
+	.close = close_wire,
+	.put = put,
+	.fence = fence,
+	.get = get,
+	.abort = abort_job,
+};
+
+/* The one symbol that is exported. */
+const void *zero_module_pmix(const struct zero_core *core);
+
+const void *zero_module_pmix(const struct zero_core *core)
+{
+	zero_wire_core = core;
+	return &ops;
+}

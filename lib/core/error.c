@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statuses, types by name, and each thread's last error. */
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "job/internal.h"
+
+/*
+ * A key rather than thread-local storage, which a library that is loaded late may not get, and
+ * which would cost every thread of a program that never fails.
+ */
+static pthread_key_t last_error_key;
+static pthread_once_t last_error_once = PTHREAD_ONCE_INIT;
+/* A process has one rank; errors outside of a job's calls need it too. */
+static atomic_int process_rank;
+
+static void make_key(void)
+{
+	pthread_key_create(&last_error_key, free);
+}
+
+/* The thread's last error, made if `make` and there is none; NULL if there is none. */
+static struct zero_kept_error *last_error(bool make)
+{
+	struct zero_kept_error *last;
+
+	pthread_once(&last_error_once, make_key);
+	last = pthread_getspecific(last_error_key);
+	if (!last && make) {
+		last = calloc(1, sizeof(*last));
+		pthread_setspecific(last_error_key, last);
+	}
+	return last;
+}
+
+void zero_process_rank_set(int rank)
+{
+	atomic_store(&process_rank, rank);
+}
+
+int zero_process_rank(void)
+{
+	return atomic_load(&process_rank);
+}
+
+zero_status zero_fail(zero_status status, const char *format, ...)
+{
+	struct zero_kept_error *last = last_error(true);
+	/* By way of a buffer, since an argument may be the last error itself. */
+	char text[sizeof(last->text)];
+	va_list arguments;
+
+	if (!last)
+		return status;
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	memcpy(last->text, text, sizeof(text));
+	last->rank = zero_process_rank();
+	last->shared = false;
+	return status;
+}
+
+zero_status zero_fail_on(int rank, zero_status status, const char *text)
+{
+	struct zero_kept_error *last;
+
+	zero_fail(status, "%s", text);
+	last = last_error(false);
+	if (last) {
+		last->rank = rank;
+		last->shared = true;
+	}
+	return status;
+}
+
+bool zero_last_error_shared(void)
+{
+	const struct zero_kept_error *last = last_error(false);
+
+	return last && last->shared;
+}
+
+void zero_keep_error(struct zero_kept_error *kept)
+{
+	const struct zero_kept_error *last = last_error(false);
+
+	*kept = last ? *last : (struct zero_kept_error){.rank = zero_process_rank()};
+}
+
+void zero_give_back_error(const struct zero_kept_error *kept)
+{
+	struct zero_kept_error *last = last_error(*kept->text);
+
+	if (last)
+		*last = *kept;
+}
+
+const char *zero_last_error(void)
+{
+	const struct zero_kept_error *last = last_error(false);
+
+	return last ? last->text : "";
+}
+
+int zero_last_error_rank(void)
+{
+	const struct zero_kept_error *last = last_error(false);
+
+	return last ? last->rank : zero_process_rank();
+}
+
+const char *zero_strerror(zero_status status)
+{
+	switch (status) {
+	case ZERO_OK:
+		return "success";
+	case ZERO_E_INVALID:
+		return "value not allowed";
+	case ZERO_E_STATE:
+		return "call does not fit the moment";
+	case ZERO_E_MEMORY:
+		return "out of memory";
+	case ZERO_E_FILE:
+		return "file cannot be read or written";
+	case ZERO_E_FORMAT:
+		return "file damaged or unfit";
+	case ZERO_E_UNSUPPORTED:
+		return "not supported here";
+	case ZERO_E_ORDER:
+		return "ranks began different operations";
+	case ZERO_E_COMM:
+		return "communication failed";
+	case ZERO_E_APPLICATION:
+		return "the program reported an error";
+	}
+	return "unknown status";
+}
+
+uint64_t zero_hash(const void *data, size_t bytes, uint64_t seed)
+{
+	const unsigned char *byte = data;
+	uint64_t hash = seed ^ UINT64_C(0xcbf29ce484222325);
+
+	for (size_t i = 0; i < bytes; i++)
+		hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
+	return hash;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens modules from the library's own folder: hardware, wire-up and file formats stay out of the
+ * processes that have the library preloaded and never use it.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job/internal.h"
+
+static const struct zero_core core = {
+	.fail = zero_fail,
+	.fail_on = zero_fail_on,
+	.last_error = zero_last_error,
+	.strerror = zero_strerror,
+	.dtype_size = zero_dtype_size,
+	.dtype_name = zero_dtype_name,
+	.hash = zero_hash,
+	.module_open = zero_module_open,
+};
+
+/* "<folder of libzero.so>/<below>zero_<name>.so", malloc'ed; NULL if there is no such file. */
+static char *module_path(const char *below, const char *name)
+{
+	const char *slash;
+	char *path;
+	Dl_info self;
+
+	if (!dladdr(&core, &self) || !self.dli_fname)
+		return NULL;
+	slash = strrchr(self.dli_fname, '/');
+	if (asprintf(&path, "%.*s%szero_%s.so", slash ? (int)(slash + 1 - self.dli_fname) : 0,
+		     self.dli_fname, below, name) < 0)
+		return NULL;
+	if (access(path, F_OK) == 0)
+		return path;
+	free(path);
+	return NULL;
+}
+
+zero_status zero_module_open(const char *name, const void **table)
+{
+	zero_status status = ZERO_OK;
+	zero_module_entry entry;
+	char symbol[64];
+	void *handle;
+	char *path;
+
+	path = module_path("slurm-zero/", name);
+	if (!path)
+		path = module_path("", name);
+	if (!path)
+		return zero_fail(ZERO_E_UNSUPPORTED,
+				 "module zero_%s.so is not installed beside libzero.so: the build "
+				 "had no packages for it (see the summary of configure)",
+				 name);
+	/* NODELETE: a module may leave threads and exit handlers of MPI behind. */
+	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	if (!handle) {
+		status = zero_fail(ZERO_E_UNSUPPORTED, "cannot load %s: %s", path, dlerror());
+		goto out;
+	}
+	snprintf(symbol, sizeof(symbol), "zero_module_%s", name);
+	*(void **)&entry = dlsym(handle, symbol);
+	if (!entry) {
+		status = zero_fail(ZERO_E_UNSUPPORTED, "%s has no %s", path, symbol);
+		goto out;
+	}
+	*table = entry(&core);
+	if (*(const int *)*table != ZERO_MODULE_ABI)
+		status = zero_fail(ZERO_E_UNSUPPORTED,
+				   "%s is of another build than libzero.so (%d, not %d): install "
+				   "both from one package",
+				   path, *(const int *)*table, ZERO_MODULE_ABI);
+out:
+	free(path);
+	return status;
+}

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A whole checkpoint at once: what is to come from where is found and agreed on before anything
+ * changes, then every rank reads its own slices from the files' begins to their ends. Ranks agree a
+ * few times on the way, not once for each of hundreds of parameters.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "job/internal.h"
+#include "core/text.h"
+
+/* Chunks between two agreements, so many bytes at most: no rank reads on for long after another one
+   has failed. */
+enum { ROUND_CHUNKS = 32, ROUND_MOST = 1 << 30 };
+
+/* Where one parameter's values come from, and where this rank stores them. */
+struct entry {
+	zero_param *param; /* an alias, if only that has a tensor */
+	zero_source source;
+	size_t order; /* of the job's parameters */
+	char *data;
+	size_t first, count;
+	bool named; /* the checkpoint is expected to have it */
+};
+
+struct loading {
+	zero_job *job;
+	const char *path;
+	const zero_model_load *how;
+	const struct zero_files_ops *files;
+	struct zero_file *file;
+	struct entry *entries;
+	const zero_tensor **used; /* ordered by address, once all are found */
+	const char **missing, **unexpected;
+	size_t entry_count, used_count, missing_count, unexpected_count;
+	uint64_t total, done; /* bytes that this rank stores */
+	uint64_t quota;       /* of a round */
+	size_t rounds;
+	size_t next, at; /* the entry, and the element of its slice, where to go on */
+};
+
+static zero_status no_memory(const struct loading *load)
+{
+	return zero_fail(ZERO_E_MEMORY, "no memory to list the tensors of %s", load->path);
+}
+
+static zero_status check_job(zero_job *job)
+{
+	zero_status status = ZERO_OK;
+
+	if (!job->laid_out)
+		return zero_fail(ZERO_E_STATE, "zero_load_model comes after zero_layout");
+	for (size_t g = 0; !status && g < job->group_count; g++) {
+		if (job->groups[g]->gather)
+			return zero_fail(ZERO_E_STATE,
+					 "a model is loaded while group '%s' is gathered",
+					 job->groups[g]->name);
+		status = zero_finish_update(job->groups[g]);
+	}
+	return status;
+}
+
+/* ---- what comes from where ------------------------------------------------------------------- */
+
+static struct entry *entry_of(const struct loading *load, const zero_param *param)
+{
+	/* An alias is of its target's group, most often close behind it. */
+	for (size_t i = load->entry_count; i--;)
+		if (load->entries[i].param == param || load->entries[i].param->alias_of == param)
+			return &load->entries[i];
+	return NULL;
+}
+
+static void add_param(struct loading *load, zero_param *param)
+{
+	const zero_model_load *how = load->how;
+	const char *name = param->name;
+	const zero_tensor *tensor;
+	bool transpose = false;
+	struct entry *entry;
+
+	if (how->tensor_name)
+		name = how->tensor_name(how->context, param->name, &transpose);
+	tensor = name ? load->files->find(load->file, name) : NULL;
+	if (tensor)
+		load->used[load->used_count++] = tensor;
+	if (param->alias_of) {
+		entry = entry_of(load, param->alias_of);
+		if (!tensor || entry->source.tensor)
+			return;
+	} else {
+		entry = &load->entries[load->entry_count];
+		entry->order = load->entry_count++;
+		entry->named = name;
+	}
+	entry->param = param;
+	entry->source = zero_from_file(tensor);
+	entry->source.transpose = transpose;
+	entry->source.convert = !how->strict_dtype;
+}
+
+/* Compared as numbers: they are of one array, but that is the module's own business. */
+static int by_address(const void *a, const void *b)
+{
+	uintptr_t x = (uintptr_t) * (const zero_tensor *const *)a;
+	uintptr_t y = (uintptr_t) * (const zero_tensor *const *)b;
+
+	return (x > y) - (x < y);
+}
+
+static zero_status find_tensors(struct loading *load)
+{
+	const zero_job *job = load->job;
+	size_t tensors = load->files->count(load->file), params = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		params += job->groups[g]->param_count;
+	load->entries = calloc(params + 1, sizeof(*load->entries));
+	load->used = calloc(params + 1, sizeof(*load->used));
+	load->missing = calloc(params + 1, sizeof(*load->missing));
+	load->unexpected = calloc(tensors + 1, sizeof(*load->unexpected));
+	if (!load->entries || !load->used || !load->missing || !load->unexpected)
+		return no_memory(load);
+	for (size_t g = 0; g < job->group_count; g++)
+		for (size_t p = 0; p < job->groups[g]->param_count; p++)
+			add_param(load, job->groups[g]->params[p]);
+	for (size_t i = 0; i < load->entry_count; i++)
+		if (load->entries[i].named && !load->entries[i].source.tensor)
+			load->missing[load->missing_count++] = load->entries[i].param->name;
+	qsort(load->used, load->used_count, sizeof(*load->used), by_address);
+	for (size_t i = 0; i < tensors; i++) {
+		const zero_tensor *tensor = load->files->tensor(load->file, i);
+
+		if (!bsearch(&tensor, load->used, load->used_count, sizeof(tensor), by_address))
+			load->unexpected[load->unexpected_count++] = tensor->name;
+	}
+	return ZERO_OK;
+}
+
+/* A copy in one piece, the names behind the array of them; NULL without memory. */
+static const char **copy_names(const char *const *names, size_t count)
+{
+	size_t bytes = (count + 1) * sizeof(*names), at = bytes;
+	char *copy;
+
+	for (size_t i = 0; i < count; i++)
+		bytes += strlen(names[i]) + 1;
+	copy = malloc(bytes);
+	for (size_t i = 0; copy && i < count; i++) {
+		size_t length = strlen(names[i]) + 1;
+
+		((const char **)(void *)copy)[i] = memcpy(copy + at, names[i], length);
+		at += length;
+	}
+	return (const char **)(void *)copy;
+}
+
+static zero_status fill_report(const struct loading *load, zero_model_report *report)
+{
+	report->missing = copy_names(load->missing, load->missing_count);
+	report->unexpected = copy_names(load->unexpected, load->unexpected_count);
+	if (!report->missing || !report->unexpected) {
+		zero_model_report_free(report);
+		return no_memory(load);
+	}
+	report->missing_count = load->missing_count;
+	report->unexpected_count = load->unexpected_count;
+	return ZERO_OK;
+}
+
+void zero_model_report_free(zero_model_report *report)
+{
+	free(report->missing);
+	free(report->unexpected);
+	*report = (zero_model_report){0};
+}
+
+/* " ('a', 'b', 'c' and 4 more)" */
+static size_t append_names(char *text, size_t size, size_t length, const char *const *names,
+			   size_t count)
+{
+	const size_t shown = count <= 4 ? count : 3;
+
+	for (size_t i = 0; i < shown; i++)
+		length = zero_append(text, size, length, "%s%s", i ? ", " : " (",
+				     zero_quote(names[i], strlen(names[i])).text);
+	if (shown < count)
+		length = zero_append(text, size, length, " and %zu more", count - shown);
+	return zero_append(text, size, length, ")");
+}
+
+/* Both at once: names that do not meet are seen at a glance. */
+static zero_status check_names(const struct loading *load)
+{
+	bool missing = load->missing_count && !load->how->allow_missing;
+	bool unexpected = load->unexpected_count && !load->how->allow_unexpected;
+	char text[900] = "";
+	size_t length = 0;
+
+	if (!missing && !unexpected)
+		return ZERO_OK;
+	if (missing) {
+		length = zero_append(text, sizeof(text), length,
+				     "%zu of %zu parameters have no "
+				     "tensor there",
+				     load->missing_count, load->entry_count);
+		length = append_names(text, sizeof(text), length, load->missing,
+				      load->missing_count);
+	}
+	if (unexpected) {
+		length = zero_append(text, sizeof(text), length,
+				     "%s%zu of %zu tensors there have no parameter",
+				     missing ? "; " : "", load->unexpected_count,
+				     load->files->count(load->file));
+		append_names(text, sizeof(text), length, load->unexpected, load->unexpected_count);
+	}
+	return zero_fail(ZERO_E_FORMAT, "%s: %s", load->path, text);
+}
+
+/* For a parameter without a tensor. Without a source either it is left as it is. */
+static zero_status initial_source(const struct loading *load, struct entry *entry)
+{
+	const zero_model_load *how = load->how;
+	zero_status status;
+
+	entry->source = how->initial ? *how->initial : zero_from_file(NULL);
+	if (how->initialise) {
+		status = how->initialise(how->context, entry->param->name, &entry->source);
+		if (status)
+			return zero_fail(ZERO_E_APPLICATION,
+					 "the callback that is to initialise parameter '%s' "
+					 "returned %d",
+					 entry->param->name, (int)status);
+	}
+	if (entry->source.kind == ZERO_FROM_RANK)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is to be initialised from one rank; what a "
+				 "checkpoint lacks comes from where each rank can read or make it",
+				 entry->param->name);
+	return ZERO_OK;
+}
+
+/* Files in the order of their names, each from its begin to its end, then what is in none. */
+static int by_place(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+	const zero_tensor *in = x->source.kind == ZERO_FROM_FILE ? x->source.tensor : NULL;
+	const zero_tensor *of = y->source.kind == ZERO_FROM_FILE ? y->source.tensor : NULL;
+	int order = !in - !of;
+
+	if (!order && in && in->path != of->path)
+		order = strcmp(in->path, of->path);
+	if (!order && in)
+		order = (in->offset > of->offset) - (in->offset < of->offset);
+	return order ? order : (x->order > y->order) - (x->order < y->order);
+}
+
+static zero_status complete_entries(struct loading *load)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < load->entry_count; i++) {
+		struct entry *entry = &load->entries[i];
+		const bool has_none = !entry->source.tensor;
+		zero_status status = has_none ? initial_source(load, entry) : ZERO_OK;
+		void *data;
+
+		if (!status && has_none && !load->how->initial && !load->how->initialise)
+			continue;
+		if (!status)
+			status = zero_source_check(entry->param, &entry->source);
+		if (!status)
+			status = zero_shard(entry->param, &data, &entry->first, &entry->count);
+		if (status)
+			return status;
+		entry->data = data;
+		load->total += entry->count * zero_dtype_size(entry->param->dtype);
+		load->entries[kept++] = *entry;
+	}
+	load->entry_count = kept;
+	qsort(load->entries, kept, sizeof(*load->entries), by_place);
+	return ZERO_OK;
+}
+
+static zero_status make_plan(struct loading *load, zero_model_report *report)
+{
+	zero_status status = check_job(load->job);
+
+	if (!status)
+		status = zero_files_open(&load->files);
+	if (!status)
+		status = load->files->open(load->path, &load->file);
+	if (!status)
+		status = find_tensors(load);
+	if (!status && report)
+		status = fill_report(load, report);
+	if (!status)
+		status = check_names(load);
+	return status ? status : complete_entries(load);
+}
+
+/* ---- agreeing on it -------------------------------------------------------------------------- */
+
+/* Of all that must be the same on all ranks; they may have the files in different places. */
+static uint64_t plan_hash(const struct loading *load)
+{
+	uint64_t hash = zero_hash(&load->unexpected_count, sizeof(load->unexpected_count), 0);
+
+	for (size_t i = 0; i < load->entry_count; i++) {
+		const struct entry *entry = &load->entries[i];
+		const zero_tensor *tensor = entry->source.tensor;
+		char label[512];
+
+		zero_source_label(entry->param, &entry->source, label, sizeof(label));
+		hash = zero_hash(label, strlen(label) + 1, hash);
+		hash = zero_hash(entry->param->name, strlen(entry->param->name) + 1, hash);
+		if (entry->source.kind != ZERO_FROM_FILE)
+			continue;
+		hash = zero_hash(&tensor->dtype, sizeof(tensor->dtype), hash);
+		if (tensor->name)
+			hash = zero_hash(tensor->name, strlen(tensor->name) + 1, hash);
+	}
+	return hash;
+}
+
+static uint64_t round_bytes(const zero_job *job)
+{
+	return job->chunk < ROUND_MOST / ROUND_CHUNKS ? job->chunk * ROUND_CHUNKS : ROUND_MOST;
+}
+
+/* COLLECTIVE. The plan is the same everywhere; the rank with the most bytes fixes the rounds. */
+static zero_status agree_plan(struct loading *load, zero_status status)
+{
+	size_t world = (size_t)load->job->place.world;
+	uint64_t mine[2] = {status ? 0 : plan_hash(load), load->total};
+	uint64_t *all = calloc(2 * world, sizeof(*all)), most = 1;
+	struct zero_op op = {
+		.kind = ZERO_OP_EXCHANGE, .send = mine, .recv = all, .count = sizeof(mine)};
+
+	if (!all && !status)
+		status = no_memory(load);
+	status = zero_run(load->job, status, &op, 1, "load of model %s", load->path);
+	for (size_t rank = 0; !status && rank < world; rank++) {
+		if (all[2 * rank] != all[0]) {
+			zero_fail(ZERO_E_FORMAT,
+				  "%s: rank %zu finds other tensors there than rank 0, or its "
+				  "callbacks say other things: names, types and initial values "
+				  "must be the same on all ranks",
+				  load->path, rank);
+			status = zero_fail_on((int)rank, ZERO_E_FORMAT, zero_last_error());
+		}
+		if (all[2 * rank + 1] > most)
+			most = all[2 * rank + 1];
+	}
+	free(all);
+	load->rounds = (size_t)((most - 1) / round_bytes(load->job) + 1);
+	load->quota = load->total / load->rounds + 1;
+	return status;
+}
+
+/* ---- filling --------------------------------------------------------------------------------- */
+
+static zero_status tell(const struct loading *load, const char *param)
+{
+	const zero_model_load *how = load->how;
+	zero_status status = ZERO_OK;
+
+	if (how->progress)
+		status = how->progress(how->context, param, load->done, load->total);
+	if (!status)
+		return ZERO_OK;
+	return zero_fail(ZERO_E_APPLICATION,
+			 "the progress callback ended the load of %s: it returned %d at %llu of "
+			 "%llu bytes",
+			 load->path, (int)status, (unsigned long long)load->done,
+			 (unsigned long long)load->total);
+}
+
+/* Elements to be read at once. What is transposed is cut less often: a wider slice is read in
+   longer stretches. */
+static size_t piece_elements(const struct loading *load, const struct entry *entry)
+{
+	size_t round = (size_t)round_bytes(load->job), chunk = load->job->chunk;
+	size_t bytes = entry->source.transpose ? round / 2 : chunk < round ? chunk : round;
+	size_t size = zero_dtype_size(entry->param->dtype);
+
+	return bytes > size ? bytes / size : 1;
+}
+
+static zero_status fill_piece(struct loading *load)
+{
+	const struct entry *entry = &load->entries[load->next];
+	size_t size = zero_dtype_size(entry->param->dtype);
+	size_t count = piece_elements(load, entry);
+	zero_status status;
+
+	if (count > entry->count - load->at)
+		count = entry->count - load->at;
+	if (!count) {
+		load->next++;
+		load->at = 0;
+		return ZERO_OK;
+	}
+	status = zero_source_read(entry->param, &entry->source, entry->data + load->at * size,
+				  entry->first + load->at, count);
+	if (status)
+		return status;
+	load->at += count;
+	load->done += count * size;
+	return tell(load, entry->param->name);
+}
+
+/* COLLECTIVE. In every round each rank does its part of its own bytes: where they lie in the plan
+   differs, since a parameter lies on some ranks only. */
+static zero_status fill(struct loading *load)
+{
+	zero_status status = tell(load, NULL);
+	uint64_t goal = 0;
+
+	zero_save_keep(load->job, NULL);
+	for (size_t round = 1; round <= load->rounds; round++) {
+		goal = round < load->rounds ? goal + load->quota : load->total;
+		while (!status && load->done < goal && load->done < load->total)
+			status = fill_piece(load);
+		status = zero_run(load->job, status, NULL, 0, "round %zu of %zu in the load of %s",
+				  round, load->rounds, load->path);
+		if (status)
+			return status;
+	}
+	for (size_t i = 0; i < load->entry_count; i++)
+		zero_param_loaded(load->entries[i].param);
+	return zero_reach(load->job);
+}
+
+zero_status zero_load_model(zero_job *job, const char *path, const zero_model_load *how,
+			    zero_model_report *report)
+{
+	static const zero_model_load plain;
+	struct loading load = {.job = job, .path = path, .how = how ? how : &plain};
+	const char *before = zero_note(job, "zero_load_model");
+	zero_status status;
+
+	if (report)
+		*report = (zero_model_report){0};
+	status = make_plan(&load, report);
+	status = agree_plan(&load, status);
+	if (!status)
+		status = fill(&load);
+	if (load.file)
+		load.files->close(load.file);
+	free(load.entries);
+	free(load.used);
+	free(load.missing);
+	free(load.unexpected);
+	zero_note(job, before);
+	return status;
+}

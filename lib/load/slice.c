@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slices of tensors in files, read straight to where they are to lie. What is transposed or
+ * converted on the way comes by tiles, so that no more than two of them is ever held, and each byte
+ * of the file is read by the rank alone that stores its value.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "job/internal.h"
+
+/* Bytes of a tile: what was just read is still in the cache when it is converted. A chunk bounds
+   them too, but a page is allocated anyway. */
+enum { TILE_MOST = 1 << 20, TILE_LEAST = 4096 };
+
+struct slice {
+	zero_job *job;
+	const zero_param *param;
+	const zero_tensor *tensor;
+	size_t from_size, to_size; /* of an element in the file, and of the parameter */
+	char *tile;                /* as in the file; NULL: read into place */
+	char *converted;           /* NULL: converted into place, or not at all */
+	size_t room;               /* elements of a tile */
+	bool convert;
+};
+
+static const char *tensor_name(const struct slice *slice)
+{
+	return slice->tensor->name ? slice->tensor->name : slice->param->name;
+}
+
+/* ---- a file's bytes -------------------------------------------------------------------------- */
+
+void zero_slice_forget(zero_job *job)
+{
+	if (job->slice_path)
+		close(job->slice_fd);
+	free(job->slice_path);
+	job->slice_path = NULL;
+}
+
+/* The file stays open: a checkpoint is hundreds of tensors in one file. */
+static zero_status open_file(zero_job *job, const char *path)
+{
+	struct stat info, now;
+
+	/* Unless another file has taken its name meanwhile. */
+	if (job->slice_path && !strcmp(job->slice_path, path) && !fstat(job->slice_fd, &info) &&
+	    !stat(path, &now) && now.st_ino == info.st_ino && now.st_dev == info.st_dev)
+		return ZERO_OK;
+	zero_slice_forget(job);
+	/* Not to be held up by a pipe that nobody writes to. */
+	job->slice_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (job->slice_fd < 0)
+		return zero_fail(ZERO_E_FILE, "cannot open %s: %s", path, strerror(errno));
+	job->slice_path = strdup(path);
+	if (!job->slice_path) {
+		close(job->slice_fd);
+		return zero_fail(ZERO_E_MEMORY, "no memory for the name of %s", path);
+	}
+	if (fstat(job->slice_fd, &info) || !S_ISREG(info.st_mode)) {
+		zero_slice_forget(job);
+		return zero_fail(ZERO_E_FILE, "cannot read %s: not a regular file", path);
+	}
+	return ZERO_OK;
+}
+
+/* Elements [first, first + count) of the tensor, as they are. */
+static zero_status read_elements(const struct slice *slice, char *out, size_t first, size_t count)
+{
+	const zero_tensor *tensor = slice->tensor;
+	size_t bytes = count * slice->from_size;
+	uint64_t at;
+
+	if (__builtin_add_overflow(tensor->offset, (uint64_t)first * slice->from_size, &at) ||
+	    at > INT64_MAX - bytes)
+		return zero_fail(ZERO_E_FORMAT,
+				 "%s: tensor '%s' begins at byte %llu, beyond any "
+				 "file",
+				 tensor->path, tensor_name(slice),
+				 (unsigned long long)tensor->offset);
+	while (bytes) {
+		/* Linux reads at most 2 GiB less a page at once. */
+		ssize_t got = pread(slice->job->slice_fd, out, bytes, (off_t)at);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return zero_fail(ZERO_E_FILE, "cannot read %s at byte %llu: %s",
+					 tensor->path, (unsigned long long)at, strerror(errno));
+		if (got == 0)
+			return zero_fail(ZERO_E_FORMAT,
+					 "%s ends at byte %llu, %zu bytes before the end of what "
+					 "tensor '%s' needs",
+					 tensor->path, (unsigned long long)at, bytes,
+					 tensor_name(slice));
+		out += got;
+		at += (uint64_t)got;
+		bytes -= (size_t)got;
+		slice->job->bytes_read += (uint64_t)got;
+	}
+	return ZERO_OK;
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+/* `at` is where element 0 of the tile lies in the tensor, of which it has `columns` in a row. */
+static zero_status convert(const struct slice *slice, void *out, size_t count, size_t at,
+			   size_t columns)
+{
+	const zero_tensor *tensor = slice->tensor;
+	const zero_job *job = slice->job;
+	size_t bad = 0, width = tensor->ndim ? tensor->shape[tensor->ndim - 1] : 1;
+
+	if (job->ops->convert(job->backend, slice->param->dtype, out, tensor->dtype, slice->tile,
+			      count, &bad))
+		return ZERO_OK;
+	at += columns == count ? bad : bad / columns * width + bad % columns;
+	return zero_fail(ZERO_E_FORMAT,
+			 "%s: element %zu of tensor '%s' (%s) does not fit into parameter '%s', "
+			 "which is %s",
+			 tensor->path, at, tensor_name(slice), zero_dtype_name(tensor->dtype),
+			 slice->param->name, zero_dtype_name(slice->param->dtype));
+}
+
+static zero_status read_converted(const struct slice *slice, char *out, size_t first, size_t count)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t at = 0, n; !status && at < count; at += n) {
+		n = count - at < slice->room ? count - at : slice->room;
+		status = read_elements(slice, slice->tile, first + at, n);
+		if (!status)
+			status = convert(slice, out + at * slice->to_size, n, first + at, n);
+	}
+	return status;
+}
+
+/* A rectangle of the tensor in the file. */
+struct block {
+	size_t row, rows, column, columns;
+};
+
+/* A block of at most a tile. `out` is element `first` of the parameter. */
+static zero_status read_turned(const struct slice *slice, char *out, size_t first,
+			       const struct block *block)
+{
+	const size_t height = slice->tensor->shape[0], width = slice->tensor->shape[1];
+	const size_t count = block->rows * block->columns;
+	const size_t at = block->row * width + block->column;
+	const struct zero_backend_ops *ops = slice->job->ops;
+	const char *tile = slice->tile;
+	zero_status status = ZERO_OK;
+
+	if (block->columns == width)
+		status = read_elements(slice, slice->tile, at, count);
+	else
+		for (size_t r = 0; !status && r < block->rows; r++)
+			status = read_elements(slice,
+					       slice->tile + r * block->columns * slice->from_size,
+					       at + r * width, block->columns);
+	if (!status && slice->converted) {
+		status = convert(slice, slice->converted, count, at, block->columns);
+		tile = slice->converted;
+	}
+	if (!status)
+		ops->transpose(slice->job->backend,
+			       out + (block->column * height + block->row - first) * slice->to_size,
+			       height, tile, block->columns, block->rows, block->columns,
+			       slice->to_size);
+	return status;
+}
+
+static zero_status read_block(const struct slice *slice, char *out, size_t first,
+			      const struct block *block)
+{
+	/* As wide as can be: each row of a tile is a read of its own. */
+	const size_t wide = block->columns < slice->room ? block->columns : slice->room;
+	const size_t high = slice->room / wide;
+	const size_t row_end = block->row + block->rows, end = block->column + block->columns;
+	zero_status status = ZERO_OK;
+	struct block tile;
+
+	for (size_t row = block->row; !status && row < row_end; row += high)
+		for (size_t column = block->column; !status && column < end; column += wide) {
+			tile = (struct block){
+				.row = row,
+				.rows = row_end - row < high ? row_end - row : high,
+				.column = column,
+				.columns = end - column < wide ? end - column : wide,
+			};
+			status = read_turned(slice, out, first, &tile);
+		}
+	return status;
+}
+
+/*
+ * Elements [first, first + count) of the transposed tensor are whole columns of the one in the
+ * file, and parts of the columns at both ends: of each row in the file one stretch. Its ends change
+ * at two rows only, so that there are at most three blocks.
+ */
+static zero_status read_transposed(const struct slice *slice, char *out, size_t first, size_t count)
+{
+	const size_t height = slice->tensor->shape[0];
+	const size_t begin = first / height, begin_row = first % height;
+	const size_t end = (first + count) / height, end_row = (first + count) % height;
+	const size_t low = begin_row < end_row ? begin_row : end_row;
+	const size_t rows[] = {0, low, begin_row + end_row - low, height};
+	zero_status status = ZERO_OK;
+
+	for (int i = 0; !status && i < 3; i++) {
+		/* The first column lacks what is above, the last one what is below. */
+		size_t left = begin + (rows[i] < begin_row), right = end + (rows[i] < end_row);
+		struct block block = {.row = rows[i],
+				      .rows = rows[i + 1] - rows[i],
+				      .column = left,
+				      .columns = right - left};
+
+		if (block.rows && left < right)
+			status = read_block(slice, out, first, &block);
+	}
+	return status;
+}
+
+/* ---- */
+
+static zero_status make_tiles(struct slice *slice, bool transpose, size_t count)
+{
+	const zero_job *job = slice->job;
+	size_t bytes = job->chunk < TILE_MOST ? job->chunk : TILE_MOST;
+	bool two = transpose && slice->convert;
+	zero_status status;
+	void *data;
+
+	bytes = bytes > TILE_LEAST ? bytes : TILE_LEAST;
+	slice->room = bytes / (two && slice->to_size > slice->from_size ? slice->to_size
+									: slice->from_size);
+	slice->room = slice->room < count ? slice->room : count;
+	status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, slice->room * slice->from_size,
+				 false, &data);
+	slice->tile = status ? NULL : data;
+	if (status || !two)
+		return status;
+	status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, slice->room * slice->to_size, false,
+				 &data);
+	slice->converted = status ? NULL : data;
+	return status;
+}
+
+zero_status zero_slice_read(const zero_param *param, const zero_tensor *tensor, bool transpose,
+			    void *out, size_t first, size_t count)
+{
+	zero_job *job = param->group->job;
+	struct slice slice = {
+		.job = job,
+		.param = param,
+		.tensor = tensor,
+		.from_size = zero_dtype_size(tensor->dtype),
+		.to_size = zero_dtype_size(param->dtype),
+		.convert = tensor->dtype != param->dtype,
+	};
+	zero_status status;
+
+	if (!count)
+		return ZERO_OK;
+	status = open_file(job, tensor->path);
+	if (!status && (transpose || slice.convert))
+		status = make_tiles(&slice, transpose, count);
+	if (!status)
+		status = transpose       ? read_transposed(&slice, out, first, count)
+			 : slice.convert ? read_converted(&slice, out, first, count)
+					 : read_elements(&slice, out, first, count);
+	job->ops->free(job->backend, slice.converted);
+	job->ops->free(job->backend, slice.tile);
+	return status;
+}

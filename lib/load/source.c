@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where values come from: any slice of any source, written where it is to lie. */
+#include <stdio.h>
+#include <string.h>
+
+#include "job/internal.h"
+
+zero_source zero_from_file(const zero_tensor *tensor)
+{
+	return (zero_source){.kind = ZERO_FROM_FILE, .tensor = tensor};
+}
+
+zero_source zero_from_rank(int rank, const void *data)
+{
+	return (zero_source){.kind = ZERO_FROM_RANK, .rank = rank, .data = data};
+}
+
+zero_source zero_from_all(const void *data)
+{
+	return (zero_source){.kind = ZERO_FROM_ALL, .data = data};
+}
+
+zero_source zero_from_constant(double value)
+{
+	return (zero_source){.kind = ZERO_FROM_CONSTANT, .a = value};
+}
+
+zero_source zero_from_uniform(double low, double high, uint64_t seed)
+{
+	return (zero_source){.kind = ZERO_FROM_UNIFORM, .a = low, .b = high, .seed = seed};
+}
+
+zero_source zero_from_normal(double mean, double stddev, uint64_t seed)
+{
+	return (zero_source){.kind = ZERO_FROM_NORMAL, .a = mean, .b = stddev, .seed = seed};
+}
+
+zero_source zero_from_callback(zero_fill fill, void *context)
+{
+	return (zero_source){.kind = ZERO_FROM_CALLBACK, .fill = fill, .context = context};
+}
+
+static bool is_float(zero_dtype dtype)
+{
+	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16 || dtype == ZERO_F64;
+}
+
+/* "[2, 3]" */
+static const char *shape_text(char *text, size_t size, int ndim, const size_t *shape)
+{
+	size_t at = (size_t)snprintf(text, size, "[");
+
+	for (int i = 0; i < ndim && at < size; i++)
+		at += (size_t)snprintf(text + at, size - at, "%s%zu", i ? ", " : "", shape[i]);
+	if (at < size)
+		snprintf(text + at, size - at, "]");
+	return text;
+}
+
+static zero_status check_dtype(const zero_param *param, const zero_source *source)
+{
+	const zero_tensor *tensor = source->tensor;
+	const zero_job *job = param->group->job;
+
+	if (tensor->dtype == param->dtype ||
+	    (source->convert && job->ops->convertible(job->backend, param->dtype, tensor->dtype)))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s' is %s, parameter '%s' is %s%s",
+			 tensor->path, tensor->name ? tensor->name : param->name,
+			 zero_dtype_name(tensor->dtype), param->name, zero_dtype_name(param->dtype),
+			 source->convert ? "; floating types become floating ones only, integers "
+					   "and bool each other"
+					 : "");
+}
+
+static bool same_shape(const zero_param *param, const zero_source *source)
+{
+	const zero_tensor *tensor = source->tensor;
+
+	if (tensor->ndim != param->ndim)
+		return false;
+	for (int i = 0; i < param->ndim; i++)
+		if (tensor->shape[source->transpose ? 1 - i : i] != param->shape[i])
+			return false;
+	return true;
+}
+
+static zero_status check_shape(const zero_param *param, const zero_source *source)
+{
+	const zero_tensor *tensor = source->tensor;
+	char want[256], have[256];
+
+	if (source->transpose && param->ndim != 2)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' has %d dimensions; a tensor can be transposed "
+				 "for one of 2",
+				 param->name, param->ndim);
+	if (same_shape(param, source))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s' has shape %s%s, parameter '%s' has %s",
+			 tensor->path, tensor->name ? tensor->name : param->name,
+			 shape_text(have, sizeof(have), tensor->ndim, tensor->shape),
+			 source->transpose ? " before it is transposed" : "", param->name,
+			 shape_text(want, sizeof(want), param->ndim, param->shape));
+}
+
+static zero_status check_tensor(const zero_param *param, const zero_source *source)
+{
+	zero_status status;
+
+	if (!source->tensor || !source->tensor->path)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is to come from a file, but no "
+				 "tensor of a file was given (missing from it?)",
+				 param->name);
+	status = check_dtype(param, source);
+	return status ? status : check_shape(param, source);
+}
+
+zero_status zero_source_check(const zero_param *param, const zero_source *source)
+{
+	const zero_job *job = param->group->job;
+
+	if (source->kind != ZERO_FROM_FILE && (source->transpose || source->convert))
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s': only a tensor of a file is transposed or "
+				 "converted",
+				 param->name);
+	switch (source->kind) {
+	case ZERO_FROM_FILE:
+		return check_tensor(param, source);
+	case ZERO_FROM_RANK:
+		if (source->rank < 0 || source->rank >= job->place.world)
+			return zero_fail(ZERO_E_INVALID,
+					 "parameter '%s' is to come from rank %d, but ranks are 0 "
+					 "to %d",
+					 param->name, source->rank, job->place.world - 1);
+		if (source->rank != job->place.rank || source->data || !param->count)
+			return ZERO_OK;
+		break;
+	case ZERO_FROM_ALL:
+		if (source->data || !param->count)
+			return ZERO_OK;
+		break;
+	case ZERO_FROM_CONSTANT:
+		return ZERO_OK;
+	case ZERO_FROM_UNIFORM:
+	case ZERO_FROM_NORMAL:
+		if (is_float(param->dtype))
+			return ZERO_OK;
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is %s; random values are f32, f16, bf16 or f64",
+				 param->name, zero_dtype_name(param->dtype));
+	case ZERO_FROM_CALLBACK:
+		if (source->fill)
+			return ZERO_OK;
+		break;
+	default:
+		return zero_fail(ZERO_E_INVALID, "parameter '%s': no source has kind %d",
+				 param->name, (int)source->kind);
+	}
+	return zero_fail(ZERO_E_INVALID, "parameter '%s': the source is NULL", param->name);
+}
+
+void zero_source_label(const zero_param *param, const zero_source *source, char *text, size_t size)
+{
+	switch (source->kind) {
+	case ZERO_FROM_RANK:
+		snprintf(text, size, "load of '%s' from rank %d", param->name, source->rank);
+		break;
+	case ZERO_FROM_CONSTANT:
+		snprintf(text, size, "load of '%s' with %.17g", param->name, source->a);
+		break;
+	case ZERO_FROM_UNIFORM:
+	case ZERO_FROM_NORMAL:
+		snprintf(text, size, "load of '%s' with %s(%.17g, %.17g), seed %llu", param->name,
+			 source->kind == ZERO_FROM_NORMAL ? "normal" : "uniform", source->a,
+			 source->b, (unsigned long long)source->seed);
+		break;
+	case ZERO_FROM_FILE: /* whose path may differ */
+		snprintf(text, size, "load of '%s' from a file%s", param->name,
+			 source->transpose ? ", transposed" : "");
+		break;
+	default:
+		/* Addresses may differ; what kind of source it is may not. */
+		snprintf(text, size, "load of '%s' from source kind %d", param->name,
+			 (int)source->kind);
+	}
+}
+
+/* Values that the host reads or makes, to its own memory. */
+static zero_status read_host(zero_param *param, const zero_source *source, void *out, size_t first,
+			     size_t count)
+{
+	zero_status status;
+
+	if (source->kind == ZERO_FROM_FILE)
+		return zero_slice_read(param, source->tensor, source->transpose, out, first, count);
+	/* Whatever it returns: its numbers are its own. */
+	status = source->fill(source->context, out, first, count);
+	if (status)
+		return zero_fail(ZERO_E_APPLICATION,
+				 "the callback for parameter '%s' returned %d for elements "
+				 "%zu to %zu",
+				 param->name, (int)status, first, first + count);
+	return ZERO_OK;
+}
+
+struct reading {
+	zero_param *param;
+	const zero_source *source;
+	size_t first;
+};
+
+static zero_status read_piece(void *context, void *data, size_t at, size_t bytes)
+{
+	const struct reading *reading = context;
+	size_t size = zero_dtype_size(reading->param->dtype);
+
+	return read_host(reading->param, reading->source, data, reading->first + at / size,
+			 bytes / size);
+}
+
+zero_status zero_source_read(zero_param *param, const zero_source *source, void *out, size_t first,
+			     size_t count)
+{
+	uint64_t stream = zero_hash(param->name, strlen(param->name), 0);
+	size_t size = zero_dtype_size(param->dtype);
+	struct reading reading = {.param = param, .source = source, .first = first};
+	zero_job *job = param->group->job;
+
+	switch (source->kind) {
+	case ZERO_FROM_FILE:
+	case ZERO_FROM_CALLBACK:
+		if (job->ops->host_memory)
+			return read_host(param, source, out, first, count);
+		return zero_stage_in(job, out, count * size, read_piece, &reading);
+	case ZERO_FROM_RANK: /* is sent, not read */
+		break;
+	case ZERO_FROM_ALL:
+		job->ops->copy(job->backend, out, (const char *)source->data + first * size,
+			       count * size);
+		return ZERO_OK;
+	case ZERO_FROM_CONSTANT:
+		job->ops->fill_constant(job->backend, param->dtype, out, count, source->a);
+		return ZERO_OK;
+	case ZERO_FROM_UNIFORM:
+		job->ops->fill_uniform(job->backend, param->dtype, out, first, count, source->a,
+				       source->b, source->seed, stream);
+		return ZERO_OK;
+	case ZERO_FROM_NORMAL:
+		job->ops->fill_normal(job->backend, param->dtype, out, first, count, source->a,
+				      source->b, source->seed, stream);
+		return ZERO_OK;
+	}
+	return ZERO_E_INVALID;
+}

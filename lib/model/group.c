@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups and parameters: making them and giving them up. */
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "job/internal.h"
+
+static bool grow(void *array, size_t size, size_t count, size_t *room)
+{
+	void **items = array;
+	size_t more = *room ? *room * 2 : 8;
+	void *grown;
+
+	if (count < *room)
+		return true;
+	grown = realloc(*items, more * size);
+	if (!grown)
+		return false;
+	*items = grown;
+	*room = more;
+	return true;
+}
+
+static zero_status check_open(const zero_job *job, const char *what, const char *name)
+{
+	if (!name || !*name)
+		return zero_fail(ZERO_E_INVALID, "a %s needs a name", what);
+	if (job->laid_out)
+		return zero_fail(ZERO_E_STATE, "%s '%s' comes after zero_layout, which fixed all",
+				 what, name);
+	return ZERO_OK;
+}
+
+static int by_group_name(const void *a, const void *b)
+{
+	return strcmp(((const zero_group *)a)->name, ((const zero_group *)b)->name);
+}
+
+zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zero_group **group)
+{
+	zero_group *made;
+	zero_status status;
+
+	*group = NULL;
+	status = check_open(job, "group", name);
+	if (status)
+		return status;
+	if (team && team->job != job)
+		return zero_fail(ZERO_E_INVALID, "group '%s' has a team of another job", name);
+	if (tfind(&(zero_group){.name = (char *)(uintptr_t)name}, &job->group_names, by_group_name))
+		return zero_fail(ZERO_E_INVALID, "group '%s' is there already", name);
+	made = calloc(1, sizeof(*made));
+	if (!made || !grow(&job->groups, sizeof(zero_group *), job->group_count, &job->group_room))
+		goto no_memory;
+	made->job = job;
+	made->team = team ? team : &job->all;
+	made->gradient_dtype = ZERO_F32;
+	made->name = strdup(name);
+	if (!made->name || !tsearch(made, &job->group_names, by_group_name))
+		goto no_memory;
+	job->groups[job->group_count++] = made;
+	*group = made;
+	return ZERO_OK;
+no_memory:
+	if (made)
+		free(made->name);
+	free(made);
+	return zero_fail(ZERO_E_MEMORY, "no memory for group '%s'", name);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const zero_param *)a)->name, ((const zero_param *)b)->name);
+}
+
+/* The product of the shape, 1 for ndim 0. False if its bytes are beyond 2^63. */
+static bool element_count(const zero_param_spec *spec, size_t *count)
+{
+	size_t bytes;
+
+	*count = 1;
+	/* An empty tensor is empty however large its other dimensions are. */
+	for (int i = 0; i < spec->ndim; i++)
+		if (!spec->shape[i])
+			*count = 0;
+	for (int i = 0; *count && i < spec->ndim; i++)
+		if (__builtin_mul_overflow(*count, spec->shape[i], count))
+			return false;
+	return !__builtin_mul_overflow(*count, zero_dtype_size(spec->dtype), &bytes) &&
+	       bytes <= INT64_MAX;
+}
+
+static zero_status check_spec(const zero_group *group, const zero_param_spec *spec, size_t *count)
+{
+	zero_status status = check_open(group->job, "parameter", spec->name);
+	zero_param key = {.name = (char *)(uintptr_t)spec->name};
+	void *other;
+
+	if (status)
+		return status;
+	if (!zero_dtype_size(spec->dtype))
+		return zero_fail(ZERO_E_INVALID, "parameter '%s' has dtype %d, which is no type",
+				 spec->name, (int)spec->dtype);
+	if (spec->ndim < 0 || spec->ndim > ZERO_MAX_DIMS)
+		return zero_fail(ZERO_E_INVALID, "parameter '%s' has %d dimensions, not 0 to %d",
+				 spec->name, spec->ndim, ZERO_MAX_DIMS);
+	if (spec->ndim && !spec->shape)
+		return zero_fail(ZERO_E_INVALID, "parameter '%s' has no shape", spec->name);
+	if (!element_count(spec, count))
+		return zero_fail(ZERO_E_INVALID, "parameter '%s' has more than 2^63 bytes",
+				 spec->name);
+	if (spec->trainable && spec->dtype != ZERO_F32 && spec->dtype != ZERO_F16 &&
+	    spec->dtype != ZERO_BF16)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is %s; what is trained is f32, f16 or bf16",
+				 spec->name, zero_dtype_name(spec->dtype));
+	other = tfind(&key, &group->job->names, by_name);
+	if (other)
+		return zero_fail(ZERO_E_INVALID, "parameter '%s' is there already, in group '%s'",
+				 spec->name, (*(zero_param **)other)->group->name);
+	if (!spec->alias_of)
+		return ZERO_OK;
+	if (spec->alias_of->group != group || spec->alias_of->alias_of)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is tied to '%s', which is %s: tie it to a "
+				 "parameter of its own group",
+				 spec->name, spec->alias_of->name,
+				 spec->alias_of->alias_of ? "tied itself" : "in another group");
+	if (spec->alias_of->trainable != spec->trainable)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is %strainable, but '%s', to which it is tied, "
+				 "is %s: both must be the same",
+				 spec->name, spec->trainable ? "" : "not ", spec->alias_of->name,
+				 spec->trainable ? "not" : "trainable");
+	if (spec->alias_of->dtype != spec->dtype || spec->alias_of->count != *count)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' (%zu of %s) is tied to '%s' (%zu of %s): both "
+				 "must be the same",
+				 spec->name, *count, zero_dtype_name(spec->dtype),
+				 spec->alias_of->name, spec->alias_of->count,
+				 zero_dtype_name(spec->alias_of->dtype));
+	return ZERO_OK;
+}
+
+zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_param **param)
+{
+	zero_param *made;
+	zero_status status;
+	size_t count = 0;
+
+	*param = NULL;
+	status = check_spec(group, spec, &count);
+	if (status)
+		return status;
+	made = calloc(1, sizeof(*made));
+	if (!made ||
+	    !grow(&group->params, sizeof(zero_param *), group->param_count, &group->param_room))
+		goto no_memory;
+	made->name = strdup(spec->name);
+	if (!made->name || !tsearch(made, &group->job->names, by_name))
+		goto no_memory;
+	made->group = group;
+	made->alias_of = spec->alias_of;
+	made->count = count;
+	made->dtype = spec->dtype;
+	made->ndim = spec->ndim;
+	for (int i = 0; i < spec->ndim; i++)
+		made->shape[i] = spec->shape[i];
+	made->trainable = spec->trainable;
+	made->weight_decay = spec->weight_decay;
+	made->lr_scale = spec->lr_scale != 0 ? spec->lr_scale : 1;
+	group->trainable = group->trainable || spec->trainable;
+	group->params[group->param_count++] = made;
+	*param = made;
+	return ZERO_OK;
+no_memory:
+	if (made)
+		free(made->name);
+	free(made);
+	return zero_fail(ZERO_E_MEMORY, "no memory for parameter '%s'", spec->name);
+}
+
+size_t zero_param_count(const zero_param *param)
+{
+	return param->count;
+}
+
+const char *zero_param_name(const zero_param *param)
+{
+	return param->name;
+}
+
+void zero_group_free(zero_group *group)
+{
+	zero_gather_drop(group);
+	zero_storage_drop(group);
+	for (size_t i = 0; i < group->param_count; i++) {
+		tdelete(group->params[i], &group->job->names, by_name);
+		free(group->params[i]->name);
+		free(group->params[i]->given);
+		free(group->params[i]);
+	}
+	free(group->params);
+	tdelete(group, &group->job->group_names, by_group_name);
+	free(group->name);
+	free(group);
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "job/internal.h"
+
+#include <stdlib.h>
+
+/* Of a group, padding included: 2^62 bytes of the widest type. */
+#define MOST_ELEMENTS ((size_t)1 << 59)
+
+static bool round_up(size_t count, size_t unit, size_t *rounded)
+{
+	size_t rest = count % unit;
+
+	return !__builtin_add_overflow(count, rest ? unit - rest : 0, rounded);
+}
+
+static bool item_bytes(const struct zero_layout_item *item, size_t *bytes)
+{
+	return !__builtin_mul_overflow(item->count, zero_dtype_size(item->dtype), bytes);
+}
+
+/* A flat buffer is closed before an item, or it takes the item in. */
+struct cut {
+	enum zero_layout_mode mode;
+	size_t small; /* a parameter of fewer elements never stands alone */
+	size_t bucket;
+	size_t bytes;   /* of the open flat buffer */
+	bool has_large; /* it holds a parameter that may stand alone */
+};
+
+static bool cut_before(const struct cut *cut, size_t count, size_t bytes)
+{
+	/* A small one is cheaper in an overfull bucket than in one of its own, first or last. */
+	if (cut->mode == ZERO_LAYOUT_GROUPED || !cut->has_large || count < cut->small)
+		return false;
+	return cut->mode == ZERO_LAYOUT_SINGLE || bytes > cut->bucket ||
+	       cut->bytes > cut->bucket - bytes;
+}
+
+static bool assign_flats(struct zero_layout_item *items, size_t item_count, size_t world,
+			 enum zero_layout_mode mode, size_t bucket, size_t *flat_count)
+{
+	struct cut cut = {.mode = mode, .small = ZERO_ALIGN * world, .bucket = bucket};
+	size_t flat = 0;
+
+	for (size_t i = 0; i < item_count; i++) {
+		size_t bytes;
+
+		if (!item_bytes(&items[i], &bytes))
+			return false;
+		if (cut_before(&cut, items[i].count, bytes)) {
+			flat++;
+			cut.bytes = 0;
+			cut.has_large = false;
+		}
+		items[i].flat = flat;
+		if (__builtin_add_overflow(cut.bytes, bytes, &cut.bytes))
+			return false;
+		cut.has_large = cut.has_large || items[i].count >= cut.small;
+	}
+	*flat_count = item_count ? flat + 1 : 0;
+	return true;
+}
+
+/* The run of the item's kind among those of its flat, which begin at `begin`; new ones are
+   added. */
+static struct zero_layout_run *find_run(struct zero_layout_run *runs, size_t begin,
+					size_t *run_count, const struct zero_layout_item *item)
+{
+	for (size_t i = begin; i < *run_count; i++)
+		if (runs[i].dtype == item->dtype && runs[i].trainable == item->trainable)
+			return &runs[i];
+	runs[*run_count] = (struct zero_layout_run){
+		.flat = item->flat, .dtype = item->dtype, .trainable = item->trainable};
+	return &runs[(*run_count)++];
+}
+
+zero_status zero_layout_group(struct zero_layout_item *items, size_t item_count, size_t world,
+			      enum zero_layout_mode mode, size_t bucket,
+			      struct zero_layout_run **runs, size_t *run_count, size_t *flat_count)
+{
+	struct zero_layout_run *made = calloc(item_count ? item_count : 1, sizeof(*made));
+	size_t made_count = 0, begin = 0, total = 0;
+
+	if (!made)
+		return zero_fail(ZERO_E_MEMORY, "no memory to lay out %zu parameters", item_count);
+	if (!assign_flats(items, item_count, world, mode, bucket, flat_count))
+		goto overflow;
+	for (size_t i = 0; i < item_count; i++) {
+		struct zero_layout_run *run;
+
+		if (i && items[i].flat != items[i - 1].flat)
+			begin = made_count;
+		run = find_run(made, begin, &made_count, &items[i]);
+		items[i].run = (size_t)(run - made) - begin;
+		items[i].first = run->count;
+		if (__builtin_add_overflow(run->count, items[i].count, &run->count) ||
+		    !round_up(run->count, ZERO_ALIGN, &run->count))
+			goto overflow;
+	}
+	/* Bounded in all, so that sums over runs and pages between them never overflow. */
+	for (size_t i = 0; i < made_count; i++)
+		if (!round_up(made[i].count, ZERO_ALIGN * world, &made[i].count) ||
+		    __builtin_add_overflow(total, made[i].count, &total) || total > MOST_ELEMENTS)
+			goto overflow;
+	*runs = made;
+	*run_count = made_count;
+	return ZERO_OK;
+overflow:
+	free(made);
+	return zero_fail(ZERO_E_INVALID, "a group of %zu parameters has more than 2^59 elements",
+			 item_count);
+}

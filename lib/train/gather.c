@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gather: one all-gather for each run of a group, into the buffer that the parameters are then
+ * read from. A lower type is cast straight into the own part of that buffer.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "job/internal.h"
+
+static zero_dtype gathered_dtype(const struct zero_run *run, zero_dtype as)
+{
+	bool changes = run->dtype == ZERO_F32 || run->dtype == ZERO_F16 || run->dtype == ZERO_BF16;
+
+	return as != ZERO_PARAM && changes ? as : run->dtype;
+}
+
+static zero_status check_gather(const zero_group *group, zero_dtype as)
+{
+	if (!group->job->laid_out)
+		return zero_fail(ZERO_E_STATE, "group '%s' is gathered before zero_layout",
+				 group->name);
+	if (!zero_is_member(group))
+		return zero_check_member(group, "gathered");
+	if (as != ZERO_PARAM && as != ZERO_F32 && as != ZERO_F16 && as != ZERO_BF16)
+		return zero_fail(ZERO_E_INVALID,
+				 "group '%s' cannot be gathered as %s: param, f32, f16 or bf16",
+				 group->name, zero_dtype_name(as));
+	for (size_t f = 0; f < group->flat_count; f++)
+		for (size_t r = 0; r < group->flats[f].run_count; r++) {
+			zero_dtype from = group->flats[f].runs[r].dtype;
+			zero_dtype to = gathered_dtype(&group->flats[f].runs[r], as);
+
+			if (from != to && from != ZERO_F32 && to != ZERO_F32)
+				return zero_fail(ZERO_E_INVALID,
+						 "group '%s' holds %s, which cannot be gathered "
+						 "as %s",
+						 group->name, zero_dtype_name(from),
+						 zero_dtype_name(to));
+		}
+	return ZERO_OK;
+}
+
+/* Where each run's output is in the flat's; returns its bytes. */
+static size_t place_outputs(struct zero_flat *flat, zero_dtype as)
+{
+	size_t bytes = 0;
+
+	for (size_t r = 0; r < flat->run_count; r++) {
+		struct zero_run *run = &flat->runs[r];
+		zero_dtype to = gathered_dtype(run, as);
+
+		run->gathered_at = NOT_GATHERED;
+		if (!run->count || (flat->group->in_place && to == run->dtype))
+			continue;
+		run->gathered_at = bytes;
+		bytes += zero_whole_pages(run->count * zero_dtype_size(to));
+	}
+	return bytes;
+}
+
+/* A copy in another type of what is this rank's own is its own too. */
+static zero_status alloc_cast(zero_job *job, struct zero_flat *flat, size_t bytes)
+{
+	flat->gathered = (struct zero_shared){.bytes = bytes, .kind = ZERO_MEM_GATHERED};
+	return job->ops->alloc(job->backend, ZERO_MEM_GATHERED, bytes, false,
+			       (void **)&flat->gathered.data);
+}
+
+/* A rank's own copy in another type of what it stores whole. */
+static struct zero_op cast_op(const struct zero_flat *flat, const struct zero_run *run,
+			      zero_dtype as)
+{
+	return (struct zero_op){
+		.kind = ZERO_OP_CAST,
+		.from = run->dtype,
+		.to = gathered_dtype(run, as),
+		.send = flat->stored + run->stored_at,
+		.recv = flat->gathered.data + run->gathered_at,
+		.count = run->count,
+	};
+}
+
+static struct zero_op gather_op(struct zero_flat *flat, const struct zero_run *run, zero_dtype as)
+{
+	return (struct zero_op){
+		.kind = ZERO_OP_ALL_GATHER,
+		.from = run->dtype,
+		.to = gathered_dtype(run, as),
+		.send = flat->stored + run->stored_at,
+		.shared = &flat->gathered,
+		.at = run->gathered_at,
+		.count = run->shard,
+	};
+}
+
+/* Adds the operations of a group: for each flat buffer its output, and one for each run that is not
+   read where it is stored. */
+static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops, size_t *op_count)
+{
+	zero_job *job = group->job;
+	zero_status status = ZERO_OK;
+
+	for (size_t f = 0; !status && f < group->flat_count; f++) {
+		struct zero_flat *flat = &group->flats[f];
+		size_t bytes = place_outputs(flat, as);
+
+		if (!bytes)
+			continue;
+		if (group->whole)
+			status = alloc_cast(job, flat, bytes);
+		else
+			ops[(*op_count)++] = (struct zero_op){
+				.kind = ZERO_OP_ALLOC,
+				.memory = ZERO_MEM_GATHERED,
+				.shared = &flat->gathered,
+				.count = bytes,
+			};
+		for (size_t r = 0; !status && r < flat->run_count; r++)
+			if (flat->runs[r].gathered_at != NOT_GATHERED)
+				ops[(*op_count)++] = group->whole
+							     ? cast_op(flat, &flat->runs[r], as)
+							     : gather_op(flat, &flat->runs[r], as);
+	}
+	return status;
+}
+
+static size_t count_ops(zero_group **groups, size_t count)
+{
+	size_t ops = 0;
+
+	for (size_t g = 0; g < count; g++)
+		for (size_t f = 0; f < groups[g]->flat_count; f++)
+			ops += groups[g]->flats[f].run_count + 1;
+	return ops;
+}
+
+/* Frees the outputs. With the job's lock. */
+static void drop(zero_group *group)
+{
+	zero_job *job = group->job;
+
+	for (size_t f = 0; f < group->flat_count; f++)
+		job->ops->shared_free(job->backend, &group->flats[f].gathered);
+	job->ops->work_put(job->backend, group->gather);
+	group->gather = NULL;
+	group->ready = false;
+	group->uses = 0;
+	group->checked = false;
+	group->live = 0;
+}
+
+/*
+ * Whether the group's new values may still be under way from the last step: then what sends them
+ * gathers the group, on all ranks alike. A submission of its own would wait for those of all
+ * further groups too. Once all ranks have waited for anything else, nothing is gained by that.
+ */
+static bool joins_step(zero_group *group)
+{
+	return group->stepped && group->stepped_at == zero_group_waits(group);
+}
+
+/* A call that does not fit is an error on all ranks, also when it does not fit on one only; but for
+   groups of which the others ask nobody. */
+static zero_status refuse(zero_status status, zero_group *group)
+{
+	if (!zero_is_member(group) || joins_step(group))
+		return status;
+	return zero_run_team(group->team, status, NULL, 0, "gather from '%s'", group->name);
+}
+
+/* "group 'a'" or "groups 'a', 'b'", malloc'ed; NULL: no memory. */
+static char *join_names(zero_group **groups, size_t count)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *out = open_memstream(&text, &size);
+
+	if (!out)
+		return NULL;
+	fputs(count == 1 ? "group" : "groups", out);
+	for (size_t g = 0; g < count; g++)
+		fprintf(out, "%s '%s'", g ? "," : "", groups[g]->name);
+	if (!fclose(out))
+		return text;
+	free(text);
+	return NULL;
+}
+
+/* What the outputs of a group take. */
+static size_t output_bytes(zero_group *group, zero_dtype as)
+{
+	size_t bytes = 0;
+
+	for (size_t f = 0; f < group->flat_count; f++)
+		bytes += place_outputs(&group->flats[f], as);
+	return bytes;
+}
+
+/* Gathers it so if it is wanted as it is stored. With the job's lock. */
+static bool join_step(zero_group *group, zero_dtype as)
+{
+	bool joins = joins_step(group) && !output_bytes(group, as);
+	struct zero_work *stepped = group->stepped;
+
+	group->stepped = NULL;
+	if (joins) {
+		group->as = as;
+		group->gather = stepped;
+	} else {
+		group->job->ops->work_put(group->job->backend, stepped);
+	}
+	return joins;
+}
+
+/* The groups of a list that are not yet under way, each once. With the job's lock. */
+static size_t list_new(zero_group **groups, size_t count, zero_dtype as, zero_group **fresh)
+{
+	size_t fresh_count = 0;
+
+	for (size_t g = 0; g < count; g++) {
+		if (groups[g]->gather || groups[g]->beginning || join_step(groups[g], as))
+			continue;
+		groups[g]->beginning = true;
+		fresh[fresh_count++] = groups[g];
+	}
+	for (size_t g = 0; g < fresh_count; g++)
+		fresh[g]->beginning = false;
+	return fresh_count;
+}
+
+/* Bytes that every rank of the team knows to be gathered: of its groups, and of those that all
+   ranks have. What a rank has in other teams too must not make it begin fewer than its peers. */
+static size_t live_bytes(const zero_job *job, const zero_team *team)
+{
+	size_t live = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		if (job->groups[g]->team == team || job->groups[g]->team == &job->all)
+			live += job->groups[g]->live;
+	return live;
+}
+
+/* How many of the groups, which are of one team, fit under the limit beside what is gathered. */
+static size_t count_within(const zero_job *job, zero_group **groups, size_t count, zero_dtype as)
+{
+	size_t live = live_bytes(job, groups[0]->team);
+
+	for (size_t g = 0; g < count; g++) {
+		live += output_bytes(groups[g], as);
+		if (live > job->gather_limit)
+			return g;
+	}
+	return count;
+}
+
+/* Operations of all groups, which are of one team. */
+static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count, zero_dtype as,
+			       struct zero_op *ops, size_t *op_count)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t g = 0; !status && g < count; g++) {
+		status = zero_finish(job, &groups[g]->update);
+		if (!status)
+			status = prepare(groups[g], as, ops, op_count);
+	}
+	return status;
+}
+
+/* One submission for all of them. With the job's lock. */
+static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, zero_dtype as,
+			     bool waited)
+{
+	struct zero_op *ops = calloc(count_ops(groups, count) + 1, sizeof(*ops));
+	char *names = join_names(groups, count);
+	zero_status status, prepared = ZERO_OK;
+	struct zero_work *work;
+	size_t op_count = 0;
+
+	if (!ops || !names)
+		prepared = zero_fail(ZERO_E_MEMORY, "no memory to gather %zu groups", count);
+	else
+		prepared = prepare_all(job, groups, count, as, ops, &op_count);
+	/* Also with an error of this rank, which the others are to know. */
+	status = zero_submit(groups[0]->team, prepared, ops, op_count, waited, &work,
+			     "gather of %s as %s", names ? names : "groups", zero_dtype_name(as));
+	for (size_t g = 0; g < count; g++) {
+		groups[g]->as = as;
+		if (status) {
+			drop(groups[g]);
+			continue;
+		}
+		job->ops->work_get(job->backend, work);
+		groups[g]->gather = work;
+		groups[g]->live = prepared ? 0 : output_bytes(groups[g], as);
+	}
+	if (!status)
+		job->ops->work_put(job->backend, work);
+	free(names);
+	free(ops);
+	return status;
+}
+
+/* What the setting says, where the caller leaves it to that. */
+static zero_dtype resolve(const zero_job *job, zero_dtype as)
+{
+	static const zero_dtype dtypes[] = {ZERO_PARAM, ZERO_BF16, ZERO_F16, ZERO_F32};
+
+	return as == ZERO_AS_SET ? dtypes[job->settings.value[ZERO_OPT_GATHER_DTYPE].number] : as;
+}
+
+/* Of the groups, those of the first one's team go to the front; returns how many. */
+static size_t take_team(zero_group **groups, size_t count)
+{
+	zero_team *team = groups[0]->team;
+	size_t taken = 0;
+
+	for (size_t g = 0; g < count; g++)
+		if (groups[g]->team == team) {
+			zero_group *group = groups[g];
+
+			/* The others keep their order. */
+			memmove(groups + taken + 1, groups + taken, (g - taken) * sizeof(*groups));
+			groups[taken++] = group;
+		}
+	return taken;
+}
+
+zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as)
+{
+	zero_group **fresh;
+	zero_status status = ZERO_OK;
+	size_t fresh_count;
+	zero_job *job;
+
+	if (!count)
+		return ZERO_OK;
+	job = groups[0]->job;
+	as = resolve(job, as);
+	for (size_t g = 0; g < count; g++) {
+		status = check_gather(groups[g], as);
+		if (status)
+			return refuse(status, groups[g]);
+	}
+	fresh = calloc(count, sizeof(*fresh));
+	if (!fresh)
+		return refuse(zero_fail(ZERO_E_MEMORY, "no memory to gather %zu groups", count),
+			      groups[0]);
+	pthread_mutex_lock(&job->lock);
+	fresh_count = list_new(groups, count, as, fresh);
+	for (size_t g = 0, team, fit; !status && g < fresh_count; g += team) {
+		team = take_team(fresh + g, fresh_count - g);
+		fit = count_within(job, fresh + g, team, as);
+		if (fit)
+			status = begin_all(job, fresh + g, fit, as, false);
+	}
+	pthread_mutex_unlock(&job->lock);
+	free(fresh);
+	return status;
+}
+
+zero_status zero_gather(zero_group *group, zero_dtype as)
+{
+	zero_job *job = group->job;
+	struct zero_work *work = NULL;
+	zero_status status;
+
+	as = resolve(job, as);
+	status = check_gather(group, as);
+	if (status)
+		return refuse(status, group);
+	pthread_mutex_lock(&job->lock);
+	if (!group->gather && !join_step(group, as))
+		status = begin_all(job, &group, 1, as, true);
+	else if (group->as != as)
+		status = refuse(zero_fail(ZERO_E_STATE,
+					  "group '%s' is gathered as %s: release it before it is "
+					  "gathered as %s",
+					  group->name, zero_dtype_name(group->as),
+					  zero_dtype_name(as)),
+				group);
+	if (!status) {
+		/* Counted before the wait, so that a release elsewhere does not free it. */
+		group->uses++;
+		work = group->gather;
+		job->ops->work_get(job->backend, work);
+	}
+	pthread_mutex_unlock(&job->lock);
+	if (status)
+		return status;
+	status = zero_finish(job, &work);
+	if (status) {
+		pthread_mutex_lock(&job->lock);
+		if (group->uses && --group->uses == 0)
+			drop(group);
+		pthread_mutex_unlock(&job->lock);
+		return status;
+	}
+	group->ready = true;
+	if (zero_checks(job))
+		zero_check_keep(group);
+	return ZERO_OK;
+}
+
+zero_status zero_release(zero_group *group)
+{
+	zero_job *job = group->job;
+	zero_status status = ZERO_OK;
+
+	pthread_mutex_lock(&job->lock);
+	if (!group->gather) {
+		status = zero_fail(ZERO_E_STATE, "group '%s' is released, but not gathered",
+				   group->name);
+	} else if (!group->uses) {
+		job->ops->wait(job->backend, group->gather);
+		drop(group);
+	} else if (--group->uses == 0) {
+		if (zero_checks(job))
+			status = zero_check_compare(group);
+		drop(group);
+	}
+	pthread_mutex_unlock(&job->lock);
+	return status;
+}
+
+void zero_gather_drop(zero_group *group)
+{
+	if (group->gather)
+		drop(group);
+	group->job->ops->work_put(group->job->backend, group->stepped);
+	group->stepped = NULL;
+}
+
+void *zero_data(const zero_param *param)
+{
+	const struct zero_flat *flat = param->flat;
+	const struct zero_run *run;
+
+	if (!flat || !param->group->ready || !param->count)
+		return NULL;
+	run = &flat->runs[param->run];
+	if (run->gathered_at == NOT_GATHERED)
+		return flat->stored + run->whole_at + param->first * zero_dtype_size(run->dtype);
+	return flat->gathered.data + run->gathered_at +
+	       param->first * zero_dtype_size(gathered_dtype(run, param->group->as));
+}
+
+zero_dtype zero_gathered_as(const zero_param *param)
+{
+	if (!param->flat || !param->group->gather)
+		return ZERO_PARAM;
+	return gathered_dtype(&param->flat->runs[param->run], param->group->as);
+}
+
+zero_dtype zero_gathered_dtype(const zero_param *param)
+{
+	zero_job *job = param->group->job;
+	zero_dtype dtype;
+
+	pthread_mutex_lock(&job->lock);
+	dtype = zero_gathered_as(param);
+	pthread_mutex_unlock(&job->lock);
+	return dtype;
+}

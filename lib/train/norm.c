@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a step must know of all ranks, in one exchange: the norm of the sums and how many samples
+ * they are of. The norm is a sum of one f64 partial for each flat buffer and shard, in that order,
+ * whoever computed it: stage 0 computes its own from the same virtual shards, so that the bits are
+ * the same.
+ */
+#include <stdlib.h>
+
+#include "job/internal.h"
+
+static size_t count_flats(const zero_job *job)
+{
+	size_t flats = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		flats += job->groups[g]->flat_count;
+	return flats;
+}
+
+static size_t count_runs(const zero_job *job)
+{
+	size_t runs = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++)
+			runs += job->groups[g]->flats[f].run_count;
+	return runs;
+}
+
+/* Begins the sums of squares of this rank's shard of a flat's gradient sums, one for each run. */
+static void begin_flat(zero_job *job, const struct zero_flat *flat, double *sums)
+{
+	size_t rank = (size_t)flat->group->team->place.rank;
+
+	for (size_t r = 0; r < flat->run_count; r++) {
+		const struct zero_run *run = &flat->runs[r];
+		size_t first, count;
+
+		sums[r] = 0;
+		if (!run->trainable)
+			continue;
+		zero_stepped_part(flat->group, run, &first, &count);
+		job->ops->norm2(job->backend,
+				flat->reduced + run->state_at + (rank * run->shard - first),
+				run->shard, &sums[r]);
+	}
+}
+
+/* The same for all flats; or, once all are there, folds them to a partial for each flat. It is 0
+   where this rank is not in the team. */
+static void each_flat(zero_job *job, double *sums, double *partials)
+{
+	size_t at = 0, flats = 0;
+
+	for (size_t g = 0; g < job->group_count; g++)
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++, flats++) {
+			const struct zero_flat *flat = &job->groups[g]->flats[f];
+
+			if (!zero_is_member(job->groups[g]))
+				continue;
+			if (!partials)
+				begin_flat(job, flat, sums + at);
+			for (size_t r = 0; partials && r < flat->run_count; r++)
+				partials[flats] += sums[at + r];
+			at += flat->run_count;
+		}
+}
+
+/* Of this rank, one for each flat. A device writes them to memory that it reaches. */
+static zero_status fill_partials(zero_job *job, double *partials)
+{
+	size_t runs = count_runs(job);
+	bool device = !job->ops->host_memory;
+	void *sums = device ? NULL : calloc(runs + 1, sizeof(double));
+	zero_status status = ZERO_OK;
+
+	if (device && runs)
+		status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, runs * sizeof(double),
+					 false, &sums);
+	else if (!device && !sums)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu runs", runs);
+	if (status)
+		return status;
+	each_flat(job, sums, NULL);
+	status = zero_reach(job);
+	if (!status)
+		each_flat(job, sums, partials);
+	if (device)
+		job->ops->free(job->backend, sums);
+	else
+		free(sums);
+	return status;
+}
+
+/* Over all flats, each its shards in the order of their owners. `all` is [world][row]. */
+static double fold_norm2(const zero_job *job, const double *all, size_t row)
+{
+	double total = 0;
+	size_t at = 0;
+
+	for (size_t g = 0; g < job->group_count; g++) {
+		const zero_team *team = job->groups[g]->team;
+
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++, at++)
+			for (int r = 0; r < team->place.world; r++)
+				total += all[(size_t)(team->ranks ? team->ranks[r] : r) * row + at];
+	}
+	return total;
+}
+
+/* Of a save in the background, and of signals: bits that all ranks hear. */
+enum { WRITING = 1, STOP = 2 };
+
+static double tell(const zero_job *job)
+{
+	return (zero_save_written(job) ? 0 : WRITING) + (zero_stop_asked() ? STOP : 0);
+}
+
+static void hear(struct zero_sums *sums, double told)
+{
+	sums->written = sums->written && !((int)told & WRITING);
+	sums->stop = sums->stop || (int)told & STOP;
+}
+
+zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw *adamw,
+			    struct zero_sums *sums)
+{
+	size_t flats = count_flats(job), row = flats + 2, world = (size_t)job->place.world;
+	/* [world][row], [row]: a partial for each flat, the samples, and what else ranks tell. */
+	double *all, *mine;
+	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = row * sizeof(double)};
+	char scale[192];
+
+	*sums = (struct zero_sums){.written = true};
+	all = calloc(world * row, sizeof(double));
+	mine = calloc(row, sizeof(double));
+	if ((!all || !mine) && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu groups", flats);
+	if (!status) {
+		status = fill_partials(job, mine);
+		mine[flats] = adamw->samples;
+		mine[flats + 1] = tell(job);
+	}
+	op.send = mine;
+	op.recv = all;
+	zero_loss_scale_label(adamw->loss_scale, scale, sizeof(scale));
+	/* All that must be equal on all ranks is in the label. */
+	status = zero_run(job, status, &op, 1,
+			  "step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "
+			  "clip %.9g, %d micro-batches",
+			  (unsigned long long)job->steps + 1, scale, (double)adamw->lr,
+			  (double)adamw->beta1, (double)adamw->beta2, (double)adamw->eps,
+			  (double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches);
+	if (!status) {
+		sums->norm2 = fold_norm2(job, all, row);
+		for (size_t rank = 0; rank < world; rank++) {
+			sums->samples += all[rank * row + flats];
+			hear(sums, all[rank * row + flats + 1]);
+		}
+	}
+	free(all);
+	free(mine);
+	return status;
+}

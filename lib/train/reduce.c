@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reduce: a rank's gradients, as long as the group's trainable runs, are summed over the ranks into
+ * the shard of each owner. Stage 0 does the same and gathers the sums afterwards, so that an
+ * element is the same sum of the same terms in the same order at every stage. Gradients of 16 bits
+ * are sent as such and widened where they are summed: sums are f32.
+ */
+#include <stdlib.h>
+
+#include "job/internal.h"
+
+static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat)
+{
+	return job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
+			       flat->gradient_count * zero_dtype_size(flat->group->gradient_dtype),
+			       true, &flat->gradient);
+}
+
+/* Waits until a place in the ring is free. With the job's lock. */
+static zero_status wait_for_room(zero_job *job)
+{
+	return zero_finish(job, &job->reduces[job->reduce_next]);
+}
+
+zero_status zero_group_gradients(zero_group *group, zero_dtype dtype)
+{
+	if (group->job->laid_out)
+		return zero_fail(ZERO_E_STATE,
+				 "the type of group '%s's gradients comes after zero_layout, which "
+				 "fixed all",
+				 group->name);
+	if (dtype != ZERO_F32 && dtype != ZERO_F16 && dtype != ZERO_BF16)
+		return zero_fail(ZERO_E_INVALID,
+				 "group '%s' cannot have gradients of %s: f32, f16 or bf16",
+				 group->name, zero_dtype_name(dtype));
+	group->gradient_dtype = dtype;
+	return ZERO_OK;
+}
+
+static zero_status check_gradient(const zero_param *param, zero_dtype dtype)
+{
+	const zero_group *group = param->group;
+
+	if (!param->flat || !param->trainable)
+		return zero_fail(ZERO_E_STATE, "parameter '%s' has no gradient: it is %s",
+				 param->name, param->flat ? "not trainable" : "not laid out yet");
+	if (!zero_is_member(group))
+		return zero_check_member(group, "differentiated");
+	if (dtype != group->gradient_dtype)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is asked for its gradient as %s, but group '%s' "
+				 "has gradients of %s",
+				 param->name, zero_dtype_name(dtype), group->name,
+				 zero_dtype_name(group->gradient_dtype));
+	return ZERO_OK;
+}
+
+static char *gradient_at(const struct zero_flat *flat, size_t element)
+{
+	return (char *)flat->gradient + element * zero_dtype_size(flat->group->gradient_dtype);
+}
+
+float *zero_gradient(zero_param *param)
+{
+	return zero_gradient_as(param, ZERO_F32);
+}
+
+void *zero_gradient_as(zero_param *param, zero_dtype dtype)
+{
+	struct zero_flat *flat = param->flat;
+	zero_job *job = param->group->job;
+	zero_status status = check_gradient(param, dtype);
+
+	if (status)
+		return NULL;
+	pthread_mutex_lock(&job->lock);
+	if (!flat->gradient && flat->gradient_count) {
+		status = wait_for_room(job);
+		if (!status)
+			status = alloc_gradient(job, flat);
+	}
+	pthread_mutex_unlock(&job->lock);
+	if (status || !flat->gradient)
+		return NULL;
+	return gradient_at(flat, flat->runs[param->run].gradient_at + param->first);
+}
+
+/* The own shard within the sums that this rank keeps, which may be of whole runs. */
+static float *own_sums(const struct zero_flat *flat, const struct zero_run *run)
+{
+	size_t part, count;
+
+	zero_stepped_part(flat->group, run, &part, &count);
+	return flat->reduced + run->state_at +
+	       ((size_t)flat->group->team->place.rank * run->shard - part);
+}
+
+/* Buffers for one flat's sums. */
+static zero_status prepare(zero_job *job, struct zero_flat *flat, bool first)
+{
+	zero_status status = ZERO_OK;
+
+	if (!flat->gradient_count)
+		return ZERO_OK;
+	if (!flat->gradient)
+		status = alloc_gradient(job, flat);
+	if (status || !first)
+		return status;
+	/* Summed in place: the gradient's buffer becomes that of the sums. */
+	if (flat->group->step_whole && flat->group->gradient_dtype == ZERO_F32)
+		flat->reduced = flat->gradient;
+	else
+		status = job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
+					 flat->state_count * sizeof(float), false,
+					 (void **)&flat->reduced);
+	return status;
+}
+
+static void add_sums(const struct zero_flat *flat, bool first, struct zero_op *ops,
+		     size_t *op_count)
+{
+	for (size_t r = 0; r < flat->run_count; r++)
+		if (flat->runs[r].trainable)
+			ops[(*op_count)++] = (struct zero_op){
+				.kind = ZERO_OP_REDUCE_SCATTER,
+				.from = flat->group->gradient_dtype,
+				.to = ZERO_F32,
+				.send = gradient_at(flat, flat->runs[r].gradient_at),
+				.recv = own_sums(flat, &flat->runs[r]),
+				.count = flat->runs[r].shard,
+				.accumulate = !first,
+			};
+}
+
+/* Stage 0: all ranks get all sums. */
+static void add_gathers(const struct zero_flat *flat, struct zero_op *ops, size_t *op_count)
+{
+	for (size_t r = 0; r < flat->run_count; r++)
+		if (flat->runs[r].trainable)
+			ops[(*op_count)++] = (struct zero_op){
+				.kind = ZERO_OP_ALL_GATHER,
+				.from = ZERO_F32,
+				.to = ZERO_F32,
+				.send = own_sums(flat, &flat->runs[r]),
+				.recv = flat->reduced + flat->runs[r].state_at,
+				.count = flat->runs[r].shard,
+			};
+}
+
+/* The group's gradients belong to the operations afterwards. All sums come before all gathers,
+   which must wait for them on every rank. */
+static zero_status prepare_all(zero_job *job, zero_group *group, struct zero_op *ops,
+			       size_t *op_count)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t f = 0; !status && f < group->flat_count; f++)
+		status = prepare(job, &group->flats[f], !group->reduced);
+	for (size_t f = 0; !status && f < group->flat_count; f++)
+		add_sums(&group->flats[f], !group->reduced, ops, op_count);
+	for (size_t f = 0; !status && group->step_whole && f < group->flat_count; f++)
+		add_gathers(&group->flats[f], ops, op_count);
+	for (size_t f = 0; f < group->flat_count; f++) {
+		struct zero_flat *flat = &group->flats[f];
+
+		if (flat->gradient && flat->reduced != flat->gradient)
+			ops[(*op_count)++] =
+				(struct zero_op){.kind = ZERO_OP_FREE, .recv = flat->gradient};
+		flat->gradient = NULL;
+	}
+	return status;
+}
+
+static size_t count_ops(const zero_group *group)
+{
+	size_t ops = 0;
+
+	for (size_t f = 0; f < group->flat_count; f++)
+		ops += 2 * group->flats[f].run_count + 1;
+	return ops;
+}
+
+zero_status zero_reduce_locked(zero_group *group)
+{
+	struct zero_op *ops = calloc(count_ops(group) + 1, sizeof(*ops));
+	zero_job *job = group->job;
+	zero_status status = ZERO_OK, mine;
+	struct zero_work *work = NULL;
+	size_t op_count = 0;
+
+	if (!ops)
+		status = zero_fail(ZERO_E_MEMORY, "no memory to reduce group '%s'", group->name);
+	else if (!job->laid_out || !group->trainable)
+		status = zero_fail(ZERO_E_STATE, "group '%s' is reduced, but %s", group->name,
+				   job->laid_out ? "nothing of it is trainable" : "not laid out");
+	mine = wait_for_room(job);
+	status = status ? status : mine;
+	/* Nothing can be added to sums that failed, on any rank. */
+	mine = zero_finish(job, &group->reduce);
+	status = status ? status : mine;
+	if (!status)
+		status = prepare_all(job, group, ops, &op_count);
+	status = zero_submit(group->team, status, ops, op_count, false, &work,
+			     "reduce of group '%s'", group->name);
+	if (!status) {
+		group->reduced = true;
+		group->reduce = work;
+		job->ops->work_get(job->backend, work);
+		job->reduces[job->reduce_next] = work;
+		job->reduce_next = (job->reduce_next + 1) % ZERO_REDUCES;
+	} else {
+		/* It was not even begun: nobody else gives these back. */
+		for (size_t i = 0; i < op_count; i++)
+			if (ops[i].kind == ZERO_OP_FREE)
+				job->ops->free(job->backend, ops[i].recv);
+	}
+	free(ops);
+	return status;
+}
+
+zero_status zero_reduce(zero_group *group)
+{
+	zero_status status = zero_check_member(group, "reduced");
+
+	if (status)
+		return status;
+	pthread_mutex_lock(&group->job->lock);
+	status = zero_reduce_locked(group);
+	pthread_mutex_unlock(&group->job->lock);
+	return status;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The step: what was not yet reduced is, the ranks agree on the norm of the mean gradient, and each
+ * steps what it owns. At stages 1 and 2 a group's new values are on their way to the other ranks
+ * while the next group is stepped.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "job/internal.h"
+
+/* Counts beyond are not all exact in f64. */
+#define SAMPLES_MAX 0x1p53
+
+static zero_status check_values(const zero_adamw *adamw)
+{
+	/* Written so that NaN is refused. */
+	if (!(adamw->lr >= 0 && adamw->beta1 >= 0 && adamw->beta1 < 1 && adamw->beta2 >= 0 &&
+	      adamw->beta2 < 1 && adamw->eps > 0 && adamw->weight_decay >= 0 && adamw->clip >= 0 &&
+	      adamw->micro_batches >= 0))
+		return zero_fail(ZERO_E_INVALID,
+				 "AdamW has lr %g, beta1 %g, beta2 %g, eps %g, weight_decay %g, "
+				 "clip %g, micro_batches %d: all are >= 0, betas < 1, eps > 0",
+				 (double)adamw->lr, (double)adamw->beta1, (double)adamw->beta2,
+				 (double)adamw->eps, (double)adamw->weight_decay,
+				 (double)adamw->clip, adamw->micro_batches);
+	if (!(adamw->samples >= 0 && adamw->samples <= SAMPLES_MAX))
+		return zero_fail(ZERO_E_INVALID, "the step is of %g samples: 0 to 2^53",
+				 adamw->samples);
+	if (adamw->samples > 0 && adamw->micro_batches > 1)
+		return zero_fail(ZERO_E_INVALID,
+				 "the step has samples %g and micro_batches %d: samples are those "
+				 "of all micro-batches, leave micro_batches 0",
+				 adamw->samples, adamw->micro_batches);
+	return zero_loss_scale_check(adamw->loss_scale);
+}
+
+static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
+{
+	if (!job->laid_out)
+		return zero_fail(ZERO_E_STATE, "a step comes after zero_layout");
+	for (size_t g = 0; g < job->group_count; g++)
+		if (job->groups[g]->gather)
+			return zero_fail(ZERO_E_STATE,
+					 "group '%s' is gathered: release it before "
+					 "the step changes it",
+					 job->groups[g]->name);
+	return check_values(adamw);
+}
+
+/* Groups that were not reduced since the last step are now; waits for all. */
+static zero_status finish_reduces(zero_job *job)
+{
+	zero_status status = ZERO_OK, one;
+
+	pthread_mutex_lock(&job->lock);
+	for (size_t g = 0; g < job->group_count && !status; g++)
+		if (job->groups[g]->trainable && !job->groups[g]->reduced &&
+		    zero_is_member(job->groups[g]))
+			status = zero_reduce_locked(job->groups[g]);
+	for (size_t g = 0; g < job->group_count; g++) {
+		one = zero_finish(job, &job->groups[g]->reduce);
+		status = status ? status : one;
+		one = zero_finish(job, &job->groups[g]->update);
+		status = status ? status : one;
+	}
+	for (int i = 0; i < ZERO_REDUCES; i++) {
+		one = zero_finish(job, &job->reduces[i]);
+		status = status ? status : one;
+	}
+	pthread_mutex_unlock(&job->lock);
+	return status;
+}
+
+/* Stages 1 and 2: the owners' new values go to everyone, while the caller goes on. Where all see
+   them in place, they only have to know that they are there. */
+static zero_status share_update(zero_group *group)
+{
+	zero_job *job = group->job;
+	struct zero_op *ops;
+	zero_status status = ZERO_OK;
+	size_t runs = 0, op_count = 0;
+
+	for (size_t f = 0; f < group->flat_count; f++)
+		runs += group->flats[f].run_count;
+	ops = calloc(runs + 1, sizeof(*ops));
+	if (!ops)
+		status = zero_fail(ZERO_E_MEMORY, "no memory to share group '%s'", group->name);
+	for (size_t f = 0; !status && group->whole && f < group->flat_count; f++)
+		for (size_t r = 0; r < group->flats[f].run_count; r++) {
+			struct zero_flat *flat = &group->flats[f];
+			struct zero_run *run = &flat->runs[r];
+
+			if (!run->trainable)
+				continue;
+			ops[op_count++] = (struct zero_op){
+				.kind = ZERO_OP_ALL_GATHER,
+				.from = run->dtype,
+				.to = run->dtype,
+				.send = zero_stored_at(
+					flat, run, (size_t)group->team->place.rank * run->shard),
+				.recv = zero_stored_at(flat, run, 0),
+				.count = run->shard,
+			};
+		}
+	pthread_mutex_lock(&job->lock);
+	status = zero_submit(group->team, status, ops, op_count, false, &group->update,
+			     "update of group '%s'", group->name);
+	job->ops->work_put(job->backend, group->stepped);
+	group->stepped = status ? NULL : group->update;
+	if (group->stepped)
+		job->ops->work_get(job->backend, group->stepped);
+	group->stepped_at = zero_group_waits(group);
+	pthread_mutex_unlock(&job->lock);
+	free(ops);
+	return status;
+}
+
+/* The sums; and after an error also what was not yet reduced. */
+static void drop_gradients(zero_job *job, zero_status status)
+{
+	pthread_mutex_lock(&job->lock);
+	for (size_t g = 0; g < job->group_count; g++) {
+		job->groups[g]->reduced = false;
+		for (size_t f = 0; f < job->groups[g]->flat_count; f++) {
+			struct zero_flat *flat = &job->groups[g]->flats[f];
+
+			job->ops->free(job->backend, flat->reduced);
+			flat->reduced = NULL;
+			if (!status)
+				continue;
+			job->ops->free(job->backend, flat->gradient);
+			flat->gradient = NULL;
+		}
+	}
+	pthread_mutex_unlock(&job->lock);
+}
+
+/* What the sums are multiplied by to be the mean gradient. The scale is the last factor: a power of
+   two then leaves all other bits as they are. */
+static double mean_factor(const zero_job *job, const zero_adamw *adamw, double samples)
+{
+	int micro_batches = adamw->micro_batches ? adamw->micro_batches : 1;
+	double mean = samples > 0 ? 1 / samples : 1 / ((double)job->place.world * micro_batches);
+
+	return adamw->loss_scale ? mean / (double)adamw->loss_scale->scale : mean;
+}
+
+static zero_status apply(zero_job *job, const zero_adamw *adamw, float scale)
+{
+	struct zero_adamw_args args;
+	zero_status status = ZERO_OK;
+
+	job->steps++;
+	job->adamw = *adamw;
+	job->has_adamw = true;
+	args = zero_adamw_args_at(adamw, job->steps, scale);
+	for (size_t g = 0; !status && g < job->group_count; g++) {
+		zero_group *group = job->groups[g];
+
+		zero_save_keep_stepped(group);
+		zero_adamw_group(group, adamw, &args);
+		if (job->stage < 3 && !group->step_whole && group->trainable &&
+		    zero_is_member(group))
+			status = share_update(group);
+	}
+	return status;
+}
+
+/* Steps, or skips it: all ranks have the same sums and decide alike. */
+static zero_status step_by(zero_job *job, const zero_adamw *adamw, const struct zero_sums *sums,
+			   zero_step_result *result)
+{
+	double mean = mean_factor(job, adamw, sums->samples), clip = 1;
+	double norm = sqrt(sums->norm2) * mean;
+	bool finite = isfinite(norm);
+	zero_status status = ZERO_OK;
+
+	if (finite && adamw->clip > 0 && norm > (double)adamw->clip)
+		clip = (double)adamw->clip / norm;
+	if (finite)
+		status = apply(job, adamw, (float)(clip * mean));
+	if (adamw->loss_scale && !status)
+		zero_loss_scale_update(adamw->loss_scale, finite);
+	if (result)
+		*result = (zero_step_result){
+			.grad_norm = norm,
+			.skipped = !finite,
+			.loss_scale = adamw->loss_scale ? adamw->loss_scale->scale : 1,
+			.stop = sums->stop,
+		};
+	return status;
+}
+
+zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result)
+{
+	const char *before = zero_note(job, "zero_step");
+	struct zero_sums sums;
+	zero_status status;
+
+	/* A call that does not fit on one rank must not leave the others' reduces waiting. */
+	status = job->laid_out ? finish_reduces(job) : ZERO_OK;
+	if (!status)
+		status = check_step(job, adamw);
+	if (!status)
+		status = zero_adamw_states(job);
+	status = zero_sums_total(job, status, adamw, &sums);
+	if (!status && sums.written)
+		zero_save_complete(job);
+	if (!status)
+		status = step_by(job, adamw, &sums, result);
+	drop_gradients(job, status);
+	if (!status)
+		zero_report_step(job);
+	zero_note(job, before);
+	return status;
+}
