@@ -764,7 +764,7 @@ static zero_status model_open(struct model *m, const struct flags *flags, struct
 {
 	const char *prefix = "transformer."; /* as GPT2LMHeadModel saves; GPT2Model has none */
 	/* Checkpoints also hold the masks that this one computes. */
-	zero_model_load load = {.allow_unexpected = true};
+	zero_load_model_options load = {.allow_unexpected = true};
 	zero_file *file = NULL;
 	zero_status status = ZERO_OK;
 

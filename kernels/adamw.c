@@ -52,7 +52,7 @@ line(const struct constants *c, float *restrict p, float *restrict m, float *res
 		vec_store(p + j, next);
 		vec_store(m + j, mj);
 		vec_store(v + j, vj);
-		if (low_dtype != ZERO_PARAM)
+		if (low_dtype != ZERO_DTYPE_PARAM)
 			vec_store_as(low_dtype, low, low_at + j, next, stream);
 	}
 }
@@ -68,15 +68,15 @@ static void last_line(const struct constants *c, float *p, float *m, float *v, c
 	memcpy(lm, m, bytes);
 	memcpy(lv, v, bytes);
 	memcpy(lg, g, bytes);
-	line(c, lp, lm, lv, lg, NULL, ZERO_PARAM, 0, false);
+	line(c, lp, lm, lv, lg, NULL, ZERO_DTYPE_PARAM, 0, false);
 	memcpy(p, lp, bytes);
 	memcpy(m, lm, bytes);
 	memcpy(v, lv, bytes);
-	if (low_dtype != ZERO_PARAM)
+	if (low_dtype != ZERO_DTYPE_PARAM)
 		ZERO_NAME(cast)(low_dtype, low, ZERO_F32, lp, count);
 }
 
-/* The callers' constant low_dtype (ZERO_PARAM: none) makes one loop for each. */
+/* The callers' constant low_dtype (ZERO_DTYPE_PARAM: none) makes one loop for each. */
 static inline __attribute__((always_inline)) void lines(const struct constants *shared, float *p,
 							float *m, float *v, const float *g,
 							void *low, zero_dtype low_dtype,
@@ -107,7 +107,7 @@ void ZERO_NAME(adamw)(const struct zero_adamw_args *args, float *p, float *m, fl
 	const bool stream = vec_may_stream(low, count);
 
 	if (!low)
-		lines(&c, p, m, v, g, NULL, ZERO_PARAM, count, false);
+		lines(&c, p, m, v, g, NULL, ZERO_DTYPE_PARAM, count, false);
 	else if (low_dtype == ZERO_BF16 && stream)
 		lines(&c, p, m, v, g, low, ZERO_BF16, count, true);
 	else if (low_dtype == ZERO_BF16)

@@ -26,7 +26,7 @@ ZERO_INLINE adamw_constants adamw_constants_of(const zero_adamw_args &args)
 	return c;
 }
 
-/* low: ZERO_PARAM if there is none. */
+/* low: ZERO_DTYPE_PARAM if there is none. */
 template <zero_dtype low> struct adamw_body {
 	adamw_constants c;
 	float *p, *m, *v;
@@ -63,7 +63,7 @@ template <zero_dtype low> struct adamw_body {
 		store_f32(p, i, pi);
 		store_f32(m, i, mi);
 		store_f32(v, i, vi);
-		if constexpr (low != ZERO_PARAM)
+		if constexpr (low != ZERO_DTYPE_PARAM)
 			store_as<low>(copy, i, pi);
 	}
 };
@@ -83,7 +83,7 @@ template <zero_dtype low> ZERO_INLINE void adamw_as(const zero_device_adamw &arg
 	if (past_boundary<4>(args.m, sizeof(float)) != past ||
 	    past_boundary<4>(args.v, sizeof(float)) != past ||
 	    past_boundary<4>(args.g, sizeof(float)) != past ||
-	    (low != ZERO_PARAM && past_boundary<4>(args.low, low_size) != past))
+	    (low != ZERO_DTYPE_PARAM && past_boundary<4>(args.low, low_size) != past))
 		past = 4;
 	sweep<4, 1>(body, args.count, past);
 }
@@ -91,7 +91,7 @@ template <zero_dtype low> ZERO_INLINE void adamw_as(const zero_device_adamw &arg
 ZERO_KERNEL zero_device_adamw(const __grid_constant__ struct zero_device_adamw args)
 {
 	if (!args.low)
-		adamw_as<ZERO_PARAM>(args);
+		adamw_as<ZERO_DTYPE_PARAM>(args);
 	else if (args.low_dtype == ZERO_BF16)
 		adamw_as<ZERO_BF16>(args);
 	else if (args.low_dtype == ZERO_F16)

@@ -128,8 +128,8 @@ void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value)
 	case ZERO_BOOL:
 		repeat(out, &truth, sizeof(truth), count);
 		break;
-	case ZERO_PARAM:
-	case ZERO_AS_SET:
+	case ZERO_DTYPE_PARAM:
+	case ZERO_DTYPE_DEFAULT:
 		break;
 	}
 }

@@ -479,8 +479,8 @@ static inline size_t vec_dtype_size(zero_dtype dtype)
 	case ZERO_U8:
 	case ZERO_BOOL:
 		return 1;
-	case ZERO_PARAM:
-	case ZERO_AS_SET:
+	case ZERO_DTYPE_PARAM:
+	case ZERO_DTYPE_DEFAULT:
 		break;
 	}
 	return 0;

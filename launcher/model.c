@@ -66,7 +66,7 @@ static zero_status size_group(const struct member *members, size_t count,
 			      const struct model_layout *layout, struct model *model)
 {
 	struct zero_layout_item *items = calloc(count, sizeof *items);
-	struct zero_layout_run *runs = NULL;
+	struct zero_layout_segment *runs = NULL;
 	size_t run_count, flat_count;
 	zero_status status;
 

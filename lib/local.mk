@@ -68,7 +68,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/load/source.c \
 	lib/load/staging.c \
 	lib/load/tensor_file.c \
-	lib/load/update.c \
+	lib/load/param_changed.c \
 	lib/model/group.c \
 	lib/model/layout.c \
 	lib/model/storage.c \

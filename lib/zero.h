@@ -72,7 +72,7 @@ typedef enum zero_status {
 
 /* Storage types. Elements are little-endian IEEE; bool is one byte, 0 or 1. */
 typedef enum zero_dtype {
-	ZERO_PARAM = 0, /* "as it is stored": for the `as` of a gather */
+	ZERO_DTYPE_PARAM = 0, /* "as it is stored": for the `as` of a gather */
 	ZERO_F32,
 	ZERO_F16,
 	ZERO_BF16,
@@ -81,7 +81,7 @@ typedef enum zero_dtype {
 	ZERO_I32,
 	ZERO_U8,
 	ZERO_BOOL,
-	ZERO_AS_SET, /* what the setting gather_dtype says: for the `as` of a gather */
+	ZERO_DTYPE_DEFAULT, /* what the setting gather_dtype says: for the `as` of a gather */
 } zero_dtype;
 
 #define ZERO_MAX_DIMS 8
@@ -107,7 +107,7 @@ const char *zero_last_error(void);
  */
 int zero_last_error_rank(void);
 
-size_t zero_dtype_size(zero_dtype dtype);      /* bytes of an element; 0 for ZERO_PARAM */
+size_t zero_dtype_size(zero_dtype dtype);      /* bytes of an element; 0 for ZERO_DTYPE_PARAM */
 const char *zero_dtype_name(zero_dtype dtype); /* "f32", "bf16" ...; a static string */
 
 /* ---- a job ----------------------------------------------------------------------------------- */
@@ -138,7 +138,7 @@ typedef struct zero_options {
 	const char *settings;
 	/* For the backend cuda; NULL: the library's own. Copied. */
 	const zero_allocator *allocator;
-	/* For the backend cuda: the stream of zero_use_stream from the beginning on. */
+	/* For the backend cuda: the stream of zero_set_stream from the beginning on. */
 	void *stream;
 } zero_options;
 
@@ -211,7 +211,7 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
  * does not. zero_from_rank and zero_from_all take memory of the host, page-locked or not, or of the
  * device; a zero_fill writes to the host's; an adopted tensor is where its location says.
  */
-zero_status zero_use_stream(zero_job *job, void *stream);
+zero_status zero_set_stream(zero_job *job, void *stream);
 /*
  * COLLECTIVE. An ncclComm_t of all ranks for the caller's own use, made on the first call;
  * zero_open and this are all that a program needs to have NCCL wired up. zero_close destroys it. It
@@ -388,7 +388,7 @@ typedef enum zero_values {
 } zero_values;
 
 /* A tensor that becomes a parameter; what is not said is 0. */
-typedef struct zero_tensor_given {
+typedef struct zero_adopt_spec {
 	void *data; /* the whole parameter, row by row, in its dtype; it is read only */
 	zero_location location;
 	zero_values values;
@@ -401,7 +401,7 @@ typedef struct zero_tensor_given {
 	 */
 	void (*release)(void *context, void *data);
 	void *context;
-} zero_tensor_given;
+} zero_adopt_spec;
 
 /*
  * A tensor that has the values of this parameter; at stages 0 to 2, before zero_layout, which lays
@@ -432,7 +432,7 @@ typedef struct zero_tensor_given {
  * If zero_layout fails later, tensors whose release was called are gone, and the job can only be
  * closed. What was not released is the caller's in any case.
  */
-zero_status zero_adopt(zero_param *param, const zero_tensor_given *given);
+zero_status zero_adopt(zero_param *param, const zero_adopt_spec *given);
 /*
  * The whole parameter in its flat buffer, row by row, as it is stored: the same place from
  * zero_layout to zero_close. It waits for what other ranks stepped, as whoever kept the pointer
@@ -456,7 +456,7 @@ void zero_device_free(zero_job *job, void *data); /* NULL is legal; zero_close f
  * callbacks are called on every rank, in the calling thread, and may not use the job. But for
  * `progress` they must say the same on all ranks, which is checked.
  */
-typedef struct zero_model_load {
+typedef struct zero_load_model_options {
 	/*
 	 * The name under which a checkpoint has `param`; it stays valid until the next call. NULL:
 	 * the checkpoint has no such tensor, nor is it expected to. *transpose is false; where it
@@ -486,14 +486,14 @@ typedef struct zero_model_load {
 	bool strict_dtype;     /* no tensor is converted: another dtype is ZERO_E_FORMAT */
 	bool allow_missing;    /* parameters without a tensor are no error */
 	bool allow_unexpected; /* tensors without a parameter are no error */
-} zero_model_load;
+} zero_load_model_options;
 
 /* What of a job and a checkpoint did not meet; the same on all ranks. */
-typedef struct zero_model_report {
+typedef struct zero_load_model_report {
 	size_t missing_count, unexpected_count;
 	const char **missing;    /* parameters whose tensor the checkpoint does not have */
 	const char **unexpected; /* tensors that no parameter is loaded from */
-} zero_model_report;
+} zero_load_model_report;
 
 /*
  * COLLECTIVE. Fills all parameters of the job from a checkpoint: a path as for zero_file_open,
@@ -511,10 +511,10 @@ typedef struct zero_model_report {
  * A tied parameter may be in the checkpoint under its own name, its alias's, or both: an alias is
  * neither missing nor unexpected, and is read only if its target has no tensor.
  */
-zero_status zero_load_model(zero_job *job, const char *path, const zero_model_load *load,
-			    zero_model_report *report);
+zero_status zero_load_model(zero_job *job, const char *path, const zero_load_model_options *load,
+			    zero_load_model_report *report);
 /* Frees the names and empties the report; legal for one that is all zero. */
-void zero_model_report_free(zero_model_report *report);
+void zero_load_model_report_free(zero_load_model_report *report);
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
@@ -526,7 +526,7 @@ void zero_model_report_free(zero_model_report *report);
  * live, all further ones: zero_gather begins them when it comes to them. All ranks must count
  * alike, so releases too come in one order. Ranks of a node that share memory have one output
  * between them, and none for a group that all of them together store and that is wanted as it is
- * stored. `as` is ZERO_PARAM, ZERO_AS_SET, or the type in which f32, f16 and bf16 parameters are
+ * stored. `as` is ZERO_DTYPE_PARAM, ZERO_DTYPE_DEFAULT, or the type in which f32, f16 and bf16 parameters are
  * wanted (f32 to bf16 or f16 is cast into the own part of the output before it is sent; f16 or bf16
  * to f32 likewise). Integers stay what they are.
  */
@@ -538,7 +538,7 @@ zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as);
 zero_status zero_gather(zero_group *group, zero_dtype as);
 /*
  * Ends one use; the last one frees the gathered buffer, as does releasing a mere prefetch. With the
- * setting `check` (ZERO_CHECK=1) a parameter that was changed since the gather without zero_update
+ * setting `check` (ZERO_CHECK=1) a parameter that was changed since the gather without zero_param_changed
  * is ZERO_E_STATE: here on a rank that sees the change, where the group is released all the same,
  * and on all ranks at what this rank next begins with them. It costs each rank two readings of what
  * is gathered.
@@ -546,10 +546,10 @@ zero_status zero_gather(zero_group *group, zero_dtype as);
 zero_status zero_release(zero_group *group);
 /*
  * The whole parameter, row by row, in the gathered type: valid from gather to release. NULL if not
- * gathered or empty. Read only, but for what zero_update tells to all: ranks may share the bytes.
+ * gathered or empty. Read only, but for what zero_param_changed tells to all: ranks may share the bytes.
  */
 void *zero_data(const zero_param *param);
-/* The type it is gathered as, from the begin of that on; ZERO_PARAM if it is not: zero_prefetch may
+/* The type it is gathered as, from the begin of that on; ZERO_DTYPE_PARAM if it is not: zero_prefetch may
    have passed it over. */
 zero_dtype zero_gathered_dtype(const zero_param *param);
 /*
@@ -565,7 +565,7 @@ zero_dtype zero_gathered_dtype(const zero_param *param);
  * shards that are gathered as f32 become the rounded values, and what is gathered becomes these
  * too. Takes at most `stream_chunk` bytes of staging.
  */
-zero_status zero_update(zero_param *param, int rank);
+zero_status zero_param_changed(zero_param *param, int rank);
 
 /* ---- gradients and the step ------------------------------------------------------------------ */
 
@@ -575,7 +575,7 @@ zero_status zero_update(zero_param *param, int rank);
  * ranks in f32, but what a rank adds up itself is rounded at each addition: give such a group one
  * gradient for each reduce, and let several reduces of a step add up in f32.
  */
-zero_status zero_group_gradients(zero_group *group, zero_dtype dtype);
+zero_status zero_group_gradient_dtype(zero_group *group, zero_dtype dtype);
 /*
  * The parameter's gradient, f32, [count], zero at first; add this rank's into it, the mean over its
  * own samples: zero_step divides the sum by the number of ranks (or see zero_adamw.samples). Valid
@@ -681,7 +681,7 @@ typedef struct zero_save_options {
  * zero_save_wait, zero_save or zero_close) by which all ranks have written. An error of it is told
  * by the first zero_save_wait or zero_save after that (such a zero_save has made its own checkpoint
  * all the same); zero_close returns ZERO_OK and leaves it as the thread's last error, if that had
- * none. What the program itself writes to zero_data, for zero_update, may be the very place that is
+ * none. What the program itself writes to zero_data, for zero_param_changed, may be the very place that is
  * still being saved: call zero_save_wait before.
  */
 zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *options);

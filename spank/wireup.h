@@ -14,8 +14,8 @@
  *	does not            on                     again, with the variables
  *	does not            off or not said        nothing; in a job that is on again, without
  */
-#ifndef ZERO_WIREUP_H
-#define ZERO_WIREUP_H
+#ifndef ZERO_BOOTSTRAPUP_H
+#define ZERO_BOOTSTRAPUP_H
 
 #include <stdbool.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the analyser, which looks at one source at a time, is told of functions in others: that a
- * failure is one, and that zero_run fails on every rank if it is begun with an error.
+ * failure is one, and that zero_submit_wait fails on every rank if it is begun with an error.
  */
 #ifndef ZERO_ANALYZE_H
 #define ZERO_ANALYZE_H
@@ -9,8 +9,9 @@
 #ifdef ANALYZE_LIBRARY
 #include "job/internal.h"
 
-#define zero_fail(status, ...)     ((zero_fail)(status, __VA_ARGS__) ? (status) : (status))
-#define zero_run(job, status, ...) ((status) ? (status) : (zero_run)(job, status, __VA_ARGS__))
+#define zero_fail(status, ...) ((zero_fail)(status, __VA_ARGS__) ? (status) : (status))
+#define zero_submit_wait(team, status, ...) \
+	((status) ? (status) : (zero_submit_wait)(team, status, __VA_ARGS__))
 #else
 #include "core/module.h"
 #ifdef ANALYZE_FILES

@@ -255,8 +255,8 @@ struct zero_backend_ops {
 	   have ended, or not at all. */
 	void (*abort)(struct zero_backend *backend, int status, const char *text);
 
-	/* Makes what the caller computes on, see zero_use_stream. NULL: there are none. */
-	void (*use_stream)(struct zero_backend *backend, void *stream);
+	/* Makes what the caller computes on, see zero_set_stream. NULL: there are none. */
+	void (*set_stream)(struct zero_backend *backend, void *stream);
 	/* COLLECTIVE. A communicator of the caller's own, see zero_nccl_comm; NULL: there are
 	   none. */
 	zero_status (*caller_comm)(struct zero_backend *backend, void **comm);
@@ -270,9 +270,9 @@ struct zero_backend_ops {
 	 * done when they return: what they read must have been reached.
 	 */
 	/* Up to here; to be reached. */
-	uint64_t (*mark)(struct zero_backend *backend);
+	uint64_t (*event_record)(struct zero_backend *backend);
 	/* Waits until all that was called before the mark is done. */
-	zero_status (*reach)(struct zero_backend *backend, uint64_t mark);
+	zero_status (*event_wait)(struct zero_backend *backend, uint64_t mark);
 	void (*fill_constant)(struct zero_backend *backend, zero_dtype dtype, void *out,
 			      size_t count, double value);
 	/* Elements first .. first + count of the stream (seed, stream); f32, f16, bf16, f64. */

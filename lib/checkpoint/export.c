@@ -182,26 +182,26 @@ static zero_status write_piece(void *context, const void *data, size_t at, size_
 	return zero_out_write(writing->out, data, bytes, writing->at + at);
 }
 
-/* The slice of the parameter that lies in this rank's shard, also where whole runs are stored. */
+/* The slice of the parameter that lies in this rank's shard, also where whole segments are stored. */
 static zero_status write_param(const struct zero_output *out, size_t i, const struct zero_out *to)
 {
 	const zero_param *param = out->params[i];
-	const struct zero_run *run = &param->flat->runs[param->run];
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
 	size_t size = zero_dtype_size(param->dtype), first, count;
 	struct writing writing = {.out = to};
 	const char *values;
 
 	if (!zero_is_member(param->group))
 		return ZERO_OK;
-	zero_param_part(param, run->shard * (size_t)param->group->team->place.rank, run->shard,
-			&first, &count);
+	zero_param_part(param, segment->shard * (size_t)param->group->team->place.rank,
+			segment->shard, &first, &count);
 	if (!count)
 		return ZERO_OK;
-	values = zero_stored_at(param->flat, run, param->first + first);
+	values = zero_stored_at(param->flat, segment, param->first + first);
 	writing.at = out->tensors[i].offset + first * size;
 	if (out->job->ops->host_memory)
 		return zero_out_write(to, values, count * size, writing.at);
-	return zero_stage_out(out->job, values, count * size, write_piece, &writing);
+	return zero_staging_out(out->job, values, count * size, write_piece, &writing);
 }
 
 static zero_status write_file(const struct zero_output *out, const struct zero_output_file *file)
@@ -241,7 +241,7 @@ static zero_status check_export(zero_job *job)
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_export comes after zero_layout");
 	for (size_t g = 0; !status && g < job->group_count; g++)
-		status = zero_finish_update(job->groups[g]);
+		status = zero_wait_post_step_gather(job->groups[g]);
 	return status;
 }
 
@@ -261,7 +261,7 @@ zero_status zero_export(zero_job *job, const char *path)
 {
 	struct zero_output out = {.job = job, .path = path, .folder = !names_file(path)};
 	bool maker = job->place.rank == 0;
-	const char *before = zero_note(job, "zero_export");
+	const char *before = zero_set_current_call(job, "zero_export");
 	zero_status status = check_export(job);
 
 	if (!status)
@@ -272,20 +272,20 @@ zero_status zero_export(zero_job *job, const char *path)
 	status = plan_files(&out);
 	if (!status && maker)
 		status = create_files(&out);
-	status = zero_run(job, status, NULL, 0, "export: room for %s", path);
+	status = zero_submit_wait(&job->all, status, NULL, 0, "export: room for %s", path);
 	if (!status) {
 		status = write_own(&out);
-		status = zero_run(job, status, NULL, 0, "export: bytes of %s", path);
+		status = zero_submit_wait(&job->all, status, NULL, 0, "export: bytes of %s", path);
 	}
 	if (!status) {
 		if (maker)
 			status = zero_output_publish(&out);
-		status = zero_run(job, status, NULL, 0, "export: end of %s", path);
+		status = zero_submit_wait(&job->all, status, NULL, 0, "export: end of %s", path);
 	}
 	if (status && maker)
 		zero_output_drop(&out);
 out:
 	clear_output(&out);
-	zero_note(job, before);
+	zero_set_current_call(job, before);
 	return status;
 }

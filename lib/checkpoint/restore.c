@@ -35,7 +35,7 @@ static zero_status check_restore(zero_job *job)
 			return zero_fail(ZERO_E_STATE,
 					 "a checkpoint is restored while group '%s' is gathered",
 					 job->groups[g]->name);
-		status = zero_finish_update(job->groups[g]);
+		status = zero_wait_post_step_gather(job->groups[g]);
 	}
 	return status;
 }
@@ -87,7 +87,7 @@ static zero_status agree_found(struct restoring *r, zero_status status)
 	r->found.wants_user = r->checkpoint != NULL;
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", r->plan.path);
-	status = zero_run(job, status, &op, 1, "restore from %s", r->plan.path);
+	status = zero_submit_wait(&job->all, status, &op, 1, "restore from %s", r->plan.path);
 	if (!status) {
 		r->found = all[0];
 		for (size_t rank = 1; rank < world; rank++)
@@ -110,7 +110,8 @@ static zero_status tell(const struct restoring *r, zero_status status, char *dat
 	void *staging = NULL;
 
 	if (job->place.world == 1 || !bytes)
-		return zero_run(job, status, NULL, 0, "restore: %s of %s", what, r->plan.path);
+		return zero_submit_wait(&job->all, status, NULL, 0, "restore: %s of %s", what,
+					r->plan.path);
 	if (!status && staged)
 		status = job->ops->alloc(job->backend, ZERO_MEM_STAGING, piece, false, &staging);
 	for (size_t at = 0, now; at < bytes; at += now) {
@@ -121,12 +122,13 @@ static zero_status tell(const struct restoring *r, zero_status status, char *dat
 		op.send = op.recv = staged || status ? staging : data + at;
 		if (!status && staged && root) {
 			job->ops->copy(job->backend, staging, data + at, now);
-			status = zero_reach(job);
+			status = zero_device_sync(job);
 		}
-		status = zero_run(job, status, &op, 1, "restore: %s of %s", what, r->plan.path);
+		status = zero_submit_wait(&job->all, status, &op, 1, "restore: %s of %s", what,
+					  r->plan.path);
 		if (!status && staged && !root) {
 			job->ops->copy(job->backend, data + at, staging, now);
-			status = zero_reach(job);
+			status = zero_device_sync(job);
 		}
 		/* What only this rank knows is told with the next piece, or by the caller. */
 		if (status && zero_last_error_shared())
@@ -172,8 +174,8 @@ static zero_status tell_user(struct restoring *r, zero_status status)
 	size_t bytes;
 
 	/* A rank may have failed at the manifest: all know of the user's bytes from the same. */
-	status = zero_run(r->plan.job, status, NULL, 0, "restore: manifest of %s, read",
-			  r->plan.path);
+	status = zero_submit_wait(&r->plan.job->all, status, NULL, 0,
+				  "restore: manifest of %s, read", r->plan.path);
 	if (status || !manifest->has_user || !r->found.wants_user)
 		return status;
 	bytes = manifest->user_bytes;
@@ -254,7 +256,7 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 		status = zero_restore_plan(&r->plan);
 	/* From here on values change: not on one rank alone, nor under a save. */
 	if (!status)
-		zero_save_keep(job, NULL);
+		zero_save_snapshot(job, NULL);
 	if (!status && manifest->states)
 		status = zero_adamw_states(job);
 	status = zero_restore_fill(&r->plan, status);
@@ -270,7 +272,7 @@ zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint *check
 {
 	struct restoring r = {.plan = {.job = job, .path = path ? path : ""},
 			      .checkpoint = checkpoint};
-	const char *before = zero_note(job, "zero_restore");
+	const char *before = zero_set_current_call(job, "zero_restore");
 	zero_status status = check_restore(job);
 
 	if (checkpoint)
@@ -296,6 +298,6 @@ out:
 	free(r.plan.folder);
 	free(r.text);
 	free(r.user);
-	zero_note(job, before);
+	zero_set_current_call(job, before);
 	return status;
 }

@@ -31,30 +31,31 @@ struct filling {
 static void wanted_part(const zero_param *param, enum zero_slice_kind kind, size_t *first,
 			size_t *count)
 {
-	const struct zero_run *run = &param->flat->runs[param->run];
-	size_t run_first, run_count;
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
+	size_t segment_first, segment_count;
 
 	if (kind == ZERO_SLICE_PARAM)
-		zero_stored_part(param->group, run, &run_first, &run_count);
+		zero_stored_part(param->group, segment, &segment_first, &segment_count);
 	else
-		zero_stepped_part(param->group, run, &run_first, &run_count);
-	zero_param_part(param, run_first, run_count, first, count);
+		zero_stepped_part(param->group, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, first, count);
 }
 
 /* Where element `element` of the parameter, which this rank has, or its state lies. */
 static char *place_of(const zero_param *param, enum zero_slice_kind kind, size_t element)
 {
 	const struct zero_flat *flat = param->flat;
-	const struct zero_run *run = &flat->runs[param->run];
+	const struct zero_segment *segment = &flat->segments[param->segment];
 	const float *states = kind == ZERO_SLICE_EXP_AVG      ? flat->m
 			      : kind == ZERO_SLICE_EXP_AVG_SQ ? flat->v
 							      : flat->master;
-	size_t run_first, run_count;
+	size_t segment_first, segment_count;
 
 	if (kind == ZERO_SLICE_PARAM)
-		return zero_stored_at(flat, run, param->first + element);
-	zero_stepped_part(param->group, run, &run_first, &run_count);
-	return (char *)(uintptr_t)(states + run->state_at + (param->first + element - run_first));
+		return zero_stored_at(flat, segment, param->first + element);
+	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
+	return (char *)(uintptr_t)(states + segment->state_at +
+				   (param->first + element - segment_first));
 }
 
 /* Bytes of all that this rank takes of one parameter. */
@@ -134,7 +135,7 @@ static zero_status fill_piece(struct filling *fill, const struct zero_shard_slic
 	if (!status && in_host_memory(fill, slice->kind))
 		status = zero_shard_read(&fill->reader, slice, from, to, bytes);
 	else if (!status)
-		status = zero_stage_in(fill->job, to, bytes, read_piece, &reading);
+		status = zero_staging_in(fill->job, to, bytes, read_piece, &reading);
 	fill->at += bytes;
 	fill->done += bytes;
 	return status;
@@ -204,7 +205,8 @@ static zero_status agree_rounds(struct filling *fill, zero_status status)
 		fill->total += wanted_bytes(restore->params[i], restore->manifest->states);
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->folder);
-	status = zero_run(fill->job, status, &op, 1, "restore: plan for %s", restore->path);
+	status = zero_submit_wait(&fill->job->all, status, &op, 1, "restore: plan for %s",
+				  restore->path);
 	for (size_t rank = 0; !status && rank < world; rank++)
 		most = all[rank] > most ? all[rank] : most;
 	free(all);
@@ -226,9 +228,10 @@ zero_status zero_restore_fill(const struct zero_restore *restore, zero_status st
 		while (!status && fill.done < goal && fill.done < fill.total)
 			status = fill_next(&fill);
 		if (!status && round == fill.rounds)
-			status = zero_reach(fill.job);
-		status = zero_run(fill.job, status, NULL, 0, "restore: round %zu of %zu from %s",
-				  round, fill.rounds, restore->path);
+			status = zero_device_sync(fill.job);
+		status = zero_submit_wait(&fill.job->all, status, NULL, 0,
+					  "restore: round %zu of %zu from %s", round, fill.rounds,
+					  restore->path);
 	}
 	close_file(&fill);
 	return status;

@@ -117,7 +117,7 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 					 "zero_save",
 					 job->groups[g]->name);
 	for (size_t g = 0; !status && g < job->group_count; g++)
-		status = zero_finish_update(job->groups[g]);
+		status = zero_wait_post_step_gather(job->groups[g]);
 	/* They are there already, but for a job whose number of steps was restored without. */
 	if (!status && job->steps)
 		status = zero_adamw_states(job);
@@ -152,7 +152,8 @@ static zero_status make_files(struct zero_save *save, const zero_save_options *o
 		status = zero_save_folder(save);
 	if (!status && maker && options->user)
 		status = zero_save_user(save, options->user, options->user_bytes);
-	status = zero_run(save->job, status, NULL, 0, "save: folder of %s", save->path);
+	status = zero_submit_wait(&save->job->all, status, NULL, 0, "save: folder of %s",
+				  save->path);
 	if (status)
 		return status;
 	status = zero_save_plan(save);
@@ -161,7 +162,7 @@ static zero_status make_files(struct zero_save *save, const zero_save_options *o
 	/* In the background the thread does it: the caller is not to wait for it. */
 	if (!status && !options->background)
 		status = zero_save_room(save);
-	return zero_run(save->job, status, NULL, 0, "save: room for %s", save->path);
+	return zero_submit_wait(&save->job->all, status, NULL, 0, "save: room for %s", save->path);
 }
 
 /* COLLECTIVE. Rank 0 hears of all files. */
@@ -178,7 +179,7 @@ static zero_status tell_files(struct zero_save *save, zero_status status)
 			.checksums =
 				save->files->sum(save->sums, save->sum_count * sizeof(*save->sums)),
 		};
-	status = zero_run(save->job, status, &op, 1, "save: files of %s", save->path);
+	status = zero_submit_wait(&save->job->all, status, &op, 1, "save: files of %s", save->path);
 	zero_report_saved(save->job, seconds() - save->began, save->out.bytes, !status);
 	return status;
 }
@@ -202,7 +203,7 @@ static zero_status write_now(struct zero_save *save)
 		return status;
 	if (maker)
 		status = zero_save_publish(save);
-	return zero_run(save->job, status, NULL, 0, "save: end of %s", save->path);
+	return zero_submit_wait(&save->job->all, status, NULL, 0, "save: end of %s", save->path);
 }
 
 static zero_status begin(zero_job *job, const char *dir, const zero_save_options *options)
@@ -216,7 +217,8 @@ static zero_status begin(zero_job *job, const char *dir, const zero_save_options
 	status = agree_begin(job, status, dir, options, &token);
 	if (!status)
 		/* Without names there is nothing that could be agreed on by its own. */
-		status = zero_run(job, name_all(save, token), NULL, 0, "save: names of %s", dir);
+		status = zero_submit_wait(&job->all, name_all(save, token), NULL, 0,
+					  "save: names of %s", dir);
 	if (!status)
 		status = make_files(save, options);
 	if (!status && options->background) {
@@ -277,7 +279,8 @@ static zero_status wait_for(zero_job *job)
 	zero_save_complete(job);
 	if (save->state == ZERO_SAVE_PUBLISHING) {
 		status = zero_save_join(save);
-		status = zero_run(job, status, NULL, 0, "save: end of %s", save->path);
+		status =
+			zero_submit_wait(&job->all, status, NULL, 0, "save: end of %s", save->path);
 	} else {
 		status = zero_fail_on(save->error_rank, save->status,
 				      save->error ? save->error : "no memory");
@@ -289,10 +292,10 @@ static zero_status wait_for(zero_job *job)
 
 zero_status zero_save_wait(zero_job *job)
 {
-	const char *before = zero_note(job, "zero_save_wait");
+	const char *before = zero_set_current_call(job, "zero_save_wait");
 	zero_status status = wait_for(job);
 
-	zero_note(job, before);
+	zero_set_current_call(job, before);
 	return status;
 }
 
@@ -313,14 +316,14 @@ static zero_status end_save(struct zero_save *save, bool together)
 void zero_save_end(zero_job *job, bool together)
 {
 	struct zero_save *save = job->save;
-	struct zero_kept_error before;
+	struct zero_saved_error before;
 
 	if (!save)
 		return;
-	zero_keep_error(&before);
+	zero_error_save(&before);
 	/* What went wrong before is more than that the last checkpoint is not there. */
 	if (!end_save(save, together) || *before.text)
-		zero_give_back_error(&before);
+		zero_error_restore(&before);
 	job->save = NULL;
 	free_save(save);
 }
@@ -328,17 +331,17 @@ void zero_save_end(zero_job *job, bool together)
 zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *options)
 {
 	static const zero_save_options none;
-	const char *call = zero_note(job, "zero_save");
+	const char *call = zero_set_current_call(job, "zero_save");
 	zero_status before = wait_for(job), status;
-	struct zero_kept_error why;
+	struct zero_saved_error why;
 
-	zero_keep_error(&why);
+	zero_error_save(&why);
 	status = begin(job, dir, options ? options : &none);
 	/* An earlier one's error is told, but does not keep this one from being made. */
 	if (!status && before) {
-		zero_give_back_error(&why);
+		zero_error_restore(&why);
 		status = before;
 	}
-	zero_note(job, call);
+	zero_set_current_call(job, call);
 	return status;
 }

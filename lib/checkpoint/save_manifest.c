@@ -58,7 +58,7 @@ static void list_tensors(const zero_job *job, struct zero_manifest *manifest)
 				.name = param->name,
 				.group = job->groups[g]->name,
 				.first = param->first,
-				.shard = param->flat->runs[param->run].shard,
+				.shard = param->flat->segments[param->segment].shard,
 				.dtype = param->dtype,
 				.ndim = param->ndim,
 				.team = team_index(job, job->groups[g]->team),

@@ -26,28 +26,28 @@ static const float *states_of(const struct zero_flat *flat, enum zero_slice_kind
 	return kind == ZERO_SLICE_EXP_AVG_SQ ? flat->v : flat->master;
 }
 
-/* The part of a parameter that lies in this rank's shard, also where whole runs are stored. False:
+/* The part of a parameter that lies in this rank's shard, also where whole segments are stored. False:
    nothing. */
 static bool find_slice(const zero_param *param, enum zero_slice_kind kind,
 		       struct zero_save_slice *slice)
 {
-	const struct zero_run *run = &param->flat->runs[param->run];
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
 	const zero_job *job = param->group->job;
 	size_t first, count, stepped_first, stepped;
 
-	zero_param_part(param, run->shard * (size_t)param->group->team->place.rank, run->shard,
-			&first, &count);
+	zero_param_part(param, segment->shard * (size_t)param->group->team->place.rank,
+			segment->shard, &first, &count);
 	*slice = (struct zero_save_slice){
 		.param = param, .kind = kind, .device = !job->ops->host_memory};
 	if (!count)
 		return false;
 	if (kind == ZERO_SLICE_PARAM) {
-		slice->data = zero_stored_at(param->flat, run, param->first + first);
+		slice->data = zero_stored_at(param->flat, segment, param->first + first);
 		slice->bytes = count * zero_dtype_size(param->dtype);
 		return true;
 	}
-	zero_stepped_part(param->group, run, &stepped_first, &stepped);
-	slice->data = (const char *)(states_of(param->flat, kind) + run->state_at +
+	zero_stepped_part(param->group, segment, &stepped_first, &stepped);
+	slice->data = (const char *)(states_of(param->flat, kind) + segment->state_at +
 				     (param->first + first - stepped_first));
 	slice->bytes = count * sizeof(float);
 	if (job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER)
@@ -170,7 +170,7 @@ struct writing {
 	const struct zero_save_slice *slice;
 };
 
-/* `at` is at a multiple of ZERO_SAVE_PIECE or of ZERO_STAGE_LEAST: a whole block begins there. */
+/* `at` is at a multiple of ZERO_SAVE_PIECE or of ZERO_STAGING_MIN: a whole block begins there. */
 static zero_status write_pieces(void *context, const void *data, size_t at, size_t bytes)
 {
 	const struct writing *writing = context;
@@ -184,15 +184,15 @@ static zero_status write_pieces(void *context, const void *data, size_t at, size
 	return status;
 }
 
-_Static_assert(ZERO_STAGE_LEAST % ZERO_SUM_BLOCK == 0, "pieces that are staged are whole blocks");
+_Static_assert(ZERO_STAGING_MIN % ZERO_SUM_BLOCK == 0, "pieces that are staged are whole blocks");
 
 zero_status zero_save_slice(struct zero_save *save, struct zero_save_slice *slice)
 {
 	struct writing writing = {.save = save, .slice = slice};
 	zero_status status;
 
-	status = slice->device ? zero_stage_out(save->job, slice->data, slice->bytes, write_pieces,
-						&writing)
+	status = slice->device ? zero_staging_out(save->job, slice->data, slice->bytes,
+						  write_pieces, &writing)
 			       : write_pieces(&writing, slice->data, 0, slice->bytes);
 	slice->written = status ? 0 : slice->bytes;
 	return status;

@@ -212,7 +212,7 @@ static zero_status fetch_all(struct zero_save *save)
 
 	for (size_t i = 0; !status && i < ranges; i++)
 		status = fetch_range(save, save->begin[i], save->begin[i + 1]);
-	reached = zero_reach(save->job);
+	reached = zero_device_sync(save->job);
 	return status ? status : reached;
 }
 
@@ -322,12 +322,12 @@ static void keep(zero_job *job, const zero_group *group, bool stepped)
 			keep_range(save, save->begin[i], save->begin[i + 1], stepped);
 }
 
-void zero_save_keep(zero_job *job, zero_group *group)
+void zero_save_snapshot(zero_job *job, zero_group *group)
 {
 	keep(job, group, false);
 }
 
-void zero_save_keep_stepped(zero_group *group)
+void zero_save_snapshot_stepped(zero_group *group)
 {
 	keep(group->job, group, true);
 }

@@ -176,7 +176,7 @@ zero_status zero_token(zero_job *job, zero_status status, const char *label, uin
 		status = zero_fail(ZERO_E_MEMORY, "no memory for %s", label);
 	if (getrandom(&mine, sizeof(mine), 0) != (ssize_t)sizeof(mine))
 		mine = (uint64_t)getpid();
-	status = zero_run(job, status, &op, 1, "%s", label);
+	status = zero_submit_wait(&job->all, status, &op, 1, "%s", label);
 	*token = status ? 0 : all[0];
 	free(all);
 	return status;

@@ -23,9 +23,9 @@ static void make_key(void)
 }
 
 /* The thread's last error, made if `make` and there is none; NULL if there is none. */
-static struct zero_kept_error *last_error(bool make)
+static struct zero_saved_error *last_error(bool make)
 {
-	struct zero_kept_error *last;
+	struct zero_saved_error *last;
 
 	pthread_once(&last_error_once, make_key);
 	last = pthread_getspecific(last_error_key);
@@ -48,7 +48,7 @@ int zero_process_rank(void)
 
 zero_status zero_fail(zero_status status, const char *format, ...)
 {
-	struct zero_kept_error *last = last_error(true);
+	struct zero_saved_error *last = last_error(true);
 	/* By way of a buffer, since an argument may be the last error itself. */
 	char text[sizeof(last->text)];
 	va_list arguments;
@@ -66,7 +66,7 @@ zero_status zero_fail(zero_status status, const char *format, ...)
 
 zero_status zero_fail_on(int rank, zero_status status, const char *text)
 {
-	struct zero_kept_error *last;
+	struct zero_saved_error *last;
 
 	zero_fail(status, "%s", text);
 	last = last_error(false);
@@ -79,21 +79,21 @@ zero_status zero_fail_on(int rank, zero_status status, const char *text)
 
 bool zero_last_error_shared(void)
 {
-	const struct zero_kept_error *last = last_error(false);
+	const struct zero_saved_error *last = last_error(false);
 
 	return last && last->shared;
 }
 
-void zero_keep_error(struct zero_kept_error *kept)
+void zero_error_save(struct zero_saved_error *kept)
 {
-	const struct zero_kept_error *last = last_error(false);
+	const struct zero_saved_error *last = last_error(false);
 
-	*kept = last ? *last : (struct zero_kept_error){.rank = zero_process_rank()};
+	*kept = last ? *last : (struct zero_saved_error){.rank = zero_process_rank()};
 }
 
-void zero_give_back_error(const struct zero_kept_error *kept)
+void zero_error_restore(const struct zero_saved_error *kept)
 {
-	struct zero_kept_error *last = last_error(*kept->text);
+	struct zero_saved_error *last = last_error(*kept->text);
 
 	if (last)
 		*last = *kept;
@@ -101,14 +101,14 @@ void zero_give_back_error(const struct zero_kept_error *kept)
 
 const char *zero_last_error(void)
 {
-	const struct zero_kept_error *last = last_error(false);
+	const struct zero_saved_error *last = last_error(false);
 
 	return last ? last->text : "";
 }
 
 int zero_last_error_rank(void)
 {
-	const struct zero_kept_error *last = last_error(false);
+	const struct zero_saved_error *last = last_error(false);
 
 	return last ? last->rank : zero_process_rank();
 }

@@ -30,7 +30,7 @@ static const size_t dtype_count = sizeof(dtypes) / sizeof(*dtypes);
 
 const char *entry_dtype_name(zero_dtype dtype, size_t *size)
 {
-	if (dtype <= ZERO_PARAM || (size_t)dtype >= dtype_count)
+	if (dtype <= ZERO_DTYPE_PARAM || (size_t)dtype >= dtype_count)
 		return NULL;
 	if (size)
 		*size = dtypes[dtype].size;
@@ -89,7 +89,7 @@ static zero_status read_dtype(const json_t *json, struct entry *entry)
 	if (!name)
 		return entry_fail(entry, "has the dtype %s; allowed are the strings %s",
 				  value_words(json).text, allowed_dtypes);
-	for (size_t i = ZERO_PARAM + 1; i < dtype_count; i++) {
+	for (size_t i = ZERO_DTYPE_PARAM + 1; i < dtype_count; i++) {
 		if (strcmp(name, dtypes[i].name) == 0) {
 			entry->tensor.dtype = (zero_dtype)i;
 			return ZERO_OK;

@@ -296,7 +296,7 @@ static zero_status take_dtype(const struct object *object, zero_dtype *dtype)
 {
 	const char *text = json_string_value(json_object_get(object->json, "dtype"));
 
-	for (int i = ZERO_PARAM + 1; text && entry_dtype_name((zero_dtype)i, NULL); i++)
+	for (int i = ZERO_DTYPE_PARAM + 1; text && entry_dtype_name((zero_dtype)i, NULL); i++)
 		if (!strcmp(text, entry_dtype_name((zero_dtype)i, NULL))) {
 			*dtype = (zero_dtype)i;
 			return ZERO_OK;

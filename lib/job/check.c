@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZERO_CHECK=1: a gathered parameter that was changed without zero_update is found by a checksum
+ * ZERO_CHECK=1: a gathered parameter that was changed without zero_param_changed is found by a checksum
  * when its group is released, and all ranks are told with what this rank begins next.
  */
 #include <string.h>
@@ -54,7 +54,7 @@ static zero_status add_piece(void *context, const void *data, size_t at, size_t 
 static uint64_t gathered_sum(const zero_param *param)
 {
 	zero_job *job = param->group->job;
-	size_t bytes = param->count * zero_dtype_size(zero_gathered_as(param));
+	size_t bytes = param->count * zero_dtype_size(zero_gathered_dtype_locked(param));
 	struct sum sum = {{1, 2, 3, 4}};
 	const void *data = zero_data(param);
 	uint64_t all = bytes;
@@ -64,13 +64,13 @@ static uint64_t gathered_sum(const zero_param *param)
 	if (job->ops->host_memory)
 		add(&sum, data, bytes);
 	else
-		zero_stage_out(job, data, bytes, add_piece, &sum);
+		zero_staging_out(job, data, bytes, add_piece, &sum);
 	for (int lane = 0; lane < 4; lane++)
 		all = mix(all, sum.lanes[lane]);
 	return all;
 }
 
-void zero_check_keep(zero_group *group)
+void zero_check_record(zero_group *group)
 {
 	pthread_mutex_lock(&group->job->lock);
 	/* A thread that gathered it before may have changed it by now. */
@@ -81,7 +81,7 @@ void zero_check_keep(zero_group *group)
 	pthread_mutex_unlock(&group->job->lock);
 }
 
-void zero_check_updated(zero_param *param)
+void zero_check_record_param(zero_param *param)
 {
 	pthread_mutex_lock(&param->group->job->lock);
 	param->sum = gathered_sum(param);
@@ -93,7 +93,7 @@ static zero_status changed_error(const zero_param *param)
 	return zero_fail(ZERO_E_STATE,
 			 "parameter '%s' was changed between the gather and the release of group "
 			 "'%s': what is gathered is only read, unless all ranks call "
-			 "zero_update(param, rank) after `rank` has changed it",
+			 "zero_param_changed(param, rank) after `rank` has changed it",
 			 param->name, param->group->name);
 }
 
@@ -111,7 +111,7 @@ zero_status zero_check_compare(zero_group *group)
 	return ZERO_OK;
 }
 
-zero_status zero_check_tell(zero_job *job)
+zero_status zero_check_pending(zero_job *job)
 {
 	const zero_param *param = atomic_exchange(&job->changed, NULL);
 

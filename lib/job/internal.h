@@ -23,13 +23,13 @@ zero_status zero_fail_on(int rank, zero_status status, const char *text);
 /* Whether the thread's last error is one that all ranks know of. */
 bool zero_last_error_shared(void);
 /* The thread's last error, set aside while what fails is of less weight; no text: there is none. */
-struct zero_kept_error {
+struct zero_saved_error {
 	int rank;
 	bool shared; /* all ranks know of it */
 	char text[1024];
 };
-void zero_keep_error(struct zero_kept_error *kept);
-void zero_give_back_error(const struct zero_kept_error *kept);
+void zero_error_save(struct zero_saved_error *kept);
+void zero_error_restore(const struct zero_saved_error *kept);
 /* The rank of this process, once it is known; for errors that arise outside of a job's calls. */
 void zero_process_rank_set(int rank);
 int zero_process_rank(void);
@@ -57,12 +57,12 @@ struct zero_param {
 	zero_group *group;
 	struct zero_flat *flat; /* from the layout on; an alias has its target's */
 	zero_param *alias_of;
-	zero_tensor_given *given; /* what zero_layout is to lay; NULL: nothing */
+	zero_adopt_spec *adopted; /* what zero_layout is to lay; NULL: nothing */
 	char *name;
 	size_t shape[ZERO_MAX_DIMS];
 	size_t count;
-	size_t run;   /* index of flat->runs */
-	size_t first; /* element of the run */
+	size_t segment; /* index of flat->segments */
+	size_t first;   /* element of the segment */
 	zero_dtype dtype;
 	int ndim;
 	float weight_decay;
@@ -71,16 +71,16 @@ struct zero_param {
 	uint64_t sum; /* of what is gathered, if the group is `checked` */
 };
 
-/* A run in memory; its layout is the same on all ranks. */
-struct zero_run {
+/* A segment in memory; its layout is the same on all ranks. */
+struct zero_segment {
 	zero_dtype dtype;
 	bool trainable;
 	size_t count;       /* elements of all shards */
 	size_t shard;       /* elements of one */
 	size_t stored_at;   /* byte of flat->stored where what this rank stores begins */
-	size_t whole_at;    /* and where element 0 is, if all of the run is there */
+	size_t first_at;    /* and where element 0 is, if all of the segment is there */
 	size_t gathered_at; /* byte of flat->gathered; NOT_GATHERED: read where it is stored */
-	size_t gradient_at; /* element of flat->gradient, for a trainable run */
+	size_t gradient_at; /* element of flat->gradient, for a trainable segment */
 	size_t state_at;    /* element of flat->m and flat->v */
 };
 
@@ -89,13 +89,13 @@ struct zero_run {
 /* What is gathered as one: a group, or the part of one that the layout made. */
 struct zero_flat {
 	zero_group *group;
-	struct zero_run *runs;
-	size_t run_count;
-	size_t gradient_count; /* elements of all trainable runs */
+	struct zero_segment *segments;
+	size_t segment_count;
+	size_t gradient_count; /* elements of all trainable segments */
 	size_t state_count;    /* those that this rank steps */
 	size_t stored_bytes;
 
-	/* Whole runs if the group stores such. Else each run's shards of the ranks that share
+	/* Whole segments if the group stores such. Else each segment's shards of the ranks that share
 	   memory, one behind the other: this rank's own lies among them. */
 	char *stored;
 	struct zero_shared window;   /* what `stored` is, in that case */
@@ -104,7 +104,7 @@ struct zero_flat {
 	                   unused since the last reduce */
 	float *reduced; /* sums over ranks, [state_count] */
 	float *m, *v;   /* moments, [state_count] */
-	float *master;  /* f32 values of 16-bit runs, [state_count]; NULL if there are none */
+	float *master;  /* f32 values of 16-bit segments, [state_count]; NULL if there are none */
 };
 
 struct zero_group {
@@ -116,8 +116,8 @@ struct zero_group {
 	size_t param_count, param_room, flat_count;
 	bool trainable;  /* a parameter of it is */
 	bool adopts;     /* a parameter of it was given: its buffers are made when they are laid */
-	bool whole;      /* each rank stores whole runs of its own */
-	bool step_whole; /* and steps them, as stage 0 does */
+	bool replicated; /* each rank stores whole segments of its own */
+	bool steps_replicated; /* and steps them, as stage 0 does */
 	bool in_place; /* what is gathered as it is stored needs no copy: the node has all of it */
 	zero_dtype gradient_dtype;
 
@@ -131,9 +131,9 @@ struct zero_group {
 	size_t live;              /* bytes of its outputs */
 	bool reduced;             /* since the last step, on all ranks alike */
 	struct zero_work *reduce; /* the last of those under way; NULL: none */
-	struct zero_work *update; /* stages 1 and 2: the gather of stepped values; NULL: none */
+	struct zero_work *post_step_gather; /* of stepped values, at stages 1 and 2; NULL: none */
 	/* The same from the step to the next gather, on all ranks alike: what that waits for, if
-	   `stepped_at` is still what zero_group_waits says. */
+	   `stepped_at` is still what zero_group_wait_count says. */
 	struct zero_work *stepped;
 	unsigned stepped_at;
 };
@@ -142,10 +142,10 @@ struct zero_group {
 #define ZERO_REDUCES 2
 
 /* See stage.c. */
-struct zero_stage {
+struct zero_staging {
 	void *data[2];
-	uint64_t mark[2]; /* of the copies from and to them */
-	size_t bytes;     /* of each; 0: not allocated */
+	uint64_t copied[2]; /* events of the copies from and to them */
+	size_t bytes;       /* of each; 0: not allocated */
 	int next;
 };
 
@@ -158,18 +158,18 @@ struct zero_job {
 	pthread_mutex_t lock;
 	zero_group **groups; /* owned */
 	size_t group_count, group_room;
-	zero_team all;                /* every rank */
-	zero_team *teams;             /* owned */
-	void *names;                  /* tsearch tree of all parameters */
-	void *group_names;            /* and of all groups */
-	pid_t process;                /* that opened it; a forked child cannot use it */
-	struct zero_ring *ring;       /* NULL: nobody is watched */
-	struct zero_opening *opening; /* while zero_open lasts */
-	_Atomic(const char *) call;   /* see zero_note; NULL: none */
-	bool joined;                  /* the backend is open on all ranks */
+	zero_team all;                      /* every rank */
+	zero_team *teams;                   /* owned */
+	void *names;                        /* tsearch tree of all parameters */
+	void *group_names;                  /* and of all groups */
+	pid_t process;                      /* that opened it; a forked child cannot use it */
+	struct zero_ring *ring;             /* NULL: nobody is watched */
+	struct zero_opening *opening;       /* while zero_open lasts */
+	_Atomic(const char *) current_call; /* see zero_set_current_call; NULL: none */
+	bool joined;                        /* the backend is open on all ranks */
 	bool laid_out;
-	bool adopts;    /* a group does */
-	bool gave_back; /* tensors, which another zero_layout would miss */
+	bool adopts;           /* a group does */
+	bool released_tensors; /* tensors, which another zero_layout would miss */
 	int stage;
 	size_t chunk, threshold;
 	size_t gather_limit;       /* bytes of a team's live outputs, for what is fetched ahead */
@@ -180,7 +180,7 @@ struct zero_job {
 	   free. */
 	void *staging[2][2];
 	size_t staged; /* f32 elements of each; 0: not allocated */
-	struct zero_stage stage_buffers;
+	struct zero_staging staging_buffers;
 	struct zero_work *reduces[ZERO_REDUCES]; /* ring of the last ones */
 	unsigned reduce_next;
 	char *slice_path; /* the file that zero_load read last, kept open */
@@ -202,28 +202,26 @@ zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops
 			bool waited, struct zero_work **work, const char *label, ...)
 	__attribute__((format(printf, 7, 8)));
 /* The same and waits; `count` 0 is how ranks agree on `status` alone. */
-zero_status zero_run(zero_job *job, zero_status status, struct zero_op *ops, size_t count,
-		     const char *label, ...) __attribute__((format(printf, 5, 6)));
-zero_status zero_run_team(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
-			  const char *label, ...) __attribute__((format(printf, 5, 6)));
+zero_status zero_submit_wait(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
+			     const char *label, ...) __attribute__((format(printf, 5, 6)));
 /* Says, for zero_close, to all ranks and to those of all teams that this one has no more to do with
    them; returns when each of them came to something. */
 zero_status zero_leave(zero_job *job);
 /* Waits, and puts the reference that *work is; a NULL *work is done. With the job's lock, unless
    *work is the caller's own. */
-zero_status zero_finish(zero_job *job, struct zero_work **work);
+zero_status zero_work_wait(zero_job *job, struct zero_work **work);
 /* Waits for what other ranks stepped to be here (stages 1 and 2). */
-zero_status zero_finish_update(zero_group *group);
+zero_status zero_wait_post_step_gather(zero_group *group);
 /* Submissions that all ranks of the group waited for so far: those before them are done too. */
-unsigned zero_group_waits(zero_group *group);
+unsigned zero_group_wait_count(zero_group *group);
 
 /* ---- checkpoint/save.c, save_thread.c: a save in the background ------------------------------ */
 
 /* Before stored values or states of the group change, NULL: of any: what a save has not written yet
    is copied. Local. */
-void zero_save_keep(zero_job *job, zero_group *group);
+void zero_save_snapshot(zero_job *job, zero_group *group);
 /* Before a step changes the group: only what is trainable. */
-void zero_save_keep_stepped(zero_group *group);
+void zero_save_snapshot_stepped(zero_group *group);
 /* Whether this rank has nothing left to write: what it tells in each step. */
 bool zero_save_written(const zero_job *job);
 /* COLLECTIVE. In a step, once all ranks have said so: completes the save. */
@@ -234,9 +232,9 @@ void zero_save_end(zero_job *job, bool together);
 /* ---- stop.c ---------------------------------------------------------------------------------- */
 
 /* Whether a signal of zero_stop_on came to this rank. */
-bool zero_stop_asked(void);
+bool zero_stop_requested(void);
 /* For zero_close. */
-void zero_stop_end(zero_job *job);
+void zero_stop_close(zero_job *job);
 
 /* ---- report/report.c ------------------------------------------------------------------------- */
 
@@ -274,25 +272,25 @@ bool zero_job_unwatch(zero_job *job);
 zero_status zero_job_check_watch(zero_job *job);
 
 /* What this rank is in, for others to see; a static string. Returns what it was. */
-static inline const char *zero_note(zero_job *job, const char *call)
+static inline const char *zero_set_current_call(zero_job *job, const char *call)
 {
-	return atomic_exchange(&job->call, call);
+	return atomic_exchange(&job->current_call, call);
 }
 
 /* ---- check.c --------------------------------------------------------------------------------- */
 
-static inline bool zero_checks(const zero_job *job)
+static inline bool zero_check_enabled(const zero_job *job)
 {
 	return job->settings.value[ZERO_OPT_CHECK].number;
 }
 /* After a gather: keeps the sums of what is gathered. */
-void zero_check_keep(zero_group *group);
+void zero_check_record(zero_group *group);
 /* After a declared change of one parameter. */
-void zero_check_updated(zero_param *param);
+void zero_check_record_param(zero_param *param);
 /* Before the last release, with the job's lock: an error if what is gathered was changed. */
 zero_status zero_check_compare(zero_group *group);
 /* Such an error, once: all ranks get it with the next submission. */
-zero_status zero_check_tell(zero_job *job);
+zero_status zero_check_pending(zero_job *job);
 
 /* ---- settings.c ------------------------------------------------------------------------------ */
 
@@ -313,7 +311,7 @@ static inline bool zero_is_member(const zero_group *group)
 	return group->team->place.rank >= 0;
 }
 /* The rank within the team; -1 if it is not of it. */
-static inline int zero_team_place(const zero_team *team, int rank)
+static inline int zero_team_rank_of(const zero_team *team, int rank)
 {
 	if (!team->ranks)
 		return rank >= 0 && rank < team->place.world ? rank : -1;
@@ -323,21 +321,22 @@ static inline int zero_team_place(const zero_team *team, int rank)
 	return -1;
 }
 /* For what only members may do: an error that is this rank's alone. */
-zero_status zero_check_member(const zero_group *group, const char *what);
+zero_status zero_require_member(const zero_group *group, const char *what);
 
 /* ---- storage.c ------------------------------------------------------------------------------- */
 
-/* The elements of a run that this rank stores, and those that it steps: [*first, *first +
+/* The elements of a segment that this rank stores, and those that it steps: [*first, *first +
    *count). */
-void zero_stored_part(const zero_group *group, const struct zero_run *run, size_t *first,
+void zero_stored_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
 		      size_t *count);
-void zero_stepped_part(const zero_group *group, const struct zero_run *run, size_t *first,
+void zero_stepped_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
 		       size_t *count);
-/* The part of a parameter that lies in a part of its run: elements of the parameter. */
-void zero_param_part(const zero_param *param, size_t run_first, size_t run_count, size_t *first,
-		     size_t *count);
-/* Where element `element` of the run is stored; it must be in the stored part. */
-char *zero_stored_at(const struct zero_flat *flat, const struct zero_run *run, size_t element);
+/* The part of a parameter that lies in a part of its segment: elements of the parameter. */
+void zero_param_part(const zero_param *param, size_t segment_first, size_t segment_count,
+		     size_t *first, size_t *count);
+/* Where element `element` of the segment is stored; it must be in the stored part. */
+char *zero_stored_at(const struct zero_flat *flat, const struct zero_segment *segment,
+		     size_t element);
 
 /* Frees the buffers of a group; it is no longer laid out. */
 void zero_storage_drop(zero_group *group);
@@ -360,24 +359,24 @@ void zero_source_label(const zero_param *param, const zero_source *source, char 
 
 /* A piece is a multiple of it, but for the last one: whole elements, and whole blocks of
    checksums. */
-#define ZERO_STAGE_LEAST ((size_t)64 << 10)
+#define ZERO_STAGING_MIN ((size_t)64 << 10)
 
 /* Writes bytes [at, at + bytes) of what is to be copied. */
-typedef zero_status (*zero_stage_fill)(void *context, void *data, size_t at, size_t bytes);
+typedef zero_status (*zero_staging_fill)(void *context, void *data, size_t at, size_t bytes);
 /* Reads them. */
-typedef zero_status (*zero_stage_use)(void *context, const void *data, size_t at, size_t bytes);
+typedef zero_status (*zero_staging_use)(void *context, const void *data, size_t at, size_t bytes);
 
 /* `bytes` of the device's memory from what the host fills, a chunk at a time; in order, but maybe
    still under way. */
-zero_status zero_stage_in(zero_job *job, void *to, size_t bytes, zero_stage_fill fill,
-			  void *context);
-zero_status zero_stage_out(zero_job *job, const void *from, size_t bytes, zero_stage_use use,
-			   void *context);
+zero_status zero_staging_in(zero_job *job, void *to, size_t bytes, zero_staging_fill fill,
+			    void *context);
+zero_status zero_staging_out(zero_job *job, const void *from, size_t bytes, zero_staging_use use,
+			     void *context);
 /* Two buffers for so many bytes, at most a chunk each. */
-zero_status zero_stage_open(zero_job *job, size_t bytes);
-void zero_stage_close(zero_job *job);
+zero_status zero_staging_open(zero_job *job, size_t bytes);
+void zero_staging_close(zero_job *job);
 /* Waits until the device has done what it was told so far. */
-zero_status zero_reach(zero_job *job);
+zero_status zero_device_sync(zero_job *job);
 
 /* ---- slice.c --------------------------------------------------------------------------------- */
 
@@ -386,12 +385,12 @@ zero_status zero_reach(zero_job *job);
 zero_status zero_slice_read(const zero_param *param, const zero_tensor *tensor, bool transpose,
 			    void *out, size_t first, size_t count);
 /* Closes the file that was read last. */
-void zero_slice_forget(zero_job *job);
+void zero_slice_close(zero_job *job);
 
 /* ---- adopt.c --------------------------------------------------------------------------------- */
 
 /* COLLECTIVE. Whether all that was given can be laid, and in which tier: job->tier. */
-zero_status zero_adopted_plan(zero_job *job);
+zero_status zero_flatten_plan(zero_job *job);
 /* Bytes of a flat buffer that this rank counts, and those that it packs if it cannot lay its part
    of it straight. */
 size_t zero_flat_counted(const struct zero_flat *flat);
@@ -410,11 +409,11 @@ struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *da
 			       size_t *bounds);
 
 /* After a parameter's stored values changed: f32 masters of 16-bit ones follow. */
-void zero_param_loaded(zero_param *param);
+void zero_param_update_masters(zero_param *param);
 
 /* ---- norm.c, scale.c, adamw.c: parts of a step ----------------------------------------------- */
 
-struct zero_sums {
+struct zero_step_sums {
 	double norm2;   /* of the sums of all groups, squared */
 	double samples; /* of all ranks */
 	bool written;   /* no rank has anything left to write of a save in the background */
@@ -422,8 +421,8 @@ struct zero_sums {
 };
 
 /* COLLECTIVE. Agrees on all that ranks must say alike, too. */
-zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw *adamw,
-			    struct zero_sums *sums);
+zero_status zero_step_exchange(zero_job *job, zero_status status, const zero_adamw *adamw,
+			       struct zero_step_sums *sums);
 
 /* `scale` may be NULL: none. */
 zero_status zero_loss_scale_check(const zero_loss_scale *scale);
@@ -439,9 +438,9 @@ struct zero_adamw_args zero_adamw_args_at(const zero_adamw *adamw, uint64_t step
 /* Steps what this rank owns of a group. */
 void zero_adamw_group(zero_group *group, const zero_adamw *adamw,
 		      const struct zero_adamw_args *args);
-/* The f32 masters, if there are any, of elements [first, first + count) of a run follow what is
+/* The f32 masters, if there are any, of elements [first, first + count) of a segment follow what is
    stored; they are among those that this rank steps. */
-void zero_master_set(struct zero_flat *flat, const struct zero_run *run, size_t first,
+void zero_master_set(struct zero_flat *flat, const struct zero_segment *segment, size_t first,
 		     size_t count);
 
 /* ---- file.c, gather.c, reduce.c -------------------------------------------------------------- */
@@ -449,9 +448,9 @@ void zero_master_set(struct zero_flat *flat, const struct zero_run *run, size_t 
 /* The module for formats, opened when first needed. */
 zero_status zero_files_open(const struct zero_files_ops **files);
 /* zero_gathered_dtype with the job's lock, or where the group is known to be gathered. */
-zero_dtype zero_gathered_as(const zero_param *param);
+zero_dtype zero_gathered_dtype_locked(const zero_param *param);
 /* Gives back what is gathered; for zero_close. */
-void zero_gather_drop(zero_group *group);
+void zero_gather_free(zero_group *group);
 /* zero_reduce with the job's lock. */
 zero_status zero_reduce_locked(zero_group *group);
 

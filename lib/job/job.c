@@ -74,7 +74,7 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	struct zero_opening *opening;
 	zero_status status, settings;
 	zero_job *job;
-	struct zero_kept_error why;
+	struct zero_saved_error why;
 
 	*opened = NULL;
 	if (atomic_flag_test_and_set(&one_job))
@@ -91,11 +91,11 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	settings = zero_job_read_settings(job, options);
 	if (!settings)
 		settings = zero_report_begin(job);
-	zero_keep_error(&why);
+	zero_error_save(&why);
 	status = open_backend(job, settings, options);
 	/* Looking for a GPU may have left another sentence. */
 	if (!status && settings)
-		zero_give_back_error(&why);
+		zero_error_restore(&why);
 	if (!status)
 		status = zero_job_agree_settings(job, settings);
 	if (!status)
@@ -121,11 +121,11 @@ static void settle_work(zero_job *job)
 
 		if (group->gather)
 			job->ops->wait(job->backend, group->gather);
-		zero_finish(job, &group->reduce);
-		zero_finish(job, &group->update);
+		zero_work_wait(job, &group->reduce);
+		zero_work_wait(job, &group->post_step_gather);
 	}
 	for (int i = 0; i < ZERO_REDUCES; i++)
-		zero_finish(job, &job->reduces[i]);
+		zero_work_wait(job, &job->reduces[i]);
 }
 
 /*
@@ -135,13 +135,13 @@ static void settle_work(zero_job *job)
  */
 static bool say_closing(zero_job *job)
 {
-	struct zero_kept_error before;
+	struct zero_saved_error before;
 	bool together;
 
-	zero_keep_error(&before);
+	zero_error_save(&before);
 	together = !zero_leave(job);
 	if (!together && *before.text)
-		zero_give_back_error(&before);
+		zero_error_restore(&before);
 	return together;
 }
 
@@ -166,10 +166,10 @@ zero_status zero_close(zero_job *job)
 		zero_group_free(job->groups[g]);
 	free(job->groups);
 	if (job->backend)
-		zero_stage_close(job);
+		zero_staging_close(job);
 	zero_teams_free(job);
-	zero_slice_forget(job);
-	zero_stop_end(job);
+	zero_slice_close(job);
+	zero_stop_close(job);
 	if (!zero_job_unwatch(job))
 		return ZERO_OK;
 	if (job->backend)
@@ -212,7 +212,7 @@ zero_status zero_agree(zero_job *job, const char *error)
 
 	if (error)
 		status = zero_fail(ZERO_E_APPLICATION, "%s", error);
-	return zero_run(job, status, NULL, 0, "zero_agree");
+	return zero_submit_wait(&job->all, status, NULL, 0, "zero_agree");
 }
 
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight)
@@ -235,7 +235,7 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
 	}
 	op.send = mine;
 	op.recv = all;
-	status = zero_run(job, status, &op, 1, "zero_mean of %zu values", count);
+	status = zero_submit_wait(&job->all, status, &op, 1, "zero_mean of %zu values", count);
 	for (size_t rank = 0; !status && rank < world; rank++)
 		total += all[rank * row];
 	if (!status && !(total > 0))

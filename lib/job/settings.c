@@ -137,7 +137,7 @@ zero_status zero_job_agree_settings(zero_job *job, zero_status status)
 	if (!status)
 		status = format_settings(job);
 	op.recv = all;
-	status = zero_run(job, status, &op, 1, "zero_open");
+	status = zero_submit_wait(&job->all, status, &op, 1, "zero_open");
 	if (status)
 		goto out;
 	status = settle(job, all);
@@ -147,7 +147,7 @@ zero_status zero_job_agree_settings(zero_job *job, zero_status status)
 		status = format_settings(job);
 	if (!status)
 		status = zero_report_open(job);
-	status = zero_run(job, status, NULL, 0, "options");
+	status = zero_submit_wait(&job->all, status, NULL, 0, "options");
 	if (!status)
 		zero_report_opened(job);
 out:

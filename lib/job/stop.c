@@ -52,12 +52,12 @@ zero_status zero_stop_on(zero_job *job, int number)
 	return status;
 }
 
-bool zero_stop_asked(void)
+bool zero_stop_requested(void)
 {
 	return atomic_load_explicit(&asked, memory_order_relaxed);
 }
 
-void zero_stop_end(zero_job *job)
+void zero_stop_close(zero_job *job)
 {
 	struct sigaction now;
 

@@ -2,13 +2,13 @@
 /* What a program shares with the backend of a device: its stream and a communicator. */
 #include "internal.h"
 
-zero_status zero_use_stream(zero_job *job, void *stream)
+zero_status zero_set_stream(zero_job *job, void *stream)
 {
-	if (job->ops->use_stream)
-		job->ops->use_stream(job->backend, stream);
+	if (job->ops->set_stream)
+		job->ops->set_stream(job->backend, stream);
 	else if (stream)
 		return zero_fail(ZERO_E_UNSUPPORTED,
-				 "zero_use_stream: the backend %s has no streams", job->ops->name);
+				 "zero_set_stream: the backend %s has no streams", job->ops->name);
 	return ZERO_OK;
 }
 
@@ -22,6 +22,6 @@ zero_status zero_nccl_comm(zero_job *job, void **comm)
 				   "zero_nccl_comm: the backend %s has no communicator of NCCL; "
 				   "--zero-backend=cuda has",
 				   job->ops->name);
-	status = zero_run(job, status, NULL, 0, "zero_nccl_comm");
+	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_nccl_comm");
 	return status ? status : job->ops->caller_comm(job->backend, comm);
 }

@@ -12,7 +12,7 @@ submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t cou
 	    struct zero_work **work, const char *label, va_list arguments)
 {
 	zero_job *job = team->job;
-	zero_status mine = status || !zero_checks(job) ? status : zero_check_tell(job);
+	zero_status mine = status || !zero_check_enabled(job) ? status : zero_check_pending(job);
 	struct zero_submission submission = {
 		.channel = team->channel,
 		.status = mine,
@@ -51,20 +51,8 @@ zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops
 	return status;
 }
 
-zero_status zero_run(zero_job *job, zero_status status, struct zero_op *ops, size_t count,
-		     const char *label, ...)
-{
-	struct zero_work *work;
-	va_list arguments;
-
-	va_start(arguments, label);
-	status = submit_text(&job->all, status, ops, count, true, &work, label, arguments);
-	va_end(arguments);
-	return status ? status : zero_finish(job, &work);
-}
-
-zero_status zero_run_team(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
-			  const char *label, ...)
+zero_status zero_submit_wait(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
+			     const char *label, ...)
 {
 	struct zero_work *work;
 	va_list arguments;
@@ -72,7 +60,7 @@ zero_status zero_run_team(zero_team *team, zero_status status, struct zero_op *o
 	va_start(arguments, label);
 	status = submit_text(team, status, ops, count, true, &work, label, arguments);
 	va_end(arguments);
-	return status ? status : zero_finish(team->job, &work);
+	return status ? status : zero_work_wait(team->job, &work);
 }
 
 zero_status zero_leave(zero_job *job)
@@ -88,10 +76,10 @@ zero_status zero_leave(zero_job *job)
 	struct zero_work *work;
 	zero_status status = job->ops->submit(job->backend, &submission, &work);
 
-	return status ? status : zero_finish(job, &work);
+	return status ? status : zero_work_wait(job, &work);
 }
 
-zero_status zero_finish(zero_job *job, struct zero_work **work)
+zero_status zero_work_wait(zero_job *job, struct zero_work **work)
 {
 	struct zero_work *finished = *work;
 	zero_status status;
@@ -104,17 +92,17 @@ zero_status zero_finish(zero_job *job, struct zero_work **work)
 	return status;
 }
 
-zero_status zero_finish_update(zero_group *group)
+zero_status zero_wait_post_step_gather(zero_group *group)
 {
 	zero_status status;
 
 	pthread_mutex_lock(&group->job->lock);
-	status = zero_finish(group->job, &group->update);
+	status = zero_work_wait(group->job, &group->post_step_gather);
 	pthread_mutex_unlock(&group->job->lock);
 	return status;
 }
 
-unsigned zero_group_waits(zero_group *group)
+unsigned zero_group_wait_count(zero_group *group)
 {
 	return group->team->waits + group->job->all.waits;
 }

@@ -45,7 +45,8 @@ zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_te
 		op.members = made->ranks;
 		op.channel = &made->channel;
 	}
-	status = zero_run(job, status, &op, status ? 0 : 1, "a team of %zu ranks", count);
+	status = zero_submit_wait(&job->all, status, &op, status ? 0 : 1, "a team of %zu ranks",
+				  count);
 	if (status) {
 		free_team(made);
 		return status;
@@ -78,7 +79,7 @@ int zero_team_world(const zero_team *team)
 	return team->place.world;
 }
 
-zero_status zero_check_member(const zero_group *group, const char *what)
+zero_status zero_require_member(const zero_group *group, const char *what)
 {
 	if (zero_is_member(group))
 		return ZERO_OK;

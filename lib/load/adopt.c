@@ -34,7 +34,7 @@ void zero_device_free(zero_job *job, void *data)
 
 /* ---- taking note ----------------------------------------------------------------------------- */
 
-static zero_status check_data(const zero_param *param, const zero_tensor_given *given)
+static zero_status check_data(const zero_param *param, const zero_adopt_spec *given)
 {
 	const zero_job *job = param->group->job;
 	size_t bytes;
@@ -55,7 +55,7 @@ static zero_status check_data(const zero_param *param, const zero_tensor_given *
 	return ZERO_OK;
 }
 
-static zero_status check_given(const zero_param *param, const zero_tensor_given *given)
+static zero_status check_given(const zero_param *param, const zero_adopt_spec *given)
 {
 	const zero_group *group = param->group;
 
@@ -70,7 +70,7 @@ static zero_status check_given(const zero_param *param, const zero_tensor_given 
 	if (param->alias_of)
 		return zero_fail(ZERO_E_INVALID, "parameter '%s' is tied to '%s': adopt that",
 				 param->name, param->alias_of->name);
-	if (param->given)
+	if (param->adopted)
 		return zero_fail(ZERO_E_STATE, "parameter '%s' has adopted a tensor already",
 				 param->name);
 	if ((given->location != ZERO_ON_HOST && given->location != ZERO_ON_DEVICE) ||
@@ -81,7 +81,7 @@ static zero_status check_given(const zero_param *param, const zero_tensor_given 
 				 param->name, (int)given->location, (int)given->values);
 	if (given->values == ZERO_VALUES_OF_RANK &&
 	    (given->rank < 0 || given->rank >= group->job->place.world ||
-	     zero_team_place(group->team, given->rank) < 0))
+	     zero_team_rank_of(group->team, given->rank) < 0))
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is to have the values of rank %d, which is not in "
 				 "the team of group '%s'",
@@ -89,11 +89,11 @@ static zero_status check_given(const zero_param *param, const zero_tensor_given 
 	return check_data(param, given);
 }
 
-zero_status zero_adopt(zero_param *param, const zero_tensor_given *given)
+zero_status zero_adopt(zero_param *param, const zero_adopt_spec *given)
 {
 	zero_group *group = param->group;
 	zero_status status = check_given(param, given);
-	zero_tensor_given *kept;
+	zero_adopt_spec *kept;
 
 	if (status)
 		return status;
@@ -104,7 +104,7 @@ zero_status zero_adopt(zero_param *param, const zero_tensor_given *given)
 	/* So that ranks which adopt the same say the same. */
 	if (kept->values != ZERO_VALUES_OF_RANK)
 		kept->rank = 0;
-	param->given = kept;
+	param->adopted = kept;
 	group->adopts = true;
 	group->job->adopts = true;
 	limit_device(group->job);
@@ -114,17 +114,19 @@ zero_status zero_adopt(zero_param *param, const zero_tensor_given *given)
 void *zero_view(zero_param *param)
 {
 	const zero_group *group = param->group;
-	const struct zero_run *run;
+	const struct zero_segment *segment;
 
 	if (!group->job->laid_out || group->job->stage > 2) {
 		zero_fail(ZERO_E_STATE, "parameter '%s' has no view %s", param->name,
 			  group->job->laid_out ? "at stage 3" : "before zero_layout");
 		return NULL;
 	}
-	if (zero_check_member(group, "viewed") || zero_finish_update(param->group) || !param->count)
+	if (zero_require_member(group, "viewed") || zero_wait_post_step_gather(param->group) ||
+	    !param->count)
 		return NULL;
-	run = &param->flat->runs[param->run];
-	return param->flat->stored + run->whole_at + param->first * zero_dtype_size(run->dtype);
+	segment = &param->flat->segments[param->segment];
+	return param->flat->stored + segment->first_at +
+	       param->first * zero_dtype_size(segment->dtype);
 }
 
 /* ---- which tier ------------------------------------------------------------------------------ */
@@ -133,7 +135,7 @@ size_t zero_flat_counted(const struct zero_flat *flat)
 {
 	size_t ranks = (size_t)flat->group->team->place.share_world;
 
-	if (flat->group->whole)
+	if (flat->group->replicated)
 		return flat->stored_bytes;
 	return zero_whole_pages(flat->stored_bytes / ranks + (flat->stored_bytes % ranks != 0));
 }
@@ -142,12 +144,12 @@ size_t zero_flat_packed(const struct zero_flat *flat)
 {
 	size_t bytes = 0;
 
-	if (!zero_is_member(flat->group) || !flat->group->whole ||
+	if (!zero_is_member(flat->group) || !flat->group->replicated ||
 	    flat->group->team->place.world == 1)
 		return 0;
-	for (size_t r = 0; r < flat->run_count; r++)
-		bytes += zero_whole_pages(flat->runs[r].shard *
-					  zero_dtype_size(flat->runs[r].dtype));
+	for (size_t r = 0; r < flat->segment_count; r++)
+		bytes += zero_whole_pages(flat->segments[r].shard *
+					  zero_dtype_size(flat->segments[r].dtype));
 	return bytes;
 }
 
@@ -159,7 +161,7 @@ static size_t released_bytes(const struct zero_flat *flat)
 	size_t total = 0, bytes;
 
 	for (size_t p = 0; p < group->param_count; p++) {
-		const zero_tensor_given *given = group->params[p]->given;
+		const zero_adopt_spec *given = group->params[p]->adopted;
 
 		if (given && given->release && given->data && group->params[p]->flat == flat &&
 		    job->ops->caller_block(job->backend, given->data, &bytes))
@@ -179,7 +181,7 @@ static void look_at_given(const zero_job *job, struct plan *plan)
 {
 	for (size_t g = 0; g < job->group_count; g++)
 		for (size_t p = 0; p < job->groups[g]->param_count; p++) {
-			const zero_tensor_given *given = job->groups[g]->params[p]->given;
+			const zero_adopt_spec *given = job->groups[g]->params[p]->adopted;
 
 			if (!given)
 				continue;
@@ -281,7 +283,7 @@ static zero_status choose(zero_job *job, const struct plan *plan)
 
 static zero_status check_all(const zero_job *job, const struct plan *plan)
 {
-	if (job->gave_back)
+	if (job->released_tensors)
 		return zero_fail(ZERO_E_STATE,
 				 "tensors were released in a zero_layout that failed: this job can "
 				 "only be closed");
@@ -296,7 +298,7 @@ static zero_status check_all(const zero_job *job, const struct plan *plan)
 
 static bool is_compared(const zero_param *param)
 {
-	return param->given && param->given->values == ZERO_VALUES_EQUAL && param->count;
+	return param->adopted && param->adopted->values == ZERO_VALUES_EQUAL && param->count;
 }
 
 /* Of data that may be on the device, through a piece of host memory. */
@@ -310,8 +312,8 @@ static zero_status checksum(const zero_param *param, char *piece, size_t piece_b
 	*hash = 0;
 	for (size_t at = 0, now; !status && at < bytes; at += now) {
 		now = bytes - at < piece_bytes ? bytes - at : piece_bytes;
-		job->ops->copy(job->backend, piece, (const char *)param->given->data + at, now);
-		status = zero_reach(job);
+		job->ops->copy(job->backend, piece, (const char *)param->adopted->data + at, now);
+		status = zero_device_sync(job);
 		*hash = zero_hash(piece, now, *hash);
 	}
 	return status;
@@ -359,8 +361,8 @@ static zero_status compare(zero_group *group, zero_status status)
 	op.send = mine;
 	op.recv = all;
 	op.count = count * sizeof(*mine);
-	status = zero_run_team(group->team, status, &op, 1,
-			       "comparison of the tensors of group '%s'", group->name);
+	status = zero_submit_wait(group->team, status, &op, 1,
+				  "comparison of the tensors of group '%s'", group->name);
 	if (!status)
 		status = find_difference(group, all, count);
 	free(piece);
@@ -377,7 +379,7 @@ static zero_status compare_all(zero_job *job, zero_status status)
 	return status;
 }
 
-zero_status zero_adopted_plan(zero_job *job)
+zero_status zero_flatten_plan(zero_job *job)
 {
 	size_t world = (size_t)job->place.world;
 	struct plan plan = {.known = zero_settings_budget_known(&job->settings),
@@ -393,7 +395,7 @@ zero_status zero_adopted_plan(zero_job *job)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the needs of %zu ranks", world);
 	op.send = &plan;
 	op.recv = all;
-	status = zero_run(job, status, &op, 1, "what flattening needs");
+	status = zero_submit_wait(&job->all, status, &op, 1, "what flattening needs");
 	if (!status) {
 		plan = fold(all, world);
 		status = choose(job, &plan);
@@ -401,5 +403,5 @@ zero_status zero_adopted_plan(zero_job *job)
 	free(all);
 	if (job->settings.value[ZERO_OPT_CHECK].number)
 		status = compare_all(job, status);
-	return zero_run(job, status, NULL, 0, "begin of flattening");
+	return zero_submit_wait(&job->all, status, NULL, 0, "begin of flattening");
 }

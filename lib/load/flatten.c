@@ -14,20 +14,20 @@ struct lay {
 	enum zero_tier tier;
 	bool on_host; /* the tensors are */
 	bool aside;   /* in a buffer of their own, until the tensors are released */
-	bool shard;   /* of each run the own shard, else all of it */
+	bool shard;   /* of each segment the own shard, else all of it */
 	bool gather;  /* from the shards */
 	char *base;
-	size_t *at; /* [run_count] bytes of base where the part of a run begins */
+	size_t *at; /* [segment_count] bytes of base where the part of a segment begins */
 };
 
-/* The elements of a run that are laid. */
-static void laid_part(const struct lay *lay, const struct zero_run *run, size_t *first,
+/* The elements of a segment that are laid. */
+static void laid_part(const struct lay *lay, const struct zero_segment *segment, size_t *first,
 		      size_t *count)
 {
 	size_t rank = (size_t)lay->flat->group->team->place.rank;
 
-	*first = lay->shard ? rank * run->shard : 0;
-	*count = lay->shard ? run->shard : run->count;
+	*first = lay->shard ? rank * segment->shard : 0;
+	*count = lay->shard ? segment->shard : segment->count;
 }
 
 static struct lay plan_lay(struct zero_flat *flat, bool on_host)
@@ -35,14 +35,14 @@ static struct lay plan_lay(struct zero_flat *flat, bool on_host)
 	const zero_group *group = flat->group;
 	enum zero_tier tier = group->job->tier;
 	bool by_shard =
-		tier == ZERO_TIER_DISTRIBUTED && group->whole && group->team->place.world > 1;
+		tier == ZERO_TIER_DISTRIBUTED && group->replicated && group->team->place.world > 1;
 
 	return (struct lay){
 		.flat = flat,
 		.tier = tier,
 		.on_host = on_host,
 		.aside = !on_host && (by_shard || tier == ZERO_TIER_HOST),
-		.shard = by_shard || !group->whole,
+		.shard = by_shard || !group->replicated,
 		.gather = by_shard,
 	};
 }
@@ -64,30 +64,30 @@ static zero_status make_stored(struct lay *lay, zero_status status)
 		.count = flat->stored_bytes,
 	};
 
-	if (group->whole)
+	if (group->replicated)
 		return status ? status
 			      : job->ops->alloc(job->backend, op.memory, op.count, true,
 						(void **)&flat->stored);
-	status = zero_run_team(group->team, status, &op, 1, "a flat buffer of group '%s'",
-			       group->name);
+	status = zero_submit_wait(group->team, status, &op, 1, "a flat buffer of group '%s'",
+				  group->name);
 	if (!status)
 		flat->stored = flat->window.data;
 	return status;
 }
 
-/* A buffer for the parts of all runs, one behind the other. */
+/* A buffer for the parts of all segments, one behind the other. */
 static zero_status make_aside(struct lay *lay)
 {
 	struct zero_flat *flat = lay->flat;
 	zero_job *job = flat->group->job;
 	size_t bytes = 0;
 
-	for (size_t r = 0; r < flat->run_count; r++) {
+	for (size_t r = 0; r < flat->segment_count; r++) {
 		size_t first, count;
 
-		laid_part(lay, &flat->runs[r], &first, &count);
+		laid_part(lay, &flat->segments[r], &first, &count);
 		lay->at[r] = bytes;
-		bytes += zero_whole_pages(count * zero_dtype_size(flat->runs[r].dtype));
+		bytes += zero_whole_pages(count * zero_dtype_size(flat->segments[r].dtype));
 	}
 	/* What is on the device is counted there, the rest is not. */
 	return job->ops->alloc(job->backend,
@@ -95,13 +95,13 @@ static zero_status make_aside(struct lay *lay)
 			       bytes, true, (void **)&lay->base);
 }
 
-/* Where a part of a run has its place in the flat buffer. */
-static char *own_place(const struct lay *lay, const struct zero_run *run)
+/* Where a part of a segment has its place in the flat buffer. */
+static char *own_place(const struct lay *lay, const struct zero_segment *segment)
 {
 	size_t first, count;
 
-	laid_part(lay, run, &first, &count);
-	return zero_stored_at(lay->flat, run, first);
+	laid_part(lay, segment, &first, &count);
+	return zero_stored_at(lay->flat, segment, first);
 }
 
 static void lay_straight(struct lay *lay)
@@ -109,8 +109,8 @@ static void lay_straight(struct lay *lay)
 	struct zero_flat *flat = lay->flat;
 
 	lay->base = flat->stored;
-	for (size_t r = 0; r < flat->run_count; r++)
-		lay->at[r] = (size_t)(own_place(lay, &flat->runs[r]) - flat->stored);
+	for (size_t r = 0; r < flat->segment_count; r++)
+		lay->at[r] = (size_t)(own_place(lay, &flat->segments[r]) - flat->stored);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -119,15 +119,15 @@ static void lay_straight(struct lay *lay)
 static char *param_place(const struct lay *lay, const zero_param *param, size_t *first,
 			 size_t *count)
 {
-	const struct zero_run *run = &lay->flat->runs[param->run];
-	size_t run_first, run_count;
+	const struct zero_segment *segment = &lay->flat->segments[param->segment];
+	size_t segment_first, segment_count;
 
-	laid_part(lay, run, &run_first, &run_count);
-	zero_param_part(param, run_first, run_count, first, count);
+	laid_part(lay, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, first, count);
 	if (!*count)
 		return NULL;
-	return lay->base + lay->at[param->run] +
-	       (param->first + *first - run_first) * zero_dtype_size(run->dtype);
+	return lay->base + lay->at[param->segment] +
+	       (param->first + *first - segment_first) * zero_dtype_size(segment->dtype);
 }
 
 /* What a flat buffer's parameters take: copies of what this rank has, and operations for what comes
@@ -141,7 +141,7 @@ struct values {
 
 static void lay_param(const struct lay *lay, const zero_param *param, struct values *values)
 {
-	const zero_tensor_given *given = param->given;
+	const zero_adopt_spec *given = param->adopted;
 	size_t size = zero_dtype_size(param->dtype), first, count;
 	char *place = param_place(lay, param, &first, &count);
 	size_t *bounds = values->bounds + values->op_count * values->bounds_each;
@@ -174,13 +174,13 @@ static zero_status lay_values(struct lay *lay, zero_status status)
 	for (size_t p = 0; !status && p < group->param_count; p++) {
 		const zero_param *param = group->params[p];
 
-		if (param->given && param->flat == lay->flat && param->count)
+		if (param->adopted && param->flat == lay->flat && param->count)
 			lay_param(lay, param, &values);
 	}
 	if (!status)
 		job->ops->copy_many(job->backend, values.copies, values.copy_count);
-	status = zero_run_team(group->team, status, values.ops, values.op_count,
-			       "flattening of group '%s'", group->name);
+	status = zero_submit_wait(group->team, status, values.ops, values.op_count,
+				  "flattening of group '%s'", group->name);
 	free(values.bounds);
 	free(values.ops);
 	free(values.copies);
@@ -191,7 +191,7 @@ static zero_status lay_values(struct lay *lay, zero_status status)
 static void release_given(zero_group *group, const struct zero_flat *flat)
 {
 	for (size_t p = 0; p < group->param_count; p++) {
-		zero_tensor_given *given = group->params[p]->given;
+		zero_adopt_spec *given = group->params[p]->adopted;
 
 		if (!given || !given->release || !given->data ||
 		    (flat && group->params[p]->flat != flat))
@@ -199,7 +199,7 @@ static void release_given(zero_group *group, const struct zero_flat *flat)
 		given->release(given->context, given->data);
 		given->release = NULL;
 		given->data = NULL;
-		group->job->gave_back = true;
+		group->job->released_tensors = true;
 	}
 }
 
@@ -209,14 +209,15 @@ static void bring_back(const struct lay *lay)
 	struct zero_flat *flat = lay->flat;
 	zero_job *job = flat->group->job;
 
-	for (size_t r = 0; r < flat->run_count; r++) {
-		const struct zero_run *run = &flat->runs[r];
+	for (size_t r = 0; r < flat->segment_count; r++) {
+		const struct zero_segment *segment = &flat->segments[r];
 		size_t first, count;
 
-		laid_part(lay, run, &first, &count);
+		laid_part(lay, segment, &first, &count);
 		if (count)
-			job->ops->copy(job->backend, own_place(lay, run), lay->base + lay->at[r],
-				       count * zero_dtype_size(run->dtype));
+			job->ops->copy(job->backend, own_place(lay, segment),
+				       lay->base + lay->at[r],
+				       count * zero_dtype_size(segment->dtype));
 	}
 }
 
@@ -225,21 +226,21 @@ static zero_status gather_shards(const struct lay *lay, zero_status status)
 {
 	struct zero_flat *flat = lay->flat;
 	zero_group *group = flat->group;
-	struct zero_op *ops = calloc(flat->run_count + 1, sizeof(*ops));
+	struct zero_op *ops = calloc(flat->segment_count + 1, sizeof(*ops));
 
 	if (!status && !ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to flatten group '%s'", group->name);
-	for (size_t r = 0; !status && r < flat->run_count; r++)
+	for (size_t r = 0; !status && r < flat->segment_count; r++)
 		ops[r] = (struct zero_op){
 			.kind = ZERO_OP_ALL_GATHER,
-			.from = flat->runs[r].dtype,
-			.to = flat->runs[r].dtype,
-			.send = own_place(lay, &flat->runs[r]),
-			.recv = zero_stored_at(flat, &flat->runs[r], 0),
-			.count = flat->runs[r].shard,
+			.from = flat->segments[r].dtype,
+			.to = flat->segments[r].dtype,
+			.send = own_place(lay, &flat->segments[r]),
+			.recv = zero_stored_at(flat, &flat->segments[r], 0),
+			.count = flat->segments[r].shard,
 		};
-	status = zero_run_team(group->team, status, ops, status ? 0 : flat->run_count,
-			       "gather of flattened group '%s'", group->name);
+	status = zero_submit_wait(group->team, status, ops, status ? 0 : flat->segment_count,
+				  "gather of flattened group '%s'", group->name);
 	free(ops);
 	return status;
 }
@@ -252,7 +253,7 @@ static zero_status lay_flat(struct zero_flat *flat, bool on_host, zero_status st
 	struct lay lay = plan_lay(flat, on_host);
 	zero_job *job = flat->group->job;
 
-	lay.at = calloc(flat->run_count + 1, sizeof(*lay.at));
+	lay.at = calloc(flat->segment_count + 1, sizeof(*lay.at));
 	if (!status && !lay.at)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to flatten group '%s'",
 				   flat->group->name);
@@ -264,7 +265,7 @@ static zero_status lay_flat(struct zero_flat *flat, bool on_host, zero_status st
 		lay_straight(&lay);
 	status = lay_values(&lay, status);
 	if (!status)
-		status = zero_reach(job);
+		status = zero_device_sync(job);
 	if (!status)
 		release_given(flat->group, flat);
 	if (lay.aside) {
@@ -294,20 +295,20 @@ static bool is_on_host(const zero_job *job)
 {
 	for (size_t g = 0; g < job->group_count; g++)
 		for (size_t p = 0; p < job->groups[g]->param_count; p++)
-			if (job->groups[g]->params[p]->given)
-				return job->groups[g]->params[p]->given->location == ZERO_ON_HOST;
+			if (job->groups[g]->params[p]->adopted)
+				return job->groups[g]->params[p]->adopted->location == ZERO_ON_HOST;
 	return false;
 }
 
 zero_status zero_flatten_adopted(zero_job *job)
 {
 	bool on_host = is_on_host(job);
-	zero_status status = zero_adopted_plan(job);
+	zero_status status = zero_flatten_plan(job);
 
 	if (status)
 		return status;
 	for (size_t g = 0; g < job->group_count; g++)
 		if (job->groups[g]->adopts)
 			status = lay_group(job->groups[g], on_host, status);
-	return zero_run(job, status, NULL, 0, "end of flattening");
+	return zero_submit_wait(&job->all, status, NULL, 0, "end of flattening");
 }

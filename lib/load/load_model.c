@@ -27,7 +27,7 @@ struct entry {
 struct loading {
 	zero_job *job;
 	const char *path;
-	const zero_model_load *how;
+	const zero_load_model_options *how;
 	const struct zero_files_ops *files;
 	struct zero_file *file;
 	struct entry *entries;
@@ -56,7 +56,7 @@ static zero_status check_job(zero_job *job)
 			return zero_fail(ZERO_E_STATE,
 					 "a model is loaded while group '%s' is gathered",
 					 job->groups[g]->name);
-		status = zero_finish_update(job->groups[g]);
+		status = zero_wait_post_step_gather(job->groups[g]);
 	}
 	return status;
 }
@@ -74,7 +74,7 @@ static struct entry *entry_of(const struct loading *load, const zero_param *para
 
 static void add_param(struct loading *load, zero_param *param)
 {
-	const zero_model_load *how = load->how;
+	const zero_load_model_options *how = load->how;
 	const char *name = param->name;
 	const zero_tensor *tensor;
 	bool transpose = false;
@@ -156,12 +156,12 @@ static const char **copy_names(const char *const *names, size_t count)
 	return (const char **)(void *)copy;
 }
 
-static zero_status fill_report(const struct loading *load, zero_model_report *report)
+static zero_status fill_report(const struct loading *load, zero_load_model_report *report)
 {
 	report->missing = copy_names(load->missing, load->missing_count);
 	report->unexpected = copy_names(load->unexpected, load->unexpected_count);
 	if (!report->missing || !report->unexpected) {
-		zero_model_report_free(report);
+		zero_load_model_report_free(report);
 		return no_memory(load);
 	}
 	report->missing_count = load->missing_count;
@@ -169,11 +169,11 @@ static zero_status fill_report(const struct loading *load, zero_model_report *re
 	return ZERO_OK;
 }
 
-void zero_model_report_free(zero_model_report *report)
+void zero_load_model_report_free(zero_load_model_report *report)
 {
 	free(report->missing);
 	free(report->unexpected);
-	*report = (zero_model_report){0};
+	*report = (zero_load_model_report){0};
 }
 
 /* " ('a', 'b', 'c' and 4 more)" */
@@ -221,7 +221,7 @@ static zero_status check_names(const struct loading *load)
 /* For a parameter without a tensor. Without a source either it is left as it is. */
 static zero_status initial_source(const struct loading *load, struct entry *entry)
 {
-	const zero_model_load *how = load->how;
+	const zero_load_model_options *how = load->how;
 	zero_status status;
 
 	entry->source = how->initial ? *how->initial : zero_from_file(NULL);
@@ -283,7 +283,7 @@ static zero_status complete_entries(struct loading *load)
 	return ZERO_OK;
 }
 
-static zero_status make_plan(struct loading *load, zero_model_report *report)
+static zero_status make_plan(struct loading *load, zero_load_model_report *report)
 {
 	zero_status status = check_job(load->job);
 
@@ -340,7 +340,7 @@ static zero_status agree_plan(struct loading *load, zero_status status)
 
 	if (!all && !status)
 		status = no_memory(load);
-	status = zero_run(load->job, status, &op, 1, "load of model %s", load->path);
+	status = zero_submit_wait(&load->job->all, status, &op, 1, "load of model %s", load->path);
 	for (size_t rank = 0; !status && rank < world; rank++) {
 		if (all[2 * rank] != all[0]) {
 			zero_fail(ZERO_E_FORMAT,
@@ -363,7 +363,7 @@ static zero_status agree_plan(struct loading *load, zero_status status)
 
 static zero_status tell(const struct loading *load, const char *param)
 {
-	const zero_model_load *how = load->how;
+	const zero_load_model_options *how = load->how;
 	zero_status status = ZERO_OK;
 
 	if (how->progress)
@@ -418,31 +418,32 @@ static zero_status fill(struct loading *load)
 	zero_status status = tell(load, NULL);
 	uint64_t goal = 0;
 
-	zero_save_keep(load->job, NULL);
+	zero_save_snapshot(load->job, NULL);
 	for (size_t round = 1; round <= load->rounds; round++) {
 		goal = round < load->rounds ? goal + load->quota : load->total;
 		while (!status && load->done < goal && load->done < load->total)
 			status = fill_piece(load);
-		status = zero_run(load->job, status, NULL, 0, "round %zu of %zu in the load of %s",
-				  round, load->rounds, load->path);
+		status = zero_submit_wait(&load->job->all, status, NULL, 0,
+					  "round %zu of %zu in the load of %s", round, load->rounds,
+					  load->path);
 		if (status)
 			return status;
 	}
 	for (size_t i = 0; i < load->entry_count; i++)
-		zero_param_loaded(load->entries[i].param);
-	return zero_reach(load->job);
+		zero_param_update_masters(load->entries[i].param);
+	return zero_device_sync(load->job);
 }
 
-zero_status zero_load_model(zero_job *job, const char *path, const zero_model_load *how,
-			    zero_model_report *report)
+zero_status zero_load_model(zero_job *job, const char *path, const zero_load_model_options *how,
+			    zero_load_model_report *report)
 {
-	static const zero_model_load plain;
+	static const zero_load_model_options plain;
 	struct loading load = {.job = job, .path = path, .how = how ? how : &plain};
-	const char *before = zero_note(job, "zero_load_model");
+	const char *before = zero_set_current_call(job, "zero_load_model");
 	zero_status status;
 
 	if (report)
-		*report = (zero_model_report){0};
+		*report = (zero_load_model_report){0};
 	status = make_plan(&load, report);
 	status = agree_plan(&load, status);
 	if (!status)
@@ -453,6 +454,6 @@ zero_status zero_load_model(zero_job *job, const char *path, const zero_model_lo
 	free(load.used);
 	free(load.missing);
 	free(load.unexpected);
-	zero_note(job, before);
+	zero_set_current_call(job, before);
 	return status;
 }

@@ -18,8 +18,8 @@ static size_t piece_elements(const zero_job *job, const zero_param *param)
 	if (param->count * size <= job->threshold)
 		return param->count ? param->count : 1;
 	/* Fewer bytes take a device as long. */
-	if (!job->ops->host_memory && chunk < ZERO_STAGE_LEAST)
-		chunk = ZERO_STAGE_LEAST;
+	if (!job->ops->host_memory && chunk < ZERO_STAGING_MIN)
+		chunk = ZERO_STAGING_MIN;
 	return chunk > size ? chunk / size : 1;
 }
 
@@ -36,7 +36,7 @@ static zero_status check_load(const zero_param *param, const zero_source *source
 				 "parameter '%s' is loaded while group '%s' is gathered",
 				 param->name, param->group->name);
 	if (source->kind == ZERO_FROM_RANK && param->group->team->ranks &&
-	    zero_team_place(param->group->team, source->rank) < 0)
+	    zero_team_rank_of(param->group->team, source->rank) < 0)
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is to come from rank %d, which is not in the team "
 				 "of group '%s'",
@@ -61,11 +61,11 @@ static zero_status load_own(zero_param *param, const zero_source *source)
 }
 
 /* Bounds of the ranks' slices, [world + 1] elements of the parameter. */
-static void slice_bounds(const zero_param *param, const struct zero_run *run, int world,
+static void slice_bounds(const zero_param *param, const struct zero_segment *segment, int world,
 			 size_t *bounds)
 {
 	for (int rank = 0; rank <= world; rank++) {
-		size_t at = run->shard * (size_t)rank;
+		size_t at = segment->shard * (size_t)rank;
 
 		bounds[rank] = at <= param->first                  ? 0
 			       : at - param->first >= param->count ? param->count
@@ -78,12 +78,12 @@ struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *da
 {
 	const zero_team *team = param->group->team;
 
-	slice_bounds(param, &param->flat->runs[param->run], team->place.world, bounds);
+	slice_bounds(param, &param->flat->segments[param->segment], team->place.world, bounds);
 	return (struct zero_op){
 		.kind = whole ? ZERO_OP_BROADCAST : ZERO_OP_SCATTER,
 		.from = param->dtype,
 		.to = param->dtype,
-		.root = zero_team_place(team, rank),
+		.root = zero_team_rank_of(team, rank),
 		.count = param->count,
 		.piece = piece_elements(param->group->job, param),
 		.bounds = bounds,
@@ -96,27 +96,27 @@ static struct zero_op scatter_op(zero_param *param, const zero_source *source, s
 {
 	const zero_group *group = param->group;
 	struct zero_op op =
-		zero_scatter_op(param, source->rank, source->data, group->whole, bounds);
-	size_t run_first, run_count, first, count;
-	const struct zero_run *run = &param->flat->runs[param->run];
+		zero_scatter_op(param, source->rank, source->data, group->replicated, bounds);
+	size_t segment_first, segment_count, first, count;
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
 
-	zero_stored_part(group, run, &run_first, &run_count);
-	zero_param_part(param, run_first, run_count, &first, &count);
+	zero_stored_part(group, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, &first, &count);
 	if (count)
-		op.recv = zero_stored_at(param->flat, run, param->first + first);
+		op.recv = zero_stored_at(param->flat, segment, param->first + first);
 	return op;
 }
 
-void zero_param_loaded(zero_param *param)
+void zero_param_update_masters(zero_param *param)
 {
 	struct zero_flat *flat = param->flat;
-	struct zero_run *run = &flat->runs[param->run];
-	size_t run_first, run_count, first, count;
+	struct zero_segment *segment = &flat->segments[param->segment];
+	size_t segment_first, segment_count, first, count;
 
-	zero_stepped_part(param->group, run, &run_first, &run_count);
-	zero_param_part(param, run_first, run_count, &first, &count);
+	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, &first, &count);
 	if (count)
-		zero_master_set(flat, run, param->first + first, count);
+		zero_master_set(flat, segment, param->first + first, count);
 }
 
 /* What one call loads: parameters of one team. */
@@ -145,7 +145,7 @@ static bool must_meet(const struct load *load)
 	if (load->team->place.nodes == load->team->place.world)
 		return false;
 	for (size_t i = 0; i < load->count; i++)
-		if (load->sources[i].kind != ZERO_FROM_RANK && !load->params[i]->group->whole)
+		if (load->sources[i].kind != ZERO_FROM_RANK && !load->params[i]->group->replicated)
 			return true;
 	return false;
 }
@@ -161,11 +161,11 @@ static zero_status load_all(const struct load *load, zero_status status)
 	if (!status && (!ops || !bounds))
 		status = zero_fail(ZERO_E_MEMORY, "no memory to load %zu parameters", load->count);
 	for (size_t i = 0; !status && i < load->count; i++)
-		status = zero_finish_update(load->params[i]->group);
+		status = zero_wait_post_step_gather(load->params[i]->group);
 	for (size_t i = 0; !status && i < load->count; i++)
-		zero_save_keep(load->team->job, load->params[i]->group);
+		zero_save_snapshot(load->team->job, load->params[i]->group);
 	if (must_meet(load)) {
-		status = zero_run_team(load->team, status, NULL, 0, "%s", load->label);
+		status = zero_submit_wait(load->team, status, NULL, 0, "%s", load->label);
 		if (status)
 			goto out;
 	}
@@ -175,11 +175,11 @@ static zero_status load_all(const struct load *load, zero_status status)
 		if (load->sources[i].kind == ZERO_FROM_RANK && load->params[i]->count)
 			ops[ops_count++] = scatter_op(load->params[i], &load->sources[i],
 						      bounds + i * bounds_each);
-	status = zero_run_team(load->team, status, ops, ops_count, "%s", load->label);
+	status = zero_submit_wait(load->team, status, ops, ops_count, "%s", load->label);
 	for (size_t i = 0; !status && i < load->count; i++)
-		zero_param_loaded(load->params[i]);
+		zero_param_update_masters(load->params[i]);
 	/* What the caller gave is its own again, whatever happened. */
-	reached = zero_reach(load->team->job);
+	reached = zero_device_sync(load->team->job);
 	status = status ? status : reached;
 out:
 	free(bounds);
@@ -228,7 +228,7 @@ zero_status zero_load_many(zero_param **params, const zero_source *sources, size
 	if (!load.label && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to load %zu parameters", count);
 	if (!load.label)
-		return zero_run_team(load.team, status, NULL, 0, "load");
+		return zero_submit_wait(load.team, status, NULL, 0, "load");
 	status = load_all(&load, status);
 	free(load.label);
 	return status;

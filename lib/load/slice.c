@@ -35,7 +35,7 @@ static const char *tensor_name(const struct slice *slice)
 
 /* ---- a file's bytes -------------------------------------------------------------------------- */
 
-void zero_slice_forget(zero_job *job)
+void zero_slice_close(zero_job *job)
 {
 	if (job->slice_path)
 		close(job->slice_fd);
@@ -52,7 +52,7 @@ static zero_status open_file(zero_job *job, const char *path)
 	if (job->slice_path && !strcmp(job->slice_path, path) && !fstat(job->slice_fd, &info) &&
 	    !stat(path, &now) && now.st_ino == info.st_ino && now.st_dev == info.st_dev)
 		return ZERO_OK;
-	zero_slice_forget(job);
+	zero_slice_close(job);
 	/* Not to be held up by a pipe that nobody writes to. */
 	job->slice_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (job->slice_fd < 0)
@@ -63,7 +63,7 @@ static zero_status open_file(zero_job *job, const char *path)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the name of %s", path);
 	}
 	if (fstat(job->slice_fd, &info) || !S_ISREG(info.st_mode)) {
-		zero_slice_forget(job);
+		zero_slice_close(job);
 		return zero_fail(ZERO_E_FILE, "cannot read %s: not a regular file", path);
 	}
 	return ZERO_OK;

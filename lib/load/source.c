@@ -234,7 +234,7 @@ zero_status zero_source_read(zero_param *param, const zero_source *source, void 
 	case ZERO_FROM_CALLBACK:
 		if (job->ops->host_memory)
 			return read_host(param, source, out, first, count);
-		return zero_stage_in(job, out, count * size, read_piece, &reading);
+		return zero_staging_in(job, out, count * size, read_piece, &reading);
 	case ZERO_FROM_RANK: /* is sent, not read */
 		break;
 	case ZERO_FROM_ALL:

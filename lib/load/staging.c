@@ -8,22 +8,22 @@
 
 enum { WHOLE_ELEMENTS = 64 }; /* of any type */
 
-zero_status zero_stage_open(zero_job *job, size_t bytes)
+zero_status zero_staging_open(zero_job *job, size_t bytes)
 {
-	struct zero_stage *stage = &job->stage_buffers;
-	size_t most = job->chunk / ZERO_STAGE_LEAST * ZERO_STAGE_LEAST;
+	struct zero_staging *stage = &job->staging_buffers;
+	size_t most = job->chunk / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
 	zero_status status = ZERO_OK;
 
-	most = most ? most : ZERO_STAGE_LEAST;
+	most = most ? most : ZERO_STAGING_MIN;
 	bytes = bytes < most ? bytes : most;
 	if (stage->bytes && stage->bytes >= bytes)
 		return ZERO_OK;
 	/* Page-locked memory takes long to come by: it grows in few steps. */
 	bytes = bytes > 4 * stage->bytes ? bytes : 4 * stage->bytes;
-	bytes = (bytes + ZERO_STAGE_LEAST - 1) / ZERO_STAGE_LEAST * ZERO_STAGE_LEAST;
-	bytes = bytes < job->chunk ? bytes : job->chunk / ZERO_STAGE_LEAST * ZERO_STAGE_LEAST;
-	bytes = bytes > ZERO_STAGE_LEAST ? bytes : ZERO_STAGE_LEAST;
-	zero_stage_close(job);
+	bytes = (bytes + ZERO_STAGING_MIN - 1) / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
+	bytes = bytes < job->chunk ? bytes : job->chunk / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
+	bytes = bytes > ZERO_STAGING_MIN ? bytes : ZERO_STAGING_MIN;
+	zero_staging_close(job);
 	for (int i = 0; !status && i < 2; i++)
 		status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, bytes, false,
 					 &stage->data[i]);
@@ -32,30 +32,30 @@ zero_status zero_stage_open(zero_job *job, size_t bytes)
 	return status;
 }
 
-void zero_stage_close(zero_job *job)
+void zero_staging_close(zero_job *job)
 {
-	struct zero_stage *stage = &job->stage_buffers;
+	struct zero_staging *stage = &job->staging_buffers;
 
 	for (int i = 0; i < 2; i++)
 		job->ops->free(job->backend, stage->data[i]);
-	*stage = (struct zero_stage){0};
+	*stage = (struct zero_staging){0};
 }
 
 /* The buffer after the last one, once its copy is done. */
 static zero_status next_buffer(zero_job *job, int *which)
 {
-	struct zero_stage *stage = &job->stage_buffers;
+	struct zero_staging *stage = &job->staging_buffers;
 
 	*which = stage->next;
 	stage->next = !stage->next;
-	return job->ops->reach(job->backend, stage->mark[*which]);
+	return job->ops->event_wait(job->backend, stage->copied[*which]);
 }
 
-zero_status zero_stage_in(zero_job *job, void *to, size_t bytes, zero_stage_fill fill,
-			  void *context)
+zero_status zero_staging_in(zero_job *job, void *to, size_t bytes, zero_staging_fill fill,
+			    void *context)
 {
-	struct zero_stage *stage = &job->stage_buffers;
-	zero_status status = zero_stage_open(job, bytes);
+	struct zero_staging *stage = &job->staging_buffers;
+	zero_status status = zero_staging_open(job, bytes);
 
 	for (size_t at = 0, now; !status && at < bytes; at += now) {
 		int i;
@@ -67,7 +67,7 @@ zero_status zero_stage_in(zero_job *job, void *to, size_t bytes, zero_stage_fill
 		if (status)
 			break;
 		job->ops->copy(job->backend, (char *)to + at, stage->data[i], now);
-		stage->mark[i] = job->ops->mark(job->backend);
+		stage->copied[i] = job->ops->event_record(job->backend);
 	}
 	return status;
 }
@@ -75,22 +75,22 @@ zero_status zero_stage_in(zero_job *job, void *to, size_t bytes, zero_stage_fill
 /* Begins to fetch the piece at byte `at`; *now bytes of it. */
 static int fetch(zero_job *job, const char *from, size_t bytes, size_t at, size_t *now)
 {
-	struct zero_stage *stage = &job->stage_buffers;
+	struct zero_staging *stage = &job->staging_buffers;
 	int i = stage->next;
 
 	stage->next = !i;
 	*now = bytes - at < stage->bytes ? bytes - at : stage->bytes;
 	job->ops->copy(job->backend, stage->data[i], from + at, *now);
-	stage->mark[i] = job->ops->mark(job->backend);
+	stage->copied[i] = job->ops->event_record(job->backend);
 	return i;
 }
 
 /* A piece is on its way while the last one is used. */
-zero_status zero_stage_out(zero_job *job, const void *from, size_t bytes, zero_stage_use use,
-			   void *context)
+zero_status zero_staging_out(zero_job *job, const void *from, size_t bytes, zero_staging_use use,
+			     void *context)
 {
-	struct zero_stage *stage = &job->stage_buffers;
-	zero_status status = zero_stage_open(job, bytes);
+	struct zero_staging *stage = &job->staging_buffers;
+	zero_status status = zero_staging_open(job, bytes);
 	size_t now = 0, ahead = 0;
 	int i = 0, next = 0;
 
@@ -101,14 +101,14 @@ zero_status zero_stage_out(zero_job *job, const void *from, size_t bytes, zero_s
 		now = ahead;
 		if (at + now < bytes)
 			next = fetch(job, from, bytes, at + now, &ahead);
-		status = job->ops->reach(job->backend, stage->mark[i]);
+		status = job->ops->event_wait(job->backend, stage->copied[i]);
 		if (!status)
 			status = use(context, stage->data[i], at, now);
 	}
 	return status;
 }
 
-zero_status zero_reach(zero_job *job)
+zero_status zero_device_sync(zero_job *job)
 {
-	return job->ops->reach(job->backend, job->ops->mark(job->backend));
+	return job->ops->event_wait(job->backend, job->ops->event_record(job->backend));
 }

@@ -193,12 +193,12 @@ const char *zero_param_name(const zero_param *param)
 
 void zero_group_free(zero_group *group)
 {
-	zero_gather_drop(group);
+	zero_gather_free(group);
 	zero_storage_drop(group);
 	for (size_t i = 0; i < group->param_count; i++) {
 		tdelete(group->params[i], &group->job->names, by_name);
 		free(group->params[i]->name);
-		free(group->params[i]->given);
+		free(group->params[i]->adopted);
 		free(group->params[i]);
 	}
 	free(group->params);

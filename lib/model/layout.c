@@ -61,24 +61,26 @@ static bool assign_flats(struct zero_layout_item *items, size_t item_count, size
 	return true;
 }
 
-/* The run of the item's kind among those of its flat, which begin at `begin`; new ones are
+/* The segment of the item's kind among those of its flat, which begin at `begin`; new ones are
    added. */
-static struct zero_layout_run *find_run(struct zero_layout_run *runs, size_t begin,
-					size_t *run_count, const struct zero_layout_item *item)
+static struct zero_layout_segment *find_run(struct zero_layout_segment *segments, size_t begin,
+					    size_t *segment_count,
+					    const struct zero_layout_item *item)
 {
-	for (size_t i = begin; i < *run_count; i++)
-		if (runs[i].dtype == item->dtype && runs[i].trainable == item->trainable)
-			return &runs[i];
-	runs[*run_count] = (struct zero_layout_run){
+	for (size_t i = begin; i < *segment_count; i++)
+		if (segments[i].dtype == item->dtype && segments[i].trainable == item->trainable)
+			return &segments[i];
+	segments[*segment_count] = (struct zero_layout_segment){
 		.flat = item->flat, .dtype = item->dtype, .trainable = item->trainable};
-	return &runs[(*run_count)++];
+	return &segments[(*segment_count)++];
 }
 
 zero_status zero_layout_group(struct zero_layout_item *items, size_t item_count, size_t world,
 			      enum zero_layout_mode mode, size_t bucket,
-			      struct zero_layout_run **runs, size_t *run_count, size_t *flat_count)
+			      struct zero_layout_segment **segments, size_t *segment_count,
+			      size_t *flat_count)
 {
-	struct zero_layout_run *made = calloc(item_count ? item_count : 1, sizeof(*made));
+	struct zero_layout_segment *made = calloc(item_count ? item_count : 1, sizeof(*made));
 	size_t made_count = 0, begin = 0, total = 0;
 
 	if (!made)
@@ -86,24 +88,24 @@ zero_status zero_layout_group(struct zero_layout_item *items, size_t item_count,
 	if (!assign_flats(items, item_count, world, mode, bucket, flat_count))
 		goto overflow;
 	for (size_t i = 0; i < item_count; i++) {
-		struct zero_layout_run *run;
+		struct zero_layout_segment *segment;
 
 		if (i && items[i].flat != items[i - 1].flat)
 			begin = made_count;
-		run = find_run(made, begin, &made_count, &items[i]);
-		items[i].run = (size_t)(run - made) - begin;
-		items[i].first = run->count;
-		if (__builtin_add_overflow(run->count, items[i].count, &run->count) ||
-		    !round_up(run->count, ZERO_ALIGN, &run->count))
+		segment = find_run(made, begin, &made_count, &items[i]);
+		items[i].segment = (size_t)(segment - made) - begin;
+		items[i].first = segment->count;
+		if (__builtin_add_overflow(segment->count, items[i].count, &segment->count) ||
+		    !round_up(segment->count, ZERO_ALIGN, &segment->count))
 			goto overflow;
 	}
-	/* Bounded in all, so that sums over runs and pages between them never overflow. */
+	/* Bounded in all, so that sums over segments and pages between them never overflow. */
 	for (size_t i = 0; i < made_count; i++)
 		if (!round_up(made[i].count, ZERO_ALIGN * world, &made[i].count) ||
 		    __builtin_add_overflow(total, made[i].count, &total) || total > MOST_ELEMENTS)
 			goto overflow;
-	*runs = made;
-	*run_count = made_count;
+	*segments = made;
+	*segment_count = made_count;
 	return ZERO_OK;
 overflow:
 	free(made);

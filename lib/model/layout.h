@@ -17,11 +17,11 @@ struct zero_layout_item {
 	zero_dtype dtype;
 	bool trainable;
 	size_t count; /* elements */
-	/* Out: the flat buffer, the run in it, and the element of the run where the item begins. */
-	size_t flat, run, first;
+	/* Out: the flat buffer, the segment in it, and the element of the segment where the item begins. */
+	size_t flat, segment, first;
 };
 
-struct zero_layout_run {
+struct zero_layout_segment {
 	size_t flat;
 	zero_dtype dtype;
 	bool trainable;
@@ -29,11 +29,12 @@ struct zero_layout_run {
 };
 
 /*
- * Lays out the items of one group. `*runs` is malloc'ed, ordered by flat; items' `run` counts from
- * the first run of their flat. ZERO_E_INVALID with a sentence if sizes overflow.
+ * Lays out the items of one group. `*segments` is malloc'ed, ordered by flat; items' `segment` counts from
+ * the first segment of their flat. ZERO_E_INVALID with a sentence if sizes overflow.
  */
 zero_status zero_layout_group(struct zero_layout_item *items, size_t item_count, size_t world,
 			      enum zero_layout_mode mode, size_t bucket,
-			      struct zero_layout_run **runs, size_t *run_count, size_t *flat_count);
+			      struct zero_layout_segment **segments, size_t *segment_count,
+			      size_t *flat_count);
 
 #endif

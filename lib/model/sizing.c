@@ -46,31 +46,31 @@ struct flat_bytes {
 	bool needs_master;
 };
 
-/* Each rank steps whole runs. */
+/* Each rank steps whole segments. */
 static bool steps_whole(const struct zero_sizing *sizing)
 {
 	return sizing->world == 1 || sizing->stage == 0;
 }
 
-/* Whole runs are a rank's own; shards of one node lie together. */
+/* Whole segments are a rank's own; shards of one node lie together. */
 static bool stores_whole(const struct zero_sizing *sizing)
 {
 	return steps_whole(sizing) || (sizing->stage < 3 && sharing(sizing) < sizing->world);
 }
 
-static void add_run(const struct zero_sizing *sizing, const struct zero_layout_run *run,
+static void add_run(const struct zero_sizing *sizing, const struct zero_layout_segment *segment,
 		    struct flat_bytes *flat)
 {
-	size_t shard = run->count / sizing->world;
-	size_t stored = stores_whole(sizing) ? run->count : shard * sharing(sizing);
+	size_t shard = segment->count / sizing->world;
+	size_t stored = stores_whole(sizing) ? segment->count : shard * sharing(sizing);
 
-	flat->whole += pages(run->count * zero_dtype_size(run->dtype));
-	flat->stored += pages(stored * zero_dtype_size(run->dtype));
-	if (!run->trainable)
+	flat->whole += pages(segment->count * zero_dtype_size(segment->dtype));
+	flat->stored += pages(stored * zero_dtype_size(segment->dtype));
+	if (!segment->trainable)
 		return;
-	flat->gradient += run->count;
-	flat->state += steps_whole(sizing) ? run->count : shard;
-	flat->needs_master = flat->needs_master || run->dtype != ZERO_F32;
+	flat->gradient += segment->count;
+	flat->state += steps_whole(sizing) ? segment->count : shard;
+	flat->needs_master = flat->needs_master || segment->dtype != ZERO_F32;
 }
 
 static void keep_two(uint64_t largest[2], uint64_t bytes)
@@ -83,18 +83,19 @@ static void keep_two(uint64_t largest[2], uint64_t bytes)
 	}
 }
 
-void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_run *runs,
-		       size_t run_count)
+void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segment *segments,
+		       size_t segment_count)
 {
 	uint64_t gathered = 0, gradients = 0;
 	size_t size = sizing->gradient_size ? sizing->gradient_size : sizeof(float);
 
-	for (size_t begin = 0, end; begin < run_count; begin = end) {
+	for (size_t begin = 0, end; begin < segment_count; begin = end) {
 		struct flat_bytes flat = {0};
 		uint64_t state;
 
-		for (end = begin; end < run_count && runs[end].flat == runs[begin].flat; end++)
-			add_run(sizing, &runs[end], &flat);
+		for (end = begin; end < segment_count && segments[end].flat == segments[begin].flat;
+		     end++)
+			add_run(sizing, &segments[end], &flat);
 		state = pages(flat.state * sizeof(float));
 		sizing->shards =
 			add(sizing->shards,

@@ -39,8 +39,8 @@ struct zero_sizing {
 };
 
 /* Adds a group that zero_layout_group has laid out. Sums that overflow stay at UINT64_MAX. */
-void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_run *runs,
-		       size_t run_count);
+void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segment *segments,
+		       size_t segment_count);
 
 /*
  * Bytes by kind at the moment when a training step holds most. It is assumed that

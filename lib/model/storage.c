@@ -6,48 +6,50 @@
 
 #include "job/internal.h"
 
-static void part_of(const zero_group *group, const struct zero_run *run, bool whole, size_t *first,
-		    size_t *count)
+static void part_of(const zero_group *group, const struct zero_segment *segment, bool whole,
+		    size_t *first, size_t *count)
 {
 	int rank = group->team->place.rank;
 
-	*first = whole || rank < 0 ? 0 : run->shard * (size_t)rank;
-	*count = rank < 0 ? 0 : whole ? run->count : run->shard;
+	*first = whole || rank < 0 ? 0 : segment->shard * (size_t)rank;
+	*count = rank < 0 ? 0 : whole ? segment->count : segment->shard;
 }
 
-void zero_stored_part(const zero_group *group, const struct zero_run *run, size_t *first,
+void zero_stored_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
 		      size_t *count)
 {
-	part_of(group, run, group->whole, first, count);
+	part_of(group, segment, group->replicated, first, count);
 }
 
-void zero_stepped_part(const zero_group *group, const struct zero_run *run, size_t *first,
+void zero_stepped_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
 		       size_t *count)
 {
-	part_of(group, run, group->step_whole, first, count);
+	part_of(group, segment, group->steps_replicated, first, count);
 }
 
-void zero_param_part(const zero_param *param, size_t run_first, size_t run_count, size_t *first,
-		     size_t *count)
+void zero_param_part(const zero_param *param, size_t segment_first, size_t segment_count,
+		     size_t *first, size_t *count)
 {
-	size_t begin = param->first > run_first ? param->first : run_first;
+	size_t begin = param->first > segment_first ? param->first : segment_first;
 	size_t end = param->first + param->count;
 
-	if (end > run_first + run_count)
-		end = run_first + run_count;
+	if (end > segment_first + segment_count)
+		end = segment_first + segment_count;
 	*count = end > begin ? end - begin : 0;
 	*first = *count ? begin - param->first : 0;
 }
 
-char *zero_stored_at(const struct zero_flat *flat, const struct zero_run *run, size_t element)
+char *zero_stored_at(const struct zero_flat *flat, const struct zero_segment *segment,
+		     size_t element)
 {
 	size_t first, count;
 
-	zero_stored_part(flat->group, run, &first, &count);
-	return flat->stored + run->stored_at + (element - first) * zero_dtype_size(run->dtype);
+	zero_stored_part(flat->group, segment, &first, &count);
+	return flat->stored + segment->stored_at +
+	       (element - first) * zero_dtype_size(segment->dtype);
 }
 
-/* Offsets of the runs in the flat's buffers. Runs begin at multiples of 4096 bytes. */
+/* Offsets of the segments in the flat's buffers. Runs begin at multiples of 4096 bytes. */
 static void place_runs(struct zero_flat *flat)
 {
 	const zero_group *group = flat->group;
@@ -55,21 +57,22 @@ static void place_runs(struct zero_flat *flat)
 
 	if (!zero_is_member(group))
 		return;
-	for (size_t i = 0; i < flat->run_count; i++) {
-		struct zero_run *run = &flat->runs[i];
-		size_t size = zero_dtype_size(run->dtype), first, stepped;
-		size_t shards = group->whole ? (size_t)place->world : (size_t)place->share_world;
+	for (size_t i = 0; i < flat->segment_count; i++) {
+		struct zero_segment *segment = &flat->segments[i];
+		size_t size = zero_dtype_size(segment->dtype), first, stepped;
+		size_t shards =
+			group->replicated ? (size_t)place->world : (size_t)place->share_world;
 
-		zero_stepped_part(group, run, &first, &stepped);
-		run->whole_at = run->stored_at = flat->stored_bytes;
-		if (!group->whole)
-			run->stored_at += (size_t)place->share_rank * run->shard * size;
-		flat->stored_bytes += zero_whole_pages(shards * run->shard * size);
-		if (!run->trainable)
+		zero_stepped_part(group, segment, &first, &stepped);
+		segment->first_at = segment->stored_at = flat->stored_bytes;
+		if (!group->replicated)
+			segment->stored_at += (size_t)place->share_rank * segment->shard * size;
+		flat->stored_bytes += zero_whole_pages(shards * segment->shard * size);
+		if (!segment->trainable)
 			continue;
-		run->gradient_at = flat->gradient_count;
-		run->state_at = flat->state_count;
-		flat->gradient_count += run->count;
+		segment->gradient_at = flat->gradient_count;
+		segment->state_at = flat->state_count;
+		flat->gradient_count += segment->count;
 		flat->state_count += stepped;
 	}
 }
@@ -77,33 +80,33 @@ static void place_runs(struct zero_flat *flat)
 static zero_status lay_out_flat(zero_job *job, struct zero_flat *flat, zero_group *group,
 				size_t index, const struct zero_layout_item *items,
 				zero_param **params, size_t item_count,
-				const struct zero_layout_run *runs, size_t run_count)
+				const struct zero_layout_segment *segments, size_t segment_count)
 {
 	flat->group = group;
-	for (size_t i = 0; i < run_count; i++)
-		flat->run_count += runs[i].flat == index;
-	flat->runs = calloc(flat->run_count, sizeof(*flat->runs));
-	if (!flat->runs)
+	for (size_t i = 0; i < segment_count; i++)
+		flat->segment_count += segments[i].flat == index;
+	flat->segments = calloc(flat->segment_count, sizeof(*flat->segments));
+	if (!flat->segments)
 		return zero_fail(ZERO_E_MEMORY, "no memory to lay out group '%s'", group->name);
 	for (size_t i = 0; i < item_count; i++) {
 		if (items[i].flat != index)
 			continue;
 		params[i]->flat = flat;
-		params[i]->run = items[i].run;
+		params[i]->segment = items[i].segment;
 		params[i]->first = items[i].first;
 	}
-	for (size_t i = 0, at = 0; i < run_count; i++)
-		if (runs[i].flat == index)
-			flat->runs[at++] = (struct zero_run){
-				.dtype = runs[i].dtype,
-				.trainable = runs[i].trainable,
-				.count = runs[i].count,
-				.shard = runs[i].count / (size_t)group->team->place.world,
+	for (size_t i = 0, at = 0; i < segment_count; i++)
+		if (segments[i].flat == index)
+			flat->segments[at++] = (struct zero_segment){
+				.dtype = segments[i].dtype,
+				.trainable = segments[i].trainable,
+				.count = segments[i].count,
+				.shard = segments[i].count / (size_t)group->team->place.world,
 			};
 	place_runs(flat);
 	/* What ranks share is allocated by all of them together, and what is given when it is
 	   laid. */
-	if (!flat->stored_bytes || !group->whole || group->adopts)
+	if (!flat->stored_bytes || !group->replicated || group->adopts)
 		return ZERO_OK;
 	return job->ops->alloc(job->backend, ZERO_MEM_SHARDS, flat->stored_bytes, true,
 			       (void **)&flat->stored);
@@ -119,9 +122,10 @@ static void choose_storage(const zero_job *job, zero_group *group)
 {
 	const struct zero_place *place = &group->team->place;
 
-	group->step_whole = place->world == 1 || job->stage == 0;
-	group->whole = group->step_whole || (job->stage < 3 && !zero_place_one_node(place));
-	group->in_place = group->whole || zero_place_one_node(place);
+	group->steps_replicated = place->world == 1 || job->stage == 0;
+	group->replicated =
+		group->steps_replicated || (job->stage < 3 && !zero_place_one_node(place));
+	group->in_place = group->replicated || zero_place_one_node(place);
 }
 
 static zero_status lay_out_group(zero_job *job, zero_group *group)
@@ -130,8 +134,8 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 		(enum zero_layout_mode)job->settings.value[ZERO_OPT_ALLGATHER].number;
 	size_t bucket = job->settings.value[ZERO_OPT_BUCKET].number;
 	struct zero_layout_item *items;
-	struct zero_layout_run *runs = NULL;
-	size_t item_count = 0, run_count = 0, flat_count = 0;
+	struct zero_layout_segment *segments = NULL;
+	size_t item_count = 0, segment_count = 0, flat_count = 0;
 	zero_status status;
 	zero_param **params; /* those that are no aliases */
 
@@ -153,7 +157,7 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 	}
 	choose_storage(job, group);
 	status = zero_layout_group(items, item_count, (size_t)group->team->place.world, mode,
-				   bucket, &runs, &run_count, &flat_count);
+				   bucket, &segments, &segment_count, &flat_count);
 	if (status)
 		goto out;
 	group->flats = calloc(flat_count ? flat_count : 1, sizeof(*group->flats));
@@ -166,21 +170,21 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 	job->sizing.share = (size_t)group->team->place.share_least;
 	job->sizing.gradient_size = zero_dtype_size(group->gradient_dtype);
 	if (zero_is_member(group))
-		zero_sizing_group(&job->sizing, runs, run_count);
+		zero_sizing_group(&job->sizing, segments, segment_count);
 	for (size_t f = 0; !status && f < flat_count; f++)
 		status = lay_out_flat(job, &group->flats[f], group, f, items, params, item_count,
-				      runs, run_count);
+				      segments, segment_count);
 	for (size_t i = 0; !status && i < group->param_count; i++) {
 		zero_param *param = group->params[i], *target = param->alias_of;
 
 		if (!target)
 			continue;
 		param->flat = target->flat;
-		param->run = target->run;
+		param->segment = target->segment;
 		param->first = target->first;
 	}
 out:
-	free(runs);
+	free(segments);
 	free(params);
 	free(items);
 	return status;
@@ -212,9 +216,9 @@ static uint64_t model_hash(const zero_job *job)
 			hash = zero_hash(param->shape, sizeof(param->shape), hash);
 			hash = zero_hash(&param->weight_decay, sizeof(float), hash);
 			hash = zero_hash(&param->lr_scale, sizeof(float), hash);
-			if (param->given) {
-				int given[] = {(int)param->given->location,
-					       (int)param->given->values, param->given->rank};
+			if (param->adopted) {
+				int given[] = {(int)param->adopted->location,
+					       (int)param->adopted->values, param->adopted->rank};
 
 				hash = zero_hash(given, sizeof(given), hash);
 			}
@@ -240,7 +244,7 @@ void zero_storage_drop(zero_group *group)
 		job->ops->free(job->backend, flat->m);
 		job->ops->free(job->backend, flat->v);
 		job->ops->free(job->backend, flat->master);
-		free(flat->runs);
+		free(flat->segments);
 	}
 	free(group->flats);
 	group->flats = NULL;
@@ -265,7 +269,7 @@ static zero_status alloc_windows(zero_job *job, zero_team *team)
 		zero_group *group = job->groups[g];
 
 		for (size_t f = 0; group->team == team && f < group->flat_count; f++)
-			if (!group->whole && !group->adopts && group->flats[f].stored_bytes)
+			if (!group->replicated && !group->adopts && group->flats[f].stored_bytes)
 				ops[count++] = (struct zero_op){
 					.kind = ZERO_OP_ALLOC,
 					.memory = ZERO_MEM_SHARDS,
@@ -274,7 +278,7 @@ static zero_status alloc_windows(zero_job *job, zero_team *team)
 					.count = group->flats[f].stored_bytes,
 				};
 	}
-	status = zero_run_team(team, status, ops, count, "shards of %zu buffers", count);
+	status = zero_submit_wait(team, status, ops, count, "shards of %zu buffers", count);
 	for (size_t i = 0; i < count; i++) {
 		struct zero_flat *flat =
 			(struct zero_flat *)(void *)((char *)ops[i].shared -
@@ -310,8 +314,9 @@ zero_status zero_layout(zero_job *job)
 		for (size_t p = 0; p < job->groups[g]->param_count; p++, params++)
 			elements += job->groups[g]->params[p]->count;
 	if (job->laid_out)
-		return zero_run(job, zero_fail(ZERO_E_STATE, "zero_layout was called twice"), NULL,
-				0, "layout");
+		return zero_submit_wait(&job->all,
+					zero_fail(ZERO_E_STATE, "zero_layout was called twice"),
+					NULL, 0, "layout");
 	job->sizing = (struct zero_sizing){
 		.stage = job->stage,
 		.device = !job->ops->host_memory,
@@ -321,15 +326,16 @@ zero_status zero_layout(zero_job *job)
 		status = lay_out_group(job, job->groups[g]);
 	job->sizing.world = (size_t)job->place.world;
 	job->sizing.share = (size_t)job->place.share_least;
-	status =
-		zero_run(job, status, NULL, 0,
-			 "layout of %zu groups with %zu parameters of %zu elements (model %016llx)",
-			 job->group_count, params, elements, (unsigned long long)model_hash(job));
+	status = zero_submit_wait(
+		&job->all, status, NULL, 0,
+		"layout of %zu groups with %zu parameters of %zu elements (model %016llx)",
+		job->group_count, params, elements, (unsigned long long)model_hash(job));
 	if (!status) {
 		status = alloc_all_windows(job);
 		/* A team's error is not yet known to the others. */
 		if (job->teams)
-			status = zero_run(job, status, NULL, 0, "memory of the layout");
+			status = zero_submit_wait(&job->all, status, NULL, 0,
+						  "memory of the layout");
 	}
 	if (!status)
 		zero_job_choose_tier(job);
@@ -343,8 +349,8 @@ zero_status zero_layout(zero_job *job)
 
 zero_status zero_shard(const zero_param *param, void **data, size_t *first, size_t *count)
 {
-	const struct zero_run *run;
-	size_t run_first, run_count;
+	const struct zero_segment *segment;
+	size_t segment_first, segment_count;
 	zero_status status;
 
 	*data = NULL;
@@ -353,13 +359,13 @@ zero_status zero_shard(const zero_param *param, void **data, size_t *first, size
 		return zero_fail(ZERO_E_STATE, "parameter '%s' has no shard before zero_layout",
 				 param->name);
 	/* What other ranks stepped may be on its way here. */
-	status = zero_finish_update(param->group);
+	status = zero_wait_post_step_gather(param->group);
 	if (status)
 		return status;
-	run = &param->flat->runs[param->run];
-	zero_stored_part(param->group, run, &run_first, &run_count);
-	zero_param_part(param, run_first, run_count, first, count);
+	segment = &param->flat->segments[param->segment];
+	zero_stored_part(param->group, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, first, count);
 	if (*count)
-		*data = zero_stored_at(param->flat, run, param->first + *first);
+		*data = zero_stored_at(param->flat, segment, param->first + *first);
 	return ZERO_OK;
 }

@@ -282,14 +282,14 @@ static zero_status write_own(zero_job *job, bool page, const char *why)
 static void refresh(zero_job *job, uint64_t now)
 {
 	struct zero_job_report *report = job->report;
-	struct zero_kept_error before;
+	struct zero_saved_error before;
 
 	if (report->folder < 0 || (report->refreshed && now - report->refreshed < REFRESH))
 		return;
 	report->refreshed = now;
-	zero_keep_error(&before);
+	zero_error_save(&before);
 	if (write_own(job, false, "The job had not been closed when this was written."))
-		zero_give_back_error(&before);
+		zero_error_restore(&before);
 }
 
 void zero_report_step(zero_job *job)
@@ -336,7 +336,7 @@ static zero_status exchange(zero_job *job, struct zero_report_rank *mine,
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the report of %d ranks",
 				   job->place.world);
 	op.recv = *all;
-	return zero_run(job, status, &op, 1, "zero_close: report");
+	return zero_submit_wait(&job->all, status, &op, 1, "zero_close: report");
 }
 
 /* Rank 0 alone is left to tell; the thread's last error says why. */
@@ -375,12 +375,12 @@ static zero_status write_together(zero_job *job)
 void zero_report_end(zero_job *job, bool together)
 {
 	struct zero_job_report *report = job->report;
-	struct zero_kept_error before;
+	struct zero_saved_error before;
 	zero_status status = ZERO_OK;
 
 	if (!report || !report->together)
 		return;
-	zero_keep_error(&before);
+	zero_error_save(&before);
 	if (together)
 		status = write_together(job);
 	/* Ranks that parted before cannot exchange anything. */
@@ -389,7 +389,7 @@ void zero_report_end(zero_job *job, bool together)
 		write_parted(job);
 	/* What ended the job is more than what became of its report. */
 	if (!together && *before.text)
-		zero_give_back_error(&before);
+		zero_error_restore(&before);
 }
 
 void zero_report_free(zero_job *job)

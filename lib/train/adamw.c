@@ -21,19 +21,20 @@ static bool is_staged(const zero_job *job)
 	       (!job->ops->host_memory || job->settings.value[ZERO_OPT_STAGED].number);
 }
 
-/* Elements of the longest run that this rank steps. */
+/* Elements of the longest segment that this rank steps. */
 static size_t longest_run(const zero_job *job)
 {
 	size_t longest = 0;
 
 	for (size_t g = 0; g < job->group_count; g++)
 		for (size_t f = 0; f < job->groups[g]->flat_count; f++)
-			for (size_t r = 0; r < job->groups[g]->flats[f].run_count; r++) {
-				const struct zero_run *run = &job->groups[g]->flats[f].runs[r];
+			for (size_t r = 0; r < job->groups[g]->flats[f].segment_count; r++) {
+				const struct zero_segment *segment =
+					&job->groups[g]->flats[f].segments[r];
 				size_t first, count;
 
-				zero_stepped_part(job->groups[g], run, &first, &count);
-				if (run->trainable && count > longest)
+				zero_stepped_part(job->groups[g], segment, &first, &count);
+				if (segment->trainable && count > longest)
 					longest = count;
 			}
 	return longest;
@@ -61,28 +62,29 @@ static zero_status alloc_staging(zero_job *job)
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-void zero_master_set(struct zero_flat *flat, const struct zero_run *run, size_t first, size_t count)
+void zero_master_set(struct zero_flat *flat, const struct zero_segment *segment, size_t first,
+		     size_t count)
 {
 	zero_job *job = flat->group->job;
 	size_t stepped_first, stepped, piece = is_staged(job) ? job->staged : count;
-	size_t size = zero_dtype_size(run->dtype);
+	size_t size = zero_dtype_size(segment->dtype);
 	float *master;
 
-	if (!flat->master || !run->trainable || run->dtype == ZERO_F32)
+	if (!flat->master || !segment->trainable || segment->dtype == ZERO_F32)
 		return;
-	zero_stepped_part(flat->group, run, &stepped_first, &stepped);
-	master = flat->master + run->state_at + (first - stepped_first);
+	zero_stepped_part(flat->group, segment, &stepped_first, &stepped);
+	master = flat->master + segment->state_at + (first - stepped_first);
 	for (size_t at = 0; at < count; at += piece) {
 		size_t now = count - at < piece ? count - at : piece;
-		const void *values = zero_stored_at(flat, run, first + at);
+		const void *values = zero_stored_at(flat, segment, first + at);
 
 		if (is_staged(job)) {
 			job->ops->copy(job->backend, job->staging[0][0], values, now * size);
 			values = job->staging[0][0];
 			/* Its error comes with the next submission. */
-			zero_reach(job);
+			zero_device_sync(job);
 		}
-		job->ops->cast(job->backend, ZERO_F32, master + at, run->dtype, values, now);
+		job->ops->cast(job->backend, ZERO_F32, master + at, segment->dtype, values, now);
 	}
 }
 
@@ -93,9 +95,9 @@ static zero_status alloc_state(zero_job *job, struct zero_flat *flat)
 	zero_status status = ZERO_OK;
 	bool needs_master = false;
 
-	for (size_t r = 0; r < flat->run_count; r++)
+	for (size_t r = 0; r < flat->segment_count; r++)
 		needs_master = needs_master ||
-			       (flat->runs[r].trainable && flat->runs[r].dtype != ZERO_F32);
+			       (flat->segments[r].trainable && flat->segments[r].dtype != ZERO_F32);
 	if (!bytes)
 		return ZERO_OK;
 	if (!flat->m)
@@ -105,11 +107,11 @@ static zero_status alloc_state(zero_job *job, struct zero_flat *flat)
 	if (status || !needs_master || flat->master)
 		return status;
 	status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->master);
-	for (size_t r = 0; !status && r < flat->run_count; r++) {
+	for (size_t r = 0; !status && r < flat->segment_count; r++) {
 		size_t first, count;
 
-		zero_stepped_part(flat->group, &flat->runs[r], &first, &count);
-		zero_master_set(flat, &flat->runs[r], first, count);
+		zero_stepped_part(flat->group, &flat->segments[r], &first, &count);
+		zero_master_set(flat, &flat->segments[r], first, count);
 	}
 	return status;
 }
@@ -177,7 +179,7 @@ static uint64_t fetch(zero_job *job, const struct part *part, size_t at, void *c
 	job->ops->copy(job->backend, buffers[0], part->g + at, now * sizeof(float));
 	if (!part->master)
 		job->ops->copy(job->backend, buffers[1], part->stored + at * size, now * size);
-	return job->ops->mark(job->backend);
+	return job->ops->event_record(job->backend);
 }
 
 /* The errors of a device come with the next submission. */
@@ -199,7 +201,7 @@ static void step_staged(zero_job *job, const struct zero_adamw_args *args, const
 		piece.count = now;
 		if (at + now < part->count)
 			next = fetch(job, part, at + now, job->staging[!which]);
-		job->ops->reach(job->backend, mark);
+		job->ops->event_wait(job->backend, mark);
 		step_in_place(job, args, &piece);
 		job->ops->copy(job->backend, part->stored + at * size, piece.stored, now * size);
 	}
@@ -209,22 +211,22 @@ static void step_param(const zero_param *param, const zero_adamw *adamw,
 		       struct zero_adamw_args args)
 {
 	const struct zero_flat *flat = param->flat;
-	const struct zero_run *run = &flat->runs[param->run];
+	const struct zero_segment *segment = &flat->segments[param->segment];
 	zero_job *job = param->group->job;
-	size_t run_first, run_count, first, count, at;
+	size_t segment_first, segment_count, first, count, at;
 	struct part part;
 
-	zero_stepped_part(param->group, run, &run_first, &run_count);
-	zero_param_part(param, run_first, run_count, &first, &count);
+	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, &first, &count);
 	if (!count)
 		return;
 	args.lr = adamw->lr * param->lr_scale;
 	args.decay = args.lr * (adamw->weight_decay * param->weight_decay);
-	at = run->state_at + (param->first + first - run_first);
+	at = segment->state_at + (param->first + first - segment_first);
 	part = (struct part){
-		.stored = zero_stored_at(flat, run, param->first + first),
-		.dtype = run->dtype,
-		.master = run->dtype != ZERO_F32 ? flat->master + at : NULL,
+		.stored = zero_stored_at(flat, segment, param->first + first),
+		.dtype = segment->dtype,
+		.master = segment->dtype != ZERO_F32 ? flat->master + at : NULL,
 		.m = flat->m + at,
 		.v = flat->v + at,
 		.g = flat->reduced + at,

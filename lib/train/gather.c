@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gather: one all-gather for each run of a group, into the buffer that the parameters are then
+ * Gather: one all-gather for each segment of a group, into the buffer that the parameters are then
  * read from. A lower type is cast straight into the own part of that buffer.
  */
 #include <stdio.h>
@@ -9,11 +9,12 @@
 
 #include "job/internal.h"
 
-static zero_dtype gathered_dtype(const struct zero_run *run, zero_dtype as)
+static zero_dtype gathered_dtype(const struct zero_segment *segment, zero_dtype as)
 {
-	bool changes = run->dtype == ZERO_F32 || run->dtype == ZERO_F16 || run->dtype == ZERO_BF16;
+	bool changes = segment->dtype == ZERO_F32 || segment->dtype == ZERO_F16 ||
+		       segment->dtype == ZERO_BF16;
 
-	return as != ZERO_PARAM && changes ? as : run->dtype;
+	return as != ZERO_DTYPE_PARAM && changes ? as : segment->dtype;
 }
 
 static zero_status check_gather(const zero_group *group, zero_dtype as)
@@ -22,15 +23,15 @@ static zero_status check_gather(const zero_group *group, zero_dtype as)
 		return zero_fail(ZERO_E_STATE, "group '%s' is gathered before zero_layout",
 				 group->name);
 	if (!zero_is_member(group))
-		return zero_check_member(group, "gathered");
-	if (as != ZERO_PARAM && as != ZERO_F32 && as != ZERO_F16 && as != ZERO_BF16)
+		return zero_require_member(group, "gathered");
+	if (as != ZERO_DTYPE_PARAM && as != ZERO_F32 && as != ZERO_F16 && as != ZERO_BF16)
 		return zero_fail(ZERO_E_INVALID,
 				 "group '%s' cannot be gathered as %s: param, f32, f16 or bf16",
 				 group->name, zero_dtype_name(as));
 	for (size_t f = 0; f < group->flat_count; f++)
-		for (size_t r = 0; r < group->flats[f].run_count; r++) {
-			zero_dtype from = group->flats[f].runs[r].dtype;
-			zero_dtype to = gathered_dtype(&group->flats[f].runs[r], as);
+		for (size_t r = 0; r < group->flats[f].segment_count; r++) {
+			zero_dtype from = group->flats[f].segments[r].dtype;
+			zero_dtype to = gathered_dtype(&group->flats[f].segments[r], as);
 
 			if (from != to && from != ZERO_F32 && to != ZERO_F32)
 				return zero_fail(ZERO_E_INVALID,
@@ -42,20 +43,20 @@ static zero_status check_gather(const zero_group *group, zero_dtype as)
 	return ZERO_OK;
 }
 
-/* Where each run's output is in the flat's; returns its bytes. */
+/* Where each segment's output is in the flat's; returns its bytes. */
 static size_t place_outputs(struct zero_flat *flat, zero_dtype as)
 {
 	size_t bytes = 0;
 
-	for (size_t r = 0; r < flat->run_count; r++) {
-		struct zero_run *run = &flat->runs[r];
-		zero_dtype to = gathered_dtype(run, as);
+	for (size_t r = 0; r < flat->segment_count; r++) {
+		struct zero_segment *segment = &flat->segments[r];
+		zero_dtype to = gathered_dtype(segment, as);
 
-		run->gathered_at = NOT_GATHERED;
-		if (!run->count || (flat->group->in_place && to == run->dtype))
+		segment->gathered_at = NOT_GATHERED;
+		if (!segment->count || (flat->group->in_place && to == segment->dtype))
 			continue;
-		run->gathered_at = bytes;
-		bytes += zero_whole_pages(run->count * zero_dtype_size(to));
+		segment->gathered_at = bytes;
+		bytes += zero_whole_pages(segment->count * zero_dtype_size(to));
 	}
 	return bytes;
 }
@@ -69,33 +70,34 @@ static zero_status alloc_cast(zero_job *job, struct zero_flat *flat, size_t byte
 }
 
 /* A rank's own copy in another type of what it stores whole. */
-static struct zero_op cast_op(const struct zero_flat *flat, const struct zero_run *run,
+static struct zero_op cast_op(const struct zero_flat *flat, const struct zero_segment *segment,
 			      zero_dtype as)
 {
 	return (struct zero_op){
 		.kind = ZERO_OP_CAST,
-		.from = run->dtype,
-		.to = gathered_dtype(run, as),
-		.send = flat->stored + run->stored_at,
-		.recv = flat->gathered.data + run->gathered_at,
-		.count = run->count,
+		.from = segment->dtype,
+		.to = gathered_dtype(segment, as),
+		.send = flat->stored + segment->stored_at,
+		.recv = flat->gathered.data + segment->gathered_at,
+		.count = segment->count,
 	};
 }
 
-static struct zero_op gather_op(struct zero_flat *flat, const struct zero_run *run, zero_dtype as)
+static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segment *segment,
+				zero_dtype as)
 {
 	return (struct zero_op){
 		.kind = ZERO_OP_ALL_GATHER,
-		.from = run->dtype,
-		.to = gathered_dtype(run, as),
-		.send = flat->stored + run->stored_at,
+		.from = segment->dtype,
+		.to = gathered_dtype(segment, as),
+		.send = flat->stored + segment->stored_at,
 		.shared = &flat->gathered,
-		.at = run->gathered_at,
-		.count = run->shard,
+		.at = segment->gathered_at,
+		.count = segment->shard,
 	};
 }
 
-/* Adds the operations of a group: for each flat buffer its output, and one for each run that is not
+/* Adds the operations of a group: for each flat buffer its output, and one for each segment that is not
    read where it is stored. */
 static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops, size_t *op_count)
 {
@@ -108,7 +110,7 @@ static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops
 
 		if (!bytes)
 			continue;
-		if (group->whole)
+		if (group->replicated)
 			status = alloc_cast(job, flat, bytes);
 		else
 			ops[(*op_count)++] = (struct zero_op){
@@ -117,11 +119,11 @@ static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops
 				.shared = &flat->gathered,
 				.count = bytes,
 			};
-		for (size_t r = 0; !status && r < flat->run_count; r++)
-			if (flat->runs[r].gathered_at != NOT_GATHERED)
-				ops[(*op_count)++] = group->whole
-							     ? cast_op(flat, &flat->runs[r], as)
-							     : gather_op(flat, &flat->runs[r], as);
+		for (size_t r = 0; !status && r < flat->segment_count; r++)
+			if (flat->segments[r].gathered_at != NOT_GATHERED)
+				ops[(*op_count)++] =
+					group->replicated ? cast_op(flat, &flat->segments[r], as)
+							  : gather_op(flat, &flat->segments[r], as);
 	}
 	return status;
 }
@@ -132,7 +134,7 @@ static size_t count_ops(zero_group **groups, size_t count)
 
 	for (size_t g = 0; g < count; g++)
 		for (size_t f = 0; f < groups[g]->flat_count; f++)
-			ops += groups[g]->flats[f].run_count + 1;
+			ops += groups[g]->flats[f].segment_count + 1;
 	return ops;
 }
 
@@ -158,7 +160,7 @@ static void drop(zero_group *group)
  */
 static bool joins_step(zero_group *group)
 {
-	return group->stepped && group->stepped_at == zero_group_waits(group);
+	return group->stepped && group->stepped_at == zero_group_wait_count(group);
 }
 
 /* A call that does not fit is an error on all ranks, also when it does not fit on one only; but for
@@ -167,7 +169,7 @@ static zero_status refuse(zero_status status, zero_group *group)
 {
 	if (!zero_is_member(group) || joins_step(group))
 		return status;
-	return zero_run_team(group->team, status, NULL, 0, "gather from '%s'", group->name);
+	return zero_submit_wait(group->team, status, NULL, 0, "gather from '%s'", group->name);
 }
 
 /* "group 'a'" or "groups 'a', 'b'", malloc'ed; NULL: no memory. */
@@ -262,7 +264,7 @@ static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count,
 	zero_status status = ZERO_OK;
 
 	for (size_t g = 0; !status && g < count; g++) {
-		status = zero_finish(job, &groups[g]->update);
+		status = zero_work_wait(job, &groups[g]->post_step_gather);
 		if (!status)
 			status = prepare(groups[g], as, ops, op_count);
 	}
@@ -306,9 +308,10 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 /* What the setting says, where the caller leaves it to that. */
 static zero_dtype resolve(const zero_job *job, zero_dtype as)
 {
-	static const zero_dtype dtypes[] = {ZERO_PARAM, ZERO_BF16, ZERO_F16, ZERO_F32};
+	static const zero_dtype dtypes[] = {ZERO_DTYPE_PARAM, ZERO_BF16, ZERO_F16, ZERO_F32};
 
-	return as == ZERO_AS_SET ? dtypes[job->settings.value[ZERO_OPT_GATHER_DTYPE].number] : as;
+	return as == ZERO_DTYPE_DEFAULT ? dtypes[job->settings.value[ZERO_OPT_GATHER_DTYPE].number]
+					: as;
 }
 
 /* Of the groups, those of the first one's team go to the front; returns how many. */
@@ -390,7 +393,7 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	pthread_mutex_unlock(&job->lock);
 	if (status)
 		return status;
-	status = zero_finish(job, &work);
+	status = zero_work_wait(job, &work);
 	if (status) {
 		pthread_mutex_lock(&job->lock);
 		if (group->uses && --group->uses == 0)
@@ -399,8 +402,8 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 		return status;
 	}
 	group->ready = true;
-	if (zero_checks(job))
-		zero_check_keep(group);
+	if (zero_check_enabled(job))
+		zero_check_record(group);
 	return ZERO_OK;
 }
 
@@ -417,7 +420,7 @@ zero_status zero_release(zero_group *group)
 		job->ops->wait(job->backend, group->gather);
 		drop(group);
 	} else if (--group->uses == 0) {
-		if (zero_checks(job))
+		if (zero_check_enabled(job))
 			status = zero_check_compare(group);
 		drop(group);
 	}
@@ -425,7 +428,7 @@ zero_status zero_release(zero_group *group)
 	return status;
 }
 
-void zero_gather_drop(zero_group *group)
+void zero_gather_free(zero_group *group)
 {
 	if (group->gather)
 		drop(group);
@@ -436,22 +439,23 @@ void zero_gather_drop(zero_group *group)
 void *zero_data(const zero_param *param)
 {
 	const struct zero_flat *flat = param->flat;
-	const struct zero_run *run;
+	const struct zero_segment *segment;
 
 	if (!flat || !param->group->ready || !param->count)
 		return NULL;
-	run = &flat->runs[param->run];
-	if (run->gathered_at == NOT_GATHERED)
-		return flat->stored + run->whole_at + param->first * zero_dtype_size(run->dtype);
-	return flat->gathered.data + run->gathered_at +
-	       param->first * zero_dtype_size(gathered_dtype(run, param->group->as));
+	segment = &flat->segments[param->segment];
+	if (segment->gathered_at == NOT_GATHERED)
+		return flat->stored + segment->first_at +
+		       param->first * zero_dtype_size(segment->dtype);
+	return flat->gathered.data + segment->gathered_at +
+	       param->first * zero_dtype_size(gathered_dtype(segment, param->group->as));
 }
 
-zero_dtype zero_gathered_as(const zero_param *param)
+zero_dtype zero_gathered_dtype_locked(const zero_param *param)
 {
 	if (!param->flat || !param->group->gather)
-		return ZERO_PARAM;
-	return gathered_dtype(&param->flat->runs[param->run], param->group->as);
+		return ZERO_DTYPE_PARAM;
+	return gathered_dtype(&param->flat->segments[param->segment], param->group->as);
 }
 
 zero_dtype zero_gathered_dtype(const zero_param *param)
@@ -460,7 +464,7 @@ zero_dtype zero_gathered_dtype(const zero_param *param)
 	zero_dtype dtype;
 
 	pthread_mutex_lock(&job->lock);
-	dtype = zero_gathered_as(param);
+	dtype = zero_gathered_dtype_locked(param);
 	pthread_mutex_unlock(&job->lock);
 	return dtype;
 }

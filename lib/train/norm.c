@@ -20,30 +20,30 @@ static size_t count_flats(const zero_job *job)
 
 static size_t count_runs(const zero_job *job)
 {
-	size_t runs = 0;
+	size_t segments = 0;
 
 	for (size_t g = 0; g < job->group_count; g++)
 		for (size_t f = 0; f < job->groups[g]->flat_count; f++)
-			runs += job->groups[g]->flats[f].run_count;
-	return runs;
+			segments += job->groups[g]->flats[f].segment_count;
+	return segments;
 }
 
-/* Begins the sums of squares of this rank's shard of a flat's gradient sums, one for each run. */
+/* Begins the sums of squares of this rank's shard of a flat's gradient sums, one for each segment. */
 static void begin_flat(zero_job *job, const struct zero_flat *flat, double *sums)
 {
 	size_t rank = (size_t)flat->group->team->place.rank;
 
-	for (size_t r = 0; r < flat->run_count; r++) {
-		const struct zero_run *run = &flat->runs[r];
+	for (size_t r = 0; r < flat->segment_count; r++) {
+		const struct zero_segment *segment = &flat->segments[r];
 		size_t first, count;
 
 		sums[r] = 0;
-		if (!run->trainable)
+		if (!segment->trainable)
 			continue;
-		zero_stepped_part(flat->group, run, &first, &count);
+		zero_stepped_part(flat->group, segment, &first, &count);
 		job->ops->norm2(job->backend,
-				flat->reduced + run->state_at + (rank * run->shard - first),
-				run->shard, &sums[r]);
+				flat->reduced + segment->state_at + (rank * segment->shard - first),
+				segment->shard, &sums[r]);
 	}
 }
 
@@ -61,29 +61,30 @@ static void each_flat(zero_job *job, double *sums, double *partials)
 				continue;
 			if (!partials)
 				begin_flat(job, flat, sums + at);
-			for (size_t r = 0; partials && r < flat->run_count; r++)
+			for (size_t r = 0; partials && r < flat->segment_count; r++)
 				partials[flats] += sums[at + r];
-			at += flat->run_count;
+			at += flat->segment_count;
 		}
 }
 
 /* Of this rank, one for each flat. A device writes them to memory that it reaches. */
 static zero_status fill_partials(zero_job *job, double *partials)
 {
-	size_t runs = count_runs(job);
+	size_t segments = count_runs(job);
 	bool device = !job->ops->host_memory;
-	void *sums = device ? NULL : calloc(runs + 1, sizeof(double));
+	void *sums = device ? NULL : calloc(segments + 1, sizeof(double));
 	zero_status status = ZERO_OK;
 
-	if (device && runs)
-		status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, runs * sizeof(double),
+	if (device && segments)
+		status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, segments * sizeof(double),
 					 false, &sums);
 	else if (!device && !sums)
-		status = zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu runs", runs);
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu segments",
+				   segments);
 	if (status)
 		return status;
 	each_flat(job, sums, NULL);
-	status = zero_reach(job);
+	status = zero_device_sync(job);
 	if (!status)
 		each_flat(job, sums, partials);
 	if (device)
@@ -114,17 +115,17 @@ enum { WRITING = 1, STOP = 2 };
 
 static double tell(const zero_job *job)
 {
-	return (zero_save_written(job) ? 0 : WRITING) + (zero_stop_asked() ? STOP : 0);
+	return (zero_save_written(job) ? 0 : WRITING) + (zero_stop_requested() ? STOP : 0);
 }
 
-static void hear(struct zero_sums *sums, double told)
+static void hear(struct zero_step_sums *sums, double told)
 {
 	sums->written = sums->written && !((int)told & WRITING);
 	sums->stop = sums->stop || (int)told & STOP;
 }
 
-zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw *adamw,
-			    struct zero_sums *sums)
+zero_status zero_step_exchange(zero_job *job, zero_status status, const zero_adamw *adamw,
+			       struct zero_step_sums *sums)
 {
 	size_t flats = count_flats(job), row = flats + 2, world = (size_t)job->place.world;
 	/* [world][row], [row]: a partial for each flat, the samples, and what else ranks tell. */
@@ -132,7 +133,7 @@ zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw 
 	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = row * sizeof(double)};
 	char scale[192];
 
-	*sums = (struct zero_sums){.written = true};
+	*sums = (struct zero_step_sums){.written = true};
 	all = calloc(world * row, sizeof(double));
 	mine = calloc(row, sizeof(double));
 	if ((!all || !mine) && !status)
@@ -146,12 +147,13 @@ zero_status zero_sums_total(zero_job *job, zero_status status, const zero_adamw 
 	op.recv = all;
 	zero_loss_scale_label(adamw->loss_scale, scale, sizeof(scale));
 	/* All that must be equal on all ranks is in the label. */
-	status = zero_run(job, status, &op, 1,
-			  "step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "
-			  "clip %.9g, %d micro-batches",
-			  (unsigned long long)job->steps + 1, scale, (double)adamw->lr,
-			  (double)adamw->beta1, (double)adamw->beta2, (double)adamw->eps,
-			  (double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches);
+	status = zero_submit_wait(
+		&job->all, status, &op, 1,
+		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "
+		"clip %.9g, %d micro-batches",
+		(unsigned long long)job->steps + 1, scale, (double)adamw->lr, (double)adamw->beta1,
+		(double)adamw->beta2, (double)adamw->eps, (double)adamw->weight_decay,
+		(double)adamw->clip, adamw->micro_batches);
 	if (!status) {
 		sums->norm2 = fold_norm2(job, all, row);
 		for (size_t rank = 0; rank < world; rank++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reduce: a rank's gradients, as long as the group's trainable runs, are summed over the ranks into
+ * Reduce: a rank's gradients, as long as the group's trainable segments, are summed over the ranks into
  * the shard of each owner. Stage 0 does the same and gathers the sums afterwards, so that an
  * element is the same sum of the same terms in the same order at every stage. Gradients of 16 bits
  * are sent as such and widened where they are summed: sums are f32.
@@ -19,10 +19,10 @@ static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat)
 /* Waits until a place in the ring is free. With the job's lock. */
 static zero_status wait_for_room(zero_job *job)
 {
-	return zero_finish(job, &job->reduces[job->reduce_next]);
+	return zero_work_wait(job, &job->reduces[job->reduce_next]);
 }
 
-zero_status zero_group_gradients(zero_group *group, zero_dtype dtype)
+zero_status zero_group_gradient_dtype(zero_group *group, zero_dtype dtype)
 {
 	if (group->job->laid_out)
 		return zero_fail(ZERO_E_STATE,
@@ -45,7 +45,7 @@ static zero_status check_gradient(const zero_param *param, zero_dtype dtype)
 		return zero_fail(ZERO_E_STATE, "parameter '%s' has no gradient: it is %s",
 				 param->name, param->flat ? "not trainable" : "not laid out yet");
 	if (!zero_is_member(group))
-		return zero_check_member(group, "differentiated");
+		return zero_require_member(group, "differentiated");
 	if (dtype != group->gradient_dtype)
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is asked for its gradient as %s, but group '%s' "
@@ -82,17 +82,17 @@ void *zero_gradient_as(zero_param *param, zero_dtype dtype)
 	pthread_mutex_unlock(&job->lock);
 	if (status || !flat->gradient)
 		return NULL;
-	return gradient_at(flat, flat->runs[param->run].gradient_at + param->first);
+	return gradient_at(flat, flat->segments[param->segment].gradient_at + param->first);
 }
 
-/* The own shard within the sums that this rank keeps, which may be of whole runs. */
-static float *own_sums(const struct zero_flat *flat, const struct zero_run *run)
+/* The own shard within the sums that this rank keeps, which may be of whole segments. */
+static float *own_sums(const struct zero_flat *flat, const struct zero_segment *segment)
 {
 	size_t part, count;
 
-	zero_stepped_part(flat->group, run, &part, &count);
-	return flat->reduced + run->state_at +
-	       ((size_t)flat->group->team->place.rank * run->shard - part);
+	zero_stepped_part(flat->group, segment, &part, &count);
+	return flat->reduced + segment->state_at +
+	       ((size_t)flat->group->team->place.rank * segment->shard - part);
 }
 
 /* Buffers for one flat's sums. */
@@ -107,7 +107,7 @@ static zero_status prepare(zero_job *job, struct zero_flat *flat, bool first)
 	if (status || !first)
 		return status;
 	/* Summed in place: the gradient's buffer becomes that of the sums. */
-	if (flat->group->step_whole && flat->group->gradient_dtype == ZERO_F32)
+	if (flat->group->steps_replicated && flat->group->gradient_dtype == ZERO_F32)
 		flat->reduced = flat->gradient;
 	else
 		status = job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
@@ -119,15 +119,15 @@ static zero_status prepare(zero_job *job, struct zero_flat *flat, bool first)
 static void add_sums(const struct zero_flat *flat, bool first, struct zero_op *ops,
 		     size_t *op_count)
 {
-	for (size_t r = 0; r < flat->run_count; r++)
-		if (flat->runs[r].trainable)
+	for (size_t r = 0; r < flat->segment_count; r++)
+		if (flat->segments[r].trainable)
 			ops[(*op_count)++] = (struct zero_op){
 				.kind = ZERO_OP_REDUCE_SCATTER,
 				.from = flat->group->gradient_dtype,
 				.to = ZERO_F32,
-				.send = gradient_at(flat, flat->runs[r].gradient_at),
-				.recv = own_sums(flat, &flat->runs[r]),
-				.count = flat->runs[r].shard,
+				.send = gradient_at(flat, flat->segments[r].gradient_at),
+				.recv = own_sums(flat, &flat->segments[r]),
+				.count = flat->segments[r].shard,
 				.accumulate = !first,
 			};
 }
@@ -135,15 +135,15 @@ static void add_sums(const struct zero_flat *flat, bool first, struct zero_op *o
 /* Stage 0: all ranks get all sums. */
 static void add_gathers(const struct zero_flat *flat, struct zero_op *ops, size_t *op_count)
 {
-	for (size_t r = 0; r < flat->run_count; r++)
-		if (flat->runs[r].trainable)
+	for (size_t r = 0; r < flat->segment_count; r++)
+		if (flat->segments[r].trainable)
 			ops[(*op_count)++] = (struct zero_op){
 				.kind = ZERO_OP_ALL_GATHER,
 				.from = ZERO_F32,
 				.to = ZERO_F32,
-				.send = own_sums(flat, &flat->runs[r]),
-				.recv = flat->reduced + flat->runs[r].state_at,
-				.count = flat->runs[r].shard,
+				.send = own_sums(flat, &flat->segments[r]),
+				.recv = flat->reduced + flat->segments[r].state_at,
+				.count = flat->segments[r].shard,
 			};
 }
 
@@ -158,7 +158,7 @@ static zero_status prepare_all(zero_job *job, zero_group *group, struct zero_op 
 		status = prepare(job, &group->flats[f], !group->reduced);
 	for (size_t f = 0; !status && f < group->flat_count; f++)
 		add_sums(&group->flats[f], !group->reduced, ops, op_count);
-	for (size_t f = 0; !status && group->step_whole && f < group->flat_count; f++)
+	for (size_t f = 0; !status && group->steps_replicated && f < group->flat_count; f++)
 		add_gathers(&group->flats[f], ops, op_count);
 	for (size_t f = 0; f < group->flat_count; f++) {
 		struct zero_flat *flat = &group->flats[f];
@@ -176,7 +176,7 @@ static size_t count_ops(const zero_group *group)
 	size_t ops = 0;
 
 	for (size_t f = 0; f < group->flat_count; f++)
-		ops += 2 * group->flats[f].run_count + 1;
+		ops += 2 * group->flats[f].segment_count + 1;
 	return ops;
 }
 
@@ -196,7 +196,7 @@ zero_status zero_reduce_locked(zero_group *group)
 	mine = wait_for_room(job);
 	status = status ? status : mine;
 	/* Nothing can be added to sums that failed, on any rank. */
-	mine = zero_finish(job, &group->reduce);
+	mine = zero_work_wait(job, &group->reduce);
 	status = status ? status : mine;
 	if (!status)
 		status = prepare_all(job, group, ops, &op_count);
@@ -220,7 +220,7 @@ zero_status zero_reduce_locked(zero_group *group)
 
 zero_status zero_reduce(zero_group *group)
 {
-	zero_status status = zero_check_member(group, "reduced");
+	zero_status status = zero_require_member(group, "reduced");
 
 	if (status)
 		return status;

@@ -59,13 +59,13 @@ static zero_status finish_reduces(zero_job *job)
 		    zero_is_member(job->groups[g]))
 			status = zero_reduce_locked(job->groups[g]);
 	for (size_t g = 0; g < job->group_count; g++) {
-		one = zero_finish(job, &job->groups[g]->reduce);
+		one = zero_work_wait(job, &job->groups[g]->reduce);
 		status = status ? status : one;
-		one = zero_finish(job, &job->groups[g]->update);
+		one = zero_work_wait(job, &job->groups[g]->post_step_gather);
 		status = status ? status : one;
 	}
 	for (int i = 0; i < ZERO_REDUCES; i++) {
-		one = zero_finish(job, &job->reduces[i]);
+		one = zero_work_wait(job, &job->reduces[i]);
 		status = status ? status : one;
 	}
 	pthread_mutex_unlock(&job->lock);
@@ -79,38 +79,39 @@ static zero_status share_update(zero_group *group)
 	zero_job *job = group->job;
 	struct zero_op *ops;
 	zero_status status = ZERO_OK;
-	size_t runs = 0, op_count = 0;
+	size_t segments = 0, op_count = 0;
 
 	for (size_t f = 0; f < group->flat_count; f++)
-		runs += group->flats[f].run_count;
-	ops = calloc(runs + 1, sizeof(*ops));
+		segments += group->flats[f].segment_count;
+	ops = calloc(segments + 1, sizeof(*ops));
 	if (!ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to share group '%s'", group->name);
-	for (size_t f = 0; !status && group->whole && f < group->flat_count; f++)
-		for (size_t r = 0; r < group->flats[f].run_count; r++) {
+	for (size_t f = 0; !status && group->replicated && f < group->flat_count; f++)
+		for (size_t r = 0; r < group->flats[f].segment_count; r++) {
 			struct zero_flat *flat = &group->flats[f];
-			struct zero_run *run = &flat->runs[r];
+			struct zero_segment *segment = &flat->segments[r];
 
-			if (!run->trainable)
+			if (!segment->trainable)
 				continue;
 			ops[op_count++] = (struct zero_op){
 				.kind = ZERO_OP_ALL_GATHER,
-				.from = run->dtype,
-				.to = run->dtype,
-				.send = zero_stored_at(
-					flat, run, (size_t)group->team->place.rank * run->shard),
-				.recv = zero_stored_at(flat, run, 0),
-				.count = run->shard,
+				.from = segment->dtype,
+				.to = segment->dtype,
+				.send = zero_stored_at(flat, segment,
+						       (size_t)group->team->place.rank *
+							       segment->shard),
+				.recv = zero_stored_at(flat, segment, 0),
+				.count = segment->shard,
 			};
 		}
 	pthread_mutex_lock(&job->lock);
-	status = zero_submit(group->team, status, ops, op_count, false, &group->update,
+	status = zero_submit(group->team, status, ops, op_count, false, &group->post_step_gather,
 			     "update of group '%s'", group->name);
 	job->ops->work_put(job->backend, group->stepped);
-	group->stepped = status ? NULL : group->update;
+	group->stepped = status ? NULL : group->post_step_gather;
 	if (group->stepped)
 		job->ops->work_get(job->backend, group->stepped);
-	group->stepped_at = zero_group_waits(group);
+	group->stepped_at = zero_group_wait_count(group);
 	pthread_mutex_unlock(&job->lock);
 	free(ops);
 	return status;
@@ -158,9 +159,9 @@ static zero_status apply(zero_job *job, const zero_adamw *adamw, float scale)
 	for (size_t g = 0; !status && g < job->group_count; g++) {
 		zero_group *group = job->groups[g];
 
-		zero_save_keep_stepped(group);
+		zero_save_snapshot_stepped(group);
 		zero_adamw_group(group, adamw, &args);
-		if (job->stage < 3 && !group->step_whole && group->trainable &&
+		if (job->stage < 3 && !group->steps_replicated && group->trainable &&
 		    zero_is_member(group))
 			status = share_update(group);
 	}
@@ -168,8 +169,8 @@ static zero_status apply(zero_job *job, const zero_adamw *adamw, float scale)
 }
 
 /* Steps, or skips it: all ranks have the same sums and decide alike. */
-static zero_status step_by(zero_job *job, const zero_adamw *adamw, const struct zero_sums *sums,
-			   zero_step_result *result)
+static zero_status step_by(zero_job *job, const zero_adamw *adamw,
+			   const struct zero_step_sums *sums, zero_step_result *result)
 {
 	double mean = mean_factor(job, adamw, sums->samples), clip = 1;
 	double norm = sqrt(sums->norm2) * mean;
@@ -194,8 +195,8 @@ static zero_status step_by(zero_job *job, const zero_adamw *adamw, const struct 
 
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result)
 {
-	const char *before = zero_note(job, "zero_step");
-	struct zero_sums sums;
+	const char *before = zero_set_current_call(job, "zero_step");
+	struct zero_step_sums sums;
 	zero_status status;
 
 	/* A call that does not fit on one rank must not leave the others' reduces waiting. */
@@ -204,7 +205,7 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 		status = check_step(job, adamw);
 	if (!status)
 		status = zero_adamw_states(job);
-	status = zero_sums_total(job, status, adamw, &sums);
+	status = zero_step_exchange(job, status, adamw, &sums);
 	if (!status && sums.written)
 		zero_save_complete(job);
 	if (!status)
@@ -212,6 +213,6 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 	drop_gradients(job, status);
 	if (!status)
 		zero_report_step(job);
-	zero_note(job, before);
+	zero_set_current_call(job, before);
 	return status;
 }

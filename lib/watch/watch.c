@@ -14,7 +14,7 @@ enum { STATUS = 1 };
 static void tell_doing(void *context, struct zero_doing *doing)
 {
 	zero_job *job = context;
-	const char *call = atomic_load(&job->call);
+	const char *call = atomic_load(&job->current_call);
 	struct zero_recent recent;
 
 	memset(doing, 0, sizeof(*doing));
@@ -77,11 +77,12 @@ zero_status zero_job_watch(zero_job *job)
 	else
 		zero_ring_describe(job->ring, &mine);
 	op.recv = all;
-	status = zero_run(job, status, &op, 1, "watch");
+	status = zero_submit_wait(&job->all, status, &op, 1, "watch");
 	/* All have come; what follows has a time of its own, and a better sentence. */
 	zero_opening_again(job->opening);
 	if (!status)
-		status = zero_run(job, join(job, all), NULL, 0, "the ring of the watch");
+		status = zero_submit_wait(&job->all, join(job, all), NULL, 0,
+					  "the ring of the watch");
 	free(all);
 	if (!status)
 		zero_ring_begin(job->ring);

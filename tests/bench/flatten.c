@@ -25,9 +25,9 @@ static void release(void *job, void *data)
 }
 
 /* A tensor as it would be at hand: the program's own on the host, or made on the device. */
-static zero_tensor_given given(struct flattened *f, int i)
+static zero_adopt_spec given(struct flattened *f, int i)
 {
-	zero_tensor_given tensor = {.location = f->location, .values = ZERO_VALUES_EQUAL};
+	zero_adopt_spec tensor = {.location = f->location, .values = ZERO_VALUES_EQUAL};
 
 	if (f->location == ZERO_ON_HOST) {
 		tensor.data = (void *)f->tensors[i];
@@ -53,7 +53,7 @@ static void open_flattened(struct flattened *f)
 	must(zero_group_new(f->job, "model", NULL, &group));
 	spec.name = text;
 	for (int i = 0; i < TENSORS; i++) {
-		zero_tensor_given tensor;
+		zero_adopt_spec tensor;
 
 		snprintf(text, sizeof(text), "h.%d.weight", i);
 		must(zero_param_new(group, &spec, &f->params[i]));

@@ -25,9 +25,9 @@ static double timed_gather(void *context)
 	double start = clock_start(g->bench), seconds;
 
 	if (g->layer_count > 1)
-		must(zero_prefetch(g->groups, g->layer_count, ZERO_PARAM));
+		must(zero_prefetch(g->groups, g->layer_count, ZERO_DTYPE_PARAM));
 	for (size_t i = 0; i < g->layer_count; i++)
-		must(zero_gather(g->groups[i], ZERO_PARAM));
+		must(zero_gather(g->groups[i], ZERO_DTYPE_PARAM));
 	seconds = clock_stop(g->bench, start);
 	check_values(zero_data(g->layers[0].param), 0, g->count);
 	for (size_t i = 0; i < g->layer_count; i++)
@@ -59,7 +59,7 @@ static double timed_gather_read(void *context)
 	struct gathered *g = context;
 	double start = clock_start(g->bench), seconds;
 
-	must(zero_gather(g->groups[0], ZERO_PARAM));
+	must(zero_gather(g->groups[0], ZERO_DTYPE_PARAM));
 	seconds = clock_stop(g->bench, start) + read_all(g, zero_data(g->layers[0].param));
 	must(zero_release(g->groups[0]));
 	return seconds;

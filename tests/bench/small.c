@@ -17,7 +17,7 @@ static double gather_one(const struct small *s)
 	double start = clock_start(s->bench);
 
 	for (int i = 0; i < ROUNDS; i++) {
-		must(zero_gather(s->groups[0], ZERO_PARAM));
+		must(zero_gather(s->groups[0], ZERO_DTYPE_PARAM));
 		must(zero_release(s->groups[0]));
 	}
 	return clock_stop(s->bench, start) / ROUNDS * 1e6;
@@ -30,9 +30,9 @@ static double gather_many(struct small *s)
 	double start = clock_start(s->bench);
 
 	for (int i = 0; i < rounds; i++) {
-		must(zero_prefetch(s->groups, GROUPS, ZERO_PARAM));
+		must(zero_prefetch(s->groups, GROUPS, ZERO_DTYPE_PARAM));
 		for (int g = 0; g < GROUPS; g++) {
-			must(zero_gather(s->groups[g], ZERO_PARAM));
+			must(zero_gather(s->groups[g], ZERO_DTYPE_PARAM));
 			must(zero_release(s->groups[g]));
 		}
 	}

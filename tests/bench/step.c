@@ -112,7 +112,7 @@ static double timed_full(void *context)
 	struct kernel *k = context;
 	double start = clock_start(k->bench);
 
-	k->set->adamw(&args, k->s.p, k->s.m, k->s.v, k->s.g, NULL, ZERO_PARAM, k->s.count);
+	k->set->adamw(&args, k->s.p, k->s.m, k->s.v, k->s.g, NULL, ZERO_DTYPE_PARAM, k->s.count);
 	return clock_stop(k->bench, start);
 }
 
@@ -130,7 +130,7 @@ static double timed_then_cast(void *context)
 	struct kernel *k = context;
 	double start = clock_start(k->bench);
 
-	k->set->adamw(&args, k->s.p, k->s.m, k->s.v, k->s.g, NULL, ZERO_PARAM, k->s.count);
+	k->set->adamw(&args, k->s.p, k->s.m, k->s.v, k->s.g, NULL, ZERO_DTYPE_PARAM, k->s.count);
 	k->set->cast(ZERO_BF16, k->s.low, ZERO_F32, k->s.p, k->s.count);
 	return clock_stop(k->bench, start);
 }
@@ -261,7 +261,8 @@ static double timed_kernel(void *context)
 	struct stepped *t = context;
 	double start = clock_start(t->bench);
 
-	t->kernels->adamw(&args, t->s.p, t->s.m, t->s.v, t->s.g, NULL, ZERO_PARAM, t->s.count);
+	t->kernels->adamw(&args, t->s.p, t->s.m, t->s.v, t->s.g, NULL, ZERO_DTYPE_PARAM,
+			  t->s.count);
 	return clock_stop(t->bench, start);
 }
 
@@ -271,7 +272,8 @@ static double timed_kernels(void *context)
 	double start = clock_start(t->bench);
 
 	t->sum += t->kernels->norm2(t->s.g, t->s.count);
-	t->kernels->adamw(&args, t->s.p, t->s.m, t->s.v, t->s.g, NULL, ZERO_PARAM, t->s.count);
+	t->kernels->adamw(&args, t->s.p, t->s.m, t->s.v, t->s.g, NULL, ZERO_DTYPE_PARAM,
+			  t->s.count);
 	return clock_stop(t->bench, start);
 }
 

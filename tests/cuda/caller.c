@@ -89,11 +89,11 @@ static zero_group *model(zero_job *job, zero_param **param)
 static void refused(struct pool *pool, zero_job *job, zero_group *group)
 {
 	pool->refuse = zero_rank(job) == 0 ? pool->allocations + 1 : 0;
-	fails(zero_gather(group, ZERO_PARAM), ZERO_E_MEMORY, "gather of group 'g'");
+	fails(zero_gather(group, ZERO_DTYPE_PARAM), ZERO_E_MEMORY, "gather of group 'g'");
 	check(strstr(zero_last_error(), "rank 0") && strstr(zero_last_error(), " bytes of "), "%s",
 	      zero_last_error());
 	pool->refuse = 0;
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	ok(zero_release(group));
 }
 
@@ -112,7 +112,7 @@ static void own_allocator(void)
 	ok(zero_open(&options, &job));
 	group = model(job, &param);
 	ok(zero_load(param, &source));
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	download(back, zero_data(param), sizeof(back));
 	synchronise();
 	check(!memcmp(back, values, sizeof(back)), "other values");
@@ -146,15 +146,15 @@ static void own_stream(void)
 	ok(zero_load(param, &source));
 	for (int turn = 0; turn < 3; turn++) {
 		memset(pinned, 0xa5, sizeof(back));
-		ok(zero_gather(group, turn == 1 ? ZERO_BF16 : ZERO_PARAM));
+		ok(zero_gather(group, turn == 1 ? ZERO_BF16 : ZERO_DTYPE_PARAM));
 		copy_on(stream, pinned, zero_data(param), turn == 1 ? COUNT * 2 : sizeof(back));
 		ok(zero_release(group));
 		stream_finish(stream);
 		check(turn == 1 || !memcmp(pinned, values, sizeof(back)), "turn %d", turn);
 	}
 	/* And back to the default one, which is in order after it. */
-	ok(zero_use_stream(job, NULL));
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_set_stream(job, NULL));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	download(back, zero_data(param), sizeof(back));
 	synchronise();
 	check(!memcmp(back, values, sizeof(back)), "other values");

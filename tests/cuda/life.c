@@ -39,7 +39,8 @@ static bool declare(struct life *life)
 	life->large = new_param(life->groups[0], "large", ZERO_F32, COUNT, true);
 	life->small = new_param(life->groups[1], "small", ZERO_F32, SMALL, true);
 	life->half = new_param(life->groups[1], "half", ZERO_BF16, SMALL, true);
-	return try(zero_group_gradients(life->groups[1], ZERO_BF16)) && try(zero_layout(life->job));
+	return try(zero_group_gradient_dtype(life->groups[1], ZERO_BF16)) &&
+	       try(zero_layout(life->job));
 }
 
 static bool load(struct life *life)

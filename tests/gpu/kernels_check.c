@@ -238,7 +238,7 @@ static void one_adamw(zero_dtype low, size_t count, size_t shift)
 
 void check_adamw(void)
 {
-	static const zero_dtype lows[] = {ZERO_PARAM, ZERO_F32, ZERO_F16, ZERO_BF16};
+	static const zero_dtype lows[] = {ZERO_DTYPE_PARAM, ZERO_F32, ZERO_F16, ZERO_BF16};
 
 	for (size_t low = 0; low < 4; low++)
 		for (size_t c = 0; c < COUNTS; c++)

@@ -134,7 +134,7 @@ static void steps(void)
 					 .v = (float *)d.in[2],
 					 .g = (float *)d.in[3],
 					 .count = d.count,
-					 .low_dtype = ZERO_PARAM};
+					 .low_dtype = ZERO_DTYPE_PARAM};
 	struct timed t = {
 		.kernel = "zero_device_adamw", .arguments = &args, .bytes = 7.0 * (double)d.bytes};
 

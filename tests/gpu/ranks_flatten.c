@@ -61,12 +61,12 @@ static void release_one(void *context, void *data)
 
 static void give(struct model *m, size_t t, zero_values values, int owner, void *data)
 {
-	zero_tensor_given given = {.data = data,
-				   .location = m->location,
-				   .values = values,
-				   .rank = owner,
-				   .release = release_one,
-				   .context = m};
+	zero_adopt_spec given = {.data = data,
+				 .location = m->location,
+				 .values = values,
+				 .rank = owner,
+				 .release = release_one,
+				 .context = m};
 
 	m->given[t] = data;
 	ok(zero_adopt(m->params[t], &given));
@@ -180,7 +180,7 @@ void check_flatten(void)
 static void compare_model(struct model *m, const char *what)
 {
 	for (size_t g = 0; g < GROUPS; g++) {
-		ok(zero_gather(m->groups[g], ZERO_PARAM));
+		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
 		for (size_t t = 0; t < TENSORS; t++) {
 			void *want;
 

@@ -62,7 +62,7 @@ static void compare_group(struct model *m, size_t g, zero_dtype as, const char *
 {
 	for (size_t t = 0; t < TENSORS; t++) {
 		const struct tensor *tensor = &tensors[t];
-		bool cast = as != ZERO_PARAM && is_float(tensor->dtype);
+		bool cast = as != ZERO_DTYPE_PARAM && is_float(tensor->dtype);
 		zero_dtype dtype = cast ? as : tensor->dtype;
 		void *want;
 
@@ -78,14 +78,15 @@ static void compare_group(struct model *m, size_t g, zero_dtype as, const char *
 /* One 16-bit type does not become the other. */
 static zero_dtype allowed(size_t g, zero_dtype as)
 {
-	zero_dtype refused = g == 1 ? ZERO_BF16 : g == 2 ? ZERO_F16 : ZERO_AS_SET;
+	zero_dtype refused = g == 1 ? ZERO_BF16 : g == 2 ? ZERO_F16 : ZERO_DTYPE_DEFAULT;
 
 	return as == refused ? ZERO_F32 : as;
 }
 
 void check_gathers(const char *settings)
 {
-	static const zero_dtype types[] = {ZERO_PARAM, ZERO_F32, ZERO_BF16, ZERO_F16, ZERO_PARAM};
+	static const zero_dtype types[] = {ZERO_DTYPE_PARAM, ZERO_F32, ZERO_BF16, ZERO_F16,
+					   ZERO_DTYPE_PARAM};
 	zero_dtype as[GROUPS];
 	struct model m;
 
@@ -174,9 +175,9 @@ static void end_layers(struct layers *l)
 static void forward(struct layers *l)
 {
 	for (size_t i = 0; i < LAYERS; i++) {
-		ok(zero_gather(l->groups[i], ZERO_PARAM));
+		ok(zero_gather(l->groups[i], ZERO_DTYPE_PARAM));
 		if (i + 1 < LAYERS)
-			ok(zero_prefetch(&l->groups[i + 1], 1, ZERO_PARAM));
+			ok(zero_prefetch(&l->groups[i + 1], 1, ZERO_DTYPE_PARAM));
 		download(l->copies[i], zero_data(l->params[i]), ELEMENTS * sizeof(float));
 		ok(zero_release(l->groups[i]));
 	}
@@ -258,12 +259,12 @@ void check_updates(const char *settings)
 		size_t bytes = tensors[t].count * zero_dtype_size(tensors[t].dtype);
 
 		/* "a", "d" and "g": gathered as they are stored */
-		ok(zero_gather(m.groups[g], ZERO_PARAM));
+		ok(zero_gather(m.groups[g], ZERO_DTYPE_PARAM));
 		random_elements(tensors[t].dtype, m.values[t], tensors[t].count, 1000 + t);
 		if (rank == from)
 			upload(zero_data(m.params[t]), m.values[t], bytes);
-		ok(zero_update(m.params[t], from));
-		compare_group(&m, g, ZERO_PARAM, settings);
+		ok(zero_param_changed(m.params[t], from));
+		compare_group(&m, g, ZERO_DTYPE_PARAM, settings);
 		ok(zero_release(m.groups[g]));
 		expect_stored(m.params[t], tensors[t].dtype, m.values[t], settings);
 		ok(zero_gather(m.groups[g], allowed(g, ZERO_BF16)));

@@ -46,7 +46,7 @@ static void compare(struct model *m, void *const *values, const char *what)
 	for (size_t t = 0; t < TYPES; t++) {
 		for (size_t p = t * COUNTS; p < (t + 1) * COUNTS; p++)
 			expect_stored(m->params[p], types[t], values[p], what);
-		ok(zero_gather(m->groups[t], ZERO_PARAM));
+		ok(zero_gather(m->groups[t], ZERO_DTYPE_PARAM));
 		for (size_t p = t * COUNTS; p < (t + 1) * COUNTS; p++)
 			expect_gathered(m->params[p], types[t], values[p], what);
 		ok(zero_release(m->groups[t]));
@@ -170,7 +170,7 @@ static void from_random(struct model *m, const zero_source *source, const char *
 		if (!is_float(dtype_of(p)) || !count)
 			continue;
 		ok(zero_load(m->params[p], source));
-		ok(zero_gather(m->groups[p / COUNTS], ZERO_PARAM));
+		ok(zero_gather(m->groups[p / COUNTS], ZERO_DTYPE_PARAM));
 		got = host_memory(count * size);
 		fetch(got, zero_data(m->params[p]), count * size);
 		ok(zero_release(m->groups[p / COUNTS]));
@@ -236,7 +236,7 @@ static void file_form(const char *settings, zero_dtype to, zero_dtype from, bool
 	source.transpose = transpose;
 	ok(zero_load(param, &source));
 	expect_stored(param, to, want, settings);
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	expect_gathered(param, to, want, settings);
 	ok(zero_release(group));
 	ok(zero_close(job));

@@ -59,7 +59,7 @@ static void begin(struct model *m, const char *settings, zero_dtype gradients)
 	m->job = open_tested("%s", settings);
 	for (size_t g = 0; g < GROUPS; g++) {
 		m->groups[g] = new_group(m->job, g == 0 ? "g0" : g == 1 ? "g1" : "g2");
-		ok(zero_group_gradients(m->groups[g], gradients));
+		ok(zero_group_gradient_dtype(m->groups[g], gradients));
 	}
 	for (size_t t = 0; t < TENSORS; t++) {
 		zero_param_spec one = {.name = tensors[t].name,
@@ -100,7 +100,7 @@ static void compare(struct model *m)
 	snprintf(what, sizeof(what), "%s, after step %llu", m->settings,
 		 (unsigned long long)m->steps);
 	for (size_t g = 0; g < GROUPS; g++) {
-		ok(zero_gather(m->groups[g], ZERO_PARAM));
+		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
 		for (size_t t = 0; t < TENSORS; t++)
 			if (tensors[t].group == g)
 				expect_gathered(m->params[t], tensors[t].dtype, m->refs[t].values,
@@ -309,7 +309,7 @@ void check_reduce_order(const char *settings)
 	upload(zero_gradient(m.params[0]), m.refs[0].pending[rank], count * sizeof(float));
 	reduce(&m, 0);
 	ok(zero_step(m.job, &adamw, NULL));
-	ok(zero_gather(m.groups[0], ZERO_PARAM));
+	ok(zero_gather(m.groups[0], ZERO_DTYPE_PARAM));
 	fetch(got, zero_data(m.params[0]), count * sizeof(float));
 	ok(zero_release(m.groups[0]));
 	for (size_t i = 0; i < count; i++) {

@@ -25,9 +25,9 @@ static void gather_all(void *context)
 {
 	struct engines *e = context;
 
-	ok(zero_prefetch(e->groups, GROUPS, ZERO_PARAM));
+	ok(zero_prefetch(e->groups, GROUPS, ZERO_DTYPE_PARAM));
 	for (size_t g = 0; g < GROUPS; g++) {
-		ok(zero_gather(e->groups[g], ZERO_PARAM));
+		ok(zero_gather(e->groups[g], ZERO_DTYPE_PARAM));
 		ok(zero_release(e->groups[g]));
 	}
 }
@@ -189,7 +189,7 @@ static double open_and_gather(void)
 	group = new_group(job, "g");
 	new_param(group, "p", ZERO_F32, (size_t)SMALL * (size_t)world, false);
 	ok(zero_layout(job));
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	synchronise();
 	begin = wall_ms() - begin;
 	ok(zero_release(group));

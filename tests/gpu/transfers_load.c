@@ -109,7 +109,7 @@ static void gather_then_cast(void *context)
 	struct zero_device_cast args = {
 		.out = d->out, .count = d->count, .to = ZERO_BF16, .from = ZERO_F32};
 
-	ok(zero_gather(d->group, ZERO_PARAM));
+	ok(zero_gather(d->group, ZERO_DTYPE_PARAM));
 	args.in = zero_data(d->param);
 	kernels_launch("zero_device_cast", &args, kernels_blocks(d->count), ZERO_DEVICE_THREADS);
 	ok(zero_release(d->group));

@@ -36,8 +36,8 @@
 /* NCCL asks for one root for so many ranks. */
 #define RANKS_PER_ROOT 128
 
-static const struct zero_wire_ops *wire;
-static struct zero_wire_place place;
+static const struct zero_bootstrap_ops *wire;
+static struct zero_bootstrap_place place;
 static char sentence[2048];
 static uint64_t seed;
 
@@ -236,7 +236,7 @@ static void not_the_old_one(void)
 /* Rounds are numbered anew in the second job: the first one's keys must not be seen. */
 static void one_job(uint64_t of)
 {
-	struct zero_wire_place other;
+	struct zero_bootstrap_place other;
 	static bool again;
 
 	seed = of;

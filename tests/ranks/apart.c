@@ -29,7 +29,7 @@ static void one_leaves(void)
 	struct model model = open_model();
 
 	if (zero_rank(model.job) < zero_world(model.job) - 1) {
-		fails(zero_gather(model.group, ZERO_PARAM), ZERO_E_ORDER, "'zero_close'");
+		fails(zero_gather(model.group, ZERO_DTYPE_PARAM), ZERO_E_ORDER, "'zero_close'");
 		check(strstr(zero_last_error(), "gather of group 'layer'"), "%s",
 		      zero_last_error());
 	}
@@ -48,7 +48,7 @@ static void error_outlives_close(void)
 		fails(zero_param_new(model.group, &spec, &twice), ZERO_E_STATE,
 		      "after zero_layout");
 	else
-		fails(zero_gather(model.group, ZERO_PARAM), ZERO_E_ORDER, "'zero_close'");
+		fails(zero_gather(model.group, ZERO_DTYPE_PARAM), ZERO_E_ORDER, "'zero_close'");
 	ok(zero_close(model.job));
 	check(!leaves || strstr(zero_last_error(), "after zero_layout"), "%s", zero_last_error());
 }
@@ -89,7 +89,7 @@ static void refusals(void)
 /* COLLECTIVE. Every element of the parameter. */
 static void check_value(const struct model *model, float value)
 {
-	ok(zero_gather(model->group, ZERO_PARAM));
+	ok(zero_gather(model->group, ZERO_DTYPE_PARAM));
 	for (size_t i = 0; i < 1000; i++)
 		check(((float *)zero_data(model->param))[i] == value, "element %zu", i);
 	ok(zero_release(model->group));
@@ -134,7 +134,7 @@ static void child_exits(void)
 	}
 	check(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status),
 	      "child ended with %#x", status);
-	ok(zero_gather(model.group, ZERO_PARAM));
+	ok(zero_gather(model.group, ZERO_DTYPE_PARAM));
 	ok(zero_close(model.job));
 }
 

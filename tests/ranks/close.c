@@ -89,7 +89,7 @@ end:
 
 int main(int argc, char **argv)
 {
-	static const zero_dtype types[] = {ZERO_PARAM, ZERO_BF16, ZERO_F16, ZERO_F32};
+	static const zero_dtype types[] = {ZERO_DTYPE_PARAM, ZERO_BF16, ZERO_F16, ZERO_F32};
 
 	(void)argv;
 	ok(zero_close(NULL));

@@ -89,7 +89,7 @@ static void load_file(struct model *model, const char *path)
 static void check_values(struct model *model)
 {
 	for (size_t g = 0; g < GROUPS; g++) {
-		ok(zero_gather(model->groups[g], ZERO_PARAM));
+		ok(zero_gather(model->groups[g], ZERO_DTYPE_PARAM));
 		for (size_t p = g; p < PARAMS; p += GROUPS) {
 			size_t bytes =
 				zero_param_count(model->params[p]) * zero_dtype_size(dtype_of(p));
@@ -290,14 +290,14 @@ static void after_a_step(int stage)
 		sums[i] = (float)(i % 3 - 1);
 	ok(zero_step(job, &adamw, NULL));
 	ok(zero_export(job, file_path("stepped.safetensors")));
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	memcpy(stepped, zero_data(param), sizeof(stepped));
 	ok(zero_release(group));
 	ok(zero_file_open(job, file_path("stepped.safetensors"), &file));
 	source = zero_from_file(zero_file_find(file, "p"));
 	ok(zero_load(param, &source));
 	zero_file_close(file);
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	check(!memcmp(stepped, zero_data(param), sizeof(stepped)), "stage %d", stage);
 	ok(zero_close(job));
 }

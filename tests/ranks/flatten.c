@@ -189,11 +189,11 @@ static void release(void *context, void *data)
 static void adopt(struct model *m, size_t t)
 {
 	struct source *source = &m->source[t];
-	zero_tensor_given given = {.location = m->location,
-				   .values = m->values,
-				   .rank = tensors[t].group == TEAM ? 0 : last,
-				   .release = release,
-				   .context = source};
+	zero_adopt_spec given = {.location = m->location,
+				 .values = m->values,
+				 .rank = tensors[t].group == TEAM ? 0 : last,
+				 .release = release,
+				 .context = source};
 	bool mine = m->values != ZERO_VALUES_OF_RANK || rank == given.rank || rank % 2 == 0;
 
 	*source = (struct source){.model = m, .index = t};
@@ -261,7 +261,7 @@ static void check_model(struct model *m)
 			check_values(m, t, view, "view");
 		if (tensors[t].group == EMPTY)
 			continue;
-		ok(zero_gather(m->group[tensors[t].group], ZERO_PARAM));
+		ok(zero_gather(m->group[tensors[t].group], ZERO_DTYPE_PARAM));
 		check(zero_data(m->param[t]) == view, "'%s' is gathered elsewhere",
 		      tensors[t].name);
 		ok(zero_release(m->group[tensors[t].group]));
@@ -299,7 +299,7 @@ static uint64_t trained_hash(struct model *m)
 
 		if (!tensors[t].trainable || !tensors[t].count)
 			continue;
-		ok(zero_gather(m->group[tensors[t].group], ZERO_PARAM));
+		ok(zero_gather(m->group[tensors[t].group], ZERO_DTYPE_PARAM));
 		data = zero_data(m->param[t]);
 		for (size_t i = 0; i < tensor_bytes(t); i++)
 			hash = (hash ^ data[i]) * UINT64_C(0x100000001b3);
@@ -387,7 +387,7 @@ static void all_cases(void)
 static void unequal_values(int stage, int share)
 {
 	static float values[2][500];
-	zero_tensor_given given = {.data = values[0]};
+	zero_adopt_spec given = {.data = values[0]};
 	zero_job *job;
 
 	if (world == 1)
@@ -416,7 +416,7 @@ static void unequal_values(int stage, int share)
 static void refused(void)
 {
 	static float values[100];
-	zero_tensor_given given = {.data = values}, other;
+	zero_adopt_spec given = {.data = values}, other;
 	zero_job *job = open_job("stage=3");
 	zero_group *group = new_group(job, "g");
 	zero_param *param = new_param(group, "p", ZERO_F32, 100, true), *second, *tied;

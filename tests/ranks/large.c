@@ -45,7 +45,7 @@ static void run(size_t count, int root, bool whole)
 	check(traffic.bytes_sent == (zero_rank(job) == root ? count - stored : 0), "%llu",
 	      (unsigned long long)traffic.bytes_sent);
 	if (whole) {
-		ok(zero_gather(group, ZERO_PARAM));
+		ok(zero_gather(group, ZERO_DTYPE_PARAM));
 		data = zero_data(param);
 		for (size_t i = 0; i < count; i++)
 			check(data[i] == value(i), "gathered: element %zu", i);

@@ -542,7 +542,7 @@ static bool is_listed(const char *const *names, size_t count, const char *name)
 	return false;
 }
 
-static void check_report(const struct model *model, const zero_model_report *report)
+static void check_report(const struct model *model, const zero_load_model_report *report)
 {
 	size_t missing = 0, unexpected = 0;
 
@@ -609,7 +609,7 @@ static void check_values(struct model *model, bool ordinary_only)
 	for (size_t g = 0; g < GROUPS; g++) {
 		if (!is_member(model, g))
 			continue;
-		ok(zero_gather(model->groups[g], ZERO_PARAM));
+		ok(zero_gather(model->groups[g], ZERO_DTYPE_PARAM));
 		for (size_t i = 0; i < model->count; i++)
 			if (group_of(i) == g && !model->tensors[i].tied)
 				check_tensor(&model->tensors[i], ordinary_only);
@@ -624,18 +624,18 @@ static void free_model(struct model *model)
 		free(model->tensors[i].values);
 }
 
-static zero_model_load all_callbacks(struct model *model)
+static zero_load_model_options all_callbacks(struct model *model)
 {
 	static zero_source initial;
 
 	initial = zero_from_constant(1);
-	return (zero_model_load){.tensor_name = tensor_name,
-				 .initialise = initialise,
-				 .progress = progress,
-				 .context = model,
-				 .initial = &initial,
-				 .allow_missing = true,
-				 .allow_unexpected = true};
+	return (zero_load_model_options){.tensor_name = tensor_name,
+					 .initialise = initialise,
+					 .progress = progress,
+					 .context = model,
+					 .initial = &initial,
+					 .allow_missing = true,
+					 .allow_unexpected = true};
 }
 
 /* One that changes nothing, but makes masters of 16-bit parameters, or writes them back. */
@@ -673,8 +673,8 @@ static void run_model(uint64_t seed, int stage)
 {
 	struct model *model = calloc(1, sizeof(*model));
 	zero_traffic before, after;
-	zero_model_report report;
-	zero_model_load load;
+	zero_load_model_report report;
+	zero_load_model_options load;
 	zero_memory memory;
 
 	check(model, "no memory");
@@ -694,7 +694,7 @@ static void run_model(uint64_t seed, int stage)
 	/* At stages 1 and 2 a step still sends. */
 	check(seed % 2 || after.bytes_sent == before.bytes_sent, "something was sent");
 	check_report(model, &report);
-	zero_model_report_free(&report);
+	zero_load_model_report_free(&report);
 	check(!report.missing && !report.unexpected_count, "not emptied");
 	check_counts(model, after.bytes_read - before.bytes_read);
 	check_values(model, false);

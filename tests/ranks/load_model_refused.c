@@ -18,7 +18,7 @@ struct fixture {
 	int stopper, returned; /* the rank whose callbacks return this */
 	const char *cut;       /* a file that rank 0 cuts short while names are asked for */
 	zero_source source;    /* that the callback gives to what is missing */
-	zero_model_load load;
+	zero_load_model_options load;
 	char folder[1100];
 };
 
@@ -82,10 +82,10 @@ static void fit(struct fixture *fixture)
 	memcpy(params, fixture->params, sizeof(params));
 	*fixture = fresh;
 	memcpy(fixture->params, params, sizeof(params));
-	fixture->load = (zero_model_load){.tensor_name = tensor_name,
-					  .progress = progress,
-					  .context = fixture,
-					  .allow_unexpected = true};
+	fixture->load = (zero_load_model_options){.tensor_name = tensor_name,
+						  .progress = progress,
+						  .context = fixture,
+						  .allow_unexpected = true};
 	memset(values, 0, sizeof(values));
 }
 
@@ -140,12 +140,12 @@ static void loads(struct fixture *fixture)
 
 static void refused(struct fixture *fixture, zero_status status, const char *words)
 {
-	zero_model_report report;
+	zero_load_model_report report;
 
 	write_files(fixture);
 	fails(zero_load_model(fixture->job, fixture->folder, &fixture->load, &report), status,
 	      words);
-	zero_model_report_free(&report);
+	zero_load_model_report_free(&report);
 	loads(fixture);
 }
 
@@ -153,7 +153,7 @@ static void refused(struct fixture *fixture, zero_status status, const char *wor
 
 static void names(struct fixture *fixture)
 {
-	zero_model_report report;
+	zero_load_model_report report;
 
 	fixture->names[U] = "v";
 	write_files(fixture);
@@ -164,7 +164,7 @@ static void names(struct fixture *fixture)
 	      report.missing_count);
 	check(report.unexpected_count == 2 && !strcmp(report.unexpected[1], "extra"), "%zu",
 	      report.unexpected_count);
-	zero_model_report_free(&report);
+	zero_load_model_report_free(&report);
 	fixture->load.allow_unexpected = false;
 	refused(fixture, ZERO_E_FORMAT, "; 2 of 5 tensors there have no parameter ('u', 'extra')");
 	fixture->load.allow_unexpected = false;
@@ -347,7 +347,7 @@ int main(void)
 	stopped(&fixture);
 	cut_short(&fixture);
 	singly(&fixture);
-	ok(zero_gather(fixture.group, ZERO_PARAM));
+	ok(zero_gather(fixture.group, ZERO_DTYPE_PARAM));
 	fails(zero_load_model(fixture.job, fixture.folder, &fixture.load, NULL), ZERO_E_STATE,
 	      "while group 'g' is gathered");
 	ok(zero_release(fixture.group));

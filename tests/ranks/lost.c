@@ -143,7 +143,7 @@ static void train(const struct model *m, bool with_save)
 	zero_adamw adamw = {.lr = 1e-3F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-8F};
 
 	for (int g = 0; g < GROUPS && wanted("gather"); g++) {
-		ok(zero_gather(m->groups[g], ZERO_PARAM));
+		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
 		ok(zero_release(m->groups[g]));
 	}
 	for (int g = 0; g < GROUPS && wanted("reduce"); g++) {

@@ -132,7 +132,7 @@ static void none_to_be_had(int stage, zero_dtype as)
 	ok(zero_layout(job));
 	ok(zero_load(param, &source));
 
-	if (as != ZERO_PARAM) {
+	if (as != ZERO_DTYPE_PARAM) {
 		limit(job, true);
 		check_sentence(job, zero_gather(group, as), "gathered parameters");
 		check(!zero_data(param), "data");
@@ -174,7 +174,7 @@ static void none_to_be_had(int stage, zero_dtype as)
 	check(sums && sums[0] == 0, "what the failed step left");
 	sums[0] = 1;
 	ok(zero_step(job, &adamw, NULL));
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	value = zero_data(param);
 	check(value[0] < 0.1F && value[1] == 1, "%g %g", (double)value[0], (double)value[1]);
 	ok(zero_close(job));
@@ -196,6 +196,6 @@ int main(void)
 	shard_alone(false);
 	none_to_be_had(3, ZERO_BF16);
 	none_to_be_had(0, ZERO_F16);
-	none_to_be_had(1, ZERO_PARAM);
+	none_to_be_had(1, ZERO_DTYPE_PARAM);
 	return 0;
 }

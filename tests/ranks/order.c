@@ -74,7 +74,8 @@ static void gathers_of_two_groups(const char *settings)
 {
 	struct model model = open_model(settings);
 
-	fails(zero_gather(rank == last ? model.b : model.a, ZERO_PARAM), ZERO_E_ORDER, "'alpha'");
+	fails(zero_gather(rank == last ? model.b : model.a, ZERO_DTYPE_PARAM), ZERO_E_ORDER,
+	      "'alpha'");
 	check(strstr(zero_last_error(), "'beta'") && strstr(zero_last_error(), "gather"), "%s",
 	      zero_last_error());
 	close_broken(model.job);
@@ -85,8 +86,8 @@ static void prefetches_in_two_orders(const char *settings)
 	struct model model = open_model(settings);
 	zero_group *one[] = {model.a, model.b}, *other[] = {model.b, model.a};
 
-	ok(zero_prefetch(rank == last ? other : one, 2, ZERO_PARAM));
-	fails(zero_gather(model.a, ZERO_PARAM), ZERO_E_ORDER, "'alpha', 'beta'");
+	ok(zero_prefetch(rank == last ? other : one, 2, ZERO_DTYPE_PARAM));
+	fails(zero_gather(model.a, ZERO_DTYPE_PARAM), ZERO_E_ORDER, "'alpha', 'beta'");
 	check(strstr(zero_last_error(), "'beta', 'alpha'"), "%s", zero_last_error());
 	close_broken(model.job);
 }
@@ -106,11 +107,11 @@ static void second_group_of_prefetches(void)
 		new_param(groups[g], name, ZERO_F32, 64, true);
 	}
 	ok(zero_layout(model.job));
-	ok(zero_gather(groups[2], ZERO_PARAM));
+	ok(zero_gather(groups[2], ZERO_DTYPE_PARAM));
 	pair[0] = groups[rank == last];
 	pair[1] = groups[2];
-	ok(zero_prefetch(pair, 2, ZERO_PARAM));
-	fails(zero_gather(pair[0], ZERO_PARAM), ZERO_E_ORDER, "rank 0");
+	ok(zero_prefetch(pair, 2, ZERO_DTYPE_PARAM));
+	fails(zero_gather(pair[0], ZERO_DTYPE_PARAM), ZERO_E_ORDER, "rank 0");
 	close_broken(model.job);
 }
 
@@ -228,7 +229,7 @@ static void other_options(void)
 			values[i] = (float)i;
 		ok(zero_layout(job));
 		ok(zero_load(param, &source));
-		ok(zero_gather(group, ZERO_PARAM));
+		ok(zero_gather(group, ZERO_DTYPE_PARAM));
 		check(!memcmp(zero_data(param), values, 400000), "values");
 		free(values);
 	}
@@ -293,7 +294,7 @@ static void calls_that_do_not_fit(struct model *model, int from)
 	adamw.beta1 = rank == from ? 1 : 0;
 	agreed(model->job, zero_step(model->job, &adamw, NULL), ZERO_E_INVALID, from, "beta1 1");
 	adamw.beta1 = 0;
-	ok(zero_gather(model->a, ZERO_PARAM));
+	ok(zero_gather(model->a, ZERO_DTYPE_PARAM));
 	if (rank != from)
 		ok(zero_release(model->a));
 	agreed(model->job, zero_step(model->job, &adamw, NULL), ZERO_E_STATE, from,
@@ -319,7 +320,7 @@ static void still_works(struct model *model)
 	zero_source source = zero_from_uniform(0, 1, 5);
 
 	ok(zero_load(model->pa, &source));
-	ok(zero_gather(model->a, ZERO_PARAM));
+	ok(zero_gather(model->a, ZERO_DTYPE_PARAM));
 	check(zero_data(model->pa), "no data");
 	ok(zero_release(model->a));
 	ok(zero_agree(model->job, NULL));

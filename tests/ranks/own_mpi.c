@@ -46,7 +46,7 @@ static void train(const char *settings, int world, bool threaded)
 	}
 	ok(zero_step(job, &adamw, NULL));
 	exchange_own(world);
-	ok(zero_gather(groups[1], ZERO_PARAM));
+	ok(zero_gather(groups[1], ZERO_DTYPE_PARAM));
 	values = zero_data(params[1]);
 	check(values[0] == 2 && values[COUNT - 1] > 1.49F && values[COUNT - 1] < 1.51F, "%g %g",
 	      (double)values[0], (double)values[COUNT - 1]);

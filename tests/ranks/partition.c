@@ -434,7 +434,7 @@ static void check_rounded(zero_dtype to, const unsigned char *got, float want, c
 
 static bool is_cast(const struct tensor *tensor, zero_dtype as)
 {
-	return as != ZERO_PARAM && tensor->dtype <= ZERO_BF16 && tensor->dtype != as;
+	return as != ZERO_DTYPE_PARAM && tensor->dtype <= ZERO_BF16 && tensor->dtype != as;
 }
 
 static void check_cast(const struct tensor *tensor, zero_dtype as, const unsigned char *got)
@@ -457,7 +457,8 @@ static void check_cast(const struct tensor *tensor, zero_dtype as, const unsigne
 /* A type in which all of the group can be gathered. */
 static zero_dtype choose_as(struct model *model, size_t g)
 {
-	static const zero_dtype types[] = {ZERO_PARAM, ZERO_PARAM, ZERO_F32, ZERO_F16, ZERO_BF16};
+	static const zero_dtype types[] = {ZERO_DTYPE_PARAM, ZERO_DTYPE_PARAM, ZERO_F32, ZERO_F16,
+					   ZERO_BF16};
 	zero_dtype as = types[below(&model->random, 5)];
 
 	for (size_t p = 0; p < model->counts[g]; p++) {
@@ -465,7 +466,7 @@ static zero_dtype choose_as(struct model *model, size_t g)
 
 		if (dtype != as && ((dtype == ZERO_F16 && as == ZERO_BF16) ||
 				    (dtype == ZERO_BF16 && as == ZERO_F16)))
-			return ZERO_PARAM;
+			return ZERO_DTYPE_PARAM;
 	}
 	return as;
 }
@@ -637,7 +638,7 @@ static void run_random(const char *settings, size_t count, bool keep)
 			source = random_source(normal);
 			ok(zero_load(params[dtype][normal], &source));
 		}
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	for (int dtype = ZERO_F32; dtype <= ZERO_F64; dtype++)
 		for (int normal = 0; normal < 2; normal++) {
 			size_t bytes = count * zero_dtype_size((zero_dtype)dtype);

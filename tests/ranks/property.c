@@ -175,7 +175,7 @@ static zero_dtype named_dtype(const char *name)
 	for (size_t i = 0; i < 3; i++)
 		if (!strcmp(name, zero_dtype_name(dtypes[i])))
 			return dtypes[i];
-	return ZERO_PARAM;
+	return ZERO_DTYPE_PARAM;
 }
 
 /* ---- a case ---------------------------------------------------------------------------------- */
@@ -205,7 +205,7 @@ static void open_model(struct model *model, uint64_t seed, uint64_t other, bool 
 					 &group->team));
 		ok(zero_group_new(model->job, group->name, group->team, &group->handle));
 		if (group->gradients != ZERO_F32)
-			ok(zero_group_gradients(group->handle, group->gradients));
+			ok(zero_group_gradient_dtype(group->handle, group->gradients));
 		for (size_t i = 0; i < group->count; i++) {
 			struct tensor *tensor = &group->tensors[i];
 
@@ -235,7 +235,7 @@ static void finish(struct model *model)
 	for (size_t g = 0; g < model->group_count; g++) {
 		struct group *group = &model->groups[g];
 
-		gather(model, group, ZERO_PARAM);
+		gather(model, group, ZERO_DTYPE_PARAM);
 		release(model, group);
 		for (size_t i = 0; i < group->count; i++) {
 			struct tensor *tensor = &group->tensors[i];

@@ -45,7 +45,7 @@ struct model {
 	struct group groups[GROUPS_MAX];
 	size_t group_count;
 	int stage, world, rank;
-	zero_dtype set;   /* what ZERO_AS_SET stands for */
+	zero_dtype set;   /* what ZERO_DTYPE_DEFAULT stands for */
 	uint64_t steps;   /* that changed something */
 	unsigned stepped; /* calls that succeeded */
 	bool exported;
@@ -162,7 +162,7 @@ static inline bool is_real(zero_dtype dtype)
 
 static inline zero_dtype gathered_as(const struct tensor *tensor, zero_dtype as)
 {
-	return as != ZERO_PARAM && is_real(tensor->spec.dtype) ? as : tensor->spec.dtype;
+	return as != ZERO_DTYPE_PARAM && is_real(tensor->spec.dtype) ? as : tensor->spec.dtype;
 }
 
 #endif

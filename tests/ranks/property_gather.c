@@ -4,7 +4,8 @@
 
 zero_dtype choose_as(struct model *model, unsigned chosen)
 {
-	static const zero_dtype types[] = {ZERO_PARAM, ZERO_PARAM, ZERO_F32, ZERO_F16, ZERO_BF16};
+	static const zero_dtype types[] = {ZERO_DTYPE_PARAM, ZERO_DTYPE_PARAM, ZERO_F32, ZERO_F16,
+					   ZERO_BF16};
 	zero_dtype as = types[below(&model->random, 5)];
 
 	for (size_t g = 0; g < model->group_count; g++)
@@ -14,7 +15,7 @@ zero_dtype choose_as(struct model *model, unsigned chosen)
 
 			/* Between the 16-bit types nothing is cast. */
 			if (from != to && from != ZERO_F32 && to != ZERO_F32)
-				return ZERO_PARAM;
+				return ZERO_DTYPE_PARAM;
 		}
 	return as;
 }
@@ -56,7 +57,7 @@ static void check_gathered(struct tensor *tensor)
 /* The same type may be said in two ways. */
 static zero_dtype said(struct model *model, zero_dtype as)
 {
-	return below(&model->random, 2) && as == model->set ? ZERO_AS_SET : as;
+	return below(&model->random, 2) && as == model->set ? ZERO_DTYPE_DEFAULT : as;
 }
 
 void gather(struct model *model, struct group *group, zero_dtype as)
@@ -178,7 +179,7 @@ void update_any(struct model *model)
 	if (model->rank == root && tensor->count)
 		memcpy(zero_data(tensor->param), values, tensor->count * size);
 	if (group->member)
-		ok(zero_update(tensor->param, root));
+		ok(zero_param_changed(tensor->param, root));
 	ref_cast(tensor->spec.dtype, ref_of(tensor)->values, to, values, tensor->count);
 	ref_loaded(ref_of(tensor));
 	for (size_t i = 0; i < group->count && group->member; i++)

@@ -99,7 +99,7 @@ static void adopt_random(struct tensor *tensor, const zero_source *source)
 
 	if (!tensor->group->member)
 		return;
-	ok(zero_gather(tensor->group->handle, ZERO_PARAM));
+	ok(zero_gather(tensor->group->handle, ZERO_DTYPE_PARAM));
 	data = zero_data(tensor->param);
 	for (size_t i = 0; i < tensor->count; i++) {
 		double want = ref_random(source, dtype, tensor->name, i);
@@ -306,12 +306,12 @@ void load_export(struct model *model, const char *path)
 	struct mapping mapping = {.seed = draw(&model->random)};
 	zero_source initial = zero_from_constant(0.25);
 	bool fills = below(&model->random, 2);
-	zero_model_load how = {.tensor_name = tensor_name,
-			       .context = &mapping,
-			       .initial = fills ? &initial : NULL,
-			       .allow_missing = true,
-			       .allow_unexpected = true};
-	zero_model_report report;
+	zero_load_model_options how = {.tensor_name = tensor_name,
+				       .context = &mapping,
+				       .initial = fills ? &initial : NULL,
+				       .allow_missing = true,
+				       .allow_unexpected = true};
+	zero_load_model_report report;
 
 	for (size_t g = 0; g < model->group_count; g++)
 		for (size_t i = 0; i < model->groups[g].count; i++) {
@@ -339,5 +339,5 @@ void load_export(struct model *model, const char *path)
 		      report.unexpected_count == mapping.unexpected,
 	      "%zu missing and %zu unexpected, not %zu and %zu", report.missing_count,
 	      report.unexpected_count, mapping.missing, mapping.unexpected);
-	zero_model_report_free(&report);
+	zero_load_model_report_free(&report);
 }

@@ -222,8 +222,8 @@ static void refuse_others(struct model *model)
 
 	if (group->member)
 		return;
-	fails(zero_gather(group->handle, ZERO_PARAM), ZERO_E_INVALID);
-	fails(zero_prefetch(&group->handle, 1, ZERO_PARAM), ZERO_E_INVALID);
+	fails(zero_gather(group->handle, ZERO_DTYPE_PARAM), ZERO_E_INVALID);
+	fails(zero_prefetch(&group->handle, 1, ZERO_DTYPE_PARAM), ZERO_E_INVALID);
 	fails(zero_reduce(group->handle), ZERO_E_INVALID);
 }
 

@@ -150,7 +150,7 @@ static void folders(const char *dir)
 	fails(zero_restore(model.job, link, NULL), ZERO_E_FILE, "is no folder");
 	fails(zero_restore(model.job, "", NULL), ZERO_E_INVALID, "empty");
 	/* Not while something is gathered, nor before the layout. */
-	ok(zero_gather(model.groups[0], ZERO_PARAM));
+	ok(zero_gather(model.groups[0], ZERO_DTYPE_PARAM));
 	fails(zero_restore(model.job, dir, NULL), ZERO_E_STATE, "gathered");
 	ok(zero_release(model.groups[0]));
 	close_model(&model);

@@ -254,7 +254,7 @@ struct digests digest(struct model *model)
 	for (int g = 0; g < GROUPS; g++) {
 		if (!model->member[g])
 			continue;
-		ok(zero_gather(model->groups[g], ZERO_PARAM));
+		ok(zero_gather(model->groups[g], ZERO_DTYPE_PARAM));
 		for (int t = 0; t < TENSORS; t++) {
 			const struct tensor *tensor = &model->tensors[t];
 

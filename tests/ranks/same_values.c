@@ -40,7 +40,7 @@ static void run(const char *settings, bool print)
 
 			ok(zero_load(params[dtype][normal], &source));
 		}
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	for (int dtype = ZERO_F32; dtype <= ZERO_F64; dtype++)
 		for (int normal = 0; normal < 2; normal++) {
 			uint64_t h = hash(zero_data(params[dtype][normal]),

@@ -267,7 +267,7 @@ static void change_values(struct model *model, enum change change, uint64_t seed
 		ok(zero_gather(model->groups[1], ZERO_F32));
 		if (rank == last && zero_gathered_dtype(model->params[8 + 1]) == ZERO_F32)
 			((float *)zero_data(model->params[8 + 1]))[0] = 42;
-		ok(zero_update(model->params[8 + 1], last));
+		ok(zero_param_changed(model->params[8 + 1], last));
 		ok(zero_release(model->groups[1]));
 		ok(zero_load(model->params[0], &source));
 	}
@@ -392,7 +392,7 @@ static void cannot_begin(uint64_t seed)
 	fails(zero_save(model.job, "/proc", NULL), ZERO_E_FILE, "/proc/step-000000000");
 	fails(zero_save(model.job, "", NULL), ZERO_E_INVALID, "name of a folder");
 	fails(zero_save(model.job, path, &(zero_save_options){.keep = -1}), ZERO_E_INVALID, "-1");
-	ok(zero_gather(model.groups[0], ZERO_PARAM));
+	ok(zero_gather(model.groups[0], ZERO_DTYPE_PARAM));
 	fails(zero_save(model.job, path, NULL), ZERO_E_STATE, "release it");
 	ok(zero_release(model.groups[0]));
 	ok(zero_save_wait(model.job));

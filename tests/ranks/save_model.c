@@ -174,7 +174,7 @@ void remember(struct model *model, struct moment *moment)
 		if (!is_mine(model, p))
 			continue;
 		if (p % KINDS == 0)
-			ok(zero_gather(model->groups[p / KINDS], ZERO_PARAM));
+			ok(zero_gather(model->groups[p / KINDS], ZERO_DTYPE_PARAM));
 		if (count_of(model, p))
 			memcpy(moment->values[p], zero_data(model->params[p]),
 			       count_of(model, p) * zero_dtype_size(dtypes[p % KINDS]));

@@ -115,7 +115,7 @@ static void check_group(const struct model *model, size_t g, zero_dtype as, cons
 	for (size_t p = 0; p < PER_GROUP; p++) {
 		const char *data = zero_data(model->params[g][p]);
 		struct which which = {g, p, model->version[g]};
-		zero_dtype to = as != ZERO_PARAM && dtypes[p] != ZERO_I32 ? as : dtypes[p];
+		zero_dtype to = as != ZERO_DTYPE_PARAM && dtypes[p] != ZERO_I32 ? as : dtypes[p];
 		/* Every element of the small ones, and one here and there of the large. */
 		size_t step = counts[p] > 1000 ? 1 + below(&own, 33) : 1;
 		char want[4];
@@ -133,7 +133,7 @@ static void check_group(const struct model *model, size_t g, zero_dtype as, cons
 
 static zero_dtype any_type(uint64_t *random)
 {
-	static const zero_dtype types[] = {ZERO_PARAM, ZERO_BF16, ZERO_F32};
+	static const zero_dtype types[] = {ZERO_DTYPE_PARAM, ZERO_BF16, ZERO_F32};
 
 	return types[below(random, 3)];
 }
@@ -242,12 +242,12 @@ static void close_early(void)
 	for (int round = 0; round < 4; round++) {
 		begin(&model, round % 2 ? "stage=3" : "stage=1");
 		ok(zero_gather(model.groups[0], ZERO_BF16));
-		ok(zero_gather(model.groups[1], ZERO_PARAM));
+		ok(zero_gather(model.groups[1], ZERO_DTYPE_PARAM));
 		ok(zero_prefetch(model.groups + 2, 3, ZERO_F32));
 		if (rank % 2 == round / 2)
 			ok(zero_release(model.groups[0]));
 		doze();
-		check_group(&model, 1, ZERO_PARAM, "before the close");
+		check_group(&model, 1, ZERO_DTYPE_PARAM, "before the close");
 		ok(zero_close(model.job));
 	}
 }
@@ -311,7 +311,7 @@ static void accounting(int stage)
 			ok(zero_release(groups[g]));
 	check(!gathered_now(job), "%zu bytes", gathered_now(job));
 	want = gathers_in_place(job) ? 0 : part_of(job, zero_param_count(params[2]), 4);
-	ok(zero_gather(groups[2], ZERO_PARAM));
+	ok(zero_gather(groups[2], ZERO_DTYPE_PARAM));
 	check(gathered_now(job) == want, "stage %d: %zu bytes in place, not %zu", stage,
 	      gathered_now(job), want);
 	ok(zero_release(groups[2]));
@@ -339,7 +339,7 @@ static void once_a_node(void)
 		want = (double)bytes;
 		if (as || !gathers_in_place(job))
 			want += nodes * (double)bytes / (as ? 2 : 1);
-		ok(zero_gather(group, as ? ZERO_BF16 : ZERO_PARAM));
+		ok(zero_gather(group, as ? ZERO_BF16 : ZERO_DTYPE_PARAM));
 		for (size_t i = 0; i < bytes / (as ? 8 : 4); i += PAGE / 4)
 			sum += (double)((const float *)zero_data(param))[i];
 		ok(zero_agree(job, NULL));
@@ -496,13 +496,13 @@ static void without(size_t room, int share)
 	begin(&model, "stage=3");
 	check(sharing(model.job) == want, "%d ranks share, not %d", sharing(model.job), want);
 	for (size_t g = 0; g < GROUPS; g++) {
-		ok(zero_gather(model.groups[g], g % 2 ? ZERO_BF16 : ZERO_PARAM));
-		check_group(&model, g, g % 2 ? ZERO_BF16 : ZERO_PARAM, "without sharing");
+		ok(zero_gather(model.groups[g], g % 2 ? ZERO_BF16 : ZERO_DTYPE_PARAM));
+		check_group(&model, g, g % 2 ? ZERO_BF16 : ZERO_DTYPE_PARAM, "without sharing");
 		ok(zero_release(model.groups[g]));
 		load(&model, g);
 	}
-	ok(zero_gather(model.groups[0], ZERO_PARAM));
-	check_group(&model, 0, ZERO_PARAM, "without sharing");
+	ok(zero_gather(model.groups[0], ZERO_DTYPE_PARAM));
+	check_group(&model, 0, ZERO_DTYPE_PARAM, "without sharing");
 	limit(0);
 	ok(zero_close(model.job));
 }

@@ -170,9 +170,9 @@ static void open_model(struct model *m)
 static void forward(struct model *m)
 {
 	for (size_t g = 0; g < GROUPS; g++) {
-		ok(zero_gather(m->group[g], ZERO_PARAM));
+		ok(zero_gather(m->group[g], ZERO_DTYPE_PARAM));
 		if (g + 1 < GROUPS)
-			ok(zero_prefetch(&m->group[g + 1], 1, ZERO_PARAM));
+			ok(zero_prefetch(&m->group[g + 1], 1, ZERO_DTYPE_PARAM));
 		ok(zero_release(m->group[g]));
 	}
 }
@@ -227,8 +227,8 @@ static void train(const char *path)
 	backward(&m);
 	ok(zero_step(m.job, &adamw, NULL));
 	backward(&m);
-	ok(zero_gather(m.group[SECOND], ZERO_PARAM));
-	ok(zero_gather(m.group[WTE], ZERO_PARAM));
+	ok(zero_gather(m.group[SECOND], ZERO_DTYPE_PARAM));
+	ok(zero_gather(m.group[WTE], ZERO_DTYPE_PARAM));
 	if (cut) {
 		make_gradients(&m, SECOND);
 		make_gradients(&m, WTE);

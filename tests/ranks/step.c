@@ -267,7 +267,7 @@ static void offload_in_plan(void)
 					       (unsigned long long)(need - (uint64_t)less));
 				group = new_group(job, "g");
 				new_param(group, "p", ZERO_F32, flat / 4, true);
-				ok(zero_group_gradients(group, low ? ZERO_BF16 : ZERO_F32));
+				ok(zero_group_gradient_dtype(group, low ? ZERO_BF16 : ZERO_F32));
 				ok(zero_layout(job));
 				check(!strcmp(zero_setting(job, "flatten"), "device") == !less,
 				      "%s: offload %d, low %d, %d less",
@@ -331,14 +331,15 @@ static void refused_gradients(void)
 	check(!zero_gradient_as(m.params[4], ZERO_F16), "a gradient of the wrong type");
 	fails(ZERO_E_INVALID, ZERO_E_INVALID, "has gradients of f32");
 	check(zero_gradient(m.params[4]), "%s", zero_last_error());
-	fails(zero_group_gradients(m.groups[0], ZERO_F32), ZERO_E_STATE, "after zero_layout");
+	fails(zero_group_gradient_dtype(m.groups[0], ZERO_F32), ZERO_E_STATE, "after zero_layout");
 	end(&m);
 	job = open_job("stage=3");
 	group = new_group(job, "g");
 	new_param(group, "p", ZERO_F32, 10, true);
-	fails(zero_group_gradients(group, ZERO_I32), ZERO_E_INVALID, "gradients of i32");
-	fails(zero_group_gradients(group, ZERO_PARAM), ZERO_E_INVALID, "f32, f16 or bf16");
-	ok(zero_group_gradients(group, rank == last ? ZERO_F16 : ZERO_BF16));
+	fails(zero_group_gradient_dtype(group, ZERO_I32), ZERO_E_INVALID, "gradients of i32");
+	fails(zero_group_gradient_dtype(group, ZERO_DTYPE_PARAM), ZERO_E_INVALID,
+	      "f32, f16 or bf16");
+	ok(zero_group_gradient_dtype(group, rank == last ? ZERO_F16 : ZERO_BF16));
 	if (world > 1)
 		fails(zero_layout(job), ZERO_E_ORDER, "model");
 	ok(zero_close(job));
@@ -353,7 +354,7 @@ static uint64_t reduced_bytes(int stage, zero_dtype dtype, size_t *kept)
 	zero_traffic before, after;
 	zero_memory memory;
 
-	ok(zero_group_gradients(group, dtype));
+	ok(zero_group_gradient_dtype(group, dtype));
 	ok(zero_layout(job));
 	check(zero_gradient_as(param, dtype), "%s", zero_last_error());
 	ok(zero_memory_now(job, &memory));
@@ -413,10 +414,10 @@ static void after_a_step(const char *settings)
 		if (pass & 1 && rank == last)
 			look(&m, (size_t)pass % PARAMS);
 		if (pass & 2 && pass != 6)
-			ok(zero_prefetch(m.groups, GROUPS, ZERO_PARAM));
+			ok(zero_prefetch(m.groups, GROUPS, ZERO_DTYPE_PARAM));
 		/* The last first; as another type; and straight on to the next step. */
 		if (pass == 4)
-			compare_group(&m, 2, ZERO_PARAM);
+			compare_group(&m, 2, ZERO_DTYPE_PARAM);
 		if (pass == 5)
 			compare_group(&m, 0, ZERO_BF16);
 		if (pass == 6)
@@ -429,7 +430,7 @@ static void after_a_step(const char *settings)
 	backward(&m, 1);
 	step(&m, &plain, 1 / (double)world);
 	ok(zero_load(m.params[0], &source));
-	ok(zero_gather(m.groups[0], ZERO_PARAM));
+	ok(zero_gather(m.groups[0], ZERO_DTYPE_PARAM));
 	memcpy(m.refs[0].values, zero_data(m.params[0]), 4 * tensors[0].count);
 	ok(zero_release(m.groups[0]));
 	ref_loaded(&m.refs[0]);
@@ -442,7 +443,7 @@ static void after_a_step(const char *settings)
 	compare(&m);
 	backward(&m, 1);
 	step(&m, &plain, 1 / (double)world);
-	ok(zero_prefetch(m.groups, 2, ZERO_PARAM));
+	ok(zero_prefetch(m.groups, 2, ZERO_DTYPE_PARAM));
 	end(&m);
 }
 

@@ -26,7 +26,7 @@ void compare_group(struct model *m, size_t g, zero_dtype as)
 	ok(zero_gather(m->groups[g], as));
 	for (size_t p = 0; p < PARAMS; p++) {
 		const struct tensor *tensor = &tensors[p];
-		zero_dtype dtype = as == ZERO_PARAM ? tensor->dtype : as;
+		zero_dtype dtype = as == ZERO_DTYPE_PARAM ? tensor->dtype : as;
 		size_t at;
 
 		if (tensor->group != g || !tensor->count)
@@ -43,7 +43,7 @@ void compare_group(struct model *m, size_t g, zero_dtype as)
 void compare(struct model *m)
 {
 	for (size_t g = 0; g < GROUPS; g++)
-		compare_group(m, g, ZERO_PARAM);
+		compare_group(m, g, ZERO_DTYPE_PARAM);
 }
 
 void load(struct model *m, uint64_t from)
@@ -53,7 +53,7 @@ void load(struct model *m, uint64_t from)
 		void *data;
 
 		ok(zero_load(m->params[p], &source));
-		ok(zero_gather(m->groups[tensors[p].group], ZERO_PARAM));
+		ok(zero_gather(m->groups[tensors[p].group], ZERO_DTYPE_PARAM));
 		data = zero_data(m->params[p]);
 		if (data)
 			memcpy(m->refs[p].values, data,
@@ -71,7 +71,7 @@ void begin(struct model *m, const char *settings, const zero_dtype gradients[GRO
 		m->groups[g] = new_group(m->job, tensors[2 * g].name);
 		m->gradients[g] = gradients ? gradients[g] : ZERO_F32;
 		if (gradients)
-			ok(zero_group_gradients(m->groups[g], gradients[g]));
+			ok(zero_group_gradient_dtype(m->groups[g], gradients[g]));
 	}
 	for (size_t p = 0; p < PARAMS; p++) {
 		m->params[p] = new_param(m->groups[tensors[p].group], tensors[p].name,

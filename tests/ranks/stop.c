@@ -27,7 +27,7 @@ static bool stops(zero_job *job, zero_group *group, zero_param *param, float sum
 	zero_step_result result = {.stop = false};
 	float *sums;
 
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	sums = zero_gradient(param);
 	check(sums, "%s", zero_last_error());
 	sums[0] = sum;

@@ -23,7 +23,7 @@ static uint16_t to_bf16(float value)
 static void check_param(const struct model *model, size_t p, zero_dtype as)
 {
 	const char *data = zero_data(model->params[p]);
-	bool changes = as != ZERO_PARAM && dtype_of(p) != ZERO_I32;
+	bool changes = as != ZERO_DTYPE_PARAM && dtype_of(p) != ZERO_I32;
 	zero_dtype to = changes ? as : dtype_of(p);
 
 	check(data, "parameter %zu is not there", p);
@@ -117,7 +117,7 @@ static void check_outside(struct model *model)
 		if (is_member(g, rank))
 			continue;
 		snprintf(words, sizeof(words), "group 'g%zu'", g);
-		fails(zero_gather(group, ZERO_PARAM), ZERO_E_INVALID, words);
+		fails(zero_gather(group, ZERO_DTYPE_PARAM), ZERO_E_INVALID, words);
 		fails(zero_prefetch(&group, 1, ZERO_BF16), ZERO_E_INVALID, "not in its team");
 		fails(zero_reduce(group), ZERO_E_INVALID, "not in its team");
 		fails(zero_release(group), ZERO_E_STATE, words);
@@ -168,7 +168,7 @@ static void values(const char *settings)
 	for (size_t kind = 0; kind < 4; kind++) {
 		load_zeros(&model);
 		load_each(&model, kind, &random);
-		gather_each(&model, ZERO_PARAM);
+		gather_each(&model, ZERO_DTYPE_PARAM);
 	}
 	load_zeros(&model);
 	check_outside(&model);
@@ -177,7 +177,7 @@ static void values(const char *settings)
 	gather_each(&model, ZERO_BF16);
 	gather_each(&model, ZERO_F32);
 	for (int round = 0; round < 12; round++) {
-		static const zero_dtype types[] = {ZERO_PARAM, ZERO_BF16, ZERO_F32};
+		static const zero_dtype types[] = {ZERO_DTYPE_PARAM, ZERO_BF16, ZERO_F32};
 
 		gather_mixed(&model, types[below(&random, 3)], &random);
 	}
@@ -208,7 +208,7 @@ static void random_values(void)
 			ok(zero_layout(job));
 			ok(zero_load(param, &source));
 			if (!teams || zero_team_rank(team) >= 0) {
-				ok(zero_gather(group, ZERO_PARAM));
+				ok(zero_gather(group, ZERO_DTYPE_PARAM));
 				if (!teams)
 					memcpy(want[kind], zero_data(param), sizeof(want[kind]));
 				check(!memcmp(want[kind], zero_data(param), sizeof(want[kind])),
@@ -245,7 +245,7 @@ static void traffic(void)
 		if (!is_member(g, rank) || !peers)
 			continue;
 		ok(zero_traffic_now(model.job, &before));
-		ok(zero_gather(model.groups[g], ZERO_PARAM));
+		ok(zero_gather(model.groups[g], ZERO_DTYPE_PARAM));
 		ok(zero_traffic_now(model.job, &after));
 		check(after.collectives - before.collectives == runs, "group %zu: %llu", g,
 		      (unsigned long long)(after.collectives - before.collectives));
@@ -285,15 +285,15 @@ static void limited(void)
 	ok(zero_layout(job));
 	for (int round = 0; round < 3; round++) {
 		if (rank == 1 || rank == 2)
-			ok(zero_gather(of[1][0], ZERO_PARAM));
+			ok(zero_gather(of[1][0], ZERO_DTYPE_PARAM));
 		/* Two fit, the third does not. */
 		if (rank < 2)
-			ok(zero_prefetch(of[0], 3, ZERO_PARAM));
+			ok(zero_prefetch(of[0], 3, ZERO_DTYPE_PARAM));
 		ok(zero_mean(job, &value, 1, 1));
-		ok(zero_prefetch(&both, 1, ZERO_PARAM));
+		ok(zero_prefetch(&both, 1, ZERO_DTYPE_PARAM));
 		for (int g = 0; g < 3 && rank < 2; g++)
-			ok(zero_gather(of[0][g], ZERO_PARAM));
-		ok(zero_gather(both, ZERO_PARAM));
+			ok(zero_gather(of[0][g], ZERO_DTYPE_PARAM));
+		ok(zero_gather(both, ZERO_DTYPE_PARAM));
 		ok(zero_release(both));
 		for (int g = 0; g < 3 && rank < 2; g++)
 			ok(zero_release(of[0][g]));
@@ -432,7 +432,7 @@ static void many_jobs(void)
 		if (round % 5) {
 			ok(zero_layout(model.job));
 			load_each(&model, below(&random, 4), &random);
-			gather_mixed(&model, ZERO_PARAM, &random);
+			gather_mixed(&model, ZERO_DTYPE_PARAM, &random);
 		}
 		ok(zero_close(model.job));
 		if (round == JOBS / 2) {

@@ -126,7 +126,7 @@ static void take_values(struct model *model, char *bytes, bool against)
 	for (size_t g = 0; g < groups; g++) {
 		if (!is_member(g, rank))
 			continue;
-		ok(zero_gather(model->groups[g], ZERO_PARAM));
+		ok(zero_gather(model->groups[g], ZERO_DTYPE_PARAM));
 		for (size_t p = g * PER_GROUP; p < (g + 1) * PER_GROUP; p++) {
 			memcpy(bytes + image_at[p], zero_data(model->params[p]), bytes_of(p));
 			if (against)

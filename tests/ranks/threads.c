@@ -58,12 +58,12 @@ static void *work(void *context)
 		if (self == 0) {
 			collectives = count_collectives();
 			if (main_begins)
-				ok(zero_prefetch(&groups[g], 1, ZERO_PARAM));
+				ok(zero_prefetch(&groups[g], 1, ZERO_DTYPE_PARAM));
 		}
 		pthread_barrier_wait(&begun);
-		ok(zero_gather(groups[g], ZERO_PARAM));
+		ok(zero_gather(groups[g], ZERO_DTYPE_PARAM));
 		if (self == 1)
-			ok(zero_gather(groups[g], ZERO_PARAM));
+			ok(zero_gather(groups[g], ZERO_DTYPE_PARAM));
 		check_data(g);
 		pthread_barrier_wait(&gathered);
 		if (self == 0) {

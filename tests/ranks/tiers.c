@@ -83,9 +83,9 @@ static void adopt_all(struct budget *b, zero_location location)
 {
 	b->location = location;
 	for (int f = 0; f < FLATS; f++) {
-		zero_tensor_given given = {.location = location,
-					   .release = b->release ? b->release : release_one,
-					   .context = b};
+		zero_adopt_spec given = {.location = location,
+					 .release = b->release ? b->release : release_one,
+					 .context = b};
 		float *values;
 
 		if (location == ZERO_ON_DEVICE)
@@ -172,7 +172,7 @@ static void fits(int stage, int share, zero_location location, const char *asked
 		fails(zero_gather(b.group[0], ZERO_BF16), ZERO_E_MEMORY, "gathered parameters");
 		ok(zero_memory_now(b.job, &memory));
 		check(memory.gathered.now == 0, "%zu", memory.gathered.now);
-		ok(zero_gather(b.group[0], ZERO_PARAM));
+		ok(zero_gather(b.group[0], ZERO_DTYPE_PARAM));
 		ok(zero_release(b.group[0]));
 	}
 	ok(zero_close(b.job));
@@ -294,7 +294,7 @@ static void trains_within(int stage, bool offload)
 	/* parameters and gradients, and of what a rank steps sums and two moments */
 	size_t stepped = all ? FLAT : FLAT / ranks, states = offload ? 0 : 2 * stepped;
 	size_t taken = staging + 2 * FLAT + (all ? 0 : stepped) + states;
-	zero_tensor_given given = {.location = ZERO_ON_DEVICE};
+	zero_adopt_spec given = {.location = ZERO_ON_DEVICE};
 	char resolved[128];
 	zero_memory memory;
 	zero_param *param;

@@ -225,7 +225,7 @@ static void add_gradients(struct training *training, const struct config *config
 static void backward(struct training *training, const struct config *config, int step)
 {
 	for (size_t g = GROUPS; g-- > 0;) {
-		ok(zero_gather(training->groups[g], ZERO_PARAM));
+		ok(zero_gather(training->groups[g], ZERO_DTYPE_PARAM));
 		for (int part = 0; part <= config->twice; part++) {
 			add_gradients(training, config, g, step, part);
 			/* A group that nobody reduces is reduced by the step. */
@@ -242,7 +242,7 @@ static size_t take_values(struct training *training, unsigned char *bytes)
 	size_t at = 0;
 
 	for (size_t g = 0; g < GROUPS; g++) {
-		ok(zero_gather(training->groups[g], ZERO_PARAM));
+		ok(zero_gather(training->groups[g], ZERO_DTYPE_PARAM));
 		for (size_t p = 0; p < PARAMS; p++) {
 			size_t size = shapes[p].count * zero_dtype_size(shapes[p].dtype);
 
@@ -267,7 +267,7 @@ static void check_shards(struct training *training)
 		ok(zero_shard(training->params[p], &data, &first, &count));
 		if (count)
 			memcpy(own, data, count * size);
-		ok(zero_gather(group, ZERO_PARAM));
+		ok(zero_gather(group, ZERO_DTYPE_PARAM));
 		check(!count || !memcmp(own, (char *)zero_data(training->params[p]) + first * size,
 					count * size),
 		      "shard of '%s'", shapes[p].name);
@@ -285,7 +285,7 @@ static void check_reference(struct training *training, const struct reference *r
 							     : 0;
 		void *data;
 
-		ok(zero_gather(training->groups[shapes[p].group], ZERO_PARAM));
+		ok(zero_gather(training->groups[shapes[p].group], ZERO_DTYPE_PARAM));
 		data = zero_data(training->params[p]);
 		for (size_t i = 0; shapes[p].dtype != ZERO_I32 && i < shapes[p].count; i++) {
 			double want = reference->p[p][i];
@@ -314,7 +314,7 @@ static size_t train(const char *settings, const struct config *config, bool agai
 	check(reference, "no memory");
 	begin(&training, settings);
 	for (size_t p = 0; against_reference && p < PARAMS; p++) {
-		ok(zero_gather(training.groups[shapes[p].group], ZERO_PARAM));
+		ok(zero_gather(training.groups[shapes[p].group], ZERO_DTYPE_PARAM));
 		for (size_t i = 0; i < shapes[p].count; i++)
 			reference->p[p][i] =
 				(double)widen(shapes[p].dtype, zero_data(training.params[p]), i);
@@ -450,7 +450,7 @@ static void take_bits(struct learning *learning, const void *data, size_t bytes)
    rank would have them. */
 static double learn_from(struct learning *learning, size_t p, zero_dtype as, int step)
 {
-	zero_dtype type = as == ZERO_PARAM ? learners[p].dtype : as;
+	zero_dtype type = as == ZERO_DTYPE_PARAM ? learners[p].dtype : as;
 	const void *data = zero_data(learning->params[p]);
 	float *sums = zero_gradient(learning->params[p]);
 	double loss = 0;
@@ -513,7 +513,7 @@ static uint64_t learn(const char *settings, zero_dtype as)
 	}
 	check(loss < first, "%s: the loss was %g and is %g", settings, first, loss);
 	for (size_t p = 0; p < LEARNERS; p++) {
-		ok(zero_gather(learning.groups[p], ZERO_PARAM));
+		ok(zero_gather(learning.groups[p], ZERO_DTYPE_PARAM));
 		take_bits(&learning, zero_data(learning.params[p]),
 			  learners[p].count * zero_dtype_size(learners[p].dtype));
 		ok(zero_release(learning.groups[p]));
@@ -567,7 +567,7 @@ int main(void)
 	ok(zero_close(job));
 	for (int stage = 0; stage <= 3; stage++)
 		fold_order(stage);
-	same_losses(ZERO_PARAM);
+	same_losses(ZERO_DTYPE_PARAM);
 	same_losses(ZERO_BF16);
 	for (size_t c = 0; c < sizeof(configs) / sizeof(configs[0]); c++) {
 		train("stage=0 allgather=grouped", &configs[c], true, want, norms);

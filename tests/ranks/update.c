@@ -41,7 +41,7 @@ static zero_dtype gathered_as(const struct model *model, int p)
 {
 	zero_dtype dtype = dtype_of(model, p);
 
-	return model->as != ZERO_PARAM && is_real(dtype) ? model->as : dtype;
+	return model->as != ZERO_DTYPE_PARAM && is_real(dtype) ? model->as : dtype;
 }
 
 /* The tied parameter's values are its target's. */
@@ -193,10 +193,10 @@ static void update_some(struct model *model, int rank)
 		change(model, changed[i], rank);
 	}
 	for (int i = 0; i < n; i++)
-		ok(zero_update(model->params[changed[i]], by));
+		ok(zero_param_changed(model->params[changed[i]], by));
 	check_gathered(model);
 	/* Nobody changes what others still look at. */
-	ok(zero_update(model->params[EMPTY], by));
+	ok(zero_param_changed(model->params[EMPTY], by));
 	for (int i = 0; i < n; i++) {
 		int p = target(changed[i]);
 		zero_source source = zero_from_all(model->values[p]);
@@ -233,7 +233,7 @@ static void update_all(struct model *model)
 	check_shards(model);
 	ok(zero_release(model->group));
 	/* From the shards. */
-	ok(zero_gather(model->group, ZERO_PARAM));
+	ok(zero_gather(model->group, ZERO_DTYPE_PARAM));
 	for (int p = 0; p < PARAMS; p++)
 		check_values(model, "what is gathered again", p, zero_data(model->params[p]),
 			     dtype_of(model, p), 0, counts[p]);
@@ -265,8 +265,8 @@ static void step_both(struct model *model)
 	ok(zero_step(model->job, &adamw, NULL));
 	if (!model->member)
 		return;
-	ok(zero_gather(model->group, ZERO_PARAM));
-	ok(zero_gather(model->twin, ZERO_PARAM));
+	ok(zero_gather(model->group, ZERO_DTYPE_PARAM));
+	ok(zero_gather(model->twin, ZERO_DTYPE_PARAM));
 	for (int p = 0; p < PARAMS; p++) {
 		size_t bytes = counts[p] * zero_dtype_size(dtype_of(model, p));
 
@@ -312,25 +312,25 @@ static void refusals(void)
 	zero_param *param = model.params[LARGE];
 	int last = model.world - 1;
 
-	fails(zero_update(param, 0), ZERO_E_STATE, "'u' is not gathered");
+	fails(zero_param_changed(param, 0), ZERO_E_STATE, "'u' is not gathered");
 	ok(zero_prefetch(&model.group, 1, ZERO_BF16));
-	fails(zero_update(param, 0), ZERO_E_STATE, "'u' is not gathered");
+	fails(zero_param_changed(param, 0), ZERO_E_STATE, "'u' is not gathered");
 	ok(zero_gather(model.group, ZERO_BF16));
-	fails(zero_update(param, model.world), ZERO_E_INVALID, "not in the team");
-	fails(zero_update(param, -1), ZERO_E_INVALID, "not in the team");
+	fails(zero_param_changed(param, model.world), ZERO_E_INVALID, "not in the team");
+	fails(zero_param_changed(param, -1), ZERO_E_INVALID, "not in the team");
 	/* One rank has released it. */
 	if (model.rank == last)
 		ok(zero_release(model.group));
-	fails(zero_update(param, 0), ZERO_E_STATE, "'u.large'");
+	fails(zero_param_changed(param, 0), ZERO_E_STATE, "'u.large'");
 	check(zero_last_error_rank() == last, "%d", zero_last_error_rank());
 	if (model.rank != last) {
 		model.as = ZERO_BF16;
 		check_gathered(&model);
 		ok(zero_release(model.group));
 	}
-	ok(zero_gather(model.group, ZERO_PARAM));
+	ok(zero_gather(model.group, ZERO_DTYPE_PARAM));
 	if (model.world > 1)
-		fails(zero_update(param, model.rank == last), ZERO_E_ORDER, "'u.large'");
+		fails(zero_param_changed(param, model.rank == last), ZERO_E_ORDER, "'u.large'");
 	close_model(&model);
 }
 
@@ -339,10 +339,11 @@ static void refusals_of_teams(void)
 	struct model model = open_model("stage=3", ZERO_F32, true, 1);
 
 	if (!model.member) {
-		fails(zero_update(model.params[ONE], 1), ZERO_E_INVALID, "not in its team");
+		fails(zero_param_changed(model.params[ONE], 1), ZERO_E_INVALID, "not in its team");
 	} else if (model.team) {
-		ok(zero_gather(model.group, ZERO_PARAM));
-		fails(zero_update(model.params[ONE], 0), ZERO_E_INVALID, "rank 0, which is not in");
+		ok(zero_gather(model.group, ZERO_DTYPE_PARAM));
+		fails(zero_param_changed(model.params[ONE], 0), ZERO_E_INVALID,
+		      "rank 0, which is not in");
 		ok(zero_release(model.group));
 	}
 	close_model(&model);
@@ -353,7 +354,7 @@ static void before_the_layout(void)
 	struct model model = {.job = open_job("stage=3"), .dtype = ZERO_F32};
 
 	model.group = make_group(&model, "u", model.params);
-	fails(zero_update(model.params[ONE], 0), ZERO_E_STATE, "before zero_layout");
+	fails(zero_param_changed(model.params[ONE], 0), ZERO_E_STATE, "before zero_layout");
 	close_model(&model);
 }
 
@@ -392,18 +393,18 @@ static void expect_told(struct model *model, int next, const char *name)
 	else if (next == 1)
 		fails(zero_mean(model->job, &value, 1, 1), ZERO_E_STATE, name);
 	else if (next == 2)
-		fails(zero_gather(model->twin, ZERO_PARAM), ZERO_E_STATE, name);
+		fails(zero_gather(model->twin, ZERO_DTYPE_PARAM), ZERO_E_STATE, name);
 	else if (next == 3)
 		fails(zero_step(model->job, &adamw, NULL), ZERO_E_STATE, name);
 	else if (next == 4)
 		fails(zero_load(model->twins[ONE], &(zero_source){.kind = ZERO_FROM_CONSTANT}),
 		      ZERO_E_STATE, name);
-	check(strstr(zero_last_error(), "zero_update"), "%s", zero_last_error());
+	check(strstr(zero_last_error(), "zero_param_changed"), "%s", zero_last_error());
 	check(model->world == 1 || !strncmp(zero_last_error(), "rank ", 5), "%s",
 	      zero_last_error());
 	check(!zero_data(model->twins[LARGE]), "gathered after an error");
 	ok(zero_agree(model->job, NULL));
-	ok(zero_gather(model->twin, ZERO_PARAM));
+	ok(zero_gather(model->twin, ZERO_DTYPE_PARAM));
 	ok(zero_release(model->twin));
 }
 
@@ -427,7 +428,7 @@ static void undeclared(int stage, zero_dtype as, uint64_t seed)
 		/* Something was declared before. */
 		if (round % 3) {
 			change(&model, p, by);
-			ok(zero_update(model.params[p], job_rank(&model, by)));
+			ok(zero_param_changed(model.params[p], job_rank(&model, by)));
 		}
 		change_secretly(&model, p, by);
 		if (uses == 2)
@@ -462,8 +463,8 @@ static void no_alarm(int stage, zero_dtype dtype, zero_dtype as)
 		if (step % 3 == 1) {
 			change(&model, LARGE, step % model.world);
 			change(&model, ONE, step % model.world);
-			ok(zero_update(model.params[TIED], step % model.world));
-			ok(zero_update(model.params[ONE], step % model.world));
+			ok(zero_param_changed(model.params[TIED], step % model.world));
+			ok(zero_param_changed(model.params[ONE], step % model.world));
 		}
 		ok(zero_release(model.group));
 		if (step % 2)
@@ -481,9 +482,10 @@ static void no_alarm(int stage, zero_dtype dtype, zero_dtype as)
 int main(void)
 {
 	static const zero_dtype kinds[][2] = {
-		{ZERO_F32, ZERO_PARAM},  {ZERO_F32, ZERO_BF16},  {ZERO_F32, ZERO_F16},
-		{ZERO_BF16, ZERO_PARAM}, {ZERO_BF16, ZERO_F32},  {ZERO_F16, ZERO_PARAM},
-		{ZERO_F16, ZERO_F32},    {ZERO_I64, ZERO_PARAM},
+		{ZERO_F32, ZERO_DTYPE_PARAM}, {ZERO_F32, ZERO_BF16},
+		{ZERO_F32, ZERO_F16},         {ZERO_BF16, ZERO_DTYPE_PARAM},
+		{ZERO_BF16, ZERO_F32},        {ZERO_F16, ZERO_DTYPE_PARAM},
+		{ZERO_F16, ZERO_F32},         {ZERO_I64, ZERO_DTYPE_PARAM},
 	};
 	uint64_t seed = test_seed();
 
@@ -492,7 +494,7 @@ int main(void)
 			updates(stage, kinds[k][0], kinds[k][1], draw(&seed) % 3 == 0, draw(&seed));
 		for (int k = 0; k < 2; k++)
 			undeclared(stage, kinds[k][1], draw(&seed));
-		no_alarm(stage, ZERO_F32, ZERO_PARAM);
+		no_alarm(stage, ZERO_F32, ZERO_DTYPE_PARAM);
 		no_alarm(stage, ZERO_BF16, ZERO_F32);
 	}
 	before_the_layout();

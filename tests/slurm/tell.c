@@ -43,7 +43,7 @@ static void gather(zero_job *job)
 	ok(zero_param_new(group, &spec, &param));
 	ok(zero_layout(job));
 	ok(zero_load(param, &source));
-	ok(zero_gather(group, ZERO_PARAM));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	data = zero_data(param);
 	for (size_t i = 0; i < shape[0]; i++)
 		check(data[i] == 7, "element %zu is %g", i, (double)data[i]);

@@ -399,10 +399,10 @@ START_TEST(floats_and_integers_do_not_mix)
 		for (size_t b = 0; b < TYPES; b++)
 			ck_assert(zero_convertible(types[a], types[b]) ==
 				  ((a < FLOATS) == (b < FLOATS)));
-		ck_assert(!zero_convertible(types[a], ZERO_PARAM));
-		ck_assert(!zero_convertible(ZERO_PARAM, types[a]));
+		ck_assert(!zero_convertible(types[a], ZERO_DTYPE_PARAM));
+		ck_assert(!zero_convertible(ZERO_DTYPE_PARAM, types[a]));
 	}
-	ck_assert(!zero_convertible(ZERO_PARAM, ZERO_PARAM));
+	ck_assert(!zero_convertible(ZERO_DTYPE_PARAM, ZERO_DTYPE_PARAM));
 }
 END_TEST
 

@@ -98,7 +98,7 @@ static void adamw_is_the_hosts(const struct zero_adamw_args *args, zero_dtype lo
 
 START_TEST(adamw_is_the_same)
 {
-	static const zero_dtype lows[] = {ZERO_PARAM, ZERO_F32, ZERO_F16, ZERO_BF16};
+	static const zero_dtype lows[] = {ZERO_DTYPE_PARAM, ZERO_F32, ZERO_F16, ZERO_BF16};
 
 	for (size_t c = 0; c < COUNT_OF(counts); c++)
 		for (size_t t = 0; t < 16; t++) {

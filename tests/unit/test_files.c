@@ -680,7 +680,7 @@ START_TEST(test_bad_header)
 		{{.name = "a", .dtype = ZERO_F32}, "two tensors are named \"a\""},
 		{{.name = "__metadata__", .dtype = ZERO_F32}, "__metadata__"},
 		{{.name = "b\xff", .dtype = ZERO_F32}, "UTF-8"},
-		{{.name = "b", .dtype = ZERO_PARAM}, "\"b\" has 0 for its type"},
+		{{.name = "b", .dtype = ZERO_DTYPE_PARAM}, "\"b\" has 0 for its type"},
 		{{.name = "b", .dtype = (zero_dtype)99}, "\"b\" has 99 for its type"},
 		{{.name = "b", .dtype = ZERO_F32, .ndim = 9}, "\"b\" has 9 dimensions"},
 		{{.name = "b", .dtype = ZERO_F32, .ndim = -1}, "\"b\" has -1 dimensions"},

@@ -399,7 +399,7 @@ START_TEST(adamw_follows_the_paper)
 		memcpy(p0, p.x, sizeof p0);
 		memcpy(m0, m, sizeof m0);
 		memcpy(v0, v, sizeof v0);
-		k->adamw(&a, p.x, m, v, g.x, NULL, ZERO_PARAM, COUNT);
+		k->adamw(&a, p.x, m, v, g.x, NULL, ZERO_DTYPE_PARAM, COUNT);
 		for (size_t i = 0; i < COUNT; i++) {
 			const double beta1 = a.beta1, beta2 = a.beta2, ulp = 0x1p-23;
 			const double gradient = g.x[i] * (double)a.scale;
@@ -444,8 +444,8 @@ static void adamw_is_the_same(size_t count, size_t offset, zero_dtype low_dtype,
 		struct output cast = output_new(count * size, offset * size);
 
 		sets[s]->adamw(&adamw_args, p.out, m.out, v.out, in[3].x,
-			       low_dtype == ZERO_PARAM ? NULL : low.out, low_dtype, count);
-		if (low_dtype != ZERO_PARAM) {
+			       low_dtype == ZERO_DTYPE_PARAM ? NULL : low.out, low_dtype, count);
+		if (low_dtype != ZERO_DTYPE_PARAM) {
 			scalar->cast(low_dtype, cast.out, ZERO_F32, p.out, count);
 			ck_assert(count == 0 || !memcmp(cast.out, low.out, low.bytes));
 		}
@@ -463,7 +463,7 @@ static void adamw_is_the_same(size_t count, size_t offset, zero_dtype low_dtype,
 
 START_TEST(adamw_is_the_same_bits)
 {
-	static const zero_dtype lows[] = {ZERO_PARAM, ZERO_BF16, ZERO_F16, ZERO_F32};
+	static const zero_dtype lows[] = {ZERO_DTYPE_PARAM, ZERO_BF16, ZERO_F16, ZERO_F32};
 
 	for (size_t c = 0; c < COUNT_OF(sizes) * 4; c++) {
 		adamw_is_the_same(sizes[c / 4], c / 4 % 3, lows[c % 4], random_any);

@@ -15,7 +15,7 @@ struct group {
 	size_t item_count, world, bucket;
 	enum zero_layout_mode mode;
 	/* what came out */
-	struct zero_layout_run *runs;
+	struct zero_layout_segment *runs;
 	size_t run_count, flat_count;
 };
 
@@ -37,7 +37,7 @@ static zero_status lay_out(struct group *group)
 {
 	/* What comes out must not depend on what was there. */
 	for (size_t i = 0; i < group->item_count; i++) {
-		group->items[i].flat = group->items[i].run = 77;
+		group->items[i].flat = group->items[i].segment = 77;
 		group->items[i].first = SIZE_MAX;
 	}
 	return zero_layout_group(group->items, group->item_count, group->world, group->mode,
@@ -72,20 +72,20 @@ static size_t bytes_of(const struct zero_layout_item *item)
 }
 
 /* The run of an item among all of the group. */
-static const struct zero_layout_run *run_of(const struct group *group, size_t i)
+static const struct zero_layout_segment *run_of(const struct group *group, size_t i)
 {
 	size_t begin = 0;
 
 	while (begin < group->run_count && group->runs[begin].flat < group->items[i].flat)
 		begin++;
-	ck_assert_uint_lt(begin + group->items[i].run, group->run_count);
-	return &group->runs[begin + group->items[i].run];
+	ck_assert_uint_lt(begin + group->items[i].segment, group->run_count);
+	return &group->runs[begin + group->items[i].segment];
 }
 
 static void check_runs(const struct group *group)
 {
 	for (size_t r = 0; r < group->run_count; r++) {
-		const struct zero_layout_run *run = &group->runs[r];
+		const struct zero_layout_segment *run = &group->runs[r];
 
 		ck_assert_uint_eq(run->count % (ZERO_ALIGN * group->world), 0);
 		ck_assert_uint_lt(run->flat, group->flat_count);
@@ -105,7 +105,7 @@ static void check_items(const struct group *group)
 
 	for (size_t i = 0; i < group->item_count; i++) {
 		const struct zero_layout_item *item = &group->items[i];
-		const struct zero_layout_run *run = run_of(group, i);
+		const struct zero_layout_segment *run = run_of(group, i);
 
 		ck_assert_uint_eq(run->flat, item->flat);
 		ck_assert_int_eq((int)run->dtype, (int)item->dtype);
@@ -190,7 +190,7 @@ START_TEST(follows_the_rules)
 		ck_assert_uint_eq(again.run_count, group.run_count);
 		for (size_t i = 0; i < group.item_count; i++) {
 			ck_assert_uint_eq(again.items[i].flat, group.items[i].flat);
-			ck_assert_uint_eq(again.items[i].run, group.items[i].run);
+			ck_assert_uint_eq(again.items[i].segment, group.items[i].segment);
 			ck_assert_uint_eq(again.items[i].first, group.items[i].first);
 		}
 		free(again.runs);
@@ -215,7 +215,7 @@ START_TEST(begins_are_the_same_at_every_world_size)
 		ck_assert_int_eq(lay_out(&other), ZERO_OK);
 		for (size_t i = 0; i < group.item_count; i++) {
 			ck_assert_uint_eq(group.items[i].first, other.items[i].first);
-			ck_assert_uint_eq(group.items[i].run, other.items[i].run);
+			ck_assert_uint_eq(group.items[i].segment, other.items[i].segment);
 		}
 		free(group.runs);
 		free(other.runs);

@@ -53,11 +53,11 @@ struct expected {
  * bool that are not (4096); the second two: 8192 bf16 that are trained (16384; f32 gradients and
  * states of 32768), and 4096 f32. For four ranks the runs are divisible by 64 * 4.
  */
-static const struct zero_layout_run first_runs[] = {
+static const struct zero_layout_segment first_runs[] = {
 	{.flat = 0, .dtype = ZERO_F32, .trainable = true, .count = 4096},
 	{.flat = 0, .dtype = ZERO_BOOL, .count = 4096},
 };
-static const struct zero_layout_run second_runs[] = {
+static const struct zero_layout_segment second_runs[] = {
 	{.flat = 0, .dtype = ZERO_BF16, .trainable = true, .count = 8192},
 	{.flat = 1, .dtype = ZERO_F32, .trainable = true, .count = 4096},
 };
@@ -142,7 +142,7 @@ START_TEST(two_largest)
 		uint64_t bytes[ZERO_MEM_KINDS];
 
 		for (size_t i = 0; i < 4; i++) {
-			struct zero_layout_run run = {
+			struct zero_layout_segment run = {
 				.dtype = ZERO_F32, .trainable = true, .count = 2048 * orders[o][i]};
 
 			zero_sizing_group(&sizing, &run, 1);
@@ -157,8 +157,8 @@ END_TEST
 START_TEST(nothing_and_too_much)
 {
 	struct zero_sizing sizing = {.world = 2, .stage = 3};
-	struct zero_layout_run empty = {.dtype = ZERO_F32, .trainable = true};
-	struct zero_layout_run huge = {
+	struct zero_layout_segment empty = {.dtype = ZERO_F32, .trainable = true};
+	struct zero_layout_segment huge = {
 		.dtype = ZERO_F32, .trainable = true, .count = (size_t)1 << 59};
 
 	zero_sizing_group(&sizing, NULL, 0);

@@ -17,7 +17,7 @@
 #include "model/sizing.h"
 
 struct zero_watch;
-struct zero_wire_ops;
+struct zero_bootstrap_ops;
 
 /* ---- device.c: a device, its streams and what orders them ------------------------------------ */
 
@@ -201,16 +201,16 @@ struct zero_cuda_comm {
 	struct zero_comm comm;
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
-	struct zero_windows *windows;     /* NULL: none */
-	struct zero_control *control;     /* the first communicator's; NULL with one rank */
-	struct zero_watch *watch;         /* likewise */
-	const struct zero_wire_ops *wire; /* of the first; NULL: no launcher */
-	unsigned number;                  /* of the first: among those of this process */
-	bool uses_windows;                /* of the first: all ranks do */
-	bool symmetric;                   /* of the first: windows are, else registered buffers */
-	bool joined;                      /* of the first: its ranks can talk */
-	bool agreed;                      /* of the first: and are all there */
-	bool aborted;                     /* of the first: its communicator was */
+	struct zero_windows *windows;          /* NULL: none */
+	struct zero_control *control;          /* the first communicator's; NULL with one rank */
+	struct zero_watch *watch;              /* likewise */
+	const struct zero_bootstrap_ops *wire; /* of the first; NULL: no launcher */
+	unsigned number;                       /* of the first: among those of this process */
+	bool uses_windows;                     /* of the first: all ranks do */
+	bool symmetric; /* of the first: windows are, else registered buffers */
+	bool joined;    /* of the first: its ranks can talk */
+	bool agreed;    /* of the first: and are all there */
+	bool aborted;   /* of the first: its communicator was */
 	struct zero_control_team *talk;
 	struct zero_nccl_comm nccl;
 	struct zero_cuda_comm *first; /* that of all ranks, which counts for all; maybe itself */

@@ -25,7 +25,7 @@ static unsigned communicators;
 
 struct opening {
 	const struct zero_backend_config *config;
-	const struct zero_wire_ops *wire;
+	const struct zero_bootstrap_ops *wire;
 	struct zero_cuda_comm *comm;
 };
 
@@ -242,7 +242,7 @@ static bool is_launched(const struct zero_backend_config *config)
 static zero_status find_place(struct opening *opening)
 {
 	struct zero_place *place = &opening->comm->comm.place;
-	struct zero_wire_place wired = {.world = 1, .local_world = 1};
+	struct zero_bootstrap_place wired = {.world = 1, .local_world = 1};
 	const void *table;
 	zero_status status = zero_core->module_open("pmix", &table);
 

@@ -22,7 +22,7 @@ static void make_condition(void)
 	pthread_condattr_destroy(&attributes);
 }
 
-double zero_wire_now(void)
+double zero_bootstrap_now(void)
 {
 	struct timespec time;
 
@@ -30,7 +30,7 @@ double zero_wire_now(void)
 	return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-struct wire_calls *zero_wire_calls(size_t count, const char *key)
+struct wire_calls *zero_bootstrap_calls(size_t count, const char *key)
 {
 	struct wire_calls *calls;
 	bool yes = true;
@@ -60,7 +60,7 @@ static void leave_and_unlock(struct wire_calls *calls)
 		free(calls);
 }
 
-void zero_wire_calls_leave(struct wire_calls *calls)
+void zero_bootstrap_calls_leave(struct wire_calls *calls)
 {
 	if (!calls)
 		return;
@@ -101,12 +101,12 @@ static void on_value(pmix_status_t status, pmix_value_t *value, void *call)
 	answer(call, status);
 }
 
-void zero_wire_ask(struct wire_calls *calls, size_t i, int rank, bool local)
+void zero_bootstrap_ask(struct wire_calls *calls, size_t i, int rank, bool local)
 {
 	pmix_status_t status;
 	pmix_proc_t proc;
 
-	PMIX_LOAD_PROCID(&proc, zero_wire.self.nspace, (pmix_rank_t)rank);
+	PMIX_LOAD_PROCID(&proc, zero_bootstrap.self.nspace, (pmix_rank_t)rank);
 	begin(&calls->call[i]);
 	status = PMIx_Get_nb(&proc, calls->key, local ? &calls->immediate : NULL, local ? 1 : 0,
 			     on_value, &calls->call[i]);
@@ -114,7 +114,7 @@ void zero_wire_ask(struct wire_calls *calls, size_t i, int rank, bool local)
 		answer(&calls->call[i], status);
 }
 
-void zero_wire_begin_fence(struct wire_calls *calls)
+void zero_bootstrap_begin_fence(struct wire_calls *calls)
 {
 	bool yes = true;
 	pmix_info_t collect;
@@ -135,7 +135,7 @@ void zero_wire_begin_fence(struct wire_calls *calls)
 	answer(&calls->call[0], status);
 }
 
-bool zero_wire_wait(struct wire_calls *calls, double until)
+bool zero_bootstrap_wait(struct wire_calls *calls, double until)
 {
 	struct timespec end;
 	bool all;
@@ -150,7 +150,7 @@ bool zero_wire_wait(struct wire_calls *calls, double until)
 	return all;
 }
 
-pmix_status_t zero_wire_answer(struct wire_calls *calls, size_t i)
+pmix_status_t zero_bootstrap_answer(struct wire_calls *calls, size_t i)
 {
 	pmix_status_t status;
 

@@ -18,14 +18,14 @@ static struct wire_calls *late;
 
 static void presence_key(char *key, size_t size)
 {
-	snprintf(key, size, "zero.%u.%u", zero_wire.opens, zero_wire.fences);
+	snprintf(key, size, "zero.%u.%u", zero_bootstrap.opens, zero_bootstrap.fences);
 }
 
 enum state { HERE, ABSENT, UNHEARD };
 
 static enum state state_of(struct wire_calls *roll, int rank)
 {
-	switch (zero_wire_answer(roll, (size_t)rank)) {
+	switch (zero_bootstrap_answer(roll, (size_t)rank)) {
 	case PMIX_SUCCESS:
 		return HERE;
 	case PMIX_ERR_WOULD_BLOCK:
@@ -37,9 +37,9 @@ static enum state state_of(struct wire_calls *roll, int rank)
 
 static void ask_some(struct wire_calls *roll, bool local)
 {
-	for (int rank = 0; rank < zero_wire.place.world; rank++)
-		if (zero_wire_is_local(rank) == local)
-			zero_wire_ask(roll, (size_t)rank, rank, local);
+	for (int rank = 0; rank < zero_bootstrap.place.world; rank++)
+		if (zero_bootstrap_is_local(rank) == local)
+			zero_bootstrap_ask(roll, (size_t)rank, rank, local);
 }
 
 /* Who has come to this fence; NULL: no memory. */
@@ -49,20 +49,20 @@ static struct wire_calls *call_roll(void)
 	char key[64];
 
 	presence_key(key, sizeof(key));
-	roll = zero_wire_calls((size_t)zero_wire.place.world, key);
+	roll = zero_bootstrap_calls((size_t)zero_bootstrap.place.world, key);
 	if (!roll)
 		return NULL;
 	/* This node's first: trying to reach a node that is gone keeps its server busy. */
 	ask_some(roll, true);
 	ask_some(roll, false);
-	zero_wire_wait(roll, zero_wire_now() + ROLL_CALL_SECONDS);
+	zero_bootstrap_wait(roll, zero_bootstrap_now() + ROLL_CALL_SECONDS);
 	return roll;
 }
 
 /* "rank 3", "ranks 3, 5 to 7": those in that state; how many. */
 static int name_ranks(struct wire_calls *roll, enum state state, char *text, size_t size)
 {
-	int world = zero_wire.place.world, count = 0, named = 0, parts = 0;
+	int world = zero_bootstrap.place.world, count = 0, named = 0, parts = 0;
 	char list[256] = "";
 	size_t length = 0;
 
@@ -98,9 +98,9 @@ static void name_node(struct wire_calls *roll, enum state state, int count, char
 	int first = 0;
 
 	text[0] = '\0';
-	while (first < zero_wire.place.world && state_of(roll, first) != state)
+	while (first < zero_bootstrap.place.world && state_of(roll, first) != state)
 		first++;
-	if (zero_wire_look((pmix_rank_t)first, PMIX_HOSTNAME, &value) != PMIX_SUCCESS)
+	if (zero_bootstrap_look((pmix_rank_t)first, PMIX_HOSTNAME, &value) != PMIX_SUCCESS)
 		return;
 	if (value->type == PMIX_STRING && value->data.string)
 		snprintf(text, size, " (%snode %s)", count > 1 ? "the first on " : "",
@@ -113,25 +113,26 @@ static zero_status fail_absent(struct wire_calls *roll, double seconds)
 	char absent[300], unheard[300], node[128];
 	int absences = name_ranks(roll, ABSENT, absent, sizeof(absent));
 	int unheards = name_ranks(roll, UNHEARD, unheard, sizeof(unheard));
-	int world = zero_wire.place.world;
+	int world = zero_bootstrap.place.world;
 
 	if (absences + unheards == 0)
-		return zero_wire_core->fail(ZERO_E_COMM,
-					    "all %d ranks came, but PMIx did not end the fence "
-					    "within %g s",
-					    world, seconds);
+		return zero_bootstrap_core->fail(
+			ZERO_E_COMM,
+			"all %d ranks came, but PMIx did not end the fence "
+			"within %g s",
+			world, seconds);
 	if (!absences) {
 		name_node(roll, UNHEARD, unheards, node, sizeof(node));
-		return zero_wire_core->fail(ZERO_E_COMM,
-					    "nothing was heard of %s of %d%s within %g s: not "
-					    "begun, or a node that is gone",
-					    unheard, world, node, seconds);
+		return zero_bootstrap_core->fail(ZERO_E_COMM,
+						 "nothing was heard of %s of %d%s within %g s: not "
+						 "begun, or a node that is gone",
+						 unheard, world, node, seconds);
 	}
 	name_node(roll, ABSENT, absences, node, sizeof(node));
-	return zero_wire_core->fail(ZERO_E_COMM, "%s of %d%s did not come within %g s%s%s", absent,
-				    world, node, seconds,
-				    unheards ? ", and nothing was heard of " : "",
-				    unheards ? unheard : ": see what was written there last");
+	return zero_bootstrap_core->fail(ZERO_E_COMM, "%s of %d%s did not come within %g s%s%s",
+					 absent, world, node, seconds,
+					 unheards ? ", and nothing was heard of " : "",
+					 unheards ? unheard : ": see what was written there last");
 }
 
 /* The deadline is over; the fence itself goes on in the background. */
@@ -141,25 +142,26 @@ static zero_status give_up(struct wire_calls *fence, double seconds)
 	zero_status status;
 
 	/* The last ones may have come meanwhile. */
-	if (zero_wire_answer(fence, 0) == PMIX_SUCCESS)
+	if (zero_bootstrap_answer(fence, 0) == PMIX_SUCCESS)
 		status = ZERO_OK;
 	else if (!roll)
-		status = zero_wire_core->fail(ZERO_E_COMM,
-					      "ranks did not come within %g s, and there is no "
-					      "memory to find out which",
-					      seconds);
+		status =
+			zero_bootstrap_core->fail(ZERO_E_COMM,
+						  "ranks did not come within %g s, and there is no "
+						  "memory to find out which",
+						  seconds);
 	else
 		status = fail_absent(roll, seconds);
-	zero_wire_calls_leave(roll);
+	zero_bootstrap_calls_leave(roll);
 	return status;
 }
 
 /* A rank of another node, whose data come only by the fence; -1: there is none. */
 static int far_rank(void)
 {
-	for (int rank = 0; rank < zero_wire.place.world; rank++)
-		if (rank >= zero_wire.place.local_world || zero_wire.peers[rank] != rank)
-			return zero_wire_is_local(rank) ? -1 : rank;
+	for (int rank = 0; rank < zero_bootstrap.place.world; rank++)
+		if (rank >= zero_bootstrap.place.local_world || zero_bootstrap.peers[rank] != rank)
+			return zero_bootstrap_is_local(rank) ? -1 : rank;
 	return -1;
 }
 
@@ -170,10 +172,11 @@ static zero_status fail_ended(struct wire_calls *roll)
 	if (!name_ranks(roll, ABSENT, ranks, sizeof(ranks)) &&
 	    !name_ranks(roll, UNHEARD, ranks, sizeof(ranks)))
 		return ZERO_OK;
-	return zero_wire_core->fail(ZERO_E_COMM,
-				    "the launcher's PMIx ended a fence to which %s of %d had not "
-				    "come: SLURM_PMIX_FENCE=tree makes Slurm 22.05 do so",
-				    ranks, zero_wire.place.world);
+	return zero_bootstrap_core->fail(
+		ZERO_E_COMM,
+		"the launcher's PMIx ended a fence to which %s of %d had not "
+		"come: SLURM_PMIX_FENCE=tree makes Slurm 22.05 do so",
+		ranks, zero_bootstrap.place.world);
 }
 
 /*
@@ -191,20 +194,20 @@ static zero_status confirm(void)
 	if (far < 0)
 		return ZERO_OK;
 	presence_key(key, sizeof(key));
-	if (zero_wire_look((pmix_rank_t)far, key, &value) == PMIX_SUCCESS) {
+	if (zero_bootstrap_look((pmix_rank_t)far, key, &value) == PMIX_SUCCESS) {
 		PMIX_VALUE_RELEASE(value);
 		return ZERO_OK;
 	}
 	roll = call_roll();
 	if (!roll)
-		return zero_wire_core->fail(ZERO_E_MEMORY, "no memory to ask %d ranks",
-					    zero_wire.place.world);
+		return zero_bootstrap_core->fail(ZERO_E_MEMORY, "no memory to ask %d ranks",
+						 zero_bootstrap.place.world);
 	status = fail_ended(roll);
-	zero_wire_calls_leave(roll);
+	zero_bootstrap_calls_leave(roll);
 	return status;
 }
 
-zero_status zero_wire_announce(void)
+zero_status zero_bootstrap_announce(void)
 {
 	pmix_value_t value;
 	pmix_status_t status;
@@ -215,46 +218,46 @@ zero_status zero_wire_announce(void)
 	PMIX_VALUE_LOAD(&value, &yes, PMIX_BOOL);
 	status = PMIx_Put(PMIX_GLOBAL, key, &value);
 	if (status != PMIX_SUCCESS)
-		return zero_wire_status(status, "PMIx_Put");
-	return zero_wire_status(PMIx_Commit(), "PMIx_Commit");
+		return zero_bootstrap_status(status, "PMIx_Put");
+	return zero_bootstrap_status(PMIx_Commit(), "PMIx_Commit");
 }
 
 /* True while PMIx still waits for ranks of a fence that was given up. */
 static bool is_late(void)
 {
-	if (late && zero_wire_answer(late, 0) != PMIX_ERR_WOULD_BLOCK) {
-		zero_wire_calls_leave(late);
+	if (late && zero_bootstrap_answer(late, 0) != PMIX_ERR_WOULD_BLOCK) {
+		zero_bootstrap_calls_leave(late);
 		late = NULL;
 	}
 	return late;
 }
 
-zero_status zero_wire_fence(double seconds)
+zero_status zero_bootstrap_fence(double seconds)
 {
 	/* A timespec holds no infinity. */
-	double until = zero_wire_now() + (seconds < 1e9 ? seconds : 1e9);
+	double until = zero_bootstrap_now() + (seconds < 1e9 ? seconds : 1e9);
 	struct wire_calls *fence;
 	zero_status status;
 
 	if (is_late())
-		return zero_wire_core->fail(ZERO_E_STATE,
-					    "ranks that did not come to an earlier fence have not "
-					    "come yet");
-	zero_wire.fences++;
-	status = zero_wire_announce();
+		return zero_bootstrap_core->fail(
+			ZERO_E_STATE, "ranks that did not come to an earlier fence have not "
+				      "come yet");
+	zero_bootstrap.fences++;
+	status = zero_bootstrap_announce();
 	if (status)
 		return status;
-	fence = zero_wire_calls(1, "");
+	fence = zero_bootstrap_calls(1, "");
 	if (!fence)
-		return zero_wire_core->fail(ZERO_E_MEMORY, "no memory for a fence");
-	zero_wire_begin_fence(fence);
-	if (!zero_wire_wait(fence, until)) {
+		return zero_bootstrap_core->fail(ZERO_E_MEMORY, "no memory for a fence");
+	zero_bootstrap_begin_fence(fence);
+	if (!zero_bootstrap_wait(fence, until)) {
 		status = give_up(fence, seconds);
 		late = fence;
 		is_late();
 		return status;
 	}
-	status = zero_wire_status(zero_wire_answer(fence, 0), "PMIx_Fence_nb");
-	zero_wire_calls_leave(fence);
+	status = zero_bootstrap_status(zero_bootstrap_answer(fence, 0), "PMIx_Fence_nb");
+	zero_bootstrap_calls_leave(fence);
 	return status ? status : confirm();
 }

@@ -17,15 +17,16 @@
 #define GET_SECONDS   10
 #define ABORT_SECONDS 5
 
-const struct zero_core *zero_wire_core;
-struct wire zero_wire;
+const struct zero_core *zero_bootstrap_core;
+struct wire zero_bootstrap;
 static pid_t initialiser; /* a forked child has none of PMIx */
 
-zero_status zero_wire_status(pmix_status_t status, const char *call)
+zero_status zero_bootstrap_status(pmix_status_t status, const char *call)
 {
 	if (status == PMIX_SUCCESS)
 		return ZERO_OK;
-	return zero_wire_core->fail(ZERO_E_COMM, "%s failed: %s", call, PMIx_Error_string(status));
+	return zero_bootstrap_core->fail(ZERO_E_COMM, "%s failed: %s", call,
+					 PMIx_Error_string(status));
 }
 
 static void finalise(void)
@@ -41,32 +42,34 @@ static zero_status initialise(void)
 	if (initialiser == getpid())
 		return ZERO_OK;
 	if (initialiser)
-		return zero_wire_core->fail(ZERO_E_STATE,
-					    "this process was forked from one that has PMIx open; "
-					    "start another program in it");
+		return zero_bootstrap_core->fail(
+			ZERO_E_STATE, "this process was forked from one that has PMIx open; "
+				      "start another program in it");
 	/* The program's own, or MPI's, is the same; PMIx counts. */
-	status = PMIx_Init(&zero_wire.self, NULL, 0);
+	status = PMIx_Init(&zero_bootstrap.self, NULL, 0);
 	if (status == PMIX_ERR_UNREACH)
-		return zero_wire_core->fail(ZERO_E_COMM,
-					    "the PMIx server of PMIX_NAMESPACE=%s does not answer: "
-					    "start the ranks with zerorun or with srun --mpi=pmix, "
-					    "or one alone without PMIX_NAMESPACE",
-					    getenv("PMIX_NAMESPACE"));
+		return zero_bootstrap_core->fail(
+			ZERO_E_COMM,
+			"the PMIx server of PMIX_NAMESPACE=%s does not answer: "
+			"start the ranks with zerorun or with srun --mpi=pmix, "
+			"or one alone without PMIX_NAMESPACE",
+			getenv("PMIX_NAMESPACE"));
 	if (status != PMIX_SUCCESS)
-		return zero_wire_status(status, "PMIx_Init");
+		return zero_bootstrap_status(status, "PMIx_Init");
 	initialiser = getpid();
 	/* A launcher takes a client that leaves without a word for one that failed. */
 	if (atexit(finalise))
-		return zero_wire_core->fail(ZERO_E_MEMORY, "no memory for PMIx's exit handler");
+		return zero_bootstrap_core->fail(ZERO_E_MEMORY,
+						 "no memory for PMIx's exit handler");
 	return ZERO_OK;
 }
 
 static void forget_own(void)
 {
-	while (zero_wire.own) {
-		struct wire_own *own = zero_wire.own;
+	while (zero_bootstrap.own) {
+		struct wire_own *own = zero_bootstrap.own;
 
-		zero_wire.own = own->next;
+		zero_bootstrap.own = own->next;
 		free(own->data);
 		free(own);
 	}
@@ -75,49 +78,49 @@ static void forget_own(void)
 static void close_wire(void)
 {
 	forget_own();
-	free(zero_wire.peers);
-	zero_wire.peers = NULL;
-	zero_wire.open = false;
+	free(zero_bootstrap.peers);
+	zero_bootstrap.peers = NULL;
+	zero_bootstrap.open = false;
 }
 
-static zero_status open_wire(struct zero_wire_place *place)
+static zero_status open_wire(struct zero_bootstrap_place *place)
 {
 	zero_status status = ZERO_OK;
 
-	if (zero_wire.open)
-		return zero_wire_core->fail(ZERO_E_STATE, "PMIx is open already");
-	zero_wire.place = (struct zero_wire_place){.world = 1, .local_world = 1};
-	zero_wire.joined = zero_wire_has_server();
-	if (zero_wire.joined) {
+	if (zero_bootstrap.open)
+		return zero_bootstrap_core->fail(ZERO_E_STATE, "PMIx is open already");
+	zero_bootstrap.place = (struct zero_bootstrap_place){.world = 1, .local_world = 1};
+	zero_bootstrap.joined = zero_bootstrap_has_server();
+	if (zero_bootstrap.joined) {
 		status = initialise();
 		if (!status)
-			status = zero_wire_find_place();
+			status = zero_bootstrap_find_place();
 	}
 	if (!status)
-		status = zero_wire_check_alone();
+		status = zero_bootstrap_check_alone();
 	if (!status) {
-		zero_wire.opens++;
-		zero_wire.fences = 0;
-		if (zero_wire.joined)
-			status = zero_wire_announce();
+		zero_bootstrap.opens++;
+		zero_bootstrap.fences = 0;
+		if (zero_bootstrap.joined)
+			status = zero_bootstrap_announce();
 	}
 	if (status) {
 		close_wire();
 		return status;
 	}
-	zero_wire.open = true;
-	*place = zero_wire.place;
+	zero_bootstrap.open = true;
+	*place = zero_bootstrap.place;
 	return ZERO_OK;
 }
 
 static zero_status fail_closed(const char *what)
 {
-	return zero_wire_core->fail(ZERO_E_STATE, "%s before open or after close", what);
+	return zero_bootstrap_core->fail(ZERO_E_STATE, "%s before open or after close", what);
 }
 
 static struct wire_own *find_own(const char *key)
 {
-	struct wire_own *own = zero_wire.own;
+	struct wire_own *own = zero_bootstrap.own;
 
 	while (own && strcmp(own->key, key) != 0)
 		own = own->next;
@@ -144,7 +147,7 @@ static struct wire_own *copy_own(const char *key, const void *data, size_t bytes
 /* The name that PMIx has for a key; false: it is too long. */
 static bool full_key(char name[PMIX_MAX_KEYLEN + 1], const char *key)
 {
-	return snprintf(name, PMIX_MAX_KEYLEN + 1, "zero.%u/%s", zero_wire.opens, key) <=
+	return snprintf(name, PMIX_MAX_KEYLEN + 1, "zero.%u/%s", zero_bootstrap.opens, key) <=
 	       PMIX_MAX_KEYLEN;
 }
 
@@ -155,7 +158,7 @@ static zero_status put_out(const char *name, struct wire_own *own)
 
 	value.data.bo.bytes = own->data;
 	value.data.bo.size = own->bytes;
-	return zero_wire_status(PMIx_Put(PMIX_GLOBAL, name, &value), "PMIx_Put");
+	return zero_bootstrap_status(PMIx_Put(PMIX_GLOBAL, name, &value), "PMIx_Put");
 }
 
 static zero_status put(const char *key, const void *data, size_t bytes)
@@ -164,29 +167,29 @@ static zero_status put(const char *key, const void *data, size_t bytes)
 	zero_status status = ZERO_OK;
 	struct wire_own *own;
 
-	if (!zero_wire.open)
+	if (!zero_bootstrap.open)
 		return fail_closed("put");
 	if (!key || !*key || !full_key(name, key))
-		return zero_wire_core->fail(ZERO_E_INVALID,
-					    "a key has 1 to about %d characters, this one %zu",
-					    PMIX_MAX_KEYLEN - 20, key ? strlen(key) : 0);
+		return zero_bootstrap_core->fail(ZERO_E_INVALID,
+						 "a key has 1 to about %d characters, this one %zu",
+						 PMIX_MAX_KEYLEN - 20, key ? strlen(key) : 0);
 	if (!data && bytes)
-		return zero_wire_core->fail(ZERO_E_INVALID, "key %s: no data", key);
+		return zero_bootstrap_core->fail(ZERO_E_INVALID, "key %s: no data", key);
 	if (find_own(key))
-		return zero_wire_core->fail(ZERO_E_INVALID, "key %s was put before", key);
+		return zero_bootstrap_core->fail(ZERO_E_INVALID, "key %s was put before", key);
 	own = copy_own(key, data, bytes);
 	if (!own)
-		return zero_wire_core->fail(ZERO_E_MEMORY, "no memory for the %zu bytes of key %s",
-					    bytes, key);
-	if (zero_wire.joined)
+		return zero_bootstrap_core->fail(
+			ZERO_E_MEMORY, "no memory for the %zu bytes of key %s", bytes, key);
+	if (zero_bootstrap.joined)
 		status = put_out(name, own);
 	if (status) {
 		free(own->data);
 		free(own);
 		return status;
 	}
-	own->next = zero_wire.own;
-	zero_wire.own = own;
+	own->next = zero_bootstrap.own;
+	zero_bootstrap.own = own;
 	return ZERO_OK;
 }
 
@@ -194,15 +197,15 @@ static zero_status fence(double seconds)
 {
 	zero_status status = ZERO_OK;
 
-	if (!zero_wire.open)
+	if (!zero_bootstrap.open)
 		return fail_closed("fence");
 	if (!(seconds > 0))
-		return zero_wire_core->fail(ZERO_E_INVALID,
-					    "a fence waits for more than 0 seconds, not for %g",
-					    seconds);
-	if (zero_wire.joined)
-		status = zero_wire_fence(seconds);
-	for (struct wire_own *own = zero_wire.own; !status && own; own = own->next)
+		return zero_bootstrap_core->fail(
+			ZERO_E_INVALID, "a fence waits for more than 0 seconds, not for %g",
+			seconds);
+	if (zero_bootstrap.joined)
+		status = zero_bootstrap_fence(seconds);
+	for (struct wire_own *own = zero_bootstrap.own; !status && own; own = own->next)
 		own->fenced = true;
 	return status;
 }
@@ -212,10 +215,11 @@ static zero_status copy_out(int rank, const char *key, const void *from, size_t 
 {
 	*bytes = from_bytes;
 	if (from_bytes > size)
-		return zero_wire_core->fail(ZERO_E_INVALID,
-					    "key %s of rank %d has %zu bytes, and there is room "
-					    "for %zu",
-					    key, rank, from_bytes, size);
+		return zero_bootstrap_core->fail(
+			ZERO_E_INVALID,
+			"key %s of rank %d has %zu bytes, and there is room "
+			"for %zu",
+			key, rank, from_bytes, size);
 	if (from_bytes)
 		memcpy(data, from, from_bytes);
 	return ZERO_OK;
@@ -227,29 +231,29 @@ static zero_status copy_out(int rank, const char *key, const void *from, size_t 
  */
 static pmix_status_t fetch(int rank, const char *name)
 {
-	struct wire_calls *calls = zero_wire_calls(1, name);
+	struct wire_calls *calls = zero_bootstrap_calls(1, name);
 	pmix_status_t status;
 
 	if (!calls)
 		return PMIX_ERR_NOMEM;
-	zero_wire_ask(calls, 0, rank, zero_wire_is_local(rank));
-	zero_wire_wait(calls, zero_wire_now() + GET_SECONDS);
-	status = zero_wire_answer(calls, 0);
-	zero_wire_calls_leave(calls);
+	zero_bootstrap_ask(calls, 0, rank, zero_bootstrap_is_local(rank));
+	zero_bootstrap_wait(calls, zero_bootstrap_now() + GET_SECONDS);
+	status = zero_bootstrap_answer(calls, 0);
+	zero_bootstrap_calls_leave(calls);
 	return status;
 }
 
 static zero_status fail_get(int rank, const char *key, pmix_status_t status)
 {
 	if (status == PMIX_ERR_NOT_FOUND || status == PMIX_ERR_TIMEOUT)
-		return zero_wire_core->fail(
+		return zero_bootstrap_core->fail(
 			ZERO_E_COMM, "rank %d has put no key %s before the last fence", rank, key);
 	if (status == PMIX_ERR_WOULD_BLOCK)
-		return zero_wire_core->fail(ZERO_E_COMM,
-					    "key %s of rank %d did not come within %d s", key, rank,
-					    GET_SECONDS);
-	return zero_wire_core->fail(ZERO_E_COMM, "key %s of rank %d: PMIx_Get failed: %s", key,
-				    rank, PMIx_Error_string(status));
+		return zero_bootstrap_core->fail(ZERO_E_COMM,
+						 "key %s of rank %d did not come within %d s", key,
+						 rank, GET_SECONDS);
+	return zero_bootstrap_core->fail(ZERO_E_COMM, "key %s of rank %d: PMIx_Get failed: %s", key,
+					 rank, PMIx_Error_string(status));
 }
 
 static zero_status get_far(int rank, const char *key, const char *name, void *data, size_t size,
@@ -259,11 +263,11 @@ static zero_status get_far(int rank, const char *key, const char *name, void *da
 	pmix_value_t *value;
 	zero_status status;
 
-	pmix = zero_wire_look((pmix_rank_t)rank, name, &value);
+	pmix = zero_bootstrap_look((pmix_rank_t)rank, name, &value);
 	if (pmix != PMIX_SUCCESS) {
 		pmix = fetch(rank, name);
 		if (pmix == PMIX_SUCCESS)
-			pmix = zero_wire_look((pmix_rank_t)rank, name, &value);
+			pmix = zero_bootstrap_look((pmix_rank_t)rank, name, &value);
 	}
 	if (pmix != PMIX_SUCCESS)
 		return fail_get(rank, key, pmix);
@@ -282,14 +286,14 @@ static zero_status get(int rank, const char *key, void *data, size_t size, size_
 	const struct wire_own *own;
 
 	*bytes = 0;
-	if (!zero_wire.open)
+	if (!zero_bootstrap.open)
 		return fail_closed("get");
-	if (rank < 0 || rank >= zero_wire.place.world)
-		return zero_wire_core->fail(ZERO_E_INVALID, "there is no rank %d among %d", rank,
-					    zero_wire.place.world);
+	if (rank < 0 || rank >= zero_bootstrap.place.world)
+		return zero_bootstrap_core->fail(ZERO_E_INVALID, "there is no rank %d among %d",
+						 rank, zero_bootstrap.place.world);
 	if (!key || !full_key(name, key))
 		return fail_get(rank, key ? key : "NULL", PMIX_ERR_NOT_FOUND);
-	if (rank != zero_wire.place.rank)
+	if (rank != zero_bootstrap.place.rank)
 		return get_far(rank, key, name, data, size, bytes);
 	own = find_own(key);
 	if (!own || !own->fenced)
@@ -326,7 +330,7 @@ static void abort_job(int status, const char *text)
 	_exit(end.status);
 }
 
-static const struct zero_wire_ops ops = {
+static const struct zero_bootstrap_ops ops = {
 	.abi = ZERO_MODULE_ABI,
 	.name = "pmix",
 	.open = open_wire,
@@ -342,6 +346,6 @@ const void *zero_module_pmix(const struct zero_core *core);
 
 const void *zero_module_pmix(const struct zero_core *core)
 {
-	zero_wire_core = core;
+	zero_bootstrap_core = core;
 	return &ops;
 }

@@ -25,7 +25,7 @@ struct wire_own {
 struct wire {
 	bool open;
 	bool joined; /* false: alone, without a server */
-	struct zero_wire_place place;
+	struct zero_bootstrap_place place;
 	pmix_proc_t self;
 	int *peers;
 	/* Parts of all keys, since PMIx never forgets one: it outlives close. */
@@ -33,26 +33,26 @@ struct wire {
 	struct wire_own *own;
 };
 
-extern struct wire zero_wire;
-extern const struct zero_core *zero_wire_core;
+extern struct wire zero_bootstrap;
+extern const struct zero_core *zero_bootstrap_core;
 
 /* The sentence of a PMIx call that failed. */
-zero_status zero_wire_status(pmix_status_t status, const char *call);
+zero_status zero_bootstrap_status(pmix_status_t status, const char *call);
 
 /* ---- place.c */
 
 /* False: nothing in the environment leads to a PMIx server. */
-bool zero_wire_has_server(void);
+bool zero_bootstrap_has_server(void);
 /* An error if the launcher started several ranks, and this one does not see them. */
-zero_status zero_wire_check_alone(void);
-/* Fills zero_wire's place and peers once PMIx_Init has been called. */
-zero_status zero_wire_find_place(void);
+zero_status zero_bootstrap_check_alone(void);
+/* Fills zero_bootstrap's place and peers once PMIx_Init has been called. */
+zero_status zero_bootstrap_find_place(void);
 
 /* ---- fence.c */
 
-zero_status zero_wire_fence(double seconds);
+zero_status zero_bootstrap_fence(double seconds);
 /* So that this rank's server has an answer for those that will ask whether it is here. */
-zero_status zero_wire_announce(void);
+zero_status zero_bootstrap_announce(void);
 
 /* ---- calls.c */
 
@@ -76,19 +76,19 @@ struct wire_calls {
 };
 
 /* NULL: no memory. */
-struct wire_calls *zero_wire_calls(size_t count, const char *key);
-void zero_wire_calls_leave(struct wire_calls *calls);
+struct wire_calls *zero_bootstrap_calls(size_t count, const char *key);
+void zero_bootstrap_calls_leave(struct wire_calls *calls);
 /* call[i] asks for `rank`'s key; of a rank of this node, which must have put it already. */
-void zero_wire_ask(struct wire_calls *calls, size_t i, int rank, bool local);
-void zero_wire_begin_fence(struct wire_calls *calls);
+void zero_bootstrap_ask(struct wire_calls *calls, size_t i, int rank, bool local);
+void zero_bootstrap_begin_fence(struct wire_calls *calls);
 /* Until all are answered; false: not before `until`. */
-bool zero_wire_wait(struct wire_calls *calls, double until);
+bool zero_bootstrap_wait(struct wire_calls *calls, double until);
 /* PMIX_ERR_WOULD_BLOCK while there is no answer. */
-pmix_status_t zero_wire_answer(struct wire_calls *calls, size_t i);
+pmix_status_t zero_bootstrap_answer(struct wire_calls *calls, size_t i);
 
-double zero_wire_now(void);
-bool zero_wire_is_local(int rank);
+double zero_bootstrap_now(void);
+bool zero_bootstrap_is_local(int rank);
 /* What is at hand without asking the server; the caller releases *value. */
-pmix_status_t zero_wire_look(pmix_rank_t rank, const char *key, pmix_value_t **value);
+pmix_status_t zero_bootstrap_look(pmix_rank_t rank, const char *key, pmix_value_t **value);
 
 #endif

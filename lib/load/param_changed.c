@@ -34,7 +34,7 @@ static zero_status check_update(const zero_param *param, int rank)
 	if (!param->flat)
 		return zero_fail(ZERO_E_STATE, "parameter '%s' is updated before zero_layout",
 				 param->name);
-	if (zero_team_place(group->team, rank) < 0)
+	if (zero_team_rank_of(group->team, rank) < 0)
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is updated from rank %d, which is not in the team "
 				 "of group '%s'",
@@ -54,11 +54,11 @@ static struct update plan(zero_param *param, int rank)
 		.param = param,
 		.rank = rank,
 		.stored = param->dtype,
-		.gathered = zero_gathered_as(param),
-		.from_here = zero_team_place(group->team, rank) == place->rank,
-		.sends = group->whole ? place->world > 1 : place->nodes > 1,
-		.takes = group->whole || place->share_rank == 0,
-		.piece = group->job->chunk / zero_dtype_size(zero_gathered_as(param)),
+		.gathered = zero_gathered_dtype_locked(param),
+		.from_here = zero_team_rank_of(group->team, rank) == place->rank,
+		.sends = group->replicated ? place->world > 1 : place->nodes > 1,
+		.takes = group->replicated || place->share_rank == 0,
+		.piece = group->job->chunk / zero_dtype_size(zero_gathered_dtype_locked(param)),
 	};
 
 	if (update.piece > param->count)
@@ -115,9 +115,9 @@ static zero_status prepare(struct update *update)
 
 static zero_status agree(const struct update *update, zero_status status, struct zero_op *op)
 {
-	return zero_run_team(update->param->group->team, status, op, op ? 1 : 0,
-			     "update of parameter '%s' from rank %d", update->param->name,
-			     update->rank);
+	return zero_submit_wait(update->param->group->team, status, op, op ? 1 : 0,
+				"update of parameter '%s' from rank %d", update->param->name,
+				update->rank);
 }
 
 /*
@@ -135,7 +135,7 @@ static zero_status send_all(const struct update *update)
 			.kind = ZERO_OP_BROADCAST,
 			.from = update->gathered,
 			.to = update->gathered,
-			.root = zero_team_place(update->param->group->team, update->rank),
+			.root = zero_team_rank_of(update->param->group->team, update->rank),
 			.send = element_at(update, at),
 			.recv = keeps ? element_at(update, at) : update->staging,
 			.count = piece_at(update, at),
@@ -153,13 +153,13 @@ static void store_own(const struct update *update)
 {
 	zero_param *param = update->param;
 	zero_job *job = param->group->job;
-	const struct zero_run *run = &param->flat->runs[param->run];
-	size_t run_first, run_count, first, count;
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
+	size_t segment_first, segment_count, first, count;
 
-	zero_stored_part(param->group, run, &run_first, &run_count);
-	zero_param_part(param, run_first, run_count, &first, &count);
-	if (count && run->gathered_at != NOT_GATHERED) {
-		void *to = zero_stored_at(param->flat, run, param->first + first);
+	zero_stored_part(param->group, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, &first, &count);
+	if (count && segment->gathered_at != NOT_GATHERED) {
+		void *to = zero_stored_at(param->flat, segment, param->first + first);
 
 		if (update->stored == update->gathered)
 			job->ops->copy(job->backend, to, element_at(update, first),
@@ -168,21 +168,21 @@ static void store_own(const struct update *update)
 			job->ops->cast(job->backend, update->stored, to, update->gathered,
 				       element_at(update, first), count);
 	}
-	zero_param_loaded(param);
+	zero_param_update_masters(param);
 }
 
-zero_status zero_update(zero_param *param, int rank)
+zero_status zero_param_changed(zero_param *param, int rank)
 {
 	struct update update = {.param = param->alias_of ? param->alias_of : param, .rank = rank};
 	zero_group *group = param->group;
-	zero_status status = zero_check_member(group, "updated");
+	zero_status status = zero_require_member(group, "updated");
 
 	if (status)
 		return status;
 	status = check_update(update.param, rank);
 	if (!status) {
 		update = plan(update.param, rank);
-		zero_save_keep(group->job, group);
+		zero_save_snapshot(group->job, group);
 		status = prepare(&update);
 	}
 	status = agree(&update, status, NULL);
@@ -191,8 +191,8 @@ zero_status zero_update(zero_param *param, int rank)
 	if (status)
 		goto out;
 	store_own(&update);
-	if (zero_checks(group->job))
-		zero_check_updated(update.param);
+	if (zero_check_enabled(group->job))
+		zero_check_record_param(update.param);
 	/* Nobody changes what is shared while others still store it. */
 	status = agree(&update, ZERO_OK, NULL);
 out:
