@@ -10,10 +10,12 @@ noinst_HEADERS += \
 	lib/checkpoint/restore.h \
 	lib/checkpoint/save.h \
 	lib/checkpoint/write.h \
+	lib/core/clock.h \
 	lib/core/module.h \
 	lib/core/options.h \
 	lib/core/options_table.h \
 	lib/core/text.h \
+	lib/core/thread.h \
 	lib/job/internal.h \
 	lib/model/layout.h \
 	lib/model/sizing.h \

@@ -33,6 +33,7 @@
 
 #include "nvml.h"
 #include "core/text.h"
+#include "core/clock.h"
 #include "vram.h"
 
 static void say(char *why, size_t size, const char *format, ...)
@@ -53,23 +54,6 @@ static void say(char *why, size_t size, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(why + used, size - used, format, arguments);
 	va_end(arguments);
-}
-
-static struct timespec after(double seconds)
-{
-	const double longest = 1e6;
-	struct timespec deadline;
-	long nanoseconds;
-
-	if (!(seconds > 0))
-		seconds = 0;
-	if (seconds > longest)
-		seconds = longest;
-	clock_gettime(CLOCK_MONOTONIC, &deadline);
-	nanoseconds = deadline.tv_nsec + (long)((seconds - (double)(time_t)seconds) * 1e9);
-	deadline.tv_sec += (time_t)seconds + nanoseconds / 1000000000;
-	deadline.tv_nsec = nanoseconds % 1000000000;
-	return deadline;
 }
 
 /* 0 once it has passed */
@@ -271,7 +255,7 @@ static void take(struct nvml_answers *answers, bool in_time, double seconds, str
 
 void zero_vram_ask(const char *library, double seconds, struct zero_vram *vram)
 {
-	struct timespec deadline = after(seconds);
+	struct timespec deadline = zero_deadline(seconds);
 	struct nvml_answers *answers;
 	int pipe[2] = {-1, -1};
 	pid_t parent;

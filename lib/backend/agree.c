@@ -125,10 +125,11 @@ static int list_comms(struct zero_comm *first, struct zero_comm **comms)
 {
 	int count = 0;
 
-	for (struct zero_channel *channel = first->channels; channel; channel = channel->next)
-		if (channel->comm && channel->comm != first && !channel->comm->broken) {
+	for (struct zero_team_comm *team_comm = first->team_comms; team_comm;
+	     team_comm = team_comm->next)
+		if (team_comm->comm && team_comm->comm != first && !team_comm->comm->broken) {
 			if (comms)
-				comms[count] = channel->comm;
+				comms[count] = team_comm->comm;
 			count++;
 		}
 	if (first->broken)

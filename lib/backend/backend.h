@@ -7,15 +7,13 @@
 #ifndef ZERO_BACKEND_H
 #define ZERO_BACKEND_H
 
-#include <time.h>
-
 #include "core/module.h"
 
 /*
  * Ranks that operate together: all of a job, or a team. The ranks of one node may share memory:
  * then one of them allocates, and all of them read and write the same bytes.
  */
-struct zero_channel;
+struct zero_team_comm;
 
 struct zero_place {
 	int rank, world;             /* rank is -1 where this rank is not one of them */
@@ -94,9 +92,9 @@ enum zero_op_kind {
 	ZERO_OP_CAST,
 	/* Gives `recv` back once all before it is done. Local. */
 	ZERO_OP_FREE,
-	/* *channel of the `count` ranks of `members`, ascending; it lasts until close. All ranks
+	/* *team_comm of the `count` ranks of `members`, ascending; it lasts until close. All ranks
 	   take part, also those that are not in it. */
-	ZERO_OP_CHANNEL,
+	ZERO_OP_TEAM_COMM,
 };
 
 struct zero_op {
@@ -113,7 +111,7 @@ struct zero_op {
 	size_t count; /* elements, see above */
 	size_t piece; /* scatter and broadcast: elements sent in one message at most */
 	const int *members;
-	struct zero_channel **channel;
+	struct zero_team_comm **team_comm;
 	const size_t *bounds; /* scatter: [world + 1] element indices into root's send; the caller's
 	                         until the submission has been waited for */
 };
@@ -125,7 +123,7 @@ struct zero_op {
  * run, and the submission ends on all ranks with that rank's status and `error`.
  */
 struct zero_submission {
-	struct zero_channel *channel; /* NULL: all ranks */
+	struct zero_team_comm *team_comm; /* NULL: all ranks */
 	const char *label;
 	uint64_t hash; /* of what it does, as the label says in full */
 	zero_status status;
@@ -187,17 +185,9 @@ struct zero_adamw_args {
 enum { ZERO_RECENTS = 16 };
 struct zero_recent {
 	uint64_t number;    /* counted from 1 */
-	double begun, done; /* see zero_recent_now; done 0: under way */
+	double begun, done; /* see zero_seconds; done 0: under way */
 	char label[112];
 };
-
-static inline double zero_recent_now(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 struct zero_backend;
 
@@ -215,8 +205,8 @@ struct zero_backend_ops {
 			    struct zero_backend **backend);
 	/* Completes what was submitted and frees all. */
 	void (*close)(struct zero_backend *backend);
-	/* Of all ranks, or of a channel. */
-	void (*place)(const struct zero_backend *backend, const struct zero_channel *channel,
+	/* Of all ranks, or of a team_comm. */
+	void (*place)(const struct zero_backend *backend, const struct zero_team_comm *team_comm,
 		      struct zero_place *place);
 
 	/* Memory from a 4096-byte boundary, all zero if `zeroed`; bytes > 0. Shards, gathered

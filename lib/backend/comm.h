@@ -52,7 +52,7 @@ struct zero_comm {
 	bool threaded;  /* may be used from the queue's own thread */
 	bool main_only; /* by the thread alone that opened it */
 	bool broken;    /* an error has left its ranks apart: nothing more is run on it */
-	struct zero_channel *channels;   /* of the first communicator: the teams cut out of it */
+	struct zero_team_comm *team_comms; /* of the first communicator: the teams cut out of it */
 	int *members;                    /* of a team: [place.world] ranks of the job; NULL: all */
 	struct zero_agreement agreement; /* the one under way */
 	/* What a rank chose for the submission by itself, and whether all chose alike: known when
@@ -101,11 +101,11 @@ static inline bool zero_op_is_payload(const struct zero_op *op)
 	       op->kind == ZERO_OP_SCATTER || op->kind == ZERO_OP_BROADCAST;
 }
 
-/* What a channel is made of: the ranks of a team; comm is NULL where this rank is not of it. */
-struct zero_channel {
+/* What a team_comm is made of: the ranks of a team; comm is NULL where this rank is not of it. */
+struct zero_team_comm {
 	struct zero_comm *comm;
 	struct zero_place place;
-	struct zero_channel *next; /* of the list that its first communicator keeps */
+	struct zero_team_comm *next; /* of the list that its first communicator keeps */
 };
 
 /* A rank of the communicator as one of the job. */
@@ -114,13 +114,13 @@ static inline int zero_comm_job_rank(const struct zero_comm *comm, int rank)
 	return comm->members ? comm->members[rank] : rank;
 }
 
-/* COLLECTIVE. Of the ranks of op->members a channel, kept in comm->channels: `open` makes its
+/* COLLECTIVE. Of the ranks of op->members a team_comm, kept in comm->team_comms: `open` makes its
    communicator on a rank that is one of them; all others take part too. */
-zero_status zero_channel_new(struct zero_comm *comm, const struct zero_op *op,
-			     zero_status (*open)(struct zero_comm *comm, const struct zero_op *op,
-						 bool member, struct zero_comm **team));
-/* Closes the communicators of all channels. */
-void zero_channels_close(struct zero_comm *comm);
+zero_status zero_team_comm_new(struct zero_comm *comm, const struct zero_op *op,
+			       zero_status (*open)(struct zero_comm *comm, const struct zero_op *op,
+						   bool member, struct zero_comm **team));
+/* Closes the communicators of all team_comms. */
+void zero_team_comms_close(struct zero_comm *comm);
 
 /* ---- agree.c --------------------------------------------------------------------------------- */
 

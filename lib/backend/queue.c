@@ -14,6 +14,8 @@
 
 #include "comm.h"
 #include "meter.h"
+#include "core/clock.h"
+#include "core/thread.h"
 
 struct zero_work {
 	atomic_uint references;
@@ -86,7 +88,7 @@ static uint64_t intent_hash(const struct zero_work *work)
 		/* Nodes with fewer ranks make smaller buffers for them. */
 		if (op->kind != ZERO_OP_ALLOC)
 			hash = mix(hash, op->count);
-		for (size_t m = 0; op->kind == ZERO_OP_CHANNEL && m < op->count; m++)
+		for (size_t m = 0; op->kind == ZERO_OP_TEAM_COMM && m < op->count; m++)
 			hash = mix(hash, (uint64_t)op->members[m]);
 	}
 	return hash;
@@ -193,7 +195,7 @@ static struct zero_recent *note_begin(struct zero_queue *queue, const struct zer
 {
 	struct zero_recent *recent = &queue->recent[queue->begun++ % ZERO_RECENTS];
 
-	*recent = (struct zero_recent){.number = queue->begun, .begun = zero_recent_now()};
+	*recent = (struct zero_recent){.number = queue->begun, .begun = zero_seconds()};
 	memcpy(recent->label, work->label, sizeof(recent->label) - 1);
 	return recent;
 }
@@ -233,7 +235,7 @@ static void run_first(struct zero_queue *queue)
 		queue->broken = work;
 	}
 	queue->busy = false;
-	recent->done = zero_recent_now();
+	recent->done = zero_seconds();
 	work->done = true;
 	pthread_cond_broadcast(&queue->done);
 	/* A caller that ran its own work leaves the rest to the queue's thread. */
@@ -275,9 +277,7 @@ static void *serve(void *context)
 
 zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue)
 {
-	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
 	struct zero_queue *made = calloc(1, sizeof(*made));
-	sigset_t all, before;
 	int error;
 
 	if (!made)
@@ -289,13 +289,7 @@ zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue)
 	pthread_cond_init(&made->more, NULL);
 	pthread_cond_init(&made->done, NULL);
 	if (made->threaded) {
-		/* Signals are the program's, but for those that say that this thread went wrong. */
-		sigfillset(&all);
-		for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-			sigdelset(&all, faults[i]);
-		pthread_sigmask(SIG_SETMASK, &all, &before);
-		error = pthread_create(&made->thread, NULL, serve, made);
-		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		error = zero_thread_start(&made->thread, serve, made);
 		if (error) {
 			free(made);
 			return zero_core->fail(ZERO_E_MEMORY,
@@ -328,7 +322,7 @@ void zero_queue_delete(struct zero_queue *queue)
 zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submission *submission,
 			      struct zero_work **work)
 {
-	struct zero_comm *comm = submission->channel ? submission->channel->comm : queue->comm;
+	struct zero_comm *comm = submission->team_comm ? submission->team_comm->comm : queue->comm;
 	struct zero_work *made;
 	struct zero_op *ops;
 

@@ -7,17 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "checkpoint/save.h"
-
-static double seconds(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- one save -------------------------------------------------------------------------------- */
 
@@ -61,7 +53,7 @@ static zero_status new_save(zero_job *job, const char *dir, const zero_save_opti
 	pthread_mutex_init(&save->lock, NULL);
 	pthread_cond_init(&save->wrote, NULL);
 	save->job = job;
-	save->began = seconds();
+	save->began = zero_seconds();
 	save->out.fd = -1;
 	save->keep = options->keep;
 	save->step = job->steps;
@@ -180,7 +172,7 @@ static zero_status tell_files(struct zero_save *save, zero_status status)
 				save->files->sum(save->sums, save->sum_count * sizeof(*save->sums)),
 		};
 	status = zero_submit_wait(&save->job->all, status, &op, 1, "save: files of %s", save->path);
-	zero_report_saved(save->job, seconds() - save->began, save->out.bytes, !status);
+	zero_report_saved(save->job, zero_seconds() - save->began, save->out.bytes, !status);
 	return status;
 }
 

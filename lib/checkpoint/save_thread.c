@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 
 #include "checkpoint/save.h"
+#include "core/thread.h"
 
 void zero_save_error(struct zero_save *save, zero_status status)
 {
@@ -148,17 +149,8 @@ static void *write_here(void *context)
 
 void zero_save_run(struct zero_save *save, void *(*work)(void *))
 {
-	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
-	sigset_t all, before;
-
-	/* Signals are the program's, but for those that say that this thread went wrong. A file
-	   that is too large is to be an error. */
-	sigfillset(&all);
-	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-		sigdelset(&all, faults[i]);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	save->has_thread = !pthread_create(&save->thread, NULL, work, save);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	/* Its signals are blocked: a file that is too large is then an error, not SIGXFSZ. */
+	save->has_thread = !zero_thread_start(&save->thread, work, save);
 	if (save->has_thread)
 		pthread_setname_np(save->thread, "zero-save");
 	else

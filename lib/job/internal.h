@@ -46,11 +46,11 @@ zero_status zero_module_open(const char *name, const void **table);
 /* Ranks that a group is sharded over. */
 struct zero_team {
 	zero_job *job;
-	struct zero_channel *channel; /* NULL: all ranks */
-	struct zero_place place;      /* its rank is -1 where this rank is not in it */
-	int *ranks;                   /* [place.world], of the job, ascending */
-	atomic_uint waits;            /* submissions that its ranks waited for */
-	struct zero_team *next;       /* in the order in which they were made */
+	struct zero_team_comm *team_comm; /* NULL: all ranks */
+	struct zero_place place;          /* its rank is -1 where this rank is not in it */
+	int *ranks;                       /* [place.world], of the job, ascending */
+	atomic_uint waits;                /* submissions that its ranks waited for */
+	struct zero_team *next;           /* in the order in which they were made */
 };
 
 struct zero_param {

@@ -14,7 +14,7 @@ submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t cou
 	zero_job *job = team->job;
 	zero_status mine = status || !zero_check_enabled(job) ? status : zero_check_pending(job);
 	struct zero_submission submission = {
-		.channel = team->channel,
+		.team_comm = team->team_comm,
 		.status = mine,
 		.error = mine ? zero_last_error() : NULL,
 		.error_rank = mine && zero_last_error_shared() ? zero_last_error_rank() : -1,

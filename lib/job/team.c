@@ -32,7 +32,7 @@ zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_te
 {
 	zero_status status = check_ranks(job, ranks, count);
 	zero_team *made = calloc(1, sizeof(*made)), **last = &job->teams;
-	struct zero_op op = {.kind = ZERO_OP_CHANNEL, .count = count};
+	struct zero_op op = {.kind = ZERO_OP_TEAM_COMM, .count = count};
 
 	*team = NULL;
 	if (made)
@@ -43,7 +43,7 @@ zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_te
 		memcpy(made->ranks, ranks, count * sizeof(int));
 		made->job = job;
 		op.members = made->ranks;
-		op.channel = &made->channel;
+		op.team_comm = &made->team_comm;
 	}
 	status = zero_submit_wait(&job->all, status, &op, status ? 0 : 1, "a team of %zu ranks",
 				  count);
@@ -51,7 +51,7 @@ zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_te
 		free_team(made);
 		return status;
 	}
-	job->ops->place(job->backend, made->channel, &made->place);
+	job->ops->place(job->backend, made->team_comm, &made->place);
 	while (*last)
 		last = &(*last)->next;
 	*last = made;

@@ -8,16 +8,9 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-double zero_dial_now(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+#include "core/clock.h"
 
 void zero_dial_tune(int fd)
 {
@@ -122,7 +115,7 @@ static bool ready(struct zero_dial *dial, int fd, short events, double deadline)
 	struct pollfd one = {.fd = fd, .events = events};
 
 	while (!is_over(dial)) {
-		double left = deadline - zero_dial_now();
+		double left = deadline - zero_seconds();
 
 		if (left <= 0) {
 			snprintf(dial->why, sizeof(dial->why), "%s", strerror(ETIMEDOUT));
@@ -220,7 +213,7 @@ int zero_dial(struct zero_dial *dial, double deadline)
 
 	snprintf(dial->why, sizeof(dial->why), "no time was left");
 	while (!is_over(dial)) {
-		double now = zero_dial_now(), turn;
+		double now = zero_seconds(), turn;
 
 		for (size_t i = 0; i < dial->count && now < deadline; i++) {
 			int fd;
@@ -229,7 +222,7 @@ int zero_dial(struct zero_dial *dial, double deadline)
 			fd = try_place(dial, i, turn);
 			if (fd >= 0 || is_over(dial))
 				return fd;
-			now = zero_dial_now();
+			now = zero_seconds();
 		}
 		if (now >= deadline || !dial->count)
 			return -1;

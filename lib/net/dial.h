@@ -45,7 +45,7 @@ struct zero_dial {
 
 /* Lists the places: none if the rank offers no address. */
 void zero_dial_prepare(struct zero_dial *dial);
-/* A connection to the right rank, or -1 with `why` after `deadline` (see zero_dial_now), or when
+/* A connection to the right rank, or -1 with `why` after `deadline` (see zero_seconds()), or when
    all is over. It is still `connecting`. */
 int zero_dial(struct zero_dial *dial, double deadline);
 void zero_dial_name_places(const struct zero_dial *dial, char *text, size_t size);
@@ -56,6 +56,5 @@ bool zero_dial_welcome(const struct zero_hello *hello, const struct zero_hello *
 /* A node that loses its power says nothing: its kernel is asked after 3 s without a word, and given
    up after 9. */
 void zero_dial_tune(int fd);
-double zero_dial_now(void); /* seconds */
 
 #endif

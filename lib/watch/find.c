@@ -30,7 +30,7 @@ void zero_ring_set_fate(struct zero_ring_link *link, enum zero_fate fate, int va
 		return;
 	link->fate = fate;
 	link->value = value;
-	link->since = zero_dial_now();
+	link->since = zero_seconds();
 }
 
 static bool is_end_signal(int number)
@@ -64,7 +64,7 @@ static void hear_query(struct zero_ring *ring, struct zero_ring_link *link,
 	if (ring->inquiry.active && stronger(&ring->inquiry, ring->config.rank, frame))
 		return;
 	ring->inquiry.active = false;
-	ring->deferred_until = zero_dial_now() + LATER;
+	ring->deferred_until = zero_seconds() + LATER;
 	zero_ring_own_doing(ring, &reply.doing);
 	if (!goes_on) {
 		reply.at_end = next->rank;
@@ -120,7 +120,7 @@ static void hear_fault(struct zero_ring *ring, struct zero_ring_link *link,
 	ring->lost_rank = frame->rank;
 	ring->told = true;
 	pthread_mutex_unlock(&ring->lock);
-	ring->told_at = zero_dial_now();
+	ring->told_at = zero_seconds();
 	ring->inquiry.active = false;
 	zero_ring_send(zero_ring_other(ring, link), frame);
 	kill_silent(ring, frame->fate, frame->rank);
@@ -135,7 +135,7 @@ void zero_ring_hear(struct zero_ring *ring, struct zero_ring_link *link,
 	switch (frame->kind) {
 	case ZERO_RING_BEAT:
 		link->doing = frame->doing;
-		link->doing_at = zero_dial_now();
+		link->doing_at = zero_seconds();
 		break;
 	case ZERO_RING_CLOSED:
 		zero_ring_set_fate(link, ZERO_FATE_CLOSED, 0);
@@ -189,7 +189,7 @@ static void ask(struct zero_ring *ring, enum zero_fate fate, int rank, int value
 	inquiry->fate = fate;
 	inquiry->rank = rank;
 	inquiry->value = value;
-	inquiry->began = zero_dial_now();
+	inquiry->began = zero_seconds();
 	inquiry->end = inquiry->complete && away->rank != rank && away->fate != ZERO_FATE_CLOSED
 			       ? away->rank
 			       : -1;
@@ -214,7 +214,7 @@ static bool still_holds(struct zero_ring *ring)
 		zero_ring_own_doing(ring, &doing);
 		return doing.under_way && doing.number == asked->number;
 	}
-	if (link->fate == ZERO_FATE_SILENT && is_alive(ring, link, zero_dial_now()))
+	if (link->fate == ZERO_FATE_SILENT && is_alive(ring, link, zero_seconds()))
 		link->fate = ZERO_FATE_HERE;
 	if (link->fate == inquiry->fate)
 		return true;
@@ -253,7 +253,7 @@ static void conclude(struct zero_ring *ring)
 	if (ring->config.aborts && write(ring->config.out, line, strlen(line)) < 0)
 		line[0] = '\0';
 	ring->inquiry.active = false;
-	ring->told_at = zero_dial_now();
+	ring->told_at = zero_seconds();
 	snprintf(frame.text, sizeof(frame.text), "%s", ring->text);
 	for (int i = 0; i < 2; i++)
 		zero_ring_send(&ring->link[i], &frame);

@@ -60,7 +60,7 @@ static void begin_anew(struct zero_ring_link *link)
 	link->fate = ZERO_FATE_HERE;
 	link->value = 0;
 	link->since = link->doing_at = 0;
-	link->heard = zero_dial_now();
+	link->heard = zero_seconds();
 	memset(&link->doing, 0, sizeof(link->doing));
 	link->filled = link->out_bytes = 0;
 	atomic_store(&link->clogged, false);
@@ -94,7 +94,7 @@ static void judge(struct zero_ring *ring, int i)
 
 void zero_ring_hear_strangers(struct zero_ring *ring)
 {
-	double now = zero_dial_now();
+	double now = zero_seconds();
 
 	for (int i = 0; i < ZERO_RING_STRANGERS; i++) {
 		struct zero_hello *heard = &ring->strangers[i].hello;
@@ -130,7 +130,7 @@ void zero_ring_accept(struct zero_ring *ring)
 	drop(ring, oldest);
 	ring->strangers[oldest].fd = fd;
 	ring->strangers[oldest].have = 0;
-	ring->strangers[oldest].since = zero_dial_now();
+	ring->strangers[oldest].since = zero_seconds();
 }
 
 /* ---- the dialling side ----------------------------------------------------------------------- */
@@ -193,7 +193,7 @@ static bool dial_next(struct zero_ring *ring, double deadline, char *why, size_t
 			 rank, dial.address.node, patience(&ring->config), places, dial.why);
 		return false;
 	}
-	ring->link[ZERO_NEXT].heard = zero_dial_now();
+	ring->link[ZERO_NEXT].heard = zero_seconds();
 	atomic_store(&ring->link[ZERO_NEXT].fd, fd);
 	set_connecting(ring, -1);
 	zero_ring_wake(ring);
@@ -225,7 +225,7 @@ bool zero_ring_join(struct zero_ring *ring, const struct zero_ring_config *confi
 		    const struct zero_ring_rank *all, char *why, size_t size)
 {
 	size_t bytes = (size_t)config->world * sizeof(*all);
-	double deadline = zero_dial_now() + patience(config);
+	double deadline = zero_seconds() + patience(config);
 	int world = config->world, rank = config->rank;
 
 	ring->config = *config;

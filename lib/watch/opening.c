@@ -11,6 +11,8 @@
 
 #include "job/internal.h"
 #include "net/dial.h"
+#include "core/clock.h"
+#include "core/thread.h"
 
 /* Rank 0 speaks; should it be the one that is missing, the next one does so a little later. */
 #define STAGGER 0.25 /* s */
@@ -67,15 +69,11 @@ static void give_up(const struct zero_opening *opening)
 /* The seconds it took; while a job is suspended the clock runs on, and nobody waits. */
 static double wait_a_turn(struct zero_opening *opening, double left)
 {
-	double begun = zero_dial_now(), turn = left < TURN ? left : TURN, took;
-	struct timespec until;
+	double begun = zero_seconds(), turn = left < TURN ? left : TURN, took;
+	struct timespec until = zero_deadline(turn);
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += (long)(1e9 * turn) + 1;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
 	pthread_cond_timedwait(&opening->changed, &opening->lock, &until);
-	took = zero_dial_now() - begun;
+	took = zero_seconds() - begun;
 	return took > turn + LATE ? turn : took;
 }
 
@@ -95,18 +93,6 @@ static void *serve(void *context)
 	return NULL;
 }
 
-static bool start(struct zero_opening *opening)
-{
-	sigset_t all, before;
-	bool started;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	started = !pthread_create(&opening->thread, NULL, serve, opening);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return started;
-}
-
 /* Ranks may come late, by loading what only they need: without a word of the user they have the
    time of any other operation. */
 static void set_limit(struct zero_opening *opening, const zero_job *job)
@@ -124,7 +110,6 @@ void zero_opening_begin(zero_job *job)
 	const struct zero_value *value = job->settings.value;
 	int rank = launched_rank();
 	struct zero_opening *opening;
-	pthread_condattr_t monotonic;
 
 	if (rank < 0 || value[ZERO_OPT_ON_FAULT].number != ZERO_ON_FAULT_ABORT)
 		return;
@@ -138,11 +123,8 @@ void zero_opening_begin(zero_job *job)
 		return;
 	}
 	pthread_mutex_init(&opening->lock, NULL);
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&opening->changed, &monotonic);
-	pthread_condattr_destroy(&monotonic);
-	if (start(opening))
+	zero_cond_init(&opening->changed);
+	if (!zero_thread_start(&opening->thread, serve, opening))
 		job->opening = opening;
 	else
 		free(opening);

@@ -149,12 +149,12 @@ void zero_oom_look(struct zero_oom *oom)
 	if (!oom || oom->fd < 0 || !read_count(oom->fd, &count))
 		return;
 	if (count > oom->count)
-		oom->grew_at = zero_dial_now();
+		oom->grew_at = zero_seconds();
 	oom->count = count;
 }
 
 bool zero_oom_grew(struct zero_oom *oom)
 {
 	zero_oom_look(oom);
-	return oom && zero_dial_now() - oom->grew_at < RECENT;
+	return oom && zero_seconds() - oom->grew_at < RECENT;
 }

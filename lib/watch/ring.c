@@ -123,16 +123,16 @@ static bool is_over(int fd)
  */
 static void deliver(struct zero_ring_link *link)
 {
-	double until = zero_dial_now() + 1;
+	double until = zero_seconds() + 1;
 	useconds_t pause = 20;
 	int left = 0, fd = atomic_load(&link->fd);
 
 	if (fd < 0)
 		return;
-	for (; link->out_bytes && zero_dial_now() < until; usleep(1000))
+	for (; link->out_bytes && zero_seconds() < until; usleep(1000))
 		zero_ring_flush(link);
 	shutdown(fd, SHUT_WR);
-	while (!is_over(fd) && !ioctl(fd, SIOCOUTQ, &left) && left && zero_dial_now() < until) {
+	while (!is_over(fd) && !ioctl(fd, SIOCOUTQ, &left) && left && zero_seconds() < until) {
 		usleep(pause);
 		pause = pause < 1000 ? 2 * pause : 1000;
 	}
@@ -168,14 +168,14 @@ static void shut(_Atomic int *fd)
 /* Whoever ends the job still looks at it, and at the ring. */
 static void wait_for_end(struct zero_ring *ring)
 {
-	double until = zero_dial_now() + END;
+	double until = zero_seconds() + END;
 
 	for (int i = 0; i < 2; i++)
-		while (ring->link[i].out_bytes && zero_dial_now() < until) {
+		while (ring->link[i].out_bytes && zero_seconds() < until) {
 			zero_ring_flush(&ring->link[i]);
 			usleep(1000);
 		}
-	while (zero_dial_now() < until)
+	while (zero_seconds() < until)
 		usleep(10000);
 }
 

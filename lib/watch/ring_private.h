@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/types.h>
 
+#include "core/clock.h"
 #include "net/dial.h"
 #include "ring.h"
 

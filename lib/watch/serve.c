@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "ring_private.h"
+#include "core/thread.h"
 
 enum { SOON_MS = 10 };
 
@@ -45,7 +46,7 @@ static void end_link(const struct zero_ring *ring, struct zero_ring_link *link)
 		zero_ring_set_fate(link, ZERO_FATE_GONE, 0);
 	/* Those that leave have their time from here. */
 	if (link->fate == ZERO_FATE_EXITED)
-		link->since = zero_dial_now();
+		link->since = zero_seconds();
 }
 
 /* An error is left to reading, after what the neighbour has said before. */
@@ -132,7 +133,7 @@ static void read_link(struct zero_ring *ring, struct zero_ring_link *link)
 			end_link(ring, link);
 			return;
 		}
-		link->heard = zero_dial_now();
+		link->heard = zero_seconds();
 		link->filled += (size_t)got;
 		if (link->filled < sizeof(link->in))
 			continue;
@@ -222,7 +223,7 @@ void zero_ring_own_doing(const struct zero_ring *ring, struct zero_doing *doing)
 
 	ring->config.doing(ring->config.context, doing);
 	/* What of it was before the last awakening. */
-	before = (double)doing->seconds - (zero_dial_now() - ring->woke_at);
+	before = (double)doing->seconds - (zero_seconds() - ring->woke_at);
 	if (!doing->under_way || before <= 0)
 		return;
 	doing->seconds -= (float)(before < ring->slept ? before : ring->slept);
@@ -258,10 +259,10 @@ static void *serve(void *context)
 	bool soon = false;
 
 	pthread_setname_np(pthread_self(), "zero-watch");
-	ring->turn_at = ring->beat_at = zero_dial_now();
+	ring->turn_at = ring->beat_at = zero_seconds();
 	for (;;) {
 		bool stopping = is_stopping(ring);
-		double now = zero_dial_now();
+		double now = zero_seconds();
 		int wait = soon ? SOON_MS : (int)(1e3 * (ring->beat_at - now)) + 1;
 
 		if (wait < 0 || stopping)
@@ -269,7 +270,7 @@ static void *serve(void *context)
 		forgive(ring, now, 0);
 		ring->turn_at = now;
 		serve_once(ring, wait);
-		now = zero_dial_now();
+		now = zero_seconds();
 		forgive(ring, now, wait);
 		ring->turn_at = now;
 		if (now >= ring->beat_at) {
@@ -287,15 +288,6 @@ static void *serve(void *context)
 
 bool zero_ring_start(struct zero_ring *ring)
 {
-	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
-	sigset_t all, before;
-
-	/* Signals are the program's, but for those that say that this thread went wrong. */
-	sigfillset(&all);
-	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-		sigdelset(&all, faults[i]);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	ring->running = !pthread_create(&ring->thread, NULL, serve, ring);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	ring->running = !zero_thread_start(&ring->thread, serve, ring);
 	return ring->running;
 }

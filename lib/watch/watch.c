@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "job/internal.h"
+#include "core/clock.h"
 #include "watch/ring.h"
 
 enum { STATUS = 1 };
@@ -24,8 +25,7 @@ static void tell_doing(void *context, struct zero_doing *doing)
 		return;
 	doing->number = recent.number;
 	doing->under_way = recent.done <= 0;
-	doing->seconds =
-		(float)(zero_recent_now() - (doing->under_way ? recent.begun : recent.done));
+	doing->seconds = (float)(zero_seconds() - (doing->under_way ? recent.begun : recent.done));
 	snprintf(doing->label, sizeof(doing->label), "%s", recent.label);
 }
 

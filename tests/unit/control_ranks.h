@@ -199,7 +199,7 @@ static void be_rank(struct trial trial, int rank)
 /* `killed` is a rank that need not end well, or -1. */
 static void run(const struct trial *trial, int killed)
 {
-	double until = zero_control_now() + HANG;
+	double until = zero_seconds() + HANG;
 	pid_t pids[RANKS];
 	int left = trial->world, status;
 
@@ -214,7 +214,7 @@ static void run(const struct trial *trial, int killed)
 	if (trial->beside)
 		trial->beside(trial);
 	for (bool late = false; left; sleep_for(0.002)) {
-		late = late || zero_control_now() > until;
+		late = late || zero_seconds() > until;
 		for (int rank = 0; rank < trial->world; rank++) {
 			if (pids[rank] && late)
 				kill(pids[rank], SIGKILL);

@@ -45,12 +45,12 @@ static void must_say(struct zero_control *control, int rank, const char *sentenc
 /* Has what its parent had open until all others know of that one's end. */
 static void leave_a_child(struct zero_control *control, const struct trial *trial)
 {
-	double until = zero_control_now() + 2 * HANG;
+	double until = zero_seconds() + 2 * HANG;
 
 	if (fork())
 		return;
 	must(zero_control_broken(control, NULL, 0, NULL), "a forked process is a rank");
-	while (atomic_load(&shared->done) < trial->world - 1 && zero_control_now() < until)
+	while (atomic_load(&shared->done) < trial->world - 1 && zero_seconds() < until)
 		sleep_for(0.01);
 	zero_control_close(control);
 	_exit(0);
@@ -71,7 +71,7 @@ static void one_is_killed(struct zero_control *control, const struct trial *tria
 				must(false, "%s", last_error);
 		if (trial->variant)
 			leave_a_child(control, trial);
-		atomic_store(&shared->killed, zero_control_now());
+		atomic_store(&shared->killed, zero_seconds());
 		kill(getpid(), SIGKILL);
 	}
 	until_broken(zero_control_all(control));
@@ -80,7 +80,7 @@ static void one_is_killed(struct zero_control *control, const struct trial *tria
 	if (trial->rank == (trial->odd ? 0 : 1))
 		printf("%d ranks: rank %d knows of rank %d's end after %.1f ms\n", trial->world,
 		       trial->rank, trial->odd,
-		       1e3 * (zero_control_now() - atomic_load(&shared->killed)));
+		       1e3 * (zero_seconds() - atomic_load(&shared->killed)));
 	fflush(stdout);
 	snprintf(sentence, sizeof(sentence), "rank %d (node ", trial->odd);
 	must_say(control, trial->odd, sentence);

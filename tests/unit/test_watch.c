@@ -63,7 +63,7 @@ static void doing(void *context, struct zero_doing *doing)
 	sleep_for(wait);
 	*doing = shared->doing[self];
 	if (shared->began > 0)
-		doing->seconds = (float)(zero_dial_now() - shared->began);
+		doing->seconds = (float)(zero_seconds() - shared->began);
 }
 
 static void end_all(void *context, const char *text)
@@ -298,13 +298,13 @@ static void end(const struct trial *trial)
 /* What they say within so many seconds, and a moment after that. */
 static void listen_to(char *text, size_t size, double seconds)
 {
-	double until = zero_dial_now() + seconds;
+	double until = zero_seconds() + seconds;
 	size_t at = 0;
 
 	text[0] = '\0';
 	while (at < size - 1) {
 		struct pollfd one = {.fd = from_ranks, .events = POLLIN};
-		double left = until - zero_dial_now();
+		double left = until - zero_seconds();
 		ssize_t got;
 
 		if (left <= 0 || poll(&one, 1, (int)(1e3 * left) + 1) <= 0)
@@ -313,7 +313,7 @@ static void listen_to(char *text, size_t size, double seconds)
 		if (got <= 0)
 			break;
 		if (!at)
-			until = zero_dial_now() + 0.6;
+			until = zero_seconds() + 0.6;
 		at += (size_t)got;
 		text[at] = '\0';
 	}
@@ -421,10 +421,10 @@ START_TEST(faults_are_returned)
 			      .deed = is_killed,
 			      .returns = true};
 	char text[8192];
-	double until = zero_dial_now() + HANG;
+	double until = zero_seconds() + HANG;
 
 	start(&trial);
-	while (atomic_load(&shared->faults) < 4 && zero_dial_now() < until)
+	while (atomic_load(&shared->faults) < 4 && zero_seconds() < until)
 		sleep_for(0.01);
 	listen_to(text, sizeof(text), 0.1);
 	end(&trial);
@@ -473,7 +473,7 @@ START_TEST(all_are_suspended)
 	char text[8192];
 
 	start(&trial);
-	shared->began = zero_dial_now();
+	shared->began = zero_seconds();
 	while (atomic_load(&shared->here[2]) < trial.world)
 		sleep_for(0.01);
 	sleep_for(0.3);

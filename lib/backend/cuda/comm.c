@@ -337,9 +337,9 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 	return split ? split : status;
 }
 
-zero_status zero_cuda_channel(struct zero_cuda_comm *cuda, const struct zero_op *op)
+zero_status zero_cuda_team_comm(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
-	return zero_channel_new(&cuda->comm, op, make_team);
+	return zero_team_comm_new(&cuda->comm, op, make_team);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -212,7 +212,7 @@ static bool all_delivered(struct zero_control *control)
 static void say_farewell(struct zero_control *control)
 {
 	static const struct zero_frame_header bye = {.kind = ZERO_FRAME_BYE};
-	double until = zero_control_now();
+	double until = zero_seconds();
 	useconds_t pause = 20;
 
 	pthread_mutex_lock(&control->lock);
@@ -221,7 +221,7 @@ static void say_farewell(struct zero_control *control)
 		zero_link_post(link, &bye, NULL);
 	pthread_mutex_unlock(&control->lock);
 	until += atomic_load(&control->broken) ? 1 : 5;
-	while (!all_delivered(control) && zero_control_now() < until) {
+	while (!all_delivered(control) && zero_seconds() < until) {
 		usleep(pause);
 		pause = pause < 1000 ? 2 * pause : 1000;
 	}

@@ -11,17 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "control_private.h"
 
 #define SPIN 50e-6 /* s */
-
-double zero_control_now(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- payloads and frames --------------------------------------------------------------------- */
 
@@ -253,8 +246,8 @@ bool zero_control_wait(struct zero_control *control, double deadline)
 	/* Most answers come sooner than a thread wakes. It yields, so that others who share its
 	   core lose nothing. */
 	pthread_mutex_unlock(&control->lock);
-	end = zero_control_now() + SPIN;
-	while (atomic_load(&control->changes) == seen && zero_control_now() < end)
+	end = zero_seconds() + SPIN;
+	while (atomic_load(&control->changes) == seen && zero_seconds() < end)
 		sched_yield();
 	pthread_mutex_lock(&control->lock);
 	while (atomic_load(&control->changes) == seen && !error)

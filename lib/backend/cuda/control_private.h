@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "control.h"
+#include "core/clock.h"
 #include "net/dial.h"
 
 extern const struct zero_core *zero_core;
@@ -98,8 +99,6 @@ struct zero_control {
 	bool forked;
 	struct zero_control *next;
 };
-
-double zero_control_now(void); /* seconds */
 
 struct zero_payload *zero_payload_new(const void *data, size_t bytes); /* `data` may be NULL */
 void zero_payload_put(struct zero_payload *payload);                   /* NULL is legal */

@@ -12,6 +12,7 @@
 
 #include "control_private.h"
 #include "core/text.h"
+#include "core/thread.h"
 
 /* Those who have not yet said who they are, and for how long (s) they may. */
 enum { STRANGERS = 64, PATIENCE = 5 };
@@ -305,7 +306,7 @@ static void meet(struct zero_control *control, int fd)
 	*end = stranger;
 	control->stranger_count++;
 	stranger->fd = fd;
-	stranger->deadline = zero_control_now() + PATIENCE;
+	stranger->deadline = zero_seconds() + PATIENCE;
 	read_stranger(control, stranger);
 }
 
@@ -317,7 +318,7 @@ static void accept_some(struct zero_control *control, struct watch *watch)
 		if (fd < 0) {
 			if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
 			    errno == ENOMEM)
-				watch->resume = zero_control_now() + 0.1;
+				watch->resume = zero_seconds() + 0.1;
 			return;
 		}
 		pthread_mutex_lock(&control->lock);
@@ -362,7 +363,7 @@ static void add(struct watch *watch, int fd, short events, struct zero_link *lin
 static int fill(struct zero_control *control, struct watch *watch)
 {
 	size_t count = 2 + control->stranger_count;
-	double now = zero_control_now(), until = -1;
+	double now = zero_seconds(), until = -1;
 
 	for (const struct zero_link *link = control->links; link; link = link->next)
 		count++;
@@ -407,7 +408,7 @@ static void serve_links(struct zero_control *control, const struct watch *watch)
 
 static void serve_strangers(struct zero_control *control, struct watch *watch)
 {
-	double now = zero_control_now();
+	double now = zero_seconds();
 
 	pthread_mutex_lock(&control->lock);
 	for (size_t i = 2; i < watch->count; i++)
@@ -469,17 +470,8 @@ static void *serve(void *context)
 
 zero_status zero_control_start_reader(struct zero_control *control)
 {
-	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
-	sigset_t all, before;
-	int error;
+	int error = zero_thread_start(&control->reader, serve, control);
 
-	/* Signals are the program's, but for those that say that this thread went wrong. */
-	sigfillset(&all);
-	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-		sigdelset(&all, faults[i]);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&control->reader, NULL, serve, control);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (error)
 		return zero_core->fail(ZERO_E_MEMORY, "cannot start the control thread: %s",
 				       strerror(error));

@@ -98,7 +98,7 @@ static zero_status await_children(struct zero_control_team *team, double deadlin
 static zero_status connect_team(struct zero_control_team *team)
 {
 	struct zero_control *control = team->control;
-	double deadline = zero_control_now() + control->config.seconds;
+	double deadline = zero_seconds() + control->config.seconds;
 	int parent = team->ranks[team->parent_index];
 	zero_status status = ZERO_OK;
 

@@ -95,10 +95,10 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 	return zero_agree_status(&cuda->comm->comm, status);
 }
 
-static void cuda_place(const struct zero_backend *cuda, const struct zero_channel *channel,
+static void cuda_place(const struct zero_backend *cuda, const struct zero_team_comm *team_comm,
 		       struct zero_place *place)
 {
-	*place = channel ? channel->place : cuda->comm->comm.place;
+	*place = team_comm ? team_comm->place : cuda->comm->comm.place;
 }
 
 static void cuda_use_stream(struct zero_backend *cuda, void *stream)

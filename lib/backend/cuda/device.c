@@ -308,14 +308,6 @@ void zero_event_order(struct zero_device *device, CUstream stream, CUevent event
 /* Of a communicator that was aborted all work ends soon. */
 enum { ABORT_SECONDS = 10 };
 
-static double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* Whether the ranks have fallen apart, since `*since`. */
 static bool is_broken(struct zero_device *device, double *since, zero_status *status)
 {
@@ -327,7 +319,7 @@ static bool is_broken(struct zero_device *device, double *since, zero_status *st
 		return false;
 	*status = zero_core->fail_on(rank, ZERO_E_COMM, text);
 	if (!*since)
-		*since = now();
+		*since = zero_seconds();
 	return true;
 }
 
@@ -346,7 +338,7 @@ zero_status zero_event_finish(struct zero_device *device, CUevent event)
 			break;
 		if (look < 1000)
 			continue;
-		if (is_broken(device, &since, &status) && now() - since > ABORT_SECONDS) {
+		if (is_broken(device, &since, &status) && zero_seconds() - since > ABORT_SECONDS) {
 			device->stuck = true;
 			return status;
 		}

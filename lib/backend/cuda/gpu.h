@@ -9,6 +9,7 @@
 #include "backend/account.h"
 #include "backend/comm.h"
 #include "control.h"
+#include "core/clock.h"
 #include "device.h"
 #include "driver.h"
 #include "kernels.h"
@@ -235,8 +236,8 @@ extern const struct zero_comm_ops zero_cuda_team_ops, zero_cuda_alone_ops;
 /* Before a communicator of NCCL is closed: nobody aborts it any more, and if a rank is lost it is
    aborted, so that what is under way ends. */
 void zero_cuda_part(struct zero_cuda_comm *cuda, struct zero_nccl_comm *nccl);
-/* COLLECTIVE over all ranks: ZERO_OP_CHANNEL. */
-zero_status zero_cuda_channel(struct zero_cuda_comm *cuda, const struct zero_op *op);
+/* COLLECTIVE over all ranks: ZERO_OP_TEAM_COMM. */
+zero_status zero_cuda_team_comm(struct zero_cuda_comm *cuda, const struct zero_op *op);
 /* What the operations need beside their buffers. */
 zero_status zero_cuda_prepare(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count);
 /* For exchanges, once in a communicator's life. */

@@ -15,7 +15,7 @@ control_sources = \
 cuda_sources = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
-	lib/backend/channel.c \
+	lib/backend/team_comm.c \
 	lib/backend/queue.c \
 	$(control_sources) \
 	lib/backend/cuda/comm.c \

@@ -8,14 +8,6 @@
 
 #include "gpu.h"
 
-static double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* Copy engines carry gathers where they can, and leave the processors to the program. */
 static ncclConfig_t config_of(void)
 {
@@ -34,7 +26,7 @@ static zero_status settle(struct zero_nccl_comm *nccl, ncclComm_t comm, double s
 			  const char *call)
 {
 	struct timespec pause = {0, 2000};
-	double end = seconds > 0 ? now() + seconds : 0;
+	double end = seconds > 0 ? zero_seconds() + seconds : 0;
 	ncclResult_t result = ncclInProgress;
 	char text[1024];
 	int rank = 0;
@@ -55,7 +47,7 @@ static zero_status settle(struct zero_nccl_comm *nccl, ncclComm_t comm, double s
 			return zero_core->fail(ZERO_E_COMM, "%s was aborted", call);
 		if (result != ncclInProgress)
 			return zero_nccl_status(result, call, comm);
-		if (end > 0 && now() > end)
+		if (end > 0 && zero_seconds() > end)
 			return zero_core->fail(ZERO_E_COMM,
 					       "%s is not done after %.0f s (ZERO_OPEN_SECONDS): "
 					       "NCCL_DEBUG=INFO says what it waits for",

@@ -335,7 +335,7 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 
 	if (comm->device)
 		zero_device_enter(comm->device);
-	zero_channels_close(&comm->comm);
+	zero_team_comms_close(&comm->comm);
 	zero_cuda_part(comm, &comm->nccl);
 	comm->aborted = comm->nccl.aborted;
 	if (comm->device && comm->memory)

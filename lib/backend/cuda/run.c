@@ -179,8 +179,8 @@ static zero_status run_some(struct zero_cuda_comm *cuda, const struct zero_op *o
 		zero_launch_cast(cuda->device, cuda->device->comm, ops->to, ops->recv, ops->from,
 				 ops->send, ops->count);
 		return ZERO_OK;
-	case ZERO_OP_CHANNEL:
-		return zero_cuda_channel(cuda, ops);
+	case ZERO_OP_TEAM_COMM:
+		return zero_cuda_team_comm(cuda, ops);
 	case ZERO_OP_ALLOC:
 	case ZERO_OP_FREE:
 		break;

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "gpu.h"
+#include "core/thread.h"
 
 enum {
 	LOOK_MS = 100,
@@ -84,10 +85,7 @@ static void *serve(void *context)
 		zero_device_enter(watch->device);
 	pthread_mutex_lock(&watch->lock);
 	while (!watch->ending) {
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_nsec += LOOK_MS * 1000000L;
-		until.tv_sec += until.tv_nsec / 1000000000;
-		until.tv_nsec %= 1000000000;
+		until = zero_deadline(1e-3 * LOOK_MS);
 		pthread_cond_timedwait(&watch->wake, &watch->lock, &until);
 		if (!watch->ending)
 			look(watch);
@@ -102,8 +100,6 @@ zero_status zero_watch_new(struct zero_control *control, struct zero_device *dev
 			   struct zero_watch **made)
 {
 	struct zero_watch *watch = calloc(1, sizeof(*watch));
-	pthread_condattr_t monotonic;
-	sigset_t all, before;
 	int error;
 
 	if (!watch)
@@ -112,15 +108,8 @@ zero_status zero_watch_new(struct zero_control *control, struct zero_device *dev
 	watch->device = device;
 	watch->rank = rank;
 	pthread_mutex_init(&watch->lock, NULL);
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&watch->wake, &monotonic);
-	pthread_condattr_destroy(&monotonic);
-	/* Signals are the program's. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&watch->thread, NULL, serve, watch);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	zero_cond_init(&watch->wake);
+	error = zero_thread_start(&watch->thread, serve, watch);
 	if (error) {
 		free(watch);
 		return zero_core->fail(ZERO_E_MEMORY, "cannot start a watching thread: %s",
@@ -133,10 +122,8 @@ zero_status zero_watch_new(struct zero_control *control, struct zero_device *dev
 /* With the lock. */
 static void wait_for_abort(struct zero_watch *watch)
 {
-	struct timespec until;
+	struct timespec until = zero_deadline(ABORT_SECONDS);
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += ABORT_SECONDS;
 	while (watch->aborting)
 		if (pthread_cond_timedwait(&watch->wake, &watch->lock, &until))
 			break;

@@ -54,7 +54,7 @@ static zero_status run_some(struct zero_mpi_comm *mpi, const struct zero_op *ops
 	case ZERO_OP_CAST:
 		mpi->kernels->cast(op->to, op->recv, op->from, op->send, op->count);
 		break;
-	case ZERO_OP_CHANNEL:
+	case ZERO_OP_TEAM_COMM:
 		return run_channel(mpi, op);
 	case ZERO_OP_ALLOC:
 	case ZERO_OP_FREE:
@@ -131,7 +131,7 @@ static void mpi_close(struct zero_comm *comm)
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 	bool is_first = mpi->is_first;
 
-	zero_channels_close(comm);
+	zero_team_comms_close(comm);
 	zero_reduce_close(mpi);
 	zero_shared_close(mpi);
 	zero_node_close(mpi->node, is_first);
@@ -357,5 +357,5 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 
 static zero_status run_channel(struct zero_mpi_comm *mpi, const struct zero_op *op)
 {
-	return zero_channel_new(&mpi->comm, op, make_team);
+	return zero_team_comm_new(&mpi->comm, op, make_team);
 }

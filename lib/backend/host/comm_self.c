@@ -14,7 +14,7 @@ struct self {
 
 static void self_close(struct zero_comm *comm)
 {
-	zero_channels_close(comm);
+	zero_team_comms_close(comm);
 	free(comm);
 }
 
@@ -84,8 +84,8 @@ static zero_status run_op(struct self *self, const struct zero_op *op)
 	case ZERO_OP_CAST:
 		self->kernels->cast(op->to, recv, op->from, send, op->count);
 		break;
-	case ZERO_OP_CHANNEL:
-		return zero_channel_new(&self->comm, op, open_team);
+	case ZERO_OP_TEAM_COMM:
+		return zero_team_comm_new(&self->comm, op, open_team);
 	case ZERO_OP_ALLOC:
 	case ZERO_OP_FREE:
 		break;

@@ -76,10 +76,10 @@ static zero_status host_open(const struct zero_backend_config *config,
 	return status;
 }
 
-static void host_place(const struct zero_backend *host, const struct zero_channel *channel,
+static void host_place(const struct zero_backend *host, const struct zero_team_comm *team_comm,
 		       struct zero_place *place)
 {
-	*place = channel ? channel->place : host->comm->place;
+	*place = team_comm ? team_comm->place : host->comm->place;
 }
 
 static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind kind, size_t bytes,

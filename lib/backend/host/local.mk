@@ -4,7 +4,7 @@ modules_LTLIBRARIES += lib/zero_host.la
 lib_zero_host_la_SOURCES = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
-	lib/backend/channel.c \
+	lib/backend/team_comm.c \
 	lib/backend/queue.c \
 	lib/backend/host/arena.c \
 	lib/backend/host/available.c \

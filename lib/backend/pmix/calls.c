@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "pmix.h"
 
@@ -14,20 +13,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void make_condition(void)
 {
-	pthread_condattr_t attributes;
-
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&answered, &attributes);
-	pthread_condattr_destroy(&attributes);
-}
-
-double zero_bootstrap_now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+	zero_cond_init(&answered);
 }
 
 struct wire_calls *zero_bootstrap_calls(size_t count, const char *key)

@@ -55,7 +55,7 @@ static struct wire_calls *call_roll(void)
 	/* This node's first: trying to reach a node that is gone keeps its server busy. */
 	ask_some(roll, true);
 	ask_some(roll, false);
-	zero_bootstrap_wait(roll, zero_bootstrap_now() + ROLL_CALL_SECONDS);
+	zero_bootstrap_wait(roll, zero_seconds() + ROLL_CALL_SECONDS);
 	return roll;
 }
 
@@ -235,7 +235,7 @@ static bool is_late(void)
 zero_status zero_bootstrap_fence(double seconds)
 {
 	/* A timespec holds no infinity. */
-	double until = zero_bootstrap_now() + (seconds < 1e9 ? seconds : 1e9);
+	double until = zero_seconds() + (seconds < 1e9 ? seconds : 1e9);
 	struct wire_calls *fence;
 	zero_status status;
 

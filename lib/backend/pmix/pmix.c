@@ -237,7 +237,7 @@ static pmix_status_t fetch(int rank, const char *name)
 	if (!calls)
 		return PMIX_ERR_NOMEM;
 	zero_bootstrap_ask(calls, 0, rank, zero_bootstrap_is_local(rank));
-	zero_bootstrap_wait(calls, zero_bootstrap_now() + GET_SECONDS);
+	zero_bootstrap_wait(calls, zero_seconds() + GET_SECONDS);
 	status = zero_bootstrap_answer(calls, 0);
 	zero_bootstrap_calls_leave(calls);
 	return status;

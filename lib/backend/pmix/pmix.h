@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "backend/bootstrap.h"
+#include "core/clock.h"
 
 /* What this rank has put: others get it from PMIx, itself from here. */
 struct wire_own {
@@ -86,7 +87,6 @@ bool zero_bootstrap_wait(struct wire_calls *calls, double until);
 /* PMIX_ERR_WOULD_BLOCK while there is no answer. */
 pmix_status_t zero_bootstrap_answer(struct wire_calls *calls, size_t i);
 
-double zero_bootstrap_now(void);
 bool zero_bootstrap_is_local(int rank);
 /* What is at hand without asking the server; the caller releases *value. */
 pmix_status_t zero_bootstrap_look(pmix_rank_t rank, const char *key, pmix_value_t **value);

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Teams: communicators that are cut out of the first one, which keeps them until it is closed. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm.h"
+
+static bool is_member(const struct zero_op *op, int rank)
+{
+	for (size_t i = 0; i < op->count; i++)
+		if (op->members[i] == rank)
+			return true;
+	return false;
+}
+
+/* What the ranks of a team know of it, and the others. */
+static void set_place(struct zero_team_comm *team_comm, const struct zero_comm *comm,
+		      const struct zero_op *op)
+{
+	team_comm->place = team_comm->comm ? team_comm->comm->place : comm->place;
+	if (!team_comm->comm) {
+		team_comm->place.rank = -1;
+		team_comm->place.share_rank = 0;
+		team_comm->place.share_world = team_comm->place.share_least = 1;
+	}
+	team_comm->place.world = (int)op->count;
+}
+
+zero_status zero_team_comm_new(struct zero_comm *comm, const struct zero_op *op,
+			       zero_status (*open)(struct zero_comm *comm, const struct zero_op *op,
+						   bool member, struct zero_comm **team))
+{
+	struct zero_team_comm *team_comm = calloc(1, sizeof(*team_comm));
+	struct zero_comm *team = NULL;
+	zero_status status = open(comm, op, is_member(op, comm->place.rank), &team);
+
+	if (!status && !team_comm)
+		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
+	if (team_comm) {
+		team_comm->comm = team;
+		set_place(team_comm, comm, op);
+		team_comm->next = comm->team_comms;
+		comm->team_comms = team_comm;
+	} else if (team && team != comm) {
+		team->ops->close(team);
+	}
+	*op->team_comm = team_comm;
+	return status;
+}
+
+void zero_team_comms_close(struct zero_comm *comm)
+{
+	while (comm->team_comms) {
+		struct zero_team_comm *team_comm = comm->team_comms;
+
+		comm->team_comms = team_comm->next;
+		if (team_comm->comm && team_comm->comm != comm)
+			team_comm->comm->ops->close(team_comm->comm);
+		free(team_comm);
+	}
+}
