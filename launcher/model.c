@@ -8,7 +8,7 @@
 #include "config.h"
 #endif
 #include "files/files.h"
-#include "job/internal.h"
+#include "model/model.h"
 
 size_t model_group_length(const char *name)
 {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/budget.h"
 #include "backend/host/available.h"
 #include "model.h"
 #include "survey.h"
@@ -241,11 +242,11 @@ static struct agreed agree_here(const struct plan *plan, const struct request *r
 	if (threshold->kind != ZERO_VALUE_AUTO)
 		agreed.threshold = threshold->number;
 	else if (agreed.budget_known)
-		agreed.threshold = zero_sizing_threshold(agreed.chunk, agreed.budget);
+		agreed.threshold = zero_budget_stream_threshold(agreed.chunk, agreed.budget);
 	if (limit->kind != ZERO_VALUE_AUTO)
 		agreed.limit = limit->number;
 	else
-		agreed.limit = zero_sizing_gather_limit(agreed.budget);
+		agreed.limit = zero_budget_gather_limit(agreed.budget);
 	agreed.limit_known = limit->kind != ZERO_VALUE_AUTO || agreed.budget_known;
 	agreed.sharing = sharing_here(plan, request, &agreed);
 	return agreed;

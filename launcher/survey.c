@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model/sizing.h"
+#include "core/budget.h"
 
 /* Begins a task's line, in whatever else a site's scripts may print. */
 static const char marker[] = "zerorun-node-report ";
@@ -82,10 +82,10 @@ static bool read_report(struct survey_node *node, char *line)
 	if (threshold->kind != ZERO_VALUE_AUTO)
 		node->threshold = threshold->number;
 	else if (node->budget_known)
-		node->threshold = zero_sizing_threshold(node->chunk, node->budget);
+		node->threshold = zero_budget_stream_threshold(node->chunk, node->budget);
 	limit = &told.value[ZERO_OPT_GATHER_LIMIT];
 	limited = told.origin[ZERO_OPT_GATHER_LIMIT] && limit->kind != ZERO_VALUE_AUTO;
-	node->limit = limited ? limit->number : zero_sizing_gather_limit(node->budget);
+	node->limit = limited ? limit->number : zero_budget_gather_limit(node->budget);
 	node->limit_known = limited || node->budget_known;
 	zero_settings_clear(&told);
 	return true;

@@ -5,27 +5,37 @@ noinst_HEADERS += \
 	lib/backend/backend.h \
 	lib/backend/bootstrap.h \
 	lib/backend/comm.h \
+	lib/backend/exchange.h \
 	lib/backend/meter.h \
+	lib/checkpoint/checkpoint.h \
 	lib/checkpoint/export.h \
 	lib/checkpoint/restore.h \
 	lib/checkpoint/save.h \
 	lib/checkpoint/write.h \
+	lib/core/budget.h \
 	lib/core/clock.h \
+	lib/core/error.h \
 	lib/core/module.h \
 	lib/core/options.h \
 	lib/core/options_table.h \
 	lib/core/text.h \
 	lib/core/thread.h \
-	lib/job/internal.h \
+	lib/job/hooks.h \
+	lib/job/job.h \
+	lib/load/load.h \
 	lib/model/layout.h \
+	lib/model/model.h \
 	lib/model/sizing.h \
 	lib/net/address.h \
 	lib/net/dial.h \
 	lib/report/folder.h \
+	lib/report/job_report.h \
 	lib/report/record.h \
 	lib/report/report.h \
+	lib/train/train.h \
 	lib/watch/ring.h \
-	lib/watch/ring_private.h
+	lib/watch/ring_private.h \
+	lib/watch/watch.h
 
 # The table of options, and what follows from a budget: shared with launcher and plugin.
 noinst_LTLIBRARIES += lib/liboptions.la
@@ -34,8 +44,7 @@ lib_liboptions_la_SOURCES = \
 	lib/core/option_value.c \
 	lib/core/options.c \
 	lib/core/settings_text.c \
-	lib/core/text.c \
-	lib/model/sizing.c
+	lib/core/text.c
 
 # All of libzero, with its inner functions in sight: unit tests link this one.
 noinst_LTLIBRARIES += lib/libzerocore.la
@@ -55,7 +64,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/write.c \
 	lib/core/error.c \
 	lib/core/module.c \
-	lib/job/check.c \
+	lib/job/hooks.c \
 	lib/job/job.c \
 	lib/job/settings.c \
 	lib/job/stop.c \
@@ -64,27 +73,34 @@ lib_libzerocore_la_SOURCES = \
 	lib/job/team.c \
 	lib/load/adopt.c \
 	lib/load/flatten.c \
+	lib/load/load.c \
 	lib/load/load_model.c \
 	lib/load/partition.c \
 	lib/load/slice.c \
 	lib/load/source.c \
 	lib/load/staging.c \
 	lib/load/tensor_file.c \
-	lib/load/param_changed.c \
 	lib/model/group.c \
 	lib/model/layout.c \
+	lib/model/model.c \
+	lib/model/sizing.c \
+	lib/model/states.c \
 	lib/model/storage.c \
 	lib/net/address.c \
 	lib/net/dial.c \
+	lib/open.c \
 	lib/report/folder.c \
 	lib/report/record.c \
 	lib/report/report.c \
 	lib/train/adamw.c \
+	lib/train/check.c \
 	lib/train/gather.c \
 	lib/train/norm.c \
+	lib/train/param_changed.c \
 	lib/train/reduce.c \
 	lib/train/scale.c \
 	lib/train/step.c \
+	lib/train/train.c \
 	lib/watch/find.c \
 	lib/watch/join.c \
 	lib/watch/line.c \

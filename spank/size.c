@@ -8,7 +8,7 @@
 
 #include "node.h"
 #include "plugin.h"
-#include "model/sizing.h"
+#include "core/budget.h"
 
 struct zero_where node_where(const struct node *node, const struct zero_gpu *gpu)
 {
@@ -173,7 +173,7 @@ static bool find_threshold(const struct node *node, const struct zero_budget *bu
 	if (resolved->value[ZERO_OPT_STREAM_THRESHOLD].kind != ZERO_VALUE_AUTO ||
 	    budget->source == ZERO_VRAM_UNKNOWN ||
 	    zero_config_hold(node->site, &where, ZERO_OPT_STREAM_THRESHOLD,
-			     zero_sizing_threshold(chunk, budget->budget), resolved))
+			     zero_budget_stream_threshold(chunk, budget->budget), resolved))
 		return true;
 	snprintf(why, size, "no memory for the options");
 	return false;

@@ -7,7 +7,8 @@
 #define ZERO_ANALYZE_H
 
 #ifdef ANALYZE_LIBRARY
-#include "job/internal.h"
+#include "core/error.h"
+#include "job/job.h"
 
 #define zero_fail(status, ...) ((zero_fail)(status, __VA_ARGS__) ? (status) : (status))
 #define zero_submit_wait(team, status, ...) \

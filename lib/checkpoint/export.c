@@ -28,15 +28,15 @@ static zero_status list_tensors(struct zero_output *out)
 	const zero_job *job = out->job;
 	size_t room = 0;
 
-	for (size_t g = 0; g < job->group_count; g++)
-		room += job->groups[g]->param_count;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		room += job->model->groups[g]->param_count;
 	out->params = calloc(room + 1, sizeof(zero_param *));
 	out->tensors = calloc(room + 1, sizeof(zero_tensor));
 	if (!out->params || !out->tensors)
 		return no_memory(out);
-	for (size_t g = 0; g < job->group_count; g++)
-		for (size_t p = 0; p < job->groups[g]->param_count; p++) {
-			zero_param *param = job->groups[g]->params[p];
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t p = 0; p < job->model->groups[g]->param_count; p++) {
+			zero_param *param = job->model->groups[g]->params[p];
 			zero_tensor *tensor = &out->tensors[out->count];
 
 			if (param->alias_of)
@@ -240,8 +240,8 @@ static zero_status check_export(zero_job *job)
 
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_export comes after zero_layout");
-	for (size_t g = 0; !status && g < job->group_count; g++)
-		status = zero_wait_post_step_gather(job->groups[g]);
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		status = zero_wait_post_step_gather(job->model->groups[g]);
 	return status;
 }
 

@@ -3,7 +3,8 @@
 #ifndef ZERO_EXPORT_H
 #define ZERO_EXPORT_H
 
-#include "job/internal.h"
+#include "load/load.h"
+#include "train/train.h"
 
 struct zero_output_file {
 	char *path;

@@ -30,12 +30,12 @@ static zero_status check_restore(zero_job *job)
 
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_restore comes after zero_layout");
-	for (size_t g = 0; !status && g < job->group_count; g++) {
-		if (job->groups[g]->gather)
+	for (size_t g = 0; !status && g < job->model->group_count; g++) {
+		if (job->model->groups[g]->gather)
 			return zero_fail(ZERO_E_STATE,
 					 "a checkpoint is restored while group '%s' is gathered",
-					 job->groups[g]->name);
-		status = zero_wait_post_step_gather(job->groups[g]);
+					 job->model->groups[g]->name);
+		status = zero_wait_post_step_gather(job->model->groups[g]);
 	}
 	return status;
 }
@@ -221,9 +221,9 @@ void zero_checkpoint_free(zero_checkpoint *checkpoint)
 /* As before the first step: they are made when one needs them, and masters follow values. */
 static void drop_states(zero_job *job)
 {
-	for (size_t g = 0; g < job->group_count; g++)
-		for (size_t f = 0; f < job->groups[g]->flat_count; f++) {
-			struct zero_flat *flat = &job->groups[g]->flats[f];
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++) {
+			struct zero_flat *flat = &job->model->groups[g]->flats[f];
 
 			job->ops->free(job->backend, flat->m);
 			job->ops->free(job->backend, flat->v);
@@ -235,15 +235,15 @@ static void drop_states(zero_job *job)
 /* What the checkpoint says of the job's past. */
 static void take_history(zero_job *job, const struct zero_manifest *manifest)
 {
-	job->steps = manifest->step;
-	job->has_adamw = manifest->has_adamw;
+	job->trainer->steps = manifest->step;
+	job->trainer->has_adamw = manifest->has_adamw;
 	if (manifest->has_adamw)
-		job->adamw = (zero_adamw){.lr = (float)manifest->lr,
-					  .beta1 = (float)manifest->beta1,
-					  .beta2 = (float)manifest->beta2,
-					  .eps = (float)manifest->eps,
-					  .weight_decay = (float)manifest->weight_decay,
-					  .clip = (float)manifest->clip};
+		job->trainer->adamw = (zero_adamw){.lr = (float)manifest->lr,
+						   .beta1 = (float)manifest->beta1,
+						   .beta2 = (float)manifest->beta2,
+						   .eps = (float)manifest->eps,
+						   .weight_decay = (float)manifest->weight_decay,
+						   .clip = (float)manifest->clip};
 }
 
 /* COLLECTIVE, with the manifest on all ranks. */
@@ -256,9 +256,9 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 		status = zero_restore_plan(&r->plan);
 	/* From here on values change: not on one rank alone, nor under a save. */
 	if (!status)
-		zero_save_snapshot(job, NULL);
+		zero_hooks_before_change(job, NULL, false);
 	if (!status && manifest->states)
-		status = zero_adamw_states(job);
+		status = zero_states_alloc(job);
 	status = zero_restore_fill(&r->plan, status);
 	if (status)
 		return status;

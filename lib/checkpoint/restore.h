@@ -3,7 +3,8 @@
 #ifndef ZERO_RESTORE_H
 #define ZERO_RESTORE_H
 
-#include "job/internal.h"
+#include "load/load.h"
+#include "train/train.h"
 
 /* ---- restore_find.c: what a path stands for -------------------------------------------------- */
 

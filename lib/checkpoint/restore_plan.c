@@ -101,14 +101,14 @@ static zero_param **list_params(const zero_job *job, size_t *count)
 	zero_param **params;
 	size_t room = 0;
 
-	for (size_t g = 0; g < job->group_count; g++)
-		room += job->groups[g]->param_count;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		room += job->model->groups[g]->param_count;
 	params = calloc(room + 1, sizeof(zero_param *));
 	*count = 0;
-	for (size_t g = 0; params && g < job->group_count; g++)
-		for (size_t p = 0; p < job->groups[g]->param_count; p++)
-			if (!job->groups[g]->params[p]->alias_of)
-				params[(*count)++] = job->groups[g]->params[p];
+	for (size_t g = 0; params && g < job->model->group_count; g++)
+		for (size_t p = 0; p < job->model->groups[g]->param_count; p++)
+			if (!job->model->groups[g]->params[p]->alias_of)
+				params[(*count)++] = job->model->groups[g]->params[p];
 	return params;
 }
 
@@ -149,7 +149,7 @@ static zero_status find_params(struct zero_restore *restore, size_t *found)
 	for (size_t i = 0; !status && i < manifest->tensor_count; i++) {
 		const struct zero_manifest_tensor *tensor = &manifest->tensors[i];
 		zero_param key = {.name = tensor->name};
-		zero_param **node = tfind(&key, &restore->job->names, by_name);
+		zero_param **node = tfind(&key, &restore->job->model->params_by_name, by_name);
 
 		if (!node)
 			continue;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 
 /* ---- one save -------------------------------------------------------------------------------- */
@@ -56,10 +57,10 @@ static zero_status new_save(zero_job *job, const char *dir, const zero_save_opti
 	save->began = zero_seconds();
 	save->out.fd = -1;
 	save->keep = options->keep;
-	save->step = job->steps;
-	save->has_states = job->steps > 0;
-	save->has_adamw = job->has_adamw;
-	save->adamw = job->adamw;
+	save->step = job->trainer->steps;
+	save->has_states = job->trainer->steps > 0;
+	save->has_adamw = job->trainer->has_adamw;
+	save->adamw = job->trainer->adamw;
 	save->dir = strdup(dir);
 	/* A slash at its end is no part of it. */
 	for (size_t end = save->dir ? strlen(dir) : 0; end > 1 && dir[end - 1] == '/'; end--)
@@ -102,17 +103,17 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 				 "zero_save is to keep %d checkpoints: 0 (all) or "
 				 "more",
 				 options->keep);
-	for (size_t g = 0; g < job->group_count; g++)
-		if (job->groups[g]->gather)
+	for (size_t g = 0; g < job->model->group_count; g++)
+		if (job->model->groups[g]->gather)
 			return zero_fail(ZERO_E_STATE,
 					 "group '%s' is gathered: release it before "
 					 "zero_save",
-					 job->groups[g]->name);
-	for (size_t g = 0; !status && g < job->group_count; g++)
-		status = zero_wait_post_step_gather(job->groups[g]);
+					 job->model->groups[g]->name);
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		status = zero_wait_post_step_gather(job->model->groups[g]);
 	/* They are there already, but for a job whose number of steps was restored without. */
-	if (!status && job->steps)
-		status = zero_adamw_states(job);
+	if (!status && job->trainer->steps)
+		status = zero_states_alloc(job);
 	return status;
 }
 
@@ -123,7 +124,7 @@ static zero_status agree_begin(zero_job *job, zero_status status, const char *di
 	char *label = NULL;
 
 	if (asprintf(&label, "save of step %llu%s, keeping %d, to %s",
-		     (unsigned long long)job->steps,
+		     (unsigned long long)job->trainer->steps,
 		     options->background ? " in the background" : "", options->keep,
 		     dir ? dir : "") < 0)
 		label = NULL;
@@ -172,7 +173,7 @@ static zero_status tell_files(struct zero_save *save, zero_status status)
 				save->files->sum(save->sums, save->sum_count * sizeof(*save->sums)),
 		};
 	status = zero_submit_wait(&save->job->all, status, &op, 1, "save: files of %s", save->path);
-	zero_report_saved(save->job, zero_seconds() - save->began, save->out.bytes, !status);
+	zero_hooks_after_save(save->job, zero_seconds() - save->began, save->out.bytes, !status);
 	return status;
 }
 
@@ -230,7 +231,7 @@ static zero_status begin(zero_job *job, const char *dir, const zero_save_options
 
 /* ---- the end of one in the background -------------------------------------------------------- */
 
-bool zero_save_written(const zero_job *job)
+static bool is_written(const zero_job *job)
 {
 	return !job->save || job->save->state != ZERO_SAVE_WRITING || job->save->written;
 }
@@ -243,7 +244,7 @@ static void *publish(void *context)
 	return NULL;
 }
 
-void zero_save_complete(zero_job *job)
+static void complete(zero_job *job)
 {
 	struct zero_save *save = job->save;
 	zero_status status;
@@ -268,7 +269,7 @@ static zero_status wait_for(zero_job *job)
 
 	if (!save)
 		return ZERO_OK;
-	zero_save_complete(job);
+	complete(job);
 	if (save->state == ZERO_SAVE_PUBLISHING) {
 		status = zero_save_join(save);
 		status =
@@ -294,7 +295,7 @@ zero_status zero_save_wait(zero_job *job)
 static zero_status end_save(struct zero_save *save, bool together)
 {
 	if (save->state == ZERO_SAVE_WRITING && together) {
-		zero_save_complete(save->job);
+		complete(save->job);
 	} else if (save->state == ZERO_SAVE_WRITING) {
 		pthread_mutex_lock(&save->lock);
 		save->cancelled = true;
@@ -305,7 +306,7 @@ static zero_status end_save(struct zero_save *save, bool together)
 	return zero_save_join(save);
 }
 
-void zero_save_end(zero_job *job, bool together)
+static void before_close(zero_job *job, bool together)
 {
 	struct zero_save *save = job->save;
 	struct zero_saved_error before;
@@ -337,3 +338,15 @@ zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *o
 	zero_set_current_call(job, call);
 	return status;
 }
+
+static bool is_writing(const zero_job *job)
+{
+	return !is_written(job);
+}
+
+const struct zero_hooks zero_checkpoint_hooks = {
+	.before_change = zero_save_snapshot,
+	.busy = is_writing,
+	.all_idle = complete,
+	.before_close = before_close,
+};

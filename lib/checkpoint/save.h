@@ -126,4 +126,7 @@ void zero_save_discard(const struct zero_save *save);
 /* The text of the manifest, malloc'ed. */
 zero_status zero_save_manifest(const struct zero_save *save, char **text, size_t *bytes);
 
+/* The hook before_change: copies what a save in the background has not written yet of the group. */
+void zero_save_snapshot(zero_job *job, zero_group *group, bool step);
+
 #endif

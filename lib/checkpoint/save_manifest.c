@@ -23,8 +23,8 @@ static size_t count_params(const zero_job *job)
 {
 	size_t count = 0;
 
-	for (size_t g = 0; g < job->group_count; g++)
-		count += job->groups[g]->param_count;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		count += job->model->groups[g]->param_count;
 	return count;
 }
 
@@ -46,9 +46,9 @@ static void list_teams(const zero_job *job, struct zero_manifest *manifest)
 
 static void list_tensors(const zero_job *job, struct zero_manifest *manifest)
 {
-	for (size_t g = 0; g < job->group_count; g++)
-		for (size_t p = 0; p < job->groups[g]->param_count; p++) {
-			const zero_param *param = job->groups[g]->params[p];
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t p = 0; p < job->model->groups[g]->param_count; p++) {
+			const zero_param *param = job->model->groups[g]->params[p];
 			struct zero_manifest_tensor *tensor =
 				&manifest->tensors[manifest->tensor_count];
 
@@ -56,12 +56,12 @@ static void list_tensors(const zero_job *job, struct zero_manifest *manifest)
 				continue;
 			*tensor = (struct zero_manifest_tensor){
 				.name = param->name,
-				.group = job->groups[g]->name,
+				.group = job->model->groups[g]->name,
 				.first = param->first,
 				.shard = param->flat->segments[param->segment].shard,
 				.dtype = param->dtype,
 				.ndim = param->ndim,
-				.team = team_index(job, job->groups[g]->team),
+				.team = team_index(job, job->model->groups[g]->team),
 				.trainable = param->trainable,
 			};
 			memcpy(tensor->shape, param->shape, sizeof(tensor->shape));

@@ -75,16 +75,16 @@ static zero_status list_slices(struct zero_save *save)
 	const zero_job *job = save->job;
 	size_t params = 0, at = 0;
 
-	for (size_t g = 0; g < job->group_count; g++)
-		params += job->groups[g]->param_count;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		params += job->model->groups[g]->param_count;
 	save->slices = calloc(ZERO_SLICE_KINDS * params + 1, sizeof(*save->slices));
-	save->begin = calloc(ZERO_SLICE_KINDS * job->group_count + 1, sizeof(*save->begin));
+	save->begin = calloc(ZERO_SLICE_KINDS * job->model->group_count + 1, sizeof(*save->begin));
 	if (!save->slices || !save->begin)
 		return zero_fail(ZERO_E_MEMORY, "no memory to save %zu parameters", params);
 	for (int kind = 0; kind < ZERO_SLICE_KINDS; kind++)
-		for (size_t g = 0; g < job->group_count; g++) {
+		for (size_t g = 0; g < job->model->group_count; g++) {
 			save->begin[at++] = save->slice_count;
-			list_group(save, job->groups[g], (enum zero_slice_kind)kind);
+			list_group(save, job->model->groups[g], (enum zero_slice_kind)kind);
 		}
 	save->begin[at] = save->slice_count;
 	save->sums = calloc(save->sum_count + 1, sizeof(*save->sums));

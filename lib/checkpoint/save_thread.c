@@ -199,7 +199,7 @@ static zero_status fetch_range(struct zero_save *save, size_t first, size_t end)
 
 static zero_status fetch_all(struct zero_save *save)
 {
-	size_t ranges = ZERO_SLICE_KINDS * save->job->group_count;
+	size_t ranges = ZERO_SLICE_KINDS * save->job->model->group_count;
 	zero_status status = ZERO_OK, reached;
 
 	for (size_t i = 0; !status && i < ranges; i++)
@@ -303,23 +303,13 @@ static void keep_range(struct zero_save *save, size_t first, size_t end, bool st
 	pthread_mutex_unlock(&save->lock);
 }
 
-static void keep(zero_job *job, const zero_group *group, bool stepped)
+void zero_save_snapshot(zero_job *job, zero_group *group, bool step)
 {
 	struct zero_save *save = job->save;
 
 	if (!save || save->state != ZERO_SAVE_WRITING || save->written)
 		return;
-	for (size_t i = 0; i < ZERO_SLICE_KINDS * job->group_count; i++)
-		if (!group || job->groups[i % job->group_count] == group)
-			keep_range(save, save->begin[i], save->begin[i + 1], stepped);
-}
-
-void zero_save_snapshot(zero_job *job, zero_group *group)
-{
-	keep(job, group, false);
-}
-
-void zero_save_snapshot_stepped(zero_group *group)
-{
-	keep(group->job, group, true);
+	for (size_t i = 0; i < ZERO_SLICE_KINDS * job->model->group_count; i++)
+		if (!group || job->model->groups[i % job->model->group_count] == group)
+			keep_range(save, save->begin[i], save->begin[i + 1], step);
 }

@@ -3,7 +3,8 @@
 #ifndef ZERO_WRITE_H
 #define ZERO_WRITE_H
 
-#include "job/internal.h"
+#include "load/load.h"
+#include "train/train.h"
 
 struct zero_out {
 	const char *path; /* the caller's */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statuses, types by name, and each thread's last error. */
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/internal.h"
+#include "error.h"
 
 /*
  * A key rather than thread-local storage, which a library that is loaded late may not get, and

@@ -9,7 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/internal.h"
+#include "module.h"
+
+#include "error.h"
 
 static const struct zero_core core = {
 	.fail = zero_fail,

@@ -30,4 +30,7 @@ struct zero_core {
  */
 typedef const void *(*zero_module_entry)(const struct zero_core *core);
 
+/* Opens module zero_<name>.so from the library's own folder, once, and returns its table. */
+zero_status zero_module_open(const char *name, const void **table);
+
 #endif

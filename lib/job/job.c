@@ -1,139 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job: its begin, its end, and the small things that its ranks do together. */
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+/* The end of a job, and the small things that its ranks do together. See lib/open.c for its begin. */
+#include "job.h"
 
-#include "internal.h"
-#include "watch/ring.h"
+#include <stdlib.h>
+#include <unistd.h>
 
 static atomic_flag one_job = ATOMIC_FLAG_INIT;
 
-/* ---- open and close -------------------------------------------------------------------------- */
-
-/* What the option says, as far as it could be read; auto: a GPU if there is one. */
-static zero_status choose_backend(zero_job *job)
+bool zero_job_claim(void)
 {
-	uint64_t choice = job->settings.value[ZERO_OPT_BACKEND].number;
-	const struct zero_backend_ops *ops;
-	const void *table;
-	zero_status status;
-
-	if (choice != ZERO_BACKEND_HOST) {
-		status = zero_module_open("cuda", &table);
-		ops = status ? NULL : table;
-		/* Where it was asked for, a rank without a GPU still has to tell the others. */
-		if (ops && (choice == ZERO_BACKEND_CUDA || ops->available())) {
-			job->ops = ops;
-			return ZERO_OK;
-		}
-		if (choice == ZERO_BACKEND_CUDA)
-			return zero_fail(ZERO_E_UNSUPPORTED, "backend is cuda (from %s): %s",
-					 job->settings.origin[ZERO_OPT_BACKEND], zero_last_error());
-	}
-	status = zero_module_open("host", &table);
-	job->ops = table;
-	return status;
+	return !atomic_flag_test_and_set(&one_job);
 }
 
-static zero_status open_backend(zero_job *job, zero_status settings, const zero_options *options)
+void zero_job_unclaim(void)
 {
-	const struct zero_value *isa = &job->settings.value[ZERO_OPT_ISA];
-	/* Ranks that could not read their options must still tell the others. */
-	struct zero_backend_config config = {
-		.isa = settings ? "auto" : zero_option_table[ZERO_OPT_ISA].choices[isa->number],
-		.expected_world = (int)job->settings.value[ZERO_OPT_TASKS].number,
-		.share = (int)job->settings.value[ZERO_OPT_SHARE].number,
-		.allocator = options ? options->allocator : NULL,
-		.stream = options ? options->stream : NULL,
-		.open_seconds = (double)job->settings.value[ZERO_OPT_OPEN_SECONDS].number,
-		.reduce = (int)job->settings.value[ZERO_OPT_REDUCE].number,
-		.nccl = job->settings.value[ZERO_OPT_NCCL].text,
-		.meter = zero_report_meter(job),
-	};
-	zero_status status = choose_backend(job);
-
-	if (status)
-		return status;
-	/* A backend for GPUs has deadlines of its own wherever it waits. */
-	if (job->ops->host_memory)
-		zero_opening_begin(job);
-	status = job->ops->open(&config, &job->backend);
-	job->joined = !status;
-	if (job->backend) {
-		job->ops->place(job->backend, NULL, &job->place);
-		job->all = (zero_team){.job = job, .place = job->place};
-		zero_process_rank_set(job->place.rank);
-	}
-	return status;
-}
-
-zero_status zero_open(const zero_options *options, zero_job **opened)
-{
-	struct zero_opening *opening;
-	zero_status status, settings;
-	zero_job *job;
-	struct zero_saved_error why;
-
-	*opened = NULL;
-	if (atomic_flag_test_and_set(&one_job))
-		return zero_fail(ZERO_E_STATE, "a job is open in this process already");
-	job = calloc(1, sizeof(*job));
-	if (!job || !zero_settings_init(&job->settings)) {
-		free(job);
-		atomic_flag_clear(&one_job);
-		return zero_fail(ZERO_E_MEMORY, "no memory for a job");
-	}
-	job->process = getpid();
-	pthread_mutex_init(&job->lock, NULL);
-	zero_ring_look_at_signals();
-	settings = zero_job_read_settings(job, options);
-	if (!settings)
-		settings = zero_report_begin(job);
-	zero_error_save(&why);
-	status = open_backend(job, settings, options);
-	/* Looking for a GPU may have left another sentence. */
-	if (!status && settings)
-		zero_error_restore(&why);
-	if (!status)
-		status = zero_job_agree_settings(job, settings);
-	if (!status)
-		status = zero_job_watch(job);
-	opening = job->opening;
-	if (status)
-		zero_close(job);
-	else
-		zero_job_apply_settings(job);
-	zero_opening_end(opening);
-	if (!status) {
-		job->opening = NULL;
-		*opened = job;
-	}
-	return status;
-}
-
-/* What is under way must end before its buffers go. */
-static void settle_work(zero_job *job)
-{
-	for (size_t g = 0; g < job->group_count; g++) {
-		zero_group *group = job->groups[g];
-
-		if (group->gather)
-			job->ops->wait(job->backend, group->gather);
-		zero_work_wait(job, &group->reduce);
-		zero_work_wait(job, &group->post_step_gather);
-	}
-	for (int i = 0; i < ZERO_REDUCES; i++)
-		zero_work_wait(job, &job->reduces[i]);
+	atomic_flag_clear(&one_job);
 }
 
 /*
- * So that a peer which is in another operation hears of it instead of waiting for ever. What went
- * wrong before is more than that the ranks now part: it stays the thread's last error. Returns
- * whether all ranks close the job.
+ * A peer that is in another operation gets an error there instead of waiting for ever. What failed
+ * before stays the thread's last error: it matters more than that the ranks now part. Returns
+ * whether all ranks are closing the job.
  */
-static bool say_closing(zero_job *job)
+static bool leave(zero_job *job)
 {
 	struct zero_saved_error before;
 	bool together;
@@ -147,40 +36,27 @@ static bool say_closing(zero_job *job)
 
 zero_status zero_close(zero_job *job)
 {
-	bool together;
-
 	/* A forked child has a copy of the memory, but neither the thread nor MPI. */
 	if (!job || job->process != getpid())
 		return ZERO_OK;
-	/* What waits for a lost rank on the host waits for ever: it is left to the process's
-	   end. */
-	if (job->ring && zero_job_check_watch(job))
+	/* On the host a wait for a lost rank never ends: the job is left to the process's end. */
+	if (zero_hooks_check_peers(job))
 		return ZERO_OK;
-	if (job->joined) {
-		together = say_closing(job);
-		zero_save_end(job, together);
-		settle_work(job);
-		zero_report_end(job, together);
-	}
-	for (size_t g = 0; g < job->group_count; g++)
-		zero_group_free(job->groups[g]);
-	free(job->groups);
-	if (job->backend)
-		zero_staging_close(job);
+	if (job->joined)
+		zero_hooks_before_close(job, leave(job));
+	if (!zero_hooks_close(job))
+		return ZERO_OK;
 	zero_teams_free(job);
-	zero_slice_close(job);
 	zero_stop_close(job);
-	if (!zero_job_unwatch(job))
-		return ZERO_OK;
 	if (job->backend)
 		job->ops->close(job->backend);
-	zero_report_free(job);
+	zero_hooks_closed(job);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)
 		free(job->setting_text[id]);
 	zero_settings_clear(&job->settings);
 	pthread_mutex_destroy(&job->lock);
 	free(job);
-	atomic_flag_clear(&one_job);
+	zero_job_unclaim();
 	return ZERO_OK;
 }
 

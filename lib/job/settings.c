@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's options: where they are read, what all ranks must say alike, and what follows from
-   them. */
+/* A job's settings: where they are read, and how all ranks come to the same ones. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "core/budget.h"
+#include "job.h"
 
-/* How the ranks come to one value: all say the same, or the least counts. Others are a rank's
-   own. */
-enum agreement { OWN, SAME, LEAST };
+/* How the ranks come to one value: all must be equal, or the least one counts. Other values are each
+   rank's own. */
+enum agreement { OWN, EQUAL, LEAST };
 
 static enum agreement agreement(enum zero_option_id id)
 {
@@ -26,7 +26,7 @@ static enum agreement agreement(enum zero_option_id id)
 	case ZERO_OPT_STALL_SECONDS:
 	case ZERO_OPT_ON_FAULT:
 	case ZERO_OPT_REPORT: /* whether there is one */
-		return SAME;
+		return EQUAL;
 	case ZERO_OPT_STREAM_CHUNK:
 	case ZERO_OPT_STREAM_THRESHOLD:
 	case ZERO_OPT_BUDGET:
@@ -65,8 +65,8 @@ zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 	return check_config(job);
 }
 
-/* The reply of every rank for one option, as [world][ZERO_OPTIONS] numbers. */
-static zero_status settle(zero_job *job, const uint64_t *all)
+/* Settles one value for all ranks, from `all`: [world][ZERO_OPTIONS] numbers. */
+static zero_status fold_settings(zero_job *job, const uint64_t *all)
 {
 	for (size_t id = 0; id < ZERO_OPTIONS; id++) {
 		uint64_t least = all[id];
@@ -74,7 +74,7 @@ static zero_status settle(zero_job *job, const uint64_t *all)
 		for (int rank = 1; rank < job->place.world; rank++) {
 			uint64_t value = all[(size_t)rank * ZERO_OPTIONS + id];
 
-			if (agreement((enum zero_option_id)id) == SAME && value != all[id])
+			if (agreement((enum zero_option_id)id) == EQUAL && value != all[id])
 				return zero_fail(ZERO_E_INVALID,
 						 "%s is not the same on ranks 0 and %d (here %s, "
 						 "from %s): give all ranks one value",
@@ -101,8 +101,7 @@ static zero_status format_settings(zero_job *job)
 	return ZERO_OK;
 }
 
-/* What this rank would take if it were alone; the least of all ranks' counts. */
-static void resolve_sizes(zero_job *job)
+zero_status zero_job_resolve_sizes(zero_job *job)
 {
 	struct zero_value *budget = &job->settings.value[ZERO_OPT_BUDGET];
 	struct zero_value *threshold = &job->settings.value[ZERO_OPT_STREAM_THRESHOLD];
@@ -112,44 +111,34 @@ static void resolve_sizes(zero_job *job)
 	if (!zero_settings_budget_known(&job->settings))
 		budget->number = job->ops->memory_free(job->backend);
 	if (threshold->kind == ZERO_VALUE_AUTO)
-		*threshold =
-			(struct zero_value){.kind = ZERO_VALUE_NUMBER,
-					    .number = zero_sizing_threshold(chunk, budget->number)};
+		*threshold = (struct zero_value){
+			.kind = ZERO_VALUE_NUMBER,
+			.number = zero_budget_stream_threshold(chunk, budget->number)};
 	if (limit->kind == ZERO_VALUE_AUTO)
 		*limit = (struct zero_value){.kind = ZERO_VALUE_NUMBER,
-					     .number = zero_sizing_gather_limit(budget->number)};
+					     .number = zero_budget_gather_limit(budget->number)};
+	return format_settings(job);
 }
 
-zero_status zero_job_agree_settings(zero_job *job, zero_status status)
+zero_status zero_job_exchange_settings(zero_job *job, zero_status status, zero_status *unequal)
 {
 	size_t world = (size_t)job->place.world;
 	uint64_t mine[ZERO_OPTIONS], *all = calloc(world * ZERO_OPTIONS, sizeof(uint64_t));
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .send = mine, .count = sizeof(mine)};
+	struct zero_op op = {
+		.kind = ZERO_OP_EXCHANGE, .send = mine, .recv = all, .count = sizeof(mine)};
 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the options of %zu ranks", world);
-	if (!status) {
-		resolve_sizes(job);
-		zero_report_sizes(job);
-	}
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)
 		mine[id] = job->settings.value[id].number;
-	if (!status)
-		status = format_settings(job);
-	op.recv = all;
 	status = zero_submit_wait(&job->all, status, &op, 1, "zero_open");
 	if (status)
 		goto out;
-	status = settle(job, all);
-	/* What came of it: ranks that cannot share memory do not. */
+	*unequal = fold_settings(job, all);
+	/* As many as really share memory: ranks that cannot do not. */
 	job->settings.value[ZERO_OPT_SHARE].number = (uint64_t)job->place.share_world;
-	if (!status)
-		status = format_settings(job);
-	if (!status)
-		status = zero_report_open(job);
-	status = zero_submit_wait(&job->all, status, NULL, 0, "options");
-	if (!status)
-		zero_report_opened(job);
+	if (!*unequal)
+		*unequal = format_settings(job);
 out:
 	free(all);
 	return status;
@@ -163,20 +152,13 @@ void zero_job_apply_settings(zero_job *job)
 	job->gather_limit = job->settings.value[ZERO_OPT_GATHER_LIMIT].number;
 }
 
-void zero_job_choose_tier(zero_job *job)
-{
-	job->tier =
-		zero_sizing_device_tier(&job->sizing, job->settings.value[ZERO_OPT_FLATTEN].number,
-					job->settings.value[ZERO_OPT_BUDGET].number, job->chunk);
-}
-
 const char *zero_setting(const zero_job *job, const char *name)
 {
 	const struct zero_option *option = zero_option_find(name, strlen(name));
 
 	if (!option)
 		return NULL;
-	if (option == &zero_option_table[ZERO_OPT_FLATTEN] && job->laid_out && job->stage < 3)
-		return zero_tier_name(job->tier);
+	if (option == &zero_option_table[ZERO_OPT_FLATTEN] && job->flatten_tier)
+		return job->flatten_tier;
 	return job->setting_text[option - zero_option_table];
 }

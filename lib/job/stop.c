@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "internal.h"
+#include "job.h"
 
 static atomic_bool asked;
 static bool ours[NSIG]; /* guarded by the job's lock */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a program shares with the backend of a device: its stream and a communicator. */
-#include "internal.h"
+#include "job.h"
 
 zero_status zero_set_stream(zero_job *job, void *stream)
 {

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "job.h"
 
 __attribute__((format(printf, 7, 0))) static zero_status
 submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t count, bool waited,
 	    struct zero_work **work, const char *label, va_list arguments)
 {
 	zero_job *job = team->job;
-	zero_status mine = status || !zero_check_enabled(job) ? status : zero_check_pending(job);
+	zero_status mine = status ? status : zero_hooks_before_submit(job);
 	struct zero_submission submission = {
 		.team_comm = team->team_comm,
 		.status = mine,
@@ -25,9 +25,9 @@ submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t cou
 	char text[256], *all = NULL;
 	va_list again;
 
-	if (job->ring && zero_job_check_watch(job))
+	if (zero_hooks_check_peers(job))
 		return ZERO_E_COMM;
-	team->waits += waited;
+	team->wait_count += waited;
 	va_copy(again, arguments);
 	/* What is too long to be shown must be equal too. */
 	if (vsnprintf(text, sizeof(text), label, arguments) >= (int)sizeof(text) &&
@@ -92,17 +92,7 @@ zero_status zero_work_wait(zero_job *job, struct zero_work **work)
 	return status;
 }
 
-zero_status zero_wait_post_step_gather(zero_group *group)
+zero_status zero_device_sync(zero_job *job)
 {
-	zero_status status;
-
-	pthread_mutex_lock(&group->job->lock);
-	status = zero_work_wait(group->job, &group->post_step_gather);
-	pthread_mutex_unlock(&group->job->lock);
-	return status;
-}
-
-unsigned zero_group_wait_count(zero_group *group)
-{
-	return group->team->waits + group->job->all.waits;
+	return job->ops->event_wait(job->backend, job->ops->event_record(job->backend));
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "job.h"
 
 static zero_status check_ranks(const zero_job *job, const int *ranks, size_t count)
 {
@@ -77,12 +77,4 @@ int zero_team_rank(const zero_team *team)
 int zero_team_world(const zero_team *team)
 {
 	return team->place.world;
-}
-
-zero_status zero_require_member(const zero_group *group, const char *what)
-{
-	if (zero_is_member(group))
-		return ZERO_OK;
-	return zero_fail(ZERO_E_INVALID, "group '%s' is %s on a rank that is not in its team",
-			 group->name, what);
 }

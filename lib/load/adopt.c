@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "job/internal.h"
+#include "load.h"
 
 /*
  * The device's memory ends where the budget does. Only for jobs that flatten: a budget that was
@@ -106,7 +106,7 @@ zero_status zero_adopt(zero_param *param, const zero_adopt_spec *given)
 		kept->rank = 0;
 	param->adopted = kept;
 	group->adopts = true;
-	group->job->adopts = true;
+	group->job->model->adopts = true;
 	limit_device(group->job);
 	return ZERO_OK;
 }
@@ -179,9 +179,9 @@ struct plan {
 
 static void look_at_given(const zero_job *job, struct plan *plan)
 {
-	for (size_t g = 0; g < job->group_count; g++)
-		for (size_t p = 0; p < job->groups[g]->param_count; p++) {
-			const zero_adopt_spec *given = job->groups[g]->params[p]->adopted;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t p = 0; p < job->model->groups[g]->param_count; p++) {
+			const zero_adopt_spec *given = job->model->groups[g]->params[p]->adopted;
 
 			if (!given)
 				continue;
@@ -197,14 +197,14 @@ static void look_at_memory(zero_job *job, struct plan *plan)
 	zero_memory memory;
 
 	job->ops->memory(job->backend, &memory);
-	zero_sizing_bytes(&job->sizing, bytes);
+	zero_sizing_bytes(&job->model->sizing, bytes);
 	plan->now = memory.total.now;
 	plan->later =
 		bytes[ZERO_MEM_GRADIENTS] + bytes[ZERO_MEM_OPTIMIZER] + bytes[ZERO_MEM_GATHERED];
 	for (int tier = 0; tier < ZERO_TIERS; tier++)
 		laying.held[tier] = laying.most[tier] = plan->now;
-	for (size_t g = 0; g < job->group_count; g++) {
-		const zero_group *group = job->groups[g];
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		const zero_group *group = job->model->groups[g];
 
 		for (size_t f = 0; group->adopts && f < group->flat_count; f++)
 			zero_laying_add(&laying, zero_flat_counted(&group->flats[f]),
@@ -218,17 +218,18 @@ static void look_at_memory(zero_job *job, struct plan *plan)
 /* What flags help, by what stands in the way. */
 static zero_status no_room(const zero_job *job, const struct plan *plan)
 {
-	uint64_t most = plan->most[job->tier];
-	const char *flag = job->tier == ZERO_TIER_HOST ? ", a smaller --zero-stream-chunk" : "";
+	uint64_t most = plan->most[job->model->tier];
+	const char *flag =
+		job->model->tier == ZERO_TIER_HOST ? ", a smaller --zero-stream-chunk" : "";
 
-	if (job->tier != ZERO_TIER_HOST)
+	if (job->model->tier != ZERO_TIER_HOST)
 		flag = ", --zero-flatten=host";
 	return zero_fail(ZERO_E_MEMORY,
 			 "to flatten the model (tier %s) takes %llu bytes on the device: %llu in "
 			 "use, %llu to lay the tensors, and %llu later for gradients, optimizer "
 			 "states and gathered groups; the budget is %llu. What helps: a higher "
 			 "--zero-stage, --zero-offload=optimizer, a smaller --zero-vram-reserve%s",
-			 zero_tier_name(job->tier), (unsigned long long)most,
+			 zero_tier_name(job->model->tier), (unsigned long long)most,
 			 (unsigned long long)plan->now,
 			 (unsigned long long)(most - plan->now - plan->later),
 			 (unsigned long long)plan->later,
@@ -269,8 +270,8 @@ static zero_status choose(zero_job *job, const struct plan *plan)
 		.equal = !plan->own,
 	};
 
-	job->tier = zero_tier_choose(&flatten, plan->most);
-	if (job->tier == ZERO_TIER_DISTRIBUTED && plan->own)
+	job->model->tier = zero_tier_choose(&flatten, plan->most);
+	if (job->model->tier == ZERO_TIER_DISTRIBUTED && plan->own)
 		return zero_fail(ZERO_E_INVALID,
 				 "flatten is distributed (from %s), but tensors were adopted with "
 				 "each rank's own values: they are equal, or those of one rank",
@@ -278,12 +279,12 @@ static zero_status choose(zero_job *job, const struct plan *plan)
 	if (!plan->known)
 		return ZERO_OK;
 	job->ops->limit(job->backend, budget < SIZE_MAX ? budget : SIZE_MAX);
-	return plan->most[job->tier] > budget ? no_room(job, plan) : ZERO_OK;
+	return plan->most[job->model->tier] > budget ? no_room(job, plan) : ZERO_OK;
 }
 
 static zero_status check_all(const zero_job *job, const struct plan *plan)
 {
-	if (job->released_tensors)
+	if (job->model->released_tensors)
 		return zero_fail(ZERO_E_STATE,
 				 "tensors were released in a zero_layout that failed: this job can "
 				 "only be closed");
@@ -373,13 +374,13 @@ static zero_status compare(zero_group *group, zero_status status)
 
 static zero_status compare_all(zero_job *job, zero_status status)
 {
-	for (size_t g = 0; g < job->group_count; g++)
-		if (job->groups[g]->adopts && zero_is_member(job->groups[g]))
-			status = compare(job->groups[g], status);
+	for (size_t g = 0; g < job->model->group_count; g++)
+		if (job->model->groups[g]->adopts && zero_is_member(job->model->groups[g]))
+			status = compare(job->model->groups[g], status);
 	return status;
 }
 
-zero_status zero_flatten_plan(zero_job *job)
+zero_status zero_tier_agree(zero_job *job)
 {
 	size_t world = (size_t)job->place.world;
 	struct plan plan = {.known = zero_settings_budget_known(&job->settings),

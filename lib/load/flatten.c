@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "job/internal.h"
+#include "load.h"
 
 /* One flat buffer on its way, and where its values are laid first. */
 struct lay {
@@ -33,7 +33,7 @@ static void laid_part(const struct lay *lay, const struct zero_segment *segment,
 static struct lay plan_lay(struct zero_flat *flat, bool on_host)
 {
 	const zero_group *group = flat->group;
-	enum zero_tier tier = group->job->tier;
+	enum zero_tier tier = group->job->model->tier;
 	bool by_shard =
 		tier == ZERO_TIER_DISTRIBUTED && group->replicated && group->team->place.world > 1;
 
@@ -199,7 +199,7 @@ static void release_given(zero_group *group, const struct zero_flat *flat)
 		given->release(given->context, given->data);
 		given->release = NULL;
 		given->data = NULL;
-		group->job->released_tensors = true;
+		group->job->model->released_tensors = true;
 	}
 }
 
@@ -293,22 +293,23 @@ static zero_status lay_group(zero_group *group, bool on_host, zero_status status
 
 static bool is_on_host(const zero_job *job)
 {
-	for (size_t g = 0; g < job->group_count; g++)
-		for (size_t p = 0; p < job->groups[g]->param_count; p++)
-			if (job->groups[g]->params[p]->adopted)
-				return job->groups[g]->params[p]->adopted->location == ZERO_ON_HOST;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t p = 0; p < job->model->groups[g]->param_count; p++)
+			if (job->model->groups[g]->params[p]->adopted)
+				return job->model->groups[g]->params[p]->adopted->location ==
+				       ZERO_ON_HOST;
 	return false;
 }
 
 zero_status zero_flatten_adopted(zero_job *job)
 {
 	bool on_host = is_on_host(job);
-	zero_status status = zero_flatten_plan(job);
+	zero_status status = zero_tier_agree(job);
 
 	if (status)
 		return status;
-	for (size_t g = 0; g < job->group_count; g++)
-		if (job->groups[g]->adopts)
-			status = lay_group(job->groups[g], on_host, status);
+	for (size_t g = 0; g < job->model->group_count; g++)
+		if (job->model->groups[g]->adopts)
+			status = lay_group(job->model->groups[g], on_host, status);
 	return zero_submit_wait(&job->all, status, NULL, 0, "end of flattening");
 }

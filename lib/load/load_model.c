@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/internal.h"
+#include "load.h"
 #include "core/text.h"
 
 /* Chunks between two agreements, so many bytes at most: no rank reads on for long after another one
@@ -51,12 +51,12 @@ static zero_status check_job(zero_job *job)
 
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_load_model comes after zero_layout");
-	for (size_t g = 0; !status && g < job->group_count; g++) {
-		if (job->groups[g]->gather)
+	for (size_t g = 0; !status && g < job->model->group_count; g++) {
+		if (job->model->groups[g]->gather)
 			return zero_fail(ZERO_E_STATE,
 					 "a model is loaded while group '%s' is gathered",
-					 job->groups[g]->name);
-		status = zero_wait_post_step_gather(job->groups[g]);
+					 job->model->groups[g]->name);
+		status = zero_wait_post_step_gather(job->model->groups[g]);
 	}
 	return status;
 }
@@ -114,17 +114,17 @@ static zero_status find_tensors(struct loading *load)
 	const zero_job *job = load->job;
 	size_t tensors = load->files->count(load->file), params = 0;
 
-	for (size_t g = 0; g < job->group_count; g++)
-		params += job->groups[g]->param_count;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		params += job->model->groups[g]->param_count;
 	load->entries = calloc(params + 1, sizeof(*load->entries));
 	load->used = calloc(params + 1, sizeof(*load->used));
 	load->missing = calloc(params + 1, sizeof(*load->missing));
 	load->unexpected = calloc(tensors + 1, sizeof(*load->unexpected));
 	if (!load->entries || !load->used || !load->missing || !load->unexpected)
 		return no_memory(load);
-	for (size_t g = 0; g < job->group_count; g++)
-		for (size_t p = 0; p < job->groups[g]->param_count; p++)
-			add_param(load, job->groups[g]->params[p]);
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t p = 0; p < job->model->groups[g]->param_count; p++)
+			add_param(load, job->model->groups[g]->params[p]);
 	for (size_t i = 0; i < load->entry_count; i++)
 		if (load->entries[i].named && !load->entries[i].source.tensor)
 			load->missing[load->missing_count++] = load->entries[i].param->name;
@@ -418,7 +418,7 @@ static zero_status fill(struct loading *load)
 	zero_status status = tell(load, NULL);
 	uint64_t goal = 0;
 
-	zero_save_snapshot(load->job, NULL);
+	zero_hooks_before_change(load->job, NULL, false);
 	for (size_t round = 1; round <= load->rounds; round++) {
 		goal = round < load->rounds ? goal + load->quota : load->total;
 		while (!status && load->done < goal && load->done < load->total)

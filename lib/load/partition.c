@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "job/internal.h"
+#include "load.h"
 
 /* Elements in one piece: all of the parameter if it is not above the threshold. */
 static size_t piece_elements(const zero_job *job, const zero_param *param)
@@ -107,18 +107,6 @@ static struct zero_op scatter_op(zero_param *param, const zero_source *source, s
 	return op;
 }
 
-void zero_param_update_masters(zero_param *param)
-{
-	struct zero_flat *flat = param->flat;
-	struct zero_segment *segment = &flat->segments[param->segment];
-	size_t segment_first, segment_count, first, count;
-
-	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
-	zero_param_part(param, segment_first, segment_count, &first, &count);
-	if (count)
-		zero_master_set(flat, segment, param->first + first, count);
-}
-
 /* What one call loads: parameters of one team. */
 struct load {
 	zero_team *team;
@@ -163,7 +151,7 @@ static zero_status load_all(const struct load *load, zero_status status)
 	for (size_t i = 0; !status && i < load->count; i++)
 		status = zero_wait_post_step_gather(load->params[i]->group);
 	for (size_t i = 0; !status && i < load->count; i++)
-		zero_save_snapshot(load->team->job, load->params[i]->group);
+		zero_hooks_before_change(load->team->job, load->params[i]->group, false);
 	if (must_meet(load)) {
 		status = zero_submit_wait(load->team, status, NULL, 0, "%s", load->label);
 		if (status)

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "job/internal.h"
+#include "load.h"
 
 /* Bytes of a tile: what was just read is still in the cache when it is converted. A chunk bounds
    them too, but a page is allocated anyway. */
@@ -37,10 +37,10 @@ static const char *tensor_name(const struct slice *slice)
 
 void zero_slice_close(zero_job *job)
 {
-	if (job->slice_path)
-		close(job->slice_fd);
-	free(job->slice_path);
-	job->slice_path = NULL;
+	if (job->loader->file_path)
+		close(job->loader->fd);
+	free(job->loader->file_path);
+	job->loader->file_path = NULL;
 }
 
 /* The file stays open: a checkpoint is hundreds of tensors in one file. */
@@ -49,20 +49,21 @@ static zero_status open_file(zero_job *job, const char *path)
 	struct stat info, now;
 
 	/* Unless another file has taken its name meanwhile. */
-	if (job->slice_path && !strcmp(job->slice_path, path) && !fstat(job->slice_fd, &info) &&
-	    !stat(path, &now) && now.st_ino == info.st_ino && now.st_dev == info.st_dev)
+	if (job->loader->file_path && !strcmp(job->loader->file_path, path) &&
+	    !fstat(job->loader->fd, &info) && !stat(path, &now) && now.st_ino == info.st_ino &&
+	    now.st_dev == info.st_dev)
 		return ZERO_OK;
 	zero_slice_close(job);
 	/* Not to be held up by a pipe that nobody writes to. */
-	job->slice_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (job->slice_fd < 0)
+	job->loader->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (job->loader->fd < 0)
 		return zero_fail(ZERO_E_FILE, "cannot open %s: %s", path, strerror(errno));
-	job->slice_path = strdup(path);
-	if (!job->slice_path) {
-		close(job->slice_fd);
+	job->loader->file_path = strdup(path);
+	if (!job->loader->file_path) {
+		close(job->loader->fd);
 		return zero_fail(ZERO_E_MEMORY, "no memory for the name of %s", path);
 	}
-	if (fstat(job->slice_fd, &info) || !S_ISREG(info.st_mode)) {
+	if (fstat(job->loader->fd, &info) || !S_ISREG(info.st_mode)) {
 		zero_slice_close(job);
 		return zero_fail(ZERO_E_FILE, "cannot read %s: not a regular file", path);
 	}
@@ -85,7 +86,7 @@ static zero_status read_elements(const struct slice *slice, char *out, size_t fi
 				 (unsigned long long)tensor->offset);
 	while (bytes) {
 		/* Linux reads at most 2 GiB less a page at once. */
-		ssize_t got = pread(slice->job->slice_fd, out, bytes, (off_t)at);
+		ssize_t got = pread(slice->job->loader->fd, out, bytes, (off_t)at);
 
 		if (got < 0 && errno == EINTR)
 			continue;

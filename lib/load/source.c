@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "job/internal.h"
+#include "load.h"
 
 zero_source zero_from_file(const zero_tensor *tensor)
 {

@@ -4,13 +4,11 @@
  * page-locked buffers of a chunk, of which one is copied while the host works on the other. Where
  * the backend's memory is the host's there is no such way, and none of this is called.
  */
-#include "job/internal.h"
+#include "load.h"
 
-enum { WHOLE_ELEMENTS = 64 }; /* of any type */
-
-zero_status zero_staging_open(zero_job *job, size_t bytes)
+static zero_status open_buffers(zero_job *job, size_t bytes)
 {
-	struct zero_staging *stage = &job->staging_buffers;
+	struct zero_staging *stage = &job->loader->staging;
 	size_t most = job->chunk / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
 	zero_status status = ZERO_OK;
 
@@ -34,7 +32,7 @@ zero_status zero_staging_open(zero_job *job, size_t bytes)
 
 void zero_staging_close(zero_job *job)
 {
-	struct zero_staging *stage = &job->staging_buffers;
+	struct zero_staging *stage = &job->loader->staging;
 
 	for (int i = 0; i < 2; i++)
 		job->ops->free(job->backend, stage->data[i]);
@@ -44,7 +42,7 @@ void zero_staging_close(zero_job *job)
 /* The buffer after the last one, once its copy is done. */
 static zero_status next_buffer(zero_job *job, int *which)
 {
-	struct zero_staging *stage = &job->staging_buffers;
+	struct zero_staging *stage = &job->loader->staging;
 
 	*which = stage->next;
 	stage->next = !stage->next;
@@ -54,8 +52,8 @@ static zero_status next_buffer(zero_job *job, int *which)
 zero_status zero_staging_in(zero_job *job, void *to, size_t bytes, zero_staging_fill fill,
 			    void *context)
 {
-	struct zero_staging *stage = &job->staging_buffers;
-	zero_status status = zero_staging_open(job, bytes);
+	struct zero_staging *stage = &job->loader->staging;
+	zero_status status = open_buffers(job, bytes);
 
 	for (size_t at = 0, now; !status && at < bytes; at += now) {
 		int i;
@@ -75,7 +73,7 @@ zero_status zero_staging_in(zero_job *job, void *to, size_t bytes, zero_staging_
 /* Begins to fetch the piece at byte `at`; *now bytes of it. */
 static int fetch(zero_job *job, const char *from, size_t bytes, size_t at, size_t *now)
 {
-	struct zero_staging *stage = &job->staging_buffers;
+	struct zero_staging *stage = &job->loader->staging;
 	int i = stage->next;
 
 	stage->next = !i;
@@ -89,8 +87,8 @@ static int fetch(zero_job *job, const char *from, size_t bytes, size_t at, size_
 zero_status zero_staging_out(zero_job *job, const void *from, size_t bytes, zero_staging_use use,
 			     void *context)
 {
-	struct zero_staging *stage = &job->staging_buffers;
-	zero_status status = zero_staging_open(job, bytes);
+	struct zero_staging *stage = &job->loader->staging;
+	zero_status status = open_buffers(job, bytes);
 	size_t now = 0, ahead = 0;
 	int i = 0, next = 0;
 
@@ -106,9 +104,4 @@ zero_status zero_staging_out(zero_job *job, const void *from, size_t bytes, zero
 			status = use(context, stage->data[i], at, now);
 	}
 	return status;
-}
-
-zero_status zero_device_sync(zero_job *job)
-{
-	return job->ops->event_wait(job->backend, job->ops->event_record(job->backend));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files of tensors, by the module for formats; what is read there is agreed on here. */
-#include "job/internal.h"
+#include "load.h"
 
 static const struct zero_files_ops *loaded;
 

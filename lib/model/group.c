@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/internal.h"
+#include "model.h"
 
 static bool grow(void *array, size_t size, size_t count, size_t *room)
 {
@@ -48,18 +48,20 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
 		return status;
 	if (team && team->job != job)
 		return zero_fail(ZERO_E_INVALID, "group '%s' has a team of another job", name);
-	if (tfind(&(zero_group){.name = (char *)(uintptr_t)name}, &job->group_names, by_group_name))
+	if (tfind(&(zero_group){.name = (char *)(uintptr_t)name}, &job->model->groups_by_name,
+		  by_group_name))
 		return zero_fail(ZERO_E_INVALID, "group '%s' is there already", name);
 	made = calloc(1, sizeof(*made));
-	if (!made || !grow(&job->groups, sizeof(zero_group *), job->group_count, &job->group_room))
+	if (!made || !grow(&job->model->groups, sizeof(zero_group *), job->model->group_count,
+			   &job->model->group_room))
 		goto no_memory;
 	made->job = job;
 	made->team = team ? team : &job->all;
 	made->gradient_dtype = ZERO_F32;
 	made->name = strdup(name);
-	if (!made->name || !tsearch(made, &job->group_names, by_group_name))
+	if (!made->name || !tsearch(made, &job->model->groups_by_name, by_group_name))
 		goto no_memory;
-	job->groups[job->group_count++] = made;
+	job->model->groups[job->model->group_count++] = made;
 	*group = made;
 	return ZERO_OK;
 no_memory:
@@ -115,7 +117,7 @@ static zero_status check_spec(const zero_group *group, const zero_param_spec *sp
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is %s; what is trained is f32, f16 or bf16",
 				 spec->name, zero_dtype_name(spec->dtype));
-	other = tfind(&key, &group->job->names, by_name);
+	other = tfind(&key, &group->job->model->params_by_name, by_name);
 	if (other)
 		return zero_fail(ZERO_E_INVALID, "parameter '%s' is there already, in group '%s'",
 				 spec->name, (*(zero_param **)other)->group->name);
@@ -158,7 +160,7 @@ zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_
 	    !grow(&group->params, sizeof(zero_param *), group->param_count, &group->param_room))
 		goto no_memory;
 	made->name = strdup(spec->name);
-	if (!made->name || !tsearch(made, &group->job->names, by_name))
+	if (!made->name || !tsearch(made, &group->job->model->params_by_name, by_name))
 		goto no_memory;
 	made->group = group;
 	made->alias_of = spec->alias_of;
@@ -193,16 +195,37 @@ const char *zero_param_name(const zero_param *param)
 
 void zero_group_free(zero_group *group)
 {
-	zero_gather_free(group);
-	zero_storage_drop(group);
 	for (size_t i = 0; i < group->param_count; i++) {
-		tdelete(group->params[i], &group->job->names, by_name);
+		tdelete(group->params[i], &group->job->model->params_by_name, by_name);
 		free(group->params[i]->name);
 		free(group->params[i]->adopted);
 		free(group->params[i]);
 	}
 	free(group->params);
-	tdelete(group, &group->job->group_names, by_group_name);
+	tdelete(group, &group->job->model->groups_by_name, by_group_name);
 	free(group->name);
 	free(group);
+}
+
+zero_status zero_require_member(const zero_group *group, const char *what)
+{
+	if (zero_is_member(group))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_INVALID, "group '%s' is %s on a rank that is not in its team",
+			 group->name, what);
+}
+
+zero_status zero_wait_post_step_gather(zero_group *group)
+{
+	zero_status status;
+
+	pthread_mutex_lock(&group->job->lock);
+	status = zero_work_wait(group->job, &group->post_step_gather);
+	pthread_mutex_unlock(&group->job->lock);
+	return status;
+}
+
+unsigned zero_group_wait_count(zero_group *group)
+{
+	return group->team->wait_count + group->job->all.wait_count;
 }

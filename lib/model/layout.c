@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "job/internal.h"
+#include "model.h"
 
 #include <stdlib.h>
 

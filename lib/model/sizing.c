@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sizing.h"
 
+#include "backend/exchange.h"
 #include "core/options.h"
-
-uint64_t zero_sizing_threshold(uint64_t chunk, uint64_t budget)
-{
-	return chunk > budget / 64 ? chunk : budget / 64;
-}
-
-uint64_t zero_sizing_gather_limit(uint64_t budget)
-{
-	return budget / 4;
-}
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */
 
@@ -131,7 +122,7 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 		bytes[ZERO_MEM_GATHERED] = add(sizing->gathered[0], sizing->gathered[1]);
 	if (apart)
 		bytes[ZERO_MEM_STAGING] =
-			2 * pages(zero_sizing_exchange_piece(apart, sizing->device) * apart);
+			2 * pages(zero_exchange_piece(apart, sizing->device) * apart);
 }
 
 uint64_t zero_sizing_total(const struct zero_sizing *sizing)

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "checkpoint/write.h"
-#include "job/internal.h"
+#include "load/load.h"
 #include "report/folder.h"
 
 /* A name that nobody else has or guesses. */

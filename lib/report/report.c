@@ -15,8 +15,10 @@
 #include <unistd.h>
 
 #include "backend/meter.h"
-#include "job/internal.h"
+#include "load/load.h"
+#include "train/train.h"
 #include "report/folder.h"
+#include "report/job_report.h"
 #include "report/record.h"
 
 /* Between two reports of a job that still runs. */
@@ -211,14 +213,14 @@ static struct zero_report describe(zero_job *job, const struct zero_report_rank 
 		.program = program_invocation_short_name,
 		.host = job->place.node,
 		.backend = job->ops->name,
-		.tier = job->laid_out && job->stage < 3 ? zero_tier_name(job->tier) : NULL,
+		.tier = job->flatten_tier,
 		.why = why,
 		.started = report->started,
 		.seconds = (double)(now - report->record->opened) * 1e-9,
 		.world = job->place.world,
 		.stage = job->stage,
 		.restarts = report->restarts,
-		.steps = job->steps,
+		.steps = job->trainer->steps,
 		.options = report->options,
 		.option_count = list_options(job),
 		.ranks = ranks,
@@ -292,7 +294,7 @@ static void refresh(zero_job *job, uint64_t now)
 		zero_error_restore(&before);
 }
 
-void zero_report_step(zero_job *job)
+static void after_step(zero_job *job)
 {
 	size_t high[ZERO_MEM_KINDS];
 	zero_memory memory;
@@ -307,7 +309,7 @@ void zero_report_step(zero_job *job)
 	refresh(job, now);
 }
 
-void zero_report_saved(zero_job *job, double seconds, uint64_t bytes, bool well)
+static void after_save(zero_job *job, double seconds, uint64_t bytes, bool well)
 {
 	struct zero_record *record = job->report ? job->report->record : NULL;
 
@@ -372,7 +374,7 @@ static zero_status write_together(zero_job *job)
 	return status;
 }
 
-void zero_report_end(zero_job *job, bool together)
+static void before_close(zero_job *job, bool together)
 {
 	struct zero_job_report *report = job->report;
 	struct zero_saved_error before;
@@ -392,7 +394,7 @@ void zero_report_end(zero_job *job, bool together)
 		zero_error_restore(&before);
 }
 
-void zero_report_free(zero_job *job)
+static void closed(zero_job *job)
 {
 	struct zero_job_report *report = job->report;
 
@@ -408,3 +410,10 @@ void zero_report_free(zero_job *job)
 	free(report);
 	job->report = NULL;
 }
+
+const struct zero_hooks zero_report_hooks = {
+	.after_step = after_step,
+	.after_save = after_save,
+	.before_close = before_close,
+	.closed = closed,
+};

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/internal.h"
+#include "train.h"
 
 static zero_dtype gathered_dtype(const struct zero_segment *segment, zero_dtype as)
 {
@@ -52,7 +52,7 @@ static size_t place_outputs(struct zero_flat *flat, zero_dtype as)
 		struct zero_segment *segment = &flat->segments[r];
 		zero_dtype to = gathered_dtype(segment, as);
 
-		segment->gathered_at = NOT_GATHERED;
+		segment->gathered_at = ZERO_IN_PLACE;
 		if (!segment->count || (flat->group->in_place && to == segment->dtype))
 			continue;
 		segment->gathered_at = bytes;
@@ -120,7 +120,7 @@ static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops
 				.count = bytes,
 			};
 		for (size_t r = 0; !status && r < flat->segment_count; r++)
-			if (flat->segments[r].gathered_at != NOT_GATHERED)
+			if (flat->segments[r].gathered_at != ZERO_IN_PLACE)
 				ops[(*op_count)++] =
 					group->replicated ? cast_op(flat, &flat->segments[r], as)
 							  : gather_op(flat, &flat->segments[r], as);
@@ -222,13 +222,13 @@ static size_t list_new(zero_group **groups, size_t count, zero_dtype as, zero_gr
 	size_t fresh_count = 0;
 
 	for (size_t g = 0; g < count; g++) {
-		if (groups[g]->gather || groups[g]->beginning || join_step(groups[g], as))
+		if (groups[g]->gather || groups[g]->listed || join_step(groups[g], as))
 			continue;
-		groups[g]->beginning = true;
+		groups[g]->listed = true;
 		fresh[fresh_count++] = groups[g];
 	}
 	for (size_t g = 0; g < fresh_count; g++)
-		fresh[g]->beginning = false;
+		fresh[g]->listed = false;
 	return fresh_count;
 }
 
@@ -238,9 +238,9 @@ static size_t live_bytes(const zero_job *job, const zero_team *team)
 {
 	size_t live = 0;
 
-	for (size_t g = 0; g < job->group_count; g++)
-		if (job->groups[g]->team == team || job->groups[g]->team == &job->all)
-			live += job->groups[g]->live;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		if (job->model->groups[g]->team == team || job->model->groups[g]->team == &job->all)
+			live += job->model->groups[g]->live;
 	return live;
 }
 
@@ -444,7 +444,7 @@ void *zero_data(const zero_param *param)
 	if (!flat || !param->group->ready || !param->count)
 		return NULL;
 	segment = &flat->segments[param->segment];
-	if (segment->gathered_at == NOT_GATHERED)
+	if (segment->gathered_at == ZERO_IN_PLACE)
 		return flat->stored + segment->first_at +
 		       param->first * zero_dtype_size(segment->dtype);
 	return flat->gathered.data + segment->gathered_at +

@@ -7,14 +7,14 @@
  */
 #include <stdlib.h>
 
-#include "job/internal.h"
+#include "train.h"
 
 static size_t count_flats(const zero_job *job)
 {
 	size_t flats = 0;
 
-	for (size_t g = 0; g < job->group_count; g++)
-		flats += job->groups[g]->flat_count;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		flats += job->model->groups[g]->flat_count;
 	return flats;
 }
 
@@ -22,9 +22,9 @@ static size_t count_runs(const zero_job *job)
 {
 	size_t segments = 0;
 
-	for (size_t g = 0; g < job->group_count; g++)
-		for (size_t f = 0; f < job->groups[g]->flat_count; f++)
-			segments += job->groups[g]->flats[f].segment_count;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++)
+			segments += job->model->groups[g]->flats[f].segment_count;
 	return segments;
 }
 
@@ -53,11 +53,11 @@ static void each_flat(zero_job *job, double *sums, double *partials)
 {
 	size_t at = 0, flats = 0;
 
-	for (size_t g = 0; g < job->group_count; g++)
-		for (size_t f = 0; f < job->groups[g]->flat_count; f++, flats++) {
-			const struct zero_flat *flat = &job->groups[g]->flats[f];
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++, flats++) {
+			const struct zero_flat *flat = &job->model->groups[g]->flats[f];
 
-			if (!zero_is_member(job->groups[g]))
+			if (!zero_is_member(job->model->groups[g]))
 				continue;
 			if (!partials)
 				begin_flat(job, flat, sums + at);
@@ -100,40 +100,40 @@ static double fold_norm2(const zero_job *job, const double *all, size_t row)
 	double total = 0;
 	size_t at = 0;
 
-	for (size_t g = 0; g < job->group_count; g++) {
-		const zero_team *team = job->groups[g]->team;
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		const zero_team *team = job->model->groups[g]->team;
 
-		for (size_t f = 0; f < job->groups[g]->flat_count; f++, at++)
+		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++, at++)
 			for (int r = 0; r < team->place.world; r++)
 				total += all[(size_t)(team->ranks ? team->ranks[r] : r) * row + at];
 	}
 	return total;
 }
 
-/* Of a save in the background, and of signals: bits that all ranks hear. */
-enum { WRITING = 1, STOP = 2 };
+/* One f64 carries these bits of a rank. */
+enum { BUSY = 1, STOP = 2 };
 
-static double tell(const zero_job *job)
+static double pack_flags(const zero_job *job)
 {
-	return (zero_save_written(job) ? 0 : WRITING) + (zero_stop_requested() ? STOP : 0);
+	return (zero_hooks_busy(job) ? BUSY : 0) + (zero_stop_requested() ? STOP : 0);
 }
 
-static void hear(struct zero_step_sums *sums, double told)
+static void unpack_flags(struct zero_step_sums *sums, double flags)
 {
-	sums->written = sums->written && !((int)told & WRITING);
-	sums->stop = sums->stop || (int)told & STOP;
+	sums->all_idle = sums->all_idle && !((int)flags & BUSY);
+	sums->stop = sums->stop || (int)flags & STOP;
 }
 
 zero_status zero_step_exchange(zero_job *job, zero_status status, const zero_adamw *adamw,
 			       struct zero_step_sums *sums)
 {
 	size_t flats = count_flats(job), row = flats + 2, world = (size_t)job->place.world;
-	/* [world][row], [row]: a partial for each flat, the samples, and what else ranks tell. */
+	/* [world][row] and [row]: a partial for each flat, the samples, the flags. */
 	double *all, *mine;
 	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = row * sizeof(double)};
 	char scale[192];
 
-	*sums = (struct zero_step_sums){.written = true};
+	*sums = (struct zero_step_sums){.all_idle = true};
 	all = calloc(world * row, sizeof(double));
 	mine = calloc(row, sizeof(double));
 	if ((!all || !mine) && !status)
@@ -141,7 +141,7 @@ zero_status zero_step_exchange(zero_job *job, zero_status status, const zero_ada
 	if (!status) {
 		status = fill_partials(job, mine);
 		mine[flats] = adamw->samples;
-		mine[flats + 1] = tell(job);
+		mine[flats + 1] = pack_flags(job);
 	}
 	op.send = mine;
 	op.recv = all;
@@ -151,14 +151,14 @@ zero_status zero_step_exchange(zero_job *job, zero_status status, const zero_ada
 		&job->all, status, &op, 1,
 		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "
 		"clip %.9g, %d micro-batches",
-		(unsigned long long)job->steps + 1, scale, (double)adamw->lr, (double)adamw->beta1,
-		(double)adamw->beta2, (double)adamw->eps, (double)adamw->weight_decay,
-		(double)adamw->clip, adamw->micro_batches);
+		(unsigned long long)job->trainer->steps + 1, scale, (double)adamw->lr,
+		(double)adamw->beta1, (double)adamw->beta2, (double)adamw->eps,
+		(double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches);
 	if (!status) {
 		sums->norm2 = fold_norm2(job, all, row);
 		for (size_t rank = 0; rank < world; rank++) {
 			sums->samples += all[rank * row + flats];
-			hear(sums, all[rank * row + flats + 1]);
+			unpack_flags(sums, all[rank * row + flats + 1]);
 		}
 	}
 	free(all);

@@ -7,7 +7,7 @@
  */
 #include <stdlib.h>
 
-#include "job/internal.h"
+#include "train.h"
 
 static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat)
 {
@@ -19,7 +19,7 @@ static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat)
 /* Waits until a place in the ring is free. With the job's lock. */
 static zero_status wait_for_room(zero_job *job)
 {
-	return zero_work_wait(job, &job->reduces[job->reduce_next]);
+	return zero_work_wait(job, &job->trainer->reduces[job->trainer->reduce_next]);
 }
 
 zero_status zero_group_gradient_dtype(zero_group *group, zero_dtype dtype)
@@ -206,8 +206,8 @@ zero_status zero_reduce_locked(zero_group *group)
 		group->reduced = true;
 		group->reduce = work;
 		job->ops->work_get(job->backend, work);
-		job->reduces[job->reduce_next] = work;
-		job->reduce_next = (job->reduce_next + 1) % ZERO_REDUCES;
+		job->trainer->reduces[job->trainer->reduce_next] = work;
+		job->trainer->reduce_next = (job->trainer->reduce_next + 1) % ZERO_REDUCES;
 	} else {
 		/* It was not even begun: nobody else gives these back. */
 		for (size_t i = 0; i < op_count; i++)

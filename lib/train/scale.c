@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "job/internal.h"
+#include "train.h"
 
 void zero_loss_scale_init(zero_loss_scale *scale)
 {

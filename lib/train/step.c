@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "job/internal.h"
+#include "train.h"
 
 /* Counts beyond are not all exact in f64. */
 #define SAMPLES_MAX 0x1p53
@@ -39,12 +39,12 @@ static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
 {
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "a step comes after zero_layout");
-	for (size_t g = 0; g < job->group_count; g++)
-		if (job->groups[g]->gather)
+	for (size_t g = 0; g < job->model->group_count; g++)
+		if (job->model->groups[g]->gather)
 			return zero_fail(ZERO_E_STATE,
 					 "group '%s' is gathered: release it before "
 					 "the step changes it",
-					 job->groups[g]->name);
+					 job->model->groups[g]->name);
 	return check_values(adamw);
 }
 
@@ -54,18 +54,18 @@ static zero_status finish_reduces(zero_job *job)
 	zero_status status = ZERO_OK, one;
 
 	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < job->group_count && !status; g++)
-		if (job->groups[g]->trainable && !job->groups[g]->reduced &&
-		    zero_is_member(job->groups[g]))
-			status = zero_reduce_locked(job->groups[g]);
-	for (size_t g = 0; g < job->group_count; g++) {
-		one = zero_work_wait(job, &job->groups[g]->reduce);
+	for (size_t g = 0; g < job->model->group_count && !status; g++)
+		if (job->model->groups[g]->trainable && !job->model->groups[g]->reduced &&
+		    zero_is_member(job->model->groups[g]))
+			status = zero_reduce_locked(job->model->groups[g]);
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		one = zero_work_wait(job, &job->model->groups[g]->reduce);
 		status = status ? status : one;
-		one = zero_work_wait(job, &job->groups[g]->post_step_gather);
+		one = zero_work_wait(job, &job->model->groups[g]->post_step_gather);
 		status = status ? status : one;
 	}
 	for (int i = 0; i < ZERO_REDUCES; i++) {
-		one = zero_work_wait(job, &job->reduces[i]);
+		one = zero_work_wait(job, &job->trainer->reduces[i]);
 		status = status ? status : one;
 	}
 	pthread_mutex_unlock(&job->lock);
@@ -121,10 +121,10 @@ static zero_status share_update(zero_group *group)
 static void drop_gradients(zero_job *job, zero_status status)
 {
 	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < job->group_count; g++) {
-		job->groups[g]->reduced = false;
-		for (size_t f = 0; f < job->groups[g]->flat_count; f++) {
-			struct zero_flat *flat = &job->groups[g]->flats[f];
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		job->model->groups[g]->reduced = false;
+		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++) {
+			struct zero_flat *flat = &job->model->groups[g]->flats[f];
 
 			job->ops->free(job->backend, flat->reduced);
 			flat->reduced = NULL;
@@ -152,14 +152,14 @@ static zero_status apply(zero_job *job, const zero_adamw *adamw, float scale)
 	struct zero_adamw_args args;
 	zero_status status = ZERO_OK;
 
-	job->steps++;
-	job->adamw = *adamw;
-	job->has_adamw = true;
-	args = zero_adamw_args_at(adamw, job->steps, scale);
-	for (size_t g = 0; !status && g < job->group_count; g++) {
-		zero_group *group = job->groups[g];
+	job->trainer->steps++;
+	job->trainer->adamw = *adamw;
+	job->trainer->has_adamw = true;
+	args = zero_adamw_args_at(adamw, job->trainer->steps, scale);
+	for (size_t g = 0; !status && g < job->model->group_count; g++) {
+		zero_group *group = job->model->groups[g];
 
-		zero_save_snapshot_stepped(group);
+		zero_hooks_before_change(job, group, true);
 		zero_adamw_group(group, adamw, &args);
 		if (job->stage < 3 && !group->steps_replicated && group->trainable &&
 		    zero_is_member(group))
@@ -204,15 +204,15 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 	if (!status)
 		status = check_step(job, adamw);
 	if (!status)
-		status = zero_adamw_states(job);
+		status = zero_states_alloc(job);
 	status = zero_step_exchange(job, status, adamw, &sums);
-	if (!status && sums.written)
-		zero_save_complete(job);
+	if (!status && sums.all_idle)
+		zero_hooks_all_idle(job);
 	if (!status)
 		status = step_by(job, adamw, &sums, result);
 	drop_gradients(job, status);
 	if (!status)
-		zero_report_step(job);
+		zero_hooks_after_step(job);
 	zero_set_current_call(job, before);
 	return status;
 }

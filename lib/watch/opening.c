@@ -9,8 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/internal.h"
+#include "job/job.h"
 #include "net/dial.h"
+#include "watch/watch.h"
 #include "core/clock.h"
 #include "core/thread.h"
 

@@ -6,9 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/internal.h"
+#include "job/job.h"
 #include "core/clock.h"
 #include "watch/ring.h"
+#include "watch/watch.h"
 
 enum { STATUS = 1 };
 
@@ -89,7 +90,8 @@ zero_status zero_job_watch(zero_job *job)
 	return status;
 }
 
-bool zero_job_unwatch(zero_job *job)
+/* False: a rank was lost, and the threads that end the job still use it. */
+static bool close_ring(zero_job *job)
 {
 	bool closed = zero_ring_close(job->ring);
 
@@ -97,7 +99,8 @@ bool zero_job_unwatch(zero_job *job)
 	return closed;
 }
 
-zero_status zero_job_check_watch(zero_job *job)
+/* Under on_fault=return, where nothing else reports a lost rank. */
+static zero_status check_ring(zero_job *job)
 {
 	char text[512];
 	int rank;
@@ -109,3 +112,10 @@ zero_status zero_job_check_watch(zero_job *job)
 		return ZERO_OK;
 	return zero_fail_on(rank, ZERO_E_COMM, text);
 }
+
+static zero_status check_peers(zero_job *job)
+{
+	return job->ring ? check_ring(job) : ZERO_OK;
+}
+
+const struct zero_hooks zero_watch_hooks = {.check_peers = check_peers, .close = close_ring};

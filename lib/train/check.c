@@ -5,7 +5,8 @@
  */
 #include <string.h>
 
-#include "internal.h"
+#include "load/load.h"
+#include "train.h"
 
 static uint64_t rotate(uint64_t x, int bits)
 {
@@ -76,7 +77,7 @@ void zero_check_record(zero_group *group)
 	/* A thread that gathered it before may have changed it by now. */
 	for (size_t p = 0; !group->checked && p < group->param_count; p++)
 		if (!group->params[p]->alias_of)
-			group->params[p]->sum = gathered_sum(group->params[p]);
+			group->params[p]->checksum = gathered_sum(group->params[p]);
 	group->checked = true;
 	pthread_mutex_unlock(&group->job->lock);
 }
@@ -84,7 +85,7 @@ void zero_check_record(zero_group *group)
 void zero_check_record_param(zero_param *param)
 {
 	pthread_mutex_lock(&param->group->job->lock);
-	param->sum = gathered_sum(param);
+	param->checksum = gathered_sum(param);
 	pthread_mutex_unlock(&param->group->job->lock);
 }
 
@@ -102,10 +103,10 @@ zero_status zero_check_compare(zero_group *group)
 	for (size_t p = 0; group->checked && p < group->param_count; p++) {
 		const zero_param *param = group->params[p], *none = NULL;
 
-		if (param->alias_of || gathered_sum(param) == param->sum)
+		if (param->alias_of || gathered_sum(param) == param->checksum)
 			continue;
 		/* The first one is what led to all others. */
-		atomic_compare_exchange_strong(&group->job->changed, &none, param);
+		atomic_compare_exchange_strong(&group->job->trainer->changed, &none, param);
 		return changed_error(param);
 	}
 	return ZERO_OK;
@@ -113,7 +114,8 @@ zero_status zero_check_compare(zero_group *group)
 
 zero_status zero_check_pending(zero_job *job)
 {
-	const zero_param *param = atomic_exchange(&job->changed, NULL);
+	const zero_param *param =
+		zero_check_enabled(job) ? atomic_exchange(&job->trainer->changed, NULL) : NULL;
 
 	return param ? changed_error(param) : ZERO_OK;
 }

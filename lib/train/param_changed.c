@@ -4,7 +4,7 @@
  * the other ranks' gathered values, the shards, the f32 masters. The values go to every buffer that
  * ranks read from, of which those that share memory have one; then each rank stores its own part.
  */
-#include "job/internal.h"
+#include "train.h"
 
 struct update {
 	zero_param *param;
@@ -158,7 +158,7 @@ static void store_own(const struct update *update)
 
 	zero_stored_part(param->group, segment, &segment_first, &segment_count);
 	zero_param_part(param, segment_first, segment_count, &first, &count);
-	if (count && segment->gathered_at != NOT_GATHERED) {
+	if (count && segment->gathered_at != ZERO_IN_PLACE) {
 		void *to = zero_stored_at(param->flat, segment, param->first + first);
 
 		if (update->stored == update->gathered)
@@ -182,7 +182,7 @@ zero_status zero_param_changed(zero_param *param, int rank)
 	status = check_update(update.param, rank);
 	if (!status) {
 		update = plan(update.param, rank);
-		zero_save_snapshot(group->job, group);
+		zero_hooks_before_change(group->job, group, false);
 		status = prepare(&update);
 	}
 	status = agree(&update, status, NULL);

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A job: its ranks, its settings, and how work is submitted to the backend. What a job trains, and
+ * how, is the business of the rooms above; each keeps its state behind a pointer here.
+ */
+#ifndef ZERO_JOB_H
+#define ZERO_JOB_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "backend/backend.h"
+#include "core/error.h"
+#include "core/options.h"
+#include "hooks.h"
+
+/* Ranks that a group is sharded over. */
+struct zero_team {
+	zero_job *job;
+	struct zero_team_comm *team_comm; /* NULL: all ranks */
+	struct zero_place place;          /* its rank is -1 where this rank is not in the team */
+	int *ranks;                       /* [place.world], of the job, ascending; NULL: all */
+	atomic_uint wait_count;           /* submissions that its ranks waited for */
+	struct zero_team *next;           /* in the order in which they were made */
+};
+
+struct zero_job {
+	const struct zero_backend_ops *ops;
+	struct zero_backend *backend;
+	struct zero_place place;
+	struct zero_settings settings;
+	char *setting_text[ZERO_OPTIONS];
+	const char *flatten_tier; /* a static string; NULL until zero_layout has chosen it */
+	pthread_mutex_t lock;
+	zero_team all;                      /* every rank */
+	zero_team *teams;                   /* owned */
+	pid_t process;                      /* that opened it; a forked child cannot use it */
+	_Atomic(const char *) current_call; /* see zero_set_current_call; NULL: none */
+	bool joined;                        /* the backend is open on all ranks */
+	bool laid_out; /* by zero_layout: teams, groups and parameters are fixed */
+	int stage;
+	size_t chunk, threshold;
+	size_t gather_limit; /* bytes of a team's live outputs, for what is prefetched */
+	uint64_t bytes_read; /* of tensors and checkpoints, from files */
+
+	/* The state of the rooms above, each defined in its room's header. */
+	struct zero_model *model;
+	struct zero_loader *loader;
+	struct zero_trainer *trainer;
+	struct zero_ring *ring;         /* of the watch; NULL: no rank is watched */
+	struct zero_opening *opening;   /* of the watch, during zero_open */
+	struct zero_job_report *report; /* NULL: the job writes no report */
+	struct zero_save *save;         /* in the background; NULL: none */
+	const struct zero_hooks *const *hooks;
+	size_t hook_count;
+};
+
+/* Sets the call that the caller is in, a static string that peers are shown if this rank is lost.
+   Returns the one before. */
+static inline const char *zero_set_current_call(zero_job *job, const char *call)
+{
+	return atomic_exchange(&job->current_call, call);
+}
+
+static inline bool zero_check_enabled(const zero_job *job)
+{
+	return job->settings.value[ZERO_OPT_CHECK].number;
+}
+
+/* ---- job.c ----------------------------------------------------------------------------------- */
+
+/* One job is open in a process. False: one is. */
+bool zero_job_claim(void);
+void zero_job_unclaim(void);
+
+/* ---- submit.c -------------------------------------------------------------------------------- */
+
+/*
+ * COLLECTIVE over the team. Submits `ops` with this rank's status, whose sentence is the thread's
+ * last error: if it is an error on any rank, nothing runs, and the work ends with it on all ranks.
+ * `waited`: the caller waits for the work before it submits anything else. The label, the same on
+ * all ranks, names the work in messages.
+ */
+zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
+			bool waited, struct zero_work **work, const char *label, ...)
+	__attribute__((format(printf, 7, 8)));
+/* The same and waits. With a count of 0 the ranks agree on `status`. */
+zero_status zero_submit_wait(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
+			     const char *label, ...) __attribute__((format(printf, 5, 6)));
+/* The last submission of zero_close, to all ranks and to those of all teams. Returns once each of
+   them has submitted something: ZERO_OK if all are closing the job. */
+zero_status zero_leave(zero_job *job);
+/* Waits for *work, drops the reference and sets *work to NULL; NULL counts as done. The caller
+   holds the job's lock, unless *work is its own. */
+zero_status zero_work_wait(zero_job *job, struct zero_work **work);
+/* Waits until the device has done all work that was submitted to it. */
+zero_status zero_device_sync(zero_job *job);
+
+/* ---- settings.c ------------------------------------------------------------------------------ */
+
+/* Reads the options from the environment, ZERO_RESOLVED and the caller. Local. */
+zero_status zero_job_read_settings(zero_job *job, const zero_options *options);
+/* Computes the sizes that are `auto`, from the memory of this rank alone. Local. */
+zero_status zero_job_resolve_sizes(zero_job *job);
+/* COLLECTIVE. Sends this rank's values and the status of reading them, and takes the minimum where
+   ranks need not be equal. `*unequal` is the error of a value that had to be equal, on all ranks. */
+zero_status zero_job_exchange_settings(zero_job *job, zero_status status, zero_status *unequal);
+/* Copies settings to the fields of the job that the hot paths read. */
+void zero_job_apply_settings(zero_job *job);
+
+/* ---- stop.c ---------------------------------------------------------------------------------- */
+
+/* Whether a signal of zero_stop_on came to this rank. */
+bool zero_stop_requested(void);
+/* For zero_close: restores the signals' handlers. */
+void zero_stop_close(zero_job *job);
+
+/* ---- team.c ---------------------------------------------------------------------------------- */
+
+void zero_teams_free(zero_job *job);
+
+/* A rank of the job as one of the team; -1 if it is not in it. */
+static inline int zero_team_rank_of(const zero_team *team, int rank)
+{
+	if (!team->ranks)
+		return rank >= 0 && rank < team->place.world ? rank : -1;
+	for (int i = 0; i < team->place.world; i++)
+		if (team->ranks[i] == rank)
+			return i;
+	return -1;
+}
+
+/* A rank of the team as one of the job. */
+static inline int zero_team_job_rank(const zero_team *team, int rank)
+{
+	return team->ranks ? team->ranks[rank] : rank;
+}
+
+#endif

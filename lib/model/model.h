@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job's model: its groups and parameters, how they lie in flat buffers, and who holds what. */
+#ifndef ZERO_MODEL_H
+#define ZERO_MODEL_H
+
+#include "job/job.h"
+#include "layout.h"
+#include "sizing.h"
+
+struct zero_param {
+	zero_group *group;
+	struct zero_flat *flat; /* from the layout on; an alias has its target's */
+	zero_param *alias_of;
+	zero_adopt_spec *adopted; /* the tensor that zero_layout packs; NULL: none */
+	char *name;
+	size_t shape[ZERO_MAX_DIMS];
+	size_t count;   /* elements */
+	size_t segment; /* index of flat->segments */
+	size_t first;   /* element of the segment at which the parameter begins */
+	zero_dtype dtype;
+	int ndim;
+	float weight_decay;
+	float lr_scale;
+	bool trainable;
+	uint64_t checksum; /* of the gathered values, if the group is `checked` */
+};
+
+/* The parameters of one type in a flat buffer, trainable or not. Equal on all ranks but for
+   stored_at. */
+struct zero_segment {
+	zero_dtype dtype;
+	bool trainable;
+	size_t count;       /* elements of all shards */
+	size_t shard;       /* elements of one shard */
+	size_t stored_at;   /* byte of flat->stored where this rank's part begins */
+	size_t first_at;    /* byte of flat->stored of element 0, if all of the segment is there */
+	size_t gathered_at; /* byte of flat->gathered; ZERO_IN_PLACE: read where it is stored */
+	size_t gradient_at; /* element of flat->gradient, for a trainable segment */
+	size_t state_at;    /* element of flat->m and flat->v */
+};
+
+#define ZERO_IN_PLACE SIZE_MAX
+
+/* A flat buffer: what is gathered as one. It is a group, or the part of one that the layout cut. */
+struct zero_flat {
+	zero_group *group;
+	struct zero_segment *segments;
+	size_t segment_count;
+	size_t gradient_count; /* elements of all trainable segments */
+	size_t state_count;    /* of these, the elements that this rank steps */
+	size_t stored_bytes;
+
+	/* The segments, if the group is replicated. Else the shards of the ranks that share memory,
+	   one behind the other in each segment; this rank's own is among them. */
+	char *stored;
+	struct zero_shared window;   /* the memory of `stored`, if it is shared */
+	struct zero_shared gathered; /* outputs; empty if all is read where it is stored */
+	void *gradient; /* this rank's own, [gradient_count] of the group's gradient_dtype; NULL if
+	                   unused since the last reduce */
+	float *reduced; /* sums over the ranks, [state_count] */
+	float *m, *v;   /* moments, [state_count] */
+	float *master;  /* f32 values of 16-bit segments, [state_count]; NULL if there are none */
+};
+
+struct zero_group {
+	zero_job *job;
+	zero_team *team;
+	char *name;
+	zero_param **params; /* owned */
+	struct zero_flat *flats;
+	size_t param_count, param_room, flat_count;
+	bool trainable;        /* one of its parameters is */
+	bool adopts;           /* one of its parameters is: flatten allocates the buffers */
+	bool replicated;       /* each rank stores all of every segment */
+	bool steps_replicated; /* each rank steps all of every segment, as at stage 0 */
+	bool in_place; /* a gather in the storage type needs no copy: the node has all of it */
+	zero_dtype gradient_dtype;
+
+	/* Guarded by the job's lock. */
+	struct zero_work *gather; /* under way or done; NULL: not gathered */
+	bool listed;              /* by the zero_prefetch under way */
+	unsigned uses;
+	_Atomic bool ready; /* a gather waited for it; read without the lock */
+	zero_dtype as;
+	bool checked;             /* its parameters' checksums are those of the gathered values */
+	size_t live;              /* bytes of its outputs */
+	bool reduced;             /* since the last step, on all ranks alike */
+	struct zero_work *reduce; /* the last one under way; NULL: none */
+	struct zero_work *post_step_gather; /* of stepped values, at stages 1 and 2; NULL: none */
+	/* The same work from the step to the next gather, on all ranks alike. A gather waits for
+	   this alone as long as zero_group_wait_count is still `stepped_at`. */
+	struct zero_work *stepped;
+	unsigned stepped_at;
+};
+
+struct zero_model {
+	zero_group **groups; /* owned */
+	size_t group_count, group_room;
+	void *params_by_name; /* tsearch trees */
+	void *groups_by_name;
+	bool adopts;               /* a group does */
+	bool released_tensors;     /* in a layout that failed: another one would miss them */
+	struct zero_sizing sizing; /* from the layout on */
+	enum zero_tier tier;       /* from the layout on, at stages 0 to 2 */
+	/* Gradients and values, twice, on the way to offloaded states and back. */
+	void *offload_buffers[2][2];
+	size_t offload_count; /* f32 elements of each; 0: not allocated */
+};
+
+extern const struct zero_hooks zero_model_hooks;
+
+/* ---- group.c --------------------------------------------------------------------------------- */
+
+static inline bool zero_is_member(const zero_group *group)
+{
+	return group->team->place.rank >= 0;
+}
+/* An error, of this rank alone, if it is not in the group's team. `what` is a participle:
+   "gathered". */
+zero_status zero_require_member(const zero_group *group, const char *what);
+/* Waits until the values that other ranks stepped are here (stages 1 and 2). */
+zero_status zero_wait_post_step_gather(zero_group *group);
+/* How many submissions all ranks of the group have waited for: what was submitted before the last
+   of them is done on all ranks. */
+unsigned zero_group_wait_count(zero_group *group);
+/* Frees a group and its parameters. Its buffers must be free. */
+void zero_group_free(zero_group *group);
+
+/* ---- storage.c ------------------------------------------------------------------------------- */
+
+/* The elements of a segment that this rank stores, and those that it steps: [*first, *first +
+   *count). */
+void zero_stored_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
+		      size_t *count);
+void zero_stepped_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
+		       size_t *count);
+/* The part of a parameter that lies in elements [segment_first, segment_first + segment_count) of
+   its segment, as elements of the parameter. */
+void zero_param_part(const zero_param *param, size_t segment_first, size_t segment_count,
+		     size_t *first, size_t *count);
+/* Where element `element` of the segment is stored; this rank must store it. */
+char *zero_stored_at(const struct zero_flat *flat, const struct zero_segment *segment,
+		     size_t element);
+/* Places the segments of a group, and allocates the buffers that need no other rank. Local. */
+zero_status zero_storage_alloc(zero_group *group);
+/* COLLECTIVE over the team. Allocates the buffers that ranks share. */
+zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team);
+/* Frees the buffers of a group; it is no longer laid out. */
+void zero_storage_free(zero_group *group);
+
+/* ---- states.c: optimizer states --------------------------------------------------------------- */
+
+/* Whether the states are in other memory than the values, so that both meet in offload_buffers. */
+bool zero_states_staged(const zero_job *job);
+/* Allocates the moments and masters that are not there yet. */
+zero_status zero_states_alloc(zero_job *job);
+/* Sets the f32 masters, if there are any, of elements [first, first + count) of a segment from the
+   stored values. This rank must step them. */
+void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *segment,
+			     size_t first, size_t count);
+/* The same for a parameter whose stored values have changed. */
+void zero_param_update_masters(zero_param *param);
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer states: the moments, and f32 masters of 16-bit values. They are allocated at the first
+ * step or restore. With --zero-offload=optimizer they are in host memory, and a device's values come
+ * to them through four buffers of half a chunk.
+ */
+#include "model.h"
+
+static bool is_offloaded(const zero_job *job)
+{
+	return job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER;
+}
+
+bool zero_states_staged(const zero_job *job)
+{
+	return is_offloaded(job) &&
+	       (!job->ops->host_memory || job->settings.value[ZERO_OPT_STAGED].number);
+}
+
+/* Elements of the longest segment that this rank steps. */
+static size_t longest_run(const zero_job *job)
+{
+	size_t longest = 0;
+
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++)
+			for (size_t r = 0; r < job->model->groups[g]->flats[f].segment_count; r++) {
+				const struct zero_segment *segment =
+					&job->model->groups[g]->flats[f].segments[r];
+				size_t first, count;
+
+				zero_stepped_part(job->model->groups[g], segment, &first, &count);
+				if (segment->trainable && count > longest)
+					longest = count;
+			}
+	return longest;
+}
+
+/* Four buffers of `staged` f32 elements, kept until the job is closed. */
+static zero_status alloc_staging(zero_job *job)
+{
+	size_t longest = longest_run(job), elements = job->chunk / 2 / sizeof(float);
+	zero_status status = ZERO_OK;
+
+	if (!zero_states_staged(job) || !longest || job->model->offload_count)
+		return ZERO_OK;
+	elements = elements ? elements : 1;
+	elements = elements < longest ? elements : longest;
+	for (int i = 0; !status && i < 4; i++)
+		if (!job->model->offload_buffers[i / 2][i % 2])
+			status = job->ops->alloc(job->backend, ZERO_MEM_PINNED,
+						 elements * sizeof(float), false,
+						 &job->model->offload_buffers[i / 2][i % 2]);
+	if (!status)
+		job->model->offload_count = elements;
+	return status;
+}
+
+void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *segment,
+			     size_t first, size_t count)
+{
+	zero_job *job = flat->group->job;
+	size_t stepped_first, stepped,
+		piece = zero_states_staged(job) ? job->model->offload_count : count;
+	size_t size = zero_dtype_size(segment->dtype);
+	float *master;
+
+	if (!flat->master || !segment->trainable || segment->dtype == ZERO_F32)
+		return;
+	zero_stepped_part(flat->group, segment, &stepped_first, &stepped);
+	master = flat->master + segment->state_at + (first - stepped_first);
+	for (size_t at = 0; at < count; at += piece) {
+		size_t now = count - at < piece ? count - at : piece;
+		const void *values = zero_stored_at(flat, segment, first + at);
+
+		if (zero_states_staged(job)) {
+			job->ops->copy(job->backend, job->model->offload_buffers[0][0], values,
+				       now * size);
+			values = job->model->offload_buffers[0][0];
+			/* Its error comes with the next submission. */
+			zero_device_sync(job);
+		}
+		job->ops->cast(job->backend, ZERO_F32, master + at, segment->dtype, values, now);
+	}
+}
+
+static zero_status alloc_state(zero_job *job, struct zero_flat *flat)
+{
+	enum zero_memory_kind kind = is_offloaded(job) ? ZERO_MEM_OFFLOAD : ZERO_MEM_OPTIMIZER;
+	size_t bytes = flat->state_count * sizeof(float);
+	zero_status status = ZERO_OK;
+	bool needs_master = false;
+
+	for (size_t r = 0; r < flat->segment_count; r++)
+		needs_master = needs_master ||
+			       (flat->segments[r].trainable && flat->segments[r].dtype != ZERO_F32);
+	if (!bytes)
+		return ZERO_OK;
+	if (!flat->m)
+		status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->m);
+	if (!status && !flat->v)
+		status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->v);
+	if (status || !needs_master || flat->master)
+		return status;
+	status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->master);
+	for (size_t r = 0; !status && r < flat->segment_count; r++) {
+		size_t first, count;
+
+		zero_stepped_part(flat->group, &flat->segments[r], &first, &count);
+		zero_states_set_masters(flat, &flat->segments[r], first, count);
+	}
+	return status;
+}
+
+zero_status zero_states_alloc(zero_job *job)
+{
+	zero_status status = alloc_staging(job);
+
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		for (size_t f = 0; !status && f < job->model->groups[g]->flat_count; f++)
+			status = alloc_state(job, &job->model->groups[g]->flats[f]);
+	return status;
+}
+
+void zero_param_update_masters(zero_param *param)
+{
+	struct zero_flat *flat = param->flat;
+	struct zero_segment *segment = &flat->segments[param->segment];
+	size_t segment_first, segment_count, first, count;
+
+	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, &first, &count);
+	if (count)
+		zero_states_set_masters(flat, segment, param->first + first, count);
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* zero_open: the one place that knows all rooms. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "checkpoint/checkpoint.h"
+#include "core/module.h"
+#include "load/load.h"
+#include "report/job_report.h"
+#include "train/train.h"
+#include "watch/watch.h"
+
+/* Who takes part in a job, the lowest room first. Jobs are closed from the last to the first: a save
+   ends before the gathers that it copies, and a report counts what is still allocated. */
+static const struct zero_hooks *const hooks[] = {
+	&zero_watch_hooks, &zero_report_hooks, &zero_model_hooks,
+	&zero_load_hooks,  &zero_train_hooks,  &zero_checkpoint_hooks,
+};
+
+/* One allocation for the job and what the rooms keep of it. */
+struct job_and_rooms {
+	zero_job job; /* first: zero_close frees it */
+	struct zero_model model;
+	struct zero_loader loader;
+	struct zero_trainer trainer;
+};
+
+static zero_job *new_job(void)
+{
+	struct job_and_rooms *all = calloc(1, sizeof(*all));
+	zero_job *job = &all->job;
+
+	if (!all || !zero_settings_init(&job->settings)) {
+		free(all);
+		return NULL;
+	}
+	job->model = &all->model;
+	job->loader = &all->loader;
+	job->trainer = &all->trainer;
+	job->hooks = hooks;
+	job->hook_count = sizeof(hooks) / sizeof(hooks[0]);
+	job->process = getpid();
+	pthread_mutex_init(&job->lock, NULL);
+	return job;
+}
+
+/* What the option says, as far as it could be read; auto: a GPU if there is one. */
+static zero_status choose_backend(zero_job *job)
+{
+	uint64_t choice = job->settings.value[ZERO_OPT_BACKEND].number;
+	const struct zero_backend_ops *ops;
+	const void *table;
+	zero_status status;
+
+	if (choice != ZERO_BACKEND_HOST) {
+		status = zero_module_open("cuda", &table);
+		ops = status ? NULL : table;
+		/* Where it was asked for, a rank without a GPU still has to tell the others. */
+		if (ops && (choice == ZERO_BACKEND_CUDA || ops->available())) {
+			job->ops = ops;
+			return ZERO_OK;
+		}
+		if (choice == ZERO_BACKEND_CUDA)
+			return zero_fail(ZERO_E_UNSUPPORTED, "backend is cuda (from %s): %s",
+					 job->settings.origin[ZERO_OPT_BACKEND], zero_last_error());
+	}
+	status = zero_module_open("host", &table);
+	job->ops = table;
+	return status;
+}
+
+static zero_status open_backend(zero_job *job, zero_status settings, const zero_options *options)
+{
+	const struct zero_value *isa = &job->settings.value[ZERO_OPT_ISA];
+	/* Ranks that could not read their options must still tell the others. */
+	struct zero_backend_config config = {
+		.isa = settings ? "auto" : zero_option_table[ZERO_OPT_ISA].choices[isa->number],
+		.expected_world = (int)job->settings.value[ZERO_OPT_TASKS].number,
+		.share = (int)job->settings.value[ZERO_OPT_SHARE].number,
+		.allocator = options ? options->allocator : NULL,
+		.stream = options ? options->stream : NULL,
+		.open_seconds = (double)job->settings.value[ZERO_OPT_OPEN_SECONDS].number,
+		.reduce = (int)job->settings.value[ZERO_OPT_REDUCE].number,
+		.nccl = job->settings.value[ZERO_OPT_NCCL].text,
+		.meter = zero_report_meter(job),
+	};
+	zero_status status = choose_backend(job);
+
+	if (status)
+		return status;
+	/* A backend for GPUs has deadlines of its own wherever it waits. */
+	if (job->ops->host_memory)
+		zero_opening_begin(job);
+	status = job->ops->open(&config, &job->backend);
+	job->joined = !status;
+	if (job->backend) {
+		job->ops->place(job->backend, NULL, &job->place);
+		job->all = (zero_team){.job = job, .place = job->place};
+		zero_process_rank_set(job->place.rank);
+	}
+	return status;
+}
+
+/* COLLECTIVE. `status` is that of reading the options. */
+static zero_status agree_settings(zero_job *job, zero_status status)
+{
+	zero_status unequal;
+
+	if (!status) {
+		status = zero_job_resolve_sizes(job);
+		zero_report_sizes(job);
+	}
+	status = zero_job_exchange_settings(job, status, &unequal);
+	if (status)
+		return status;
+	if (!unequal)
+		unequal = zero_report_open(job);
+	status = zero_submit_wait(&job->all, unequal, NULL, 0, "options");
+	if (!status)
+		zero_report_opened(job);
+	return status;
+}
+
+zero_status zero_open(const zero_options *options, zero_job **opened)
+{
+	struct zero_opening *opening;
+	zero_status status, settings;
+	struct zero_saved_error error;
+	zero_job *job;
+
+	*opened = NULL;
+	if (!zero_job_claim())
+		return zero_fail(ZERO_E_STATE, "a job is open in this process already");
+	job = new_job();
+	if (!job) {
+		zero_job_unclaim();
+		return zero_fail(ZERO_E_MEMORY, "no memory for a job");
+	}
+	zero_ring_look_at_signals();
+	settings = zero_job_read_settings(job, options);
+	if (!settings)
+		settings = zero_report_begin(job);
+	zero_error_save(&error);
+	status = open_backend(job, settings, options);
+	/* The search for a GPU may have left another sentence. */
+	if (!status && settings)
+		zero_error_restore(&error);
+	if (!status)
+		status = agree_settings(job, settings);
+	if (!status)
+		status = zero_job_watch(job);
+	opening = job->opening;
+	if (status)
+		zero_close(job);
+	else
+		zero_job_apply_settings(job);
+	zero_opening_end(opening);
+	if (!status) {
+		job->opening = NULL;
+		*opened = job;
+	}
+	return status;
+}
