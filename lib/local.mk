@@ -1,4 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
+# The rooms of the library, lowest first. A file includes headers of its own room and of rooms above
+# it in this list; tests/rooms.sh fails if it does not.
+#
+#	core        errors, dtypes, options and their table, clock, threads, opening of modules
+#	net         TCP between ranks: addresses and connecting
+#	files       safetensors and JSON, as the module zero_files.so
+#	backend     the only door to hardware: memory, collectives, kernels; host/ cuda/ pmix/
+#	job         a job, its ranks and settings, submissions, teams, signals that ask for an end
+#	model       groups and parameters, their layout, where they are stored, optimizer states
+#	load        how values get there: sources, partition, whole checkpoints, flattening
+#	train       a step, in order: gather, reduce, norm, AdamW; ZERO_CHECK=1
+#	checkpoint  save, restore, export
+#	report      --zero-report
+#	watch       lost ranks
+#	open.c      zero_open, which knows them all
 include_HEADERS += lib/zero.h
 noinst_HEADERS += \
 	lib/backend/account.h \
@@ -80,6 +95,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/load/source.c \
 	lib/load/staging.c \
 	lib/load/tensor_file.c \
+	lib/load/tier.c \
 	lib/model/group.c \
 	lib/model/layout.c \
 	lib/model/model.c \

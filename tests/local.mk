@@ -24,6 +24,7 @@ UNIT_TESTS = \
 SCRIPT_TESTS = \
 	tests/require.sh \
 	tests/dist.sh \
+	tests/rooms.sh \
 	tests/exports.sh \
 	tests/format.sh \
 	tests/analyze.sh \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statuses, types by name, and each thread's last error. */
+/* Statuses in words, and each thread's last error. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -10,12 +10,12 @@
 #include "error.h"
 
 /*
- * A key rather than thread-local storage, which a library that is loaded late may not get, and
- * which would cost every thread of a program that never fails.
+ * A key, not thread-local storage: a library that is loaded late may not get any, and it would cost
+ * every thread of programs that never fail.
  */
 static pthread_key_t last_error_key;
 static pthread_once_t last_error_once = PTHREAD_ONCE_INIT;
-/* A process has one rank; errors outside of a job's calls need it too. */
+/* For errors outside of a job's calls. */
 static atomic_int process_rank;
 
 static void make_key(void)
@@ -23,7 +23,7 @@ static void make_key(void)
 	pthread_key_create(&last_error_key, free);
 }
 
-/* The thread's last error, made if `make` and there is none; NULL if there is none. */
+/* The thread's last error. NULL if there is none and `make` is false, or without memory. */
 static struct zero_saved_error *last_error(bool make)
 {
 	struct zero_saved_error *last;
@@ -50,7 +50,7 @@ int zero_process_rank(void)
 zero_status zero_fail(zero_status status, const char *format, ...)
 {
 	struct zero_saved_error *last = last_error(true);
-	/* By way of a buffer, since an argument may be the last error itself. */
+	/* Formatted in a buffer, since an argument may be the last error itself. */
 	char text[sizeof(last->text)];
 	va_list arguments;
 
@@ -85,19 +85,19 @@ bool zero_last_error_shared(void)
 	return last && last->shared;
 }
 
-void zero_error_save(struct zero_saved_error *kept)
+void zero_error_save(struct zero_saved_error *saved)
 {
 	const struct zero_saved_error *last = last_error(false);
 
-	*kept = last ? *last : (struct zero_saved_error){.rank = zero_process_rank()};
+	*saved = last ? *last : (struct zero_saved_error){.rank = zero_process_rank()};
 }
 
-void zero_error_restore(const struct zero_saved_error *kept)
+void zero_error_restore(const struct zero_saved_error *saved)
 {
-	struct zero_saved_error *last = last_error(*kept->text);
+	struct zero_saved_error *last = last_error(*saved->text);
 
 	if (last)
-		*last = *kept;
+		*last = *saved;
 }
 
 const char *zero_last_error(void)

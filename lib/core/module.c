@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens modules from the library's own folder: hardware, wire-up and file formats stay out of the
+ * Opens modules from the library's own folder. Hardware, PMIx and file formats stay out of
  * processes that have the library preloaded and never use it.
  */
 #include <dlfcn.h>
@@ -59,7 +59,7 @@ zero_status zero_module_open(const char *name, const void **table)
 				 "module zero_%s.so is not installed beside libzero.so: the build "
 				 "had no packages for it (see the summary of configure)",
 				 name);
-	/* NODELETE: a module may leave threads and exit handlers of MPI behind. */
+	/* NODELETE: MPI may leave threads and exit handlers behind. */
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (!handle) {
 		status = zero_fail(ZERO_E_UNSUPPORTED, "cannot load %s: %s", path, dlerror());

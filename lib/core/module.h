@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What libzero gives to the modules that it opens; they link nothing of it. */
+/* What libzero offers to the modules that it opens, which are not linked with it. */
 #ifndef ZERO_CORE_H
 #define ZERO_CORE_H
 
 #include "zero.h"
 
-/* Grows by one with every change of a struct that crosses the border to a module. */
+/* Changes with every struct that libzero and modules exchange. */
 #define ZERO_MODULE_ABI 5
 
 struct zero_core {
-	/* Keeps the sentence as the calling thread's last error and returns `status`. */
+	/* Stores the sentence as the calling thread's last error and returns `status`. */
 	zero_status (*fail)(zero_status status, const char *format, ...)
 		__attribute__((format(printf, 2, 3)));
 	/* The same for an error that arose on another rank. */
@@ -19,14 +19,14 @@ struct zero_core {
 	size_t (*dtype_size)(zero_dtype dtype);
 	const char *(*dtype_name)(zero_dtype dtype);
 	uint64_t (*hash)(const void *data, size_t bytes, uint64_t seed); /* FNV-1a */
-	/* The table of another module. */
+	/* Opens another module and returns its table. */
 	zero_status (*module_open)(const char *name, const void **table);
 };
 
 /*
- * Each module exports one function, zero_module_<name>, of this type. It keeps `core` and returns
- * its own table (struct zero_backend_ops, struct zero_files_ops), whose first member is an int
- * with ZERO_MODULE_ABI.
+ * Each module exports one function, zero_module_<name>, of this type. It stores `core` and returns
+ * its own table (struct zero_backend_ops, struct zero_files_ops), whose first member is an int with
+ * the value ZERO_MODULE_ABI.
  */
 typedef const void *(*zero_module_entry)(const struct zero_core *core);
 

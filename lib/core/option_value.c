@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One option's value: from text, and back to it. */
+/* Parses and formats one option's value. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* The shift that K, M, G or T stands for; 0 for any other byte. */
+/* The shift of the suffix K, M, G or T; 0 for any other byte. */
 static unsigned unit_shift(char c)
 {
 	static const char units[] = "KMGTkmgt";
@@ -36,7 +36,7 @@ static bool refuse_range(const struct zero_option *option, const char *text, cha
 			   zero_quote(text, strlen(text)).text, low, high);
 }
 
-/* Digits at the start of text; *end is what follows them. False: there are none. */
+/* Reads the digits at the start of text; *end is what follows them. False: there are none. */
 static bool read_digits(const char *text, uint64_t *number, bool *overflow, const char **end)
 {
 	*number = 0;
@@ -67,7 +67,7 @@ static bool parse_integer(const struct zero_option *option, const char *text,
 	return true;
 }
 
-/* For "1.5G" the whole number that was meant, 1536M, if there is one in the next smaller unit. */
+/* Finds the whole number that "1.5G" stands for, 1536M, if the next smaller unit has one. */
 static bool suggest_whole(const char *text, char whole[32])
 {
 	uint64_t number, scale = 1;
@@ -124,7 +124,7 @@ static bool parse_size(const struct zero_option *option, const char *text, struc
 		*value = (struct zero_value){.kind = ZERO_VALUE_PERCENT, .number = number};
 		return true;
 	}
-	/* "5" of a GPU is hardly ever five bytes */
+	/* a reserve of 5 bytes is hardly ever meant */
 	if (option->type == ZERO_TYPE_SIZE_OR_PERCENT && !*end && number && number <= 100)
 		return zero_refuse(why, size, "%s has no unit: write %s%% or %sM", quoted.text,
 				   text, text);

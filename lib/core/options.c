@@ -54,7 +54,7 @@ static bool is_own_origin(const struct zero_option *option, const char *origin)
 	       (option->env && strcmp(option->env, origin) == 0);
 }
 
-/* Parses as zero_option_parse does; the message is a sentence that begins with the origin. */
+/* As zero_option_parse, with a whole sentence that begins with the origin. */
 static bool parse_from(const struct zero_option *option, const char *text, const char *origin,
 		       struct zero_value *value, char *why, size_t size)
 {
@@ -141,7 +141,7 @@ void zero_options_help(FILE *out)
 		if (!(option->where & ZERO_IN_FLAG))
 			continue;
 		width = fprintf(out, "      %s=%s", option->flag, option->argument);
-		/* as Slurm does it: a long flag has a line of its own */
+		/* as in Slurm's help, a long flag has a line of its own */
 		if (width > column - 2) {
 			fputc('\n', out);
 			width = 0;

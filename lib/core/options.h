@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options, in one table: flags, environment, YAML keys, help texts and man pages are made from
- * it. To add an option, add a row in options_table.h and its place in the enum.
+ * The options are one table: flags, environment variables, YAML keys, help texts and man pages are
+ * made from it. To add an option, add a row to options_table.h and its place to the enum.
  */
 #ifndef ZERO_OPTIONS_H
 #define ZERO_OPTIONS_H
@@ -29,8 +29,8 @@ enum zero_option_id {
 	ZERO_OPT_PRELOAD,
 	ZERO_OPT_CONFIG,
 	ZERO_OPT_REPORT,
-	ZERO_OPT_PRELOAD_PATH, /* YAML only */
-	ZERO_OPT_ISA,          /* this and those below by environment only */
+	ZERO_OPT_PRELOAD_PATH, /* in YAML only */
+	ZERO_OPT_ISA,          /* this and the following ones in the environment only */
 	ZERO_OPT_SHARE,
 	ZERO_OPT_REDUCE,
 	ZERO_OPT_NCCL,
@@ -40,7 +40,7 @@ enum zero_option_id {
 	ZERO_OPT_ON_FAULT,
 	ZERO_OPT_CHECK,
 	ZERO_OPT_STAGED,
-	/* Facts: what a launcher found out and hands on in ZERO_RESOLVED; no user sets them. */
+	/* Facts that a launcher finds out and passes on in ZERO_RESOLVED. Users do not set them. */
 	ZERO_OPT_TASKS,
 	ZERO_OPT_BUDGET,
 	ZERO_OPT_VRAM_FREE,
@@ -63,7 +63,7 @@ enum zero_option_type {
 	ZERO_TYPE_TEXT,
 };
 
-/* Where an option may be said; bits of zero_option.where. */
+/* Where an option may be set; bits of zero_option.where. */
 enum {
 	ZERO_IN_FLAG = 1,
 	ZERO_IN_ENVIRONMENT = 2,
@@ -75,17 +75,17 @@ struct zero_option {
 	const char *name;           /* "stream_chunk": YAML key, and name in ZERO_RESOLVED */
 	const char *flag;           /* "--zero-stream-chunk"; NULL if there is none */
 	const char *env;            /* "ZERO_STREAM_CHUNK"; NULL if there is none */
-	const char *argument;       /* "SIZE", as shown in help */
+	const char *argument;       /* "SIZE", for help texts */
 	const char *fallback;       /* compiled default, in the option's own syntax */
 	const char *help;           /* one line, no full stop */
 	const char *const *choices; /* NULL-terminated, for CHOICE */
 	uint64_t min, max; /* INTEGER and SIZE: bounds; PATH and TEXT: bytes; percent is 0 to 100 */
 	enum zero_option_type type;
 	unsigned where;
-	bool absolute; /* PATH: begins with a slash, if it is not empty */
+	bool absolute; /* PATH: begins with a slash unless it is empty */
 };
 
-/* What zero_value.number means for each CHOICE, in the order of its `choices`. */
+/* The meaning of zero_value.number for each CHOICE, in the order of its `choices`. */
 enum { ZERO_FLATTEN_AUTO, ZERO_FLATTEN_DEVICE, ZERO_FLATTEN_DISTRIBUTED, ZERO_FLATTEN_HOST };
 enum { ZERO_ALLGATHER_AUTO, ZERO_ALLGATHER_SINGLE, ZERO_ALLGATHER_GROUPED };
 enum { ZERO_GATHER_PARAM, ZERO_GATHER_BF16, ZERO_GATHER_F16, ZERO_GATHER_F32 };
@@ -98,7 +98,7 @@ enum {
 	ZERO_VRAM_UNKNOWN,
 	ZERO_VRAM_NVML,          /* free memory of GPUs */
 	ZERO_VRAM_STEP_MEMORY,   /* the Slurm step's memory limit on the node */
-	ZERO_VRAM_JOB_MEMORY,    /* the job's */
+	ZERO_VRAM_JOB_MEMORY,    /* the Slurm job's memory limit on the node */
 	ZERO_VRAM_MEM_AVAILABLE, /* of /proc/meminfo */
 };
 enum { ZERO_ISA_AUTO, ZERO_ISA_AVX512, ZERO_ISA_AVX2, ZERO_ISA_SCALAR };
@@ -114,31 +114,31 @@ struct zero_value {
 
 struct zero_settings {
 	struct zero_value value[ZERO_OPTIONS];
-	/* Who said it last: "default", "ZERO_STAGE", "--zero-stage", "ZERO_RESOLVED", "zero_open",
-	   later "zero.yaml:12". Owned. */
+	/* Where the value came from: "default", "ZERO_STAGE", "--zero-stage", "ZERO_RESOLVED",
+	   "zero_open", "zero.yaml:12". Owned. */
 	char *origin[ZERO_OPTIONS];
 };
 
 extern const struct zero_option zero_option_table[ZERO_OPTIONS];
 
-/* NULL if there is none of that name; `length` is strlen, so that "a=b" need not be cut. */
+/* The option of that name, or NULL. `length` is the name's, so that "a=b" need not be cut. */
 const struct zero_option *zero_option_find(const char *name, size_t length);
 /*
- * What to say about a name that was not found: "did you mean stage?", or all names that may be said
- * in one of the places of `where` (bits ZERO_IN_...); as flags if that is ZERO_IN_FLAG alone.
+ * Writes what to suggest for an unknown name: "did you mean stage?", or all names that may be set
+ * in one of the places of `where` (bits ZERO_IN_...); these are flags if `where` is ZERO_IN_FLAG.
  */
 void zero_option_near(const char *name, size_t length, unsigned where, char *text, size_t size);
 
 /*
- * Parses a value. On error *why (of `size` bytes) is a clause that names value and what is allowed:
- * "'40MB' is not a size: a whole number with K, M, G or T, such as 40M". Returns false then and
- * leaves *value alone; else fills it without looking at what it held.
+ * Parses a value. On error returns false and leaves *value as it was; *why, of `size` bytes, is
+ * then a clause that names the value and what is allowed: "'40MB' is not a size: a whole number
+ * with K, M, G or T, such as 40M". Else overwrites *value without freeing what it held.
  */
 bool zero_option_parse(const struct zero_option *option, const char *text, struct zero_value *value,
 		       char *why, size_t size);
 /*
- * The value as text that parses back to it, sizes in bytes; a PATH as it is. Returns its length as
- * snprintf does.
+ * Formats a value as text that parses back to it, sizes in bytes. Returns the length as snprintf
+ * does.
  */
 int zero_value_format(const struct zero_option *option, const struct zero_value *value, char *text,
 		      size_t size);
@@ -146,35 +146,36 @@ int zero_value_format(const struct zero_option *option, const struct zero_value 
 char *zero_value_text(const struct zero_option *option, const struct zero_value *value);
 void zero_value_clear(struct zero_value *value);
 
-/* All options at their compiled defaults. False: no memory, and nothing to clear. */
+/* Sets all options to their compiled defaults. False: no memory, and nothing to clear. */
 bool zero_settings_init(struct zero_settings *settings);
 void zero_settings_clear(struct zero_settings *settings);
 /*
- * One option from text; on false nothing has changed and *why is a whole sentence that begins with
- * the origin.
+ * Sets one option from text. On error returns false and changes nothing; *why is then a whole
+ * sentence that begins with the origin.
  */
 bool zero_settings_set(struct zero_settings *settings, enum zero_option_id id, const char *text,
 		       const char *origin, char *why, size_t size);
 /*
- * "name=value name=value", as in ZERO_RESOLVED: options with ZERO_IN_RESOLVED, each at most once.
- * In values, '%' and two hex digits are a byte (%20 a space, %25 a percent sign); a '%' that ends a
- * value is itself. On false nothing has changed.
+ * Sets options from "name=value name=value", the format of ZERO_RESOLVED: options with
+ * ZERO_IN_RESOLVED, each at most once. In values, '%' and two hex digits are a byte (%20 a space,
+ * %25 a percent sign); a '%' that ends a value stands for itself. On error returns false and
+ * changes nothing.
  */
 bool zero_settings_parse(struct zero_settings *settings, const char *text, const char *origin,
 			 char *why, size_t size);
-/* From ZERO_* in the environment; a ZERO_ name that no option has is left alone. */
+/* Sets options from ZERO_* in the environment. Unknown ZERO_ names are ignored. */
 bool zero_settings_environment(struct zero_settings *settings, char *why, size_t size);
-/* Who said it, also where ZERO_RESOLVED has handed it on: "--zero-stage". malloc'ed; NULL: no
-   memory. */
+/* Where the value came from before it was passed on in ZERO_RESOLVED: "--zero-stage". malloc'ed;
+   NULL: no memory. */
 char *zero_settings_origin(const struct zero_settings *settings, enum zero_option_id id);
 /*
- * The text that zero_settings_parse reads back: all options with ZERO_IN_RESOLVED, the facts too (0
- * where they are not known), and as `origins` who said what. malloc'ed; NULL: no memory.
+ * Formats the text that zero_settings_parse reads: all options with ZERO_IN_RESOLVED, with 0 for
+ * unknown facts, and their origins. malloc'ed; NULL: no memory.
  */
 char *zero_settings_format(const struct zero_settings *settings);
-/* Whether a launcher said how much memory there is, be it nothing: `budget` and vram_source. */
+/* Whether a launcher measured the memory: `budget` and vram_source are then valid, even if 0. */
 bool zero_settings_budget_known(const struct zero_settings *settings);
-/* Help for the options with that flag bit, in Slurm's own --help style. */
+/* Prints help for the options with a flag, in the style of Slurm's --help. */
 void zero_options_help(FILE *out);
 
 #endif

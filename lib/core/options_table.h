@@ -8,7 +8,7 @@
 
 #include "options.h"
 
-/* Where a user may say most of them. */
+/* Where users may set most options. */
 enum {
 	USER = ZERO_IN_FLAG | ZERO_IN_ENVIRONMENT | ZERO_IN_YAML | ZERO_IN_RESOLVED,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All options as one text, "name=value name=value": what ZERO_RESOLVED holds. */
+/* All settings as one text, "name=value name=value": the format of ZERO_RESOLVED. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static int hex_digit(char c)
 	return -1;
 }
 
-/* Takes %XX back, in place. */
+/* Decodes %XX, in place. */
 static bool unescape(char *text, const char *origin, const char *name, char *why, size_t size)
 {
 	char *to = text;
@@ -44,8 +44,7 @@ static bool unescape(char *text, const char *origin, const char *name, char *why
 	return true;
 }
 
-/* One "name=value" of a settings text into `into`, where a NULL origin marks what is not yet
-   said. */
+/* Parses one "name=value" into `into`, where a NULL origin marks options that have not been set. */
 static bool parse_word(struct zero_settings *into, const char *word, size_t length,
 		       const char *origin, char *why, size_t size)
 {
@@ -83,41 +82,41 @@ bool zero_settings_parse(struct zero_settings *settings, const char *text, const
 			 char *why, size_t size)
 {
 	static const char blanks[] = " \t\n";
-	struct zero_settings said = {0};
+	struct zero_settings parsed = {0};
 
 	for (text += strspn(text, blanks); *text; text += strspn(text, blanks)) {
 		size_t length = strcspn(text, blanks);
 
-		if (!parse_word(&said, text, length, origin, why, size)) {
-			zero_settings_clear(&said);
+		if (!parse_word(&parsed, text, length, origin, why, size)) {
+			zero_settings_clear(&parsed);
 			return false;
 		}
 		text += length;
 	}
 	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
-		if (!said.origin[i])
+		if (!parsed.origin[i])
 			continue;
 		zero_value_clear(&settings->value[i]);
 		free(settings->origin[i]);
-		settings->value[i] = said.value[i];
-		settings->origin[i] = said.origin[i];
+		settings->value[i] = parsed.value[i];
+		settings->origin[i] = parsed.origin[i];
 	}
 	return true;
 }
 
 /* ---- origins ------------------------------------------------------------------------------- */
 
-/* Bytes of one; all of them together stay below the option's bound, and that below the other. */
+/* Bytes of one origin. All origins together fit into the option's bound, and that into ROOM. */
 enum { ORIGIN_MOST = 80, ROOM = 8192 };
 
-/* Whether users say it, and not a launcher that found it out. */
-static bool is_said(const struct zero_option *option)
+/* Whether users set the option. Others are facts that a launcher finds out. */
+static bool is_user_option(const struct zero_option *option)
 {
 	return (option->where & ~(unsigned)ZERO_IN_RESOLVED) != 0;
 }
 
-/* What `origins` says of an option, and its length; NULL: nothing. */
-static const char *handed_on(const char *origins, const char *name, size_t *length)
+/* Finds an option's entry in `origins`, and its length; NULL: none. */
+static const char *find_origin(const char *origins, const char *name, size_t *length)
 {
 	size_t size = strlen(name);
 
@@ -134,21 +133,21 @@ static const char *handed_on(const char *origins, const char *name, size_t *leng
 
 char *zero_settings_origin(const struct zero_settings *settings, enum zero_option_id id)
 {
-	const char *name = zero_option_table[id].name, *origin = settings->origin[id], *handed;
+	const char *name = zero_option_table[id].name, *origin = settings->origin[id], *found;
 	size_t length;
 
 	if (!origin)
 		return strdup("default");
-	/* What came with the option tells of it. */
-	if (!settings->origin[ZERO_OPT_ORIGINS] || !is_said(&zero_option_table[id]) ||
+	/* Options that came in ZERO_RESOLVED have their origins in `origins`. */
+	if (!settings->origin[ZERO_OPT_ORIGINS] || !is_user_option(&zero_option_table[id]) ||
 	    strcmp(origin, settings->origin[ZERO_OPT_ORIGINS]) != 0)
 		return strdup(origin);
-	handed = handed_on(settings->value[ZERO_OPT_ORIGINS].text, name, &length);
-	return handed ? strndup(handed, length) : strdup("default");
+	found = find_origin(settings->value[ZERO_OPT_ORIGINS].text, name, &length);
+	return found ? strndup(found, length) : strdup("default");
 }
 
-/* In place: files without their folders, which would make every task's environment long, and
-   nothing that ends an entry of the list. */
+/* Removes, in place, the folders of file names, which would make every task's environment long, and
+   the character that ends an entry of the list. */
 static void shorten(char *origin)
 {
 	char *to = origin;
@@ -164,27 +163,27 @@ static void shorten(char *origin)
 	*to = '\0';
 }
 
-/* The value of `origins` for those who get the settings next; malloc'ed, NULL: no memory. */
+/* The value of the option `origins`; malloc'ed, NULL: no memory. */
 static char *list_origins(const struct zero_settings *settings)
 {
 	char *text = NULL, *origin;
-	bool well = true;
+	bool ok = true;
 	size_t size;
 	FILE *out = open_memstream(&text, &size);
 
-	for (int i = 0; out && well && i < ZERO_OPTIONS; i++) {
-		if (!is_said(&zero_option_table[i]))
+	for (int i = 0; out && ok && i < ZERO_OPTIONS; i++) {
+		if (!is_user_option(&zero_option_table[i]))
 			continue;
 		origin = zero_settings_origin(settings, (enum zero_option_id)i);
-		well = origin != NULL;
-		if (well)
+		ok = origin != NULL;
+		if (ok)
 			shorten(origin);
-		if (well && strcmp(origin, "default") != 0)
+		if (ok && strcmp(origin, "default") != 0)
 			fprintf(out, "%s%s:%.*s", ftell(out) ? ";" : "", zero_option_table[i].name,
 				ORIGIN_MOST, origin);
 		free(origin);
 	}
-	if (out && (fclose(out) || !well)) {
+	if (out && (fclose(out) || !ok)) {
 		free(text);
 		text = NULL;
 	}

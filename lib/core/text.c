@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_MAX_LENGTH = 32 }; /* longer ones are like no other */
+enum { NAME_MAX_LENGTH = 32 }; /* longer names are never suggested */
 
 bool zero_refuse(char *why, size_t size, const char *format, ...)
 {
@@ -38,7 +38,7 @@ struct zero_quoted zero_quote(const char *text, size_t length)
 
 	if (length > most) {
 		shown = most;
-		/* not in the middle of a UTF-8 character */
+		/* never cut a UTF-8 character */
 		while (shown > most - 4 && ((unsigned char)text[shown] & 0xc0) == 0x80)
 			shown--;
 	}
@@ -46,7 +46,7 @@ struct zero_quoted zero_quote(const char *text, size_t length)
 	for (size_t i = 0; i < shown; i++) {
 		unsigned char byte = (unsigned char)text[i];
 
-		/* U+0080 to U+009F are controls too */
+		/* U+0080 to U+009F are control characters too */
 		if (byte == 0xc2 && i + 1 < shown && ((unsigned char)text[i + 1] & 0xe0) == 0x80)
 			byte = (unsigned char)text[++i] & 0x1f;
 		quoted.text[at++] = byte < 0x20 || byte == 0x7f ? '?' : (char)byte;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sentences about what somebody wrote: what it takes to make them, wherever it is read. */
+/* Builds messages that quote user input. */
 #ifndef ZERO_TEXT_H
 #define ZERO_TEXT_H
 
@@ -8,24 +8,25 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Writes *why. Always false, so that a failing function can end with it. */
+/* Writes *why. Returns false, so that a failing function can end with it. */
 bool zero_refuse(char *why, size_t size, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Appends to a text of `length` that may be cut at `size`; returns the new length. */
+/* Appends to a text of `length` bytes, cutting it at `size`; returns the length that it would have.
+   */
 size_t zero_append(char *text, size_t size, size_t length, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 
 struct zero_quoted {
 	char text[72];
 };
-/* A user's text fit for a message: in quotes, without control characters, cut if it is long. */
+/* User input for a message: in quotes, without control characters, cut if it is long. */
 struct zero_quoted zero_quote(const char *text, size_t length);
 /* "64K" for 65536: the largest unit that leaves a whole number. Returns as snprintf does. */
 int zero_size_format(uint64_t bytes, char *text, size_t size);
-/* Whether `name` may be a slip for `other`: a part of it, or at most two letters away. */
+/* Whether `name` may be a misspelling of `other`: a part of it, or at most two edits away. */
 bool zero_name_near(const char *name, size_t length, const char *other);
 
-/* Puts '?' for what a terminal may obey: control characters, U+0080 to U+009F too. */
+/* Replaces what a terminal may obey by '?': control characters, U+0080 to U+009F too. */
 static inline void zero_clean(char *text)
 {
 	for (unsigned char *at = (unsigned char *)text; *at; at++) {

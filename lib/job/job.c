@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a job, and the small things that its ranks do together. See lib/open.c for its begin. */
+/* Ends a job, and answers what a program asks about it. lib/open.c begins it. */
 #include "job.h"
 
 #include <stdlib.h>
@@ -18,9 +18,9 @@ void zero_job_unclaim(void)
 }
 
 /*
- * A peer that is in another operation gets an error there instead of waiting for ever. What failed
- * before stays the thread's last error: it matters more than that the ranks now part. Returns
- * whether all ranks are closing the job.
+ * Tells the peers that this rank is closing: a peer that is in another operation then gets an error
+ * instead of waiting for ever. An earlier error stays the thread's last error, since it matters
+ * more. Returns whether all ranks are closing the job.
  */
 static bool leave(zero_job *job)
 {
@@ -105,7 +105,7 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
 		status = zero_fail(ZERO_E_INVALID, "zero_mean has weight %g: it is >= 0", weight);
 	if (!status) {
 		mine[0] = weight;
-		/* A rank without samples may have no value at all. */
+		/* The values of a rank without samples may be NaN. */
 		for (size_t i = 0; i < count; i++)
 			mine[i + 1] = weight > 0 ? weight * values[i] : 0;
 	}

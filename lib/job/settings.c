@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's settings: where they are read, and how all ranks come to the same ones. */
+/* A job's settings: where they are read, and how all ranks come to equal ones. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static enum agreement agreement(enum zero_option_id id)
 	case ZERO_OPT_WATCH_SECONDS:
 	case ZERO_OPT_STALL_SECONDS:
 	case ZERO_OPT_ON_FAULT:
-	case ZERO_OPT_REPORT: /* whether there is one */
+	case ZERO_OPT_REPORT: /* only whether there is one */
 		return EQUAL;
 	case ZERO_OPT_STREAM_CHUNK:
 	case ZERO_OPT_STREAM_THRESHOLD:
@@ -37,7 +37,7 @@ static enum agreement agreement(enum zero_option_id id)
 	}
 }
 
-/* A file that nobody has read is refused, rather than taken and ignored. */
+/* A file that nobody reads is refused, not ignored. */
 static zero_status check_config(const zero_job *job)
 {
 	const char *config = job->settings.value[ZERO_OPT_CONFIG].text;
@@ -135,7 +135,7 @@ zero_status zero_job_exchange_settings(zero_job *job, zero_status status, zero_s
 	if (status)
 		goto out;
 	*unequal = fold_settings(job, all);
-	/* As many as really share memory: ranks that cannot do not. */
+	/* The number of ranks that in fact share memory. */
 	job->settings.value[ZERO_OPT_SHARE].number = (uint64_t)job->place.share_world;
 	if (!*unequal)
 		*unequal = format_settings(job);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signals that ask for an end. A handler may do no more than leave a mark, which the rank tells the
- * others in its next step. Handlers belong to the process, which has one job at a time.
+ * Signals that ask for an end. The handler only sets a flag, which the rank reports to the others
+ * in its next step. Handlers belong to the process, which has one job at a time.
  */
 #include <errno.h>
 #include <signal.h>
@@ -9,17 +9,17 @@
 
 #include "job.h"
 
-static atomic_bool asked;
-static bool ours[NSIG]; /* guarded by the job's lock */
+static atomic_bool requested;
+static bool installed[NSIG]; /* guarded by the job's lock */
 static struct sigaction before[NSIG];
 
-static void note(int number)
+static void request_stop(int number)
 {
 	(void)number;
-	atomic_store_explicit(&asked, true, memory_order_relaxed);
+	atomic_store_explicit(&requested, true, memory_order_relaxed);
 }
 
-/* A handler that returned from one of these would be called again by the same instruction. */
+/* After one of these the same instruction would fail again. */
 static bool is_fault(int number)
 {
 	return number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
@@ -27,7 +27,7 @@ static bool is_fault(int number)
 
 zero_status zero_stop_on(zero_job *job, int number)
 {
-	struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
+	struct sigaction action = {.sa_handler = request_stop, .sa_flags = SA_RESTART};
 	zero_status status = ZERO_OK;
 
 	if (number < 1 || number >= NSIG)
@@ -40,9 +40,9 @@ zero_status zero_stop_on(zero_job *job, int number)
 				 "program cannot go on: take SIGUSR1, SIGTERM or another",
 				 number, strsignal(number));
 	pthread_mutex_lock(&job->lock);
-	if (!ours[number]) {
-		ours[number] = !sigaction(number, &action, &before[number]);
-		if (!ours[number])
+	if (!installed[number]) {
+		installed[number] = !sigaction(number, &action, &before[number]);
+		if (!installed[number])
 			status = zero_fail(ZERO_E_INVALID,
 					   "zero_stop_on: signal %d (%s) cannot be caught (%s): "
 					   "take SIGUSR1, SIGTERM or another",
@@ -54,7 +54,7 @@ zero_status zero_stop_on(zero_job *job, int number)
 
 bool zero_stop_requested(void)
 {
-	return atomic_load_explicit(&asked, memory_order_relaxed);
+	return atomic_load_explicit(&requested, memory_order_relaxed);
 }
 
 void zero_stop_close(zero_job *job)
@@ -63,11 +63,12 @@ void zero_stop_close(zero_job *job)
 
 	pthread_mutex_lock(&job->lock);
 	for (int number = 1; number < NSIG; number++) {
-		/* What somebody else has set since then is theirs. */
-		if (ours[number] && !sigaction(number, NULL, &now) && now.sa_handler == note)
+		/* A handler that the program has set since then stays. */
+		if (installed[number] && !sigaction(number, NULL, &now) &&
+		    now.sa_handler == request_stop)
 			sigaction(number, &before[number], NULL);
-		ours[number] = false;
+		installed[number] = false;
 	}
 	pthread_mutex_unlock(&job->lock);
-	atomic_store(&asked, false);
+	atomic_store(&requested, false);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program shares with the backend of a device: its stream and a communicator. */
+/* What a program shares with a device's backend: its stream, and a communicator of its own. */
 #include "job.h"
 
 zero_status zero_set_stream(zero_job *job, void *stream)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How work goes to the backend: with a label that all ranks share, and this rank's own error. */
+/* Submits work to the backend, with a label that is equal on all ranks and this rank's own status.
+   */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,17 +24,17 @@ submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t cou
 		.count = count,
 	};
 	char text[256], *all = NULL;
-	va_list again;
+	va_list copy;
 
 	if (zero_hooks_check_peers(job))
 		return ZERO_E_COMM;
 	team->wait_count += waited;
-	va_copy(again, arguments);
-	/* What is too long to be shown must be equal too. */
+	va_copy(copy, arguments);
+	/* The hash covers the whole label, also where the text is cut. */
 	if (vsnprintf(text, sizeof(text), label, arguments) >= (int)sizeof(text) &&
-	    vasprintf(&all, label, again) < 0)
+	    vasprintf(&all, label, copy) < 0)
 		all = NULL;
-	va_end(again);
+	va_end(copy);
 	submission.label = text;
 	submission.hash = zero_hash(all ? all : text, strlen(all ? all : text), 0);
 	free(all);

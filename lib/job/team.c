@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Teams: some of a job's ranks, over which a group is sharded instead of over all. */
+/* Teams: subsets of a job's ranks over which groups are sharded. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,47 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flatten: tensors that already exist become views of flat buffers. One buffer after the other is
- * filled, so that its tensors are released before the next one takes memory. What differs between
- * the tiers is where values are laid first, and when the flat buffer itself comes to be.
+ * Flatten: tensors that already exist become views of flat buffers. The buffers are packed one by one,
+ * so that a buffer's tensors are released before the next buffer takes memory. The tiers differ in
+ * where the values are packed first, and in when the flat buffer itself is allocated.
  */
 #include <stdlib.h>
 
 #include "load.h"
 
-/* One flat buffer on its way, and where its values are laid first. */
-struct lay {
+/* How one flat buffer is packed. */
+struct packing {
 	struct zero_flat *flat;
 	enum zero_tier tier;
-	bool on_host; /* the tensors are */
-	bool aside;   /* in a buffer of their own, until the tensors are released */
-	bool shard;   /* of each segment the own shard, else all of it */
-	bool gather;  /* from the shards */
+	bool on_host; /* the tensors are in host memory */
+	bool staged;  /* values wait in a buffer of their own until the tensors are released */
+	bool shard;   /* this rank packs its own shard of each segment, else all of it */
+	bool gather;  /* the packed shards are gathered */
 	char *base;
 	size_t *at; /* [segment_count] bytes of base where the part of a segment begins */
 };
 
-/* The elements of a segment that are laid. */
-static void laid_part(const struct lay *lay, const struct zero_segment *segment, size_t *first,
-		      size_t *count)
+/* The elements of a segment that this rank packs. */
+static void packed_part(const struct packing *pack, const struct zero_segment *segment,
+			size_t *first, size_t *count)
 {
-	size_t rank = (size_t)lay->flat->group->team->place.rank;
+	size_t rank = (size_t)pack->flat->group->team->place.rank;
 
-	*first = lay->shard ? rank * segment->shard : 0;
-	*count = lay->shard ? segment->shard : segment->count;
+	*first = pack->shard ? rank * segment->shard : 0;
+	*count = pack->shard ? segment->shard : segment->count;
 }
 
-static struct lay plan_lay(struct zero_flat *flat, bool on_host)
+static struct packing plan_packing(struct zero_flat *flat, bool on_host)
 {
 	const zero_group *group = flat->group;
 	enum zero_tier tier = group->job->model->tier;
 	bool by_shard =
 		tier == ZERO_TIER_DISTRIBUTED && group->replicated && group->team->place.world > 1;
 
-	return (struct lay){
+	return (struct packing){
 		.flat = flat,
 		.tier = tier,
 		.on_host = on_host,
-		.aside = !on_host && (by_shard || tier == ZERO_TIER_HOST),
+		.staged = !on_host && (by_shard || tier == ZERO_TIER_HOST),
 		.shard = by_shard || !group->replicated,
 		.gather = by_shard,
 	};
@@ -50,12 +50,12 @@ static struct lay plan_lay(struct zero_flat *flat, bool on_host)
 /* ---- buffers --------------------------------------------------------------------------------- */
 
 /* COLLECTIVE over the team. The flat buffer. */
-static zero_status make_stored(struct lay *lay, zero_status status)
+static zero_status alloc_stored(struct packing *pack, zero_status status)
 {
-	struct zero_flat *flat = lay->flat;
+	struct zero_flat *flat = pack->flat;
 	zero_group *group = flat->group;
 	zero_job *job = group->job;
-	bool stays = lay->on_host && lay->tier == ZERO_TIER_HOST;
+	bool stays = pack->on_host && pack->tier == ZERO_TIER_HOST;
 	struct zero_op op = {
 		.kind = ZERO_OP_ALLOC,
 		.memory = stays ? ZERO_MEM_OFFLOAD : ZERO_MEM_SHARDS,
@@ -76,62 +76,62 @@ static zero_status make_stored(struct lay *lay, zero_status status)
 }
 
 /* A buffer for the parts of all segments, one behind the other. */
-static zero_status make_aside(struct lay *lay)
+static zero_status alloc_staging(struct packing *pack)
 {
-	struct zero_flat *flat = lay->flat;
+	struct zero_flat *flat = pack->flat;
 	zero_job *job = flat->group->job;
 	size_t bytes = 0;
 
 	for (size_t r = 0; r < flat->segment_count; r++) {
 		size_t first, count;
 
-		laid_part(lay, &flat->segments[r], &first, &count);
-		lay->at[r] = bytes;
+		packed_part(pack, &flat->segments[r], &first, &count);
+		pack->at[r] = bytes;
 		bytes += zero_whole_pages(count * zero_dtype_size(flat->segments[r].dtype));
 	}
-	/* What is on the device is counted there, the rest is not. */
+	/* Only memory of the device counts as the device's. */
 	return job->ops->alloc(job->backend,
-			       lay->tier == ZERO_TIER_HOST ? ZERO_MEM_OFFLOAD : ZERO_MEM_STAGING,
-			       bytes, true, (void **)&lay->base);
+			       pack->tier == ZERO_TIER_HOST ? ZERO_MEM_OFFLOAD : ZERO_MEM_STAGING,
+			       bytes, true, (void **)&pack->base);
 }
 
-/* Where a part of a segment has its place in the flat buffer. */
-static char *own_place(const struct lay *lay, const struct zero_segment *segment)
+/* Where this rank's part of a segment belongs in the flat buffer. */
+static char *segment_at(const struct packing *pack, const struct zero_segment *segment)
 {
 	size_t first, count;
 
-	laid_part(lay, segment, &first, &count);
-	return zero_stored_at(lay->flat, segment, first);
+	packed_part(pack, segment, &first, &count);
+	return zero_stored_at(pack->flat, segment, first);
 }
 
-static void lay_straight(struct lay *lay)
+static void pack_in_place(struct packing *pack)
 {
-	struct zero_flat *flat = lay->flat;
+	struct zero_flat *flat = pack->flat;
 
-	lay->base = flat->stored;
+	pack->base = flat->stored;
 	for (size_t r = 0; r < flat->segment_count; r++)
-		lay->at[r] = (size_t)(own_place(lay, &flat->segments[r]) - flat->stored);
+		pack->at[r] = (size_t)(segment_at(pack, &flat->segments[r]) - flat->stored);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Where the part of a parameter that is laid begins; NULL if none is. */
-static char *param_place(const struct lay *lay, const zero_param *param, size_t *first,
-			 size_t *count)
+/* Where this rank's part of a parameter is packed; NULL if it has none. */
+static char *packed_at(const struct packing *pack, const zero_param *param, size_t *first,
+		       size_t *count)
 {
-	const struct zero_segment *segment = &lay->flat->segments[param->segment];
+	const struct zero_segment *segment = &pack->flat->segments[param->segment];
 	size_t segment_first, segment_count;
 
-	laid_part(lay, segment, &segment_first, &segment_count);
+	packed_part(pack, segment, &segment_first, &segment_count);
 	zero_param_part(param, segment_first, segment_count, first, count);
 	if (!*count)
 		return NULL;
-	return lay->base + lay->at[param->segment] +
+	return pack->base + pack->at[param->segment] +
 	       (param->first + *first - segment_first) * zero_dtype_size(segment->dtype);
 }
 
-/* What a flat buffer's parameters take: copies of what this rank has, and operations for what comes
-   from one rank. */
+/* How a flat buffer's parameters are packed: copies of values that this rank has, and operations for
+   values that one rank sends. */
 struct values {
 	struct zero_copy *copies;
 	struct zero_op *ops;
@@ -139,30 +139,30 @@ struct values {
 	size_t copy_count, op_count, bounds_each;
 };
 
-static void lay_param(const struct lay *lay, const zero_param *param, struct values *values)
+static void pack_param(const struct packing *pack, const zero_param *param, struct values *values)
 {
-	const zero_adopt_spec *given = param->adopted;
+	const zero_adopt_spec *adopted = param->adopted;
 	size_t size = zero_dtype_size(param->dtype), first, count;
-	char *place = param_place(lay, param, &first, &count);
+	char *place = packed_at(pack, param, &first, &count);
 	size_t *bounds = values->bounds + values->op_count * values->bounds_each;
 
-	if (given->values == ZERO_VALUES_OF_RANK && param->group->team->place.world > 1) {
+	if (adopted->values == ZERO_VALUES_OF_RANK && param->group->team->place.world > 1) {
 		struct zero_op *op = &values->ops[values->op_count++];
 
-		*op = zero_scatter_op(param, given->rank, given->data, !lay->shard, bounds);
+		*op = zero_scatter_op(param, adopted->rank, adopted->data, !pack->shard, bounds);
 		op->recv = place;
 	} else if (place) {
 		values->copies[values->copy_count++] =
 			(struct zero_copy){.to = place,
-					   .from = (const char *)given->data + first * size,
+					   .from = (const char *)adopted->data + first * size,
 					   .bytes = count * size};
 	}
 }
 
-/* COLLECTIVE over the team. Nothing is released on any rank before all is laid on all. */
-static zero_status lay_values(struct lay *lay, zero_status status)
+/* COLLECTIVE over the team. Returns once all ranks have packed, so that tensors may be released. */
+static zero_status pack_values(struct packing *pack, zero_status status)
 {
-	zero_group *group = lay->flat->group;
+	zero_group *group = pack->flat->group;
 	struct values values = {.bounds_each = (size_t)group->team->place.world + 1};
 	zero_job *job = group->job;
 
@@ -174,8 +174,8 @@ static zero_status lay_values(struct lay *lay, zero_status status)
 	for (size_t p = 0; !status && p < group->param_count; p++) {
 		const zero_param *param = group->params[p];
 
-		if (param->adopted && param->flat == lay->flat && param->count)
-			lay_param(lay, param, &values);
+		if (param->adopted && param->flat == pack->flat && param->count)
+			pack_param(pack, param, &values);
 	}
 	if (!status)
 		job->ops->copy_many(job->backend, values.copies, values.copy_count);
@@ -187,44 +187,44 @@ static zero_status lay_values(struct lay *lay, zero_status status)
 	return status;
 }
 
-/* The tensors of a flat buffer; of all of the group's for NULL. */
-static void release_given(zero_group *group, const struct zero_flat *flat)
+/* Releases the tensors of a flat buffer; NULL stands for all buffers of the group. */
+static void release_adopted(zero_group *group, const struct zero_flat *flat)
 {
 	for (size_t p = 0; p < group->param_count; p++) {
-		zero_adopt_spec *given = group->params[p]->adopted;
+		zero_adopt_spec *adopted = group->params[p]->adopted;
 
-		if (!given || !given->release || !given->data ||
+		if (!adopted || !adopted->release || !adopted->data ||
 		    (flat && group->params[p]->flat != flat))
 			continue;
-		given->release(given->context, given->data);
-		given->release = NULL;
-		given->data = NULL;
+		adopted->release(adopted->context, adopted->data);
+		adopted->release = NULL;
+		adopted->data = NULL;
 		group->job->model->released_tensors = true;
 	}
 }
 
-/* What was laid aside comes to its place. */
-static void bring_back(const struct lay *lay)
+/* What was laid staged comes to its place. */
+static void unpack_staged(const struct packing *pack)
 {
-	struct zero_flat *flat = lay->flat;
+	struct zero_flat *flat = pack->flat;
 	zero_job *job = flat->group->job;
 
 	for (size_t r = 0; r < flat->segment_count; r++) {
 		const struct zero_segment *segment = &flat->segments[r];
 		size_t first, count;
 
-		laid_part(lay, segment, &first, &count);
+		packed_part(pack, segment, &first, &count);
 		if (count)
-			job->ops->copy(job->backend, own_place(lay, segment),
-				       lay->base + lay->at[r],
+			job->ops->copy(job->backend, segment_at(pack, segment),
+				       pack->base + pack->at[r],
 				       count * zero_dtype_size(segment->dtype));
 	}
 }
 
 /* COLLECTIVE over the team. */
-static zero_status gather_shards(const struct lay *lay, zero_status status)
+static zero_status gather_shards(const struct packing *pack, zero_status status)
 {
-	struct zero_flat *flat = lay->flat;
+	struct zero_flat *flat = pack->flat;
 	zero_group *group = flat->group;
 	struct zero_op *ops = calloc(flat->segment_count + 1, sizeof(*ops));
 
@@ -235,7 +235,7 @@ static zero_status gather_shards(const struct lay *lay, zero_status status)
 			.kind = ZERO_OP_ALL_GATHER,
 			.from = flat->segments[r].dtype,
 			.to = flat->segments[r].dtype,
-			.send = own_place(lay, &flat->segments[r]),
+			.send = segment_at(pack, &flat->segments[r]),
 			.recv = zero_stored_at(flat, &flat->segments[r], 0),
 			.count = flat->segments[r].shard,
 		};
@@ -245,49 +245,49 @@ static zero_status gather_shards(const struct lay *lay, zero_status status)
 	return status;
 }
 
-/* ---- one after the other --------------------------------------------------------------------- */
+/* ---- one buffer after the other --------------------------------------------------------------------- */
 
-/* COLLECTIVE over the team, also after an error elsewhere, for which the others must not wait. */
-static zero_status lay_flat(struct zero_flat *flat, bool on_host, zero_status status)
+/* COLLECTIVE over the team, also after an error, so that no rank waits for one that has left. */
+static zero_status pack_flat(struct zero_flat *flat, bool on_host, zero_status status)
 {
-	struct lay lay = plan_lay(flat, on_host);
+	struct packing pack = plan_packing(flat, on_host);
 	zero_job *job = flat->group->job;
 
-	lay.at = calloc(flat->segment_count + 1, sizeof(*lay.at));
-	if (!status && !lay.at)
+	pack.at = calloc(flat->segment_count + 1, sizeof(*pack.at));
+	if (!status && !pack.at)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to flatten group '%s'",
 				   flat->group->name);
-	if (!lay.aside)
-		status = make_stored(&lay, status);
+	if (!pack.staged)
+		status = alloc_stored(&pack, status);
 	else if (!status)
-		status = make_aside(&lay);
-	if (!status && !lay.aside)
-		lay_straight(&lay);
-	status = lay_values(&lay, status);
+		status = alloc_staging(&pack);
+	if (!status && !pack.staged)
+		pack_in_place(&pack);
+	status = pack_values(&pack, status);
 	if (!status)
 		status = zero_device_sync(job);
 	if (!status)
-		release_given(flat->group, flat);
-	if (lay.aside) {
-		status = make_stored(&lay, status);
+		release_adopted(flat->group, flat);
+	if (pack.staged) {
+		status = alloc_stored(&pack, status);
 		if (!status)
-			bring_back(&lay);
-		job->ops->free(job->backend, lay.base);
+			unpack_staged(&pack);
+		job->ops->free(job->backend, pack.base);
 	}
-	if (lay.gather)
-		status = gather_shards(&lay, status);
-	free(lay.at);
+	if (pack.gather)
+		status = gather_shards(&pack, status);
+	free(pack.at);
 	return status;
 }
 
-/* A group without elements has no buffer to wait for. */
-static zero_status lay_group(zero_group *group, bool on_host, zero_status status)
+/* A group without elements has no buffers, but its tensors are released too. */
+static zero_status pack_group(zero_group *group, bool on_host, zero_status status)
 {
 	for (size_t f = 0; zero_is_member(group) && f < group->flat_count; f++)
 		if (group->flats[f].stored_bytes)
-			status = lay_flat(&group->flats[f], on_host, status);
+			status = pack_flat(&group->flats[f], on_host, status);
 	if (!status)
-		release_given(group, NULL);
+		release_adopted(group, NULL);
 	return status;
 }
 
@@ -310,6 +310,6 @@ zero_status zero_flatten_adopted(zero_job *job)
 		return status;
 	for (size_t g = 0; g < job->model->group_count; g++)
 		if (job->model->groups[g]->adopts)
-			status = lay_group(job->model->groups[g], on_host, status);
+			status = pack_group(job->model->groups[g], on_host, status);
 	return zero_submit_wait(&job->all, status, NULL, 0, "end of flattening");
 }

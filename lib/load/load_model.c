@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole checkpoint at once: what is to come from where is found and agreed on before anything
- * changes, then every rank reads its own slices from the files' begins to their ends. Ranks agree a
- * few times on the way, not once for each of hundreds of parameters.
+ * Loads a whole checkpoint. The ranks first find and agree on the source of every parameter;
+ * nothing has changed until then. Each rank then reads its own slices in the order of the files'
+ * bytes. Ranks agree a few times on the way, not once for each of hundreds of parameters.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,18 +10,17 @@
 #include "load.h"
 #include "core/text.h"
 
-/* Chunks between two agreements, so many bytes at most: no rank reads on for long after another one
-   has failed. */
+/* Chunks and bytes between two agreements: when a rank fails, the others read no more than this. */
 enum { ROUND_CHUNKS = 32, ROUND_MOST = 1 << 30 };
 
 /* Where one parameter's values come from, and where this rank stores them. */
 struct entry {
-	zero_param *param; /* an alias, if only that has a tensor */
+	zero_param *param; /* the alias, if only that one has a tensor */
 	zero_source source;
-	size_t order; /* of the job's parameters */
+	size_t order; /* index among the job's parameters */
 	char *data;
 	size_t first, count;
-	bool named; /* the checkpoint is expected to have it */
+	bool named; /* the checkpoint is expected to have a tensor for it */
 };
 
 struct loading {
@@ -31,13 +30,13 @@ struct loading {
 	const struct zero_files_ops *files;
 	struct zero_file *file;
 	struct entry *entries;
-	const zero_tensor **used; /* ordered by address, once all are found */
+	const zero_tensor **used; /* sorted by address once all are found */
 	const char **missing, **unexpected;
 	size_t entry_count, used_count, missing_count, unexpected_count;
 	uint64_t total, done; /* bytes that this rank stores */
-	uint64_t quota;       /* of a round */
+	uint64_t quota;       /* bytes of a round */
 	size_t rounds;
-	size_t next, at; /* the entry, and the element of its slice, where to go on */
+	size_t next, at; /* the entry to go on with, and the element of its slice */
 };
 
 static zero_status no_memory(const struct loading *load)
@@ -65,7 +64,7 @@ static zero_status check_job(zero_job *job)
 
 static struct entry *entry_of(const struct loading *load, const zero_param *param)
 {
-	/* An alias is of its target's group, most often close behind it. */
+	/* Searched from the end: an alias is in its target's group, most often close behind it. */
 	for (size_t i = load->entry_count; i--;)
 		if (load->entries[i].param == param || load->entries[i].param->alias_of == param)
 			return &load->entries[i];
@@ -100,7 +99,7 @@ static void add_param(struct loading *load, zero_param *param)
 	entry->source.convert = !how->strict_dtype;
 }
 
-/* Compared as numbers: they are of one array, but that is the module's own business. */
+/* Compared as numbers: only the files module knows that they are in one array. */
 static int by_address(const void *a, const void *b)
 {
 	uintptr_t x = (uintptr_t) * (const zero_tensor *const *)a;
@@ -138,7 +137,7 @@ static zero_status find_tensors(struct loading *load)
 	return ZERO_OK;
 }
 
-/* A copy in one piece, the names behind the array of them; NULL without memory. */
+/* Copies the names into one allocation, behind the array of pointers; NULL without memory. */
 static const char **copy_names(const char *const *names, size_t count)
 {
 	size_t bytes = (count + 1) * sizeof(*names), at = bytes;
@@ -190,7 +189,7 @@ static size_t append_names(char *text, size_t size, size_t length, const char *c
 	return zero_append(text, size, length, ")");
 }
 
-/* Both at once: names that do not meet are seen at a glance. */
+/* One message has both lists, so that names which follow another convention are seen at once. */
 static zero_status check_names(const struct loading *load)
 {
 	bool missing = load->missing_count && !load->how->allow_missing;
@@ -218,7 +217,7 @@ static zero_status check_names(const struct loading *load)
 	return zero_fail(ZERO_E_FORMAT, "%s: %s", load->path, text);
 }
 
-/* For a parameter without a tensor. Without a source either it is left as it is. */
+/* Chooses the source of a parameter that has no tensor. Without a source it keeps its values. */
 static zero_status initial_source(const struct loading *load, struct entry *entry)
 {
 	const zero_load_model_options *how = load->how;
@@ -241,7 +240,7 @@ static zero_status initial_source(const struct loading *load, struct entry *entr
 	return ZERO_OK;
 }
 
-/* Files in the order of their names, each from its begin to its end, then what is in none. */
+/* Sorts by file, then by offset; parameters without a tensor come last. */
 static int by_place(const void *a, const void *b)
 {
 	const struct entry *x = a, *y = b;
@@ -302,7 +301,7 @@ static zero_status make_plan(struct loading *load, zero_load_model_report *repor
 
 /* ---- agreeing on it -------------------------------------------------------------------------- */
 
-/* Of all that must be the same on all ranks; they may have the files in different places. */
+/* A hash of everything that must be equal on all ranks; the files' paths need not be. */
 static uint64_t plan_hash(const struct loading *load)
 {
 	uint64_t hash = zero_hash(&load->unexpected_count, sizeof(load->unexpected_count), 0);
@@ -329,7 +328,7 @@ static uint64_t round_bytes(const zero_job *job)
 	return job->chunk < ROUND_MOST / ROUND_CHUNKS ? job->chunk * ROUND_CHUNKS : ROUND_MOST;
 }
 
-/* COLLECTIVE. The plan is the same everywhere; the rank with the most bytes fixes the rounds. */
+/* COLLECTIVE. Compares the plans. The rank with the most bytes determines the number of rounds. */
 static zero_status agree_plan(struct loading *load, zero_status status)
 {
 	size_t world = (size_t)load->job->place.world;
@@ -361,7 +360,7 @@ static zero_status agree_plan(struct loading *load, zero_status status)
 
 /* ---- filling --------------------------------------------------------------------------------- */
 
-static zero_status tell(const struct loading *load, const char *param)
+static zero_status report_progress(const struct loading *load, const char *param)
 {
 	const zero_load_model_options *how = load->how;
 	zero_status status = ZERO_OK;
@@ -377,8 +376,8 @@ static zero_status tell(const struct loading *load, const char *param)
 			 (unsigned long long)load->total);
 }
 
-/* Elements to be read at once. What is transposed is cut less often: a wider slice is read in
-   longer stretches. */
+/* Elements of one read. Transposed tensors are read in larger pieces, since a wider slice has
+   longer contiguous stretches. */
 static size_t piece_elements(const struct loading *load, const struct entry *entry)
 {
 	size_t round = (size_t)round_bytes(load->job), chunk = load->job->chunk;
@@ -408,14 +407,14 @@ static zero_status fill_piece(struct loading *load)
 		return status;
 	load->at += count;
 	load->done += count * size;
-	return tell(load, entry->param->name);
+	return report_progress(load, entry->param->name);
 }
 
-/* COLLECTIVE. In every round each rank does its part of its own bytes: where they lie in the plan
-   differs, since a parameter lies on some ranks only. */
+/* COLLECTIVE. Each rank fills its own share of bytes in every round. Ranks are at different
+   parameters then, since a parameter is stored on some ranks only. */
 static zero_status fill(struct loading *load)
 {
-	zero_status status = tell(load, NULL);
+	zero_status status = report_progress(load, NULL);
 	uint64_t goal = 0;
 
 	zero_hooks_before_change(load->job, NULL, false);

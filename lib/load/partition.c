@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Partition: every rank fills the part of a parameter that it stores, chunk by chunk, straight into
- * place. The idea of a threshold and a chunk is DeepSpeed's (its pull request on streaming
- * partition broadcasts every chunk to every rank); here a rank is sent its own slice only, and what
- * can be read or computed by slice is never sent.
+ * Partition: every rank fills the part of a parameter that it stores, chunk by chunk, without
+ * staging. Threshold and chunk are DeepSpeed's idea; its pull request on streaming partition
+ * broadcasts every chunk to every rank. Here each rank is sent its own slice only, and values that
+ * a rank can read or compute by slice are never sent.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "load.h"
 
-/* Elements in one piece: all of the parameter if it is not above the threshold. */
+/* Elements of one piece: the replicated parameter if it is not above the threshold. */
 static size_t piece_elements(const zero_job *job, const zero_param *param)
 {
 	size_t size = zero_dtype_size(param->dtype), chunk = job->chunk;
 
 	if (param->count * size <= job->threshold)
 		return param->count ? param->count : 1;
-	/* Fewer bytes take a device as long. */
+	/* A device needs as long for fewer bytes. */
 	if (!job->ops->host_memory && chunk < ZERO_STAGING_MIN)
 		chunk = ZERO_STAGING_MIN;
 	return chunk > size ? chunk / size : 1;
@@ -44,7 +44,7 @@ static zero_status check_load(const zero_param *param, const zero_source *source
 	return zero_source_check(param, source);
 }
 
-/* Values that this rank can make or read itself. */
+/* Fills this rank's part with values that the rank can read or compute by itself. */
 static zero_status load_own(zero_param *param, const zero_source *source)
 {
 	size_t size = zero_dtype_size(param->dtype);
@@ -60,7 +60,7 @@ static zero_status load_own(zero_param *param, const zero_source *source)
 	return status;
 }
 
-/* Bounds of the ranks' slices, [world + 1] elements of the parameter. */
+/* The ranks' slices of the parameter, [world + 1] elements. */
 static void slice_bounds(const zero_param *param, const struct zero_segment *segment, int world,
 			 size_t *bounds)
 {
@@ -73,14 +73,14 @@ static void slice_bounds(const zero_param *param, const struct zero_segment *seg
 	}
 }
 
-struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *data, bool whole,
+struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *data, bool replicated,
 			       size_t *bounds)
 {
 	const zero_team *team = param->group->team;
 
 	slice_bounds(param, &param->flat->segments[param->segment], team->place.world, bounds);
 	return (struct zero_op){
-		.kind = whole ? ZERO_OP_BROADCAST : ZERO_OP_SCATTER,
+		.kind = replicated ? ZERO_OP_BROADCAST : ZERO_OP_SCATTER,
 		.from = param->dtype,
 		.to = param->dtype,
 		.root = zero_team_rank_of(team, rank),
@@ -91,7 +91,7 @@ struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *da
 	};
 }
 
-/* A parameter that comes from one rank, into what this one stores. */
+/* Sends a parameter from one rank to where this rank stores its part. */
 static struct zero_op scatter_op(zero_param *param, const zero_source *source, size_t *bounds)
 {
 	const zero_group *group = param->group;
@@ -116,7 +116,7 @@ struct load {
 	char *label;
 };
 
-/* What each rank makes or reads by itself. */
+/* Loads from all sources but ZERO_FROM_RANK. */
 static zero_status load_all_own(const struct load *load)
 {
 	zero_status status = ZERO_OK;
@@ -127,7 +127,8 @@ static zero_status load_all_own(const struct load *load)
 	return status;
 }
 
-/* A peer that has not come here yet may still read in place what this rank is about to write. */
+/* Whether a peer that has not begun this load yet may still be reading in place what this rank is
+   about to write. */
 static bool must_meet(const struct load *load)
 {
 	if (load->team->place.nodes == load->team->place.world)
@@ -138,7 +139,7 @@ static bool must_meet(const struct load *load)
 	return false;
 }
 
-/* COLLECTIVE over the team. What comes from ranks does so at once, whoever they are. */
+/* COLLECTIVE over the team. Parameters from different ranks are sent at the same time. */
 static zero_status load_all(const struct load *load, zero_status status)
 {
 	zero_status reached;
@@ -166,7 +167,7 @@ static zero_status load_all(const struct load *load, zero_status status)
 	status = zero_submit_wait(load->team, status, ops, ops_count, "%s", load->label);
 	for (size_t i = 0; !status && i < load->count; i++)
 		zero_param_update_masters(load->params[i]);
-	/* What the caller gave is its own again, whatever happened. */
+	/* The caller may reuse its data once zero_load returns, also after an error. */
 	reached = zero_device_sync(load->team->job);
 	status = status ? status : reached;
 out:
@@ -175,7 +176,7 @@ out:
 	return status;
 }
 
-/* In words that must be the same on all ranks, malloc'ed. */
+/* Describes the call in words that are the same on all ranks; malloc'ed. */
 static char *load_label(zero_param **params, const zero_source *sources, size_t count)
 {
 	char *text = NULL, one[512];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slices of tensors in files, read straight to where they are to lie. What is transposed or
- * converted on the way comes by tiles, so that no more than two of them is ever held, and each byte
- * of the file is read by the rank alone that stores its value.
+ * Reads slices of tensors from files straight to where they are stored. Values that are transposed
+ * or converted come by tiles: at most two tiles are allocated, and only the rank that stores a
+ * value reads its bytes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,17 +13,17 @@
 
 #include "load.h"
 
-/* Bytes of a tile: what was just read is still in the cache when it is converted. A chunk bounds
-   them too, but a page is allocated anyway. */
+/* Bytes of a tile: small enough that it is still in the cache when it is converted. stream_chunk
+   limits a tile too, but not below a page. */
 enum { TILE_MOST = 1 << 20, TILE_LEAST = 4096 };
 
 struct slice {
 	zero_job *job;
 	const zero_param *param;
 	const zero_tensor *tensor;
-	size_t from_size, to_size; /* of an element in the file, and of the parameter */
-	char *tile;                /* as in the file; NULL: read into place */
-	char *converted;           /* NULL: converted into place, or not at all */
+	size_t from_size, to_size; /* bytes of an element in the file, and of the parameter */
+	char *tile;                /* values as in the file; NULL: they are read in place */
+	char *converted;           /* NULL: values are converted in place, or not at all */
 	size_t room;               /* elements of a tile */
 	bool convert;
 };
@@ -43,18 +43,18 @@ void zero_slice_close(zero_job *job)
 	job->loader->file_path = NULL;
 }
 
-/* The file stays open: a checkpoint is hundreds of tensors in one file. */
+/* Keeps the file open for the next tensor: a checkpoint has hundreds of tensors in one file. */
 static zero_status open_file(zero_job *job, const char *path)
 {
 	struct stat info, now;
 
-	/* Unless another file has taken its name meanwhile. */
+	/* Another file may have been renamed to this path meanwhile. */
 	if (job->loader->file_path && !strcmp(job->loader->file_path, path) &&
 	    !fstat(job->loader->fd, &info) && !stat(path, &now) && now.st_ino == info.st_ino &&
 	    now.st_dev == info.st_dev)
 		return ZERO_OK;
 	zero_slice_close(job);
-	/* Not to be held up by a pipe that nobody writes to. */
+	/* O_NONBLOCK: opening a pipe without a writer would block. */
 	job->loader->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (job->loader->fd < 0)
 		return zero_fail(ZERO_E_FILE, "cannot open %s: %s", path, strerror(errno));
@@ -70,7 +70,7 @@ static zero_status open_file(zero_job *job, const char *path)
 	return ZERO_OK;
 }
 
-/* Elements [first, first + count) of the tensor, as they are. */
+/* Reads elements [first, first + count) of the tensor unchanged. */
 static zero_status read_elements(const struct slice *slice, char *out, size_t first, size_t count)
 {
 	const zero_tensor *tensor = slice->tensor;
@@ -85,7 +85,7 @@ static zero_status read_elements(const struct slice *slice, char *out, size_t fi
 				 tensor->path, tensor_name(slice),
 				 (unsigned long long)tensor->offset);
 	while (bytes) {
-		/* Linux reads at most 2 GiB less a page at once. */
+		/* Linux reads at most 2 GiB less one page per call. */
 		ssize_t got = pread(slice->job->loader->fd, out, bytes, (off_t)at);
 
 		if (got < 0 && errno == EINTR)
@@ -109,7 +109,8 @@ static zero_status read_elements(const struct slice *slice, char *out, size_t fi
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* `at` is where element 0 of the tile lies in the tensor, of which it has `columns` in a row. */
+/* Converts the tile. `at` is the tensor's element 0 of the tile, whose rows have `columns`
+   elements. */
 static zero_status convert(const struct slice *slice, void *out, size_t count, size_t at,
 			   size_t columns)
 {
@@ -146,7 +147,8 @@ struct block {
 	size_t row, rows, column, columns;
 };
 
-/* A block of at most a tile. `out` is element `first` of the parameter. */
+/* Reads a block of at most one tile and transposes it. `out` is element `first` of the parameter.
+   */
 static zero_status read_turned(const struct slice *slice, char *out, size_t first,
 			       const struct block *block)
 {
@@ -179,7 +181,7 @@ static zero_status read_turned(const struct slice *slice, char *out, size_t firs
 static zero_status read_block(const struct slice *slice, char *out, size_t first,
 			      const struct block *block)
 {
-	/* As wide as can be: each row of a tile is a read of its own. */
+	/* Tiles are as wide as possible, since each row of a tile is a read of its own. */
 	const size_t wide = block->columns < slice->room ? block->columns : slice->room;
 	const size_t high = slice->room / wide;
 	const size_t row_end = block->row + block->rows, end = block->column + block->columns;
@@ -200,9 +202,9 @@ static zero_status read_block(const struct slice *slice, char *out, size_t first
 }
 
 /*
- * Elements [first, first + count) of the transposed tensor are whole columns of the one in the
- * file, and parts of the columns at both ends: of each row in the file one stretch. Its ends change
- * at two rows only, so that there are at most three blocks.
+ * Elements [first, first + count) of the transposed tensor are whole columns of the tensor in the
+ * file, and parts of the columns at both ends. Each row in the file contributes one contiguous
+ * stretch. The stretch's ends change at two rows only, so there are at most three blocks.
  */
 static zero_status read_transposed(const struct slice *slice, char *out, size_t first, size_t count)
 {
@@ -214,7 +216,8 @@ static zero_status read_transposed(const struct slice *slice, char *out, size_t 
 	zero_status status = ZERO_OK;
 
 	for (int i = 0; !status && i < 3; i++) {
-		/* The first column lacks what is above, the last one what is below. */
+		/* The first column lacks the rows above begin_row, the last one the rows from
+		   end_row on. */
 		size_t left = begin + (rows[i] < begin_row), right = end + (rows[i] < end_row);
 		struct block block = {.row = rows[i],
 				      .rows = rows[i + 1] - rows[i],

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where values come from: any slice of any source, written where it is to lie. */
+/* Sources of values: checks one, and writes any slice of it to where the slice is stored. */
 #include <stdio.h>
 #include <string.h>
 
@@ -177,18 +177,18 @@ void zero_source_label(const zero_param *param, const zero_source *source, char 
 			 source->kind == ZERO_FROM_NORMAL ? "normal" : "uniform", source->a,
 			 source->b, (unsigned long long)source->seed);
 		break;
-	case ZERO_FROM_FILE: /* whose path may differ */
+	case ZERO_FROM_FILE: /* the path may differ between ranks */
 		snprintf(text, size, "load of '%s' from a file%s", param->name,
 			 source->transpose ? ", transposed" : "");
 		break;
 	default:
-		/* Addresses may differ; what kind of source it is may not. */
+		/* Addresses may differ between ranks; the kind of source may not. */
 		snprintf(text, size, "load of '%s' from source kind %d", param->name,
 			 (int)source->kind);
 	}
 }
 
-/* Values that the host reads or makes, to its own memory. */
+/* Writes values that only the host can read or compute to host memory. */
 static zero_status read_host(zero_param *param, const zero_source *source, void *out, size_t first,
 			     size_t count)
 {
@@ -196,7 +196,7 @@ static zero_status read_host(zero_param *param, const zero_source *source, void 
 
 	if (source->kind == ZERO_FROM_FILE)
 		return zero_slice_read(param, source->tensor, source->transpose, out, first, count);
-	/* Whatever it returns: its numbers are its own. */
+	/* The program's own status codes need not be the library's. */
 	status = source->fill(source->context, out, first, count);
 	if (status)
 		return zero_fail(ZERO_E_APPLICATION,

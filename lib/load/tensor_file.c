@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of tensors, by the module for formats; what is read there is agreed on here. */
+/* Opens files of tensors through the module for formats; all ranks agree on the outcome. */
 #include "load.h"
 
 static const struct zero_files_ops *loaded;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups and parameters: making them and giving them up. */
+/* Creates and frees groups and parameters. */
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +82,7 @@ static bool element_count(const zero_param_spec *spec, size_t *count)
 	size_t bytes;
 
 	*count = 1;
-	/* An empty tensor is empty however large its other dimensions are. */
+	/* An empty tensor has no elements, however large its other dimensions are. */
 	for (int i = 0; i < spec->ndim; i++)
 		if (!spec->shape[i])
 			*count = 0;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Of a group, padding included: 2^62 bytes of the widest type. */
+/* The most elements of a group, padding included: 2^62 bytes of the widest type. */
 #define MOST_ELEMENTS ((size_t)1 << 59)
 
 static bool round_up(size_t count, size_t unit, size_t *rounded)
@@ -18,18 +18,18 @@ static bool item_bytes(const struct zero_layout_item *item, size_t *bytes)
 	return !__builtin_mul_overflow(item->count, zero_dtype_size(item->dtype), bytes);
 }
 
-/* A flat buffer is closed before an item, or it takes the item in. */
+/* Decides whether a flat buffer ends before an item. */
 struct cut {
 	enum zero_layout_mode mode;
-	size_t small; /* a parameter of fewer elements never stands alone */
+	size_t small; /* a parameter with fewer elements never gets a flat buffer of its own */
 	size_t bucket;
-	size_t bytes;   /* of the open flat buffer */
-	bool has_large; /* it holds a parameter that may stand alone */
+	size_t bytes;   /* bytes of the flat buffer so far */
+	bool has_large; /* it has a parameter that may have a buffer of its own */
 };
 
 static bool cut_before(const struct cut *cut, size_t count, size_t bytes)
 {
-	/* A small one is cheaper in an overfull bucket than in one of its own, first or last. */
+	/* A small parameter costs less in an overfull bucket than in a buffer of its own. */
 	if (cut->mode == ZERO_LAYOUT_GROUPED || !cut->has_large || count < cut->small)
 		return false;
 	return cut->mode == ZERO_LAYOUT_SINGLE || bytes > cut->bucket ||
@@ -61,11 +61,11 @@ static bool assign_flats(struct zero_layout_item *items, size_t item_count, size
 	return true;
 }
 
-/* The segment of the item's kind among those of its flat, which begin at `begin`; new ones are
-   added. */
-static struct zero_layout_segment *find_run(struct zero_layout_segment *segments, size_t begin,
-					    size_t *segment_count,
-					    const struct zero_layout_item *item)
+/* Finds the segment of the item's dtype among those of its flat buffer, which start at `begin`, or
+   adds it. */
+static struct zero_layout_segment *find_segment(struct zero_layout_segment *segments, size_t begin,
+						size_t *segment_count,
+						const struct zero_layout_item *item)
 {
 	for (size_t i = begin; i < *segment_count; i++)
 		if (segments[i].dtype == item->dtype && segments[i].trainable == item->trainable)
@@ -92,14 +92,14 @@ zero_status zero_layout_group(struct zero_layout_item *items, size_t item_count,
 
 		if (i && items[i].flat != items[i - 1].flat)
 			begin = made_count;
-		segment = find_run(made, begin, &made_count, &items[i]);
+		segment = find_segment(made, begin, &made_count, &items[i]);
 		items[i].segment = (size_t)(segment - made) - begin;
 		items[i].first = segment->count;
 		if (__builtin_add_overflow(segment->count, items[i].count, &segment->count) ||
 		    !round_up(segment->count, ZERO_ALIGN, &segment->count))
 			goto overflow;
 	}
-	/* Bounded in all, so that sums over segments and pages between them never overflow. */
+	/* A limit on the sum, so that sums over segments and their page padding never overflow. */
 	for (size_t i = 0; i < made_count; i++)
 		if (!round_up(made[i].count, ZERO_ALIGN * world, &made[i].count) ||
 		    __builtin_add_overflow(total, made[i].count, &total) || total > MOST_ELEMENTS)

@@ -8,7 +8,7 @@
 
 #include "zero.h"
 
-/* Elements to whose multiples parameters and shards are aligned: 64 bytes for the smallest type. */
+/* Parameters and shards begin at multiples of so many elements: 64 bytes of the smallest type. */
 #define ZERO_ALIGN 64
 
 enum zero_layout_mode { ZERO_LAYOUT_AUTO, ZERO_LAYOUT_SINGLE, ZERO_LAYOUT_GROUPED };
@@ -29,8 +29,8 @@ struct zero_layout_segment {
 };
 
 /*
- * Lays out the items of one group. `*segments` is malloc'ed, ordered by flat; items' `segment` counts from
- * the first segment of their flat. ZERO_E_INVALID with a sentence if sizes overflow.
+ * Lays out the items of one group. `*segments` is malloc'ed and ordered by flat buffer; an item's
+ * `segment` counts from the first segment of its flat buffer. ZERO_E_INVALID if sizes overflow.
  */
 zero_status zero_layout_group(struct zero_layout_item *items, size_t item_count, size_t world,
 			      enum zero_layout_mode mode, size_t bucket,

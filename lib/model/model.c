@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The option's choices are the layout's modes. */
+/* The option's values are the layout's modes. */
 _Static_assert((int)ZERO_ALLGATHER_SINGLE == (int)ZERO_LAYOUT_SINGLE &&
 		       (int)ZERO_ALLGATHER_GROUPED == (int)ZERO_LAYOUT_GROUPED,
 	       "choices of the option allgather");
@@ -59,7 +59,7 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 	struct zero_layout_segment *segments = NULL;
 	size_t item_count = 0, segment_count = 0, flat_count = 0;
 	zero_status status;
-	zero_param **params; /* those that are no aliases */
+	zero_param **params; /* all but aliases */
 
 	items = calloc(group->param_count + 1, sizeof(*items));
 	params = calloc(group->param_count + 1, sizeof(zero_param *));
@@ -167,7 +167,8 @@ static zero_status alloc_shared(zero_job *job)
 	return status;
 }
 
-/* The tier for tensors on the device that are equal on all ranks; flatten has the last word. */
+/* The tier for tensors that are on the device and equal on all ranks. The hook of the load room
+   replaces it if tensors were adopted. */
 static void choose_tier(zero_job *job)
 {
 	job->model->tier = zero_sizing_device_tier(
@@ -202,7 +203,7 @@ zero_status zero_layout(zero_job *job)
 		job->model->group_count, params, elements, (unsigned long long)model_hash(job));
 	if (!status) {
 		status = alloc_shared(job);
-		/* Only the team has a team's error so far. */
+		/* So far only the team's ranks know of an error in a team. */
 		if (job->teams)
 			status = zero_submit_wait(&job->all, status, NULL, 0,
 						  "memory of the layout");

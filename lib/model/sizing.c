@@ -23,44 +23,44 @@ static size_t sharing(const struct zero_sizing *sizing)
 	return sizing->share ? sizing->share : 1;
 }
 
-/* What all ranks that share memory have between them: one rank's part of it. */
+/* One rank's part of bytes that the ranks sharing memory have in common. */
 static uint64_t part(const struct zero_sizing *sizing, uint64_t bytes)
 {
 	return pages(bytes / sharing(sizing) + (bytes % sharing(sizing) != 0));
 }
 
-/* What one flat buffer takes. */
+/* The bytes of one flat buffer. */
 struct flat_bytes {
-	uint64_t whole;
-	uint64_t stored;          /* by a rank, or by all that share memory */
+	uint64_t all;
+	uint64_t stored;          /* by a rank, or by all ranks that share memory */
 	uint64_t gradient, state; /* elements */
 	bool needs_master;
 };
 
-/* Each rank steps whole segments. */
-static bool steps_whole(const struct zero_sizing *sizing)
+/* Whether each rank steps all of every segment. */
+static bool steps_replicated(const struct zero_sizing *sizing)
 {
 	return sizing->world == 1 || sizing->stage == 0;
 }
 
-/* Whole segments are a rank's own; shards of one node lie together. */
-static bool stores_whole(const struct zero_sizing *sizing)
+/* Whether each rank stores all of every segment. */
+static bool stores_replicated(const struct zero_sizing *sizing)
 {
-	return steps_whole(sizing) || (sizing->stage < 3 && sharing(sizing) < sizing->world);
+	return steps_replicated(sizing) || (sizing->stage < 3 && sharing(sizing) < sizing->world);
 }
 
-static void add_run(const struct zero_sizing *sizing, const struct zero_layout_segment *segment,
-		    struct flat_bytes *flat)
+static void add_segment(const struct zero_sizing *sizing, const struct zero_layout_segment *segment,
+			struct flat_bytes *flat)
 {
 	size_t shard = segment->count / sizing->world;
-	size_t stored = stores_whole(sizing) ? segment->count : shard * sharing(sizing);
+	size_t stored = stores_replicated(sizing) ? segment->count : shard * sharing(sizing);
 
-	flat->whole += pages(segment->count * zero_dtype_size(segment->dtype));
+	flat->all += pages(segment->count * zero_dtype_size(segment->dtype));
 	flat->stored += pages(stored * zero_dtype_size(segment->dtype));
 	if (!segment->trainable)
 		return;
 	flat->gradient += segment->count;
-	flat->state += steps_whole(sizing) ? segment->count : shard;
+	flat->state += steps_replicated(sizing) ? segment->count : shard;
 	flat->needs_master = flat->needs_master || segment->dtype != ZERO_F32;
 }
 
@@ -86,21 +86,21 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 
 		for (end = begin; end < segment_count && segments[end].flat == segments[begin].flat;
 		     end++)
-			add_run(sizing, &segments[end], &flat);
+			add_segment(sizing, &segments[end], &flat);
 		state = pages(flat.state * sizeof(float));
 		sizing->shards =
 			add(sizing->shards,
-			    stores_whole(sizing) ? flat.stored : part(sizing, flat.stored));
-		/* two moments, and f32 values where the parameters' own are of 16 bits */
+			    stores_replicated(sizing) ? flat.stored : part(sizing, flat.stored));
+		/* two moments, and f32 masters of 16-bit parameters */
 		for (int i = 0; i < (flat.needs_master ? 3 : 2); i++)
 			sizing->optimizer = add(sizing->optimizer, state);
 		sizing->sums = add(sizing->sums, state);
-		if (flat.whole > sizing->largest_flat)
-			sizing->largest_flat = flat.whole;
-		sizing->whole = add(sizing->whole, flat.whole);
-		gathered = add(gathered, part(sizing, flat.whole));
-		/* whole gradients of f32 are summed in place */
-		if (!steps_whole(sizing) || size != sizeof(float))
+		if (flat.all > sizing->largest_flat)
+			sizing->largest_flat = flat.all;
+		sizing->all_flats = add(sizing->all_flats, flat.all);
+		gathered = add(gathered, part(sizing, flat.all));
+		/* f32 gradients of replicated segments are summed in place */
+		if (!steps_replicated(sizing) || size != sizeof(float))
 			gradients = add(gradients, pages(flat.gradient * size));
 	}
 	keep_two(sizing->gathered, gathered);
@@ -117,7 +117,8 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 	bytes[sizing->offload ? ZERO_MEM_OFFLOAD : ZERO_MEM_OPTIMIZER] = sizing->optimizer;
 	bytes[ZERO_MEM_GRADIENTS] =
 		add(sizing->sums, add(sizing->gradients[0], sizing->gradients[1]));
-	/* whole parameters are read where they are stored, and those of one node too */
+	/* replicated parameters are read where they are stored, and so are those of a single node
+	   */
 	if (sizing->stage == 3 && apart)
 		bytes[ZERO_MEM_GATHERED] = add(sizing->gathered[0], sizing->gathered[1]);
 	if (apart)
@@ -196,9 +197,9 @@ enum zero_tier zero_sizing_tier(const struct zero_flatten *flatten)
 	return zero_tier_choose(flatten, need);
 }
 
-/* Beside what is held before. What a buffer takes beyond the tensors that it replaces is there in
-   every tier, since they are given back before it is allocated or after. */
-static uint64_t buffer_need(enum zero_tier tier, const struct zero_laying *laying, uint64_t flat,
+/* Bytes needed beside what is allocated already. What a buffer takes beyond the tensors that it
+   replaces is needed in every tier: tensors are released either before or after it is allocated. */
+static uint64_t buffer_need(enum zero_tier tier, const struct zero_packing *laying, uint64_t flat,
 			    uint64_t pack, uint64_t released)
 {
 	uint64_t chunks = add(laying->chunk, laying->chunk);
@@ -216,7 +217,7 @@ static uint64_t buffer_need(enum zero_tier tier, const struct zero_laying *layin
 	}
 }
 
-void zero_laying_add(struct zero_laying *laying, uint64_t flat, uint64_t pack, uint64_t released)
+void zero_packing_add(struct zero_packing *laying, uint64_t flat, uint64_t pack, uint64_t released)
 {
 	for (int tier = 0; tier < ZERO_TIERS; tier++) {
 		uint64_t *held = &laying->held[tier], *most = &laying->most[tier];
@@ -233,20 +234,20 @@ void zero_laying_add(struct zero_laying *laying, uint64_t flat, uint64_t pack, u
 enum zero_tier zero_sizing_device_tier(const struct zero_sizing *sizing, uint64_t setting,
 				       uint64_t budget, uint64_t chunk)
 {
-	bool whole = stores_whole(sizing);
+	bool replicated = stores_replicated(sizing);
 	uint64_t taken = zero_sizing_total(sizing);
 	struct zero_flatten flatten = {
 		.setting = setting,
-		.flat = whole ? sizing->largest_flat : part(sizing, sizing->largest_flat),
+		.flat = replicated ? sizing->largest_flat : part(sizing, sizing->largest_flat),
 		.chunk = chunk,
-		/* what ranks have between them is laid part by part in any case */
-		.world = whole ? sizing->world : 1,
+		/* ranks that share a buffer pack one part each in any tier */
+		.world = replicated ? sizing->world : 1,
 		.local_world = 1,
 		.equal = true,
 	};
 
 	if (taken != UINT64_MAX)
-		taken = add(taken - sizing->shards, sizing->whole);
+		taken = add(taken - sizing->shards, sizing->all_flats);
 	flatten.room = budget > taken ? budget - taken : 0;
 	return zero_sizing_tier(&flatten);
 }

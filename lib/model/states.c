@@ -18,7 +18,7 @@ bool zero_states_staged(const zero_job *job)
 }
 
 /* Elements of the longest segment that this rank steps. */
-static size_t longest_run(const zero_job *job)
+static size_t longest_segment(const zero_job *job)
 {
 	size_t longest = 0;
 
@@ -36,10 +36,10 @@ static size_t longest_run(const zero_job *job)
 	return longest;
 }
 
-/* Four buffers of `staged` f32 elements, kept until the job is closed. */
-static zero_status alloc_staging(zero_job *job)
+/* Allocates the four offload_buffers, for as long as the job is open. */
+static zero_status alloc_offload_buffers(zero_job *job)
 {
-	size_t longest = longest_run(job), elements = job->chunk / 2 / sizeof(float);
+	size_t longest = longest_segment(job), elements = job->chunk / 2 / sizeof(float);
 	zero_status status = ZERO_OK;
 
 	if (!zero_states_staged(job) || !longest || job->model->offload_count)
@@ -77,7 +77,7 @@ void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *
 			job->ops->copy(job->backend, job->model->offload_buffers[0][0], values,
 				       now * size);
 			values = job->model->offload_buffers[0][0];
-			/* Its error comes with the next submission. */
+			/* The next submission reports an error of the device. */
 			zero_device_sync(job);
 		}
 		job->ops->cast(job->backend, ZERO_F32, master + at, segment->dtype, values, now);
@@ -114,7 +114,7 @@ static zero_status alloc_state(zero_job *job, struct zero_flat *flat)
 
 zero_status zero_states_alloc(zero_job *job)
 {
-	zero_status status = alloc_staging(job);
+	zero_status status = alloc_offload_buffers(job);
 
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		for (size_t f = 0; !status && f < job->model->groups[g]->flat_count; f++)

@@ -167,7 +167,7 @@ zero_status zero_shard(const zero_param *param, void **data, size_t *first, size
 	if (!param->flat)
 		return zero_fail(ZERO_E_STATE, "parameter '%s' has no shard before zero_layout",
 				 param->name);
-	/* What other ranks stepped may be on its way here. */
+	/* Values that other ranks stepped may still be under way. */
 	status = zero_wait_post_step_gather(param->group);
 	if (status)
 		return status;

@@ -6,7 +6,7 @@
  */
 #include "train.h"
 
-/* beta^steps in f64, by squaring: libm's pow differs in the last bit between machines. */
+/* beta^steps in f64 by squaring, since libm's pow differs in the last bit between machines. */
 static double power(double beta, uint64_t steps)
 {
 	double result = 1;
@@ -29,7 +29,7 @@ struct zero_adamw_args zero_adamw_args_at(const zero_adamw *adamw, uint64_t step
 	};
 }
 
-/* Elements that are stepped: where they are stored, and their gradient and states. */
+/* Elements to step: where they are stored, their gradient and their states. */
 struct part {
 	char *stored;
 	zero_dtype dtype;
@@ -47,9 +47,10 @@ static void step_in_place(zero_job *job, const struct zero_adamw_args *args,
 			part->master ? part->stored : NULL, part->dtype, part->count);
 }
 
-/* A piece of a part on its way to its states: gradients, and f32 values, which come and go; of
-   16-bit ones there are masters. */
-static uint64_t fetch(zero_job *job, const struct part *part, size_t at, void *const buffers[2])
+/* Begins to copy one piece to the host: the gradients, and the f32 values; 16-bit values have
+   masters there. Returns the event of its end. */
+static uint64_t fetch_piece(zero_job *job, const struct part *part, size_t at,
+			    void *const buffers[2])
 {
 	size_t size = zero_dtype_size(part->dtype);
 	size_t now = part->count - at < job->model->offload_count ? part->count - at
@@ -61,11 +62,11 @@ static uint64_t fetch(zero_job *job, const struct part *part, size_t at, void *c
 	return job->ops->event_record(job->backend);
 }
 
-/* The errors of a device come with the next submission. */
+/* Errors of the device come with the next submission. */
 static void step_staged(zero_job *job, const struct zero_adamw_args *args, const struct part *part)
 {
 	size_t size = zero_dtype_size(part->dtype), now;
-	uint64_t mark = fetch(job, part, 0, job->model->offload_buffers[0]), next = 0;
+	uint64_t mark = fetch_piece(job, part, 0, job->model->offload_buffers[0]), next = 0;
 	int which = 0;
 
 	for (size_t at = 0; at < part->count; at += now, which = !which, mark = next) {
@@ -80,7 +81,8 @@ static void step_staged(zero_job *job, const struct zero_adamw_args *args, const
 								   : job->model->offload_count;
 		piece.count = now;
 		if (at + now < part->count)
-			next = fetch(job, part, at + now, job->model->offload_buffers[!which]);
+			next = fetch_piece(job, part, at + now,
+					   job->model->offload_buffers[!which]);
 		job->ops->event_wait(job->backend, mark);
 		step_in_place(job, args, &piece);
 		job->ops->copy(job->backend, part->stored + at * size, piece.stored, now * size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZERO_CHECK=1: a gathered parameter that was changed without zero_param_changed is found by a checksum
- * when its group is released, and all ranks are told with what this rank begins next.
+ * ZERO_CHECK=1: the release of a group finds, by checksums, parameters that were changed without
+ * zero_param_changed. The rank reports it to all others with its next submission.
  */
 #include <string.h>
 
@@ -13,19 +13,19 @@ static uint64_t rotate(uint64_t x, int bits)
 	return x << bits | x >> (64 - bits);
 }
 
-/* A round of xxHash64 (Collet): a changed word always changes the lane, whatever came before. */
+/* A round of xxHash64 (Collet): a changed word changes the lane, whatever came before. */
 static uint64_t mix(uint64_t lane, uint64_t word)
 {
 	return rotate(lane + word * UINT64_C(0xc2b2ae3d27d4eb4f), 31) *
 	       UINT64_C(0x9e3779b185ebca87);
 }
 
-/* Four lanes of 8 bytes, so that the rounds overlap. */
+/* Four lanes of 8 bytes, so that the processor overlaps their rounds. */
 struct sum {
 	uint64_t lanes[4];
 };
 
-/* All but the last time `bytes` is a multiple of 32. */
+/* `bytes` is a multiple of 32 in all calls but the last. */
 static void add(struct sum *sum, const void *data, size_t bytes)
 {
 	uint64_t words[4];
@@ -51,7 +51,7 @@ static zero_status add_piece(void *context, const void *data, size_t at, size_t 
 	return ZERO_OK;
 }
 
-/* The errors of a device come with the next submission. */
+/* Errors of the device come with the next submission. */
 static uint64_t gathered_sum(const zero_param *param)
 {
 	zero_job *job = param->group->job;
@@ -74,7 +74,7 @@ static uint64_t gathered_sum(const zero_param *param)
 void zero_check_record(zero_group *group)
 {
 	pthread_mutex_lock(&group->job->lock);
-	/* A thread that gathered it before may have changed it by now. */
+	/* Another thread may have gathered the group before and changed it since. */
 	for (size_t p = 0; !group->checked && p < group->param_count; p++)
 		if (!group->params[p]->alias_of)
 			group->params[p]->checksum = gathered_sum(group->params[p]);
@@ -105,7 +105,7 @@ zero_status zero_check_compare(zero_group *group)
 
 		if (param->alias_of || gathered_sum(param) == param->checksum)
 			continue;
-		/* The first one is what led to all others. */
+		/* Only the first change is reported: the others may follow from it. */
 		atomic_compare_exchange_strong(&group->job->trainer->changed, &none, param);
 		return changed_error(param);
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gather: one all-gather for each segment of a group, into the buffer that the parameters are then
- * read from. A lower type is cast straight into the own part of that buffer.
+ * read from. With another dtype, each rank casts its shard straight into its own slot of that
+ * buffer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +44,7 @@ static zero_status check_gather(const zero_group *group, zero_dtype as)
 	return ZERO_OK;
 }
 
-/* Where each segment's output is in the flat's; returns its bytes. */
+/* Sets where each segment's output is in flat->gathered; returns the bytes of all outputs. */
 static size_t place_outputs(struct zero_flat *flat, zero_dtype as)
 {
 	size_t bytes = 0;
@@ -61,7 +62,7 @@ static size_t place_outputs(struct zero_flat *flat, zero_dtype as)
 	return bytes;
 }
 
-/* A copy in another type of what is this rank's own is its own too. */
+/* A replicated group is cast into a buffer of this rank's own. */
 static zero_status alloc_cast(zero_job *job, struct zero_flat *flat, size_t bytes)
 {
 	flat->gathered = (struct zero_shared){.bytes = bytes, .kind = ZERO_MEM_GATHERED};
@@ -69,7 +70,7 @@ static zero_status alloc_cast(zero_job *job, struct zero_flat *flat, size_t byte
 			       (void **)&flat->gathered.data);
 }
 
-/* A rank's own copy in another type of what it stores whole. */
+/* Casts a segment of which this rank stores all. */
 static struct zero_op cast_op(const struct zero_flat *flat, const struct zero_segment *segment,
 			      zero_dtype as)
 {
@@ -97,8 +98,8 @@ static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segmen
 	};
 }
 
-/* Adds the operations of a group: for each flat buffer its output, and one for each segment that is not
-   read where it is stored. */
+/* Adds the operations of a group: one for the output of each flat buffer, and one for each segment
+   that is not read in place. */
 static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops, size_t *op_count)
 {
 	zero_job *job = group->job;
@@ -139,7 +140,7 @@ static size_t count_ops(zero_group **groups, size_t count)
 }
 
 /* Frees the outputs. With the job's lock. */
-static void drop(zero_group *group)
+static void free_outputs(zero_group *group)
 {
 	zero_job *job = group->job;
 
@@ -154,18 +155,18 @@ static void drop(zero_group *group)
 }
 
 /*
- * Whether the group's new values may still be under way from the last step: then what sends them
- * gathers the group, on all ranks alike. A submission of its own would wait for those of all
- * further groups too. Once all ranks have waited for anything else, nothing is gained by that.
+ * Whether the work that sends the group's stepped values can serve as its gather, on all ranks
+ * alike. A submission of its own would have to wait for the values of all later groups too. After
+ * any other wait of all ranks there is nothing to gain.
  */
 static bool joins_step(zero_group *group)
 {
 	return group->stepped && group->stepped_at == zero_group_wait_count(group);
 }
 
-/* A call that does not fit is an error on all ranks, also when it does not fit on one only; but for
-   groups of which the others ask nobody. */
-static zero_status refuse(zero_status status, zero_group *group)
+/* Makes an error of this rank an error on all ranks, unless the others would not submit anything
+   for this call. */
+static zero_status agree_on_error(zero_status status, zero_group *group)
 {
 	if (!zero_is_member(group) || joins_step(group))
 		return status;
@@ -190,7 +191,7 @@ static char *join_names(zero_group **groups, size_t count)
 	return NULL;
 }
 
-/* What the outputs of a group take. */
+/* Bytes of a group's outputs. */
 static size_t output_bytes(zero_group *group, zero_dtype as)
 {
 	size_t bytes = 0;
@@ -200,7 +201,7 @@ static size_t output_bytes(zero_group *group, zero_dtype as)
 	return bytes;
 }
 
-/* Gathers it so if it is wanted as it is stored. With the job's lock. */
+/* Uses that work if the group is wanted in its storage dtype. With the job's lock. */
 static bool join_step(zero_group *group, zero_dtype as)
 {
 	bool joins = joins_step(group) && !output_bytes(group, as);
@@ -216,24 +217,24 @@ static bool join_step(zero_group *group, zero_dtype as)
 	return joins;
 }
 
-/* The groups of a list that are not yet under way, each once. With the job's lock. */
-static size_t list_new(zero_group **groups, size_t count, zero_dtype as, zero_group **fresh)
+/* Lists the groups that are not yet gathered or under way, each once. With the job's lock. */
+static size_t list_pending(zero_group **groups, size_t count, zero_dtype as, zero_group **pending)
 {
-	size_t fresh_count = 0;
+	size_t pending_count = 0;
 
 	for (size_t g = 0; g < count; g++) {
 		if (groups[g]->gather || groups[g]->listed || join_step(groups[g], as))
 			continue;
 		groups[g]->listed = true;
-		fresh[fresh_count++] = groups[g];
+		pending[pending_count++] = groups[g];
 	}
-	for (size_t g = 0; g < fresh_count; g++)
-		fresh[g]->listed = false;
-	return fresh_count;
+	for (size_t g = 0; g < pending_count; g++)
+		pending[g]->listed = false;
+	return pending_count;
 }
 
-/* Bytes that every rank of the team knows to be gathered: of its groups, and of those that all
-   ranks have. What a rank has in other teams too must not make it begin fewer than its peers. */
+/* Bytes of gathered groups that every rank of the team counts alike: those of its own groups and of
+   the groups of all ranks. Groups of other teams differ between its ranks. */
 static size_t live_bytes(const zero_job *job, const zero_team *team)
 {
 	size_t live = 0;
@@ -244,7 +245,7 @@ static size_t live_bytes(const zero_job *job, const zero_team *team)
 	return live;
 }
 
-/* How many of the groups, which are of one team, fit under the limit beside what is gathered. */
+/* How many of the groups, which are of one team, fit under gather_limit. */
 static size_t count_within(const zero_job *job, zero_group **groups, size_t count, zero_dtype as)
 {
 	size_t live = live_bytes(job, groups[0]->team);
@@ -257,7 +258,7 @@ static size_t count_within(const zero_job *job, zero_group **groups, size_t coun
 	return count;
 }
 
-/* Operations of all groups, which are of one team. */
+/* The operations of all groups, which are of one team. */
 static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count, zero_dtype as,
 			       struct zero_op *ops, size_t *op_count)
 {
@@ -271,7 +272,7 @@ static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count,
 	return status;
 }
 
-/* One submission for all of them. With the job's lock. */
+/* Submits one gather of all groups. With the job's lock. */
 static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, zero_dtype as,
 			     bool waited)
 {
@@ -285,13 +286,13 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 		prepared = zero_fail(ZERO_E_MEMORY, "no memory to gather %zu groups", count);
 	else
 		prepared = prepare_all(job, groups, count, as, ops, &op_count);
-	/* Also with an error of this rank, which the others are to know. */
+	/* Also after an error, which the other ranks have to learn of. */
 	status = zero_submit(groups[0]->team, prepared, ops, op_count, waited, &work,
 			     "gather of %s as %s", names ? names : "groups", zero_dtype_name(as));
 	for (size_t g = 0; g < count; g++) {
 		groups[g]->as = as;
 		if (status) {
-			drop(groups[g]);
+			free_outputs(groups[g]);
 			continue;
 		}
 		job->ops->work_get(job->backend, work);
@@ -305,8 +306,8 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 	return status;
 }
 
-/* What the setting says, where the caller leaves it to that. */
-static zero_dtype resolve(const zero_job *job, zero_dtype as)
+/* The dtype of the setting gather_dtype for ZERO_DTYPE_DEFAULT. */
+static zero_dtype resolve_dtype(const zero_job *job, zero_dtype as)
 {
 	static const zero_dtype dtypes[] = {ZERO_DTYPE_PARAM, ZERO_BF16, ZERO_F16, ZERO_F32};
 
@@ -314,8 +315,8 @@ static zero_dtype resolve(const zero_job *job, zero_dtype as)
 					: as;
 }
 
-/* Of the groups, those of the first one's team go to the front; returns how many. */
-static size_t take_team(zero_group **groups, size_t count)
+/* Moves the groups of the first group's team to the front, and returns how many there are. */
+static size_t move_team_first(zero_group **groups, size_t count)
 {
 	zero_team *team = groups[0]->team;
 	size_t taken = 0;
@@ -333,34 +334,35 @@ static size_t take_team(zero_group **groups, size_t count)
 
 zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as)
 {
-	zero_group **fresh;
+	zero_group **pending;
 	zero_status status = ZERO_OK;
-	size_t fresh_count;
+	size_t pending_count;
 	zero_job *job;
 
 	if (!count)
 		return ZERO_OK;
 	job = groups[0]->job;
-	as = resolve(job, as);
+	as = resolve_dtype(job, as);
 	for (size_t g = 0; g < count; g++) {
 		status = check_gather(groups[g], as);
 		if (status)
-			return refuse(status, groups[g]);
+			return agree_on_error(status, groups[g]);
 	}
-	fresh = calloc(count, sizeof(*fresh));
-	if (!fresh)
-		return refuse(zero_fail(ZERO_E_MEMORY, "no memory to gather %zu groups", count),
-			      groups[0]);
+	pending = calloc(count, sizeof(*pending));
+	if (!pending)
+		return agree_on_error(
+			zero_fail(ZERO_E_MEMORY, "no memory to gather %zu groups", count),
+			groups[0]);
 	pthread_mutex_lock(&job->lock);
-	fresh_count = list_new(groups, count, as, fresh);
-	for (size_t g = 0, team, fit; !status && g < fresh_count; g += team) {
-		team = take_team(fresh + g, fresh_count - g);
-		fit = count_within(job, fresh + g, team, as);
+	pending_count = list_pending(groups, count, as, pending);
+	for (size_t g = 0, team, fit; !status && g < pending_count; g += team) {
+		team = move_team_first(pending + g, pending_count - g);
+		fit = count_within(job, pending + g, team, as);
 		if (fit)
-			status = begin_all(job, fresh + g, fit, as, false);
+			status = begin_all(job, pending + g, fit, as, false);
 	}
 	pthread_mutex_unlock(&job->lock);
-	free(fresh);
+	free(pending);
 	return status;
 }
 
@@ -370,22 +372,23 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	struct zero_work *work = NULL;
 	zero_status status;
 
-	as = resolve(job, as);
+	as = resolve_dtype(job, as);
 	status = check_gather(group, as);
 	if (status)
-		return refuse(status, group);
+		return agree_on_error(status, group);
 	pthread_mutex_lock(&job->lock);
 	if (!group->gather && !join_step(group, as))
 		status = begin_all(job, &group, 1, as, true);
 	else if (group->as != as)
-		status = refuse(zero_fail(ZERO_E_STATE,
-					  "group '%s' is gathered as %s: release it before it is "
-					  "gathered as %s",
-					  group->name, zero_dtype_name(group->as),
-					  zero_dtype_name(as)),
-				group);
+		status = agree_on_error(
+			zero_fail(ZERO_E_STATE,
+				  "group '%s' is gathered as %s: release it before it is "
+				  "gathered as %s",
+				  group->name, zero_dtype_name(group->as), zero_dtype_name(as)),
+			group);
 	if (!status) {
-		/* Counted before the wait, so that a release elsewhere does not free it. */
+		/* The use counts from before the wait, so that a release by another thread does not
+		   free the buffer. */
 		group->uses++;
 		work = group->gather;
 		job->ops->work_get(job->backend, work);
@@ -397,7 +400,7 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	if (status) {
 		pthread_mutex_lock(&job->lock);
 		if (group->uses && --group->uses == 0)
-			drop(group);
+			free_outputs(group);
 		pthread_mutex_unlock(&job->lock);
 		return status;
 	}
@@ -418,11 +421,11 @@ zero_status zero_release(zero_group *group)
 				   group->name);
 	} else if (!group->uses) {
 		job->ops->wait(job->backend, group->gather);
-		drop(group);
+		free_outputs(group);
 	} else if (--group->uses == 0) {
 		if (zero_check_enabled(job))
 			status = zero_check_compare(group);
-		drop(group);
+		free_outputs(group);
 	}
 	pthread_mutex_unlock(&job->lock);
 	return status;
@@ -431,7 +434,7 @@ zero_status zero_release(zero_group *group)
 void zero_gather_free(zero_group *group)
 {
 	if (group->gather)
-		drop(group);
+		free_outputs(group);
 	group->job->ops->work_put(group->job->backend, group->stepped);
 	group->stepped = NULL;
 }

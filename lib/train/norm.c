@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step must know of all ranks, in one exchange: the norm of the sums and how many samples
- * they are of. The norm is a sum of one f64 partial for each flat buffer and shard, in that order,
- * whoever computed it: stage 0 computes its own from the same virtual shards, so that the bits are
- * the same.
+ * What a step needs from all ranks, in one exchange: the norm of the gradient sums, and the number
+ * of samples. The norm is a sum of f64 partials, one for each flat buffer and shard, in that order.
+ * Stage 0 computes the same partials from virtual shards, so that the bits are equal at every
+ * stage.
  */
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ static size_t count_flats(const zero_job *job)
 	return flats;
 }
 
-static size_t count_runs(const zero_job *job)
+static size_t count_segments(const zero_job *job)
 {
 	size_t segments = 0;
 
@@ -28,7 +28,7 @@ static size_t count_runs(const zero_job *job)
 	return segments;
 }
 
-/* Begins the sums of squares of this rank's shard of a flat's gradient sums, one for each segment. */
+/* Begins to sum the squares of this rank's shard of each segment's gradient sums. */
 static void begin_flat(zero_job *job, const struct zero_flat *flat, double *sums)
 {
 	size_t rank = (size_t)flat->group->team->place.rank;
@@ -47,8 +47,8 @@ static void begin_flat(zero_job *job, const struct zero_flat *flat, double *sums
 	}
 }
 
-/* The same for all flats; or, once all are there, folds them to a partial for each flat. It is 0
-   where this rank is not in the team. */
+/* Begins that for all flat buffers; with `partials`, once the sums are there, adds them up to one
+   partial for each flat buffer: 0 where this rank is not in the team. */
 static void each_flat(zero_job *job, double *sums, double *partials)
 {
 	size_t at = 0, flats = 0;
@@ -67,10 +67,10 @@ static void each_flat(zero_job *job, double *sums, double *partials)
 		}
 }
 
-/* Of this rank, one for each flat. A device writes them to memory that it reaches. */
+/* Computes this rank's partials. A device writes them to page-locked memory. */
 static zero_status fill_partials(zero_job *job, double *partials)
 {
-	size_t segments = count_runs(job);
+	size_t segments = count_segments(job);
 	bool device = !job->ops->host_memory;
 	void *sums = device ? NULL : calloc(segments + 1, sizeof(double));
 	zero_status status = ZERO_OK;
@@ -94,7 +94,7 @@ static zero_status fill_partials(zero_job *job, double *partials)
 	return status;
 }
 
-/* Over all flats, each its shards in the order of their owners. `all` is [world][row]. */
+/* Sums over all flat buffers, each shard by shard in rank order. `all` is [world][row]. */
 static double fold_norm2(const zero_job *job, const double *all, size_t row)
 {
 	double total = 0;
@@ -146,7 +146,7 @@ zero_status zero_step_exchange(zero_job *job, zero_status status, const zero_ada
 	op.send = mine;
 	op.recv = all;
 	zero_loss_scale_label(adamw->loss_scale, scale, sizeof(scale));
-	/* All that must be equal on all ranks is in the label. */
+	/* The label holds everything that must be equal on all ranks. */
 	status = zero_submit_wait(
 		&job->all, status, &op, 1,
 		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Update: one rank has changed a parameter's gathered values, and all that follows from these does:
- * the other ranks' gathered values, the shards, the f32 masters. The values go to every buffer that
- * ranks read from, of which those that share memory have one; then each rank stores its own part.
+ * zero_param_changed: one rank has changed the gathered values of a parameter, and the other ranks'
+ * gathered values, the shards and the f32 masters follow. The rank sends the values to every buffer
+ * that ranks read from; ranks that share memory have one buffer. Then each rank stores its own
+ * part.
  */
 #include "train.h"
 
-struct update {
+struct change {
 	zero_param *param;
 	int rank;
 	zero_dtype stored, gathered;
-	bool from_here; /* this rank has changed it */
-	bool sends;     /* there is more than one buffer */
-	bool takes;     /* this rank fills the one that it reads from */
-	void *staging;  /* a piece of values that this rank is sent, but does not keep */
+	bool from_here; /* this rank changed the values */
+	bool sends;     /* there is more than one buffer to send to */
+	bool receives;  /* this rank fills the buffer that it reads from */
+	void *staging;  /* for a piece that this rank receives but does not need */
 	size_t piece;   /* elements */
 };
 
@@ -27,7 +28,7 @@ static bool is_gathered(zero_group *group)
 	return gathered;
 }
 
-static zero_status check_update(const zero_param *param, int rank)
+static zero_status check_change(const zero_param *param, int rank)
 {
 	zero_group *group = param->group;
 
@@ -46,112 +47,112 @@ static zero_status check_update(const zero_param *param, int rank)
 	return ZERO_OK;
 }
 
-static struct update plan(zero_param *param, int rank)
+static struct change plan(zero_param *param, int rank)
 {
 	const zero_group *group = param->group;
 	const struct zero_place *place = &group->team->place;
-	struct update update = {
+	struct change change = {
 		.param = param,
 		.rank = rank,
 		.stored = param->dtype,
 		.gathered = zero_gathered_dtype_locked(param),
 		.from_here = zero_team_rank_of(group->team, rank) == place->rank,
 		.sends = group->replicated ? place->world > 1 : place->nodes > 1,
-		.takes = group->replicated || place->share_rank == 0,
+		.receives = group->replicated || place->share_rank == 0,
 		.piece = group->job->chunk / zero_dtype_size(zero_gathered_dtype_locked(param)),
 	};
 
-	if (update.piece > param->count)
-		update.piece = param->count;
-	if (!update.piece)
-		update.piece = 1;
-	return update;
+	if (change.piece > param->count)
+		change.piece = param->count;
+	if (!change.piece)
+		change.piece = 1;
+	return change;
 }
 
-static size_t piece_at(const struct update *update, size_t at)
+static size_t piece_at(const struct change *change, size_t at)
 {
-	size_t rest = update->param->count - at;
+	size_t rest = change->param->count - at;
 
-	return rest < update->piece ? rest : update->piece;
+	return rest < change->piece ? rest : change->piece;
 }
 
-static char *element_at(const struct update *update, size_t at)
+static char *element_at(const struct change *change, size_t at)
 {
-	return (char *)zero_data(update->param) + at * zero_dtype_size(update->gathered);
+	return (char *)zero_data(change->param) + at * zero_dtype_size(change->gathered);
 }
 
-/* Values become those that the storage type has, as if they were gathered from there. */
-static void round_values(const struct update *update)
+/* Rounds the values to the storage dtype, as if they had been gathered from there. */
+static void round_values(const struct change *change)
 {
-	zero_job *job = update->param->group->job;
+	zero_job *job = change->param->group->job;
 
-	for (size_t at = 0; at < update->param->count; at += update->piece) {
-		size_t count = piece_at(update, at);
+	for (size_t at = 0; at < change->param->count; at += change->piece) {
+		size_t count = piece_at(change, at);
 
-		job->ops->cast(job->backend, update->stored, update->staging, update->gathered,
-			       element_at(update, at), count);
-		job->ops->cast(job->backend, update->gathered, element_at(update, at),
-			       update->stored, update->staging, count);
+		job->ops->cast(job->backend, change->stored, change->staging, change->gathered,
+			       element_at(change, at), count);
+		job->ops->cast(job->backend, change->gathered, element_at(change, at),
+			       change->stored, change->staging, count);
 	}
 }
 
-/* What this rank does before the others are here. */
-static zero_status prepare(struct update *update)
+/* The part that needs no other rank. */
+static zero_status prepare(struct change *change)
 {
-	zero_job *job = update->param->group->job;
-	size_t size = zero_dtype_size(update->gathered);
-	bool rounds = update->from_here && size > zero_dtype_size(update->stored);
+	zero_job *job = change->param->group->job;
+	size_t size = zero_dtype_size(change->gathered);
+	bool rounds = change->from_here && size > zero_dtype_size(change->stored);
 	zero_status status = ZERO_OK;
 
-	if (!update->param->count)
+	if (!change->param->count)
 		return ZERO_OK;
-	if (rounds || (update->sends && (update->from_here || !update->takes)))
-		status = job->ops->alloc(job->backend, ZERO_MEM_STAGING, update->piece * size,
-					 false, &update->staging);
+	if (rounds || (change->sends && (change->from_here || !change->receives)))
+		status = job->ops->alloc(job->backend, ZERO_MEM_STAGING, change->piece * size,
+					 false, &change->staging);
 	if (!status && rounds)
-		round_values(update);
+		round_values(change);
 	return status;
 }
 
-static zero_status agree(const struct update *update, zero_status status, struct zero_op *op)
+static zero_status agree(const struct change *change, zero_status status, struct zero_op *op)
 {
-	return zero_submit_wait(update->param->group->team, status, op, op ? 1 : 0,
-				"update of parameter '%s' from rank %d", update->param->name,
-				update->rank);
+	return zero_submit_wait(change->param->group->team, status, op, op ? 1 : 0,
+				"change of parameter '%s' from rank %d", change->param->name,
+				change->rank);
 }
 
 /*
- * COLLECTIVE. To all buffers. The first of the ranks that share one writes it, with the same values
- * where another of them made the change: that rank sends from staging, so that nobody reads what is
- * written.
+ * COLLECTIVE. Sends the values to all buffers. The first of the ranks that share a buffer writes
+ * it. If another of them made the change, that rank sends from staging, so that nobody reads what
+ * is being written.
  */
-static zero_status send_all(const struct update *update)
+static zero_status send_all(const struct change *change)
 {
 	zero_status status = ZERO_OK;
 
-	for (size_t at = 0; !status && at < update->param->count; at += update->piece) {
-		bool keeps = update->takes && !update->from_here;
+	for (size_t at = 0; !status && at < change->param->count; at += change->piece) {
+		bool keeps = change->receives && !change->from_here;
 		struct zero_op op = {
 			.kind = ZERO_OP_BROADCAST,
-			.from = update->gathered,
-			.to = update->gathered,
-			.root = zero_team_rank_of(update->param->group->team, update->rank),
-			.send = element_at(update, at),
-			.recv = keeps ? element_at(update, at) : update->staging,
-			.count = piece_at(update, at),
-			.piece = update->piece,
+			.from = change->gathered,
+			.to = change->gathered,
+			.root = zero_team_rank_of(change->param->group->team, change->rank),
+			.send = element_at(change, at),
+			.recv = keeps ? element_at(change, at) : change->staging,
+			.count = piece_at(change, at),
+			.piece = change->piece,
 		};
 
-		status = agree(update, ZERO_OK, &op);
+		status = agree(change, ZERO_OK, &op);
 	}
-	/* The first of the ranks that share a buffer has filled it once all are here. */
-	return status ? status : agree(update, ZERO_OK, NULL);
+	/* The shared buffer is complete once all ranks are here. */
+	return status ? status : agree(change, ZERO_OK, NULL);
 }
 
-/* From what is gathered to where this rank stores its own part, unless both are the same. */
-static void store_own(const struct update *update)
+/* Copies the gathered values to where this rank stores its part, unless both are the same place. */
+static void store_own(const struct change *change)
 {
-	zero_param *param = update->param;
+	zero_param *param = change->param;
 	zero_job *job = param->group->job;
 	const struct zero_segment *segment = &param->flat->segments[param->segment];
 	size_t segment_first, segment_count, first, count;
@@ -161,41 +162,41 @@ static void store_own(const struct update *update)
 	if (count && segment->gathered_at != ZERO_IN_PLACE) {
 		void *to = zero_stored_at(param->flat, segment, param->first + first);
 
-		if (update->stored == update->gathered)
-			job->ops->copy(job->backend, to, element_at(update, first),
-				       count * zero_dtype_size(update->stored));
+		if (change->stored == change->gathered)
+			job->ops->copy(job->backend, to, element_at(change, first),
+				       count * zero_dtype_size(change->stored));
 		else
-			job->ops->cast(job->backend, update->stored, to, update->gathered,
-				       element_at(update, first), count);
+			job->ops->cast(job->backend, change->stored, to, change->gathered,
+				       element_at(change, first), count);
 	}
 	zero_param_update_masters(param);
 }
 
 zero_status zero_param_changed(zero_param *param, int rank)
 {
-	struct update update = {.param = param->alias_of ? param->alias_of : param, .rank = rank};
+	struct change change = {.param = param->alias_of ? param->alias_of : param, .rank = rank};
 	zero_group *group = param->group;
 	zero_status status = zero_require_member(group, "updated");
 
 	if (status)
 		return status;
-	status = check_update(update.param, rank);
+	status = check_change(change.param, rank);
 	if (!status) {
-		update = plan(update.param, rank);
+		change = plan(change.param, rank);
 		zero_hooks_before_change(group->job, group, false);
-		status = prepare(&update);
+		status = prepare(&change);
 	}
-	status = agree(&update, status, NULL);
-	if (!status && update.sends)
-		status = send_all(&update);
+	status = agree(&change, status, NULL);
+	if (!status && change.sends)
+		status = send_all(&change);
 	if (status)
 		goto out;
-	store_own(&update);
+	store_own(&change);
 	if (zero_check_enabled(group->job))
-		zero_check_record_param(update.param);
-	/* Nobody changes what is shared while others still store it. */
-	status = agree(&update, ZERO_OK, NULL);
+		zero_check_record_param(change.param);
+	/* No rank may change shared values while others still copy them. */
+	status = agree(&change, ZERO_OK, NULL);
 out:
-	group->job->ops->free(group->job->backend, update.staging);
+	group->job->ops->free(group->job->backend, change.staging);
 	return status;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reduce: a rank's gradients, as long as the group's trainable segments, are summed over the ranks into
- * the shard of each owner. Stage 0 does the same and gathers the sums afterwards, so that an
- * element is the same sum of the same terms in the same order at every stage. Gradients of 16 bits
- * are sent as such and widened where they are summed: sums are f32.
+ * Reduce: the ranks' gradients of a group are summed into the shard of each owner, by one reduce-
+ * scatter for each trainable segment. Stage 0 does the same and gathers the sums afterwards, so
+ * that an element is the sum of the same terms in the same order at every stage. Gradients of 16
+ * bits are sent as such and summed in f32.
  */
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat)
 			       true, &flat->gradient);
 }
 
-/* Waits until a place in the ring is free. With the job's lock. */
+/* Waits until the ring of reduces has a free place. With the job's lock. */
 static zero_status wait_for_room(zero_job *job)
 {
 	return zero_work_wait(job, &job->trainer->reduces[job->trainer->reduce_next]);
@@ -85,7 +85,7 @@ void *zero_gradient_as(zero_param *param, zero_dtype dtype)
 	return gradient_at(flat, flat->segments[param->segment].gradient_at + param->first);
 }
 
-/* The own shard within the sums that this rank keeps, which may be of whole segments. */
+/* This rank's shard within `reduced`, which holds all of every segment at stage 0. */
 static float *own_sums(const struct zero_flat *flat, const struct zero_segment *segment)
 {
 	size_t part, count;
@@ -95,7 +95,7 @@ static float *own_sums(const struct zero_flat *flat, const struct zero_segment *
 	       ((size_t)flat->group->team->place.rank * segment->shard - part);
 }
 
-/* Buffers for one flat's sums. */
+/* Allocates the buffers for one flat buffer's sums. */
 static zero_status prepare(zero_job *job, struct zero_flat *flat, bool first)
 {
 	zero_status status = ZERO_OK;
@@ -106,7 +106,7 @@ static zero_status prepare(zero_job *job, struct zero_flat *flat, bool first)
 		status = alloc_gradient(job, flat);
 	if (status || !first)
 		return status;
-	/* Summed in place: the gradient's buffer becomes that of the sums. */
+	/* The gradients are summed in place: their buffer becomes that of the sums. */
 	if (flat->group->steps_replicated && flat->group->gradient_dtype == ZERO_F32)
 		flat->reduced = flat->gradient;
 	else
@@ -132,7 +132,7 @@ static void add_sums(const struct zero_flat *flat, bool first, struct zero_op *o
 			};
 }
 
-/* Stage 0: all ranks get all sums. */
+/* Stage 0: gathers the sums on all ranks. */
 static void add_gathers(const struct zero_flat *flat, struct zero_op *ops, size_t *op_count)
 {
 	for (size_t r = 0; r < flat->segment_count; r++)
@@ -147,8 +147,8 @@ static void add_gathers(const struct zero_flat *flat, struct zero_op *ops, size_
 			};
 }
 
-/* The group's gradients belong to the operations afterwards. All sums come before all gathers,
-   which must wait for them on every rank. */
+/* Hands the group's gradient buffers over to the operations. All sums come before all gathers,
+   which wait for them on every rank. */
 static zero_status prepare_all(zero_job *job, zero_group *group, struct zero_op *ops,
 			       size_t *op_count)
 {
@@ -195,7 +195,7 @@ zero_status zero_reduce_locked(zero_group *group)
 				   job->laid_out ? "nothing of it is trainable" : "not laid out");
 	mine = wait_for_room(job);
 	status = status ? status : mine;
-	/* Nothing can be added to sums that failed, on any rank. */
+	/* A failed reduce has left no sums to add to, on any rank. */
 	mine = zero_work_wait(job, &group->reduce);
 	status = status ? status : mine;
 	if (!status)
@@ -209,7 +209,7 @@ zero_status zero_reduce_locked(zero_group *group)
 		job->trainer->reduces[job->trainer->reduce_next] = work;
 		job->trainer->reduce_next = (job->trainer->reduce_next + 1) % ZERO_REDUCES;
 	} else {
-		/* It was not even begun: nobody else gives these back. */
+		/* The submission failed, so the operations did not free the gradients. */
 		for (size_t i = 0; i < op_count; i++)
 			if (ops[i].kind == ZERO_OP_FREE)
 				job->ops->free(job->backend, ops[i].recv);

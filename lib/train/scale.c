@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loss scale of f16 training (Micikevicius et al., arXiv 1710.03740): gradients are made of a
- * scaled loss, so that few of them are too small for f16. It falls when a sum is not finite and
- * rises after many steps that were. What decides it is equal on all ranks, so that it stays equal
- * too.
+ * The loss scale of f16 training (Micikevicius et al., arXiv 1710.03740): gradients are computed
+ * from a scaled loss, so that few of them are too small for f16. The scale falls when a sum is not
+ * finite and rises after many steps that were. All ranks compute it from equal sums, so it stays
+ * equal.
  */
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ void zero_loss_scale_init(zero_loss_scale *scale)
 
 zero_status zero_loss_scale_check(const zero_loss_scale *scale)
 {
-	/* Written so that NaN is refused. */
+	/* These comparisons refuse NaN, too. */
 	if (!scale || (scale->min > 0 && scale->min <= scale->scale && scale->scale <= scale->max &&
 		       isfinite(scale->max) && scale->growth >= 1 && isfinite(scale->growth) &&
 		       scale->backoff > 0 && scale->backoff <= 1))
@@ -61,7 +61,7 @@ void zero_loss_scale_update(zero_loss_scale *scale, bool finite)
 	if (!scale->interval || scale->good_steps < scale->interval)
 		return;
 	scale->scale *= scale->growth;
-	/* Also where it grew to infinity. */
+	/* Also if it became infinite. */
 	if (scale->scale > scale->max)
 		scale->scale = scale->max;
 	scale->good_steps = 0;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The step: what was not yet reduced is, the ranks agree on the norm of the mean gradient, and each
- * steps what it owns. At stages 1 and 2 a group's new values are on their way to the other ranks
- * while the next group is stepped.
+ * A step: groups that were not reduced yet are, the ranks agree on the norm of the mean gradient,
+ * and each rank steps what it owns. At stages 1 and 2 a group's new values are sent while the next
+ * group is stepped.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "train.h"
 
-/* Counts beyond are not all exact in f64. */
+/* Larger counts are not all exact in f64. */
 #define SAMPLES_MAX 0x1p53
 
 static zero_status check_values(const zero_adamw *adamw)
 {
-	/* Written so that NaN is refused. */
+	/* These comparisons refuse NaN, too. */
 	if (!(adamw->lr >= 0 && adamw->beta1 >= 0 && adamw->beta1 < 1 && adamw->beta2 >= 0 &&
 	      adamw->beta2 < 1 && adamw->eps > 0 && adamw->weight_decay >= 0 && adamw->clip >= 0 &&
 	      adamw->micro_batches >= 0))
@@ -48,7 +48,7 @@ static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
 	return check_values(adamw);
 }
 
-/* Groups that were not reduced since the last step are now; waits for all. */
+/* Reduces the groups that were not reduced since the last step, and waits for all reduces. */
 static zero_status finish_reduces(zero_job *job)
 {
 	zero_status status = ZERO_OK, one;
@@ -72,9 +72,9 @@ static zero_status finish_reduces(zero_job *job)
 	return status;
 }
 
-/* Stages 1 and 2: the owners' new values go to everyone, while the caller goes on. Where all see
-   them in place, they only have to know that they are there. */
-static zero_status share_update(zero_group *group)
+/* Stages 1 and 2: sends the new values of the owners to all ranks while the caller goes on. Ranks
+   that all share memory see them in place and only need to know when they are complete. */
+static zero_status begin_post_step_gather(zero_group *group)
 {
 	zero_job *job = group->job;
 	struct zero_op *ops;
@@ -117,8 +117,8 @@ static zero_status share_update(zero_group *group)
 	return status;
 }
 
-/* The sums; and after an error also what was not yet reduced. */
-static void drop_gradients(zero_job *job, zero_status status)
+/* Frees the sums; after an error also gradients that were not reduced. */
+static void free_gradients(zero_job *job, zero_status status)
 {
 	pthread_mutex_lock(&job->lock);
 	for (size_t g = 0; g < job->model->group_count; g++) {
@@ -137,8 +137,8 @@ static void drop_gradients(zero_job *job, zero_status status)
 	pthread_mutex_unlock(&job->lock);
 }
 
-/* What the sums are multiplied by to be the mean gradient. The scale is the last factor: a power of
-   two then leaves all other bits as they are. */
+/* The factor that makes the mean gradient of the sums. The loss scale is applied last: a power of
+   two then leaves the other bits as they are. */
 static double mean_factor(const zero_job *job, const zero_adamw *adamw, double samples)
 {
 	int micro_batches = adamw->micro_batches ? adamw->micro_batches : 1;
@@ -163,12 +163,12 @@ static zero_status apply(zero_job *job, const zero_adamw *adamw, float scale)
 		zero_adamw_group(group, adamw, &args);
 		if (job->stage < 3 && !group->steps_replicated && group->trainable &&
 		    zero_is_member(group))
-			status = share_update(group);
+			status = begin_post_step_gather(group);
 	}
 	return status;
 }
 
-/* Steps, or skips it: all ranks have the same sums and decide alike. */
+/* Steps or skips the step: all ranks have equal sums and decide alike. */
 static zero_status step_by(zero_job *job, const zero_adamw *adamw,
 			   const struct zero_step_sums *sums, zero_step_result *result)
 {
@@ -199,7 +199,8 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 	struct zero_step_sums sums;
 	zero_status status;
 
-	/* A call that does not fit on one rank must not leave the others' reduces waiting. */
+	/* First of all, since other ranks may be waiting in their reduces even if this call fails
+	   here. */
 	status = job->laid_out ? finish_reduces(job) : ZERO_OK;
 	if (!status)
 		status = check_step(job, adamw);
@@ -210,7 +211,7 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 		zero_hooks_all_idle(job);
 	if (!status)
 		status = step_by(job, adamw, &sums, result);
-	drop_gradients(job, status);
+	free_gradients(job, status);
 	if (!status)
 		zero_hooks_after_step(job);
 	zero_set_current_call(job, before);

@@ -244,7 +244,7 @@ START_TEST(shared_device_tier)
 	uint64_t taken;
 
 	zero_sizing_group(&sizing, second_runs, 2);
-	ck_assert_uint_eq(sizing.whole, 2 * 16384);
+	ck_assert_uint_eq(sizing.all_flats, 2 * 16384);
 	ck_assert_uint_eq(sizing.shards, 2 * 4096);
 	taken = zero_sizing_total(&sizing) - 2 * 4096 + 2 * 16384;
 	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 4096, 1), ZERO_TIER_DEVICE);
@@ -255,37 +255,37 @@ END_TEST
 /* Buffers of 100 and 60 bytes, whose tensors have 90 and 60; 3 are held before, chunks are of 7. */
 START_TEST(laying)
 {
-	struct zero_laying device = {.chunk = 7, .held = {3, 3, 3}, .most = {3, 3, 3}};
-	struct zero_laying host = device;
+	struct zero_packing device = {.chunk = 7, .held = {3, 3, 3}, .most = {3, 3, 3}};
+	struct zero_packing host = device;
 
-	zero_laying_add(&device, 100, 25, 90);
+	zero_packing_add(&device, 100, 25, 90);
 	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 100);
 	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25 + 10);
 	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 14);
-	zero_laying_add(&device, 60, 15, 60);
+	zero_packing_add(&device, 60, 15, 60);
 	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 100);
 	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25 + 10);
 	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 10 + 14);
 	/* tensors that are kept: only copies */
-	zero_laying_add(&device, 200, 50, 0);
+	zero_packing_add(&device, 200, 50, 0);
 	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 10 + 200);
 	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 10 + 250);
 	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 10 + 200);
 	/* laid straight, each its part */
-	device = (struct zero_laying){.chunk = 7, .held = {3, 3, 3}, .most = {3, 3, 3}};
-	zero_laying_add(&device, 25, 0, 100);
-	zero_laying_add(&device, 10, 0, 40);
+	device = (struct zero_packing){.chunk = 7, .held = {3, 3, 3}, .most = {3, 3, 3}};
+	zero_packing_add(&device, 25, 0, 100);
+	zero_packing_add(&device, 10, 0, 40);
 	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 25);
 	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25);
 	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 14);
 
 	host.on_host = true;
-	zero_laying_add(&host, 100, 25, 0);
-	zero_laying_add(&host, 60, 15, 0);
+	zero_packing_add(&host, 100, 25, 0);
+	zero_packing_add(&host, 60, 15, 0);
 	ck_assert_uint_eq(host.most[ZERO_TIER_DEVICE], 3 + 160 + 14);
 	ck_assert_uint_eq(host.most[ZERO_TIER_DISTRIBUTED], 3 + 160 + 14);
 	ck_assert_uint_eq(host.most[ZERO_TIER_HOST], 3);
-	zero_laying_add(&host, UINT64_MAX - 1, 1, 0);
+	zero_packing_add(&host, UINT64_MAX - 1, 1, 0);
 	ck_assert_uint_eq(host.most[ZERO_TIER_DEVICE], UINT64_MAX);
 }
 END_TEST
