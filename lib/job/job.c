@@ -87,7 +87,7 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	}
 	job->process = getpid();
 	pthread_mutex_init(&job->lock, NULL);
-	zero_ring_look_at_signals();
+	zero_ring_record_default_signals();
 	settings = zero_job_read_settings(job, options);
 	if (!settings)
 		settings = zero_report_begin(job);

@@ -21,7 +21,7 @@ static bool starts_with(const char *name, const char *prefix)
 }
 
 /* A comma-separated list of prefixes; "=" before it asks for whole names, "^" for all others. */
-bool zero_address_may_use(const char *filter, const char *interface)
+bool zero_interface_allowed(const char *filter, const char *interface)
 {
 	bool others, whole, listed = false;
 
@@ -93,7 +93,7 @@ static bool offer_all(int family, struct zero_address *own, char *why, size_t si
 			if (entry->ifa_addr && entry->ifa_addr->sa_family == want &&
 			    (want == AF_INET || family == AF_INET6) && entry->ifa_flags & IFF_UP &&
 			    class_of(entry) == turn / 2 &&
-			    zero_address_may_use(filter, entry->ifa_name))
+			    zero_interface_allowed(filter, entry->ifa_name))
 				offer(own, entry->ifa_addr);
 		}
 	freeifaddrs(list);

@@ -26,7 +26,7 @@ struct zero_address {
 };
 
 /* Whether NCCL_SOCKET_IFNAME, which may be NULL, lets an interface be used. */
-bool zero_address_may_use(const char *filter, const char *interface);
+bool zero_interface_allowed(const char *filter, const char *interface);
 /* A listening socket on all addresses, and where it can be reached: `own` but for node and cookie.
    False with `why`; *fd may then be open, else it is -1. */
 bool zero_address_listen(int *fd, struct zero_address *own, char *why, size_t size);

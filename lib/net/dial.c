@@ -12,7 +12,7 @@
 
 #include "core/clock.h"
 
-void zero_dial_tune(int fd)
+void zero_socket_set_options(int fd)
 {
 	int yes = 1, idle = 3, interval = 2, count = 3;
 	unsigned patience = 9000;
@@ -35,7 +35,7 @@ static bool same_cookie(const uint8_t *a, const uint8_t *b, size_t bytes)
 	return !differs;
 }
 
-bool zero_dial_welcome(const struct zero_hello *hello, const struct zero_hello *wanted)
+bool zero_hello_verify(const struct zero_hello *hello, const struct zero_hello *wanted)
 {
 	return same_cookie(hello->cookie, wanted->cookie, sizeof(hello->cookie)) &&
 	       !memcmp(hello->magic, wanted->magic, sizeof(hello->magic)) &&
@@ -89,7 +89,7 @@ void zero_dial_prepare(struct zero_dial *dial)
 		add_place(dial, address->at[i].family, address->at[i].bytes, address->at[i].scope);
 }
 
-void zero_dial_name_places(const struct zero_dial *dial, char *text, size_t size)
+void zero_dial_list_addresses(const struct zero_dial *dial, char *text, size_t size)
 {
 	size_t at = 0;
 
@@ -130,8 +130,8 @@ static bool ready(struct zero_dial *dial, int fd, short events, double deadline)
 
 static bool exchange_words(struct zero_dial *dial, int fd, double deadline)
 {
-	const struct zero_answer *want = &dial->answer;
-	struct zero_answer answer;
+	const struct zero_hello_reply *want = &dial->answer;
+	struct zero_hello_reply answer;
 	size_t have = 0;
 
 	/* A new connection has room for so little. */
@@ -198,7 +198,7 @@ static int try_place(struct zero_dial *dial, size_t i, double deadline)
 		return -1;
 	}
 	set_connecting(dial, fd);
-	zero_dial_tune(fd);
+	zero_socket_set_options(fd);
 	if (connect_place(dial, fd, i, deadline))
 		return fd;
 	set_connecting(dial, -1);

@@ -20,7 +20,7 @@ struct zero_hello {
 	char node[64];
 };
 
-struct zero_answer {
+struct zero_hello_reply {
 	char magic[8];
 	uint32_t version;
 	int32_t rank;
@@ -30,7 +30,7 @@ struct zero_answer {
 struct zero_dial {
 	struct zero_address address;
 	struct zero_hello hello;
-	struct zero_answer answer; /* what it must say */
+	struct zero_hello_reply answer; /* what it must say */
 	/* Whether all is over meanwhile; may be NULL. */
 	bool (*over)(void *context);
 	/* What a process that is forked meanwhile closes: a connection that is being made, -1 for
@@ -48,13 +48,13 @@ void zero_dial_prepare(struct zero_dial *dial);
 /* A connection to the right rank, or -1 with `why` after `deadline` (see zero_seconds()), or when
    all is over. It is still `connecting`. */
 int zero_dial(struct zero_dial *dial, double deadline);
-void zero_dial_name_places(const struct zero_dial *dial, char *text, size_t size);
-enum { ZERO_DIAL_PLACES = (ZERO_ADDRESSES + 2) * 56 }; /* bytes of text for them */
+void zero_dial_list_addresses(const struct zero_dial *dial, char *text, size_t size);
+enum { ZERO_DIAL_LIST_BYTES = (ZERO_ADDRESSES + 2) * 56 }; /* bytes of text for them */
 
 /* Whether a hello is what it should be, but for its rank and node. */
-bool zero_dial_welcome(const struct zero_hello *hello, const struct zero_hello *wanted);
+bool zero_hello_verify(const struct zero_hello *hello, const struct zero_hello *wanted);
 /* A node that loses its power says nothing: its kernel is asked after 3 s without a word, and given
    up after 9. */
-void zero_dial_tune(int fd);
+void zero_socket_set_options(int fd);
 
 #endif

@@ -15,7 +15,7 @@ enum {
 };
 
 static const struct zero_hello hello = {.magic = "zerowch", .version = ZERO_DIAL_VERSION};
-static const struct zero_answer answer = {.magic = "zerowak", .version = ZERO_DIAL_VERSION};
+static const struct zero_hello_reply answer = {.magic = "zerowak", .version = ZERO_DIAL_VERSION};
 
 /* ---- the listening side ---------------------------------------------------------------------- */
 
@@ -42,7 +42,7 @@ static bool is_welcome(const struct zero_ring *ring, const struct zero_hello *he
 
 	wanted.wanted = ring->config.rank;
 	memcpy(wanted.cookie, ring->all[0].address.cookie, sizeof(wanted.cookie));
-	return zero_dial_welcome(heard, &wanted) && heard->rank == ring->link[ZERO_PREV].rank;
+	return zero_hello_verify(heard, &wanted) && heard->rank == ring->link[ZERO_PREV].rank;
 }
 
 /* One that was given up: the rank has dialled again, or will. */
@@ -70,7 +70,7 @@ static void begin_anew(struct zero_ring_link *link)
 static void judge(struct zero_ring *ring, int i)
 {
 	struct zero_ring_link *link = &ring->link[ZERO_PREV];
-	struct zero_answer said = answer;
+	struct zero_hello_reply said = answer;
 	int fd = ring->strangers[i].fd;
 
 	said.rank = ring->config.rank;
@@ -80,7 +80,7 @@ static void judge(struct zero_ring *ring, int i)
 		drop(ring, i);
 		return;
 	}
-	zero_dial_tune(fd);
+	zero_socket_set_options(fd);
 	ring->strangers[i].fd = -1;
 	begin_anew(link);
 	pthread_mutex_lock(&ring->lock);
@@ -175,7 +175,7 @@ static bool dial_next(struct zero_ring *ring, double deadline, char *why, size_t
 				 .answer = answer,
 				 .connecting = set_connecting,
 				 .context = ring};
-	char places[ZERO_DIAL_PLACES];
+	char places[ZERO_DIAL_LIST_BYTES];
 	int fd;
 
 	dial.hello.rank = ring->config.rank;
@@ -185,7 +185,7 @@ static bool dial_next(struct zero_ring *ring, double deadline, char *why, size_t
 	zero_dial_prepare(&dial);
 	fd = zero_dial(&dial, deadline);
 	if (fd < 0) {
-		zero_dial_name_places(&dial, places, sizeof(places));
+		zero_dial_list_addresses(&dial, places, sizeof(places));
 		snprintf(why, size,
 			 "rank %d (node %s) did not answer within %g s at %s: %s; without "
 			 "connections of its own a job cannot be watched (ZERO_WATCH_SECONDS=0 "

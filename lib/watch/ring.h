@@ -48,7 +48,7 @@ struct zero_ring_config {
 
 /* At the begin of zero_open, before others catch signals: those that nobody catches are the ring's
    to announce. */
-void zero_ring_look_at_signals(void);
+void zero_ring_record_default_signals(void);
 
 /* Begins to listen. NULL with `why`. */
 struct zero_ring *zero_ring_new(char *why, size_t size);

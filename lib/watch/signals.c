@@ -113,7 +113,7 @@ static void on_leave(int status, void *context)
 
 /* ---- who catches what ------------------------------------------------------------------------ */
 
-void zero_ring_look_at_signals(void)
+void zero_ring_record_default_signals(void)
 {
 	for (int i = 0; i < SIGNALS; i++) {
 		struct sigaction now;

@@ -129,7 +129,7 @@ static void be_rank(const struct trial *trial, int rank)
 	signal(SIGINT, SIG_DFL);
 	self = rank;
 	atexit(close_late);
-	zero_ring_look_at_signals();
+	zero_ring_record_default_signals();
 	ring = zero_ring_new(why, sizeof(why));
 	if (ring)
 		zero_ring_describe(ring, &shared->all[rank]);
