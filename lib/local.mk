@@ -24,8 +24,8 @@ noinst_HEADERS += \
 	lib/report/folder.h \
 	lib/report/record.h \
 	lib/report/report.h \
-	lib/watch/ring.h \
-	lib/watch/ring_private.h
+	lib/watch/watch.h \
+	lib/watch/watch_private.h
 
 # The table of options, and what follows from a budget: shared with launcher and plugin.
 noinst_LTLIBRARIES += lib/liboptions.la
@@ -85,13 +85,13 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/reduce.c \
 	lib/train/scale.c \
 	lib/train/step.c \
-	lib/watch/find.c \
-	lib/watch/join.c \
-	lib/watch/line.c \
-	lib/watch/opening.c \
+	lib/watch/connect.c \
+	lib/watch/diagnose.c \
+	lib/watch/heartbeat.c \
+	lib/watch/message.c \
+	lib/watch/open_timeout.c \
 	lib/watch/process.c \
 	lib/watch/ring.c \
-	lib/watch/serve.c \
 	lib/watch/signals.c \
 	lib/watch/watch.c
 lib_libzerocore_la_LIBADD = lib/liboptions.la $(DL_LIBS)

@@ -257,7 +257,7 @@ void zero_report_end(zero_job *job, bool together);
 /* Once the backend is closed. */
 void zero_report_free(zero_job *job);
 
-/* ---- watch/watch.c, watch/opening.c ---------------------------------------------------------- */
+/* ---- watch/watch.c, watch/open_timeout.c ---------------------------------------------------------- */
 
 /* Not collective, before ranks wait for each other: a thread ends the process if they do for too
    long. */

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "internal.h"
-#include "watch/ring.h"
+#include "watch/watch.h"
 
 static atomic_flag one_job = ATOMIC_FLAG_INIT;
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ring_private.h"
+#include "watch_private.h"
 
 enum { RECENT = 30 /* s */ };
 

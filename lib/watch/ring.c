@@ -13,7 +13,7 @@
 
 #include <linux/sockios.h>
 
-#include "ring_private.h"
+#include "watch_private.h"
 
 #define END 3.0 /* s that the launcher has to end this process */
 

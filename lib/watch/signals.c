@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ring_private.h"
+#include "watch_private.h"
 
 enum { GRACE_MS = 300, TURN_MS = 10 };
 

@@ -8,7 +8,7 @@
 
 #include "job/internal.h"
 #include "core/clock.h"
-#include "watch/ring.h"
+#include "watch/watch.h"
 
 enum { STATUS = 1 };
 

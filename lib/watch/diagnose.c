@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "ring_private.h"
+#include "watch_private.h"
 
 /* Seconds. */
 #define ANSWER 1.0  /* for all answers */

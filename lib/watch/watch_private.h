@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the ring share. */
-#ifndef ZERO_WATCH_RING_PRIVATE_H
-#define ZERO_WATCH_RING_PRIVATE_H
+#ifndef ZERO_WATCH_PRIVATE_H
+#define ZERO_WATCH_PRIVATE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,7 +10,7 @@
 
 #include "core/clock.h"
 #include "net/dial.h"
-#include "ring.h"
+#include "watch.h"
 
 enum { ZERO_RING_TEXT = 472, ZERO_RING_STRANGERS = 16 };
 

@@ -8,7 +8,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "ring_private.h"
+#include "watch_private.h"
 #include "core/thread.h"
 
 enum { SOON_MS = 10 };

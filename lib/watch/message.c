@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ring_private.h"
+#include "watch_private.h"
 
 enum { GROUPS = 8 };
 

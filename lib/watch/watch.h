@@ -6,8 +6,8 @@
  * without a beat for some seconds is a process that is stopped or a node that is down; whoever
  * finds it asks the others what they are doing, prints one line and ends the job.
  */
-#ifndef ZERO_WATCH_RING_H
-#define ZERO_WATCH_RING_H
+#ifndef ZERO_WATCH_H
+#define ZERO_WATCH_H
 
 #include "net/address.h"
 

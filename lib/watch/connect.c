@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ring_private.h"
+#include "watch_private.h"
 
 enum {
 	PATIENCE = 5, /* s, for strangers to say who they are */
