@@ -1,153 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring's thread: what comes on its connections, and a beat every second. */
-#include <errno.h>
+/* The watchdog's thread: it receives frames and sends a heartbeat every second. */
 #include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "watch_private.h"
 #include "core/thread.h"
+#include "watch_private.h"
 
 enum { SOON_MS = 10 };
 
-/* Seconds. */
-#define LATE    2.0
-#define FINDING 5.0 /* a rank that closes goes on with what it has begun to find out */
+#define CLOSE_DELAY 5.0 /* seconds by which a diagnosis may delay zero_close */
 
 void zero_ring_wake(struct zero_ring *ring)
 {
 	uint64_t one = 1;
 	int fd = atomic_load(&ring->wakeup);
 
-	/* A full counter wakes too. */
+	/* A write fails only if the counter is full, and then poll returns too. */
 	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
 		return;
 }
 
-double zero_ring_beat(const struct zero_ring *ring)
+static double heartbeat_interval(const struct zero_ring *ring)
 {
-	return ring->config.seconds < 4 ? ring->config.seconds / 4 : 1;
+	double timeout = ring->config.heartbeat_timeout;
+
+	return timeout < 4 ? timeout / 4 : 1;
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
-
-/* Until all watch each other a rank may dial again. */
-static void end_link(const struct zero_ring *ring, struct zero_ring_link *link)
+static void send_heartbeats(struct zero_ring *ring)
 {
-	int fd = atomic_exchange(&link->fd, -1);
+	struct zero_ring_frame frame = {.kind = ZERO_RING_HEARTBEAT, .rank = ring->config.rank};
 
-	if (fd >= 0)
-		close(fd);
-	link->out_bytes = 0;
-	if (atomic_load(&ring->begun))
-		zero_ring_set_fate(link, ZERO_FATE_GONE, 0);
-	/* Those that leave have their time from here. */
-	if (link->fate == ZERO_FATE_EXITED)
-		link->since = zero_seconds();
-}
-
-/* An error is left to reading, after what the neighbour has said before. */
-void zero_ring_flush(struct zero_ring_link *link)
-{
-	ssize_t sent = send(atomic_load(&link->fd), link->out, link->out_bytes,
-			    MSG_NOSIGNAL | MSG_DONTWAIT);
-
-	if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-		return;
-	if (sent < 0)
-		sent = (ssize_t)link->out_bytes;
-	link->out_bytes -= (size_t)sent;
-	memmove(link->out, link->out + sent, link->out_bytes);
-	atomic_store(&link->clogged, link->out_bytes != 0);
-}
-
-static void keep(struct zero_ring_link *link, const char *data, size_t bytes)
-{
-	size_t need = link->out_bytes + bytes;
-	char *room;
-
-	if (need > link->out_room) {
-		room = realloc(link->out, 2 * need);
-		/* Half a frame may be under way: nothing can follow it. */
-		if (!room) {
-			shutdown(atomic_load(&link->fd), SHUT_WR);
-			return;
-		}
-		link->out = room;
-		link->out_room = 2 * need;
-	}
-	memcpy(link->out + link->out_bytes, data, bytes);
-	link->out_bytes = need;
-	atomic_store(&link->clogged, true);
-}
-
-void zero_ring_send(struct zero_ring_link *link, const struct zero_ring_frame *frame)
-{
-	int fd = atomic_load(&link->fd);
-	ssize_t sent = 0;
-
-	if (fd < 0)
-		return;
-	if (!link->out_bytes)
-		sent = send(fd, frame, sizeof(*frame), MSG_NOSIGNAL | MSG_DONTWAIT);
-	if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
-		return;
-	if (sent < 0)
-		sent = 0;
-	if ((size_t)sent < sizeof(*frame))
-		keep(link, (const char *)frame + sent, sizeof(*frame) - (size_t)sent);
-}
-
-static void send_beats(struct zero_ring *ring)
-{
-	struct zero_ring_frame frame = {.kind = ZERO_RING_BEAT, .rank = ring->config.rank};
-
-	zero_ring_own_doing(ring, &frame.doing);
+	zero_ring_own_activity(ring, &frame.activity);
 	for (int i = 0; i < 2; i++) {
 		zero_ring_send(&ring->link[i], &frame);
-		zero_oom_look(ring->oom[i]);
+		zero_oom_read(ring->oom[i]);
 	}
 }
 
-/* ---- receiving ------------------------------------------------------------------------------- */
-
-/* All that is there: what a neighbour said last counts most. */
-static void read_link(struct zero_ring *ring, struct zero_ring_link *link)
+static void handle_frame(struct zero_ring *ring, struct zero_ring_link *link)
 {
-	for (;;) {
-		int fd = atomic_load(&link->fd);
-		ssize_t got;
+	const struct zero_ring_frame *frame = &link->in;
 
-		if (fd < 0)
-			return;
-		got = recv(fd, (char *)&link->in + link->filled, sizeof(link->in) - link->filled,
-			   MSG_DONTWAIT);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-			return;
-		if (got <= 0) {
-			end_link(ring, link);
-			return;
-		}
-		link->heard = zero_seconds();
-		link->filled += (size_t)got;
-		if (link->filled < sizeof(link->in))
-			continue;
-		link->filled = 0;
-		zero_ring_hear(ring, link, &link->in);
+	if (link->state == ZERO_PEER_SILENT)
+		link->state = ZERO_PEER_ALIVE;
+	switch (frame->kind) {
+	case ZERO_RING_HEARTBEAT:
+		link->activity = frame->activity;
+		link->activity_at = zero_seconds();
+		break;
+	case ZERO_RING_GOODBYE:
+		zero_ring_set_state(link, ZERO_PEER_CLOSED, 0);
+		break;
+	case ZERO_RING_EXIT_NOTICE:
+		zero_ring_set_state(link, ZERO_PEER_EXITED, frame->value);
+		break;
+	case ZERO_RING_SIGNAL_NOTICE:
+		zero_ring_set_state(link, ZERO_PEER_SIGNALED, frame->value);
+		break;
+	case ZERO_RING_QUERY:
+		zero_ring_handle_query(ring, link, frame);
+		break;
+	case ZERO_RING_REPLY:
+		zero_ring_handle_reply(ring, link, frame);
+		break;
+	case ZERO_RING_FAULT:
+		zero_ring_handle_fault(ring, link, frame);
+		break;
 	}
 }
 
-static bool joining(const struct zero_ring *ring)
+static bool is_joining(const struct zero_ring *ring)
 {
 	return atomic_load(&ring->listener) >= 0;
 }
 
-static size_t fill(struct zero_ring *ring, struct pollfd *polls)
+static size_t fill_polls(struct zero_ring *ring, struct pollfd *polls)
 {
 	size_t count = 0;
 
@@ -159,74 +89,50 @@ static size_t fill(struct zero_ring *ring, struct pollfd *polls)
 			(struct pollfd){.fd = atomic_load(&link->fd),
 					.events = link->out_bytes ? POLLIN | POLLOUT : POLLIN};
 	}
-	if (!joining(ring))
+	if (!is_joining(ring))
 		return count;
 	polls[count++] = (struct pollfd){.fd = atomic_load(&ring->listener), .events = POLLIN};
-	for (int i = 0; i < ZERO_RING_STRANGERS; i++)
-		if (ring->strangers[i].fd >= 0)
+	for (int i = 0; i < ZERO_RING_PENDING; i++)
+		if (ring->pending[i].fd >= 0)
 			polls[count++] =
-				(struct pollfd){.fd = ring->strangers[i].fd, .events = POLLIN};
+				(struct pollfd){.fd = ring->pending[i].fd, .events = POLLIN};
 	return count;
 }
 
-static void serve_once(struct zero_ring *ring, int wait)
+/* All ranks have joined, so that a neighbour without a connection was there and is gone. */
+static void finish_joining(struct zero_ring *ring)
 {
-	struct pollfd polls[4 + ZERO_RING_STRANGERS];
-	size_t count = fill(ring, polls);
+	zero_ring_stop_listening(ring);
+	ring->next_heartbeat_at = 0;
+	for (int i = 0; i < 2; i++)
+		if (atomic_load(&ring->link[i].fd) < 0)
+			zero_ring_set_state(&ring->link[i], ZERO_PEER_DISCONNECTED, 0);
+}
+
+static void poll_once(struct zero_ring *ring, int wait_ms)
+{
+	struct pollfd polls[4 + ZERO_RING_PENDING];
+	size_t count = fill_polls(ring, polls);
 	uint64_t wakes;
 
-	if (poll(polls, count, wait) > 0 && polls[0].revents &&
+	if (poll(polls, count, wait_ms) > 0 && polls[0].revents &&
 	    read(polls[0].fd, &wakes, sizeof(wakes)) < 0)
 		wakes = 0;
 	for (int i = 0; i < 2; i++) {
-		read_link(ring, &ring->link[i]);
-		if (ring->link[i].out_bytes)
-			zero_ring_flush(&ring->link[i]);
+		struct zero_ring_link *link = &ring->link[i];
+
+		/* Everything is read before a state is judged: a later frame explains more. */
+		while (zero_ring_receive(ring, link))
+			handle_frame(ring, link);
+		if (link->out_bytes)
+			zero_ring_flush(link);
 	}
-	if (joining(ring) && atomic_load(&ring->begun)) {
-		zero_ring_stop_listening(ring);
-		ring->beat_at = 0;
-		/* It was there when all had joined. */
-		for (int i = 0; i < 2; i++)
-			if (atomic_load(&ring->link[i].fd) < 0)
-				zero_ring_set_fate(&ring->link[i], ZERO_FATE_GONE, 0);
-	} else if (joining(ring)) {
-		zero_ring_hear_strangers(ring);
+	if (is_joining(ring) && atomic_load(&ring->watching)) {
+		finish_joining(ring);
+	} else if (is_joining(ring)) {
+		zero_ring_read_pending(ring);
 		zero_ring_accept(ring);
 	}
-}
-
-/* ---- the thread ------------------------------------------------------------------------------ */
-
-/*
- * This process, or its machine, was stopped for a while, maybe all of the job: neighbours get their
- * time anew, and it counts as no time in an operation. `wait` (ms) is what the turn could last.
- */
-static void forgive(struct zero_ring *ring, double now, int wait)
-{
-	double late = ring->config.seconds < 2 * LATE ? ring->config.seconds / 2 : LATE;
-
-	double gap = now - ring->turn_at - 1e-3 * wait;
-
-	if (gap <= late)
-		return;
-	ring->slept += gap;
-	ring->woke_at = now;
-	for (int i = 0; i < 2; i++)
-		ring->link[i].heard = now;
-}
-
-/* A suspension before the last one counts too, though maybe of an earlier operation. */
-void zero_ring_own_doing(const struct zero_ring *ring, struct zero_doing *doing)
-{
-	double before;
-
-	ring->config.doing(ring->config.context, doing);
-	/* What of it was before the last awakening. */
-	before = (double)doing->seconds - (zero_seconds() - ring->woke_at);
-	if (!doing->under_way || before <= 0)
-		return;
-	doing->seconds -= (float)(before < ring->slept ? before : ring->slept);
 }
 
 static bool is_stopping(struct zero_ring *ring)
@@ -239,55 +145,54 @@ static bool is_stopping(struct zero_ring *ring)
 	return stopping;
 }
 
-/* Ranks with GPUs hear of a lost one by their own connections, and may close before it is named. */
-static bool is_finding(const struct zero_ring *ring)
+/* Ranks with GPUs see a lost rank by connections of their own too, so that zero_close may be called
+   before the message is printed. */
+static bool is_diagnosing(const struct zero_ring *ring)
 {
-	bool finding = ring->inquiry.active;
+	bool diagnosing = ring->inquiry.active;
 
 	for (int i = 0; i < 2; i++)
-		finding |= ring->link[i].fate == ZERO_FATE_GONE ||
-			   ring->link[i].fate == ZERO_FATE_DIED ||
-			   ring->link[i].fate == ZERO_FATE_SILENT;
-	return finding && ring->config.aborts && !ring->told && atomic_load(&ring->begun) &&
-	       !atomic_load(&ring->terminating);
+		diagnosing |= ring->link[i].state == ZERO_PEER_DISCONNECTED ||
+			      ring->link[i].state == ZERO_PEER_SIGNALED ||
+			      ring->link[i].state == ZERO_PEER_SILENT;
+	return diagnosing && ring->config.aborts && !ring->reported &&
+	       atomic_load(&ring->watching) && !atomic_load(&ring->terminating);
 }
 
-static void *serve(void *context)
+static void *watch_neighbours(void *context)
 {
 	struct zero_ring *ring = context;
 	double stopping_at = 0;
 	bool soon = false;
 
 	pthread_setname_np(pthread_self(), "zero-watch");
-	ring->turn_at = ring->beat_at = zero_seconds();
+	ring->turn_at = ring->next_heartbeat_at = zero_seconds();
 	for (;;) {
 		bool stopping = is_stopping(ring);
 		double now = zero_seconds();
-		int wait = soon ? SOON_MS : (int)(1e3 * (ring->beat_at - now)) + 1;
+		int wait_ms = soon ? SOON_MS : (int)(1e3 * (ring->next_heartbeat_at - now)) + 1;
 
-		if (wait < 0 || stopping)
-			wait = stopping && stopping_at > 0 ? SOON_MS : 0;
-		forgive(ring, now, 0);
-		ring->turn_at = now;
-		serve_once(ring, wait);
+		if (wait_ms < 0 || stopping)
+			wait_ms = stopping && stopping_at > 0 ? SOON_MS : 0;
+		zero_ring_detect_suspension(ring, now, 0);
+		poll_once(ring, wait_ms);
 		now = zero_seconds();
-		forgive(ring, now, wait);
-		ring->turn_at = now;
-		if (now >= ring->beat_at) {
-			send_beats(ring);
-			ring->beat_at = now + zero_ring_beat(ring);
+		zero_ring_detect_suspension(ring, now, wait_ms);
+		if (now >= ring->next_heartbeat_at) {
+			send_heartbeats(ring);
+			ring->next_heartbeat_at = now + heartbeat_interval(ring);
 		}
-		soon = zero_ring_look(ring, now);
-		/* A whole turn: what was there when it was stopped has been read. */
+		soon = zero_ring_diagnose(ring, now);
+		/* One whole turn has read what had arrived when zero_close was called. */
 		if (stopping && stopping_at <= 0)
 			stopping_at = now;
-		if (stopping && (!is_finding(ring) || now > stopping_at + FINDING))
+		if (stopping && (!is_diagnosing(ring) || now > stopping_at + CLOSE_DELAY))
 			return NULL;
 	}
 }
 
-bool zero_ring_start(struct zero_ring *ring)
+bool zero_ring_start_thread(struct zero_ring *ring)
 {
-	ring->running = !zero_thread_start(&ring->thread, serve, ring);
-	return ring->running;
+	ring->has_thread = !zero_thread_start(&ring->thread, watch_neighbours, ring);
+	return ring->has_thread;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The line that says which rank was lost, how, and what everybody was doing. */
+/* Composes and prints the message: which rank was lost, how, and what the ranks were doing. */
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include "watch_private.h"
 
-enum { GROUPS = 8 };
+enum { MOST_PLACES = 8 };
 
 struct text {
 	char *data;
@@ -28,32 +28,32 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
 		text->at = text->size - 1;
 }
 
-static void add_signal(struct text *text, const char *how, int number)
+static void add_signal(struct text *text, int number)
 {
-	add(text, "%s signal %d (%s)", how, number,
+	add(text, "died of signal %d (%s)", number,
 	    number > 0 && number < NSIG ? strsignal(number) : "?");
 }
 
-/* Ranks of the job of which `of` is true. */
-static void add_ranks(struct text *text, const bool *of, int world)
+/* Adds the ranks for which `listed` is true, as "ranks 0,2-5". */
+static void add_ranks(struct text *text, const bool *listed, int world)
 {
 	const char *between = " ";
 	size_t end = text->at + 160;
 	int count = 0;
 
 	for (int rank = 0; rank < world; rank++)
-		count += of[rank];
+		count += listed[rank];
 	add(text, count == 1 ? "rank" : "ranks");
 	for (int rank = 0; rank < world; rank++) {
 		int last = rank;
 
-		if (!of[rank])
+		if (!listed[rank])
 			continue;
 		if (text->at > end) {
 			add(text, " and others");
 			return;
 		}
-		while (last + 1 < world && of[last + 1])
+		while (last + 1 < world && listed[last + 1])
 			last++;
 		add(text, last > rank ? "%s%d-%d" : "%s%d", between, rank, last);
 		between = ",";
@@ -61,255 +61,270 @@ static void add_ranks(struct text *text, const bool *of, int world)
 	}
 }
 
-static void add_doing(struct text *text, const struct zero_doing *doing, bool with_time)
+static void add_rank(struct text *text, const struct zero_ring *ring, int rank)
 {
-	if (*doing->call)
-		add(text, "in %.40s%s", doing->call, doing->number ? ", " : "");
-	if (doing->number)
-		add(text, "%s %.112s (operation %llu)", doing->under_way ? "in" : "after",
-		    doing->label, (unsigned long long)doing->number);
-	if (!*doing->call && !doing->number)
-		add(text, "in no operation yet");
-	else if (with_time && doing->number)
-		add(text, doing->under_way ? " for %.1f s" : ", done %.1f s ago",
-		    (double)doing->seconds);
+	const struct zero_ring_peer *peer = &ring->all[rank];
+
+	add(text, "rank %d on node %.64s (pid %lld)", rank, peer->node_name, (long long)peer->pid);
 }
 
-static bool same_doing(const struct zero_doing *a, const struct zero_doing *b)
+static void add_activity(struct text *text, const struct zero_activity *activity, bool with_time)
 {
-	return a->number == b->number && a->under_way == b->under_way &&
+	if (*activity->call)
+		add(text, "in %.40s%s", activity->call, activity->operation ? ", " : "");
+	if (activity->operation)
+		add(text, "%s %.112s (operation %llu)", activity->running ? "in" : "after",
+		    activity->label, (unsigned long long)activity->operation);
+	if (!*activity->call && !activity->operation)
+		add(text, "in no operation yet");
+	else if (with_time && activity->operation)
+		add(text, activity->running ? " for %.1f s" : ", done %.1f s ago",
+		    (double)activity->seconds);
+}
+
+static bool same_activity(const struct zero_activity *a, const struct zero_activity *b)
+{
+	return a->operation == b->operation && a->running == b->running &&
 	       !strncmp(a->label, b->label, sizeof(a->label)) &&
 	       !strncmp(a->call, b->call, sizeof(a->call));
 }
 
-/* ---- how it was lost ------------------------------------------------------------------------- */
+/* ---- how a rank was lost --------------------------------------------------------------------- */
 
 static void add_kill(struct text *text, struct zero_oom *oom)
 {
-	add(text, zero_oom_grew(oom) ? "was killed for want of memory (SIGKILL)"
+	add(text, zero_oom_grew(oom) ? "was killed by SIGKILL because memory ran out"
 				     : "was killed by SIGKILL");
 }
 
-/* A process of this node tells its end as long as nobody has asked for it. */
-static void add_gone(struct text *text, const struct zero_ring *ring,
-		     const struct zero_ring_rank *peer, struct zero_oom *oom)
+/* /proc of this node shows how a process has ended, until its parent has waited for it. */
+static void add_disconnected(struct text *text, const struct zero_ring *ring,
+			     const struct zero_ring_peer *peer, struct zero_oom *oom)
 {
 	struct zero_process found = {.exit_code = 0};
-	bool near = zero_ring_is_near(ring, peer) &&
-		    zero_process_look((pid_t)peer->process, peer->began, &found);
+	bool visible = zero_ring_is_local(ring, peer) &&
+		       zero_process_read((pid_t)peer->pid, peer->start_time, &found);
 	int number = found.exit_code & 0x7f;
 	bool ended = found.state == 'Z' || found.state == 'X';
 
-	if (near && number == SIGKILL)
+	if (visible && number == SIGKILL)
 		add_kill(text, oom);
-	else if (near && number)
-		add_signal(text, "died of", number);
-	else if (near && (ended || found.exit_code))
+	else if (visible && number)
+		add_signal(text, number);
+	else if (visible && (ended || found.exit_code))
 		add(text, "called _exit(%d)", found.exit_code >> 8 & 0xff);
 	else if (zero_oom_grew(oom))
 		add_kill(text, oom);
-	else if (peer->signals & UINT32_C(1) << SIGSEGV)
-		add(text, "was killed by SIGKILL, out of memory maybe, or called _exit");
+	else if (peer->default_signals & UINT32_C(1) << SIGSEGV)
+		add(text, "was killed by SIGKILL, perhaps because memory ran out, or called _exit");
 	else
-		add(text, "is gone without a word: it crashed, was killed, or called _exit");
+		add(text, "has ended without notice: it crashed, was killed, or called _exit");
 }
 
 static void add_silent(struct text *text, const struct zero_ring *ring,
-		       const struct zero_ring_rank *peer)
+		       const struct zero_ring_peer *peer)
 {
+	double timeout = ring->config.heartbeat_timeout;
 	struct zero_process found;
 
-	if (!zero_ring_is_near(ring, peer)) {
+	if (!zero_ring_is_local(ring, peer))
 		add(text,
-		    "has given no sign for %g s: it is stopped, or its node is down or cut off",
-		    ring->config.seconds);
-		return;
-	}
-	if (!zero_process_look((pid_t)peer->process, peer->began, &found))
-		add(text, "is gone without a word");
+		    "has sent no heartbeat for %g s: it is stopped, or its node is down or "
+		    "unreachable",
+		    timeout);
+	else if (!zero_process_read((pid_t)peer->pid, peer->start_time, &found))
+		add(text, "has ended without notice");
 	else if (found.state == 'T')
-		add(text, "is stopped (SIGSTOP) and has given no sign for %g s",
-		    ring->config.seconds);
+		add(text, "is stopped (SIGSTOP) and has sent no heartbeat for %g s", timeout);
 	else if (found.state == 't')
-		add(text, "is held by a debugger and has given no sign for %g s",
-		    ring->config.seconds);
+		add(text, "is held by a debugger and has sent no heartbeat for %g s", timeout);
 	else
-		add(text, "has given no sign for %g s (its process is in state %c)",
-		    ring->config.stall, found.state);
+		add(text, "has sent no heartbeat for %g s (its process is in state %c)",
+		    ring->config.stall_timeout, found.state);
 }
 
-static void add_fate(struct text *text, const struct zero_ring *ring)
+static void add_state(struct text *text, const struct zero_ring *ring)
 {
 	const struct zero_inquiry *inquiry = &ring->inquiry;
-	const struct zero_ring_rank *peer = &ring->all[inquiry->rank];
-	bool prev = ring->link[ZERO_PREV].rank == inquiry->rank;
-	struct zero_oom *oom = ring->oom[prev ? ZERO_PREV : ZERO_NEXT];
+	const struct zero_ring_peer *peer = &ring->all[inquiry->rank];
+	struct zero_oom *oom = ring->oom[zero_ring_side(ring, inquiry->rank)];
 
-	switch (inquiry->fate) {
-	case ZERO_FATE_EXITED:
+	switch (inquiry->state) {
+	case ZERO_PEER_EXITED:
 		add(text, "called exit(%d) without zero_close", inquiry->value);
 		break;
-	case ZERO_FATE_DIED:
-		add_signal(text, "died of", inquiry->value);
+	case ZERO_PEER_SIGNALED:
+		add_signal(text, inquiry->value);
 		break;
-	case ZERO_FATE_GONE:
-		add_gone(text, ring, peer, oom);
+	case ZERO_PEER_DISCONNECTED:
+		add_disconnected(text, ring, peer, oom);
 		break;
 	default:
 		add_silent(text, ring, peer);
 	}
 }
 
-/* ---- who is where ---------------------------------------------------------------------------- */
+/* ---- where the ranks are --------------------------------------------------------------------- */
 
-/* Whether all others who answered are at the same place; *first is one of them, -1 if there are
-   none. */
-static bool all_alike(const struct zero_ring *ring, int *first)
+/* Whether all ranks that replied are in the same place. *first is one of them, -1 for none. */
+static bool all_same(const struct zero_ring *ring, int *first)
 {
 	const struct zero_inquiry *inquiry = &ring->inquiry;
 
 	*first = -1;
 	for (int rank = 0; rank < ring->config.world; rank++) {
-		if (!inquiry->there[rank])
+		if (!inquiry->replied[rank])
 			continue;
 		if (*first < 0)
 			*first = rank;
-		else if (!same_doing(&inquiry->doing[*first], &inquiry->doing[rank]))
+		else if (!same_activity(&inquiry->activity[*first], &inquiry->activity[rank]))
 			return false;
 	}
 	return true;
 }
 
-/* One line for each place; those that are in `there` are taken out of it. */
-static void add_groups(struct text *text, struct zero_ring *ring, bool *of)
+/* Adds a line for each place, with the longest time of the ranks there. Clears inquiry->replied. */
+static void add_places(struct text *text, struct zero_ring *ring)
 {
 	struct zero_inquiry *inquiry = &ring->inquiry;
 	int world = ring->config.world, lines = 0;
 
 	for (int rank = 0; rank < world; rank++) {
-		struct zero_doing longest = inquiry->doing[rank];
+		struct zero_activity longest = inquiry->activity[rank];
 
-		if (!inquiry->there[rank])
+		if (!inquiry->replied[rank])
 			continue;
-		if (++lines > GROUPS) {
-			add(text, "zero:   others are elsewhere\n");
+		if (++lines > MOST_PLACES) {
+			add(text, "zero:   further ranks are in other places\n");
 			return;
 		}
 		for (int other = 0; other < world; other++) {
-			const struct zero_doing *doing = &inquiry->doing[other];
+			const struct zero_activity *activity = &inquiry->activity[other];
 
-			of[other] = inquiry->there[other] && same_doing(doing, &longest);
-			if (of[other] && doing->seconds > longest.seconds)
-				longest.seconds = doing->seconds;
+			inquiry->listed[other] =
+				inquiry->replied[other] && same_activity(activity, &longest);
+			if (inquiry->listed[other] && activity->seconds > longest.seconds)
+				longest.seconds = activity->seconds;
 		}
 		add(text, "zero:   ");
-		add_ranks(text, of, world);
+		add_ranks(text, inquiry->listed, world);
 		add(text, ": ");
-		add_doing(text, &longest, true);
+		add_activity(text, &longest, true);
 		add(text, "\n");
 		for (int other = 0; other < world; other++)
-			if (of[other])
-				inquiry->there[other] = false;
+			if (inquiry->listed[other])
+				inquiry->replied[other] = false;
 	}
 }
 
-static void add_who(struct text *text, const struct zero_ring *ring, int rank)
+/* ---- the first line -------------------------------------------------------------------------- */
+
+static void add_missing(struct text *text, struct zero_ring *ring)
 {
-	const struct zero_ring_rank *peer = &ring->all[rank];
-
-	add(text, "rank %d on node %.64s (pid %lld)", rank, peer->name, (long long)peer->process);
-}
-
-/* ---- the two kinds of line ------------------------------------------------------------------- */
-
-static void add_missing(struct text *text, const struct zero_ring *ring, bool *of)
-{
+	struct zero_inquiry *inquiry = &ring->inquiry;
+	bool stalled = inquiry->state == ZERO_PEER_STALLED;
 	int world = ring->config.world, missing = 0;
 
 	for (int rank = 0; rank < world; rank++) {
-		of[rank] = !ring->inquiry.there[rank] &&
-			   (ring->inquiry.fate == ZERO_FATE_STALLED || rank != ring->inquiry.rank);
-		missing += of[rank];
+		inquiry->listed[rank] =
+			!inquiry->replied[rank] && (stalled || rank != inquiry->rank);
+		missing += inquiry->listed[rank];
 	}
 	if (!missing)
 		return;
-	add(text, "; no answer from ");
-	add_ranks(text, of, world);
+	add(text, "; no reply from ");
+	add_ranks(text, inquiry->listed, world);
 }
 
-static void add_lost(struct text *text, const struct zero_ring *ring, bool *of)
+static void add_lost(struct text *text, struct zero_ring *ring)
 {
 	const struct zero_inquiry *inquiry = &ring->inquiry;
-	bool prev = ring->link[ZERO_PREV].rank == inquiry->rank;
-	const struct zero_ring_link *link = &ring->link[prev ? ZERO_PREV : ZERO_NEXT];
-	const struct zero_doing *doing = &link->doing;
+	const struct zero_ring_link *link = &ring->link[zero_ring_side(ring, inquiry->rank)];
+	const struct zero_activity *activity = &link->activity;
 	int first;
 
-	add_who(text, ring, inquiry->rank);
+	add_rank(text, ring, inquiry->rank);
 	add(text, " ");
-	add_fate(text, ring);
-	if (doing->number || *doing->call) {
-		add(text, ", last seen (%.1f s before) ", link->since - link->doing_at);
-		add_doing(text, doing, false);
+	add_state(text, ring);
+	if (activity->operation || *activity->call) {
+		add(text, ", last seen (%.1f s before) ", link->state_since - link->activity_at);
+		add_activity(text, activity, false);
 	}
-	if (all_alike(ring, &first) && inquiry->doing[first].number) {
-		add(text, inquiry->count > 1 ? "; the others are " : "; rank %d is ", first);
-		add_doing(text, &inquiry->doing[first], false);
+	if (all_same(ring, &first) && inquiry->activity[first].operation) {
+		add(text, inquiry->replies > 1 ? "; the others are " : "; rank %d is ", first);
+		add_activity(text, &inquiry->activity[first], false);
 	}
-	add_missing(text, ring, of);
+	add_missing(text, ring);
 }
 
-/* Those who do not wait, or not for so long. */
-static int find_behind(const struct zero_ring *ring, bool *of)
+/* Lists the ranks that do not wait, or wait for less than half the timeout. Returns their number. */
+static int list_behind(struct zero_ring *ring)
 {
+	struct zero_inquiry *inquiry = &ring->inquiry;
+	double half = ring->config.stall_timeout / 2;
 	int count = 0;
 
 	for (int rank = 0; rank < ring->config.world; rank++) {
-		const struct zero_doing *doing = &ring->inquiry.doing[rank];
+		const struct zero_activity *activity = &inquiry->activity[rank];
 
-		of[rank] = ring->inquiry.there[rank] &&
-			   !(doing->under_way && (double)doing->seconds > ring->config.stall / 2);
-		count += of[rank];
+		inquiry->listed[rank] = inquiry->replied[rank] &&
+					!(activity->running && (double)activity->seconds > half);
+		count += inquiry->listed[rank];
 	}
 	return count;
 }
 
-static void add_stall(struct text *text, const struct zero_ring *ring, bool *of)
+static void add_stall(struct text *text, struct zero_ring *ring)
 {
-	int behind = find_behind(ring, of), rank = 0;
+	const bool *listed = ring->inquiry.listed;
+	int behind = list_behind(ring), rank = 0;
 
-	while (behind && !of[rank])
+	while (behind && !listed[rank])
 		rank++;
 	if (behind == 1)
-		add_who(text, ring, rank);
+		add_rank(text, ring, rank);
 	else if (behind)
-		add_ranks(text, of, ring->config.world);
+		add_ranks(text, listed, ring->config.world);
 	else
 		add(text, "ranks");
 	add(text, behind == 1 ? " keeps" : behind ? " keep" : " wait for each other");
 	add(text,
 	    behind ? " the others waiting for more than %g s (ZERO_STALL_SECONDS)"
 		   : " for more than %g s (ZERO_STALL_SECONDS)",
-	    ring->config.stall);
-	add_missing(text, ring, of);
+	    ring->config.stall_timeout);
+	add_missing(text, ring);
 }
 
-void zero_ring_line(struct zero_ring *ring, char *data, size_t size)
+/* Sets ring->message to the first line. `lines` gets all lines, for printing. */
+static void compose(struct zero_ring *ring, char *lines, size_t size)
 {
-	struct text sentence = {.data = ring->text, .size = sizeof(ring->text)};
-	struct text text = {.data = data, .size = size - 1};
-	bool stalled = ring->inquiry.fate == ZERO_FATE_STALLED;
-	bool *of = ring->inquiry.listed;
+	struct text first_line = {.data = ring->message, .size = sizeof(ring->message)};
+	struct text text = {.data = lines, .size = size - 1};
+	bool stalled = ring->inquiry.state == ZERO_PEER_STALLED;
 	int first;
 
 	if (stalled)
-		add_stall(&sentence, ring, of);
+		add_stall(&first_line, ring);
 	else
-		add_lost(&sentence, ring, of);
-	add(&text, "zero: %s; ending the job\n", ring->text);
-	if (stalled || !all_alike(ring, &first))
-		add_groups(&text, ring, of);
-	/* What is too long is cut. */
-	if (text.at && data[text.at - 1] != '\n')
-		memcpy(data + text.at, "\n", 2);
+		add_lost(&first_line, ring);
+	add(&text, "zero: %s; ending the job\n", ring->message);
+	if (stalled || !all_same(ring, &first))
+		add_places(&text, ring);
+	/* A text that is too long was cut. */
+	if (text.at && lines[text.at - 1] != '\n')
+		memcpy(lines + text.at, "\n", 2);
+}
+
+void zero_ring_print_message(struct zero_ring *ring)
+{
+	char lines[4096];
+
+	pthread_mutex_lock(&ring->lock);
+	compose(ring, lines, sizeof(lines));
+	ring->lost_rank = ring->inquiry.rank;
+	ring->reported = true;
+	pthread_mutex_unlock(&ring->lock);
+	/* The job ends even if nobody reads the message. */
+	if (ring->config.aborts && write(ring->config.out_fd, lines, strlen(lines)) < 0)
+		return;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * While a job opens there is no ring yet, and MPI_Init can wait for ever for a rank that is not
- * coming. Nothing interrupts it, so that a thread ends the process.
+ * The timeout of zero_open. While a job opens there is no watchdog yet, and MPI_Init may wait for
+ * ever for a rank that does not come. Nothing interrupts it, so that a thread ends the process.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -9,18 +9,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/internal.h"
-#include "net/dial.h"
 #include "core/clock.h"
 #include "core/thread.h"
+#include "job/internal.h"
 
-/* Rank 0 speaks; should it be the one that is missing, the next one does so a little later. */
-#define STAGGER 0.25 /* s */
-enum { STAGGERS = 30 };
+/* Seconds between the timeouts of two ranks: the first rank that is not missing prints the line. */
+#define STAGGER 0.25
+enum { MOST_STAGGERS = 30 };
 
-/* Seconds: the clock is read so often, and what is later than that was stopped. */
-#define TURN 0.5
-#define LATE 2.0
+#define TURN 0.5 /* seconds between two looks at the clock */
+#define LATE 2.0 /* seconds by which a turn may be late before it counts as a suspension */
 
 struct zero_opening {
 	pthread_t thread;
@@ -29,11 +27,11 @@ struct zero_opening {
 	bool over;
 	int rank;
 	unsigned seconds;
-	const char *name; /* of what sets them */
+	const char *variable; /* the environment variable that sets them */
 	double waited;
 };
 
-/* As the launcher says it; -1: there is none. */
+/* Returns the rank that the launcher has set, or -1 if there is no launcher. */
 static int launched_rank(void)
 {
 	static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
@@ -48,7 +46,7 @@ static int launched_rank(void)
 	return -1;
 }
 
-static void give_up(const struct zero_opening *opening)
+static void print_and_exit(const struct zero_opening *opening)
 {
 	const char *slurm = getenv("SLURMD_NODENAME");
 	char line[512], node[64] = "";
@@ -56,17 +54,17 @@ static void give_up(const struct zero_opening *opening)
 	gethostname(node, sizeof(node) - 1);
 	snprintf(line, sizeof(line),
 		 "zero: rank %d on node %s (pid %d) has waited for %u s (%s) in "
-		 "zero_open: another rank did not come, is stopped, or cannot be reached; ending "
+		 "zero_open: another rank did not start, is stopped, or cannot be reached; ending "
 		 "the job\n",
 		 opening->rank, slurm ? slurm : node, (int)getpid(), opening->seconds,
-		 opening->name);
-	/* Where nobody reads it the process ends as well. */
+		 opening->variable);
+	/* The process ends even if nobody reads the line. */
 	if (write(STDERR_FILENO, line, strlen(line)) < 0)
 		_exit(EXIT_FAILURE);
 	_exit(EXIT_FAILURE);
 }
 
-/* The seconds it took; while a job is suspended the clock runs on, and nobody waits. */
+/* Returns the seconds that passed. The time in which the job was suspended does not count. */
 static double wait_a_turn(struct zero_opening *opening, double left)
 {
 	double begun = zero_seconds(), turn = left < TURN ? left : TURN, took;
@@ -77,10 +75,10 @@ static double wait_a_turn(struct zero_opening *opening, double left)
 	return took > turn + LATE ? turn : took;
 }
 
-static void *serve(void *context)
+static void *wait_for_open(void *context)
 {
 	struct zero_opening *opening = context;
-	int place = opening->rank < STAGGERS ? opening->rank : STAGGERS;
+	int place = opening->rank < MOST_STAGGERS ? opening->rank : MOST_STAGGERS;
 	double limit = opening->seconds + STAGGER * place;
 
 	pthread_setname_np(pthread_self(), "zero-open");
@@ -88,13 +86,13 @@ static void *serve(void *context)
 	while (!opening->over && opening->waited < limit)
 		opening->waited += wait_a_turn(opening, limit - opening->waited);
 	if (!opening->over)
-		give_up(opening);
+		print_and_exit(opening);
 	pthread_mutex_unlock(&opening->lock);
 	return NULL;
 }
 
-/* Ranks may come late, by loading what only they need: without a word of the user they have the
-   time of any other operation. */
+/* A rank may come late because it loads data that only it needs. So unless the user has set a
+   timeout for zero_open, the one of all other operations holds. */
 static void set_limit(struct zero_opening *opening, const zero_job *job)
 {
 	const char *origin = job->settings.origin[ZERO_OPT_OPEN_SECONDS];
@@ -102,7 +100,7 @@ static void set_limit(struct zero_opening *opening, const zero_job *job)
 	enum zero_option_id id = given ? ZERO_OPT_OPEN_SECONDS : ZERO_OPT_STALL_SECONDS;
 
 	opening->seconds = (unsigned)job->settings.value[id].number;
-	opening->name = zero_option_table[id].env;
+	opening->variable = zero_option_table[id].env;
 }
 
 void zero_opening_begin(zero_job *job)
@@ -124,7 +122,7 @@ void zero_opening_begin(zero_job *job)
 	}
 	pthread_mutex_init(&opening->lock, NULL);
 	zero_cond_init(&opening->changed);
-	if (!zero_thread_start(&opening->thread, serve, opening))
+	if (!zero_thread_start(&opening->thread, wait_for_open, opening))
 		job->opening = opening;
 	else
 		free(opening);
