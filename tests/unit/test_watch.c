@@ -149,7 +149,7 @@ static void be_rank(const struct trial *trial, int rank)
 	stay();
 }
 
-/* ---- what a victim does ----------------------------------------------------------------------------------- */
+/* ---- what a victim does ---------------------------------------------------------------------- */
 
 static int is_killed(struct zero_ring *ring, int rank)
 {
@@ -250,7 +250,7 @@ static int closes(struct zero_ring *ring, int rank)
 	return 0;
 }
 
-/* ---- the test's side ----------------------------------------------------------------------------- */
+/* ---- the test's side ------------------------------------------------------------------------- */
 
 static pid_t ranks[RANKS];
 static int from_ranks;
