@@ -24,8 +24,8 @@ struct zero_address {
 
 /* Whether `filter`, the value of NCCL_SOCKET_IFNAME or NULL, allows a network interface. */
 bool zero_interface_allowed(const char *filter, const char *interface);
-/* Opens a listening socket on all addresses, and sets port and addresses of `own`. Returns false and
-   the reason in `why` on failure; *fd is then -1 or still open. */
+/* Opens a listening socket on all addresses, and sets port and addresses of `own`. Returns false
+   and the reason in `why` on failure; *fd is then -1 or still open. */
 bool zero_address_listen(int *fd, struct zero_address *own, char *why, size_t size);
 
 #endif

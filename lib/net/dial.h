@@ -59,8 +59,8 @@ enum { ZERO_DIAL_LIST_BYTES = (ZERO_ADDRESSES + 2) * 56 };
 /* The accepting side: whether a hello has the expected cookie, version and target. The caller
    compares the sender's rank. */
 bool zero_hello_verify(const struct zero_hello *hello, const struct zero_hello *wanted);
-/* Sends small frames at once, and lets the kernel end a connection to a node that is down: it probes
-   after 3 s of silence and gives up after 9 s. */
+/* Sends small frames at once, and lets the kernel end a connection to a node that is down: it
+   probes after 3 s of silence and gives up after 9 s. */
 void zero_socket_set_options(int fd);
 
 #endif

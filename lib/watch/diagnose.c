@@ -10,7 +10,7 @@
 
 /* All in seconds. */
 #define REPLY_TIMEOUT     1.0 /* for all replies */
-#define ENDING_TIMEOUT    0.15 /* for a diagnosis and its replies, once the launcher ends this rank */
+#define ENDING_TIMEOUT    0.15 /* for diagnosis and replies, once the launcher ends this rank */
 #define PREVIOUS_DELAY    1.5  /* by which the rank before a lost one waits for the one after it */
 #define EXIT_DELAY        1.0  /* within which ranks that exit together have exited */
 #define TERMINATION_DELAY 2.0  /* within which a launcher that terminates all ranks has done so */

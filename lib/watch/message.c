@@ -257,7 +257,7 @@ static void add_lost(struct text *text, struct zero_ring *ring)
 	add_missing(text, ring);
 }
 
-/* Lists the ranks that do not wait, or wait for less than half the timeout. Returns their number. */
+/* Lists the ranks that do not wait, or wait for less than half the timeout. Returns the number. */
 static int list_behind(struct zero_ring *ring)
 {
 	struct zero_inquiry *inquiry = &ring->inquiry;

@@ -237,7 +237,7 @@ void zero_ring_detect_suspension(struct zero_ring *ring, double now, int wait_ms
 
 /* ---- diagnose.c ------------------------------------------------------------------------------ */
 
-/* Decides whether a rank is lost, and acts on it. Returns true if it has to be called again soon. */
+/* Decides whether a rank is lost, and acts on it. Returns true if it is to be called again soon. */
 bool zero_ring_diagnose(struct zero_ring *ring, double now);
 
 /* ---- inquiry.c ------------------------------------------------------------------------------- */

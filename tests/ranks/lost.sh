@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A job that loses a rank ends on all ranks within ten seconds, prints one line that names the rank,
 # and leaves no processes or files behind, however the rank was lost and whatever the job did. A job
-# waits for a rank that is merely slow. ZERO_TEST_KILLS (12) is the number of kills at random moments.
+# waits for a rank that is merely slow. ZERO_TEST_KILLS (12) is the number of kills at random times.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi
