@@ -48,9 +48,8 @@ noinst_HEADERS += \
 	lib/report/record.h \
 	lib/report/report.h \
 	lib/train/train.h \
-	lib/watch/ring.h \
-	lib/watch/ring_private.h \
-	lib/watch/watch.h
+	lib/watch/watch.h \
+	lib/watch/watch_private.h
 
 # The table of options, and what follows from a budget: shared with launcher and plugin.
 noinst_LTLIBRARIES += lib/liboptions.la
@@ -117,13 +116,20 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/scale.c \
 	lib/train/step.c \
 	lib/train/train.c \
-	lib/watch/find.c \
-	lib/watch/join.c \
-	lib/watch/line.c \
-	lib/watch/opening.c \
+	lib/watch/accept.c \
+	lib/watch/activity.c \
+	lib/watch/connect.c \
+	lib/watch/diagnose.c \
+	lib/watch/end_job.c \
+	lib/watch/exit_notice.c \
+	lib/watch/heartbeat.c \
+	lib/watch/inquiry.c \
+	lib/watch/link.c \
+	lib/watch/message.c \
+	lib/watch/oom.c \
+	lib/watch/open_timeout.c \
 	lib/watch/process.c \
 	lib/watch/ring.c \
-	lib/watch/serve.c \
 	lib/watch/signals.c \
 	lib/watch/watch.c
 lib_libzerocore_la_LIBADD = lib/liboptions.la $(DL_LIBS)

@@ -91,7 +91,7 @@ static zero_status open_backend(zero_job *job, zero_status settings, const zero_
 		return status;
 	/* A backend for GPUs has deadlines of its own wherever it waits. */
 	if (job->ops->host_memory)
-		zero_opening_begin(job);
+		zero_open_timeout_start(job);
 	status = job->ops->open(&config, &job->backend);
 	job->joined = !status;
 	if (job->backend) {
@@ -124,7 +124,7 @@ static zero_status agree_settings(zero_job *job, zero_status status)
 
 zero_status zero_open(const zero_options *options, zero_job **opened)
 {
-	struct zero_opening *opening;
+	struct zero_open_timeout *timeout;
 	zero_status status, settings;
 	struct zero_saved_error error;
 	zero_job *job;
@@ -137,7 +137,7 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 		zero_job_unclaim();
 		return zero_fail(ZERO_E_MEMORY, "no memory for a job");
 	}
-	zero_ring_look_at_signals();
+	zero_ring_record_default_signals();
 	settings = zero_job_read_settings(job, options);
 	if (!settings)
 		settings = zero_report_begin(job);
@@ -149,15 +149,15 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	if (!status)
 		status = agree_settings(job, settings);
 	if (!status)
-		status = zero_job_watch(job);
-	opening = job->opening;
+		status = zero_watch_start(job);
+	timeout = job->open_timeout;
 	if (status)
 		zero_close(job);
 	else
 		zero_job_apply_settings(job);
-	zero_opening_end(opening);
+	zero_open_timeout_stop(timeout);
 	if (!status) {
-		job->opening = NULL;
+		job->open_timeout = NULL;
 		*opened = job;
 	}
 	return status;

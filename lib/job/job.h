@@ -48,10 +48,10 @@ struct zero_job {
 	struct zero_model *model;
 	struct zero_loader *loader;
 	struct zero_trainer *trainer;
-	struct zero_ring *ring;         /* of the watch; NULL: no rank is watched */
-	struct zero_opening *opening;   /* of the watch, during zero_open */
-	struct zero_job_report *report; /* NULL: the job writes no report */
-	struct zero_save *save;         /* in the background; NULL: none */
+	struct zero_ring *ring;                 /* of the watch; NULL: no rank is watched */
+	struct zero_open_timeout *open_timeout; /* of the watch, during zero_open */
+	struct zero_job_report *report;         /* NULL: the job writes no report */
+	struct zero_save *save;                 /* in the background; NULL: none */
 	const struct zero_hooks *const *hooks;
 	size_t hook_count;
 };

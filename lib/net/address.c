@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a rank listens: a socket on all networks, and the addresses that others are told. */
+/* Opens a listening socket on all networks, and lists the addresses at which others reach it. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -13,6 +13,7 @@
 
 #include "address.h"
 
+/* Addresses are listed in this order. */
 enum { ORDINARY, LINK_LOCAL, VIRTUAL, LOOPBACK, CLASSES };
 
 static bool starts_with(const char *name, const char *prefix)
@@ -20,30 +21,30 @@ static bool starts_with(const char *name, const char *prefix)
 	return !strncmp(name, prefix, strlen(prefix));
 }
 
-/* A comma-separated list of prefixes; "=" before it asks for whole names, "^" for all others. */
-bool zero_address_may_use(const char *filter, const char *interface)
+/* The filter is a comma-separated list of prefixes. A leading "=" makes them whole names, a leading
+   "^" allows all interfaces but these. */
+bool zero_interface_allowed(const char *filter, const char *interface)
 {
-	bool others, whole, listed = false;
+	bool negated, exact, listed = false;
 
 	if (!filter || !*filter)
 		return true;
-	others = *filter == '^';
-	filter += others;
-	whole = *filter == '=';
-	filter += whole;
+	negated = *filter == '^';
+	filter += negated;
+	exact = *filter == '=';
+	filter += exact;
 	while (*filter) {
 		size_t length = strcspn(filter, ",");
 
 		if (length && !strncmp(interface, filter, length) &&
-		    (!whole || strlen(interface) == length))
+		    (!exact || strlen(interface) == length))
 			listed = true;
 		filter += length;
 		filter += *filter == ',';
 	}
-	return listed != others;
+	return listed != negated;
 }
 
-/* Which are tried first: 0. */
 static int class_of(const struct ifaddrs *entry)
 {
 	static const char *const virtual[] = {"docker", "veth", "virbr"};
@@ -59,7 +60,7 @@ static int class_of(const struct ifaddrs *entry)
 	return ORDINARY;
 }
 
-static void offer(struct zero_address *own, const struct sockaddr *address)
+static void add_address(struct zero_address *own, const struct sockaddr *address)
 {
 	const struct sockaddr_in6 *six = (const void *)address;
 	const struct sockaddr_in *four = (const void *)address;
@@ -77,13 +78,14 @@ static void offer(struct zero_address *own, const struct sockaddr *address)
 	own->count++;
 }
 
-static bool offer_all(int family, struct zero_address *own, char *why, size_t size)
+static bool add_addresses(int family, struct zero_address *own, char *why, size_t size)
 {
 	const char *filter = getenv("NCCL_SOCKET_IFNAME");
 	struct ifaddrs *list;
 
 	if (getifaddrs(&list)) {
-		snprintf(why, size, "cannot list this node's networks: %s", strerror(errno));
+		snprintf(why, size, "cannot list the network interfaces of this node: %s",
+			 strerror(errno));
 		return false;
 	}
 	for (int turn = 0; turn < 2 * CLASSES; turn++)
@@ -93,14 +95,14 @@ static bool offer_all(int family, struct zero_address *own, char *why, size_t si
 			if (entry->ifa_addr && entry->ifa_addr->sa_family == want &&
 			    (want == AF_INET || family == AF_INET6) && entry->ifa_flags & IFF_UP &&
 			    class_of(entry) == turn / 2 &&
-			    zero_address_may_use(filter, entry->ifa_name))
-				offer(own, entry->ifa_addr);
+			    zero_interface_allowed(filter, entry->ifa_name))
+				add_address(own, entry->ifa_addr);
 		}
 	freeifaddrs(list);
 	return true;
 }
 
-/* On all addresses of both families, or of the fourth alone where the kernel has no sixth. */
+/* AF_INET6 serves both families; AF_INET is for a kernel without IPv6. */
 static int open_socket(int family)
 {
 	struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
@@ -134,7 +136,7 @@ bool zero_address_listen(int *fd, struct zero_address *own, char *why, size_t si
 		snprintf(why, size, "cannot listen for other ranks: %s", strerror(errno));
 		return false;
 	}
-	/* The port lies at the same place in both families. */
+	/* The port has the same offset in sockaddr_in and sockaddr_in6. */
 	own->port = ntohs(((const struct sockaddr_in *)&bound)->sin_port);
-	return offer_all(family, own, why, size);
+	return add_addresses(family, own, why, size);
 }

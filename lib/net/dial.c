@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Connects to another rank, trying all of its addresses in turn. */
 #include "dial.h"
 
 #include <arpa/inet.h>
@@ -12,20 +13,20 @@
 
 #include "core/clock.h"
 
-void zero_dial_tune(int fd)
+void zero_socket_set_options(int fd)
 {
 	int yes = 1, idle = 3, interval = 2, count = 3;
-	unsigned patience = 9000;
+	unsigned timeout_ms = 9000;
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
 	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof(patience));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
 }
 
-/* In a time that does not tell how much of it was right. */
+/* Takes the same time whichever bytes differ, so that a cookie cannot be guessed by timing. */
 static bool same_cookie(const uint8_t *a, const uint8_t *b, size_t bytes)
 {
 	volatile uint8_t differs = 0;
@@ -35,7 +36,7 @@ static bool same_cookie(const uint8_t *a, const uint8_t *b, size_t bytes)
 	return !differs;
 }
 
-bool zero_dial_welcome(const struct zero_hello *hello, const struct zero_hello *wanted)
+bool zero_hello_verify(const struct zero_hello *hello, const struct zero_hello *wanted)
 {
 	return same_cookie(hello->cookie, wanted->cookie, sizeof(hello->cookie)) &&
 	       !memcmp(hello->magic, wanted->magic, sizeof(hello->magic)) &&
@@ -49,13 +50,13 @@ static bool is_over(const struct zero_dial *dial)
 	return dial->over && dial->over(dial->context);
 }
 
-static void add_place(struct zero_dial *dial, int family, const void *bytes, uint32_t scope)
+static void add_candidate(struct zero_dial *dial, int family, const void *bytes, uint32_t scope)
 {
-	struct sockaddr_storage *place = &dial->at[dial->count];
-	struct sockaddr_in6 *six = (void *)place;
-	struct sockaddr_in *four = (void *)place;
+	struct sockaddr_storage *address = &dial->at[dial->count];
+	struct sockaddr_in6 *six = (void *)address;
+	struct sockaddr_in *four = (void *)address;
 
-	memset(place, 0, sizeof(*place));
+	memset(address, 0, sizeof(*address));
 	if (family == 4) {
 		four->sin_family = AF_INET;
 		four->sin_port = htons(dial->address.port);
@@ -67,7 +68,7 @@ static void add_place(struct zero_dial *dial, int family, const void *bytes, uin
 		memcpy(&six->sin6_addr, bytes, 16);
 	}
 	for (size_t i = 0; i < dial->count; i++)
-		if (!memcmp(&dial->at[i], place, sizeof(*place)))
+		if (!memcmp(&dial->at[i], address, sizeof(*address)))
 			return;
 	dial->count++;
 }
@@ -82,14 +83,15 @@ void zero_dial_prepare(struct zero_dial *dial)
 	if (count > ZERO_ADDRESSES)
 		count = ZERO_ADDRESSES;
 	if (!strncmp(address->node, dial->hello.node, sizeof(address->node))) {
-		add_place(dial, 4, &loopback, 0);
-		add_place(dial, 6, &in6addr_loopback, 0);
+		add_candidate(dial, 4, &loopback, 0);
+		add_candidate(dial, 6, &in6addr_loopback, 0);
 	}
 	for (size_t i = 0; i < count; i++)
-		add_place(dial, address->at[i].family, address->at[i].bytes, address->at[i].scope);
+		add_candidate(dial, address->at[i].family, address->at[i].bytes,
+			      address->at[i].scope);
 }
 
-void zero_dial_name_places(const struct zero_dial *dial, char *text, size_t size)
+void zero_dial_list_addresses(const struct zero_dial *dial, char *text, size_t size)
 {
 	size_t at = 0;
 
@@ -109,8 +111,9 @@ void zero_dial_name_places(const struct zero_dial *dial, char *text, size_t size
 	}
 }
 
-/* Until it can be read or written; false with `why` after the deadline, or when all is over. */
-static bool ready(struct zero_dial *dial, int fd, short events, double deadline)
+/* Waits until the socket can be read or written. Returns false after the deadline, or when the
+   caller gives up. */
+static bool wait_ready(struct zero_dial *dial, int fd, short events, double deadline)
 {
 	struct pollfd one = {.fd = fd, .events = events};
 
@@ -121,20 +124,20 @@ static bool ready(struct zero_dial *dial, int fd, short events, double deadline)
 			snprintf(dial->why, sizeof(dial->why), "%s", strerror(ETIMEDOUT));
 			return false;
 		}
-		/* In short turns: a break is noticed soon. */
+		/* Short turns notice soon that the caller gives up. */
 		if (poll(&one, 1, left < 0.1 ? (int)(left * 1e3) + 1 : 100) > 0)
 			return true;
 	}
 	return false;
 }
 
-static bool exchange_words(struct zero_dial *dial, int fd, double deadline)
+static bool exchange_hello(struct zero_dial *dial, int fd, double deadline)
 {
-	const struct zero_answer *want = &dial->answer;
-	struct zero_answer answer;
+	const struct zero_hello_reply *want = &dial->answer;
+	struct zero_hello_reply answer;
 	size_t have = 0;
 
-	/* A new connection has room for so little. */
+	/* The buffer of a new connection takes a hello at once. */
 	if (send(fd, &dial->hello, sizeof(dial->hello), MSG_NOSIGNAL) !=
 	    (ssize_t)sizeof(dial->hello)) {
 		snprintf(dial->why, sizeof(dial->why), "%s", strerror(errno));
@@ -143,14 +146,16 @@ static bool exchange_words(struct zero_dial *dial, int fd, double deadline)
 	while (have < sizeof(answer)) {
 		ssize_t got;
 
-		if (!ready(dial, fd, POLLIN, deadline))
+		if (!wait_ready(dial, fd, POLLIN, deadline))
 			return false;
 		got = recv(fd, (char *)&answer + have, sizeof(answer) - have, 0);
 		if (got < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
 		if (got <= 0) {
-			snprintf(dial->why, sizeof(dial->why), "%s",
-				 got ? strerror(errno) : "it is not of this job");
+			snprintf(
+				dial->why, sizeof(dial->why), "%s",
+				got ? strerror(errno)
+				    : "it closed the connection, as a process of another job does");
 			return false;
 		}
 		have += (size_t)got;
@@ -158,7 +163,7 @@ static bool exchange_words(struct zero_dial *dial, int fd, double deadline)
 	if (!memcmp(answer.magic, want->magic, sizeof(want->magic)) &&
 	    answer.version == want->version && answer.rank == want->rank)
 		return true;
-	snprintf(dial->why, sizeof(dial->why), "another program answers");
+	snprintf(dial->why, sizeof(dial->why), "another program listens there");
 	return false;
 }
 
@@ -168,15 +173,15 @@ static void set_connecting(struct zero_dial *dial, int fd)
 		dial->connecting(dial->context, fd);
 }
 
-static bool connect_place(struct zero_dial *dial, int fd, size_t i, double deadline)
+static bool connect_to(struct zero_dial *dial, int fd, size_t i, double deadline)
 {
-	const struct sockaddr *place = (const struct sockaddr *)&dial->at[i];
-	socklen_t length = place->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-							: sizeof(struct sockaddr_in);
-	int error = connect(fd, place, length) ? errno : 0;
+	const struct sockaddr *address = (const struct sockaddr *)&dial->at[i];
+	socklen_t length = address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+							  : sizeof(struct sockaddr_in);
+	int error = connect(fd, address, length) ? errno : 0;
 
 	if (error == EINPROGRESS || error == EINTR) {
-		if (!ready(dial, fd, POLLOUT, deadline))
+		if (!wait_ready(dial, fd, POLLOUT, deadline))
 			return false;
 		length = sizeof(error);
 		getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
@@ -185,11 +190,11 @@ static bool connect_place(struct zero_dial *dial, int fd, size_t i, double deadl
 		snprintf(dial->why, sizeof(dial->why), "%s", strerror(error));
 		return false;
 	}
-	return exchange_words(dial, fd, deadline);
+	return exchange_hello(dial, fd, deadline);
 }
 
-/* A connection to the right rank, or -1. */
-static int try_place(struct zero_dial *dial, size_t i, double deadline)
+/* Returns a verified connection, or -1. */
+static int try_address(struct zero_dial *dial, size_t i, double deadline)
 {
 	int fd = socket(dial->at[i].ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -198,20 +203,21 @@ static int try_place(struct zero_dial *dial, size_t i, double deadline)
 		return -1;
 	}
 	set_connecting(dial, fd);
-	zero_dial_tune(fd);
-	if (connect_place(dial, fd, i, deadline))
+	zero_socket_set_options(fd);
+	if (connect_to(dial, fd, i, deadline))
 		return fd;
 	set_connecting(dial, -1);
 	close(fd);
 	return -1;
 }
 
-/* All places, each for longer and longer: a rank may come late, or a network be slow. */
+/* Tries all addresses again and again, each time with more patience: a rank may start late, or a
+   network be slow. */
 int zero_dial(struct zero_dial *dial, double deadline)
 {
 	double patience = 1, pause = 0.01;
 
-	snprintf(dial->why, sizeof(dial->why), "no time was left");
+	snprintf(dial->why, sizeof(dial->why), "no time was left to connect");
 	while (!is_over(dial)) {
 		double now = zero_seconds(), turn;
 
@@ -219,7 +225,7 @@ int zero_dial(struct zero_dial *dial, double deadline)
 			int fd;
 
 			turn = now + patience < deadline ? now + patience : deadline;
-			fd = try_place(dial, i, turn);
+			fd = try_address(dial, i, turn);
 			if (fd >= 0 || is_over(dial))
 				return fd;
 			now = zero_seconds();

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How two ranks find that they are the right ones. The one that connects says the job's cookie, who
- * it is and whom it wants; the other one answers who it is.
+ * Connects to another rank over TCP. The connecting rank sends a hello with the job's cookie, its
+ * own rank and the rank that it wants; the accepting rank verifies the hello and replies with its
+ * rank.
  */
-#ifndef ZERO_WATCH_DIAL_H
-#define ZERO_WATCH_DIAL_H
+#ifndef ZERO_NET_DIAL_H
+#define ZERO_NET_DIAL_H
 
 #include <sys/socket.h>
 
@@ -13,48 +14,53 @@
 enum { ZERO_DIAL_VERSION = 1 };
 
 struct zero_hello {
-	char magic[8];
+	char magic[8]; /* names the protocol */
 	uint32_t version;
-	int32_t rank, wanted;
+	int32_t rank;   /* of the connecting side */
+	int32_t wanted; /* the rank that it wants to reach */
 	uint8_t cookie[16];
 	char node[64];
 };
 
-struct zero_answer {
+/* Confirms a hello. A wrong hello gets no reply; its connection is closed. */
+struct zero_hello_reply {
 	char magic[8];
 	uint32_t version;
 	int32_t rank;
 };
 
-/* A search for the rank hello.wanted, at all places where it may be. */
+/* A connection to the rank hello.wanted that is to be made. */
 struct zero_dial {
 	struct zero_address address;
 	struct zero_hello hello;
-	struct zero_answer answer; /* what it must say */
-	/* Whether all is over meanwhile; may be NULL. */
+	struct zero_hello_reply answer; /* the expected one */
+	/* Whether to give up; may be NULL. */
 	bool (*over)(void *context);
-	/* What a process that is forked meanwhile closes: a connection that is being made, -1 for
-	   none; may be NULL. */
+	/* Reports the socket that is being connected, or -1, so that a forked child can close it;
+	   may be NULL. */
 	void (*connecting)(void *context, int fd);
 	void *context;
-	/* What is found out: */
+	/* Results. */
 	struct sockaddr_storage at[ZERO_ADDRESSES + 2];
 	size_t count;
 	char why[128];
 };
 
-/* Lists the places: none if the rank offers no address. */
+/* Sets `at` and `count`; count is 0 if the rank has no address that can be reached. */
 void zero_dial_prepare(struct zero_dial *dial);
-/* A connection to the right rank, or -1 with `why` after `deadline` (see zero_seconds()), or when
-   all is over. It is still `connecting`. */
+/* Returns a connection to the rank. Returns -1 and the reason in dial->why after `deadline` (see
+   zero_seconds()), or when `over` returns true. The caller ends `connecting` once it has stored the
+   connection. */
 int zero_dial(struct zero_dial *dial, double deadline);
-void zero_dial_name_places(const struct zero_dial *dial, char *text, size_t size);
-enum { ZERO_DIAL_PLACES = (ZERO_ADDRESSES + 2) * 56 }; /* bytes of text for them */
+/* Writes the addresses that were tried as text, for messages. */
+void zero_dial_list_addresses(const struct zero_dial *dial, char *text, size_t size);
+enum { ZERO_DIAL_LIST_BYTES = (ZERO_ADDRESSES + 2) * 56 };
 
-/* Whether a hello is what it should be, but for its rank and node. */
-bool zero_dial_welcome(const struct zero_hello *hello, const struct zero_hello *wanted);
-/* A node that loses its power says nothing: its kernel is asked after 3 s without a word, and given
-   up after 9. */
-void zero_dial_tune(int fd);
+/* The accepting side: whether a hello has the expected cookie, version and target. The caller
+   compares the sender's rank. */
+bool zero_hello_verify(const struct zero_hello *hello, const struct zero_hello *wanted);
+/* Sends small frames at once, and lets the kernel end a connection to a node that is down: it
+   probes after 3 s of silence and gives up after 9 s. */
+void zero_socket_set_options(int fd);
 
 #endif

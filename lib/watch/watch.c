@@ -1,56 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's ring: how its ranks get to know of each other, what they say of themselves, and how the
-   job is ended. */
+/* Connects the watchdog to a job: exchanges the addresses of its ranks, reports what this rank is
+   doing, and ends the job when a rank is lost. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "job/job.h"
 #include "core/clock.h"
-#include "watch/ring.h"
-#include "watch/watch.h"
+#include "watch.h"
+#include "watch_private.h"
 
-enum { STATUS = 1 };
+enum { EXIT_STATUS = 1 }; /* of a job that lost a rank */
 
-static void tell_doing(void *context, struct zero_doing *doing)
+static void get_activity(void *context, struct zero_activity *activity)
 {
 	zero_job *job = context;
 	const char *call = atomic_load(&job->current_call);
 	struct zero_recent recent;
 
-	memset(doing, 0, sizeof(*doing));
+	memset(activity, 0, sizeof(*activity));
 	if (call)
-		snprintf(doing->call, sizeof(doing->call), "%s", call);
+		snprintf(activity->call, sizeof(activity->call), "%s", call);
 	if (!job->ops->recent(job->backend, &recent, 1))
 		return;
-	doing->number = recent.number;
-	doing->under_way = recent.done <= 0;
-	doing->seconds = (float)(zero_seconds() - (doing->under_way ? recent.begun : recent.done));
-	snprintf(doing->label, sizeof(doing->label), "%s", recent.label);
+	activity->operation = recent.number;
+	activity->running = recent.done <= 0;
+	activity->seconds =
+		(float)(zero_seconds() - (activity->running ? recent.begun : recent.done));
+	snprintf(activity->label, sizeof(activity->label), "%s", recent.label);
 }
 
-static void end_job(void *context, const char *text)
+static void abort_job(void *context, const char *message)
 {
 	zero_job *job = context;
 
-	job->ops->abort(job->backend, STATUS, text);
+	job->ops->abort(job->backend, EXIT_STATUS, message);
 }
 
-static zero_status join(zero_job *job, const struct zero_ring_rank *all)
+static zero_status join(zero_job *job, const struct zero_ring_peer *all)
 {
 	const struct zero_value *value = job->settings.value;
 	struct zero_ring_config config = {
 		.rank = job->place.rank,
 		.world = job->place.world,
-		.seconds = (double)value[ZERO_OPT_WATCH_SECONDS].number,
-		.stall = (double)value[ZERO_OPT_STALL_SECONDS].number,
-		.open_seconds = (double)value[ZERO_OPT_OPEN_SECONDS].number,
+		.heartbeat_timeout = (double)value[ZERO_OPT_WATCH_SECONDS].number,
+		.stall_timeout = (double)value[ZERO_OPT_STALL_SECONDS].number,
+		.open_timeout = (double)value[ZERO_OPT_OPEN_SECONDS].number,
 		.aborts = value[ZERO_OPT_ON_FAULT].number == ZERO_ON_FAULT_ABORT,
-		.doing = tell_doing,
-		.abort = end_job,
+		.get_activity = get_activity,
+		.abort_job = abort_job,
 		.context = job,
-		.out = STDERR_FILENO,
+		.out_fd = STDERR_FILENO,
 	};
 	char why[1024];
 
@@ -59,9 +59,9 @@ static zero_status join(zero_job *job, const struct zero_ring_rank *all)
 		       : zero_fail(ZERO_E_COMM, "%s", why);
 }
 
-zero_status zero_job_watch(zero_job *job)
+zero_status zero_watch_start(zero_job *job)
 {
-	struct zero_ring_rank mine = {.process = 0}, *all;
+	struct zero_ring_peer mine = {.pid = 0}, *all;
 	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .send = &mine, .count = sizeof(mine)};
 	size_t world = (size_t)job->place.world;
 	zero_status status = ZERO_OK;
@@ -74,19 +74,20 @@ zero_status zero_job_watch(zero_job *job)
 	if (!job->ring)
 		status = zero_fail(ZERO_E_COMM, "%s", why);
 	else if (!all)
-		status = zero_fail(ZERO_E_MEMORY, "no memory for a ring of %zu ranks", world);
+		status =
+			zero_fail(ZERO_E_MEMORY, "the watchdog has no memory for %zu ranks", world);
 	else
 		zero_ring_describe(job->ring, &mine);
 	op.recv = all;
 	status = zero_submit_wait(&job->all, status, &op, 1, "watch");
-	/* All have come; what follows has a time of its own, and a better sentence. */
-	zero_opening_again(job->opening);
+	/* All ranks have come. Joining has a timeout of its own, and an error that says more. */
+	zero_open_timeout_restart(job->open_timeout);
 	if (!status)
 		status = zero_submit_wait(&job->all, join(job, all), NULL, 0,
-					  "the ring of the watch");
+					  "connecting the watchdog");
 	free(all);
 	if (!status)
-		zero_ring_begin(job->ring);
+		zero_ring_start_watching(job->ring);
 	return status;
 }
 
@@ -107,7 +108,7 @@ static zero_status check_ring(zero_job *job)
 
 	if (job->settings.value[ZERO_OPT_ON_FAULT].number == ZERO_ON_FAULT_ABORT)
 		return ZERO_OK;
-	/* Ranks with GPUs are told by their own connections, which end all that waits, too. */
+	/* A backend for GPUs finds lost ranks by its own connections, and fails what waits. */
 	if (!job->ops->host_memory || !zero_ring_fault(job->ring, text, sizeof(text), &rank))
 		return ZERO_OK;
 	return zero_fail_on(rank, ZERO_E_COMM, text);

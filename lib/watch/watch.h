@@ -1,21 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lost ranks: who notices that a rank has died, stopped or never came, and ends the job. */
+/*
+ * The watchdog. Without it a dead or stopped rank lets the others wait for ever, since neither MPI
+ * nor a launcher's PMIx reports one. Each rank has a thread and two TCP connections, to its
+ * neighbours in a ring. A connection that ends without a goodbye means a process that is gone; a
+ * connection without heartbeats means a stopped process or a node that is down. The rank that finds
+ * a lost peer asks all others what they are doing, prints one line and ends the job.
+ */
 #ifndef ZERO_WATCH_H
 #define ZERO_WATCH_H
 
-#include "job/hooks.h"
+#include "job/job.h"
 
 extern const struct zero_hooks zero_watch_hooks;
 
-/* Before ranks wait for each other: a thread ends the process if zero_open takes too long. Local. */
-void zero_opening_begin(zero_job *job);
-/* Starts its time again; NULL is a no-op. */
-void zero_opening_again(struct zero_opening *opening);
-/* Ends the thread; NULL is a no-op. */
-void zero_opening_end(struct zero_opening *opening);
 /* COLLECTIVE, once the options are agreed on. From now on lost ranks are found. */
-zero_status zero_job_watch(zero_job *job);
-/* See ring.h. */
-void zero_ring_look_at_signals(void);
+zero_status zero_watch_start(zero_job *job);
+
+/* The timeout of zero_open, while there is no watchdog yet: a thread ends the process when it
+   expires. Local. It is set in job->open_timeout, where there is a launcher. */
+void zero_open_timeout_start(zero_job *job);
+/* Begins the time anew. NULL is a no-op. */
+void zero_open_timeout_restart(struct zero_open_timeout *timeout);
+/* Stops the thread and frees the timeout. NULL is a no-op. */
+void zero_open_timeout_stop(struct zero_open_timeout *timeout);
+
+/* Records which fatal signals have the default disposition; only those get handlers later.
+   zero_open calls it before any other code of the job can install handlers. */
+void zero_ring_record_default_signals(void);
 
 #endif

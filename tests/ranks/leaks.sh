@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A job closed at any moment leaves no memory behind and reads none that it did not write.
+# A job that is closed at any moment frees all of its memory, and reads no uninitialised memory.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need_command valgrind

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job that loses a rank: lost RANK DEED MILLISECONDS [ONLY]. That rank does the deed so long
- * after its begin, whatever it is at then: opening, loading, gathering, reducing, stepping, saving;
- * ONLY is one of these to be at for ever. It leaves the moment of the deed in ZERO_TEST_FILES/at.
- * Without a deed all ends well after a few rounds.
+ * A job that loses a rank: lost RANK ACTION MILLISECONDS [ONLY]. That many milliseconds after its
+ * start the rank performs the action, in the middle of zero_open, load, gather, reduce, step or save.
+ * With ONLY the job repeats that one of load, gather, reduce, step and save for ever. The moment of
+ * the action is written to ZERO_TEST_FILES/at. With the action "none" the job ends after a few
+ * rounds; with "slow" the rank only sleeps, while the others wait for it.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -12,8 +13,8 @@
 
 #include "ranks.h"
 
-static const char *deed, *only;
-static char moment[4096]; /* a path: file_path() is the main thread's */
+static const char *action, *only;
+static char moment_path[4096]; /* made in advance: only the main thread may call file_path() */
 static int milliseconds;
 static volatile bool opened;
 
@@ -25,13 +26,13 @@ static void sleep_for(double seconds)
 	nanosleep(&time, NULL);
 }
 
-/* ---- deeds ----------------------------------------------------------------------------------- */
+/* ---- actions --------------------------------------------------------------------------------- */
 
-static void note_moment(void)
+static void write_moment(void)
 {
 	struct timespec now;
 	char text[64];
-	FILE *file = fopen(moment, "w");
+	FILE *file = fopen(moment_path, "w");
 
 	clock_gettime(CLOCK_REALTIME, &now);
 	snprintf(text, sizeof(text), "%lld.%06ld %s %d\n", (long long)now.tv_sec,
@@ -39,8 +40,8 @@ static void note_moment(void)
 	check(file && fputs(text, file) >= 0 && !fclose(file), "cannot write");
 }
 
-/* As a program does that cannot go on without memory. */
-static void want_memory(void)
+/* Aborts as a program does that gets no memory. */
+static void run_out_of_memory(void)
 {
 	struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
 
@@ -49,37 +50,36 @@ static void want_memory(void)
 		abort();
 }
 
-static void do_it(void)
+static void perform(void)
 {
-	if (!strcmp(deed, "kill"))
+	if (!strcmp(action, "kill"))
 		kill(getpid(), SIGKILL);
-	else if (!strcmp(deed, "stop"))
+	else if (!strcmp(action, "stop"))
 		kill(getpid(), SIGSTOP);
-	else if (!strcmp(deed, "term"))
+	else if (!strcmp(action, "term"))
 		kill(getpid(), SIGTERM);
-	else if (!strcmp(deed, "segv"))
-		*(volatile int *)(uintptr_t)(2 * strlen(deed)) = 1;
-	else if (!strcmp(deed, "exit0"))
+	else if (!strcmp(action, "segv"))
+		*(volatile int *)(uintptr_t)(2 * strlen(action)) = 1;
+	else if (!strcmp(action, "exit0"))
 		exit(0);
-	else if (!strcmp(deed, "exit3"))
+	else if (!strcmp(action, "exit3"))
 		exit(3);
-	else if (!strcmp(deed, "_exit3"))
+	else if (!strcmp(action, "_exit3"))
 		_exit(3);
-	else if (!strcmp(deed, "memory"))
-		want_memory();
+	else if (!strcmp(action, "memory"))
+		run_out_of_memory();
 	else
-		check(!strcmp(deed, "none"), "there is no deed %s", deed);
+		check(!strcmp(action, "none"), "unknown action %s", action);
 }
 
-static void *wait_and_do(void *unused)
+static void *wait_and_perform(void *unused)
 {
 	sleep_for(1e-3 * milliseconds);
-	note_moment();
-	do_it();
+	write_moment();
+	perform();
 	return unused;
 }
 
-/* As its launcher says. */
 static int launched_rank(void)
 {
 	const char *text = getenv("OMPI_COMM_WORLD_RANK");
@@ -89,14 +89,14 @@ static int launched_rank(void)
 	return text ? atoi(text) : 0;
 }
 
-static void prepare(int rank)
+static void start_action_thread(int rank)
 {
 	pthread_t thread;
 
-	if (launched_rank() != rank || !strcmp(deed, "none") || !strcmp(deed, "slow"))
+	if (launched_rank() != rank || !strcmp(action, "none") || !strcmp(action, "slow"))
 		return;
-	snprintf(moment, sizeof(moment), "%s", file_path("at"));
-	check(!pthread_create(&thread, NULL, wait_and_do, NULL), "no thread");
+	snprintf(moment_path, sizeof(moment_path), "%s", file_path("at"));
+	check(!pthread_create(&thread, NULL, wait_and_perform, NULL), "no thread");
 	pthread_detach(thread);
 }
 
@@ -159,8 +159,7 @@ static void train(const struct model *m, bool with_save)
 		ok(zero_save(m->job, file_path("checkpoints"), &(zero_save_options){.keep = 2}));
 }
 
-/* One rank is slow; the others wait for it. */
-static void be_slow(const struct model *m, int rank)
+static void run_slow(const struct model *m, int rank)
 {
 	if (zero_rank(m->job) == rank)
 		sleep_for(1e-3 * milliseconds);
@@ -173,17 +172,17 @@ int main(int count, char **arguments)
 	struct model m;
 	bool ends;
 
-	check(count >= 4, "lost RANK DEED MILLISECONDS [ONLY]");
-	deed = arguments[2];
+	check(count >= 4, "usage: lost RANK ACTION MILLISECONDS [ONLY]");
+	action = arguments[2];
 	milliseconds = atoi(arguments[3]);
 	only = count > 4 ? arguments[4] : NULL;
-	ends = !strcmp(deed, "none");
-	/* A sanitizer's own handler comes first otherwise. */
+	ends = !strcmp(action, "none");
+	/* Otherwise a sanitizer's handler would come before the library's. */
 	signal(SIGSEGV, SIG_DFL);
-	prepare(atoi(arguments[1]));
+	start_action_thread(atoi(arguments[1]));
 	open_model(&m);
-	if (!strcmp(deed, "slow")) {
-		be_slow(&m, atoi(arguments[1]));
+	if (!strcmp(action, "slow")) {
+		run_slow(&m, atoi(arguments[1]));
 		return 0;
 	}
 	load(&m);

@@ -329,7 +329,7 @@ static void disturb(const struct trial *trial)
 	hello = good_hello(2, 1);
 	say(late, &hello, sizeof(hello));
 	atomic_store(&shared->done, 1);
-	ck_assert_int_eq(recv(answered, noise, sizeof(noise), 0), sizeof(struct zero_answer));
+	ck_assert_int_eq(recv(answered, noise, sizeof(noise), 0), sizeof(struct zero_hello_reply));
 	close(answered);
 	wrong_hellos(0);
 	wrong_hellos(1);
@@ -388,7 +388,8 @@ START_TEST(interfaces)
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-		ck_assert_msg(zero_address_may_use(table[i].filter, table[i].name) == table[i].may,
+		ck_assert_msg(zero_interface_allowed(table[i].filter, table[i].name) ==
+				      table[i].may,
 			      "%s for %s", table[i].filter, table[i].name);
 }
 END_TEST

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring of the watch: ranks are processes on this machine, some of which die, stop, leave or are
-   slow. One line says so, whoever finds it. */
+/* The watchdog. Ranks are processes on this machine; some of them die, stop, exit or are slow. One
+   rank prints one line about it. */
 #include <check.h>
 #include <poll.h>
 #include <signal.h>
@@ -13,34 +13,34 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "watch/ring_private.h"
+#include "watch/watch_private.h"
 
 enum { RANKS = 256, HANG = 60 /* s */ };
 
 static struct shared {
 	_Atomic int here[3], aborts, faults, wrong;
-	double began; /* of what grows meanwhile; 0: what doing says */
-	struct zero_ring_rank all[RANKS];
-	struct zero_doing doing[RANKS];
+	double began_at; /* of the operation of all ranks; 0: `activity` has its seconds */
+	struct zero_ring_peer all[RANKS];
+	struct zero_activity activity[RANKS];
 } * shared;
 
 struct trial {
 	const char *name;
-	int world, victim, also; /* -1: no other */
-	int (*deed)(struct zero_ring *ring, int rank);
-	double seconds, stall;
-	double late; /* before the victim joins */
-	bool returns;
+	int world, victim, also; /* -1: no second victim */
+	int (*action)(struct zero_ring *ring, int rank);
+	double timeout, stall;
+	double late;  /* seconds that the victim waits before it joins */
+	bool returns; /* faults are recorded, and do not end the job */
 };
 
-static int lines; /* a pipe's end, where ranks write theirs */
+static int out_fd; /* the end of a pipe to which ranks write their lines */
 
 static void sleep_for(double seconds)
 {
 	poll(NULL, 0, (int)(1e3 * seconds));
 }
 
-/* All ranks come here; a process that is stuck fails the test by its alarm. */
+/* A barrier. The alarm of a rank that hangs fails the test. */
 static void meet(int i, int world)
 {
 	atomic_fetch_add(&shared->here[i], 1);
@@ -52,21 +52,21 @@ static void meet(int i, int world)
 
 static int self;
 
-static double starved; /* s that the next beat waits */
+static double starved; /* seconds by which the next heartbeat is delayed */
 
-static void doing(void *context, struct zero_doing *doing)
+static void get_activity(void *context, struct zero_activity *activity)
 {
 	double wait = starved;
 
 	(void)context;
 	starved = 0;
 	sleep_for(wait);
-	*doing = shared->doing[self];
-	if (shared->began > 0)
-		doing->seconds = (float)(zero_seconds() - shared->began);
+	*activity = shared->activity[self];
+	if (shared->began_at > 0)
+		activity->seconds = (float)(zero_seconds() - shared->began_at);
 }
 
-static void end_all(void *context, const char *text)
+static void abort_job(void *context, const char *text)
 {
 	(void)context;
 	if (!strstr(text, "rank"))
@@ -80,16 +80,15 @@ static void stay(void)
 		pause();
 }
 
-/* They are told, and nothing is printed. */
 static void wait_for_fault(struct zero_ring *ring, int victim)
 {
-	char text[600] = "", words[32];
+	char text[600] = "", start[32];
 	int rank = -1;
 
 	while (!zero_ring_fault(ring, text, sizeof(text), &rank))
 		sleep_for(0.005);
-	snprintf(words, sizeof(words), "rank %d on node ", victim);
-	if (rank != victim || strncmp(text, words, strlen(words)) != 0)
+	snprintf(start, sizeof(start), "rank %d on node ", victim);
+	if (rank != victim || strncmp(text, start, strlen(start)) != 0)
 		atomic_fetch_add(&shared->wrong, 1);
 	atomic_fetch_add(&shared->faults, 1);
 	stay();
@@ -97,7 +96,7 @@ static void wait_for_fault(struct zero_ring *ring, int victim)
 
 static struct zero_ring *open_at_exit;
 
-/* Of a program that closes its job there, after what takes long. */
+/* A program may close its job at exit, after other functions that take long. */
 static void close_late(void)
 {
 	if (!open_at_exit)
@@ -111,25 +110,25 @@ static void be_rank(const struct trial *trial, int rank)
 	struct zero_ring_config config = {
 		.rank = rank,
 		.world = trial->world,
-		.seconds = trial->seconds ? trial->seconds : 5,
-		.stall = trial->stall,
-		.open_seconds = HANG,
+		.heartbeat_timeout = trial->timeout ? trial->timeout : 5,
+		.stall_timeout = trial->stall,
+		.open_timeout = HANG,
 		.aborts = !trial->returns,
-		.doing = doing,
-		.abort = end_all,
-		.out = lines,
+		.get_activity = get_activity,
+		.abort_job = abort_job,
+		.out_fd = out_fd,
 	};
 	struct zero_ring *ring;
 	char why[1024];
 
 	alarm(HANG);
-	/* Handlers of Check and of sanitizers are not to be inherited. */
+	/* Handlers of Check and of sanitizers do not count as the program's. */
 	signal(SIGTERM, SIG_DFL);
 	signal(SIGSEGV, SIG_DFL);
 	signal(SIGINT, SIG_DFL);
 	self = rank;
 	atexit(close_late);
-	zero_ring_look_at_signals();
+	zero_ring_record_default_signals();
 	ring = zero_ring_new(why, sizeof(why));
 	if (ring)
 		zero_ring_describe(ring, &shared->all[rank]);
@@ -137,20 +136,20 @@ static void be_rank(const struct trial *trial, int rank)
 	if (rank == trial->victim)
 		sleep_for(trial->late);
 	if (!ring || !zero_ring_join(ring, &config, shared->all, why, sizeof(why))) {
-		dprintf(lines, "rank %d did not join: %s\n", rank, why);
+		dprintf(out_fd, "rank %d did not join: %s\n", rank, why);
 		_exit(1);
 	}
 	meet(1, trial->world);
-	zero_ring_begin(ring);
+	zero_ring_start_watching(ring);
 	meet(2, trial->world);
 	if (rank == trial->victim || rank == trial->also)
-		_exit(trial->deed(ring, rank));
+		_exit(trial->action(ring, rank));
 	if (trial->returns)
 		wait_for_fault(ring, trial->victim);
 	stay();
 }
 
-/* ---- deeds ----------------------------------------------------------------------------------- */
+/* ---- what a victim does ---------------------------------------------------------------------- */
 
 static int is_killed(struct zero_ring *ring, int rank)
 {
@@ -176,7 +175,7 @@ static int crashes(struct zero_ring *ring, int rank)
 	return 0;
 }
 
-static int leaves(struct zero_ring *ring, int rank)
+static int exits(struct zero_ring *ring, int rank)
 {
 	(void)ring;
 	(void)rank;
@@ -191,7 +190,7 @@ static int is_terminated(struct zero_ring *ring, int rank)
 	return 0;
 }
 
-/* A child goes on when the rank is gone. */
+/* The child outlives the rank. */
 static int forks(struct zero_ring *ring, int rank)
 {
 	(void)ring;
@@ -205,15 +204,15 @@ static int forks(struct zero_ring *ring, int rank)
 	return 0;
 }
 
-static int leaves_late(struct zero_ring *ring, int rank)
+static int exits_late(struct zero_ring *ring, int rank)
 {
 	(void)rank;
 	open_at_exit = ring;
 	exit(0);
 }
 
-/* The other one closes at the same moment. */
-static int is_killed_at_the_end(struct zero_ring *ring, int rank)
+/* The other rank closes at the same moment. */
+static int is_killed_during_close(struct zero_ring *ring, int rank)
 {
 	struct pollfd one = {.fd = atomic_load(&ring->link[ZERO_PREV].fd), .events = POLLRDHUP};
 
@@ -251,7 +250,7 @@ static int closes(struct zero_ring *ring, int rank)
 	return 0;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- the test's side ------------------------------------------------------------------------- */
 
 static pid_t ranks[RANKS];
 static int from_ranks;
@@ -262,18 +261,18 @@ static void start(const struct trial *trial)
 
 	memset(shared, 0, sizeof(*shared));
 	for (int rank = 0; rank < trial->world; rank++) {
-		struct zero_doing *doing = &shared->doing[rank];
+		struct zero_activity *activity = &shared->activity[rank];
 
-		doing->number = 7;
-		doing->under_way = 1;
-		doing->seconds = 100;
-		snprintf(doing->label, sizeof(doing->label), "gather of group 'g'");
+		activity->operation = 7;
+		activity->running = 1;
+		activity->seconds = 100;
+		snprintf(activity->label, sizeof(activity->label), "gather of group 'g'");
 	}
-	if (trial->deed == is_slow)
-		shared->doing[trial->victim].under_way = 0;
+	if (trial->action == is_slow)
+		shared->activity[trial->victim].running = 0;
 	ck_assert(!pipe(ends));
 	from_ranks = ends[0];
-	lines = ends[1];
+	out_fd = ends[1];
 	for (int rank = 0; rank < trial->world; rank++) {
 		ranks[rank] = fork();
 		ck_assert_int_ge(ranks[rank], 0);
@@ -282,7 +281,7 @@ static void start(const struct trial *trial)
 			be_rank(trial, rank);
 		}
 	}
-	close(lines);
+	close(out_fd);
 }
 
 static void end(const struct trial *trial)
@@ -295,8 +294,8 @@ static void end(const struct trial *trial)
 	ck_assert_int_eq(shared->wrong, 0);
 }
 
-/* What they say within so many seconds, and a moment after that. */
-static void listen_to(char *text, size_t size, double seconds)
+/* Reads what ranks print within some seconds and, after the first line, a moment longer. */
+static void read_lines(char *text, size_t size, double seconds)
 {
 	double until = zero_seconds() + seconds;
 	size_t at = 0;
@@ -319,14 +318,14 @@ static void listen_to(char *text, size_t size, double seconds)
 	}
 }
 
-/* One line of that rank with those words, once. */
+/* Expects exactly one line, which names the victim and contains `words`. */
 static void expect(const struct trial *trial, double seconds, const char *words)
 {
 	char text[8192], who[64];
 	const char *second;
 
 	start(trial);
-	listen_to(text, sizeof(text), seconds);
+	read_lines(text, sizeof(text), seconds);
 	end(trial);
 	snprintf(who, sizeof(who), "zero: rank %d on node ", trial->victim);
 	ck_assert_msg(!strncmp(text, who, strlen(who)), "%s: no '%s' in: %s", trial->name, who,
@@ -344,81 +343,81 @@ START_TEST(one_line_names_a_lost_rank)
 
 	trial.victim = _i % 2 ? 0 : trial.world - 1;
 	trial.name = "killed";
-	trial.deed = is_killed;
+	trial.action = is_killed;
 	expect(&trial, 5, "SIGKILL");
 	trial.name = "crashed";
-	trial.deed = crashes;
+	trial.action = crashes;
 	expect(&trial, 5, "died of signal 11 (Segmentation fault)");
-	trial.name = "left";
-	trial.deed = leaves;
+	trial.name = "exited";
+	trial.action = exits;
 	expect(&trial, 5, "called exit(3) without zero_close");
 	trial.name = "forked";
-	trial.deed = forks;
+	trial.action = forks;
 	expect(&trial, 5, "SIGKILL");
 }
 END_TEST
 
-START_TEST(what_takes_a_while)
+START_TEST(some_losses_take_a_while)
 {
 	struct trial trial = {.name = "stopped",
 			      .world = 4,
 			      .victim = 2,
 			      .also = -1,
-			      .seconds = 1,
-			      .deed = is_stopped};
+			      .timeout = 1,
+			      .action = is_stopped};
 
-	expect(&trial, 8, "is stopped (SIGSTOP) and has given no sign for 1 s");
+	expect(&trial, 8, "is stopped (SIGSTOP) and has sent no heartbeat for 1 s");
 	trial.name = "terminated";
-	trial.deed = is_terminated;
+	trial.action = is_terminated;
 	expect(&trial, 8, "died of signal 15 (Terminated)");
-	/* The one behind it cannot find it. */
+	/* The rank after the victim is stopped too, and cannot find it. */
 	trial.name = "stopped together";
-	trial.deed = is_stopped;
+	trial.action = is_stopped;
 	trial.also = 1;
-	expect(&trial, 8, "; no answer from rank 1; ending the job");
+	expect(&trial, 8, "; no reply from rank 1; ending the job");
 	trial.also = 0;
 	trial.victim = 1;
 	trial.world = 2;
 	trial.name = "killed while the other one closes";
-	trial.deed = is_killed_at_the_end;
+	trial.action = is_killed_during_close;
 	expect(&trial, 8, "SIGKILL");
 	trial.also = -1;
 	trial.victim = 2;
 	trial.world = 4;
 	trial.name = "slow";
-	trial.deed = is_slow;
-	trial.seconds = 0;
+	trial.action = is_slow;
+	trial.timeout = 0;
 	trial.stall = 50;
 	expect(&trial, 8, "keeps the others waiting for more than 50 s (ZERO_STALL_SECONDS)");
 }
 END_TEST
 
-/* Whoever closes is no more part of it, and those on both sides of it still are. */
+/* A rank that has closed is not lost. Its neighbours are still watched. */
 START_TEST(a_rank_may_close)
 {
 	struct trial trial = {
-		.name = "closed", .world = 4, .victim = 2, .also = -1, .deed = closes};
+		.name = "closed", .world = 4, .victim = 2, .also = -1, .action = closes};
 	char text[8192];
 
 	start(&trial);
-	listen_to(text, sizeof(text), 3);
+	read_lines(text, sizeof(text), 3);
 	ck_assert_str_eq(text, "");
 	kill(ranks[1], SIGKILL);
-	listen_to(text, sizeof(text), 5);
+	read_lines(text, sizeof(text), 5);
 	end(&trial);
-	/* Its successor has closed: the rank before it says so. */
+	/* The rank after it has closed, so that the rank before it finds it. */
 	ck_assert_msg(!strncmp(text, "zero: rank 1 on node ", 21), "%s", text);
 }
 END_TEST
 
-/* Their sentence is kept, on all that are left. */
+/* All ranks that are left return the fault, and print nothing. */
 START_TEST(faults_are_returned)
 {
 	struct trial trial = {.name = "returned",
 			      .world = 5,
 			      .victim = 3,
 			      .also = -1,
-			      .deed = is_killed,
+			      .action = is_killed,
 			      .returns = true};
 	char text[8192];
 	double until = zero_seconds() + HANG;
@@ -426,7 +425,7 @@ START_TEST(faults_are_returned)
 	start(&trial);
 	while (atomic_load(&shared->faults) < 4 && zero_seconds() < until)
 		sleep_for(0.01);
-	listen_to(text, sizeof(text), 0.1);
+	read_lines(text, sizeof(text), 0.1);
 	end(&trial);
 	ck_assert_str_eq(text, "");
 	ck_assert_int_eq(shared->faults, 4);
@@ -434,20 +433,30 @@ START_TEST(faults_are_returned)
 }
 END_TEST
 
-/* What looks like a lost rank for a while. */
-START_TEST(nothing_is_said)
+/* Ranks that look lost for a while are not reported. */
+START_TEST(nothing_is_reported)
 {
 	static const struct trial trials[] = {
-		/* A connection to it is given up before it looks, and made again. */
-		{.name = "late", .world = 4, .victim = 2, .also = -1, .deed = is_slow, .late = 1.7},
-		{.name = "late", .world = 2, .victim = 1, .also = -1, .deed = is_slow, .late = 4.1},
+		/* The rank before it gives a connection up and connects again. */
+		{.name = "late",
+		 .world = 4,
+		 .victim = 2,
+		 .also = -1,
+		 .action = is_slow,
+		 .late = 1.7},
+		{.name = "late",
+		 .world = 2,
+		 .victim = 1,
+		 .also = -1,
+		 .action = is_slow,
+		 .late = 4.1},
 		{.name = "starved",
 		 .world = 4,
 		 .victim = 0,
 		 .also = -1,
-		 .deed = is_starved,
-		 .seconds = 1},
-		{.name = "left late", .world = 3, .victim = 1, .also = -1, .deed = leaves_late},
+		 .action = is_starved,
+		 .timeout = 1},
+		{.name = "exited late", .world = 3, .victim = 1, .also = -1, .action = exits_late},
 	};
 	const struct trial *trial = &trials[_i];
 	char text[8192];
@@ -455,25 +464,25 @@ START_TEST(nothing_is_said)
 	start(trial);
 	while (atomic_load(&shared->here[2]) < trial->world)
 		sleep_for(0.01);
-	listen_to(text, sizeof(text), 5);
+	read_lines(text, sizeof(text), 5);
 	end(trial);
 	ck_assert_msg(!*text, "%s: %s", trial->name, text);
 }
 END_TEST
 
-/* All are stopped for longer than a rank may be, and an operation last, and go on. */
+/* All ranks are stopped for longer than both timeouts, and resume. */
 START_TEST(all_are_suspended)
 {
 	struct trial trial = {.name = "suspended",
 			      .world = 6,
 			      .victim = -1,
 			      .also = -1,
-			      .seconds = 1,
+			      .timeout = 1,
 			      .stall = 6};
 	char text[8192];
 
 	start(&trial);
-	shared->began = zero_seconds();
+	shared->began_at = zero_seconds();
 	while (atomic_load(&shared->here[2]) < trial.world)
 		sleep_for(0.01);
 	sleep_for(0.3);
@@ -482,7 +491,7 @@ START_TEST(all_are_suspended)
 	sleep_for(7);
 	for (int rank = 0; rank < trial.world; rank++)
 		kill(ranks[rank], SIGCONT);
-	listen_to(text, sizeof(text), 2.5);
+	read_lines(text, sizeof(text), 2.5);
 	end(&trial);
 	ck_assert_str_eq(text, "");
 }
@@ -491,7 +500,7 @@ END_TEST
 START_TEST(many_ranks_one_line)
 {
 	struct trial trial = {
-		.name = "many", .world = RANKS, .victim = 100, .also = -1, .deed = is_killed};
+		.name = "many", .world = RANKS, .victim = 100, .also = -1, .action = is_killed};
 
 	expect(&trial, 20, "; the others are in gather of group 'g' (operation 7); ending the job");
 }
@@ -510,10 +519,10 @@ int main(void)
 		return EXIT_FAILURE;
 	tcase_set_timeout(tcase, 2 * HANG);
 	tcase_add_loop_test(tcase, one_line_names_a_lost_rank, 0, 4);
-	tcase_add_test(tcase, what_takes_a_while);
+	tcase_add_test(tcase, some_losses_take_a_while);
 	tcase_add_test(tcase, a_rank_may_close);
 	tcase_add_test(tcase, faults_are_returned);
-	tcase_add_loop_test(tcase, nothing_is_said, 0, 4);
+	tcase_add_loop_test(tcase, nothing_is_reported, 0, 4);
 	tcase_add_test(tcase, all_are_suspended);
 	tcase_add_test(tcase, many_ranks_one_line);
 	suite_add_tcase(suite, tcase);

@@ -10,7 +10,7 @@
 #include "control_private.h"
 
 static const struct zero_hello hello = {.magic = "zeroctl", .version = ZERO_DIAL_VERSION};
-static const struct zero_answer answer = {.magic = "zeroack", .version = ZERO_DIAL_VERSION};
+static const struct zero_hello_reply answer = {.magic = "zeroack", .version = ZERO_DIAL_VERSION};
 
 bool zero_control_welcome(const struct zero_control *control, const struct zero_hello *heard)
 {
@@ -18,11 +18,11 @@ bool zero_control_welcome(const struct zero_control *control, const struct zero_
 
 	wanted.wanted = control->config.rank;
 	memcpy(wanted.cookie, control->cookie, sizeof(wanted.cookie));
-	return zero_dial_welcome(heard, &wanted) && heard->rank > control->config.rank &&
+	return zero_hello_verify(heard, &wanted) && heard->rank > control->config.rank &&
 	       heard->rank < control->config.world;
 }
 
-void zero_control_answer(const struct zero_control *control, struct zero_answer *said)
+void zero_control_answer(const struct zero_control *control, struct zero_hello_reply *said)
 {
 	*said = answer;
 	said->rank = control->config.rank;
@@ -79,7 +79,7 @@ zero_status zero_control_connect(struct zero_control *control, int rank, double 
 				 .over = is_over,
 				 .connecting = set_connecting,
 				 .context = control};
-	char places[ZERO_DIAL_PLACES];
+	char places[ZERO_DIAL_LIST_BYTES];
 	zero_status status = control->config.address(control->config.context, rank, &dial.address);
 	int fd;
 
@@ -99,7 +99,7 @@ zero_status zero_control_connect(struct zero_control *control, int rank, double 
 	fd = zero_dial(&dial, deadline);
 	if (fd >= 0)
 		return adopt(control, &dial, fd, link);
-	zero_dial_name_places(&dial, places, sizeof(places));
+	zero_dial_list_addresses(&dial, places, sizeof(places));
 	return zero_control_give_up(control, rank,
 				    "rank %d (node %s) did not answer within %g s at %s: %s", rank,
 				    dial.address.node, control->config.seconds, places, dial.why);

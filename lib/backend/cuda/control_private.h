@@ -145,7 +145,7 @@ void zero_control_free_strangers(struct zero_control *control); /* with the lock
 /* ---- control_connect.c: how two ranks find that they are the right ones ---------------------- */
 
 bool zero_control_welcome(const struct zero_control *control, const struct zero_hello *hello);
-void zero_control_answer(const struct zero_control *control, struct zero_answer *answer);
+void zero_control_answer(const struct zero_control *control, struct zero_hello_reply *answer);
 /* Connects to a lower rank, until `deadline`. */
 zero_status zero_control_connect(struct zero_control *control, int rank, double deadline,
 				 struct zero_link **link);

@@ -251,7 +251,7 @@ void zero_control_free_strangers(struct zero_control *control)
 /* With the lock. It has said all: it is of the job, or not. */
 static void judge(struct zero_control *control, struct zero_stranger *stranger)
 {
-	struct zero_answer answer;
+	struct zero_hello_reply answer;
 	struct zero_link *link = NULL;
 
 	stranger->hello.node[sizeof(stranger->hello.node) - 1] = '\0';
@@ -263,7 +263,7 @@ static void judge(struct zero_control *control, struct zero_stranger *stranger)
 		turn_away(control, stranger);
 		return;
 	}
-	zero_dial_tune(link->fd);
+	zero_socket_set_options(link->fd);
 	zero_link_add(link);
 	remove_stranger(control, stranger);
 	zero_control_answer(control, &answer);

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ends the job after a rank was found lost. */
+#include <signal.h>
+#include <stdio.h>
+
+#include "core/thread.h"
+#include "watch_private.h"
+
+#define LAUNCHER_SECONDS 2.0 /* within which the launcher has to end this process */
+
+static void *abort_job(void *context)
+{
+	struct zero_ring *ring = context;
+
+	ring->config.abort_job(ring->config.context, ring->message);
+	return NULL;
+}
+
+/* A launcher's SIGTERM does not reach a stopped process, and its SIGKILL may come late. */
+static void kill_silent_peer(const struct zero_ring *ring, enum zero_peer_state state, int rank)
+{
+	const struct zero_ring_peer *peer = &ring->all[rank];
+	struct zero_process found;
+
+	if (ring->config.aborts && state == ZERO_PEER_SILENT && zero_ring_is_local(ring, peer) &&
+	    zero_process_read((pid_t)peer->pid, peer->start_time, &found))
+		kill((pid_t)peer->pid, SIGKILL);
+}
+
+void zero_ring_end_job(struct zero_ring *ring)
+{
+	struct zero_ring_frame frame = {.kind = ZERO_RING_FAULT,
+					.finder = ring->config.rank,
+					.rank = ring->inquiry.rank,
+					.state = (int32_t)ring->inquiry.state};
+	pthread_t thread;
+
+	zero_ring_print_message(ring);
+	ring->inquiry.active = false;
+	ring->reported_at = zero_seconds();
+	snprintf(frame.message, sizeof(frame.message), "%s", ring->message);
+	for (int i = 0; i < 2; i++)
+		zero_ring_send(&ring->link[i], &frame);
+	if (!ring->config.aborts)
+		return;
+	kill_silent_peer(ring, ring->inquiry.state, ring->inquiry.rank);
+	if (zero_thread_start(&thread, abort_job, ring))
+		abort_job(ring);
+	else
+		pthread_detach(thread);
+	atomic_store(&ring->may_end, true);
+}
+
+void zero_ring_handle_fault(struct zero_ring *ring, struct zero_ring_link *link,
+			    const struct zero_ring_frame *frame)
+{
+	if (ring->reported || frame->rank < 0 || frame->rank >= ring->config.world)
+		return;
+	pthread_mutex_lock(&ring->lock);
+	snprintf(ring->message, sizeof(ring->message), "%.*s", (int)sizeof(frame->message) - 1,
+		 frame->message);
+	ring->lost_rank = frame->rank;
+	ring->reported = true;
+	pthread_mutex_unlock(&ring->lock);
+	ring->reported_at = zero_seconds();
+	ring->inquiry.active = false;
+	zero_ring_send(zero_ring_other_link(ring, link), frame);
+	kill_silent_peer(ring, (enum zero_peer_state)frame->state, frame->rank);
+	atomic_store(&ring->may_end, true);
+}
+
+void zero_ring_enforce_end(const struct zero_ring *ring, double now)
+{
+	if (ring->config.aborts && now > ring->reported_at + LAUNCHER_SECONDS)
+		kill(getpid(), SIGKILL);
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The exit notice: a process that ends without zero_close tells its neighbours how. exit() and
+ * signal handlers send it themselves, since the watchdog's thread may depend on what is broken.
+ * A forked child closes the connections that it has inherited.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "watch_private.h"
+
+/* At most one job is open at a time. */
+static struct zero_ring *_Atomic current;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+struct zero_ring *zero_ring_current(void)
+{
+	struct zero_ring *ring = atomic_load(&current);
+
+	return ring && ring->pid == getpid() ? ring : NULL;
+}
+
+/* A neighbour that gets no notice, as its link has a backlog, still sees the connection end. */
+void zero_ring_send_exit_notice(struct zero_ring *ring, enum zero_ring_frame_kind kind, int value)
+{
+	struct zero_ring_frame frame;
+
+	memset(&frame, 0, sizeof(frame));
+	frame.kind = kind;
+	frame.rank = ring->config.rank;
+	frame.value = value;
+	for (int i = 0; i < 2; i++) {
+		int fd = atomic_load(&ring->link[i].fd);
+
+		if (fd >= 0 && !atomic_load(&ring->link[i].backlogged) &&
+		    send(fd, &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+			continue;
+	}
+}
+
+static void at_exit(int status, void *context)
+{
+	struct zero_ring *ring = zero_ring_current();
+
+	(void)context;
+	if (ring)
+		zero_ring_send_exit_notice(ring, ZERO_RING_EXIT_NOTICE, status);
+}
+
+/* While a child holds a connection open, nobody sees that this rank has ended. */
+static void in_forked_child(void)
+{
+	struct zero_ring *ring = atomic_exchange(&current, NULL);
+
+	if (!ring)
+		return;
+	zero_ring_close_fd(&ring->listener);
+	zero_ring_close_fd(&ring->wakeup);
+	zero_ring_close_fd(&ring->connecting);
+	zero_ring_close_fd(&ring->link[0].fd);
+	zero_ring_close_fd(&ring->link[1].fd);
+}
+
+static void install(void)
+{
+	pthread_atfork(NULL, NULL, in_forked_child);
+	/* If this fails, neighbours only see that the connection ends. */
+	on_exit(at_exit, NULL);
+}
+
+void zero_ring_set_current(struct zero_ring *ring)
+{
+	pthread_once(&once, install);
+	atomic_store(&current, ring);
+}
+
+void zero_ring_clear_current(struct zero_ring *ring)
+{
+	struct zero_ring *expected = ring;
+
+	atomic_compare_exchange_strong(&current, &expected, NULL);
+}

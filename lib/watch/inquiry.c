@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Asks all ranks what they are doing. The query travels from rank to rank away from the lost one.
+ * Each rank replies before it passes the query on, so that the reply of the last one comes last.
+ */
+#include "watch_private.h"
+
+#define DEFER 1.5 /* seconds for which a rank that was asked starts no inquiry of its own */
+
+void zero_ring_start_inquiry(struct zero_ring *ring, enum zero_peer_state state, int rank,
+			     int value, struct zero_ring_link *away)
+{
+	struct zero_inquiry *inquiry = &ring->inquiry;
+	struct zero_ring_frame frame = {.kind = ZERO_RING_QUERY,
+					.finder = ring->config.rank,
+					.rank = ring->config.rank,
+					.state = (int32_t)state};
+	int self = ring->config.rank;
+
+	inquiry->active = true;
+	inquiry->complete = away->state != ZERO_PEER_ALIVE || away->rank == rank;
+	inquiry->state = state;
+	inquiry->rank = rank;
+	inquiry->value = value;
+	inquiry->began_at = zero_seconds();
+	memset(inquiry->replied, 0, (size_t)ring->config.world * sizeof(*inquiry->replied));
+	inquiry->replied[self] = true;
+	inquiry->replies = 1;
+	zero_ring_own_activity(ring, &inquiry->activity[self]);
+	if (!inquiry->complete)
+		zero_ring_send(away, &frame);
+}
+
+/* Whether this rank's inquiry goes on when another rank asks too: a lost rank comes before a
+   stalled one, and a low finder before a high one. */
+static bool takes_precedence(const struct zero_ring *ring, const struct zero_ring_frame *query)
+{
+	bool stalled = ring->inquiry.state == ZERO_PEER_STALLED;
+
+	if (stalled != (query->state == ZERO_PEER_STALLED))
+		return !stalled;
+	return ring->config.rank < query->finder;
+}
+
+void zero_ring_handle_query(struct zero_ring *ring, struct zero_ring_link *link,
+			    const struct zero_ring_frame *frame)
+{
+	struct zero_ring_link *next = zero_ring_other_link(ring, link);
+	bool last = next->state != ZERO_PEER_ALIVE || next->rank == frame->finder;
+	struct zero_ring_frame reply = {.kind = ZERO_RING_REPLY,
+					.finder = frame->finder,
+					.rank = ring->config.rank,
+					.last = last};
+
+	if (ring->reported || frame->finder == ring->config.rank)
+		return;
+	if (ring->inquiry.active && takes_precedence(ring, frame))
+		return;
+	ring->inquiry.active = false;
+	ring->deferred_until = zero_seconds() + DEFER;
+	zero_ring_own_activity(ring, &reply.activity);
+	zero_ring_send(link, &reply);
+	if (!last)
+		zero_ring_send(next, frame);
+}
+
+void zero_ring_handle_reply(struct zero_ring *ring, struct zero_ring_link *link,
+			    const struct zero_ring_frame *frame)
+{
+	struct zero_inquiry *inquiry = &ring->inquiry;
+
+	if (frame->finder != ring->config.rank) {
+		zero_ring_send(zero_ring_other_link(ring, link), frame);
+		return;
+	}
+	if (!inquiry->active || frame->rank < 0 || frame->rank >= ring->config.world)
+		return;
+	if (!inquiry->replied[frame->rank])
+		inquiry->replies++;
+	inquiry->replied[frame->rank] = true;
+	inquiry->activity[frame->rank] = frame->activity;
+	if (frame->last)
+		inquiry->complete = true;
+}

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the watchdog share. */
+#ifndef ZERO_WATCH_PRIVATE_H
+#define ZERO_WATCH_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "net/address.h"
+#include "net/dial.h"
+#include "watch.h"
+
+enum { ZERO_RING_MESSAGE_BYTES = 472, ZERO_RING_PENDING = 16 };
+
+/* What a rank is doing, as it reports it to the others. */
+struct zero_activity {
+	uint64_t operation; /* number of its last operation, counted from 1; 0: none yet */
+	uint32_t running;   /* whether that operation is still running */
+	float seconds;      /* since the operation began or, if it is done, since its end */
+	char label[112];
+	char call[40]; /* the library function that the rank is in, if that one may take long */
+};
+
+/* What each rank publishes to all others before the ring exists; plain bytes. */
+struct zero_ring_peer {
+	struct zero_address address;
+	char node_name[64]; /* as the user knows the node */
+	int64_t pid;
+	uint64_t start_time;      /* of the process, by its node's clock; 0: unknown */
+	uint32_t default_signals; /* bit N: the rank sends a notice before it dies of signal N */
+};
+
+struct zero_ring_config {
+	int rank, world;
+	double heartbeat_timeout; /* seconds */
+	double stall_timeout;     /* seconds that an operation may wait; 0: for ever */
+	double open_timeout;      /* seconds that zero_open may take */
+	bool aborts;              /* false: a fault is only recorded, see zero_ring_fault */
+	/* Returns what this rank is doing; never blocks. */
+	void (*get_activity)(void *context, struct zero_activity *activity);
+	/* Ends the processes of all ranks. Called in a thread of its own. */
+	void (*abort_job)(void *context, const char *message);
+	void *context;
+	int out_fd; /* where the message is printed */
+};
+
+enum zero_peer_state {
+	ZERO_PEER_ALIVE,
+	ZERO_PEER_CLOSED,       /* it called zero_close */
+	ZERO_PEER_EXITED,       /* it called exit without zero_close */
+	ZERO_PEER_SIGNALED,     /* it sent notice of a fatal signal */
+	ZERO_PEER_DISCONNECTED, /* its connection ended without any notice */
+	ZERO_PEER_SILENT,       /* no heartbeat within the timeout */
+	ZERO_PEER_STALLED,      /* it sends heartbeats, but keeps others waiting */
+};
+
+enum zero_ring_frame_kind {
+	ZERO_RING_HEARTBEAT = 1,
+	ZERO_RING_GOODBYE,       /* zero_close */
+	ZERO_RING_EXIT_NOTICE,   /* exit without zero_close; `value` is the status */
+	ZERO_RING_SIGNAL_NOTICE, /* a fatal signal; `value` is its number */
+	ZERO_RING_QUERY,         /* asks for activities; travels away from the lost rank */
+	ZERO_RING_REPLY,         /* travels back to the rank that asked */
+	ZERO_RING_FAULT,         /* a rank was found lost and the message is printed */
+};
+
+/* All frames have one size, so that a signal handler can send one too. All ranks of a job have the
+   same byte order. */
+struct zero_ring_frame {
+	uint32_t kind;
+	int32_t finder; /* query, reply, fault: the rank that found the lost one */
+	int32_t rank;   /* fault: the lost rank; otherwise the sender */
+	int32_t state;  /* query, fault: enum zero_peer_state of the lost rank */
+	int32_t value;  /* exit notice: the status; signal notice: the signal */
+	int32_t last;   /* reply: whether the sender did not pass the query on */
+	union {
+		struct zero_activity activity;
+		char message[ZERO_RING_MESSAGE_BYTES];
+	};
+};
+
+/* The connection to one neighbour. */
+struct zero_ring_link {
+	_Atomic int fd; /* -1: none. Only the watchdog's thread closes it */
+	int rank;
+	enum zero_peer_state state;
+	int value;          /* exit status or signal, by state */
+	double state_since; /* all moments are zero_seconds() */
+	double received_at; /* the last bytes */
+	struct zero_activity activity;
+	double activity_at;
+	struct zero_ring_frame in;
+	size_t in_bytes;
+	/* Bytes that the socket did not accept yet. */
+	char *out;
+	size_t out_bytes, out_capacity;
+	_Atomic bool backlogged; /* a frame is sent in part: no other may be sent directly */
+};
+
+/* The question of one rank to all others: what are you doing? */
+struct zero_inquiry {
+	bool active, complete;
+	/* Of the lost rank; for ZERO_PEER_STALLED, `rank` is the one that asks. */
+	enum zero_peer_state state;
+	int rank, value;
+	double began_at;
+	/* Each has one element for each rank. */
+	struct zero_activity *activity;
+	bool *replied;
+	bool *listed; /* scratch space of message.c */
+	size_t replies;
+};
+
+/* A connection whose hello is not complete. */
+struct zero_pending_connection {
+	int fd; /* -1: unused */
+	double accepted_at;
+	size_t bytes;
+	struct zero_hello hello;
+};
+
+enum { ZERO_PREV, ZERO_NEXT };
+
+struct zero_ring {
+	struct zero_ring_config config;
+	struct zero_ring_peer own, *all;
+	pid_t pid; /* a forked child is no rank */
+	pthread_t thread;
+	pthread_mutex_t lock; /* of what other threads read too: stopping, message, connecting */
+	pthread_cond_t changed;
+	bool has_thread, stopping;
+	_Atomic bool watching; /* all ranks have joined */
+	_Atomic int listener, wakeup, connecting;
+	struct zero_pending_connection pending[ZERO_RING_PENDING];
+	struct zero_ring_link link[2];
+	double next_heartbeat_at, turn_at, deferred_until;
+	double suspended;  /* seconds in all that this process or its machine was suspended */
+	double resumed_at; /* the last time */
+	struct zero_inquiry inquiry;
+	bool reported; /* a rank was found lost, here or elsewhere */
+	double reported_at;
+	int lost_rank;
+	char message[ZERO_RING_MESSAGE_BYTES];
+	_Atomic bool terminating; /* a signal handler is about to end this process */
+	_Atomic bool may_end;     /* that handler need not wait any longer */
+	double terminating_at;
+	struct zero_oom *oom[2];
+};
+
+static inline struct zero_ring_link *zero_ring_other_link(struct zero_ring *ring,
+							  const struct zero_ring_link *link)
+{
+	return &ring->link[link == &ring->link[ZERO_PREV] ? ZERO_NEXT : ZERO_PREV];
+}
+
+/* The link to a rank that is a neighbour. */
+static inline int zero_ring_side(const struct zero_ring *ring, int rank)
+{
+	return ring->link[ZERO_PREV].rank == rank ? ZERO_PREV : ZERO_NEXT;
+}
+
+/* Whether /proc of this node shows the peer's process. */
+static inline bool zero_ring_is_local(const struct zero_ring *ring,
+				      const struct zero_ring_peer *peer)
+{
+	return peer->start_time &&
+	       !memcmp(peer->address.node, ring->own.address.node, sizeof(peer->address.node));
+}
+
+static inline void zero_ring_close_fd(_Atomic int *fd)
+{
+	int open = atomic_exchange(fd, -1);
+
+	if (open >= 0)
+		close(open);
+}
+
+/* ---- ring.c ---------------------------------------------------------------------------------- */
+
+/* Creates a ring and its listening socket. Returns NULL and the reason in `why` on failure. */
+struct zero_ring *zero_ring_new(char *why, size_t size);
+/* Copies what this rank publishes to the others. */
+void zero_ring_describe(const struct zero_ring *ring, struct zero_ring_peer *own);
+/* Starts to watch the neighbours, after all ranks have joined. */
+void zero_ring_start_watching(struct zero_ring *ring);
+/* Sends a goodbye and frees the ring, which may be NULL or not joined. Returns false if a rank was
+   lost and the job is being ended; ring and context then stay in use. */
+bool zero_ring_close(struct zero_ring *ring);
+/* Whether a rank was found lost; copies the message and the rank. May be called by any thread. */
+bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank);
+
+/* ---- connect.c ------------------------------------------------------------------------------- */
+
+/* COLLECTIVE, among all ranks that are described in all[world], which is copied. Starts the thread
+   and connects to both neighbours. Returns false and the reason in `why` on failure. */
+bool zero_ring_join(struct zero_ring *ring, const struct zero_ring_config *config,
+		    const struct zero_ring_peer *all, char *why, size_t size);
+
+/* What a rank of the ring sends and expects when it connects; cookie and ranks are to be set. */
+extern const struct zero_hello zero_ring_hello;
+extern const struct zero_hello_reply zero_ring_hello_reply;
+
+/* ---- accept.c -------------------------------------------------------------------------------- */
+
+void zero_ring_accept(struct zero_ring *ring);
+void zero_ring_read_pending(struct zero_ring *ring);
+void zero_ring_stop_listening(struct zero_ring *ring);
+
+/* ---- heartbeat.c ----------------------------------------------------------------------------- */
+
+bool zero_ring_start_thread(struct zero_ring *ring);
+/* Makes the thread's poll return. Async-signal-safe. */
+void zero_ring_wake(struct zero_ring *ring);
+
+/* ---- link.c ---------------------------------------------------------------------------------- */
+
+/* Sends a frame, or buffers what the socket does not accept. */
+void zero_ring_send(struct zero_ring_link *link, const struct zero_ring_frame *frame);
+/* Sends buffered bytes as far as the socket accepts them. */
+void zero_ring_flush(struct zero_ring_link *link);
+/* Returns true when link->in holds a whole frame, false when there is no more to read. */
+bool zero_ring_receive(const struct zero_ring *ring, struct zero_ring_link *link);
+/* Sets a neighbour's state, unless the present one explains more. */
+void zero_ring_set_state(struct zero_ring_link *link, enum zero_peer_state state, int value);
+
+/* ---- activity.c ------------------------------------------------------------------------------ */
+
+/* What this rank is doing; the time that it was suspended does not count. */
+void zero_ring_own_activity(const struct zero_ring *ring, struct zero_activity *activity);
+/* Detects at `now` that this process was suspended. `wait_ms` is how long the thread's present turn
+   could last. */
+void zero_ring_detect_suspension(struct zero_ring *ring, double now, int wait_ms);
+
+/* ---- diagnose.c ------------------------------------------------------------------------------ */
+
+/* Decides whether a rank is lost, and acts on it. Returns true if it is to be called again soon. */
+bool zero_ring_diagnose(struct zero_ring *ring, double now);
+
+/* ---- inquiry.c ------------------------------------------------------------------------------- */
+
+/* Asks all ranks what they are doing, over the link `away`. */
+void zero_ring_start_inquiry(struct zero_ring *ring, enum zero_peer_state state, int rank,
+			     int value, struct zero_ring_link *away);
+/* Handlers of frames that came on `link`. */
+void zero_ring_handle_query(struct zero_ring *ring, struct zero_ring_link *link,
+			    const struct zero_ring_frame *frame);
+void zero_ring_handle_reply(struct zero_ring *ring, struct zero_ring_link *link,
+			    const struct zero_ring_frame *frame);
+
+/* ---- message.c ------------------------------------------------------------------------------- */
+
+/* Composes the message about the inquired rank for ring->message, records the fault, and prints the
+   message if the job is to end. */
+void zero_ring_print_message(struct zero_ring *ring);
+
+/* ---- end_job.c ------------------------------------------------------------------------------- */
+
+/* Prints the message, sends it to all ranks and ends the job. */
+void zero_ring_end_job(struct zero_ring *ring);
+/* The same message, from the rank that found the lost one. */
+void zero_ring_handle_fault(struct zero_ring *ring, struct zero_ring_link *link,
+			    const struct zero_ring_frame *frame);
+/* Kills this process when the launcher has not ended it in time. */
+void zero_ring_enforce_end(const struct zero_ring *ring, double now);
+
+/* ---- process.c ------------------------------------------------------------------------------- */
+
+struct zero_process {
+	char state; /* as in /proc: 'T' is stopped */
+	int exit_code;
+};
+
+/* When a process of this node started; 0: unknown. */
+uint64_t zero_process_start_time(pid_t pid);
+/* Returns false if the process is gone, or the pid is another process's by now. */
+bool zero_process_read(pid_t pid, uint64_t start_time, struct zero_process *found);
+
+/* ---- oom.c ----------------------------------------------------------------------------------- */
+
+/* The kernel's counter of processes that it killed because memory ran out. NULL is a no-op. */
+struct zero_oom;
+struct zero_oom *zero_oom_open(pid_t pid);
+void zero_oom_close(struct zero_oom *oom);
+void zero_oom_read(struct zero_oom *oom);
+/* Whether the counter has grown within the last half minute. */
+bool zero_oom_grew(struct zero_oom *oom);
+
+/* ---- exit_notice.c --------------------------------------------------------------------------- */
+
+/* The ring that signal handlers, exit and fork act on. */
+void zero_ring_set_current(struct zero_ring *ring);
+void zero_ring_clear_current(struct zero_ring *ring);
+/* That ring; NULL in a forked child. Async-signal-safe. */
+struct zero_ring *zero_ring_current(void);
+/* Tells the neighbours how this process ends. Async-signal-safe. */
+void zero_ring_send_exit_notice(struct zero_ring *ring, enum zero_ring_frame_kind kind, int value);
+
+/* ---- signals.c ------------------------------------------------------------------------------- */
+
+/* Bit N: signal N had the default disposition when it was recorded. */
+uint32_t zero_ring_default_signals(void);
+void zero_ring_install_signal_handlers(void);
+/* Restores the previous handlers. A handler that the program has installed since stays. */
+void zero_ring_restore_signal_handlers(void);
+
+#endif
