@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "files/file.h"
+#include "files/input.h"
 
 #include <stdlib.h>
 

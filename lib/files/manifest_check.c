@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether what the members of a manifest say goes together. Each has been checked by itself. */
-#include "files/entry.h"
-#include "files/file.h"
+#include "files/safetensors.h"
+#include "files/input.h"
 
 #include <inttypes.h>
 #include <stdio.h>

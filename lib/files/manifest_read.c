@@ -3,9 +3,9 @@
  * A checkpoint's manifest from its text. Nothing of it is believed before its seal fits, which
  * tells damage; then each member is checked as if somebody had made it up, seal and all.
  */
-#include "files/file.h"
-#include "files/members.h"
-#include "files/walk.h"
+#include "files/input.h"
+#include "files/manifest.h"
+#include "files/json_reader.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint's manifest as text: one line for each thing, so that people can read it too. */
-#include "files/entry.h"
-#include "files/file.h"
+#include "files/safetensors.h"
+#include "files/input.h"
 
 #include <inttypes.h>
 #include <jansson.h>

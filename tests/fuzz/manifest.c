@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 
-#include "files/file.h"
+#include "files/input.h"
 #include "fuzz.h"
 
 enum { WORLD = 32 }; /* up to which all files are laid out */

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "files/entry.h"
+#include "files/safetensors.h"
 #include "fuzz.h"
 
 static char sentence[4096], folder[64];

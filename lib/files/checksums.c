@@ -3,7 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "files/file.h"
+#include "files/input.h"
 
 #ifdef HAVE_CONFIG_H
 #include "config.h"

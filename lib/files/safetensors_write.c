@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The header of a safetensors file that is to be written. */
-#include "files/entry.h"
-#include "files/file.h"
+#include "files/safetensors.h"
+#include "files/input.h"
 
 #include <inttypes.h>
 #include <jansson.h>

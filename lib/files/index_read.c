@@ -3,8 +3,8 @@
  * A model in several files. The index is a JSON object whose weight_map gives each tensor's file;
  * the files lie beside it.
  */
-#include "files/file.h"
-#include "files/walk.h"
+#include "files/input.h"
+#include "files/json_reader.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 #ifndef ZERO_FILES_MEMBERS_H
 #define ZERO_FILES_MEMBERS_H
 
-#include "files/file.h"
+#include "files/input.h"
 
 #include <jansson.h>
 

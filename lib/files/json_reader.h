@@ -7,7 +7,7 @@
 #ifndef ZERO_FILES_WALK_H
 #define ZERO_FILES_WALK_H
 
-#include "files/file.h"
+#include "files/input.h"
 
 #include <jansson.h>
 

@@ -3,7 +3,7 @@
 #ifndef ZERO_FILES_ENTRY_H
 #define ZERO_FILES_ENTRY_H
 
-#include "files/file.h"
+#include "files/input.h"
 
 #include <jansson.h>
 

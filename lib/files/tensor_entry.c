@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "files/entry.h"
+#include "files/safetensors.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "files/members.h"
+#include "files/manifest.h"
 
-#include "files/entry.h"
+#include "files/safetensors.h"
 
 #include <inttypes.h>
 #include <math.h>

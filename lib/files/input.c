@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading bytes of regular files, and quoting words of them. */
-#include "files/file.h"
+#include "files/input.h"
 #include "core/text.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The module's table, and what a path stands for: one file, an index, or a folder. */
-#include "files/file.h"
+#include "files/input.h"
 #include "report/report.h"
 
 #include <dirent.h>

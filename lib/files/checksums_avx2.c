@@ -17,7 +17,7 @@
 #define XXH_VECTOR 2 /* XXH_AVX2 */
 #include <xxhash.h>
 
-#include "files/file.h"
+#include "files/input.h"
 
 void files_sums_avx2(const void *data, size_t bytes, uint64_t *sums)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "files/walk.h"
+#include "files/json_reader.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

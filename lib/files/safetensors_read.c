@@ -4,9 +4,9 @@
  * object, padded with spaces), and the tensors' bytes without a hole or an overlap.
  * https://github.com/huggingface/safetensors#format
  */
-#include "files/entry.h"
-#include "files/file.h"
-#include "files/walk.h"
+#include "files/safetensors.h"
+#include "files/input.h"
+#include "files/json_reader.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

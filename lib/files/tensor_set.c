@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A zero_file's own memory: tensors, their names, and the paths that they lie in. */
-#include "files/file.h"
+#include "files/input.h"
 
 #include <stdio.h>
 #include <stdlib.h>

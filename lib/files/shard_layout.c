@@ -3,8 +3,8 @@
  * What the file of one rank holds, and where: a function of the manifest alone, so that a reader
  * knows which ranges it wants before it has opened any file.
  */
-#include "files/entry.h"
-#include "files/file.h"
+#include "files/safetensors.h"
+#include "files/input.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
