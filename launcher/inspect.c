@@ -119,7 +119,7 @@ static zero_status compare_header(const struct inspection *in,
 				 reader->path, in->files->count(file), layout->count + 1);
 	for (size_t i = 0; !status && i < layout->count; i++) {
 		const struct zero_shard_slice *slice = &layout->slices[i];
-		char *name = text_of("%s%s", zero_slice_prefix(slice->kind),
+		char *name = text_of("%s%s", zero_saved_prefix(slice->kind),
 				     in->manifest->tensors[slice->tensor].name);
 		const zero_tensor *tensor = in->files->find(file, name);
 

@@ -28,13 +28,13 @@ struct filling {
 /* ---- what this rank wants -------------------------------------------------------------------- */
 
 /* The elements of a parameter whose values, or states, this rank has. */
-static void wanted_part(const zero_param *param, enum zero_slice_kind kind, size_t *first,
+static void wanted_part(const zero_param *param, enum zero_saved_kind kind, size_t *first,
 			size_t *count)
 {
 	const struct zero_segment *segment = &param->flat->segments[param->segment];
 	size_t segment_first, segment_count;
 
-	if (kind == ZERO_SLICE_PARAM)
+	if (kind == ZERO_SAVED_PARAM)
 		zero_stored_part(param->group, segment, &segment_first, &segment_count);
 	else
 		zero_stepped_part(param->group, segment, &segment_first, &segment_count);
@@ -42,16 +42,16 @@ static void wanted_part(const zero_param *param, enum zero_slice_kind kind, size
 }
 
 /* Where element `element` of the parameter, which this rank has, or its state lies. */
-static char *place_of(const zero_param *param, enum zero_slice_kind kind, size_t element)
+static char *place_of(const zero_param *param, enum zero_saved_kind kind, size_t element)
 {
 	const struct zero_flat *flat = param->flat;
 	const struct zero_segment *segment = &flat->segments[param->segment];
-	const float *states = kind == ZERO_SLICE_EXP_AVG      ? flat->m
-			      : kind == ZERO_SLICE_EXP_AVG_SQ ? flat->v
+	const float *states = kind == ZERO_SAVED_EXP_AVG      ? flat->m
+			      : kind == ZERO_SAVED_EXP_AVG_SQ ? flat->v
 							      : flat->master;
 	size_t segment_first, segment_count;
 
-	if (kind == ZERO_SLICE_PARAM)
+	if (kind == ZERO_SAVED_PARAM)
 		return zero_stored_at(flat, segment, param->first + element);
 	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
 	return (char *)(uintptr_t)(states + segment->state_at +
@@ -63,9 +63,9 @@ static uint64_t wanted_bytes(const zero_param *param, bool states)
 {
 	size_t first, count, stepped = 0;
 
-	wanted_part(param, ZERO_SLICE_PARAM, &first, &count);
+	wanted_part(param, ZERO_SAVED_PARAM, &first, &count);
 	if (states && param->trainable)
-		wanted_part(param, ZERO_SLICE_EXP_AVG, &first, &stepped);
+		wanted_part(param, ZERO_SAVED_EXP_AVG, &first, &stepped);
 	return (uint64_t)count * zero_dtype_size(param->dtype) +
 	       (uint64_t)stepped * sizeof(float) * (zero_has_master(param->dtype) ? 3 : 2);
 }
@@ -89,11 +89,11 @@ static void wanted_of(const struct zero_restore *restore, const struct zero_shar
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static bool in_host_memory(const struct filling *fill, enum zero_slice_kind kind)
+static bool in_host_memory(const struct filling *fill, enum zero_saved_kind kind)
 {
 	if (fill->job->ops->host_memory)
 		return true;
-	return kind != ZERO_SLICE_PARAM &&
+	return kind != ZERO_SAVED_PARAM &&
 	       fill->job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER;
 }
 
@@ -113,12 +113,13 @@ static zero_status read_piece(void *context, void *data, size_t at, size_t bytes
 /* A piece ends where a block does, so that no block is read twice. */
 static uint64_t piece_bytes(const struct filling *fill, uint64_t from, uint64_t rest)
 {
-	uint64_t most = fill->job->chunk < ZERO_SUM_BLOCK ? ZERO_SUM_BLOCK : fill->job->chunk;
+	uint64_t most =
+		fill->job->chunk < ZERO_CHECKSUM_BLOCK ? ZERO_CHECKSUM_BLOCK : fill->job->chunk;
 	uint64_t end = from + most;
 
 	if (rest <= most)
 		return rest;
-	end -= end % ZERO_SUM_BLOCK;
+	end -= end % ZERO_CHECKSUM_BLOCK;
 	return end > from ? end - from : most;
 }
 

@@ -177,13 +177,13 @@ zero_status zero_checkpoint_user(const struct zero_files_ops *files,
 	close(fd);
 	if (status)
 		goto out;
-	sum = files->sum(*user, manifest->user_bytes);
-	if (sum != manifest->user_sum)
+	sum = files->checksum(*user, manifest->user_bytes);
+	if (sum != manifest->user_checksum)
 		status = zero_fail(ZERO_E_FORMAT,
 				   "%s: the program's own bytes are damaged: their checksum is "
 				   "%016llx, the manifest has %016llx",
 				   path, (unsigned long long)sum,
-				   (unsigned long long)manifest->user_sum);
+				   (unsigned long long)manifest->user_checksum);
 out:
 	if (status) {
 		free(*user);

@@ -112,7 +112,7 @@ zero_status zero_shard_begin(struct zero_shard_reader *reader)
 	const struct zero_manifest_file *file = &reader->manifest->files[reader->rank];
 	/* No overflow: the layout is less than 2^62 bytes, and there is a checksum for each of its
 	   blocks. */
-	uint64_t rest = reader->layout.bytes + reader->layout.sums * sizeof(uint64_t);
+	uint64_t rest = reader->layout.bytes + reader->layout.checksums * sizeof(uint64_t);
 	zero_status status = zero_checkpoint_open(reader->path, file->bytes, &reader->fd);
 
 	if (status)
@@ -124,7 +124,7 @@ zero_status zero_shard_begin(struct zero_shard_reader *reader)
 				 reader->path, (unsigned long long)file->bytes,
 				 (unsigned long long)rest, HEADER_MOST);
 	reader->data = file->bytes - rest;
-	reader->block = malloc(PIECE_BLOCKS * ZERO_SUM_BLOCK);
+	reader->block = malloc(PIECE_BLOCKS * ZERO_CHECKSUM_BLOCK);
 	return reader->block ? ZERO_OK : no_memory(reader);
 }
 
@@ -139,7 +139,7 @@ zero_status zero_shard_check_header(struct zero_shard_reader *reader)
 	if (!header)
 		return no_memory(reader);
 	status = read_bytes(reader, 0, header, reader->data);
-	sum = status ? 0 : reader->files->sum(header, reader->data);
+	sum = status ? 0 : reader->files->checksum(header, reader->data);
 	if (!status && sum != file->header)
 		status = zero_fail(ZERO_E_FORMAT,
 				   "%s: the header is damaged: the checksum of its %llu bytes is "
@@ -153,7 +153,7 @@ zero_status zero_shard_check_header(struct zero_shard_reader *reader)
 zero_status zero_shard_check_sums(struct zero_shard_reader *reader)
 {
 	const struct zero_manifest_file *file = &reader->manifest->files[reader->rank];
-	size_t bytes = reader->layout.sums * sizeof(uint64_t);
+	size_t bytes = reader->layout.checksums * sizeof(uint64_t);
 	zero_status status;
 	uint64_t sum;
 
@@ -163,7 +163,7 @@ zero_status zero_shard_check_sums(struct zero_shard_reader *reader)
 	status = read_bytes(reader, reader->data + reader->layout.bytes, reader->sums, bytes);
 	if (status)
 		return status;
-	sum = reader->files->sum(reader->sums, bytes);
+	sum = reader->files->checksum(reader->sums, bytes);
 	if (sum == file->checksums)
 		return ZERO_OK;
 	return zero_fail(ZERO_E_FORMAT,
@@ -200,15 +200,15 @@ static zero_status damaged(const struct zero_shard_reader *reader,
 			   uint64_t sum)
 {
 	const char *name = reader->manifest->tensors[slice->tensor].name;
-	uint64_t begin = reader->data + slice->at + block * ZERO_SUM_BLOCK;
+	uint64_t begin = reader->data + slice->at + block * ZERO_CHECKSUM_BLOCK;
 
 	return zero_fail(
 		ZERO_E_FORMAT,
 		"%s: tensor \"%s%.200s\" is damaged: the checksum of bytes %llu to %llu of "
 		"the file is %016llx, written down as %016llx",
-		reader->path, zero_slice_prefix(slice->kind), name, (unsigned long long)begin,
+		reader->path, zero_saved_prefix(slice->kind), name, (unsigned long long)begin,
 		(unsigned long long)(begin + bytes), (unsigned long long)sum,
-		(unsigned long long)reader->sums[slice->sum + block]);
+		(unsigned long long)reader->sums[slice->checksum + block]);
 }
 
 /* Whole blocks from number `block` on, PIECE_BLOCKS at most; the slice's last one may be short. */
@@ -217,19 +217,19 @@ static zero_status read_blocks(struct zero_shard_reader *reader,
 			       size_t bytes)
 {
 	uint64_t sums[PIECE_BLOCKS];
-	size_t count = (bytes + ZERO_SUM_BLOCK - 1) / ZERO_SUM_BLOCK;
-	zero_status status =
-		read_bytes(reader, reader->data + slice->at + block * ZERO_SUM_BLOCK, to, bytes);
+	size_t count = (bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;
+	zero_status status = read_bytes(
+		reader, reader->data + slice->at + block * ZERO_CHECKSUM_BLOCK, to, bytes);
 
 	if (status)
 		return status;
-	reader->files->sums(to, bytes, sums);
+	reader->files->checksum_blocks(to, bytes, sums);
 	for (size_t i = 0; i < count; i++)
-		if (sums[i] != reader->sums[slice->sum + block + i])
+		if (sums[i] != reader->sums[slice->checksum + block + i])
 			return damaged(reader, slice, block + i,
-				       bytes - i * ZERO_SUM_BLOCK < ZERO_SUM_BLOCK
-					       ? bytes - i * ZERO_SUM_BLOCK
-					       : ZERO_SUM_BLOCK,
+				       bytes - i * ZERO_CHECKSUM_BLOCK < ZERO_CHECKSUM_BLOCK
+					       ? bytes - i * ZERO_CHECKSUM_BLOCK
+					       : ZERO_CHECKSUM_BLOCK,
 				       sums[i]);
 	return ZERO_OK;
 }
@@ -238,14 +238,15 @@ static zero_status read_blocks(struct zero_shard_reader *reader,
 static zero_status read_part(struct zero_shard_reader *reader, const struct zero_shard_slice *slice,
 			     uint64_t at, char *to, size_t bytes)
 {
-	uint64_t block = at / ZERO_SUM_BLOCK, begin = block * ZERO_SUM_BLOCK;
+	uint64_t block = at / ZERO_CHECKSUM_BLOCK, begin = block * ZERO_CHECKSUM_BLOCK;
 	uint64_t rest = slice->bytes - begin;
 	zero_status status;
 
 	if (reader->block_of != slice || reader->block_index != block) {
 		reader->block_of = NULL;
 		status = read_blocks(reader, slice, block, reader->block,
-				     rest < ZERO_SUM_BLOCK ? (size_t)rest : ZERO_SUM_BLOCK);
+				     rest < ZERO_CHECKSUM_BLOCK ? (size_t)rest
+								: ZERO_CHECKSUM_BLOCK);
 		if (status)
 			return status;
 		reader->block_of = slice;
@@ -259,15 +260,16 @@ static zero_status read_part(struct zero_shard_reader *reader, const struct zero
 static size_t next_bytes(const struct zero_shard_slice *slice, uint64_t at, uint64_t bytes,
 			 bool *whole)
 {
-	uint64_t in_block = at % ZERO_SUM_BLOCK, block_end = at - in_block + ZERO_SUM_BLOCK;
-	uint64_t most = (uint64_t)PIECE_BLOCKS * ZERO_SUM_BLOCK;
+	uint64_t in_block = at % ZERO_CHECKSUM_BLOCK,
+		 block_end = at - in_block + ZERO_CHECKSUM_BLOCK;
+	uint64_t most = (uint64_t)PIECE_BLOCKS * ZERO_CHECKSUM_BLOCK;
 
-	*whole = !in_block && (bytes >= ZERO_SUM_BLOCK || at + bytes == slice->bytes);
+	*whole = !in_block && (bytes >= ZERO_CHECKSUM_BLOCK || at + bytes == slice->bytes);
 	if (!*whole)
 		return (size_t)(bytes < block_end - at ? bytes : block_end - at);
 	if (bytes > most)
 		return (size_t)most;
-	return (size_t)(at + bytes == slice->bytes ? bytes : bytes - bytes % ZERO_SUM_BLOCK);
+	return (size_t)(at + bytes == slice->bytes ? bytes : bytes - bytes % ZERO_CHECKSUM_BLOCK);
 }
 
 zero_status zero_shard_read(struct zero_shard_reader *reader, const struct zero_shard_slice *slice,
@@ -282,7 +284,7 @@ zero_status zero_shard_read(struct zero_shard_reader *reader, const struct zero_
 	for (size_t done = 0, now; !status && done < bytes; done += now) {
 		now = next_bytes(slice, at + done, bytes - done, &whole);
 		if (whole)
-			status = read_blocks(reader, slice, (at + done) / ZERO_SUM_BLOCK,
+			status = read_blocks(reader, slice, (at + done) / ZERO_CHECKSUM_BLOCK,
 					     out ? out + done : reader->block, now);
 		else
 			status = read_part(reader, slice, at + done, out + done, now);

@@ -167,9 +167,9 @@ static zero_status tell_files(struct zero_save *save, zero_status status)
 	if (!status)
 		mine = (struct zero_save_told){
 			.bytes = save->out.bytes,
-			.header = save->files->sum(save->header, save->header_bytes),
-			.checksums =
-				save->files->sum(save->sums, save->sum_count * sizeof(*save->sums)),
+			.header = save->files->checksum(save->header, save->header_bytes),
+			.checksums = save->files->checksum(save->sums,
+							   save->sum_count * sizeof(*save->sums)),
 		};
 	status = zero_submit_wait(&save->job->all, status, &op, 1, "save: files of %s", save->path);
 	zero_report_saved(save->job, zero_seconds() - save->began, save->out.bytes, !status);

@@ -6,7 +6,7 @@
 #include "checkpoint/write.h"
 
 /* Bytes that are summed and written at once, still in the cache: whole blocks of checksums. */
-#define ZERO_SAVE_PIECE ((size_t)4 * ZERO_SUM_BLOCK)
+#define ZERO_SAVE_PIECE ((size_t)4 * ZERO_CHECKSUM_BLOCK)
 
 /* A copy of slices that are still to be written. */
 struct zero_save_copy {
@@ -18,7 +18,7 @@ struct zero_save_copy {
 /* A tensor of the file: this rank's part of a parameter or of a state. */
 struct zero_save_slice {
 	const zero_param *param;
-	enum zero_slice_kind kind;
+	enum zero_saved_kind kind;
 	bool device;      /* its memory is not the host's */
 	const char *data; /* byte `from` of it */
 	size_t from;      /* 0, unless the begin was written before the rest was copied */
@@ -49,7 +49,7 @@ struct zero_save {
 	uint64_t step;
 	bool has_states, has_adamw, has_user;
 	zero_adamw adamw;
-	uint64_t user_bytes, user_sum;
+	uint64_t user_bytes, user_checksum;
 
 	/* This rank's file. */
 	struct zero_out out;

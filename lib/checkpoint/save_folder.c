@@ -150,7 +150,7 @@ zero_status zero_save_user(struct zero_save *save, const void *user, size_t byte
 {
 	save->has_user = true;
 	save->user_bytes = bytes;
-	save->user_sum = save->files->sum(user, bytes);
+	save->user_checksum = save->files->checksum(user, bytes);
 	return write_named(save, "user", user, bytes);
 }
 

@@ -102,7 +102,7 @@ static void fill(const struct zero_save *save, struct zero_manifest *manifest)
 	manifest->states = save->has_states;
 	manifest->has_user = save->has_user;
 	manifest->user_bytes = save->user_bytes;
-	manifest->user_sum = save->user_sum;
+	manifest->user_checksum = save->user_checksum;
 	manifest->has_adamw = save->has_adamw;
 	manifest->lr = (double)save->adamw.lr;
 	manifest->beta1 = (double)save->adamw.beta1;

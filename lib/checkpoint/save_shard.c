@@ -14,21 +14,21 @@
 /* ---- what is in it --------------------------------------------------------------------------- */
 
 static bool has_kind(const struct zero_save *save, const zero_param *param,
-		     enum zero_slice_kind kind)
+		     enum zero_saved_kind kind)
 {
-	return zero_has_slice(kind, save->has_states, param->trainable, param->dtype);
+	return zero_is_saved(kind, save->has_states, param->trainable, param->dtype);
 }
 
-static const float *states_of(const struct zero_flat *flat, enum zero_slice_kind kind)
+static const float *states_of(const struct zero_flat *flat, enum zero_saved_kind kind)
 {
-	if (kind == ZERO_SLICE_EXP_AVG)
+	if (kind == ZERO_SAVED_EXP_AVG)
 		return flat->m;
-	return kind == ZERO_SLICE_EXP_AVG_SQ ? flat->v : flat->master;
+	return kind == ZERO_SAVED_EXP_AVG_SQ ? flat->v : flat->master;
 }
 
 /* The part of a parameter that lies in this rank's shard, also where whole segments are stored. False:
    nothing. */
-static bool find_slice(const zero_param *param, enum zero_slice_kind kind,
+static bool find_slice(const zero_param *param, enum zero_saved_kind kind,
 		       struct zero_save_slice *slice)
 {
 	const struct zero_segment *segment = &param->flat->segments[param->segment];
@@ -41,7 +41,7 @@ static bool find_slice(const zero_param *param, enum zero_slice_kind kind,
 		.param = param, .kind = kind, .device = !job->ops->host_memory};
 	if (!count)
 		return false;
-	if (kind == ZERO_SLICE_PARAM) {
+	if (kind == ZERO_SAVED_PARAM) {
 		slice->data = zero_stored_at(param->flat, segment, param->first + first);
 		slice->bytes = count * zero_dtype_size(param->dtype);
 		return true;
@@ -55,7 +55,7 @@ static bool find_slice(const zero_param *param, enum zero_slice_kind kind,
 	return true;
 }
 
-static void list_group(struct zero_save *save, const zero_group *group, enum zero_slice_kind kind)
+static void list_group(struct zero_save *save, const zero_group *group, enum zero_saved_kind kind)
 {
 	for (size_t p = 0; zero_is_member(group) && p < group->param_count; p++) {
 		const zero_param *param = group->params[p];
@@ -65,7 +65,7 @@ static void list_group(struct zero_save *save, const zero_group *group, enum zer
 		    !find_slice(param, kind, slice))
 			continue;
 		slice->sum = save->sum_count;
-		save->sum_count += (slice->bytes + ZERO_SUM_BLOCK - 1) / ZERO_SUM_BLOCK;
+		save->sum_count += (slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;
 		save->slice_count++;
 	}
 }
@@ -77,14 +77,14 @@ static zero_status list_slices(struct zero_save *save)
 
 	for (size_t g = 0; g < job->group_count; g++)
 		params += job->groups[g]->param_count;
-	save->slices = calloc(ZERO_SLICE_KINDS * params + 1, sizeof(*save->slices));
-	save->begin = calloc(ZERO_SLICE_KINDS * job->group_count + 1, sizeof(*save->begin));
+	save->slices = calloc(ZERO_SAVED_KINDS * params + 1, sizeof(*save->slices));
+	save->begin = calloc(ZERO_SAVED_KINDS * job->group_count + 1, sizeof(*save->begin));
 	if (!save->slices || !save->begin)
 		return zero_fail(ZERO_E_MEMORY, "no memory to save %zu parameters", params);
-	for (int kind = 0; kind < ZERO_SLICE_KINDS; kind++)
+	for (int kind = 0; kind < ZERO_SAVED_KINDS; kind++)
 		for (size_t g = 0; g < job->group_count; g++) {
 			save->begin[at++] = save->slice_count;
-			list_group(save, job->groups[g], (enum zero_slice_kind)kind);
+			list_group(save, job->groups[g], (enum zero_saved_kind)kind);
 		}
 	save->begin[at] = save->slice_count;
 	save->sums = calloc(save->sum_count + 1, sizeof(*save->sums));
@@ -97,7 +97,7 @@ static zero_status list_slices(struct zero_save *save)
    NULL. */
 static size_t name_slice(const struct zero_save_slice *slice, char *text, size_t room)
 {
-	return (size_t)snprintf(text, room, "%s%s", zero_slice_prefix(slice->kind),
+	return (size_t)snprintf(text, room, "%s%s", zero_saved_prefix(slice->kind),
 				slice->param->name) +
 	       1;
 }
@@ -111,7 +111,7 @@ static void describe(struct zero_save *save, zero_tensor *tensors, char *names, 
 		tensors[i] =
 			(zero_tensor){.name = names,
 				      .path = save->file,
-				      .dtype = zero_slice_dtype(slice->kind, slice->param->dtype),
+				      .dtype = zero_saved_dtype(slice->kind, slice->param->dtype),
 				      .ndim = 1};
 		tensors[i].shape[0] = slice->bytes / zero_dtype_size(tensors[i].dtype);
 		names += used;
@@ -161,7 +161,8 @@ out:
 zero_status zero_save_piece(const struct zero_save *save, const struct zero_save_slice *slice,
 			    const void *data, size_t at, size_t bytes)
 {
-	save->files->sums(data, bytes, save->sums + slice->sum + at / ZERO_SUM_BLOCK);
+	save->files->checksum_blocks(data, bytes,
+				     save->sums + slice->sum + at / ZERO_CHECKSUM_BLOCK);
 	return zero_out_write(&save->out, data, bytes, slice->at + at);
 }
 
@@ -184,7 +185,8 @@ static zero_status write_pieces(void *context, const void *data, size_t at, size
 	return status;
 }
 
-_Static_assert(ZERO_STAGING_MIN % ZERO_SUM_BLOCK == 0, "pieces that are staged are whole blocks");
+_Static_assert(ZERO_STAGING_MIN % ZERO_CHECKSUM_BLOCK == 0,
+	       "pieces that are staged are whole blocks");
 
 zero_status zero_save_slice(struct zero_save *save, struct zero_save_slice *slice)
 {

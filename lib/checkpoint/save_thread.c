@@ -199,7 +199,7 @@ static zero_status fetch_range(struct zero_save *save, size_t first, size_t end)
 
 static zero_status fetch_all(struct zero_save *save)
 {
-	size_t ranges = ZERO_SLICE_KINDS * save->job->group_count;
+	size_t ranges = ZERO_SAVED_KINDS * save->job->group_count;
 	zero_status status = ZERO_OK, reached;
 
 	for (size_t i = 0; !status && i < ranges; i++)
@@ -309,7 +309,7 @@ static void keep(zero_job *job, const zero_group *group, bool stepped)
 
 	if (!save || save->state != ZERO_SAVE_WRITING || save->written)
 		return;
-	for (size_t i = 0; i < ZERO_SLICE_KINDS * job->group_count; i++)
+	for (size_t i = 0; i < ZERO_SAVED_KINDS * job->group_count; i++)
 		if (!group || job->groups[i % job->group_count] == group)
 			keep_range(save, save->begin[i], save->begin[i + 1], stepped);
 }

@@ -3,34 +3,34 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "files/input.h"
+#include "files/manifest.h"
 
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
 
-static void sums_plain(const void *data, size_t bytes, uint64_t *sums)
+static void checksum_blocks(const void *data, size_t bytes, uint64_t *checksums)
 {
 	const char *from = data;
 
 	for (size_t at = 0, now; at < bytes; at += now) {
-		now = bytes - at < ZERO_SUM_BLOCK ? bytes - at : ZERO_SUM_BLOCK;
-		*sums++ = XXH3_64bits(from + at, now);
+		now = bytes - at < ZERO_CHECKSUM_BLOCK ? bytes - at : ZERO_CHECKSUM_BLOCK;
+		*checksums++ = XXH3_64bits(from + at, now);
 	}
 }
 
-void files_sums(const void *data, size_t bytes, uint64_t *sums)
+void files_checksum_blocks(const void *data, size_t bytes, uint64_t *checksums)
 {
 #ifdef HAVE_X86
 	if (__builtin_cpu_supports("avx2")) {
-		files_sums_avx2(data, bytes, sums);
+		files_checksum_blocks_avx2(data, bytes, checksums);
 		return;
 	}
 #endif
-	sums_plain(data, bytes, sums);
+	checksum_blocks(data, bytes, checksums);
 }
 
-uint64_t files_sum(const void *data, size_t bytes)
+uint64_t files_checksum(const void *data, size_t bytes)
 {
 	return XXH3_64bits(data, bytes);
 }

@@ -1,306 +1,271 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model in several files. The index is a JSON object whose weight_map gives each tensor's file;
- * the files lie beside it.
+ * Reads a model in several files. The index is a JSON object whose weight_map gives each tensor's
+ * file; the files are in the folder of the index.
  */
-#include "files/input.h"
 #include "files/json_reader.h"
+#include "files/safetensors.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-/* One line of the weight_map. */
-struct claim {
-	char *tensor, *shard;
+/* One member of the weight_map. */
+struct index_entry {
+	char *tensor, *file;
 };
 
-struct claims {
-	struct claim *all;
-	size_t count, room;
-	bool found; /* the index has a weight_map */
+struct index {
+	struct index_entry *entries;
+	size_t count;
+	bool has_map;
 };
 
-static void free_claims(struct claims *claims)
+static void free_entries(struct index *index)
 {
-	for (size_t i = 0; i < claims->count; i++) {
-		free(claims->all[i].tensor);
-		free(claims->all[i].shard);
+	for (size_t i = 0; i < index->count; i++) {
+		free(index->entries[i].tensor);
+		free(index->entries[i].file);
 	}
-	free(claims->all);
+	free(index->entries);
 }
 
-/* A shard is a file beside the index: a name that leads elsewhere is refused. */
-static const char *wrong_with_shard(const char *shard)
+/* What is wrong with a file's name, which must not lead out of the folder of the index. */
+static const char *name_problem(const char *name)
 {
-	size_t length = strlen(shard);
-	const size_t end = strlen(".safetensors");
+	static const char end[] = ".safetensors";
 
-	if (strchr(shard, '/'))
+	if (strchr(name, '/'))
 		return "has a '/'";
-	for (const char *c = shard; *c; c++)
+	for (const char *c = name; *c; c++)
 		if ((unsigned char)*c < 0x20 || *c == 0x7f)
 			return "has a control character";
-	if (length <= end || strcmp(shard + length - end, ".safetensors") != 0)
+	if (!files_ends_with(name, end) || strlen(name) == strlen(end))
 		return "does not end in .safetensors";
 	return NULL;
 }
 
-static zero_status add_claim(const char *path, struct claims *claims, const char *tensor,
-			     const char *shard)
+static zero_status add_entry(const char *path, struct index *index, const char *tensor,
+			     const char *file)
 {
-	struct claim claim;
+	struct index_entry *entries = files_grow(index->entries, index->count, sizeof(*entries));
+	struct index_entry entry;
 
-	if (claims->count == claims->room) {
-		size_t room = claims->room ? 2 * claims->room : 64;
-		struct claim *all = realloc(claims->all, room * sizeof(*all));
-
-		if (!all)
-			return files_no_memory(path);
-		claims->all = all;
-		claims->room = room;
-	}
-	claim.tensor = strdup(tensor);
-	claim.shard = strdup(shard);
-	if (!claim.tensor || !claim.shard) {
-		free(claim.tensor);
-		free(claim.shard);
+	if (!entries)
+		return files_no_memory(path);
+	index->entries = entries;
+	entry.tensor = strdup(tensor);
+	entry.file = strdup(file);
+	if (!entry.tensor || !entry.file) {
+		free(entry.tensor);
+		free(entry.file);
 		return files_no_memory(path);
 	}
-	claims->all[claims->count++] = claim;
+	index->entries[index->count++] = entry;
 	return ZERO_OK;
 }
 
-/* The value of one tensor in the weight_map. */
-static zero_status read_claim(struct walk *walk, const char *tensor, struct claims *claims)
+/* Reads the value of one tensor in the weight_map. */
+static zero_status read_entry(struct json_reader *reader, const char *tensor, struct index *index)
 {
-	const char *shard, *wrong;
-	size_t at = walk->at;
+	const char *file, *problem;
+	size_t at = reader->at;
 	zero_status status;
 	json_t *value;
 
 	if (!*tensor)
-		return walk_fail(walk, walk->names[walk->count - 1].at,
-				 "a tensor in weight_map has an empty name");
-	status = walk_value(walk, &value);
+		return json_reader_fail(reader, reader->names[reader->count - 1].at,
+					"a tensor in weight_map has an empty name");
+	status = json_reader_value(reader, &value);
 	if (status)
 		return status;
-	shard = json_string_value(value);
-	if (!shard) {
-		status = walk_fail(walk, at,
-				   "the file of tensor \"%s\" in weight_map is not a string",
-				   files_words(tensor).text);
-		goto out;
-	}
-	wrong = wrong_with_shard(shard);
-	if (wrong)
-		status = walk_fail(walk, at,
-				   "the file \"%s\" of tensor \"%s\" in weight_map %s; it must be "
-				   "the plain name of a .safetensors file beside the index",
-				   files_words(shard).text, files_words(tensor).text, wrong);
+	file = json_string_value(value);
+	problem = file ? name_problem(file) : NULL;
+	if (!file)
+		status = json_reader_fail(reader, at,
+					  "the file of tensor \"%s\" in weight_map is not a string",
+					  files_printable(tensor).text);
+	else if (problem)
+		status = json_reader_fail(
+			reader, at,
+			"the file \"%s\" of tensor \"%s\" in weight_map %s; it must be the plain "
+			"name of a .safetensors file in the folder of the index",
+			files_printable(file).text, files_printable(tensor).text, problem);
 	else
-		status = add_claim(walk->path, claims, tensor, shard);
-out:
+		status = add_entry(reader->path, index, tensor, file);
 	json_decref(value);
 	return status;
 }
 
-static zero_status read_weight_map(struct walk *outer, struct claims *claims)
+static zero_status read_weight_map(struct json_reader *outer, struct index *index)
 {
 	const char *tensor;
-	struct walk walk;
+	struct json_reader reader;
 	zero_status status;
 
-	claims->found = true;
-	status = walk_into(outer, &walk);
+	index->has_map = true;
+	status = json_reader_enter(outer, &reader);
 	while (!status) {
-		status = walk_next(&walk, &tensor);
+		status = json_reader_member(&reader, &tensor);
 		if (status || !tensor)
 			break;
-		status = read_claim(&walk, tensor, claims);
+		status = read_entry(&reader, tensor, index);
 	}
-	walk_out(outer, &walk);
+	json_reader_leave(outer, &reader);
 	return status;
 }
 
-static zero_status read_claims(struct walk *walk, struct claims *claims)
+static zero_status read_entries(struct json_reader *reader, struct index *index)
 {
 	const char *name;
 	zero_status status;
 	json_t *value;
 
-	status = walk_begin(walk);
+	status = json_reader_object(reader);
 	while (!status) {
-		status = walk_next(walk, &name);
+		status = json_reader_member(reader, &name);
 		if (status || !name)
 			break;
 		if (strcmp(name, "weight_map") == 0) {
-			status = read_weight_map(walk, claims);
+			status = read_weight_map(reader, index);
 			continue;
 		}
-		/* "metadata" and whatever else tools put here says nothing of the bytes. */
-		status = walk_value(walk, &value);
+		/* Other members, such as "metadata", do not describe the files' bytes. */
+		status = json_reader_value(reader, &value);
 		if (!status)
 			json_decref(value);
 	}
 	if (!status)
-		status = walk_end(walk);
-	if (!status && !claims->count)
+		status = json_reader_end(reader);
+	if (!status && !index->count)
 		status = files_core()->fail(
-			ZERO_E_FORMAT, "%s: %s; an index gives each tensor's file there",
-			walk->path,
-			claims->found ? "its weight_map is empty" : "has no weight_map");
+			ZERO_E_FORMAT,
+			"%s: the index has %s weight_map, which must give each tensor's file",
+			reader->path, index->has_map ? "an empty" : "no");
 	return status;
 }
 
-static zero_status load_claims(const char *path, struct claims *claims)
+static zero_status load_entries(const char *path, struct index *index)
 {
-	struct walk walk = {.path = path};
+	struct json_reader reader = {.path = path};
 	zero_status status;
-	char *text = NULL;
-	uint64_t bytes;
-	int fd;
+	char *text;
 
-	status = files_open_regular(path, &fd, &bytes);
+	status = files_read_json(path, &text, &reader.bytes);
 	if (status)
 		return status;
-	if (bytes > FILES_JSON_MAX) {
-		status = files_core()->fail(ZERO_E_FORMAT,
-					    "%s: is an index of %" PRIu64
-					    " bytes; at most %u are allowed",
-					    path, bytes, FILES_JSON_MAX);
-		goto out;
-	}
-	text = malloc(bytes ? bytes : 1);
-	if (!text) {
-		status = files_no_memory(path);
-		goto out;
-	}
-	status = files_read(fd, path, 0, bytes, text);
-	if (status)
-		goto out;
-	walk.text = text;
-	walk.bytes = bytes;
-	status = read_claims(&walk, claims);
-out:
-	walk_free(&walk);
+	reader.text = text;
+	status = read_entries(&reader, index);
+	json_reader_free(&reader);
 	free(text);
-	close(fd);
 	return status;
 }
 
-static int by_shard(const void *a, const void *b)
+static int by_file(const void *a, const void *b)
 {
-	const struct claim *x = a, *y = b;
-	int order = strcmp(x->shard, y->shard);
+	const struct index_entry *x = a, *y = b;
+	int order = strcmp(x->file, y->file);
 
 	return order ? order : strcmp(x->tensor, y->tensor);
 }
 
 static int by_tensor(const void *a, const void *b)
 {
-	return strcmp(((const struct claim *)a)->tensor, ((const struct claim *)b)->tensor);
+	return strcmp(((const struct index_entry *)a)->tensor,
+		      ((const struct index_entry *)b)->tensor);
 }
 
-static zero_status read_shard(struct zero_file *file, const char *index, const char *folder,
-			      const struct claim *claim)
+static zero_status read_file(struct zero_file *set, const char *index_path, const char *folder,
+			     const struct index_entry *entry)
 {
-	char *path = files_join(folder, claim->shard);
+	char *path = files_join(folder, entry->file);
 	zero_status status;
 	struct stat st;
 
 	if (!path)
-		return files_no_memory(index);
+		return files_no_memory(index_path);
 	if (stat(path, &st) != 0)
-		status = files_core()->fail(ZERO_E_FILE,
-					    "%s: tensor \"%s\" is to be in %s, which cannot be "
-					    "opened: %s",
-					    index, files_words(claim->tensor).text, path,
-					    strerror(errno));
+		status = files_core()->fail(
+			ZERO_E_FILE, "%s: the file of tensor \"%s\", %s, cannot be opened: %s",
+			index_path, files_printable(entry->tensor).text, path, strerror(errno));
 	else
-		status = files_read_safetensors(file, path);
+		status = files_read_safetensors(set, path);
 	free(path);
 	return status;
 }
 
-/* Reads each shard once, in the order of their names. */
-static zero_status read_shards(struct zero_file *file, const char *index, struct claims *claims)
+/* Reads each file once, in the order of their names. */
+static zero_status read_files(struct zero_file *set, const char *path, struct index *index)
 {
-	const char *slash = strrchr(index, '/');
+	const struct index_entry *entries = index->entries;
+	const char *slash = strrchr(path, '/');
 	zero_status status = ZERO_OK;
 	char *folder;
 
-	folder = slash ? strndup(index, (size_t)(slash - index) + 1) : strdup(".");
+	folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
 	if (!folder)
-		return files_no_memory(index);
-	qsort(claims->all, claims->count, sizeof(*claims->all), by_shard);
-	for (size_t i = 0; i < claims->count && !status; i++)
-		if (i == 0 || strcmp(claims->all[i - 1].shard, claims->all[i].shard) != 0)
-			status = read_shard(file, index, folder, &claims->all[i]);
+		return files_no_memory(path);
+	qsort(index->entries, index->count, sizeof(*entries), by_file);
+	for (size_t i = 0; i < index->count && !status; i++)
+		if (i == 0 || strcmp(entries[i - 1].file, entries[i].file) != 0)
+			status = read_file(set, path, folder, &entries[i]);
 	free(folder);
 	return status;
 }
 
-static const char *file_name(const char *path)
+/* `found`: the file that has the tensor; NULL: none has it. */
+static zero_status misplaced(const char *path, const struct index_entry *entry, const char *found)
 {
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
-static zero_status misplaced(const char *index, const struct claim *claim, const char *truth)
-{
-	return files_core()->fail(ZERO_E_FORMAT,
-				  "%s: tensor \"%s\" is to be in %s, but is %s%s; index and files "
-				  "are not of one model, or damaged",
-				  index, files_words(claim->tensor).text,
-				  files_words(claim->shard).text, truth ? "in " : "nowhere",
-				  truth ? files_words(truth).text : "");
+	return files_core()->fail(
+		ZERO_E_FORMAT,
+		"%s: the index says that tensor \"%s\" is in %s, but it is in %s; "
+		"the index and the files belong to different models, or are "
+		"damaged",
+		path, files_printable(entry->tensor).text, files_printable(entry->file).text,
+		found ? files_printable(found).text : "no file");
 }
 
 /* Both lists are sorted by name, so that one pass finds what only one of them has. */
-static zero_status compare(const struct zero_file *file, const char *index, struct claims *claims)
+static zero_status compare(const struct zero_file *set, const char *path, struct index *index)
 {
-	size_t t = 0, c = 0;
+	size_t t = 0, e = 0;
 
-	qsort(claims->all, claims->count, sizeof(*claims->all), by_tensor);
-	while (t < file->count || c < claims->count) {
-		const zero_tensor *tensor = t < file->count ? file->by_name[t] : NULL;
-		const struct claim *claim = c < claims->count ? &claims->all[c] : NULL;
-		int order = !tensor ? 1 : !claim ? -1 : strcmp(tensor->name, claim->tensor);
+	qsort(index->entries, index->count, sizeof(*index->entries), by_tensor);
+	while (t < set->count || e < index->count) {
+		const zero_tensor *tensor = t < set->count ? set->by_name[t] : NULL;
+		const struct index_entry *entry = e < index->count ? &index->entries[e] : NULL;
+		int order = !tensor ? 1 : !entry ? -1 : strcmp(tensor->name, entry->tensor);
 
 		if (order > 0)
-			return misplaced(index, claim, NULL);
+			return misplaced(path, entry, NULL);
 		if (order < 0)
 			return files_core()->fail(ZERO_E_FORMAT,
 						  "%s: tensor \"%s\" is in %s, but not in the "
-						  "weight_map; index and files are not of one "
-						  "model, or damaged",
-						  index, files_words(tensor->name).text,
+						  "weight_map; the index and the files belong to "
+						  "different models, or are damaged",
+						  path, files_printable(tensor->name).text,
 						  tensor->path);
-		if (strcmp(file_name(tensor->path), claim->shard) != 0)
-			return misplaced(index, claim, file_name(tensor->path));
+		if (strcmp(files_base_name(tensor->path), entry->file) != 0)
+			return misplaced(path, entry, files_base_name(tensor->path));
 		t++;
-		c++;
+		e++;
 	}
 	return ZERO_OK;
 }
 
 zero_status files_read_index(struct zero_file *file, const char *path)
 {
-	struct claims claims = {.all = NULL};
+	struct index index = {.entries = NULL};
 	zero_status status;
 
-	status = load_claims(path, &claims);
+	status = load_entries(path, &index);
 	if (!status)
-		status = read_shards(file, path, &claims);
+		status = read_files(file, path, &index);
 	if (!status)
 		status = files_sort_names(file);
 	if (!status)
-		status = compare(file, path, &claims);
-	free_claims(&claims);
+		status = compare(file, path, &index);
+	free_entries(&index);
 	return status;
 }

@@ -1,14 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading bytes of regular files, and quoting words of them. */
 #include "files/input.h"
 #include "core/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+zero_status files_no_memory(const char *path)
+{
+	return files_core()->fail(ZERO_E_MEMORY, "%s: no memory to read the file", path);
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+char *files_join(const char *folder, const char *name)
+{
+	size_t length = strlen(folder);
+	const char *slash = length && folder[length - 1] == '/' ? "" : "/";
+	char *path;
+
+	return asprintf(&path, "%s%s%s", folder, slash, name) < 0 ? NULL : path;
+}
+
+const char *files_base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+bool files_ends_with(const char *text, const char *end)
+{
+	size_t length = strlen(text), end_length = strlen(end);
+
+	return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static const char *kind_of(mode_t mode)
 {
@@ -41,7 +74,7 @@ zero_status files_open_regular(const char *path, int *fd, uint64_t *bytes)
 		status = files_core()->fail(ZERO_E_FILE, "%s: cannot be examined: %s", path,
 					    strerror(errno));
 	else if (!S_ISREG(st.st_mode))
-		status = files_core()->fail(ZERO_E_FILE, "%s: is %s, where a regular file is meant",
+		status = files_core()->fail(ZERO_E_FILE, "%s: is %s; it must be a regular file",
 					    path, kind_of(st.st_mode));
 	if (status) {
 		close(*fd);
@@ -68,29 +101,68 @@ zero_status files_read(int fd, const char *path, uint64_t offset, size_t bytes, 
 		if (n == 0)
 			return files_core()->fail(ZERO_E_FILE,
 						  "%s: ends at byte %" PRIu64
-						  ", was longer when it was opened; is "
-						  "somebody writing to it?",
+						  ", but was longer when it was opened; is "
+						  "another program writing to it?",
 						  path, offset + done);
 		done += (size_t)n;
 	}
 	return ZERO_OK;
 }
 
-struct files_words files_words(const char *text)
+zero_status files_read_json(const char *path, char **text, size_t *bytes)
 {
-	struct files_words words;
+	zero_status status;
+	uint64_t size;
+	int fd;
+
+	*text = NULL;
+	*bytes = 0;
+	status = files_open_regular(path, &fd, &size);
+	if (status)
+		return status;
+	if (size > FILES_JSON_MAX)
+		status = files_core()->fail(
+			ZERO_E_FORMAT, "%s: has %" PRIu64 " bytes of JSON; at most %u are allowed",
+			path, size, FILES_JSON_MAX);
+	if (!status) {
+		*text = malloc(size ? size : 1);
+		status = *text ? files_read(fd, path, 0, size, *text) : files_no_memory(path);
+	}
+	close(fd);
+	if (status) {
+		free(*text);
+		*text = NULL;
+		return status;
+	}
+	*bytes = size;
+	return ZERO_OK;
+}
+
+void *files_grow(void *array, size_t count, size_t size)
+{
+	/* The room doubles whenever the count is a power of two. */
+	if (count & (count - 1))
+		return array;
+	return realloc(array, (count ? 2 * count : 1) * size);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+struct files_printable files_printable(const char *text)
+{
+	struct files_printable printable;
 	size_t n = 0;
 
-	for (; n < sizeof(words.text) - 4 && text[n]; n++)
-		words.text[n] = text[n];
+	for (; n < sizeof(printable.text) - 4 && text[n]; n++)
+		printable.text[n] = text[n];
 	if (text[n]) {
-		/* Cut between UTF-8 characters, not within one. */
+		/* The cut is between two UTF-8 characters. */
 		while (n && ((unsigned char)text[n] & 0xc0) == 0x80)
 			n--;
-		memcpy(words.text + n, "...", 3);
+		memcpy(printable.text + n, "...", 3);
 		n += 3;
 	}
-	words.text[n] = '\0';
-	zero_clean(words.text);
-	return words;
+	printable.text[n] = '\0';
+	zero_clean(printable.text);
+	return printable;
 }

@@ -1,54 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks over the members of a JSON object one at a time. A header may claim 100 MB of JSON, and as
- * a tree of values that is up to a hundred times as much memory; so only one member's value is a
- * tree at any time, and a bounded one.
+ * Reads a JSON object one member at a time. A header may have 100 MB of JSON, whose tree of values
+ * could take a hundred times as much memory. So only one member's value is a tree at any time, and
+ * its size is bounded.
  */
-#ifndef ZERO_FILES_WALK_H
-#define ZERO_FILES_WALK_H
+#ifndef ZERO_FILES_JSON_READER_H
+#define ZERO_FILES_JSON_READER_H
 
 #include "files/input.h"
 
 #include <jansson.h>
 
-struct walk_name {
+struct json_reader_name {
 	char *text;
-	size_t at;
+	size_t at; /* byte of the text */
 };
 
-struct walk {
-	const char *path; /* for sentences */
+struct json_reader {
+	const char *path; /* for messages */
 	const char *text;
 	size_t bytes;
-	size_t at;               /* the next byte of text */
-	uint64_t base;           /* where text begins in the file */
-	struct walk_name *names; /* of the members so far, owned */
-	size_t count, room;
+	size_t at;                      /* the next byte of text */
+	uint64_t base;                  /* byte of the file where text begins */
+	struct json_reader_name *names; /* of the members so far, owned */
+	size_t count;
 };
 
-/* A sentence about the byte `at` of the text: file, byte in the file, line and column. */
-zero_status walk_fail(const struct walk *walk, size_t at, const char *format, ...)
+/* An error that names the file, and byte `at` of the text with its line and column. */
+zero_status json_reader_fail(const struct json_reader *reader, size_t at, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Expects an object at walk->at. */
-zero_status walk_begin(struct walk *walk);
+/* Expects an object at reader->at. */
+zero_status json_reader_object(struct json_reader *reader);
 /*
- * The next member's name, the walk's own, with walk->at at its value; NULL after the last member.
- * Names that came twice are refused there.
+ * Moves reader->at to the next member's value. *name is owned by the reader, and NULL after the last
+ * member. A name that came twice is an error then.
  */
-zero_status walk_next(struct walk *walk, const char **name);
-/* The value at walk->at as a tree; json_decref it. */
-zero_status walk_value(struct walk *walk, json_t **value);
-/* Expects an array at walk->at. */
-zero_status walk_array(struct walk *walk);
-/* Before its item number `i`, counted from 0: walk->at is where it is if there is one more, else
-   behind the array. */
-zero_status walk_item(struct walk *walk, size_t i, bool *more);
-/* Begins a walk over the object that is the value at outer->at, and ends it. */
-zero_status walk_into(const struct walk *outer, struct walk *inner);
-void walk_out(struct walk *outer, struct walk *inner);
-/* After the outermost object: nothing but white space may follow. */
-zero_status walk_end(const struct walk *walk);
-void walk_free(struct walk *walk);
+zero_status json_reader_member(struct json_reader *reader, const char **name);
+/* Reads the value at reader->at as a tree; the caller calls json_decref. */
+zero_status json_reader_value(struct json_reader *reader, json_t **value);
+/* Expects an array at reader->at. */
+zero_status json_reader_array(struct json_reader *reader);
+/* Moves reader->at to item `i` of the array; *more is false after the last item. */
+zero_status json_reader_item(struct json_reader *reader, size_t i, bool *more);
+/* Reads the object at outer->at with a reader of its own; json_reader_leave ends it. */
+zero_status json_reader_enter(const struct json_reader *outer, struct json_reader *inner);
+void json_reader_leave(struct json_reader *outer, struct json_reader *inner);
+/* After the outermost object: only white space may follow. */
+zero_status json_reader_end(const struct json_reader *reader);
+void json_reader_free(struct json_reader *reader);
 
 #endif

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# zero_files.so: safetensors, manifests of checkpoints, reports. Its unit test compiles the same sources.
+# zero_files.so: safetensors, manifests of checkpoints, reports. Its unit tests compile the same sources.
 files_sources = \
 	lib/files/checksums.c \
 	lib/files/checksums_avx2.c \
+	lib/files/files.c \
 	lib/files/files.h \
 	lib/files/index_read.c \
 	lib/files/index_write.c \
@@ -10,7 +11,6 @@ files_sources = \
 	lib/files/input.h \
 	lib/files/json_reader.c \
 	lib/files/json_reader.h \
-	lib/files/manifest.c \
 	lib/files/manifest.h \
 	lib/files/manifest_check.c \
 	lib/files/manifest_members.c \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The members of a manifest, each checked by itself: its type and its range. */
 #include "files/manifest.h"
-
 #include "files/safetensors.h"
 
 #include <inttypes.h>
@@ -9,34 +9,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An object whose members are taken, and how a sentence names it. */
+/* An object whose members are read. */
 struct object {
 	const char *path;
 	const json_t *json;
-	char name[160]; /* "tensor \"x\": " */
+	char name[160]; /* how messages name it: "tensor \"x\": " */
 };
 
-static struct files_words words_of(const json_t *value)
-{
-	char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-	struct files_words words = files_words(text ? text : "?");
-
-	free(text);
-	return words;
-}
-
-static zero_status refuse(const struct object *object, const char *key, const char *allowed)
+/* The member is missing or has the wrong value. */
+static zero_status fail_member(const struct object *object, const char *key, const char *allowed)
 {
 	const json_t *value = json_object_get(object->json, key);
 
 	if (!value)
-		return files_core()->fail(ZERO_E_FORMAT, "%s: %shas no \"%s\"; allowed are %s",
+		return files_core()->fail(ZERO_E_FORMAT, "%s: %shas no \"%s\"; it must be %s",
 					  object->path, object->name, key, allowed);
-	return files_core()->fail(ZERO_E_FORMAT, "%s: %s\"%s\" is %s; allowed are %s", object->path,
-				  object->name, key, words_of(value).text, allowed);
+	return files_core()->fail(ZERO_E_FORMAT, "%s: %s\"%s\" is %s; it must be %s", object->path,
+				  object->name, key, files_json_printable(value).text, allowed);
 }
 
-/* An object with just these members. */
+/* Fails unless it is an object that has no other members than these. */
 static zero_status check_object(const struct object *object, const char *const *keys, size_t count)
 {
 	const char *key;
@@ -44,7 +36,8 @@ static zero_status check_object(const struct object *object, const char *const *
 
 	if (!json_is_object(object->json))
 		return files_core()->fail(ZERO_E_FORMAT, "%s: %sis %s; it must be an object",
-					  object->path, object->name, words_of(object->json).text);
+					  object->path, object->name,
+					  files_json_printable(object->json).text);
 	json_object_foreach((json_t *)object->json, key, value)
 	{
 		bool known = false;
@@ -54,115 +47,115 @@ static zero_status check_object(const struct object *object, const char *const *
 		if (!known)
 			return files_core()->fail(
 				ZERO_E_FORMAT, "%s: %shas the unknown member \"%s\"", object->path,
-				object->name, files_words(key).text);
+				object->name, files_printable(key).text);
 	}
 	return ZERO_OK;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static zero_status take_count(const struct object *object, const char *key, uint64_t least,
+static zero_status read_count(const struct object *object, const char *key, uint64_t least,
 			      uint64_t most, uint64_t *count)
 {
-	const json_t *value = json_object_get(object->json, key);
 	char allowed[80];
+	size_t value;
 
-	if (json_is_integer(value) && json_integer_value(value) >= 0) {
-		*count = (uint64_t)json_integer_value(value);
-		if (*count >= least && *count <= most)
-			return ZERO_OK;
+	if (files_json_size(json_object_get(object->json, key), &value) && value >= least &&
+	    value <= most) {
+		*count = value;
+		return ZERO_OK;
 	}
-	snprintf(allowed, sizeof(allowed), "whole numbers from %" PRIu64 " to %" PRIu64, least,
-		 most);
-	return refuse(object, key, allowed);
+	snprintf(allowed, sizeof(allowed), "an integer from %" PRIu64 " to %" PRIu64, least, most);
+	return fail_member(object, key, allowed);
 }
 
-static zero_status take_text(const struct object *object, const char *key, char **text)
+static zero_status read_string(const struct object *object, const char *key, char **text)
 {
 	const char *value = json_string_value(json_object_get(object->json, key));
 
 	if (!value || !*value)
-		return refuse(object, key, "strings that are not empty");
+		return fail_member(object, key, "a string that is not empty");
 	*text = strdup(value);
 	return *text ? ZERO_OK : files_no_memory(object->path);
 }
 
-static zero_status take_flag(const struct object *object, const char *key, bool *flag)
+static zero_status read_bool(const struct object *object, const char *key, bool *flag)
 {
 	const json_t *value = json_object_get(object->json, key);
 
 	*flag = json_is_true(value);
-	return json_is_boolean(value) ? ZERO_OK : refuse(object, key, "true and false");
+	return json_is_boolean(value) ? ZERO_OK : fail_member(object, key, "true or false");
 }
 
-static zero_status take_sum(const struct object *object, const char *key, uint64_t *sum)
+static zero_status read_checksum(const struct object *object, const char *key, uint64_t *sum)
 {
 	const char *text = json_string_value(json_object_get(object->json, key));
 
-	if (!text || strlen(text) != MANIFEST_SUM_DIGITS ||
-	    strspn(text, "0123456789abcdef") != MANIFEST_SUM_DIGITS)
-		return refuse(object, key, "strings of 16 digits, 0 to 9 and a to f");
+	if (!text || strlen(text) != MANIFEST_CHECKSUM_DIGITS ||
+	    strspn(text, "0123456789abcdef") != MANIFEST_CHECKSUM_DIGITS)
+		return fail_member(object, key, "a string of 16 hexadecimal digits");
 	*sum = strtoull(text, NULL, 16);
 	return ZERO_OK;
 }
 
-static zero_status take_number(const struct object *object, const char *key, double *number)
+static zero_status read_double(const struct object *object, const char *key, double *number)
 {
 	const json_t *value = json_object_get(object->json, key);
 
 	*number = json_is_number(value) ? json_number_value(value) : (double)NAN;
 	return json_is_number(value) || json_is_null(value)
 		       ? ZERO_OK
-		       : refuse(object, key, "numbers and null");
+		       : fail_member(object, key, "a number or null");
 }
 
-static zero_status expect_text(const struct object *object, const char *key, const char *wanted)
+static zero_status expect_string(const struct object *object, const char *key, const char *wanted)
 {
 	const char *text = json_string_value(json_object_get(object->json, key));
 	char allowed[80];
 
 	if (text && !strcmp(text, wanted))
 		return ZERO_OK;
-	snprintf(allowed, sizeof(allowed), "\"%s\" alone", wanted);
-	return refuse(object, key, allowed);
+	snprintf(allowed, sizeof(allowed), "\"%s\"", wanted);
+	return fail_member(object, key, allowed);
 }
 
-/* ---- the manifest's own ---------------------------------------------------------------------- */
+/* ---- members that are not arrays -------------------------------------------------------------- */
 
-/* The seal has been read before; a second one is refused as a name that comes twice. */
-static const char *const small_keys[] = {"format", "version", "library", "step",      "world",
-					 "stage",  "bucket",  "adamw",   "allgather", "states",
-					 "block",  "user",    "seal",    "checksum"};
+/* The seal has been checked before; a second one fails as a name that occurs twice. */
+static const char *const job_keys[] = {"format", "version", "library", "step",      "world",
+				       "stage",  "bucket",  "adamw",   "allgather", "states",
+				       "block",  "user",    "seal",    "checksum"};
 
-bool members_known(const char *name)
+bool manifest_is_job_member(const char *name)
 {
-	for (size_t i = 0; i < sizeof(small_keys) / sizeof(*small_keys); i++)
-		if (!strcmp(name, small_keys[i]))
+	for (size_t i = 0; i < sizeof(job_keys) / sizeof(*job_keys); i++)
+		if (!strcmp(name, job_keys[i]))
 			return true;
 	return false;
 }
 
-/* What tells whether the rest can be understood at all. */
+/* Whether this library can read the rest. */
 static zero_status check_format(const struct object *object)
 {
 	uint64_t number = 0;
-	zero_status status = expect_text(object, "format", MANIFEST_FORMAT);
+	zero_status status = expect_string(object, "format", MANIFEST_FORMAT);
 
 	if (!status)
-		status = take_count(object, "version", 1, UINT32_MAX, &number);
+		status = read_count(object, "version", 1, UINT32_MAX, &number);
 	if (!status && number != MANIFEST_VERSION)
 		return files_core()->fail(ZERO_E_UNSUPPORTED,
-					  "%s: is of version %" PRIu64
+					  "%s: the manifest has version %" PRIu64
 					  " of the format; this library reads version %d",
 					  object->path, number, MANIFEST_VERSION);
 	if (!status)
-		status = expect_text(object, "checksum", MANIFEST_SUM);
+		status = expect_string(object, "checksum", MANIFEST_CHECKSUM);
 	if (!status)
-		status = take_count(object, "block", ZERO_SUM_BLOCK, ZERO_SUM_BLOCK, &number);
+		status = read_count(object, "block", ZERO_CHECKSUM_BLOCK, ZERO_CHECKSUM_BLOCK,
+				    &number);
 	return status;
 }
 
-static zero_status take_adamw(const struct object *outer, struct zero_manifest *m)
+static zero_status read_adamw(const struct object *outer, struct zero_manifest *m)
 {
 	static const char *const keys[] = {"lr", "beta1", "beta2", "eps", "weight_decay", "clip"};
 	double *numbers[] = {&m->lr, &m->beta1, &m->beta2, &m->eps, &m->weight_decay, &m->clip};
@@ -174,15 +167,15 @@ static zero_status take_adamw(const struct object *outer, struct zero_manifest *
 	if (json_is_null(object.json))
 		return ZERO_OK;
 	if (!object.json)
-		return refuse(outer, "adamw", "an object and null");
+		return fail_member(outer, "adamw", "an object or null");
 	status = check_object(&object, keys, sizeof(keys) / sizeof(*keys));
 	for (size_t i = 0; !status && i < sizeof(keys) / sizeof(*keys); i++)
-		status = take_number(&object, keys[i], numbers[i]);
+		status = read_double(&object, keys[i], numbers[i]);
 	m->has_adamw = true;
 	return status;
 }
 
-static zero_status take_user(const struct object *outer, struct zero_manifest *m)
+static zero_status read_user(const struct object *outer, struct zero_manifest *m)
 {
 	static const char *const keys[] = {"bytes", "checksum"};
 	struct object object = {.path = outer->path,
@@ -193,138 +186,130 @@ static zero_status take_user(const struct object *outer, struct zero_manifest *m
 	if (json_is_null(object.json))
 		return ZERO_OK;
 	if (!object.json)
-		return refuse(outer, "user", "an object and null");
+		return fail_member(outer, "user", "an object or null");
 	status = check_object(&object, keys, sizeof(keys) / sizeof(*keys));
 	if (!status)
-		status = take_count(&object, "bytes", 0, INT64_MAX, &m->user_bytes);
+		status = read_count(&object, "bytes", 0, INT64_MAX, &m->user_bytes);
 	if (!status)
-		status = take_sum(&object, "checksum", &m->user_sum);
+		status = read_checksum(&object, "checksum", &m->user_checksum);
 	m->has_user = true;
 	return status;
 }
 
-/* `world` so that there is one file for each rank. */
-static zero_status take_world(const struct object *object, size_t file_count,
+static zero_status read_world(const struct object *object, size_t file_count,
 			      struct zero_manifest *m)
 {
 	uint64_t world = 0;
-	zero_status status = take_count(object, "world", 1, MEMBERS_WORLD_MOST, &world);
+	zero_status status = read_count(object, "world", 1, MANIFEST_WORLD_MAX, &world);
 
 	if (!status && world != file_count)
 		return files_core()->fail(ZERO_E_FORMAT,
 					  "%s: \"world\" is %" PRIu64
 					  ", but there are %zu \"files\"; "
-					  "each rank has one",
+					  "each rank must have one",
 					  object->path, world, file_count);
 	if (!status)
 		m->world = (int)world;
 	return status;
 }
 
-static zero_status take_layout(const struct object *object, struct zero_manifest *m)
+static zero_status read_layout(const struct object *object, struct zero_manifest *m)
 {
 	static const char *const modes[] = {"auto", "single", "grouped"};
 	bool known = false;
-	zero_status status = take_text(object, "allgather", &m->allgather);
+	zero_status status = read_string(object, "allgather", &m->allgather);
 
 	for (size_t i = 0; !status && i < sizeof(modes) / sizeof(*modes); i++)
 		known = known || !strcmp(m->allgather, modes[i]);
 	if (!status && !known)
-		status = refuse(object, "allgather", "\"auto\", \"single\" and \"grouped\"");
+		status = fail_member(object, "allgather", "\"auto\", \"single\" or \"grouped\"");
 	if (!status)
-		status = take_count(object, "bucket", 0, INT64_MAX, &m->bucket);
+		status = read_count(object, "bucket", 0, INT64_MAX, &m->bucket);
 	return status;
 }
 
-zero_status members_small(const char *path, const json_t *json, size_t file_count,
-			  struct zero_manifest *manifest)
+zero_status manifest_read_job(const char *path, const json_t *json, size_t file_count,
+			      struct zero_manifest *manifest)
 {
 	struct object object = {.path = path, .json = json};
 	uint64_t stage = 0;
 	zero_status status = check_format(&object);
 
 	if (!status)
-		status = take_text(&object, "library", &manifest->library);
+		status = read_string(&object, "library", &manifest->library);
 	if (!status)
-		status = take_count(&object, "step", 0, INT64_MAX, &manifest->step);
+		status = read_count(&object, "step", 0, INT64_MAX, &manifest->step);
 	if (!status)
-		status = take_world(&object, file_count, manifest);
+		status = read_world(&object, file_count, manifest);
 	if (!status)
-		status = take_count(&object, "stage", 0, 3, &stage);
+		status = read_count(&object, "stage", 0, 3, &stage);
 	if (!status)
 		manifest->stage = (int)stage;
 	if (!status)
-		status = take_layout(&object, manifest);
+		status = read_layout(&object, manifest);
 	if (!status)
-		status = take_adamw(&object, manifest);
+		status = read_adamw(&object, manifest);
 	if (!status)
-		status = take_flag(&object, "states", &manifest->states);
-	return status ? status : take_user(&object, manifest);
+		status = read_bool(&object, "states", &manifest->states);
+	return status ? status : read_user(&object, manifest);
 }
 
 /* ---- items of arrays ------------------------------------------------------------------------- */
 
-zero_status members_team(const char *path, size_t i, const json_t *json,
-			 struct zero_manifest_team *team)
+zero_status manifest_read_team(const char *path, size_t i, const json_t *json,
+			       struct zero_manifest_team *team)
 {
 	size_t count = json_array_size(json);
 
-	if (!json_is_array(json) || count > MEMBERS_WORLD_MOST)
+	if (!json_is_array(json) || count > MANIFEST_WORLD_MAX)
 		return files_core()->fail(ZERO_E_FORMAT,
 					  "%s: team %zu is %s; it must be an array of ranks", path,
-					  i, words_of(json).text);
+					  i, files_json_printable(json).text);
 	team->ranks = calloc(count + 1, sizeof(*team->ranks));
 	if (!team->ranks)
 		return files_no_memory(path);
 	for (size_t j = 0; j < count; j++) {
-		const json_t *rank = json_array_get(json, j);
+		const json_t *item = json_array_get(json, j);
+		size_t rank;
 
-		if (!json_is_integer(rank) || json_integer_value(rank) < 0 ||
-		    json_integer_value(rank) >= MEMBERS_WORLD_MOST)
+		if (!files_json_size(item, &rank) || rank >= MANIFEST_WORLD_MAX)
 			return files_core()->fail(
 				ZERO_E_FORMAT,
-				"%s: team %zu has %s for a rank; allowed are whole "
-				"numbers from 0 to %d",
-				path, i, words_of(rank).text, MEMBERS_WORLD_MOST - 1);
-		team->ranks[j] = (int)json_integer_value(rank);
+				"%s: team %zu has %s for a rank; allowed are integers "
+				"from 0 to %d",
+				path, i, files_json_printable(item).text, MANIFEST_WORLD_MAX - 1);
+		team->ranks[j] = (int)rank;
 	}
 	team->count = (int)count;
 	return ZERO_OK;
 }
 
-static zero_status take_dtype(const struct object *object, zero_dtype *dtype)
+static zero_status read_dtype(const struct object *object, zero_dtype *dtype)
 {
 	const char *text = json_string_value(json_object_get(object->json, "dtype"));
 
-	for (int i = ZERO_DTYPE_PARAM + 1; text && entry_dtype_name((zero_dtype)i, NULL); i++)
-		if (!strcmp(text, entry_dtype_name((zero_dtype)i, NULL))) {
-			*dtype = (zero_dtype)i;
-			return ZERO_OK;
-		}
-	return refuse(object, "dtype",
-		      "\"F32\", \"F16\", \"BF16\", \"F64\", \"I64\", \"I32\", "
-		      "\"U8\" and \"BOOL\"");
+	if (text && safetensors_dtype(text, dtype))
+		return ZERO_OK;
+	return fail_member(object, "dtype",
+			   "\"F32\", \"F16\", \"BF16\", \"F64\", \"I64\", \"I32\", "
+			   "\"U8\" or \"BOOL\"");
 }
 
-static zero_status take_shape(const struct object *object, struct zero_manifest_tensor *tensor)
+static zero_status read_shape(const struct object *object, struct zero_manifest_tensor *tensor)
 {
 	const json_t *shape = json_object_get(object->json, "shape");
 	size_t ndim = json_array_size(shape);
+	bool valid = json_is_array(shape) && ndim <= ZERO_MAX_DIMS;
 
-	if (!json_is_array(shape) || ndim > ZERO_MAX_DIMS)
-		return refuse(object, "shape", "arrays of up to 8 whole numbers from 0 on");
-	for (size_t i = 0; i < ndim; i++) {
-		const json_t *dim = json_array_get(shape, i);
-
-		if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-			return refuse(object, "shape", "arrays of up to 8 whole numbers from 0 on");
-		tensor->shape[i] = (size_t)json_integer_value(dim);
-	}
+	for (size_t i = 0; valid && i < ndim; i++)
+		valid = files_json_size(json_array_get(shape, i), &tensor->shape[i]);
 	tensor->ndim = (int)ndim;
-	return ZERO_OK;
+	return valid ? ZERO_OK
+		     : fail_member(object, "shape", "an array of up to 8 integers of at least 0");
 }
 
-static zero_status take_team(const struct object *object, struct zero_manifest_tensor *tensor)
+static zero_status read_tensor_team(const struct object *object,
+				    struct zero_manifest_tensor *tensor)
 {
 	uint64_t team = 0;
 	zero_status status;
@@ -332,14 +317,14 @@ static zero_status take_team(const struct object *object, struct zero_manifest_t
 	tensor->team = -1;
 	if (json_is_null(json_object_get(object->json, "team")))
 		return ZERO_OK;
-	status = take_count(object, "team", 0, INT32_MAX, &team);
+	status = read_count(object, "team", 0, INT32_MAX, &team);
 	if (!status)
 		tensor->team = (int)team;
 	return status;
 }
 
-zero_status members_tensor(const char *path, size_t i, const json_t *json,
-			   struct zero_manifest_tensor *tensor)
+zero_status manifest_read_tensor(const char *path, size_t i, const json_t *json,
+				 struct zero_manifest_tensor *tensor)
 {
 	static const char *const keys[] = {"name",      "group", "dtype", "shape",
 					   "trainable", "team",  "first", "shard"};
@@ -349,29 +334,29 @@ zero_status members_tensor(const char *path, size_t i, const json_t *json,
 	snprintf(object.name, sizeof(object.name), "tensor %zu ", i);
 	status = check_object(&object, keys, sizeof(keys) / sizeof(*keys));
 	if (!status)
-		status = take_text(&object, "name", &tensor->name);
+		status = read_string(&object, "name", &tensor->name);
 	if (status)
 		return status;
 	snprintf(object.name, sizeof(object.name),
-		 "tensor \"%s\": ", files_words(tensor->name).text);
-	status = take_text(&object, "group", &tensor->group);
+		 "tensor \"%s\": ", files_printable(tensor->name).text);
+	status = read_string(&object, "group", &tensor->group);
 	if (!status)
-		status = take_dtype(&object, &tensor->dtype);
+		status = read_dtype(&object, &tensor->dtype);
 	if (!status)
-		status = take_shape(&object, tensor);
+		status = read_shape(&object, tensor);
 	if (!status)
-		status = take_flag(&object, "trainable", &tensor->trainable);
+		status = read_bool(&object, "trainable", &tensor->trainable);
 	if (!status)
-		status = take_team(&object, tensor);
+		status = read_tensor_team(&object, tensor);
 	if (!status)
-		status = take_count(&object, "first", 0, INT64_MAX, &tensor->first);
+		status = read_count(&object, "first", 0, INT64_MAX, &tensor->first);
 	if (!status)
-		status = take_count(&object, "shard", 0, INT64_MAX, &tensor->shard);
+		status = read_count(&object, "shard", 0, INT64_MAX, &tensor->shard);
 	return status;
 }
 
-zero_status members_file(const char *path, size_t i, const json_t *json,
-			 struct zero_manifest_file *file)
+zero_status manifest_read_file(const char *path, size_t i, const json_t *json,
+			       struct zero_manifest_file *file)
 {
 	static const char *const keys[] = {"name", "bytes", "header", "checksums"};
 	struct object object = {.path = path, .json = json};
@@ -380,12 +365,12 @@ zero_status members_file(const char *path, size_t i, const json_t *json,
 	snprintf(object.name, sizeof(object.name), "file %zu ", i);
 	status = check_object(&object, keys, sizeof(keys) / sizeof(*keys));
 	if (!status)
-		status = take_text(&object, "name", &file->name);
+		status = read_string(&object, "name", &file->name);
 	if (!status)
-		status = take_count(&object, "bytes", 0, INT64_MAX, &file->bytes);
+		status = read_count(&object, "bytes", 0, INT64_MAX, &file->bytes);
 	if (!status)
-		status = take_sum(&object, "header", &file->header);
+		status = read_checksum(&object, "header", &file->header);
 	if (!status)
-		status = take_sum(&object, "checksums", &file->checksums);
+		status = read_checksum(&object, "checksums", &file->checksums);
 	return status;
 }

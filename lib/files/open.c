@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module's table, and what a path stands for: one file, an index, or a folder. */
-#include "files/input.h"
-#include "report/report.h"
+/* Opens a model by its path, which is that of a file, of an index, or of a folder. */
+#include "files/safetensors.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,66 +11,55 @@
 static const char index_name[] = "model.safetensors.index.json";
 static const char single_name[] = "model.safetensors";
 
-static const struct zero_core *kept_core;
-
-const struct zero_core *files_core(void)
-{
-	return kept_core;
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-	size_t length = strlen(text), end_length = strlen(end);
-
-	return length >= end_length && strcmp(text + length - end_length, end) == 0;
-}
-
-/* The folder's only *.safetensors file, malloc'ed. Hidden ones are somebody's unfinished work. */
-static zero_status only_file(const char *folder, char **name)
+/* The path of the folder's only .safetensors file, malloc'ed. A hidden file is skipped: it may be
+   one that another program is still writing. */
+static zero_status find_only_file(const char *folder, char **path)
 {
 	zero_status status = ZERO_OK;
 	struct dirent *entry;
 	DIR *dir;
 
-	*name = NULL;
+	*path = NULL;
 	dir = opendir(folder);
 	if (!dir)
 		return files_core()->fail(ZERO_E_FILE, "%s: the folder cannot be read: %s", folder,
 					  strerror(errno));
 	while (!status && (errno = 0, entry = readdir(dir))) {
-		if (entry->d_name[0] == '.' || !ends_with(entry->d_name, ".safetensors"))
+		if (entry->d_name[0] == '.' || !files_ends_with(entry->d_name, ".safetensors"))
 			continue;
-		if (*name) {
+		if (*path) {
 			status = files_core()->fail(
 				ZERO_E_FILE,
 				"%s: the folder has several .safetensors files (\"%s\", \"%s\") "
-				"and neither %s nor %s says which are the model; name one of them",
-				folder, files_words(*name).text, files_words(entry->d_name).text,
-				index_name, single_name);
+				"and neither %s nor %s, so it does not say which is the model; "
+				"give "
+				"the path of one of them",
+				folder, files_printable(files_base_name(*path)).text,
+				files_printable(entry->d_name).text, index_name, single_name);
 			break;
 		}
-		*name = strdup(entry->d_name);
-		if (!*name)
+		*path = files_join(folder, entry->d_name);
+		if (!*path)
 			status = files_no_memory(folder);
 	}
 	if (!status && errno)
 		status = files_core()->fail(ZERO_E_FILE, "%s: the folder cannot be read: %s",
 					    folder, strerror(errno));
-	if (!status && !*name)
+	if (!status && !*path)
 		status = files_core()->fail(ZERO_E_FILE,
 					    "%s: the folder has no %s, no %s and no other "
 					    ".safetensors file",
 					    folder, index_name, single_name);
 	if (status) {
-		free(*name);
-		*name = NULL;
+		free(*path);
+		*path = NULL;
 	}
 	closedir(dir);
 	return status;
 }
 
-/* True also for what is there but cannot be used, so that opening it says why. */
-static bool is_there(const char *path)
+/* Also true for a file that cannot be read: opening it reports why. */
+static bool exists(const char *path)
 {
 	struct stat st;
 
@@ -82,31 +70,27 @@ static zero_status read_folder(struct zero_file *file, const char *folder)
 {
 	char *index = files_join(folder, index_name);
 	char *single = files_join(folder, single_name);
-	char *name = NULL, *other = NULL;
+	char *only = NULL;
 	zero_status status;
 
 	if (!index || !single) {
 		status = files_no_memory(folder);
-	} else if (is_there(index)) {
+	} else if (exists(index)) {
 		status = files_read_index(file, index);
-	} else if (is_there(single)) {
+	} else if (exists(single)) {
 		status = files_read_safetensors(file, single);
 	} else {
-		status = only_file(folder, &name);
-		if (status)
-			goto out;
-		other = files_join(folder, name);
-		status = other ? files_read_safetensors(file, other) : files_no_memory(folder);
+		status = find_only_file(folder, &only);
+		if (!status)
+			status = files_read_safetensors(file, only);
 	}
-out:
-	free(other);
-	free(name);
+	free(only);
 	free(single);
 	free(index);
 	return status;
 }
 
-static zero_status open_path(const char *path, struct zero_file **result)
+zero_status files_open(const char *path, struct zero_file **result)
 {
 	struct zero_file *file;
 	zero_status status;
@@ -115,8 +99,8 @@ static zero_status open_path(const char *path, struct zero_file **result)
 	*result = NULL;
 	if (!path || !*path)
 		return files_core()->fail(ZERO_E_INVALID,
-					  "the path of a safetensors file is empty; give a "
-					  ".safetensors file, a %s or a folder",
+					  "the path of a model is empty; give that of a "
+					  ".safetensors file, of a %s or of a folder",
 					  index_name);
 	if (stat(path, &st) != 0)
 		return files_core()->fail(ZERO_E_FILE, "%s: cannot be opened: %s", path,
@@ -126,7 +110,7 @@ static zero_status open_path(const char *path, struct zero_file **result)
 		return files_no_memory(path);
 	if (S_ISDIR(st.st_mode))
 		status = read_folder(file, path);
-	else if (ends_with(path, ".json"))
+	else if (files_ends_with(path, ".json"))
 		status = files_read_index(file, path);
 	else
 		status = files_read_safetensors(file, path);
@@ -138,56 +122,4 @@ static zero_status open_path(const char *path, struct zero_file **result)
 	}
 	*result = file;
 	return ZERO_OK;
-}
-
-static size_t count_tensors(const struct zero_file *file)
-{
-	return file ? file->count : 0;
-}
-
-static const zero_tensor *get_tensor(const struct zero_file *file, size_t i)
-{
-	return file && i < file->count ? &file->tensors[i] : NULL;
-}
-
-static int compare_name(const void *name, const void *tensor)
-{
-	return strcmp(name, (*(const zero_tensor *const *)tensor)->name);
-}
-
-static const zero_tensor *find_tensor(const struct zero_file *file, const char *name)
-{
-	const zero_tensor **found;
-
-	if (!file || !name || !file->count)
-		return NULL;
-	found = bsearch(name, file->by_name, file->count, sizeof(*found), compare_name);
-	return found ? *found : NULL;
-}
-
-static const struct zero_files_ops ops = {
-	.abi = ZERO_MODULE_ABI,
-	.open = open_path,
-	.close = files_free,
-	.count = count_tensors,
-	.tensor = get_tensor,
-	.find = find_tensor,
-	.header = files_header,
-	.index = files_index,
-	.sums = files_sums,
-	.sum = files_sum,
-	.manifest_write = manifest_write,
-	.manifest_read = manifest_read,
-	.manifest_load = manifest_load,
-	.manifest_parse = manifest_parse,
-	.manifest_shard = manifest_shard,
-	.manifest_free = manifest_free,
-	.report_json = zero_report_json,
-	.report_page = zero_report_page,
-};
-
-const void *zero_module_files(const struct zero_core *core)
-{
-	kept_core = core;
-	return &ops;
 }

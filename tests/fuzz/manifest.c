@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 
-#include "files/input.h"
+#include "files/manifest.h"
 #include "fuzz.h"
 
 enum { WORLD = 32 }; /* up to which all files are laid out */
@@ -42,14 +42,14 @@ static void check_shard(const struct zero_manifest *manifest,
 		must(slice->first + slice->count <=
 			     zero_manifest_elements(&manifest->tensors[slice->tensor]),
 		     "slice %zu is beyond its tensor", i);
-		must(slice->at == at && slice->sum == sums, "slice %zu is elsewhere", i);
-		must(slice->kind == ZERO_SLICE_PARAM || manifest->states, "there are no states");
+		must(slice->at == at && slice->checksum == sums, "slice %zu is elsewhere", i);
+		must(slice->kind == ZERO_SAVED_PARAM || manifest->states, "there are no states");
 		at += slice->bytes;
-		sums += (slice->bytes + ZERO_SUM_BLOCK - 1) / ZERO_SUM_BLOCK;
-		if (slice->kind == ZERO_SLICE_PARAM)
+		sums += (slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;
+		if (slice->kind == ZERO_SAVED_PARAM)
 			params[slice->tensor] += slice->count;
 	}
-	must(layout->bytes == at && layout->sums == sums, "%" PRIu64 " bytes", layout->bytes);
+	must(layout->bytes == at && layout->checksums == sums, "%" PRIu64 " bytes", layout->bytes);
 }
 
 /* All ranks together have each element once. */
@@ -113,7 +113,8 @@ static void try(const char *text, size_t bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const size_t tail = sizeof(MANIFEST_SEAL MANIFEST_END) - 1 + MANIFEST_SUM_DIGITS;
+	static const size_t tail =
+		sizeof(MANIFEST_SEAL MANIFEST_END) - 1 + MANIFEST_CHECKSUM_DIGITS;
 	struct fuzz fuzz = {data, size};
 	bool raw = fuzz_byte(&fuzz) == '!';
 	size_t bytes = fuzz.left + (raw ? 0 : tail);
@@ -126,7 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		memcpy(text, fuzz.at, fuzz.left);
 	if (!raw) {
 		snprintf(end, sizeof(end), "%s%016" PRIx64 "%s", MANIFEST_SEAL,
-			 ops->sum(text, fuzz.left), MANIFEST_END);
+			 ops->checksum(text, fuzz.left), MANIFEST_END);
 		memcpy(text + fuzz.left, end, tail);
 	}
 	try(text, bytes);

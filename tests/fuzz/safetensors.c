@@ -116,7 +116,7 @@ static void check_again(const struct zero_file *file)
 	end = bytes;
 	for (size_t i = 0; i < count; i++) {
 		must(tensors[i].offset == end, "tensor %zu begins elsewhere", i);
-		must(entry_bytes(&tensors[i], &size), "tensor %zu is too large", i);
+		must(safetensors_bytes(&tensors[i], &size), "tensor %zu is too large", i);
 		end += size;
 	}
 	put("a.safetensors", "", 0, header, bytes, (off_t)(end - bytes));

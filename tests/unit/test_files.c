@@ -242,8 +242,8 @@ static const struct {
 	{"{" ONE("a", "[1]", "[0,4]") "," ONE("b", "[1]", "[8,12]") "}", 12,
 	 "tensor \"b\"|[8,12]|end at 4|no holes"},
 	{A_F32("[1]", "[4,8]"), 8, "tensor \"a\"|[4,8]|end at 0|no holes"},
-	{A_F32("[1]", "[0,4]"), 7, "3 bytes from byte 66 on|no tensor"},
-	{"{}", 1, "1 bytes from byte 10 on|no tensor"},
+	{A_F32("[1]", "[0,4]"), 7, "3 bytes from byte 66 |no tensor"},
+	{"{}", 1, "1 bytes from byte 10 |no tensor"},
 };
 
 START_TEST(test_damaged)
@@ -418,7 +418,7 @@ static const struct {
 	{"[]", ZERO_E_FORMAT, "byte 0|'{' is expected"},
 	{"{}", ZERO_E_FORMAT, "no weight_map"},
 	{"{\"weight_map\":1}", ZERO_E_FORMAT, "byte 14|'{' is expected"},
-	{"{\"weight_map\":{}}", ZERO_E_FORMAT, "weight_map is empty"},
+	{"{\"weight_map\":{}}", ZERO_E_FORMAT, "an empty weight_map"},
 	{"{\"metadata\":{},\n\"weight_map\":[]}", ZERO_E_FORMAT, "line 2, column 14"},
 	{MAP(A_IN_1 "," B_IN_1 "," C_IN_2) "x", ZERO_E_FORMAT, "follows the end"},
 	{MAP(A_IN_1 "," A_IN_1), ZERO_E_FORMAT, "\"a\"|second time"},
@@ -440,9 +440,9 @@ static const struct {
 	{MAP("\"a\":\"cut.safetensors\""), ZERO_E_FORMAT, "cut.safetensors|header of"},
 	{MAP(A_IN_1 "," C_IN_2), ZERO_E_FORMAT, "\"b\"|m-1.safetensors|not in the weight_map"},
 	{MAP(A_IN_1 "," B_IN_1 "," C_IN_2 ",\"d\":\"m-2.safetensors\""), ZERO_E_FORMAT,
-	 "\"d\"|m-2.safetensors|nowhere"},
+	 "\"d\"|m-2.safetensors|no file"},
 	{MAP("\"a\":\"m-2.safetensors\"," B_IN_1 "," C_IN_2), ZERO_E_FORMAT,
-	 "\"a\"|is to be in m-2.safetensors|is in m-1.safetensors"},
+	 "\"a\" is in m-2.safetensors, but it is in m-1.safetensors"},
 	{MAP(A_IN_1 "," B_IN_1 ",\"x\":\"m-3.safetensors\""), ZERO_E_FORMAT,
 	 "\"a\"|two files|m-1.safetensors|m-3.safetensors"},
 };

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The module's table. */
+#include "files/manifest.h"
+#include "files/safetensors.h"
+#include "report/report.h"
+
+static const struct zero_core *library_core;
+
+const struct zero_core *files_core(void)
+{
+	return library_core;
+}
+
+static const struct zero_files_ops ops = {
+	.abi = ZERO_MODULE_ABI,
+	.open = files_open,
+	.close = files_free,
+	.count = files_count,
+	.tensor = files_tensor,
+	.find = files_find,
+	.header = files_header,
+	.index = files_index,
+	.checksum_blocks = files_checksum_blocks,
+	.checksum = files_checksum,
+	.manifest_write = manifest_write,
+	.manifest_read = manifest_read,
+	.manifest_load = files_read_json,
+	.manifest_parse = manifest_parse,
+	.manifest_shard = manifest_shard,
+	.manifest_free = manifest_free,
+	.report_json = zero_report_json,
+	.report_page = zero_report_page,
+};
+
+const void *zero_module_files(const struct zero_core *core)
+{
+	library_core = core;
+	return &ops;
+}
