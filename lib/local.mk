@@ -44,9 +44,9 @@ lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/export_names.c \
 	lib/checkpoint/restore.c \
 	lib/checkpoint/restore_fill.c \
-	lib/checkpoint/restore_find.c \
+	lib/checkpoint/find.c \
 	lib/checkpoint/restore_plan.c \
-	lib/checkpoint/restore_read.c \
+	lib/checkpoint/shard_reader.c \
 	lib/checkpoint/save.c \
 	lib/checkpoint/save_folder.c \
 	lib/checkpoint/save_manifest.c \
