@@ -6,6 +6,7 @@ noinst_HEADERS += \
 	lib/backend/bootstrap.h \
 	lib/backend/comm.h \
 	lib/backend/meter.h \
+	lib/checkpoint/checkpoint.h \
 	lib/checkpoint/export.h \
 	lib/checkpoint/restore.h \
 	lib/checkpoint/save.h \
@@ -42,16 +43,17 @@ noinst_LTLIBRARIES += lib/libzerocore.la
 lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/export.c \
 	lib/checkpoint/export_names.c \
+	lib/checkpoint/find.c \
+	lib/checkpoint/names.c \
 	lib/checkpoint/restore.c \
 	lib/checkpoint/restore_fill.c \
-	lib/checkpoint/find.c \
 	lib/checkpoint/restore_plan.c \
-	lib/checkpoint/shard_reader.c \
 	lib/checkpoint/save.c \
 	lib/checkpoint/save_folder.c \
 	lib/checkpoint/save_manifest.c \
 	lib/checkpoint/save_shard.c \
 	lib/checkpoint/save_thread.c \
+	lib/checkpoint/shard_reader.c \
 	lib/checkpoint/write.c \
 	lib/core/error.c \
 	lib/core/module.c \

@@ -119,7 +119,7 @@ struct zero_shard_slice {
 	zero_dtype dtype;
 	uint64_t first, count; /* elements of the tensor */
 	uint64_t at, bytes;    /* bytes of the file's data */
-	uint64_t checksum;     /* index of its first checksum */
+	uint64_t first_checksum; /* index of its first checksum */
 };
 
 struct zero_shard_layout {

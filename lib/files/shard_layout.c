@@ -68,7 +68,7 @@ static bool add_slice(const struct layout_builder *builder, size_t index, enum z
 					   .kind = kind,
 					   .dtype = zero_saved_dtype(kind, tensor->dtype),
 					   .at = layout->bytes,
-					   .checksum = layout->checksums};
+					   .first_checksum = layout->checksums};
 	own_part(builder, tensor, &slice->first, &slice->count);
 	if (!slice->count)
 		return true;

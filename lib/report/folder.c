@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint/write.h"
+#include "checkpoint/checkpoint.h"
 #include "job/internal.h"
 #include "report/folder.h"
 

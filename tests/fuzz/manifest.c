@@ -42,7 +42,7 @@ static void check_shard(const struct zero_manifest *manifest,
 		must(slice->first + slice->count <=
 			     zero_manifest_elements(&manifest->tensors[slice->tensor]),
 		     "slice %zu is beyond its tensor", i);
-		must(slice->at == at && slice->checksum == sums, "slice %zu is elsewhere", i);
+		must(slice->at == at && slice->first_checksum == sums, "slice %zu is elsewhere", i);
 		must(slice->kind == ZERO_SAVED_PARAM || manifest->states, "there are no states");
 		at += slice->bytes;
 		sums += (slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;

@@ -373,7 +373,7 @@ static void failures(uint64_t seed)
 	check(strstr(zero_last_error(), "nowhere/model"), "%s", zero_last_error());
 	cannot(&model, file_path("nowhere/model.safetensors"), 0, "No such file or directory");
 	cannot(&model, folder, 0, "directory");
-	cannot(&model, file_path("file"), 0, "no folder");
+	cannot(&model, file_path("file"), 0, "is not a folder");
 	cannot(&model, "/proc/model", 0, "/proc/model");
 	cannot(&model, "/proc/model.safetensors", 0, "/proc/model");
 	full_disk(&model, "model.safetensors", 0);

@@ -26,7 +26,7 @@ static uint64_t bytes_read(zero_job *job)
 static void save(struct model *model, const char *dir)
 {
 	char user[64];
-	zero_save_options options = {.user = user, .keep = 2};
+	zero_save_options options = {.user = user, .keep_last = 2};
 
 	options.user_bytes =
 		(size_t)snprintf(user, sizeof(user), "seed %llu step %llu",
@@ -147,7 +147,7 @@ static void folders(const char *dir)
 	expect_same(&model, &got, &saved, "the first");
 	/* A file is no checkpoint. */
 	snprintf(link, sizeof(link), "%s/manifest.json", path);
-	fails(zero_restore(model.job, link, NULL), ZERO_E_FILE, "is no folder");
+	fails(zero_restore(model.job, link, NULL), ZERO_E_FILE, "is not a folder");
 	fails(zero_restore(model.job, "", NULL), ZERO_E_INVALID, "empty");
 	/* Not while something is gathered, nor before the layout. */
 	ok(zero_gather(model.groups[0], ZERO_DTYPE_PARAM));

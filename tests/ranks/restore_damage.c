@@ -119,8 +119,8 @@ static void flip_one(struct model *model, const char *path, uint64_t *random)
 enum wrong { SHORTER, LONGER, MISSING, FIFO, LINK, FOLDER, EMPTY, WRONGS };
 
 static const char *const words[WRONGS] = {
-	[SHORTER] = "manifest says", [LONGER] = "manifest says", [MISSING] = "is missing",
-	[FIFO] = "no regular file",  [LINK] = "symbolic link",   [FOLDER] = "no regular file",
+	[SHORTER] = "manifest says",   [LONGER] = "manifest says", [MISSING] = "is missing",
+	[FIFO] = "not a regular file", [LINK] = "symbolic link",   [FOLDER] = "not a regular file",
 	[EMPTY] = "manifest says"};
 
 static void do_wrong(enum wrong wrong, const char *full, const char *aside)

@@ -196,7 +196,7 @@ static void make_leftovers(void)
 static void retention(uint64_t seed)
 {
 	struct model model = open_model("stage=3", seed);
-	zero_save_options options = {.keep = 2};
+	zero_save_options options = {.keep_last = 2};
 
 	use_dir("keep");
 	load_model(&model, seed);
@@ -391,7 +391,8 @@ static void cannot_begin(uint64_t seed)
 	check(zero_last_error_rank() == 0, "%d", zero_last_error_rank());
 	fails(zero_save(model.job, "/proc", NULL), ZERO_E_FILE, "/proc/step-000000000");
 	fails(zero_save(model.job, "", NULL), ZERO_E_INVALID, "name of a folder");
-	fails(zero_save(model.job, path, &(zero_save_options){.keep = -1}), ZERO_E_INVALID, "-1");
+	fails(zero_save(model.job, path, &(zero_save_options){.keep_last = -1}), ZERO_E_INVALID,
+	      "-1");
 	ok(zero_gather(model.groups[0], ZERO_DTYPE_PARAM));
 	fails(zero_save(model.job, path, NULL), ZERO_E_STATE, "release it");
 	ok(zero_release(model.groups[0]));

@@ -292,7 +292,7 @@ START_TEST(test_shard)
 			ck_assert_uint_eq(slice->first, want[next].first);
 			ck_assert_uint_eq(slice->count, want[next].count);
 			ck_assert_uint_eq(slice->at, at);
-			ck_assert_uint_eq(slice->checksum, sum);
+			ck_assert_uint_eq(slice->first_checksum, sum);
 			ck_assert_uint_eq(slice->bytes, slice->count * size);
 			at += slice->bytes;
 			sum++;
