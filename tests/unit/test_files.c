@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero_files: what is refused and with which words, what is read, and that what header() makes is
- * read back. Files are made in a folder of the test's own.
+ * zero_files: damaged safetensors files are refused with the right message, valid ones are read, and
+ * a header that header() makes is read back. The files are in a temporary folder.
  */
 #include "files/files.h"
 
@@ -34,12 +34,12 @@ static zero_status fake_fail(zero_status status, const char *format, ...)
 	return status;
 }
 
-/* The module fails, and asks the library for nothing else. */
+/* The module uses no other function of the library. */
 static const struct zero_core fake_core = {.fail = fake_fail};
 
 /* ---- files to read --------------------------------------------------------------------------- */
 
-/* A path in the test's folder; good until the fourth call after it. */
+/* A path in the test's folder; valid until the fourth call after it. */
 static const char *in_folder(const char *name)
 {
 	static char paths[4][512];
@@ -82,7 +82,7 @@ static void put_text(const char *name, const char *text)
 	put_bytes(name, text, strlen(text));
 }
 
-/* A safetensors file: length, header, then so many bytes of data, which are a hole. */
+/* A safetensors file: length, header, then `data` bytes, which are a hole. */
 static void put_tensors_n(const char *name, const char *header, size_t length, off_t data)
 {
 	char *bytes = malloc(8 + length);
@@ -101,7 +101,7 @@ static void put_tensors(const char *name, const char *header, off_t data)
 	put_tensors_n(name, header, strlen(header), data);
 }
 
-/* Files of one folder each, where a test needs several. */
+/* A folder within the test's folder. */
 static void make_folder(const char *name)
 {
 	remove_all(in_folder(name));
@@ -120,7 +120,7 @@ static struct zero_file *open_good(const char *path)
 	return file;
 }
 
-/* The path is refused, and the sentence has all of the words, separated by '|'. */
+/* The path is refused, and the message has all of the words, which '|' separates. */
 static void refused(const char *path, zero_status expected, const char *words)
 {
 	struct zero_file *file = (struct zero_file *)folder;
@@ -144,7 +144,7 @@ static void refused(const char *path, zero_status expected, const char *words)
 #define ONE(name, shape, offsets) \
 	"\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-/* Each is refused as ZERO_E_FORMAT, and the words, separated by '|', are in the sentence. */
+/* Each is refused as ZERO_E_FORMAT, and the message has the words, which '|' separates. */
 static const struct {
 	const char *header;
 	int data;
@@ -234,7 +234,7 @@ static const struct {
 	{A_F32("[2]", "[0,4]"), 4, "tensor \"a\"|[0,4], 4 bytes|[2] of F32 takes 8 bytes"},
 	{A_F32("[0]", "[0,4]"), 4, "tensor \"a\"|[0] of F32 takes 0 bytes"},
 	{A_F32("[]", "[0,0]"), 0, "tensor \"a\"|[] of F32 takes 4 bytes"},
-	/* one beside the other */
+	/* two tensors */
 	{"{" ONE("a", "[2]", "[0,8]") "," ONE("b", "[2]", "[4,12]") "}", 12,
 	 "tensor \"b\"|[4,12]|overlap [0,8] of \"a\""},
 	{"{" ONE("a", "[2]", "[0,8]") "," ONE("b", "[2]", "[0,8]") "}", 8, "overlap"},
@@ -252,7 +252,7 @@ START_TEST(test_damaged)
 
 	put_tensors(name, damaged[_i].header, damaged[_i].data);
 	refused(in_folder(name), ZERO_E_FORMAT, damaged[_i].words);
-	/* Every sentence begins with the file. */
+	/* Every message begins with the file. */
 	ck_assert_int_eq(strncmp(sentence, in_folder(name), strlen(in_folder(name))), 0);
 }
 END_TEST
@@ -283,7 +283,7 @@ START_TEST(test_length)
 }
 END_TEST
 
-/* Names are cut and stripped of control characters before they are in a sentence. */
+/* Messages have names without control characters, cut to a bounded length. */
 START_TEST(test_words)
 {
 	char header[4096], name[1500];
@@ -297,13 +297,13 @@ START_TEST(test_words)
 	put_tensors("words.safetensors", header, 0);
 	refused(in_folder("words.safetensors"), ZERO_E_FORMAT, "xxx\xc3\xa9...\" (named");
 	ck_assert_uint_lt(strlen(sentence), 400);
-	/* A percent sign is no format. */
+	/* A percent sign is not a format. */
 	put_tensors("words.safetensors", "{\"%s%n\":{\"dtype\":\"%s%n\"}}", 0);
 	refused(in_folder("words.safetensors"), ZERO_E_FORMAT, "tensor \"%s%n\"");
 }
 END_TEST
 
-/* Trees that would be large or deep are refused before they grow. */
+/* Large or deep trees of JSON are refused before they are built. */
 START_TEST(test_bombs)
 {
 	const size_t length = 20000000;
@@ -321,7 +321,7 @@ START_TEST(test_bombs)
 	getrusage(RUSAGE_SELF, &before);
 	refused(in_folder("bomb.safetensors"), ZERO_E_FORMAT, "bomb.safetensors|byte 13|1048576");
 	getrusage(RUSAGE_SELF, &after);
-	/* As a whole the tree would be about 1 GB; ru_maxrss is in KB. */
+	/* The complete tree would take about 1 GB; ru_maxrss is in KB. */
 	ck_assert_int_lt(after.ru_maxrss - before.ru_maxrss, 400000);
 	put_bytes("bomb.json", header, length);
 	free(header);
@@ -329,7 +329,7 @@ START_TEST(test_bombs)
 }
 END_TEST
 
-/* ---- what is no regular file ----------------------------------------------------------------- */
+/* ---- paths that are not regular files -------------------------------------------------------- */
 
 START_TEST(test_special)
 {
@@ -386,14 +386,14 @@ START_TEST(test_folder)
 	ck_assert_uint_eq(ops->count(file), 1);
 	ops->close(file);
 
-	/* What is preferred but broken is not passed over. */
+	/* A broken index is an error, although other files could be read. */
 	ck_assert_int_eq(unlink(in_folder("f/model.safetensors.index.json")), 0);
 	ck_assert_int_eq(symlink("gone", in_folder("f/model.safetensors.index.json")), 0);
 	refused(in_folder("f"), ZERO_E_FILE, "model.safetensors.index.json|No such file");
 }
 END_TEST
 
-/* ---- a sharded set --------------------------------------------------------------------------- */
+/* ---- a model in several files ---------------------------------------------------------------- */
 
 #define MAP(pairs) "{\"metadata\":{\"total_size\":16},\"weight_map\":{" pairs "}}"
 #define A_IN_1     "\"a\":\"m-1.safetensors\""
@@ -454,7 +454,7 @@ START_TEST(test_bad_index)
 	ck_assert_int_eq(mkdir(in_folder("s/dir.safetensors"), 0700), 0);
 	put_text("s/i.json", bad_indexes[_i].index);
 	refused(in_folder("s/i.json"), bad_indexes[_i].status, bad_indexes[_i].words);
-	/* The sentence names the index, or the file that is at fault. */
+	/* The message names the index or the damaged file. */
 	ck_assert_ptr_nonnull(strstr(sentence, in_folder("s/")));
 }
 END_TEST
@@ -480,7 +480,7 @@ START_TEST(test_sharded)
 	ck_assert_str_eq(ops->find(file, "c")->path, in_folder("s/m-2.safetensors"));
 	ck_assert_uint_eq(ops->find(file, "a")->offset, ops->find(file, "b")->offset + 4);
 	ops->close(file);
-	/* A bare name is in the current folder. */
+	/* A name without a folder is in the current folder. */
 	ck_assert_ptr_nonnull(getcwd(before, sizeof(before)));
 	ck_assert_int_eq(chdir(in_folder("s")), 0);
 	file = open_good("i.json");
@@ -490,9 +490,9 @@ START_TEST(test_sharded)
 }
 END_TEST
 
-/* ---- what is read and written ---------------------------------------------------------------- */
+/* ---- writing and reading ---------------------------------------------------------------------- */
 
-/* The header of these tensors, followed by `data` bytes, is written and read: they are equal. */
+/* Writes the header of these tensors and `data` bytes, reads the file, and compares. */
 static void round_trip(zero_tensor *tensors, size_t count, off_t data)
 {
 	struct zero_file *file;
@@ -569,7 +569,7 @@ START_TEST(test_empty)
 }
 END_TEST
 
-/* Names that JSON must escape, and that differ late or in one byte. */
+/* Names that JSON must escape, and names that differ in one byte. */
 START_TEST(test_names)
 {
 	zero_tensor tensors[] = {
@@ -587,7 +587,7 @@ START_TEST(test_names)
 }
 END_TEST
 
-/* More than 2^31 elements, in a file that is one large hole. */
+/* A tensor of more than 2^31 elements, in a file that is one large hole. */
 START_TEST(test_large)
 {
 	zero_tensor tensors[] = {
@@ -611,7 +611,7 @@ START_TEST(test_many)
 	ck_assert_ptr_nonnull(tensors);
 	ck_assert_ptr_nonnull(names);
 	for (size_t i = 0; i < COUNT; i++) {
-		/* An order that is not the names' own. */
+		/* The order differs from that of the names. */
 		snprintf(names[i], sizeof(names[i]), "layers.%zu.weight", i * 1237 % COUNT);
 		tensors[i] = (zero_tensor){
 			.name = names[i], .dtype = ZERO_BF16, .ndim = 2, .shape = {i % 7, 2}};
@@ -623,7 +623,7 @@ START_TEST(test_many)
 }
 END_TEST
 
-/* What other writers do: metadata, white space, keys and tensors in any order, no padding. */
+/* Other programs write metadata, white space, keys and tensors in any order, and no padding. */
 START_TEST(test_liberties)
 {
 	struct zero_file *file;
@@ -648,7 +648,7 @@ START_TEST(test_liberties)
 }
 END_TEST
 
-/* A megabyte of metadata is legal, as one string. */
+/* One string of metadata may have a megabyte. */
 START_TEST(test_long_metadata)
 {
 	const size_t length = 3000000;
@@ -699,7 +699,7 @@ START_TEST(test_bad_header)
 			      sentence);
 		ck_assert_ptr_null(header);
 		ck_assert_uint_eq(bytes, 0);
-		ck_assert_uint_eq(tensors[0].offset, 77); /* nothing half-happened */
+		ck_assert_uint_eq(tensors[0].offset, 77); /* an error changes nothing */
 	}
 }
 END_TEST
@@ -744,11 +744,11 @@ static void mutate(char *bytes, size_t count)
 	case 3:
 		bytes[at] = json[random_below(sizeof(json) - 1)];
 		break;
-	case 4: /* one piece over another */
+	case 4: /* copies one piece over another */
 		if (at + length <= count && other + length <= count)
 			memmove(bytes + at, bytes + other, length);
 		break;
-	default: /* a digit, where digits are */
+	default: /* replaces a digit */
 		for (size_t i = at; i < count; i++) {
 			if (bytes[i] >= '0' && bytes[i] <= '9') {
 				bytes[i] = (char)('0' + random_below(10));
@@ -758,7 +758,7 @@ static void mutate(char *bytes, size_t count)
 	}
 }
 
-/* What was accepted lies within its file, and is found by its name. */
+/* Accepted tensors are within their file, and are found by their names. */
 static void check_accepted(const struct zero_file *file)
 {
 	static const size_t sizes[] = {0, 4, 2, 2, 8, 8, 4, 1, 1};
@@ -782,7 +782,7 @@ static void check_accepted(const struct zero_file *file)
 	}
 }
 
-/* Opens `cases` damaged copies of a file; some of them must be accepted, some refused. */
+/* Opens `cases` damaged copies of a file. Some of them must be accepted, and some refused. */
 static void open_mutants(const char *name, const char *opened, const char *bytes, size_t count,
 			 size_t data, int cases)
 {

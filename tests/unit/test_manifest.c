@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Manifests of checkpoints: what is written is read back, and what is wrong is refused with words
- * that say where. The last checksum is made anew after each change, so that it is the members that
- * are refused and not the damage; without that, any changed bit is.
+ * Manifests of checkpoints: a written manifest is read back, and wrong members are refused with a
+ * message that names them. The seal is computed again after each change, so that the members are
+ * checked and not the damage. Without a new seal, any changed bit is refused.
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -255,7 +255,7 @@ START_TEST(test_sums)
 }
 END_TEST
 
-/* ---- where slices lie ------------------------------------------------------------------------ */
+/* ---- slices ---------------------------------------------------------------------------------- */
 
 START_TEST(test_shard)
 {
@@ -307,7 +307,7 @@ END_TEST
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* The text, with `from` become `to`, sealed anew. */
+/* The text with `to` instead of `from`, and a new seal. */
 static char *changed(const char *from, const char *to, size_t *bytes)
 {
 	char *text = written(&sample, bytes), *made, *seal;
@@ -410,7 +410,7 @@ START_TEST(test_refused)
 }
 END_TEST
 
-/* Every bit. */
+/* Every flipped bit is refused. */
 START_TEST(test_bits)
 {
 	struct zero_manifest *read;
@@ -431,7 +431,7 @@ START_TEST(test_bits)
 }
 END_TEST
 
-/* What is accepted can be used. */
+/* An accepted manifest can be used. */
 START_TEST(test_mutants)
 {
 	static const char letters[] = "{}[]\",:0123456789-.enullt \\";
