@@ -20,7 +20,7 @@ static zero_status no_memory(const struct zero_export_plan *out)
 			 out->path);
 }
 
-/* ---- which tensors are in which files -------------------------------------------------------- */
+/* ---- the files and their tensors ------------------------------------------------------------- */
 
 static zero_status list_tensors(struct zero_export_plan *out)
 {
@@ -146,7 +146,7 @@ static zero_status plan_files(struct zero_export_plan *out)
 	return status;
 }
 
-/* ---- their bytes ----------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 struct writing {
 	const struct zero_writer *out;
@@ -164,7 +164,7 @@ static zero_status create_file(const struct zero_export_file *file)
 	return status ? status : one;
 }
 
-/* Rank 0. */
+/* Called on rank 0. */
 static zero_status create_files(struct zero_export_plan *out)
 {
 	zero_status status = zero_export_prepare(out);

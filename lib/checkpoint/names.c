@@ -58,6 +58,22 @@ bool zero_checkpoint_exists(const char *folder)
 	return exists;
 }
 
+char *zero_checkpoint_step_path(const char *dir, uint64_t step)
+{
+	char *path;
+
+	return asprintf(&path, "%s/step-%09llu", dir, (unsigned long long)step) < 0 ? NULL : path;
+}
+
+char *zero_partial_path(const char *path, uint64_t token)
+{
+	char *partial;
+
+	return asprintf(&partial, "%s.partial-%016llx", path, (unsigned long long)token) < 0
+		       ? NULL
+		       : partial;
+}
+
 uint64_t zero_random_token(void)
 {
 	uint64_t token;

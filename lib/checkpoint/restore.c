@@ -40,9 +40,9 @@ static zero_status check_restore(zero_job *job)
 	return status;
 }
 
-/* ---- finding it ------------------------------------------------------------------------------ */
+/* ---- the checkpoint -------------------------------------------------------------------------- */
 
-/* Rank 0. */
+/* Called on rank 0. */
 static zero_status find(struct restoring *r)
 {
 	struct zero_restore *plan = &r->plan;

@@ -74,11 +74,8 @@ static zero_status make_names(struct zero_save *save, uint64_t token)
 {
 	const struct zero_place *place = &save->job->place;
 
-	if (asprintf(&save->path, "%s/step-%09llu", save->dir, (unsigned long long)save->step) < 0)
-		save->path = NULL;
-	if (save->path && asprintf(&save->partial, "%s.partial-%016llx", save->path,
-				   (unsigned long long)token) < 0)
-		save->partial = NULL;
+	save->path = zero_checkpoint_step_path(save->dir, save->step);
+	save->partial = save->path ? zero_partial_path(save->path, token) : NULL;
 	if (save->partial && asprintf(&save->file, "%s/" ZERO_SHARD_FILE, save->partial,
 				      place->rank, place->world) < 0)
 		save->file = NULL;
@@ -231,7 +228,7 @@ static zero_status start_save(zero_job *job, const char *dir, const zero_save_op
 	return status;
 }
 
-/* ---- the end of one in the background -------------------------------------------------------- */
+/* ---- the end of a background save ------------------------------------------------------------ */
 
 bool zero_save_written(const zero_job *job)
 {

@@ -8,7 +8,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,18 +21,6 @@ enum { TOKEN_DIGITS = 16 };
 static zero_status file_error(const char *what, const char *path)
 {
 	return zero_fail(ZERO_E_FILE, "cannot %s %s: %s", what, path, strerror(errno));
-}
-
-__attribute__((format(printf, 1, 2))) static char *format_text(const char *format, ...)
-{
-	char *text;
-	va_list arguments;
-
-	va_start(arguments, format);
-	if (vasprintf(&text, format, arguments) < 0)
-		text = NULL;
-	va_end(arguments);
-	return text;
 }
 
 static zero_status no_memory(const struct zero_save *save)
@@ -138,7 +125,7 @@ zero_status zero_save_make_folder(struct zero_save *save)
 static zero_status write_small_file(const struct zero_save *save, const char *name,
 				    const void *data, size_t bytes)
 {
-	char *path = format_text("%s/%s", save->partial, name);
+	char *path = zero_checkpoint_path(save->partial, name);
 	zero_status status = path ? zero_write_file(path, data, bytes) : no_memory(save);
 
 	free(path);
@@ -155,11 +142,6 @@ zero_status zero_save_write_user(struct zero_save *save, const void *user, size_
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-static char *partial_name(const char *path)
-{
-	return format_text("%s.partial-%016llx", path, (unsigned long long)zero_random_token());
-}
-
 /* The two folders exchange their names where the file system can do that, so that there is a
    checkpoint of this name at each moment. */
 static zero_status replace_existing(const struct zero_save *save)
@@ -173,7 +155,7 @@ static zero_status replace_existing(const struct zero_save *save)
 			delete_path(save->partial);
 		return status;
 	}
-	old = partial_name(save->path);
+	old = zero_partial_path(save->path, zero_random_token());
 	if (!old)
 		return no_memory(save);
 	if (rename(save->path, old))
@@ -200,8 +182,8 @@ static zero_status rename_checkpoint(const struct zero_save *save)
 
 static zero_status link_latest(const struct zero_save *save)
 {
-	char *link = format_text("%s/latest", save->dir),
-	     *partial = link ? partial_name(link) : NULL;
+	char *link = zero_checkpoint_path(save->dir, "latest"),
+	     *partial = link ? zero_partial_path(link, zero_random_token()) : NULL;
 	const char *name = strrchr(save->path, '/');
 	zero_status status = ZERO_OK;
 
@@ -222,8 +204,8 @@ static zero_status link_latest(const struct zero_save *save)
 
 static void delete_step(const struct zero_save *save, uint64_t step)
 {
-	char *path = format_text("%s/step-%09llu", save->dir, (unsigned long long)step);
-	char *partial = path ? partial_name(path) : NULL;
+	char *path = zero_checkpoint_step_path(save->dir, step);
+	char *partial = path ? zero_partial_path(path, zero_random_token()) : NULL;
 
 	if (partial && !rename(path, partial))
 		delete_path(partial);

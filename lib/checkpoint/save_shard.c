@@ -157,7 +157,7 @@ out:
 	return status;
 }
 
-/* ---- writing it ------------------------------------------------------------------------------ */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 zero_status zero_save_write_piece(const struct zero_save *save, const struct zero_save_slice *slice,
 				  const void *data, size_t at, size_t bytes)

@@ -40,8 +40,12 @@ char *zero_folder_of(const char *path);
 /* Renames a file, and syncs the folder of `to`. */
 zero_status zero_replace(const char *from, const char *to);
 
-/* ---- names.c: tokens in the names of partial files ------------------------------------------- */
+/* ---- names.c: final and partial names -------------------------------------------------------- */
 
+/* The path of a step's checkpoint in `dir`, and that of a partial one; malloc'ed, NULL without
+   memory. */
+char *zero_checkpoint_step_path(const char *dir, uint64_t step);
+char *zero_partial_path(const char *path, uint64_t token);
 uint64_t zero_random_token(void);
 /*
  * COLLECTIVE. Chooses a number that is the same on all ranks and that no other job has. The ranks
