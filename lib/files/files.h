@@ -117,8 +117,8 @@ struct zero_shard_slice {
 	size_t tensor; /* index of the manifest's tensors */
 	enum zero_saved_kind kind;
 	zero_dtype dtype;
-	uint64_t first, count; /* elements of the tensor */
-	uint64_t at, bytes;    /* bytes of the file's data */
+	uint64_t first, count;   /* elements of the tensor */
+	uint64_t at, bytes;      /* bytes of the file's data */
 	uint64_t first_checksum; /* index of its first checksum */
 };
 
