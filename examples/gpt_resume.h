@@ -113,7 +113,8 @@ static zero_status catch_signals(zero_job *job)
 static zero_status save(zero_job *job, const struct flags *f, struct progress *p, bool background)
 {
 	char text[2048];
-	zero_save_options options = {.user = text, .keep = (int)f->keep, .background = background};
+	zero_save_options options = {
+		.user = text, .keep_last = (int)f->keep, .background = background};
 
 	options.user_bytes = (size_t)snprintf(text, sizeof(text), "step %zu\nsequences %zu\n%s",
 					      p->step, p->sequences, p->settings);

@@ -15,7 +15,8 @@
 #endif
 #include "model.h"
 #include "plan.h"
-#include "checkpoint/restore.h"
+#include "checkpoint/checkpoint.h"
+#include "core/error.h"
 
 #ifdef HAVE_FILES
 
@@ -119,7 +120,7 @@ static zero_status compare_header(const struct inspection *in,
 				 reader->path, in->files->count(file), layout->count + 1);
 	for (size_t i = 0; !status && i < layout->count; i++) {
 		const struct zero_shard_slice *slice = &layout->slices[i];
-		char *name = text_of("%s%s", zero_slice_prefix(slice->kind),
+		char *name = text_of("%s%s", zero_saved_prefix(slice->kind),
 				     in->manifest->tensors[slice->tensor].name);
 		const zero_tensor *tensor = in->files->find(file, name);
 
@@ -159,14 +160,14 @@ static void check_file(struct inspection *in, int rank)
 	zero_status status = zero_shard_plan(&reader, in->files, in->manifest, in->folder, rank);
 
 	if (!status)
-		status = zero_shard_begin(&reader);
+		status = zero_shard_open_file(&reader);
 	if (status) {
 		wrong(in);
 		goto out;
 	}
 	if (check_header(in, &reader))
 		wrong(in);
-	status = zero_shard_check_sums(&reader);
+	status = zero_shard_check_checksums(&reader);
 	if (status)
 		wrong(in);
 	for (size_t i = 0; !status && i < reader.layout.count; i++)
@@ -284,7 +285,7 @@ static void list_all(struct inspection *in, const char *folder)
 		fputs("  latest -> ", in->out);
 		print_in_line(in->out, target, 0);
 		fputs("\n", in->out);
-		if (!zero_checkpoint_there(latest)) {
+		if (!zero_checkpoint_exists(latest)) {
 			in->wrong++;
 			complain("%s: is a link to '%s', where there is no checkpoint", latest,
 				 target);
@@ -303,7 +304,7 @@ int inspect(FILE *out, const char *path)
 		complain("%s", zero_last_error());
 		return EXIT_FAILURE;
 	}
-	if (!zero_checkpoint_there(path) && access(path, F_OK) == 0)
+	if (!zero_checkpoint_exists(path) && access(path, F_OK) == 0)
 		list_all(&in, path);
 	if (folder) {
 		in.folder = folder;

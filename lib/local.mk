@@ -65,16 +65,17 @@ noinst_LTLIBRARIES += lib/libzerocore.la
 lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/export.c \
 	lib/checkpoint/export_names.c \
+	lib/checkpoint/find.c \
+	lib/checkpoint/names.c \
 	lib/checkpoint/restore.c \
 	lib/checkpoint/restore_fill.c \
-	lib/checkpoint/restore_find.c \
 	lib/checkpoint/restore_plan.c \
-	lib/checkpoint/restore_read.c \
 	lib/checkpoint/save.c \
 	lib/checkpoint/save_folder.c \
 	lib/checkpoint/save_manifest.c \
 	lib/checkpoint/save_shard.c \
 	lib/checkpoint/save_thread.c \
+	lib/checkpoint/shard_reader.c \
 	lib/checkpoint/write.c \
 	lib/core/error.c \
 	lib/core/module.c \

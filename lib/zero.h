@@ -659,9 +659,9 @@ typedef struct zero_save_options {
 	   by zero_restore. NULL: none. Copied. */
 	const void *user;
 	size_t user_bytes;
-	/* Complete checkpoints that the folder has at most once this one is: older ones are
-	   deleted. 0: all are kept. */
-	int keep;
+	/* The number of complete checkpoints that remain in the folder when this one is complete:
+	   the oldest are deleted. 0: none is deleted. */
+	int keep_last;
 	/* Returns once the ranks know what to write: a thread of each rank writes while training
 	   goes on. What the next step would change before it is written is copied first, group by
 	   group: one copy of the rank's shard and states at most, counted as `checkpoint` in

@@ -16,7 +16,7 @@
 #else
 #include "core/module.h"
 #ifdef ANALYZE_FILES
-#include "files/file.h"
+#include "files/input.h"
 
 #define files_no_memory(path) ((files_no_memory)(path) ? ZERO_E_MEMORY : ZERO_E_MEMORY)
 #endif

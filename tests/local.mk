@@ -214,7 +214,8 @@ tests_unit_test_double_order_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_double_order_CPPFLAGS = $(tests_unit_test_double_cuda_CPPFLAGS)
 tests_unit_test_double_order_LDADD = $(tests_unit_test_double_cuda_LDADD)
 
-tests_unit_test_files_SOURCES = tests/unit/test_files.c $(files_sources)
+tests_unit_test_files_SOURCES = tests/unit/test_files.c tests/unit/files_refused.c \
+	tests/unit/files_valid.c tests/unit/files_mutants.c tests/unit/files_test.h $(files_sources)
 tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
 tests_unit_test_files_LDADD = $(JANSSON_LIBS) $(UNIT_LIBS)
 

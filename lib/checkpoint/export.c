@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Export: safetensors files, written in place by all ranks, each its own slices. Nothing is
- * gathered. The files are made beside their final names, which export_names.c gives them when all
- * are on disk.
+ * zero_export: each rank writes its own slices of the safetensors files in place. Nothing is gathered.
+ * The files have partial names until all are on disk; then export_names.c renames them.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,18 +11,18 @@
 #include "checkpoint/export.h"
 #include "checkpoint/write.h"
 
-/* As Hugging Face's libraries have it. */
+/* The default of Hugging Face's libraries. */
 #define FILE_BYTES_MAX 5000000000u
 
-static zero_status no_memory(const struct zero_output *out)
+static zero_status no_memory(const struct zero_export_plan *out)
 {
 	return zero_fail(ZERO_E_MEMORY, "no memory to export %zu tensors to %s", out->count,
 			 out->path);
 }
 
-/* ---- which tensors are in which files -------------------------------------------------------- */
+/* ---- the files and their tensors ------------------------------------------------------------- */
 
-static zero_status list_tensors(struct zero_output *out)
+static zero_status list_tensors(struct zero_export_plan *out)
 {
 	const zero_job *job = out->job;
 	size_t room = 0;
@@ -50,15 +49,15 @@ static zero_status list_tensors(struct zero_output *out)
 	return ZERO_OK;
 }
 
-static uint64_t tensor_bytes(const struct zero_output *out, size_t i)
+static uint64_t tensor_bytes(const struct zero_export_plan *out, size_t i)
 {
 	return out->params[i]->count * zero_dtype_size(out->params[i]->dtype);
 }
 
-/* Bytes of tensors in a file. */
-static uint64_t file_limit(const struct zero_output *out)
+/* The bytes of tensors that a file may have. */
+static uint64_t file_limit(const struct zero_export_plan *out)
 {
-	/* For tests, which have no models of many GB; what is no number, or 0, is not for them. */
+	/* Tests, whose models are small, set a lower limit. Other values are ignored. */
 	const char *lower = getenv("ZERO_TEST_EXPORT_BYTES");
 	size_t digits = lower ? strspn(lower, "0123456789") : 0;
 	uint64_t limit = 0;
@@ -71,33 +70,33 @@ static uint64_t file_limit(const struct zero_output *out)
 	return limit && !errno ? limit : FILE_BYTES_MAX;
 }
 
-/* As many tensors as fit, in order; one that is larger than a file may be has a file of its own. */
-static zero_status cut_files(struct zero_output *out)
+/* Fills each file with as many tensors as fit, in order. A tensor above the limit gets its own file. */
+static zero_status cut_files(struct zero_export_plan *out)
 {
-	uint64_t limit = file_limit(out), taken = 0;
+	uint64_t limit = file_limit(out), used = 0;
 
 	out->files = calloc(out->count + 1, sizeof(*out->files));
 	if (!out->files)
 		return no_memory(out);
-	out->file_count = 1; /* also of a model without tensors */
+	out->file_count = 1; /* a model without tensors is one empty file */
 	for (size_t i = 0; i < out->count; i++) {
-		struct zero_output_file *file = &out->files[out->file_count - 1];
+		struct zero_export_file *file = &out->files[out->file_count - 1];
 		uint64_t bytes = tensor_bytes(out, i);
 
-		if (file->count && (taken > limit || bytes > limit - taken)) {
+		if (file->count && (used > limit || bytes > limit - used)) {
 			file = &out->files[out->file_count++];
 			file->first = i;
-			taken = 0;
+			used = 0;
 		}
-		taken += bytes;
+		used += bytes;
 		file->count++;
 	}
 	return ZERO_OK;
 }
 
-static zero_status name_file(const struct zero_output *out, size_t number)
+static zero_status name_file(const struct zero_export_plan *out, size_t number)
 {
-	struct zero_output_file *file = &out->files[number];
+	struct zero_export_file *file = &out->files[number];
 	int length;
 
 	if (!out->folder)
@@ -117,9 +116,9 @@ static zero_status name_file(const struct zero_output *out, size_t number)
 	return ZERO_OK;
 }
 
-static zero_status plan_file(const struct zero_output *out, size_t number)
+static zero_status plan_file(const struct zero_export_plan *out, size_t number)
 {
-	struct zero_output_file *file = &out->files[number];
+	struct zero_export_file *file = &out->files[number];
 	const struct zero_files_ops *files;
 	zero_status status = name_file(out, number);
 
@@ -138,7 +137,7 @@ static zero_status plan_file(const struct zero_output *out, size_t number)
 	return ZERO_OK;
 }
 
-static zero_status plan_files(struct zero_output *out)
+static zero_status plan_files(struct zero_export_plan *out)
 {
 	zero_status status = cut_files(out);
 
@@ -147,28 +146,28 @@ static zero_status plan_files(struct zero_output *out)
 	return status;
 }
 
-/* ---- their bytes ----------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 struct writing {
-	const struct zero_out *out;
+	const struct zero_writer *out;
 	uint64_t at; /* in the file */
 };
 
-static zero_status create_file(const struct zero_output_file *file)
+static zero_status create_file(const struct zero_export_file *file)
 {
-	struct zero_out out = {.path = file->partial, .bytes = file->bytes, .fd = -1};
-	zero_status status = zero_out_create(&out), one;
+	struct zero_writer out = {.path = file->partial, .bytes = file->bytes, .fd = -1};
+	zero_status status = zero_writer_create(&out), one;
 
 	if (!status)
-		status = zero_out_write(&out, file->header, file->header_bytes, 0);
-	one = zero_out_close(&out, false);
+		status = zero_writer_write(&out, file->header, file->header_bytes, 0);
+	one = zero_writer_close(&out, false);
 	return status ? status : one;
 }
 
-/* Rank 0. */
-static zero_status create_files(struct zero_output *out)
+/* Called on rank 0. */
+static zero_status create_files(struct zero_export_plan *out)
 {
-	zero_status status = zero_output_begin(out);
+	zero_status status = zero_export_prepare(out);
 
 	for (size_t i = 0; !status && i < out->file_count; i++)
 		status = create_file(&out->files[i]);
@@ -179,11 +178,13 @@ static zero_status write_piece(void *context, const void *data, size_t at, size_
 {
 	const struct writing *writing = context;
 
-	return zero_out_write(writing->out, data, bytes, writing->at + at);
+	return zero_writer_write(writing->out, data, bytes, writing->at + at);
 }
 
-/* The slice of the parameter that lies in this rank's shard, also where whole segments are stored. */
-static zero_status write_param(const struct zero_output *out, size_t i, const struct zero_out *to)
+/* Writes the part of the parameter that is in this rank's shard, also where the segment is
+   replicated. */
+static zero_status write_param(const struct zero_export_plan *out, size_t i,
+			       const struct zero_writer *to)
 {
 	const zero_param *param = out->params[i];
 	const struct zero_segment *segment = &param->flat->segments[param->segment];
@@ -200,22 +201,23 @@ static zero_status write_param(const struct zero_output *out, size_t i, const st
 	values = zero_stored_at(param->flat, segment, param->first + first);
 	writing.at = out->tensors[i].offset + first * size;
 	if (out->job->ops->host_memory)
-		return zero_out_write(to, values, count * size, writing.at);
+		return zero_writer_write(to, values, count * size, writing.at);
 	return zero_staging_out(out->job, values, count * size, write_piece, &writing);
 }
 
-static zero_status write_file(const struct zero_output *out, const struct zero_output_file *file)
+static zero_status write_file(const struct zero_export_plan *out,
+			      const struct zero_export_file *file)
 {
-	struct zero_out to = {.path = file->partial, .bytes = file->bytes, .fd = -1};
-	zero_status status = zero_out_join(&to), one;
+	struct zero_writer to = {.path = file->partial, .bytes = file->bytes, .fd = -1};
+	zero_status status = zero_writer_open(&to), one;
 
 	for (size_t i = file->first; !status && i < file->first + file->count; i++)
 		status = write_param(out, i, &to);
-	one = zero_out_close(&to, !status);
+	one = zero_writer_close(&to, !status);
 	return status ? status : one;
 }
 
-static zero_status write_own(const struct zero_output *out)
+static zero_status write_own(const struct zero_export_plan *out)
 {
 	zero_status status = ZERO_OK;
 
@@ -224,7 +226,7 @@ static zero_status write_own(const struct zero_output *out)
 	return status;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the call -------------------------------------------------------------------------------- */
 
 static bool names_file(const char *path)
 {
@@ -239,13 +241,13 @@ static zero_status check_export(zero_job *job)
 	zero_status status = ZERO_OK;
 
 	if (!job->laid_out)
-		return zero_fail(ZERO_E_STATE, "zero_export comes after zero_layout");
+		return zero_fail(ZERO_E_STATE, "zero_export must be called after zero_layout");
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		status = zero_wait_post_step_gather(job->model->groups[g]);
 	return status;
 }
 
-static void clear_output(struct zero_output *out)
+static void clear_output(struct zero_export_plan *out)
 {
 	for (size_t i = 0; i < out->file_count; i++) {
 		free(out->files[i].path);
@@ -259,18 +261,18 @@ static void clear_output(struct zero_output *out)
 
 zero_status zero_export(zero_job *job, const char *path)
 {
-	struct zero_output out = {.job = job, .path = path, .folder = !names_file(path)};
-	bool maker = job->place.rank == 0;
+	struct zero_export_plan out = {.job = job, .path = path, .folder = !names_file(path)};
+	bool root = job->place.rank == 0;
 	const char *before = zero_set_current_call(job, "zero_export");
 	zero_status status = check_export(job);
 
 	if (!status)
 		status = list_tensors(&out);
-	status = zero_token(job, status, "export", &out.token);
+	status = zero_agree_token(job, status, "export", &out.token);
 	if (status)
 		goto out;
 	status = plan_files(&out);
-	if (!status && maker)
+	if (!status && root)
 		status = create_files(&out);
 	status = zero_submit_wait(&job->all, status, NULL, 0, "export: room for %s", path);
 	if (!status) {
@@ -278,12 +280,12 @@ zero_status zero_export(zero_job *job, const char *path)
 		status = zero_submit_wait(&job->all, status, NULL, 0, "export: bytes of %s", path);
 	}
 	if (!status) {
-		if (maker)
-			status = zero_output_publish(&out);
+		if (root)
+			status = zero_export_publish(&out);
 		status = zero_submit_wait(&job->all, status, NULL, 0, "export: end of %s", path);
 	}
-	if (status && maker)
-		zero_output_drop(&out);
+	if (status && root)
+		zero_export_discard(&out);
 out:
 	clear_output(&out);
 	zero_set_current_call(job, before);

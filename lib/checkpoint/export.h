@@ -1,40 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of an export share. */
+/* What the files of zero_export share. */
 #ifndef ZERO_EXPORT_H
 #define ZERO_EXPORT_H
 
-#include "load/load.h"
-#include "train/train.h"
+#include "checkpoint/write.h"
 
-struct zero_output_file {
+struct zero_export_file {
 	char *path;
-	char *partial; /* where it is written first */
+	char *partial; /* the name until all files are on disk */
 	char *header;
 	size_t header_bytes;
 	size_t first, count; /* of its tensors */
-	uint64_t bytes;      /* of the whole file */
+	uint64_t bytes;      /* of the complete file */
 };
 
-struct zero_output {
+struct zero_export_plan {
 	zero_job *job;
-	const char *path; /* that the caller gave */
-	bool folder;      /* that is what it names */
-	bool made;        /* and this call made it */
+	const char *path; /* as the caller gave it */
+	bool folder;      /* path names a folder */
+	bool made;        /* this call created the folder */
 	zero_param **params;
 	zero_tensor *tensors; /* in the order of params */
-	struct zero_output_file *files;
+	struct zero_export_file *files;
 	size_t count, file_count;
 	uint64_t token; /* in the names of partial files, so that no other job uses them */
 };
 
-/* ---- export_names.c: what rank 0 does with names -------------------------------------------- */
+/* ---- export_names.c: rank 0 creates, renames and deletes files ------------------------------- */
 
-/* Whether files can be where `path` says. Makes the folder, and clears it of what an export that
-   was killed has left. */
-zero_status zero_output_begin(struct zero_output *out);
-/* Gives the files, all on disk, their names. */
-zero_status zero_output_publish(const struct zero_output *out);
-/* After an error: nothing of this export stays. */
-void zero_output_drop(const struct zero_output *out);
+/* Checks that files can be written to `path`. Creates the folder, and deletes the partial files of
+   exports that were killed. */
+zero_status zero_export_prepare(struct zero_export_plan *plan);
+/* Renames the files, which are all on disk, to their final names. */
+zero_status zero_export_publish(const struct zero_export_plan *plan);
+/* After an error: deletes the files of this export. */
+void zero_export_discard(const struct zero_export_plan *plan);
 
 #endif

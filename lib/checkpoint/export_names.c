@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of exported files. A folder may hold an earlier export of another number of files: at each
- * moment a loader finds all of the old one, all of the new one, or, where file names are the same,
- * for a moment none. Some prefer model.safetensors, others the index, where both are there.
+ * The names of exported files. The folder may have an earlier export with another number of files. At
+ * each moment a loader finds all of the old export or all of the new one; if file names are the same,
+ * it finds none for a moment. Some loaders prefer model.safetensors, others the index, if both exist.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -23,17 +23,17 @@ static const char single_name[] = "model.safetensors";
 static const char shard_names[] = "model-" DIGITS "-of-" DIGITS ".safetensors";
 static const char partial_names[] = "model*.safetensors*.????????????????.partial";
 
-static zero_status cannot(const char *what, const char *path)
+static zero_status file_error(const char *what, const char *path)
 {
 	return zero_fail(ZERO_E_FILE, "cannot %s %s: %s", what, path, strerror(errno));
 }
 
-static zero_status no_memory(const struct zero_output *out)
+static zero_status no_memory(const struct zero_export_plan *out)
 {
 	return zero_fail(ZERO_E_MEMORY, "no memory to export to %s", out->path);
 }
 
-static bool is_there(const char *path)
+static bool exists(const char *path)
 {
 	struct stat info;
 
@@ -42,7 +42,7 @@ static bool is_there(const char *path)
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-static bool is_own(const struct zero_output *out, const char *name)
+static bool is_exported(const struct zero_export_plan *out, const char *name)
 {
 	size_t length = strlen(out->path) + 1;
 
@@ -52,64 +52,66 @@ static bool is_own(const struct zero_output *out, const char *name)
 	return false;
 }
 
-/* What is named so, and is not of this export. */
-static zero_status remove_others(const struct zero_output *out, const char *names)
+/* Deletes the files that match a pattern and are not of this export. */
+static zero_status delete_others(const struct zero_export_plan *out, const char *names)
 {
 	DIR *folder = opendir(out->path);
 	zero_status status = ZERO_OK;
 	struct dirent *entry;
 
 	if (!folder)
-		return cannot("read", out->path);
+		return file_error("read", out->path);
 	while (!status && (entry = readdir(folder)))
-		if (!fnmatch(names, entry->d_name, 0) && !is_own(out, entry->d_name) &&
+		if (!fnmatch(names, entry->d_name, 0) && !is_exported(out, entry->d_name) &&
 		    unlinkat(dirfd(folder), entry->d_name, 0) && errno != ENOENT)
-			status = cannot("remove", entry->d_name);
+			status = file_error("remove", entry->d_name);
 	closedir(folder);
 	return status;
 }
 
-static zero_status begin_folder(struct zero_output *out)
+static zero_status prepare_folder(struct zero_export_plan *out)
 {
 	struct stat info;
 
 	out->made = !mkdir(out->path, 0777);
 	if (!out->made && errno != EEXIST)
-		return cannot("make the folder", out->path);
+		return file_error("make the folder", out->path);
 	if (stat(out->path, &info))
-		return cannot("export to", out->path);
+		return file_error("export to", out->path);
 	if (!S_ISDIR(info.st_mode))
-		return zero_fail(ZERO_E_FILE,
-				 "cannot export to %s, which is there and no folder: give a folder "
-				 "or a file whose name ends in .safetensors",
-				 out->path);
-	return remove_others(out, partial_names);
+		return zero_fail(
+			ZERO_E_FILE,
+			"cannot export to %s, which exists and is not a folder; give a folder "
+			"or a file whose name ends in .safetensors",
+			out->path);
+	return delete_others(out, partial_names);
 }
 
-zero_status zero_output_begin(struct zero_output *out)
+zero_status zero_export_prepare(struct zero_export_plan *out)
 {
 	struct stat info;
 
 	if (out->folder)
-		return begin_folder(out);
+		return prepare_folder(out);
 	if (!stat(out->path, &info) && !S_ISREG(info.st_mode))
 		return zero_fail(ZERO_E_FILE,
-				 "cannot export to %s: that is a directory or a device", out->path);
+				 "cannot export to %s: it is a directory or a device, not a file",
+				 out->path);
 	return ZERO_OK;
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static zero_status rename_files(const struct zero_output *out)
+static zero_status rename_files(const struct zero_export_plan *out)
 {
 	for (size_t i = 0; i < out->file_count; i++)
 		if (rename(out->files[i].partial, out->files[i].path))
-			return cannot("rename", out->files[i].partial);
+			return file_error("rename", out->files[i].partial);
 	return ZERO_OK;
 }
 
-/* Appears whole, when all files that it names are there. */
-static zero_status write_index(const struct zero_output *out, const char *path)
+/* The index is renamed when all files that it names are on disk. */
+static zero_status write_index(const struct zero_export_plan *out, const char *path)
 {
 	const struct zero_files_ops *files;
 	char *text = NULL, *partial = NULL;
@@ -136,18 +138,18 @@ static zero_status write_index(const struct zero_output *out, const char *path)
 
 static zero_status remove_file(const char *path)
 {
-	return unlink(path) && errno != ENOENT ? cannot("remove", path) : ZERO_OK;
+	return unlink(path) && errno != ENOENT ? file_error("remove", path) : ZERO_OK;
 }
 
-/* The index must not name files of both exports. */
-static zero_status publish_several(const struct zero_output *out, const char *index,
+/* The old index is deleted first if it could name files of both exports. */
+static zero_status publish_several(const struct zero_export_plan *out, const char *index,
 				   const char *single)
 {
 	zero_status status = ZERO_OK;
 	bool same = false;
 
 	for (size_t i = 0; i < out->file_count; i++)
-		same = same || is_there(out->files[i].path);
+		same = same || exists(out->files[i].path);
 	if (same)
 		status = remove_file(index);
 	if (!status)
@@ -159,7 +161,7 @@ static zero_status publish_several(const struct zero_output *out, const char *in
 	return status ? status : remove_file(single);
 }
 
-static zero_status publish_folder(const struct zero_output *out)
+static zero_status publish_folder(const struct zero_export_plan *out)
 {
 	char *index = NULL, *single = NULL;
 	zero_status status;
@@ -180,7 +182,7 @@ static zero_status publish_folder(const struct zero_output *out)
 			status = remove_file(index);
 	}
 	if (!status)
-		status = remove_others(out, shard_names);
+		status = delete_others(out, shard_names);
 	if (!status)
 		status = zero_sync_folder(out->path);
 	free(index);
@@ -188,18 +190,18 @@ static zero_status publish_folder(const struct zero_output *out)
 	return status;
 }
 
-zero_status zero_output_publish(const struct zero_output *out)
+zero_status zero_export_publish(const struct zero_export_plan *out)
 {
 	return out->folder ? publish_folder(out)
 			   : zero_replace(out->files[0].partial, out->files[0].path);
 }
 
-void zero_output_drop(const struct zero_output *out)
+void zero_export_discard(const struct zero_export_plan *out)
 {
 	for (size_t i = 0; i < out->file_count; i++)
 		if (out->files[i].partial)
 			unlink(out->files[i].partial);
-	/* With files of others in it, it stays. */
+	/* A folder with other files remains. */
 	if (out->made)
 		rmdir(out->path);
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Restore: rank 0 finds and verifies the checkpoint's manifest and sends it to all, who then know
- * what they need of which files, read that, and verify each byte by checksums that the manifest
- * vouches for. Nothing is gathered and nothing but the manifest is sent.
+ * zero_restore: rank 0 finds the checkpoint, verifies its manifest and broadcasts it. From the
+ * manifest each rank knows the ranges of the files that it needs. It reads them and verifies each
+ * byte by the checksums. Only the manifest and the program's own bytes are sent between ranks.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/restore.h"
 
-/* What rank 0 found, and what others want of it. */
+/* What rank 0 found, and what the other ranks need of it. */
 struct found {
-	uint64_t folder; /* bytes of its name with the zero; 0: there is no checkpoint */
-	uint64_t manifest;
-	uint64_t wants_user;
+	uint64_t folder;     /* bytes of its name with the zero; 0: there is no checkpoint */
+	uint64_t manifest;   /* bytes */
+	uint64_t needs_user; /* a rank asked for the program's own bytes */
 };
 
 struct restoring {
@@ -21,7 +21,7 @@ struct restoring {
 	zero_checkpoint *checkpoint;
 	char *text; /* of the manifest */
 	void *user;
-	struct found found; /* the same on all ranks, but for rank 0 before they have agreed */
+	struct found found; /* the same on all ranks after agree_found */
 };
 
 static zero_status check_restore(zero_job *job)
@@ -29,20 +29,20 @@ static zero_status check_restore(zero_job *job)
 	zero_status status = ZERO_OK;
 
 	if (!job->laid_out)
-		return zero_fail(ZERO_E_STATE, "zero_restore comes after zero_layout");
+		return zero_fail(ZERO_E_STATE, "zero_restore must be called after zero_layout");
 	for (size_t g = 0; !status && g < job->model->group_count; g++) {
 		if (job->model->groups[g]->gather)
 			return zero_fail(ZERO_E_STATE,
-					 "a checkpoint is restored while group '%s' is gathered",
+					 "group '%s' is gathered; release it before zero_restore",
 					 job->model->groups[g]->name);
 		status = zero_wait_post_step_gather(job->model->groups[g]);
 	}
 	return status;
 }
 
-/* ---- finding it ------------------------------------------------------------------------------ */
+/* ---- the checkpoint -------------------------------------------------------------------------- */
 
-/* Rank 0. */
+/* Called on rank 0. */
 static zero_status find(struct restoring *r)
 {
 	struct zero_restore *plan = &r->plan;
@@ -56,8 +56,8 @@ static zero_status find(struct restoring *r)
 		return ZERO_OK;
 	if (!plan->folder)
 		return zero_fail(ZERO_E_FILE,
-				 "%s: there is no checkpoint, which is a folder with a "
-				 "manifest.json, or a folder of such",
+				 "%s: there is no checkpoint; a checkpoint is a folder with a "
+				 "manifest.json",
 				 plan->path);
 	path = zero_checkpoint_path(plan->folder, "manifest.json");
 	if (!path)
@@ -73,7 +73,7 @@ static zero_status find(struct restoring *r)
 	return status;
 }
 
-/* COLLECTIVE. What rank 0 found is what all know. */
+/* COLLECTIVE. Sends what rank 0 found to all ranks. */
 static zero_status agree_found(struct restoring *r, zero_status status)
 {
 	zero_job *job = r->plan.job;
@@ -84,25 +84,25 @@ static zero_status agree_found(struct restoring *r, zero_status status)
 			     .recv = all,
 			     .count = sizeof(r->found)};
 
-	r->found.wants_user = r->checkpoint != NULL;
+	r->found.needs_user = r->checkpoint != NULL;
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", r->plan.path);
 	status = zero_submit_wait(&job->all, status, &op, 1, "restore from %s", r->plan.path);
 	if (!status) {
 		r->found = all[0];
 		for (size_t rank = 1; rank < world; rank++)
-			r->found.wants_user |= all[rank].wants_user;
+			r->found.needs_user |= all[rank].needs_user;
 	}
 	free(all);
 	return status;
 }
 
-/* ---- telling all ----------------------------------------------------------------------------- */
+/* ---- broadcasts ------------------------------------------------------------------------------ */
 
-/* COLLECTIVE. Bytes of rank 0 in host memory come to all, by pieces; a device takes them by way of
-   its own memory. */
-static zero_status tell(const struct restoring *r, zero_status status, char *data, size_t bytes,
-			const char *what)
+/* COLLECTIVE. Broadcasts bytes of rank 0 between host memories, in pieces, through staging in device
+   memory where the backend needs that. */
+static zero_status broadcast(const struct restoring *r, zero_status status, char *data,
+			     size_t bytes, const char *what)
 {
 	zero_job *job = r->plan.job;
 	bool staged = !job->ops->host_memory, root = job->place.rank == 0;
@@ -130,7 +130,7 @@ static zero_status tell(const struct restoring *r, zero_status status, char *dat
 			job->ops->copy(job->backend, data + at, staging, now);
 			status = zero_device_sync(job);
 		}
-		/* What only this rank knows is told with the next piece, or by the caller. */
+		/* An error that only this rank knows is shared with the next piece, or by the caller. */
 		if (status && zero_last_error_shared())
 			break;
 	}
@@ -138,8 +138,8 @@ static zero_status tell(const struct restoring *r, zero_status status, char *dat
 	return status;
 }
 
-/* COLLECTIVE. The checkpoint's name and its manifest, which the others then read too. */
-static zero_status tell_manifest(struct restoring *r)
+/* COLLECTIVE. Broadcasts the checkpoint's name and its manifest, which the other ranks then parse. */
+static zero_status broadcast_manifest(struct restoring *r)
 {
 	struct zero_restore *plan = &r->plan;
 	size_t bytes = r->found.folder + r->found.manifest;
@@ -153,7 +153,7 @@ static zero_status tell_manifest(struct restoring *r)
 		memcpy(both, plan->folder, r->found.folder);
 		memcpy(both + r->found.folder, r->text, r->found.manifest);
 	}
-	status = tell(r, status, both, bytes, "manifest");
+	status = broadcast(r, status, both, bytes, "manifest");
 	if (!status && !root) {
 		plan->folder = strdup(both);
 		if (!plan->folder)
@@ -167,16 +167,16 @@ static zero_status tell_manifest(struct restoring *r)
 	return status;
 }
 
-/* COLLECTIVE. */
-static zero_status tell_user(struct restoring *r, zero_status status)
+/* COLLECTIVE. Broadcasts the program's own bytes. */
+static zero_status broadcast_user(struct restoring *r, zero_status status)
 {
 	const struct zero_manifest *manifest = r->plan.manifest;
 	size_t bytes;
 
-	/* A rank may have failed at the manifest: all know of the user's bytes from the same. */
+	/* If a rank could not parse the manifest, no rank may go on to the program's bytes. */
 	status = zero_submit_wait(&r->plan.job->all, status, NULL, 0,
 				  "restore: manifest of %s, read", r->plan.path);
-	if (status || !manifest->has_user || !r->found.wants_user)
+	if (status || !manifest->has_user || !r->found.needs_user)
 		return status;
 	bytes = manifest->user_bytes;
 	if (!r->user)
@@ -185,10 +185,10 @@ static zero_status tell_user(struct restoring *r, zero_status status)
 		status =
 			zero_fail(ZERO_E_MEMORY, "no memory for the %zu bytes of the program in %s",
 				  bytes, r->plan.folder);
-	return tell(r, status, r->user, bytes, "the program's bytes");
+	return broadcast(r, status, r->user, bytes, "the program's bytes");
 }
 
-static zero_status fill_checkpoint(struct restoring *r)
+static zero_status describe_checkpoint(struct restoring *r)
 {
 	zero_checkpoint *checkpoint = r->checkpoint;
 	const struct zero_manifest *manifest = r->plan.manifest;
@@ -218,7 +218,7 @@ void zero_checkpoint_free(zero_checkpoint *checkpoint)
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-/* As before the first step: they are made when one needs them, and masters follow values. */
+/* Frees the optimizer states, as before the first step, which creates them again. */
 static void drop_states(zero_job *job)
 {
 	for (size_t g = 0; g < job->model->group_count; g++)
@@ -232,8 +232,8 @@ static void drop_states(zero_job *job)
 		}
 }
 
-/* What the checkpoint says of the job's past. */
-static void take_history(zero_job *job, const struct zero_manifest *manifest)
+/* Sets the number of steps and the settings of the last step. */
+static void restore_step(zero_job *job, const struct zero_manifest *manifest)
 {
 	job->trainer->steps = manifest->step;
 	job->trainer->has_adamw = manifest->has_adamw;
@@ -246,7 +246,7 @@ static void take_history(zero_job *job, const struct zero_manifest *manifest)
 						   .clip = (float)manifest->clip};
 }
 
-/* COLLECTIVE, with the manifest on all ranks. */
+/* COLLECTIVE. All ranks have the manifest. */
 static zero_status restore_all(struct restoring *r, zero_status status)
 {
 	zero_job *job = r->plan.job;
@@ -254,7 +254,7 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 
 	if (!status)
 		status = zero_restore_plan(&r->plan);
-	/* From here on values change: not on one rank alone, nor under a save. */
+	/* Values change from here: a save in the background needs a snapshot first. */
 	if (!status)
 		zero_hooks_before_change(job, NULL, false);
 	if (!status && manifest->states)
@@ -264,7 +264,7 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 		return status;
 	if (!manifest->states)
 		drop_states(job);
-	take_history(job, manifest);
+	restore_step(job, manifest);
 	return ZERO_OK;
 }
 
@@ -284,12 +284,12 @@ zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint *check
 	status = agree_found(&r, status);
 	if (status || !r.found.folder)
 		goto out;
-	status = tell_manifest(&r);
-	status = tell_user(&r, status);
+	status = broadcast_manifest(&r);
+	status = broadcast_user(&r, status);
 	if (status && (zero_last_error_shared() || !r.plan.manifest))
 		goto out;
 	if (!status)
-		status = fill_checkpoint(&r);
+		status = describe_checkpoint(&r);
 	status = restore_all(&r, status);
 out:
 	if (r.plan.manifest)

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Filling parameters and states from a checkpoint's files. What a rank wants of a file follows from
- * the manifest: of each of its slices the part that this rank stores, or steps. Files are read from
- * their begins to their ends; ranks agree every so often, so that an error on one soon ends all.
+ * Fills parameters and optimizer states from a checkpoint's files. From each slice of a file a rank
+ * reads the part of the values that it stores, or of the states that it steps. Files are read from
+ * start to end. The ranks agree after each round of chunks, so that an error on one rank soon ends
+ * the restore on all.
  */
 #include <stdlib.h>
 
 #include "checkpoint/restore.h"
 
-/* Chunks between two agreements, so many bytes at most. */
-enum { ROUND_CHUNKS = 32, ROUND_MOST = 1 << 30 };
+/* A round has this number of chunks, and at most this number of bytes. */
+enum { ROUND_CHUNKS = 32, ROUND_MAX = 1 << 30 };
 
 struct filling {
 	const struct zero_restore *restore;
 	zero_job *job;
-	uint64_t total, done; /* bytes that this rank takes */
-	uint64_t quota;       /* of a round */
+	uint64_t total, done; /* bytes that this rank reads */
+	uint64_t quota;       /* bytes that it reads in one round */
 	size_t rounds;
-	/* Where it goes on: the file, its slice, and the byte of what is wanted of that. */
+	/* The position: the file, its slice, and the byte of the part of that slice to read. */
 	struct zero_shard_reader reader;
 	int file;
 	bool planned, open;
@@ -25,75 +26,76 @@ struct filling {
 	uint64_t at;
 };
 
-/* ---- what this rank wants -------------------------------------------------------------------- */
+/* ---- what this rank reads -------------------------------------------------------------------- */
 
-/* The elements of a parameter whose values, or states, this rank has. */
-static void wanted_part(const zero_param *param, enum zero_slice_kind kind, size_t *first,
-			size_t *count)
+/* The elements of a parameter whose values or states this rank stores. */
+static void own_part(const zero_param *param, enum zero_saved_kind kind, size_t *first,
+		     size_t *count)
 {
 	const struct zero_segment *segment = &param->flat->segments[param->segment];
 	size_t segment_first, segment_count;
 
-	if (kind == ZERO_SLICE_PARAM)
+	if (kind == ZERO_SAVED_PARAM)
 		zero_stored_part(param->group, segment, &segment_first, &segment_count);
 	else
 		zero_stepped_part(param->group, segment, &segment_first, &segment_count);
 	zero_param_part(param, segment_first, segment_count, first, count);
 }
 
-/* Where element `element` of the parameter, which this rank has, or its state lies. */
-static char *place_of(const zero_param *param, enum zero_slice_kind kind, size_t element)
+/* The address of the value or state of an element, which this rank stores. */
+static char *address_of(const zero_param *param, enum zero_saved_kind kind, size_t element)
 {
 	const struct zero_flat *flat = param->flat;
 	const struct zero_segment *segment = &flat->segments[param->segment];
-	const float *states = kind == ZERO_SLICE_EXP_AVG      ? flat->m
-			      : kind == ZERO_SLICE_EXP_AVG_SQ ? flat->v
+	const float *states = kind == ZERO_SAVED_EXP_AVG      ? flat->m
+			      : kind == ZERO_SAVED_EXP_AVG_SQ ? flat->v
 							      : flat->master;
 	size_t segment_first, segment_count;
 
-	if (kind == ZERO_SLICE_PARAM)
+	if (kind == ZERO_SAVED_PARAM)
 		return zero_stored_at(flat, segment, param->first + element);
 	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
 	return (char *)(uintptr_t)(states + segment->state_at +
 				   (param->first + element - segment_first));
 }
 
-/* Bytes of all that this rank takes of one parameter. */
-static uint64_t wanted_bytes(const zero_param *param, bool states)
+/* Bytes of values and states that this rank stores of one parameter. */
+static uint64_t own_bytes(const zero_param *param, bool states)
 {
 	size_t first, count, stepped = 0;
 
-	wanted_part(param, ZERO_SLICE_PARAM, &first, &count);
+	own_part(param, ZERO_SAVED_PARAM, &first, &count);
 	if (states && param->trainable)
-		wanted_part(param, ZERO_SLICE_EXP_AVG, &first, &stepped);
+		own_part(param, ZERO_SAVED_EXP_AVG, &first, &stepped);
 	return (uint64_t)count * zero_dtype_size(param->dtype) +
 	       (uint64_t)stepped * sizeof(float) * (zero_has_master(param->dtype) ? 3 : 2);
 }
 
-/* The part of a slice that this rank takes: bytes [*from, *from + *bytes) of it, to *to. */
-static void wanted_of(const struct zero_restore *restore, const struct zero_shard_slice *slice,
-		      uint64_t *from, uint64_t *bytes, char **to)
+/* The part of a slice that this rank stores: bytes [*from, *from + *bytes) of the slice, at *to. */
+static void own_part_of_slice(const struct zero_restore *restore,
+			      const struct zero_shard_slice *slice, uint64_t *from, uint64_t *bytes,
+			      char **to)
 {
 	const zero_param *param = restore->params[slice->tensor];
 	size_t size = zero_dtype_size(slice->dtype), first, count;
 	uint64_t begin, end;
 
-	wanted_part(param, slice->kind, &first, &count);
+	own_part(param, slice->kind, &first, &count);
 	begin = slice->first > first ? slice->first : first;
 	end = slice->first + slice->count;
 	end = end < first + count ? end : first + count;
 	*bytes = end > begin ? (end - begin) * size : 0;
 	*from = *bytes ? (begin - slice->first) * size : 0;
-	*to = *bytes ? place_of(param, slice->kind, (size_t)begin) : NULL;
+	*to = *bytes ? address_of(param, slice->kind, (size_t)begin) : NULL;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static bool in_host_memory(const struct filling *fill, enum zero_slice_kind kind)
+static bool in_host_memory(const struct filling *fill, enum zero_saved_kind kind)
 {
 	if (fill->job->ops->host_memory)
 		return true;
-	return kind != ZERO_SLICE_PARAM &&
+	return kind != ZERO_SAVED_PARAM &&
 	       fill->job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER;
 }
 
@@ -110,20 +112,21 @@ static zero_status read_piece(void *context, void *data, size_t at, size_t bytes
 	return zero_shard_read(reading->reader, reading->slice, reading->from + at, data, bytes);
 }
 
-/* A piece ends where a block does, so that no block is read twice. */
+/* A piece ends where a block ends, so that no block is read twice. */
 static uint64_t piece_bytes(const struct filling *fill, uint64_t from, uint64_t rest)
 {
-	uint64_t most = fill->job->chunk < ZERO_SUM_BLOCK ? ZERO_SUM_BLOCK : fill->job->chunk;
+	uint64_t most =
+		fill->job->chunk < ZERO_CHECKSUM_BLOCK ? ZERO_CHECKSUM_BLOCK : fill->job->chunk;
 	uint64_t end = from + most;
 
 	if (rest <= most)
 		return rest;
-	end -= end % ZERO_SUM_BLOCK;
+	end -= end % ZERO_CHECKSUM_BLOCK;
 	return end > from ? end - from : most;
 }
 
-static zero_status fill_piece(struct filling *fill, const struct zero_shard_slice *slice,
-			      uint64_t from, uint64_t rest, char *to)
+static zero_status read_piece_into(struct filling *fill, const struct zero_shard_slice *slice,
+				   uint64_t from, uint64_t rest, char *to)
 {
 	uint64_t bytes = piece_bytes(fill, from, rest);
 	struct reading reading = {.reader = &fill->reader, .slice = slice, .from = from};
@@ -150,7 +153,7 @@ static void close_file(struct filling *fill)
 	fill->at = 0;
 }
 
-/* One step on the way through all slices of all files. */
+/* Moves to the next file or slice, or reads one piece. */
 static zero_status fill_next(struct filling *fill)
 {
 	const struct zero_restore *restore = fill->restore;
@@ -160,8 +163,8 @@ static zero_status fill_next(struct filling *fill)
 
 	if (fill->file >= restore->manifest->world)
 		return zero_fail(ZERO_E_FORMAT,
-				 "%s: the files hold %llu bytes of what this rank needs, which is "
-				 "%llu",
+				 "%s: the files have only %llu of the %llu bytes that this rank "
+				 "needs",
 				 restore->folder, (unsigned long long)fill->done,
 				 (unsigned long long)fill->total);
 	if (!fill->planned) {
@@ -175,9 +178,10 @@ static zero_status fill_next(struct filling *fill)
 		return ZERO_OK;
 	}
 	slice = &fill->reader.layout.slices[fill->slice];
-	wanted_of(restore, slice, &from, &bytes, &to);
+	own_part_of_slice(restore, slice, &from, &bytes, &to);
 	if (fill->at < bytes)
-		return fill_piece(fill, slice, from + fill->at, bytes - fill->at, to + fill->at);
+		return read_piece_into(fill, slice, from + fill->at, bytes - fill->at,
+				       to + fill->at);
 	fill->slice++;
 	fill->at = 0;
 	return ZERO_OK;
@@ -187,10 +191,10 @@ static zero_status fill_next(struct filling *fill)
 
 static uint64_t round_bytes(const zero_job *job)
 {
-	return job->chunk < ROUND_MOST / ROUND_CHUNKS ? job->chunk * ROUND_CHUNKS : ROUND_MOST;
+	return job->chunk < ROUND_MAX / ROUND_CHUNKS ? job->chunk * ROUND_CHUNKS : ROUND_MAX;
 }
 
-/* COLLECTIVE. The rank with the most bytes fixes the rounds. */
+/* COLLECTIVE. The rank with the most bytes determines the number of rounds. */
 static zero_status agree_rounds(struct filling *fill, zero_status status)
 {
 	const struct zero_restore *restore = fill->restore;
@@ -202,7 +206,7 @@ static zero_status agree_rounds(struct filling *fill, zero_status status)
 			     .count = sizeof(fill->total)};
 
 	for (size_t i = 0; !status && i < restore->manifest->tensor_count; i++)
-		fill->total += wanted_bytes(restore->params[i], restore->manifest->states);
+		fill->total += own_bytes(restore->params[i], restore->manifest->states);
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->folder);
 	status = zero_submit_wait(&fill->job->all, status, &op, 1, "restore: plan for %s",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which parameter takes which tensor of a checkpoint. They go by name: groups, teams and the order
- * of both may have changed. Nothing here is collective; all ranks come to the same.
+ * Finds the parameter for each tensor of a checkpoint, by name: groups, teams and the order of both
+ * may have changed. Nothing here is collective; all ranks come to the same result.
  */
 #include <search.h>
 #include <stdio.h>
@@ -16,33 +16,20 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const zero_param *)a)->name, ((const zero_param *)b)->name);
 }
 
-/* "[2, 3]" */
-static const char *shape_text(char *text, size_t size, int ndim, const size_t *shape)
-{
-	size_t at = zero_append(text, size, 0, "[");
-
-	for (int i = 0; i < ndim; i++)
-		at = zero_append(text, size, at, "%s%zu", i ? ", " : "", shape[i]);
-	zero_append(text, size, at, "]");
-	return text;
-}
-
 static zero_status compare(const struct zero_restore *restore,
 			   const struct zero_manifest_tensor *tensor, const zero_param *param)
 {
-	char want[256], have[256];
-
 	if (tensor->dtype != param->dtype)
 		return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s' is %s, parameter '%s' is %s",
 				 restore->folder, tensor->name, zero_dtype_name(tensor->dtype),
 				 param->name, zero_dtype_name(param->dtype));
 	if (tensor->ndim != param->ndim ||
 	    memcmp(tensor->shape, param->shape, (size_t)param->ndim * sizeof(*param->shape)) != 0)
-		return zero_fail(
-			ZERO_E_FORMAT, "%s: tensor '%s' has shape %s, parameter '%s' has %s",
-			restore->folder, tensor->name,
-			shape_text(have, sizeof(have), tensor->ndim, tensor->shape), param->name,
-			shape_text(want, sizeof(want), param->ndim, param->shape));
+		return zero_fail(ZERO_E_FORMAT,
+				 "%s: tensor '%s' has shape %s, parameter '%s' has %s",
+				 restore->folder, tensor->name,
+				 zero_shape_text(tensor->ndim, tensor->shape).text, param->name,
+				 zero_shape_text(param->ndim, param->shape).text);
 	if (tensor->trainable != param->trainable)
 		return zero_fail(ZERO_E_FORMAT,
 				 "%s: tensor '%s' was %strainable, parameter '%s' is %strainable",
@@ -51,7 +38,7 @@ static zero_status compare(const struct zero_restore *restore,
 	return ZERO_OK;
 }
 
-/* " ('a', 'b', 'c' and 4 more)"; adds one name to it. */
+/* Appends one name of a list as " ('a', 'b', 'c' and 4 more)". */
 static size_t append_name(char *text, size_t size, size_t length, const char *name, size_t i)
 {
 	if (i >= 3)
@@ -67,9 +54,9 @@ static size_t append_end(char *text, size_t size, size_t length, size_t count)
 	return zero_append(text, size, length, ")");
 }
 
-/* Both at once: names that do not meet are seen at a glance. */
-static zero_status refuse_names(const struct zero_restore *restore, zero_param *const *missing,
-				size_t missing_count, size_t unexpected_count)
+/* One message has both lists, so that names that differ slightly can be compared. */
+static zero_status fail_names(const struct zero_restore *restore, zero_param *const *missing,
+			      size_t missing_count, size_t unexpected_count)
 {
 	const struct zero_manifest *manifest = restore->manifest;
 	char text[900] = "";
@@ -95,7 +82,7 @@ static zero_status refuse_names(const struct zero_restore *restore, zero_param *
 	return zero_fail(ZERO_E_FORMAT, "%s: %s", restore->folder, text);
 }
 
-/* Those that are no aliases, in the order of their addresses. */
+/* All parameters that are not aliases. */
 static zero_param **list_params(const zero_job *job, size_t *count)
 {
 	zero_param **params;
@@ -120,27 +107,27 @@ static int by_address(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Each parameter takes one tensor: `params` are all of them, `taken` those that have one, sorted.
-   What is missing is left in `params`. */
-static zero_status find_missing(zero_param **params, size_t *count, zero_param *const *taken,
-				size_t taken_count, const char *folder)
+/* Reduces the list `params` to those without a tensor. `found`: those with a tensor, sorted by
+   address. Two tensors of one parameter are an error. */
+static zero_status find_missing(zero_param **params, size_t *count, zero_param *const *found,
+				size_t found_count, const char *folder)
 {
 	size_t missing = 0;
 
-	for (size_t i = 1; i < taken_count; i++)
-		if (taken[i] == taken[i - 1])
+	for (size_t i = 1; i < found_count; i++)
+		if (found[i] == found[i - 1])
 			return zero_fail(ZERO_E_FORMAT,
-					 "%s: two tensors there are parameter '%s' here, one of "
-					 "them by a name that is tied to it",
-					 folder, taken[i]->name);
+					 "%s: the checkpoint has two tensors for parameter '%s', "
+					 "one of them by the name of an alias",
+					 folder, found[i]->name);
 	for (size_t i = 0; i < *count; i++)
-		if (!bsearch(&params[i], taken, taken_count, sizeof(*taken), by_address))
+		if (!bsearch(&params[i], found, found_count, sizeof(*found), by_address))
 			params[missing++] = params[i];
 	*count = missing;
 	return ZERO_OK;
 }
 
-/* By name; one that is tied is its target, whichever of the names the checkpoint has. */
+/* The checkpoint may have the name of an alias instead of its target's. */
 static zero_status find_params(struct zero_restore *restore, size_t *found)
 {
 	const struct zero_manifest *manifest = restore->manifest;
@@ -165,25 +152,25 @@ zero_status zero_restore_plan(struct zero_restore *restore)
 	const struct zero_manifest *manifest = restore->manifest;
 	size_t count = 0, found = 0, at = 0;
 	zero_param **params = list_params(restore->job, &count);
-	zero_param **taken = calloc(manifest->tensor_count + 1, sizeof(zero_param *));
+	zero_param **sorted = calloc(manifest->tensor_count + 1, sizeof(zero_param *));
 	zero_status status = ZERO_OK;
 
 	restore->params = calloc(manifest->tensor_count + 1, sizeof(zero_param *));
-	if (!params || !taken || !restore->params)
+	if (!params || !sorted || !restore->params)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to list the %zu tensors of %s",
 				   manifest->tensor_count, restore->folder);
 	if (!status)
 		status = find_params(restore, &found);
 	for (size_t i = 0; !status && i < manifest->tensor_count; i++)
 		if (restore->params[i])
-			taken[at++] = restore->params[i];
+			sorted[at++] = restore->params[i];
 	if (!status) {
-		qsort(taken, found, sizeof(*taken), by_address);
-		status = find_missing(params, &count, taken, found, restore->folder);
+		qsort(sorted, found, sizeof(*sorted), by_address);
+		status = find_missing(params, &count, sorted, found, restore->folder);
 	}
 	if (!status && (count || found < manifest->tensor_count))
-		status = refuse_names(restore, params, count, manifest->tensor_count - found);
-	free(taken);
+		status = fail_names(restore, params, count, manifest->tensor_count - found);
+	free(sorted);
 	free(params);
 	return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints: what the ranks do together. Each writes a file of its own into a folder that rank 0
- * made; once all have, rank 0 gives the folder its name. In the background the ranks tell in each
- * step whether they have written, so that they need not meet for it.
+ * zero_save: what the ranks do together. Each rank writes its own file into a folder that rank 0 has
+ * created. Once all have written, rank 0 renames the folder. In the background, each zero_step finds
+ * out whether all ranks have written, so that no collective of its own is needed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,15 +16,15 @@
 
 static void free_plan(struct zero_save *save)
 {
-	zero_save_copies_free(save);
+	zero_save_free_copies(save);
 	free(save->header);
 	free(save->slices);
-	free(save->begin);
-	free(save->sums);
+	free(save->first_slice);
+	free(save->checksums);
 	save->header = NULL;
 	save->slices = NULL;
-	save->begin = NULL;
-	save->sums = NULL;
+	save->first_slice = NULL;
+	save->checksums = NULL;
 }
 
 static void free_save(struct zero_save *save)
@@ -34,7 +34,7 @@ static void free_save(struct zero_save *save)
 	free_plan(save);
 	pthread_mutex_destroy(&save->lock);
 	pthread_cond_destroy(&save->wrote);
-	free(save->told);
+	free(save->summaries);
 	free(save->error);
 	free(save->file);
 	free(save->partial);
@@ -44,42 +44,39 @@ static void free_save(struct zero_save *save)
 }
 
 static zero_status new_save(zero_job *job, const char *dir, const zero_save_options *options,
-			    struct zero_save **made)
+			    struct zero_save **result)
 {
 	struct zero_save *save = calloc(1, sizeof(*save));
 
-	*made = save;
+	*result = save;
 	if (!save)
 		return zero_fail(ZERO_E_MEMORY, "no memory to save to %s", dir);
 	pthread_mutex_init(&save->lock, NULL);
 	pthread_cond_init(&save->wrote, NULL);
 	save->job = job;
-	save->began = zero_seconds();
+	save->start_time = zero_seconds();
 	save->out.fd = -1;
-	save->keep = options->keep;
+	save->keep_last = options->keep_last;
 	save->step = job->trainer->steps;
 	save->has_states = job->trainer->steps > 0;
 	save->has_adamw = job->trainer->has_adamw;
 	save->adamw = job->trainer->adamw;
 	save->dir = strdup(dir);
-	/* A slash at its end is no part of it. */
+	/* Slashes at the end are dropped. */
 	for (size_t end = save->dir ? strlen(dir) : 0; end > 1 && dir[end - 1] == '/'; end--)
 		save->dir[end - 1] = 0;
-	save->told = calloc((size_t)job->place.world, sizeof(*save->told));
-	if (!save->dir || !save->told)
+	save->summaries = calloc((size_t)job->place.world, sizeof(*save->summaries));
+	if (!save->dir || !save->summaries)
 		return zero_fail(ZERO_E_MEMORY, "no memory to save to %s", dir);
 	return zero_files_open(&save->files);
 }
 
-static zero_status name_all(struct zero_save *save, uint64_t token)
+static zero_status make_names(struct zero_save *save, uint64_t token)
 {
 	const struct zero_place *place = &save->job->place;
 
-	if (asprintf(&save->path, "%s/step-%09llu", save->dir, (unsigned long long)save->step) < 0)
-		save->path = NULL;
-	if (save->path && asprintf(&save->partial, "%s.partial-%016llx", save->path,
-				   (unsigned long long)token) < 0)
-		save->partial = NULL;
+	save->path = zero_checkpoint_step_path(save->dir, save->step);
+	save->partial = save->path ? zero_partial_path(save->path, token) : NULL;
 	if (save->partial && asprintf(&save->file, "%s/" ZERO_SHARD_FILE, save->partial,
 				      place->rank, place->world) < 0)
 		save->file = NULL;
@@ -88,63 +85,64 @@ static zero_status name_all(struct zero_save *save, uint64_t token)
 			  : zero_fail(ZERO_E_MEMORY, "no memory to save to %s", save->dir);
 }
 
-/* ---- the begin ------------------------------------------------------------------------------- */
+/* ---- the start ------------------------------------------------------------------------------- */
 
 static zero_status check_save(zero_job *job, const char *dir, const zero_save_options *options)
 {
 	zero_status status = ZERO_OK;
 
 	if (!job->laid_out)
-		return zero_fail(ZERO_E_STATE, "zero_save comes after zero_layout");
+		return zero_fail(ZERO_E_STATE, "zero_save must be called after zero_layout");
 	if (!dir || !*dir)
-		return zero_fail(ZERO_E_INVALID, "zero_save needs the name of a folder");
-	if (options->keep < 0)
 		return zero_fail(ZERO_E_INVALID,
-				 "zero_save is to keep %d checkpoints: 0 (all) or "
-				 "more",
-				 options->keep);
+				 "zero_save needs the name of a folder; it was given none");
+	if (options->keep_last < 0)
+		return zero_fail(
+			ZERO_E_INVALID,
+			"keep_last is %d in the options of zero_save; it must be 0 (all) or "
+			"more",
+			options->keep_last);
 	for (size_t g = 0; g < job->model->group_count; g++)
 		if (job->model->groups[g]->gather)
 			return zero_fail(ZERO_E_STATE,
-					 "group '%s' is gathered: release it before "
-					 "zero_save",
+					 "group '%s' is gathered; release it before zero_save",
 					 job->model->groups[g]->name);
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		status = zero_wait_post_step_gather(job->model->groups[g]);
-	/* They are there already, but for a job whose number of steps was restored without. */
+	/* The states exist, unless the job restored a checkpoint that has steps but no states. */
 	if (!status && job->trainer->steps)
 		status = zero_states_alloc(job);
 	return status;
 }
 
 /* COLLECTIVE. All that must be the same on all ranks is in the label. */
-static zero_status agree_begin(zero_job *job, zero_status status, const char *dir,
+static zero_status agree_start(zero_job *job, zero_status status, const char *dir,
 			       const zero_save_options *options, uint64_t *token)
 {
 	char *label = NULL;
 
-	if (asprintf(&label, "save of step %llu%s, keeping %d, to %s",
+	if (asprintf(&label, "save of step %llu%s, keep_last %d, to %s",
 		     (unsigned long long)job->trainer->steps,
-		     options->background ? " in the background" : "", options->keep,
+		     options->background ? " in the background" : "", options->keep_last,
 		     dir ? dir : "") < 0)
 		label = NULL;
 	if (!label && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to save to %s", dir);
-	status = zero_token(job, status, label ? label : "save", token);
+	status = zero_agree_token(job, status, label ? label : "save", token);
 	free(label);
 	return status;
 }
 
-/* COLLECTIVE. Folder and files are there, with room for all. */
+/* COLLECTIVE. Creates the folder and the files, with the space for all. */
 static zero_status make_files(struct zero_save *save, const zero_save_options *options)
 {
 	zero_status status = ZERO_OK;
-	bool maker = save->job->place.rank == 0;
+	bool root = save->job->place.rank == 0;
 
-	if (maker)
-		status = zero_save_folder(save);
-	if (!status && maker && options->user)
-		status = zero_save_user(save, options->user, options->user_bytes);
+	if (root)
+		status = zero_save_make_folder(save);
+	if (!status && root && options->user)
+		status = zero_save_write_user(save, options->user, options->user_bytes);
 	status = zero_submit_wait(&save->job->all, status, NULL, 0, "save: folder of %s",
 				  save->path);
 	if (status)
@@ -152,54 +150,57 @@ static zero_status make_files(struct zero_save *save, const zero_save_options *o
 	status = zero_save_plan(save);
 	if (!status)
 		status = zero_save_create(save);
-	/* In the background the thread does it: the caller is not to wait for it. */
+	/* In the background the thread does it, so that the caller does not wait for it. */
 	if (!status && !options->background)
-		status = zero_save_room(save);
+		status = zero_save_reserve(save);
 	return zero_submit_wait(&save->job->all, status, NULL, 0, "save: room for %s", save->path);
 }
 
-/* COLLECTIVE. Rank 0 hears of all files. */
-static zero_status tell_files(struct zero_save *save, zero_status status)
+/* COLLECTIVE. Sends the sizes and checksums of all files to all ranks; rank 0 needs them. */
+static zero_status exchange_summaries(struct zero_save *save, zero_status status)
 {
-	struct zero_save_told mine = {0};
-	struct zero_op op = {
-		.kind = ZERO_OP_EXCHANGE, .send = &mine, .recv = save->told, .count = sizeof(mine)};
+	struct zero_save_summary mine = {0};
+	struct zero_op op = {.kind = ZERO_OP_EXCHANGE,
+			     .send = &mine,
+			     .recv = save->summaries,
+			     .count = sizeof(mine)};
 
 	if (!status)
-		mine = (struct zero_save_told){
+		mine = (struct zero_save_summary){
 			.bytes = save->out.bytes,
-			.header = save->files->sum(save->header, save->header_bytes),
-			.checksums =
-				save->files->sum(save->sums, save->sum_count * sizeof(*save->sums)),
+			.header = save->files->checksum(save->header, save->header_bytes),
+			.checksums = save->files->checksum(
+				save->checksums, save->checksum_count * sizeof(*save->checksums)),
 		};
 	status = zero_submit_wait(&save->job->all, status, &op, 1, "save: files of %s", save->path);
-	zero_hooks_after_save(save->job, zero_seconds() - save->began, save->out.bytes, !status);
+	zero_hooks_after_save(save->job, zero_seconds() - save->start_time, save->out.bytes,
+			      !status);
 	return status;
 }
 
-static zero_status write_own(struct zero_save *save)
+static zero_status write_file(struct zero_save *save)
 {
 	zero_status status = ZERO_OK;
 
 	for (size_t i = 0; !status && i < save->slice_count; i++)
-		status = zero_save_slice(save, &save->slices[i]);
+		status = zero_save_write_slice(save, &save->slices[i]);
 	return zero_save_close(save, status);
 }
 
-/* COLLECTIVE. In the foreground. */
-static zero_status write_now(struct zero_save *save)
+/* COLLECTIVE. Writes and publishes in the foreground. */
+static zero_status write_foreground(struct zero_save *save)
 {
-	zero_status status = tell_files(save, write_own(save));
-	bool maker = save->job->place.rank == 0;
+	zero_status status = exchange_summaries(save, write_file(save));
+	bool root = save->job->place.rank == 0;
 
 	if (status)
 		return status;
-	if (maker)
+	if (root)
 		status = zero_save_publish(save);
 	return zero_submit_wait(&save->job->all, status, NULL, 0, "save: end of %s", save->path);
 }
 
-static zero_status begin(zero_job *job, const char *dir, const zero_save_options *options)
+static zero_status start_save(zero_job *job, const char *dir, const zero_save_options *options)
 {
 	struct zero_save *save = NULL;
 	zero_status status = check_save(job, dir, options);
@@ -207,10 +208,10 @@ static zero_status begin(zero_job *job, const char *dir, const zero_save_options
 
 	if (!status)
 		status = new_save(job, dir, options, &save);
-	status = agree_begin(job, status, dir, options, &token);
+	status = agree_start(job, status, dir, options, &token);
 	if (!status)
-		/* Without names there is nothing that could be agreed on by its own. */
-		status = zero_submit_wait(&job->all, name_all(save, token), NULL, 0,
+		/* Other agreements name the path, which a rank without memory does not have. */
+		status = zero_submit_wait(&job->all, make_names(save, token), NULL, 0,
 					  "save: names of %s", dir);
 	if (!status)
 		status = make_files(save, options);
@@ -220,7 +221,7 @@ static zero_status begin(zero_job *job, const char *dir, const zero_save_options
 		return ZERO_OK;
 	}
 	if (!status)
-		status = write_now(save);
+		status = write_foreground(save);
 	if (status && save) {
 		zero_save_close(save, status);
 		zero_save_discard(save);
@@ -229,7 +230,7 @@ static zero_status begin(zero_job *job, const char *dir, const zero_save_options
 	return status;
 }
 
-/* ---- the end of one in the background -------------------------------------------------------- */
+/* ---- the end of a background save ------------------------------------------------------------ */
 
 static bool is_written(const zero_job *job)
 {
@@ -240,7 +241,7 @@ static void *publish(void *context)
 {
 	struct zero_save *save = context;
 
-	zero_save_error(save, zero_save_publish(save));
+	zero_save_set_error(save, zero_save_publish(save));
 	return NULL;
 }
 
@@ -251,17 +252,17 @@ static void complete(zero_job *job)
 
 	if (!save || save->state != ZERO_SAVE_WRITING)
 		return;
-	status = tell_files(save, zero_save_join(save));
-	zero_save_error(save, status);
+	status = exchange_summaries(save, zero_save_join(save));
+	zero_save_set_error(save, status);
 	free_plan(save);
 	save->state = status ? ZERO_SAVE_ENDED : ZERO_SAVE_PUBLISHING;
 	if (status)
 		zero_save_discard(save);
 	else if (job->place.rank == 0)
-		zero_save_run(save, publish);
+		zero_save_start_thread(save, publish);
 }
 
-/* COLLECTIVE, all ranks having one alike. */
+/* COLLECTIVE. Either all ranks have a save, or none has. */
 static zero_status wait_for(zero_job *job)
 {
 	struct zero_save *save = job->save;
@@ -314,7 +315,7 @@ static void before_close(zero_job *job, bool together)
 	if (!save)
 		return;
 	zero_error_save(&before);
-	/* What went wrong before is more than that the last checkpoint is not there. */
+	/* An earlier error of this thread matters more than that the last checkpoint failed. */
 	if (!end_save(save, together) || *before.text)
 		zero_error_restore(&before);
 	job->save = NULL;
@@ -323,16 +324,16 @@ static void before_close(zero_job *job, bool together)
 
 zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *options)
 {
-	static const zero_save_options none;
+	static const zero_save_options defaults;
 	const char *call = zero_set_current_call(job, "zero_save");
 	zero_status before = wait_for(job), status;
-	struct zero_saved_error why;
+	struct zero_saved_error earlier;
 
-	zero_error_save(&why);
-	status = begin(job, dir, options ? options : &none);
-	/* An earlier one's error is told, but does not keep this one from being made. */
+	zero_error_save(&earlier);
+	status = start_save(job, dir, options ? options : &defaults);
+	/* The error of an earlier save is returned, but this one is made all the same. */
 	if (!status && before) {
-		zero_error_restore(&why);
+		zero_error_restore(&earlier);
 		status = before;
 	}
 	zero_set_current_call(job, call);

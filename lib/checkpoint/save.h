@@ -5,37 +5,37 @@
 
 #include "checkpoint/write.h"
 
-/* Bytes that are summed and written at once, still in the cache: whole blocks of checksums. */
-#define ZERO_SAVE_PIECE ((size_t)4 * ZERO_SUM_BLOCK)
+/* Bytes that are checksummed and then written while they are still in the cache. */
+#define ZERO_SAVE_PIECE ((size_t)4 * ZERO_CHECKSUM_BLOCK)
 
 /* A copy of slices that are still to be written. */
 struct zero_save_copy {
 	void *data;
-	size_t slices; /* not written yet */
+	size_t slices; /* slices in it that are not written yet */
 	struct zero_save_copy *next;
 };
 
-/* A tensor of the file: this rank's part of a parameter or of a state. */
+/* This rank's part of a parameter or of an optimizer state: one tensor of its file. */
 struct zero_save_slice {
 	const zero_param *param;
-	enum zero_slice_kind kind;
-	bool device;      /* its memory is not the host's */
-	const char *data; /* byte `from` of it */
-	size_t from;      /* 0, unless the begin was written before the rest was copied */
+	enum zero_saved_kind kind;
+	bool device;      /* its memory is a device's */
+	const char *data; /* points to byte `from` of the slice */
+	size_t from;      /* more than 0 if a part was written before the rest was copied */
 	size_t bytes, written;
-	size_t sum; /* index of its first checksum */
-	uint64_t at;
-	struct zero_save_copy *copy; /* that `data` is in; NULL: none */
+	size_t first_checksum;       /* index */
+	uint64_t at;                 /* byte of the file */
+	struct zero_save_copy *copy; /* that has `data`; NULL: none */
 };
 
 enum zero_save_state {
 	ZERO_SAVE_WRITING,
-	ZERO_SAVE_PUBLISHING, /* all ranks have written: rank 0 gives it its name */
-	ZERO_SAVE_ENDED,      /* as `status` says, which all ranks know */
+	ZERO_SAVE_PUBLISHING, /* all ranks have written, and rank 0 renames the checkpoint */
+	ZERO_SAVE_ENDED,      /* with `status`, which all ranks know */
 };
 
-/* What ranks tell rank 0 of their files. */
-struct zero_save_told {
+/* A rank's file, as the manifest describes it. */
+struct zero_save_summary {
 	uint64_t bytes, header, checksums;
 };
 
@@ -43,88 +43,89 @@ struct zero_save {
 	zero_job *job;
 	const struct zero_files_ops *files;
 	enum zero_save_state state;
-	double began;               /* seconds of the machine's clock */
-	char *dir, *path, *partial; /* of checkpoints, of this one, where it is written first */
-	int keep;
+	double start_time; /* zero_seconds() */
+	char *dir, *path,
+		*partial; /* folder of checkpoints, this checkpoint, its name until then */
+	int keep_last;
 	uint64_t step;
 	bool has_states, has_adamw, has_user;
 	zero_adamw adamw;
-	uint64_t user_bytes, user_sum;
+	uint64_t user_bytes, user_checksum;
 
 	/* This rank's file. */
-	struct zero_out out;
+	struct zero_writer out;
 	char *file, *header;
 	size_t header_bytes;
 	struct zero_save_slice *slices;
 	size_t slice_count;
-	size_t *begin; /* [kinds * groups + 1] index of a kind's and group's first slice */
-	uint64_t *sums;
-	size_t sum_count;
-	uint64_t sums_at;
-	struct zero_save_told *told; /* of all ranks, once all have written */
+	size_t *first_slice; /* [kinds * groups + 1] index of the first slice of a kind and group */
+	uint64_t *checksums;
+	size_t checksum_count;
+	uint64_t checksums_at;               /* byte of the file */
+	struct zero_save_summary *summaries; /* of all ranks, once all have written */
 
-	/* In the background: a thread that writes, and at rank 0 one that publishes. */
+	/* The background thread, which writes, and on rank 0 publishes later. */
 	pthread_t thread;
 	bool has_thread;
 	zero_status status;
-	char *error; /* the sentence; NULL: none */
+	char *error; /* the message; NULL: none */
 	int error_rank;
 
-	/* Guarded by the lock while the thread runs; nobody else has it otherwise. */
+	/* The lock guards these, and slices and copies, while the thread runs. */
 	pthread_mutex_t lock;
 	pthread_cond_t wrote;
-	size_t next;                     /* slices before it are written */
-	struct zero_save_slice *busy;    /* a piece of it is being written */
-	size_t wanted_first, wanted_end; /* slices that somebody waits for */
+	size_t next;                     /* all slices before this one are written */
+	struct zero_save_slice *busy;    /* the thread writes a piece of this slice */
+	size_t wanted_first, wanted_end; /* slices that the training thread waits for */
 	uint64_t pieces;                 /* written so far */
 	struct zero_save_copy *copies;
 	bool cancelled;
 	_Atomic bool written; /* this rank has nothing left to write */
 };
 
-/* ---- save_shard.c ---------------------------------------------------------------------------- */
+/* ---- save_shard.c: this rank's file ---------------------------------------------------------- */
 
 /* Lists the slices and makes the header; nothing is written yet. */
 zero_status zero_save_plan(struct zero_save *save);
-/* One piece of what is in host memory, at `data`, from byte `at` of the slice on. */
-zero_status zero_save_piece(const struct zero_save *save, const struct zero_save_slice *slice,
-			    const void *data, size_t at, size_t bytes);
-/* All of a slice, by staging where it is on a device. */
-zero_status zero_save_slice(struct zero_save *save, struct zero_save_slice *slice);
-/* The file, empty. */
+/* Creates an empty file. */
 zero_status zero_save_create(struct zero_save *save);
-/* Room for all of it, and the header. */
-zero_status zero_save_room(struct zero_save *save);
-/* The checksums, and all to disk. Closes the file in any case. */
+/* Reserves the file's space and writes the header. */
+zero_status zero_save_reserve(struct zero_save *save);
+/* Writes one piece in host memory, which is at byte `at` of the slice. */
+zero_status zero_save_write_piece(const struct zero_save *save, const struct zero_save_slice *slice,
+				  const void *data, size_t at, size_t bytes);
+/* Writes a slice, with staging if it is in a device's memory. */
+zero_status zero_save_write_slice(struct zero_save *save, struct zero_save_slice *slice);
+/* If `status` is ZERO_OK, writes the checksums and syncs the file. Closes it in any case. */
 zero_status zero_save_close(struct zero_save *save, zero_status status);
 
-/* ---- save_thread.c --------------------------------------------------------------------------- */
+/* ---- save_thread.c: saving in the background ------------------------------------------------- */
 
-/* Writes while the caller goes on; what cannot be is written before it returns. */
+/* Starts to write in the background. What cannot be copied is written before it returns. */
 void zero_save_start(struct zero_save *save);
-/* Waits for the thread. Its error becomes the calling thread's last one. */
+/* Waits for the thread. Its error becomes the calling thread's last error. */
 zero_status zero_save_join(struct zero_save *save);
-/* Runs `work` in a thread of its own, or here if there is none to be had. */
-void zero_save_run(struct zero_save *save, void *(*work)(void *));
-/* Keeps the calling thread's last error as that of the save. */
-void zero_save_error(struct zero_save *save, zero_status status);
-void zero_save_copies_free(struct zero_save *save);
+/* Runs `work` in a new thread, or in the calling one if no thread can be started. */
+void zero_save_start_thread(struct zero_save *save, void *(*work)(void *));
+/* Stores the calling thread's last error as that of the save. */
+void zero_save_set_error(struct zero_save *save, zero_status status);
+void zero_save_free_copies(struct zero_save *save);
 
-/* ---- save_folder.c: what rank 0 does with names ---------------------------------------------- */
+/* ---- save_folder.c: rank 0 creates, renames and deletes folders ------------------------------ */
 
-/* The folder that all ranks write to; what killed jobs left in `dir` is deleted. */
-zero_status zero_save_folder(struct zero_save *save);
-/* The program's own bytes. */
-zero_status zero_save_user(struct zero_save *save, const void *user, size_t bytes);
-/* The manifest; then all gets its name, `latest` and older ones follow. */
+/* Creates the folder that all ranks write to. Deletes what killed jobs left in `dir`. */
+zero_status zero_save_make_folder(struct zero_save *save);
+/* Writes the program's own bytes. */
+zero_status zero_save_write_user(struct zero_save *save, const void *user, size_t bytes);
+/* Writes the manifest, renames the checkpoint, updates `latest` and deletes old checkpoints. */
 zero_status zero_save_publish(struct zero_save *save);
-/* After an error. */
+/* After an error: deletes the folder. */
 void zero_save_discard(const struct zero_save *save);
 
 /* ---- save_manifest.c ------------------------------------------------------------------------- */
 
-/* The text of the manifest, malloc'ed. */
-zero_status zero_save_manifest(const struct zero_save *save, char **text, size_t *bytes);
+/* Makes the text of the manifest; malloc'ed. */
+zero_status zero_save_make_manifest(const struct zero_save *save, char **text, size_t *bytes);
 
 /* The hook before_change: copies what a save in the background has not written yet of the group. */
 void zero_save_snapshot(zero_job *job, zero_group *group, bool step);

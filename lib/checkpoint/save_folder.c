@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of checkpoints, which rank 0 alone makes and changes. A checkpoint is written to a folder
- * with a name of its own and renamed when all of it is on disk; what goes is renamed to such a name
- * first. So whoever looks sees whole checkpoints only, and the next save deletes the rest.
+ * Rank 0 creates, renames and deletes the folders of checkpoints. A checkpoint is written to a folder
+ * with a partial name, which is renamed when all of it is on disk. A checkpoint that is deleted gets
+ * a partial name first. So a folder with a final name is always complete, and the next save deletes
+ * partial ones that a killed job left.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint/restore.h"
 #include "checkpoint/save.h"
 
 enum { TOKEN_DIGITS = 16 };
@@ -25,18 +23,6 @@ static zero_status file_error(const char *what, const char *path)
 	return zero_fail(ZERO_E_FILE, "cannot %s %s: %s", what, path, strerror(errno));
 }
 
-__attribute__((format(printf, 1, 2))) static char *text_of(const char *format, ...)
-{
-	char *text;
-	va_list arguments;
-
-	va_start(arguments, format);
-	if (vasprintf(&text, format, arguments) < 0)
-		text = NULL;
-	va_end(arguments);
-	return text;
-}
-
 static zero_status no_memory(const struct zero_save *save)
 {
 	return zero_fail(ZERO_E_MEMORY, "no memory to save to %s", save->path);
@@ -44,7 +30,7 @@ static zero_status no_memory(const struct zero_save *save)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* What a save that was killed leaves: "step-000000120.partial-<16 hex>", or a link. */
+/* Whether a name is that of a partial checkpoint or link: "step-000000120.partial-<16 hex>". */
 static bool is_partial(const char *name)
 {
 	static const char infix[] = ".partial-", latest[] = "latest";
@@ -60,7 +46,7 @@ static bool is_partial(const char *name)
 
 /* ---- deleting -------------------------------------------------------------------------------- */
 
-/* A checkpoint's folder or a link. What else a folder has in it stays, and so it does. */
+/* Deletes a checkpoint's folder or a link. A folder with folders in it remains. */
 static void delete_in(int dir, const char *name)
 {
 	int folder = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -106,22 +92,22 @@ static void delete_partials(const struct zero_save *save)
 		closedir(list);
 }
 
-/* ---- the begin ------------------------------------------------------------------------------- */
+/* ---- the start ------------------------------------------------------------------------------- */
 
 static zero_status make_dir(const char *dir)
 {
 	zero_status status;
-	char *above;
+	char *parent;
 
 	if (mkdir(dir, 0777))
 		return errno == EEXIST ? ZERO_OK : file_error("make the folder", dir);
-	above = zero_folder_of(dir);
-	status = above ? zero_sync_folder(above) : ZERO_OK;
-	free(above);
+	parent = zero_folder_of(dir);
+	status = parent ? zero_sync_folder(parent) : ZERO_OK;
+	free(parent);
 	return status;
 }
 
-zero_status zero_save_folder(struct zero_save *save)
+zero_status zero_save_make_folder(struct zero_save *save)
 {
 	struct stat info;
 
@@ -130,45 +116,35 @@ zero_status zero_save_folder(struct zero_save *save)
 	if (status)
 		return status;
 	if (!stat(save->path, &info) && !S_ISDIR(info.st_mode))
-		return zero_fail(ZERO_E_FILE, "cannot save to %s: it is there, and no folder",
+		return zero_fail(ZERO_E_FILE, "cannot save to %s: it exists and is not a folder",
 				 save->path);
 	delete_partials(save);
 	return mkdir(save->partial, 0777) ? file_error("make the folder", save->partial) : ZERO_OK;
 }
 
-static zero_status write_named(const struct zero_save *save, const char *name, const void *data,
-			       size_t bytes)
+static zero_status write_small_file(const struct zero_save *save, const char *name,
+				    const void *data, size_t bytes)
 {
-	char *path = text_of("%s/%s", save->partial, name);
+	char *path = zero_checkpoint_path(save->partial, name);
 	zero_status status = path ? zero_write_file(path, data, bytes) : no_memory(save);
 
 	free(path);
 	return status;
 }
 
-zero_status zero_save_user(struct zero_save *save, const void *user, size_t bytes)
+zero_status zero_save_write_user(struct zero_save *save, const void *user, size_t bytes)
 {
 	save->has_user = true;
 	save->user_bytes = bytes;
-	save->user_sum = save->files->sum(user, bytes);
-	return write_named(save, "user", user, bytes);
+	save->user_checksum = save->files->checksum(user, bytes);
+	return write_small_file(save, "user", user, bytes);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Under this name whatever killed jobs leave is deleted. */
-static char *partial_name(const char *path)
-{
-	uint64_t token;
-
-	if (getrandom(&token, sizeof(token), 0) != (ssize_t)sizeof(token))
-		token = (uint64_t)getpid();
-	return text_of("%s.partial-%016llx", path, (unsigned long long)token);
-}
-
-/* In one go where the file system can, so that there is a checkpoint of this name at each moment;
-   then what was there has the partial one. */
-static zero_status swap(const struct zero_save *save)
+/* The two folders exchange their names where the file system can do that, so that there is a
+   checkpoint of this name at each moment. */
+static zero_status replace_existing(const struct zero_save *save)
 {
 	zero_status status = ZERO_OK;
 	char *old;
@@ -179,7 +155,7 @@ static zero_status swap(const struct zero_save *save)
 			delete_path(save->partial);
 		return status;
 	}
-	old = partial_name(save->path);
+	old = zero_partial_path(save->path, zero_random_token());
 	if (!old)
 		return no_memory(save);
 	if (rename(save->path, old))
@@ -194,41 +170,42 @@ static zero_status swap(const struct zero_save *save)
 	return status;
 }
 
-static zero_status give_name(const struct zero_save *save)
+static zero_status rename_checkpoint(const struct zero_save *save)
 {
 	struct stat info;
 
-	/* A folder takes the name of no other one, unless that is empty. */
+	/* rename does not replace a folder that has files. */
 	if (!lstat(save->path, &info))
-		return swap(save);
+		return replace_existing(save);
 	return rename(save->partial, save->path) ? file_error("rename", save->partial) : ZERO_OK;
 }
 
 static zero_status link_latest(const struct zero_save *save)
 {
-	char *link = text_of("%s/latest", save->dir), *made = link ? partial_name(link) : NULL;
+	char *link = zero_checkpoint_path(save->dir, "latest"),
+	     *partial = link ? zero_partial_path(link, zero_random_token()) : NULL;
 	const char *name = strrchr(save->path, '/');
 	zero_status status = ZERO_OK;
 
-	if (!made)
+	if (!partial)
 		status = no_memory(save);
-	else if (symlink(name ? name + 1 : save->path, made))
-		status = file_error("make the link", made);
+	else if (symlink(name ? name + 1 : save->path, partial))
+		status = file_error("make the link", partial);
 	else
-		status = zero_replace(made, link);
-	if (status && made)
-		unlink(made);
-	free(made);
+		status = zero_replace(partial, link);
+	if (status && partial)
+		unlink(partial);
+	free(partial);
 	free(link);
 	return status;
 }
 
-/* ---- the last ones are kept ------------------------------------------------------------------ */
+/* ---- old checkpoints ------------------------------------------------------------------------- */
 
-static void forget(const struct zero_save *save, uint64_t step)
+static void delete_step(const struct zero_save *save, uint64_t step)
 {
-	char *path = text_of("%s/step-%09llu", save->dir, (unsigned long long)step);
-	char *partial = path ? partial_name(path) : NULL;
+	char *path = zero_checkpoint_step_path(save->dir, step);
+	char *partial = path ? zero_partial_path(path, zero_random_token()) : NULL;
 
 	if (partial && !rename(path, partial))
 		delete_path(partial);
@@ -236,14 +213,14 @@ static void forget(const struct zero_save *save, uint64_t step)
 	free(path);
 }
 
-/* Checkpoints of later steps are of an earlier life of the job, which went back: they are the
-   oldest. */
+/* The age of a checkpoint in steps. Later steps were saved before the job was restored from an
+   earlier one: by wrapping around, they are the oldest. */
 static uint64_t age(uint64_t step, uint64_t now)
 {
 	return now - step;
 }
 
-/* The oldest checkpoint beyond the newest `keep`; false: there are no more than these. */
+/* Finds the oldest checkpoint; false if there are not more than keep_last. */
 static bool find_oldest(const struct zero_save *save, uint64_t *oldest)
 {
 	DIR *list = opendir(save->dir);
@@ -259,16 +236,16 @@ static bool find_oldest(const struct zero_save *save, uint64_t *oldest)
 	}
 	if (list)
 		closedir(list);
-	return count > save->keep && *oldest != save->step;
+	return count > save->keep_last && *oldest != save->step;
 }
 
-/* What cannot be deleted is no error of this checkpoint. */
-static void retain(const struct zero_save *save)
+/* A checkpoint that cannot be deleted is no error of this save. */
+static void delete_oldest(const struct zero_save *save)
 {
 	uint64_t oldest = 0, last = save->step;
 
-	while (save->keep && find_oldest(save, &oldest) && oldest != last) {
-		forget(save, oldest);
+	while (save->keep_last && find_oldest(save, &oldest) && oldest != last) {
+		delete_step(save, oldest);
 		last = oldest;
 	}
 }
@@ -277,15 +254,15 @@ zero_status zero_save_publish(struct zero_save *save)
 {
 	size_t bytes;
 	char *text = NULL;
-	zero_status status = zero_save_manifest(save, &text, &bytes);
+	zero_status status = zero_save_make_manifest(save, &text, &bytes);
 
 	if (!status)
-		status = write_named(save, "manifest.json", text, bytes);
+		status = write_small_file(save, "manifest.json", text, bytes);
 	free(text);
 	if (!status)
 		status = zero_sync_folder(save->partial);
 	if (!status)
-		status = give_name(save);
+		status = rename_checkpoint(save);
 	if (status) {
 		zero_save_discard(save);
 		return status;
@@ -294,6 +271,6 @@ zero_status zero_save_publish(struct zero_save *save)
 	if (!status)
 		status = link_latest(save);
 	if (!status)
-		retain(save);
+		delete_oldest(save);
 	return status;
 }

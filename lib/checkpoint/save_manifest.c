@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rank 0 says of a checkpoint: the job's layout, and the files of all ranks. */
+/* The manifest of a checkpoint: the job's layout, and the files of all ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,14 +74,14 @@ static void list_files(const struct zero_save *save, struct zero_manifest *manif
 	int world = save->job->place.world;
 
 	for (int rank = 0; rank < world; rank++, names += NAME_ROOM) {
-		const struct zero_save_told *told = &save->told[rank];
+		const struct zero_save_summary *summary = &save->summaries[rank];
 
 		snprintf(names, NAME_ROOM, ZERO_SHARD_FILE, rank, world);
 		manifest->files[rank] = (struct zero_manifest_file){
 			.name = names,
-			.bytes = told->bytes,
-			.header = told->header,
-			.checksums = told->checksums,
+			.bytes = summary->bytes,
+			.header = summary->header,
+			.checksums = summary->checksums,
 		};
 	}
 }
@@ -102,7 +102,7 @@ static void fill(const struct zero_save *save, struct zero_manifest *manifest)
 	manifest->states = save->has_states;
 	manifest->has_user = save->has_user;
 	manifest->user_bytes = save->user_bytes;
-	manifest->user_sum = save->user_sum;
+	manifest->user_checksum = save->user_checksum;
 	manifest->has_adamw = save->has_adamw;
 	manifest->lr = (double)save->adamw.lr;
 	manifest->beta1 = (double)save->adamw.beta1;
@@ -112,7 +112,7 @@ static void fill(const struct zero_save *save, struct zero_manifest *manifest)
 	manifest->clip = (double)save->adamw.clip;
 }
 
-zero_status zero_save_manifest(const struct zero_save *save, char **text, size_t *bytes)
+zero_status zero_save_make_manifest(const struct zero_save *save, char **text, size_t *bytes)
 {
 	const zero_job *job = save->job;
 	size_t world = (size_t)job->place.world;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank's file of a checkpoint: which slices it has, and writing them straight from where they
- * are. Pieces are small enough to be in the cache still when they are written after their checksums
- * were made: memory is read once.
+ * This rank's file of a checkpoint: lists its slices, and writes them straight from where they are
+ * stored. A piece is still in the cache when it is written after its checksums were computed, so
+ * memory is read once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,24 +11,24 @@
 
 #include "checkpoint/save.h"
 
-/* ---- what is in it --------------------------------------------------------------------------- */
+/* ---- its slices ------------------------------------------------------------------------------ */
 
-static bool has_kind(const struct zero_save *save, const zero_param *param,
-		     enum zero_slice_kind kind)
+static bool is_saved(const struct zero_save *save, const zero_param *param,
+		     enum zero_saved_kind kind)
 {
-	return zero_has_slice(kind, save->has_states, param->trainable, param->dtype);
+	return zero_is_saved(kind, save->has_states, param->trainable, param->dtype);
 }
 
-static const float *states_of(const struct zero_flat *flat, enum zero_slice_kind kind)
+static const float *states_of(const struct zero_flat *flat, enum zero_saved_kind kind)
 {
-	if (kind == ZERO_SLICE_EXP_AVG)
+	if (kind == ZERO_SAVED_EXP_AVG)
 		return flat->m;
-	return kind == ZERO_SLICE_EXP_AVG_SQ ? flat->v : flat->master;
+	return kind == ZERO_SAVED_EXP_AVG_SQ ? flat->v : flat->master;
 }
 
-/* The part of a parameter that lies in this rank's shard, also where whole segments are stored. False:
-   nothing. */
-static bool find_slice(const zero_param *param, enum zero_slice_kind kind,
+/* Finds the part of a parameter that is in this rank's shard, also where the segment is replicated.
+   False: the part is empty. */
+static bool find_slice(const zero_param *param, enum zero_saved_kind kind,
 		       struct zero_save_slice *slice)
 {
 	const struct zero_segment *segment = &param->flat->segments[param->segment];
@@ -41,7 +41,7 @@ static bool find_slice(const zero_param *param, enum zero_slice_kind kind,
 		.param = param, .kind = kind, .device = !job->ops->host_memory};
 	if (!count)
 		return false;
-	if (kind == ZERO_SLICE_PARAM) {
+	if (kind == ZERO_SAVED_PARAM) {
 		slice->data = zero_stored_at(param->flat, segment, param->first + first);
 		slice->bytes = count * zero_dtype_size(param->dtype);
 		return true;
@@ -55,17 +55,18 @@ static bool find_slice(const zero_param *param, enum zero_slice_kind kind,
 	return true;
 }
 
-static void list_group(struct zero_save *save, const zero_group *group, enum zero_slice_kind kind)
+static void list_group(struct zero_save *save, const zero_group *group, enum zero_saved_kind kind)
 {
 	for (size_t p = 0; zero_is_member(group) && p < group->param_count; p++) {
 		const zero_param *param = group->params[p];
 		struct zero_save_slice *slice = &save->slices[save->slice_count];
 
-		if (param->alias_of || !has_kind(save, param, kind) ||
+		if (param->alias_of || !is_saved(save, param, kind) ||
 		    !find_slice(param, kind, slice))
 			continue;
-		slice->sum = save->sum_count;
-		save->sum_count += (slice->bytes + ZERO_SUM_BLOCK - 1) / ZERO_SUM_BLOCK;
+		slice->first_checksum = save->checksum_count;
+		save->checksum_count +=
+			(slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;
 		save->slice_count++;
 	}
 }
@@ -77,27 +78,27 @@ static zero_status list_slices(struct zero_save *save)
 
 	for (size_t g = 0; g < job->model->group_count; g++)
 		params += job->model->groups[g]->param_count;
-	save->slices = calloc(ZERO_SLICE_KINDS * params + 1, sizeof(*save->slices));
-	save->begin = calloc(ZERO_SLICE_KINDS * job->model->group_count + 1, sizeof(*save->begin));
-	if (!save->slices || !save->begin)
+	save->slices = calloc(ZERO_SAVED_KINDS * params + 1, sizeof(*save->slices));
+	save->first_slice =
+		calloc(ZERO_SAVED_KINDS * job->model->group_count + 1, sizeof(*save->first_slice));
+	if (!save->slices || !save->first_slice)
 		return zero_fail(ZERO_E_MEMORY, "no memory to save %zu parameters", params);
-	for (int kind = 0; kind < ZERO_SLICE_KINDS; kind++)
+	for (int kind = 0; kind < ZERO_SAVED_KINDS; kind++)
 		for (size_t g = 0; g < job->model->group_count; g++) {
-			save->begin[at++] = save->slice_count;
-			list_group(save, job->model->groups[g], (enum zero_slice_kind)kind);
+			save->first_slice[at++] = save->slice_count;
+			list_group(save, job->model->groups[g], (enum zero_saved_kind)kind);
 		}
-	save->begin[at] = save->slice_count;
-	save->sums = calloc(save->sum_count + 1, sizeof(*save->sums));
-	if (!save->sums)
+	save->first_slice[at] = save->slice_count;
+	save->checksums = calloc(save->checksum_count + 1, sizeof(*save->checksums));
+	if (!save->checksums)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the checksums of %s", save->file);
 	return ZERO_OK;
 }
 
-/* The slice's name in the file, at `text`; returns its bytes with the zero, also if `text` is
-   NULL. */
+/* Formats the slice's name in the file. Returns its bytes with the zero, also if `text` is NULL. */
 static size_t name_slice(const struct zero_save_slice *slice, char *text, size_t room)
 {
-	return (size_t)snprintf(text, room, "%s%s", zero_slice_prefix(slice->kind),
+	return (size_t)snprintf(text, room, "%s%s", zero_saved_prefix(slice->kind),
 				slice->param->name) +
 	       1;
 }
@@ -111,7 +112,7 @@ static void describe(struct zero_save *save, zero_tensor *tensors, char *names, 
 		tensors[i] =
 			(zero_tensor){.name = names,
 				      .path = save->file,
-				      .dtype = zero_slice_dtype(slice->kind, slice->param->dtype),
+				      .dtype = zero_saved_dtype(slice->kind, slice->param->dtype),
 				      .ndim = 1};
 		tensors[i].shape[0] = slice->bytes / zero_dtype_size(tensors[i].dtype);
 		names += used;
@@ -121,7 +122,7 @@ static void describe(struct zero_save *save, zero_tensor *tensors, char *names, 
 						   .path = save->file,
 						   .dtype = ZERO_I64,
 						   .ndim = 1,
-						   .shape = {save->sum_count}};
+						   .shape = {save->checksum_count}};
 }
 
 zero_status zero_save_plan(struct zero_save *save)
@@ -148,21 +149,22 @@ zero_status zero_save_plan(struct zero_save *save)
 		goto out;
 	for (size_t i = 0; i < save->slice_count; i++)
 		save->slices[i].at = tensors[i].offset;
-	save->sums_at = tensors[save->slice_count].offset;
-	save->out.bytes = save->sums_at + save->sum_count * sizeof(*save->sums);
+	save->checksums_at = tensors[save->slice_count].offset;
+	save->out.bytes = save->checksums_at + save->checksum_count * sizeof(*save->checksums);
 out:
 	free(names);
 	free(tensors);
 	return status;
 }
 
-/* ---- writing it ------------------------------------------------------------------------------ */
+/* ---- writing --------------------------------------------------------------------------------- */
 
-zero_status zero_save_piece(const struct zero_save *save, const struct zero_save_slice *slice,
-			    const void *data, size_t at, size_t bytes)
+zero_status zero_save_write_piece(const struct zero_save *save, const struct zero_save_slice *slice,
+				  const void *data, size_t at, size_t bytes)
 {
-	save->files->sums(data, bytes, save->sums + slice->sum + at / ZERO_SUM_BLOCK);
-	return zero_out_write(&save->out, data, bytes, slice->at + at);
+	save->files->checksum_blocks(
+		data, bytes, save->checksums + slice->first_checksum + at / ZERO_CHECKSUM_BLOCK);
+	return zero_writer_write(&save->out, data, bytes, slice->at + at);
 }
 
 struct writing {
@@ -170,7 +172,7 @@ struct writing {
 	const struct zero_save_slice *slice;
 };
 
-/* `at` is at a multiple of ZERO_SAVE_PIECE or of ZERO_STAGING_MIN: a whole block begins there. */
+/* `at` is a multiple of ZERO_SAVE_PIECE or of ZERO_STAGING_MIN, so that a block begins there. */
 static zero_status write_pieces(void *context, const void *data, size_t at, size_t bytes)
 {
 	const struct writing *writing = context;
@@ -178,15 +180,16 @@ static zero_status write_pieces(void *context, const void *data, size_t at, size
 
 	for (size_t done = 0, now; !status && done < bytes; done += now) {
 		now = bytes - done < ZERO_SAVE_PIECE ? bytes - done : ZERO_SAVE_PIECE;
-		status = zero_save_piece(writing->save, writing->slice, (const char *)data + done,
-					 at + done, now);
+		status = zero_save_write_piece(writing->save, writing->slice,
+					       (const char *)data + done, at + done, now);
 	}
 	return status;
 }
 
-_Static_assert(ZERO_STAGING_MIN % ZERO_SUM_BLOCK == 0, "pieces that are staged are whole blocks");
+_Static_assert(ZERO_STAGING_MIN % ZERO_CHECKSUM_BLOCK == 0,
+	       "staged pieces must be complete blocks");
 
-zero_status zero_save_slice(struct zero_save *save, struct zero_save_slice *slice)
+zero_status zero_save_write_slice(struct zero_save *save, struct zero_save_slice *slice)
 {
 	struct writing writing = {.save = save, .slice = slice};
 	zero_status status;
@@ -201,18 +204,19 @@ zero_status zero_save_slice(struct zero_save *save, struct zero_save_slice *slic
 zero_status zero_save_create(struct zero_save *save)
 {
 	if (access(save->partial, F_OK))
-		return zero_fail(ZERO_E_FILE,
-				 "%s, which rank 0 made, is not seen here: save to a file system "
-				 "that all nodes share",
-				 save->partial);
-	return zero_out_new(&save->out);
+		return zero_fail(
+			ZERO_E_FILE,
+			"%s, which rank 0 has created, is not visible on this node; save to "
+			"a file system that all nodes share",
+			save->partial);
+	return zero_writer_create_empty(&save->out);
 }
 
-zero_status zero_save_room(struct zero_save *save)
+zero_status zero_save_reserve(struct zero_save *save)
 {
-	zero_status status = zero_out_room(&save->out);
+	zero_status status = zero_writer_reserve(&save->out);
 
-	return status ? status : zero_out_write(&save->out, save->header, save->header_bytes, 0);
+	return status ? status : zero_writer_write(&save->out, save->header, save->header_bytes, 0);
 }
 
 zero_status zero_save_close(struct zero_save *save, zero_status status)
@@ -220,9 +224,10 @@ zero_status zero_save_close(struct zero_save *save, zero_status status)
 	zero_status closed;
 
 	if (!status)
-		status = zero_out_write(&save->out, save->sums,
-					save->sum_count * sizeof(*save->sums), save->sums_at);
-	/* After an error its sentence is the one to keep. */
-	closed = zero_out_close(&save->out, !status);
+		status = zero_writer_write(&save->out, save->checksums,
+					   save->checksum_count * sizeof(*save->checksums),
+					   save->checksums_at);
+	/* The first error is the one that is returned. */
+	closed = zero_writer_close(&save->out, !status);
 	return status ? status : closed;
 }

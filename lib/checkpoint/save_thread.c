@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A save in the background: a thread writes the slices piece by piece, and whoever is about to
- * change some of them copies first what is not written yet. Where the memory is a device's, all of
- * it is copied at the begin. The thread calls nothing of the backend but free, and no collective.
+ * Saving in the background. A thread writes the slices piece by piece. Before the training thread
+ * changes some of them, it copies the part that is not written yet. Slices in a device's memory are
+ * all copied at the start. Of the backend the thread calls only free, and it calls no collective.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "checkpoint/save.h"
 #include "core/thread.h"
 
-void zero_save_error(struct zero_save *save, zero_status status)
+void zero_save_set_error(struct zero_save *save, zero_status status)
 {
 	save->status = status;
 	free(save->error);
@@ -22,15 +22,15 @@ void zero_save_error(struct zero_save *save, zero_status status)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* What lies at multiples of a cache line in memory does so in a copy. */
+/* Slices in a copy are aligned to cache lines. */
 enum { LINE = 64 };
 
-static size_t room_of(const struct zero_save_slice *slice)
+static size_t copy_bytes(const struct zero_save_slice *slice)
 {
 	return (slice->bytes - slice->written + LINE - 1) / LINE * LINE;
 }
 
-/* With the lock, if there is a thread. NULL: no memory for it. */
+/* Called with the lock if there is a thread. NULL: there is no memory. */
 static struct zero_save_copy *new_copy(struct zero_save *save, size_t bytes)
 {
 	struct zero_save_copy *copy = calloc(1, sizeof(*copy));
@@ -47,7 +47,7 @@ static struct zero_save_copy *new_copy(struct zero_save *save, size_t bytes)
 	return copy;
 }
 
-static void drop_copy(struct zero_save *save, struct zero_save_copy *copy)
+static void free_copy(struct zero_save *save, struct zero_save_copy *copy)
 {
 	struct zero_save_copy **at = &save->copies;
 
@@ -58,21 +58,21 @@ static void drop_copy(struct zero_save *save, struct zero_save_copy *copy)
 	free(copy);
 }
 
-void zero_save_copies_free(struct zero_save *save)
+void zero_save_free_copies(struct zero_save *save)
 {
 	while (save->copies)
-		drop_copy(save, save->copies);
+		free_copy(save, save->copies);
 }
 
-/* A slice in a copy is written. What a device's driver gave is left to the thread that asked for
-   it. */
-static void done_with(struct zero_save *save, struct zero_save_slice *slice)
+/* A copy is freed with its last slice. Memory of a device's driver is freed by the training thread,
+   which allocated it. */
+static void slice_written(struct zero_save *save, struct zero_save_slice *slice)
 {
 	struct zero_save_copy *copy = slice->copy;
 
 	slice->copy = NULL;
 	if (copy && !--copy->slices && save->job->ops->host_memory)
-		drop_copy(save, copy);
+		free_copy(save, copy);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -85,7 +85,7 @@ static struct zero_save_slice *first_unwritten(struct zero_save *save, size_t fi
 	return NULL;
 }
 
-/* With the lock. NULL: all is written. */
+/* Called with the lock. NULL: all slices are written. */
 static struct zero_save_slice *next_slice(struct zero_save *save)
 {
 	struct zero_save_slice *slice = first_unwritten(save, save->wanted_first, save->wanted_end);
@@ -97,7 +97,7 @@ static struct zero_save_slice *next_slice(struct zero_save *save)
 	return slice;
 }
 
-/* With the lock, which is let go meanwhile. */
+/* Called with the lock, which is released while the piece is written. */
 static zero_status write_piece(struct zero_save *save, struct zero_save_slice *slice)
 {
 	size_t at = slice->written, rest = slice->bytes - at;
@@ -107,13 +107,13 @@ static zero_status write_piece(struct zero_save *save, struct zero_save_slice *s
 
 	save->busy = slice;
 	pthread_mutex_unlock(&save->lock);
-	status = zero_save_piece(save, slice, data, at, now);
+	status = zero_save_write_piece(save, slice, data, at, now);
 	pthread_mutex_lock(&save->lock);
 	save->busy = NULL;
 	save->pieces++;
 	slice->written += now;
 	if (slice->written == slice->bytes)
-		done_with(save, slice);
+		slice_written(save, slice);
 	pthread_cond_broadcast(&save->wrote);
 	return status;
 }
@@ -121,7 +121,7 @@ static zero_status write_piece(struct zero_save *save, struct zero_save_slice *s
 static zero_status write_all(struct zero_save *save)
 {
 	struct zero_save_slice *slice;
-	zero_status status = zero_save_room(save);
+	zero_status status = zero_save_reserve(save);
 	bool cancelled;
 
 	pthread_mutex_lock(&save->lock);
@@ -130,16 +130,16 @@ static zero_status write_all(struct zero_save *save)
 	cancelled = save->cancelled;
 	pthread_mutex_unlock(&save->lock);
 	if (!status && cancelled)
-		status = zero_fail(ZERO_E_STATE, "the save to %s was given up", save->path);
+		status = zero_fail(ZERO_E_STATE, "the save to %s was cancelled", save->path);
 	return zero_save_close(save, status);
 }
 
-static void *write_here(void *context)
+static void *write_thread(void *context)
 {
 	struct zero_save *save = context;
 	zero_status status = write_all(save);
 
-	zero_save_error(save, status);
+	zero_save_set_error(save, status);
 	pthread_mutex_lock(&save->lock);
 	save->written = true;
 	pthread_cond_broadcast(&save->wrote);
@@ -147,9 +147,9 @@ static void *write_here(void *context)
 	return NULL;
 }
 
-void zero_save_run(struct zero_save *save, void *(*work)(void *))
+void zero_save_start_thread(struct zero_save *save, void *(*work)(void *))
 {
-	/* Its signals are blocked: a file that is too large is then an error, not SIGXFSZ. */
+	/* Signals are blocked in the thread, so a file beyond the limit is an error and not SIGXFSZ. */
 	save->has_thread = !zero_thread_start(&save->thread, work, save);
 	if (save->has_thread)
 		pthread_setname_np(save->thread, "zero-save");
@@ -166,10 +166,10 @@ zero_status zero_save_join(struct zero_save *save)
 			    : ZERO_OK;
 }
 
-/* ---- the begin ------------------------------------------------------------------------------- */
+/* ---- the start ------------------------------------------------------------------------------- */
 
-/* To host memory, or, if there is none left, to the file at once. */
-static zero_status fetch_range(struct zero_save *save, size_t first, size_t end)
+/* Copies slices to host memory, or writes them at once if there is no memory. */
+static zero_status copy_to_host(struct zero_save *save, size_t first, size_t end)
 {
 	const struct zero_backend_ops *ops = save->job->ops;
 	struct zero_save_copy *copy;
@@ -177,7 +177,7 @@ static zero_status fetch_range(struct zero_save *save, size_t first, size_t end)
 	size_t room = 0;
 
 	for (size_t i = first; i < end; i++)
-		room += room_of(&save->slices[i]);
+		room += copy_bytes(&save->slices[i]);
 	if (!room)
 		return ZERO_OK;
 	copy = new_copy(save, room);
@@ -185,27 +185,27 @@ static zero_status fetch_range(struct zero_save *save, size_t first, size_t end)
 		struct zero_save_slice *slice = &save->slices[i];
 
 		if (!copy) {
-			status = zero_save_slice(save, slice);
+			status = zero_save_write_slice(save, slice);
 			continue;
 		}
 		ops->copy(save->job->backend, (char *)copy->data + at, slice->data, slice->bytes);
 		slice->data = (char *)copy->data + at;
 		slice->copy = copy;
 		copy->slices++;
-		at += room_of(slice);
+		at += copy_bytes(slice);
 	}
 	return status;
 }
 
-static zero_status fetch_all(struct zero_save *save)
+static zero_status copy_all_to_host(struct zero_save *save)
 {
-	size_t ranges = ZERO_SLICE_KINDS * save->job->model->group_count;
-	zero_status status = ZERO_OK, reached;
+	size_t ranges = ZERO_SAVED_KINDS * save->job->model->group_count;
+	zero_status status = ZERO_OK, synced;
 
 	for (size_t i = 0; !status && i < ranges; i++)
-		status = fetch_range(save, save->begin[i], save->begin[i + 1]);
-	reached = zero_device_sync(save->job);
-	return status ? status : reached;
+		status = copy_to_host(save, save->first_slice[i], save->first_slice[i + 1]);
+	synced = zero_device_sync(save->job);
+	return status ? status : synced;
 }
 
 void zero_save_start(struct zero_save *save)
@@ -213,18 +213,18 @@ void zero_save_start(struct zero_save *save)
 	zero_status status = ZERO_OK;
 
 	if (!save->job->ops->host_memory)
-		status = fetch_all(save);
+		status = copy_all_to_host(save);
 	if (!status) {
-		zero_save_run(save, write_here);
+		zero_save_start_thread(save, write_thread);
 		return;
 	}
-	/* Told when all have written. */
+	/* The error is reported when all ranks have written. */
 	status = zero_save_close(save, status);
-	zero_save_error(save, status);
+	zero_save_set_error(save, status);
 	save->written = true;
 }
 
-/* ---- before something changes ---------------------------------------------------------------- */
+/* ---- snapshots, before slices change --------------------------------------------------------- */
 
 static bool must_copy(const struct zero_save_slice *slice, bool stepped)
 {
@@ -232,7 +232,7 @@ static bool must_copy(const struct zero_save_slice *slice, bool stepped)
 	       (!stepped || slice->param->trainable);
 }
 
-/* With the lock. Until the thread has read what it is at, if that is one of these. */
+/* Called with the lock. If the thread writes a piece of one of these slices, waits for its end. */
 static void wait_for_piece(struct zero_save *save, size_t first, size_t end)
 {
 	uint64_t pieces = save->pieces;
@@ -242,7 +242,7 @@ static void wait_for_piece(struct zero_save *save, size_t first, size_t end)
 		pthread_cond_wait(&save->wrote, &save->lock);
 }
 
-/* With the lock. There is no memory for a copy: the thread takes these first. */
+/* Called with the lock if there is no memory for a copy: the thread writes these slices first. */
 static void wait_for_range(struct zero_save *save, size_t first, size_t end)
 {
 	save->wanted_first = first;
@@ -252,14 +252,14 @@ static void wait_for_range(struct zero_save *save, size_t first, size_t end)
 	save->wanted_first = save->wanted_end = 0;
 }
 
-/* With the lock, which is let go while bytes are copied: the thread goes on with what is there
-   until all of the copy is. */
+/* Called with the lock, which is released while bytes are copied. Until a slice is copied, the thread
+   writes it from where it is stored. */
 static void copy_range(struct zero_save *save, struct zero_save_copy *copy, size_t first,
 		       size_t end, bool stepped)
 {
 	size_t at = 0, from;
 
-	/* So that it lasts. */
+	/* The thread must not free the copy meanwhile. */
 	copy->slices++;
 	for (size_t i = first; i < end; i++) {
 		struct zero_save_slice *slice = &save->slices[i];
@@ -268,7 +268,7 @@ static void copy_range(struct zero_save *save, struct zero_save_copy *copy, size
 		if (!must_copy(slice, stepped))
 			continue;
 		from = slice->written;
-		at += room_of(slice);
+		at += copy_bytes(slice);
 		pthread_mutex_unlock(&save->lock);
 		memcpy(to, slice->data + from, slice->bytes - from);
 		pthread_mutex_lock(&save->lock);
@@ -281,10 +281,10 @@ static void copy_range(struct zero_save *save, struct zero_save_copy *copy, size
 	}
 	wait_for_piece(save, first, end);
 	if (!--copy->slices)
-		drop_copy(save, copy);
+		free_copy(save, copy);
 }
 
-static void keep_range(struct zero_save *save, size_t first, size_t end, bool stepped)
+static void snapshot_range(struct zero_save *save, size_t first, size_t end, bool stepped)
 {
 	struct zero_save_copy *copy;
 	size_t room = 0;
@@ -292,7 +292,7 @@ static void keep_range(struct zero_save *save, size_t first, size_t end, bool st
 	pthread_mutex_lock(&save->lock);
 	for (size_t i = first; !save->written && i < end; i++)
 		if (must_copy(&save->slices[i], stepped))
-			room += room_of(&save->slices[i]);
+			room += copy_bytes(&save->slices[i]);
 	if (room) {
 		copy = new_copy(save, room);
 		if (copy)
@@ -309,7 +309,7 @@ void zero_save_snapshot(zero_job *job, zero_group *group, bool step)
 
 	if (!save || save->state != ZERO_SAVE_WRITING || save->written)
 		return;
-	for (size_t i = 0; i < ZERO_SLICE_KINDS * job->model->group_count; i++)
+	for (size_t i = 0; i < ZERO_SAVED_KINDS * job->model->group_count; i++)
 		if (!group || job->model->groups[i % job->model->group_count] == group)
-			keep_range(save, save->begin[i], save->begin[i + 1], step);
+			snapshot_range(save, save->first_slice[i], save->first_slice[i + 1], step);
 }

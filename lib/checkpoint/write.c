@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that ranks write, for exports and checkpoints. */
+/* Writing files of checkpoints and exports. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,13 +11,14 @@
 
 /* ---- one file -------------------------------------------------------------------------------- */
 
-zero_status zero_out_error(const struct zero_out *out, const char *what, int error)
+/* "cannot <what> <path> (<bytes> bytes in all): <why>" */
+static zero_status file_error(const struct zero_writer *writer, const char *what, int error)
 {
-	return zero_fail(ZERO_E_FILE, "cannot %s %s (%llu bytes in all): %s", what, out->path,
-			 (unsigned long long)out->bytes, strerror(error));
+	return zero_fail(ZERO_E_FILE, "cannot %s %s (%llu bytes in all): %s", what, writer->path,
+			 (unsigned long long)writer->bytes, strerror(error));
 }
 
-static int make_room(int fd, uint64_t bytes)
+static int reserve_space(int fd, uint64_t bytes)
 {
 	int failed;
 
@@ -32,40 +32,43 @@ static int make_room(int fd, uint64_t bytes)
 	return failed ? errno : 0;
 }
 
-zero_status zero_out_new(struct zero_out *out)
+zero_status zero_writer_create_empty(struct zero_writer *writer)
 {
-	out->fd = open(out->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	return out->fd < 0 ? zero_out_error(out, "create", errno) : ZERO_OK;
+	writer->fd = open(writer->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	return writer->fd < 0 ? file_error(writer, "create", errno) : ZERO_OK;
 }
 
-zero_status zero_out_room(const struct zero_out *out)
+zero_status zero_writer_reserve(const struct zero_writer *writer)
 {
-	int error = make_room(out->fd, out->bytes);
+	int error = reserve_space(writer->fd, writer->bytes);
 
-	return error ? zero_out_error(out, "make room for", error) : ZERO_OK;
+	return error ? file_error(writer, "reserve space for", error) : ZERO_OK;
 }
 
-zero_status zero_out_create(struct zero_out *out)
+zero_status zero_writer_create(struct zero_writer *writer)
 {
-	zero_status status = zero_out_new(out);
+	zero_status status = zero_writer_create_empty(writer);
 
-	return status ? status : zero_out_room(out);
+	return status ? status : zero_writer_reserve(writer);
 }
 
-zero_status zero_out_join(struct zero_out *out)
+zero_status zero_writer_open(struct zero_writer *writer)
 {
 	struct stat info;
 
-	out->fd = open(out->path, O_WRONLY | O_CLOEXEC);
-	if (out->fd < 0 && errno == ENOENT)
+	writer->fd = open(writer->path, O_WRONLY | O_CLOEXEC);
+	if (writer->fd < 0 && errno == ENOENT)
+		return zero_fail(
+			ZERO_E_FILE,
+			"%s, which rank 0 has created, is not visible on this node; it must "
+			"be on a file system that all nodes share",
+			writer->path);
+	if (writer->fd < 0)
+		return file_error(writer, "open", errno);
+	if (fstat(writer->fd, &info) || (uint64_t)info.st_size != writer->bytes)
 		return zero_fail(ZERO_E_FILE,
-				 "%s, which rank 0 made, is not seen here: it must be on a file "
-				 "system that all nodes share",
-				 out->path);
-	if (out->fd < 0)
-		return zero_out_error(out, "open", errno);
-	if (fstat(out->fd, &info) || (uint64_t)info.st_size != out->bytes)
-		return zero_out_error(out, "find rank 0's bytes in", EIO);
+				 "%s does not have the %llu bytes that rank 0 has reserved",
+				 writer->path, (unsigned long long)writer->bytes);
 	return ZERO_OK;
 }
 
@@ -87,35 +90,36 @@ int zero_write_all(int fd, const void *data, size_t bytes, uint64_t at)
 	return 0;
 }
 
-zero_status zero_out_write(const struct zero_out *out, const void *data, size_t bytes, uint64_t at)
+zero_status zero_writer_write(const struct zero_writer *writer, const void *data, size_t bytes,
+			      uint64_t at)
 {
-	int error = zero_write_all(out->fd, data, bytes, at);
+	int error = zero_write_all(writer->fd, data, bytes, at);
 
-	return error ? zero_out_error(out, "write", error) : ZERO_OK;
+	return error ? file_error(writer, "write", error) : ZERO_OK;
 }
 
-zero_status zero_out_close(struct zero_out *out, bool sync)
+zero_status zero_writer_close(struct zero_writer *writer, bool sync)
 {
 	zero_status status = ZERO_OK;
 
-	if (out->fd < 0)
+	if (writer->fd < 0)
 		return ZERO_OK;
-	if (sync && fsync(out->fd))
-		status = zero_out_error(out, "write", errno);
-	if (close(out->fd) && sync && !status && errno != EINTR)
-		status = zero_out_error(out, "close", errno);
-	out->fd = -1;
+	if (sync && fsync(writer->fd))
+		status = file_error(writer, "write", errno);
+	if (close(writer->fd) && sync && !status && errno != EINTR)
+		status = file_error(writer, "close", errno);
+	writer->fd = -1;
 	return status;
 }
 
 zero_status zero_write_file(const char *path, const void *data, size_t bytes)
 {
-	struct zero_out out = {.path = path, .bytes = bytes, .fd = -1};
-	zero_status status = zero_out_create(&out), closed;
+	struct zero_writer writer = {.path = path, .bytes = bytes, .fd = -1};
+	zero_status status = zero_writer_create(&writer), closed;
 
 	if (!status)
-		status = zero_out_write(&out, data, bytes, 0);
-	closed = zero_out_close(&out, !status);
+		status = zero_writer_write(&writer, data, bytes, 0);
+	closed = zero_writer_close(&writer, !status);
 	return status ? status : closed;
 }
 
@@ -127,7 +131,7 @@ zero_status zero_sync_folder(const char *path)
 
 	if (folder < 0)
 		error = errno;
-	/* Not every file system has this for folders. */
+	/* Some file systems cannot sync a folder. */
 	else if (fsync(folder) && errno != EINVAL && errno != EROFS)
 		error = errno;
 	if (folder >= 0)
@@ -161,23 +165,5 @@ zero_status zero_replace(const char *from, const char *to)
 					      strerror(errno))
 				  : zero_sync_folder(folder);
 	free(folder);
-	return status;
-}
-
-/* ---- names ----------------------------------------------------------------------------------- */
-
-zero_status zero_token(zero_job *job, zero_status status, const char *label, uint64_t *token)
-{
-	uint64_t mine = 0, *all = calloc((size_t)job->place.world, sizeof(*all));
-	struct zero_op op = {
-		.kind = ZERO_OP_EXCHANGE, .send = &mine, .recv = all, .count = sizeof(mine)};
-
-	if (!all && !status)
-		status = zero_fail(ZERO_E_MEMORY, "no memory for %s", label);
-	if (getrandom(&mine, sizeof(mine), 0) != (ssize_t)sizeof(mine))
-		mine = (uint64_t)getpid();
-	status = zero_submit_wait(&job->all, status, &op, 1, "%s", label);
-	*token = status ? 0 : all[0];
-	free(all);
 	return status;
 }

@@ -1,16 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of zero_files.so: formats that need a JSON library. Nothing here communicates. */
+/*
+ * The table of zero_files.so: safetensors files, manifests of checkpoints, and reports. The module
+ * needs a JSON library, which libzero does not link. Nothing here communicates.
+ */
 #ifndef ZERO_FILES_H
 #define ZERO_FILES_H
 
 #include "core/module.h"
 
-/* Bytes that one checksum of a checkpoint's shard is of. */
-#define ZERO_SUM_BLOCK 65536
+#include <stdio.h>
 
-/* ---- what a checkpoint's manifest.json says; see zero_checkpoint(5) -------------------------- */
+/* ---- a checkpoint's manifest.json, see zero_checkpoint(5) ------------------------------------- */
 
-/* Ranks of the job that groups are sharded over. */
+/* A checksum covers this many bytes of a tensor in a shard's file. */
+#define ZERO_CHECKSUM_BLOCK 65536
+
+/* A shard's file is named by its rank and the number of ranks. */
+#define ZERO_SHARD_FILE "rank-%05d-of-%05d.safetensors"
+
+/* A team: the ranks of the job that groups are sharded over. */
 struct zero_manifest_team {
 	int *ranks; /* ascending */
 	int count;
@@ -19,77 +27,75 @@ struct zero_manifest_team {
 struct zero_manifest_tensor {
 	char *name, *group;
 	size_t shape[ZERO_MAX_DIMS];
-	uint64_t first; /* element of its run where it begins */
-	uint64_t shard; /* elements of one shard of the run */
+	uint64_t first; /* element of its segment where it begins */
+	uint64_t shard; /* elements of one shard of the segment */
 	zero_dtype dtype;
 	int ndim;
 	int team; /* index of teams; -1: all ranks */
 	bool trainable;
 };
 
-/* Name of a rank's file: rank and world. */
-#define ZERO_SHARD_FILE "rank-%05d-of-%05d.safetensors"
-
 struct zero_manifest_file {
 	char *name;
 	uint64_t bytes;
 	uint64_t header;    /* checksum of the bytes before the data */
-	uint64_t checksums; /* of the last tensor's bytes */
+	uint64_t checksums; /* checksum of the last tensor's bytes */
 };
 
 struct zero_manifest {
-	char *library; /* its version */
+	char *library; /* version of the library that wrote it */
 	char *allgather;
 	uint64_t step, bucket;
 	struct zero_manifest_team *teams;
 	struct zero_manifest_tensor *tensors; /* in the order of the files */
-	struct zero_manifest_file *files;     /* of all ranks */
+	struct zero_manifest_file *files;     /* one for each rank */
 	size_t team_count, tensor_count;
-	uint64_t user_bytes, user_sum;
-	double lr, beta1, beta2, eps, weight_decay, clip; /* those not finite are null, and NAN */
+	uint64_t user_bytes, user_checksum;
+	double lr, beta1, beta2, eps, weight_decay, clip; /* null in the file and NAN: not finite */
 	int world, stage;
-	bool has_adamw; /* the line above says something */
+	bool has_adamw; /* lr to clip are set */
 	bool has_user;
 	bool states; /* there are moments, and masters of 16-bit parameters */
 };
 
-/* ---- where a checkpoint's slices lie --------------------------------------------------------- */
+/* ---- the tensors of a shard's file ----------------------------------------------------------- */
 
-enum zero_slice_kind {
-	ZERO_SLICE_PARAM,
-	ZERO_SLICE_EXP_AVG,
-	ZERO_SLICE_EXP_AVG_SQ,
-	ZERO_SLICE_MASTER,
-	ZERO_SLICE_KINDS,
+/* A parameter is saved as its values and, if it is trained, its optimizer states. */
+enum zero_saved_kind {
+	ZERO_SAVED_PARAM,
+	ZERO_SAVED_EXP_AVG,
+	ZERO_SAVED_EXP_AVG_SQ,
+	ZERO_SAVED_MASTER,
+	ZERO_SAVED_KINDS,
 };
 
-/* "param/", "exp_avg/", "exp_avg_sq/", "master/" */
-static inline const char *zero_slice_prefix(enum zero_slice_kind kind)
+/* What the name of a saved tensor begins with. */
+static inline const char *zero_saved_prefix(enum zero_saved_kind kind)
 {
 	static const char *const prefixes[] = {"param/", "exp_avg/", "exp_avg_sq/", "master/"};
 
 	return prefixes[kind];
 }
 
-/* What is computed with in fewer bits than its states have: they keep an f32 master of it. */
+/* Whether the optimizer states of a parameter have an f32 master of it. */
 static inline bool zero_has_master(zero_dtype dtype)
 {
 	return dtype == ZERO_F16 || dtype == ZERO_BF16;
 }
 
-/* Whether a tensor has slices of a kind, in a checkpoint with states or without. */
-static inline bool zero_has_slice(enum zero_slice_kind kind, bool states, bool trainable,
-				  zero_dtype dtype)
+/* Whether a parameter is saved as this kind. `states`: the checkpoint has optimizer states. */
+static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool trainable,
+				 zero_dtype dtype)
 {
-	if (kind == ZERO_SLICE_PARAM)
+	if (kind == ZERO_SAVED_PARAM)
 		return true;
-	return states && trainable && (kind != ZERO_SLICE_MASTER || zero_has_master(dtype));
+	return states && trainable && (kind != ZERO_SAVED_MASTER || zero_has_master(dtype));
 }
 
-/* Their type there. */
-static inline zero_dtype zero_slice_dtype(enum zero_slice_kind kind, zero_dtype dtype)
+/* The type in the file for a parameter of type `dtype`. */
+static inline zero_dtype zero_saved_dtype(enum zero_saved_kind kind, zero_dtype dtype)
 {
-	return kind == ZERO_SLICE_PARAM ? dtype : ZERO_F32;
+	return kind == ZERO_SAVED_PARAM ? dtype : ZERO_F32;
 }
 
 /* Elements of a tensor whose size was checked. */
@@ -106,62 +112,88 @@ static inline uint64_t zero_manifest_elements(const struct zero_manifest_tensor 
 	return count;
 }
 
-/* A tensor of a shard's file. */
+/* A slice: the part of one saved tensor that is in one rank's file. */
 struct zero_shard_slice {
-	size_t tensor; /* of the manifest */
-	enum zero_slice_kind kind;
+	size_t tensor; /* index of the manifest's tensors */
+	enum zero_saved_kind kind;
 	zero_dtype dtype;
-	uint64_t first, count; /* its elements of that tensor */
-	uint64_t at, bytes;    /* of the file's data */
-	uint64_t sum;          /* index of its first checksum */
+	uint64_t first, count;   /* elements of the tensor */
+	uint64_t at, bytes;      /* bytes of the file's data */
+	uint64_t first_checksum; /* index of its first checksum */
 };
 
 struct zero_shard_layout {
 	struct zero_shard_slice *slices; /* in the order of the file; malloc'ed */
 	size_t count;
-	uint64_t bytes; /* of all slices; the checksums follow */
-	uint64_t sums;  /* how many of those there are */
+	uint64_t bytes;     /* of all slices; the checksums follow them */
+	uint64_t checksums; /* number of checksums */
 };
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+struct zero_shape_text {
+	char text[ZERO_MAX_DIMS * 22 + 3];
+};
+/* A shape as "[2, 3]". */
+static inline struct zero_shape_text zero_shape_text(int ndim, const size_t *shape)
+{
+	struct zero_shape_text shown = {"["};
+	size_t at = 1;
+
+	for (int i = 0; i < ndim; i++)
+		at += (size_t)snprintf(shown.text + at, sizeof(shown.text) - at, "%s%zu",
+				       i ? ", " : "", shape[i]);
+	snprintf(shown.text + at, sizeof(shown.text) - at, "]");
+	return shown;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
 
 struct zero_report;
 
 struct zero_files_ops {
 	int abi;
-	/* A .safetensors file, a model.safetensors.index.json or a folder with either; every header
-	   is checked in full. ZERO_E_FILE or ZERO_E_FORMAT with file, tensor, byte and value. */
+
+	/*
+	 * Opens a .safetensors file, a model.safetensors.index.json, or a folder with either. Every
+	 * header is checked in full. Errors are ZERO_E_FILE or ZERO_E_FORMAT and name the file,
+	 * tensor, byte and value.
+	 */
 	zero_status (*open)(const char *path, struct zero_file **file);
-	void (*close)(struct zero_file *file); /* NULL is legal */
+	void (*close)(struct zero_file *file); /* NULL is a no-op */
 	size_t (*count)(const struct zero_file *file);
 	const zero_tensor *(*tensor)(const struct zero_file *file, size_t i);
 	const zero_tensor *(*find)(const struct zero_file *file, const char *name);
 	/*
-	 * The header of one safetensors file that holds these tensors back to back in this order:
-	 * 8 bytes of length, JSON, padding. Sets each tensor's offset. *header is malloc'ed; data
-	 * begin at *bytes.
+	 * Makes the header of a safetensors file that holds these tensors back to back in this
+	 * order: 8 bytes of length, JSON, padding. Sets each tensor's offset. *header is malloc'ed;
+	 * the data begin at byte *bytes of the file.
 	 */
 	zero_status (*header)(zero_tensor *tensors, size_t count, char **header, size_t *bytes);
-	/* The text of a model.safetensors.index.json; malloc'ed. Each tensor is in the file of that
-	   name, without the folder, that its `path` ends in. */
+	/*
+	 * Makes the text of a model.safetensors.index.json; malloc'ed. A tensor's file is the last
+	 * component of its `path`.
+	 */
 	zero_status (*index)(const zero_tensor *tensors, size_t count, char **text, size_t *bytes);
 
-	/* The checksums of so many bytes, one for each block of ZERO_SUM_BLOCK, the last one maybe
+	/* Computes a checksum for each block of ZERO_CHECKSUM_BLOCK bytes; the last block may be
 	   shorter. */
-	void (*sums)(const void *data, size_t bytes, uint64_t *sums);
-	/* One of all of them. */
-	uint64_t (*sum)(const void *data, size_t bytes);
-	/* The text of a manifest, sealed; malloc'ed. */
+	void (*checksum_blocks)(const void *data, size_t bytes, uint64_t *checksums);
+	/* Computes one checksum of all bytes. */
+	uint64_t (*checksum)(const void *data, size_t bytes);
+	/* Makes the text of a manifest with its seal; malloc'ed. */
 	zero_status (*manifest_write)(const struct zero_manifest *manifest, char **text,
 				      size_t *bytes);
-	/* From the file `path`; its seal and all of its members are checked. */
+	/* Reads a manifest and checks its seal and all of its members. */
 	zero_status (*manifest_read)(const char *path, struct zero_manifest **manifest);
-	/* In two steps: its bytes, malloc'ed, and what they say. `path` is for sentences. */
+	/* The two steps of manifest_read. *text is malloc'ed; the second `path` is for messages. */
 	zero_status (*manifest_load)(const char *path, char **text, size_t *bytes);
 	zero_status (*manifest_parse)(const char *path, const char *text, size_t bytes,
 				      struct zero_manifest **manifest);
-	/* What the file of rank `rank` holds; of a manifest that was read. */
+	/* Lists the slices in the file of rank `rank`. The manifest must have been read. */
 	zero_status (*manifest_shard)(const struct zero_manifest *manifest, int rank,
 				      struct zero_shard_layout *layout);
-	void (*manifest_free)(struct zero_manifest *manifest); /* NULL is legal */
+	void (*manifest_free)(struct zero_manifest *manifest); /* NULL is a no-op */
 
 	/* A job's report, see report/report.h, as text; malloc'ed. */
 	zero_status (*report_json)(const struct zero_report *report, char **text, size_t *bytes);
@@ -169,5 +201,7 @@ struct zero_files_ops {
 };
 
 const void *zero_module_files(const struct zero_core *core);
+/* Within the module: what the library gave to zero_module_files. */
+const struct zero_core *files_core(void);
 
 #endif

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index of a model in several files that is to be written. */
-#include "files/entry.h"
-#include "files/file.h"
+/* Makes the index of a model in several files. */
+#include "files/safetensors.h"
 
-#include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,34 +10,27 @@ static zero_status no_memory(void)
 	return files_core()->fail(ZERO_E_MEMORY, "no memory for the index of a model's files");
 }
 
-/* The file's name alone: it lies beside the index. */
-static const char *base_name(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
 /* Adds the tensor to the map and its bytes to *total. */
 static zero_status add_tensor(json_t *map, const zero_tensor *tensor, uint64_t *total)
 {
 	uint64_t bytes;
 
-	if (!entry_bytes(tensor, &bytes) || bytes > (uint64_t)INT64_MAX - *total)
-		return files_core()->fail(ZERO_E_INVALID,
-					  "tensor \"%s\" does not fit: a model is below 2^63 bytes",
-					  files_words(tensor->name).text);
+	if (!safetensors_bytes(tensor, &bytes) || bytes > (uint64_t)INT64_MAX - *total)
+		return files_core()->fail(
+			ZERO_E_INVALID,
+			"tensor \"%s\" does not fit: a model has less than 2^63 bytes",
+			files_printable(tensor->name).text);
 	*total += bytes;
 	if (json_object_get(map, tensor->name))
 		return files_core()->fail(ZERO_E_INVALID, "two tensors are named \"%s\"",
-					  files_words(tensor->name).text);
-	if (json_object_set_new(map, tensor->name, json_string(base_name(tensor->path))) != 0)
+					  files_printable(tensor->name).text);
+	if (json_object_set_new(map, tensor->name, json_string(files_base_name(tensor->path))) != 0)
 		return files_core()->fail(ZERO_E_INVALID,
-					  "tensor \"%s\" cannot be in an index: its name or its "
-					  "file's, \"%s\", is not valid UTF-8, or there is no "
+					  "tensor \"%s\" cannot be added to the index: its name or "
+					  "its file's, \"%s\", is not valid UTF-8, or there is no "
 					  "memory",
-					  files_words(tensor->name).text,
-					  files_words(tensor->path).text);
+					  files_printable(tensor->name).text,
+					  files_printable(tensor->path).text);
 	return ZERO_OK;
 }
 

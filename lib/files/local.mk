@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-# zero_files.so: safetensors, manifests of checkpoints, reports. Its unit test compiles the same sources.
+# zero_files.so: safetensors, manifests of checkpoints, reports. Its unit tests compile the same sources.
 files_sources = \
-	lib/files/entry.c \
-	lib/files/entry.h \
-	lib/files/file.h \
+	lib/files/checksums.c \
+	lib/files/checksums_avx2.c \
 	lib/files/files.c \
 	lib/files/files.h \
-	lib/files/header.c \
-	lib/files/index.c \
+	lib/files/index_read.c \
 	lib/files/index_write.c \
-	lib/files/manifest.c \
+	lib/files/input.c \
+	lib/files/input.h \
+	lib/files/json_reader.c \
+	lib/files/json_reader.h \
+	lib/files/manifest.h \
 	lib/files/manifest_check.c \
+	lib/files/manifest_members.c \
 	lib/files/manifest_read.c \
 	lib/files/manifest_write.c \
-	lib/files/members.c \
-	lib/files/members.h \
-	lib/files/read.c \
-	lib/files/safetensors.c \
-	lib/files/set.c \
-	lib/files/shard.c \
-	lib/files/sums.c \
-	lib/files/sums_avx2.c \
-	lib/files/walk.c \
-	lib/files/walk.h \
+	lib/files/open.c \
+	lib/files/safetensors.h \
+	lib/files/safetensors_read.c \
+	lib/files/safetensors_write.c \
+	lib/files/shard_layout.c \
+	lib/files/tensor_entry.c \
+	lib/files/tensor_set.c \
 	lib/report/json.c \
 	lib/report/page.c \
 	lib/report/plot.c \

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether what the members of a manifest say goes together. Each has been checked by itself. */
-#include "files/entry.h"
-#include "files/file.h"
+/* Checks that the members of a manifest agree with each other. Each has been checked by itself. */
+#include "files/manifest.h"
+#include "files/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The number of ranks that a tensor is sharded over. */
+static int world_of(const struct zero_manifest *m, const struct zero_manifest_tensor *tensor)
+{
+	return tensor->team < 0 ? m->world : m->teams[tensor->team].count;
+}
 
 static zero_status check_teams(const char *path, const struct zero_manifest *m)
 {
@@ -21,11 +27,11 @@ static zero_status check_teams(const char *path, const struct zero_manifest *m)
 		for (int i = 0; i < team->count; i++)
 			if (team->ranks[i] >= m->world ||
 			    (i && team->ranks[i] <= team->ranks[i - 1]))
-				return files_core()->fail(
-					ZERO_E_FORMAT,
-					"%s: team %zu has rank %d in place %d; ranks must ascend, "
-					"and be less than \"world\", which is %d",
-					path, t, team->ranks[i], i, m->world);
+				return files_core()->fail(ZERO_E_FORMAT,
+							  "%s: team %zu has rank %d in place %d; "
+							  "its ranks must ascend "
+							  "and be less than \"world\", which is %d",
+							  path, t, team->ranks[i], i, m->world);
 	}
 	return ZERO_OK;
 }
@@ -40,34 +46,34 @@ static zero_status check_tensor(const char *path, const struct zero_manifest *m,
 {
 	const char *name = tensor->name;
 	zero_tensor plain = {.dtype = tensor->dtype, .ndim = tensor->ndim};
-	uint64_t bytes, run, end;
+	uint64_t bytes, segment, end;
 
 	memcpy(plain.shape, tensor->shape, sizeof(plain.shape));
-	if (!entry_bytes(&plain, &bytes))
+	if (!safetensors_bytes(&plain, &bytes))
 		return files_core()->fail(ZERO_E_FORMAT,
 					  "%s: tensor \"%s\" has a shape of 2^63 bytes or more",
-					  path, files_words(name).text);
+					  path, files_printable(name).text);
 	if (tensor->team >= 0 && (size_t)tensor->team >= m->team_count)
 		return files_core()->fail(ZERO_E_FORMAT,
-					  "%s: tensor \"%s\" is of team %d; there are %zu teams, "
+					  "%s: tensor \"%s\" has team %d; there are %zu teams, "
 					  "counted from 0",
-					  path, files_words(name).text, tensor->team,
+					  path, files_printable(name).text, tensor->team,
 					  m->team_count);
 	if (tensor->trainable && !is_floating(tensor->dtype))
 		return files_core()->fail(ZERO_E_FORMAT,
 					  "%s: tensor \"%s\" is trainable and %s; allowed are F32, "
 					  "F16 and BF16",
-					  path, files_words(name).text,
-					  entry_dtype_name(tensor->dtype, NULL));
-	if (__builtin_mul_overflow(tensor->shard, (uint64_t)manifest_world(m, tensor), &run) ||
+					  path, files_printable(name).text,
+					  safetensors_dtype_name(tensor->dtype, NULL));
+	if (__builtin_mul_overflow(tensor->shard, (uint64_t)world_of(m, tensor), &segment) ||
 	    __builtin_add_overflow(tensor->first, zero_manifest_elements(tensor), &end) ||
-	    end > run)
+	    end > segment)
 		return files_core()->fail(
 			ZERO_E_FORMAT,
 			"%s: tensor \"%s\" has %" PRIu64 " elements from %" PRIu64
-			" of its run on; %d shards of %" PRIu64 " elements cannot hold them",
-			path, files_words(name).text, zero_manifest_elements(tensor), tensor->first,
-			manifest_world(m, tensor), tensor->shard);
+			" of its segment; %d shards of %" PRIu64 " elements cannot hold them",
+			path, files_printable(name).text, zero_manifest_elements(tensor),
+			tensor->first, world_of(m, tensor), tensor->shard);
 	return ZERO_OK;
 }
 
@@ -90,9 +96,9 @@ static zero_status check_names(const char *path, const struct zero_manifest *m)
 	for (size_t i = 1; !status && i < m->tensor_count; i++)
 		if (!strcmp(sorted[i - 1]->name, sorted[i]->name))
 			status = files_core()->fail(ZERO_E_FORMAT,
-						    "%s: tensor \"%s\" is there for the second "
-						    "time; each may be there once",
-						    path, files_words(sorted[i]->name).text);
+						    "%s: tensor \"%s\" occurs for the second "
+						    "time; it may occur once only",
+						    path, files_printable(sorted[i]->name).text);
 	free(sorted);
 	return status;
 }
@@ -106,7 +112,7 @@ static zero_status check_files(const char *path, const struct zero_manifest *m)
 		if (strcmp(m->files[i].name, name) != 0)
 			return files_core()->fail(
 				ZERO_E_FORMAT, "%s: file %d is named \"%s\"; it must be \"%s\"",
-				path, i, files_words(m->files[i].name).text, name);
+				path, i, files_printable(m->files[i].name).text, name);
 	}
 	return ZERO_OK;
 }

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint/write.h"
+#include "checkpoint/checkpoint.h"
 #include "load/load.h"
 #include "report/folder.h"
 

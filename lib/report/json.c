@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "files/file.h"
+#include "files/files.h"
 #include "report/words.h"
 
 enum { ALL_SERIES = 16 }; /* ranks whose series are all written */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "files/file.h"
+#include "files/files.h"
 #include "report/plot.h"
 #include "report/sections.h"
 #include "report/words.h"

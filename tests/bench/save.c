@@ -139,7 +139,7 @@ static double timed_step(void *context)
 static double timed_background(void *context)
 {
 	struct saving *s = context;
-	zero_save_options options = {.background = true, .keep = 1};
+	zero_save_options options = {.background = true, .keep_last = 1};
 	double start, seconds;
 
 	start = clock_start(s->bench);

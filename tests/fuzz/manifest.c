@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Manifests of checkpoints. The first byte says whether the rest is all of a file or what is before
- * the seal, which is then made to fit: somebody may have made all of it up.
+ * Manifests of checkpoints. If the first byte is '!', the rest is a complete file. Otherwise it is
+ * the text before the seal, and gets a valid seal, as an attacker's file would.
  */
 #include <inttypes.h>
 #include <stdarg.h>
 
-#include "files/file.h"
+#include "files/manifest.h"
 #include "fuzz.h"
 
-enum { WORLD = 32 }; /* up to which all files are laid out */
+enum { WORLD = 32 }; /* the files of this many ranks are checked */
 
 static char sentence[4096];
 static const struct zero_files_ops *ops;
 
-static zero_status keep(zero_status status, const char *format, ...)
+static zero_status store_error(zero_status status, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-static zero_status keep(zero_status status, const char *format, ...)
+static zero_status store_error(zero_status status, const char *format, ...)
 {
 	va_list arguments;
 
@@ -27,9 +27,9 @@ static zero_status keep(zero_status status, const char *format, ...)
 	return status;
 }
 
-static const struct zero_core core = {.fail = keep};
+static const struct zero_core core = {.fail = store_error};
 
-/* Its slices are one behind the other and of their tensors. */
+/* The slices are adjacent in the file and within their tensors. */
 static void check_shard(const struct zero_manifest *manifest,
 			const struct zero_shard_layout *layout, uint64_t *params)
 {
@@ -42,17 +42,17 @@ static void check_shard(const struct zero_manifest *manifest,
 		must(slice->first + slice->count <=
 			     zero_manifest_elements(&manifest->tensors[slice->tensor]),
 		     "slice %zu is beyond its tensor", i);
-		must(slice->at == at && slice->sum == sums, "slice %zu is elsewhere", i);
-		must(slice->kind == ZERO_SLICE_PARAM || manifest->states, "there are no states");
+		must(slice->at == at && slice->first_checksum == sums, "slice %zu is elsewhere", i);
+		must(slice->kind == ZERO_SAVED_PARAM || manifest->states, "there are no states");
 		at += slice->bytes;
-		sums += (slice->bytes + ZERO_SUM_BLOCK - 1) / ZERO_SUM_BLOCK;
-		if (slice->kind == ZERO_SLICE_PARAM)
+		sums += (slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;
+		if (slice->kind == ZERO_SAVED_PARAM)
 			params[slice->tensor] += slice->count;
 	}
-	must(layout->bytes == at && layout->sums == sums, "%" PRIu64 " bytes", layout->bytes);
+	must(layout->bytes == at && layout->checksums == sums, "%" PRIu64 " bytes", layout->bytes);
 }
 
-/* All ranks together have each element once. */
+/* The files of all ranks have each element once. */
 static void check_shards(const struct zero_manifest *manifest)
 {
 	uint64_t *params = calloc(manifest->tensor_count + 1, sizeof(*params));
@@ -64,7 +64,7 @@ static void check_shards(const struct zero_manifest *manifest)
 
 		if (ops->manifest_shard(manifest, rank, &layout)) {
 			fuzz_sentence(sentence, sizeof(sentence));
-			must(!layout.slices, "something is left");
+			must(!layout.slices, "slices of a failed layout");
 			refused++;
 			continue;
 		}
@@ -78,7 +78,7 @@ static void check_shards(const struct zero_manifest *manifest)
 	free(params);
 }
 
-/* What is written of it is read as the same. */
+/* The manifest can be written, and reads back the same. */
 static void check_again(const struct zero_manifest *manifest)
 {
 	struct zero_manifest *again;
@@ -113,11 +113,12 @@ static void try(const char *text, size_t bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const size_t tail = sizeof(MANIFEST_SEAL MANIFEST_END) - 1 + MANIFEST_SUM_DIGITS;
+	static const size_t tail =
+		sizeof(MANIFEST_SEAL MANIFEST_END) - 1 + MANIFEST_CHECKSUM_DIGITS;
 	struct fuzz fuzz = {data, size};
 	bool raw = fuzz_byte(&fuzz) == '!';
 	size_t bytes = fuzz.left + (raw ? 0 : tail);
-	/* no byte more: what reads beyond is seen */
+	/* allocated exactly, so that sanitizers see reads beyond the end */
 	char *text = malloc(bytes ? bytes : 1), end[64];
 
 	ops = zero_module_files(&core);
@@ -126,7 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		memcpy(text, fuzz.at, fuzz.left);
 	if (!raw) {
 		snprintf(end, sizeof(end), "%s%016" PRIx64 "%s", MANIFEST_SEAL,
-			 ops->sum(text, fuzz.left), MANIFEST_END);
+			 ops->checksum(text, fuzz.left), MANIFEST_END);
 		memcpy(text + fuzz.left, end, tail);
 	}
 	try(text, bytes);

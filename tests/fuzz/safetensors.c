@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Safetensors: parts with a line "@@" between them are the JSON of a file's header, of another's,
- * and of an index of the two. Each header has a byte before it, for 16 bytes of data; the very
- * first byte of all says whether the first one's length is right.
+ * Safetensors files. Lines "@@" separate the JSON of a file's header, of a second file's header, and
+ * of an index of both. The byte before a header is the length of its data in units of 16 bytes. The
+ * very first byte chooses whether the first header's length is right.
  */
 #include <fcntl.h>
 #include <stdarg.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "files/entry.h"
+#include "files/safetensors.h"
 #include "fuzz.h"
 
 static char sentence[4096], folder[64];
 static const struct zero_files_ops *ops;
 
-static zero_status keep(zero_status status, const char *format, ...)
+static zero_status store_error(zero_status status, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-static zero_status keep(zero_status status, const char *format, ...)
+static zero_status store_error(zero_status status, const char *format, ...)
 {
 	va_list arguments;
 
@@ -28,7 +28,7 @@ static zero_status keep(zero_status status, const char *format, ...)
 	return status;
 }
 
-static const struct zero_core core = {.fail = keep};
+static const struct zero_core core = {.fail = store_error};
 
 static const char *in_folder(const char *name)
 {
@@ -58,7 +58,7 @@ static void begin(void)
 	atexit(remove_folder);
 }
 
-/* `before` is of this many bytes; the data are a hole. */
+/* Writes `bytes` bytes of `before`, then the text; the data are a hole. */
 static void put(const char *name, const void *before, size_t bytes, const char *text, size_t length,
 		off_t data)
 {
@@ -70,7 +70,7 @@ static void put(const char *name, const void *before, size_t bytes, const char *
 	     "%s is not written", name);
 }
 
-/* The bytes of data, then the header's text; its length is right, or as `kind` says. */
+/* Writes a file; `kind` chooses a right or wrong length of the header. */
 static void put_tensors(const char *name, struct fuzz *fuzz, unsigned kind)
 {
 	size_t length, data = fuzz_byte(fuzz) * 16;
@@ -83,7 +83,7 @@ static void put_tensors(const char *name, struct fuzz *fuzz, unsigned kind)
 	free(text);
 }
 
-/* The tensors of one file, one after the other, cover its data. */
+/* The tensors that were accepted are within their files. */
 static void check_tensors(const struct zero_file *file)
 {
 	for (size_t i = 0; i < ops->count(file); i++) {
@@ -100,7 +100,7 @@ static void check_tensors(const struct zero_file *file)
 	must(!ops->find(file, "no such tensor @@"), "a tensor that is not there");
 }
 
-/* What was read can be written, and is then read as the same. */
+/* The tensors can be written, and read back the same. */
 static void check_again(const struct zero_file *file)
 {
 	size_t count = ops->count(file), bytes;
@@ -116,7 +116,7 @@ static void check_again(const struct zero_file *file)
 	end = bytes;
 	for (size_t i = 0; i < count; i++) {
 		must(tensors[i].offset == end, "tensor %zu begins elsewhere", i);
-		must(entry_bytes(&tensors[i], &size), "tensor %zu is too large", i);
+		must(safetensors_bytes(&tensors[i], &size), "tensor %zu is too large", i);
 		end += size;
 	}
 	put("a.safetensors", "", 0, header, bytes, (off_t)(end - bytes));

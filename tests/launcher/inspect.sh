@@ -88,7 +88,7 @@ truncate -s -1 "$first"
 run "$ZERORUN" --inspect "$one"
 is "$status" 1
 has "$err" "rank-00001-of-00002.safetensors: is missing"
-has "$err" "rank-00000-of-00002.safetensors: has $((bytes - 1)) bytes; the manifest says $bytes"
+has "$err" "rank-00000-of-00002.safetensors: has $((bytes - 1)) bytes, but the manifest says $bytes"
 rm -r "$dir" && cp -r "$scratch/good" "$dir"
 
 damage "$one/manifest.json" 100

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Export: what was written loads again with the same bits at any stage and in any mode; and if it
- * cannot be written, all ranks say why, nothing is left behind and the file that was there stays.
+ * zero_export: exported files load again with the same bits at each stage and in each mode. If they
+ * cannot be written, all ranks return the error, no partial file remains, and a file that existed
+ * is unchanged.
  */
 #include <dirent.h>
 #include <signal.h>
@@ -123,7 +124,7 @@ static void there_and_back(uint64_t seed)
 		load_values(&model);
 		snprintf(path, sizeof(path), "%s", file_path("model.safetensors"));
 		ok(zero_export(model.job, path));
-		/* Also over the file that is there, and with the same bytes. */
+		/* A second export replaces the file, with the same bytes. */
 		ok(zero_export(model.job, path));
 		check_values(&model);
 		ok(zero_close(model.job));
@@ -136,8 +137,8 @@ static void there_and_back(uint64_t seed)
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-/* The name that tensor p's file must have if files hold `limit` bytes of tensors, counted in the
-   order of the export; *files of them. */
+/* Computes the name of each tensor's file if a file has at most `limit` bytes of tensors, and the
+   number of files. */
 static void expect_names(const struct model *model, size_t limit, char (*names)[64], size_t *files)
 {
 	size_t file_of[PARAMS], taken = 0, in_file = 0, file = 1;
@@ -164,7 +165,7 @@ static void expect_names(const struct model *model, size_t limit, char (*names)[
 	*files = file;
 }
 
-/* The names in a folder, one by one; "" ends them. */
+/* Reads the next name in a folder; "" after the last. */
 static bool next_name(DIR *folder, char *name, size_t size)
 {
 	struct dirent *entry;
@@ -175,7 +176,7 @@ static bool next_name(DIR *folder, char *name, size_t size)
 	return *name;
 }
 
-/* No file of another export is there, and the user's own still is. */
+/* The folder has the files of this export and the user's own file, and no others. */
 static void check_folder(const char *path, char (*names)[64], size_t files)
 {
 	size_t found = 0, own = 0;
@@ -189,7 +190,7 @@ static void check_folder(const char *path, char (*names)[64], size_t files)
 		own += !strcmp(name, "config.json");
 		for (size_t p = 0; p < PARAMS; p++)
 			expected = expected || !strcmp(names[p], name);
-		check(expected || !strcmp(name, "config.json"), "%s is left in %s", name, path);
+		check(expected || !strcmp(name, "config.json"), "%s remains in %s", name, path);
 		found++;
 	}
 	closedir(folder);
@@ -231,7 +232,7 @@ static void put_file(const char *folder, const char *name)
 	check(file && !fclose(file), "no %s", path);
 }
 
-/* Over one another: single files, several, as many as before, and others. */
+/* Exports to one folder replace each other, with different numbers of files. */
 static void folders(uint64_t seed)
 {
 	static const size_t limits[] = {100000, 100000, 30000, 1 << 30, 1 << 30, 5000, 1};
@@ -245,11 +246,11 @@ static void folders(uint64_t seed)
 		make_values(seed + 100 + i);
 		load_values(&model);
 		expect_names(&model, limits[i], names, &files);
-		/* A small model fits the larger of the others, too. */
+		/* A small model may fit the larger limits. */
 		check(limits[i] > 5000 ? limits[i] < 1 << 30 || files == 1 : files > 1, "%zu files",
 		      files);
 		limit_bytes(limits[i]);
-		/* With a slash at the end, too. */
+		/* A name that ends in a slash. */
 		if (i == 2)
 			strcat(path, "/");
 		ok(zero_export(model.job, path));
@@ -262,7 +263,7 @@ static void folders(uint64_t seed)
 		model = open_model("stage=3", seed);
 		ok(zero_load_model(model.job, path, NULL, NULL));
 		check_values(&model);
-		/* What a killed job has left. */
+		/* A killed job left a partial file. */
 		if (rank == 0)
 			put_file(path, "model-00001-of-00002.safetensors.0123456789abcdef.partial");
 		ok(zero_close(model.job));
@@ -270,7 +271,7 @@ static void folders(uint64_t seed)
 	unsetenv("ZERO_TEST_EXPORT_BYTES");
 }
 
-/* At stages 1 and 2 what was stepped is still on its way when the export begins. */
+/* At stages 1 and 2 the gather of new values may still run when the export starts. */
 static void after_a_step(int stage)
 {
 	zero_adamw adamw = {.lr = 0.5F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
@@ -302,7 +303,7 @@ static void after_a_step(int stage)
 	ok(zero_close(job));
 }
 
-/* ---- what cannot be written ------------------------------------------------------------------ */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Files in the folder that all ranks share. */
 static size_t count_files(void)
@@ -333,7 +334,7 @@ static void cannot(struct model *model, const char *where, int from, const char 
 	ok(zero_agree(model->job, NULL));
 	fails(zero_export(model->job, path), ZERO_E_FILE, words);
 	check(zero_last_error_rank() == from, "%d: %s", zero_last_error_rank(), zero_last_error());
-	/* Rank 0 has tidied up before it tells. */
+	/* Rank 0 deletes its files before the error reaches the other ranks. */
 	all_values(model->job, 0, all);
 	now = count_files();
 	check(now == files, "%zu files became %zu", files, now);
@@ -373,19 +374,19 @@ static void failures(uint64_t seed)
 	check(strstr(zero_last_error(), "nowhere/model"), "%s", zero_last_error());
 	cannot(&model, file_path("nowhere/model.safetensors"), 0, "No such file or directory");
 	cannot(&model, folder, 0, "directory");
-	cannot(&model, file_path("file"), 0, "no folder");
+	cannot(&model, file_path("file"), 0, "is not a folder");
 	cannot(&model, "/proc/model", 0, "/proc/model");
 	cannot(&model, "/proc/model.safetensors", 0, "/proc/model");
 	full_disk(&model, "model.safetensors", 0);
 	full_disk(&model, "model.safetensors", last);
-	/* One that is there, and one that is not yet. */
+	/* A folder that exists, and one that does not. */
 	limit_bytes(100000);
 	full_disk(&model, "exported", 0);
 	full_disk(&model, "exported", last);
 	full_disk(&model, "fresh", 0);
 	unsetenv("ZERO_TEST_EXPORT_BYTES");
 	ok(zero_close(model.job));
-	/* The files of folders() are whole; its values are those of the last turn. */
+	/* The files of folders() are unchanged, with the values of its last export. */
 	model = open_model("stage=3", seed);
 	load_file(&model, file_path("exported"));
 	check_values(&model);

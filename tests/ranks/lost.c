@@ -156,7 +156,8 @@ static void train(const struct model *m, bool with_save)
 	if (wanted("step"))
 		ok(zero_step(m->job, &adamw, NULL));
 	if (with_save && wanted("save"))
-		ok(zero_save(m->job, file_path("checkpoints"), &(zero_save_options){.keep = 2}));
+		ok(zero_save(m->job, file_path("checkpoints"),
+			     &(zero_save_options){.keep_last = 2}));
 }
 
 static void run_slow(const struct model *m, int rank)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints: what is restored goes on to the same bits as what was never interrupted, at every
- * stage, with other groups, teams and settings, and at another number of ranks; and what is damaged
- * is refused. Random models; the same values come out at every number of ranks.
+ * zero_restore: a restored job goes on to the same bits as an uninterrupted one, at each stage, with
+ * other groups, teams and settings, and at another number of ranks. Damaged checkpoints are refused.
+ * The models are random, and train to the same values at each number of ranks.
  *
- * restore.ranks                         all of it, in the folder that run.sh makes
- * restore.ranks save DIR [EXPORT]       for restore_worlds.sh: one half at one number of ranks
- * restore.ranks load DIR RANKS          and the other one, of what was saved at so many
- * restore.ranks save-large|load-large   the same with a larger model, and a bound on what is read
+ * restore.ranks                         all tests, in the folder that run.sh creates
+ * restore.ranks save DIR [EXPORT]       for restore_worlds.sh: saves at one number of ranks
+ * restore.ranks load DIR RANKS          restores what was saved at RANKS ranks
+ * restore.ranks save-large|load-large   the same with a larger model, and a bound on the bytes read
  */
 #include <sys/stat.h>
 
@@ -26,7 +26,7 @@ static uint64_t bytes_read(zero_job *job)
 static void save(struct model *model, const char *dir)
 {
 	char user[64];
-	zero_save_options options = {.user = user, .keep = 2};
+	zero_save_options options = {.user = user, .keep_last = 2};
 
 	options.user_bytes =
 		(size_t)snprintf(user, sizeof(user), "seed %llu step %llu",
@@ -34,7 +34,7 @@ static void save(struct model *model, const char *dir)
 	ok(zero_save(model->job, dir, &options));
 }
 
-/* COLLECTIVE. What the checkpoint says of itself is true. */
+/* COLLECTIVE. Restores, and checks the description of the checkpoint. */
 static void restore(struct model *model, const char *path, uint64_t steps, int world)
 {
 	zero_checkpoint checkpoint;
@@ -55,8 +55,8 @@ static void restore(struct model *model, const char *path, uint64_t steps, int w
 	model->steps = steps;
 }
 
-/* A job of its own trains, is saved, and goes on; another one restores and must come to the
-   same. */
+/* A job trains, is saved, and goes on. Other jobs restore the checkpoint, and must come to the same
+   values. */
 static void run_case(uint64_t seed, const char *dir, bool stepped)
 {
 	struct model model = {0}, again;
@@ -82,7 +82,7 @@ static void run_case(uint64_t seed, const char *dir, bool stepped)
 		again = model;
 		choose_settings(&random, settings, sizeof(settings));
 		open_model(&again, draw(&random), settings);
-		/* What it did before is forgotten. */
+		/* The values before the restore do not matter. */
 		load_values(&again);
 		train(&again, (int)below(&random, 3));
 		restore(&again, dir, (uint64_t)before, zero_world(again.job));
@@ -123,7 +123,7 @@ static void folders(const char *dir)
 	restore(&model, dir, 2, zero_world(model.job));
 	snprintf(path, sizeof(path), "%s/step-%09d", dir, 1);
 	restore(&model, path, 1, zero_world(model.job));
-	/* The link says which; without one, or with one to nowhere, it is the last. */
+	/* The link names the checkpoint. Without a valid link it is the last one. */
 	snprintf(link, sizeof(link), "%s/latest", dir);
 	meet(model.job);
 	if (!zero_rank(model.job))
@@ -145,11 +145,11 @@ static void folders(const char *dir)
 	restore(&model, path, 1, zero_world(model.job));
 	got = digest(&model);
 	expect_same(&model, &got, &saved, "the first");
-	/* A file is no checkpoint. */
+	/* A file is not a checkpoint. */
 	snprintf(link, sizeof(link), "%s/manifest.json", path);
-	fails(zero_restore(model.job, link, NULL), ZERO_E_FILE, "is no folder");
+	fails(zero_restore(model.job, link, NULL), ZERO_E_FILE, "is not a folder");
 	fails(zero_restore(model.job, "", NULL), ZERO_E_INVALID, "empty");
-	/* Not while something is gathered, nor before the layout. */
+	/* No restore while a group is gathered, nor before the layout. */
 	ok(zero_gather(model.groups[0], ZERO_DTYPE_PARAM));
 	fails(zero_restore(model.job, dir, NULL), ZERO_E_STATE, "gathered");
 	ok(zero_release(model.groups[0]));
@@ -159,7 +159,7 @@ static void folders(const char *dir)
 	close_model(&model);
 }
 
-/* A model that is not the checkpoint's. */
+/* Models that differ from that of the checkpoint. */
 static void other_models(const char *dir)
 {
 	struct model model = {0}, other;
@@ -234,7 +234,7 @@ static void save_half(const char *dir, size_t size, const char *export)
 	close_model(&model);
 }
 
-/* What was saved at `ranks` ranks; here all of it is trained once more. */
+/* Restores what was saved at `ranks` ranks, and compares it with a model that trains here. */
 static void load_half(const char *dir, size_t size, int ranks)
 {
 	int before = size == LARGE ? 1 : BEFORE;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A random model for the tests of checkpoints. Its tensors follow from the seed alone; how they are
- * grouped, and over which teams, from another one. Gradients come from one rank of each team, so
- * that training goes the same way, bit for bit, at every number of ranks.
+ * A random model for the tests of checkpoints. One seed determines its tensors, another one their
+ * groups and teams. Only one rank of each team has gradients, so that training gives the same bits
+ * at each number of ranks.
  */
 #ifndef RESTORE_H
 #define RESTORE_H
@@ -31,9 +31,9 @@ struct model {
 	uint64_t seed, steps;
 };
 
-/* `size`: elements of a tensor at most, about. */
+/* `size`: the approximate limit on the elements of a tensor. */
 void make_tensors(struct model *model, uint64_t seed, size_t size);
-/* A job with these tensors, in groups that `grouping` chooses. Nothing is loaded. */
+/* Opens a job with these tensors, in groups that the seed `grouping` chooses. Loads no values. */
 void open_model(struct model *model, uint64_t grouping, const char *settings);
 void load_values(struct model *model);
 void train(struct model *model, int steps);
@@ -55,8 +55,7 @@ void choose_settings(uint64_t *random, char *text, size_t size);
 
 /* ---- restore_damage.c ------------------------------------------------------------------------ */
 
-/* COLLECTIVE. The checkpoint `path` is refused with whatever is wrong with it, and then
-   restored. */
+/* COLLECTIVE. Damages the checkpoint `path` in many ways, one after the other; each must be refused. */
 void damage(struct model *model, const char *path, int flips);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A checkpoint with one thing wrong: it is refused on all ranks, with the file and the tensor. */
+/* A damaged checkpoint is refused on all ranks, with an error that names the file and the tensor. */
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -29,8 +29,8 @@ static char *read_all(const char *path, size_t *bytes)
 	return data;
 }
 
-/* The begin of the name of the tensor that byte `at` of a shard's file is of, up to what JSON would
-   escape; "header" before the data. */
+/* Finds the tensor that has byte `at` of a shard's file: the start of its name, up to a character that
+   JSON escapes; "header" for bytes before the data. */
 static void find_tensor(const char *file, size_t at, char *name, size_t size)
 {
 	unsigned long long begin, end, header = 0;
@@ -97,7 +97,7 @@ static void flip_one(struct model *model, const char *path, uint64_t *random)
 	name_file(file, world, name, sizeof(name));
 	snprintf(full, sizeof(full), "%s/%s", path, name);
 	data = read_all(full, &bytes);
-	/* Half of them in the first part, which the header is. */
+	/* Half of the flips are in the first part, where the header is. */
 	at = (size_t)(place >> 1) % (place & 1 && file < world && bytes > 2000 ? 2000 : bytes);
 	snprintf(what, sizeof(what), "damage");
 	if (file < world)
@@ -119,22 +119,22 @@ static void flip_one(struct model *model, const char *path, uint64_t *random)
 enum wrong { SHORTER, LONGER, MISSING, FIFO, LINK, FOLDER, EMPTY, WRONGS };
 
 static const char *const words[WRONGS] = {
-	[SHORTER] = "manifest says", [LONGER] = "manifest says", [MISSING] = "is missing",
-	[FIFO] = "no regular file",  [LINK] = "symbolic link",   [FOLDER] = "no regular file",
+	[SHORTER] = "manifest says",   [LONGER] = "manifest says", [MISSING] = "is missing",
+	[FIFO] = "not a regular file", [LINK] = "symbolic link",   [FOLDER] = "not a regular file",
 	[EMPTY] = "manifest says"};
 
-static void do_wrong(enum wrong wrong, const char *full, const char *aside)
+static void do_wrong(enum wrong wrong, const char *full, const char *backup)
 {
 	struct stat info;
 
 	check(!stat(full, &info), "%s", full);
-	check(!rename(full, aside), "%s", full);
+	check(!rename(full, backup), "%s", full);
 	switch (wrong) {
 	case SHORTER:
 	case LONGER:
 	case EMPTY: {
 		size_t bytes;
-		char *data = read_all(aside, &bytes);
+		char *data = read_all(backup, &bytes);
 		FILE *file = fopen(full, "wb");
 
 		check(file, "%s", full);
@@ -148,7 +148,7 @@ static void do_wrong(enum wrong wrong, const char *full, const char *aside)
 		check(!mkfifo(full, 0600), "%s", full);
 		break;
 	case LINK:
-		check(!symlink(aside, full), "%s", full);
+		check(!symlink(backup, full), "%s", full);
 		break;
 	case FOLDER:
 		check(!mkdir(full, 0700), "%s", full);
@@ -158,28 +158,28 @@ static void do_wrong(enum wrong wrong, const char *full, const char *aside)
 	}
 }
 
-static void undo_wrong(const char *full, const char *aside)
+static void undo_wrong(const char *full, const char *backup)
 {
 	if (unlink(full))
 		rmdir(full);
-	check(!rename(aside, full), "%s", full);
+	check(!rename(backup, full), "%s", full);
 }
 
 static void wrong_file(struct model *model, const char *path, int file, enum wrong wrong)
 {
 	int world = zero_world(model->job);
-	char name[64], full[1200], aside[1210];
+	char name[64], full[1200], backup[1210];
 	const char *what = words[wrong];
 
 	name_file(file, world, name, sizeof(name));
 	snprintf(full, sizeof(full), "%s/%s", path, name);
-	snprintf(aside, sizeof(aside), "%s.aside", full);
-	/* Another reader says it in other words, or takes a longer one for damaged. */
+	snprintf(backup, sizeof(backup), "%s.backup", full);
+	/* The error for a manifest has other words. */
 	if (file == world)
 		what = "";
 	meet(model->job);
 	if (!zero_rank(model->job))
-		do_wrong(wrong, full, aside);
+		do_wrong(wrong, full, backup);
 	meet(model->job);
 	if (file == world && wrong == MISSING)
 		fails(zero_restore(model->job, path, NULL), ZERO_E_FILE, "there is no checkpoint");
@@ -187,11 +187,11 @@ static void wrong_file(struct model *model, const char *path, int file, enum wro
 		refused(model, path, name, what);
 	meet(model->job);
 	if (!zero_rank(model->job))
-		undo_wrong(full, aside);
+		undo_wrong(full, backup);
 	meet(model->job);
 }
 
-/* Two shards change their names. */
+/* Two shards exchange their names. */
 static void swap_files(struct model *model, const char *path)
 {
 	char a[1200], b[1200], c[1200];
@@ -201,7 +201,7 @@ static void swap_files(struct model *model, const char *path)
 		return;
 	snprintf(a, sizeof(a), "%s/rank-%05d-of-%05d.safetensors", path, 0, world);
 	snprintf(b, sizeof(b), "%s/rank-%05d-of-%05d.safetensors", path, world - 1, world);
-	snprintf(c, sizeof(c), "%s/aside", path);
+	snprintf(c, sizeof(c), "%s/backup", path);
 	for (int i = 0; i < 2; i++) {
 		meet(model->job);
 		if (!zero_rank(model->job))

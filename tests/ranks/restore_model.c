@@ -34,7 +34,7 @@ void make_tensors(struct model *model, uint64_t seed, size_t size)
 				    (t == 0 || below(&random, 5));
 		tensor->tied = -1;
 	}
-	/* One name more for one of them. */
+	/* One tensor is tied: it has a second name. */
 	model->tensors[TENSORS - 1] = model->tensors[below(&random, 5)];
 	snprintf(model->tensors[TENSORS - 1].name, sizeof(model->tensors[0].name), "tied");
 	for (int t = 0; t < 5; t++)
@@ -63,7 +63,7 @@ double state_bytes(const struct model *model)
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
-/* Every group but the first has maybe a team of its own. */
+/* Each group but the first may have a team. */
 static void make_groups(struct model *model, uint64_t *random)
 {
 	int world = zero_world(model->job), rank = zero_rank(model->job);
@@ -198,7 +198,7 @@ void load_values(struct model *model)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* One rank of each team has a gradient, which depends on the step alone. */
+/* One rank of each team has a gradient, which depends only on the step. */
 static void add_gradients(struct model *model)
 {
 	for (int t = 0; t < TENSORS; t++) {
@@ -235,7 +235,7 @@ void train(struct model *model, int steps)
 	}
 }
 
-/* ---- what came out --------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static double digest_of(const void *data, size_t bytes)
 {

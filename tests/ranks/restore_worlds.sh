@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A checkpoint of one number of ranks is restored at another one, by another run of a program.
+# A checkpoint that was saved at one number of ranks is restored at another one.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi files
@@ -21,7 +21,7 @@ run() {
 	fail "$ranks ranks, $share share: $* ended with $status; ZERO_TEST_SEED=$ZERO_TEST_SEED"
 }
 
-# both SUFFIX SAVING LOADING...: each of them is RANKS/SHARE
+# both SUFFIX SAVE LOAD...: saves and loads; each argument is RANKS/SHARE
 both() {
 	local suffix=$1 from=$2 to
 	shift 2

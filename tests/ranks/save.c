@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Saving: what is on disk is, byte for byte, what was there at the moment of the call, at any stage
- * and whatever follows; and what cannot be saved leaves the last checkpoint as it was. The files
- * are read by this program itself.
+ * zero_save: the files have, byte for byte, the values of the moment of the call, at each stage and
+ * whatever the program does next. A save that fails leaves the last checkpoint as it was. This
+ * program reads the files itself.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +18,7 @@ static char dir[1024];
 
 /* ---- a slow disk, a full one, and no memory -------------------------------------------------- */
 
-/* Of every write; and the number of the one that takes long, or fails: 0 none. */
+/* The delay of every write, and the number of the write that takes long or fails; 0: none. */
 static atomic_int slow_us, long_at, full_after, no_memory;
 
 ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t at);
@@ -42,7 +42,7 @@ ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t at)
 	return pwrite(fd, data, bytes, at);
 }
 
-/* Sanitizers have one of their own. */
+/* Sanitizers define mmap themselves. */
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off64_t offset);
 
@@ -76,7 +76,7 @@ static bool is_there(const char *name)
 	return !access(in_dir(name), F_OK);
 }
 
-/* Entries whose names have these words; every one if "". */
+/* Counts the entries whose names contain `words`. */
 static size_t count_named(const char *words)
 {
 	struct dirent *entry;
@@ -97,10 +97,10 @@ static void check_latest(uint64_t steps)
 	snprintf(want, sizeof(want), "step-%09llu", (unsigned long long)steps);
 	check(readlink(in_dir("latest"), got, sizeof(got) - 1) > 0, "no latest");
 	check(!strcmp(want, got), "latest is %s, not %s", got, want);
-	check(!count_named(".partial-"), "something is left");
+	check(!count_named(".partial-"), "partial files remain");
 }
 
-/* A folder of its own for each case. */
+/* Each case has its own folder. */
 static void use_dir(const char *name)
 {
 	snprintf(dir, sizeof(dir), "%s", file_path(name));
@@ -113,8 +113,8 @@ static void meet(struct model *model)
 
 /* ---- in the foreground ----------------------------------------------------------------------- */
 
-/* A step after a checkpoint is the same step when it is taken again from there. */
-static void go_on(struct model *model)
+/* A step that is taken again after a restore gives the same values. */
+static void restore_and_step(struct model *model)
 {
 	zero_checkpoint checkpoint = {0};
 
@@ -147,7 +147,7 @@ static void foreground(const char *settings, uint64_t seed)
 	check_checkpoint(&model, dir, &now, NULL);
 	for (int i = 0; i < 2; i++) {
 		step_model(&model, NULL);
-		/* At stages 1 and 2 new values are still on their way. */
+		/* At stages 1 and 2 the gather of new values may still run. */
 		ok(zero_save(model.job, dir, &options));
 	}
 	remember(&model, &now);
@@ -155,11 +155,11 @@ static void foreground(const char *settings, uint64_t seed)
 	check_checkpoint(&model, dir, &now, "place 17");
 	ok(zero_memory_now(model.job, &memory));
 	check(!memory.checkpoint.peak, "%zu bytes of copies", memory.checkpoint.peak);
-	go_on(&model);
+	restore_and_step(&model);
 	ok(zero_close(model.job));
 }
 
-/* No parameters at all; and a folder's name with slashes at its end. */
+/* A job without parameters, and a folder's name that ends in slashes. */
 static void nothing(void)
 {
 	zero_job *job = open_job("stage=3");
@@ -196,9 +196,9 @@ static void make_leftovers(void)
 static void retention(uint64_t seed)
 {
 	struct model model = open_model("stage=3", seed);
-	zero_save_options options = {.keep = 2};
+	zero_save_options options = {.keep_last = 2};
 
-	use_dir("keep");
+	use_dir("retention");
 	load_model(&model, seed);
 	if (rank == 0) {
 		check(!mkdir(dir, 0700), "no %s", dir);
@@ -208,7 +208,7 @@ static void retention(uint64_t seed)
 		options.background = i % 2;
 		ok(zero_save(model.job, dir, &options));
 		ok(zero_save_wait(model.job));
-		check(is_there("notes/file"), "what was not ours is gone");
+		check(is_there("notes/file"), "a folder of another program is gone");
 		step_model(&model, NULL);
 	}
 	check(!is_there("step-000000001.partial-0123456789abcdef"), "a leftover is there");
@@ -217,7 +217,7 @@ static void retention(uint64_t seed)
 	check(is_there("step-000000002") && is_there("step-000000003"), "too few");
 	check(!is_there("step-000000001") && !is_there("step-000000000"), "too many");
 	meet(&model);
-	/* Of an earlier life of the job. */
+	/* A later step, from before the job was restored. */
 	if (rank == 0)
 		check(!rename(in_dir("step-000000002"), strdup(in_dir("step-1234567890"))),
 		      "no rename");
@@ -230,7 +230,7 @@ static void retention(uint64_t seed)
 	ok(zero_save(model.job, dir, &(zero_save_options){.user = "other", .user_bytes = 5}));
 	remember(&model, &now);
 	check_checkpoint(&model, dir, &now, "other");
-	check(is_there("step-000000003"), "all are to be kept");
+	check(is_there("step-000000003"), "an old checkpoint was deleted");
 	ok(zero_close(model.job));
 }
 
@@ -243,7 +243,7 @@ static void check_copies(struct model *model, uint64_t steps)
 
 	ok(zero_memory_now(model->job, &memory));
 	check(!memory.checkpoint.now, "%zu bytes are still there", memory.checkpoint.now);
-	/* Whole pages for each group and kind, some of which were larger before. */
+	/* Copies are rounded up to pages for each group and kind. */
 	check(memory.checkpoint.peak <= most + most / 8 + GROUPS * 4 * 8192, "%zu bytes, not %zu",
 	      memory.checkpoint.peak, most);
 }
@@ -263,7 +263,7 @@ static void change_values(struct model *model, enum change change, uint64_t seed
 		ok(zero_restore(model->job, in_dir("step-000000000"), NULL));
 		model->steps = 0;
 	} else {
-		/* Gathered in another type, it lies apart from what is saved. */
+		/* Values that are gathered in another type are not the ones that are saved. */
 		ok(zero_gather(model->groups[1], ZERO_F32));
 		if (rank == last && zero_gathered_dtype(model->params[8 + 1]) == ZERO_F32)
 			((float *)zero_data(model->params[8 + 1]))[0] = 42;
@@ -289,7 +289,7 @@ static void background(const char *settings, enum change change, uint64_t seed)
 	remember(&model, &then);
 	options.user = user;
 	slow_us = 300;
-	/* The second of three pieces, after the header and rank 0's user. */
+	/* The write of the second of three pieces, after the header and rank 0's user bytes. */
 	long_at = rank ? 3 : 4;
 	ok(zero_save(model.job, dir, &options));
 	memset(user, 'x', sizeof(user) - 1);
@@ -301,7 +301,7 @@ static void background(const char *settings, enum change change, uint64_t seed)
 	check_latest(1);
 	check_checkpoint(&model, dir, &then, "behind");
 	check_copies(&model, 1);
-	/* Two of them: the second waits for the first. */
+	/* Two saves: the second waits for the first. */
 	remember(&model, &now);
 	if (change == STEPS) {
 		slow_us = 100;
@@ -314,7 +314,7 @@ static void background(const char *settings, enum change change, uint64_t seed)
 	ok(zero_close(model.job));
 }
 
-/* It comes to its end by steps alone. */
+/* Steps alone complete the save. */
 static void by_steps(uint64_t seed)
 {
 	struct model model = open_model("stage=3", seed);
@@ -330,14 +330,14 @@ static void by_steps(uint64_t seed)
 		step_model(&model, NULL);
 		usleep(1000);
 		meet(&model);
-		check(tries++ < 10000, "it never ends");
+		check(tries++ < 10000, "the save does not end");
 		snprintf(text, sizeof(text), "%s", is_there("latest") ? "" : "not yet");
 	} while (zero_agree(model.job, *text ? text : NULL));
 	check_checkpoint(&model, dir, &then, NULL);
 	ok(zero_close(model.job));
 }
 
-/* The job is closed while it is written. */
+/* The job is closed during the save. */
 static void by_close(uint64_t seed)
 {
 	struct model model = open_model("stage=2", seed), other;
@@ -357,14 +357,14 @@ static void by_close(uint64_t seed)
 	ok(zero_close(other.job));
 }
 
-/* Ranks part while it is written: there is no checkpoint, and nothing else is left. */
-static void apart(uint64_t seed)
+/* One rank fails during the save: there is no checkpoint, and no partial files remain. */
+static void by_failure(uint64_t seed)
 {
 	struct model model = open_model("stage=3", seed);
 	zero_save_options options = {.background = true};
 	double value = 1;
 
-	use_dir("apart");
+	use_dir("failure");
 	load_model(&model, seed);
 	slow_us = 1000;
 	ok(zero_save(model.job, dir, &options));
@@ -374,13 +374,13 @@ static void apart(uint64_t seed)
 	slow_us = 0;
 	model = open_model("stage=3", seed);
 	meet(&model);
-	check(!count_named(""), "something is left");
+	check(!count_named(""), "partial files remain");
 	ok(zero_close(model.job));
 }
 
-/* ---- what cannot be saved -------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
-static void cannot_begin(uint64_t seed)
+static void refused(uint64_t seed)
 {
 	struct model model = open_model("stage=3", seed);
 	char path[1100];
@@ -391,7 +391,8 @@ static void cannot_begin(uint64_t seed)
 	check(zero_last_error_rank() == 0, "%d", zero_last_error_rank());
 	fails(zero_save(model.job, "/proc", NULL), ZERO_E_FILE, "/proc/step-000000000");
 	fails(zero_save(model.job, "", NULL), ZERO_E_INVALID, "name of a folder");
-	fails(zero_save(model.job, path, &(zero_save_options){.keep = -1}), ZERO_E_INVALID, "-1");
+	fails(zero_save(model.job, path, &(zero_save_options){.keep_last = -1}), ZERO_E_INVALID,
+	      "-1");
 	ok(zero_gather(model.groups[0], ZERO_DTYPE_PARAM));
 	fails(zero_save(model.job, path, NULL), ZERO_E_STATE, "release it");
 	ok(zero_release(model.groups[0]));
@@ -401,11 +402,11 @@ static void cannot_begin(uint64_t seed)
 	ok(zero_close(model.job));
 }
 
-/* The disk is full on one rank, at its n-th write. */
-static void full_disk(int from, int writes, bool behind, uint64_t seed)
+/* The disk is full on one rank at its n-th write. */
+static void full_disk(int from, int writes, bool background, uint64_t seed)
 {
 	struct model model = open_model("stage=1", seed);
-	zero_save_options options = {.background = behind};
+	zero_save_options options = {.background = background};
 	zero_status status;
 
 	load_model(&model, seed);
@@ -414,7 +415,7 @@ static void full_disk(int from, int writes, bool behind, uint64_t seed)
 	step_model(&model, NULL);
 	full_after = rank == from ? writes : 0;
 	status = zero_save(model.job, dir, &options);
-	if (behind && !status) {
+	if (background && !status) {
 		step_model(&model, NULL);
 		step_model(&model, NULL);
 		status = zero_save_wait(model.job);
@@ -427,7 +428,7 @@ static void full_disk(int from, int writes, bool behind, uint64_t seed)
 	check(count_named("") == 2, "%zu names", count_named(""));
 	check_checkpoint(&model, dir, &then, NULL);
 	ok(zero_save_wait(model.job));
-	/* Another one is made, and tells of an earlier one that nobody asked for. */
+	/* The next save succeeds, and returns the error of the earlier one. */
 	full_after = rank == from ? writes : 0;
 	options.background = true;
 	status = zero_save(model.job, dir, &options);
@@ -479,8 +480,8 @@ int main(void)
 	by_steps(seed);
 	by_close(seed);
 	if (world > 1)
-		apart(seed);
-	cannot_begin(seed);
+		by_failure(seed);
+	refused(seed);
 	full_disks(seed);
 	return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients are small integers and the betas 1/2, so that moments are exact and can be computed in
- * any way. A 16-bit parameter has a twin in f32 with the same values at first and the same
- * gradients, which is what its master must be.
+ * Gradients are small integers and the betas are 1/2, so that moments are exact in any order of
+ * operations. A 16-bit parameter has a twin in f32 with the same initial values and gradients, whose
+ * values its master must have.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -57,7 +57,7 @@ struct model open_model(const char *settings, uint64_t seed)
 		if (p % KINDS == 0) {
 			ok(zero_group_new(model.job, name, g == GROUPS - 1 ? model.team : NULL,
 					  &model.groups[g]));
-			/* The first one has tensors of several pieces. */
+			/* Tensors of the first group have several pieces. */
 			size = g ? 1 + below(&seed, 500) : COUNT_MAX / 7 - below(&seed, 100);
 		}
 		snprintf(name, sizeof(name), "g.%zu.\"p\\%zu\xc3\xa4", g, p % KINDS);
@@ -86,7 +86,7 @@ struct model open_model(const char *settings, uint64_t seed)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* In [-2, 2), an eighth's multiple: every type has it. */
+/* A multiple of 1/8 in [-2, 2), which is exact in each type. */
 static float start(uint64_t seed, size_t p, size_t i)
 {
 	return (float)(mixed(seed + p / KINDS * 77777 + i) % 32) / 8 - 2;
@@ -183,9 +183,9 @@ void remember(struct model *model, struct moment *moment)
 	}
 }
 
-/* ---- what a checkpoint must hold ------------------------------------------------------------- */
+/* ---- expected contents of a checkpoint ------------------------------------------------------- */
 
-/* The moments of element i, after so many steps. */
+/* A moment of element i after `steps` steps. */
 static float moment_of(const struct model *model, size_t p, size_t i, uint64_t steps, bool squared)
 {
 	int first = p / KINDS == GROUPS - 1 ? world - model->team_ranks : 0;
@@ -201,7 +201,7 @@ static float moment_of(const struct model *model, size_t p, size_t i, uint64_t s
 	return (float)value;
 }
 
-/* Bytes of the tensor `kind`/name in `out`; SIZE_MAX: it is not in the file. */
+/* The expected bytes of tensor `kind`/name; SIZE_MAX: the file must not have it. */
 static size_t expected(const struct model *model, const struct moment *moment, const char *kind,
 		       size_t p, unsigned char *out)
 {
@@ -237,7 +237,7 @@ static void read_bytes(const char *path, uint64_t at, void *out, size_t bytes)
 	close(fd);
 }
 
-/* All of a file; malloc'ed, with a zero behind. */
+/* Reads a file; malloc'ed, with a zero at its end. */
 static char *read_all(const char *path, size_t *bytes)
 {
 	struct stat info;
@@ -266,7 +266,7 @@ size_t own_bytes(const char *dir, uint64_t steps)
 	return (size_t)info.st_size;
 }
 
-/* The slices of all files in the order of ranks are the tensor. */
+/* The slices of all files, in the order of the ranks, are the tensor. */
 static void check_tensor(const struct model *model, zero_file **files, const struct moment *moment,
 			 const char *kind, size_t p)
 {
@@ -294,7 +294,7 @@ static void check_tensor(const struct model *model, zero_file **files, const str
 	if (bytes == SIZE_MAX)
 		return;
 	check(at == bytes, "%s has %zu of %zu bytes", name, at, bytes);
-	/* A rank that is not in the team does not know these. */
+	/* A rank that is not in the team does not know the values. */
 	if (!is_mine(model, p) && strncmp(kind, "exp", 3))
 		return;
 	for (size_t i = 0; i < bytes; i++)
@@ -302,7 +302,7 @@ static void check_tensor(const struct model *model, zero_file **files, const str
 		      (unsigned long long)moment->steps);
 }
 
-/* In the order of the file, a checksum for each 64 KiB of each tensor. */
+/* The checksums are in the order of the file, one for each 64 KiB of each tensor. */
 static void check_sums(zero_file *file, const char *manifest)
 {
 	size_t count = zero_file_count(file), blocks = 0, bytes, at;

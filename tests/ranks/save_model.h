@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model whose values, moments and masters can be known without the library that saves them. */
+/* A model whose values, moments and masters the test can compute without the library. */
 #ifndef SAVE_MODEL_H
 #define SAVE_MODEL_H
 
@@ -16,7 +16,7 @@ struct model {
 	uint64_t steps;
 };
 
-/* Every value at one moment, whole, on every rank. */
+/* All values at one moment, on each rank. */
 struct moment {
 	uint64_t steps;
 	unsigned char values[PARAMS][COUNT_MAX * 8];
@@ -25,7 +25,7 @@ struct moment {
 extern int world, rank, last;
 
 struct model open_model(const char *settings, uint64_t seed);
-/* Random values; those that are trained are what 16 bits can hold, and alike in each type. */
+/* Random values. Trained values are exact in 16 bits, and the same in each type. */
 void load_model(struct model *model, uint64_t seed);
 void step_model(struct model *model, zero_step_result *result);
 void remember(struct model *model, struct moment *moment);
@@ -33,7 +33,7 @@ void remember(struct model *model, struct moment *moment);
 /* Reads dir/step-<steps> byte by byte and compares; `user` may be NULL. COLLECTIVE. */
 void check_checkpoint(struct model *model, const char *dir, const struct moment *moment,
 		      const char *user);
-/* Bytes of this rank's file in it. */
+/* Bytes of this rank's file. */
 size_t own_bytes(const char *dir, uint64_t steps);
 
 #endif

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint is read by the safetensors package alone, and compared with an export.
+"""Reads a checkpoint with the safetensors package alone, and compares it with an export.
 
 usage: checkpoint_interop.py CHECKPOINT EXPORT.safetensors     (needs numpy and safetensors)
 
-The slices of a tensor, one behind the other in the order of the ranks, are the tensor.
+The slices of a tensor, concatenated in the order of the ranks, are the tensor.
 """
 import json
 import os
 import sys
 
 try:
-    import numpy  # noqa: F401: the package wants it
+    import numpy  # noqa: F401: the package needs it
     import safetensors
 except ImportError as error:
     print(f"skipped: {error}")

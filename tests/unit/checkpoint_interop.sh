@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a checkpoint holds is what the safetensors package reads in it.
+# The safetensors package reads checkpoints, with the values of an export.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi files

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What zero_files.so and the safetensors package write, the other one reads.
+# zero_files.so and the safetensors package read the files that the other one writes.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need files

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Manifests of checkpoints: what is written is read back, and what is wrong is refused with words
- * that say where. The last checksum is made anew after each change, so that it is the members that
- * are refused and not the damage; without that, any changed bit is.
+ * Manifests of checkpoints: a written manifest is read back, and wrong members are refused with a
+ * message that names them. The seal is computed again after each change, so that the members are
+ * checked and not the damage. Without a new seal, any changed bit is refused.
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -89,7 +89,7 @@ static struct zero_manifest sample = {
 	.team_count = 2,
 	.tensor_count = 4,
 	.user_bytes = 17,
-	.user_sum = 99,
+	.user_checksum = 99,
 	.lr = 1e-3,
 	.beta1 = 0.9,
 	.beta2 = 0.999,
@@ -123,7 +123,8 @@ static void expect_equal(const struct zero_manifest *a, const struct zero_manife
 	ck_assert(a->step == b->step && a->bucket == b->bucket && a->world == b->world &&
 		  a->stage == b->stage && a->states == b->states);
 	ck_assert(a->has_user == b->has_user && a->has_adamw == b->has_adamw);
-	ck_assert(!a->has_user || (a->user_bytes == b->user_bytes && a->user_sum == b->user_sum));
+	ck_assert(!a->has_user ||
+		  (a->user_bytes == b->user_bytes && a->user_checksum == b->user_checksum));
 	ck_assert(!a->has_adamw ||
 		  ((float)a->lr == (float)b->lr && (float)a->clip == (float)b->clip));
 	ck_assert_uint_eq(a->team_count, b->team_count);
@@ -240,7 +241,7 @@ START_TEST(test_sums)
 			size_t blocks = (sizes[s] + 65535) / 65536;
 
 			memset(sums, 0xa5, sizeof(sums));
-			ops->sums(from, sizes[s], sums);
+			ops->checksum_blocks(from, sizes[s], sums);
 			for (size_t i = 0; i < blocks; i++) {
 				size_t rest = sizes[s] - i * 65536;
 
@@ -248,13 +249,13 @@ START_TEST(test_sums)
 								 rest < 65536 ? rest : 65536));
 			}
 			ck_assert(sums[blocks] == 0xa5a5a5a5a5a5a5a5);
-			ck_assert(ops->sum(from, sizes[s]) == XXH3_64bits(from, sizes[s]));
+			ck_assert(ops->checksum(from, sizes[s]) == XXH3_64bits(from, sizes[s]));
 		}
 	free(data);
 }
 END_TEST
 
-/* ---- where slices lie ------------------------------------------------------------------------ */
+/* ---- slices ---------------------------------------------------------------------------------- */
 
 START_TEST(test_shard)
 {
@@ -291,13 +292,13 @@ START_TEST(test_shard)
 			ck_assert_uint_eq(slice->first, want[next].first);
 			ck_assert_uint_eq(slice->count, want[next].count);
 			ck_assert_uint_eq(slice->at, at);
-			ck_assert_uint_eq(slice->sum, sum);
+			ck_assert_uint_eq(slice->first_checksum, sum);
 			ck_assert_uint_eq(slice->bytes, slice->count * size);
 			at += slice->bytes;
 			sum++;
 		}
 		ck_assert_uint_eq(layout.bytes, at);
-		ck_assert_uint_eq(layout.sums, sum);
+		ck_assert_uint_eq(layout.checksums, sum);
 		free(layout.slices);
 	}
 	ck_assert_uint_eq(next, sizeof(want) / sizeof(*want));
@@ -306,7 +307,7 @@ END_TEST
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* The text, with `from` become `to`, sealed anew. */
+/* The text with `to` instead of `from`, and a new seal. */
 static char *changed(const char *from, const char *to, size_t *bytes)
 {
 	char *text = written(&sample, bytes), *made, *seal;
@@ -338,7 +339,7 @@ static const struct {
 	{"\"step\": 120", "\"step\": 1e400", "not valid JSON"},
 	{"\"step\": 120", "\"step\": 99999999999999999999", "not valid JSON"},
 	{"\"step\": 120", "\"step\": 1, \"step\": 2", "second time"},
-	{"\"step\": 120", "\"steps\": 1", "\"steps\" is no member"},
+	{"\"step\": 120", "\"steps\": 1", "\"steps\" is not a member"},
 	{"\"world\": 3", "\"world\": 0", "\"world\" is 0"},
 	{"\"world\": 3", "\"world\": 4", "there are 3 \"files\""},
 	{"\"world\": 3", "\"world\": 100000", "\"world\" is 100000"},
@@ -348,7 +349,7 @@ static const struct {
 	{"\"lr\": 0.001", "\"lr\": \"x\"", "\"lr\" is \"x\""},
 	{"\"lr\"", "\"rate\"", "unknown member \"rate\""},
 	{"\"lr\": 0.001, ", "", "has no \"lr\""},
-	{"\"adamw\": {", "\"adamw\": [], \"x\": {", "\"x\" is no member"},
+	{"\"adamw\": {", "\"adamw\": [], \"x\": {", "\"x\" is not a member"},
 	{"\"states\": true", "\"states\": 1", "\"states\" is 1"},
 	{"\"checksum\": \"xxh3-64\"", "\"checksum\": \"md5\"", "\"checksum\" is \"md5\""},
 	{"\"block\": 65536", "\"block\": 4096", "\"block\" is 4096"},
@@ -363,7 +364,7 @@ static const struct {
 	{"[0,2]", "[0,-2]", "-2 for a rank"},
 	{"[0,2]", "{}", "must be an array of ranks"},
 	{"\"teams\": [", "\"teams\": {} , \"x\": [", "'{' where '[' is expected"},
-	{"\"name\": \"h.0.w\"", "\"name\": \"n\"", "tensor \"n\" is there for the second time"},
+	{"\"name\": \"h.0.w\"", "\"name\": \"n\"", "tensor \"n\" occurs for the second time"},
 	{"\"name\": \"h.0.w\"", "\"name\": \"\"", "\"name\" is \"\""},
 	{"\"name\": \"h.0.w\"", "\"name\": 7", "tensor 0 \"name\" is 7"},
 	{"\"name\": \"h.0.w\"", "\"nom\": 7", "tensor 0 has the unknown member \"nom\""},
@@ -386,9 +387,9 @@ static const struct {
 	{"\"bytes\": 12345", "\"bytes\": -1", "\"bytes\" is -1"},
 	{"\"header\": \"0000", "\"header\": \"000", "\"header\" is"},
 	{"\"checksums\": \"0000", "\"checksum\": \"0000", "unknown member \"checksum\""},
-	{"\"files\": [\n", "\"files\": [],\n\"files\": [\n", "\"files\" is no member"},
+	{"\"files\": [\n", "\"files\": [],\n\"files\": [\n", "\"files\" is not a member"},
 	{"\"files\": [", "\"files\": [1,", "file 0 is 1; it must be an object"},
-	{"\"files\": [", "\"filed\": [", "\"filed\" is no member"},
+	{"\"files\": [", "\"filed\": [", "\"filed\" is not a member"},
 	{"{\n", "[\n", "'[' where '{' is expected"},
 	{"{\n", "{\n\"seal\": 1,\n", "second time"},
 };
@@ -409,7 +410,7 @@ START_TEST(test_refused)
 }
 END_TEST
 
-/* Every bit. */
+/* Every flipped bit is refused. */
 START_TEST(test_bits)
 {
 	struct zero_manifest *read;
@@ -430,7 +431,7 @@ START_TEST(test_bits)
 }
 END_TEST
 
-/* What is accepted can be used. */
+/* An accepted manifest can be used. */
 START_TEST(test_mutants)
 {
 	static const char letters[] = "{}[]\",:0123456789-.enullt \\";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The same as sums.c, compiled for AVX2: every byte of a checkpoint passes through here. */
+/* The loop of checksums.c, compiled for AVX2: every byte of a checkpoint passes through here. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -17,15 +17,15 @@
 #define XXH_VECTOR 2 /* XXH_AVX2 */
 #include <xxhash.h>
 
-#include "files/file.h"
+#include "files/manifest.h"
 
-void files_sums_avx2(const void *data, size_t bytes, uint64_t *sums)
+void files_checksum_blocks_avx2(const void *data, size_t bytes, uint64_t *checksums)
 {
 	const char *from = data;
 
 	for (size_t at = 0, now; at < bytes; at += now) {
-		now = bytes - at < ZERO_SUM_BLOCK ? bytes - at : ZERO_SUM_BLOCK;
-		*sums++ = XXH3_64bits(from + at, now);
+		now = bytes - at < ZERO_CHECKSUM_BLOCK ? bytes - at : ZERO_CHECKSUM_BLOCK;
+		*checksums++ = XXH3_64bits(from + at, now);
 	}
 }
 
@@ -35,5 +35,5 @@ void files_sums_avx2(const void *data, size_t bytes, uint64_t *sums)
 #pragma GCC pop_options
 #endif
 #else
-typedef int files_sums_avx2_is_empty;
+typedef int files_checksums_avx2_is_empty;
 #endif

@@ -1,29 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A zero_file's own memory: tensors, their names, and the paths that they lie in. */
-#include "files/file.h"
+/* The tensors of one or more files, with their names and paths. */
+#include "files/safetensors.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-zero_status files_no_memory(const char *path)
-{
-	return files_core()->fail(ZERO_E_MEMORY, "%s: no memory to read the file's header", path);
-}
-
-char *files_join(const char *folder, const char *name)
-{
-	size_t length = strlen(folder);
-	const char *slash = length && folder[length - 1] == '/' ? "" : "/";
-	size_t bytes = length + strlen(name) + 2;
-	char *path = malloc(bytes);
-
-	if (path)
-		snprintf(path, bytes, "%s%s%s", folder, slash, name);
-	return path;
-}
-
-zero_status files_add_path(struct zero_file *file, const char *path, const char **kept)
+zero_status files_add_path(struct zero_file *file, const char *path, const char **copied)
 {
 	char **paths = realloc(file->paths, (file->path_count + 1) * sizeof(*paths));
 	char *copy = strdup(path);
@@ -35,21 +17,17 @@ zero_status files_add_path(struct zero_file *file, const char *path, const char 
 		return files_no_memory(path);
 	}
 	file->paths[file->path_count++] = copy;
-	*kept = copy;
+	*copied = copy;
 	return ZERO_OK;
 }
 
 zero_status files_add_tensor(struct zero_file *file, const zero_tensor *tensor)
 {
-	if (file->count == file->room) {
-		size_t room = file->room ? 2 * file->room : 64;
-		zero_tensor *tensors = realloc(file->tensors, room * sizeof(*tensors));
+	zero_tensor *tensors = files_grow(file->tensors, file->count, sizeof(*tensors));
 
-		if (!tensors)
-			return files_no_memory(tensor->path);
-		file->tensors = tensors;
-		file->room = room;
-	}
+	if (!tensors)
+		return files_no_memory(tensor->path);
+	file->tensors = tensors;
 	file->tensors[file->count++] = *tensor;
 	return ZERO_OK;
 }
@@ -76,10 +54,35 @@ zero_status files_sort_names(struct zero_file *file)
 		if (strcmp(a->name, b->name) == 0)
 			return files_core()->fail(ZERO_E_FORMAT,
 						  "tensor \"%s\" is in two files, %s and %s; "
-						  "each may be in one only",
-						  files_words(a->name).text, a->path, b->path);
+						  "a tensor may be in one file only",
+						  files_printable(a->name).text, a->path, b->path);
 	}
 	return ZERO_OK;
+}
+
+size_t files_count(const struct zero_file *file)
+{
+	return file ? file->count : 0;
+}
+
+const zero_tensor *files_tensor(const struct zero_file *file, size_t i)
+{
+	return file && i < file->count ? &file->tensors[i] : NULL;
+}
+
+static int compare_name(const void *name, const void *tensor)
+{
+	return strcmp(name, (*(const zero_tensor *const *)tensor)->name);
+}
+
+const zero_tensor *files_find(const struct zero_file *file, const char *name)
+{
+	const zero_tensor **found;
+
+	if (!file || !name || !file->count)
+		return NULL;
+	found = bsearch(name, file->by_name, file->count, sizeof(*found), compare_name);
+	return found ? *found : NULL;
 }
 
 void files_free(struct zero_file *file)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One safetensors file: 8 bytes with the header's length (little-endian), the header (a JSON
+ * Reads one safetensors file: 8 bytes with the header's length (little-endian), the header (a JSON
  * object, padded with spaces), and the tensors' bytes without a hole or an overlap.
  * https://github.com/huggingface/safetensors#format
  */
-#include "files/entry.h"
-#include "files/file.h"
-#include "files/walk.h"
+#include "files/json_reader.h"
+#include "files/safetensors.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,13 +16,13 @@ struct header {
 	const char *path;
 	char *text;
 	size_t bytes;
-	uint64_t data;       /* where the data begin: bytes of the file */
-	uint64_t data_bytes; /* how many there are */
+	uint64_t data;       /* byte of the file where the data begin */
+	uint64_t data_bytes; /* bytes of the data */
 };
 
 struct entries {
-	struct entry *all; /* own their names */
-	size_t count, room;
+	struct tensor_entry *all; /* they own their names */
+	size_t count;
 };
 
 static zero_status load_header(const char *path, struct header *header)
@@ -39,7 +38,7 @@ static zero_status load_header(const char *path, struct header *header)
 	if (file_bytes < sizeof(length)) {
 		status = files_core()->fail(ZERO_E_FORMAT,
 					    "%s: has %" PRIu64 " bytes; a safetensors file begins "
-					    "with 8 bytes that give its header's length",
+					    "with 8 bytes that give the length of its header",
 					    path, file_bytes);
 		goto out;
 	}
@@ -52,7 +51,7 @@ static zero_status load_header(const char *path, struct header *header)
 		status = files_core()->fail(ZERO_E_FORMAT,
 					    "%s: its first 8 bytes give a header of %" PRIu64
 					    " bytes, but only %" PRIu64 " follow; it is cut short "
-					    "or no safetensors file",
+					    "or not a safetensors file",
 					    path, bytes, file_bytes - sizeof(length));
 		goto out;
 	}
@@ -78,46 +77,43 @@ out:
 	return status;
 }
 
-static zero_status check_metadata(struct walk *outer)
+static zero_status check_metadata(struct json_reader *outer)
 {
-	struct walk walk;
+	struct json_reader reader;
 	const char *name;
 	zero_status status;
 	json_t *value;
 
-	status = walk_into(outer, &walk);
+	status = json_reader_enter(outer, &reader);
 	while (!status) {
 		size_t at;
 
-		status = walk_next(&walk, &name);
+		status = json_reader_member(&reader, &name);
 		if (status || !name)
 			break;
-		at = walk.at;
-		status = walk_value(&walk, &value);
+		at = reader.at;
+		status = json_reader_value(&reader, &value);
 		if (status)
 			break;
 		if (!json_is_string(value))
-			status = walk_fail(&walk, at,
-					   "\"%s\" in __metadata__ is not a string; all of its "
-					   "values must be",
-					   files_words(name).text);
+			status = json_reader_fail(
+				&reader, at,
+				"\"%s\" in __metadata__ is not a string, as all of its "
+				"values must be",
+				files_printable(name).text);
 		json_decref(value);
 	}
-	walk_out(outer, &walk);
+	json_reader_leave(outer, &reader);
 	return status;
 }
 
-static zero_status add_entry(struct entries *entries, const struct entry *entry)
+static zero_status add_entry(struct entries *entries, const struct tensor_entry *entry)
 {
-	if (entries->count == entries->room) {
-		size_t room = entries->room ? 2 * entries->room : 64;
-		struct entry *all = realloc(entries->all, room * sizeof(*all));
+	struct tensor_entry *all = files_grow(entries->all, entries->count, sizeof(*all));
 
-		if (!all)
-			return files_no_memory(entry->tensor.path);
-		entries->all = all;
-		entries->room = room;
-	}
+	if (!all)
+		return files_no_memory(entry->tensor.path);
+	entries->all = all;
 	entries->all[entries->count] = *entry;
 	entries->all[entries->count].tensor.name = strdup(entry->tensor.name);
 	if (!entries->all[entries->count].tensor.name)
@@ -126,20 +122,20 @@ static zero_status add_entry(struct entries *entries, const struct entry *entry)
 	return ZERO_OK;
 }
 
-static zero_status read_member(const struct header *header, struct walk *walk, const char *name,
-			       struct entries *entries)
+static zero_status read_member(const struct header *header, struct json_reader *reader,
+			       const char *name, struct entries *entries)
 {
-	struct entry entry = {.tensor = {.name = name, .path = header->path}};
+	struct tensor_entry entry = {.tensor = {.name = name, .path = header->path}};
 	zero_status status;
 	json_t *json;
 
-	entry.at = walk->base + walk->names[walk->count - 1].at;
+	entry.name_offset = reader->base + reader->names[reader->count - 1].at;
 	if (!*name)
-		return entry_fail(&entry, "has an empty name; a tensor must have one");
-	status = walk_value(walk, &json);
+		return tensor_entry_fail(&entry, "has an empty name; a tensor must have one");
+	status = json_reader_value(reader, &json);
 	if (status)
 		return status;
-	status = entry_read(json, header->data_bytes, &entry);
+	status = tensor_entry_read(json, header->data_bytes, &entry);
 	json_decref(json);
 	if (status)
 		return status;
@@ -149,74 +145,74 @@ static zero_status read_member(const struct header *header, struct walk *walk, c
 
 static zero_status read_members(const struct header *header, struct entries *entries)
 {
-	struct walk walk = {.path = header->path,
-			    .text = header->text,
-			    .bytes = header->bytes,
-			    .base = header->data - header->bytes};
+	struct json_reader reader = {.path = header->path,
+				     .text = header->text,
+				     .bytes = header->bytes,
+				     .base = header->data - header->bytes};
 	const char *name;
 	zero_status status;
 
-	/* The format wants '{' as the very first byte, so that it tells the file's type. */
-	if (!walk.bytes || walk.text[0] != '{')
-		return walk_fail(&walk, 0, "the header does not begin with '{'");
-	status = walk_begin(&walk);
+	/* The format requires '{' as the very first byte: it identifies the file's type. */
+	if (!reader.bytes || reader.text[0] != '{')
+		return json_reader_fail(&reader, 0, "the header does not begin with '{'");
+	status = json_reader_object(&reader);
 	while (!status) {
-		status = walk_next(&walk, &name);
+		status = json_reader_member(&reader, &name);
 		if (status || !name)
 			break;
 		if (strcmp(name, "__metadata__") == 0)
-			status = check_metadata(&walk);
+			status = check_metadata(&reader);
 		else
-			status = read_member(header, &walk, name, entries);
+			status = read_member(header, &reader, name, entries);
 	}
 	if (!status)
-		status = walk_end(&walk);
-	walk_free(&walk);
+		status = json_reader_end(&reader);
+	json_reader_free(&reader);
 	return status;
 }
 
 static int by_bytes(const void *a, const void *b)
 {
-	const struct entry *x = a, *y = b;
+	const struct tensor_entry *x = a, *y = b;
 
 	if (x->begin != y->begin)
 		return x->begin < y->begin ? -1 : 1;
 	if (x->end != y->end)
 		return x->end < y->end ? -1 : 1;
-	return (x->at > y->at) - (x->at < y->at);
+	return (x->name_offset > y->name_offset) - (x->name_offset < y->name_offset);
 }
 
-/* Sorts the tensors by their bytes, of which each must belong to exactly one. */
+/* Sorts the tensors by their bytes. Each byte must belong to exactly one tensor. */
 static zero_status check_extents(const struct header *header, struct entries *entries)
 {
-	const struct entry *last = NULL; /* the one that ends at `end` */
+	const struct tensor_entry *last = NULL; /* it ends at `end` */
 	uint64_t end = 0;
 
 	if (entries->count)
 		qsort(entries->all, entries->count, sizeof(*entries->all), by_bytes);
 	for (size_t i = 0; i < entries->count; i++) {
-		const struct entry *entry = &entries->all[i];
+		const struct tensor_entry *entry = &entries->all[i];
 
 		if (entry->begin < end)
-			return entry_fail(entry,
-					  "has the data_offsets [%" PRIu64 ",%" PRIu64
-					  "], which overlap [%" PRIu64 ",%" PRIu64
-					  "] of \"%s\"; no two tensors may share bytes",
-					  entry->begin, entry->end, last->begin, last->end,
-					  files_words(last->tensor.name).text);
+			return tensor_entry_fail(entry,
+						 "has the data_offsets [%" PRIu64 ",%" PRIu64
+						 "], which overlap [%" PRIu64 ",%" PRIu64
+						 "] of \"%s\"; no two tensors may share bytes",
+						 entry->begin, entry->end, last->begin, last->end,
+						 files_printable(last->tensor.name).text);
 		if (entry->begin > end)
-			return entry_fail(entry,
-					  "has the data_offsets [%" PRIu64 ",%" PRIu64
-					  "], but the tensors before it end at %" PRIu64
-					  "; the format allows no holes",
-					  entry->begin, entry->end, end);
+			return tensor_entry_fail(entry,
+						 "has the data_offsets [%" PRIu64 ",%" PRIu64
+						 "], but the tensors before it end at %" PRIu64
+						 "; the format allows no holes",
+						 entry->begin, entry->end, end);
 		end = entry->end;
 		last = entry;
 	}
 	if (end < header->data_bytes)
 		return files_core()->fail(ZERO_E_FORMAT,
-					  "%s: has %" PRIu64 " bytes from byte %" PRIu64
-					  " on that belong to no tensor; the format allows none",
+					  "%s: the %" PRIu64 " bytes from byte %" PRIu64
+					  " belong to no tensor; the format allows no holes",
 					  header->path, header->data_bytes - end,
 					  header->data + end);
 	return ZERO_OK;

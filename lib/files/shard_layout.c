@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the file of one rank holds, and where: a function of the manifest alone, so that a reader
- * knows which ranges it wants before it has opened any file.
+ * Lists the slices in the file of one rank. The list follows from the manifest alone, so that a
+ * reader knows the ranges it needs before it opens any file.
  */
-#include "files/entry.h"
-#include "files/file.h"
+#include "files/manifest.h"
+#include "files/safetensors.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-struct laying {
+struct layout_builder {
 	const struct zero_manifest *manifest;
-	int *places; /* of the rank in each team; -1: it is not of it */
+	int *places; /* the rank's place in each team; -1: it is not a member */
 	int rank;
 	struct zero_shard_layout *layout;
 };
@@ -32,16 +32,16 @@ static int place_in(const struct zero_manifest_team *team, int rank)
 }
 
 static bool has_kind(const struct zero_manifest *manifest,
-		     const struct zero_manifest_tensor *tensor, enum zero_slice_kind kind)
+		     const struct zero_manifest_tensor *tensor, enum zero_saved_kind kind)
 {
-	return zero_has_slice(kind, manifest->states, tensor->trainable, tensor->dtype);
+	return zero_is_saved(kind, manifest->states, tensor->trainable, tensor->dtype);
 }
 
 /* The rank's elements of a tensor. */
-static void own_part(const struct laying *laying, const struct zero_manifest_tensor *tensor,
-		     uint64_t *first, uint64_t *count)
+static void own_part(const struct layout_builder *builder,
+		     const struct zero_manifest_tensor *tensor, uint64_t *first, uint64_t *count)
 {
-	int place = tensor->team < 0 ? laying->rank : laying->places[tensor->team];
+	int place = tensor->team < 0 ? builder->rank : builder->places[tensor->team];
 	uint64_t begin, end, own = tensor->shard * (uint64_t)(place < 0 ? 0 : place);
 
 	*first = *count = 0;
@@ -56,28 +56,28 @@ static void own_part(const struct laying *laying, const struct zero_manifest_ten
 	*count = end - begin;
 }
 
-/* Adds the rank's slice of a tensor, if it has one. */
-static bool add_slice(const struct laying *laying, size_t index, enum zero_slice_kind kind)
+/* Adds the rank's slice of a tensor, if it has one. False: the file would be too large. */
+static bool add_slice(const struct layout_builder *builder, size_t index, enum zero_saved_kind kind)
 {
-	const struct zero_manifest_tensor *tensor = &laying->manifest->tensors[index];
-	struct zero_shard_layout *layout = laying->layout;
+	const struct zero_manifest_tensor *tensor = &builder->manifest->tensors[index];
+	struct zero_shard_layout *layout = builder->layout;
 	struct zero_shard_slice *slice = &layout->slices[layout->count];
 	size_t size;
 
 	*slice = (struct zero_shard_slice){.tensor = index,
 					   .kind = kind,
-					   .dtype = zero_slice_dtype(kind, tensor->dtype),
+					   .dtype = zero_saved_dtype(kind, tensor->dtype),
 					   .at = layout->bytes,
-					   .sum = layout->sums};
-	own_part(laying, tensor, &slice->first, &slice->count);
+					   .first_checksum = layout->checksums};
+	own_part(builder, tensor, &slice->first, &slice->count);
 	if (!slice->count)
 		return true;
-	entry_dtype_name(slice->dtype, &size);
+	safetensors_dtype_name(slice->dtype, &size);
 	if (__builtin_mul_overflow(slice->count, size, &slice->bytes) ||
 	    __builtin_add_overflow(layout->bytes, slice->bytes, &layout->bytes) ||
 	    layout->bytes > (uint64_t)INT64_MAX / 2)
 		return false;
-	layout->sums += (slice->bytes + ZERO_SUM_BLOCK - 1) / ZERO_SUM_BLOCK;
+	layout->checksums += (slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;
 	layout->count++;
 	return true;
 }
@@ -85,27 +85,27 @@ static bool add_slice(const struct laying *laying, size_t index, enum zero_slice
 zero_status manifest_shard(const struct zero_manifest *manifest, int rank,
 			   struct zero_shard_layout *layout)
 {
-	struct laying laying = {.manifest = manifest, .rank = rank, .layout = layout};
-	size_t most = manifest->tensor_count * ZERO_SLICE_KINDS + 1;
+	struct layout_builder builder = {.manifest = manifest, .rank = rank, .layout = layout};
+	size_t most = manifest->tensor_count * ZERO_SAVED_KINDS + 1;
 	zero_status status = ZERO_OK;
 
 	*layout = (struct zero_shard_layout){.slices = calloc(most, sizeof(*layout->slices))};
-	laying.places = calloc(manifest->team_count + 1, sizeof(*laying.places));
-	if (!layout->slices || !laying.places)
+	builder.places = calloc(manifest->team_count + 1, sizeof(*builder.places));
+	if (!layout->slices || !builder.places)
 		status = files_core()->fail(ZERO_E_MEMORY, "no memory to list %zu tensors of %s",
 					    most, manifest->files[rank].name);
 	for (size_t t = 0; !status && t < manifest->team_count; t++)
-		laying.places[t] = place_in(&manifest->teams[t], rank);
-	for (int kind = 0; !status && kind < ZERO_SLICE_KINDS; kind++)
+		builder.places[t] = place_in(&manifest->teams[t], rank);
+	for (int kind = 0; !status && kind < ZERO_SAVED_KINDS; kind++)
 		for (size_t i = 0; !status && i < manifest->tensor_count; i++)
-			if (has_kind(manifest, &manifest->tensors[i], (enum zero_slice_kind)kind) &&
-			    !add_slice(&laying, i, (enum zero_slice_kind)kind))
+			if (has_kind(manifest, &manifest->tensors[i], (enum zero_saved_kind)kind) &&
+			    !add_slice(&builder, i, (enum zero_saved_kind)kind))
 				status = files_core()->fail(
 					ZERO_E_FORMAT,
-					"%s would hold 2^62 bytes or more, with tensor \"%s\"",
+					"%s would have 2^62 bytes or more with tensor \"%s\"",
 					manifest->files[rank].name,
-					files_words(manifest->tensors[i].name).text);
-	free(laying.places);
+					files_printable(manifest->tensors[i].name).text);
+	free(builder.places);
 	if (status) {
 		free(layout->slices);
 		*layout = (struct zero_shard_layout){.slices = NULL};

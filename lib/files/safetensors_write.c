@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The header of a safetensors file that is to be written. */
-#include "files/entry.h"
-#include "files/file.h"
+/* Makes the header of a safetensors file. */
+#include "files/safetensors.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,29 +14,29 @@ static zero_status no_memory(void)
 static zero_status check_tensor(const json_t *root, const zero_tensor *tensor, size_t i)
 {
 	if (!tensor->name || !*tensor->name)
-		return files_core()->fail(ZERO_E_INVALID,
-					  "tensor %zu has no name, and cannot be in a safetensors "
-					  "file without one",
-					  i);
+		return files_core()->fail(
+			ZERO_E_INVALID, "tensor %zu has no name; a safetensors file needs one", i);
 	if (strcmp(tensor->name, "__metadata__") == 0)
 		return files_core()->fail(ZERO_E_INVALID,
-					  "tensor %zu is named \"__metadata__\", which safetensors "
-					  "keeps for itself",
+					  "tensor %zu is named \"__metadata__\", which the "
+					  "safetensors format reserves",
 					  i);
 	if (json_object_get(root, tensor->name))
-		return files_core()->fail(ZERO_E_INVALID,
-					  "two tensors are named \"%s\"; each name may be in a "
-					  "safetensors file once",
-					  files_words(tensor->name).text);
-	if (!entry_dtype_name(tensor->dtype, NULL))
-		return files_core()->fail(ZERO_E_INVALID,
-					  "tensor \"%s\" has %d for its type, which is no storage "
-					  "type",
-					  files_words(tensor->name).text, (int)tensor->dtype);
+		return files_core()->fail(
+			ZERO_E_INVALID,
+			"two tensors are named \"%s\"; the names in a safetensors "
+			"file must differ",
+			files_printable(tensor->name).text);
+	if (!safetensors_dtype_name(tensor->dtype, NULL))
+		return files_core()->fail(
+			ZERO_E_INVALID,
+			"tensor \"%s\" has %d for its type, which is not a storage "
+			"type",
+			files_printable(tensor->name).text, (int)tensor->dtype);
 	if (tensor->ndim < 0 || tensor->ndim > ZERO_MAX_DIMS)
 		return files_core()->fail(
 			ZERO_E_INVALID, "tensor \"%s\" has %d dimensions; allowed are 0 to %d",
-			files_words(tensor->name).text, tensor->ndim, ZERO_MAX_DIMS);
+			files_printable(tensor->name).text, tensor->ndim, ZERO_MAX_DIMS);
 	return ZERO_OK;
 }
 
@@ -52,23 +50,24 @@ static json_t *describe(const zero_tensor *tensor, uint64_t begin, uint64_t end)
 			shape = NULL;
 		}
 	}
-	/* "o" takes over shape, and fails on NULL. */
-	return json_pack("{s:s, s:o, s:[I, I]}", "dtype", entry_dtype_name(tensor->dtype, NULL),
-			 "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
+	/* "o" takes ownership of shape, and fails on NULL. */
+	return json_pack("{s:s, s:o, s:[I, I]}", "dtype",
+			 safetensors_dtype_name(tensor->dtype, NULL), "shape", shape,
+			 "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
-/* Adds the tensor behind the `*end` bytes that are taken. */
+/* Adds the tensor at byte *end of the data, and moves *end behind it. */
 static zero_status add_tensor(json_t *root, const zero_tensor *tensor, uint64_t *end)
 {
 	uint64_t begin = *end, bytes;
 	json_t *entry;
 
-	/* A header is far below 2^32 bytes, and offsets in the file are to stay below 2^63. */
-	if (!entry_bytes(tensor, &bytes) || bytes > (uint64_t)INT64_MAX - UINT32_MAX - begin)
+	/* The header has less than 2^32 bytes, and offsets in the file must stay below 2^63. */
+	if (!safetensors_bytes(tensor, &bytes) || bytes > (uint64_t)INT64_MAX - UINT32_MAX - begin)
 		return files_core()->fail(ZERO_E_INVALID,
 					  "tensor \"%s\" does not fit: it begins at byte %" PRIu64
-					  " of the data, which may be up to 2^63 bytes",
-					  files_words(tensor->name).text, begin);
+					  " of the data, and a file has less than 2^63 bytes",
+					  files_printable(tensor->name).text, begin);
 	entry = describe(tensor, begin, begin + bytes);
 	if (!entry)
 		return no_memory();
@@ -81,33 +80,32 @@ static zero_status add_tensor(json_t *root, const zero_tensor *tensor, uint64_t 
 		}
 		return files_core()->fail(
 			ZERO_E_INVALID,
-			"the tensor name \"%s\" is not valid UTF-8, as JSON wants "
-			"it",
-			files_words(tensor->name).text);
+			"the tensor name \"%s\" is not valid UTF-8, which JSON requires",
+			files_printable(tensor->name).text);
 	}
 	*end = begin + bytes;
 	return ZERO_OK;
 }
 
-/* Puts length and padding around the JSON, so that the data begin at a multiple of 64 bytes. */
+/* Adds the length and padding to the JSON. The data begin at a multiple of 64 bytes. */
 static zero_status frame(const char *json, char **header, size_t *bytes)
 {
 	size_t length = strlen(json);
-	size_t whole = (8 + length + 63) / 64 * 64;
+	size_t total = (8 + length + 63) / 64 * 64;
 
-	if (whole - 8 > FILES_JSON_MAX)
+	if (total - 8 > FILES_JSON_MAX)
 		return files_core()->fail(ZERO_E_INVALID,
 					  "the safetensors header would be %zu bytes; at most %u "
 					  "are allowed",
-					  whole - 8, FILES_JSON_MAX);
-	*header = malloc(whole);
+					  total - 8, FILES_JSON_MAX);
+	*header = malloc(total);
 	if (!*header)
 		return no_memory();
 	for (size_t i = 0; i < 8; i++)
-		(*header)[i] = (char)((uint64_t)(whole - 8) >> 8 * i & 0xff);
+		(*header)[i] = (char)((uint64_t)(total - 8) >> 8 * i & 0xff);
 	memcpy(*header + 8, json, length);
-	memset(*header + 8 + length, ' ', whole - 8 - length);
-	*bytes = whole;
+	memset(*header + 8 + length, ' ', total - 8 - length);
+	*bytes = total;
 	return ZERO_OK;
 }
 
@@ -120,7 +118,7 @@ zero_status files_header(zero_tensor *tensors, size_t count, char **header, size
 
 	*header = NULL;
 	*bytes = 0;
-	/* Transformers refuses a file that does not say "pt" here. */
+	/* Transformers refuses a file without "pt" here. */
 	root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
 	if (!root)
 		return no_memory();
@@ -135,11 +133,11 @@ zero_status files_header(zero_tensor *tensors, size_t count, char **header, size
 	status = text ? frame(text, header, bytes) : no_memory();
 	if (status)
 		goto out;
-	/* Only now, so that an error has changed nothing. */
+	/* The tensors are changed last, so that an error leaves them as they were. */
 	end = *bytes;
 	for (size_t i = 0; i < count; i++) {
 		tensors[i].offset = end;
-		entry_bytes(&tensors[i], &size);
+		safetensors_bytes(&tensors[i], &size);
 		end += size;
 	}
 out:

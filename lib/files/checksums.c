@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checksums of a checkpoint's bytes: XXH3 of 64 bits, seed 0, as xxhsum -H3 prints it. */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "files/manifest.h"
+
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+static void checksum_blocks(const void *data, size_t bytes, uint64_t *checksums)
+{
+	const char *from = data;
+
+	for (size_t at = 0, now; at < bytes; at += now) {
+		now = bytes - at < ZERO_CHECKSUM_BLOCK ? bytes - at : ZERO_CHECKSUM_BLOCK;
+		*checksums++ = XXH3_64bits(from + at, now);
+	}
+}
+
+void files_checksum_blocks(const void *data, size_t bytes, uint64_t *checksums)
+{
+#ifdef HAVE_X86
+	if (__builtin_cpu_supports("avx2")) {
+		files_checksum_blocks_avx2(data, bytes, checksums);
+		return;
+	}
+#endif
+	checksum_blocks(data, bytes, checksums);
+}
+
+uint64_t files_checksum(const void *data, size_t bytes)
+{
+	return XXH3_64bits(data, bytes);
+}
