@@ -26,11 +26,6 @@ struct zero_kernels {
 	   NaN comes out as 0x7fc00000. */
 	void (*sum)(float *out, zero_dtype from, const void *const *in, int n, size_t count,
 		    bool accumulate);
-	/* Whether none is infinite or NaN; true for no elements. A step knows it by its norm: this
-	   is for values whose norm nobody asks for. */
-	bool (*finite)(const float *x, size_t count);
-	/* x[i] *= factor. A NaN comes out as 0x7fc00000. */
-	void (*scale)(float *x, size_t count, float factor);
 	/* Sum of squares in f64 over 16 lanes (element i in lane i % 16), folded pairwise at the
 	   end (lane k + lane k+8, then 4, 2, 1): a function of values and count alone. */
 	double (*norm2)(const float *x, size_t count);

@@ -3,10 +3,8 @@
 KERNEL_SOURCES = \
 	kernels/adamw.c \
 	kernels/cast.c \
-	kernels/finite.c \
 	kernels/norm2.c \
 	kernels/philox.c \
-	kernels/scale.c \
 	kernels/sum.c \
 	kernels/table.c
 # philox.c is plain loops, and a CFLAGS of -O2 would leave them to some compilers as they are.
@@ -57,10 +55,8 @@ DEVICE_KERNELS = \
 	kernels/cast.cu \
 	kernels/copy_many.cu \
 	kernels/fill.cu \
-	kernels/finite.cu \
 	kernels/norm2.cu \
 	kernels/philox.cu \
-	kernels/scale.cu \
 	kernels/sum.cu
 EXTRA_DIST += $(DEVICE_KERNELS)
 

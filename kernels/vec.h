@@ -30,8 +30,6 @@
 void ZERO_NAME(cast)(zero_dtype to, void *out, zero_dtype from, const void *in, size_t count);
 void ZERO_NAME(sum)(float *out, zero_dtype from, const void *const *in, int n, size_t count,
 		    bool accumulate);
-bool ZERO_NAME(finite)(const float *x, size_t count);
-void ZERO_NAME(scale)(float *x, size_t count, float factor);
 double ZERO_NAME(norm2)(const float *x, size_t count);
 void ZERO_NAME(adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
