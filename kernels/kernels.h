@@ -56,6 +56,9 @@ struct zero_kernels {
 			    double stddev, uint64_t seed, uint64_t stream);
 };
 
+/* The table that every build and machine has. */
+extern const struct zero_kernels zero_kernels_scalar;
+
 /* The table for "auto", or for the named set; NULL if this build or machine has it not. */
 const struct zero_kernels *zero_kernels_choose(const char *isa);
 /* Name i of the sets this machine runs, best first; NULL past the last. */

@@ -7,8 +7,8 @@
  * The bits of a NaN that arithmetic makes depend on the order of operands, which is the compiler's
  * choice: kernels that calculate pass results through vec_canon, which leaves one NaN.
  */
-#ifndef ZERO_VEC_H
-#define ZERO_VEC_H
+#ifndef ZERO_SIMD_H
+#define ZERO_SIMD_H
 
 #include <math.h>
 #include <string.h>
@@ -48,7 +48,7 @@ void ZERO_NAME(fill_normal)(zero_dtype dtype, void *out, size_t first, size_t co
 #define VECD                       (VEC > 1 ? VEC / 2 : 1) /* lanes of f64 */
 
 #ifdef ZERO_EMULATE
-#include "emulate.h"
+#include "avx512_emulated.h"
 #elif VEC > 1
 #include <immintrin.h>
 #endif

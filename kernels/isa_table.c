@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "vec.h"
+#include "simd.h"
 
 const struct zero_kernels ZERO_NAME(kernels) = {
 	.isa = ZERO_TEXT(ZERO_ISA),
