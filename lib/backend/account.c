@@ -78,7 +78,7 @@ void zero_account_add(struct zero_account *account, enum zero_memory_kind kind, 
 		keep_high(account);
 }
 
-void zero_account_high(struct zero_account *account, size_t kinds[ZERO_MEM_KINDS])
+void zero_account_at_peak(struct zero_account *account, size_t kinds[ZERO_MEM_KINDS])
 {
 	for (int i = 0; i < ZERO_MEM_KINDS; i++)
 		kinds[i] = account->at_high[i];

@@ -11,7 +11,7 @@ static zero_status explain_order(struct zero_comm *comm, const struct zero_inten
 				 char *text, size_t size, int *rank)
 {
 	size_t world = (size_t)comm->place.world, other = 1;
-	struct zero_shown_intent mine = {.hash = intent->hash}, *all = comm->shown;
+	struct zero_intent_summary mine = {.hash = intent->hash}, *all = comm->intents;
 	zero_status status;
 
 	snprintf(mine.label, sizeof(mine.label), "%s", intent->label);
@@ -68,10 +68,10 @@ static zero_status begin(struct zero_comm *comm, const struct zero_intent *inten
 	uint64_t *mine = comm->agreement.mine;
 
 	mine[ZERO_AGREE_HASH] = intent->hash;
-	mine[ZERO_AGREE_UNHASH] = ~intent->hash;
+	mine[ZERO_AGREE_HASH_COMPLEMENT] = ~intent->hash;
 	mine[ZERO_AGREE_ERROR] = 0;
 	mine[ZERO_AGREE_CHOICE] = comm->choice;
-	mine[ZERO_AGREE_UNCHOICE] = ~comm->choice;
+	mine[ZERO_AGREE_CHOICE_COMPLEMENT] = ~comm->choice;
 	if (intent->status)
 		mine[ZERO_AGREE_ERROR] = (uint64_t)(place->world - place->rank) << 8 |
 					 ((uint64_t)intent->status & 0xff);
@@ -83,12 +83,12 @@ static zero_status end(struct zero_comm *comm, const struct zero_intent *intent,
 {
 	const uint64_t *all = comm->agreement.all;
 
-	comm->chose_alike = all[ZERO_AGREE_CHOICE] == ~all[ZERO_AGREE_UNCHOICE];
+	comm->choices_equal = all[ZERO_AGREE_CHOICE] == ~all[ZERO_AGREE_CHOICE_COMPLEMENT];
 	if (!status && all[ZERO_AGREE_ERROR])
 		return share_error(comm, intent,
 				   comm->place.world - (int)(all[ZERO_AGREE_ERROR] >> 8), rank,
 				   (zero_status)(all[ZERO_AGREE_ERROR] & 0xff), text, size);
-	if (!status && all[ZERO_AGREE_HASH] != ~all[ZERO_AGREE_UNHASH])
+	if (!status && all[ZERO_AGREE_HASH] != ~all[ZERO_AGREE_HASH_COMPLEMENT])
 		return explain_order(comm, intent, text, size, rank);
 	if (status)
 		snprintf(text, size, "%s: %s", intent->label, zero_core->last_error());
@@ -100,7 +100,7 @@ static zero_status agree_alone(struct zero_comm *comm, const struct zero_intent 
 			       size_t size, int *rank)
 {
 	*rank = 0;
-	comm->chose_alike = true;
+	comm->choices_equal = true;
 	if (intent->status)
 		snprintf(text, size, "%s", intent->error);
 	return intent->status;

@@ -18,17 +18,17 @@ struct zero_team_comm;
 struct zero_place {
 	int rank, world;             /* rank is -1 where this rank is not one of them */
 	int local_rank, local_world; /* among those of this node */
-	int share_rank, share_world; /* among those that share memory with this rank: 0 of 1 if
+	int shm_rank, shm_world;     /* among those that share memory with this rank: 0 of 1 if
 	                                none does. In the order of their ranks */
-	int nodes;                   /* sets of ranks that share memory */
-	int share_least;             /* ranks of the smallest of them */
+	int shm_groups;              /* sets of ranks that share memory */
+	int shm_world_min;           /* ranks of the smallest of them */
 	char node[64];
 };
 
 /* All of them share memory, so that their parts of a shared buffer are the whole of it. */
-static inline bool zero_place_one_node(const struct zero_place *place)
+static inline bool zero_place_all_share_memory(const struct zero_place *place)
 {
-	return place->share_world == place->world;
+	return place->shm_world == place->world;
 }
 
 enum zero_memory_kind {
@@ -52,7 +52,7 @@ static inline bool zero_on_device(enum zero_memory_kind kind)
 }
 
 /* Every buffer, and every run in one, is a multiple of 4096 bytes long. */
-static inline size_t zero_whole_pages(size_t bytes)
+static inline size_t zero_round_to_pages(size_t bytes)
 {
 	const size_t page = 4096;
 
@@ -182,8 +182,8 @@ struct zero_adamw_args {
 };
 
 /* One of the last submissions of this rank. */
-enum { ZERO_RECENTS = 16 };
-struct zero_recent {
+enum { ZERO_RECENT_SUBMISSIONS = 16 };
+struct zero_recent_submission {
 	uint64_t number;    /* counted from 1 */
 	double begun, done; /* see zero_seconds; done 0: under way */
 	char label[112];
@@ -226,7 +226,7 @@ struct zero_backend_ops {
 	void (*shared_free)(struct zero_backend *backend, struct zero_shared *shared);
 	void (*memory)(const struct zero_backend *backend, zero_memory *memory);
 	/* By kind, when the device held most since the last call. */
-	void (*memory_high)(struct zero_backend *backend, size_t kinds[ZERO_MEM_KINDS]);
+	void (*memory_at_peak)(struct zero_backend *backend, size_t kinds[ZERO_MEM_KINDS]);
 	void (*traffic)(const struct zero_backend *backend, zero_traffic *traffic);
 	size_t (*memory_free)(
 		const struct zero_backend *backend); /* bytes free, this rank's part */
@@ -240,7 +240,8 @@ struct zero_backend_ops {
 
 	/* What was begun last, the newest first: how many, at most `count`. From any thread, and
 	   waits for nobody. */
-	size_t (*recent)(struct zero_backend *backend, struct zero_recent *recent, size_t count);
+	size_t (*recent)(struct zero_backend *backend, struct zero_recent_submission *recent,
+			 size_t count);
 	/* Ends the processes of all ranks, this one too. From any thread; may return before they
 	   have ended, or not at all. */
 	void (*abort)(struct zero_backend *backend, int status, const char *text);

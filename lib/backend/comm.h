@@ -21,7 +21,7 @@ struct zero_intent {
 };
 
 /* The device's part of a submission's order; NULL where the host runs it all by itself. */
-struct zero_order {
+struct zero_device_order {
 	void *before; /* what was begun on the device when it was submitted */
 	void *after;  /* its own end */
 };
@@ -29,10 +29,10 @@ struct zero_order {
 /* An agreement under way. */
 enum {
 	ZERO_AGREE_HASH,
-	ZERO_AGREE_UNHASH,
+	ZERO_AGREE_HASH_COMPLEMENT,
 	ZERO_AGREE_ERROR,
 	ZERO_AGREE_CHOICE,
-	ZERO_AGREE_UNCHOICE,
+	ZERO_AGREE_CHOICE_COMPLEMENT,
 	ZERO_AGREE_VALUES,
 };
 
@@ -41,7 +41,7 @@ struct zero_agreement {
 };
 
 /* What a rank showed of its intent where they differ. */
-struct zero_shown_intent {
+struct zero_intent_summary {
 	char label[160];
 	uint64_t hash;
 };
@@ -49,18 +49,18 @@ struct zero_shown_intent {
 struct zero_comm {
 	const struct zero_comm_ops *ops;
 	struct zero_place place;
-	bool threaded;  /* may be used from the queue's own thread */
-	bool main_only; /* by the thread alone that opened it */
-	bool broken;    /* an error has left its ranks apart: nothing more is run on it */
+	bool threaded;         /* may be used from the queue's own thread */
+	bool main_thread_only; /* by the thread alone that opened it */
+	bool broken;           /* an error has left its ranks apart: nothing more is run on it */
 	struct zero_team_comm *team_comms; /* of the first communicator: the teams cut out of it */
 	int *members;                    /* of a team: [place.world] ranks of the job; NULL: all */
 	struct zero_agreement agreement; /* the one under way */
 	/* What a rank chose for the submission by itself, and whether all chose alike: known when
 	   they have agreed, and no error if not. */
 	uint64_t choice;
-	bool chose_alike;
-	struct zero_shown_intent *shown; /* [place.world] */
-	const struct zero_meter *meter;  /* of the first communicator: NULL: nobody's */
+	bool choices_equal;
+	struct zero_intent_summary *intents; /* [place.world] */
+	const struct zero_meter *meter;      /* of the first communicator: NULL: nobody's */
 	_Atomic uint64_t bytes_sent, collectives;
 };
 
@@ -73,9 +73,9 @@ struct zero_comm_ops {
 	/* Runs them, if `status`, the same on all ranks, is ZERO_OK; else takes back what begin
 	   made and returns it. A device may still be at it: then order->after is its end. */
 	zero_status (*run)(struct zero_comm *comm, const struct zero_op *ops, size_t count,
-			   zero_status status, struct zero_order *order);
+			   zero_status status, struct zero_device_order *order);
 	/* Gives back what ZERO_OP_FREE names, once all before it is done. */
-	void (*free)(struct zero_comm *comm, void *data, const struct zero_order *order);
+	void (*free)(struct zero_comm *comm, void *data, const struct zero_device_order *order);
 	/* See shared_free in backend.h. From any thread. */
 	void (*shared_free)(struct zero_comm *comm, struct zero_shared *shared);
 
@@ -89,9 +89,10 @@ struct zero_comm_ops {
 
 	/* With a device, else NULL; from any thread. Keeps what is before a submission; makes what
 	   the caller begins on the device from now on wait for its end; and forgets both. */
-	void (*order)(struct zero_comm *comm, struct zero_order *order);
-	zero_status (*join)(struct zero_comm *comm, const struct zero_order *order);
-	void (*forget)(struct zero_comm *comm, struct zero_order *order);
+	void (*device_order_begin)(struct zero_comm *comm, struct zero_device_order *order);
+	zero_status (*device_order_join)(struct zero_comm *comm,
+					 const struct zero_device_order *order);
+	void (*device_order_free)(struct zero_comm *comm, struct zero_device_order *order);
 };
 
 /* Counted as traffic. */
@@ -145,7 +146,8 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 			      struct zero_work **work);
 zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work);
 /* Those that were begun last, the newest first: how many, at most `count`. From any thread. */
-size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent *recent, size_t count);
+size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent,
+			 size_t count);
 void zero_work_get(struct zero_work *work);
 void zero_work_put(struct zero_work *work);
 

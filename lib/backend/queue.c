@@ -23,7 +23,7 @@ struct zero_work {
 	struct zero_work *next;
 	struct zero_op *ops;
 	size_t count;
-	struct zero_order order;
+	struct zero_device_order order;
 	bool done, leaving;
 	zero_status status;
 	int rank; /* that the error is about; before it is run -1 if that is this one */
@@ -44,7 +44,8 @@ struct zero_queue {
 	/* Set once an error has left the ranks of some communicator apart: nothing more is run on
 	   that, and the ranks of the others are told. */
 	struct zero_work *broken;
-	struct zero_recent recent[ZERO_RECENTS]; /* ring of the last ones that were begun */
+	struct zero_recent_submission
+		recent[ZERO_RECENT_SUBMISSIONS]; /* ring of the last ones that were begun */
 	uint64_t begun;
 };
 
@@ -57,8 +58,8 @@ void zero_work_put(struct zero_work *work)
 {
 	if (!work || atomic_fetch_sub(&work->references, 1) != 1)
 		return;
-	if (work->comm->ops->forget)
-		work->comm->ops->forget(work->comm, &work->order);
+	if (work->comm->ops->device_order_free)
+		work->comm->ops->device_order_free(work->comm, &work->order);
 	free(work->ops);
 	free(work->error);
 	free(work);
@@ -191,25 +192,29 @@ static void run_broken(struct zero_queue *queue, struct zero_work *work)
 }
 
 /* With the lock: what others are told of this rank should it be lost, or they. */
-static struct zero_recent *note_begin(struct zero_queue *queue, const struct zero_work *work)
+static struct zero_recent_submission *note_begin(struct zero_queue *queue,
+						 const struct zero_work *work)
 {
-	struct zero_recent *recent = &queue->recent[queue->begun++ % ZERO_RECENTS];
+	struct zero_recent_submission *recent =
+		&queue->recent[queue->begun++ % ZERO_RECENT_SUBMISSIONS];
 
-	*recent = (struct zero_recent){.number = queue->begun, .begun = zero_seconds()};
+	*recent = (struct zero_recent_submission){.number = queue->begun, .begun = zero_seconds()};
 	memcpy(recent->label, work->label, sizeof(recent->label) - 1);
 	return recent;
 }
 
-size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent *recent, size_t count)
+size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent,
+			 size_t count)
 {
 	size_t have;
 
 	pthread_mutex_lock(&queue->lock);
-	have = queue->begun < ZERO_RECENTS ? (size_t)queue->begun : ZERO_RECENTS;
+	have = queue->begun < ZERO_RECENT_SUBMISSIONS ? (size_t)queue->begun
+						      : ZERO_RECENT_SUBMISSIONS;
 	if (count > have)
 		count = have;
 	for (size_t i = 0; i < count; i++)
-		recent[i] = queue->recent[(queue->begun - 1 - i) % ZERO_RECENTS];
+		recent[i] = queue->recent[(queue->begun - 1 - i) % ZERO_RECENT_SUBMISSIONS];
 	pthread_mutex_unlock(&queue->lock);
 	return count;
 }
@@ -218,7 +223,7 @@ size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent *recent, s
 static void run_first(struct zero_queue *queue)
 {
 	struct zero_work *work = queue->first;
-	struct zero_recent *recent = note_begin(queue, work);
+	struct zero_recent_submission *recent = note_begin(queue, work);
 
 	queue->first = work->next;
 	queue->busy = true;
@@ -326,7 +331,7 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	struct zero_work *made;
 	struct zero_op *ops;
 
-	if (queue->comm->main_only && !pthread_equal(queue->opener, pthread_self()))
+	if (queue->comm->main_thread_only && !pthread_equal(queue->opener, pthread_self()))
 		return zero_core->fail(ZERO_E_STATE,
 				       "%s is begun in another thread than zero_open's, which the "
 				       "program's MPI_Init does not allow: it needs "
@@ -351,8 +356,8 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	snprintf(made->label, sizeof(made->label), "%s", submission->label);
 	if (submission->status)
 		keep_error(made, submission->status, submission->error_rank, submission->error);
-	if (comm->ops->order)
-		comm->ops->order(comm, &made->order);
+	if (comm->ops->device_order_begin)
+		comm->ops->device_order_begin(comm, &made->order);
 	pthread_mutex_lock(&queue->lock);
 	if (queue->first)
 		queue->last->next = made;
@@ -377,7 +382,7 @@ zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work)
 	pthread_mutex_unlock(&queue->lock);
 	/* Also after an error: what was begun is still to end before its buffers go. */
 	if (work->order.after)
-		joined = work->comm->ops->join(work->comm, &work->order);
+		joined = work->comm->ops->device_order_join(work->comm, &work->order);
 	if (!work->status)
 		return joined;
 	return zero_core->fail_on(work->rank, work->status,

@@ -20,8 +20,8 @@ static void set_place(struct zero_team_comm *team_comm, const struct zero_comm *
 	team_comm->place = team_comm->comm ? team_comm->comm->place : comm->place;
 	if (!team_comm->comm) {
 		team_comm->place.rank = -1;
-		team_comm->place.share_rank = 0;
-		team_comm->place.share_world = team_comm->place.share_least = 1;
+		team_comm->place.shm_rank = 0;
+		team_comm->place.shm_world = team_comm->place.shm_world_min = 1;
 	}
 	team_comm->place.world = (int)op->count;
 }

@@ -34,7 +34,7 @@ static zero_status open_comm(struct zero_backend *host, const struct zero_backen
 	status = zero_comm_mpi(host->kernels, host->pool, config->share, &host->comm);
 #endif
 	if (!status && !host->comm)
-		status = zero_comm_self(host->kernels, host->pool, &host->comm);
+		status = zero_comm_single(host->kernels, host->pool, &host->comm);
 	if (!status && expected_world && expected_world != host->comm->place.world)
 		status = zero_core->fail(ZERO_E_COMM,
 					 "the launcher said %d ranks, but there are %d: is the "
@@ -124,7 +124,7 @@ static void host_memory(const struct zero_backend *host, zero_memory *memory)
 
 static void host_memory_high(struct zero_backend *host, size_t kinds[ZERO_MEM_KINDS])
 {
-	zero_pool_high(host->pool, kinds);
+	zero_pool_at_peak(host->pool, kinds);
 }
 
 static void host_traffic(const struct zero_backend *host, zero_traffic *traffic)
@@ -149,7 +149,8 @@ static zero_status host_wait(struct zero_backend *host, struct zero_work *work)
 	return zero_queue_wait(host->queue, work);
 }
 
-static size_t host_recent(struct zero_backend *host, struct zero_recent *recent, size_t count)
+static size_t host_recent(struct zero_backend *host, struct zero_recent_submission *recent,
+			  size_t count)
 {
 	return zero_queue_recent(host->queue, recent, count);
 }
@@ -280,7 +281,7 @@ static const struct zero_backend_ops host_ops = {
 	.caller_block = host_caller_block,
 	.shared_free = host_shared_free,
 	.memory = host_memory,
-	.memory_high = host_memory_high,
+	.memory_at_peak = host_memory_high,
 	.traffic = host_traffic,
 	.memory_free = host_memory_free,
 	.submit = host_submit,

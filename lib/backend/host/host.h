@@ -33,13 +33,13 @@ zero_status zero_pool_no_memory(enum zero_memory_kind kind, size_t bytes);
 void zero_pool_limit(struct zero_pool *pool, size_t bytes); /* see limit in backend.h */
 bool zero_pool_caller_block(struct zero_pool *pool, const void *data, size_t *bytes);
 void zero_pool_memory(struct zero_pool *pool, zero_memory *memory);
-void zero_pool_high(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS]);
+void zero_pool_at_peak(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS]);
 
 /* ---- communicators --------------------------------------------------------------------------- */
 
 /* One rank alone: no MPI. */
-zero_status zero_comm_self(const struct zero_kernels *kernels, struct zero_pool *pool,
-			   struct zero_comm **comm);
+zero_status zero_comm_single(const struct zero_kernels *kernels, struct zero_pool *pool,
+			     struct zero_comm **comm);
 /* The ranks of MPI_COMM_WORLD; *comm stays NULL if no launcher started this process. An error with
    a *comm is one that the others can still be told. `share`: see zero_backend_config. */
 zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *pool, int share,

@@ -323,9 +323,9 @@ void zero_pool_memory(struct zero_pool *pool, zero_memory *memory)
 	pthread_mutex_unlock(&pool->lock);
 }
 
-void zero_pool_high(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS])
+void zero_pool_at_peak(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS])
 {
 	pthread_mutex_lock(&pool->lock);
-	zero_account_high(&pool->account, kinds);
+	zero_account_at_peak(&pool->account, kinds);
 	pthread_mutex_unlock(&pool->lock);
 }

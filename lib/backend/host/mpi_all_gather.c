@@ -141,7 +141,7 @@ static void from_peers(struct zero_mpi_comm *mpi, char *recv, size_t bytes, size
 /* All ranks of the node have published where their own buffer is. */
 static bool peers_are_known(const struct zero_mpi_comm *mpi, size_t index)
 {
-	if (mpi->node->world == 1 || !zero_place_one_node(&mpi->comm.place))
+	if (mpi->node->world == 1 || !zero_place_all_share_memory(&mpi->comm.place))
 		return false;
 	for (int rank = 0; rank < mpi->node->world; rank++)
 		if (!zero_node_published(mpi->node, rank, index)->recv)
@@ -149,7 +149,8 @@ static bool peers_are_known(const struct zero_mpi_comm *mpi, size_t index)
 	return true;
 }
 
-bool zero_mpi_gather_meets(const struct zero_mpi_comm *mpi, const struct zero_op *op, size_t index)
+bool zero_mpi_all_gather_has_barrier(const struct zero_mpi_comm *mpi, const struct zero_op *op,
+				     size_t index)
 {
 	return op->kind == ZERO_OP_ALL_GATHER && op->count && !op->shared &&
 	       peers_are_known(mpi, index);
@@ -160,8 +161,8 @@ zero_status zero_mpi_all_gather(struct zero_mpi_comm *mpi, const struct zero_op 
 	size_t bytes = op->count * zero_core->dtype_size(op->to);
 	char *recv = op->shared ? op->shared->data + op->at : op->recv;
 	char *own = recv + bytes * (size_t)mpi->comm.place.rank;
-	bool apart = mpi->comm.place.nodes == mpi->comm.place.world;
-	bool pulled = zero_mpi_gather_meets(mpi, op, index);
+	bool apart = mpi->comm.place.shm_groups == mpi->comm.place.world;
+	bool pulled = zero_mpi_all_gather_has_barrier(mpi, op, index);
 	int error = MPI_SUCCESS;
 
 	if (!bytes)
@@ -174,7 +175,7 @@ zero_status zero_mpi_all_gather(struct zero_mpi_comm *mpi, const struct zero_op 
 		error = between_nodes(mpi, recv, bytes);
 	} else if (pulled) {
 		/* The own part was laid before; those of the others are, once all came here. */
-		zero_node_meet(mpi->node);
+		zero_node_barrier(mpi->node);
 		from_peers(mpi, recv, bytes, index);
 	} else {
 		if (bytes / 64 > INT_MAX)

@@ -11,9 +11,9 @@ static zero_status mpi_begin(struct zero_comm *comm, const struct zero_op *ops, 
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 
-	zero_node_begin(mpi->node);
+	zero_node_next_table(mpi->node);
 	if (mpi->node->world == 1)
-		return zero_shared_begin(mpi, ops, count);
+		return zero_shared_buffer_begin(mpi, ops, count);
 	if (count > ZERO_NODE_OPERATIONS)
 		return zero_core->fail(ZERO_E_UNSUPPORTED,
 				       "%zu operations at once are more than %d: submit fewer "
@@ -26,7 +26,7 @@ static zero_status mpi_begin(struct zero_comm *comm, const struct zero_op *ops, 
 		published->recv = zero_node_address(mpi->node, ops[i].recv);
 		published->source = ops[i].send;
 	}
-	return zero_shared_begin(mpi, ops, count);
+	return zero_shared_buffer_begin(mpi, ops, count);
 }
 
 static zero_status run_channel(struct zero_mpi_comm *mpi, const struct zero_op *op);
@@ -93,28 +93,28 @@ static zero_status run_all(struct zero_mpi_comm *mpi, const struct zero_op *ops,
 		}
 		/* Sums are complete on all ranks before they are gathered. */
 		if (touched && ops[i].kind != last)
-			zero_node_meet(mpi->node);
+			zero_node_barrier(mpi->node);
 		last = ops[i].kind;
 		touched = true;
 		from_root |= last == ZERO_OP_SCATTER || last == ZERO_OP_BROADCAST;
 		if (!status)
 			status = run_some(mpi, ops, count, i, &done);
-		else if (zero_mpi_gather_meets(mpi, &ops[i], i))
-			zero_node_meet(mpi->node);
+		else if (zero_mpi_all_gather_has_barrier(mpi, &ops[i], i))
+			zero_node_barrier(mpi->node);
 		mpi->comm.collectives += done;
 	}
 	if (touched)
-		zero_node_meet(mpi->node);
+		zero_node_barrier(mpi->node);
 	return from_root ? settle(mpi, status) : status;
 }
 
 static zero_status mpi_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
-			   zero_status status, struct zero_order *order)
+			   zero_status status, struct zero_device_order *order)
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 
 	(void)order;
-	zero_shared_end(mpi, ops, count, !status);
+	zero_shared_buffer_end(mpi, ops, count, !status);
 	if (!status)
 		status = run_all(mpi, ops, count);
 	if (mpi->counter) {
@@ -132,8 +132,8 @@ static void mpi_close(struct zero_comm *comm)
 	bool is_first = mpi->is_first;
 
 	zero_team_comms_close(comm);
-	zero_reduce_close(mpi);
-	zero_shared_close(mpi);
+	zero_mpi_reduce_close(mpi);
+	zero_shared_buffer_close(mpi);
 	zero_node_close(mpi->node, is_first);
 	if (is_first)
 		zero_mpi_users -= mpi->world != MPI_COMM_NULL;
@@ -143,11 +143,11 @@ static void mpi_close(struct zero_comm *comm)
 	free(comm->members);
 	free(mpi->node_of);
 	free(mpi->node_index);
-	free(comm->shown);
+	free(comm->intents);
 	free(mpi);
 }
 
-static void mpi_free(struct zero_comm *comm, void *data, const struct zero_order *order)
+static void mpi_free(struct zero_comm *comm, void *data, const struct zero_device_order *order)
 {
 	(void)order;
 	zero_pool_free(zero_mpi_of(comm)->pool, data);
@@ -170,7 +170,7 @@ static const struct zero_comm_ops mpi_ops = {
 	.begin = mpi_begin,
 	.run = mpi_run,
 	.free = mpi_free,
-	.shared_free = zero_shared_free,
+	.shared_free = zero_shared_buffer_free,
 	.begin_max = zero_mpi_begin_max,
 	.finish_max = zero_mpi_finish_max,
 	.exchange = mpi_exchange,
@@ -215,24 +215,24 @@ static zero_status find_nodes(struct zero_mpi_comm *mpi)
 
 	mpi->node_of = calloc((size_t)place->world, sizeof(int));
 	mpi->node_index = calloc((size_t)place->world, sizeof(int));
-	mpi->comm.shown = calloc((size_t)place->world, sizeof(*mpi->comm.shown));
+	mpi->comm.intents = calloc((size_t)place->world, sizeof(*mpi->comm.intents));
 	all = calloc((size_t)place->world, sizeof(mine));
-	if (!mpi->node_of || !mpi->node_index || !mpi->comm.shown || !all) {
+	if (!mpi->node_of || !mpi->node_index || !mpi->comm.intents || !all) {
 		free(all);
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks", place->world);
 	}
 	/* Ranks meet at addresses: those of one node have the same. */
 	mine[0] = mpi->first_of_node;
 	error = MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, mpi->world);
-	place->nodes = 0;
+	place->shm_groups = 0;
 	for (int rank = 0; !error && rank < place->world; rank++) {
 		mpi->node_of[rank] = all[2 * rank];
 		mpi->node_index[rank] = all[2 * rank + 1];
-		place->nodes += mpi->node_of[rank] == rank;
+		place->shm_groups += mpi->node_of[rank] == rank;
 	}
-	place->share_least = error ? 1 : least_node(mpi);
-	place->share_rank = mpi->node->rank;
-	place->share_world = mpi->node->world;
+	place->shm_world_min = error ? 1 : least_node(mpi);
+	place->shm_rank = mpi->node->rank;
+	place->shm_world = mpi->node->world;
 	free(all);
 	return zero_mpi_status(error, "MPI_Allgather");
 }
@@ -277,7 +277,7 @@ zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *
 	if (!mpi)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
 	mpi->is_first = true;
-	status = zero_mpi_world(&mpi->world, &node, &mpi->comm);
+	status = zero_mpi_init(&mpi->world, &node, &mpi->comm);
 	if (status || mpi->world == MPI_COMM_NULL) {
 		mpi_close(&mpi->comm);
 		return status;
@@ -288,7 +288,7 @@ zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *
 	MPI_Comm_free(&node);
 	if (!status)
 		status = find_nodes(mpi);
-	return status ? status : zero_reduce_open(mpi);
+	return status ? status : zero_mpi_reduce_open(mpi);
 }
 
 /* ---- teams ----------------------------------------------------------------------------------- */
@@ -303,7 +303,7 @@ static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm 
 
 	*place = parent->comm.place;
 	team->comm.threaded = parent->comm.threaded;
-	team->comm.main_only = parent->comm.main_only;
+	team->comm.main_thread_only = parent->comm.main_thread_only;
 	team->arena = parent->arena;
 	team->counter = parent;
 	MPI_Comm_rank(team->world, &place->rank);
@@ -317,7 +317,7 @@ static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm 
 	MPI_Comm_free(&node);
 	if (!status)
 		status = find_nodes(team);
-	return status ? status : zero_reduce_open(team);
+	return status ? status : zero_mpi_reduce_open(team);
 }
 
 static zero_status split(struct zero_mpi_comm *mpi, bool member, MPI_Comm *ranks)

@@ -26,10 +26,10 @@ struct zero_mpi_comm {
 	MPI_Request agreement;    /* max.c: under way */
 	/* reduce.c: two sets of one piece for each peer that no memory is shared with */
 	char *staging[2];
-	size_t piece;           /* bytes */
-	MPI_Request *requests;  /* [4 * world] */
-	const void **summands;  /* [world] */
-	struct zero_lent *lent; /* shared.c */
+	size_t piece;                    /* bytes */
+	MPI_Request *requests;           /* [4 * world] */
+	const void **summands;           /* [world] */
+	struct zero_deferred_free *lent; /* shared.c */
 	pthread_mutex_t lent_lock;
 	struct zero_mpi_comm *counter; /* of a team: that of all ranks, which counts for both */
 };
@@ -44,7 +44,7 @@ static inline struct zero_mpi_comm *zero_mpi_of(struct zero_comm *comm)
 /* MPI_COMM_WORLD's copy for this library; MPI is initialised if the program has not done so.
    *world is MPI_COMM_NULL if no launcher started this process. *node: the ranks of this node, the
    caller's. */
-zero_status zero_mpi_world(MPI_Comm *world, MPI_Comm *node, struct zero_comm *comm);
+zero_status zero_mpi_init(MPI_Comm *world, MPI_Comm *node, struct zero_comm *comm);
 /* Communicators that are open; MPI is not finalised while there are any. */
 extern int zero_mpi_users;
 /* A sentence for an MPI error; ZERO_OK for MPI_SUCCESS. */
@@ -58,26 +58,29 @@ zero_status zero_mpi_finish_max(struct zero_comm *const *comms, int count, int *
 /* ---- shared.c: buffers that the ranks of a node have between them ---------------------------- */
 
 /* See zero_comm_ops. */
-zero_status zero_shared_begin(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count);
+zero_status zero_shared_buffer_begin(struct zero_mpi_comm *mpi, const struct zero_op *ops,
+				     size_t count);
 /* Every rank finds what the first one made; or, with an error, gives it back. */
-void zero_shared_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count, bool ok);
-void zero_shared_free(struct zero_comm *comm, struct zero_shared *shared);
-void zero_shared_close(struct zero_mpi_comm *mpi);
+void zero_shared_buffer_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
+			    bool ok);
+void zero_shared_buffer_free(struct zero_comm *comm, struct zero_shared *shared);
+void zero_shared_buffer_close(struct zero_mpi_comm *mpi);
 
 /* ---- gather.c, scatter.c, reduce.c -------------------------------------------------------- */
 
 /* `op` is number `index` of its submission. */
 zero_status zero_mpi_all_gather(struct zero_mpi_comm *mpi, const struct zero_op *op, size_t index);
 /* Whether that meets the node's ranks by itself. */
-bool zero_mpi_gather_meets(const struct zero_mpi_comm *mpi, const struct zero_op *op, size_t index);
+bool zero_mpi_all_gather_has_barrier(const struct zero_mpi_comm *mpi, const struct zero_op *op,
+				     size_t index);
 zero_status zero_mpi_exchange(struct zero_mpi_comm *mpi, const void *send, void *recv,
 			      size_t bytes);
 zero_status zero_mpi_broadcast(struct zero_mpi_comm *mpi, const struct zero_op *op, size_t index);
 /* `count` scatters at once, from number `index` on. */
 zero_status zero_mpi_scatter(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
 			     size_t index);
-zero_status zero_reduce_open(struct zero_mpi_comm *mpi);
-void zero_reduce_close(struct zero_mpi_comm *mpi);
+zero_status zero_mpi_reduce_open(struct zero_mpi_comm *mpi);
+void zero_mpi_reduce_close(struct zero_mpi_comm *mpi);
 /* ZERO_OP_REDUCE_SCATTER: peers' memory is read where it is shared; between other ranks pieces are
    exchanged. All are summed in rank order. */
 zero_status zero_mpi_reduce_scatter(struct zero_mpi_comm *mpi, const struct zero_op *op,

@@ -128,15 +128,15 @@ static zero_status find_place(struct zero_place *place, MPI_Comm *node)
 }
 
 /* What the program's own MPI_Init allows. */
-static zero_status check_threads(bool *threaded, bool *main_only)
+static zero_status check_threads(bool *threaded, bool *main_thread_only)
 {
 	int level = MPI_THREAD_SINGLE, is_main = 0;
 
 	MPI_Query_thread(&level);
 	*threaded = level == MPI_THREAD_MULTIPLE;
-	*main_only = level < MPI_THREAD_SERIALIZED;
+	*main_thread_only = level < MPI_THREAD_SERIALIZED;
 	MPI_Is_thread_main(&is_main);
-	if (*main_only && !is_main)
+	if (*main_thread_only && !is_main)
 		return zero_core->fail(ZERO_E_COMM,
 				       "the program asked MPI for %s, so that zero_open must be "
 				       "called in the thread that called MPI_Init",
@@ -145,7 +145,7 @@ static zero_status check_threads(bool *threaded, bool *main_only)
 	return ZERO_OK;
 }
 
-zero_status zero_mpi_world(MPI_Comm *world, MPI_Comm *node, struct zero_comm *comm)
+zero_status zero_mpi_init(MPI_Comm *world, MPI_Comm *node, struct zero_comm *comm)
 {
 	int initialised = 0, finalised = 0, launched = launched_world();
 	zero_status status = ZERO_OK;
@@ -173,7 +173,7 @@ zero_status zero_mpi_world(MPI_Comm *world, MPI_Comm *node, struct zero_comm *co
 	if (!status && comm->place.world == 1 && launched > 1)
 		status = fail_alone(launched);
 	comm->threaded = copy_threaded;
-	comm->main_only = copy_main_only;
+	comm->main_thread_only = copy_main_only;
 	if (!status)
 		*world = copy;
 	return status;

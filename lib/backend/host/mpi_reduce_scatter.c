@@ -10,7 +10,7 @@
 #include "mpi_comm.h"
 #include "model/sizing.h"
 
-zero_status zero_reduce_open(struct zero_mpi_comm *mpi)
+zero_status zero_mpi_reduce_open(struct zero_mpi_comm *mpi)
 {
 	size_t world = (size_t)mpi->comm.place.world;
 	size_t apart = world - (size_t)mpi->node->world;
@@ -22,7 +22,8 @@ zero_status zero_reduce_open(struct zero_mpi_comm *mpi)
 	if (!apart)
 		return ZERO_OK;
 	/* One size for all ranks, also for those of a larger node. */
-	mpi->piece = zero_sizing_exchange_piece(world - (size_t)mpi->comm.place.share_least, false);
+	mpi->piece =
+		zero_sizing_exchange_piece(world - (size_t)mpi->comm.place.shm_world_min, false);
 	for (int set = 0; set < 2; set++) {
 		zero_status status =
 			zero_pool_alloc(mpi->pool, ZERO_MEM_STAGING, mpi->piece * apart, false,
@@ -34,7 +35,7 @@ zero_status zero_reduce_open(struct zero_mpi_comm *mpi)
 	return ZERO_OK;
 }
 
-void zero_reduce_close(struct zero_mpi_comm *mpi)
+void zero_mpi_reduce_close(struct zero_mpi_comm *mpi)
 {
 	zero_pool_free(mpi->pool, mpi->staging[0]);
 	zero_pool_free(mpi->pool, mpi->staging[1]);
@@ -154,7 +155,7 @@ zero_status zero_mpi_reduce_scatter(struct zero_mpi_comm *mpi, const struct zero
 
 	if (!op->count)
 		return ZERO_OK;
-	if (zero_place_one_node(&mpi->comm.place))
+	if (zero_place_all_share_memory(&mpi->comm.place))
 		fold(&exchange, 0, 0, op->count);
 	else
 		error = exchange_all(&exchange);

@@ -80,7 +80,7 @@ static void reach(char *data, size_t bytes)
 static bool is_served(const struct scatters *all, size_t i, int rank)
 {
 	return is_near(all->mpi, rank) &&
-	       (zero_node_reads(all->mpi->node) || slice_of(all->mpi, rank, all->index + i));
+	       (zero_node_can_read(all->mpi->node) || slice_of(all->mpi, rank, all->index + i));
 }
 
 /* The root's part of one piece: of each slice the elements from `at` on. */
@@ -111,7 +111,7 @@ static int give(const struct scatters *all, size_t i, size_t at, MPI_Request *re
 		if (rank != root)
 			mpi->comm.bytes_sent += bytes;
 		/* Or the peer reads it meanwhile. */
-		if (rank != root && zero_node_reads(mpi->node))
+		if (rank != root && zero_node_can_read(mpi->node))
 			continue;
 		if (rank != root)
 			reach(to, bytes);
@@ -131,7 +131,7 @@ static int take(struct scatters *all, size_t i, size_t at, MPI_Request *request)
 
 	if (!bytes)
 		return MPI_SUCCESS;
-	if (is_near(mpi, op->root) && zero_node_reads(mpi->node) && !all->status) {
+	if (is_near(mpi, op->root) && zero_node_can_read(mpi->node) && !all->status) {
 		int root = mpi->node_index[op->root];
 		const char *source = zero_node_published(mpi->node, root, all->index + i)->source;
 
@@ -213,7 +213,7 @@ zero_status zero_mpi_broadcast(struct zero_mpi_comm *mpi, const struct zero_op *
 
 	if (root)
 		mpi->comm.bytes_sent += bytes * (size_t)(mpi->comm.place.world - 1);
-	if (!zero_place_one_node(&mpi->comm.place) || !zero_node_reads(mpi->node))
+	if (!zero_place_all_share_memory(&mpi->comm.place) || !zero_node_can_read(mpi->node))
 		return zero_mpi_status(by_mpi(mpi, op), "MPI_Bcast");
 	if (!root)
 		return zero_node_read(

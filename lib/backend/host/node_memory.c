@@ -362,7 +362,7 @@ void *zero_node_data(const struct zero_node *node, zero_address address)
 	       (address & (((uint64_t)1 << ARENA_SHIFT) - 1));
 }
 
-void zero_node_begin(struct zero_node *node)
+void zero_node_next_table(struct zero_node *node)
 {
 	node->turn ^= 1;
 }
@@ -380,7 +380,7 @@ const struct zero_published *zero_node_published(const struct zero_node *node, i
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-bool zero_node_reads(const struct zero_node *node)
+bool zero_node_can_read(const struct zero_node *node)
 {
 	return node->world > 1 && node->peers->reads;
 }
@@ -427,7 +427,7 @@ static void wait_round(struct node_meeting *meeting, uint32_t round, bool crowde
 	atomic_fetch_sub(&meeting->asleep, 1);
 }
 
-void zero_node_meet(struct zero_node *node)
+void zero_node_barrier(struct zero_node *node)
 {
 	struct node_meeting *meeting = node->meeting;
 	uint32_t round;

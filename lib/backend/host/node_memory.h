@@ -51,7 +51,7 @@ struct zero_published {
 enum { ZERO_NODE_OPERATIONS = 1 << 20 }; /* in one submission, at most */
 
 /* A submission begins: what is published belongs to it until the next but one. */
-void zero_node_begin(struct zero_node *node);
+void zero_node_next_table(struct zero_node *node);
 struct zero_published *zero_node_publish(const struct zero_node *node, size_t index);
 const struct zero_published *zero_node_published(const struct zero_node *node, int rank,
 						 size_t index);
@@ -60,12 +60,12 @@ const struct zero_published *zero_node_published(const struct zero_node *node, i
  * Whether ranks can read what others have outside of their arenas, by process_vm_readv: the system
  * may forbid it. The same on all ranks of the node.
  */
-bool zero_node_reads(const struct zero_node *node);
+bool zero_node_can_read(const struct zero_node *node);
 /* Copies what rank `rank` of the node has at `from`, an address of its own. */
 zero_status zero_node_read(const struct zero_node *node, int rank, void *to, const void *from,
 			   size_t bytes);
 
 /* Returns when all ranks of the node have come here. */
-void zero_node_meet(struct zero_node *node);
+void zero_node_barrier(struct zero_node *node);
 
 #endif

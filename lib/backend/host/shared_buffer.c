@@ -15,8 +15,8 @@ struct shared_head {
 };
 
 /* What the first rank has done with, while others have not. */
-struct zero_lent {
-	struct zero_lent *next;
+struct zero_deferred_free {
+	struct zero_deferred_free *next;
 	struct shared_head *head;
 };
 
@@ -42,11 +42,11 @@ static void give_back(struct zero_mpi_comm *mpi, struct shared_head *head)
 /* Takes back what the other ranks have meanwhile done with. */
 static void collect(struct zero_mpi_comm *mpi)
 {
-	struct zero_lent **place = &mpi->lent;
+	struct zero_deferred_free **place = &mpi->lent;
 
 	pthread_mutex_lock(&mpi->lent_lock);
 	while (*place) {
-		struct zero_lent *lent = *place;
+		struct zero_deferred_free *lent = *place;
 
 		if (atomic_load(&lent->head->users)) {
 			place = &lent->next;
@@ -75,7 +75,8 @@ static zero_status make(struct zero_mpi_comm *mpi, const struct zero_op *op)
 	return ZERO_OK;
 }
 
-zero_status zero_shared_begin(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count)
+zero_status zero_shared_buffer_begin(struct zero_mpi_comm *mpi, const struct zero_op *ops,
+				     size_t count)
 {
 	zero_status status = ZERO_OK;
 
@@ -116,7 +117,8 @@ static void touch(const struct zero_mpi_comm *mpi, const struct zero_shared *sha
 #endif
 }
 
-void zero_shared_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count, bool ok)
+void zero_shared_buffer_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
+			    bool ok)
 {
 	for (size_t i = 0; i < count; i++) {
 		struct zero_shared *shared = ops[i].shared;
@@ -151,17 +153,17 @@ void zero_shared_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_
 
 static void lend(struct zero_mpi_comm *mpi, struct shared_head *head)
 {
-	struct zero_lent *lent = malloc(sizeof(*lent));
+	struct zero_deferred_free *lent = malloc(sizeof(*lent));
 
 	if (!lent)
 		return; /* it goes with the arena */
 	pthread_mutex_lock(&mpi->lent_lock);
-	*lent = (struct zero_lent){.next = mpi->lent, .head = head};
+	*lent = (struct zero_deferred_free){.next = mpi->lent, .head = head};
 	mpi->lent = lent;
 	pthread_mutex_unlock(&mpi->lent_lock);
 }
 
-void zero_shared_free(struct zero_comm *comm, struct zero_shared *shared)
+void zero_shared_buffer_free(struct zero_comm *comm, struct zero_shared *shared)
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 	struct shared_head *head;
@@ -183,10 +185,10 @@ void zero_shared_free(struct zero_comm *comm, struct zero_shared *shared)
 		lend(mpi, head);
 }
 
-void zero_shared_close(struct zero_mpi_comm *mpi)
+void zero_shared_buffer_close(struct zero_mpi_comm *mpi)
 {
 	while (mpi->lent) {
-		struct zero_lent *lent = mpi->lent;
+		struct zero_deferred_free *lent = mpi->lent;
 
 		mpi->lent = lent->next;
 		free(lent);

@@ -16,9 +16,9 @@ static void make_condition(void)
 	zero_cond_init(&answered);
 }
 
-struct wire_calls *zero_bootstrap_calls(size_t count, const char *key)
+struct zero_pmix_calls *zero_pmix_calls_new(size_t count, const char *key)
 {
-	struct wire_calls *calls;
+	struct zero_pmix_calls *calls;
 	bool yes = true;
 
 	pthread_once(&once, make_condition);
@@ -37,7 +37,7 @@ struct wire_calls *zero_bootstrap_calls(size_t count, const char *key)
 }
 
 /* Holding the lock, which this gives up. */
-static void leave_and_unlock(struct wire_calls *calls)
+static void leave_and_unlock(struct zero_pmix_calls *calls)
 {
 	bool last = --calls->users == 0;
 
@@ -46,7 +46,7 @@ static void leave_and_unlock(struct wire_calls *calls)
 		free(calls);
 }
 
-void zero_bootstrap_calls_leave(struct wire_calls *calls)
+void zero_pmix_calls_release(struct zero_pmix_calls *calls)
 {
 	if (!calls)
 		return;
@@ -54,7 +54,7 @@ void zero_bootstrap_calls_leave(struct wire_calls *calls)
 	leave_and_unlock(calls);
 }
 
-static void begin(struct wire_call *call)
+static void begin(struct zero_pmix_call *call)
 {
 	pthread_mutex_lock(&lock);
 	call->waiting = true;
@@ -63,9 +63,9 @@ static void begin(struct wire_call *call)
 	pthread_mutex_unlock(&lock);
 }
 
-static void answer(struct wire_call *call, pmix_status_t status)
+static void answer(struct zero_pmix_call *call, pmix_status_t status)
 {
-	struct wire_calls *calls = call->of;
+	struct zero_pmix_calls *calls = call->of;
 
 	pthread_mutex_lock(&lock);
 	call->waiting = false;
@@ -87,12 +87,12 @@ static void on_value(pmix_status_t status, pmix_value_t *value, void *call)
 	answer(call, status);
 }
 
-void zero_bootstrap_ask(struct wire_calls *calls, size_t i, int rank, bool local)
+void zero_pmix_begin_get(struct zero_pmix_calls *calls, size_t i, int rank, bool local)
 {
 	pmix_status_t status;
 	pmix_proc_t proc;
 
-	PMIX_LOAD_PROCID(&proc, zero_bootstrap.self.nspace, (pmix_rank_t)rank);
+	PMIX_LOAD_PROCID(&proc, zero_pmix.self.nspace, (pmix_rank_t)rank);
 	begin(&calls->call[i]);
 	status = PMIx_Get_nb(&proc, calls->key, local ? &calls->immediate : NULL, local ? 1 : 0,
 			     on_value, &calls->call[i]);
@@ -100,7 +100,7 @@ void zero_bootstrap_ask(struct wire_calls *calls, size_t i, int rank, bool local
 		answer(&calls->call[i], status);
 }
 
-void zero_bootstrap_begin_fence(struct wire_calls *calls)
+void zero_pmix_begin_fence(struct zero_pmix_calls *calls)
 {
 	bool yes = true;
 	pmix_info_t collect;
@@ -121,7 +121,7 @@ void zero_bootstrap_begin_fence(struct wire_calls *calls)
 	answer(&calls->call[0], status);
 }
 
-bool zero_bootstrap_wait(struct wire_calls *calls, double until)
+bool zero_pmix_wait(struct zero_pmix_calls *calls, double until)
 {
 	struct timespec end;
 	bool all;
@@ -136,7 +136,7 @@ bool zero_bootstrap_wait(struct wire_calls *calls, double until)
 	return all;
 }
 
-pmix_status_t zero_bootstrap_answer(struct wire_calls *calls, size_t i)
+pmix_status_t zero_pmix_call_status(struct zero_pmix_calls *calls, size_t i)
 {
 	pmix_status_t status;
 

@@ -6,7 +6,7 @@
 
 #include "pmix.h"
 
-bool zero_bootstrap_has_server(void)
+bool zero_pmix_has_server(void)
 {
 	return getenv("PMIX_NAMESPACE") && getenv("PMIX_RANK");
 }
@@ -28,20 +28,19 @@ static int launched_world(void)
 	return 0;
 }
 
-zero_status zero_bootstrap_check_alone(void)
+zero_status zero_pmix_check_alone(void)
 {
 	int launched = launched_world();
 
-	if (zero_bootstrap.place.world > 1 || launched <= 1)
+	if (zero_pmix.place.world > 1 || launched <= 1)
 		return ZERO_OK;
-	return zero_bootstrap_core->fail(
-		ZERO_E_COMM,
-		"the launcher started %d ranks, but this one sees no other "
-		"through PMIx: start them with zerorun or with srun --mpi=pmix",
-		launched);
+	return zero_pmix_core->fail(ZERO_E_COMM,
+				    "the launcher started %d ranks, but this one sees no other "
+				    "through PMIx: start them with zerorun or with srun --mpi=pmix",
+				    launched);
 }
 
-pmix_status_t zero_bootstrap_look(pmix_rank_t rank, const char *key, pmix_value_t **value)
+pmix_status_t zero_pmix_get_cached(pmix_rank_t rank, const char *key, pmix_value_t **value)
 {
 	bool yes = true;
 	pmix_info_t optional;
@@ -49,7 +48,7 @@ pmix_status_t zero_bootstrap_look(pmix_rank_t rank, const char *key, pmix_value_
 	pmix_proc_t proc;
 
 	*value = NULL;
-	PMIX_LOAD_PROCID(&proc, zero_bootstrap.self.nspace, rank);
+	PMIX_LOAD_PROCID(&proc, zero_pmix.self.nspace, rank);
 	PMIX_INFO_LOAD(&optional, PMIX_OPTIONAL, &yes, PMIX_BOOL);
 	status = PMIx_Get(&proc, key, &optional, 1, value);
 	return status == PMIX_SUCCESS && !*value ? PMIX_ERR_NOT_FOUND : status;
@@ -57,9 +56,9 @@ pmix_status_t zero_bootstrap_look(pmix_rank_t rank, const char *key, pmix_value_
 
 static zero_status fail_missing(const char *what, const char *key, const char *why)
 {
-	return zero_bootstrap_core->fail(
-		ZERO_E_COMM, "the launcher's PMIx does not say %s (%s of namespace %s): %s", what,
-		key, zero_bootstrap.self.nspace, why);
+	return zero_pmix_core->fail(ZERO_E_COMM,
+				    "the launcher's PMIx does not say %s (%s of namespace %s): %s",
+				    what, key, zero_pmix.self.nspace, why);
 }
 
 static zero_status find_world(void)
@@ -69,19 +68,19 @@ static zero_status find_world(void)
 	pmix_value_t *value;
 	unsigned world;
 
-	status = zero_bootstrap_look(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, &value);
+	status = zero_pmix_get_cached(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, &value);
 	if (status != PMIX_SUCCESS)
 		return fail_missing(what, PMIX_JOB_SIZE, PMIx_Error_string(status));
 	PMIX_VALUE_GET_NUMBER(status, value, world, unsigned);
 	PMIX_VALUE_RELEASE(value);
 	if (status != PMIX_SUCCESS || world > INT32_MAX)
 		return fail_missing(what, PMIX_JOB_SIZE, "it is no number of ranks");
-	if (zero_bootstrap.self.rank >= world)
-		return zero_bootstrap_core->fail(ZERO_E_COMM,
-						 "the launcher's PMIx calls this rank %u, of %u",
-						 (unsigned)zero_bootstrap.self.rank, world);
-	zero_bootstrap.place.rank = (int)zero_bootstrap.self.rank;
-	zero_bootstrap.place.world = (int)world;
+	if (zero_pmix.self.rank >= world)
+		return zero_pmix_core->fail(ZERO_E_COMM,
+					    "the launcher's PMIx calls this rank %u, of %u",
+					    (unsigned)zero_pmix.self.rank, world);
+	zero_pmix.place.rank = (int)zero_pmix.self.rank;
+	zero_pmix.place.world = (int)world;
 	return ZERO_OK;
 }
 
@@ -100,27 +99,27 @@ static bool read_peers(const char *list)
 
 	for (const char *c = list; *c; c++)
 		count += *c == ',';
-	free(zero_bootstrap.peers);
-	zero_bootstrap.peers = calloc(count, sizeof(*zero_bootstrap.peers));
-	if (!zero_bootstrap.peers)
+	free(zero_pmix.peers);
+	zero_pmix.peers = calloc(count, sizeof(*zero_pmix.peers));
+	if (!zero_pmix.peers)
 		return false;
 	for (;; list = end + 1) {
 		long rank = strtol(list, &end, 10);
 
 		if (end == list || (*end && *end != ',') || rank < 0 ||
-		    rank >= zero_bootstrap.place.world)
+		    rank >= zero_pmix.place.world)
 			return false;
-		zero_bootstrap.peers[i++] = (int)rank;
+		zero_pmix.peers[i++] = (int)rank;
 		if (!*end)
 			break;
 	}
-	qsort(zero_bootstrap.peers, count, sizeof(*zero_bootstrap.peers), compare_ranks);
-	zero_bootstrap.place.local_world = (int)count;
-	zero_bootstrap.place.local_rank = -1;
+	qsort(zero_pmix.peers, count, sizeof(*zero_pmix.peers), compare_ranks);
+	zero_pmix.place.local_world = (int)count;
+	zero_pmix.place.local_rank = -1;
 	for (i = 0; i < count; i++)
-		if (zero_bootstrap.peers[i] == zero_bootstrap.place.rank)
-			zero_bootstrap.place.local_rank = (int)i;
-	return zero_bootstrap.place.local_rank >= 0;
+		if (zero_pmix.peers[i] == zero_pmix.place.rank)
+			zero_pmix.place.local_rank = (int)i;
+	return zero_pmix.place.local_rank >= 0;
 }
 
 static zero_status find_peers(void)
@@ -130,7 +129,7 @@ static zero_status find_peers(void)
 	pmix_status_t status;
 	pmix_value_t *value;
 
-	status = zero_bootstrap_look(PMIX_RANK_WILDCARD, PMIX_LOCAL_PEERS, &value);
+	status = zero_pmix_get_cached(PMIX_RANK_WILDCARD, PMIX_LOCAL_PEERS, &value);
 	if (status != PMIX_SUCCESS)
 		return fail_missing(what, PMIX_LOCAL_PEERS, PMIx_Error_string(status));
 	if (value->type != PMIX_STRING || !value->data.string)
@@ -141,7 +140,7 @@ static zero_status find_peers(void)
 	return result;
 }
 
-zero_status zero_bootstrap_find_place(void)
+zero_status zero_pmix_read_place(void)
 {
 	zero_status status = find_world();
 
@@ -150,8 +149,8 @@ zero_status zero_bootstrap_find_place(void)
 	return status;
 }
 
-bool zero_bootstrap_is_local(int rank)
+bool zero_pmix_is_local(int rank)
 {
-	return bsearch(&rank, zero_bootstrap.peers, (size_t)zero_bootstrap.place.local_world,
-		       sizeof(*zero_bootstrap.peers), compare_ranks);
+	return bsearch(&rank, zero_pmix.peers, (size_t)zero_pmix.place.local_world,
+		       sizeof(*zero_pmix.peers), compare_ranks);
 }
