@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Teams: communicators that are cut out of the first one, which keeps them until it is closed. */
+/* Communicators of teams. The job's communicator keeps a list of them until it is closed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static bool is_member(const struct zero_op *op, int rank)
 	return false;
 }
 
-/* What the ranks of a team know of it, and the others. */
+/* Ranks outside of the team know its size alone. */
 static void set_place(struct zero_team_comm *team_comm, const struct zero_comm *comm,
 		      const struct zero_op *op)
 {
