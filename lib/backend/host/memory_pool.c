@@ -111,7 +111,7 @@ static char *map(size_t bytes)
 
 /* The idle block that fits best and wastes at most an eighth, or nothing if every byte counts;
    taken off the list. */
-static struct block *take_idle(struct zero_pool *pool, size_t bytes, bool shared)
+static struct block *find_idle(struct zero_pool *pool, size_t bytes, bool shared)
 {
 	size_t waste = pool->account.limit == SIZE_MAX ? bytes / 8 : 0;
 	struct block **best = NULL, *block;
@@ -147,12 +147,12 @@ static void trim(struct zero_pool *pool, size_t bytes)
 
 /* How much of what is idle must go, so that `bytes` more are no more than was ever in use at
    once. */
-static size_t excess(const struct zero_pool *pool, size_t bytes)
+static size_t excess_idle(const struct zero_pool *pool, size_t bytes)
 {
-	size_t used = pool->held.now + bytes;
-	size_t allowed = used > pool->held.peak ? used : pool->held.peak;
+	size_t recycled = pool->held.now + bytes;
+	size_t allowed = recycled > pool->held.peak ? recycled : pool->held.peak;
 
-	return used + pool->idle_bytes > allowed ? used + pool->idle_bytes - allowed : 0;
+	return recycled + pool->idle_bytes > allowed ? recycled + pool->idle_bytes - allowed : 0;
 }
 
 static char *find_pages(struct zero_pool *pool, size_t bytes, bool shared)
@@ -160,13 +160,13 @@ static char *find_pages(struct zero_pool *pool, size_t bytes, bool shared)
 	return shared ? zero_arena_alloc(pool->arena, bytes) : map(bytes);
 }
 
-static struct block *fresh(struct zero_pool *pool, size_t bytes, bool shared)
+static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared)
 {
 	struct block *block = calloc(1, sizeof(*block));
 
 	if (!block)
 		return NULL;
-	trim(pool, excess(pool, bytes));
+	trim(pool, excess_idle(pool, bytes));
 	block->bytes = bytes;
 	block->shared = shared;
 	block->data = find_pages(pool, bytes, shared);
@@ -182,14 +182,14 @@ static struct block *fresh(struct zero_pool *pool, size_t bytes, bool shared)
 	return block;
 }
 
-/* With the lock. *used: its pages may hold anything. */
-static struct block *take(struct zero_pool *pool, size_t bytes, bool shared, bool *used)
+/* With the lock. *recycled: its pages may hold anything. */
+static struct block *get_block(struct zero_pool *pool, size_t bytes, bool shared, bool *recycled)
 {
-	struct block *block = take_idle(pool, bytes, shared);
+	struct block *block = find_idle(pool, bytes, shared);
 
-	*used = block;
+	*recycled = block;
 	if (!block)
-		block = fresh(pool, bytes, shared);
+		block = new_block(pool, bytes, shared);
 	if (block && !tsearch(block, &pool->live, by_address)) {
 		unmap(pool, block);
 		block = NULL;
@@ -238,7 +238,7 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 {
 	struct block *block = NULL;
 	zero_status status = ZERO_OK;
-	bool used = false;
+	bool recycled = false;
 
 	*data = NULL;
 	if (bytes <= SIZE_MAX / 2) {
@@ -247,7 +247,7 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 		if (kind != ZERO_MEM_KINDS)
 			status = zero_account_check(&pool->account, kind, bytes);
 		if (!status)
-			block = take(pool, bytes, is_shared(pool, kind), &used);
+			block = get_block(pool, bytes, is_shared(pool, kind), &recycled);
 		if (block)
 			block->kind = kind;
 		if (block && kind != ZERO_MEM_KINDS)
@@ -256,7 +256,7 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 	}
 	if (!block)
 		return status ? status : zero_pool_no_memory(kind, bytes);
-	if (zeroed && used)
+	if (zeroed && recycled)
 		memset(block->data, 0, bytes);
 	*data = block->data;
 	return ZERO_OK;

@@ -27,25 +27,25 @@ struct arena_head {
 	const void *here; /* where its rank has it */
 };
 
-/* Of two submissions: what a slow rank still reads of one is not what a fast one says of the next.
+/* Of two submissions: what a slow rank still can_read of one is not what a fast one says of the next.
    No rank is two ahead, since all agree on each. */
 struct node_table {
-	struct zero_published said[2][ZERO_NODE_OPERATIONS];
+	struct zero_published published[2][ZERO_NODE_OPERATIONS];
 };
 
-struct node_meeting {
+struct node_barrier {
 	_Alignas(64) _Atomic uint32_t arrived;
-	_Alignas(64) _Atomic uint32_t round; /* futex: those who wait look at it */
+	_Alignas(64) _Atomic uint32_t round; /* futex: those who wait spin at it */
 	_Alignas(64) _Atomic uint32_t asleep;
 };
 
 struct zero_peers {
 	char **bases; /* [count]; the own one is the arena's */
 	pid_t *processes;
-	bool reads;   /* each can read the others' memory */
-	size_t bytes; /* of each */
+	bool can_read; /* each can read the others' memory */
+	size_t bytes;  /* of each */
 	int count, self;
-	bool crowded; /* more ranks than cores: waiting awake only takes time from others */
+	bool oversubscribed; /* more ranks than cores: waiting awake only takes time from others */
 };
 
 /* ---- mapping each other's arenas ------------------------------------------------------------- */
@@ -63,7 +63,7 @@ static size_t arena_bytes(int ranks)
 	return bytes < most / (size_t)ranks ? bytes : most / (size_t)ranks / huge * huge;
 }
 
-struct introduction {
+struct peer_info {
 	int64_t process;
 	int64_t file; /* -1: this rank has no arena */
 	uint64_t cookie;
@@ -71,7 +71,7 @@ struct introduction {
 	cpu_set_t cores; /* that it may run on */
 };
 
-static char *map_peer(const struct introduction *peer)
+static char *map_peer(const struct peer_info *peer)
 {
 	struct arena_head *head;
 	struct stat info;
@@ -110,12 +110,12 @@ static void free_peers(struct zero_peers *peers)
 }
 
 /* The arena with its head; NULL if this rank cannot share. */
-static struct zero_arena *make_arena(int ranks, struct introduction *mine)
+static struct zero_arena *make_arena(int ranks, struct peer_info *mine)
 {
 	struct zero_arena *arena;
 	char *head;
 
-	*mine = (struct introduction){.process = getpid(), .file = -1, .bytes = arena_bytes(ranks)};
+	*mine = (struct peer_info){.process = getpid(), .file = -1, .bytes = arena_bytes(ranks)};
 	sched_getaffinity(0, sizeof(mine->cores), &mine->cores);
 	if (getrandom(&mine->cookie, sizeof(mine->cookie), 0) != (ssize_t)sizeof(mine->cookie))
 		return NULL;
@@ -133,7 +133,7 @@ static struct zero_arena *make_arena(int ranks, struct introduction *mine)
 	return arena;
 }
 
-static bool map_peers(struct zero_peers *peers, const struct introduction *all,
+static bool map_peers(struct zero_peers *peers, const struct peer_info *all,
 		      struct zero_arena *arena)
 {
 	cpu_set_t cores;
@@ -145,7 +145,7 @@ static bool map_peers(struct zero_peers *peers, const struct introduction *all,
 		CPU_OR(&cores, &cores, &all[i].cores);
 	}
 	/* A rank has a thread that computes beside the one that waits here. */
-	peers->crowded = CPU_COUNT(&cores) < 2 * peers->count;
+	peers->oversubscribed = CPU_COUNT(&cores) < 2 * peers->count;
 	for (int i = 0; i < peers->count; i++) {
 		peers->bases[i] = i == peers->self ? zero_arena_base(arena) : map_peer(&all[i]);
 		if (!peers->bases[i])
@@ -164,7 +164,7 @@ static ssize_t read_some(pid_t process, void *to, const void *from, size_t bytes
 }
 
 /* Of each peer the first bytes of its arena, which this rank has mapped too. */
-static bool can_read(const struct zero_peers *peers)
+static bool can_read_peers(const struct zero_peers *peers)
 {
 	uint64_t cookie;
 
@@ -180,12 +180,12 @@ static bool can_read(const struct zero_peers *peers)
 }
 
 /* COLLECTIVE. Whether all of them can. */
-static zero_status agree_reads(struct zero_peers *peers, MPI_Comm ranks)
+static zero_status agree_on_reading(struct zero_peers *peers, MPI_Comm ranks)
 {
-	int reads = can_read(peers), error;
+	int can_read = can_read_peers(peers), error;
 
-	error = MPI_Allreduce(MPI_IN_PLACE, &reads, 1, MPI_INT, MPI_MIN, ranks);
-	peers->reads = reads;
+	error = MPI_Allreduce(MPI_IN_PLACE, &can_read, 1, MPI_INT, MPI_MIN, ranks);
+	peers->can_read = can_read;
 	return zero_mpi_status(error, "MPI_Allreduce");
 }
 
@@ -212,13 +212,13 @@ static int place_tables(struct zero_node *node, struct zero_arena *arena, MPI_Co
 		node->indices[rank] = (int)(all[2 * rank + 1] >> ARENA_SHIFT) - 1;
 	}
 	if (*there)
-		node->meeting = zero_node_data(node, all[0]);
+		node->barrier = zero_node_data(node, all[0]);
 	free(all);
 	return error;
 }
 
-/* This rank alone: nothing is mapped, and there is nobody to meet. */
-static struct zero_node *alone(void)
+/* This rank new_single_node: nothing is mapped, and there is nobody to meet. */
+static struct zero_node *new_single_node(void)
 {
 	struct zero_node *node = calloc(1, sizeof(*node));
 
@@ -229,7 +229,7 @@ static struct zero_node *alone(void)
 
 static struct zero_node *new_node(struct zero_peers *peers, int rank, int world)
 {
-	struct zero_node *node = alone();
+	struct zero_node *node = new_single_node();
 
 	if (!node)
 		return NULL;
@@ -266,7 +266,7 @@ static struct zero_peers *new_peers(int rank, int world, size_t bytes)
 
 zero_status zero_node_open(MPI_Comm ranks, struct zero_arena **arena, struct zero_node **node)
 {
-	struct introduction mine, *all;
+	struct peer_info mine, *all;
 	struct zero_peers *peers = NULL;
 	int rank = 0, world = 1, error, shares;
 	bool there = false;
@@ -281,7 +281,7 @@ zero_status zero_node_open(MPI_Comm ranks, struct zero_arena **arena, struct zer
 	if (world > 1)
 		*arena = make_arena(world, &mine);
 	if (world == 1)
-		goto lone;
+		goto single;
 	error = MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all, sizeof(mine), MPI_BYTE, ranks);
 	if (*arena)
 		peers = new_peers(rank, world, mine.bytes);
@@ -296,18 +296,18 @@ zero_status zero_node_open(MPI_Comm ranks, struct zero_arena **arena, struct zer
 	}
 	free(all);
 	if (!error && shares)
-		return agree_reads(peers, ranks);
+		return agree_on_reading(peers, ranks);
 	zero_node_close(*node, false);
 	free_peers(peers);
 	zero_arena_delete(*arena);
 	*arena = NULL;
-	*node = error ? NULL : alone();
+	*node = error ? NULL : new_single_node();
 	if (error)
 		return zero_mpi_status(error, "finding shared memory");
 	return *node ? ZERO_OK : zero_core->fail(ZERO_E_MEMORY, "no memory for a node");
-lone:
+single:
 	free(all);
-	*node = alone();
+	*node = new_single_node();
 	return *node ? ZERO_OK : zero_core->fail(ZERO_E_MEMORY, "no memory for a node");
 }
 
@@ -319,13 +319,13 @@ zero_status zero_node_split(const struct zero_node *parent, struct zero_arena *a
 
 	MPI_Comm_rank(ranks, &rank);
 	MPI_Comm_size(ranks, &world);
-	*node = world == 1 ? alone() : new_node(parent->peers, rank, world);
+	*node = world == 1 ? new_single_node() : new_node(parent->peers, rank, world);
 	if (*node && world > 1)
 		error = place_tables(*node, arena, ranks, &there);
 	if (*node && world > 1 && !there) {
 		/* The team works without; other nodes of it need not know. */
 		zero_node_close(*node, false);
-		*node = alone();
+		*node = new_single_node();
 	}
 	if (!*node)
 		return zero_core->fail(ZERO_E_COMM, "no memory for a team");
@@ -364,25 +364,25 @@ void *zero_node_data(const struct zero_node *node, zero_address address)
 
 void zero_node_next_table(struct zero_node *node)
 {
-	node->turn ^= 1;
+	node->table ^= 1;
 }
 
 struct zero_published *zero_node_publish(const struct zero_node *node, size_t index)
 {
-	return &node->tables[node->rank]->said[node->turn][index];
+	return &node->tables[node->rank]->published[node->table][index];
 }
 
 const struct zero_published *zero_node_published(const struct zero_node *node, int rank,
 						 size_t index)
 {
-	return &node->tables[rank]->said[node->turn][index];
+	return &node->tables[rank]->published[node->table][index];
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
 bool zero_node_can_read(const struct zero_node *node)
 {
-	return node->world > 1 && node->peers->reads;
+	return node->world > 1 && node->peers->can_read;
 }
 
 zero_status zero_node_read(const struct zero_node *node, int rank, void *to, const void *from,
@@ -405,42 +405,42 @@ zero_status zero_node_read(const struct zero_node *node, int rank, void *to, con
 	return ZERO_OK;
 }
 
-/* ---- meeting --------------------------------------------------------------------------------- */
+/* ---- barrier --------------------------------------------------------------------------------- */
 
-static inline void breathe(void)
+static inline void cpu_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
 	__builtin_ia32_pause();
 #endif
 }
 
-static void wait_round(struct node_meeting *meeting, uint32_t round, bool crowded)
+static void wait_round(struct node_barrier *barrier, uint32_t round, bool oversubscribed)
 {
-	for (int look = crowded ? 4000 : 0; look < 4000; look++) {
-		if (atomic_load_explicit(&meeting->round, memory_order_acquire) != round)
+	for (int spin = oversubscribed ? 4000 : 0; spin < 4000; spin++) {
+		if (atomic_load_explicit(&barrier->round, memory_order_acquire) != round)
 			return;
-		breathe();
+		cpu_pause();
 	}
-	atomic_fetch_add(&meeting->asleep, 1);
-	while (atomic_load(&meeting->round) == round)
-		syscall(SYS_futex, &meeting->round, FUTEX_WAIT, round, NULL, NULL, 0);
-	atomic_fetch_sub(&meeting->asleep, 1);
+	atomic_fetch_add(&barrier->asleep, 1);
+	while (atomic_load(&barrier->round) == round)
+		syscall(SYS_futex, &barrier->round, FUTEX_WAIT, round, NULL, NULL, 0);
+	atomic_fetch_sub(&barrier->asleep, 1);
 }
 
 void zero_node_barrier(struct zero_node *node)
 {
-	struct node_meeting *meeting = node->meeting;
+	struct node_barrier *barrier = node->barrier;
 	uint32_t round;
 
 	if (node->world == 1)
 		return;
-	round = atomic_load(&meeting->round);
-	if (atomic_fetch_add(&meeting->arrived, 1) + 1 < (uint32_t)node->world) {
-		wait_round(meeting, round, node->peers->crowded);
+	round = atomic_load(&barrier->round);
+	if (atomic_fetch_add(&barrier->arrived, 1) + 1 < (uint32_t)node->world) {
+		wait_round(barrier, round, node->peers->oversubscribed);
 		return;
 	}
-	atomic_store(&meeting->arrived, 0);
-	atomic_fetch_add(&meeting->round, 1);
-	if (atomic_load(&meeting->asleep))
-		syscall(SYS_futex, &meeting->round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	atomic_store(&barrier->arrived, 0);
+	atomic_fetch_add(&barrier->round, 1);
+	if (atomic_load(&barrier->asleep))
+		syscall(SYS_futex, &barrier->round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

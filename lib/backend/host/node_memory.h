@@ -20,10 +20,10 @@ typedef uint64_t zero_address;
 /* Those of one communicator, in the order of their ranks. */
 struct zero_node {
 	struct zero_peers *peers;     /* of the first communicator, which owns them */
-	struct node_meeting *meeting; /* in the arena of the first */
+	struct node_barrier *barrier; /* in the arena of the first */
 	struct node_table **tables;   /* [world]: what each publishes */
 	int *indices;                 /* [world]: in peers */
-	int turn;                     /* which half of a table */
+	int table;                    /* which half of a table */
 	int rank, world;
 };
 

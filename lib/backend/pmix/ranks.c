@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/launched_world.h"
 #include "pmix.h"
 
 bool zero_pmix_has_server(void)
@@ -11,26 +12,9 @@ bool zero_pmix_has_server(void)
 	return getenv("PMIX_NAMESPACE") && getenv("PMIX_RANK");
 }
 
-/* How many ranks the launcher started; 0: none that is known did. */
-static int launched_world(void)
-{
-	/* In this order: an mpirun within a Slurm step inherits that step's. */
-	static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-					    "SLURM_STEP_NUM_TASKS"};
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		const char *value = getenv(names[i]);
-		int world = value ? atoi(value) : 0;
-
-		if (world > 0)
-			return world;
-	}
-	return 0;
-}
-
 zero_status zero_pmix_check_alone(void)
 {
-	int launched = launched_world();
+	int launched = zero_launched_world();
 
 	if (zero_pmix.place.world > 1 || launched <= 1)
 		return ZERO_OK;
