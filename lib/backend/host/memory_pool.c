@@ -14,9 +14,9 @@ enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 struct block {
 	char *data; /* what the tree of live blocks is ordered by */
 	size_t bytes;
-	enum zero_memory_kind kind; /* ZERO_MEM_KINDS: counted elsewhere */
+	enum zero_memory_kind kind; /* ZERO_MEM_KINDS: see zero_pool_count */
 	bool shared;                /* in the arena */
-	struct block *next;         /* of the idle ones, newest first */
+	struct block *next;         /* in the list of idle blocks, newest first */
 };
 
 struct zero_pool {
@@ -25,7 +25,7 @@ struct zero_pool {
 	struct block *idle;
 	size_t idle_bytes;
 	struct zero_arena *arena; /* NULL: no rank shares memory with this one */
-	zero_bytes held;          /* by live blocks, whoever counts them */
+	zero_bytes held;          /* by all live blocks */
 	struct zero_account account;
 };
 
@@ -61,7 +61,7 @@ static void unmap(struct zero_pool *pool, struct block *block)
 	free(block);
 }
 
-/* The arena goes as a whole. */
+/* For deletion: blocks in the arena are unmapped with it. */
 static void unmap_node(void *node)
 {
 	struct block *block = node;
@@ -87,7 +87,7 @@ void zero_pool_delete(struct zero_pool *pool)
 	free(pool);
 }
 
-/* Fresh pages; large blocks begin where a huge page can. NULL: none to be had. */
+/* Maps fresh pages; large blocks begin at a multiple of the huge page size. NULL: no memory. */
 static char *map(size_t bytes)
 {
 	size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0, before;
@@ -104,13 +104,13 @@ static char *map(size_t bytes)
 		munmap(data, before);
 	if (slack > before)
 		munmap(data + before + bytes, slack - before);
-	/* Advice: 4K pages serve too, if more slowly. */
+	/* A hint: it also works with 4K pages, more slowly. */
 	madvise(data + before, bytes, MADV_HUGEPAGE);
 	return data + before;
 }
 
-/* The idle block that fits best and wastes at most an eighth, or nothing if every byte counts;
-   taken off the list. */
+/* Removes the best fitting idle block from the list. It may be an eighth too large, but not at all
+   if there is a limit. NULL: none fits. */
 static struct block *find_idle(struct zero_pool *pool, size_t bytes, bool shared)
 {
 	size_t waste = pool->account.limit == SIZE_MAX ? bytes / 8 : 0;
@@ -128,7 +128,7 @@ static struct block *find_idle(struct zero_pool *pool, size_t bytes, bool shared
 	return block;
 }
 
-/* Gives back idle blocks, the oldest first, until `bytes` are. */
+/* Unmaps idle blocks, the oldest first, of `bytes` in total at least. */
 static void trim(struct zero_pool *pool, size_t bytes)
 {
 	size_t gone = 0;
@@ -145,8 +145,8 @@ static void trim(struct zero_pool *pool, size_t bytes)
 	pool->idle_bytes -= gone;
 }
 
-/* How much of what is idle must go, so that `bytes` more are no more than was ever in use at
-   once. */
+/* The idle bytes to unmap before `bytes` more are mapped, so that the process never holds more than
+   its peak of live blocks. */
 static size_t excess_idle(const struct zero_pool *pool, size_t bytes)
 {
 	size_t recycled = pool->held.now + bytes;
@@ -171,7 +171,7 @@ static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared
 	block->shared = shared;
 	block->data = find_pages(pool, bytes, shared);
 	if (!block->data) {
-		/* What is idle may be in the way. */
+		/* Idle blocks may take the room. */
 		trim(pool, SIZE_MAX);
 		block->data = find_pages(pool, bytes, shared);
 	}
@@ -182,7 +182,7 @@ static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared
 	return block;
 }
 
-/* With the lock. *recycled: its pages may hold anything. */
+/* With the lock. *recycled: the block is not zeroed. */
 static struct block *get_block(struct zero_pool *pool, size_t bytes, bool shared, bool *recycled)
 {
 	struct block *block = find_idle(pool, bytes, shared);
@@ -218,7 +218,7 @@ void zero_pool_uncount(struct zero_pool *pool, enum zero_memory_kind kind, size_
 	pthread_mutex_unlock(&pool->lock);
 }
 
-zero_status zero_pool_no_memory(enum zero_memory_kind kind, size_t bytes)
+static zero_status fail_no_memory(enum zero_memory_kind kind, size_t bytes)
 {
 	return zero_core->fail(ZERO_E_MEMORY,
 			       "no memory for %zu bytes of %s: %zu are free; use more "
@@ -226,7 +226,7 @@ zero_status zero_pool_no_memory(enum zero_memory_kind kind, size_t bytes)
 			       bytes, zero_memory_kind_name(kind), zero_memory_available());
 }
 
-/* What peers read or write without a copy. */
+/* Whether peers access memory of that kind without a copy. */
 static bool is_shared(const struct zero_pool *pool, enum zero_memory_kind kind)
 {
 	return pool->arena && (kind == ZERO_MEM_SHARDS || kind == ZERO_MEM_GATHERED ||
@@ -255,7 +255,7 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 		pthread_mutex_unlock(&pool->lock);
 	}
 	if (!block)
-		return status ? status : zero_pool_no_memory(kind, bytes);
+		return status ? status : fail_no_memory(kind, bytes);
 	if (zeroed && recycled)
 		memset(block->data, 0, bytes);
 	*data = block->data;

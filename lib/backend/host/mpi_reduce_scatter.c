@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reduce-scatter. A rank sums its own part of every rank's buffer, in rank order and in one pass. It
- * reads the buffers of ranks that share memory with it in place; other ranks send it its part in
- * pieces. MPI_Reduce_scatter may add in any order: with four ranks 38 % of elements had other bits.
- * It is also several times slower.
+ * Reduce-scatter. A rank sums its own part of every rank's buffer, in rank order and in one pass.
+ * It reads the buffers of ranks that share memory with it in place; other ranks send it its part
+ * in pieces. MPI_Reduce_scatter may add in any order: with four ranks 38 % of elements had other
+ * bits. It is also several times slower.
  */
 #include <stdlib.h>
 

@@ -18,17 +18,17 @@
 
 #include "mpi_comm.h"
 
-/* The upper bits of an address are the arena, counted from 1. */
+/* The upper bits of a zero_address are the number of the arena, counted from 1. */
 enum { ARENA_SHIFT = 48 };
 
-/* The begin of an arena, before all that is allocated in it. */
+/* The first page of an arena. */
 struct arena_head {
-	uint64_t cookie;  /* tells that it is this one, and not a file of another process */
-	const void *here; /* where its rank has it */
+	uint64_t cookie;  /* random: proves that a mapped file is this arena */
+	const void *here; /* its address in its own process */
 };
 
-/* Of two submissions: what a slow rank still can_read of one is not what a fast one says of the next.
-   No rank is two ahead, since all agree on each. */
+/* Two halves: a fast rank fills in the next submission while a slow one still reads this one. No
+   rank is two submissions ahead, since all agree on each. */
 struct node_table {
 	struct zero_published published[2][ZERO_NODE_OPERATIONS];
 };
@@ -40,19 +40,19 @@ struct node_barrier {
 };
 
 struct zero_peers {
-	char **bases; /* [count]; the own one is the arena's */
+	char **bases; /* [count]: where their arenas are mapped */
 	pid_t *processes;
 	bool can_read; /* each can read the others' memory */
 	size_t bytes;  /* of each */
 	int count, self;
-	bool oversubscribed; /* more ranks than cores: waiting awake only takes time from others */
+	bool oversubscribed; /* spinning in the barrier would take cores from ranks that compute */
 };
 
 /* ---- mapping each other's arenas ------------------------------------------------------------- */
 
 /*
- * Twice what the machine has, so that holes between what is in use do no harm; but all arenas of a
- * node together must fit into a process's addresses.
+ * Twice the machine's memory, so that gaps between blocks do no harm. But all arenas of a node must
+ * fit into one process's address space.
  */
 static size_t arena_bytes(int ranks)
 {
@@ -68,7 +68,7 @@ struct peer_info {
 	int64_t file; /* -1: this rank has no arena */
 	uint64_t cookie;
 	uint64_t bytes;
-	cpu_set_t cores; /* that it may run on */
+	cpu_set_t cores; /* that the process may run on */
 };
 
 static char *map_peer(const struct peer_info *peer)
@@ -83,7 +83,7 @@ static char *map_peer(const struct peer_info *peer)
 	file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
 	if (file < 0)
 		return NULL;
-	/* In another namespace of processes the same numbers may be another file. */
+	/* In another PID namespace the same numbers may name another file. */
 	head = fstat(file, &info) || (uint64_t)info.st_size != peer->bytes
 		       ? NULL
 		       : zero_arena_map(file, peer->bytes);
@@ -109,7 +109,7 @@ static void free_peers(struct zero_peers *peers)
 	free(peers);
 }
 
-/* The arena with its head; NULL if this rank cannot share. */
+/* Makes this rank's arena; NULL if it cannot. */
 static struct zero_arena *make_arena(int ranks, struct peer_info *mine)
 {
 	struct zero_arena *arena;
@@ -144,7 +144,7 @@ static bool map_peers(struct zero_peers *peers, const struct peer_info *all,
 			return false;
 		CPU_OR(&cores, &cores, &all[i].cores);
 	}
-	/* A rank has a thread that computes beside the one that waits here. */
+	/* Each rank has a thread that computes beside the one that waits here. */
 	peers->oversubscribed = CPU_COUNT(&cores) < 2 * peers->count;
 	for (int i = 0; i < peers->count; i++) {
 		peers->bases[i] = i == peers->self ? zero_arena_base(arena) : map_peer(&all[i]);
@@ -163,7 +163,7 @@ static ssize_t read_some(pid_t process, void *to, const void *from, size_t bytes
 	return process_vm_readv(process, &mine, 1, &theirs, 1, 0);
 }
 
-/* Of each peer the first bytes of its arena, which this rank has mapped too. */
+/* Tries process_vm_readv on the head of each peer's arena, whose content is known. */
 static bool can_read_peers(const struct zero_peers *peers)
 {
 	uint64_t cookie;
@@ -179,7 +179,7 @@ static bool can_read_peers(const struct zero_peers *peers)
 	return true;
 }
 
-/* COLLECTIVE. Whether all of them can. */
+/* COLLECTIVE. can_read is true if all ranks can read all others. */
 static zero_status agree_on_reading(struct zero_peers *peers, MPI_Comm ranks)
 {
 	int can_read = can_read_peers(peers), error;
@@ -191,10 +191,10 @@ static zero_status agree_on_reading(struct zero_peers *peers, MPI_Comm ranks)
 
 /* ---- a node ---------------------------------------------------------------------------------- */
 
-/* COLLECTIVE. What the node's ranks meet at, in the first one's arena, and each rank's table.
-   *there: all of it is. */
+/* COLLECTIVE. Allocates the barrier, of which the first rank's is used, and each rank's table.
+   *allocated: all ranks had room. */
 static int place_tables(struct zero_node *node, struct zero_arena *arena, MPI_Comm ranks,
-			bool *there)
+			bool *allocated)
 {
 	zero_address mine[2] = {0}, *all = calloc((size_t)node->world, sizeof(mine));
 	int error, room = all != NULL;
@@ -204,20 +204,20 @@ static int place_tables(struct zero_node *node, struct zero_arena *arena, MPI_Co
 	error = MPI_Allreduce(MPI_IN_PLACE, &room, 1, MPI_INT, MPI_MIN, ranks);
 	if (!error && room)
 		error = MPI_Allgather(mine, 2, MPI_UINT64_T, all, 2, MPI_UINT64_T, ranks);
-	*there = !error && room;
-	for (int rank = 0; *there && rank < node->world; rank++)
-		*there = all[2 * rank] && all[2 * rank + 1];
-	for (int rank = 0; *there && rank < node->world; rank++) {
+	*allocated = !error && room;
+	for (int rank = 0; *allocated && rank < node->world; rank++)
+		*allocated = all[2 * rank] && all[2 * rank + 1];
+	for (int rank = 0; *allocated && rank < node->world; rank++) {
 		node->tables[rank] = zero_node_data(node, all[2 * rank + 1]);
 		node->indices[rank] = (int)(all[2 * rank + 1] >> ARENA_SHIFT) - 1;
 	}
-	if (*there)
+	if (*allocated)
 		node->barrier = zero_node_data(node, all[0]);
 	free(all);
 	return error;
 }
 
-/* This rank new_single_node: nothing is mapped, and there is nobody to meet. */
+/* A node of this rank alone. */
 static struct zero_node *new_single_node(void)
 {
 	struct zero_node *node = calloc(1, sizeof(*node));
@@ -269,7 +269,7 @@ zero_status zero_node_open(MPI_Comm ranks, struct zero_arena **arena, struct zer
 	struct peer_info mine, *all;
 	struct zero_peers *peers = NULL;
 	int rank = 0, world = 1, error, shares;
-	bool there = false;
+	bool allocated = false;
 
 	*arena = NULL;
 	*node = NULL;
@@ -291,8 +291,8 @@ zero_status zero_node_open(MPI_Comm ranks, struct zero_arena **arena, struct zer
 	if (!error)
 		error = MPI_Allreduce(MPI_IN_PLACE, &shares, 1, MPI_INT, MPI_MIN, ranks);
 	if (!error && shares) {
-		error = place_tables(*node, *arena, ranks, &there);
-		shares = there;
+		error = place_tables(*node, *arena, ranks, &allocated);
+		shares = allocated;
 	}
 	free(all);
 	if (!error && shares)
@@ -315,15 +315,15 @@ zero_status zero_node_split(const struct zero_node *parent, struct zero_arena *a
 			    MPI_Comm ranks, struct zero_node **node)
 {
 	int rank = 0, world = 1, error = MPI_SUCCESS;
-	bool there = false;
+	bool allocated = false;
 
 	MPI_Comm_rank(ranks, &rank);
 	MPI_Comm_size(ranks, &world);
 	*node = world == 1 ? new_single_node() : new_node(parent->peers, rank, world);
 	if (*node && world > 1)
-		error = place_tables(*node, arena, ranks, &there);
-	if (*node && world > 1 && !there) {
-		/* The team works without; other nodes of it need not know. */
+		error = place_tables(*node, arena, ranks, &allocated);
+	if (*node && world > 1 && !allocated) {
+		/* The team works without shared memory on this node. */
 		zero_node_close(*node, false);
 		*node = new_single_node();
 	}

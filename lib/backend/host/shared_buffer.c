@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZERO_OP_ALLOC: buffers that the ranks of a node share. The node's first rank allocates a buffer in
- * its arena, and the others find it there; each rank counts its part of the bytes. A buffer is freed
- * after the last rank has released it. A release is not COLLECTIVE.
+ * ZERO_OP_ALLOC: buffers that the ranks of a node share. The node's first rank allocates a buffer
+ * in its arena, and the others find it there; each rank counts its part of the bytes. A buffer is
+ * freed after the last rank has released it. A release is not COLLECTIVE.
  */
 #include <stdlib.h>
 #include <sys/mman.h>

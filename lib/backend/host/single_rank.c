@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank alone: every collective is a copy, or nothing. */
+/* The communicator of one rank: each collective is a copy, or nothing. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

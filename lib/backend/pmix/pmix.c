@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Module zero_pmix.so. PMIx is opened once for a process and finalised when it exits: a client that
- * comes back after PMIx_Finalize is not what servers expect. Called by one thread at a time, but
- * for abort.
+ * Module zero_pmix.so: struct zero_bootstrap_ops by PMIx. PMIx is initialised once in a process and
+ * finalised when it exits, since servers do not expect a client that initialises it again.
  */
 #include "pmix.h"
 
@@ -13,13 +12,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long the data of a rank that has come may take. */
+/* How long to wait for a value of a rank that came to the fence. */
 #define GET_SECONDS   10
 #define ABORT_SECONDS 5
 
 const struct zero_core *zero_pmix_core;
 struct zero_pmix_state zero_pmix;
-static pid_t initialiser; /* a forked child has none of PMIx */
+static pid_t initialiser; /* a forked child cannot use PMIx */
 
 zero_status zero_pmix_status(pmix_status_t status, const char *call)
 {
@@ -44,7 +43,7 @@ static zero_status initialise(void)
 		return zero_pmix_core->fail(ZERO_E_STATE,
 					    "this process was forked from one that has PMIx open; "
 					    "start another program in it");
-	/* The program's own, or MPI's, is the same; PMIx counts. */
+	/* PMIx counts initialisations: the program, or MPI, may have its own. */
 	status = PMIx_Init(&zero_pmix.self, NULL, 0);
 	if (status == PMIX_ERR_UNREACH)
 		return zero_pmix_core->fail(ZERO_E_COMM,
@@ -55,18 +54,18 @@ static zero_status initialise(void)
 	if (status != PMIX_SUCCESS)
 		return zero_pmix_status(status, "PMIx_Init");
 	initialiser = getpid();
-	/* A launcher takes a client that leaves without a word for one that failed. */
+	/* A launcher treats a client that exits without PMIx_Finalize as failed. */
 	if (atexit(finalise))
 		return zero_pmix_core->fail(ZERO_E_MEMORY, "no memory for PMIx's exit handler");
 	return ZERO_OK;
 }
 
-static void forget_own(void)
+static void free_values(void)
 {
-	while (zero_pmix.own) {
-		struct zero_pmix_value *own = zero_pmix.own;
+	while (zero_pmix.values) {
+		struct zero_pmix_value *own = zero_pmix.values;
 
-		zero_pmix.own = own->next;
+		zero_pmix.values = own->next;
 		free(own->data);
 		free(own);
 	}
@@ -74,9 +73,9 @@ static void forget_own(void)
 
 static void pmix_close(void)
 {
-	forget_own();
-	free(zero_pmix.peers);
-	zero_pmix.peers = NULL;
+	free_values();
+	free(zero_pmix.local_ranks);
+	zero_pmix.local_ranks = NULL;
 	zero_pmix.open = false;
 }
 
@@ -87,8 +86,8 @@ static zero_status pmix_open(struct zero_bootstrap_place *place)
 	if (zero_pmix.open)
 		return zero_pmix_core->fail(ZERO_E_STATE, "PMIx is open already");
 	zero_pmix.place = (struct zero_bootstrap_place){.world = 1, .local_world = 1};
-	zero_pmix.joined = zero_pmix_has_server();
-	if (zero_pmix.joined) {
+	zero_pmix.has_server = zero_pmix_has_server();
+	if (zero_pmix.has_server) {
 		status = initialise();
 		if (!status)
 			status = zero_pmix_read_place();
@@ -98,7 +97,7 @@ static zero_status pmix_open(struct zero_bootstrap_place *place)
 	if (!status) {
 		zero_pmix.opens++;
 		zero_pmix.fences = 0;
-		if (zero_pmix.joined)
+		if (zero_pmix.has_server)
 			status = zero_pmix_announce();
 	}
 	if (status) {
@@ -115,16 +114,16 @@ static zero_status fail_closed(const char *what)
 	return zero_pmix_core->fail(ZERO_E_STATE, "%s before open or after close", what);
 }
 
-static struct zero_pmix_value *find_own(const char *key)
+static struct zero_pmix_value *find_value(const char *key)
 {
-	struct zero_pmix_value *own = zero_pmix.own;
+	struct zero_pmix_value *own = zero_pmix.values;
 
 	while (own && strcmp(own->key, key) != 0)
 		own = own->next;
 	return own;
 }
 
-static struct zero_pmix_value *copy_own(const char *key, const void *data, size_t bytes)
+static struct zero_pmix_value *new_value(const char *key, const void *data, size_t bytes)
 {
 	struct zero_pmix_value *own = malloc(sizeof(*own) + strlen(key) + 1);
 	void *copy = malloc(bytes ? bytes : 1);
@@ -141,15 +140,15 @@ static struct zero_pmix_value *copy_own(const char *key, const void *data, size_
 	return own;
 }
 
-/* The name that PMIx has for a key; false: it is too long. */
+/* The key as PMIx knows it. False if it is too long. */
 static bool full_key(char name[PMIX_MAX_KEYLEN + 1], const char *key)
 {
 	return snprintf(name, PMIX_MAX_KEYLEN + 1, "zero.%u/%s", zero_pmix.opens, key) <=
 	       PMIX_MAX_KEYLEN;
 }
 
-/* It goes out with the fence's PMIx_Commit, all in one message. */
-static zero_status put_out(const char *name, struct zero_pmix_value *own)
+/* PMIx sends all values in one message at the fence's PMIx_Commit. */
+static zero_status put_to_server(const char *name, struct zero_pmix_value *own)
 {
 	pmix_value_t value = {.type = PMIX_BYTE_OBJECT};
 
@@ -172,21 +171,21 @@ static zero_status put(const char *key, const void *data, size_t bytes)
 					    PMIX_MAX_KEYLEN - 20, key ? strlen(key) : 0);
 	if (!data && bytes)
 		return zero_pmix_core->fail(ZERO_E_INVALID, "key %s: no data", key);
-	if (find_own(key))
+	if (find_value(key))
 		return zero_pmix_core->fail(ZERO_E_INVALID, "key %s was put before", key);
-	own = copy_own(key, data, bytes);
+	own = new_value(key, data, bytes);
 	if (!own)
 		return zero_pmix_core->fail(ZERO_E_MEMORY, "no memory for the %zu bytes of key %s",
 					    bytes, key);
-	if (zero_pmix.joined)
-		status = put_out(name, own);
+	if (zero_pmix.has_server)
+		status = put_to_server(name, own);
 	if (status) {
 		free(own->data);
 		free(own);
 		return status;
 	}
-	own->next = zero_pmix.own;
-	zero_pmix.own = own;
+	own->next = zero_pmix.values;
+	zero_pmix.values = own;
 	return ZERO_OK;
 }
 
@@ -200,15 +199,15 @@ static zero_status fence(double seconds)
 		return zero_pmix_core->fail(ZERO_E_INVALID,
 					    "a fence waits for more than 0 seconds, not for %g",
 					    seconds);
-	if (zero_pmix.joined)
+	if (zero_pmix.has_server)
 		status = zero_pmix_fence(seconds);
-	for (struct zero_pmix_value *own = zero_pmix.own; !status && own; own = own->next)
+	for (struct zero_pmix_value *own = zero_pmix.values; !status && own; own = own->next)
 		own->fenced = true;
 	return status;
 }
 
-static zero_status copy_out(int rank, const char *key, const void *from, size_t from_bytes,
-			    void *data, size_t size, size_t *bytes)
+static zero_status copy_value(int rank, const char *key, const void *from, size_t from_bytes,
+			      void *data, size_t size, size_t *bytes)
 {
 	*bytes = from_bytes;
 	if (from_bytes > size)
@@ -222,8 +221,8 @@ static zero_status copy_out(int rank, const char *key, const void *from, size_t 
 }
 
 /*
- * Has the server bring what a fence did not: as a rank commits all that it has put before it comes
- * to the fence, the answer is final.
+ * Asks the server for a value that the fence did not bring. A rank commits all that it has put
+ * before it comes to the fence, so a value that is not found was not put.
  */
 static pmix_status_t fetch(int rank, const char *name)
 {
@@ -252,8 +251,8 @@ static zero_status fail_get(int rank, const char *key, pmix_status_t status)
 				    rank, PMIx_Error_string(status));
 }
 
-static zero_status get_far(int rank, const char *key, const char *name, void *data, size_t size,
-			   size_t *bytes)
+static zero_status get_remote(int rank, const char *key, const char *name, void *data, size_t size,
+			      size_t *bytes)
 {
 	pmix_status_t pmix;
 	pmix_value_t *value;
@@ -268,8 +267,8 @@ static zero_status get_far(int rank, const char *key, const char *name, void *da
 	if (pmix != PMIX_SUCCESS)
 		return fail_get(rank, key, pmix);
 	if (value->type == PMIX_BYTE_OBJECT)
-		status = copy_out(rank, key, value->data.bo.bytes, value->data.bo.size, data, size,
-				  bytes);
+		status = copy_value(rank, key, value->data.bo.bytes, value->data.bo.size, data,
+				    size, bytes);
 	else
 		status = fail_get(rank, key, PMIX_ERR_TYPE_MISMATCH);
 	PMIX_VALUE_RELEASE(value);
@@ -290,11 +289,11 @@ static zero_status get(int rank, const char *key, void *data, size_t size, size_
 	if (!key || !full_key(name, key))
 		return fail_get(rank, key ? key : "NULL", PMIX_ERR_NOT_FOUND);
 	if (rank != zero_pmix.place.rank)
-		return get_far(rank, key, name, data, size, bytes);
-	own = find_own(key);
+		return get_remote(rank, key, name, data, size, bytes);
+	own = find_value(key);
 	if (!own || !own->fenced)
 		return fail_get(rank, key, PMIX_ERR_NOT_FOUND);
-	return copy_out(rank, key, own->data, own->bytes, data, size, bytes);
+	return copy_value(rank, key, own->data, own->bytes, data, size, bytes);
 }
 
 struct end {
@@ -310,11 +309,11 @@ static void *end_job(void *argument)
 	return NULL;
 }
 
-/* PMIx_Abort waits for a server that may be gone; leaving like this is the next best word. */
+/* PMIx_Abort may wait for a server that is gone. After some seconds this process exits instead. */
 static void abort_job(int status, const char *text)
 {
 	const struct timespec limit = {.tv_sec = ABORT_SECONDS};
-	/* Its thread may outlive this function, though not the process. */
+	/* Static, since the thread may outlive this function, though not the process. */
 	static struct end end;
 	pthread_t thread;
 

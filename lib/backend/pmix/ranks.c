@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks there are, as launcher and PMIx say. */
+/* How many ranks there are, and which are on this node, according to PMIx. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,20 +24,6 @@ zero_status zero_pmix_check_alone(void)
 				    launched);
 }
 
-pmix_status_t zero_pmix_get_cached(pmix_rank_t rank, const char *key, pmix_value_t **value)
-{
-	bool yes = true;
-	pmix_info_t optional;
-	pmix_status_t status;
-	pmix_proc_t proc;
-
-	*value = NULL;
-	PMIX_LOAD_PROCID(&proc, zero_pmix.self.nspace, rank);
-	PMIX_INFO_LOAD(&optional, PMIX_OPTIONAL, &yes, PMIX_BOOL);
-	status = PMIx_Get(&proc, key, &optional, 1, value);
-	return status == PMIX_SUCCESS && !*value ? PMIX_ERR_NOT_FOUND : status;
-}
-
 static zero_status fail_missing(const char *what, const char *key, const char *why)
 {
 	return zero_pmix_core->fail(ZERO_E_COMM,
@@ -58,7 +44,7 @@ static zero_status find_world(void)
 	PMIX_VALUE_GET_NUMBER(status, value, world, unsigned);
 	PMIX_VALUE_RELEASE(value);
 	if (status != PMIX_SUCCESS || world > INT32_MAX)
-		return fail_missing(what, PMIX_JOB_SIZE, "it is no number of ranks");
+		return fail_missing(what, PMIX_JOB_SIZE, "not a number of ranks");
 	if (zero_pmix.self.rank >= world)
 		return zero_pmix_core->fail(ZERO_E_COMM,
 					    "the launcher's PMIx calls this rank %u, of %u",
@@ -75,17 +61,17 @@ static int compare_ranks(const void *a, const void *b)
 	return (left > right) - (left < right);
 }
 
-/* "0,2,3" of this node; false: it is not that, or lacks this rank. */
-static bool read_peers(const char *list)
+/* Parses the ranks of this node, "0,2,3". False if it is something else or lacks this rank. */
+static bool parse_local_ranks(const char *list)
 {
 	size_t count = 1, i = 0;
 	char *end;
 
 	for (const char *c = list; *c; c++)
 		count += *c == ',';
-	free(zero_pmix.peers);
-	zero_pmix.peers = calloc(count, sizeof(*zero_pmix.peers));
-	if (!zero_pmix.peers)
+	free(zero_pmix.local_ranks);
+	zero_pmix.local_ranks = calloc(count, sizeof(*zero_pmix.local_ranks));
+	if (!zero_pmix.local_ranks)
 		return false;
 	for (;; list = end + 1) {
 		long rank = strtol(list, &end, 10);
@@ -93,20 +79,20 @@ static bool read_peers(const char *list)
 		if (end == list || (*end && *end != ',') || rank < 0 ||
 		    rank >= zero_pmix.place.world)
 			return false;
-		zero_pmix.peers[i++] = (int)rank;
+		zero_pmix.local_ranks[i++] = (int)rank;
 		if (!*end)
 			break;
 	}
-	qsort(zero_pmix.peers, count, sizeof(*zero_pmix.peers), compare_ranks);
+	qsort(zero_pmix.local_ranks, count, sizeof(*zero_pmix.local_ranks), compare_ranks);
 	zero_pmix.place.local_world = (int)count;
 	zero_pmix.place.local_rank = -1;
 	for (i = 0; i < count; i++)
-		if (zero_pmix.peers[i] == zero_pmix.place.rank)
+		if (zero_pmix.local_ranks[i] == zero_pmix.place.rank)
 			zero_pmix.place.local_rank = (int)i;
 	return zero_pmix.place.local_rank >= 0;
 }
 
-static zero_status find_peers(void)
+static zero_status find_local_ranks(void)
 {
 	static const char what[] = "which ranks share this node";
 	zero_status result = ZERO_OK;
@@ -117,8 +103,8 @@ static zero_status find_peers(void)
 	if (status != PMIX_SUCCESS)
 		return fail_missing(what, PMIX_LOCAL_PEERS, PMIx_Error_string(status));
 	if (value->type != PMIX_STRING || !value->data.string)
-		result = fail_missing(what, PMIX_LOCAL_PEERS, "it is no text");
-	else if (!read_peers(value->data.string))
+		result = fail_missing(what, PMIX_LOCAL_PEERS, "not a text");
+	else if (!parse_local_ranks(value->data.string))
 		result = fail_missing(what, PMIX_LOCAL_PEERS, value->data.string);
 	PMIX_VALUE_RELEASE(value);
 	return result;
@@ -129,12 +115,12 @@ zero_status zero_pmix_read_place(void)
 	zero_status status = find_world();
 
 	if (!status)
-		status = find_peers();
+		status = find_local_ranks();
 	return status;
 }
 
 bool zero_pmix_is_local(int rank)
 {
-	return bsearch(&rank, zero_pmix.peers, (size_t)zero_pmix.place.local_world,
-		       sizeof(*zero_pmix.peers), compare_ranks);
+	return bsearch(&rank, zero_pmix.local_ranks, (size_t)zero_pmix.place.local_world,
+		       sizeof(*zero_pmix.local_ranks), compare_ranks);
 }
