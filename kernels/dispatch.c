@@ -16,7 +16,7 @@
 
 extern const struct zero_kernels zero_kernels_avx2, zero_kernels_avx512;
 
-/* __builtin_cpu_supports asks for the system's support of the registers too. */
+/* __builtin_cpu_supports also checks that the system saves the registers. */
 static bool runs_avx2(void)
 {
 	unsigned int a, b, c, d;

@@ -4,7 +4,7 @@
 
 #include "kernels.h"
 
-/* Nearest integer, ties to even, as far as the type goes; 0 for NaN. `top` is 2^bits. */
+/* The nearest integer, ties to even, saturated to [bottom, top - 1]; 0 for NaN. */
 static int64_t to_integer(double value, double bottom, double top)
 {
 	const double x = nearbyint(value);
@@ -16,7 +16,7 @@ static int64_t to_integer(double value, double bottom, double top)
 	return (int64_t)(x < bottom ? bottom : x);
 }
 
-/* One element, `size` bytes, in out[0], and then from there to all others. */
+/* Copies an element of `size` bytes to out[0], and from there to all others. */
 static void repeat(void *out, const void *element, size_t size, size_t count)
 {
 	const size_t most = 4096; /* elements copied at a time: the source stays in the cache */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of the instruction set that is compiled for: zero_kernels_avx2 and so on. */
 #include "simd.h"
 
 const struct zero_kernels ZERO_NAME(kernels) = {

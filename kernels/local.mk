@@ -7,7 +7,7 @@ KERNEL_SOURCES = \
 	kernels/norm2.c \
 	kernels/philox.c \
 	kernels/sum.c
-# philox.c is plain loops, and a CFLAGS of -O2 would leave them to some compilers as they are.
+# philox.c is plain loops, which some compilers do not vectorise at -O2.
 KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize
 
 noinst_HEADERS += \
@@ -52,8 +52,8 @@ kernels_libemulated_la_CFLAGS = $(KERNEL_CFLAGS) $(SIMDE_CFLAGS) -mavx2 -mfma -m
 endif
 endif
 
-# The device's: all in one file of code for several generations of devices, embedded as it is. nvcc
-# must not fuse multiplications and additions: the bits are the host's.
+# The device's kernels: one fat binary for several generations of GPUs, which the library embeds.
+# With -fmad=false nvcc fuses no multiplication and addition, so that the bits are the host's.
 DEVICE_KERNELS = \
 	kernels/device.cu \
 	kernels/adamw.cu \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The communication queue. A thread runs submissions one after the other, while the caller computes.
- * A caller that waits for a submission which has not begun runs the queue itself, which saves two
- * context switches. Where the program's MPI_Init forbids threads, a submission runs at once, in the
- * thread that makes it.
+ * The communication queue. A thread runs submissions one after the other, while the caller
+ * computes. A caller that waits for a submission which has not begun runs the queue itself, which
+ * saves two context switches. Where the program's MPI_Init forbids threads, a submission runs at
+ * once, in the thread that makes it.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -41,8 +41,9 @@ struct zero_queue {
 	bool threaded, ending;
 	pthread_t opener; /* the only thread that may submit if comm->main_thread_only */
 	bool busy;        /* a thread runs a submission */
-	/* The first submission after whose error ranks may differ in what they do next. Nothing more
-	   is run on its communicator, and later ones on other communicators fail with its error. */
+	/* The first submission after whose error ranks may differ in what they do next. Nothing
+	   more is run on its communicator, and later ones on other communicators fail with its
+	   error. */
 	struct zero_work *broken;
 	struct zero_recent_submission recent[ZERO_RECENT_SUBMISSIONS]; /* a ring */
 	uint64_t begun;

@@ -86,8 +86,8 @@ struct zero_pmix_calls {
 struct zero_pmix_calls *zero_pmix_calls_new(size_t count, const char *key);
 /* Drops the caller's reference. NULL is a no-op. */
 void zero_pmix_calls_release(struct zero_pmix_calls *calls);
-/* call[i] gets the key of `rank`. With `local`, for ranks of this node, it fails if the rank has not
-   put the key; else it waits until the rank does. */
+/* call[i] gets the key of `rank`. With `local`, for ranks of this node, it fails if the rank has
+   not put the key; else it waits until the rank does. */
 void zero_pmix_begin_get(struct zero_pmix_calls *calls, size_t i, int rank, bool local);
 /* call[0] is a fence of all ranks. */
 void zero_pmix_begin_fence(struct zero_pmix_calls *calls);
