@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of PMIx with a deadline of this library: servers ignore PMIX_TIMEOUT or use their own. */
+/*
+ * The state of the module, and calls of PMIx with a deadline: servers ignore PMIX_TIMEOUT or use
+ * their own.
+ */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,9 +10,19 @@
 
 #include "pmix.h"
 
+const struct zero_core *zero_pmix_core;
+struct zero_pmix_state zero_pmix;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t replied;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+zero_status zero_pmix_status(pmix_status_t status, const char *call)
+{
+	if (status == PMIX_SUCCESS)
+		return ZERO_OK;
+	return zero_pmix_core->fail(ZERO_E_COMM, "%s failed: %s", call, PMIx_Error_string(status));
+}
 
 static void make_condition(void)
 {

@@ -16,16 +16,7 @@
 #define GET_SECONDS   10
 #define ABORT_SECONDS 5
 
-const struct zero_core *zero_pmix_core;
-struct zero_pmix_state zero_pmix;
 static pid_t initialiser; /* a forked child cannot use PMIx */
-
-zero_status zero_pmix_status(pmix_status_t status, const char *call)
-{
-	if (status == PMIX_SUCCESS)
-		return ZERO_OK;
-	return zero_pmix_core->fail(ZERO_E_COMM, "%s failed: %s", call, PMIx_Error_string(status));
-}
 
 static void finalise(void)
 {

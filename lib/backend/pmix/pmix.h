@@ -38,11 +38,6 @@ struct zero_pmix_state {
 extern struct zero_pmix_state zero_pmix;
 extern const struct zero_core *zero_pmix_core;
 
-/* ---- pmix.c: the table of struct zero_bootstrap_ops ------------------------------------------ */
-
-/* Fails with a sentence for a PMIx call; ZERO_OK for PMIX_SUCCESS. */
-zero_status zero_pmix_status(pmix_status_t status, const char *call);
-
 /* ---- ranks.c: how many ranks there are, and which are on this node --------------------------- */
 
 /* Whether the environment names a PMIx server. */
@@ -61,6 +56,9 @@ zero_status zero_pmix_fence(double seconds);
 zero_status zero_pmix_announce(void);
 
 /* ---- async_calls.c: calls of PMIx with a deadline -------------------------------------------- */
+
+/* Fails with a sentence for a PMIx call; ZERO_OK for PMIX_SUCCESS. */
+zero_status zero_pmix_status(pmix_status_t status, const char *call);
 
 struct zero_pmix_calls;
 struct zero_pmix_call {
