@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) in one pass over memory. Four
- * streams are read and three written, more than the processor's own prefetchers follow well, so
- * each line is asked for ahead of time. p, m and v were just read and are written through the
- * cache; the low-precision copy was not, and goes past it.
+ * streams are read and three written, more than the processor's prefetchers follow well, so each
+ * cache line is prefetched. p, m and v were just read and are written through the cache; the
+ * low-precision copy was not read, and is written past it.
  */
-#include "vec.h"
+#include "simd.h"
 
 enum {
 	LINE = 16,    /* elements of f32 in a cache line */
-	AHEAD = 1024, /* bytes that prefetching is ahead: of 0 to 4096, about 1024 was best */
+	AHEAD = 1024, /* prefetch distance in bytes; the best of 0 to 4096 */
 };
 
 struct constants {
@@ -40,10 +40,10 @@ line(const struct constants *c, float *restrict p, float *restrict m, float *res
 		vec mj = vec_fma(c->beta1, vec_load(m + j), c->rest1 * gj);
 		vec vj = vec_fma(c->beta2, vec_load(v + j), c->rest2 * gj * gj);
 		const vec root = vec_fma(c->root, vec_sqrt(vj), c->eps);
-		/* Decay and step meet before they meet p: one rounding at p's size. */
+		/* Decay and step are added first, so that p is rounded once. */
 		vec next = pj - vec_fma(c->decay, pj, c->rate * mj / root);
 
-		/* A NaN in m or v is one in p as well. */
+		/* If m or v is NaN, so is p. */
 		if (__builtin_expect(vec_any_nan(next), false)) {
 			next = vec_canon(next);
 			mj = vec_canon(mj);
@@ -57,7 +57,7 @@ line(const struct constants *c, float *restrict p, float *restrict m, float *res
 	}
 }
 
-/* The last elements, fewer than a line, in a line of their own. */
+/* The last elements, fewer than a line, by way of a full line on the stack. */
 static void last_line(const struct constants *c, float *p, float *m, float *v, const float *g,
 		      void *low, zero_dtype low_dtype, size_t count)
 {

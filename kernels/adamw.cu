@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2), operation for operation as in
- * adamw.c. Four streams are read and three written, all by one thread of each element: four loads
- * of 16 bytes are under way in each without any unrolling.
+ * adamw.c. One thread does all of an element, so four loads of 16 bytes are under way in each
+ * thread without unrolling.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 struct adamw_constants {
 	float scale, beta1, beta2, rest1, rest2, root, eps, rate, decay;
@@ -40,7 +40,7 @@ template <zero_dtype low> struct adamw_body {
 		vj = fmaf(c.beta2, vj, c.rest2 * gj * gj);
 
 		const float root = fmaf(c.root, __fsqrt_rn(vj), c.eps);
-		/* Decay and step meet before they meet p: one rounding at p's size. */
+		/* Decay and step are added first, so that p is rounded once. */
 		const float by = fmaf(c.decay, pj, __fdiv_rn(c.rate * mj, root));
 
 		pj = canon(pj - by);

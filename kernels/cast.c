@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between f32, f16 and bf16; from one 16-bit type to the other by way of f32, which is exact. */
-#include "vec.h"
+/* Between f32, f16 and bf16. Between the 16-bit types it goes by way of f32, which is exact. */
+#include "simd.h"
 
-enum { AHEAD = 2048 }; /* bytes; from f32 to bf16, a large array takes 0.6 of the time */
+enum { AHEAD = 2048 }; /* prefetch distance in bytes; a large array takes 0.6 of the time */
 
 static inline __attribute__((always_inline)) void
 cast_vec(zero_dtype to, void *out, zero_dtype from, const void *in, size_t i, bool stream)
@@ -10,11 +10,11 @@ cast_vec(zero_dtype to, void *out, zero_dtype from, const void *in, size_t i, bo
 	vec v = vec_load_as(from, in, i);
 
 	if (to == ZERO_BF16 || from == ZERO_BF16)
-		v = vec_quiet(v); /* the others are quiet by themselves */
+		v = vec_quiet(v); /* conversions to and from f16 make NaNs quiet by themselves */
 	vec_store_as(to, out, i, v, stream);
 }
 
-/* The callers' constant types make one loop for each pair. */
+/* Inlined with constant types, so that there is one loop for each pair. */
 static inline __attribute__((always_inline)) void
 cast_all(zero_dtype to, void *out, zero_dtype from, const void *in, size_t count)
 {

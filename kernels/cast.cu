@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between f32, f16 and bf16; from one 16-bit type to the other by way of f32, which is exact. */
-#include "vec.cuh"
+/* Between f32, f16 and bf16. Between the 16-bit types it goes by way of f32, which is exact. */
+#include "device.cuh"
 
 enum { CAST_UNROLL = 4 };
 
@@ -19,7 +19,8 @@ template <zero_dtype to, zero_dtype from> struct cast_body {
 		for (int u = 0; u < U; u++) {
 #pragma unroll
 			for (int j = 0; j < N && to == ZERO_F32; j++)
-				x[u][j] = quiet(x[u][j]); /* the others do it by themselves */
+				x[u][j] =
+					quiet(x[u][j]); /* stores of 16 bits do it by themselves */
 			store_as<to>(out, i + u * STRIDE * N, x[u]);
 		}
 	}
@@ -30,7 +31,7 @@ template <zero_dtype to, zero_dtype from> struct cast_body {
 	}
 };
 
-/* Equal types: bits, of any type as wide. */
+/* Equal types: copies the bits. */
 template <class T> struct cast_copy {
 	T *out;
 	const T *in;

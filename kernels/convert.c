@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements of one storage type to another, block by block in the cache. f32, f16 and bf16 are the
- * cast kernel's; f64 goes to it and comes from it by way of f32. Integers meet in i64.
+ * Converts elements of one storage type to another, block by block in the cache. f32, f16 and bf16
+ * use the cast kernel, and f64 does by way of f32. Integers go by way of i64.
  */
 #include <math.h>
 #include <string.h>
@@ -26,9 +26,10 @@ bool zero_convertible(zero_dtype to, zero_dtype from)
 }
 
 /*
- * To f32 by rounding to odd: if x lies between two values, the one whose last bit is 1. That bit
- * then stands for all that was cut off, so that a second rounding, to a type with at least two bits
- * less, goes where x itself would have gone.
+ * Rounds to f32 by rounding to odd (Boldo and Melquiond, "Emulation of FMA and correctly rounded
+ * sums: proved algorithms using rounding to odd", 2008): if x lies between two values of f32, takes
+ * the one whose last bit is 1. A second rounding, to a type with at least two bits less, then has
+ * the same result as rounding x itself.
  */
 static float narrow_to_odd(double x)
 {
@@ -103,7 +104,7 @@ static void narrow(zero_dtype to, void *out, size_t at, const int64_t *wide, siz
 			((uint8_t *)out)[at + i] = (uint8_t)wide[i];
 }
 
-/* How many from the first fit into `to`. */
+/* How many elements fit into `to` before the first that does not. */
 static size_t fitting(zero_dtype to, const int64_t *wide, size_t count)
 {
 	const int64_t low = to == ZERO_I64 ? INT64_MIN : to == ZERO_I32 ? INT32_MIN : 0;

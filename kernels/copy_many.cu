@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many copies in one launch: a launch for each of thousands of small tensors would take longer than
- * the copies. Each block takes a run of neighbouring tiles, so that it looks for a piece once and
- * then walks on.
+ * the copies. Each block takes neighbouring tiles, so that it searches for a piece once and then
+ * goes from piece to piece.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 enum { COPY_UNROLL = 4 };
 
@@ -43,7 +43,7 @@ template <class T> ZERO_INLINE void copy_units(T *to, const T *from, size_t coun
 		__stcs(to + i, __ldcs(from + i));
 }
 
-/* As many bytes as are not in whole units lie before the first and after the last. */
+/* Copies in units of T, and single bytes before the first and after the last unit. */
 template <class T> ZERO_INLINE void copy_by(char *to, const char *from, size_t bytes)
 {
 	const size_t to_boundary = (0 - (uintptr_t)to) % sizeof(T);

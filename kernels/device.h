@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The same kernels on a device: each adamw.cu lies beside its adamw.c and does what kernels.h says
- * of that, bit for bit but for the sums of norm2. A kernel takes one struct by value, so that
- * whoever launches it needs its name and these bytes alone: the library by the CUDA driver, a
- * stand-in for the driver by calling the host's kernel.
+ * The same kernels on a device. adamw.cu does what kernels.h says of adamw.c, with the same bits;
+ * only norm2 adds in another order. A kernel takes one struct by value, so its name and these bytes
+ * are enough to launch it. The library does so by the CUDA driver.
  *
- * Launched as one dimension of blocks and of threads; grid-stride, so that any number of blocks
- * gives the same values. Pointers are to memory that the device reads and writes, aligned to their
- * elements and no more; counts may be 0 and beyond 2^32.
+ * Launch them with one dimension of blocks, of ZERO_DEVICE_THREADS threads each. Loops are
+ * grid-stride, so any number of blocks gives the same values. Pointers
+ * are aligned to their elements; counts may be 0 and may exceed 2^32.
  */
 #ifndef ZERO_DEVICE_H
 #define ZERO_DEVICE_H
@@ -23,7 +22,7 @@
 #define ZERO_DEVICE_TOO
 #endif
 
-/* All kernels, for cuModuleLoadData: code for several generations of devices in one. */
+/* All kernels as a fat binary for cuModuleLoadData, with code for several generations of GPUs. */
 extern const unsigned char zero_device_image[];
 
 enum {
@@ -41,15 +40,15 @@ struct zero_device_cast {
 	zero_dtype to, from;
 };
 
-/* zero_device_sum: out = in[0] + ... + in[n-1], folded from the left; out may be one of in if they
-   are f32. n >= 1. */
+/* zero_device_sum: out = in[0] + ... + in[n-1], added from left to right; out may be one of in if
+   they are f32. n >= 1. */
 struct zero_device_sum {
 	float *out;
 	const void *in[ZERO_DEVICE_SUMMANDS];
 	size_t count;
 	int n;
 	zero_dtype from;
-	bool accumulate; /* out += that sum */
+	bool accumulate; /* add the sum to out */
 };
 
 /* zero_device_adamw */
@@ -63,10 +62,10 @@ struct zero_device_adamw {
 };
 
 /*
- * zero_device_norm2, by zero_norm2_parts(count) blocks: block b writes the f64 sum of squares of
- * the elements of part b, [b * length, (b + 1) * length) with length = zero_norm2_length(count).
- * Then zero_device_norm2_fold, one block, adds the parts into *sum. Each in an order that is a
- * function of count alone, whatever the device. A NaN comes out as 0x7ff8000000000000.
+ * zero_device_norm2, launched with zero_norm2_parts(count) blocks: block b writes the f64 sum of
+ * squares of elements [b * length, (b + 1) * length), with length = zero_norm2_length(count). Then
+ * zero_device_norm2_fold, launched with one block, adds the parts into *sum. The order of additions
+ * depends on count alone. A NaN result is 0x7ff8000000000000.
  */
 struct zero_device_norm2 {
 	const float *x;
@@ -87,8 +86,8 @@ static inline ZERO_DEVICE_TOO size_t zero_norm2_parts(size_t count)
 	return parts < ZERO_NORM2_PARTS ? parts : (size_t)ZERO_NORM2_PARTS;
 }
 
-/* A multiple of 64, so that all parts are aligned as x is; the last ones may be shorter or empty.
-   count > 0. */
+/* Elements of a part: a multiple of 64, so that all parts are aligned as x is. The last parts may
+   be shorter or empty. count > 0. */
 static inline ZERO_DEVICE_TOO size_t zero_norm2_length(size_t count)
 {
 	const size_t parts = zero_norm2_parts(count);
@@ -96,20 +95,6 @@ static inline ZERO_DEVICE_TOO size_t zero_norm2_length(size_t count)
 
 	return (length + 63) / 64 * 64;
 }
-
-/* zero_device_finite: *bad becomes 1 if an element is infinite or NaN, and else stays. */
-struct zero_device_finite {
-	const float *x;
-	size_t count;
-	uint32_t *bad;
-};
-
-/* zero_device_scale: x[i] *= factor; a NaN comes out as 0x7fc00000. */
-struct zero_device_scale {
-	float *x;
-	size_t count;
-	float factor;
-};
 
 /* zero_device_fill: `count` elements of `size` bytes (1, 2, 4 or 8), all `pattern`. */
 struct zero_device_fill {
@@ -120,9 +105,9 @@ struct zero_device_fill {
 };
 
 /*
- * zero_device_uniform and zero_device_normal: elements first .. first + count of the stream. The
- * host finds first_value and last_value, the type's own values at both ends of [a, b), and cut, the
- * bits of a word that are not used: see kernels/philox.c.
+ * zero_device_uniform and zero_device_normal: elements first .. first + count of the sequence
+ * (seed, stream). For uniform, first_value, last_value and cut are those of uniform_ends in
+ * kernels.h.
  */
 struct zero_device_random {
 	void *out;
@@ -134,7 +119,7 @@ struct zero_device_random {
 	zero_dtype dtype; /* f32, f16, bf16 or f64 */
 };
 
-/* What zero_device_copy_many copies: any bytes, any alignment, without overlap. */
+/* An element of zero_device_copy_many: any alignment, without overlap. */
 struct zero_device_piece {
 	void *to;
 	const void *from;
@@ -142,9 +127,9 @@ struct zero_device_piece {
 };
 
 /*
- * zero_device_copy_many: all of them in one launch. `starts`[count + 1] is the running sum of
+ * zero_device_copy_many copies all pieces in one launch. starts[count + 1] is the running sum of
  * their lengths in tiles of ZERO_COPY_TILE bytes, each rounded up, so that a block finds the piece
- * of its tile by bisection; both tables are on the device.
+ * of a tile by bisection. Both tables are in memory of the device.
  */
 enum { ZERO_COPY_TILE = 16384 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernels on a rank's own data. Each is one file (adamw.c) that is compiled once for each
- * instruction set; the table for the machine is chosen once. All instruction sets give the same
- * bits: operations are IEEE, elementwise or with a fixed number of lanes, fma is explicit.
+ * instruction set; dispatch.c chooses the set for the processor. All sets give the same bits:
+ * operations are IEEE, elementwise or with a fixed number of lanes, and fma is explicit.
  */
 #ifndef ZERO_KERNELS_H
 #define ZERO_KERNELS_H
@@ -16,58 +16,56 @@
 struct zero_kernels {
 	const char *isa; /* "avx512", "avx2", "scalar" */
 
-	/* Between f32, f16 and bf16, or equal types (a copy of any type). To nearest even; a NaN
-	   stays one of its sign and becomes quiet, subnormals and infinities are kept, and beyond
-	   f16's range is infinity. out and in do not overlap, unless the types are equal. */
+	/* out[i] = in[i], between f32, f16 and bf16, or a copy of any type. Rounds to nearest even.
+	   A NaN keeps its sign and becomes quiet, subnormals and infinities stay, and what is
+	   beyond f16's range becomes infinite. out and in may overlap only if the types are
+	   equal. */
 	void (*cast)(zero_dtype to, void *out, zero_dtype from, const void *in, size_t count);
-	/* out[i] = in[0][i] + in[1][i] + ... + in[n-1][i], folded from the left; with `accumulate`
-	   that sum is added to out[i]. The summands are f32, f16 or bf16, each widened to f32
-	   before it is added. out may be one of in if they are f32, else overlaps none. n >= 1. A
-	   NaN comes out as 0x7fc00000. */
+	/* out[i] = in[0][i] + in[1][i] + ... + in[n-1][i], added from left to right; with
+	   `accumulate` that sum is added to out[i]. The summands are f32, f16 or bf16 and are
+	   widened to f32 first. out may be one of in if they are f32, else overlaps none. n >= 1.
+	   NaN results are 0x7fc00000. */
 	void (*sum)(float *out, zero_dtype from, const void *const *in, int n, size_t count,
 		    bool accumulate);
-	/* Whether none is infinite or NaN; true for no elements. A step knows it by its norm: this
-	   is for values whose norm nobody asks for. */
-	bool (*finite)(const float *x, size_t count);
-	/* x[i] *= factor. A NaN comes out as 0x7fc00000. */
-	void (*scale)(float *x, size_t count, float factor);
-	/* Sum of squares in f64 over 16 lanes (element i in lane i % 16), folded pairwise at the
-	   end (lane k + lane k+8, then 4, 2, 1): a function of values and count alone. */
+	/* Returns the sum of squares, in f64. Element i is added to lane i % 16; at the end lanes
+	   are added pairwise (k and k + 8, then 4, 2, 1). So the order depends on count alone. */
 	double (*norm2)(const float *x, size_t count);
-	/* AdamW; see struct zero_adamw_args:
-	     g' = g * scale
-	     m = beta1 * m + (1-beta1) * g';  v = beta2 * v + (1-beta2) * g'^2
-	     p -= decay * p + lr * (m*correction1) / (sqrt(v*correction2) + eps)
-	   The bracket of the last line is rounded once before it meets p: in f32, 1 - decay would
-	   lose a decay of 1e-7. A NaN comes out as 0x7fc00000. The arrays do not overlap; low is
-	   NULL, or of low_dtype f32, f16 or bf16. */
+	/* AdamW (Loshchilov and Hutter, arXiv 1711.05101); see struct zero_adamw_args: g' = g *
+	   scale m = beta1 * m + (1-beta1) * g';  v = beta2 * v + (1-beta2) * g'^2 p -= decay * p +
+	   lr * (m*correction1) / (sqrt(v*correction2) + eps) The right side of the last line is
+	   calculated before it is subtracted from p, since 1 - decay in f32 would lose a decay of
+	   1e-7. NaN results are 0x7fc00000. The arrays do not overlap. If `low` is not NULL, p is
+	   also written there as f32, f16 or bf16. */
 	void (*adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
-	/* Philox 4x32-10; element i is made from word i % 4 of block i / 4 with key `seed` and
-	   counter {block, stream}. f32, f16, bf16, f64. Calculated in f64 from the upper 24 bits of
-	   the word (f64: from all 32, so it has no more than 2^32 values) and rounded to the
-	   nearest value of dtype that is in [low, high); if there is none, it is the one next to
-	   low. */
+	/* out[i] = element first + i of a uniform random sequence in [low, high); f32, f16, bf16 or
+	   f64. Philox 4x32-10: element i uses word i % 4 of block i / 4, with key `seed` and
+	   counter {block, stream}. It is calculated in f64 from the upper 24 bits of the word (for
+	   f64 from all 32) and rounded to the nearest value of dtype in [low, high), or to the one
+	   nearest to low if there is none in it. */
 	void (*fill_uniform)(zero_dtype dtype, void *out, size_t first, size_t count, double low,
 			     double high, uint64_t seed, uint64_t stream);
-	/* For a device, which has the same arithmetic but for this: the type's own values at both
-	   ends of [low, high), or the one next to low if there are none, and how many bits of a
-	   word are not used. */
+	/* What fill_uniform calculates before its loop, for a device's kernel: the first and last
+	   value of the type in [low, high). Returns how many low bits of a word are not used. */
 	int (*uniform_ends)(zero_dtype dtype, double low, double high, double *first, double *last);
-	/* Box-Muller: words 0 and 1 of a block make its elements 0 and 1, words 2 and 3 the others.
-	   In f64 with the kernel's own log, sin and cos, to about 1e-14, then to f32 and from there
-	   to f16 and bf16. None is more than 6.8 standard deviations from the mean. */
+	/* The same with a normal distribution, by Box and Muller: words 0 and 1 of a block make its
+	   elements 0 and 1, words 2 and 3 the others. Calculated in f64 with the log, sine and
+	   cosine of log_sin_cos.h, then rounded to f32 and from there to f16 and bf16. No value is
+	   more than 6.8 standard deviations from the mean. */
 	void (*fill_normal)(zero_dtype dtype, void *out, size_t first, size_t count, double mean,
 			    double stddev, uint64_t seed, uint64_t stream);
 };
 
-/* The table for "auto", or for the named set; NULL if this build or machine has it not. */
+/* The table that every build and machine has. */
+extern const struct zero_kernels zero_kernels_scalar;
+
+/* The best table for "auto", or that of the named set; NULL if this build or machine lacks it. */
 const struct zero_kernels *zero_kernels_choose(const char *isa);
-/* Name i of the sets this machine runs, best first; NULL past the last. */
+/* The name of the i-th best set that this machine supports; NULL if there are fewer. */
 const char *zero_kernels_isa(size_t i);
 /*
- * Any storage type: `value` repeated, converted to the nearest that the type has; integers end at
- * the type's limits and are 0 for NaN, a bool is value != 0.
+ * out[i] = value, of any storage type, converted to the nearest value of the type. Integers
+ * saturate at the type's limits, a NaN becomes 0, and a bool is value != 0.
  */
 void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value);
 
@@ -75,11 +73,10 @@ void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value)
    bool. */
 bool zero_convertible(zero_dtype to, zero_dtype from);
 /*
- * A convertible pair; equal types are a copy of the bits. Floats always succeed: rounded once to
- * nearest even, a NaN stays one of its sign and becomes quiet, subnormals and infinities are kept,
- * and beyond the range is infinity. Integers must fit exactly, into bool as 0 or 1: false if one
- * does not, with the first one's index in *bad and those before it converted. out and in are
- * aligned to their elements and do not overlap.
+ * out[i] = in[i] for a convertible pair; equal types are copied bit by bit. Floating values are
+ * rounded once, as by cast. Integers must fit exactly, and into a bool only 0 and 1 do: else it
+ * returns false, with the index of the first that does not fit in *bad and those before it
+ * converted. out and in are aligned to their elements and do not overlap.
  */
 bool zero_convert(const struct zero_kernels *kernels, zero_dtype to, void *out, zero_dtype from,
 		  const void *in, size_t count, size_t *bad);

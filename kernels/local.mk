@@ -3,20 +3,23 @@
 KERNEL_SOURCES = \
 	kernels/adamw.c \
 	kernels/cast.c \
-	kernels/finite.c \
+	kernels/isa_table.c \
 	kernels/norm2.c \
 	kernels/philox.c \
-	kernels/scale.c \
-	kernels/sum.c \
-	kernels/table.c
-# philox.c is plain loops, and a CFLAGS of -O2 would leave them to some compilers as they are.
+	kernels/sum.c
+# philox.c is plain loops, which some compilers do not vectorise at -O2.
 KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize
 
 noinst_HEADERS += \
-	kernels/kernels.h kernels/vec.h kernels/emulate.h kernels/device.h kernels/series.h \
-	kernels/vec.cuh
+	kernels/avx512_emulated.h \
+	kernels/device.cuh \
+	kernels/device.h \
+	kernels/kernels.h \
+	kernels/log_sin_cos.h \
+	kernels/simd.h
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
-kernels_libkernels_la_SOURCES = kernels/choose.c kernels/convert.c kernels/transpose.c
+kernels_libkernels_la_SOURCES = \
+	kernels/convert.c kernels/dispatch.c kernels/fill.c kernels/transpose.c
 kernels_libkernels_la_LIBADD = kernels/libscalar.la
 
 kernels_libscalar_la_SOURCES = $(KERNEL_SOURCES)
@@ -49,23 +52,21 @@ kernels_libemulated_la_CFLAGS = $(KERNEL_CFLAGS) $(SIMDE_CFLAGS) -mavx2 -mfma -m
 endif
 endif
 
-# The device's: all in one file of code for several generations of devices, embedded as it is. nvcc
-# must not fuse multiplications and additions: the bits are the host's.
+# The device's kernels: one fat binary for several generations of GPUs, which the library embeds.
+# With -fmad=false nvcc fuses no multiplication and addition, so that the bits are the host's.
 DEVICE_KERNELS = \
 	kernels/device.cu \
 	kernels/adamw.cu \
 	kernels/cast.cu \
 	kernels/copy_many.cu \
 	kernels/fill.cu \
-	kernels/finite.cu \
 	kernels/norm2.cu \
 	kernels/philox.cu \
-	kernels/scale.cu \
 	kernels/sum.cu
 EXTRA_DIST += $(DEVICE_KERNELS)
 
 if HAVE_CUDA
-kernels/device.fatbin: $(DEVICE_KERNELS) kernels/vec.cuh kernels/series.h kernels/device.h \
+kernels/device.fatbin: $(DEVICE_KERNELS) kernels/device.cuh kernels/log_sin_cos.h kernels/device.h \
 		lib/backend/backend.h lib/core/module.h lib/zero.h
 	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \
 		-I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) -o $@.new \

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "vec.h"
+/* The sum of squares in f64, in 16 lanes for every instruction set: see kernels.h. */
+#include "simd.h"
 
 enum {
 	LANES = 16,
-	AHEAD = 1024, /* bytes */
+	AHEAD = 1024, /* prefetch distance in bytes */
 };
 
 static inline void add_squares(vecd lane[LANES / VECD], const float *x)

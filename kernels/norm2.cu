@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sum of squares in f64, in two passes without atomics, whose order would be another in every run.
- * Element i of a part is always the same thread's (i / 4 % 256), in the same of its four sums, also
- * where 16 bytes cannot be read at once; then sums meet pairwise.
+ * The sum of squares in f64, in two passes: atomics would add in another order in every run. Thread
+ * i / 4 % 256 always adds element i of a part, to sum i % 4 of its four, also where it cannot read
+ * 16 bytes at once. Then the sums are added pairwise.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 enum { NORM2_LANES = 4, NORM2_UNROLL = 4 };
 

@@ -4,18 +4,17 @@
  * numbers: as easy as 1, 2, 3", SC11). Element i depends on i, seed and stream alone, so every rank
  * fills its own part and the whole is the same for any number of ranks.
  *
- * Written as plain loops over a batch of blocks, which compilers turn into vectors. Everything
- * between the words and the result is in f64 with explicit fma, and nothing is from libm but fma
- * and sqrt, which are exactly defined.
+ * Plain loops over a batch of blocks, which compilers vectorise. Arithmetic is f64 with explicit
+ * fma, and of libm it uses fma and sqrt alone, which are exactly defined.
  */
-#include "vec.h"
+#include "simd.h"
 
 enum {
 	BLOCKS = 64,        /* of a batch */
 	BATCH = 4 * BLOCKS, /* elements */
 };
 
-/* Word k of block b is word[k][b]: each statement below is a vector over the blocks. */
+/* Word k of block b is word[k][b], so that each statement vectorises over the blocks. */
 static void philox(uint32_t word[4][BLOCKS], uint64_t first_block, uint64_t seed, uint64_t stream)
 {
 	for (size_t b = 0; b < BLOCKS; b++) {
@@ -59,9 +58,9 @@ static inline uint64_t to_bits(double x)
 }
 
 #define ZERO_INLINE static inline
-#include "series.h"
+#include "log_sin_cos.h"
 
-/* Sine and cosine of 2 pi * w / 2^32; chosen by bits, which vectors can. */
+/* Sine and cosine of 2 pi * w / 2^32, without branches so that it vectorises. */
 static inline void sincos_of(uint32_t w, double *sine, double *cosine)
 {
 	uint32_t quarter;
@@ -74,8 +73,9 @@ static inline void sincos_of(uint32_t w, double *sine, double *cosine)
 }
 
 /*
- * Box and Muller: words 0 and 1 make two normals, words 2 and 3 two more. The first of a pair is
- * read as the middle of its 2^-32, so it is never 0, and no value is beyond 6.8 deviations.
+ * Box and Muller ("A note on the generation of random normal deviates", 1958): words 0 and 1 make
+ * two normals, words 2 and 3 two more. The first word of a pair stands for (w + 1/2) / 2^32, so it
+ * is never 0, and no value is beyond 6.8 deviations.
  */
 static void normals(double x[4][BLOCKS], uint32_t word[4][BLOCKS], double mean, double stddev)
 {
@@ -93,7 +93,7 @@ static void normals(double x[4][BLOCKS], uint32_t word[4][BLOCKS], double mean, 
 
 struct interval {
 	double low, high;
-	double first, last; /* the type's own values at both ends of [low, high) */
+	double first, last; /* the first and last value of the type in [low, high) */
 	int cut;            /* bits of a word that are not used */
 };
 
@@ -169,7 +169,7 @@ static struct interval interval_of(zero_dtype dtype, double low, double high)
 	return t;
 }
 
-/* Elements begin .. begin + count of a batch, in their order, to out[at] and on. */
+/* Stores elements begin .. begin + count of a batch at out[at]. */
 static void store(zero_dtype dtype, void *out, size_t at, double x[4][BLOCKS], size_t begin,
 		  size_t count)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
- * SC11), operation for operation as in philox.c, which explains them. A thread makes one block of
- * four words at a time, and of it the elements that were asked for.
+ * SC11), operation for operation as in philox.c. A thread makes one block of four words at a time.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 /* The four elements of a block of words. */
 struct quad {
@@ -46,7 +45,7 @@ ZERO_INLINE uint64_t to_bits(double x)
 	return (uint64_t)__double_as_longlong(x);
 }
 
-#include "series.h"
+#include "log_sin_cos.h"
 
 ZERO_INLINE void sincos_of(uint32_t w, double *sine, double *cosine)
 {
@@ -96,7 +95,7 @@ struct uniform_values {
 	}
 };
 
-/* All four, from element i on, at a boundary of four elements; or one of them. */
+/* Stores all four elements from element i on, which is at a boundary of four. */
 template <zero_dtype dtype> ZERO_INLINE void store_quad(void *out, size_t i, const quad &q)
 {
 	if constexpr (dtype == ZERO_F64) {

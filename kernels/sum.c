@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums of many arrays in one pass, each element folded from the left, whatever n is. Up to FEW
- * arrays are added in registers. More of them would be more streams than the processor follows, so
- * a block that stays in the first-level cache takes them FEW at a time. Arrays of a 16-bit type are
- * widened as they are read, which is exact; all that is added and kept is f32.
+ * The sum of many arrays in one pass, added from left to right whatever n is. Up to FEW arrays are
+ * added in registers. The processor would not follow more streams than that, so more arrays are
+ * added FEW at a time to a block that stays in the first-level cache. 16-bit types are widened to
+ * f32 as they are read, which is exact.
  */
-#include "vec.h"
+#include "simd.h"
 
 enum {
 	FEW = 8,
@@ -40,8 +40,8 @@ static inline __attribute__((always_inline)) void step(float *out, const float *
 	}
 }
 
-/* Steps over at .. at + count; count is a multiple of STEP. The callers' constant type makes one
-   loop for each. */
+/* Adds elements at .. at + count; count is a multiple of STEP. Inlined with a constant type, so
+   that there is one loop for each. */
 static inline __attribute__((always_inline)) void fold_as(float *out, const float *before,
 							  const float *after, zero_dtype from,
 							  const void *const *in, int n, size_t at,

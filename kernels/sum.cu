@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums of many arrays in one pass, each element folded from the left in registers, whatever n is: a
- * device follows any number of streams. All of an element's summands are read before it is written,
- * by the one thread that does: out may be one of them.
+ * The sum of many arrays in one pass, added from left to right in registers whatever n is. One
+ * thread reads all summands of an element before it writes the sum, so out may be one of them.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 enum { SUM_UNROLL = 4 };
 

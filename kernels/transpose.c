@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tile is turned in a buffer of its own, so that lines of `in` are read and lines of `out`
- * written whole: rows a power of two apart share few lines of the cache and drive each other out.
- * For the same reason whole lines of a large output go past the cache (0.4 of the time), and the
- * next tile is asked for ahead of time, as no processor guesses where it is.
+ * Transposes tile by tile in a buffer on the stack, so that full cache lines are read and written:
+ * rows that are a power of two apart map to few cache lines and evict each other. For the same
+ * reason a large output is written past the cache (0.4 of the time). The next tile is prefetched,
+ * since no processor predicts where it is.
  */
 #include <string.h>
 
@@ -36,7 +36,7 @@ static void copy_lines(char *to, const char *from, size_t bytes)
 				 _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
 }
 
-/* Makes streaming stores visible to other threads in their turn. */
+/* Orders streaming stores before later ones, for other threads. */
 static void fence(void)
 {
 	_mm_sfence();
@@ -55,7 +55,7 @@ static void fence(void)
 
 #endif
 
-/* The callers' constant size makes the copy of an element one instruction. */
+/* Inlined with a constant size, so that the copy of an element is one instruction. */
 static inline __attribute__((always_inline)) void
 turn_tile(const struct turn *t, size_t row, size_t column, size_t rows, size_t columns, size_t size)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/budget.h"
-#include "backend/host/available.h"
+#include "core/available_memory.h"
 #include "model.h"
 #include "survey.h"
 

@@ -21,12 +21,14 @@ noinst_HEADERS += \
 	lib/backend/bootstrap.h \
 	lib/backend/comm.h \
 	lib/backend/exchange.h \
+	lib/backend/launched_world.h \
 	lib/backend/meter.h \
 	lib/checkpoint/checkpoint.h \
 	lib/checkpoint/export.h \
 	lib/checkpoint/restore.h \
 	lib/checkpoint/save.h \
 	lib/checkpoint/write.h \
+	lib/core/available_memory.h \
 	lib/core/budget.h \
 	lib/core/clock.h \
 	lib/core/error.h \
@@ -77,6 +79,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/save_thread.c \
 	lib/checkpoint/shard_reader.c \
 	lib/checkpoint/write.c \
+	lib/core/available_memory.c \
 	lib/core/error.c \
 	lib/core/module.c \
 	lib/job/hooks.c \

@@ -1,3 +1,4 @@
+#include "core/budget.h"
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How much memory a task may use. NVML is asked once for each step and node, for all its GPUs;

@@ -136,7 +136,7 @@ zero_status zero_job_exchange_settings(zero_job *job, zero_status status, zero_s
 		goto out;
 	*unequal = fold_settings(job, all);
 	/* The number of ranks that in fact share memory. */
-	job->settings.value[ZERO_OPT_SHARE].number = (uint64_t)job->place.share_world;
+	job->settings.value[ZERO_OPT_SHARE].number = (uint64_t)job->place.shm_world;
 	if (!*unequal)
 		*unequal = format_settings(job);
 out:

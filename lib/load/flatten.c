@@ -87,7 +87,7 @@ static zero_status alloc_staging(struct packing *pack)
 
 		packed_part(pack, &flat->segments[r], &first, &count);
 		pack->at[r] = bytes;
-		bytes += zero_whole_pages(count * zero_dtype_size(flat->segments[r].dtype));
+		bytes += zero_round_to_pages(count * zero_dtype_size(flat->segments[r].dtype));
 	}
 	/* Only memory of the device counts as the device's. */
 	return job->ops->alloc(job->backend,

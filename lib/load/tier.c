@@ -11,11 +11,11 @@
 /* Bytes of a flat buffer that this rank counts. */
 static size_t flat_counted(const struct zero_flat *flat)
 {
-	size_t ranks = (size_t)flat->group->team->place.share_world;
+	size_t ranks = (size_t)flat->group->team->place.shm_world;
 
 	if (flat->group->replicated)
 		return flat->stored_bytes;
-	return zero_whole_pages(flat->stored_bytes / ranks + (flat->stored_bytes % ranks != 0));
+	return zero_round_to_pages(flat->stored_bytes / ranks + (flat->stored_bytes % ranks != 0));
 }
 
 /* Bytes that this rank packs into staging in the tier distributed; 0 if it packs in place. */
@@ -27,8 +27,8 @@ static size_t flat_packed(const struct zero_flat *flat)
 	    flat->group->team->place.world == 1)
 		return 0;
 	for (size_t r = 0; r < flat->segment_count; r++)
-		bytes += zero_whole_pages(flat->segments[r].shard *
-					  zero_dtype_size(flat->segments[r].dtype));
+		bytes += zero_round_to_pages(flat->segments[r].shard *
+					     zero_dtype_size(flat->segments[r].dtype));
 	return bytes;
 }
 

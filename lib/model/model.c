@@ -46,8 +46,8 @@ static void choose_storage(const zero_job *job, zero_group *group)
 
 	group->steps_replicated = place->world == 1 || job->stage == 0;
 	group->replicated =
-		group->steps_replicated || (job->stage < 3 && !zero_place_one_node(place));
-	group->in_place = group->replicated || zero_place_one_node(place);
+		group->steps_replicated || (job->stage < 3 && !zero_place_all_share_memory(place));
+	group->in_place = group->replicated || zero_place_all_share_memory(place);
 }
 
 static zero_status lay_out_group(zero_job *job, zero_group *group)
@@ -89,7 +89,7 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 	}
 	group->flat_count = flat_count;
 	job->model->sizing.world = (size_t)group->team->place.world;
-	job->model->sizing.share = (size_t)group->team->place.share_least;
+	job->model->sizing.share = (size_t)group->team->place.shm_world_min;
 	job->model->sizing.gradient_size = zero_dtype_size(group->gradient_dtype);
 	if (zero_is_member(group))
 		zero_sizing_group(&job->model->sizing, segments, segment_count);
@@ -196,7 +196,7 @@ zero_status zero_layout(zero_job *job)
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		status = lay_out_group(job, job->model->groups[g]);
 	job->model->sizing.world = (size_t)job->place.world;
-	job->model->sizing.share = (size_t)job->place.share_least;
+	job->model->sizing.share = (size_t)job->place.shm_world_min;
 	status = zero_submit_wait(
 		&job->all, status, NULL, 0,
 		"layout of %zu groups with %zu parameters of %zu elements (model %016llx)",

@@ -60,14 +60,13 @@ static void place_segments(struct zero_flat *flat)
 	for (size_t i = 0; i < flat->segment_count; i++) {
 		struct zero_segment *segment = &flat->segments[i];
 		size_t size = zero_dtype_size(segment->dtype), first, stepped;
-		size_t shards =
-			group->replicated ? (size_t)place->world : (size_t)place->share_world;
+		size_t shards = group->replicated ? (size_t)place->world : (size_t)place->shm_world;
 
 		zero_stepped_part(group, segment, &first, &stepped);
 		segment->first_at = segment->stored_at = flat->stored_bytes;
 		if (!group->replicated)
-			segment->stored_at += (size_t)place->share_rank * segment->shard * size;
-		flat->stored_bytes += zero_whole_pages(shards * segment->shard * size);
+			segment->stored_at += (size_t)place->shm_rank * segment->shard * size;
+		flat->stored_bytes += zero_round_to_pages(shards * segment->shard * size);
 		if (!segment->trainable)
 			continue;
 		segment->gradient_at = flat->gradient_count;

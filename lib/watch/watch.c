@@ -16,7 +16,7 @@ static void get_activity(void *context, struct zero_activity *activity)
 {
 	zero_job *job = context;
 	const char *call = atomic_load(&job->current_call);
-	struct zero_recent recent;
+	struct zero_recent_submission recent;
 
 	memset(activity, 0, sizeof(*activity));
 	if (call)

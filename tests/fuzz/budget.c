@@ -3,6 +3,7 @@
  * Which GPUs a task sees: CUDA_VISIBLE_DEVICES, the step's and SLURM_STEP_GPUS, with a line "@@"
  * between them, and behind another such line a node's GPUs.
  */
+#include "core/budget.h"
 #include "fuzz.h"
 #include "core/options.h"
 #include "vram.h"

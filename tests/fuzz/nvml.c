@@ -3,6 +3,7 @@
  * A driver that answers anything: the input is the answers to NVML's functions, one after the
  * other. Then what a process of the user's may have left in the memory that it shares: anything.
  */
+#include "core/budget.h"
 #include "fuzz.h"
 
 /* Their inner functions: what asks a table of functions, and what takes the answers over. */

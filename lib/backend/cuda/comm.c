@@ -12,7 +12,7 @@
 
 /* ---- a submission on the device -------------------------------------------------------------- */
 
-static void cuda_order(struct zero_comm *comm, struct zero_order *order)
+static void cuda_order(struct zero_comm *comm, struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
@@ -21,7 +21,7 @@ static void cuda_order(struct zero_comm *comm, struct zero_order *order)
 	zero_device_leave(cuda->device);
 }
 
-static zero_status cuda_join(struct zero_comm *comm, const struct zero_order *order)
+static zero_status cuda_join(struct zero_comm *comm, const struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
@@ -31,13 +31,13 @@ static zero_status cuda_join(struct zero_comm *comm, const struct zero_order *or
 	return zero_device_error(cuda->device);
 }
 
-static void cuda_forget(struct zero_comm *comm, struct zero_order *order)
+static void cuda_forget(struct zero_comm *comm, struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
 	zero_event_put(cuda->device, order->before);
 	zero_event_put(cuda->device, order->after);
-	*order = (struct zero_order){0};
+	*order = (struct zero_device_order){0};
 }
 
 /* ---- outputs --------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ static zero_status make_output(struct zero_cuda_comm *cuda, const struct zero_op
 	if (!has_window(cuda, op))
 		return zero_memory_alloc(cuda->memory, op->memory, op->count, op->zeroed,
 					 cuda->device->comm, (void **)&shared->data);
-	status = zero_window_make(cuda->windows, zero_whole_pages(op->count), fresh, &window);
+	status = zero_window_make(cuda->windows, zero_round_to_pages(op->count), fresh, &window);
 	if (status)
 		return status;
 	shared->data = zero_window_data(window);
@@ -152,14 +152,14 @@ static zero_status cuda_begin(struct zero_comm *comm, const struct zero_op *ops,
 }
 
 static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
-			    zero_status status, struct zero_order *order)
+			    zero_status status, struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 	struct zero_device *device = cuda->device;
 
 	zero_device_enter(device);
 	zero_event_order(device, device->comm, order->before);
-	if (!status && !comm->chose_alike)
+	if (!status && !comm->choices_equal)
 		status = renew_outputs(cuda, ops, count);
 	if (status) {
 		undo(cuda, ops, count);
@@ -181,7 +181,7 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 	return status;
 }
 
-static void cuda_free(struct zero_comm *comm, void *data, const struct zero_order *order)
+static void cuda_free(struct zero_comm *comm, void *data, const struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
@@ -256,7 +256,7 @@ static void team_close(struct zero_comm *comm)
 	zero_windows_delete(cuda->windows);
 	zero_nccl_close(&cuda->nccl, comm->broken || cuda->first->comm.broken);
 	free(comm->members);
-	free(comm->shown);
+	free(comm->intents);
 	free(cuda);
 }
 
@@ -268,7 +268,7 @@ static void place_team(struct zero_cuda_comm *team, const struct zero_op *op)
 	bool one_node = true;
 
 	*place = first->comm.place;
-	place->world = place->nodes = (int)op->count;
+	place->world = place->shm_groups = (int)op->count;
 	place->local_world = place->local_rank = 0;
 	for (int i = 0; i < place->world; i++) {
 		int rank = op->members[i];
@@ -300,8 +300,8 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 	team->first = first;
 	team->open_seconds = first->open_seconds;
 	team->comm.members = calloc(op->count, sizeof(int));
-	team->comm.shown = calloc(op->count, sizeof(*team->comm.shown));
-	if (!team->comm.members || !team->comm.shown)
+	team->comm.intents = calloc(op->count, sizeof(*team->comm.intents));
+	if (!team->comm.members || !team->comm.intents)
 		return zero_core->fail(ZERO_E_COMM, "no memory for a team of %zu ranks", op->count);
 	memcpy(team->comm.members, op->members, op->count * sizeof(int));
 	place_team(team, op);
@@ -354,9 +354,9 @@ const struct zero_comm_ops zero_cuda_team_ops = {
 	.finish_max = cuda_finish_max,
 	.exchange = cuda_exchange,
 	.broadcast = cuda_broadcast,
-	.order = cuda_order,
-	.join = cuda_join,
-	.forget = cuda_forget,
+	.device_order_begin = cuda_order,
+	.device_order_join = cuda_join,
+	.device_order_free = cuda_forget,
 };
 
 /* One rank talks to nobody. */
@@ -366,7 +366,7 @@ const struct zero_comm_ops zero_cuda_alone_ops = {
 	.run = cuda_run,
 	.free = cuda_free,
 	.shared_free = cuda_shared_free,
-	.order = cuda_order,
-	.join = cuda_join,
-	.forget = cuda_forget,
+	.device_order_begin = cuda_order,
+	.device_order_join = cuda_join,
+	.device_order_free = cuda_forget,
 };

@@ -202,12 +202,12 @@ struct zero_cuda_comm {
 	struct zero_comm comm;
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
-	struct zero_windows *windows;          /* NULL: none */
-	struct zero_control *control;          /* the first communicator's; NULL with one rank */
-	struct zero_watch *watch;              /* likewise */
-	const struct zero_bootstrap_ops *wire; /* of the first; NULL: no launcher */
-	unsigned number;                       /* of the first: among those of this process */
-	bool uses_windows;                     /* of the first: all ranks do */
+	struct zero_windows *windows; /* NULL: none */
+	struct zero_control *control; /* the first communicator's; NULL with one rank */
+	struct zero_watch *watch;     /* likewise */
+	const struct zero_bootstrap_ops *bootstrap; /* of the first; NULL: no launcher */
+	unsigned number;                            /* of the first: among those of this process */
+	bool uses_windows;                          /* of the first: all ranks do */
 	bool symmetric; /* of the first: windows are, else registered buffers */
 	bool joined;    /* of the first: its ranks can talk */
 	bool agreed;    /* of the first: and are all there */

@@ -25,7 +25,7 @@ static unsigned communicators;
 
 struct opening {
 	const struct zero_backend_config *config;
-	const struct zero_bootstrap_ops *wire;
+	const struct zero_bootstrap_ops *bootstrap;
 	struct zero_cuda_comm *comm;
 };
 
@@ -50,7 +50,7 @@ static zero_status put(const struct zero_cuda_comm *comm, const char *what, cons
 	char key[64];
 
 	key_of(comm, what, key, sizeof(key));
-	return comm->wire->put(key, data, bytes);
+	return comm->bootstrap->put(key, data, bytes);
 }
 
 static zero_status get(const struct zero_cuda_comm *comm, int rank, const char *what, void *data,
@@ -61,7 +61,7 @@ static zero_status get(const struct zero_cuda_comm *comm, int rank, const char *
 	size_t got = 0;
 
 	key_of(comm, what, key, sizeof(key));
-	status = comm->wire->get(rank, key, data, bytes, &got);
+	status = comm->bootstrap->get(rank, key, data, bytes, &got);
 	if (!status && got != bytes)
 		status = zero_core->fail(ZERO_E_COMM,
 					 "rank %d put %zu bytes as %s, not %zu: is it of another "
@@ -221,7 +221,7 @@ static zero_status meet(struct opening *opening, zero_status mine, size_t *shari
 	status = put(opening->comm, "at", &own, sizeof(own));
 	mine = put_id(opening, mine);
 	if (!status)
-		status = opening->wire->fence(comm->open_seconds);
+		status = opening->bootstrap->fence(comm->open_seconds);
 	if (!status)
 		status = zero_control_join(comm->control, &config);
 	if (status)
@@ -248,18 +248,18 @@ static zero_status find_place(struct opening *opening)
 
 	gethostname(place->node, sizeof(place->node) - 1);
 	if (!status) {
-		opening->wire = table;
-		status = opening->wire->open(&wired);
+		opening->bootstrap = table;
+		status = opening->bootstrap->open(&wired);
 		if (status)
-			opening->wire = NULL;
+			opening->bootstrap = NULL;
 	} else if (!is_launched(opening->config)) {
 		status = ZERO_OK;
 	}
 	place->rank = wired.rank;
-	place->world = place->nodes = wired.world;
+	place->world = place->shm_groups = wired.world;
 	place->local_rank = wired.local_rank;
 	place->local_world = wired.local_world;
-	place->share_world = place->share_least = 1;
+	place->shm_world = place->shm_world_min = 1;
 	if (!status && opening->config->expected_world &&
 	    opening->config->expected_world != wired.world)
 		status = zero_core->fail(ZERO_E_COMM,
@@ -295,9 +295,9 @@ static zero_status fill(struct zero_cuda_comm *comm, const struct zero_backend_c
 	comm->reduce = config->reduce;
 	comm->ordered = config->reduce == ZERO_REDUCE_ORDERED ||
 			(config->reduce == ZERO_REDUCE_AUTO && place->local_world == place->world);
-	comm->comm.shown = calloc((size_t)place->world, sizeof(*comm->comm.shown));
+	comm->comm.intents = calloc((size_t)place->world, sizeof(*comm->comm.intents));
 	comm->none = calloc(1, sizeof(*comm->none));
-	return comm->comm.shown && comm->none
+	return comm->comm.intents && comm->none
 		       ? ZERO_OK
 		       : zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks", place->world);
 }
@@ -315,7 +315,7 @@ zero_status zero_cuda_open(const struct zero_backend_config *config, struct zero
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
 	opening.comm->number = communicators++;
 	status = find_place(&opening);
-	opening.comm->wire = opening.wire;
+	opening.comm->bootstrap = opening.bootstrap;
 	if (!status)
 		status = fill(opening.comm, config);
 	if (!status) {
@@ -354,9 +354,9 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 	if (comm->device)
 		zero_device_leave(comm->device);
 	zero_device_close(comm->device);
-	if (comm->wire)
-		comm->wire->close();
-	free(comm->comm.shown);
+	if (comm->bootstrap)
+		comm->bootstrap->close();
+	free(comm->comm.intents);
 	free(comm->nodes);
 	/* NCCL may still write to what a split that failed left. */
 	if (!comm->aborted)

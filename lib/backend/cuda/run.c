@@ -3,6 +3,7 @@
    in files of their own. */
 #include <stdlib.h>
 
+#include "backend/exchange.h"
 #include "gpu.h"
 
 /* ---- buffers --------------------------------------------------------------------------------- */

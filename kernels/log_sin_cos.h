@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What normal numbers are made with, the same bits on the host and on a device: f64 with explicit
- * fma, and nothing from a library. Whoever includes it has ZERO_INLINE, and from_bits and to_bits
- * between an f64 and its bits.
+ * Logarithm, sine and cosine for normal random numbers, with the same bits on the host and on a
+ * device: f64 with explicit fma, by power series. The including file defines ZERO_INLINE,
+ * and from_bits and to_bits between an f64 and its bits.
  */
-#ifndef ZERO_SERIES_H
-#define ZERO_SERIES_H
+#ifndef ZERO_LOG_SIN_COS_H
+#define ZERO_LOG_SIN_COS_H
 
 /*
  * log(x) of a normal x > 0 to about 1e-15: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), and
@@ -14,7 +14,7 @@
 ZERO_INLINE double log_of(double x)
 {
 	const uint64_t half = to_bits(x) - 0x3fe6a09e00000000; /* the upper bits of sqrt(1/2) */
-	/* e as f64, by the bits of 2^52 + 2^11 + e: there is no vector instruction for it. */
+	/* e as f64, by the bits of 2^52 + 2^11 + e: AVX2 has no conversion from i64. */
 	const double e = from_bits(((half >> 52) ^ 0x800) | 0x4330000000000000);
 	const double y = from_bits((half & 0x000fffffffffffff) + 0x3fe6a09e00000000);
 	const double s = (y - 1) / (y + 1), z = s * s;
@@ -31,14 +31,15 @@ ZERO_INLINE double log_of(double x)
 	return fma(e - (0x1p52 + 0x800), 0x1.62e42fefa39efp-1, 2 * sum);
 }
 
-/* 2 pi * w / 2^32 less the nearest quarter of the circle, which is *quarter: at most pi / 4. */
+/* The angle 2 pi * w / 2^32, reduced by *quarter quarters of a circle to at most pi / 4. */
 ZERO_INLINE double angle_of(uint32_t w, uint32_t *quarter)
 {
 	*quarter = (w + 0x20000000) >> 30;
 	return (int32_t)(w - (*quarter << 30)) * (0x1.921fb54442d18p+2 * 0x1p-32);
 }
 
-/* Of such an angle, to about 1e-14: the series end at 13 and 14. */
+/* Sine and cosine of an angle of at most pi / 4, to about 1e-14: the series end at r^13 and r^14.
+   */
 ZERO_INLINE double sine_of(double r)
 {
 	const double z = r * r;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the device's kernels share. Each is a body that does N elements at a time, N being 4 for
- * 16-byte accesses (8 bytes of a 16-bit type: so a warp's accesses are one unbroken stretch on both
- * sides of a cast, and no sector of 32 bytes is written in two halves), or 1 where pointers are not
- * aligned alike. sweep() gives it all elements, U groups of N for each thread, which are all read
- * before the first is written: a device needs some 40 KB under way in each multiprocessor to keep
- * its memory busy (Little's law), and a thread waits only where it uses what it asked for.
+ * What the device's kernels share. A kernel is a body that does N elements at a time. N is 4, for
+ * accesses of 16 bytes (8 bytes of a 16-bit type, so that a warp accesses one contiguous range on
+ * both sides of a cast and writes full sectors of 32 bytes), or 1 where pointers are not aligned
+ * alike. sweep() calls it for all elements, U groups of N for each thread. The body reads all
+ * groups before it writes the first: by Little's law some 40 KB must be under way in each
+ * multiprocessor to keep the memory busy.
  *
  * Arithmetic is IEEE as on the host, with explicit fma: nvcc must not fuse by itself (-fmad=false).
  */
-#ifndef ZERO_VEC_CUH
-#define ZERO_VEC_CUH
+#ifndef ZERO_DEVICE_CUH
+#define ZERO_DEVICE_CUH
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
@@ -54,7 +54,7 @@ ZERO_INLINE float from_f16(uint32_t h)
 	return (h & 0x7fff) > 0x7c00 ? __uint_as_float(nan) : x;
 }
 
-/* A signalling NaN stays one: whoever calculates with it, or rounds it, makes it quiet. */
+/* A signalling NaN stays one: arithmetic or rounding makes it quiet later. */
 ZERO_INLINE float from_bf16(uint32_t h)
 {
 	return __uint_as_float(h << 16);
@@ -125,8 +125,8 @@ template <zero_dtype to, int N> ZERO_INLINE void store_as(void *out, size_t i, c
 /* ---- all elements ---------------------------------------------------------------------------- */
 
 /*
- * Of groups of G elements of `size` bytes: how many elements p is past a boundary of G * size
- * bytes. Pointers whose numbers are equal reach a boundary at the same element.
+ * How many elements of `size` bytes p is past a multiple of G * size bytes. Pointers for which it
+ * is equal reach such a boundary at the same element.
  */
 template <int G> ZERO_INLINE unsigned int past_boundary(const void *p, size_t size)
 {
@@ -154,9 +154,9 @@ template <int N, int U, class Body> ZERO_INLINE void tiles(Body &body, size_t be
 }
 
 /*
- * All of `count` elements, in groups of G; `past` is what past_boundary says of all pointers, or G
- * if they differ: then one by one. Fewer than G elements before the first boundary and after the
- * last are one by one too.
+ * Calls the body for `count` elements, in groups of G. `past` is past_boundary of all pointers, or
+ * G if they differ: then elements are done one by one, as are those before the first boundary and
+ * after the last.
  */
 template <int G, int U, class Body>
 ZERO_INLINE void sweep(Body &body, size_t count, unsigned int past)

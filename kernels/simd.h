@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The vectors of the instruction set being compiled (-DZERO_ISA=avx512, avx2 or scalar), so that a
- * kernel is written once. Arithmetic is written with the operators of C: compilers know them for
- * vectors, and in the scalar set a vector is one float.
+ * Vectors of the instruction set that is compiled for (-DZERO_ISA=avx512, avx2 or scalar), so that
+ * a kernel is written once. Arithmetic uses the operators of C, which compilers have for vectors;
+ * in the scalar set a vector is one float.
  *
- * The bits of a NaN that arithmetic makes depend on the order of operands, which is the compiler's
- * choice: kernels that calculate pass results through vec_canon, which leaves one NaN.
+ * Which NaN an operation returns depends on the order of its operands, which the compiler chooses.
+ * So kernels pass their results through vec_canon, which replaces every NaN by 0x7fc00000.
  */
-#ifndef ZERO_VEC_H
-#define ZERO_VEC_H
+#ifndef ZERO_SIMD_H
+#define ZERO_SIMD_H
 
 #include <math.h>
 #include <string.h>
@@ -30,8 +30,6 @@
 void ZERO_NAME(cast)(zero_dtype to, void *out, zero_dtype from, const void *in, size_t count);
 void ZERO_NAME(sum)(float *out, zero_dtype from, const void *const *in, int n, size_t count,
 		    bool accumulate);
-bool ZERO_NAME(finite)(const float *x, size_t count);
-void ZERO_NAME(scale)(float *x, size_t count, float factor);
 double ZERO_NAME(norm2)(const float *x, size_t count);
 void ZERO_NAME(adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
@@ -50,7 +48,7 @@ void ZERO_NAME(fill_normal)(zero_dtype dtype, void *out, size_t first, size_t co
 #define VECD                       (VEC > 1 ? VEC / 2 : 1) /* lanes of f64 */
 
 #ifdef ZERO_EMULATE
-#include "emulate.h"
+#include "avx512_emulated.h"
 #elif VEC > 1
 #include <immintrin.h>
 #endif
@@ -229,7 +227,7 @@ static inline void vech_stream(uint16_t *p, vech h)
 	_mm_stream_si128((__m128i *)p, h);
 }
 
-/* Values are below 2^16: the packing saturates nothing. */
+/* Values are below 2^16, so the packing does not saturate. */
 static inline vech vecu_narrow(vecu u)
 {
 	return _mm_packus_epi32(_mm256_castsi256_si128((__m256i)u),
@@ -271,7 +269,7 @@ static inline vecu vec_nan(vec v)
 	return (vecu)(v != v);
 }
 
-/* Makes streaming stores visible to other threads in their turn. */
+/* Orders streaming stores before later ones, for other threads. */
 static inline void vec_fence(void)
 {
 	_mm_sfence();
@@ -385,7 +383,7 @@ static inline vecu vec_nan(vec v)
 	return v != v ? ~0u : 0;
 }
 
-/* In integers, but below 2^-14: there 0.5 has the unit of f16's subnormals and rounds for us. */
+/* In integers. Below 2^-14 adding 0.5 rounds to the unit of f16's subnormals. */
 static inline vech vec_to_f16(vec v)
 {
 	const vecu u = vec_bits(v), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
@@ -418,7 +416,7 @@ static inline void vec_fence(void)
 
 #endif
 
-/* One NaN, 0x7fc00000, for all sets; anything else stays what it is. */
+/* Replaces every NaN by 0x7fc00000. */
 static inline vec vec_canon(vec v)
 {
 	if (__builtin_expect(!vec_any_nan(v), true))
@@ -427,7 +425,7 @@ static inline vec vec_canon(vec v)
 	return vec_from_bits((vec_bits(v) & ~nan) | (0x7fc00000 & nan));
 }
 
-/* NaNs are made quiet, and short enough for vec_to_bf16. */
+/* Makes NaNs quiet, and clears their lower half for vec_to_bf16. */
 static inline vec vec_quiet(vec v)
 {
 	if (__builtin_expect(!vec_any_nan(v), true))
@@ -436,7 +434,7 @@ static inline vec vec_quiet(vec v)
 	return vec_from_bits((u & ~nan) | (quiet & nan));
 }
 
-/* To nearest even by a carry from the lower half, which must be zero in a NaN. */
+/* Rounds to nearest even by a carry from the lower half, which must be 0 in a NaN. */
 static inline vech vec_to_bf16(vec v)
 {
 	const vecu u = vec_bits(v);
@@ -449,15 +447,15 @@ static inline vec vec_from_bf16(vech h)
 	return vec_from_bits(vech_widen(h) << 16);
 }
 
-/* Asks for the line `bytes` beyond x; beyond the end of an array too, as that faults on nothing. */
+/* Prefetches the line `bytes` beyond x. A prefetch beyond the end of an array does no harm. */
 static inline void vec_prefetch(const void *x, size_t bytes)
 {
 	__builtin_prefetch((const void *)((uintptr_t)x + bytes), 0, 0);
 }
 
 /*
- * Whether stores to out[count] may go past the cache: from and to full lines, and so many elements
- * that the first would have left the cache before the last is written.
+ * Whether stores to out[count] should go past the cache: out is at a cache line, and it is so long
+ * that the first elements would leave the cache before the last is written.
  */
 static inline bool vec_may_stream(const void *out, size_t count)
 {
@@ -486,7 +484,7 @@ static inline size_t vec_dtype_size(zero_dtype dtype)
 	return 0;
 }
 
-/* f32, f16 or bf16 from element i of `in`, and to element i of `out`. */
+/* Loads element i and on of f32, f16 or bf16; vec_store_as stores them. */
 static inline __attribute__((always_inline)) vec vec_load_as(zero_dtype from, const void *in,
 							     size_t i)
 {
