@@ -5,7 +5,7 @@
  */
 #include <stdarg.h>
 
-#include "backend/cuda/control_private.h"
+#include "backend/cuda/control/private.h"
 #include "fuzz.h"
 
 /* What is announced as very long is not made room for: a sanitizer would touch all of it. */
@@ -19,9 +19,9 @@ static struct zero_payload *fuzz_payload(const void *data, size_t bytes)
  * that make a team, without its first word to the others.
  */
 #define zero_payload_new fuzz_payload
-#include "../../lib/backend/cuda/control_reader.c"
+#include "../../lib/backend/cuda/control/reader.c"
 #undef zero_payload_new
-#include "../../lib/backend/cuda/control_team.c"
+#include "../../lib/backend/cuda/control/team.c"
 
 #include <sys/ioctl.h>
 

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/cuda/control_private.h"
+#include "backend/cuda/control/private.h"
 
 enum { RANKS = 33, HANG = 120 /* s */ };
 

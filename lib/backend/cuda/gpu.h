@@ -8,7 +8,7 @@
 
 #include "backend/account.h"
 #include "backend/comm.h"
-#include "control.h"
+#include "control/control.h"
 #include "core/clock.h"
 #include "device.h"
 #include "driver.h"

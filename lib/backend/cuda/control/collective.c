@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "control_private.h"
+#include "private.h"
 
 static const char *name_kind(uint32_t kind)
 {

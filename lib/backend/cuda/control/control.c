@@ -11,7 +11,7 @@
 
 #include <linux/sockios.h>
 
-#include "control_private.h"
+#include "private.h"
 
 /* ---- processes that are forked from a rank --------------------------------------------------- */
 

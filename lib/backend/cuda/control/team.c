@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "control_private.h"
+#include "private.h"
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 

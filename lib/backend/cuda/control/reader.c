@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "control_private.h"
+#include "private.h"
 #include "core/text.h"
 #include "core/thread.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "control_private.h"
+#include "private.h"
 
 static const struct zero_hello hello = {.magic = "zeroctl", .version = ZERO_DIAL_VERSION};
 static const struct zero_answer answer = {.magic = "zeroack", .version = ZERO_DIAL_VERSION};

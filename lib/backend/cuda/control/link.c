@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "control_private.h"
+#include "private.h"
 
 #define SPIN 50e-6 /* s */
 
