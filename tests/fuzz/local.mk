@@ -13,6 +13,8 @@ fuzz_options = $(lib_liboptions_la_SOURCES)
 # control.c and nvml.c include the sources whose inner functions they call
 fuzz_control = \
 	lib/backend/cuda/control/control.c \
+	lib/backend/cuda/control/departure.c \
+	lib/backend/cuda/control/fork.c \
 	lib/backend/cuda/control/collective.c \
 	lib/backend/cuda/control/connect.c \
 	lib/backend/cuda/control/link.c \

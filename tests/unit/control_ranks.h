@@ -156,8 +156,8 @@ static struct zero_control *start(const struct trial *trial)
 					     .world = trial->world,
 					     .seconds = trial->seconds,
 					     .address = get_address,
-					     .broken = count_call,
-					     .broken_context = &shared->calls[trial->rank],
+					     .on_failure = count_call,
+					     .on_failure_context = &shared->calls[trial->rank],
 					     .context = (void *)trial};
 	struct zero_control *control = NULL;
 	struct zero_address *own = &shared->at[trial->rank];

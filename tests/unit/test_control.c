@@ -61,7 +61,7 @@ static void make_teams(struct zero_control *control, const struct trial *trial, 
 	}
 	/* The first one may be what joining has made. */
 	if (below(state, 2))
-		teams[0].team = zero_control_all(control);
+		teams[0].team = zero_control_world_team(control);
 }
 
 static void largest(const struct team *team, int step, size_t count, uint64_t *values)
@@ -221,7 +221,7 @@ END_TEST
 /* Megabytes that go on while others are asleep: nobody waits for one who does not read. */
 static void large_steps(struct zero_control *control, const struct trial *trial)
 {
-	struct team all = {.team = zero_control_all(control), .count = (size_t)trial->world};
+	struct team all = {.team = zero_control_world_team(control), .count = (size_t)trial->world};
 
 	for (int rank = 0; rank < trial->world; rank++)
 		all.ranks[rank] = rank;
@@ -343,7 +343,7 @@ static void disturb(const struct trial *trial)
 
 static void among_strangers(struct zero_control *control, const struct trial *trial)
 {
-	struct zero_control_team *all = zero_control_all(control);
+	struct zero_control_team *all = zero_control_world_team(control);
 	uint64_t going_on = 1;
 	size_t which;
 

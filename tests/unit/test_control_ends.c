@@ -20,20 +20,20 @@ static void until_broken(struct zero_control_team *team)
 
 static void must_say(struct zero_control *control, int rank, const char *sentence)
 {
-	struct zero_control_team *team = zero_control_all(control), *made;
+	struct zero_control_team *team = zero_control_world_team(control), *made;
 	char text[1024] = "";
 	uint64_t value = 0;
 	int about = -1;
 
 	must(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
 	must(last_rank == rank, "rank %d: %s", last_rank, last_error);
-	must(zero_control_broken(control, text, sizeof(text), &about), "it is not broken");
+	must(zero_control_has_failed(control, text, sizeof(text), &about), "it is not broken");
 	must(about == rank && !strcmp(text, last_error), "rank %d: %s", about, text);
 	for (int i = 0; i < 2000 && !atomic_load(&shared->calls[own_rank]); i++)
 		sleep_for(0.01);
 	must(atomic_load(&shared->calls[own_rank]) == 1, "told %d times",
 	     atomic_load(&shared->calls[own_rank]));
-	zero_control_break(control, 0, "too late");
+	zero_control_fail_all(control, 0, "too late");
 	must(zero_control_exchange(team, &value, &value, 0) == ZERO_E_COMM, "no error");
 	must(!strcmp(text, last_error), "%s", last_error);
 	must(zero_control_broadcast(team, &value, 8, 0) == ZERO_E_COMM, "no error");
@@ -49,7 +49,7 @@ static void leave_a_child(struct zero_control *control, const struct trial *tria
 
 	if (fork())
 		return;
-	must(zero_control_broken(control, NULL, 0, NULL), "a forked process is a rank");
+	must(zero_control_has_failed(control, NULL, 0, NULL), "a forked process is a rank");
 	while (atomic_load(&shared->done) < trial->world - 1 && zero_seconds() < until)
 		sleep_for(0.01);
 	zero_control_close(control);
@@ -63,7 +63,7 @@ static void one_is_killed(struct zero_control *control, const struct trial *tria
 	size_t which;
 
 	if (trial->rank == trial->odd) {
-		struct zero_control_team *all = zero_control_all(control);
+		struct zero_control_team *all = zero_control_world_team(control);
 
 		for (int i = 0; i < 20; i++)
 			if (zero_control_begin_max(all, &value, 1) ||
@@ -74,7 +74,7 @@ static void one_is_killed(struct zero_control *control, const struct trial *tria
 		atomic_store(&shared->killed, zero_seconds());
 		kill(getpid(), SIGKILL);
 	}
-	until_broken(zero_control_all(control));
+	until_broken(zero_control_world_team(control));
 	atomic_fetch_add(&shared->done, 1);
 	/* How long it took is told, not judged: a machine may be busy. */
 	if (trial->rank == (trial->odd ? 0 : 1))
@@ -104,7 +104,7 @@ END_TEST
 /* One closes its job while the others go on. */
 static void one_leaves(struct zero_control *control, const struct trial *trial)
 {
-	struct zero_control_team *rest, *all = zero_control_all(control);
+	struct zero_control_team *rest, *all = zero_control_world_team(control);
 	int ranks[RANKS], count = 0;
 	size_t which, bytes = 3 << 20;
 	uint64_t value = 1;
@@ -144,7 +144,7 @@ static void one_leaves(struct zero_control *control, const struct trial *trial)
 	must(!zero_control_begin_max(rest, &value, 1), "%s", last_error);
 	must(!zero_control_finish_max(&rest, 1, &which, &value), "%s", last_error);
 	must(value == (uint64_t)ranks[count - 1], "%d", (int)value);
-	must(!zero_control_broken(control, NULL, 0, NULL), "broken");
+	must(!zero_control_has_failed(control, NULL, 0, NULL), "broken");
 }
 
 START_TEST(a_rank_leaves)
@@ -179,7 +179,7 @@ static void one_never_came(struct zero_control *control, const struct trial *tri
 	must(strstr(last_error, "did not answer") || strstr(last_error, "did not come"), "%s",
 	     last_error);
 	must(last_rank == trial->odd, "rank %d: %s", last_rank, last_error);
-	must(!zero_control_all(control), "there is a team");
+	must(!zero_control_world_team(control), "there is a team");
 	atomic_fetch_add(&shared->done, 1);
 }
 
@@ -204,7 +204,7 @@ END_TEST
 static void *break_it(void *context)
 {
 	sleep_for(0.05);
-	zero_control_break(context, 1, "the device of rank 1 is on fire");
+	zero_control_fail_all(context, 1, "the device of rank 1 is on fire");
 	return NULL;
 }
 
@@ -215,11 +215,11 @@ static void one_breaks(struct zero_control *control, const struct trial *trial)
 	if (trial->rank == trial->odd) {
 		for (int i = 0; i < 2; i++)
 			pthread_create(&threads[i], NULL, break_it, control);
-		until_broken(zero_control_all(control));
+		until_broken(zero_control_world_team(control));
 		for (int i = 0; i < 2; i++)
 			pthread_join(threads[i], NULL);
 	} else {
-		until_broken(zero_control_all(control));
+		until_broken(zero_control_world_team(control));
 	}
 	must_say(control, 1, "the device of rank 1 is on fire");
 }
@@ -238,7 +238,7 @@ END_TEST
 /* One of them thinks of other sizes, or of something else. */
 static void one_differs(struct zero_control *control, const struct trial *trial)
 {
-	struct zero_control_team *all = zero_control_all(control);
+	struct zero_control_team *all = zero_control_world_team(control);
 	bool odd = trial->rank == trial->odd;
 	uint8_t *recv = malloc((size_t)trial->world * 24), send[24] = {0};
 	uint64_t values[2] = {1, 2};
@@ -270,7 +270,7 @@ static void one_differs(struct zero_control *control, const struct trial *trial)
 		break;
 	}
 	until_broken(all);
-	must(strstr(last_error, " begin different things: "), "%s", last_error);
+	must(strstr(last_error, " are in different operations: "), "%s", last_error);
 	must(last_rank >= 0, "%s", last_error);
 	free(recv);
 }

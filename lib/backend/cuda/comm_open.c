@@ -102,7 +102,7 @@ static zero_status get_ids(const struct opening *opening, ncclUniqueId *ids, int
 
 static bool is_broken(void *context, char *text, size_t size, int *rank)
 {
-	return zero_control_broken(context, text, size, rank);
+	return zero_control_has_failed(context, text, size, rank);
 }
 
 /* COLLECTIVE. Which ranks are on one node, how many share this rank's GPU, and NCCL's oldest
@@ -170,13 +170,13 @@ static zero_status join(struct opening *opening, zero_status status, size_t *sha
 	if (status)
 		return status;
 	comm->device->is_broken = is_broken;
-	comm->device->broken_context = comm->control;
+	comm->device->on_failure_context = comm->control;
 	status = introduce(comm, sharing, &version);
 	if (!status) {
 		status = begin_nccl(opening, version);
 		/* The others are in it too, and would wait for this rank. */
 		if (status)
-			zero_control_break(comm->control, comm->comm.place.rank,
+			zero_control_fail_all(comm->control, comm->comm.place.rank,
 					   zero_core->last_error());
 	}
 	if (!status) {
@@ -207,7 +207,7 @@ static zero_status meet(struct opening *opening, zero_status mine, size_t *shari
 		.world = comm->comm.place.world,
 		.seconds = comm->open_seconds,
 		.address = address_of,
-		.broken = zero_watch_wake,
+		.on_failure = zero_watch_wake,
 		.context = comm,
 	};
 	zero_status status = zero_control_listen(&comm->control, &own);
@@ -217,7 +217,7 @@ static zero_status meet(struct opening *opening, zero_status mine, size_t *shari
 	status = zero_watch_new(comm->control, comm->device, config.rank, &comm->watch);
 	if (status)
 		return status;
-	config.broken_context = comm->watch;
+	config.on_failure_context = comm->watch;
 	status = put(opening->comm, "at", &own, sizeof(own));
 	mine = put_id(opening, mine);
 	if (!status)
@@ -226,7 +226,7 @@ static zero_status meet(struct opening *opening, zero_status mine, size_t *shari
 		status = zero_control_join(comm->control, &config);
 	if (status)
 		return status;
-	comm->talk = zero_control_all(comm->control);
+	comm->talk = zero_control_world_team(comm->control);
 	comm->joined = true;
 	return join(opening, mine, sharing);
 }

@@ -169,7 +169,7 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 			status = zero_cuda_run(cuda, ops, count);
 		/* The others are in what this rank could not begin. */
 		if (status && cuda->control)
-			zero_control_break(cuda->control, cuda->first->comm.place.rank,
+			zero_control_fail_all(cuda->control, cuda->first->comm.place.rank,
 					   zero_core->last_error());
 		order->after = zero_event_record(device, device->comm);
 	}
@@ -243,7 +243,7 @@ void zero_cuda_part(struct zero_cuda_comm *cuda, struct zero_nccl_comm *nccl)
 
 	zero_watch_remove(cuda->watch, nccl);
 	if (cuda->control && nccl->device &&
-	    zero_control_broken(cuda->control, text, sizeof(text), &rank))
+	    zero_control_has_failed(cuda->control, text, sizeof(text), &rank))
 		zero_nccl_abort(&nccl, 1);
 }
 

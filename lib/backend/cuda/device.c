@@ -315,7 +315,7 @@ static bool is_broken(struct zero_device *device, double *since, zero_status *st
 	int rank = 0;
 
 	if (!device->is_broken ||
-	    !device->is_broken(device->broken_context, text, sizeof(text), &rank))
+	    !device->is_broken(device->on_failure_context, text, sizeof(text), &rank))
 		return false;
 	*status = zero_core->fail_on(rank, ZERO_E_COMM, text);
 	if (!*since)

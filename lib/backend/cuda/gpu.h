@@ -59,7 +59,7 @@ struct zero_device {
 	char error_text[512];
 	/* Whether the ranks have fallen apart, so that what is under way may have ended early. */
 	bool (*is_broken)(void *context, char *text, size_t size, int *rank);
-	void *broken_context;
+	void *on_failure_context;
 };
 
 /* The device that is current in this thread, or that of `local_rank`. */

@@ -2,10 +2,13 @@
 # zero_cuda.so: GPUs and NCCL, both opened when a job asks for them, so that it needs neither to be
 # loaded. A test compiles the control connections by themselves.
 control_sources = \
+	lib/backend/cuda/control/accept.c \
 	lib/backend/cuda/control/collective.c \
 	lib/backend/cuda/control/connect.c \
 	lib/backend/cuda/control/control.c \
 	lib/backend/cuda/control/control.h \
+	lib/backend/cuda/control/departure.c \
+	lib/backend/cuda/control/fork.c \
 	lib/backend/cuda/control/link.c \
 	lib/backend/cuda/control/private.h \
 	lib/backend/cuda/control/reader.c \

@@ -33,7 +33,7 @@ static zero_status settle(struct zero_nccl_comm *nccl, ncclComm_t comm, double s
 
 	for (int look = 0;; look++) {
 		/* First: whoever aborts may take long. */
-		if (nccl->device->is_broken && nccl->device->is_broken(nccl->device->broken_context,
+		if (nccl->device->is_broken && nccl->device->is_broken(nccl->device->on_failure_context,
 								       text, sizeof(text), &rank))
 			return zero_core->fail_on(rank, ZERO_E_COMM, text);
 		pthread_mutex_lock(&nccl->lock);

@@ -58,18 +58,18 @@ static void look(struct zero_watch *watch)
 	char text[1024] = "";
 	int rank;
 
-	if (zero_control_broken(watch->control, text, sizeof(text), &rank)) {
+	if (zero_control_has_failed(watch->control, text, sizeof(text), &rank)) {
 		abort_all(watch);
 		return;
 	}
 	/* Peers wait for what a device that failed does no more. */
 	if (watch->device && zero_device_failed(watch->device, text, sizeof(text))) {
-		zero_control_break(watch->control, watch->rank, text);
+		zero_control_fail_all(watch->control, watch->rank, text);
 		return;
 	}
 	for (struct entry *entry = watch->entries; entry; entry = entry->next)
 		if (zero_nccl_failed(entry->nccl, text, sizeof(text))) {
-			zero_control_break(watch->control, watch->rank, text);
+			zero_control_fail_all(watch->control, watch->rank, text);
 			return;
 		}
 }

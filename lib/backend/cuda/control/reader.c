@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that reads all connections, so that nobody who writes ever waits for a reader. */
+/* The thread that reads all connections, so that a rank that sends never waits for a receiver. */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,34 +9,23 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "private.h"
 #include "core/text.h"
 #include "core/thread.h"
+#include "private.h"
 
-/* Those who have not yet said who they are, and for how long (s) they may. */
-enum { STRANGERS = 64, PATIENCE = 5 };
+#define FRAME_LIMIT  (UINT64_C(1) << 40)
+#define ACCEPT_PAUSE 0.1 /* s; after the process had no descriptor for another connection */
 
-#define FRAME_LIMIT (UINT64_C(1) << 40)
-
-/* Who has connected and not yet said all that is asked. */
-struct zero_stranger {
-	struct zero_stranger *next;
-	int fd;
-	double deadline;
-	size_t have;
-	struct zero_hello hello;
-};
-
-/* What the thread waits for; [i] of the three belong together. */
-struct watch {
+/* What the thread polls; polls[i], links[i] and pending[i] belong together. */
+struct poll_set {
 	struct pollfd *polls;
 	struct zero_link **links;
-	struct zero_stranger **strangers;
+	struct zero_pending_connection **pending;
 	size_t count, room;
-	double resume; /* no connection is accepted before: the process has no room for more */
+	double resume; /* no connection is accepted before this time */
 };
 
-/* ---- frames that have come ------------------------------------------------------------------- */
+/* ---- received frames ------------------------------------------------------------------------- */
 
 /* With the lock. */
 static void end_link(struct zero_link *link, const char *why)
@@ -45,9 +33,8 @@ static void end_link(struct zero_link *link, const char *why)
 	struct zero_control *control = link->control;
 	char text[192];
 
-	close(link->fd);
-	link->fd = -1;
-	zero_link_drop(link);
+	zero_control_close_fd(&link->fd);
+	zero_link_close_write(link);
 	if (!link->confirmed) {
 		struct zero_link **at = &control->links;
 
@@ -57,17 +44,17 @@ static void end_link(struct zero_link *link, const char *why)
 		zero_link_free(link);
 		return;
 	}
-	if (!link->farewell && !control->closing) {
+	if (!link->goodbye_received && !control->closing) {
 		snprintf(text, sizeof(text), "rank %d (node %s) is gone: %s", link->rank,
 			 link->node, why);
-		zero_control_fall_apart(control, link->rank, text, link);
+		zero_control_fail_all_locked(control, link->rank, text, link);
 	}
-	zero_control_changed(control);
+	zero_control_notify(control);
 }
 
-static void hear_broken(struct zero_link *link, const struct zero_frame *frame)
+static void receive_failure(struct zero_link *link, const struct zero_frame *frame)
 {
-	char text[ZERO_CONTROL_TEXT] = "communication is broken";
+	char text[ZERO_CONTROL_TEXT] = "communication has failed";
 	int32_t rank = link->rank;
 	size_t length = frame->header.bytes - sizeof(rank);
 
@@ -78,31 +65,26 @@ static void hear_broken(struct zero_link *link, const struct zero_frame *frame)
 		text[length] = '\0';
 		zero_clean(text);
 	}
-	zero_control_fall_apart(link->control, rank, text, link);
+	zero_control_fail_all_locked(link->control, rank, text, link);
 }
 
-/* With the lock. What is said of a team that this rank has not made yet is kept for it. */
-static void hear_of_team(struct zero_link *link, struct zero_frame *frame)
+/* With the lock. Frames of a team that this rank has not created yet are stored for it. */
+static void receive_for_team(struct zero_link *link, struct zero_frame *frame)
 {
 	struct zero_control_team *team = zero_control_team_find(link->control, frame->header.team);
-	struct zero_left left;
 
-	if (team && frame->header.kind == ZERO_FRAME_LEFT) {
-		if (frame->header.bytes == sizeof(left)) {
-			memcpy(&left, frame->payload->data, sizeof(left));
-			zero_control_left(team, &left, link);
-		}
-		zero_frame_free(frame);
+	if (team && frame->header.kind == ZERO_FRAME_DEPARTURE) {
+		zero_control_receive_departure(team, link, frame);
 		return;
 	}
-	zero_link_keep(link, frame);
+	zero_link_store(link, frame);
 	if (team)
-		zero_control_advance(team);
-	zero_control_changed(link->control);
+		zero_control_advance_max(team);
+	zero_control_notify(link->control);
 }
 
-/* With the lock. Takes the frame; false: the connection is not used on. */
-static bool hear(struct zero_link *link, struct zero_frame *frame)
+/* With the lock. Stores or frees the frame. Returns false if it breaks the protocol. */
+static bool receive_frame(struct zero_link *link, struct zero_frame *frame)
 {
 	uint32_t kind = frame->header.kind;
 
@@ -115,19 +97,19 @@ static bool hear(struct zero_link *link, struct zero_frame *frame)
 	case ZERO_FRAME_MAX:
 	case ZERO_FRAME_EXCHANGE:
 	case ZERO_FRAME_BROADCAST:
-	case ZERO_FRAME_LEFT:
-		hear_of_team(link, frame);
+	case ZERO_FRAME_DEPARTURE:
+		receive_for_team(link, frame);
 		return true;
 	case ZERO_FRAME_CONFIRM:
 		link->confirmed = true;
-		zero_control_changed(link->control);
+		zero_control_notify(link->control);
 		break;
-	case ZERO_FRAME_BYE:
-		link->farewell = true;
-		zero_control_changed(link->control);
+	case ZERO_FRAME_GOODBYE:
+		link->goodbye_received = true;
+		zero_control_notify(link->control);
 		break;
-	case ZERO_FRAME_BROKEN:
-		hear_broken(link, frame);
+	case ZERO_FRAME_FAILURE:
+		receive_failure(link, frame);
 		break;
 	default:
 		zero_frame_free(frame);
@@ -156,8 +138,8 @@ static struct zero_frame *new_frame(const struct zero_frame_header *header)
 	return frame;
 }
 
-/* With the lock. Cuts what is in the buffer into frames; NULL, or why the connection is no use. */
-static const char *cut(struct zero_link *link)
+/* With the lock. Parses the buffer into frames. Returns NULL, or why the link must end. */
+static const char *parse_frames(struct zero_link *link)
 {
 	size_t at = 0;
 
@@ -180,7 +162,7 @@ static const char *cut(struct zero_link *link)
 		frame->done = part;
 		if (part < header.bytes)
 			link->arriving = frame;
-		else if (!hear(link, frame))
+		else if (!receive_frame(link, frame))
 			return "it does not keep to the protocol";
 	}
 	link->filled -= at;
@@ -188,7 +170,7 @@ static const char *cut(struct zero_link *link)
 	return NULL;
 }
 
-/* As much as one call gives: the others wait too. */
+/* Calls recv once, so that every link gets its turn. */
 static void read_link(struct zero_link *link)
 {
 	struct zero_control *control = link->control;
@@ -207,12 +189,12 @@ static void read_link(struct zero_link *link)
 		why = got ? strerror(error) : "its connection ended";
 	} else if (!frame) {
 		link->filled += (size_t)got;
-		why = cut(link);
+		why = parse_frames(link);
 	} else {
 		frame->done += (size_t)got;
 		if (frame->done == frame->header.bytes) {
 			link->arriving = NULL;
-			if (!hear(link, frame))
+			if (!receive_frame(link, frame))
 				why = "it does not keep to the protocol";
 		}
 	}
@@ -221,178 +203,71 @@ static void read_link(struct zero_link *link)
 	pthread_mutex_unlock(&control->lock);
 }
 
-/* ---- strangers ------------------------------------------------------------------------------- */
-
-/* With the lock; its connection stays open. */
-static void remove_stranger(struct zero_control *control, struct zero_stranger *stranger)
-{
-	struct zero_stranger **at = &control->strangers;
-
-	while (*at != stranger)
-		at = &(*at)->next;
-	*at = stranger->next;
-	control->stranger_count--;
-	free(stranger);
-}
-
-/* With the lock. */
-static void turn_away(struct zero_control *control, struct zero_stranger *stranger)
-{
-	close(stranger->fd);
-	remove_stranger(control, stranger);
-}
-
-void zero_control_free_strangers(struct zero_control *control)
-{
-	while (control->strangers)
-		turn_away(control, control->strangers);
-}
-
-/* With the lock. It has said all: it is of the job, or not. */
-static void judge(struct zero_control *control, struct zero_stranger *stranger)
-{
-	struct zero_answer answer;
-	struct zero_link *link = NULL;
-
-	stranger->hello.node[sizeof(stranger->hello.node) - 1] = '\0';
-	zero_clean(stranger->hello.node);
-	if (zero_control_welcome(control, &stranger->hello))
-		link = zero_link_new(control, stranger->fd, stranger->hello.rank,
-				     stranger->hello.node);
-	if (!link) {
-		turn_away(control, stranger);
-		return;
-	}
-	zero_dial_tune(link->fd);
-	zero_link_add(link);
-	remove_stranger(control, stranger);
-	zero_control_answer(control, &answer);
-	/* A new connection has room for so little. Where it has ended, reading will say so. */
-	if (send(link->fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-		link->mute = true;
-	zero_link_tell(link);
-}
-
-/* With the lock. */
-static void read_stranger(struct zero_control *control, struct zero_stranger *stranger)
-{
-	ssize_t got = recv(stranger->fd, (char *)&stranger->hello + stranger->have,
-			   sizeof(stranger->hello) - stranger->have, MSG_DONTWAIT);
-
-	if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-		return;
-	if (got <= 0) {
-		turn_away(control, stranger);
-		return;
-	}
-	stranger->have += (size_t)got;
-	if (stranger->have == sizeof(stranger->hello))
-		judge(control, stranger);
-}
-
-/* With the lock. Most have said all when they are accepted. */
-static void meet(struct zero_control *control, int fd)
-{
-	struct zero_stranger *stranger = calloc(1, sizeof(*stranger)), **end = &control->strangers;
-
-	if (!stranger) {
-		close(fd);
-		return;
-	}
-	if (control->stranger_count == STRANGERS)
-		turn_away(control, control->strangers);
-	while (*end)
-		end = &(*end)->next;
-	*end = stranger;
-	control->stranger_count++;
-	stranger->fd = fd;
-	stranger->deadline = zero_seconds() + PATIENCE;
-	read_stranger(control, stranger);
-}
-
-static void accept_some(struct zero_control *control, struct watch *watch)
-{
-	for (int i = 0; i < STRANGERS; i++) {
-		int fd = accept4(control->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-
-		if (fd < 0) {
-			if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
-			    errno == ENOMEM)
-				watch->resume = zero_seconds() + 0.1;
-			return;
-		}
-		pthread_mutex_lock(&control->lock);
-		meet(control, fd);
-		pthread_mutex_unlock(&control->lock);
-	}
-}
-
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static bool make_room(struct watch *watch, size_t count)
+static bool reserve(struct poll_set *set, size_t count)
 {
 	size_t room = 2 * count;
-	void *polls, *links, *strangers;
+	void *polls, *links, *pending;
 
-	if (count <= watch->room)
+	if (count <= set->room)
 		return true;
-	polls = realloc(watch->polls, room * sizeof(*watch->polls));
+	polls = realloc(set->polls, room * sizeof(*set->polls));
 	if (polls)
-		watch->polls = polls;
-	links = realloc(watch->links, room * sizeof(struct zero_link *));
+		set->polls = polls;
+	links = realloc(set->links, room * sizeof(struct zero_link *));
 	if (links)
-		watch->links = links;
-	strangers = realloc(watch->strangers, room * sizeof(struct zero_stranger *));
-	if (strangers)
-		watch->strangers = strangers;
-	if (!polls || !links || !strangers)
+		set->links = links;
+	pending = realloc(set->pending, room * sizeof(struct zero_pending_connection *));
+	if (pending)
+		set->pending = pending;
+	if (!polls || !links || !pending)
 		return false;
-	watch->room = room;
+	set->room = room;
 	return true;
 }
 
-static void add(struct watch *watch, int fd, short events, struct zero_link *link,
-		struct zero_stranger *stranger)
+static void add(struct poll_set *set, int fd, short events, struct zero_link *link,
+		struct zero_pending_connection *pending)
 {
-	watch->polls[watch->count] = (struct pollfd){.fd = fd, .events = events};
-	watch->links[watch->count] = link;
-	watch->strangers[watch->count++] = stranger;
+	set->polls[set->count] = (struct pollfd){.fd = fd, .events = events};
+	set->links[set->count] = link;
+	set->pending[set->count++] = pending;
 }
 
-/* With the lock. What is to be waited for, and for how long (ms; -1 for ever). */
-static int fill(struct zero_control *control, struct watch *watch)
+/* With the lock. Returns how long to poll (ms; -1: without limit). */
+static int fill_poll_set(struct zero_control *control, struct poll_set *set)
 {
-	size_t count = 2 + control->stranger_count;
+	size_t count = 2 + control->pending_count;
 	double now = zero_seconds(), until = -1;
 
 	for (const struct zero_link *link = control->links; link; link = link->next)
 		count++;
-	watch->count = 0;
-	if (!make_room(watch, count))
+	set->count = 0;
+	if (!reserve(set, count))
 		return 10;
-	add(watch, control->wakeup, POLLIN, NULL, NULL);
-	/* A place that poll passes over. */
-	add(watch, now < watch->resume ? -1 : control->listener, POLLIN, NULL, NULL);
-	for (struct zero_stranger *one = control->strangers; one; one = one->next)
-		add(watch, one->fd, POLLIN, NULL, one);
+	add(set, control->wakeup, POLLIN, NULL, NULL);
+	/* poll ignores a negative descriptor. */
+	add(set, now < set->resume ? -1 : control->listener, POLLIN, NULL, NULL);
+	for (struct zero_pending_connection *one = control->pending; one; one = one->next)
+		add(set, one->fd, POLLIN, NULL, one);
 	for (struct zero_link *link = control->links; link; link = link->next)
 		if (link->fd >= 0)
-			add(watch, link->fd, link->out.first ? POLLIN | POLLOUT : POLLIN, link,
-			    NULL);
-	if (now < watch->resume)
-		until = watch->resume;
-	if (control->strangers && (until < 0 || control->strangers->deadline < until))
-		until = control->strangers->deadline;
+			add(set, link->fd, link->out.first ? POLLIN | POLLOUT : POLLIN, link, NULL);
+	if (now < set->resume)
+		until = set->resume;
+	if (control->pending && (until < 0 || control->pending->deadline < until))
+		until = control->pending->deadline;
 	if (until < 0)
 		return -1;
 	return until > now ? (int)((until - now) * 1e3) + 1 : 0;
 }
 
-static void serve_links(struct zero_control *control, const struct watch *watch)
+static void serve_links(struct zero_control *control, const struct poll_set *set)
 {
-	for (size_t i = 2; i < watch->count; i++) {
-		struct zero_link *link = watch->links[i];
-		short events = watch->polls[i].revents;
+	for (size_t i = 2; i < set->count; i++) {
+		struct zero_link *link = set->links[i];
+		short events = set->polls[i].revents;
 
 		if (!link || !events)
 			continue;
@@ -406,38 +281,37 @@ static void serve_links(struct zero_control *control, const struct watch *watch)
 	}
 }
 
-static void serve_strangers(struct zero_control *control, struct watch *watch)
+static void serve_pending(struct zero_control *control, struct poll_set *set)
 {
 	double now = zero_seconds();
 
 	pthread_mutex_lock(&control->lock);
-	for (size_t i = 2; i < watch->count; i++)
-		if (watch->strangers[i] && watch->polls[i].revents)
-			read_stranger(control, watch->strangers[i]);
-	while (control->strangers && control->strangers->deadline <= now)
-		turn_away(control, control->strangers);
+	for (size_t i = 2; i < set->count; i++)
+		if (set->pending[i] && set->polls[i].revents)
+			zero_control_read_pending(control, set->pending[i]);
+	zero_control_reject_pending(control, now);
 	pthread_mutex_unlock(&control->lock);
-	/* After those that are known, since a new one may take the place of an old one. */
-	if (watch->count && watch->polls[1].revents)
-		accept_some(control, watch);
+	/* This comes last because it may reject a connection of the set. */
+	if (set->count && set->polls[1].revents && !zero_control_accept(control))
+		set->resume = zero_seconds() + ACCEPT_PAUSE;
 }
 
-static void tell_broken(struct zero_control *control)
+static void report_failure(struct zero_control *control)
 {
-	bool tell;
+	bool report;
 
 	pthread_mutex_lock(&control->lock);
-	tell = atomic_load(&control->broken) && !control->broken_told && !control->closing;
-	control->broken_told |= tell;
+	report = atomic_load(&control->failed) && !control->failure_reported && !control->closing;
+	control->failure_reported |= report;
 	pthread_mutex_unlock(&control->lock);
-	if (tell && control->config.broken)
-		control->config.broken(control->config.broken_context);
+	if (report && control->config.on_failure)
+		control->config.on_failure(control->config.on_failure_context);
 }
 
-static void *serve(void *context)
+static void *reader_main(void *context)
 {
 	struct zero_control *control = context;
-	struct watch watch = {.resume = 0};
+	struct poll_set set = {.resume = 0};
 	uint64_t wakes;
 
 	prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
@@ -446,31 +320,31 @@ static void *serve(void *context)
 		bool stopping;
 		int wait;
 
-		tell_broken(control);
+		report_failure(control);
 		pthread_mutex_lock(&control->lock);
 		stopping = control->stopping;
-		wait = fill(control, &watch);
+		wait = fill_poll_set(control, &set);
 		pthread_mutex_unlock(&control->lock);
 		if (stopping)
 			break;
-		if (poll(watch.polls, watch.count, wait) <= 0)
-			for (size_t i = 0; i < watch.count; i++)
-				watch.polls[i].revents = 0;
-		if (watch.count && watch.polls[0].revents &&
+		if (poll(set.polls, set.count, wait) <= 0)
+			for (size_t i = 0; i < set.count; i++)
+				set.polls[i].revents = 0;
+		if (set.count && set.polls[0].revents &&
 		    read(control->wakeup, &wakes, sizeof(wakes)) < 0)
 			continue;
-		serve_links(control, &watch);
-		serve_strangers(control, &watch);
+		serve_links(control, &set);
+		serve_pending(control, &set);
 	}
-	free(watch.polls);
-	free(watch.links);
-	free(watch.strangers);
+	free(set.polls);
+	free(set.links);
+	free(set.pending);
 	return NULL;
 }
 
 zero_status zero_control_start_reader(struct zero_control *control)
 {
-	int error = zero_thread_start(&control->reader, serve, control);
+	int error = zero_thread_start(&control->reader, reader_main, control);
 
 	if (error)
 		return zero_core->fail(ZERO_E_MEMORY, "cannot start the control thread: %s",
