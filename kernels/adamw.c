@@ -5,7 +5,7 @@
  * each line is asked for ahead of time. p, m and v were just read and are written through the
  * cache; the low-precision copy was not, and goes past it.
  */
-#include "vec.h"
+#include "simd.h"
 
 enum {
 	LINE = 16,    /* elements of f32 in a cache line */

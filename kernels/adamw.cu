@@ -4,7 +4,7 @@
  * adamw.c. Four streams are read and three written, all by one thread of each element: four loads
  * of 16 bytes are under way in each without any unrolling.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 struct adamw_constants {
 	float scale, beta1, beta2, rest1, rest2, root, eps, rate, decay;

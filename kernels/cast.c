@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Between f32, f16 and bf16; from one 16-bit type to the other by way of f32, which is exact. */
-#include "vec.h"
+#include "simd.h"
 
 enum { AHEAD = 2048 }; /* bytes; from f32 to bf16, a large array takes 0.6 of the time */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Between f32, f16 and bf16; from one 16-bit type to the other by way of f32, which is exact. */
-#include "vec.cuh"
+#include "device.cuh"
 
 enum { CAST_UNROLL = 4 };
 

@@ -4,7 +4,7 @@
  * the copies. Each block takes a run of neighbouring tiles, so that it looks for a piece once and
  * then walks on.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 enum { COPY_UNROLL = 4 };
 

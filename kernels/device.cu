@@ -4,8 +4,6 @@
 #include "cast.cu"
 #include "copy_many.cu"
 #include "fill.cu"
-#include "finite.cu"
 #include "norm2.cu"
 #include "philox.cu"
-#include "scale.cu"
 #include "sum.cu"

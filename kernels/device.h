@@ -97,20 +97,6 @@ static inline ZERO_DEVICE_TOO size_t zero_norm2_length(size_t count)
 	return (length + 63) / 64 * 64;
 }
 
-/* zero_device_finite: *bad becomes 1 if an element is infinite or NaN, and else stays. */
-struct zero_device_finite {
-	const float *x;
-	size_t count;
-	uint32_t *bad;
-};
-
-/* zero_device_scale: x[i] *= factor; a NaN comes out as 0x7fc00000. */
-struct zero_device_scale {
-	float *x;
-	size_t count;
-	float factor;
-};
-
 /* zero_device_fill: `count` elements of `size` bytes (1, 2, 4 or 8), all `pattern`. */
 struct zero_device_fill {
 	void *out;

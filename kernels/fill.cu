@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "vec.cuh"
+#include "device.cuh"
 
 template <class T> struct fill_body {
 	T *out, pattern;

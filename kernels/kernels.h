@@ -26,11 +26,6 @@ struct zero_kernels {
 	   NaN comes out as 0x7fc00000. */
 	void (*sum)(float *out, zero_dtype from, const void *const *in, int n, size_t count,
 		    bool accumulate);
-	/* Whether none is infinite or NaN; true for no elements. A step knows it by its norm: this
-	   is for values whose norm nobody asks for. */
-	bool (*finite)(const float *x, size_t count);
-	/* x[i] *= factor. A NaN comes out as 0x7fc00000. */
-	void (*scale)(float *x, size_t count, float factor);
 	/* Sum of squares in f64 over 16 lanes (element i in lane i % 16), folded pairwise at the
 	   end (lane k + lane k+8, then 4, 2, 1): a function of values and count alone. */
 	double (*norm2)(const float *x, size_t count);
@@ -60,6 +55,9 @@ struct zero_kernels {
 	void (*fill_normal)(zero_dtype dtype, void *out, size_t first, size_t count, double mean,
 			    double stddev, uint64_t seed, uint64_t stream);
 };
+
+/* The table that every build and machine has. */
+extern const struct zero_kernels zero_kernels_scalar;
 
 /* The table for "auto", or for the named set; NULL if this build or machine has it not. */
 const struct zero_kernels *zero_kernels_choose(const char *isa);

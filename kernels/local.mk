@@ -3,20 +3,23 @@
 KERNEL_SOURCES = \
 	kernels/adamw.c \
 	kernels/cast.c \
-	kernels/finite.c \
+	kernels/isa_table.c \
 	kernels/norm2.c \
 	kernels/philox.c \
-	kernels/scale.c \
-	kernels/sum.c \
-	kernels/table.c
+	kernels/sum.c
 # philox.c is plain loops, and a CFLAGS of -O2 would leave them to some compilers as they are.
 KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize
 
 noinst_HEADERS += \
-	kernels/kernels.h kernels/vec.h kernels/emulate.h kernels/device.h kernels/series.h \
-	kernels/vec.cuh
+	kernels/avx512_emulated.h \
+	kernels/device.cuh \
+	kernels/device.h \
+	kernels/kernels.h \
+	kernels/log_sin_cos.h \
+	kernels/simd.h
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
-kernels_libkernels_la_SOURCES = kernels/choose.c kernels/convert.c kernels/transpose.c
+kernels_libkernels_la_SOURCES = \
+	kernels/convert.c kernels/dispatch.c kernels/fill.c kernels/transpose.c
 kernels_libkernels_la_LIBADD = kernels/libscalar.la
 
 kernels_libscalar_la_SOURCES = $(KERNEL_SOURCES)
@@ -57,15 +60,13 @@ DEVICE_KERNELS = \
 	kernels/cast.cu \
 	kernels/copy_many.cu \
 	kernels/fill.cu \
-	kernels/finite.cu \
 	kernels/norm2.cu \
 	kernels/philox.cu \
-	kernels/scale.cu \
 	kernels/sum.cu
 EXTRA_DIST += $(DEVICE_KERNELS)
 
 if HAVE_CUDA
-kernels/device.fatbin: $(DEVICE_KERNELS) kernels/vec.cuh kernels/series.h kernels/device.h \
+kernels/device.fatbin: $(DEVICE_KERNELS) kernels/device.cuh kernels/log_sin_cos.h kernels/device.h \
 		lib/backend/backend.h lib/core/module.h lib/zero.h
 	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \
 		-I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) -o $@.new \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "vec.h"
+#include "simd.h"
 
 enum {
 	LANES = 16,

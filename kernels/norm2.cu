@@ -4,7 +4,7 @@
  * Element i of a part is always the same thread's (i / 4 % 256), in the same of its four sums, also
  * where 16 bytes cannot be read at once; then sums meet pairwise.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 enum { NORM2_LANES = 4, NORM2_UNROLL = 4 };
 

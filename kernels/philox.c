@@ -8,7 +8,7 @@
  * between the words and the result is in f64 with explicit fma, and nothing is from libm but fma
  * and sqrt, which are exactly defined.
  */
-#include "vec.h"
+#include "simd.h"
 
 enum {
 	BLOCKS = 64,        /* of a batch */
@@ -59,7 +59,7 @@ static inline uint64_t to_bits(double x)
 }
 
 #define ZERO_INLINE static inline
-#include "series.h"
+#include "log_sin_cos.h"
 
 /* Sine and cosine of 2 pi * w / 2^32; chosen by bits, which vectors can. */
 static inline void sincos_of(uint32_t w, double *sine, double *cosine)

@@ -4,7 +4,7 @@
  * SC11), operation for operation as in philox.c, which explains them. A thread makes one block of
  * four words at a time, and of it the elements that were asked for.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 /* The four elements of a block of words. */
 struct quad {
@@ -46,7 +46,7 @@ ZERO_INLINE uint64_t to_bits(double x)
 	return (uint64_t)__double_as_longlong(x);
 }
 
-#include "series.h"
+#include "log_sin_cos.h"
 
 ZERO_INLINE void sincos_of(uint32_t w, double *sine, double *cosine)
 {

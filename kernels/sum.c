@@ -5,7 +5,7 @@
  * a block that stays in the first-level cache takes them FEW at a time. Arrays of a 16-bit type are
  * widened as they are read, which is exact; all that is added and kept is f32.
  */
-#include "vec.h"
+#include "simd.h"
 
 enum {
 	FEW = 8,

@@ -4,7 +4,7 @@
  * device follows any number of streams. All of an element's summands are read before it is written,
  * by the one thread that does: out may be one of them.
  */
-#include "vec.cuh"
+#include "device.cuh"
 
 enum { SUM_UNROLL = 4 };
 

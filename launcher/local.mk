@@ -14,7 +14,7 @@ launcher_zerorun_SOURCES = \
 	launcher/show.c \
 	launcher/survey.c \
 	launcher/survey.h \
-	lib/backend/host/available.c
+	lib/core/available_memory.c
 launcher_zerorun_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/lib -DZERO_LIBDIR=\"$(libdir)\" \
 	-DZERO_SITE_CONFIG=\"$(slurmconfdir)/zero.yaml\"
 launcher_zerorun_LDADD = launcher/libmodel.la

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/host/available.h"
+#include "core/available_memory.h"
 #include "model.h"
 #include "survey.h"
 

@@ -10,6 +10,7 @@ noinst_HEADERS += \
 	lib/checkpoint/restore.h \
 	lib/checkpoint/save.h \
 	lib/checkpoint/write.h \
+	lib/core/available_memory.h \
 	lib/core/clock.h \
 	lib/core/module.h \
 	lib/core/options.h \

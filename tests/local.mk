@@ -8,7 +8,7 @@
 #
 # Exit status 77 is a skip: what a test needs it says with `need` of tests/common.sh.
 UNIT_TESTS = \
-	tests/unit/test_arena \
+	tests/unit/test_shared_arena \
 	tests/unit/test_budget \
 	tests/unit/test_control \
 	tests/unit/test_control_ends \
@@ -136,15 +136,15 @@ tests_unit_test_device_sums_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_device_sums_LDADD = $(tests_unit_test_device_LDADD)
 
 tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h $(DEVICE_KERNELS) \
-		kernels/vec.cuh kernels/series.h kernels/device.h lib/backend/backend.h lib/core/module.h \
+		kernels/device.cuh kernels/log_sin_cos.h kernels/device.h lib/backend/backend.h lib/core/module.h \
 		lib/zero.h tests/double/emulate.h tests/double/emulate_words.h
 	$(AM_V_GEN)$(MKDIR_P) tests/double && $(CXX) -std=gnu++17 -ffp-contract=off -Wall -Wextra \
 		-Wno-unknown-pragmas -I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(CPPFLAGS) \
 		$(CXXFLAGS) -pthread -c -o $@ $(top_srcdir)/tests/double/kernels.cpp
 
-tests_unit_test_arena_SOURCES = tests/unit/test_arena.c lib/backend/host/arena.c
-tests_unit_test_arena_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_arena_LDADD = $(UNIT_LIBS)
+tests_unit_test_shared_arena_SOURCES = tests/unit/test_shared_arena.c lib/backend/host/shared_arena.c
+tests_unit_test_shared_arena_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_shared_arena_LDADD = $(UNIT_LIBS)
 
 tests_unit_test_control_SOURCES = tests/unit/test_control.c tests/unit/control_ranks.h \
 	$(control_sources)
@@ -382,7 +382,7 @@ THREADS_TESTS = \
 	tests/ranks/views.ranks
 if HAVE_CHECK
 THREADS_TESTS += \
-	tests/unit/test_arena \
+	tests/unit/test_shared_arena \
 	tests/unit/test_control \
 	tests/unit/test_control_ends \
 	tests/unit/test_watch

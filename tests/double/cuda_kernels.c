@@ -131,47 +131,6 @@ static CUresult run_norm2_fold(struct double_op *op, void *arguments)
 	return CUDA_SUCCESS;
 }
 
-static bool finite_memory(struct double_op *op, void *arguments)
-{
-	struct zero_device_finite *a = arguments;
-
-	double_access_add(op, &a->x, a->count, sizeof(float), false);
-	double_access_add(op, &a->bad, 1, sizeof(uint32_t), true);
-	return true;
-}
-
-static CUresult run_finite(struct double_op *op, void *arguments)
-{
-	const struct zero_device_finite *a = arguments;
-
-	(void)op;
-	if (!host()->finite(a->x, a->count))
-		*a->bad = 1;
-	return CUDA_SUCCESS;
-}
-
-static bool scale_memory(struct double_op *op, void *arguments)
-{
-	struct zero_device_scale *a = arguments;
-
-	double_access_add(op, &a->x, a->count, sizeof(float), true);
-	return true;
-}
-
-static CUresult run_scale(struct double_op *op, void *arguments)
-{
-	const struct zero_device_scale *a = arguments;
-	const uint32_t nan = 0x7fc00000;
-
-	(void)op;
-	for (size_t i = 0; i < a->count; i++) {
-		a->x[i] *= a->factor;
-		if (isnan(a->x[i]))
-			memcpy(&a->x[i], &nan, sizeof(nan));
-	}
-	return CUDA_SUCCESS;
-}
-
 static bool fill_memory(struct double_op *op, void *arguments)
 {
 	struct zero_device_fill *a = arguments;
@@ -276,9 +235,6 @@ const struct double_kernel *double_kernel_find(const char *name)
 		{"zero_device_norm2", sizeof(struct zero_device_norm2), norm2_memory, run_norm2},
 		{"zero_device_norm2_fold", sizeof(struct zero_device_norm2_fold), norm2_fold_memory,
 		 run_norm2_fold},
-		{"zero_device_finite", sizeof(struct zero_device_finite), finite_memory,
-		 run_finite},
-		{"zero_device_scale", sizeof(struct zero_device_scale), scale_memory, run_scale},
 		{"zero_device_fill", sizeof(struct zero_device_fill), fill_memory, run_fill},
 		{"zero_device_uniform", sizeof(struct zero_device_random), random_memory,
 		 run_uniform},

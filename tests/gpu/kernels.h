@@ -60,8 +60,6 @@ void check_cast(void);
 void check_sum(void);
 void check_adamw(void);
 void check_norm2(void);
-void check_finite(void);
-void check_scale(void);
 void check_fill(void);
 void check_random(void);
 void check_copy_many(void);

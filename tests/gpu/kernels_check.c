@@ -246,35 +246,7 @@ void check_adamw(void)
 				one_adamw(lows[low], counts[c], shifts[s]);
 }
 
-/* ---- scale and fill -------------------------------------------------------------------------- */
-
-void check_scale(void)
-{
-	for (size_t c = 0; c < COUNTS; c++)
-		for (size_t s = 0; s < SHIFTS; s++) {
-			size_t count = counts[c];
-			float *values = memory(count * 4), *want = memory(count * 4), *got;
-			const float factor = s == 2 ? INFINITY : 0.3F;
-			struct array x;
-			struct zero_device_scale args = {.count = count, .factor = factor};
-
-			random_bits(ZERO_F32, values, count);
-			x = array_new(values, count * 4, shifts[s] * 4);
-			args.x = (float *)x.data;
-			launch("zero_device_scale", &args, count, s == 3 ? 1 : 0);
-			got = array_take(&x, "scale");
-			for (size_t i = 0; i < count; i++) {
-				want[i] = values[i] * factor;
-				want[i] = isnan(want[i]) ? NAN : want[i];
-			}
-			same_bits(got, want, 4, count, "scale");
-			host->scale(values, count, factor);
-			same_bits(got, values, 4, count, "scale");
-			free(want);
-			free(values);
-			free(got);
-		}
-}
+/* ---- fill ------------------------------------------------------------------------------------ */
 
 void check_fill(void)
 {

@@ -153,50 +153,28 @@ static void large_adamw(void)
 	free(low);
 }
 
-/* What reads f32: norm, finite, and then scale, which changes it. */
-static void large_readers(void)
+static void large_norm2(void)
 {
-	float *values = memory(PERIOD * 4), *want = memory(PERIOD * 4), *data, bad = INFINITY;
 	double norm2 = 0, got, *parts = device_alloc(ZERO_NORM2_PARTS * sizeof(double));
 	double *sum = device_alloc(sizeof(double));
-	uint32_t *flag = device_alloc(sizeof(*flag)), seen = 0;
-	struct zero_device_finite finite = {.count = MANY, .bad = flag};
-	struct zero_device_scale scale = {.count = MANY, .factor = 0.3F};
+	float *values = memory(PERIOD * 4), *data;
 
 	if (fits("norm2", MANY * 4)) {
 		for (size_t i = 0; i < PERIOD; i++) {
 			values[i] = (float)(int32_t)draw() * 0x1p-31F;
-			want[i] = values[i] * 0.3F;
-		}
-		for (size_t i = 0; i < PERIOD; i++)
 			norm2 += (double)values[i] * (double)values[i] *
 				 (double)(MANY / PERIOD + (i < MANY % PERIOD));
+		}
 		data = (float *)repeated(values, 4);
 		got = device_norm2(data, MANY, parts, sum, 0);
 		expect(fabs(got - norm2) <= 1e-11 * norm2, "norm2 of %zu: %.17g, not %.17g", MANY,
 		       got, norm2);
 		printf("kernels: norm2 of %zu elements is right\n", MANY);
-		scale.x = data;
-		launch("zero_device_scale", &scale, MANY, 0);
-		expect_repeated((char *)data, want, 4, "scale");
-		finite.x = data;
-		for (int infinite = 0; infinite < 2; infinite++) {
-			if (infinite)
-				upload(data + MANY - 7, &bad, sizeof(bad));
-			device_set(flag, 0, sizeof(*flag));
-			launch("zero_device_finite", &finite, MANY, 0);
-			download(&seen, flag, sizeof(seen));
-			synchronise();
-			expect(seen == (uint32_t)infinite, "finite of %zu: %u", MANY, seen);
-		}
-		printf("kernels: finite of %zu elements is right\n", MANY);
 		device_free(data);
 	}
 	device_free(parts);
 	device_free(sum);
-	device_free(flag);
 	free(values);
-	free(want);
 }
 
 /* The last elements are those that a count or index of 32 bits would miss. */
@@ -268,7 +246,7 @@ void check_large(void)
 	large_fill_and_copy();
 	large_cast();
 	large_sum();
-	large_readers();
+	large_norm2();
 	large_random();
 	large_adamw();
 }

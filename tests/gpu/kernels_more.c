@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms, what is finite, random numbers, and copies of many pieces. */
+/* Norms, random numbers, and copies of many pieces. */
 #include "kernels.h"
 
 /* ---- norm2 ----------------------------------------------------------------------------------- */
@@ -66,53 +66,6 @@ void check_norm2(void)
 	one_norm2((size_t)ZERO_NORM2_PART);
 	one_norm2((size_t)ZERO_NORM2_PART + 1);
 	one_norm2((size_t)ZERO_NORM2_PART * ZERO_NORM2_PARTS + 77777);
-}
-
-/* ---- finite ---------------------------------------------------------------------------------- */
-
-static uint32_t bad_of(const float *values, size_t count, size_t shift, uint32_t before)
-{
-	struct array x = array_new(values, count * 4, shift * 4);
-	struct array bad = array_new(&before, sizeof(before), 0);
-	struct zero_device_finite args = {
-		.x = (float *)x.data, .count = count, .bad = (uint32_t *)bad.data};
-	uint32_t *got, result;
-
-	launch("zero_device_finite", &args, count, shift == 3 ? 1 : 0);
-	got = array_take(&bad, "finite");
-	result = *got;
-	free(got);
-	free(array_take(&x, "finite"));
-	return result;
-}
-
-void check_finite(void)
-{
-	static const float wrong[] = {NAN, INFINITY, -INFINITY};
-
-	for (size_t c = 0; c < COUNTS; c++)
-		for (size_t s = 0; s < SHIFTS; s++) {
-			size_t count = counts[c], at;
-			float *values = memory(count * 4), kept;
-
-			for (size_t i = 0; i < count; i++) {
-				random_bits(ZERO_F32, &values[i], 1);
-				if (!isfinite(values[i]))
-					values[i] = i % 2 ? 3.4e38F : 1e-44F;
-			}
-			expect(bad_of(values, count, shifts[s], 0) == 0, "finite of %zu", count);
-			expect(bad_of(values, count, shifts[s], 1) == 1, "finite took it back");
-			for (size_t i = 0; count && i < 6; i++) {
-				at = i == 0 ? 0 : i == 1 ? count - 1 : draw() % count;
-				kept = values[at];
-				values[at] = wrong[i % 3];
-				expect(bad_of(values, count, shifts[s], 0) == 1,
-				       "finite of %zu does not see %g at %zu", count,
-				       (double)wrong[i % 3], at);
-				values[at] = kept;
-			}
-			free(values);
-		}
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */

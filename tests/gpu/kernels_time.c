@@ -145,19 +145,14 @@ static void steps(void)
 	bandwidth("adamw with bf16", &t);
 }
 
-static void norm_scale_fill(void)
+static void norm_and_fill(void)
 {
 	struct zero_device_norm2 norm2 = {.x = (float *)d.a, .count = d.count, .parts = d.parts};
-	struct zero_device_finite finite = {
-		.x = (float *)d.a, .count = d.count, .bad = (uint32_t *)d.sum};
-	struct zero_device_scale scale = {.x = (float *)d.b, .count = d.count, .factor = 0.999F};
 	struct zero_device_fill fill = {
 		.out = d.b, .count = d.count, .pattern = 0x12345678, .size = 4};
 
 	bandwidth("norm2", &(struct timed){"zero_device_norm2", &norm2, zero_norm2_parts(d.count),
 					   (double)d.bytes});
-	bandwidth("finite", &(struct timed){"zero_device_finite", &finite, 0, (double)d.bytes});
-	bandwidth("scale", &(struct timed){"zero_device_scale", &scale, 0, 2.0 * (double)d.bytes});
 	bandwidth("fill", &(struct timed){"zero_device_fill", &fill, 0, (double)d.bytes});
 }
 
@@ -219,7 +214,7 @@ void bandwidths(double scale)
 	synchronise();
 	casts();
 	sums();
-	norm_scale_fill();
+	norm_and_fill();
 	flatten("flatten of 64 large tensors", LARGE, false);
 	flatten("flatten of 10,000 small tensors", SMALL, true);
 	steps();

@@ -24,8 +24,6 @@ BEGIN {
 	for (i = 2; i <= 8; i *= 2)
 		goal("sum of " i, "", "sum of " i " arrays of 1 GB, " copy, ">=", 0.90)
 	goal("norm2", "", "squared norm of 1 GB, " copy, ">=", 0.90)
-	goal("finite", "", "finite check of 1 GB, " copy, ">=", 0.90)
-	goal("scale", "", "scale of 1 GB, " copy, ">=", 0.90)
 	goal("fill", "", "fill of 1 GB, " copy, ">=", 0.90)
 	goal("flatten of 64 large tensors", "", "flatten of 64 tensors, 1 GB in all, " copy, ">=", 0.90)
 	goal("flatten of 10,000 small tensors", "", "flatten of 10,000 small tensors, over one copy",

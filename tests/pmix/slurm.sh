@@ -7,7 +7,7 @@ need pmix
 # shellcheck source=tests/pmix/nccl.sh
 . "$top_srcdir/tests/pmix/nccl.sh"
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
-wire=("$top_builddir/tests/pmix/wire" "$top_builddir/lib/.libs/zero_pmix.so")
+wire=("$top_builddir/tests/pmix/bootstrap" "$top_builddir/lib/.libs/zero_pmix.so")
 cluster_start
 
 # quiet WHAT: and nothing was written on standard error, but by srun of what it waits for

@@ -118,64 +118,7 @@ START_TEST(adamw_is_the_same)
 }
 END_TEST
 
-/* ---- finite, scale, fill --------------------------------------------------------------------- */
-
-static uint32_t bad_of(const float *x, size_t count, uint32_t before)
-{
-	struct output o = output_new(sizeof(uint32_t), 4);
-	const struct zero_device_finite args = {x, count, o.out};
-	uint32_t bad;
-
-	memcpy(o.out, &before, sizeof before);
-	launch("zero_device_finite", &args);
-	guards_stand(&o, "finite");
-	memcpy(&bad, o.out, sizeof bad);
-	free(o.base);
-	return bad;
-}
-
-START_TEST(one_that_is_not_finite_is_found)
-{
-	static const uint32_t odd[] = {0x7f800000, 0xff800000, 0x7f800001,
-				       0xff800001, 0x7fc00000, 0xffffffff};
-
-	for (size_t c = 0; c < COUNT_OF(counts); c++) {
-		struct array a = random_array(counts[c], c % 5, random_sane);
-
-		ck_assert_uint_eq(bad_of(a.x, counts[c], 0), 0);
-		ck_assert_uint_eq(bad_of(a.x, counts[c], 1), 1);
-		for (size_t t = 0; counts[c] && t < 20; t++) {
-			const size_t at =
-				t % 4 ? random64() % counts[c] : (t % 8 ? counts[c] - 1 : 0);
-			const float was = a.x[at];
-
-			a.x[at] = float_of(odd[t % COUNT_OF(odd)]);
-			must(bad_of(a.x, counts[c], 0) == 1, "finite of %zu misses %zu", counts[c],
-			     at);
-			a.x[at] = t % 2 ? FLT_MAX : -FLT_MAX;
-			ck_assert_uint_eq(bad_of(a.x, counts[c], 0), 0);
-			a.x[at] = was;
-		}
-		free(a.base);
-	}
-}
-END_TEST
-
-START_TEST(scales_are_the_hosts)
-{
-	for (size_t c = 0; c < COUNT_OF(counts); c++)
-		for (size_t t = 0; t < 5; t++) {
-			struct output right = random_elements(ZERO_F32, counts[c], t);
-			struct output o = copy_of(&right);
-			const struct zero_device_scale args = {o.out, counts[c],
-							       t ? random_sane() : random_any()};
-
-			scalar->scale(right.out, counts[c], args.factor);
-			launch("zero_device_scale", &args);
-			same_bits(&right, &o, "scale", counts[c]);
-		}
-}
-END_TEST
+/* ---- fill ------------------------------------------------------------------------------------ */
 
 START_TEST(fills_repeat_the_pattern)
 {
@@ -326,12 +269,9 @@ START_TEST(counts_beyond_32_bits)
 {
 	const size_t count = ((size_t)1 << 35) + 5003; /* so that groups of 4 are beyond too */
 	float *x = far_array(count * sizeof(float)), *y = far_array(count * sizeof(float));
-	uint32_t bad = 0;
 	const struct zero_device_fill fill = {x, count, 0x3f800000, 4};
 	const struct zero_device_cast cast = {y, x, count, ZERO_F16, ZERO_F32};
 	const struct zero_device_sum sum = {y, {x, x}, count, 2, ZERO_F32, false};
-	const struct zero_device_scale scale = {x, count, 0};
-	const struct zero_device_finite finite = {x, count, &bad};
 	const uint16_t *h = (const uint16_t *)y;
 
 	if (!x || !y) {
@@ -347,14 +287,6 @@ START_TEST(counts_beyond_32_bits)
 	launch_end("zero_device_sum", &sum, count);
 	for (size_t i = count - 500; i < count; i++)
 		must(y[i] == 2, "sum: %zu", i);
-	launch_end("zero_device_scale", &scale, count);
-	for (size_t i = count - 500; i < count; i++)
-		must(x[i] == 0, "scale: %zu", i);
-	launch_end("zero_device_finite", &finite, count);
-	ck_assert_uint_eq(bad, 0);
-	x[count - 4] = INFINITY;
-	launch_end("zero_device_finite", &finite, count);
-	ck_assert_uint_eq(bad, 1);
 	munmap(x, count * sizeof(float));
 	munmap(y, count * sizeof(float));
 }
@@ -379,8 +311,6 @@ int main(void)
 	tcase_add_test(tests, casts_know_every_half);
 	tcase_add_test(tests, casts_to_the_same_copy);
 	tcase_add_test(tests, adamw_is_the_same);
-	tcase_add_test(tests, one_that_is_not_finite_is_found);
-	tcase_add_test(tests, scales_are_the_hosts);
 	tcase_add_test(tests, fills_repeat_the_pattern);
 	tcase_add_test(tests, random_numbers_are_the_hosts);
 	tcase_add_test(tests, many_copies_are_copies);

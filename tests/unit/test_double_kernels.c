@@ -238,38 +238,6 @@ START_TEST(fills_and_random_numbers)
 }
 END_TEST
 
-START_TEST(scale_and_finite)
-{
-	size_t n = sizes[_i];
-	struct twin x = twin_new(n * 4, 4, false), y = twin_new(n * 4, 0, true);
-	struct zero_device_finite a = {(float *)y.device, n, new_pinned(4)};
-	float *values = (float *)x.x, bad = -INFINITY;
-
-	GOOD(scale(x.device, n, -1.5F, NULL));
-	for (size_t i = 0; i < n; i++) {
-		values[i] *= -1.5F;
-		if (isnan(values[i]))
-			memcpy(&values[i], &(uint32_t){0x7fc00000}, 4);
-	}
-	twin_same(&x, "scale", n);
-	*a.bad = 0;
-	GOOD(launch("zero_device_finite", 1, &a, NULL));
-	GOOD(cu.stream_finish(NULL));
-	ck_assert_uint_eq(*a.bad, 0);
-	if (n) {
-		size_t at = draw() % n * 4;
-
-		memcpy(y.x + at, &bad, 4);
-		GOOD(cu.copy(y.device + at, (CUdeviceptr)&bad, 4, NULL));
-		GOOD(launch("zero_device_finite", 1, &a, NULL));
-		GOOD(launch("zero_device_finite", 1, &a, NULL));
-		GOOD(cu.stream_finish(NULL));
-		ck_assert_uint_eq(*a.bad, 1);
-	}
-	twin_same(&y, "input of finite", n);
-}
-END_TEST
-
 START_TEST(many_copies_in_one_launch)
 {
 	enum { PIECES = 300 };
@@ -314,14 +282,14 @@ END_TEST
 
 START_TEST(launches_are_checked)
 {
-	struct zero_device_scale arguments = {(float *)new_block(400, NULL), 100, 2};
+	struct zero_device_fill arguments = {(void *)new_block(400, NULL), 100, 2, 4};
 	void *pointers[] = {&arguments};
 	CUfunction function;
 	CUmodule none;
 
 	GIVES(cu.module_load(&none, NULL), CUDA_ERROR_INVALID_VALUE);
-	GIVES(cu.function_get(&function, module, "zero_device_scales"), CUDA_ERROR_NOT_FOUND);
-	GOOD(cu.function_get(&function, module, "zero_device_scale"));
+	GIVES(cu.function_get(&function, module, "zero_device_fills"), CUDA_ERROR_NOT_FOUND);
+	GOOD(cu.function_get(&function, module, "zero_device_fill"));
 	GIVES(cu.launch(function, 0, 1, 1, 256, 1, 1, 0, NULL, pointers, NULL),
 	      CUDA_ERROR_INVALID_VALUE);
 	GIVES(cu.launch(function, 1, 2, 1, 256, 1, 1, 0, NULL, pointers, NULL),
@@ -332,7 +300,7 @@ START_TEST(launches_are_checked)
 	      CUDA_ERROR_INVALID_VALUE);
 	hold(true);
 	GOOD(cu.launch(function, 1, 1, 1, 256, 1, 1, 0, NULL, pointers, NULL));
-	arguments.x = NULL;
+	arguments.out = NULL;
 	hold(false);
 	GOOD(cu.stream_finish(NULL));
 	arguments.count = 0;
@@ -361,8 +329,7 @@ START_TEST(faults_stay)
 	CUstream stream = new_stream();
 	CUevent event = new_event();
 
-	GOOD(scale((bad[_i].plain ? (CUdeviceptr)plain : x) + bad[_i].offset, bad[_i].count, 2,
-		   NULL));
+	GOOD(twice((bad[_i].plain ? (CUdeviceptr)plain : x) + bad[_i].offset, bad[_i].count, NULL));
 	GIVES(cu.stream_finish(NULL), bad[_i].error);
 	GIVES(cu.stream_finish(stream), bad[_i].error);
 	GIVES(cu.event_query(event), bad[_i].error);
@@ -391,7 +358,6 @@ int main(void)
 	tcase_add_loop_test(test, values_are_the_hosts, 0, count);
 	tcase_add_loop_test(test, norm2_is_of_parts, 0, count + 1);
 	tcase_add_loop_test(test, fills_and_random_numbers, 0, count);
-	tcase_add_loop_test(test, scale_and_finite, 0, count);
 	tcase_add_test(test, many_copies_in_one_launch);
 	tcase_add_test(test, launches_are_checked);
 	tcase_add_loop_test(test, faults_stay, 0, (int)COUNT_OF(bad));

@@ -14,7 +14,7 @@ START_TEST(work_runs_later)
 
 	*x = 3;
 	hold(true);
-	GOOD(scale((CUdeviceptr)x, 1, 2, stream));
+	GOOD(twice((CUdeviceptr)x, 1, stream));
 	GOOD(cu.event_record(event, stream));
 	GIVES(cu.event_query(event), CUDA_ERROR_NOT_READY);
 	ck_assert(*x == 3);
@@ -61,7 +61,7 @@ START_TEST(a_record_is_a_snapshot)
 	float *x = new_pinned(4);
 
 	*x = 1;
-	GOOD(scale((CUdeviceptr)x, 1, 2, first));
+	GOOD(twice((CUdeviceptr)x, 1, first));
 	GOOD(cu.event_record(event, first));
 	GOOD(cu.stream_wait(second, event, 0));
 	GOOD(cu.stream_finish(first));
@@ -72,7 +72,7 @@ START_TEST(a_record_is_a_snapshot)
 	GOOD(cu.event_delete(event));
 	GOOD(cu.stream_delete(third));
 	hold(false);
-	GOOD(scale((CUdeviceptr)x, 1, 2, second));
+	GOOD(twice((CUdeviceptr)x, 1, second));
 	GOOD(cu.stream_finish(second));
 	GOOD(cu.event_finish(never));
 	ck_assert(*x == 4);
@@ -109,7 +109,7 @@ START_TEST(the_legacy_stream_is_like_the_others)
 	*pinned = 1;
 	hold(true);
 	GOOD(cu.copy(x, (CUdeviceptr)pinned, 4, CU_STREAM_LEGACY));
-	GOOD(scale(x, 1, 2, NULL));
+	GOOD(twice(x, 1, NULL));
 	GOOD(cu.copy((CUdeviceptr)pinned, x, 4, NULL));
 	ck_assert(*pinned == 1);
 	hold(false);
@@ -128,7 +128,7 @@ START_TEST(the_legacy_stream_can_wait)
 	for (int i = 0; i < 50; i++) {
 		x = (float *)new_block(4, NULL);
 		*x = 1;
-		GOOD(scale((CUdeviceptr)x, 1, 2, NULL));
+		GOOD(twice((CUdeviceptr)x, 1, NULL));
 		ck_assert(*x == 2);
 	}
 }
@@ -168,7 +168,7 @@ static void *one_thread(void *result)
 		if (cu.stream_new(&stream, CU_STREAM_NON_BLOCKING, 0) ||
 		    cu.stream_new(&other, CU_STREAM_NON_BLOCKING, 0) || cu.event_new(&event, 0) ||
 		    cu.alloc(&x, 4, pool, stream) || cu.copy(x, (CUdeviceptr)&y, 4, stream) ||
-		    scale(x, 1, 2, stream) || cu.event_record(event, stream) ||
+		    twice(x, 1, stream) || cu.event_record(event, stream) ||
 		    cu.stream_wait(other, event, 0) || cu.copy((CUdeviceptr)&y, x, 4, other) ||
 		    cu.free(x, other) || cu.event_delete(event) || cu.stream_delete(stream) ||
 		    cu.stream_delete(other))
@@ -278,6 +278,16 @@ static void add(int to, int a, int b, CUstream stream)
 		p.is[to][k] = p.is[a][k] + p.is[b][k];
 }
 
+static void fill(int to, float value, CUstream stream)
+{
+	struct zero_device_fill arguments = {.out = (void *)p.x[to], .count = WORDS, .size = 4};
+
+	memcpy(&arguments.pattern, &value, sizeof(value));
+	GOOD(launch("zero_device_fill", 1, &arguments, stream));
+	for (int k = 0; k < WORDS; k++)
+		p.is[to][k] = value;
+}
+
 static void step(int i)
 {
 	int s = (int)draw(STREAMS), a = (int)draw(BUFFERS), b = (int)draw(BUFFERS);
@@ -297,9 +307,7 @@ static void step(int i)
 		GOOD(cu.copy(p.x[to], p.x[a], sizeof(p.is[a]), p.streams[s]));
 		memmove(p.is[to], p.is[a], sizeof(p.is[a]));
 	} else if (what < 7) {
-		GOOD(scale(p.x[to], WORDS, 0.25F, p.streams[s]));
-		for (int k = 0; k < WORDS; k++)
-			p.is[to][k] *= 0.25F;
+		fill(to, (float)draw(1000), p.streams[s]);
 	} else {
 		renew(to, p.streams[s]);
 	}

@@ -261,76 +261,6 @@ START_TEST(sums_of_16_bits_widen_every_value)
 }
 END_TEST
 
-/* ---- scale ----------------------------------------------------------------------------------- */
-
-START_TEST(scales_multiply)
-{
-	for (size_t c = 0; c < COUNT_OF(sizes); c++) {
-		struct array a = random_array(sizes[c], 0, random_any);
-		const float factor = c % 4 ? random_sane() : INFINITY;
-
-		for (int s = 0; sets[s]; s++) {
-			struct output o = output_of(a.x, sizes[c], c % 3);
-			const float *x = o.out;
-
-			sets[s]->scale(o.out, sizes[c], factor);
-			guards_stand(&o, "scale");
-			for (size_t i = 0; i < sizes[c]; i++) {
-				const float y = a.x[i] * factor;
-
-				must(bits_of(x[i]) == (isnan(y) ? 0x7fc00000 : bits_of(y)),
-				     "%s: %zu of %zu: %08x times %g became %08x", sets[s]->isa, i,
-				     sizes[c], bits_of(a.x[i]), factor, bits_of(x[i]));
-			}
-			free(o.base);
-		}
-		free(a.base);
-	}
-}
-END_TEST
-
-/* ---- finite ---------------------------------------------------------------------------------- */
-
-static float random_finite(void)
-{
-	const float x = random_any();
-
-	return isfinite(x) ? x : copysignf(FLT_MAX, x);
-}
-
-static void finite_is(bool right, const float *x, size_t count, size_t at)
-{
-	for (int s = 0; sets[s]; s++)
-		must(sets[s]->finite(x, count) == right, "%s: finite of %zu, element %zu: %08x",
-		     sets[s]->isa, count, at, at < count ? bits_of(x[at]) : 0);
-}
-
-START_TEST(one_that_is_not_finite_is_found)
-{
-	static const uint32_t odd[] = {0x7f800000, 0xff800000, 0x7f800001,
-				       0xff800001, 0x7fc00000, 0xffffffff};
-
-	for (size_t c = 0; c < COUNT_OF(sizes); c++) {
-		const size_t count = sizes[c], tries = count < 100 ? count : 50;
-		struct array a = random_array(count, c % 3, random_finite);
-
-		finite_is(true, a.x, count, count);
-		for (size_t t = 0; t < tries * COUNT_OF(odd); t++) {
-			const size_t at = count < 100 ? t / COUNT_OF(odd) : random64() % count;
-			const float was = a.x[at];
-
-			a.x[at] = float_of(odd[t % COUNT_OF(odd)]);
-			finite_is(false, a.x, count, at);
-			a.x[at] = was;
-		}
-		for (size_t i = 0; i < count; i++)
-			a.x[i] = i % 2 ? FLT_MAX : -FLT_MAX;
-		finite_is(true, a.x, count, count);
-		free(a.base);
-	}
-}
-END_TEST
-
 /* ---- norm2 ----------------------------------------------------------------------------------- */
 
 /* The definition in kernels.h. */
@@ -543,8 +473,6 @@ int main(void)
 	tcase_add_test(tests, sums_fold_from_the_left);
 	tcase_add_test(tests, sums_of_16_bits_are_f32);
 	tcase_add_loop_test(tests, sums_of_16_bits_widen_every_value, 0, count);
-	tcase_add_test(tests, scales_multiply);
-	tcase_add_test(tests, one_that_is_not_finite_is_found);
 	tcase_add_test(tests, norms_are_those_of_16_lanes);
 	tcase_add_loop_test(tests, adamw_follows_the_paper, 0, count);
 	tcase_add_test(tests, adamw_is_the_same_bits);

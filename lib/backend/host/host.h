@@ -3,7 +3,7 @@
 #ifndef ZERO_HOST_H
 #define ZERO_HOST_H
 
-#include "available.h"
+#include "core/available_memory.h"
 #include "backend/comm.h"
 #include "kernels.h"
 

@@ -4,32 +4,31 @@ modules_LTLIBRARIES += lib/zero_host.la
 lib_zero_host_la_SOURCES = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
-	lib/backend/team_comm.c \
 	lib/backend/queue.c \
-	lib/backend/host/arena.c \
-	lib/backend/host/available.c \
-	lib/backend/host/comm_self.c \
+	lib/backend/team_comm.c \
 	lib/backend/host/host.c \
-	lib/backend/host/pool.c
+	lib/backend/host/memory_pool.c \
+	lib/backend/host/shared_arena.c \
+	lib/backend/host/single_rank.c \
+	lib/core/available_memory.c
 lib_zero_host_la_CPPFLAGS = $(AM_CPPFLAGS)
 lib_zero_host_la_LIBADD = kernels/libkernels.la -lm
 lib_zero_host_la_LDFLAGS = $(MODULE_LDFLAGS)
 if HAVE_MPI
 lib_zero_host_la_SOURCES += \
-	lib/backend/host/comm_mpi.c \
-	lib/backend/host/gather.c \
-	lib/backend/host/max.c \
-	lib/backend/host/mpi_world.c \
-	lib/backend/host/node.c \
-	lib/backend/host/reduce.c \
-	lib/backend/host/scatter.c \
-	lib/backend/host/shared.c
+	lib/backend/host/mpi_agree.c \
+	lib/backend/host/mpi_all_gather.c \
+	lib/backend/host/mpi_comm.c \
+	lib/backend/host/mpi_init.c \
+	lib/backend/host/mpi_reduce_scatter.c \
+	lib/backend/host/mpi_scatter.c \
+	lib/backend/host/node_memory.c \
+	lib/backend/host/shared_buffer.c
 lib_zero_host_la_CPPFLAGS += $(MPI_CFLAGS)
 lib_zero_host_la_LIBADD += $(MPI_LIBS)
 endif
 noinst_HEADERS += \
-	lib/backend/host/arena.h \
-	lib/backend/host/available.h \
 	lib/backend/host/host.h \
 	lib/backend/host/mpi_comm.h \
-	lib/backend/host/node.h
+	lib/backend/host/node_memory.h \
+	lib/backend/host/shared_arena.h

@@ -6,7 +6,7 @@
 #include <mpi.h>
 
 #include "host.h"
-#include "node.h"
+#include "node_memory.h"
 
 /* A message is at most this long: MPI counts are int, and some transports count bytes in int. */
 #define ZERO_MESSAGE_MAX ((size_t)1 << 30)

@@ -3,11 +3,11 @@
 if HAVE_PMIX
 modules_LTLIBRARIES += lib/zero_pmix.la
 lib_zero_pmix_la_SOURCES = \
-	lib/backend/pmix/calls.c \
+	lib/backend/pmix/async_calls.c \
 	lib/backend/pmix/fence.c \
 	lib/backend/pmix/pmix.c \
 	lib/backend/pmix/pmix.h \
-	lib/backend/pmix/place.c
+	lib/backend/pmix/ranks.c
 lib_zero_pmix_la_CPPFLAGS = $(AM_CPPFLAGS) $(PMIX_CFLAGS)
 lib_zero_pmix_la_LDFLAGS = $(MODULE_LDFLAGS)
 lib_zero_pmix_la_LIBADD = $(PMIX_LIBS)

@@ -40,7 +40,7 @@ extern const struct zero_core *zero_bootstrap_core;
 /* The sentence of a PMIx call that failed. */
 zero_status zero_bootstrap_status(pmix_status_t status, const char *call);
 
-/* ---- place.c */
+/* ---- ranks.c */
 
 /* False: nothing in the environment leads to a PMIx server. */
 bool zero_bootstrap_has_server(void);
@@ -55,7 +55,7 @@ zero_status zero_bootstrap_fence(double seconds);
 /* So that this rank's server has an answer for those that will ask whether it is here. */
 zero_status zero_bootstrap_announce(void);
 
-/* ---- calls.c */
+/* ---- async_calls.c */
 
 /*
  * Calls that PMIx answers in a thread of its own, maybe long after this module stopped waiting:

@@ -10,7 +10,7 @@ need pmix mpi
 : "${ZERORUN:?}"
 scratch
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
-wire=("$top_builddir/tests/pmix/wire" "$top_builddir/lib/.libs/zero_pmix.so")
+wire=("$top_builddir/tests/pmix/bootstrap" "$top_builddir/lib/.libs/zero_pmix.so")
 ranks=("$ZERORUN" --zero-preload=no -n)
 # What this shell may have inherited from a job that it runs in.
 for name in "${!PMI@}" "${!OMPI_COMM@}" "${!SLURM_@}"; do

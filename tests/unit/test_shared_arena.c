@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/host/arena.h"
+#include "backend/host/shared_arena.h"
 
 enum { BLOCKS = 64, HUGE_PAGE = 2 << 20, PAGES = 64 * 512, THREADS = 4 };
 

@@ -7,8 +7,8 @@
  * The bits of a NaN that arithmetic makes depend on the order of operands, which is the compiler's
  * choice: kernels that calculate pass results through vec_canon, which leaves one NaN.
  */
-#ifndef ZERO_VEC_H
-#define ZERO_VEC_H
+#ifndef ZERO_SIMD_H
+#define ZERO_SIMD_H
 
 #include <math.h>
 #include <string.h>
@@ -30,8 +30,6 @@
 void ZERO_NAME(cast)(zero_dtype to, void *out, zero_dtype from, const void *in, size_t count);
 void ZERO_NAME(sum)(float *out, zero_dtype from, const void *const *in, int n, size_t count,
 		    bool accumulate);
-bool ZERO_NAME(finite)(const float *x, size_t count);
-void ZERO_NAME(scale)(float *x, size_t count, float factor);
 double ZERO_NAME(norm2)(const float *x, size_t count);
 void ZERO_NAME(adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
@@ -50,7 +48,7 @@ void ZERO_NAME(fill_normal)(zero_dtype dtype, void *out, size_t first, size_t co
 #define VECD                       (VEC > 1 ? VEC / 2 : 1) /* lanes of f64 */
 
 #ifdef ZERO_EMULATE
-#include "emulate.h"
+#include "avx512_emulated.h"
 #elif VEC > 1
 #include <immintrin.h>
 #endif

@@ -9,8 +9,8 @@
  *
  * Arithmetic is IEEE as on the host, with explicit fma: nvcc must not fuse by itself (-fmad=false).
  */
-#ifndef ZERO_VEC_CUH
-#define ZERO_VEC_CUH
+#ifndef ZERO_DEVICE_CUH
+#define ZERO_DEVICE_CUH
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of one node that share memory. Each has mapped the others' arenas (arena.h), so that a
+ * Ranks of one node that share memory. Each has mapped the others' arenas (shared_arena.h), so that a
  * place in one of them has an address which all understand. Before ranks work on each other's
  * buffers they publish where these are; afterwards they meet, so that none takes its own back too
  * early.
  */
-#ifndef ZERO_NODE_H
-#define ZERO_NODE_H
+#ifndef ZERO_NODE_MEMORY_H
+#define ZERO_NODE_MEMORY_H
 
 #include <mpi.h>
 #include <stdatomic.h>
 
-#include "arena.h"
+#include "shared_arena.h"
 #include "core/module.h"
 
 /* A place in some rank's arena that all ranks of the node understand; 0 is none. */

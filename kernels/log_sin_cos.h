@@ -4,8 +4,8 @@
  * fma, and nothing from a library. Whoever includes it has ZERO_INLINE, and from_bits and to_bits
  * between an f64 and its bits.
  */
-#ifndef ZERO_SERIES_H
-#define ZERO_SERIES_H
+#ifndef ZERO_LOG_SIN_COS_H
+#define ZERO_LOG_SIN_COS_H
 
 /*
  * log(x) of a normal x > 0 to about 1e-15: x = 2^e * y with y in [sqrt(1/2), sqrt(2)), and

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "available.h"
+#include "available_memory.h"
 
 #include <limits.h>
 #include <stdbool.h>

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "vec.h"
+#include "simd.h"
 
 const struct zero_kernels ZERO_NAME(kernels) = {
 	.isa = ZERO_TEXT(ZERO_ISA),
 	.cast = ZERO_NAME(cast),
 	.sum = ZERO_NAME(sum),
-	.finite = ZERO_NAME(finite),
-	.scale = ZERO_NAME(scale),
 	.norm2 = ZERO_NAME(norm2),
 	.adamw = ZERO_NAME(adamw),
 	.fill_uniform = ZERO_NAME(fill_uniform),

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The AVX-512 instructions that vec.h uses, for tests on machines without them: those of SIMDe, but
+ * The AVX-512 instructions that simd.h uses, for tests on machines without them: those of SIMDe, but
  * for some that its older releases lack.
  */
-#ifndef ZERO_EMULATE_H
-#define ZERO_EMULATE_H
+#ifndef ZERO_AVX512_EMULATED_H
+#define ZERO_AVX512_EMULATED_H
 
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>

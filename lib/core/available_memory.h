@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How much memory there is; shared with the launcher, whose --plan says what ranks would find. */
-#ifndef ZERO_AVAILABLE_H
-#define ZERO_AVAILABLE_H
+#ifndef ZERO_AVAILABLE_MEMORY_H
+#define ZERO_AVAILABLE_MEMORY_H
 
 #include <stddef.h>
 

@@ -4,8 +4,8 @@
  * than what is ever used of it, whose pages come when they are touched and go when they are freed.
  * A peer that has mapped it once reaches all that is ever allocated there.
  */
-#ifndef ZERO_ARENA_H
-#define ZERO_ARENA_H
+#ifndef ZERO_SHARED_ARENA_H
+#define ZERO_SHARED_ARENA_H
 
 #include <stdbool.h>
 #include <stddef.h>

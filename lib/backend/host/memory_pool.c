@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "arena.h"
+#include "shared_arena.h"
 #include "backend/account.h"
 #include "host.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "node.h"
+#include "node_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "arena.h"
+#include "shared_arena.h"
 
 #include <errno.h>
 #include <fcntl.h>
