@@ -5,6 +5,7 @@ noinst_HEADERS += \
 	lib/backend/backend.h \
 	lib/backend/bootstrap.h \
 	lib/backend/comm.h \
+	lib/backend/exchange.h \
 	lib/backend/meter.h \
 	lib/checkpoint/export.h \
 	lib/checkpoint/restore.h \

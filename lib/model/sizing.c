@@ -131,7 +131,7 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 		bytes[ZERO_MEM_GATHERED] = add(sizing->gathered[0], sizing->gathered[1]);
 	if (apart)
 		bytes[ZERO_MEM_STAGING] =
-			2 * pages(zero_sizing_exchange_piece(apart, sizing->device) * apart);
+			2 * pages(zero_exchange_piece(apart, sizing->device) * apart);
 }
 
 uint64_t zero_sizing_total(const struct zero_sizing *sizing)

@@ -7,6 +7,7 @@
 #define ZERO_SIZING_H
 
 #include "backend/backend.h"
+#include "backend/exchange.h"
 #include "layout.h"
 
 /* Bytes above which a parameter is streamed when `stream_threshold` is auto. */
@@ -54,17 +55,6 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM_KINDS]);
 /* Of all kinds but ZERO_MEM_OFFLOAD: what counts against the budget. */
 uint64_t zero_sizing_total(const struct zero_sizing *sizing);
-
-/* Bytes that one peer's piece of a gradient takes in one of the two sets of exchange buffers. A
-   device takes as long to begin an exchange as to carry megabytes. */
-static inline size_t zero_sizing_exchange_piece(size_t peers, bool device)
-{
-	const size_t set = (size_t)(device ? 16 : 1) << 20;
-	const size_t least = (size_t)(device ? 32 : 16) << 10;
-	size_t bytes = set / peers / least * least;
-
-	return bytes ? bytes : least;
-}
 
 /* ---- flattening ------------------------------------------------------------------------------ */
 

@@ -30,11 +30,11 @@ END_TEST
 
 START_TEST(exchange)
 {
-	ck_assert_uint_eq(zero_sizing_exchange_piece(1, false), 1 << 20);
-	ck_assert_uint_eq(zero_sizing_exchange_piece(3, false), 21 * 16384);
-	ck_assert_uint_eq(zero_sizing_exchange_piece(64, false), 16384);
+	ck_assert_uint_eq(zero_exchange_piece(1, false), 1 << 20);
+	ck_assert_uint_eq(zero_exchange_piece(3, false), 21 * 16384);
+	ck_assert_uint_eq(zero_exchange_piece(64, false), 16384);
 	/* never smaller, however many ranks there are */
-	ck_assert_uint_eq(zero_sizing_exchange_piece(5000, false), 16384);
+	ck_assert_uint_eq(zero_exchange_piece(5000, false), 16384);
 }
 END_TEST
 

@@ -18,7 +18,7 @@ zero_status zero_cuda_make_staging(struct zero_cuda_comm *cuda)
 	cuda->summands = calloc(peers + 1, sizeof(*cuda->summands));
 	if (!cuda->summands)
 		return zero_core->fail(ZERO_E_COMM, "no memory for %zu peers", peers);
-	cuda->piece = zero_sizing_exchange_piece(peers, true);
+	cuda->piece = zero_exchange_piece(peers, true);
 	for (int i = 0; !status && i < 2; i++)
 		status = zero_memory_alloc(cuda->memory, ZERO_MEM_STAGING, cuda->piece * peers,
 					   false, cuda->device->comm, &cuda->staging[i]);

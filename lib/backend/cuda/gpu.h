@@ -15,7 +15,7 @@
 #include "kernels.h"
 #include "nccl_api.h"
 #include "core/options.h"
-#include "model/sizing.h"
+#include "backend/exchange.h"
 
 struct zero_watch;
 struct zero_bootstrap_ops;

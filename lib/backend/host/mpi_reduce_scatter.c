@@ -7,8 +7,8 @@
  */
 #include <stdlib.h>
 
+#include "backend/exchange.h"
 #include "mpi_comm.h"
-#include "model/sizing.h"
 
 zero_status zero_reduce_open(struct zero_mpi_comm *mpi)
 {
@@ -22,7 +22,7 @@ zero_status zero_reduce_open(struct zero_mpi_comm *mpi)
 	if (!apart)
 		return ZERO_OK;
 	/* One size for all ranks, also for those of a larger node. */
-	mpi->piece = zero_sizing_exchange_piece(world - (size_t)mpi->comm.place.share_least, false);
+	mpi->piece = zero_exchange_piece(world - (size_t)mpi->comm.place.share_least, false);
 	for (int set = 0; set < 2; set++) {
 		zero_status status =
 			zero_pool_alloc(mpi->pool, ZERO_MEM_STAGING, mpi->piece * apart, false,
