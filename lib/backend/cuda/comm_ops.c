@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A communicator of ranks with GPUs, for the queue that backends share: ranks agree by the control
- * connections, and what they agreed on is put on the communication stream. The host does not wait
- * for it; the caller's stream does.
+ * struct zero_comm_ops of ranks with GPUs, for the queue that backends share: ranks agree through
+ * the control plane, and then enqueue the operations on the communication stream. The caller's
+ * stream waits for that stream; the host does not.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu.h"
+#include "gpu_comm.h"
 
-/* ---- a submission on the device -------------------------------------------------------------- */
+/* ---- order of a submission on the device ----------------------------------------------------- */
 
 static void cuda_order(struct zero_comm *comm, struct zero_order *order)
 {
@@ -26,7 +26,7 @@ static zero_status cuda_join(struct zero_comm *comm, const struct zero_order *or
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
 	zero_device_enter(cuda->device);
-	zero_event_order(cuda->device, cuda->device->compute, order->after);
+	zero_stream_wait(cuda->device, cuda->device->compute, order->after);
 	zero_device_leave(cuda->device);
 	return zero_device_error(cuda->device);
 }
@@ -40,14 +40,14 @@ static void cuda_forget(struct zero_comm *comm, struct zero_order *order)
 	*order = (struct zero_order){0};
 }
 
-/* ---- outputs --------------------------------------------------------------------------------- */
+/* ---- output buffers -------------------------------------------------------------------------- */
 
 static bool has_window(const struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
 	return cuda->windows && op->memory == ZERO_MEM_GATHERED;
 }
 
-/* This rank's own part; a window's registration comes when all have theirs. */
+/* Allocates an output on this rank. Windows are registered later, when all ranks have theirs. */
 static zero_status make_output(struct zero_cuda_comm *cuda, const struct zero_op *op, bool fresh)
 {
 	struct zero_shared *shared = op->shared;
@@ -58,7 +58,7 @@ static zero_status make_output(struct zero_cuda_comm *cuda, const struct zero_op
 	if (!has_window(cuda, op))
 		return zero_memory_alloc(cuda->memory, op->memory, op->count, op->zeroed,
 					 cuda->device->comm, (void **)&shared->data);
-	status = zero_window_make(cuda->windows, zero_whole_pages(op->count), fresh, &window);
+	status = zero_window_alloc(cuda->windows, zero_whole_pages(op->count), fresh, &window);
 	if (status)
 		return status;
 	shared->data = zero_window_data(window);
@@ -66,7 +66,7 @@ static zero_status make_output(struct zero_cuda_comm *cuda, const struct zero_op
 	return ZERO_OK;
 }
 
-static void undo(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count)
+static void free_outputs(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
 		struct zero_shared *shared = ops[i].shared;
@@ -81,7 +81,7 @@ static void undo(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t 
 	}
 }
 
-/* Which windows this rank would take. */
+/* Returns a hash of the windows that this rank has chosen. */
 static uint64_t choice_of(const struct zero_op *ops, size_t count)
 {
 	uint64_t choice = 0;
@@ -93,7 +93,7 @@ static uint64_t choice_of(const struct zero_op *ops, size_t count)
 	return choice;
 }
 
-/* COLLECTIVE, where ranks chose different windows: all take new ones. */
+/* COLLECTIVE. The ranks chose different windows, so all of them allocate new ones. */
 static zero_status renew_outputs(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 				 size_t count)
 {
@@ -126,7 +126,7 @@ static void cuda_shared_free(struct zero_comm *comm, struct zero_shared *shared)
 	zero_window_free(shared->owner, zero_cuda_of(comm)->device->compute);
 }
 
-/* ---- running --------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static zero_status cuda_begin(struct zero_comm *comm, const struct zero_op *ops, size_t count)
 {
@@ -145,7 +145,7 @@ static zero_status cuda_begin(struct zero_comm *comm, const struct zero_op *ops,
 		status = status ? status : one;
 	}
 	if (!status)
-		status = zero_cuda_prepare(cuda, ops, count);
+		status = zero_cuda_reserve_pinned(cuda, ops, count);
 	comm->choice = choice_of(ops, count);
 	zero_device_leave(cuda->device);
 	return status;
@@ -158,19 +158,19 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 	struct zero_device *device = cuda->device;
 
 	zero_device_enter(device);
-	zero_event_order(device, device->comm, order->before);
+	zero_stream_wait(device, device->comm, order->before);
 	if (!status && !comm->chose_alike)
 		status = renew_outputs(cuda, ops, count);
 	if (status) {
-		undo(cuda, ops, count);
+		free_outputs(cuda, ops, count);
 	} else {
 		status = register_outputs(ops, count);
 		if (!status)
-			status = zero_cuda_run(cuda, ops, count);
-		/* The others are in what this rank could not begin. */
+			status = zero_cuda_run_operations(cuda, ops, count);
+		/* The other ranks wait in what this rank could not enqueue. */
 		if (status && cuda->control)
 			zero_control_fail_all(cuda->control, cuda->first->comm.place.rank,
-					   zero_core->last_error());
+					      zero_core->last_error());
 		order->after = zero_event_record(device, device->comm);
 	}
 	zero_device_leave(device);
@@ -186,17 +186,17 @@ static void cuda_free(struct zero_comm *comm, void *data, const struct zero_orde
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
 	zero_device_enter(cuda->device);
-	/* Nothing else may have been begun. */
-	zero_event_order(cuda->device, cuda->device->comm, order->before);
+	/* The communication stream may not have waited for the caller's stream yet. */
+	zero_stream_wait(cuda->device, cuda->device->comm, order->before);
 	zero_memory_free(cuda->memory, data, cuda->device->comm);
 	zero_device_leave(cuda->device);
 }
 
-/* ---- talk ------------------------------------------------------------------------------------ */
+/* ---- control plane --------------------------------------------------------------------------- */
 
 static zero_status cuda_begin_max(struct zero_comm *comm)
 {
-	return zero_control_begin_max(zero_cuda_of(comm)->talk, comm->agreement.mine,
+	return zero_control_begin_max(zero_cuda_of(comm)->control_team, comm->agreement.mine,
 				      ZERO_AGREE_VALUES);
 }
 
@@ -214,7 +214,7 @@ static zero_status cuda_finish_max(struct zero_comm *const *comms, int count, in
 	if (!teams)
 		return zero_core->fail(ZERO_E_COMM, "no memory to agree in %d teams", count);
 	for (int i = 0; i < count; i++)
-		teams[i] = zero_cuda_of(comms[i])->talk;
+		teams[i] = zero_cuda_of(comms[i])->control_team;
 	status = zero_control_finish_max(teams, (size_t)count, &which, all);
 	if (!status) {
 		*index = (int)which;
@@ -226,126 +226,18 @@ static zero_status cuda_finish_max(struct zero_comm *const *comms, int count, in
 
 static zero_status cuda_exchange(struct zero_comm *comm, const void *send, void *recv, size_t bytes)
 {
-	return zero_control_exchange(zero_cuda_of(comm)->talk, send, recv, bytes);
+	return zero_control_exchange(zero_cuda_of(comm)->control_team, send, recv, bytes);
 }
 
 static zero_status cuda_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
 {
-	return zero_control_broadcast(zero_cuda_of(comm)->talk, data, bytes, root);
+	return zero_control_broadcast(zero_cuda_of(comm)->control_team, data, bytes, root);
 }
 
-/* ---- teams ----------------------------------------------------------------------------------- */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
-void zero_cuda_part(struct zero_cuda_comm *cuda, struct zero_nccl_comm *nccl)
-{
-	char text[1024];
-	int rank;
-
-	zero_watch_remove(cuda->watch, nccl);
-	if (cuda->control && nccl->device &&
-	    zero_control_has_failed(cuda->control, text, sizeof(text), &rank))
-		zero_nccl_abort(&nccl, 1);
-}
-
-static void team_close(struct zero_comm *comm)
-{
-	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
-
-	zero_cuda_part(cuda, &cuda->nccl);
-	zero_cuda_drop_buffers(cuda);
-	zero_windows_delete(cuda->windows);
-	zero_nccl_close(&cuda->nccl, comm->broken || cuda->first->comm.broken);
-	free(comm->members);
-	free(comm->shown);
-	free(cuda);
-}
-
-/* Where its ranks are, from what all know of all. */
-static void place_team(struct zero_cuda_comm *team, const struct zero_op *op)
-{
-	const struct zero_cuda_comm *first = team->first;
-	struct zero_place *place = &team->comm.place;
-	bool one_node = true;
-
-	*place = first->comm.place;
-	place->world = place->nodes = (int)op->count;
-	place->local_world = place->local_rank = 0;
-	for (int i = 0; i < place->world; i++) {
-		int rank = op->members[i];
-
-		if (rank == first->comm.place.rank) {
-			place->rank = i;
-			place->local_rank = place->local_world;
-		}
-		if (first->nodes[rank] == first->nodes[first->comm.place.rank])
-			place->local_world++;
-		else
-			one_node = false;
-	}
-	team->ordered =
-		first->reduce == ZERO_REDUCE_AUTO ? one_node : first->reduce == ZERO_REDUCE_ORDERED;
-}
-
-static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm *first,
-			     const struct zero_op *op)
-{
-	zero_status status;
-
-	team->comm.ops = &zero_cuda_team_ops;
-	team->comm.threaded = true;
-	team->device = first->device;
-	team->memory = first->memory;
-	team->control = first->control;
-	team->watch = first->watch;
-	team->first = first;
-	team->open_seconds = first->open_seconds;
-	team->comm.members = calloc(op->count, sizeof(int));
-	team->comm.shown = calloc(op->count, sizeof(*team->comm.shown));
-	if (!team->comm.members || !team->comm.shown)
-		return zero_core->fail(ZERO_E_COMM, "no memory for a team of %zu ranks", op->count);
-	memcpy(team->comm.members, op->members, op->count * sizeof(int));
-	place_team(team, op);
-	status = zero_control_team_new(first->control, op->members, op->count, &team->talk);
-	return status ? status : zero_cuda_make_staging(team);
-}
-
-/* COLLECTIVE over all ranks. */
-static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, bool member,
-			     struct zero_comm **made)
-{
-	struct zero_cuda_comm *first = zero_cuda_of(comm), *team = NULL;
-	zero_status status, split;
-
-	/* A team of the only rank is that rank. */
-	if (comm->place.world == 1) {
-		*made = comm;
-		return ZERO_OK;
-	}
-	team = member ? calloc(1, sizeof(*team)) : NULL;
-	split = zero_nccl_split(&first->nccl, member ? 0 : -1, comm->place.rank,
-				first->open_seconds, team ? &team->nccl : first->none);
-	if (!member)
-		return split;
-	if (!team)
-		return zero_core->fail(ZERO_E_COMM, "no memory for a team");
-	status = fill_team(team, first, op);
-	zero_watch_add(team->watch, &team->nccl);
-	if (!status && first->uses_windows)
-		status = zero_windows_new(&team->nccl, team->memory, first->symmetric,
-					  &team->windows);
-	*made = &team->comm;
-	return split ? split : status;
-}
-
-zero_status zero_cuda_team_comm(struct zero_cuda_comm *cuda, const struct zero_op *op)
-{
-	return zero_team_comm_new(&cuda->comm, op, make_team);
-}
-
-/* ---- the table ------------------------------------------------------------------------------- */
-
-const struct zero_comm_ops zero_cuda_team_ops = {
-	.close = team_close,
+const struct zero_comm_ops zero_cuda_comm_ops = {
+	.close = zero_cuda_team_close,
 	.begin = cuda_begin,
 	.run = cuda_run,
 	.free = cuda_free,
@@ -359,9 +251,9 @@ const struct zero_comm_ops zero_cuda_team_ops = {
 	.forget = cuda_forget,
 };
 
-/* One rank talks to nobody. */
-const struct zero_comm_ops zero_cuda_alone_ops = {
-	.close = team_close,
+/* One rank has no control plane. */
+const struct zero_comm_ops zero_cuda_single_rank_ops = {
+	.close = zero_cuda_team_close,
 	.begin = cuda_begin,
 	.run = cuda_run,
 	.free = cuda_free,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# zero_cuda.so: GPUs and NCCL, both opened when a job asks for them, so that it needs neither to be
-# loaded. A test compiles the control connections by themselves.
+# zero_cuda.so: the backend of GPUs and NCCL. Both are loaded when a job asks for them, so that the
+# module itself needs neither. A test compiles the control plane alone.
 control_sources = \
 	lib/backend/cuda/control/accept.c \
 	lib/backend/cuda/control/collective.c \
@@ -21,6 +21,7 @@ cuda_sources = \
 	lib/backend/queue.c \
 	lib/backend/team_comm.c \
 	$(control_sources) \
+	lib/backend/cuda/all_gather.c \
 	lib/backend/cuda/backend_ops.c \
 	lib/backend/cuda/collectives.c \
 	lib/backend/cuda/comm_open.c \
@@ -29,7 +30,9 @@ cuda_sources = \
 	lib/backend/cuda/device.c \
 	lib/backend/cuda/driver.c \
 	lib/backend/cuda/driver.h \
+	lib/backend/cuda/event.c \
 	lib/backend/cuda/gpu.h \
+	lib/backend/cuda/gpu_comm.h \
 	lib/backend/cuda/kernel_launch.c \
 	lib/backend/cuda/memory.c \
 	lib/backend/cuda/nccl_api.c \
@@ -38,7 +41,9 @@ cuda_sources = \
 	lib/backend/cuda/nccl_watchdog.c \
 	lib/backend/cuda/nccl_window.c \
 	lib/backend/cuda/reduce_scatter.c \
-	lib/backend/cuda/scatter.c
+	lib/backend/cuda/rendezvous.c \
+	lib/backend/cuda/scatter.c \
+	lib/backend/cuda/team.c
 EXTRA_DIST += $(control_sources) $(cuda_sources)
 if HAVE_CUDA
 if HAVE_NCCL

@@ -1,12 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reduce-scatter. NCCL's own folds in an order of its choice, and 16-bit values hop by hop in 16
- * bits. So ranks of one node, and those with 16-bit values, send each owner its part in pieces, and
- * the owner adds them in rank order in f32: as many bytes as a ring sends, and the sum of one piece
- * beside the exchange of the next. Between nodes a ring crosses the network once for each node, and
- * all pairs once for each GPU: f32 is left to NCCL there, unless the order is asked for.
+ * Reduce-scatter. ncclReduceScatter sums in an order of its choice, and rounds 16-bit values to 16
+ * bits after each addition. Ranks of one node, and ranks with 16-bit values, therefore exchange:
+ * each rank sends every owner its part in pieces, and the owner sums them in rank order in f32.
+ * This sends as many bytes as a ring, and a piece is summed while the next is exchanged. Between
+ * nodes NCCL's ring crosses the network once for each node, and an exchange once for each GPU, so
+ * f32 is left to NCCL there unless the option asks for rank order.
  */
-#include "gpu.h"
+#include <stdlib.h>
+
+#include "backend/exchange.h"
+#include "gpu_comm.h"
+
+/* ---- exchange buffers ------------------------------------------------------------------------ */
+
+/* Two sets of pieces, with one piece for each peer. */
+zero_status zero_cuda_alloc_exchange_buffers(struct zero_cuda_comm *cuda)
+{
+	size_t peers = (size_t)cuda->comm.place.world - 1;
+	zero_status status = ZERO_OK;
+
+	if (!peers)
+		return ZERO_OK;
+	cuda->summands = calloc(peers + 1, sizeof(*cuda->summands));
+	if (!cuda->summands)
+		return zero_core->fail(ZERO_E_COMM, "no memory for %zu peers", peers);
+	cuda->piece = zero_exchange_piece(peers, true);
+	for (int i = 0; !status && i < 2; i++)
+		status = zero_memory_alloc(cuda->memory, ZERO_MEM_STAGING, cuda->piece * peers,
+					   false, cuda->device->comm, &cuda->staging[i]);
+	return status;
+}
+
+void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda)
+{
+	for (int i = 0; i < 2; i++) {
+		zero_memory_free(cuda->memory, cuda->staging[i], cuda->device->comm);
+		cuda->staging[i] = NULL;
+	}
+	free(cuda->summands);
+	cuda->summands = NULL;
+}
+
+/* ---- by exchange ----------------------------------------------------------------------------- */
 
 struct exchange {
 	struct zero_cuda_comm *cuda;
@@ -14,13 +50,7 @@ struct exchange {
 	size_t size; /* of an element */
 };
 
-/* Whether a sum is made by the library itself, of pieces that ranks exchange. */
-static bool exchanges(const struct zero_cuda_comm *cuda, const struct zero_op *op)
-{
-	return cuda->comm.place.world > 1 && (cuda->ordered || op->from != ZERO_F32);
-}
-
-/* The peer's place among the pieces of a set. */
+/* The peer's piece in a set of exchange buffers. */
 static char *piece_of(const struct exchange *exchange, int set, int rank)
 {
 	const struct zero_cuda_comm *cuda = exchange->cuda;
@@ -35,13 +65,13 @@ static const char *part_of(const struct exchange *exchange, int rank, size_t at)
 	       ((size_t)rank * exchange->op->count + at) * exchange->size;
 }
 
-/* Elements [at, at + count) of each rank's part go to that rank. */
-static zero_status send_piece(const struct exchange *exchange, int set, size_t at, size_t count)
+/* Sends elements [at, at + count) of each rank's part to that rank, and receives its own. */
+static zero_status exchange_piece(const struct exchange *exchange, int set, size_t at, size_t count)
 {
 	struct zero_cuda_comm *cuda = exchange->cuda;
 	cudaStream_t stream = (cudaStream_t)cuda->device->comm;
 	size_t bytes = count * exchange->size;
-	zero_status status = zero_nccl_begin(&cuda->nccl);
+	zero_status status = zero_nccl_group_begin(&cuda->nccl);
 
 	if (status)
 		return status;
@@ -58,7 +88,7 @@ static zero_status send_piece(const struct exchange *exchange, int set, size_t a
 						  "ncclRecv", cuda->nccl.comm);
 		cuda->comm.bytes_sent += bytes;
 	}
-	return zero_nccl_end(&cuda->nccl, status);
+	return zero_nccl_group_end(&cuda->nccl, status);
 }
 
 static void sum_piece(const struct exchange *exchange, int set, size_t at, size_t count)
@@ -71,11 +101,11 @@ static void sum_piece(const struct exchange *exchange, int set, size_t at, size_
 		cuda->summands[rank] = rank == cuda->comm.place.rank
 					       ? (const void *)part_of(exchange, rank, at)
 					       : piece_of(exchange, set, rank);
-	zero_launch_sum(cuda->device, cuda->device->side, (float *)op->recv + at, op->from,
+	zero_launch_sum(cuda->device, cuda->device->sums, (float *)op->recv + at, op->from,
 			cuda->summands, world, count, op->accumulate);
 }
 
-static zero_status by_exchange(struct zero_cuda_comm *cuda, const struct zero_op *op)
+static zero_status reduce_by_exchange(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
 	struct exchange exchange = {
 		.cuda = cuda, .op = op, .size = zero_core->dtype_size(op->from)};
@@ -86,30 +116,32 @@ static zero_status by_exchange(struct zero_cuda_comm *cuda, const struct zero_op
 	int set = 0;
 
 	for (size_t at = 0, now; !status && at < op->count; at += now, set = !set) {
-		CUevent here;
+		CUevent received;
 
 		now = op->count - at < piece ? op->count - at : piece;
-		/* The pieces of the last turn but one are summed. */
-		zero_event_order(device, device->comm, summed[set]);
+		/* The buffers are free when their previous pieces are summed. */
+		zero_stream_wait(device, device->comm, summed[set]);
 		zero_event_put(device, summed[set]);
 		summed[set] = NULL;
-		status = send_piece(&exchange, set, at, now);
-		here = zero_event_record(device, device->comm);
-		zero_event_order(device, device->side, here);
-		zero_event_put(device, here);
+		status = exchange_piece(&exchange, set, at, now);
+		received = zero_event_record(device, device->comm);
+		zero_stream_wait(device, device->sums, received);
+		zero_event_put(device, received);
 		if (!status)
 			sum_piece(&exchange, set, at, now);
-		summed[set] = zero_event_record(device, device->side);
+		summed[set] = zero_event_record(device, device->sums);
 	}
 	for (int i = 0; i < 2; i++) {
-		zero_event_order(device, device->comm, summed[i]);
+		zero_stream_wait(device, device->comm, summed[i]);
 		zero_event_put(device, summed[i]);
 	}
 	return status;
 }
 
-/* What is there already goes in with the own part, and is added once. */
-static zero_status by_nccl(struct zero_cuda_comm *cuda, const struct zero_op *op)
+/* ---- by NCCL --------------------------------------------------------------------------------- */
+
+/* To accumulate, this rank's part of the input gets the present sum added first. */
+static zero_status reduce_by_nccl(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
 	struct zero_device *device = cuda->device;
 	float *own = (float *)(uintptr_t)op->send + (size_t)cuda->comm.place.rank * op->count;
@@ -118,7 +150,7 @@ static zero_status by_nccl(struct zero_cuda_comm *cuda, const struct zero_op *op
 
 	if (op->accumulate)
 		zero_launch_sum(device, device->comm, own, ZERO_F32, &before, 1, op->count, true);
-	status = zero_nccl_begin(&cuda->nccl);
+	status = zero_nccl_group_begin(&cuda->nccl);
 	if (status)
 		return status;
 	status = zero_nccl_status(zero_nccl.reduce_scatter(op->send, op->recv, op->count,
@@ -126,21 +158,27 @@ static zero_status by_nccl(struct zero_cuda_comm *cuda, const struct zero_op *op
 							   (cudaStream_t)device->comm),
 				  "ncclReduceScatter", cuda->nccl.comm);
 	cuda->comm.bytes_sent += op->count * sizeof(float) * (size_t)(cuda->comm.place.world - 1);
-	return zero_nccl_end(&cuda->nccl, status);
+	return zero_nccl_group_end(&cuda->nccl, status);
+}
+
+static bool uses_exchange(const struct zero_cuda_comm *cuda, const struct zero_op *op)
+{
+	return cuda->comm.place.world > 1 && (cuda->ordered || op->from != ZERO_F32);
 }
 
 zero_status zero_cuda_reduce_scatter(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
 	const void *own = op->send;
 
-	if (exchanges(cuda, op))
-		return by_exchange(cuda, op);
+	if (uses_exchange(cuda, op))
+		return reduce_by_exchange(cuda, op);
 	if (cuda->comm.place.world > 1)
-		return by_nccl(cuda, op);
+		return reduce_by_nccl(cuda, op);
 	if (op->accumulate || op->from != ZERO_F32)
 		zero_launch_sum(cuda->device, cuda->device->comm, op->recv, op->from, &own, 1,
 				op->count, op->accumulate);
 	else
-		zero_cuda_copy(cuda, op->recv, op->send, op->count * sizeof(float));
+		zero_device_copy(cuda->device, cuda->device->comm, op->recv, op->send,
+				 op->count * sizeof(float));
 	return ZERO_OK;
 }
