@@ -5,14 +5,11 @@
  * of the host; kernels are the host's. It is stricter than a device: what works there by luck fails
  * here.
  *
- *   DOUBLE_CUDA_DEVICES    how many there are; 1. CUDA_VISIBLE_DEVICES chooses, by number or UUID
- *   DOUBLE_CUDA_MEMORY     bytes of each in this process, K, M or G may follow; 1G
- *   DOUBLE_CUDA_UUID_BASE  a number that the devices' UUIDs are made of; 0
- *   DOUBLE_CUDA_SEED       of the delays; 1
+ *   CUDA_VISIBLE_DEVICES   empty: there is no device; else there is one
+ *   DOUBLE_CUDA_MEMORY     bytes of the device in this process, K, M or G may follow; 1G
  *   DOUBLE_CUDA_DELAY_US   their mean before each copy, kernel ..., in microseconds; 20
  *   DOUBLE_CUDA_LEGACY     wait: calls on the NULL stream return when their work is done
  *   DOUBLE_CUDA_PROTECT    1: the host cannot reach device memory, but by double_cuda_reach
- *   DOUBLE_CUDA_RACES      0: no check of the order between streams (see double_access)
  *   DOUBLE_CUDA_FAIL       call:n:result[:rank],...: the nth call of that function (from 1; "n+":
  *                          and every later one) does nothing and returns that CUresult, in the
  *                          process whose PMIX_RANK is rank. "*" is every function. After 700 and
@@ -46,8 +43,6 @@ void double_cuda_quiet(bool quiet);
 bool double_cuda_fail(const char *rules);
 /* Contexts on the calling thread's stack. */
 size_t double_cuda_depth(void);
-/* Bytes of a device that are allocated and not freed, or kept by pools. */
-size_t double_cuda_used(int device);
 /* Streams, events, pools, modules, blocks and retained contexts alive; printed if asked. */
 size_t double_cuda_alive(bool print);
 /* Nothing begins on any stream until it is called with false; for tests of order. */
@@ -55,7 +50,7 @@ void double_cuda_hold(bool hold);
 
 /* Shared by the files of the stand-in. */
 
-enum { DOUBLE_DEVICES = 16, DOUBLE_CLOCKS = 64, DOUBLE_POISON = 0xcb };
+enum { DOUBLE_CLOCKS = 64, DOUBLE_POISON = 0xcb };
 
 enum double_kind {
 	DOUBLE_STREAM = 0x51,
@@ -87,7 +82,6 @@ struct double_marker {
 
 struct CUctx_st {
 	CUdevice device;
-	int number; /* among those that CUDA_VISIBLE_DEVICES chooses from */
 	unsigned retained;
 	CUresult fault;  /* the error that every call gives from now on */
 	size_t reserved; /* bytes that pools, and blocks outside of them, hold */
@@ -191,11 +185,10 @@ struct double_op {
 
 struct double_settings {
 	bool read;
-	int devices;                 /* that are visible */
-	int visible[DOUBLE_DEVICES]; /* their numbers */
+	int devices; /* 0 or 1 */
 	size_t memory;
-	uint64_t uuid_base, seed, delay_us;
-	bool legacy_waits, protect, no_races, leaks;
+	uint64_t delay_us;
+	bool legacy_waits, protect, leaks;
 };
 
 extern struct double_settings double_settings;
@@ -228,7 +221,6 @@ void *double_new(size_t count, size_t size);
 void double_settings_read(void);
 CUresult double_injected(const char *call);
 bool double_is_sticky(CUresult result);
-void double_uuid(int number, unsigned char *bytes);
 
 /* cuda_stream.c: all with the lock held */
 struct double_op *double_op_new(const char *call, CUresult (*run)(struct double_op *op));

@@ -56,8 +56,7 @@ static CUstream stream_new(CUcontext context, unsigned flags)
 	stream->context = context;
 	stream->flags = flags;
 	stream->id = take_id();
-	stream->random = (double_settings.seed + 1) * UINT64_C(0x9e3779b97f4a7c15) +
-			 ++stream_count * UINT64_C(0xbf58476d1ce4e5b9) +
+	stream->random = ++stream_count * UINT64_C(0xbf58476d1ce4e5b9) +
 			 (rank ? strtoull(rank, NULL, 10) : 0) * UINT64_C(0x94d049bb133111eb);
 	pthread_cond_init(&stream->work, NULL);
 	return stream;

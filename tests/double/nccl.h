@@ -14,18 +14,14 @@
  * here always does: operations too, which are not on their stream until ncclCommGetAsyncError says
  * ncclSuccess. Nor is there a communicator from ncclCommSplit, or a window, before that.
  *
- *   DOUBLE_NCCL_VERSION  what it says it is, 22809 by default; younger functions fail
  *   DOUBLE_NCCL_FAIL     what is to go wrong, separated by commas; [:RANK] left out: everywhere
  *     FUNCTION:N:RESULT[:RANK]   the Nth call of this function returns that ncclResult_t
  *     async:N:RESULT[:RANK]      after N operations, ncclCommGetAsyncError says so, and those that
  *                                follow hang
  *     kill:FUNCTION:N[:RANK]     the Nth of these ends its process with SIGKILL
  *     hang:FUNCTION:N[:RANK]     the Nth of these never arrives
- *   DOUBLE_NCCL_WINDOWS=0      windows cannot be had: ncclCommWindowRegister makes NULL
- *   DOUBLE_NCCL_TIMEOUT  seconds after which waiting for others ends the process with status 96
  *   DOUBLE_NCCL_LEAKS=1  communicators, windows and memory that are left when the process exits
  *                        make its status 95
- *   DOUBLE_NCCL_LOG      each rank writes a line for each operation to <this>.<rank>
  *
  * RANK is that of PMIX_RANK, or else of the first communicator. Built with -DOLD_NCCL it is 2.19,
  * without what came later.
@@ -39,6 +35,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef OLD_NCCL
+enum { NCCL_DOUBLE_VERSION = 21903 };
+#else
+enum { NCCL_DOUBLE_VERSION = 22809 };
+#endif
 
 /* Operations on streams, and calls of the host that all ranks make, are counted apart. */
 enum lane { LANE_STREAM, LANE_CALLS, LANES };
@@ -117,9 +119,7 @@ struct window {
 
 struct ncclComm {
 	int rank, world;
-	uint64_t name; /* the same on all ranks */
 	bool blocking;
-	int policy;                       /* CTAPolicy */
 	void *context;                    /* of the driver, that was current when it was made */
 	_Atomic(struct segment *) shared; /* NULL before there is one */
 	size_t bytes;
@@ -194,17 +194,13 @@ enum trouble trouble_in(const char *function, bool operation, ncclResult_t *resu
 /* Counts an operation that was run. */
 void count_operation(void);
 ncclResult_t injected_async(void);
-int setting_version(void);
-bool setting_windows(void);
 bool setting_leaks(void);
-double setting_timeout(void);
 void know_rank(int rank);
 /* Returns `result`; the text is what ncclGetLastError then says. */
 ncclResult_t refuse(ncclResult_t result, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 /* One line, and status 96. */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void write_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* nccl_types.c */
 size_t type_size(ncclDataType_t type); /* 0: there is no such type */
@@ -259,8 +255,6 @@ void wait_for_abort(struct ncclComm *comm);
 void mismatch(struct ncclComm *comm, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Copies from another rank; false: aborted. */
 bool read_from(struct ncclComm *comm, int rank, void *to, uint64_t from, size_t bytes);
-double now(void);
-bool has_patience(double since);
 
 /* nccl_comm.c */
 /* ncclSuccess if the communicator can be used. Ends the process if it is not alive. */

@@ -10,19 +10,6 @@
 
 #include "nccl.h"
 
-double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-bool has_patience(double since)
-{
-	return setting_timeout() <= 0 || now() - since < setting_timeout();
-}
-
 void wait_for_abort(struct ncclComm *comm)
 {
 	struct segment *shared = comm->shared;
@@ -119,8 +106,6 @@ bool barrier(struct ncclComm *comm, enum lane lane)
 {
 	struct segment *shared = comm->shared;
 	uint64_t all = comm->steps[lane] += (uint64_t)comm->world;
-	double since = now();
-	char text[200];
 
 	if (comm->aborted)
 		return false;
@@ -132,11 +117,6 @@ bool barrier(struct ncclComm *comm, enum lane lane)
 		if (comm->aborted)
 			return false;
 		look_for_finalized(comm, lane);
-		if (!has_patience(since)) {
-			describe(&shared->member[comm->rank].record[lane], lane, text, sizeof text);
-			die("rank %d of %d has waited too long in %s", comm->rank, comm->world,
-			    text);
-		}
 		if (shared->lane[lane].steps < all)
 			wait_word(comm, &shared->lane[lane].word, seen);
 	}

@@ -26,9 +26,8 @@ static ncclResult_t apply_config(struct ncclComm *comm, const ncclConfig_t *conf
 	if (config->version < 22700 || config->CTAPolicy == unset)
 		return ncclSuccess;
 	if (config->CTAPolicy < 0 || config->CTAPolicy > 3 ||
-	    (config->CTAPolicy & NCCL_CTA_POLICY_ZERO && setting_version() < 22800))
+	    (config->CTAPolicy & NCCL_CTA_POLICY_ZERO && NCCL_DOUBLE_VERSION < 22800))
 		return refuse(ncclInvalidArgument, "config: CTAPolicy is %d", config->CTAPolicy);
-	comm->policy = config->CTAPolicy;
 	return ncclSuccess;
 }
 
@@ -82,10 +81,6 @@ static ncclResult_t run_init(struct job *job)
 	/* each root does so */
 	for (int i = 0; i < job->id_count; i++)
 		segment_close(&job->ids[i]);
-	if (!result)
-		write_log("Init world=%d rank=%d comm=%016llx blocking=%d policy=%d ids=%d",
-			  comm->world, comm->rank, (unsigned long long)comm->name, comm->blocking,
-			  comm->policy, job->id_count);
 	return result;
 }
 
@@ -144,8 +139,6 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int world, ncclUniqueId id, int 
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int world, int rank, int id_count,
 				      ncclUniqueId *ids, ncclConfig_t *config)
 {
-	if (setting_version() < 22300)
-		return refuse(ncclInvalidUsage, "ncclCommInitRankScalable came with 2.23");
 	return init(comm, world, rank, id_count, ids, config, "ncclCommInitRankScalable");
 }
 #endif
@@ -217,8 +210,6 @@ static ncclResult_t run_split(struct job *job)
 	/* all have made theirs, and then all have seen whose it is */
 	if (!barrier(comm, LANE_CALLS))
 		return ncclInternalError;
-	write_log("Split world=%d rank=%d color=%d key=%d comm=%016llx", comm->world, comm->rank,
-		  job->color, job->key, (unsigned long long)comm->name);
 	if (job->color < 0)
 		return ncclSuccess;
 	return join_child(child, &member[first].made);
@@ -257,7 +248,6 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made
 		return refuse(ncclInvalidArgument, "ncclCommSplit: color %d", color);
 	child = comm_new(0, comm->world);
 	child->blocking = comm->blocking;
-	child->policy = comm->policy;
 	child->context = comm->context;
 	result = apply_config(child, config);
 	if (result) {

@@ -118,16 +118,6 @@ static struct record record_of(const struct op *op)
 	return record;
 }
 
-static void log_op(const struct op *op, const struct launch *launch, bool in_window)
-{
-	write_log("%s count=%zu type=%s bytes=%zu root=%d world=%d rank=%d comm=%016llx "
-		  "launch=%llu window=%d",
-		  kind_name(op->kind), op->count, type_name(op->type),
-		  op->count * type_size(op->type), op->root, op->comm->world, op->comm->rank,
-		  (unsigned long long)op->comm->name, (unsigned long long)launch->number,
-		  in_window);
-}
-
 /* What was asked to go wrong; false: the operation is not to be run. */
 static bool survive(const struct op *op)
 {
@@ -160,7 +150,7 @@ static void reach(struct op *op)
 		op->into = (char *)op->from + ((char *)op->recv - (const char *)op->send);
 }
 
-static bool run_collective(struct op *op, const struct launch *launch)
+static bool run_collective(struct op *op)
 {
 	struct record record;
 	bool good;
@@ -188,7 +178,6 @@ static bool run_collective(struct op *op, const struct launch *launch)
 	/* nobody reads the buffers any more */
 	if (!good || !barrier(op->comm, LANE_STREAM))
 		return false;
-	log_op(op, launch, record.window);
 	count_operation();
 	return true;
 }
@@ -285,7 +274,6 @@ static bool run_messages(struct launch *launch)
 	struct ncclComm *comm = launch->comm;
 	struct member *me = &atomic_load(&comm->shared)->member[comm->rank];
 	bool *tried = calloc(2 * (size_t)comm->world, sizeof *tried), left = true;
-	double since = now();
 
 	for (struct op *op = launch->ops; op && left; op = op->next) {
 		if (!is_message(op))
@@ -297,21 +285,13 @@ static bool run_messages(struct launch *launch)
 	while (left && !comm->aborted) {
 		uint32_t seen = me->bell;
 
-		if (try_messages(launch->ops, tried, comm->world, &left))
-			since = now();
-		else if (left && !has_patience(since))
-			die("rank %d of %d has waited too long for messages", comm->rank,
-			    comm->world);
-		else if (left && !comm->aborted)
+		if (!try_messages(launch->ops, tried, comm->world, &left) && left && !comm->aborted)
 			wait_word(comm, &me->bell, seen);
 	}
 	free(tried);
 	for (const struct op *op = launch->ops; op && !comm->aborted; op = op->next) {
 		if (!is_message(op))
 			continue;
-		log_op(op, launch,
-		       window_of(comm, op->kind == SEND ? op->send : op->recv,
-				 op->count * type_size(op->type)));
 		count_operation();
 	}
 	return !comm->aborted;
@@ -324,7 +304,7 @@ static void run_ops(struct launch *launch)
 	for (struct op *op = launch->ops; op; op = op->next) {
 		if (is_message(op))
 			messages = true;
-		else if (!run_collective(op, launch))
+		else if (!run_collective(op))
 			return;
 	}
 	if (messages)

@@ -135,7 +135,6 @@ bool segment_attach(struct ncclComm *comm, const ncclUniqueId *id, uint64_t ids)
 	if (shared == MAP_FAILED)
 		return false;
 	comm->bytes = bytes;
-	comm->name = shared->id.nonce[0];
 	atomic_store(&comm->shared, shared);
 	if (!atomic_compare_exchange_strong(&shared->world, &world, comm->world) &&
 	    world != comm->world)

@@ -11,6 +11,8 @@ mkdir "$scratch/files" || fail "no folder"
 gpu_doubles "$scratch/doubles"
 export LD_LIBRARY_PATH=$scratch/doubles${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))} ZERO_TEST_FILES=$scratch/files
+# With DOUBLE_CUDA_PROTECT a host that reads device memory dies.
+export DOUBLE_CUDA_PROTECT=1
 export DOUBLE_CUDA_MEMORY=${DOUBLE_CUDA_MEMORY:-2G} OMPI_MCA_rmaps_base_oversubscribe=1
 unset ZERO_RESOLVED ZERO_STAGE ZERO_BACKEND ZERO_TEST_BACKEND
 

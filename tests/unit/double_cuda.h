@@ -27,7 +27,6 @@ static unsigned long long (*calls)(const char *);
 static bool (*fail_by)(const char *);
 static void (*quiet)(bool);
 static size_t (*alive)(bool);
-static size_t (*used)(int);
 static size_t (*depth)(void);
 static void (*hold)(bool);
 
@@ -84,7 +83,6 @@ static const struct {
 	{&fail_by, "double_cuda_fail"},
 	{&quiet, "double_cuda_quiet"},
 	{&alive, "double_cuda_alive"},
-	{&used, "double_cuda_used"},
 	{&depth, "double_cuda_depth"},
 	{&hold, "double_cuda_hold"},
 };

@@ -509,8 +509,6 @@ START_TEST(test_asked_for)
 	const char *const later[] = {"DOUBLE_NCCL_FAIL=async:5:6:1", NULL};
 	const char *const killed[] = {"DOUBLE_NCCL_FAIL=kill:ncclAllGather:2:1", NULL};
 	const char *const hangs[] = {"DOUBLE_NCCL_FAIL=hang:ncclAllGather:2:1", NULL};
-	const char *const patience[] = {"DOUBLE_NCCL_FAIL=hang:ncclAllGather:2:1",
-					"DOUBLE_NCCL_TIMEOUT=0.5", NULL};
 	const char *const nonsense[] = {"DOUBLE_NCCL_FAIL=AllGather:2", NULL};
 
 	run_ranks(2, second, true, second_fails);
@@ -521,38 +519,9 @@ START_TEST(test_asked_for)
 	ck_assert_msg(count_status(0) == 2, "%s", outcome.said);
 	run_ranks(3, killed, false, never_arrives);
 	ck_assert_msg(count_status(0) == 2 && outcome.status[1] == KILLED, "%s", outcome.said);
-	run_ranks(2, patience, false, use_late);
-	ck_assert_msg(count_status(MISMATCH) == 2, "%s", outcome.said);
 	run_ranks(1, nonsense, false, never_arrives);
 	ck_assert_int_eq(outcome.status[0], MISMATCH);
 	ck_assert_ptr_nonnull(strstr(outcome.said, "is not a rule"));
-}
-END_TEST
-
-/* ---- the log --------------------------------------------------------------------------------- */
-
-START_TEST(test_log)
-{
-	char folder[] = "/tmp/double_ncclXXXXXX", setting[64], path[64], line[512];
-	const char *const environment[] = {setting, NULL};
-	int gathers = 0;
-
-	ck_assert_ptr_nonnull(mkdtemp(folder));
-	snprintf(setting, sizeof setting, "DOUBLE_NCCL_LOG=%s/log", folder);
-	run_ranks(2, environment, true, in_progress);
-	for (int rank = 0; rank < 2; rank++) {
-		FILE *file;
-
-		snprintf(path, sizeof path, "%s/log.%d", folder, rank);
-		file = fopen(path, "r");
-		ck_assert_ptr_nonnull(file);
-		while (fgets(line, sizeof line, file))
-			gathers += strncmp(line, "AllGather count=64 type=f32 bytes=256 ", 38) == 0;
-		fclose(file);
-		unlink(path);
-	}
-	rmdir(folder);
-	ck_assert_int_eq(gathers, 4);
 }
 END_TEST
 
@@ -565,6 +534,5 @@ TCase *errors_case(void)
 	tcase_add_test(tests, test_use);
 	tcase_add_test(tests, test_lost);
 	tcase_add_test(tests, test_asked_for);
-	tcase_add_test(tests, test_log);
 	return tests;
 }
