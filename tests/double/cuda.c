@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices, contexts, and how every call begins and ends. */
+/* The device, its context, and the start and end of every call. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 enum { DEPTH = 64 };
 
-/* One lock for all: what an operation does, it does without. */
+/* One lock guards everything. Operations on streams run without it. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t happened = PTHREAD_COND_INITIALIZER;
 
@@ -141,7 +141,7 @@ CUresult double_object_check(const void *handle, enum double_kind kind, const ch
 {
 	const struct double_object *object = handle;
 
-	/* the special handles are small numbers */
+	/* small numbers are CUDA's special handles */
 	if ((uintptr_t)handle < 4096 || (uintptr_t)handle % 8 || object->kind != kind)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (object->dead)

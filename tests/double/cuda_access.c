@@ -94,7 +94,7 @@ static void race(const struct double_op *op, const struct double_access *access,
 		before->end - before->first, (void *)before->first);
 }
 
-/* Keeps the access for later ones, instead of those that it stands for. */
+/* Records the access for later checks. It replaces older records that it is ordered after. */
 static void record(struct double_op *op, struct double_access *access, struct double_block *block)
 {
 	const uintptr_t end = access->at + access->bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the environment says, and which calls fail. */
+/* Reads the environment, and decides which calls fail. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static unsigned long long number_of(const char *name, unsigned long long otherwi
 	return value;
 }
 
-/* "cuMemGetInfo" is "cuMemGetInfo_v2" too. */
+/* "cuMemGetInfo" also matches "cuMemGetInfo_v2". */
 static bool same_call(const char *said, const char *call)
 {
 	size_t length = strlen(said);
@@ -62,7 +62,7 @@ static bool same_call(const char *said, const char *call)
 	       (!strncmp(said, call, length) && (!call[length] || !strcmp(call + length, "_v2")));
 }
 
-/* call:n[+]:result[:rank]; a rule for another rank is none. */
+/* Parses call:n[+]:result[:rank]. *mine is whether the rule is for this rank. */
 static bool read_rule(const char *text, struct rule *rule, bool *mine)
 {
 	const char *own = getenv("PMIX_RANK");
@@ -161,7 +161,7 @@ CUresult double_injected(const char *call)
 	return result;
 }
 
-/* After these a context is good for nothing. */
+/* After these errors a context cannot be used any more. */
 bool double_is_sticky(CUresult result)
 {
 	return result == CUDA_ERROR_ECC_UNCORRECTABLE || result == CUDA_ERROR_ILLEGAL_ADDRESS ||

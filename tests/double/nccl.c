@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of NCCL that only pass on what they are given. */
+/* The functions of NCCL that only pass on their arguments. */
 #include "nccl.h"
 
 ncclResult_t ncclGetVersion(int *version)

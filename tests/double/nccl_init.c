@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How communicators are made: from ids, and from another one. */
+/* Creates communicators from ids and by a split. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ static uint64_t hash_ids(const ncclUniqueId *ids, int count)
 	return hash;
 }
 
-/* All ranks are in; they have been given the same ids. */
+/* Waits for all ranks, and checks that they have the same ids. */
 static ncclResult_t meet(struct ncclComm *comm, uint64_t ids)
 {
 	struct record record = {.kind = INIT, .root = -1};
@@ -55,7 +55,7 @@ static ncclResult_t meet(struct ncclComm *comm, uint64_t ids)
 	return ncclSuccess;
 }
 
-/* The rank's root as NCCL chooses it: each id serves a range of ranks. */
+/* Returns the rank's root as NCCL chooses it: each id serves a range of ranks. */
 static int root_of(int rank, int world, int ids)
 {
 	int small = world / ids, larger = world % ids;
@@ -78,7 +78,7 @@ static ncclResult_t run_init(struct job *job)
 	if (job->hang)
 		wait_for_abort(comm);
 	result = meet(comm, hash);
-	/* each root does so */
+	/* every root closes its own */
 	for (int i = 0; i < job->id_count; i++)
 		segment_close(&job->ids[i]);
 	return result;
@@ -143,7 +143,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int world, int rank, int
 }
 #endif
 
-/* Of the ranks of this one's color, in the order of (key, rank): its place, how many, the first. */
+/* Orders the ranks of this color by (key, rank). Returns this rank's place; sets *count and *first. */
 static int place_in_color(const struct ncclComm *comm, int *count, int *first)
 {
 	const struct member *member = atomic_load(&comm->shared)->member;
@@ -207,7 +207,7 @@ static ncclResult_t run_split(struct job *job)
 			return refuse(ncclSystemError, "no shared memory");
 		memcpy(&member[first].made, &id, sizeof member[first].made);
 	}
-	/* all have made theirs, and then all have seen whose it is */
+	/* every first rank has written the id of its segment */
 	if (!barrier(comm, LANE_CALLS))
 		return ncclInternalError;
 	if (job->color < 0)
@@ -215,7 +215,7 @@ static ncclResult_t run_split(struct job *job)
 	return join_child(child, &member[first].made);
 }
 
-/* The child is there once its parent is done. */
+/* The child exists once its parent reports success. */
 static ncclResult_t run_whole_split(struct job *job)
 {
 	ncclResult_t result;

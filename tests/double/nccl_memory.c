@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory, what is registered of it, and what is left at the end. */
+/* Memory, registered windows, and the check for leaks at exit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ struct block {
 	struct block *next;
 };
 
-/* What ncclMemAlloc gave; and all windows, whatever communicator they are of. */
+/* Blocks of ncclMemAlloc, and the windows of all communicators. */
 static struct {
 	pthread_mutex_t mutex;
 	struct block *blocks;
@@ -102,7 +102,7 @@ static void forget_registered(const char *data, size_t bytes)
 }
 
 #ifndef OLD_NCCL
-/* Windows are of memory that can be mapped elsewhere, which ncclMemAlloc's is. */
+/* A window needs memory that other processes can map, which ncclMemAlloc provides. */
 static bool can_be_window(const char *data, size_t bytes)
 {
 	bool found = false;
@@ -192,7 +192,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t made)
 
 	if (trouble_in("ncclCommWindowDeregister", false, &result) == FAIL)
 		return result;
-	/* a communicator may be finalized already, or have failed */
+	/* the communicator may be finalized or have failed */
 	if (!comm_alive(comm, "ncclCommWindowDeregister"))
 		return refuse(ncclInvalidArgument, "ncclCommWindowDeregister: NULL");
 	if (!made)
@@ -278,7 +278,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 	return ncclSuccess;
 }
 
-/* Runs when the process ends, or when the library is closed. */
+/* Runs when the process exits or the library is unloaded. */
 __attribute__((destructor)) static void look_for_leaks(void)
 {
 	unsigned comms = comms_left(), blocks = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the environment asks for, and what is said to the user. */
+/* Reads the environment, decides which calls fail, and reports errors. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ static struct {
 	char last_error[512];
 } own = {.once = PTHREAD_ONCE_INIT, .rank = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* Where the kernel lets only a parent read a process's memory, its ranks may. */
+/* Lets other ranks read this process's memory where the kernel allows only its parent to. */
 __attribute__((constructor)) static void let_ranks_read(void)
 {
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
@@ -53,7 +53,7 @@ _Noreturn void die(const char *format, ...)
 	if (at > (int)sizeof text - 2)
 		at = sizeof text - 2;
 	text[at++] = '\n';
-	/* at once, so that lines of several ranks do not mix */
+	/* one write, so that lines of several ranks do not mix */
 	if (write(STDERR_FILENO, text, (size_t)at) < 0)
 		_exit(97);
 	_exit(96);
