@@ -6,6 +6,7 @@ noinst_HEADERS += \
 	lib/backend/bootstrap.h \
 	lib/backend/comm.h \
 	lib/backend/exchange.h \
+	lib/backend/launched_world.h \
 	lib/backend/meter.h \
 	lib/checkpoint/export.h \
 	lib/checkpoint/restore.h \

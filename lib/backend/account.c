@@ -34,8 +34,8 @@ void zero_account_init(struct zero_account *account)
 	*account = (struct zero_account){.limit = SIZE_MAX};
 }
 
-static zero_status beyond_limit(const struct zero_account *account, enum zero_memory_kind kind,
-				size_t bytes)
+static zero_status fail_limit(const struct zero_account *account, enum zero_memory_kind kind,
+			      size_t bytes)
 {
 	char held[512] = "";
 	size_t at = 0;
@@ -59,14 +59,14 @@ zero_status zero_account_check(const struct zero_account *account, enum zero_mem
 	if (!zero_on_device(kind) || account->limit == SIZE_MAX ||
 	    (account->total.now <= account->limit && bytes <= account->limit - account->total.now))
 		return ZERO_OK;
-	return beyond_limit(account, kind, bytes);
+	return fail_limit(account, kind, bytes);
 }
 
-static void keep_high(struct zero_account *account)
+static void set_peak(struct zero_account *account)
 {
-	account->high = account->total.now;
+	account->peak = account->total.now;
 	for (int i = 0; i < ZERO_MEM_KINDS; i++)
-		account->at_high[i] = account->by_kind[i].now;
+		account->kinds_at_peak[i] = account->by_kind[i].now;
 }
 
 void zero_account_add(struct zero_account *account, enum zero_memory_kind kind, size_t bytes)
@@ -74,15 +74,15 @@ void zero_account_add(struct zero_account *account, enum zero_memory_kind kind, 
 	zero_bytes_add(&account->by_kind[kind], bytes);
 	if (zero_on_device(kind))
 		zero_bytes_add(&account->total, bytes);
-	if (account->total.now > account->high)
-		keep_high(account);
+	if (account->total.now > account->peak)
+		set_peak(account);
 }
 
-void zero_account_high(struct zero_account *account, size_t kinds[ZERO_MEM_KINDS])
+void zero_account_at_peak(struct zero_account *account, size_t kinds[ZERO_MEM_KINDS])
 {
 	for (int i = 0; i < ZERO_MEM_KINDS; i++)
-		kinds[i] = account->at_high[i];
-	keep_high(account);
+		kinds[i] = account->kinds_at_peak[i];
+	set_peak(account);
 }
 
 void zero_account_remove(struct zero_account *account, enum zero_memory_kind kind, size_t bytes)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How ranks find out, before any data moves, that they are about to do the same. */
+/* Ranks agree, before any data moves, that they are about to do the same: see zero_agreement. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm.h"
 
-/* All ranks know that they differ: who does what? */
-static zero_status explain_order(struct zero_comm *comm, const struct zero_intent *intent,
-				 char *text, size_t size, int *rank)
+/* The intents differ. Exchanges them, and names the first rank that differs from rank 0. */
+static zero_status explain_mismatch(struct zero_comm *comm, const struct zero_intent *intent,
+				    char *text, size_t size, int *rank)
 {
 	size_t world = (size_t)comm->place.world, other = 1;
-	struct zero_shown_intent mine = {.hash = intent->hash}, *all = comm->shown;
+	struct zero_intent_summary mine = {.hash = intent->hash}, *all = comm->intents;
 	zero_status status;
 
 	snprintf(mine.label, sizeof(mine.label), "%s", intent->label);
@@ -24,8 +24,8 @@ static zero_status explain_order(struct zero_comm *comm, const struct zero_inten
 	if (!strcmp(all[0].label, all[other].label))
 		snprintf(text, size,
 			 "rank %d and rank %d both began '%s', but with other sizes, types or "
-			 "values: all "
-			 "ranks must make the same groups and parameters and call the same "
+			 "values: all ranks must make the same groups and parameters and call the "
+			 "same "
 			 "functions in the same order",
 			 zero_comm_job_rank(comm, 0), *rank, all[0].label);
 	else
@@ -36,71 +36,70 @@ static zero_status explain_order(struct zero_comm *comm, const struct zero_inten
 	return ZERO_E_ORDER;
 }
 
-/* The lowest rank with an error, `from`, tells it to all; *rank is where it arose. */
-static zero_status share_error(struct zero_comm *comm, const struct zero_intent *intent, int from,
-			       int *rank, zero_status status, char *text, size_t size)
+/* Broadcasts the error of rank `from`; *rank becomes the rank where it arose. */
+static zero_status broadcast_error(struct zero_comm *comm, const struct zero_intent *intent,
+				   int from, int *rank, zero_status status, char *text, size_t size)
 {
 	struct {
 		int rank;
 		char text[1024];
-	} told = {.rank = zero_comm_job_rank(comm, from)};
-	zero_status heard;
+	} message = {.rank = zero_comm_job_rank(comm, from)};
+	zero_status sent;
 
 	if (comm->place.rank == from && intent->error_rank >= 0) {
-		told.rank = intent->error_rank;
-		snprintf(told.text, sizeof(told.text), "%s", intent->error);
+		message.rank = intent->error_rank;
+		snprintf(message.text, sizeof(message.text), "%s", intent->error);
 	} else if (comm->place.rank == from) {
-		snprintf(told.text, sizeof(told.text), "rank %d (%s): %s", told.rank,
+		snprintf(message.text, sizeof(message.text), "rank %d (%s): %s", message.rank,
 			 comm->place.node, intent->error);
 	}
-	heard = comm->ops->broadcast(comm, &told, sizeof(told), from);
-	if (heard)
-		return heard;
-	*rank = told.rank;
-	snprintf(text, size, "%s", told.text);
+	sent = comm->ops->broadcast(comm, &message, sizeof(message), from);
+	if (sent)
+		return sent;
+	*rank = message.rank;
+	snprintf(text, size, "%s", message.text);
 	return status;
 }
 
-/* Maxima: hashes are equal if the largest is the smallest; the lowest rank's error wins. */
-static zero_status begin(struct zero_comm *comm, const struct zero_intent *intent)
+static zero_status start_agreement(struct zero_comm *comm, const struct zero_intent *intent)
 {
 	const struct zero_place *place = &comm->place;
 	uint64_t *mine = comm->agreement.mine;
 
 	mine[ZERO_AGREE_HASH] = intent->hash;
-	mine[ZERO_AGREE_UNHASH] = ~intent->hash;
+	mine[ZERO_AGREE_HASH_COMPLEMENT] = ~intent->hash;
 	mine[ZERO_AGREE_ERROR] = 0;
 	mine[ZERO_AGREE_CHOICE] = comm->choice;
-	mine[ZERO_AGREE_UNCHOICE] = ~comm->choice;
+	mine[ZERO_AGREE_CHOICE_COMPLEMENT] = ~comm->choice;
 	if (intent->status)
 		mine[ZERO_AGREE_ERROR] = (uint64_t)(place->world - place->rank) << 8 |
 					 ((uint64_t)intent->status & 0xff);
 	return comm->ops->begin_max(comm);
 }
 
-static zero_status end(struct zero_comm *comm, const struct zero_intent *intent, zero_status status,
-		       char *text, size_t size, int *rank)
+static zero_status finish_agreement(struct zero_comm *comm, const struct zero_intent *intent,
+				    zero_status status, char *text, size_t size, int *rank)
 {
 	const uint64_t *all = comm->agreement.all;
 
-	comm->chose_alike = all[ZERO_AGREE_CHOICE] == ~all[ZERO_AGREE_UNCHOICE];
+	comm->choices_equal = all[ZERO_AGREE_CHOICE] == ~all[ZERO_AGREE_CHOICE_COMPLEMENT];
 	if (!status && all[ZERO_AGREE_ERROR])
-		return share_error(comm, intent,
-				   comm->place.world - (int)(all[ZERO_AGREE_ERROR] >> 8), rank,
-				   (zero_status)(all[ZERO_AGREE_ERROR] & 0xff), text, size);
-	if (!status && all[ZERO_AGREE_HASH] != ~all[ZERO_AGREE_UNHASH])
-		return explain_order(comm, intent, text, size, rank);
+		return broadcast_error(comm, intent,
+				       comm->place.world - (int)(all[ZERO_AGREE_ERROR] >> 8), rank,
+				       (zero_status)(all[ZERO_AGREE_ERROR] & 0xff), text, size);
+	if (!status && all[ZERO_AGREE_HASH] != ~all[ZERO_AGREE_HASH_COMPLEMENT])
+		return explain_mismatch(comm, intent, text, size, rank);
 	if (status)
 		snprintf(text, size, "%s: %s", intent->label, zero_core->last_error());
 	return status;
 }
 
-/* One rank agrees with itself. */
+/* A communicator of one rank. */
 static zero_status agree_alone(struct zero_comm *comm, const struct zero_intent *intent, char *text,
 			       size_t size, int *rank)
 {
 	*rank = 0;
-	comm->chose_alike = true;
+	comm->choices_equal = true;
 	if (intent->status)
 		snprintf(text, size, "%s", intent->error);
 	return intent->status;
@@ -114,13 +113,14 @@ zero_status zero_agree_on(struct zero_comm *comm, const struct zero_intent *inte
 
 	if (!comm->ops->begin_max)
 		return agree_alone(comm, intent, text, size, rank);
-	status = begin(comm, intent);
+	status = start_agreement(comm, intent);
 	if (!status)
 		status = comm->ops->finish_max(&comm, 1, &index);
-	return end(comm, intent, status, text, size, rank);
+	return finish_agreement(comm, intent, status, text, size, rank);
 }
 
-/* Communicators of which this rank is, the first one and its teams', that are not broken. */
+/* Lists the communicators that this rank is in and that are not broken: the job's and its teams'.
+   Returns how many. `comms` may be NULL. */
 static int list_comms(struct zero_comm *first, struct zero_comm **comms)
 {
 	int count = 0;
@@ -140,8 +140,8 @@ static int list_comms(struct zero_comm *first, struct zero_comm **comms)
 }
 
 /*
- * Peers may wait in an operation of any team, or of all ranks: this rank tells all of them at once
- * that it leaves, and each hears it wherever it is.
+ * Peers may wait in an operation of the job or of any team. The agreements of all of them are begun
+ * at once, so that each peer learns of the error in the one where it waits.
  */
 zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *intent, char *text,
 			     size_t size, int *rank)
@@ -154,13 +154,13 @@ zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *i
 		return agree_alone(comm, intent, text, size, rank);
 	comms = calloc((size_t)count + 1, sizeof(struct zero_comm *));
 	if (!comms)
-		return ZERO_OK; /* its process is about to end for want of memory */
+		return ZERO_OK; /* out of memory: this process is about to end anyway */
 	list_comms(comm, comms);
 	for (int i = 0; i < count; i++)
-		if (!begin(comms[i], intent))
+		if (!start_agreement(comms[i], intent))
 			comms[begun++] = comms[i];
 	while (begun && !comm->ops->finish_max(comms, begun, &index) && index >= 0) {
-		one = end(comms[index], intent, ZERO_OK, text, size, rank);
+		one = finish_agreement(comms[index], intent, ZERO_OK, text, size, rank);
 		comms[index]->broken |= one != ZERO_OK;
 		status = status ? status : one;
 		comms[index] = comms[--begun];

@@ -1,58 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The only door to hardware: memory, one queue of communication, and the kernels that run on a
- * rank's own data. lib/backend/host implements it with a worker thread and MPI, lib/backend/cuda with streams and
- * NCCL; what both have is in lib/backend. libzero itself never includes an MPI or CUDA header.
+ * The only door to hardware. A backend is a module, opened with dlopen, that owns the memory of a
+ * rank, moves data between ranks and runs kernels on the rank's own data. libzero calls it through
+ * struct zero_backend_ops and includes no header of MPI or CUDA itself.
+ *
+ * lib/backend/host is a backend on CPUs: MPI, and one thread that runs what was submitted.
+ * lib/backend/cuda is one on NVIDIA GPUs: CUDA streams and NCCL. The files of lib/backend itself
+ * (queue.c, agree.c, account.c, team_comm.c) are linked into both; see comm.h.
+ *
+ * Functions marked COLLECTIVE return on no rank before all ranks have called them.
  */
 #ifndef ZERO_BACKEND_H
 #define ZERO_BACKEND_H
 
 #include "core/module.h"
 
-/*
- * Ranks that operate together: all of a job, or a team. The ranks of one node may share memory:
- * then one of them allocates, and all of them read and write the same bytes.
- */
+/* The ranks that take part in an operation: those of a team. NULL stands for all ranks. */
 struct zero_team_comm;
 
+/*
+ * Where this rank stands among the ranks of the job, or of a team. Ranks of one node may share
+ * memory: then one of them allocates a buffer, and all of them read and write the same bytes. The
+ * option `share` limits how many do, so that a node can have several such sets of ranks.
+ */
 struct zero_place {
-	int rank, world;             /* rank is -1 where this rank is not one of them */
-	int local_rank, local_world; /* among those of this node */
-	int share_rank, share_world; /* among those that share memory with this rank: 0 of 1 if
-	                                none does. In the order of their ranks */
-	int nodes;                   /* sets of ranks that share memory */
-	int share_least;             /* ranks of the smallest of them */
-	char node[64];
+	int rank, world;             /* rank is -1 if this rank is not in the team */
+	int local_rank, local_world; /* among the ranks of this node */
+	int shm_rank, shm_world;     /* among the ranks that share memory with this one: 0 and 1 if
+	                                none does. Ordered by rank */
+	int shm_groups;              /* number of sets of ranks that share memory */
+	int shm_world_min;           /* ranks in the smallest of these sets */
+	char node[64];               /* host name */
 };
 
-/* All of them share memory, so that their parts of a shared buffer are the whole of it. */
-static inline bool zero_place_one_node(const struct zero_place *place)
+/* Whether all ranks share memory with each other. */
+static inline bool zero_place_all_share_memory(const struct zero_place *place)
 {
-	return place->share_world == place->world;
+	return place->shm_world == place->world;
 }
 
+/* What memory is used for. Use is counted, and shown to the user, by kind. */
 enum zero_memory_kind {
+	/* On the device. */
 	ZERO_MEM_SHARDS,
 	ZERO_MEM_GATHERED,
 	ZERO_MEM_GRADIENTS,
 	ZERO_MEM_OPTIMIZER,
-	ZERO_MEM_STAGING, /* on the device, for a while */
-	ZERO_MEM_CALLER,  /* on the device, what the program asked for */
-	/* In host memory, no part of what the device holds. */
-	ZERO_MEM_PINNED,     /* on the way to a device and back; where there is none, staging */
-	ZERO_MEM_OFFLOAD,    /* what lies there instead of on the device */
-	ZERO_MEM_CHECKPOINT, /* copies of what a save still has to write */
+	ZERO_MEM_STAGING, /* buffers of communication */
+	ZERO_MEM_CALLER,  /* what the program asked for by zero_device_alloc */
+	/* In host memory beside a device. A backend whose own memory is the host's counts PINNED as
+	   STAGING. */
+	ZERO_MEM_PINNED,     /* page-locked, for copies to and from the device */
+	ZERO_MEM_OFFLOAD,    /* optimizer states and flat buffers that are kept off the device */
+	ZERO_MEM_CHECKPOINT, /* snapshots that a save still has to write */
 	ZERO_MEM_KINDS,
 };
 
-/* Whether memory of that kind counts as the device's. */
+/* Whether memory of that kind is the device's, and counts against its limit. */
 static inline bool zero_on_device(enum zero_memory_kind kind)
 {
 	return kind < ZERO_MEM_PINNED;
 }
 
-/* Every buffer, and every run in one, is a multiple of 4096 bytes long. */
-static inline size_t zero_whole_pages(size_t bytes)
+/* Buffers, and the segments in them, are multiples of 4096 bytes long: windows of NCCL must be. */
+static inline size_t zero_round_to_pages(size_t bytes)
 {
 	const size_t page = 4096;
 
@@ -60,242 +71,296 @@ static inline size_t zero_whole_pages(size_t bytes)
 }
 
 /*
- * A buffer of which the ranks that share memory have one between them; a rank that shares with none
- * has one of its own. Each counts its part of the bytes.
+ * A buffer that ZERO_OP_ALLOC made. Ranks that share memory have one such buffer between them, and
+ * each counts its part of the bytes; a rank that shares memory with none has its own.
  */
 struct zero_shared {
-	char *data; /* NULL: none */
+	char *data; /* NULL: there is no buffer */
 	size_t bytes;
 	enum zero_memory_kind kind;
-	void *owner; /* the backend's */
+	void *owner; /* the backend's own */
 };
 
+/* The operations of a submission. COLLECTIVE but for CAST and FREE. */
 enum zero_op_kind {
-	/* Makes `shared`, count bytes of the given kind, before the other operations of the
-	   submission begin. If it is zeroed, its pages are also there already. */
+	/* Allocates op->shared: `count` bytes of kind `memory`. It precedes the other operations of
+	   its submission. If `zeroed`, its bytes are 0 and its pages are resident. */
 	ZERO_OP_ALLOC,
-	/* recv[world][count] of `to` from every rank's send[count] of `from`. If the types differ,
-	   the own slot of recv is cast first and gathered in place; send may be the own slot.
-	   Ranks that share `shared` fill it together: recv is at its byte `at`. */
+	/* recv[world][count] of type `to` = every rank's send[count] of type `from`. If the types
+	   differ, each rank casts its values into its own part of recv and gathers from there. send
+	   may be this rank's part of recv. With `shared`, recv is at byte `at` of that buffer, and
+	   the ranks that share it fill it together. */
 	ZERO_OP_ALL_GATHER,
-	/* recv[count] (+)= sum over ranks of their send[world][count] part, in f32 and in rank
-	   order; send is of `from`. recv may be the own part of send. */
+	/* recv[count] of f32 = sum over all ranks of their send[world][count] at this rank's part;
+	   send is of type `from`. Added in f32, in rank order where the backend promises that. With
+	   `accumulate` the sum is added to recv. recv may be this rank's part of send. */
 	ZERO_OP_REDUCE_SCATTER,
-	/* recv[bounds[rank+1] - bounds[rank]] = root's send[bounds[rank] ...], in pieces. */
+	/* recv[bounds[rank + 1] - bounds[rank]] = the root's send from element bounds[rank] on, of
+	   type `from`, in messages of `piece` elements at most. */
 	ZERO_OP_SCATTER,
-	/* recv[count] of every rank = root's send[count], in pieces. */
+	/* recv[count] on every rank = the root's send[count], of type `from`, in messages of
+	   `piece` elements at most. recv may be send on the root. */
 	ZERO_OP_BROADCAST,
-	/* recv[world][count] bytes from every rank's send[count]: small things that ranks agree on.
-	   Not counted as traffic. */
+	/* recv[world][count] bytes in host memory = every rank's send[count]. For small things that
+	   ranks agree on; not counted as traffic. */
 	ZERO_OP_EXCHANGE,
-	/* recv[count] of `to` = send[count] of `from`. Local. */
+	/* recv[count] of type `to` = send[count] of type `from`, on this rank alone. */
 	ZERO_OP_CAST,
-	/* Gives `recv` back once all before it is done. Local. */
+	/* Frees `recv`, memory of alloc, once everything submitted before is done. Done on this
+	   rank alone, and also if the submission fails. */
 	ZERO_OP_FREE,
-	/* *team_comm of the `count` ranks of `members`, ascending; it lasts until close. All ranks
-	   take part, also those that are not in it. */
+	/* Makes a communicator of the ranks members[count], ascending, and stores it in *team_comm,
+	   where it stays until close. All ranks of the job take part, also those that are not
+	   members. */
 	ZERO_OP_TEAM_COMM,
 };
 
+/* Members that an operation's kind does not name are ignored. */
 struct zero_op {
 	enum zero_op_kind kind;
 	zero_dtype from, to;
-	int root;
-	bool accumulate; /* reduce-scatter: add to recv */
-	bool zeroed;     /* alloc */
+	int root; /* a rank of the team */
+	bool accumulate;
+	bool zeroed;
 	enum zero_memory_kind memory;
-	struct zero_shared *shared; /* the caller's until the submission has been waited for */
+	struct zero_shared *shared; /* stays the caller's; valid until the wait returns */
 	size_t at;
 	const void *send;
 	void *recv;
-	size_t count; /* elements, see above */
-	size_t piece; /* scatter and broadcast: elements sent in one message at most */
+	size_t count; /* elements; bytes for ALLOC and EXCHANGE, ranks for TEAM_COMM */
+	size_t piece;
 	const int *members;
 	struct zero_team_comm **team_comm;
-	const size_t *bounds; /* scatter: [world + 1] element indices into root's send; the caller's
-	                         until the submission has been waited for */
+	const size_t *bounds; /* [world + 1]; stays the caller's; valid until the wait returns */
 };
 
 /*
- * Operations that are submitted, agreed on and completed together. `label` names it in messages
- * ("gather of group 'h.3' as bf16") and is copied. Before any data moves, the ranks compare hash
- * and sizes, and their `status`: if one rank says other than ZERO_OK here, no operation but FREE is
- * run, and the submission ends on all ranks with that rank's status and `error`.
+ * Operations that ranks agree on, run and complete together. Before any data moves, ranks compare
+ * `hash` and the kinds, types and counts of the operations. If they differ, the submission fails on
+ * all ranks with ZERO_E_ORDER and a sentence that names two ranks and their labels. If a rank has a
+ * `status` other than ZERO_OK, no operation but FREE is run, and the submission fails on all ranks
+ * with that status and `error`.
  */
 struct zero_submission {
 	struct zero_team_comm *team_comm; /* NULL: all ranks */
-	const char *label;
-	uint64_t hash; /* of what it does, as the label says in full */
-	zero_status status;
+	const char *label;                /* for messages, "gather of group 'h.3' as bf16" */
+	uint64_t hash;                    /* of all that must be equal on all ranks */
+	zero_status status;               /* an error of this rank */
 	const char *error;
-	int error_rank;      /* where it arose if all ranks know of it already, else -1 */
-	bool leaving;        /* this rank's last: teams that it is in are told too */
-	bool waited;         /* the caller waits for it next: no other thread need be woken */
-	struct zero_op *ops; /* copied */
+	int error_rank;      /* the rank of the error if all ranks know it already, else -1 */
+	bool leaving;        /* this rank's last one: the error is also sent to its teams */
+	bool waited;         /* the caller waits for it next, so no thread need be woken for it */
+	struct zero_op *ops; /* [count]; submit copies them, `label` and `error` */
 	size_t count;
 };
 
-/* A submission under way. Reference counted; waiting leaves the references alone. */
+/* A submission that was queued, with a count of references. It is freed with the last one. */
 struct zero_work;
 
-/* A submission that was run. Times are of CLOCK_MONOTONIC, in nanoseconds. */
+/* How long a submission took. Times are CLOCK_MONOTONIC in nanoseconds. */
 struct zero_metered {
 	const char *label;
-	uint64_t begun, ready, agreed, done; /* ready: to agree with the others */
-	uint64_t bytes;                      /* sent */
+	uint64_t begun;
+	uint64_t ready;  /* this rank was ready to agree with the others */
+	uint64_t agreed; /* all ranks were */
+	uint64_t done;
+	uint64_t bytes; /* sent by this rank */
 	bool failed;
 };
 
-/* Who wants to know of each submission; called by one thread at a time. */
+/* Receives the times of each submission, from one thread at a time. */
 struct zero_meter {
 	void (*add)(void *context, const struct zero_metered *metered);
 	void *context;
 };
 
 struct zero_backend_config {
-	const char *isa;    /* "auto" or the instruction set to use */
-	int expected_world; /* number of ranks that the launcher said; 0 unknown */
-	int share;          /* ranks of a node that share memory, at most; 0: all of them */
-	/* With a device: whose memory it has and the stream that the caller computes on, see
-	   zero_options; and how long ranks wait for each other at first. */
-	const zero_allocator *allocator;
-	void *stream;
-	double open_seconds;
-	int reduce;                     /* ZERO_REDUCE_AUTO ... */
-	const char *nccl;               /* path of the library; "": whatever is found */
-	const struct zero_meter *meter; /* NULL: nobody; lives as long as the backend */
+	const char *isa; /* instruction set of host kernels: "auto", "avx512", "avx2", "scalar" */
+	int expected_world; /* number of ranks according to the launcher; 0 if unknown */
+	int share;          /* most ranks of a node that share memory; 0: all of them */
+	/* For a device; see zero_options. */
+	const zero_allocator *allocator; /* NULL: the backend's own */
+	void *stream;                    /* that the caller computes on */
+	double open_seconds;             /* how long open waits for the other ranks */
+	int reduce;                      /* ZERO_REDUCE_AUTO ... */
+	const char *nccl;                /* path of the library; "": search for it */
+	const struct zero_meter *meter;  /* NULL: none; valid until close */
 };
 
-/* One of several copies. */
+/* An element of copy_many. */
 struct zero_copy {
 	void *to;
 	const void *from;
 	size_t bytes;
 };
 
+/* See adamw in kernels/kernels.h for the formula. */
 struct zero_adamw_args {
 	float lr, beta1, beta2, eps;
-	float decay;       /* p -= decay * p; lr * weight_decay of the parameter */
+	float decay;       /* lr * weight_decay of the parameter: p -= decay * p */
 	float correction1; /* 1 / (1 - beta1^t) */
 	float correction2; /* 1 / (1 - beta2^t) */
-	float scale;       /* the gradient is multiplied by this first */
+	float scale;       /* factor of the gradient, applied first */
 };
 
-/* One of the last submissions of this rank. */
-enum { ZERO_RECENTS = 16 };
-struct zero_recent {
+/* One of the submissions that this rank began last. */
+enum { ZERO_RECENT_SUBMISSIONS = 16 };
+struct zero_recent_submission {
 	uint64_t number;    /* counted from 1 */
-	double begun, done; /* see zero_seconds; done 0: under way */
+	double begun, done; /* see zero_seconds; done is 0 while it is under way */
 	char label[112];
 };
 
 struct zero_backend;
 
+/*
+ * The table of a backend module. An operation that fails returns a status, and its sentence is the
+ * calling thread's last error (zero_core->fail).
+ */
 struct zero_backend_ops {
-	int abi;
-	const char *name; /* "host" */
-	bool host_memory; /* its own memory is the host's: values need no staging on their way */
+	int abi;          /* ZERO_MODULE_ABI */
+	const char *name; /* "host", "cuda" */
+	bool host_memory; /* the CPU can read the memory of alloc: values need no staging */
 
-	/* Whether this machine has what it runs on; what is missing is the calling thread's last
-	   error. */
+	/* ---- opening and closing ---- */
+
+	/* Whether this machine has the hardware. If not, the last error says what is missing. */
 	bool (*available)(void);
-	/* COLLECTIVE. One at a time in a process. If it fails and *backend is not NULL, place() is
-	   known, and it is to be closed. */
+	/*
+	 * COLLECTIVE. Connects the ranks that the launcher started. One backend can be open at a
+	 * time in a process. On failure *backend may be other than NULL: then place() works, so that
+	 * the caller can name this rank, and the caller must close it.
+	 */
 	zero_status (*open)(const struct zero_backend_config *config,
 			    struct zero_backend **backend);
-	/* Completes what was submitted and frees all. */
+	/* Completes what was submitted, and frees the backend and all of its memory. */
 	void (*close)(struct zero_backend *backend);
-	/* Of all ranks, or of a team_comm. */
+	/* Fills *place with this rank's place in the team, or with NULL in the job. */
 	void (*place)(const struct zero_backend *backend, const struct zero_team_comm *team_comm,
 		      struct zero_place *place);
 
-	/* Memory from a 4096-byte boundary, all zero if `zeroed`; bytes > 0. Shards, gathered
-	   parameters and gradients can be read by the ranks that share memory. Safe from any
-	   thread. */
+	/* ---- memory: safe from any thread ---- */
+
+	/* Allocates bytes > 0 at a multiple of 4096 bytes, all zero if `zeroed`. Returns
+	   ZERO_E_MEMORY if there is none or if the limit would be passed. Freed by free. */
 	zero_status (*alloc)(struct zero_backend *backend, enum zero_memory_kind kind, size_t bytes,
 			     bool zeroed, void **data);
-	/* NULL is legal. */
+	/* Frees memory of alloc at once. NULL is a no-op. See also ZERO_OP_FREE. */
 	void (*free)(struct zero_backend *backend, void *data);
-	/* From now on more than so many bytes on the device, all that zero_on_device says together,
-	   are refused with ZERO_E_MEMORY. SIZE_MAX: no limit, as at first. */
-	void (*limit)(struct zero_backend *backend, size_t bytes);
-	/* Whether `data` lies in device memory that the program asked for; *bytes of it if it
-	   begins there, else 0. */
-	bool (*caller_block)(struct zero_backend *backend, const void *data, size_t *bytes);
-	/* This rank has done with what ZERO_OP_ALLOC made; an empty one is legal. */
+	/* Releases this rank's use of a buffer of ZERO_OP_ALLOC and clears *shared; its memory goes
+	   when all ranks that share it have done so. A cleared *shared is a no-op. Not COLLECTIVE. */
 	void (*shared_free)(struct zero_backend *backend, struct zero_shared *shared);
+	/* Limits the bytes on the device, over all kinds that zero_on_device counts; SIZE_MAX, the
+	   initial value, is no limit. What is in use already stays. */
+	void (*limit)(struct zero_backend *backend, size_t bytes);
+	/* Whether `data` lies in a block of kind ZERO_MEM_CALLER. *bytes becomes the block's size if
+	   `data` is its first byte, else 0. */
+	bool (*caller_block)(struct zero_backend *backend, const void *data, size_t *bytes);
+	/* Fills *memory with bytes in use and their peak, by kind. */
 	void (*memory)(const struct zero_backend *backend, zero_memory *memory);
-	/* By kind, when the device held most since the last call. */
-	void (*memory_high)(struct zero_backend *backend, size_t kinds[ZERO_MEM_KINDS]);
-	void (*traffic)(const struct zero_backend *backend, zero_traffic *traffic);
-	size_t (*memory_free)(
-		const struct zero_backend *backend); /* bytes free, this rank's part */
+	/* Fills kinds with the bytes of each kind at the moment when the device held most since the
+	   last call of this. */
+	void (*memory_at_peak)(struct zero_backend *backend, size_t kinds[ZERO_MEM_KINDS]);
+	/* Returns the bytes that are free, divided by the ranks that share the device or node. */
+	size_t (*memory_free)(const struct zero_backend *backend);
 
-	/* Queues a submission, to be run after all before it; *work has one reference. */
+	/* ---- communication: submitted in the same order on all ranks ---- */
+
+	/*
+	 * Queues a submission and returns at once; submissions run in the order of these calls.
+	 * *work has one reference, the caller's. Errors of the operations come with wait; submit
+	 * fails by itself only without memory, or from a thread that MPI does not allow.
+	 */
 	zero_status (*submit)(struct zero_backend *backend,
 			      const struct zero_submission *submission, struct zero_work **work);
+	/*
+	 * Waits until a submission was run, and returns its status. On a device the transfers may
+	 * still be under way: what the caller puts on its stream from now on comes after them. Any
+	 * thread may wait, and any number of times; references are left as they are.
+	 */
 	zero_status (*wait)(struct zero_backend *backend, struct zero_work *work);
+	/* Adds a reference. */
 	void (*work_get)(struct zero_backend *backend, struct zero_work *work);
-	void (*work_put)(struct zero_backend *backend, struct zero_work *work); /* NULL is legal */
-
-	/* What was begun last, the newest first: how many, at most `count`. From any thread, and
-	   waits for nobody. */
-	size_t (*recent)(struct zero_backend *backend, struct zero_recent *recent, size_t count);
-	/* Ends the processes of all ranks, this one too. From any thread; may return before they
-	   have ended, or not at all. */
+	/* Drops a reference; the work goes with the last one. NULL is a no-op. */
+	void (*work_put)(struct zero_backend *backend, struct zero_work *work);
+	/* Fills *traffic with what this rank has sent since open. */
+	void (*traffic)(const struct zero_backend *backend, zero_traffic *traffic);
+	/* Copies the submissions that were begun last, the newest first, and returns how many: at
+	   most `count` and ZERO_RECENT_SUBMISSIONS. From any thread; never blocks. */
+	size_t (*recent)(struct zero_backend *backend, struct zero_recent_submission *recent,
+			 size_t count);
+	/* Ends the processes of all ranks, this one included, with that exit status; `text` is for
+	   the launcher's log. From any thread. It may return before they have ended. */
 	void (*abort)(struct zero_backend *backend, int status, const char *text);
 
-	/* Makes what the caller computes on, see zero_set_stream. NULL: there are none. */
+	/* ---- the caller's own; NULL in a backend without a device ---- */
+
+	/* Sets the stream that the caller computes on; see zero_set_stream. */
 	void (*set_stream)(struct zero_backend *backend, void *stream);
-	/* COLLECTIVE. A communicator of the caller's own, see zero_nccl_comm; NULL: there are
-	   none. */
+	/* COLLECTIVE. Makes a communicator for the caller's own use; see zero_nccl_comm. */
 	zero_status (*caller_comm)(struct zero_backend *backend, void **comm);
 
 	/*
-	 * Kernels on a rank's own data, in the order of the calls, and after what was waited for. A
-	 * device may still be at them when they return: its errors come with the next submission or
-	 * `reach`. copy takes any memory, which is free again, and can be read by the host, once it
-	 * was reached. The others take memory of which a part at least is the backend's own; adamw
-	 * and cast also such that is all in the host's (kinds OFFLOAD and PINNED), and then are
-	 * done when they return: what they read must have been reached.
+	 * ---- kernels on this rank's own data ----
+	 *
+	 * They run in the order of the calls, and after each submission that was waited for. A
+	 * device may still run them when they return: its errors come with the next submission or
+	 * event_wait.
+	 *
+	 * Memory: copy and copy_many take any, also the program's own. The others take memory of
+	 * alloc or ZERO_OP_ALLOC. adamw and cast also take operands that all are in host memory
+	 * (kinds OFFLOAD and PINNED): then the CPU does the work before they return, and what
+	 * earlier calls write there must have been waited for.
 	 */
-	/* Up to here; to be reached. */
+
+	/* Records an event after all kernels so far. Returns a number for event_wait. */
 	uint64_t (*event_record)(struct zero_backend *backend);
-	/* Waits until all that was called before the mark is done. */
-	zero_status (*event_wait)(struct zero_backend *backend, uint64_t mark);
+	/* Waits until all kernels before the event are done: the CPU may then read their results,
+	   and free or overwrite their inputs. Returns an error of the device. */
+	zero_status (*event_wait)(struct zero_backend *backend, uint64_t event);
+	/* out[count] = value, converted to the type's nearest one; see zero_fill_constant. */
 	void (*fill_constant)(struct zero_backend *backend, zero_dtype dtype, void *out,
 			      size_t count, double value);
-	/* Elements first .. first + count of the stream (seed, stream); f32, f16, bf16, f64. */
+	/* out[count] = elements first .. first + count of the random sequence (seed, stream),
+	   uniform in [low, high); f32, f16, bf16 or f64. The same on every backend. */
 	void (*fill_uniform)(struct zero_backend *backend, zero_dtype dtype, void *out,
 			     size_t first, size_t count, double low, double high, uint64_t seed,
 			     uint64_t stream);
+	/* The same with a normal distribution. */
 	void (*fill_normal)(struct zero_backend *backend, zero_dtype dtype, void *out, size_t first,
 			    size_t count, double mean, double stddev, uint64_t seed,
 			    uint64_t stream);
+	/* Copies bytes between host and device memory, in any direction, without overlap. */
 	void (*copy)(struct zero_backend *backend, void *to, const void *from, size_t bytes);
-	/* The same for many, such as the tensors of a group. `copies` is free on return. */
+	/* Copies `count` blocks, such as the tensors of a group. `copies` may be freed on return. */
 	void (*copy_many)(struct zero_backend *backend, const struct zero_copy *copies,
 			  size_t count);
+	/* out[count] of type `to` = in[count] of type `from`: f32, f16 and bf16, or equal types. */
 	void (*cast)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
 		     const void *in, size_t count);
-	/* Whether values of type `from` can become `to`: both floating, or both integers or
-	   bool. */
-	bool (*convertible)(const struct zero_backend *backend, zero_dtype to, zero_dtype from);
-	/* Between such types, in host memory; floating ones are rounded once, to nearest even.
-	   False: the integer *bad does not fit. Both are aligned to their elements. */
-	bool (*convert)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
-			const void *in, size_t count, size_t *bad);
-	/* out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns, in host
-	   memory; strides are elements. */
-	void (*transpose)(struct zero_backend *backend, void *out, size_t out_stride,
-			  const void *in, size_t in_stride, size_t rows, size_t columns,
-			  size_t element_size);
-	/* *sum, which on a device is in memory of kind PINNED, is there once it was reached. */
+	/* *sum = the sum of the squares of x[count]. A device writes *sum, in memory of kind PINNED,
+	   before the next event. */
 	void (*norm2)(struct zero_backend *backend, const float *x, size_t count, double *sum);
-	/* p, m, v, g: f32[count]; `low` is NULL, or p is written there too as `low_dtype`. */
+	/* A step of AdamW on f32 p, m and v [count] with gradient g[count]. If `low` is not NULL, p
+	   is also written there as low_dtype. */
 	void (*adamw)(struct zero_backend *backend, const struct zero_adamw_args *args, float *p,
 		      float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
 		      size_t count);
+
+	/* ---- kernels on host memory, done when they return ---- */
+
+	/* Whether convert knows the pair: both are floating, or both are integers or bool. */
+	bool (*convertible)(const struct zero_backend *backend, zero_dtype to, zero_dtype from);
+	/* out[count] of type `to` = in[count] of type `from`, a convertible pair; floating values
+	   are rounded once, to nearest even. Returns false if integer number *bad does not fit.
+	   Both are aligned to their elements. */
+	bool (*convert)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
+			const void *in, size_t count, size_t *bad);
+	/* out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns; strides
+	   count elements. */
+	void (*transpose)(struct zero_backend *backend, void *out, size_t out_stride,
+			  const void *in, size_t in_stride, size_t rows, size_t columns,
+			  size_t element_size);
 };
 
 #endif

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What backends share: a queue of submissions, and how ranks agree on each before any data move. A
-   backend brings the communicator, which knows what carries the data. */
+/*
+ * What all backends share: a queue of submissions (queue.c), the agreement of ranks before data
+ * moves (agree.c), and communicators of teams (team_comm.c). A backend supplies struct
+ * zero_comm_ops, which knows how data is carried.
+ */
 #ifndef ZERO_COMM_H
 #define ZERO_COMM_H
 
@@ -8,144 +11,162 @@
 
 #include "backend.h"
 
-/* libzero's functions, kept when the module is opened. */
+/* libzero's functions. The module's entry function sets it. */
 extern const struct zero_core *zero_core;
 
-/* What a rank is about to do; compared before any data moves. */
+/* What a rank is about to do. Ranks compare it before any data moves. */
 struct zero_intent {
 	const char *label;
 	uint64_t hash; /* of all that must be equal on all ranks */
 	zero_status status;
 	const char *error;
-	int error_rank; /* where it arose if all ranks know of it already, else -1 */
+	int error_rank; /* the rank of the error if all ranks know it already, else -1 */
 };
 
-/* The device's part of a submission's order; NULL where the host runs it all by itself. */
-struct zero_order {
-	void *before; /* what was begun on the device when it was submitted */
-	void *after;  /* its own end */
+/* Events that order a submission on a device. Both are NULL in a backend without one. */
+struct zero_device_order {
+	void *before; /* end of what the caller had begun when it submitted */
+	void *after;  /* end of the submission */
 };
 
-/* An agreement under way. */
+/*
+ * An agreement is one all-reduce with the maximum. Ranks have equal hashes if the largest hash is
+ * the complement of the largest complement. The error is that of the lowest rank which has one.
+ */
 enum {
 	ZERO_AGREE_HASH,
-	ZERO_AGREE_UNHASH,
+	ZERO_AGREE_HASH_COMPLEMENT,
 	ZERO_AGREE_ERROR,
 	ZERO_AGREE_CHOICE,
-	ZERO_AGREE_UNCHOICE,
+	ZERO_AGREE_CHOICE_COMPLEMENT,
 	ZERO_AGREE_VALUES,
 };
 
 struct zero_agreement {
-	uint64_t mine[ZERO_AGREE_VALUES], all[ZERO_AGREE_VALUES];
+	uint64_t mine[ZERO_AGREE_VALUES]; /* this rank's values */
+	uint64_t all[ZERO_AGREE_VALUES];  /* maxima over all ranks */
 };
 
-/* What a rank showed of its intent where they differ. */
-struct zero_shown_intent {
+/* What ranks exchange of their intents to explain how they differ. */
+struct zero_intent_summary {
 	char label[160];
 	uint64_t hash;
 };
 
+/* A communicator: the ranks of the job, or of a team. */
 struct zero_comm {
 	const struct zero_comm_ops *ops;
 	struct zero_place place;
-	bool threaded;  /* may be used from the queue's own thread */
-	bool main_only; /* by the thread alone that opened it */
-	bool broken;    /* an error has left its ranks apart: nothing more is run on it */
-	struct zero_team_comm *team_comms; /* of the first communicator: the teams cut out of it */
-	int *members;                    /* of a team: [place.world] ranks of the job; NULL: all */
+	bool threaded;         /* the queue's own thread may use it */
+	bool main_thread_only; /* only the thread that opened it may */
+	bool broken; /* after an error ranks may differ in what they do next: nothing more is run */
+	struct zero_team_comm *team_comms; /* of the job's communicator: a list of the teams' */
+	int *members; /* of a team: its ranks in the job [place.world]; NULL: all ranks */
 	struct zero_agreement agreement; /* the one under way */
-	/* What a rank chose for the submission by itself, and whether all chose alike: known when
-	   they have agreed, and no error if not. */
+	/* A choice that a rank makes by itself, such as a buffer out of several, and whether all
+	   ranks made the same one, which is known after the agreement. A difference is no error. */
 	uint64_t choice;
-	bool chose_alike;
-	struct zero_shown_intent *shown; /* [place.world] */
-	const struct zero_meter *meter;  /* of the first communicator: NULL: nobody's */
+	bool choices_equal;
+	struct zero_intent_summary *intents; /* [place.world]: scratch of agree.c */
+	const struct zero_meter *meter;      /* of the job's communicator; NULL: none */
 	_Atomic uint64_t bytes_sent, collectives;
 };
 
-/* Called by one thread at a time, if nothing else is said. Errors are sentences of that thread. */
+/* Called by one thread at a time, but where noted. A sentence is that thread's last error. */
 struct zero_comm_ops {
 	void (*close)(struct zero_comm *comm);
-	/* What this rank does by itself for operations to come: makes what ZERO_OP_ALLOC asks for,
-	   and tells peers where its buffers are. */
+	/* Prepares operations on this rank, before the agreement: makes the buffers of ZERO_OP_ALLOC
+	   and publishes the addresses that peers need. */
 	zero_status (*begin)(struct zero_comm *comm, const struct zero_op *ops, size_t count);
-	/* Runs them, if `status`, the same on all ranks, is ZERO_OK; else takes back what begin
-	   made and returns it. A device may still be at it: then order->after is its end. */
+	/* Runs the operations if the ranks agreed (status ZERO_OK). Else undoes what begin did and
+	   returns `status`. If a device still runs them, sets order->after to their end. */
 	zero_status (*run)(struct zero_comm *comm, const struct zero_op *ops, size_t count,
-			   zero_status status, struct zero_order *order);
-	/* Gives back what ZERO_OP_FREE names, once all before it is done. */
-	void (*free)(struct zero_comm *comm, void *data, const struct zero_order *order);
+			   zero_status status, struct zero_device_order *order);
+	/* Frees the buffer of a ZERO_OP_FREE once all before it is done. */
+	void (*free)(struct zero_comm *comm, void *data, const struct zero_device_order *order);
 	/* See shared_free in backend.h. From any thread. */
 	void (*shared_free)(struct zero_comm *comm, struct zero_shared *shared);
 
-	/* How the ranks talk of small things, in host memory; NULL where there is one rank.
-	   begin_max: the largest of all ranks' values, from comm->agreement.mine to .all.
-	   finish_max: waits until one of those begun is done: *index, or -1 if none is left. */
+	/*
+	 * Small collectives in host memory. NULL with one rank.
+	 *
+	 * begin_max starts the all-reduce of comm->agreement. finish_max waits until one of those
+	 * that were begun on `comms` is done, and sets *index to it, or to -1 if count is 0.
+	 */
 	zero_status (*begin_max)(struct zero_comm *comm);
 	zero_status (*finish_max)(struct zero_comm *const *comms, int count, int *index);
+	/* recv[world][bytes] = every rank's send[bytes]. */
 	zero_status (*exchange)(struct zero_comm *comm, const void *send, void *recv, size_t bytes);
+	/* data[bytes] of every rank = the root's. */
 	zero_status (*broadcast)(struct zero_comm *comm, void *data, size_t bytes, int root);
 
-	/* With a device, else NULL; from any thread. Keeps what is before a submission; makes what
-	   the caller begins on the device from now on wait for its end; and forgets both. */
-	void (*order)(struct zero_comm *comm, struct zero_order *order);
-	zero_status (*join)(struct zero_comm *comm, const struct zero_order *order);
-	void (*forget)(struct zero_comm *comm, struct zero_order *order);
+	/*
+	 * The order of submissions on a device; NULL without one. From any thread.
+	 *
+	 * begin records order->before when a submission is queued. join makes what the caller begins
+	 * on the device from now on wait for order->after. free releases both events.
+	 */
+	void (*device_order_begin)(struct zero_comm *comm, struct zero_device_order *order);
+	zero_status (*device_order_join)(struct zero_comm *comm,
+					 const struct zero_device_order *order);
+	void (*device_order_free)(struct zero_comm *comm, struct zero_device_order *order);
 };
 
-/* Counted as traffic. */
+/* Whether an operation counts as traffic. */
 static inline bool zero_op_is_payload(const struct zero_op *op)
 {
 	return op->kind == ZERO_OP_ALL_GATHER || op->kind == ZERO_OP_REDUCE_SCATTER ||
 	       op->kind == ZERO_OP_SCATTER || op->kind == ZERO_OP_BROADCAST;
 }
 
-/* What a team_comm is made of: the ranks of a team; comm is NULL where this rank is not of it. */
+/* The handle of a team's communicator, which all ranks of the job have. */
 struct zero_team_comm {
-	struct zero_comm *comm;
-	struct zero_place place;
-	struct zero_team_comm *next; /* of the list that its first communicator keeps */
+	struct zero_comm *comm;      /* NULL: this rank is not in the team */
+	struct zero_place place;     /* rank is -1 then */
+	struct zero_team_comm *next; /* in the list of the job's communicator */
 };
 
-/* A rank of the communicator as one of the job. */
+/* The rank in the job of a rank of the communicator. */
 static inline int zero_comm_job_rank(const struct zero_comm *comm, int rank)
 {
 	return comm->members ? comm->members[rank] : rank;
 }
 
-/* COLLECTIVE. Of the ranks of op->members a team_comm, kept in comm->team_comms: `open` makes its
-   communicator on a rank that is one of them; all others take part too. */
+/* ---- team_comm.c ----------------------------------------------------------------------------- */
+
+/* COLLECTIVE over the job. Runs a ZERO_OP_TEAM_COMM: calls `open` on every rank, which makes the
+   team's communicator if `member`, and adds the handle to comm->team_comms. */
 zero_status zero_team_comm_new(struct zero_comm *comm, const struct zero_op *op,
 			       zero_status (*open)(struct zero_comm *comm, const struct zero_op *op,
 						   bool member, struct zero_comm **team));
-/* Closes the communicators of all team_comms. */
+/* Closes and frees all teams' communicators of comm. */
 void zero_team_comms_close(struct zero_comm *comm);
 
 /* ---- agree.c --------------------------------------------------------------------------------- */
 
-/* ZERO_OK if all ranks intend the same and none has an error; else the same on all ranks, with the
-   sentence in `text` and the rank that it is about in *rank. */
+/* COLLECTIVE. ZERO_OK if all ranks have the same intent and none has an error. Else the same error
+   on all ranks, with its sentence in `text` and the rank that it is about in *rank. */
 zero_status zero_agree_on(struct zero_comm *comm, const struct zero_intent *intent, char *text,
 			  size_t size, int *rank);
-/* The same for the last thing that a rank says, to the ranks of its teams too. */
+/* The same for a rank's last submission, which is also sent to the ranks of its teams. */
 zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *intent, char *text,
 			     size_t size, int *rank);
-/* COLLECTIVE. Outside of a submission: a rank that cannot go on says so to the others, which wait
-   for it. */
+/* COLLECTIVE. Agrees on a status outside of a submission, so that a rank which cannot go on does
+   not leave the others waiting. Every rank returns the error of the lowest rank that has one. */
 zero_status zero_agree_status(struct zero_comm *comm, zero_status status);
 
-/* ---- queue.c: submissions, run in order by a thread of their own ----------------------------- */
+/* ---- queue.c: see submit, wait, recent and work_* in backend.h ------------------------------- */
 
 struct zero_queue;
 
 zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue);
-void zero_queue_delete(struct zero_queue *queue); /* after what was submitted is done */
+/* Completes what was submitted first. NULL is a no-op. */
+void zero_queue_delete(struct zero_queue *queue);
 zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submission *submission,
 			      struct zero_work **work);
 zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work);
-/* Those that were begun last, the newest first: how many, at most `count`. From any thread. */
-size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent *recent, size_t count);
+size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent,
+			 size_t count);
 void zero_work_get(struct zero_work *work);
 void zero_work_put(struct zero_work *work);
 

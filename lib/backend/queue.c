@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The communication queue: a thread that runs submissions one after the other, so that compute goes
- * on meanwhile. A caller that waits for one that has not begun runs the queue itself, which saves
- * two changes of thread. Where MPI forbids threads, submissions run at once, in the thread that
- * makes them.
+ * The communication queue. A thread runs submissions one after the other, while the caller computes.
+ * A caller that waits for a submission which has not begun runs the queue itself, which saves two
+ * context switches. Where the program's MPI_Init forbids threads, a submission runs at once, in the
+ * thread that makes it.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -23,10 +23,10 @@ struct zero_work {
 	struct zero_work *next;
 	struct zero_op *ops;
 	size_t count;
-	struct zero_order order;
+	struct zero_device_order order;
 	bool done, leaving;
 	zero_status status;
-	int rank; /* that the error is about; before it is run -1 if that is this one */
+	int rank; /* that the error is about; before the run, -1 for this one */
 	uint64_t hash;
 	char *error;
 	char label[128];
@@ -39,12 +39,12 @@ struct zero_queue {
 	pthread_cond_t more, done;
 	struct zero_work *first, *last;
 	bool threaded, ending;
-	pthread_t opener; /* the only one that may submit where MPI says so */
+	pthread_t opener; /* the only thread that may submit if comm->main_thread_only */
 	bool busy;        /* a thread runs a submission */
-	/* Set once an error has left the ranks of some communicator apart: nothing more is run on
-	   that, and the ranks of the others are told. */
+	/* The first submission after whose error ranks may differ in what they do next. Nothing more
+	   is run on its communicator, and later ones on other communicators fail with its error. */
 	struct zero_work *broken;
-	struct zero_recent recent[ZERO_RECENTS]; /* ring of the last ones that were begun */
+	struct zero_recent_submission recent[ZERO_RECENT_SUBMISSIONS]; /* a ring */
 	uint64_t begun;
 };
 
@@ -57,8 +57,8 @@ void zero_work_put(struct zero_work *work)
 {
 	if (!work || atomic_fetch_sub(&work->references, 1) != 1)
 		return;
-	if (work->comm->ops->forget)
-		work->comm->ops->forget(work->comm, &work->order);
+	if (work->comm->ops->device_order_free)
+		work->comm->ops->device_order_free(work->comm, &work->order);
 	free(work->ops);
 	free(work->error);
 	free(work);
@@ -72,7 +72,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 	return hash ^ hash >> 32;
 }
 
-/* Of all that must be equal on all ranks. */
+/* The hash of all that must be equal on all ranks. */
 static uint64_t intent_hash(const struct zero_work *work)
 {
 	uint64_t hash = work->hash;
@@ -85,7 +85,7 @@ static uint64_t intent_hash(const struct zero_work *work)
 		hash = mix(hash, (uint64_t)op->kind << 32 | (uint64_t)op->from << 16 |
 					 (uint64_t)op->to << 8 | op->accumulate);
 		hash = mix(hash, (uint64_t)op->root);
-		/* Nodes with fewer ranks make smaller buffers for them. */
+		/* Nodes with fewer ranks allocate smaller buffers. */
 		if (op->kind != ZERO_OP_ALLOC)
 			hash = mix(hash, op->count);
 		for (size_t m = 0; op->kind == ZERO_OP_TEAM_COMM && m < op->count; m++)
@@ -94,7 +94,7 @@ static uint64_t intent_hash(const struct zero_work *work)
 	return hash;
 }
 
-static void keep_error(struct zero_work *work, zero_status status, int rank, const char *text)
+static void set_error(struct zero_work *work, zero_status status, int rank, const char *text)
 {
 	work->status = status;
 	work->rank = rank;
@@ -102,7 +102,7 @@ static void keep_error(struct zero_work *work, zero_status status, int rank, con
 	work->error = strdup(text);
 }
 
-static void give_back(const struct zero_work *work)
+static void free_buffers(const struct zero_work *work)
 {
 	for (size_t i = 0; i < work->count; i++)
 		if (work->ops[i].kind == ZERO_OP_FREE)
@@ -114,9 +114,8 @@ static const char *broken_text(const struct zero_queue *queue)
 	return queue->broken->error ? queue->broken->error : "communication is broken";
 }
 
-/* Whoever wants to know, see zero_meter, learns of the end of a submission. */
-static void tell_meter(const struct zero_queue *queue, const struct zero_work *work,
-		       struct zero_metered metered)
+static void report_to_meter(const struct zero_queue *queue, const struct zero_work *work,
+			    struct zero_metered metered)
 {
 	const struct zero_meter *meter = queue->comm->meter;
 
@@ -129,7 +128,7 @@ static void tell_meter(const struct zero_queue *queue, const struct zero_work *w
 	meter->add(meter->context, &metered);
 }
 
-static void run(struct zero_queue *queue, struct zero_work *work)
+static void run_submission(struct zero_queue *queue, struct zero_work *work)
 {
 	const struct zero_meter *meter = queue->comm->meter;
 	struct zero_metered metered = {.begun = zero_meter_now(meter),
@@ -165,72 +164,76 @@ static void run(struct zero_queue *queue, struct zero_work *work)
 	status = comm->ops->run(comm, work->ops, work->count, agreed, &work->order);
 	if (status && !agreed)
 		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
-	give_back(work);
+	free_buffers(work);
 	work->status = ZERO_OK;
 	if (status)
-		keep_error(work, status, rank, text);
-	tell_meter(queue, work, metered);
+		set_error(work, status, rank, text);
+	report_to_meter(queue, work, metered);
 }
 
-/* After such an error the ranks no longer stand at the same place. */
-static bool breaks(zero_status status)
+/* After such an error ranks may differ in what they do next. */
+static bool breaks_order(zero_status status)
 {
 	return status == ZERO_E_ORDER || status == ZERO_E_COMM;
 }
 
-/* Nothing is communicated; what is to be given back still is. */
-static void run_broken(struct zero_queue *queue, struct zero_work *work)
+/* Communicates nothing, but frees what the submission frees. */
+static void fail_submission(struct zero_queue *queue, struct zero_work *work)
 {
 	const struct zero_work *broken = queue->broken;
 
 	for (size_t i = 0; i < work->count; i++)
 		if (work->ops[i].kind == ZERO_OP_ALLOC)
 			*work->ops[i].shared = (struct zero_shared){0};
-	give_back(work);
-	keep_error(work, broken->status, broken->rank, broken_text(queue));
+	free_buffers(work);
+	set_error(work, broken->status, broken->rank, broken_text(queue));
 }
 
-/* With the lock: what others are told of this rank should it be lost, or they. */
-static struct zero_recent *note_begin(struct zero_queue *queue, const struct zero_work *work)
+/* With the lock. Shown in messages if this rank or a peer is lost. */
+static struct zero_recent_submission *record_begin(struct zero_queue *queue,
+						   const struct zero_work *work)
 {
-	struct zero_recent *recent = &queue->recent[queue->begun++ % ZERO_RECENTS];
+	struct zero_recent_submission *recent =
+		&queue->recent[queue->begun++ % ZERO_RECENT_SUBMISSIONS];
 
-	*recent = (struct zero_recent){.number = queue->begun, .begun = zero_seconds()};
+	*recent = (struct zero_recent_submission){.number = queue->begun, .begun = zero_seconds()};
 	memcpy(recent->label, work->label, sizeof(recent->label) - 1);
 	return recent;
 }
 
-size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent *recent, size_t count)
+size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent,
+			 size_t count)
 {
 	size_t have;
 
 	pthread_mutex_lock(&queue->lock);
-	have = queue->begun < ZERO_RECENTS ? (size_t)queue->begun : ZERO_RECENTS;
+	have = queue->begun < ZERO_RECENT_SUBMISSIONS ? (size_t)queue->begun
+						      : ZERO_RECENT_SUBMISSIONS;
 	if (count > have)
 		count = have;
 	for (size_t i = 0; i < count; i++)
-		recent[i] = queue->recent[(queue->begun - 1 - i) % ZERO_RECENTS];
+		recent[i] = queue->recent[(queue->begun - 1 - i) % ZERO_RECENT_SUBMISSIONS];
 	pthread_mutex_unlock(&queue->lock);
 	return count;
 }
 
-/* With the lock, which is let go meanwhile. One thread at a time runs, whoever it is. */
+/* With the lock, which is released during the run. One thread at a time is here. */
 static void run_first(struct zero_queue *queue)
 {
 	struct zero_work *work = queue->first;
-	struct zero_recent *recent = note_begin(queue, work);
+	struct zero_recent_submission *recent = record_begin(queue, work);
 
 	queue->first = work->next;
 	queue->busy = true;
 	pthread_mutex_unlock(&queue->lock);
-	/* The last word goes to those who can still hear it. */
+	/* A leaving rank still tells the communicators that work. */
 	if (work->comm->broken && !work->leaving)
-		run_broken(queue, work);
+		fail_submission(queue, work);
 	else
-		run(queue, work);
+		run_submission(queue, work);
 	pthread_mutex_lock(&queue->lock);
-	work->comm->broken |= breaks(work->status);
-	if (!queue->broken && breaks(work->status)) {
+	work->comm->broken |= breaks_order(work->status);
+	if (!queue->broken && breaks_order(work->status)) {
 		zero_work_get(work);
 		queue->broken = work;
 	}
@@ -238,13 +241,13 @@ static void run_first(struct zero_queue *queue)
 	recent->done = zero_seconds();
 	work->done = true;
 	pthread_cond_broadcast(&queue->done);
-	/* A caller that ran its own work leaves the rest to the queue's thread. */
+	/* If a caller ran its own work, the queue's thread goes on with the rest. */
 	if (queue->first)
 		pthread_cond_signal(&queue->more);
 	zero_work_put(work);
 }
 
-/* With the lock. Runs what comes before the work and the work itself, unless others do. */
+/* With the lock. Runs the queue up to this work, unless another thread does. */
 static void run_until_done(struct zero_queue *queue, const struct zero_work *work)
 {
 	while (!work->done) {
@@ -255,11 +258,11 @@ static void run_until_done(struct zero_queue *queue, const struct zero_work *wor
 	}
 }
 
-static void *serve(void *context)
+static void *queue_thread(void *context)
 {
 	struct zero_queue *queue = context;
 
-	/* Short sleeps while peers are late must be short. */
+	/* While peers are late the backend sleeps for microseconds; the default slack is 50 us. */
 	prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 	pthread_setname_np(pthread_self(), "zero-comm");
 	pthread_mutex_lock(&queue->lock);
@@ -273,7 +276,7 @@ static void *serve(void *context)
 	return NULL;
 }
 
-/* ---- the other side ------------------------------------------------------------------------ */
+/* ---- the interface ------------------------------------------------------------------------- */
 
 zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue)
 {
@@ -289,7 +292,7 @@ zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue)
 	pthread_cond_init(&made->more, NULL);
 	pthread_cond_init(&made->done, NULL);
 	if (made->threaded) {
-		error = zero_thread_start(&made->thread, serve, made);
+		error = zero_thread_start(&made->thread, queue_thread, made);
 		if (error) {
 			free(made);
 			return zero_core->fail(ZERO_E_MEMORY,
@@ -326,7 +329,7 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	struct zero_work *made;
 	struct zero_op *ops;
 
-	if (queue->comm->main_only && !pthread_equal(queue->opener, pthread_self()))
+	if (queue->comm->main_thread_only && !pthread_equal(queue->opener, pthread_self()))
 		return zero_core->fail(ZERO_E_STATE,
 				       "%s is begun in another thread than zero_open's, which the "
 				       "program's MPI_Init does not allow: it needs "
@@ -341,7 +344,7 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	}
 	if (submission->count)
 		memcpy(ops, submission->ops, submission->count * sizeof(*ops));
-	/* One reference is the queue's, one the caller's. */
+	/* One is the queue's reference, one the caller's. */
 	atomic_init(&made->references, 2);
 	made->comm = comm;
 	made->ops = ops;
@@ -350,9 +353,9 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	made->leaving = submission->leaving;
 	snprintf(made->label, sizeof(made->label), "%s", submission->label);
 	if (submission->status)
-		keep_error(made, submission->status, submission->error_rank, submission->error);
-	if (comm->ops->order)
-		comm->ops->order(comm, &made->order);
+		set_error(made, submission->status, submission->error_rank, submission->error);
+	if (comm->ops->device_order_begin)
+		comm->ops->device_order_begin(comm, &made->order);
 	pthread_mutex_lock(&queue->lock);
 	if (queue->first)
 		queue->last->next = made;
@@ -375,9 +378,9 @@ zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work)
 	pthread_mutex_lock(&queue->lock);
 	run_until_done(queue, work);
 	pthread_mutex_unlock(&queue->lock);
-	/* Also after an error: what was begun is still to end before its buffers go. */
+	/* Also after an error: what was begun must end before its buffers are freed. */
 	if (work->order.after)
-		joined = work->comm->ops->join(work->comm, &work->order);
+		joined = work->comm->ops->device_order_join(work->comm, &work->order);
 	if (!work->status)
 		return joined;
 	return zero_core->fail_on(work->rank, work->status,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Teams: communicators that are cut out of the first one, which keeps them until it is closed. */
+/* Communicators of teams. The job's communicator keeps a list of them until it is closed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,15 +13,15 @@ static bool is_member(const struct zero_op *op, int rank)
 	return false;
 }
 
-/* What the ranks of a team know of it, and the others. */
+/* Ranks outside of the team know its size alone. */
 static void set_place(struct zero_team_comm *team_comm, const struct zero_comm *comm,
 		      const struct zero_op *op)
 {
 	team_comm->place = team_comm->comm ? team_comm->comm->place : comm->place;
 	if (!team_comm->comm) {
 		team_comm->place.rank = -1;
-		team_comm->place.share_rank = 0;
-		team_comm->place.share_world = team_comm->place.share_least = 1;
+		team_comm->place.shm_rank = 0;
+		team_comm->place.shm_world = team_comm->place.shm_world_min = 1;
 	}
 	team_comm->place.world = (int)op->count;
 }

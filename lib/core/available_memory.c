@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The number in a file that holds one, or behind `key` in one that holds many. */
+/* Reads the number that follows `key` in a file; key is "" if the file holds one number. */
 static bool read_number(const char *path, const char *key, unsigned long long *number)
 {
 	FILE *file = fopen(path, "re");
@@ -22,7 +22,7 @@ static bool read_number(const char *path, const char *key, unsigned long long *n
 	return found;
 }
 
-/* The path of the process in version 2 of control groups, such as "/job_7/step_0". */
+/* The process's path in control groups version 2, such as "/job_7/step_0". */
 static bool own_group(char *path, size_t size)
 {
 	FILE *file = fopen("/proc/self/cgroup", "re");
@@ -39,7 +39,8 @@ static bool own_group(char *path, size_t size)
 	return found && (size_t)snprintf(path, size, "%s", line + 3) < size;
 }
 
-/* What the control groups around the process leave it; a limit of "max" is no number. */
+/* The least that the limits of the process's control groups leave; "max" is not a number, so it
+   is skipped. */
 static unsigned long long group_available(void)
 {
 	unsigned long long available = ULLONG_MAX, limit, used;

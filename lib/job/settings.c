@@ -142,7 +142,7 @@ zero_status zero_job_agree_settings(zero_job *job, zero_status status)
 		goto out;
 	status = settle(job, all);
 	/* What came of it: ranks that cannot share memory do not. */
-	job->settings.value[ZERO_OPT_SHARE].number = (uint64_t)job->place.share_world;
+	job->settings.value[ZERO_OPT_SHARE].number = (uint64_t)job->place.shm_world;
 	if (!status)
 		status = format_settings(job);
 	if (!status)

@@ -133,11 +133,11 @@ void *zero_view(zero_param *param)
 
 size_t zero_flat_counted(const struct zero_flat *flat)
 {
-	size_t ranks = (size_t)flat->group->team->place.share_world;
+	size_t ranks = (size_t)flat->group->team->place.shm_world;
 
 	if (flat->group->replicated)
 		return flat->stored_bytes;
-	return zero_whole_pages(flat->stored_bytes / ranks + (flat->stored_bytes % ranks != 0));
+	return zero_round_to_pages(flat->stored_bytes / ranks + (flat->stored_bytes % ranks != 0));
 }
 
 size_t zero_flat_packed(const struct zero_flat *flat)
@@ -148,8 +148,8 @@ size_t zero_flat_packed(const struct zero_flat *flat)
 	    flat->group->team->place.world == 1)
 		return 0;
 	for (size_t r = 0; r < flat->segment_count; r++)
-		bytes += zero_whole_pages(flat->segments[r].shard *
-					  zero_dtype_size(flat->segments[r].dtype));
+		bytes += zero_round_to_pages(flat->segments[r].shard *
+					     zero_dtype_size(flat->segments[r].dtype));
 	return bytes;
 }
 

@@ -87,7 +87,7 @@ static zero_status make_aside(struct lay *lay)
 
 		laid_part(lay, &flat->segments[r], &first, &count);
 		lay->at[r] = bytes;
-		bytes += zero_whole_pages(count * zero_dtype_size(flat->segments[r].dtype));
+		bytes += zero_round_to_pages(count * zero_dtype_size(flat->segments[r].dtype));
 	}
 	/* What is on the device is counted there, the rest is not. */
 	return job->ops->alloc(job->backend,

@@ -56,8 +56,8 @@ static struct update plan(zero_param *param, int rank)
 		.stored = param->dtype,
 		.gathered = zero_gathered_dtype_locked(param),
 		.from_here = zero_team_rank_of(group->team, rank) == place->rank,
-		.sends = group->replicated ? place->world > 1 : place->nodes > 1,
-		.takes = group->replicated || place->share_rank == 0,
+		.sends = group->replicated ? place->world > 1 : place->shm_groups > 1,
+		.takes = group->replicated || place->shm_rank == 0,
 		.piece = group->job->chunk / zero_dtype_size(zero_gathered_dtype_locked(param)),
 	};
 

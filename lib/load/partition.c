@@ -142,7 +142,7 @@ static zero_status load_all_own(const struct load *load)
 /* A peer that has not come here yet may still read in place what this rank is about to write. */
 static bool must_meet(const struct load *load)
 {
-	if (load->team->place.nodes == load->team->place.world)
+	if (load->team->place.shm_groups == load->team->place.world)
 		return false;
 	for (size_t i = 0; i < load->count; i++)
 		if (load->sources[i].kind != ZERO_FROM_RANK && !load->params[i]->group->replicated)

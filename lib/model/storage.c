@@ -60,14 +60,13 @@ static void place_runs(struct zero_flat *flat)
 	for (size_t i = 0; i < flat->segment_count; i++) {
 		struct zero_segment *segment = &flat->segments[i];
 		size_t size = zero_dtype_size(segment->dtype), first, stepped;
-		size_t shards =
-			group->replicated ? (size_t)place->world : (size_t)place->share_world;
+		size_t shards = group->replicated ? (size_t)place->world : (size_t)place->shm_world;
 
 		zero_stepped_part(group, segment, &first, &stepped);
 		segment->first_at = segment->stored_at = flat->stored_bytes;
 		if (!group->replicated)
-			segment->stored_at += (size_t)place->share_rank * segment->shard * size;
-		flat->stored_bytes += zero_whole_pages(shards * segment->shard * size);
+			segment->stored_at += (size_t)place->shm_rank * segment->shard * size;
+		flat->stored_bytes += zero_round_to_pages(shards * segment->shard * size);
 		if (!segment->trainable)
 			continue;
 		segment->gradient_at = flat->gradient_count;
@@ -124,8 +123,8 @@ static void choose_storage(const zero_job *job, zero_group *group)
 
 	group->steps_replicated = place->world == 1 || job->stage == 0;
 	group->replicated =
-		group->steps_replicated || (job->stage < 3 && !zero_place_one_node(place));
-	group->in_place = group->replicated || zero_place_one_node(place);
+		group->steps_replicated || (job->stage < 3 && !zero_place_all_share_memory(place));
+	group->in_place = group->replicated || zero_place_all_share_memory(place);
 }
 
 static zero_status lay_out_group(zero_job *job, zero_group *group)
@@ -167,7 +166,7 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 	}
 	group->flat_count = flat_count;
 	job->sizing.world = (size_t)group->team->place.world;
-	job->sizing.share = (size_t)group->team->place.share_least;
+	job->sizing.share = (size_t)group->team->place.shm_world_min;
 	job->sizing.gradient_size = zero_dtype_size(group->gradient_dtype);
 	if (zero_is_member(group))
 		zero_sizing_group(&job->sizing, segments, segment_count);
@@ -325,7 +324,7 @@ zero_status zero_layout(zero_job *job)
 	for (size_t g = 0; !status && g < job->group_count; g++)
 		status = lay_out_group(job, job->groups[g]);
 	job->sizing.world = (size_t)job->place.world;
-	job->sizing.share = (size_t)job->place.share_least;
+	job->sizing.share = (size_t)job->place.shm_world_min;
 	status = zero_submit_wait(
 		&job->all, status, NULL, 0,
 		"layout of %zu groups with %zu parameters of %zu elements (model %016llx)",

@@ -140,7 +140,7 @@ zero_status zero_report_open(zero_job *job)
 	rank = &report->record->rank;
 	rank->rank = job->place.rank;
 	rank->local_rank = job->place.local_rank;
-	rank->share = job->place.share_world;
+	rank->share = job->place.shm_world;
 	rank->pid = (int)getpid();
 	memcpy(rank->node, job->place.node, sizeof(rank->node));
 	if (job->place.rank)
@@ -192,7 +192,7 @@ static size_t read_rank(zero_job *job, struct zero_report_rank *rank)
 	zero_memory memory;
 
 	job->ops->memory(job->backend, &memory);
-	job->ops->memory_high(job->backend, high);
+	job->ops->memory_at_peak(job->backend, high);
 	count = zero_record_read(record, zero_meter_now(&record->meter), high, memory.total.now,
 				 rank, job->report->ops);
 	rank->memory = memory;
@@ -301,7 +301,7 @@ void zero_report_step(zero_job *job)
 	if (!job->report)
 		return;
 	job->ops->memory(job->backend, &memory);
-	job->ops->memory_high(job->backend, high);
+	job->ops->memory_at_peak(job->backend, high);
 	now = zero_meter_now(&job->report->record->meter);
 	zero_record_step(job->report->record, now, high, memory.total.now);
 	refresh(job, now);

@@ -56,7 +56,7 @@ static size_t place_outputs(struct zero_flat *flat, zero_dtype as)
 		if (!segment->count || (flat->group->in_place && to == segment->dtype))
 			continue;
 		segment->gathered_at = bytes;
-		bytes += zero_whole_pages(segment->count * zero_dtype_size(to));
+		bytes += zero_round_to_pages(segment->count * zero_dtype_size(to));
 	}
 	return bytes;
 }

@@ -16,7 +16,7 @@ static void tell_doing(void *context, struct zero_doing *doing)
 {
 	zero_job *job = context;
 	const char *call = atomic_load(&job->current_call);
-	struct zero_recent recent;
+	struct zero_recent_submission recent;
 
 	memset(doing, 0, sizeof(*doing));
 	if (call)

@@ -2,15 +2,15 @@
 /*
  * The module zero_pmix.so by itself, in each of several ranks.
  *
- *	wire MODULE values             keys of many sizes, and each error, in two jobs
- *	wire MODULE mpi                the same in a program that has MPI open
- *	wire MODULE late SECONDS       the last rank comes after the deadline
- *	wire MODULE absent RANKS SECONDS [GONE]
- *	                               "1,3-5" do not come at all; with GONE they have exited
- *	wire MODULE nccl LIBRARY       all ranks get the id that rank 0 made
- *	wire MODULE refuse             open fails; its sentence
- *	wire MODULE abort STATUS       the last rank ends the job
- *	wire MODULE bench              one line of JSON: what a job's wire-up takes
+ *	bootstrap MODULE values         keys of many sizes, and each error, in two jobs
+ *	bootstrap MODULE mpi            the same in a program that has MPI open
+ *	bootstrap MODULE late SECONDS   the last rank comes after the deadline
+ *	bootstrap MODULE absent RANKS SECONDS [GONE]
+ *	                                ranks "1,3-5" do not come; with GONE they have exited
+ *	bootstrap MODULE nccl LIBRARY   all ranks get the id that rank 0 made
+ *	bootstrap MODULE refuse         open fails; prints its sentence
+ *	bootstrap MODULE abort STATUS   the last rank ends the job
+ *	bootstrap MODULE bench          one line of JSON: how long the bootstrap of a job takes
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -36,7 +36,7 @@
 /* NCCL asks for one root for so many ranks. */
 #define RANKS_PER_ROOT 128
 
-static const struct zero_bootstrap_ops *wire;
+static const struct zero_bootstrap_ops *bootstrap;
 static struct zero_bootstrap_place place;
 static char sentence[2048];
 static uint64_t seed;
@@ -69,9 +69,9 @@ static void load(const char *path)
 		fprintf(stderr, "%s\n", dlerror());
 		exit(1);
 	}
-	wire = entry(&fake_core);
-	if (wire->abi != ZERO_MODULE_ABI || strcmp(wire->name, "pmix") != 0) {
-		fprintf(stderr, "module %s has ABI %d\n", wire->name, wire->abi);
+	bootstrap = entry(&fake_core);
+	if (bootstrap->abi != ZERO_MODULE_ABI || strcmp(bootstrap->name, "pmix") != 0) {
+		fprintf(stderr, "module %s has ABI %d\n", bootstrap->name, bootstrap->abi);
 		exit(1);
 	}
 }
@@ -82,7 +82,7 @@ __attribute__((noreturn, format(printf, 2, 3))) static void fail(int line, const
 {
 	va_list arguments;
 
-	fprintf(stderr, "rank %d: wire.c:%d: seed %" PRIu64 ": ", place.rank, line, seed);
+	fprintf(stderr, "rank %d: bootstrap.c:%d: seed %" PRIu64 ": ", place.rank, line, seed);
 	va_start(arguments, format);
 	vfprintf(stderr, format, arguments);
 	va_end(arguments);
@@ -154,7 +154,7 @@ static void put_one(int round, size_t key, size_t bytes)
 	for (size_t i = 0; i < bytes; i++)
 		data[i] = byte_of(place.rank, round, key, i);
 	key_name(name, sizeof(name), round, key);
-	ok(wire->put(name, data, bytes));
+	ok(bootstrap->put(name, data, bytes));
 	memset(data, 0xee, bytes); /* it was copied */
 	free(data);
 }
@@ -167,7 +167,7 @@ static void get_one(int rank, int round, size_t key, size_t bytes)
 
 	memset(data, 0xcc, bytes + 16);
 	key_name(name, sizeof(name), round, key);
-	ok(wire->get(rank, name, data, bytes, &got));
+	ok(bootstrap->get(rank, name, data, bytes, &got));
 	check(got == bytes, "%s of rank %d: %zu bytes, not %zu", name, rank, got, bytes);
 	for (size_t i = 0; i < bytes; i++)
 		check(data[i] == byte_of(rank, round, key, i), "%s of rank %d: byte %zu is %d",
@@ -175,7 +175,8 @@ static void get_one(int rank, int round, size_t key, size_t bytes)
 	for (size_t i = bytes; i < bytes + 16; i++)
 		check(data[i] == 0xcc, "%s of rank %d: written beyond its end", name, rank);
 	if (bytes) {
-		fails(wire->get(rank, name, data, bytes - 1, &got), ZERO_E_INVALID, "room for");
+		fails(bootstrap->get(rank, name, data, bytes - 1, &got), ZERO_E_INVALID,
+		      "room for");
 		check(got == bytes, "%s of rank %d: %zu bytes wanted", name, rank, got);
 	}
 	free(data);
@@ -195,19 +196,20 @@ static void check_errors(int round)
 	size_t got;
 
 	memset(long_key, 'k', sizeof(long_key) - 1);
-	fails(wire->put(long_key, data, 4), ZERO_E_INVALID, "characters");
-	fails(wire->put("", data, 4), ZERO_E_INVALID, "characters");
-	fails(wire->put("k", NULL, 4), ZERO_E_INVALID, "no data");
-	fails(wire->get(place.world, "k", data, 4, &got), ZERO_E_INVALID, "there is no rank");
-	fails(wire->get(-1, "k", data, 4, &got), ZERO_E_INVALID, "there is no rank -1");
-	fails(wire->fence(0), ZERO_E_INVALID, "more than 0 seconds");
+	fails(bootstrap->put(long_key, data, 4), ZERO_E_INVALID, "characters");
+	fails(bootstrap->put("", data, 4), ZERO_E_INVALID, "characters");
+	fails(bootstrap->put("k", NULL, 4), ZERO_E_INVALID, "no data");
+	fails(bootstrap->get(place.world, "k", data, 4, &got), ZERO_E_INVALID, "there is no rank");
+	fails(bootstrap->get(-1, "k", data, 4, &got), ZERO_E_INVALID, "there is no rank -1");
+	fails(bootstrap->fence(0), ZERO_E_INVALID, "more than 0 seconds");
 	for (int rank = 0; rank < place.world; rank++)
-		fails(wire->get(rank, "never put", data, 4, &got), ZERO_E_COMM,
+		fails(bootstrap->get(rank, "never put", data, 4, &got), ZERO_E_COMM,
 		      "has put no key never put");
 	key_name(long_key, sizeof(long_key), round, 0);
-	fails(wire->put(long_key, data, 4), ZERO_E_INVALID, "was put before");
-	ok(wire->put("unfenced", data, 4));
-	fails(wire->get(place.rank, "unfenced", data, 4, &got), ZERO_E_COMM, "put no key unfenced");
+	fails(bootstrap->put(long_key, data, 4), ZERO_E_INVALID, "was put before");
+	ok(bootstrap->put("unfenced", data, 4));
+	fails(bootstrap->get(place.rank, "unfenced", data, 4, &got), ZERO_E_COMM,
+	      "put no key unfenced");
 }
 
 static void closed_errors(void)
@@ -215,9 +217,9 @@ static void closed_errors(void)
 	char data[4] = "abc";
 	size_t got;
 
-	fails(wire->put("k", data, 4), ZERO_E_STATE, "before open");
-	fails(wire->fence(1), ZERO_E_STATE, "before open");
-	fails(wire->get(0, "k", data, 4, &got), ZERO_E_STATE, "before open");
+	fails(bootstrap->put("k", data, 4), ZERO_E_STATE, "before open");
+	fails(bootstrap->fence(1), ZERO_E_STATE, "before open");
+	fails(bootstrap->get(0, "k", data, 4, &got), ZERO_E_STATE, "before open");
 }
 
 /* A job before this one put the same key; this one's may be here already, or not. */
@@ -227,7 +229,7 @@ static void not_the_old_one(void)
 	unsigned char data[64];
 	size_t bytes;
 
-	if (wire->get(rank, "round0.3", data, sizeof(data), &bytes))
+	if (bootstrap->get(rank, "round0.3", data, sizeof(data), &bytes))
 		return;
 	for (size_t i = 0; i < bytes; i++)
 		check(data[i] == byte_of(rank, 0, 3, i), "round0.3 of rank %d: an old byte", rank);
@@ -240,8 +242,8 @@ static void one_job(uint64_t of)
 	static bool again;
 
 	seed = of;
-	ok(wire->open(&place));
-	fails(wire->open(&other), ZERO_E_STATE, "open already");
+	ok(bootstrap->open(&place));
+	fails(bootstrap->open(&other), ZERO_E_STATE, "open already");
 	check_place();
 	if (again)
 		not_the_old_one();
@@ -251,7 +253,7 @@ static void one_job(uint64_t of)
 
 		for (size_t key = 0; key < keys; key++)
 			put_one(round, key, key < SIZES ? sizes[key] : key);
-		ok(wire->fence(LONG));
+		ok(bootstrap->fence(LONG));
 		for (int turn = 0; turn < place.world; turn++)
 			for (size_t key = 0; key < keys; key++)
 				get_one((place.rank + turn) % place.world, round, key,
@@ -260,8 +262,8 @@ static void one_job(uint64_t of)
 	get_one(place.world - 1, 0, 4, sizes[4]);
 	check_errors(2);
 	/* Who is done first must not be gone while others ask for what it put. */
-	ok(wire->fence(LONG));
-	wire->close();
+	ok(bootstrap->fence(LONG));
+	bootstrap->close();
 	closed_errors();
 }
 
@@ -309,7 +311,7 @@ static void fence_again(void)
 {
 	double end = now() + LONG;
 
-	while (wire->fence(LONG)) {
+	while (bootstrap->fence(LONG)) {
 		check(strstr(sentence, "have not come yet"), "%s", sentence);
 		check(now() < end, "still after %d s: %s", LONG, sentence);
 		pause_for(0.05);
@@ -320,30 +322,30 @@ static void late(double seconds)
 {
 	int last;
 
-	ok(wire->open(&place));
+	ok(bootstrap->open(&place));
 	last = place.world - 1;
 	put_one(0, 4, 128);
-	ok(wire->fence(LONG));
+	ok(bootstrap->fence(LONG));
 	put_one(1, 4, 128);
 	if (place.rank == last) {
 		pause_for(seconds + 6);
-		ok(wire->fence(LONG));
+		ok(bootstrap->fence(LONG));
 	} else {
 		double begin = now();
-		zero_status status = wire->fence(seconds);
+		zero_status status = bootstrap->fence(seconds);
 
 		check(status == ZERO_E_COMM, "status %d", status);
 		check(now() - begin >= seconds, "it waited for %g s only", now() - begin);
 		printf("rank %d: %s\n", place.rank, sentence);
 		fflush(stdout);
-		fails(wire->fence(seconds), ZERO_E_STATE, "have not come yet");
+		fails(bootstrap->fence(seconds), ZERO_E_STATE, "have not come yet");
 		get_one(last, 0, 4, 128);
 	}
 	fence_again();
 	for (int rank = 0; rank < place.world; rank++)
 		get_one(rank, 1, 4, 128);
-	ok(wire->fence(LONG));
-	wire->close();
+	ok(bootstrap->fence(LONG));
+	bootstrap->close();
 }
 
 static bool is_in(const char *list, int number)
@@ -367,7 +369,7 @@ static void absent(const char *list, double seconds, bool gone)
 	zero_status status;
 	double begin;
 
-	ok(wire->open(&place));
+	ok(bootstrap->open(&place));
 	if (is_in(list, place.rank)) {
 		if (!gone)
 			pause_for(seconds + 10);
@@ -376,10 +378,10 @@ static void absent(const char *list, double seconds, bool gone)
 	if (gone)
 		pause_for(1);
 	begin = now();
-	status = wire->fence(seconds);
+	status = bootstrap->fence(seconds);
 	check(status == ZERO_E_COMM, "status %d", status);
 	printf("rank %d after %.1f s: %s\n", place.rank, now() - begin, sentence);
-	wire->close();
+	bootstrap->close();
 }
 
 /* ---- ids of NCCL ----------------------------------------------------------------------------- */
@@ -394,7 +396,7 @@ static void nccl(const char *library)
 	size_t bytes;
 	bool made = false;
 
-	ok(wire->open(&place));
+	ok(bootstrap->open(&place));
 	if (place.rank == 0) {
 		int (*make_id)(struct nccl_id *);
 		void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -404,17 +406,17 @@ static void nccl(const char *library)
 		*(void **)&make_id = handle ? dlsym(handle, "ncclGetUniqueId") : NULL;
 		made = make_id && make_id(&id) == 0;
 		check(made || !handle, "ncclGetUniqueId failed");
-		ok(wire->put("id", &id, made ? sizeof(id) : 0));
+		ok(bootstrap->put("id", &id, made ? sizeof(id) : 0));
 	}
-	ok(wire->fence(LONG));
-	ok(wire->get(0, "id", &got, sizeof(got), &bytes));
+	ok(bootstrap->fence(LONG));
+	ok(bootstrap->get(0, "id", &got, sizeof(got), &bytes));
 	if (bytes) {
 		check(bytes == sizeof(got), "an id of %zu bytes", bytes);
-		ok(wire->put("seen", &got, sizeof(got)));
-		ok(wire->fence(LONG));
+		ok(bootstrap->put("seen", &got, sizeof(got)));
+		ok(bootstrap->fence(LONG));
 		all = calloc(1, sizeof(*all));
 		for (int rank = 0; rank < place.world; rank++) {
-			ok(wire->get(rank, "seen", all, sizeof(*all), &bytes));
+			ok(bootstrap->get(rank, "seen", all, sizeof(*all), &bytes));
 			check(bytes == sizeof(*all) && memcmp(all, &got, bytes) == 0,
 			      "rank %d has another id", rank);
 		}
@@ -425,8 +427,8 @@ static void nccl(const char *library)
 		check(bytes > 4, "the id is empty");
 		printf("nccl: rank=%d of %d has the id\n", place.rank, place.world);
 	}
-	ok(wire->fence(LONG));
-	wire->close();
+	ok(bootstrap->fence(LONG));
+	bootstrap->close();
 }
 
 /* ---- how it ends ----------------------------------------------------------------------------- */
@@ -434,7 +436,7 @@ static void nccl(const char *library)
 static int refuse(void)
 {
 	double begin = now();
-	zero_status status = wire->open(&place);
+	zero_status status = bootstrap->open(&place);
 
 	check(status, "it opened: rank %d of %d", place.rank, place.world);
 	printf("%s\n", sentence);
@@ -444,10 +446,10 @@ static int refuse(void)
 
 static void end_all(int status)
 {
-	ok(wire->open(&place));
-	ok(wire->fence(LONG));
+	ok(bootstrap->open(&place));
+	ok(bootstrap->fence(LONG));
 	if (place.rank == place.world - 1)
-		wire->abort(status, "because");
+		bootstrap->abort(status, "because");
 	pause_for(LONG);
 }
 
@@ -479,7 +481,7 @@ static void timed_get(int rank, const char *key, size_t want)
 	char data[128];
 	size_t bytes;
 
-	ok(wire->get(rank, key, data, sizeof(data), &bytes));
+	ok(bootstrap->get(rank, key, data, sizeof(data), &bytes));
 	check(bytes == want, "%s of rank %d: %zu bytes", key, rank, bytes);
 }
 
@@ -492,14 +494,14 @@ static void report(double bytes)
 	size_t got;
 
 	for (int rank = 0; rank < place.world; rank++) {
-		ok(wire->get(rank, "times", &times, sizeof(times), &got));
+		ok(bootstrap->get(rank, "times", &times, sizeof(times), &got));
 		for (int i = 0; i < PHASES; i++)
 			if (times.seconds[i] > worst.seconds[i])
 				worst.seconds[i] = times.seconds[i];
 		if (times.seconds[FENCE] < least)
 			least = times.seconds[FENCE];
 	}
-	printf("{\"bench\": \"wire\", \"ranks\": %d, \"local_ranks\": %d", place.world,
+	printf("{\"bench\": \"bootstrap\", \"ranks\": %d, \"local_ranks\": %d", place.world,
 	       place.local_world);
 	for (int i = 0; i < PHASES; i++)
 		printf(", \"%s_ms\": %.3f", names[i], 1e3 * worst.seconds[i]);
@@ -515,17 +517,17 @@ static void bench(void)
 	double begin = now(), before, last, bytes;
 	char address[64] = "address", id[128] = "id";
 
-	ok(wire->open(&place));
+	ok(bootstrap->open(&place));
 	times.seconds[OPEN] = now() - begin;
-	ok(wire->fence(LONG)); /* all have begun */
+	ok(bootstrap->fence(LONG)); /* all have begun */
 	before = loopback_bytes();
 	begin = last = now();
-	ok(wire->put("address", address, sizeof(address)));
+	ok(bootstrap->put("address", address, sizeof(address)));
 	if (place.rank % RANKS_PER_ROOT == 0)
-		ok(wire->put("id", id, sizeof(id)));
+		ok(bootstrap->put("id", id, sizeof(id)));
 	times.seconds[PUT] = now() - last;
 	last = now();
-	ok(wire->fence(LONG));
+	ok(bootstrap->fence(LONG));
 	times.seconds[FENCE] = now() - last;
 	last = now();
 	for (int root = 0; root < place.world; root += RANKS_PER_ROOT)
@@ -534,14 +536,14 @@ static void bench(void)
 	timed_get((place.rank + place.world - 1) % place.world, "address", sizeof(address));
 	times.seconds[GET] = now() - last;
 	times.seconds[TOTAL] = now() - begin;
-	ok(wire->put("times", &times, sizeof(times)));
-	ok(wire->fence(LONG));
+	ok(bootstrap->put("times", &times, sizeof(times)));
+	ok(bootstrap->fence(LONG));
 	/* All have got theirs; the times' own fence is in it. */
 	bytes = loopback_bytes() - before;
 	if (place.rank == 0)
 		report(bytes);
-	ok(wire->fence(LONG));
-	wire->close();
+	ok(bootstrap->fence(LONG));
+	bootstrap->close();
 }
 
 int main(int argc, char **argv)
@@ -549,7 +551,7 @@ int main(int argc, char **argv)
 	const char *mode = argc > 2 ? argv[2] : "";
 
 	if (argc < 3) {
-		fprintf(stderr, "wire MODULE MODE [ARGUMENT...]\n");
+		fprintf(stderr, "bootstrap MODULE MODE [ARGUMENT...]\n");
 		return 2;
 	}
 	load(argv[1]);

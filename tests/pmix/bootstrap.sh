@@ -10,7 +10,7 @@ need pmix mpi
 : "${ZERORUN:?}"
 scratch
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
-wire=("$top_builddir/tests/pmix/bootstrap" "$top_builddir/lib/.libs/zero_pmix.so")
+bootstrap=("$top_builddir/tests/pmix/bootstrap" "$top_builddir/lib/.libs/zero_pmix.so")
 ranks=("$ZERORUN" --zero-preload=no -n)
 # What this shell may have inherited from a job that it runs in.
 for name in "${!PMI@}" "${!OMPI_COMM@}" "${!SLURM_@}"; do
@@ -44,7 +44,7 @@ quiet() {
 refused() {
 	local words=$1
 	shift
-	run 0 env "$@" "${wire[@]}" refuse
+	run 0 env "$@" "${bootstrap[@]}" refuse
 	said 1 "$words"
 	said 1 .
 	quiet
@@ -52,12 +52,12 @@ refused() {
 
 # ---- without a server
 
-run 0 "${wire[@]}" values
+run 0 "${bootstrap[@]}" values
 said 1 '^values: rank=0 world=1 local_rank=0 local_world=1$'
 quiet
-run 0 env SLURM_STEP_NUM_TASKS=1 OMPI_COMM_WORLD_SIZE=1 "${wire[@]}" values
+run 0 env SLURM_STEP_NUM_TASKS=1 OMPI_COMM_WORLD_SIZE=1 "${bootstrap[@]}" values
 quiet
-run 9 "${wire[@]}" abort 9
+run 9 "${bootstrap[@]}" abort 9
 for name in SLURM_STEP_NUM_TASKS PMI_SIZE OMPI_COMM_WORLD_SIZE; do
 	refused '^the launcher started 4 ranks, but this one sees no other .*pmix$' "$name=4"
 done
@@ -70,16 +70,16 @@ refused "$gone" PMIX_NAMESPACE=gone.1 PMIX_RANK=0 PMIX_SERVER_URI41='gone.0;tcp4
 # ---- values
 
 for world in 1 2 3 5 8; do
-	run 0 "${ranks[@]}" "$world" "${wire[@]}" values
+	run 0 "${ranks[@]}" "$world" "${bootstrap[@]}" values
 	said "$world" "^values: rank=([0-9]+) world=$world local_rank=\\1 local_world=$world\$"
 	quiet
 done
-run 0 "${ranks[@]}" 3 "${wire[@]}" mpi
+run 0 "${ranks[@]}" 3 "${bootstrap[@]}" mpi
 said 3 '^values: rank=[0-2] world=3 '
 quiet
 
 for world in 1 4; do
-	run 0 "${ranks[@]}" "$world" "${wire[@]}" nccl "$nccl"
+	run 0 "${ranks[@]}" "$world" "${bootstrap[@]}" nccl "$nccl"
 	if passed_over; then
 		break
 	fi
@@ -88,22 +88,22 @@ done
 
 # ---- who does not come
 
-run 0 "${ranks[@]}" 3 "${wire[@]}" late 2
+run 0 "${ranks[@]}" 3 "${bootstrap[@]}" late 2
 said 2 '^rank [01]: rank 2 of 3 \(node .*\) did not come within 2 s: '
 quiet
-run 0 "${ranks[@]}" 8 "${wire[@]}" absent 1,3-5,7 2
+run 0 "${ranks[@]}" 8 "${bootstrap[@]}" absent 1,3-5,7 2
 said 3 '^rank [026] after .* s: ranks 1, 3 to 5, 7 of 8 \(the first on .*\) did not come within 2 s'
 quiet
-run 0 "${ranks[@]}" 4 "${wire[@]}" absent 0,1 2 gone
+run 0 "${ranks[@]}" 4 "${bootstrap[@]}" absent 0,1 2 gone
 said 2 '^rank [23] after .* s: ranks 0, 1 of 4 .* did not come within 2 s'
 quiet
-run 0 "${ranks[@]}" 24 "${wire[@]}" absent 0,2,4,6,8,10,12,14,16,18-22 2
+run 0 "${ranks[@]}" 24 "${bootstrap[@]}" absent 0,2,4,6,8,10,12,14,16,18-22 2
 said 10 'ranks 0, 2, 4, 6, 8, 10, 12, 14 and 6 more of 24 '
 
 # ---- how it ends, and what it takes
 
-run 7 "${ranks[@]}" 3 "${wire[@]}" abort 7
-run 0 "${ranks[@]}" 4 "${wire[@]}" bench
-said 1 '^\{"bench": "wire", "ranks": 4, "local_ranks": 4, "open_ms": [0-9.]+, .*\}$'
+run 7 "${ranks[@]}" 3 "${bootstrap[@]}" abort 7
+run 0 "${ranks[@]}" 4 "${bootstrap[@]}" bench
+said 1 '^\{"bench": "bootstrap", "ranks": 4, "local_ranks": 4, "open_ms": [0-9.]+, .*\}$'
 said 1 .
 quiet

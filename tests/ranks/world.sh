@@ -20,7 +20,7 @@ refused() {
 	grep -qF "$words" "$scratch/out" || fail "$*: no '$words' in: $(<"$scratch/out")"
 }
 
-refused 'the launcher said 4 ranks, but there are 1' ZERO_RESOLVED='stage=3 tasks=4'
+refused 'the launcher started 4 ranks, but libzero sees 1' ZERO_RESOLVED='stage=3 tasks=4'
 refused 'the launcher started 4 ranks, but MPI sees this one alone' SLURM_STEP_NUM_TASKS=4
 refused "ZERO_RESOLVED: tasks: 'x' is not a whole number" ZERO_RESOLVED='tasks=x'
 

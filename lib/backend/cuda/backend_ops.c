@@ -195,7 +195,8 @@ static zero_status cuda_wait(struct zero_backend *cuda, struct zero_work *work)
 	return zero_queue_wait(cuda->queue, work);
 }
 
-static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent *recent, size_t count)
+static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent_submission *recent,
+			  size_t count)
 {
 	return zero_queue_recent(cuda->queue, recent, count);
 }
@@ -404,7 +405,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.caller_block = cuda_caller_block,
 	.shared_free = cuda_shared_free,
 	.memory = cuda_memory,
-	.memory_high = cuda_memory_high,
+	.memory_at_peak = cuda_memory_high,
 	.traffic = cuda_traffic,
 	.memory_free = cuda_memory_free,
 	.submit = cuda_submit,

@@ -32,10 +32,10 @@ static zero_status find_place(struct zero_cuda_comm *comm, const struct zero_bac
 		status = ZERO_OK;
 	}
 	place->rank = launched.rank;
-	place->world = place->nodes = launched.world;
+	place->world = place->shm_groups = launched.world;
 	place->local_rank = launched.local_rank;
 	place->local_world = launched.local_world;
-	place->share_world = place->share_least = 1;
+	place->shm_world = place->shm_world_min = 1;
 	if (!status && config->expected_world && config->expected_world != launched.world)
 		status = zero_core->fail(
 			ZERO_E_COMM,
@@ -72,9 +72,9 @@ static zero_status fill_comm(struct zero_cuda_comm *comm, const struct zero_back
 	comm->reduce = config->reduce;
 	comm->ordered = config->reduce == ZERO_REDUCE_ORDERED ||
 			(config->reduce == ZERO_REDUCE_AUTO && place->local_world == place->world);
-	comm->comm.shown = calloc((size_t)place->world, sizeof(*comm->comm.shown));
+	comm->comm.intents = calloc((size_t)place->world, sizeof(*comm->comm.intents));
 	comm->not_member = calloc(1, sizeof(*comm->not_member));
-	return comm->comm.shown && comm->not_member
+	return comm->comm.intents && comm->not_member
 		       ? ZERO_OK
 		       : zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks", place->world);
 }
@@ -135,7 +135,7 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 	zero_device_close(comm->device);
 	if (comm->bootstrap)
 		comm->bootstrap->close();
-	free(comm->comm.shown);
+	free(comm->comm.intents);
 	free(comm->nodes);
 	/* NCCL may still write to the result of a split that failed. */
 	if (!comm->aborted)

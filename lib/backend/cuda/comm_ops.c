@@ -12,7 +12,7 @@
 
 /* ---- order of a submission on the device ----------------------------------------------------- */
 
-static void cuda_order(struct zero_comm *comm, struct zero_order *order)
+static void cuda_device_order_begin(struct zero_comm *comm, struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
@@ -21,7 +21,8 @@ static void cuda_order(struct zero_comm *comm, struct zero_order *order)
 	zero_device_leave(cuda->device);
 }
 
-static zero_status cuda_join(struct zero_comm *comm, const struct zero_order *order)
+static zero_status cuda_device_order_join(struct zero_comm *comm,
+					  const struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
@@ -31,13 +32,13 @@ static zero_status cuda_join(struct zero_comm *comm, const struct zero_order *or
 	return zero_device_error(cuda->device);
 }
 
-static void cuda_forget(struct zero_comm *comm, struct zero_order *order)
+static void cuda_device_order_free(struct zero_comm *comm, struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
 	zero_event_put(cuda->device, order->before);
 	zero_event_put(cuda->device, order->after);
-	*order = (struct zero_order){0};
+	*order = (struct zero_device_order){0};
 }
 
 /* ---- output buffers -------------------------------------------------------------------------- */
@@ -58,7 +59,7 @@ static zero_status make_output(struct zero_cuda_comm *cuda, const struct zero_op
 	if (!has_window(cuda, op))
 		return zero_memory_alloc(cuda->memory, op->memory, op->count, op->zeroed,
 					 cuda->device->comm, (void **)&shared->data);
-	status = zero_window_alloc(cuda->windows, zero_whole_pages(op->count), fresh, &window);
+	status = zero_window_alloc(cuda->windows, zero_round_to_pages(op->count), fresh, &window);
 	if (status)
 		return status;
 	shared->data = zero_window_data(window);
@@ -152,14 +153,14 @@ static zero_status cuda_begin(struct zero_comm *comm, const struct zero_op *ops,
 }
 
 static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
-			    zero_status status, struct zero_order *order)
+			    zero_status status, struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 	struct zero_device *device = cuda->device;
 
 	zero_device_enter(device);
 	zero_stream_wait(device, device->comm, order->before);
-	if (!status && !comm->chose_alike)
+	if (!status && !comm->choices_equal)
 		status = renew_outputs(cuda, ops, count);
 	if (status) {
 		free_outputs(cuda, ops, count);
@@ -181,7 +182,7 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 	return status;
 }
 
-static void cuda_free(struct zero_comm *comm, void *data, const struct zero_order *order)
+static void cuda_free(struct zero_comm *comm, void *data, const struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
@@ -246,9 +247,9 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 	.finish_max = cuda_finish_max,
 	.exchange = cuda_exchange,
 	.broadcast = cuda_broadcast,
-	.order = cuda_order,
-	.join = cuda_join,
-	.forget = cuda_forget,
+	.device_order_begin = cuda_device_order_begin,
+	.device_order_join = cuda_device_order_join,
+	.device_order_free = cuda_device_order_free,
 };
 
 /* One rank has no control plane. */
@@ -258,7 +259,7 @@ const struct zero_comm_ops zero_cuda_single_rank_ops = {
 	.run = cuda_run,
 	.free = cuda_free,
 	.shared_free = cuda_shared_free,
-	.order = cuda_order,
-	.join = cuda_join,
-	.forget = cuda_forget,
+	.device_order_begin = cuda_device_order_begin,
+	.device_order_join = cuda_device_order_join,
+	.device_order_free = cuda_device_order_free,
 };

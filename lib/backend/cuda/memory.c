@@ -277,7 +277,7 @@ zero_status zero_memory_alloc(struct zero_memory_pool *memory, enum zero_memory_
 
 	*data = NULL;
 	if (bytes <= SIZE_MAX / 2) {
-		bytes = zero_whole_pages(bytes);
+		bytes = zero_round_to_pages(bytes);
 		pthread_mutex_lock(&memory->lock);
 		status = zero_account_check(&memory->account, kind, bytes);
 		if (!status)
@@ -381,7 +381,7 @@ void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes)
 void zero_memory_at_peak(struct zero_memory_pool *memory, size_t kinds[ZERO_MEM_KINDS])
 {
 	pthread_mutex_lock(&memory->lock);
-	zero_account_high(&memory->account, kinds);
+	zero_account_at_peak(&memory->account, kinds);
 	pthread_mutex_unlock(&memory->lock);
 }
 

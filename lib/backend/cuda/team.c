@@ -15,7 +15,7 @@ void zero_cuda_team_close(struct zero_comm *comm)
 	zero_windows_delete(cuda->windows);
 	zero_nccl_close(&cuda->nccl, comm->broken || cuda->first->comm.broken);
 	free(comm->members);
-	free(comm->shown);
+	free(comm->intents);
 	free(cuda);
 }
 
@@ -27,7 +27,7 @@ static void place_team(struct zero_cuda_comm *team, const struct zero_op *op)
 	bool one_node = true;
 
 	*place = first->comm.place;
-	place->world = place->nodes = (int)op->count;
+	place->world = place->shm_groups = (int)op->count;
 	place->local_world = place->local_rank = 0;
 	for (int i = 0; i < place->world; i++) {
 		int rank = op->members[i];
@@ -59,8 +59,8 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 	team->first = first;
 	team->open_seconds = first->open_seconds;
 	team->comm.members = calloc(op->count, sizeof(int));
-	team->comm.shown = calloc(op->count, sizeof(*team->comm.shown));
-	if (!team->comm.members || !team->comm.shown)
+	team->comm.intents = calloc(op->count, sizeof(*team->comm.intents));
+	if (!team->comm.members || !team->comm.intents)
 		return zero_core->fail(ZERO_E_COMM, "no memory for a team of %zu ranks", op->count);
 	memcpy(team->comm.members, op->members, op->count * sizeof(int));
 	place_team(team, op);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host backend: how it opens, and its table, of lines into pool, queue and kernels. */
+/* The host backend: open, and the table, whose functions call the pool, the queue and kernels. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,11 +34,11 @@ static zero_status open_comm(struct zero_backend *host, const struct zero_backen
 	status = zero_comm_mpi(host->kernels, host->pool, config->share, &host->comm);
 #endif
 	if (!status && !host->comm)
-		status = zero_comm_self(host->kernels, host->pool, &host->comm);
+		status = zero_comm_single(host->kernels, host->pool, &host->comm);
 	if (!status && expected_world && expected_world != host->comm->place.world)
 		status = zero_core->fail(ZERO_E_COMM,
-					 "the launcher said %d ranks, but there are %d: is the "
-					 "program built with another MPI, or this one without?",
+					 "the launcher started %d ranks, but libzero sees %d: was "
+					 "the program built with another MPI, or libzero without?",
 					 expected_world, host->comm->place.world);
 	return status;
 }
@@ -61,8 +61,8 @@ static zero_status host_open(const struct zero_backend_config *config,
 		status = open_comm(host, config);
 	if (!status && !zero_kernels_choose(config->isa))
 		status = zero_core->fail(ZERO_E_UNSUPPORTED,
-					 "this machine has no %s (option isa): the best it has "
-					 "is %s",
+					 "this machine does not support %s (option isa): the best "
+					 "that it supports is %s",
 					 config->isa, zero_kernels_isa(0));
 	if (!status) {
 		host->comm->meter = config->meter;
@@ -85,7 +85,7 @@ static void host_place(const struct zero_backend *host, const struct zero_team_c
 static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind kind, size_t bytes,
 			      bool zeroed, void **data)
 {
-	/* All of this memory is the host's. */
+	/* Here the device is the host: nothing need be page-locked. */
 	if (kind == ZERO_MEM_PINNED)
 		kind = ZERO_MEM_STAGING;
 	return zero_pool_alloc(host->pool, kind, bytes, zeroed, data);
@@ -124,7 +124,7 @@ static void host_memory(const struct zero_backend *host, zero_memory *memory)
 
 static void host_memory_high(struct zero_backend *host, size_t kinds[ZERO_MEM_KINDS])
 {
-	zero_pool_high(host->pool, kinds);
+	zero_pool_at_peak(host->pool, kinds);
 }
 
 static void host_traffic(const struct zero_backend *host, zero_traffic *traffic)
@@ -149,7 +149,8 @@ static zero_status host_wait(struct zero_backend *host, struct zero_work *work)
 	return zero_queue_wait(host->queue, work);
 }
 
-static size_t host_recent(struct zero_backend *host, struct zero_recent *recent, size_t count)
+static size_t host_recent(struct zero_backend *host, struct zero_recent_submission *recent,
+			  size_t count)
 {
 	return zero_queue_recent(host->queue, recent, count);
 }
@@ -161,7 +162,7 @@ static void host_abort(struct zero_backend *host, int status, const char *text)
 	if (host->comm->threaded)
 		zero_mpi_abort(status);
 #endif
-	/* A launcher ends all when one of them ends like this. */
+	/* The launcher ends all ranks when one ends with an error. */
 	(void)host;
 	_exit(status);
 }
@@ -183,17 +184,17 @@ static bool host_available(void)
 	return true;
 }
 
-/* What was called is done. */
-static uint64_t host_mark(struct zero_backend *host)
+/* Kernels are done when they return. */
+static uint64_t host_event_record(struct zero_backend *host)
 {
 	(void)host;
 	return 0;
 }
 
-static zero_status host_reach(struct zero_backend *host, uint64_t mark)
+static zero_status host_event_wait(struct zero_backend *host, uint64_t event)
 {
 	(void)host;
-	(void)mark;
+	(void)event;
 	return ZERO_OK;
 }
 
@@ -280,7 +281,7 @@ static const struct zero_backend_ops host_ops = {
 	.caller_block = host_caller_block,
 	.shared_free = host_shared_free,
 	.memory = host_memory,
-	.memory_high = host_memory_high,
+	.memory_at_peak = host_memory_high,
 	.traffic = host_traffic,
 	.memory_free = host_memory_free,
 	.submit = host_submit,
@@ -289,8 +290,8 @@ static const struct zero_backend_ops host_ops = {
 	.work_put = host_work_put,
 	.recent = host_recent,
 	.abort = host_abort,
-	.event_record = host_mark,
-	.event_wait = host_reach,
+	.event_record = host_event_record,
+	.event_wait = host_event_wait,
 	.fill_constant = host_fill_constant,
 	.fill_uniform = host_fill_uniform,
 	.fill_normal = host_fill_normal,

@@ -7,44 +7,50 @@
 #include "backend/comm.h"
 #include "kernels.h"
 
-/* ---- pool.c: pages, counted by kind ---------------------------------------------------------- */
+/* ---- memory_pool.c --------------------------------------------------------------------------- */
 
 /*
- * Freed blocks are kept for the next allocation of about their size, since the first touch of fresh
- * pages costs more than the copy that follows. Before fresh pages are asked for, so many idle ones
- * are given back that the process never holds more than it once used.
+ * A pool of page-aligned blocks. Freed blocks are kept for later allocations of about their size,
+ * since the first touch of fresh pages costs more than the copy that follows. Before fresh pages
+ * are mapped, idle blocks are unmapped, so that the process never holds more than its peak of use.
+ * Safe from any thread.
  */
 struct zero_pool;
 
 struct zero_pool *zero_pool_new(void);
-void zero_pool_delete(struct zero_pool *pool); /* with all blocks */
+/* Frees the pool with all blocks and its arena. NULL is a no-op. */
+void zero_pool_delete(struct zero_pool *pool);
+/* See alloc in backend.h. Kind ZERO_MEM_KINDS is a block that several ranks share: each of them
+   counts its part by zero_pool_count. */
 zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes,
 			    bool zeroed, void **data);
-void zero_pool_free(struct zero_pool *pool, void *data); /* NULL is legal */
-/* From now on shards, gathered parameters and gradients come from the arena, which becomes the
-   pool's. */
+void zero_pool_free(struct zero_pool *pool, void *data); /* NULL is a no-op */
+/* From now on shards, gathered parameters and gradients are allocated in the arena, which becomes
+   the pool's. */
 struct zero_arena;
 void zero_pool_share(struct zero_pool *pool, struct zero_arena *arena);
-/* A block of kind ZERO_MEM_KINDS is counted so: by each of its ranks, its part. ZERO_E_MEMORY: that
-   is beyond the limit. */
+/* Counts bytes of a shared block; ZERO_E_MEMORY if they would pass the limit. */
 zero_status zero_pool_count(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes);
 void zero_pool_uncount(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes);
-zero_status zero_pool_no_memory(enum zero_memory_kind kind, size_t bytes);
-void zero_pool_limit(struct zero_pool *pool, size_t bytes); /* see limit in backend.h */
+/* See limit, caller_block, memory and memory_at_peak in backend.h. */
+void zero_pool_limit(struct zero_pool *pool, size_t bytes);
 bool zero_pool_caller_block(struct zero_pool *pool, const void *data, size_t *bytes);
 void zero_pool_memory(struct zero_pool *pool, zero_memory *memory);
-void zero_pool_high(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS]);
+void zero_pool_at_peak(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS]);
 
 /* ---- communicators --------------------------------------------------------------------------- */
 
-/* One rank alone: no MPI. */
-zero_status zero_comm_self(const struct zero_kernels *kernels, struct zero_pool *pool,
-			   struct zero_comm **comm);
-/* The ranks of MPI_COMM_WORLD; *comm stays NULL if no launcher started this process. An error with
-   a *comm is one that the others can still be told. `share`: see zero_backend_config. */
+/* single_rank.c: one rank alone, without MPI. */
+zero_status zero_comm_single(const struct zero_kernels *kernels, struct zero_pool *pool,
+			     struct zero_comm **comm);
+/*
+ * mpi_comm.c: the ranks of MPI_COMM_WORLD. *comm stays NULL if no launcher started this process. If
+ * it fails but sets *comm, the other ranks can still be told by zero_agree_status. `share`: see
+ * zero_backend_config.
+ */
 zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *pool, int share,
 			  struct zero_comm **comm);
-/* Ends all of them; returns where MPI is over. From any thread, where MPI allows that. */
+/* mpi_init.c: ends all ranks, or returns if MPI was finalised. From any thread if MPI allows it. */
 void zero_mpi_abort(int status);
 
 #endif

@@ -14,9 +14,9 @@ enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 struct block {
 	char *data; /* what the tree of live blocks is ordered by */
 	size_t bytes;
-	enum zero_memory_kind kind; /* ZERO_MEM_KINDS: counted elsewhere */
+	enum zero_memory_kind kind; /* ZERO_MEM_KINDS: see zero_pool_count */
 	bool shared;                /* in the arena */
-	struct block *next;         /* of the idle ones, newest first */
+	struct block *next;         /* in the list of idle blocks, newest first */
 };
 
 struct zero_pool {
@@ -25,7 +25,7 @@ struct zero_pool {
 	struct block *idle;
 	size_t idle_bytes;
 	struct zero_arena *arena; /* NULL: no rank shares memory with this one */
-	zero_bytes held;          /* by live blocks, whoever counts them */
+	zero_bytes held;          /* by all live blocks */
 	struct zero_account account;
 };
 
@@ -61,7 +61,7 @@ static void unmap(struct zero_pool *pool, struct block *block)
 	free(block);
 }
 
-/* The arena goes as a whole. */
+/* For deletion: blocks in the arena are unmapped with it. */
 static void unmap_node(void *node)
 {
 	struct block *block = node;
@@ -87,7 +87,7 @@ void zero_pool_delete(struct zero_pool *pool)
 	free(pool);
 }
 
-/* Fresh pages; large blocks begin where a huge page can. NULL: none to be had. */
+/* Maps fresh pages; large blocks begin at a multiple of the huge page size. NULL: no memory. */
 static char *map(size_t bytes)
 {
 	size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0, before;
@@ -104,14 +104,14 @@ static char *map(size_t bytes)
 		munmap(data, before);
 	if (slack > before)
 		munmap(data + before + bytes, slack - before);
-	/* Advice: 4K pages serve too, if more slowly. */
+	/* A hint: it also works with 4K pages, more slowly. */
 	madvise(data + before, bytes, MADV_HUGEPAGE);
 	return data + before;
 }
 
-/* The idle block that fits best and wastes at most an eighth, or nothing if every byte counts;
-   taken off the list. */
-static struct block *take_idle(struct zero_pool *pool, size_t bytes, bool shared)
+/* Removes the best fitting idle block from the list. It may be an eighth too large, but not at all
+   if there is a limit. NULL: none fits. */
+static struct block *find_idle(struct zero_pool *pool, size_t bytes, bool shared)
 {
 	size_t waste = pool->account.limit == SIZE_MAX ? bytes / 8 : 0;
 	struct block **best = NULL, *block;
@@ -128,7 +128,7 @@ static struct block *take_idle(struct zero_pool *pool, size_t bytes, bool shared
 	return block;
 }
 
-/* Gives back idle blocks, the oldest first, until `bytes` are. */
+/* Unmaps idle blocks, the oldest first, of `bytes` in total at least. */
 static void trim(struct zero_pool *pool, size_t bytes)
 {
 	size_t gone = 0;
@@ -145,14 +145,14 @@ static void trim(struct zero_pool *pool, size_t bytes)
 	pool->idle_bytes -= gone;
 }
 
-/* How much of what is idle must go, so that `bytes` more are no more than was ever in use at
-   once. */
-static size_t excess(const struct zero_pool *pool, size_t bytes)
+/* The idle bytes to unmap before `bytes` more are mapped, so that the process never holds more than
+   its peak of live blocks. */
+static size_t excess_idle(const struct zero_pool *pool, size_t bytes)
 {
-	size_t used = pool->held.now + bytes;
-	size_t allowed = used > pool->held.peak ? used : pool->held.peak;
+	size_t recycled = pool->held.now + bytes;
+	size_t allowed = recycled > pool->held.peak ? recycled : pool->held.peak;
 
-	return used + pool->idle_bytes > allowed ? used + pool->idle_bytes - allowed : 0;
+	return recycled + pool->idle_bytes > allowed ? recycled + pool->idle_bytes - allowed : 0;
 }
 
 static char *find_pages(struct zero_pool *pool, size_t bytes, bool shared)
@@ -160,18 +160,18 @@ static char *find_pages(struct zero_pool *pool, size_t bytes, bool shared)
 	return shared ? zero_arena_alloc(pool->arena, bytes) : map(bytes);
 }
 
-static struct block *fresh(struct zero_pool *pool, size_t bytes, bool shared)
+static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared)
 {
 	struct block *block = calloc(1, sizeof(*block));
 
 	if (!block)
 		return NULL;
-	trim(pool, excess(pool, bytes));
+	trim(pool, excess_idle(pool, bytes));
 	block->bytes = bytes;
 	block->shared = shared;
 	block->data = find_pages(pool, bytes, shared);
 	if (!block->data) {
-		/* What is idle may be in the way. */
+		/* Idle blocks may take the room. */
 		trim(pool, SIZE_MAX);
 		block->data = find_pages(pool, bytes, shared);
 	}
@@ -182,14 +182,14 @@ static struct block *fresh(struct zero_pool *pool, size_t bytes, bool shared)
 	return block;
 }
 
-/* With the lock. *used: its pages may hold anything. */
-static struct block *take(struct zero_pool *pool, size_t bytes, bool shared, bool *used)
+/* With the lock. *recycled: the block is not zeroed. */
+static struct block *get_block(struct zero_pool *pool, size_t bytes, bool shared, bool *recycled)
 {
-	struct block *block = take_idle(pool, bytes, shared);
+	struct block *block = find_idle(pool, bytes, shared);
 
-	*used = block;
+	*recycled = block;
 	if (!block)
-		block = fresh(pool, bytes, shared);
+		block = new_block(pool, bytes, shared);
 	if (block && !tsearch(block, &pool->live, by_address)) {
 		unmap(pool, block);
 		block = NULL;
@@ -218,7 +218,7 @@ void zero_pool_uncount(struct zero_pool *pool, enum zero_memory_kind kind, size_
 	pthread_mutex_unlock(&pool->lock);
 }
 
-zero_status zero_pool_no_memory(enum zero_memory_kind kind, size_t bytes)
+static zero_status fail_no_memory(enum zero_memory_kind kind, size_t bytes)
 {
 	return zero_core->fail(ZERO_E_MEMORY,
 			       "no memory for %zu bytes of %s: %zu are free; use more "
@@ -226,7 +226,7 @@ zero_status zero_pool_no_memory(enum zero_memory_kind kind, size_t bytes)
 			       bytes, zero_memory_kind_name(kind), zero_memory_available());
 }
 
-/* What peers read or write without a copy. */
+/* Whether peers access memory of that kind without a copy. */
 static bool is_shared(const struct zero_pool *pool, enum zero_memory_kind kind)
 {
 	return pool->arena && (kind == ZERO_MEM_SHARDS || kind == ZERO_MEM_GATHERED ||
@@ -238,7 +238,7 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 {
 	struct block *block = NULL;
 	zero_status status = ZERO_OK;
-	bool used = false;
+	bool recycled = false;
 
 	*data = NULL;
 	if (bytes <= SIZE_MAX / 2) {
@@ -247,7 +247,7 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 		if (kind != ZERO_MEM_KINDS)
 			status = zero_account_check(&pool->account, kind, bytes);
 		if (!status)
-			block = take(pool, bytes, is_shared(pool, kind), &used);
+			block = get_block(pool, bytes, is_shared(pool, kind), &recycled);
 		if (block)
 			block->kind = kind;
 		if (block && kind != ZERO_MEM_KINDS)
@@ -255,8 +255,8 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 		pthread_mutex_unlock(&pool->lock);
 	}
 	if (!block)
-		return status ? status : zero_pool_no_memory(kind, bytes);
-	if (zeroed && used)
+		return status ? status : fail_no_memory(kind, bytes);
+	if (zeroed && recycled)
 		memset(block->data, 0, bytes);
 	*data = block->data;
 	return ZERO_OK;
@@ -323,9 +323,9 @@ void zero_pool_memory(struct zero_pool *pool, zero_memory *memory)
 	pthread_mutex_unlock(&pool->lock);
 }
 
-void zero_pool_high(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS])
+void zero_pool_at_peak(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS])
 {
 	pthread_mutex_lock(&pool->lock);
-	zero_account_high(&pool->account, kinds);
+	zero_account_at_peak(&pool->account, kinds);
 	pthread_mutex_unlock(&pool->lock);
 }

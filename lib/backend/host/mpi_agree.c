@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The values by which ranks agree, in the background: a rank that leaves waits for several. */
+/* The all-reduce of an agreement, non-blocking: a rank that leaves waits for several of them. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -15,22 +15,21 @@ zero_status zero_mpi_begin_max(struct zero_comm *comm)
 }
 
 /*
- * Waits for peers that may be late by seconds, until one of the requests is done. MPI's own waiting
- * takes a whole core, which the program's compute needs: after a short while this sleeps between
- * looks.
+ * Waits until one of the requests is done. Peers may be late by seconds, and MPI_Wait would keep a
+ * core busy that the program computes on, so after a short while this sleeps between tests.
  */
 static int wait_idly(struct zero_comm *const *comms, int count, int *index)
 {
 	struct timespec pause = {0, 2000};
 	int done = 0, error = MPI_SUCCESS;
 
-	for (int look = 0; !error && !done; look++) {
+	for (int test = 0; !error && !done; test++) {
 		for (int i = 0; !error && !done && i < count; i++) {
 			error = MPI_Test(&zero_mpi_of(comms[i])->agreement, &done,
 					 MPI_STATUS_IGNORE);
 			*index = i;
 		}
-		if (done || look < 200)
+		if (done || test < 200)
 			continue;
 		nanosleep(&pause, NULL);
 		if (pause.tv_nsec < 100000)

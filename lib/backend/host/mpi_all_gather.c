@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All-gather. Ranks that share memory with nobody use MPI's. Where they do, a shared buffer is
- * filled by all ranks of the node together: each lays its own part, and what other nodes have is
- * sent to each node once, to the ranks of it in turn. A buffer that is a rank's own is filled from
- * the peers' memory.
+ * All-gather, in one of three ways.
+ *
+ * A buffer that the ranks of a node share is filled by them together. Each copies its own part into
+ * it, and each part of another node arrives once, at one of the node's ranks.
+ *
+ * A buffer of a rank's own is copied from the peers' buffers if all ranks share memory.
+ *
+ * All else is MPI_Allgather.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -11,7 +15,7 @@
 
 #include "mpi_comm.h"
 
-static int by_mpi(struct zero_mpi_comm *mpi, const void *send, void *recv, size_t bytes)
+static int all_gather_by_mpi(struct zero_mpi_comm *mpi, const void *send, void *recv, size_t bytes)
 {
 	const char *own = (const char *)recv + bytes * (size_t)mpi->comm.place.rank;
 	const void *from = send == own ? MPI_IN_PLACE : send;
@@ -19,7 +23,7 @@ static int by_mpi(struct zero_mpi_comm *mpi, const void *send, void *recv, size_
 	size_t count = bytes;
 	int error = MPI_SUCCESS;
 
-	/* Shards are multiples of 64 elements; counting those keeps MPI's int long enough. */
+	/* Shards are multiples of 64 elements. In units of 64 bytes the count fits MPI's int. */
 	if (bytes > ZERO_MESSAGE_MAX) {
 		count = bytes / 64;
 		error = MPI_Type_contiguous(64, MPI_BYTE, &unit);
@@ -40,10 +44,10 @@ zero_status zero_mpi_exchange(struct zero_mpi_comm *mpi, const void *send, void 
 	if (bytes > ZERO_MESSAGE_MAX)
 		return zero_core->fail(ZERO_E_UNSUPPORTED,
 				       "%zu bytes a rank are too many to be exchanged", bytes);
-	return zero_mpi_status(by_mpi(mpi, send, recv, bytes), "MPI_Allgather");
+	return zero_mpi_status(all_gather_by_mpi(mpi, send, recv, bytes), "MPI_Allgather");
 }
 
-/* The rank of this node that takes in what `rank` of another one sends there. */
+/* The rank of the node (known by its first rank) that receives what `rank` sends to the node. */
 static int receiver(const struct zero_mpi_comm *mpi, int rank, int node_first, int node_world)
 {
 	int turn = mpi->node_index[rank] % node_world, at = node_first;
@@ -94,7 +98,7 @@ static int post(struct slots *slots, int rank, int peer, bool sends)
 	return error;
 }
 
-/* Between nodes: this rank's slot goes to each other node once, and it takes in its share. */
+/* Sends this rank's part to each other node once, and receives this rank's share of theirs. */
 static int between_nodes(struct zero_mpi_comm *mpi, char *recv, size_t bytes)
 {
 	int world = mpi->comm.place.world, own = mpi->comm.place.rank, error = MPI_SUCCESS;
@@ -108,7 +112,7 @@ static int between_nodes(struct zero_mpi_comm *mpi, char *recv, size_t bytes)
 		if (mpi->node_of[rank] != mpi->node_of[own] &&
 		    receiver(mpi, rank, mpi->node_of[own], mpi->node->world) == own)
 			error = post(&slots, rank, rank, false);
-	/* Each begins with the node behind its own, so that none is everyone's first. */
+	/* Each rank begins with the next node, so that the first messages go to different ones. */
 	for (int step = 1; !error && step < world; step++) {
 		int first = (own + step) % world;
 
@@ -122,8 +126,8 @@ static int between_nodes(struct zero_mpi_comm *mpi, char *recv, size_t bytes)
 	return error;
 }
 
-/* A rank's own buffer, all of whose ranks are on this node. */
-static void from_peers(struct zero_mpi_comm *mpi, char *recv, size_t bytes, size_t index)
+/* Fills a rank's own buffer from those of its peers; all ranks share memory. */
+static void copy_from_peers(struct zero_mpi_comm *mpi, char *recv, size_t bytes, size_t index)
 {
 	int world = mpi->node->world, own = mpi->node->rank;
 
@@ -134,14 +138,14 @@ static void from_peers(struct zero_mpi_comm *mpi, char *recv, size_t bytes, size
 
 		memcpy(recv + bytes * (size_t)peer, theirs + bytes * (size_t)peer, bytes);
 	}
-	/* Counted where they are read: as many as each has sent. */
+	/* This rank reads as many bytes as it would have sent. */
 	mpi->comm.bytes_sent += bytes * (size_t)(world - 1);
 }
 
-/* All ranks of the node have published where their own buffer is. */
+/* Whether all ranks share memory and have published where their buffers are. */
 static bool peers_are_known(const struct zero_mpi_comm *mpi, size_t index)
 {
-	if (mpi->node->world == 1 || !zero_place_one_node(&mpi->comm.place))
+	if (mpi->node->world == 1 || !zero_place_all_share_memory(&mpi->comm.place))
 		return false;
 	for (int rank = 0; rank < mpi->node->world; rank++)
 		if (!zero_node_published(mpi->node, rank, index)->recv)
@@ -149,7 +153,8 @@ static bool peers_are_known(const struct zero_mpi_comm *mpi, size_t index)
 	return true;
 }
 
-bool zero_mpi_gather_meets(const struct zero_mpi_comm *mpi, const struct zero_op *op, size_t index)
+bool zero_mpi_all_gather_has_barrier(const struct zero_mpi_comm *mpi, const struct zero_op *op,
+				     size_t index)
 {
 	return op->kind == ZERO_OP_ALL_GATHER && op->count && !op->shared &&
 	       peers_are_known(mpi, index);
@@ -160,22 +165,22 @@ zero_status zero_mpi_all_gather(struct zero_mpi_comm *mpi, const struct zero_op 
 	size_t bytes = op->count * zero_core->dtype_size(op->to);
 	char *recv = op->shared ? op->shared->data + op->at : op->recv;
 	char *own = recv + bytes * (size_t)mpi->comm.place.rank;
-	bool apart = mpi->comm.place.nodes == mpi->comm.place.world;
-	bool pulled = zero_mpi_gather_meets(mpi, op, index);
+	bool no_sharing = mpi->comm.place.shm_groups == mpi->comm.place.world;
+	bool by_copy = zero_mpi_all_gather_has_barrier(mpi, op, index);
 	int error = MPI_SUCCESS;
 
 	if (!bytes)
 		return ZERO_OK;
 	if (op->from != op->to)
 		mpi->kernels->cast(op->to, own, op->from, op->send, op->count);
-	else if (op->send != own && (op->shared || pulled) && !apart)
+	else if (op->send != own && (op->shared || by_copy) && !no_sharing)
 		memcpy(own, op->send, bytes);
-	if (op->shared && !apart) {
+	if (op->shared && !no_sharing) {
 		error = between_nodes(mpi, recv, bytes);
-	} else if (pulled) {
-		/* The own part was laid before; those of the others are, once all came here. */
-		zero_node_meet(mpi->node);
-		from_peers(mpi, recv, bytes, index);
+	} else if (by_copy) {
+		/* After this all ranks have copied their own part. */
+		zero_node_barrier(mpi->node);
+		copy_from_peers(mpi, recv, bytes, index);
 	} else {
 		if (bytes / 64 > INT_MAX)
 			return zero_core->fail(ZERO_E_UNSUPPORTED,
@@ -183,7 +188,7 @@ zero_status zero_mpi_all_gather(struct zero_mpi_comm *mpi, const struct zero_op 
 					       "once: use more ranks, or smaller groups",
 					       bytes);
 		mpi->comm.bytes_sent += bytes * (size_t)(mpi->comm.place.world - 1);
-		error = by_mpi(mpi, op->from == op->to ? op->send : own, recv, bytes);
+		error = all_gather_by_mpi(mpi, op->from == op->to ? op->send : own, recv, bytes);
 	}
 	return zero_mpi_status(error, "gathering");
 }

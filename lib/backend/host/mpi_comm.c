@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communicator on MPI: how it comes to be, what it runs, and the teams that are cut out of it. */
+/* A communicator on MPI: it runs operations, opens and closes, and splits off teams. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +11,9 @@ static zero_status mpi_begin(struct zero_comm *comm, const struct zero_op *ops, 
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 
-	zero_node_begin(mpi->node);
+	zero_node_next_table(mpi->node);
 	if (mpi->node->world == 1)
-		return zero_shared_begin(mpi, ops, count);
+		return zero_shared_buffer_begin(mpi, ops, count);
 	if (count > ZERO_NODE_OPERATIONS)
 		return zero_core->fail(ZERO_E_UNSUPPORTED,
 				       "%zu operations at once are more than %d: submit fewer "
@@ -26,14 +26,14 @@ static zero_status mpi_begin(struct zero_comm *comm, const struct zero_op *ops, 
 		published->recv = zero_node_address(mpi->node, ops[i].recv);
 		published->source = ops[i].send;
 	}
-	return zero_shared_begin(mpi, ops, count);
+	return zero_shared_buffer_begin(mpi, ops, count);
 }
 
-static zero_status run_channel(struct zero_mpi_comm *mpi, const struct zero_op *op);
+static zero_status run_team_comm(struct zero_mpi_comm *mpi, const struct zero_op *op);
 
-/* Operation i, and those behind it that go with it: *done of them. */
-static zero_status run_some(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
-			    size_t i, size_t *done)
+/* Runs operation i; neighbouring scatters run together. *done becomes how many were run. */
+static zero_status run_op(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
+			  size_t i, size_t *done)
 {
 	const struct zero_op *op = &ops[i];
 
@@ -55,7 +55,7 @@ static zero_status run_some(struct zero_mpi_comm *mpi, const struct zero_op *ops
 		mpi->kernels->cast(op->to, op->recv, op->from, op->send, op->count);
 		break;
 	case ZERO_OP_TEAM_COMM:
-		return run_channel(mpi, op);
+		return run_team_comm(mpi, op);
 	case ZERO_OP_ALLOC:
 	case ZERO_OP_FREE:
 		break;
@@ -63,8 +63,8 @@ static zero_status run_some(struct zero_mpi_comm *mpi, const struct zero_op *ops
 	return ZERO_OK;
 }
 
-/* What ranks read from each other may fail on one of them alone, as no message does. */
-static zero_status settle(struct zero_mpi_comm *mpi, zero_status status)
+/* A read of a peer's memory may fail on one rank alone, so the ranks agree on the outcome. */
+static zero_status agree_on_reads(struct zero_mpi_comm *mpi, zero_status status)
 {
 	int failed = status != ZERO_OK, error;
 
@@ -72,11 +72,12 @@ static zero_status settle(struct zero_mpi_comm *mpi, zero_status status)
 	if (status || (!error && !failed))
 		return status;
 	return error ? zero_mpi_status(error, "MPI_Allreduce")
-		     : zero_core->fail(ZERO_E_COMM, "another rank could not read from the root");
+		     : zero_core->fail(ZERO_E_COMM,
+				       "another rank could not read the root's memory");
 }
 
-/* Ranks work on each other's memory, or on what they share: none goes on before all have done so.
-   Also after an error, since peers wait for this rank. */
+/* Ranks read and write each other's memory, so a barrier of the node follows. A rank with an error
+   takes part in every barrier, since its peers wait for it there. */
 static zero_status run_all(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count)
 {
 	enum zero_op_kind last = ZERO_OP_ALLOC;
@@ -88,33 +89,33 @@ static zero_status run_all(struct zero_mpi_comm *mpi, const struct zero_op *ops,
 		done = 1;
 		if (!zero_op_is_payload(&ops[i])) {
 			if (!status)
-				status = run_some(mpi, ops, count, i, &done);
+				status = run_op(mpi, ops, count, i, &done);
 			continue;
 		}
-		/* Sums are complete on all ranks before they are gathered. */
+		/* For example, sums must be complete on all ranks before they are gathered. */
 		if (touched && ops[i].kind != last)
-			zero_node_meet(mpi->node);
+			zero_node_barrier(mpi->node);
 		last = ops[i].kind;
 		touched = true;
 		from_root |= last == ZERO_OP_SCATTER || last == ZERO_OP_BROADCAST;
 		if (!status)
-			status = run_some(mpi, ops, count, i, &done);
-		else if (zero_mpi_gather_meets(mpi, &ops[i], i))
-			zero_node_meet(mpi->node);
+			status = run_op(mpi, ops, count, i, &done);
+		else if (zero_mpi_all_gather_has_barrier(mpi, &ops[i], i))
+			zero_node_barrier(mpi->node);
 		mpi->comm.collectives += done;
 	}
 	if (touched)
-		zero_node_meet(mpi->node);
-	return from_root ? settle(mpi, status) : status;
+		zero_node_barrier(mpi->node);
+	return from_root ? agree_on_reads(mpi, status) : status;
 }
 
 static zero_status mpi_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
-			   zero_status status, struct zero_order *order)
+			   zero_status status, struct zero_device_order *order)
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 
 	(void)order;
-	zero_shared_end(mpi, ops, count, !status);
+	zero_shared_buffer_end(mpi, ops, count, !status);
 	if (!status)
 		status = run_all(mpi, ops, count);
 	if (mpi->counter) {
@@ -132,22 +133,22 @@ static void mpi_close(struct zero_comm *comm)
 	bool is_first = mpi->is_first;
 
 	zero_team_comms_close(comm);
-	zero_reduce_close(mpi);
-	zero_shared_close(mpi);
+	zero_mpi_reduce_close(mpi);
+	zero_shared_buffer_close(mpi);
 	zero_node_close(mpi->node, is_first);
 	if (is_first)
 		zero_mpi_users -= mpi->world != MPI_COMM_NULL;
 	else if (mpi->world != MPI_COMM_NULL)
 		MPI_Comm_free(&mpi->world);
-	pthread_mutex_destroy(&mpi->lent_lock);
+	pthread_mutex_destroy(&mpi->deferred_lock);
 	free(comm->members);
 	free(mpi->node_of);
 	free(mpi->node_index);
-	free(comm->shown);
+	free(comm->intents);
 	free(mpi);
 }
 
-static void mpi_free(struct zero_comm *comm, void *data, const struct zero_order *order)
+static void mpi_free(struct zero_comm *comm, void *data, const struct zero_device_order *order)
 {
 	(void)order;
 	zero_pool_free(zero_mpi_of(comm)->pool, data);
@@ -170,7 +171,7 @@ static const struct zero_comm_ops mpi_ops = {
 	.begin = mpi_begin,
 	.run = mpi_run,
 	.free = mpi_free,
-	.shared_free = zero_shared_free,
+	.shared_free = zero_shared_buffer_free,
 	.begin_max = zero_mpi_begin_max,
 	.finish_max = zero_mpi_finish_max,
 	.exchange = mpi_exchange,
@@ -187,12 +188,12 @@ static struct zero_mpi_comm *new_comm(const struct zero_kernels *kernels, struct
 	mpi->kernels = kernels;
 	mpi->pool = pool;
 	mpi->world = MPI_COMM_NULL;
-	pthread_mutex_init(&mpi->lent_lock, NULL);
+	pthread_mutex_init(&mpi->deferred_lock, NULL);
 	return mpi;
 }
 
-/* Ranks of the smallest node. */
-static int least_node(const struct zero_mpi_comm *mpi)
+/* The number of ranks on the smallest node. */
+static int smallest_node(const struct zero_mpi_comm *mpi)
 {
 	int world = mpi->comm.place.world, least = world;
 
@@ -207,7 +208,7 @@ static int least_node(const struct zero_mpi_comm *mpi)
 	return least;
 }
 
-/* COLLECTIVE. Who shares memory with whom, and room for what all operations need. */
+/* COLLECTIVE. Finds out which ranks share memory, and allocates the tables of their nodes. */
 static zero_status find_nodes(struct zero_mpi_comm *mpi)
 {
 	struct zero_place *place = &mpi->comm.place;
@@ -215,30 +216,29 @@ static zero_status find_nodes(struct zero_mpi_comm *mpi)
 
 	mpi->node_of = calloc((size_t)place->world, sizeof(int));
 	mpi->node_index = calloc((size_t)place->world, sizeof(int));
-	mpi->comm.shown = calloc((size_t)place->world, sizeof(*mpi->comm.shown));
+	mpi->comm.intents = calloc((size_t)place->world, sizeof(*mpi->comm.intents));
 	all = calloc((size_t)place->world, sizeof(mine));
-	if (!mpi->node_of || !mpi->node_index || !mpi->comm.shown || !all) {
+	if (!mpi->node_of || !mpi->node_index || !mpi->comm.intents || !all) {
 		free(all);
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks", place->world);
 	}
-	/* Ranks meet at addresses: those of one node have the same. */
+	/* A node is known by the first of its ranks. */
 	mine[0] = mpi->first_of_node;
 	error = MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, mpi->world);
-	place->nodes = 0;
+	place->shm_groups = 0;
 	for (int rank = 0; !error && rank < place->world; rank++) {
 		mpi->node_of[rank] = all[2 * rank];
 		mpi->node_index[rank] = all[2 * rank + 1];
-		place->nodes += mpi->node_of[rank] == rank;
+		place->shm_groups += mpi->node_of[rank] == rank;
 	}
-	place->share_least = error ? 1 : least_node(mpi);
-	place->share_rank = mpi->node->rank;
-	place->share_world = mpi->node->world;
+	place->shm_world_min = error ? 1 : smallest_node(mpi);
+	place->shm_rank = mpi->node->rank;
+	place->shm_world = mpi->node->world;
 	free(all);
 	return zero_mpi_status(error, "MPI_Allgather");
 }
 
-/* COLLECTIVE over `ranks`, if they share memory. The rank, within mpi->world, of the first of
-   them. */
+/* COLLECTIVE over `ranks`, which share memory. Sets first_of_node. */
 static int find_first(struct zero_mpi_comm *mpi, MPI_Comm ranks)
 {
 	mpi->first_of_node = mpi->comm.place.rank;
@@ -247,7 +247,7 @@ static int find_first(struct zero_mpi_comm *mpi, MPI_Comm ranks)
 	return MPI_Bcast(&mpi->first_of_node, 1, MPI_INT, 0, ranks);
 }
 
-/* COLLECTIVE. The ranks of this node that are to share memory: `most` of them at a time. */
+/* COLLECTIVE. Lets the ranks of this node share memory, in sets of `most` (0: all). */
 static zero_status share_memory(struct zero_mpi_comm *mpi, MPI_Comm node, int most)
 {
 	int color = most > 0 ? mpi->comm.place.local_rank / most : 0, error;
@@ -277,7 +277,7 @@ zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *
 	if (!mpi)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
 	mpi->is_first = true;
-	status = zero_mpi_world(&mpi->world, &node, &mpi->comm);
+	status = zero_mpi_init(&mpi->world, &node, &mpi->comm);
 	if (status || mpi->world == MPI_COMM_NULL) {
 		mpi_close(&mpi->comm);
 		return status;
@@ -288,7 +288,7 @@ zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *
 	MPI_Comm_free(&node);
 	if (!status)
 		status = find_nodes(mpi);
-	return status ? status : zero_reduce_open(mpi);
+	return status ? status : zero_mpi_reduce_open(mpi);
 }
 
 /* ---- teams ----------------------------------------------------------------------------------- */
@@ -303,7 +303,7 @@ static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm 
 
 	*place = parent->comm.place;
 	team->comm.threaded = parent->comm.threaded;
-	team->comm.main_only = parent->comm.main_only;
+	team->comm.main_thread_only = parent->comm.main_thread_only;
 	team->arena = parent->arena;
 	team->counter = parent;
 	MPI_Comm_rank(team->world, &place->rank);
@@ -317,7 +317,7 @@ static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm 
 	MPI_Comm_free(&node);
 	if (!status)
 		status = find_nodes(team);
-	return status ? status : zero_reduce_open(team);
+	return status ? status : zero_mpi_reduce_open(team);
 }
 
 static zero_status split(struct zero_mpi_comm *mpi, bool member, MPI_Comm *ranks)
@@ -355,7 +355,7 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 	return open_team(mpi, team);
 }
 
-static zero_status run_channel(struct zero_mpi_comm *mpi, const struct zero_op *op)
+static zero_status run_team_comm(struct zero_mpi_comm *mpi, const struct zero_op *op)
 {
 	return zero_team_comm_new(&mpi->comm, op, make_team);
 }

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MPI in this process: who initialises it, what it allows, and how it ends. */
+/* MPI in this process: initialisation, the thread level that it allows, and finalisation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/launched_world.h"
 #include "mpi_comm.h"
 
-/* MPI is one for a process and cannot begin twice; the copy serves one job after the other. */
-static MPI_Comm copy = MPI_COMM_NULL;
-static bool copy_threaded, copy_main_only;
+/* A process can initialise MPI once. The library's copy of MPI_COMM_WORLD serves all its jobs. */
+static MPI_Comm library_comm = MPI_COMM_NULL;
+static bool library_threaded, library_main_thread_only;
 int zero_mpi_users;
-static pid_t initialiser; /* a forked child has none of MPI */
+static pid_t initialiser; /* a forked child cannot use MPI */
 
 zero_status zero_mpi_status(int error, const char *call)
 {
@@ -33,8 +34,8 @@ void zero_mpi_abort(int status)
 		MPI_Abort(MPI_COMM_WORLD, status);
 }
 
-/* Whether what started this process offers MPI a way to find the other ranks. */
-static bool has_wire_up(void)
+/* Whether a launcher's process manager can tell MPI where the other ranks are. */
+static bool has_process_manager(void)
 {
 	static const char *const names[] = {"PMIX_RANK", "PMI_RANK", "PMI_FD", "PMI_SIZE"};
 
@@ -44,33 +45,24 @@ static bool has_wire_up(void)
 	return false;
 }
 
-/* How many ranks the launcher started; 0: none that is known did. */
+/* How many ranks the launcher started; 0 if none did. */
 static int launched_world(void)
 {
-	/* In this order: an mpirun within a Slurm step inherits that step's. */
-	static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-					    "SLURM_STEP_NUM_TASKS"};
+	int world = zero_launched_world();
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		const char *value = getenv(names[i]);
-		int world = value ? atoi(value) : 0;
-
-		if (world > 0)
-			return world;
-	}
-	return has_wire_up() ? 1 : 0;
+	return world ? world : has_process_manager();
 }
 
 /*
- * A program that exits with an error leaves MPI as it is: MPI_Finalize would wait for peers that
- * may wait for this one, while a launcher that sees the exit ends them.
+ * Runs at exit. If the program exits with an error, MPI is not finalised: MPI_Finalize would wait
+ * for peers that may wait for this rank. The launcher sees the exit and ends them.
  */
 static void finalise(int status, void *unused)
 {
 	int finalised = 0;
 
 	(void)unused;
-	/* Nor while a job is open: its thread may be within MPI. */
+	/* While a job is open its thread may be in a call of MPI. */
 	if (status || zero_mpi_users || getpid() != initialiser)
 		return;
 	MPI_Finalized(&finalised);
@@ -100,12 +92,12 @@ static zero_status fail_alone(int launched)
 			       launched);
 }
 
-static zero_status make_copy(void)
+static zero_status duplicate_world(void)
 {
-	int error = MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+	int error = MPI_Comm_dup(MPI_COMM_WORLD, &library_comm);
 
 	if (!error)
-		error = MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
+		error = MPI_Comm_set_errhandler(library_comm, MPI_ERRORS_RETURN);
 	return zero_mpi_status(error, "MPI_Comm_dup");
 }
 
@@ -113,12 +105,12 @@ static zero_status find_place(struct zero_place *place, MPI_Comm *node)
 {
 	int error;
 
-	error = MPI_Comm_rank(copy, &place->rank);
+	error = MPI_Comm_rank(library_comm, &place->rank);
 	if (!error)
-		error = MPI_Comm_size(copy, &place->world);
+		error = MPI_Comm_size(library_comm, &place->world);
 	if (!error)
-		error = MPI_Comm_split_type(copy, MPI_COMM_TYPE_SHARED, place->rank, MPI_INFO_NULL,
-					    node);
+		error = MPI_Comm_split_type(library_comm, MPI_COMM_TYPE_SHARED, place->rank,
+					    MPI_INFO_NULL, node);
 	if (!error)
 		error = MPI_Comm_rank(*node, &place->local_rank);
 	if (!error)
@@ -127,16 +119,16 @@ static zero_status find_place(struct zero_place *place, MPI_Comm *node)
 	return zero_mpi_status(error, "finding the node's ranks");
 }
 
-/* What the program's own MPI_Init allows. */
-static zero_status check_threads(bool *threaded, bool *main_only)
+/* What the program's own MPI_Init allows: see struct zero_comm. */
+static zero_status check_threads(bool *threaded, bool *main_thread_only)
 {
 	int level = MPI_THREAD_SINGLE, is_main = 0;
 
 	MPI_Query_thread(&level);
 	*threaded = level == MPI_THREAD_MULTIPLE;
-	*main_only = level < MPI_THREAD_SERIALIZED;
+	*main_thread_only = level < MPI_THREAD_SERIALIZED;
 	MPI_Is_thread_main(&is_main);
-	if (*main_only && !is_main)
+	if (*main_thread_only && !is_main)
 		return zero_core->fail(ZERO_E_COMM,
 				       "the program asked MPI for %s, so that zero_open must be "
 				       "called in the thread that called MPI_Init",
@@ -145,7 +137,7 @@ static zero_status check_threads(bool *threaded, bool *main_only)
 	return ZERO_OK;
 }
 
-zero_status zero_mpi_world(MPI_Comm *world, MPI_Comm *node, struct zero_comm *comm)
+zero_status zero_mpi_init(MPI_Comm *world, MPI_Comm *node, struct zero_comm *comm)
 {
 	int initialised = 0, finalised = 0, launched = launched_world();
 	zero_status status = ZERO_OK;
@@ -156,25 +148,25 @@ zero_status zero_mpi_world(MPI_Comm *world, MPI_Comm *node, struct zero_comm *co
 	if (finalised)
 		return zero_core->fail(ZERO_E_STATE,
 				       "MPI_Finalize was called: zero_open must come before it");
-	/* Without a wire-up Open MPI would end the process rather than fail. */
-	if (!initialised && launched > 1 && !has_wire_up())
+	/* Without a process manager Open MPI would end the process rather than fail. */
+	if (!initialised && launched > 1 && !has_process_manager())
 		return fail_alone(launched);
-	if (!initialised && !has_wire_up())
+	if (!initialised && !has_process_manager())
 		return ZERO_OK;
 	if (!initialised)
 		status = initialise();
-	if (!status && copy == MPI_COMM_NULL) {
-		status = check_threads(&copy_threaded, &copy_main_only);
+	if (!status && library_comm == MPI_COMM_NULL) {
+		status = check_threads(&library_threaded, &library_main_thread_only);
 		if (!status)
-			status = make_copy();
+			status = duplicate_world();
 	}
 	if (!status)
 		status = find_place(&comm->place, node);
 	if (!status && comm->place.world == 1 && launched > 1)
 		status = fail_alone(launched);
-	comm->threaded = copy_threaded;
-	comm->main_only = copy_main_only;
+	comm->threaded = library_threaded;
+	comm->main_thread_only = library_main_thread_only;
 	if (!status)
-		*world = copy;
+		*world = library_comm;
 	return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From one rank to all: scatter, of several buffers at once whose roots may be different ranks, and
- * broadcast. Ranks that share memory with a root read their slices from its buffer, all at the same
- * time; where the system forbids that, the root writes into their memory. To other ranks it sends,
+ * Scatter, of several buffers at once whose roots may be different ranks, and broadcast. Ranks that
+ * share memory with a root read their slices from its buffer, all at the same time. Where the
+ * system forbids such reads, the root writes into their memory. To other ranks it sends messages,
  * piece by piece.
  */
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #include "mpi_comm.h"
 
-/* Two pieces between each two ranks are under way for each operation. */
+/* For each operation and pair of ranks, two pieces are under way at a time. */
 struct scatters {
 	struct zero_mpi_comm *mpi;
 	const struct zero_op *ops;
@@ -20,7 +20,7 @@ struct scatters {
 	zero_status status;    /* of reading from a root */
 };
 
-/* The piece of a rank's slice from element `at` on: *bytes of it, from *first of the root's. */
+/* The bytes of the piece of a rank's slice that begins at element `at` of the slice. */
 static size_t piece_bytes(const struct zero_op *op, int rank, size_t at, size_t piece)
 {
 	size_t count = op->bounds[rank + 1] - op->bounds[rank];
@@ -47,24 +47,24 @@ static size_t piece_elements(const struct zero_op *op)
 	return op->piece < most ? op->piece : most;
 }
 
-static bool is_near(const struct zero_mpi_comm *mpi, int rank)
+static bool shares_memory(const struct zero_mpi_comm *mpi, int rank)
 {
 	return mpi->node->world > 1 && mpi->node_of[rank] == mpi->node_of[mpi->comm.place.rank];
 }
 
-/* Where a near peer has its slice; NULL if that is in no arena. */
-static char *slice_of(const struct zero_mpi_comm *mpi, int rank, size_t index)
+/* Where a peer wants its slice, if it shares memory and that is in an arena; else NULL. */
+static char *peer_slice(const struct zero_mpi_comm *mpi, int rank, size_t index)
 {
 	zero_address at;
 
-	if (!is_near(mpi, rank))
+	if (!shares_memory(mpi, rank))
 		return NULL;
 	at = zero_node_published(mpi->node, mpi->node_index[rank], index)->recv;
 	return at ? zero_node_data(mpi->node, at) : NULL;
 }
 
-/* Page by page, the first writes into a peer's memory would cost as much as the copy. */
-static void reach(char *data, size_t bytes)
+/* Maps the pages of a peer's memory at once: faults one by one would cost as much as the copy. */
+static void populate(char *data, size_t bytes)
 {
 #ifdef MADV_POPULATE_READ
 	uintptr_t from = (uintptr_t)data / ZERO_ARENA_PAGE * ZERO_ARENA_PAGE;
@@ -76,26 +76,26 @@ static void reach(char *data, size_t bytes)
 #endif
 }
 
-/* Whether a rank gets its slice without a message. */
-static bool is_served(const struct scatters *all, size_t i, int rank)
+/* Whether a rank gets its slice by a copy, without a message. */
+static bool is_copied(const struct scatters *all, size_t i, int rank)
 {
-	return is_near(all->mpi, rank) &&
-	       (zero_node_reads(all->mpi->node) || slice_of(all->mpi, rank, all->index + i));
+	return shares_memory(all->mpi, rank) &&
+	       (zero_node_can_read(all->mpi->node) || peer_slice(all->mpi, rank, all->index + i));
 }
 
-/* The root's part of one piece: of each slice the elements from `at` on. */
-static int give(const struct scatters *all, size_t i, size_t at, MPI_Request *requests)
+/* The root's part of one piece: in each slice, the elements from `at` on. */
+static int send_piece(const struct scatters *all, size_t i, size_t at, MPI_Request *requests)
 {
 	struct zero_mpi_comm *mpi = all->mpi;
 	const struct zero_op *op = &all->ops[i];
 	size_t size = zero_core->dtype_size(op->from), piece = piece_elements(op);
 	int world = mpi->comm.place.world, root = op->root, error = MPI_SUCCESS;
 
-	/* What travels by message goes first, so that it does so while the rest is copied. */
+	/* Messages are begun first, so that they travel while the rest is copied. */
 	for (int rank = 0; !error && rank < world; rank++) {
 		size_t bytes = piece_bytes(op, rank, at, piece);
 
-		if (rank == root || !bytes || is_served(all, i, rank))
+		if (rank == root || !bytes || is_copied(all, i, rank))
 			continue;
 		error = MPI_Isend((const char *)op->send + (op->bounds[rank] + at) * size,
 				  (int)bytes, MPI_BYTE, rank, 0, mpi->world, &requests[rank]);
@@ -103,25 +103,25 @@ static int give(const struct scatters *all, size_t i, size_t at, MPI_Request *re
 	}
 	for (int rank = 0; rank < world; rank++) {
 		size_t bytes = piece_bytes(op, rank, at, piece);
-		char *to = rank == root ? op->recv : slice_of(mpi, rank, all->index + i);
+		char *to = rank == root ? op->recv : peer_slice(mpi, rank, all->index + i);
 
 		if (!bytes || !to)
 			continue;
 		to += at * size;
 		if (rank != root)
 			mpi->comm.bytes_sent += bytes;
-		/* Or the peer reads it meanwhile. */
-		if (rank != root && zero_node_reads(mpi->node))
+		/* The peer reads it by itself. */
+		if (rank != root && zero_node_can_read(mpi->node))
 			continue;
 		if (rank != root)
-			reach(to, bytes);
+			populate(to, bytes);
 		memcpy(to, (const char *)op->send + (op->bounds[rank] + at) * size, bytes);
 	}
 	return error;
 }
 
-/* This rank's part of one piece from another root. */
-static int take(struct scatters *all, size_t i, size_t at, MPI_Request *request)
+/* A receiving rank's part of one piece. */
+static int receive_piece(struct scatters *all, size_t i, size_t at, MPI_Request *request)
 {
 	struct zero_mpi_comm *mpi = all->mpi;
 	const struct zero_op *op = &all->ops[i];
@@ -131,22 +131,22 @@ static int take(struct scatters *all, size_t i, size_t at, MPI_Request *request)
 
 	if (!bytes)
 		return MPI_SUCCESS;
-	if (is_near(mpi, op->root) && zero_node_reads(mpi->node) && !all->status) {
+	if (shares_memory(mpi, op->root) && zero_node_can_read(mpi->node) && !all->status) {
 		int root = mpi->node_index[op->root];
 		const char *source = zero_node_published(mpi->node, root, all->index + i)->source;
 
 		all->status = zero_node_read(mpi->node, root, (char *)op->recv + at * size,
 					     source + (op->bounds[rank] + at) * size, bytes);
 	}
-	/* A near root may also write it itself. */
-	if (is_near(mpi, op->root) && is_served(all, i, rank))
+	/* It was read, or the root writes it. */
+	if (shares_memory(mpi, op->root) && is_copied(all, i, rank))
 		return MPI_SUCCESS;
 	return MPI_Irecv((char *)op->recv + at * size, (int)bytes, MPI_BYTE, op->root, 0,
 			 mpi->world, request);
 }
 
-/* Piece number `turn` of every operation, once this rank's part of the last but one is done. */
-static int go_on(struct scatters *all, size_t turn, bool *more)
+/* Begins piece number `turn` of every operation, after piece turn - 2 is done. */
+static int next_pieces(struct scatters *all, size_t turn, bool *more)
 {
 	int world = all->mpi->comm.place.world, error = MPI_SUCCESS;
 
@@ -161,9 +161,9 @@ static int go_on(struct scatters *all, size_t turn, bool *more)
 		*more = true;
 		error = MPI_Waitall(world, requests, MPI_STATUSES_IGNORE);
 		if (!error && op->root == all->mpi->comm.place.rank)
-			error = give(all, i, at, requests);
+			error = send_piece(all, i, at, requests);
 		else if (!error)
-			error = take(all, i, at, &requests[op->root]);
+			error = receive_piece(all, i, at, &requests[op->root]);
 	}
 	return error;
 }
@@ -182,14 +182,14 @@ zero_status zero_mpi_scatter(struct zero_mpi_comm *mpi, const struct zero_op *op
 	for (size_t i = 0; i < requests; i++)
 		all.requests[i] = MPI_REQUEST_NULL;
 	for (size_t turn = 0; !error && more; turn++)
-		error = go_on(&all, turn, &more);
+		error = next_pieces(&all, turn, &more);
 	if (!error)
 		error = MPI_Waitall((int)requests, all.requests, MPI_STATUSES_IGNORE);
 	free(all.requests);
 	return error ? zero_mpi_status(error, "scatter") : all.status;
 }
 
-static int by_mpi(struct zero_mpi_comm *mpi, const struct zero_op *op)
+static int broadcast_by_mpi(struct zero_mpi_comm *mpi, const struct zero_op *op)
 {
 	size_t size = zero_core->dtype_size(op->from), bytes = op->count * size;
 	size_t piece = piece_elements(op) * size;
@@ -213,8 +213,8 @@ zero_status zero_mpi_broadcast(struct zero_mpi_comm *mpi, const struct zero_op *
 
 	if (root)
 		mpi->comm.bytes_sent += bytes * (size_t)(mpi->comm.place.world - 1);
-	if (!zero_place_one_node(&mpi->comm.place) || !zero_node_reads(mpi->node))
-		return zero_mpi_status(by_mpi(mpi, op), "MPI_Bcast");
+	if (!zero_place_all_share_memory(&mpi->comm.place) || !zero_node_can_read(mpi->node))
+		return zero_mpi_status(broadcast_by_mpi(mpi, op), "MPI_Bcast");
 	if (!root)
 		return zero_node_read(
 			mpi->node, mpi->node_index[op->root], op->recv,

@@ -18,41 +18,41 @@
 
 #include "mpi_comm.h"
 
-/* The upper bits of an address are the arena, counted from 1. */
+/* The upper bits of a zero_address are the number of the arena, counted from 1. */
 enum { ARENA_SHIFT = 48 };
 
-/* The begin of an arena, before all that is allocated in it. */
+/* The first page of an arena. */
 struct arena_head {
-	uint64_t cookie;  /* tells that it is this one, and not a file of another process */
-	const void *here; /* where its rank has it */
+	uint64_t cookie;  /* random: proves that a mapped file is this arena */
+	const void *here; /* its address in its own process */
 };
 
-/* Of two submissions: what a slow rank still reads of one is not what a fast one says of the next.
-   No rank is two ahead, since all agree on each. */
+/* Two halves: a fast rank fills in the next submission while a slow one still reads this one. No
+   rank is two submissions ahead, since all agree on each. */
 struct node_table {
-	struct zero_published said[2][ZERO_NODE_OPERATIONS];
+	struct zero_published published[2][ZERO_NODE_OPERATIONS];
 };
 
-struct node_meeting {
+struct node_barrier {
 	_Alignas(64) _Atomic uint32_t arrived;
-	_Alignas(64) _Atomic uint32_t round; /* futex: those who wait look at it */
+	_Alignas(64) _Atomic uint32_t round; /* futex: those who wait spin at it */
 	_Alignas(64) _Atomic uint32_t asleep;
 };
 
 struct zero_peers {
-	char **bases; /* [count]; the own one is the arena's */
+	char **bases; /* [count]: where their arenas are mapped */
 	pid_t *processes;
-	bool reads;   /* each can read the others' memory */
-	size_t bytes; /* of each */
+	bool can_read; /* each can read the others' memory */
+	size_t bytes;  /* of each */
 	int count, self;
-	bool crowded; /* more ranks than cores: waiting awake only takes time from others */
+	bool oversubscribed; /* spinning in the barrier would take cores from ranks that compute */
 };
 
 /* ---- mapping each other's arenas ------------------------------------------------------------- */
 
 /*
- * Twice what the machine has, so that holes between what is in use do no harm; but all arenas of a
- * node together must fit into a process's addresses.
+ * Twice the machine's memory, so that gaps between blocks do no harm. But all arenas of a node must
+ * fit into one process's address space.
  */
 static size_t arena_bytes(int ranks)
 {
@@ -63,15 +63,15 @@ static size_t arena_bytes(int ranks)
 	return bytes < most / (size_t)ranks ? bytes : most / (size_t)ranks / huge * huge;
 }
 
-struct introduction {
+struct peer_info {
 	int64_t process;
 	int64_t file; /* -1: this rank has no arena */
 	uint64_t cookie;
 	uint64_t bytes;
-	cpu_set_t cores; /* that it may run on */
+	cpu_set_t cores; /* that the process may run on */
 };
 
-static char *map_peer(const struct introduction *peer)
+static char *map_peer(const struct peer_info *peer)
 {
 	struct arena_head *head;
 	struct stat info;
@@ -83,7 +83,7 @@ static char *map_peer(const struct introduction *peer)
 	file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
 	if (file < 0)
 		return NULL;
-	/* In another namespace of processes the same numbers may be another file. */
+	/* In another PID namespace the same numbers may name another file. */
 	head = fstat(file, &info) || (uint64_t)info.st_size != peer->bytes
 		       ? NULL
 		       : zero_arena_map(file, peer->bytes);
@@ -109,13 +109,13 @@ static void free_peers(struct zero_peers *peers)
 	free(peers);
 }
 
-/* The arena with its head; NULL if this rank cannot share. */
-static struct zero_arena *make_arena(int ranks, struct introduction *mine)
+/* Makes this rank's arena; NULL if it cannot. */
+static struct zero_arena *make_arena(int ranks, struct peer_info *mine)
 {
 	struct zero_arena *arena;
 	char *head;
 
-	*mine = (struct introduction){.process = getpid(), .file = -1, .bytes = arena_bytes(ranks)};
+	*mine = (struct peer_info){.process = getpid(), .file = -1, .bytes = arena_bytes(ranks)};
 	sched_getaffinity(0, sizeof(mine->cores), &mine->cores);
 	if (getrandom(&mine->cookie, sizeof(mine->cookie), 0) != (ssize_t)sizeof(mine->cookie))
 		return NULL;
@@ -133,7 +133,7 @@ static struct zero_arena *make_arena(int ranks, struct introduction *mine)
 	return arena;
 }
 
-static bool map_peers(struct zero_peers *peers, const struct introduction *all,
+static bool map_peers(struct zero_peers *peers, const struct peer_info *all,
 		      struct zero_arena *arena)
 {
 	cpu_set_t cores;
@@ -144,8 +144,8 @@ static bool map_peers(struct zero_peers *peers, const struct introduction *all,
 			return false;
 		CPU_OR(&cores, &cores, &all[i].cores);
 	}
-	/* A rank has a thread that computes beside the one that waits here. */
-	peers->crowded = CPU_COUNT(&cores) < 2 * peers->count;
+	/* Each rank has a thread that computes beside the one that waits here. */
+	peers->oversubscribed = CPU_COUNT(&cores) < 2 * peers->count;
 	for (int i = 0; i < peers->count; i++) {
 		peers->bases[i] = i == peers->self ? zero_arena_base(arena) : map_peer(&all[i]);
 		if (!peers->bases[i])
@@ -163,8 +163,8 @@ static ssize_t read_some(pid_t process, void *to, const void *from, size_t bytes
 	return process_vm_readv(process, &mine, 1, &theirs, 1, 0);
 }
 
-/* Of each peer the first bytes of its arena, which this rank has mapped too. */
-static bool can_read(const struct zero_peers *peers)
+/* Tries process_vm_readv on the head of each peer's arena, whose content is known. */
+static bool can_read_peers(const struct zero_peers *peers)
 {
 	uint64_t cookie;
 
@@ -179,22 +179,22 @@ static bool can_read(const struct zero_peers *peers)
 	return true;
 }
 
-/* COLLECTIVE. Whether all of them can. */
-static zero_status agree_reads(struct zero_peers *peers, MPI_Comm ranks)
+/* COLLECTIVE. can_read is true if all ranks can read all others. */
+static zero_status agree_on_reading(struct zero_peers *peers, MPI_Comm ranks)
 {
-	int reads = can_read(peers), error;
+	int can_read = can_read_peers(peers), error;
 
-	error = MPI_Allreduce(MPI_IN_PLACE, &reads, 1, MPI_INT, MPI_MIN, ranks);
-	peers->reads = reads;
+	error = MPI_Allreduce(MPI_IN_PLACE, &can_read, 1, MPI_INT, MPI_MIN, ranks);
+	peers->can_read = can_read;
 	return zero_mpi_status(error, "MPI_Allreduce");
 }
 
 /* ---- a node ---------------------------------------------------------------------------------- */
 
-/* COLLECTIVE. What the node's ranks meet at, in the first one's arena, and each rank's table.
-   *there: all of it is. */
+/* COLLECTIVE. Allocates the barrier, of which the first rank's is used, and each rank's table.
+   *allocated: all ranks had room. */
 static int place_tables(struct zero_node *node, struct zero_arena *arena, MPI_Comm ranks,
-			bool *there)
+			bool *allocated)
 {
 	zero_address mine[2] = {0}, *all = calloc((size_t)node->world, sizeof(mine));
 	int error, room = all != NULL;
@@ -204,21 +204,21 @@ static int place_tables(struct zero_node *node, struct zero_arena *arena, MPI_Co
 	error = MPI_Allreduce(MPI_IN_PLACE, &room, 1, MPI_INT, MPI_MIN, ranks);
 	if (!error && room)
 		error = MPI_Allgather(mine, 2, MPI_UINT64_T, all, 2, MPI_UINT64_T, ranks);
-	*there = !error && room;
-	for (int rank = 0; *there && rank < node->world; rank++)
-		*there = all[2 * rank] && all[2 * rank + 1];
-	for (int rank = 0; *there && rank < node->world; rank++) {
+	*allocated = !error && room;
+	for (int rank = 0; *allocated && rank < node->world; rank++)
+		*allocated = all[2 * rank] && all[2 * rank + 1];
+	for (int rank = 0; *allocated && rank < node->world; rank++) {
 		node->tables[rank] = zero_node_data(node, all[2 * rank + 1]);
 		node->indices[rank] = (int)(all[2 * rank + 1] >> ARENA_SHIFT) - 1;
 	}
-	if (*there)
-		node->meeting = zero_node_data(node, all[0]);
+	if (*allocated)
+		node->barrier = zero_node_data(node, all[0]);
 	free(all);
 	return error;
 }
 
-/* This rank alone: nothing is mapped, and there is nobody to meet. */
-static struct zero_node *alone(void)
+/* A node of this rank alone. */
+static struct zero_node *new_single_node(void)
 {
 	struct zero_node *node = calloc(1, sizeof(*node));
 
@@ -229,7 +229,7 @@ static struct zero_node *alone(void)
 
 static struct zero_node *new_node(struct zero_peers *peers, int rank, int world)
 {
-	struct zero_node *node = alone();
+	struct zero_node *node = new_single_node();
 
 	if (!node)
 		return NULL;
@@ -266,10 +266,10 @@ static struct zero_peers *new_peers(int rank, int world, size_t bytes)
 
 zero_status zero_node_open(MPI_Comm ranks, struct zero_arena **arena, struct zero_node **node)
 {
-	struct introduction mine, *all;
+	struct peer_info mine, *all;
 	struct zero_peers *peers = NULL;
 	int rank = 0, world = 1, error, shares;
-	bool there = false;
+	bool allocated = false;
 
 	*arena = NULL;
 	*node = NULL;
@@ -281,7 +281,7 @@ zero_status zero_node_open(MPI_Comm ranks, struct zero_arena **arena, struct zer
 	if (world > 1)
 		*arena = make_arena(world, &mine);
 	if (world == 1)
-		goto lone;
+		goto single;
 	error = MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all, sizeof(mine), MPI_BYTE, ranks);
 	if (*arena)
 		peers = new_peers(rank, world, mine.bytes);
@@ -291,23 +291,23 @@ zero_status zero_node_open(MPI_Comm ranks, struct zero_arena **arena, struct zer
 	if (!error)
 		error = MPI_Allreduce(MPI_IN_PLACE, &shares, 1, MPI_INT, MPI_MIN, ranks);
 	if (!error && shares) {
-		error = place_tables(*node, *arena, ranks, &there);
-		shares = there;
+		error = place_tables(*node, *arena, ranks, &allocated);
+		shares = allocated;
 	}
 	free(all);
 	if (!error && shares)
-		return agree_reads(peers, ranks);
+		return agree_on_reading(peers, ranks);
 	zero_node_close(*node, false);
 	free_peers(peers);
 	zero_arena_delete(*arena);
 	*arena = NULL;
-	*node = error ? NULL : alone();
+	*node = error ? NULL : new_single_node();
 	if (error)
 		return zero_mpi_status(error, "finding shared memory");
 	return *node ? ZERO_OK : zero_core->fail(ZERO_E_MEMORY, "no memory for a node");
-lone:
+single:
 	free(all);
-	*node = alone();
+	*node = new_single_node();
 	return *node ? ZERO_OK : zero_core->fail(ZERO_E_MEMORY, "no memory for a node");
 }
 
@@ -315,17 +315,17 @@ zero_status zero_node_split(const struct zero_node *parent, struct zero_arena *a
 			    MPI_Comm ranks, struct zero_node **node)
 {
 	int rank = 0, world = 1, error = MPI_SUCCESS;
-	bool there = false;
+	bool allocated = false;
 
 	MPI_Comm_rank(ranks, &rank);
 	MPI_Comm_size(ranks, &world);
-	*node = world == 1 ? alone() : new_node(parent->peers, rank, world);
+	*node = world == 1 ? new_single_node() : new_node(parent->peers, rank, world);
 	if (*node && world > 1)
-		error = place_tables(*node, arena, ranks, &there);
-	if (*node && world > 1 && !there) {
-		/* The team works without; other nodes of it need not know. */
+		error = place_tables(*node, arena, ranks, &allocated);
+	if (*node && world > 1 && !allocated) {
+		/* The team works without shared memory on this node. */
 		zero_node_close(*node, false);
-		*node = alone();
+		*node = new_single_node();
 	}
 	if (!*node)
 		return zero_core->fail(ZERO_E_COMM, "no memory for a team");
@@ -362,27 +362,27 @@ void *zero_node_data(const struct zero_node *node, zero_address address)
 	       (address & (((uint64_t)1 << ARENA_SHIFT) - 1));
 }
 
-void zero_node_begin(struct zero_node *node)
+void zero_node_next_table(struct zero_node *node)
 {
-	node->turn ^= 1;
+	node->table ^= 1;
 }
 
 struct zero_published *zero_node_publish(const struct zero_node *node, size_t index)
 {
-	return &node->tables[node->rank]->said[node->turn][index];
+	return &node->tables[node->rank]->published[node->table][index];
 }
 
 const struct zero_published *zero_node_published(const struct zero_node *node, int rank,
 						 size_t index)
 {
-	return &node->tables[rank]->said[node->turn][index];
+	return &node->tables[rank]->published[node->table][index];
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-bool zero_node_reads(const struct zero_node *node)
+bool zero_node_can_read(const struct zero_node *node)
 {
-	return node->world > 1 && node->peers->reads;
+	return node->world > 1 && node->peers->can_read;
 }
 
 zero_status zero_node_read(const struct zero_node *node, int rank, void *to, const void *from,
@@ -405,42 +405,42 @@ zero_status zero_node_read(const struct zero_node *node, int rank, void *to, con
 	return ZERO_OK;
 }
 
-/* ---- meeting --------------------------------------------------------------------------------- */
+/* ---- barrier --------------------------------------------------------------------------------- */
 
-static inline void breathe(void)
+static inline void cpu_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
 	__builtin_ia32_pause();
 #endif
 }
 
-static void wait_round(struct node_meeting *meeting, uint32_t round, bool crowded)
+static void wait_round(struct node_barrier *barrier, uint32_t round, bool oversubscribed)
 {
-	for (int look = crowded ? 4000 : 0; look < 4000; look++) {
-		if (atomic_load_explicit(&meeting->round, memory_order_acquire) != round)
+	for (int spin = oversubscribed ? 4000 : 0; spin < 4000; spin++) {
+		if (atomic_load_explicit(&barrier->round, memory_order_acquire) != round)
 			return;
-		breathe();
+		cpu_pause();
 	}
-	atomic_fetch_add(&meeting->asleep, 1);
-	while (atomic_load(&meeting->round) == round)
-		syscall(SYS_futex, &meeting->round, FUTEX_WAIT, round, NULL, NULL, 0);
-	atomic_fetch_sub(&meeting->asleep, 1);
+	atomic_fetch_add(&barrier->asleep, 1);
+	while (atomic_load(&barrier->round) == round)
+		syscall(SYS_futex, &barrier->round, FUTEX_WAIT, round, NULL, NULL, 0);
+	atomic_fetch_sub(&barrier->asleep, 1);
 }
 
-void zero_node_meet(struct zero_node *node)
+void zero_node_barrier(struct zero_node *node)
 {
-	struct node_meeting *meeting = node->meeting;
+	struct node_barrier *barrier = node->barrier;
 	uint32_t round;
 
 	if (node->world == 1)
 		return;
-	round = atomic_load(&meeting->round);
-	if (atomic_fetch_add(&meeting->arrived, 1) + 1 < (uint32_t)node->world) {
-		wait_round(meeting, round, node->peers->crowded);
+	round = atomic_load(&barrier->round);
+	if (atomic_fetch_add(&barrier->arrived, 1) + 1 < (uint32_t)node->world) {
+		wait_round(barrier, round, node->peers->oversubscribed);
 		return;
 	}
-	atomic_store(&meeting->arrived, 0);
-	atomic_fetch_add(&meeting->round, 1);
-	if (atomic_load(&meeting->asleep))
-		syscall(SYS_futex, &meeting->round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	atomic_store(&barrier->arrived, 0);
+	atomic_fetch_add(&barrier->round, 1);
+	if (atomic_load(&barrier->asleep))
+		syscall(SYS_futex, &barrier->round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

@@ -15,8 +15,7 @@ enum {
 	NOEXEC = 8, /* MFD_NOEXEC_SEAL, which older headers do not have */
 };
 
-/* A stretch of the file that nobody uses; the list is in the order of offsets, without neighbours
-   that touch. */
+/* A free range of the file. The list is sorted by offset, and adjacent gaps are merged. */
 struct gap {
 	struct gap *next;
 	size_t at, bytes;
@@ -30,7 +29,7 @@ struct zero_arena {
 	int file;
 };
 
-/* A file longer than its user's limit is not refused: the signal ends the process. */
+/* ftruncate beyond the limit of file sizes (ulimit -f) would end the process by SIGXFSZ. */
 static bool is_allowed(size_t bytes)
 {
 	struct rlimit limit;
@@ -56,9 +55,9 @@ void *zero_arena_map(int file, size_t bytes)
 	if (base == MAP_FAILED)
 		return NULL;
 	munmap(base + bytes, HUGE_PAGE - before);
-	/* Taken where the system allows huge pages in such files. */
+	/* A hint: few systems allow huge pages in such files. */
 	madvise(base, bytes, MADV_HUGEPAGE);
-	/* A core file would have pages for all that was never touched, too. */
+	/* Else a core file would have all pages, also those that were never touched. */
 	madvise(base, bytes, MADV_DONTDUMP);
 	return base;
 }
@@ -72,7 +71,7 @@ struct zero_arena *zero_arena_new(size_t bytes)
 	if (!arena || !all || !is_allowed(bytes))
 		goto no_memory;
 	arena->file = memfd_create("slurm-zero", MFD_CLOEXEC | NOEXEC);
-	/* Before Linux 6.3 there was no such flag; after it, some systems ask for it. */
+	/* Linux has the flag since 6.3; some systems demand it. */
 	if (arena->file < 0 && errno == EINVAL)
 		arena->file = memfd_create("slurm-zero", MFD_CLOEXEC);
 	if (arena->file < 0)
@@ -129,7 +128,7 @@ bool zero_arena_holds(const struct zero_arena *arena, const void *data)
 	return at >= arena->base && at < arena->base + arena->bytes;
 }
 
-/* Large blocks begin where a huge page can: the room before them stays a gap. */
+/* Large blocks begin at a multiple of the huge page size; what is before them stays a gap. */
 static size_t align_up(size_t at, size_t bytes)
 {
 	size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : ZERO_ARENA_PAGE;
@@ -137,7 +136,7 @@ static size_t align_up(size_t at, size_t bytes)
 	return (at + unit - 1) / unit * unit;
 }
 
-/* Takes [at, at + bytes) out of *place. False: no memory for the second of two gaps left. */
+/* Removes [at, at + bytes) from the gap *place. False: no memory for a second gap. */
 static bool cut(struct gap **place, size_t at, size_t bytes)
 {
 	struct gap *gap = *place, *rest;
@@ -180,7 +179,7 @@ char *zero_arena_alloc(struct zero_arena *arena, size_t bytes)
 	return data;
 }
 
-/* Joins the gap with the one behind it if they touch. */
+/* Merges the gap with the next one if they are adjacent. */
 static void join(struct gap *gap)
 {
 	struct gap *next = gap->next;
@@ -197,10 +196,10 @@ void zero_arena_free(struct zero_arena *arena, char *data, size_t bytes)
 	size_t at = (size_t)(data - arena->base);
 	struct gap **place, *gap = malloc(sizeof(*gap));
 
-	/* The pages go back to the system, and come back as zeros. */
+	/* Returns the pages to the system; they read as 0 when touched again. */
 	fallocate(arena->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
 	if (!gap)
-		return; /* a stretch of addresses is lost, no memory */
+		return; /* a range of addresses is lost, but no memory */
 	pthread_mutex_lock(&arena->lock);
 	place = &arena->gaps;
 	while (*place && (*place)->at + (*place)->bytes < at)

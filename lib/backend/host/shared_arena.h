@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank's memory that the other ranks of its node can map: a file without a name, far larger
- * than what is ever used of it, whose pages come when they are touched and go when they are freed.
- * A peer that has mapped it once reaches all that is ever allocated there.
+ * An arena is memory of one rank that the other ranks of its node can map. It is an anonymous file
+ * (memfd), far larger than what is ever used of it: pages appear when they are touched and go when
+ * they are freed. A peer that has mapped the file once sees all that is ever allocated in it.
  */
 #ifndef ZERO_SHARED_ARENA_H
 #define ZERO_SHARED_ARENA_H
@@ -14,19 +14,21 @@ struct zero_arena;
 
 enum { ZERO_ARENA_PAGE = 4096 };
 
-/* NULL, with errno, if the machine has no room for it or no such files. */
+/* NULL, with errno, if the system has no memfd or no room for it. */
 struct zero_arena *zero_arena_new(size_t bytes);
-/* Unmaps and closes; what peers have mapped stays until they do the same. */
-void zero_arena_delete(struct zero_arena *arena); /* NULL is legal */
-/* An arena's file, this rank's or a peer's, from an address where a huge page can begin. NULL, with
-   errno, if there is no room; to be unmapped by the caller. */
+/* Unmaps and closes the file. Peers' mappings stay until they unmap them. NULL is a no-op. */
+void zero_arena_delete(struct zero_arena *arena);
+/* Maps an arena's file, this rank's or a peer's, at a multiple of the huge page size. The caller
+   unmaps it. NULL, with errno, if there is no room. */
 void *zero_arena_map(int file, size_t bytes);
 char *zero_arena_base(const struct zero_arena *arena);
 int zero_arena_file(const struct zero_arena *arena);
 bool zero_arena_holds(const struct zero_arena *arena, const void *data);
 
-/* `bytes` is a multiple of ZERO_ARENA_PAGE; all zero. NULL if it is full. Safe from any thread. */
+/* Allocates `bytes`, a multiple of ZERO_ARENA_PAGE; all are 0. NULL if the arena is full. Safe from
+   any thread. */
 char *zero_arena_alloc(struct zero_arena *arena, size_t bytes);
+/* Frees what zero_arena_alloc returned for that many bytes. */
 void zero_arena_free(struct zero_arena *arena, char *data, size_t bytes);
 
 #endif

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers of which the ranks of a node have one between them. The first rank makes it in its arena
- * and the others find it; each counts its part of the bytes. It goes when the last has done with
- * it, whenever that is: a release is no collective.
+ * ZERO_OP_ALLOC: buffers that the ranks of a node share. The node's first rank allocates a buffer
+ * in its arena, and the others find it there; each rank counts its part of the bytes. A buffer is
+ * freed after the last rank has released it. A release is not COLLECTIVE.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "mpi_comm.h"
 
-/* In the page before the data. */
+/* The page before the data of a shared buffer. */
 struct shared_head {
 	_Atomic uint32_t users;
 };
 
-/* What the first rank has done with, while others have not. */
-struct zero_lent {
-	struct zero_lent *next;
+/* A buffer that the first rank has released, but others have not. */
+struct zero_deferred_free {
+	struct zero_deferred_free *next;
 	struct shared_head *head;
 };
 
@@ -25,8 +25,8 @@ static struct shared_head *head_of(void *data)
 	return (struct shared_head *)(void *)((char *)data - ZERO_ARENA_PAGE);
 }
 
-/* A rank's part of what all of them count, in whole pages. */
-static size_t part(const struct zero_mpi_comm *mpi, size_t bytes)
+/* The bytes that each rank counts, in whole pages. */
+static size_t own_part(const struct zero_mpi_comm *mpi, size_t bytes)
 {
 	size_t ranks = (size_t)mpi->node->world;
 
@@ -34,32 +34,32 @@ static size_t part(const struct zero_mpi_comm *mpi, size_t bytes)
 	return (bytes + ZERO_ARENA_PAGE - 1) / ZERO_ARENA_PAGE * ZERO_ARENA_PAGE;
 }
 
-static void give_back(struct zero_mpi_comm *mpi, struct shared_head *head)
+static void release_block(struct zero_mpi_comm *mpi, struct shared_head *head)
 {
 	zero_pool_free(mpi->pool, head);
 }
 
-/* Takes back what the other ranks have meanwhile done with. */
-static void collect(struct zero_mpi_comm *mpi)
+/* Frees the buffers that the other ranks have released meanwhile. */
+static void reclaim(struct zero_mpi_comm *mpi)
 {
-	struct zero_lent **place = &mpi->lent;
+	struct zero_deferred_free **place = &mpi->deferred;
 
-	pthread_mutex_lock(&mpi->lent_lock);
+	pthread_mutex_lock(&mpi->deferred_lock);
 	while (*place) {
-		struct zero_lent *lent = *place;
+		struct zero_deferred_free *deferred = *place;
 
-		if (atomic_load(&lent->head->users)) {
-			place = &lent->next;
+		if (atomic_load(&deferred->head->users)) {
+			place = &deferred->next;
 			continue;
 		}
-		*place = lent->next;
-		give_back(mpi, lent->head);
-		free(lent);
+		*place = deferred->next;
+		release_block(mpi, deferred->head);
+		free(deferred);
 	}
-	pthread_mutex_unlock(&mpi->lent_lock);
+	pthread_mutex_unlock(&mpi->deferred_lock);
 }
 
-static zero_status make(struct zero_mpi_comm *mpi, const struct zero_op *op)
+static zero_status allocate(struct zero_mpi_comm *mpi, const struct zero_op *op)
 {
 	enum zero_memory_kind kind = mpi->node->world > 1 ? ZERO_MEM_KINDS : op->memory;
 	size_t head = mpi->node->world > 1 ? ZERO_ARENA_PAGE : 0;
@@ -75,11 +75,12 @@ static zero_status make(struct zero_mpi_comm *mpi, const struct zero_op *op)
 	return ZERO_OK;
 }
 
-zero_status zero_shared_begin(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count)
+zero_status zero_shared_buffer_begin(struct zero_mpi_comm *mpi, const struct zero_op *ops,
+				     size_t count)
 {
 	zero_status status = ZERO_OK;
 
-	collect(mpi);
+	reclaim(mpi);
 	for (size_t i = 0; i < count; i++) {
 		struct zero_shared *shared = ops[i].shared;
 
@@ -87,13 +88,14 @@ zero_status zero_shared_begin(struct zero_mpi_comm *mpi, const struct zero_op *o
 			continue;
 		*shared = (struct zero_shared){.kind = ops[i].memory};
 		if (!status && mpi->node->world > 1)
-			status = zero_pool_count(mpi->pool, shared->kind, part(mpi, ops[i].count));
+			status = zero_pool_count(mpi->pool, shared->kind,
+						 own_part(mpi, ops[i].count));
 		if (!status)
 			shared->bytes = ops[i].count;
 		if (mpi->node->rank)
 			continue;
 		if (!status)
-			status = make(mpi, &ops[i]);
+			status = allocate(mpi, &ops[i]);
 		if (mpi->node->world > 1)
 			zero_node_publish(mpi->node, i)->recv =
 				zero_node_address(mpi->node, shared->data);
@@ -101,11 +103,11 @@ zero_status zero_shared_begin(struct zero_mpi_comm *mpi, const struct zero_op *o
 	return status;
 }
 
-/* The pages of this rank's part come now, from the memory that is nearest to it. */
-static void touch(const struct zero_mpi_comm *mpi, const struct zero_shared *shared)
+/* Makes the pages of this rank's part resident, in the memory nearest to its core. */
+static void populate(const struct zero_mpi_comm *mpi, const struct zero_shared *shared)
 {
 #ifdef MADV_POPULATE_WRITE
-	size_t bytes = part(mpi, shared->bytes), at = bytes * (size_t)mpi->node->rank;
+	size_t bytes = own_part(mpi, shared->bytes), at = bytes * (size_t)mpi->node->rank;
 
 	if (at < shared->bytes)
 		madvise(shared->data + at, shared->bytes - at < bytes ? shared->bytes - at : bytes,
@@ -116,7 +118,8 @@ static void touch(const struct zero_mpi_comm *mpi, const struct zero_shared *sha
 #endif
 }
 
-void zero_shared_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count, bool ok)
+void zero_shared_buffer_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
+			    bool ok)
 {
 	for (size_t i = 0; i < count; i++) {
 		struct zero_shared *shared = ops[i].shared;
@@ -126,7 +129,7 @@ void zero_shared_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_
 		if (!ok) {
 			if (shared->bytes && mpi->node->world > 1)
 				zero_pool_uncount(mpi->pool, shared->kind,
-						  part(mpi, shared->bytes));
+						  own_part(mpi, shared->bytes));
 			if (!mpi->node->rank && shared->data)
 				zero_pool_free(mpi->pool, mpi->node->world > 1
 								  ? (void *)head_of(shared->data)
@@ -140,28 +143,28 @@ void zero_shared_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_
 		shared->data =
 			zero_node_data(mpi->node, zero_node_published(mpi->node, 0, i)->recv);
 #ifdef __SANITIZE_THREAD__
-		/* The word that this rank's threads have done with the block has come by way of the
-		   first rank, a process that the sanitizer does not see. */
+		/* Releases by this rank's threads happened before the first rank, a process that the
+		   sanitizer does not see, used the block again. */
 		atomic_load(&head_of(shared->data)->users);
 #endif
 		if (ops[i].zeroed)
-			touch(mpi, shared);
+			populate(mpi, shared);
 	}
 }
 
-static void lend(struct zero_mpi_comm *mpi, struct shared_head *head)
+static void defer_free(struct zero_mpi_comm *mpi, struct shared_head *head)
 {
-	struct zero_lent *lent = malloc(sizeof(*lent));
+	struct zero_deferred_free *deferred = malloc(sizeof(*deferred));
 
-	if (!lent)
-		return; /* it goes with the arena */
-	pthread_mutex_lock(&mpi->lent_lock);
-	*lent = (struct zero_lent){.next = mpi->lent, .head = head};
-	mpi->lent = lent;
-	pthread_mutex_unlock(&mpi->lent_lock);
+	if (!deferred)
+		return; /* it is freed with the arena */
+	pthread_mutex_lock(&mpi->deferred_lock);
+	*deferred = (struct zero_deferred_free){.next = mpi->deferred, .head = head};
+	mpi->deferred = deferred;
+	pthread_mutex_unlock(&mpi->deferred_lock);
 }
 
-void zero_shared_free(struct zero_comm *comm, struct zero_shared *shared)
+void zero_shared_buffer_free(struct zero_comm *comm, struct zero_shared *shared)
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 	struct shared_head *head;
@@ -171,24 +174,24 @@ void zero_shared_free(struct zero_comm *comm, struct zero_shared *shared)
 		zero_pool_free(mpi->pool, shared->data);
 		return;
 	}
-	zero_pool_uncount(mpi->pool, shared->kind, part(mpi, shared->bytes));
+	zero_pool_uncount(mpi->pool, shared->kind, own_part(mpi, shared->bytes));
 	head = head_of(shared->data);
-	/* Only the first rank may use the block again; it looks when it next needs one. */
+	/* The block is in the first rank's pool, so only that rank can free it. */
 	last = atomic_fetch_sub(&head->users, 1) == 1;
 	if (mpi->node->rank)
 		return;
 	if (last)
-		give_back(mpi, head);
+		release_block(mpi, head);
 	else
-		lend(mpi, head);
+		defer_free(mpi, head);
 }
 
-void zero_shared_close(struct zero_mpi_comm *mpi)
+void zero_shared_buffer_close(struct zero_mpi_comm *mpi)
 {
-	while (mpi->lent) {
-		struct zero_lent *lent = mpi->lent;
+	while (mpi->deferred) {
+		struct zero_deferred_free *deferred = mpi->deferred;
 
-		mpi->lent = lent->next;
-		free(lent);
+		mpi->deferred = deferred->next;
+		free(deferred);
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank alone: every collective is a copy, or nothing. */
+/* The communicator of one rank: each collective is a copy, or nothing. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -104,7 +104,7 @@ static void undo(struct self *self, const struct zero_op *ops, size_t count)
 }
 
 static zero_status self_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
-			    zero_status status, struct zero_order *order)
+			    zero_status status, struct zero_device_order *order)
 {
 	struct self *self = (struct self *)comm;
 
@@ -118,7 +118,7 @@ static zero_status self_run(struct zero_comm *comm, const struct zero_op *ops, s
 	return status;
 }
 
-static void self_free(struct zero_comm *comm, void *data, const struct zero_order *order)
+static void self_free(struct zero_comm *comm, void *data, const struct zero_device_order *order)
 {
 	(void)order;
 	zero_pool_free(((struct self *)comm)->pool, data);
@@ -131,8 +131,8 @@ static const struct zero_comm_ops self_ops = {
 	.free = self_free,
 };
 
-zero_status zero_comm_self(const struct zero_kernels *kernels, struct zero_pool *pool,
-			   struct zero_comm **comm)
+zero_status zero_comm_single(const struct zero_kernels *kernels, struct zero_pool *pool,
+			     struct zero_comm **comm)
 {
 	struct self *self = calloc(1, sizeof(*self));
 
@@ -140,7 +140,7 @@ zero_status zero_comm_self(const struct zero_kernels *kernels, struct zero_pool 
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
 	self->comm.ops = &self_ops;
 	self->comm.place = (struct zero_place){
-		.world = 1, .local_world = 1, .share_world = 1, .nodes = 1, .share_least = 1};
+		.world = 1, .local_world = 1, .shm_world = 1, .shm_groups = 1, .shm_world_min = 1};
 	gethostname(self->comm.place.node, sizeof(self->comm.place.node) - 1);
 	self->comm.threaded = true;
 	self->kernels = kernels;

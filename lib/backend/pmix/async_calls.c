@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of PMIx with a deadline of our own: the servers ignore PMIX_TIMEOUT or know only theirs. */
+/* Calls of PMIx with a deadline of this library: servers ignore PMIX_TIMEOUT or use their own. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,17 +8,17 @@
 #include "pmix.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t answered;
+static pthread_cond_t replied;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void make_condition(void)
 {
-	zero_cond_init(&answered);
+	zero_cond_init(&replied);
 }
 
-struct wire_calls *zero_bootstrap_calls(size_t count, const char *key)
+struct zero_pmix_calls *zero_pmix_calls_new(size_t count, const char *key)
 {
-	struct wire_calls *calls;
+	struct zero_pmix_calls *calls;
 	bool yes = true;
 
 	pthread_once(&once, make_condition);
@@ -36,8 +36,8 @@ struct wire_calls *zero_bootstrap_calls(size_t count, const char *key)
 	return calls;
 }
 
-/* Holding the lock, which this gives up. */
-static void leave_and_unlock(struct wire_calls *calls)
+/* With the lock, which is released. */
+static void release_and_unlock(struct zero_pmix_calls *calls)
 {
 	bool last = --calls->users == 0;
 
@@ -46,15 +46,15 @@ static void leave_and_unlock(struct wire_calls *calls)
 		free(calls);
 }
 
-void zero_bootstrap_calls_leave(struct wire_calls *calls)
+void zero_pmix_calls_release(struct zero_pmix_calls *calls)
 {
 	if (!calls)
 		return;
 	pthread_mutex_lock(&lock);
-	leave_and_unlock(calls);
+	release_and_unlock(calls);
 }
 
-static void begin(struct wire_call *call)
+static void begin(struct zero_pmix_call *call)
 {
 	pthread_mutex_lock(&lock);
 	call->waiting = true;
@@ -63,65 +63,66 @@ static void begin(struct wire_call *call)
 	pthread_mutex_unlock(&lock);
 }
 
-static void answer(struct wire_call *call, pmix_status_t status)
+static void set_status(struct zero_pmix_call *call, pmix_status_t status)
 {
-	struct wire_calls *calls = call->of;
+	struct zero_pmix_calls *calls = call->of;
 
 	pthread_mutex_lock(&lock);
 	call->waiting = false;
 	call->status = status;
 	if (--calls->waiting == 0)
-		pthread_cond_broadcast(&answered);
-	leave_and_unlock(calls);
+		pthread_cond_broadcast(&replied);
+	release_and_unlock(calls);
 }
 
 static void on_fence(pmix_status_t status, void *call)
 {
-	answer(call, status);
+	set_status(call, status);
 }
 
-/* The value stays: releases of PMIx differ in who frees it, and the data can be looked up now. */
+/* PMIx versions differ in who frees the value, so it is left alone. It can be got from the cache
+   now. */
 static void on_value(pmix_status_t status, pmix_value_t *value, void *call)
 {
 	(void)value;
-	answer(call, status);
+	set_status(call, status);
 }
 
-void zero_bootstrap_ask(struct wire_calls *calls, size_t i, int rank, bool local)
+void zero_pmix_begin_get(struct zero_pmix_calls *calls, size_t i, int rank, bool local)
 {
 	pmix_status_t status;
 	pmix_proc_t proc;
 
-	PMIX_LOAD_PROCID(&proc, zero_bootstrap.self.nspace, (pmix_rank_t)rank);
+	PMIX_LOAD_PROCID(&proc, zero_pmix.self.nspace, (pmix_rank_t)rank);
 	begin(&calls->call[i]);
 	status = PMIx_Get_nb(&proc, calls->key, local ? &calls->immediate : NULL, local ? 1 : 0,
 			     on_value, &calls->call[i]);
 	if (status != PMIX_SUCCESS)
-		answer(&calls->call[i], status);
+		set_status(&calls->call[i], status);
 }
 
-void zero_bootstrap_begin_fence(struct wire_calls *calls)
+void zero_pmix_begin_fence(struct zero_pmix_calls *calls)
 {
 	bool yes = true;
 	pmix_info_t collect;
 	pmix_status_t status;
 
 	/*
-	 * All data go to all nodes. A fence without data would be cheaper, but it is none in Slurm
-	 * 22.05, where each node then goes on by itself.
+	 * PMIX_COLLECT_DATA sends all data to all nodes. A fence without it would be cheaper, but in
+	 * Slurm 22.05 each node's part of such a fence ends by itself.
 	 */
 	PMIX_INFO_LOAD(&collect, PMIX_COLLECT_DATA, &yes, PMIX_BOOL);
 	begin(&calls->call[0]);
 	status = PMIx_Fence_nb(NULL, 0, &collect, 1, on_fence, &calls->call[0]);
-	/* Done already, and there will be no callback. */
+	/* It is done already, and there will be no callback. */
 	if (status == PMIX_OPERATION_SUCCEEDED)
 		status = PMIX_SUCCESS;
 	else if (status == PMIX_SUCCESS)
 		return;
-	answer(&calls->call[0], status);
+	set_status(&calls->call[0], status);
 }
 
-bool zero_bootstrap_wait(struct wire_calls *calls, double until)
+bool zero_pmix_wait(struct zero_pmix_calls *calls, double until)
 {
 	struct timespec end;
 	bool all;
@@ -129,14 +130,14 @@ bool zero_bootstrap_wait(struct wire_calls *calls, double until)
 	end.tv_sec = (time_t)until;
 	end.tv_nsec = (long)(1e9 * (until - (double)end.tv_sec));
 	pthread_mutex_lock(&lock);
-	while (calls->waiting && pthread_cond_timedwait(&answered, &lock, &end) == 0)
+	while (calls->waiting && pthread_cond_timedwait(&replied, &lock, &end) == 0)
 		;
 	all = !calls->waiting;
 	pthread_mutex_unlock(&lock);
 	return all;
 }
 
-pmix_status_t zero_bootstrap_answer(struct wire_calls *calls, size_t i)
+pmix_status_t zero_pmix_call_status(struct zero_pmix_calls *calls, size_t i)
 {
 	pmix_status_t status;
 
@@ -144,4 +145,18 @@ pmix_status_t zero_bootstrap_answer(struct wire_calls *calls, size_t i)
 	status = calls->call[i].waiting ? PMIX_ERR_WOULD_BLOCK : calls->call[i].status;
 	pthread_mutex_unlock(&lock);
 	return status;
+}
+
+pmix_status_t zero_pmix_get_cached(pmix_rank_t rank, const char *key, pmix_value_t **value)
+{
+	bool yes = true;
+	pmix_info_t optional;
+	pmix_status_t status;
+	pmix_proc_t proc;
+
+	*value = NULL;
+	PMIX_LOAD_PROCID(&proc, zero_pmix.self.nspace, rank);
+	PMIX_INFO_LOAD(&optional, PMIX_OPTIONAL, &yes, PMIX_BOOL);
+	status = PMIx_Get(&proc, key, &optional, 1, value);
+	return status == PMIX_SUCCESS && !*value ? PMIX_ERR_NOT_FOUND : status;
 }

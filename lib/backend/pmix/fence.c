@@ -1,76 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fence, and who is missing from it. Before a fence each rank puts the key of that fence; after
- * the deadline the servers of the other ranks are asked for it. A server that knows nothing of its
- * rank yet does not answer until it does.
+ * The fence, and which ranks are missing from it. Before a fence each rank puts a key of that
+ * fence. If the fence does not end in time, the servers of all ranks are asked for the key: PRESENT
+ * if it is there, ABSENT if the server says that it is not, UNKNOWN if the server does not reply.
  */
 #include <stdio.h>
 
 #include "pmix.h"
 
-/* How long servers may take to say who is here, after the deadline. */
-#define ROLL_CALL_SECONDS 2
-/* So many ranks or ranges of ranks are named. */
+/* How long servers may take to reply, after the deadline of the fence. */
+#define PRESENCE_SECONDS 2
+/* A message names at most so many ranks or ranges of ranks. */
 #define MOST_NAMED 8
 
-/* A fence that was given up, but PMIx goes on with it: there cannot be another one beside it. */
-static struct wire_calls *late;
+/* A fence that PMIx still works on after its deadline. PMIx allows no second one beside it. */
+static struct zero_pmix_calls *late;
 
 static void presence_key(char *key, size_t size)
 {
-	snprintf(key, size, "zero.%u.%u", zero_bootstrap.opens, zero_bootstrap.fences);
+	snprintf(key, size, "zero.%u.%u", zero_pmix.opens, zero_pmix.fences);
 }
 
-enum state { HERE, ABSENT, UNHEARD };
+enum state { PRESENT, ABSENT, UNKNOWN };
 
-static enum state state_of(struct wire_calls *roll, int rank)
+static enum state state_of(struct zero_pmix_calls *presence, int rank)
 {
-	switch (zero_bootstrap_answer(roll, (size_t)rank)) {
+	switch (zero_pmix_call_status(presence, (size_t)rank)) {
 	case PMIX_SUCCESS:
-		return HERE;
+		return PRESENT;
 	case PMIX_ERR_WOULD_BLOCK:
-		return UNHEARD;
+		return UNKNOWN;
 	default:
 		return ABSENT;
 	}
 }
 
-static void ask_some(struct wire_calls *roll, bool local)
+static void begin_gets(struct zero_pmix_calls *presence, bool local)
 {
-	for (int rank = 0; rank < zero_bootstrap.place.world; rank++)
-		if (zero_bootstrap_is_local(rank) == local)
-			zero_bootstrap_ask(roll, (size_t)rank, rank, local);
+	for (int rank = 0; rank < zero_pmix.place.world; rank++)
+		if (zero_pmix_is_local(rank) == local)
+			zero_pmix_begin_get(presence, (size_t)rank, rank, local);
 }
 
-/* Who has come to this fence; NULL: no memory. */
-static struct wire_calls *call_roll(void)
+/* Asks which ranks have come to this fence. NULL: no memory. */
+static struct zero_pmix_calls *check_presence(void)
 {
-	struct wire_calls *roll;
+	struct zero_pmix_calls *presence;
 	char key[64];
 
 	presence_key(key, sizeof(key));
-	roll = zero_bootstrap_calls((size_t)zero_bootstrap.place.world, key);
-	if (!roll)
+	presence = zero_pmix_calls_new((size_t)zero_pmix.place.world, key);
+	if (!presence)
 		return NULL;
-	/* This node's first: trying to reach a node that is gone keeps its server busy. */
-	ask_some(roll, true);
-	ask_some(roll, false);
-	zero_bootstrap_wait(roll, zero_seconds() + ROLL_CALL_SECONDS);
-	return roll;
+	/* This node's first: a server that tries to reach a lost node is busy. */
+	begin_gets(presence, true);
+	begin_gets(presence, false);
+	zero_pmix_wait(presence, zero_seconds() + PRESENCE_SECONDS);
+	return presence;
 }
 
-/* "rank 3", "ranks 3, 5 to 7": those in that state; how many. */
-static int name_ranks(struct wire_calls *roll, enum state state, char *text, size_t size)
+/* Lists the ranks in that state, "rank 3" or "ranks 3, 5 to 7". Returns how many there are. */
+static int name_ranks(struct zero_pmix_calls *presence, enum state state, char *text, size_t size)
 {
-	int world = zero_bootstrap.place.world, count = 0, named = 0, parts = 0;
+	int world = zero_pmix.place.world, count = 0, named = 0, parts = 0;
 	char list[256] = "";
 	size_t length = 0;
 
 	for (int rank = 0, end; rank < world; rank = end + 1) {
 		end = rank;
-		if (state_of(roll, rank) != state)
+		if (state_of(presence, rank) != state)
 			continue;
-		while (end + 1 < world && state_of(roll, end + 1) == state)
+		while (end + 1 < world && state_of(presence, end + 1) == state)
 			end++;
 		if (end == rank + 1)
 			end = rank;
@@ -91,16 +91,17 @@ static int name_ranks(struct wire_calls *roll, enum state state, char *text, siz
 	return count;
 }
 
-/* " (the first on node n2)", if PMIx says where it is. */
-static void name_node(struct wire_calls *roll, enum state state, int count, char *text, size_t size)
+/* " (the first on node n2)", or "" if PMIx does not know the node. */
+static void name_node(struct zero_pmix_calls *presence, enum state state, int count, char *text,
+		      size_t size)
 {
 	pmix_value_t *value;
 	int first = 0;
 
 	text[0] = '\0';
-	while (first < zero_bootstrap.place.world && state_of(roll, first) != state)
+	while (first < zero_pmix.place.world && state_of(presence, first) != state)
 		first++;
-	if (zero_bootstrap_look((pmix_rank_t)first, PMIX_HOSTNAME, &value) != PMIX_SUCCESS)
+	if (zero_pmix_get_cached((pmix_rank_t)first, PMIX_HOSTNAME, &value) != PMIX_SUCCESS)
 		return;
 	if (value->type == PMIX_STRING && value->data.string)
 		snprintf(text, size, " (%snode %s)", count > 1 ? "the first on " : "",
@@ -108,106 +109,104 @@ static void name_node(struct wire_calls *roll, enum state state, int count, char
 	PMIX_VALUE_RELEASE(value);
 }
 
-static zero_status fail_absent(struct wire_calls *roll, double seconds)
+static zero_status fail_absent(struct zero_pmix_calls *presence, double seconds)
 {
-	char absent[300], unheard[300], node[128];
-	int absences = name_ranks(roll, ABSENT, absent, sizeof(absent));
-	int unheards = name_ranks(roll, UNHEARD, unheard, sizeof(unheard));
-	int world = zero_bootstrap.place.world;
+	char absent[300], unknown[300], node[128];
+	int absences = name_ranks(presence, ABSENT, absent, sizeof(absent));
+	int unknowns = name_ranks(presence, UNKNOWN, unknown, sizeof(unknown));
+	int world = zero_pmix.place.world;
 
-	if (absences + unheards == 0)
-		return zero_bootstrap_core->fail(
-			ZERO_E_COMM,
-			"all %d ranks came, but PMIx did not end the fence "
-			"within %g s",
-			world, seconds);
+	if (absences + unknowns == 0)
+		return zero_pmix_core->fail(ZERO_E_COMM,
+					    "all %d ranks came, but PMIx did not end the fence "
+					    "within %g s",
+					    world, seconds);
 	if (!absences) {
-		name_node(roll, UNHEARD, unheards, node, sizeof(node));
-		return zero_bootstrap_core->fail(ZERO_E_COMM,
-						 "nothing was heard of %s of %d%s within %g s: not "
-						 "begun, or a node that is gone",
-						 unheard, world, node, seconds);
+		name_node(presence, UNKNOWN, unknowns, node, sizeof(node));
+		return zero_pmix_core->fail(ZERO_E_COMM,
+					    "nothing was heard of %s of %d%s within %g s: not "
+					    "begun, or a node that is gone",
+					    unknown, world, node, seconds);
 	}
-	name_node(roll, ABSENT, absences, node, sizeof(node));
-	return zero_bootstrap_core->fail(ZERO_E_COMM, "%s of %d%s did not come within %g s%s%s",
-					 absent, world, node, seconds,
-					 unheards ? ", and nothing was heard of " : "",
-					 unheards ? unheard : ": see what was written there last");
+	name_node(presence, ABSENT, absences, node, sizeof(node));
+	return zero_pmix_core->fail(ZERO_E_COMM, "%s of %d%s did not come within %g s%s%s", absent,
+				    world, node, seconds,
+				    unknowns ? ", and nothing was heard of " : "",
+				    unknowns ? unknown : ": see what was written there last");
 }
 
-/* The deadline is over; the fence itself goes on in the background. */
-static zero_status give_up(struct wire_calls *fence, double seconds)
+/* The deadline has passed. */
+static zero_status give_up(struct zero_pmix_calls *fence, double seconds)
 {
-	struct wire_calls *roll = call_roll();
+	struct zero_pmix_calls *presence = check_presence();
 	zero_status status;
 
-	/* The last ones may have come meanwhile. */
-	if (zero_bootstrap_answer(fence, 0) == PMIX_SUCCESS)
+	/* The missing ranks may have come meanwhile. */
+	if (zero_pmix_call_status(fence, 0) == PMIX_SUCCESS)
 		status = ZERO_OK;
-	else if (!roll)
-		status =
-			zero_bootstrap_core->fail(ZERO_E_COMM,
-						  "ranks did not come within %g s, and there is no "
-						  "memory to find out which",
-						  seconds);
+	else if (!presence)
+		status = zero_pmix_core->fail(ZERO_E_COMM,
+					      "ranks did not come within %g s, and there is no "
+					      "memory to find out which",
+					      seconds);
 	else
-		status = fail_absent(roll, seconds);
-	zero_bootstrap_calls_leave(roll);
+		status = fail_absent(presence, seconds);
+	zero_pmix_calls_release(presence);
 	return status;
 }
 
-/* A rank of another node, whose data come only by the fence; -1: there is none. */
-static int far_rank(void)
+/* A rank of another node; -1 if there is none. */
+static int remote_rank(void)
 {
-	for (int rank = 0; rank < zero_bootstrap.place.world; rank++)
-		if (rank >= zero_bootstrap.place.local_world || zero_bootstrap.peers[rank] != rank)
-			return zero_bootstrap_is_local(rank) ? -1 : rank;
+	for (int rank = 0; rank < zero_pmix.place.world; rank++)
+		if (rank >= zero_pmix.place.local_world || zero_pmix.local_ranks[rank] != rank)
+			return zero_pmix_is_local(rank) ? -1 : rank;
 	return -1;
 }
 
-static zero_status fail_ended(struct wire_calls *roll)
+static zero_status fail_ended(struct zero_pmix_calls *presence)
 {
 	char ranks[300];
 
-	if (!name_ranks(roll, ABSENT, ranks, sizeof(ranks)) &&
-	    !name_ranks(roll, UNHEARD, ranks, sizeof(ranks)))
+	if (!name_ranks(presence, ABSENT, ranks, sizeof(ranks)) &&
+	    !name_ranks(presence, UNKNOWN, ranks, sizeof(ranks)))
 		return ZERO_OK;
-	return zero_bootstrap_core->fail(
-		ZERO_E_COMM,
-		"the launcher's PMIx ended a fence to which %s of %d had not "
-		"come: SLURM_PMIX_FENCE=tree makes Slurm 22.05 do so",
-		ranks, zero_bootstrap.place.world);
+	return zero_pmix_core->fail(ZERO_E_COMM,
+				    "the launcher's PMIx ended a fence to which %s of %d had not "
+				    "come: SLURM_PMIX_FENCE=tree makes Slurm 22.05 do so",
+				    ranks, zero_pmix.place.world);
 }
 
 /*
- * A server's fence may end on each node by itself; it has brought nothing then, and all are asked
- * whether they are here. One that waits and brings nothing is good enough.
+ * Some servers end a fence on each node by itself. Such a fence has brought no data of other nodes,
+ * so all ranks are asked whether they have come. (A server may also wait and bring no data: then
+ * all have.)
  */
 static zero_status confirm(void)
 {
-	struct wire_calls *roll;
+	struct zero_pmix_calls *presence;
 	pmix_value_t *value;
-	int far = far_rank();
+	int remote = remote_rank();
 	zero_status status;
 	char key[64];
 
-	if (far < 0)
+	if (remote < 0)
 		return ZERO_OK;
 	presence_key(key, sizeof(key));
-	if (zero_bootstrap_look((pmix_rank_t)far, key, &value) == PMIX_SUCCESS) {
+	if (zero_pmix_get_cached((pmix_rank_t)remote, key, &value) == PMIX_SUCCESS) {
 		PMIX_VALUE_RELEASE(value);
 		return ZERO_OK;
 	}
-	roll = call_roll();
-	if (!roll)
-		return zero_bootstrap_core->fail(ZERO_E_MEMORY, "no memory to ask %d ranks",
-						 zero_bootstrap.place.world);
-	status = fail_ended(roll);
-	zero_bootstrap_calls_leave(roll);
+	presence = check_presence();
+	if (!presence)
+		return zero_pmix_core->fail(ZERO_E_MEMORY, "no memory to ask %d ranks",
+					    zero_pmix.place.world);
+	status = fail_ended(presence);
+	zero_pmix_calls_release(presence);
 	return status;
 }
 
-zero_status zero_bootstrap_announce(void)
+zero_status zero_pmix_announce(void)
 {
 	pmix_value_t value;
 	pmix_status_t status;
@@ -218,46 +217,46 @@ zero_status zero_bootstrap_announce(void)
 	PMIX_VALUE_LOAD(&value, &yes, PMIX_BOOL);
 	status = PMIx_Put(PMIX_GLOBAL, key, &value);
 	if (status != PMIX_SUCCESS)
-		return zero_bootstrap_status(status, "PMIx_Put");
-	return zero_bootstrap_status(PMIx_Commit(), "PMIx_Commit");
+		return zero_pmix_status(status, "PMIx_Put");
+	return zero_pmix_status(PMIx_Commit(), "PMIx_Commit");
 }
 
-/* True while PMIx still waits for ranks of a fence that was given up. */
+/* Whether PMIx still works on a fence after its deadline. */
 static bool is_late(void)
 {
-	if (late && zero_bootstrap_answer(late, 0) != PMIX_ERR_WOULD_BLOCK) {
-		zero_bootstrap_calls_leave(late);
+	if (late && zero_pmix_call_status(late, 0) != PMIX_ERR_WOULD_BLOCK) {
+		zero_pmix_calls_release(late);
 		late = NULL;
 	}
 	return late;
 }
 
-zero_status zero_bootstrap_fence(double seconds)
+zero_status zero_pmix_fence(double seconds)
 {
 	/* A timespec holds no infinity. */
 	double until = zero_seconds() + (seconds < 1e9 ? seconds : 1e9);
-	struct wire_calls *fence;
+	struct zero_pmix_calls *fence;
 	zero_status status;
 
 	if (is_late())
-		return zero_bootstrap_core->fail(
-			ZERO_E_STATE, "ranks that did not come to an earlier fence have not "
-				      "come yet");
-	zero_bootstrap.fences++;
-	status = zero_bootstrap_announce();
+		return zero_pmix_core->fail(ZERO_E_STATE,
+					    "ranks that did not come to an earlier fence have not "
+					    "come yet");
+	zero_pmix.fences++;
+	status = zero_pmix_announce();
 	if (status)
 		return status;
-	fence = zero_bootstrap_calls(1, "");
+	fence = zero_pmix_calls_new(1, "");
 	if (!fence)
-		return zero_bootstrap_core->fail(ZERO_E_MEMORY, "no memory for a fence");
-	zero_bootstrap_begin_fence(fence);
-	if (!zero_bootstrap_wait(fence, until)) {
+		return zero_pmix_core->fail(ZERO_E_MEMORY, "no memory for a fence");
+	zero_pmix_begin_fence(fence);
+	if (!zero_pmix_wait(fence, until)) {
 		status = give_up(fence, seconds);
 		late = fence;
 		is_late();
 		return status;
 	}
-	status = zero_bootstrap_status(zero_bootstrap_answer(fence, 0), "PMIx_Fence_nb");
-	zero_bootstrap_calls_leave(fence);
+	status = zero_pmix_status(zero_pmix_call_status(fence, 0), "PMIx_Fence_nb");
+	zero_pmix_calls_release(fence);
 	return status ? status : confirm();
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Module zero_pmix.so. PMIx is opened once for a process and finalised when it exits: a client that
- * comes back after PMIx_Finalize is not what servers expect. Called by one thread at a time, but
- * for abort.
+ * Module zero_pmix.so: struct zero_bootstrap_ops by PMIx. PMIx is initialised once in a process and
+ * finalised when it exits, since servers do not expect a client that initialises it again.
  */
 #include "pmix.h"
 
@@ -13,20 +12,19 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long the data of a rank that has come may take. */
+/* How long to wait for a value of a rank that came to the fence. */
 #define GET_SECONDS   10
 #define ABORT_SECONDS 5
 
-const struct zero_core *zero_bootstrap_core;
-struct wire zero_bootstrap;
-static pid_t initialiser; /* a forked child has none of PMIx */
+const struct zero_core *zero_pmix_core;
+struct zero_pmix_state zero_pmix;
+static pid_t initialiser; /* a forked child cannot use PMIx */
 
-zero_status zero_bootstrap_status(pmix_status_t status, const char *call)
+zero_status zero_pmix_status(pmix_status_t status, const char *call)
 {
 	if (status == PMIX_SUCCESS)
 		return ZERO_OK;
-	return zero_bootstrap_core->fail(ZERO_E_COMM, "%s failed: %s", call,
-					 PMIx_Error_string(status));
+	return zero_pmix_core->fail(ZERO_E_COMM, "%s failed: %s", call, PMIx_Error_string(status));
 }
 
 static void finalise(void)
@@ -42,94 +40,92 @@ static zero_status initialise(void)
 	if (initialiser == getpid())
 		return ZERO_OK;
 	if (initialiser)
-		return zero_bootstrap_core->fail(
-			ZERO_E_STATE, "this process was forked from one that has PMIx open; "
-				      "start another program in it");
-	/* The program's own, or MPI's, is the same; PMIx counts. */
-	status = PMIx_Init(&zero_bootstrap.self, NULL, 0);
+		return zero_pmix_core->fail(ZERO_E_STATE,
+					    "this process was forked from one that has PMIx open; "
+					    "start another program in it");
+	/* PMIx counts initialisations: the program, or MPI, may have its own. */
+	status = PMIx_Init(&zero_pmix.self, NULL, 0);
 	if (status == PMIX_ERR_UNREACH)
-		return zero_bootstrap_core->fail(
-			ZERO_E_COMM,
-			"the PMIx server of PMIX_NAMESPACE=%s does not answer: "
-			"start the ranks with zerorun or with srun --mpi=pmix, "
-			"or one alone without PMIX_NAMESPACE",
-			getenv("PMIX_NAMESPACE"));
+		return zero_pmix_core->fail(ZERO_E_COMM,
+					    "the PMIx server of PMIX_NAMESPACE=%s does not answer: "
+					    "start the ranks with zerorun or with srun --mpi=pmix, "
+					    "or one alone without PMIX_NAMESPACE",
+					    getenv("PMIX_NAMESPACE"));
 	if (status != PMIX_SUCCESS)
-		return zero_bootstrap_status(status, "PMIx_Init");
+		return zero_pmix_status(status, "PMIx_Init");
 	initialiser = getpid();
-	/* A launcher takes a client that leaves without a word for one that failed. */
+	/* A launcher treats a client that exits without PMIx_Finalize as failed. */
 	if (atexit(finalise))
-		return zero_bootstrap_core->fail(ZERO_E_MEMORY,
-						 "no memory for PMIx's exit handler");
+		return zero_pmix_core->fail(ZERO_E_MEMORY, "no memory for PMIx's exit handler");
 	return ZERO_OK;
 }
 
-static void forget_own(void)
+static void free_values(void)
 {
-	while (zero_bootstrap.own) {
-		struct wire_own *own = zero_bootstrap.own;
+	while (zero_pmix.values) {
+		struct zero_pmix_value *own = zero_pmix.values;
 
-		zero_bootstrap.own = own->next;
+		zero_pmix.values = own->next;
 		free(own->data);
 		free(own);
 	}
 }
 
-static void close_wire(void)
+static void pmix_close(void)
 {
-	forget_own();
-	free(zero_bootstrap.peers);
-	zero_bootstrap.peers = NULL;
-	zero_bootstrap.open = false;
+	free_values();
+	free(zero_pmix.local_ranks);
+	zero_pmix.local_ranks = NULL;
+	zero_pmix.open = false;
 }
 
-static zero_status open_wire(struct zero_bootstrap_place *place)
+static zero_status pmix_open(struct zero_bootstrap_place *place)
 {
 	zero_status status = ZERO_OK;
 
-	if (zero_bootstrap.open)
-		return zero_bootstrap_core->fail(ZERO_E_STATE, "PMIx is open already");
-	zero_bootstrap.place = (struct zero_bootstrap_place){.world = 1, .local_world = 1};
-	zero_bootstrap.joined = zero_bootstrap_has_server();
-	if (zero_bootstrap.joined) {
+	if (zero_pmix.open)
+		return zero_pmix_core->fail(ZERO_E_STATE, "PMIx is open already");
+	zero_pmix.place = (struct zero_bootstrap_place){.world = 1, .local_world = 1};
+	zero_pmix.has_server = zero_pmix_has_server();
+	if (zero_pmix.has_server) {
 		status = initialise();
 		if (!status)
-			status = zero_bootstrap_find_place();
+			status = zero_pmix_read_place();
 	}
 	if (!status)
-		status = zero_bootstrap_check_alone();
+		status = zero_pmix_check_alone();
 	if (!status) {
-		zero_bootstrap.opens++;
-		zero_bootstrap.fences = 0;
-		if (zero_bootstrap.joined)
-			status = zero_bootstrap_announce();
+		zero_pmix.opens++;
+		zero_pmix.fences = 0;
+		if (zero_pmix.has_server)
+			status = zero_pmix_announce();
 	}
 	if (status) {
-		close_wire();
+		pmix_close();
 		return status;
 	}
-	zero_bootstrap.open = true;
-	*place = zero_bootstrap.place;
+	zero_pmix.open = true;
+	*place = zero_pmix.place;
 	return ZERO_OK;
 }
 
 static zero_status fail_closed(const char *what)
 {
-	return zero_bootstrap_core->fail(ZERO_E_STATE, "%s before open or after close", what);
+	return zero_pmix_core->fail(ZERO_E_STATE, "%s before open or after close", what);
 }
 
-static struct wire_own *find_own(const char *key)
+static struct zero_pmix_value *find_value(const char *key)
 {
-	struct wire_own *own = zero_bootstrap.own;
+	struct zero_pmix_value *own = zero_pmix.values;
 
 	while (own && strcmp(own->key, key) != 0)
 		own = own->next;
 	return own;
 }
 
-static struct wire_own *copy_own(const char *key, const void *data, size_t bytes)
+static struct zero_pmix_value *new_value(const char *key, const void *data, size_t bytes)
 {
-	struct wire_own *own = malloc(sizeof(*own) + strlen(key) + 1);
+	struct zero_pmix_value *own = malloc(sizeof(*own) + strlen(key) + 1);
 	void *copy = malloc(bytes ? bytes : 1);
 
 	if (!own || !copy) {
@@ -139,57 +135,57 @@ static struct wire_own *copy_own(const char *key, const void *data, size_t bytes
 	}
 	if (bytes)
 		memcpy(copy, data, bytes);
-	*own = (struct wire_own){.data = copy, .bytes = bytes};
+	*own = (struct zero_pmix_value){.data = copy, .bytes = bytes};
 	strcpy(own->key, key);
 	return own;
 }
 
-/* The name that PMIx has for a key; false: it is too long. */
+/* The key as PMIx knows it. False if it is too long. */
 static bool full_key(char name[PMIX_MAX_KEYLEN + 1], const char *key)
 {
-	return snprintf(name, PMIX_MAX_KEYLEN + 1, "zero.%u/%s", zero_bootstrap.opens, key) <=
+	return snprintf(name, PMIX_MAX_KEYLEN + 1, "zero.%u/%s", zero_pmix.opens, key) <=
 	       PMIX_MAX_KEYLEN;
 }
 
-/* It goes out with the fence's PMIx_Commit, all in one message. */
-static zero_status put_out(const char *name, struct wire_own *own)
+/* PMIx sends all values in one message at the fence's PMIx_Commit. */
+static zero_status put_to_server(const char *name, struct zero_pmix_value *own)
 {
 	pmix_value_t value = {.type = PMIX_BYTE_OBJECT};
 
 	value.data.bo.bytes = own->data;
 	value.data.bo.size = own->bytes;
-	return zero_bootstrap_status(PMIx_Put(PMIX_GLOBAL, name, &value), "PMIx_Put");
+	return zero_pmix_status(PMIx_Put(PMIX_GLOBAL, name, &value), "PMIx_Put");
 }
 
 static zero_status put(const char *key, const void *data, size_t bytes)
 {
 	char name[PMIX_MAX_KEYLEN + 1];
 	zero_status status = ZERO_OK;
-	struct wire_own *own;
+	struct zero_pmix_value *own;
 
-	if (!zero_bootstrap.open)
+	if (!zero_pmix.open)
 		return fail_closed("put");
 	if (!key || !*key || !full_key(name, key))
-		return zero_bootstrap_core->fail(ZERO_E_INVALID,
-						 "a key has 1 to about %d characters, this one %zu",
-						 PMIX_MAX_KEYLEN - 20, key ? strlen(key) : 0);
+		return zero_pmix_core->fail(ZERO_E_INVALID,
+					    "a key has 1 to about %d characters, this one %zu",
+					    PMIX_MAX_KEYLEN - 20, key ? strlen(key) : 0);
 	if (!data && bytes)
-		return zero_bootstrap_core->fail(ZERO_E_INVALID, "key %s: no data", key);
-	if (find_own(key))
-		return zero_bootstrap_core->fail(ZERO_E_INVALID, "key %s was put before", key);
-	own = copy_own(key, data, bytes);
+		return zero_pmix_core->fail(ZERO_E_INVALID, "key %s: no data", key);
+	if (find_value(key))
+		return zero_pmix_core->fail(ZERO_E_INVALID, "key %s was put before", key);
+	own = new_value(key, data, bytes);
 	if (!own)
-		return zero_bootstrap_core->fail(
-			ZERO_E_MEMORY, "no memory for the %zu bytes of key %s", bytes, key);
-	if (zero_bootstrap.joined)
-		status = put_out(name, own);
+		return zero_pmix_core->fail(ZERO_E_MEMORY, "no memory for the %zu bytes of key %s",
+					    bytes, key);
+	if (zero_pmix.has_server)
+		status = put_to_server(name, own);
 	if (status) {
 		free(own->data);
 		free(own);
 		return status;
 	}
-	own->next = zero_bootstrap.own;
-	zero_bootstrap.own = own;
+	own->next = zero_pmix.values;
+	zero_pmix.values = own;
 	return ZERO_OK;
 }
 
@@ -197,83 +193,82 @@ static zero_status fence(double seconds)
 {
 	zero_status status = ZERO_OK;
 
-	if (!zero_bootstrap.open)
+	if (!zero_pmix.open)
 		return fail_closed("fence");
 	if (!(seconds > 0))
-		return zero_bootstrap_core->fail(
-			ZERO_E_INVALID, "a fence waits for more than 0 seconds, not for %g",
-			seconds);
-	if (zero_bootstrap.joined)
-		status = zero_bootstrap_fence(seconds);
-	for (struct wire_own *own = zero_bootstrap.own; !status && own; own = own->next)
+		return zero_pmix_core->fail(ZERO_E_INVALID,
+					    "a fence waits for more than 0 seconds, not for %g",
+					    seconds);
+	if (zero_pmix.has_server)
+		status = zero_pmix_fence(seconds);
+	for (struct zero_pmix_value *own = zero_pmix.values; !status && own; own = own->next)
 		own->fenced = true;
 	return status;
 }
 
-static zero_status copy_out(int rank, const char *key, const void *from, size_t from_bytes,
-			    void *data, size_t size, size_t *bytes)
+static zero_status copy_value(int rank, const char *key, const void *from, size_t from_bytes,
+			      void *data, size_t size, size_t *bytes)
 {
 	*bytes = from_bytes;
 	if (from_bytes > size)
-		return zero_bootstrap_core->fail(
-			ZERO_E_INVALID,
-			"key %s of rank %d has %zu bytes, and there is room "
-			"for %zu",
-			key, rank, from_bytes, size);
+		return zero_pmix_core->fail(ZERO_E_INVALID,
+					    "key %s of rank %d has %zu bytes, and there is room "
+					    "for %zu",
+					    key, rank, from_bytes, size);
 	if (from_bytes)
 		memcpy(data, from, from_bytes);
 	return ZERO_OK;
 }
 
 /*
- * Has the server bring what a fence did not: as a rank commits all that it has put before it comes
- * to the fence, the answer is final.
+ * Asks the server for a value that the fence did not bring. A rank commits all that it has put
+ * before it comes to the fence, so a value that is not found was not put.
  */
 static pmix_status_t fetch(int rank, const char *name)
 {
-	struct wire_calls *calls = zero_bootstrap_calls(1, name);
+	struct zero_pmix_calls *calls = zero_pmix_calls_new(1, name);
 	pmix_status_t status;
 
 	if (!calls)
 		return PMIX_ERR_NOMEM;
-	zero_bootstrap_ask(calls, 0, rank, zero_bootstrap_is_local(rank));
-	zero_bootstrap_wait(calls, zero_seconds() + GET_SECONDS);
-	status = zero_bootstrap_answer(calls, 0);
-	zero_bootstrap_calls_leave(calls);
+	zero_pmix_begin_get(calls, 0, rank, zero_pmix_is_local(rank));
+	zero_pmix_wait(calls, zero_seconds() + GET_SECONDS);
+	status = zero_pmix_call_status(calls, 0);
+	zero_pmix_calls_release(calls);
 	return status;
 }
 
 static zero_status fail_get(int rank, const char *key, pmix_status_t status)
 {
 	if (status == PMIX_ERR_NOT_FOUND || status == PMIX_ERR_TIMEOUT)
-		return zero_bootstrap_core->fail(
+		return zero_pmix_core->fail(
 			ZERO_E_COMM, "rank %d has put no key %s before the last fence", rank, key);
 	if (status == PMIX_ERR_WOULD_BLOCK)
-		return zero_bootstrap_core->fail(ZERO_E_COMM,
-						 "key %s of rank %d did not come within %d s", key,
-						 rank, GET_SECONDS);
-	return zero_bootstrap_core->fail(ZERO_E_COMM, "key %s of rank %d: PMIx_Get failed: %s", key,
-					 rank, PMIx_Error_string(status));
+		return zero_pmix_core->fail(ZERO_E_COMM,
+					    "key %s of rank %d did not come within %d s", key, rank,
+					    GET_SECONDS);
+	return zero_pmix_core->fail(ZERO_E_COMM, "key %s of rank %d: PMIx_Get failed: %s", key,
+				    rank, PMIx_Error_string(status));
 }
 
-static zero_status get_far(int rank, const char *key, const char *name, void *data, size_t size,
-			   size_t *bytes)
+static zero_status get_remote(int rank, const char *key, const char *name, void *data, size_t size,
+			      size_t *bytes)
 {
 	pmix_status_t pmix;
 	pmix_value_t *value;
 	zero_status status;
 
-	pmix = zero_bootstrap_look((pmix_rank_t)rank, name, &value);
+	pmix = zero_pmix_get_cached((pmix_rank_t)rank, name, &value);
 	if (pmix != PMIX_SUCCESS) {
 		pmix = fetch(rank, name);
 		if (pmix == PMIX_SUCCESS)
-			pmix = zero_bootstrap_look((pmix_rank_t)rank, name, &value);
+			pmix = zero_pmix_get_cached((pmix_rank_t)rank, name, &value);
 	}
 	if (pmix != PMIX_SUCCESS)
 		return fail_get(rank, key, pmix);
 	if (value->type == PMIX_BYTE_OBJECT)
-		status = copy_out(rank, key, value->data.bo.bytes, value->data.bo.size, data, size,
-				  bytes);
+		status = copy_value(rank, key, value->data.bo.bytes, value->data.bo.size, data,
+				    size, bytes);
 	else
 		status = fail_get(rank, key, PMIX_ERR_TYPE_MISMATCH);
 	PMIX_VALUE_RELEASE(value);
@@ -283,22 +278,22 @@ static zero_status get_far(int rank, const char *key, const char *name, void *da
 static zero_status get(int rank, const char *key, void *data, size_t size, size_t *bytes)
 {
 	char name[PMIX_MAX_KEYLEN + 1];
-	const struct wire_own *own;
+	const struct zero_pmix_value *own;
 
 	*bytes = 0;
-	if (!zero_bootstrap.open)
+	if (!zero_pmix.open)
 		return fail_closed("get");
-	if (rank < 0 || rank >= zero_bootstrap.place.world)
-		return zero_bootstrap_core->fail(ZERO_E_INVALID, "there is no rank %d among %d",
-						 rank, zero_bootstrap.place.world);
+	if (rank < 0 || rank >= zero_pmix.place.world)
+		return zero_pmix_core->fail(ZERO_E_INVALID, "there is no rank %d among %d", rank,
+					    zero_pmix.place.world);
 	if (!key || !full_key(name, key))
 		return fail_get(rank, key ? key : "NULL", PMIX_ERR_NOT_FOUND);
-	if (rank != zero_bootstrap.place.rank)
-		return get_far(rank, key, name, data, size, bytes);
-	own = find_own(key);
+	if (rank != zero_pmix.place.rank)
+		return get_remote(rank, key, name, data, size, bytes);
+	own = find_value(key);
 	if (!own || !own->fenced)
 		return fail_get(rank, key, PMIX_ERR_NOT_FOUND);
-	return copy_out(rank, key, own->data, own->bytes, data, size, bytes);
+	return copy_value(rank, key, own->data, own->bytes, data, size, bytes);
 }
 
 struct end {
@@ -314,11 +309,11 @@ static void *end_job(void *argument)
 	return NULL;
 }
 
-/* PMIx_Abort waits for a server that may be gone; leaving like this is the next best word. */
+/* PMIx_Abort may wait for a server that is gone. After some seconds this process exits instead. */
 static void abort_job(int status, const char *text)
 {
 	const struct timespec limit = {.tv_sec = ABORT_SECONDS};
-	/* Its thread may outlive this function, though not the process. */
+	/* Static, since the thread may outlive this function, though not the process. */
 	static struct end end;
 	pthread_t thread;
 
@@ -333,8 +328,8 @@ static void abort_job(int status, const char *text)
 static const struct zero_bootstrap_ops ops = {
 	.abi = ZERO_MODULE_ABI,
 	.name = "pmix",
-	.open = open_wire,
-	.close = close_wire,
+	.open = pmix_open,
+	.close = pmix_close,
 	.put = put,
 	.fence = fence,
 	.get = get,
@@ -346,6 +341,6 @@ const void *zero_module_pmix(const struct zero_core *core);
 
 const void *zero_module_pmix(const struct zero_core *core)
 {
-	zero_bootstrap_core = core;
+	zero_pmix_core = core;
 	return &ops;
 }

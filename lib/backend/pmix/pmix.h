@@ -14,81 +14,89 @@
 #include "backend/bootstrap.h"
 #include "core/clock.h"
 
-/* What this rank has put: others get it from PMIx, itself from here. */
-struct wire_own {
-	struct wire_own *next;
+/* A value that this rank has put. Other ranks get it from PMIx, this rank from here. */
+struct zero_pmix_value {
+	struct zero_pmix_value *next;
 	void *data;
 	size_t bytes;
-	bool fenced; /* a fence has been since */
+	bool fenced; /* there was a fence since */
 	char key[];
 };
 
-struct wire {
+/* The module's state; one for the process. */
+struct zero_pmix_state {
 	bool open;
-	bool joined; /* false: alone, without a server */
+	bool has_server; /* false: this rank is alone */
 	struct zero_bootstrap_place place;
 	pmix_proc_t self;
-	int *peers;
-	/* Parts of all keys, since PMIx never forgets one: it outlives close. */
+	int *local_ranks; /* [place.local_world], ascending */
+	/* Both are part of every key, since PMIx never forgets one. They are not reset by close. */
 	unsigned opens, fences;
-	struct wire_own *own;
+	struct zero_pmix_value *values;
 };
 
-extern struct wire zero_bootstrap;
-extern const struct zero_core *zero_bootstrap_core;
+extern struct zero_pmix_state zero_pmix;
+extern const struct zero_core *zero_pmix_core;
 
-/* The sentence of a PMIx call that failed. */
-zero_status zero_bootstrap_status(pmix_status_t status, const char *call);
+/* ---- pmix.c: the table of struct zero_bootstrap_ops ------------------------------------------ */
 
-/* ---- ranks.c */
+/* Fails with a sentence for a PMIx call; ZERO_OK for PMIX_SUCCESS. */
+zero_status zero_pmix_status(pmix_status_t status, const char *call);
 
-/* False: nothing in the environment leads to a PMIx server. */
-bool zero_bootstrap_has_server(void);
-/* An error if the launcher started several ranks, and this one does not see them. */
-zero_status zero_bootstrap_check_alone(void);
-/* Fills zero_bootstrap's place and peers once PMIx_Init has been called. */
-zero_status zero_bootstrap_find_place(void);
+/* ---- ranks.c: how many ranks there are, and which are on this node --------------------------- */
 
-/* ---- fence.c */
+/* Whether the environment names a PMIx server. */
+bool zero_pmix_has_server(void);
+/* Fails if the launcher started several ranks but this one sees no other. */
+zero_status zero_pmix_check_alone(void);
+/* Reads zero_pmix.place and local_ranks from PMIx. */
+zero_status zero_pmix_read_place(void);
+bool zero_pmix_is_local(int rank);
 
-zero_status zero_bootstrap_fence(double seconds);
-/* So that this rank's server has an answer for those that will ask whether it is here. */
-zero_status zero_bootstrap_announce(void);
+/* ---- fence.c --------------------------------------------------------------------------------- */
 
-/* ---- async_calls.c */
+/* See fence in bootstrap.h. */
+zero_status zero_pmix_fence(double seconds);
+/* Puts the key by which other ranks ask whether this one has come to the current fence. */
+zero_status zero_pmix_announce(void);
+
+/* ---- async_calls.c: calls of PMIx with a deadline -------------------------------------------- */
+
+struct zero_pmix_calls;
+struct zero_pmix_call {
+	struct zero_pmix_calls *of;
+	bool waiting;
+	pmix_status_t status; /* once PMIx has replied */
+};
 
 /*
- * Calls that PMIx answers in a thread of its own, maybe long after this module stopped waiting:
- * whoever is last to need them, PMIx or the caller, frees them.
+ * Non-blocking calls that belong together. PMIx replies in a thread of its own, maybe long after
+ * the caller gave up, so `users` counts the caller and each call under way; the last one frees it.
  */
-struct wire_calls;
-struct wire_call {
-	struct wire_calls *of;
-	bool waiting;
-	pmix_status_t status; /* if it was answered */
-};
-struct wire_calls {
+struct zero_pmix_calls {
 	size_t users, waiting;
-	/* PMIx reads both until it has answered. */
+	/* PMIx reads both until it has replied. */
 	pmix_info_t immediate;
 	char key[PMIX_MAX_KEYLEN + 1];
 	size_t count;
-	struct wire_call call[];
+	struct zero_pmix_call call[];
 };
 
 /* NULL: no memory. */
-struct wire_calls *zero_bootstrap_calls(size_t count, const char *key);
-void zero_bootstrap_calls_leave(struct wire_calls *calls);
-/* call[i] asks for `rank`'s key; of a rank of this node, which must have put it already. */
-void zero_bootstrap_ask(struct wire_calls *calls, size_t i, int rank, bool local);
-void zero_bootstrap_begin_fence(struct wire_calls *calls);
-/* Until all are answered; false: not before `until`. */
-bool zero_bootstrap_wait(struct wire_calls *calls, double until);
-/* PMIX_ERR_WOULD_BLOCK while there is no answer. */
-pmix_status_t zero_bootstrap_answer(struct wire_calls *calls, size_t i);
-
-bool zero_bootstrap_is_local(int rank);
-/* What is at hand without asking the server; the caller releases *value. */
-pmix_status_t zero_bootstrap_look(pmix_rank_t rank, const char *key, pmix_value_t **value);
+struct zero_pmix_calls *zero_pmix_calls_new(size_t count, const char *key);
+/* Drops the caller's reference. NULL is a no-op. */
+void zero_pmix_calls_release(struct zero_pmix_calls *calls);
+/* call[i] gets the key of `rank`. With `local`, for ranks of this node, it fails if the rank has not
+   put the key; else it waits until the rank does. */
+void zero_pmix_begin_get(struct zero_pmix_calls *calls, size_t i, int rank, bool local);
+/* call[0] is a fence of all ranks. */
+void zero_pmix_begin_fence(struct zero_pmix_calls *calls);
+/* Waits for all calls; false if some are still under way at the time `until`. */
+bool zero_pmix_wait(struct zero_pmix_calls *calls, double until);
+/* PMIX_ERR_WOULD_BLOCK while call[i] is under way. */
+pmix_status_t zero_pmix_call_status(struct zero_pmix_calls *calls, size_t i);
+/* Gets a value that this process has already, without asking the server. The caller releases
+   *value. */
+pmix_status_t zero_pmix_get_cached(pmix_rank_t rank, const char *key, pmix_value_t **value);
 
 #endif
