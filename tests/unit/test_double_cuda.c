@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stand-in for CUDA: what its calls give and refuse, memory, failures, and what it ends. */
+/* The stand-in for CUDA: results and errors of its calls, memory, injected failures, and misuse that
+   ends the process. */
 #include "double_cuda.h"
 
 /* ---- devices and contexts -------------------------------------------------------------------- */
@@ -13,7 +14,7 @@ START_TEST(no_device_is_an_error)
 }
 END_TEST
 
-/* Whatever works on a device asks for a current context, by CUDA's own documentation. */
+/* By CUDA's documentation, calls that work on a device need a current context. */
 static void needs_context(CUresult error)
 {
 	CUstream stream = NULL;
@@ -108,7 +109,7 @@ START_TEST(memory_has_a_budget)
 	GOOD(cu.alloc(&y, all / 2, pool, NULL));
 	ck_assert_uint_eq(bytes_free(), 0);
 	GIVES(cu.alloc(&z, 1, pool, NULL), CUDA_ERROR_OUT_OF_MEMORY);
-	/* room from the call on in this pool, and elsewhere once it has really happened */
+	/* the memory is free at once for this pool, and for others once the free has run */
 	GOOD(cu.free(x, NULL));
 	GIVES(plain_alloc(&z, 1), CUDA_ERROR_OUT_OF_MEMORY);
 	GOOD(cu.alloc(&x, all / 4, pool, NULL));
@@ -212,7 +213,7 @@ START_TEST(device_memory_can_be_out_of_reach)
 	char text[4096];
 	int status = in_child(reads_device_memory, text, sizeof(text));
 
-	/* a sanitizer makes a status of the signal */
+	/* a sanitizer turns the signal into an exit status */
 	ck_assert_msg(WIFSIGNALED(status) ? WTERMSIG(status) == SIGSEGV
 					  : strstr(text, "SEGV") != NULL,
 		      "status %d: %s", status, text);

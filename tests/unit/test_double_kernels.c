@@ -34,7 +34,7 @@ START_TEST(launches_are_checked)
 }
 END_TEST
 
-/* What a kernel touches must be there; else nothing works in this context any more. */
+/* After a kernel touches memory that does not exist, the context cannot be used any more. */
 static const struct {
 	size_t offset, count;
 	bool plain;
@@ -59,7 +59,7 @@ START_TEST(faults_stay)
 	GIVES(cu.stream_finish(stream), bad[_i].error);
 	GIVES(cu.event_query(event), bad[_i].error);
 	GIVES(cu.alloc(&y, 4, pool, stream), bad[_i].error);
-	/* but what is given back is given back */
+	/* calls that free something still free it */
 	GIVES(cu.free(x, NULL), bad[_i].error);
 	GIVES(cu.stream_delete(stream), bad[_i].error);
 	GIVES(cu.event_delete(event), bad[_i].error);
