@@ -67,9 +67,9 @@ static zero_status query_device(struct zero_device *device)
 				&pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device->id),
 			"cuDeviceGetAttribute");
 	if (!status && !pools)
-		status = zero_core->fail(ZERO_E_UNSUPPORTED,
-					 "%s cannot allocate memory in the order of a stream",
-					 device->name);
+		status =
+			zero_core->fail(ZERO_E_UNSUPPORTED,
+					"%s has no stream-ordered memory allocation", device->name);
 	return status;
 }
 

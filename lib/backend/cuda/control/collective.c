@@ -413,7 +413,8 @@ zero_status zero_control_broadcast(struct zero_control_team *team, void *data, s
 	if (status)
 		return status;
 	if (root < 0 || (size_t)root >= team->count)
-		return zero_core->fail(ZERO_E_INVALID, "rank index %d of a team of %zu", root,
+		return zero_core->fail(ZERO_E_INVALID,
+				       "root %d is not an index into a team of %zu ranks", root,
 				       team->count);
 	from = link_towards(team, (size_t)root);
 	if (from)

@@ -84,8 +84,8 @@ zero_status zero_control_join(struct zero_control *control,
 	if (control->joined)
 		return zero_core->fail(ZERO_E_STATE, "the ranks have joined already");
 	if (config->world < 1 || config->rank < 0 || config->rank >= config->world)
-		return zero_core->fail(ZERO_E_INVALID, "rank %d of %d joins", config->rank,
-				       config->world);
+		return zero_core->fail(ZERO_E_INVALID, "rank %d is not one of %d ranks",
+				       config->rank, config->world);
 	if (config->rank)
 		status = config->address(config->context, 0, &root);
 	if (status)
