@@ -7,6 +7,7 @@
 #define ZERO_SIZING_H
 
 #include "backend/backend.h"
+#include "backend/exchange.h"
 #include "layout.h"
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */

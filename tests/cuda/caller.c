@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a program brings to a job on GPUs, or takes from it: its own allocator, which all memory of
- * the device then comes from and goes back to; its own stream; and a communicator of NCCL. Run by
- * tests/cuda/caller.sh with stand-ins, whose streams run later and whose order is checked.
+ * A program uses its own allocator for all device memory of a job, its own stream, and a
+ * communicator of NCCL that the job makes for it. tests/cuda/caller.sh runs it with stand-ins, whose
+ * streams are asynchronous and check the order of accesses.
  */
 #include <dlfcn.h>
 #include <nccl.h>
@@ -24,7 +24,7 @@ struct pool {
 	char *base[256], *data[256];
 };
 
-/* In a block that is long enough for a boundary. */
+/* Allocates enough to align the result. */
 static char *take_aligned(struct pool *pool, size_t bytes, size_t alignment)
 {
 	size_t i = 0;
@@ -58,7 +58,7 @@ static void *give(void *context, size_t bytes, size_t alignment, int device, voi
 	return data;
 }
 
-/* A caching one would keep it for the stream; this one waits for all. */
+/* A caching allocator would keep the block for the stream; this one waits for all work. */
 static void take(void *context, void *data, size_t bytes, int device, void *stream)
 {
 	struct pool *pool = context;
@@ -85,7 +85,7 @@ static zero_group *model(zero_job *job, zero_param **param)
 	return group;
 }
 
-/* Its refusal is an error on all ranks; what comes back serves the next try. */
+/* A refused allocation is an error on all ranks. The next try can use memory that was freed. */
 static void refused(struct pool *pool, zero_job *job, zero_group *group)
 {
 	pool->refuse = zero_rank(job) == 0 ? pool->allocations + 1 : 0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a program brings to a job on GPUs, or takes from it, over one to three ranks.
+# Runs tests/cuda/caller (allocator, stream and communicator of the caller) with one to three ranks.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need cuda nccl pmix mpi

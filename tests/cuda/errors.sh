@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that can go wrong with a GPU and NCCL, made to go wrong by the doubles: any call of the
-# driver and of NCCL that fails, on one rank of two; a rank that is killed in any operation. All
-# ranks end in time, with a sentence, and leave no memory behind.
+# The doubles make calls of the driver and of NCCL fail on one rank of two, and kill a rank inside
+# operations. All ranks must end in time, with a sentence, and free all memory.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need cuda nccl pmix mpi
@@ -13,7 +12,7 @@ export LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} ZERO_BA
 	DOUBLE_CUDA_DELAY_US=0 ZERO_OPEN_SECONDS=10 ZERO_TEST_FILES=$scratch \
 	ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
 
-# life RANKS [ARGUMENT]...: what it said is in $scratch/out
+# life RANKS [ARGUMENT]...: its output is in $scratch/out
 life() {
 	timeout -k 5 40 "$ZERORUN" --zero-preload=no -n "$1" "$program" "${@:2}" \
 		>"$scratch/out" 2>&1 </dev/null
@@ -24,14 +23,14 @@ broken() {
 	fail "$*"
 }
 
-# ends_well RANKS WHAT: each rank says how it went, and leaves nothing.
+# ends_well RANKS WHAT: each rank prints its result and leaves nothing allocated.
 ends_well() {
 	local rank status
 	DOUBLE_CUDA_LEAKS=1 DOUBLE_NCCL_LEAKS=1 life "$1"
 	status=$?
 	((status == 0)) || broken "$2: ended with status $status"
 	for ((rank = 0; rank < $1; rank++)); do
-		grep -q "^rank $rank: " "$scratch/out" || broken "$2: rank $rank said nothing"
+		grep -q "^rank $rank: " "$scratch/out" || broken "$2: rank $rank printed nothing"
 	done
 	! grep -q 'no sentence' "$scratch/out" || broken "$2: an error without a sentence"
 }
@@ -39,7 +38,7 @@ ends_well() {
 ends_well 2 "nothing wrong"
 [[ $(grep -c ': ok$' "$scratch/out") == 2 ]] || broken "nothing wrong, but not all is well"
 
-# Sums by NCCL itself; and a NCCL of 2.19, which takes one id and knows no windows.
+# Sums by NCCL itself, and NCCL 2.19, which takes one id and has no windows.
 ZERO_REDUCE=nccl ends_well 2 "sums by NCCL"
 [[ $(grep -c ': ok$' "$scratch/out") == 2 ]] || broken "sums by NCCL: not all is well"
 ln -sf "$top_builddir/tests/double/.libs/nccl_old.so" "$scratch/gpu/libnccl.so.2"
@@ -47,7 +46,7 @@ ends_well 3 "NCCL 2.19"
 [[ $(grep -c ': ok$' "$scratch/out") == 3 ]] || broken "NCCL 2.19: not all is well"
 gpu_doubles "$scratch/gpu"
 
-# Each call, the first time and a later one, on rank 1. 2 is out of memory, 719 a failed launch.
+# Each call fails on rank 1, the first time or later. 2 is out of memory, 719 a failed launch.
 failed=0
 for rule in cuInit:1:100 cuDeviceGetCount:1:100 cuDevicePrimaryCtxRetain:1:2 \
 	cuModuleLoadData:1:209 cuModuleGetFunction:2:500 cuMemPoolCreate:1:801 \
@@ -70,7 +69,7 @@ for rule in ncclGetUniqueId:1:3:0 ncclCommInitRankConfig:1:2:1 ncclAllGather:1:3
 done
 ((failed > 18)) || fail "only $failed ranks met an error: do the rules still fit the calls?"
 
-# Memory that comes back: what failed can be done again.
+# A call that had no memory can be repeated.
 for rule in cuMemAllocFromPoolAsync:5:2:1 ncclMemAlloc:1:1:0; do
 	variable=DOUBLE_CUDA_FAIL
 	[[ $rule != nccl* ]] || variable=DOUBLE_NCCL_FAIL
@@ -79,7 +78,7 @@ for rule in cuMemAllocFromPoolAsync:5:2:1 ncclMemAlloc:1:1:0; do
 	[[ $(grep -c ': ok$' "$scratch/out") == 2 ]] || broken "$rule, again: not all is well"
 done
 
-# A rank that is gone: the others name it, whatever they wait for.
+# A rank is killed: the others name it, whatever they wait for.
 for rule in kill:ncclAllGather:1:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:0 kill:ncclGroupEnd:5:1; do
 	ZERO_ON_FAULT=return DOUBLE_NCCL_FAIL=$rule \
 		timeout -k 5 40 "$ZERORUN" --zero-preload=no -n 3 \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of a job on GPUs, from its opening to its end, whatever goes wrong meanwhile: an error
- * is a sentence on every rank, nobody waits for ever, and all memory is given back. Prints, for
- * tests/cuda/errors.sh, "ok" or the call that failed and why; ends with status 0 in both cases.
+ * Runs a job on GPUs from zero_open to zero_close, for tests/cuda/errors.sh, which makes calls fail.
+ * An error is a sentence on every rank, no rank waits for ever, and all memory is freed. Prints "ok"
+ * or the call that failed and why, and ends with status 0 in both cases.
  *
- * With "retry", a call that found no memory is made once more with a smaller chunk and groups.
+ * With "retry" it repeats a call that had no memory, with a smaller chunk and smaller groups.
  */
 #include "../ranks/ranks.h"
 
@@ -18,7 +18,7 @@ struct life {
 	zero_param *large, *small, *half;
 };
 
-/* Says what failed, the first time. */
+/* Prints what failed. */
 static bool went(zero_status status, const char *call)
 {
 	if (!status)

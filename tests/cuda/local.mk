@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The CUDA backend, where tests/double stands in for a GPU and for NCCL: what goes wrong, and what
-# callers bring. tests/ranks/run.sh runs all programs of several ranks with it, and
-# tests/gpu/doubles.sh those that a GPU runs.
+# The CUDA backend with the stand-ins of tests/double for a GPU and NCCL: errors, and what callers
+# provide (streams, allocators, communicators). tests/ranks/run.sh runs all programs of several ranks
+# with it, and tests/gpu/doubles.sh those written for a GPU.
 SCRIPT_TESTS += tests/cuda/caller.sh tests/cuda/errors.sh
 if HAVE_CUDA
 check_PROGRAMS += tests/cuda/life

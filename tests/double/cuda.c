@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices, contexts, and how every call begins and ends. */
+/* The device, its context, and the start and end of every call. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +10,12 @@
 
 enum { DEPTH = 64 };
 
-/* One lock for all: what an operation does, it does without. */
+/* One lock guards everything. Operations on streams run without it. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t happened = PTHREAD_COND_INITIALIZER;
 
 static bool initialised;
-static struct CUctx_st contexts[DOUBLE_DEVICES];
+static struct CUctx_st only; /* of device 0 */
 static struct double_object *objects;
 static _Thread_local CUcontext stack[DEPTH];
 static _Thread_local size_t depth;
@@ -75,7 +75,7 @@ CUcontext double_current(void)
 
 CUcontext double_context_of(CUdevice device)
 {
-	return device >= 0 && device < double_settings.devices ? &contexts[device] : NULL;
+	return device == 0 && double_settings.devices ? &only : NULL;
 }
 
 static CUresult allowed(enum double_need need)
@@ -141,7 +141,7 @@ CUresult double_object_check(const void *handle, enum double_kind kind, const ch
 {
 	const struct double_object *object = handle;
 
-	/* the special handles are small numbers */
+	/* small numbers are CUDA's special handles */
 	if ((uintptr_t)handle < 4096 || (uintptr_t)handle % 8 || object->kind != kind)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (object->dead)
@@ -157,8 +157,6 @@ CUresult CUDAAPI cuInit(unsigned int flags)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result && !double_settings.devices)
 		result = CUDA_ERROR_NO_DEVICE;
-	for (int i = 0; !result && !initialised && i < double_settings.devices; i++)
-		contexts[i] = (struct CUctx_st){.device = i, .number = double_settings.visible[i]};
 	initialised = initialised || !result;
 	return double_leave(result);
 }
@@ -262,7 +260,7 @@ CUresult CUDAAPI cuDeviceGetName(char *name, int size, CUdevice device)
 	if (!result && size < 1)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result)
-		snprintf(name, (size_t)size, "Stand-in %d", double_context_of(device)->number);
+		snprintf(name, (size_t)size, "Stand-in");
 	return double_leave(result);
 }
 
@@ -271,7 +269,7 @@ CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 	CUresult result = enter_device(__func__, device);
 
 	if (!result)
-		double_uuid(double_context_of(device)->number, (unsigned char *)uuid->bytes);
+		memcpy(uuid->bytes, "stand-in GPU", 13);
 	return double_leave(result);
 }
 
@@ -298,7 +296,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, 
 		*value = 0x7fffffff;
 		break;
 	case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-		*value = double_context_of(device)->number + 1;
+		*value = 1;
 		break;
 	case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
@@ -337,7 +335,7 @@ CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext context)
 {
 	CUresult result = double_enter(__func__, DOUBLE_INIT);
 
-	if (!result && (context < contexts || context >= contexts + double_settings.devices))
+	if (!result && context != &only)
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	if (!result && !context->retained)
 		result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -394,16 +392,6 @@ size_t double_cuda_depth(void)
 	return depth;
 }
 
-size_t double_cuda_used(int device)
-{
-	size_t bytes;
-
-	double_lock();
-	bytes = double_context_of(device) ? double_context_of(device)->reserved : 0;
-	double_unlock();
-	return bytes;
-}
-
 static bool counts(const struct double_object *object)
 {
 	const struct CUstream_st *stream = (const void *)object;
@@ -425,14 +413,10 @@ size_t double_cuda_alive(bool print)
 			fprintf(stderr, "stand-in for CUDA: left alive: %s %p\n",
 				kind_name(object->kind), (void *)object);
 	}
-	for (int i = 0; i < DOUBLE_DEVICES; i++) {
-		alive += contexts[i].retained;
-		if (print && contexts[i].retained)
-			fprintf(stderr,
-				"stand-in for CUDA: left alive: context of device %d, retained %u "
-				"times\n",
-				i, contexts[i].retained);
-	}
+	alive += only.retained;
+	if (print && only.retained)
+		fprintf(stderr, "stand-in for CUDA: left alive: context, retained %u times\n",
+			only.retained);
 	alive += double_blocks_alive(print);
 	double_unlock();
 	return alive;

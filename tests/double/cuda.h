@@ -1,26 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for NVIDIA's libcuda.so.1 on machines without GPUs, for the calls that
- * lib/backend/cuda/driver.h makes. Streams run later, each on a thread of its own; device memory is memory
- * of the host; kernels are the host's. It is stricter than a device: what works there by luck fails
- * here.
+ * A stand-in for NVIDIA's libcuda.so.1 on machines without GPUs, for the functions of
+ * lib/backend/cuda/driver.h. Each stream runs asynchronously on a thread of its own, device memory
+ * is host memory, and kernels are the host's. It is stricter than a device: a program that works on
+ * a device by luck fails here.
  *
- *   DOUBLE_CUDA_DEVICES    how many there are; 1. CUDA_VISIBLE_DEVICES chooses, by number or UUID
- *   DOUBLE_CUDA_MEMORY     bytes of each in this process, K, M or G may follow; 1G
- *   DOUBLE_CUDA_UUID_BASE  a number that the devices' UUIDs are made of; 0
- *   DOUBLE_CUDA_SEED       of the delays; 1
- *   DOUBLE_CUDA_DELAY_US   their mean before each copy, kernel ..., in microseconds; 20
+ *   CUDA_VISIBLE_DEVICES   empty: there is no device; else there is one
+ *   DOUBLE_CUDA_MEMORY     bytes of the device in this process, K, M or G may follow; 1G
+ *   DOUBLE_CUDA_DELAY_US   mean random delay before each operation, in microseconds; 20
  *   DOUBLE_CUDA_LEGACY     wait: calls on the NULL stream return when their work is done
  *   DOUBLE_CUDA_PROTECT    1: the host cannot reach device memory, but by double_cuda_reach
- *   DOUBLE_CUDA_RACES      0: no check of the order between streams (see double_access)
  *   DOUBLE_CUDA_FAIL       call:n:result[:rank],...: the nth call of that function (from 1; "n+":
  *                          and every later one) does nothing and returns that CUresult, in the
  *                          process whose PMIX_RANK is rank. "*" is every function. After 700 and
  *                          its like every call fails, as on a device
- *   DOUBLE_CUDA_LEAKS      1: what is alive at exit is printed, and makes the exit status 97
+ *   DOUBLE_CUDA_LEAKS      1: objects alive at exit are printed, and the exit status is 97
  *
- * They are read at the first call. The use of memory, streams and events that are no more, and work
- * of two streams on the same bytes without an order between them, are printed, and end the process.
+ * They are read at the first call. A use of freed memory, streams or events ends the process with a
+ * line, and so do accesses of two streams to the same bytes without an order between them.
  */
 #ifndef DOUBLE_CUDA_H
 #define DOUBLE_CUDA_H
@@ -31,31 +28,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* For tests and for the stand-in of NCCL, which find these by dlsym. */
+/* For tests and for the stand-in for NCCL, which find these functions with dlsym. */
 
-/* Where the host reaches device or pinned memory, whatever DOUBLE_CUDA_PROTECT says; NULL: it is
-   not, or not all, alive now. A function that cuLaunchHostFunc runs calls it for all that it reads
-   or writes, so that the order with other streams is checked. */
+/* Returns the host's address of device or pinned memory, also under DOUBLE_CUDA_PROTECT, or NULL if
+   not all of it is allocated. A function that cuLaunchHostFunc runs calls it for all memory that it
+   reads or writes, so that the order with other streams is checked. */
 void *double_cuda_reach(CUdeviceptr data, size_t bytes, bool write);
-/* How often a function was called, as "cuMemcpyAsync"; NULL: all of them together. */
+/* How often a function such as "cuMemcpyAsync" was called; NULL: all functions together. */
 unsigned long long double_cuda_calls(const char *call);
-/* What the calling thread does from now on is not counted and does not fail by a rule: for a
-   library that calls the driver too, and is not what is tested. */
+/* Calls of this thread are not counted and do not fail by a rule from now on: for another library
+   that calls the driver and is not under test. */
 void double_cuda_quiet(bool quiet);
-/* Other rules than DOUBLE_CUDA_FAIL's from now on, counting from now; false: not understood. */
+/* Replaces the rules of DOUBLE_CUDA_FAIL and counts from now. Returns false for a bad rule. */
 bool double_cuda_fail(const char *rules);
 /* Contexts on the calling thread's stack. */
 size_t double_cuda_depth(void);
-/* Bytes of a device that are allocated and not freed, or kept by pools. */
-size_t double_cuda_used(int device);
-/* Streams, events, pools, modules, blocks and retained contexts alive; printed if asked. */
+/* Number of streams, events, pools, modules, blocks and retained contexts alive. */
 size_t double_cuda_alive(bool print);
-/* Nothing begins on any stream until it is called with false; for tests of order. */
+/* No operation starts on any stream until it is called with false; for tests of order. */
 void double_cuda_hold(bool hold);
 
-/* Shared by the files of the stand-in. */
+/* ---- shared by the files of the stand-in ----------------------------------------------------- */
 
-enum { DOUBLE_DEVICES = 16, DOUBLE_CLOCKS = 64, DOUBLE_POISON = 0xcb };
+enum { DOUBLE_CLOCKS = 64, DOUBLE_POISON = 0xcb };
 
 enum double_kind {
 	DOUBLE_STREAM = 0x51,
@@ -65,20 +60,20 @@ enum double_kind {
 	DOUBLE_FUNCTION,
 };
 
-/* What a handle points to begins with one. It is never given back, so that a handle which is used
-   too late is known. */
+/* The first member of everything that a handle points to. Objects are never freed, so that a late
+   use of a handle is detected. */
 struct double_object {
 	enum double_kind kind;
 	bool dead;
 	struct double_object *next;
 };
 
-/* For every stream the last of its operations that something comes after. */
+/* A vector clock: for each stream, the last of its operations that is ordered before. */
 struct double_clock {
 	uint64_t at[DOUBLE_CLOCKS];
 };
 
-/* A point in a stream: what an event has recorded. */
+/* A point in a stream, recorded by an event. */
 struct double_marker {
 	int references;
 	bool done;
@@ -87,10 +82,9 @@ struct double_marker {
 
 struct CUctx_st {
 	CUdevice device;
-	int number; /* among those that CUDA_VISIBLE_DEVICES chooses from */
 	unsigned retained;
-	CUresult fault;  /* the error that every call gives from now on */
-	size_t reserved; /* bytes that pools, and blocks outside of them, hold */
+	CUresult fault;  /* the error that every later call returns */
+	size_t reserved; /* bytes of pools and of blocks outside pools */
 	CUstream legacy;
 };
 
@@ -101,7 +95,7 @@ struct CUstream_st {
 	bool started;
 	struct double_op *first, *last;
 	uint64_t queued, done;     /* operations */
-	struct double_clock clock; /* of what is queued next */
+	struct double_clock clock; /* of the next operation */
 	uint64_t random;
 	pthread_cond_t work;
 };
@@ -115,9 +109,9 @@ struct CUevent_st {
 struct CUmemPoolHandle_st {
 	struct double_object object;
 	CUcontext context;
-	size_t used;     /* allocated, and cuMemFreeAsync not called */
-	size_t held;     /* used, and freed by operations that are still to come */
-	size_t reserved; /* held, and kept for later */
+	size_t used;     /* allocated and not freed */
+	size_t held;     /* used, and freed by operations that have not run */
+	size_t reserved; /* held, and cached for reuse */
 	size_t threshold;
 	size_t most; /* 0: no limit */
 };
@@ -134,7 +128,7 @@ struct CUfunc_st {
 };
 
 enum double_state {
-	DOUBLE_COMING, /* the operation that allocates it is still to come */
+	DOUBLE_COMING, /* the operation that allocates it has not run */
 	DOUBLE_LIVE,
 	DOUBLE_GONE,
 };
@@ -143,11 +137,11 @@ struct double_record;
 
 struct double_block {
 	uintptr_t base;
-	char *data; /* where the host reaches it */
+	char *data; /* the host's address of it */
 	void *map;
 	size_t bytes, map_bytes;
 	bool pinned;
-	bool freed; /* the call was made; its operation may still be to come */
+	bool freed; /* the call was made; its operation may not have run */
 	enum double_state state;
 	unsigned pending; /* operations queued that use it */
 	CUcontext context;
@@ -163,7 +157,7 @@ struct double_access {
 	uintptr_t at;
 	size_t bytes, align;
 	bool write;
-	struct double_block *block; /* that it was in when it was queued */
+	struct double_block *block; /* the block that it was in when it was queued */
 };
 
 struct double_op {
@@ -191,16 +185,15 @@ struct double_op {
 
 struct double_settings {
 	bool read;
-	int devices;                 /* that are visible */
-	int visible[DOUBLE_DEVICES]; /* their numbers */
+	int devices; /* 0 or 1 */
 	size_t memory;
-	uint64_t uuid_base, seed, delay_us;
-	bool legacy_waits, protect, no_races, leaks;
+	uint64_t delay_us;
+	bool legacy_waits, protect, leaks;
 };
 
 extern struct double_settings double_settings;
 
-/* What a call asks for; the last is for those that give things back. */
+/* What a call needs; the last is for calls that free something. */
 enum double_need { DOUBLE_NOTHING, DOUBLE_INIT, DOUBLE_CONTEXT, DOUBLE_CONTEXT_OR_FAULT };
 
 /* cuda.c: every call begins with enter, which takes the lock, and ends with leave. */
@@ -208,18 +201,18 @@ CUresult double_enter(const char *call, enum double_need need);
 CUresult double_leave(CUresult result);
 void double_lock(void);
 void double_unlock(void);
-/* Gives the lock up until something has happened on a stream. */
+/* Releases the lock until something has happened on a stream. */
 void double_wait(void);
 void double_happened(void);
-/* The same until there is work for the stream. */
+/* Releases the lock until there is work for the stream. */
 void double_sleep(CUstream stream);
 CUcontext double_current(void);
 CUcontext double_context_of(CUdevice device); /* NULL: no such device */
 void double_object_add(void *object, enum double_kind kind);
-/* CUDA_ERROR_INVALID_HANDLE if it is none; ends the process if it was one. */
+/* Returns CUDA_ERROR_INVALID_HANDLE for a bad handle. Ends the process for a destroyed one. */
 CUresult double_object_check(const void *object, enum double_kind kind, const char *call);
 struct double_object *double_objects(void);
-/* Set on a stream's thread while it calls a function of the program's, which must not call here. */
+/* Set while a stream's thread calls a function of the program, which must not call the driver. */
 extern _Thread_local struct double_op *double_in_function;
 void double_die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void *double_new(size_t count, size_t size);
@@ -228,44 +221,43 @@ void *double_new(size_t count, size_t size);
 void double_settings_read(void);
 CUresult double_injected(const char *call);
 bool double_is_sticky(CUresult result);
-void double_uuid(int number, unsigned char *bytes);
 
 /* cuda_stream.c: all with the lock held */
 struct double_op *double_op_new(const char *call, CUresult (*run)(struct double_op *op));
-/* The stream of a handle; NULL is the current context's own. */
+/* The stream of a handle; NULL is the legacy stream of the current context. */
 CUresult double_stream_of(CUstream handle, const char *call, CUstream *stream);
 void double_queue(CUstream stream, struct double_op *op);
-/* Waits for all that is queued on it now. */
+/* Waits for everything queued on it now. */
 void double_stream_drain(CUstream stream);
 void double_context_drain(CUcontext context);
 
 /* cuda_block.c: all with the lock held */
 struct double_block *double_block_new(size_t bytes, bool pinned, bool paged, CUcontext context);
 void double_block_gone(struct double_block *block);
-/* The one that the address is in, or the last that was; NULL: none. */
+/* The block that contains the address, or the last freed one that did; NULL: none. */
 struct double_block *double_block_find(uintptr_t at);
 size_t double_blocks_alive(bool print);
 
 /* cuda_access.c: all with the lock held */
 void double_access_add(struct double_op *op, void *slot, size_t count, size_t size, bool write);
-/* When it is queued: memory that was freed ends the process. */
+/* Called when it is queued. Freed memory ends the process. */
 void double_access_queue(struct double_op *op);
-/* When it runs: checks the accesses from `first` on and points their slots to the host's memory. */
+/* Called when it runs: checks accesses from `first` on, and sets their slots to host addresses. */
 CUresult double_access(struct double_op *op, size_t first);
 void double_access_done(struct double_op *op);
-/* What was queued before the clock comes before what the host does next. */
+/* The operations in the clock are ordered before what the host does next. */
 void double_host_saw(const struct double_clock *clock);
 const struct double_clock *double_host_clock(void);
 void double_clock_join(struct double_clock *clock, const struct double_clock *other);
 
-/* cuda_memory.c, with the lock held: somebody has synchronized */
+/* cuda_memory.c, with the lock held: called after a synchronization */
 void double_pools_trim(CUcontext context);
 
 /* cuda_kernels.c */
 struct double_kernel {
 	const char *name;
 	size_t size;
-	/* Adds what of its arguments is memory; false: arguments that no launch has. */
+	/* Adds the memory among its arguments. Returns false for invalid arguments. */
 	bool (*memory)(struct double_op *op, void *arguments);
 	CUresult (*run)(struct double_op *op, void *arguments);
 };

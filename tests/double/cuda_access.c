@@ -94,7 +94,7 @@ static void race(const struct double_op *op, const struct double_access *access,
 		before->end - before->first, (void *)before->first);
 }
 
-/* Keeps the access for later ones, instead of those that it stands for. */
+/* Records the access for later checks. It replaces older records that it is ordered after. */
 static void record(struct double_op *op, struct double_access *access, struct double_block *block)
 {
 	const uintptr_t end = access->at + access->bytes;
@@ -134,7 +134,7 @@ static CUresult check(struct double_op *op, struct double_access *access)
 {
 	struct double_block *block = double_block_find(access->at);
 
-	if (block && block->state != DOUBLE_LIVE && !double_settings.no_races)
+	if (block && block->state != DOUBLE_LIVE)
 		double_die(
 			"%s %s: %p is in memory that is %s in the order of the streams (%zu bytes, "
 			"the %lluth allocated)",
@@ -146,7 +146,7 @@ static CUresult check(struct double_op *op, struct double_access *access)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	if (access->at % access->align)
 		return CUDA_ERROR_MISALIGNED_ADDRESS;
-	if (!double_settings.no_races && op->stream->id < DOUBLE_CLOCKS)
+	if (op->stream->id < DOUBLE_CLOCKS)
 		record(op, access, block);
 	if (access->slot)
 		*access->slot = block->data + (access->at - block->base);

@@ -12,7 +12,7 @@
 
 enum { PAGE = 4096, ALIGN = 512, KEPT = 4096 };
 
-/* By address; those that are gone too, until they are too many. */
+/* Ordered by address. Freed blocks stay until there are too many of them. */
 static struct double_block **blocks;
 static size_t block_count, block_size, gone_count;
 static uint64_t numbers;
@@ -26,7 +26,7 @@ static void *map(size_t bytes, int access)
 	return data;
 }
 
-/* The first that begins after the address. */
+/* Returns the first block that begins after the address. */
 static size_t place_of(uintptr_t at)
 {
 	size_t low = 0, high = block_count;
@@ -58,7 +58,7 @@ static void insert(struct double_block *block)
 	block_count++;
 }
 
-/* The one that has been gone for longest. */
+/* Returns the block that was freed first. */
 static void forget_one(void)
 {
 	size_t oldest = block_count;
@@ -80,7 +80,7 @@ static void forget_one(void)
 	gone_count--;
 }
 
-/* What is not of whole pages begins anywhere that a driver's pool could let it begin. */
+/* A block that is not whole pages begins at any address that a pool of the driver could return. */
 struct double_block *double_block_new(size_t bytes, bool pinned, bool paged, CUcontext context)
 {
 	struct double_block *block = double_new(1, sizeof(*block));

@@ -20,7 +20,7 @@ static CUresult run_set(struct double_op *op)
 	return CUDA_SUCCESS;
 }
 
-/* *block is NULL for the program's ordinary memory. */
+/* *block is NULL for pageable memory. */
 static CUresult block_of(uintptr_t at, size_t bytes, struct double_block **block)
 {
 	*block = double_block_find(at);
@@ -29,7 +29,7 @@ static CUresult block_of(uintptr_t at, size_t bytes, struct double_block **block
 	return CUDA_SUCCESS;
 }
 
-/* The source may be changed after the call: the lock is not needed for it meanwhile. */
+/* The source is copied now, because it may change after the call. */
 static void stage(struct double_op *op)
 {
 	op->staging = malloc(op->bytes);

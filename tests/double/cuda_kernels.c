@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels, known by name: see kernels/device.h. Each is the host's on the same struct. */
+/* Kernels by name, see kernels/device.h. Each calls the host's kernel with the same struct. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,7 @@ static bool norm2_memory(struct double_op *op, void *arguments)
 	return true;
 }
 
-/* A part for each block that was launched, and no more. */
+/* Each launched block writes one part. */
 static CUresult run_norm2(struct double_op *op, void *arguments)
 {
 	const struct zero_device_norm2 *a = arguments;
@@ -192,7 +192,7 @@ static bool copy_many_memory(struct double_op *op, void *arguments)
 	return true;
 }
 
-/* Of each piece the tiles that `starts` gives it. */
+/* Copies the tiles that `starts` assigns to each piece. */
 static size_t bytes_of(const struct zero_device_copy_many *a, size_t i)
 {
 	uint64_t tiles = a->starts[i + 1] > a->starts[i] ? a->starts[i + 1] - a->starts[i] : 0;
@@ -202,7 +202,7 @@ static size_t bytes_of(const struct zero_device_copy_many *a, size_t i)
 								: a->pieces[i].bytes;
 }
 
-/* What is copied is known only now: the tables were written by operations before this one. */
+/* The copies are known only when the kernel runs, because earlier operations write the tables. */
 static CUresult run_copy_many(struct double_op *op, void *arguments)
 {
 	const struct zero_device_copy_many *a = arguments;

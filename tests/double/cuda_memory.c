@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory, from pools and without, and pinned memory. */
+/* Device memory, with and without pools, and page-locked memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *unused, size_t *total)
 	return double_leave(result);
 }
 
-/* Keeps what is in use, and as much beside it as makes `keep`. */
+/* Reduces the reserved bytes to `keep`, or to the bytes in use if they are more. */
 static void trim(CUmemoryPool pool, size_t keep)
 {
 	size_t least = larger(larger(pool->used, pool->held), keep);
@@ -63,7 +63,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props
 	return double_leave(result);
 }
 
-/* A pool whose memory is not all freed is freed with the last of it. */
+/* A deleted pool stays until the last of its memory is freed. */
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
 {
 	CUresult result = double_enter(__func__, DOUBLE_INIT);
@@ -111,7 +111,7 @@ CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 	return double_leave(result);
 }
 
-/* Memory that was freed counts as free from the call on: what takes its place waits for it. */
+/* Freed memory counts as free from the call on: an allocation that reuses it waits for it. */
 static CUresult reserve(CUmemoryPool pool, size_t bytes)
 {
 	CUcontext context = pool->context;
@@ -130,7 +130,7 @@ static CUresult reserve(CUmemoryPool pool, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
-/* The block's own operation: what another stream did to it without an order is found too. */
+/* The free is an operation of its own, so that an unordered use by another stream is detected. */
 static CUresult access_whole(struct double_op *op)
 {
 	void *at = (void *)op->block->base;
@@ -139,7 +139,7 @@ static CUresult access_whole(struct double_op *op)
 	return double_access(op, 0);
 }
 
-/* Of a long block both ends: the pages between are not worth touching. */
+/* Poisons only both ends of a long block, because touching all its pages takes long. */
 static void poison(void *data, size_t bytes)
 {
 	const size_t end = 512 << 10;
@@ -222,7 +222,7 @@ static CUresult run_free(struct double_op *op)
 	return result;
 }
 
-/* The block that begins there, of which the caller is going to say that it is freed. */
+/* Returns the block that begins there, for the caller to free. */
 static CUresult block_to_free(uintptr_t at, bool pinned, const char *call,
 			      struct double_block **block)
 {
@@ -259,7 +259,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr data, CUstream handle)
 	return double_leave(result);
 }
 
-/* Not in the order of any stream: nothing may still be using it. */
+/* This is not ordered with any stream, so no operation may still use the memory. */
 static void free_now(struct double_block *block, const char *call)
 {
 	if (block->pending)

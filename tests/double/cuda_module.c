@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modules, whose image is not looked at, and launches. */
+/* Modules, whose image is ignored, and launches. */
 #include <string.h>
 
 #include "cuda.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the environment says, and which calls fail. */
+/* Reads the environment, and decides which calls fail. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,55 +53,7 @@ static unsigned long long number_of(const char *name, unsigned long long otherwi
 	return value;
 }
 
-void double_uuid(int number, unsigned char *bytes)
-{
-	uint64_t value = double_settings.uuid_base + (uint64_t)number;
-
-	memcpy(bytes, "stand-in", 8);
-	for (int i = 0; i < 8; i++)
-		bytes[15 - i] = (unsigned char)(value >> 8 * i);
-}
-
-/* A word of CUDA_VISIBLE_DEVICES: a number, or "GPU-" and how a UUID begins; -1: no such device. */
-static int chosen(const char *word, int devices)
-{
-	char *end, uuid[48];
-	unsigned char b[16];
-	long number;
-
-	for (int i = 0; i < devices && !strncmp(word, "GPU-", 4); i++) {
-		double_uuid(i, b);
-		snprintf(uuid, sizeof(uuid),
-			 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11],
-			 b[12], b[13], b[14], b[15]);
-		if (word[4] && !strncmp(word, uuid, strlen(word)))
-			return i;
-	}
-	number = strtol(word, &end, 10);
-	return end != word && !*end && number >= 0 && number < devices ? (int)number : -1;
-}
-
-/* As with a driver the first word that is none ends the list. */
-static void choose_devices(int devices)
-{
-	const char *text = getenv("CUDA_VISIBLE_DEVICES");
-	char *copy = text ? strdup(text) : NULL, *rest = copy, *word;
-	int number;
-
-	double_settings.devices = 0;
-	for (int i = 0; !text && i < devices; i++)
-		double_settings.visible[double_settings.devices++] = i;
-	while (double_settings.devices < DOUBLE_DEVICES && (word = strsep(&rest, ","))) {
-		number = chosen(word, devices);
-		if (number < 0)
-			break;
-		double_settings.visible[double_settings.devices++] = number;
-	}
-	free(copy);
-}
-
-/* "cuMemGetInfo" is "cuMemGetInfo_v2" too. */
+/* "cuMemGetInfo" also matches "cuMemGetInfo_v2". */
 static bool same_call(const char *said, const char *call)
 {
 	size_t length = strlen(said);
@@ -110,7 +62,7 @@ static bool same_call(const char *said, const char *call)
 	       (!strncmp(said, call, length) && (!call[length] || !strcmp(call + length, "_v2")));
 }
 
-/* call:n[+]:result[:rank]; a rule for another rank is none. */
+/* Parses call:n[+]:result[:rank]. *mine is whether the rule is for this rank. */
 static bool read_rule(const char *text, struct rule *rule, bool *mine)
 {
 	const char *own = getenv("PMIX_RANK");
@@ -161,22 +113,16 @@ void double_settings_read(void)
 {
 	struct double_settings *s = &double_settings;
 	const char *legacy = getenv("DOUBLE_CUDA_LEGACY");
-	unsigned long long devices;
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 
 	if (s->read)
 		return;
 	s->read = true;
-	devices = number_of("DOUBLE_CUDA_DEVICES", 1);
+	s->devices = !visible || *visible;
 	s->memory = number_of("DOUBLE_CUDA_MEMORY", 1ULL << 30);
-	s->uuid_base = number_of("DOUBLE_CUDA_UUID_BASE", 0);
-	s->seed = number_of("DOUBLE_CUDA_SEED", 1);
-	if (devices > DOUBLE_DEVICES)
-		double_die("DOUBLE_CUDA_DEVICES=%llu: at most %d", devices, DOUBLE_DEVICES);
-	choose_devices((int)devices);
 	s->delay_us = number_of("DOUBLE_CUDA_DELAY_US", 20);
 	s->legacy_waits = legacy && !strcmp(legacy, "wait");
 	s->protect = number_of("DOUBLE_CUDA_PROTECT", 0);
-	s->no_races = !number_of("DOUBLE_CUDA_RACES", 1);
 	s->leaks = number_of("DOUBLE_CUDA_LEAKS", 0);
 	if (!read_rules(getenv("DOUBLE_CUDA_FAIL")))
 		double_die("DOUBLE_CUDA_FAIL=%s: it is call:n:result[:rank],...",
@@ -215,7 +161,7 @@ CUresult double_injected(const char *call)
 	return result;
 }
 
-/* After these a context is good for nothing. */
+/* After these errors a context cannot be used any more. */
 bool double_is_sticky(CUresult result)
 {
 	return result == CUDA_ERROR_ECC_UNCORRECTABLE || result == CUDA_ERROR_ILLEGAL_ADDRESS ||

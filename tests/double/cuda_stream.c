@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams, each a thread that runs what was queued one after the other, and events. */
+/* Streams and events. Each stream is a thread that runs the queued operations in order. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +56,7 @@ static CUstream stream_new(CUcontext context, unsigned flags)
 	stream->context = context;
 	stream->flags = flags;
 	stream->id = take_id();
-	stream->random = (double_settings.seed + 1) * UINT64_C(0x9e3779b97f4a7c15) +
-			 ++stream_count * UINT64_C(0xbf58476d1ce4e5b9) +
+	stream->random = ++stream_count * UINT64_C(0xbf58476d1ce4e5b9) +
 			 (rank ? strtoull(rank, NULL, 10) : 0) * UINT64_C(0x94d049bb133111eb);
 	pthread_cond_init(&stream->work, NULL);
 	return stream;
@@ -76,7 +75,7 @@ CUresult double_stream_of(CUstream handle, const char *call, CUstream *stream)
 	return CUDA_SUCCESS;
 }
 
-/* Mostly short, now and then long. */
+/* Most delays are short, a few are long. */
 static void delay(CUstream stream)
 {
 	uint64_t x = stream->random, mean = double_settings.delay_us, ns;
@@ -96,7 +95,7 @@ static void delay(CUstream stream)
 	nanosleep(&time, NULL);
 }
 
-/* With the lock, which is given up for the work itself. */
+/* With the lock, which is released while the operation runs. */
 static void run(CUstream stream, struct double_op *op)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -120,7 +119,7 @@ static void *work(void *argument)
 	CUstream stream = argument;
 	struct double_op *op;
 
-	prctl(PR_SET_TIMERSLACK, 1000UL); /* else 50 us are the shortest delay */
+	prctl(PR_SET_TIMERSLACK, 1000UL); /* the default would make 50 us the shortest delay */
 	double_lock();
 	for (;;) {
 		while (!stream->first && !stream->object.dead)
@@ -148,7 +147,7 @@ static void *work(void *argument)
 	return NULL;
 }
 
-/* Signals are the program's, not a driver's threads'. */
+/* The program's threads handle signals, not those of the driver. */
 static void start(CUstream stream)
 {
 	pthread_attr_t attributes;
@@ -222,7 +221,7 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned int flags
 {
 	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
 
-	(void)priority; /* is brought into the range that there is */
+	(void)priority; /* clamped to the range of priorities, as by the driver */
 	if (!result && flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result)
@@ -230,7 +229,7 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned int flags
 	return double_leave(result);
 }
 
-/* What is queued still runs. */
+/* Queued operations still run. */
 CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream)
 {
 	CUresult result = double_enter(__func__, DOUBLE_CONTEXT_OR_FAULT);

@@ -5,27 +5,23 @@
  * buffers with process_vm_readv. Operations are host functions on the streams of the CUDA driver
  * that the process has, which is a stand-in too; without one they are run at once.
  *
- * It is stricter than NCCL. What NCCL would do wrong in silence, or hang on, ends the process with
- * status 96 and one line that names both ranks and both operations; the other ranks then see a
- * communicator that has failed (ncclRemoteError). A rank that is killed is not seen by anybody: as
- * over NVLink the others hang until they call ncclCommAbort.
+ * It is stricter than NCCL. If ranks run different operations, NCCL would hang or give wrong results;
+ * here the process ends with status 96 and one line that names both ranks and both operations, and
+ * the other ranks see a failed communicator (ncclRemoteError). No rank learns of a killed rank: as
+ * over NVLink, the others hang until they call ncclCommAbort.
  *
- * As with NCCL, everything on a communicator that is not blocking may return ncclInProgress, and
- * here always does: operations too, which are not on their stream until ncclCommGetAsyncError says
- * ncclSuccess. Nor is there a communicator from ncclCommSplit, or a window, before that.
+ * As with NCCL, every call on a non-blocking communicator may return ncclInProgress, and here always
+ * does. An operation is not on its stream, and a window or the result of ncclCommSplit does not
+ * exist, until ncclCommGetAsyncError returns ncclSuccess.
  *
- *   DOUBLE_NCCL_VERSION  what it says it is, 22809 by default; younger functions fail
- *   DOUBLE_NCCL_FAIL     what is to go wrong, separated by commas; [:RANK] left out: everywhere
+ *   DOUBLE_NCCL_FAIL     rules, separated by commas; a rule without [:RANK] is for all ranks
  *     FUNCTION:N:RESULT[:RANK]   the Nth call of this function returns that ncclResult_t
- *     async:N:RESULT[:RANK]      after N operations, ncclCommGetAsyncError says so, and those that
- *                                follow hang
+ *     async:N:RESULT[:RANK]      after N operations ncclCommGetAsyncError returns RESULT, and later
+ *                                operations hang
  *     kill:FUNCTION:N[:RANK]     the Nth of these ends its process with SIGKILL
  *     hang:FUNCTION:N[:RANK]     the Nth of these never arrives
- *   DOUBLE_NCCL_WINDOWS=0      windows cannot be had: ncclCommWindowRegister makes NULL
- *   DOUBLE_NCCL_TIMEOUT  seconds after which waiting for others ends the process with status 96
  *   DOUBLE_NCCL_LEAKS=1  communicators, windows and memory that are left when the process exits
  *                        make its status 95
- *   DOUBLE_NCCL_LOG      each rank writes a line for each operation to <this>.<rank>
  *
  * RANK is that of PMIX_RANK, or else of the first communicator. Built with -DOLD_NCCL it is 2.19,
  * without what came later.
@@ -40,7 +36,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Operations on streams, and calls of the host that all ranks make, are counted apart. */
+#ifdef OLD_NCCL
+enum { NCCL_DOUBLE_VERSION = 21903 };
+#else
+enum { NCCL_DOUBLE_VERSION = 22809 };
+#endif
+
+/* Operations on streams and collective calls of the host are counted separately. */
 enum lane { LANE_STREAM, LANE_CALLS, LANES };
 
 enum kind {
@@ -57,19 +59,19 @@ enum kind {
 
 enum member_state { ABSENT, ATTACHED, FINALIZED, ABORTED };
 
-/* What a rank is about to do. */
+/* What a rank is about to do; ranks compare it. */
 struct record {
-	_Atomic uint64_t number; /* from 1; the rest is about this one */
+	_Atomic uint64_t number; /* of the operation, from 1; written last */
 	enum kind kind;
 	ncclDataType_t type;
 	int root;
-	unsigned window; /* that the larger buffer lies in; 0 none */
+	unsigned window; /* that contains the larger buffer; 0: none */
 	uint64_t offset; /* in it */
 	uint64_t count;  /* elements, or bytes of a window */
 	uint64_t send;
 };
 
-/* Where a communicator's memory is: a file without a name that this process has open. */
+/* Names a communicator's shared memory: an anonymous file that this process has open. */
 struct segment_id {
 	char magic[8];
 	int32_t pid, fd;
@@ -78,15 +80,15 @@ struct segment_id {
 
 struct member {
 	_Alignas(64) _Atomic unsigned state;
-	_Atomic uint32_t bell; /* rung when there is a message from it or for it */
-	_Atomic int32_t pid;   /* 0: nobody yet */
+	_Atomic uint32_t bell; /* futex, changed when there is a message from it or for it */
+	_Atomic int32_t pid;   /* 0: not attached yet */
 	int32_t color, key;    /* of its split */
-	uint64_t ids;          /* a hash of those that it was given */
+	uint64_t ids;          /* a hash of the ids that it got */
 	struct segment_id made;
 	struct record record[LANES];
 };
 
-/* From one rank to another; at most one is under way. */
+/* From one rank to another; at most one is in progress. */
 struct message {
 	_Alignas(64) _Atomic uint64_t posted;
 	_Atomic uint64_t taken;
@@ -94,15 +96,15 @@ struct message {
 	ncclDataType_t type;
 };
 
-/* What the ranks of a communicator share. */
+/* The shared memory of a communicator. */
 struct segment {
 	struct segment_id id;
 	_Atomic int world;
 	_Atomic bool failed;
 	_Atomic unsigned ended; /* ranks that have finalized or aborted */
 	struct {
-		_Atomic uint64_t steps; /* that all ranks together have arrived at */
-		_Atomic uint32_t word;  /* changed whenever waiting should look again */
+		_Atomic uint64_t steps; /* arrivals of all ranks together */
+		_Atomic uint32_t word;  /* futex, changed when waiting ranks must check again */
 	} lane[LANES];
 	struct member member[]; /* [world], and then message[world][world], of sender, receiver */
 };
@@ -117,32 +119,29 @@ struct window {
 
 struct ncclComm {
 	int rank, world;
-	uint64_t name; /* the same on all ranks */
 	bool blocking;
-	int policy;                       /* CTAPolicy */
-	void *context;                    /* of the driver, that was current when it was made */
-	_Atomic(struct segment *) shared; /* NULL before there is one */
+	void *context; /* of the driver; current when the communicator was created */
+	_Atomic(struct segment *) shared; /* NULL until it is attached */
 	size_t bytes;
 	_Atomic bool aborted;
 	_Atomic int async; /* an ncclResult_t */
 	bool finalized;
 	uint64_t steps[LANES], number[LANES];
 	uint64_t *sent, *received; /* [world] */
-	pthread_mutex_t mutex;     /* what follows */
+	pthread_mutex_t mutex;     /* guards what follows */
 	pthread_cond_t changed;
 	uint64_t queued, done;    /* launches */
 	unsigned running;         /* launches: 0 or 1 */
 	struct launch *launches;  /* queued or running */
-	unsigned busy;            /* helper threads that work on it */
-	struct ncclComm *pending; /* that a split is about to make */
+	unsigned busy;            /* helper threads that use it */
+	struct ncclComm *pending; /* the child that a split is creating */
 	unsigned references;      /* the caller's, launches', helper threads' */
 	struct window *windows;
-	unsigned window_count; /* that ever were */
-	struct ncclComm *next; /* among those that are alive, or dead */
+	unsigned window_count; /* windows registered so far */
+	struct ncclComm *next; /* in the list of live or of destroyed ones */
 };
 
-/* An operation that is submitted. Buffers are where the device has them; those of the host are
-   known once it runs. */
+/* A submitted operation. The host's addresses of its buffers are known once it runs. */
 struct op {
 	enum kind kind;
 	struct ncclComm *comm;
@@ -159,7 +158,7 @@ struct op {
 	struct op *next;
 };
 
-/* Operations of one communicator that are one kernel. */
+/* Operations of one communicator that run as one kernel. */
 struct launch {
 	struct ncclComm *comm;
 	struct op *ops;
@@ -167,9 +166,9 @@ struct launch {
 	struct launch *next;
 };
 
-/* What is done by the caller, or by a helper thread. */
+/* A call that runs in the caller's thread or in a helper thread. */
 struct job {
-	struct ncclComm *comm; /* whose state says how it is going */
+	struct ncclComm *comm; /* its async state shows the progress */
 	ncclResult_t (*run)(struct job *);
 	bool hang;
 	int id_count;
@@ -188,26 +187,22 @@ struct job {
 
 /* nccl_settings.c */
 enum trouble { NO_TROUBLE, FAIL, KILL, HANG };
-/* What is to go wrong in this call; *result is set for FAIL. Ends the process for KILL, unless it
-   is an operation. */
+/* Returns what must go wrong in this call, and sets *result for FAIL. KILL ends the process here,
+   unless the call is an operation. */
 enum trouble trouble_in(const char *function, bool operation, ncclResult_t *result);
-/* Counts an operation that was run. */
+/* Counts an operation that has run. */
 void count_operation(void);
 ncclResult_t injected_async(void);
-int setting_version(void);
-bool setting_windows(void);
 bool setting_leaks(void);
-double setting_timeout(void);
 void know_rank(int rank);
-/* Returns `result`; the text is what ncclGetLastError then says. */
+/* Returns `result` and sets the text that ncclGetLastError returns. */
 ncclResult_t refuse(ncclResult_t result, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-/* One line, and status 96. */
+/* Prints one line and exits with status 96. */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void write_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* nccl_types.c */
-size_t type_size(ncclDataType_t type); /* 0: there is no such type */
+size_t type_size(ncclDataType_t type); /* 0 for an unknown type */
 const char *type_name(ncclDataType_t type);
 const char *kind_name(enum kind kind);
 bool can_add(ncclDataType_t type);
@@ -217,70 +212,68 @@ void add(ncclDataType_t type, void *to, const void *a, const void *b, size_t cou
 /* nccl_driver.c */
 void driver_find(void);
 bool driver_there(void);
-/* The current context; false: the driver is there, but no context is current. */
+/* The current context. Returns false if there is a driver but no current context. */
 bool driver_context(void **context);
 void driver_push(void *context);
 void driver_pop(void *context);
 bool driver_run(cudaStream_t stream, void (*run)(void *), void *data);
-/* `later` waits for what is on `earlier` now. */
+/* `later` waits for the work on `earlier` so far. */
 bool driver_order(cudaStream_t later, cudaStream_t earlier);
-/* Whether so many bytes may be used by the device; if not, why. */
+/* Returns NULL if the device may use the bytes, or else why not. */
 const char *driver_refuses(const void *data, size_t bytes);
-/* On a stream: where the host finds it; NULL: it is not there. */
+/* Called on a stream. Returns the host's address of the memory, or NULL if it does not exist. */
 void *driver_reach(const void *data, size_t bytes, bool write);
 void *driver_alloc(size_t bytes);
 bool driver_free(void *data, size_t bytes);
 
 /* nccl_segment.c */
 bool segment_new(ncclUniqueId *id);
-/* This process need not keep it open for others any more. */
+/* No other process needs the descriptor of this process any more. */
 void segment_close(const ncclUniqueId *id);
-/* False: it is not there. Ends the process if another process is this rank, or of another world. */
+/* Returns false if it does not exist. Ends the process if ranks or world sizes contradict. */
 bool segment_attach(struct ncclComm *comm, const ncclUniqueId *id, uint64_t ids);
 bool segment_is_there(const ncclUniqueId *id);
 void segment_detach(struct ncclComm *comm);
 struct message *message_of(const struct ncclComm *comm, int from, int to);
-/* Whoever waits for this word looks again. */
+/* Wakes all that wait for this word. */
 void wake(_Atomic uint32_t *word);
-/* Until the word is not `seen` any more, or a while has passed. */
+/* Waits until the word differs from `seen`, or for a short time. */
 void wait_word(const struct ncclComm *comm, _Atomic uint32_t *word, uint32_t seen);
-/* All threads of this rank look again. */
+/* Wakes all threads of this rank. */
 void wake_own(struct ncclComm *comm);
-/* This rank has come to its end. */
+/* Sets the final state of this rank. */
 void set_state(struct ncclComm *comm, enum member_state state);
 
 /* nccl_agree.c */
-/* Waits for all ranks; false: aborted. */
+/* Waits for all ranks. Returns false after an abort. */
 bool barrier(struct ncclComm *comm, enum lane lane);
-/* ... which are to do the same as this one says. */
+/* Waits for all ranks and checks that their records are the same as `mine`. */
 bool agree(struct ncclComm *comm, enum lane lane, const struct record *mine);
 void wait_for_abort(struct ncclComm *comm);
 /* Ends the process, unless another rank has failed first; then waits for the abort. */
 void mismatch(struct ncclComm *comm, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Copies from another rank; false: aborted. */
+/* Copies memory of another rank. Returns false after an abort. */
 bool read_from(struct ncclComm *comm, int rank, void *to, uint64_t from, size_t bytes);
-double now(void);
-bool has_patience(double since);
 
 /* nccl_comm.c */
-/* ncclSuccess if the communicator can be used. Ends the process if it is not alive. */
+/* Returns ncclSuccess if the communicator can be used. Ends the process if it was destroyed. */
 ncclResult_t comm_ready(struct ncclComm *comm, const char *function);
 struct ncclComm *comm_alive(struct ncclComm *comm, const char *function);
 struct ncclComm *comm_new(int rank, int world);
-/* Ends what a call that failed has made. */
+/* Frees the communicator of a call that failed. */
 void comm_discard(struct ncclComm *comm);
-/* An abort of this one is also one of the child that it is about to have; NULL: none. */
+/* Sets the child that an abort of this communicator aborts too; NULL: none. */
 void comm_set_pending(struct ncclComm *comm, struct ncclComm *child);
 void comm_get(struct ncclComm *comm);
 void comm_put(struct ncclComm *comm);
 void comm_busy(struct ncclComm *comm);
 void comm_idle(struct ncclComm *comm);
 unsigned comms_left(void);
-/* Whether something that is queued uses the memory; NULL: on any communicator. */
+/* Whether a queued operation uses the memory. `comm` NULL: on any communicator. */
 bool comms_use(const struct ncclComm *comm, const void *data, size_t bytes);
 
 /* nccl_group.c */
-/* Runs it now or at the end of the group. Takes the job. */
+/* Runs it now or at the end of the group. Takes ownership of the job. */
 ncclResult_t submit_job(struct job *job);
 ncclResult_t submit_op(const struct op *op, const char *function);
 
@@ -289,16 +282,16 @@ struct range {
 	const char *data;
 	size_t bytes;
 };
-/* What an operation reads, and what it writes: all but its own part, if it is in place. */
+/* What an operation reads and writes. In place, its own part is not written. */
 struct touch {
 	struct range read, write[2];
 };
 struct touch touch_of(const struct op *op);
 bool in_place(const struct op *op);
-/* Whether it reads or writes some of it. */
+/* Whether the operation reads or writes any of the bytes. */
 bool op_uses(const struct op *op, const void *data, size_t bytes);
 ncclResult_t check_op(const struct op *op);
-/* Those of one group do not write what others of it read or write. */
+/* Checks that no operation of a group writes what another one reads or writes. */
 ncclResult_t check_group(const struct op *ops);
 
 /* nccl_run.c */
@@ -307,7 +300,7 @@ void launch_free(struct launch *launch);
 
 /* nccl_memory.c */
 struct window *window_of(const struct ncclComm *comm, const void *data, size_t bytes);
-/* Those of a communicator that ends. Unless it was aborted they count as left behind. */
+/* Frees the windows of a communicator that ends. Unless it was aborted they count as leaks. */
 void windows_free(struct ncclComm *comm, bool aborted);
 
 #endif

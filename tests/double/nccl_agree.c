@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks wait for each other, and are to do the same. */
+/* Ranks wait for each other and compare their operations. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -9,19 +9,6 @@
 #include <time.h>
 
 #include "nccl.h"
-
-double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-bool has_patience(double since)
-{
-	return setting_timeout() <= 0 || now() - since < setting_timeout();
-}
 
 void wait_for_abort(struct ncclComm *comm)
 {
@@ -75,7 +62,7 @@ static bool is_same(const struct record *a, const struct record *b)
 	       a->count == b->count && a->window == b->window && a->offset == b->offset;
 }
 
-/* Looks at what the other ranks do that are here already. */
+/* Compares with the ranks that have arrived already. */
 static void compare(struct ncclComm *comm, enum lane lane)
 {
 	struct segment *shared = comm->shared;
@@ -87,7 +74,7 @@ static void compare(struct ncclComm *comm, enum lane lane)
 
 		if (other->number != mine->number || is_same(mine, other))
 			continue;
-		/* Or it is about to write what comes next. */
+		/* Or the rank is about to write its next record. */
 		if (other->number != mine->number)
 			continue;
 		describe(mine, lane, a, sizeof a);
@@ -119,8 +106,6 @@ bool barrier(struct ncclComm *comm, enum lane lane)
 {
 	struct segment *shared = comm->shared;
 	uint64_t all = comm->steps[lane] += (uint64_t)comm->world;
-	double since = now();
-	char text[200];
 
 	if (comm->aborted)
 		return false;
@@ -132,11 +117,6 @@ bool barrier(struct ncclComm *comm, enum lane lane)
 		if (comm->aborted)
 			return false;
 		look_for_finalized(comm, lane);
-		if (!has_patience(since)) {
-			describe(&shared->member[comm->rank].record[lane], lane, text, sizeof text);
-			die("rank %d of %d has waited too long in %s", comm->rank, comm->world,
-			    text);
-		}
 		if (shared->lane[lane].steps < all)
 			wait_word(comm, &shared->lane[lane].word, seen);
 	}
@@ -179,7 +159,7 @@ bool read_from(struct ncclComm *comm, int rank, void *to, uint64_t from, size_t 
 			at += (size_t)done;
 			continue;
 		}
-		/* killed, or it gave up: nobody is told */
+		/* the rank was killed or aborted, which no rank learns of */
 		if (errno == ESRCH || other->state == ABORTED)
 			wait_for_abort(comm);
 		else if (!comm->aborted)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether buffers are where operations may use them. */
+/* Checks the buffers of operations. */
 #include "nccl.h"
 
 static bool meet(struct range a, struct range b)
@@ -35,7 +35,7 @@ static struct range write_range(const struct op *op)
 	return op->kind == SEND ? (struct range){NULL, 0} : (struct range){op->recv, bytes};
 }
 
-/* Where send and receive buffer may be the same. */
+/* Whether the operation may be in place. */
 bool in_place(const struct op *op)
 {
 	const char *send = op->send, *recv = op->recv;
@@ -147,7 +147,7 @@ ncclResult_t check_group(const struct op *ops)
 	for (const struct op *a = ops; a; a = a->next) {
 		struct touch one = touch_of(a);
 
-		/* it takes the square of their number */
+		/* the cost is quadratic in their number */
 		if (count++ == 1000)
 			break;
 		for (const struct op *b = ops; b != a; b = b->next) {

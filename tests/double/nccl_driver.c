@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA driver that the process has, if any: NCCL opens none that the program does not use. */
+/* Calls the CUDA driver if the program has loaded one. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static struct {
 	CUresult (*finish)(CUstream);
 	CUmemoryPool pool;
 	unsigned pool_blocks;
-	/* of the stand-in for the driver */
+	/* extra functions of the stand-in for the driver */
 	void *(*reach)(CUdeviceptr, size_t, bool);
 	void (*quiet)(bool);
 } driver = {.mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -41,7 +41,7 @@ static void *find(const char *name)
 
 	if (symbol)
 		return symbol;
-	/* the program's own, which this holds open from now on */
+	/* the driver that the program has loaded stays loaded from now on */
 	library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
 	return library ? dlsym(library, name) : NULL;
 }
@@ -79,7 +79,7 @@ bool driver_there(void)
 	return driver.there;
 }
 
-/* What is done here is not the program's own use of the driver. */
+/* Calls made here do not count as calls of the program. */
 static void quiet(bool on)
 {
 	if (driver.quiet)
@@ -191,7 +191,7 @@ void *driver_reach(const void *data, size_t bytes, bool write)
 	return driver.reach((CUdeviceptr)(uintptr_t)data, bytes, write);
 }
 
-/* From a pool that lasts as long as there is something in it. */
+/* Allocates from a pool that exists as long as memory of it is in use. */
 static CUdeviceptr pool_alloc(size_t bytes)
 {
 	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,

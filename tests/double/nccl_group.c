@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: what is called between ncclGroupStart and ncclGroupEnd begins with the latter. */
+/* Groups: calls between ncclGroupStart and ncclGroupEnd take effect at ncclGroupEnd. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "nccl.h"
 
-/* Of a thread. A call outside a group is a group of its own. */
+/* The thread's group. A call outside a group is a group of its own. */
 static _Thread_local struct {
 	int depth;
 	ncclResult_t error; /* the first of its calls */
@@ -14,7 +14,7 @@ static _Thread_local struct {
 	struct job *jobs, **last_job;
 } group;
 
-/* What a helper thread is to put on streams. */
+/* Operations that a helper thread enqueues. */
 struct batch {
 	struct op *ops;
 };
@@ -94,7 +94,7 @@ static ncclResult_t begin_jobs(struct job *jobs)
 	return ncclInProgress;
 }
 
-/* Together: those of one process may wait for each other. */
+/* The jobs run at the same time, because jobs of one process may wait for each other. */
 static ncclResult_t run_jobs(struct job *jobs)
 {
 	ncclResult_t result = ncclSuccess;
@@ -119,7 +119,7 @@ static ncclResult_t run_jobs(struct job *jobs)
 	return result;
 }
 
-/* Takes from the list what belongs to the first operation's communicator. */
+/* Removes from the list the operations of the first operation's communicator. */
 static struct op *take_comm(struct op **ops)
 {
 	struct ncclComm *comm = (*ops)->comm;
@@ -140,7 +140,7 @@ static struct op *take_comm(struct op **ops)
 	return taken;
 }
 
-/* The other streams of a launch than that of its first operation; how many. */
+/* Finds the streams of a launch besides that of its first operation. Returns how many. */
 static int other_streams(const struct launch *launch, cudaStream_t *other, int room)
 {
 	int others = 0;
@@ -158,7 +158,7 @@ static int other_streams(const struct launch *launch, cudaStream_t *other, int r
 	return others;
 }
 
-/* Takes the launch. */
+/* Takes ownership of the launch. */
 static bool queue(struct launch *launch, cudaStream_t stream)
 {
 	struct ncclComm *comm = launch->comm;
@@ -199,7 +199,7 @@ static ncclResult_t put_on_stream(struct launch *launch)
 		    : refuse(ncclUnhandledCudaError, "the driver refuses to launch a kernel");
 }
 
-/* Takes the operations. */
+/* Takes ownership of the operations. */
 static ncclResult_t launch_all(struct op *ops)
 {
 	ncclResult_t result = ncclSuccess;
@@ -239,7 +239,7 @@ static void *batch_thread(void *data)
 	for (const struct op *op = batch->ops; op; op = op->next)
 		if (is_first(batch->ops, op))
 			comms[count++] = op->comm;
-	/* late enough for whoever does not wait to go wrong */
+	/* the delay makes a caller that does not wait fail */
 	nanosleep(&late, NULL);
 	result = launch_all(batch->ops);
 	for (int i = 0; i < count; i++) {
@@ -270,7 +270,7 @@ static ncclResult_t begin_batch(struct op *ops)
 	return ncclInProgress;
 }
 
-/* All are blocking, or none is. */
+/* Communicators of one group must all be blocking, or all non-blocking. */
 static ncclResult_t check_blocking(bool *blocking)
 {
 	int yes = 0, no = 0;

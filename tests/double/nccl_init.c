@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How communicators are made: from ids, and from another one. */
+/* Creates communicators from ids and by a split. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,9 +26,8 @@ static ncclResult_t apply_config(struct ncclComm *comm, const ncclConfig_t *conf
 	if (config->version < 22700 || config->CTAPolicy == unset)
 		return ncclSuccess;
 	if (config->CTAPolicy < 0 || config->CTAPolicy > 3 ||
-	    (config->CTAPolicy & NCCL_CTA_POLICY_ZERO && setting_version() < 22800))
+	    (config->CTAPolicy & NCCL_CTA_POLICY_ZERO && NCCL_DOUBLE_VERSION < 22800))
 		return refuse(ncclInvalidArgument, "config: CTAPolicy is %d", config->CTAPolicy);
-	comm->policy = config->CTAPolicy;
 	return ncclSuccess;
 }
 
@@ -41,7 +40,7 @@ static uint64_t hash_ids(const ncclUniqueId *ids, int count)
 	return hash;
 }
 
-/* All ranks are in; they have been given the same ids. */
+/* Waits for all ranks, and checks that they have the same ids. */
 static ncclResult_t meet(struct ncclComm *comm, uint64_t ids)
 {
 	struct record record = {.kind = INIT, .root = -1};
@@ -56,7 +55,7 @@ static ncclResult_t meet(struct ncclComm *comm, uint64_t ids)
 	return ncclSuccess;
 }
 
-/* The rank's root as NCCL chooses it: each id serves a range of ranks. */
+/* Returns the rank's root as NCCL chooses it: each id serves a range of ranks. */
 static int root_of(int rank, int world, int ids)
 {
 	int small = world / ids, larger = world % ids;
@@ -79,13 +78,9 @@ static ncclResult_t run_init(struct job *job)
 	if (job->hang)
 		wait_for_abort(comm);
 	result = meet(comm, hash);
-	/* each root does so */
+	/* every root closes its own */
 	for (int i = 0; i < job->id_count; i++)
 		segment_close(&job->ids[i]);
-	if (!result)
-		write_log("Init world=%d rank=%d comm=%016llx blocking=%d policy=%d ids=%d",
-			  comm->world, comm->rank, (unsigned long long)comm->name, comm->blocking,
-			  comm->policy, job->id_count);
 	return result;
 }
 
@@ -144,13 +139,11 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int world, ncclUniqueId id, int 
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int world, int rank, int id_count,
 				      ncclUniqueId *ids, ncclConfig_t *config)
 {
-	if (setting_version() < 22300)
-		return refuse(ncclInvalidUsage, "ncclCommInitRankScalable came with 2.23");
 	return init(comm, world, rank, id_count, ids, config, "ncclCommInitRankScalable");
 }
 #endif
 
-/* Of the ranks of this one's color, in the order of (key, rank): its place, how many, the first. */
+/* Orders the ranks of this color by (key, rank). Returns this rank's place; sets *count and *first. */
 static int place_in_color(const struct ncclComm *comm, int *count, int *first)
 {
 	const struct member *member = atomic_load(&comm->shared)->member;
@@ -214,17 +207,15 @@ static ncclResult_t run_split(struct job *job)
 			return refuse(ncclSystemError, "no shared memory");
 		memcpy(&member[first].made, &id, sizeof member[first].made);
 	}
-	/* all have made theirs, and then all have seen whose it is */
+	/* every first rank has written the id of its segment */
 	if (!barrier(comm, LANE_CALLS))
 		return ncclInternalError;
-	write_log("Split world=%d rank=%d color=%d key=%d comm=%016llx", comm->world, comm->rank,
-		  job->color, job->key, (unsigned long long)comm->name);
 	if (job->color < 0)
 		return ncclSuccess;
 	return join_child(child, &member[first].made);
 }
 
-/* The child is there once its parent is done. */
+/* The child exists once its parent reports success. */
 static ncclResult_t run_whole_split(struct job *job)
 {
 	ncclResult_t result;
@@ -257,7 +248,6 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made
 		return refuse(ncclInvalidArgument, "ncclCommSplit: color %d", color);
 	child = comm_new(0, comm->world);
 	child->blocking = comm->blocking;
-	child->policy = comm->policy;
 	child->context = comm->context;
 	result = apply_config(child, config);
 	if (result) {

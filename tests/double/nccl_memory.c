@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory, what is registered of it, and what is left at the end. */
+/* Memory, registered windows, and the check for leaks at exit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ struct block {
 	struct block *next;
 };
 
-/* What ncclMemAlloc gave; and all windows, whatever communicator they are of. */
+/* Blocks of ncclMemAlloc, and the windows of all communicators. */
 static struct {
 	pthread_mutex_t mutex;
 	struct block *blocks;
@@ -48,7 +48,6 @@ ncclResult_t ncclMemAlloc(void **data, size_t bytes)
 	block->next = memory.blocks;
 	memory.blocks = block;
 	pthread_mutex_unlock(&memory.mutex);
-	write_log("MemAlloc bytes=%zu", bytes);
 	return ncclSuccess;
 }
 
@@ -81,7 +80,6 @@ ncclResult_t ncclMemFree(void *data)
 		die("ncclMemFree of %p, of which there is a window", data);
 	*at = block->next;
 	pthread_mutex_unlock(&memory.mutex);
-	write_log("MemFree bytes=%zu", block->bytes);
 	result = driver_free(block->data, block->bytes)
 			 ? ncclSuccess
 			 : refuse(ncclUnhandledCudaError, "memory cannot be freed");
@@ -104,7 +102,7 @@ static void forget_registered(const char *data, size_t bytes)
 }
 
 #ifndef OLD_NCCL
-/* Windows are of memory that can be mapped elsewhere, which ncclMemAlloc's is. */
+/* A window needs memory that other processes can map, which ncclMemAlloc provides. */
 static bool can_be_window(const char *data, size_t bytes)
 {
 	bool found = false;
@@ -140,8 +138,6 @@ static ncclResult_t run_register(struct job *job)
 	record.count = job->bytes;
 	if (comm->aborted || !agree(comm, LANE_CALLS, &record))
 		return ncclInternalError;
-	if (!setting_windows())
-		return ncclSuccess;
 	window = calloc(1, sizeof *window);
 	window->data = job->data;
 	window->bytes = job->bytes;
@@ -152,8 +148,6 @@ static ncclResult_t run_register(struct job *job)
 	window->next = comm->windows;
 	comm->windows = window;
 	pthread_mutex_unlock(&comm->mutex);
-	write_log("WindowRegister bytes=%zu flags=%d world=%d rank=%d comm=%016llx", job->bytes,
-		  job->flags, comm->world, comm->rank, (unsigned long long)comm->name);
 	atomic_store_explicit((_Atomic(ncclWindow_t) *)job->window, (ncclWindow_t)window,
 			      memory_order_release);
 	return ncclSuccess;
@@ -169,8 +163,6 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *data, size_t bytes, n
 
 	if (trouble == FAIL)
 		return result;
-	if (setting_version() < 22700)
-		return refuse(ncclInvalidUsage, "%s came with 2.27", name);
 	result = comm_ready(comm, name);
 	if (result)
 		return result;
@@ -200,9 +192,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t made)
 
 	if (trouble_in("ncclCommWindowDeregister", false, &result) == FAIL)
 		return result;
-	if (setting_version() < 22700)
-		return refuse(ncclInvalidUsage, "ncclCommWindowDeregister came with 2.27");
-	/* a communicator may be finalized already, or have failed */
+	/* the communicator may be finalized or have failed */
 	if (!comm_alive(comm, "ncclCommWindowDeregister"))
 		return refuse(ncclInvalidArgument, "ncclCommWindowDeregister: NULL");
 	if (!made)
@@ -288,7 +278,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 	return ncclSuccess;
 }
 
-/* Runs when the process ends, or when the library is closed. */
+/* Runs when the process exits or the library is unloaded. */
 __attribute__((destructor)) static void look_for_leaks(void)
 {
 	unsigned comms = comms_left(), blocks = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stream runs. */
+/* Runs the launches of a stream. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static bool run_all_gather(const struct op *op)
 	return true;
 }
 
-/* Into memory of its own first, since the others read what it may overwrite. */
+/* The result goes to temporary memory first, because other ranks still read the output buffer. */
 static bool run_all_reduce(const struct op *op)
 {
 	struct ncclComm *comm = op->comm;
@@ -97,7 +97,7 @@ static bool run_broadcast(const struct op *op)
 	return true;
 }
 
-/* The buffer that the ranks have in common, so to say: its place in a window is the same. */
+/* The record that ranks compare. A buffer in a window must be at the same offset on all ranks. */
 static struct record record_of(const struct op *op)
 {
 	const struct ncclComm *comm = op->comm;
@@ -118,17 +118,7 @@ static struct record record_of(const struct op *op)
 	return record;
 }
 
-static void log_op(const struct op *op, const struct launch *launch, bool in_window)
-{
-	write_log("%s count=%zu type=%s bytes=%zu root=%d world=%d rank=%d comm=%016llx "
-		  "launch=%llu window=%d",
-		  kind_name(op->kind), op->count, type_name(op->type),
-		  op->count * type_size(op->type), op->root, op->comm->world, op->comm->rank,
-		  (unsigned long long)op->comm->name, (unsigned long long)launch->number,
-		  in_window);
-}
-
-/* What was asked to go wrong; false: the operation is not to be run. */
+/* Applies the rules of DOUBLE_NCCL_FAIL. Returns false if the operation must not run. */
 static bool survive(const struct op *op)
 {
 	if (op->kill)
@@ -148,7 +138,7 @@ static void *reach_range(const struct op *op, struct range range, bool write)
 	return there;
 }
 
-/* Where the host has the buffers now. */
+/* Finds the host addresses of the buffers. */
 static void reach(struct op *op)
 {
 	struct touch touch = touch_of(op);
@@ -160,7 +150,7 @@ static void reach(struct op *op)
 		op->into = (char *)op->from + ((char *)op->recv - (const char *)op->send);
 }
 
-static bool run_collective(struct op *op, const struct launch *launch)
+static bool run_collective(struct op *op)
 {
 	struct record record;
 	bool good;
@@ -185,15 +175,14 @@ static bool run_collective(struct op *op, const struct launch *launch)
 	default:
 		good = run_broadcast(op);
 	}
-	/* nobody reads the buffers any more */
+	/* after the barrier no rank reads the buffers */
 	if (!good || !barrier(op->comm, LANE_STREAM))
 		return false;
-	log_op(op, launch, record.window);
 	count_operation();
 	return true;
 }
 
-/* Whether a rank that a message needs has finalized. */
+/* Ends the process if the peer of a message has finalized. */
 static void look_for_finalized(const struct op *op, bool finalized, uint64_t number)
 {
 	struct ncclComm *comm = op->comm;
@@ -206,7 +195,7 @@ static void look_for_finalized(const struct op *op, bool finalized, uint64_t num
 			 (unsigned long long)number, op->root);
 }
 
-/* True: it has changed. */
+/* Returns whether the message made progress. */
 static bool try_send(struct op *op)
 {
 	struct ncclComm *comm = op->comm;
@@ -260,7 +249,7 @@ static bool try_recv(struct op *op)
 	return true;
 }
 
-/* Tries each message that is the first with its peer. False: nothing has changed. */
+/* Tries the first message to and from each peer. Returns whether one made progress. */
 static bool try_messages(struct op *ops, bool *tried, int world, bool *left)
 {
 	bool changed = false;
@@ -285,7 +274,6 @@ static bool run_messages(struct launch *launch)
 	struct ncclComm *comm = launch->comm;
 	struct member *me = &atomic_load(&comm->shared)->member[comm->rank];
 	bool *tried = calloc(2 * (size_t)comm->world, sizeof *tried), left = true;
-	double since = now();
 
 	for (struct op *op = launch->ops; op && left; op = op->next) {
 		if (!is_message(op))
@@ -297,21 +285,13 @@ static bool run_messages(struct launch *launch)
 	while (left && !comm->aborted) {
 		uint32_t seen = me->bell;
 
-		if (try_messages(launch->ops, tried, comm->world, &left))
-			since = now();
-		else if (left && !has_patience(since))
-			die("rank %d of %d has waited too long for messages", comm->rank,
-			    comm->world);
-		else if (left && !comm->aborted)
+		if (!try_messages(launch->ops, tried, comm->world, &left) && left && !comm->aborted)
 			wait_word(comm, &me->bell, seen);
 	}
 	free(tried);
 	for (const struct op *op = launch->ops; op && !comm->aborted; op = op->next) {
 		if (!is_message(op))
 			continue;
-		log_op(op, launch,
-		       window_of(comm, op->kind == SEND ? op->send : op->recv,
-				 op->count * type_size(op->type)));
 		count_operation();
 	}
 	return !comm->aborted;
@@ -324,7 +304,7 @@ static void run_ops(struct launch *launch)
 	for (struct op *op = launch->ops; op; op = op->next) {
 		if (is_message(op))
 			messages = true;
-		else if (!run_collective(op, launch))
+		else if (!run_collective(op))
 			return;
 	}
 	if (messages)
@@ -342,7 +322,7 @@ void launch_free(struct launch *launch)
 	free(launch);
 }
 
-/* Kernels of a communicator run one after the other, whatever their streams. */
+/* Launches of a communicator run one after the other, on whatever streams. */
 static bool begin(const struct launch *launch)
 {
 	struct ncclComm *comm = launch->comm;

@@ -62,7 +62,7 @@ bool segment_new(ncclUniqueId *id)
 	return true;
 }
 
-/* A descriptor of the memory, or -1. */
+/* Returns a descriptor of the shared memory, or -1. */
 static int segment_open(const ncclUniqueId *id)
 {
 	struct segment_id wanted, found;
@@ -76,7 +76,7 @@ static int segment_open(const ncclUniqueId *id)
 	file = open(path, O_RDWR | O_CLOEXEC);
 	if (file < 0)
 		return -1;
-	/* its maker may have ended, and another process have its number */
+	/* the creator may have ended, and another process may have its pid */
 	if (pread(file, &found, sizeof found, offsetof(struct segment, id)) == sizeof found &&
 	    memcmp(&wanted, &found, sizeof found) == 0)
 		return file;
@@ -104,7 +104,7 @@ void segment_close(const ncclUniqueId *id)
 		close(made.fd);
 }
 
-/* Takes this rank's place among the members. */
+/* Claims this rank's entry among the members. */
 static void join(struct ncclComm *comm, struct segment *shared, uint64_t ids)
 {
 	struct member *me = &shared->member[comm->rank];
@@ -126,7 +126,7 @@ bool segment_attach(struct ncclComm *comm, const ncclUniqueId *id, uint64_t ids)
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 	if (file < 0 || comm->world > WORLD_MAX)
 		return false;
-	/* whichever rank is the first decides how many there are */
+	/* the first rank to come decides the world size */
 	if (ftruncate(file, (off_t)bytes) == 0)
 		shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	else
@@ -135,7 +135,6 @@ bool segment_attach(struct ncclComm *comm, const ncclUniqueId *id, uint64_t ids)
 	if (shared == MAP_FAILED)
 		return false;
 	comm->bytes = bytes;
-	comm->name = shared->id.nonce[0];
 	atomic_store(&comm->shared, shared);
 	if (!atomic_compare_exchange_strong(&shared->world, &world, comm->world) &&
 	    world != comm->world)
@@ -159,7 +158,7 @@ static void wake_some(_Atomic uint32_t *word, uint32_t bits)
 	syscall(SYS_futex, word, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits);
 }
 
-/* Ranks that share a bit are woken with each other, which is harmless. */
+/* Ranks that share a bit wake together, which is harmless. */
 static uint32_t bit_of(const struct ncclComm *comm)
 {
 	return UINT32_C(1) << comm->rank % 32;
@@ -174,7 +173,7 @@ void wait_word(const struct ncclComm *comm, _Atomic uint32_t *word, uint32_t see
 {
 	struct timespec limit;
 
-	/* All that matters wakes; this is for what does not, such as patience that ends. */
+	/* Every change wakes; the timeout is for a peer that was killed. */
 	clock_gettime(CLOCK_MONOTONIC, &limit);
 	limit.tv_nsec += 500000000;
 	if (limit.tv_nsec >= 1000000000) {
@@ -202,7 +201,7 @@ void set_state(struct ncclComm *comm, enum member_state state)
 
 	if (!shared)
 		return;
-	/* an abort may follow a finalize: the rank is counted once */
+	/* an abort after a finalize does not count the rank again */
 	if (!atomic_compare_exchange_strong(&shared->member[comm->rank].state, &before, state))
 		return;
 	if (atomic_fetch_add(&shared->ended, 1) + 1 == (unsigned)comm->world)

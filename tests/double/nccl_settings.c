@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the environment asks for, and what is said to the user. */
+/* Reads the environment, decides which calls fail, and reports errors. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -24,28 +24,18 @@ struct rule {
 
 enum { RULES = 16 };
 
-#ifdef OLD_NCCL
-enum { VERSION = 21903 };
-#else
-enum { VERSION = 22809 };
-#endif
-
 static struct {
 	pthread_once_t once;
-	int version;
-	bool windows, leaks;
-	double timeout;
+	bool leaks;
 	_Atomic int rank; /* -1: not known */
 	struct rule rule[RULES];
 	unsigned rules;
 	_Atomic unsigned operations;
-	const char *log;
-	int log_file;
-	pthread_mutex_t mutex; /* of the log and the last error */
+	pthread_mutex_t mutex; /* of the last error */
 	char last_error[512];
 } own = {.once = PTHREAD_ONCE_INIT, .rank = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* Where the kernel lets only a parent read a process's memory, its ranks may. */
+/* Lets other ranks read this process's memory where the kernel allows only its parent to. */
 __attribute__((constructor)) static void let_ranks_read(void)
 {
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
@@ -63,7 +53,7 @@ _Noreturn void die(const char *format, ...)
 	if (at > (int)sizeof text - 2)
 		at = sizeof text - 2;
 	text[at++] = '\n';
-	/* at once, so that lines of several ranks do not mix */
+	/* one write, so that lines of several ranks do not mix */
 	if (write(STDERR_FILENO, text, (size_t)at) < 0)
 		_exit(97);
 	_exit(96);
@@ -110,34 +100,20 @@ static void read_rule(const char *text)
 	own.rules++;
 }
 
-static bool is_off(const char *name)
-{
-	const char *value = getenv(name);
-
-	return value && strcmp(value, "0") == 0;
-}
-
 static bool is_on(const char *name)
 {
 	const char *value = getenv(name);
 
-	return value && *value && !is_off(name);
+	return value && *value && strcmp(value, "0") != 0;
 }
 
 static void read_settings(void)
 {
-	const char *version = getenv("DOUBLE_NCCL_VERSION");
-	const char *timeout = getenv("DOUBLE_NCCL_TIMEOUT");
 	const char *rank = getenv("PMIX_RANK");
 	const char *rules = getenv("DOUBLE_NCCL_FAIL");
 	char copy[1024], *rest = copy, *rule;
 
-	own.version = version && *version ? atoi(version) : VERSION;
-	own.timeout = timeout ? atof(timeout) : 0;
-	own.windows = !is_off("DOUBLE_NCCL_WINDOWS");
 	own.leaks = is_on("DOUBLE_NCCL_LEAKS");
-	own.log = getenv("DOUBLE_NCCL_LOG");
-	own.log_file = -1;
 	if (rank && *rank)
 		own.rank = atoi(rank);
 	if (!rules)
@@ -153,28 +129,10 @@ static void settle(void)
 	pthread_once(&own.once, read_settings);
 }
 
-int setting_version(void)
-{
-	settle();
-	return own.version;
-}
-
-bool setting_windows(void)
-{
-	settle();
-	return own.windows;
-}
-
 bool setting_leaks(void)
 {
 	settle();
 	return own.leaks;
-}
-
-double setting_timeout(void)
-{
-	settle();
-	return own.timeout;
 }
 
 void know_rank(int rank)
@@ -245,38 +203,4 @@ const char *ncclGetLastError(ncclComm_t comm)
 {
 	(void)comm;
 	return own.last_error;
-}
-
-static void open_log(void)
-{
-	char path[4096];
-
-	if (own.rank >= 0)
-		snprintf(path, sizeof path, "%.4000s.%d", own.log, own.rank);
-	else
-		snprintf(path, sizeof path, "%.4000s.pid%d", own.log, (int)getpid());
-	own.log_file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-	if (own.log_file < 0)
-		die("DOUBLE_NCCL_LOG: %s: %s", path, strerror(errno));
-}
-
-void write_log(const char *format, ...)
-{
-	char text[512];
-	va_list arguments;
-	int length;
-
-	settle();
-	if (!own.log || !*own.log)
-		return;
-	va_start(arguments, format);
-	length = vsnprintf(text, sizeof text - 1, format, arguments);
-	va_end(arguments);
-	text[length++] = '\n';
-	pthread_mutex_lock(&own.mutex);
-	if (own.log_file < 0)
-		open_log();
-	if (write(own.log_file, text, (size_t)length) != length)
-		die("DOUBLE_NCCL_LOG: %s", strerror(errno));
-	pthread_mutex_unlock(&own.mutex);
 }

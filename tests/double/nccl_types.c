@@ -75,7 +75,7 @@ static float from_f16(uint16_t x)
 	return x & 0x8000 ? -value : value;
 }
 
-/* To nearest even: rintf does it once the last place is 1. */
+/* Rounds to nearest even: rintf does so once the last place has the value 1. */
 static uint16_t to_f16(float value)
 {
 	uint16_t sign = signbit(value) ? 0x8000 : 0;
@@ -91,7 +91,7 @@ static uint16_t to_f16(float value)
 	if (size < 6.103515625e-5f)
 		exponent = -13;
 	units = rintf(ldexpf(size, 11 - exponent));
-	/* a carry runs into the exponent, which is right */
+	/* a carry into the exponent is correct */
 	return (uint16_t)(sign | ((exponent + 13) * 1024 + (int)units));
 }
 

@@ -1,39 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What other processes send to a rank: strangers with a hello, neighbours with frames, in pieces.
- * The first byte says which; then come operations, a byte each with what belongs to it.
+ * Fuzzes what other processes send to a rank: pending connections send a hello, neighbours send
+ * frames, both in pieces. The first byte of the input chooses the rank. Each operation is a byte
+ * and its arguments.
  */
 #include <stdarg.h>
 
-#include "backend/cuda/control_private.h"
+#include "backend/cuda/control/private.h"
 #include "fuzz.h"
 
-/* What is announced as very long is not made room for: a sanitizer would touch all of it. */
+/* A payload announced as very long gets no memory: a sanitizer would touch all of it. */
 static struct zero_payload *fuzz_payload(const void *data, size_t bytes)
 {
 	return bytes > 1 << 20 ? NULL : zero_payload_new(data, bytes);
 }
 
 /*
- * Its inner functions: those that read a connection, without the thread that calls them, and those
- * that make a team, without its first word to the others.
+ * The sources are included for their static functions: the input reads connections without the
+ * reader thread, and creates a team without its first agreement.
  */
 #define zero_payload_new fuzz_payload
-#include "../../lib/backend/cuda/control_reader.c"
+#include "../../lib/backend/cuda/control/reader.c"
 #undef zero_payload_new
-#include "../../lib/backend/cuda/control_team.c"
+#include "../../lib/backend/cuda/control/accept.c"
+#include "../../lib/backend/cuda/control/team.c"
 
 #include <sys/ioctl.h>
 
-/* Rank 0 of these has ten children; rank 1 has a parent and a child. */
+/* Rank 0 has ten children; rank 1 has a parent and a child. */
 enum { WORLD = 22, PEERS = ZERO_CONTROL_FANOUT + 1, BYTES = 24 };
 
 static char sentence[2 * ZERO_CONTROL_TEXT];
 
-static zero_status keep(zero_status status, const char *format, ...)
+static zero_status fail(zero_status status, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-static zero_status keep(zero_status status, const char *format, ...)
+static zero_status fail(zero_status status, const char *format, ...)
 {
 	va_list arguments;
 
@@ -43,10 +45,10 @@ static zero_status keep(zero_status status, const char *format, ...)
 	return status;
 }
 
-static zero_status keep_on(int rank, zero_status status, const char *text)
+static zero_status fail_on(int rank, zero_status status, const char *text)
 {
 	(void)rank;
-	return keep(status, "%s", text);
+	return fail(status, "%s", text);
 }
 
 static const char *last_error(void)
@@ -54,7 +56,7 @@ static const char *last_error(void)
 	return sentence;
 }
 
-static const struct zero_core core = {.fail = keep, .fail_on = keep_on, .last_error = last_error};
+static const struct zero_core core = {.fail = fail, .fail_on = fail_on, .last_error = last_error};
 const struct zero_core *zero_core = &core;
 
 static struct zero_control *control;
@@ -63,7 +65,7 @@ static struct peer {
 	struct zero_link *link; /* lives as long as the control */
 	int fd;                 /* the other side of it */
 } peers[PEERS];
-static int peer_count, stranger;
+static int peer_count, pending_fd;
 static bool begun;
 
 static int new_pair(int *other)
@@ -93,10 +95,10 @@ static void begin_team(int rank)
 	must(!zero_control_listen(&control, &own), "%s", sentence);
 	control->config =
 		(struct zero_control_config){.rank = rank, .world = WORLD, .seconds = 0.01};
-	/* a job's word that the input can know */
+	/* The input can contain this cookie. */
 	memset(control->cookie, 'c', sizeof(control->cookie));
 	peer_count = 0;
-	stranger = -1;
+	pending_fd = -1;
 	begun = false;
 	for (int i = 0; i < WORLD; i++)
 		ranks[i] = i;
@@ -108,10 +110,10 @@ static void begin_team(int rank)
 		add_peer(2);
 	team = new_team(control, ranks, WORLD);
 	must(team && !connect_team(team), "%s", sentence);
-	enter(team);
+	register_team(team);
 }
 
-/* All that has come on a connection is read, as the thread would. */
+/* Reads all that has come on a connection, as the reader thread would. */
 static void read_all(struct zero_link *link)
 {
 	int left;
@@ -120,7 +122,7 @@ static void read_all(struct zero_link *link)
 		read_link(link);
 }
 
-/* One that is refused is freed: the list is looked at anew. */
+/* Reading may free the link, so the list is searched again each time. */
 static void read_unconfirmed(void)
 {
 	struct zero_link *link = control->links;
@@ -134,7 +136,7 @@ static void read_unconfirmed(void)
 static void write_some(int fd, const void *bytes, size_t size)
 {
 	if (fd >= 0 && send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-		return; /* it is full, or closed */
+		return; /* the socket is full or closed */
 }
 
 static void send_frame(struct fuzz *fuzz, int fd)
@@ -165,11 +167,11 @@ static void send_hello(struct fuzz *fuzz)
 	memset(hello.node, 'n', sizeof(hello.node));
 	for (size_t i = 0; i < length && at + i < sizeof(hello); i++)
 		((uint8_t *)&hello)[at + i] = (uint8_t)fuzz_byte(fuzz);
-	if (stranger >= 0)
-		close(stranger);
-	fd = new_pair(&stranger);
-	write_some(stranger, &hello, sizeof(hello));
-	meet(control, fd);
+	if (pending_fd >= 0)
+		close(pending_fd);
+	fd = new_pair(&pending_fd);
+	write_some(pending_fd, &hello, sizeof(hello));
+	add_pending(control, fd);
 }
 
 static void operate(struct fuzz *fuzz)
@@ -195,7 +197,7 @@ static void operate(struct fuzz *fuzz)
 		send_hello(fuzz);
 		break;
 	case 4:
-		send_frame(fuzz, stranger);
+		send_frame(fuzz, pending_fd);
 		break;
 	case 5:
 		for (size_t i = 0; i < ZERO_CONTROL_VALUES; i++)
@@ -213,7 +215,7 @@ static void operate(struct fuzz *fuzz)
 	read_all(peer->link);
 }
 
-/* Once nobody is there any more, everything that waits has an end: what had come, or a sentence. */
+/* Once all peers are gone, every wait ends: with data that had come, or with an error. */
 static void finish(void)
 {
 	uint64_t values[ZERO_CONTROL_VALUES];
@@ -227,16 +229,16 @@ static void finish(void)
 		while (peers[i].link->fd >= 0)
 			read_link(peers[i].link);
 	}
-	for (int turn = 0; turn < 3; turn++) {
+	for (int round = 0; round < 3; round++) {
 		strcpy(sentence, "");
 		if (begun && zero_control_finish_max(&team, 1, &which, values))
 			fuzz_sentence(sentence, sizeof(sentence));
 		strcpy(sentence, "");
 		begun = false;
-		if (zero_control_exchange(team, mine, all, turn * BYTES / 2))
+		if (zero_control_exchange(team, mine, all, round * BYTES / 2))
 			fuzz_sentence(sentence, sizeof(sentence));
 		strcpy(sentence, "");
-		if (zero_control_broadcast(team, all, turn * 8, turn))
+		if (zero_control_broadcast(team, all, round * 8, round))
 			fuzz_sentence(sentence, sizeof(sentence));
 	}
 	free(all);
@@ -253,11 +255,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		operate(&fuzz);
 	finish();
 	memset(text, 1, sizeof(text));
-	if (zero_control_broken(control, text, sizeof(text), &rank))
+	if (zero_control_has_failed(control, text, sizeof(text), &rank))
 		fuzz_sentence(text, sizeof(text));
-	if (stranger >= 0)
-		close(stranger);
-	zero_control_free_team(control->teams == team ? NULL : team);
+	if (pending_fd >= 0)
+		close(pending_fd);
+	zero_control_team_free(control->teams == team ? NULL : team);
 	zero_control_close(control);
 	return 0;
 }

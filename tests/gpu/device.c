@@ -9,7 +9,7 @@
 
 #include "device.h"
 
-/* Names are those that the driver exports, of the versions that cuda.h means. */
+/* Exported names of the driver's functions, in the versions that cuda.h declares. */
 static struct {
 	CUresult (*Init)(unsigned int);
 	CUresult (*DriverGetVersion)(int *);
@@ -44,7 +44,7 @@ static struct {
 static const struct {
 	const char *name;
 	void *function;
-	bool optional; /* of measurements alone: a stand-in for the driver needs none */
+	bool optional; /* only measurements use it, so the stand-in for the driver may lack it */
 } functions[] = {
 	{"cuInit", &driver.Init, false},
 	{"cuDriverGetVersion", &driver.DriverGetVersion, false},
@@ -88,7 +88,7 @@ static void must(CUresult result, const char *what)
 	driver.GetErrorString(result, &text);
 	fprintf(stderr, "%s: %s (%d)\n", what, text ? text : "unknown error", (int)result);
 	fflush(NULL);
-	/* Not exit: handlers must not wait for ranks that wait for this one. */
+	/* exit() would run handlers that may wait for ranks which wait for this one. */
 	_exit(1);
 }
 
@@ -129,7 +129,7 @@ static const char *open_driver(void)
 	return text;
 }
 
-/* The launchers' own variables: the device is chosen before the job is opened. */
+/* The launchers' variables are read, because the device is chosen before the job is opened. */
 static int number_on_node(void)
 {
 	static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
@@ -347,7 +347,7 @@ void stream_finish(void *stream)
 
 struct device_mark {
 	CUevent event;
-	double wall; /* where the driver has no time of its own */
+	double wall; /* if the driver does not measure time */
 };
 
 device_mark *mark_new(void)

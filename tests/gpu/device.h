@@ -20,14 +20,14 @@ void device_describe(char *text, size_t size);
 int device_count(void);
 bool device_on_host(void); /* ZERO_TEST_BACKEND=host */
 
-/* Any failure of these but device_alloc's ends the program with a line and status 1. */
+/* A failure ends the program with a line and status 1, except that of device_alloc. */
 void *device_alloc(size_t bytes); /* NULL: no memory */
 void device_free(void *data);
 size_t device_memory_free(void);
-void *pinned_alloc(size_t bytes); /* host memory that copies run beside */
+void *pinned_alloc(size_t bytes); /* page-locked host memory */
 void pinned_free(void *data);
 
-/* Begun in order, and done when synchronise returns. */
+/* They run in order, and are complete when synchronise returns. */
 void upload(void *to, const void *from, size_t bytes);
 void download(void *to, const void *from, size_t bytes);
 void device_copy(void *to, const void *from, size_t bytes); /* device to device */
@@ -36,16 +36,16 @@ void synchronise(void);
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* The library's own, zero_device_image of kernels/device.h. */
+/* Loads the library's kernels, zero_device_image of kernels/device.h. */
 void kernels_load(const void *image);
-/* One of them, with its struct. */
+/* Launches a kernel with its struct of arguments. */
 void kernels_launch(const char *name, const void *arguments, size_t blocks, unsigned threads);
-/* Enough blocks to fill the device. */
+/* Returns a number of blocks that fills the device. */
 size_t kernels_blocks(size_t count);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-void *stream_new(void); /* one that the default stream does not wait for, nor it for that */
+void *stream_new(void); /* not ordered with the default stream */
 void stream_finish(void *stream);
 void copy_on(void *stream, void *to, const void *from, size_t bytes);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The device tests without a device: the driver and NCCL are stand-ins whose streams run later, and in
-# order. What is left untested is the arithmetic of the device itself and its speed.
+# Runs the device tests without a device: the driver and NCCL are stand-ins with asynchronous streams.
+# This does not test the arithmetic of a device or its speed.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need cuda
@@ -11,10 +11,12 @@ mkdir "$scratch/files" || fail "no folder"
 gpu_doubles "$scratch/doubles"
 export LD_LIBRARY_PATH=$scratch/doubles${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))} ZERO_TEST_FILES=$scratch/files
+# With DOUBLE_CUDA_PROTECT a program dies if its host code reads device memory.
+export DOUBLE_CUDA_PROTECT=1
 export DOUBLE_CUDA_MEMORY=${DOUBLE_CUDA_MEMORY:-2G} OMPI_MCA_rmaps_base_oversubscribe=1
 unset ZERO_RESOLVED ZERO_STAGE ZERO_BACKEND ZERO_TEST_BACKEND
 
-# runs LIMIT COMMAND...: it must end well
+# runs LIMIT COMMAND...: the command must succeed
 runs() {
 	local limit=$1 status
 	shift
@@ -36,7 +38,7 @@ fi
 for world in 1 2 3 4; do
 	runs 300 "$ZERORUN" --zero-preload=no -n "$world" "$ranks"
 done
-# The figures mean nothing here; that they are printed does.
+# Only the printing of figures is tested; their values mean nothing here.
 for subject in stream downcast connect; do
 	runs 120 "$ZERORUN" --zero-preload=no -n 2 "$top_builddir/tests/gpu/transfers" $subject 0.01
 	grep -q '^{"row": .*"figure": ' "$scratch/out" || fail "$subject: $(<"$scratch/out")"

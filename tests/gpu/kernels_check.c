@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels whose every bit is that of the host's, and whose values are those of f64. */
+/* Checks kernels bit for bit against the host's kernels, and against references in f64. */
 #include "kernels.h"
 
 static const zero_dtype floats[] = {ZERO_F32, ZERO_F16, ZERO_BF16};
@@ -26,7 +26,7 @@ static void one_cast(zero_dtype to, zero_dtype from, size_t count, size_t to_shi
 	snprintf(what, sizeof(what), "cast from %s to %s", zero_dtype_name(from),
 		 zero_dtype_name(to));
 	random_bits(from, values, count);
-	/* every value of 16 bits, where there is room */
+	/* all values of 16 bits, if the array is long enough */
 	for (size_t i = 0; from_size == 2 && count > 65536 && i < 65536; i++)
 		((uint16_t *)values)[i] = (uint16_t)i;
 	in = array_new(values, count * from_size, from_shift * from_size);

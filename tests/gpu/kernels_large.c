@@ -9,7 +9,7 @@
 #define MANY   (((size_t)1 << 32) + 12345)
 #define PERIOD ((size_t)1048573) /* a prime: no power of two hides a wrong index */
 
-/* Room for so many bytes, and some more? */
+/* Whether the device has so many bytes free, and some more. */
 static bool fits(const char *what, size_t bytes)
 {
 	if (device_memory_free() > bytes + ((size_t)1 << 28))
@@ -19,7 +19,7 @@ static bool fits(const char *what, size_t bytes)
 	return false;
 }
 
-/* MANY elements on the device that repeat these; by doubling what is there. */
+/* Fills MANY elements of the device with repetitions of these, by doubling. */
 static char *repeated(const void *period, size_t size)
 {
 	size_t all = MANY * size, done = PERIOD * size;
@@ -177,7 +177,7 @@ static void large_norm2(void)
 	free(values);
 }
 
-/* The last elements are those that a count or index of 32 bits would miss. */
+/* A count or index of 32 bits would miss the last elements. */
 static void large_random(void)
 {
 	size_t tail = 100000;

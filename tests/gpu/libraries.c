@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuBLAS and NCCL by the few functions that are needed; neither is there where this is built. */
+/* The functions of cuBLAS and NCCL that are needed, declared here because the build has neither. */
 #include <dlfcn.h>
 
 #include "transfers.h"

@@ -110,7 +110,7 @@ const char *shared_file(zero_job *job, const char *name, const void *data, size_
 
 /* ---- small things ---------------------------------------------------------------------------- */
 
-/* Memory is counted by kind, and given back. */
+/* Memory is counted by kind, and all of it is freed. */
 static void check_memory(int stage)
 {
 	zero_job *job = open_tested("stage=%d share=1", stage);
@@ -161,7 +161,7 @@ void check_accounts(void)
 		check_memory(stage);
 }
 
-/* A rank may give up at any moment of a job's life, and another job can be opened then. */
+/* A rank may close a job at any moment, and another job can be opened afterwards. */
 void check_leaving(void)
 {
 	for (int moment = 0; moment < 7; moment++) {

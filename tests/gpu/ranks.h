@@ -14,15 +14,15 @@
 extern int world, rank, last;
 extern uint64_t seed;
 
-/* A job on the backend that is tested. */
+/* Opens a job on the backend under test. */
 __attribute__((format(printf, 1, 2))) zero_job *open_tested(const char *format, ...);
-/* What lies there, copied to host memory and there when it returns. */
+/* Copies device memory to host memory, and waits for the copy. */
 void fetch(void *out, const void *from, size_t bytes);
 /* Random elements of any type: finite ones of floats, with all their bits in use. */
 void random_elements(zero_dtype dtype, void *out, size_t count, uint64_t from);
-/* The gathered values of a parameter are these; `what` names the check in messages. */
+/* Checks the gathered values of a parameter; `what` names the check in messages. */
 void expect_gathered(zero_param *param, zero_dtype dtype, const void *want, const char *what);
-/* What this rank stores of a parameter is its part of these. */
+/* Checks the part of the values that this rank stores. */
 void expect_stored(zero_param *param, zero_dtype dtype, const void *want, const char *what);
 /* A file in the folder of the test, written by rank 0, that all ranks may read when it returns. */
 const char *shared_file(zero_job *job, const char *name, const void *data, size_t bytes);

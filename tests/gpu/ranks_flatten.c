@@ -40,7 +40,7 @@ static void begin(struct model *m, const char *settings)
 					 tensors[t].dtype, tensors[t].count, tensors[t].trainable);
 }
 
-/* Whatever the release finds there is what the library has read: the rest is poisoned. */
+/* The release poisons the tensor, so that a later read by the library is detected. */
 static void release_one(void *context, void *data)
 {
 	struct model *m = context;
@@ -72,7 +72,7 @@ static void give(struct model *m, size_t t, zero_values values, int owner, void 
 	ok(zero_adopt(m->params[t], &given));
 }
 
-/* Values that count: those of rank `from`; others' are different if they do not. */
+/* Fills the values of rank `from`, which count. Other ranks get different ones. */
 static void adopt_all(struct model *m, zero_values values, int owner)
 {
 	for (size_t t = 0; t < TENSORS; t++) {
@@ -111,7 +111,7 @@ static void compare(struct model *m, zero_values values, int owner, const char *
 	}
 }
 
-/* A step from there, with gradients of 1 and betas of 0: all moves by the same. */
+/* With gradients of 1 and betas of 0 a step moves all values by the same amount. */
 static void trains(struct model *m, const char *what)
 {
 	zero_adamw adamw = {.lr = 1, .eps = 1};
@@ -137,7 +137,7 @@ static void trains(struct model *m, const char *what)
 static void flatten(int stage, const char *tier, zero_location location, zero_values values)
 {
 	int owner = (stage + 1) % world;
-	/* Ranks that own values of their own at stages 1 and 2 must not be stepped as one. */
+	/* Ranks with different values at stages 1 and 2 must not step as if they were equal. */
 	bool train = values != ZERO_VALUES_OWN;
 	char settings[128], what[200];
 	struct model m;

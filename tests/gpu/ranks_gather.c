@@ -75,7 +75,7 @@ static void compare_group(struct model *m, size_t g, zero_dtype as, const char *
 	}
 }
 
-/* One 16-bit type does not become the other. */
+/* A 16-bit type is not converted to the other one. */
 static zero_dtype allowed(size_t g, zero_dtype as)
 {
 	zero_dtype refused = g == 1 ? ZERO_BF16 : g == 2 ? ZERO_F16 : ZERO_DTYPE_DEFAULT;
@@ -129,7 +129,7 @@ struct layers {
 	zero_job *job;
 	zero_group *groups[LAYERS];
 	zero_param *params[LAYERS];
-	float *values[LAYERS];    /* what they must be */
+	float *values[LAYERS];    /* expected */
 	float *copies[LAYERS];    /* pinned: what was gathered */
 	float *gradients[LAYERS]; /* pinned: this rank's */
 };
@@ -157,7 +157,7 @@ static void begin_layers(struct layers *l, const char *settings)
 		zero_source source = zero_from_all(l->values[i]);
 
 		ok(zero_load(l->params[i], &source));
-		/* A load is done with what it was given. */
+		/* A load has read its source when it returns. */
 		memset(l->copies[i], 0xa5, ELEMENTS * sizeof(float));
 	}
 }

@@ -83,7 +83,7 @@ static void from_ranks_and_all(struct model *m, void **values, const char *setti
 		random_elements(dtype_of(p), values[p], count_of(p), 2000 + p);
 		memcpy(given, values[p], bytes);
 		ok(zero_load(m->params[p], &source));
-		/* It is the caller's again. */
+		/* The caller may use it again. */
 		memset(given, 0xa5, bytes);
 	}
 	compare(m, values, settings);

@@ -121,7 +121,7 @@ static float gradient(uint64_t pass, int from, size_t i)
 	return ((float)(mixed(seed + pass + mixed(i * 64 + (uint64_t)from)) % 127) - 63) * 0x1p-6F;
 }
 
-/* What this rank has there already, read back, and more; at first it is zero. */
+/* Adds to the gradient that this rank has accumulated. It is zero at first. */
 static void add_on_device(struct model *m, size_t t, zero_param *param, uint64_t pass, float factor)
 {
 	size_t size = zero_dtype_size(m->gradients), count = tensors[t].count;
@@ -182,19 +182,19 @@ static void backward(struct model *m, float factor)
 	for (size_t g = GROUPS; g-- > 0;)
 		for (size_t times = below(&m->random, 3) + 1; times; times--) {
 			add_gradients(m, g, factor);
-			/* What nobody reduces the step does. */
+			/* The step reduces the gradients that were not reduced. */
 			if (times > 1 || draw(&m->random) % 2)
 				reduce(m, g);
 		}
 }
 
-/* Steps both; `mean` is what the sums are to be multiplied by. */
+/* Steps the job and the reference; the sums are multiplied by `mean`. */
 static double step(struct model *m, const zero_adamw *adamw, double mean)
 {
 	double norm = 0, clip = 1;
 	zero_step_result result;
 
-	/* What came after a group's last reduce counts for the next step. */
+	/* A gradient written after the group's last reduce counts for the next step. */
 	for (size_t t = 0; t < TENSORS; t++) {
 		if (!m->reduced[tensors[t].group])
 			ref_reduce(&m->refs[t], false);
@@ -226,7 +226,7 @@ void check_steps(const char *settings)
 
 	begin(&m, settings, ZERO_F32);
 	for (int pass = 0; pass < 4; pass++) {
-		if (pass == 2) /* masters follow what is loaded, moments stay */
+		if (pass == 2) /* loading sets the masters and keeps the moments */
 			load(&m, 9000);
 		adamw.clip = pass % 2 ? 0.25F : 0;
 		adamw.micro_batches = pass == 3 ? 2 : 0;

@@ -15,7 +15,7 @@ static inline void record(const char *row, int ranks, double figure, double ours
 	fflush(stdout);
 }
 
-/* Why there is no figure. */
+/* Prints why there is no figure. */
 static inline void record_missing(const char *row, int ranks, const char *why)
 {
 	printf("{\"row\": \"%s\", \"ranks\": %d, \"missing\": \"%s\"}\n", row, ranks, why);

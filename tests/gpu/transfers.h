@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the transfers program share. */
+/* Declarations shared by the files of the transfers program. */
 #ifndef TESTS_GPU_TRANSFERS_H
 #define TESTS_GPU_TRANSFERS_H
 
@@ -16,9 +16,9 @@ zero_job *open_cuda(const char *format, ...) __attribute__((format(printf, 1, 2)
 /* Milliseconds until the device has done all of it, from when all ranks are here: the slowest
    rank's. COLLECTIVE. */
 double timed(zero_job *job, void (*work)(void *context), void *context);
-/* The median of `times` after two that do not count. */
+/* The median of `times`, without the first two. */
 double timed_often(zero_job *job, size_t times, void (*work)(void *context), void *context);
-/* The same on all ranks: the largest. */
+/* The largest value of all ranks. */
 double agreed(zero_job *job, double mine);
 void random_on_device(zero_dtype dtype, void *data, size_t count);
 size_t scaled(size_t bytes); /* by `scale`, in whole MiB */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gathers cost a product that runs beside them, and how soon ranks can communicate. */
+/* Measures a matrix product beside gathers, and the time to the first collective. */
 #include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -63,7 +63,7 @@ static void engines_row(struct engines *e, const char *row, void (*gathers)(void
 	size_t rounds;
 
 	products(e, NULL, 0);
-	/* as many as last through the products */
+	/* enough gathers to last as long as the products */
 	rounds = (size_t)(products(e, NULL, 0) / one) + 1;
 	for (int i = 0; i < ROUNDS; i++) {
 		alone[i] = products(e, NULL, 0);
@@ -138,7 +138,7 @@ void measure_engines(void)
 
 /* ---- the first collective -------------------------------------------------------------------- */
 
-/* What the ranks of one node tell each other without the library. */
+/* Shared memory of the ranks of one node, without the library. */
 struct meeting {
 	atomic_int arrived;
 	unsigned char id[NCCL_ID_BYTES];
@@ -197,7 +197,7 @@ static double open_and_gather(void)
 	return worst_of(begin);
 }
 
-/* The same by NCCL alone, where all ranks have the id already. */
+/* The same with NCCL alone, when all ranks have the id already. */
 static double join_and_gather(char *send, char *recv)
 {
 	double begin;
@@ -215,7 +215,7 @@ static double join_and_gather(char *send, char *recv)
 	return worst_of(begin);
 }
 
-/* Ranks of several nodes have no memory in common. */
+/* Ranks of several nodes cannot share memory. */
 static const char *open_meeting(void)
 {
 	zero_job *job = open_cuda("stage=3");
@@ -250,7 +250,7 @@ void measure_connect(void)
 	send = device_alloc(SMALL * 4);
 	recv = device_alloc((size_t)SMALL * 4 * (size_t)world);
 	check(send && recv, "no memory on the device");
-	/* NCCL is warm in both: what it does once in a process is done. */
+	/* In both measurements NCCL has finished what it does once in a process. */
 	open_and_gather();
 	join_and_gather(send, recv);
 	for (int i = 0; i < TIMES; i++) {

@@ -40,7 +40,7 @@ static void stream_row(zero_job *job, struct stream *s, const char *row, double 
 		record(row, world, bare / ours, all / ours, all / bare, "GB/s");
 }
 
-/* A file in memory that all ranks read; made by rank 0. */
+/* A file in memory, which rank 0 writes and all ranks read. */
 static void write_file(zero_job *job, const char *path, const char *data, size_t bytes)
 {
 	const char *error = NULL;

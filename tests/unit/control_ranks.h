@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks of a control channel as processes, for a test that forks them and sees how they end. */
+/* Ranks of a control plane as processes: a test forks them and checks how they end. */
 #ifndef ZERO_CONTROL_RANKS_H
 #define ZERO_CONTROL_RANKS_H
 
@@ -16,16 +16,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/cuda/control_private.h"
+#include "backend/cuda/control/private.h"
 
 enum { RANKS = 33, HANG = 120 /* s */ };
 
-/* ---- errors, as libzero keeps them ----------------------------------------------------------- */
+/* ---- errors, as libzero saves them ----------------------------------------------------------- */
 
 static _Thread_local char last_error[1024];
 static _Thread_local int last_rank;
 
-static zero_status keep(zero_status status, const char *format, ...)
+static zero_status save_error(zero_status status, const char *format, ...)
 {
 	va_list arguments;
 	char text[sizeof(last_error)];
@@ -38,9 +38,9 @@ static zero_status keep(zero_status status, const char *format, ...)
 	return status;
 }
 
-static zero_status keep_on(int rank, zero_status status, const char *text)
+static zero_status save_error_on(int rank, zero_status status, const char *text)
 {
-	keep(status, "%s", text);
+	save_error(status, "%s", text);
 	last_rank = rank;
 	return status;
 }
@@ -51,7 +51,7 @@ static const char *get_last_error(void)
 }
 
 static const struct zero_core core = {
-	.fail = keep, .fail_on = keep_on, .last_error = get_last_error};
+	.fail = save_error, .fail_on = save_error_on, .last_error = get_last_error};
 const struct zero_core *zero_core = &core;
 
 /* ---- random numbers -------------------------------------------------------------------------- */
@@ -78,31 +78,31 @@ static size_t below(uint64_t *state, size_t bound)
 static struct shared {
 	atomic_int listening, joined, done, calls[RANKS];
 	struct zero_address at[RANKS];
-	_Atomic double killed;       /* when */
-	char error[RANKS + 1][1024]; /* the last: what their parent saw */
+	_Atomic double killed;       /* time of the kill */
+	char error[RANKS + 1][1024]; /* error[RANKS] is the parent's */
 } * shared;
 
 struct trial {
 	void (*program)(struct zero_control *control, const struct trial *trial);
-	void (*beside)(const struct trial *trial); /* done by the test's own process */
+	void (*beside)(const struct trial *trial); /* run by the parent meanwhile */
 	int world, rank;
-	int odd; /* the rank that does something else */
+	int odd; /* the rank that differs */
 	int variant;
-	bool elsewhere; /* each rank seems to be on a node of its own */
-	bool fails;     /* joining does */
-	double seconds; /* to join within */
+	bool elsewhere; /* each rank announces a node of its own */
+	bool fails;     /* joining must fail */
+	double seconds; /* limit for joining */
 };
 
-/* Of a rank: what it finds wrong is told by the test's own process. */
-#define must(what, ...)                                      \
-	do {                                                 \
-		if (!(what))                                 \
-			wrong(__LINE__, #what, __VA_ARGS__); \
+/* Used by a rank: the parent reports what is wrong. */
+#define check(what, ...)                                            \
+	do {                                                        \
+		if (!(what))                                        \
+			report_wrong(__LINE__, #what, __VA_ARGS__); \
 	} while (0)
 
 static int own_rank;
 
-static void wrong(int line, const char *what, const char *format, ...)
+static void report_wrong(int line, const char *what, const char *format, ...)
 {
 	va_list arguments;
 	size_t at;
@@ -130,16 +130,15 @@ static zero_status get_address(void *context, int rank, struct zero_address *add
 	return ZERO_OK;
 }
 
-static void count_call(void *context)
+static void count_failure_call(void *context)
 {
 	atomic_fetch_add((atomic_int *)context, 1);
 }
 
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
-/* Of the addresses that it offers one is left: the loopback of the sixth family, if there is
-   one. */
-static void offer_six(struct zero_address *own)
+/* Reduces the offered addresses to the IPv6 loopback, if it is among them. */
+static void offer_ipv6(struct zero_address *own)
 {
 	static const uint8_t loopback[16] = {[15] = 1};
 
@@ -150,53 +149,53 @@ static void offer_six(struct zero_address *own)
 		}
 }
 
-static struct zero_control *start(const struct trial *trial)
+static struct zero_control *join_rank(const struct trial *trial)
 {
 	struct zero_control_config config = {.rank = trial->rank,
 					     .world = trial->world,
 					     .seconds = trial->seconds,
 					     .address = get_address,
-					     .broken = count_call,
-					     .broken_context = &shared->calls[trial->rank],
+					     .on_failure = count_failure_call,
+					     .on_failure_context = &shared->calls[trial->rank],
 					     .context = (void *)trial};
 	struct zero_control *control = NULL;
 	struct zero_address *own = &shared->at[trial->rank];
 	zero_status status;
 
-	must(!zero_control_listen(&control, own), "%s", last_error);
+	check(!zero_control_listen(&control, own), "%s", last_error);
 	if (trial->elsewhere) {
 		snprintf(own->node, sizeof(own->node), "node%d", trial->rank);
 		control->own = *own;
 		if (trial->rank % 2)
-			offer_six(own);
+			offer_ipv6(own);
 	}
 	atomic_fetch_add(&shared->listening, 1);
 	if (trial->fails && trial->rank == trial->odd)
 		return control;
 	get_address(config.context, 0, &(struct zero_address){0});
 	status = zero_control_join(control, &config);
-	must(trial->fails == (status != ZERO_OK), "joining: %s", last_error);
-	/* One that breaks it at once could end the joining of others. */
+	check(trial->fails == (status != ZERO_OK), "joining: %s", last_error);
+	/* A rank that fails at once could make others fail to join. */
 	atomic_fetch_add(&shared->joined, 1);
 	while (!trial->fails && atomic_load(&shared->joined) < trial->world)
 		sleep_for(0.001);
 	return control;
 }
 
-static void be_rank(struct trial trial, int rank)
+static void rank_main(struct trial trial, int rank)
 {
 	struct zero_control *control;
 
 	own_rank = trial.rank = rank;
-	control = start(&trial);
+	control = join_rank(&trial);
 	trial.program(control, &trial);
 	zero_control_close(control);
 	if (__lsan_do_recoverable_leak_check)
-		must(!__lsan_do_recoverable_leak_check(), "a leak");
+		check(!__lsan_do_recoverable_leak_check(), "a leak");
 	_exit(0);
 }
 
-/* `killed` is a rank that need not end well, or -1. */
+/* `killed` is a rank that may end with an error, or -1. */
 static void run(const struct trial *trial, int killed)
 {
 	double until = zero_seconds() + HANG;
@@ -209,7 +208,7 @@ static void run(const struct trial *trial, int killed)
 		pids[rank] = fork();
 		ck_assert_int_ge(pids[rank], 0);
 		if (!pids[rank])
-			be_rank(*trial, rank);
+			rank_main(*trial, rank);
 	}
 	if (trial->beside)
 		trial->beside(trial);
@@ -228,7 +227,7 @@ static void run(const struct trial *trial, int killed)
 					 late ? ", after too long" : "");
 		}
 	}
-	/* The first to go wrong may be any of them. */
+	/* Any rank may be the one that failed first. */
 	for (int rank = 0; rank <= RANKS; rank++)
 		if (*shared->error[rank])
 			printf("%s\n", shared->error[rank]);

@@ -27,7 +27,6 @@ static unsigned long long (*calls)(const char *);
 static bool (*fail_by)(const char *);
 static void (*quiet)(bool);
 static size_t (*alive)(bool);
-static size_t (*used)(int);
 static size_t (*depth)(void);
 static void (*hold)(bool);
 
@@ -84,7 +83,6 @@ static const struct {
 	{&fail_by, "double_cuda_fail"},
 	{&quiet, "double_cuda_quiet"},
 	{&alive, "double_cuda_alive"},
-	{&used, "double_cuda_used"},
 	{&depth, "double_cuda_depth"},
 	{&hold, "double_cuda_hold"},
 };
@@ -190,7 +188,7 @@ static inline CUresult twice(CUdeviceptr x, size_t count, CUstream stream)
 	return launch("zero_device_sum", 3, &arguments, stream);
 }
 
-/* Runs it in a process of its own, whose status is returned; what it printed comes into `text`. */
+/* Runs it in a child process and returns its status. `text` gets its output. */
 static inline int in_child(void (*run)(void), char *text, size_t size)
 {
 	size_t length = 0;
@@ -217,7 +215,7 @@ static inline int in_child(void (*run)(void), char *text, size_t size)
 	return status;
 }
 
-/* It ends the process, and says why in these words. */
+/* Checks that it ends the process with these words. */
 static inline void dies(void (*run)(void), const char *words)
 {
 	char text[4096];

@@ -11,7 +11,7 @@
 
 enum { RANKS = 256 };
 
-/* What a run left: exit statuses, 1000 + a signal's number, and all that was said on stderr. */
+/* The outcome of a run: exit statuses or 1000 + signal number, and the output on stderr. */
 struct outcome {
 	int status[RANKS];
 	char said[1 << 16];
@@ -24,31 +24,31 @@ void run_ranks(int world, const char *const *environment, bool well,
 	       void (*body)(int rank, int world));
 /* ... all of which end well. */
 void run_well(int world, void (*body)(int rank, int world));
-/* How many ended so. */
+/* How many ranks ended with this status. */
 int count_status(int status);
 
 /* In a rank. */
 
-/* Ends the process unless it holds. */
+/* Ends the process unless the condition holds. */
 #define WANT(condition) want(condition, #condition, __FILE__, __LINE__)
 void want(bool condition, const char *text, const char *file, int line);
-/* Waits until it is no longer in progress. */
+/* Waits until the communicator has no call in progress. */
 ncclResult_t settle(ncclComm_t comm, ncclResult_t result);
 #define WELL(comm, call) WANT(settle(comm, call) == ncclSuccess)
-/* Process 0 makes the ids, and all get them; a wait for all. */
+/* Process 0 makes the ids and all get them; meet() waits for all processes. */
 void share_ids(ncclUniqueId *ids, int count);
 void meet(void);
 ncclConfig_t config_of(bool blocking);
 ncclComm_t join(int rank, int world, bool blocking);
 void leave(ncclComm_t comm);
-/* Of the device; what the host sees of it. */
+/* Device memory, and the host's view of it. */
 void *device_alloc(size_t bytes);
 void device_free(void *data);
 char *seen(void *data, size_t bytes);
 cudaStream_t stream_new(void);
 void stream_finish(cudaStream_t stream);
 bool stream_is_done(cudaStream_t stream);
-/* What follows on the stream comes a while later. */
+/* Delays the later work on the stream. */
 void stream_delay(cudaStream_t stream);
 
 uint64_t draw(uint64_t *state);

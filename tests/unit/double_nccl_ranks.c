@@ -19,7 +19,7 @@ enum { IDS = 8, LIMIT_SECONDS = 100 };
 struct outcome outcome;
 uint64_t seed;
 
-/* What the processes have in common. */
+/* Shared memory of the processes. */
 static struct {
 	pthread_barrier_t barrier;
 	ncclUniqueId ids[IDS];
@@ -221,7 +221,7 @@ static void be_rank(int rank, int world, const char *const *environment, int sai
 	setenv("DOUBLE_CUDA_PROTECT", "1", 1);
 	for (; environment && *environment; environment++)
 		putenv((char *)(uintptr_t)*environment);
-	/* hundreds are for meeting alone */
+	/* runs of hundreds of ranks only meet */
 	if (world <= 16)
 		open_driver();
 	body(rank, world);

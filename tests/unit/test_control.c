@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control channel: ranks are processes on this machine. What they agree on is compared with
-   what each of them can work out alone. */
+/* The control plane: ranks are processes on this machine. The results of their collectives are
+   compared with what each rank computes alone. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -9,10 +9,10 @@
 
 enum { TEAMS = 8, STEPS = 60 };
 
-/* ---- what ranks say -------------------------------------------------------------------------- */
+/* ---- data of ranks --------------------------------------------------------------------------- */
 
-/* What rank says in a step: all can work it out. */
-static uint64_t word_of(int step, int rank, size_t i)
+/* A rank's value in a step. All ranks can compute it. */
+static uint64_t value_of(int step, int rank, size_t i)
 {
 	uint64_t state = seed ^ (uint64_t)step << 40 ^ (uint64_t)rank << 20 ^ i;
 
@@ -27,15 +27,15 @@ static void fill(uint8_t *data, size_t bytes, int step, int rank)
 		data[i] = i % 8 ? (uint8_t)(data[i - 1] * 5 + 1) : (uint8_t)draw(&state);
 }
 
-/* ---- teams and what they do ------------------------------------------------------------------ */
+/* ---- teams and their operations -------------------------------------------------------------- */
 
 struct team {
-	struct zero_control_team *team; /* NULL if this rank is not of it */
+	struct zero_control_team *team; /* NULL if this rank is not a member */
 	int ranks[RANKS];
 	size_t count;
 };
 
-/* The same on all ranks: all of them, then random ones, of which one is made twice. */
+/* Makes the same teams on all ranks: one of all ranks, then random ones, one of them twice. */
 static void make_teams(struct zero_control *control, const struct trial *trial, struct team *teams,
 		       uint64_t *state)
 {
@@ -56,20 +56,21 @@ static void make_teams(struct zero_control *control, const struct trial *trial, 
 			member |= team->ranks[i] == trial->rank;
 		team->team = NULL;
 		if (member)
-			must(!zero_control_team_new(control, team->ranks, team->count, &team->team),
-			     "%s", last_error);
+			check(!zero_control_team_new(control, team->ranks, team->count,
+						     &team->team),
+			      "%s", last_error);
 	}
-	/* The first one may be what joining has made. */
+	/* The team of all ranks may also be the one that joining made. */
 	if (below(state, 2))
-		teams[0].team = zero_control_all(control);
+		teams[0].team = zero_control_world_team(control);
 }
 
-static void largest(const struct team *team, int step, size_t count, uint64_t *values)
+static void expected_max(const struct team *team, int step, size_t count, uint64_t *values)
 {
 	memset(values, 0, ZERO_CONTROL_VALUES * sizeof(*values));
 	for (size_t i = 0; i < team->count; i++)
 		for (size_t v = 0; v < count; v++) {
-			uint64_t word = word_of(step, team->ranks[i], v);
+			uint64_t word = value_of(step, team->ranks[i], v);
 
 			values[v] = word > values[v] ? word : values[v];
 		}
@@ -80,8 +81,8 @@ static void begin_max(const struct team *team, int rank, int step, size_t count)
 	uint64_t mine[ZERO_CONTROL_VALUES];
 
 	for (size_t v = 0; v < count; v++)
-		mine[v] = word_of(step, rank, v);
-	must(!zero_control_begin_max(team->team, mine, count), "%s", last_error);
+		mine[v] = value_of(step, rank, v);
+	check(!zero_control_begin_max(team->team, mine, count), "%s", last_error);
 	memset(mine, 0xee, sizeof(mine));
 }
 
@@ -89,10 +90,10 @@ static void check_max(const struct team *team, int step, size_t count, const uin
 {
 	uint64_t want[ZERO_CONTROL_VALUES];
 
-	largest(team, step, count, want);
+	expected_max(team, step, count, want);
 	for (size_t v = 0; v < count; v++)
-		must(got[v] == want[v], "step %d, value %zu of %zu: %llx, not %llx", step, v, count,
-		     (unsigned long long)got[v], (unsigned long long)want[v]);
+		check(got[v] == want[v], "step %d, value %zu of %zu: %llx, not %llx", step, v,
+		      count, (unsigned long long)got[v], (unsigned long long)want[v]);
 }
 
 static void try_max(const struct team *team, int rank, int step, size_t count)
@@ -102,8 +103,8 @@ static void try_max(const struct team *team, int rank, int step, size_t count)
 
 	memset(got, 0xcc, sizeof(got));
 	begin_max(team, rank, step, count);
-	must(!zero_control_finish_max(&team->team, 1, &which, got), "%s", last_error);
-	must(which == 0, "%zu", which);
+	check(!zero_control_finish_max(&team->team, 1, &which, got), "%s", last_error);
+	check(which == 0, "%zu", which);
 	check_max(team, step, count, got);
 }
 
@@ -114,13 +115,13 @@ static void try_exchange(const struct team *team, int rank, int step, size_t byt
 
 	memset(recv, 0xcc, team->count * bytes + 1);
 	fill(send, bytes, step, rank);
-	must(!zero_control_exchange(team->team, send, recv, bytes), "%s", last_error);
+	check(!zero_control_exchange(team->team, send, recv, bytes), "%s", last_error);
 	for (size_t i = 0; i < team->count; i++) {
 		fill(want, bytes, step, team->ranks[i]);
-		must(!memcmp(recv + i * bytes, want, bytes), "step %d: rank %d's %zu bytes", step,
-		     team->ranks[i], bytes);
+		check(!memcmp(recv + i * bytes, want, bytes), "step %d: rank %d's %zu bytes", step,
+		      team->ranks[i], bytes);
 	}
-	must(recv[team->count * bytes] == 0xcc, "step %d: too much", step);
+	check(recv[team->count * bytes] == 0xcc, "step %d: too much", step);
 	free(send);
 	free(want);
 	free(recv);
@@ -134,14 +135,14 @@ static void try_broadcast(const struct team *team, int rank, int step, size_t by
 	fill(want, bytes, step, team->ranks[root]);
 	if (rank == team->ranks[root])
 		memcpy(data, want, bytes);
-	must(!zero_control_broadcast(team->team, data, bytes, (int)root), "%s", last_error);
-	must(!memcmp(data, want, bytes), "step %d: %zu bytes of %zu", step, bytes, root);
-	must(data[bytes] == 0xcc, "step %d: too much", step);
+	check(!zero_control_broadcast(team->team, data, bytes, (int)root), "%s", last_error);
+	check(!memcmp(data, want, bytes), "step %d: %zu bytes of %zu", step, bytes, root);
+	check(data[bytes] == 0xcc, "step %d: too much", step);
 	free(data);
 	free(want);
 }
 
-/* Often small, at times more than a connection holds. */
+/* Often small, sometimes more than the buffers of a connection hold. */
 static size_t random_bytes(uint64_t *state)
 {
 	static const size_t limits[] = {4, 100, 5000, 5000, 300000};
@@ -149,8 +150,8 @@ static size_t random_bytes(uint64_t *state)
 	return below(state, limits[below(state, 5)]);
 }
 
-/* On all of its teams at once, in an order of its own; half of the ranks finish what comes first.
-   The others begin and finish them one by one. */
+/* Begins a maximum in all teams of this rank, in random order. Half of the ranks finish whichever is
+   done first; the others finish them one by one. */
 static void try_many(const struct team *teams, const struct trial *trial, int step, size_t count)
 {
 	uint64_t own = seed + (uint64_t)step * 64 + (uint64_t)trial->rank, got[ZERO_CONTROL_VALUES];
@@ -173,8 +174,8 @@ static void try_many(const struct team *teams, const struct trial *trial, int st
 	while (left) {
 		size_t some = trial->rank % 2 ? left : 1;
 
-		must(!zero_control_finish_max(open, some, &which, got), "%s", last_error);
-		must(which < some, "%zu of %zu", which, some);
+		check(!zero_control_finish_max(open, some, &which, got), "%s", last_error);
+		check(which < some, "%zu of %zu", which, some);
 		check_max(&teams[begun[which]], step, count, got);
 		begun[which] = begun[--left];
 		open[which] = open[left];
@@ -218,10 +219,10 @@ START_TEST(all_agree)
 }
 END_TEST
 
-/* Megabytes that go on while others are asleep: nobody waits for one who does not read. */
+/* Megabytes are sent while a rank sleeps: no rank waits for one that does not read. */
 static void large_steps(struct zero_control *control, const struct trial *trial)
 {
-	struct team all = {.team = zero_control_all(control), .count = (size_t)trial->world};
+	struct team all = {.team = zero_control_world_team(control), .count = (size_t)trial->world};
 
 	for (int rank = 0; rank < trial->world; rank++)
 		all.ranks[rank] = rank;
@@ -243,9 +244,9 @@ START_TEST(large)
 }
 END_TEST
 
-/* ---- strangers ------------------------------------------------------------------------------- */
+/* ---- connections that are not of the job ----------------------------------------------------- */
 
-static int call(int rank)
+static int dial(int rank)
 {
 	struct sockaddr_in place = {.sin_family = AF_INET,
 				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
@@ -257,7 +258,7 @@ static int call(int rank)
 	return fd;
 }
 
-/* Nothing is answered, and the connection ends. */
+/* The rank sends no answer and closes the connection. */
 static void must_end(int fd, const char *who)
 {
 	struct pollfd one = {.fd = fd, .events = POLLIN};
@@ -276,13 +277,13 @@ static struct zero_hello good_hello(int from, int to)
 	return hello;
 }
 
-static void say(int fd, const void *data, size_t bytes)
+static void send_bytes(int fd, const void *data, size_t bytes)
 {
-	/* Whoever is turned away while it speaks need not say all. */
+	/* The rank may close the connection before all bytes are sent. */
 	send(fd, data, bytes, MSG_NOSIGNAL);
 }
 
-/* All that is wrong with a hello, one at a time. */
+/* Hellos with one wrong field each. */
 static void wrong_hellos(int to)
 {
 	struct zero_hello hello[7];
@@ -298,36 +299,36 @@ static void wrong_hellos(int to)
 	hello[5].rank = 1000;
 	hello[6].rank = -1;
 	for (int i = 0; i < 7; i++) {
-		fds[i] = call(to);
-		say(fds[i], &hello[i], sizeof(hello[i]));
+		fds[i] = dial(to);
+		send_bytes(fds[i], &hello[i], sizeof(hello[i]));
 	}
 	for (int i = 0; i < 7; i++)
 		must_end(fds[i], "a wrong hello");
 }
 
-static void disturb(const struct trial *trial)
+static void send_bad_hellos(const struct trial *trial)
 {
 	struct zero_hello hello;
 	uint8_t noise[3000];
 	uint64_t state = seed;
-	int silent[100], half, garbled, late, answered;
+	int idle[100], half, garbled, deaf, answered;
 
 	get_address((void *)trial, 0, &(struct zero_address){0});
 	hello = good_hello(1, 0);
 	for (size_t i = 0; i < sizeof(noise); i++)
 		noise[i] = (uint8_t)draw(&state);
 	for (int i = 0; i < 100; i++)
-		silent[i] = call(0);
-	half = call(0);
-	say(half, &hello, sizeof(hello) / 2);
-	garbled = call(0);
-	say(garbled, noise, sizeof(noise));
-	/* One that is right gives up once it is answered, another never listens to the answer. */
-	answered = call(0);
-	say(answered, &hello, sizeof(hello));
-	late = call(1);
+		idle[i] = dial(0);
+	half = dial(0);
+	send_bytes(half, &hello, sizeof(hello) / 2);
+	garbled = dial(0);
+	send_bytes(garbled, noise, sizeof(noise));
+	/* One valid peer closes its connection after the answer, another never reads the answer. */
+	answered = dial(0);
+	send_bytes(answered, &hello, sizeof(hello));
+	deaf = dial(1);
 	hello = good_hello(2, 1);
-	say(late, &hello, sizeof(hello));
+	send_bytes(deaf, &hello, sizeof(hello));
 	atomic_store(&shared->done, 1);
 	ck_assert_int_eq(recv(answered, noise, sizeof(noise), 0), sizeof(struct zero_hello_reply));
 	close(answered);
@@ -336,34 +337,34 @@ static void disturb(const struct trial *trial)
 	must_end(garbled, "noise");
 	must_end(half, "half a hello");
 	for (int i = 0; i < 100; i++)
-		must_end(silent[i], "a silent one");
-	close(late);
+		must_end(idle[i], "an idle connection");
+	close(deaf);
 	atomic_store(&shared->done, 2);
 }
 
-static void among_strangers(struct zero_control *control, const struct trial *trial)
+static void steps_among_bad_hellos(struct zero_control *control, const struct trial *trial)
 {
-	struct zero_control_team *all = zero_control_all(control);
-	uint64_t going_on = 1;
+	struct zero_control_team *all = zero_control_world_team(control);
+	uint64_t running = 1;
 	size_t which;
 
 	while (atomic_load(&shared->done) < 1)
 		sleep_for(0.001);
 	random_steps(control, trial);
-	/* Until all of them see that the strangers are done with them. */
-	while (going_on) {
-		going_on = atomic_load(&shared->done) < 2;
-		must(!zero_control_begin_max(all, &going_on, 1), "%s", last_error);
-		must(!zero_control_finish_max(&all, 1, &which, &going_on), "%s", last_error);
+	/* The ranks continue until all of them see that the parent is done. */
+	while (running) {
+		running = atomic_load(&shared->done) < 2;
+		check(!zero_control_begin_max(all, &running, 1), "%s", last_error);
+		check(!zero_control_finish_max(&all, 1, &which, &running), "%s", last_error);
 		sleep_for(0.001);
 	}
 }
 
-START_TEST(strangers)
+START_TEST(bad_hellos)
 {
-	struct trial trial = {.program = among_strangers, .world = 4, .seconds = HANG};
+	struct trial trial = {.program = steps_among_bad_hellos, .world = 4, .seconds = HANG};
 
-	trial.beside = disturb;
+	trial.beside = send_bad_hellos;
 	run(&trial, -1);
 }
 END_TEST
@@ -441,6 +442,6 @@ int main(void)
 	tcase_add_test(tcase, offered);
 	tcase_add_loop_test(tcase, all_agree, 0, 12);
 	tcase_add_test(tcase, large);
-	tcase_add_test(tcase, strangers);
+	tcase_add_test(tcase, bad_hellos);
 	return run_all(tcase);
 }

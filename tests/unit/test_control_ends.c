@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a control channel ends: a rank is killed, leaves, never comes, differs, or breaks it. All
-   others learn of it, with one sentence that names the right rank. */
+/* How communication ends: a rank is killed, closes its job, never joins, runs a different operation,
+   or reports a failure. All other ranks learn of it, with one sentence that names the right rank. */
 #include <pthread.h>
 
 #include "control_ranks.h"
 
-/* ---- ranks that are no more ------------------------------------------------------------------ */
+/* ---- lost ranks ------------------------------------------------------------------------------ */
 
-/* Maxima until they fail. */
-static void until_broken(struct zero_control_team *team)
+/* Runs maxima until one fails. */
+static void run_until_failure(struct zero_control_team *team)
 {
 	uint64_t value = 1;
 	size_t which;
@@ -18,79 +18,80 @@ static void until_broken(struct zero_control_team *team)
 		continue;
 }
 
-static void must_say(struct zero_control *control, int rank, const char *sentence)
+static void check_failure(struct zero_control *control, int rank, const char *sentence)
 {
-	struct zero_control_team *team = zero_control_all(control), *made;
+	struct zero_control_team *team = zero_control_world_team(control), *made;
 	char text[1024] = "";
 	uint64_t value = 0;
 	int about = -1;
 
-	must(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
-	must(last_rank == rank, "rank %d: %s", last_rank, last_error);
-	must(zero_control_broken(control, text, sizeof(text), &about), "it is not broken");
-	must(about == rank && !strcmp(text, last_error), "rank %d: %s", about, text);
+	check(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
+	check(last_rank == rank, "rank %d: %s", last_rank, last_error);
+	check(zero_control_has_failed(control, text, sizeof(text), &about),
+	      "communication has not failed");
+	check(about == rank && !strcmp(text, last_error), "rank %d: %s", about, text);
 	for (int i = 0; i < 2000 && !atomic_load(&shared->calls[own_rank]); i++)
 		sleep_for(0.01);
-	must(atomic_load(&shared->calls[own_rank]) == 1, "told %d times",
-	     atomic_load(&shared->calls[own_rank]));
-	zero_control_break(control, 0, "too late");
-	must(zero_control_exchange(team, &value, &value, 0) == ZERO_E_COMM, "no error");
-	must(!strcmp(text, last_error), "%s", last_error);
-	must(zero_control_broadcast(team, &value, 8, 0) == ZERO_E_COMM, "no error");
-	must(zero_control_begin_max(team, &value, 1) == ZERO_E_COMM, "no error");
-	must(zero_control_team_new(control, &own_rank, 1, &made) == ZERO_E_COMM, "no error");
-	must(!strcmp(text, last_error), "%s", last_error);
+	check(atomic_load(&shared->calls[own_rank]) == 1, "on_failure was called %d times",
+	      atomic_load(&shared->calls[own_rank]));
+	zero_control_fail_all(control, 0, "too late");
+	check(zero_control_exchange(team, &value, &value, 0) == ZERO_E_COMM, "no error");
+	check(!strcmp(text, last_error), "%s", last_error);
+	check(zero_control_broadcast(team, &value, 8, 0) == ZERO_E_COMM, "no error");
+	check(zero_control_begin_max(team, &value, 1) == ZERO_E_COMM, "no error");
+	check(zero_control_team_new(control, &own_rank, 1, &made) == ZERO_E_COMM, "no error");
+	check(!strcmp(text, last_error), "%s", last_error);
 }
 
-/* Has what its parent had open until all others know of that one's end. */
-static void leave_a_child(struct zero_control *control, const struct trial *trial)
+/* Forks a process that holds the rank's descriptors until all other ranks know of the rank's end. */
+static void leave_child_process(struct zero_control *control, const struct trial *trial)
 {
 	double until = zero_seconds() + 2 * HANG;
 
 	if (fork())
 		return;
-	must(zero_control_broken(control, NULL, 0, NULL), "a forked process is a rank");
+	check(zero_control_has_failed(control, NULL, 0, NULL), "a forked process can communicate");
 	while (atomic_load(&shared->done) < trial->world - 1 && zero_seconds() < until)
 		sleep_for(0.01);
 	zero_control_close(control);
 	_exit(0);
 }
 
-static void one_is_killed(struct zero_control *control, const struct trial *trial)
+static void rank_is_killed(struct zero_control *control, const struct trial *trial)
 {
 	uint64_t value = 0;
 	char sentence[64];
 	size_t which;
 
 	if (trial->rank == trial->odd) {
-		struct zero_control_team *all = zero_control_all(control);
+		struct zero_control_team *all = zero_control_world_team(control);
 
 		for (int i = 0; i < 20; i++)
 			if (zero_control_begin_max(all, &value, 1) ||
 			    zero_control_finish_max(&all, 1, &which, &value))
-				must(false, "%s", last_error);
+				check(false, "%s", last_error);
 		if (trial->variant)
-			leave_a_child(control, trial);
+			leave_child_process(control, trial);
 		atomic_store(&shared->killed, zero_seconds());
 		kill(getpid(), SIGKILL);
 	}
-	until_broken(zero_control_all(control));
+	run_until_failure(zero_control_world_team(control));
 	atomic_fetch_add(&shared->done, 1);
-	/* How long it took is told, not judged: a machine may be busy. */
+	/* The time is printed and not checked, because the machine may be busy. */
 	if (trial->rank == (trial->odd ? 0 : 1))
 		printf("%d ranks: rank %d knows of rank %d's end after %.1f ms\n", trial->world,
 		       trial->rank, trial->odd,
 		       1e3 * (zero_seconds() - atomic_load(&shared->killed)));
 	fflush(stdout);
 	snprintf(sentence, sizeof(sentence), "rank %d (node ", trial->odd);
-	must_say(control, trial->odd, sentence);
-	must(strstr(last_error, ") is gone: "), "%s", last_error);
+	check_failure(control, trial->odd, sentence);
+	check(strstr(last_error, ") is gone: "), "%s", last_error);
 }
 
 START_TEST(a_rank_is_killed)
 {
 	static const int worlds[] = {2, 5, 14, RANKS};
-	struct trial trial = {.program = one_is_killed,
+	struct trial trial = {.program = rank_is_killed,
 			      .world = worlds[_i % 4],
 			      .variant = _i >= 4,
 			      .seconds = HANG};
@@ -101,10 +102,10 @@ START_TEST(a_rank_is_killed)
 }
 END_TEST
 
-/* One closes its job while the others go on. */
-static void one_leaves(struct zero_control *control, const struct trial *trial)
+/* One rank closes its job while the others continue. */
+static void rank_closes(struct zero_control *control, const struct trial *trial)
 {
-	struct zero_control_team *rest, *all = zero_control_all(control);
+	struct zero_control_team *rest, *all = zero_control_world_team(control);
 	int ranks[RANKS], count = 0;
 	size_t which, bytes = 3 << 20;
 	uint64_t value = 1;
@@ -116,75 +117,77 @@ static void one_leaves(struct zero_control *control, const struct trial *trial)
 	if (trial->rank == trial->odd)
 		memset(data, 'x', bytes);
 	else
-		must(!zero_control_team_new(control, ranks, (size_t)count, &rest), "%s",
-		     last_error);
-	/* What it has said before it leaves is still heard, by those too who are late. */
+		check(!zero_control_team_new(control, ranks, (size_t)count, &rest), "%s",
+		      last_error);
+	/* What it sent before it closed still arrives, at late ranks too. */
 	if (trial->rank == (trial->odd + 1) % trial->world)
 		sleep_for(0.1);
-	must(!zero_control_broadcast(all, data, bytes, trial->odd), "%s", last_error);
-	must(data[0] == 'x' && data[bytes - 1] == 'x', "other data");
+	check(!zero_control_broadcast(all, data, bytes, trial->odd), "%s", last_error);
+	check(data[0] == 'x' && data[bytes - 1] == 'x', "other data");
 	free(data);
 	if (trial->rank == trial->odd)
 		return;
 	snprintf(sentence, sizeof(sentence), "rank %d has closed its job while rank ", trial->odd);
 	if (trial->variant) {
-		/* Whoever is late is told at once. */
-		must(zero_control_begin_max(all, &value, 1) ||
-			     zero_control_finish_max(&all, 1, &which, &value),
-		     "no error");
+		/* A late rank learns of it at once. */
+		check(zero_control_begin_max(all, &value, 1) ||
+			      zero_control_finish_max(&all, 1, &which, &value),
+		      "no error");
 	} else {
-		must(zero_control_exchange(all, NULL, ranks, 0) == ZERO_E_COMM, "no error");
+		check(zero_control_exchange(all, NULL, ranks, 0) == ZERO_E_COMM, "no error");
 	}
-	must(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
-	must(last_rank == trial->odd, "%d", last_rank);
-	must(zero_control_begin_max(all, &value, 1) == ZERO_E_COMM, "no error");
-	must(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
-	/* A team without it goes on. */
+	check(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
+	check(last_rank == trial->odd, "%d", last_rank);
+	check(zero_control_begin_max(all, &value, 1) == ZERO_E_COMM, "no error");
+	check(!strncmp(last_error, sentence, strlen(sentence)), "%s", last_error);
+	/* A team without that rank still works. */
 	value = (uint64_t)trial->rank;
-	must(!zero_control_begin_max(rest, &value, 1), "%s", last_error);
-	must(!zero_control_finish_max(&rest, 1, &which, &value), "%s", last_error);
-	must(value == (uint64_t)ranks[count - 1], "%d", (int)value);
-	must(!zero_control_broken(control, NULL, 0, NULL), "broken");
+	check(!zero_control_begin_max(rest, &value, 1), "%s", last_error);
+	check(!zero_control_finish_max(&rest, 1, &which, &value), "%s", last_error);
+	check(value == (uint64_t)ranks[count - 1], "%d", (int)value);
+	check(!zero_control_has_failed(control, NULL, 0, NULL), "communication has failed");
 }
 
-START_TEST(a_rank_leaves)
+START_TEST(a_rank_closes)
 {
 	static const int worlds[] = {2, 5, 14, RANKS};
-	struct trial trial = {
-		.program = one_leaves, .world = worlds[_i % 4], .variant = _i & 1, .seconds = HANG};
+	struct trial trial = {.program = rank_closes,
+			      .world = worlds[_i % 4],
+			      .variant = _i & 1,
+			      .seconds = HANG};
 	uint64_t state = seed + (uint64_t)_i;
 
 	trial.odd = (int)below(&state, (size_t)trial.world);
-	/* The first time an inner one, as long as there is one. */
+	/* First an inner rank of the tree, if there is one. */
 	if (_i < 4)
 		trial.odd = trial.world > 12;
 	run(&trial, -1);
 }
 END_TEST
 
-static void one_never_came(struct zero_control *control, const struct trial *trial)
+static void rank_never_joins(struct zero_control *control, const struct trial *trial)
 {
 	char one[64], within[64];
 
 	if (trial->rank == trial->odd) {
-		/* Its kernel takes connections: it only says nothing. */
+		/* Its kernel accepts connections, but the rank never answers. */
 		while (atomic_load(&shared->done) < trial->world - 1)
 			sleep_for(0.01);
 		return;
 	}
 	snprintf(one, sizeof(one), "rank %d ", trial->odd);
 	snprintf(within, sizeof(within), "within %g s", trial->seconds);
-	must(!strncmp(last_error, one, strlen(one)), "%s", last_error);
-	must(strstr(last_error, within), "%s", last_error);
-	must(strstr(last_error, "did not answer") || strstr(last_error, "did not come"), "%s",
-	     last_error);
-	must(last_rank == trial->odd, "rank %d: %s", last_rank, last_error);
-	must(!zero_control_all(control), "there is a team");
+	check(!strncmp(last_error, one, strlen(one)), "%s", last_error);
+	check(strstr(last_error, within), "%s", last_error);
+	check(strstr(last_error, "did not answer") || strstr(last_error, "did not come"), "%s",
+	      last_error);
+	check(last_rank == trial->odd, "rank %d: %s", last_rank, last_error);
+	check(!zero_control_world_team(control), "there is a team");
 	atomic_fetch_add(&shared->done, 1);
 }
 
-/* Time enough for all but that one, on a busy machine too. */
-START_TEST(a_rank_never_comes)
+/* The limits are long enough for all other ranks on a busy machine. */
+START_TEST(a_rank_never_joins)
 {
 	static const struct trial trials[] = {{.world = 2, .odd = 0, .seconds = 1},
 					      {.world = 5, .odd = 4, .seconds = 1},
@@ -193,41 +196,41 @@ START_TEST(a_rank_never_comes)
 					      {.world = RANKS, .odd = 4, .seconds = 4}};
 	struct trial trial = trials[_i];
 
-	trial.program = one_never_came;
+	trial.program = rank_never_joins;
 	trial.fails = true;
 	run(&trial, -1);
 }
 END_TEST
 
-/* ---- breaking it ----------------------------------------------------------------------------- */
+/* ---- reported failures ----------------------------------------------------------------------- */
 
-static void *break_it(void *context)
+static void *fail_thread(void *context)
 {
 	sleep_for(0.05);
-	zero_control_break(context, 1, "the device of rank 1 is on fire");
+	zero_control_fail_all(context, 1, "the device of rank 1 is on fire");
 	return NULL;
 }
 
-static void one_breaks(struct zero_control *control, const struct trial *trial)
+static void rank_fails(struct zero_control *control, const struct trial *trial)
 {
 	pthread_t threads[2];
 
 	if (trial->rank == trial->odd) {
 		for (int i = 0; i < 2; i++)
-			pthread_create(&threads[i], NULL, break_it, control);
-		until_broken(zero_control_all(control));
+			pthread_create(&threads[i], NULL, fail_thread, control);
+		run_until_failure(zero_control_world_team(control));
 		for (int i = 0; i < 2; i++)
 			pthread_join(threads[i], NULL);
 	} else {
-		until_broken(zero_control_all(control));
+		run_until_failure(zero_control_world_team(control));
 	}
-	must_say(control, 1, "the device of rank 1 is on fire");
+	check_failure(control, 1, "the device of rank 1 is on fire");
 }
 
-START_TEST(a_thread_breaks_it)
+START_TEST(a_thread_fails)
 {
 	static const int worlds[] = {1, 2, 14, RANKS};
-	struct trial trial = {.program = one_breaks, .world = worlds[_i], .seconds = HANG};
+	struct trial trial = {.program = rank_fails, .world = worlds[_i], .seconds = HANG};
 	uint64_t state = seed + (uint64_t)_i;
 
 	trial.odd = (int)below(&state, (size_t)trial.world);
@@ -235,10 +238,10 @@ START_TEST(a_thread_breaks_it)
 }
 END_TEST
 
-/* One of them thinks of other sizes, or of something else. */
-static void one_differs(struct zero_control *control, const struct trial *trial)
+/* One rank uses another size or another operation. */
+static void rank_differs(struct zero_control *control, const struct trial *trial)
 {
-	struct zero_control_team *all = zero_control_all(control);
+	struct zero_control_team *all = zero_control_world_team(control);
 	bool odd = trial->rank == trial->odd;
 	uint8_t *recv = malloc((size_t)trial->world * 24), send[24] = {0};
 	uint64_t values[2] = {1, 2};
@@ -269,15 +272,15 @@ static void one_differs(struct zero_control *control, const struct trial *trial)
 		zero_control_broadcast(all, send, odd ? 8 : 24, 0);
 		break;
 	}
-	until_broken(all);
-	must(strstr(last_error, " begin different things: "), "%s", last_error);
-	must(last_rank >= 0, "%s", last_error);
+	run_until_failure(all);
+	check(strstr(last_error, " are in different operations: "), "%s", last_error);
+	check(last_rank >= 0, "%s", last_error);
 	free(recv);
 }
 
 START_TEST(a_rank_differs)
 {
-	struct trial trial = {.program = one_differs,
+	struct trial trial = {.program = rank_differs,
 			      .world = _i % 2 ? 14 : 3,
 			      .odd = _i % 2 ? 1 : 2,
 			      .variant = _i / 2,
@@ -292,9 +295,9 @@ int main(void)
 	TCase *tcase = tcase_create("control_ends");
 
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 8);
-	tcase_add_loop_test(tcase, a_rank_leaves, 0, 8);
-	tcase_add_loop_test(tcase, a_rank_never_comes, 0, 5);
-	tcase_add_loop_test(tcase, a_thread_breaks_it, 0, 4);
+	tcase_add_loop_test(tcase, a_rank_closes, 0, 8);
+	tcase_add_loop_test(tcase, a_rank_never_joins, 0, 5);
+	tcase_add_loop_test(tcase, a_thread_fails, 0, 4);
 	tcase_add_loop_test(tcase, a_rank_differs, 0, 12);
 	return run_all(tcase);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order in the stand-in for CUDA: streams, events, and work that has none. */
+/* Order in the stand-in for CUDA: streams, events, and the detection of unordered accesses. */
 #include <pthread.h>
 
 #include "double_cuda.h"
@@ -53,7 +53,7 @@ START_TEST(events_never_recorded_are_no_wait)
 }
 END_TEST
 
-/* A wait is for what was recorded when it was called, not for what is recorded later. */
+/* A wait is for the record at the time of the call, not for a later one. */
 START_TEST(a_record_is_a_snapshot)
 {
 	CUstream first = new_stream(), second = new_stream(), third = new_stream();
@@ -79,7 +79,7 @@ START_TEST(a_record_is_a_snapshot)
 }
 END_TEST
 
-/* Pinned memory is read when the copy runs, pageable memory when it is called. */
+/* Pinned memory is read when the copy runs, pageable memory when the copy is called. */
 START_TEST(copies_with_the_host)
 {
 	CUstream stream = new_stream();
@@ -153,7 +153,7 @@ START_TEST(host_functions_run_in_order)
 }
 END_TEST
 
-/* A stream of its own each, and events between them. */
+/* Each thread has its own stream, and events order the streams. */
 static void *one_thread(void *result)
 {
 	CUstream stream, other;
@@ -231,7 +231,7 @@ static void add_after(bool *set, int step)
 		set[j] = set[j] || p.after[step][j];
 }
 
-/* Orders step i, which is going to be in stream s, after what it needs; or forgets to. */
+/* Orders step i on stream s after the steps that it needs, or omits an event on purpose. */
 static void order(int i, int s)
 {
 	for (int j = i - 1; j >= 0; j--) {
@@ -301,7 +301,7 @@ static void step(int i)
 	}
 	order(i, s);
 	if (what < 4) {
-		/* in and out are the same, or apart */
+		/* in and out are the same buffer, or different ones */
 		add(to, a, b, p.streams[s]);
 	} else if (what < 6) {
 		GOOD(cu.copy(p.x[to], p.x[a], sizeof(p.is[a]), p.streams[s]));
@@ -351,7 +351,7 @@ static void run_program(void)
 	exit(p.forgetful ? 7 : 6);
 }
 
-/* A child that saw a race coming and was not ended by it says 9. */
+/* A child that made a race on purpose and was not ended by it exits with 9. */
 START_TEST(random_programs)
 {
 	uint64_t seed = seed_of_test();

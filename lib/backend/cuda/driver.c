@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Loads libcuda and finds its functions. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -7,7 +8,7 @@
 
 struct zero_driver zero_driver;
 
-/* What is called by which name; in the order of struct zero_driver. */
+/* Names of the driver's functions, in the order of struct zero_driver. */
 static const char *const names[] = {
 	"cuInit",
 	"cuDriverGetVersion",
@@ -53,7 +54,7 @@ static const char *const names[] = {
 };
 
 _Static_assert(sizeof(names) / sizeof(names[0]) * sizeof(void *) == sizeof(struct zero_driver),
-	       "a name for each function of the driver");
+	       "names[] has one name for each function of struct zero_driver");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool opened;
@@ -73,7 +74,7 @@ static zero_status find_functions(void *library)
 	return ZERO_OK;
 }
 
-/* The library stays open: the driver leaves threads behind. */
+/* The library stays loaded, because the driver leaves threads behind. */
 static zero_status open_library(void)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -113,5 +114,5 @@ zero_status zero_driver_status(CUresult result, const char *call)
 	zero_driver.error_text(result, &text);
 	return zero_core->fail(result == CUDA_ERROR_OUT_OF_MEMORY ? ZERO_E_MEMORY : ZERO_E_COMM,
 			       "%s failed: %s (%d), %s", call, name ? name : "unknown", (int)result,
-			       text ? text : "which the driver does not explain");
+			       text ? text : "without a description");
 }

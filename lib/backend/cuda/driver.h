@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA driver, opened when the first job asks for it: this module loads on machines without
- * one, needs no CUDA runtime of its own, and shares the primary context with whatever runtime the
- * program has. Kernels are embedded and launched by name.
+ * The CUDA driver, loaded when the first job asks for it. The module therefore loads on machines
+ * without a driver, needs no CUDA runtime, and shares the primary context with the runtime that the
+ * program has. Kernels are embedded in the module and launched by name.
  */
 #ifndef ZERO_DRIVER_H
 #define ZERO_DRIVER_H
@@ -11,7 +11,7 @@
 
 #include "core/module.h"
 
-/* In the driver each is called as its line says; versions are those of CUDA 12 and later. */
+/* The comment of each member is the function's name in the driver, of CUDA 12 and later. */
 struct zero_driver {
 	CUresult (*init)(unsigned int flags);                  /* cuInit */
 	CUresult (*driver_version)(int *version);              /* cuDriverGetVersion */
@@ -73,10 +73,10 @@ struct zero_driver {
 
 extern struct zero_driver zero_driver;
 
-/* Opens libcuda.so.1, once in a process. An error says what is missing. */
+/* Loads libcuda.so.1, once in a process. An error names what is missing. */
 zero_status zero_driver_open(void);
-/* ZERO_OK, or an error with the driver's own words: "<call> failed: <name>, <text>". Out of memory
-   is ZERO_E_MEMORY, all else ZERO_E_COMM. */
+/* Returns ZERO_OK, ZERO_E_MEMORY if the device is out of memory, or else ZERO_E_COMM. The sentence
+   has the driver's description: "<call> failed: <name>, <text>". */
 zero_status zero_driver_status(CUresult result, const char *call);
 
 #endif

@@ -1,41 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-# zero_cuda.so: GPUs and NCCL, both opened when a job asks for them, so that it needs neither to be
-# loaded. A test compiles the control connections by themselves.
+# zero_cuda.so: the backend of GPUs and NCCL. Both are loaded when a job asks for them, so that the
+# module itself needs neither. A test compiles the control plane alone.
 control_sources = \
-	lib/backend/cuda/control.c \
-	lib/backend/cuda/control_collective.c \
-	lib/backend/cuda/control_team.c \
-	lib/backend/cuda/control.h \
-	lib/backend/cuda/control_connect.c \
-	lib/backend/cuda/control_link.c \
-	lib/backend/cuda/control_private.h \
-	lib/backend/cuda/control_reader.c \
+	lib/backend/cuda/control/accept.c \
+	lib/backend/cuda/control/collective.c \
+	lib/backend/cuda/control/connect.c \
+	lib/backend/cuda/control/control.c \
+	lib/backend/cuda/control/control.h \
+	lib/backend/cuda/control/departure.c \
+	lib/backend/cuda/control/fork.c \
+	lib/backend/cuda/control/link.c \
+	lib/backend/cuda/control/private.h \
+	lib/backend/cuda/control/reader.c \
+	lib/backend/cuda/control/team.c \
 	lib/net/address.c \
 	lib/net/dial.c
 cuda_sources = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
-	lib/backend/team_comm.c \
 	lib/backend/queue.c \
+	lib/backend/team_comm.c \
 	$(control_sources) \
-	lib/backend/cuda/comm.c \
-	lib/backend/cuda/copies.c \
-	lib/backend/cuda/cuda.c \
-	lib/backend/cuda/gpu.h \
+	lib/backend/cuda/all_gather.c \
+	lib/backend/cuda/backend_ops.c \
+	lib/backend/cuda/collectives.c \
+	lib/backend/cuda/comm_open.c \
+	lib/backend/cuda/comm_ops.c \
+	lib/backend/cuda/copy.c \
 	lib/backend/cuda/device.c \
 	lib/backend/cuda/driver.c \
 	lib/backend/cuda/driver.h \
-	lib/backend/cuda/launch.c \
+	lib/backend/cuda/event.c \
+	lib/backend/cuda/gpu.h \
+	lib/backend/cuda/gpu_comm.h \
+	lib/backend/cuda/kernel_launch.c \
 	lib/backend/cuda/memory.c \
-	lib/backend/cuda/nccl.c \
 	lib/backend/cuda/nccl_api.c \
 	lib/backend/cuda/nccl_api.h \
-	lib/backend/cuda/open.c \
-	lib/backend/cuda/reduce.c \
-	lib/backend/cuda/run.c \
+	lib/backend/cuda/nccl_comm.c \
+	lib/backend/cuda/nccl_watchdog.c \
+	lib/backend/cuda/nccl_window.c \
+	lib/backend/cuda/reduce_scatter.c \
+	lib/backend/cuda/rendezvous.c \
 	lib/backend/cuda/scatter.c \
-	lib/backend/cuda/watch.c \
-	lib/backend/cuda/windows.c
+	lib/backend/cuda/team.c
 EXTRA_DIST += $(control_sources) $(cuda_sources)
 if HAVE_CUDA
 if HAVE_NCCL

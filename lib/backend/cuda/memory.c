@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the device, from a pool of its own in the order of a stream or from the caller's
- * allocator, and page-locked memory of the host, which is kept for the next use: it takes long to
- * come by.
+ * Allocates memory: device memory in stream order, from a memory pool of the driver or from the
+ * caller's allocator, and page-locked host memory. Page-locking takes long, so freed page-locked
+ * blocks are kept for reuse.
  */
 #include <search.h>
 #include <stdlib.h>
@@ -13,21 +13,21 @@
 enum { PAGE = 4096, POOL_ALIGNMENT = 256 };
 
 struct block {
-	char *data; /* what the tree of live blocks is ordered by */
-	char *base; /* as it was allocated */
+	char *data; /* key of the tree of live blocks */
+	char *base; /* address of the allocation */
 	size_t bytes, base_bytes;
 	enum zero_memory_kind kind;
 	bool pinned;
-	CUstream stream;    /* that it was allocated for */
-	CUevent freed;      /* of an idle one: when it may be used again */
-	struct block *next; /* of the idle ones */
+	CUstream stream;    /* it was allocated for */
+	CUevent freed;      /* when an idle block may be used again */
+	struct block *next; /* in the list of idle blocks */
 };
 
 struct zero_memory_pool {
 	struct zero_device *device;
-	zero_allocator allocator; /* alloc is NULL: the device's pool */
+	zero_allocator allocator; /* alloc is NULL: the driver's pool is used */
 	pthread_mutex_t lock;
-	void *live; /* tsearch tree */
+	void *live; /* tree of tsearch */
 	struct block *idle;
 	struct zero_account account;
 };
@@ -62,46 +62,46 @@ zero_status zero_memory_new(struct zero_device *device, const zero_allocator *al
 	return ZERO_OK;
 }
 
-bool zero_memory_is_callers(const struct zero_memory_pool *memory)
+bool zero_memory_uses_allocator(const struct zero_memory_pool *memory)
 {
 	return memory->allocator.alloc;
 }
 
-/* ---- pages ----------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* A caching allocator knows a block by the stream that it was allocated for. */
-static void free_callers(struct zero_memory_pool *memory, const struct block *block,
-			 CUstream stream)
+/* A caching allocator expects the stream that the block was allocated for. */
+static void free_to_allocator(struct zero_memory_pool *memory, const struct block *block,
+			      CUstream stream)
 {
 	struct zero_device *device = memory->device;
 
 	if (stream != block->stream) {
 		CUevent done = zero_event_record(device, stream);
 
-		zero_event_order(device, block->stream, done);
+		zero_stream_wait(device, block->stream, done);
 		zero_event_put(device, done);
 	}
 	memory->allocator.free(memory->allocator.context, block->base, block->base_bytes,
 			       (int)device->id, block->stream);
 }
 
-static void give_back(struct zero_memory_pool *memory, struct block *block, CUstream stream)
+static void free_block(struct zero_memory_pool *memory, struct block *block, CUstream stream)
 {
 	struct zero_device *device = memory->device;
 
 	if (block->pinned)
-		zero_device_note(device, zero_driver.host_free(block->base), "cuMemFreeHost");
+		zero_device_check(device, zero_driver.host_free(block->base), "cuMemFreeHost");
 	else if (memory->allocator.alloc)
-		free_callers(memory, block, stream);
+		free_to_allocator(memory, block, stream);
 	else
-		zero_device_note(device,
-				 zero_driver.free((CUdeviceptr)(uintptr_t)block->base, stream),
-				 "cuMemFreeAsync");
+		zero_device_check(device,
+				  zero_driver.free((CUdeviceptr)(uintptr_t)block->base, stream),
+				  "cuMemFreeAsync");
 	free(block);
 }
 
-static CUresult take_pool(struct zero_memory_pool *memory, size_t bytes, CUstream stream,
-			  char **base)
+static CUresult alloc_from_pool(struct zero_memory_pool *memory, size_t bytes, CUstream stream,
+				char **base)
 {
 	CUdeviceptr data = 0;
 	CUresult result = zero_driver.alloc(&data, bytes, memory->device->pool, stream);
@@ -110,19 +110,19 @@ static CUresult take_pool(struct zero_memory_pool *memory, size_t bytes, CUstrea
 	return result;
 }
 
-/* What was freed comes back once its stream is there. */
+/* The driver can reclaim freed memory once the stream has reached the point of the free. */
 static void trim_device(struct zero_memory_pool *memory)
 {
 	struct zero_device *device = memory->device;
 
-	if (device->stuck)
+	if (device->hung)
 		return;
 	zero_driver.stream_finish(device->compute);
 	zero_driver.pool_trim(device->pool, 0);
 }
 
-/* From the device. A pool aligns less than a page, which NCCL and callers are promised. */
-static bool take_device(struct zero_memory_pool *memory, struct block *block, CUstream stream)
+/* Callers and NCCL are promised alignment to a page; a pool aligns to less. */
+static bool alloc_device(struct zero_memory_pool *memory, struct block *block, CUstream stream)
 {
 	const zero_allocator *allocator = &memory->allocator;
 	struct zero_device *device = memory->device;
@@ -138,27 +138,27 @@ static bool take_device(struct zero_memory_pool *memory, struct block *block, CU
 		return block->base;
 	}
 	block->base_bytes += PAGE - POOL_ALIGNMENT;
-	result = take_pool(memory, block->base_bytes, stream, &block->base);
+	result = alloc_from_pool(memory, block->base_bytes, stream, &block->base);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
 		trim_device(memory);
-		result = take_pool(memory, block->base_bytes, stream, &block->base);
+		result = alloc_from_pool(memory, block->base_bytes, stream, &block->base);
 	}
 	if (result == CUDA_ERROR_OUT_OF_MEMORY ||
-	    !zero_device_note(device, result, "cuMemAllocFromPoolAsync"))
+	    !zero_device_check(device, result, "cuMemAllocFromPoolAsync"))
 		return false;
 	block->data = block->base + (-(uintptr_t)block->base & (PAGE - 1));
 	return true;
 }
 
-/* Whether the device has done with it. */
+/* Whether the device no longer uses the block. */
 static bool is_free(const struct block *block)
 {
 	return !block->freed || zero_driver.event_query(block->freed) != CUDA_ERROR_NOT_READY;
 }
 
-/* The idle page-locked block that fits best and wastes at most an eighth, taken off the list; not
-   one that would have to be waited for. */
-static struct block *take_idle(struct zero_memory_pool *memory, size_t bytes)
+/* Removes and returns the smallest idle block that is large enough, wastes at most an eighth, and
+   needs no wait; or returns NULL. */
+static struct block *reuse_idle(struct zero_memory_pool *memory, size_t bytes)
 {
 	struct block **best = NULL, *block;
 
@@ -180,13 +180,13 @@ static void trim_idle(struct zero_memory_pool *memory)
 
 		memory->idle = block->next;
 		if (block->freed)
-			zero_event_finish(memory->device, block->freed);
+			zero_event_synchronize(memory->device, block->freed);
 		zero_event_put(memory->device, block->freed);
-		give_back(memory, block, memory->device->compute);
+		free_block(memory, block, memory->device->compute);
 	}
 }
 
-static bool take_pinned(struct zero_memory_pool *memory, struct block *block)
+static bool alloc_pinned(struct zero_memory_pool *memory, struct block *block)
 {
 	void *data = NULL;
 	CUresult result = zero_driver.host_alloc(&data, block->bytes, CU_MEMHOSTALLOC_PORTABLE);
@@ -196,18 +196,18 @@ static bool take_pinned(struct zero_memory_pool *memory, struct block *block)
 		result = zero_driver.host_alloc(&data, block->bytes, CU_MEMHOSTALLOC_PORTABLE);
 	}
 	if (result == CUDA_ERROR_OUT_OF_MEMORY ||
-	    !zero_device_note(memory->device, result, "cuMemHostAlloc"))
+	    !zero_device_check(memory->device, result, "cuMemHostAlloc"))
 		return false;
 	block->base = block->data = data;
 	block->base_bytes = block->bytes;
 	return true;
 }
 
-/* With the lock. NULL: there is none. */
-static struct block *take(struct zero_memory_pool *memory, enum zero_memory_kind kind, size_t bytes,
-			  CUstream stream)
+/* With the lock. Returns NULL without memory. */
+static struct block *alloc_block(struct zero_memory_pool *memory, enum zero_memory_kind kind,
+				 size_t bytes, CUstream stream)
 {
-	struct block *block = zero_on_device(kind) ? NULL : take_idle(memory, bytes);
+	struct block *block = zero_on_device(kind) ? NULL : reuse_idle(memory, bytes);
 
 	if (!block) {
 		block = calloc(1, sizeof(*block));
@@ -216,44 +216,44 @@ static struct block *take(struct zero_memory_pool *memory, enum zero_memory_kind
 		block->bytes = bytes;
 		block->kind = kind;
 		block->pinned = !zero_on_device(kind);
-		if (block->pinned ? !take_pinned(memory, block)
-				  : !take_device(memory, block, stream)) {
+		if (block->pinned ? !alloc_pinned(memory, block)
+				  : !alloc_device(memory, block, stream)) {
 			free(block);
 			return NULL;
 		}
 	}
 	block->kind = kind;
 	if (!tsearch(block, &memory->live, by_address)) {
-		give_back(memory, block, stream);
+		free_block(memory, block, stream);
 		return NULL;
 	}
 	zero_account_add(&memory->account, kind, block->bytes);
 	return block;
 }
 
-/* The host may write to it at once. */
-static zero_status clear(struct zero_memory_pool *memory, struct block *block, bool zeroed,
-			 CUstream stream)
+/* Prepares a block for use: the host may write to it at once. */
+static zero_status prepare_block(struct zero_memory_pool *memory, struct block *block, bool zeroed,
+				 CUstream stream)
 {
 	struct zero_device *device = memory->device;
 	zero_status status = ZERO_OK;
 
 	if (block->freed) {
-		status = zero_event_finish(device, block->freed);
+		status = zero_event_synchronize(device, block->freed);
 		zero_event_put(device, block->freed);
 		block->freed = NULL;
 	}
 	if (zeroed && block->pinned)
 		memset(block->data, 0, block->bytes);
 	else if (zeroed)
-		zero_device_note(device,
-				 zero_driver.set((CUdeviceptr)(uintptr_t)block->data, 0,
-						 block->bytes, stream),
-				 "cuMemsetD8Async");
+		zero_device_check(device,
+				  zero_driver.set((CUdeviceptr)(uintptr_t)block->data, 0,
+						  block->bytes, stream),
+				  "cuMemsetD8Async");
 	return status;
 }
 
-zero_status zero_memory_none(enum zero_memory_kind kind, size_t bytes)
+zero_status zero_memory_error(enum zero_memory_kind kind, size_t bytes)
 {
 	size_t free_bytes = 0, total = 0;
 
@@ -261,7 +261,7 @@ zero_status zero_memory_none(enum zero_memory_kind kind, size_t bytes)
 	if (!zero_on_device(kind))
 		return zero_core->fail(ZERO_E_MEMORY,
 				       "no memory for %zu bytes of %s, which must be page-locked "
-				       "(ulimit -l may bound it)",
+				       "(ulimit -l may limit it)",
 				       bytes, zero_memory_kind_name(kind));
 	return zero_core->fail(ZERO_E_MEMORY,
 			       "no memory for %zu bytes of %s: %zu of the GPU's %zu are free; use "
@@ -281,16 +281,16 @@ zero_status zero_memory_alloc(struct zero_memory_pool *memory, enum zero_memory_
 		pthread_mutex_lock(&memory->lock);
 		status = zero_account_check(&memory->account, kind, bytes);
 		if (!status)
-			block = take(memory, kind, bytes, stream);
+			block = alloc_block(memory, kind, bytes, stream);
 		pthread_mutex_unlock(&memory->lock);
 	}
 	if (!block)
-		return status ? status : zero_memory_none(kind, bytes);
+		return status ? status : zero_memory_error(kind, bytes);
 	*data = block->data;
-	return clear(memory, block, zeroed, stream);
+	return prepare_block(memory, block, zeroed, stream);
 }
 
-/* ---- giving back ----------------------------------------------------------------------------- */
+/* ---- freeing --------------------------------------------------------------------------------- */
 
 void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stream)
 {
@@ -311,7 +311,7 @@ void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stre
 		block->next = memory->idle;
 		memory->idle = block;
 	} else if (block) {
-		give_back(memory, block, stream);
+		free_block(memory, block, stream);
 	}
 	pthread_mutex_unlock(&memory->lock);
 }
@@ -329,14 +329,14 @@ void zero_memory_delete(struct zero_memory_pool *memory)
 	if (!memory)
 		return;
 	trim_idle(memory);
-	/* What the caller did not give back. */
+	/* Blocks that the caller has not freed. */
 	while (memory->live) {
 		struct block *block = *(struct block **)memory->live;
 
 		tdelete(block, &memory->live, by_address);
-		give_back(memory, block, memory->device->compute);
+		free_block(memory, block, memory->device->compute);
 	}
-	if (!memory->device->stuck)
+	if (!memory->device->hung)
 		zero_driver.stream_finish(memory->device->compute);
 	pthread_mutex_destroy(&memory->lock);
 	free(memory);
@@ -378,14 +378,14 @@ void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes)
 	pthread_mutex_unlock(&memory->lock);
 }
 
-void zero_memory_high(struct zero_memory_pool *memory, size_t kinds[ZERO_MEM_KINDS])
+void zero_memory_at_peak(struct zero_memory_pool *memory, size_t kinds[ZERO_MEM_KINDS])
 {
 	pthread_mutex_lock(&memory->lock);
 	zero_account_at_peak(&memory->account, kinds);
 	pthread_mutex_unlock(&memory->lock);
 }
 
-/* Any memory of a device is the caller's, if it is not the library's. */
+/* Device memory that is not one of the live blocks belongs to the caller. */
 bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data, size_t *bytes)
 {
 	struct block key = {.data = (char *)(uintptr_t)data}, *block = NULL;
@@ -402,6 +402,6 @@ bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data,
 	pthread_mutex_unlock(&memory->lock);
 	if (block)
 		return block->kind == ZERO_MEM_CALLER;
-	zero_device_reads(data, &on_device);
+	zero_device_can_read(data, &on_device);
 	return on_device;
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Loads NCCL and finds its functions. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 
-#include "gpu.h"
+#include "backend/comm.h"
+#include "nccl_api.h"
 
 struct zero_nccl_api zero_nccl;
 
@@ -11,8 +14,8 @@ enum { OLDEST = 21900 };
 
 static const struct function {
 	const char *name;
-	size_t at;  /* in struct zero_nccl_api */
-	bool newer; /* than the oldest version: may be missing */
+	size_t at;     /* in struct zero_nccl_api */
+	bool optional; /* newer than OLDEST, and may be missing */
 } functions[] = {
 	{"ncclGetVersion", offsetof(struct zero_nccl_api, get_version), false},
 	{"ncclGetUniqueId", offsetof(struct zero_nccl_api, get_unique_id), false},
@@ -43,7 +46,8 @@ static const struct function {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool opened;
 
-/* The program's own comes first: two in one process would not know of each other's use of a GPU. */
+/* The NCCL that the program has loaded comes first: two copies in one process would not know of each
+   other's use of the GPU. */
 static zero_status find_library(const char *path, void **library)
 {
 	if (*path) {
@@ -73,7 +77,7 @@ static zero_status find_functions(void *library)
 		void *function = dlsym(library, functions[i].name);
 
 		*(void **)(void *)((char *)&zero_nccl + functions[i].at) = function;
-		if (!function && !functions[i].newer)
+		if (!function && !functions[i].optional)
 			return zero_core->fail(ZERO_E_UNSUPPORTED,
 					       "NCCL has no %s: 2.19 or newer is needed",
 					       functions[i].name);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL, opened when the first job of several ranks asks for it: the one that the program already
- * carries (PyTorch's wheel brings its own), or else the system's. What came after 2.19 is NULL in
- * an older one.
+ * NCCL, loaded when the first job of several ranks asks for it: the copy that the program has
+ * already loaded (PyTorch's wheel has its own), or else the system's. Functions newer than 2.19 are
+ * NULL if the library does not have them.
  */
 #ifndef ZERO_NCCL_API_H
 #define ZERO_NCCL_API_H
@@ -12,10 +12,10 @@
 #include "core/module.h"
 
 struct zero_nccl_api {
-	int version; /* that of the library, such as 22809 */
+	int version; /* of the library, such as 22809 */
 	char path[256];
 
-	/* ncclGetVersion, ncclGetUniqueId ...: each as its name says */
+	/* Each member has the name of its function: get_version is ncclGetVersion. */
 	ncclResult_t (*get_version)(int *version);
 	ncclResult_t (*get_unique_id)(ncclUniqueId *id);
 	const char *(*get_error_string)(ncclResult_t result);
@@ -54,14 +54,15 @@ struct zero_nccl_api {
 	ncclResult_t (*group_end)(void);
 };
 
-/* NCCL_WIN_COLL_SYMMETRIC and NCCL_CTA_POLICY_ZERO, which older headers do not have. */
+/* NCCL_WIN_COLL_SYMMETRIC and NCCL_CTA_POLICY_ZERO, which older headers lack. */
 enum { ZERO_WINDOW_SYMMETRIC = 1, ZERO_CTA_POLICY_ZERO = 2 };
 
 extern struct zero_nccl_api zero_nccl;
 
-/* Once in a process. `path` is "" or that of the library. */
+/* Loads NCCL, once in a process. `path` is the library's, or "" to search for it. */
 zero_status zero_nccl_open(const char *path);
-/* ZERO_OK, also for what is still in progress, or ZERO_E_COMM with NCCL's own words. */
+/* Returns ZERO_OK for a success or a call in progress, or else ZERO_E_COMM with NCCL's
+   description. */
 zero_status zero_nccl_status(ncclResult_t result, const char *call, ncclComm_t comm);
 
 #endif

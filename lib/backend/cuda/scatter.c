@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From one rank to all: scatter, of several buffers at once whose roots may be different ranks, and
- * broadcast, in turns. What a root has on its device, or in page-locked memory, is sent from there;
- * what is in pageable memory goes through two page-locked buffers, one of which the host fills
- * while the other is sent. Receivers need nothing beside their own part.
+ * Scatter and broadcast. Scatters of several buffers run at the same time, and may have different
+ * roots. Both run in rounds. A root sends from its device or from page-locked memory directly, and
+ * copies pageable memory through two page-locked buffers: the host fills one while the device sends
+ * the other. Receivers need no memory but their own part.
  */
 #include <string.h>
 
-#include "gpu.h"
+#include "gpu_comm.h"
 
-/* Operations of the list that come from the same rank as this one: they share its buffers. */
-static size_t of_root(const struct zero_op *ops, size_t count, int root)
+/* ---- page-locked buffers of a root ----------------------------------------------------------- */
+
+/* Scatters of one root share its buffers. */
+static size_t count_scatters(const struct zero_op *ops, size_t count, int root)
 {
 	size_t same = 0;
 
@@ -19,11 +21,13 @@ static size_t of_root(const struct zero_op *ops, size_t count, int root)
 	return same;
 }
 
-/* Elements of each rank's slice in one turn: all of a root's are a piece together. */
-static size_t turn_elements(const struct zero_cuda_comm *cuda, const struct zero_op *ops,
-			    size_t count, const struct zero_op *op)
+/* Elements of each rank's slice in one round. A root sends one piece in each round, to all ranks and
+   for all its scatters together. */
+static size_t round_elements(const struct zero_cuda_comm *cuda, const struct zero_op *ops,
+			     size_t count, const struct zero_op *op)
 {
-	size_t each = op->piece / (size_t)cuda->comm.place.world / of_root(ops, count, op->root);
+	size_t each =
+		op->piece / (size_t)cuda->comm.place.world / count_scatters(ops, count, op->root);
 
 	return each ? each : 1;
 }
@@ -37,17 +41,18 @@ static bool is_pageable(const struct zero_op *op)
 {
 	bool on_device;
 
-	return !zero_device_reads(op->send, &on_device);
+	return !zero_device_can_read(op->send, &on_device);
 }
 
-/* What a buffer need not be longer than, whatever the piece. */
-static size_t whole_bytes(const struct zero_op *op)
+static size_t input_bytes(const struct zero_op *op)
 {
 	return op->count * zero_core->dtype_size(op->from);
 }
 
-size_t zero_cuda_root_bytes(const struct zero_cuda_comm *cuda, const struct zero_op *ops,
-			    size_t count)
+/* Bytes of page-locked memory that this rank needs, in each of two buffers, to be the root of the
+   operations; 0: none. */
+static size_t pinned_bytes(const struct zero_cuda_comm *cuda, const struct zero_op *ops,
+			   size_t count)
 {
 	size_t world = (size_t)cuda->comm.place.world, scatters = 0, most = 0;
 
@@ -60,8 +65,8 @@ size_t zero_cuda_root_bytes(const struct zero_cuda_comm *cuda, const struct zero
 			continue;
 		bytes = op->kind == ZERO_OP_BROADCAST
 				? op->piece * size
-				: turn_elements(cuda, ops, count, op) * world * size;
-		bytes = bytes < whole_bytes(op) ? bytes : whole_bytes(op);
+				: round_elements(cuda, ops, count, op) * world * size;
+		bytes = bytes < input_bytes(op) ? bytes : input_bytes(op);
 		if (op->kind == ZERO_OP_SCATTER)
 			scatters += bytes;
 		else
@@ -70,45 +75,78 @@ size_t zero_cuda_root_bytes(const struct zero_cuda_comm *cuda, const struct zero
 	return scatters > most ? scatters : most;
 }
 
-/* The buffer that is free, once it is: *used bytes of it are taken. */
+void zero_cuda_free_pinned(struct zero_cuda_comm *cuda)
+{
+	struct zero_pinned_buffers *pinned = &cuda->pinned;
+
+	for (int i = 0; i < 2; i++) {
+		zero_event_put(cuda->device, pinned->sent[i]);
+		zero_memory_free(cuda->memory, pinned->data[i], cuda->device->comm);
+	}
+	*pinned = (struct zero_pinned_buffers){0};
+}
+
+zero_status zero_cuda_reserve_pinned(struct zero_cuda_comm *cuda, const struct zero_op *ops,
+				     size_t count)
+{
+	size_t bytes = pinned_bytes(cuda, ops, count);
+	struct zero_pinned_buffers *pinned = &cuda->pinned;
+	zero_status status = ZERO_OK;
+
+	/* Large buffers stay for the next load: page-locking takes long. */
+	if (pinned->bytes >= bytes)
+		return ZERO_OK;
+	zero_cuda_free_pinned(cuda);
+	for (int i = 0; !status && i < 2; i++)
+		status = zero_memory_alloc(cuda->memory, ZERO_MEM_PINNED, bytes, false,
+					   cuda->device->comm, &pinned->data[i]);
+	if (status)
+		zero_cuda_free_pinned(cuda);
+	else
+		pinned->bytes = bytes;
+	return status;
+}
+
+/* Returns the next buffer, once the device has sent its previous contents. */
 static zero_status next_buffer(struct zero_cuda_comm *cuda, char **data)
 {
-	struct zero_turns *pinned = &cuda->pinned;
+	struct zero_pinned_buffers *pinned = &cuda->pinned;
 	int i = pinned->next;
 	zero_status status = ZERO_OK;
 
 	*data = pinned->data[i];
-	if (pinned->free[i])
-		status = zero_event_finish(cuda->device, pinned->free[i]);
-	zero_event_put(cuda->device, pinned->free[i]);
-	pinned->free[i] = NULL;
+	if (pinned->sent[i])
+		status = zero_event_synchronize(cuda->device, pinned->sent[i]);
+	zero_event_put(cuda->device, pinned->sent[i]);
+	pinned->sent[i] = NULL;
 	return status;
 }
 
-static void buffer_sent(struct zero_cuda_comm *cuda)
+static void record_sent(struct zero_cuda_comm *cuda)
 {
-	struct zero_turns *pinned = &cuda->pinned;
+	struct zero_pinned_buffers *pinned = &cuda->pinned;
 
-	pinned->free[pinned->next] = zero_event_record(cuda->device, cuda->device->comm);
+	pinned->sent[pinned->next] = zero_event_record(cuda->device, cuda->device->comm);
 	pinned->next = !pinned->next;
 }
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 
-struct turn {
+struct round {
 	struct zero_cuda_comm *cuda;
 	const struct zero_op *ops;
 	size_t count;
 	size_t number;
-	char *buffer; /* for what is pageable */
+	char *buffer; /* page-locked, for pageable input */
 	size_t used;
 };
 
-/* The part of a rank's slice that is sent in this turn: elements of the root's from *first on. */
-static size_t slice_of(const struct turn *turn, const struct zero_op *op, int rank, size_t *first)
+/* Returns how many elements of a rank's slice are sent in this round. *first is the index of the
+   first one in the root's input. */
+static size_t slice_of(const struct round *round, const struct zero_op *op, int rank, size_t *first)
 {
-	size_t each = turn_elements(turn->cuda, turn->ops, turn->count, op);
-	size_t at = op->bounds[rank] + turn->number * each, end = op->bounds[rank + 1];
+	size_t each = round_elements(round->cuda, round->ops, round->count, op);
+	size_t at = op->bounds[rank] + round->number * each, end = op->bounds[rank + 1];
 
 	*first = at;
 	if (at >= end)
@@ -116,23 +154,23 @@ static size_t slice_of(const struct turn *turn, const struct zero_op *op, int ra
 	return end - at < each ? end - at : each;
 }
 
-static zero_status give(struct turn *turn, const struct zero_op *op)
+static zero_status send_slices(struct round *round, const struct zero_op *op)
 {
-	struct zero_cuda_comm *cuda = turn->cuda;
+	struct zero_cuda_comm *cuda = round->cuda;
 	size_t size = zero_core->dtype_size(op->from), first;
 	bool pageable = is_pageable(op);
 	zero_status status = ZERO_OK;
 
 	for (int rank = 0; !status && rank < cuda->comm.place.world; rank++) {
-		size_t bytes = slice_of(turn, op, rank, &first) * size;
+		size_t bytes = slice_of(round, op, rank, &first) * size;
 		const char *from = (const char *)op->send + first * size;
 
 		if (!bytes || rank == cuda->comm.place.rank)
 			continue;
 		if (pageable) {
-			memcpy(turn->buffer + turn->used, from, bytes);
-			from = turn->buffer + turn->used;
-			turn->used += bytes;
+			memcpy(round->buffer + round->used, from, bytes);
+			from = round->buffer + round->used;
+			round->used += bytes;
 		}
 		status = zero_nccl_status(zero_nccl.send(from, bytes, ncclInt8, rank,
 							 cuda->nccl.comm,
@@ -143,12 +181,12 @@ static zero_status give(struct turn *turn, const struct zero_op *op)
 	return status;
 }
 
-static zero_status take(struct turn *turn, const struct zero_op *op)
+static zero_status receive_slice(struct round *round, const struct zero_op *op)
 {
-	struct zero_cuda_comm *cuda = turn->cuda;
+	struct zero_cuda_comm *cuda = round->cuda;
 	int rank = cuda->comm.place.rank;
 	size_t size = zero_core->dtype_size(op->from), first;
-	size_t bytes = slice_of(turn, op, rank, &first) * size;
+	size_t bytes = slice_of(round, op, rank, &first) * size;
 
 	if (!bytes)
 		return ZERO_OK;
@@ -158,76 +196,76 @@ static zero_status take(struct turn *turn, const struct zero_op *op)
 				"ncclRecv", cuda->nccl.comm);
 }
 
-/* Whether anything is left for this turn, for whichever rank. */
-static bool has_more(const struct turn *turn)
+/* Whether any rank has a slice in this round. */
+static bool has_more(const struct round *round)
 {
 	size_t first;
 
-	for (size_t i = 0; i < turn->count; i++)
-		for (int rank = 0; rank < turn->cuda->comm.place.world; rank++)
-			if (slice_of(turn, &turn->ops[i], rank, &first))
+	for (size_t i = 0; i < round->count; i++)
+		for (int rank = 0; rank < round->cuda->comm.place.world; rank++)
+			if (slice_of(round, &round->ops[i], rank, &first))
 				return true;
 	return false;
 }
 
-static bool stages(const struct turn *turn)
+static bool needs_buffer(const struct round *round)
 {
-	for (size_t i = 0; i < turn->count; i++)
-		if (is_root(turn->cuda, &turn->ops[i]) && turn->ops[i].count &&
-		    is_pageable(&turn->ops[i]))
+	for (size_t i = 0; i < round->count; i++)
+		if (is_root(round->cuda, &round->ops[i]) && round->ops[i].count &&
+		    is_pageable(&round->ops[i]))
 			return true;
 	return false;
 }
 
-static zero_status run_turn(struct turn *turn)
+static zero_status run_round(struct round *round)
 {
-	struct zero_cuda_comm *cuda = turn->cuda;
-	bool staged = cuda->pinned.bytes && stages(turn);
+	struct zero_cuda_comm *cuda = round->cuda;
+	bool staged = cuda->pinned.bytes && needs_buffer(round);
 	zero_status status = ZERO_OK;
 
-	turn->used = 0;
+	round->used = 0;
 	if (staged)
-		status = next_buffer(cuda, &turn->buffer);
+		status = next_buffer(cuda, &round->buffer);
 	if (!status)
-		status = zero_nccl_begin(&cuda->nccl);
+		status = zero_nccl_group_begin(&cuda->nccl);
 	if (status)
 		return status;
-	for (size_t i = 0; !status && i < turn->count; i++)
-		status = is_root(cuda, &turn->ops[i]) ? give(turn, &turn->ops[i])
-						      : take(turn, &turn->ops[i]);
-	status = zero_nccl_end(&cuda->nccl, status);
+	for (size_t i = 0; !status && i < round->count; i++)
+		status = is_root(cuda, &round->ops[i]) ? send_slices(round, &round->ops[i])
+						       : receive_slice(round, &round->ops[i]);
+	status = zero_nccl_group_end(&cuda->nccl, status);
 	if (staged)
-		buffer_sent(cuda);
+		record_sent(cuda);
 	return status;
 }
 
-/* A root keeps its own slice. */
-static void keep_own(struct zero_cuda_comm *cuda, const struct zero_op *op)
+static void copy_own_slice(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
 	int rank = cuda->comm.place.rank;
 	size_t size = zero_core->dtype_size(op->from);
 
 	if (is_root(cuda, op))
-		zero_cuda_copy(cuda, op->recv, (const char *)op->send + op->bounds[rank] * size,
-			       (op->bounds[rank + 1] - op->bounds[rank]) * size);
+		zero_device_copy(cuda->device, cuda->device->comm, op->recv,
+				 (const char *)op->send + op->bounds[rank] * size,
+				 (op->bounds[rank + 1] - op->bounds[rank]) * size);
 }
 
 zero_status zero_cuda_scatter(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count)
 {
-	struct turn turn = {.cuda = cuda, .ops = ops, .count = count};
+	struct round round = {.cuda = cuda, .ops = ops, .count = count};
 	zero_status status = ZERO_OK;
 
-	for (; !status && cuda->comm.place.world > 1 && has_more(&turn); turn.number++)
-		status = run_turn(&turn);
+	for (; !status && cuda->comm.place.world > 1 && has_more(&round); round.number++)
+		status = run_round(&round);
 	for (size_t i = 0; !status && i < count; i++)
-		keep_own(cuda, &ops[i]);
+		copy_own_slice(cuda, &ops[i]);
 	return status;
 }
 
 /* ---- broadcast ------------------------------------------------------------------------------- */
 
-/* What a root has on its device it sends in place: NCCL chooses how by what a buffer is, and must
-   choose alike on all ranks. */
+/* A root sends in place what it has on its device. NCCL chooses its algorithm by the properties of
+   the buffer, and all ranks must choose the same. */
 static zero_status send_piece(struct zero_cuda_comm *cuda, const struct zero_op *op, size_t at,
 			      size_t bytes, bool staged)
 {
@@ -243,7 +281,7 @@ static zero_status send_piece(struct zero_cuda_comm *cuda, const struct zero_op 
 		memcpy(buffer, from, bytes);
 		from = buffer;
 	}
-	status = zero_nccl_begin(&cuda->nccl);
+	status = zero_nccl_group_begin(&cuda->nccl);
 	if (status)
 		return status;
 	status = zero_nccl_status(zero_nccl.broadcast(is_root(cuda, op) ? from : to,
@@ -251,11 +289,11 @@ static zero_status send_piece(struct zero_cuda_comm *cuda, const struct zero_op 
 						      bytes, ncclInt8, op->root, cuda->nccl.comm,
 						      (cudaStream_t)cuda->device->comm),
 				  "ncclBroadcast", cuda->nccl.comm);
-	status = zero_nccl_end(&cuda->nccl, status);
+	status = zero_nccl_group_end(&cuda->nccl, status);
 	if (in_place)
-		zero_cuda_copy(cuda, to, from, bytes);
+		zero_device_copy(cuda->device, cuda->device->comm, to, from, bytes);
 	if (staged)
-		buffer_sent(cuda);
+		record_sent(cuda);
 	return status;
 }
 
@@ -266,7 +304,7 @@ zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_o
 	zero_status status = ZERO_OK;
 
 	if (cuda->comm.place.world == 1) {
-		zero_cuda_copy(cuda, op->recv, op->send, bytes);
+		zero_device_copy(cuda->device, cuda->device->comm, op->recv, op->send, bytes);
 		return ZERO_OK;
 	}
 	for (size_t at = 0, now; !status && at < bytes; at += now) {

@@ -9,7 +9,6 @@
 
 #include "backend/exchange.h"
 #include "mpi_comm.h"
-#include "model/sizing.h"
 
 zero_status zero_mpi_reduce_open(struct zero_mpi_comm *mpi)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device backend: how it opens, and its table, of lines into memory, streams and kernels. */
+/* struct zero_backend_ops of the CUDA backend. Most functions enter the device and call another
+   file. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "gpu.h"
 #include "backend/bootstrap.h"
+#include "gpu_comm.h"
 
 const struct zero_core *zero_core;
 
@@ -16,9 +17,9 @@ struct zero_backend {
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
 	struct zero_queue *queue;
-	struct zero_nccl_comm caller; /* made when it is asked for */
+	struct zero_nccl_comm caller; /* made at the first zero_nccl_comm */
 	size_t sharing;               /* ranks that have the same GPU */
-	double *parts;                /* of a norm, few enough to be in the host's memory */
+	double *parts;                /* of a squared norm; few, and therefore in host memory */
 	char nccl_path[PATH_MAX];
 };
 
@@ -42,7 +43,7 @@ static void cuda_close(struct zero_backend *cuda)
 	if (cuda->device)
 		zero_device_enter(cuda->device);
 	if (cuda->caller.device) {
-		zero_cuda_part(cuda->comm, &cuda->caller);
+		zero_nccl_watchdog_remove(cuda->comm->watchdog, &cuda->caller);
 		zero_nccl_close(&cuda->caller, cuda->comm->comm.broken);
 	}
 	if (cuda->device) {
@@ -101,7 +102,7 @@ static void cuda_place(const struct zero_backend *cuda, const struct zero_team_c
 	*place = team_comm ? team_comm->place : cuda->comm->comm.place;
 }
 
-static void cuda_use_stream(struct zero_backend *cuda, void *stream)
+static void cuda_set_stream(struct zero_backend *cuda, void *stream)
 {
 	cuda->device->compute = stream;
 }
@@ -162,7 +163,7 @@ static void cuda_memory(const struct zero_backend *cuda, zero_memory *memory)
 
 static void cuda_memory_high(struct zero_backend *cuda, size_t kinds[ZERO_MEM_KINDS])
 {
-	zero_memory_high(cuda->memory, kinds);
+	zero_memory_at_peak(cuda->memory, kinds);
 }
 
 static void cuda_traffic(const struct zero_backend *cuda, zero_traffic *traffic)
@@ -176,7 +177,7 @@ static size_t cuda_memory_free(const struct zero_backend *cuda)
 	size_t bytes = 0, total = 0;
 
 	zero_device_enter(cuda->device);
-	zero_device_note(cuda->device, zero_driver.memory_info(&bytes, &total), "cuMemGetInfo");
+	zero_device_check(cuda->device, zero_driver.memory_info(&bytes, &total), "cuMemGetInfo");
 	zero_device_leave(cuda->device);
 	return bytes / cuda->sharing;
 }
@@ -200,7 +201,7 @@ static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent_submissi
 	return zero_queue_recent(cuda->queue, recent, count);
 }
 
-/* What devices wait for ends with their processes. */
+/* What devices wait for ends when their processes end. */
 static void cuda_abort(struct zero_backend *cuda, int status, const char *text)
 {
 	if (cuda->comm->bootstrap)
@@ -220,35 +221,35 @@ static void cuda_work_put(struct zero_backend *cuda, struct zero_work *work)
 	zero_work_put(work);
 }
 
-static uint64_t cuda_mark(struct zero_backend *cuda)
+static uint64_t cuda_event_record(struct zero_backend *cuda)
 {
-	uint64_t mark;
+	uint64_t number;
 
 	zero_device_enter(cuda->device);
-	mark = zero_device_mark(cuda->device);
+	number = zero_device_record(cuda->device);
 	zero_device_leave(cuda->device);
-	return mark;
+	return number;
 }
 
-static zero_status cuda_reach(struct zero_backend *cuda, uint64_t mark)
+static zero_status cuda_event_wait(struct zero_backend *cuda, uint64_t number)
 {
 	zero_status status;
 
 	zero_device_enter(cuda->device);
-	status = zero_device_reach(cuda->device, mark);
+	status = zero_device_wait(cuda->device, number);
 	zero_device_leave(cuda->device);
 	return status;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Where no argument is on the device the host does it. */
+/* The host does what has no argument on the device. */
 static bool is_host(const void *data)
 {
 	bool on_device = false;
 
 	if (data)
-		zero_device_reads(data, &on_device);
+		zero_device_can_read(data, &on_device);
 	return !on_device;
 }
 
@@ -309,20 +310,15 @@ static void cuda_fill_normal(struct zero_backend *cuda, zero_dtype dtype, void *
 
 static void cuda_copy(struct zero_backend *cuda, void *to, const void *from, size_t bytes)
 {
-	if (!bytes)
-		return;
 	zero_device_enter(cuda->device);
-	zero_device_note(cuda->device,
-			 zero_driver.copy((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from,
-					  bytes, cuda->device->compute),
-			 "cuMemcpyAsync");
+	zero_device_copy(cuda->device, cuda->device->compute, to, from, bytes);
 	zero_device_leave(cuda->device);
 }
 
 static void cuda_copy_many(struct zero_backend *cuda, const struct zero_copy *copies, size_t count)
 {
 	zero_device_enter(cuda->device);
-	zero_launch_copies(cuda->device, cuda->memory, copies, count);
+	zero_device_copy_many(cuda->device, cuda->memory, copies, count);
 	zero_device_leave(cuda->device);
 }
 
@@ -418,10 +414,10 @@ static const struct zero_backend_ops cuda_ops = {
 	.work_put = cuda_work_put,
 	.recent = cuda_recent,
 	.abort = cuda_abort,
-	.set_stream = cuda_use_stream,
+	.set_stream = cuda_set_stream,
 	.caller_comm = cuda_caller_comm,
-	.event_record = cuda_mark,
-	.event_wait = cuda_reach,
+	.event_record = cuda_event_record,
+	.event_wait = cuda_event_wait,
 	.fill_constant = cuda_fill_constant,
 	.fill_uniform = cuda_fill_uniform,
 	.fill_normal = cuda_fill_normal,

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Teams: a tree of connections over some of the ranks. */
+/* Teams: a tree of connections over some of the ranks. Teams share connections. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "control_private.h"
+#include "private.h"
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 
-/* Child i of the subtree of indices [begin, end): a part of what follows its root. */
+/* Child i of the subtree of indices [begin, end): a part of the range that follows the root. */
 static bool child_range(size_t begin, size_t end, size_t i, size_t *first, size_t *stop)
 {
 	size_t rest = end - begin - 1;
@@ -21,7 +21,7 @@ static bool child_range(size_t begin, size_t end, size_t i, size_t *first, size_
 	return true;
 }
 
-static void plant(struct zero_control_team *team)
+static void build_tree(struct zero_control_team *team)
 {
 	size_t begin = 0, end = team->count, first = 0, stop = 0;
 
@@ -40,7 +40,7 @@ static void plant(struct zero_control_team *team)
 	}
 }
 
-/* ---- connecting it --------------------------------------------------------------------------- */
+/* ---- its connections ------------------------------------------------------------------------- */
 
 /* "rank 3", or "ranks 3, 9 to 12", ascending. */
 static void name_ranks(char *text, size_t size, const int *ranks, size_t count)
@@ -56,7 +56,7 @@ static void name_ranks(char *text, size_t size, const int *ranks, size_t count)
 	}
 }
 
-/* With the lock. Children without a connection, of which it finds those that have come. */
+/* With the lock. Finds the children's links. Returns how many are missing, and their ranks. */
 static size_t find_children(struct zero_control_team *team, int *missing)
 {
 	size_t count = 0;
@@ -71,7 +71,7 @@ static size_t find_children(struct zero_control_team *team, int *missing)
 	return count;
 }
 
-static zero_status await_children(struct zero_control_team *team, double deadline)
+static zero_status wait_for_children(struct zero_control_team *team, double deadline)
 {
 	struct zero_control *control = team->control;
 	int missing[ZERO_CONTROL_FANOUT];
@@ -80,21 +80,21 @@ static zero_status await_children(struct zero_control_team *team, double deadlin
 	size_t count;
 
 	pthread_mutex_lock(&control->lock);
-	while ((count = find_children(team, missing)) && in_time && !atomic_load(&control->broken))
+	while ((count = find_children(team, missing)) && in_time && !atomic_load(&control->failed))
 		in_time = zero_control_wait(control, deadline);
-	broken = atomic_load(&control->broken);
+	broken = atomic_load(&control->failed);
 	pthread_mutex_unlock(&control->lock);
 	if (broken)
-		return zero_control_fail_broken(control);
+		return zero_control_failure(control);
 	if (!count)
 		return ZERO_OK;
 	name_ranks(names, sizeof(names), missing, count);
-	return zero_control_give_up(
+	return zero_control_fail_all_printf(
 		control, missing[0], "%s did not come within %g s to rank %d (node %s)", names,
 		control->config.seconds, control->config.rank, control->own.node);
 }
 
-/* Each pair of ranks has one connection, which teams share. The higher rank makes it. */
+/* Each pair of ranks has one connection, which the higher rank makes. */
 static zero_status connect_team(struct zero_control_team *team)
 {
 	struct zero_control *control = team->control;
@@ -109,10 +109,10 @@ static zero_status connect_team(struct zero_control_team *team)
 		if (!team->parent)
 			status = zero_control_connect(control, parent, deadline, &team->parent);
 	}
-	return status ? status : await_children(team, deadline);
+	return status ? status : wait_for_children(team, deadline);
 }
 
-/* ---- a team's life --------------------------------------------------------------------------- */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
@@ -120,7 +120,8 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 	return hash ^ hash >> 32;
 }
 
-/* Members agree on it without a word: their ranks, and how often they have made such a team. */
+/* Members compute the same id without a message: from their ranks, and from how many such teams
+   they have created before. */
 static uint64_t team_id(const struct zero_control *control, const int *ranks, size_t count)
 {
 	const struct zero_control_team *team = control->teams;
@@ -129,7 +130,7 @@ static uint64_t team_id(const struct zero_control *control, const int *ranks, si
 	for (; team; team = team->next)
 		before +=
 			team->count == count && !memcmp(team->ranks, ranks, count * sizeof(*ranks));
-	/* Not from a small number, which others of these could take back. */
+	/* A small start value could cancel with the values mixed in. */
 	hash = mix(mix(UINT64_C(0x9e3779b97f4a7c15), count), before);
 	for (size_t i = 0; i < count; i++)
 		hash = mix(hash, (uint64_t)ranks[i]);
@@ -145,67 +146,16 @@ struct zero_control_team *zero_control_team_find(struct zero_control *control, u
 	return team;
 }
 
-void zero_control_left(struct zero_control_team *team, const struct zero_left *left,
-		       const struct zero_link *said)
-{
-	struct zero_frame_header header = {.team = team->id, .kind = ZERO_FRAME_LEFT};
-	struct zero_payload *payload;
-
-	/* Another rank may miss it earlier: then it is told once more. */
-	if (left->from >= team->left_from)
-		return;
-	team->left = left->rank;
-	team->waiter = left->waiter;
-	team->left_from = left->from;
-	payload = zero_payload_new(left, sizeof(*left));
-	if (!payload) {
-		zero_control_fall_apart(team->control, left->rank, "a rank has closed its job",
-					NULL);
-		return;
-	}
-	if (team->parent && team->parent != said)
-		zero_link_post(team->parent, &header, payload);
-	for (size_t i = 0; i < team->child_count; i++)
-		if (team->child[i].link != said)
-			zero_link_post(team->child[i].link, &header, payload);
-	zero_payload_put(payload);
-	zero_control_changed(team->control);
-}
-
-void zero_control_missed(struct zero_control_team *team, const struct zero_link *link,
-			 uint64_t sequence)
-{
-	struct zero_left left = {
-		.rank = link->rank, .waiter = team->control->config.rank, .from = sequence};
-
-	zero_control_left(team, &left, NULL);
-}
-
-zero_status zero_control_fail_left(const struct zero_control_team *team)
-{
-	char text[128];
-
-	snprintf(text, sizeof(text), "rank %d has closed its job while rank %d waits for it",
-		 team->left, team->waiter);
-	return zero_core->fail_on(team->left, ZERO_E_COMM, text);
-}
-
-/* With the lock. What neighbours may have said of the team before it was made here. */
-static void hear_left(struct zero_control_team *team, struct zero_link *link)
+/* With the lock. Departures may have been reported before this rank created the team. */
+static void read_departures(struct zero_control_team *team, struct zero_link *link)
 {
 	struct zero_frame *frame;
-	struct zero_left left;
 
-	while ((frame = zero_link_take(link, team->id, ZERO_LANE_LEFT))) {
-		if (frame->header.bytes == sizeof(left)) {
-			memcpy(&left, frame->payload->data, sizeof(left));
-			zero_control_left(team, &left, link);
-		}
-		zero_frame_free(frame);
-	}
+	while ((frame = zero_link_pop(link, team->id, ZERO_LANE_DEPARTURE)))
+		zero_control_receive_departure(team, link, frame);
 }
 
-static void enter(struct zero_control_team *team)
+static void register_team(struct zero_control_team *team)
 {
 	struct zero_control *control = team->control;
 
@@ -213,13 +163,13 @@ static void enter(struct zero_control_team *team)
 	team->next = control->teams;
 	control->teams = team;
 	if (team->parent)
-		hear_left(team, team->parent);
+		read_departures(team, team->parent);
 	for (size_t i = 0; i < team->child_count; i++)
-		hear_left(team, team->child[i].link);
+		read_departures(team, team->child[i].link);
 	pthread_mutex_unlock(&control->lock);
 }
 
-void zero_control_free_team(struct zero_control_team *team)
+void zero_control_team_free(struct zero_control_team *team)
 {
 	if (team)
 		free(team->ranks);
@@ -240,7 +190,8 @@ static zero_status check_ranks(const struct zero_control *control, const int *ra
 		member |= ranks[i] == control->config.rank;
 	}
 	if (!member)
-		return zero_core->fail(ZERO_E_INVALID, "rank %d is not of the team that it makes",
+		return zero_core->fail(ZERO_E_INVALID,
+				       "rank %d is not a member of the team that it creates",
 				       control->config.rank);
 	return ZERO_OK;
 }
@@ -260,11 +211,11 @@ static struct zero_control_team *new_team(struct zero_control *control, const in
 	memcpy(team->ranks, ranks, count * sizeof(*ranks));
 	team->control = control;
 	team->count = count;
-	team->left_from = UINT64_MAX;
+	team->departed_from = UINT64_MAX;
 	team->id = team_id(control, ranks, count);
 	while (ranks[team->self] != control->config.rank)
 		team->self++;
-	plant(team);
+	build_tree(team);
 	return team;
 }
 
@@ -276,25 +227,26 @@ zero_status zero_control_team_new(struct zero_control *control, const int *ranks
 	zero_status status;
 	size_t which;
 
-	if (atomic_load(&control->broken))
-		return zero_control_fail_broken(control);
+	if (atomic_load(&control->failed))
+		return zero_control_failure(control);
 	if (!control->joined)
-		return zero_core->fail(ZERO_E_STATE, "a team is made before its ranks have joined");
+		return zero_core->fail(ZERO_E_STATE,
+				       "a team is created before the ranks have joined");
 	status = check_ranks(control, ranks, count);
 	if (status)
 		return status;
 	made = new_team(control, ranks, count);
 	if (!made)
-		return zero_control_give_up(control, control->config.rank,
-					    "rank %d has no memory for a team of %zu ranks",
-					    control->config.rank, count);
+		return zero_control_fail_all_printf(control, control->config.rank,
+						    "rank %d has no memory for a team of %zu ranks",
+						    control->config.rank, count);
 	status = connect_team(made);
 	if (status) {
-		zero_control_free_team(made);
+		zero_control_team_free(made);
 		return status;
 	}
-	enter(made);
-	/* It is there on all or on none: one that does not come is told to all who wait here. */
+	register_team(made);
+	/* The team exists on all members or on none: all wait here, and learn of a missing one. */
 	status = zero_control_begin_max(made, &nothing, 1);
 	if (!status)
 		status = zero_control_finish_max(&made, 1, &which, &nothing);

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A communicator of NCCL that never blocks the thread which calls it: what is in progress is asked
- * for, so that a rank which waits for a lost peer can be told so, and aborts.
+ * Communicators of NCCL: init, split, abort, close, groups and registration. They are non-blocking:
+ * calls return at once and their progress is polled, so that a rank that waits for a lost peer
+ * learns of the failure and aborts.
  */
 #include <string.h>
 #include <time.h>
 
-#include "gpu.h"
+#include "core/clock.h"
+#include "gpu_comm.h"
 
-/* Copy engines carry gathers where they can, and leave the processors to the program. */
+/* With this policy copy engines make the gathers where they can, and leave the processors to the
+   program. */
 static ncclConfig_t config_of(void)
 {
 	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -21,9 +24,9 @@ static ncclConfig_t config_of(void)
 	return config;
 }
 
-/* Waits until nothing is in progress; `seconds` 0: as long as it takes. */
-static zero_status settle(struct zero_nccl_comm *nccl, ncclComm_t comm, double seconds,
-			  const char *call)
+/* Waits until no call is in progress. `seconds` 0: without limit. */
+static zero_status wait_idle(struct zero_nccl_comm *nccl, ncclComm_t comm, double seconds,
+			     const char *call)
 {
 	struct timespec pause = {0, 2000};
 	double end = seconds > 0 ? zero_seconds() + seconds : 0;
@@ -31,10 +34,11 @@ static zero_status settle(struct zero_nccl_comm *nccl, ncclComm_t comm, double s
 	char text[1024];
 	int rank = 0;
 
-	for (int look = 0;; look++) {
-		/* First: whoever aborts may take long. */
-		if (nccl->device->is_broken && nccl->device->is_broken(nccl->device->broken_context,
-								       text, sizeof(text), &rank))
+	for (int poll = 0;; poll++) {
+		/* This is checked first, because an abort in another thread may take long. */
+		if (nccl->device->has_failed &&
+		    nccl->device->has_failed(nccl->device->failure_context, text, sizeof(text),
+					     &rank))
 			return zero_core->fail_on(rank, ZERO_E_COMM, text);
 		pthread_mutex_lock(&nccl->lock);
 		if (!nccl->aborted)
@@ -50,9 +54,9 @@ static zero_status settle(struct zero_nccl_comm *nccl, ncclComm_t comm, double s
 		if (end > 0 && zero_seconds() > end)
 			return zero_core->fail(ZERO_E_COMM,
 					       "%s is not done after %.0f s (ZERO_OPEN_SECONDS): "
-					       "NCCL_DEBUG=INFO says what it waits for",
+					       "NCCL_DEBUG=INFO shows what it waits for",
 					       call, seconds);
-		if (look < 100)
+		if (poll < 100)
 			continue;
 		nanosleep(&pause, NULL);
 		if (pause.tv_nsec < 200000)
@@ -66,7 +70,7 @@ static zero_status finish_init(struct zero_nccl_comm *nccl, ncclResult_t result,
 	zero_status status = zero_nccl_status(result, call, NULL);
 
 	if (!status && nccl->comm)
-		status = settle(nccl, nccl->comm, seconds, call);
+		status = wait_idle(nccl, nccl->comm, seconds, call);
 	if (status)
 		zero_nccl_abort(&nccl, 1);
 	return status;
@@ -77,10 +81,10 @@ zero_status zero_nccl_init(struct zero_nccl_comm *nccl, struct zero_device *devi
 {
 	ncclConfig_t config = config_of();
 	ncclResult_t result;
-	bool callers = nccl->callers;
+	bool for_caller = nccl->for_caller;
 
-	config.blocking = callers;
-	*nccl = (struct zero_nccl_comm){.device = device, .callers = callers};
+	config.blocking = for_caller;
+	*nccl = (struct zero_nccl_comm){.device = device, .for_caller = for_caller};
 	pthread_mutex_init(&nccl->lock, NULL);
 	if (id_count > 1)
 		result = zero_nccl.comm_init_rank_scalable(&nccl->comm, world, rank, id_count, ids,
@@ -97,11 +101,11 @@ zero_status zero_nccl_split(struct zero_nccl_comm *from, int color, int key, dou
 	ncclConfig_t config = config_of();
 	ncclResult_t result;
 	zero_status status;
-	bool callers = made->callers;
+	bool for_caller = made->for_caller;
 
-	/* A caller expects its calls to be on the stream when they return. */
-	config.blocking = callers;
-	*made = (struct zero_nccl_comm){.device = from->device, .callers = callers};
+	/* The caller expects its operations to be on the stream when its calls return. */
+	config.blocking = for_caller;
+	*made = (struct zero_nccl_comm){.device = from->device, .for_caller = for_caller};
 	pthread_mutex_init(&made->lock, NULL);
 	pthread_mutex_lock(&from->lock);
 	result = from->aborted ? ncclInvalidUsage
@@ -109,18 +113,18 @@ zero_status zero_nccl_split(struct zero_nccl_comm *from, int color, int key, dou
 	pthread_mutex_unlock(&from->lock);
 	status = zero_nccl_status(result, "ncclCommSplit", NULL);
 	if (!status)
-		status = settle(from, from->comm, seconds, "ncclCommSplit");
-	/* A rank without a colour has no communicator. */
+		status = wait_idle(from, from->comm, seconds, "ncclCommSplit");
+	/* A rank without a color has no communicator. */
 	if (!status && color < 0)
 		made->comm = NULL;
-	/* Nobody may use a split that is neither here nor given up. */
+	/* After a failed split neither communicator may be used. */
 	if (status)
 		zero_nccl_abort(&from, 1);
 	return status ? status : finish_init(made, ncclSuccess, seconds, "ncclCommSplit");
 }
 
-/* NULL if it was aborted before. */
-static ncclComm_t take_away(struct zero_nccl_comm *nccl)
+/* Returns NULL if it was aborted before. */
+static ncclComm_t detach(struct zero_nccl_comm *nccl)
 {
 	ncclComm_t comm;
 
@@ -133,9 +137,9 @@ static ncclComm_t take_away(struct zero_nccl_comm *nccl)
 }
 
 /*
- * All as one group: what one gives back would wait for the kernels of the others. Without the
- * locks: an abort may take long (NVIDIA/nccl issue 1013), and of gathers by copy engines it may not
- * end.
+ * All are aborted as one group, because freeing one would wait for the kernels of the others. The
+ * locks are not held: an abort may take long (NVIDIA/nccl issue 1013), and an abort of gathers by
+ * copy engines may never end.
  */
 void zero_nccl_abort(struct zero_nccl_comm *const *nccl, size_t count)
 {
@@ -144,7 +148,7 @@ void zero_nccl_abort(struct zero_nccl_comm *const *nccl, size_t count)
 	if (grouped)
 		zero_nccl.group_start();
 	for (size_t i = 0; i < count; i++) {
-		ncclComm_t comm = nccl[i] ? take_away(nccl[i]) : NULL;
+		ncclComm_t comm = nccl[i] ? detach(nccl[i]) : NULL;
 
 		if (comm)
 			zero_nccl.comm_abort(comm);
@@ -153,17 +157,17 @@ void zero_nccl_abort(struct zero_nccl_comm *const *nccl, size_t count)
 		zero_nccl.group_end();
 }
 
-void zero_nccl_close(struct zero_nccl_comm *nccl, bool apart)
+void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed)
 {
-	enum { FAREWELL_SECONDS = 10 };
+	enum { FINALIZE_SECONDS = 10 };
 
-	if (nccl->comm && apart) {
-		/* What all ranks agreed on ends by itself. */
+	if (nccl->comm && failed) {
+		/* Operations that all ranks agreed on complete without an abort. */
 		zero_driver.stream_finish(nccl->device->comm);
 		zero_nccl_abort(&nccl, 1);
 	} else if (nccl->comm) {
 		zero_nccl.comm_finalize(nccl->comm);
-		if (settle(nccl, nccl->comm, FAREWELL_SECONDS, "ncclCommFinalize"))
+		if (wait_idle(nccl, nccl->comm, FINALIZE_SECONDS, "ncclCommFinalize"))
 			zero_nccl_abort(&nccl, 1);
 		else
 			zero_nccl.comm_destroy(nccl->comm);
@@ -173,7 +177,7 @@ void zero_nccl_close(struct zero_nccl_comm *nccl, bool apart)
 	*nccl = (struct zero_nccl_comm){0};
 }
 
-zero_status zero_nccl_begin(struct zero_nccl_comm *nccl)
+zero_status zero_nccl_group_begin(struct zero_nccl_comm *nccl)
 {
 	zero_status status;
 
@@ -185,7 +189,7 @@ zero_status zero_nccl_begin(struct zero_nccl_comm *nccl)
 	return status;
 }
 
-zero_status zero_nccl_end(struct zero_nccl_comm *nccl, zero_status status)
+zero_status zero_nccl_group_end(struct zero_nccl_comm *nccl, zero_status status)
 {
 	ncclComm_t comm = nccl->comm;
 	zero_status ended;
@@ -193,13 +197,13 @@ zero_status zero_nccl_end(struct zero_nccl_comm *nccl, zero_status status)
 	ended = zero_nccl_status(zero_nccl.group_end(), "ncclGroupEnd", comm);
 	pthread_mutex_unlock(&nccl->lock);
 	status = status ? status : ended;
-	return status ? status : settle(nccl, comm, 0, "ncclGroupEnd");
+	return status ? status : wait_idle(nccl, comm, 0, "ncclGroupEnd");
 }
 
 zero_status zero_nccl_register(struct zero_nccl_comm *nccl, void *data, size_t bytes,
 			       bool symmetric, void **handle)
 {
-	zero_status status = zero_nccl_begin(nccl);
+	zero_status status = zero_nccl_group_begin(nccl);
 
 	if (status)
 		return status;
@@ -211,7 +215,7 @@ zero_status zero_nccl_register(struct zero_nccl_comm *nccl, void *data, size_t b
 	else
 		status = zero_nccl_status(zero_nccl.comm_register(nccl->comm, data, bytes, handle),
 					  "ncclCommRegister", nccl->comm);
-	return zero_nccl_end(nccl, status);
+	return zero_nccl_group_end(nccl, status);
 }
 
 void zero_nccl_deregister(struct zero_nccl_comm *nccl, void *handle, bool symmetric)
@@ -230,7 +234,7 @@ bool zero_nccl_failed(struct zero_nccl_comm *nccl, char *text, size_t size)
 	bool failed = false;
 
 	pthread_mutex_lock(&nccl->lock);
-	if (nccl->comm && !nccl->callers &&
+	if (nccl->comm && !nccl->for_caller &&
 	    zero_nccl.comm_get_async_error(nccl->comm, &result) == ncclSuccess)
 		failed = zero_nccl_status(result, "NCCL", nccl->comm);
 	pthread_mutex_unlock(&nccl->lock);

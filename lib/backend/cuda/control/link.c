@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections: frames that wait to be sent or to be asked for, and the word that all is over. */
+/* Connections to neighbours: frames sent, frames received, and the failure of all of them. */
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "control_private.h"
+#include "private.h"
 
-#define SPIN 50e-6 /* s */
+#define SPIN_SECONDS 50e-6
 
 /* ---- payloads and frames --------------------------------------------------------------------- */
 
@@ -95,7 +95,7 @@ void zero_link_add(struct zero_link *link)
 {
 	link->next = link->control->links;
 	link->control->links = link;
-	zero_control_wake(link->control);
+	zero_control_wake_reader(link->control);
 }
 
 struct zero_link *zero_link_find(struct zero_control *control, int rank)
@@ -107,19 +107,19 @@ struct zero_link *zero_link_find(struct zero_control *control, int rank)
 	return link;
 }
 
-void zero_link_keep(struct zero_link *link, struct zero_frame *frame)
+void zero_link_store(struct zero_link *link, struct zero_frame *frame)
 {
 	append(&link->in, frame);
 }
 
 static enum zero_lane lane_of(uint32_t kind)
 {
-	if (kind == ZERO_FRAME_LEFT)
-		return ZERO_LANE_LEFT;
+	if (kind == ZERO_FRAME_DEPARTURE)
+		return ZERO_LANE_DEPARTURE;
 	return kind == ZERO_FRAME_MAX ? ZERO_LANE_MAX : ZERO_LANE_DATA;
 }
 
-struct zero_frame *zero_link_take(struct zero_link *link, uint64_t team, enum zero_lane lane)
+struct zero_frame *zero_link_pop(struct zero_link *link, uint64_t team, enum zero_lane lane)
 {
 	struct zero_frame **at = &link->in.first, *frame;
 
@@ -134,8 +134,8 @@ struct zero_frame *zero_link_take(struct zero_link *link, uint64_t team, enum ze
 	return frame;
 }
 
-const struct zero_frame *zero_link_astray(const struct zero_link *link, uint64_t team,
-					  enum zero_lane lane, uint64_t sequence)
+const struct zero_frame *zero_link_find_mismatched(const struct zero_link *link, uint64_t team,
+						   enum zero_lane lane, uint64_t sequence)
 {
 	const struct zero_frame *frame = link->in.first;
 
@@ -145,19 +145,19 @@ const struct zero_frame *zero_link_astray(const struct zero_link *link, uint64_t
 	return frame;
 }
 
-void zero_link_drop(struct zero_link *link)
+void zero_link_close_write(struct zero_link *link)
 {
-	link->mute = true;
+	link->write_closed = true;
 	free_all(&link->out);
 }
 
-/* What can be sent of it without a wait; whether nothing is left. An error is left to the reader to
-   find, after what the neighbour has said before. */
+/* Sends what the connection takes without waiting. Returns whether the frame is done. An error is
+   left for the reader to find, after it has read what the neighbour sent before. */
 static bool send_some(struct zero_link *link, struct zero_frame *frame)
 {
 	size_t head = sizeof(frame->header), bytes = frame->header.bytes;
 
-	while (!link->mute && frame->done < head + bytes) {
+	while (!link->write_closed && frame->done < head + bytes) {
 		size_t in_head = frame->done < head ? frame->done : head;
 		size_t in_bytes = frame->done - in_head;
 		struct iovec parts[2] = {{(uint8_t *)&frame->header + in_head, head - in_head},
@@ -173,7 +173,7 @@ static bool send_some(struct zero_link *link, struct zero_frame *frame)
 		else if (errno == EAGAIN || errno == EWOULDBLOCK)
 			return false;
 		else if (errno != EINTR)
-			link->mute = true;
+			link->write_closed = true;
 	}
 	return true;
 }
@@ -190,46 +190,46 @@ void zero_link_flush(struct zero_link *link)
 	}
 }
 
-void zero_link_post(struct zero_link *link, const struct zero_frame_header *header,
+void zero_link_send(struct zero_link *link, const struct zero_frame_header *header,
 		    struct zero_payload *payload)
 {
 	struct zero_control *control = link->control;
-	struct zero_frame frame = {.header = *header, .payload = payload}, *kept;
+	struct zero_frame frame = {.header = *header, .payload = payload}, *queued;
 	char text[128];
 
 	frame.header.bytes = payload ? payload->bytes : 0;
-	if (link->fd < 0 || link->farewell || link->mute)
+	if (link->fd < 0 || link->goodbye_received || link->write_closed)
 		return;
 	if (!link->out.first && send_some(link, &frame))
 		return;
-	kept = malloc(sizeof(*kept));
-	if (!kept) {
-		/* Half a frame may be under way: nothing can follow it. */
-		zero_link_drop(link);
-		snprintf(text, sizeof(text), "rank %d has no memory for what it sends to rank %d",
+	queued = malloc(sizeof(*queued));
+	if (!queued) {
+		/* A part of the frame may have been sent, so no other frame can follow. */
+		zero_link_close_write(link);
+		snprintf(text, sizeof(text), "rank %d has no memory for a message to rank %d",
 			 control->config.rank, link->rank);
-		zero_control_fall_apart(control, control->config.rank, text, link);
+		zero_control_fail_all_locked(control, control->config.rank, text, link);
 		return;
 	}
-	*kept = frame;
+	*queued = frame;
 	if (payload)
 		atomic_fetch_add(&payload->references, 1);
-	append(&link->out, kept);
-	zero_control_wake(control);
+	append(&link->out, queued);
+	zero_control_wake_reader(control);
 }
 
 /* ---- waking ---------------------------------------------------------------------------------- */
 
-void zero_control_wake(struct zero_control *control)
+void zero_control_wake_reader(struct zero_control *control)
 {
 	uint64_t one = 1;
 
-	/* A full counter wakes too. */
+	/* If the counter is full the write fails, but the reader wakes anyway. */
 	if (control->wakeup >= 0 && write(control->wakeup, &one, sizeof(one)) < 0)
 		return;
 }
 
-void zero_control_changed(struct zero_control *control)
+void zero_control_notify(struct zero_control *control)
 {
 	atomic_fetch_add(&control->changes, 1);
 	pthread_cond_broadcast(&control->changed);
@@ -243,10 +243,10 @@ bool zero_control_wait(struct zero_control *control, double deadline)
 	int error = 0;
 
 	at.tv_nsec = (long)((deadline - (double)at.tv_sec) * 1e9);
-	/* Most answers come sooner than a thread wakes. It yields, so that others who share its
-	   core lose nothing. */
+	/* Most messages come sooner than a sleeping thread wakes. Yielding leaves the core to
+	   others. */
 	pthread_mutex_unlock(&control->lock);
-	end = zero_seconds() + SPIN;
+	end = zero_seconds() + SPIN_SECONDS;
 	while (atomic_load(&control->changes) == seen && zero_seconds() < end)
 		sched_yield();
 	pthread_mutex_lock(&control->lock);
@@ -258,58 +258,59 @@ bool zero_control_wait(struct zero_control *control, double deadline)
 	return !error;
 }
 
-/* ---- falling apart --------------------------------------------------------------------------- */
+/* ---- failure --------------------------------------------------------------------------------- */
 
-/* With the lock. Without memory for the sentence a neighbour still learns that it is over. */
-static struct zero_payload *broken_payload(const struct zero_control *control)
+/* With the lock. NULL without memory: the neighbour then gets the failure without a sentence. */
+static struct zero_payload *failure_payload(const struct zero_control *control)
 {
-	size_t length = strlen(control->broken_text);
-	int32_t about = control->broken_rank;
+	size_t length = strlen(control->failure_text);
+	int32_t about = control->failed_rank;
 	struct zero_payload *payload = zero_payload_new(NULL, sizeof(about) + length);
 
 	if (!payload)
 		return NULL;
 	memcpy(payload->data, &about, sizeof(about));
-	memcpy(payload->data + sizeof(about), control->broken_text, length);
+	memcpy(payload->data + sizeof(about), control->failure_text, length);
 	return payload;
 }
 
-void zero_link_tell(struct zero_link *link)
+void zero_link_send_state(struct zero_link *link)
 {
-	static const struct zero_frame_header bye = {.kind = ZERO_FRAME_BYE};
-	static const struct zero_frame_header broken = {.kind = ZERO_FRAME_BROKEN};
+	static const struct zero_frame_header goodbye = {.kind = ZERO_FRAME_GOODBYE};
+	static const struct zero_frame_header failure = {.kind = ZERO_FRAME_FAILURE};
 
-	if (atomic_load(&link->control->broken)) {
-		struct zero_payload *payload = broken_payload(link->control);
+	if (atomic_load(&link->control->failed)) {
+		struct zero_payload *payload = failure_payload(link->control);
 
-		zero_link_post(link, &broken, payload);
+		zero_link_send(link, &failure, payload);
 		zero_payload_put(payload);
 	}
 	if (link->control->closing)
-		zero_link_post(link, &bye, NULL);
+		zero_link_send(link, &goodbye, NULL);
 }
 
-void zero_control_fall_apart(struct zero_control *control, int rank, const char *text,
-			     const struct zero_link *from)
+void zero_control_fail_all_locked(struct zero_control *control, int rank, const char *text,
+				  const struct zero_link *from)
 {
-	if (atomic_load(&control->broken))
+	if (atomic_load(&control->failed))
 		return;
-	snprintf(control->broken_text, sizeof(control->broken_text), "%s", text);
-	control->broken_rank = rank;
-	atomic_store(&control->broken, true);
+	snprintf(control->failure_text, sizeof(control->failure_text), "%s", text);
+	control->failed_rank = rank;
+	atomic_store(&control->failed, true);
 	for (struct zero_link *link = control->links; link; link = link->next)
 		if (link != from)
-			zero_link_tell(link);
-	zero_control_changed(control);
-	zero_control_wake(control);
+			zero_link_send_state(link);
+	zero_control_notify(control);
+	zero_control_wake_reader(control);
 }
 
-zero_status zero_control_fail_broken(struct zero_control *control)
+zero_status zero_control_failure(struct zero_control *control)
 {
-	return zero_core->fail_on(control->broken_rank, ZERO_E_COMM, control->broken_text);
+	return zero_core->fail_on(control->failed_rank, ZERO_E_COMM, control->failure_text);
 }
 
-zero_status zero_control_give_up(struct zero_control *control, int rank, const char *format, ...)
+zero_status zero_control_fail_all_printf(struct zero_control *control, int rank, const char *format,
+					 ...)
 {
 	char text[ZERO_CONTROL_TEXT];
 	va_list arguments;
@@ -317,25 +318,25 @@ zero_status zero_control_give_up(struct zero_control *control, int rank, const c
 	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
-	zero_control_break(control, rank, text);
-	return zero_control_fail_broken(control);
+	zero_control_fail_all(control, rank, text);
+	return zero_control_failure(control);
 }
 
-/* What it says was written before the flag and stays. */
-bool zero_control_broken(struct zero_control *control, char *text, size_t size, int *rank)
+/* The sentence is written before the flag and never changes. */
+bool zero_control_has_failed(struct zero_control *control, char *text, size_t size, int *rank)
 {
-	if (!atomic_load(&control->broken))
+	if (!atomic_load(&control->failed))
 		return false;
 	if (text && size)
-		snprintf(text, size, "%s", control->broken_text);
+		snprintf(text, size, "%s", control->failure_text);
 	if (rank)
-		*rank = control->broken_rank;
+		*rank = control->failed_rank;
 	return true;
 }
 
-void zero_control_break(struct zero_control *control, int rank, const char *text)
+void zero_control_fail_all(struct zero_control *control, int rank, const char *text)
 {
 	pthread_mutex_lock(&control->lock);
-	zero_control_fall_apart(control, rank, text, NULL);
+	zero_control_fail_all_locked(control, rank, text, NULL);
 	pthread_mutex_unlock(&control->lock);
 }

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Outputs of gathers in memory that NCCL knows, so that it may copy straight into them, by copy
- * engines where it can (symmetric windows, NCCL 2.27; zero-CTA policy, 2.28; before that registered
- * buffers). All ranks must gather
- * into the same window. Which one is idle depends on when threads released it: each rank chooses,
- * they compare when they agree on the submission, and where they chose differently all take a new
- * one. Windows are numbered in the order of their registration, which is collective.
+ * Outputs of gathers in memory that is registered with NCCL, which then copies straight into them,
+ * with copy engines where it can (symmetric windows since NCCL 2.27, zero-CTA policy since 2.28,
+ * registered buffers before). All ranks must gather into the same window. Which one is idle depends
+ * on when threads released it, so each rank chooses one, and the ranks compare their choices when
+ * they agree on the submission. If the choices differ, all ranks allocate a new window. Windows are
+ * numbered in the order of their registration, which is collective.
  */
 #include <stdlib.h>
 
-#include "gpu.h"
+#include "gpu_comm.h"
 
 struct zero_window {
 	void *data;
 	size_t bytes;
-	void *handle; /* NCCL's; NULL: it does without */
-	uint64_t id;  /* by registrations, the same on all ranks; 0: not registered */
-	struct zero_windows *windows; /* that it belongs to */
-	CUevent freed;                /* of an idle one: when it may be used again */
+	void *handle; /* NCCL's; NULL: NCCL did not register it */
+	uint64_t id;  /* number of its registration, the same on all ranks; 0: not registered */
+	struct zero_windows *windows; /* the list that it belongs to */
+	CUevent freed;                /* when an idle window may be used again */
 	struct zero_window *next;
 };
 
-/* Of one communicator: ranks have others in different teams. */
 struct zero_windows {
 	struct zero_nccl_comm *nccl;
 	struct zero_device *device;
@@ -29,7 +28,7 @@ struct zero_windows {
 	pthread_mutex_t lock;
 	struct zero_window *idle;
 	uint64_t registered;
-	bool symmetric; /* else plain buffers that NCCL knows */
+	bool symmetric; /* else registered buffers */
 };
 
 zero_status zero_windows_new(struct zero_nccl_comm *nccl, struct zero_memory_pool *memory,
@@ -51,7 +50,7 @@ zero_status zero_windows_new(struct zero_nccl_comm *nccl, struct zero_memory_poo
 static void delete_window(struct zero_windows *windows, struct zero_window *window)
 {
 	if (window->freed)
-		zero_event_finish(windows->device, window->freed);
+		zero_event_synchronize(windows->device, window->freed);
 	zero_event_put(windows->device, window->freed);
 	if (window->handle)
 		zero_nccl_deregister(windows->nccl, window->handle, windows->symmetric);
@@ -59,8 +58,8 @@ static void delete_window(struct zero_windows *windows, struct zero_window *wind
 	free(window);
 }
 
-/* One that is not registered is nothing to the other ranks. */
-static void put_back(struct zero_windows *windows, struct zero_window *window)
+/* A window that is not registered is unknown to the other ranks, and is freed. */
+static void make_idle(struct zero_windows *windows, struct zero_window *window)
 {
 	if (!window->id) {
 		delete_window(windows, window);
@@ -72,8 +71,8 @@ static void put_back(struct zero_windows *windows, struct zero_window *window)
 	pthread_mutex_unlock(&windows->lock);
 }
 
-/* What was freed may still be kept for the streams that freed it. */
-static void *take_memory(struct zero_windows *windows, size_t bytes)
+/* If there is no memory, freed memory that the pool still has goes back to the driver first. */
+static void *alloc_data(struct zero_windows *windows, size_t bytes)
 {
 	void *data = NULL;
 
@@ -83,9 +82,10 @@ static void *take_memory(struct zero_windows *windows, size_t bytes)
 	return zero_nccl.mem_alloc(&data, bytes) == ncclSuccess ? data : NULL;
 }
 
-/* The idle one that fits best, however badly. What is registered stays so: NCCL's room for windows
-   may not be used twice, and ranks must register the same in the same order. */
-static struct zero_window *take_idle(struct zero_windows *windows, size_t bytes)
+/* Returns the smallest idle window that is large enough, whatever it wastes. Windows are never freed
+   before the end: NCCL may not reuse their address space, and all ranks must register the same
+   windows in the same order. */
+static struct zero_window *reuse_idle(struct zero_windows *windows, size_t bytes)
 {
 	struct zero_window **best = NULL, *found = NULL;
 
@@ -103,27 +103,27 @@ static struct zero_window *take_idle(struct zero_windows *windows, size_t bytes)
 	return found;
 }
 
-zero_status zero_window_make(struct zero_windows *windows, size_t bytes, bool fresh,
-			     struct zero_window **window)
+zero_status zero_window_alloc(struct zero_windows *windows, size_t bytes, bool fresh,
+			      struct zero_window **window)
 {
-	struct zero_window *made = fresh ? NULL : take_idle(windows, bytes);
+	struct zero_window *made = fresh ? NULL : reuse_idle(windows, bytes);
 	zero_status status;
 
 	*window = NULL;
 	status = zero_memory_count(windows->memory, ZERO_MEM_GATHERED, made ? made->bytes : bytes);
 	if (status && made)
-		put_back(windows, made);
+		make_idle(windows, made);
 	else
 		*window = made;
 	if (status || made)
 		return status;
 	made = calloc(1, sizeof(*made));
 	if (made)
-		made->data = take_memory(windows, bytes);
+		made->data = alloc_data(windows, bytes);
 	if (!made || !made->data) {
 		zero_memory_uncount(windows->memory, ZERO_MEM_GATHERED, bytes);
 		free(made);
-		return zero_memory_none(ZERO_MEM_GATHERED, bytes);
+		return zero_memory_error(ZERO_MEM_GATHERED, bytes);
 	}
 	made->bytes = bytes;
 	made->windows = windows;
@@ -137,7 +137,7 @@ zero_status zero_window_register(struct zero_window *window)
 	struct zero_windows *windows = window->windows;
 
 	if (window->freed) {
-		zero_event_order(device, device->comm, window->freed);
+		zero_stream_wait(device, device->comm, window->freed);
 		zero_event_put(device, window->freed);
 		window->freed = NULL;
 	}
@@ -155,7 +155,7 @@ void zero_window_free(struct zero_window *window, CUstream stream)
 	zero_memory_uncount(windows->memory, ZERO_MEM_GATHERED, window->bytes);
 	if (stream != ZERO_NO_STREAM)
 		window->freed = zero_event_record(windows->device, stream);
-	put_back(windows, window);
+	make_idle(windows, window);
 }
 
 uint64_t zero_window_id(const struct zero_window *window)

@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many copies at once, as when a group's tensors become flat: a launch for each would take longer
- * than the bytes. A table of all goes to the device first.
+ * Copies on the device. When the tensors of a group become flat there are many copies, and a launch
+ * for each would take longer than copying the bytes. A table of all copies goes to the device then,
+ * and one kernel makes them.
  */
 #include <stdlib.h>
 
 #include "gpu.h"
 
-/* Fewer, or longer ones on average, are as well copied one by one. */
+/* Fewer than FEW copies, and any of LONG bytes, are made one by one. */
 enum { FEW = 4, LONG = 4 << 20 };
 
-static void copy_one(struct zero_device *device, const struct zero_copy *copy)
+void zero_device_copy(struct zero_device *device, CUstream stream, void *to, const void *from,
+		      size_t bytes)
 {
-	if (copy->bytes)
-		zero_device_note(device,
-				 zero_driver.copy((CUdeviceptr)(uintptr_t)copy->to,
-						  (CUdeviceptr)(uintptr_t)copy->from, copy->bytes,
-						  device->compute),
-				 "cuMemcpyAsync");
+	if (to != from && bytes)
+		zero_device_check(device,
+				  zero_driver.copy((CUdeviceptr)(uintptr_t)to,
+						   (CUdeviceptr)(uintptr_t)from, bytes, stream),
+				  "cuMemcpyAsync");
 }
 
-static bool by_kernel(const struct zero_copy *copy)
+static bool suits_kernel(const struct zero_copy *copy)
 {
 	bool from, to;
 
-	return copy->bytes && copy->bytes < LONG && zero_device_reads(copy->from, &from) && from &&
-	       zero_device_reads(copy->to, &to) && to;
+	return copy->bytes && copy->bytes < LONG && zero_device_can_read(copy->from, &from) &&
+	       from && zero_device_can_read(copy->to, &to) && to;
 }
 
-/* The table in both memories: pieces, then their first tiles. */
+/* The table in host and device memory: the pieces, then the first tile of each. */
 struct table {
 	struct zero_device_piece *pieces;
 	uint64_t *starts;
@@ -54,7 +55,7 @@ static bool make_table(struct zero_device *device, struct zero_memory_pool *memo
 	return true;
 }
 
-/* `fast` says which go by the kernel. */
+/* `fast` marks the copies that the kernel makes. */
 static void fill_table(struct table *table, const struct zero_copy *copies, const bool *fast,
 		       size_t count)
 {
@@ -76,8 +77,6 @@ static void fill_table(struct table *table, const struct zero_copy *copies, cons
 static void launch(struct zero_device *device, struct table *table)
 {
 	size_t tiles = table->starts[table->count], most = (size_t)device->processors * 16;
-	struct zero_copy up = {
-		.to = table->on_device, .from = table->pieces, .bytes = table->bytes};
 	const char *starts = (const char *)table->on_device +
 			     ((const char *)table->starts - (const char *)table->pieces);
 	struct zero_device_copy_many many = {
@@ -86,21 +85,21 @@ static void launch(struct zero_device *device, struct table *table)
 		.count = table->count,
 	};
 
-	copy_one(device, &up);
+	zero_device_copy(device, device->compute, table->on_device, table->pieces, table->bytes);
 	zero_launch_blocks(device, device->compute, ZERO_K_COPY_MANY, &many,
 			   tiles < most ? tiles : most);
 }
 
-void zero_launch_copies(struct zero_device *device, struct zero_memory_pool *memory,
-			const struct zero_copy *copies, size_t count)
+void zero_device_copy_many(struct zero_device *device, struct zero_memory_pool *memory,
+			   const struct zero_copy *copies, size_t count)
 {
 	bool *fast = calloc(count + 1, sizeof(*fast));
 	struct table table = {0};
 	size_t small = 0;
 
 	for (size_t i = 0; fast && i < count; i++)
-		small += fast[i] = by_kernel(&copies[i]);
-	/* Without memory for a table they go one by one. */
+		small += fast[i] = suits_kernel(&copies[i]);
+	/* Without memory for a table all copies are made one by one. */
 	if (small >= FEW && make_table(device, memory, small, &table)) {
 		fill_table(&table, copies, fast, count);
 		launch(device, &table);
@@ -111,6 +110,7 @@ void zero_launch_copies(struct zero_device *device, struct zero_memory_pool *mem
 	}
 	for (size_t i = 0; i < count; i++)
 		if (!small || !fast[i])
-			copy_one(device, &copies[i]);
+			zero_device_copy(device, device->compute, copies[i].to, copies[i].from,
+					 copies[i].bytes);
 	free(fast);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Launches kernels with the number of blocks that suits the device. */
 #include "gpu.h"
 
-/* Blocks that a processor has at a time, which is enough to keep its memory busy. */
-enum { BLOCKS_EACH = 8, ITEMS_EACH = 4 };
+/* A multiprocessor has 8 blocks at a time, which saturates its memory bandwidth. */
+enum { BLOCKS_PER_PROCESSOR = 8, ITEMS_PER_THREAD = 4 };
 
 void zero_launch_blocks(struct zero_device *device, CUstream stream, enum zero_kernel kernel,
 			const void *arguments, size_t blocks)
@@ -10,18 +11,18 @@ void zero_launch_blocks(struct zero_device *device, CUstream stream, enum zero_k
 	void *pointer = (void *)(uintptr_t)arguments;
 
 	if (blocks)
-		zero_device_note(device,
-				 zero_driver.launch(device->functions[kernel], (unsigned int)blocks,
-						    1, 1, ZERO_DEVICE_THREADS, 1, 1, 0, stream,
-						    &pointer, NULL),
-				 "cuLaunchKernel");
+		zero_device_check(
+			device,
+			zero_driver.launch(device->functions[kernel], (unsigned int)blocks, 1, 1,
+					   ZERO_DEVICE_THREADS, 1, 1, 0, stream, &pointer, NULL),
+			"cuLaunchKernel");
 }
 
 void zero_launch(struct zero_device *device, CUstream stream, enum zero_kernel kernel,
 		 const void *arguments, size_t work)
 {
-	const size_t each = (size_t)ZERO_DEVICE_THREADS * ITEMS_EACH;
-	const size_t most = (size_t)device->processors * BLOCKS_EACH;
+	const size_t each = (size_t)ZERO_DEVICE_THREADS * ITEMS_PER_THREAD;
+	const size_t most = (size_t)device->processors * BLOCKS_PER_PROCESSOR;
 	size_t blocks = work / each + (work % each != 0);
 
 	zero_launch_blocks(device, stream, kernel, arguments, blocks < most ? blocks : most);
@@ -36,7 +37,7 @@ void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to
 	zero_launch(device, stream, ZERO_K_CAST, &cast, count / 4 + (count % 4 != 0));
 }
 
-/* More summands than one launch takes are folded in groups, one after the other. */
+/* If there are more summands than one launch takes, launches add them in order. */
 void zero_launch_sum(struct zero_device *device, CUstream stream, float *out, zero_dtype from,
 		     const void *const *in, int n, size_t count, bool accumulate)
 {

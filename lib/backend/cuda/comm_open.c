@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens and closes the communicator of all ranks, and the caller's own communicator of NCCL. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "backend/bootstrap.h"
+#include "gpu_comm.h"
+
+/* Communicators made so far. All ranks count alike, so that each has launcher keys of its own. */
+static unsigned communicators;
+
+/* Whether a launcher started this rank, so that the pmix module is needed. */
+static bool is_launched(const struct zero_backend_config *config)
+{
+	return config->expected_world > 1 || getenv("PMIX_RANK");
+}
+
+static zero_status find_place(struct zero_cuda_comm *comm, const struct zero_backend_config *config)
+{
+	struct zero_place *place = &comm->comm.place;
+	struct zero_bootstrap_place launched = {.world = 1, .local_world = 1};
+	const void *table;
+	zero_status status = zero_core->module_open("pmix", &table);
+
+	gethostname(place->node, sizeof(place->node) - 1);
+	if (!status) {
+		comm->bootstrap = table;
+		status = comm->bootstrap->open(&launched);
+		if (status)
+			comm->bootstrap = NULL;
+	} else if (!is_launched(config)) {
+		status = ZERO_OK;
+	}
+	place->rank = launched.rank;
+	place->world = place->shm_groups = launched.world;
+	place->local_rank = launched.local_rank;
+	place->local_world = launched.local_world;
+	place->shm_world = place->shm_world_min = 1;
+	if (!status && config->expected_world && config->expected_world != launched.world)
+		status = zero_core->fail(
+			ZERO_E_COMM,
+			"the launcher announced %d ranks, but there are %d: start them "
+			"with srun --mpi=pmix or zerorun",
+			config->expected_world, launched.world);
+	return status;
+}
+
+/* Opens this rank's device, and loads NCCL if there are other ranks. */
+static zero_status open_device(struct zero_cuda_comm *comm,
+			       const struct zero_backend_config *config)
+{
+	zero_status status = zero_driver_open();
+
+	if (!status)
+		status = zero_device_open(comm->comm.place.local_rank, config->stream,
+					  &comm->device);
+	if (!status)
+		status = zero_memory_new(comm->device, config->allocator, &comm->memory);
+	if (!status && comm->comm.place.world > 1)
+		status = zero_nccl_open(config->nccl);
+	return status;
+}
+
+static zero_status fill_comm(struct zero_cuda_comm *comm, const struct zero_backend_config *config)
+{
+	const struct zero_place *place = &comm->comm.place;
+
+	comm->comm.ops = place->world > 1 ? &zero_cuda_comm_ops : &zero_cuda_single_rank_ops;
+	comm->comm.threaded = true;
+	comm->first = comm;
+	comm->open_seconds = config->open_seconds;
+	comm->reduce = config->reduce;
+	comm->ordered = config->reduce == ZERO_REDUCE_ORDERED ||
+			(config->reduce == ZERO_REDUCE_AUTO && place->local_world == place->world);
+	comm->comm.intents = calloc((size_t)place->world, sizeof(*comm->comm.intents));
+	comm->not_member = calloc(1, sizeof(*comm->not_member));
+	return comm->comm.intents && comm->not_member
+		       ? ZERO_OK
+		       : zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks", place->world);
+}
+
+zero_status zero_cuda_open(const struct zero_backend_config *config, struct zero_cuda_comm **made,
+			   size_t *sharing)
+{
+	struct zero_cuda_comm *comm;
+	zero_status status, mine;
+
+	*made = NULL;
+	*sharing = 1;
+	comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
+	comm->number = communicators++;
+	status = find_place(comm, config);
+	if (!status)
+		status = fill_comm(comm, config);
+	if (!status) {
+		mine = open_device(comm, config);
+		status = comm->comm.place.world > 1 ? zero_cuda_rendezvous(comm, mine, sharing)
+						    : mine;
+	}
+	if (status && !comm->joined)
+		zero_cuda_close(comm);
+	else
+		*made = comm;
+	return status;
+}
+
+void zero_cuda_close(struct zero_cuda_comm *comm)
+{
+	bool stopped;
+
+	if (comm->device)
+		zero_device_enter(comm->device);
+	zero_team_comms_close(&comm->comm);
+	zero_nccl_watchdog_remove(comm->watchdog, &comm->nccl);
+	comm->aborted = comm->nccl.aborted;
+	if (comm->device && comm->memory) {
+		zero_cuda_free_pinned(comm);
+		zero_cuda_free_exchange_buffers(comm);
+	}
+	zero_windows_delete(comm->windows);
+	if (comm->nccl.device)
+		zero_nccl_close(&comm->nccl, comm->comm.broken || !comm->agreed);
+	/* From here on only the device is waited for. */
+	if (comm->device)
+		comm->device->has_failed = NULL;
+	stopped = zero_nccl_watchdog_stop(comm->watchdog);
+	zero_control_close(comm->control);
+	if (stopped)
+		zero_nccl_watchdog_delete(comm->watchdog);
+	zero_memory_delete(comm->memory);
+	if (comm->device)
+		zero_device_leave(comm->device);
+	zero_device_close(comm->device);
+	if (comm->bootstrap)
+		comm->bootstrap->close();
+	free(comm->comm.intents);
+	free(comm->nodes);
+	/* NCCL may still write to the result of a split that failed. */
+	if (!comm->aborted)
+		free(comm->not_member);
+	free(comm);
+}
+
+zero_status zero_cuda_caller_comm(struct zero_cuda_comm *cuda, const char *path,
+				  struct zero_nccl_comm *made)
+{
+	ncclUniqueId id;
+	zero_status status;
+
+	made->for_caller = true;
+	zero_device_enter(cuda->device);
+	if (cuda->comm.place.world > 1) {
+		status = zero_nccl_split(&cuda->nccl, 0, cuda->comm.place.rank, cuda->open_seconds,
+					 made);
+	} else {
+		status = zero_nccl_open(path);
+		if (!status)
+			status = zero_nccl_status(zero_nccl.get_unique_id(&id), "ncclGetUniqueId",
+						  NULL);
+		if (!status)
+			status = zero_nccl_init(made, cuda->device, 0, 1, &id, 1,
+						cuda->open_seconds);
+	}
+	zero_device_leave(cuda->device);
+	if (!status)
+		zero_nccl_watchdog_add(cuda->watchdog, made);
+	return status;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * struct zero_comm_ops of ranks with GPUs, for the queue that backends share: ranks agree through
+ * the control plane, and then enqueue the operations on the communication stream. The caller's
+ * stream waits for that stream; the host does not.
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_comm.h"
+
+/* ---- order of a submission on the device ----------------------------------------------------- */
+
+static void cuda_device_order_begin(struct zero_comm *comm, struct zero_device_order *order)
+{
+	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
+
+	zero_device_enter(cuda->device);
+	order->before = zero_event_record(cuda->device, cuda->device->compute);
+	zero_device_leave(cuda->device);
+}
+
+static zero_status cuda_device_order_join(struct zero_comm *comm,
+					  const struct zero_device_order *order)
+{
+	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
+
+	zero_device_enter(cuda->device);
+	zero_stream_wait(cuda->device, cuda->device->compute, order->after);
+	zero_device_leave(cuda->device);
+	return zero_device_error(cuda->device);
+}
+
+static void cuda_device_order_free(struct zero_comm *comm, struct zero_device_order *order)
+{
+	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
+
+	zero_event_put(cuda->device, order->before);
+	zero_event_put(cuda->device, order->after);
+	*order = (struct zero_device_order){0};
+}
+
+/* ---- output buffers -------------------------------------------------------------------------- */
+
+static bool has_window(const struct zero_cuda_comm *cuda, const struct zero_op *op)
+{
+	return cuda->windows && op->memory == ZERO_MEM_GATHERED;
+}
+
+/* Allocates an output on this rank. Windows are registered later, when all ranks have theirs. */
+static zero_status make_output(struct zero_cuda_comm *cuda, const struct zero_op *op, bool fresh)
+{
+	struct zero_shared *shared = op->shared;
+	struct zero_window *window;
+	zero_status status;
+
+	*shared = (struct zero_shared){.bytes = op->count, .kind = op->memory};
+	if (!has_window(cuda, op))
+		return zero_memory_alloc(cuda->memory, op->memory, op->count, op->zeroed,
+					 cuda->device->comm, (void **)&shared->data);
+	status = zero_window_alloc(cuda->windows, zero_round_to_pages(op->count), fresh, &window);
+	if (status)
+		return status;
+	shared->data = zero_window_data(window);
+	shared->owner = window;
+	return ZERO_OK;
+}
+
+static void free_outputs(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct zero_shared *shared = ops[i].shared;
+
+		if (ops[i].kind != ZERO_OP_ALLOC)
+			continue;
+		if (shared->owner)
+			zero_window_free(shared->owner, ZERO_NO_STREAM);
+		else
+			zero_memory_free(cuda->memory, shared->data, cuda->device->comm);
+		*shared = (struct zero_shared){0};
+	}
+}
+
+/* Returns a hash of the windows that this rank has chosen. */
+static uint64_t choice_of(const struct zero_op *ops, size_t count)
+{
+	uint64_t choice = 0;
+
+	for (size_t i = 0; i < count; i++)
+		if (ops[i].kind == ZERO_OP_ALLOC && ops[i].shared->owner)
+			choice = choice * UINT64_C(0x9e3779b97f4a7c15) +
+				 zero_window_id(ops[i].shared->owner) + 1;
+	return choice;
+}
+
+/* COLLECTIVE. The ranks chose different windows, so all of them allocate new ones. */
+static zero_status renew_outputs(struct zero_cuda_comm *cuda, const struct zero_op *ops,
+				 size_t count)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t i = 0; !status && i < count; i++) {
+		struct zero_shared *shared = ops[i].shared;
+
+		if (ops[i].kind != ZERO_OP_ALLOC || !shared->owner ||
+		    !zero_window_id(shared->owner))
+			continue;
+		zero_window_free(shared->owner, ZERO_NO_STREAM);
+		status = make_output(cuda, &ops[i], true);
+	}
+	return zero_agree_status(&cuda->comm, status);
+}
+
+static zero_status register_outputs(const struct zero_op *ops, size_t count)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t i = 0; !status && i < count; i++)
+		if (ops[i].kind == ZERO_OP_ALLOC && ops[i].shared->owner)
+			status = zero_window_register(ops[i].shared->owner);
+	return status;
+}
+
+static void cuda_shared_free(struct zero_comm *comm, struct zero_shared *shared)
+{
+	zero_window_free(shared->owner, zero_cuda_of(comm)->device->compute);
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+static zero_status cuda_begin(struct zero_comm *comm, const struct zero_op *ops, size_t count)
+{
+	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
+	zero_status status = zero_device_error(cuda->device);
+
+	zero_device_enter(cuda->device);
+	for (size_t i = 0; i < count; i++) {
+		zero_status one = ZERO_OK;
+
+		if (ops[i].kind != ZERO_OP_ALLOC)
+			continue;
+		*ops[i].shared = (struct zero_shared){0};
+		if (!status)
+			one = make_output(cuda, &ops[i], false);
+		status = status ? status : one;
+	}
+	if (!status)
+		status = zero_cuda_reserve_pinned(cuda, ops, count);
+	comm->choice = choice_of(ops, count);
+	zero_device_leave(cuda->device);
+	return status;
+}
+
+static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
+			    zero_status status, struct zero_device_order *order)
+{
+	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
+	struct zero_device *device = cuda->device;
+
+	zero_device_enter(device);
+	zero_stream_wait(device, device->comm, order->before);
+	if (!status && !comm->choices_equal)
+		status = renew_outputs(cuda, ops, count);
+	if (status) {
+		free_outputs(cuda, ops, count);
+	} else {
+		status = register_outputs(ops, count);
+		if (!status)
+			status = zero_cuda_run_operations(cuda, ops, count);
+		/* The other ranks wait in what this rank could not enqueue. */
+		if (status && cuda->control)
+			zero_control_fail_all(cuda->control, cuda->first->comm.place.rank,
+					      zero_core->last_error());
+		order->after = zero_event_record(device, device->comm);
+	}
+	zero_device_leave(device);
+	if (cuda->first != cuda) {
+		cuda->first->comm.bytes_sent += atomic_exchange(&comm->bytes_sent, 0);
+		cuda->first->comm.collectives += atomic_exchange(&comm->collectives, 0);
+	}
+	return status;
+}
+
+static void cuda_free(struct zero_comm *comm, void *data, const struct zero_device_order *order)
+{
+	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
+
+	zero_device_enter(cuda->device);
+	/* The communication stream may not have waited for the caller's stream yet. */
+	zero_stream_wait(cuda->device, cuda->device->comm, order->before);
+	zero_memory_free(cuda->memory, data, cuda->device->comm);
+	zero_device_leave(cuda->device);
+}
+
+/* ---- control plane --------------------------------------------------------------------------- */
+
+static zero_status cuda_begin_max(struct zero_comm *comm)
+{
+	return zero_control_begin_max(zero_cuda_of(comm)->control_team, comm->agreement.mine,
+				      ZERO_AGREE_VALUES);
+}
+
+static zero_status cuda_finish_max(struct zero_comm *const *comms, int count, int *index)
+{
+	uint64_t all[ZERO_AGREE_VALUES];
+	struct zero_control_team **teams;
+	zero_status status = ZERO_OK;
+	size_t which = 0;
+
+	*index = -1;
+	if (!count)
+		return ZERO_OK;
+	teams = calloc((size_t)count, sizeof(struct zero_control_team *));
+	if (!teams)
+		return zero_core->fail(ZERO_E_COMM, "no memory to agree in %d teams", count);
+	for (int i = 0; i < count; i++)
+		teams[i] = zero_cuda_of(comms[i])->control_team;
+	status = zero_control_finish_max(teams, (size_t)count, &which, all);
+	if (!status) {
+		*index = (int)which;
+		memcpy(comms[which]->agreement.all, all, sizeof(all));
+	}
+	free(teams);
+	return status;
+}
+
+static zero_status cuda_exchange(struct zero_comm *comm, const void *send, void *recv, size_t bytes)
+{
+	return zero_control_exchange(zero_cuda_of(comm)->control_team, send, recv, bytes);
+}
+
+static zero_status cuda_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
+{
+	return zero_control_broadcast(zero_cuda_of(comm)->control_team, data, bytes, root);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+const struct zero_comm_ops zero_cuda_comm_ops = {
+	.close = zero_cuda_team_close,
+	.begin = cuda_begin,
+	.run = cuda_run,
+	.free = cuda_free,
+	.shared_free = cuda_shared_free,
+	.begin_max = cuda_begin_max,
+	.finish_max = cuda_finish_max,
+	.exchange = cuda_exchange,
+	.broadcast = cuda_broadcast,
+	.device_order_begin = cuda_device_order_begin,
+	.device_order_join = cuda_device_order_join,
+	.device_order_free = cuda_device_order_free,
+};
+
+/* One rank has no control plane. */
+const struct zero_comm_ops zero_cuda_single_rank_ops = {
+	.close = zero_cuda_team_close,
+	.begin = cuda_begin,
+	.run = cuda_run,
+	.free = cuda_free,
+	.shared_free = cuda_shared_free,
+	.device_order_begin = cuda_device_order_begin,
+	.device_order_join = cuda_device_order_join,
+	.device_order_free = cuda_device_order_free,
+};

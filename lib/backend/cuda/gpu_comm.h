@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks with devices do together: communicators, and the collectives on them. */
+#ifndef ZERO_GPU_COMM_H
+#define ZERO_GPU_COMM_H
+
+#include "control/control.h"
+#include "core/options.h"
+#include "gpu.h"
+#include "nccl_api.h"
+
+struct zero_nccl_watchdog;
+struct zero_bootstrap_ops;
+
+/* ---- nccl_comm.c: a communicator of NCCL ----------------------------------------------------- */
+
+struct zero_nccl_comm {
+	pthread_mutex_t lock; /* held in each call, because another thread may abort it */
+	ncclComm_t comm;
+	bool aborted;
+	bool for_caller; /* made for the caller, who checks its errors */
+	struct zero_device *device;
+};
+
+zero_status zero_nccl_init(struct zero_nccl_comm *nccl, struct zero_device *device, int rank,
+			   int world, ncclUniqueId *ids, int id_count, double seconds);
+/* COLLECTIVE over `from`. `color` is that of ncclCommSplit. `made` must not be freed after an error,
+   because NCCL may still write to it. */
+zero_status zero_nccl_split(struct zero_nccl_comm *from, int color, int key, double seconds,
+			    struct zero_nccl_comm *made);
+/* COLLECTIVE, unless it was aborted or communication has `failed`: then it waits for no rank. */
+void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed);
+/* Ends the work on all of them early. NULL entries are skipped. From any thread. */
+void zero_nccl_abort(struct zero_nccl_comm *const *nccl, size_t count);
+/* Calls between the two are one group of NCCL. zero_nccl_group_end waits until they are enqueued on
+   their streams. */
+zero_status zero_nccl_group_begin(struct zero_nccl_comm *nccl);
+zero_status zero_nccl_group_end(struct zero_nccl_comm *nccl, zero_status status);
+/* Registers a symmetric window, which is COLLECTIVE, or else a buffer of this rank. */
+zero_status zero_nccl_register(struct zero_nccl_comm *nccl, void *data, size_t bytes,
+			       bool symmetric, void **handle);
+void zero_nccl_deregister(struct zero_nccl_comm *nccl, void *handle, bool symmetric);
+/* Returns whether NCCL reports an asynchronous error, and copies it to `text`. */
+bool zero_nccl_failed(struct zero_nccl_comm *nccl, char *text, size_t size);
+
+/* ---- nccl_watchdog.c ------------------------------------------------------------------------- */
+
+/* `device` may be NULL. */
+zero_status zero_nccl_watchdog_new(struct zero_control *control, struct zero_device *device,
+				   int rank, struct zero_nccl_watchdog **watchdog);
+/* Ends the thread. Returns false if the thread is in an abort that does not end: the watchdog must
+   not be deleted then. NULL is a no-op, as for all of these functions. */
+bool zero_nccl_watchdog_stop(struct zero_nccl_watchdog *watchdog);
+/* Frees a stopped watchdog, which no thread may wake any more. */
+void zero_nccl_watchdog_delete(struct zero_nccl_watchdog *watchdog);
+void zero_nccl_watchdog_add(struct zero_nccl_watchdog *watchdog, struct zero_nccl_comm *nccl);
+/* Call it before zero_nccl_close. The watchdog does not abort the communicator any more. If
+   communication has failed, the communicator is aborted now, so that its work ends. */
+void zero_nccl_watchdog_remove(struct zero_nccl_watchdog *watchdog, struct zero_nccl_comm *nccl);
+/* Called when communication has failed; `context` is a watchdog. */
+void zero_nccl_watchdog_wake(void *context);
+
+/* ---- nccl_window.c: outputs of gathers in memory that is registered with NCCL ---------------- */
+
+struct zero_windows; /* those of one communicator */
+struct zero_window;
+
+zero_status zero_windows_new(struct zero_nccl_comm *nccl, struct zero_memory_pool *memory,
+			     bool symmetric, struct zero_windows **windows);
+void zero_windows_delete(struct zero_windows *windows);
+/* Returns an idle window or a new one; a new one if `fresh`. */
+zero_status zero_window_alloc(struct zero_windows *windows, size_t bytes, bool fresh,
+			      struct zero_window **window);
+/* COLLECTIVE. Registers the window if it is new. */
+zero_status zero_window_register(struct zero_window *window);
+uint64_t zero_window_id(const struct zero_window *window); /* 0: not registered */
+void *zero_window_data(const struct zero_window *window);
+/* Makes the window idle after the stream's work so far. ZERO_NO_STREAM: no work used it. */
+void zero_window_free(struct zero_window *window, CUstream stream);
+
+#define ZERO_NO_STREAM ((CUstream)(uintptr_t)-1)
+
+/* ---- a communicator of all ranks, or of a team ----------------------------------------------- */
+
+/* Page-locked memory of a root: the host fills one buffer while the device sends the other. */
+struct zero_pinned_buffers {
+	void *data[2];
+	CUevent sent[2]; /* when the device has read the buffer; NULL: it has */
+	size_t bytes;    /* of each */
+	int next;
+};
+
+struct zero_cuda_comm {
+	struct zero_comm comm;
+	struct zero_device *device;
+	struct zero_memory_pool *memory;
+	struct zero_windows *windows;           /* NULL: not used */
+	struct zero_control *control;           /* shared by all; NULL with one rank */
+	struct zero_nccl_watchdog *watchdog;    /* likewise */
+	struct zero_control_team *control_team; /* of its ranks */
+	struct zero_nccl_comm nccl;
+	struct zero_cuda_comm *first; /* the communicator of all ranks, maybe itself */
+	double open_seconds;
+	bool ordered;                      /* sums are made in rank order */
+	void *staging[2];                  /* [world - 1][piece] of an exchange */
+	size_t piece;                      /* bytes */
+	const void **summands;             /* [world] */
+	struct zero_pinned_buffers pinned; /* for what a root has in pageable memory */
+	/* Only the first communicator uses these: */
+	const struct zero_bootstrap_ops *bootstrap; /* NULL: no launcher */
+	unsigned number;                            /* among those of this process */
+	int reduce;                                 /* ZERO_REDUCE_AUTO ... */
+	bool uses_windows;                          /* on all ranks */
+	bool symmetric;                    /* windows are symmetric, else registered buffers */
+	bool joined;                       /* its ranks have control connections */
+	bool agreed;                       /* and all ranks have opened without an error */
+	bool aborted;                      /* its communicator of NCCL was */
+	uint64_t *nodes;                   /* [world], equal for ranks of one node */
+	struct zero_nccl_comm *not_member; /* result of a split that excludes this rank */
+};
+
+static inline struct zero_cuda_comm *zero_cuda_of(struct zero_comm *comm)
+{
+	return (struct zero_cuda_comm *)comm;
+}
+
+/* comm_ops.c */
+extern const struct zero_comm_ops zero_cuda_comm_ops, zero_cuda_single_rank_ops;
+
+/* ---- comm_open.c ----------------------------------------------------------------------------- */
+
+/* COLLECTIVE. If it fails and sets *comm, all ranks know of the error. *sharing: ranks of this node
+   that have the same device. */
+zero_status zero_cuda_open(const struct zero_backend_config *config, struct zero_cuda_comm **comm,
+			   size_t *sharing);
+void zero_cuda_close(struct zero_cuda_comm *comm);
+/* COLLECTIVE. A communicator for the caller; `path` as for zero_nccl_open. */
+zero_status zero_cuda_caller_comm(struct zero_cuda_comm *cuda, const char *path,
+				  struct zero_nccl_comm *made);
+
+/* ---- rendezvous.c: how several ranks find each other ----------------------------------------- */
+
+/* COLLECTIVE, whatever `status` this rank has so far: the other ranks learn of it. */
+zero_status zero_cuda_rendezvous(struct zero_cuda_comm *comm, zero_status status, size_t *sharing);
+
+/* ---- team.c ---------------------------------------------------------------------------------- */
+
+/* COLLECTIVE over all ranks: ZERO_OP_TEAM_COMM. */
+zero_status zero_cuda_team_comm(struct zero_cuda_comm *cuda, const struct zero_op *op);
+/* zero_comm_ops.close */
+void zero_cuda_team_close(struct zero_comm *comm);
+
+/* ---- collectives: they enqueue operations on the communication stream ------------------------ */
+
+/* collectives.c: all operations of a submission */
+zero_status zero_cuda_run_operations(struct zero_cuda_comm *cuda, const struct zero_op *ops,
+				     size_t count);
+
+/* all_gather.c: `count` of them as one group */
+zero_status zero_cuda_all_gather(struct zero_cuda_comm *cuda, const struct zero_op *ops,
+				 size_t count);
+
+/* reduce_scatter.c */
+zero_status zero_cuda_reduce_scatter(struct zero_cuda_comm *cuda, const struct zero_op *op);
+/* The buffers that it uses, allocated once for each communicator. */
+zero_status zero_cuda_alloc_exchange_buffers(struct zero_cuda_comm *cuda);
+void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda);
+
+/* scatter.c: `count` scatters at the same time, and broadcast */
+zero_status zero_cuda_scatter(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count);
+zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_op *op);
+/* Allocates the page-locked memory that this rank needs as a root of the operations. */
+zero_status zero_cuda_reserve_pinned(struct zero_cuda_comm *cuda, const struct zero_op *ops,
+				     size_t count);
+void zero_cuda_free_pinned(struct zero_cuda_comm *cuda);
+
+#endif

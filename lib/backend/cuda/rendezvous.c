@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How several ranks find each other. The launcher's servers carry (PMIx: put, one fence, get) where
+ * each rank listens and, from every 128th rank, a unique id of NCCL: NCCL then starts with that many
+ * roots, and no root serves all ranks. A rank gets the ids and the addresses of its neighbours in
+ * the control tree. Everything else goes through the control plane. A rank that cannot take part
+ * still joins the control plane, and reports why.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/bootstrap.h"
+#include "gpu_comm.h"
+
+enum {
+	RANKS_PER_ROOT = 128,
+	SCALABLE = 22304,  /* version of NCCL that takes several ids */
+	SYMMETRIC = 22700, /* version of NCCL that has symmetric windows */
+};
+
+/* What all ranks know of each rank. */
+struct rank_info {
+	uint64_t node;
+	uint8_t gpu[16];
+	int32_t version; /* of NCCL */
+	int32_t windows; /* outputs of gathers can be registered with NCCL */
+};
+
+/* ---- through the launcher -------------------------------------------------------------------- */
+
+static void key_of(const struct zero_cuda_comm *comm, const char *what, char *key, size_t size)
+{
+	snprintf(key, size, "zero.%u.%s", comm->number, what);
+}
+
+static zero_status put(const struct zero_cuda_comm *comm, const char *what, const void *data,
+		       size_t bytes)
+{
+	char key[64];
+
+	key_of(comm, what, key, sizeof(key));
+	return comm->bootstrap->put(key, data, bytes);
+}
+
+static zero_status get(const struct zero_cuda_comm *comm, int rank, const char *what, void *data,
+		       size_t bytes)
+{
+	zero_status status;
+	char key[64];
+	size_t got = 0;
+
+	key_of(comm, what, key, sizeof(key));
+	status = comm->bootstrap->get(rank, key, data, bytes, &got);
+	if (!status && got != bytes)
+		status = zero_core->fail(ZERO_E_COMM,
+					 "rank %d put %zu bytes as %s, not %zu: is it of another "
+					 "build of the library?",
+					 rank, got, key, bytes);
+	return status;
+}
+
+static zero_status address_of(void *context, int rank, struct zero_address *address)
+{
+	return get(context, rank, "at", address, sizeof(*address));
+}
+
+/* Every 128th rank makes an id, on which NCCL listens for other ranks. If one cannot be made all
+   ranks learn of the error before any rank uses the id. */
+static zero_status put_id(const struct zero_cuda_comm *comm, zero_status status)
+{
+	ncclUniqueId id = {{0}};
+
+	if (comm->comm.place.rank % RANKS_PER_ROOT)
+		return status;
+	if (!status)
+		status = zero_nccl_status(zero_nccl.get_unique_id(&id), "ncclGetUniqueId", NULL);
+	put(comm, "id", &id, sizeof(id));
+	return status;
+}
+
+static zero_status get_ids(const struct zero_cuda_comm *comm, ncclUniqueId *ids, int count)
+{
+	zero_status status = ZERO_OK;
+
+	for (int i = 0; !status && i < count; i++)
+		status = get(comm, i * RANKS_PER_ROOT, "id", &ids[i], sizeof(ids[i]));
+	return status;
+}
+
+/* ---- through the control plane --------------------------------------------------------------- */
+
+static bool has_failed(void *context, char *text, size_t size, int *rank)
+{
+	return zero_control_has_failed(context, text, size, rank);
+}
+
+/* COLLECTIVE. Finds which ranks are on one node, how many share this rank's device, and the oldest
+   version of NCCL. */
+static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, int *version)
+{
+	size_t world = (size_t)comm->comm.place.world;
+	const char *node = comm->comm.place.node;
+	struct rank_info mine = {.node = zero_core->hash(node, strlen(node), 0),
+				 .version = zero_nccl.version,
+				 .windows = !zero_memory_uses_allocator(comm->memory)};
+	struct rank_info *all = calloc(world, sizeof(*all));
+	zero_status status;
+
+	comm->nodes = calloc(world, sizeof(*comm->nodes));
+	if (!all || !comm->nodes) {
+		free(all);
+		return zero_core->fail(ZERO_E_COMM, "no memory for %zu ranks", world);
+	}
+	memcpy(mine.gpu, comm->device->uuid.bytes, sizeof(mine.gpu));
+	status = zero_control_exchange(comm->control_team, &mine, all, sizeof(mine));
+	*sharing = 0;
+	*version = zero_nccl.version;
+	comm->uses_windows = true;
+	for (size_t rank = 0; !status && rank < world; rank++) {
+		comm->nodes[rank] = all[rank].node;
+		comm->uses_windows = comm->uses_windows && all[rank].windows;
+		*version = all[rank].version < *version ? all[rank].version : *version;
+		*sharing += all[rank].node == mine.node &&
+			    !memcmp(all[rank].gpu, mine.gpu, sizeof(mine.gpu));
+	}
+	free(all);
+	return status;
+}
+
+/* COLLECTIVE. */
+static zero_status open_nccl(struct zero_cuda_comm *comm, int version)
+{
+	const struct zero_place *place = &comm->comm.place;
+	int roots = version >= SCALABLE ? (place->world + RANKS_PER_ROOT - 1) / RANKS_PER_ROOT : 1;
+	ncclUniqueId *ids = calloc((size_t)roots, sizeof(*ids));
+	zero_status status;
+
+	if (!ids)
+		return zero_core->fail(ZERO_E_COMM, "no memory for %d ids of NCCL", roots);
+	status = get_ids(comm, ids, roots);
+	if (!status) {
+		zero_device_enter(comm->device);
+		status = zero_nccl_init(&comm->nccl, comm->device, place->rank, place->world, ids,
+					roots, comm->open_seconds);
+		zero_device_leave(comm->device);
+	}
+	free(ids);
+	return status;
+}
+
+/* COLLECTIVE. `status` is this rank's so far. */
+static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, size_t *sharing)
+{
+	int version = 0;
+
+	status = zero_agree_status(&comm->comm, status);
+	if (status)
+		return status;
+	comm->device->has_failed = has_failed;
+	comm->device->failure_context = comm->control;
+	status = exchange_info(comm, sharing, &version);
+	if (!status) {
+		status = open_nccl(comm, version);
+		/* The other ranks would wait in NCCL for this rank. */
+		if (status)
+			zero_control_fail_all(comm->control, comm->comm.place.rank,
+					      zero_core->last_error());
+	}
+	if (!status) {
+		zero_device_enter(comm->device);
+		status = zero_cuda_alloc_exchange_buffers(comm);
+		zero_device_leave(comm->device);
+	}
+	status = zero_agree_status(&comm->comm, status);
+	if (status)
+		return status;
+	zero_nccl_watchdog_add(comm->watchdog, &comm->nccl);
+	comm->symmetric = version >= SYMMETRIC;
+	if (comm->uses_windows)
+		status = zero_windows_new(&comm->nccl, comm->memory, comm->symmetric,
+					  &comm->windows);
+	status = zero_agree_status(&comm->comm, status);
+	comm->agreed = !status;
+	return status;
+}
+
+zero_status zero_cuda_rendezvous(struct zero_cuda_comm *comm, zero_status mine, size_t *sharing)
+{
+	struct zero_address own;
+	struct zero_control_config config = {
+		.rank = comm->comm.place.rank,
+		.world = comm->comm.place.world,
+		.seconds = comm->open_seconds,
+		.address = address_of,
+		.on_failure = zero_nccl_watchdog_wake,
+		.context = comm,
+	};
+	zero_status status = zero_control_listen(&comm->control, &own);
+
+	if (status)
+		return status;
+	status = zero_nccl_watchdog_new(comm->control, comm->device, config.rank, &comm->watchdog);
+	if (status)
+		return status;
+	config.on_failure_context = comm->watchdog;
+	status = put(comm, "at", &own, sizeof(own));
+	mine = put_id(comm, mine);
+	if (!status)
+		status = comm->bootstrap->fence(comm->open_seconds);
+	if (!status)
+		status = zero_control_join(comm->control, &config);
+	if (status)
+		return status;
+	comm->control_team = zero_control_world_team(comm->control);
+	comm->joined = true;
+	return open_all(comm, mine, sharing);
+}

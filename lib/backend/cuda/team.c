@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Teams: communicators that are split from the one of all ranks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_comm.h"
+
+void zero_cuda_team_close(struct zero_comm *comm)
+{
+	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
+
+	zero_nccl_watchdog_remove(cuda->watchdog, &cuda->nccl);
+	zero_cuda_free_pinned(cuda);
+	zero_cuda_free_exchange_buffers(cuda);
+	zero_windows_delete(cuda->windows);
+	zero_nccl_close(&cuda->nccl, comm->broken || cuda->first->comm.broken);
+	free(comm->members);
+	free(comm->intents);
+	free(cuda);
+}
+
+/* Fills the team's place, from what every rank knows of all ranks. */
+static void place_team(struct zero_cuda_comm *team, const struct zero_op *op)
+{
+	const struct zero_cuda_comm *first = team->first;
+	struct zero_place *place = &team->comm.place;
+	bool one_node = true;
+
+	*place = first->comm.place;
+	place->world = place->shm_groups = (int)op->count;
+	place->local_world = place->local_rank = 0;
+	for (int i = 0; i < place->world; i++) {
+		int rank = op->members[i];
+
+		if (rank == first->comm.place.rank) {
+			place->rank = i;
+			place->local_rank = place->local_world;
+		}
+		if (first->nodes[rank] == first->nodes[first->comm.place.rank])
+			place->local_world++;
+		else
+			one_node = false;
+	}
+	team->ordered =
+		first->reduce == ZERO_REDUCE_AUTO ? one_node : first->reduce == ZERO_REDUCE_ORDERED;
+}
+
+static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm *first,
+			     const struct zero_op *op)
+{
+	zero_status status;
+
+	team->comm.ops = first->comm.ops;
+	team->comm.threaded = true;
+	team->device = first->device;
+	team->memory = first->memory;
+	team->control = first->control;
+	team->watchdog = first->watchdog;
+	team->first = first;
+	team->open_seconds = first->open_seconds;
+	team->comm.members = calloc(op->count, sizeof(int));
+	team->comm.intents = calloc(op->count, sizeof(*team->comm.intents));
+	if (!team->comm.members || !team->comm.intents)
+		return zero_core->fail(ZERO_E_COMM, "no memory for a team of %zu ranks", op->count);
+	memcpy(team->comm.members, op->members, op->count * sizeof(int));
+	place_team(team, op);
+	status = zero_control_team_new(first->control, op->members, op->count, &team->control_team);
+	return status ? status : zero_cuda_alloc_exchange_buffers(team);
+}
+
+/* COLLECTIVE over all ranks, members or not. */
+static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, bool member,
+			     struct zero_comm **made)
+{
+	struct zero_cuda_comm *first = zero_cuda_of(comm), *team = NULL;
+	zero_status status, split;
+
+	/* With one rank the team's communicator is the first one. */
+	if (comm->place.world == 1) {
+		*made = comm;
+		return ZERO_OK;
+	}
+	team = member ? calloc(1, sizeof(*team)) : NULL;
+	split = zero_nccl_split(&first->nccl, member ? 0 : -1, comm->place.rank,
+				first->open_seconds, team ? &team->nccl : first->not_member);
+	if (!member)
+		return split;
+	if (!team)
+		return zero_core->fail(ZERO_E_COMM, "no memory for a team");
+	status = fill_team(team, first, op);
+	zero_nccl_watchdog_add(team->watchdog, &team->nccl);
+	if (!status && first->uses_windows)
+		status = zero_windows_new(&team->nccl, team->memory, first->symmetric,
+					  &team->windows);
+	*made = &team->comm;
+	return split ? split : status;
+}
+
+zero_status zero_cuda_team_comm(struct zero_cuda_comm *cuda, const struct zero_op *op)
+{
+	return zero_team_comm_new(&cuda->comm, op, make_team);
+}
