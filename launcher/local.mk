@@ -2,18 +2,27 @@
 bin_PROGRAMS += launcher/zerorun
 
 launcher_zerorun_SOURCES = \
-	launcher/config.c \
-	launcher/find.c \
-	launcher/guard.c \
-	launcher/inspect.c \
-	launcher/launch.c \
+	launcher/config/show_config.c \
+	launcher/config/show_config.h \
+	launcher/inspect/inspect.c \
+	launcher/inspect/inspect.h \
+	launcher/launch/guard.c \
+	launcher/launch/launch.c \
+	launcher/launch/launch.h \
+	launcher/launch/restart.c \
 	launcher/main.c \
-	launcher/plan.c \
-	launcher/plan.h \
-	launcher/restart.c \
-	launcher/show.c \
-	launcher/survey.c \
-	launcher/survey.h \
+	launcher/plan/agreed.c \
+	launcher/plan/agreed.h \
+	launcher/plan/find.c \
+	launcher/plan/find.h \
+	launcher/plan/plan.c \
+	launcher/plan/plan.h \
+	launcher/plan/script.c \
+	launcher/plan/show.c \
+	launcher/plan/survey.c \
+	launcher/plan/survey.h \
+	launcher/text.c \
+	launcher/text.h \
 	lib/backend/host/available.c
 launcher_zerorun_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/lib -DZERO_LIBDIR=\"$(libdir)\" \
 	-DZERO_SITE_CONFIG=\"$(slurmconfdir)/zero.yaml\"
@@ -24,7 +33,7 @@ endif
 
 # What --plan makes of a model; a unit test links it too.
 noinst_LTLIBRARIES += launcher/libmodel.la
-launcher_libmodel_la_SOURCES = launcher/model.c launcher/model.h
+launcher_libmodel_la_SOURCES = launcher/plan/model.c launcher/plan/model.h
 launcher_libmodel_la_CPPFLAGS = $(AM_CPPFLAGS)
 launcher_libmodel_la_LIBADD = lib/libzerocore.la
 if HAVE_FILES

@@ -5,8 +5,9 @@
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
-#include "plan.h"
-#include "survey.h"
+#include "launcher/inspect/inspect.h"
+#include "launcher/launch/launch.h"
+#include "launcher/plan/survey.h"
 
 static void print_help(void)
 {
@@ -86,8 +87,8 @@ static bool parse_count(const char *name, const char *text, unsigned *count)
 	if (digits && digits < 8 && !text[digits])
 		number = (unsigned)atoi(text);
 	if (!number) {
-		complain("%s: '%s' is not a whole number from 1 to 9999999", name,
-			 text ? text : "");
+		print_error("%s: '%s' is not a whole number from 1 to 9999999", name,
+			    text ? text : "");
 		return false;
 	}
 	*count = number;
@@ -105,12 +106,12 @@ static int parse_zero_flag(struct cursor *cursor, struct zero_settings *settings
 		if (!option->flag || !takes_value(cursor, option->flag, &value))
 			continue;
 		if (!value) {
-			complain("%s needs a value: %s", option->flag, option->argument);
+			print_error("%s needs a value: %s", option->flag, option->argument);
 			return -1;
 		}
 		if (!zero_settings_set(settings, (enum zero_option_id)i, value, option->flag, why,
 				       sizeof why)) {
-			complain("%s", why);
+			print_error("%s", why);
 			return -1;
 		}
 		return 1;
@@ -118,25 +119,25 @@ static int parse_zero_flag(struct cursor *cursor, struct zero_settings *settings
 	return 0;
 }
 
-static void complain_unknown(const char *flag)
+static void refuse_unknown(const char *flag)
 {
 	size_t length = strcspn(flag, "=");
 	char near[512], *name;
 
 	if (strncmp(flag, "--zero-", 7) != 0) {
-		complain("there is no option %.*s: see zerorun --help", (int)length, flag);
+		print_error("there is no option %.*s: see zerorun --help", (int)length, flag);
 		return;
 	}
-	name = text_of("%.*s", (int)length - 7, flag + 7);
+	name = format_text("%.*s", (int)length - 7, flag + 7);
 	for (char *c = name; *c; c++)
 		*c = *c == '-' ? '_' : *c;
 	zero_option_near(name, strlen(name), ZERO_IN_FLAG, near, sizeof near);
-	complain("there is no option %.*s: %s", (int)length, flag, near);
+	print_error("there is no option %.*s: %s", (int)length, flag, near);
 	free(name);
 }
 
 /* What a zero.yaml is asked; as parse_zero_flag. */
-static int parse_config_flag(struct cursor *cursor, struct asked_config *config)
+static int parse_config_flag(struct cursor *cursor, struct config_query *config)
 {
 	const struct {
 		const char *name;
@@ -157,7 +158,7 @@ static int parse_config_flag(struct cursor *cursor, struct asked_config *config)
 	if (takes_value(cursor, "--show-config", &config->show)) {
 		if (*config->show)
 			return 1;
-		complain("--show-config= needs a file");
+		print_error("--show-config= needs a file");
 		return -1;
 	}
 	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
@@ -165,7 +166,7 @@ static int parse_config_flag(struct cursor *cursor, struct asked_config *config)
 			continue;
 		if (*flags[i].value && **flags[i].value)
 			return 1;
-		complain("%s needs a value", flags[i].name);
+		print_error("%s needs a value", flags[i].name);
 		return -1;
 	}
 	return 0;
@@ -188,22 +189,22 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 	if (strcmp(flag, "--zero") == 0)
 		return 1;
 	if (strcmp(flag, "--no-zero") == 0) {
-		complain("--no-zero: zerorun is for programs that use zero; start others with "
-			 "mpirun or "
-			 "srun");
+		print_error("--no-zero: zerorun is for programs that use zero; start others with "
+			    "mpirun or "
+			    "srun");
 		return -1;
 	}
 	if (takes_value(cursor, "--model", &request->model)) {
 		if (request->model)
 			return 1;
-		complain("--model needs a value: a folder, a .safetensors file or an index of "
-			 "several");
+		print_error("--model needs a value: a folder, a .safetensors file or an index of "
+			    "several");
 		return -1;
 	}
 	if (takes_value(cursor, "--inspect", &request->inspect)) {
 		if (request->inspect && *request->inspect)
 			return 1;
-		complain("--inspect needs a value: a checkpoint, or a folder of them");
+		print_error("--inspect needs a value: a checkpoint, or a folder of them");
 		return -1;
 	}
 	if (strcmp(flag, "--slurm") == 0)
@@ -220,10 +221,10 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 		return parse_count("--max-restarts", value, &request->restarts) ? 1 : -1;
 	if (takes_value(cursor, "--launcher-arg", &value)) {
 		if (!value) {
-			complain("--launcher-arg needs a value: an argument for mpirun or srun");
+			print_error("--launcher-arg needs a value: an argument for mpirun or srun");
 			return -1;
 		}
-		strings_add(&request->launcher_args, text_of("%s", value));
+		strings_add(&request->launcher_args, format_text("%s", value));
 		return 1;
 	}
 	return 0;
@@ -235,12 +236,12 @@ static int check_config_alone(const struct request *request)
 	const char *flag = request->config.check ? "--check-config" : "--show-config";
 
 	if (request->config.check && request->config.show) {
-		complain("--check-config and --show-config: one at a time");
+		print_error("--check-config and --show-config: one at a time");
 		return EXIT_USAGE;
 	}
 	if (*request->program) {
-		complain("%s runs no program: '%s' is one argument too many", flag,
-			 *request->program);
+		print_error("%s runs no program: '%s' is one argument too many", flag,
+			    *request->program);
 		return EXIT_USAGE;
 	}
 	return 0;
@@ -278,7 +279,7 @@ static int parse_arguments(char **argv, struct request *request)
 		if (!known)
 			known = parse_config_flag(&cursor, &request->config);
 		if (!known)
-			complain_unknown(argv[cursor.at]);
+			refuse_unknown(argv[cursor.at]);
 		if (known != 1)
 			return EXIT_USAGE;
 		if (request->answered)
@@ -286,8 +287,8 @@ static int parse_arguments(char **argv, struct request *request)
 	}
 	request->program = argv + cursor.at;
 	if (request->inspect && *request->program) {
-		complain("--inspect runs no program: '%s' is one argument too many",
-			 *request->program);
+		print_error("--inspect runs no program: '%s' is one argument too many",
+			    *request->program);
 		return EXIT_USAGE;
 	}
 	if (request->inspect)
@@ -295,15 +296,15 @@ static int parse_arguments(char **argv, struct request *request)
 	if (request->config.check || request->config.show)
 		return check_config_alone(request);
 	if (request->config.node || request->config.partition || request->config.gpu) {
-		complain("--node, --partition and --gpu go with --show-config");
+		print_error("--node, --partition and --gpu go with --show-config");
 		return EXIT_USAGE;
 	}
 	if (request->model && !request->plan) {
-		complain("--model goes with --plan, which says what a rank will hold of it");
+		print_error("--model goes with --plan, which says what a rank will hold of it");
 		return EXIT_USAGE;
 	}
 	if (!*request->program) {
-		complain("which program? Usage: zerorun [options] [--] program [arguments]");
+		print_error("which program? Usage: zerorun [options] [--] program [arguments]");
 		return EXIT_USAGE;
 	}
 	return 0;
@@ -321,7 +322,7 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	/* for --plan's own use: it starts zerorun as the tasks of a step */
 	if (argc == 2 && strcmp(argv[1], SURVEY_FLAG) == 0)
-		return survey_answer(stdout);
+		return survey_report(stdout);
 	environment_ok = zero_settings_environment(&request.settings, why, sizeof why);
 	status = parse_arguments(argv, &request);
 	/* help is given in a bad environment too */
@@ -336,7 +337,7 @@ int main(int argc, char **argv)
 		goto out;
 	}
 	if (!environment_ok) {
-		complain("%s", why);
+		print_error("%s", why);
 		status = EXIT_USAGE;
 		goto out;
 	}
@@ -345,7 +346,7 @@ int main(int argc, char **argv)
 		goto out;
 	}
 	if (!complete_settings(&request.settings)) {
-		complain("no memory");
+		print_error("no memory");
 		status = EXIT_FAILURE;
 		goto out;
 	}

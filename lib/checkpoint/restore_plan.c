@@ -16,17 +16,6 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const zero_param *)a)->name, ((const zero_param *)b)->name);
 }
 
-/* "[2, 3]" */
-static const char *shape_text(char *text, size_t size, int ndim, const size_t *shape)
-{
-	size_t at = zero_append(text, size, 0, "[");
-
-	for (int i = 0; i < ndim; i++)
-		at = zero_append(text, size, at, "%s%zu", i ? ", " : "", shape[i]);
-	zero_append(text, size, at, "]");
-	return text;
-}
-
 static zero_status compare(const struct zero_restore *restore,
 			   const struct zero_manifest_tensor *tensor, const zero_param *param)
 {
@@ -38,11 +27,12 @@ static zero_status compare(const struct zero_restore *restore,
 				 param->name, zero_dtype_name(param->dtype));
 	if (tensor->ndim != param->ndim ||
 	    memcmp(tensor->shape, param->shape, (size_t)param->ndim * sizeof(*param->shape)) != 0)
-		return zero_fail(
-			ZERO_E_FORMAT, "%s: tensor '%s' has shape %s, parameter '%s' has %s",
-			restore->folder, tensor->name,
-			shape_text(have, sizeof(have), tensor->ndim, tensor->shape), param->name,
-			shape_text(want, sizeof(want), param->ndim, param->shape));
+		return zero_fail(ZERO_E_FORMAT,
+				 "%s: tensor '%s' has shape %s, parameter '%s' has %s",
+				 restore->folder, tensor->name,
+				 zero_shape_text(have, sizeof(have), tensor->ndim, tensor->shape),
+				 param->name,
+				 zero_shape_text(want, sizeof(want), param->ndim, param->shape));
 	if (tensor->trainable != param->trainable)
 		return zero_fail(ZERO_E_FORMAT,
 				 "%s: tensor '%s' was %strainable, parameter '%s' is %strainable",

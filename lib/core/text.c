@@ -67,6 +67,32 @@ int zero_size_format(uint64_t bytes, char *text, size_t size)
 			&"KMGT"[unit - (unit > 0)]);
 }
 
+struct zero_size zero_size_text(uint64_t bytes)
+{
+	static const char units[] = " KMGTPE";
+	struct zero_size size;
+	double value = (double)bytes;
+	size_t unit = 0;
+
+	for (; value >= 999.95 && units[unit + 1]; unit++)
+		value /= 1024;
+	if (unit)
+		snprintf(size.text, sizeof size.text, "%.1f%c", value, units[unit]);
+	else
+		snprintf(size.text, sizeof size.text, "%.0f", value);
+	return size;
+}
+
+const char *zero_shape_text(char *text, size_t size, int ndim, const size_t *shape)
+{
+	size_t at = zero_append(text, size, 0, "[");
+
+	for (int i = 0; i < ndim; i++)
+		at = zero_append(text, size, at, "%s%zu", i ? ", " : "", shape[i]);
+	zero_append(text, size, at, "]");
+	return text;
+}
+
 /* Insertions, deletions and replacements between two names; `length` is at most NAME_MAX_LENGTH. */
 static size_t edit_distance(const char *name, size_t length, const char *other)
 {

@@ -6,7 +6,7 @@
 #ifndef ZERORUN_SURVEY_H
 #define ZERORUN_SURVEY_H
 
-#include "plan.h"
+#include "launcher/plan/plan.h"
 
 /* zerorun as such a task; for nobody else. */
 #define SURVEY_FLAG "--node-report"
@@ -29,10 +29,10 @@ struct survey {
 };
 
 /* A task of the step: prints its line. 0, or the exit status after a complaint. */
-int survey_answer(FILE *out);
+int survey_report(FILE *out);
 
 /* Runs the step. 0, or the exit status after a complaint: srun's own if that failed. */
-int survey_take(struct survey *survey, const struct plan *plan);
+int survey_run(struct survey *survey, const struct plan *plan);
 /* What the tasks printed, of which the survey owns `text` from then on. */
 int survey_read(struct survey *survey, char *text);
 void survey_clear(struct survey *survey);
@@ -41,6 +41,6 @@ void survey_clear(struct survey *survey);
  * What a node told its tasks; clear it with zero_settings_clear. Ends zerorun if there is no
  * memory: that it can be read is known.
  */
-void survey_told(const struct survey_node *node, struct zero_settings *told);
+void survey_settings(const struct survey_node *node, struct zero_settings *told);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "model.h"
+#include "launcher/plan/model.h"
 
 #include <stdlib.h>
 #include <string.h>

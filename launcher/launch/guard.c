@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "plan.h"
+#include "launcher/launch/launch.h"
 
 enum { TURN_MS = 500, TURNS = 8 }; /* 4 s without a rank are too long */
 
@@ -22,7 +22,7 @@ enum { TURN_MS = 500, TURNS = 8 }; /* 4 s without a rank are too long */
 static bool is_mpirun(pid_t launcher)
 {
 	static const char *const names[] = {"mpirun", "orterun", "prterun"};
-	char *path = text_of("/proc/%d/exe", (int)launcher), program[4096];
+	char *path = format_text("/proc/%d/exe", (int)launcher), program[4096];
 	ssize_t length = readlink(path, program, sizeof program - 1);
 	const char *name;
 
@@ -38,7 +38,7 @@ static bool is_mpirun(pid_t launcher)
 /* Its process exists and has not ended; of "PID (name) state ..." the name may hold anything. */
 static bool is_alive(int process)
 {
-	char *path = text_of("/proc/%d/stat", process), line[512];
+	char *path = format_text("/proc/%d/stat", process), line[512];
 	FILE *file = fopen(path, "re");
 	const char *state = NULL;
 
@@ -53,7 +53,7 @@ static bool is_alive(int process)
 /* Processes that one of its threads began; -1: the kernel does not tell. */
 static int children_of(pid_t launcher, const char *thread)
 {
-	char *path = text_of("/proc/%d/task/%s/children", (int)launcher, thread);
+	char *path = format_text("/proc/%d/task/%s/children", (int)launcher, thread);
 	FILE *file = fopen(path, "re");
 	int process, count = 0;
 
@@ -68,7 +68,7 @@ static int children_of(pid_t launcher, const char *thread)
 
 static int count_children(pid_t launcher)
 {
-	char *path = text_of("/proc/%d/task", (int)launcher);
+	char *path = format_text("/proc/%d/task", (int)launcher);
 	DIR *threads = opendir(path);
 	struct dirent *entry;
 	int all = -1;
@@ -89,7 +89,7 @@ static int count_children(pid_t launcher)
    stopped, it is somewhere else; and where the kernel does not tell, it is left alone. */
 static bool waits_inside(pid_t launcher)
 {
-	char *path = text_of("/proc/%d/syscall", (int)launcher);
+	char *path = format_text("/proc/%d/syscall", (int)launcher);
 	FILE *file = fopen(path, "re");
 	long call = -1;
 	bool known = file && fscanf(file, "%ld", &call) == 1;
@@ -114,7 +114,7 @@ static void watch(pid_t launcher, int handle)
 		without = had && children == 0 && waits_inside(launcher) ? without + 1 : 0;
 		if (without < TURNS)
 			continue;
-		complain("all ranks have ended, but mpirun hangs: it is killed");
+		print_error("all ranks have ended, but mpirun hangs: it is killed");
 		syscall(SYS_pidfd_send_signal, handle, SIGKILL, NULL, 0);
 		return;
 	}
@@ -137,7 +137,7 @@ static void become_guard(pid_t launcher, int handle)
 	_exit(0);
 }
 
-void guard_begin(void)
+void guard_start(void)
 {
 	pid_t launcher = getpid(), child;
 	int handle = (int)syscall(SYS_pidfd_open, launcher, 0);

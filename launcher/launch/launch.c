@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "plan.h"
+#include "launcher/launch/launch.h"
 
 /*
  * zerorun becomes the launcher instead of waiting for it: signals, the terminal, stdin and the exit
@@ -19,7 +19,7 @@ int launch(struct plan *plan)
 	for (size_t i = 0; i < plan->environment.count; i++) {
 		/* the process keeps the string, and the plan does until the process ends */
 		if (putenv(plan->environment.item[i]) != 0) {
-			complain("no memory");
+			print_error("no memory");
 			return EXIT_FAILURE;
 		}
 	}
@@ -35,10 +35,10 @@ int launch(struct plan *plan)
 		sigemptyset(&quit);
 		sigaddset(&quit, SIGQUIT);
 		sigprocmask(SIG_BLOCK, &quit, NULL);
-		guard_begin();
+		guard_start();
 	}
 	execv(plan->path, plan->argv.item);
 	error = errno;
-	complain("%s cannot be run: %s", plan->path, strerror(error));
+	print_error("%s cannot be run: %s", plan->path, strerror(error));
 	return error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
 }

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "plan.h"
+#include "launcher/launch/launch.h"
 
 /* A job that fails at once is begun at most twice a minute, in the end. */
 enum { PAUSE_MAX = 32, SHORT_RUN = 60 };
@@ -82,7 +82,7 @@ static int run_once(struct runs *runs)
 	int ended = 0;
 
 	if (child < 0) {
-		complain("no process for the launcher: %s", strerror(errno));
+		print_error("no process for the launcher: %s", strerror(errno));
 		return EXIT_FAILURE;
 	}
 	if (child == 0) {
@@ -123,17 +123,18 @@ static void tell(const struct runs *runs, int status)
 	char *how;
 
 	if (asks_again(status))
-		how = text_of("the job has stopped and asks to be run again (status %d)", status);
+		how = format_text("the job has stopped and asks to be run again (status %d)",
+				  status);
 	else if (status > 128 && status < 128 + NSIG)
-		how = text_of("the job was ended by signal %d, %s (status %d)", status - 128,
-			      strsignal(status - 128), status);
+		how = format_text("the job was ended by signal %d, %s (status %d)", status - 128,
+				  strsignal(status - 128), status);
 	else
-		how = text_of("the job ended with status %d", status);
+		how = format_text("the job ended with status %d", status);
 	if (runs->restart < runs->limit)
-		complain("%s: restart %u of %u in %u s", how, runs->restart + 1, runs->limit,
-			 runs->pause);
+		print_error("%s: restart %u of %u in %u s", how, runs->restart + 1, runs->limit,
+			    runs->pause);
 	else
-		complain("%s: all %u restarts are used up", how, runs->limit);
+		print_error("%s: all %u restarts are used up", how, runs->limit);
 	free(how);
 }
 
@@ -161,7 +162,7 @@ static bool wait_a_little(struct runs *runs)
 
 static void set_restart(unsigned restart)
 {
-	char *text = text_of("%u", restart);
+	char *text = format_text("%u", restart);
 
 	setenv("ZERO_RESTART", text, 1);
 	free(text);

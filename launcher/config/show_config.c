@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What zerorun says about a zero.yaml: whether it is fine, and what comes out of it. */
+#include "launcher/config/show_config.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
-#include "plan.h"
+#include "launcher/text.h"
 #include "spank/config.h"
 
 #ifdef HAVE_YAML
@@ -31,7 +33,7 @@ static struct zero_config *read_config(const char *path, enum zero_config_kind k
 	struct zero_config *config = zero_config_read(path, kind, why, sizeof why);
 
 	if (!config)
-		complain("%s", why);
+		print_error("%s", why);
 	return config;
 }
 
@@ -43,7 +45,7 @@ static bool resolve(const struct zero_config *site, const struct zero_config *us
 
 	if (zero_config_resolve(site, user, said, where, resolved, why, sizeof why))
 		return true;
-	complain("%s", why);
+	print_error("%s", why);
 	return false;
 }
 
@@ -115,14 +117,14 @@ static void print_resolved(FILE *out, const struct zero_config *site,
 	zero_config_env(site, where, print_variable, &variables);
 }
 
-int config_show(FILE *out, const struct asked_config *asked, const struct zero_settings *said)
+int config_show(FILE *out, const struct config_query *query, const struct zero_settings *said)
 {
 	struct zero_where where = {
-		.node = asked->node,
-		.partition = asked->partition,
-		.gpu = asked->gpu,
+		.node = query->node,
+		.partition = query->partition,
+		.gpu = query->gpu,
 	};
-	struct zero_config *site = read_config(asked->show, ZERO_CONFIG_SITE), *user = NULL;
+	struct zero_config *site = read_config(query->show, ZERO_CONFIG_SITE), *user = NULL;
 	const char *user_path = said->value[ZERO_OPT_CONFIG].text;
 	struct zero_settings resolved;
 	int status = EXIT_FAILURE;
@@ -147,9 +149,9 @@ out:
 
 #else
 
-static int complain_no_yaml(const char *flag)
+static int refuse_without_yaml(const char *flag)
 {
-	complain("%s: this zerorun was built without libyaml", flag);
+	print_error("%s: this zerorun was built without libyaml", flag);
 	return EXIT_FAILURE;
 }
 
@@ -157,15 +159,15 @@ int config_check(FILE *out, const char *path)
 {
 	(void)out;
 	(void)path;
-	return complain_no_yaml("--check-config");
+	return refuse_without_yaml("--check-config");
 }
 
-int config_show(FILE *out, const struct asked_config *asked, const struct zero_settings *said)
+int config_show(FILE *out, const struct config_query *query, const struct zero_settings *said)
 {
 	(void)out;
-	(void)asked;
+	(void)query;
 	(void)said;
-	return complain_no_yaml("--show-config");
+	return refuse_without_yaml("--show-config");
 }
 
 #endif

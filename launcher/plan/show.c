@@ -3,49 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/host/available.h"
-#include "model.h"
-#include "survey.h"
+#include "core/text.h"
+#include "launcher/plan/agreed.h"
+#include "launcher/plan/model.h"
 
-/* How many ranks share memory at a time, in the smallest set of them and in the largest. */
-struct sharing {
-	size_t least, most;
-	enum { SHARING_KNOWN, SHARING_IF_EVEN, SHARING_UNKNOWN } how;
-};
-
-/* What all ranks come to; a threshold of 0 is not known. */
-struct agreed {
-	const char *node; /* that with the least budget */
-	size_t world, nodes;
-	uint64_t budget, chunk, threshold, limit;
-	bool budget_known, limit_known;
-	struct sharing sharing;
-};
-
-struct size_text {
-	char text[16];
-};
-
-/* "39.2G" */
-static struct size_text size_text(uint64_t bytes)
+static struct zero_size known_size(uint64_t bytes, bool known)
 {
-	static const char units[] = " KMGTPE";
-	struct size_text size;
-	double value = (double)bytes;
-	size_t unit = 0;
-
-	for (; value >= 999.95 && units[unit + 1]; unit++)
-		value /= 1024;
-	if (unit)
-		snprintf(size.text, sizeof size.text, "%.1f%c", value, units[unit]);
-	else
-		snprintf(size.text, sizeof size.text, "%.0f", value);
-	return size;
-}
-
-static struct size_text known_size(uint64_t bytes, bool known)
-{
-	return known ? size_text(bytes) : (struct size_text){"-"};
+	return known ? zero_size_text(bytes) : (struct zero_size){"-"};
 }
 
 /* ---- settings that the nodes have decided ---------------------------------------------------- */
@@ -56,7 +20,7 @@ static void set(struct zero_settings *settings, int id, const char *text, const 
 
 	if (zero_settings_set(settings, (enum zero_option_id)id, text, origin, why, sizeof why))
 		return;
-	complain("%s", why);
+	print_error("%s", why);
 	exit(EXIT_FAILURE);
 }
 
@@ -74,7 +38,7 @@ static void take_told(struct zero_settings *settings, const struct zero_settings
 			continue;
 		mine = setting_text(settings, i);
 		theirs = setting_text(told, i);
-		origin = text_of("ZERO_RESOLVED of %s", node);
+		origin = format_text("ZERO_RESOLVED of %s", node);
 		if (strcmp(mine, theirs) != 0)
 			set(settings, i, theirs, origin);
 		free(origin);
@@ -86,7 +50,7 @@ static void take_told(struct zero_settings *settings, const struct zero_settings
 /* The least of the nodes, if that is known and not what was asked for. */
 static void take_least(struct zero_settings *settings, int id, uint64_t least)
 {
-	char *text = text_of("%llu", (unsigned long long)least);
+	char *text = format_text("%llu", (unsigned long long)least);
 
 	if (settings->value[id].kind == ZERO_VALUE_AUTO || settings->value[id].number != least)
 		set(settings, id, text, "least of the nodes");
@@ -101,9 +65,9 @@ static void warn_unlike(FILE *out, const struct survey *survey)
 				    ZERO_OPT_SHARE,        ZERO_OPT_REDUCE,    ZERO_OPT_CHECK};
 	struct zero_settings first, other;
 
-	survey_told(&survey->node[0], &first);
+	survey_settings(&survey->node[0], &first);
 	for (size_t n = 1; n < survey->count; n++) {
-		survey_told(&survey->node[n], &other);
+		survey_settings(&survey->node[n], &other);
 		for (size_t i = 0; i < sizeof alike / sizeof alike[0]; i++) {
 			char *one = setting_text(&first, alike[i]);
 			char *two = setting_text(&other, alike[i]);
@@ -119,136 +83,6 @@ static void warn_unlike(FILE *out, const struct survey *survey)
 		zero_settings_clear(&other);
 	}
 	zero_settings_clear(&first);
-}
-
-/* ---- what the ranks will agree on ------------------------------------------------------------ */
-
-/* The library shares among so many ranks of a node at a time, in the order of their ranks. */
-static struct sharing sharing_of(size_t ranks, uint64_t setting)
-{
-	size_t most = !setting || setting > ranks ? ranks : (size_t)setting;
-
-	return (struct sharing){.least = ranks % most ? ranks % most : most, .most = most};
-}
-
-/* Ranks with GPUs share nothing. Of `auto` only a node knows what comes of it: `told` is what the
-   first one said, or NULL. */
-static bool has_gpus(const struct request *request, const struct zero_settings *told)
-{
-	uint64_t backend = request->settings.value[ZERO_OPT_BACKEND].number;
-	bool gpus = told && told->value[ZERO_OPT_VRAM_SOURCE].number == ZERO_VRAM_NVML;
-
-	return backend == ZERO_BACKEND_CUDA || (backend == ZERO_BACKEND_AUTO && gpus);
-}
-
-static uint64_t share_setting(const struct request *request, const struct zero_settings *told)
-{
-	return has_gpus(request, told) ? 1 : request->settings.value[ZERO_OPT_SHARE].number;
-}
-
-static uint64_t surveyed_share(const struct request *request, const struct survey *survey)
-{
-	struct zero_settings told;
-	uint64_t share;
-
-	survey_told(&survey->node[0], &told);
-	share = share_setting(request, &told);
-	zero_settings_clear(&told);
-	return share;
-}
-
-static struct agreed agree_on_nodes(const struct survey *survey, uint64_t share)
-{
-	const struct survey_node *node = survey->node;
-	struct agreed agreed = {.world = survey->tasks,
-				.nodes = survey->count,
-				.node = node->name,
-				.budget = node->budget,
-				.budget_known = node->budget_known,
-				.chunk = node->chunk,
-				.threshold = node->threshold,
-				.limit = node->limit,
-				.limit_known = node->limit_known,
-				.sharing = sharing_of(node->tasks, share)};
-
-	for (size_t i = 1; i < survey->count; i++) {
-		struct sharing sharing;
-
-		node = &survey->node[i];
-		sharing = sharing_of(node->tasks, share);
-		if (sharing.least < agreed.sharing.least)
-			agreed.sharing.least = sharing.least;
-		if (sharing.most > agreed.sharing.most)
-			agreed.sharing.most = sharing.most;
-		if (node->budget < agreed.budget) {
-			agreed.budget = node->budget;
-			agreed.node = node->name;
-		}
-		if (node->chunk < agreed.chunk)
-			agreed.chunk = node->chunk;
-		if (node->threshold < agreed.threshold)
-			agreed.threshold = node->threshold;
-		if (node->limit < agreed.limit)
-			agreed.limit = node->limit;
-		agreed.limit_known = agreed.limit_known && node->limit_known;
-		agreed.budget_known = agreed.budget_known && node->budget_known;
-	}
-	return agreed;
-}
-
-/* Where srun puts ranks is its own affair: with as many on each node, or nobody knows. */
-static struct sharing sharing_here(const struct plan *plan, const struct request *request,
-				   struct agreed *agreed)
-{
-	const char *allocated = plan->is_srun ? getenv("SLURM_NNODES") : NULL;
-	uint64_t setting = share_setting(request, NULL);
-	struct sharing sharing = {1, 1, SHARING_UNKNOWN};
-
-	agreed->nodes = plan->is_srun ? request->nodes : 1;
-	if (!agreed->nodes && allocated)
-		agreed->nodes = (size_t)strtoul(allocated, NULL, 10);
-	if (agreed->nodes > agreed->world)
-		agreed->nodes = agreed->world;
-	if (setting != 1 && (!agreed->nodes || agreed->world % agreed->nodes))
-		return sharing;
-	if (setting == 1)
-		sharing = sharing_of(1, setting);
-	else
-		sharing = sharing_of(agreed->world / agreed->nodes, setting);
-	if (agreed->nodes > 1 && sharing.most > 1)
-		sharing.how = SHARING_IF_EVEN;
-	return sharing;
-}
-
-/* Without a survey: this machine's memory, if the ranks are to run here. */
-static struct agreed agree_here(const struct plan *plan, const struct request *request)
-{
-	const struct zero_value *threshold = &request->settings.value[ZERO_OPT_STREAM_THRESHOLD];
-	const struct zero_value *limit = &request->settings.value[ZERO_OPT_GATHER_LIMIT];
-	const char *tasks = plan->is_srun ? getenv("SLURM_NTASKS") : NULL;
-	struct agreed agreed = {.node = "this machine",
-				.world = request->tasks,
-				.chunk = request->settings.value[ZERO_OPT_STREAM_CHUNK].number};
-
-	if (!agreed.world && tasks)
-		agreed.world = (size_t)strtoul(tasks, NULL, 10);
-	/* what srun takes if nothing is said */
-	if (!agreed.world)
-		agreed.world = request->nodes ? request->nodes : 1;
-	agreed.budget_known = !plan->is_srun;
-	if (agreed.budget_known)
-		agreed.budget = zero_memory_available() / agreed.world;
-	if (threshold->kind != ZERO_VALUE_AUTO)
-		agreed.threshold = threshold->number;
-	else if (agreed.budget_known)
-		agreed.threshold = zero_sizing_threshold(agreed.chunk, agreed.budget);
-	if (limit->kind != ZERO_VALUE_AUTO)
-		agreed.limit = limit->number;
-	else
-		agreed.limit = zero_sizing_gather_limit(agreed.budget);
-	agreed.limit_known = limit->kind != ZERO_VALUE_AUTO || agreed.budget_known;
-	agreed.sharing = sharing_here(plan, request, &agreed);
-	return agreed;
 }
 
 /* The tier at a budget. At stage 3, where nothing is flattened, and before a model is known it is
@@ -271,7 +105,7 @@ static void print_node(FILE *out, const struct survey_node *node, const char *ti
 	const struct zero_option *source = &zero_option_table[ZERO_OPT_VRAM_SOURCE];
 	uint64_t gpus;
 
-	survey_told(node, &told);
+	survey_settings(node, &told);
 	gpus = told.value[ZERO_OPT_GPUS].number;
 	fputs("# ", out);
 	print_in_line(out, node->name, width);
@@ -279,7 +113,7 @@ static void print_node(FILE *out, const struct survey_node *node, const char *ti
 		known_size(node->free, node->budget_known).text,
 		known_size(node->budget, node->budget_known).text,
 		source->choices[told.value[ZERO_OPT_VRAM_SOURCE].number],
-		node->threshold ? size_text(node->threshold).text : "auto", tier);
+		node->threshold ? zero_size_text(node->threshold).text : "auto", tier);
 	if (gpus && told.origin[ZERO_OPT_GPU] && *told.value[ZERO_OPT_GPU].text) {
 		fprintf(out, "%llu x ", (unsigned long long)gpus);
 		print_in_line(out, told.value[ZERO_OPT_GPU].text, 0);
@@ -357,7 +191,8 @@ static void print_agreed(FILE *out, const struct agreed *agreed, const char *tie
 
 static void print_kind(FILE *out, const char *kind, uint64_t bytes)
 {
-	fprintf(out, "# %-12s %8s  %llu\n", kind, size_text(bytes).text, (unsigned long long)bytes);
+	fprintf(out, "# %-12s %8s  %llu\n", kind, zero_size_text(bytes).text,
+		(unsigned long long)bytes);
 }
 
 static void print_model(FILE *out, const struct model *model, const struct agreed *agreed,
@@ -374,7 +209,7 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 		"#\n# the model: %zu tensors in %zu groups, %llu elements, %s\n"
 		"# at stage %d each of %zu ranks holds at most, activations aside\n",
 		model->tensors, model->groups, (unsigned long long)model->elements,
-		size_text(model->bytes).text, model->sizing.stage, model->sizing.world);
+		zero_size_text(model->bytes).text, model->sizing.stage, model->sizing.world);
 	zero_sizing_bytes(&model->sizing, bytes);
 	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
 		if (kinds[kind])
@@ -392,10 +227,10 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 	print_kind(out, "budget", agreed->budget);
 	if (total <= agreed->budget)
 		fprintf(out, "# fits: %s less than the budget of %s\n",
-			size_text(agreed->budget - total).text, agreed->node);
+			zero_size_text(agreed->budget - total).text, agreed->node);
 	else
 		fprintf(out, "# does not fit: %s more than the budget of %s\n",
-			size_text(total - agreed->budget).text, agreed->node);
+			zero_size_text(total - agreed->budget).text, agreed->node);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
@@ -421,7 +256,7 @@ static int read_model(const struct request *request, const struct agreed *agreed
 
 	if (!model_read(request->model, &layout, model))
 		return 0;
-	complain("--model: %s", zero_last_error());
+	print_error("--model: %s", zero_last_error());
 	return EXIT_FAILURE;
 }
 
@@ -432,19 +267,19 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 	struct survey survey = {0};
 	struct model model, *known = NULL;
 	struct agreed agreed;
-	int status = asks ? survey_take(&survey, plan) : 0;
+	int status = asks ? survey_run(&survey, plan) : 0;
 
 	if (status)
 		goto out;
 	if (asks) {
 		struct zero_settings told;
 
-		survey_told(&survey.node[0], &told);
+		survey_settings(&survey.node[0], &told);
 		take_told(&request->settings, &told, survey.node[0].name);
 		zero_settings_clear(&told);
 	}
 	if (asks)
-		agreed = agree_on_nodes(&survey, surveyed_share(request, &survey));
+		agreed = agree_on_nodes(request, &survey);
 	else
 		agreed = agree_here(plan, request);
 	if (asks) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "survey.h"
+#include "launcher/plan/survey.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "launcher/plan/find.h"
 #include "model/sizing.h"
 
 /* Begins a task's line, in whatever else a site's scripts may print. */
@@ -14,7 +15,7 @@ static const char marker[] = "zerorun-node-report ";
 
 /* ---- a task of the step ---------------------------------------------------------------------- */
 
-int survey_answer(FILE *out)
+int survey_report(FILE *out)
 {
 	const char *node = getenv("SLURMD_NODENAME"), *resolved = getenv("ZERO_RESOLVED");
 	struct zero_settings told = {0};
@@ -23,13 +24,13 @@ int survey_answer(FILE *out)
 	gethostname(host, sizeof host - 1);
 	node = node && *node ? node : host;
 	if (!resolved) {
-		complain("node %s: ZERO_RESOLVED is not set: Slurm's plugin has told this task "
-			 "nothing",
-			 node);
+		print_error("node %s: ZERO_RESOLVED is not set: Slurm's plugin has told this task "
+			    "nothing",
+			    node);
 		return EXIT_FAILURE;
 	}
 	if (!zero_settings_parse(&told, resolved, "ZERO_RESOLVED", why, sizeof why)) {
-		complain("node %s: %s", node, why);
+		print_error("node %s: %s", node, why);
 		return EXIT_FAILURE;
 	}
 	zero_settings_clear(&told);
@@ -45,14 +46,14 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-void survey_told(const struct survey_node *node, struct zero_settings *told)
+void survey_settings(const struct survey_node *node, struct zero_settings *told)
 {
 	char why[512];
 
 	*told = (struct zero_settings){0};
 	if (zero_settings_parse(told, node->resolved, node->name, why, sizeof why))
 		return;
-	complain("%s", why);
+	print_error("%s", why);
 	exit(EXIT_FAILURE);
 }
 
@@ -65,13 +66,13 @@ static bool read_report(struct survey_node *node, char *line)
 	char *space = strchr(line, ' '), why[512];
 
 	if (!space) {
-		complain("node '%.100s' reported nothing", line);
+		print_error("node '%.100s' reported nothing", line);
 		return false;
 	}
 	*space = '\0';
 	*node = (struct survey_node){.name = line, .resolved = space + 1, .tasks = 1};
 	if (!zero_settings_parse(&told, node->resolved, "ZERO_RESOLVED", why, sizeof why)) {
-		complain("node %s: %s", node->name, why);
+		print_error("node %s: %s", node->name, why);
 		return false;
 	}
 	node->free = told.value[ZERO_OPT_VRAM_FREE].number;
@@ -133,10 +134,8 @@ int survey_read(struct survey *survey, char *text)
 	for (const char *c = text; *c; c++)
 		lines += *c == '\n';
 	survey->node = calloc(lines, sizeof *survey->node);
-	if (!survey->node) {
-		complain("no memory");
-		return EXIT_FAILURE;
-	}
+	if (!survey->node)
+		exit_no_memory();
 	for (char *line = text, *end; line; line = end) {
 		end = strchr(line, '\n');
 		if (end)
@@ -152,7 +151,7 @@ int survey_read(struct survey *survey, char *text)
 	merge(survey);
 	if (survey->count)
 		return 0;
-	complain("no node has said what it tells its tasks");
+	print_error("no node has said what it tells its tasks");
 	return EXIT_FAILURE;
 }
 
@@ -165,7 +164,7 @@ void survey_clear(struct survey *survey)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-int survey_take(struct survey *survey, const struct plan *plan)
+int survey_run(struct survey *survey, const struct plan *plan)
 {
 	char self[PATH_MAX], *text;
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -174,21 +173,21 @@ int survey_take(struct survey *survey, const struct plan *plan)
 
 	self[length > 0 ? length : 0] = '\0';
 	for (size_t i = 0; i < plan->program; i++)
-		strings_add(&argv, text_of("%s", plan->argv.item[i]));
+		strings_add(&argv, format_text("%s", plan->argv.item[i]));
 	/* beside a step that runs already; and whatever the user did with the ranks' output */
-	strings_add(&argv, text_of("--overlap"));
-	strings_add(&argv, text_of("--output=all"));
-	strings_add(&argv, text_of("%s", self));
-	strings_add(&argv, text_of("%s", SURVEY_FLAG));
+	strings_add(&argv, format_text("--overlap"));
+	strings_add(&argv, format_text("--output=all"));
+	strings_add(&argv, format_text("%s", self));
+	strings_add(&argv, format_text("%s", SURVEY_FLAG));
 	error = run_program(argv.item, false, &text, &status);
 	strings_clear(&argv);
 	if (error) {
-		complain("%s cannot be run: %s", plan->path, strerror(error));
+		print_error("%s cannot be run: %s", plan->path, strerror(error));
 		return EXIT_NOT_EXECUTABLE;
 	}
 	if (!status)
 		return survey_read(survey, text);
-	complain("no plan: the step that asks the nodes ended with status %d", status);
+	print_error("no plan: the step that asks the nodes ended with status %d", status);
 	free(text);
 	return status;
 }

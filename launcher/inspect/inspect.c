@@ -13,9 +13,11 @@
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
-#include "model.h"
-#include "plan.h"
 #include "checkpoint/restore.h"
+#include "core/text.h"
+#include "launcher/inspect/inspect.h"
+#include "launcher/plan/model.h"
+#include "launcher/text.h"
 
 #ifdef HAVE_FILES
 
@@ -31,18 +33,12 @@ struct inspection {
 static void wrong(struct inspection *in)
 {
 	in->wrong++;
-	complain("%s", zero_last_error());
+	print_error("%s", zero_last_error());
 }
 
 static void print_bytes(FILE *out, uint64_t bytes)
 {
-	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-	double value = (double)bytes;
-	size_t unit = 0;
-
-	for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
-		value /= 1024;
-	fprintf(out, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
+	fputs(zero_size_text(bytes).text, out);
 }
 
 /* ---- what the manifest says ------------------------------------------------------------------ */
@@ -119,8 +115,8 @@ static zero_status compare_header(const struct inspection *in,
 				 reader->path, in->files->count(file), layout->count + 1);
 	for (size_t i = 0; !status && i < layout->count; i++) {
 		const struct zero_shard_slice *slice = &layout->slices[i];
-		char *name = text_of("%s%s", zero_slice_prefix(slice->kind),
-				     in->manifest->tensors[slice->tensor].name);
+		char *name = format_text("%s%s", zero_slice_prefix(slice->kind),
+					 in->manifest->tensors[slice->tensor].name);
 		const zero_tensor *tensor = in->files->find(file, name);
 
 		if (!tensor)
@@ -196,7 +192,7 @@ static void check_user(struct inspection *in)
 
 static int inspect_one(struct inspection *in)
 {
-	char *path = text_of("%s/manifest.json", in->folder);
+	char *path = format_text("%s/manifest.json", in->folder);
 	unsigned before = in->wrong;
 	zero_status status = in->files->manifest_read(path, &in->manifest);
 
@@ -239,7 +235,7 @@ static int is_step(const struct dirent *entry)
 
 static void list_one(struct inspection *in, const char *folder, const char *name)
 {
-	char *path = text_of("%s/%s/manifest.json", folder, name);
+	char *path = format_text("%s/%s/manifest.json", folder, name);
 	struct zero_manifest *manifest;
 	uint64_t step;
 
@@ -267,7 +263,7 @@ static void list_one(struct inspection *in, const char *folder, const char *name
 
 static void list_all(struct inspection *in, const char *folder)
 {
-	char *latest = text_of("%s/latest", folder), target[256];
+	char *latest = format_text("%s/latest", folder), target[256];
 	ssize_t length = readlink(latest, target, sizeof target - 1);
 	struct dirent **entries = NULL;
 	int count = scandir(folder, &entries, is_step, by_name);
@@ -286,8 +282,8 @@ static void list_all(struct inspection *in, const char *folder)
 		fputs("\n", in->out);
 		if (!zero_checkpoint_there(latest)) {
 			in->wrong++;
-			complain("%s: is a link to '%s', where there is no checkpoint", latest,
-				 target);
+			print_error("%s: is a link to '%s', where there is no checkpoint", latest,
+				    target);
 		}
 	}
 	free(latest);
@@ -300,7 +296,7 @@ int inspect(FILE *out, const char *path)
 	int status = EXIT_FAILURE;
 
 	if (zero_checkpoint_find(path, &folder)) {
-		complain("%s", zero_last_error());
+		print_error("%s", zero_last_error());
 		return EXIT_FAILURE;
 	}
 	if (!zero_checkpoint_there(path) && access(path, F_OK) == 0)
@@ -309,9 +305,10 @@ int inspect(FILE *out, const char *path)
 		in.folder = folder;
 		status = inspect_one(&in);
 	} else {
-		complain("%s: there is no checkpoint, which is a folder with a manifest.json, or a "
-			 "folder of such",
-			 path);
+		print_error(
+			"%s: there is no checkpoint, which is a folder with a manifest.json, or a "
+			"folder of such",
+			path);
 	}
 	free(folder);
 	return in.wrong ? EXIT_FAILURE : status;
@@ -322,9 +319,9 @@ int inspect(FILE *out, const char *path)
 int inspect(FILE *out, const char *path)
 {
 	(void)out;
-	complain("%s cannot be read: zerorun was built without Jansson and xxHash, which "
-		 "checkpoints need",
-		 path);
+	print_error("%s cannot be read: zerorun was built without Jansson and xxHash, which "
+		    "checkpoints need",
+		    path);
 	return EXIT_FAILURE;
 }
 

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "launcher/plan/agreed.h"
+
+#include <stdlib.h>
+
+#include "backend/host/available.h"
+#include "model/sizing.h"
+
+/* The library shares among so many ranks of a node at a time, in the order of their ranks. */
+static struct sharing sharing_of(size_t ranks, uint64_t setting)
+{
+	size_t most = !setting || setting > ranks ? ranks : (size_t)setting;
+
+	return (struct sharing){.least = ranks % most ? ranks % most : most, .most = most};
+}
+
+bool has_gpus(const struct request *request, const struct zero_settings *told)
+{
+	uint64_t backend = request->settings.value[ZERO_OPT_BACKEND].number;
+	bool gpus = told && told->value[ZERO_OPT_VRAM_SOURCE].number == ZERO_VRAM_NVML;
+
+	return backend == ZERO_BACKEND_CUDA || (backend == ZERO_BACKEND_AUTO && gpus);
+}
+
+static uint64_t share_setting(const struct request *request, const struct zero_settings *told)
+{
+	return has_gpus(request, told) ? 1 : request->settings.value[ZERO_OPT_SHARE].number;
+}
+
+static uint64_t surveyed_share(const struct request *request, const struct survey *survey)
+{
+	struct zero_settings told;
+	uint64_t share;
+
+	survey_settings(&survey->node[0], &told);
+	share = share_setting(request, &told);
+	zero_settings_clear(&told);
+	return share;
+}
+
+struct agreed agree_on_nodes(const struct request *request, const struct survey *survey)
+{
+	uint64_t share = surveyed_share(request, survey);
+	const struct survey_node *node = survey->node;
+	struct agreed agreed = {.world = survey->tasks,
+				.nodes = survey->count,
+				.node = node->name,
+				.budget = node->budget,
+				.budget_known = node->budget_known,
+				.chunk = node->chunk,
+				.threshold = node->threshold,
+				.limit = node->limit,
+				.limit_known = node->limit_known,
+				.sharing = sharing_of(node->tasks, share)};
+
+	for (size_t i = 1; i < survey->count; i++) {
+		struct sharing sharing;
+
+		node = &survey->node[i];
+		sharing = sharing_of(node->tasks, share);
+		if (sharing.least < agreed.sharing.least)
+			agreed.sharing.least = sharing.least;
+		if (sharing.most > agreed.sharing.most)
+			agreed.sharing.most = sharing.most;
+		if (node->budget < agreed.budget) {
+			agreed.budget = node->budget;
+			agreed.node = node->name;
+		}
+		if (node->chunk < agreed.chunk)
+			agreed.chunk = node->chunk;
+		if (node->threshold < agreed.threshold)
+			agreed.threshold = node->threshold;
+		if (node->limit < agreed.limit)
+			agreed.limit = node->limit;
+		agreed.limit_known = agreed.limit_known && node->limit_known;
+		agreed.budget_known = agreed.budget_known && node->budget_known;
+	}
+	return agreed;
+}
+
+/* Where srun puts ranks is its own affair: with as many on each node, or nobody knows. */
+static struct sharing sharing_here(const struct plan *plan, const struct request *request,
+				   struct agreed *agreed)
+{
+	const char *allocated = plan->is_srun ? getenv("SLURM_NNODES") : NULL;
+	uint64_t setting = share_setting(request, NULL);
+	struct sharing sharing = {1, 1, SHARING_UNKNOWN};
+
+	agreed->nodes = plan->is_srun ? request->nodes : 1;
+	if (!agreed->nodes && allocated)
+		agreed->nodes = (size_t)strtoul(allocated, NULL, 10);
+	if (agreed->nodes > agreed->world)
+		agreed->nodes = agreed->world;
+	if (setting != 1 && (!agreed->nodes || agreed->world % agreed->nodes))
+		return sharing;
+	if (setting == 1)
+		sharing = sharing_of(1, setting);
+	else
+		sharing = sharing_of(agreed->world / agreed->nodes, setting);
+	if (agreed->nodes > 1 && sharing.most > 1)
+		sharing.how = SHARING_IF_EVEN;
+	return sharing;
+}
+
+/* Without a survey: this machine's memory, if the ranks are to run here. */
+struct agreed agree_here(const struct plan *plan, const struct request *request)
+{
+	const struct zero_value *threshold = &request->settings.value[ZERO_OPT_STREAM_THRESHOLD];
+	const struct zero_value *limit = &request->settings.value[ZERO_OPT_GATHER_LIMIT];
+	const char *tasks = plan->is_srun ? getenv("SLURM_NTASKS") : NULL;
+	struct agreed agreed = {.node = "this machine",
+				.world = request->tasks,
+				.chunk = request->settings.value[ZERO_OPT_STREAM_CHUNK].number};
+
+	if (!agreed.world && tasks)
+		agreed.world = (size_t)strtoul(tasks, NULL, 10);
+	/* what srun takes if nothing is said */
+	if (!agreed.world)
+		agreed.world = request->nodes ? request->nodes : 1;
+	agreed.budget_known = !plan->is_srun;
+	if (agreed.budget_known)
+		agreed.budget = zero_memory_available() / agreed.world;
+	if (threshold->kind != ZERO_VALUE_AUTO)
+		agreed.threshold = threshold->number;
+	else if (agreed.budget_known)
+		agreed.threshold = zero_sizing_threshold(agreed.chunk, agreed.budget);
+	if (limit->kind != ZERO_VALUE_AUTO)
+		agreed.limit = limit->number;
+	else
+		agreed.limit = zero_sizing_gather_limit(agreed.budget);
+	agreed.limit_known = limit->kind != ZERO_VALUE_AUTO || agreed.budget_known;
+	agreed.sharing = sharing_here(plan, request, &agreed);
+	return agreed;
+}
