@@ -31,6 +31,14 @@ if HAVE_YAML
 launcher_zerorun_LDADD += spank/libconfig.la
 endif
 
+# Plots and pages, which make bench has too.
+noinst_LTLIBRARIES += launcher/libpage.la
+launcher_libpage_la_SOURCES = \
+	launcher/page/html.c \
+	launcher/page/html.h \
+	launcher/page/plot.c \
+	launcher/page/plot.h
+
 # What --plan makes of a model; a unit test links it too.
 noinst_LTLIBRARIES += launcher/libmodel.la
 launcher_libmodel_la_SOURCES = launcher/plan/model.c launcher/plan/model.h
