@@ -11,6 +11,8 @@ launcher_zerorun_SOURCES = \
 	launcher/launch/launch.h \
 	launcher/launch/restart.c \
 	launcher/main.c \
+	launcher/page/report.c \
+	launcher/page/report.h \
 	launcher/plan/agreed.c \
 	launcher/plan/agreed.h \
 	launcher/plan/find.c \
@@ -26,7 +28,15 @@ launcher_zerorun_SOURCES = \
 	lib/backend/host/available.c
 launcher_zerorun_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/lib -DZERO_LIBDIR=\"$(libdir)\" \
 	-DZERO_SITE_CONFIG=\"$(slurmconfdir)/zero.yaml\"
-launcher_zerorun_LDADD = launcher/libmodel.la
+launcher_zerorun_LDADD = launcher/libpage.la launcher/libmodel.la -lm
+if HAVE_FILES
+launcher_zerorun_SOURCES += \
+	launcher/page/members.c \
+	launcher/page/members.h \
+	launcher/page/sections.c \
+	launcher/page/sections.h
+launcher_zerorun_CPPFLAGS += $(JANSSON_CFLAGS)
+endif
 if HAVE_YAML
 launcher_zerorun_LDADD += spank/libconfig.la
 endif

@@ -7,6 +7,7 @@
 #endif
 #include "launcher/inspect/inspect.h"
 #include "launcher/launch/launch.h"
+#include "launcher/page/report.h"
 #include "launcher/plan/survey.h"
 
 static void print_help(void)
@@ -30,6 +31,8 @@ static void print_help(void)
 	      "                          file, index or folder), and whether it fits\n"
 	      "      --inspect=DIR       say what is in a checkpoint, or in a folder of them, and "
 	      "verify it\n"
+	      "      --report-page=FILE.json [FILE.html]\n"
+	      "                          make the page of a job's report\n"
 	      "      --check-config FILE say whether a zero.yaml is fine\n"
 	      "      --show-config [FILE]\n"
 	      "                          print what the options of a zero.yaml come to, each with "
@@ -207,6 +210,12 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 		print_error("--inspect needs a value: a checkpoint, or a folder of them");
 		return -1;
 	}
+	if (takes_value(cursor, "--report-page", &request->report)) {
+		if (request->report && *request->report)
+			return 1;
+		print_error("--report-page needs a value: the JSON file of a report");
+		return -1;
+	}
 	if (strcmp(flag, "--slurm") == 0)
 		return request->slurm = true;
 	if (strcmp(flag, "--label") == 0)
@@ -293,6 +302,14 @@ static int parse_arguments(char **argv, struct request *request)
 	}
 	if (request->inspect)
 		return 0;
+	if (request->report) {
+		request->page = *request->program++;
+		if (!request->page || !*request->program)
+			return 0;
+		print_error("--report-page runs no program: '%s' is one argument too many",
+			    *request->program);
+		return EXIT_USAGE;
+	}
 	if (request->config.check || request->config.show)
 		return check_config_alone(request);
 	if (request->config.node || request->config.partition || request->config.gpu) {
@@ -330,6 +347,10 @@ int main(int argc, char **argv)
 		goto out;
 	if (request.inspect) {
 		status = inspect(stdout, request.inspect);
+		goto out;
+	}
+	if (request.report) {
+		status = report_page(request.report, request.page);
 		goto out;
 	}
 	if (request.config.check) {

@@ -22,6 +22,7 @@ noinst_HEADERS += \
 	lib/net/address.h \
 	lib/net/dial.h \
 	lib/report/folder.h \
+	lib/report/page.h \
 	lib/report/record.h \
 	lib/report/report.h \
 	lib/watch/ring.h \
@@ -77,6 +78,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/net/address.c \
 	lib/net/dial.c \
 	lib/report/folder.c \
+	lib/report/page.c \
 	lib/report/record.c \
 	lib/report/report.c \
 	lib/train/adamw.c \

@@ -103,8 +103,8 @@ static void linear_ticks(struct scale *s)
 		step = pow(10, floor(log10(least)));
 		step *= least <= step ? 1 : least <= 2 * step ? 2 : least <= 5 * step ? 5 : 10;
 	}
-	for (double i = ceil(s->low / step - 1e-9); i * step <= s->high * 1.0001; i++)
-		add_tick(s, i * step);
+	for (int i = 0; i < MOST_TICKS; i++)
+		add_tick(s, (ceil(s->low / step - 1e-9) + i) * step);
 }
 
 /* A linear y axis begins at 0, a linear x axis at the first point. */
@@ -133,7 +133,8 @@ static void choose_range(struct scale *s, bool is_x, double least, double most)
 
 static bool can_be_drawn(const struct plot_axis *axis, double value)
 {
-	return isfinite(value) && (!axis->log || value > 0);
+	/* The range of two values must be finite too. */
+	return fabs(value) < 1e300 && (!axis->log || value > 0);
 }
 
 static bool is_level(const struct plot_series *s)

@@ -6,7 +6,7 @@
 #include "zero.h"
 
 /* Grows by one with every change of a struct that crosses the border to a module. */
-#define ZERO_MODULE_ABI 5
+#define ZERO_MODULE_ABI 6
 
 struct zero_core {
 	/* Keeps the sentence as the calling thread's last error and returns `status`. */

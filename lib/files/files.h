@@ -165,7 +165,6 @@ struct zero_files_ops {
 
 	/* A job's report, see report/report.h, as text; malloc'ed. */
 	zero_status (*report_json)(const struct zero_report *report, char **text, size_t *bytes);
-	zero_status (*report_page)(const struct zero_report *report, char **text, size_t *bytes);
 };
 
 const void *zero_module_files(const struct zero_core *core);

@@ -23,14 +23,7 @@ files_sources = \
 	lib/files/sums_avx2.c \
 	lib/files/walk.c \
 	lib/files/walk.h \
-	lib/report/json.c \
-	lib/report/page.c \
-	lib/report/plot.c \
-	lib/report/plot.h \
-	lib/report/sections.c \
-	lib/report/sections.h \
-	lib/report/words.c \
-	lib/report/words.h
+	lib/report/json.c
 if HAVE_FILES
 modules_LTLIBRARIES += lib/zero_files.la
 lib_zero_files_la_SOURCES = $(files_sources)

@@ -17,6 +17,7 @@
 #include "backend/meter.h"
 #include "job/internal.h"
 #include "report/folder.h"
+#include "report/page.h"
 #include "report/record.h"
 
 /* Between two reports of a job that still runs. */
@@ -228,17 +229,18 @@ static struct zero_report describe(zero_job *job, const struct zero_report_rank 
 	};
 }
 
-typedef zero_status (*write_text)(const struct zero_report *report, char **text, size_t *bytes);
-
-static zero_status put(const struct zero_job_report *report, write_text write,
-		       const struct zero_report *said, const char *end)
+static zero_status write_json(const struct zero_job_report *report,
+			      const struct zero_report *content)
 {
+	const struct zero_files_ops *files;
 	char *text = NULL, *name = NULL;
 	zero_status status;
 	size_t bytes = 0;
 
-	status = write(said, &text, &bytes);
-	if (!status && asprintf(&name, "zero-%s%s", report->id, end) < 0) {
+	status = zero_files_open(&files);
+	if (!status)
+		status = files->report_json(content, &text, &bytes);
+	if (!status && asprintf(&name, "zero-%s.json", report->id) < 0) {
 		name = NULL;
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the report");
 	}
@@ -249,29 +251,27 @@ static zero_status put(const struct zero_job_report *report, write_text write,
 	return status;
 }
 
-/* On rank 0. The page is of a job that has ended. */
-static zero_status write_report(zero_job *job, const struct zero_report *said, bool page)
+/* On rank 0. A job that has ended gets a page too. */
+static zero_status write_report(zero_job *job, const struct zero_report *content, bool ended)
 {
-	const struct zero_files_ops *files;
-	zero_status status = zero_files_open(&files);
+	const struct zero_job_report *report = job->report;
+	zero_status status = write_json(report, content);
 
-	if (!status)
-		status = put(job->report, files->report_json, said, ".json");
-	if (!status && page)
-		status = put(job->report, files->report_page, said, ".html");
+	if (!status && ended)
+		status = zero_report_page(report->folder, report->path, report->id);
 	return status;
 }
 
-static zero_status write_own(zero_job *job, bool page, const char *why)
+static zero_status write_own(zero_job *job, bool ended, const char *why)
 {
 	struct zero_report_rank *rank = malloc(sizeof(*rank));
-	struct zero_report said;
+	struct zero_report content;
 	zero_status status;
 
 	if (!rank)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the report");
-	said = describe(job, rank, 1, read_rank(job, rank), why);
-	status = write_report(job, &said, page);
+	content = describe(job, rank, 1, read_rank(job, rank), why);
+	status = write_report(job, &content, ended);
 	free(rank);
 	return status;
 }
@@ -355,7 +355,7 @@ static zero_status write_parted(zero_job *job)
 static zero_status write_together(zero_job *job)
 {
 	struct zero_report_rank *mine = malloc(sizeof(*mine)), *all = NULL;
-	struct zero_report said;
+	struct zero_report content;
 	zero_status status;
 	size_t op_count = 0;
 
@@ -364,8 +364,8 @@ static zero_status write_together(zero_job *job)
 	/* A rank without memory still has to come to the exchange. */
 	status = exchange(job, mine ? mine : &job->report->record->rank, &all);
 	if (job->report->folder >= 0 && !status) {
-		said = describe(job, all, (size_t)job->place.world, op_count, NULL);
-		status = write_report(job, &said, true);
+		content = describe(job, all, (size_t)job->place.world, op_count, NULL);
+		status = write_report(job, &content, true);
 	}
 	free(mine);
 	free(all);

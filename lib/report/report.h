@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a job's report says: libzero fills this in, zero_files.so writes it as JSON and as a page.
- * All of it is bounded, however long the job runs.
+ * What a job's report says: libzero fills this in, zero_files.so writes it as JSON. All of it
+ * is bounded, however long the job runs.
  */
 #ifndef ZERO_REPORT_H
 #define ZERO_REPORT_H
@@ -110,10 +110,7 @@ struct zero_report {
 	size_t op_count;
 };
 
-/* ---- in zero_files.so; texts are malloc'ed --------------------------------------------------- */
-
-const char *zero_report_kind_name(enum zero_report_kind kind); /* "gather" */
+/* json.c, in zero_files.so: the report as text; malloc'ed. */
 zero_status zero_report_json(const struct zero_report *report, char **text, size_t *bytes);
-zero_status zero_report_page(const struct zero_report *report, char **text, size_t *bytes);
 
 #endif
