@@ -35,7 +35,8 @@ int launch(struct plan *plan)
 		sigemptyset(&quit);
 		sigaddset(&quit, SIGQUIT);
 		sigprocmask(SIG_BLOCK, &quit, NULL);
-		guard_start();
+		if (plan->mpirun_version == 4)
+			guard_start();
 	}
 	execv(plan->path, plan->argv.item);
 	error = errno;

@@ -10,7 +10,8 @@ int launch(struct plan *plan);
 /* Runs mpirun or srun, again up to `limit` times if the job fails. The exit status of the last. */
 int launch_restarting(struct plan *plan, unsigned limit);
 
-/* Starts a process that kills this one if, once it is mpirun, it hangs after all ranks ended. */
+/* Starts a process that kills this one if, once it is Open MPI 4's mpirun, it hangs after all ranks
+   ended. */
 void guard_start(void);
 
 #endif

@@ -232,7 +232,6 @@ static int check_outside_slurm(const struct request *request)
 static int plan_mpirun(struct plan *plan, const struct request *request)
 {
 	const char *name = getenv("ZERO_MPIRUN");
-	unsigned version;
 	int status = check_without_plugin(request);
 
 	if (!status)
@@ -249,8 +248,8 @@ static int plan_mpirun(struct plan *plan, const struct request *request)
 			    name);
 		return EXIT_FAILURE;
 	}
-	version = find_mpirun_version(plan->path);
-	if (!version)
+	plan->mpirun_version = find_mpirun_version(plan->path);
+	if (!plan->mpirun_version)
 		return EXIT_FAILURE;
 	status = plan_preload(plan, &request->settings);
 	if (status)
@@ -263,7 +262,7 @@ static int plan_mpirun(struct plan *plan, const struct request *request)
 	add_argument(plan, ":OVERSUBSCRIBE");
 	add_argument(plan, "--bind-to");
 	add_argument(plan, "none");
-	if (request->label && version >= 5) {
+	if (request->label && plan->mpirun_version >= 5) {
 		add_argument(plan, "--output");
 		add_argument(plan, "tag");
 	} else if (request->label) {
