@@ -41,46 +41,30 @@ static zero_status compare(const struct zero_restore *restore,
 	return ZERO_OK;
 }
 
-/* " ('a', 'b', 'c' and 4 more)"; adds one name to it. */
-static size_t append_name(char *text, size_t size, size_t length, const char *name, size_t i)
-{
-	if (i >= 3)
-		return length;
-	return zero_append(text, size, length, "%s%s", i ? ", " : " (",
-			   zero_quote(name, strlen(name)).text);
-}
-
-static size_t append_end(char *text, size_t size, size_t length, size_t count)
-{
-	if (count > 3)
-		length = zero_append(text, size, length, " and %zu more", count - 3);
-	return zero_append(text, size, length, ")");
-}
-
 /* Both at once: names that do not meet are seen at a glance. */
 static zero_status refuse_names(const struct zero_restore *restore, zero_param *const *missing,
 				size_t missing_count, size_t unexpected_count)
 {
 	const struct zero_manifest *manifest = restore->manifest;
-	char text[900] = "";
+	const char *names[ZERO_NAMES_SHOWN];
 	size_t length = 0, shown = 0;
+	char text[900] = "";
 
 	if (missing_count) {
 		length = zero_append(text, sizeof(text), length,
 				     "%zu parameters have no tensor there", missing_count);
-		for (size_t i = 0; i < missing_count; i++)
-			length = append_name(text, sizeof(text), length, missing[i]->name, i);
-		length = append_end(text, sizeof(text), length, missing_count);
+		for (size_t i = 0; i < missing_count && i < ZERO_NAMES_SHOWN; i++)
+			names[i] = missing[i]->name;
+		length = zero_append_names(text, sizeof(text), length, names, missing_count);
 	}
 	if (unexpected_count) {
 		length = zero_append(
 			text, sizeof(text), length, "%s%zu of %zu tensors there have no parameter",
 			missing_count ? "; " : "", unexpected_count, manifest->tensor_count);
-		for (size_t i = 0; i < manifest->tensor_count; i++)
+		for (size_t i = 0; i < manifest->tensor_count && shown < ZERO_NAMES_SHOWN; i++)
 			if (!restore->params[i])
-				length = append_name(text, sizeof(text), length,
-						     manifest->tensors[i].name, shown++);
-		append_end(text, sizeof(text), length, unexpected_count);
+				names[shown++] = manifest->tensors[i].name;
+		zero_append_names(text, sizeof(text), length, names, unexpected_count);
 	}
 	return zero_fail(ZERO_E_FORMAT, "%s: %s", restore->folder, text);
 }

@@ -55,6 +55,19 @@ struct zero_quoted zero_quote(const char *text, size_t length)
 	return quoted;
 }
 
+size_t zero_append_names(char *text, size_t size, size_t length, const char *const *names,
+			 size_t count)
+{
+	const size_t shown = count <= ZERO_NAMES_SHOWN ? count : ZERO_NAMES_SHOWN - 1;
+
+	for (size_t i = 0; i < shown; i++)
+		length = zero_append(text, size, length, "%s%s", i ? ", " : " (",
+				     zero_quote(names[i], strlen(names[i])).text);
+	if (shown < count)
+		length = zero_append(text, size, length, " and %zu more", count - shown);
+	return zero_append(text, size, length, ")");
+}
+
 int zero_size_format(uint64_t bytes, char *text, size_t size)
 {
 	unsigned unit = 0;

@@ -27,6 +27,10 @@ struct zero_size {
 };
 /* "39.2G": the size rounded for reading, in powers of 1024 as in options. */
 struct zero_size zero_size_text(uint64_t bytes);
+enum { ZERO_NAMES_SHOWN = 4 };
+/* Appends " ('a', 'b', 'c' and 4 more)". Of `count` names, the first ZERO_NAMES_SHOWN are read. */
+size_t zero_append_names(char *text, size_t size, size_t length, const char *const *names,
+			 size_t count);
 /* "[2, 3]"; returns `text`. */
 const char *zero_shape_text(char *text, size_t size, int ndim, const size_t *shape);
 /* Whether `name` may be a slip for `other`: a part of it, or at most two letters away. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "job/internal.h"
 
 zero_source zero_from_file(const zero_tensor *tensor)
