@@ -23,23 +23,24 @@ static void print_help(void)
 	      "      --slurm             use srun outside an allocation too\n"
 	      "      --label             begin each line of output with its rank\n"
 	      "      --launcher-arg=ARG  one more argument for mpirun or srun; may be repeated\n"
-	      "      --max-restarts=N    begin a job that fails again, N times at most\n"
+	      "      --max-restarts=N    start a job that fails again, at most N times\n"
 	      "      --plan              print what would be run, and with which options; run "
 	      "nothing\n"
-	      "      --model=PATH        with --plan: what a rank will hold of this model (a "
-	      "safetensors\n"
-	      "                          file, index or folder), and whether it fits\n"
-	      "      --inspect=DIR       say what is in a checkpoint, or in a folder of them, and "
-	      "verify it\n"
+	      "      --model=PATH        with --plan: print what a rank will hold of this model "
+	      "(a\n"
+	      "                          safetensors file, index or folder), and whether it fits\n"
+	      "      --inspect=DIR       print what is in a checkpoint, or in a folder of "
+	      "checkpoints,\n"
+	      "                          and verify it\n"
 	      "      --report-page=FILE.json [FILE.html]\n"
 	      "                          make the page of a job's report\n"
-	      "      --check-config FILE say whether a zero.yaml is fine\n"
+	      "      --check-config FILE check a zero.yaml\n"
 	      "      --show-config [FILE]\n"
-	      "                          print what the options of a zero.yaml come to, each with "
-	      "where\n"
-	      "                          its value came from (" ZERO_SITE_CONFIG ")\n"
+	      "                          print what the options of a zero.yaml resolve to, and "
+	      "where each\n"
+	      "                          value came from (" ZERO_SITE_CONFIG ")\n"
 	      "      --node=NODE, --partition=PARTITION, --gpu=MODEL\n"
-	      "                          where, for --show-config\n"
+	      "                          the place that --show-config resolves for\n"
 	      "      --zero              accepted as in Slurm's commands; changes nothing here\n"
 	      "  -h, --help\n"
 	      "  -V, --version\n"
@@ -52,16 +53,15 @@ static void print_help(void)
 	      stdout);
 }
 
-/* The arguments, and the one that is being read. */
+/* The arguments, and the index of the one that is being read. */
 struct cursor {
 	char **argv;
 	int at;
 };
 
 /*
- * If the argument is `name`, its value: what follows a '=' or, for a short name, the name itself,
- * or else the next argument, which is then read too. False: it is another. *value is NULL if there
- * is none.
+ * Whether the argument is `name`. *value is then what follows a '=' or, for a short name, the name
+ * itself; else the next argument, which counts as read; or NULL if there is none.
  */
 static bool takes_value(struct cursor *cursor, const char *name, const char **value)
 {
@@ -98,7 +98,7 @@ static bool parse_count(const char *name, const char *text, unsigned *count)
 	return true;
 }
 
-/* 1: it was a flag of the table; 0: it is not; -1: it is wrong, and said so. */
+/* 1: the argument is a flag of the table; 0: it is not; -1: an error was printed. */
 static int parse_zero_flag(struct cursor *cursor, struct zero_settings *settings)
 {
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
@@ -139,7 +139,7 @@ static void refuse_unknown(const char *flag)
 	free(name);
 }
 
-/* What a zero.yaml is asked; as parse_zero_flag. */
+/* The flags about a zero.yaml. Returns as parse_zero_flag. */
 static int parse_config_flag(struct cursor *cursor, struct config_query *config)
 {
 	const struct {
@@ -153,7 +153,7 @@ static int parse_config_flag(struct cursor *cursor, struct config_query *config)
 	};
 	const char *next = cursor->argv[cursor->at + 1];
 
-	/* its file may be left out */
+	/* the file may be left out */
 	if (strcmp(cursor->argv[cursor->at], "--show-config") == 0 && (!next || next[0] == '-')) {
 		config->show = ZERO_SITE_CONFIG;
 		return 1;
@@ -175,7 +175,7 @@ static int parse_config_flag(struct cursor *cursor, struct config_query *config)
 	return 0;
 }
 
-/* One option that is not of the table; as parse_zero_flag. */
+/* The flags that are not in the table. Returns as parse_zero_flag. */
 static int parse_own_flag(struct cursor *cursor, struct request *request)
 {
 	const char *flag = cursor->argv[cursor->at];
@@ -239,24 +239,16 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 	return 0;
 }
 
-/* 0, or the exit status after a complaint. */
-static int check_config_alone(const struct request *request)
+/* 0, or the exit status after an error. */
+static int refuse_program(const char *flag, char *const *program)
 {
-	const char *flag = request->config.check ? "--check-config" : "--show-config";
-
-	if (request->config.check && request->config.show) {
-		print_error("--check-config and --show-config: one at a time");
-		return EXIT_USAGE;
-	}
-	if (*request->program) {
-		print_error("%s runs no program: '%s' is one argument too many", flag,
-			    *request->program);
-		return EXIT_USAGE;
-	}
-	return 0;
+	if (!*program)
+		return 0;
+	print_error("%s runs no program: '%s' is one argument too many", flag, *program);
+	return EXIT_USAGE;
 }
 
-/* What nobody has said is at its compiled default. */
+/* Options that were not set get their compiled defaults. */
 static bool complete_settings(struct zero_settings *settings)
 {
 	char why[256];
@@ -270,7 +262,7 @@ static bool complete_settings(struct zero_settings *settings)
 	return true;
 }
 
-/* Reads options up to the program. 0, or the exit status after a complaint. */
+/* Reads options up to the program. 0, or the exit status after an error. */
 static int parse_arguments(char **argv, struct request *request)
 {
 	struct cursor cursor = {.argv = argv, .at = 1};
@@ -295,33 +287,32 @@ static int parse_arguments(char **argv, struct request *request)
 			return 0;
 	}
 	request->program = argv + cursor.at;
-	if (request->inspect && *request->program) {
-		print_error("--inspect runs no program: '%s' is one argument too many",
-			    *request->program);
-		return EXIT_USAGE;
-	}
 	if (request->inspect)
-		return 0;
+		return refuse_program("--inspect", request->program);
 	if (request->report) {
 		request->page = *request->program++;
-		if (!request->page || !*request->program)
-			return 0;
-		print_error("--report-page runs no program: '%s' is one argument too many",
-			    *request->program);
+		return request->page ? refuse_program("--report-page", request->program) : 0;
+	}
+	if (request->config.check && request->config.show) {
+		print_error("--check-config and --show-config cannot be given together");
 		return EXIT_USAGE;
 	}
-	if (request->config.check || request->config.show)
-		return check_config_alone(request);
+	if (request->config.check)
+		return refuse_program("--check-config", request->program);
+	if (request->config.show)
+		return refuse_program("--show-config", request->program);
 	if (request->config.node || request->config.partition || request->config.gpu) {
-		print_error("--node, --partition and --gpu go with --show-config");
+		print_error("--node, --partition and --gpu can be given with --show-config alone");
 		return EXIT_USAGE;
 	}
 	if (request->model && !request->plan) {
-		print_error("--model goes with --plan, which says what a rank will hold of it");
+		print_error("--model can be given with --plan alone, which prints what a rank will "
+			    "hold of it");
 		return EXIT_USAGE;
 	}
 	if (!*request->program) {
-		print_error("which program? Usage: zerorun [options] [--] program [arguments]");
+		print_error(
+			"no program was given. Usage: zerorun [options] [--] program [arguments]");
 		return EXIT_USAGE;
 	}
 	return 0;
@@ -337,12 +328,12 @@ int main(int argc, char **argv)
 
 	if (argc < 1)
 		return EXIT_FAILURE;
-	/* for --plan's own use: it starts zerorun as the tasks of a step */
+	/* --plan runs zerorun in this way, as the tasks of a step */
 	if (argc == 2 && strcmp(argv[1], SURVEY_FLAG) == 0)
 		return survey_report(stdout);
 	environment_ok = zero_settings_environment(&request.settings, why, sizeof why);
 	status = parse_arguments(argv, &request);
-	/* help is given in a bad environment too */
+	/* errors in the environment matter to a job alone */
 	if (status || request.answered)
 		goto out;
 	if (request.inspect) {

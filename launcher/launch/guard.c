@@ -36,7 +36,7 @@ static bool is_mpirun(pid_t launcher)
 	return false;
 }
 
-/* Whether a process exists and has not ended. In "PID (name) state ...", the name may have any byte. */
+/* Whether a process exists and has not ended. In "PID (name) state", a name may have any byte. */
 static bool is_alive(int process)
 {
 	char *path = format_text("/proc/%d/stat", process), line[512];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * --max-restarts: mpirun or srun is a child, and begins again when the job has failed. A signal
- * that ends a job ends it for good.
+ * --max-restarts: mpirun or srun is a child, which is started again when the job has failed, unless
+ * a signal to zerorun ended the job.
  */
 #include <errno.h>
 #include <signal.h>
@@ -15,19 +15,19 @@
 
 #include "launcher/launch/launch.h"
 
-/* A job that fails at once is begun at most twice a minute, in the end. */
+/* The pause grows to PAUSE_MAX seconds where the job fails within SHORT_RUN seconds each time. */
 enum { PAUSE_MAX = 32, SHORT_RUN = 60 };
 
-struct runs {
+struct restarts {
 	struct plan *plan;
 	unsigned limit, restart; /* of restarts; which one this is */
-	sigset_t waited;         /* signals that are waited for; blocked all the time */
-	sigset_t before;         /* and what was blocked before */
+	sigset_t waited;         /* signals to wait for; they are blocked all the time */
+	sigset_t before;         /* the signals that were blocked before */
 	int ended_by;            /* the signal by which a user ended it; 0: none */
 	unsigned pause;
 };
 
-/* What whoever began zerorun wants ignored, as nohup does, stays so. */
+/* A signal that was ignored when zerorun was started, as by nohup, stays ignored. */
 static bool is_ignored(int number)
 {
 	struct sigaction now;
@@ -35,21 +35,22 @@ static bool is_ignored(int number)
 	return !sigaction(number, NULL, &now) && now.sa_handler == SIG_IGN;
 }
 
-static void block_signals(struct runs *runs)
+static void block_signals(struct restarts *restarts)
 {
-	static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT};
+	static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT};
 	sigset_t blocked;
 
 	signal(SIGCHLD, SIG_DFL);
-	sigemptyset(&runs->waited);
-	sigaddset(&runs->waited, SIGCHLD);
-	for (size_t i = 0; i < sizeof passed_on / sizeof passed_on[0]; i++)
-		/* SIGQUIT is not for mpirun, see launch() */
-		if (!is_ignored(passed_on[i]) && (passed_on[i] != SIGQUIT || runs->plan->is_srun))
-			sigaddset(&runs->waited, passed_on[i]);
-	blocked = runs->waited;
+	sigemptyset(&restarts->waited);
+	sigaddset(&restarts->waited, SIGCHLD);
+	for (size_t i = 0; i < sizeof forwarded / sizeof forwarded[0]; i++)
+		/* mpirun must not get SIGQUIT, see launch() */
+		if (!is_ignored(forwarded[i]) &&
+		    (forwarded[i] != SIGQUIT || restarts->plan->is_srun))
+			sigaddset(&restarts->waited, forwarded[i]);
+	blocked = restarts->waited;
 	sigaddset(&blocked, SIGQUIT);
-	sigprocmask(SIG_BLOCK, &blocked, &runs->before);
+	sigprocmask(SIG_BLOCK, &blocked, &restarts->before);
 }
 
 static bool ends_job(int number)
@@ -58,13 +59,13 @@ static bool ends_job(int number)
 }
 
 /*
- * The terminal gives its signals (Ctrl-C) to the launcher as well, which takes a second one for
- * "abort at once". Those come from the kernel, all others from a process that knows zerorun alone.
+ * The terminal sends its signals (Ctrl-C) to the launcher as well, which aborts at once on a second
+ * one. Signals of the terminal come from the kernel; others come from a process, to zerorun alone.
  */
-static void pass_on(struct runs *runs, pid_t child, const siginfo_t *info)
+static void forward(struct restarts *restarts, pid_t child, const siginfo_t *info)
 {
 	if (ends_job(info->si_signo))
-		runs->ended_by = info->si_signo;
+		restarts->ended_by = info->si_signo;
 	if (info->si_code != SI_KERNEL)
 		kill(child, info->si_signo);
 }
@@ -74,55 +75,55 @@ static int exit_status(int ended)
 	return WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
 }
 
-/* Runs the launcher once; what a shell would say of how it ended. */
-static int run_once(struct runs *runs)
+/* Runs the launcher once. Returns the exit status of a shell. */
+static int run_once(struct restarts *restarts)
 {
 	pid_t self = getpid(), child = fork();
 	siginfo_t info;
 	int ended = 0;
 
 	if (child < 0) {
-		print_error("no process for the launcher: %s", strerror(errno));
+		print_error("the launcher cannot be started: %s", strerror(errno));
 		return EXIT_FAILURE;
 	}
 	if (child == 0) {
-		/* without a zerorun nobody would end it */
+		/* the launcher ends with zerorun, even if that is killed */
 		prctl(PR_SET_PDEATHSIG, SIGTERM);
 		if (getppid() != self)
 			_exit(EXIT_FAILURE);
-		sigprocmask(SIG_SETMASK, &runs->before, NULL);
-		_exit(launch(runs->plan));
+		sigprocmask(SIG_SETMASK, &restarts->before, NULL);
+		_exit(launch(restarts->plan));
 	}
 	while (waitpid(child, &ended, WNOHANG) == 0)
-		if (sigwaitinfo(&runs->waited, &info) > 0 && info.si_signo != SIGCHLD)
-			pass_on(runs, child, &info);
+		if (sigwaitinfo(&restarts->waited, &info) > 0 && info.si_signo != SIGCHLD)
+			forward(restarts, child, &info);
 	return exit_status(ended);
 }
 
-/* What a job ends with when it was asked to stop, has saved and would go on. */
-static bool asks_again(int status)
+/* The exit status of a job that was asked to stop, has saved and can go on. */
+static bool wants_restart(int status)
 {
 	return status == EX_TEMPFAIL;
 }
 
-/* Another attempt would end as this one did, or nobody wants one. */
-static bool is_final(const struct runs *runs, int status)
+/* Whether another attempt would end in the same way, or is not wanted. */
+static bool is_final(const struct restarts *restarts, int status)
 {
 	const char *job = getenv("SLURM_JOB_ID");
 
 	if (!status || status == EXIT_USAGE || status == EXIT_NOT_EXECUTABLE ||
-	    status == EXIT_NOT_FOUND || runs->ended_by)
+	    status == EXIT_NOT_FOUND || restarts->ended_by)
 		return true;
-	/* within an allocation it was Slurm that asked, which is about to take the nodes back: it
-	   is for the batch script to requeue the job */
-	return asks_again(status) && job && *job;
+	/* within an allocation, Slurm asked the job to stop, since the allocation ends: the batch
+	   script requeues the job */
+	return wants_restart(status) && job && *job;
 }
 
-static void tell(const struct runs *runs, int status)
+static void print_outcome(const struct restarts *restarts, int status)
 {
 	char *how;
 
-	if (asks_again(status))
+	if (wants_restart(status))
 		how = format_text("the job has stopped and asks to be run again (status %d)",
 				  status);
 	else if (status > 128 && status < 128 + NSIG)
@@ -130,22 +131,22 @@ static void tell(const struct runs *runs, int status)
 				  strsignal(status - 128), status);
 	else
 		how = format_text("the job ended with status %d", status);
-	if (runs->restart < runs->limit)
-		print_error("%s: restart %u of %u in %u s", how, runs->restart + 1, runs->limit,
-			    runs->pause);
+	if (restarts->restart < restarts->limit)
+		print_error("%s: restart %u of %u in %u s", how, restarts->restart + 1,
+			    restarts->limit, restarts->pause);
 	else
-		print_error("%s: all %u restarts are used up", how, runs->limit);
+		print_error("%s: --max-restarts=%u allows no more restarts", how, restarts->limit);
 	free(how);
 }
 
-/* False: a user ended it meanwhile. Other signals have nobody to go to. */
-static bool wait_a_little(struct runs *runs)
+/* False if a signal ended the pause. Signals that do not end a job are dropped: none is running. */
+static bool pause_before_restart(struct restarts *restarts)
 {
 	struct timespec now, end;
 	siginfo_t info;
 
 	clock_gettime(CLOCK_MONOTONIC, &end);
-	end.tv_sec += runs->pause;
+	end.tv_sec += restarts->pause;
 	for (;;) {
 		struct timespec left = {0};
 
@@ -153,8 +154,8 @@ static bool wait_a_little(struct runs *runs)
 		if (now.tv_sec >= end.tv_sec)
 			return true;
 		left.tv_sec = end.tv_sec - now.tv_sec;
-		if (sigtimedwait(&runs->waited, &info, &left) > 0 && ends_job(info.si_signo)) {
-			runs->ended_by = info.si_signo;
+		if (sigtimedwait(&restarts->waited, &info, &left) > 0 && ends_job(info.si_signo)) {
+			restarts->ended_by = info.si_signo;
 			return false;
 		}
 	}
@@ -170,25 +171,25 @@ static void set_restart(unsigned restart)
 
 int launch_restarting(struct plan *plan, unsigned limit)
 {
-	struct runs runs = {.plan = plan, .limit = limit, .pause = 1};
+	struct restarts restarts = {.plan = plan, .limit = limit, .pause = 1};
 
-	block_signals(&runs);
+	block_signals(&restarts);
 	for (;;) {
 		time_t begin = time(NULL);
 		int status;
 
-		set_restart(runs.restart);
-		status = run_once(&runs);
-		if (is_final(&runs, status))
+		set_restart(restarts.restart);
+		status = run_once(&restarts);
+		if (is_final(&restarts, status))
 			return status;
 		if (time(NULL) - begin >= SHORT_RUN)
-			runs.pause = 1;
-		tell(&runs, status);
-		if (runs.restart == limit)
+			restarts.pause = 1;
+		print_outcome(&restarts, status);
+		if (restarts.restart == limit)
 			return status;
-		if (!wait_a_little(&runs))
-			return 128 + runs.ended_by;
-		runs.pause = runs.pause < PAUSE_MAX ? 2 * runs.pause : PAUSE_MAX;
-		runs.restart++;
+		if (!pause_before_restart(&restarts))
+			return 128 + restarts.ended_by;
+		restarts.pause = restarts.pause < PAUSE_MAX ? 2 * restarts.pause : PAUSE_MAX;
+		restarts.restart++;
 	}
 }

@@ -6,7 +6,7 @@
 #include "backend/host/available.h"
 #include "model/sizing.h"
 
-/* The library shares among so many ranks of a node at a time, in the order of their ranks. */
+/* The library shares memory among up to `setting` ranks of a node, in the order of ranks; 0: all. */
 static struct sharing sharing_of(size_t ranks, uint64_t setting)
 {
 	size_t most = !setting || setting > ranks ? ranks : (size_t)setting;
@@ -14,27 +14,30 @@ static struct sharing sharing_of(size_t ranks, uint64_t setting)
 	return (struct sharing){.least = ranks % most ? ranks % most : most, .most = most};
 }
 
-bool has_gpus(const struct request *request, const struct zero_settings *told)
+bool has_gpus(const struct request *request, const struct zero_settings *node_settings)
 {
 	uint64_t backend = request->settings.value[ZERO_OPT_BACKEND].number;
-	bool gpus = told && told->value[ZERO_OPT_VRAM_SOURCE].number == ZERO_VRAM_NVML;
+	bool gpus = node_settings &&
+		    node_settings->value[ZERO_OPT_VRAM_SOURCE].number == ZERO_VRAM_NVML;
 
 	return backend == ZERO_BACKEND_CUDA || (backend == ZERO_BACKEND_AUTO && gpus);
 }
 
-static uint64_t share_setting(const struct request *request, const struct zero_settings *told)
+static uint64_t share_setting(const struct request *request,
+			      const struct zero_settings *node_settings)
 {
-	return has_gpus(request, told) ? 1 : request->settings.value[ZERO_OPT_SHARE].number;
+	return has_gpus(request, node_settings) ? 1
+						: request->settings.value[ZERO_OPT_SHARE].number;
 }
 
 static uint64_t surveyed_share(const struct request *request, const struct survey *survey)
 {
-	struct zero_settings told;
+	struct zero_settings node_settings;
 	uint64_t share;
 
-	survey_settings(&survey->node[0], &told);
-	share = share_setting(request, &told);
-	zero_settings_clear(&told);
+	survey_settings(&survey->node[0], &node_settings);
+	share = share_setting(request, &node_settings);
+	zero_settings_clear(&node_settings);
 	return share;
 }
 
@@ -78,7 +81,7 @@ struct agreed agree_on_nodes(const struct request *request, const struct survey 
 	return agreed;
 }
 
-/* Where srun puts ranks is its own affair: with as many on each node, or nobody knows. */
+/* srun decides where ranks run: each node is taken to have as many, or sharing is not known. */
 static struct sharing sharing_here(const struct plan *plan, const struct request *request,
 				   struct agreed *agreed)
 {
@@ -102,7 +105,6 @@ static struct sharing sharing_here(const struct plan *plan, const struct request
 	return sharing;
 }
 
-/* Without a survey: this machine's memory, if the ranks are to run here. */
 struct agreed agree_here(const struct plan *plan, const struct request *request)
 {
 	const struct zero_value *threshold = &request->settings.value[ZERO_OPT_STREAM_THRESHOLD];
@@ -114,7 +116,7 @@ struct agreed agree_here(const struct plan *plan, const struct request *request)
 
 	if (!agreed.world && tasks)
 		agreed.world = (size_t)strtoul(tasks, NULL, 10);
-	/* what srun takes if nothing is said */
+	/* srun's default */
 	if (!agreed.world)
 		agreed.world = request->nodes ? request->nodes : 1;
 	agreed.budget_known = !plan->is_srun;

@@ -22,7 +22,7 @@ static bool is_file(const char *path)
 	return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* 0 if it can be run, else what a shell would exit with. */
+/* 0 if the program can be run, else the exit status of a shell. */
 static int check_program(const char *path)
 {
 	struct stat info;
@@ -41,7 +41,7 @@ char *find_program(const char *name, int *status)
 		*status = check_program(name);
 		return *status ? NULL : format_text("%s", name);
 	}
-	/* an empty name is in no folder; without a PATH, execvp looks here */
+	/* an empty name is in no folder; without a PATH, execvp searches these folders */
 	for (path = path ? path : "/bin:/usr/bin"; path && *name;) {
 		size_t length = strcspn(path, ":");
 		/* an empty part of PATH is the working directory */
@@ -61,7 +61,7 @@ char *find_program(const char *name, int *status)
 	return NULL;
 }
 
-/* All that a file descriptor gives until its end; ends zerorun if there is no memory. */
+/* Reads to the end; ends zerorun if there is no memory. */
 static char *read_all(int from)
 {
 	char piece[4096], *text = NULL;
@@ -143,7 +143,7 @@ bool find_plugin(const char *srun)
 	int status;
 	bool found;
 
-	/* what keeps srun from answering it will say when it is run in earnest */
+	/* an error is left to the srun that starts the job, which prints it */
 	if (run_program(argv, true, &help, &status) != 0)
 		return false;
 	found = strstr(help, zero_option_table[ZERO_OPT_STAGE].flag);
@@ -153,8 +153,7 @@ bool find_plugin(const char *srun)
 
 char *find_library(void)
 {
-	/* from a build tree's launcher/zerorun or launcher/.libs/zerorun, or an installed tree that
-	   was moved; then where it was installed */
+	/* relative to zerorun in a build tree, or in an installed tree that was moved */
 	static const char *const places[] = {
 		"/../lib/.libs/libzero.so",
 		"/../../lib/.libs/libzero.so",

@@ -24,7 +24,7 @@ static void add_variable(struct plan *plan, const char *name, const char *value)
 	strings_add(&plan->environment, format_text("%s=%s", name, value));
 }
 
-/* What a user has set stays as it is. */
+/* A variable that the user has set keeps its value. */
 static void add_unless_set(struct plan *plan, const char *name, const char *value)
 {
 	if (!getenv(name))
@@ -38,7 +38,7 @@ static bool is_from_flag(const struct zero_settings *settings, int id)
 	return flag && strcmp(settings->origin[id], flag) == 0;
 }
 
-/* What the ranks are told: the same under every launcher, but where Slurm's plugin tells them. */
+/* The ranks' environment, the same under every launcher. Slurm's plugin sets the rest itself. */
 static void plan_environment(struct plan *plan, const struct zero_settings *settings)
 {
 	const char *cpus = plan->is_srun ? getenv("SLURM_CPUS_PER_TASK") : NULL;
@@ -53,7 +53,7 @@ static void plan_environment(struct plan *plan, const struct zero_settings *sett
 	add_unless_set(plan, "MKL_NUM_THREADS", threads);
 	if (plan->has_plugin)
 		return;
-	/* a plugin on the compute nodes alone reads these, and makes a ZERO_RESOLVED of its own */
+	/* a plugin that only the compute nodes have reads these, and makes its own ZERO_RESOLVED */
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		char *text;
 
@@ -70,23 +70,22 @@ static void plan_environment(struct plan *plan, const struct zero_settings *sett
 	free(resolved);
 }
 
-/* Finds the library to preload; 0, or the exit status after a complaint. */
+/* Finds the library to preload. 0, or the exit status after an error. */
 static int plan_preload(struct plan *plan, const struct zero_settings *settings)
 {
 	const char *inherited = getenv("LD_PRELOAD");
-	/* where LD_PRELOAD is split or expanded, and where --export is split */
+	/* LD_PRELOAD is split at these or expands them; --export is split at commas */
 	const char *separators = plan->is_srun ? " :$," : " :$";
 	const char *origin = settings->origin[ZERO_OPT_PRELOAD];
 	char *library;
 
 	if (settings->value[ZERO_OPT_PRELOAD].number == ZERO_PRELOAD_NO) {
-		plan->no_preload = format_text("%s says no", origin);
+		plan->no_preload = format_text("%s is no", origin);
 		return 0;
 	}
 	library = find_library();
 	if (!library)
-		plan->no_preload =
-			format_text("libzero.so is not there (its place is %s)", ZERO_LIBDIR);
+		plan->no_preload = format_text("there is no libzero.so in %s", ZERO_LIBDIR);
 	else if (strpbrk(library, separators))
 		plan->no_preload = format_text("LD_PRELOAD cannot hold the path '%s'", library);
 	else if (inherited && plan->is_srun && strchr(inherited, ','))
@@ -98,19 +97,19 @@ static int plan_preload(struct plan *plan, const struct zero_settings *settings)
 	free(library);
 	if (plan->preload || strcmp(origin, "default") == 0)
 		return 0;
-	print_error("%s: yes cannot be done: %s", origin, plan->no_preload);
+	print_error("%s: the library cannot be preloaded: %s", origin, plan->no_preload);
 	return EXIT_FAILURE;
 }
 
 /*
- * Both launchers take an argument ":" for the start of another program's command line, wherever it
- * stands, and there is no way to quote it.
+ * To both launchers, an argument ":" starts the command line of another program, wherever it is, and
+ * there is no way to quote it.
  */
 static int check_arguments(const struct request *request)
 {
 	for (char **argument = request->program; *argument; argument++) {
 		if (strcmp(*argument, ":") == 0) {
-			print_error("an argument ':' of its own cannot be passed through mpirun or "
+			print_error("an argument ':' cannot be passed through mpirun or "
 				    "srun");
 			return EXIT_USAGE;
 		}
@@ -118,7 +117,7 @@ static int check_arguments(const struct request *request)
 	return 0;
 }
 
-/* The user's flags as srun's own; Slurm's plugin sees to PMIx, the library and ZERO_RESOLVED. */
+/* The user's flags as flags of srun. The plugin sets up PMIx, the library and ZERO_RESOLVED. */
 static void plan_plugin_flags(struct plan *plan, const struct request *request)
 {
 	add_argument(plan, "--zero");
@@ -133,7 +132,7 @@ static void plan_plugin_flags(struct plan *plan, const struct request *request)
 	}
 }
 
-/* What the plugin would see to, beside PMIx. */
+/* What the plugin would set up, except for PMIx. */
 static void plan_own_flags(struct plan *plan)
 {
 	if (!getenv("SLURM_KILL_BAD_EXIT"))
@@ -150,14 +149,14 @@ static void plan_own_flags(struct plan *plan)
 		add_argument(plan, "--export=ALL");
 }
 
-/* A user's YAML, by flag or variable, is the plugin's to read. */
+/* Only the plugin reads a user's YAML file. */
 static int check_without_plugin(const struct request *request)
 {
 	const char *path = request->settings.value[ZERO_OPT_CONFIG].text;
 
 	if (!*path)
 		return 0;
-	print_error("%s=%s needs Slurm's plugin, which reads the file: give flags instead",
+	print_error("%s=%s needs Slurm's plugin, which reads the file; without it, give flags",
 		    request->settings.origin[ZERO_OPT_CONFIG], path);
 	return EXIT_USAGE;
 }
@@ -204,7 +203,7 @@ static int plan_srun(struct plan *plan, const struct request *request)
 	return 0;
 }
 
-/* The ranks' program must be there: mpirun's own message is 20 lines and its status 134. */
+/* Without the program, mpirun would print 20 lines and end with status 134. */
 static int check_program_found(const char *name)
 {
 	int status;
@@ -214,7 +213,7 @@ static int check_program_found(const char *name)
 		print_error("%s: there is no such program%s", name,
 			    strchr(name, '/') ? "" : " in PATH");
 	else if (status)
-		print_error("%s: not a program that can be run", name);
+		print_error("%s is not a program that can be run", name);
 	free(path);
 	return status;
 }
@@ -257,7 +256,7 @@ static int plan_mpirun(struct plan *plan, const struct request *request)
 	add_argument(plan, plan->path);
 	add_argument(plan, "-n");
 	strings_add(&plan->argv, format_text("%u", request->tasks));
-	/* understood by versions 4 and 5, where 5 calls --oversubscribe deprecated */
+	/* versions 4 and 5 have this; in 5, --oversubscribe is deprecated */
 	add_argument(plan, "--map-by");
 	add_argument(plan, ":OVERSUBSCRIBE");
 	add_argument(plan, "--bind-to");
@@ -283,7 +282,7 @@ static int plan_mpirun(struct plan *plan, const struct request *request)
 		add_argument(plan, "0");
 	}
 	add_arguments(plan, request->program);
-	/* containers run as root, where mpirun asks twice */
+	/* containers run as root, which mpirun refuses without these */
 	if (geteuid() == 0) {
 		add_unless_set(plan, "OMPI_ALLOW_RUN_AS_ROOT", "1");
 		add_unless_set(plan, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -300,7 +299,7 @@ int plan_make(struct plan *plan, struct request *request)
 	*plan = (struct plan){.is_srun = request->slurm || (job && *job)};
 	if (status)
 		return status;
-	/* inside an allocation, srun starts as many tasks as the job has */
+	/* inside an allocation, srun takes the number of tasks from the job */
 	if (!request->tasks && !plan->is_srun)
 		request->tasks = 1;
 	if (request->tasks) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan as a shell script that does the same. */
+/* Prints a plan as a shell script that does the same. */
 #include <string.h>
 
 #include "launcher/plan/plan.h"
 
-/* A fact that nobody found out. */
+/* Whether a fact was not found out. */
 static bool is_unknown(const struct zero_value *value)
 {
 	return value->kind == ZERO_VALUE_TEXT ? !*value->text : value->number == 0;
@@ -16,7 +16,7 @@ void plan_print_options(FILE *out, const struct zero_settings *settings)
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		const struct zero_option *option = &zero_option_table[i];
 
-		/* facts, and what an admin alone says */
+		/* facts, and options of the YAML alone */
 		if (!option->flag && !option->env && is_unknown(&settings->value[i]))
 			continue;
 		fputs("# ", out);
@@ -24,7 +24,7 @@ void plan_print_options(FILE *out, const struct zero_settings *settings)
 	}
 }
 
-/* As one word of a shell. */
+/* Prints text as one word of a shell. */
 static void print_quoted(FILE *out, const char *text)
 {
 	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

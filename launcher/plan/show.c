@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --plan: what the nodes say, what the ranks will agree on, and whether a model fits. */
+/* --plan: what the nodes report, what the ranks will agree on, and whether a model fits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,20 +24,20 @@ static void set(struct zero_settings *settings, int id, const char *text, const 
 	exit(EXIT_FAILURE);
 }
 
-/* What a node's YAML or limits have made of an option; what they left alone keeps its origin. */
-static void take_told(struct zero_settings *settings, const struct zero_settings *told,
-		      const char *node)
+/* Takes options that a node's YAML or limits have changed; others keep their origin. */
+static void take_node_settings(struct zero_settings *settings,
+			       const struct zero_settings *node_settings, const char *node)
 {
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		char *mine, *theirs, *origin;
 
-		/* sizes of memory are each node's own */
-		if (!told->origin[i] || zero_option_table[i].where == ZERO_IN_RESOLVED ||
+		/* each node has its own sizes of memory */
+		if (!node_settings->origin[i] || zero_option_table[i].where == ZERO_IN_RESOLVED ||
 		    i == ZERO_OPT_STREAM_CHUNK || i == ZERO_OPT_STREAM_THRESHOLD ||
 		    i == ZERO_OPT_GATHER_LIMIT)
 			continue;
 		mine = setting_text(settings, i);
-		theirs = setting_text(told, i);
+		theirs = setting_text(node_settings, i);
 		origin = format_text("ZERO_RESOLVED of %s", node);
 		if (strcmp(mine, theirs) != 0)
 			set(settings, i, theirs, origin);
@@ -47,7 +47,7 @@ static void take_told(struct zero_settings *settings, const struct zero_settings
 	}
 }
 
-/* The least of the nodes, if that is known and not what was asked for. */
+/* Takes the least of the nodes, if it is known and not the value that the user set. */
 static void take_least(struct zero_settings *settings, int id, uint64_t least)
 {
 	char *text = format_text("%llu", (unsigned long long)least);
@@ -57,7 +57,7 @@ static void take_least(struct zero_settings *settings, int id, uint64_t least)
 	free(text);
 }
 
-/* Options that ranks must be given alike: zero_open fails otherwise. */
+/* zero_open fails if these options differ between ranks. */
 static void warn_unlike(FILE *out, const struct survey *survey)
 {
 	static const int alike[] = {ZERO_OPT_STAGE,        ZERO_OPT_ALLGATHER, ZERO_OPT_BUCKET,
@@ -85,8 +85,8 @@ static void warn_unlike(FILE *out, const struct survey *survey)
 	zero_settings_clear(&first);
 }
 
-/* The tier at a budget. At stage 3, where nothing is flattened, and before a model is known it is
-   what was asked for. */
+/* The flatten tier at a budget; the setting, where no model is given or, as at stage 3, nothing is
+   flattened. */
 static const char *tier_name(const struct zero_settings *settings, const struct model *model,
 			     uint64_t budget, bool budget_known, uint64_t chunk)
 {
@@ -101,27 +101,27 @@ static const char *tier_name(const struct zero_settings *settings, const struct 
 
 static void print_node(FILE *out, const struct survey_node *node, const char *tier, int width)
 {
-	struct zero_settings told;
+	struct zero_settings node_settings;
 	const struct zero_option *source = &zero_option_table[ZERO_OPT_VRAM_SOURCE];
 	uint64_t gpus;
 
-	survey_settings(node, &told);
-	gpus = told.value[ZERO_OPT_GPUS].number;
+	survey_settings(node, &node_settings);
+	gpus = node_settings.value[ZERO_OPT_GPUS].number;
 	fputs("# ", out);
 	print_in_line(out, node->name, width);
 	fprintf(out, " %6u %8s %8s  %-13s %9s  %-11s  ", node->tasks,
 		known_size(node->free, node->budget_known).text,
 		known_size(node->budget, node->budget_known).text,
-		source->choices[told.value[ZERO_OPT_VRAM_SOURCE].number],
+		source->choices[node_settings.value[ZERO_OPT_VRAM_SOURCE].number],
 		node->threshold ? zero_size_text(node->threshold).text : "auto", tier);
-	if (gpus && told.origin[ZERO_OPT_GPU] && *told.value[ZERO_OPT_GPU].text) {
+	if (gpus && node_settings.origin[ZERO_OPT_GPU] && *node_settings.value[ZERO_OPT_GPU].text) {
 		fprintf(out, "%llu x ", (unsigned long long)gpus);
-		print_in_line(out, told.value[ZERO_OPT_GPU].text, 0);
+		print_in_line(out, node_settings.value[ZERO_OPT_GPU].text, 0);
 	} else {
 		fprintf(out, "%llu", (unsigned long long)gpus);
 	}
 	fputc('\n', out);
-	zero_settings_clear(&told);
+	zero_settings_clear(&node_settings);
 }
 
 static void print_nodes(FILE *out, const struct survey *survey,
@@ -207,7 +207,7 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 
 	fprintf(out,
 		"#\n# the model: %zu tensors in %zu groups, %llu elements, %s\n"
-		"# at stage %d each of %zu ranks holds at most, activations aside\n",
+		"# at stage %d each of %zu ranks holds at most, without activations\n",
 		model->tensors, model->groups, (unsigned long long)model->elements,
 		zero_size_text(model->bytes).text, model->sizing.stage, model->sizing.world);
 	zero_sizing_bytes(&model->sizing, bytes);
@@ -221,7 +221,7 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 		fprintf(out, "# gathered is for parameters as they are stored, not as %s\n",
 			zero_option_table[ZERO_OPT_GATHER_DTYPE].choices[gather_dtype]);
 	if (!agreed->budget_known) {
-		fputs("# whether it fits is not known: no node has said its budget\n", out);
+		fputs("# whether it fits is not known: no node has reported its budget\n", out);
 		return;
 	}
 	print_kind(out, "budget", agreed->budget);
@@ -233,7 +233,7 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 			zero_size_text(total - agreed->budget).text, agreed->node);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the plan -------------------------------------------------------------------------------- */
 
 /* The option's choices are the layout's modes. */
 _Static_assert((int)ZERO_ALLGATHER_SINGLE == (int)ZERO_LAYOUT_SINGLE &&
@@ -263,26 +263,26 @@ static int read_model(const struct request *request, const struct agreed *agreed
 int show_plan(FILE *out, const struct plan *plan, struct request *request)
 {
 	const char *job = getenv("SLURM_JOB_ID");
-	bool asks = plan->has_plugin && job && *job;
+	bool has_survey = plan->has_plugin && job && *job;
 	struct survey survey = {0};
 	struct model model, *known = NULL;
 	struct agreed agreed;
-	int status = asks ? survey_run(&survey, plan) : 0;
+	int status = has_survey ? survey_run(&survey, plan) : 0;
 
 	if (status)
 		goto out;
-	if (asks) {
-		struct zero_settings told;
+	if (has_survey) {
+		struct zero_settings node_settings;
 
-		survey_settings(&survey.node[0], &told);
-		take_told(&request->settings, &told, survey.node[0].name);
-		zero_settings_clear(&told);
+		survey_settings(&survey.node[0], &node_settings);
+		take_node_settings(&request->settings, &node_settings, survey.node[0].name);
+		zero_settings_clear(&node_settings);
 	}
-	if (asks)
+	if (has_survey)
 		agreed = agree_on_nodes(request, &survey);
 	else
 		agreed = agree_here(plan, request);
-	if (asks) {
+	if (has_survey) {
 		take_least(&request->settings, ZERO_OPT_STREAM_CHUNK, agreed.chunk);
 		if (agreed.threshold)
 			take_least(&request->settings, ZERO_OPT_STREAM_THRESHOLD, agreed.threshold);
@@ -296,9 +296,9 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 			goto out;
 	}
 	plan_print_options(out, &request->settings);
-	if (asks)
+	if (has_survey)
 		print_nodes(out, &survey, &request->settings, known);
-	if (asks || known)
+	if (has_survey || known)
 		print_agreed(out, &agreed,
 			     tier_name(&request->settings, known, agreed.budget,
 				       agreed.budget_known, agreed.chunk));

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the nodes of an allocation tell their ranks: a step is run with the same layout and the same
- * flags as the real one, whose tasks are zerorun and report the ZERO_RESOLVED that they were given.
+ * A survey of the options that the nodes of an allocation give their ranks. It is a step with the
+ * layout and flags of the job, whose tasks are zerorun and report their ZERO_RESOLVED.
  */
 #ifndef ZERORUN_SURVEY_H
 #define ZERORUN_SURVEY_H
 
 #include "launcher/plan/plan.h"
 
-/* zerorun as such a task; for nobody else. */
+/* The flag of zerorun as such a task. */
 #define SURVEY_FLAG "--node-report"
 
 struct survey_node {
 	const char *name;
 	const char *resolved; /* ZERO_RESOLVED of one of its tasks */
 	unsigned tasks;
-	/* Bytes, the least of its tasks. */
-	uint64_t free, budget, chunk, threshold; /* threshold 0: the ranks will find it */
+	/* The least bytes of its tasks. */
+	uint64_t free, budget, chunk, threshold; /* threshold 0: the ranks will choose it */
 	uint64_t limit;                          /* gather_limit */
 	bool budget_known, limit_known;
 };
@@ -25,22 +25,22 @@ struct survey {
 	struct survey_node *node; /* sorted by name */
 	size_t count;
 	unsigned tasks;
-	char *text; /* what the names point into */
+	char *text; /* the names point into it */
 };
 
-/* A task of the step: prints its line. 0, or the exit status after a complaint. */
+/* Prints the line of a task of the step. 0, or the exit status after an error. */
 int survey_report(FILE *out);
 
-/* Runs the step. 0, or the exit status after a complaint: srun's own if that failed. */
+/* Runs the step. 0, or the exit status after an error: that of srun if it failed. */
 int survey_run(struct survey *survey, const struct plan *plan);
-/* What the tasks printed, of which the survey owns `text` from then on. */
+/* Parses what the tasks printed. The survey owns `text` from then on. */
 int survey_read(struct survey *survey, char *text);
 void survey_clear(struct survey *survey);
 
 /*
- * What a node told its tasks; clear it with zero_settings_clear. Ends zerorun if there is no
- * memory: that it can be read is known.
+ * The settings of a node's tasks; to be cleared with zero_settings_clear. Ends zerorun if there is
+ * no memory. They were parsed before, so that there is no other error.
  */
-void survey_settings(const struct survey_node *node, struct zero_settings *told);
+void survey_settings(const struct survey_node *node, struct zero_settings *settings);
 
 #endif
