@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 /*
- * Prints what is in a checkpoint, or in a folder of checkpoints, and verifies it. Returns 0 if it is
- * undamaged, else the exit status after errors.
+ * Prints what is in a checkpoint, or in a folder of checkpoints, and verifies it. Returns 0 if it
+ * is not damaged, else the exit status after errors.
  */
 int inspect(FILE *out, const char *path);
 

@@ -2,8 +2,8 @@
 /*
  * The mpirun of Open MPI 4 may hang for ever when a rank dies while it connects to mpirun's PMIx
  * server: the server's thread waits for that rank, and the main thread for the server's. No rank is
- * left that could end mpirun. A process of its own therefore watches whether mpirun still has ranks.
- * Open MPI 5 has another server.
+ * left that could end mpirun. So a process of its own watches whether mpirun still has ranks. Open
+ * MPI 5 has another server.
  */
 #include <dirent.h>
 #include <fcntl.h>

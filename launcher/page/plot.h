@@ -44,8 +44,8 @@ struct plot {
 	size_t series_count;
 };
 
-/* Draws nothing if there is no series. A point that is not finite, or not positive on a log axis, is
-   left out. */
+/* Draws nothing if there is no series. Leaves out points that are not finite, or not positive on a
+   log axis. */
 void plot_draw(FILE *out, const struct plot *plot);
 
 /* Colours and lines of plots, for the page's <style>. */

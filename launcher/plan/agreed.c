@@ -6,12 +6,12 @@
 #include "backend/host/available.h"
 #include "model/sizing.h"
 
-/* The library shares memory among up to `setting` ranks of a node, in the order of ranks; 0: all. */
-static struct sharing sharing_of(size_t ranks, uint64_t setting)
+/* The library shares memory among up to `setting` ranks of a node, in order of rank; 0: all. */
+static struct share_set sharing_of(size_t ranks, uint64_t setting)
 {
 	size_t most = !setting || setting > ranks ? ranks : (size_t)setting;
 
-	return (struct sharing){.least = ranks % most ? ranks % most : most, .most = most};
+	return (struct share_set){.least = ranks % most ? ranks % most : most, .most = most};
 }
 
 bool has_gpus(const struct request *request, const struct zero_settings *node_settings)
@@ -57,7 +57,7 @@ struct agreed agree_on_nodes(const struct request *request, const struct survey 
 				.sharing = sharing_of(node->tasks, share)};
 
 	for (size_t i = 1; i < survey->count; i++) {
-		struct sharing sharing;
+		struct share_set sharing;
 
 		node = &survey->node[i];
 		sharing = sharing_of(node->tasks, share);
@@ -82,12 +82,12 @@ struct agreed agree_on_nodes(const struct request *request, const struct survey 
 }
 
 /* srun decides where ranks run: each node is taken to have as many, or sharing is not known. */
-static struct sharing sharing_here(const struct plan *plan, const struct request *request,
-				   struct agreed *agreed)
+static struct share_set sharing_here(const struct plan *plan, const struct request *request,
+				     struct agreed *agreed)
 {
 	const char *allocated = plan->is_srun ? getenv("SLURM_NNODES") : NULL;
 	uint64_t setting = share_setting(request, NULL);
-	struct sharing sharing = {1, 1, SHARING_UNKNOWN};
+	struct share_set sharing = {1, 1, SHARING_UNKNOWN};
 
 	agreed->nodes = plan->is_srun ? request->nodes : 1;
 	if (!agreed->nodes && allocated)

@@ -6,7 +6,7 @@
 #include "launcher/plan/survey.h"
 
 /* How many ranks share memory at a time, in the smallest set of them and in the largest. */
-struct sharing {
+struct share_set {
 	size_t least, most;
 	enum { SHARING_KNOWN, SHARING_IF_EVEN, SHARING_UNKNOWN } how;
 };
@@ -17,7 +17,7 @@ struct agreed {
 	size_t world, nodes;
 	uint64_t budget, chunk, threshold, limit;
 	bool budget_known, limit_known;
-	struct sharing sharing;
+	struct share_set sharing;
 };
 
 /*

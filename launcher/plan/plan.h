@@ -52,8 +52,8 @@ void plan_print_script(FILE *out, const struct plan *plan);
 
 /*
  * --plan: prints a shell script that does what the plan says; its comments hold the options, what
- * the nodes of the allocation report, and what a rank will hold of the model. Returns 0, or the exit
- * status after an error.
+ * the nodes of the allocation report, and what a rank will hold of the model. Returns 0, or the
+ * exit status after an error.
  */
 int show_plan(FILE *out, const struct plan *plan, struct request *request);
 

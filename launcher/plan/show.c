@@ -149,7 +149,7 @@ static void print_nodes(FILE *out, const struct survey *survey,
 
 static void print_sharing(FILE *out, const struct agreed *agreed)
 {
-	const struct sharing *sharing = &agreed->sharing;
+	const struct share_set *sharing = &agreed->sharing;
 
 	fputs("# shared memory: ", out);
 	if (sharing->how == SHARING_UNKNOWN)

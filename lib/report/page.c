@@ -32,18 +32,20 @@ extern char **environ;
 /* The zerorun that was installed or built with this library, else one in PATH. */
 static void find_zerorun(char *path, size_t size)
 {
-	static const char *const places[] = {"/../bin/", "/../../bin/", "/../../launcher/"};
-	const char *slash;
+	/* relative to lib, to lib/x86_64-linux-gnu, and to lib/.libs of a build tree */
+	static const char *const places[] = {"/../bin/", "/../../bin/",
+					     "/../.libs/../../launcher/"};
+	const char *slash = NULL;
 	Dl_info self;
 
-	if (dladdr((const void *)places, &self) && self.dli_fname &&
-	    (slash = strrchr(self.dli_fname, '/')))
-		for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
-			snprintf(path, size, "%.*s%szerorun", (int)(slash - self.dli_fname),
-				 self.dli_fname, places[i]);
-			if (!access(path, X_OK))
-				return;
-		}
+	if (dladdr((const void *)places, &self) && self.dli_fname)
+		slash = strrchr(self.dli_fname, '/');
+	for (size_t i = 0; slash && i < sizeof(places) / sizeof(*places); i++) {
+		snprintf(path, size, "%.*s%szerorun", (int)(slash - self.dli_fname), self.dli_fname,
+			 places[i]);
+		if (!access(path, X_OK))
+			return;
+	}
 	snprintf(path, size, "zerorun");
 }
 
@@ -63,8 +65,8 @@ static char **child_environment(void)
 	return variables;
 }
 
-/* Without the job's standard input and output, and with no signal ignored or blocked. 0, or an
-   errno value. */
+/* Starts zerorun without the job's standard input and output, and with no signal ignored or blocked.
+   0, or an errno value. */
 static int start(const char *json, pid_t *child)
 {
 	char zerorun[PATH_MAX + 64], flag[] = "--report-page";
@@ -94,8 +96,8 @@ static int start(const char *json, pid_t *child)
 	return error;
 }
 
-/* False: it has not ended in time. A program that ignores SIGCHLD, or waits for any child in a
-   handler of it, may take the status, which is then taken for 0. */
+/* False if the child has not ended in time. The status is lost, and read as 0, in a program that
+   ignores SIGCHLD or whose handler of it waits for any child. */
 static bool wait_for(pid_t child, double seconds, int *status)
 {
 	const struct timespec pause = {.tv_nsec = 5000000};
@@ -114,8 +116,7 @@ static bool wait_for(pid_t child, double seconds, int *status)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-/* The path of folder/name, also if the folder was moved or named from another working directory;
-   malloc'ed. */
+/* The absolute path of folder/name, even if the folder was moved; malloc'ed. NULL: not known. */
 static char *file_path(int folder, const char *name)
 {
 	char link[64], where[PATH_MAX], *path;

@@ -144,15 +144,16 @@ static void write_goals(FILE *out, const struct record *record)
 {
 	const char *operation = "";
 
-	fprintf(out, "<h2>Goals</h2>\n"
-		     "<p>Memory is what an operation holds beyond its inputs and outputs, by the "
-		     "kernel's count (VmHWM) or the library's own; bytes sent are those of all "
-		     "ranks, as a part of the whole tensor; time is beside the bare operation, "
-		     "both measured in the same run. All ran on one machine: \"between nodes\" is "
-		     "with ranks that share no memory (ZERO_SHARE=1) and talk by MPI.</p>\n"
-		     "<div class=\"wide\"><table>\n"
-		     "<tr><th>what</th><th>ranks</th><th>goal</th><th></th><th>figure</th>"
-		     "<th>ours</th><th>beside</th></tr>\n");
+	fprintf(out,
+		"<h2>Goals</h2>\n"
+		"<p>Memory is what an operation holds beyond its inputs and outputs, by the "
+		"kernel's count (VmHWM) or the library's own; bytes sent are those of all "
+		"ranks, as a part of the whole tensor; time is compared with the bare operation, "
+		"both measured in the same run. All ran on one machine: \"between nodes\" is "
+		"with ranks that share no memory (ZERO_SHARE=1) and talk by MPI.</p>\n"
+		"<div class=\"wide\"><table>\n"
+		"<tr><th>what</th><th>ranks</th><th>goal</th><th></th><th>figure</th>"
+		"<th>ours</th><th>baseline</th></tr>\n");
 	for (const struct goal *goal = goals; goal->operation; goal++) {
 		if (strcmp(goal->operation, operation)) {
 			operation = goal->operation;
@@ -189,9 +190,9 @@ static void write_others(FILE *out, const struct record *record, const struct se
 		    record_find(record, row->what, row->ranks) != row)
 			continue;
 		if (!begun)
-			fprintf(out,
-				"<div class=\"wide\"><table>\n<tr><th>also measured</th>"
-				"<th>ranks</th><th>figure</th><th>ours</th><th>beside</th></tr>\n");
+			fprintf(out, "<div class=\"wide\"><table>\n<tr><th>also measured</th>"
+				     "<th>ranks</th><th>figure</th><th>ours</th><th>baseline</th></"
+				     "tr>\n");
 		begun = true;
 		snprintf(ranks, sizeof(ranks), "%d", row->ranks);
 		fprintf(out, "<tr>");
@@ -364,7 +365,7 @@ static void write_head(FILE *out, const char *note)
 {
 	const struct machine machine = machine_now();
 
-	html_head(out, "slurm-zero: what it costs, beside the bare operations", style);
+	html_head(out, "slurm-zero: its cost, compared with the bare operations", style);
 	fprintf(out, "<p>");
 	html_text(out, machine.cpu);
 	fprintf(out, ", %ld cores, %s of memory; ", machine.cores, machine.memory);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the subjects recorded, read back; and the goals that their rows are held against. */
+/* The record of all subjects, and the goals that its rows are compared with. */
 #ifndef BENCH_RECORD_H
 #define BENCH_RECORD_H
 
@@ -14,7 +14,7 @@ struct recorded_row {
 	int ranks;
 	double figure;
 	const char *unit;
-	double ours, bare; /* NaN: not said */
+	double ours, bare; /* NaN: not given */
 	const char *in, *bare_name;
 };
 
