@@ -2,29 +2,56 @@
 bin_PROGRAMS += launcher/zerorun
 
 launcher_zerorun_SOURCES = \
-	launcher/config.c \
-	launcher/find.c \
-	launcher/guard.c \
-	launcher/inspect.c \
-	launcher/launch.c \
+	launcher/config/show_config.c \
+	launcher/config/show_config.h \
+	launcher/inspect/inspect.c \
+	launcher/inspect/inspect.h \
+	launcher/launch/guard.c \
+	launcher/launch/launch.c \
+	launcher/launch/launch.h \
+	launcher/launch/restart.c \
 	launcher/main.c \
-	launcher/plan.c \
-	launcher/plan.h \
-	launcher/restart.c \
-	launcher/show.c \
-	launcher/survey.c \
-	launcher/survey.h \
+	launcher/page/report.c \
+	launcher/page/report.h \
+	launcher/plan/agreed.c \
+	launcher/plan/agreed.h \
+	launcher/plan/find.c \
+	launcher/plan/find.h \
+	launcher/plan/plan.c \
+	launcher/plan/plan.h \
+	launcher/plan/script.c \
+	launcher/plan/show.c \
+	launcher/plan/survey.c \
+	launcher/plan/survey.h \
+	launcher/text.c \
+	launcher/text.h \
 	lib/core/available_memory.c
 launcher_zerorun_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/lib -DZERO_LIBDIR=\"$(libdir)\" \
 	-DZERO_SITE_CONFIG=\"$(slurmconfdir)/zero.yaml\"
-launcher_zerorun_LDADD = launcher/libmodel.la
+launcher_zerorun_LDADD = launcher/libpage.la launcher/libmodel.la -lm
+if HAVE_FILES
+launcher_zerorun_SOURCES += \
+	launcher/page/members.c \
+	launcher/page/members.h \
+	launcher/page/sections.c \
+	launcher/page/sections.h
+launcher_zerorun_CPPFLAGS += $(JANSSON_CFLAGS)
+endif
 if HAVE_YAML
 launcher_zerorun_LDADD += spank/libconfig.la
 endif
 
+# Plots and pages, which make bench has too.
+noinst_LTLIBRARIES += launcher/libpage.la
+launcher_libpage_la_SOURCES = \
+	launcher/page/html.c \
+	launcher/page/html.h \
+	launcher/page/plot.c \
+	launcher/page/plot.h
+
 # What --plan makes of a model; a unit test links it too.
 noinst_LTLIBRARIES += launcher/libmodel.la
-launcher_libmodel_la_SOURCES = launcher/model.c launcher/model.h
+launcher_libmodel_la_SOURCES = launcher/plan/model.c launcher/plan/model.h
 launcher_libmodel_la_CPPFLAGS = $(AM_CPPFLAGS)
 launcher_libmodel_la_LIBADD = lib/libzerocore.la
 if HAVE_FILES

@@ -5,8 +5,10 @@
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
-#include "plan.h"
-#include "survey.h"
+#include "launcher/inspect/inspect.h"
+#include "launcher/launch/launch.h"
+#include "launcher/page/report.h"
+#include "launcher/plan/survey.h"
 
 static void print_help(void)
 {
@@ -21,21 +23,24 @@ static void print_help(void)
 	      "      --slurm             use srun outside an allocation too\n"
 	      "      --label             begin each line of output with its rank\n"
 	      "      --launcher-arg=ARG  one more argument for mpirun or srun; may be repeated\n"
-	      "      --max-restarts=N    begin a job that fails again, N times at most\n"
+	      "      --max-restarts=N    start a job that fails again, at most N times\n"
 	      "      --plan              print what would be run, and with which options; run "
 	      "nothing\n"
-	      "      --model=PATH        with --plan: what a rank will hold of this model (a "
-	      "safetensors\n"
-	      "                          file, index or folder), and whether it fits\n"
-	      "      --inspect=DIR       say what is in a checkpoint, or in a folder of them, and "
-	      "verify it\n"
-	      "      --check-config FILE say whether a zero.yaml is fine\n"
+	      "      --model=PATH        with --plan: print what a rank will hold of this model "
+	      "(a\n"
+	      "                          safetensors file, index or folder), and whether it fits\n"
+	      "      --inspect=DIR       print what is in a checkpoint, or in a folder of "
+	      "checkpoints,\n"
+	      "                          and verify it\n"
+	      "      --report-page=FILE.json [FILE.html]\n"
+	      "                          make the page of a job's report\n"
+	      "      --check-config FILE check a zero.yaml\n"
 	      "      --show-config [FILE]\n"
-	      "                          print what the options of a zero.yaml come to, each with "
-	      "where\n"
-	      "                          its value came from (" ZERO_SITE_CONFIG ")\n"
+	      "                          print what the options of a zero.yaml resolve to, and "
+	      "where each\n"
+	      "                          value came from (" ZERO_SITE_CONFIG ")\n"
 	      "      --node=NODE, --partition=PARTITION, --gpu=MODEL\n"
-	      "                          where, for --show-config\n"
+	      "                          the place that --show-config resolves for\n"
 	      "      --zero              accepted as in Slurm's commands; changes nothing here\n"
 	      "  -h, --help\n"
 	      "  -V, --version\n"
@@ -48,16 +53,15 @@ static void print_help(void)
 	      stdout);
 }
 
-/* The arguments, and the one that is being read. */
+/* The arguments, and the index of the one that is being read. */
 struct cursor {
 	char **argv;
 	int at;
 };
 
 /*
- * If the argument is `name`, its value: what follows a '=' or, for a short name, the name itself,
- * or else the next argument, which is then read too. False: it is another. *value is NULL if there
- * is none.
+ * Whether the argument is `name`. *value is then what follows a '=' or, for a short name, the name
+ * itself; else the next argument, which counts as read; or NULL if there is none.
  */
 static bool takes_value(struct cursor *cursor, const char *name, const char **value)
 {
@@ -86,15 +90,15 @@ static bool parse_count(const char *name, const char *text, unsigned *count)
 	if (digits && digits < 8 && !text[digits])
 		number = (unsigned)atoi(text);
 	if (!number) {
-		complain("%s: '%s' is not a whole number from 1 to 9999999", name,
-			 text ? text : "");
+		print_error("%s: '%s' is not a whole number from 1 to 9999999", name,
+			    text ? text : "");
 		return false;
 	}
 	*count = number;
 	return true;
 }
 
-/* 1: it was a flag of the table; 0: it is not; -1: it is wrong, and said so. */
+/* 1: the argument is a flag of the table; 0: it is not; -1: an error was printed. */
 static int parse_zero_flag(struct cursor *cursor, struct zero_settings *settings)
 {
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
@@ -105,12 +109,12 @@ static int parse_zero_flag(struct cursor *cursor, struct zero_settings *settings
 		if (!option->flag || !takes_value(cursor, option->flag, &value))
 			continue;
 		if (!value) {
-			complain("%s needs a value: %s", option->flag, option->argument);
+			print_error("%s needs a value: %s", option->flag, option->argument);
 			return -1;
 		}
 		if (!zero_settings_set(settings, (enum zero_option_id)i, value, option->flag, why,
 				       sizeof why)) {
-			complain("%s", why);
+			print_error("%s", why);
 			return -1;
 		}
 		return 1;
@@ -118,25 +122,25 @@ static int parse_zero_flag(struct cursor *cursor, struct zero_settings *settings
 	return 0;
 }
 
-static void complain_unknown(const char *flag)
+static void refuse_unknown(const char *flag)
 {
 	size_t length = strcspn(flag, "=");
 	char near[512], *name;
 
 	if (strncmp(flag, "--zero-", 7) != 0) {
-		complain("there is no option %.*s: see zerorun --help", (int)length, flag);
+		print_error("there is no option %.*s: see zerorun --help", (int)length, flag);
 		return;
 	}
-	name = text_of("%.*s", (int)length - 7, flag + 7);
+	name = format_text("%.*s", (int)length - 7, flag + 7);
 	for (char *c = name; *c; c++)
 		*c = *c == '-' ? '_' : *c;
 	zero_option_near(name, strlen(name), ZERO_IN_FLAG, near, sizeof near);
-	complain("there is no option %.*s: %s", (int)length, flag, near);
+	print_error("there is no option %.*s: %s", (int)length, flag, near);
 	free(name);
 }
 
-/* What a zero.yaml is asked; as parse_zero_flag. */
-static int parse_config_flag(struct cursor *cursor, struct asked_config *config)
+/* The flags about a zero.yaml. Returns as parse_zero_flag. */
+static int parse_config_flag(struct cursor *cursor, struct config_query *config)
 {
 	const struct {
 		const char *name;
@@ -149,7 +153,7 @@ static int parse_config_flag(struct cursor *cursor, struct asked_config *config)
 	};
 	const char *next = cursor->argv[cursor->at + 1];
 
-	/* its file may be left out */
+	/* the file may be left out */
 	if (strcmp(cursor->argv[cursor->at], "--show-config") == 0 && (!next || next[0] == '-')) {
 		config->show = ZERO_SITE_CONFIG;
 		return 1;
@@ -157,7 +161,7 @@ static int parse_config_flag(struct cursor *cursor, struct asked_config *config)
 	if (takes_value(cursor, "--show-config", &config->show)) {
 		if (*config->show)
 			return 1;
-		complain("--show-config= needs a file");
+		print_error("--show-config= needs a file");
 		return -1;
 	}
 	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
@@ -165,13 +169,13 @@ static int parse_config_flag(struct cursor *cursor, struct asked_config *config)
 			continue;
 		if (*flags[i].value && **flags[i].value)
 			return 1;
-		complain("%s needs a value", flags[i].name);
+		print_error("%s needs a value", flags[i].name);
 		return -1;
 	}
 	return 0;
 }
 
-/* One option that is not of the table; as parse_zero_flag. */
+/* The flags that are not in the table. Returns as parse_zero_flag. */
 static int parse_own_flag(struct cursor *cursor, struct request *request)
 {
 	const char *flag = cursor->argv[cursor->at];
@@ -188,22 +192,28 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 	if (strcmp(flag, "--zero") == 0)
 		return 1;
 	if (strcmp(flag, "--no-zero") == 0) {
-		complain("--no-zero: zerorun is for programs that use zero; start others with "
-			 "mpirun or "
-			 "srun");
+		print_error("--no-zero: zerorun is for programs that use zero; start others with "
+			    "mpirun or "
+			    "srun");
 		return -1;
 	}
 	if (takes_value(cursor, "--model", &request->model)) {
 		if (request->model)
 			return 1;
-		complain("--model needs a value: a folder, a .safetensors file or an index of "
-			 "several");
+		print_error("--model needs a value: a folder, a .safetensors file or an index of "
+			    "several");
 		return -1;
 	}
 	if (takes_value(cursor, "--inspect", &request->inspect)) {
 		if (request->inspect && *request->inspect)
 			return 1;
-		complain("--inspect needs a value: a checkpoint, or a folder of them");
+		print_error("--inspect needs a value: a checkpoint, or a folder of them");
+		return -1;
+	}
+	if (takes_value(cursor, "--report-page", &request->report)) {
+		if (request->report && *request->report)
+			return 1;
+		print_error("--report-page needs a value: the JSON file of a report");
 		return -1;
 	}
 	if (strcmp(flag, "--slurm") == 0)
@@ -220,33 +230,25 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 		return parse_count("--max-restarts", value, &request->restarts) ? 1 : -1;
 	if (takes_value(cursor, "--launcher-arg", &value)) {
 		if (!value) {
-			complain("--launcher-arg needs a value: an argument for mpirun or srun");
+			print_error("--launcher-arg needs a value: an argument for mpirun or srun");
 			return -1;
 		}
-		strings_add(&request->launcher_args, text_of("%s", value));
+		strings_add(&request->launcher_args, format_text("%s", value));
 		return 1;
 	}
 	return 0;
 }
 
-/* 0, or the exit status after a complaint. */
-static int check_config_alone(const struct request *request)
+/* 0, or the exit status after an error. */
+static int refuse_program(const char *flag, char *const *program)
 {
-	const char *flag = request->config.check ? "--check-config" : "--show-config";
-
-	if (request->config.check && request->config.show) {
-		complain("--check-config and --show-config: one at a time");
-		return EXIT_USAGE;
-	}
-	if (*request->program) {
-		complain("%s runs no program: '%s' is one argument too many", flag,
-			 *request->program);
-		return EXIT_USAGE;
-	}
-	return 0;
+	if (!*program)
+		return 0;
+	print_error("%s runs no program: '%s' is one argument too many", flag, *program);
+	return EXIT_USAGE;
 }
 
-/* What nobody has said is at its compiled default. */
+/* Options that were not set get their compiled defaults. */
 static bool complete_settings(struct zero_settings *settings)
 {
 	char why[256];
@@ -260,7 +262,7 @@ static bool complete_settings(struct zero_settings *settings)
 	return true;
 }
 
-/* Reads options up to the program. 0, or the exit status after a complaint. */
+/* Reads options up to the program. 0, or the exit status after an error. */
 static int parse_arguments(char **argv, struct request *request)
 {
 	struct cursor cursor = {.argv = argv, .at = 1};
@@ -278,32 +280,39 @@ static int parse_arguments(char **argv, struct request *request)
 		if (!known)
 			known = parse_config_flag(&cursor, &request->config);
 		if (!known)
-			complain_unknown(argv[cursor.at]);
+			refuse_unknown(argv[cursor.at]);
 		if (known != 1)
 			return EXIT_USAGE;
 		if (request->answered)
 			return 0;
 	}
 	request->program = argv + cursor.at;
-	if (request->inspect && *request->program) {
-		complain("--inspect runs no program: '%s' is one argument too many",
-			 *request->program);
+	if (request->inspect)
+		return refuse_program("--inspect", request->program);
+	if (request->report) {
+		request->page = *request->program++;
+		return request->page ? refuse_program("--report-page", request->program) : 0;
+	}
+	if (request->config.check && request->config.show) {
+		print_error("--check-config and --show-config cannot be given together");
 		return EXIT_USAGE;
 	}
-	if (request->inspect)
-		return 0;
-	if (request->config.check || request->config.show)
-		return check_config_alone(request);
+	if (request->config.check)
+		return refuse_program("--check-config", request->program);
+	if (request->config.show)
+		return refuse_program("--show-config", request->program);
 	if (request->config.node || request->config.partition || request->config.gpu) {
-		complain("--node, --partition and --gpu go with --show-config");
+		print_error("--node, --partition and --gpu can be given with --show-config alone");
 		return EXIT_USAGE;
 	}
 	if (request->model && !request->plan) {
-		complain("--model goes with --plan, which says what a rank will hold of it");
+		print_error("--model can be given with --plan alone, which prints what a rank will "
+			    "hold of it");
 		return EXIT_USAGE;
 	}
 	if (!*request->program) {
-		complain("which program? Usage: zerorun [options] [--] program [arguments]");
+		print_error(
+			"no program was given. Usage: zerorun [options] [--] program [arguments]");
 		return EXIT_USAGE;
 	}
 	return 0;
@@ -319,16 +328,20 @@ int main(int argc, char **argv)
 
 	if (argc < 1)
 		return EXIT_FAILURE;
-	/* for --plan's own use: it starts zerorun as the tasks of a step */
+	/* --plan runs zerorun in this way, as the tasks of a step */
 	if (argc == 2 && strcmp(argv[1], SURVEY_FLAG) == 0)
-		return survey_answer(stdout);
+		return survey_report(stdout);
 	environment_ok = zero_settings_environment(&request.settings, why, sizeof why);
 	status = parse_arguments(argv, &request);
-	/* help is given in a bad environment too */
+	/* errors in the environment matter to a job alone */
 	if (status || request.answered)
 		goto out;
 	if (request.inspect) {
 		status = inspect(stdout, request.inspect);
+		goto out;
+	}
+	if (request.report) {
+		status = report_page(request.report, request.page);
 		goto out;
 	}
 	if (request.config.check) {
@@ -336,7 +349,7 @@ int main(int argc, char **argv)
 		goto out;
 	}
 	if (!environment_ok) {
-		complain("%s", why);
+		print_error("%s", why);
 		status = EXIT_USAGE;
 		goto out;
 	}
@@ -345,7 +358,7 @@ int main(int argc, char **argv)
 		goto out;
 	}
 	if (!complete_settings(&request.settings)) {
-		complain("no memory");
+		print_error("no memory");
 		status = EXIT_FAILURE;
 		goto out;
 	}

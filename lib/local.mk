@@ -4,8 +4,8 @@
 #
 #	core        errors, dtypes, options and their table, clock, threads, opening of modules
 #	net         TCP between ranks: addresses and connecting
-#	files       safetensors and JSON, as the module zero_files.so
 #	backend     the only door to hardware: memory, collectives, kernels; host/ cuda/ pmix/
+#	files       safetensors, manifests and reports in JSON, as the module zero_files.so
 #	job         a job, its ranks and settings, submissions, teams, signals that ask for an end
 #	model       groups and parameters, their layout, where they are stored, optimizer states
 #	load        how values get there: sources, partition, whole checkpoints, flattening
@@ -47,8 +47,8 @@ noinst_HEADERS += \
 	lib/net/dial.h \
 	lib/report/folder.h \
 	lib/report/job_report.h \
+	lib/report/page.h \
 	lib/report/record.h \
-	lib/report/report.h \
 	lib/train/train.h \
 	lib/watch/watch.h \
 	lib/watch/watch_private.h
@@ -79,7 +79,6 @@ lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/save_thread.c \
 	lib/checkpoint/shard_reader.c \
 	lib/checkpoint/write.c \
-	lib/core/available_memory.c \
 	lib/core/error.c \
 	lib/core/module.c \
 	lib/job/hooks.c \
@@ -109,6 +108,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/net/dial.c \
 	lib/open.c \
 	lib/report/folder.c \
+	lib/report/page.c \
 	lib/report/record.c \
 	lib/report/report.c \
 	lib/train/adamw.c \

@@ -35,6 +35,7 @@ SCRIPT_TESTS = \
 	tests/launcher/config.sh \
 	tests/launcher/inspect.sh \
 	tests/launcher/plan.sh \
+	tests/launcher/report.sh \
 	tests/launcher/restart.sh \
 	tests/launcher/zerorun.sh \
 	tests/ranks/leaks.sh \

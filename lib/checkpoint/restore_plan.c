@@ -19,6 +19,8 @@ static int by_name(const void *a, const void *b)
 static zero_status compare(const struct zero_restore *restore,
 			   const struct zero_manifest_tensor *tensor, const zero_param *param)
 {
+	char have[256], want[256];
+
 	if (tensor->dtype != param->dtype)
 		return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s' is %s, parameter '%s' is %s",
 				 restore->folder, tensor->name, zero_dtype_name(tensor->dtype),
@@ -28,8 +30,9 @@ static zero_status compare(const struct zero_restore *restore,
 		return zero_fail(ZERO_E_FORMAT,
 				 "%s: tensor '%s' has shape %s, parameter '%s' has %s",
 				 restore->folder, tensor->name,
-				 zero_shape_text(tensor->ndim, tensor->shape).text, param->name,
-				 zero_shape_text(param->ndim, param->shape).text);
+				 zero_shape_text(have, sizeof(have), tensor->ndim, tensor->shape),
+				 param->name,
+				 zero_shape_text(want, sizeof(want), param->ndim, param->shape));
 	if (tensor->trainable != param->trainable)
 		return zero_fail(ZERO_E_FORMAT,
 				 "%s: tensor '%s' was %strainable, parameter '%s' is %strainable",
@@ -38,46 +41,30 @@ static zero_status compare(const struct zero_restore *restore,
 	return ZERO_OK;
 }
 
-/* Appends one name of a list as " ('a', 'b', 'c' and 4 more)". */
-static size_t append_name(char *text, size_t size, size_t length, const char *name, size_t i)
-{
-	if (i >= 3)
-		return length;
-	return zero_append(text, size, length, "%s%s", i ? ", " : " (",
-			   zero_quote(name, strlen(name)).text);
-}
-
-static size_t append_end(char *text, size_t size, size_t length, size_t count)
-{
-	if (count > 3)
-		length = zero_append(text, size, length, " and %zu more", count - 3);
-	return zero_append(text, size, length, ")");
-}
-
 /* One message has both lists, so that names that differ slightly can be compared. */
 static zero_status fail_names(const struct zero_restore *restore, zero_param *const *missing,
 			      size_t missing_count, size_t unexpected_count)
 {
 	const struct zero_manifest *manifest = restore->manifest;
-	char text[900] = "";
+	const char *names[ZERO_NAMES_SHOWN];
 	size_t length = 0, shown = 0;
+	char text[900] = "";
 
 	if (missing_count) {
 		length = zero_append(text, sizeof(text), length,
 				     "%zu parameters have no tensor there", missing_count);
-		for (size_t i = 0; i < missing_count; i++)
-			length = append_name(text, sizeof(text), length, missing[i]->name, i);
-		length = append_end(text, sizeof(text), length, missing_count);
+		for (size_t i = 0; i < missing_count && i < ZERO_NAMES_SHOWN; i++)
+			names[i] = missing[i]->name;
+		length = zero_append_names(text, sizeof(text), length, names, missing_count);
 	}
 	if (unexpected_count) {
 		length = zero_append(
 			text, sizeof(text), length, "%s%zu of %zu tensors there have no parameter",
 			missing_count ? "; " : "", unexpected_count, manifest->tensor_count);
-		for (size_t i = 0; i < manifest->tensor_count; i++)
+		for (size_t i = 0; i < manifest->tensor_count && shown < ZERO_NAMES_SHOWN; i++)
 			if (!restore->params[i])
-				length = append_name(text, sizeof(text), length,
-						     manifest->tensors[i].name, shown++);
-		append_end(text, sizeof(text), length, unexpected_count);
+				names[shown++] = manifest->tensors[i].name;
+		zero_append_names(text, sizeof(text), length, names, unexpected_count);
 	}
 	return zero_fail(ZERO_E_FORMAT, "%s: %s", restore->folder, text);
 }

@@ -55,6 +55,19 @@ struct zero_quoted zero_quote(const char *text, size_t length)
 	return quoted;
 }
 
+size_t zero_append_names(char *text, size_t size, size_t length, const char *const *names,
+			 size_t count)
+{
+	const size_t shown = count <= ZERO_NAMES_SHOWN ? count : ZERO_NAMES_SHOWN - 1;
+
+	for (size_t i = 0; i < shown; i++)
+		length = zero_append(text, size, length, "%s%s", i ? ", " : " (",
+				     zero_quote(names[i], strlen(names[i])).text);
+	if (shown < count)
+		length = zero_append(text, size, length, " and %zu more", count - shown);
+	return zero_append(text, size, length, ")");
+}
+
 int zero_size_format(uint64_t bytes, char *text, size_t size)
 {
 	unsigned unit = 0;
@@ -65,6 +78,32 @@ int zero_size_format(uint64_t bytes, char *text, size_t size)
 	}
 	return snprintf(text, size, "%llu%.*s", (unsigned long long)bytes, unit > 0,
 			&"KMGT"[unit - (unit > 0)]);
+}
+
+struct zero_size zero_size_text(uint64_t bytes)
+{
+	static const char units[] = " KMGTPE";
+	struct zero_size size;
+	double value = (double)bytes;
+	size_t unit = 0;
+
+	for (; value >= 999.95 && units[unit + 1]; unit++)
+		value /= 1024;
+	if (unit)
+		snprintf(size.text, sizeof size.text, "%.1f%c", value, units[unit]);
+	else
+		snprintf(size.text, sizeof size.text, "%.0f", value);
+	return size;
+}
+
+const char *zero_shape_text(char *text, size_t size, int ndim, const size_t *shape)
+{
+	size_t at = zero_append(text, size, 0, "[");
+
+	for (int i = 0; i < ndim; i++)
+		at = zero_append(text, size, at, "%s%zu", i ? ", " : "", shape[i]);
+	zero_append(text, size, at, "]");
+	return text;
 }
 
 /* Insertions, deletions and replacements between two names; `length` is at most NAME_MAX_LENGTH. */

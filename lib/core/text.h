@@ -23,6 +23,17 @@ struct zero_quoted {
 struct zero_quoted zero_quote(const char *text, size_t length);
 /* "64K" for 65536: the largest unit that leaves a whole number. Returns as snprintf does. */
 int zero_size_format(uint64_t bytes, char *text, size_t size);
+struct zero_size {
+	char text[16];
+};
+/* "39.2G": the size rounded for reading, in powers of 1024 as in options. */
+struct zero_size zero_size_text(uint64_t bytes);
+enum { ZERO_NAMES_SHOWN = 4 };
+/* Appends " ('a', 'b', 'c' and 4 more)". Only the first ZERO_NAMES_SHOWN of the names are read. */
+size_t zero_append_names(char *text, size_t size, size_t length, const char *const *names,
+			 size_t count);
+/* "[2, 3]"; returns `text`. */
+const char *zero_shape_text(char *text, size_t size, int ndim, const size_t *shape);
 /* Whether `name` may be a misspelling of `other`: a part of it, or at most two edits away. */
 bool zero_name_near(const char *name, size_t length, const char *other);
 

@@ -2,7 +2,7 @@
 /* The module's table. */
 #include "files/manifest.h"
 #include "files/safetensors.h"
-#include "report/report.h"
+#include "files/report.h"
 
 static const struct zero_core *library_core;
 
@@ -29,7 +29,6 @@ static const struct zero_files_ops ops = {
 	.manifest_shard = manifest_shard,
 	.manifest_free = manifest_free,
 	.report_json = zero_report_json,
-	.report_page = zero_report_page,
 };
 
 const void *zero_module_files(const struct zero_core *core)

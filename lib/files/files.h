@@ -129,24 +129,6 @@ struct zero_shard_layout {
 	uint64_t checksums; /* number of checksums */
 };
 
-/* ---- messages -------------------------------------------------------------------------------- */
-
-struct zero_shape_text {
-	char text[ZERO_MAX_DIMS * 22 + 3];
-};
-/* A shape as "[2, 3]". */
-static inline struct zero_shape_text zero_shape_text(int ndim, const size_t *shape)
-{
-	struct zero_shape_text shown = {"["};
-	size_t at = 1;
-
-	for (int i = 0; i < ndim; i++)
-		at += (size_t)snprintf(shown.text + at, sizeof(shown.text) - at, "%s%zu",
-				       i ? ", " : "", shape[i]);
-	snprintf(shown.text + at, sizeof(shown.text) - at, "]");
-	return shown;
-}
-
 /* ---- the table ------------------------------------------------------------------------------- */
 
 struct zero_report;
@@ -195,9 +177,8 @@ struct zero_files_ops {
 				      struct zero_shard_layout *layout);
 	void (*manifest_free)(struct zero_manifest *manifest); /* NULL is a no-op */
 
-	/* A job's report, see report/report.h, as text; malloc'ed. */
+	/* A job's report, see files/report.h, as text; malloc'ed. */
 	zero_status (*report_json)(const struct zero_report *report, char **text, size_t *bytes);
-	zero_status (*report_page)(const struct zero_report *report, char **text, size_t *bytes);
 };
 
 const void *zero_module_files(const struct zero_core *core);

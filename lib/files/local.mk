@@ -17,20 +17,14 @@ files_sources = \
 	lib/files/manifest_read.c \
 	lib/files/manifest_write.c \
 	lib/files/open.c \
+	lib/files/report.h \
+	lib/files/report_json.c \
 	lib/files/safetensors.h \
 	lib/files/safetensors_read.c \
 	lib/files/safetensors_write.c \
 	lib/files/shard_layout.c \
 	lib/files/tensor_entry.c \
-	lib/files/tensor_set.c \
-	lib/report/json.c \
-	lib/report/page.c \
-	lib/report/plot.c \
-	lib/report/plot.h \
-	lib/report/sections.c \
-	lib/report/sections.h \
-	lib/report/words.c \
-	lib/report/words.h
+	lib/files/tensor_set.c
 if HAVE_FILES
 modules_LTLIBRARIES += lib/zero_files.la
 lib_zero_files_la_SOURCES = $(files_sources)

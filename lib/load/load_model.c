@@ -175,20 +175,6 @@ void zero_load_model_report_free(zero_load_model_report *report)
 	*report = (zero_load_model_report){0};
 }
 
-/* " ('a', 'b', 'c' and 4 more)" */
-static size_t append_names(char *text, size_t size, size_t length, const char *const *names,
-			   size_t count)
-{
-	const size_t shown = count <= 4 ? count : 3;
-
-	for (size_t i = 0; i < shown; i++)
-		length = zero_append(text, size, length, "%s%s", i ? ", " : " (",
-				     zero_quote(names[i], strlen(names[i])).text);
-	if (shown < count)
-		length = zero_append(text, size, length, " and %zu more", count - shown);
-	return zero_append(text, size, length, ")");
-}
-
 /* One message has both lists, so that names which follow another convention are seen at once. */
 static zero_status check_names(const struct loading *load)
 {
@@ -204,15 +190,16 @@ static zero_status check_names(const struct loading *load)
 				     "%zu of %zu parameters have no "
 				     "tensor there",
 				     load->missing_count, load->entry_count);
-		length = append_names(text, sizeof(text), length, load->missing,
-				      load->missing_count);
+		length = zero_append_names(text, sizeof(text), length, load->missing,
+					   load->missing_count);
 	}
 	if (unexpected) {
 		length = zero_append(text, sizeof(text), length,
 				     "%s%zu of %zu tensors there have no parameter",
 				     missing ? "; " : "", load->unexpected_count,
 				     load->files->count(load->file));
-		append_names(text, sizeof(text), length, load->unexpected, load->unexpected_count);
+		zero_append_names(text, sizeof(text), length, load->unexpected,
+				  load->unexpected_count);
 	}
 	return zero_fail(ZERO_E_FORMAT, "%s: %s", load->path, text);
 }

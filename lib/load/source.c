@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "load.h"
 
 zero_source zero_from_file(const zero_tensor *tensor)
@@ -43,18 +44,6 @@ zero_source zero_from_callback(zero_fill fill, void *context)
 static bool is_float(zero_dtype dtype)
 {
 	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16 || dtype == ZERO_F64;
-}
-
-/* "[2, 3]" */
-static const char *shape_text(char *text, size_t size, int ndim, const size_t *shape)
-{
-	size_t at = (size_t)snprintf(text, size, "[");
-
-	for (int i = 0; i < ndim && at < size; i++)
-		at += (size_t)snprintf(text + at, size - at, "%s%zu", i ? ", " : "", shape[i]);
-	if (at < size)
-		snprintf(text + at, size - at, "]");
-	return text;
 }
 
 static zero_status check_dtype(const zero_param *param, const zero_source *source)
@@ -99,9 +88,9 @@ static zero_status check_shape(const zero_param *param, const zero_source *sourc
 		return ZERO_OK;
 	return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s' has shape %s%s, parameter '%s' has %s",
 			 tensor->path, tensor->name ? tensor->name : param->name,
-			 shape_text(have, sizeof(have), tensor->ndim, tensor->shape),
+			 zero_shape_text(have, sizeof(have), tensor->ndim, tensor->shape),
 			 source->transpose ? " before it is transposed" : "", param->name,
-			 shape_text(want, sizeof(want), param->ndim, param->shape));
+			 zero_shape_text(want, sizeof(want), param->ndim, param->shape));
 }
 
 static zero_status check_tensor(const zero_param *param, const zero_source *source)

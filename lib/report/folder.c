@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The folder of reports. It is opened once, so that a program that changes its own folder still
- * writes to the same one; files get a name of their own first and are renamed when they are whole.
+ * The folder of reports. It is opened once, so that a program may change its working directory.
+ * Files are written under a hidden name first, and renamed when they are complete.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "load/load.h"
 #include "report/folder.h"
 
-/* A name that nobody else has or guesses. */
+/* A name that no other process has or guesses. */
 static bool hidden_name(char *name, size_t size, const char *end)
 {
 	uint64_t random;
@@ -35,7 +35,7 @@ static int make_file(int folder, char *name, size_t size)
 	return openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 }
 
-/* Makes the folders of the path that are not there; false with errno. */
+/* Makes all folders of the path that do not exist; false with errno. */
 static bool make_folders(const char *path)
 {
 	char *part = strdup(path);
@@ -46,7 +46,7 @@ static bool make_folders(const char *path)
 		if (slash)
 			*slash = '\0';
 		made = mkdir(part, 0777) == 0 || errno == EEXIST;
-		/* A folder above may be one that nobody may write to, or a mount: it is there. */
+		/* Where a folder above exists, mkdir may report another error: EACCES, EROFS. */
 		if (!made && slash && access(part, X_OK) == 0)
 			made = true;
 		if (slash)
@@ -90,7 +90,7 @@ zero_status zero_report_put(int folder, const char *path, const char *name, cons
 	int fd = make_file(folder, hidden, sizeof(hidden));
 	int error = fd < 0 ? errno : zero_write_all(fd, text, bytes, 0);
 
-	/* Some file systems say only here that there is no room. */
+	/* Some file systems report only here that there is no room. */
 	if (fd >= 0 && close(fd) && !error)
 		error = errno;
 	if (!error && renameat(folder, hidden, folder, name))

@@ -1,233 +1,158 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job's report as one page that needs nothing but itself: no scripts, no other files, and markup
- * that is XML too. Every name in it was somebody else's and is escaped. Part of zero_files.so.
+ * Starts `zerorun --report-page`. posix_spawn shares the memory of this process until the child
+ * executes zerorun: no page of it is copied, not even one that is registered with a network, and no
+ * handler of fork runs. So it is safe in a process that has MPI and CUDA open.
  */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
-#include "files/files.h"
-#include "report/plot.h"
-#include "report/sections.h"
-#include "report/words.h"
+#include "core/clock.h"
+#include "core/text.h"
+#include "load/load.h"
+#include "report/page.h"
 
-static const char style[] =
-	":root{color-scheme:light dark}\n"
-	"body{font:16px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;padding:0 1em}\n"
-	"table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}\n"
-	"td,th{padding:.2em .7em;text-align:left;border-bottom:1px solid var(--grid)}\n"
-	"td.n{text-align:right;white-space:nowrap}\n"
-	"td.name{max-width:24em;overflow-wrap:anywhere}\n"
-	".wide{overflow-x:auto}\n"
-	".quiet{color:var(--axis)}\n"
-	".notice{border-left:4px solid var(--c1);padding:.3em 1em}\n"
-	"dl.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9em,1fr));gap:.5em}\n"
-	"dl.facts div{border:1px solid var(--grid);border-radius:6px;padding:.4em .8em}\n"
-	"dt{font-size:13px;color:var(--axis)}dd{margin:0;font-weight:600;"
-	"overflow-wrap:anywhere}\n"
-	"figure{margin:1em 0;max-width:760px}\n"
-	"figcaption{font-weight:600}\n";
+/* Seconds that zerorun has, and those in which a process that was killed ends. */
+enum { MAX_SECONDS = 10, MAX_KILLED_SECONDS = 1 };
 
-void page_cell(FILE *out, const char *class, const char *text)
+extern char **environ;
+
+/* ---- zerorun --------------------------------------------------------------------------------- */
+
+/* The zerorun that was installed or built with this library, else one in PATH. */
+static void find_zerorun(char *path, size_t size)
 {
-	fprintf(out, "<td class=\"%s\">", class);
-	words_escape(out, text);
-	fprintf(out, "</td>");
-}
+	/* relative to lib, to lib/x86_64-linux-gnu, and to lib/.libs of a build tree */
+	static const char *const places[] = {"/../bin/", "/../../bin/",
+					     "/../.libs/../../launcher/"};
+	const char *slash = NULL;
+	Dl_info self;
 
-static void put_fact(FILE *out, const char *name, const char *value)
-{
-	fprintf(out, "<div><dt>%s</dt><dd>", name);
-	words_escape(out, value);
-	fprintf(out, "</dd></div>\n");
-}
-
-static void put_number(FILE *out, const char *name, uint64_t value)
-{
-	put_fact(out, name, words_count(value).text);
-}
-
-static void put_facts(FILE *out, const struct zero_report *report)
-{
-	const struct zero_report_rank *first = report->ranks;
-	const struct zero_report_rank *most = words_highest(report);
-
-	fprintf(out, "<dl class=\"facts\">\n");
-	put_fact(out, "began", words_time(report->started).text);
-	put_fact(out, "lasted", words_seconds(report->seconds).text);
-	put_number(out, "ranks", (uint64_t)report->world);
-	put_number(out, "stage", (uint64_t)report->stage);
-	put_fact(out, "backend", report->backend);
-	put_number(out, "steps", report->steps);
-	if (first->steps.count)
-		put_fact(out, "median step", words_seconds(first->steps.median).text);
-	put_fact(out, "most memory, a rank", words_bytes((double)most->memory.total.peak).text);
-	put_number(out, "restarts", (uint64_t)report->restarts);
-	put_number(out, "checkpoints saved", first->saves.count);
-	fprintf(out, "</dl>\n");
-}
-
-static void put_head(FILE *out, const struct zero_report *report)
-{
-	fprintf(out, "<!DOCTYPE html>\n"
-		     "<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n"
-		     "<meta charset=\"utf-8\"/>\n"
-		     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-		     "<title>");
-	words_escape(out, report->program);
-	fprintf(out, ", job ");
-	words_escape(out, report->id);
-	fprintf(out, "</title>\n<style>\n%s%s</style>\n</head>\n<body>\n<h1>", plot_style, style);
-	words_escape(out, report->program);
-	fprintf(out, ", job ");
-	words_escape(out, report->id);
-	fprintf(out, "</h1>\n");
-	if (report->why) {
-		fprintf(out, "<p class=\"notice\">");
-		words_escape(out, report->why);
-		fprintf(out, " All figures are those of rank %d alone.</p>\n",
-			report->ranks[0].rank);
+	if (dladdr((const void *)places, &self) && self.dli_fname)
+		slash = strrchr(self.dli_fname, '/');
+	for (size_t i = 0; slash && i < sizeof(places) / sizeof(*places); i++) {
+		snprintf(path, size, "%.*s%szerorun", (int)(slash - self.dli_fname), self.dli_fname,
+			 places[i]);
+		if (!access(path, X_OK))
+			return;
 	}
-	put_facts(out, report);
+	snprintf(path, size, "zerorun");
 }
 
-static void put_options(FILE *out, const struct zero_report *report)
+/* This environment without what is for the job's ranks; NULL: no memory. */
+static char **child_environment(void)
 {
-	fprintf(out, "<h2 id=\"options\">Options</h2>\n<div class=\"wide\"><table>\n"
-		     "<tr><th>name</th><th>value</th><th>said by</th><th>compiled "
-		     "default</th></tr>\n");
-	for (size_t i = 0; i < report->option_count; i++) {
-		const struct zero_report_option *option = &report->options[i];
+	size_t count = 0, kept = 0;
+	char **variables;
 
-		fprintf(out, "<tr>");
-		page_cell(out, "", option->name);
-		page_cell(out, "name", option->value);
-		page_cell(out, strcmp(option->origin, "default") ? "name" : "quiet",
-			  option->origin);
-		page_cell(out, "quiet", option->fallback);
-		fprintf(out, "</tr>\n");
+	while (environ && environ[count])
+		count++;
+	variables = calloc(count + 1, sizeof(*variables));
+	for (size_t i = 0; variables && i < count; i++)
+		if (!zero_begins_with(environ[i], "LD_PRELOAD=") &&
+		    !zero_begins_with(environ[i], "ZERO_"))
+			variables[kept++] = environ[i];
+	return variables;
+}
+
+/* Starts zerorun without the job's standard input and output, and with no signal ignored or blocked.
+   0, or an errno value. */
+static int start(const char *json, pid_t *child)
+{
+	char zerorun[PATH_MAX + 64], flag[] = "--report-page";
+	char *argv[] = {zerorun, flag, (char *)json, NULL};
+	char **variables = child_environment();
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attributes;
+	sigset_t all, none;
+	int error;
+
+	if (!variables)
+		return ENOMEM;
+	find_zerorun(zerorun, sizeof(zerorun));
+	sigfillset(&all);
+	sigemptyset(&none);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawnattr_init(&attributes);
+	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+	posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+	posix_spawnattr_setsigdefault(&attributes, &all);
+	posix_spawnattr_setsigmask(&attributes, &none);
+	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+	error = posix_spawnp(child, zerorun, &actions, &attributes, argv, variables);
+	posix_spawnattr_destroy(&attributes);
+	posix_spawn_file_actions_destroy(&actions);
+	free(variables);
+	return error;
+}
+
+/* False if the child has not ended in time. The status is lost, and read as 0, in a program that
+   ignores SIGCHLD or whose handler of it waits for any child. */
+static bool wait_for(pid_t child, double seconds, int *status)
+{
+	const struct timespec pause = {.tv_nsec = 5000000};
+	double end = zero_seconds() + seconds;
+	pid_t ended;
+
+	*status = 0;
+	do {
+		ended = waitpid(child, status, WNOHANG);
+		if (ended == child || (ended < 0 && errno == ECHILD))
+			return true;
+		nanosleep(&pause, NULL);
+	} while (zero_seconds() < end);
+	return false;
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+/* The absolute path of folder/name, even if the folder was moved; malloc'ed. NULL: not known. */
+static char *file_path(int folder, const char *name)
+{
+	char link[64], where[PATH_MAX], *path;
+	ssize_t length;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", folder);
+	length = readlink(link, where, sizeof(where) - 1);
+	if (length < 0 || asprintf(&path, "%.*s/%s", (int)length, where, name) < 0)
+		return NULL;
+	return path;
+}
+
+zero_status zero_report_page(int folder, const char *path, const char *id)
+{
+	const char *problem = "zerorun failed";
+	char name[PATH_MAX], *json;
+	int error, status;
+	pid_t child;
+
+	snprintf(name, sizeof(name), "zero-%s.json", id);
+	json = file_path(folder, name);
+	error = json ? start(json, &child) : ENOMEM;
+	free(json);
+	if (error) {
+		problem = strerror(error);
+	} else if (!wait_for(child, MAX_SECONDS, &status)) {
+		kill(child, SIGKILL);
+		wait_for(child, MAX_KILLED_SECONDS, &status);
+		problem = "zerorun took too long";
+	} else if (!status) {
+		snprintf(name, sizeof(name), "zero-%s.html", id);
+		if (!faccessat(folder, name, F_OK, 0))
+			return ZERO_OK;
 	}
-	fprintf(out, "</table></div>\n"
-		     "<p>Sizes that depend on memory are the least of all ranks'.</p>\n");
-}
-
-/* ---- nodes ----------------------------------------------------------------------------------- */
-
-static bool first_of_node(const struct zero_report *report, size_t which)
-{
-	for (size_t i = 0; i < which; i++)
-		if (!strcmp(report->ranks[i].node, report->ranks[which].node))
-			return false;
-	return true;
-}
-
-/* The ranks of a node as ranges: "0-3, 8". */
-static void put_members(FILE *out, const struct zero_report *report, const char *node)
-{
-	size_t first, last = 0;
-	bool begun = false;
-
-	for (size_t i = 0; i < report->rank_count; i = last + 1) {
-		first = last = i;
-		if (strcmp(report->ranks[i].node, node))
-			continue;
-		while (last + 1 < report->rank_count && !strcmp(report->ranks[last + 1].node, node))
-			last++;
-		fprintf(out, "%s%d", begun ? ", " : "", report->ranks[first].rank);
-		if (last > first)
-			fprintf(out, "-%d", report->ranks[last].rank);
-		begun = true;
-	}
-}
-
-/* The least of its ranks' sizes. */
-static struct zero_report_rank least_of_node(const struct zero_report *report, size_t which)
-{
-	struct zero_report_rank least = report->ranks[which];
-
-	for (size_t i = which + 1; i < report->rank_count; i++) {
-		const struct zero_report_rank *rank = &report->ranks[i];
-
-		if (strcmp(rank->node, least.node))
-			continue;
-		least.budget = rank->budget < least.budget ? rank->budget : least.budget;
-		least.chunk = rank->chunk < least.chunk ? rank->chunk : least.chunk;
-		least.threshold =
-			rank->threshold < least.threshold ? rank->threshold : least.threshold;
-		least.gather_limit = rank->gather_limit < least.gather_limit ? rank->gather_limit
-									     : least.gather_limit;
-		least.memory_free = rank->memory_free < least.memory_free ? rank->memory_free
-									  : least.memory_free;
-		least.vram_free =
-			rank->vram_free < least.vram_free ? rank->vram_free : least.vram_free;
-	}
-	return least;
-}
-
-static void put_node(FILE *out, const struct zero_report *report, size_t which)
-{
-	struct zero_report_rank least = least_of_node(report, which);
-	bool told = strcmp(words_source(least.source), "unknown") != 0;
-
-	fprintf(out, "<tr>");
-	page_cell(out, "name", least.node);
-	fprintf(out, "<td>");
-	put_members(out, report, least.node);
-	fprintf(out, "</td>");
-	page_cell(out, "", report->backend);
-	page_cell(out, "name", *least.gpu ? least.gpu : "none known");
-	page_cell(out, "n", words_bytes((double)(told ? least.vram_free : least.memory_free)).text);
-	page_cell(out, "", told ? words_source(least.source) : "the library");
-	page_cell(out, "n", words_bytes((double)least.budget).text);
-	page_cell(out, "n", words_size(least.chunk).text);
-	page_cell(out, "n", words_size(least.threshold).text);
-	page_cell(out, "n", words_size(least.gather_limit).text);
-	page_cell(out, "", report->tier ? report->tier : "none");
-	fprintf(out, "</tr>\n");
-}
-
-static void put_nodes(FILE *out, const struct zero_report *report)
-{
-	enum { MOST = 64 };
-	size_t nodes = 0;
-
-	fprintf(out,
-		"<h2 id=\"nodes\">Nodes</h2>\n<div class=\"wide\"><table>\n"
-		"<tr><th>node</th><th>ranks</th><th>backend</th><th>GPU</th><th>free memory</th>"
-		"<th>said by</th><th>budget</th><th>chunk</th><th>threshold</th>"
-		"<th>gather limit</th><th>flatten tier</th></tr>\n");
-	for (size_t i = 0; i < report->rank_count; i++)
-		if (first_of_node(report, i) && nodes++ < MOST)
-			put_node(out, report, i);
-	fprintf(out, "</table></div>\n<p>What each node would have taken alone, a rank; the job "
-		     "takes the least of all nodes, as the options say.");
-	if (nodes > MOST)
-		fprintf(out, " %zu more nodes are in the JSON file.", nodes - MOST);
-	fprintf(out, "</p>\n");
-}
-
-zero_status zero_report_page(const struct zero_report *report, char **text, size_t *bytes)
-{
-	FILE *out;
-
-	*text = NULL;
-	out = open_memstream(text, bytes);
-	if (!out)
-		return files_core()->fail(ZERO_E_MEMORY, "no memory for the report");
-	put_head(out, report);
-	page_steps(out, report);
-	page_memory(out, report);
-	page_collectives(out, report);
-	page_ranks(out, report);
-	put_nodes(out, report);
-	put_options(out, report);
-	fprintf(out, "<p class=\"quiet\">slurm-zero %d.%d. zero-", ZERO_VERSION_MAJOR,
-		ZERO_VERSION_MINOR);
-	words_escape(out, report->id);
-	fprintf(out, ".json beside this page has every number.</p>\n</body>\n</html>\n");
-	if (!fclose(out))
-		return ZERO_OK;
-	free(*text);
-	*text = NULL;
-	return files_core()->fail(ZERO_E_MEMORY, "no memory for the report");
+	return zero_fail(ZERO_E_FILE,
+			 "the report's page was not made: %s; 'zerorun --report-page "
+			 "%s/zero-%s.json' makes it",
+			 problem, path, id);
 }

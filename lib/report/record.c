@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank keeps for the report: sums of submissions by kind and group, and a series of samples
- * at the ends of steps, of which each two become one when it is full. Nothing here allocates.
+ * What a rank records for the report: sums of submissions by kind and group, and a series of
+ * samples at the ends of steps. When the series is full, each pair of samples becomes one. Only
+ * zero_record_new allocates.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 
 /* ---- submissions ----------------------------------------------------------------------------- */
 
-/* What labels begin with; the first that fits. */
+/* The kind of a submission, by the first of these that its label begins with. */
 static enum zero_report_kind kind_of(const char *label)
 {
 	static const struct {
@@ -46,8 +47,8 @@ static enum zero_report_kind kind_of(const char *label)
 	return ZERO_REPORT_OTHER;
 }
 
-/* The group that a label names, or the groups with their quotation marks. Labels are cut: the last
-   mark may be missing. */
+/* The group that a label names, or the groups with their quotation marks. A long label is cut, so
+   that the last mark may be missing. */
 static void group_of(const char *label, enum zero_report_kind kind, char group[ZERO_REPORT_GROUP])
 {
 	const char *first = strchr(label, '\''), *last = strrchr(label, '\'');
@@ -76,7 +77,8 @@ static uint64_t hash_of(const char *group, enum zero_report_kind kind)
 	return hash ^ hash >> 32;
 }
 
-/* Its row, made if it is new; beyond the last rows there is one for all further groups of a kind. */
+/* The row of a group and kind, which is added if it is new. Once all rows are in use, further
+   groups of a kind share the row "...". */
 static struct zero_report_op *find_op(struct zero_record *record, const char *group,
 				      enum zero_report_kind kind)
 {
@@ -89,7 +91,7 @@ static struct zero_report_op *find_op(struct zero_record *record, const char *gr
 		if (op->kind == kind && !strcmp(op->group, group))
 			return op;
 	}
-	/* A row for the rest of each kind is kept free. */
+	/* One row of each kind is reserved for "...". */
 	if (record->op_count >= ZERO_REPORT_OPS - ZERO_REPORT_KINDS && strcmp(group, "..."))
 		return find_op(record, "...", kind);
 	record->places[at] = (unsigned short)(record->op_count + 1);
@@ -122,7 +124,7 @@ static void add_submission(void *context, const struct zero_metered *metered)
 	record->last_end = metered->done;
 	add_to(&record->rank.kinds[kind], metered, own);
 	add_to(&find_op(record, group, kind)->sum, metered, own);
-	/* Before the first step it may have read files. */
+	/* Time before the first step does not count: the program may have read files. */
 	if (own > record->rank.longest && record->stepped && zero_report_trains(kind)) {
 		record->rank.longest = own;
 		record->rank.longest_at = (double)(metered->begun - record->opened) * 1e-9;
@@ -144,7 +146,7 @@ static float total_of(const struct zero_report_sample *sample)
 	return total;
 }
 
-/* `next` comes after `sample`, and becomes part of it. */
+/* Adds `next`, which comes after `sample`, to it. */
 static void merge(struct zero_report_sample *sample, const struct zero_report_sample *next)
 {
 	struct zero_report_sample first = *sample;
@@ -158,8 +160,8 @@ static void merge(struct zero_report_sample *sample, const struct zero_report_sa
 		memcpy(sample->peak, first.peak, sizeof(first.peak));
 }
 
-/* The sample that is complete. */
-static void keep_sample(struct zero_record *record)
+/* Adds the complete sample to the series. */
+static void store_sample(struct zero_record *record)
 {
 	struct zero_report_rank *rank = &record->rank;
 
@@ -194,7 +196,7 @@ static void add_sample(struct zero_record *record, uint64_t now, const size_t hi
 
 /* ---- times of steps -------------------------------------------------------------------------- */
 
-/* Microseconds and more lie in parts of octaves. */
+/* The part of an octave in which a time lies; times below a microsecond count as 0. */
 static size_t part_of(uint64_t step)
 {
 	uint64_t micros = step / 1000;
@@ -210,7 +212,7 @@ static size_t part_of(uint64_t step)
 		       : ZERO_RECORD_OCTAVES * ZERO_RECORD_PARTS - 1;
 }
 
-/* Seconds in the middle of such a part. */
+/* Seconds in the middle of a part. */
 static double middle_of(size_t part)
 {
 	size_t octave = part / ZERO_RECORD_PARTS, in = part % ZERO_RECORD_PARTS;
@@ -266,7 +268,7 @@ void zero_record_step(struct zero_record *record, uint64_t now, const size_t hig
 	uint64_t step = 0;
 
 	pthread_mutex_lock(&record->lock);
-	/* What comes before the first step is no step's time. */
+	/* The time before the first step is not measured. */
 	if (record->stepped) {
 		step = now - record->last_step;
 		steps->count++;
@@ -279,7 +281,7 @@ void zero_record_step(struct zero_record *record, uint64_t now, const size_t hig
 	record->last_step = now;
 	add_sample(record, now, high, end, step);
 	if (++record->now_steps >= record->rank.every)
-		keep_sample(record);
+		store_sample(record);
 	pthread_mutex_unlock(&record->lock);
 }
 

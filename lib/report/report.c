@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of a job. Each rank counts for itself while the job runs; at its end, when all ranks
- * close it together, each sends what it has to all, and rank 0 writes it. If they do not, rank 0
- * writes what it knows of itself; and while the job runs it does so now and then, so that one that
- * is killed leaves something behind.
+ * The report of a job. Each rank counts for itself while the job runs. When all ranks close the job
+ * together, each sends its record to all, and rank 0 writes the report. If they do not, rank 0
+ * writes a report of itself alone. It does so now and then while the job runs, too, so that a job
+ * that is killed leaves a report.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -19,9 +19,10 @@
 #include "train/train.h"
 #include "report/folder.h"
 #include "report/job_report.h"
+#include "report/page.h"
 #include "report/record.h"
 
-/* Between two reports of a job that still runs. */
+/* Nanoseconds between two reports of a job that runs. */
 #define REFRESH (UINT64_C(60) * 1000000000u)
 
 struct zero_job_report {
@@ -37,7 +38,7 @@ struct zero_job_report {
 	char *origins[ZERO_OPTIONS];
 };
 
-/* ---- the begin ------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 static bool is_number(const char *text)
 {
@@ -53,8 +54,8 @@ static int number_of(const char *variable)
 	return is_number(text) ? atoi(text) : 0;
 }
 
-/* "1234.0" in a step of Slurm, else "1234-pid" or "host-pid"; and what keeps a job that was begun
-   again, or another one of this process, from replacing the report. */
+/* "1234.0" in a step of Slurm, else "1234-pid" or "host-pid". A restarted job and a further job of
+   this process get a suffix, so that they do not replace the report. */
 static char *make_id(int restarts)
 {
 	static atomic_int jobs;
@@ -160,7 +161,7 @@ void zero_report_opened(zero_job *job)
 		job->report->together = true;
 }
 
-/* ---- what it says ---------------------------------------------------------------------------- */
+/* ---- content --------------------------------------------------------------------------------- */
 
 static size_t list_options(zero_job *job)
 {
@@ -170,7 +171,7 @@ static size_t list_options(zero_job *job)
 	for (size_t id = 0; id < ZERO_OPTIONS; id++) {
 		const struct zero_option *option = &zero_option_table[id];
 
-		/* Facts are told of each node. */
+		/* Facts are in the report of each rank. */
 		if (!(option->where & ~(unsigned)ZERO_IN_RESOLVED))
 			continue;
 		if (!report->origins[id])
@@ -186,7 +187,7 @@ static size_t list_options(zero_job *job)
 	return count;
 }
 
-/* What this rank has by now; returns the number of its rows. */
+/* Reads what this rank has recorded; returns the number of its rows. */
 static size_t read_rank(zero_job *job, struct zero_report_rank *rank)
 {
 	struct zero_record *record = job->report->record;
@@ -230,17 +231,18 @@ static struct zero_report describe(zero_job *job, const struct zero_report_rank 
 	};
 }
 
-typedef zero_status (*write_text)(const struct zero_report *report, char **text, size_t *bytes);
-
-static zero_status put(const struct zero_job_report *report, write_text write,
-		       const struct zero_report *said, const char *end)
+static zero_status write_json(const struct zero_job_report *report,
+			      const struct zero_report *content)
 {
+	const struct zero_files_ops *files;
 	char *text = NULL, *name = NULL;
 	zero_status status;
 	size_t bytes = 0;
 
-	status = write(said, &text, &bytes);
-	if (!status && asprintf(&name, "zero-%s%s", report->id, end) < 0) {
+	status = zero_files_open(&files);
+	if (!status)
+		status = files->report_json(content, &text, &bytes);
+	if (!status && asprintf(&name, "zero-%s.json", report->id) < 0) {
 		name = NULL;
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the report");
 	}
@@ -251,36 +253,34 @@ static zero_status put(const struct zero_job_report *report, write_text write,
 	return status;
 }
 
-/* On rank 0. The page is of a job that has ended. */
-static zero_status write_report(zero_job *job, const struct zero_report *said, bool page)
+/* On rank 0. A job that has ended gets a page too. */
+static zero_status write_report(zero_job *job, const struct zero_report *content, bool ended)
 {
-	const struct zero_files_ops *files;
-	zero_status status = zero_files_open(&files);
+	const struct zero_job_report *report = job->report;
+	zero_status status = write_json(report, content);
 
-	if (!status)
-		status = put(job->report, files->report_json, said, ".json");
-	if (!status && page)
-		status = put(job->report, files->report_page, said, ".html");
+	if (!status && ended)
+		status = zero_report_page(report->folder, report->path, report->id);
 	return status;
 }
 
-static zero_status write_own(zero_job *job, bool page, const char *why)
+static zero_status write_own(zero_job *job, bool ended, const char *why)
 {
 	struct zero_report_rank *rank = malloc(sizeof(*rank));
-	struct zero_report said;
+	struct zero_report content;
 	zero_status status;
 
 	if (!rank)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the report");
-	said = describe(job, rank, 1, read_rank(job, rank), why);
-	status = write_report(job, &said, page);
+	content = describe(job, rank, 1, read_rank(job, rank), why);
+	status = write_report(job, &content, ended);
 	free(rank);
 	return status;
 }
 
 /* ---- while the job runs ---------------------------------------------------------------------- */
 
-/* What goes wrong here is told at the end, if it still does then. */
+/* An error here is not reported: the report at the end fails too, if its cause lasts. */
 static void refresh(zero_job *job, uint64_t now)
 {
 	struct zero_job_report *report = job->report;
@@ -325,8 +325,7 @@ static void after_save(zero_job *job, double seconds, uint64_t bytes, bool well)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* COLLECTIVE. All ranks' reports, [world], on each of them: it is the ranks' own channel of small
-   things. */
+/* COLLECTIVE. Gathers the records of all ranks, [world], on each rank. */
 static zero_status exchange(zero_job *job, struct zero_report_rank *mine,
 			    struct zero_report_rank **all)
 {
@@ -341,8 +340,8 @@ static zero_status exchange(zero_job *job, struct zero_report_rank *mine,
 	return zero_submit_wait(&job->all, status, &op, 1, "zero_close: report");
 }
 
-/* Rank 0 alone is left to tell; the thread's last error says why. */
-static zero_status write_parted(zero_job *job)
+/* Rank 0 writes what it has recorded itself; the thread's last error is the reason. */
+static zero_status write_alone(zero_job *job)
 {
 	zero_status status;
 	char *why;
@@ -357,7 +356,7 @@ static zero_status write_parted(zero_job *job)
 static zero_status write_together(zero_job *job)
 {
 	struct zero_report_rank *mine = malloc(sizeof(*mine)), *all = NULL;
-	struct zero_report said;
+	struct zero_report content;
 	zero_status status;
 	size_t op_count = 0;
 
@@ -366,8 +365,8 @@ static zero_status write_together(zero_job *job)
 	/* A rank without memory still has to come to the exchange. */
 	status = exchange(job, mine ? mine : &job->report->record->rank, &all);
 	if (job->report->folder >= 0 && !status) {
-		said = describe(job, all, (size_t)job->place.world, op_count, NULL);
-		status = write_report(job, &said, true);
+		content = describe(job, all, (size_t)job->place.world, op_count, NULL);
+		status = write_report(job, &content, true);
 	}
 	free(mine);
 	free(all);
@@ -385,11 +384,11 @@ static void before_close(zero_job *job, bool together)
 	zero_error_save(&before);
 	if (together)
 		status = write_together(job);
-	/* Ranks that parted before cannot exchange anything. */
+	/* Ranks that did not get here together cannot exchange records. */
 	together = together && status != ZERO_E_ORDER && status != ZERO_E_COMM;
 	if (!together && report->folder >= 0)
-		write_parted(job);
-	/* What ended the job is more than what became of its report. */
+		write_alone(job);
+	/* The error that ended the job matters more than one of its report. */
 	if (!together && *before.text)
 		zero_error_restore(&before);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * make bench: what the library's operations cost beside the bare ones, both measured in one run.
+ * make bench: the cost of the library's operations and of the bare ones, measured in one run.
  *
  *	bench SUBJECT RECORD FOLDER             measures, and adds to the file RECORD
  *	bench gpt-logs RECORD LOG LOG0 WORLD    adds rows of a training run's logs, LOG0 of stage 0
- *	bench gpt-beside RECORD LOG MS WORLD    adds the row beside another framework's step
+ *	bench gpt-beside RECORD LOG MS WORLD    adds the row that compares another framework's step
  *	bench tokens FILE COUNT VOCAB           writes random tokens to train on
  *	bench table RECORD JSON NOTE            prints the table, and writes the record as JSON
  *	bench page RECORD HTML MISSES NOTE      writes the page

@@ -108,7 +108,7 @@ struct row {
 	/* What the figure was made of; a NaN is left out. */
 	double ours, bare;
 	const char *in;        /* their unit */
-	const char *bare_name; /* what is beside ours */
+	const char *bare_name; /* the baseline */
 };
 
 void write_row(struct bench *bench, const struct row *row);
@@ -128,13 +128,13 @@ double earlier(const struct bench *bench, const char *what, int ranks);
 
 /* Pages as the library's own are, huge where there are such; `touched` ones are warm. */
 void *pages_new(size_t bytes, bool touched);
-void pages_free(void *pages, size_t bytes); /* NULL is legal */
+void pages_free(void *pages, size_t bytes); /* NULL is a no-op */
 
 /* Pages of a file in memory, which stay what they are when this rank forgets that it has them. */
 void *shared_pages_new(size_t bytes);
 void forget_pages(const void *pages, size_t bytes);
 /* Bytes of those that this rank has read or written since. */
-double looked_at(const void *pages);
+double touched_bytes(const void *pages);
 
 /*
  * Begins to follow the kernel's peak (VmHWM); returns what is resident now, in bytes. A page that
@@ -174,7 +174,7 @@ void naive_gather_then_cast(const struct zero_kernels *kernels, uint16_t *low, f
 /* The bare collectives, for sizes within MPI's int. */
 void bare_gather_16(uint16_t *whole, const uint16_t *shard, size_t part);
 void bare_reduce(float *shard, const float *gradient, size_t part);
-/* Every rank lays all tensors into its own flat buffer. */
+/* Every rank copies all tensors into its own flat buffer. */
 void naive_flatten(void *flat, const void *const *tensors, size_t count, size_t bytes);
 
 /* ---- table.c, page.c: the record as text, as JSON and as a page ------------------------------ */
@@ -189,7 +189,7 @@ int write_page(const char *record, const char *html, const char *misses, const c
 int write_tokens(const char *path, size_t count, unsigned vocabulary);
 /* Rows from the logs of a training run at stage 3 and at stage 0. */
 void bench_gpt_logs(struct bench *bench, const char *log, const char *unsharded);
-/* A row beside another framework's step. */
+/* A row that compares with another framework's step. */
 void bench_gpt_beside(struct bench *bench, const char *log, double ms);
 
 #endif

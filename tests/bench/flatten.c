@@ -173,7 +173,7 @@ static void count_reads(struct flattened *f)
 	forget_pages(f->tensors[0], TENSORS * f->bytes);
 	open_flattened(f);
 	lay_out(f);
-	read = total(f->bench, looked_at(f->tensors[0]));
+	read = total(f->bench, touched_bytes(f->tensors[0]));
 	struct row row = {"flatten from the host, tier distributed: host bytes read in all",
 			  read / whole,
 			  "x",

@@ -24,12 +24,10 @@ tests_bench_bench_SOURCES = \
 	tests/bench/small.c \
 	tests/bench/sources.c \
 	tests/bench/step.c \
-	tests/bench/svg.c \
-	tests/bench/svg.h \
 	tests/bench/table.c \
 	tests/bench/values.c
 tests_bench_bench_CFLAGS = $(OUTER_CFLAGS) $(MPI_CFLAGS)
-tests_bench_bench_LDADD = lib/libzero.la kernels/libkernels.la $(MPI_LIBS) -lm
+tests_bench_bench_LDADD = launcher/libpage.la lib/liboptions.la lib/libzero.la kernels/libkernels.la $(MPI_LIBS) -lm
 tests_bench_bench_LDFLAGS = $(AM_LDFLAGS) -no-install
 if HAVE_MPI
 check_PROGRAMS += tests/bench/bench

@@ -56,7 +56,7 @@ void forget_pages(const void *pages, size_t bytes)
 	must_be(!madvise((void *)pages, bytes, MADV_DONTNEED), "pages cannot be forgotten");
 }
 
-double looked_at(const void *pages)
+double touched_bytes(const void *pages)
 {
 	FILE *file = fopen("/proc/self/smaps", "re");
 	unsigned long begin, end;

@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The record as one page that needs nothing but itself: no scripts, no other files, and markup that
- * is XML too. A section is a line of one table, a plot a line of another.
- */
+/* The record as a page: each section is a row of one table, each plot a row of another. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
+#include "launcher/page/plot.h"
 #include "record.h"
-#include "svg.h"
 
-enum { MOST_SERIES = 16 };
+enum { MOST_SERIES = 16, MOST_MARKED = 20, COLOURS = 6 };
 
 static const struct section {
 	const char *id, *title, *text;
@@ -54,18 +51,18 @@ static const struct section {
 
 enum { SIZE, ELEMENTS, RANKS, TIME, CLOCK, SENT, HELD };
 
-static const struct axis axes[] = {
-	[SIZE] = {"size of the parameter", AXIS_BYTES, true},
-	[ELEMENTS] = {"elements of a rank", AXIS_ELEMENTS, true},
-	[RANKS] = {"ranks", AXIS_RANKS, true},
-	[TIME] = {"time", AXIS_SECONDS, true},
-	[CLOCK] = {"time", AXIS_SECONDS, false},
-	[SENT] = {"bytes sent by all ranks", AXIS_BYTES, false},
-	[HELD] = {"memory beyond that at first", AXIS_BYTES, false},
+static const struct plot_axis axes[] = {
+	[SIZE] = {"size of the parameter", UNIT_BYTES, true},
+	[ELEMENTS] = {"elements of a rank", UNIT_ELEMENTS, true},
+	[RANKS] = {"ranks", UNIT_RANKS, true},
+	[TIME] = {"time", UNIT_SECONDS, true},
+	[CLOCK] = {"time", UNIT_SECONDS, false},
+	[SENT] = {"bytes sent by all ranks", UNIT_BYTES, false},
+	[HELD] = {"memory beyond that at first", UNIT_BYTES, false},
 };
 
 /* clang-format off */
-static const struct plot {
+static const struct figure {
 	const char *section, *id, *title;
 	int x, y; /* of axes */
 } plots[] = {
@@ -98,29 +95,14 @@ static const struct plot {
 #define PLOTS (sizeof(plots) / sizeof(*plots))
 
 static const char style[] =
-	":root{color-scheme:light dark}\n"
-	"body{font:16px/1.5 system-ui,sans-serif;max-width:1180px;margin:2em auto;padding:0 1em}\n"
-	"table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}\n"
-	"td,th{padding:.2em .7em;text-align:left;border-bottom:1px solid var(--grid)}\n"
-	"td.n{text-align:right;white-space:nowrap}\n"
 	"th[colspan]{padding-top:1em}\n"
-	".wide{overflow-x:auto}\n"
 	".miss{font-weight:bold}\n"
-	".quiet{color:var(--axis)}\n"
 	".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));"
 	"gap:1.5em}\n"
 	"figure{margin:0}\n"
-	"figcaption{font-weight:600}\n"
 	"details{font-size:13px}\n";
 
 /* ---- rows ------------------------------------------------------------------------------------ */
-
-static void put_cell(FILE *out, const char *class, const char *text)
-{
-	fprintf(out, "<td class=\"%s\">", class);
-	svg_text(out, text);
-	fprintf(out, "</td>");
-}
 
 /* The figure, and what it was made of; `row` is NULL where nothing was measured. */
 static void put_figures(FILE *out, const struct recorded_row *row)
@@ -134,9 +116,9 @@ static void put_figures(FILE *out, const struct recorded_row *row)
 		snprintf(ours, sizeof(ours), "%.4g %s", row->ours, row->in);
 	if (row && isfinite(row->bare))
 		snprintf(bare, sizeof(bare), "%.4g %s %s", row->bare, row->in, row->bare_name);
-	put_cell(out, "n", figure);
-	put_cell(out, "n", ours);
-	put_cell(out, "", bare);
+	html_cell(out, "n", figure);
+	html_cell(out, "n", ours);
+	html_cell(out, "", bare);
 }
 
 static void put_goal(FILE *out, const struct goal *goal, const struct recorded_row *row)
@@ -145,15 +127,15 @@ static void put_goal(FILE *out, const struct goal *goal, const struct recorded_r
 
 	snprintf(ranks, sizeof(ranks), "%d", goal->ranks);
 	fprintf(out, "<tr>");
-	put_cell(out, "", goal->what);
-	put_cell(out, "n", ranks);
-	put_cell(out, "n", goal->text);
+	html_cell(out, "", goal->what);
+	html_cell(out, "n", ranks);
+	html_cell(out, "n", goal->text);
 	if (!row)
-		put_cell(out, "quiet", "not measured");
+		html_cell(out, "quiet", "not measured");
 	else if (goal_met(goal, row->figure))
-		put_cell(out, "", "met");
+		html_cell(out, "", "met");
 	else
-		put_cell(out, "miss", "MISS");
+		html_cell(out, "miss", "MISS");
 	put_figures(out, row);
 	fprintf(out, "</tr>\n");
 }
@@ -162,20 +144,21 @@ static void write_goals(FILE *out, const struct record *record)
 {
 	const char *operation = "";
 
-	fprintf(out, "<h2>Goals</h2>\n"
-		     "<p>Memory is what an operation holds beyond its inputs and outputs, by the "
-		     "kernel's count (VmHWM) or the library's own; bytes sent are those of all "
-		     "ranks, as a part of the whole tensor; time is beside the bare operation, "
-		     "both measured in the same run. All ran on one machine: \"between nodes\" is "
-		     "with ranks that share no memory (ZERO_SHARE=1) and talk by MPI.</p>\n"
-		     "<div class=\"wide\"><table>\n"
-		     "<tr><th>what</th><th>ranks</th><th>goal</th><th></th><th>figure</th>"
-		     "<th>ours</th><th>beside</th></tr>\n");
+	fprintf(out,
+		"<h2>Goals</h2>\n"
+		"<p>Memory is what an operation holds beyond its inputs and outputs, by the "
+		"kernel's count (VmHWM) or the library's own; bytes sent are those of all "
+		"ranks, as a part of the whole tensor; time is compared with the bare operation, "
+		"both measured in the same run. All ran on one machine: \"between nodes\" is "
+		"with ranks that share no memory (ZERO_SHARE=1) and talk by MPI.</p>\n"
+		"<div class=\"wide\"><table>\n"
+		"<tr><th>what</th><th>ranks</th><th>goal</th><th></th><th>figure</th>"
+		"<th>ours</th><th>baseline</th></tr>\n");
 	for (const struct goal *goal = goals; goal->operation; goal++) {
 		if (strcmp(goal->operation, operation)) {
 			operation = goal->operation;
 			fprintf(out, "<tr><th colspan=\"7\">");
-			svg_text(out, operation);
+			html_text(out, operation);
 			fprintf(out, "</th></tr>\n");
 		}
 		put_goal(out, goal, record_find(record, goal->what, goal->ranks));
@@ -207,14 +190,14 @@ static void write_others(FILE *out, const struct record *record, const struct se
 		    record_find(record, row->what, row->ranks) != row)
 			continue;
 		if (!begun)
-			fprintf(out,
-				"<div class=\"wide\"><table>\n<tr><th>also measured</th>"
-				"<th>ranks</th><th>figure</th><th>ours</th><th>beside</th></tr>\n");
+			fprintf(out, "<div class=\"wide\"><table>\n<tr><th>also measured</th>"
+				     "<th>ranks</th><th>figure</th><th>ours</th><th>baseline</th></"
+				     "tr>\n");
 		begun = true;
 		snprintf(ranks, sizeof(ranks), "%d", row->ranks);
 		fprintf(out, "<tr>");
-		put_cell(out, "", row->what);
-		put_cell(out, "n", ranks);
+		html_cell(out, "", row->what);
+		html_cell(out, "n", ranks);
 		put_figures(out, row);
 		fprintf(out, "</tr>\n");
 	}
@@ -224,58 +207,102 @@ static void write_others(FILE *out, const struct record *record, const struct se
 
 /* ---- plots ----------------------------------------------------------------------------------- */
 
-/* For those who want the numbers. A series over time has too many to read. */
-static void write_numbers(FILE *out, const struct plot *plot, const struct series *const *series,
-			  size_t count)
+/* The points as a table, unless they are samples over time, which are too many to read. */
+static void write_numbers(FILE *out, const struct figure *figure, const struct plot *plot)
 {
-	char x[64], y[64];
-
-	if (plot->x == CLOCK)
+	if (figure->x == CLOCK)
 		return;
 	fprintf(out, "<details><summary>numbers</summary><table>\n");
-	for (size_t i = 0; i < count; i++) {
+	for (size_t i = 0; i < plot->series_count; i++) {
+		const struct plot_series *series = &plot->series[i];
+
 		fprintf(out, "<tr>");
-		put_cell(out, "", series[i]->label);
-		for (size_t p = 0; p < series[i]->count; p++) {
-			svg_quantity(x, sizeof(x), series[i]->points[p].x, axes[plot->x].unit);
-			svg_quantity(y, sizeof(y), series[i]->points[p].y, axes[plot->y].unit);
-			fprintf(out, "<td class=\"n\">%s: %s</td>", x, y);
+		html_cell(out, "", series->label);
+		for (size_t p = 0; p < series->count; p++) {
+			fprintf(out, "<td class=\"n\">%s: ",
+				quantity_text(series->points[p].x, plot->x->unit).text);
+			fprintf(out, "%s</td>",
+				quantity_text(series->points[p].y, plot->y->unit).text);
 		}
 		fprintf(out, "</tr>\n");
 	}
 	fprintf(out, "</table></details>\n");
 }
 
+static bool is_floor(const struct series *s)
+{
+	return !strncmp(s->label, "floor: ", 7);
+}
+
 /* The library's lines come first, so that their colours are the same in every plot; floors last. */
 static int order_of(const struct series *s)
 {
-	return !strncmp(s->label, "slurm-zero", 10) ? 0 : !strncmp(s->label, "floor", 5) ? 2 : 1;
+	return !strncmp(s->label, "slurm-zero", 10) ? 0 : is_floor(s) ? 2 : 1;
 }
 
-static void write_plot(FILE *out, const struct record *record, const struct plot *plot)
+static size_t name_length(const char *label)
 {
-	const struct series *series[MOST_SERIES];
-	size_t count = 0;
+	const char *rank = strstr(label, ", rank ");
+
+	return rank ? (size_t)(rank - label) : strlen(label);
+}
+
+static bool same_name(const char *a, const char *b)
+{
+	size_t length = name_length(a);
+
+	return length == name_length(b) && !strncmp(a, b, length);
+}
+
+/* Adds a line. Lines that differ in the rank alone have one colour and other dashes. */
+static void add_series(struct plot_series *all, size_t *count, int *colours, const struct series *s)
+{
+	struct plot_series added = {.label = s->label,
+				    .points = s->points,
+				    .count = s->count,
+				    .marks = s->count <= MOST_MARKED && !is_floor(s)};
+
+	for (size_t i = *count; i-- && !added.style;)
+		if (same_name(all[i].label, s->label)) {
+			added.colour = all[i].colour;
+			added.style = PLOT_DASHED;
+		}
+	if (is_floor(s))
+		added.style = PLOT_FLOOR;
+	else if (!added.style)
+		added.colour = (*colours)++ % COLOURS;
+	all[(*count)++] = added;
+}
+
+static void write_plot(FILE *out, const struct record *record, const struct figure *figure)
+{
+	struct plot_series series[MOST_SERIES];
+	struct plot plot = {.title = figure->title,
+			    .x = &axes[figure->x],
+			    .y = &axes[figure->y],
+			    .series = series};
+	int colours = 0;
 
 	for (int order = 0; order <= 2; order++)
-		for (size_t i = 0; i < record->series_count && count < MOST_SERIES; i++)
-			if (!strcmp(record->series[i].plot, plot->id) &&
+		for (size_t i = 0; i < record->series_count && plot.series_count < MOST_SERIES; i++)
+			if (!strcmp(record->series[i].plot, figure->id) &&
 			    order_of(&record->series[i]) == order)
-				series[count++] = &record->series[i];
-	if (!count)
+				add_series(series, &plot.series_count, &colours,
+					   &record->series[i]);
+	if (!plot.series_count)
 		return;
 	fprintf(out, "<figure><figcaption>");
-	svg_text(out, plot->title);
+	html_text(out, plot.title);
 	fprintf(out, "</figcaption>\n");
-	svg_chart(out, plot->title, &axes[plot->x], &axes[plot->y], series, count);
-	write_numbers(out, plot, series, count);
+	plot_draw(out, &plot);
+	write_numbers(out, figure, &plot);
 	fprintf(out, "</figure>\n");
 }
 
 static void write_section(FILE *out, const struct record *record, const struct section *section)
 {
 	fprintf(out, "<h2 id=\"%s\">%s</h2>\n<p>", section->id, section->title);
-	svg_text(out, section->text);
+	html_text(out, section->text);
 	fprintf(out, "</p>\n<div class=\"plots\">\n");
 	for (size_t i = 0; i < PLOTS; i++)
 		if (!strcmp(plots[i].section, section->id))
@@ -319,11 +346,11 @@ static void write_misses(FILE *out, const struct record *record, const char *mis
 		if (!find_reason(misses, goal->what, reason, sizeof(reason)))
 			snprintf(reason, sizeof(reason), "No reason has been found yet.");
 		fprintf(out, "<dt>");
-		svg_text(out, goal->what);
+		html_text(out, goal->what);
 		fprintf(out, ", ranks: %d. %.3f %s, goal ", goal->ranks, row->figure, row->unit);
-		svg_text(out, goal->text);
+		html_text(out, goal->text);
 		fprintf(out, "</dt><dd>");
-		svg_text(out, reason);
+		html_text(out, reason);
 		fprintf(out, "</dd>\n");
 		count++;
 	}
@@ -338,24 +365,18 @@ static void write_head(FILE *out, const char *note)
 {
 	const struct machine machine = machine_now();
 
-	fprintf(out,
-		"<!DOCTYPE html>\n"
-		"<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n"
-		"<meta charset=\"utf-8\"/>\n"
-		"<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-		"<title>slurm-zero: what it costs, beside the bare operations</title>\n"
-		"<style>\n%s%s</style>\n</head>\n<body>\n"
-		"<h1>slurm-zero: what it costs, beside the bare operations</h1>\n<p>",
-		svg_style, style);
-	svg_text(out, machine.cpu);
+	html_head(out, "slurm-zero: its cost, compared with the bare operations", style);
+	fprintf(out, "<p>");
+	html_text(out, machine.cpu);
 	fprintf(out, ", %ld cores, %s of memory; ", machine.cores, machine.memory);
-	svg_text(out, machine.kernel);
+	html_text(out, machine.kernel);
 	fprintf(out, "; ");
-	svg_text(out, machine.mpi);
+	html_text(out, machine.mpi);
 	fprintf(out, "; %s.</p>\n<p>", machine.date);
-	svg_text(out, note);
+	html_text(out, note);
 	fprintf(out, " <code>make bench</code> in a build folder measures it again; "
-		     "<code>bench.json</code> beside this page has every number.</p>\n");
+		     "<code>bench.json</code> beside this page has every number. In plots K, M and "
+		     "G of bytes are powers of 1024; MB and GB are powers of 1000.</p>\n");
 }
 
 int write_page(const char *path, const char *html, const char *misses, const char *note)
@@ -369,7 +390,7 @@ int write_page(const char *path, const char *html, const char *misses, const cha
 	for (size_t i = 0; i < SECTIONS; i++)
 		write_section(out, &record, &sections[i]);
 	write_misses(out, &record, misses);
-	fprintf(out, "</body>\n</html>\n");
+	html_tail(out);
 	record_free(&record);
 	return fclose(out) ? EXIT_FAILURE : EXIT_SUCCESS;
 }

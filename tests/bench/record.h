@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the subjects recorded, read back; and the goals that their rows are held against. */
+/* The record of all subjects, and the goals that its rows are compared with. */
 #ifndef BENCH_RECORD_H
 #define BENCH_RECORD_H
 
 #include <stdbool.h>
 #include <stddef.h>
+
+#include "launcher/page/plot.h"
 
 /* A row as it was written; strings are the record's. */
 struct recorded_row {
@@ -12,17 +14,13 @@ struct recorded_row {
 	int ranks;
 	double figure;
 	const char *unit;
-	double ours, bare; /* NaN: not said */
+	double ours, bare; /* NaN: not given */
 	const char *in, *bare_name;
-};
-
-struct point {
-	double x, y;
 };
 
 struct series {
 	const char *plot, *label;
-	struct point *points; /* by x */
+	struct plot_point *points; /* by x */
 	size_t count;
 };
 

@@ -139,7 +139,7 @@ int print_table(const char *path, const char *json, const char *note)
 
 	must_be(out, "the JSON cannot be written");
 	printf("%s\n\n%-72s %5s %10s  %-9s %-5s %12s   %s\n", note, "what", "ranks", "figure",
-	       "goal", "", "ours", "beside");
+	       "goal", "", "ours", "baseline");
 	for (size_t i = 0; i < record.row_count; i++)
 		print_line(&record.rows[i]);
 	put_json(out, &record, note);

@@ -68,7 +68,7 @@ one() {
 	wait "$guard" 2>/dev/null
 	((status != 0)) || fail "run $1: rank $victim was killed after $delay ms, and the status is 0"
 	((took < soon)) || fail "run $1: rank $victim was killed after $delay ms: it took $took ms"
-	grep -q 'mpirun hangs: it is killed' "$scratch/out" && hung=$((hung + 1))
+	grep -q 'mpirun hangs: zerorun kills it' "$scratch/out" && hung=$((hung + 1))
 	if grep -q "zero: rank $victim\>" "$scratch/out"; then
 		ours=$((ours + 1))
 	elif grep -q '^GPT-2: ' "$scratch/out"; then

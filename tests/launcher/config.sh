@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# zerorun --check-config and --show-config: a file is fine or refused with its line, and each option
+# zerorun --check-config and --show-config: a file is valid or refused with its line, and each option
 # is shown with where its value came from.
 # shellcheck source=tests/launcher/run.sh
 . "${top_srcdir:?run me by make check}/tests/launcher/run.sh"
@@ -32,8 +32,8 @@ refused 2 '--check-config needs a value' --check-config
 refused 2 "--check-config runs no program: 'true' is one argument too many" --check-config "$yaml" true
 refused 2 "--show-config runs no program: 'true'" --show-config "$yaml" --node n1 true
 refused 2 '--node needs a value' --show-config --node
-refused 2 'go with --show-config' --node n1 true
-refused 2 'one at a time' --check-config "$yaml" --show-config
+refused 2 'can be given with --show-config alone' --node n1 true
+refused 2 '--check-config and --show-config cannot be given together' --check-config "$yaml" --show-config
 
 if ! have yaml; then
 	refused 1 'built without libyaml' --check-config "$yaml"
@@ -41,7 +41,7 @@ if ! have yaml; then
 	exit 0
 fi
 
-# ---- a file that is fine
+# ---- a valid file
 
 cat >"$yaml" <<END
 version: 1
@@ -72,12 +72,12 @@ nodes:
 END
 run "$ZERORUN" --check-config "$yaml"
 is "$status" 0
-is "$out" "$yaml: fine
+is "$out" "$yaml: valid
 zero is opt-in; for all nodes: stage, stream_chunk"
 is "$err" ""
 printf 'version: 1\nenabled: off\n' >"$scratch/plain.yaml"
 run "$ZERORUN" --check-config "$scratch/plain.yaml"
-is "$out" "$scratch/plain.yaml: fine
+is "$out" "$scratch/plain.yaml: valid
 zero is off; for all nodes: the compiled defaults"
 ZERO_STAGE=9 run "$ZERORUN" "--check-config=$yaml"
 is "$status" 0

@@ -149,26 +149,26 @@ SLURM_JOB_ID=7 run "$ZERORUN" --plan program
 is "$status" 7
 is "$out" ""
 is "$err" "srun: error: n2: no zero.yaml
-zerorun: no plan: the step that asks the nodes ended with status 7"
+zerorun: no plan: the step that asks the nodes for their options ended with status 7"
 rm "$scratch/broken"
 cp "$scratch/nodes" "$scratch/kept"
 : >"$scratch/nodes"
 SLURM_JOB_ID=7 run "$ZERORUN" --plan program
 is "$status" 1
-is "$err" 'zerorun: no node has said what it tells its tasks'
+is "$err" 'zerorun: no node has reported its options'
 echo 'n3 stage=7' >"$scratch/nodes"
 SLURM_JOB_ID=7 run "$ZERORUN" --plan program
 is "$status" 1
 has "$err" "zerorun: node n3: ZERO_RESOLVED: stage: '7' is out of range: 0 to 3 is allowed"
 SLURMD_NODENAME=n3 run "$ZERORUN" --node-report
 is "$status" 1
-is "$err" "zerorun: node n3: ZERO_RESOLVED is not set: Slurm's plugin has told this task nothing"
+is "$err" "zerorun: node n3: ZERO_RESOLVED is not set: Slurm's plugin did not run for this task"
 
 # ---- a model
 
 run "$ZERORUN" --model=x true
 is "$status" 2
-is "$err" 'zerorun: --model goes with --plan, which says what a rank will hold of it'
+is "$err" 'zerorun: --model can be given with --plan alone, which prints what a rank will hold of it'
 run "$ZERORUN" --model
 is "$status" 2
 PATH=$real_path
@@ -274,7 +274,7 @@ tier() {
 	tr -s ' ' <"$scratch/out" | sed -n "s/^# $1 .* nvml [^ ]* \([a-z]*\) .*/\1/p"
 }
 budget $((5 * gib))
-line '# at stage 2 each of 5 ranks holds at most, activations aside'
+line '# at stage 2 each of 5 ranks holds at most, without activations'
 line '# n1 2 80.0G 76.0G nvml 1.2G device 2 x NVIDIA H100'
 has "$out" 'less than the budget of n2'
 total=$(sed -n 's/^# total .* //p' "$scratch/out")

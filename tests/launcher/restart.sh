@@ -91,7 +91,7 @@ ends 3 4 0
 run "$ZERORUN" --max-restarts 1 true
 ran 2 4
 is "$err" "zerorun: the job ended with status 3: restart 1 of 1 in 1 s
-zerorun: the job ended with status 4: all 1 restarts are used up"
+zerorun: the job ended with status 4: --max-restarts=1 allows no more restarts"
 
 # under Slurm the same, but that a job which was asked to stop is requeued by its script
 ends 75 0

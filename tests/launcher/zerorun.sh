@@ -38,7 +38,7 @@ is "$status" 0
 run "$ZERORUN" --version
 has "$out" 'zerorun (slurm-zero) '
 
-usage='which program? Usage: zerorun [options] [--] program [arguments]'
+usage='no program was given. Usage: zerorun [options] [--] program [arguments]'
 refused 2 "$usage"
 refused 2 "$usage" -n 2 --
 refused 2 'there is no option --foo: see zerorun --help' --foo=1 true
@@ -55,16 +55,16 @@ refused 2 "-n: '' is not a whole number from 1 to 9999999" -n
 refused 2 '--launcher-arg needs a value: an argument for mpirun or srun' --launcher-arg
 refused 2 '--no-zero: zerorun is for programs that use zero; start others with mpirun or srun' \
 	--no-zero true
-refused 2 "an argument ':' of its own cannot be passed through mpirun or srun" echo a : b
+refused 2 "an argument ':' cannot be passed through mpirun or srun" echo a : b
 refused 2 '-N needs Slurm: outside an allocation all ranks are on this machine' -N 2 true
-refused 2 "--zero-config=x needs Slurm's plugin, which reads the file: give flags instead" \
+refused 2 "--zero-config=x needs Slurm's plugin, which reads the file; without it, give flags" \
 	--zero-config=x true
 ZERO_STAGE=9 refused 2 "ZERO_STAGE: '9' is out of range: 0 to 3 is allowed" true
 refused 127 'zero-no-such: there is no such program in PATH' -n 2 zero-no-such
 refused 127 './zero-no-such: there is no such program' ./zero-no-such
-refused 126 '/: not a program that can be run' /
+refused 126 '/ is not a program that can be run' /
 touch "$scratch/data"
-refused 126 "$scratch/data: not a program that can be run" "$scratch/data"
+refused 126 "$scratch/data is not a program that can be run" "$scratch/data"
 refused 127 ': there is no such program in PATH' ''
 
 # ---- mpirun, as a stand-in
@@ -119,7 +119,7 @@ has "$out" $'none\n/usr/bin/env\nLD_PRELOAD='"$tree/lib/.libs/libzero.so"$'\ntru
 LD_PRELOAD='' run "$tree/launcher/zerorun" true
 has "$out" "LD_PRELOAD=$tree/lib/.libs/libzero.so"$'\ntrue\n'
 run "$tree/launcher/zerorun" --plan --zero-preload=no true
-has "$out" '# nothing is preloaded: --zero-preload says no'
+has "$out" '# nothing is preloaded: --zero-preload is no'
 mkdir -p "$scratch/a=b"
 cp /bin/true "$scratch/a=b/true"
 run "$tree/launcher/zerorun" "$scratch/a=b/true" x
@@ -131,7 +131,7 @@ has "$out" "# nothing is preloaded: LD_PRELOAD cannot hold the path '$tree two/l
 has_not "$out" LD_PRELOAD=
 run "$tree two/launcher/zerorun" --zero-preload=yes --plan true
 is "$status" 1
-has "$err" "zerorun: --zero-preload: yes cannot be done: LD_PRELOAD cannot hold the path '$tree two/"
+has "$err" "zerorun: --zero-preload: the library cannot be preloaded: LD_PRELOAD cannot hold the path '$tree two/"
 mv "$tree two" "$tree"
 
 # ---- srun, as a stand-in
@@ -158,7 +158,7 @@ has "$out" $'\nZERO_STAGE=2'
 has "$out" 'tasks=0 '
 SLURM_JOB_ID=7 ZERO_CONFIG=/x run "$tree/launcher/zerorun" true
 is "$status" 2
-is "$err" "zerorun: ZERO_CONFIG=/x needs Slurm's plugin, which reads the file: give flags instead"
+is "$err" "zerorun: ZERO_CONFIG=/x needs Slurm's plugin, which reads the file; without it, give flags"
 SLURM_JOB_ID='' run "$ZERORUN" --plan true
 has "$out" "/mpirun -n 1"
 mv "$tree" "$tree,x"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/model.h"
+#include "launcher/plan/model.h"
 #include "core/options.h"
 
 #define M ((uint64_t)1 << 20)

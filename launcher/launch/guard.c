@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Open MPI's mpirun may hang for ever at its own end, in the server that it runs for its ranks, if
- * one of them dies while it is saying hello to that. No rank is left then that could end it. So a
- * process looks whether mpirun goes on without any.
+ * The mpirun of Open MPI 4 may hang for ever when a rank dies while it connects to mpirun's PMIx
+ * server: the server's thread waits for that rank, and the main thread for the server's. No rank is
+ * left that could end mpirun. So a process of its own watches whether mpirun still has ranks. Open
+ * MPI 5 has another server.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -14,15 +15,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "plan.h"
+#include "launcher/launch/launch.h"
 
-enum { TURN_MS = 500, TURNS = 8 }; /* 4 s without a rank are too long */
+enum { TURN_MS = 500, TURNS = 8 }; /* it is killed after 4 s without a rank */
 
-/* Once it has become mpirun; a script of the user's is left alone. */
+/* Whether the process has become mpirun yet. A script in its place is left alone. */
 static bool is_mpirun(pid_t launcher)
 {
-	static const char *const names[] = {"mpirun", "orterun", "prterun"};
-	char *path = text_of("/proc/%d/exe", (int)launcher), program[4096];
+	static const char *const names[] = {"mpirun", "orterun"};
+	char *path = format_text("/proc/%d/exe", (int)launcher), program[4096];
 	ssize_t length = readlink(path, program, sizeof program - 1);
 	const char *name;
 
@@ -35,10 +36,10 @@ static bool is_mpirun(pid_t launcher)
 	return false;
 }
 
-/* Its process exists and has not ended; of "PID (name) state ..." the name may hold anything. */
+/* Whether a process exists and has not ended. In "PID (name) state", a name may have any byte. */
 static bool is_alive(int process)
 {
-	char *path = text_of("/proc/%d/stat", process), line[512];
+	char *path = format_text("/proc/%d/stat", process), line[512];
 	FILE *file = fopen(path, "re");
 	const char *state = NULL;
 
@@ -50,10 +51,10 @@ static bool is_alive(int process)
 	return state && state[1] && state[2] != 'Z' && state[2] != 'X';
 }
 
-/* Processes that one of its threads began; -1: the kernel does not tell. */
+/* The number of processes that a thread of mpirun started and that still run; -1: not known. */
 static int children_of(pid_t launcher, const char *thread)
 {
-	char *path = text_of("/proc/%d/task/%s/children", (int)launcher, thread);
+	char *path = format_text("/proc/%d/task/%s/children", (int)launcher, thread);
 	FILE *file = fopen(path, "re");
 	int process, count = 0;
 
@@ -68,7 +69,7 @@ static int children_of(pid_t launcher, const char *thread)
 
 static int count_children(pid_t launcher)
 {
-	char *path = text_of("/proc/%d/task", (int)launcher);
+	char *path = format_text("/proc/%d/task", (int)launcher);
 	DIR *threads = opendir(path);
 	struct dirent *entry;
 	int all = -1;
@@ -85,11 +86,11 @@ static int count_children(pid_t launcher)
 	return all;
 }
 
-/* Its main thread waits for another one. Where it waits for a reader of what it prints, or is
-   stopped, it is somewhere else; and where the kernel does not tell, it is left alone. */
+/* Whether mpirun's main thread waits for another thread. It does not where it waits for a reader of
+   its output, or is stopped. False if the kernel hides it. */
 static bool waits_inside(pid_t launcher)
 {
-	char *path = text_of("/proc/%d/syscall", (int)launcher);
+	char *path = format_text("/proc/%d/syscall", (int)launcher);
 	FILE *file = fopen(path, "re");
 	long call = -1;
 	bool known = file && fscanf(file, "%ld", &call) == 1;
@@ -106,7 +107,7 @@ static void watch(pid_t launcher, int handle)
 	int without = 0;
 	bool had = false;
 
-	/* Readable once it has ended. */
+	/* The handle is readable once mpirun has ended. */
 	while (poll(&end, 1, TURN_MS) == 0) {
 		int children = is_mpirun(launcher) ? count_children(launcher) : -1;
 
@@ -114,13 +115,14 @@ static void watch(pid_t launcher, int handle)
 		without = had && children == 0 && waits_inside(launcher) ? without + 1 : 0;
 		if (without < TURNS)
 			continue;
-		complain("all ranks have ended, but mpirun hangs: it is killed");
+		print_error("all ranks have ended, but mpirun hangs: zerorun kills it");
 		syscall(SYS_pidfd_send_signal, handle, SIGKILL, NULL, 0);
 		return;
 	}
 }
 
-/* It is nobody's child and holds nothing but stderr, so that it keeps nobody waiting. */
+/* The guard is the child of no process that waits for it, and holds no file but stderr: a pipe that
+   it kept open would keep its reader waiting. */
 static void become_guard(pid_t launcher, int handle)
 {
 	int nowhere = open("/dev/null", O_RDWR);
@@ -137,12 +139,12 @@ static void become_guard(pid_t launcher, int handle)
 	_exit(0);
 }
 
-void guard_begin(void)
+void guard_start(void)
 {
 	pid_t launcher = getpid(), child;
 	int handle = (int)syscall(SYS_pidfd_open, launcher, 0);
 
-	/* An older kernel: nobody looks. */
+	/* Linux before 5.3 has no such handle: there is no guard. */
 	if (handle < 0)
 		return;
 	child = fork();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * --inspect: what is in a checkpoint, and whether each byte of it is what was written. Complaints
- * name all damaged files and tensors, not only the first.
+ * --inspect: prints what is in a checkpoint, and verifies each byte of it. Errors name all damaged
+ * files and tensors, not only the first.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -13,10 +13,13 @@
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
-#include "model.h"
-#include "plan.h"
 #include "checkpoint/checkpoint.h"
 #include "core/error.h"
+#include "core/module.h"
+#include "core/text.h"
+#include "launcher/inspect/inspect.h"
+#include "launcher/plan/model.h"
+#include "launcher/text.h"
 
 #ifdef HAVE_FILES
 
@@ -26,27 +29,21 @@ struct inspection {
 	const char *folder;
 	struct zero_manifest *manifest;
 	uint64_t verified; /* bytes */
-	unsigned wrong;    /* complaints */
+	unsigned errors;
 };
 
-static void wrong(struct inspection *in)
+static void add_error(struct inspection *in)
 {
-	in->wrong++;
-	complain("%s", zero_last_error());
+	in->errors++;
+	print_error("%s", zero_last_error());
 }
 
 static void print_bytes(FILE *out, uint64_t bytes)
 {
-	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-	double value = (double)bytes;
-	size_t unit = 0;
-
-	for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
-		value /= 1024;
-	fprintf(out, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
+	fputs(zero_size_text(bytes).text, out);
 }
 
-/* ---- what the manifest says ------------------------------------------------------------------ */
+/* ---- the manifest ---------------------------------------------------------------------------- */
 
 static void print_tensors(const struct inspection *in)
 {
@@ -108,7 +105,7 @@ static void print_manifest(const struct inspection *in)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* That what another program reads in the header is what the manifest says. */
+/* Checks the header, which other programs read, against the manifest. */
 static zero_status compare_header(const struct inspection *in,
 				  const struct zero_shard_reader *reader, struct zero_file *file)
 {
@@ -120,8 +117,8 @@ static zero_status compare_header(const struct inspection *in,
 				 reader->path, in->files->count(file), layout->count + 1);
 	for (size_t i = 0; !status && i < layout->count; i++) {
 		const struct zero_shard_slice *slice = &layout->slices[i];
-		char *name = text_of("%s%s", zero_saved_prefix(slice->kind),
-				     in->manifest->tensors[slice->tensor].name);
+		char *name = format_text("%s%s", zero_saved_prefix(slice->kind),
+					 in->manifest->tensors[slice->tensor].name);
 		const zero_tensor *tensor = in->files->find(file, name);
 
 		if (!tensor)
@@ -156,30 +153,30 @@ static void check_file(struct inspection *in, int rank)
 {
 	const struct zero_manifest_file *file = &in->manifest->files[rank];
 	struct zero_shard_reader reader;
-	unsigned before = in->wrong;
+	unsigned before = in->errors;
 	zero_status status = zero_shard_plan(&reader, in->files, in->manifest, in->folder, rank);
 
 	if (!status)
 		status = zero_shard_open_file(&reader);
 	if (status) {
-		wrong(in);
+		add_error(in);
 		goto out;
 	}
 	if (check_header(in, &reader))
-		wrong(in);
+		add_error(in);
 	status = zero_shard_check_checksums(&reader);
 	if (status)
-		wrong(in);
+		add_error(in);
 	for (size_t i = 0; !status && i < reader.layout.count; i++)
 		if (zero_shard_read(&reader, &reader.layout.slices[i], 0, NULL,
 				    reader.layout.slices[i].bytes))
-			wrong(in);
+			add_error(in);
 	in->verified += reader.read;
 out:
 	zero_shard_close(&reader);
 	fprintf(in->out, "  %s  ", file->name);
 	print_bytes(in->out, file->bytes);
-	fputs(in->wrong > before ? "  DAMAGED\n" : "\n", in->out);
+	fputs(in->errors > before ? "  DAMAGED\n" : "\n", in->out);
 }
 
 static void check_user(struct inspection *in)
@@ -189,7 +186,7 @@ static void check_user(struct inspection *in)
 	if (!in->manifest->has_user)
 		return;
 	if (zero_checkpoint_user(in->files, in->manifest, in->folder, &user))
-		wrong(in);
+		add_error(in);
 	else
 		in->verified += in->manifest->user_bytes;
 	free(user);
@@ -197,37 +194,37 @@ static void check_user(struct inspection *in)
 
 static int inspect_one(struct inspection *in)
 {
-	char *path = text_of("%s/manifest.json", in->folder);
-	unsigned before = in->wrong;
+	char *path = format_text("%s/manifest.json", in->folder);
+	unsigned before = in->errors;
 	zero_status status = in->files->manifest_read(path, &in->manifest);
 
 	free(path);
 	if (status) {
-		wrong(in);
+		add_error(in);
 		return EXIT_FAILURE;
 	}
 	print_manifest(in);
 	for (int rank = 0; rank < in->manifest->world; rank++)
 		check_file(in, rank);
 	check_user(in);
-	if (in->wrong > before) {
-		fprintf(in->out, "  DAMAGED: %u complaints\n", in->wrong - before);
+	if (in->errors > before) {
+		fprintf(in->out, "  DAMAGED: %u complaints\n", in->errors - before);
 	} else {
 		fputs("  whole: ", in->out);
 		print_bytes(in->out, in->verified);
 		fputs(" verified\n", in->out);
 	}
 	in->files->manifest_free(in->manifest);
-	return in->wrong ? EXIT_FAILURE : 0;
+	return in->errors ? EXIT_FAILURE : 0;
 }
 
-/* ---- a folder of them ------------------------------------------------------------------------ */
+/* ---- a folder of checkpoints ----------------------------------------------------------------- */
 
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
 	size_t x = strlen((*a)->d_name), y = strlen((*b)->d_name);
 
-	/* Steps of more digits are later. */
+	/* A step of more digits is later. */
 	if (x != y && !strchr((*a)->d_name, '.') && !strchr((*b)->d_name, '.'))
 		return x < y ? -1 : 1;
 	return strcmp((*a)->d_name, (*b)->d_name);
@@ -240,7 +237,7 @@ static int is_step(const struct dirent *entry)
 
 static void list_one(struct inspection *in, const char *folder, const char *name)
 {
-	char *path = text_of("%s/%s/manifest.json", folder, name);
+	char *path = format_text("%s/%s/manifest.json", folder, name);
 	struct zero_manifest *manifest;
 	uint64_t step;
 
@@ -252,7 +249,7 @@ static void list_one(struct inspection *in, const char *folder, const char *name
 		fputs("  partial: has no manifest\n", in->out);
 	} else if (in->files->manifest_read(path, &manifest)) {
 		fputs("  DAMAGED\n", in->out);
-		wrong(in);
+		add_error(in);
 	} else {
 		uint64_t bytes = manifest->user_bytes;
 
@@ -268,7 +265,7 @@ static void list_one(struct inspection *in, const char *folder, const char *name
 
 static void list_all(struct inspection *in, const char *folder)
 {
-	char *latest = text_of("%s/latest", folder), target[256];
+	char *latest = format_text("%s/latest", folder), target[256];
 	ssize_t length = readlink(latest, target, sizeof target - 1);
 	struct dirent **entries = NULL;
 	int count = scandir(folder, &entries, is_step, by_name);
@@ -286,9 +283,9 @@ static void list_all(struct inspection *in, const char *folder)
 		print_in_line(in->out, target, 0);
 		fputs("\n", in->out);
 		if (!zero_checkpoint_exists(latest)) {
-			in->wrong++;
-			complain("%s: is a link to '%s', where there is no checkpoint", latest,
-				 target);
+			in->errors++;
+			print_error("%s: is a link to '%s', where there is no checkpoint", latest,
+				    target);
 		}
 	}
 	free(latest);
@@ -301,7 +298,7 @@ int inspect(FILE *out, const char *path)
 	int status = EXIT_FAILURE;
 
 	if (zero_checkpoint_find(path, &folder)) {
-		complain("%s", zero_last_error());
+		print_error("%s", zero_last_error());
 		return EXIT_FAILURE;
 	}
 	if (!zero_checkpoint_exists(path) && access(path, F_OK) == 0)
@@ -310,12 +307,12 @@ int inspect(FILE *out, const char *path)
 		in.folder = folder;
 		status = inspect_one(&in);
 	} else {
-		complain("%s: there is no checkpoint, which is a folder with a manifest.json, or a "
-			 "folder of such",
-			 path);
+		print_error("%s: there is no checkpoint here: a folder with a manifest.json, or a "
+			    "folder of such folders",
+			    path);
 	}
 	free(folder);
-	return in.wrong ? EXIT_FAILURE : status;
+	return in.errors ? EXIT_FAILURE : status;
 }
 
 #else
@@ -323,9 +320,9 @@ int inspect(FILE *out, const char *path)
 int inspect(FILE *out, const char *path)
 {
 	(void)out;
-	complain("%s cannot be read: zerorun was built without Jansson and xxHash, which "
-		 "checkpoints need",
-		 path);
+	print_error("%s cannot be read: zerorun was built without Jansson and xxHash, which "
+		    "checkpoints need",
+		    path);
 	return EXIT_FAILURE;
 }
 

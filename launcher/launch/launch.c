@@ -5,21 +5,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "plan.h"
+#include "launcher/launch/launch.h"
 
 /*
- * zerorun becomes the launcher instead of waiting for it: signals, the terminal, stdin and the exit
- * status are then the launcher's own by construction. (A parent that passes signals on would give
- * Ctrl-C to mpirun twice, once from the terminal, and mpirun takes the second for "abort at once".)
+ * zerorun becomes the launcher instead of waiting for it, so that signals, the terminal, stdin and
+ * the exit status are the launcher's. A parent that forwards signals would give Ctrl-C to mpirun
+ * twice, once from the terminal, and mpirun aborts at once on the second.
  */
 int launch(struct plan *plan)
 {
 	int error;
 
 	for (size_t i = 0; i < plan->environment.count; i++) {
-		/* the process keeps the string, and the plan does until the process ends */
+		/* the environment keeps the string, which the plan owns until the process ends */
 		if (putenv(plan->environment.item[i]) != 0) {
-			complain("no memory");
+			print_error("no memory");
 			return EXIT_FAILURE;
 		}
 	}
@@ -35,10 +35,11 @@ int launch(struct plan *plan)
 		sigemptyset(&quit);
 		sigaddset(&quit, SIGQUIT);
 		sigprocmask(SIG_BLOCK, &quit, NULL);
-		guard_begin();
+		if (plan->mpirun_version == 4)
+			guard_start();
 	}
 	execv(plan->path, plan->argv.item);
 	error = errno;
-	complain("%s cannot be run: %s", plan->path, strerror(error));
+	print_error("%s cannot be run: %s", plan->path, strerror(error));
 	return error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
 }

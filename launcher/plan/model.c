@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "model.h"
+#include "launcher/plan/model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ size_t model_group_length(const char *name)
 	return strlen(name);
 }
 
-/* A tensor and its place among all, to be sorted by group. */
+/* A tensor and its index, to be sorted by group. */
 struct member {
 	const zero_tensor *tensor;
 	size_t length; /* of the group's name */
@@ -34,7 +34,7 @@ static bool is_same_group(const struct member *a, const struct member *b)
 	return a->length == b->length && !memcmp(a->tensor->name, b->tensor->name, a->length);
 }
 
-/* Groups together, each in the order of its tensors in the file. */
+/* Tensors of a group follow each other, in the order of the file. */
 static int by_group(const void *left, const void *right)
 {
 	const struct member *a = left, *b = right;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What zerorun says about a zero.yaml: whether it is fine, and what comes out of it. */
+/* --check-config and --show-config: whether a zero.yaml is valid, and what it resolves to. */
+#include "launcher/config/show_config.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
-#include "plan.h"
+#include "launcher/text.h"
 #include "spank/config.h"
 
 #ifdef HAVE_YAML
@@ -24,30 +26,30 @@ static const char *enabled_name(enum zero_enabled enabled)
 	return "";
 }
 
-/* NULL after a complaint. */
+/* NULL after an error. */
 static struct zero_config *read_config(const char *path, enum zero_config_kind kind)
 {
 	char why[1024];
 	struct zero_config *config = zero_config_read(path, kind, why, sizeof why);
 
 	if (!config)
-		complain("%s", why);
+		print_error("%s", why);
 	return config;
 }
 
 static bool resolve(const struct zero_config *site, const struct zero_config *user,
-		    const struct zero_settings *said, const struct zero_where *where,
+		    const struct zero_settings *user_settings, const struct zero_where *where,
 		    struct zero_settings *resolved)
 {
 	char why[1024];
 
-	if (zero_config_resolve(site, user, said, where, resolved, why, sizeof why))
+	if (zero_config_resolve(site, user, user_settings, where, resolved, why, sizeof why))
 		return true;
-	complain("%s", why);
+	print_error("%s", why);
 	return false;
 }
 
-/* What a job gets on a node that no special section names. */
+/* The options of a job on a node that no section names. */
 static void print_summary(FILE *out, enum zero_enabled enabled,
 			  const struct zero_settings *resolved)
 {
@@ -64,15 +66,15 @@ static void print_summary(FILE *out, enum zero_enabled enabled,
 
 int config_check(FILE *out, const char *path)
 {
-	struct zero_settings said = {0}, resolved;
+	struct zero_settings user_settings = {0}, resolved;
 	struct zero_where where = {0};
 	struct zero_config *site = read_config(path, ZERO_CONFIG_SITE);
 	int status = EXIT_FAILURE;
 
 	if (!site)
 		return EXIT_FAILURE;
-	if (resolve(site, NULL, &said, &where, &resolved)) {
-		fprintf(out, "%s: fine\n", path);
+	if (resolve(site, NULL, &user_settings, &where, &resolved)) {
+		fprintf(out, "%s: valid\n", path);
 		print_summary(out, zero_config_enabled(site, NULL), &resolved);
 		zero_settings_clear(&resolved);
 		status = EXIT_SUCCESS;
@@ -115,15 +117,16 @@ static void print_resolved(FILE *out, const struct zero_config *site,
 	zero_config_env(site, where, print_variable, &variables);
 }
 
-int config_show(FILE *out, const struct asked_config *asked, const struct zero_settings *said)
+int config_show(FILE *out, const struct config_query *query,
+		const struct zero_settings *user_settings)
 {
 	struct zero_where where = {
-		.node = asked->node,
-		.partition = asked->partition,
-		.gpu = asked->gpu,
+		.node = query->node,
+		.partition = query->partition,
+		.gpu = query->gpu,
 	};
-	struct zero_config *site = read_config(asked->show, ZERO_CONFIG_SITE), *user = NULL;
-	const char *user_path = said->value[ZERO_OPT_CONFIG].text;
+	struct zero_config *site = read_config(query->show, ZERO_CONFIG_SITE), *user = NULL;
+	const char *user_path = user_settings->value[ZERO_OPT_CONFIG].text;
 	struct zero_settings resolved;
 	int status = EXIT_FAILURE;
 
@@ -134,7 +137,7 @@ int config_show(FILE *out, const struct asked_config *asked, const struct zero_s
 		if (!user)
 			goto out;
 	}
-	if (!resolve(site, user, said, &where, &resolved))
+	if (!resolve(site, user, user_settings, &where, &resolved))
 		goto out;
 	print_resolved(out, site, &where, &resolved);
 	zero_settings_clear(&resolved);
@@ -147,9 +150,9 @@ out:
 
 #else
 
-static int complain_no_yaml(const char *flag)
+static int refuse_without_yaml(const char *flag)
 {
-	complain("%s: this zerorun was built without libyaml", flag);
+	print_error("%s: this zerorun was built without libyaml", flag);
 	return EXIT_FAILURE;
 }
 
@@ -157,15 +160,16 @@ int config_check(FILE *out, const char *path)
 {
 	(void)out;
 	(void)path;
-	return complain_no_yaml("--check-config");
+	return refuse_without_yaml("--check-config");
 }
 
-int config_show(FILE *out, const struct asked_config *asked, const struct zero_settings *said)
+int config_show(FILE *out, const struct config_query *query,
+		const struct zero_settings *user_settings)
 {
 	(void)out;
-	(void)asked;
-	(void)said;
-	return complain_no_yaml("--show-config");
+	(void)query;
+	(void)user_settings;
+	return refuse_without_yaml("--show-config");
 }
 
 #endif

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "launcher/plan/find.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -9,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "plan.h"
+#include "launcher/text.h"
 
 extern char **environ;
 
@@ -20,7 +22,7 @@ static bool is_file(const char *path)
 	return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* 0 if it can be run, else what a shell would exit with. */
+/* 0 if the program can be run, else the exit status of a shell. */
 static int check_program(const char *path)
 {
 	struct stat info;
@@ -37,13 +39,13 @@ char *find_program(const char *name, int *status)
 
 	if (strchr(name, '/')) {
 		*status = check_program(name);
-		return *status ? NULL : text_of("%s", name);
+		return *status ? NULL : format_text("%s", name);
 	}
-	/* an empty name is in no folder; without a PATH, execvp looks here */
+	/* an empty name is in no folder; without a PATH, execvp searches these folders */
 	for (path = path ? path : "/bin:/usr/bin"; path && *name;) {
 		size_t length = strcspn(path, ":");
 		/* an empty part of PATH is the working directory */
-		char *file = text_of("%.*s%s%s", (int)length, path, length ? "/" : "./", name);
+		char *file = format_text("%.*s%s%s", (int)length, path, length ? "/" : "./", name);
 		int found = check_program(file);
 
 		if (!found) {
@@ -59,7 +61,7 @@ char *find_program(const char *name, int *status)
 	return NULL;
 }
 
-/* All that a file descriptor gives until its end; ends zerorun if there is no memory. */
+/* Reads to the end; ends zerorun if there is no memory. */
 static char *read_all(int from)
 {
 	char piece[4096], *text = NULL;
@@ -69,10 +71,8 @@ static char *read_all(int from)
 
 	while (out && ((got = read(from, piece, sizeof piece)) > 0 || (got < 0 && errno == EINTR)))
 		fwrite(piece, 1, got > 0 ? (size_t)got : 0, out);
-	if (!out || fclose(out) != 0) {
-		complain("no memory");
-		exit(EXIT_FAILURE);
-	}
+	if (!out || fclose(out) != 0)
+		exit_no_memory();
 	return text;
 }
 
@@ -118,7 +118,7 @@ unsigned find_mpirun_version(const char *path)
 	int status, error = run_program(argv, false, &line, &status);
 
 	if (error) {
-		complain("%s cannot be run: %s", path, strerror(error));
+		print_error("%s cannot be run: %s", path, strerror(error));
 		return 0;
 	}
 	line[strcspn(line, "\n")] = '\0';
@@ -128,10 +128,11 @@ unsigned find_mpirun_version(const char *path)
 	for (; at && *at >= '0' && *at <= '9' && major < 1000; at++)
 		major = major * 10 + (unsigned)(*at - '0');
 	if (!major)
-		complain("%s is not Open MPI's mpirun: its --version says \"%.200s\"; put Open MPI "
-			 "first in "
-			 "PATH, or name its mpirun in ZERO_MPIRUN",
-			 path, line);
+		print_error(
+			"%s is not Open MPI's mpirun: its --version says \"%.200s\"; put Open MPI "
+			"first in "
+			"PATH, or name its mpirun in ZERO_MPIRUN",
+			path, line);
 	free(line);
 	return major;
 }
@@ -142,7 +143,7 @@ bool find_plugin(const char *srun)
 	int status;
 	bool found;
 
-	/* what keeps srun from answering it will say when it is run in earnest */
+	/* an error is left to the srun that starts the job, which prints it */
 	if (run_program(argv, true, &help, &status) != 0)
 		return false;
 	found = strstr(help, zero_option_table[ZERO_OPT_STAGE].flag);
@@ -152,8 +153,7 @@ bool find_plugin(const char *srun)
 
 char *find_library(void)
 {
-	/* from a build tree's launcher/zerorun or launcher/.libs/zerorun, or an installed tree that
-	   was moved; then where it was installed */
+	/* relative to zerorun in a build tree, or in an installed tree that was moved */
 	static const char *const places[] = {
 		"/../lib/.libs/libzero.so",
 		"/../../lib/.libs/libzero.so",
@@ -169,7 +169,7 @@ char *find_library(void)
 	if (slash) {
 		*slash = '\0';
 		for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-			char *path = text_of("%s%s", self, places[i]);
+			char *path = format_text("%s%s", self, places[i]);
 			char *real = is_file(path) ? realpath(path, NULL) : NULL;
 
 			free(path);
@@ -177,6 +177,6 @@ char *find_library(void)
 				return real;
 		}
 	}
-	return is_file(ZERO_LIBDIR "/libzero.so.1") ? text_of("%s", ZERO_LIBDIR "/libzero.so.1")
+	return is_file(ZERO_LIBDIR "/libzero.so.1") ? format_text("%s", ZERO_LIBDIR "/libzero.so.1")
 						    : NULL;
 }

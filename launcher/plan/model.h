@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a model's tensors come to on a rank, from the headers of its files alone. */
+/* What a rank holds of a model's tensors, by the headers of its files alone. */
 #ifndef ZERORUN_MODEL_H
 #define ZERORUN_MODEL_H
 
@@ -9,7 +9,7 @@ struct zero_files_ops;
 
 struct model_layout {
 	size_t world;
-	size_t share; /* ranks that share memory; 0 is read as 1 */
+	size_t share; /* ranks that share memory; 0 means 1 */
 	int stage;
 	enum zero_layout_mode mode;
 	size_t bucket;
@@ -29,8 +29,8 @@ struct model {
  */
 size_t model_group_length(const char *name);
 /*
- * Lays out tensors as a trainer would: in groups by the above, those of f32, f16 and bf16 trainable
- * and others not. On error zero_last_error() has the sentence.
+ * Lays out tensors as a trainer would: in groups by model_group_length, with those of f32, f16 and
+ * bf16 trainable and others not. On error, zero_last_error() has the sentence.
  */
 zero_status model_size(const zero_tensor *const *tensors, size_t count,
 		       const struct model_layout *layout, struct model *model);

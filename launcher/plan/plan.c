@@ -1,69 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdarg.h>
+/* What is run for a request: which launcher, with which arguments and which environment. */
+#include "launcher/plan/plan.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "plan.h"
-
-void complain(const char *format, ...)
-{
-	va_list arguments;
-
-	fflush(stdout);
-	fputs("zerorun: ", stderr);
-	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
-	va_end(arguments);
-	fputc('\n', stderr);
-}
-
-static void no_memory(void)
-{
-	complain("no memory");
-	exit(EXIT_FAILURE);
-}
-
-char *text_of(const char *format, ...)
-{
-	va_list arguments;
-	size_t size;
-	char *text = NULL;
-	FILE *out = open_memstream(&text, &size);
-
-	if (!out)
-		no_memory();
-	va_start(arguments, format);
-	vfprintf(out, format, arguments);
-	va_end(arguments);
-	if (fclose(out) != 0)
-		no_memory();
-	return text;
-}
-
-void strings_add(struct strings *strings, char *string)
-{
-	char **item = realloc(strings->item, (strings->count + 2) * sizeof *item);
-
-	if (!item)
-		no_memory();
-	item[strings->count] = string;
-	item[strings->count + 1] = NULL;
-	strings->item = item;
-	strings->count++;
-}
-
-void strings_clear(struct strings *strings)
-{
-	for (size_t i = 0; i < strings->count; i++)
-		free(strings->item[i]);
-	free(strings->item);
-	*strings = (struct strings){0};
-}
+#include "launcher/plan/find.h"
 
 static void add_argument(struct plan *plan, const char *argument)
 {
-	strings_add(&plan->argv, text_of("%s", argument));
+	strings_add(&plan->argv, format_text("%s", argument));
 }
 
 static void add_arguments(struct plan *plan, char *const *arguments)
@@ -74,23 +21,14 @@ static void add_arguments(struct plan *plan, char *const *arguments)
 
 static void add_variable(struct plan *plan, const char *name, const char *value)
 {
-	strings_add(&plan->environment, text_of("%s=%s", name, value));
+	strings_add(&plan->environment, format_text("%s=%s", name, value));
 }
 
-/* What a user has set stays as it is. */
+/* A variable that the user has set keeps its value. */
 static void add_unless_set(struct plan *plan, const char *name, const char *value)
 {
 	if (!getenv(name))
 		add_variable(plan, name, value);
-}
-
-char *setting_text(const struct zero_settings *settings, int id)
-{
-	char *text = zero_value_text(&zero_option_table[id], &settings->value[id]);
-
-	if (!text)
-		no_memory();
-	return text;
 }
 
 static bool is_from_flag(const struct zero_settings *settings, int id)
@@ -100,7 +38,7 @@ static bool is_from_flag(const struct zero_settings *settings, int id)
 	return flag && strcmp(settings->origin[id], flag) == 0;
 }
 
-/* What the ranks are told: the same under every launcher, but where Slurm's plugin tells them. */
+/* The ranks' environment, the same under every launcher. Slurm's plugin sets the rest itself. */
 static void plan_environment(struct plan *plan, const struct zero_settings *settings)
 {
 	const char *cpus = plan->is_srun ? getenv("SLURM_CPUS_PER_TASK") : NULL;
@@ -115,7 +53,7 @@ static void plan_environment(struct plan *plan, const struct zero_settings *sett
 	add_unless_set(plan, "MKL_NUM_THREADS", threads);
 	if (plan->has_plugin)
 		return;
-	/* a plugin on the compute nodes alone reads these, and makes a ZERO_RESOLVED of its own */
+	/* a plugin that only the compute nodes have reads these, and makes its own ZERO_RESOLVED */
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		char *text;
 
@@ -127,60 +65,59 @@ static void plan_environment(struct plan *plan, const struct zero_settings *sett
 	}
 	resolved = zero_settings_format(settings);
 	if (!resolved)
-		no_memory();
+		exit_no_memory();
 	add_variable(plan, "ZERO_RESOLVED", resolved);
 	free(resolved);
 }
 
-/* Finds the library to preload; 0, or the exit status after a complaint. */
+/* Finds the library to preload. 0, or the exit status after an error. */
 static int plan_preload(struct plan *plan, const struct zero_settings *settings)
 {
 	const char *inherited = getenv("LD_PRELOAD");
-	/* where LD_PRELOAD is split or expanded, and where --export is split */
+	/* LD_PRELOAD is split at these or expands them; --export is split at commas */
 	const char *separators = plan->is_srun ? " :$," : " :$";
 	const char *origin = settings->origin[ZERO_OPT_PRELOAD];
 	char *library;
 
 	if (settings->value[ZERO_OPT_PRELOAD].number == ZERO_PRELOAD_NO) {
-		plan->no_preload = text_of("%s says no", origin);
+		plan->no_preload = format_text("%s is no", origin);
 		return 0;
 	}
 	library = find_library();
 	if (!library)
-		plan->no_preload =
-			text_of("libzero.so is not there (its place is %s)", ZERO_LIBDIR);
+		plan->no_preload = format_text("there is no libzero.so in %s", ZERO_LIBDIR);
 	else if (strpbrk(library, separators))
-		plan->no_preload = text_of("LD_PRELOAD cannot hold the path '%s'", library);
+		plan->no_preload = format_text("LD_PRELOAD cannot hold the path '%s'", library);
 	else if (inherited && plan->is_srun && strchr(inherited, ','))
-		plan->no_preload = text_of("srun cannot pass on LD_PRELOAD='%s'", inherited);
+		plan->no_preload = format_text("srun cannot pass on LD_PRELOAD='%s'", inherited);
 	else if (inherited && *inherited)
-		plan->preload = text_of("%s:%s", library, inherited);
+		plan->preload = format_text("%s:%s", library, inherited);
 	else
-		plan->preload = text_of("%s", library);
+		plan->preload = format_text("%s", library);
 	free(library);
 	if (plan->preload || strcmp(origin, "default") == 0)
 		return 0;
-	complain("%s: yes cannot be done: %s", origin, plan->no_preload);
+	print_error("%s: the library cannot be preloaded: %s", origin, plan->no_preload);
 	return EXIT_FAILURE;
 }
 
 /*
- * Both launchers take an argument ":" for the start of another program's command line, wherever it
- * stands, and there is no way to quote it.
+ * To both launchers, an argument ":" starts the command line of another program, wherever it is, and
+ * there is no way to quote it.
  */
 static int check_arguments(const struct request *request)
 {
 	for (char **argument = request->program; *argument; argument++) {
 		if (strcmp(*argument, ":") == 0) {
-			complain("an argument ':' of its own cannot be passed through mpirun or "
-				 "srun");
+			print_error("an argument ':' cannot be passed through mpirun or "
+				    "srun");
 			return EXIT_USAGE;
 		}
 	}
 	return 0;
 }
 
-/* The user's flags as srun's own; Slurm's plugin sees to PMIx, the library and ZERO_RESOLVED. */
+/* The user's flags as flags of srun. The plugin sets up PMIx, the library and ZERO_RESOLVED. */
 static void plan_plugin_flags(struct plan *plan, const struct request *request)
 {
 	add_argument(plan, "--zero");
@@ -190,12 +127,12 @@ static void plan_plugin_flags(struct plan *plan, const struct request *request)
 		if (!is_from_flag(&request->settings, i))
 			continue;
 		text = setting_text(&request->settings, i);
-		strings_add(&plan->argv, text_of("%s=%s", zero_option_table[i].flag, text));
+		strings_add(&plan->argv, format_text("%s=%s", zero_option_table[i].flag, text));
 		free(text);
 	}
 }
 
-/* What the plugin would see to, beside PMIx. */
+/* What the plugin would set up, except for PMIx. */
 static void plan_own_flags(struct plan *plan)
 {
 	if (!getenv("SLURM_KILL_BAD_EXIT"))
@@ -207,20 +144,20 @@ static void plan_own_flags(struct plan *plan)
 	 */
 	plan->unset_preload = plan->preload && getenv("LD_PRELOAD");
 	if (plan->preload)
-		strings_add(&plan->argv, text_of("--export=ALL,LD_PRELOAD=%s", plan->preload));
+		strings_add(&plan->argv, format_text("--export=ALL,LD_PRELOAD=%s", plan->preload));
 	else
 		add_argument(plan, "--export=ALL");
 }
 
-/* A user's YAML, by flag or variable, is the plugin's to read. */
+/* Only the plugin reads a user's YAML file. */
 static int check_without_plugin(const struct request *request)
 {
 	const char *path = request->settings.value[ZERO_OPT_CONFIG].text;
 
 	if (!*path)
 		return 0;
-	complain("%s=%s needs Slurm's plugin, which reads the file: give flags instead",
-		 request->settings.origin[ZERO_OPT_CONFIG], path);
+	print_error("%s=%s needs Slurm's plugin, which reads the file; without it, give flags",
+		    request->settings.origin[ZERO_OPT_CONFIG], path);
 	return EXIT_USAGE;
 }
 
@@ -230,9 +167,9 @@ static int plan_srun(struct plan *plan, const struct request *request)
 
 	plan->path = find_program("srun", &status);
 	if (!plan->path) {
-		complain("srun was not found in PATH: install Slurm's commands (slurm-client on "
-			 "Debian and "
-			 "Ubuntu, slurm on Fedora and RHEL)");
+		print_error("srun was not found in PATH: install Slurm's commands (slurm-client on "
+			    "Debian and "
+			    "Ubuntu, slurm on Fedora and RHEL)");
 		return EXIT_FAILURE;
 	}
 	plan->has_plugin = find_plugin(plan->path);
@@ -253,9 +190,9 @@ static int plan_srun(struct plan *plan, const struct request *request)
 	else if (!getenv("SLURM_MPI_TYPE"))
 		add_argument(plan, "--mpi=pmix");
 	if (request->tasks)
-		strings_add(&plan->argv, text_of("--ntasks=%u", request->tasks));
+		strings_add(&plan->argv, format_text("--ntasks=%u", request->tasks));
 	if (request->nodes)
-		strings_add(&plan->argv, text_of("--nodes=%u", request->nodes));
+		strings_add(&plan->argv, format_text("--nodes=%u", request->nodes));
 	if (!plan->has_plugin)
 		plan_own_flags(plan);
 	if (request->label)
@@ -266,17 +203,17 @@ static int plan_srun(struct plan *plan, const struct request *request)
 	return 0;
 }
 
-/* The ranks' program must be there: mpirun's own message is 20 lines and its status 134. */
+/* Without the program, mpirun would print 20 lines and end with status 134. */
 static int check_program_found(const char *name)
 {
 	int status;
 	char *path = find_program(name, &status);
 
 	if (status == EXIT_NOT_FOUND)
-		complain("%s: there is no such program%s", name,
-			 strchr(name, '/') ? "" : " in PATH");
+		print_error("%s: there is no such program%s", name,
+			    strchr(name, '/') ? "" : " in PATH");
 	else if (status)
-		complain("%s: not a program that can be run", name);
+		print_error("%s is not a program that can be run", name);
 	free(path);
 	return status;
 }
@@ -284,8 +221,8 @@ static int check_program_found(const char *name)
 static int check_outside_slurm(const struct request *request)
 {
 	if (request->nodes) {
-		complain("-N needs Slurm: outside an allocation all ranks are on this machine "
-			 "(--slurm asks for an allocation)");
+		print_error("-N needs Slurm: outside an allocation all ranks are on this machine "
+			    "(--slurm asks for an allocation)");
 		return EXIT_USAGE;
 	}
 	return check_program_found(request->program[0]);
@@ -294,7 +231,6 @@ static int check_outside_slurm(const struct request *request)
 static int plan_mpirun(struct plan *plan, const struct request *request)
 {
 	const char *name = getenv("ZERO_MPIRUN");
-	unsigned version;
 	int status = check_without_plugin(request);
 
 	if (!status)
@@ -304,28 +240,28 @@ static int plan_mpirun(struct plan *plan, const struct request *request)
 	name = name && *name ? name : "mpirun";
 	plan->path = find_program(name, &status);
 	if (!plan->path) {
-		complain("%s was not found: install Open MPI (openmpi-bin on Debian and Ubuntu, "
-			 "openmpi on "
-			 "Fedora and RHEL, there with 'module load mpi'), or name its mpirun in "
-			 "ZERO_MPIRUN",
-			 name);
+		print_error("%s was not found: install Open MPI (openmpi-bin on Debian and Ubuntu, "
+			    "openmpi on "
+			    "Fedora and RHEL, there with 'module load mpi'), or name its mpirun in "
+			    "ZERO_MPIRUN",
+			    name);
 		return EXIT_FAILURE;
 	}
-	version = find_mpirun_version(plan->path);
-	if (!version)
+	plan->mpirun_version = find_mpirun_version(plan->path);
+	if (!plan->mpirun_version)
 		return EXIT_FAILURE;
 	status = plan_preload(plan, &request->settings);
 	if (status)
 		return status;
 	add_argument(plan, plan->path);
 	add_argument(plan, "-n");
-	strings_add(&plan->argv, text_of("%u", request->tasks));
-	/* understood by versions 4 and 5, where 5 calls --oversubscribe deprecated */
+	strings_add(&plan->argv, format_text("%u", request->tasks));
+	/* versions 4 and 5 have this; in 5, --oversubscribe is deprecated */
 	add_argument(plan, "--map-by");
 	add_argument(plan, ":OVERSUBSCRIBE");
 	add_argument(plan, "--bind-to");
 	add_argument(plan, "none");
-	if (request->label && version >= 5) {
+	if (request->label && plan->mpirun_version >= 5) {
 		add_argument(plan, "--output");
 		add_argument(plan, "tag");
 	} else if (request->label) {
@@ -338,7 +274,7 @@ static int plan_mpirun(struct plan *plan, const struct request *request)
 	 */
 	if (plan->preload) {
 		add_argument(plan, "/usr/bin/env");
-		strings_add(&plan->argv, text_of("LD_PRELOAD=%s", plan->preload));
+		strings_add(&plan->argv, format_text("LD_PRELOAD=%s", plan->preload));
 	}
 	if (plan->preload && strchr(request->program[0], '=')) {
 		add_argument(plan, "nice");
@@ -346,7 +282,7 @@ static int plan_mpirun(struct plan *plan, const struct request *request)
 		add_argument(plan, "0");
 	}
 	add_arguments(plan, request->program);
-	/* containers run as root, where mpirun asks twice */
+	/* containers run as root, which mpirun refuses without these */
 	if (geteuid() == 0) {
 		add_unless_set(plan, "OMPI_ALLOW_RUN_AS_ROOT", "1");
 		add_unless_set(plan, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -363,18 +299,18 @@ int plan_make(struct plan *plan, struct request *request)
 	*plan = (struct plan){.is_srun = request->slurm || (job && *job)};
 	if (status)
 		return status;
-	/* inside an allocation, srun starts as many tasks as the job has */
+	/* inside an allocation, srun takes the number of tasks from the job */
 	if (!request->tasks && !plan->is_srun)
 		request->tasks = 1;
 	if (request->tasks) {
-		char *tasks = text_of("%u", request->tasks);
+		char *tasks = format_text("%u", request->tasks);
 		char why[256];
 		bool ok = zero_settings_set(&request->settings, ZERO_OPT_TASKS, tasks, origin, why,
 					    sizeof why);
 
 		free(tasks);
 		if (!ok) {
-			complain("%s", why);
+			print_error("%s", why);
 			return EXIT_FAILURE;
 		}
 	}
@@ -382,91 +318,6 @@ int plan_make(struct plan *plan, struct request *request)
 	if (!status)
 		plan_environment(plan, &request->settings);
 	return status;
-}
-
-/* As one word of a shell. */
-static void print_quoted(FILE *out, const char *text)
-{
-	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-				    "_@%+=:,./-";
-
-	if (*text && text[strspn(text, plain)] == '\0') {
-		fputs(text, out);
-		return;
-	}
-	fputc('\'', out);
-	for (; *text; text++) {
-		if (*text == '\'')
-			fputs("'\\''", out);
-		else
-			fputc(*text, out);
-	}
-	fputc('\'', out);
-}
-
-void print_in_line(FILE *out, const char *text, int width)
-{
-	int printed = 0;
-
-	for (; *text; text++, printed++)
-		fputc((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text, out);
-	fprintf(out, "%*s", width > printed ? width - printed : 0, "");
-}
-
-void print_setting(FILE *out, const struct zero_settings *settings, int id)
-{
-	char *text = setting_text(settings, id);
-
-	fprintf(out, "%-17s ", zero_option_table[id].name);
-	print_in_line(out, *text ? text : "-", 13);
-	fputc(' ', out);
-	print_in_line(out, settings->origin[id], 0);
-	fputc('\n', out);
-	free(text);
-}
-
-/* A fact that nobody found out. */
-static bool is_unknown(const struct zero_value *value)
-{
-	return value->kind == ZERO_VALUE_TEXT ? !*value->text : value->number == 0;
-}
-
-void plan_print_options(FILE *out, const struct zero_settings *settings)
-{
-	fputs("# option            value         from\n", out);
-	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		const struct zero_option *option = &zero_option_table[i];
-
-		/* facts, and what an admin alone says */
-		if (!option->flag && !option->env && is_unknown(&settings->value[i]))
-			continue;
-		fputs("# ", out);
-		print_setting(out, settings, i);
-	}
-}
-
-void plan_print_script(FILE *out, const struct plan *plan)
-{
-	if (plan->no_preload) {
-		fputs("# nothing is preloaded: ", out);
-		print_in_line(out, plan->no_preload, 0);
-		fputc('\n', out);
-	}
-	if (plan->unset_preload)
-		fputs("unset LD_PRELOAD\n", out);
-	for (size_t i = 0; i < plan->environment.count; i++) {
-		const char *variable = plan->environment.item[i];
-		const char *value = strchr(variable, '=') + 1;
-
-		fprintf(out, "export %.*s", (int)(value - variable), variable);
-		print_quoted(out, value);
-		fputc('\n', out);
-	}
-	for (size_t i = 0; i < plan->argv.count; i++) {
-		fputs(i ? " " : "", out);
-		print_quoted(out, plan->argv.item[i]);
-	}
-	fputc('\n', out);
 }
 
 void plan_clear(struct plan *plan)

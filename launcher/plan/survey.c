@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "survey.h"
+#include "core/budget.h"
+#include "launcher/plan/survey.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -7,91 +8,93 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/budget.h"
+#include "launcher/plan/find.h"
+#include "model/sizing.h"
 
-/* Begins a task's line, in whatever else a site's scripts may print. */
+/* A task's line begins so; a site's scripts may print others. */
 static const char marker[] = "zerorun-node-report ";
 
 /* ---- a task of the step ---------------------------------------------------------------------- */
 
-int survey_answer(FILE *out)
+int survey_report(FILE *out)
 {
 	const char *node = getenv("SLURMD_NODENAME"), *resolved = getenv("ZERO_RESOLVED");
-	struct zero_settings told = {0};
+	struct zero_settings settings = {0};
 	char host[HOST_NAME_MAX + 1] = "", why[512];
 
 	gethostname(host, sizeof host - 1);
 	node = node && *node ? node : host;
 	if (!resolved) {
-		complain("node %s: ZERO_RESOLVED is not set: Slurm's plugin has told this task "
-			 "nothing",
-			 node);
+		print_error(
+			"node %s: ZERO_RESOLVED is not set: Slurm's plugin did not run for this "
+			"task",
+			node);
 		return EXIT_FAILURE;
 	}
-	if (!zero_settings_parse(&told, resolved, "ZERO_RESOLVED", why, sizeof why)) {
-		complain("node %s: %s", node, why);
+	if (!zero_settings_parse(&settings, resolved, "ZERO_RESOLVED", why, sizeof why)) {
+		print_error("node %s: %s", node, why);
 		return EXIT_FAILURE;
 	}
-	zero_settings_clear(&told);
+	zero_settings_clear(&settings);
 	/* in one write, so that tasks' lines do not mix */
 	fprintf(out, "%s%s %s\n", marker, node, resolved);
 	return fflush(out) == 0 ? 0 : EXIT_FAILURE;
 }
 
-/* ---- what the tasks said --------------------------------------------------------------------- */
+/* ---- what the tasks reported ----------------------------------------------------------------- */
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
 
-void survey_told(const struct survey_node *node, struct zero_settings *told)
+void survey_settings(const struct survey_node *node, struct zero_settings *settings)
 {
 	char why[512];
 
-	*told = (struct zero_settings){0};
-	if (zero_settings_parse(told, node->resolved, node->name, why, sizeof why))
+	*settings = (struct zero_settings){0};
+	if (zero_settings_parse(settings, node->resolved, node->name, why, sizeof why))
 		return;
-	complain("%s", why);
+	print_error("%s", why);
 	exit(EXIT_FAILURE);
 }
 
-/* One line, which is cut up. False after a complaint. */
+/* Parses one line, in place. False after an error. */
 static bool read_report(struct survey_node *node, char *line)
 {
 	const struct zero_value *threshold, *limit;
 	bool limited;
-	struct zero_settings told = {0};
+	struct zero_settings settings = {0};
 	char *space = strchr(line, ' '), why[512];
 
 	if (!space) {
-		complain("node '%.100s' reported nothing", line);
+		print_error("node '%.100s' reported nothing", line);
 		return false;
 	}
 	*space = '\0';
 	*node = (struct survey_node){.name = line, .resolved = space + 1, .tasks = 1};
-	if (!zero_settings_parse(&told, node->resolved, "ZERO_RESOLVED", why, sizeof why)) {
-		complain("node %s: %s", node->name, why);
+	if (!zero_settings_parse(&settings, node->resolved, "ZERO_RESOLVED", why, sizeof why)) {
+		print_error("node %s: %s", node->name, why);
 		return false;
 	}
-	node->free = told.value[ZERO_OPT_VRAM_FREE].number;
-	node->budget = told.value[ZERO_OPT_BUDGET].number;
-	node->chunk = told.value[ZERO_OPT_STREAM_CHUNK].number;
-	threshold = &told.value[ZERO_OPT_STREAM_THRESHOLD];
-	node->budget_known = zero_settings_budget_known(&told);
+	node->free = settings.value[ZERO_OPT_VRAM_FREE].number;
+	node->budget = settings.value[ZERO_OPT_BUDGET].number;
+	node->chunk = settings.value[ZERO_OPT_STREAM_CHUNK].number;
+	threshold = &settings.value[ZERO_OPT_STREAM_THRESHOLD];
+	node->budget_known = zero_settings_budget_known(&settings);
 	if (threshold->kind != ZERO_VALUE_AUTO)
 		node->threshold = threshold->number;
 	else if (node->budget_known)
 		node->threshold = zero_budget_stream_threshold(node->chunk, node->budget);
-	limit = &told.value[ZERO_OPT_GATHER_LIMIT];
-	limited = told.origin[ZERO_OPT_GATHER_LIMIT] && limit->kind != ZERO_VALUE_AUTO;
+	limit = &settings.value[ZERO_OPT_GATHER_LIMIT];
+	limited = settings.origin[ZERO_OPT_GATHER_LIMIT] && limit->kind != ZERO_VALUE_AUTO;
 	node->limit = limited ? limit->number : zero_budget_gather_limit(node->budget);
 	node->limit_known = limited || node->budget_known;
-	zero_settings_clear(&told);
+	zero_settings_clear(&settings);
 	return true;
 }
 
-/* n2 before n10. */
+/* "n2" comes before "n10". */
 static int by_name(const void *left, const void *right)
 {
 	const struct survey_node *a = left, *b = right;
@@ -133,15 +136,13 @@ int survey_read(struct survey *survey, char *text)
 	for (const char *c = text; *c; c++)
 		lines += *c == '\n';
 	survey->node = calloc(lines, sizeof *survey->node);
-	if (!survey->node) {
-		complain("no memory");
-		return EXIT_FAILURE;
-	}
+	if (!survey->node)
+		exit_no_memory();
 	for (char *line = text, *end; line; line = end) {
 		end = strchr(line, '\n');
 		if (end)
 			*end++ = '\0';
-		/* srun may have labelled it */
+		/* srun may have put a label before it */
 		line = strstr(line, marker);
 		if (!line)
 			continue;
@@ -152,7 +153,7 @@ int survey_read(struct survey *survey, char *text)
 	merge(survey);
 	if (survey->count)
 		return 0;
-	complain("no node has said what it tells its tasks");
+	print_error("no node has reported its options");
 	return EXIT_FAILURE;
 }
 
@@ -165,7 +166,7 @@ void survey_clear(struct survey *survey)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-int survey_take(struct survey *survey, const struct plan *plan)
+int survey_run(struct survey *survey, const struct plan *plan)
 {
 	char self[PATH_MAX], *text;
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -174,21 +175,22 @@ int survey_take(struct survey *survey, const struct plan *plan)
 
 	self[length > 0 ? length : 0] = '\0';
 	for (size_t i = 0; i < plan->program; i++)
-		strings_add(&argv, text_of("%s", plan->argv.item[i]));
-	/* beside a step that runs already; and whatever the user did with the ranks' output */
-	strings_add(&argv, text_of("--overlap"));
-	strings_add(&argv, text_of("--output=all"));
-	strings_add(&argv, text_of("%s", self));
-	strings_add(&argv, text_of("%s", SURVEY_FLAG));
+		strings_add(&argv, format_text("%s", plan->argv.item[i]));
+	/* another step may run already, and the user may have redirected the ranks' output */
+	strings_add(&argv, format_text("--overlap"));
+	strings_add(&argv, format_text("--output=all"));
+	strings_add(&argv, format_text("%s", self));
+	strings_add(&argv, format_text("%s", SURVEY_FLAG));
 	error = run_program(argv.item, false, &text, &status);
 	strings_clear(&argv);
 	if (error) {
-		complain("%s cannot be run: %s", plan->path, strerror(error));
+		print_error("%s cannot be run: %s", plan->path, strerror(error));
 		return EXIT_NOT_EXECUTABLE;
 	}
 	if (!status)
 		return survey_read(survey, text);
-	complain("no plan: the step that asks the nodes ended with status %d", status);
+	print_error("no plan: the step that asks the nodes for their options ended with status %d",
+		    status);
 	free(text);
 	return status;
 }

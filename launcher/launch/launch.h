@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starts what a plan says. */
+#ifndef ZERORUN_LAUNCH_H
+#define ZERORUN_LAUNCH_H
+
+#include "launcher/plan/plan.h"
+
+/* Becomes mpirun or srun. Returns only if that fails: the exit status, after an error. */
+int launch(struct plan *plan);
+/* Runs mpirun or srun, again up to `limit` times if the job fails. The exit status of the last. */
+int launch_restarting(struct plan *plan, unsigned limit);
+
+/* Starts a process that kills this one if, once it is Open MPI 4's mpirun, it hangs after all ranks
+   ended. */
+void guard_start(void);
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "launcher/text.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+void print_error(const char *format, ...)
+{
+	va_list arguments;
+
+	fflush(stdout);
+	fputs("zerorun: ", stderr);
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fputc('\n', stderr);
+}
+
+void exit_no_memory(void)
+{
+	print_error("no memory");
+	exit(EXIT_FAILURE);
+}
+
+char *format_text(const char *format, ...)
+{
+	va_list arguments;
+	size_t size;
+	char *text = NULL;
+	FILE *out = open_memstream(&text, &size);
+
+	if (!out)
+		exit_no_memory();
+	va_start(arguments, format);
+	vfprintf(out, format, arguments);
+	va_end(arguments);
+	if (fclose(out) != 0)
+		exit_no_memory();
+	return text;
+}
+
+void strings_add(struct strings *strings, char *string)
+{
+	char **item = realloc(strings->item, (strings->count + 2) * sizeof *item);
+
+	if (!item)
+		exit_no_memory();
+	item[strings->count] = string;
+	item[strings->count + 1] = NULL;
+	strings->item = item;
+	strings->count++;
+}
+
+void strings_clear(struct strings *strings)
+{
+	for (size_t i = 0; i < strings->count; i++)
+		free(strings->item[i]);
+	free(strings->item);
+	*strings = (struct strings){0};
+}
+
+char *setting_text(const struct zero_settings *settings, int id)
+{
+	char *text = zero_value_text(&zero_option_table[id], &settings->value[id]);
+
+	if (!text)
+		exit_no_memory();
+	return text;
+}
+
+void print_in_line(FILE *out, const char *text, int width)
+{
+	int printed = 0;
+
+	for (; *text; text++, printed++)
+		fputc((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text, out);
+	fprintf(out, "%*s", width > printed ? width - printed : 0, "");
+}
+
+void print_setting(FILE *out, const struct zero_settings *settings, int id)
+{
+	char *text = setting_text(settings, id);
+
+	fprintf(out, "%-17s ", zero_option_table[id].name);
+	print_in_line(out, *text ? text : "-", 13);
+	fputc(' ', out);
+	print_in_line(out, settings->origin[id], 0);
+	fputc('\n', out);
+	free(text);
+}

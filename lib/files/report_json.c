@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A job's report as JSON; part of zero_files.so. Each function returns NULL without memory, which
+ * json_pack passes on, so that the text is complete or there is none. `zerorun --report-page` makes
+ * a page of it.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/options.h"
+#include "files/files.h"
+#include "files/report.h"
+
+enum { ALL_SERIES = 16 }; /* of at most so many ranks, the series of each are written */
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static const char *kind_name(enum zero_report_kind kind)
+{
+	static const char *const names[ZERO_REPORT_KINDS] = {
+		[ZERO_REPORT_GATHER] = "gather",
+		[ZERO_REPORT_REDUCE] = "reduce",
+		[ZERO_REPORT_UPDATE] = "update",
+		[ZERO_REPORT_STEP] = "step",
+		[ZERO_REPORT_LOAD] = "load",
+		[ZERO_REPORT_FLATTEN] = "flatten",
+		[ZERO_REPORT_CHECKPOINT] = "checkpoint",
+		[ZERO_REPORT_PROGRAM] = "program",
+		[ZERO_REPORT_OTHER] = "other",
+	};
+
+	return names[kind];
+}
+
+static const char *memory_name(enum zero_memory_kind kind)
+{
+	static const char *const names[ZERO_MEM_KINDS] = {
+		[ZERO_MEM_SHARDS] = "shards",         [ZERO_MEM_GATHERED] = "gathered",
+		[ZERO_MEM_GRADIENTS] = "gradients",   [ZERO_MEM_OPTIMIZER] = "optimizer",
+		[ZERO_MEM_STAGING] = "staging",       [ZERO_MEM_CALLER] = "caller",
+		[ZERO_MEM_PINNED] = "pinned",         [ZERO_MEM_OFFLOAD] = "offload",
+		[ZERO_MEM_CHECKPOINT] = "checkpoint",
+	};
+
+	return names[kind];
+}
+
+static const char *source_name(int source)
+{
+	switch (source) {
+	case ZERO_VRAM_NVML:
+		return "nvml";
+	case ZERO_VRAM_STEP_MEMORY:
+		return "step_memory";
+	case ZERO_VRAM_JOB_MEMORY:
+		return "job_memory";
+	case ZERO_VRAM_MEM_AVAILABLE:
+		return "mem_available";
+	default:
+		return "unknown";
+	}
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* Bytes of the UTF-8 character at `text`; 0 if there is none, or a control character. */
+static size_t character_at(const unsigned char *text)
+{
+	uint32_t code;
+	size_t length;
+
+	if (text[0] < 0x80)
+		return text[0] >= ' ' && text[0] != 0x7f;
+	length = text[0] >= 0xf0 ? 4 : text[0] >= 0xe0 ? 3 : 2;
+	if (text[0] < 0xc2 || text[0] > 0xf4)
+		return 0;
+	code = text[0] & (0x7fu >> length);
+	for (size_t i = 1; i < length; i++) {
+		if ((text[i] & 0xc0) != 0x80)
+			return 0;
+		code = code << 6 | (text[i] & 0x3f);
+	}
+	/* Overlong forms, surrogates, control characters and noncharacters. */
+	if ((length == 3 && code < 0x800) || (length == 4 && code < 0x10000) || code > 0x10ffff ||
+	    (code >= 0xd800 && code <= 0xdfff) || code < 0xa0 || (code & 0xfffe) == 0xfffe)
+		return 0;
+	return length;
+}
+
+/* A copy of a text that is UTF-8 without control characters: others become '?'. malloc'ed; NULL:
+   no memory. */
+static char *clean_copy(const char *text)
+{
+	const unsigned char *from = (const unsigned char *)(text ? text : "");
+	char *clean = malloc(strlen((const char *)from) + 1), *to = clean;
+	size_t length;
+
+	if (!clean)
+		return NULL;
+	while (*from) {
+		length = character_at(from);
+		if (length)
+			memcpy(to, from, length);
+		else
+			*to = '?';
+		length = length ? length : 1;
+		to += length;
+		from += length;
+	}
+	*to = '\0';
+	return clean;
+}
+
+static json_t *text_of(const char *text)
+{
+	char *clean = clean_copy(text);
+	json_t *json = clean ? json_string(clean) : NULL;
+
+	free(clean);
+	return json;
+}
+
+static json_t *text_or_null(const char *text)
+{
+	return text ? text_of(text) : json_null();
+}
+
+/* A real, if a reader of JSON cannot hold it as an integer. */
+static json_t *number(uint64_t value)
+{
+	return value <= INT64_MAX ? json_integer((json_int_t)value) : json_real((double)value);
+}
+
+static json_t *real(double value)
+{
+	return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *seconds(uint64_t nanoseconds)
+{
+	return real((double)nanoseconds * 1e-9);
+}
+
+/* Appends; *array becomes NULL if there is no memory. */
+static void append(json_t **array, json_t *item)
+{
+	if (*array && json_array_append_new(*array, item)) {
+		json_decref(*array);
+		*array = NULL;
+	} else if (!*array) {
+		json_decref(item);
+	}
+}
+
+static json_t *sum_of(const struct zero_report_sum *sum)
+{
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "count", number(sum->count), "failed",
+			 number(sum->failed), "bytes_sent", number(sum->bytes), "own_seconds",
+			 seconds(sum->own), "wait_seconds", seconds(sum->wait), "run_seconds",
+			 seconds(sum->run));
+}
+
+static json_t *bytes_of(const zero_bytes *bytes)
+{
+	return json_pack("{s:o, s:o}", "now", number(bytes->now), "peak", number(bytes->peak));
+}
+
+static json_t *memory_of(const zero_memory *memory)
+{
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "shards",
+			 bytes_of(&memory->shards), "gathered", bytes_of(&memory->gathered),
+			 "gradients", bytes_of(&memory->gradients), "optimizer",
+			 bytes_of(&memory->optimizer), "staging", bytes_of(&memory->staging),
+			 "caller", bytes_of(&memory->caller), "pinned", bytes_of(&memory->pinned),
+			 "offload", bytes_of(&memory->offload), "checkpoint",
+			 bytes_of(&memory->checkpoint), "total", bytes_of(&memory->total));
+}
+
+static json_t *kinds_of(const struct zero_report_rank *rank)
+{
+	json_t *kinds = json_object();
+
+	for (int kind = 0; kind < ZERO_REPORT_KINDS; kind++)
+		if (rank->kinds[kind].count)
+			json_object_set_new(kinds, kind_name((enum zero_report_kind)kind),
+					    sum_of(&rank->kinds[kind]));
+	return kinds;
+}
+
+/* What a rank found on its node, and the sizes that it would have chosen alone. */
+static json_t *place_of(const struct zero_report *report, const struct zero_report_rank *rank)
+{
+	return json_pack(
+		"{s:o, s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o}", "name",
+		text_of(rank->node), "backend", report->backend, "gpu", text_of(rank->gpu), "gpus",
+		rank->gpus, "share", rank->share, "memory_free", number(rank->memory_free),
+		"vram_free", number(rank->vram_free), "vram_total", number(rank->vram_total),
+		"vram_source", source_name(rank->source), "budget", number(rank->budget),
+		"stream_chunk", number(rank->chunk), "stream_threshold", number(rank->threshold),
+		"gather_limit", number(rank->gather_limit), "flatten", text_or_null(report->tier));
+}
+
+static json_t *steps_of(const struct zero_report_steps *steps)
+{
+	return json_pack("{s:o, s:o, s:o, s:o, s:o}", "measured", number(steps->count),
+			 "total_seconds", real(steps->total), "median_seconds", real(steps->median),
+			 "p95_seconds", real(steps->p95), "max_seconds", real(steps->worst));
+}
+
+static uint64_t waited(const struct zero_report_rank *rank)
+{
+	uint64_t sum = 0;
+
+	for (int kind = 0; kind < ZERO_REPORT_KINDS; kind++)
+		if (zero_report_trains((enum zero_report_kind)kind))
+			sum += rank->kinds[kind].wait;
+	return sum;
+}
+
+static uint64_t idle(const struct zero_report_rank *rank)
+{
+	uint64_t sum = 0;
+
+	for (int kind = 0; kind < ZERO_REPORT_KINDS; kind++)
+		if (zero_report_trains((enum zero_report_kind)kind))
+			sum += rank->kinds[kind].own;
+	return sum;
+}
+
+static json_t *rank_of(const struct zero_report *report, const struct zero_report_rank *rank)
+{
+	json_t *longest =
+		json_pack("{s:o, s:o, s:o}", "seconds", seconds(rank->longest), "at_seconds",
+			  real(rank->longest_at), "before", text_of(rank->longest_before));
+	json_t *traffic = json_pack(
+		"{s:o, s:o, s:o}", "bytes_sent", number(rank->traffic.bytes_sent), "collectives",
+		number(rank->traffic.collectives), "bytes_read", number(rank->traffic.bytes_read));
+	json_t *saves = json_pack("{s:o, s:o, s:o, s:o}", "saved", number(rank->saves.count),
+				  "failed", number(rank->saves.failed), "bytes",
+				  number(rank->saves.bytes), "seconds", real(rank->saves.seconds));
+
+	return json_pack("{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "rank",
+			 rank->rank, "local_rank", rank->local_rank, "pid", rank->pid, "node",
+			 place_of(report, rank), "memory", memory_of(&rank->memory), "traffic",
+			 traffic, "steps", steps_of(&rank->steps), "collectives", kinds_of(rank),
+			 "waited_seconds", seconds(waited(rank)), "own_seconds",
+			 seconds(idle(rank)), "longest_own", longest, "checkpoints", saves);
+}
+
+/* Columns with one value for each sample. */
+static json_t *samples_of(const struct zero_report_rank *rank)
+{
+	json_t *at = json_array(), *steps = json_array(), *sum = json_array();
+	json_t *worst = json_array(), *end = json_array(), *peak = json_object(), *one;
+
+	for (uint32_t i = 0; i < rank->sample_count; i++) {
+		append(&at, real((double)rank->samples[i].seconds));
+		append(&steps, number(rank->samples[i].steps));
+		append(&sum, real((double)rank->samples[i].step));
+		append(&worst, real((double)rank->samples[i].worst));
+		append(&end, real((double)rank->samples[i].end));
+	}
+	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++) {
+		one = json_array();
+		for (uint32_t i = 0; i < rank->sample_count; i++)
+			append(&one, real((double)rank->samples[i].peak[kind]));
+		json_object_set_new(peak, memory_name((enum zero_memory_kind)kind), one);
+	}
+	return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "rank", rank->rank, "at_seconds",
+			 at, "steps", steps, "step_seconds", sum, "max_step_seconds", worst,
+			 "end_bytes", end, "peak_bytes", peak);
+}
+
+static json_t *options_of(const struct zero_report *report)
+{
+	json_t *options = json_array();
+
+	for (size_t i = 0; i < report->option_count; i++)
+		append(&options,
+		       json_pack("{s:o, s:o, s:o, s:o}", "name", text_of(report->options[i].name),
+				 "value", text_of(report->options[i].value), "origin",
+				 text_of(report->options[i].origin), "default",
+				 text_of(report->options[i].fallback)));
+	return options;
+}
+
+static json_t *rows_of(const struct zero_report *report)
+{
+	json_t *rows = json_array(), *row;
+
+	for (size_t i = 0; i < report->op_count; i++) {
+		row = sum_of(&report->ops[i].sum);
+		json_object_set_new(row, "kind", json_string(kind_name(report->ops[i].kind)));
+		json_object_set_new(row, "group", text_of(report->ops[i].group));
+		append(&rows, row);
+	}
+	return rows;
+}
+
+static json_t *ranks_of(const struct zero_report *report)
+{
+	json_t *ranks = json_array();
+
+	for (size_t i = 0; i < report->rank_count; i++)
+		append(&ranks, rank_of(report, &report->ranks[i]));
+	return ranks;
+}
+
+/* Bytes on the device at the peak of a sample. */
+static double total(const struct zero_report_sample *sample)
+{
+	double total = 0;
+
+	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
+		if (zero_on_device((enum zero_memory_kind)kind))
+			total += (double)sample->peak[kind];
+	return total;
+}
+
+/* The rank whose memory on the device was highest. */
+static const struct zero_report_rank *highest(const struct zero_report *report)
+{
+	const struct zero_report_rank *most = report->ranks;
+
+	for (size_t i = 1; i < report->rank_count; i++)
+		if (report->ranks[i].memory.total.peak > most->memory.total.peak)
+			most = &report->ranks[i];
+	return most;
+}
+
+/*
+ * Bytes on the device of the rank with most and of the one with least, over all ranks: sample i is
+ * of the same steps on each of them, since all ranks step together.
+ */
+static json_t *spread_of(const struct zero_report *report)
+{
+	json_t *at = json_array(), *most = json_array(), *least = json_array();
+	uint32_t count = report->ranks[0].sample_count;
+
+	for (size_t r = 1; r < report->rank_count; r++)
+		if (report->ranks[r].sample_count < count)
+			count = report->ranks[r].sample_count;
+	for (uint32_t i = 0; i < count; i++) {
+		double high = total(&report->ranks[0].samples[i]), low = high;
+
+		for (size_t r = 1; r < report->rank_count; r++) {
+			double one = total(&report->ranks[r].samples[i]);
+
+			high = one > high ? one : high;
+			low = one < low ? one : low;
+		}
+		append(&at, real((double)report->ranks[0].samples[i].seconds));
+		append(&most, real(high));
+		append(&least, real(low));
+	}
+	return json_pack("{s:o, s:o, s:o}", "at_seconds", at, "most_bytes", most, "least_bytes",
+			 least);
+}
+
+static json_t *series_of(const struct zero_report *report)
+{
+	const struct zero_report_rank *most = highest(report);
+	json_t *series = json_array();
+
+	/* Of more ranks, the two that the page shows. */
+	for (size_t i = 0; i < report->rank_count; i++)
+		if (report->rank_count <= ALL_SERIES || i == 0 || &report->ranks[i] == most)
+			append(&series, samples_of(&report->ranks[i]));
+	return series;
+}
+
+static json_t *job_of(const struct zero_report *report)
+{
+	time_t time = (time_t)report->started;
+	char started[32] = "";
+	struct tm parts;
+
+	if (gmtime_r(&time, &parts))
+		strftime(started, sizeof(started), "%Y-%m-%dT%H:%M:%SZ", &parts);
+	return json_pack("{s:o, s:o, s:o, s:s, s:o, s:i, s:i, s:s, s:i, s:o}", "id",
+			 text_of(report->id), "program", text_of(report->program), "host",
+			 text_of(report->host), "started", started, "seconds",
+			 real(report->seconds), "world", report->world, "stage", report->stage,
+			 "backend", report->backend, "restarts", report->restarts, "steps",
+			 number(report->steps));
+}
+
+zero_status zero_report_json(const struct zero_report *report, char **text, size_t *bytes)
+{
+	char version[16];
+	json_t *json;
+
+	snprintf(version, sizeof(version), "%d.%d", ZERO_VERSION_MAJOR, ZERO_VERSION_MINOR);
+	json = json_pack("{s:s, s:i, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
+			 "slurm-zero report", "version", 1, "page",
+			 "zerorun --report-page FILE makes a page of this file", "library", version,
+			 "complete", !report->why, "why", text_or_null(report->why), "job",
+			 job_of(report), "options", options_of(report), "ranks", ranks_of(report),
+			 "collectives", rows_of(report), "series", series_of(report), "spread",
+			 spread_of(report));
+	*text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+	json_decref(json);
+	if (!*text)
+		return files_core()->fail(ZERO_E_MEMORY, "no memory for the report");
+	*bytes = strlen(*text);
+	return ZERO_OK;
+}
