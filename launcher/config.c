@@ -7,7 +7,7 @@
 #include "config.h"
 #endif
 #include "plan.h"
-#include "spank/config.h"
+#include "spank/yaml/site_config.h"
 
 #ifdef HAVE_YAML
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "plugin.h"
-#include "wireup.h"
+#include "srun_env.h"
 
 SPANK_PLUGIN(zero, 1)
 

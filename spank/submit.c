@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config.h"
+#include "yaml/site_config.h"
 #include "plugin.h"
-#include "wireup.h"
+#include "srun_env.h"
 
 /* An error return would be ignored where the plugin is optional. Nothing was submitted yet. */
 __attribute__((noreturn)) static void refuse(const char *why)

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "hostlist.h"
-#include "node.h"
+#include "yaml/hostlist.h"
+#include "step_node.h"
 #include "plugin.h"
 
 /* A port for the step: the same on all nodes, below those that the kernel and Slurm hand out. */

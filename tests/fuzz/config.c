@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config_private.h"
+#include "site_config_private.h"
 #include "fuzz.h"
 #include "hostlist.h"
 

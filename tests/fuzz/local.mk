@@ -19,10 +19,10 @@ fuzz_control = \
 	lib/net/address.c \
 	lib/net/dial.c
 FUZZ_LIST = \
-	'budget spank/budget.c $(fuzz_options)' \
+	'budget spank/gpu/budget.c $(fuzz_options)' \
 	'control $(fuzz_control)' \
-	'hostlist spank/hostlist.c $(fuzz_options)' \
-	'nvml spank/budget.c $(DL_LIBS)' \
+	'hostlist spank/yaml/hostlist.c $(fuzz_options)' \
+	'nvml spank/gpu/budget.c $(DL_LIBS)' \
 	'options $(fuzz_options)'
 if HAVE_YAML
 FUZZ_TARGETS += tests/fuzz/config
@@ -44,7 +44,7 @@ EXTRA_DIST += tests/fuzz/corpus tests/fuzz/run.sh \
 	tests/fuzz/options.dict \
 	tests/fuzz/safetensors.dict
 
-FUZZ_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/spank
+FUZZ_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/spank/gpu -I$(top_srcdir)/spank/yaml
 
 tests_fuzz_budget_SOURCES = tests/fuzz/budget.c $(fuzz_sources)
 tests_fuzz_budget_CPPFLAGS = $(FUZZ_CPPFLAGS)
@@ -60,7 +60,7 @@ tests_fuzz_control_SOURCES = tests/fuzz/control.c $(fuzz_control) $(fuzz_sources
 tests_fuzz_control_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_control_LDADD =
 
-tests_fuzz_hostlist_SOURCES = tests/fuzz/hostlist.c spank/hostlist.c $(fuzz_sources)
+tests_fuzz_hostlist_SOURCES = tests/fuzz/hostlist.c spank/yaml/hostlist.c $(fuzz_sources)
 tests_fuzz_hostlist_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_hostlist_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_hostlist_LDADD = lib/liboptions.la
@@ -69,7 +69,7 @@ tests_fuzz_manifest_SOURCES = tests/fuzz/manifest.c $(files_sources) $(fuzz_sour
 tests_fuzz_manifest_CFLAGS = $(OUTER_CFLAGS) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
 tests_fuzz_manifest_LDADD = $(JANSSON_LIBS) -lm
 
-tests_fuzz_nvml_SOURCES = tests/fuzz/nvml.c spank/budget.c $(fuzz_sources)
+tests_fuzz_nvml_SOURCES = tests/fuzz/nvml.c spank/gpu/budget.c $(fuzz_sources)
 tests_fuzz_nvml_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_nvml_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_nvml_LDADD = $(DL_LIBS)

@@ -6,8 +6,8 @@
 #include "fuzz.h"
 
 /* Their inner functions: what asks a table of functions, and what takes the answers over. */
-#include "../../spank/nvml.c"
-#include "../../spank/vram.c"
+#include "../../spank/gpu/nvml.c"
+#include "../../spank/gpu/vram.c"
 
 static struct fuzz answers_left;
 

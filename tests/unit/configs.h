@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "spank/config.h"
+#include "spank/yaml/site_config.h"
 
 enum { WHY = 1024 };
 

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "spank/hostlist.h"
+#include "spank/yaml/hostlist.h"
 
 enum { WHY = 256, HOSTS = 4096 };
 

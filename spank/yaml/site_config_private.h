@@ -3,7 +3,7 @@
 #ifndef ZERO_CONFIG_PRIVATE_H
 #define ZERO_CONFIG_PRIVATE_H
 
-#include "config.h"
+#include "site_config.h"
 
 enum { ZERO_CONFIG_VARIABLES = 1024 }; /* at most, in all sections together */
 

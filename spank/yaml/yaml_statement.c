@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "statement.h"
+#include "yaml_statement.h"
 
 enum { VARIABLE_BYTES = 32 << 10 }; /* of a value; execve takes 128K */
 

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "node.h"
+#include "step_node.h"
 #include "plugin.h"
 
 /* Seconds after which a driver that does not answer is left alone. */

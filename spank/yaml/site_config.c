@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config_private.h"
+#include "site_config_private.h"
 #include "hostlist.h"
-#include "reader.h"
-#include "statement.h"
+#include "yaml_reader.h"
+#include "yaml_statement.h"
 
 enum { PATTERN_BYTES = 255 };
 

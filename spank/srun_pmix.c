@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "pmix.h"
+#include "srun_pmix.h"
 
 struct look {
 	char *folder; /* "" if no plugin of Slurm's was met */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "node.h"
+#include "step_node.h"
 #include "plugin.h"
 #include "model/sizing.h"
 

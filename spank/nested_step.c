@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "node.h"
+#include "step_node.h"
 
 /* Whether a variable is of the PMIx server's making. Those in PMIX_MCA_ are the user's settings. */
 static bool is_pmix(const char *entry, size_t length)

@@ -6,11 +6,11 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "again.h"
+#include "reexec.h"
 #include "core/options.h"
 #include "plugin.h"
-#include "pmix.h"
-#include "wireup.h"
+#include "srun_pmix.h"
+#include "srun_env.h"
 
 /* What srun is to read, as long as the user says nothing of it. */
 enum { MPI_TYPE, KILL_BAD_EXIT, WANTED };

@@ -3,8 +3,8 @@
 #ifndef ZERO_STATEMENT_H
 #define ZERO_STATEMENT_H
 
-#include "config_private.h"
-#include "reader.h"
+#include "site_config_private.h"
+#include "yaml_reader.h"
 
 /* A file that is being read. */
 struct zero_draft {

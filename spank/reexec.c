@@ -6,7 +6,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include "again.h"
+#include "reexec.h"
 
 /* Also how a second one knows itself: a variable for that would be seen by tasks. */
 #define SELF "/proc/self/exe"

@@ -9,8 +9,8 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
-#include "config.h"
-#include "vram.h"
+#include "yaml/site_config.h"
+#include "gpu/vram.h"
 
 /* What a process of the step is given. */
 enum node_task {

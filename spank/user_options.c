@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "again.h"
+#include "reexec.h"
 #include "plugin.h"
 
 /* The flags' values for the callback: an option's place in the table, and these two. */

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/options.h"
-#include "reader.h"
+#include "yaml_reader.h"
 
 enum {
 	FILE_BYTES = 1 << 20,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config_private.h"
+#include "site_config_private.h"
 #include "hostlist.h"
 
 struct shown zero_value_show(const struct zero_option *option, const struct zero_value *value)
