@@ -96,9 +96,9 @@ static char *help_of(const struct zero_option *option)
 {
 	char *help;
 
-	if (!option->fallback[0])
+	if (!option->default_text[0])
 		return strdup(option->help);
-	return asprintf(&help, "%s (%s)", option->help, option->fallback) < 0 ? NULL : help;
+	return asprintf(&help, "%s (%s)", option->help, option->default_text) < 0 ? NULL : help;
 }
 
 static spank_err_t register_flag(spank_t spank, int flag, const char *argument, char *help)

@@ -104,7 +104,7 @@ static void put_options(FILE *out, const struct zero_report *report)
 		page_cell(out, "name", option->value);
 		page_cell(out, strcmp(option->origin, "default") ? "name" : "quiet",
 			  option->origin);
-		page_cell(out, "quiet", option->fallback);
+		page_cell(out, "quiet", option->default_text);
 		fprintf(out, "</tr>\n");
 	}
 	fprintf(out, "</table></div>\n"

@@ -104,7 +104,7 @@ static void each_statement(const struct zero_config *site, const struct zero_whe
 
 /* What the site says of one option; NULL where it says nothing. */
 struct rule {
-	const struct statement *fallback, *lock;
+	const struct statement *default_value, *lock;
 	/* the narrowest: a size or number, and a percentage, as those cannot always be compared */
 	const struct statement *min[2], *max[2];
 };
@@ -120,7 +120,7 @@ static void add_rule(void *context, const struct statement *statement)
 
 	switch (statement->kind) {
 	case STATEMENT_DEFAULT:
-		rule->fallback = statement;
+		rule->default_value = statement;
 		break;
 	case STATEMENT_LOCK:
 		rule->lock = statement;
@@ -316,7 +316,7 @@ static bool resolve_option(const struct resolving *resolving, enum zero_option_i
 
 	if (!check_bounds(resolving, id))
 		return false;
-	if (rule->fallback && !put_statement(resolved, resolving->site, rule->fallback))
+	if (rule->default_value && !put_statement(resolved, resolving->site, rule->default_value))
 		return no_memory(resolving);
 	if (!hold_setting(resolving, id, resolved))
 		return no_memory(resolving);

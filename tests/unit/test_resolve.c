@@ -423,9 +423,9 @@ START_TEST(the_installed_file)
 		ck_assert_msg(strstr(text, line) != NULL, "%s is not in the file", option->name);
 		/* each is really said, with the compiled default but for the paths */
 		ck_assert_msg(strcmp(scene.resolved.origin[i], "default") != 0, "%s", option->name);
-		snprintf(line, sizeof line, "\n#  %s: %s\n", option->name, option->fallback);
+		snprintf(line, sizeof line, "\n#  %s: %s\n", option->name, option->default_text);
 		ck_assert_msg(option->type == ZERO_TYPE_PATH || strstr(text, line), "%s is not %s",
-			      option->name, option->fallback);
+			      option->name, option->default_text);
 	}
 	for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++) {
 		char line[64];
