@@ -4,7 +4,10 @@ noinst_HEADERS += spank/yaml/site_config.h spank/yaml/hostlist.h spank/gpu/vram.
 if HAVE_YAML
 noinst_LTLIBRARIES += spank/libconfig.la
 spank_libconfig_la_SOURCES = \
+	spank/yaml/config_file.c \
+	spank/yaml/config_file.h \
 	spank/yaml/hostlist.c \
+	spank/yaml/limits.c \
 	spank/yaml/resolve.c \
 	spank/yaml/site_config.c \
 	spank/yaml/site_config_private.h \

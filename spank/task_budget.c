@@ -172,8 +172,8 @@ static bool find_threshold(const struct node *node, const struct zero_budget *bu
 
 	if (resolved->value[ZERO_OPT_STREAM_THRESHOLD].kind != ZERO_VALUE_AUTO ||
 	    budget->source == ZERO_VRAM_UNKNOWN ||
-	    zero_config_hold(node->site, &where, ZERO_OPT_STREAM_THRESHOLD,
-			     zero_sizing_threshold(chunk, budget->budget), resolved))
+	    zero_config_clamp(node->site, &where, ZERO_OPT_STREAM_THRESHOLD,
+			      zero_sizing_threshold(chunk, budget->budget), resolved))
 		return true;
 	snprintf(why, size, "no memory for the options");
 	return false;

@@ -2,12 +2,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "hostlist.h"
 #include "core/text.h"
+#include "hostlist.h"
 
 enum {
-	HOST_MAX = 255, /* bytes of a host's name */
-	DIGITS_MAX = 18 /* of a number; each fits 64 bits */
+	HOST_MAX = 255, /* bytes of the name of a host */
+	DIGITS_MAX = 18 /* of a number, so that each fits 64 bits */
 };
 
 static bool is_digit(char c)
@@ -15,13 +15,13 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* A byte that is a host name's own, outside brackets. */
+/* True for a byte of a host name outside brackets. */
 static bool is_plain(char c)
 {
 	return (unsigned char)c > ' ' && c != 0x7f && !strchr("[],", c);
 }
 
-/* 1 to 18 digits; returns what follows them, NULL if it is not that. */
+/* Reads 1 to 18 digits. Returns what follows them, NULL on error. */
 static const char *read_number(const char *at, uint64_t *number)
 {
 	const char *start = at;
@@ -34,13 +34,13 @@ static const char *read_number(const char *at, uint64_t *number)
 	return at == start ? NULL : at;
 }
 
-/* "7", "07" or "01-16": all numbers from low to high, zeros in front up to the width of low. */
+/* "7", "07" or "01-16": the numbers from low to high, padded with zeros to the width of low. */
 struct range {
 	uint64_t low, high;
 	size_t width;
 };
 
-/* Returns what follows the range, NULL if it is none. */
+/* Returns what follows the range, NULL on error. */
 static const char *read_range(const char *at, struct range *range)
 {
 	const char *end = read_number(at, &range->low);
@@ -63,7 +63,7 @@ static bool in_range(const struct range *range, const char *digits, size_t lengt
 	return number >= range->low && number <= range->high;
 }
 
-/* Checks what follows a '['; returns what follows its ']', or NULL and says why. */
+/* Checks what follows a '['. Returns what follows its ']'; NULL and *why on error. */
 static const char *check_bracket(const char *at, char *why, size_t size)
 {
 	const char *inside = at;
@@ -88,7 +88,7 @@ static const char *check_bracket(const char *at, char *why, size_t size)
 			return NULL;
 		}
 		if (range.low > range.high) {
-			zero_refuse(why, size, "the range %s runs backwards",
+			zero_refuse(why, size, "the range %s is descending",
 				    zero_quote(start, (size_t)(at - start)).text);
 			return NULL;
 		}
@@ -111,20 +111,21 @@ bool zero_hostlist_check(const char *list, char *why, size_t size)
 				return false;
 		}
 		if (*at == ']')
-			return zero_refuse(why, size, "%s closes a bracket that was not opened",
+			return zero_refuse(why, size,
+					   "%s has a closing bracket without an opening one",
 					   zero_quote(name, (size_t)(at + 1 - name)).text);
 		if (*at && *at != ',')
-			return zero_refuse(why, size, "%s has a space or control character",
+			return zero_refuse(why, size, "%s contains a space or a control character",
 					   zero_quote(list, strlen(list)).text);
 		if (at == name)
-			return zero_refuse(why, size, "%s has an empty name",
+			return zero_refuse(why, size, "%s contains an empty name",
 					   zero_quote(list, strlen(list)).text);
 		if (!*at++)
 			return true;
 	}
 }
 
-/* Bit i: the part of the name that was read can stand for the host's first i bytes. */
+/* possible[i]: the part of the pattern that was read so far matches the first i bytes of the host. */
 struct prefixes {
 	bool possible[HOST_MAX + 1];
 	size_t shortest, longest; /* none is possible if shortest > longest */
@@ -155,7 +156,7 @@ static void match_byte(struct prefixes *prefixes, const char *host, char byte)
 	*prefixes = next;
 }
 
-/* Takes the ranges from `at` up to the ']'; returns what follows it, NULL if they are malformed. */
+/* Matches the ranges from `at` up to the ']'. Returns what follows it, NULL on error. */
 static const char *match_bracket(struct prefixes *prefixes, const char *host, const char *at)
 {
 	struct prefixes next = no_prefix();
@@ -180,8 +181,8 @@ static const char *match_bracket(struct prefixes *prefixes, const char *host, co
 }
 
 /*
- * All ways of reading the host's digits are followed side by side: r[1-12][1-2] has r112 twice, and
- * going back and forth would take exponential time over many brackets.
+ * Follows all ways to split the digits of the host among the brackets at once: r[1-12][1-2] matches
+ * r112 in two ways, and backtracking would take exponential time over many brackets.
  */
 bool zero_hostlist_has(const char *list, const char *host)
 {

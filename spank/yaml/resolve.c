@@ -1,70 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the value of each option, and the environment variables, for one place. */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "site_config_private.h"
 #include "hostlist.h"
-
-struct shown zero_value_show(const struct zero_option *option, const struct zero_value *value)
-{
-	struct shown shown = {""};
-
-	if (value->kind == ZERO_VALUE_TEXT) {
-		memcpy(shown.text, zero_quote(value->text, strlen(value->text)).text,
-		       sizeof shown.text);
-		return shown;
-	}
-	if (value->kind != ZERO_VALUE_NUMBER || option->type == ZERO_TYPE_INTEGER ||
-	    option->type == ZERO_TYPE_CHOICE)
-		zero_value_format(option, value, shown.text, sizeof shown.text);
-	else
-		zero_size_format(value->number, shown.text, sizeof shown.text);
-	return shown;
-}
-
-/* Bytes, where `vram_total` is known. */
-static uint64_t bytes_of(const struct zero_value *value, uint64_t vram_total)
-{
-	if (value->kind == ZERO_VALUE_NUMBER)
-		return value->number;
-	return vram_total / 100 * value->number + vram_total % 100 * value->number / 100;
-}
-
-static bool is_amount(const struct zero_value *value)
-{
-	return value->kind == ZERO_VALUE_NUMBER || value->kind == ZERO_VALUE_PERCENT;
-}
-
-bool zero_value_compare(const struct zero_value *a, const struct zero_value *b, uint64_t vram_total,
-			int *order)
-{
-	uint64_t left = a->number, right = b->number;
-
-	if (!is_amount(a) || !is_amount(b))
-		return false;
-	if (a->kind != b->kind) {
-		if (!vram_total)
-			return false;
-		left = bytes_of(a, vram_total);
-		right = bytes_of(b, vram_total);
-	}
-	*order = (left > right) - (left < right);
-	return true;
-}
-
-bool zero_statement_forbids(const struct statement *bound, enum zero_option_id id,
-			    const struct zero_value *value, uint64_t vram_total)
-{
-	int order;
-
-	if ((bound->kind != STATEMENT_MIN && bound->kind != STATEMENT_MAX) || bound->id != id)
-		return false;
-	if (!zero_value_compare(value, &bound->value, vram_total, &order))
-		return false;
-	return bound->kind == STATEMENT_MAX ? order > 0 : order < 0;
-}
+#include "site_config_private.h"
 
 static bool applies(const struct section *section, const struct zero_where *where)
 {
@@ -83,7 +25,7 @@ static bool applies(const struct section *section, const struct zero_where *wher
 	return false;
 }
 
-/* Gives all statements that apply, the most general first. */
+/* Visits all statements that apply, in ascending precedence. */
 static void each_statement(const struct zero_config *site, const struct zero_where *where,
 			   void (*each)(void *context, const struct statement *statement),
 			   void *context)
@@ -102,10 +44,10 @@ static void each_statement(const struct zero_config *site, const struct zero_whe
 	}
 }
 
-/* What the site says of one option; NULL where it says nothing. */
+/* What the site's file has for one option; NULL where it has nothing. */
 struct rule {
 	const struct statement *default_value, *lock;
-	/* the narrowest: a size or number, and a percentage, as those cannot always be compared */
+	/* the narrowest: [0] as a size or number, [1] as a percentage, which may not compare */
 	const struct statement *min[2], *max[2];
 };
 
@@ -148,9 +90,9 @@ static struct rules find_rules(const struct zero_config *site, const struct zero
 	return rules;
 }
 
-/* The bound that the value is beyond; NULL if none. */
-static const struct statement *bound_beyond(const struct rule *rule, enum zero_option_id id,
-					    const struct zero_value *value, uint64_t vram_total)
+/* Returns a bound that the value is beyond, or NULL. */
+static const struct statement *violated_bound(const struct rule *rule, enum zero_option_id id,
+					      const struct zero_value *value, uint64_t vram_total)
 {
 	const struct statement *const bounds[] = {rule->max[0], rule->max[1], rule->min[0],
 						  rule->min[1]};
@@ -162,35 +104,35 @@ static const struct statement *bound_beyond(const struct rule *rule, enum zero_o
 	return NULL;
 }
 
-/* Holds the value to the bounds; returns the one that counted, NULL if none. */
-static const struct statement *hold(const struct rule *rule, enum zero_option_id id,
-				    struct zero_value *value, uint64_t vram_total)
+/* Moves the value within the bounds. Returns the bound that it was moved to, or NULL. */
+static const struct statement *clamp(const struct rule *rule, enum zero_option_id id,
+				     struct zero_value *value, uint64_t vram_total)
 {
-	const struct statement *held = NULL;
+	const struct statement *limit = NULL;
 
-	/* the bounds do not contradict each other, so that no more than these can be needed */
+	/* two rounds suffice: one bound as a size and one as a percentage, which do not conflict */
 	for (size_t i = 0; i < 2; i++) {
-		const struct statement *bound = bound_beyond(rule, id, value, vram_total);
+		const struct statement *bound = violated_bound(rule, id, value, vram_total);
 
 		if (!bound)
 			break;
 		*value = bound->value;
-		held = bound;
+		limit = bound;
 	}
-	return held;
+	return limit;
 }
 
-/* False: no memory, and nothing has changed. */
-static bool put(struct zero_settings *settings, enum zero_option_id id,
-		const struct zero_value *value, const char *origin)
+/* Returns false without memory; nothing has changed then. */
+static bool set_value(struct zero_settings *settings, enum zero_option_id id,
+		      const struct zero_value *value, const char *origin)
 {
 	struct zero_value copy = *value;
-	char *said_by = strdup(origin);
+	char *origin_copy = strdup(origin);
 
 	if (value->text)
 		copy.text = strdup(value->text);
-	if (!said_by || (value->text && !copy.text)) {
-		free(said_by);
+	if (!origin_copy || (value->text && !copy.text)) {
+		free(origin_copy);
 		if (value->text)
 			free(copy.text);
 		return false;
@@ -198,26 +140,24 @@ static bool put(struct zero_settings *settings, enum zero_option_id id,
 	zero_value_clear(&settings->value[id]);
 	free(settings->origin[id]);
 	settings->value[id] = copy;
-	settings->origin[id] = said_by;
+	settings->origin[id] = origin_copy;
 	return true;
 }
 
-/* The same for what a file says. */
-static bool put_statement(struct zero_settings *settings, const struct zero_config *config,
-			  const struct statement *statement)
+static bool set_from_statement(struct zero_settings *settings, const struct zero_config *config,
+			       const struct statement *statement)
 {
 	char *origin;
 	bool ok;
 
 	if (asprintf(&origin, "%s:%zu", config->path, statement->line) < 0)
 		return false;
-	ok = put(settings, statement->id, &statement->value, origin);
+	ok = set_value(settings, statement->id, &statement->value, origin);
 	free(origin);
 	return ok;
 }
 
-/* What all options are resolved with. */
-struct resolving {
+struct resolve_context {
 	const struct zero_config *site;
 	struct rules rules;
 	uint64_t vram_total;
@@ -225,109 +165,111 @@ struct resolving {
 	size_t size;
 };
 
-static bool no_memory(const struct resolving *resolving)
+static bool no_memory(const struct resolve_context *context)
 {
-	snprintf(resolving->why, resolving->size, "no memory for the options");
+	snprintf(context->why, context->size, "out of memory");
 	return false;
 }
 
-/* Whether any value can satisfy all limits. */
-static bool check_bounds(const struct resolving *resolving, enum zero_option_id id)
+/* Checks that the limits leave a value. */
+static bool check_bounds(const struct resolve_context *context, enum zero_option_id id)
 {
 	const struct zero_option *option = &zero_option_table[id];
-	const struct rule *rule = &resolving->rules.of[id];
+	const struct rule *rule = &context->rules.of[id];
 
 	for (size_t i = 0; i < 4; i++) {
 		const struct statement *min = rule->min[i / 2], *max = rule->max[i % 2];
 		int order;
 
 		if (!min || !max ||
-		    !zero_value_compare(&min->value, &max->value, resolving->vram_total, &order) ||
+		    !zero_value_compare(&min->value, &max->value, context->vram_total, &order) ||
 		    order <= 0)
 			continue;
-		snprintf(resolving->why, resolving->size,
-			 "%s:%zu: %s is at least %s here, but at most %s by %s:%zu: no value is "
-			 "both",
-			 resolving->site->path, min->line, option->name,
-			 zero_value_show(option, &min->value).text,
-			 zero_value_show(option, &max->value).text, resolving->site->path,
+		snprintf(context->why, context->size,
+			 "%s:%zu: %s must be at least %s here, but at most %s by %s:%zu: no value "
+			 "satisfies both",
+			 context->site->path, min->line, option->name,
+			 zero_value_for_message(option, &min->value).text,
+			 zero_value_for_message(option, &max->value).text, context->site->path,
 			 max->line);
 		return false;
 	}
 	return true;
 }
 
-/* Holds a setting to the limits, and says so in its origin. False: no memory. */
-static bool hold_setting(const struct resolving *resolving, enum zero_option_id id,
-			 struct zero_settings *settings)
+/* Clamps a setting to the limits, and appends the limit to its origin. Returns false without
+   memory. */
+static bool clamp_setting(const struct resolve_context *context, enum zero_option_id id,
+			  struct zero_settings *settings)
 {
 	struct zero_value value = settings->value[id];
-	const struct statement *held =
-		hold(&resolving->rules.of[id], id, &value, resolving->vram_total);
-	char *origin, text[32];
+	const struct statement *limit =
+		clamp(&context->rules.of[id], id, &value, context->vram_total);
+	char *origin;
 	bool ok;
 
-	if (!held)
+	if (!limit)
 		return true;
-	zero_value_format(&zero_option_table[id], &held->value, text, sizeof text);
 	if (asprintf(&origin, "%s, at %s %s by %s:%zu", settings->origin[id],
-		     held->kind == STATEMENT_MAX ? "most" : "least", text, resolving->site->path,
-		     held->line) < 0)
+		     limit->kind == STATEMENT_MAX ? "most" : "least",
+		     zero_value_for_message(&zero_option_table[id], &limit->value).text,
+		     context->site->path, limit->line) < 0)
 		return false;
-	ok = put(settings, id, &value, origin);
+	ok = set_value(settings, id, &value, origin);
 	free(origin);
 	return ok;
 }
 
-/* Whether a user may say that; `resolved` has what holds otherwise. */
-static bool check_user(const struct resolving *resolving, enum zero_option_id id,
+/* Checks the user's value against locks and limits; `resolved` has the site's value. */
+static bool check_user(const struct resolve_context *context, enum zero_option_id id,
 		       const struct zero_settings *user, const struct zero_settings *resolved)
 {
 	const struct zero_option *option = &zero_option_table[id];
-	const struct rule *rule = &resolving->rules.of[id];
+	const struct rule *rule = &context->rules.of[id];
 	const struct statement *beyond =
-		bound_beyond(rule, id, &user->value[id], resolving->vram_total);
-	struct shown shown = zero_value_show(option, &user->value[id]);
+		violated_bound(rule, id, &user->value[id], context->vram_total);
+	struct value_text value = zero_value_for_message(option, &user->value[id]);
 
 	if (rule->lock) {
-		snprintf(resolving->why, resolving->size,
+		snprintf(context->why, context->size,
 			 "%s: %s is not allowed: %s is locked at %s (%s) by %s:%zu",
-			 user->origin[id], shown.text, option->name,
-			 zero_value_show(option, &resolved->value[id]).text, resolved->origin[id],
-			 resolving->site->path, rule->lock->line);
+			 user->origin[id], value.text, option->name,
+			 zero_value_for_message(option, &resolved->value[id]).text,
+			 resolved->origin[id], context->site->path, rule->lock->line);
 		return false;
 	}
 	if (beyond) {
-		snprintf(resolving->why, resolving->size,
-			 "%s: %s is not allowed: %s is at %s %s by %s:%zu", user->origin[id],
-			 shown.text, option->name, beyond->kind == STATEMENT_MAX ? "most" : "least",
-			 zero_value_show(option, &beyond->value).text, resolving->site->path,
+		snprintf(context->why, context->size,
+			 "%s: %s is not allowed: %s must be at %s %s by %s:%zu", user->origin[id],
+			 value.text, option->name, beyond->kind == STATEMENT_MAX ? "most" : "least",
+			 zero_value_for_message(option, &beyond->value).text, context->site->path,
 			 beyond->line);
 		return false;
 	}
 	return true;
 }
 
-/* `resolved` has the compiled default; `user` what the user says last of it, or NULL. */
-static bool resolve_option(const struct resolving *resolving, enum zero_option_id id,
+/* `resolved` has the compiled default. `user` has the user's value, NULL if there is none. */
+static bool resolve_option(const struct resolve_context *context, enum zero_option_id id,
 			   const struct zero_settings *user, struct zero_settings *resolved)
 {
-	const struct rule *rule = &resolving->rules.of[id];
+	const struct rule *rule = &context->rules.of[id];
 
-	if (!check_bounds(resolving, id))
+	if (!check_bounds(context, id))
 		return false;
-	if (rule->default_value && !put_statement(resolved, resolving->site, rule->default_value))
-		return no_memory(resolving);
-	if (!hold_setting(resolving, id, resolved))
-		return no_memory(resolving);
+	if (rule->default_value &&
+	    !set_from_statement(resolved, context->site, rule->default_value))
+		return no_memory(context);
+	if (!clamp_setting(context, id, resolved))
+		return no_memory(context);
 	if (!user)
 		return true;
-	if (!check_user(resolving, id, user, resolved))
+	if (!check_user(context, id, user, resolved))
 		return false;
-	return put(resolved, id, &user->value[id], user->origin[id]) || no_memory(resolving);
+	return set_value(resolved, id, &user->value[id], user->origin[id]) || no_memory(context);
 }
 
-/* What a user's file says; the origin of what it does not say is NULL. False: no memory. */
+/* Collects the values of a user's file; other origins are NULL. Returns false without memory. */
 static bool settings_of_file(const struct zero_config *user, struct zero_settings *settings)
 {
 	const struct section *section = user ? user->sections : NULL;
@@ -335,7 +277,7 @@ static bool settings_of_file(const struct zero_config *user, struct zero_setting
 	*settings = (struct zero_settings){0};
 	for (size_t i = 0; section && i < section->count; i++) {
 		if (section->statements[i].kind == STATEMENT_DEFAULT &&
-		    !put_statement(settings, user, &section->statements[i])) {
+		    !set_from_statement(settings, user, &section->statements[i])) {
 			zero_settings_clear(settings);
 			return false;
 		}
@@ -343,11 +285,11 @@ static bool settings_of_file(const struct zero_config *user, struct zero_setting
 	return true;
 }
 
-bool zero_config_resolve(const struct zero_config *site, const struct zero_config *user,
-			 const struct zero_settings *said, const struct zero_where *where,
+bool zero_config_resolve(const struct zero_config *site, const struct zero_config *user_file,
+			 const struct zero_settings *user, const struct zero_where *where,
 			 struct zero_settings *resolved, char *why, size_t size)
 {
-	const struct resolving resolving = {
+	const struct resolve_context context = {
 		.site = site,
 		.rules = find_rules(site, where),
 		.vram_total = where->vram_total,
@@ -357,18 +299,18 @@ bool zero_config_resolve(const struct zero_config *site, const struct zero_confi
 	struct zero_settings file;
 	bool ok = true;
 
-	if (!settings_of_file(user, &file))
-		return no_memory(&resolving);
+	if (!settings_of_file(user_file, &file))
+		return no_memory(&context);
 	if (!zero_settings_init(resolved)) {
 		zero_settings_clear(&file);
-		return no_memory(&resolving);
+		return no_memory(&context);
 	}
 	for (int i = 0; ok && i < ZERO_OPTIONS; i++) {
 		const struct zero_settings *last = file.origin[i] ? &file : NULL;
 
-		if (said->origin[i])
-			last = said;
-		ok = resolve_option(&resolving, (enum zero_option_id)i, last, resolved);
+		if (user->origin[i])
+			last = user;
+		ok = resolve_option(&context, (enum zero_option_id)i, last, resolved);
 	}
 	zero_settings_clear(&file);
 	if (!ok)
@@ -376,10 +318,10 @@ bool zero_config_resolve(const struct zero_config *site, const struct zero_confi
 	return ok;
 }
 
-bool zero_config_hold(const struct zero_config *site, const struct zero_where *where,
-		      enum zero_option_id id, uint64_t number, struct zero_settings *resolved)
+bool zero_config_clamp(const struct zero_config *site, const struct zero_where *where,
+		       enum zero_option_id id, uint64_t number, struct zero_settings *resolved)
 {
-	const struct resolving resolving = {
+	const struct resolve_context context = {
 		.site = site,
 		.rules = find_rules(site, where),
 		.vram_total = where->vram_total,
@@ -387,16 +329,7 @@ bool zero_config_hold(const struct zero_config *site, const struct zero_where *w
 
 	zero_value_clear(&resolved->value[id]);
 	resolved->value[id] = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = number};
-	return hold_setting(&resolving, id, resolved);
-}
-
-enum zero_enabled zero_config_enabled(const struct zero_config *config, const char **origin)
-{
-	bool said = config && config->enabled_origin;
-
-	if (origin)
-		*origin = said ? config->enabled_origin : "default";
-	return said ? config->enabled : ZERO_ENABLED_OPT_IN;
+	return clamp_setting(&context, id, resolved);
 }
 
 struct variables {

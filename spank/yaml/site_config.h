@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero.yaml, the admin's file, and the file of a user's --zero-config: reading them, and what comes
- * out once a user's own words are laid over them. The plugin and zerorun share it.
+ * Reads zero.yaml, the site's file, and the file of a user's --zero-config, and resolves every
+ * option from them and from what the user set by flags and environment. The plugin and zerorun
+ * share this.
  *
- * Lowest first: compiled default, `defaults`, `gpus`, `partitions`, `nodes`, the user's file,
- * environment, flag. Limits and locks of every section that applies bind together: the narrowest
- * limit counts. What a user says beyond a limit is refused; a site's or compiled default beyond one
- * is held to it.
+ * The value of an option is the last of: compiled default, `defaults`, `gpus`, `partitions`,
+ * `nodes`, the user's file, environment, flag. Limits and locks of all sections that apply bind
+ * together: the narrowest limit counts. A user's value beyond a limit is refused; a site's or
+ * compiled default beyond a limit is clamped to it.
  */
 #ifndef ZERO_CONFIG_H
 #define ZERO_CONFIG_H
@@ -17,32 +18,33 @@
 
 #include "core/options.h"
 
-/* A file that was read. */
+/* A file in memory. */
 struct zero_config;
 
 enum zero_config_kind {
-	ZERO_CONFIG_SITE, /* everything; root's or the reader's own, not writable by others */
-	ZERO_CONFIG_USER, /* `version` and `defaults` alone */
+	ZERO_CONFIG_SITE, /* all keys; owned by root or the caller, writable by its owner alone */
+	ZERO_CONFIG_USER, /* only `version` and `defaults` */
 };
 
 enum zero_enabled { ZERO_ENABLED_OFF, ZERO_ENABLED_OPT_IN, ZERO_ENABLED_ON };
 
 /*
- * Reads and checks the whole file, with the rights that the caller has at the moment. NULL on
- * error: *why is then one sentence that begins with "path:line:column: " or "path: ". Free it with
- * zero_config_free.
+ * Reads and checks a whole file, with the current rights of the process. Free it with
+ * zero_config_free. On error, returns NULL and sets *why to one sentence that starts with
+ * "path:line:column: " or "path: ".
  */
 struct zero_config *zero_config_read(const char *path, enum zero_config_kind kind, char *why,
 				     size_t size);
 void zero_config_free(struct zero_config *config);
 
 /*
- * What the file says of `enabled` (opt-in if nothing or if there is no file); *origin, if `origin`
- * is not NULL, becomes "path:line" or "default" and lives as long as the file.
+ * Returns the value of `enabled`; opt-in if the key is missing or `config` is NULL. *origin, unless
+ * `origin` is NULL, becomes "path:line" or "default" and lives as long as the file.
  */
 enum zero_enabled zero_config_enabled(const struct zero_config *config, const char **origin);
 
-/* Where an option is to hold. NULL or 0: not known yet, so that no section of that kind applies. */
+/* The place that options are resolved for. Where a field is NULL or 0, it is not known yet, and no
+   section of that kind applies. */
 struct zero_where {
 	const char *node;
 	const char *partition;
@@ -51,29 +53,30 @@ struct zero_where {
 };
 
 /*
- * Resolves all options. `site` and `user`, the user's own file, may be NULL here and below; `said`
- * holds what flags and environment say, its origin NULL where they say nothing. `resolved` is
- * filled without looking at what it held, each option with its origin ("/etc/slurm/zero.yaml:12",
- * "default", "default, at most 16777216 by /etc/slurm/zero.yaml:20"). False: *why is one sentence
- * that names what the user said and where, its value, the bound, and the line of the bound; nothing
- * is left to clear.
+ * Resolves all options. `site` and `user_file` may be NULL. `user` has the values of flags and
+ * environment; its origins are NULL for options that the user did not set. All of *resolved is
+ * overwritten, each option with its origin ("/etc/slurm/zero.yaml:12", "default", "default, at most
+ * 16M by /etc/slurm/zero.yaml:20"). Returns false if the user's value is not allowed, or if limits
+ * contradict each other: *why is then one sentence with the user's flag, its value, the bound, and
+ * the line of the bound, and *resolved needs no clearing.
  */
-bool zero_config_resolve(const struct zero_config *site, const struct zero_config *user,
-			 const struct zero_settings *said, const struct zero_where *where,
+bool zero_config_resolve(const struct zero_config *site, const struct zero_config *user_file,
+			 const struct zero_settings *user, const struct zero_where *where,
 			 struct zero_settings *resolved, char *why, size_t size);
 /*
- * Holds a value that was computed after zero_config_resolve (a threshold that was `auto`) to the
- * limits: sets `resolved`'s value and, if it was held, its origin. False: no memory.
+ * Sets an option of *resolved to a number that was computed after zero_config_resolve, such as a
+ * threshold that was `auto`, and clamps it to the limits; the origin then names the limit. Returns
+ * false without memory.
  */
-bool zero_config_hold(const struct zero_config *site, const struct zero_where *where,
-		      enum zero_option_id id, uint64_t number, struct zero_settings *resolved);
+bool zero_config_clamp(const struct zero_config *site, const struct zero_where *where,
+		       enum zero_option_id id, uint64_t number, struct zero_settings *resolved);
 
 /*
- * The extra variables for tasks, each name once with the value of the most special section. What
- * the plugin or Slurm sets itself (LD_PRELOAD, RANK, ZERO_*, SLURM_* and so on) is not among them.
+ * Calls `each` for every variable of the `env` maps that apply: once for each name, with the value
+ * of the highest precedence. Names that the plugin or Slurm sets itself (LD_PRELOAD, RANK, ZERO_*,
+ * SLURM_* and so on) are never among them. Stops and returns false when `each` returns false.
  */
 typedef bool (*zero_config_variable)(void *context, const char *name, const char *value);
-/* False as soon as `each` says false. */
 bool zero_config_env(const struct zero_config *site, const struct zero_where *where,
 		     zero_config_variable each, void *context);
 

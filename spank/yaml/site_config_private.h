@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file as it was read: what config.c and statement.c make and resolve.c looks at. */
-#ifndef ZERO_CONFIG_PRIVATE_H
-#define ZERO_CONFIG_PRIVATE_H
+/* A file in memory: site_config.c and yaml_statement.c fill it, resolve.c evaluates it. */
+#ifndef ZERO_SITE_CONFIG_PRIVATE_H
+#define ZERO_SITE_CONFIG_PRIVATE_H
 
 #include "site_config.h"
 
-enum { ZERO_CONFIG_VARIABLES = 1024 }; /* at most, in all sections together */
+enum { ZERO_CONFIG_VARIABLES = 1024 }; /* the most environment variables of all sections */
 
 enum statement_kind {
 	STATEMENT_DEFAULT,
@@ -15,19 +15,20 @@ enum statement_kind {
 	STATEMENT_VARIABLE,
 };
 
-/* One thing that a file says; line and column are those of the value, from 1. */
+/* One value, bound, lock or variable. Line and column are those of its value, from 1. */
 struct statement {
 	enum statement_kind kind;
-	enum zero_option_id id;  /* but for VARIABLE */
-	char *name;              /* VARIABLE: owned */
-	struct zero_value value; /* but for LOCK; of a VARIABLE its text */
+	enum zero_option_id id;  /* unset for VARIABLE */
+	char *name;              /* VARIABLE only; owned */
+	struct zero_value value; /* unset for LOCK */
 	size_t line, column;
 };
 
-/* In the order of their rank. */
+/* In ascending precedence. */
 enum section_kind { SECTION_TOP, SECTION_GPUS, SECTION_PARTITIONS, SECTION_NODES, SECTION_KINDS };
 
-/* What holds everywhere, or where a pattern matches; statements in the file's order. */
+/* The top level, or a section that applies where its pattern matches. Statements are in the order
+   of the file. */
 struct section {
 	enum section_kind kind;
 	char *pattern; /* owned; NULL for TOP */
@@ -36,28 +37,31 @@ struct section {
 };
 
 struct zero_config {
-	char *path; /* fit for messages */
+	char *path; /* without control characters */
 	enum zero_config_kind kind;
 	enum zero_enabled enabled;
-	char *enabled_origin;     /* NULL: nothing was said */
-	struct section *sections; /* in the file's order */
+	char *enabled_origin;     /* NULL: the file has no key `enabled` */
+	struct section *sections; /* in the order of the file */
 	size_t count, room;
 };
 
-struct shown {
+/* ---- limits.c -------------------------------------------------------------------------------- */
+
+struct value_text {
 	char text[72];
 };
-/* A value for a message: sizes as people write them, texts in quotes. */
-struct shown zero_value_show(const struct zero_option *option, const struct zero_value *value);
+/* Formats a value for a message: sizes with K, M, G or T, texts in quotes. */
+struct value_text zero_value_for_message(const struct zero_option *option,
+					 const struct zero_value *value);
 
 /*
- * -1, 0 or 1 as `a` is less than, equal to or more than `b`. False if that cannot be said: auto, or
- * a percentage and a size while `vram_total` is 0.
+ * Sets *order to -1, 0 or 1 as `a` is less than, equal to or greater than `b`. Returns false if the
+ * two cannot be compared: one is auto, or they are a percentage and a size and vram_total is 0.
  */
 bool zero_value_compare(const struct zero_value *a, const struct zero_value *b, uint64_t vram_total,
 			int *order);
 
-/* Whether the statement is a MIN or MAX of that option which the value is beyond. */
+/* Returns whether `bound` is a MIN or MAX of that option and the value is beyond it. */
 bool zero_statement_forbids(const struct statement *bound, enum zero_option_id id,
 			    const struct zero_value *value, uint64_t vram_total);
 

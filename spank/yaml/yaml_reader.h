@@ -1,79 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A YAML file as a stream of checked events: one document without anchors, aliases and tags, maps
- * without a key that is there twice. Nothing is kept of it, and what reads it is never deeper than
- * the file's own format, however deep the file is.
+ * Reads a YAML file as a stream of checked events. The file must be one document without anchors,
+ * aliases and tags, and no map may have a key twice. Nothing is built in memory, and callbacks nest
+ * only as deep as the format of the file, however deep the file itself is.
  */
-#ifndef ZERO_READER_H
-#define ZERO_READER_H
+#ifndef ZERO_YAML_READER_H
+#define ZERO_YAML_READER_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <yaml.h>
 
-#include "core/options.h"
+#include "core/text.h"
 
-/*
- * All bytes of a file, malloc'ed; `path` is its name for messages. A trusted one must belong to
- * root or the reader and not be writable by group or others. NULL: *why is one sentence.
- */
-char *zero_read_text(const char *name, const char *path, bool trusted, size_t *length, char *why,
-		     size_t size);
-
-enum { ZERO_READER_KEYS = 1024 }; /* of one map, and words of one list */
+enum { ZERO_READER_KEYS = 1024 }; /* the most keys of one map, and entries of one list */
 
 struct zero_reader {
 	const char *path; /* as messages name it */
 	yaml_parser_t parser;
-	yaml_event_t event; /* at hand: the last that was taken from the parser */
-	size_t long_line;   /* where a text is that is too long for a key, 0: nowhere */
-	char *why;          /* the sentence if something is refused */
+	yaml_event_t event; /* the current event: the last one that the parser returned */
+	size_t long_line;   /* the line of a text that is too long for a key; 0 if there is none */
+	char *why;          /* receives the sentence of the first error */
 	size_t size;
 };
 
-/* A place in the file, from 1. */
+/* A place in the file; both count from 1. */
 struct zero_place {
 	size_t line, column;
 };
 
-/* A key of a map or a word of a list; the text lives as long as the map is being read. */
+/* A key of a map or an entry of a list. The text lives until the map or list has been read. */
 struct zero_key {
 	char *text;
 	struct zero_place place;
 };
 
-/* False: no memory. The text must outlive the reader. */
+/* The text must outlive the reader. Returns false without memory. */
 bool zero_reader_init(struct zero_reader *reader, const char *path, const char *text, size_t length,
 		      char *why, size_t size);
 void zero_reader_clear(struct zero_reader *reader);
 
-/* Where the event at hand begins. */
-struct zero_place zero_reader_here(const struct zero_reader *reader);
-/* Both make the sentence and return false, so that a failing function can end with them. */
+/* Returns where the current event starts. */
+struct zero_place zero_reader_place(const struct zero_reader *reader);
+/* These write the error and return false, so that a failing function can return their result. */
 __attribute__((format(printf, 3, 4))) bool
-zero_reader_refuse(struct zero_reader *reader, struct zero_place place, const char *format, ...);
+zero_reader_error(struct zero_reader *reader, struct zero_place place, const char *format, ...);
 bool zero_reader_no_memory(struct zero_reader *reader);
-/* All of a text, for a message. */
+/* Quotes a NUL-terminated text for a message. */
 struct zero_quoted zero_reader_quote(const void *text);
 
-/* The text of the scalar at hand, which lives until the next event; NULL: it was refused. */
-const char *zero_reader_text(struct zero_reader *reader, const char *what);
+/* Returns the text of the current scalar, which lives until the next event; NULL after an error. */
+const char *zero_reader_scalar(struct zero_reader *reader, const char *what);
 
 /*
- * Reads what belongs to a key: the first event of the value is at hand, and has to be the last one
- * of it afterwards. For a list's word it is the word itself.
+ * Called for each entry. For a map, the current event is the first one of the value of the key; the
+ * handler must leave the last one of that value as the current event. For a list, it is the entry.
  */
-typedef bool (*zero_read)(struct zero_reader *reader, const struct zero_key *key, void *context);
+typedef bool (*zero_reader_handler)(struct zero_reader *reader, const struct zero_key *key,
+				    void *context);
 
-/* A map, a list of words, or nothing at all, whose first event is at hand. */
-bool zero_reader_map(struct zero_reader *reader, const char *what, zero_read each, void *context);
-bool zero_reader_list(struct zero_reader *reader, const char *what, zero_read each, void *context);
-/* The whole file, which must be one map. */
-bool zero_reader_file(struct zero_reader *reader, zero_read each, void *context);
+/* Read a map or a list whose first event is the current one; an empty value has no entries. */
+bool zero_reader_map(struct zero_reader *reader, const char *what, zero_reader_handler each,
+		     void *context);
+bool zero_reader_list(struct zero_reader *reader, const char *what, zero_reader_handler each,
+		      void *context);
+/* Reads the whole file, which must be one map. */
+bool zero_reader_file(struct zero_reader *reader, zero_reader_handler each, void *context);
 
 /*
- * The array with room for one more element of `bytes`: itself, or one of twice the room that has
- * taken its place. NULL: no memory, and the array is as it was.
+ * Returns an array with space for one more element of `bytes` bytes: the same array, or one of
+ * twice the size. Returns NULL without memory; the array is unchanged then.
  */
 void *zero_grow(void *array, size_t count, size_t *room, size_t bytes);
 

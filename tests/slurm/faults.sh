@@ -115,15 +115,15 @@ break_file() {
 		;;
 	"file that all may write")
 		chmod 646 "$file"
-		where="$file: others than its owner may write it (mode 0646)"
+		where="$file: is writable by others than its owner (mode 0646)"
 		;;
 	"file that its group may write")
 		chmod 664 "$file"
-		where="$file: others than its owner may write it (mode 0664)"
+		where="$file: is writable by others than its owner (mode 0664)"
 		;;
 	"file of another user")
 		chown "$user" "$file"
-		where="$file: belongs to user $(id -u "$user")"
+		where="$file: is owned by user $(id -u "$user")"
 		;;
 	"missing file")
 		rm "$file"
@@ -208,7 +208,7 @@ limits: {stream_chunk: {max: 16M}}
 locked: [offload]
 YAML
 
-too_much="40M is not allowed: stream_chunk is at most 16M by $scratch/n2/zero.yaml:3"
+too_much="40M is not allowed: stream_chunk must be at most 16M by $scratch/n2/zero.yaml:3"
 try env ZERO_STREAM_CHUNK=40M srun -w n2 true
 fails "more than the node's limit" ": node n2: ZERO_STREAM_CHUNK: $too_much"
 try srun -w n2 -n 2 --zero-stream-chunk=40M true

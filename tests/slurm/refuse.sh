@@ -149,11 +149,11 @@ for name in "${names[@]}"; do
 	((${#bounds[@]})) || continue
 	((++limited))
 	line "^  $name:"
-	both "$name" "${bounds[0]}" "${bounds[0]} is not allowed: $name is at least ${bounds[1]} by $yaml:$((line + 1))"
-	both "$name" "${bounds[3]}" "${bounds[3]} is not allowed: $name is at most ${bounds[2]} by $yaml:$((line + 2))"
+	both "$name" "${bounds[0]}" "${bounds[0]} is not allowed: $name must be at least ${bounds[1]} by $yaml:$((line + 1))"
+	both "$name" "${bounds[3]}" "${bounds[3]} is not allowed: $name must be at most ${bounds[2]} by $yaml:$((line + 2))"
 	printf 'version: 1\ndefaults:\n  %s: "%s"\n' "$name" "${bounds[3]}" >"$own"
 	refused "a file beyond limits" --zero-config="$own" \
-		"$own:3: ${bounds[3]} is not allowed: $name is at most ${bounds[2]} by $yaml:$((line + 2))"
+		"$own:3: ${bounds[3]} is not allowed: $name must be at most ${bounds[2]} by $yaml:$((line + 2))"
 done
 ((limited > 3)) || fail "there are only $limited options with limits"
 
@@ -196,7 +196,7 @@ gpus:
 YAML
 echo 'gpu GPU-1 20G 24G Test Small' >"$scratch/n1.gpus"
 echo 'gpu GPU-2 60G 80G Test Big' | tee "$scratch/n2.gpus" >"$scratch/n3.gpus"
-small="stream_chunk is at most 1M by"
+small="stream_chunk must be at most 1M by"
 
 # inside WHAT TEXT... -- COMMAND...: refused by the srun inside a job, which starts no step
 inside() {

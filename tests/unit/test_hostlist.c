@@ -63,20 +63,20 @@ END_TEST
 START_TEST(what_is_no_list_is_refused)
 {
 	static const char *const cases[][2] = {
-		{"", "'' has an empty name"},
-		{",", "',' has an empty name"},
-		{"a,,b", "'a,,b' has an empty name"},
-		{"a,", "'a,' has an empty name"},
-		{",a", "',a' has an empty name"},
-		{"a b", "'a b' has a space or control character"},
-		{"a, b", "'a, b' has a space or control character"},
-		{"a\tb", "'a?b' has a space or control character"},
-		{"a\x7f", "'a?' has a space or control character"},
+		{"", "'' contains an empty name"},
+		{",", "',' contains an empty name"},
+		{"a,,b", "'a,,b' contains an empty name"},
+		{"a,", "'a,' contains an empty name"},
+		{",a", "',a' contains an empty name"},
+		{"a b", "'a b' contains a space or a control character"},
+		{"a, b", "'a, b' contains a space or a control character"},
+		{"a\tb", "'a?b' contains a space or a control character"},
+		{"a\x7f", "'a?' contains a space or a control character"},
 		{"n[1-3", "'[1-3' has no closing bracket"},
 		{"n[", "'[' has no closing bracket"},
 		{"n[1,", "'[1,' has no closing bracket"},
-		{"n1]", "'n1]' closes a bracket that was not opened"},
-		{"a,n[1]]", "'n[1]]' closes a bracket that was not opened"},
+		{"n1]", "'n1]' has a closing bracket without an opening one"},
+		{"a,n[1]]", "'n[1]]' has a closing bracket without an opening one"},
 		{"n[]", "'' is not a range: two numbers of at most 18 digits, such as 1-16"},
 		{"n[1,]", "'' is not a range: two numbers of at most 18 digits, such as 1-16"},
 		{"n[-3]", "'-3' is not a range: two numbers of at most 18 digits, such as 1-16"},
@@ -89,7 +89,7 @@ START_TEST(what_is_no_list_is_refused)
 		{"n[[1]]", "'[1' is not a range: two numbers of at most 18 digits, such as 1-16"},
 		{"n[1234567890123456789]", "'1234567890123456789' is not a range: two numbers of "
 					   "at most 18 digits, such as 1-16"},
-		{"n[1,5-3]", "the range '5-3' runs backwards"},
+		{"n[1,5-3]", "the range '5-3' is descending"},
 	};
 	char host[16];
 

@@ -11,14 +11,14 @@
 START_TEST(the_form_of_the_file)
 {
 	static const struct refusal refusals[] = {
-		{"", ":1:1: the file says nothing: it needs version: 1"},
-		{"# only this\n\n", ":1:1: the file says nothing: it needs version: 1"},
-		{"---\n", ":1:1: there is no version: add version: 1"},
-		{"enabled: on\n", ":1:1: there is no version: add version: 1"},
-		{"version: 2\n", ":1:10: version '2' is not known: only 1 is"},
-		{"version: 1.0\n", ":1:10: version '1.0' is not known: only 1 is"},
+		{"", ":1:1: the file is empty: it must contain version: 1"},
+		{"# only this\n\n", ":1:1: the file is empty: it must contain version: 1"},
+		{"---\n", ":1:1: the key version is missing: add version: 1"},
+		{"enabled: on\n", ":1:1: the key version is missing: add version: 1"},
+		{"version: 2\n", ":1:10: version '2' is not supported: only 1 is"},
+		{"version: 1.0\n", ":1:10: version '1.0' is not supported: only 1 is"},
 		{"version: [1]\n", ":1:10: version must be a single value, not a list"},
-		{"version:\n", ":1:9: version '' is not known: only 1 is"},
+		{"version:\n", ":1:9: version '' is not supported: only 1 is"},
 		{"- version\n",
 		 ":1:1: the file must be a map with lines such as 'key: value', not a list"},
 		{"version\n", ":1:1: the file must be a map with lines such as 'key: value', not a "
@@ -26,7 +26,7 @@ START_TEST(the_form_of_the_file)
 		{"version: 1\nenabled: yes\n",
 		 ":2:10: enabled: 'yes' is not one of off, opt-in, on"},
 		{"version: 1\nenabled: {}\n", ":2:10: enabled must be a single value, not a map"},
-		{"version: 1\nversion: 1\n", ":2:1: 'version' is there twice: line 1 has it too"},
+		{"version: 1\nversion: 1\n", ":2:1: 'version' appears twice: line 1 has it too"},
 		{"version: 1\ndefualts: {}\n",
 		 ":2:1: there is no key 'defualts' here: did you mean defaults?"},
 		{"version: 1\n? [a]\n: b\n", ":2:3: a key must be a single value, not a list"},
@@ -38,9 +38,9 @@ START_TEST(the_form_of_the_file)
 		 ":2:1: there is no key '<<' here: the keys are version, enabled, defaults, "
 		 "limits, locked, env, gpus, partitions, nodes"},
 		{"version: 1\n---\nversion: 1\n",
-		 ":2:1: a second document begins: only one is allowed"},
+		 ":2:1: a second document starts here: only one is allowed"},
 		{"version: 1\n...\n---\nversion: 1\n",
-		 ":3:1: a second document begins: only one is allowed"},
+		 ":3:1: a second document starts here: only one is allowed"},
 	};
 
 	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
@@ -72,18 +72,18 @@ START_TEST(what_the_parser_refuses)
 		{"version: 1\ndefaults: {stage: 3\n", ":3:1: "},
 		{"version: 1\nenabled: 'on\n", ":3:1: "},
 		{"version: 1\nenabled: \"\\q\"\n", ":2:11: "},
-		{"version: 1\nenabled: \xc3\xa4\xe4\n", ":2:11: this is no text: "},
-		{"version: 1\n# \xff\n", ":2:3: this is no text: "},
-		{"version: 1\n# \xed\xa0\x80\n", ":2:3: this is no text: "},
-		{"version: 1\nenabled: \x1b[2J\n", ":2:10: this is no text: "},
+		{"version: 1\nenabled: \xc3\xa4\xe4\n", ":2:11: this is not valid UTF-8 text: "},
+		{"version: 1\n# \xff\n", ":2:3: this is not valid UTF-8 text: "},
+		{"version: 1\n# \xed\xa0\x80\n", ":2:3: this is not valid UTF-8 text: "},
+		{"version: 1\nenabled: \x1b[2J\n", ":2:10: this is not valid UTF-8 text: "},
 	};
 	static const char nul[] = "version: 1\nenabled: o\0n\n";
 	static const char utf16[] = "\xff\xfev\0e\0r\0";
 
 	for (size_t i = 0; i < sizeof at / sizeof at[0]; i++)
 		refused_at(at[i].text, strlen(at[i].text), at[i].why);
-	refused_at(nul, sizeof nul - 1, ":2:11: this is no text: ");
-	refused_at(utf16, sizeof utf16 - 1, ":1:1: this is no text: ");
+	refused_at(nul, sizeof nul - 1, ":2:11: this is not valid UTF-8 text: ");
+	refused_at(utf16, sizeof utf16 - 1, ":1:1: this is not valid UTF-8 text: ");
 }
 END_TEST
 
@@ -94,7 +94,8 @@ START_TEST(no_magic)
 		{"version: 1\ndefaults: {stage: &a 3}\n", ":2:19: the anchor 'a' is not allowed"},
 		{"version: 1\nlocked: &b [stage]\n", ":2:9: the anchor 'b' is not allowed"},
 		{"version: 1\n&k enabled: on\n", ":2:1: the anchor 'k' is not allowed"},
-		{"version: 1\ndefaults: *a\n", ":2:11: the alias 'a' is not allowed: write it out"},
+		{"version: 1\ndefaults: *a\n",
+		 ":2:11: the alias 'a' is not allowed: write out its value"},
 		{"!x\nversion: 1\n", ":1:1: the tag '!x' is not allowed"},
 		{"version: !!int 1\n", ":1:10: the tag 'tag:yaml.org,2002:int' is not allowed"},
 		{"version: ! 1\n", ":1:10: the tag '!' is not allowed"},
@@ -104,8 +105,8 @@ START_TEST(no_magic)
 		{"version: 1\n\"\\e[2J\\x9b\": on\n",
 		 ":2:1: there is no key '?[2J?' here: the keys are version, enabled, defaults, "
 		 "limits, locked, env, gpus, partitions, nodes"},
-		{"version: 1\nenabled: \"on\\0\"\n", ":2:10: enabled has a NUL byte in it"},
-		{"version: 1\n\"enabled\\0\": on\n", ":2:1: a key has a NUL byte in it"},
+		{"version: 1\nenabled: \"on\\0\"\n", ":2:10: enabled contains a NUL byte"},
+		{"version: 1\n\"enabled\\0\": on\n", ":2:1: a key contains a NUL byte"},
 	};
 
 	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
@@ -152,7 +153,7 @@ START_TEST(too_many)
 			fprintf(out, " n%d:\n", i);
 		fclose(out);
 		snprintf(expected, sizeof expected,
-			 ":1027:2: there are too many here: at most 1024 are allowed");
+			 ":1027:2: there are too many entries: at most 1024 are allowed");
 		refused(text, expected);
 		/* one less is well */
 		text[length - strlen(" n1025:\n")] = '\0';
@@ -196,8 +197,9 @@ static char *with_key(const char *form, size_t characters)
 
 START_TEST(keys_have_a_length)
 {
-	static const char hint[] = "; a key of more than 1024 characters needs '? ' before it, and "
-				   "its value ': ' in a line below";
+	static const char hint[] =
+		"; a key of more than 1024 characters must be written as '? KEY', and its value as "
+		"': VALUE' on the next line";
 	static const char *const forms[] = {
 		"version: 1\nnodes:\n  @: {locked: [stage]}\n",
 		"version: 1\nnodes:\n  m: {}\n  @: {locked: [stage]}\n",
@@ -276,22 +278,23 @@ START_TEST(what_is_no_file)
 	write_bytes(site_path, "version: 1\n", 11);
 	ck_assert_int_eq(chmod(site_path, 0664), 0);
 	refused_file(site_path, ZERO_CONFIG_SITE,
-		     "others than its owner may write it (mode 0664): chmod go-w");
+		     "is writable by others than its owner (mode 0664): run chmod go-w");
 	config = zero_config_read(site_path, ZERO_CONFIG_USER, why, sizeof why);
 	ck_assert_ptr_nonnull(config);
 	zero_config_free(config);
 	ck_assert_int_eq(chmod(site_path, 0602), 0);
 	refused_file(site_path, ZERO_CONFIG_SITE,
-		     "others than its owner may write it (mode 0602): chmod go-w");
+		     "is writable by others than its owner (mode 0602): run chmod go-w");
 	ck_assert_int_eq(chmod(site_path, 0640), 0);
-	refused_file(site_path, ZERO_CONFIG_SITE, "users cannot read it (mode 0640): chmod a+r");
+	refused_file(site_path, ZERO_CONFIG_SITE,
+		     "is not readable by all users (mode 0640): run chmod a+r");
 	if (geteuid() != 0) {
 		ck_assert_int_eq(chmod(site_path, 0200), 0);
 		refused_file(site_path, ZERO_CONFIG_SITE, "cannot be opened: Permission denied");
 	} else {
 		ck_assert_int_eq(chmod(site_path, 0644), 0);
 		ck_assert_int_eq(chown(site_path, 12345, (gid_t)-1), 0);
-		refused_file(site_path, ZERO_CONFIG_SITE, "belongs to user 12345: chown root");
+		refused_file(site_path, ZERO_CONFIG_SITE, "is owned by user 12345: run chown root");
 		ck_assert_int_eq(chown(site_path, 0, (gid_t)-1), 0);
 	}
 	ck_assert_ptr_nonnull(text);
