@@ -23,8 +23,10 @@ endif
 noinst_LTLIBRARIES += spank/libvram.la
 spank_libvram_la_SOURCES = \
 	spank/gpu/budget.c \
-	spank/gpu/nvml.c \
-	spank/gpu/nvml.h \
+	spank/gpu/nvml_query.c \
+	spank/gpu/nvml_query.h \
+	spank/gpu/visible_gpus.c \
+	spank/gpu/visible_gpus.h \
 	spank/gpu/vram.c
 spank_libvram_la_LIBADD = $(DL_LIBS)
 

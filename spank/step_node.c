@@ -170,7 +170,7 @@ int node_user_init(spank_t spank)
 		node.gpus = node_variable(spank, "SLURM_JOB_GPUS");
 	if (node.why[0] || task_kind(spank) != NODE_TASK_RANK || !wants_vram(spank))
 		return ESPANK_SUCCESS;
-	zero_vram_ask(arguments->nvml, NVML_SECONDS, &node.vram);
+	zero_vram_read(arguments->nvml, NVML_SECONDS, &node.vram);
 	if (node.vram.why[0])
 		slurm_spank_log(PLUGIN_NAME ": node %s: %s", node.name, node.vram.why);
 	return ESPANK_SUCCESS;

@@ -80,16 +80,16 @@ static unsigned local_tasks(spank_t spank)
 	return spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &tasks) || !tasks ? 1 : tasks;
 }
 
-static void use_backend(struct zero_vram_task *task, const struct zero_settings *resolved)
+static void use_backend(struct zero_budget_input *task, const struct zero_settings *resolved)
 {
 	uint64_t backend = resolved->value[ZERO_OPT_BACKEND].number;
 
-	task->all = backend == ZERO_BACKEND_CUDA;
+	task->all_by_default = backend == ZERO_BACKEND_CUDA;
 	if (backend == ZERO_BACKEND_HOST)
 		task->visible = "";
 }
 
-static void use_reserve(struct zero_vram_task *task, const struct zero_settings *resolved)
+static void use_reserve(struct zero_budget_input *task, const struct zero_settings *resolved)
 {
 	const struct zero_value *reserve = &resolved->value[ZERO_OPT_VRAM_RESERVE];
 
@@ -106,7 +106,7 @@ static bool find_budget(spank_t spank, const struct node *node, const struct wor
 			size_t size)
 {
 	char *visible = node_variable(spank, "CUDA_VISIBLE_DEVICES");
-	struct zero_vram_task task = {
+	struct zero_budget_input task = {
 		.visible = visible,
 		.step_visible = node->visible,
 		.step_gpus = node->gpus,
@@ -118,7 +118,7 @@ static bool find_budget(spank_t spank, const struct node *node, const struct wor
 
 	if (ok) {
 		use_backend(&task, resolved);
-		zero_budget_of(&node->vram, &task, budget);
+		zero_budget_compute(&node->vram, &task, budget);
 	}
 	if (ok && budget->gpu) {
 		zero_settings_clear(resolved);
@@ -126,7 +126,7 @@ static bool find_budget(spank_t spank, const struct node *node, const struct wor
 	}
 	if (ok) {
 		use_reserve(&task, resolved);
-		zero_budget_of(&node->vram, &task, budget);
+		zero_budget_compute(&node->vram, &task, budget);
 	}
 	free(visible);
 	return ok;

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asks NVML in a process of its own, since a call into a wedged driver may never return, and no
- * signal ends it then. The process is a fork that executes nothing, unlike nvidia-smi. A thread
- * would not do: slurmstepd's next seteuid waits for every thread to answer a signal, which one that
- * hangs in the kernel does not, and at its end slurmstepd unloads the code that the thread runs.
+ * Queries NVML in a process of its own, since a call into a broken driver may never return, and no
+ * signal ends it then. The process is a fork that executes no program, such as nvidia-smi. A thread
+ * would not do: the next seteuid of slurmstepd waits until every thread has handled a signal, which
+ * a thread that hangs in the kernel does not do, and at its end slurmstepd unloads the code that
+ * the thread executes.
  *
- * The process is a grandchild, and its parent ends at once: so a step has nothing to wait for while
- * the driver still holds the process. What it reads arrives in shared memory. It ends itself at the
- * deadline: by default SIGALRM is as deadly as SIGKILL, and nobody has to send it to a number that
- * may be another process's by then, which slurmstepd, whose real user is root, would end as well.
+ * The process is a grandchild whose parent ends at once, so that the step does not wait for it
+ * while the driver blocks it. It writes its results to shared memory. It ends itself at the
+ * deadline by SIGALRM, whose default action is as good as SIGKILL. Nobody has to kill it by its
+ * number, which may belong to another process by then.
  *
- * slurmstepd asks with the user's effective ids, but has root's real and saved ones. The process
- * gives those up before it loads anything. As it still has a copy of slurmstepd's memory, no other
- * process of the user's may look into it.
+ * slurmstepd calls this with the effective ids of the user, but has root as real and saved ids. The
+ * process gives those up before it loads anything. As it still has a copy of slurmstepd's memory,
+ * no other process of the user may read its memory.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,56 +28,26 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "nvml.h"
-#include "core/text.h"
 #include "core/clock.h"
+#include "core/text.h"
+#include "nvml_query.h"
 #include "vram.h"
 
-static void say(char *why, size_t size, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-
-/* Adds a clause if there is room for a good part of it. */
-static void say(char *why, size_t size, const char *format, ...)
+/* Returns the time until the deadline in seconds; 0 if it has passed. */
+static double time_left(double deadline)
 {
-	size_t used = strlen(why);
-	va_list arguments;
+	double left = deadline - zero_seconds();
 
-	if (used) {
-		if (used + 32 > size)
-			return;
-		memcpy(why + used, "; ", 3);
-		used += 2;
-	}
-	va_start(arguments, format);
-	vsnprintf(why + used, size - used, format, arguments);
-	va_end(arguments);
+	return left > 0 ? left : 0;
 }
 
-/* 0 once it has passed */
-static struct timespec left_until(const struct timespec *deadline)
+/* Resets signals as in a new program, and lets SIGALRM end the process after the deadline. */
+static void reset_signals(double deadline)
 {
-	struct timespec now, left;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	left.tv_sec = deadline->tv_sec - now.tv_sec;
-	left.tv_nsec = deadline->tv_nsec - now.tv_nsec;
-	if (left.tv_nsec < 0) {
-		left.tv_sec--;
-		left.tv_nsec += 1000000000;
-	}
-	return left.tv_sec < 0 ? (struct timespec){0} : left;
-}
-
-/* Signals act as in a new program, and one ends us at the deadline, not before. */
-static void reset_signals(const struct timespec *deadline)
-{
-	struct timespec left = left_until(deadline);
-	long microseconds = left.tv_nsec / 1000 + 1;
-	struct itimerval timer = {
-		.it_value = {left.tv_sec + microseconds / 1000000, microseconds % 1000000}};
+	long microseconds = (long)(1e6 * time_left(deadline)) + 1;
+	struct itimerval timer = {.it_value = {microseconds / 1000000, microseconds % 1000000}};
 	struct sigaction action = {.sa_handler = SIG_DFL};
 	sigset_t none;
 
@@ -88,7 +58,7 @@ static void reset_signals(const struct timespec *deadline)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* For good; and nobody with those ids may read our memory or have it in a core file. */
+/* Drops all ids but the effective ones, and forbids ptrace and core files. */
 static bool drop_privileges(void)
 {
 	gid_t group = getegid();
@@ -113,52 +83,56 @@ static void close_from(unsigned first)
 		close((int)i);
 }
 
-/* Keeps the pipe alone, as the first descriptor after the three that all have. */
-static bool keep_only(int *pipe)
+/* Moves the pipe to the first descriptor after stderr, and closes all others. */
+static bool close_all_but(int *pipe)
 {
-	enum { KEPT = STDERR_FILENO + 1 };
+	enum { PIPE = STDERR_FILENO + 1 };
 	int nothing;
 
-	if (*pipe != KEPT && dup3(*pipe, KEPT, O_CLOEXEC) != KEPT)
+	if (*pipe != PIPE && dup3(*pipe, PIPE, O_CLOEXEC) != PIPE)
 		return false;
-	*pipe = KEPT;
+	*pipe = PIPE;
 	nothing = open("/dev/null", O_RDWR);
-	for (int i = 0; nothing >= 0 && i < KEPT; i++) {
+	for (int i = 0; nothing >= 0 && i < PIPE; i++) {
 		if (dup2(nothing, i) != i)
 			return false;
 	}
-	close_from(KEPT + 1);
+	close_from(PIPE + 1);
 	return nothing >= 0;
 }
 
-/* Never returns into the program that it is a copy of, whose end is none of its business. */
-__attribute__((noreturn)) static void answer(struct nvml_answers *answers, const char *library,
-					     int pipe, const struct timespec *deadline)
+/* The process. Exits without running any exit handler of slurmstepd. */
+__attribute__((noreturn)) static void nvml_child(struct nvml_results *results, const char *library,
+						 int pipe, double deadline)
 {
 	prctl(PR_SET_NAME, "spank_zero nvml", 0, 0, 0);
 	setsid();
 	reset_signals(deadline);
 	if (!drop_privileges())
-		nvml_tell(answers, "cannot give up privileges to ask NVML: %s", strerror(errno));
-	else if (chdir("/") || !keep_only(&pipe))
-		nvml_tell(answers, "cannot prepare to ask NVML: %s", strerror(errno));
+		nvml_append_clause(results->why, sizeof(results->why),
+				   "the process that queries NVML cannot drop root: %s",
+				   strerror(errno));
+	else if (chdir("/") || !close_all_but(&pipe))
+		nvml_append_clause(results->why, sizeof(results->why),
+				   "the process that queries NVML cannot be set up: %s",
+				   strerror(errno));
 	else
-		nvml_ask(answers, library);
-	nvml_calling(answers, NVML_DONE, NVML_GPUS);
-	/* the driver may take its time with what an end releases */
+		nvml_query(results, library);
+	nvml_set_call(results, NVML_DONE, NVML_GPUS);
+	/* the caller need not wait until the driver has released everything */
 	if (write(pipe, "", 1) != 1)
 		_exit(EXIT_FAILURE);
 	_exit(EXIT_SUCCESS);
 }
 
-/* Returns the process's parent, which does no more than that, or -1. */
-static pid_t start(struct nvml_answers *answers, const char *library, int pipe,
-		   const struct timespec *deadline)
+/* Forks the process. Returns its parent, which ends at once, or -1. */
+static pid_t start_child(struct nvml_results *results, const char *library, int pipe,
+			 double deadline)
 {
 	sigset_t all, before;
 	pid_t parent;
 
-	/* Handlers are the caller's; its copies shall not run them. */
+	/* signal handlers of the caller must not run in the copies */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	parent = fork();
@@ -166,10 +140,12 @@ static pid_t start(struct nvml_answers *answers, const char *library, int pipe,
 		pid_t child = fork();
 
 		if (child == 0)
-			answer(answers, library, pipe, deadline);
+			nvml_child(results, library, pipe, deadline);
 		if (child < 0) {
-			nvml_tell(answers, "no process to ask NVML: %s", strerror(errno));
-			nvml_calling(answers, NVML_DONE, NVML_GPUS);
+			nvml_append_clause(results->why, sizeof(results->why),
+					   "the process that queries NVML cannot be started: %s",
+					   strerror(errno));
+			nvml_set_call(results, NVML_DONE, NVML_GPUS);
 		}
 		_exit(EXIT_SUCCESS);
 	}
@@ -178,38 +154,35 @@ static pid_t start(struct nvml_answers *answers, const char *library, int pipe,
 }
 
 /*
- * It ended long ago, unless this machine is very busy. Waits for no other child, and not for ever;
- * as long as it is not waited for, its number is its own.
+ * Waits for the parent of the process, which usually has ended long ago, for 1 s at most. No other
+ * child of slurmstepd may be waited for.
  */
 static void reap(pid_t parent)
 {
-	const struct timespec moment = {.tv_nsec = 1000000};
+	const struct timespec millisecond = {.tv_nsec = 1000000};
 
 	for (unsigned i = 0; i < 1000 && waitpid(parent, NULL, WNOHANG) == 0; i++) {
 		if (i == 500)
 			kill(parent, SIGKILL);
-		nanosleep(&moment, NULL);
+		nanosleep(&millisecond, NULL);
 	}
 }
 
-/* Waits for the process, at most until the deadline; false if that has passed. */
-static bool await(int pipe, const struct timespec *deadline)
+/* Waits until the process is done or has ended. Returns false if the deadline passed before. */
+static bool wait_child(int pipe, double deadline)
 {
-	struct pollfd poll = {.fd = pipe, .events = POLLIN};
-	struct timespec left;
+	struct pollfd poll_pipe = {.fd = pipe, .events = POLLIN};
 	int ready;
 
-	do {
-		left = left_until(deadline);
-		ready = ppoll(&poll, 1, &left, NULL);
-	} while (ready < 0 && errno == EINTR);
-	/* That it ended tells nothing if it was its time. */
-	left = left_until(deadline);
-	return ready > 0 && (left.tv_sec || left.tv_nsec);
+	do
+		ready = poll(&poll_pipe, 1, (int)(1e3 * time_left(deadline)) + 1);
+	while (ready < 0 && errno == EINTR);
+	/* after the deadline, the end of the process means that SIGALRM ended it */
+	return ready > 0 && time_left(deadline) > 0;
 }
 
-/* A process of the user's may have written any bytes: those that are no bool, and any text. */
-static void clean(struct zero_gpu *gpu)
+/* Makes a bool and texts valid, since a process of the user may have written any bytes. */
+static void sanitize(struct zero_gpu *gpu)
 {
 	unsigned char partitioned;
 
@@ -220,76 +193,81 @@ static void clean(struct zero_gpu *gpu)
 	zero_clean(gpu->model);
 }
 
-/* Takes what there is. It comes from a process of the user's: nothing in it is relied on. */
-static void take(struct nvml_answers *answers, bool in_time, double seconds, struct zero_vram *vram)
+/* Copies the results so far. The user may control the process, so that nothing is trusted. */
+static void read_results(struct nvml_results *results, bool in_time, double seconds,
+			 struct zero_vram *vram)
 {
 	struct nvml_progress progress =
-		atomic_load_explicit(&answers->progress, memory_order_acquire);
+		atomic_load_explicit(&results->progress, memory_order_acquire);
 	size_t count = progress.count < NVML_ENTRIES ? progress.count : NVML_ENTRIES;
 	size_t length = progress.why < sizeof(vram->why) ? progress.why : sizeof(vram->why) - 1;
-	char ended[64] = "the process that asked NVML died";
+	char problem[64] = "the process that queried NVML died";
 	const char *call;
 
-	memcpy(vram->why, answers->why, length);
+	memcpy(vram->why, results->why, length);
 	zero_clean(vram->why);
 	vram->gpu = count ? malloc(count * sizeof(vram->gpu[0])) : NULL;
 	if (vram->gpu) {
-		memcpy(vram->gpu, answers->gpu, count * sizeof(vram->gpu[0]));
+		memcpy(vram->gpu, results->gpu, count * sizeof(vram->gpu[0]));
 		vram->count = count;
 	} else if (count) {
-		say(vram->why, sizeof(vram->why), "no memory for %zu GPUs", count);
+		nvml_append_clause(vram->why, sizeof(vram->why), "out of memory for %zu GPUs",
+				   count);
 	}
 	for (size_t i = 0; i < vram->count; i++)
-		clean(&vram->gpu[i]);
+		sanitize(&vram->gpu[i]);
 	if (progress.call >= NVML_DONE)
 		return;
 	if (!in_time)
-		snprintf(ended, sizeof(ended), "NVML gave no answer within %g s", seconds);
+		snprintf(problem, sizeof(problem), "NVML did not answer within %g s", seconds);
 	call = nvml_call_name(progress.call);
-	if (progress.of >= NVML_GPUS)
-		say(vram->why, sizeof(vram->why), "%s: %s", ended, call);
+	if (progress.gpu >= NVML_GPUS)
+		nvml_append_clause(vram->why, sizeof(vram->why), "%s: %s", problem, call);
 	else
-		say(vram->why, sizeof(vram->why), "%s: %s of GPU %u; those after it are left out",
-		    ended, call, progress.of);
+		nvml_append_clause(vram->why, sizeof(vram->why),
+				   "%s: %s of GPU %u; later GPUs are left out", problem, call,
+				   progress.gpu);
 }
 
-void zero_vram_ask(const char *library, double seconds, struct zero_vram *vram)
+void zero_vram_read(const char *library, double seconds, struct zero_vram *vram)
 {
-	struct timespec deadline = zero_deadline(seconds);
-	struct nvml_answers *answers;
+	double deadline = zero_seconds() + seconds;
+	struct nvml_results *results;
 	int pipe[2] = {-1, -1};
 	pid_t parent;
 
 	memset(vram, 0, sizeof(*vram));
 	if (library && library[0] != '/' && (!library[0] || strchr(library, '/'))) {
-		say(vram->why, sizeof(vram->why), "cannot load NVML: '%s' is not an absolute path",
-		    library);
+		snprintf(vram->why, sizeof(vram->why),
+			 "NVML cannot be loaded: '%s' is not an absolute path", library);
 		return;
 	}
-	answers = mmap(NULL, sizeof(*answers), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+	results = mmap(NULL, sizeof(*results), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 		       -1, 0);
-	if (answers == MAP_FAILED || pipe2(pipe, O_CLOEXEC)) {
-		say(vram->why, sizeof(vram->why), "no memory to ask NVML: %s", strerror(errno));
+	if (results == MAP_FAILED || pipe2(pipe, O_CLOEXEC)) {
+		snprintf(vram->why, sizeof(vram->why), "there is no memory for results of NVML: %s",
+			 strerror(errno));
 		goto out;
 	}
-	nvml_calling(answers, NVML_START, NVML_GPUS);
-	parent = start(answers, library, pipe[1], &deadline);
+	nvml_set_call(results, NVML_START, NVML_GPUS);
+	parent = start_child(results, library, pipe[1], deadline);
 	if (parent < 0) {
-		say(vram->why, sizeof(vram->why), "no process to ask NVML: %s", strerror(errno));
+		snprintf(vram->why, sizeof(vram->why),
+			 "the process that queries NVML cannot be started: %s", strerror(errno));
 		goto out;
 	}
-	/* now it ends with the process */
+	/* so that the pipe ends with the process */
 	close(pipe[1]);
 	pipe[1] = -1;
-	take(answers, await(pipe[0], &deadline), seconds, vram);
+	read_results(results, wait_child(pipe[0], deadline), seconds, vram);
 	reap(parent);
 out:
 	for (size_t i = 0; i < 2; i++) {
 		if (pipe[i] >= 0)
 			close(pipe[i]);
 	}
-	if (answers != MAP_FAILED)
-		munmap(answers, sizeof(*answers));
+	if (results != MAP_FAILED)
+		munmap(results, sizeof(*results));
 }
 
 void zero_vram_clear(struct zero_vram *vram)

@@ -318,7 +318,7 @@ for node in "n1 .* vram_source=nvml " "n2 .* vram_source=nvml " "n3 .* vram_sour
 		wrong "wedged drivers: no two tasks have $node"
 done
 for hung in "n2: .* nvmlDeviceGetMemoryInfo of GPU 1;" "n3: .* nvmlInit_v2"; do
-	line="spank_zero: node ${hung/ / NVML gave no answer within }"
+	line="spank_zero: node ${hung/ / NVML did not answer within }"
 	[[ $(grep -c "$line" "$scratch/out") == 1 ]] ||
 		wrong "wedged drivers: it should be said once that $hung"
 done

@@ -230,7 +230,7 @@ same <<END
 5 n3 1 PCI_BUS_ID 71G 75G 80G nvml 1 NVIDIA H200
 END
 says n1 "GPU 0 is left out: .*: GPU is lost" \
-	n2 "cannot load NVML: $scratch/nowhere/libnvidia-ml.so.1: "
+	n2 "NVML cannot be loaded: $scratch/nowhere/libnvidia-ml.so.1: "
 # what is known of the others of a task counts
 step 0 -N 1 -n 2 -w n1 --gres=gpu:2
 same <<END
@@ -297,7 +297,7 @@ own MIG-3b,MIG-3a "PCI_BUS_ID 8704M 9G 10G nvml 2 NVIDIA H200 MIG 1g.10gb"
 # a GPU in MIG mode stands for its first instance
 own GPU-30 "PCI_BUS_ID 4352M 9G 10G nvml 1 NVIDIA H200 MIG 1g.10gb"
 says
-# CUDA looks no further than the first that does not exist; both tasks then share the other
+# CUDA ignores the list from the first GPU that does not exist; both tasks then share the other
 own GPU-31,GPU-4 "PCI_BUS_ID 36352M 75G 80G nvml 1 NVIDIA H200"
 says n3 "CUDA_VISIBLE_DEVICES=GPU-31,GPU-4: this node has no GPU GPU-4"
 own 2 "unset 50M 100M 100M step_memory 0"

@@ -46,12 +46,13 @@ static void fill_tables(void)
 	}
 }
 
-static struct zero_budget budget_of(const struct zero_vram *vram, const struct zero_vram_task *task)
+static struct zero_budget budget_of(const struct zero_vram *vram,
+				    const struct zero_budget_input *task)
 {
 	struct zero_budget budget;
 
 	memset(&budget, 0x5a, sizeof(budget));
-	zero_budget_of(vram, task, &budget);
+	zero_budget_compute(vram, task, &budget);
 	return budget;
 }
 
@@ -64,7 +65,7 @@ struct visible_case {
 
 static void check_visible(const struct zero_vram *vram, const struct visible_case *row)
 {
-	struct zero_vram_task task = {.visible = row->visible, .tasks = 1};
+	struct zero_budget_input task = {.visible = row->visible, .tasks = 1};
 	struct zero_budget budget = budget_of(vram, &task);
 
 	ck_assert_msg(budget.gpus == row->gpus, "'%s': %u GPUs", row->visible, budget.gpus);
@@ -99,10 +100,11 @@ START_TEST(visible_devices_are_read_as_cuda_does)
 		{"0,2,-1,3", 2, 20, NULL},
 		{"0,,3", 1, 40, NULL},
 		{"0,", 1, 40, NULL},
-		{"1,4,3", 1, 30, "this node has no GPU 4, and CUDA looks no further"},
+		{"1,4,3", 1, 30,
+		 "this node has no GPU 4, and CUDA ignores the entries from there on"},
 		{"99999999999999999999", 0, 0, NULL},
 		{"7", 0, 0, "no GPU 7"},
-		{"1,1", 0, 0, "names 1 twice: CUDA then sees no GPU"},
+		{"1,1", 0, 0, "names 1 twice, so that CUDA sees no GPU"},
 		{"0,1,2,01", 0, 0, "twice"},
 		{"1,9,1", 1, 30, "no GPU 9"},
 		{"GPU-b00000", 1, 20, NULL},
@@ -146,7 +148,7 @@ START_TEST(divided_gpus_stand_for_their_first_instance)
 		{"MIG-GPU-b1b2c3", 0, 0, "no GPU"},
 		{"MIG-f", 0, 0, "no GPU MIG-f"},
 	};
-	struct zero_vram_task task = {.all = true, .tasks = 1};
+	struct zero_budget_input task = {.all_by_default = true, .tasks = 1};
 	struct zero_budget budget;
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -155,7 +157,7 @@ START_TEST(divided_gpus_stand_for_their_first_instance)
 	budget = budget_of(&table_of_divided, &task);
 	ck_assert_uint_eq(budget.gpus, 3);
 	ck_assert_uint_eq(budget.budget, 19 * GB);
-	task.all = false;
+	task.all_by_default = false;
 	ck_assert_uint_eq(budget_of(&table_of_divided, &task).gpus, 0);
 }
 END_TEST
@@ -195,10 +197,10 @@ START_TEST(numbers_of_control_groups_are_found_on_the_node)
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct zero_vram_task task = {.visible = rows[i].visible,
-					      .step_visible = rows[i].step_visible,
-					      .step_gpus = rows[i].step_gpus,
-					      .tasks = 1};
+		struct zero_budget_input task = {.visible = rows[i].visible,
+						 .step_visible = rows[i].step_visible,
+						 .step_gpus = rows[i].step_gpus,
+						 .tasks = 1};
 		struct zero_budget budget = budget_of(&table_of_four, &task);
 
 		ck_assert_msg(budget.gpus == rows[i].gpus, "row %zu: %u GPUs", i, budget.gpus);
@@ -239,10 +241,10 @@ START_TEST(tasks_share_gpus)
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct zero_vram_task task = {.visible = rows[i].visible,
-					      .step_visible = rows[i].step_visible,
-					      .step_gpus = rows[i].step_gpus,
-					      .tasks = rows[i].tasks};
+		struct zero_budget_input task = {.visible = rows[i].visible,
+						 .step_visible = rows[i].step_visible,
+						 .step_gpus = rows[i].step_gpus,
+						 .tasks = rows[i].tasks};
 		struct zero_budget budget = budget_of(&table_of_four, &task);
 
 		ck_assert_msg(budget.budget == budget.free / rows[i].share, "row %zu: 1/%g", i,
@@ -253,7 +255,7 @@ END_TEST
 
 START_TEST(the_reserve_stays_free)
 {
-	struct zero_vram_task task = {.visible = "0", .tasks = 2, .step_gpus = "0"};
+	struct zero_budget_input task = {.visible = "0", .tasks = 2, .step_gpus = "0"};
 	struct zero_gpu huge[] = {
 		{"GPU-x", "X", UINT64_MAX, UINT64_MAX, 0, -1, false},
 		{"GPU-y", "Y", 100 * GB, 200 * GB, 1, -1, false},
@@ -302,8 +304,8 @@ START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
 {
 	struct zero_vram none = {NULL, 0, "nvmlInit_v2: Driver Not Loaded"};
 	struct zero_vram empty = {NULL, 0, ""};
-	struct zero_vram some = {four, 2, "NVML gave no answer within 2 s"};
-	struct zero_vram_task task = {.visible = "0,1", .tasks = 1, .step_memory = 5 * GB};
+	struct zero_vram some = {four, 2, "NVML did not answer within 2 s"};
+	struct zero_budget_input task = {.visible = "0,1", .tasks = 1, .step_memory = 5 * GB};
 	struct zero_budget budget;
 
 	budget = budget_of(&none, &task);
@@ -311,8 +313,9 @@ START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
 	ck_assert_uint_eq(budget.budget, 0);
 	ck_assert_uint_eq(budget.free, 0);
 	ck_assert_int_eq(budget.source, ZERO_VRAM_UNKNOWN);
-	ck_assert_str_eq(budget.why, "CUDA_VISIBLE_DEVICES=0,1: free memory of 2 of 2 GPUs is not "
-				     "known: nvmlInit_v2: Driver Not Loaded");
+	ck_assert_str_eq(budget.why,
+			 "CUDA_VISIBLE_DEVICES=0,1: the free memory of 2 of 2 GPUs is not "
+			 "known: nvmlInit_v2: Driver Not Loaded");
 	task.visible = "0,0";
 	ck_assert_uint_eq(budget_of(&none, &task).gpus, 0);
 	task.visible = "GPU-a,GPU-a";
@@ -326,7 +329,7 @@ START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
 	ck_assert_str_eq(budget.why, "");
 	task.visible = NULL;
 	ck_assert_int_eq(budget_of(&none, &task).source, ZERO_VRAM_STEP_MEMORY);
-	task.all = true;
+	task.all_by_default = true;
 	budget = budget_of(&none, &task);
 	ck_assert_int_eq(budget.source, ZERO_VRAM_UNKNOWN);
 	ck_assert_ptr_nonnull(strstr(budget.why, "Driver Not Loaded"));
@@ -343,7 +346,7 @@ START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
 	ck_assert_uint_eq(budget.gpus, 2);
 	ck_assert_uint_eq(budget.budget, 30 * GB);
 	ck_assert_int_eq(budget.source, ZERO_VRAM_NVML);
-	ck_assert_ptr_nonnull(strstr(budget.why, "1 of 2 GPUs is not known: NVML gave no answer"));
+	ck_assert_ptr_nonnull(strstr(budget.why, "1 of 2 GPUs is not known: NVML did not answer"));
 	task.visible = "0";
 	ck_assert_str_eq(budget_of(&some, &task).why, "");
 	task.visible = NULL;
@@ -357,7 +360,7 @@ START_TEST(lists_of_any_length_are_survived)
 {
 	static char visible[1 << 16];
 	struct zero_vram none = {NULL, 0, "no driver"};
-	struct zero_vram_task task = {.visible = visible, .tasks = UINT_MAX};
+	struct zero_budget_input task = {.visible = visible, .tasks = UINT_MAX};
 	struct zero_budget budget;
 	size_t used = 0;
 
@@ -418,7 +421,7 @@ START_TEST(host_memory_is_the_least_of_the_limits)
 
 	srand(1);
 	for (unsigned i = 0; i < 3000; i++) {
-		struct zero_vram_task task = {
+		struct zero_budget_input task = {
 			.step_memory = random_limit(available, total),
 			.job_memory = random_limit(available, total),
 			.tasks = (unsigned)rand() % 100,

@@ -80,7 +80,7 @@ static void asked(const char *lines, struct zero_vram *vram)
 {
 	gpus(lines);
 	memset(vram, 0x5a, sizeof(*vram));
-	zero_vram_ask(library("nvml"), 20, vram);
+	zero_vram_read(library("nvml"), 20, vram);
 }
 
 /* Gives up after 1 s and must be back long before a test would time out. */
@@ -89,7 +89,7 @@ static void gave_up(const char *lines, struct zero_vram *vram)
 	double start = now();
 
 	gpus(lines);
-	zero_vram_ask(library("nvml"), 1, vram);
+	zero_vram_read(library("nvml"), 1, vram);
 	ck_assert_double_ge(now() - start, 1);
 	ck_assert_double_lt(now() - start, 10);
 }
@@ -207,7 +207,7 @@ START_TEST(drivers_older_than_mig_will_do)
 	struct zero_vram vram;
 
 	gpus("gpu GPU-a 70G 80G NVIDIA V100\ngpu GPU-b 60G 80G NVIDIA V100\n");
-	zero_vram_ask(library("nvml_old"), 20, &vram);
+	zero_vram_read(library("nvml_old"), 20, &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 2);
 	ck_assert_uint_eq(vram.gpu[1].free, 60 * GB);
@@ -271,16 +271,17 @@ START_TEST(an_absent_library_or_driver_is_said)
 {
 	struct zero_vram vram;
 
-	zero_vram_ask("/no/such/library.so", 20, &vram);
+	zero_vram_read("/no/such/library.so", 20, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_ptr_null(vram.gpu);
-	ck_assert_ptr_nonnull(strstr(vram.why, "cannot load NVML: /no/such/library.so: "));
+	ck_assert_ptr_nonnull(strstr(vram.why, "NVML cannot be loaded: /no/such/library.so: "));
 
-	zero_vram_ask("libm.so.6", 20, &vram);
+	zero_vram_read("libm.so.6", 20, &vram);
 	ck_assert_uint_eq(vram.count, 0);
-	ck_assert_str_eq(vram.why, "libm.so.6 has no nvmlInit_v2: it is not NVML, or too old");
+	ck_assert_str_eq(vram.why,
+			 "libm.so.6 has no function nvmlInit_v2: it is not NVML, or too old");
 
-	zero_vram_ask(library("nvml"), 20, &vram);
+	zero_vram_read(library("nvml"), 20, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_str_eq(vram.why, "nvmlInit_v2: Driver Not Loaded");
 
@@ -348,7 +349,7 @@ START_TEST(a_wedged_driver_does_not_hang_us)
 		ck_assert_uint_eq(vram.count, i < 2 ? 0 : i < 4 ? 1 : 2);
 		if (vram.count)
 			ck_assert_uint_eq(vram.gpu[0].free, 70 * GB);
-		ck_assert_ptr_nonnull(strstr(vram.why, "NVML gave no answer within 1 s"));
+		ck_assert_ptr_nonnull(strstr(vram.why, "NVML did not answer within 1 s"));
 		ck_assert_ptr_nonnull(strstr(vram.why, calls[i]));
 		if (i == 2 || i == 3)
 			ck_assert_ptr_nonnull(strstr(vram.why, " of GPU 1; "));
@@ -379,8 +380,8 @@ START_TEST(a_driver_that_no_signal_wakes_holds_nobody)
 	nothing_left(before);
 	kill(process, SIGKILL);
 	ck_assert_uint_eq(vram.count, 1);
-	ck_assert_str_eq(vram.why, "NVML gave no answer within 1 s: nvmlDeviceGetMemoryInfo of "
-				   "GPU 1; those after it are left out");
+	ck_assert_str_eq(vram.why, "NVML did not answer within 1 s: nvmlDeviceGetMemoryInfo of "
+				   "GPU 1; later GPUs are left out");
 	ck_assert(!loaded("nvml"));
 	zero_vram_clear(&vram);
 }
@@ -393,10 +394,10 @@ START_TEST(a_library_that_hangs_while_it_is_loaded_is_given_up)
 
 	/* the loader waits for a writer of it */
 	ck_assert_int_eq(mkfifo(in_folder("stuck"), 0644), 0);
-	zero_vram_ask(in_folder("stuck"), 1, &vram);
+	zero_vram_read(in_folder("stuck"), 1, &vram);
 	ck_assert_double_lt(now() - start, 10);
 	ck_assert_uint_eq(vram.count, 0);
-	ck_assert_str_eq(vram.why, "NVML gave no answer within 1 s: dlopen");
+	ck_assert_str_eq(vram.why, "NVML did not answer within 1 s: dlopen");
 }
 END_TEST
 
@@ -411,11 +412,12 @@ START_TEST(a_library_that_dies_is_said)
 	      &vram);
 	ck_assert_double_lt(now() - start, 10);
 	ck_assert_uint_eq(vram.count, 1);
-	ck_assert_str_eq(vram.why, "the process that asked NVML died: nvmlDeviceGetName of GPU 1; "
-				   "those after it are left out");
+	ck_assert_str_eq(vram.why,
+			 "the process that queried NVML died: nvmlDeviceGetName of GPU 1; "
+			 "later GPUs are left out");
 	zero_vram_clear(&vram);
 	asked("gpu GPU-a 70G 80G NVIDIA H100\ndie nvmlInit_v2\n", &vram);
-	ck_assert_str_eq(vram.why, "the process that asked NVML died: nvmlInit_v2");
+	ck_assert_str_eq(vram.why, "the process that queried NVML died: nvmlInit_v2");
 	nothing_left(before);
 }
 END_TEST
@@ -428,9 +430,9 @@ START_TEST(a_relative_path_is_refused)
 		struct zero_vram vram;
 		char why[128];
 
-		snprintf(why, sizeof(why), "cannot load NVML: '%s' is not an absolute path",
+		snprintf(why, sizeof(why), "NVML cannot be loaded: '%s' is not an absolute path",
 			 paths[i]);
-		zero_vram_ask(paths[i], 20, &vram);
+		zero_vram_read(paths[i], 20, &vram);
 		ck_assert_uint_eq(vram.count, 0);
 		ck_assert_str_eq(vram.why, why);
 	}
@@ -472,7 +474,7 @@ START_TEST(the_process_has_what_it_needs_and_no_more)
 	signal(SIGTERM, ignore);
 	signal(SIGALRM, SIG_IGN);
 	ck_assert(setegid(group) == 0 && seteuid(user) == 0);
-	zero_vram_ask(in_folder("nvml.so"), 20, &vram);
+	zero_vram_read(in_folder("nvml.so"), 20, &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 1);
 	ck_assert_str_eq(vram.gpu[0].model, facts);
@@ -480,7 +482,7 @@ START_TEST(the_process_has_what_it_needs_and_no_more)
 	ck_assert_int_eq(seteuid(getuid()), 0);
 	/* The caller ignores an alarm, which yet ends the process. */
 	gave_up("wedge nvmlInit_v2\n", &vram);
-	ck_assert_str_eq(vram.why, "NVML gave no answer within 1 s: nvmlInit_v2");
+	ck_assert_str_eq(vram.why, "NVML did not answer within 1 s: nvmlInit_v2");
 	ck_assert(ends(stuck(), 10));
 }
 END_TEST
