@@ -1,31 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What a step and its tasks inherit from a zero task around them: the environment of the srun that
- * started them, with variables that are that task's alone.
- */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "step_node.h"
+#include "nested_step.h"
+#include "plugin.h"
 
-/* Whether a variable is of the PMIx server's making. Those in PMIX_MCA_ are the user's settings. */
+/* Returns whether a PMIx server sets the variable. Those in PMIX_MCA_ are settings of the user. */
 static bool is_pmix(const char *entry, size_t length)
 {
 	return entry[length] == '=' && strncmp(entry, "PMIX_", 5) == 0 &&
 	       strncmp(entry, "PMIX_MCA_", 9) != 0;
 }
 
-void inherit_clean_step(spank_t spank)
+void nested_step_remove_pmix(spank_t spank)
 {
-	/* a server makes some twenty of them; each that goes moves all behind it, here as root */
+	/* a server sets about 20; each removal moves all later ones, so root does not remove more */
 	enum { MOST = 256 };
 	char **variable = NULL, name[256];
-	size_t at = 0, gone = 0;
+	size_t at = 0, removed = 0;
 
 	if (spank_getenv(spank, "ZERO_RESOLVED", name, sizeof name) == ESPANK_ENV_NOEXIST)
 		return;
-	while (gone < MOST && !spank_get_item(spank, S_JOB_ENV, &variable) && variable &&
+	while (removed < MOST && !spank_get_item(spank, S_JOB_ENV, &variable) && variable &&
 	       variable[at]) {
 		const char *entry = variable[at];
 		size_t length = strcspn(entry, "=");
@@ -34,9 +31,9 @@ void inherit_clean_step(spank_t spank)
 			memcpy(name, entry, length);
 			name[length] = '\0';
 			spank_unsetenv(spank, name);
-			gone++;
+			removed++;
 		}
-		/* the next one has moved here, unless nothing was taken away */
+		/* after a removal, the next variable has moved to this place */
 		if (!spank_get_item(spank, S_JOB_ENV, &variable) && variable[at] == entry)
 			at++;
 	}
@@ -44,14 +41,14 @@ void inherit_clean_step(spank_t spank)
 
 static bool is_set_to(spank_t spank, const char *name, const char *value, size_t length)
 {
-	char *text = node_variable(spank, name);
+	char *text = step_variable(spank, name);
 	bool same = text && strlen(text) == length && memcmp(text, value, length) == 0;
 
 	free(text);
 	return same;
 }
 
-static void clean_master(spank_t spank, const char *master)
+static void remove_master(spank_t spank, const char *master)
 {
 	const char *colon = strrchr(master, ':');
 
@@ -62,8 +59,8 @@ static void clean_master(spank_t spank, const char *master)
 	spank_unsetenv(spank, "MASTER_PORT");
 }
 
-/* Cuts the first entry `library` out of a list as LD_PRELOAD is one; false: it is not there. */
-static bool cut_entry(char *list, const char *library)
+/* Removes the first entry `library` of a list such as LD_PRELOAD. Returns false without one. */
+static bool remove_entry(char *list, const char *library)
 {
 	size_t length = strlen(library);
 	char *entry = list;
@@ -84,12 +81,12 @@ static bool cut_entry(char *list, const char *library)
 	return true;
 }
 
-/* That task may have put something of its own before the library. */
-static void clean_preload(spank_t spank, const char *library)
+/* The task may have prepended a library of its own. */
+static void remove_preload(spank_t spank, const char *library)
 {
-	char *preload = node_variable(spank, "LD_PRELOAD");
+	char *preload = step_variable(spank, "LD_PRELOAD");
 
-	if (preload && *library && cut_entry(preload, library)) {
+	if (preload && *library && remove_entry(preload, library)) {
 		if (*preload)
 			spank_setenv(spank, "LD_PRELOAD", preload, 1);
 		else
@@ -98,28 +95,28 @@ static void clean_preload(spank_t spank, const char *library)
 	free(preload);
 }
 
-void inherit_clean_task(spank_t spank)
+void nested_step_remove_variables(spank_t spank)
 {
 	static const char *const ranks[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
-	char *text = node_variable(spank, "ZERO_RESOLVED");
+	char *text = step_variable(spank, "ZERO_RESOLVED");
 	struct zero_settings inherited = {0};
 	const char *master, *library;
 	char why[256];
 
 	if (!text)
 		return;
-	/* one that the user made up may not parse, and is gone all the same */
+	/* a forged ZERO_RESOLVED may not parse, but is removed as well */
 	zero_settings_parse(&inherited, text, "ZERO_RESOLVED", why, sizeof why);
 	master = inherited.value[ZERO_OPT_MASTER].text;
 	library = inherited.value[ZERO_OPT_PRELOAD_PATH].text;
-	/* only a task was given these; a batch script's RANK is its own */
+	/* a task without MASTER_ADDR, such as a batch script, got no RANK from the plugin either */
 	if (master && *master) {
-		clean_master(spank, master);
+		remove_master(spank, master);
 		for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++)
 			spank_unsetenv(spank, ranks[i]);
 	}
 	if (library)
-		clean_preload(spank, library);
+		remove_preload(spank, library);
 	spank_unsetenv(spank, "ZERO_RESOLVED");
 	zero_settings_clear(&inherited);
 	free(text);

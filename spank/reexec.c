@@ -8,36 +8,36 @@
 
 #include "reexec.h"
 
-/* Also how a second one knows itself: a variable for that would be seen by tasks. */
+/* Also marks the second srun: unlike a variable, it is not inherited by tasks. */
 #define SELF "/proc/self/exe"
 
-static char **noted; /* ends with a NULL; never freed, as the process is short */
+static char **saved; /* NULL-terminated; never freed, since the process is short */
 
-bool again_note(void)
+bool reexec_save_environment(void)
 {
 	size_t count = 0;
 
-	if (noted)
+	if (saved)
 		return true;
 	while (environ[count])
 		count++;
-	noted = calloc(count + 1, sizeof *noted);
-	for (size_t i = 0; noted && i < count; i++) {
-		noted[i] = strdup(environ[i]);
-		if (!noted[i])
-			noted = NULL;
+	saved = calloc(count + 1, sizeof *saved);
+	for (size_t i = 0; saved && i < count; i++) {
+		saved[i] = strdup(environ[i]);
+		if (!saved[i])
+			saved = NULL;
 	}
-	return noted != NULL;
+	return saved != NULL;
 }
 
-bool again_is_second(void)
+bool reexec_is_second(void)
 {
 	const char *path = (const char *)getauxval(AT_EXECFN);
 
 	return path && strcmp(path, SELF) == 0;
 }
 
-/* The whole file, ending with a NUL; NULL: no memory, or it cannot be read. */
+/* Returns the content of a file, with a NUL added; NULL without memory or if it cannot be read. */
 static char *read_file(const char *path, size_t *length)
 {
 	FILE *file = fopen(path, "re");
@@ -64,7 +64,7 @@ static char *read_file(const char *path, size_t *length)
 	return text;
 }
 
-char **again_arguments(void)
+char **reexec_arguments(void)
 {
 	static char **arguments;
 	size_t length, count = 0;
@@ -94,32 +94,32 @@ static bool is_variable(const char *entry, const char *name)
 	return strncmp(entry, name, length) == 0 && entry[length] == '=';
 }
 
-static char *entry_of(const struct again_variable *variable)
+static char *entry_of(const struct reexec_variable *variable)
 {
 	char *entry;
 
 	return asprintf(&entry, "%s=%s", variable->name, variable->value) < 0 ? NULL : entry;
 }
 
-void again_begin(const struct again_variable *variables, size_t count)
+void reexec_srun(const struct reexec_variable *variables, size_t count)
 {
-	char **arguments = again_arguments(), **entries;
+	char **arguments = reexec_arguments(), **entries;
 	size_t room = count + 1, used = 0;
 
-	for (size_t i = 0; noted && noted[i]; i++)
+	for (size_t i = 0; saved && saved[i]; i++)
 		room++;
-	entries = noted && arguments ? calloc(room, sizeof *entries) : NULL;
+	entries = saved && arguments ? calloc(room, sizeof *entries) : NULL;
 	if (!entries) {
 		errno = ENOMEM;
 		return;
 	}
-	for (size_t i = 0; noted[i]; i++) {
-		bool kept = true;
+	for (size_t i = 0; saved[i]; i++) {
+		bool unchanged = true;
 
 		for (size_t k = 0; k < count; k++)
-			kept = kept && !is_variable(noted[i], variables[k].name);
-		if (kept)
-			entries[used++] = noted[i];
+			unchanged = unchanged && !is_variable(saved[i], variables[k].name);
+		if (unchanged)
+			entries[used++] = saved[i];
 	}
 	for (size_t k = 0; k < count; k++) {
 		if (variables[k].value && !(entries[used++] = entry_of(&variables[k])))

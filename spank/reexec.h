@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * srun executed once more, with other variables: what it reads before any plugin sees its flags can
- * be changed in no other way. The process number, stdin, the terminal and signals stay what they
- * are.
+ * Executes srun once more with other environment variables, which is the only way to change those
+ * that it reads before any plugin sees its flags. Its process number, stdin, terminal and signals
+ * stay the same.
  */
-#ifndef ZERO_AGAIN_H
-#define ZERO_AGAIN_H
+#ifndef ZERO_REEXEC_H
+#define ZERO_REEXEC_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Notes the environment, before srun adds to it. False: no memory. */
-bool again_note(void);
-/* Whether this srun is such a second one. */
-bool again_is_second(void);
-/* Its arguments, read once and never freed; ends with a NULL. NULL: they cannot be read. */
-char **again_arguments(void);
+/* Saves a copy of the environment, before srun adds to it. Returns false without memory. */
+bool reexec_save_environment(void);
+/* Returns whether this srun was executed by reexec_srun. */
+bool reexec_is_second(void);
+/* Returns the NULL-terminated arguments of the command, which are read once and never freed; NULL
+   if they cannot be read. */
+char **reexec_arguments(void);
 
-struct again_variable {
+struct reexec_variable {
 	const char *name;
-	const char *value; /* NULL: taken away */
+	const char *value; /* NULL: the variable is removed */
 };
 
-/* With the environment that was noted but for these. Returns only on error, with errno set. */
-void again_begin(const struct again_variable *variables, size_t count);
+/* Executes srun with the saved environment, changed by these variables. Returns on error only, with
+   errno set. */
+void reexec_srun(const struct reexec_variable *variables, size_t count);
 
 #endif

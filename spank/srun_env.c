@@ -6,30 +6,30 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "reexec.h"
 #include "core/options.h"
 #include "plugin.h"
-#include "srun_pmix.h"
+#include "reexec.h"
 #include "srun_env.h"
+#include "srun_pmix.h"
 
-/* What srun is to read, as long as the user says nothing of it. */
+/* The variables for srun, unless the user set them. */
 enum { MPI_TYPE, KILL_BAD_EXIT, WANTED };
-static const struct again_variable wanted[WANTED] = {
+static const struct reexec_variable wanted[WANTED] = {
 	[MPI_TYPE] = {"SLURM_MPI_TYPE", "pmix"},
 	[KILL_BAD_EXIT] = {"SLURM_KILL_BAD_EXIT", "1"},
 };
 
-/* When the command began; srun adds defaults of its own later. */
+/* The state when the command started, before srun adds its defaults. */
 static bool was_set[WANTED], was_wanted[WANTED];
-static bool guessed; /* that zero is on, so that those which were not set are */
+static bool guessed_on; /* srun_env_init has set the variables that were unset */
 
 static bool is_srun(void)
 {
 	return spank_context() == S_CTX_LOCAL;
 }
 
-/* Whether the job's decision says that the plugin set this variable, and nobody else has since. */
-static bool is_ours(const char *decision, size_t variable)
+/* Returns whether the job's decision lists the variable, and its value is still the plugin's. */
+static bool is_set_by_plugin(const char *decision, size_t variable)
 {
 	const char *at = decision ? strchr(decision, ':') : NULL, *name = wanted[variable].name;
 	size_t length = strlen(name);
@@ -45,7 +45,7 @@ static bool is_ours(const char *decision, size_t variable)
 	return false;
 }
 
-bool wireup_job_is_on(void)
+bool srun_env_job_has_zero(void)
 {
 	const char *decision = getenv(DECISION);
 
@@ -54,7 +54,7 @@ bool wireup_job_is_on(void)
 
 static bool has_argument(bool (*is)(const char *argument))
 {
-	char **argument = again_arguments();
+	char **argument = reexec_arguments();
 
 	for (; argument && *argument && strcmp(*argument, "--") != 0; argument++) {
 		if (is(*argument))
@@ -78,7 +78,7 @@ static bool is_colon(const char *argument)
 	return strcmp(argument, ":") == 0;
 }
 
-/* As far as can be told before srun has read where its own flags end. */
+/* May be an argument of the program: srun has not yet found where its own flags end. */
 static bool is_zero_flag(const char *argument)
 {
 	if (strcmp(argument, "--zero") == 0)
@@ -97,9 +97,9 @@ static bool is_zero_flag(const char *argument)
 	return false;
 }
 
-static bool looks_on(void)
+static bool guess_on(void)
 {
-	bool on = wireup_job_is_on() || getenv("ZERO_ENABLED");
+	bool on = srun_env_job_has_zero() || getenv("ZERO_ENABLED");
 
 	for (int i = 0; i < ZERO_OPTIONS && !on; i++) {
 		const struct zero_option *option = &zero_option_table[i];
@@ -109,7 +109,7 @@ static bool looks_on(void)
 	return (on || has_argument(is_zero_flag)) && !has_argument(is_no_zero);
 }
 
-void wireup_begin(void)
+void srun_env_init(void)
 {
 	char folder[PATH_MAX];
 
@@ -119,69 +119,69 @@ void wireup_begin(void)
 		was_set[i] = value != NULL;
 		was_wanted[i] = value && strcmp(value, wanted[i].value) == 0;
 	}
-	if (!is_srun() || !again_note())
+	if (!is_srun() || !reexec_save_environment())
 		return;
-	/* it would be called "exe" by those who look for srun */
-	if (again_is_second())
+	/* otherwise ps would name the process "exe" */
+	if (reexec_is_second())
 		prctl(PR_SET_NAME, program_invocation_short_name);
-	if (pmix_is_missing(folder)) {
-		/* told to offer it, srun would end before it reads a flag, with "Invalid MPI
-		   type" */
-		if (is_ours(getenv(DECISION), MPI_TYPE))
+	if (srun_lacks_pmix(folder)) {
+		/* srun would fail with "Invalid MPI type" before it reads a flag */
+		if (is_set_by_plugin(getenv(DECISION), MPI_TYPE))
 			unsetenv(wanted[MPI_TYPE].name);
 		return;
 	}
-	if (again_is_second() || !looks_on())
+	if (reexec_is_second() || !guess_on())
 		return;
-	guessed = true;
+	guessed_on = true;
 	for (size_t i = 0; i < WANTED; i++)
 		setenv(wanted[i].name, wanted[i].value, 0);
 }
 
-static void begin_again(const struct again_variable *variables, size_t count)
+static void reexec_or_exit(const struct reexec_variable *variables, size_t count)
 {
-	again_begin(variables, count);
-	slurm_error(PLUGIN_NAME ": srun cannot be executed again (%s): give it --mpi=pmix "
-				"--kill-on-bad-exit=1 with --zero, or SLURM_MPI_TYPE without",
+	reexec_srun(variables, count);
+	slurm_error(PLUGIN_NAME ": srun cannot be executed again (%s): with --zero, add --mpi=pmix "
+				"--kill-on-bad-exit=1; without it, set SLURM_MPI_TYPE",
 		    strerror(errno));
 	exit(EXIT_FAILURE);
 }
 
-/* The tasks would find nobody. Whoever gives srun an --mpi knows what they do. */
-static void refuse_without_pmix(void)
+/* Without PMIx, the tasks would not find each other. An --mpi of the user's is accepted as it is. */
+static void require_pmix(void)
 {
 	char folder[PATH_MAX];
 
-	if (has_argument(is_mpi) || !pmix_is_missing(folder))
+	if (has_argument(is_mpi) || !srun_lacks_pmix(folder))
 		return;
-	slurm_error(PLUGIN_NAME
-		    ": this Slurm has no PMIx (no mpi_pmix.so in %s), by which the ranks find "
-		    "each other: install Slurm's PMIx plugin, or give srun another --mpi",
-		    folder);
+	slurm_error(
+		PLUGIN_NAME
+		": this Slurm has no PMIx plugin (no mpi_pmix.so in %s), which the ranks need to "
+		"find each other: install it, or give srun another --mpi",
+		folder);
 	exit(EXIT_FAILURE);
 }
 
-/* The decision's first word. */
-static const char *decision_on(enum wireup_zero zero)
+/* Returns the first word of the decision. */
+static const char *decision_on(enum zero_state state)
 {
-	if (zero == WIREUP_SITE)
+	if (state == ZERO_ON_BY_SITE)
 		return DECISION_SITE;
-	return is_srun() && !wireup_job_is_on() ? DECISION_STEP : DECISION_ON;
+	return is_srun() && !srun_env_job_has_zero() ? DECISION_STEP : DECISION_ON;
 }
 
-static void turn_on(enum wireup_zero zero)
+static void turn_on(enum zero_state state)
 {
 	const char *before = getenv(DECISION);
-	struct again_variable set[WANTED + 1];
+	struct reexec_variable set[WANTED + 1];
 	char decision[128];
-	bool is_unread = false; /* by this srun */
+	bool is_unread = false; /* this srun has not read one of them */
 	size_t count = 0;
 
-	snprintf(decision, sizeof decision, "%s", decision_on(zero));
+	snprintf(decision, sizeof decision, "%s", decision_on(state));
 	for (size_t i = 0; i < WANTED; i++) {
 		size_t length = strlen(decision);
 
-		if (was_set[i] && !is_ours(before, i))
+		if (was_set[i] && !is_set_by_plugin(before, i))
 			continue;
 		set[count++] = wanted[i];
 		is_unread = is_unread || !was_set[i];
@@ -189,54 +189,55 @@ static void turn_on(enum wireup_zero zero)
 			 count == 1 ? ':' : ',', wanted[i].name);
 	}
 	if (!is_srun()) {
-		/* nothing is loaded yet that would tell whether there is PMIx */
+		/* sbatch and salloc load no plugins that would show whether there is PMIx */
 		for (size_t i = 0; i < count; i++)
 			setenv(set[i].name, set[i].value, 1);
 	} else {
 		char folder[PATH_MAX];
 
-		if (zero == WIREUP_ON && (!was_set[MPI_TYPE] || is_ours(before, MPI_TYPE)))
-			refuse_without_pmix();
-		set[count++] = (struct again_variable){DECISION, decision};
-		if (is_unread && !guessed && !again_is_second() && !pmix_is_missing(folder))
-			begin_again(set, count);
+		if (state == ZERO_ON_BY_USER &&
+		    (!was_set[MPI_TYPE] || is_set_by_plugin(before, MPI_TYPE)))
+			require_pmix();
+		set[count++] = (struct reexec_variable){DECISION, decision};
+		if (is_unread && !guessed_on && !reexec_is_second() && !srun_lacks_pmix(folder))
+			reexec_or_exit(set, count);
 	}
 	setenv(DECISION, decision, 1);
 }
 
-/* `again`: srun has read what it should not have. */
-static void turn_off(bool again)
+/* `has_read`: srun has read variables that it should not have. */
+static void turn_off(bool has_read)
 {
 	const char *before = getenv(DECISION);
-	struct again_variable taken[WANTED];
+	struct reexec_variable removed[WANTED];
 	size_t count = 0;
 
 	for (size_t i = 0; i < WANTED; i++) {
-		if (was_set[i] && is_ours(before, i))
-			taken[count++] = (struct again_variable){wanted[i].name, NULL};
+		if (was_set[i] && is_set_by_plugin(before, i))
+			removed[count++] = (struct reexec_variable){wanted[i].name, NULL};
 	}
-	if (is_srun() && (again || count))
-		begin_again(taken, count);
+	if (is_srun() && (has_read || count))
+		reexec_or_exit(removed, count);
 	for (size_t i = 0; i < count; i++)
-		unsetenv(taken[i].name);
+		unsetenv(removed[i].name);
 	if (before)
 		setenv(DECISION, DECISION_OFF, 1);
 }
 
-void wireup(enum wireup_zero zero)
+void srun_env_set(enum zero_state state)
 {
-	switch (zero) {
-	case WIREUP_ON:
-	case WIREUP_SITE:
-		turn_on(zero);
+	switch (state) {
+	case ZERO_ON_BY_USER:
+	case ZERO_ON_BY_SITE:
+		turn_on(state);
 		break;
-	case WIREUP_OFF:
-		turn_off(guessed);
+	case ZERO_OFF_BY_USER:
+		turn_off(guessed_on);
 		break;
-	case WIREUP_NONE:
-		/* of a heterogeneous step, another part may be on, and has not been read yet */
+	case ZERO_NOT_ON:
+		/* another component of a heterogeneous step, not read yet, may be on */
 		if (!has_argument(is_colon))
-			turn_off(guessed);
+			turn_off(guessed_on);
 		break;
 	}
 }

@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the tasks of a step come to find each other: srun offers them PMIx if SLURM_MPI_TYPE says so,
- * and ends the step with its first task that fails if SLURM_KILL_BAD_EXIT does. What the user set
- * is left alone, as is their --mpi.
+ * Sets the variables that srun reads: SLURM_MPI_TYPE=pmix, so that tasks find each other by PMIx, and
+ * SLURM_KILL_BAD_EXIT=1, so that a step ends with its first task that fails. A variable that the
+ * user set is unchanged, and the user's --mpi overrides it.
  *
- * sbatch and salloc hand both variables down to the sruns of the job. srun reads them before a
- * plugin sees its flags. It therefore sets them at its beginning if it looks as if zero were on,
- * and if that was wrong, or was not seen, it is executed once more:
+ * sbatch and salloc pass both variables to the sruns of the job. srun reads them before a plugin sees
+ * its flags. srun_env_init therefore sets them if the arguments and the environment suggest that
+ * zero is on. If this guess turns out to be wrong, srun is executed once more:
  *
- *	at the beginning    once flags are read    then
- *	looks on            on                     nothing more to do
- *	looks on            off or not said        again, as it was started
- *	does not            on                     again, with the variables
- *	does not            off or not said        nothing; in a job that is on again, without
+ *	guess      once flags are read    then
+ *	on         on                     nothing
+ *	on         off or unspecified     executed again, in its original environment
+ *	off        on                     executed again, with the variables
+ *	off        off or unspecified     nothing; in a zero job executed again, without the variables
  */
-#ifndef ZERO_BOOTSTRAPUP_H
-#define ZERO_BOOTSTRAPUP_H
+#ifndef ZERO_SRUN_ENV_H
+#define ZERO_SRUN_ENV_H
 
 #include <stdbool.h>
 
-enum wireup_zero {
-	WIREUP_NONE, /* nobody has it on */
-	WIREUP_ON,   /* the user has */
-	WIREUP_SITE, /* the site has, and the user says nothing */
-	WIREUP_OFF,  /* the user says no, whatever the job around says */
+enum zero_state {
+	ZERO_NOT_ON,
+	ZERO_ON_BY_USER,
+	ZERO_ON_BY_SITE,  /* the site has it on for all jobs, and the user set nothing */
+	ZERO_OFF_BY_USER, /* even if the job around this step has it on */
 };
 
-/* Before options are read. */
-void wireup_begin(void);
-/* Once they are. In srun it may not return. */
-void wireup(enum wireup_zero zero);
-/* Whether the user has it on for the job that this command is in. */
-bool wireup_job_is_on(void);
+/* Called before flags are read. */
+void srun_env_init(void);
+/* Called once flags are read. In srun it may execute srun again instead of returning. */
+void srun_env_set(enum zero_state state);
+/* Returns whether the user turned zero on for the job around this command. */
+bool srun_env_job_has_zero(void);
 
 #endif

@@ -6,12 +6,12 @@
 
 #include "srun_pmix.h"
 
-struct look {
-	char *folder; /* "" if no plugin of Slurm's was met */
+struct search {
+	char *folder; /* "" if no plugin of Slurm is loaded */
 	bool found;
 };
 
-/* Of these Slurm has always one loaded by now, and the others lie beside it. */
+/* srun has always loaded one of these by now, and all plugins are in one folder. */
 static bool is_slurm_plugin(const char *name)
 {
 	static const char *const kinds[] = {"auth_", "hash_", "select_", "switch_"};
@@ -23,26 +23,26 @@ static bool is_slurm_plugin(const char *name)
 	return false;
 }
 
-static int look_beside(struct dl_phdr_info *object, size_t size, void *context)
+static int search_folder(struct dl_phdr_info *object, size_t size, void *context)
 {
-	struct look *look = context;
+	struct search *search = context;
 	const char *name = object->dlpi_name, *slash = strrchr(name, '/');
 	char path[PATH_MAX + 16];
 
 	(void)size;
 	if (!slash || !is_slurm_plugin(slash + 1))
 		return 0;
-	snprintf(look->folder, PATH_MAX, "%.*s", (int)(slash - name), name);
-	snprintf(path, sizeof path, "%s/mpi_pmix.so", look->folder);
-	look->found = access(path, F_OK) == 0;
-	return look->found;
+	snprintf(search->folder, PATH_MAX, "%.*s", (int)(slash - name), name);
+	snprintf(path, sizeof path, "%s/mpi_pmix.so", search->folder);
+	search->found = access(path, F_OK) == 0;
+	return search->found;
 }
 
-bool pmix_is_missing(char folder[PATH_MAX])
+bool srun_lacks_pmix(char folder[PATH_MAX])
 {
-	struct look look = {.folder = folder};
+	struct search search = {.folder = folder};
 
 	folder[0] = '\0';
-	dl_iterate_phdr(look_beside, &look);
-	return folder[0] && !look.found;
+	dl_iterate_phdr(search_folder, &search);
+	return folder[0] && !search.found;
 }

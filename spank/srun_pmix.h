@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether this Slurm has the PMIx plugin, as far as srun can see without asking the controller. */
-#ifndef ZERO_PMIX_H
-#define ZERO_PMIX_H
+/* Whether this Slurm has its PMIx plugin, as far as srun can see without asking the controller. */
+#ifndef ZERO_SRUN_PMIX_H
+#define ZERO_SRUN_PMIX_H
 
 #include <limits.h>
 #include <stdbool.h>
 
-/* True if it is not where Slurm's other plugins are; `folder` is that place then. */
-bool pmix_is_missing(char folder[PATH_MAX]);
+/* Returns whether mpi_pmix.so is missing from the folder of Slurm's other plugins, and sets `folder`
+   to that folder. Returns false if the folder cannot be found. */
+bool srun_lacks_pmix(char folder[PATH_MAX]);
 
 #endif

@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the user said, by flags and by variables. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "reexec.h"
-#include "plugin.h"
+#include "user_options.h"
 
-/* The flags' values for the callback: an option's place in the table, and these two. */
+/* The value of a flag for its callback: the id of an option, or one of these two. */
 enum { SWITCH_ON = ZERO_OPTIONS, SWITCH_OFF, FLAGS };
 
 /*
- * What one flag was called with. Within a job, Slurm first calls it for what sbatch or salloc was
- * given, then for srun's own command line.
+ * The state of a flag. Within a job, Slurm calls its callback first for the command line of sbatch
+ * or salloc, then for that of srun.
  */
-static struct said_flag {
-	char *text;     /* the last value; "" for a switch; NULL: not given */
-	bool inherited; /* the last one came from the job */
+static struct flag_state {
+	char *text;     /* the last value; "" for a switch; NULL if the flag was not given */
+	bool inherited; /* the last value is from the job */
 } flags[FLAGS];
 
-static bool no_memory; /* a callback's error return would be lost in an optional plugin */
+static bool no_memory; /* Slurm ignores an error of a callback of an optional plugin */
 
-/* "zero-stage" of "--zero-stage". */
+/* Returns "zero-stage" for --zero-stage. */
 static const char *flag_name(int flag)
 {
 	if (flag == SWITCH_ON)
@@ -36,7 +35,7 @@ struct variable_name {
 	char text[160];
 };
 
-/* Where Slurm keeps, in a job's environment, that the job was given the flag. */
+/* Returns the variable in which Slurm passes the value of a flag to the steps of a job. */
 static struct variable_name job_variable(int flag)
 {
 	struct variable_name name;
@@ -48,16 +47,16 @@ static struct variable_name job_variable(int flag)
 	return name;
 }
 
-/* Whether the job that this srun is in was given the flag. */
+/* Returns whether the job around this srun was given the flag. */
 static bool is_in_job(int flag)
 {
 	return getenv(job_variable(flag).text) != NULL;
 }
 
-/* Whether a word of the command may be this flag, which Slurm lets people cut short. */
+/* Returns whether an argument of the command may be this flag. Slurm accepts unique prefixes. */
 static bool is_on_command_line(int flag)
 {
-	char **argument = again_arguments();
+	char **argument = reexec_arguments();
 
 	for (; argument && *argument; argument++) {
 		size_t length = strcspn(*argument, "=");
@@ -69,16 +68,16 @@ static bool is_on_command_line(int flag)
 	return false;
 }
 
-/* For each part of a heterogeneous step, Slurm says again what the job was given. */
-static bool is_repeated(const struct said_flag *given, int flag, const char *text)
+/* Slurm repeats the flags of the job for each component of a heterogeneous step. */
+static bool is_repeated(const struct flag_state *given, int flag, const char *text)
 {
 	return !given->text ||
 	       (given->inherited && strcmp(given->text, text) == 0 && !is_on_command_line(flag));
 }
 
-static int take_flag(int flag, const char *text, int remote)
+static int store_flag(int flag, const char *text, int remote)
 {
-	struct said_flag *given;
+	struct flag_state *given;
 
 	if (flag < 0 || flag >= FLAGS)
 		return ESPANK_ERROR;
@@ -91,8 +90,8 @@ static int take_flag(int flag, const char *text, int remote)
 	return ESPANK_SUCCESS;
 }
 
-/* As zerorun --help has it. Slurm copies the text. */
-static char *help_of(const struct zero_option *option)
+/* Returns the text that zerorun --help has too, malloc'ed. */
+static char *help_text(const struct zero_option *option)
 {
 	char *help;
 
@@ -109,17 +108,17 @@ static spank_err_t register_flag(spank_t spank, int flag, const char *argument, 
 		.usage = help,
 		.has_arg = argument != NULL,
 		.val = flag,
-		.cb = take_flag,
+		.cb = store_flag,
 	};
 
 	return help ? spank_option_register(spank, &option) : ESPANK_ERROR;
 }
 
-spank_err_t said_register(spank_t spank)
+spank_err_t user_options_register(spank_t spank)
 {
 	spank_err_t status =
 		register_flag(spank, SWITCH_ON, NULL,
-			      (char *)"shard with zero, all options at the site's defaults");
+			      (char *)"turn zero on, with all options at the site's defaults");
 
 	for (int i = 0; i < ZERO_OPTIONS && !status; i++) {
 		const struct zero_option *option = &zero_option_table[i];
@@ -127,42 +126,42 @@ spank_err_t said_register(spank_t spank)
 
 		if (!(option->where & ZERO_IN_FLAG))
 			continue;
-		help = help_of(option);
+		help = help_text(option);
 		status = register_flag(spank, i, option->argument, help);
 		free(help);
 	}
 	return status ? status
 		      : register_flag(spank, SWITCH_OFF, NULL,
-				      (char *)"no zero, whatever the job or the site says");
+				      (char *)"turn zero off, whatever the job or the site has");
 }
 
-/* Whether flags of the command line itself, or those of the job, turn zero on or off. At one place
-   --no-zero wins: it is what one adds to a command for a run without. */
-static enum said_switch flags_switch(bool inherited)
+/* Evaluates either the flags of the job or those of the command itself. Among these --no-zero wins,
+   so that it can be added to a command that has other flags. */
+static enum user_choice choice_by_flags(bool inherited)
 {
-	enum said_switch wanted = SAID_NOTHING;
+	enum user_choice choice = ZERO_UNSPECIFIED;
 
 	for (int i = 0; i < SWITCH_OFF; i++) {
 		if (flags[i].text && flags[i].inherited == inherited)
-			wanted = SAID_ON;
+			choice = ZERO_REQUESTED;
 	}
-	return flags[SWITCH_OFF].text && flags[SWITCH_OFF].inherited == inherited ? SAID_OFF
-										  : wanted;
+	return flags[SWITCH_OFF].text && flags[SWITCH_OFF].inherited == inherited ? ZERO_DECLINED
+										  : choice;
 }
 
-bool said_switch(said_variable variable, void *context, enum said_switch *wanted, char *why,
+bool user_choice(user_variable variable, void *context, enum user_choice *choice, char *why,
 		 size_t size)
 {
 	char text[PATH_MAX + 1];
 
-	*wanted = flags_switch(false);
-	if (*wanted == SAID_NOTHING)
-		*wanted = flags_switch(true);
-	if (*wanted != SAID_NOTHING)
+	*choice = choice_by_flags(false);
+	if (*choice == ZERO_UNSPECIFIED)
+		*choice = choice_by_flags(true);
+	if (*choice != ZERO_UNSPECIFIED)
 		return true;
 	if (variable(context, "ZERO_ENABLED", text, sizeof text)) {
-		*wanted = strcmp(text, "yes") == 0 ? SAID_ON : SAID_OFF;
-		if (*wanted == SAID_ON || strcmp(text, "no") == 0)
+		*choice = strcmp(text, "yes") == 0 ? ZERO_REQUESTED : ZERO_DECLINED;
+		if (*choice == ZERO_REQUESTED || strcmp(text, "no") == 0)
 			return true;
 		snprintf(why, size, "ZERO_ENABLED: '%.40s' is not one of yes, no", text);
 		return false;
@@ -170,22 +169,22 @@ bool said_switch(said_variable variable, void *context, enum said_switch *wanted
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		const struct zero_option *option = &zero_option_table[i];
 
-		/* ZERO_ISA is no word of Slurm's */
+		/* variables without a flag, such as ZERO_ISA, do not turn zero on */
 		if (option->flag && option->env &&
 		    variable(context, option->env, text, sizeof text))
-			*wanted = SAID_ON;
+			*choice = ZERO_REQUESTED;
 	}
 	return true;
 }
 
-bool said_settings(said_variable variable, void *context, struct zero_settings *said, char *why,
+bool user_settings(user_variable variable, void *context, struct zero_settings *settings, char *why,
 		   size_t size)
 {
-	char text[PATH_MAX + 1]; /* more than any option takes: what is cut is refused */
+	char text[PATH_MAX + 1]; /* longer than any option may be, so that a cut text is refused */
 
-	*said = (struct zero_settings){0};
+	*settings = (struct zero_settings){0};
 	if (no_memory) {
-		snprintf(why, size, "no memory for the flags");
+		snprintf(why, size, "out of memory for the flags");
 		return false;
 	}
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
@@ -193,17 +192,17 @@ bool said_settings(said_variable variable, void *context, struct zero_settings *
 		bool ok = true;
 
 		if (flags[i].text)
-			ok = zero_settings_set(said, (enum zero_option_id)i, flags[i].text,
+			ok = zero_settings_set(settings, (enum zero_option_id)i, flags[i].text,
 					       option->flag, why, size);
 		else if (option->flag && variable(context, job_variable(i).text, text, sizeof text))
-			/* after --export=NONE the batch step is not told otherwise */
-			ok = zero_settings_set(said, (enum zero_option_id)i, text, option->flag,
+			/* after --export=NONE the batch step gets no other sign of the flag */
+			ok = zero_settings_set(settings, (enum zero_option_id)i, text, option->flag,
 					       why, size);
 		else if (option->env && variable(context, option->env, text, sizeof text))
-			ok = zero_settings_set(said, (enum zero_option_id)i, text, option->env, why,
-					       size);
+			ok = zero_settings_set(settings, (enum zero_option_id)i, text, option->env,
+					       why, size);
 		if (!ok) {
-			zero_settings_clear(said);
+			zero_settings_clear(settings);
 			return false;
 		}
 	}

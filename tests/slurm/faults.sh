@@ -335,7 +335,7 @@ rm -f "$scratch/plugins"/mpi_pmix*.so
 	echo "PluginDir=$scratch/plugins"
 } >"$scratch/without/slurm.conf"
 without=(env SLURM_CONF="$scratch/without/slurm.conf")
-no_pmix=": this Slurm has no PMIx (no mpi_pmix.so in $scratch/plugins)"
+no_pmix=": this Slurm has no PMIx plugin (no mpi_pmix.so in $scratch/plugins)"
 try "${without[@]}" srun --zero true
 refused "no PMIx, srun" "$no_pmix"
 try "${without[@]}" salloc -Q --zero srun true
