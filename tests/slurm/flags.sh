@@ -22,7 +22,7 @@ for command in sbatch salloc srun; do
 		line="${flag_of[$name]}=${argument_of[$name]} ${help_of[$name]}"
 		[[ $help == *" $line "* ]] || fail "$command --help does not say: $line"
 	done
-	[[ $help == *" --zero shard "* && $help == *" --no-zero no "* ]] ||
+	[[ $help == *" --zero turn zero on"* && $help == *" --no-zero turn zero off"* ]] ||
 		fail "$command --help has no --zero or no --no-zero"
 done
 
