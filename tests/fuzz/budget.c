@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which GPUs a task sees: CUDA_VISIBLE_DEVICES, the step's and SLURM_STEP_GPUS, with a line "@@"
- * between them, and behind another such line a node's GPUs.
+ * Budgets of tasks. The input is CUDA_VISIBLE_DEVICES of the task and of the step, SLURM_STEP_GPUS,
+ * and the GPUs of a node, with a line "@@" between them.
  */
 #include "fuzz.h"
 #include "core/options.h"
@@ -9,7 +9,7 @@
 
 enum { MOST = 16 };
 
-/* Few letters, so that a UUID may be named. */
+/* UUIDs have few letters, so that the input can match them. */
 static void make_gpu(struct zero_gpu *gpu, const struct zero_gpu *last, struct fuzz *fuzz)
 {
 	unsigned bits = fuzz_byte(fuzz);

@@ -20,7 +20,7 @@ static struct zero_gpu four[] = {
 };
 static struct zero_vram table_of_four = {four, 4, ""};
 
-/* GPU 0 whole, 1 in three instances, 2 in MIG mode without one, 3 whole. */
+/* GPU 1 has three MIG instances, and GPU 2 is in MIG mode without one. */
 static struct zero_gpu divided[] = {
 	{"GPU-a1b2c3", "H100", 0, 0, 0, -1, false},
 	{"GPU-b1b2c3", "H100", 0, 0, 1, -1, true},
@@ -59,8 +59,8 @@ static struct zero_budget budget_of(const struct zero_vram *vram,
 struct visible_case {
 	const char *visible;
 	unsigned gpus;
-	unsigned gb;     /* budget of a task alone on the node */
-	const char *why; /* part of it */
+	unsigned gb;     /* the budget of the only task on the node */
+	const char *why; /* a part of the sentence */
 };
 
 static void check_visible(const struct zero_vram *vram, const struct visible_case *row)
@@ -168,11 +168,11 @@ START_TEST(numbers_of_control_groups_are_found_on_the_node)
 		const char *visible, *step_visible, *step_gpus;
 		unsigned gpus, gb;
 	} rows[] = {
-		/* no control groups: numbers are the node's own */
+		/* without control groups, numbers are those of the node */
 		{"2,3", "2,3", "2,3", 2, 10},
 		{"2", "2,3", "2-3", 1, 20},
 		{"0,2,3", "0,2,3", "0,2-3", 3, 10},
-		/* control groups: they count from 0 */
+		/* with control groups, numbers start at 0 */
 		{"0,1", "0,1", "2,3", 2, 10},
 		{"0", "0,1", "2,3", 1, 20},
 		{"1", "0,1", "2-3", 1, 10},
@@ -180,11 +180,11 @@ START_TEST(numbers_of_control_groups_are_found_on_the_node)
 		{"0", "0", "1", 1, 30},
 		{"1", "0,1", "1,3", 1, 10},
 		{"2", "0,1", "2,3", 0, 0},
-		/* the step's list is not known */
+		/* the list of the step is unknown */
 		{"2", NULL, "2,3", 1, 20},
 		{"0", NULL, "2,3", 1, 20},
 		{"1", NULL, "2,3", 1, 10},
-		/* nothing to translate by */
+		/* without SLURM_STEP_GPUS there is no map */
 		{"1", "1,2", NULL, 1, 30},
 		{"1", "0,1", "", 1, 30},
 		{"1", "0,1", "NoDevFiles", 1, 30},
@@ -217,7 +217,7 @@ START_TEST(tasks_share_gpus)
 		const char *visible, *step_visible, *step_gpus;
 		unsigned tasks, share;
 	} rows[] = {
-		/* each sees all and takes its own */
+		/* each task sees all GPUs and uses one */
 		{"0,1,2,3", "0,1,2,3", "0-3", 1, 1},
 		{"0,1,2,3", "0,1,2,3", "0-3", 3, 1},
 		{"0,1,2,3", "0,1,2,3", "0-3", 4, 1},
@@ -225,9 +225,9 @@ START_TEST(tasks_share_gpus)
 		{"0,1,2,3", "0,1,2,3", "0-3", 8, 2},
 		{"0,1,2,3", NULL, NULL, 8, 2},
 		{"0", "0", "0", 3, 3},
-		/* two see the one that there is */
+		/* two tasks see the only GPU */
 		{"0,7", "0,7", NULL, 2, 2},
-		/* each was bound to some */
+		/* each task was bound to some GPUs */
 		{"0", "0,1,2,3", "0-3", 4, 1},
 		{"0", "0,1,2,3", "0-3", 5, 2},
 		{"0,1", "0,1,2,3", "0-3", 2, 1},
@@ -236,7 +236,7 @@ START_TEST(tasks_share_gpus)
 		{"0", "0,1,2,3", NULL, 8, 2},
 		{"0", NULL, "0-3", 8, 2},
 		{"GPU-a1b", "GPU-a1b2c3,GPU-a1ffff", NULL, 4, 2},
-		/* the job's numbers stand in for the step's */
+		/* the numbers of the job replace those of the step */
 		{"0", "0", "0-3", 2, 2},
 	};
 
@@ -253,7 +253,7 @@ START_TEST(tasks_share_gpus)
 }
 END_TEST
 
-START_TEST(the_reserve_stays_free)
+START_TEST(the_reserve_is_left_free)
 {
 	struct zero_budget_input task = {.visible = "0", .tasks = 2, .step_gpus = "0"};
 	struct zero_gpu huge[] = {
@@ -287,11 +287,11 @@ START_TEST(the_reserve_stays_free)
 	task.visible = "0";
 	ck_assert_uint_eq(budget_of(&vram, &task).budget, UINT64_MAX - UINT64_MAX / 20);
 
-	task.visible = "2"; /* of whose total 1 % is 2^30 */
+	task.visible = "2"; /* 1 % of its total is 2^30 */
 	task.reserve = UINT64_C(1) << 62;
 	ck_assert_uint_eq(budget_of(&vram, &task).budget, 0);
 
-	/* the least is not where the least is free: 100 - 40 against 90 - 20 */
+	/* the GPU with the least left is not the one with the least free: 100 - 40 and 90 - 20 */
 	task.visible = "1,2";
 	task.reserve = 20;
 	budget = budget_of(&vram, &task);
@@ -300,7 +300,7 @@ START_TEST(the_reserve_stays_free)
 }
 END_TEST
 
-START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
+START_TEST(gpus_that_nvml_does_not_report_are_unknown)
 {
 	struct zero_vram none = {NULL, 0, "nvmlInit_v2: Driver Not Loaded"};
 	struct zero_vram empty = {NULL, 0, ""};
@@ -356,7 +356,7 @@ START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
 }
 END_TEST
 
-START_TEST(lists_of_any_length_are_survived)
+START_TEST(lists_of_any_length_are_read)
 {
 	static char visible[1 << 16];
 	struct zero_vram none = {NULL, 0, "no driver"};
@@ -404,16 +404,16 @@ static uint64_t random_limit(uint64_t available, uint64_t total)
 	switch (rand() % 4) {
 	case 0:
 		return 0;
-	case 1: /* beyond the node's */
+	case 1: /* more than the node has */
 		return total + 1 + (uint64_t)rand();
-	case 2: /* few values, so that some are equal */
+	case 2: /* few different values, so that some are equal */
 		return (uint64_t)(rand() % 4 + 1) * (available / 8);
 	default:
 		return 1 + (uint64_t)rand() % (available / 2);
 	}
 }
 
-/* Limits are far from MemAvailable, which changes while we look. */
+/* Limits differ much from MemAvailable, which changes during the test. */
 START_TEST(host_memory_is_the_least_of_the_limits)
 {
 	static const struct zero_vram none;
@@ -469,9 +469,9 @@ int main(void)
 	tcase_add_test(test, divided_gpus_stand_for_their_first_instance);
 	tcase_add_test(test, numbers_of_control_groups_are_found_on_the_node);
 	tcase_add_test(test, tasks_share_gpus);
-	tcase_add_test(test, the_reserve_stays_free);
-	tcase_add_test(test, gpus_that_are_not_in_the_table_are_not_guessed);
-	tcase_add_test(test, lists_of_any_length_are_survived);
+	tcase_add_test(test, the_reserve_is_left_free);
+	tcase_add_test(test, gpus_that_nvml_does_not_report_are_unknown);
+	tcase_add_test(test, lists_of_any_length_are_read);
 	tcase_add_test(test, host_memory_is_the_least_of_the_limits);
 	suite_add_tcase(suite, test);
 	runner = srunner_create(suite);

@@ -95,7 +95,7 @@ START_TEST(limits_are_of_numbers)
 		 ":4:10: max of vram_reserve is 5%, which is less than its min, 6%"},
 		{"version: 1\nlimits:\n  stage: {min: 1}\n  stage: {max: 2}\n",
 		 ":4:3: 'stage' appears twice: line 3 has it too"},
-		/* against the same section, and against the top */
+		/* limits of the same section, and of the top level */
 		{"version: 1\ndefaults: {bucket: 2G}\nlimits: {bucket: {max: 1G}}\n",
 		 ":2:20: bucket: 2G is more than 1G, the max of line 3"},
 		{"version: 1\nlimits: {stage: {min: 2}}\nnodes:\n  n1: {defaults: {stage: 1}}\n",
@@ -107,13 +107,13 @@ START_TEST(limits_are_of_numbers)
 	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
 	zero_config_free(site_of("version: 1\nlimits:\n  stage: {min: 2, max: 2}\n"
 				 "  vram_reserve: {min: 90%, max: 1G}\n"));
-	/* a size and a percentage, and what another section says, cannot be compared here */
+	/* a size and a percentage, and values of two sections, are not compared */
 	zero_config_free(site_of("version: 1\nlimits: {vram_reserve: {min: 90%, max: 95%}}\n"
 				 "nodes:\n  n1: {limits: {vram_reserve: {max: 1G}}}\n"
 				 "  n2: {limits: {vram_reserve: {min: 2G}}}\n"
 				 "gpus:\n  x: {limits: {vram_reserve: {min: 94%}}}\n"
 				 "  y: {limits: {vram_reserve: {max: 91%}}}\n"));
-	/* equal bounds leave one value, and other options are none of it */
+	/* equal bounds leave one value; limits of other options do not matter */
 	zero_config_free(site_of("version: 1\n"
 				 "limits: {stream_chunk: {min: 2M, max: 8M}, stage: {max: 1}}\n"
 				 "nodes:\n  n1: {limits: {stream_chunk: {max: 2M}}}\n"
@@ -128,7 +128,7 @@ START_TEST(limits_are_of_numbers)
 }
 END_TEST
 
-/* The top's limits bind in every section, so that no job could satisfy both. */
+/* Limits of the top level apply in every section, so that no value could satisfy both. */
 START_TEST(limits_leave_a_value)
 {
 	static const char *const kinds[] = {"gpus", "partitions", "nodes"};
@@ -145,7 +145,7 @@ START_TEST(limits_leave_a_value)
 		 "{max: 3%}}}\n  y: {limits: {vram_reserve: {min: 6%}}}\n",
 		 ":5:36: min of vram_reserve is 6%, which is more than the max of line 2, 5%, "
 		 "which applies here too"},
-		/* its default is beyond that limit too */
+		/* the default is beyond that limit too */
 		{"limits: {bucket: {max: 1G}}\n@:\n  x: {limits: {bucket: {min: 2G, max: 3G}}, "
 		 "defaults: {bucket: 2G}}\n",
 		 ":4:30: min of bucket is 2G, which is more than the max of line 2, 1G, which "

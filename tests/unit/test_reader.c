@@ -51,7 +51,7 @@ START_TEST(the_form_of_the_file)
 }
 END_TEST
 
-/* Where the words are libyaml's own, which change from release to release. */
+/* For messages of libyaml, which differ between releases. */
 static void refused_at(const char *text, size_t length, const char *place)
 {
 	char why[WHY] = "";
@@ -87,7 +87,7 @@ START_TEST(what_the_parser_refuses)
 }
 END_TEST
 
-START_TEST(no_magic)
+START_TEST(anchors_aliases_and_tags_are_refused)
 {
 	static const struct refusal refusals[] = {
 		{"version: 1\ndefaults: &a {stage: 3}\n", ":2:11: the anchor 'a' is not allowed"},
@@ -101,7 +101,7 @@ START_TEST(no_magic)
 		{"version: ! 1\n", ":1:10: the tag '!' is not allowed"},
 		{"version: 1\nlocked: !!seq [stage]\n",
 		 ":2:9: the tag 'tag:yaml.org,2002:seq' is not allowed"},
-		/* what an escape brings in is not shown raw */
+		/* control characters from escape sequences are not printed */
 		{"version: 1\n\"\\e[2J\\x9b\": on\n",
 		 ":2:1: there is no key '?[2J?' here: the keys are version, enabled, defaults, "
 		 "limits, locked, env, gpus, partitions, nodes"},
@@ -113,7 +113,7 @@ START_TEST(no_magic)
 }
 END_TEST
 
-START_TEST(bombs)
+START_TEST(deep_and_exponential_files_are_refused)
 {
 	size_t length = 1 << 20;
 	char *text = malloc(length + 1);
@@ -139,7 +139,7 @@ START_TEST(bombs)
 }
 END_TEST
 
-START_TEST(too_many)
+START_TEST(too_many_entries_are_refused)
 {
 	const char *const kinds[] = {"nodes", "env"};
 
@@ -155,7 +155,7 @@ START_TEST(too_many)
 		snprintf(expected, sizeof expected,
 			 ":1027:2: there are too many entries: at most 1024 are allowed");
 		refused(text, expected);
-		/* one less is well */
+		/* one less is accepted */
 		text[length - strlen(" n1025:\n")] = '\0';
 		zero_config_free(site_of(text));
 		free(text);
@@ -178,7 +178,7 @@ START_TEST(too_many)
 }
 END_TEST
 
-/* A file with a quoted key of so many characters in place of its '@', quotes and all. */
+/* Writes a file with a key of so many characters, quotes included, in place of its '@'. */
 static char *with_key(const char *form, size_t characters)
 {
 	const char *at = strchr(form, '@');
@@ -195,7 +195,7 @@ static char *with_key(const char *form, size_t characters)
 	return text;
 }
 
-START_TEST(keys_have_a_length)
+START_TEST(long_keys_get_a_hint)
 {
 	static const char hint[] =
 		"; a key of more than 1024 characters must be written as '? KEY', and its value as "
@@ -218,7 +218,7 @@ START_TEST(keys_have_a_length)
 				      strcmp(why + strlen(why) - strlen(hint), hint) == 0,
 			      "%s gives %s", forms[i], why);
 		free(text);
-		/* one character less is a key, if a wrong one where hosts are not expected */
+		/* one character less is read as a key, which is refused where no hosts are allowed */
 		text = with_key(forms[i], 1024);
 		why[0] = '\0';
 		write_bytes(site_path, text, strlen(text));
@@ -238,7 +238,7 @@ START_TEST(keys_have_a_length)
 		zero_config_free(site_of(text));
 		free(text);
 	}
-	/* a long value is no key, and a slip below one has nothing to do with it */
+	/* a long value is not a key, and an error below it gets no hint about keys */
 	{
 		char *text = with_key("version: 1\nenv:\n  A: @\nnodes: 3\n", 2000);
 
@@ -258,7 +258,7 @@ static void refused_file(const char *path, enum zero_config_kind kind, const cha
 	ck_assert_str_eq(why, whole);
 }
 
-START_TEST(what_is_no_file)
+START_TEST(other_files_are_refused)
 {
 	char *text = malloc((1 << 20) + 1), why[WHY];
 	struct zero_config *config;
@@ -271,7 +271,7 @@ START_TEST(what_is_no_file)
 	ck_assert_int_eq(mkfifo(user_path, 0644), 0);
 	refused_file(user_path, ZERO_CONFIG_USER, "is not a regular file");
 	unlink(user_path);
-	/* not what the mode of a new file is */
+	/* the umask must not change the modes */
 	ck_assert(!zero_config_read("/no\nsuch\x1b", ZERO_CONFIG_USER, why, sizeof why));
 	ck_assert_str_eq(why, "/no?such?: cannot be opened: No such file or directory");
 
@@ -338,11 +338,11 @@ int main(void)
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, the_form_of_the_file);
 	tcase_add_test(tests, what_the_parser_refuses);
-	tcase_add_test(tests, no_magic);
-	tcase_add_test(tests, bombs);
-	tcase_add_test(tests, too_many);
-	tcase_add_test(tests, keys_have_a_length);
-	tcase_add_test(tests, what_is_no_file);
+	tcase_add_test(tests, anchors_aliases_and_tags_are_refused);
+	tcase_add_test(tests, deep_and_exponential_files_are_refused);
+	tcase_add_test(tests, too_many_entries_are_refused);
+	tcase_add_test(tests, long_keys_get_a_hint);
+	tcase_add_test(tests, other_files_are_refused);
 	tcase_add_test(tests, a_short_buffer_is_not_overrun);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
