@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What goes wrong under Slurm is said in one line by whom it concerns, and concerns nobody else: a
+# Faults under Slurm are reported in one line and affect no other job: a
 # broken file on the submit host or on one node, a client that lies, tasks that die, a driver that
 # hangs, a Slurm without PMIx. No node is drained and no slurmstepd dies, be the plugin
 # optional or required.
@@ -27,13 +27,13 @@ six=(srun -N 3 -n 6 --ntasks-per-node=2)
 readonly soon=30 forever=120
 
 wrong() {
-	echo "---- $*: status $status after $took s, and it said" >&2
+	echo "---- $*: status $status after $took s, and it printed" >&2
 	cat "$scratch/out" >&2
 	cluster_logs
 	fail "$*"
 }
 
-# try COMMAND...: leaves its $status, the seconds it $took and, in $scratch/out, what it said.
+# try COMMAND...: leaves its $status, the seconds it $took and, in $scratch/out, its output.
 try() {
 	run_all "$@"
 	# where the job before is still being cleared away
@@ -41,23 +41,23 @@ try() {
 		"$scratch/out"
 }
 
-# fails WHAT LINE: it failed soon, and the plugin said one line, with this in it.
+# fails WHAT LINE: it failed soon, and the plugin printed one line with this text.
 fails() {
-	local said
-	said=$(grep -F spank_zero: "$scratch/out")
+	local lines
+	lines=$(grep -F spank_zero: "$scratch/out")
 	((status != 0 && status != 124)) || wrong "$1: it should fail"
 	((took < soon)) || wrong "$1: it should fail soon"
-	[[ $said == *"$2"* ]] || wrong "$1: the plugin should say: $2"
-	[[ $(wc -l <<<"$said") == 1 ]] || wrong "$1: the plugin should say one line"
+	[[ $lines == *"$2"* ]] || wrong "$1: the plugin should print: $2"
+	[[ $(wc -l <<<"$lines") == 1 ]] || wrong "$1: the plugin should print one line"
 }
 
-# refused WHAT LINE: and that was the only line of all.
+# refused WHAT LINE: the same, and there was no other line.
 refused() {
 	fails "$@"
-	[[ $(wc -l <"$scratch/out") == 1 ]] || wrong "$1: it should say one line"
+	[[ $(wc -l <"$scratch/out") == 1 ]] || wrong "$1: it should print one line"
 }
 
-# silent WHAT: the command went well and said nothing.
+# silent WHAT: the command succeeded and printed nothing.
 silent() {
 	((status == 0)) || wrong "$1: it should go well"
 	[[ ! -s $scratch/out ]] || wrong "$1: it should say nothing"
@@ -177,7 +177,7 @@ broken_on_a_node() {
 			wrong "$mode, $how on n2: the batch script should run"
 		grep -qx "srun's status: [1-9][0-9]*" "$scratch/out" ||
 			wrong "$mode, $how on n2: the batch script's srun should fail"
-		grep -qF "$where" "$scratch/out" || wrong "$mode, $how on n2: it should be said"
+		grep -qF "$where" "$scratch/out" || wrong "$mode, $how on n2: it should be printed"
 	done
 	mend_files
 	try "${six[@]}" --zero true
@@ -320,7 +320,7 @@ done
 for hung in "n2: .* nvmlDeviceGetMemoryInfo of GPU 1;" "n3: .* nvmlInit_v2"; do
 	line="spank_zero: node ${hung/ / NVML did not answer within }"
 	[[ $(grep -c "$line" "$scratch/out") == 1 ]] ||
-		wrong "wedged drivers: it should be said once that $hung"
+		wrong "wedged drivers: it should be printed once that $hung"
 done
 rm "$scratch"/*.gpus
 

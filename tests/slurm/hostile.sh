@@ -41,7 +41,7 @@ wait_for 60 neighbour_runs
 readonly soon=30
 
 wrong() {
-	echo "---- $*: status $status after $took s, and it said" >&2
+	echo "---- $*: status $status after $took s, and it printed" >&2
 	head -c 4000 "$scratch/out" | cat -v >&2
 	fail "$*"
 }
@@ -51,11 +51,11 @@ is_plain() {
 	! LC_ALL=C grep -aqP '[\x01-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]' "$1"
 }
 
-# bears WHAT COMMAND...: it ended soon, well or not, and the plugin said at most one plain line.
+# bears WHAT COMMAND...: it ended soon, well or not, and the plugin printed one plain line at most.
 bears() {
 	run_all "${@:2}"
 	((status != 124 && took < soon)) || wrong "$1: it should end soon"
-	(($(grep -ac spank_zero: "$scratch/out") <= 1)) || wrong "$1: the plugin should say one line"
+	(($(grep -ac spank_zero: "$scratch/out") <= 1)) || wrong "$1: the plugin should print one line"
 	is_plain "$scratch/out" || wrong "$1: that is no plain line"
 	[[ ! -e $scratch/owned ]] || wrong "$1: a shell read it"
 }
@@ -64,7 +64,7 @@ bears() {
 refuses() {
 	bears "$1" "${@:3}"
 	((status != 0)) || wrong "$1: it should fail"
-	grep -a spank_zero: "$scratch/out" | grep -qF -- "$2" || wrong "$1: the plugin should say: $2"
+	grep -a spank_zero: "$scratch/out" | grep -qF -- "$2" || wrong "$1: the plugin should print: $2"
 }
 
 # ---- strings -------------------------------------------------------------------------------------
