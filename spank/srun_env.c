@@ -85,13 +85,10 @@ static bool is_zero_flag(const char *argument)
 		return true;
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		const char *flag = zero_option_table[i].flag;
-		char next = '\0';
+		size_t length = flag ? strlen(flag) : 0;
 
-		if (flag && zero_begins_with(argument, flag))
-			next = argument[strlen(flag)];
-		else
-			continue;
-		if (next == '=' || !next)
+		if (flag && strncmp(argument, flag, length) == 0 &&
+		    (argument[length] == '=' || !argument[length]))
 			return true;
 	}
 	return false;
@@ -205,8 +202,7 @@ static void turn_on(enum zero_state state)
 	setenv(DECISION, decision, 1);
 }
 
-/* `has_read`: srun has read variables that it should not have. */
-static void turn_off(bool has_read)
+static void turn_off(void)
 {
 	const char *before = getenv(DECISION);
 	struct reexec_variable removed[WANTED];
@@ -216,7 +212,8 @@ static void turn_off(bool has_read)
 		if (was_set[i] && is_set_by_plugin(before, i))
 			removed[count++] = (struct reexec_variable){wanted[i].name, NULL};
 	}
-	if (is_srun() && (has_read || count))
+	/* srun has already read these variables */
+	if (is_srun() && (guessed_on || count))
 		reexec_or_exit(removed, count);
 	for (size_t i = 0; i < count; i++)
 		unsetenv(removed[i].name);
@@ -232,12 +229,12 @@ void srun_env_set(enum zero_state state)
 		turn_on(state);
 		break;
 	case ZERO_OFF_BY_USER:
-		turn_off(guessed_on);
+		turn_off();
 		break;
 	case ZERO_NOT_ON:
 		/* another component of a heterogeneous step, not read yet, may be on */
 		if (!has_argument(is_colon))
-			turn_off(guessed_on);
+			turn_off();
 		break;
 	}
 }

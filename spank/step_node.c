@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs in slurmstepd, once for each step and node, as root. Reads the node's own zero.yaml and
- * queries its GPUs. An error is kept in node.why until a task starts, which reports it and ends: a
- * callback that fails before would drain the node, or Slurm would ignore it.
+ * queries its GPUs. An error is stored in node.why until a task starts, which reports it and ends:
+ * an earlier error return would drain the node, or Slurm would ignore it.
  */
 #include <signal.h>
 #include <stdio.h>

@@ -189,19 +189,18 @@ bool user_settings(user_variable variable, void *context, struct zero_settings *
 	}
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		const struct zero_option *option = &zero_option_table[i];
-		bool ok = true;
+		const char *value = flags[i].text, *origin = option->flag;
 
-		if (flags[i].text)
-			ok = zero_settings_set(settings, (enum zero_option_id)i, flags[i].text,
-					       option->flag, why, size);
-		else if (option->flag && variable(context, job_variable(i).text, text, sizeof text))
-			/* after --export=NONE the batch step gets no other sign of the flag */
-			ok = zero_settings_set(settings, (enum zero_option_id)i, text, option->flag,
-					       why, size);
-		else if (option->env && variable(context, option->env, text, sizeof text))
-			ok = zero_settings_set(settings, (enum zero_option_id)i, text, option->env,
-					       why, size);
-		if (!ok) {
+		/* after --export=NONE the batch step gets no other sign of the flag */
+		if (!value && option->flag &&
+		    variable(context, job_variable(i).text, text, sizeof text))
+			value = text;
+		if (!value && option->env && variable(context, option->env, text, sizeof text)) {
+			value = text;
+			origin = option->env;
+		}
+		if (value && !zero_settings_set(settings, (enum zero_option_id)i, value, origin,
+						why, size)) {
 			zero_settings_clear(settings);
 			return false;
 		}

@@ -5,7 +5,7 @@
  */
 #include "fuzz.h"
 #include "core/options.h"
-#include "vram.h"
+#include "spank/gpu/vram.h"
 
 enum { MOST = 16 };
 

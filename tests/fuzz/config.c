@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "site_config_private.h"
+#include "spank/yaml/site_config_private.h"
 #include "fuzz.h"
-#include "hostlist.h"
+#include "spank/yaml/hostlist.h"
 
 enum { WHY = 1024 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hostlists, compared with a simple expansion. The input is a list, a line "@@" and a host. */
 #include "fuzz.h"
-#include "hostlist.h"
+#include "spank/yaml/hostlist.h"
 
 enum { MOST = 500, HOST = 256, LIST = 512 };
 

@@ -44,15 +44,11 @@ EXTRA_DIST += tests/fuzz/corpus tests/fuzz/run.sh \
 	tests/fuzz/options.dict \
 	tests/fuzz/safetensors.dict
 
-FUZZ_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/spank/gpu -I$(top_srcdir)/spank/yaml
-
 tests_fuzz_budget_SOURCES = tests/fuzz/budget.c $(fuzz_sources)
-tests_fuzz_budget_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_budget_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_budget_LDADD = spank/libvram.la
 
 tests_fuzz_config_SOURCES = tests/fuzz/config.c $(fuzz_sources)
-tests_fuzz_config_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_config_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_config_LDADD = spank/libconfig.la
 
@@ -61,7 +57,6 @@ tests_fuzz_control_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_control_LDADD =
 
 tests_fuzz_hostlist_SOURCES = tests/fuzz/hostlist.c spank/yaml/hostlist.c $(fuzz_sources)
-tests_fuzz_hostlist_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_hostlist_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_hostlist_LDADD = lib/liboptions.la
 
@@ -71,12 +66,10 @@ tests_fuzz_manifest_LDADD = $(JANSSON_LIBS) -lm
 
 tests_fuzz_nvml_SOURCES = tests/fuzz/nvml.c spank/gpu/budget.c spank/gpu/visible_gpus.c \
 	$(fuzz_sources)
-tests_fuzz_nvml_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_nvml_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_nvml_LDADD = $(DL_LIBS)
 
 tests_fuzz_options_SOURCES = tests/fuzz/options.c $(fuzz_sources)
-tests_fuzz_options_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_options_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_options_LDADD = lib/liboptions.la
 

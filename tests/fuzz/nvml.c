@@ -6,8 +6,8 @@
 #include "fuzz.h"
 
 /* For their static functions: read_gpus, which calls a table of functions, and read_results. */
-#include "../../spank/gpu/nvml_query.c"
-#include "../../spank/gpu/vram.c"
+#include "spank/gpu/nvml_query.c"
+#include "spank/gpu/vram.c"
 
 static struct fuzz input_left;
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/options.h"
-#include "vram.h"
+#include "spank/gpu/vram.h"
 
 static const uint64_t GB = UINT64_C(1) << 30;
 

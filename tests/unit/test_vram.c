@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "vram.h"
+#include "spank/gpu/vram.h"
 
 static const uint64_t GB = UINT64_C(1) << 30;
 
