@@ -8,8 +8,9 @@
  *	the last two             nested_step.c, step.c
  *	all of them              user_request.c, user_options.c, reexec.c (in srun)
  *
- * A file calls files further right and down only. The rooms yaml/ (the site's file and the user's) and gpu/ (what
- * GPUs and memory a node has) know nothing of Slurm. The version script hides all other functions.
+ * A file calls only files to its right and below. The rooms yaml/, which reads the site's file and the
+ * user's, and gpu/, which reads how much memory there is, do not depend on Slurm. The version script
+ * hides all other functions.
  */
 #include <stdio.h>
 #include <string.h>
