@@ -15,7 +15,7 @@ static bool is_pmix(const char *entry, size_t length)
 
 void nested_step_remove_pmix(spank_t spank)
 {
-	/* a server sets about 20; each removal moves all later ones, so root does not remove more */
+	/* a server sets about 20; the limit bounds the work of root: a removal moves the rest */
 	enum { MOST = 256 };
 	char **variable = NULL, name[256];
 	size_t at = 0, removed = 0;

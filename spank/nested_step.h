@@ -8,8 +8,8 @@
 
 #include <slurm/spank.h>
 
-/* Removes the PMIx variables of the task around the step, as which an MPI program without PMIx would
-   take part in that task's step. A PMIx server of the step sets its own after this. */
+/* Removes the PMIx variables of the task around the step. With them, an MPI program would wait for
+   the ranks of that task. A PMIx server of the step sets its own variables after this. */
 void nested_step_remove_pmix(spank_t spank);
 /* Removes the variables that the plugin set for the task around this one. */
 void nested_step_remove_variables(spank_t spank);

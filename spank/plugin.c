@@ -8,9 +8,9 @@
  *	the last two             nested_step.c, step.c
  *	all of them              user_request.c, user_options.c, reexec.c (in srun)
  *
- * A file calls only files to its right and below. The rooms yaml/, which reads the site's file and the
- * user's, and gpu/, which reads how much memory there is, do not depend on Slurm. The version script
- * hides all other functions.
+ * A file calls only files to its right and below. The rooms yaml/, which reads the site's file and
+ * the user's, and gpu/, which reads how much memory there is, do not depend on Slurm. The version
+ * script hides all other functions.
  */
 #include <stdio.h>
 #include <string.h>
@@ -60,8 +60,8 @@ static bool is_submit(void)
 }
 
 /*
- * If plugstack.conf and a file that it includes both name the plugin, Slurm loads it twice and makes
- * each call twice. Each callback counts its calls and acts on the first of each round.
+ * If plugstack.conf and a file that it includes both name the plugin, Slurm loads it twice and
+ * calls everything twice. Each callback counts its calls and acts on the first of each round.
  */
 enum callback { POST_OPT, USER_INIT, TASK_INIT, TASK_EXIT, CALLBACKS };
 

@@ -143,7 +143,7 @@ static void reexec_or_exit(const struct reexec_variable *variables, size_t count
 	exit(EXIT_FAILURE);
 }
 
-/* Without PMIx, the tasks would not find each other. An --mpi of the user's is accepted as it is. */
+/* Without PMIx, tasks would not find each other. An --mpi of the user's is accepted as it is. */
 static void require_pmix(void)
 {
 	char folder[PATH_MAX];

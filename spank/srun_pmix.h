@@ -6,8 +6,8 @@
 #include <limits.h>
 #include <stdbool.h>
 
-/* Returns whether mpi_pmix.so is missing from the folder of Slurm's other plugins, and sets `folder`
-   to that folder. Returns false if the folder cannot be found. */
+/* Returns whether mpi_pmix.so is missing from the folder of Slurm's other plugins, and sets
+   `folder` to that folder. Returns false if the folder cannot be found. */
 bool srun_lacks_pmix(char folder[PATH_MAX]);
 
 #endif

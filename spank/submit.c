@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs in sbatch, salloc and srun. Checks the user's options, so that a mistake is reported before
- * anything is submitted, and sets the environment that srun reads. The node checks everything again.
+ * anything is submitted, and sets the environment that srun reads. The node checks all of it again.
  */
 #include <limits.h>
 #include <stdio.h>

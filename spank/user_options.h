@@ -17,8 +17,8 @@ typedef bool (*user_variable)(void *context, const char *name, char *text, size_
 
 enum user_choice { ZERO_UNSPECIFIED, ZERO_REQUESTED, ZERO_DECLINED };
 
-/* Finds whether flags, or else variables, turn zero on or off. Returns false with a sentence in *why
-   if ZERO_ENABLED is neither yes nor no. */
+/* Finds whether flags, or else variables, turn zero on or off. Returns false with a sentence in
+   *why if ZERO_ENABLED is neither yes nor no. */
 bool user_choice(user_variable variable, void *context, enum user_choice *choice, char *why,
 		 size_t size);
 /*

@@ -17,7 +17,8 @@ static uint64_t divide_up(uint64_t a, uint64_t b)
 
 /*
  * Returns how many tasks share a GPU. A task that sees all GPUs of the step is expected to use one
- * of them; a task that sees fewer was bound to those. The list of the step may name more than exist.
+ * of them; a task that sees fewer was bound to those. The list of the step may name more GPUs than
+ * exist.
  */
 static uint64_t tasks_per_gpu(const struct zero_budget_input *input, uint64_t tasks, uint64_t seen)
 {

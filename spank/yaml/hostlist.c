@@ -125,7 +125,7 @@ bool zero_hostlist_check(const char *list, char *why, size_t size)
 	}
 }
 
-/* possible[i]: the part of the pattern that was read so far matches the first i bytes of the host. */
+/* possible[i]: the pattern, as far as it was read, matches the first i bytes of the host. */
 struct prefixes {
 	bool possible[HOST_MAX + 1];
 	size_t shortest, longest; /* none is possible if shortest > longest */

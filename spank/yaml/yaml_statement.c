@@ -223,7 +223,7 @@ bool zero_statement_variable(struct zero_reader *reader, const struct zero_key *
 	return add_statement(reader, parser, zero_reader_place(reader), statement);
 }
 
-/* Checks that a value can satisfy both this bound and those of the top level, which always apply. */
+/* Checks that a value can satisfy this bound and those of the top level, which always apply. */
 static bool check_bound(struct zero_reader *reader, const struct section *top,
 			const struct statement *statement)
 {

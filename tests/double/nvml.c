@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A double of NVIDIA's libnvidia-ml.so.1 for machines without GPUs. It reads the file <node>.gpus in
- * the folder ZERO_DOUBLE_NVML, by default the folder of this library. <node> is SLURMD_NODENAME, so
- * that each node of a test cluster on one machine has its own GPUs, or else "default". Without the
- * file, every call fails as without a driver.
+ * A double of NVIDIA's libnvidia-ml.so.1 for machines without GPUs. It reads the file <node>.gpus
+ * in the folder ZERO_DOUBLE_NVML, by default the folder of this library. <node> is SLURMD_NODENAME,
+ * so that each node of a test cluster on one machine has its own GPUs, or else "default". Without
+ * the file, every call fails as without a driver.
  *
  * Lines, in the order of the GPUs; sizes may end in K, M or G; '#' starts a comment line:
  *

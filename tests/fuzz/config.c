@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads a site's file and a user's, and resolves the options. The input is both files, node,
- * partition, GPU, and the user's options as in ZERO_RESOLVED, with a line "@@" between them. The last
- * byte is the memory of the GPU.
+ * partition, GPU, and the user's options as in ZERO_RESOLVED, with a line "@@" between them. The
+ * last byte is the memory of the GPU.
  */
 #include <fcntl.h>
 #include <fnmatch.h>

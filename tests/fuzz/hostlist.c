@@ -36,7 +36,7 @@ static bool expand_bracket(const char *at, char *name, size_t length)
 	return true;
 }
 
-/* Expands a name of a valid list. Returns false if there are too many names or they are too long. */
+/* Expands a name of a valid list. Returns false if there are too many names, or too long ones. */
 static bool expand(const char *at, char *name, size_t length)
 {
 	while (*at && *at != ',') {

@@ -218,7 +218,7 @@ START_TEST(long_keys_get_a_hint)
 				      strcmp(why + strlen(why) - strlen(hint), hint) == 0,
 			      "%s gives %s", forms[i], why);
 		free(text);
-		/* one character less is read as a key, which is refused where no hosts are allowed */
+		/* one character less is read as a key, which is refused unless hosts are allowed */
 		text = with_key(forms[i], 1024);
 		why[0] = '\0';
 		write_bytes(site_path, text, strlen(text));
