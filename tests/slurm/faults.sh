@@ -132,7 +132,7 @@ break_file() {
 	"missing library")
 		printf 'version: 1\ndefaults: {preload_path: %s}\n' "$scratch/gone.so" >"$file"
 		where="$scratch/gone.so cannot be preloaded: No such file or directory"
-		where+="; correct preload_path, from $file:2"
+		where+="; correct preload_path of $file:2"
 		;;
 	esac
 }

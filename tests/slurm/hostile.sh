@@ -159,7 +159,7 @@ for trap in "/dev/zero:is not a regular file" "/etc/shadow:$denied" "$scratch/se
 	"$lair/device:is not a regular file" "$lair/huge:is too large" "$lair/deep:1:1: " \
 	"$lair/bomb:1:" "$lair/keys:3:3: there is no option" "$lair/line:1:1: " "$lair/nul:" \
 	"$lair/noise:" "$lair/escape:there is no option '?[31m" \
-	"/proc/self/status:is the kernel's" "/proc/self/maps:is the kernel's" \
+	"/proc/self/status:is a file of /proc" "/proc/self/maps:is a file of /proc" \
 	"/proc/self/fd/3:$denied" "/proc/1/environ:$denied" "/dev/stdin:is not a regular file"; do
 	refuses "${trap%%:*}" "${trap#*:}" "${forged[@]}" "ZERO_CONFIG=${trap%%:*}" srun -w n2 true
 	grep -aq confidential "$scratch/out" && wrong "${trap%%:*}: root read a file for the user"
