@@ -80,10 +80,10 @@ static void print_range(const struct zero_option *option)
 
 static void print_default(const struct zero_option *option)
 {
-	if (!option->fallback[0])
+	if (!option->default_text[0])
 		return;
 	fputs("Default: ", stdout);
-	print_text(option->fallback);
+	print_text(option->default_text);
 	fputs(".\n", stdout);
 }
 

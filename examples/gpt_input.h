@@ -213,14 +213,14 @@ static void parse_flags(struct flags *flags, int argc, char **argv, char *error)
 }
 
 #ifdef HAVE_JANSSON
-/* A positive whole number of config.json; where it is not there, `fallback`, unless that is 0. */
-static size_t config_number(const json_t *json, const char *path, const char *key, size_t fallback,
+/* A positive whole number of config.json; where it is not there, `default_text`, unless that is 0. */
+static size_t config_number(const json_t *json, const char *path, const char *key, size_t default_text,
 			    char *error)
 {
 	const json_t *item = json_object_get(json, key);
 
-	if ((!item || json_is_null(item)) && fallback)
-		return fallback;
+	if ((!item || json_is_null(item)) && default_text)
+		return default_text;
 	if (!json_is_integer(item) || json_integer_value(item) < 1 ||
 	    json_integer_value(item) > 1 << 24)
 		complain(error, "%s: %s is not a whole number from 1 to %d", path, key, 1 << 24);

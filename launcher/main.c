@@ -254,9 +254,9 @@ static bool complete_settings(struct zero_settings *settings)
 	char why[256];
 
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		if (!settings->origin[i] &&
-		    !zero_settings_set(settings, (enum zero_option_id)i,
-				       zero_option_table[i].fallback, "default", why, sizeof why))
+		if (!settings->origin[i] && !zero_settings_set(settings, (enum zero_option_id)i,
+							       zero_option_table[i].default_text,
+							       "default", why, sizeof why))
 			return false;
 	}
 	return true;

@@ -1,47 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-# The admin's YAML, shared with the launcher.
-noinst_HEADERS += spank/config.h spank/hostlist.h spank/vram.h
+# spank/yaml: the site's YAML file and the user's. The launcher uses it too.
+noinst_HEADERS += spank/yaml/site_config.h spank/yaml/hostlist.h spank/gpu/vram.h
 if HAVE_YAML
 noinst_LTLIBRARIES += spank/libconfig.la
 spank_libconfig_la_SOURCES = \
-	spank/config.c \
-	spank/config_private.h \
-	spank/hostlist.c \
-	spank/reader.c \
-	spank/reader.h \
-	spank/resolve.c \
-	spank/statement.c \
-	spank/statement.h
+	spank/yaml/config_file.c \
+	spank/yaml/config_file.h \
+	spank/yaml/hostlist.c \
+	spank/yaml/limits.c \
+	spank/yaml/resolve.c \
+	spank/yaml/site_config.c \
+	spank/yaml/site_config_private.h \
+	spank/yaml/yaml_reader.c \
+	spank/yaml/yaml_reader.h \
+	spank/yaml/yaml_statement.c \
+	spank/yaml/yaml_statement.h
 spank_libconfig_la_CPPFLAGS = $(AM_CPPFLAGS) $(YAML_CFLAGS)
 spank_libconfig_la_LIBADD = lib/liboptions.la $(YAML_LIBS)
 endif
 
-# What a node's GPUs and memory offer a task.
+# spank/gpu: how much memory of a node's GPUs, or of the node, a task may use.
 noinst_LTLIBRARIES += spank/libvram.la
-spank_libvram_la_SOURCES = spank/budget.c spank/nvml.c spank/nvml.h spank/vram.c
+spank_libvram_la_SOURCES = \
+	spank/gpu/budget.c \
+	spank/gpu/nvml_query.c \
+	spank/gpu/nvml_query.h \
+	spank/gpu/visible_gpus.c \
+	spank/gpu/visible_gpus.h \
+	spank/gpu/vram.c
 spank_libvram_la_LIBADD = $(DL_LIBS)
 
-# The plugin. Slurm's own symbols are found in the program that loads it.
+# The plugin, which uses both; plugin.c says which file runs in which SPANK context. Slurm's symbols
+# are resolved in the program that loads it.
 if HAVE_SLURM
 if HAVE_YAML
 spankdir = $(libdir)/slurm
 spank_LTLIBRARIES = spank/spank_zero.la
 spank_spank_zero_la_SOURCES = \
-	spank/again.c \
-	spank/again.h \
-	spank/inherit.c \
-	spank/node.c \
-	spank/node.h \
+	spank/nested_step.c \
+	spank/nested_step.h \
 	spank/plugin.c \
 	spank/plugin.h \
-	spank/pmix.c \
-	spank/pmix.h \
-	spank/said.c \
-	spank/size.c \
+	spank/reexec.c \
+	spank/reexec.h \
+	spank/srun_env.c \
+	spank/srun_env.h \
+	spank/srun_pmix.c \
+	spank/srun_pmix.h \
+	spank/step.c \
+	spank/step.h \
+	spank/step_node.c \
 	spank/submit.c \
 	spank/task.c \
-	spank/wireup.c \
-	spank/wireup.h
+	spank/task_budget.c \
+	spank/task_budget.h \
+	spank/user_options.c \
+	spank/user_options.h \
+	spank/user_request.c \
+	spank/user_request.h
 spank_spank_zero_la_CPPFLAGS = $(AM_CPPFLAGS) $(SLURM_CFLAGS) \
 	-DZERO_SITE_CONFIG=\"$(slurmconfdir)/zero.yaml\" \
 	-DZERO_LIBRARY=\"$(libdir)/libzero.so.1\"

@@ -1,21 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The SPANK plugin: each callback goes to the file of its context. Slurm finds these functions by
- * name; the version script hides everything else.
+ * The SPANK plugin. Slurm finds these callbacks by name, and each calls the file of its context:
+ *
+ *	sbatch, salloc, srun     submit.c, srun_env.c, srun_pmix.c
+ *	slurmstepd               step_node.c
+ *	slurmstepd, each task    task.c, task_budget.c
+ *	the last two             nested_step.c, step.c
+ *	all of them              user_request.c, user_options.c, reexec.c (in srun)
+ *
+ * A file calls only files to its right and below. The rooms yaml/, which reads the site's file and
+ * the user's, and gpu/, which reads how much memory there is, do not depend on Slurm. The version
+ * script hides all other functions.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "plugin.h"
-#include "wireup.h"
+#include "srun_env.h"
+#include "user_options.h"
 
 SPANK_PLUGIN(zero, 1)
 
 static struct plugin_arguments arguments = {.config = ZERO_SITE_CONFIG};
 
-/* What follows "name=" if that is an absolute path; in another, files would be found in a user's
-   folder. */
-static const char *path_of(const char *argument, const char *name)
+/* Returns what follows "name=" if it is an absolute path. A relative one would be looked up in the
+   working folder, which is the user's. */
+static const char *absolute_path(const char *argument, const char *name)
 {
 	size_t length = strlen(name);
 
@@ -23,13 +33,12 @@ static const char *path_of(const char *argument, const char *name)
 									       : NULL;
 }
 
-/* A wrong argument is no reason to stop other people's jobs, but zero jobs would miss the
-   limits. */
+/* A wrong argument must not stop jobs without zero, but zero jobs would run without limits. */
 static void read_arguments(int count, char **argument)
 {
 	for (int i = 0; i < count; i++) {
-		const char *config = path_of(argument[i], "config=");
-		const char *nvml = path_of(argument[i], "nvml=");
+		const char *config = absolute_path(argument[i], "config=");
+		const char *nvml = absolute_path(argument[i], "nvml=");
 
 		if (config)
 			arguments.config = config;
@@ -51,12 +60,12 @@ static bool is_submit(void)
 }
 
 /*
- * plugstack.conf may name the plugin twice, by a line of its own and by one that it includes: Slurm
- * then calls everything as often. Each callback counts its calls and heeds the first of each turn.
+ * If plugstack.conf and a file that it includes both name the plugin, Slurm loads it twice and
+ * calls everything twice. Each callback counts its calls and acts on the first of each round.
  */
 enum callback { POST_OPT, USER_INIT, TASK_INIT, TASK_EXIT, CALLBACKS };
 
-static unsigned loaded; /* times that the plugin was initialised */
+static unsigned loaded; /* how often slurm_spank_init was called */
 
 static bool is_first(enum callback callback)
 {
@@ -75,9 +84,9 @@ int slurm_spank_init(spank_t spank, int count, char **argument)
 		return ESPANK_SUCCESS;
 	read_arguments(count, argument);
 	if (is_submit())
-		wireup_begin();
-	if (said_register(spank) != ESPANK_SUCCESS)
-		slurm_error(PLUGIN_NAME ": Slurm does not take the --zero flags");
+		srun_env_init();
+	if (user_options_register(spank) != ESPANK_SUCCESS)
+		slurm_error(PLUGIN_NAME ": Slurm refused to register the --zero flags");
 	return ESPANK_SUCCESS;
 }
 
@@ -87,28 +96,29 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **argument)
 	(void)argument;
 	if (!is_first(POST_OPT))
 		return ESPANK_SUCCESS;
-	return is_submit() ? submit_post_opt(&arguments) : node_post_opt(spank, &arguments);
+	return is_submit() ? submit_init_post_opt(&arguments)
+			   : step_node_init_post_opt(spank, &arguments);
 }
 
 int slurm_spank_user_init(spank_t spank, int count, char **argument)
 {
 	(void)count;
 	(void)argument;
-	return is_first(USER_INIT) ? node_user_init(spank) : ESPANK_SUCCESS;
+	return is_first(USER_INIT) ? step_node_user_init(spank) : ESPANK_SUCCESS;
 }
 
 int slurm_spank_task_init(spank_t spank, int count, char **argument)
 {
 	(void)count;
 	(void)argument;
-	return is_first(TASK_INIT) ? node_task_init(spank) : ESPANK_SUCCESS;
+	return is_first(TASK_INIT) ? task_init(spank, step_node_state()) : ESPANK_SUCCESS;
 }
 
 int slurm_spank_task_exit(spank_t spank, int count, char **argument)
 {
 	(void)count;
 	(void)argument;
-	return is_first(TASK_EXIT) ? node_task_exit(spank) : ESPANK_SUCCESS;
+	return is_first(TASK_EXIT) ? step_node_task_exit(spank) : ESPANK_SUCCESS;
 }
 
 int slurm_spank_exit(spank_t spank, int count, char **argument)
@@ -116,5 +126,5 @@ int slurm_spank_exit(spank_t spank, int count, char **argument)
 	(void)spank;
 	(void)count;
 	(void)argument;
-	return loaded && spank_context() == S_CTX_REMOTE ? node_exit() : ESPANK_SUCCESS;
+	return loaded && spank_context() == S_CTX_REMOTE ? step_node_exit() : ESPANK_SUCCESS;
 }

@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sbatch, salloc and srun: what the user said is checked, so that they hear of a mistake at once,
- * and what srun must know is put into its environment. The node does the rest, and checks again.
+ * Runs in sbatch, salloc and srun. Checks the user's options, so that a mistake is reported before
+ * anything is submitted, and sets the environment that srun reads. The node checks all of it again.
  */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "config.h"
 #include "plugin.h"
-#include "wireup.h"
+#include "srun_env.h"
+#include "user_request.h"
 
-/* An error return would be ignored where the plugin is optional. Nothing was submitted yet. */
+/* Ends the command. Slurm would ignore an error that the callback of an optional plugin returns. */
 __attribute__((noreturn)) static void refuse(const char *why)
 {
-	char plain[PATH_MAX + 512];
+	char line[PATH_MAX + 512];
 
-	snprintf(plain, sizeof plain, "%s", why);
-	zero_clean(plain);
-	slurm_error(PLUGIN_NAME ": %s", plain);
+	snprintf(line, sizeof line, "%s", why);
+	zero_clean(line);
+	slurm_error(PLUGIN_NAME ": %s", line);
 	exit(EXIT_FAILURE);
 }
 
-static bool own_variable(void *context, const char *name, char *text, size_t size)
+static bool read_variable(void *context, const char *name, char *text, size_t size)
 {
 	const char *value = getenv(name);
 
@@ -34,7 +33,7 @@ static bool own_variable(void *context, const char *name, char *text, size_t siz
 	return true;
 }
 
-/* The partition, once it is known: srun's in a job. Of a new job's there is no trace. */
+/* Returns the partition, which only an srun within a job knows. */
 static const char *known_partition(void)
 {
 	bool in_job = spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID");
@@ -42,82 +41,63 @@ static const char *known_partition(void)
 	return in_job ? getenv("SLURM_JOB_PARTITION") : NULL;
 }
 
-/* The user's own file, opened as the user, who runs this command. */
-static struct zero_config *read_user_file(const struct zero_settings *said)
-{
-	const char *path = said->value[ZERO_OPT_CONFIG].text;
-	struct zero_config *user;
-	char why[PATH_MAX + 512];
-
-	if (!path || !*path)
-		return NULL;
-	user = zero_config_read(path, ZERO_CONFIG_USER, why, sizeof why);
-	if (!user)
-		refuse(why);
-	return user;
-}
-
-static void check(const struct zero_config *site)
+static void check_options(const struct zero_config *site)
 {
 	struct zero_where where = {.partition = known_partition()};
-	struct zero_settings said, resolved;
-	struct zero_config *user;
+	struct user_request request;
+	struct zero_settings resolved;
 	char why[PATH_MAX + 512];
 
-	if (!said_settings(own_variable, NULL, &said, why, sizeof why))
-		refuse(why);
-	user = read_user_file(&said);
-	if (!zero_config_resolve(site, user, &said, &where, &resolved, why, sizeof why))
+	if (!user_request_read(read_variable, NULL, &request, why, sizeof why) ||
+	    !user_request_resolve(&request, site, &where, &resolved, why, sizeof why))
 		refuse(why);
 	zero_settings_clear(&resolved);
-	zero_settings_clear(&said);
-	zero_config_free(user);
+	user_request_clear(&request);
 }
 
-/* What is to be, once the site's file is read. */
-static enum wireup_zero decide(const struct zero_config *site, enum said_switch wanted)
+static enum zero_state decide(const struct zero_config *site, enum user_choice choice)
 {
 	const char *origin;
 	enum zero_enabled enabled = zero_config_enabled(site, &origin);
 	char why[PATH_MAX + 64];
 
-	if (enabled == ZERO_ENABLED_OFF && wanted == SAID_ON) {
+	if (enabled == ZERO_ENABLED_OFF && choice == ZERO_REQUESTED) {
 		snprintf(why, sizeof why, "zero is switched off on this cluster (%s)", origin);
 		refuse(why);
 	}
-	if (wanted == SAID_ON)
-		return WIREUP_ON;
-	if (enabled != ZERO_ENABLED_OFF && wireup_job_is_on())
-		return WIREUP_ON;
-	return enabled == ZERO_ENABLED_ON ? WIREUP_SITE : WIREUP_NONE;
+	if (choice == ZERO_REQUESTED)
+		return ZERO_ON_BY_USER;
+	if (enabled != ZERO_ENABLED_OFF && srun_env_job_has_zero())
+		return ZERO_ON_BY_USER;
+	return enabled == ZERO_ENABLED_ON ? ZERO_ON_BY_SITE : ZERO_NOT_ON;
 }
 
-int submit_post_opt(const struct plugin_arguments *arguments)
+int submit_init_post_opt(const struct plugin_arguments *arguments)
 {
-	enum wireup_zero zero = WIREUP_NONE;
-	enum said_switch wanted;
+	enum zero_state state = ZERO_NOT_ON;
+	enum user_choice choice;
 	struct zero_config *site;
 	char why[PATH_MAX + 512];
 
-	if (!said_switch(own_variable, NULL, &wanted, why, sizeof why))
+	if (!user_choice(read_variable, NULL, &choice, why, sizeof why))
 		refuse(why);
-	if (wanted == SAID_OFF) {
-		wireup(WIREUP_OFF);
+	if (choice == ZERO_DECLINED) {
+		srun_env_set(ZERO_OFF_BY_USER);
 		return ESPANK_SUCCESS;
 	}
-	if (arguments->why[0] && wanted == SAID_ON)
+	if (arguments->why[0] && choice == ZERO_REQUESTED)
 		refuse(arguments->why);
 	site = zero_config_read(arguments->config, ZERO_CONFIG_SITE, why, sizeof why);
-	if (!site && wanted == SAID_ON)
+	if (!site && choice == ZERO_REQUESTED)
 		refuse(why);
 	if (site)
-		zero = decide(site, wanted);
+		state = decide(site, choice);
 	else
-		/* a broken file is no reason to stop other people's jobs */
+		/* a broken file must not stop jobs without zero */
 		slurm_debug(PLUGIN_NAME ": %s", why);
-	if (zero != WIREUP_NONE)
-		check(site);
+	if (state != ZERO_NOT_ON)
+		check_options(site);
 	zero_config_free(site);
-	wireup(zero);
+	srun_env_set(state);
 	return ESPANK_SUCCESS;
 }

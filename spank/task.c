@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a task is given: its options, the library, and how it finds the others. */
+/*
+ * Runs in the copy of slurmstepd that becomes a task, as the user, before the program starts. Sets
+ * the task's variables: its options, LD_PRELOAD, and those by which ranks find each other.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "hostlist.h"
-#include "node.h"
+#include "nested_step.h"
 #include "plugin.h"
+#include "task_budget.h"
+#include "yaml/hostlist.h"
 
-/* A port for the step: the same on all nodes, below those that the kernel and Slurm hand out. */
+/* Returns the port of the step: the same on all nodes, below the ports that the kernel assigns. */
 static unsigned master_port(spank_t spank)
 {
 	static const char *const names[] = {"SLURM_HET_JOB_ID", "SLURM_JOB_ID"};
@@ -26,15 +31,14 @@ static unsigned master_port(spank_t spank)
 			break;
 		}
 	}
-	/* spread, so that neighbours in time on one node do not meet: Knuth's multiplicative
-	   hash */
+	/* Knuth's multiplicative hash gives consecutive jobs on a node different ports */
 	return first + ((job * UINT32_C(2654435761) >> 8) + step) % count;
 }
 
-/* Where torch.distributed and its like meet: the node of rank 0. */
+/* Sets the address of rank 0's node, at which torch.distributed and others connect. */
 static bool set_master(spank_t spank, struct zero_settings *resolved, char *why, size_t size)
 {
-	char *list = node_variable(spank, "SLURM_STEP_NODELIST");
+	char *list = step_variable(spank, "SLURM_STEP_NODELIST");
 	char host[256], port[16], master[sizeof host + sizeof port];
 	bool found = list && zero_hostlist_first(list, host, sizeof host);
 
@@ -45,26 +49,25 @@ static bool set_master(spank_t spank, struct zero_settings *resolved, char *why,
 	snprintf(master, sizeof master, "%s:%s", host, port);
 	spank_setenv(spank, "MASTER_ADDR", host, 0);
 	spank_setenv(spank, "MASTER_PORT", port, 0);
-	return set_fact(resolved, ZERO_OPT_MASTER, master, why, size);
+	return task_budget_set_fact(resolved, ZERO_OPT_MASTER, master, why, size);
 }
 
 static void copy_variable(spank_t spank, const char *to, const char *from)
 {
-	char *text = node_variable(spank, from);
+	char *text = step_variable(spank, from);
 
 	if (text)
 		spank_setenv(spank, to, text, 1);
 	free(text);
 }
 
-/* Slurm's names for them are right in every kind of step; those of the items are a component's own
-   in a heterogeneous one. */
+/* Slurm's variables count all ranks of a heterogeneous step; SPANK's items those of a component. */
 static bool set_ranks(spank_t spank, struct zero_settings *resolved, char *why, size_t size)
 {
-	char *tasks = node_variable(spank, "SLURM_NTASKS");
+	char *tasks = step_variable(spank, "SLURM_NTASKS");
 	uint32_t local = 0;
 	char text[32];
-	bool ok = !tasks || set_fact(resolved, ZERO_OPT_TASKS, tasks, why, size);
+	bool ok = !tasks || task_budget_set_fact(resolved, ZERO_OPT_TASKS, tasks, why, size);
 
 	free(tasks);
 	copy_variable(spank, "RANK", "SLURM_PROCID");
@@ -77,7 +80,7 @@ static bool set_ranks(spank_t spank, struct zero_settings *resolved, char *why, 
 	return ok;
 }
 
-static bool in_container(const struct node *node)
+static bool in_container(const struct step_node *node)
 {
 	struct stat root;
 
@@ -85,12 +88,11 @@ static bool in_container(const struct node *node)
 	       (root.st_dev != node->root.st_dev || root.st_ino != node->root.st_ino);
 }
 
-/* The option preload_path becomes what is preloaded: a task within this one can tell it from its
-   own. */
+/* Also sets the option preload_path, by which nested_step.c finds the library in LD_PRELOAD. */
 static bool prepend_library(spank_t spank, struct zero_settings *resolved, const char *path,
 			    char *why, size_t size)
 {
-	char *before = node_variable(spank, "LD_PRELOAD"), *both;
+	char *before = step_variable(spank, "LD_PRELOAD"), *both;
 	bool more = before && *before;
 	int length = asprintf(&both, "%s%s%s", path, more ? ":" : "", more ? before : "");
 	bool ok = length >= 0 && !spank_setenv(spank, "LD_PRELOAD", both, 1);
@@ -99,43 +101,43 @@ static bool prepend_library(spank_t spank, struct zero_settings *resolved, const
 		free(both);
 	free(before);
 	if (ok)
-		return set_fact(resolved, ZERO_OPT_PRELOAD_PATH, path, why, size);
-	snprintf(why, size, "LD_PRELOAD cannot be set");
+		return task_budget_set_fact(resolved, ZERO_OPT_PRELOAD_PATH, path, why, size);
+	snprintf(why, size, "LD_PRELOAD cannot be set in the environment of the task");
 	return false;
 }
 
-static bool set_preload(spank_t spank, const struct node *node, struct zero_settings *resolved,
+static bool set_preload(spank_t spank, const struct step_node *node, struct zero_settings *resolved,
 			char *why, size_t size)
 {
-	const char *said = resolved->value[ZERO_OPT_PRELOAD_PATH].text;
+	const char *configured = resolved->value[ZERO_OPT_PRELOAD_PATH].text;
 	bool wanted = resolved->value[ZERO_OPT_PRELOAD].number == ZERO_PRELOAD_YES, ok;
 	int error;
-	char *path = strdup(*said ? said : ZERO_LIBRARY);
+	char *path = strdup(*configured ? configured : ZERO_LIBRARY);
 
 	if (!path) {
-		snprintf(why, size, "no memory for LD_PRELOAD");
+		snprintf(why, size, "out of memory for LD_PRELOAD");
 		return false;
 	}
 	error = wanted && access(path, R_OK) ? errno : 0;
-	/* where the loader cuts the variable */
+	/* the loader splits the variable at these */
 	if (wanted && strpbrk(path, ": "))
 		error = EINVAL;
 	if (wanted && !error) {
 		ok = prepend_library(spank, resolved, path, why, size);
 	} else if (!wanted || in_container(node)) {
-		ok = set_fact(resolved, ZERO_OPT_PRELOAD_PATH, "", why, size);
-		/* the loader would complain in each process */
+		ok = task_budget_set_fact(resolved, ZERO_OPT_PRELOAD_PATH, "", why, size);
 		snprintf(why, size,
 			 "nothing is preloaded, since the container has no %s: mount it, set "
-			 "preload_path, or say --zero-preload=no",
+			 "preload_path, or use --zero-preload=no",
 			 path);
 		if (wanted)
-			node_say_once(node, NODE_SAID_CONTAINER, why);
+			log_once(node, NOTICE_CONTAINER, why);
 	} else {
-		snprintf(why, size, "%s cannot be preloaded: %s; %s%s, or say --zero-preload=no",
+		snprintf(why, size, "%s cannot be preloaded: %s; %s%s, or use --zero-preload=no",
 			 path, strerror(error),
-			 *said ? "correct preload_path, from " : "install the package on this node",
-			 *said ? resolved->origin[ZERO_OPT_PRELOAD_PATH] : "");
+			 *configured ? "correct preload_path of "
+				     : "install the package on this node",
+			 *configured ? resolved->origin[ZERO_OPT_PRELOAD_PATH] : "");
 		ok = false;
 	}
 	free(path);
@@ -148,13 +150,13 @@ static bool set_variable(void *spank, const char *name, const char *value)
 	return true;
 }
 
-static void set_site_variables(spank_t spank, const struct node *node,
+static void set_site_variables(spank_t spank, const struct step_node *node,
 			       const struct zero_budget *budget)
 {
-	struct zero_where where = node_where(node, budget->gpu);
+	struct zero_where where = step_where(node, budget->gpu);
 
 	zero_config_env(node->site, &where, set_variable, spank);
-	/* Slurm and NVML number GPUs by their place on the bus; so shall CUDA */
+	/* CUDA must number GPUs as Slurm and NVML do */
 	if (budget->gpus)
 		spank_setenv(spank, "CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);
 }
@@ -166,19 +168,20 @@ static bool set_resolved(spank_t spank, const struct zero_settings *resolved, ch
 
 	if (!text || spank_setenv(spank, "ZERO_RESOLVED", text, 1)) {
 		free(text);
-		snprintf(why, size, "ZERO_RESOLVED cannot be set");
+		snprintf(why, size, "ZERO_RESOLVED cannot be set in the environment of the task");
 		return false;
 	}
 	free(text);
 	return true;
 }
 
-static bool prepare_rank(spank_t spank, const struct node *node, const struct words *words,
-			 struct zero_settings *resolved, char *why, size_t size)
+static bool prepare_rank(spank_t spank, const struct step_node *node,
+			 const struct user_request *request, struct zero_settings *resolved,
+			 char *why, size_t size)
 {
 	struct zero_budget budget;
 
-	if (!size_task(spank, node, words, resolved, &budget, why, size))
+	if (!task_budget_resolve(spank, node, request, resolved, &budget, why, size))
 		return false;
 	if (!set_preload(spank, node, resolved, why, size) ||
 	    !set_ranks(spank, resolved, why, size) || !set_master(spank, resolved, why, size)) {
@@ -189,25 +192,61 @@ static bool prepare_rank(spank_t spank, const struct node *node, const struct wo
 	return true;
 }
 
-bool task_prepare(spank_t spank, const struct node *node, enum node_task kind, char *why,
-		  size_t size)
+static bool prepare(spank_t spank, const struct step_node *node, enum task_kind kind, char *why,
+		    size_t size)
 {
+	struct zero_where where = step_where(node, NULL);
 	struct zero_settings resolved;
-	struct words words;
+	struct user_request request;
 	bool ok;
 
-	inherit_clean_task(spank);
-	/* this process has the user's rights and folder by now */
-	if (!words_read(spank, &words, why, size))
+	nested_step_remove_variables(spank);
+	if (!user_request_read(step_read_variable, spank, &request, why, size))
 		return false;
-	if (kind == NODE_TASK_RANK)
-		ok = prepare_rank(spank, node, &words, &resolved, why, size);
+	if (kind == TASK_RANK)
+		ok = prepare_rank(spank, node, &request, &resolved, why, size);
 	else
-		ok = words_resolve(&words, node, NULL, &resolved, why, size);
-	words_clear(&words);
+		ok = user_request_resolve(&request, node->site, &where, &resolved, why, size);
+	user_request_clear(&request);
 	if (!ok)
 		return false;
 	ok = set_resolved(spank, &resolved, why, size);
 	zero_settings_clear(&resolved);
 	return ok;
+}
+
+/* Ends this task. srun then ends the step, because of SLURM_KILL_BAD_EXIT. */
+__attribute__((noreturn)) static void end_task(const struct step_node *node, const char *why)
+{
+	/* a task that ends while others are being launched would leave them waiting for KillWait */
+	static const struct timespec while_launching = {.tv_nsec = 700000000};
+
+	if (step_is_first(node, NOTICE_ERROR))
+		slurm_error(PLUGIN_NAME ": node %s: %s", node->name, why);
+	nanosleep(&while_launching, NULL);
+	_exit(EXIT_FAILURE);
+}
+
+int task_init(spank_t spank, const struct step_node *node)
+{
+	enum task_kind kind = node->on ? step_task_kind(spank) : TASK_NONE;
+	char why[sizeof node->why] = "";
+
+	if (node->clean) {
+		nested_step_remove_variables(spank);
+		spank_unsetenv(spank, DECISION);
+	}
+	if (kind == TASK_NONE)
+		return ESPANK_SUCCESS;
+	if (node->why[0])
+		memcpy(why, node->why, sizeof why);
+	else if (prepare(spank, node, kind, why, sizeof why))
+		return ESPANK_SUCCESS;
+	/* it may quote the user, and is also written to root's log */
+	zero_clean(why);
+	if (kind == TASK_RANK)
+		end_task(node, why);
+	/* a script must not fail because of an error that concerns its sruns only */
+	slurm_error(PLUGIN_NAME ": node %s: %s", node->name, why);
+	return ESPANK_SUCCESS;
 }

@@ -70,7 +70,7 @@ keys=$(while read -r name; do
 	echo "$name"
 done <<<"$names")
 same "keys and facts" "$keys" "$said"
-differ=$(diff <(facts zero.3 Facts Variables) <(facts spank_zero.8 'WHAT A TASK' CONTAINERS)) ||
+differ=$(diff <(facts zero.3 Facts Variables) <(facts spank_zero.8 'VARIABLES OF A TASK' CONTAINERS)) ||
 	fail "zero.3 (<) and spank_zero.8 (>) differ in facts: $differ"
 
 # No page speaks of a flag or variable that there is not.

@@ -176,15 +176,13 @@ tests_unit_test_options_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
 tests_unit_test_budget_SOURCES = tests/unit/test_budget.c
 tests_unit_test_budget_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_budget_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/spank
 tests_unit_test_budget_LDADD = spank/libvram.la $(UNIT_LIBS)
 
 tests_unit_test_vram_SOURCES = tests/unit/test_vram.c
 tests_unit_test_vram_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_vram_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/spank
 tests_unit_test_vram_LDADD = spank/libvram.la $(UNIT_LIBS)
 
-tests_unit_test_hostlist_SOURCES = tests/unit/test_hostlist.c spank/hostlist.c
+tests_unit_test_hostlist_SOURCES = tests/unit/test_hostlist.c spank/yaml/hostlist.c
 tests_unit_test_hostlist_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_hostlist_LDADD = lib/liboptions.la $(UNIT_LIBS)
 

@@ -9,7 +9,7 @@
 #include "config.h"
 #endif
 #include "launcher/text.h"
-#include "spank/config.h"
+#include "spank/yaml/site_config.h"
 
 #ifdef HAVE_YAML
 

@@ -94,7 +94,8 @@ bool zero_settings_init(struct zero_settings *settings)
 	*settings = (struct zero_settings){0};
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		if (!zero_settings_set(settings, (enum zero_option_id)i,
-				       zero_option_table[i].fallback, "default", why, sizeof why)) {
+				       zero_option_table[i].default_text, "default", why,
+				       sizeof why)) {
 			zero_settings_clear(settings);
 			return false;
 		}
@@ -147,8 +148,8 @@ void zero_options_help(FILE *out)
 			width = 0;
 		}
 		fprintf(out, "%*s%s", column - width, "", option->help);
-		if (option->fallback[0])
-			fprintf(out, " (%s)", option->fallback);
+		if (option->default_text[0])
+			fprintf(out, " (%s)", option->default_text);
 		fputc('\n', out);
 	}
 }

@@ -76,7 +76,7 @@ struct zero_option {
 	const char *flag;           /* "--zero-stream-chunk"; NULL if there is none */
 	const char *env;            /* "ZERO_STREAM_CHUNK"; NULL if there is none */
 	const char *argument;       /* "SIZE", for help texts */
-	const char *fallback;       /* compiled default, in the option's own syntax */
+	const char *default_text;   /* compiled default, in the option's own syntax */
 	const char *help;           /* one line, no full stop */
 	const char *const *choices; /* NULL-terminated, for CHOICE */
 	uint64_t min, max; /* INTEGER and SIZE: bounds; PATH and TEXT: bytes; percent is 0 to 100 */

@@ -91,7 +91,7 @@ struct zero_report_rank {
 };
 
 struct zero_report_option {
-	const char *name, *value, *origin, *fallback;
+	const char *name, *value, *origin, *default_text;
 };
 
 struct zero_report {

@@ -283,7 +283,7 @@ static json_t *options_of(const struct zero_report *report)
 		       json_pack("{s:o, s:o, s:o, s:o}", "name", text_of(report->options[i].name),
 				 "value", text_of(report->options[i].value), "origin",
 				 text_of(report->options[i].origin), "default",
-				 text_of(report->options[i].fallback)));
+				 text_of(report->options[i].default_text)));
 	return options;
 }
 

@@ -181,7 +181,7 @@ static size_t list_options(zero_job *job)
 			.name = option->name,
 			.value = zero_setting(job, option->name),
 			.origin = report->origins[id] ? report->origins[id] : "",
-			.fallback = option->fallback,
+			.default_text = option->default_text,
 		};
 	}
 	return count;

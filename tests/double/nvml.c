@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for NVIDIA's libnvidia-ml.so.1 on machines without GPUs. What it says comes from the
- * file <node>.gpus, where <node> is SLURMD_NODENAME or else "default", in the folder that
- * ZERO_DOUBLE_NVML names or else in this library's own: so the nodes of a test cluster on one
- * machine have GPUs of their own. No such file: there is no driver.
+ * A double of NVIDIA's libnvidia-ml.so.1 for machines without GPUs. It reads the file <node>.gpus
+ * in the folder ZERO_DOUBLE_NVML, by default the folder of this library. <node> is SLURMD_NODENAME,
+ * so that each node of a test cluster on one machine has its own GPUs, or else "default". Without
+ * the file, every call fails as without a driver.
  *
- * Lines, in the order of the GPUs; sizes may end in K, M or G; '#' begins a comment line:
+ * Lines, in the order of the GPUs; sizes may end in K, M or G; '#' starts a comment line:
  *
  *   gpu UUID FREE TOTAL MODEL...   a GPU
  *   mig UUID FREE TOTAL MODEL...   the next instance of the GPU above, which is then in MIG mode
- *   gap                            an instance number of the GPU above that is not taken
+ *   gap                            an unused instance number of the GPU above
  *   lost UUID                      a GPU that has fallen off the bus
- *   facts UUID                     a GPU whose model tells what the process is that asks
- *   wedge CALL [UUID]              that NVML call never returns (if it is about that one)
- *   stuck CALL [UUID]              ... nor does any signal but SIGKILL end the process
+ *   facts UUID                     a GPU whose model is a description of the calling process
+ *   wedge CALL [UUID]              that NVML call never returns (for that GPU only)
+ *   stuck CALL [UUID]              ... and only SIGKILL ends the process
  *   die CALL [UUID]                ... ends the process
- *   slow CALL MILLISECONDS [UUID]  ... takes so long
+ *   slow CALL MILLISECONDS [UUID]  ... takes that long
  *   fail CALL CODE [UUID]          ... returns that error
  *
- * Where a call never returns, the file "stuck" has the process's number.
+ * A call that never returns writes the number of its process to the file "stuck".
  *
- * Built with -DOLD_DRIVER it has no functions for MIG.
+ * Built with -DOLD_DRIVER, the library has no functions for MIG.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -76,7 +76,7 @@ struct rule {
 
 enum { DEVICES = 512, RULES = 32, INSTANCES = 7 };
 
-/* NVML has one state for the whole process too. */
+/* As in NVML, the state belongs to the process. */
 static struct {
 	pthread_mutex_t mutex;
 	unsigned inits;
@@ -86,7 +86,7 @@ static struct {
 	struct rule rule[RULES];
 	unsigned rules;
 	char folder[4000];
-	char wrong[128]; /* in the file */
+	char wrong[128]; /* an error of the file */
 } nvml = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static bool parse_size(const char *text, unsigned long long *size)
@@ -149,7 +149,7 @@ static bool add_instance(const char *uuid)
 	return instance || !uuid;
 }
 
-/* Of the process: user, group, folder, session, signals, descriptors. */
+/* Describes the process: users, groups, folder, session, signals, descriptors. */
 static void read_facts(char *facts, size_t size)
 {
 	uid_t user[3] = {0};
@@ -286,8 +286,8 @@ static void write_process(void)
 }
 
 /*
- * As if the driver slept in the kernel and nothing could wake it: signals are blocked, and whoever
- * has called vfork waits in the kernel until the child ends, which it does when a test is over.
+ * Acts as a driver that sleeps in the kernel: signals are blocked, and after vfork the caller waits
+ * in the kernel until the child ends, which it does after 20 s.
  */
 static void be_stuck(void)
 {
@@ -303,12 +303,12 @@ static void be_stuck(void)
 		nanosleep(&time, NULL);
 		_exit(EXIT_SUCCESS);
 	}
-	/* where vfork is made to act as fork */
+	/* sanitizers replace vfork by fork */
 	waitpid(child, NULL, 0);
 	_exit(EXIT_FAILURE);
 }
 
-/* What the file wants of this call, after that of the real one. */
+/* Applies the rules of the file to a call. */
 static int follow_rules(const char *call, const struct nvmlDevice_st *device)
 {
 	int status = NVML_SUCCESS;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which GPUs a task sees: CUDA_VISIBLE_DEVICES, the step's and SLURM_STEP_GPUS, with a line "@@"
- * between them, and behind another such line a node's GPUs.
+ * Budgets of tasks. The input is CUDA_VISIBLE_DEVICES of the task and of the step, SLURM_STEP_GPUS,
+ * and the GPUs of a node, with a line "@@" between them.
  */
 #include "core/budget.h"
 #include "fuzz.h"
 #include "core/options.h"
-#include "vram.h"
+#include "spank/gpu/vram.h"
 
 enum { MOST = 16 };
 
-/* Few letters, so that a UUID may be named. */
+/* UUIDs have few letters, so that the input can match them. */
 static void make_gpu(struct zero_gpu *gpu, const struct zero_gpu *last, struct fuzz *fuzz)
 {
 	unsigned bits = fuzz_byte(fuzz);
@@ -28,12 +28,12 @@ static void make_gpu(struct zero_gpu *gpu, const struct zero_gpu *last, struct f
 	gpu->free = fuzz_number(fuzz);
 }
 
-static void check(const struct zero_vram *vram, const struct zero_vram_task *task)
+static void check(const struct zero_vram *vram, const struct zero_budget_input *task)
 {
 	struct zero_budget budget;
 
 	memset(&budget, 0xa5, sizeof(budget));
-	zero_budget_of(vram, task, &budget);
+	zero_budget_compute(vram, task, &budget);
 	fuzz_clean(budget.why, sizeof(budget.why));
 	must(budget.source >= ZERO_VRAM_UNKNOWN && budget.source <= ZERO_VRAM_MEM_AVAILABLE,
 	     "source %d", budget.source);
@@ -52,11 +52,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	char *visible = fuzz_text(&fuzz), *step_visible = fuzz_text(&fuzz);
 	char *step_gpus = fuzz_text(&fuzz);
 	unsigned bits = fuzz_byte(&fuzz);
-	struct zero_vram_task task = {
+	struct zero_budget_input task = {
 		.visible = bits & 1 ? visible : NULL,
 		.step_visible = bits & 2 ? step_visible : NULL,
 		.step_gpus = bits & 4 ? step_gpus : NULL,
-		.all = bits & 8,
+		.all_by_default = bits & 8,
 		.reserve_is_percent = bits & 16,
 		.tasks = (unsigned)fuzz_number(&fuzz),
 		.reserve = fuzz_number(&fuzz),
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	vram.gpu = calloc(MOST, sizeof(*vram.gpu));
 	must(vram.gpu, "no memory");
 	if (bits & 32)
-		strcpy(vram.why, "NVML gave no answer within 5 s");
+		strcpy(vram.why, "NVML did not answer within 5 s");
 	while (fuzz.left && vram.count < MOST) {
 		make_gpu(&vram.gpu[vram.count], vram.count ? &vram.gpu[vram.count - 1] : NULL,
 			 &fuzz);

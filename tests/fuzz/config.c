@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The site's YAML and a user's, up to what comes of them: parts with a line "@@" between them are
- * the site's file, the user's, node, partition, GPU, and the user's own words as in ZERO_RESOLVED.
- * A last byte is the GPU's memory.
+ * Reads a site's file and a user's, and resolves the options. The input is both files, node,
+ * partition, GPU, and the user's options as in ZERO_RESOLVED, with a line "@@" between them. The
+ * last byte is the memory of the GPU.
  */
 #include <fcntl.h>
 #include <fnmatch.h>
@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config_private.h"
+#include "spank/yaml/site_config_private.h"
 #include "fuzz.h"
-#include "hostlist.h"
+#include "spank/yaml/hostlist.h"
 
 enum { WHY = 1024 };
 
@@ -21,7 +21,7 @@ struct place {
 	int file;
 };
 
-/* A file without a name, which is fit to be the site's. */
+/* Opens a file in memory that is accepted as the site's. */
 static void open_place(struct place *place)
 {
 	place->file = memfd_create("fuzz", MFD_CLOEXEC);
@@ -63,9 +63,10 @@ static bool applies(const struct section *section, const struct zero_where *wher
 	}
 }
 
-/* Every limit that applies holds, and what is locked was not said by the user. */
+/* No value may be beyond a limit that applies, and the user may not have set a locked option. */
 static void check_limits(const struct zero_config *site, const struct zero_where *where,
-			 const struct zero_settings *said, const struct zero_settings *resolved)
+			 const struct zero_settings *user_options,
+			 const struct zero_settings *resolved)
 {
 	for (size_t s = 0; site && s < site->count; s++) {
 		const struct section *section = &site->sections[s];
@@ -77,14 +78,14 @@ static void check_limits(const struct zero_config *site, const struct zero_where
 			must(!zero_statement_forbids(statement, id, &resolved->value[id],
 						     where->vram_total),
 			     "%s is beyond line %zu", zero_option_table[id].name, statement->line);
-			must(statement->kind != STATEMENT_LOCK || !said->origin[id], "%s is locked",
-			     zero_option_table[id].name);
+			must(statement->kind != STATEMENT_LOCK || !user_options->origin[id],
+			     "%s is locked", zero_option_table[id].name);
 		}
 	}
 }
 
-/* All can be handed on to tasks. */
-static void check_handed_on(const struct zero_settings *resolved)
+/* ZERO_RESOLVED must parse back to the same options. */
+static void check_round_trip(const struct zero_settings *resolved)
 {
 	char *all = zero_settings_format(resolved), *why = fuzz_why(WHY), *again;
 	struct zero_settings other;
@@ -94,7 +95,7 @@ static void check_handed_on(const struct zero_settings *resolved)
 	again = zero_settings_format(&other);
 	must(again && strcmp(all, again) == 0, "%s is not\n%s", all, again ? again : "");
 	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
-		must(resolved->origin[i] && *resolved->origin[i], "nobody said it");
+		must(resolved->origin[i] && *resolved->origin[i], "there is no origin");
 		fuzz_clean(resolved->origin[i], strlen(resolved->origin[i]) + 1);
 	}
 	zero_settings_clear(&other);
@@ -122,15 +123,15 @@ static bool check_variable(void *context, const char *name, const char *value)
 }
 
 static void resolve(const struct zero_config *site, const struct zero_config *user,
-		    const struct zero_settings *said, const struct zero_where *where)
+		    const struct zero_settings *user_options, const struct zero_where *where)
 {
 	struct zero_settings resolved;
 	struct names names = {.count = 0};
 	char *why = fuzz_why(WHY);
 
-	if (zero_config_resolve(site, user, said, where, &resolved, why, WHY)) {
-		check_limits(site, where, said, &resolved);
-		check_handed_on(&resolved);
+	if (zero_config_resolve(site, user, user_options, where, &resolved, why, WHY)) {
+		check_limits(site, where, user_options, &resolved);
+		check_round_trip(&resolved);
 		zero_settings_clear(&resolved);
 	} else {
 		fuzz_sentence(why, WHY);
@@ -140,8 +141,8 @@ static void resolve(const struct zero_config *site, const struct zero_config *us
 	free(why);
 }
 
-/* The options that the text says, each alone. */
-static void say(struct zero_settings *said, char *text)
+/* Sets each option of the text. */
+static void set_options(struct zero_settings *user_options, char *text)
 {
 	char *next = text, why[WHY];
 
@@ -155,7 +156,8 @@ static void say(struct zero_settings *said, char *text)
 		equals = strchr(word, '=');
 		option = equals ? zero_option_find(word, (size_t)(equals - word)) : NULL;
 		if (option)
-			zero_settings_set(said, (enum zero_option_id)(option - zero_option_table),
+			zero_settings_set(user_options,
+					  (enum zero_option_id)(option - zero_option_table),
 					  equals + 1, "--flag", why, sizeof(why));
 	}
 }
@@ -169,7 +171,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	char *node = fuzz_text(&fuzz), *partition = fuzz_text(&fuzz), *gpu = fuzz_text(&fuzz);
 	char *words = fuzz_text(&fuzz);
 	struct zero_config *site = NULL, *user = NULL;
-	struct zero_settings said = {.origin = {NULL}};
+	struct zero_settings user_options = {.origin = {NULL}};
 	struct zero_where where = {.node = node, .partition = partition, .gpu = gpu};
 
 	where.vram_total = size ? (uint64_t)(data[size - 1] & 3) << 36 : 0;
@@ -177,10 +179,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		site = read_config(site_text, site_length, ZERO_CONFIG_SITE);
 	if (user_text)
 		user = read_config(user_text, user_length, ZERO_CONFIG_USER);
-	say(&said, words);
+	set_options(&user_options, words);
 	if (site || user)
-		resolve(site, user, &said, &where);
-	zero_settings_clear(&said);
+		resolve(site, user, &user_options, &where);
+	zero_settings_clear(&user_options);
 	zero_config_free(site);
 	zero_config_free(user);
 	free(site_text);

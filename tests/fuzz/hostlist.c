@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hostlists: a list, a line "@@", a host. Against a plain reader that writes all hosts down. */
+/* Hostlists, compared with a simple expansion. The input is a list, a line "@@" and a host. */
 #include "fuzz.h"
-#include "hostlist.h"
+#include "spank/yaml/hostlist.h"
 
 enum { MOST = 500, HOST = 256, LIST = 512 };
 
@@ -10,7 +10,7 @@ static size_t count;
 
 static bool expand(const char *at, char *name, size_t length);
 
-/* All that follows with each number of the bracket that begins at `at`. */
+/* Expands the rest with each number of the bracket that starts at `at`. */
 static bool expand_bracket(const char *at, char *name, size_t length)
 {
 	const char *rest = strchr(at, ']') + 1;
@@ -36,7 +36,7 @@ static bool expand_bracket(const char *at, char *name, size_t length)
 	return true;
 }
 
-/* All names of a list without a fault that begins with these bytes; false: too many or too long. */
+/* Expands a name of a valid list. Returns false if there are too many names, or too long ones. */
 static bool expand(const char *at, char *name, size_t length)
 {
 	while (*at && *at != ',') {
@@ -53,7 +53,7 @@ static bool expand(const char *at, char *name, size_t length)
 	return true;
 }
 
-/* Each name of the list by itself; in the order in which Slurm has them. */
+/* Expands each name of the list, in Slurm's order. */
 static bool expand_all(const char *list)
 {
 	char name[HOST];
@@ -107,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	} else if (list) {
 		fuzz_sentence(why, 256);
 		must(!zero_hostlist_first(list, first, sizeof(first)), "%s has a first host", list);
-		zero_hostlist_has(list, host ? host : "n1"); /* says nothing, and ends */
+		zero_hostlist_has(list, host ? host : "n1"); /* undefined, but must return */
 	}
 	free(list);
 	free(host);

@@ -21,10 +21,10 @@ fuzz_control = \
 	lib/net/address.c \
 	lib/net/dial.c
 FUZZ_LIST = \
-	'budget spank/budget.c $(fuzz_options)' \
+	'budget spank/gpu/budget.c spank/gpu/visible_gpus.c $(fuzz_options)' \
 	'control $(fuzz_control)' \
-	'hostlist spank/hostlist.c $(fuzz_options)' \
-	'nvml spank/budget.c $(DL_LIBS)' \
+	'hostlist spank/yaml/hostlist.c $(fuzz_options)' \
+	'nvml spank/gpu/budget.c spank/gpu/visible_gpus.c $(DL_LIBS)' \
 	'options $(fuzz_options)'
 if HAVE_YAML
 FUZZ_TARGETS += tests/fuzz/config
@@ -46,15 +46,11 @@ EXTRA_DIST += tests/fuzz/corpus tests/fuzz/run.sh \
 	tests/fuzz/options.dict \
 	tests/fuzz/safetensors.dict
 
-FUZZ_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/spank
-
 tests_fuzz_budget_SOURCES = tests/fuzz/budget.c $(fuzz_sources)
-tests_fuzz_budget_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_budget_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_budget_LDADD = spank/libvram.la
 
 tests_fuzz_config_SOURCES = tests/fuzz/config.c $(fuzz_sources)
-tests_fuzz_config_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_config_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_config_LDADD = spank/libconfig.la
 
@@ -62,8 +58,7 @@ tests_fuzz_control_SOURCES = tests/fuzz/control.c $(fuzz_control) $(fuzz_sources
 tests_fuzz_control_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_control_LDADD =
 
-tests_fuzz_hostlist_SOURCES = tests/fuzz/hostlist.c spank/hostlist.c $(fuzz_sources)
-tests_fuzz_hostlist_CPPFLAGS = $(FUZZ_CPPFLAGS)
+tests_fuzz_hostlist_SOURCES = tests/fuzz/hostlist.c spank/yaml/hostlist.c $(fuzz_sources)
 tests_fuzz_hostlist_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_hostlist_LDADD = lib/liboptions.la
 
@@ -71,13 +66,12 @@ tests_fuzz_manifest_SOURCES = tests/fuzz/manifest.c $(files_sources) $(fuzz_sour
 tests_fuzz_manifest_CFLAGS = $(OUTER_CFLAGS) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
 tests_fuzz_manifest_LDADD = $(JANSSON_LIBS) -lm
 
-tests_fuzz_nvml_SOURCES = tests/fuzz/nvml.c spank/budget.c $(fuzz_sources)
-tests_fuzz_nvml_CPPFLAGS = $(FUZZ_CPPFLAGS)
+tests_fuzz_nvml_SOURCES = tests/fuzz/nvml.c spank/gpu/budget.c spank/gpu/visible_gpus.c \
+	$(fuzz_sources)
 tests_fuzz_nvml_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_nvml_LDADD = $(DL_LIBS)
 
 tests_fuzz_options_SOURCES = tests/fuzz/options.c $(fuzz_sources)
-tests_fuzz_options_CPPFLAGS = $(FUZZ_CPPFLAGS)
 tests_fuzz_options_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_options_LDADD = lib/liboptions.la
 

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A driver that answers anything: the input is the answers to NVML's functions, one after the
- * other. Then what a process of the user's may have left in the memory that it shares: anything.
+ * A driver that returns anything: the input is the results of NVML's functions, one after the
+ * other. Then any bytes in the shared memory, which a process of the user may have written.
  */
 #include "core/budget.h"
 #include "fuzz.h"
 
-/* Their inner functions: what asks a table of functions, and what takes the answers over. */
-#include "../../spank/nvml.c"
-#include "../../spank/vram.c"
+/* For their static functions: read_gpus, which calls a table of functions, and read_results. */
+#include "spank/gpu/nvml_query.c"
+#include "spank/gpu/vram.c"
 
-static struct fuzz answers_left;
+static struct fuzz input_left;
 
 /* Most calls succeed, so that there is something to read. */
 static int status_of_call(void)
 {
-	unsigned byte = fuzz_byte(&answers_left);
+	unsigned byte = fuzz_byte(&input_left);
 
 	return byte < 0xe0 ? NVML_SUCCESS : (int)(byte - 0xe0) * (byte & 1 ? -1 : 1);
 }
 
 /* Text of any length up to `size`, with an end or without. */
-static void answer_text(char *text, unsigned size)
+static void fill_text(char *text, unsigned size)
 {
-	unsigned length = fuzz_byte(&answers_left);
+	unsigned length = fuzz_byte(&input_left);
 
 	for (unsigned i = 0; i < length && i < size; i++)
-		text[i] = (char)fuzz_byte(&answers_left);
+		text[i] = (char)fuzz_byte(&input_left);
 	if (length & 1 && length < size)
 		text[length] = '\0';
 	else
@@ -34,85 +34,85 @@ static void answer_text(char *text, unsigned size)
 		       size - (length < size ? length : size));
 }
 
-static int ask_nothing(void)
+static int call_nothing(void)
 {
 	return status_of_call();
 }
 
-static const char *ask_error(int status)
+static const char *call_error(int status)
 {
 	static char text[256];
 
 	if (status == 5)
 		return NULL;
-	answer_text(text, sizeof(text) - 1);
+	fill_text(text, sizeof(text) - 1);
 	return text;
 }
 
-static int ask_count(unsigned *number)
+static int call_count(unsigned *number)
 {
-	*number = (unsigned)fuzz_number(&answers_left);
+	*number = (unsigned)fuzz_number(&input_left);
 	return status_of_call();
 }
 
-static int ask_handle(unsigned index, nvml_device *device)
+static int call_handle(unsigned index, nvml_device *device)
 {
 	*device = (nvml_device)(uintptr_t)(index + 1);
 	return status_of_call();
 }
 
-static int ask_text(nvml_device device, char *text, unsigned size)
+static int call_text(nvml_device device, char *text, unsigned size)
 {
 	(void)device;
-	answer_text(text, size);
+	fill_text(text, size);
 	return status_of_call();
 }
 
-static int ask_memory(nvml_device device, struct nvml_memory *memory)
+static int call_memory(nvml_device device, struct nvml_memory *memory)
 {
 	(void)device;
-	memory->total = fuzz_number(&answers_left);
-	memory->free = fuzz_number(&answers_left);
+	memory->total = fuzz_number(&input_left);
+	memory->free = fuzz_number(&input_left);
 	return status_of_call();
 }
 
-static int ask_mode(nvml_device device, unsigned *current, unsigned *pending)
+static int call_mode(nvml_device device, unsigned *current, unsigned *pending)
 {
 	(void)device;
-	*current = fuzz_byte(&answers_left) % 3;
+	*current = fuzz_byte(&input_left) % 3;
 	*pending = 0;
 	return status_of_call();
 }
 
-static int ask_mig_count(nvml_device device, unsigned *number)
+static int call_mig_count(nvml_device device, unsigned *number)
 {
 	(void)device;
-	return ask_count(number);
+	return call_count(number);
 }
 
-static int ask_instance(nvml_device device, unsigned index, nvml_device *instance)
+static int call_instance(nvml_device device, unsigned index, nvml_device *instance)
 {
 	(void)device;
-	return ask_handle(index, instance);
+	return call_handle(index, instance);
 }
 
 static const struct nvml any = {
-	.init = ask_nothing,
-	.shutdown = ask_nothing,
-	.error_string = ask_error,
-	.count = ask_count,
-	.handle = ask_handle,
-	.uuid = ask_text,
-	.name = ask_text,
-	.memory = ask_memory,
-	.mig_mode = ask_mode,
-	.mig_count = ask_mig_count,
-	.mig_handle = ask_instance,
+	.init = call_nothing,
+	.shutdown = call_nothing,
+	.error_string = call_error,
+	.count = call_count,
+	.handle = call_handle,
+	.uuid = call_text,
+	.name = call_text,
+	.memory = call_memory,
+	.mig_mode = call_mode,
+	.mig_count = call_mig_count,
+	.mig_handle = call_instance,
 };
 
 static void check_table(const struct zero_vram *vram)
 {
-	struct zero_vram_task task = {.all = true, .tasks = 3, .reserve = 5};
+	struct zero_budget_input task = {.all_by_default = true, .tasks = 3, .reserve = 5};
 	struct zero_budget budget;
 
 	must(vram->count <= NVML_ENTRIES && !vram->count == !vram->gpu, "%zu GPUs", vram->count);
@@ -123,7 +123,7 @@ static void check_table(const struct zero_vram *vram)
 	}
 	for (int percent = 0; percent < 2; percent++) {
 		task.reserve_is_percent = percent;
-		zero_budget_of(vram, &task, &budget);
+		zero_budget_compute(vram, &task, &budget);
 		fuzz_clean(budget.why, sizeof(budget.why));
 		must(budget.budget <= budget.free, "more than is free");
 		must(!budget.gpu ||
@@ -133,61 +133,61 @@ static void check_table(const struct zero_vram *vram)
 }
 
 /* What is there after each call fits together: the process may hang in it. */
-static void try_asking(struct nvml_answers *answers)
+static void try_query(struct nvml_results *results)
 {
-	struct question question = {.nvml = any, .answers = answers};
+	struct nvml_session session = {.nvml = any, .results = results};
 	struct zero_vram vram = {.count = 0};
 	struct nvml_progress progress;
 
-	read_gpus(&question);
-	progress = progress_of(answers);
-	must(progress.count <= NVML_ENTRIES && progress.why < sizeof(answers->why), "%u, %u",
+	read_gpus(&session);
+	progress = progress_of(results);
+	must(progress.count <= NVML_ENTRIES && progress.why < sizeof(results->why), "%u, %u",
 	     progress.count, progress.why);
 	for (size_t i = 0; i < progress.count; i++) {
-		const struct zero_gpu *gpu = &answers->gpu[i];
+		const struct zero_gpu *gpu = &results->gpu[i];
 
 		must(gpu->index >= 0 && gpu->index < NVML_GPUS, "GPU %d", gpu->index);
 		must(gpu->instance >= -1 && gpu->instance < NVML_INSTANCES, "instance %d",
 		     gpu->instance);
 		must(gpu->instance < 0 || i, "an instance of no GPU");
 	}
-	take(answers, true, 5, &vram);
+	read_results(results, true, 5, &vram);
 	must(vram.count == progress.count, "%zu GPUs of %u", vram.count, progress.count);
 	check_table(&vram);
 	zero_vram_clear(&vram);
 }
 
-static void try_anything(struct nvml_answers *answers, struct fuzz *fuzz)
+static void try_anything(struct nvml_results *results, struct fuzz *fuzz)
 {
 	struct zero_vram vram = {.count = 0};
 	struct nvml_progress progress = {.call = (uint16_t)fuzz_number(fuzz),
-					 .of = (uint16_t)fuzz_number(fuzz),
+					 .gpu = (uint16_t)fuzz_number(fuzz),
 					 .count = (uint16_t)fuzz_number(fuzz),
 					 .why = (uint16_t)fuzz_number(fuzz)};
-	size_t room = sizeof(answers->gpu) < fuzz->left ? sizeof(answers->gpu) : fuzz->left;
+	size_t room = sizeof(results->gpu) < fuzz->left ? sizeof(results->gpu) : fuzz->left;
 
 	if (progress.count > 64 && progress.count < NVML_ENTRIES)
 		progress.count %= 64;
-	atomic_store(&answers->progress, progress);
-	memset(answers->why, 0x1b, sizeof(answers->why));
-	memset(answers->gpu, 0xff, 8 * sizeof(answers->gpu[0]));
-	memcpy(answers->gpu, fuzz->at, room);
-	take(answers, progress.call & 1, 5, &vram);
+	atomic_store(&results->progress, progress);
+	memset(results->why, 0x1b, sizeof(results->why));
+	memset(results->gpu, 0xff, 8 * sizeof(results->gpu[0]));
+	memcpy(results->gpu, fuzz->at, room);
+	read_results(results, progress.call & 1, 5, &vram);
 	check_table(&vram);
 	zero_vram_clear(&vram);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static struct nvml_answers answers;
+	static struct nvml_results results;
 	struct fuzz fuzz = {data, size};
 
-	memset(&answers, 0, sizeof(answers));
+	memset(&results, 0, sizeof(results));
 	if (fuzz_byte(&fuzz) % 2) {
-		try_anything(&answers, &fuzz);
+		try_anything(&results, &fuzz);
 	} else {
-		answers_left = fuzz;
-		try_asking(&answers);
+		input_left = fuzz;
+		try_query(&results);
 	}
 	return 0;
 }

@@ -20,7 +20,7 @@ export TMPDIR=$scratch UBSAN_OPTIONS=print_stacktrace=1 \
 
 flags=(-std=gnu11 -O1 -g -fno-omit-frame-pointer '-fsanitize=fuzzer,address,undefined'
 	-fno-sanitize-recover=all -D_GNU_SOURCE -DHAVE_CONFIG_H
-	"-I$top_builddir" -Ilib -Ispank -Itests/fuzz -pthread)
+	"-I$top_builddir" -I. -Ilib -Itests/fuzz -pthread)
 cd "$top_srcdir" || fail "no folder $top_srcdir"
 echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d == (char *)n; }' |
 	"$FUZZ_CC" "${flags[@]}" -x c - -o "$scratch/try" 2>"$scratch/out" ||

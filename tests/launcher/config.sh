@@ -161,7 +161,7 @@ refused 1 "$scratch/bad.yaml:3:3: there is no option 'stge': did you mean stage?
 	--check-config "$scratch/bad.yaml"
 refused 1 "$scratch/bad.yaml:3:3: " --show-config "$scratch/bad.yaml"
 printf 'version: 1\ndefaults:\n  share: 1\n' >"$scratch/bad.yaml"
-refused 1 "$scratch/bad.yaml:3:3: share cannot be said in a file: say it as ZERO_SHARE" \
+refused 1 "$scratch/bad.yaml:3:3: share cannot be set in a file: use ZERO_SHARE" \
 	--check-config "$scratch/bad.yaml"
 printf 'version: 1\nenabled: maybe\n' >"$scratch/bad.yaml"
 refused 1 "$scratch/bad.yaml:2:10: " --check-config "$scratch/bad.yaml"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What goes wrong under Slurm is said in one line by whom it concerns, and concerns nobody else: a
+# Faults under Slurm are reported in one line and affect no other job: a
 # broken file on the submit host or on one node, a client that lies, tasks that die, a driver that
 # hangs, a Slurm without PMIx. No node is drained and no slurmstepd dies, be the plugin
 # optional or required.
@@ -27,13 +27,13 @@ six=(srun -N 3 -n 6 --ntasks-per-node=2)
 readonly soon=30 forever=120
 
 wrong() {
-	echo "---- $*: status $status after $took s, and it said" >&2
+	echo "---- $*: status $status after $took s, and it printed" >&2
 	cat "$scratch/out" >&2
 	cluster_logs
 	fail "$*"
 }
 
-# try COMMAND...: leaves its $status, the seconds it $took and, in $scratch/out, what it said.
+# try COMMAND...: leaves its $status, the seconds it $took and, in $scratch/out, its output.
 try() {
 	run_all "$@"
 	# where the job before is still being cleared away
@@ -41,23 +41,23 @@ try() {
 		"$scratch/out"
 }
 
-# fails WHAT LINE: it failed soon, and the plugin said one line, with this in it.
+# fails WHAT LINE: it failed soon, and the plugin printed one line with this text.
 fails() {
-	local said
-	said=$(grep -F spank_zero: "$scratch/out")
+	local lines
+	lines=$(grep -F spank_zero: "$scratch/out")
 	((status != 0 && status != 124)) || wrong "$1: it should fail"
 	((took < soon)) || wrong "$1: it should fail soon"
-	[[ $said == *"$2"* ]] || wrong "$1: the plugin should say: $2"
-	[[ $(wc -l <<<"$said") == 1 ]] || wrong "$1: the plugin should say one line"
+	[[ $lines == *"$2"* ]] || wrong "$1: the plugin should print: $2"
+	[[ $(wc -l <<<"$lines") == 1 ]] || wrong "$1: the plugin should print one line"
 }
 
-# refused WHAT LINE: and that was the only line of all.
+# refused WHAT LINE: the same, and there was no other line.
 refused() {
 	fails "$@"
-	[[ $(wc -l <"$scratch/out") == 1 ]] || wrong "$1: it should say one line"
+	[[ $(wc -l <"$scratch/out") == 1 ]] || wrong "$1: it should print one line"
 }
 
-# silent WHAT: the command went well and said nothing.
+# silent WHAT: the command succeeded and printed nothing.
 silent() {
 	((status == 0)) || wrong "$1: it should go well"
 	[[ ! -s $scratch/out ]] || wrong "$1: it should say nothing"
@@ -115,15 +115,15 @@ break_file() {
 		;;
 	"file that all may write")
 		chmod 646 "$file"
-		where="$file: others than its owner may write it (mode 0646)"
+		where="$file: is writable by others than its owner (mode 0646)"
 		;;
 	"file that its group may write")
 		chmod 664 "$file"
-		where="$file: others than its owner may write it (mode 0664)"
+		where="$file: is writable by others than its owner (mode 0664)"
 		;;
 	"file of another user")
 		chown "$user" "$file"
-		where="$file: belongs to user $(id -u "$user")"
+		where="$file: is owned by user $(id -u "$user")"
 		;;
 	"missing file")
 		rm "$file"
@@ -132,7 +132,7 @@ break_file() {
 	"missing library")
 		printf 'version: 1\ndefaults: {preload_path: %s}\n' "$scratch/gone.so" >"$file"
 		where="$scratch/gone.so cannot be preloaded: No such file or directory"
-		where+="; correct preload_path, from $file:2"
+		where+="; correct preload_path of $file:2"
 		;;
 	esac
 }
@@ -177,7 +177,7 @@ broken_on_a_node() {
 			wrong "$mode, $how on n2: the batch script should run"
 		grep -qx "srun's status: [1-9][0-9]*" "$scratch/out" ||
 			wrong "$mode, $how on n2: the batch script's srun should fail"
-		grep -qF "$where" "$scratch/out" || wrong "$mode, $how on n2: it should be said"
+		grep -qF "$where" "$scratch/out" || wrong "$mode, $how on n2: it should be printed"
 	done
 	mend_files
 	try "${six[@]}" --zero true
@@ -208,7 +208,7 @@ limits: {stream_chunk: {max: 16M}}
 locked: [offload]
 YAML
 
-too_much="40M is not allowed: stream_chunk is at most 16M by $scratch/n2/zero.yaml:3"
+too_much="40M is not allowed: stream_chunk must be at most 16M by $scratch/n2/zero.yaml:3"
 try env ZERO_STREAM_CHUNK=40M srun -w n2 true
 fails "more than the node's limit" ": node n2: ZERO_STREAM_CHUNK: $too_much"
 try srun -w n2 -n 2 --zero-stream-chunk=40M true
@@ -318,9 +318,9 @@ for node in "n1 .* vram_source=nvml " "n2 .* vram_source=nvml " "n3 .* vram_sour
 		wrong "wedged drivers: no two tasks have $node"
 done
 for hung in "n2: .* nvmlDeviceGetMemoryInfo of GPU 1;" "n3: .* nvmlInit_v2"; do
-	line="spank_zero: node ${hung/ / NVML gave no answer within }"
+	line="spank_zero: node ${hung/ / NVML did not answer within }"
 	[[ $(grep -c "$line" "$scratch/out") == 1 ]] ||
-		wrong "wedged drivers: it should be said once that $hung"
+		wrong "wedged drivers: it should be printed once that $hung"
 done
 rm "$scratch"/*.gpus
 
@@ -335,7 +335,7 @@ rm -f "$scratch/plugins"/mpi_pmix*.so
 	echo "PluginDir=$scratch/plugins"
 } >"$scratch/without/slurm.conf"
 without=(env SLURM_CONF="$scratch/without/slurm.conf")
-no_pmix=": this Slurm has no PMIx (no mpi_pmix.so in $scratch/plugins)"
+no_pmix=": this Slurm has no PMIx plugin (no mpi_pmix.so in $scratch/plugins)"
 try "${without[@]}" srun --zero true
 refused "no PMIx, srun" "$no_pmix"
 try "${without[@]}" salloc -Q --zero srun true

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Each option through sbatch, salloc and srun, as a flag, a variable, in a user's file and in each
-# section of the site's, with every layer over the one below, as the tasks are told on each node.
+# section of the site's, with every layer over the one below, as tasks on each node get them.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 # shellcheck source=tests/slurm/table.sh
@@ -20,9 +20,9 @@ for command in sbatch salloc srun; do
 	help=$("$command" --help 2>&1 | tr -s ' \n' ' ')
 	for name in "${!flag_of[@]}"; do
 		line="${flag_of[$name]}=${argument_of[$name]} ${help_of[$name]}"
-		[[ $help == *" $line "* ]] || fail "$command --help does not say: $line"
+		[[ $help == *" $line "* ]] || fail "$command --help does not print: $line"
 	done
-	[[ $help == *" --zero shard "* && $help == *" --no-zero no "* ]] ||
+	[[ $help == *" --zero turn zero on"* && $help == *" --no-zero turn zero off"* ]] ||
 		fail "$command --help has no --zero or no --no-zero"
 done
 
@@ -30,15 +30,15 @@ for layer in 5 6; do
 	{ echo 'version: 1' && defaults "$layer"; } >"$scratch/own$layer.yaml"
 done
 
-# ---- what tasks are told
+# ---- what tasks get
 
 # shellcheck disable=SC2016 # for the task's shell
 task='printf "%s %s\n" "$SLURMD_NODENAME" "$ZERO_RESOLVED"'
 three=(-N 3 -n 3 /bin/sh -c "$task")
 
-# tells FILE NODE: what the task on the node was told, into the array told
-declare -A told
-tells() {
+# read_task FILE NODE: reads the options of the task on the node into the array got
+declare -A got
+read_task() {
 	local words word text
 	read -ra words < <(grep "^$2 " "$1")
 	((${#words[@]} > 1)) || {
@@ -46,7 +46,7 @@ tells() {
 		cluster_logs
 		fail "$what: no zero in the task on $2"
 	}
-	told=()
+	got=()
 	for word in "${words[@]:1}"; do
 		text=${word#*=}
 		while [[ $text =~ ^(.*)%([0-9A-Fa-f]{2})(.*)$ ]]; do
@@ -54,26 +54,26 @@ tells() {
 			# the only percent signs that values have here stand at their end
 			[[ ${BASH_REMATCH[1]} == *%* ]] || break
 		done
-		told[${word%%=*}]=$text
+		got[${word%%=*}]=$text
 	done
 }
 
 # is NODE NAME VALUE
 is() {
 	bytes "$3"
-	# what auto comes to is the node's own
-	[[ $bytes == auto && ${told[$2]} =~ ^[0-9]+$ && $2 == stream_threshold ]] && return
-	[[ ${told[$2]-nothing} == "$bytes" ]] ||
-		fail "$what: $2 is '${told[$2]-nothing}' on $1, not '$bytes'"
+	# auto becomes a number that differs between nodes
+	[[ $bytes == auto && ${got[$2]} =~ ^[0-9]+$ && $2 == stream_threshold ]] && return
+	[[ ${got[$2]-nothing} == "$bytes" ]] ||
+		fail "$what: $2 is '${got[$2]-nothing}' on $1, not '$bytes'"
 }
 
-# told WHAT LAYER1 LAYER2 LAYER3 [CONFIG]: tasks whose output is in $scratch/out had the values of
+# got WHAT LAYER1 LAYER2 LAYER3 [CONFIG]: checks that tasks with output in $scratch/out have the values of
 # these layers on n1, n2 and n3
-told() {
+got() {
 	local what=$1 node name config=${5-}
 	shift
 	for node in "${nodes[@]}"; do
-		tells "$scratch/out" "$node"
+		read_task "$scratch/out" "$node"
 		for name in "${names[@]}"; do
 			value "$name" "$1"
 			is "$node" "$name" "$value"
@@ -83,7 +83,7 @@ told() {
 	done
 }
 
-# ---- alone, each turns zero on, and changes nothing else
+# ---- each option alone turns zero on, and changes nothing else
 
 # alone NAME VALUE: both in the background, into $scratch/NAME.flag and $scratch/NAME.variable
 alone() {
@@ -97,7 +97,7 @@ was_alone() {
 	local name=$1 layer=$2 form what other
 	for form in flag variable; do
 		what="$name as a $form alone"
-		tells "$scratch/$name.$form" n1
+		read_task "$scratch/$name.$form" n1
 		for other in "${names[@]}"; do
 			value "$other" 0
 			[[ $other == "$name" ]] && value "$other" "$layer"
@@ -121,7 +121,7 @@ for name in "${names[@]}"; do
 done
 for form in flag variable; do
 	what="config as a $form alone"
-	tells "$scratch/config.$form" n1
+	read_task "$scratch/config.$form" n1
 	for name in "${names[@]}"; do
 		value "$name" 5
 		is n1 "$name" "$value"
@@ -154,37 +154,37 @@ use_site() {
 }
 
 ran "compiled defaults" srun --zero "${three[@]}"
-told "compiled defaults" 0 0 0
+got "compiled defaults" 0 0 0
 use_site 1
 ran defaults srun --zero "${three[@]}"
-told defaults 1 1 1
+got defaults 1 1 1
 use_site 2
 ran gpus srun --zero --gres=gpu:1 "${three[@]}"
-told gpus 2 8 1
+got gpus 2 8 1
 use_site 3
 ran partitions srun --zero --gres=gpu:1 "${three[@]}"
-told partitions 3 3 3
+got partitions 3 3 3
 ran "another partition" srun --zero -p small --gres=gpu:1 "${three[@]}"
-told "another partition" 2 8 1
+got "another partition" 2 8 1
 use_site 4
 ran nodes srun --zero --gres=gpu:1 "${three[@]}"
-told nodes 4 8 3
+got nodes 4 8 3
 ran "a user's file" srun --gres=gpu:1 --zero-config="$scratch/own5.yaml" "${three[@]}"
-told "a user's file" 5 5 5 "$scratch/own5.yaml"
+got "a user's file" 5 5 5 "$scratch/own5.yaml"
 
 export ZERO_CONFIG=$scratch/own5.yaml
 ran "a user's file by variable" srun --gres=gpu:1 "${three[@]}"
-told "a user's file by variable" 5 5 5 "$scratch/own5.yaml"
+got "a user's file by variable" 5 5 5 "$scratch/own5.yaml"
 ran "two files" srun --gres=gpu:1 --zero-config="$scratch/own6.yaml" "${three[@]}"
-told "two files" 6 6 6 "$scratch/own6.yaml"
+got "two files" 6 6 6 "$scratch/own6.yaml"
 variables 6
 flags 7
 ran variables env "${variables[@]}" srun --gres=gpu:1 "${three[@]}"
-told variables 6 6 6 "$scratch/own5.yaml"
+got variables 6 6 6 "$scratch/own5.yaml"
 ran flags env "${variables[@]}" srun --gres=gpu:1 "${flags[@]}" "${three[@]}"
-told flags 7 7 7 "$scratch/own5.yaml"
+got flags 7 7 7 "$scratch/own5.yaml"
 
-# ---- the same by salloc and sbatch: steps inside have it without a word
+# ---- the same by salloc and sbatch: steps inside inherit it
 
 unset ZERO_CONFIG
 inside=(srun /bin/sh -c "$task")
@@ -213,17 +213,17 @@ comments=$(for flag in "$own" "${flags[@]}"; do echo "#SBATCH \"$flag\""; done)
 batch comments sbatch
 
 ran "salloc --zero" salloc --zero -N 3 -n 3 "${inside[@]}"
-told "salloc --zero" 4 8 3
+got "salloc --zero" 4 8 3
 ran "salloc, variables" env ZERO_CONFIG="$scratch/own5.yaml" "${variables[@]}" \
 	salloc -N 3 -n 3 "${inside[@]}"
-told "salloc, variables" 6 6 6 "$scratch/own5.yaml"
+got "salloc, variables" 6 6 6 "$scratch/own5.yaml"
 ran "salloc, flags" env "${variables[@]}" salloc "$own" "${flags[@]}" -N 3 -n 3 "${inside[@]}"
-told "salloc, flags" 7 7 7 "$scratch/own5.yaml"
-# what srun itself is given comes before what salloc was
+got "salloc, flags" 7 7 7 "$scratch/own5.yaml"
+# options of srun override those of salloc
 flags 8
 ran "salloc, flags of srun" salloc "${flags[@]}" -N 3 -n 3 srun "$own" "${flags[@]}" \
 	"${inside[@]:1}"
-told "salloc, flags of srun" 8 8 8 "$scratch/own5.yaml"
+got "salloc, flags of srun" 8 8 8 "$scratch/own5.yaml"
 
 # was_batch NAME LAYER1 LAYER2 LAYER3 [CONFIG]
 was_batch() {
@@ -231,7 +231,7 @@ was_batch() {
 	wait_for 60 grep -q '^ended$' "$scratch/batch.$name"
 	cp "$scratch/batch.$name" "$scratch/out"
 	shift
-	told "sbatch, $name" "$@"
+	got "sbatch, $name" "$@"
 }
 
 was_batch yaml 4 8 3
@@ -247,7 +247,7 @@ printf '#!/bin/sh\necho "$ZERO_RESOLVED"\n' >"$scratch/script"
 ran "sbatch --export=NONE" sbatch -W -Q -n 1 --export=NONE --zero-stage=1 --zero-stream-chunk=7M \
 	-o "$scratch/script.out" "$scratch/script"
 grep -q '^stage=1 stream_chunk=7340032 ' "$scratch/script.out" ||
-	fail "after --export=NONE a batch script is told: $(<"$scratch/script.out")"
+	fail "after --export=NONE a batch script gets: $(<"$scratch/script.out")"
 
 # ---- the plugin's line twice, as where a site includes it twice
 

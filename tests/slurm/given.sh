@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# For tests that look at what tasks of a real cluster are given: $given is a task that prints it, and
+# For tests of the environment of tasks of a real cluster: $given is a task that prints it, and
 # these functions read what it printed.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
@@ -12,12 +12,12 @@ expect() {
 	fail "$1: expected '$2', got '$3'; the output was: $(<"$scratch/out")"
 }
 
-# said WHAT COUNT PATTERN: so many lines of the output match.
-said() {
+# has_lines WHAT COUNT PATTERN: checks how many lines of the output match.
+has_lines() {
 	expect "$1: lines like '$3'" "$2" "$(grep -cE -e "$3" "$scratch/out")"
 }
 
-# batch NAME ARGUMENT...: submits, leaves the job's number in $job; its output will be $scratch/NAME.
+# batch NAME ARGUMENT...: submits a job and sets $job to its number; its output will be $scratch/NAME.
 batch() {
 	local name=$1
 	shift
@@ -25,7 +25,7 @@ batch() {
 	job=$(timeout 60 sbatch --parsable -o "$scratch/$name" "$@") || fail "sbatch $* failed"
 }
 
-# One line of what a task was given. LOCAL_WORLD_SIZE is checked against the lines of its node.
+# Prints the environment of a task as one line. LOCAL_WORLD_SIZE is checked against the lines of its node.
 cat >"$scratch/given" <<'TASK'
 #!/bin/bash
 library='none'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What each task is told of its GPUs and memory, on nodes with GPUs of three sorts: whole ones that
+# The facts about GPUs and memory that tasks get, on nodes with GPUs of several kinds: whole ones that
 # others use in part, shared ones, instances, lost ones, and none.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
@@ -76,8 +76,8 @@ same() {
 	fail "$what: wanted (<) and found (>) differ"
 }
 
-# says [NODE SENTENCE]...: what the plugin said in the last run, and nothing else
-says() {
+# printed [NODE SENTENCE]...: checks that the plugin printed these in the last run, and nothing else
+printed() {
 	local wanted=$#
 	[[ $(grep -c spank_zero "$scratch/err") == $((wanted / 2)) ]] ||
 		fail "$what: $((wanted / 2)) lines were expected: $(<"$scratch/err")"
@@ -111,7 +111,7 @@ same <<END
 4 n3 0 PCI_BUS_ID 8704M 9G 10G nvml 1 NVIDIA H200 MIG 1g.10gb
 5 n3 1 PCI_BUS_ID 71G 75G 80G nvml 1 NVIDIA H200
 END
-says
+printed
 
 # several a task: the fullest counts
 step 0 -N 3 -n 3 --gpus-per-task=2
@@ -150,13 +150,13 @@ same <<END
 2 n1 1 PCI_BUS_ID 13G 30G 80G nvml 1 NVIDIA H100 80GB HBM3
 3 n1 0 PCI_BUS_ID 33G 70G 80G nvml 1 NVIDIA H100 80GB HBM3
 END
-# the backend says more than Slurm: cuda uses all GPUs where nothing names them, host none; the order
+# the backend overrides Slurm: cuda uses all GPUs if nothing names them, host none; the order
 # of a user's own stays
 CUDA_DEVICE_ORDER=FASTEST_FIRST step 0 -N 1 -n 1 -w n1 --zero-backend=cuda
 same <<<"0 n1 unset FASTEST_FIRST 26G 30G 80G nvml 2 NVIDIA H100 80GB HBM3"
 step 0 -N 1 -n 1 -w n1 --zero-backend=host --gres=gpu:1 --mem=100M
 same <<<"0 n1 0 unset 100M 100M 100M step_memory 0"
-says
+printed
 
 # ---- a reserve, as a size and in percent, by flag and by model
 
@@ -204,15 +204,15 @@ END
 
 limit="--zero-stream-chunk: 128M .* at most 64M by $scratch/n2/zero.yaml:7"
 step 0 -N 2 -n 2 -w n1,n3 --gpus-per-task=1 --zero-stream-chunk=128M
-says
+printed
 step 0 -N 1 -n 1 -w n2 --zero-stream-chunk=128M
-says
+printed
 step 1 -N 3 -n 6 --gpus-per-task=1 --zero-stream-chunk=128M
-says n2 "$limit"
+printed n2 "$limit"
 wait_for 30 all_idle
 write_yaml <<<"defaults: {preload_path: $libzero}"
 
-# ---- a lost GPU, and a node without NVML: one sentence each, and the step runs
+# ---- a lost GPU, and a node without NVML: one message each, and the step runs
 
 mv "$scratch/n1.gpus" "$scratch/n1.whole"
 cat >"$scratch/n1.gpus" <<END
@@ -229,22 +229,22 @@ same <<END
 4 n3 0 PCI_BUS_ID 8704M 9G 10G nvml 1 NVIDIA H200 MIG 1g.10gb
 5 n3 1 PCI_BUS_ID 71G 75G 80G nvml 1 NVIDIA H200
 END
-says n1 "GPU 0 is left out: .*: GPU is lost" \
-	n2 "cannot load NVML: $scratch/nowhere/libnvidia-ml.so.1: "
-# what is known of the others of a task counts
+printed n1 "GPU 0 is left out: .*: GPU is lost" \
+	n2 "NVML cannot be loaded: $scratch/nowhere/libnvidia-ml.so.1: "
+# the other GPUs of the task count
 step 0 -N 1 -n 2 -w n1 --gres=gpu:2
 same <<END
 0 n1 0,1 PCI_BUS_ID 26G 30G 80G nvml 2 NVIDIA H100 80GB HBM3
 1 n1 0,1 PCI_BUS_ID 26G 30G 80G nvml 2 NVIDIA H100 80GB HBM3
 END
-# no GPUs asked for, no question to NVML
+# without GPUs NVML is not queried
 step 0 -N 2 -n 3 --mem=100M --distribution=arbitrary -w n2,n2,n3
 same <<END
 0 n2 unset unset 50M 100M 100M step_memory 0
 1 n2 unset unset 50M 100M 100M step_memory 0
 2 n3 unset unset 100M 100M 100M step_memory 0
 END
-says
+printed
 mv "$scratch/n1.whole" "$scratch/n1.gpus"
 
 # ---- the batch script has the options, but no facts; its step's tasks have them
@@ -296,12 +296,12 @@ own MIG-3b "PCI_BUS_ID 8704M 18G 20G nvml 1 NVIDIA H200 MIG 2g.20gb"
 own MIG-3b,MIG-3a "PCI_BUS_ID 8704M 9G 10G nvml 2 NVIDIA H200 MIG 1g.10gb"
 # a GPU in MIG mode stands for its first instance
 own GPU-30 "PCI_BUS_ID 4352M 9G 10G nvml 1 NVIDIA H200 MIG 1g.10gb"
-says
-# CUDA looks no further than the first that does not exist; both tasks then share the other
+printed
+# CUDA ignores the list from the first GPU that does not exist; both tasks then share the other
 own GPU-31,GPU-4 "PCI_BUS_ID 36352M 75G 80G nvml 1 NVIDIA H200"
-says n3 "CUDA_VISIBLE_DEVICES=GPU-31,GPU-4: this node has no GPU GPU-4"
+printed n3 "CUDA_VISIBLE_DEVICES=GPU-31,GPU-4: this node has no GPU GPU-4"
 own 2 "unset 50M 100M 100M step_memory 0"
-says n3 "CUDA_VISIBLE_DEVICES=2: this node has no GPU 2"
+printed n3 "CUDA_VISIBLE_DEVICES=2: this node has no GPU 2"
 
 # ---- a cluster that does not count memory: what the node has
 

@@ -41,7 +41,7 @@ wait_for 60 neighbour_runs
 readonly soon=30
 
 wrong() {
-	echo "---- $*: status $status after $took s, and it said" >&2
+	echo "---- $*: status $status after $took s, and it printed" >&2
 	head -c 4000 "$scratch/out" | cat -v >&2
 	fail "$*"
 }
@@ -51,11 +51,11 @@ is_plain() {
 	! LC_ALL=C grep -aqP '[\x01-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]' "$1"
 }
 
-# bears WHAT COMMAND...: it ended soon, well or not, and the plugin said at most one plain line.
+# bears WHAT COMMAND...: it ended soon, well or not, and the plugin printed one plain line at most.
 bears() {
 	run_all "${@:2}"
 	((status != 124 && took < soon)) || wrong "$1: it should end soon"
-	(($(grep -ac spank_zero: "$scratch/out") <= 1)) || wrong "$1: the plugin should say one line"
+	(($(grep -ac spank_zero: "$scratch/out") <= 1)) || wrong "$1: the plugin should print one line"
 	is_plain "$scratch/out" || wrong "$1: that is no plain line"
 	[[ ! -e $scratch/owned ]] || wrong "$1: a shell read it"
 }
@@ -64,7 +64,7 @@ bears() {
 refuses() {
 	bears "$1" "${@:3}"
 	((status != 0)) || wrong "$1: it should fail"
-	grep -a spank_zero: "$scratch/out" | grep -qF -- "$2" || wrong "$1: the plugin should say: $2"
+	grep -a spank_zero: "$scratch/out" | grep -qF -- "$2" || wrong "$1: the plugin should print: $2"
 }
 
 # ---- strings -------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ for trap in "/dev/zero:is not a regular file" "/etc/shadow:$denied" "$scratch/se
 	"$lair/device:is not a regular file" "$lair/huge:is too large" "$lair/deep:1:1: " \
 	"$lair/bomb:1:" "$lair/keys:3:3: there is no option" "$lair/line:1:1: " "$lair/nul:" \
 	"$lair/noise:" "$lair/escape:there is no option '?[31m" \
-	"/proc/self/status:is the kernel's" "/proc/self/maps:is the kernel's" \
+	"/proc/self/status:is a file of /proc" "/proc/self/maps:is a file of /proc" \
 	"/proc/self/fd/3:$denied" "/proc/1/environ:$denied" "/dev/stdin:is not a regular file"; do
 	refuses "${trap%%:*}" "${trap#*:}" "${forged[@]}" "ZERO_CONFIG=${trap%%:*}" srun -w n2 true
 	grep -aq confidential "$scratch/out" && wrong "${trap%%:*}: root read a file for the user"

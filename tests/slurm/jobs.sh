@@ -76,7 +76,7 @@ hetero() {
 	expect "$1: MASTER_ADDR" "$(first_node) " "$(field addr)"
 	timeout -s KILL 60 "${@:2}" -n2 --zero-stage=2 "$apart" "$tell" stage : -n1 "$apart" "$tell" \
 		stage >"$scratch/out" 2>&1
-	said "$1, with the library" 3 '^rank=[0-2] world=3 .* stage=2$'
+	has_lines "$1, with the library" 3 '^rank=[0-2] world=3 .* stage=2$'
 }
 hetero "a heterogeneous job" srun
 hetero "heterogeneous steps of a job" salloc -N3 -n3 srun
@@ -106,12 +106,12 @@ expect "srun --overlap: step and port" 2 \
 
 ZZ_KEPT=mine ran "--export=NONE" srun --export=NONE --zero-stage=1 -n2 "$given" a
 numbered "--export=NONE" 2
-said "--export=NONE" 2 "addr=n[1-3] port=[1-9].* preload=$libzero library=mapped zero=stage=1 .*kept=none"
+has_lines "--export=NONE" 2 "addr=n[1-3] port=[1-9].* preload=$libzero library=mapped zero=stage=1 .*kept=none"
 ran "--export=NONE, with the library" srun --export=NONE --zero-stage=1 -n2 "$tell" stage
-said "--export=NONE, with the library" 2 '^rank=[01] world=2 .* stage=1$'
+has_lines "--export=NONE, with the library" 2 '^rank=[01] world=2 .* stage=1$'
 ZZ_KEPT=mine ran "--export=ALL,NAME=VALUE" srun --export=ALL,ZZ_EXTRA=1 --zero-stage=1 -n2 "$given" a
 numbered "--export=ALL,NAME=VALUE" 2
-said "--export=ALL,NAME=VALUE" 2 "preload=$libzero library=mapped zero=stage=1 extra=1 kept=mine"
+has_lines "--export=ALL,NAME=VALUE" 2 "preload=$libzero library=mapped zero=stage=1 extra=1 kept=mine"
 
 # ---- what was submitted ---------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ wait_for 60 starts_again
 wait_for 120 are_over "$het" "$array" "$requeue" "$zerorun" "$none"
 
 cp "$scratch/het" "$scratch/out"
-said "sbatch of a heterogeneous job" 3 '^rank=[0-2] world=3 .* stage=1$'
+has_lines "sbatch of a heterogeneous job" 3 '^rank=[0-2] world=3 .* stage=1$'
 numbered "sbatch of a heterogeneous job" 3
 expect "sbatch of a heterogeneous job: MASTER_ADDR and MASTER_PORT" "1 1" \
 	"$(field addr | wc -w) $(field port | wc -w)"
@@ -142,9 +142,9 @@ expect "MASTER_PORT of three elements" 3 "$(tr " " "\n" <<<"$ports" | sort -u | 
 
 cp "$scratch/requeue" "$scratch/out"
 for run in 0 1; do
-	said "run $run of a requeued job" 2 "preload=$libzero library=mapped zero=stage=1 .*step=run$run"
+	has_lines "run $run of a requeued job" 2 "preload=$libzero library=mapped zero=stage=1 .*step=run$run"
 done
-said "a requeued job, with the library" 4 '^rank=[01] world=2 .* stage=1 stream_chunk=7340032$'
+has_lines "a requeued job, with the library" 4 '^rank=[01] world=2 .* stage=1 stream_chunk=7340032$'
 
 cp "$scratch/zerorun" "$scratch/out"
 numbered "zerorun" 3
@@ -158,5 +158,5 @@ expect "zerorun's settings, as srun's" "$(settings srun)" "$(settings zerorun)"
 
 cp "$scratch/none" "$scratch/out"
 numbered "sbatch --export=NONE" 2
-said "sbatch --export=NONE" 2 "preload=$libzero library=mapped zero=stage=1 .*kept=none"
-said "sbatch --export=NONE, with the library" 2 '^rank=[01] world=2 .* stage=1$'
+has_lines "sbatch --export=NONE" 2 "preload=$libzero library=mapped zero=stage=1 .*kept=none"
+has_lines "sbatch --export=NONE, with the library" 2 '^rank=[01] world=2 .* stage=1$'

@@ -6,15 +6,15 @@
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 cluster_start
 
-# What differs from one job to the next without any plugin. That these are all is seen by comparing two
-# rounds without it.
+# Differences between two jobs without any plugin. Comparing two rounds without it shows that these
+# are all.
 differs=(
 	SLURM_JOB_ID SLURM_JOBID                      # counted up
 	SLURM_TASK_PID                                # a process
 	SLURM_SRUN_COMM_PORT SLURM_STEP_LAUNCHER_PORT # where srun listens
 	PMIX_NAMESPACE                                # has the job's number
 )
-# And what some releases of PMIx have. What they have not is left out nowhere, lest the plugin set it.
+# Variables of some releases of PMIx, left out only where PMIx sets them itself.
 differs_in_some=(
 	PMIX_SERVER_TMPDIR PMIX_DSTORE_21_BASE_PATH # has the job's number
 	PMIX_DSTORE_ESH_BASE_PATH                   # has the job's number
@@ -29,7 +29,7 @@ leave_out() {
 }
 leave_out "${differs[@]}" "${differs_in_some[@]}"
 
-# What a task tells of itself. Of what is mapped into it only the addresses are left out, which are
+# Describes a task. Of its mappings only the addresses are left out, which are
 # random.
 cat >"$scratch/tell.sh" <<'TASK'
 #!/bin/bash
@@ -58,8 +58,8 @@ exit 3
 JOB
 chmod +x "$scratch/job.sh"
 
-# tell NAME COMMAND...: its output in the round's folder; each ends with the status of the task
-tell() {
+# record NAME COMMAND...: writes its output to the folder of the round; checks the status of the task
+record() {
 	local name=$1
 	shift
 	OUT=$round/$name run "$@" <<<word
@@ -72,7 +72,7 @@ tell() {
 	mv "$scratch/err" "$round/$name.err"
 }
 
-# round NAME: jobs of all kinds; what they tell is in $scratch/NAME
+# round NAME: runs jobs of all kinds; their output is in $scratch/NAME
 round() {
 	local name=$1
 	round=$scratch/round
@@ -80,19 +80,19 @@ round() {
 	OUT=$round/sbatch sbatch -w n1 -n 2 -o "$round/sbatch.out" "$scratch/job.sh" \
 		>"$scratch/out" 2>&1
 	check sbatch $?
-	tell srun srun -w n2 -N 1 -n 2 "$scratch/tell.sh"
-	tell pmix srun --mpi=pmix -w n2 -N 1 -n 2 "$scratch/tell.sh"
-	tell salloc salloc -w n2 -N 1 -n 2 "$scratch/job.sh"
+	record srun srun -w n2 -N 1 -n 2 "$scratch/tell.sh"
+	record pmix srun --mpi=pmix -w n2 -N 1 -n 2 "$scratch/tell.sh"
+	record salloc salloc -w n2 -N 1 -n 2 "$scratch/job.sh"
 	# a program's own arguments and variables
-	tell arguments srun -w n2 "$scratch/tell.sh" --zero --zero-stage=2 --no-zero
-	tell arguments_on srun -w n2 "$scratch/tell.sh" --zero --zero-stage=2
-	tell variables env ZERO_ISA=scalar ZERO_CHECK=1 srun -w n2 "$scratch/tell.sh"
-	tell enabled_no env ZERO_ENABLED=no ZERO_STAGE=1 srun -w n2 "$scratch/tell.sh"
+	record arguments srun -w n2 "$scratch/tell.sh" --zero --zero-stage=2 --no-zero
+	record arguments_on srun -w n2 "$scratch/tell.sh" --zero --zero-stage=2
+	record variables env ZERO_ISA=scalar ZERO_CHECK=1 srun -w n2 "$scratch/tell.sh"
+	record enabled_no env ZERO_ENABLED=no ZERO_STAGE=1 srun -w n2 "$scratch/tell.sh"
 	wait_for 60 test -e "$round/sbatch.ended"
 	cat "$round"/*.[0-9]* "$round"/*.script.* >"$scratch/all"
-	# also job numbers, and what Slurm says of its own when it is busy
+	# also job numbers, and messages of Slurm when it is busy
 	sed -Ei "/$pattern/d; /^salloc: |^srun: ([Jj]ob [0-9]+ |Step created for )/d" "$round"/*.*
-	# srun tells of tasks that end at about the same time in one line or in several.
+	# srun reports tasks that end at about the same time in one line or in several.
 	sed -Ei 's/^(srun: error: [^:]+:) tasks 0-1: (.*)/\1 task 0: \2\n\1 task 1: \2/' "$round"/*.*
 	mv "$round" "$scratch/$name"
 }

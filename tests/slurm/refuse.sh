@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a user may not say is refused before anything is submitted, with one line: wrong values, values
+# What a user may not set is refused before anything is submitted, with one line: wrong values, values
 # beyond the site's limits, locked options, wrong files. What only the partition, node or GPU forbids
 # is refused as soon as that is known.
 # shellcheck source=tests/slurm/cluster.sh
@@ -18,26 +18,26 @@ wrong() {
 	fail "$*"
 }
 
-# said TEXT...: the error has them all
-said() {
+# error_has TEXT...: checks that the error has all texts
+error_has() {
 	local text
 	for text; do
 		grep -qF -- "$text" "$scratch/err" || wrong "$what: the line lacks '$text'"
 	done
 }
 
-# is_refused COMMAND TEXT...: what just ran as COMMAND; with one line that has the texts
+# is_refused COMMAND TEXT...: checks that the last COMMAND failed with one line that has the texts
 is_refused() {
 	local command=$1
 	shift
 	((status)) || wrong "$what: $command did not fail"
-	[[ -s $scratch/out || $(wc -l <"$scratch/err") != 1 ]] || said "$command: error: spank_zero: "
+	[[ -s $scratch/out || $(wc -l <"$scratch/err") != 1 ]] || error_has "$command: error: spank_zero: "
 	[[ ! -s $scratch/out && $(wc -l <"$scratch/err") == 1 ]] ||
-		wrong "$what: $command did not say one line on stderr"
-	said "$@"
+		wrong "$what: $command did not print one line on stderr"
+	error_has "$@"
 }
 
-# refused WHAT ARGUMENT TEXT...: the argument, NAME=VALUE for a variable or else a flag, by all three
+# refused WHAT ARGUMENT TEXT...: all three commands refuse the argument, a flag or NAME=VALUE
 refused() {
 	local what=$1 argument=$2 command
 	shift 2
@@ -100,7 +100,7 @@ refused ZERO_ENABLED ZERO_ENABLED=maybe "ZERO_ENABLED: 'maybe' is not one of yes
 # ---- a user's own file
 
 own=$scratch/own.yaml
-# own TEXT: for the line after that of the version
+# wrong_file TEXT...: a user file with a wrong second line is refused
 wrong_file() {
 	printf 'version: 1\n%s\n' "$1" >"$own"
 	shift
@@ -149,11 +149,11 @@ for name in "${names[@]}"; do
 	((${#bounds[@]})) || continue
 	((++limited))
 	line "^  $name:"
-	both "$name" "${bounds[0]}" "${bounds[0]} is not allowed: $name is at least ${bounds[1]} by $yaml:$((line + 1))"
-	both "$name" "${bounds[3]}" "${bounds[3]} is not allowed: $name is at most ${bounds[2]} by $yaml:$((line + 2))"
+	both "$name" "${bounds[0]}" "${bounds[0]} is not allowed: $name must be at least ${bounds[1]} by $yaml:$((line + 1))"
+	both "$name" "${bounds[3]}" "${bounds[3]} is not allowed: $name must be at most ${bounds[2]} by $yaml:$((line + 2))"
 	printf 'version: 1\ndefaults:\n  %s: "%s"\n' "$name" "${bounds[3]}" >"$own"
 	refused "a file beyond limits" --zero-config="$own" \
-		"$own:3: ${bounds[3]} is not allowed: $name is at most ${bounds[2]} by $yaml:$((line + 2))"
+		"$own:3: ${bounds[3]} is not allowed: $name must be at most ${bounds[2]} by $yaml:$((line + 2))"
 done
 ((limited > 3)) || fail "there are only $limited options with limits"
 
@@ -174,7 +174,7 @@ done
 
 [[ $(next_job) == "$first_job" ]] || wrong "something was submitted"
 
-# what is not asked for may be wrong
+# an unused value may be wrong
 run env ZERO_STAGE=9 srun --no-zero "$program"
 ((status == 0)) || wrong "srun --no-zero with a wrong variable failed"
 
@@ -196,7 +196,7 @@ gpus:
 YAML
 echo 'gpu GPU-1 20G 24G Test Small' >"$scratch/n1.gpus"
 echo 'gpu GPU-2 60G 80G Test Big' | tee "$scratch/n2.gpus" >"$scratch/n3.gpus"
-small="stream_chunk is at most 1M by"
+small="stream_chunk must be at most 1M by"
 
 # inside WHAT TEXT... -- COMMAND...: refused by the srun inside a job, which starts no step
 inside() {
@@ -224,7 +224,7 @@ inside "a partition's lock in its job" "--zero-flatten: host is not allowed" "$y
 run salloc -p test srun --zero-stream-chunk=2M --zero-flatten=host "$program"
 ((status == 0)) || wrong "a partition's limit holds in another one"
 
-# The batch script goes on: it is its srun that fails.
+# The batch script continues: only its srun fails.
 cat >"$scratch/batch.sh" <<JOB
 #!/bin/sh
 $(command -v srun) "$program"
@@ -233,7 +233,7 @@ JOB
 run sbatch -p small --zero-stream-chunk=2M -o "$scratch/batch" "$scratch/batch.sh"
 ((status == 0)) || wrong "sbatch cannot know the partition, but refused"
 
-# on_node WHAT NODE TEXT... -- COMMAND...: refused by that node alone, with one line of ours
+# on_node WHAT NODE TEXT... -- COMMAND...: refused by that node alone, with one line of the plugin
 on_node() {
 	local what=$1 node=$2 texts=()
 	shift 2
@@ -245,7 +245,7 @@ on_node() {
 	run "$@"
 	((status)) || wrong "$what: it did not fail"
 	[[ $(grep -c spank_zero "$scratch/err") == 1 ]] || wrong "$what: there is not one line of ours"
-	said "error: spank_zero: node $node: " "${texts[@]}"
+	error_has "error: spank_zero: node $node: " "${texts[@]}"
 	[[ ! -s $scratch/out ]] || wrong "$what: something ran"
 }
 on_node "a partition's limit" n1 "--zero-stream-chunk: 2M is not allowed" "$small" "n1/zero.yaml:5" -- \
@@ -268,7 +268,7 @@ if ! grep -q '^srun: [1-9]' "$scratch/batch" ||
 	wrong "a partition's limit in a batch job"
 fi
 
-# None of that is the node's fault.
+# No node may be drained.
 [[ -z $(sinfo -h -N -t drain,drained,draining,down,fail -o %N) ]] || wrong "nodes were drained: $(sinfo -R)"
 run srun -N 3 -n 3 --zero-stage=1 "$program"
 ((status == 0)) || wrong "a good step failed afterwards"

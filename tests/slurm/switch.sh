@@ -37,7 +37,7 @@ on() {
 	done
 }
 
-# What Slurm says of its own when it is busy.
+# Messages of Slurm when it is busy.
 busy='^salloc: |^srun: ([Jj]ob [0-9]+ |Step created for )'
 
 # off FILE [REGEX]: but for lines like that
@@ -96,8 +96,8 @@ job() {
 	wait_for 60 test -e "$scratch/$name/ended"
 }
 
-# What a step's own words make of it, whatever the job says; STAGE is that of --zero alone.
-own_words() {
+# own_options: options of the step override those of the job; STAGE is that of --zero alone.
+own_options() {
 	local at=$scratch/$1
 	on "$at/zero" "$2"
 	on "$at/stage" 0
@@ -121,7 +121,7 @@ own_words() {
 }
 
 job zero_job sbatch --zero-stage=2 -o "$scratch/batch"
-own_words zero_job 2
+own_options zero_job 2
 at=$scratch/zero_job
 on "$at/plain" 2
 on "$at/variable" 2 # a flag of the job comes before a variable of the step
@@ -131,7 +131,7 @@ on "$at/nested" 2
 on "$at/nested_on" 2
 
 job no_zero_job sbatch --no-zero -o "$scratch/batch"
-own_words no_zero_job 3
+own_options no_zero_job 3
 at=$scratch/no_zero_job
 off "$at/plain"
 off "$at/variable"
@@ -140,7 +140,7 @@ off "$at/enabled_no"
 off "$at/nested"
 
 job plain_job salloc
-own_words plain_job 3
+own_options plain_job 3
 at=$scratch/plain_job
 off "$at/plain"
 on "$at/variable" 1
@@ -150,7 +150,7 @@ off "$at/enabled_no"
 off "$at/nested"
 lines "$at/plain" '^SLURM_ZERO' && wrong "$at/plain" "a job without zero was touched"
 
-# ---- a variable of the job, and the site's word
+# ---- a variable of the job, and the setting of the site
 
 # one NAME COMMAND...: with its output in $scratch/NAME
 one() {
@@ -171,7 +171,7 @@ refused() {
 		grep -qF "$scratch/zero.yaml:2" || wrong "$scratch/$1" "the line does not say why"
 }
 
-# the variable itself does not reach the job, what it came to does
+# the variable does not reach the job, but its effect does
 ZERO_ENABLED=yes sbatch --export=NONE -n 1 -o "$scratch/none" >"$scratch/out" 2>&1 <<JOB
 #!/bin/bash
 $(command -v srun) $env 2>$scratch/none.err
@@ -194,7 +194,7 @@ one g env SLURM_KILL_BAD_EXIT=0 salloc -n 1 --zero srun env
 lines "$scratch/g" '^SLURM_KILL_BAD_EXIT=0$' >/dev/null ||
 	wrong "$scratch/g" "the user's own SLURM_KILL_BAD_EXIT is gone"
 
-# what is in the environment for a program of its own is no word for Slurm
+# variables without a flag do not turn zero on
 one f env ZERO_ISA=scalar ZERO_CHECK=1 srun -n 1 env
 off "$scratch/f"
 

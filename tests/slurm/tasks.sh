@@ -42,7 +42,7 @@ plugin_on
 
 ran "two steps" salloc --zero -N2 -n2 bash -c "srun '$given' a; srun '$given' b"
 expect "the MASTER_PORT of two steps, two ranks each" 2 "$(field port | wc -w)"
-said "two steps" 4 "addr=n[1-3] port=[1-9][0-9]* preload=$libzero library=mapped"
+has_lines "two steps" 4 "addr=n[1-3] port=[1-9][0-9]* preload=$libzero library=mapped"
 
 ran "--zero-preload=no" srun --zero-preload=no -n2 "$given" a
 numbered "--zero-preload=no" 2
@@ -89,7 +89,7 @@ library = ctypes.CDLL(None)
 print(f"rank {rank} of {world}: {total}, {'zero' if hasattr(library, 'zero_open') else 'bare'}")
 PYTHON
 ran "a script that knows nothing of Slurm" srun --zero -N3 -n6 python3 "$scratch/train.py"
-said "a script that knows nothing of Slurm" 6 '^rank [0-5] of 6: 15, zero$'
+has_lines "a script that knows nothing of Slurm" 6 '^rank [0-5] of 6: 15, zero$'
 
 # ---- steps in steps -------------------------------------------------------------------------------
 
@@ -122,26 +122,26 @@ expect "a nested srun's MASTER_ADDR" "$(first_node) " "$(field addr)"
 expect "a nested srun's MASTER_PORT, one" 1 "$(field port | wc -w)"
 [[ $(field port) != "$port" ]] || fail "a nested srun has the outer MASTER_PORT $port"
 step clean
-said "a nested srun with --no-zero" 1 "rank=none .*world=none .*local_rank=none .*local_world=none \
+has_lines "a nested srun with --no-zero" 1 "rank=none .*world=none .*local_rank=none .*local_world=none \
 addr=none port=none preload=$libc library=none zero=none"
 step again
 expect "LD_PRELOAD, with something put before it" "$libzero:$libc:$libc " "$(field preload)"
 step bare
-said "--no-zero, with something put before the library" 1 \
+has_lines "--no-zero, with something put before the library" 1 \
 	"rank=none .*preload=$libc:$libc library=none zero=none"
 cp "$scratch/nested" "$scratch/out"
-said "a program in a nested srun" 1 '^rank=0 world=1 local_rank=0 local_world=1 node=n. stage=1$'
+has_lines "a program in a nested srun" 1 '^rank=0 world=1 local_rank=0 local_world=1 node=n. stage=1$'
 
 # What a user of --no-zero has set is not the plugin's.
 WORLD_SIZE=5 RANK=3 MASTER_PORT=7 ran "--no-zero alone" srun --no-zero -n1 "$given" a
-said "--no-zero alone" 1 'rank=3 .*world=5 .*port=7 preload=none library=none zero=none'
+has_lines "--no-zero alone" 1 'rank=3 .*world=5 .*port=7 preload=none library=none zero=none'
 
 # ---- MPI ------------------------------------------------------------------------------------------
 
 for level in 0 1 2 3; do
 	ran "MPI_Init at level $level before zero_open" \
 		srun --zero-stage=2 -N2 -n3 "$tell" --own-mpi "$level" stage
-	said "MPI_Init at level $level before zero_open" 3 '^rank=[0-2] world=3 .* stage=2$'
+	has_lines "MPI_Init at level $level before zero_open" 3 '^rank=[0-2] world=3 .* stage=2$'
 done
 
 # ---- shared memory --------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ ZERO_SHARE=1 shares "none" "1 1 1 " -N1 -n3
 
 run_all srun --zero --mpi=none -n2 "$tell" stage
 ((status)) || fail "--mpi=none ended well"
-said "--mpi=none" 2 'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=pmix'
+has_lines "--mpi=none" 2 'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=pmix'
 
 # ---- batch scripts and shells ---------------------------------------------------------------------
 
@@ -198,29 +198,29 @@ ran "salloc" salloc --zero-stage=1 -N2 -n3 bash -c \
 	"'$given' shell; srun '$given' step; srun --interactive --overlap -N1 -n1 '$given' interactive"
 cp "$scratch/out" "$scratch/nested"
 step shell
-said "the shell of salloc" 1 \
+has_lines "the shell of salloc" 1 \
 	'rank=none .*local_world=none addr=none port=none preload=none library=none zero=none'
 step step
 numbered "srun in salloc" 3
-said "srun in salloc" 3 "preload=$libzero library=mapped zero=stage=1"
+has_lines "srun in salloc" 3 "preload=$libzero library=mapped zero=stage=1"
 step interactive
-said "an interactive step" 1 \
+has_lines "an interactive step" 1 \
 	'rank=none .*local_world=none addr=none port=none preload=none library=none zero=stage=1'
 
 wait_for 120 are_over "$batch_job"
 mv "$scratch/batch" "$scratch/nested"
 step script
-said "a batch script" 1 \
+has_lines "a batch script" 1 \
 	'rank=none .*local_world=none addr=none port=none preload=none library=none zero=stage=2'
 step clean
-said "--no-zero in a zero job" 1 \
+has_lines "--no-zero in a zero job" 1 \
 	"rank=3 .*world=5 .*local_rank=1 .*preload=$libc library=none zero=none"
 step step
 numbered "srun in a batch script" 3
 expect "the LD_PRELOAD of a batch script" "$libzero:$libc " "$(field preload)"
 cp "$scratch/nested" "$scratch/out"
-said "mpirun" 3 '^rank=[0-2] world=3 .* stage=2 stream_chunk=7340032$'
-said "what mpirun and its proxies got" 3 'by mpirun: parent=plain preload=none'
+has_lines "mpirun" 3 '^rank=[0-2] world=3 .* stage=2 stream_chunk=7340032$'
+has_lines "what mpirun and its proxies got" 3 'by mpirun: parent=plain preload=none'
 
 # ---- srun stays srun ------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ import time
 pid, terminal = pty.fork()
 if pid == 0:
     os.execvp(sys.argv[1], sys.argv[1:])
-said, pressed = b"", False
+output, pressed = b"", False
 while True:
     if select.select([terminal], [], [], 5 if pressed else 0.1)[0]:
         try:
@@ -250,17 +250,17 @@ while True:
             break
         if not more:
             break
-        said += more
-    elif b"ready" in said and b"sending Ctrl-C" not in said:
+        output += more
+    elif b"ready" in output and b"sending Ctrl-C" not in output:
         for _ in range(2):
             os.write(terminal, b"\x03")
             time.sleep(0.2)
         pressed = True
 os.waitpid(pid, 0)
-sys.stdout.buffer.write(said)
+sys.stdout.buffer.write(output)
 PYTHON
 ran "Ctrl-C" python3 "$scratch/terminal.py" srun --zero -n1 bash -c 'echo ready; exec sleep 600'
-said "Ctrl-C" 1 "sending Ctrl-C to StepId="
+has_lines "Ctrl-C" 1 "sending Ctrl-C to StepId="
 wait_for 60 no_steps
 
 # ---- containers -----------------------------------------------------------------------------------
@@ -299,29 +299,29 @@ boxed() {
 		[[ $libraries =~ calling\ init:\ ([^[:space:]]*libzero[^[:space:]]*) ]]
 		echo "rank=$RANK library=${BASH_REMATCH[1]-} preload=$LD_PRELOAD zero=${ZERO_RESOLVED%% *}"'
 	cat "$scratch"/complaints.* >>"$scratch/out"
-	said "$what: tasks out of the box" 0 'not in the box'
-	said "$what: the loader's complaints" 0 'ERROR: ld\.so|cannot be preloaded'
+	has_lines "$what: tasks out of the box" 0 'not in the box'
+	has_lines "$what: the loader's complaints" 0 'ERROR: ld\.so|cannot be preloaded'
 }
 
 boxed "a container" --zero-stage=1
-said "a container" 4 '^rank=[0-3] library= preload= zero=stage=1$'
-said "a container: one sentence a node" 2 \
+has_lines "a container" 4 '^rank=[0-3] library= preload= zero=stage=1$'
+has_lines "a container: one sentence a node" 2 \
 	"spank_zero: node n[1-3]: nothing is preloaded, since the container has no $libzero: "
 
 boxed "a container and --zero-preload=no" --zero-stage=1 --zero-preload=no
-said "a container and --zero-preload=no" 4 '^rank=[0-3] library= preload= zero=stage=1$'
+has_lines "a container and --zero-preload=no" 4 '^rank=[0-3] library= preload= zero=stage=1$'
 expect "a container and --zero-preload=no: lines" 4 "$(wc -l <"$scratch/out")"
 
 mkdir -p "$box/opt/site"
 cp -L "$libzero" "$box/opt/site/libzero.so"
 write_yaml <<<"defaults: {preload_path: /opt/site/libzero.so}"
 boxed "preload_path in a container" --zero-stage=1
-said "preload_path in a container" 4 \
+has_lines "preload_path in a container" 4 \
 	'^rank=[0-3] library=/opt/site/libzero.so preload=/opt/site/libzero.so zero=stage=1$'
 expect "preload_path in a container: lines" 4 "$(wc -l <"$scratch/out")"
 
 write_yaml <<<"defaults: {preload_path: $libzero}"
 copy "$libzero"
 boxed "a container with the library" --zero-stage=1
-said "a container with the library" 4 "^rank=[0-3] library=$libzero preload=$libzero zero=stage=1\$"
+has_lines "a container with the library" 4 "^rank=[0-3] library=$libzero preload=$libzero zero=stage=1\$"
 expect "a container with the library: lines" 4 "$(wc -l <"$scratch/out")"

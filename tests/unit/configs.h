@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of options for tests of what reads them: in their own folder, and the installed one. */
+/* Writes files of options for tests, and reads the installed one. */
 #ifndef TEST_CONFIGS_H
 #define TEST_CONFIGS_H
 
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "spank/config.h"
+#include "spank/yaml/site_config.h"
 
 enum { WHY = 1024 };
 
@@ -41,7 +41,7 @@ static inline void write_bytes(const char *path, const char *text, size_t length
 	ck_assert_int_eq(chmod(path, 0644), 0);
 }
 
-/* `expected` is what follows the path. */
+/* `expected` is the message without the path. */
 static inline void refused_bytes(enum zero_config_kind kind, const char *text, size_t length,
 				 const char *expected)
 {
@@ -103,7 +103,7 @@ static inline char *installed(size_t *length)
 	return text;
 }
 
-/* Takes the "#" of examples away: one in the first column, then an even number of spaces. */
+/* Removes the "#" of examples: in the first column, before an even number of spaces. */
 static inline char *uncommented(const char *text)
 {
 	char *all = calloc(1, strlen(text) + 1), *to = all;

@@ -8,7 +8,7 @@
 
 #include "core/budget.h"
 #include "core/options.h"
-#include "vram.h"
+#include "spank/gpu/vram.h"
 
 static const uint64_t GB = UINT64_C(1) << 30;
 
@@ -21,7 +21,7 @@ static struct zero_gpu four[] = {
 };
 static struct zero_vram table_of_four = {four, 4, ""};
 
-/* GPU 0 whole, 1 in three instances, 2 in MIG mode without one, 3 whole. */
+/* GPU 1 has three MIG instances, and GPU 2 is in MIG mode without one. */
 static struct zero_gpu divided[] = {
 	{"GPU-a1b2c3", "H100", 0, 0, 0, -1, false},
 	{"GPU-b1b2c3", "H100", 0, 0, 1, -1, true},
@@ -47,25 +47,26 @@ static void fill_tables(void)
 	}
 }
 
-static struct zero_budget budget_of(const struct zero_vram *vram, const struct zero_vram_task *task)
+static struct zero_budget budget_of(const struct zero_vram *vram,
+				    const struct zero_budget_input *task)
 {
 	struct zero_budget budget;
 
 	memset(&budget, 0x5a, sizeof(budget));
-	zero_budget_of(vram, task, &budget);
+	zero_budget_compute(vram, task, &budget);
 	return budget;
 }
 
 struct visible_case {
 	const char *visible;
 	unsigned gpus;
-	unsigned gb;     /* budget of a task alone on the node */
-	const char *why; /* part of it */
+	unsigned gb;     /* the budget of the only task on the node */
+	const char *why; /* a part of the sentence */
 };
 
 static void check_visible(const struct zero_vram *vram, const struct visible_case *row)
 {
-	struct zero_vram_task task = {.visible = row->visible, .tasks = 1};
+	struct zero_budget_input task = {.visible = row->visible, .tasks = 1};
 	struct zero_budget budget = budget_of(vram, &task);
 
 	ck_assert_msg(budget.gpus == row->gpus, "'%s': %u GPUs", row->visible, budget.gpus);
@@ -100,10 +101,11 @@ START_TEST(visible_devices_are_read_as_cuda_does)
 		{"0,2,-1,3", 2, 20, NULL},
 		{"0,,3", 1, 40, NULL},
 		{"0,", 1, 40, NULL},
-		{"1,4,3", 1, 30, "this node has no GPU 4, and CUDA looks no further"},
+		{"1,4,3", 1, 30,
+		 "this node has no GPU 4, and CUDA ignores the entries from there on"},
 		{"99999999999999999999", 0, 0, NULL},
 		{"7", 0, 0, "no GPU 7"},
-		{"1,1", 0, 0, "names 1 twice: CUDA then sees no GPU"},
+		{"1,1", 0, 0, "names 1 twice, so that CUDA sees no GPU"},
 		{"0,1,2,01", 0, 0, "twice"},
 		{"1,9,1", 1, 30, "no GPU 9"},
 		{"GPU-b00000", 1, 20, NULL},
@@ -147,7 +149,7 @@ START_TEST(divided_gpus_stand_for_their_first_instance)
 		{"MIG-GPU-b1b2c3", 0, 0, "no GPU"},
 		{"MIG-f", 0, 0, "no GPU MIG-f"},
 	};
-	struct zero_vram_task task = {.all = true, .tasks = 1};
+	struct zero_budget_input task = {.all_by_default = true, .tasks = 1};
 	struct zero_budget budget;
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -156,7 +158,7 @@ START_TEST(divided_gpus_stand_for_their_first_instance)
 	budget = budget_of(&table_of_divided, &task);
 	ck_assert_uint_eq(budget.gpus, 3);
 	ck_assert_uint_eq(budget.budget, 19 * GB);
-	task.all = false;
+	task.all_by_default = false;
 	ck_assert_uint_eq(budget_of(&table_of_divided, &task).gpus, 0);
 }
 END_TEST
@@ -167,11 +169,11 @@ START_TEST(numbers_of_control_groups_are_found_on_the_node)
 		const char *visible, *step_visible, *step_gpus;
 		unsigned gpus, gb;
 	} rows[] = {
-		/* no control groups: numbers are the node's own */
+		/* without control groups, numbers are those of the node */
 		{"2,3", "2,3", "2,3", 2, 10},
 		{"2", "2,3", "2-3", 1, 20},
 		{"0,2,3", "0,2,3", "0,2-3", 3, 10},
-		/* control groups: they count from 0 */
+		/* with control groups, numbers start at 0 */
 		{"0,1", "0,1", "2,3", 2, 10},
 		{"0", "0,1", "2,3", 1, 20},
 		{"1", "0,1", "2-3", 1, 10},
@@ -179,11 +181,11 @@ START_TEST(numbers_of_control_groups_are_found_on_the_node)
 		{"0", "0", "1", 1, 30},
 		{"1", "0,1", "1,3", 1, 10},
 		{"2", "0,1", "2,3", 0, 0},
-		/* the step's list is not known */
+		/* the list of the step is unknown */
 		{"2", NULL, "2,3", 1, 20},
 		{"0", NULL, "2,3", 1, 20},
 		{"1", NULL, "2,3", 1, 10},
-		/* nothing to translate by */
+		/* without SLURM_STEP_GPUS there is no map */
 		{"1", "1,2", NULL, 1, 30},
 		{"1", "0,1", "", 1, 30},
 		{"1", "0,1", "NoDevFiles", 1, 30},
@@ -196,10 +198,10 @@ START_TEST(numbers_of_control_groups_are_found_on_the_node)
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct zero_vram_task task = {.visible = rows[i].visible,
-					      .step_visible = rows[i].step_visible,
-					      .step_gpus = rows[i].step_gpus,
-					      .tasks = 1};
+		struct zero_budget_input task = {.visible = rows[i].visible,
+						 .step_visible = rows[i].step_visible,
+						 .step_gpus = rows[i].step_gpus,
+						 .tasks = 1};
 		struct zero_budget budget = budget_of(&table_of_four, &task);
 
 		ck_assert_msg(budget.gpus == rows[i].gpus, "row %zu: %u GPUs", i, budget.gpus);
@@ -216,7 +218,7 @@ START_TEST(tasks_share_gpus)
 		const char *visible, *step_visible, *step_gpus;
 		unsigned tasks, share;
 	} rows[] = {
-		/* each sees all and takes its own */
+		/* each task sees all GPUs and uses one */
 		{"0,1,2,3", "0,1,2,3", "0-3", 1, 1},
 		{"0,1,2,3", "0,1,2,3", "0-3", 3, 1},
 		{"0,1,2,3", "0,1,2,3", "0-3", 4, 1},
@@ -224,9 +226,9 @@ START_TEST(tasks_share_gpus)
 		{"0,1,2,3", "0,1,2,3", "0-3", 8, 2},
 		{"0,1,2,3", NULL, NULL, 8, 2},
 		{"0", "0", "0", 3, 3},
-		/* two see the one that there is */
+		/* two tasks see the only GPU */
 		{"0,7", "0,7", NULL, 2, 2},
-		/* each was bound to some */
+		/* each task was bound to some GPUs */
 		{"0", "0,1,2,3", "0-3", 4, 1},
 		{"0", "0,1,2,3", "0-3", 5, 2},
 		{"0,1", "0,1,2,3", "0-3", 2, 1},
@@ -235,15 +237,15 @@ START_TEST(tasks_share_gpus)
 		{"0", "0,1,2,3", NULL, 8, 2},
 		{"0", NULL, "0-3", 8, 2},
 		{"GPU-a1b", "GPU-a1b2c3,GPU-a1ffff", NULL, 4, 2},
-		/* the job's numbers stand in for the step's */
+		/* the numbers of the job replace those of the step */
 		{"0", "0", "0-3", 2, 2},
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct zero_vram_task task = {.visible = rows[i].visible,
-					      .step_visible = rows[i].step_visible,
-					      .step_gpus = rows[i].step_gpus,
-					      .tasks = rows[i].tasks};
+		struct zero_budget_input task = {.visible = rows[i].visible,
+						 .step_visible = rows[i].step_visible,
+						 .step_gpus = rows[i].step_gpus,
+						 .tasks = rows[i].tasks};
 		struct zero_budget budget = budget_of(&table_of_four, &task);
 
 		ck_assert_msg(budget.budget == budget.free / rows[i].share, "row %zu: 1/%g", i,
@@ -252,9 +254,9 @@ START_TEST(tasks_share_gpus)
 }
 END_TEST
 
-START_TEST(the_reserve_stays_free)
+START_TEST(the_reserve_is_left_free)
 {
-	struct zero_vram_task task = {.visible = "0", .tasks = 2, .step_gpus = "0"};
+	struct zero_budget_input task = {.visible = "0", .tasks = 2, .step_gpus = "0"};
 	struct zero_gpu huge[] = {
 		{"GPU-x", "X", UINT64_MAX, UINT64_MAX, 0, -1, false},
 		{"GPU-y", "Y", 100 * GB, 200 * GB, 1, -1, false},
@@ -286,11 +288,11 @@ START_TEST(the_reserve_stays_free)
 	task.visible = "0";
 	ck_assert_uint_eq(budget_of(&vram, &task).budget, UINT64_MAX - UINT64_MAX / 20);
 
-	task.visible = "2"; /* of whose total 1 % is 2^30 */
+	task.visible = "2"; /* 1 % of its total is 2^30 */
 	task.reserve = UINT64_C(1) << 62;
 	ck_assert_uint_eq(budget_of(&vram, &task).budget, 0);
 
-	/* the least is not where the least is free: 100 - 40 against 90 - 20 */
+	/* the GPU with the least left is not the one with the least free: 100 - 40 and 90 - 20 */
 	task.visible = "1,2";
 	task.reserve = 20;
 	budget = budget_of(&vram, &task);
@@ -299,12 +301,12 @@ START_TEST(the_reserve_stays_free)
 }
 END_TEST
 
-START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
+START_TEST(gpus_that_nvml_does_not_report_are_unknown)
 {
 	struct zero_vram none = {NULL, 0, "nvmlInit_v2: Driver Not Loaded"};
 	struct zero_vram empty = {NULL, 0, ""};
-	struct zero_vram some = {four, 2, "NVML gave no answer within 2 s"};
-	struct zero_vram_task task = {.visible = "0,1", .tasks = 1, .step_memory = 5 * GB};
+	struct zero_vram some = {four, 2, "NVML did not answer within 2 s"};
+	struct zero_budget_input task = {.visible = "0,1", .tasks = 1, .step_memory = 5 * GB};
 	struct zero_budget budget;
 
 	budget = budget_of(&none, &task);
@@ -312,8 +314,9 @@ START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
 	ck_assert_uint_eq(budget.budget, 0);
 	ck_assert_uint_eq(budget.free, 0);
 	ck_assert_int_eq(budget.source, ZERO_VRAM_UNKNOWN);
-	ck_assert_str_eq(budget.why, "CUDA_VISIBLE_DEVICES=0,1: free memory of 2 of 2 GPUs is not "
-				     "known: nvmlInit_v2: Driver Not Loaded");
+	ck_assert_str_eq(budget.why,
+			 "CUDA_VISIBLE_DEVICES=0,1: the free memory of 2 of 2 GPUs is not "
+			 "known: nvmlInit_v2: Driver Not Loaded");
 	task.visible = "0,0";
 	ck_assert_uint_eq(budget_of(&none, &task).gpus, 0);
 	task.visible = "GPU-a,GPU-a";
@@ -327,7 +330,7 @@ START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
 	ck_assert_str_eq(budget.why, "");
 	task.visible = NULL;
 	ck_assert_int_eq(budget_of(&none, &task).source, ZERO_VRAM_STEP_MEMORY);
-	task.all = true;
+	task.all_by_default = true;
 	budget = budget_of(&none, &task);
 	ck_assert_int_eq(budget.source, ZERO_VRAM_UNKNOWN);
 	ck_assert_ptr_nonnull(strstr(budget.why, "Driver Not Loaded"));
@@ -344,7 +347,7 @@ START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
 	ck_assert_uint_eq(budget.gpus, 2);
 	ck_assert_uint_eq(budget.budget, 30 * GB);
 	ck_assert_int_eq(budget.source, ZERO_VRAM_NVML);
-	ck_assert_ptr_nonnull(strstr(budget.why, "1 of 2 GPUs is not known: NVML gave no answer"));
+	ck_assert_ptr_nonnull(strstr(budget.why, "1 of 2 GPUs is not known: NVML did not answer"));
 	task.visible = "0";
 	ck_assert_str_eq(budget_of(&some, &task).why, "");
 	task.visible = NULL;
@@ -354,11 +357,11 @@ START_TEST(gpus_that_are_not_in_the_table_are_not_guessed)
 }
 END_TEST
 
-START_TEST(lists_of_any_length_are_survived)
+START_TEST(lists_of_any_length_are_read)
 {
 	static char visible[1 << 16];
 	struct zero_vram none = {NULL, 0, "no driver"};
-	struct zero_vram_task task = {.visible = visible, .tasks = UINT_MAX};
+	struct zero_budget_input task = {.visible = visible, .tasks = UINT_MAX};
 	struct zero_budget budget;
 	size_t used = 0;
 
@@ -402,16 +405,16 @@ static uint64_t random_limit(uint64_t available, uint64_t total)
 	switch (rand() % 4) {
 	case 0:
 		return 0;
-	case 1: /* beyond the node's */
+	case 1: /* more than the node has */
 		return total + 1 + (uint64_t)rand();
-	case 2: /* few values, so that some are equal */
+	case 2: /* few different values, so that some are equal */
 		return (uint64_t)(rand() % 4 + 1) * (available / 8);
 	default:
 		return 1 + (uint64_t)rand() % (available / 2);
 	}
 }
 
-/* Limits are far from MemAvailable, which changes while we look. */
+/* Limits differ much from MemAvailable, which changes during the test. */
 START_TEST(host_memory_is_the_least_of_the_limits)
 {
 	static const struct zero_vram none;
@@ -419,7 +422,7 @@ START_TEST(host_memory_is_the_least_of_the_limits)
 
 	srand(1);
 	for (unsigned i = 0; i < 3000; i++) {
-		struct zero_vram_task task = {
+		struct zero_budget_input task = {
 			.step_memory = random_limit(available, total),
 			.job_memory = random_limit(available, total),
 			.tasks = (unsigned)rand() % 100,
@@ -467,9 +470,9 @@ int main(void)
 	tcase_add_test(test, divided_gpus_stand_for_their_first_instance);
 	tcase_add_test(test, numbers_of_control_groups_are_found_on_the_node);
 	tcase_add_test(test, tasks_share_gpus);
-	tcase_add_test(test, the_reserve_stays_free);
-	tcase_add_test(test, gpus_that_are_not_in_the_table_are_not_guessed);
-	tcase_add_test(test, lists_of_any_length_are_survived);
+	tcase_add_test(test, the_reserve_is_left_free);
+	tcase_add_test(test, gpus_that_nvml_does_not_report_are_unknown);
+	tcase_add_test(test, lists_of_any_length_are_read);
 	tcase_add_test(test, host_memory_is_the_least_of_the_limits);
 	suite_add_tcase(suite, test);
 	runner = srunner_create(suite);

@@ -28,11 +28,11 @@ START_TEST(defaults_are_options)
 		 "stream_threshold, flatten, allgather, bucket, gather_limit, gather_dtype, "
 		 "offload, vram_reserve, backend, preload, report, preload_path"},
 		{"version: 1\ndefaults:\n  config: /x\n",
-		 ":3:3: config cannot be said in a file: say it as --zero-config"},
+		 ":3:3: config cannot be set in a file: use --zero-config"},
 		{"version: 1\ndefaults:\n  isa: avx2\n",
-		 ":3:3: isa cannot be said in a file: say it as ZERO_ISA"},
+		 ":3:3: isa cannot be set in a file: use ZERO_ISA"},
 		{"version: 1\ndefaults:\n  share: 1\n",
-		 ":3:3: share cannot be said in a file: say it as ZERO_SHARE"},
+		 ":3:3: share cannot be set in a file: use ZERO_SHARE"},
 		{"version: 1\ndefaults:\n  tasks: 3\n",
 		 ":3:3: there is no option 'tasks': the options are stage, stream_chunk, "
 		 "stream_threshold, flatten, allgather, bucket, gather_limit, gather_dtype, "
@@ -49,9 +49,9 @@ START_TEST(defaults_are_options)
 		{"version: 1\ndefaults:\n  backend: rocm\n",
 		 ":3:12: backend: 'rocm' is not one of auto, host, cuda"},
 		{"version: 1\ndefaults:\n  stage: 1\n  bucket: 2G\n  stage: 2\n",
-		 ":5:3: 'stage' is there twice: line 3 has it too"},
+		 ":5:3: 'stage' appears twice: line 3 has it too"},
 		{"version: 1\ndefaults: {stage: 1, \"stage\": 2}\n",
-		 ":2:22: 'stage' is there twice: line 2 has it too"},
+		 ":2:22: 'stage' appears twice: line 2 has it too"},
 	};
 
 	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
@@ -68,17 +68,17 @@ START_TEST(limits_are_of_numbers)
 		 ":2:24: a limit must be a map with lines such as 'key: value', not a single "
 		 "value"},
 		{"version: 1\nlimits:\n  stream_chunk: {mix: 1G}\n",
-		 ":3:18: a limit has min and max, not 'mix'"},
+		 ":3:18: 'mix' is not allowed in a limit: the keys are min and max"},
 		{"version: 1\nlimits:\n  stream_chunk: {max: 1G, max: 2G}\n",
-		 ":3:27: 'max' is there twice: line 3 has it too"},
+		 ":3:27: 'max' appears twice: line 3 has it too"},
 		{"version: 1\nlimits:\n  stream_chunk: {}\n",
 		 ":3:3: the limit of stream_chunk needs min, max or both"},
 		{"version: 1\nlimits:\n  stream_chunk:\n",
 		 ":3:3: the limit of stream_chunk needs min, max or both"},
 		{"version: 1\nlimits:\n  backend: {max: cuda}\n",
-		 ":3:3: backend is no number and has no limits: lock it instead"},
+		 ":3:3: backend is not a number and cannot have limits: use locked instead"},
 		{"version: 1\nlimits:\n  report: {max: 3}\n",
-		 ":3:3: report is no number and has no limits: lock it instead"},
+		 ":3:3: report is not a number and cannot have limits: use locked instead"},
 		{"version: 1\nlimits:\n  stream_chnk: {max: 3}\n",
 		 ":3:3: there is no option 'stream_chnk': did you mean stream_chunk?"},
 		{"version: 1\nlimits:\n  stream_threshold: {min: auto}\n",
@@ -94,8 +94,8 @@ START_TEST(limits_are_of_numbers)
 		{"version: 1\nlimits:\n  vram_reserve:\n    max: 5%\n    min: 6%\n",
 		 ":4:10: max of vram_reserve is 5%, which is less than its min, 6%"},
 		{"version: 1\nlimits:\n  stage: {min: 1}\n  stage: {max: 2}\n",
-		 ":4:3: 'stage' is there twice: line 3 has it too"},
-		/* against the same section, and against the top */
+		 ":4:3: 'stage' appears twice: line 3 has it too"},
+		/* limits of the same section, and of the top level */
 		{"version: 1\ndefaults: {bucket: 2G}\nlimits: {bucket: {max: 1G}}\n",
 		 ":2:20: bucket: 2G is more than 1G, the max of line 3"},
 		{"version: 1\nlimits: {stage: {min: 2}}\nnodes:\n  n1: {defaults: {stage: 1}}\n",
@@ -107,19 +107,19 @@ START_TEST(limits_are_of_numbers)
 	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
 	zero_config_free(site_of("version: 1\nlimits:\n  stage: {min: 2, max: 2}\n"
 				 "  vram_reserve: {min: 90%, max: 1G}\n"));
-	/* a size and a percentage, and what another section says, cannot be compared here */
+	/* a size and a percentage, and values of two sections, are not compared */
 	zero_config_free(site_of("version: 1\nlimits: {vram_reserve: {min: 90%, max: 95%}}\n"
 				 "nodes:\n  n1: {limits: {vram_reserve: {max: 1G}}}\n"
 				 "  n2: {limits: {vram_reserve: {min: 2G}}}\n"
 				 "gpus:\n  x: {limits: {vram_reserve: {min: 94%}}}\n"
 				 "  y: {limits: {vram_reserve: {max: 91%}}}\n"));
-	/* equal bounds leave one value, and other options are none of it */
+	/* equal bounds leave one value; limits of other options do not matter */
 	zero_config_free(site_of("version: 1\n"
 				 "limits: {stream_chunk: {min: 2M, max: 8M}, stage: {max: 1}}\n"
 				 "nodes:\n  n1: {limits: {stream_chunk: {max: 2M}}}\n"
 				 "  n2: {limits: {stream_chunk: {min: 8M}}}\n"
 				 "  n3: {limits: {stream_chunk: {min: 64K, max: 1T}}}\n"));
-	/* another section's is held to the limit instead */
+	/* a default of another section is clamped instead */
 	zero_config_free(site_of("version: 1\nnodes:\n  n1: {defaults: {stage: 1}}\n"
 				 "  n2: {limits: {stage: {min: 2}}}\n"));
 	zero_config_free(site_of("version: 1\ndefaults: {stream_threshold: auto, vram_reserve: "
@@ -128,7 +128,7 @@ START_TEST(limits_are_of_numbers)
 }
 END_TEST
 
-/* The top's limits bind in every section, so that no job could satisfy both. */
+/* Limits of the top level apply in every section, so that no value could satisfy both. */
 START_TEST(limits_leave_a_value)
 {
 	static const char *const kinds[] = {"gpus", "partitions", "nodes"};
@@ -136,20 +136,20 @@ START_TEST(limits_leave_a_value)
 		{"limits: {stream_chunk: {min: 64M}}\n@:\n  x: {limits: {stream_chunk: {max: "
 		 "1M}}}\n",
 		 ":4:36: max of stream_chunk is 1M, which is less than the min of line 2, 64M, "
-		 "which holds here too"},
+		 "which applies here too"},
 		{"@:\n  x:\n    limits:\n      stage:\n        min: 2\nlimits: {stage: {max: "
 		 "1}}\n",
-		 ":6:14: min of stage is 2, which is more than the max of line 7, 1, which holds "
+		 ":6:14: min of stage is 2, which is more than the max of line 7, 1, which applies "
 		 "here too"},
 		{"limits: {vram_reserve: {min: 1%, max: 5%}}\n@:\n  x: {limits: {vram_reserve: "
 		 "{max: 3%}}}\n  y: {limits: {vram_reserve: {min: 6%}}}\n",
 		 ":5:36: min of vram_reserve is 6%, which is more than the max of line 2, 5%, "
-		 "which holds here too"},
-		/* its default is beyond that limit too */
+		 "which applies here too"},
+		/* the default is beyond that limit too */
 		{"limits: {bucket: {max: 1G}}\n@:\n  x: {limits: {bucket: {min: 2G, max: 3G}}, "
 		 "defaults: {bucket: 2G}}\n",
 		 ":4:30: min of bucket is 2G, which is more than the max of line 2, 1G, which "
-		 "holds here too"},
+		 "applies here too"},
 	};
 
 	for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
@@ -173,13 +173,13 @@ START_TEST(locks_are_a_list)
 		{"version: 1\nlocked: {stage: 3}\n",
 		 ":2:9: locked must be a list such as [one, two], not a map"},
 		{"version: 1\nlocked: [stage, [bucket]]\n",
-		 ":2:17: a word of a list must be a single value, not a list"},
+		 ":2:17: a list entry must be a single value, not a list"},
 		{"version: 1\nlocked:\n- stage\n- bucket\n- stage\n",
-		 ":5:3: 'stage' is there twice: line 3 has it too"},
+		 ":5:3: 'stage' appears twice: line 3 has it too"},
 		{"version: 1\nlocked: [bukcet]\n",
 		 ":2:10: there is no option 'bukcet': did you mean bucket?"},
 		{"version: 1\nlocked: [config]\n",
-		 ":2:10: config cannot be said in a file: say it as --zero-config"},
+		 ":2:10: config cannot be set in a file: use --zero-config"},
 	};
 
 	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
@@ -191,40 +191,36 @@ START_TEST(variables_have_names)
 	static const struct refusal refusals[] = {
 		{"version: 1\nenv: [A]\n",
 		 ":2:6: env must be a map with lines such as 'key: value', not a list"},
-		{"version: 1\nenv: {1A: x}\n",
-		 ":2:7: '1A' is no name of a variable: letters, digits and _ are allowed, and no "
-		 "digit first"},
-		{"version: 1\nenv: {A-B: x}\n",
-		 ":2:7: 'A-B' is no name of a variable: letters, digits and _ are allowed, and no "
-		 "digit first"},
-		{"version: 1\nenv: {A=B: x}\n",
-		 ":2:7: 'A=B' is no name of a variable: letters, digits and _ are allowed, and no "
-		 "digit first"},
-		{"version: 1\nenv: {'': x}\n",
-		 ":2:7: '' is no name of a variable: letters, digits and _ are allowed, and no "
-		 "digit first"},
+		{"version: 1\nenv: {1A: x}\n", ":2:7: '1A' is not a name of a variable: letters, "
+					       "digits and _ are allowed, but no digit first"},
+		{"version: 1\nenv: {A-B: x}\n", ":2:7: 'A-B' is not a name of a variable: letters, "
+						"digits and _ are allowed, but no digit first"},
+		{"version: 1\nenv: {A=B: x}\n", ":2:7: 'A=B' is not a name of a variable: letters, "
+						"digits and _ are allowed, but no digit first"},
+		{"version: 1\nenv: {'': x}\n", ":2:7: '' is not a name of a variable: letters, "
+					       "digits and _ are allowed, but no digit first"},
 		{"version: 1\nenv: {\xc3\x84: x}\n",
-		 ":2:7: '\xc3\x84' is no name of a variable: letters, digits and _ are allowed, "
-		 "and no digit first"},
+		 ":2:7: '\xc3\x84' is not a name of a variable: letters, digits and _ are allowed, "
+		 "but no digit first"},
 		{"version: 1\nenv: {LD_PRELOAD: x}\n",
 		 ":2:7: 'LD_PRELOAD' cannot be set here: the plugin sets it for each task"},
 		{"version: 1\nenv: {RANK: 0}\n",
 		 ":2:7: 'RANK' cannot be set here: the plugin sets it for each task"},
 		{"version: 1\nenv: {CUDA_VISIBLE_DEVICES: x}\n",
-		 ":2:7: 'CUDA_VISIBLE_DEVICES' cannot be set here: tasks are sized for the GPUs "
-		 "that Slurm gives them"},
+		 ":2:7: 'CUDA_VISIBLE_DEVICES' cannot be set here: Slurm sets it, and the plugin "
+		 "sizes tasks for those GPUs"},
 		{"version: 1\nenv: {ZERO_STAGE: 3}\n",
-		 ":2:7: 'ZERO_STAGE' cannot be set here: say options under defaults"},
+		 ":2:7: 'ZERO_STAGE' cannot be set here: set options under defaults"},
 		{"version: 1\nenv: {ZERO_RESOLVED: ''}\n",
-		 ":2:7: 'ZERO_RESOLVED' cannot be set here: say options under defaults"},
+		 ":2:7: 'ZERO_RESOLVED' cannot be set here: set options under defaults"},
 		{"version: 1\nenv: {SLURM_PROCID: 0}\n",
-		 ":2:7: 'SLURM_PROCID' cannot be set here: it is Slurm's own"},
+		 ":2:7: 'SLURM_PROCID' cannot be set here: Slurm sets it"},
 		{"version: 1\nenv: {A: [x]}\n",
 		 ":2:10: the value of a variable must be a single value, not a list"},
 		{"version: 1\nenv: {A: \"\\0\"}\n",
-		 ":2:10: the value of a variable has a NUL byte in it"},
+		 ":2:10: the value of a variable contains a NUL byte"},
 		{"version: 1\nenv:\n  A: 1\n  A: 2\n",
-		 ":4:3: 'A' is there twice: line 3 has it too"},
+		 ":4:3: 'A' appears twice: line 3 has it too"},
 	};
 	char text[33000] = "version: 1\nenv: {A: ";
 
@@ -245,9 +241,9 @@ START_TEST(sections_have_keys)
 		 ":3:10: 'debug' must be a map with lines such as 'key: value', not a single "
 		 "value"},
 		{"version: 1\npartitions:\n  debug: {nodes: {}}\n",
-		 ":3:11: nodes holds for the whole file and cannot be in a section"},
+		 ":3:11: nodes applies to the whole file and is not allowed in a section"},
 		{"version: 1\npartitions:\n  debug: {enabled: off}\n",
-		 ":3:11: enabled holds for the whole file and cannot be in a section"},
+		 ":3:11: enabled applies to the whole file and is not allowed in a section"},
 		{"version: 1\npartitions:\n  debug: {limit: {}}\n",
 		 ":3:11: there is no key 'limit' here: did you mean limits?"},
 		{"version: 1\npartitions:\n  debug: {foo: {}}\n",
@@ -256,9 +252,9 @@ START_TEST(sections_have_keys)
 		 ":3:11: stage belongs under defaults"},
 		{"version: 1\npartitions:\n  '': {}\n", ":3:3: the name of a section is empty"},
 		{"version: 1\nnodes:\n  n[3-1: {}\n", ":3:3: '[3-1' has no closing bracket"},
-		{"version: 1\nnodes:\n  \"n[3-1]\": {}\n", ":3:3: the range '3-1' runs backwards"},
+		{"version: 1\nnodes:\n  \"n[3-1]\": {}\n", ":3:3: the range '3-1' is descending"},
 		{"version: 1\nnodes:\n  n1: {}\n  \"n1\": {}\n",
-		 ":4:3: 'n1' is there twice: line 3 has it too"},
+		 ":4:3: 'n1' appears twice: line 3 has it too"},
 		{"version: 1\ngpus:\n  \"*A*\":\n    defaults:\n      stage: 9\n",
 		 ":5:14: stage: '9' is out of range: 0 to 3 is allowed"},
 	};
@@ -281,7 +277,7 @@ START_TEST(a_user_has_defaults_only)
 	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
 		snprintf(text, sizeof text, "version: 1\n%s:\n", words[i]);
 		snprintf(expected, sizeof expected,
-			 ":2:1: only the site's file may have %s: a user's has version and "
+			 ":2:1: only the site's file may have %s: a user's may have version and "
 			 "defaults",
 			 words[i]);
 		refused_bytes(ZERO_CONFIG_USER, text, strlen(text), expected);
@@ -289,7 +285,7 @@ START_TEST(a_user_has_defaults_only)
 	refused_bytes(ZERO_CONFIG_USER, "version: 1\nx:\n", 14,
 		      ":2:1: there is no key 'x' here: the keys are version, defaults");
 	refused_bytes(ZERO_CONFIG_USER, "defaults:\n", 10,
-		      ":1:1: there is no version: add version: 1");
+		      ":1:1: the key version is missing: add version: 1");
 	zero_config_free(accepted(ZERO_CONFIG_USER, "version: 1\ndefaults: {stage: 1}\n"));
 }
 END_TEST

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "spank/hostlist.h"
+#include "spank/yaml/hostlist.h"
 
 enum { WHY = 256, HOSTS = 4096 };
 
@@ -60,23 +60,23 @@ START_TEST(names_and_ranges)
 }
 END_TEST
 
-START_TEST(what_is_no_list_is_refused)
+START_TEST(malformed_lists_are_refused)
 {
 	static const char *const cases[][2] = {
-		{"", "'' has an empty name"},
-		{",", "',' has an empty name"},
-		{"a,,b", "'a,,b' has an empty name"},
-		{"a,", "'a,' has an empty name"},
-		{",a", "',a' has an empty name"},
-		{"a b", "'a b' has a space or control character"},
-		{"a, b", "'a, b' has a space or control character"},
-		{"a\tb", "'a?b' has a space or control character"},
-		{"a\x7f", "'a?' has a space or control character"},
+		{"", "'' contains an empty name"},
+		{",", "',' contains an empty name"},
+		{"a,,b", "'a,,b' contains an empty name"},
+		{"a,", "'a,' contains an empty name"},
+		{",a", "',a' contains an empty name"},
+		{"a b", "'a b' contains a space or a control character"},
+		{"a, b", "'a, b' contains a space or a control character"},
+		{"a\tb", "'a?b' contains a space or a control character"},
+		{"a\x7f", "'a?' contains a space or a control character"},
 		{"n[1-3", "'[1-3' has no closing bracket"},
 		{"n[", "'[' has no closing bracket"},
 		{"n[1,", "'[1,' has no closing bracket"},
-		{"n1]", "'n1]' closes a bracket that was not opened"},
-		{"a,n[1]]", "'n[1]]' closes a bracket that was not opened"},
+		{"n1]", "'n1]' has a closing bracket without an opening one"},
+		{"a,n[1]]", "'n[1]]' has a closing bracket without an opening one"},
 		{"n[]", "'' is not a range: two numbers of at most 18 digits, such as 1-16"},
 		{"n[1,]", "'' is not a range: two numbers of at most 18 digits, such as 1-16"},
 		{"n[-3]", "'-3' is not a range: two numbers of at most 18 digits, such as 1-16"},
@@ -89,7 +89,7 @@ START_TEST(what_is_no_list_is_refused)
 		{"n[[1]]", "'[1' is not a range: two numbers of at most 18 digits, such as 1-16"},
 		{"n[1234567890123456789]", "'1234567890123456789' is not a range: two numbers of "
 					   "at most 18 digits, such as 1-16"},
-		{"n[1,5-3]", "the range '5-3' runs backwards"},
+		{"n[1,5-3]", "the range '5-3' is descending"},
 	};
 	char host[16];
 
@@ -121,8 +121,8 @@ START_TEST(the_first_host)
 }
 END_TEST
 
-/* Going back and forth over thirty brackets would take longer than the test may. */
-START_TEST(many_brackets_take_no_time)
+/* Backtracking over thirty brackets would exceed the time limit of the test. */
+START_TEST(many_brackets_take_linear_time)
 {
 	char list[4096] = "", host[256] = "";
 
@@ -178,7 +178,7 @@ static uint64_t random_start(void)
 static char hosts[HOSTS][64];
 static size_t host_count;
 
-/* Appends one random name to the list and what it expands to to the hosts. */
+/* Appends one random name to the list, and the hosts that it stands for to the hosts. */
 static void add_name(uint64_t *state, char *list)
 {
 	size_t first = host_count;
@@ -215,7 +215,7 @@ static void add_name(uint64_t *state, char *list)
 			}
 		}
 		strcat(list, "]");
-		/* the shorter ones were prefixes only */
+		/* the shorter ones are only prefixes */
 		memmove(hosts[first], hosts[before], (host_count - before) * sizeof hosts[0]);
 		host_count -= before - first;
 	}
@@ -230,7 +230,7 @@ static bool expanded_has(const char *host)
 	return false;
 }
 
-START_TEST(random_lists_are_as_expanded)
+START_TEST(random_lists_match_their_expansion)
 {
 	uint64_t state = random_start();
 
@@ -250,7 +250,7 @@ START_TEST(random_lists_are_as_expanded)
 			size_t at = next_random(&state) % strlen(hosts[i]);
 
 			check_has(list, hosts[i], true);
-			/* near ones: a byte changed, a byte less, a byte twice */
+			/* similar names: a byte changed, removed or doubled */
 			strcpy(host, hosts[i]);
 			host[at] = "01a29-b"[next_random(&state) % 7];
 			check_has(list, host, expanded_has(host));
@@ -298,11 +298,11 @@ int main(void)
 	suite_add_tcase(suite, tests);
 	tcase_set_timeout(tests, 60);
 	tcase_add_test(tests, names_and_ranges);
-	tcase_add_test(tests, what_is_no_list_is_refused);
+	tcase_add_test(tests, malformed_lists_are_refused);
 	tcase_add_test(tests, the_first_host);
-	tcase_add_test(tests, many_brackets_take_no_time);
+	tcase_add_test(tests, many_brackets_take_linear_time);
 	tcase_add_test(tests, names_that_are_too_long);
-	tcase_add_test(tests, random_lists_are_as_expanded);
+	tcase_add_test(tests, random_lists_match_their_expansion);
 	tcase_add_test(tests, random_bytes_do_no_harm);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);

@@ -305,7 +305,7 @@ START_TEST(every_row_round_trips)
 		const struct zero_option *option = &zero_option_table[i];
 		char bound[32];
 
-		check_round_trip(option, option->fallback);
+		check_round_trip(option, option->default_text);
 		if (option->type == ZERO_TYPE_PATH || option->type == ZERO_TYPE_TEXT) {
 			check_round_trip(option, "/a b/%25=\n\x01\x7f\xff");
 			continue;

@@ -11,14 +11,14 @@
 START_TEST(the_form_of_the_file)
 {
 	static const struct refusal refusals[] = {
-		{"", ":1:1: the file says nothing: it needs version: 1"},
-		{"# only this\n\n", ":1:1: the file says nothing: it needs version: 1"},
-		{"---\n", ":1:1: there is no version: add version: 1"},
-		{"enabled: on\n", ":1:1: there is no version: add version: 1"},
-		{"version: 2\n", ":1:10: version '2' is not known: only 1 is"},
-		{"version: 1.0\n", ":1:10: version '1.0' is not known: only 1 is"},
+		{"", ":1:1: the file is empty: it must contain version: 1"},
+		{"# only this\n\n", ":1:1: the file is empty: it must contain version: 1"},
+		{"---\n", ":1:1: the key version is missing: add version: 1"},
+		{"enabled: on\n", ":1:1: the key version is missing: add version: 1"},
+		{"version: 2\n", ":1:10: version '2' is not supported: only 1 is"},
+		{"version: 1.0\n", ":1:10: version '1.0' is not supported: only 1 is"},
 		{"version: [1]\n", ":1:10: version must be a single value, not a list"},
-		{"version:\n", ":1:9: version '' is not known: only 1 is"},
+		{"version:\n", ":1:9: version '' is not supported: only 1 is"},
 		{"- version\n",
 		 ":1:1: the file must be a map with lines such as 'key: value', not a list"},
 		{"version\n", ":1:1: the file must be a map with lines such as 'key: value', not a "
@@ -26,7 +26,7 @@ START_TEST(the_form_of_the_file)
 		{"version: 1\nenabled: yes\n",
 		 ":2:10: enabled: 'yes' is not one of off, opt-in, on"},
 		{"version: 1\nenabled: {}\n", ":2:10: enabled must be a single value, not a map"},
-		{"version: 1\nversion: 1\n", ":2:1: 'version' is there twice: line 1 has it too"},
+		{"version: 1\nversion: 1\n", ":2:1: 'version' appears twice: line 1 has it too"},
 		{"version: 1\ndefualts: {}\n",
 		 ":2:1: there is no key 'defualts' here: did you mean defaults?"},
 		{"version: 1\n? [a]\n: b\n", ":2:3: a key must be a single value, not a list"},
@@ -38,9 +38,9 @@ START_TEST(the_form_of_the_file)
 		 ":2:1: there is no key '<<' here: the keys are version, enabled, defaults, "
 		 "limits, locked, env, gpus, partitions, nodes"},
 		{"version: 1\n---\nversion: 1\n",
-		 ":2:1: a second document begins: only one is allowed"},
+		 ":2:1: a second document starts here: only one is allowed"},
 		{"version: 1\n...\n---\nversion: 1\n",
-		 ":3:1: a second document begins: only one is allowed"},
+		 ":3:1: a second document starts here: only one is allowed"},
 	};
 
 	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
@@ -51,7 +51,7 @@ START_TEST(the_form_of_the_file)
 }
 END_TEST
 
-/* Where the words are libyaml's own, which change from release to release. */
+/* For messages of libyaml, which differ between releases. */
 static void refused_at(const char *text, size_t length, const char *place)
 {
 	char why[WHY] = "";
@@ -72,47 +72,48 @@ START_TEST(what_the_parser_refuses)
 		{"version: 1\ndefaults: {stage: 3\n", ":3:1: "},
 		{"version: 1\nenabled: 'on\n", ":3:1: "},
 		{"version: 1\nenabled: \"\\q\"\n", ":2:11: "},
-		{"version: 1\nenabled: \xc3\xa4\xe4\n", ":2:11: this is no text: "},
-		{"version: 1\n# \xff\n", ":2:3: this is no text: "},
-		{"version: 1\n# \xed\xa0\x80\n", ":2:3: this is no text: "},
-		{"version: 1\nenabled: \x1b[2J\n", ":2:10: this is no text: "},
+		{"version: 1\nenabled: \xc3\xa4\xe4\n", ":2:11: this is not valid UTF-8 text: "},
+		{"version: 1\n# \xff\n", ":2:3: this is not valid UTF-8 text: "},
+		{"version: 1\n# \xed\xa0\x80\n", ":2:3: this is not valid UTF-8 text: "},
+		{"version: 1\nenabled: \x1b[2J\n", ":2:10: this is not valid UTF-8 text: "},
 	};
 	static const char nul[] = "version: 1\nenabled: o\0n\n";
 	static const char utf16[] = "\xff\xfev\0e\0r\0";
 
 	for (size_t i = 0; i < sizeof at / sizeof at[0]; i++)
 		refused_at(at[i].text, strlen(at[i].text), at[i].why);
-	refused_at(nul, sizeof nul - 1, ":2:11: this is no text: ");
-	refused_at(utf16, sizeof utf16 - 1, ":1:1: this is no text: ");
+	refused_at(nul, sizeof nul - 1, ":2:11: this is not valid UTF-8 text: ");
+	refused_at(utf16, sizeof utf16 - 1, ":1:1: this is not valid UTF-8 text: ");
 }
 END_TEST
 
-START_TEST(no_magic)
+START_TEST(anchors_aliases_and_tags_are_refused)
 {
 	static const struct refusal refusals[] = {
 		{"version: 1\ndefaults: &a {stage: 3}\n", ":2:11: the anchor 'a' is not allowed"},
 		{"version: 1\ndefaults: {stage: &a 3}\n", ":2:19: the anchor 'a' is not allowed"},
 		{"version: 1\nlocked: &b [stage]\n", ":2:9: the anchor 'b' is not allowed"},
 		{"version: 1\n&k enabled: on\n", ":2:1: the anchor 'k' is not allowed"},
-		{"version: 1\ndefaults: *a\n", ":2:11: the alias 'a' is not allowed: write it out"},
+		{"version: 1\ndefaults: *a\n",
+		 ":2:11: the alias 'a' is not allowed: write out its value"},
 		{"!x\nversion: 1\n", ":1:1: the tag '!x' is not allowed"},
 		{"version: !!int 1\n", ":1:10: the tag 'tag:yaml.org,2002:int' is not allowed"},
 		{"version: ! 1\n", ":1:10: the tag '!' is not allowed"},
 		{"version: 1\nlocked: !!seq [stage]\n",
 		 ":2:9: the tag 'tag:yaml.org,2002:seq' is not allowed"},
-		/* what an escape brings in is not shown raw */
+		/* control characters from escape sequences are not printed */
 		{"version: 1\n\"\\e[2J\\x9b\": on\n",
 		 ":2:1: there is no key '?[2J?' here: the keys are version, enabled, defaults, "
 		 "limits, locked, env, gpus, partitions, nodes"},
-		{"version: 1\nenabled: \"on\\0\"\n", ":2:10: enabled has a NUL byte in it"},
-		{"version: 1\n\"enabled\\0\": on\n", ":2:1: a key has a NUL byte in it"},
+		{"version: 1\nenabled: \"on\\0\"\n", ":2:10: enabled contains a NUL byte"},
+		{"version: 1\n\"enabled\\0\": on\n", ":2:1: a key contains a NUL byte"},
 	};
 
 	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
 }
 END_TEST
 
-START_TEST(bombs)
+START_TEST(deep_and_exponential_files_are_refused)
 {
 	size_t length = 1 << 20;
 	char *text = malloc(length + 1);
@@ -138,7 +139,7 @@ START_TEST(bombs)
 }
 END_TEST
 
-START_TEST(too_many)
+START_TEST(too_many_entries_are_refused)
 {
 	const char *const kinds[] = {"nodes", "env"};
 
@@ -152,9 +153,9 @@ START_TEST(too_many)
 			fprintf(out, " n%d:\n", i);
 		fclose(out);
 		snprintf(expected, sizeof expected,
-			 ":1027:2: there are too many here: at most 1024 are allowed");
+			 ":1027:2: there are too many entries: at most 1024 are allowed");
 		refused(text, expected);
-		/* one less is well */
+		/* one less is accepted */
 		text[length - strlen(" n1025:\n")] = '\0';
 		zero_config_free(site_of(text));
 		free(text);
@@ -177,7 +178,7 @@ START_TEST(too_many)
 }
 END_TEST
 
-/* A file with a quoted key of so many characters in place of its '@', quotes and all. */
+/* Writes a file with a key of so many characters, quotes included, in place of its '@'. */
 static char *with_key(const char *form, size_t characters)
 {
 	const char *at = strchr(form, '@');
@@ -194,10 +195,11 @@ static char *with_key(const char *form, size_t characters)
 	return text;
 }
 
-START_TEST(keys_have_a_length)
+START_TEST(long_keys_get_a_hint)
 {
-	static const char hint[] = "; a key of more than 1024 characters needs '? ' before it, and "
-				   "its value ': ' in a line below";
+	static const char hint[] =
+		"; a key of more than 1024 characters must be written as '? KEY', and its value as "
+		"': VALUE' on the next line";
 	static const char *const forms[] = {
 		"version: 1\nnodes:\n  @: {locked: [stage]}\n",
 		"version: 1\nnodes:\n  m: {}\n  @: {locked: [stage]}\n",
@@ -216,7 +218,7 @@ START_TEST(keys_have_a_length)
 				      strcmp(why + strlen(why) - strlen(hint), hint) == 0,
 			      "%s gives %s", forms[i], why);
 		free(text);
-		/* one character less is a key, if a wrong one where hosts are not expected */
+		/* one character less is read as a key, which is refused unless hosts are allowed */
 		text = with_key(forms[i], 1024);
 		why[0] = '\0';
 		write_bytes(site_path, text, strlen(text));
@@ -236,7 +238,7 @@ START_TEST(keys_have_a_length)
 		zero_config_free(site_of(text));
 		free(text);
 	}
-	/* a long value is no key, and a slip below one has nothing to do with it */
+	/* a long value is not a key, and an error below it gets no hint about keys */
 	{
 		char *text = with_key("version: 1\nenv:\n  A: @\nnodes: 3\n", 2000);
 
@@ -256,7 +258,7 @@ static void refused_file(const char *path, enum zero_config_kind kind, const cha
 	ck_assert_str_eq(why, whole);
 }
 
-START_TEST(what_is_no_file)
+START_TEST(other_files_are_refused)
 {
 	char *text = malloc((1 << 20) + 1), why[WHY];
 	struct zero_config *config;
@@ -269,29 +271,30 @@ START_TEST(what_is_no_file)
 	ck_assert_int_eq(mkfifo(user_path, 0644), 0);
 	refused_file(user_path, ZERO_CONFIG_USER, "is not a regular file");
 	unlink(user_path);
-	/* not what the mode of a new file is */
+	/* the umask must not change the modes */
 	ck_assert(!zero_config_read("/no\nsuch\x1b", ZERO_CONFIG_USER, why, sizeof why));
 	ck_assert_str_eq(why, "/no?such?: cannot be opened: No such file or directory");
 
 	write_bytes(site_path, "version: 1\n", 11);
 	ck_assert_int_eq(chmod(site_path, 0664), 0);
 	refused_file(site_path, ZERO_CONFIG_SITE,
-		     "others than its owner may write it (mode 0664): chmod go-w");
+		     "is writable by others than its owner (mode 0664): run chmod go-w");
 	config = zero_config_read(site_path, ZERO_CONFIG_USER, why, sizeof why);
 	ck_assert_ptr_nonnull(config);
 	zero_config_free(config);
 	ck_assert_int_eq(chmod(site_path, 0602), 0);
 	refused_file(site_path, ZERO_CONFIG_SITE,
-		     "others than its owner may write it (mode 0602): chmod go-w");
+		     "is writable by others than its owner (mode 0602): run chmod go-w");
 	ck_assert_int_eq(chmod(site_path, 0640), 0);
-	refused_file(site_path, ZERO_CONFIG_SITE, "users cannot read it (mode 0640): chmod a+r");
+	refused_file(site_path, ZERO_CONFIG_SITE,
+		     "is not readable by all users (mode 0640): run chmod a+r");
 	if (geteuid() != 0) {
 		ck_assert_int_eq(chmod(site_path, 0200), 0);
 		refused_file(site_path, ZERO_CONFIG_SITE, "cannot be opened: Permission denied");
 	} else {
 		ck_assert_int_eq(chmod(site_path, 0644), 0);
 		ck_assert_int_eq(chown(site_path, 12345, (gid_t)-1), 0);
-		refused_file(site_path, ZERO_CONFIG_SITE, "belongs to user 12345: chown root");
+		refused_file(site_path, ZERO_CONFIG_SITE, "is owned by user 12345: run chown root");
 		ck_assert_int_eq(chown(site_path, 0, (gid_t)-1), 0);
 	}
 	ck_assert_ptr_nonnull(text);
@@ -335,11 +338,11 @@ int main(void)
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, the_form_of_the_file);
 	tcase_add_test(tests, what_the_parser_refuses);
-	tcase_add_test(tests, no_magic);
-	tcase_add_test(tests, bombs);
-	tcase_add_test(tests, too_many);
-	tcase_add_test(tests, keys_have_a_length);
-	tcase_add_test(tests, what_is_no_file);
+	tcase_add_test(tests, anchors_aliases_and_tags_are_refused);
+	tcase_add_test(tests, deep_and_exponential_files_are_refused);
+	tcase_add_test(tests, too_many_entries_are_refused);
+	tcase_add_test(tests, long_keys_get_a_hint);
+	tcase_add_test(tests, other_files_are_refused);
 	tcase_add_test(tests, a_short_buffer_is_not_overrun);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);

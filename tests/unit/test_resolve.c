@@ -12,18 +12,19 @@ static const uint64_t MB = 1 << 20, GB = 1 << 30;
 
 /* What is resolved, and everything that it is resolved from. */
 struct scene {
-	struct zero_config *site, *user;
-	struct zero_settings said, resolved;
+	struct zero_config *site, *user_file;
+	struct zero_settings user, resolved;
 	struct zero_where where;
 	char why[WHY];
 	bool ok;
 };
 
-static void say(struct scene *scene, enum zero_option_id id, const char *text, const char *origin)
+static void set_user(struct scene *scene, enum zero_option_id id, const char *text,
+		     const char *origin)
 {
 	char why[WHY] = "";
 
-	ck_assert_msg(zero_settings_set(&scene->said, id, text, origin, why, sizeof why), "%s",
+	ck_assert_msg(zero_settings_set(&scene->user, id, text, origin, why, sizeof why), "%s",
 		      why);
 }
 
@@ -31,20 +32,20 @@ static void resolve(struct scene *scene)
 {
 	if (scene->ok)
 		zero_settings_clear(&scene->resolved);
-	/* it must not matter what was there */
+	/* all of it must be overwritten */
 	memset(&scene->resolved, 0xa5, sizeof scene->resolved);
 	scene->why[0] = '\0';
-	scene->ok = zero_config_resolve(scene->site, scene->user, &scene->said, &scene->where,
+	scene->ok = zero_config_resolve(scene->site, scene->user_file, &scene->user, &scene->where,
 					&scene->resolved, scene->why, sizeof scene->why);
 }
 
-static void finish(struct scene *scene)
+static void free_scene(struct scene *scene)
 {
 	if (scene->ok)
 		zero_settings_clear(&scene->resolved);
-	zero_settings_clear(&scene->said);
+	zero_settings_clear(&scene->user);
 	zero_config_free(scene->site);
-	zero_config_free(scene->user);
+	zero_config_free(scene->user_file);
 }
 
 /* In the expected origins and sentences, $S and $U stand for the paths of the files. */
@@ -63,7 +64,8 @@ static void expand(const char *text, char *out, size_t size)
 	}
 }
 
-static void has(struct scene *scene, enum zero_option_id id, const char *value, const char *origin)
+static void resolves_to(struct scene *scene, enum zero_option_id id, const char *value,
+			const char *origin)
 {
 	char text[WHY], expected[WHY];
 
@@ -89,7 +91,7 @@ START_TEST(each_layer_overrides_the_one_below)
 {
 	struct scene scene = {0};
 
-	has(&scene, ZERO_OPT_STAGE, "3", "default");
+	resolves_to(&scene, ZERO_OPT_STAGE, "3", "default");
 	scene.site = site_of("version: 1\n"
 			     "nodes:\n"
 			     "  n1: {defaults: {stage: 0}}\n"
@@ -98,29 +100,30 @@ START_TEST(each_layer_overrides_the_one_below)
 			     "gpus:\n"
 			     "  \"*H100*\": {defaults: {stage: 1}}\n"
 			     "defaults: {stage: 3, report: /a b}\n");
-	has(&scene, ZERO_OPT_STAGE, "3", "$S:8");
-	has(&scene, ZERO_OPT_REPORT, "/a b", "$S:8");
-	has(&scene, ZERO_OPT_BUCKET, "1073741824", "default");
+	resolves_to(&scene, ZERO_OPT_STAGE, "3", "$S:8");
+	resolves_to(&scene, ZERO_OPT_REPORT, "/a b", "$S:8");
+	resolves_to(&scene, ZERO_OPT_BUCKET, "1073741824", "default");
 	scene.where.gpu = "NVIDIA H100 80GB HBM3";
-	has(&scene, ZERO_OPT_STAGE, "1", "$S:7");
+	resolves_to(&scene, ZERO_OPT_STAGE, "1", "$S:7");
 	scene.where.partition = "debug";
-	has(&scene, ZERO_OPT_STAGE, "2", "$S:5");
+	resolves_to(&scene, ZERO_OPT_STAGE, "2", "$S:5");
 	scene.where.node = "n1";
-	has(&scene, ZERO_OPT_STAGE, "0", "$S:3");
-	scene.user = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults:\n stage: 1\n report: ''\n");
-	has(&scene, ZERO_OPT_STAGE, "1", "$U:3");
-	has(&scene, ZERO_OPT_REPORT, "", "$U:4");
-	say(&scene, ZERO_OPT_STAGE, "2", "ZERO_STAGE");
-	has(&scene, ZERO_OPT_STAGE, "2", "ZERO_STAGE");
-	say(&scene, ZERO_OPT_STAGE, "3", "--zero-stage");
-	has(&scene, ZERO_OPT_STAGE, "3", "--zero-stage");
-	say(&scene, ZERO_OPT_TASKS, "6", "ZERO_RESOLVED");
-	has(&scene, ZERO_OPT_TASKS, "6", "ZERO_RESOLVED");
-	/* without the special sections the user is still the last */
+	resolves_to(&scene, ZERO_OPT_STAGE, "0", "$S:3");
+	scene.user_file =
+		accepted(ZERO_CONFIG_USER, "version: 1\ndefaults:\n stage: 1\n report: ''\n");
+	resolves_to(&scene, ZERO_OPT_STAGE, "1", "$U:3");
+	resolves_to(&scene, ZERO_OPT_REPORT, "", "$U:4");
+	set_user(&scene, ZERO_OPT_STAGE, "2", "ZERO_STAGE");
+	resolves_to(&scene, ZERO_OPT_STAGE, "2", "ZERO_STAGE");
+	set_user(&scene, ZERO_OPT_STAGE, "3", "--zero-stage");
+	resolves_to(&scene, ZERO_OPT_STAGE, "3", "--zero-stage");
+	set_user(&scene, ZERO_OPT_TASKS, "6", "ZERO_RESOLVED");
+	resolves_to(&scene, ZERO_OPT_TASKS, "6", "ZERO_RESOLVED");
+	/* without the other sections the user's value still counts */
 	scene.where = (struct zero_where){0};
-	has(&scene, ZERO_OPT_STAGE, "3", "--zero-stage");
-	has(&scene, ZERO_OPT_REPORT, "", "$U:4");
-	finish(&scene);
+	resolves_to(&scene, ZERO_OPT_STAGE, "3", "--zero-stage");
+	resolves_to(&scene, ZERO_OPT_REPORT, "", "$U:4");
+	free_scene(&scene);
 }
 END_TEST
 
@@ -140,16 +143,16 @@ START_TEST(of_several_matches_the_last_counts)
 			     "partitions:\n"
 			     "  P: {defaults: {stream_chunk: 1M}}\n"
 			     "  \"*\": {defaults: {stream_chunk: 1M}}\n");
-	has(&scene, ZERO_OPT_STAGE, "2", "$S:4");
-	has(&scene, ZERO_OPT_BUCKET, "1048576", "$S:3");
-	has(&scene, ZERO_OPT_OFFLOAD, "optimizer", "$S:7");
-	has(&scene, ZERO_OPT_FLATTEN, "host", "$S:8");
-	has(&scene, ZERO_OPT_STREAM_CHUNK, "41943040", "default");
-	finish(&scene);
+	resolves_to(&scene, ZERO_OPT_STAGE, "2", "$S:4");
+	resolves_to(&scene, ZERO_OPT_BUCKET, "1048576", "$S:3");
+	resolves_to(&scene, ZERO_OPT_OFFLOAD, "optimizer", "$S:7");
+	resolves_to(&scene, ZERO_OPT_FLATTEN, "host", "$S:8");
+	resolves_to(&scene, ZERO_OPT_STREAM_CHUNK, "41943040", "default");
+	free_scene(&scene);
 }
 END_TEST
 
-START_TEST(limits_refuse_users_and_hold_others)
+START_TEST(limits_refuse_users_and_clamp_defaults)
 {
 	struct scene scene = {.where = {.partition = "debug"}};
 
@@ -164,26 +167,28 @@ START_TEST(limits_refuse_users_and_hold_others)
 			     "  debug: {limits: {stream_chunk: {max: 16M}}}\n"
 			     "  other: {limits: {stream_chunk: {max: 2M}}}\n");
 	/* a site's default and a compiled one */
-	has(&scene, ZERO_OPT_STREAM_CHUNK, "16777216", "$S:7, at most 16777216 by $S:9");
-	has(&scene, ZERO_OPT_BUCKET, "2147483648", "default, at least 2147483648 by $S:5");
-	has(&scene, ZERO_OPT_STAGE, "2", "default, at most 2 by $S:6");
-	say(&scene, ZERO_OPT_STREAM_CHUNK, "16M", "--zero-stream-chunk");
-	has(&scene, ZERO_OPT_STREAM_CHUNK, "16777216", "--zero-stream-chunk");
-	say(&scene, ZERO_OPT_STREAM_CHUNK, "16777217", "--zero-stream-chunk");
-	resolve_refused(&scene, "--zero-stream-chunk: 16777217 is not allowed: stream_chunk is at "
-				"most 16M by $S:9");
-	say(&scene, ZERO_OPT_STREAM_CHUNK, "1023K", "ZERO_STREAM_CHUNK");
-	resolve_refused(&scene, "ZERO_STREAM_CHUNK: 1023K is not allowed: stream_chunk is at least "
-				"1M by $S:3");
-	say(&scene, ZERO_OPT_STREAM_CHUNK, "1M", "ZERO_STREAM_CHUNK");
-	has(&scene, ZERO_OPT_STREAM_CHUNK, "1048576", "ZERO_STREAM_CHUNK");
-	/* a wider limit of a more special section does not widen it */
-	scene.user = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults: {stage: 3}\n");
-	resolve_refused(&scene, "$U:2: 3 is not allowed: stage is at most 2 by $S:6");
-	/* what a flag overrides is not looked at */
-	say(&scene, ZERO_OPT_STAGE, "1", "--zero-stage");
-	has(&scene, ZERO_OPT_STAGE, "1", "--zero-stage");
-	finish(&scene);
+	resolves_to(&scene, ZERO_OPT_STREAM_CHUNK, "16777216", "$S:7, at most 16M by $S:9");
+	resolves_to(&scene, ZERO_OPT_BUCKET, "2147483648", "default, at least 2G by $S:5");
+	resolves_to(&scene, ZERO_OPT_STAGE, "2", "default, at most 2 by $S:6");
+	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "16M", "--zero-stream-chunk");
+	resolves_to(&scene, ZERO_OPT_STREAM_CHUNK, "16777216", "--zero-stream-chunk");
+	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "16777217", "--zero-stream-chunk");
+	resolve_refused(&scene,
+			"--zero-stream-chunk: 16777217 is not allowed: stream_chunk must be at "
+			"most 16M by $S:9");
+	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "1023K", "ZERO_STREAM_CHUNK");
+	resolve_refused(&scene,
+			"ZERO_STREAM_CHUNK: 1023K is not allowed: stream_chunk must be at least "
+			"1M by $S:3");
+	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "1M", "ZERO_STREAM_CHUNK");
+	resolves_to(&scene, ZERO_OPT_STREAM_CHUNK, "1048576", "ZERO_STREAM_CHUNK");
+	/* a wider limit of higher precedence does not widen it */
+	scene.user_file = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults: {stage: 3}\n");
+	resolve_refused(&scene, "$U:2: 3 is not allowed: stage must be at most 2 by $S:6");
+	/* a value that a flag overrides is not checked */
+	set_user(&scene, ZERO_OPT_STAGE, "1", "--zero-stage");
+	resolves_to(&scene, ZERO_OPT_STAGE, "1", "--zero-stage");
+	free_scene(&scene);
 }
 END_TEST
 
@@ -198,18 +203,20 @@ START_TEST(the_narrowest_limit_counts)
 			     "nodes:\n"
 			     "  n1: {limits: {stream_chunk: {max: 1G}}}\n"
 			     "  n2: {limits: {bucket: {min: 2G}}}\n");
-	say(&scene, ZERO_OPT_STREAM_CHUNK, "5M", "--zero-stream-chunk");
-	resolve_refused(&scene, "--zero-stream-chunk: 5M is not allowed: stream_chunk is at most "
-				"4M by $S:3");
-	say(&scene, ZERO_OPT_STREAM_CHUNK, "1M", "--zero-stream-chunk");
-	resolve_refused(&scene, "--zero-stream-chunk: 1M is not allowed: stream_chunk is at least "
-				"2M by $S:2");
-	say(&scene, ZERO_OPT_STREAM_CHUNK, "3M", "--zero-stream-chunk");
-	has(&scene, ZERO_OPT_STREAM_CHUNK, "3145728", "--zero-stream-chunk");
+	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "5M", "--zero-stream-chunk");
+	resolve_refused(&scene,
+			"--zero-stream-chunk: 5M is not allowed: stream_chunk must be at most "
+			"4M by $S:3");
+	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "1M", "--zero-stream-chunk");
+	resolve_refused(&scene,
+			"--zero-stream-chunk: 1M is not allowed: stream_chunk must be at least "
+			"2M by $S:2");
+	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "3M", "--zero-stream-chunk");
+	resolves_to(&scene, ZERO_OPT_STREAM_CHUNK, "3145728", "--zero-stream-chunk");
 	scene.where.node = "n2";
-	resolve_refused(&scene, "$S:6: bucket is at least 2G here, but at most 1G by $S:3: no "
-				"value is both");
-	finish(&scene);
+	resolve_refused(&scene, "$S:6: bucket must be at least 2G here, but at most 1G by $S:3: no "
+				"value satisfies both");
+	free_scene(&scene);
 }
 END_TEST
 
@@ -223,32 +230,34 @@ START_TEST(percentages_need_the_total)
 			     "nodes:\n"
 			     "  n1: {limits: {vram_reserve: {max: 20%}}}\n"
 			     "  n2: {limits: {vram_reserve: {min: 12%}}}\n");
-	has(&scene, ZERO_OPT_VRAM_RESERVE, "10%", "$S:3");
+	resolves_to(&scene, ZERO_OPT_VRAM_RESERVE, "10%", "$S:3");
 	scene.where.vram_total = 80 * GB;
-	has(&scene, ZERO_OPT_VRAM_RESERVE, "10%", "$S:3");
+	resolves_to(&scene, ZERO_OPT_VRAM_RESERVE, "10%", "$S:3");
 	scene.where.vram_total = 24 * GB;
-	has(&scene, ZERO_OPT_VRAM_RESERVE, "4294967296", "$S:3, at least 4294967296 by $S:2");
+	resolves_to(&scene, ZERO_OPT_VRAM_RESERVE, "4294967296", "$S:3, at least 4G by $S:2");
 	scene.where.node = "n1";
-	has(&scene, ZERO_OPT_VRAM_RESERVE, "4294967296", "$S:3, at least 4294967296 by $S:2");
+	resolves_to(&scene, ZERO_OPT_VRAM_RESERVE, "4294967296", "$S:3, at least 4G by $S:2");
 	scene.where.vram_total = 16 * GB;
-	resolve_refused(&scene, "$S:2: vram_reserve is at least 4G here, but at most 20% by $S:5: "
-				"no value is both");
-	/* percentages alone need no total, and a size is held to them once there is one */
+	resolve_refused(&scene,
+			"$S:2: vram_reserve must be at least 4G here, but at most 20% by $S:5: "
+			"no value satisfies both");
+	/* percentages alone need no total; a size is checked against them once there is one */
 	scene.where = (struct zero_where){.node = "n2"};
-	has(&scene, ZERO_OPT_VRAM_RESERVE, "12%", "$S:3, at least 12% by $S:6");
-	say(&scene, ZERO_OPT_VRAM_RESERVE, "5G", "--zero-vram-reserve");
-	has(&scene, ZERO_OPT_VRAM_RESERVE, "5368709120", "--zero-vram-reserve");
+	resolves_to(&scene, ZERO_OPT_VRAM_RESERVE, "12%", "$S:3, at least 12% by $S:6");
+	set_user(&scene, ZERO_OPT_VRAM_RESERVE, "5G", "--zero-vram-reserve");
+	resolves_to(&scene, ZERO_OPT_VRAM_RESERVE, "5368709120", "--zero-vram-reserve");
 	scene.where.vram_total = 80 * GB;
-	resolve_refused(&scene, "--zero-vram-reserve: 5G is not allowed: vram_reserve is at least "
-				"12% by $S:6");
-	say(&scene, ZERO_OPT_VRAM_RESERVE, "100%", "--zero-vram-reserve");
+	resolve_refused(&scene,
+			"--zero-vram-reserve: 5G is not allowed: vram_reserve must be at least "
+			"12% by $S:6");
+	set_user(&scene, ZERO_OPT_VRAM_RESERVE, "100%", "--zero-vram-reserve");
 	scene.where.vram_total = UINT64_MAX;
-	has(&scene, ZERO_OPT_VRAM_RESERVE, "100%", "--zero-vram-reserve");
+	resolves_to(&scene, ZERO_OPT_VRAM_RESERVE, "100%", "--zero-vram-reserve");
 	/* half of it is 4G to the byte */
 	scene.where = (struct zero_where){.vram_total = 8 * GB};
-	say(&scene, ZERO_OPT_VRAM_RESERVE, "50%", "--zero-vram-reserve");
-	has(&scene, ZERO_OPT_VRAM_RESERVE, "50%", "--zero-vram-reserve");
-	finish(&scene);
+	set_user(&scene, ZERO_OPT_VRAM_RESERVE, "50%", "--zero-vram-reserve");
+	resolves_to(&scene, ZERO_OPT_VRAM_RESERVE, "50%", "--zero-vram-reserve");
+	free_scene(&scene);
 }
 END_TEST
 
@@ -266,60 +275,59 @@ START_TEST(locks_bind_users)
 			     "      - stage\n"
 			     "      - report\n"
 			     "    defaults: {report: /r}\n");
-	has(&scene, ZERO_OPT_BACKEND, "cuda", "$S:3");
+	resolves_to(&scene, ZERO_OPT_BACKEND, "cuda", "$S:3");
 	/* also the site's own value */
-	say(&scene, ZERO_OPT_BACKEND, "cuda", "--zero-backend");
+	set_user(&scene, ZERO_OPT_BACKEND, "cuda", "--zero-backend");
 	resolve_refused(&scene, "--zero-backend: cuda is not allowed: backend is locked at cuda "
 				"($S:3) by $S:2");
-	zero_settings_clear(&scene.said);
-	scene.said = (struct zero_settings){0};
-	say(&scene, ZERO_OPT_STAGE, "1", "ZERO_STAGE");
+	zero_settings_clear(&scene.user);
+	scene.user = (struct zero_settings){0};
+	set_user(&scene, ZERO_OPT_STAGE, "1", "ZERO_STAGE");
 	resolve_refused(&scene, "ZERO_STAGE: 1 is not allowed: stage is locked at 2 (default, at "
 				"most 2 by $S:4) by $S:8");
 	scene.where.node = "n2";
-	has(&scene, ZERO_OPT_STAGE, "1", "ZERO_STAGE");
-	scene.user = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults:\n  report: /x\n");
-	has(&scene, ZERO_OPT_REPORT, "/x", "$U:3");
+	resolves_to(&scene, ZERO_OPT_STAGE, "1", "ZERO_STAGE");
+	scene.user_file = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults:\n  report: /x\n");
+	resolves_to(&scene, ZERO_OPT_REPORT, "/x", "$U:3");
 	scene.where.node = "n1";
-	zero_settings_clear(&scene.said);
-	scene.said = (struct zero_settings){0};
+	zero_settings_clear(&scene.user);
+	scene.user = (struct zero_settings){0};
 	resolve_refused(&scene,
 			"$U:3: '/x' is not allowed: report is locked at '/r' ($S:10) by $S:9");
-	finish(&scene);
+	free_scene(&scene);
 }
 END_TEST
 
-START_TEST(what_was_auto_is_held_later)
+START_TEST(what_was_auto_is_clamped_later)
 {
 	struct scene scene = {.where = {.node = "n1"}};
 
 	scene.site = site_of("version: 1\n"
 			     "limits: {stream_threshold: {min: 1M, max: 1G}}\n"
 			     "nodes: {n1: {limits: {stream_threshold: {max: 64M}}}}\n");
-	say(&scene, ZERO_OPT_STREAM_THRESHOLD, "auto", "--zero-stream-threshold");
-	has(&scene, ZERO_OPT_STREAM_THRESHOLD, "auto", "--zero-stream-threshold");
-	ck_assert(zero_config_hold(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 32 * MB,
-				   &scene.resolved));
+	set_user(&scene, ZERO_OPT_STREAM_THRESHOLD, "auto", "--zero-stream-threshold");
+	resolves_to(&scene, ZERO_OPT_STREAM_THRESHOLD, "auto", "--zero-stream-threshold");
+	ck_assert(zero_config_clamp(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 32 * MB,
+				    &scene.resolved));
 	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, 32 * MB);
 	ck_assert_int_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].kind, ZERO_VALUE_NUMBER);
 	ck_assert_str_eq(scene.resolved.origin[ZERO_OPT_STREAM_THRESHOLD],
 			 "--zero-stream-threshold");
-	ck_assert(zero_config_hold(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 65 * MB,
-				   &scene.resolved));
+	ck_assert(zero_config_clamp(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 65 * MB,
+				    &scene.resolved));
 	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, 64 * MB);
 	{
 		char expected[200];
 
-		expand("--zero-stream-threshold, at most 67108864 by $S:3", expected,
-		       sizeof expected);
+		expand("--zero-stream-threshold, at most 64M by $S:3", expected, sizeof expected);
 		ck_assert_str_eq(scene.resolved.origin[ZERO_OPT_STREAM_THRESHOLD], expected);
 	}
 	resolve(&scene);
-	ck_assert(zero_config_hold(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 5,
-				   &scene.resolved));
+	ck_assert(zero_config_clamp(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 5,
+				    &scene.resolved));
 	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, MB);
-	ck_assert(zero_config_hold(NULL, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 5,
-				   &scene.resolved));
+	ck_assert(zero_config_clamp(NULL, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 5,
+				    &scene.resolved));
 	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, 5);
 	/* an auto that contradicts nothing of its own still meets the site's contradictions */
 	zero_config_free(scene.site);
@@ -327,9 +335,10 @@ START_TEST(what_was_auto_is_held_later)
 	scene.site = site_of("version: 1\n"
 			     "gpus: {x: {limits: {stream_threshold: {min: 1G}}}}\n"
 			     "nodes: {n1: {limits: {stream_threshold: {max: 64M}}}}\n");
-	resolve_refused(&scene, "$S:2: stream_threshold is at least 1G here, but at most 64M by "
-				"$S:3: no value is both");
-	finish(&scene);
+	resolve_refused(&scene,
+			"$S:2: stream_threshold must be at least 1G here, but at most 64M by "
+			"$S:3: no value satisfies both");
+	free_scene(&scene);
 }
 END_TEST
 
@@ -421,11 +430,11 @@ START_TEST(the_installed_file)
 			continue;
 		snprintf(line, sizeof line, "\n#  %s: ", option->name);
 		ck_assert_msg(strstr(text, line) != NULL, "%s is not in the file", option->name);
-		/* each is really said, with the compiled default but for the paths */
+		/* each example is a statement with the compiled default, except for the paths */
 		ck_assert_msg(strcmp(scene.resolved.origin[i], "default") != 0, "%s", option->name);
-		snprintf(line, sizeof line, "\n#  %s: %s\n", option->name, option->fallback);
+		snprintf(line, sizeof line, "\n#  %s: %s\n", option->name, option->default_text);
 		ck_assert_msg(option->type == ZERO_TYPE_PATH || strstr(text, line), "%s is not %s",
-			      option->name, option->fallback);
+			      option->name, option->default_text);
 	}
 	for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++) {
 		char line[64];
@@ -436,7 +445,7 @@ START_TEST(the_installed_file)
 	variables_are(scene.site, &scene.where, "NCCL_SOCKET_IFNAME=eth1;");
 	free(text);
 	free(all);
-	finish(&scene);
+	free_scene(&scene);
 }
 END_TEST
 
@@ -527,15 +536,15 @@ START_TEST(mutated_files_do_no_harm)
 			continue;
 		}
 		good++;
-		say(&scene, ZERO_OPT_BUCKET, "1M", "--zero-bucket");
+		set_user(&scene, ZERO_OPT_BUCKET, "1M", "--zero-bucket");
 		resolve(&scene);
 		if (scene.ok)
-			ck_assert(zero_config_hold(scene.site, &scene.where,
-						   ZERO_OPT_STREAM_THRESHOLD, 1, &scene.resolved));
+			ck_assert(zero_config_clamp(scene.site, &scene.where,
+						    ZERO_OPT_STREAM_THRESHOLD, 1, &scene.resolved));
 		else
 			ck_assert_uint_gt(strlen(scene.why), 0);
 		zero_config_env(scene.site, &scene.where, add_variable, &list);
-		finish(&scene);
+		free_scene(&scene);
 	}
 	/* both kinds are reached */
 	ck_assert_uint_gt(good, 100);
@@ -558,11 +567,11 @@ int main(void)
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, each_layer_overrides_the_one_below);
 	tcase_add_test(tests, of_several_matches_the_last_counts);
-	tcase_add_test(tests, limits_refuse_users_and_hold_others);
+	tcase_add_test(tests, limits_refuse_users_and_clamp_defaults);
 	tcase_add_test(tests, the_narrowest_limit_counts);
 	tcase_add_test(tests, percentages_need_the_total);
 	tcase_add_test(tests, locks_bind_users);
-	tcase_add_test(tests, what_was_auto_is_held_later);
+	tcase_add_test(tests, what_was_auto_is_clamped_later);
 	tcase_add_test(tests, variables_of_the_most_special_section);
 	tcase_add_test(tests, the_installed_file);
 	tcase_add_test(tests, mutated_files_do_no_harm);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asking NVML, by way of the stand-in of tests/double. */
+/* Queries of NVML, with the double of tests/double/nvml.c. */
 #include <check.h>
 #include <dirent.h>
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "vram.h"
+#include "spank/gpu/vram.h"
 
 static const uint64_t GB = UINT64_C(1) << 30;
 
@@ -47,8 +47,8 @@ static void remove_folder(void)
 	ck_assert_int_eq(rmdir(folder), 0);
 }
 
-/* What the stand-in for NVML is to say. */
-static void gpus(const char *lines)
+/* Writes the file that the double of NVML reads. */
+static void write_gpus(const char *lines)
 {
 	FILE *file = fopen(in_folder("n1.gpus"), "w");
 
@@ -76,20 +76,20 @@ static double now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static void asked(const char *lines, struct zero_vram *vram)
+static void query(const char *lines, struct zero_vram *vram)
 {
-	gpus(lines);
+	write_gpus(lines);
 	memset(vram, 0x5a, sizeof(*vram));
-	zero_vram_ask(library("nvml"), 20, vram);
+	zero_vram_read(library("nvml"), 20, vram);
 }
 
-/* Gives up after 1 s and must be back long before a test would time out. */
-static void gave_up(const char *lines, struct zero_vram *vram)
+/* Queries a driver that hangs, with a deadline of 1 s. */
+static void query_hanging(const char *lines, struct zero_vram *vram)
 {
 	double start = now();
 
-	gpus(lines);
-	zero_vram_ask(library("nvml"), 1, vram);
+	write_gpus(lines);
+	zero_vram_read(library("nvml"), 1, vram);
 	ck_assert_double_ge(now() - start, 1);
 	ck_assert_double_lt(now() - start, 10);
 }
@@ -111,7 +111,7 @@ static unsigned threads_and_descriptors(void)
 	return entries("/proc/self/task") + entries("/proc/self/fd");
 }
 
-/* Nothing is left of the question in this process: no child, thread or descriptor. */
+/* The query must leave no child, thread or descriptor in this process. */
 static void nothing_left(unsigned before)
 {
 	ck_assert(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
@@ -131,7 +131,7 @@ START_TEST(every_gpu_is_read)
 {
 	struct zero_vram vram;
 
-	asked("# comment\n"
+	query("# comment\n"
 	      "gpu GPU-aaaa 70G 80G NVIDIA H100 80GB HBM3\n"
 	      "\n"
 	      "gpu GPU-bbbb 3000M 16384M Tesla T4\n",
@@ -159,7 +159,7 @@ START_TEST(instances_follow_their_gpu)
 {
 	struct zero_vram vram;
 
-	asked("gpu GPU-a 80G 80G NVIDIA H100\n"
+	query("gpu GPU-a 80G 80G NVIDIA H100\n"
 	      "gap\n"
 	      "mig MIG-1 9G 10G NVIDIA H100 MIG 1g.10gb\n"
 	      "gap\n"
@@ -183,11 +183,11 @@ START_TEST(instances_follow_their_gpu)
 }
 END_TEST
 
-START_TEST(what_users_may_not_read_of_a_divided_gpu_is_not_missed)
+START_TEST(memory_of_a_divided_gpu_is_not_needed)
 {
 	struct zero_vram vram;
 
-	asked("gpu GPU-a 80G 80G NVIDIA H100\n"
+	query("gpu GPU-a 80G 80G NVIDIA H100\n"
 	      "mig MIG-1 9G 10G NVIDIA H100 MIG 1g.10gb\n"
 	      "fail nvmlDeviceGetMemoryInfo 4 GPU-a\n"
 	      "fail nvmlDeviceGetMemoryInfo 4 GPU-b\n"
@@ -202,12 +202,12 @@ START_TEST(what_users_may_not_read_of_a_divided_gpu_is_not_missed)
 }
 END_TEST
 
-START_TEST(drivers_older_than_mig_will_do)
+START_TEST(drivers_older_than_mig_work)
 {
 	struct zero_vram vram;
 
-	gpus("gpu GPU-a 70G 80G NVIDIA V100\ngpu GPU-b 60G 80G NVIDIA V100\n");
-	zero_vram_ask(library("nvml_old"), 20, &vram);
+	write_gpus("gpu GPU-a 70G 80G NVIDIA V100\ngpu GPU-b 60G 80G NVIDIA V100\n");
+	zero_vram_read(library("nvml_old"), 20, &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 2);
 	ck_assert_uint_eq(vram.gpu[1].free, 60 * GB);
@@ -219,13 +219,13 @@ START_TEST(lost_gpus_are_left_out)
 {
 	struct zero_vram vram;
 
-	asked("gpu GPU-a 70G 80G NVIDIA H100\nlost GPU-b\ngpu GPU-c 60G 80G NVIDIA H100\n", &vram);
+	query("gpu GPU-a 70G 80G NVIDIA H100\nlost GPU-b\ngpu GPU-c 60G 80G NVIDIA H100\n", &vram);
 	ck_assert_str_eq(vram.why, "GPU 1 is left out: nvmlDeviceGetHandleByIndex_v2: GPU is lost");
 	ck_assert_uint_eq(vram.count, 2);
 	ck_assert(vram.gpu[0].index == 0 && vram.gpu[1].index == 2);
 	zero_vram_clear(&vram);
 
-	asked("gpu GPU-a 70G 80G NVIDIA H100\nmig MIG-1 1G 1G NVIDIA H100 MIG\n"
+	query("gpu GPU-a 70G 80G NVIDIA H100\nmig MIG-1 1G 1G NVIDIA H100 MIG\n"
 	      "mig MIG-2 2G 2G NVIDIA H100 MIG\ngpu GPU-b 7G 8G NVIDIA H100\n"
 	      "fail nvmlDeviceGetUUID 15 MIG-1\nfail nvmlDeviceGetMigMode 999 GPU-b\n",
 	      &vram);
@@ -244,7 +244,7 @@ START_TEST(many_lost_gpus_fit_the_sentence)
 
 	for (unsigned i = 0; i < 100; i++)
 		sprintf(lines + strlen(lines), "lost GPU-%u\n", i);
-	asked(lines, &vram);
+	query(lines, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_ptr_nonnull(strstr(vram.why, "GPU 2 is left out"));
 	ck_assert_uint_lt(strlen(vram.why), sizeof(vram.why));
@@ -252,7 +252,7 @@ START_TEST(many_lost_gpus_fit_the_sentence)
 }
 END_TEST
 
-START_TEST(more_gpus_than_there_are_places_are_cut)
+START_TEST(more_gpus_than_entries_are_cut)
 {
 	struct zero_vram vram;
 	static char lines[1 << 16];
@@ -260,42 +260,43 @@ START_TEST(more_gpus_than_there_are_places_are_cut)
 
 	for (unsigned i = 0; i < 200; i++)
 		used += (size_t)sprintf(lines + used, "gpu GPU-%u %uM 8G NVIDIA H100\n", i, i);
-	asked(lines, &vram);
+	query(lines, &vram);
 	ck_assert_uint_eq(vram.count, 128);
 	ck_assert_uint_eq(vram.gpu[127].free, UINT64_C(127) << 20);
 	zero_vram_clear(&vram);
 }
 END_TEST
 
-START_TEST(an_absent_library_or_driver_is_said)
+START_TEST(a_missing_library_or_driver_is_reported)
 {
 	struct zero_vram vram;
 
-	zero_vram_ask("/no/such/library.so", 20, &vram);
+	zero_vram_read("/no/such/library.so", 20, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_ptr_null(vram.gpu);
-	ck_assert_ptr_nonnull(strstr(vram.why, "cannot load NVML: /no/such/library.so: "));
+	ck_assert_ptr_nonnull(strstr(vram.why, "NVML cannot be loaded: /no/such/library.so: "));
 
-	zero_vram_ask("libm.so.6", 20, &vram);
+	zero_vram_read("libm.so.6", 20, &vram);
 	ck_assert_uint_eq(vram.count, 0);
-	ck_assert_str_eq(vram.why, "libm.so.6 has no nvmlInit_v2: it is not NVML, or too old");
+	ck_assert_str_eq(vram.why,
+			 "libm.so.6 has no function nvmlInit_v2: it is not NVML, or too old");
 
-	zero_vram_ask(library("nvml"), 20, &vram);
+	zero_vram_read(library("nvml"), 20, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_str_eq(vram.why, "nvmlInit_v2: Driver Not Loaded");
 
-	asked("gpu GPU-a 1G 1G T4\nfail nvmlDeviceGetCount_v2 999\n", &vram);
+	query("gpu GPU-a 1G 1G T4\nfail nvmlDeviceGetCount_v2 999\n", &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_str_eq(vram.why, "nvmlDeviceGetCount_v2: Unknown Error");
 
-	asked("", &vram);
+	query("", &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_str_eq(vram.why, "");
 	zero_vram_clear(&vram);
 }
 END_TEST
 
-/* The process that is stuck in the stand-in. */
+/* Returns the process that hangs in the double. */
 static pid_t stuck(void)
 {
 	FILE *file = fopen(in_folder("stuck"), "r");
@@ -307,7 +308,7 @@ static pid_t stuck(void)
 	return process;
 }
 
-/* Waits so long for it; one whose parent does not wait for it has ended too. */
+/* Returns whether the process ends in that time; a zombie has ended. */
 static bool ends(pid_t process, double seconds)
 {
 	struct timespec moment = {0, 10000000};
@@ -329,7 +330,7 @@ static bool ends(pid_t process, double seconds)
 	return false;
 }
 
-START_TEST(a_wedged_driver_does_not_hang_us)
+START_TEST(a_hanging_driver_does_not_block)
 {
 	static const char *const calls[] = {"nvmlInit_v2", "nvmlDeviceGetCount_v2",
 					    "nvmlDeviceGetHandleByIndex_v2",
@@ -344,11 +345,11 @@ START_TEST(a_wedged_driver_does_not_hang_us)
 			 "gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
 			 "wedge %s%s\n",
 			 calls[i], strstr(calls[i], "DeviceGet") && i > 1 ? " GPU-b" : "");
-		gave_up(lines, &vram);
+		query_hanging(lines, &vram);
 		ck_assert_uint_eq(vram.count, i < 2 ? 0 : i < 4 ? 1 : 2);
 		if (vram.count)
 			ck_assert_uint_eq(vram.gpu[0].free, 70 * GB);
-		ck_assert_ptr_nonnull(strstr(vram.why, "NVML gave no answer within 1 s"));
+		ck_assert_ptr_nonnull(strstr(vram.why, "NVML did not answer within 1 s"));
 		ck_assert_ptr_nonnull(strstr(vram.why, calls[i]));
 		if (i == 2 || i == 3)
 			ck_assert_ptr_nonnull(strstr(vram.why, " of GPU 1; "));
@@ -359,63 +360,64 @@ START_TEST(a_wedged_driver_does_not_hang_us)
 }
 END_TEST
 
-/* slurmstepd goes on to change its ids, which waits for its threads, and to end. */
-START_TEST(a_driver_that_no_signal_wakes_holds_nobody)
+/* slurmstepd must still be able to change its ids, which waits for its threads, and to end. */
+START_TEST(a_driver_that_ignores_signals_does_not_block)
 {
 	unsigned before = threads_and_descriptors();
 	struct zero_vram vram;
 	pid_t process;
 
-	gave_up("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
-		"stuck nvmlDeviceGetMemoryInfo GPU-b\n",
-		&vram);
+	query_hanging("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
+		      "stuck nvmlDeviceGetMemoryInfo GPU-b\n",
+		      &vram);
 	process = stuck();
 	alarm(10);
 	ck_assert(setegid(getegid()) == 0 && seteuid(geteuid()) == 0);
 	alarm(0);
-	/* It is still there, but no business of ours. */
+	/* the process still exists, but is no child of ours */
 	ck_assert_int_eq(kill(process, 0), 0);
 	ck_assert(!ends(process, 1));
 	nothing_left(before);
 	kill(process, SIGKILL);
 	ck_assert_uint_eq(vram.count, 1);
-	ck_assert_str_eq(vram.why, "NVML gave no answer within 1 s: nvmlDeviceGetMemoryInfo of "
-				   "GPU 1; those after it are left out");
+	ck_assert_str_eq(vram.why, "NVML did not answer within 1 s: nvmlDeviceGetMemoryInfo of "
+				   "GPU 1; later GPUs are left out");
 	ck_assert(!loaded("nvml"));
 	zero_vram_clear(&vram);
 }
 END_TEST
 
-START_TEST(a_library_that_hangs_while_it_is_loaded_is_given_up)
+START_TEST(a_library_that_hangs_while_it_is_loaded_is_abandoned)
 {
 	double start = now();
 	struct zero_vram vram;
 
-	/* the loader waits for a writer of it */
+	/* the loader blocks, since the pipe has no writer */
 	ck_assert_int_eq(mkfifo(in_folder("stuck"), 0644), 0);
-	zero_vram_ask(in_folder("stuck"), 1, &vram);
+	zero_vram_read(in_folder("stuck"), 1, &vram);
 	ck_assert_double_lt(now() - start, 10);
 	ck_assert_uint_eq(vram.count, 0);
-	ck_assert_str_eq(vram.why, "NVML gave no answer within 1 s: dlopen");
+	ck_assert_str_eq(vram.why, "NVML did not answer within 1 s: dlopen");
 }
 END_TEST
 
-START_TEST(a_library_that_dies_is_said)
+START_TEST(a_library_that_dies_is_reported)
 {
 	unsigned before = threads_and_descriptors();
 	double start = now();
 	struct zero_vram vram;
 
-	asked("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
+	query("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
 	      "die nvmlDeviceGetName GPU-b\n",
 	      &vram);
 	ck_assert_double_lt(now() - start, 10);
 	ck_assert_uint_eq(vram.count, 1);
-	ck_assert_str_eq(vram.why, "the process that asked NVML died: nvmlDeviceGetName of GPU 1; "
-				   "those after it are left out");
+	ck_assert_str_eq(vram.why,
+			 "the process that queried NVML died: nvmlDeviceGetName of GPU 1; "
+			 "later GPUs are left out");
 	zero_vram_clear(&vram);
-	asked("gpu GPU-a 70G 80G NVIDIA H100\ndie nvmlInit_v2\n", &vram);
-	ck_assert_str_eq(vram.why, "the process that asked NVML died: nvmlInit_v2");
+	query("gpu GPU-a 70G 80G NVIDIA H100\ndie nvmlInit_v2\n", &vram);
+	ck_assert_str_eq(vram.why, "the process that queried NVML died: nvmlInit_v2");
 	nothing_left(before);
 }
 END_TEST
@@ -428,9 +430,9 @@ START_TEST(a_relative_path_is_refused)
 		struct zero_vram vram;
 		char why[128];
 
-		snprintf(why, sizeof(why), "cannot load NVML: '%s' is not an absolute path",
+		snprintf(why, sizeof(why), "NVML cannot be loaded: '%s' is not an absolute path",
 			 paths[i]);
-		zero_vram_ask(paths[i], 20, &vram);
+		zero_vram_read(paths[i], 20, &vram);
 		ck_assert_uint_eq(vram.count, 0);
 		ck_assert_str_eq(vram.why, why);
 	}
@@ -442,7 +444,7 @@ static void ignore(int number)
 	(void)number;
 }
 
-/* The folder of a build may be for its owner only. */
+/* Other users may have no access to the build folder. */
 static void copy_library(void)
 {
 	char command[3 * PATH_MAX];
@@ -452,8 +454,8 @@ static void copy_library(void)
 	ck_assert_int_eq(system(command), 0);
 }
 
-/* As slurmstepd asks: with the user's effective ids, and signals blocked and handled. */
-START_TEST(the_process_has_what_it_needs_and_no_more)
+/* The caller is as slurmstepd: it has the user's effective ids, and blocks and handles signals. */
+START_TEST(the_process_has_only_what_it_needs)
 {
 	const uid_t user = geteuid() ? geteuid() : 65533;
 	const gid_t group = geteuid() ? getegid() : 65532;
@@ -463,7 +465,7 @@ START_TEST(the_process_has_what_it_needs_and_no_more)
 
 	snprintf(facts, sizeof(facts), "%u %u %u %u %u %u / leads closed 0 0 0,1,2,3,4", user, user,
 		 user, group, group, group);
-	gpus("facts GPU-a\n");
+	write_gpus("facts GPU-a\n");
 	copy_library();
 	ck_assert(open("/dev/zero", O_RDONLY) >= 0 && open("/dev/zero", O_RDONLY | O_CLOEXEC) >= 0);
 	ck_assert_int_ge(dup2(STDERR_FILENO, 200), 0);
@@ -472,27 +474,27 @@ START_TEST(the_process_has_what_it_needs_and_no_more)
 	signal(SIGTERM, ignore);
 	signal(SIGALRM, SIG_IGN);
 	ck_assert(setegid(group) == 0 && seteuid(user) == 0);
-	zero_vram_ask(in_folder("nvml.so"), 20, &vram);
+	zero_vram_read(in_folder("nvml.so"), 20, &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 1);
 	ck_assert_str_eq(vram.gpu[0].model, facts);
 	zero_vram_clear(&vram);
 	ck_assert_int_eq(seteuid(getuid()), 0);
-	/* The caller ignores an alarm, which yet ends the process. */
-	gave_up("wedge nvmlInit_v2\n", &vram);
-	ck_assert_str_eq(vram.why, "NVML gave no answer within 1 s: nvmlInit_v2");
+	/* the caller ignores SIGALRM, but it must still end the process */
+	query_hanging("wedge nvmlInit_v2\n", &vram);
+	ck_assert_str_eq(vram.why, "NVML did not answer within 1 s: nvmlInit_v2");
 	ck_assert(ends(stuck(), 10));
 }
 END_TEST
 
-START_TEST(a_late_answer_touches_nothing)
+START_TEST(a_late_answer_is_ignored)
 {
 	struct zero_vram vram, copy;
 	struct timespec while_it_ends = {1, 500000000};
 
-	gave_up("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
-		"slow nvmlDeviceGetMemoryInfo 2000 GPU-b\n",
-		&vram);
+	query_hanging("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
+		      "slow nvmlDeviceGetMemoryInfo 2000 GPU-b\n",
+		      &vram);
 	ck_assert_uint_eq(vram.count, 1);
 	copy = vram;
 	nanosleep(&while_it_ends, NULL);
@@ -501,7 +503,7 @@ START_TEST(a_late_answer_touches_nothing)
 	ck_assert(!loaded("nvml"));
 	zero_vram_clear(&vram);
 
-	asked("gpu GPU-c 5G 8G T4\n", &vram);
+	query("gpu GPU-c 5G 8G T4\n", &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 1);
 	zero_vram_clear(&vram);
@@ -516,21 +518,21 @@ START_TEST(the_caller_keeps_its_signals)
 	sigemptyset(&before);
 	sigaddset(&before, SIGUSR1);
 	sigprocmask(SIG_SETMASK, &before, NULL);
-	gave_up("gpu GPU-a 1G 1G T4\nwedge nvmlInit_v2\n", &vram);
+	query_hanging("gpu GPU-a 1G 1G T4\nwedge nvmlInit_v2\n", &vram);
 	sigprocmask(SIG_SETMASK, NULL, &after);
 	for (int i = 1; i < SIGRTMIN; i++)
 		ck_assert_int_eq(sigismember(&after, i), sigismember(&before, i));
 	zero_vram_clear(&vram);
-	/* Whoever does not wait for children at all asks too. */
+	/* the same in a process that ignores SIGCHLD */
 	signal(SIGCHLD, SIG_IGN);
-	asked("gpu GPU-a 1G 1G T4\n", &vram);
+	query("gpu GPU-a 1G 1G T4\n", &vram);
 	ck_assert_str_eq(vram.why, "");
 	zero_vram_clear(&vram);
 }
 END_TEST
 
-/* Signals that are handled meanwhile neither shorten nor lengthen the wait. */
-START_TEST(an_interrupted_wait_goes_on)
+/* Signals that are handled during the wait do not change its length. */
+START_TEST(an_interrupted_wait_continues)
 {
 	struct itimerval often = {{0, 5000}, {0, 5000}};
 	struct sigaction action = {.sa_handler = ignore};
@@ -538,17 +540,17 @@ START_TEST(an_interrupted_wait_goes_on)
 
 	sigaction(SIGALRM, &action, NULL);
 	setitimer(ITIMER_REAL, &often, NULL);
-	asked("gpu GPU-a 1G 1G T4\nslow nvmlInit_v2 200\n", &vram);
+	query("gpu GPU-a 1G 1G T4\nslow nvmlInit_v2 200\n", &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 1);
 	zero_vram_clear(&vram);
-	gave_up("wedge nvmlInit_v2\n", &vram);
+	query_hanging("wedge nvmlInit_v2\n", &vram);
 	setitimer(ITIMER_REAL, &(struct itimerval){{0, 0}, {0, 0}}, NULL);
 	ck_assert(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
 }
 END_TEST
 
-/* A child of the caller's own is the caller's to wait for. */
+/* The query must not reap another child of the caller. */
 START_TEST(other_children_are_not_waited_for)
 {
 	struct zero_vram vram;
@@ -557,7 +559,7 @@ START_TEST(other_children_are_not_waited_for)
 
 	if (child == 0)
 		_exit(7);
-	asked("gpu GPU-a 1G 1G T4\n", &vram);
+	query("gpu GPU-a 1G 1G T4\n", &vram);
 	zero_vram_clear(&vram);
 	ck_assert_int_eq(waitpid(child, &status, 0), child);
 	ck_assert_int_eq(WEXITSTATUS(status), 7);
@@ -575,21 +577,21 @@ int main(void)
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_test(test, every_gpu_is_read);
 	tcase_add_test(test, instances_follow_their_gpu);
-	tcase_add_test(test, what_users_may_not_read_of_a_divided_gpu_is_not_missed);
-	tcase_add_test(test, drivers_older_than_mig_will_do);
+	tcase_add_test(test, memory_of_a_divided_gpu_is_not_needed);
+	tcase_add_test(test, drivers_older_than_mig_work);
 	tcase_add_test(test, lost_gpus_are_left_out);
 	tcase_add_test(test, many_lost_gpus_fit_the_sentence);
-	tcase_add_test(test, more_gpus_than_there_are_places_are_cut);
-	tcase_add_test(test, an_absent_library_or_driver_is_said);
-	tcase_add_test(test, a_wedged_driver_does_not_hang_us);
-	tcase_add_test(test, a_driver_that_no_signal_wakes_holds_nobody);
-	tcase_add_test(test, a_library_that_hangs_while_it_is_loaded_is_given_up);
-	tcase_add_test(test, a_library_that_dies_is_said);
+	tcase_add_test(test, more_gpus_than_entries_are_cut);
+	tcase_add_test(test, a_missing_library_or_driver_is_reported);
+	tcase_add_test(test, a_hanging_driver_does_not_block);
+	tcase_add_test(test, a_driver_that_ignores_signals_does_not_block);
+	tcase_add_test(test, a_library_that_hangs_while_it_is_loaded_is_abandoned);
+	tcase_add_test(test, a_library_that_dies_is_reported);
 	tcase_add_test(test, a_relative_path_is_refused);
-	tcase_add_test(test, the_process_has_what_it_needs_and_no_more);
-	tcase_add_test(test, a_late_answer_touches_nothing);
+	tcase_add_test(test, the_process_has_only_what_it_needs);
+	tcase_add_test(test, a_late_answer_is_ignored);
 	tcase_add_test(test, the_caller_keeps_its_signals);
-	tcase_add_test(test, an_interrupted_wait_goes_on);
+	tcase_add_test(test, an_interrupted_wait_continues);
 	tcase_add_test(test, other_children_are_not_waited_for);
 	suite_add_tcase(suite, test);
 	srunner_run_all(runner, CK_NORMAL);

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sets the variables that srun reads: SLURM_MPI_TYPE=pmix, so that tasks find each other by PMIx,
+ * and SLURM_KILL_BAD_EXIT=1, so that a step ends with its first task that fails. A variable that
+ * the user set is unchanged, and the user's --mpi overrides it.
+ *
+ * sbatch and salloc pass both variables to the sruns of the job. srun reads them before a plugin
+ * sees its flags. srun_env_init therefore sets them if the arguments and the environment suggest
+ * that zero is on. If this guess turns out to be wrong, srun is executed once more:
+ *
+ *	guess      once flags are read    then
+ *	on         on                     nothing
+ *	on         off or unspecified     executed again, in its original environment
+ *	off        on                     executed again, with the variables
+ *	off        off or unspecified     nothing; in a zero job executed again, without them
+ */
+#ifndef ZERO_SRUN_ENV_H
+#define ZERO_SRUN_ENV_H
+
+#include <stdbool.h>
+
+enum zero_state {
+	ZERO_NOT_ON,
+	ZERO_ON_BY_USER,
+	ZERO_ON_BY_SITE,  /* the site has it on for all jobs, and the user set nothing */
+	ZERO_OFF_BY_USER, /* even if the job around this step has it on */
+};
+
+/* Called before flags are read. */
+void srun_env_init(void);
+/* Called once flags are read. In srun it may execute srun again instead of returning. */
+void srun_env_set(enum zero_state state);
+/* Returns whether the user turned zero on for the job around this command. */
+bool srun_env_job_has_zero(void);
+
+#endif

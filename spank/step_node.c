@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs in slurmstepd, once for each step and node, as root. Reads the node's own zero.yaml and
+ * queries its GPUs. An error is stored in node.why until a task starts, which reports it and ends:
+ * an earlier error return would drain the node, or Slurm would ignore it.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "nested_step.h"
+#include "plugin.h"
+#include "user_request.h"
+
+/* How long to wait for a driver. */
+#define NVML_SECONDS 2.0
+
+static struct step_node node;
+static const struct plugin_arguments *arguments;
+
+const struct step_node *step_node_state(void)
+{
+	return &node;
+}
+
+/* Reads the name from slurmd's environment; the variables of the job could be the user's. */
+static void read_node_name(void)
+{
+	const char *name = getenv("SLURMD_NODENAME");
+
+	if (name)
+		snprintf(node.name, sizeof node.name, "%s", name);
+	else if (gethostname(node.name, sizeof node.name - 1))
+		snprintf(node.name, sizeof node.name, "?");
+}
+
+int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
+{
+	char decision[128] = "", *partition;
+	const char *origin;
+	bool by_site;
+
+	arguments = given;
+	/* a job without zero ends here: no file is opened */
+	if (spank_getenv(spank, DECISION, decision, sizeof decision))
+		return ESPANK_SUCCESS;
+	by_site = zero_begins_with(decision, DECISION_SITE);
+	node.on = by_site || zero_begins_with(decision, DECISION_ON) ||
+		  zero_begins_with(decision, DECISION_STEP);
+	node.clean = !node.on;
+	if (!node.on || step_task_kind(spank) == TASK_NONE)
+		return ESPANK_SUCCESS;
+	read_node_name();
+	partition = step_variable(spank, "SLURM_JOB_PARTITION");
+	snprintf(node.partition, sizeof node.partition, "%s", partition ? partition : "");
+	free(partition);
+	if (arguments->why[0]) {
+		memcpy(node.why, arguments->why, sizeof arguments->why);
+		return ESPANK_SUCCESS;
+	}
+	node.site =
+		zero_config_read(arguments->config, ZERO_CONFIG_SITE, node.why, sizeof node.why);
+	if (!node.site || zero_config_enabled(node.site, &origin) != ZERO_ENABLED_OFF)
+		return ESPANK_SUCCESS;
+	/* a job that did not ask for zero continues without it */
+	node.on = !by_site;
+	node.clean = by_site;
+	snprintf(node.why, sizeof node.why, "zero is switched off on this node (%s)", origin);
+	return ESPANK_SUCCESS;
+}
+
+/*
+ * Returns whether tasks may use GPUs. The user's own file, which may set another backend, is not
+ * opened here: it may be on a file system that hangs, which must block a task only.
+ */
+static bool wants_vram(spank_t spank)
+{
+	struct zero_where where = step_where(&node, NULL);
+	struct user_request request = {.file = NULL};
+	struct zero_settings resolved;
+	uint64_t backend = ZERO_BACKEND_AUTO;
+	char why[sizeof node.why];
+	const char *file;
+
+	/* errors are reported when a task finds them again */
+	if (!user_settings(step_read_variable, spank, &request.settings, why, sizeof why))
+		return false;
+	file = request.settings.value[ZERO_OPT_CONFIG].text;
+	if ((!file || !*file) &&
+	    user_request_resolve(&request, node.site, &where, &resolved, why, sizeof why)) {
+		backend = resolved.value[ZERO_OPT_BACKEND].number;
+		zero_settings_clear(&resolved);
+	}
+	user_request_clear(&request);
+	return backend == ZERO_BACKEND_CUDA ||
+	       (backend == ZERO_BACKEND_AUTO && node.visible && *node.visible);
+}
+
+int step_node_user_init(spank_t spank)
+{
+	void *shared;
+
+	if (node.on || node.clean)
+		nested_step_remove_pmix(spank);
+	if (!node.on || step_task_kind(spank) == TASK_NONE)
+		return ESPANK_SUCCESS;
+	shared = mmap(NULL, NOTICES * sizeof(atomic_flag), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	node.printed = shared == MAP_FAILED ? NULL : shared;
+	if (stat("/", &node.root))
+		memset(&node.root, 0, sizeof node.root);
+	node.visible = step_variable(spank, "CUDA_VISIBLE_DEVICES");
+	node.gpus = step_variable(spank, "SLURM_STEP_GPUS");
+	if (!node.gpus)
+		node.gpus = step_variable(spank, "SLURM_JOB_GPUS");
+	if (node.why[0] || step_task_kind(spank) != TASK_RANK || !wants_vram(spank))
+		return ESPANK_SUCCESS;
+	zero_vram_read(arguments->nvml, NVML_SECONDS, &node.vram);
+	if (node.vram.why[0])
+		slurm_spank_log(PLUGIN_NAME ": node %s: %s", node.name, node.vram.why);
+	return ESPANK_SUCCESS;
+}
+
+/*
+ * Names the first task on the node that died of a signal, or whose shell reports that. SIGTERM and
+ * SIGKILL are not named, since Slurm ends the other tasks with them. Slurm itself names a task that
+ * the kernel killed for its memory.
+ */
+int step_node_task_exit(spank_t spank)
+{
+	static bool named;
+	uint32_t rank = 0;
+	int status = 0, number = 0;
+	char *components;
+
+	if (!node.on || named || step_task_kind(spank) != TASK_RANK ||
+	    spank_get_item(spank, S_TASK_EXIT_STATUS, &status))
+		return ESPANK_SUCCESS;
+	if (WIFSIGNALED(status))
+		number = WTERMSIG(status);
+	else if (WIFEXITED(status) && WEXITSTATUS(status) > 128)
+		number = WEXITSTATUS(status) - 128;
+	if (number <= 0 || number >= NSIG || number == SIGTERM || number == SIGKILL)
+		return ESPANK_SUCCESS;
+	named = true;
+	spank_get_item(spank, S_TASK_GLOBAL_ID, &rank);
+	/* in a heterogeneous step, Slurm numbers the tasks of each component from 0 here */
+	components = step_variable(spank, "SLURM_HET_SIZE");
+	slurm_error(PLUGIN_NAME ": rank %u%s on node %s died of signal %d (%s)", rank,
+		    components ? " of its component" : "", node.name, number, strsignal(number));
+	free(components);
+	return ESPANK_SUCCESS;
+}
+
+int step_node_exit(void)
+{
+	zero_config_free(node.site);
+	zero_vram_clear(&node.vram);
+	free(node.visible);
+	free(node.gpus);
+	if (node.printed)
+		munmap(node.printed, NOTICES * sizeof(atomic_flag));
+	node = (struct step_node){.on = false};
+	return ESPANK_SUCCESS;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of a task, sized for the GPUs or the memory that it may use. */
+#ifndef ZERO_TASK_BUDGET_H
+#define ZERO_TASK_BUDGET_H
+
+#include "step.h"
+#include "user_request.h"
+
+/* Computes the budget and resolves all options with it. On error, returns false with a sentence in
+   *why; *resolved needs no clearing. */
+bool task_budget_resolve(spank_t spank, const struct step_node *node,
+			 const struct user_request *request, struct zero_settings *resolved,
+			 struct zero_budget *budget, char *why, size_t size);
+/* Sets one of the options that only a launcher sets, such as `tasks`. */
+bool task_budget_set_fact(struct zero_settings *resolved, enum zero_option_id id, const char *text,
+			  char *why, size_t size);
+
+#endif

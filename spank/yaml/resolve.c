@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the value of each option, and the environment variables, for one place. */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hostlist.h"
+#include "site_config_private.h"
+
+static bool applies(const struct section *section, const struct zero_where *where)
+{
+	switch (section->kind) {
+	case SECTION_TOP:
+		return true;
+	case SECTION_GPUS:
+		return where->gpu && fnmatch(section->pattern, where->gpu, 0) == 0;
+	case SECTION_PARTITIONS:
+		return where->partition && strcmp(section->pattern, where->partition) == 0;
+	case SECTION_NODES:
+		return where->node && zero_hostlist_has(section->pattern, where->node);
+	case SECTION_KINDS:
+		break;
+	}
+	return false;
+}
+
+/* Visits all statements that apply, in ascending precedence. */
+static void each_statement(const struct zero_config *site, const struct zero_where *where,
+			   void (*each)(void *context, const struct statement *statement),
+			   void *context)
+{
+	if (!site)
+		return;
+	for (int kind = SECTION_TOP; kind < SECTION_KINDS; kind++) {
+		for (size_t s = 0; s < site->count; s++) {
+			const struct section *section = &site->sections[s];
+
+			if ((int)section->kind != kind || !applies(section, where))
+				continue;
+			for (size_t i = 0; i < section->count; i++)
+				each(context, &section->statements[i]);
+		}
+	}
+}
+
+/* What the site's file has for one option; NULL where it has nothing. */
+struct rule {
+	const struct statement *default_value, *lock;
+	/* the narrowest: [0] as a size or number, [1] as a percentage, which may not compare */
+	const struct statement *min[2], *max[2];
+};
+
+struct rules {
+	struct rule of[ZERO_OPTIONS];
+};
+
+static void add_rule(void *context, const struct statement *statement)
+{
+	struct rule *rule = &((struct rules *)context)->of[statement->id];
+	bool percent = statement->value.kind == ZERO_VALUE_PERCENT;
+
+	switch (statement->kind) {
+	case STATEMENT_DEFAULT:
+		rule->default_value = statement;
+		break;
+	case STATEMENT_LOCK:
+		rule->lock = statement;
+		break;
+	case STATEMENT_MIN:
+		if (!rule->min[percent] ||
+		    statement->value.number > rule->min[percent]->value.number)
+			rule->min[percent] = statement;
+		break;
+	case STATEMENT_MAX:
+		if (!rule->max[percent] ||
+		    statement->value.number < rule->max[percent]->value.number)
+			rule->max[percent] = statement;
+		break;
+	case STATEMENT_VARIABLE:
+		break;
+	}
+}
+
+static struct rules find_rules(const struct zero_config *site, const struct zero_where *where)
+{
+	struct rules rules = {0};
+
+	each_statement(site, where, add_rule, &rules);
+	return rules;
+}
+
+/* Returns a bound that the value is beyond, or NULL. */
+static const struct statement *violated_bound(const struct rule *rule, enum zero_option_id id,
+					      const struct zero_value *value, uint64_t vram_total)
+{
+	const struct statement *const bounds[] = {rule->max[0], rule->max[1], rule->min[0],
+						  rule->min[1]};
+
+	for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
+		if (bounds[i] && zero_statement_forbids(bounds[i], id, value, vram_total))
+			return bounds[i];
+	}
+	return NULL;
+}
+
+/* Moves the value within the bounds. Returns the bound that it was moved to, or NULL. */
+static const struct statement *clamp(const struct rule *rule, enum zero_option_id id,
+				     struct zero_value *value, uint64_t vram_total)
+{
+	const struct statement *limit = NULL;
+
+	/* two rounds suffice: one bound as a size and one as a percentage, which do not conflict */
+	for (size_t i = 0; i < 2; i++) {
+		const struct statement *bound = violated_bound(rule, id, value, vram_total);
+
+		if (!bound)
+			break;
+		*value = bound->value;
+		limit = bound;
+	}
+	return limit;
+}
+
+/* Returns false without memory; nothing has changed then. */
+static bool set_value(struct zero_settings *settings, enum zero_option_id id,
+		      const struct zero_value *value, const char *origin)
+{
+	struct zero_value copy = *value;
+	char *origin_copy = strdup(origin);
+
+	if (value->text)
+		copy.text = strdup(value->text);
+	if (!origin_copy || (value->text && !copy.text)) {
+		free(origin_copy);
+		if (value->text)
+			free(copy.text);
+		return false;
+	}
+	zero_value_clear(&settings->value[id]);
+	free(settings->origin[id]);
+	settings->value[id] = copy;
+	settings->origin[id] = origin_copy;
+	return true;
+}
+
+static bool set_from_statement(struct zero_settings *settings, const struct zero_config *config,
+			       const struct statement *statement)
+{
+	char *origin;
+	bool ok;
+
+	if (asprintf(&origin, "%s:%zu", config->path, statement->line) < 0)
+		return false;
+	ok = set_value(settings, statement->id, &statement->value, origin);
+	free(origin);
+	return ok;
+}
+
+struct resolve_context {
+	const struct zero_config *site;
+	struct rules rules;
+	uint64_t vram_total;
+	char *why;
+	size_t size;
+};
+
+static bool no_memory(const struct resolve_context *context)
+{
+	snprintf(context->why, context->size, "out of memory");
+	return false;
+}
+
+/* Checks that the limits leave a value. */
+static bool check_bounds(const struct resolve_context *context, enum zero_option_id id)
+{
+	const struct zero_option *option = &zero_option_table[id];
+	const struct rule *rule = &context->rules.of[id];
+
+	for (size_t i = 0; i < 4; i++) {
+		const struct statement *min = rule->min[i / 2], *max = rule->max[i % 2];
+		int order;
+
+		if (!min || !max ||
+		    !zero_value_compare(&min->value, &max->value, context->vram_total, &order) ||
+		    order <= 0)
+			continue;
+		snprintf(context->why, context->size,
+			 "%s:%zu: %s must be at least %s here, but at most %s by %s:%zu: no value "
+			 "satisfies both",
+			 context->site->path, min->line, option->name,
+			 zero_value_for_message(option, &min->value).text,
+			 zero_value_for_message(option, &max->value).text, context->site->path,
+			 max->line);
+		return false;
+	}
+	return true;
+}
+
+/* Clamps a setting to the limits, and appends the limit to its origin. Returns false without
+   memory. */
+static bool clamp_setting(const struct resolve_context *context, enum zero_option_id id,
+			  struct zero_settings *settings)
+{
+	struct zero_value value = settings->value[id];
+	const struct statement *limit =
+		clamp(&context->rules.of[id], id, &value, context->vram_total);
+	char *origin;
+	bool ok;
+
+	if (!limit)
+		return true;
+	if (asprintf(&origin, "%s, at %s %s by %s:%zu", settings->origin[id],
+		     limit->kind == STATEMENT_MAX ? "most" : "least",
+		     zero_value_for_message(&zero_option_table[id], &limit->value).text,
+		     context->site->path, limit->line) < 0)
+		return false;
+	ok = set_value(settings, id, &value, origin);
+	free(origin);
+	return ok;
+}
+
+/* Checks the user's value against locks and limits; `resolved` has the site's value. */
+static bool check_user(const struct resolve_context *context, enum zero_option_id id,
+		       const struct zero_settings *user, const struct zero_settings *resolved)
+{
+	const struct zero_option *option = &zero_option_table[id];
+	const struct rule *rule = &context->rules.of[id];
+	const struct statement *beyond =
+		violated_bound(rule, id, &user->value[id], context->vram_total);
+	struct value_text value = zero_value_for_message(option, &user->value[id]);
+
+	if (rule->lock) {
+		snprintf(context->why, context->size,
+			 "%s: %s is not allowed: %s is locked at %s (%s) by %s:%zu",
+			 user->origin[id], value.text, option->name,
+			 zero_value_for_message(option, &resolved->value[id]).text,
+			 resolved->origin[id], context->site->path, rule->lock->line);
+		return false;
+	}
+	if (beyond) {
+		snprintf(context->why, context->size,
+			 "%s: %s is not allowed: %s must be at %s %s by %s:%zu", user->origin[id],
+			 value.text, option->name, beyond->kind == STATEMENT_MAX ? "most" : "least",
+			 zero_value_for_message(option, &beyond->value).text, context->site->path,
+			 beyond->line);
+		return false;
+	}
+	return true;
+}
+
+/* `resolved` has the compiled default. `user` has the user's value, NULL if there is none. */
+static bool resolve_option(const struct resolve_context *context, enum zero_option_id id,
+			   const struct zero_settings *user, struct zero_settings *resolved)
+{
+	const struct rule *rule = &context->rules.of[id];
+
+	if (!check_bounds(context, id))
+		return false;
+	if (rule->default_value &&
+	    !set_from_statement(resolved, context->site, rule->default_value))
+		return no_memory(context);
+	if (!clamp_setting(context, id, resolved))
+		return no_memory(context);
+	if (!user)
+		return true;
+	if (!check_user(context, id, user, resolved))
+		return false;
+	return set_value(resolved, id, &user->value[id], user->origin[id]) || no_memory(context);
+}
+
+/* Collects the values of a user's file; other origins are NULL. Returns false without memory. */
+static bool settings_of_file(const struct zero_config *user, struct zero_settings *settings)
+{
+	const struct section *section = user ? user->sections : NULL;
+
+	*settings = (struct zero_settings){0};
+	for (size_t i = 0; section && i < section->count; i++) {
+		if (section->statements[i].kind == STATEMENT_DEFAULT &&
+		    !set_from_statement(settings, user, &section->statements[i])) {
+			zero_settings_clear(settings);
+			return false;
+		}
+	}
+	return true;
+}
+
+bool zero_config_resolve(const struct zero_config *site, const struct zero_config *user_file,
+			 const struct zero_settings *user, const struct zero_where *where,
+			 struct zero_settings *resolved, char *why, size_t size)
+{
+	const struct resolve_context context = {
+		.site = site,
+		.rules = find_rules(site, where),
+		.vram_total = where->vram_total,
+		.why = why,
+		.size = size,
+	};
+	struct zero_settings file;
+	bool ok = true;
+
+	if (!settings_of_file(user_file, &file))
+		return no_memory(&context);
+	if (!zero_settings_init(resolved)) {
+		zero_settings_clear(&file);
+		return no_memory(&context);
+	}
+	for (int i = 0; ok && i < ZERO_OPTIONS; i++) {
+		const struct zero_settings *last = file.origin[i] ? &file : NULL;
+
+		if (user->origin[i])
+			last = user;
+		ok = resolve_option(&context, (enum zero_option_id)i, last, resolved);
+	}
+	zero_settings_clear(&file);
+	if (!ok)
+		zero_settings_clear(resolved);
+	return ok;
+}
+
+bool zero_config_clamp(const struct zero_config *site, const struct zero_where *where,
+		       enum zero_option_id id, uint64_t number, struct zero_settings *resolved)
+{
+	const struct resolve_context context = {
+		.site = site,
+		.rules = find_rules(site, where),
+		.vram_total = where->vram_total,
+	};
+
+	zero_value_clear(&resolved->value[id]);
+	resolved->value[id] = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = number};
+	return clamp_setting(&context, id, resolved);
+}
+
+struct variables {
+	const struct statement *list[ZERO_CONFIG_VARIABLES];
+	size_t count;
+};
+
+static void add_variable(void *context, const struct statement *statement)
+{
+	struct variables *variables = context;
+
+	if (statement->kind == STATEMENT_VARIABLE && variables->count < ZERO_CONFIG_VARIABLES)
+		variables->list[variables->count++] = statement;
+}
+
+static bool is_last(const struct variables *variables, size_t at)
+{
+	for (size_t i = at + 1; i < variables->count; i++) {
+		if (strcmp(variables->list[i]->name, variables->list[at]->name) == 0)
+			return false;
+	}
+	return true;
+}
+
+bool zero_config_env(const struct zero_config *site, const struct zero_where *where,
+		     zero_config_variable each, void *context)
+{
+	struct variables variables = {.count = 0};
+
+	each_statement(site, where, add_variable, &variables);
+	for (size_t i = 0; i < variables.count; i++) {
+		const struct statement *variable = variables.list[i];
+
+		if (is_last(&variables, i) && !each(context, variable->name, variable->value.text))
+			return false;
+	}
+	return true;
+}

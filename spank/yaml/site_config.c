@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config_file.h"
+#include "hostlist.h"
+#include "site_config_private.h"
+#include "yaml_reader.h"
+#include "yaml_statement.h"
+
+enum { PATTERN_BYTES = 255 };
+
+static bool add_section(struct zero_config *config, enum section_kind kind, const char *pattern)
+{
+	struct section *larger =
+		zero_grow(config->sections, config->count, &config->room, sizeof *larger);
+	struct section section = {.kind = kind};
+
+	if (!larger)
+		return false;
+	config->sections = larger;
+	if (pattern) {
+		section.pattern = strdup(pattern);
+		if (!section.pattern)
+			return false;
+	}
+	config->sections[config->count++] = section;
+	return true;
+}
+
+static bool read_version(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	const char *text = zero_reader_scalar(reader, key->text);
+	struct zero_config_parser *parser = context;
+
+	if (!text)
+		return false;
+	parser->has_version = true;
+	return strcmp(text, "1") == 0 || zero_reader_error(reader, zero_reader_place(reader),
+							   "version %s is not supported: only 1 is",
+							   zero_reader_quote(text).text);
+}
+
+static bool read_enabled(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	static const char *const names[] = {
+		[ZERO_ENABLED_OFF] = "off",
+		[ZERO_ENABLED_OPT_IN] = "opt-in",
+		[ZERO_ENABLED_ON] = "on",
+	};
+	const char *text = zero_reader_scalar(reader, key->text);
+	struct zero_config *config = ((struct zero_config_parser *)context)->config;
+
+	if (!text)
+		return false;
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+		if (strcmp(text, names[i]) != 0)
+			continue;
+		config->enabled = (enum zero_enabled)i;
+		if (asprintf(&config->enabled_origin, "%s:%zu", config->path,
+			     zero_reader_place(reader).line) >= 0)
+			return true;
+		config->enabled_origin = NULL;
+		return zero_reader_no_memory(reader);
+	}
+	return zero_reader_error(reader, zero_reader_place(reader),
+				 "enabled: %s is not one of off, opt-in, on",
+				 zero_reader_quote(text).text);
+}
+
+static bool read_defaults(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return zero_reader_map(reader, key->text, zero_statement_default, context);
+}
+
+static bool read_limits(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return zero_reader_map(reader, key->text, zero_statement_limit, context);
+}
+
+static bool read_locked(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return zero_reader_list(reader, key->text, zero_statement_lock, context);
+}
+
+static bool read_env(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return zero_reader_map(reader, key->text, zero_statement_variable, context);
+}
+
+static bool read_sections(struct zero_reader *reader, const struct zero_key *key, void *context);
+
+/* The places where a key is allowed. */
+enum { IN_TOP = 1, IN_SECTION = 2, IN_USER = 4 };
+
+static const struct {
+	const char *name;
+	zero_reader_handler read;
+	unsigned where;
+} known_keys[] = {
+	{"version", read_version, IN_TOP | IN_USER},
+	{"enabled", read_enabled, IN_TOP},
+	{"defaults", read_defaults, IN_TOP | IN_SECTION | IN_USER},
+	{"limits", read_limits, IN_TOP | IN_SECTION},
+	{"locked", read_locked, IN_TOP | IN_SECTION},
+	{"env", read_env, IN_TOP | IN_SECTION},
+	{"gpus", read_sections, IN_TOP},
+	{"partitions", read_sections, IN_TOP},
+	{"nodes", read_sections, IN_TOP},
+};
+
+enum { KNOWN_KEYS = sizeof known_keys / sizeof known_keys[0] };
+
+static bool refuse_key(struct zero_reader *reader, const struct zero_key *key, unsigned where)
+{
+	const struct zero_option *option = zero_option_find(key->text, strlen(key->text));
+	size_t length = 0, count = 0;
+	char list[160] = "";
+
+	if (option && option->where & ZERO_IN_YAML)
+		return zero_reader_error(reader, key->place, "%s belongs under defaults",
+					 option->name);
+	for (size_t i = 0; i < KNOWN_KEYS; i++) {
+		if (known_keys[i].where & where &&
+		    zero_name_near(key->text, strlen(key->text), known_keys[i].name))
+			return zero_reader_error(
+				reader, key->place, "there is no key %s here: did you mean %s?",
+				zero_reader_quote(key->text).text, known_keys[i].name);
+		if (known_keys[i].where & where)
+			length += (size_t)snprintf(list + length, sizeof list - length, "%s%s",
+						   count++ ? ", " : "", known_keys[i].name);
+	}
+	return zero_reader_error(reader, key->place, "there is no key %s here: the keys are %s",
+				 zero_reader_quote(key->text).text, list);
+}
+
+static bool read_key(struct zero_reader *reader, const struct zero_key *key,
+		     struct zero_config_parser *parser, unsigned where)
+{
+	for (size_t i = 0; i < KNOWN_KEYS; i++) {
+		if (strcmp(key->text, known_keys[i].name) != 0)
+			continue;
+		if (known_keys[i].where & where)
+			return known_keys[i].read(reader, key, parser);
+		if (where == IN_USER)
+			return zero_reader_error(
+				reader, key->place,
+				"only the site's file may have %s: a user's may have "
+				"version and defaults",
+				known_keys[i].name);
+		return zero_reader_error(
+			reader, key->place,
+			"%s applies to the whole file and is not allowed in a section",
+			known_keys[i].name);
+	}
+	return refuse_key(reader, key, where);
+}
+
+static bool read_top(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	struct zero_config_parser *parser = context;
+
+	return read_key(reader, key, parser,
+			parser->config->kind == ZERO_CONFIG_USER ? IN_USER : IN_TOP);
+}
+
+static bool read_in_section(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	return read_key(reader, key, context, IN_SECTION);
+}
+
+static bool read_section(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	struct zero_config_parser *parser = context;
+	char clause[256];
+	bool ok;
+
+	if (!key->text[0])
+		return zero_reader_error(reader, key->place, "the name of a section is empty");
+	if (parser->kind == SECTION_NODES && !zero_hostlist_check(key->text, clause, sizeof clause))
+		return zero_reader_error(reader, key->place, "%s", clause);
+	if (parser->kind == SECTION_GPUS && strlen(key->text) > PATTERN_BYTES)
+		return zero_reader_error(
+			reader, key->place, "%s is %zu bytes long: at most %d are allowed",
+			zero_reader_quote(key->text).text, strlen(key->text), PATTERN_BYTES);
+	if (!add_section(parser->config, parser->kind, key->text))
+		return zero_reader_no_memory(reader);
+	parser->section = parser->config->count - 1;
+	ok = zero_reader_map(reader, zero_reader_quote(key->text).text, read_in_section, parser);
+	parser->section = 0;
+	return ok;
+}
+
+static bool read_sections(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	struct zero_config_parser *parser = context;
+
+	parser->kind = SECTION_NODES;
+	if (strcmp(key->text, "gpus") == 0)
+		parser->kind = SECTION_GPUS;
+	else if (strcmp(key->text, "partitions") == 0)
+		parser->kind = SECTION_PARTITIONS;
+	return zero_reader_map(reader, key->text, read_section, parser);
+}
+
+static bool read_yaml(struct zero_config *config, const char *text, size_t length, char *why,
+		      size_t size)
+{
+	struct zero_config_parser parser = {.config = config};
+	struct zero_reader reader;
+	bool ok = false;
+
+	if (!zero_reader_init(&reader, config->path, text, length, why, size))
+		return false;
+	if (!add_section(config, SECTION_TOP, NULL))
+		zero_reader_no_memory(&reader);
+	else if (zero_reader_file(&reader, read_top, &parser))
+		ok = parser.has_version
+			     ? zero_statements_check(&reader, config)
+			     : zero_reader_error(&reader, (struct zero_place){1, 1},
+						 "the key version is missing: add version: 1");
+	zero_reader_clear(&reader);
+	return ok;
+}
+
+struct zero_config *zero_config_read(const char *path, enum zero_config_kind kind, char *why,
+				     size_t size)
+{
+	struct zero_config *config = calloc(1, sizeof *config);
+	char *text = NULL;
+	size_t length;
+	bool ok = false;
+
+	if (config)
+		config->path = strdup(path);
+	if (!config || !config->path) {
+		snprintf(why, size, "%s: out of memory", path);
+		goto out;
+	}
+	zero_clean(config->path);
+	config->kind = kind;
+	config->enabled = ZERO_ENABLED_OPT_IN;
+	text = zero_config_file_text(path, config->path, kind == ZERO_CONFIG_SITE, &length, why,
+				     size);
+	ok = text && read_yaml(config, text, length, why, size);
+out:
+	free(text);
+	if (ok)
+		return config;
+	zero_config_free(config);
+	return NULL;
+}
+
+void zero_config_free(struct zero_config *config)
+{
+	if (!config)
+		return;
+	for (size_t s = 0; s < config->count; s++) {
+		struct section *section = &config->sections[s];
+
+		for (size_t i = 0; i < section->count; i++)
+			zero_statement_clear(&section->statements[i]);
+		free(section->statements);
+		free(section->pattern);
+	}
+	free(config->sections);
+	free(config->enabled_origin);
+	free(config->path);
+	free(config);
+}
+
+enum zero_enabled zero_config_enabled(const struct zero_config *config, const char **origin)
+{
+	bool is_set = config && config->enabled_origin;
+
+	if (origin)
+		*origin = is_set ? config->enabled_origin : "default";
+	return is_set ? config->enabled : ZERO_ENABLED_OPT_IN;
+}
