@@ -167,9 +167,9 @@ static size_t parameter_count(const struct model *m)
 	size_t count = 0;
 
 	for (int i = 0; i < END_TENSORS; i++)
-		count += zero_param_count(m->ends.param[i]);
+		count += zero_param_numel(m->ends.param[i]);
 	for (int i = 0; i < BLOCK_TENSORS; i++)
-		count += m->config.layers * zero_param_count(m->block[0].param[i]);
+		count += m->config.layers * zero_param_numel(m->block[0].param[i]);
 	return count;
 }
 
@@ -191,7 +191,7 @@ static zero_status layer_new(struct model *m, struct layer *layer, const char *g
 			.ndim = ndim,
 			.shape = shape,
 			.trainable = true,
-			.weight_decay = ndim == 2 ? 1 : 0, /* matrices only, as GPT-2 and -3 did */
+			.no_weight_decay = ndim == 1, /* GPT-2 and GPT-3 decay matrices only */
 		};
 
 		snprintf(name, sizeof(name), "%s%s", prefix, spec[i].name);

@@ -57,7 +57,7 @@ static void compare_settings(const char *path, const char *saved, const char *no
 		complain(error, "%s is of another version of this program", path);
 }
 
-static void read_progress(struct progress *p, const zero_checkpoint *c, char *error)
+static void read_progress(struct progress *p, const zero_checkpoint_info *c, char *error)
 {
 	char text[2048] = "";
 	int begin = 0;
@@ -75,7 +75,7 @@ static void read_progress(struct progress *p, const zero_checkpoint *c, char *er
 /* COLLECTIVE. Goes on from the last checkpoint in --checkpoint, if there is one. */
 static zero_status resume(zero_job *job, const struct flags *f, struct progress *p, char *error)
 {
-	zero_checkpoint checkpoint = {0};
+	zero_checkpoint_info checkpoint = {0};
 	zero_status status = zero_restore(job, f->checkpoint, &checkpoint);
 
 	if (status == ZERO_OK && checkpoint.path && f->eval)
@@ -84,7 +84,7 @@ static zero_status resume(zero_job *job, const struct flags *f, struct progress 
 		read_progress(p, &checkpoint, error);
 	if (p->resumed && zero_rank(job) == 0 && !error[0])
 		printf("going on from %s\n", checkpoint.path);
-	zero_checkpoint_free(&checkpoint);
+	zero_checkpoint_info_free(&checkpoint);
 	return status;
 }
 

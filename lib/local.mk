@@ -71,6 +71,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/load/staging.c \
 	lib/load/tensor_file.c \
 	lib/load/param_changed.c \
+	lib/model/describe.c \
 	lib/model/group.c \
 	lib/model/layout.c \
 	lib/model/storage.c \

@@ -159,7 +159,7 @@ static void fill(struct layer *layer, double **copy)
 	}
 	check(zero_gather(layer->group, ZERO_F32));
 	for (int i = 0; i < layer->count; i++) {
-		size_t count = zero_param_count(layer->param[i]);
+		size_t count = zero_param_numel(layer->param[i]);
 		float *values = copy_of(value(layer, i), count);
 
 		copy[i] = malloc(count * sizeof(double));
@@ -177,7 +177,7 @@ static int compare(struct layer *layer, double **copy, const uint32_t *tokens, d
 	int wrong = 0;
 
 	for (int i = 0; i < layer->count; i++) {
-		size_t count = zero_param_count(layer->param[i]);
+		size_t count = zero_param_numel(layer->param[i]);
 		float *analytic = copy_of(gradient(layer, i), count);
 		double scale = 0;
 

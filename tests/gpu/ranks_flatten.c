@@ -59,7 +59,7 @@ static void release_one(void *context, void *data)
 	free(data);
 }
 
-static void give(struct model *m, size_t t, zero_values values, int owner, void *data)
+static void give(struct model *m, size_t t, zero_adopt_values values, int owner, void *data)
 {
 	zero_adopt_spec given = {.data = data,
 				 .location = m->location,
@@ -73,7 +73,7 @@ static void give(struct model *m, size_t t, zero_values values, int owner, void 
 }
 
 /* Values that count: those of rank `from`; others' are different if they do not. */
-static void adopt_all(struct model *m, zero_values values, int owner)
+static void adopt_all(struct model *m, zero_adopt_values values, int owner)
 {
 	for (size_t t = 0; t < TENSORS; t++) {
 		int from = values == ZERO_VALUES_EQUAL ? 0 : rank;
@@ -91,7 +91,7 @@ static void adopt_all(struct model *m, zero_values values, int owner)
 	}
 }
 
-static void compare(struct model *m, zero_values values, int owner, const char *what)
+static void compare(struct model *m, zero_adopt_values values, int owner, const char *what)
 {
 	int from = values == ZERO_VALUES_EQUAL ? 0 : values == ZERO_VALUES_OWN ? rank : owner;
 
@@ -134,7 +134,7 @@ static void trains(struct model *m, const char *what)
 	free(after);
 }
 
-static void flatten(int stage, const char *tier, zero_location location, zero_values values)
+static void flatten(int stage, const char *tier, zero_location location, zero_adopt_values values)
 {
 	int owner = (stage + 1) % world;
 	/* Ranks that own values of their own at stages 1 and 2 must not be stepped as one. */
@@ -162,7 +162,7 @@ static void flatten(int stage, const char *tier, zero_location location, zero_va
 void check_flatten(void)
 {
 	static const char *const tiers[] = {"device", "distributed", "host", "auto"};
-	static const zero_values values[] = {ZERO_VALUES_EQUAL, ZERO_VALUES_OF_RANK,
+	static const zero_adopt_values values[] = {ZERO_VALUES_EQUAL, ZERO_VALUES_OF_RANK,
 					     ZERO_VALUES_OWN};
 
 	for (int stage = 0; stage < 3; stage++)

@@ -193,7 +193,8 @@ static void begin(struct training *training, const char *settings)
 			.ndim = 1,
 			.shape = &shapes[p].count,
 			.trainable = shapes[p].trainable,
-			.weight_decay = shapes[p].weight_decay,
+			.no_weight_decay = shapes[p].weight_decay == 0,
+			.weight_decay_scale = shapes[p].weight_decay,
 			.lr_scale = shapes[p].lr_scale,
 		};
 

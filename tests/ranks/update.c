@@ -114,7 +114,6 @@ static zero_group *make_group(struct model *model, const char *name, zero_param 
 		snprintf(text, sizeof(text), "%s.%s", name, names[p]);
 		spec.dtype = dtype_of(model, p);
 		spec.trainable = is_real(spec.dtype) && p != FIXED;
-		spec.weight_decay = 1;
 		spec.alias_of = p == TIED ? params[LARGE] : NULL;
 		ok(zero_param_new(group, &spec, &params[p]));
 	}
