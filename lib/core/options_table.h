@@ -139,7 +139,7 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_REDUCE] = {
 		.name = "reduce", .env = "ZERO_REDUCE",
 		.argument = "auto|ordered|nccl", .fallback = "auto",
-		.help = "order in which GPUs sum f32 gradients; auto: ordered within a node",
+		.help = "order in which GPUs sum f32 gradients; auto: ordered on one node",
 		.type = ZERO_TYPE_CHOICE, .choices = reduce_choices,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
