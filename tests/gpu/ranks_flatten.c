@@ -163,7 +163,7 @@ void check_flatten(void)
 {
 	static const char *const tiers[] = {"device", "distributed", "host", "auto"};
 	static const zero_adopt_values values[] = {ZERO_VALUES_EQUAL, ZERO_VALUES_OF_RANK,
-					     ZERO_VALUES_OWN};
+						   ZERO_VALUES_OWN};
 
 	for (int stage = 0; stage < 3; stage++)
 		for (size_t t = 0; t < 4; t++)
