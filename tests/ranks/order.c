@@ -28,7 +28,7 @@ static struct model open_model(const char *settings)
 	return model;
 }
 
-/* The job cannot go on: every call says so at once, and it can be closed. */
+/* Every call of a job after ZERO_E_ORDER fails at once, except zero_close. */
 static void close_broken(zero_job *job)
 {
 	double value = 1;
@@ -38,7 +38,7 @@ static void close_broken(zero_job *job)
 	ok(zero_close(job));
 }
 
-/* An agreed error: the same sentence on all ranks, of the rank where it arose. */
+/* An agreed error has the same sentence on all ranks, that of the rank where it arose. */
 static void check_agreed(zero_job *job, int from, const char *words)
 {
 	const char *text = zero_last_error();
@@ -100,7 +100,7 @@ static void second_group_of_prefetches(void)
 	for (int g = 0; g < 3; g++) {
 		char name[300];
 
-		/* Names that are the same for as long as a sentence can show. */
+		/* The names differ only after the part that an error can show. */
 		snprintf(name, sizeof(name), "%0250d", g);
 		groups[g] = new_group(model.job, name);
 		name[0] = 'p';
@@ -287,7 +287,7 @@ static void other_options(void)
 		check(zero_last_error_rank() == (strstr(cases[i].words, "same") ? 0 : last),
 		      "%d: %s", zero_last_error_rank(), zero_last_error());
 	}
-	/* Sizes that may differ: the least counts, and pieces are the same on all ranks. */
+	/* Sizes may differ: all ranks use the lowest, so that pieces are the same. */
 	options.settings = rank == last ? "stream_chunk=1000 stream_threshold=10" : "stage=3";
 	if (rank == 0)
 		options.settings = "stream_chunk=4000 stream_threshold=2000 stage=3";
@@ -342,7 +342,7 @@ static void failing_sources(struct model *model, int from)
 	if (rank == from)
 		tensor.path = file_path("values");
 	ok(zero_load(model->pa, &source));
-	/* A file that ends too early for one rank's slice. */
+	/* The file ends before the end of one rank's slice. */
 	tensor.offset = rank == from ? 3999 : 0;
 	agreed(model->job, zero_load(model->pa, &source), ZERO_E_FORMAT, from, "'pa'");
 	tensor.offset = 0;
@@ -368,7 +368,7 @@ static void calls_that_do_not_fit(struct model *model, int from)
 	zero_adamw adamw = {.lr = 1, .eps = 1e-8F};
 	zero_file *file;
 
-	/* Two groups would be reduced by the step on the ranks where it fits. */
+	/* On the ranks with valid arguments the step would reduce two groups. */
 	adamw.beta1 = rank == from ? 1 : 0;
 	agreed(model->job, zero_step(model->job, &adamw, NULL), ZERO_E_INVALID, from, "beta1 1");
 	adamw.beta1 = 0;
@@ -388,7 +388,7 @@ static void calls_that_do_not_fit(struct model *model, int from)
 	ok(zero_step(model->job, &adamw, NULL));
 	agreed(model->job, zero_agree(model->job, rank == from ? "my own reason" : NULL),
 	       ZERO_E_APPLICATION, from, "my own reason");
-	/* Of several the lowest rank's. */
+	/* The lowest rank's error is returned. */
 	agreed(model->job, zero_agree(model->job, rank ? "a reason" : NULL), ZERO_E_APPLICATION, 1,
 	       "a reason");
 }
