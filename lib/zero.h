@@ -36,11 +36,12 @@
  * that takes a group or a parameter is collective over the ranks of the group's team, which are all
  * ranks by default. The ranks agree on errors: the call fails on all of them or on none, with the
  * sentence of the lowest rank that met an error, and no rank waits for a peer that has given up.
- * If ranks of a team begin different operations, the library finds out before any data moves, and
- * the operation fails with ZERO_E_ORDER on all ranks of the team. Such a job can only be closed.
- * The comparison is made within one team. Where ranks call operations of two teams in different
- * orders, each rank waits in another team: the job stops until ZERO_STALL_SECONDS have passed, and
- * is then ended as after a lost rank.
+ *
+ * If ranks of a team begin different operations, the library finds out before any data moves. The
+ * operation fails with ZERO_E_ORDER on all ranks of the team, and so does the next operation of any
+ * other rank with one of these. Such a job can only be closed. Operations are compared within one
+ * team. If two ranks begin operations of two teams in different orders, each waits in another team
+ * and no rank notices: the job is ended after ZERO_STALL_SECONDS, as after a lost rank.
  *
  * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
  * prints a line that names it, and the processes of all ranks are ended. The same happens if an
@@ -237,7 +238,7 @@ typedef struct zero_param_spec {
 	int ndim;             /* 0 (one element) to ZERO_MAX_DIMS */
 	const size_t *shape;  /* [ndim], copied; a 0 makes the parameter empty, which is allowed */
 	bool trainable;       /* has a gradient and optimizer states */
-	bool no_weight_decay; /* no decay, which is usual for biases and norms */
+	bool no_weight_decay; /* excluded from weight decay, as biases and norms often are */
 	float weight_decay_scale; /* factor on zero_adamw.weight_decay; 0 means 1 */
 	float lr_scale;           /* factor on zero_adamw.lr; 0 means 1 */
 	/* A parameter of the same group that this one is tied to: the alias shares its storage, and

@@ -84,7 +84,7 @@ static void *work(void *context)
 		}
 		if (self == 1)
 			ok(zero_release(groups[g]));
-		/* Each thread has its own error, and the failed call begins nothing. */
+		/* Threads fail at the same time, each with its own error. */
 		if (self > 1) {
 			fails(zero_param_new(groups[g], &(zero_param_spec){.name = "late"},
 					     &(zero_param *){NULL}),
