@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make demo: trains a small GPT-2 on text that every machine has, sharded over two ranks, for about
-# a minute; then says what each rank held in memory, and lets the model write some lines.
+# make demo: trains a small GPT-2 for about a minute on text that every machine has, sharded over two
+# ranks, then prints the memory of each rank, and some lines that the model writes.
 #
 #	TEXT="FILE..."  train on these files instead
 set -euo pipefail
@@ -17,7 +17,7 @@ for program in "$ZERORUN" "$GPT"; do
 	}
 done
 
-# The licences of free software, else what comes with packages, else our own sources.
+# The licences of free software, else the copyright files of packages, else our own sources.
 find_text() {
 	find -L /usr/share/common-licenses -type f 2>/dev/null ||
 		find -L /usr/share/doc -type f -name copyright 2>/dev/null ||
@@ -39,7 +39,7 @@ ranks() {
 	"$ZERORUN" -n 2 "--zero-stage=$1" "$GPT" "${model[@]}" "${@:2}" </dev/null
 }
 
-# Every hundredth step, with a bar for the loss, as soon as it is there.
+# Prints every hundredth step, with a bar for the loss, as it comes.
 show_steps() {
 	local line number loss bar
 	while IFS= read -r line; do
@@ -56,11 +56,12 @@ show_steps() {
 	done
 }
 
-# The table of memory, from a run that trained in full; and its last column but one.
+# Prints the table of memory that gpt prints after the training.
 table() {
 	tr '\r' '\n' <"$1" | sed -n '/^peak MiB/,/^rank 1/p'
 }
 
+# total FILE: the highest total of any rank, in MiB
 total() {
 	table "$1" | awk '$1 == "rank" && $8 > most {most = $8} END {print most}'
 }
@@ -69,18 +70,18 @@ echo "== ${#files[@]} files of text, two ranks, ZeRO stage 3, one or two minutes
 ranks 3 --steps 1500 --lr 3e-3 --warmup 100 --sample 500 | tee "$folder/sharded" | show_steps
 
 echo
-echo "== what each rank held of the model, at stage 3: its own half, and layers while in use"
+echo "== memory of each rank at stage 3: its half of the model, and the layers in use"
 table "$folder/sharded"
 echo
-echo "== and at stage 0, where each rank holds all of it, as one rank alone would (two steps)"
+echo "== memory of each rank at stage 0: all of the model (two steps)"
 ranks 0 --steps 2 >"$folder/whole"
 table "$folder/whole"
 awk -v sharded="$(total "$folder/sharded")" -v whole="$(total "$folder/whole")" 'BEGIN {
-	printf "stage 3 took %.1f MiB a rank for what took %.1f MiB at stage 0: %.0f %%\n",
+	printf "stage 3 takes %.1f MiB per rank, stage 0 takes %.1f MiB: %.0f %%\n",
 		sharded, whole, 100 * sharded / whole
-	print "(2 MiB of both are buffers for communication, which do not grow with the model)"
+	print "(2 MiB of both are communication buffers, which do not grow with the model)"
 }'
 
 echo
-echo "== and it writes"
+echo "== text that the model writes"
 tr '\r' '\n' <"$folder/sharded" | sed '1,/^rank 1/d'

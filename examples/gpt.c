@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gpt.c - trains GPT-2 (Radford et al. 2019) with sharded parameters, gradients and optimizer
- * states: a real training job on zero.h, to be read from top to bottom.
+ * states. It is a complete training job on zero.h, written to be read from top to bottom.
  *
  *	zerorun -n 2 --zero-stage=3 gpt --text book.txt --steps 500 --sample 300
  *	srun --zero-stage=3 gpt --model gpt2/ --tokens corpus.u16 --export tuned.safetensors
  *
- *	1. the model: which tensors there are, which are gathered together, where values come from
+ *	1. the model: its tensors, which of them are gathered together, and their initial values
  *	2. a step:    gather, compute, release; gather, compute, reduce, release; AdamW
  *	3. the job:   batches, progress, samples, errors
  *
- * gpt_math.h has the arithmetic of the layers, gpt_input.h flags, config.json and text, gpt_log.h
- * what is told of a step, gpt_resume.h checkpoints. Built with GPT_DEVICE, the same program
- * computes on a GPU: it touches the model's memory only by functions that gpt_math.h and
- * gpt_device.h both have.
+ * gpt_math.h implements the layers, gpt_input.h reads flags, config.json and text, gpt_log.h prints
+ * and logs steps, and gpt_resume.h saves and restores checkpoints. Compiled with GPT_DEVICE, the
+ * same program computes on a GPU. It accesses the memory of the model only through functions that
+ * both gpt_math.h and gpt_device.h implement.
  *
- * The architecture and the tensors' names are those of Hugging Face's GPT2LMHeadModel, whose
- * checkpoints can be read and which reads what --export writes.
+ * The architecture and the names of the tensors are those of Hugging Face's GPT2LMHeadModel. This
+ * program reads its checkpoints, and it reads what --export writes.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -43,13 +43,14 @@
 /* ---- 1. the model ---------------------------------------------------------------------------- */
 
 enum dim { NONE, WIDTH, WIDTH_X3, WIDTH_X4, VOCAB, CONTEXT };
-enum start { ZEROS, ONES, NORMAL, NORMAL_RESIDUAL };
+enum init { ZEROS, ONES, NORMAL, NORMAL_RESIDUAL };
 
-/* Linear weights are [inputs, outputs] (the "Conv1D" of the original), embeddings [rows, width]. */
+/* Linear weights are [inputs, outputs], as in the "Conv1D" of the original; embeddings are
+   [rows, width]. */
 struct tensor_spec {
 	const char *name;
-	enum dim dim[2]; /* vectors: the second is NONE */
-	enum start start;
+	enum dim dim[2]; /* the second one of a vector is NONE */
+	enum init init;
 };
 
 enum {
@@ -84,8 +85,8 @@ static const struct tensor_spec block_tensors[BLOCK_TENSORS] = {
 };
 
 /*
- * What stands before and after the blocks. The head is tied to wte, so that wte is needed at both
- * ends; ln_f, which is small, comes with it instead of costing a gather of its own.
+ * The layers before and after the blocks. The head is tied to wte, so wte is needed at both ends of
+ * a pass. ln_f is small and is gathered with it, which saves a gather.
  */
 enum { WTE, WPE, LN_F_W, LN_F_B, END_TENSORS };
 
@@ -96,7 +97,7 @@ static const struct tensor_spec end_tensors[END_TENSORS] = {
 	[LN_F_B] = {"ln_f.bias", {WIDTH}, ZEROS},
 };
 
-/* Parameters that are gathered together: a block, or the two ends. */
+/* Parameters that are gathered together: those of a block, or those of the two ends. */
 struct layer {
 	zero_group *group;
 	const struct tensor_spec *spec;
@@ -104,12 +105,12 @@ struct layer {
 	zero_param *param[BLOCK_TENSORS];
 };
 
-/* What the forward pass of a block leaves for its backward pass; rows are tokens. */
-struct kept {
+/* Activations of a block that its backward pass needs. A row is a token. */
+struct activations {
 	float *x;                      /* the block's input [rows, width] */
 	float *ln_1, *mean_1, *rstd_1; /* [rows, width], [rows], [rows] */
 	float *qkv, *attn;             /* [rows, 3 * width], [rows, width] */
-	float *mid;                    /* x and attention's output */
+	float *mid;                    /* x plus the output of attention */
 	float *ln_2, *mean_2, *rstd_2;
 	float *fc, *gelu; /* [rows, 4 * width] */
 };
@@ -118,23 +119,24 @@ struct model {
 	zero_job *job;
 	struct config config;
 	struct layer ends, *block;
-	struct kept *kept;                 /* one for each block */
-	float *x, *ln_f, *mean_f, *rstd_f; /* the last block's output, and its norm */
-	float *dx, *narrow, *wide;         /* gradients [rows, width], and [rows, 4 * width] */
+	struct activations *acts;          /* one for each block */
+	float *x, *ln_f, *mean_f, *rstd_f; /* output of the last block, and its layer norm */
+	float *dx, *narrow;                /* gradients [rows, width] */
+	float *wide;                       /* gradients [rows, 4 * width] */
 	float *scratch, *logits;
-	uint32_t *tokens; /* of the pass under way [batch, seq + 1] */
-	double *losses;   /* and what each token cost [rows] */
-	size_t head_rows; /* tokens whose logits are made at once */
-	float *arena;     /* what the above are cut from, in bytes: */
-	size_t activation_bytes;
-	size_t batch, seq;    /* of the pass under way */
-	size_t visits;        /* of the pass under way, see enter() */
-	char error[SENTENCE]; /* what went wrong on this rank alone, see agree() */
+	uint32_t *tokens;        /* of the current pass [batch, seq + 1] */
+	double *losses;          /* of each token of the current pass [rows] */
+	size_t head_rows;        /* tokens whose logits are computed at once */
+	float *arena;            /* one allocation for all the buffers above */
+	size_t activation_bytes; /* of the arena */
+	size_t batch, seq;       /* of the current pass */
+	size_t visits;           /* number of layers that the current pass gathers, see enter() */
+	char error[SENTENCE];    /* the first error of this rank alone, see agree() */
 };
 
 /*
- * A rank on which something failed cannot just leave: the others would wait for it in their next
- * gather. It keeps its sentence, does its part, and tells the others where all of them ask.
+ * A rank with an error of its own must not return at once, because the others would wait for it in
+ * their next gather. It records the error, goes on, and reports it here, where all ranks agree.
  */
 static zero_status agree(struct model *m)
 {
@@ -167,9 +169,9 @@ static size_t parameter_count(const struct model *m)
 	size_t count = 0;
 
 	for (int i = 0; i < END_TENSORS; i++)
-		count += zero_param_count(m->ends.param[i]);
+		count += zero_param_numel(m->ends.param[i]);
 	for (int i = 0; i < BLOCK_TENSORS; i++)
-		count += m->config.layers * zero_param_count(m->block[0].param[i]);
+		count += m->config.layers * zero_param_numel(m->block[0].param[i]);
 	return count;
 }
 
@@ -191,7 +193,7 @@ static zero_status layer_new(struct model *m, struct layer *layer, const char *g
 			.ndim = ndim,
 			.shape = shape,
 			.trainable = true,
-			.weight_decay = ndim == 2 ? 1 : 0, /* matrices only, as GPT-2 and -3 did */
+			.no_weight_decay = ndim == 1, /* GPT-2 and GPT-3 decay matrices only */
 		};
 
 		snprintf(name, sizeof(name), "%s%s", prefix, spec[i].name);
@@ -200,7 +202,8 @@ static zero_status layer_new(struct model *m, struct layer *layer, const char *g
 	return status;
 }
 
-/* Declares the model: a group for the ends and one for each block. No memory for values yet. */
+/* Declares the model: one group for the ends and one for each block. zero_layout allocates this
+   rank's shards of them. */
 static zero_status model_declare(struct model *m, const char *prefix)
 {
 	char name[64], inner[96];
@@ -215,10 +218,11 @@ static zero_status model_declare(struct model *m, const char *prefix)
 	return status ? status : zero_layout(m->job);
 }
 
-/* GPT-2's first values: the more residual layers add up, the smaller each begins. */
-static zero_source first_values(const struct config *c, enum start start, uint64_t seed)
+/* GPT-2's initial values. The output of a residual layer is scaled down by the number of layers
+   that add up. */
+static zero_source initial_values(const struct config *c, enum init init, uint64_t seed)
 {
-	switch (start) {
+	switch (init) {
 	case NORMAL:
 		return zero_from_normal(0, 0.02, seed);
 	case NORMAL_RESIDUAL:
@@ -231,28 +235,29 @@ static zero_source first_values(const struct config *c, enum start start, uint64
 	return zero_from_constant(0);
 }
 
-static zero_status layer_begin(struct model *m, struct layer *layer, uint64_t seed)
+static zero_status layer_init(struct model *m, struct layer *layer, uint64_t seed)
 {
 	zero_status status = ZERO_OK;
 
 	for (int i = 0; i < layer->count && status == ZERO_OK; i++) {
-		zero_source source = first_values(&m->config, layer->spec[i].start, seed);
+		zero_source source = initial_values(&m->config, layer->spec[i].init, seed);
 
 		status = zero_load(layer->param[i], &source);
 	}
 	return status;
 }
 
-static zero_status model_begin(struct model *m, uint64_t seed)
+static zero_status model_init(struct model *m, uint64_t seed)
 {
-	zero_status status = layer_begin(m, &m->ends, seed);
+	zero_status status = layer_init(m, &m->ends, seed);
 
 	for (size_t l = 0; l < m->config.layers && status == ZERO_OK; l++)
-		status = layer_begin(m, &m->block[l], seed);
+		status = layer_init(m, &m->block[l], seed);
 	return status;
 }
 
-/* The next `count` floats of the arena, at a cache line; only counted while it has no memory. */
+/* Returns the next `count` floats of the arena, at a cache line. Without an arena it only
+   counts. */
 static float *carve(float *arena, size_t *used, size_t count)
 {
 	float *p = arena ? arena + *used : NULL;
@@ -261,12 +266,12 @@ static float *carve(float *arena, size_t *used, size_t count)
 	return p;
 }
 
-static size_t lay_buffers(struct model *m, float *arena, size_t rows, size_t seq)
+static size_t place_buffers(struct model *m, float *arena, size_t rows, size_t seq)
 {
 	size_t width = m->config.width, heads = m->config.heads, used = 0;
 
 	for (size_t l = 0; l < m->config.layers; l++) {
-		struct kept *k = &m->kept[l];
+		struct activations *k = &m->acts[l];
 
 		k->x = carve(arena, &used, rows * width);
 		k->ln_1 = carve(arena, &used, rows * width);
@@ -295,7 +300,7 @@ static size_t lay_buffers(struct model *m, float *arena, size_t rows, size_t seq
 	return used;
 }
 
-/* Allocates what a pass over `rows` tokens needs, once, in whole huge pages. */
+/* Allocates all buffers of a pass over `rows` tokens, in whole huge pages. */
 static void model_buffers(struct model *m, size_t rows, size_t seq)
 {
 	const size_t page = 2 << 20, logits = 16 << 20; /* elements: 64 MB, see head_pass() */
@@ -303,12 +308,12 @@ static void model_buffers(struct model *m, size_t rows, size_t seq)
 	float *arena;
 
 	turns = (rows + most - 1) / most;
-	m->head_rows = (rows + turns - 1) / turns; /* as many in the last turn as in the others */
-	bytes = (lay_buffers(m, NULL, rows, seq) * sizeof(float) + page - 1) / page * page;
+	m->head_rows = (rows + turns - 1) / turns; /* so that all turns are about equal */
+	bytes = (place_buffers(m, NULL, rows, seq) * sizeof(float) + page - 1) / page * page;
 	arena = math_open(m->job, bytes);
 	if (!arena)
 		return; /* math_error() says why */
-	lay_buffers(m, arena, rows, seq);
+	place_buffers(m, arena, rows, seq);
 	m->arena = arena;
 	m->activation_bytes = bytes;
 }
@@ -316,8 +321,8 @@ static void model_buffers(struct model *m, size_t rows, size_t seq)
 /* ---- 2. a step ------------------------------------------------------------------------------- */
 
 /*
- * The order in which a pass visits the layers: ends (embedding), blocks upward, ends (head), and
- * with a backward pass blocks downward. The embedding's own backward pass needs no values.
+ * The order in which a pass visits the layers: the ends (embedding), the blocks upward, the ends
+ * (head), and in training the blocks downward. The backward pass of the embedding needs no values.
  */
 static struct layer *layer_at(struct model *m, size_t visit)
 {
@@ -329,8 +334,8 @@ static struct layer *layer_at(struct model *m, size_t visit)
 }
 
 /*
- * Gathers the layer and begins to gather the next, which travels while this one computes. So two
- * layers are whole at any time, and all others are the shards that the ranks own.
+ * Gathers a layer and begins to gather the next one, which is sent while this one is computed. At
+ * most two layers are gathered at any time; of all others a rank has its shard.
  */
 static zero_status enter(struct model *m, size_t visit)
 {
@@ -373,9 +378,9 @@ static void block_forward(struct model *m, size_t l)
 {
 	const struct config *c = &m->config;
 	const struct layer *b = &m->block[l];
-	const struct kept *k = &m->kept[l];
+	const struct activations *k = &m->acts[l];
 	size_t rows = m->batch * m->seq, width = c->width;
-	float eps = (float)c->eps, *out = l + 1 < c->layers ? m->kept[l + 1].x : m->x;
+	float eps = (float)c->eps, *out = l + 1 < c->layers ? m->acts[l + 1].x : m->x;
 
 	layernorm_forward(k->ln_1, k->mean_1, k->rstd_1, k->x, value(b, LN_1_W), value(b, LN_1_B),
 			  rows, width, eps);
@@ -393,11 +398,11 @@ static void block_forward(struct model *m, size_t l)
 		       4 * width, width);
 }
 
-/* dx goes in as the gradient of the block's output and comes out as that of its input. */
+/* m->dx is the gradient of the block's output before, and that of its input after. */
 static void block_backward(struct model *m, size_t l)
 {
 	const struct layer *b = &m->block[l];
-	const struct kept *k = &m->kept[l];
+	const struct activations *k = &m->acts[l];
 	size_t rows = m->batch * m->seq, width = m->config.width;
 
 	if (!have_gradients(m, b))
@@ -420,9 +425,10 @@ static void block_backward(struct model *m, size_t l)
 }
 
 /*
- * The head and the losses of the rank's tokens. In training also their backward pass, while wte is
- * gathered and logits are at hand. Of [tokens, vocab], which with a large vocabulary is more than
- * all else, there are only as many rows as keep BLAS busy: first logits, then their gradient.
+ * The head and the losses of this rank's tokens. In training also their backward pass, for which
+ * wte is still gathered. Logits of all tokens, [rows, vocab], would need more memory than
+ * everything else, so they are computed for head_rows tokens at a time, enough to keep BLAS busy,
+ * and their gradient replaces them.
  */
 static void head_pass(struct model *m, bool train)
 {
@@ -455,8 +461,8 @@ static void head_pass(struct model *m, bool train)
 }
 
 /*
- * Embedding and blocks. The head is the next visit, number layers + 1. Tokens are [batch, seq + 1]:
- * each sequence is followed by its last target.
+ * The embedding and the blocks. The next visit, number layers + 1, is the head. Tokens are
+ * [batch, seq + 1]: each sequence is followed by its last target.
  */
 static zero_status forward(struct model *m, const uint32_t *tokens, size_t batch, size_t seq,
 			   bool train)
@@ -471,7 +477,7 @@ static zero_status forward(struct model *m, const uint32_t *tokens, size_t batch
 	if (status)
 		return status;
 	copy_in(m->tokens, tokens, batch * (seq + 1) * sizeof(*tokens));
-	embedding_forward(m->kept[0].x, value(&m->ends, WTE), value(&m->ends, WPE), m->tokens,
+	embedding_forward(m->acts[0].x, value(&m->ends, WTE), value(&m->ends, WPE), m->tokens,
 			  batch, seq, m->config.width);
 	status = leave(m, 0);
 	for (size_t l = 0; l < layers && status == ZERO_OK; l++) {
@@ -485,9 +491,9 @@ static zero_status forward(struct model *m, const uint32_t *tokens, size_t batch
 }
 
 /*
- * Blocks downward and the embedding. A block's gradient is reduced as soon as it is there, under
- * the next block's computation. wte's began at the head: its buffer waits for the embedding, which
- * costs no more than the head itself had at its side, and one reduce instead of two.
+ * The blocks downward, and the embedding. The gradient of a block is reduced as soon as it is
+ * complete, while the next block is computed. The gradient of wte has a part from the head and one
+ * from the embedding: its buffer lives from one to the other, so that one reduce is enough.
  */
 static zero_status backward(struct model *m)
 {
@@ -513,7 +519,7 @@ static zero_status backward(struct model *m)
 	return zero_reduce(m->ends.group);
 }
 
-/* The mean loss of this rank's sequences; in training, their gradients are reduced as well. */
+/* Computes the mean loss of this rank's sequences. In training it also reduces their gradients. */
 static zero_status pass(struct model *m, const uint32_t *tokens, size_t batch, size_t seq,
 			bool train, double *loss)
 {
@@ -535,8 +541,8 @@ static zero_status pass(struct model *m, const uint32_t *tokens, size_t batch, s
 /* ---- 3. the job ------------------------------------------------------------------------------ */
 
 /*
- * Sequence b of this rank in a step: the step's sequences are consecutive in the text from `first`
- * on, rank by rank, so that the same global batch is the same text at every number of ranks.
+ * Reads this rank's sequences of a step. The sequences of all ranks are consecutive in the text,
+ * starting at sequence `first`, so a global batch is the same text at every number of ranks.
  */
 static void read_batch(const struct corpus *corpus, struct model *m, uint32_t *tokens, size_t first,
 		       size_t batch, size_t seq)
@@ -549,7 +555,7 @@ static void read_batch(const struct corpus *corpus, struct model *m, uint32_t *t
 	}
 }
 
-/* One step: s has the number, and gets the rest. */
+/* Takes one step. s->number is set before, and the other fields after. */
 static zero_status do_step(struct model *m, const struct flags *flags, const struct corpus *corpus,
 			   uint32_t *tokens, size_t seq, struct progress *p, struct step *s)
 {
@@ -570,7 +576,8 @@ static zero_status do_step(struct model *m, const struct flags *flags, const str
 	status = pass(m, tokens, flags->batch, seq, !flags->eval, &s->loss);
 	if (status == ZERO_OK)
 		status = agree(m);
-	/* Before the step, so that the next pass alone waits for what that sends. */
+	/* Before zero_step, which may still be sending values when it returns: zero_mean would wait
+	   for all of them, the next pass waits only for the group that it gathers. */
 	if (status == ZERO_OK)
 		status = zero_mean(m->job, &s->loss, 1, 1);
 	if (status == ZERO_OK && !flags->eval)
@@ -590,7 +597,7 @@ static zero_status train(struct model *m, const struct flags *flags, const struc
 			 size_t seq, struct progress *p, FILE *log)
 {
 	uint32_t *tokens = malloc(flags->batch * (seq + 1) * sizeof(*tokens));
-	bool speaks = zero_rank(m->job) == 0;
+	bool prints = zero_rank(m->job) == 0;
 	double sum = 0;
 	zero_status status;
 
@@ -602,7 +609,7 @@ static zero_status train(struct model *m, const struct flags *flags, const struc
 
 		status = do_step(m, flags, corpus, tokens, seq, p, &s);
 		sum += s.loss;
-		if (status == ZERO_OK && speaks)
+		if (status == ZERO_OK && prints)
 			print_step(&s, flags->steps, flags->eval);
 		if (status == ZERO_OK && log)
 			log_step(log, m->job, &s, flags->eval, m->error);
@@ -611,13 +618,13 @@ static zero_status train(struct model *m, const struct flags *flags, const struc
 	}
 	if (status == ZERO_OK)
 		status = agree(m);
-	if (status == ZERO_OK && speaks && flags->eval && flags->steps)
+	if (status == ZERO_OK && prints && flags->eval && flags->steps)
 		printf("mean loss %.9f\n", sum / (double)flags->steps);
 	free(tokens);
 	return status;
 }
 
-/* A uniform number in [0, 1) for draw n: a hash of the counter (splitmix64), so no state. */
+/* Returns random number n, uniform in [0, 1): a hash of the counter (splitmix64), without state. */
 static double draw(uint64_t seed, uint64_t n)
 {
 	uint64_t z = (seed + 1) * 0xd1342543de82ef95u + (n + 1) * 0x9e3779b97f4a7c15u;
@@ -627,7 +634,7 @@ static double draw(uint64_t seed, uint64_t n)
 	return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-/* The token at which the cumulated probabilities pass u. */
+/* Returns the token at which the cumulative probability passes u. */
 static uint32_t choose(const float *logits, size_t vocab, double u)
 {
 	const double temperature = 0.8;
@@ -647,7 +654,7 @@ static uint32_t choose(const float *logits, size_t vocab, double u)
 
 static void print_token(uint32_t token, size_t vocab)
 {
-	if (vocab != 256) /* a BPE's: its tokenizer is elsewhere */
+	if (vocab != 256) /* a BPE token, and this program has no tokenizer */
 		printf("%u ", token);
 	else
 		putchar(token >= ' ' || token == '\n' || token == '\t' ? (int)token : '?');
@@ -655,8 +662,8 @@ static void print_token(uint32_t token, size_t vocab)
 }
 
 /*
- * Samples token after token, each from a pass over all that came before (as much as `seq`). All
- * ranks take part, since each holds a part of every layer, and all of them choose the same.
+ * Samples one token after the other, each from a pass over the tokens before it, at most `seq`. All
+ * ranks take part, because each has a shard of every layer, and all choose the same token.
  */
 static zero_status sample(struct model *m, const struct flags *flags, size_t seq)
 {
@@ -668,7 +675,7 @@ static zero_status sample(struct model *m, const struct flags *flags, size_t seq
 	if (!tokens || !logits)
 		complain(m->error, "no memory for %zu tokens and %zu logits", seq + 1, vocab);
 	status = agree(m);
-	if (status == ZERO_OK) /* what text begins after: a new line, or GPT-2's <|endoftext|> */
+	if (status == ZERO_OK) /* start from a new line, or from GPT-2's <|endoftext|> */
 		tokens[0] = vocab == 256 ? '\n' : vocab > 50256 ? 50256 : 0;
 	for (size_t i = 0; i < flags->sample && status == ZERO_OK; i++) {
 		status = forward(m, tokens, 1, length, false);
@@ -696,7 +703,7 @@ static zero_status sample(struct model *m, const struct flags *flags, size_t seq
 	return status == ZERO_OK ? agree(m) : status;
 }
 
-/* A table of what each rank held at most. Numbers travel as means to which one rank contributes. */
+/* Prints the peak memory of each rank. A mean in which one rank has weight 1 sends its numbers. */
 static zero_status print_memory(struct model *m)
 {
 	int world = zero_world(m->job), shown = world < 8 ? world : 8;
@@ -724,7 +731,7 @@ static zero_status print_memory(struct model *m)
 	return status;
 }
 
-/* The config that makes an exported file readable; one that is there already is left alone. */
+/* Writes config.json beside an exported file, unless there is one. */
 static void export_config(const struct config *c, const char *beside, char *error)
 {
 	const char *end = c->vocab > 50256 ? "50256" : "null"; /* <|endoftext|> */
@@ -759,11 +766,11 @@ static zero_status export_model(struct model *m, const char *path)
 	return agree(m);
 }
 
-/* Declares the model and fills it: from a checkpoint or a file, if there is one. */
+/* Declares the model and fills it from a checkpoint, from --model, or with initial values. */
 static zero_status model_open(struct model *m, const struct flags *flags, struct progress *p)
 {
 	const char *prefix = "transformer."; /* as GPT2LMHeadModel saves; GPT2Model has none */
-	/* Checkpoints also hold the masks that this one computes. */
+	/* Hugging Face's files also have attention masks, which this program computes. */
 	zero_load_model_options load = {.allow_unexpected = true};
 	zero_file *file = NULL;
 	zero_status status = ZERO_OK;
@@ -780,7 +787,7 @@ static zero_status model_open(struct model *m, const struct flags *flags, struct
 	if (status || p->resumed)
 		return status;
 	return flags->model ? zero_load_model(m->job, flags->model, &load, NULL)
-			    : model_begin(m, flags->seed);
+			    : model_init(m, flags->seed);
 }
 
 static void print_job(const struct model *m, const struct flags *flags, size_t seq, size_t tokens)
@@ -797,7 +804,7 @@ static void print_job(const struct model *m, const struct flags *flags, size_t s
 	fflush(stdout);
 }
 
-/* What comes after the training. */
+/* Memory, samples and the export, after the last step. */
 static zero_status finish(struct model *m, const struct flags *flags, size_t seq)
 {
 	zero_status status = print_memory(m);
@@ -820,8 +827,8 @@ static zero_status run(zero_job *job, const struct flags *flags, struct progress
 	get_config(&m.config, flags, &seq, m.error);
 	corpus_open(&corpus, flags, seq, m.error);
 	m.block = calloc(m.config.layers, sizeof(*m.block));
-	m.kept = calloc(m.config.layers, sizeof(*m.kept));
-	if (!m.block || !m.kept)
+	m.acts = calloc(m.config.layers, sizeof(*m.acts));
+	if (!m.block || !m.acts)
 		complain(m.error, "no memory for %zu layers", m.config.layers);
 	describe_settings(p, job, flags, seq, corpus.tokens);
 	status = agree(&m);
@@ -850,11 +857,11 @@ static zero_status run(zero_job *job, const struct flags *flags, struct progress
 	free(corpus.part);
 	math_close(job, m.arena);
 	free(m.block);
-	free(m.kept);
+	free(m.acts);
 	return status;
 }
 
-/* Errors on which the ranks agreed are told by the rank that met them, so once. */
+/* The rank on which an error arose prints it, so that an agreed error is printed once. */
 static void print_error(const zero_job *job)
 {
 	if (zero_last_error_rank() == zero_rank(job))
@@ -876,7 +883,7 @@ int main(int argc, char **argv)
 	parse_flags(&flags, argc, argv, error);
 	if (flags.checkpoint && !flags.eval)
 		hold_signal(SIG_BLOCK);
-	/* Before anything is printed: only now there is a rank. */
+	/* The rank that prints is known only after zero_open. */
 	status = zero_open(&(zero_options){.settings = math_settings}, &job);
 	if (flags.help || error[0]) {
 		result = flags.help ? 0 : 2;
@@ -888,7 +895,8 @@ int main(int argc, char **argv)
 		print_error(job);
 		result = 1;
 	} else if (progress.stopped) {
-		/* To be run again. The first rank that ends with this has the others ended, too. */
+		/* The job is to be started again. When the first rank exits with this status, the
+		   launcher sends SIGTERM to the others. */
 		result = EX_TEMPFAIL;
 		signal(SIGTERM, SIG_IGN);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpt_cuda.cuh - what the layers of gpt_device.cu stand on: the device and its errors, memory,
- * launches, sums over a row, matrix products.
+ * gpt_cuda.cuh - what the layers in gpt_device.cu use: the device and its errors, memory, launches,
+ * sums over a row, and matrix products.
  */
 #ifndef GPT_CUDA_CUH
 #define GPT_CUDA_CUH
@@ -21,7 +21,7 @@
 
 #include "gpt_device.h"
 
-#ifndef GPT_THREADS /* tests choose those that fit small models */
+#ifndef GPT_THREADS /* tests set a number that fits small models */
 #define GPT_THREADS 256
 #define GPT_STRIP   256
 #endif
@@ -33,7 +33,7 @@ static constexpr unsigned int WARP = 32, THREADS = GPT_THREADS;
 static char sentence[256];
 static cublasHandle_t blas;
 
-/* Keeps the first failure. */
+/* Records the first call that failed. Returns whether this one succeeded. */
 static bool fine(cudaError_t error, const char *call)
 {
 	if (error != cudaSuccess && !sentence[0])
@@ -55,8 +55,8 @@ const char *math_error(void)
 	return sentence[0] ? sentence : NULL;
 }
 
-/* The device is that of the memory. To ask is to have a device already, and it costs memory there:
-   most likely it is the one of this rank's place on the node. */
+/* Selects the device that the memory is on. The query needs a context on some device, which takes
+   memory there, so this first selects the most likely one: that of the rank's index on the node. */
 static bool choose_device(int place, const void *memory)
 {
 	cudaPointerAttributes where;
@@ -132,7 +132,7 @@ double matmul_seconds(void)
 	return NAN;
 }
 
-/* kernel<<<blocks, threads>>>(arguments...), which only nvcc can read. */
+/* The launch kernel<<<blocks, threads>>>(arguments...), in a form that every compiler accepts. */
 template <class... P, class... A>
 static void launch(const char *name, void (*kernel)(P...), size_t blocks, unsigned int threads,
 		   A... arguments)
@@ -163,14 +163,15 @@ struct larger {
 	}
 };
 
-/* x of all threads of a block: over the lanes of each warp, then over the warps. All are told. */
+/* Folds x over the threads of a block: over the lanes of each warp, then over the warps. All
+   threads get the result. */
 template <class Fold> static __device__ float block_fold(float x, Fold fold)
 {
 	__shared__ float of_warp[WARP];
 
 	for (int distance = WARP / 2; distance > 0; distance /= 2)
 		x = fold(x, __shfl_xor_sync(0xffffffff, x, distance));
-	__syncthreads(); /* the last fold has been read */
+	__syncthreads(); /* all threads have read the result of the previous fold */
 	if (threadIdx.x % WARP == 0)
 		of_warp[threadIdx.x / WARP] = x;
 	__syncthreads();
@@ -180,7 +181,7 @@ template <class Fold> static __device__ float block_fold(float x, Fold fold)
 	return x;
 }
 
-/* The numerators of a softmax, and their sum: x[i] = e^(x[i] - max). */
+/* The numerators of a softmax: x[i] = e^(x[i] - max). Returns their sum. */
 static __device__ float exp_row(float *x, size_t n, float *max)
 {
 	float sum = 0, m = -INFINITY;
@@ -203,7 +204,7 @@ static cublasOperation_t stored(bool transposed)
 	return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
-/* cuBLAS has columns where we have rows: to it each matrix is its transpose, and c^T = b^T a^T. */
+/* cuBLAS is column-major: it sees each matrix as its transpose, and computes c^T = b^T a^T. */
 void matmul(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const float *a, size_t lda,
 	    const float *b, size_t ldb, float beta, float *c, size_t ldc)
 {
@@ -212,14 +213,14 @@ void matmul(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const f
 	     "cublasSgemm");
 }
 
-/* The same matrix in each head: head h's begins `stride` elements after that of h - 1. */
+/* A matrix of each head. That of head h begins `stride` elements after that of head h - 1. */
 struct heads {
 	const float *first;
 	size_t ld, stride;
 	bool transposed;
 };
 
-/* matmul for all heads at once. */
+/* matmul() for all heads at once. */
 static void matmul_heads(size_t count, size_t m, size_t n, size_t k, float alpha, struct heads a,
 			 struct heads b, float beta, float *c, size_t ldc, size_t stride)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpt_device.cu - gpt_device.h: matrix products by cuBLAS, and the few kernels between them.
+ * gpt_device.cu - implements gpt_device.h: matrix products by cuBLAS, and the kernels between them.
  *
- * Nearly all kernels are of one form: a block takes a row (a token), its threads the row's columns,
- * neighbours beside each other so that reads and writes are of whole lines; what a row is summed or
- * searched for goes through block_fold(). No atomics: every sum has an order of its own.
+ * Nearly all kernels have one form. A block computes a row (a token), and neighbouring threads
+ * compute neighbouring columns, so that memory accesses coalesce. Sums and maxima over a row use
+ * block_fold(). There are no atomics, so every sum has a fixed order.
  */
 #include "gpt_cuda.cuh"
 
 /* ---- embedding ------------------------------------------------------------------------------- */
 
-/* The token of row t, of `rows` that are sequences one behind the other. */
+/* Returns the token of row t; the rows are sequences one after the other. */
 static __device__ size_t token_of(const uint32_t *tokens, size_t row, size_t seq)
 {
 	return tokens[row / seq * (seq + 1) + row % seq];
@@ -32,13 +32,13 @@ void embedding_forward(float *out, const float *wte, const float *wpe, const uin
 }
 
 /*
- * A token may stand in many rows, whose gradients all add up in its own: the block of the first of
- * these rows does it, in their order, and the others' have nothing to do.
+ * A token may occur in many rows, whose gradients add up. The block of the first of these rows adds
+ * them in order, and the blocks of the others do nothing.
  */
 static __global__ void embed_backward_wte(float *dwte, const float *dout, const uint32_t *tokens,
 					  size_t rows, size_t seq, size_t width)
 {
-	__shared__ bool same[THREADS]; /* of so many rows, whether it is this token's */
+	__shared__ bool same[THREADS]; /* whether each of these rows has this token */
 	size_t first = blockIdx.x, token = token_of(tokens, first, seq);
 	int earlier = 0;
 
@@ -55,7 +55,7 @@ static __global__ void embed_backward_wte(float *dwte, const float *dout, const 
 		for (row = from; row < from + blockDim.x; row++)
 			for (size_t i = threadIdx.x; same[row - from] && i < width; i += blockDim.x)
 				dwte[token * width + i] += dout[row * width + i];
-		__syncthreads(); /* before it is overwritten */
+		__syncthreads(); /* before `same` is overwritten */
 	}
 }
 
@@ -100,13 +100,13 @@ void linear_forward(float *out, const float *residual, const float *in, const fl
 	matmul(false, false, rows, outputs, inputs, 1, in, inputs, w, outputs, 1, out, outputs);
 }
 
-/* A warp's width of columns and as many rows at a time as a large block has warps. */
+/* A block sums as many columns as a warp has lanes, with one row per warp at a time. */
 static constexpr unsigned int TALL = 4 * THREADS;
 
 /*
- * Adds each column's sum to dbias and, where x is given, that of the products with the normalised x
- * to dw: a block sums WARP columns, each of its warps every so many rows, and then the first warp
- * sums the warps.
+ * Adds the sum of each column to dbias and, if x is given, the sum of its products with the
+ * normalised x to dw. A block sums WARP columns: each warp sums some of the rows, and then the
+ * first warp adds the sums of all warps.
  */
 static __global__ void column_sums(float *dw, float *dbias, const float *dout, const float *x,
 				   const float *mean, const float *rstd, size_t rows,
@@ -255,8 +255,8 @@ void gelu_backward(float *d, const float *x, size_t n)
 /* ---- attention ------------------------------------------------------------------------------- */
 
 /*
- * As on the host a few rows of probabilities at a time, but of all heads of a sequence at once:
- * p [heads, rows, columns] for rows t0 .. of each, whose columns end with the last row's own.
+ * As on the host, a strip of a few rows of probabilities at a time, but of all heads of a sequence
+ * at once: p is [heads, rows, columns], for rows from t0, and columns = t0 + rows.
  */
 static size_t strip_rows(size_t seq)
 {
@@ -294,7 +294,7 @@ static __global__ void softmax_backward(float *dp, const float *p, size_t column
 		dp[i] = p[i] * (dp[i] - dot);
 }
 
-/* Where queries, keys and values of a sequence's heads begin. */
+/* Where the queries, keys and values of the heads of a sequence begin. */
 static struct heads heads_at(const float *qkv, size_t t, size_t width, size_t size, bool transposed)
 {
 	return (struct heads){qkv + t * 3 * width, 3 * width, size, transposed};
@@ -329,7 +329,7 @@ void attention_forward(float *out, const float *qkv, size_t batch, size_t seq, s
 	}
 }
 
-/* One strip of the backward pass: writes its rows of dq, adds to dk and dv. */
+/* One strip of the backward pass. Writes its rows of dq, and adds to dk and dv. */
 static void attention_strip_backward(float *dqkv, const float *dout, const float *qkv, size_t t,
 				     size_t rows, size_t width, size_t heads, float *p, float *dp)
 {
@@ -375,7 +375,7 @@ static __global__ void token_loss(double *loss, float *logits, const uint32_t *t
 	float max, sum, logit;
 
 	logits += blockIdx.x * vocab;
-	logit = logits[target]; /* read by all before exp_row() comes to writing */
+	logit = logits[target]; /* read by all threads before exp_row() overwrites it */
 	sum = exp_row(logits, vocab, &max);
 	if (threadIdx.x == 0)
 		loss[row] = log((double)sum) + max - logit;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpt_device.h - what gpt.c calls of gpt_math.h, on a GPU: the same functions with the same meaning
- * for arrays in the device's memory, where gathered parameters and gradients are as well. See there
- * for what each does.
+ * gpt_device.h - the functions of gpt_math.h that gpt.c calls, on a GPU. They do the same for
+ * arrays in device memory, where gathered parameters and gradients are too.
  *
- * All work is queued on the default stream, and runs in the order of the calls: after what zero.h
- * has gathered, before what it reduces. Functions return before it is done, but for copy_out,
- * loss_sum and seconds, which wait. Sums have one order, so that a run gives the same losses again.
+ * All work is queued on the default stream and runs in the order of the calls, so after the gathers
+ * and before the reduces of zero.h. Functions return before their work is done, except copy_out,
+ * loss_sum and seconds, which wait for it. Every sum has a fixed order, so that a training gives
+ * the same losses each time.
  */
 #ifndef GPT_DEVICE_H
 #define GPT_DEVICE_H
@@ -26,20 +26,20 @@ extern "C" {
 #endif
 static const char *const math_settings = "backend=" GPT_BACKEND;
 
-/* The first call to the device that failed; NULL: none. What came after it may be anything. */
+/* Returns the first call to the device that failed, or NULL. Results after it are undefined. */
 const char *math_error(void);
-/* The memory comes from the job, whose device becomes this thread's. GPT_TF32=1 in the environment
-   lets matrix products round their factors to 10 bits, which is faster. */
+/* Allocates from the job, whose device becomes that of this thread. With GPT_TF32=1 in the
+   environment matrix products round their factors to 10 bits, which is faster. */
 float *math_open(zero_job *job, size_t bytes);
 void math_close(zero_job *job, float *arena);
 
-/* The one array of each that is not on the device: `from`, and `to`. */
+/* `from` of copy_in and `to` of copy_out are host memory. */
 void copy_in(void *to, const void *from, size_t bytes);
 void copy_out(void *to, const void *from, size_t bytes);
 void clear(float *x, size_t n);
 
 double seconds(void);
-double matmul_seconds(void); /* NaN */
+double matmul_seconds(void); /* NaN: not measured */
 
 size_t scratch_size(size_t seq, size_t width, size_t heads);
 
@@ -65,7 +65,7 @@ void layernorm_backward(float *dx, float *dw, float *dbias, const float *dout, c
 void gelu_forward(float *out, const float *x, size_t n);
 void gelu_backward(float *d, const float *x, size_t n);
 
-/* `scratch` is of scratch_size(). */
+/* `scratch` has scratch_size() elements. */
 void attention_forward(float *out, const float *qkv, size_t batch, size_t seq, size_t width,
 		       size_t heads, float *scratch);
 void attention_backward(float *dqkv, const float *dout, const float *qkv, size_t batch, size_t seq,

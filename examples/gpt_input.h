@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpt_input.h - what gpt.c is given: flags, a model's config.json, and text or tokens to train on.
- * Nothing here knows of ranks. Functions that can fail leave a sentence in `error`.
+ * gpt_input.h - the input of gpt.c: flags, a model's config.json, and text or tokens to train on.
+ * Nothing here depends on ranks. A function that fails writes a sentence to `error`.
  */
 #ifndef GPT_INPUT_H
 #define GPT_INPUT_H
@@ -25,7 +25,7 @@
 
 enum { SENTENCE = 512 };
 
-/* Keeps the first sentence. */
+/* Sets the error, unless there is one already. */
 __attribute__((format(printf, 2, 3))) static void complain(char *error, const char *format, ...)
 {
 	va_list args;
@@ -72,7 +72,7 @@ static const struct flags default_flags = {.layers = 4,
 
 enum flag_type { COUNT, REAL, PATH, FILES, SWITCH };
 
-/* One row for each flag: parsing and --help both read it. */
+/* One row for each flag, for parsing and for --help. */
 struct flag {
 	const char *name, *argument;
 	enum flag_type type;
@@ -85,36 +85,43 @@ struct flag {
 
 static const struct flag flag_table[] = {
 	{"text", "FILE...", FILES, FLAG(text), 0, 0, "train on the bytes of these files"},
-	{"tokens", "FILE", PATH, FLAG(tokens), 0, 0, "or on 16-bit little-endian tokens"},
+	{"tokens", "FILE", PATH, FLAG(tokens), 0, 0,
+	 "train on the 16-bit little-endian tokens of this file"},
 	{"model", "PATH", PATH, FLAG(model), 0, 0,
-	 "begin from a Hugging Face GPT-2: its folder or .safetensors file"},
-	{"layers", "N", COUNT, FLAG(layers), 1, 1024, "or from random values, with N blocks"},
-	{"heads", "N", COUNT, FLAG(heads), 1, 1024, "attention heads of a block"},
+	 "start from a Hugging Face GPT-2: its folder or .safetensors file"},
+	{"layers", "N", COUNT, FLAG(layers), 1, 1024,
+	 "number of blocks of a model with random initial values"},
+	{"heads", "N", COUNT, FLAG(heads), 1, 1024, "number of attention heads"},
 	{"width", "N", COUNT, FLAG(width), 1, 1 << 20, "width of the residual stream"},
-	{"context", "N", COUNT, FLAG(context), 1, 1 << 20, "positions"},
-	{"vocab", "N", COUNT, FLAG(vocab), 2, 1 << 24, "tokens that there are"},
-	{"seed", "N", COUNT, FLAG(seed), 0, 1e15, "of random values and of samples"},
-	{"batch", "N", COUNT, FLAG(batch), 1, 1 << 16, "sequences of a step on each rank"},
-	{"seq", "N", COUNT, FLAG(seq), 0, 1 << 20, "tokens of a sequence, 0 for the context"},
-	{"steps", "N", COUNT, FLAG(steps), 0, 1e12, "steps to train"},
+	{"context", "N", COUNT, FLAG(context), 1, 1 << 20, "number of positions"},
+	{"vocab", "N", COUNT, FLAG(vocab), 2, 1 << 24, "number of different tokens"},
+	{"seed", "N", COUNT, FLAG(seed), 0, 1e15, "seed of initial values and of samples"},
+	{"batch", "N", COUNT, FLAG(batch), 1, 1 << 16, "sequences per step on each rank"},
+	{"seq", "N", COUNT, FLAG(seq), 0, 1 << 20, "tokens per sequence, 0 for the context"},
+	{"steps", "N", COUNT, FLAG(steps), 0, 1e12, "number of steps"},
 	{"lr", "X", REAL, FLAG(lr), 0, 1e3, "learning rate"},
-	{"warmup", "N", COUNT, FLAG(warmup), 0, 1e12, "steps over which it rises from 0"},
+	{"warmup", "N", COUNT, FLAG(warmup), 0, 1e12,
+	 "steps in which the learning rate rises from 0"},
 	{"beta1", "X", REAL, FLAG(beta1), 0, 0.999999, "AdamW's decay of the first moment"},
-	{"beta2", "X", REAL, FLAG(beta2), 0, 0.999999, "and of the second"},
+	{"beta2", "X", REAL, FLAG(beta2), 0, 0.999999, "AdamW's decay of the second moment"},
 	{"eps", "X", REAL, FLAG(eps), 1e-30, 1, "AdamW's epsilon"},
-	{"weight-decay", "X", REAL, FLAG(weight_decay), 0, 1e3, "on matrices; vectors have none"},
-	{"clip", "X", REAL, FLAG(clip), 0, 1e9, "bound on the gradient's norm, 0 for none"},
+	{"weight-decay", "X", REAL, FLAG(weight_decay), 0, 1e3,
+	 "AdamW's weight decay, of matrices only"},
+	{"clip", "X", REAL, FLAG(clip), 0, 1e9, "bound on the gradient norm, 0 for none"},
 	{"eval", NULL, SWITCH, FLAG(eval), 0, 0, "only print the mean loss of --steps batches"},
 	{"checkpoint", "DIR", PATH, FLAG(checkpoint), 0, 0,
-	 "go on from DIR's last checkpoint, if there is one; save there, also on SIGUSR1 and "
-	 "SIGTERM, "
-	 "and then exit with status 75"},
+	 "resume from the last checkpoint in DIR, if any, and save there; on SIGUSR1 and SIGTERM "
+	 "save and exit with status 75"},
 	{"save-every", "N", COUNT, FLAG(save_every), 0, 1e12,
-	 "steps from one checkpoint to the next, 0 for one at the end"},
-	{"keep", "N", COUNT, FLAG(keep), 0, 1e6, "checkpoints that DIR has at most, 0 for all"},
-	{"sample", "N", COUNT, FLAG(sample), 0, 1e9, "then print N tokens (temperature 0.8)"},
+	 "steps between two checkpoints, 0 for one at the end only"},
+	{"keep", "N", COUNT, FLAG(keep), 0, 1e6,
+	 "number of checkpoints to leave in DIR, 0 for all"},
+	{"sample", "N", COUNT, FLAG(sample), 0, 1e9,
+	 "after the training, print N tokens (temperature 0.8)"},
 	{"export", "PATH", PATH, FLAG(export), 0, 0,
-	 "then write a .safetensors file and config.json beside it, or a folder with both"},
+	 "after the training, write a .safetensors file and config.json beside it, or a folder "
+	 "with "
+	 "both"},
 	{"log", "FILE", PATH, FLAG(log), 0, 0, "write a JSON line for each step"},
 	{"help", NULL, SWITCH, FLAG(help), 0, 0, "print this"},
 };
@@ -126,7 +133,8 @@ static void print_help(void)
 	const char *defaults = (const char *)&default_flags;
 
 	printf("Usage: gpt (--text FILE... | --tokens FILE) [FLAG]...\n"
-	       "Trains GPT-2 on the ranks of a zerorun, mpirun or srun, or on one alone.\n\n");
+	       "Trains GPT-2 on the ranks that zerorun, mpirun or srun starts, or on one "
+	       "alone.\n\n");
 	for (size_t i = 0; i < FLAGS; i++) {
 		const struct flag *f = &flag_table[i];
 		const void *value = defaults + f->offset;
@@ -169,7 +177,7 @@ static const struct flag *find_flag(const char *argument, size_t length)
 	return NULL;
 }
 
-/* --flag VALUE, --flag=VALUE, and for --text as many values as follow. */
+/* Parses --flag VALUE and --flag=VALUE. --text takes all values that follow. */
 static void parse_flags(struct flags *flags, int argc, char **argv, char *error)
 {
 	bool shaped = false;
@@ -204,8 +212,8 @@ static void parse_flags(struct flags *flags, int argc, char **argv, char *error)
 		i += !equals;
 	}
 	if (!flags->help && !flags->texts == !flags->tokens)
-		complain(error,
-			 "one of --text and --tokens says what to train on; --help has more");
+		complain(error, "one of --text and --tokens must name what to train on; --help has "
+				"more");
 	if (shaped && flags->model)
 		complain(error,
 			 "the model's shape is that of --model: leave out --layers, --heads, "
@@ -213,21 +221,22 @@ static void parse_flags(struct flags *flags, int argc, char **argv, char *error)
 }
 
 #ifdef HAVE_JANSSON
-/* A positive whole number of config.json; where it is not there, `default_text`, unless that is 0. */
-static size_t config_number(const json_t *json, const char *path, const char *key, size_t default_text,
+/* Returns a positive whole number of config.json, or `fallback` if it is missing. With a
+   fallback of 0 it must be there. */
+static size_t config_number(const json_t *json, const char *path, const char *key, size_t fallback,
 			    char *error)
 {
 	const json_t *item = json_object_get(json, key);
 
-	if ((!item || json_is_null(item)) && default_text)
-		return default_text;
+	if ((!item || json_is_null(item)) && fallback)
+		return fallback;
 	if (!json_is_integer(item) || json_integer_value(item) < 1 ||
 	    json_integer_value(item) > 1 << 24)
 		complain(error, "%s: %s is not a whole number from 1 to %d", path, key, 1 << 24);
 	return (size_t)json_integer_value(item);
 }
 
-/* What would make a different model of the same tensors is refused, not ignored. */
+/* Refuses a value that would make a different model of the same tensors. */
 static void config_expect(const json_t *json, const char *path, const char *key, const char *want,
 			  char *error)
 {
@@ -280,7 +289,7 @@ static void read_config(struct config *c, const char *path, char *error)
 }
 #endif
 
-/* config.json in the folder `path`, or beside the file `path`. */
+/* Finds config.json in the folder `path`, or beside the file `path`. */
 static void config_path(char *out, size_t size, const char *path)
 {
 	struct stat info;
@@ -314,7 +323,7 @@ static void get_config(struct config *c, const struct flags *flags, size_t *seq,
 		complain(error, "--text is bytes, 0 to 255; the vocabulary is %zu", c->vocab);
 }
 
-/* Files one behind the other, mapped: ranks on one node share the page cache. */
+/* A file of the corpus, mapped: the ranks of a node share the page cache. */
 struct part {
 	const char *path;
 	const unsigned char *bytes;
@@ -369,7 +378,7 @@ static void corpus_open(struct corpus *c, const struct flags *flags, size_t seq,
 			 c->tokens, seq, seq + 1);
 }
 
-/* `count` tokens from token `first` on. A token outside the vocabulary is an error and reads as
+/* Reads `count` tokens from token `first`. A token outside the vocabulary is an error, and becomes
    0. */
 static void corpus_read(const struct corpus *c, size_t first, size_t count, uint32_t *out,
 			size_t vocab, char *error)

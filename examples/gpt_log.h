@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpt_log.h - what gpt.c tells of each step: on the terminal, and with --log in a file. */
+/* gpt_log.h - prints each step of gpt.c, and with --log appends it to a file as JSON. */
 #ifndef GPT_LOG_H
 #define GPT_LOG_H
 
@@ -15,15 +15,15 @@
 #include "zero.h"
 #include "gpt_input.h"
 
-/* What is told of a step, on the terminal and in the log. */
+/* The figures of a step. */
 struct step {
 	size_t number;
 	double loss, grad_norm, lr, seconds, tokens_per_s, matmul_share;
 };
 
 /*
- * Whether a line can be written over. Open MPI gives its ranks terminals of their own even where
- * mpirun itself writes to a file, so the parent's output must be a terminal as well.
+ * Whether a line can be overwritten. Open MPI gives its ranks terminals of their own even if mpirun
+ * writes to a file, so the output of the parent process must be a terminal too.
  */
 static bool on_terminal(void)
 {
@@ -44,7 +44,8 @@ static void print_step(const struct step *s, size_t steps, bool eval)
 	bool terminal = on_terminal(), last = s->number + 1 == steps;
 	size_t every = steps > 1000 ? 100 : 10;
 
-	/* A terminal shows the current step in one line; a file gets the first 20, then some. */
+	/* A terminal shows the current step on one line. A file gets the first 20 steps, then every
+	   10th or 100th. */
 	if (!terminal && s->number >= 20 && (s->number + 1) % every && !last)
 		return;
 	printf("%sstep %zu/%zu  loss %.4f", terminal ? "\r" : "", s->number + 1, steps, s->loss);
@@ -57,7 +58,7 @@ static void print_step(const struct step *s, size_t steps, bool eval)
 	fflush(stdout);
 }
 
-/* JSON has no NaN and no infinity. */
+/* JSON has no NaN and no infinity: they become null. */
 static void log_number(FILE *log, const char *key, double value)
 {
 	if (isfinite(value))
@@ -72,7 +73,7 @@ static void log_bytes(FILE *log, const char *key, const zero_bytes *bytes, const
 		after);
 }
 
-/* A JSON line of what a step was and of what this rank held. */
+/* Appends a JSON line with the figures of a step and the memory of this rank. */
 static void log_step(FILE *log, zero_job *job, const struct step *s, bool eval, char *error)
 {
 	zero_memory memory = {0};
@@ -102,8 +103,8 @@ static void log_step(FILE *log, zero_job *job, const struct step *s, bool eval, 
 }
 
 /*
- * Opens the log before step `next`. What a run that goes on will log again is cut off: the steps
- * that the last one made after its checkpoint, and a line in which it was killed.
+ * Opens the log before step `next`. A training that resumes first removes what it will log again:
+ * the steps after the checkpoint, and an incomplete line.
  */
 static FILE *log_open(const char *path, size_t next, char *error)
 {
@@ -111,7 +112,7 @@ static FILE *log_open(const char *path, size_t next, char *error)
 	char *line = NULL;
 	size_t room = 0, step;
 	ssize_t length;
-	off_t keep = 0;
+	off_t end = 0;
 
 	if (!log) {
 		complain(error, "--log %s: %s", path, strerror(errno));
@@ -120,10 +121,10 @@ static FILE *log_open(const char *path, size_t next, char *error)
 	rewind(log);
 	while (next && (length = getline(&line, &room, log)) > 0 && line[length - 1] == '\n' &&
 	       sscanf(line, "{\"step\": %zu,", &step) == 1 && step < next)
-		keep += length;
+		end += length;
 	free(line);
-	/* A pipe or a terminal has nothing to cut off. */
-	if (next && ftruncate(fileno(log), keep) != 0 && errno != EINVAL)
+	/* A pipe or a terminal cannot be truncated. */
+	if (next && ftruncate(fileno(log), end) != 0 && errno != EINVAL)
 		complain(error, "--log %s: %s", path, strerror(errno));
 	fseek(log, 0, SEEK_END);
 	return log;

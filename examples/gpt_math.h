@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpt_math.h - the arithmetic of GPT-2 for gpt.c: each layer forward and backward, in f32, matrix
- * products by BLAS. Nothing here knows of ranks or shards: functions read and write plain arrays.
- * gpt_device.h has all that gpt.c calls here once more, on a GPU.
+ * gpt_math.h - the layers of GPT-2 for gpt.c, forward and backward, in f32, with matrix products by
+ * BLAS. Nothing here depends on ranks or shards: functions read and write plain arrays.
+ * gpt_device.h declares the same functions for a GPU.
  *
- * Matrices are row-major; a row is one token. Sums over a row run in a fixed number of lanes, so
- * that they vectorise and are the same bits however wide the machine's vectors are.
+ * Matrices are row-major, and a row is one token. Sums over a row use a fixed number of lanes, so
+ * that they vectorise and give the same bits with every width of the machine's vectors.
  */
 #ifndef GPT_MATH_H
 #define GPT_MATH_H
@@ -24,21 +24,22 @@
 
 enum { LANES = 16 };
 
-/* Parameters and gradients must be where this computes. */
+/* Parameters and gradients must be in host memory. */
 static const char *const math_settings = "backend=host";
 
 static char math_sentence[128];
 
-/* What went wrong here so far; NULL: nothing. */
+/* Returns the first error of the functions below, or NULL. */
 static const char *math_error(void)
 {
 	return math_sentence[0] ? math_sentence : NULL;
 }
 
-/* OpenBLAS has this, others do not. */
+/* Only OpenBLAS has this function. */
 void openblas_set_num_threads(int threads) __attribute__((weak));
 
-/* Comes first. The memory that all is computed in, in huge pages where there are any; or NULL. */
+/* Allocates the memory of all activations, in huge pages if possible. Called first. NULL: no
+   memory. */
 static float *math_open(zero_job *job, size_t bytes)
 {
 	void *arena = aligned_alloc(2 << 20, bytes);
@@ -49,7 +50,7 @@ static float *math_open(zero_job *job, size_t bytes)
 	else
 		snprintf(math_sentence, sizeof(math_sentence),
 			 "no memory for %zu bytes of activations", bytes);
-	/* Ranks share the machine's cores already. */
+	/* The ranks already use all cores of the machine. */
 	if (openblas_set_num_threads && !getenv("OPENBLAS_NUM_THREADS") &&
 	    !getenv("OMP_NUM_THREADS"))
 		openblas_set_num_threads(1);
@@ -62,7 +63,7 @@ static void math_close(zero_job *job, float *arena)
 	free(arena);
 }
 
-/* From and to a program's own arrays. */
+/* Copies from and to host memory. */
 static void copy_in(void *to, const void *from, size_t bytes)
 {
 	memcpy(to, from, bytes);
@@ -78,7 +79,7 @@ static void clear(float *x, size_t n)
 	memset(x, 0, n * sizeof(*x));
 }
 
-/* The time, when all that was asked for is done. */
+/* Returns the time once all work is done. */
 static double seconds(void)
 {
 	struct timespec now;
@@ -89,7 +90,7 @@ static double seconds(void)
 
 static double in_matmul;
 
-/* How many were spent in matrix products since the last call; NaN where that is not known. */
+/* Returns the seconds spent in matrix products since the last call, or NaN if not measured. */
 static double matmul_seconds(void)
 {
 	double spent = in_matmul;
@@ -98,7 +99,8 @@ static double matmul_seconds(void)
 	return spent;
 }
 
-/* c[m, n] = alpha * a[m, k] b[k, n] + beta * c. `ta`, `tb`: that operand is stored transposed. */
+/* c[m, n] = alpha * a[m, k] b[k, n] + beta * c. With `ta` or `tb` that operand is stored
+   transposed. */
 static void matmul(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const float *a,
 		   size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc)
 {
@@ -110,13 +112,14 @@ static void matmul(bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, 
 }
 
 /*
- * e^x for x <= 0, to about 1e-7 of its value, in C that compilers vectorise: libm's is a call for
- * each element, and a step over a vocabulary of 50 thousand takes 50 million. x = n ln 2 + r (Cody
- * and Waite 1980); e^r by its Taylor series, 2^n by the bits of the exponent. NaN stays NaN.
+ * Returns e^x for -1e6 < x <= 0, with a relative error of about 1e-7, in C that compilers
+ * vectorise. libm's function is a call per element, and a step with a vocabulary of 50 thousand
+ * needs 50 million of them. x = n ln 2 + r (Cody and Waite 1980); e^r is its Taylor series, and 2^n
+ * are the bits of the exponent. NaN stays NaN.
  *
- * Below -55 it stays at about 1e-24, which beside the 1 in every sum here is nothing, lest products
- * become subnormal numbers, on which processors are slow. That is decided in integers: compilers do
- * not vectorise a comparison of floats that might trap. Meant for x > -1e6.
+ * Below -55 the result stays at about 1e-24, so that products do not become subnormal numbers,
+ * which are slow. Every sum here has a term of 1, beside which it vanishes. The bound is applied to
+ * integers, because compilers do not vectorise a comparison of floats that might trap.
  */
 static inline float fast_exp(float x)
 {
@@ -198,7 +201,8 @@ static float row_max(const float *x, size_t n)
 	return max;
 }
 
-/* The numerators of a softmax: x[i] = e^(x[i] - max). Returns their sum, and the maximum. */
+/* The numerators of a softmax: x[i] = e^(x[i] - max). Returns their sum, and the maximum in
+   *max. */
 static float exp_row(float *x, size_t n, float *max)
 {
 	float m = row_max(x, n);
@@ -209,7 +213,7 @@ static float exp_row(float *x, size_t n, float *max)
 	return row_sum(x, n);
 }
 
-/* out [batch * seq, width] of tokens [batch, seq + 1]. */
+/* out is [batch * seq, width], tokens are [batch, seq + 1]. */
 static void embedding_forward(float *out, const float *wte, const float *wpe,
 			      const uint32_t *tokens, size_t batch, size_t seq, size_t width)
 {
@@ -234,7 +238,7 @@ static void embedding_backward(float *dwte, float *dwpe, const float *dout, cons
 	}
 }
 
-/* out = residual + in w + bias, with w [inputs, outputs]; residual may be NULL. */
+/* out = residual + in w + bias. w is [inputs, outputs], and residual may be NULL. */
 static void linear_forward(float *out, const float *residual, const float *in, const float *w,
 			   const float *bias, size_t rows, size_t inputs, size_t outputs)
 {
@@ -245,7 +249,7 @@ static void linear_forward(float *out, const float *residual, const float *in, c
 	matmul(false, false, rows, outputs, inputs, 1, in, inputs, w, outputs, 1, out, outputs);
 }
 
-/* Writes din; adds to dw and dbias, as all gradients of parameters are added to. */
+/* Writes din. Adds to dw and dbias, as all functions do with gradients of parameters. */
 static void linear_backward(float *din, float *dw, float *dbias, const float *dout, const float *in,
 			    const float *w, size_t rows, size_t inputs, size_t outputs)
 {
@@ -256,7 +260,7 @@ static void linear_backward(float *din, float *dw, float *dbias, const float *do
 			dbias[i] += dout[t * outputs + i];
 }
 
-/* Ba et al. 2016 (arXiv 1607.06450). Keeps each row's mean and 1 / standard deviation. */
+/* Ba et al. 2016 (arXiv 1607.06450). Also returns each row's mean and 1 / standard deviation. */
 static void layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *w,
 			      const float *bias, size_t rows, size_t width, float eps)
 {
@@ -273,7 +277,7 @@ static void layernorm_forward(float *out, float *mean, float *rstd, const float 
 	}
 }
 
-/* Adds to dx, since x also goes past the layer by the residual. `scratch` is [2, width]. */
+/* Adds to dx, because x is also the residual. `scratch` is [2, width]. */
 static void layernorm_backward(float *dx, float *dw, float *dbias, const float *dout,
 			       const float *x, const float *mean, const float *rstd, const float *w,
 			       size_t rows, size_t width, float *scratch)
@@ -297,8 +301,8 @@ static void layernorm_backward(float *dx, float *dw, float *dbias, const float *
 }
 
 /*
- * GELU in the form of tanh (Hendrycks and Gimpel 2016, arXiv 1606.08415) is x times a sigmoid,
- * since (1 + tanh u) / 2 = 1 / (1 + e^-2u). This is the sigmoid, without overflow on either side.
+ * GELU with tanh (Hendrycks and Gimpel 2016, arXiv 1606.08415) is x times a sigmoid, because
+ * (1 + tanh u) / 2 = 1 / (1 + e^-2u). gelu_sigmoid returns the sigmoid and does not overflow.
  */
 static const float gelu_a = 0.7978845608f /* sqrt(2 / pi) */, gelu_b = 0.044715f;
 
@@ -315,7 +319,7 @@ static void gelu_forward(float *out, const float *x, size_t n)
 		out[i] = x[i] * gelu_sigmoid(x[i]);
 }
 
-/* Multiplies d, the gradient of the output, by the derivative. */
+/* d is the gradient of the output before, and that of the input after. */
 static void gelu_backward(float *d, const float *x, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -326,21 +330,20 @@ static void gelu_backward(float *d, const float *x, size_t n)
 }
 
 /*
- * Causal attention (Vaswani et al. 2017, arXiv 1706.03762), head by head, a few rows at a time:
- * rows t0.. need no columns past their own, and a strip of probabilities stays in cache. The
- * backward pass makes the strips again instead of keeping seq * seq of them for every head.
+ * Causal attention (Vaswani et al. 2017, arXiv 1706.03762), one head after the other, in strips of
+ * a few rows: a row needs no columns past its own, and a strip of probabilities stays in cache. The
+ * backward pass computes the strips again, which saves storing seq * seq values for every head.
  */
 enum { STRIP = 64 };
 
-/* What the backward passes of attention and of the layer norm need for a while. */
+/* Returns the elements of `scratch` that attention and the backward pass of a layer norm need. */
 static size_t scratch_size(size_t seq, size_t width, size_t heads)
 {
 	(void)heads;
 	return 2 * STRIP * seq > 2 * width ? 2 * STRIP * seq : 2 * width;
 }
 
-/* One head of one sequence: its matrices lie in [.., 3 * width] and [.., width] among the
-   others'. */
+/* One head of one sequence. Its queries, keys and values are columns of qkv [seq, 3 * width]. */
 struct head {
 	const float *q, *k, *v;
 	size_t size, width;
@@ -353,7 +356,7 @@ static struct head head_at(const float *qkv, size_t width, size_t heads, size_t 
 	return (struct head){q, q + width, q + 2 * width, width / heads, width};
 }
 
-/* p[rows, t0 + rows] = softmax(q k^T / sqrt(size)) for rows t0.., zero right of the diagonal. */
+/* p[rows, t0 + rows] = softmax(q k^T / sqrt(size)) for rows from t0, 0 right of the diagonal. */
 static void attention_strip(float *p, const struct head *h, size_t t0, size_t rows)
 {
 	size_t columns = t0 + rows, ld = 3 * h->width;
@@ -371,7 +374,7 @@ static void attention_strip(float *p, const struct head *h, size_t t0, size_t ro
 	}
 }
 
-/* out [batch * seq, width] from qkv [batch * seq, 3 * width]. `strip` is [STRIP, seq]. */
+/* out is [batch * seq, width], qkv is [batch * seq, 3 * width], and `strip` is [STRIP, seq]. */
 static void attention_forward(float *out, const float *qkv, size_t batch, size_t seq, size_t width,
 			      size_t heads, float *strip)
 {
@@ -414,7 +417,7 @@ static void attention_backward(float *dqkv, const float *dout, const float *qkv,
 			       dq + 2 * width, ld);
 			matmul(false, true, rows, columns, head.size, 1, dt, width, head.v, ld, 0,
 			       dp, columns);
-			for (size_t r = 0; r < rows; r++) { /* the softmax's own gradient */
+			for (size_t r = 0; r < rows; r++) { /* the gradient of the softmax */
 				float *pr = p + r * columns, *dr = dp + r * columns;
 				float dot = row_dot(pr, dr, columns);
 
@@ -429,7 +432,7 @@ static void attention_backward(float *dqkv, const float *dout, const float *qkv,
 	}
 }
 
-/* A token's cross-entropy. With a scale, its logits become scale times their gradient. */
+/* Returns a token's cross-entropy. With a scale, its logits become their gradient times scale. */
 static double token_loss(float *logits, size_t vocab, uint32_t target, float scale)
 {
 	float logit = logits[target], max, sum = exp_row(logits, vocab, &max);
@@ -442,8 +445,8 @@ static double token_loss(float *logits, size_t vocab, uint32_t target, float sca
 	return log(sum) + max - logit;
 }
 
-/* That of the n rows from row `first` on, whose logits [n, vocab] these are, into loss[first ..].
-   The target of a token is the one behind it in tokens [batch, seq + 1]. */
+/* Writes loss[first] to loss[first + n - 1] for n rows with these logits [n, vocab]. The target
+   of a token is the next one in tokens [batch, seq + 1]. */
 static void cross_entropy(double *loss, float *logits, const uint32_t *tokens, size_t first,
 			  size_t n, size_t seq, size_t vocab, float scale)
 {

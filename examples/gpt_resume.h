@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpt_resume.h - how gpt.c stops and goes on. A checkpoint has the model and the optimizer's
- * states; beside them it keeps, as a few lines of text, how far the training is, and what must be
- * the same for the losses to go on as if it had never stopped.
+ * gpt_resume.h - how gpt.c stops and resumes. A checkpoint has the model and the optimizer states.
+ * The program adds a few lines of text: the progress of the training, and the settings that must
+ * not change if the losses are to be those of a training that was never stopped.
  */
 #ifndef GPT_RESUME_H
 #define GPT_RESUME_H
@@ -18,13 +18,14 @@
 #include "gpt_input.h"
 
 struct progress {
-	size_t step;           /* the next one */
-	size_t sequences;      /* of the text, that all ranks have read so far */
-	bool resumed, stopped; /* from one; by a signal */
-	char settings[1024];   /* what the losses depend on */
+	size_t step;         /* the next step */
+	size_t sequences;    /* of the text that all ranks have read */
+	bool resumed;        /* from a checkpoint */
+	bool stopped;        /* by a signal */
+	char settings[1024]; /* everything that the losses depend on */
 };
 
-/* The batch is that of all ranks: a step is the same text at every number of ranks. */
+/* The batch is that of all ranks, so that a step is the same text at every number of ranks. */
 static void describe_settings(struct progress *p, zero_job *job, const struct flags *f, size_t seq,
 			      size_t tokens)
 {
@@ -36,7 +37,7 @@ static void describe_settings(struct progress *p, zero_job *job, const struct fl
 		 f->beta1, f->beta2, f->eps, f->weight_decay, f->clip);
 }
 
-/* The first line in which they differ is what to change. */
+/* Reports the first line in which the settings differ. */
 static void compare_settings(const char *path, const char *saved, const char *now, char *error)
 {
 	while (*saved && *now) {
@@ -44,9 +45,9 @@ static void compare_settings(const char *path, const char *saved, const char *no
 
 		if (old_length != length || strncmp(saved, now, (size_t)length) != 0) {
 			complain(error,
-				 "%s was saved with \"%.*s\", and this is \"%.*s\": the losses "
-				 "would not go on as they began; let it be as it was, or begin in "
-				 "another --checkpoint folder",
+				 "%s was saved with \"%.*s\", but now it is \"%.*s\", which "
+				 "would change the losses: use the saved value, or another "
+				 "--checkpoint folder",
 				 path, old_length, saved, length, now);
 			return;
 		}
@@ -57,7 +58,7 @@ static void compare_settings(const char *path, const char *saved, const char *no
 		complain(error, "%s is of another version of this program", path);
 }
 
-static void read_progress(struct progress *p, const zero_checkpoint *c, char *error)
+static void read_progress(struct progress *p, const zero_checkpoint_info *c, char *error)
 {
 	char text[2048] = "";
 	int begin = 0;
@@ -72,10 +73,10 @@ static void read_progress(struct progress *p, const zero_checkpoint *c, char *er
 	p->resumed = true;
 }
 
-/* COLLECTIVE. Goes on from the last checkpoint in --checkpoint, if there is one. */
+/* COLLECTIVE. Resumes from the last checkpoint in --checkpoint, if there is one. */
 static zero_status resume(zero_job *job, const struct flags *f, struct progress *p, char *error)
 {
-	zero_checkpoint checkpoint = {0};
+	zero_checkpoint_info checkpoint = {0};
 	zero_status status = zero_restore(job, f->checkpoint, &checkpoint);
 
 	if (status == ZERO_OK && checkpoint.path && f->eval)
@@ -84,11 +85,11 @@ static zero_status resume(zero_job *job, const struct flags *f, struct progress 
 		read_progress(p, &checkpoint, error);
 	if (p->resumed && zero_rank(job) == 0 && !error[0])
 		printf("going on from %s\n", checkpoint.path);
-	zero_checkpoint_free(&checkpoint);
+	zero_checkpoint_info_free(&checkpoint);
 	return status;
 }
 
-/* A signal that comes before there is a job waits for it. */
+/* Blocks SIGUSR1 until there is a job that can catch it. */
 static void hold_signal(int how)
 {
 	sigset_t signals;
@@ -98,7 +99,8 @@ static void hold_signal(int how)
 	sigprocmask(how, &signals, NULL);
 }
 
-/* Before Slurm's time limit and at a preemption, the next step says `stop` on all ranks. */
+/* Slurm sends SIGUSR1 before a time limit and SIGTERM at a preemption: zero_step then sets `stop`
+   on all ranks. */
 static zero_status catch_signals(zero_job *job)
 {
 	zero_status status = zero_stop_on(job, SIGUSR1);
@@ -121,8 +123,8 @@ static zero_status save(zero_job *job, const struct flags *f, struct progress *p
 	return zero_save(job, f->checkpoint, &options);
 }
 
-/* COLLECTIVE. After a step: saves under the next ones, if it is time to; or, if this was the last
-   one, at once. */
+/* COLLECTIVE. Called after each step: saves in the background every --save-every steps, and in the
+   foreground after the last step. */
 static zero_status save_at_times(zero_job *job, const struct flags *f, struct progress *p)
 {
 	bool last = p->stopped || p->step >= f->steps;
@@ -135,8 +137,8 @@ static zero_status save_at_times(zero_job *job, const struct flags *f, struct pr
 								     : ZERO_OK;
 	status = save(job, f, p, false);
 	if (status == ZERO_OK && p->stopped && zero_rank(job) == 0) {
-		printf("stopped by a signal after step %zu/%zu; saved in %s, from where the same "
-		       "command goes on\n",
+		printf("stopped by a signal after step %zu/%zu; saved in %s: the same command "
+		       "resumes from there\n",
 		       p->step, f->steps, f->checkpoint);
 		fflush(stdout);
 	}

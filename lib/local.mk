@@ -98,6 +98,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/load/staging.c \
 	lib/load/tensor_file.c \
 	lib/load/tier.c \
+	lib/model/describe.c \
 	lib/model/group.c \
 	lib/model/layout.c \
 	lib/model/model.c \

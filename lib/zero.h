@@ -1,47 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero.h - ZeRO sharding for training jobs under Slurm and MPI.
+ * zero.h - the interface of libzero: ZeRO sharding for training jobs under Slurm and MPI.
  *
  * ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054) shards the parameters, gradients and optimizer
- * states of a data-parallel model over its ranks. The unit here is the GROUP: parameters that are
- * gathered together, usually one layer. They lie one behind the other in one flat buffer which is
- * cut into `world` equal shards; rank r owns shard r. Gathering a group is one all-gather into the
- * buffer the parameters are then read from, reducing its gradient is one reduce-scatter into the
- * owned shard, and a step is AdamW over what is owned. Nothing is staged or copied out afterwards.
+ * states of a data-parallel model over its ranks. The unit of sharding is the GROUP: parameters
+ * that are gathered together, usually those of one layer. The parameters of a group are stored one
+ * after the other in one flat buffer. The buffer is cut into as many equal shards as there are
+ * ranks, and rank r owns shard r.
  *
- *	zero_open      -> zero_group_new, zero_param_new ... -> zero_layout
- *	               -> zero_load or zero_load_model, or zero_restore from a checkpoint; tensors
- *	                  that exist already: zero_adopt before the layout, zero_view after it
- *	                  (stages 0 to 2)
- *	each step:        zero_gather, use zero_data, zero_release        (forward)
- *	                  zero_gather, fill zero_gradient, zero_reduce, zero_release   (backward)
- *	                  zero_step; zero_prefetch begins gathers ahead; zero_save now and then
+ *	gather	one all-gather, into the buffer that the parameters are then read from
+ *	reduce	one reduce-scatter of the group's gradients, into the owned shard
+ *	step	AdamW over the owned shard
+ *
+ * The stage, a setting, says what is sharded: nothing (0), the optimizer states (1), the gradients
+ * too (2), or the parameters too (3). A program is the same at every stage:
+ *
+ *	zero_open
+ *	zero_group_new, zero_param_new, ...	describe the model
+ *	zero_layout				allocates the shards
+ *	zero_load or zero_load_model		fills them; or zero_restore, from a checkpoint
+ *	in each step:
+ *		zero_gather, read zero_data, zero_release		forward
+ *		zero_gather, add to zero_gradient, zero_reduce, zero_release	backward
+ *		zero_step
+ *		zero_save, now and then
  *	zero_close
  *
- * ERRORS. Functions that can fail return a zero_status and never print, exit or abort. On anything
- * but ZERO_OK, zero_last_error() is a full sentence for the calling thread. Functions marked
- * COLLECTIVE are called by all ranks in the same order; they agree on errors, so that they fail on
- * all ranks or on none, each with the sentence of the lowest rank that met one, and no rank waits
- * for a peer that has left. Calls in a different order on two ranks are found out before any data
- * moves and are ZERO_E_ORDER on all ranks; such a job can only be closed.
+ * zero_prefetch starts gathers ahead of their use. zero_adopt, at stages 0 to 2, builds the flat
+ * buffers from tensors that already exist.
  *
- * LOST RANKS. Where a rank dies, stops, or exits without zero_close while a job is open, one rank
- * prints a line that says so and the processes of all ranks are ended; so they are where an
- * operation waits for too long, or, on CPUs, zero_open does. That is the one exception to the
- * above. See LOST RANKS in zero(3) for what is caught, and for ZERO_ON_FAULT=return,
- * ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
+ * ERRORS. A function that can fail returns a zero_status. It never prints, exits or aborts. After
+ * any status but ZERO_OK, zero_last_error() returns a full sentence for the calling thread.
  *
- * THREADS. Any function may be called from any thread, but all ranks must begin their collective
- * operations in one order: let one thread begin them and others join (a gather of a group that is
- * already gathered or under way joins it). A handle must not be used after zero_close. Begun by a
- * thread that MPI does not allow, or without memory for a few bytes, an operation fails on its own
- * rank alone.
+ * COLLECTIVE FUNCTIONS. All ranks call a function marked COLLECTIVE, in the same order. A function
+ * that takes a group or a parameter is collective over the ranks of the group's team, which are all
+ * ranks by default. The ranks agree on errors: the call fails on all of them or on none, with the
+ * sentence of the lowest rank that met an error, and no rank waits for a peer that has given up.
  *
- * UNITS. Counts are elements, sizes are bytes, both size_t and both beyond 2^31.
+ * If ranks of a team begin different operations, the library finds out before any data moves. The
+ * operation fails with ZERO_E_ORDER on all ranks of the team, and so does the next operation of any
+ * other rank with one of these. Such a job can only be closed. Operations are compared within one
+ * team. If two ranks begin operations of two teams in different orders, each waits in another team
+ * and no rank notices: the job is ended after ZERO_STALL_SECONDS, as after a lost rank.
  *
- * OWNERSHIP. The library owns every handle and buffer that it returns; zero_close frees them all.
- * It keeps no pointer to what a caller passes, unless the function says so. Handles and pointers
- * must not be NULL, unless the function says that they may be.
+ * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
+ * prints a line that names it, and the processes of all ranks are ended. The same happens if an
+ * operation waits too long for its peers, and on CPUs if zero_open does. This is the one exception
+ * to "never prints or exits". LOST RANKS in zero(3) says what is detected, and explains
+ * ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
+ *
+ * THREADS. Any thread may call any function. All ranks must begin their collective operations in
+ * one order, so let one thread begin them. Other threads may join: a gather of a group that is
+ * gathered or under way begins nothing. An operation fails on one rank alone, without the
+ * agreement above, if a thread begins it that MPI does not allow, or if there is no memory to queue
+ * it.
+ *
+ * UNITS. Counts are in elements and sizes in bytes. Both are size_t and may exceed 2^31.
+ *
+ * OWNERSHIP. The library owns every handle and buffer that it returns, and zero_close frees them
+ * all; no handle may be used after it. The library keeps no pointer that is passed to it, unless
+ * the function says so. Handles and pointers must not be NULL, unless the function says so.
+ *
+ * STRUCTURES. Unset fields default to 0 wherever a structure is passed in, so a designated
+ * initialiser needs to name only the fields that differ.
  */
 #ifndef ZERO_H
 #define ZERO_H
@@ -57,35 +78,6 @@ extern "C" {
 #define ZERO_VERSION_MAJOR 0
 #define ZERO_VERSION_MINOR 1
 
-typedef enum zero_status {
-	ZERO_OK = 0,
-	ZERO_E_INVALID,     /* an argument or an option has a value that is not allowed */
-	ZERO_E_STATE,       /* the call does not fit the moment, such as a load before the layout */
-	ZERO_E_MEMORY,      /* no memory for what was asked */
-	ZERO_E_FILE,        /* a file or folder cannot be opened, read or written */
-	ZERO_E_FORMAT,      /* a file's contents are damaged or do not fit the model */
-	ZERO_E_UNSUPPORTED, /* not built in, or not offered by this machine */
-	ZERO_E_ORDER,       /* ranks began different operations */
-	ZERO_E_COMM,        /* communication failed */
-	ZERO_E_APPLICATION, /* the program said so, through zero_agree */
-} zero_status;
-
-/* Storage types. Elements are little-endian IEEE; bool is one byte, 0 or 1. */
-typedef enum zero_dtype {
-	ZERO_DTYPE_PARAM = 0, /* "as it is stored": for the `as` of a gather */
-	ZERO_F32,
-	ZERO_F16,
-	ZERO_BF16,
-	ZERO_F64,
-	ZERO_I64,
-	ZERO_I32,
-	ZERO_U8,
-	ZERO_BOOL,
-	ZERO_DTYPE_DEFAULT, /* what the setting gather_dtype says: for the `as` of a gather */
-} zero_dtype;
-
-#define ZERO_MAX_DIMS 8
-
 typedef struct zero_job zero_job;
 typedef struct zero_team zero_team;
 typedef struct zero_group zero_group;
@@ -94,241 +86,296 @@ typedef struct zero_file zero_file;
 
 /* ---- errors and types ------------------------------------------------------------------------ */
 
-/* A few words for a status; a static string. */
+typedef enum zero_status {
+	ZERO_OK = 0,
+	ZERO_E_INVALID,     /* an argument or an option has a value that is not allowed */
+	ZERO_E_STATE,       /* the call is not allowed now, such as a load before zero_layout */
+	ZERO_E_MEMORY,      /* an allocation failed, or the budget has no room */
+	ZERO_E_FILE,        /* a file or folder cannot be opened, read or written */
+	ZERO_E_FORMAT,      /* a file is damaged, or its contents do not fit the model */
+	ZERO_E_UNSUPPORTED, /* not built in, or not available on this machine */
+	ZERO_E_ORDER,       /* ranks of a team began different operations */
+	ZERO_E_COMM,        /* communication failed */
+	ZERO_E_APPLICATION, /* the program reported an error: by zero_agree or from a callback */
+} zero_status;
+
+/* Returns a few words for a status; a static string. */
 const char *zero_strerror(zero_status status);
 /*
- * The calling thread's last error: what failed, on which rank and node, with which value, and what
- * to do. Valid until the thread's next call that fails; "" before the first.
+ * Returns the calling thread's last error: what failed, on which rank and node, with which value,
+ * and what to do. The text is valid until the thread's next call that fails. It is "" before the
+ * first error.
  */
 const char *zero_last_error(void);
 /*
- * The rank on which the calling thread's last error arose. A program that prints an error only
- * where `zero_last_error_rank() == zero_rank(job)` prints an agreed one once.
+ * Returns the rank on which the calling thread's last error arose. A program that prints errors
+ * only where `zero_last_error_rank() == zero_rank(job)` prints an agreed error once.
  */
 int zero_last_error_rank(void);
 
-size_t zero_dtype_size(zero_dtype dtype);      /* bytes of an element; 0 for ZERO_DTYPE_PARAM */
-const char *zero_dtype_name(zero_dtype dtype); /* "f32", "bf16" ...; a static string */
+/* Types of elements. Floating-point types are IEEE or bfloat16, all are little-endian, and a bool
+   is one byte, 0 or 1. */
+typedef enum zero_dtype {
+	ZERO_DTYPE_PARAM = 0, /* as an argument of a gather: the type that is stored */
+	ZERO_F32,
+	ZERO_F16,
+	ZERO_BF16,
+	ZERO_F64,
+	ZERO_I64,
+	ZERO_I32,
+	ZERO_U8,
+	ZERO_BOOL,
+	ZERO_DTYPE_DEFAULT, /* as an argument of a gather: the setting gather_dtype */
+} zero_dtype;
+
+/* Returns the bytes of one element; 0 for ZERO_DTYPE_PARAM and ZERO_DTYPE_DEFAULT. */
+size_t zero_dtype_size(zero_dtype dtype);
+/* Returns "f32", "bf16" and so on; a static string. */
+const char *zero_dtype_name(zero_dtype dtype);
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
 /*
- * Where device memory comes from instead of the library's own pools: a framework's caching
- * allocator, say. Called from several threads, by the names of the kinds in zero_memory. Memory
- * begins at a multiple of `alignment`, as alloc must see to, and is used in the order of `stream`
- * (a cudaStream_t); NULL: there is none left. It is given back for the stream that it was allocated
- * for. With an allocator outputs of gathers are not registered with NCCL. Both functions are set,
- * and call none of the job's. Page-locked memory does not come from it.
+ * A source of device memory that replaces the library's own pools, such as a framework's caching
+ * allocator. Both functions must be set. They are called from several threads and must not call
+ * functions of the job. Page-locked host memory never comes from here. With an allocator, outputs
+ * of gathers are not registered with NCCL.
  */
 typedef struct zero_allocator {
+	/*
+	 * Returns `bytes` bytes of device memory that begin at a multiple of `alignment`, or NULL
+	 * if there is none left. The memory is used in the order of `stream`, a cudaStream_t.
+	 * `kind` is the name of a field of zero_memory.
+	 */
 	void *(*alloc)(void *context, size_t bytes, size_t alignment, int device, void *stream,
 		       const char *kind);
+	/* Frees a block; `stream` is the one that it was allocated for. */
 	void (*free)(void *context, void *data, size_t bytes, int device, void *stream);
-	void *context;
+	void *context; /* passed to both */
 } zero_allocator;
 
-/* What is not said is 0. */
 typedef struct zero_options {
 	/*
-	 * Settings as "name=value" separated by spaces, such as "stage=3 stream_chunk=40M"; names
-	 * are the flags' without "--zero-", with '_' for '-'. NULL or "" adds none. They come
-	 * before ZERO_RESOLVED (what the launcher or the Slurm plugin decided), then ZERO_STAGE,
-	 * ZERO_STREAM_CHUNK ... (what a user said), then the compiled default.
+	 * Settings as "name=value", separated by spaces: "stage=3 stream_chunk=40M". Names are
+	 * those of the flags in zerorun(1), without "--zero-" and with '_' instead of '-'. NULL or
+	 * "" sets nothing. Precedence, highest first: these settings; ZERO_RESOLVED, which the
+	 * launcher or the Slurm plugin sets; the user's variables, such as ZERO_STAGE; the default.
 	 */
 	const char *settings;
-	/* For the backend cuda; NULL: the library's own. Copied. */
+	/* Backend cuda: where device memory comes from. NULL: the library's pools. Copied. */
 	const zero_allocator *allocator;
-	/* For the backend cuda: the stream of zero_set_stream from the beginning on. */
+	/* Backend cuda: the initial stream, see zero_set_stream. */
 	void *stream;
 } zero_options;
 
 /*
- * COLLECTIVE. Joins the ranks that the launcher (zerorun, mpirun, srun --mpi=pmix) started, agrees
- * on the options and opens a job. Without a launcher the job is one rank alone. `options` may be
- * NULL. On CPUs MPI is initialised unless the program has done so, and finalised when the process
- * exits with status 0 after zero_close; if the program asked MPI for less than MPI_THREAD_MULTIPLE,
- * communication runs in the calling thread and overlaps nothing. One job at a time is open in a
- * process.
+ * COLLECTIVE. Opens a job: joins the ranks that a launcher (zerorun, mpirun, srun --mpi=pmix)
+ * started, and agrees on the settings. Without a launcher the job has one rank. A process has at
+ * most one open job; a second zero_open fails with ZERO_E_STATE. `options` may be NULL. On failure
+ * *job is NULL.
+ *
+ * On CPUs the library initialises MPI unless the program has done so. It finalises MPI when the
+ * process exits with status 0 after zero_close. If the program initialised MPI with less than
+ * MPI_THREAD_MULTIPLE, communication runs in the calling thread and overlaps nothing.
  */
 zero_status zero_open(const zero_options *options, zero_job **job);
 /*
- * COLLECTIVE. Frees everything of the job; legal at any moment of its life and on NULL. A peer that
- * is in another operation meanwhile, because this rank gave up, gets ZERO_E_ORDER there. With the
- * setting `report` rank 0 writes the job's report, see REPORT in zero(3); if that fails,
- * zero_last_error() says so there. Returns ZERO_OK. In a forked child it does nothing.
+ * COLLECTIVE. Closes the job and frees everything that belongs to it. It may be called at any time,
+ * also after an error. A NULL job is a no-op, and so is a call in a forked child. Always returns
+ * ZERO_OK.
+ *
+ * A rank may close the job because it gave up: a peer that waits in another operation then gets
+ * ZERO_E_ORDER there. With the setting `report`, rank 0 writes the report of the job (see REPORT in
+ * zero(3)); if that fails, zero_last_error() on rank 0 says why.
  */
 zero_status zero_close(zero_job *job);
 
-int zero_rank(const zero_job *job);       /* for NULL: of this process, as far as known, else 0 */
-int zero_world(const zero_job *job);      /* number of ranks; 1 for NULL */
-int zero_local_rank(const zero_job *job); /* among the ranks that share this node */
+/* Returns this process's rank. For a NULL job, the rank as far as it is known, else 0. */
+int zero_rank(const zero_job *job);
+/* Returns the number of ranks; 1 for NULL. */
+int zero_world(const zero_job *job);
+/* Returns this rank's index among the ranks of its node; 0 for NULL. */
+int zero_local_rank(const zero_job *job);
+/* Returns the number of ranks on this node; 1 for NULL. */
 int zero_local_world(const zero_job *job);
+
 /*
- * The resolved value of a setting as text, sizes in bytes ("stream_chunk" -> "41943040"). Sizes of
- * memory are the least of all ranks': "budget", "stream_chunk", and "stream_threshold", which is a
- * number also where `auto` was given. "share" is the number of ranks that share memory with this
- * one, which counts; 1 if none does. "flatten" is, after zero_layout at stages 0 to 2, the tier
- * that all ranks took ("device", "distributed" or "host"; if nothing was adopted, for `auto` the
- * one that the budget has room for, as if the tensors were on the device and equal on all ranks);
- * before that, and at stage 3, the setting as given. NULL for an unknown name. Valid until
- * zero_close.
+ * Returns the value of a setting as text, with sizes in bytes: "stream_chunk" is "41943040". NULL
+ * for an unknown name. The text is valid until zero_close. Some values are the result of what the
+ * ranks found:
+ *
+ *	budget, stream_chunk, stream_threshold, gather_limit
+ *		the lowest value of all ranks; a number also if the user gave `auto`
+ *	share	the number of ranks that share memory with this one, itself included
+ *	flatten	after zero_layout at stages 0 to 2, the tier that all ranks use: "device",
+ *		"distributed" or "host". If no tensor was adopted and the setting is `auto`, the
+ *		tier that the budget would allow for equal tensors on the device. Before
+ *		zero_layout, and at stage 3, the setting itself.
  */
 const char *zero_setting(const zero_job *job, const char *name);
 
 /*
- * COLLECTIVE. Ends a stretch in which every rank did something of its own that may have failed
- * (opened its own file, say). `error` is NULL where all went well, else a sentence. ZERO_OK on all
- * ranks, or ZERO_E_APPLICATION on all of them with the lowest failing rank's sentence.
+ * COLLECTIVE. Lets the ranks agree on the outcome of work that each rank did by itself, such as
+ * opening a file. `error` is NULL on a rank that succeeded, else a sentence. Returns ZERO_OK on all
+ * ranks, or ZERO_E_APPLICATION on all ranks with the sentence of the lowest rank that failed.
  */
 zero_status zero_agree(zero_job *job, const char *error);
 /*
- * COLLECTIVE. Replaces values[i] by sum(weight * values[i]) / sum(weight) over the ranks, folded in
- * rank order in f64: the same bits on all ranks. Weights are >= 0 with a sum > 0; a rank may give
- * 0.
+ * COLLECTIVE. Replaces values[i] by sum(weight * values[i]) / sum(weight) over the ranks. The sums
+ * are f64 and in rank order, so all ranks get the same bits. Weights are >= 0. The values of a rank
+ * with weight 0 are ignored. The call fails with ZERO_E_INVALID if all weights are 0. After an
+ * error the values are unchanged.
  */
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
 
-/* ---- devices --------------------------------------------------------------------------------- */
-
-/*
- * With the backend cuda (the setting `backend`; `auto` takes it where there is a GPU) all memory of
- * parameters, shards and gradients is the GPU's, ranks find each other by PMIx and communicate by
- * NCCL. A rank uses the GPU that is current in the thread that calls zero_open, or else the one of
- * its place among the node's ranks. A program that computes on the CPU says backend=host in its
- * settings, whatever the machine has.
- *
- * ORDER. What a function says is there when it returns is there for what the caller begins on its
- * stream from then on; and what the caller has begun on it before is done first. The host waits for
- * other ranks to agree, for what it must know (the norm in zero_step, ZERO_CHECK=1, zero_export)
- * and for what becomes the caller's again (the end of zero_load, zero_load_model and zero_layout
- * with adopted tensors); for nothing else. An error of the device comes with a later call. The
- * stream is the legacy default stream, unless zero_options or this function name another: a
- * cudaStream_t, which must be in order after the last one, and is not cudaStreamPerThread.
- * ZERO_E_UNSUPPORTED on the host, but for NULL.
- *
- * POINTERS. What zero_data, zero_view, zero_shard, zero_gradient, zero_gradient_as and
- * zero_device_alloc give is the device's memory: kernels and copies on the stream use it, the host
- * does not. zero_from_rank and zero_from_all take memory of the host, page-locked or not, or of the
- * device; a zero_fill writes to the host's; an adopted tensor is where its location says.
- */
-zero_status zero_set_stream(zero_job *job, void *stream);
-/*
- * COLLECTIVE. An ncclComm_t of all ranks for the caller's own use, made on the first call;
- * zero_open and this are all that a program needs to have NCCL wired up. zero_close destroys it. It
- * is aborted when a rank is lost.
- */
-zero_status zero_nccl_comm(zero_job *job, void **comm);
-
-/* ---- teams ----------------------------------------------------------------------------------- */
-
-/*
- * COLLECTIVE over all ranks, before zero_layout. A team of `count` ranks of the job, ascending:
- * such as those that train one expert of a mixture. Every rank makes the same teams in the same
- * order, also those that it is not in. zero_close frees it.
- */
-zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team);
-int zero_team_rank(const zero_team *team); /* of this rank in it; -1 if it is not */
-int zero_team_world(const zero_team *team);
-
 /* ---- groups and parameters ------------------------------------------------------------------- */
 
+#define ZERO_MAX_DIMS 8
+
 typedef struct zero_param_spec {
-	const char *name;    /* unique in the job; copied. The tensor's name in an export */
-	zero_dtype dtype;    /* storage type; f32, f16 or bf16 if trainable */
-	int ndim;            /* 0 (one element) to ZERO_MAX_DIMS */
-	const size_t *shape; /* [ndim], copied; a 0 makes the parameter empty, which is legal */
-	bool trainable;      /* has a gradient and optimizer states */
-	float weight_decay;  /* factor on zero_adamw.weight_decay: 1 for matrices, 0 for biases */
-	float lr_scale;      /* factor on zero_adamw.lr; 0 is read as 1 */
-	zero_param
-		*alias_of; /* tied to this parameter of the same group: shares its storage, has the
-	                         same dtype and element count, is neither loaded nor exported */
+	const char *name;     /* unique in the job, also the tensor's name in an export; copied */
+	zero_dtype dtype;     /* the type that is stored; f32, f16 or bf16 if trainable */
+	int ndim;             /* 0 (one element) to ZERO_MAX_DIMS */
+	const size_t *shape;  /* [ndim], copied; a 0 makes the parameter empty, which is allowed */
+	bool trainable;       /* has a gradient and optimizer states */
+	bool no_weight_decay; /* excluded from weight decay, as biases and norms often are */
+	float weight_decay_scale; /* factor on zero_adamw.weight_decay; 0 means 1 */
+	float lr_scale;           /* factor on zero_adamw.lr; 0 means 1 */
+	/* A parameter of the same group that this one is tied to: the alias shares its storage, and
+	   is neither loaded nor exported. It has the target's dtype, number of elements and
+	   `trainable`; the target's factors apply. */
+	zero_param *alias_of;
 } zero_param_spec;
 
 /*
- * A new, empty group, its name unique in the job and copied; groups are laid out and stepped in the
- * order in which they were made. The same groups and parameters in the same order on all ranks:
- * zero_layout checks it. `team` is NULL for all ranks, or those that the group is sharded over: the
- * others make the group too, but hold nothing of it. For them zero_load does nothing, zero_shard
- * gives no elements, and gather, reduce and gradients are ZERO_E_INVALID. What is marked COLLECTIVE
- * is so among the ranks of a group's team. Gradients are summed over the team and divided by the
- * number of all ranks: the mean over the samples of the whole job, if every rank's samples reach
- * the team, as those of a mixture's experts do.
+ * Adds an empty group to the job, before zero_layout. `name` is unique in the job and copied. All
+ * ranks add the same groups and parameters in the same order, which zero_layout checks. Groups are
+ * laid out and stepped in that order.
+ *
+ * `team` is the team that the group is sharded over, or NULL for all ranks. Ranks outside the team
+ * add the group too, but store nothing of it: zero_load does nothing there, zero_shard returns no
+ * elements, and gathers, reduces and gradients fail with ZERO_E_INVALID. Gradients of the group are
+ * summed over its team and divided by the number of all ranks. That is the mean over the samples of
+ * the whole job if the samples of every rank reach the team, as in a mixture of experts.
  */
 zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zero_group **group);
 /*
- * Adds a parameter to a group, before the layout. A parameter used twice in a step (a tied
- * embedding) keeps its gradient buffer from the first use to the last, or is reduced twice: reduces
- * of one step add up.
+ * Adds a parameter to a group, before zero_layout. With only the first fields of the spec set, the
+ * parameter trains with the learning rate and the weight decay of the step.
+ *
+ * A parameter that is used twice in a step, such as a tied embedding, may keep its gradient buffer
+ * from the first use to the last, or be reduced twice: the reduces of one step add up.
  */
 zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_param **param);
 /*
- * COLLECTIVE. Fixes the layout and allocates the shards, their contents zero, or what zero_adopt
+ * COLLECTIVE. Fixes the layout and allocates the shards. Their contents are 0, or what zero_adopt
  * gave.
  *
- * A group is split into runs by (dtype, trainable). In a run, parameters begin at multiples of 64
- * elements, and the run is padded to a multiple of 64 * world elements, of which rank r owns the
- * r-th part. Bounds are counted in elements and do not depend on the type gathered. The setting
- * `allgather` fixes what is gathered as one: `grouped` keeps the groups, `single` cuts them into
- * single parameters (one of less than 64 elements a rank joins its neighbour), `auto` cuts groups
- * of more than `bucket` bytes. At stages 0 to 2 every rank holds the whole of each run; but at
- * stages 1 and 2 ranks that all share memory hold it between them, each its shard.
+ * A group is split into segments by (dtype, trainable). Within a segment, parameters begin at
+ * multiples of 64 elements, and the segment is padded to a multiple of 64 * world elements, of
+ * which rank r owns the r-th part. Bounds are counted in elements and do not depend on the type
+ * that is gathered.
+ *
+ * The setting `allgather` says what is gathered as one. `grouped` keeps the groups. `single` cuts
+ * them into single parameters; one of less than 64 elements per rank stays with its neighbour.
+ * `auto` cuts groups of more than `bucket` bytes.
+ *
+ * At stages 0 to 2 every rank has access to all of each segment. At stages 1 and 2, if all ranks
+ * share memory, they store it once between them, each its shard.
  */
 zero_status zero_layout(zero_job *job);
 
 /*
- * The part of the parameter that this rank stores: `*count` elements from element `*first` on, at
- * `*data`, in the storage type; valid until zero_close. A parameter may lie on some ranks only:
- * count is then 0 and data NULL. At stages 1 and 2 it is all of the parameter or the rank's shard
- * of it, see zero_layout: zero_view has all of it in either case. To change values use zero_load,
- * which reaches f32 masters too.
+ * Finds the part of the parameter that this rank stores, after zero_layout: `*count` elements from
+ * element `*first`, at `*data`, in the stored type. The pointer is valid until zero_close. A
+ * parameter may be stored on some ranks only: elsewhere *count is 0 and *data NULL. At stages 1 and
+ * 2 the part is all of the parameter or this rank's shard of it, see zero_layout; zero_view returns
+ * all of it in either case. Waits for values that the last step still sends. To change values use
+ * zero_load, which also updates f32 masters.
  */
 zero_status zero_shard(const zero_param *param, void **data, size_t *first, size_t *count);
-size_t zero_param_count(const zero_param *param); /* elements; 1 for ndim 0 */
+
+/* ---- what a job consists of ------------------------------------------------------------------ */
+
+/*
+ * These functions describe groups and parameters as they were added, also before zero_layout. The
+ * strings and arrays are valid until zero_close.
+ */
+
+size_t zero_job_group_count(const zero_job *job);
+/* Returns group i in the order of zero_group_new; NULL if i is out of range. */
+zero_group *zero_job_group(const zero_job *job, size_t i);
+
+const char *zero_group_name(const zero_group *group);
+/* Returns the team that the group was added with; NULL for all ranks. */
+zero_team *zero_group_team(const zero_group *group);
+/* Returns the number of parameters in the group, aliases included. */
+size_t zero_group_param_count(const zero_group *group);
+/* Returns parameter i in the order of zero_param_new; NULL if i is out of range. */
+zero_param *zero_group_param(const zero_group *group, size_t i);
+
 const char *zero_param_name(const zero_param *param);
+zero_group *zero_param_group(const zero_param *param);
+/* Returns the parameter that this one is tied to; NULL if it is no alias. */
+zero_param *zero_param_alias_of(const zero_param *param);
+/* Returns the type that is stored. */
+zero_dtype zero_param_dtype(const zero_param *param);
+int zero_param_ndim(const zero_param *param);
+/* Returns [ndim] dimensions; not NULL, also where ndim is 0. */
+const size_t *zero_param_shape(const zero_param *param);
+/* Returns the number of elements: the product of the shape, 1 where ndim is 0. */
+size_t zero_param_numel(const zero_param *param);
+bool zero_param_trainable(const zero_param *param);
 
 /* ---- tensors in files (safetensors) ---------------------------------------------------------- */
 
-/* A tensor that lies row by row in a file. From zero_file_tensor, or filled by hand for raw
-   data. */
+/* A tensor that is stored row by row in a file. zero_file_tensor returns one; a program may also
+   fill one in to read raw data. */
 typedef struct zero_tensor {
 	const char *name;
 	zero_dtype dtype;
 	int ndim;
 	size_t shape[ZERO_MAX_DIMS];
-	const char *path; /* the file that holds the bytes */
-	uint64_t offset;  /* bytes from the file's begin to element 0 */
+	const char *path; /* the file that holds the elements */
+	uint64_t offset;  /* of element 0, in bytes from the start of the file */
 } zero_tensor;
 
 /*
- * COLLECTIVE. Opens a .safetensors file, a model.safetensors.index.json, or a folder with either,
- * and checks every header in full. Close it with zero_file_close, at the latest before zero_close.
+ * COLLECTIVE. Opens a .safetensors file, a model.safetensors.index.json, or a folder that has one
+ * of them, and checks all headers in full. Damage is ZERO_E_FORMAT. On failure *file is NULL. Close
+ * the file with zero_file_close, before zero_close.
  */
 zero_status zero_file_open(zero_job *job, const char *path, zero_file **file);
+/* Closes the file and frees its tensors. NULL is a no-op. */
 void zero_file_close(zero_file *file);
+/* Returns the number of tensors; 0 for NULL. */
 size_t zero_file_count(const zero_file *file);
-/* Tensor i in the order of the files' bytes; the file's own, valid until zero_file_close. */
+/* Returns tensor i, in the order of the files' bytes. The file owns it, until zero_file_close. */
 const zero_tensor *zero_file_tensor(const zero_file *file, size_t i);
-/* The tensor of that name, or NULL. */
+/* Returns the tensor of that name, or NULL. */
 const zero_tensor *zero_file_find(const zero_file *file, const char *name);
 
-/* ---- partition: each rank fills what it owns ------------------------------------------------- */
+/* ---- loading: each rank fills what it stores ------------------------------------------------- */
 
 typedef enum zero_source_kind {
-	ZERO_FROM_FILE, /* `tensor`: each rank reads its own slice with pread */
-	ZERO_FROM_RANK, /* `data` on rank `rank`, NULL elsewhere: each rank is sent its own slice */
-	ZERO_FROM_ALL,  /* `data` on all ranks, the same values: each copies its own slice */
+	ZERO_FROM_FILE,     /* `tensor`: each rank reads its own slice */
+	ZERO_FROM_RANK,     /* `data` on rank `rank`, which sends each rank its own slice */
+	ZERO_FROM_ALL,      /* `data` on all ranks, equal: each rank copies its own slice */
 	ZERO_FROM_CONSTANT, /* every element is `a` */
-	ZERO_FROM_UNIFORM,  /* in [a, b), counter-based: the same values at every world size */
-	ZERO_FROM_NORMAL,   /* mean a, standard deviation b, likewise */
+	ZERO_FROM_UNIFORM,  /* uniform in [a, b); the same values at every number of ranks */
+	ZERO_FROM_NORMAL,   /* normal with mean a and standard deviation b; likewise */
 	ZERO_FROM_CALLBACK, /* `fill` writes the elements that it is asked for */
 } zero_source_kind;
 
-/* Writes `count` elements from element `first` on, in the storage type, row by row, to host memory,
-   also with a GPU. Any status but ZERO_OK fails the load with ZERO_E_APPLICATION. */
-typedef zero_status (*zero_fill)(void *context, void *elements, size_t first, size_t count);
+/*
+ * Writes `count` elements of a parameter from element `first` to `elements`, in the stored type,
+ * row by row. `elements` is host memory, also with a GPU. Any status but ZERO_OK fails the load
+ * with ZERO_E_APPLICATION.
+ */
+typedef zero_status (*zero_fill_callback)(void *context, void *elements, size_t first,
+					  size_t count);
 
-/* Where a parameter's values come from; make one with the functions below. */
+/* Where a parameter's values come from. The functions below make one. */
 typedef struct zero_source {
 	const zero_tensor *tensor;
 	const void *data;
@@ -336,404 +383,530 @@ typedef struct zero_source {
 	int rank;
 	double a, b;
 	uint64_t seed;
-	zero_fill fill;
+	zero_fill_callback fill;
 	void *context;
 	bool transpose; /* of a tensor: it is [n, m] where the parameter is [m, n] */
 	bool convert;   /* of a tensor: it may be of another dtype, see zero_load */
 } zero_source;
 
 zero_source zero_from_file(const zero_tensor *tensor);
+/* `rank` is one of the job's, in the group's team; `data` is ignored on other ranks. */
 zero_source zero_from_rank(int rank, const void *data);
 zero_source zero_from_all(const void *data);
 zero_source zero_from_constant(double value);
 zero_source zero_from_uniform(double low, double high, uint64_t seed);
 zero_source zero_from_normal(double mean, double stddev, uint64_t seed);
-zero_source zero_from_callback(zero_fill fill, void *context);
+zero_source zero_from_callback(zero_fill_callback fill, void *context);
 
 /*
- * COLLECTIVE. Fills the parameter from a source of its own dtype and shape; a tensor's are checked.
- * A parameter of more than `stream_threshold` bytes is streamed in pieces of `stream_chunk`.
- * On CPUs neither needs staging memory; with a GPU, files, callbacks and another rank's pageable
- * memory go through two page-locked buffers of `stream_chunk` at most (64 KiB at least). A random
- * element i of parameter p is a function of (seed, p's name, i) alone: Philox 4x32-10 (Salmon et
- * al., SC11). A group must not be gathered.
+ * COLLECTIVE, after zero_layout. Fills the parameter, and its f32 master if it has one, from a
+ * source of the parameter's dtype and shape. Those of a tensor are checked: ZERO_E_FORMAT. The
+ * group must not be gathered, and the parameter must not be an alias. After an error the values of
+ * the parameter are undefined. What the source points to is no longer used when the call returns.
  *
- * With `convert`, a tensor of f32, f16, bf16 or f64 fills a parameter of any of these, rounded once
- * to nearest even (beyond the range is infinity, a NaN stays one), and one of i64, i32, u8 or bool
- * a parameter of any of those; an integer that does not fit is ZERO_E_FORMAT. With `transpose`, a
- * matrix is turned. Both work by tile, through two buffers of at most 1 MiB and `stream_chunk`
- * each; each rank still reads its own elements only.
+ * A parameter of more than `stream_threshold` bytes is loaded in pieces of `stream_chunk`. On CPUs
+ * no staging memory is needed. With a GPU, files, callbacks, and pageable memory of another rank
+ * pass through two page-locked buffers of at most `stream_chunk`, but at least 64 KiB.
+ *
+ * Element i of a random parameter p depends on (seed, the name of p, i) alone: Philox 4x32-10
+ * (Salmon et al., SC11).
+ *
+ * With `convert`, a tensor of f32, f16, bf16 or f64 may fill a parameter of any of these types,
+ * rounded once to nearest even: values beyond the range become infinite, and a NaN stays a NaN. A
+ * tensor of i64, i32, u8 or bool may fill a parameter of any of those types; an integer that does
+ * not fit is ZERO_E_FORMAT. With `transpose`, the matrix is transposed. Both work in tiles, through
+ * two buffers of at most 1 MiB and `stream_chunk`, and each rank still reads its own elements only.
  */
 zero_status zero_load(zero_param *param, const zero_source *source);
 /*
- * COLLECTIVE. Loads params[i] from sources[i], all in one go: parameters that come from different
- * ranks are streamed at the same time, so that none of these is what all wait for. Their groups are
- * of one team. If it fails, any of them may have been changed.
+ * COLLECTIVE. Loads params[i] from sources[i]. Parameters that come from different ranks are
+ * streamed at the same time, so that no single rank is the bottleneck. The groups of all parameters
+ * must have one team. After an error the values of all these parameters are undefined.
  */
 zero_status zero_load_many(zero_param **params, const zero_source *sources, size_t count);
 
-/* ---- flatten: tensors that already exist become views of the flat buffer --------------------- */
-
-/* Where a tensor is. With a GPU any of its memory is the device's. On the host backend that is an
-   arena on the host: what zero_device_alloc gives, and the library's own buffers. */
-typedef enum zero_location { ZERO_ON_HOST, ZERO_ON_DEVICE } zero_location;
-
-/* Whose values of a tensor count. */
-typedef enum zero_values {
-	ZERO_VALUES_EQUAL,   /* all ranks have the same */
-	ZERO_VALUES_OF_RANK, /* those of one rank; the others' are given up, and may be NULL */
-	/* Each rank's, where each has a copy of its own. Ranks of a node that share memory have one
-	   between them at stages 1 and 2: each gives its shard of it. */
-	ZERO_VALUES_OWN,
-} zero_values;
-
-/* A tensor that becomes a parameter; what is not said is 0. */
-typedef struct zero_adopt_spec {
-	void *data; /* the whole parameter, row by row, in its dtype; it is read only */
-	zero_location location;
-	zero_values values;
-	int rank; /* of ZERO_VALUES_OF_RANK */
-	/*
-	 * Called, in zero_layout, as soon as nothing of the tensor is needed any more, before
-	 * anything of the next flat buffer is allocated. It frees the tensor: with
-	 * zero_device_free, say; no other function of the job may be called. Not called for NULL
-	 * data. NULL: the caller keeps the tensor, which then takes memory beside the flat buffer.
-	 */
-	void (*release)(void *context, void *data);
-	void *context;
-} zero_adopt_spec;
+/* ---- loading a whole model ------------------------------------------------------------------- */
 
 /*
- * A tensor that has the values of this parameter; at stages 0 to 2, before zero_layout, which lays
- * it into the group's flat buffer. All ranks adopt the same parameters, with the same location,
- * values and rank; all are on the device or all on the host. In a group, what is not adopted is
- * zero and can be loaded afterwards. At stage 3 use zero_load. *given is copied, data are not.
- *
- * zero_layout makes the flat buffers of such groups one by one, in order. The setting `flatten`
- * says where. Of the G bytes of a flat buffer, at N ranks and with C for stream_chunk, these are
- * needed on the device, beside the tensors:
- *
- *	on the device  device       G       copied, then released
- *	               distributed  G/N     each packs its shard; all-gathered after the release
- *	               host         2 C     moved to host memory, released, moved back
- *	on the host    device       G + 2 C each rank copies all of it
- *	               distributed  G + 2 C each rank copies its shard; the rest is all-gathered
- *	               host         0       the flat buffer itself is in host memory
- *
- * and, in every tier, what flat buffers take beyond what was released. (Where ranks of a node have
- * one buffer between them, at stages 1 and 2, each counts its part of G, and lays it straight.)
- * `distributed` refuses ZERO_VALUES_OWN. `auto` takes the first for which the budget has room, with
- * what the stage allocates later: gradients, optimizer states, gathered groups. With tensors on the
- * host it takes `distributed` if ranks share a node and values allow it, else `device`. All ranks
- * take the same. If the budget is known and has no room, zero_layout fails with ZERO_E_MEMORY
- * before anything is released. Under ZERO_CHECK=1 values that are declared equal are compared
- * before that.
- *
- * If zero_layout fails later, tensors whose release was called are gone, and the job can only be
- * closed. What was not released is the caller's in any case.
- */
-zero_status zero_adopt(zero_param *param, const zero_adopt_spec *given);
-/*
- * The whole parameter in its flat buffer, row by row, as it is stored: the same place from
- * zero_layout to zero_close. It waits for what other ranks stepped, as whoever kept the pointer
- * must do after each step, by this or by a gather. NULL, with a sentence, at stage 3, before the
- * layout and on ranks that are not in the team; NULL if it is empty. Read only.
- */
-void *zero_view(zero_param *param);
-
-/*
- * Memory of the device, from a 4096-byte boundary, counted as `caller` in zero_memory. In a job
- * that has such memory, or adopts tensors, the device has no more than the budget, if that is known
- * (from the launcher or the plugin): whatever goes beyond is ZERO_E_MEMORY.
- */
-zero_status zero_device_alloc(zero_job *job, size_t bytes, void **data);
-void zero_device_free(zero_job *job, void *data); /* NULL is legal; zero_close frees the rest */
-
-/* ---- load a whole model ---------------------------------------------------------------------- */
-
-/*
- * How the tensors of a checkpoint become the parameters of a job; all zero is a legal one. The
- * callbacks are called on every rank, in the calling thread, and may not use the job. But for
- * `progress` they must say the same on all ranks, which is checked.
+ * How the tensors of a model's files become the parameters of a job. Every rank calls the
+ * callbacks, in the thread that called zero_load_model. Callbacks must not use the job. Except for
+ * `progress`, their results must be the same on all ranks, which is checked.
  */
 typedef struct zero_load_model_options {
 	/*
-	 * The name under which a checkpoint has `param`; it stays valid until the next call. NULL:
-	 * the checkpoint has no such tensor, nor is it expected to. *transpose is false; where it
-	 * is set, the tensor is [n, m] and the parameter [m, n], as of layers that some models
-	 * store as [in, out] and others as [out, in]. NULL: every parameter's own name. Aliases
-	 * are asked for too.
+	 * Returns the name of the tensor for parameter `param`, valid until the next call; or NULL
+	 * if the files are expected to have none. Sets *transpose, which is false before, if the
+	 * tensor is [n, m] where the parameter is [m, n]: some models store a layer as [in, out],
+	 * others as [out, in]. Aliases are asked for too. Unset: the parameter's own name.
 	 */
 	const char *(*tensor_name)(void *context, const char *param, bool *transpose);
 	/*
-	 * Where the values of a parameter come from that the checkpoint does not have. *source is
-	 * *initial, if that is given; any kind but ZERO_FROM_RANK may be set. What it points to
-	 * stays valid until zero_load_model returns. Any status but ZERO_OK fails the load with
+	 * Sets *source for a parameter that the files do not have. *source is *initial before, if
+	 * that is set. Any kind but ZERO_FROM_RANK is allowed. What the source points to must stay
+	 * valid until zero_load_model returns. Any status but ZERO_OK fails the load with
 	 * ZERO_E_APPLICATION.
 	 */
 	zero_status (*initialise)(void *context, const char *param, zero_source *source);
 	/*
-	 * This rank has filled `done` of the `total` bytes that it is to fill; `param` came last,
-	 * NULL at first. Called once before anything is read and then after each piece, `done`
-	 * growing up to `total`. Any status but ZERO_OK ends the load on all ranks with
-	 * ZERO_E_APPLICATION.
+	 * Reports that this rank has filled `done` of the `total` bytes that it stores, `param`
+	 * last. Called once before anything is read, with a NULL `param`, and then after each
+	 * piece. Any status but ZERO_OK ends the load on all ranks with ZERO_E_APPLICATION.
 	 */
 	zero_status (*progress)(void *context, const char *param, uint64_t done, uint64_t total);
-	void *context; /* handed to the callbacks */
-	/* For parameters that the checkpoint does not have; without it and `initialise` they keep
-	   the values that they have. */
+	void *context; /* passed to the callbacks */
+	/* The source of parameters that the files do not have. Without it and without `initialise`
+	   these parameters are left unchanged. */
 	const zero_source *initial;
-	bool strict_dtype;     /* no tensor is converted: another dtype is ZERO_E_FORMAT */
+	bool strict_dtype;     /* a tensor of another dtype is ZERO_E_FORMAT, not converted */
 	bool allow_missing;    /* parameters without a tensor are no error */
 	bool allow_unexpected; /* tensors without a parameter are no error */
 } zero_load_model_options;
 
-/* What of a job and a checkpoint did not meet; the same on all ranks. */
+/* The names that only the job or only the files have; the same on all ranks. */
 typedef struct zero_load_model_report {
 	size_t missing_count, unexpected_count;
-	const char **missing;    /* parameters whose tensor the checkpoint does not have */
+	const char **missing;    /* parameters whose tensor the files do not have */
 	const char **unexpected; /* tensors that no parameter is loaded from */
 } zero_load_model_report;
 
 /*
- * COLLECTIVE. Fills all parameters of the job from a checkpoint: a path as for zero_file_open,
- * above all a folder with model.safetensors.index.json. `load` may be NULL, for all zero; `report`
- * may be NULL, else it is filled also if what it says is why the call fails, and is to be freed.
+ * COLLECTIVE, after zero_layout. Fills all parameters of the job from a path as for zero_file_open,
+ * usually a folder with model.safetensors.index.json. `options` may be NULL. `report` may be NULL;
+ * else it is filled, also if missing or unexpected names make the call fail, and must be freed with
+ * zero_load_model_report_free. No group may be gathered.
  *
- * Each rank reads, in the order of the files' bytes, the elements that it stores, straight into its
- * shard: at stage 3 every byte is read by one rank; where ranks store whole parameters, each reads
- * all. Converted and transposed elements go through staging as in zero_load, missing parameters are
- * filled by slice: nothing is sent and nothing gathered. f32 masters follow. Ranks agree once
- * before anything is changed, when names, shapes and types have been checked, and then after every
- * 32 chunks (1 GiB at most), so that an error on one rank soon ends all; the parameters then have
- * no certain values and are to be loaded again. No group may be gathered.
+ * Each rank reads the elements that it stores straight into its shard, in the order of the files'
+ * bytes. At stage 3 one rank reads each byte; where ranks store whole parameters, each reads all.
+ * Converted and transposed elements are staged as in zero_load, and missing parameters are filled
+ * by slice. Nothing is sent and nothing is gathered. f32 masters are updated.
  *
- * A tied parameter may be in the checkpoint under its own name, its alias's, or both: an alias is
- * neither missing nor unexpected, and is read only if its target has no tensor.
+ * The ranks agree once on names, shapes and types, before anything is changed, and then after every
+ * 32 pieces of `stream_chunk`, at most 1 GiB. An error on one rank so ends the load on all ranks
+ * soon. After an error during the load, the values of the parameters are undefined.
+ *
+ * The files may have a tied parameter under its own name, under its alias's, or under both. An
+ * alias is neither missing nor unexpected, and is read only if its target has no tensor.
  */
-zero_status zero_load_model(zero_job *job, const char *path, const zero_load_model_options *load,
+zero_status zero_load_model(zero_job *job, const char *path, const zero_load_model_options *options,
 			    zero_load_model_report *report);
-/* Frees the names and empties the report; legal for one that is all zero. */
+/* Frees the names and sets the report to 0. A report that is all 0 is a no-op. */
 void zero_load_model_report_free(zero_load_model_report *report);
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 /*
- * COLLECTIVE, returns before the data are there. Begins to gather the groups, those of one team as
- * one submission; zero_gather waits for each. (At stages 1 and 2 it waits for what the last step
- * still sends.) A group that is gathered or under way already is passed over; so are, from the
- * first on whose outputs would make more than the setting `gather_limit` bytes with those that are
- * live, all further ones: zero_gather begins them when it comes to them. All ranks must count
- * alike, so releases too come in one order. Ranks of a node that share memory have one output
- * between them, and none for a group that all of them together store and that is wanted as it is
- * stored. `as` is ZERO_DTYPE_PARAM, ZERO_DTYPE_DEFAULT, or the type in which f32, f16 and bf16 parameters are
- * wanted (f32 to bf16 or f16 is cast into the own part of the output before it is sent; f16 or bf16
- * to f32 likewise). Integers stay what they are.
+ * COLLECTIVE. Begins to gather the groups, and returns before the data are there; zero_gather waits
+ * for each of them. The groups of one team are gathered in one submission. At stages 1 and 2 the
+ * call first waits for values of these groups that the last step still sends.
+ *
+ * `as` is the type in which f32, f16 and bf16 parameters are gathered, or ZERO_DTYPE_PARAM or
+ * ZERO_DTYPE_DEFAULT. One of the stored and the gathered type must be f32, or both be equal. A cast
+ * is made into this rank's part of the output, which is then sent. Other types are gathered as they
+ * are stored.
+ *
+ * A group that is gathered or under way is skipped. The setting `gather_limit` bounds the bytes of
+ * outputs that are live at one time: the first group that would exceed it, and all groups after it,
+ * are skipped, and zero_gather begins them later. All ranks must skip the same groups, so they must
+ * also release groups in the same order.
+ *
+ * Ranks of a node that share memory have one output between them. There is no output for a group
+ * that these ranks store completely, if it is gathered in the stored type.
  */
 zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as);
 /*
- * COLLECTIVE. Waits until the group is gathered as `as`, beginning that if need be, and counts one
- * use of it. A group is of one type as long as it is gathered: another is ZERO_E_STATE.
+ * COLLECTIVE. Waits until the group is gathered as `as`, beginning the gather if necessary, and
+ * counts one use of the group. A group has one type for as long as it is gathered: a gather as
+ * another type is ZERO_E_STATE.
  */
 zero_status zero_gather(zero_group *group, zero_dtype as);
 /*
- * Ends one use; the last one frees the gathered buffer, as does releasing a mere prefetch. With the
- * setting `check` (ZERO_CHECK=1) a parameter that was changed since the gather without zero_param_changed
- * is ZERO_E_STATE: here on a rank that sees the change, where the group is released all the same,
- * and on all ranks at what this rank next begins with them. It costs each rank two readings of what
- * is gathered.
+ * Ends one use of the group. The last release frees the gathered buffer; so does the release of a
+ * group that was only prefetched.
+ *
+ * With the setting `check` (ZERO_CHECK=1), the last release fails with ZERO_E_STATE if a parameter
+ * was changed since the gather without zero_param_changed. The group is released all the same, and
+ * this rank's next collective operation fails on all its ranks. The check reads all gathered values
+ * twice.
  */
 zero_status zero_release(zero_group *group);
 /*
- * The whole parameter, row by row, in the gathered type: valid from gather to release. NULL if not
- * gathered or empty. Read only, but for what zero_param_changed tells to all: ranks may share the bytes.
+ * Returns the whole parameter, row by row, in the gathered type. Valid from zero_gather to
+ * zero_release. NULL if the group is not gathered or the parameter is empty. Ranks may share this
+ * memory: it is read only, except for a change that zero_param_changed announces.
  */
 void *zero_data(const zero_param *param);
-/* The type it is gathered as, from the begin of that on; ZERO_DTYPE_PARAM if it is not: zero_prefetch may
-   have passed it over. */
+/*
+ * Returns the type that the parameter is gathered as, from the start of the gather; or
+ * ZERO_DTYPE_PARAM if it is not gathered, as after a zero_prefetch that skipped it.
+ */
 zero_dtype zero_gathered_dtype(const zero_param *param);
 /*
- * COLLECTIVE. Rank `rank` (of the job, in the group's team) has written to the parameter's
- * zero_data: what it holds there, all of it, becomes the parameter's values: what all ranks have
- * gathered, the shards, and f32 masters. Moments stay. The group is gathered on all ranks and stays
- * so; nobody else writes to the parameter, and nobody reads it between the first change and the
- * return. Other parameters of the group may be changed already and told afterwards, one by one;
- * tied ones are told by any of their names.
+ * COLLECTIVE. Makes the values that rank `rank` has written to the parameter's zero_data the values
+ * of the parameter: the other ranks' gathered values, the shards and the f32 masters are updated.
+ * Moments are unchanged. `rank` is a rank of the job, in the group's team. The group is gathered on
+ * all ranks and stays gathered. Aliases may be passed.
  *
- * Gathered in another type than stored, values are cast back, rounded once to nearest even: shards
- * of f32 that are gathered as bf16 become the bf16 values, also where nothing was changed; 16-bit
- * shards that are gathered as f32 become the rounded values, and what is gathered becomes these
- * too. Takes at most `stream_chunk` bytes of staging.
+ * No other rank may write to the parameter, and no rank may read it, from the first change until
+ * the call returns. Several parameters of a group may be changed before the first call, with one
+ * call for each.
+ *
+ * If the gathered type differs from the stored one, values are cast back, rounded once to nearest
+ * even. An f32 parameter that is gathered as bf16 so takes the bf16 values, also where nothing was
+ * changed. A 16-bit parameter that is gathered as f32 takes the rounded values, and so do the
+ * gathered f32 values. Uses at most `stream_chunk` bytes of staging memory.
  */
 zero_status zero_param_changed(zero_param *param, int rank);
 
 /* ---- gradients and the step ------------------------------------------------------------------ */
 
 /*
- * The type of a group's gradients, before zero_layout and the same on all ranks, which checks it:
- * f32 unless this says f16 or bf16. Half the bytes are then kept and sent. They are summed over the
- * ranks in f32, but what a rank adds up itself is rounded at each addition: give such a group one
- * gradient for each reduce, and let several reduces of a step add up in f32.
+ * Sets the type of a group's gradients to f32 (the default), f16 or bf16. Call it before
+ * zero_layout, with the same type on all ranks. A 16-bit type halves the memory and the bytes sent.
+ * Sums over the ranks are still f32, but what a rank adds to its own gradient is rounded at each
+ * addition: add one gradient per reduce to such a group, and let several reduces of a step add up.
  */
 zero_status zero_group_gradient_dtype(zero_group *group, zero_dtype dtype);
 /*
- * The parameter's gradient, f32, [count], zero at first; add this rank's into it, the mean over its
- * own samples: zero_step divides the sum by the number of ranks (or see zero_adamw.samples). Valid
- * from the first call for the group to zero_reduce of the group. NULL if the parameter is not
- * trainable, the group's gradients are of another type or there is no memory (zero_last_error says
- * which), or if its group is empty. Not collective: ranks may differ in what they use.
+ * Returns the parameter's gradient, f32, [zero_param_numel]. It is 0 at first. Add this rank's
+ * gradient to it: the mean over the rank's own samples, which zero_step divides by the number of
+ * ranks, or a sum, see zero_adamw.samples. The pointer is valid from the first call for the group
+ * to the zero_reduce of the group. The call is not collective: ranks may use different parameters.
+ *
+ * Returns NULL, and sets zero_last_error(), if the parameter is not trainable, if the group's
+ * gradients are of another type, or if there is no memory. Returns NULL without an error if the
+ * group has no elements.
  */
 float *zero_gradient(zero_param *param);
-/* The same in `dtype`, which must be that of the group's gradients. */
+/* The same as `dtype`, which must be the type of the group's gradients. */
 void *zero_gradient_as(zero_param *param, zero_dtype dtype);
 /*
- * COLLECTIVE, returns before the sums are there, waiting at most for the last reduce but one. Sums
- * the group's gradient over the ranks in f32, each element folded in rank order (f32 of GPUs on
- * several nodes in NCCL's, see ZERO_REDUCE in zero(3)), into the owner's shard. A rank that made no
- * gradient gives zeros. A second reduce before the step adds to the first. What is added to a
- * gradient after its group's last reduce counts for the next step.
+ * COLLECTIVE. Begins to sum the group's gradient over the ranks, into the owner's shard, and
+ * returns before the sums are there. It waits at most for the reduce before the last one. A rank
+ * that made no gradient adds zeros. A second reduce before the step adds to the first. A gradient
+ * that is added after the group's last reduce of a step counts for the next step.
+ *
+ * Sums are f32, and an element is the sum of the ranks' values in rank order, with two exceptions,
+ * both on GPUs. f32 gradients of ranks on several nodes are summed by NCCL in an order of its own,
+ * see ZERO_REDUCE in zero(3). Of more than 256 ranks, each 256 consecutive ones are summed in rank
+ * order, and these sums are then added in order.
  */
 zero_status zero_reduce(zero_group *group);
 
 /*
- * A loss scale, for f16: the loss is multiplied by it before the backward pass, so that fewer
- * gradients are too small for the type, and zero_step divides it out. The caller's, and the same on
- * all ranks: zero_step changes it in the same way on all of them. If a gradient is not finite, the
- * step is skipped and scale becomes scale * backoff, but not less than min; after `interval` steps
- * without that it becomes scale * growth, but not more than max. Powers of two scale exactly.
+ * A loss scale for f16 training (Micikevicius et al., arXiv 1710.03740). The program multiplies the
+ * loss by `scale` before the backward pass, so that fewer gradients underflow, and zero_step
+ * divides by it. The structure belongs to the program and is the same on all ranks. zero_step
+ * updates it in the same way on all of them. If a gradient is not finite, the step is skipped and
+ * the scale becomes scale * backoff, but at least `min`. After `interval` steps without such a
+ * gradient it becomes scale * growth, but at most `max`. Powers of two scale exactly.
  */
 typedef struct zero_loss_scale {
-	float scale;         /* to multiply the loss with; min <= scale <= max */
-	uint32_t good_steps; /* since it last changed */
+	float scale;         /* min <= scale <= max */
+	uint32_t good_steps; /* since the last change */
 	float growth;        /* >= 1 */
-	float backoff;       /* in (0, 1]; 1 for a scale that stays as it is */
+	float backoff;       /* in (0, 1]; 1 for a constant scale */
 	float min, max;      /* min > 0, max finite */
-	uint32_t interval;   /* 0: it never grows */
+	uint32_t interval;   /* 0: the scale never grows */
 } zero_loss_scale;
 
-/* 65536, doubled after 2000 steps up to 2^24, halved down to 1. */
+/* Sets a scale of 65536 that doubles after 2000 steps, up to 2^24, and halves, down to 1. */
 void zero_loss_scale_init(zero_loss_scale *scale);
 
 typedef struct zero_adamw {
-	float lr, beta1, beta2, eps, weight_decay; /* betas in [0, 1); eps > 0, 1e-8 is usual */
-	float clip;        /* bound on the global gradient norm; 0 for none */
-	int micro_batches; /* gradients were added up over so many; 0 is read as 1 */
+	float lr;           /* >= 0 */
+	float beta1, beta2; /* in [0, 1) */
+	float eps;          /* > 0; 1e-8 is usual */
+	float weight_decay; /* >= 0 */
+	float clip;         /* bound on the global gradient norm; 0 for none */
+	int micro_batches;  /* gradients that were added up since the last step; 0 means 1 */
 	/*
-	 * For batches of uneven size: how many samples (or their weight, up to 2^53) this rank's
-	 * gradient is of, those of all its micro-batches; micro_batches is then 0 or 1. If any rank
-	 * says other than 0, every rank's gradient is a sum over its samples, not a mean, and a
-	 * rank that says 0 had none. Ranks need not say the same.
+	 * For batches of different sizes: the number of samples, or their total weight, up to 2^53,
+	 * that this rank's gradient was made of, in all its micro-batches. micro_batches is then 0
+	 * or 1. If the value is not 0 on any rank, every rank's gradient is taken as a sum over its
+	 * samples instead of a mean, and a rank with 0 had none. It may differ between ranks; all
+	 * other fields must be the same.
 	 */
 	double samples;
-	zero_loss_scale *loss_scale; /* NULL: none */
+	zero_loss_scale *loss_scale; /* NULL for none */
 } zero_adamw;
 
 typedef struct zero_step_result {
-	double grad_norm; /* of the mean gradient, before clipping and without the loss scale */
-	bool skipped;     /* the norm was not finite: nothing was changed but the loss scale */
+	double grad_norm; /* of the mean gradient, unscaled and before clipping */
+	bool skipped;     /* the norm was not finite: only the loss scale was changed */
 	float loss_scale; /* for the next step; 1 if there is none */
-	bool stop;        /* a signal of zero_stop_on came, on whatever rank */
+	bool stop;        /* a rank has received a signal of zero_stop_on */
 } zero_step_result;
 
 /*
- * COLLECTIVE. One step of AdamW (Loshchilov and Hutter, arXiv 1711.05101) over all trainable
- * parameters, with the mean gradient: sum over ranks / (world * micro_batches), or / the sum of all
- * ranks' samples. Groups that were not reduced since the last step are reduced first. No group may
- * be gathered. `result` may be NULL. The gradients are gone afterwards, also after an error, which
- * leaves the loss scale as it was. In f32 the outcome is the same bits at every stage and on every
- * instruction set, at one world size, with one backend, and wherever the optimizer states are.
+ * COLLECTIVE over all ranks. Takes one step of AdamW (Loshchilov and Hutter, arXiv 1711.05101) over
+ * all trainable parameters, with the mean gradient: the sum over ranks / (world * micro_batches),
+ * or / the samples of all ranks. Groups that were not reduced since the last step are reduced
+ * first. No group may be gathered. `result` may be NULL; it is filled on success.
+ *
+ * With f32 parameters and gradients, the new values are the same bits at every stage, on every
+ * instruction set, and wherever the optimizer states are, for one number of ranks and one backend.
+ * The exceptions of zero_reduce apply: NCCL's own sums are the same bits as far as NCCL repeats
+ * them.
  *
  * With the setting `offload=optimizer`, moments and masters are in host memory and stepped there.
- * At stages 1 and 2, across nodes, new values are sent group by group while further groups are
- * stepped and after the call returns. A gather that needs no cast, and comes before all else that
- * waits for other ranks, waits for its own group alone. It then communicates nothing: if the call
- * does not fit, that is an error on this rank only.
+ *
+ * After an error, gradients are gone and the loss scale is unchanged. The values of the parameters
+ * depend on the error. An argument, a gathered group, a missing allocation or a failed reduce is
+ * found before any rank steps: parameters, states and the number of steps are then unchanged. A
+ * failure after that, of communication, of the device, or of memory to send new values, leaves some
+ * groups stepped and others not, and ranks may differ: the values are undefined, and the job should
+ * be closed and continued from a checkpoint. At stages 1 and 2, across nodes, and of a GPU, such a
+ * failure may be returned by a later call.
+ *
+ * At stages 1 and 2, across nodes, the new values of each group are sent while further groups are
+ * stepped, and after the call has returned. A gather that needs no cast, and that is called before
+ * anything else that waits for other ranks, waits for its own group only. It then communicates
+ * nothing, so that a call with wrong arguments fails on this rank only.
  */
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-/* What is not said is 0. */
 typedef struct zero_save_options {
-	/* The program's own bytes, such as its place in the data: rank 0's are kept, and given back
-	   by zero_restore. NULL: none. Copied. */
+	/* Bytes of the program, such as its position in the data. Rank 0's are stored, and
+	   zero_restore returns them on all ranks. NULL for none. Copied. */
 	const void *user;
 	size_t user_bytes;
-	/* The number of complete checkpoints that remain in the folder when this one is complete:
-	   the oldest are deleted. 0: none is deleted. */
+	/* The number of complete checkpoints to leave in the folder, this one included; older ones
+	   are deleted. 0 leaves all. */
 	int keep_last;
-	/* Returns once the ranks know what to write: a thread of each rank writes while training
-	   goes on. What the next step would change before it is written is copied first, group by
-	   group: one copy of the rank's shard and states at most, counted as `checkpoint` in
-	   zero_memory. With a GPU all of it is copied to host memory before the call returns. */
+	/*
+	 * Returns as soon as the ranks have agreed on what to write. A thread of each rank writes
+	 * while training goes on. Values that the next step would change before they are written
+	 * are first copied, group by group: at most one copy of the rank's shard and states,
+	 * counted as `checkpoint` in zero_memory. With a GPU everything is copied to host memory
+	 * before the call returns.
+	 */
 	bool background;
 } zero_save_options;
 
 /*
- * COLLECTIVE. Writes a checkpoint, dir/step-<number of steps>: each rank its own shard and
- * optimizer states, straight from where they are (a GPU's by two page-locked buffers of
- * `stream_chunk`), as a file of safetensors, and rank 0 a manifest, see zero_checkpoint(5). `dir`,
- * made if it is not there, is on a file system that all ranks share, and of this job alone. The
- * checkpoint appears whole or not at all, and is on disk when it does; dir/latest is then a link to
- * it. One of the same step is replaced. No group may be gathered. `options` may be NULL.
+ * COLLECTIVE. Writes the checkpoint dir/step-<number of steps>. Each rank writes its own shard and
+ * optimizer states as a safetensors file, straight from where they are, or from a GPU through two
+ * page-locked buffers of `stream_chunk`. Rank 0 writes a manifest, see zero_checkpoint(5). No group
+ * may be gathered. `options` may be NULL.
  *
- * A save in the background is complete, and seen, soon after the first zero_step (or
- * zero_save_wait, zero_save or zero_close) by which all ranks have written. An error of it is told
- * by the first zero_save_wait or zero_save after that (such a zero_save has made its own checkpoint
- * all the same); zero_close returns ZERO_OK and leaves it as the thread's last error, if that had
- * none. What the program itself writes to zero_data, for zero_param_changed, may be the very place that is
- * still being saved: call zero_save_wait before.
+ * `dir` is created if it does not exist. It must be on a file system that all ranks share, and used
+ * by this job only. The checkpoint appears under its name when it is complete and on disk, or not
+ * at all; dir/latest is then a link to it. A checkpoint of the same step is replaced.
+ *
+ * A save in the background becomes visible soon after the first zero_step, zero_save_wait,
+ * zero_save or zero_close by which all ranks have written their part. Its error is returned by the
+ * next zero_save_wait or zero_save; such a zero_save has still made its own checkpoint. zero_close
+ * returns ZERO_OK and leaves the error as the thread's last error, if there was none. Call
+ * zero_save_wait before writing to zero_data for zero_param_changed: that memory may be the memory
+ * that is being saved.
  */
 zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *options);
-/* COLLECTIVE. Waits until the save in the background is complete, and returns how it ended. ZERO_OK
-   if there is none. */
+/*
+ * COLLECTIVE. Waits until the save in the background is complete, and returns its status. ZERO_OK
+ * if there is none.
+ */
 zero_status zero_save_wait(zero_job *job);
 
-/* What a checkpoint says of itself; free it with zero_checkpoint_free. */
-typedef struct zero_checkpoint {
+/* What zero_restore found. Free it with zero_checkpoint_info_free. */
+typedef struct zero_checkpoint_info {
 	char *path;       /* of the checkpoint; NULL: the folder has none */
-	uint64_t step;    /* steps that had been taken */
+	uint64_t step;    /* number of steps taken */
 	int world, stage; /* of the job that saved it */
-	void *user;       /* the program's own bytes, the same on all ranks; NULL: none */
+	void *user;       /* the program's bytes, the same on all ranks; NULL: none */
 	size_t user_bytes;
-} zero_checkpoint;
+} zero_checkpoint_info;
 
 /*
  * COLLECTIVE, after zero_layout. Fills parameters, optimizer states and the number of steps from a
- * checkpoint: `path` is that of one, or a folder of them, whose `latest` is taken. It may have been
- * saved at another number of ranks, stage, offload, or with other groups; parameters must have the
- * same names, types and shapes, and be trainable or not as they were. Each rank reads the ranges of
- * the files that it needs, and every byte is checked before it is used: damage is ZERO_E_FORMAT,
- * with file and tensor. At the same number of ranks training goes on to the same bits.
+ * checkpoint. `path` is a checkpoint, or a folder of checkpoints, whose `latest` is used. No group
+ * may be gathered. The number of ranks, the stage, the offload and the grouping may differ from
+ * those of the job that saved it. Parameters must have the same names, dtypes and shapes, and the
+ * same ones must be trainable. Each rank reads the ranges that it needs, and checks every byte
+ * before it is used: damage is ZERO_E_FORMAT, with the file and the tensor. At the same number of
+ * ranks training goes on with the same bits.
  *
- * If `checkpoint` is not NULL it is filled, also after some errors. Only then a folder that has no
- * checkpoint, or is not there, is ZERO_OK, with checkpoint->path NULL and nothing changed. After an
- * error parameters and states have no certain values.
+ * If `info` is not NULL it is filled, also after some errors, and must be freed. A path that has no
+ * checkpoint, or does not exist, is then no error: the call returns ZERO_OK with info->path NULL
+ * and changes nothing. After an error the values of parameters and states are undefined.
  */
-zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint *checkpoint);
-void zero_checkpoint_free(zero_checkpoint *checkpoint); /* legal for one that is all zero */
+zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *info);
+/* Frees the path and the program's bytes, and sets *info to 0. Nothing to free is a no-op. */
+void zero_checkpoint_info_free(zero_checkpoint_info *info);
 
 /*
- * Asks for an end on a signal, such as the one that Slurm sends before a time limit (`sbatch
- * --signal=USR1@120`) or a preemption (SIGTERM): once any rank got it, the next zero_step says
- * `stop` in its result, on all ranks alike, so that the program can save and exit: with status 75
- * (EX_TEMPFAIL), if it is to be begun again, see --max-restarts in zerorun(1). May be called for
- * several signals, but not for those that tell of a fault; zero_close gives back what they did
- * before.
+ * Catches a signal as a request to stop, such as the one that Slurm sends before a time limit
+ * (`sbatch --signal=USR1@120`) or at a preemption (SIGTERM). Once any rank has received it, the
+ * next zero_step sets `stop` in its result on all ranks. The program can then save and exit: with
+ * status 75 (EX_TEMPFAIL) to be started again, see --max-restarts in zerorun(1). The function may
+ * be called for several signals, but not for SIGSEGV, SIGBUS, SIGFPE and SIGILL: ZERO_E_INVALID.
+ * zero_close restores the previous handlers.
  */
 zero_status zero_stop_on(zero_job *job, int signal);
 
 /* ---- export ---------------------------------------------------------------------------------- */
 
 /*
- * COLLECTIVE. Writes all parameters but aliases in their storage types, for other programs to load:
- * as one file if `path` ends in .safetensors; else as a folder (made if it is not there) with
- * model.safetensors, or, beyond 5 GB, with model-00001-of-0000N.safetensors and so on (a tensor is
- * in one of them) and model.safetensors.index.json, as Hugging Face's libraries load them. Every
- * rank writes its own bytes in place, nothing is gathered: the path is on a file system that all
- * ranks share. A file appears whole or not at all, the index last; what was there is replaced.
+ * COLLECTIVE. Writes all parameters except aliases, in the stored types, as safetensors for other
+ * programs. A path that ends in .safetensors is one file. Any other path is a folder, created if it
+ * does not exist, with the names that Hugging Face's libraries expect: model.safetensors, or, of
+ * more than 5 GB, model-00001-of-0000N.safetensors and so on with model.safetensors.index.json. A
+ * tensor is never split over two files.
+ *
+ * Every rank writes its own bytes in place, and nothing is gathered, so the path must be on a file
+ * system that all ranks share. A file appears under its name when it is complete, the index last.
+ * Existing files of these names are replaced.
  */
 zero_status zero_export(zero_job *job, const char *path);
+
+/* ---- adopting tensors that already exist (flatten) ------------------------------------------- */
+
+/* Where a tensor is. With a GPU, any memory of the GPU is on the device. On the host backend, the
+   device is what zero_device_alloc returns and the library's own buffers. */
+typedef enum zero_location { ZERO_ON_HOST, ZERO_ON_DEVICE } zero_location;
+
+/* Whose values of a tensor become the parameter's. */
+typedef enum zero_adopt_values {
+	ZERO_VALUES_EQUAL,   /* all ranks have the same values */
+	ZERO_VALUES_OF_RANK, /* one rank's; `data` may be NULL on the others */
+	/* Each rank's own, where each stores a copy. Ranks of a node that share memory store one
+	   copy between them at stages 1 and 2: each rank gives its shard of it. */
+	ZERO_VALUES_OWN,
+} zero_adopt_values;
+
+/* A tensor that becomes a parameter. */
+typedef struct zero_adopt_spec {
+	void *data; /* the whole parameter, row by row, in the stored type; it is only read */
+	zero_location location;
+	zero_adopt_values values;
+	int rank; /* of ZERO_VALUES_OF_RANK */
+	/*
+	 * Frees the tensor, with zero_device_free for example. zero_layout calls it as soon as the
+	 * tensor is no longer needed, before it allocates the next flat buffer. No other function
+	 * of the job may be called in it. It is not called for NULL data. If it is NULL the caller
+	 * keeps the tensor, and both the tensor and the flat buffer use memory.
+	 */
+	void (*release)(void *context, void *data);
+	void *context;
+} zero_adopt_spec;
+
+/*
+ * Gives a parameter the values of an existing tensor, which zero_layout then puts into the group's
+ * flat buffer. Call it before zero_layout, at stages 0 to 2; at stage 3 use zero_load. All ranks
+ * adopt the same parameters, with the same location, values and rank. All tensors are on the device
+ * or all on the host. Other parameters of the group are 0 and can be loaded after zero_layout.
+ * *spec is copied, the data are not. An alias cannot be adopted: adopt its target.
+ *
+ * zero_layout builds the flat buffers of these groups one after the other. The setting `flatten`
+ * says where. For a flat buffer of G bytes, at N ranks and with a stream_chunk of C bytes, each
+ * tier needs this much memory on the device, besides the tensors:
+ *
+ *	tensors on	tier		needs
+ *	the device	device		G	copied, then released
+ *			distributed	G/N	each rank packs its shard; after the release the
+ *						shards are all-gathered
+ *			host		2 C	moved to host memory, released, moved back
+ *	the host	device		G + 2 C	each rank copies all of it
+ *			distributed	G + 2 C	each rank copies its shard; the shards are
+ *						all-gathered
+ *			host		0	the flat buffer itself is in host memory
+ *
+ * A flat buffer that is larger than the tensors that were released adds the difference, in every
+ * tier. Where ranks of a node share one buffer, at stages 1 and 2, each rank counts its part of G
+ * and copies it into place.
+ *
+ * `distributed` is not possible with ZERO_VALUES_OWN. `auto` uses, for tensors on the device, the
+ * first tier for which the budget has room, counting what the stage allocates later: gradients,
+ * optimizer states and gathered groups. For tensors on the host it uses `distributed` if ranks
+ * share a node and the values allow it, else `device`. All ranks use the same tier.
+ *
+ * If the budget is known and has no room, zero_layout fails with ZERO_E_MEMORY before any tensor is
+ * released. With ZERO_CHECK=1 it also compares, before that, values that were declared equal. If
+ * zero_layout fails later, the tensors that were released are lost and the job can only be closed.
+ * Tensors that were not released belong to the caller in any case.
+ */
+zero_status zero_adopt(zero_param *param, const zero_adopt_spec *spec);
+/*
+ * Returns the whole parameter in its flat buffer, row by row, in the stored type. Read only. The
+ * address is the same from zero_layout to zero_close. At stages 1 and 2 values that other ranks
+ * stepped may still be on their way: this call waits for them, and a program that keeps the pointer
+ * must wait after each step too, by this call or by a gather. Returns NULL and sets
+ * zero_last_error() at stage 3, before zero_layout, and on ranks outside the group's team. Returns
+ * NULL without an error if the parameter is empty.
+ */
+void *zero_view(zero_param *param);
+
+/*
+ * Allocates device memory at a 4096-byte boundary, counted as `caller` in zero_memory. 0 bytes are
+ * NULL. On the host backend it is host memory. In a job that calls this function or adopts tensors,
+ * an allocation beyond the budget fails with ZERO_E_MEMORY, if the launcher or the plugin has said
+ * what the budget is.
+ */
+zero_status zero_device_alloc(zero_job *job, size_t bytes, void **data);
+/* Frees such memory; NULL is a no-op. zero_close frees the rest. */
+void zero_device_free(zero_job *job, void *data);
+
+/* ---- teams ----------------------------------------------------------------------------------- */
+
+/*
+ * COLLECTIVE over all ranks, before zero_layout. Makes a team of `count` ranks of the job, in
+ * ascending order, such as those that train one expert of a mixture. All ranks make the same teams
+ * in the same order, also those that are not members. A rank that is in several teams must begin
+ * their operations in an order that suits all its peers, see COLLECTIVE FUNCTIONS above. zero_close
+ * frees the team.
+ */
+zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team);
+/* Returns this rank's index in the team; -1 if it is not a member. */
+int zero_team_rank(const zero_team *team);
+/* Returns the number of ranks in the team. */
+int zero_team_world(const zero_team *team);
+
+/* ---- GPUs ------------------------------------------------------------------------------------ */
+
+/*
+ * With the backend cuda, parameters, shards and gradients are in GPU memory, ranks find each other
+ * through PMIx and communicate by NCCL. The setting `backend` selects it; `auto` does so if there
+ * is a GPU. A rank uses the GPU that is current in the thread that calls zero_open, or else the one
+ * of its index among the ranks of the node. A program that computes on the CPU should set
+ * backend=host, whatever the machine has.
+ *
+ * ORDER. The library works with one stream of the caller. What the caller has enqueued on it before
+ * a call is done before the call's own work, and what a function has made is there for what the
+ * caller enqueues after it returns. The host waits for the other ranks to agree, for values that it
+ * needs (the norm in zero_step, ZERO_CHECK=1, zero_export), and where memory becomes the caller's
+ * again (the end of zero_load and zero_load_model, and of zero_layout with adopted tensors). It
+ * waits for nothing else, so an error of the device may be returned by a later call.
+ *
+ * POINTERS. The pointers of zero_data, zero_view, zero_shard, zero_gradient, zero_gradient_as and
+ * zero_device_alloc are device memory. Kernels and copies on the stream may use them, the host may
+ * not. The data of zero_from_rank and zero_from_all may be host memory, page-locked or not, or
+ * device memory. A zero_fill_callback writes to host memory. An adopted tensor is where its
+ * location says.
+ */
+
+/*
+ * Sets the caller's stream, a cudaStream_t. It must be ordered after the previous one, and must not
+ * be cudaStreamPerThread. NULL is the legacy default stream, which is used unless zero_options or
+ * this function set another. On the host backend NULL is a no-op and anything else is
+ * ZERO_E_UNSUPPORTED.
+ */
+zero_status zero_set_stream(zero_job *job, void *stream);
+/*
+ * COLLECTIVE. Returns an ncclComm_t of all ranks for the caller's own operations. It is made by the
+ * first call, and later calls return the same. With zero_open this is all that a program needs to
+ * use NCCL. zero_close destroys it; it is aborted when a rank is lost.
+ *
+ * NCCL allows two communicators of a GPU to be in use at the same time only if all ranks launch
+ * their operations in one order (see "Using multiple NCCL communicators concurrently" in its user
+ * guide); else they may deadlock. The library has communicators of its own, whose operations run on
+ * its own stream and are launched by its own thread. zero_prefetch and zero_reduce return while
+ * some of them are under way, and so does zero_step at stages 1 and 2. Before you use this
+ * communicator, call zero_agree(job, NULL): the caller's stream then waits for all operations that
+ * the library has begun. Use the communicator on the caller's stream, and call no function of the
+ * library meanwhile: what it begins later waits for what is on that stream.
+ */
+zero_status zero_nccl_comm(zero_job *job, void **comm);
 
 /* ---- accounting ------------------------------------------------------------------------------ */
 
@@ -743,28 +916,29 @@ typedef struct zero_bytes {
 
 /* Memory of this rank in bytes, by kind. */
 typedef struct zero_memory {
-	zero_bytes shards;     /* owned parameters; whole ones where a rank holds such */
+	zero_bytes shards;     /* stored parameters: shards, or whole ones where a rank has them */
 	zero_bytes gathered;   /* outputs of gathers */
 	zero_bytes gradients;  /* full gradient buffers and reduced shards */
 	zero_bytes optimizer;  /* moments, and f32 masters of 16-bit parameters */
 	zero_bytes staging;    /* the library's own buffers for communication */
-	zero_bytes caller;     /* what the program has from zero_device_alloc */
-	zero_bytes pinned;     /* page-locked host memory, on the way to a device and back */
-	zero_bytes offload;    /* in host memory instead of the device's */
-	zero_bytes checkpoint; /* copies, in host memory, of what a save still has to write */
-	zero_bytes total;      /* of all these but pinned, offload and checkpoint */
+	zero_bytes caller;     /* what zero_device_alloc returned */
+	zero_bytes pinned;     /* page-locked host memory for copies to and from a device */
+	zero_bytes offload;    /* in host memory instead of device memory */
+	zero_bytes checkpoint; /* copies, in host memory, of what a save has not written yet */
+	zero_bytes total;      /* all of these but pinned, offload and checkpoint */
 } zero_memory;
 
+/* Fills *memory. Memory that ranks share is counted once: each rank counts its part. */
 zero_status zero_memory_now(zero_job *job, zero_memory *memory);
 
-/* What this rank has sent and read since zero_open, counted where it leaves or enters the
-   library. */
+/* What this rank has sent and read since zero_open. */
 typedef struct zero_traffic {
 	uint64_t bytes_sent;  /* payload, without the few bytes by which ranks agree */
 	uint64_t collectives; /* all-gathers, reduce-scatters, scatters and broadcasts of payload */
 	uint64_t bytes_read;  /* of tensors, from files; of checkpoints, with their checksums */
 } zero_traffic;
 
+/* Fills *traffic. */
 zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic);
 
 #ifdef __cplusplus

@@ -18,7 +18,7 @@ struct found {
 
 struct restoring {
 	struct zero_restore plan;
-	zero_checkpoint *checkpoint;
+	zero_checkpoint_info *checkpoint;
 	char *text; /* of the manifest */
 	void *user;
 	struct found found; /* the same on all ranks after agree_found */
@@ -190,7 +190,7 @@ static zero_status broadcast_user(struct restoring *r, zero_status status)
 
 static zero_status describe_checkpoint(struct restoring *r)
 {
-	zero_checkpoint *checkpoint = r->checkpoint;
+	zero_checkpoint_info *checkpoint = r->checkpoint;
 	const struct zero_manifest *manifest = r->plan.manifest;
 
 	if (!checkpoint)
@@ -209,11 +209,11 @@ static zero_status describe_checkpoint(struct restoring *r)
 	return ZERO_OK;
 }
 
-void zero_checkpoint_free(zero_checkpoint *checkpoint)
+void zero_checkpoint_info_free(zero_checkpoint_info *checkpoint)
 {
 	free(checkpoint->path);
 	free(checkpoint->user);
-	*checkpoint = (zero_checkpoint){0};
+	*checkpoint = (zero_checkpoint_info){0};
 }
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -268,7 +268,7 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 	return ZERO_OK;
 }
 
-zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint *checkpoint)
+zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *checkpoint)
 {
 	struct restoring r = {.plan = {.job = job, .path = path ? path : ""},
 			      .checkpoint = checkpoint};
@@ -276,7 +276,7 @@ zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint *check
 	zero_status status = check_restore(job);
 
 	if (checkpoint)
-		*checkpoint = (zero_checkpoint){0};
+		*checkpoint = (zero_checkpoint_info){0};
 	if (!status)
 		status = zero_files_open(&r.plan.files);
 	if (!status && job->place.rank == 0)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows of the table of options, and nothing else: part of options.c, which alone includes
-   it. */
+/* The rows of the table of options. Only options.c includes this file. */
 #ifndef ZERO_OPTIONS_TABLE_H
 #define ZERO_OPTIONS_TABLE_H
 
@@ -8,7 +7,7 @@
 
 #include "options.h"
 
-/* Where users may set most options. */
+/* Where a user may set most options. */
 enum {
 	USER = ZERO_IN_FLAG | ZERO_IN_ENVIRONMENT | ZERO_IN_YAML | ZERO_IN_RESOLVED,
 };
@@ -33,56 +32,56 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_STAGE] = {
 		.name = "stage", .flag = "--zero-stage", .env = "ZERO_STAGE",
 		.argument = "0|1|2|3", .default_text = "3",
-		.help = "what is sharded: 1 optimizer, 2 gradients too, 3 all",
+		.help = "what is sharded: 1 optimizer, 2 also gradients, 3 everything",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 3, .where = USER,
 	},
 	[ZERO_OPT_STREAM_CHUNK] = {
 		.name = "stream_chunk", .flag = "--zero-stream-chunk", .env = "ZERO_STREAM_CHUNK",
 		.argument = "SIZE", .default_text = "40M",
-		.help = "bytes a piece when a large parameter is partitioned",
+		.help = "size of the pieces in which a large parameter is loaded",
 		.type = ZERO_TYPE_SIZE, .min = 1, .max = ONE_T, .where = USER,
 	},
 	[ZERO_OPT_STREAM_THRESHOLD] = {
 		.name = "stream_threshold", .flag = "--zero-stream-threshold",
 		.env = "ZERO_STREAM_THRESHOLD",
 		.argument = "SIZE|auto", .default_text = "auto",
-		.help = "parameters of more bytes go in pieces; auto: budget/64",
+		.help = "load parameters above this size in pieces; auto: budget/64",
 		.type = ZERO_TYPE_SIZE_OR_AUTO, .min = 0, .max = ONE_T, .where = USER,
 	},
 	[ZERO_OPT_FLATTEN] = {
 		.name = "flatten", .flag = "--zero-flatten", .env = "ZERO_FLATTEN",
 		.argument = "auto|device|distributed|host", .default_text = "auto",
-		.help = "where existing tensors become one flat buffer",
+		.help = "where flat buffers are built from existing tensors",
 		.type = ZERO_TYPE_CHOICE, .choices = flatten_choices, .where = USER,
 	},
 	[ZERO_OPT_ALLGATHER] = {
 		.name = "allgather", .flag = "--zero-allgather", .env = "ZERO_ALLGATHER",
 		.argument = "auto|single|grouped", .default_text = "auto",
-		.help = "gather each parameter alone, or whole groups",
+		.help = "gather single parameters or whole groups",
 		.type = ZERO_TYPE_CHOICE, .choices = allgather_choices, .where = USER,
 	},
 	[ZERO_OPT_BUCKET] = {
 		.name = "bucket", .flag = "--zero-bucket", .env = "ZERO_BUCKET",
 		.argument = "SIZE", .default_text = "1G",
-		.help = "groups of more bytes are cut by --zero-allgather=auto",
+		.help = "size above which --zero-allgather=auto cuts a group",
 		.type = ZERO_TYPE_SIZE, .min = 64 * ONE_K, .max = ONE_T, .where = USER,
 	},
 	[ZERO_OPT_GATHER_LIMIT] = {
 		.name = "gather_limit", .flag = "--zero-gather-limit", .env = "ZERO_GATHER_LIMIT",
 		.argument = "SIZE|auto", .default_text = "auto",
-		.help = "most gathered bytes to fetch ahead; auto: budget/4",
+		.help = "limit on gathered bytes when prefetching; auto: budget/4",
 		.type = ZERO_TYPE_SIZE_OR_AUTO, .min = 0, .max = ONE_T, .where = USER,
 	},
 	[ZERO_OPT_GATHER_DTYPE] = {
 		.name = "gather_dtype", .flag = "--zero-gather-dtype", .env = "ZERO_GATHER_DTYPE",
 		.argument = "param|bf16|f16|f32", .default_text = "param",
-		.help = "type of gathers that leave it to this; param: as stored",
+		.help = "type of gathers that do not name one; param: as stored",
 		.type = ZERO_TYPE_CHOICE, .choices = gather_dtype_choices, .where = USER,
 	},
 	[ZERO_OPT_OFFLOAD] = {
 		.name = "offload", .flag = "--zero-offload", .env = "ZERO_OFFLOAD",
 		.argument = "none|optimizer", .default_text = "none",
-		.help = "what lives in host memory instead of the GPU's",
+		.help = "states to hold in host memory instead of GPU memory",
 		.type = ZERO_TYPE_CHOICE, .choices = offload_choices, .where = USER,
 	},
 	[ZERO_OPT_VRAM_RESERVE] = {
@@ -94,32 +93,32 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_BACKEND] = {
 		.name = "backend", .flag = "--zero-backend", .env = "ZERO_BACKEND",
 		.argument = "auto|host|cuda", .default_text = "auto",
-		.help = "hardware to run on; auto: cuda where there is a GPU",
+		.help = "hardware to use; auto: cuda if there is a GPU",
 		.type = ZERO_TYPE_CHOICE, .choices = backend_choices, .where = USER,
 	},
 	[ZERO_OPT_PRELOAD] = {
 		.name = "preload", .flag = "--zero-preload", .env = "ZERO_PRELOAD",
 		.argument = "yes|no", .default_text = "yes",
-		.help = "load libzero.so into each task before other libraries",
+		.help = "preload libzero.so into each task",
 		.type = ZERO_TYPE_CHOICE, .choices = preload_choices, .where = USER,
 	},
 	[ZERO_OPT_CONFIG] = {
 		.name = "config", .flag = "--zero-config", .env = "ZERO_CONFIG",
 		.argument = "FILE", .default_text = "",
-		.help = "YAML file with options, read after the site's",
+		.help = "YAML file with options, read after the site's file",
 		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1,
 		.where = ZERO_IN_FLAG | ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_REPORT] = {
 		.name = "report", .flag = "--zero-report", .env = "ZERO_REPORT",
 		.argument = "DIR", .default_text = "",
-		.help = "folder for a report of the job: a page, and JSON",
+		.help = "folder to write a report of the job to",
 		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1, .where = USER,
 	},
 	[ZERO_OPT_PRELOAD_PATH] = {
 		.name = "preload_path",
 		.argument = "FILE", .default_text = "",
-		.help = "path of libzero.so in tasks; empty: where it was installed",
+		.help = "path of libzero.so in tasks; empty: the installed file",
 		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1,
 		.absolute = true, .where = ZERO_IN_YAML | ZERO_IN_RESOLVED,
 	},
@@ -133,14 +132,14 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_SHARE] = {
 		.name = "share", .env = "ZERO_SHARE",
 		.argument = "COUNT", .default_text = "0",
-		.help = "ranks of a node that share memory at most; 0: all, 1: none",
+		.help = "maximum number of ranks that share memory on a node; 0: all, 1: none",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_REDUCE] = {
 		.name = "reduce", .env = "ZERO_REDUCE",
 		.argument = "auto|ordered|nccl", .default_text = "auto",
-		.help = "sums of GPUs in rank order; auto: within a node",
+		.help = "order in which GPUs sum f32 gradients; auto: ordered on one node",
 		.type = ZERO_TYPE_CHOICE, .choices = reduce_choices,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
@@ -154,97 +153,97 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_OPEN_SECONDS] = {
 		.name = "open_seconds", .env = "ZERO_OPEN_SECONDS",
 		.argument = "COUNT", .default_text = "120",
-		.help = "seconds that ranks wait for each other at first",
+		.help = "seconds that ranks wait for each other while a job opens",
 		.type = ZERO_TYPE_INTEGER, .min = 1, .max = 86400,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_WATCH_SECONDS] = {
 		.name = "watch_seconds", .env = "ZERO_WATCH_SECONDS",
 		.argument = "COUNT", .default_text = "5",
-		.help = "seconds without a sign until a rank is lost; 0: no watch",
+		.help = "seconds without a heartbeat after which a rank is lost; 0: no watch",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 86400,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_STALL_SECONDS] = {
 		.name = "stall_seconds", .env = "ZERO_STALL_SECONDS",
 		.argument = "COUNT", .default_text = "1800",
-		.help = "seconds that ranks wait for a slow one; 0: for ever",
+		.help = "seconds that an operation may wait for other ranks; 0: no limit",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_ON_FAULT] = {
 		.name = "on_fault", .env = "ZERO_ON_FAULT",
 		.argument = "abort|return", .default_text = "abort",
-		.help = "a rank is lost: say so and end the job, or fail calls",
+		.help = "whether a lost rank aborts the job, or calls return errors",
 		.type = ZERO_TYPE_CHOICE, .choices = on_fault_choices,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_CHECK] = {
 		.name = "check", .env = "ZERO_CHECK",
 		.argument = "0|1", .default_text = "0",
-		.help = "1: find undeclared changes, and adopted values that differ",
+		.help = "1: detect undeclared changes, and adopted values that differ",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 1,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_STAGED] = {
 		.name = "staged", .env = "ZERO_STAGED",
 		.argument = "0|1", .default_text = "0",
-		.help = "1: step offloaded states as a GPU has to; for tests",
+		.help = "1: step offloaded states in pieces, as with a GPU; for tests",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 1,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_TASKS] = {
 		.name = "tasks",
 		.argument = "COUNT", .default_text = "0",
-		.help = "ranks that were launched; 0: not known",
+		.help = "number of ranks that were launched; 0: unknown",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX, .where = ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_BUDGET] = {
 		.name = "budget",
 		.argument = "SIZE", .default_text = "0",
-		.help = "bytes of memory that a rank may use; 0: not known",
+		.help = "bytes of memory that a rank may use; 0: unknown",
 		.type = ZERO_TYPE_SIZE, .min = 0, .max = UINT64_MAX, .where = ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_VRAM_FREE] = {
 		.name = "vram_free",
 		.argument = "SIZE", .default_text = "0",
-		.help = "bytes free on the fullest of the task's GPUs",
+		.help = "free bytes of the task's GPU that has the fewest",
 		.type = ZERO_TYPE_SIZE, .min = 0, .max = UINT64_MAX, .where = ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_VRAM_TOTAL] = {
 		.name = "vram_total",
 		.argument = "SIZE", .default_text = "0",
-		.help = "all bytes of that GPU",
+		.help = "total bytes of that GPU",
 		.type = ZERO_TYPE_SIZE, .min = 0, .max = UINT64_MAX, .where = ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_VRAM_SOURCE] = {
 		.name = "vram_source",
 		.argument = "SOURCE", .default_text = "unknown",
-		.help = "where vram_free is from; without GPUs it is host memory",
+		.help = "how vram_free was measured; without a GPU it is host memory",
 		.type = ZERO_TYPE_CHOICE, .choices = vram_source_choices, .where = ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_GPUS] = {
 		.name = "gpus",
 		.argument = "COUNT", .default_text = "0",
-		.help = "GPUs that the task sees",
+		.help = "number of GPUs that the task sees",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX, .where = ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_GPU] = {
 		.name = "gpu",
 		.argument = "MODEL", .default_text = "",
-		.help = "their model",
+		.help = "model of the task's GPUs",
 		.type = ZERO_TYPE_TEXT, .max = 255, .where = ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_MASTER] = {
 		.name = "master",
 		.argument = "HOST:PORT", .default_text = "",
-		.help = "what MASTER_ADDR and MASTER_PORT were set to",
+		.help = "the task's MASTER_ADDR and MASTER_PORT",
 		.type = ZERO_TYPE_TEXT, .max = 511, .where = ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_ORIGINS] = {
 		.name = "origins",
 		.argument = "NAME:ORIGIN;...", .default_text = "",
-		.help = "who said options that are not at their default",
+		.help = "origin of each option that is not at its default",
 		.type = ZERO_TYPE_TEXT, .max = 8191, .where = ZERO_IN_RESOLVED,
 	},
 };

@@ -36,7 +36,7 @@ zero_source zero_from_normal(double mean, double stddev, uint64_t seed)
 	return (zero_source){.kind = ZERO_FROM_NORMAL, .a = mean, .b = stddev, .seed = seed};
 }
 
-zero_source zero_from_callback(zero_fill fill, void *context)
+zero_source zero_from_callback(zero_fill_callback fill, void *context)
 {
 	return (zero_source){.kind = ZERO_FROM_CALLBACK, .fill = fill, .context = context};
 }

@@ -117,6 +117,11 @@ static zero_status check_spec(const zero_group *group, const zero_param_spec *sp
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is %s; what is trained is f32, f16 or bf16",
 				 spec->name, zero_dtype_name(spec->dtype));
+	if (spec->no_weight_decay && spec->weight_decay_scale != 0)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' has no_weight_decay and weight_decay_scale %g: "
+				 "set one of them",
+				 spec->name, (double)spec->weight_decay_scale);
 	other = tfind(&key, &group->job->model->params_by_name, by_name);
 	if (other)
 		return zero_fail(ZERO_E_INVALID, "parameter '%s' is there already, in group '%s'",
@@ -145,6 +150,12 @@ static zero_status check_spec(const zero_group *group, const zero_param_spec *sp
 	return ZERO_OK;
 }
 
+/* A factor that is not set leaves the value of the step as it is. */
+static float scale_or_one(float scale)
+{
+	return scale != 0 ? scale : 1;
+}
+
 zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_param **param)
 {
 	zero_param *made;
@@ -170,8 +181,8 @@ zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_
 	for (int i = 0; i < spec->ndim; i++)
 		made->shape[i] = spec->shape[i];
 	made->trainable = spec->trainable;
-	made->weight_decay = spec->weight_decay;
-	made->lr_scale = spec->lr_scale != 0 ? spec->lr_scale : 1;
+	made->weight_decay = spec->no_weight_decay ? 0 : scale_or_one(spec->weight_decay_scale);
+	made->lr_scale = scale_or_one(spec->lr_scale);
 	group->trainable = group->trainable || spec->trainable;
 	group->params[group->param_count++] = made;
 	*param = made;
@@ -181,16 +192,6 @@ no_memory:
 		free(made->name);
 	free(made);
 	return zero_fail(ZERO_E_MEMORY, "no memory for parameter '%s'", spec->name);
-}
-
-size_t zero_param_count(const zero_param *param)
-{
-	return param->count;
-}
-
-const char *zero_param_name(const zero_param *param)
-{
-	return param->name;
 }
 
 void zero_group_free(zero_group *group)

@@ -214,7 +214,7 @@ static const struct side restore_side[] = {{"slurm-zero", timed_restore}};
 
 void bench_restore(struct bench *bench)
 {
-	zero_checkpoint checkpoint = {0};
+	zero_checkpoint_info checkpoint = {0};
 	zero_traffic before, after;
 	double seconds, read, state;
 	struct saving s;
@@ -251,6 +251,6 @@ void bench_restore(struct bench *bench)
 			    earlier(bench, "restore at the same number of ranks", checkpoint.world),
 			    "the same number");
 	}
-	zero_checkpoint_free(&checkpoint);
+	zero_checkpoint_info_free(&checkpoint);
 	must(zero_close(s.job));
 }

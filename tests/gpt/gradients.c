@@ -152,14 +152,13 @@ static void check(zero_status status)
 static void fill(struct layer *layer, double **copy)
 {
 	for (int i = 0; i < layer->count; i++) {
-		zero_source source =
-			zero_from_normal(layer->spec[i].start == ONES ? 1 : 0, 0.25, 7);
+		zero_source source = zero_from_normal(layer->spec[i].init == ONES ? 1 : 0, 0.25, 7);
 
 		check(zero_load(layer->param[i], &source));
 	}
 	check(zero_gather(layer->group, ZERO_F32));
 	for (int i = 0; i < layer->count; i++) {
-		size_t count = zero_param_count(layer->param[i]);
+		size_t count = zero_param_numel(layer->param[i]);
 		float *values = copy_of(value(layer, i), count);
 
 		copy[i] = malloc(count * sizeof(double));
@@ -177,7 +176,7 @@ static int compare(struct layer *layer, double **copy, const uint32_t *tokens, d
 	int wrong = 0;
 
 	for (int i = 0; i < layer->count; i++) {
-		size_t count = zero_param_count(layer->param[i]);
+		size_t count = zero_param_numel(layer->param[i]);
 		float *analytic = copy_of(gradient(layer, i), count);
 		double scale = 0;
 
@@ -210,13 +209,13 @@ int main(void)
 {
 	struct model m = {.config = {LAYERS, HEADS, DIM, SEQ, VOCAB_SIZE, 1e-5}};
 	struct layer block[LAYERS] = {0};
-	struct kept kept[LAYERS];
+	struct activations acts[LAYERS];
 	uint32_t tokens[BATCH * (SEQ + 1)];
 	double loss, worst = 0, exact;
 	int wrong;
 
 	m.block = block;
-	m.kept = kept;
+	m.acts = acts;
 	check(zero_open(&(zero_options){.settings = math_settings}, &m.job));
 	check(model_declare(&m, ""));
 	model_buffers(&m, ROWS, SEQ);

@@ -147,7 +147,7 @@ refused() {
 	[[ $(<"$scratch/err") == *"$words"* ]] || wrong "gpt $*: no '$words'"
 }
 refused 'was saved with "--lr: 0.002' --lr 3e-3
-refused 'was saved with "sequences of a step: 6", and this is "sequences of a step: 5"' --batch 5
+refused 'was saved with "sequences of a step: 6", but now it is "sequences of a step: 5"' --batch 5
 refused 'was saved with "tokens of a sequence: 48"' --seq 40
 refused 'was saved with "tokens of the text: ' --text "$text" "$text"
 refused "$saved/" --width 60

@@ -62,7 +62,7 @@ void random_elements(zero_dtype dtype, void *out, size_t count, uint64_t from)
 
 void expect_gathered(zero_param *param, zero_dtype dtype, const void *want, const char *what)
 {
-	size_t count = zero_param_count(param), bytes = count * zero_dtype_size(dtype), at;
+	size_t count = zero_param_numel(param), bytes = count * zero_dtype_size(dtype), at;
 	void *data = zero_data(param), *got;
 
 	check(zero_gathered_dtype(param) == dtype, "%s: '%s'", what, zero_param_name(param));
@@ -90,7 +90,7 @@ void expect_stored(zero_param *param, zero_dtype dtype, const void *want, const 
 	fetch(got, data, count * size);
 	at = ref_difference(dtype, got, (const char *)want + first * size, count);
 	check(at == count, "%s: what is stored of '%s' differs at element %zu of %zu", what,
-	      zero_param_name(param), first + at, zero_param_count(param));
+	      zero_param_name(param), first + at, zero_param_numel(param));
 	free(got);
 }
 

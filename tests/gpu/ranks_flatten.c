@@ -40,7 +40,7 @@ static void begin(struct model *m, const char *settings)
 					 tensors[t].dtype, tensors[t].count, tensors[t].trainable);
 }
 
-/* The release poisons the tensor, so that a later read by the library is detected. */
+/* Whatever the release finds there is what the library has read: the rest is poisoned. */
 static void release_one(void *context, void *data)
 {
 	struct model *m = context;
@@ -59,7 +59,7 @@ static void release_one(void *context, void *data)
 	free(data);
 }
 
-static void give(struct model *m, size_t t, zero_values values, int owner, void *data)
+static void give(struct model *m, size_t t, zero_adopt_values values, int owner, void *data)
 {
 	zero_adopt_spec given = {.data = data,
 				 .location = m->location,
@@ -72,8 +72,8 @@ static void give(struct model *m, size_t t, zero_values values, int owner, void 
 	ok(zero_adopt(m->params[t], &given));
 }
 
-/* Fills the values of rank `from`, which count. Other ranks get different ones. */
-static void adopt_all(struct model *m, zero_values values, int owner)
+/* Values that count: those of rank `from`; others' are different if they do not. */
+static void adopt_all(struct model *m, zero_adopt_values values, int owner)
 {
 	for (size_t t = 0; t < TENSORS; t++) {
 		int from = values == ZERO_VALUES_EQUAL ? 0 : rank;
@@ -91,7 +91,7 @@ static void adopt_all(struct model *m, zero_values values, int owner)
 	}
 }
 
-static void compare(struct model *m, zero_values values, int owner, const char *what)
+static void compare(struct model *m, zero_adopt_values values, int owner, const char *what)
 {
 	int from = values == ZERO_VALUES_EQUAL ? 0 : values == ZERO_VALUES_OWN ? rank : owner;
 
@@ -111,7 +111,7 @@ static void compare(struct model *m, zero_values values, int owner, const char *
 	}
 }
 
-/* With gradients of 1 and betas of 0 a step moves all values by the same amount. */
+/* A step from there, with gradients of 1 and betas of 0: all moves by the same. */
 static void trains(struct model *m, const char *what)
 {
 	zero_adamw adamw = {.lr = 1, .eps = 1};
@@ -134,10 +134,10 @@ static void trains(struct model *m, const char *what)
 	free(after);
 }
 
-static void flatten(int stage, const char *tier, zero_location location, zero_values values)
+static void flatten(int stage, const char *tier, zero_location location, zero_adopt_values values)
 {
 	int owner = (stage + 1) % world;
-	/* Ranks with different values at stages 1 and 2 must not step as if they were equal. */
+	/* Ranks that own values of their own at stages 1 and 2 must not be stepped as one. */
 	bool train = values != ZERO_VALUES_OWN;
 	char settings[128], what[200];
 	struct model m;
@@ -162,8 +162,8 @@ static void flatten(int stage, const char *tier, zero_location location, zero_va
 void check_flatten(void)
 {
 	static const char *const tiers[] = {"device", "distributed", "host", "auto"};
-	static const zero_values values[] = {ZERO_VALUES_EQUAL, ZERO_VALUES_OF_RANK,
-					     ZERO_VALUES_OWN};
+	static const zero_adopt_values values[] = {ZERO_VALUES_EQUAL, ZERO_VALUES_OF_RANK,
+						   ZERO_VALUES_OWN};
 
 	for (int stage = 0; stage < 3; stage++)
 		for (size_t t = 0; t < 4; t++)

@@ -67,7 +67,8 @@ static void begin(struct model *m, const char *settings, zero_dtype gradients)
 				       .ndim = 1,
 				       .shape = &tensors[t].count,
 				       .trainable = tensors[t].trainable,
-				       .weight_decay = tensors[t].weight_decay,
+				       .no_weight_decay = tensors[t].weight_decay == 0,
+				       .weight_decay_scale = tensors[t].weight_decay,
 				       .lr_scale = tensors[t].lr_scale};
 
 		ok(zero_param_new(m->groups[tensors[t].group], &one, &m->params[t]));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that part ways: one leaves the job, or says the same call with other values; a file that
- * changes under its name; a forked child. Nobody hangs, nothing is mixed silently.
+ * Ranks that differ: one closes the job early, or makes the same call with other values; a file
+ * that is replaced under its name; a forked child. No rank hangs, and no values are mixed silently.
  */
 #include <sys/wait.h>
 
@@ -23,7 +23,7 @@ static struct model open_model(void)
 	return model;
 }
 
-/* The last rank gives up while the others go on to a gather. */
+/* The last rank closes the job while the others begin a gather. */
 static void one_leaves(void)
 {
 	struct model model = open_model();
@@ -36,7 +36,7 @@ static void one_leaves(void)
 	ok(zero_close(model.job));
 }
 
-/* What went wrong on a rank stays its last error when it leaves. */
+/* zero_close does not replace a rank's last error. */
 static void error_outlives_close(void)
 {
 	struct model model = open_model();
@@ -86,7 +86,7 @@ static void refusals(void)
 	ok(zero_close(job));
 }
 
-/* COLLECTIVE. Every element of the parameter. */
+/* COLLECTIVE. Checks every element of the parameter. */
 static void check_value(const struct model *model, float value)
 {
 	ok(zero_gather(model->group, ZERO_DTYPE_PARAM));
@@ -95,7 +95,7 @@ static void check_value(const struct model *model, float value)
 	ok(zero_release(model->group));
 }
 
-/* A file that another one replaces under its name is read anew. */
+/* A file that is replaced under its name is opened again. */
 static void file_replaced(void)
 {
 	struct model model = open_model();
@@ -119,7 +119,7 @@ static void file_replaced(void)
 	ok(zero_close(model.job));
 }
 
-/* A child that a program forks may exit as it likes. */
+/* A forked child may exit with or without zero_close. */
 static void child_exits(void)
 {
 	struct model model = open_model();

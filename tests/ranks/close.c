@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* zero_close at every moment of a job's life, and zero_open again afterwards. */
+/* zero_close in every state of a job, and zero_open again afterwards. */
 #include "ranks.h"
 
 enum moment {
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 	for (int stage = 0; stage <= 3; stage++)
 		for (int type = 0; type < 4; type++)
 			for (int moment = OPENED; moment < MOMENTS; moment++)
-				/* An argument asks for a short run, under valgrind. */
+				/* With an argument, as under valgrind, the test is short. */
 				if (argc == 1 || type == stage)
 					live(stage, types[type], (enum moment)moment);
 	return 0;

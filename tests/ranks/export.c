@@ -93,7 +93,7 @@ static void check_values(struct model *model)
 		ok(zero_gather(model->groups[g], ZERO_DTYPE_PARAM));
 		for (size_t p = g; p < PARAMS; p += GROUPS) {
 			size_t bytes =
-				zero_param_count(model->params[p]) * zero_dtype_size(dtype_of(p));
+				zero_param_numel(model->params[p]) * zero_dtype_size(dtype_of(p));
 
 			check(!bytes || !memcmp(zero_data(model->params[p]), values[p], bytes),
 			      "parameter %zu (%s)", p, zero_dtype_name(dtype_of(p)));
@@ -146,7 +146,7 @@ static void expect_names(const struct model *model, size_t limit, char (*names)[
 	for (size_t g = 0; g < GROUPS; g++)
 		for (size_t p = g; p < PARAMS; p += GROUPS) {
 			size_t bytes =
-				zero_param_count(model->params[p]) * zero_dtype_size(dtype_of(p));
+				zero_param_numel(model->params[p]) * zero_dtype_size(dtype_of(p));
 
 			if (in_file && taken + bytes > limit) {
 				file++;

@@ -47,7 +47,7 @@ struct model {
 	zero_param *param[TENSORS], *tied;
 	struct source source[TENSORS];
 	zero_location location;
-	zero_values values;
+	zero_adopt_values values;
 	const char *tier; /* that is expected */
 	size_t next;      /* none before this one is released any more */
 };
@@ -333,7 +333,7 @@ static uint64_t loaded_and_trained(int stage, int share)
 
 static const char *const tiers[] = {"device", "distributed", "host", "auto"};
 
-static void flatten(int stage, int share, zero_location location, zero_values values,
+static void flatten(int stage, int share, zero_location location, zero_adopt_values values,
 		    const char *tier, uint64_t trained)
 {
 	struct model m = {.location = location, .values = values, .tier = tier};
@@ -378,7 +378,7 @@ static void all_cases(void)
 
 			for (int i = 0; i < 2 * 3 * 4; i++)
 				flatten(stage, share, i % 2 ? ZERO_ON_DEVICE : ZERO_ON_HOST,
-					(zero_values)(i / 2 % 3), tiers[i / 6], trained);
+					(zero_adopt_values)(i / 2 % 3), tiers[i / 6], trained);
 		}
 }
 
@@ -457,7 +457,7 @@ static void refused(void)
 	other.values = ZERO_VALUES_OF_RANK;
 	other.rank = world;
 	fails(zero_adopt(param, &other), ZERO_E_INVALID, "not in the team");
-	other.values = (zero_values)3;
+	other.values = (zero_adopt_values)3;
 	fails(zero_adopt(param, &other), ZERO_E_INVALID, "values 3");
 	ok(zero_adopt(param, &given));
 	fails(zero_adopt(param, &given), ZERO_E_STATE, "already");

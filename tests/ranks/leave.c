@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that part ways where there are teams: whoever waits, in an operation of a team or of all,
- * hears of it, and so do the ranks that are not in the team. Afterwards another job can be opened.
+ * A rank closes a job with teams early, or begins another operation. Every rank that waits gets an
+ * error, in an operation of a team or of all ranks, and so do ranks outside the team. Afterwards
+ * another job can be opened.
  */
 #include "ranks.h"
 
@@ -36,7 +37,8 @@ static void wait_for_all(const struct model *m)
 	fails(zero_mean(m->job, &value, 1, 1), ZERO_E_ORDER, "rank");
 }
 
-/* Rank 1 leaves while rank 0 is in an operation of their team, and the others in one of all. */
+/* Rank 1 closes the job while rank 0 is in an operation of their team, and the others in one of all
+   ranks. */
 static void leaves_team(void)
 {
 	struct model m = open_model();
@@ -48,7 +50,7 @@ static void leaves_team(void)
 	ok(zero_close(m.job));
 }
 
-/* Rank 1 leaves while all others are in an operation of all. */
+/* Rank 1 closes the job while the others are in an operation of all ranks. */
 static void leaves_all(void)
 {
 	struct model m = open_model();
@@ -58,7 +60,8 @@ static void leaves_all(void)
 	ok(zero_close(m.job));
 }
 
-/* The two gather in another order: the others, who know nothing of it, do not wait for ever. */
+/* The members of the team gather in different orders. The other ranks get the error too, instead of
+   waiting for ever. */
 static void parts_in_team(bool closes)
 {
 	struct model m = open_model();
@@ -72,7 +75,7 @@ static void parts_in_team(bool closes)
 	ok(zero_close(m.job));
 }
 
-/* An error in a team names ranks of the job. */
+/* An error in a team names ranks of the job, not of the team. */
 static void names_job_ranks(void)
 {
 	const int ranks[] = {world - 2, world - 1};

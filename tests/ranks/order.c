@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks that do not do the same: different operations are ZERO_E_ORDER on all of them with a
- * sentence that names both, an error of one rank comes out on all with that rank's sentence, and
- * afterwards all can close, or go on.
+ * sentence that names both, an error of one rank is returned on all with that rank's sentence, and
+ * afterwards all can close, or go on. Also what a job says of its groups and parameters.
  */
 #include <math.h>
 
@@ -28,7 +28,7 @@ static struct model open_model(const char *settings)
 	return model;
 }
 
-/* The job cannot go on: every call says so at once, and it can be closed. */
+/* Every call of a job after ZERO_E_ORDER fails at once, except zero_close. */
 static void close_broken(zero_job *job)
 {
 	double value = 1;
@@ -38,7 +38,7 @@ static void close_broken(zero_job *job)
 	ok(zero_close(job));
 }
 
-/* An agreed error: the same sentence on all ranks, of the rank where it arose. */
+/* An agreed error has the same sentence on all ranks, that of the rank where it arose. */
 static void check_agreed(zero_job *job, int from, const char *words)
 {
 	const char *text = zero_last_error();
@@ -100,7 +100,7 @@ static void second_group_of_prefetches(void)
 	for (int g = 0; g < 3; g++) {
 		char name[300];
 
-		/* Names that are the same for as long as a sentence can show. */
+		/* The names differ only after the part that an error can show. */
 		snprintf(name, sizeof(name), "%0250d", g);
 		groups[g] = new_group(model.job, name);
 		name[0] = 'p';
@@ -167,7 +167,7 @@ static void other_sizes(void)
 
 static void other_models(void)
 {
-	for (int kind = 0; kind < 5; kind++) {
+	for (int kind = 0; kind < 7; kind++) {
 		zero_job *job = open_job("stage=3");
 		bool other = rank == last;
 		zero_group *group = new_group(job, kind == 0 && other ? "other" : "group");
@@ -177,13 +177,91 @@ static void other_models(void)
 					.ndim = 2,
 					.shape = kind == 2 && other ? turned : shape,
 					.trainable = kind == 3 && other,
-					.lr_scale = kind == 4 && other ? 2 : 0};
+					.lr_scale = kind == 4 && other ? 2 : 0,
+					.no_weight_decay = kind == 5 && other,
+					.weight_decay_scale = kind == 6 && other ? 2 : 0};
 		zero_param *param;
 
 		ok(zero_param_new(group, &spec, &param));
 		fails(zero_layout(job), ZERO_E_ORDER, "layout of 1 groups");
 		close_broken(job);
 	}
+}
+
+/* ---- what a job consists of ------------------------------------------------------------------ */
+
+static void check_param(const zero_group *group, size_t i, const zero_param_spec *spec,
+			size_t numel)
+{
+	zero_param *param = zero_group_param(group, i);
+
+	check(param, "no parameter %zu", i);
+	check(!strcmp(zero_param_name(param), spec->name), "%s", zero_param_name(param));
+	check(zero_param_group(param) == group, "'%s' in another group", spec->name);
+	check(zero_param_alias_of(param) == spec->alias_of, "'%s' is tied otherwise", spec->name);
+	check(zero_param_dtype(param) == spec->dtype, "'%s' is %s", spec->name,
+	      zero_dtype_name(zero_param_dtype(param)));
+	check(zero_param_trainable(param) == spec->trainable, "'%s' is trained", spec->name);
+	check(zero_param_numel(param) == numel, "%zu elements", zero_param_numel(param));
+	check(zero_param_ndim(param) == spec->ndim, "%d dimensions", zero_param_ndim(param));
+	check(zero_param_shape(param), "'%s' has no shape", spec->name);
+	for (int d = 0; d < spec->ndim; d++)
+		check(zero_param_shape(param)[d] == spec->shape[d], "dimension %d: %zu", d,
+		      zero_param_shape(param)[d]);
+}
+
+static void check_groups(zero_job *job, zero_group *const *groups, zero_team *team,
+			 const zero_param_spec *specs, const size_t *numels)
+{
+	check(zero_job_group_count(job) == 3, "%zu groups", zero_job_group_count(job));
+	for (size_t g = 0; g < 3; g++)
+		check(zero_job_group(job, g) == groups[g], "group %zu", g);
+	check(!zero_job_group(job, 3) && !zero_job_group(job, SIZE_MAX), "a group beyond the last");
+	check(!strcmp(zero_group_name(groups[1]), "of a team"), "%s", zero_group_name(groups[1]));
+	check(!zero_group_team(groups[0]) && zero_group_team(groups[1]) == team, "teams");
+	check(zero_group_param_count(groups[0]) == 4, "%zu", zero_group_param_count(groups[0]));
+	check(zero_group_param_count(groups[2]) == 0, "%zu", zero_group_param_count(groups[2]));
+	check(!zero_group_param(groups[2], 0), "a parameter of an empty group");
+	check(!zero_group_param(groups[0], 4), "a parameter beyond the last");
+	for (size_t p = 0; p < 4; p++)
+		check_param(groups[0], p, &specs[p], numels[p]);
+}
+
+static void descriptions(void)
+{
+	const size_t shape[3] = {3, 5, 7}, flat[1] = {105}, empty[2] = {1000000, 0};
+	const size_t numels[4] = {105, 1, 0, 105};
+	zero_param_spec specs[4] = {
+		{.name = "w", .dtype = ZERO_BF16, .ndim = 3, .shape = shape, .trainable = true},
+		{.name = "scalar", .dtype = ZERO_I64},
+		{.name = "empty", .dtype = ZERO_F32, .ndim = 2, .shape = empty},
+		{.name = "tied", .dtype = ZERO_BF16, .ndim = 1, .shape = flat, .trainable = true},
+	};
+	zero_job *job = open_job("stage=3 allgather=single");
+	zero_param_spec both = {.name = "both", .dtype = ZERO_F32};
+	zero_param *params[4], *other;
+	zero_group *groups[3];
+	zero_team *team;
+
+	check(zero_job_group_count(job) == 0 && !zero_job_group(job, 0), "a group of none");
+	ok(zero_team_new(job, &last, 1, &team));
+	groups[0] = new_group(job, "of all");
+	ok(zero_group_new(job, "of a team", team, &groups[1]));
+	groups[2] = new_group(job, "of nothing");
+	for (int p = 0; p < 4; p++) {
+		specs[p].alias_of = p == 3 ? params[0] : NULL;
+		ok(zero_param_new(groups[0], &specs[p], &params[p]));
+		check(zero_group_param(groups[0], (size_t)p) == params[p], "parameter %d", p);
+	}
+	other = new_param(groups[1], "other", ZERO_F32, 10, true);
+	check(zero_param_group(other) == groups[1], "the group of another parameter");
+	both.no_weight_decay = true;
+	both.weight_decay_scale = 1;
+	fails(zero_param_new(groups[1], &both, &other), ZERO_E_INVALID, "set one of them");
+	check_groups(job, groups, team, specs, numels);
+	ok(zero_layout(job));
+	check_groups(job, groups, team, specs, numels);
+	ok(zero_close(job));
 }
 
 static void other_options(void)
@@ -209,7 +287,7 @@ static void other_options(void)
 		check(zero_last_error_rank() == (strstr(cases[i].words, "same") ? 0 : last),
 		      "%d: %s", zero_last_error_rank(), zero_last_error());
 	}
-	/* Sizes that may differ: the least counts, and pieces are the same on all ranks. */
+	/* Sizes may differ: all ranks use the lowest, so that pieces are the same. */
 	options.settings = rank == last ? "stream_chunk=1000 stream_threshold=10" : "stage=3";
 	if (rank == 0)
 		options.settings = "stream_chunk=4000 stream_threshold=2000 stage=3";
@@ -264,7 +342,7 @@ static void failing_sources(struct model *model, int from)
 	if (rank == from)
 		tensor.path = file_path("values");
 	ok(zero_load(model->pa, &source));
-	/* A file that ends too early for one rank's slice. */
+	/* The file ends before the end of one rank's slice. */
 	tensor.offset = rank == from ? 3999 : 0;
 	agreed(model->job, zero_load(model->pa, &source), ZERO_E_FORMAT, from, "'pa'");
 	tensor.offset = 0;
@@ -290,7 +368,7 @@ static void calls_that_do_not_fit(struct model *model, int from)
 	zero_adamw adamw = {.lr = 1, .eps = 1e-8F};
 	zero_file *file;
 
-	/* Two groups would be reduced by the step on the ranks where it fits. */
+	/* On the ranks with valid arguments the step would reduce two groups. */
 	adamw.beta1 = rank == from ? 1 : 0;
 	agreed(model->job, zero_step(model->job, &adamw, NULL), ZERO_E_INVALID, from, "beta1 1");
 	adamw.beta1 = 0;
@@ -310,7 +388,7 @@ static void calls_that_do_not_fit(struct model *model, int from)
 	ok(zero_step(model->job, &adamw, NULL));
 	agreed(model->job, zero_agree(model->job, rank == from ? "my own reason" : NULL),
 	       ZERO_E_APPLICATION, from, "my own reason");
-	/* Of several the lowest rank's. */
+	/* The lowest rank's error is returned. */
 	agreed(model->job, zero_agree(model->job, rank ? "a reason" : NULL), ZERO_E_APPLICATION, 1,
 	       "a reason");
 }
@@ -385,5 +463,6 @@ int main(void)
 	other_sizes();
 	other_models();
 	other_options();
+	descriptions();
 	return 0;
 }

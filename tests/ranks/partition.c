@@ -187,8 +187,8 @@ static void make_tensor(struct model *model, size_t g, size_t p)
 	spec.trainable = tensor->trainable;
 	tensor->bytes = tensor->count * zero_dtype_size(tensor->dtype);
 	ok(zero_param_new(model->groups[g], &spec, &tensor->param));
-	check(zero_param_count(tensor->param) == tensor->count, "%zu, not %zu",
-	      zero_param_count(tensor->param), tensor->count);
+	check(zero_param_numel(tensor->param) == tensor->count, "%zu, not %zu",
+	      zero_param_numel(tensor->param), tensor->count);
 }
 
 static void make_model(struct model *model, uint64_t seed)

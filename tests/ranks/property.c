@@ -55,6 +55,14 @@ static void tie(struct tensor *tensor, struct tensor *target)
 	tensor->shape[0] = target->count;
 }
 
+/* 0 stands for 1, as in lr_scale. */
+static float ref_decay_scale(const zero_param_spec *spec)
+{
+	const float scale = spec->weight_decay_scale;
+
+	return spec->no_weight_decay ? 0 : scale != 0 ? scale : 1;
+}
+
 static void random_tensor(struct model *model, struct group *group, size_t index)
 {
 	static const float factors[] = {0, 1, 0.5F, 2};
@@ -67,7 +75,8 @@ static void random_tensor(struct model *model, struct group *group, size_t index
 	tensor->spec.name = tensor->name;
 	tensor->spec.dtype = dtype;
 	tensor->spec.trainable = is_real(dtype) && below(random, 4);
-	tensor->spec.weight_decay = factors[below(random, 4)];
+	tensor->spec.weight_decay_scale = factors[below(random, 4)];
+	tensor->spec.no_weight_decay = tensor->spec.weight_decay_scale == 0 && below(random, 2);
 	tensor->spec.lr_scale = factors[below(random, 4)];
 	random_shape(tensor, random);
 	target = index ? &group->tensors[below(random, index)] : NULL;
@@ -78,7 +87,7 @@ static void random_tensor(struct model *model, struct group *group, size_t index
 		return;
 	tensor->ref = (struct ref_param){.dtype = dtype,
 					 .trainable = tensor->spec.trainable,
-					 .weight_decay = tensor->spec.weight_decay,
+					 .weight_decay = ref_decay_scale(&tensor->spec),
 					 .lr_scale = tensor->spec.lr_scale,
 					 .count = tensor->count,
 					 .world = group->world};
@@ -212,8 +221,8 @@ static void open_model(struct model *model, uint64_t seed, uint64_t other, bool 
 			if (tensor->tied)
 				tensor->spec.alias_of = tensor->tied->param;
 			ok(zero_param_new(group->handle, &tensor->spec, &tensor->param));
-			check(zero_param_count(tensor->param) == tensor->count, "'%s': %zu",
-			      tensor->name, zero_param_count(tensor->param));
+			check(zero_param_numel(tensor->param) == tensor->count, "'%s': %zu",
+			      tensor->name, zero_param_numel(tensor->param));
 		}
 	}
 	ok(zero_layout(model->job));

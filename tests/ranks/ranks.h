@@ -129,12 +129,8 @@ __attribute__((format(printf, 1, 2))) SOME zero_job *open_job(const char *format
 SOME zero_param *new_param(zero_group *group, const char *name, zero_dtype dtype, size_t count,
 			   bool trainable)
 {
-	zero_param_spec spec = {.name = name,
-				.dtype = dtype,
-				.ndim = 1,
-				.shape = &count,
-				.trainable = trainable,
-				.weight_decay = 1};
+	zero_param_spec spec = {
+		.name = name, .dtype = dtype, .ndim = 1, .shape = &count, .trainable = trainable};
 	zero_param *param;
 
 	ok(zero_param_new(group, &spec, &param));

@@ -37,7 +37,7 @@ static void save(struct model *model, const char *dir)
 /* COLLECTIVE. Restores, and checks the description of the checkpoint. */
 static void restore(struct model *model, const char *path, uint64_t steps, int world)
 {
-	zero_checkpoint checkpoint;
+	zero_checkpoint_info checkpoint;
 	char user[64];
 	int bytes = snprintf(user, sizeof(user), "seed %llu step %llu",
 			     (unsigned long long)model->seed, (unsigned long long)steps);
@@ -50,7 +50,7 @@ static void restore(struct model *model, const char *path, uint64_t steps, int w
 	check(checkpoint.user_bytes == (size_t)bytes &&
 		      !memcmp(checkpoint.user, user, (size_t)bytes),
 	      "%.*s", (int)checkpoint.user_bytes, (char *)checkpoint.user);
-	zero_checkpoint_free(&checkpoint);
+	zero_checkpoint_info_free(&checkpoint);
 	check(!checkpoint.path && !checkpoint.user, "not emptied");
 	model->steps = steps;
 }
@@ -102,7 +102,7 @@ static void run_case(uint64_t seed, const char *dir, bool stepped)
 static void folders(const char *dir)
 {
 	struct model model = {0};
-	zero_checkpoint checkpoint;
+	zero_checkpoint_info checkpoint;
 	char path[1200], link[1300];
 	struct digests saved, got, end;
 

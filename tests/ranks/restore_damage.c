@@ -69,7 +69,7 @@ static void flip(const char *path, size_t at, int bit)
 /* COLLECTIVE. */
 static void refused(struct model *model, const char *path, const char *file, const char *what)
 {
-	zero_checkpoint checkpoint;
+	zero_checkpoint_info checkpoint;
 	zero_status status;
 
 	meet(model->job);
@@ -79,7 +79,7 @@ static void refused(struct model *model, const char *path, const char *file, con
 	check(strstr(zero_last_error(), file), "%s, %s: no file in: %s", file, what,
 	      zero_last_error());
 	check(strstr(zero_last_error(), what), "%s: no '%s' in: %s", file, what, zero_last_error());
-	zero_checkpoint_free(&checkpoint);
+	zero_checkpoint_info_free(&checkpoint);
 	meet(model->job);
 }
 

@@ -101,7 +101,6 @@ static void make_param(struct model *model, int t)
 				.ndim = tensor->ndim,
 				.shape = tensor->shape,
 				.trainable = tensor->trainable,
-				.weight_decay = 1,
 				.alias_of = target < 0 ? NULL : model->params[target]};
 
 	ok(zero_param_new(model->groups[model->group_of[t]], &spec, &model->params[t]));

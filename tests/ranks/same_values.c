@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random initial values are the same bits at every world size, stage and chunk: rank 0 prints a
- * hash of them, and run.sh compares what was printed at each world size.
+ * Random initial values have the same bits at every world size, stage and chunk. Rank 0 prints a
+ * hash of them, and run.sh compares the hashes of all world sizes.
  */
 #include "ranks.h"
 
@@ -54,7 +54,7 @@ static void run(const char *settings, bool print)
 			check(h == first[dtype][normal], "%s: %s", settings,
 			      zero_param_name(params[dtype][normal]));
 		}
-	/* Equal streams for two names would be a poor start for a model. */
+	/* Parameters of different names must not have the same random values. */
 	check(first[ZERO_F32][0] != first[ZERO_F32][1], "equal values");
 	ok(zero_close(job));
 }

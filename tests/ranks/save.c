@@ -116,14 +116,14 @@ static void meet(struct model *model)
 /* A step that is taken again after a restore gives the same values. */
 static void restore_and_step(struct model *model)
 {
-	zero_checkpoint checkpoint = {0};
+	zero_checkpoint_info checkpoint = {0};
 
 	step_model(model, NULL);
 	remember(model, &now);
 	ok(zero_restore(model->job, dir, &checkpoint));
 	model->steps = checkpoint.step;
 	check(checkpoint.user_bytes == 8 && !memcmp(checkpoint.user, "place 17", 8), "user");
-	zero_checkpoint_free(&checkpoint);
+	zero_checkpoint_info_free(&checkpoint);
 	step_model(model, NULL);
 	remember(model, &then);
 	check(now.steps == then.steps && !memcmp(now.values, then.values, sizeof(now.values)),

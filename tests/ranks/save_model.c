@@ -26,7 +26,7 @@ static bool is_trained(size_t p)
 
 static size_t count_of(const struct model *model, size_t p)
 {
-	return zero_param_count(model->params[p]);
+	return zero_param_numel(model->params[p]);
 }
 
 struct model open_model(const char *settings, uint64_t seed)
@@ -50,8 +50,7 @@ struct model open_model(const char *settings, uint64_t seed)
 					.dtype = dtypes[p % KINDS],
 					.ndim = 2,
 					.shape = shape,
-					.trainable = is_trained(p),
-					.weight_decay = 1};
+					.trainable = is_trained(p)};
 
 		snprintf(name, sizeof(name), "g.%zu", g);
 		if (p % KINDS == 0) {

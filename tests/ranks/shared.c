@@ -293,7 +293,7 @@ static void accounting(int stage)
 	ok(zero_layout(job));
 	for (size_t g = 0; g < 3; g++) {
 		ok(zero_gather(groups[g], ZERO_BF16));
-		want += part_of(job, zero_param_count(params[g]), 2);
+		want += part_of(job, zero_param_numel(params[g]), 2);
 		check(gathered_now(job) == want, "stage %d: %zu bytes, not %zu", stage,
 		      gathered_now(job), want);
 		ok(zero_agree(job, NULL));
@@ -302,7 +302,7 @@ static void accounting(int stage)
 	if (rank % 2)
 		ok(zero_release(groups[1]));
 	if (rank % 2)
-		want -= part_of(job, zero_param_count(params[1]), 2);
+		want -= part_of(job, zero_param_numel(params[1]), 2);
 	ok(zero_agree(job, NULL));
 	check(gathered_now(job) == want, "stage %d: %zu bytes, not %zu", stage, gathered_now(job),
 	      want);
@@ -310,7 +310,7 @@ static void accounting(int stage)
 		if (g != 1 || rank % 2 == 0)
 			ok(zero_release(groups[g]));
 	check(!gathered_now(job), "%zu bytes", gathered_now(job));
-	want = gathers_in_place(job) ? 0 : part_of(job, zero_param_count(params[2]), 4);
+	want = gathers_in_place(job) ? 0 : part_of(job, zero_param_numel(params[2]), 4);
 	ok(zero_gather(groups[2], ZERO_DTYPE_PARAM));
 	check(gathered_now(job) == want, "stage %d: %zu bytes in place, not %zu", stage,
 	      gathered_now(job), want);

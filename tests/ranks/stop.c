@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero_stop_on: a signal that comes to one rank is told by the next step on all of them, in every
- * step from then on, also in one that is skipped; and zero_close gives back what it did before.
+ * zero_stop_on: after a signal to one rank, every zero_step sets `stop` on all ranks, also a step
+ * that is skipped. zero_close restores the previous handler.
  */
 #include <math.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ static void *handler_of(int number)
 	return (void *)now.sa_handler;
 }
 
-/* `from` gets the signal before step `when`. */
+/* Rank `from` receives the signal before step `when`. */
 static void once(int stage, int from, int number, int when)
 {
 	zero_job *job = open_job("stage=%d", stage);
@@ -75,12 +75,12 @@ static void once(int stage, int from, int number, int when)
 
 		if (i == when && zero_rank(job) == from)
 			raise(number);
-		/* A norm that is not finite: the step is skipped. */
+		/* The norm is not finite, so the step is skipped. */
 		stop = stops(job, group, param, i == when ? INFINITY : 1);
 		check(stop == (i >= when), "step %d says %d, after a signal before step %d", i,
 		      stop, when);
 	}
-	/* What the program has set since then stays. */
+	/* A handler that the program has set since then is not replaced. */
 	signal(SIGUSR2, other);
 	ok(zero_close(job));
 	check(handler_of(SIGUSR1) == (void *)count, "SIGUSR1 is not given back");
@@ -100,7 +100,7 @@ int main(void)
 	for (int stage = 0; stage <= 3; stage++)
 		once(stage, (int)below(&seed, (size_t)world), stage % 2 ? SIGTERM : SIGUSR1,
 		     (int)below(&seed, 6));
-	/* In the next job nothing is left of the last. */
+	/* The next job does not inherit the request. */
 	once(3, 0, SIGUSR1, 5);
 	raise(SIGUSR1);
 	check(mine == 1, "the program's handler was called %d times", (int)mine);

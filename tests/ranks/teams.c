@@ -300,7 +300,7 @@ static void limited(void)
 		if (rank == 1 || rank == 2)
 			ok(zero_release(of[1][0]));
 	}
-	check(zero_param_count(param) == 2048, "%zu", zero_param_count(param));
+	check(zero_param_numel(param) == 2048, "%zu", zero_param_numel(param));
 	ok(zero_close(job));
 }
 
@@ -398,7 +398,7 @@ static void no_memory(void)
 		ok(zero_mean(job, &value, 1, 1));
 	}
 	ok(zero_step(job, &adamw, NULL));
-	check(zero_param_count(params[0]) == large, "%zu", zero_param_count(params[0]));
+	check(zero_param_numel(params[0]) == large, "%zu", zero_param_numel(params[0]));
 	ok(zero_close(job));
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Threads: concurrent gathers of one group make one collective, each use is counted, and the data
- * stay until the last release. One thread begins in order while the others join.
+ * are valid until the last release. One thread begins gathers in order, and the others join.
  */
 #include <pthread.h>
 
@@ -68,13 +68,13 @@ static void *work(void *context)
 		pthread_barrier_wait(&gathered);
 		if (self == 0) {
 			uint64_t now = count_collectives();
-			/* Two runs, unless all of them is here already. */
+			/* One for each of the two segments, unless all values are stored here. */
 			uint64_t want = gathers_in_place(job) ? 0 : 2;
 
 			check(now - collectives == want, "%llu collectives, not %llu",
 			      (unsigned long long)(now - collectives), (unsigned long long)want);
 		}
-		/* Some go early: the data are there for those that stay. */
+		/* Some threads release early: the data stay valid for the others. */
 		if (self % 2)
 			ok(zero_release(groups[g]));
 		check(self % 2 == 1 || zero_data(params[g][0]), "gone too early");
@@ -84,13 +84,13 @@ static void *work(void *context)
 		}
 		if (self == 1)
 			ok(zero_release(groups[g]));
-		/* With its own thread's sentence; the group that comes next is not under way. */
+		/* Threads fail at the same time, each with its own error. */
 		if (self > 1) {
 			fails(zero_param_new(groups[g], &(zero_param_spec){.name = "late"},
 					     &(zero_param *){NULL}),
 			      ZERO_E_STATE, "after zero_layout");
 		}
-		/* When one thread begins, it may do so while others still use the last group. */
+		/* One thread may begin a gather while others still use the previous group. */
 		if (!main_begins)
 			pthread_barrier_wait(&released);
 	}
@@ -138,7 +138,7 @@ static void run(const char *settings)
 		pthread_join(threads[t], NULL);
 	ok(zero_memory_now(job, &memory));
 	check(memory.gathered.now == 0, "%zu bytes are still gathered", memory.gathered.now);
-	/* Not in the thread that opened it. */
+	/* In another thread than the one that opened the job. */
 	check(!pthread_create(&threads[0], NULL, close_it, NULL), "no thread");
 	pthread_join(threads[0], NULL);
 }

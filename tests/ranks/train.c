@@ -18,7 +18,7 @@ struct shape {
 	float weight_decay, lr_scale;
 };
 
-/* Group 2 never gets a gradient on odd ranks, and none at all in step 3. */
+/* Group 2 has no gradient on odd ranks, and in step 3 on no rank. */
 static const struct shape shapes[PARAMS] = {
 	{"embedding", 0, 3000, ZERO_F32, true, 1, 0},  {"scale", 0, 1, ZERO_F32, true, 0, 2},
 	{"low", 0, 777, ZERO_BF16, true, 0.5F, 0.25F}, {"weight", 1, 1025, ZERO_F32, true, 1, 1},
@@ -45,7 +45,7 @@ static const struct config configs[] = {
 static int world, rank;
 static uint64_t seed;
 
-/* ---- gradients and initial values, the same for whoever asks --------------------------------- */
+/* ---- gradients and initial values, functions of their arguments ------------------------------ */
 
 static float initial(size_t p, size_t i)
 {
@@ -57,7 +57,7 @@ static bool has_gradient(size_t p, int step, int from)
 	return shapes[p].trainable && !(shapes[p].group == 2 && (from % 2 || step == 3));
 }
 
-/* Of one of `parts` reduces; sizes differ, so that the order of a sum shows. */
+/* The gradient of one of `parts` reduces. Magnitudes differ, so that the order of a sum matters. */
 static float gradient(const struct config *config, size_t p, int step, int from, int part, size_t i)
 {
 	uint64_t at =
@@ -148,7 +148,7 @@ static zero_status fill(void *context, void *elements, size_t first, size_t coun
 
 		memcpy(&bits, &value, sizeof(bits));
 		half = shapes[p].dtype == ZERO_BF16 ? (uint16_t)(bits >> 16) : 0;
-		/* f16 begins as +-0.5: exact without a conversion. */
+		/* f16 parameters start as +-0.5, which needs no conversion. */
 		if (shapes[p].dtype == ZERO_F16)
 			half = value < 0 ? 0xb800 : 0x3800;
 		if (zero_dtype_size(shapes[p].dtype) == 4)
@@ -193,7 +193,8 @@ static void begin(struct training *training, const char *settings)
 			.ndim = 1,
 			.shape = &shapes[p].count,
 			.trainable = shapes[p].trainable,
-			.weight_decay = shapes[p].weight_decay,
+			.no_weight_decay = shapes[p].weight_decay == 0,
+			.weight_decay_scale = shapes[p].weight_decay,
 			.lr_scale = shapes[p].lr_scale,
 		};
 
@@ -228,7 +229,7 @@ static void backward(struct training *training, const struct config *config, int
 		ok(zero_gather(training->groups[g], ZERO_DTYPE_PARAM));
 		for (int part = 0; part <= config->twice; part++) {
 			add_gradients(training, config, g, step, part);
-			/* A group that nobody reduces is reduced by the step. */
+			/* zero_step reduces a group that was not reduced. */
 			if (config->twice || g != 1)
 				ok(zero_reduce(training->groups[g]));
 		}
@@ -236,7 +237,7 @@ static void backward(struct training *training, const struct config *config, int
 	}
 }
 
-/* All parameters' bytes, one after the other. */
+/* Copies the bytes of all parameters, one after the other. */
 static size_t take_values(struct training *training, unsigned char *bytes)
 {
 	size_t at = 0;
@@ -255,7 +256,7 @@ static size_t take_values(struct training *training, unsigned char *bytes)
 	return at;
 }
 
-/* What is stored here is what is gathered, at once after a step. */
+/* Right after a step, the stored values are those that a gather returns. */
 static void check_shards(struct training *training)
 {
 	for (size_t p = 0; p < PARAMS; p++) {
@@ -279,7 +280,7 @@ static void check_reference(struct training *training, const struct reference *r
 			    const char *what)
 {
 	for (size_t p = 0; p < PARAMS; p++) {
-		/* A 16-bit value is a rounded master. */
+		/* A 16-bit value is its f32 master, rounded. */
 		double slack = shapes[p].dtype == ZERO_BF16  ? 0x1p-8
 			       : shapes[p].dtype == ZERO_F16 ? 0x1p-11
 							     : 0;
@@ -385,7 +386,7 @@ static bool offers(const char *isa)
 	return !status;
 }
 
-/* A gradient of one element has the norm of its sum, which shows the order of the fold. */
+/* The norm of a gradient of one element is its sum, which depends on the order of the fold. */
 static void fold_order(int stage)
 {
 	zero_job *job = open_job("stage=%d", stage);
@@ -435,7 +436,7 @@ struct learning {
 	zero_job *job;
 	zero_group *groups[LEARNERS];
 	zero_param *params[LEARNERS];
-	uint64_t hash; /* of the bits of all that came out */
+	uint64_t hash; /* of the bits of all losses and values */
 };
 
 static void take_bits(struct learning *learning, const void *data, size_t bytes)
@@ -446,8 +447,8 @@ static void take_bits(struct learning *learning, const void *data, size_t bytes)
 		learning->hash = (learning->hash ^ at[i]) * UINT64_C(0x100000001b3);
 }
 
-/* The values as they were gathered are what is learnt from: half the squared distance to where this
-   rank would have them. */
+/* Computes the loss and its gradient from the gathered values. The loss is half the squared
+   distance to this rank's target. */
 static double learn_from(struct learning *learning, size_t p, zero_dtype as, int step)
 {
 	zero_dtype type = as == ZERO_DTYPE_PARAM ? learners[p].dtype : as;
@@ -522,7 +523,8 @@ static uint64_t learn(const char *settings, zero_dtype as)
 	return learning.hash;
 }
 
-/* At every stage, and whoever shares memory; run.sh compares the line among runs of N ranks. */
+/* Losses are the same at every stage. run.sh compares the line that this prints between worlds of N
+   ranks that share memory in different ways. */
 static void same_losses(zero_dtype as)
 {
 	static const char *const shares[] = {"", " share=1", " share=2", " isa=scalar"};
@@ -577,7 +579,8 @@ int main(void)
 			if (!isa || offers(isa + 4))
 				compare(others[i], &configs[c], want, norms);
 		}
-		/* Each parameter is a norm of its own there: the same bits at all stages again. */
+		/* With allgather=single each parameter has a norm of its own. Bits are again the
+		   same at all stages. */
 		train("stage=3 allgather=single", &configs[c], true, want, norms);
 		compare("stage=0 allgather=single", &configs[c], want, norms);
 		compare("stage=2 allgather=single", &configs[c], want, norms);

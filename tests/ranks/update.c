@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Updates: one rank changes what is gathered, and all ranks' gathered values, shards and masters
- * follow, in every storage type, gathered as every type, at every stage. Beside the group that is
- * updated goes a twin that is loaded with the same values: after steps both must be the same bits.
- * With check=1 a change that nobody declared is an error on all ranks, and others are not.
+ * zero_param_changed: one rank changes gathered values, and the gathered values, shards and masters
+ * of all ranks follow, in every stored type, gathered as every type, at every stage. A second group
+ * is loaded with the same values: after steps both groups must have the same bits. With check=1 an
+ * undeclared change is an error on all ranks, and a declared one is not.
  */
 #include <math.h>
 
@@ -44,7 +44,7 @@ static zero_dtype gathered_as(const struct model *model, int p)
 	return model->as != ZERO_DTYPE_PARAM && is_real(dtype) ? model->as : dtype;
 }
 
-/* The tied parameter's values are its target's. */
+/* An alias has the values of its target. */
 static int target(int p)
 {
 	return p == TIED ? LARGE : p;
@@ -52,7 +52,7 @@ static int target(int p)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Of very different sizes, so that casts round, overflow and underflow. */
+/* Magnitudes are very different, so that casts round, overflow and underflow. */
 static void random_values(uint64_t *random, zero_dtype dtype, void *out, size_t count)
 {
 	size_t size = zero_dtype_size(dtype);
@@ -114,14 +114,13 @@ static zero_group *make_group(struct model *model, const char *name, zero_param 
 		snprintf(text, sizeof(text), "%s.%s", name, names[p]);
 		spec.dtype = dtype_of(model, p);
 		spec.trainable = is_real(spec.dtype) && p != FIXED;
-		spec.weight_decay = 1;
 		spec.alias_of = p == TIED ? params[LARGE] : NULL;
 		ok(zero_param_new(group, &spec, &params[p]));
 	}
 	return group;
 }
 
-/* A team: all but the first rank, where there are more than two. */
+/* With more than two ranks, the team is all ranks but the first. */
 static struct model open_model(const char *settings, zero_dtype dtype, bool in_team, uint64_t seed)
 {
 	struct model model = {.job = open_job("%s", settings), .dtype = dtype, .random = seed};
@@ -163,7 +162,7 @@ static void close_model(struct model *model)
 	ok(zero_close(model->job));
 }
 
-/* The job's rank that has this rank of the team. */
+/* Converts a rank of the team to a rank of the job. */
 static int job_rank(const struct model *model, int rank)
 {
 	return model->team ? rank + 1 : rank;
@@ -171,7 +170,7 @@ static int job_rank(const struct model *model, int rank)
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* A rank writes new values; all know which, and what becomes of them. */
+/* Rank `by` writes new values. All ranks compute what they become. */
 static void change(struct model *model, int p, int rank)
 {
 	static unsigned char given[COUNT_MAX * 8];
@@ -183,7 +182,7 @@ static void change(struct model *model, int p, int rank)
 	ref_cast(dtype_of(model, p), model->values[target(p)], as, given, counts[p]);
 }
 
-/* One rank changes some parameters before it tells of the first. */
+/* One rank changes several parameters before it declares the first. */
 static void update_some(struct model *model, int rank)
 {
 	int changed[3], n = 1 + (int)below(&model->random, 3), by = job_rank(model, rank);
@@ -195,7 +194,7 @@ static void update_some(struct model *model, int rank)
 	for (int i = 0; i < n; i++)
 		ok(zero_param_changed(model->params[changed[i]], by));
 	check_gathered(model);
-	/* Nobody changes what others still look at. */
+	/* Other ranks may still be reading the values. */
 	ok(zero_param_changed(model->params[EMPTY], by));
 	for (int i = 0; i < n; i++) {
 		int p = target(changed[i]);
@@ -205,7 +204,7 @@ static void update_some(struct model *model, int rank)
 	}
 }
 
-/* No more than a piece, in whole pages, beside what was there before. */
+/* Staging grows by at most one piece, in whole pages. */
 static void check_staging(const struct model *model, const zero_memory *before)
 {
 	size_t piece = strtoull(zero_setting(model->job, "stream_chunk"), NULL, 10) + 4095;
@@ -232,7 +231,7 @@ static void update_all(struct model *model)
 		update_some(model, round % model->world);
 	check_shards(model);
 	ok(zero_release(model->group));
-	/* From the shards. */
+	/* A new gather reads the shards. */
 	ok(zero_gather(model->group, ZERO_DTYPE_PARAM));
 	for (int p = 0; p < PARAMS; p++)
 		check_values(model, "what is gathered again", p, zero_data(model->params[p]),
@@ -250,7 +249,8 @@ static void add_gradient(zero_param *param, int p, uint64_t seed)
 		gradient[i] += signed_unit(mixed(seed + (uint64_t)p * COUNT_MAX + i));
 }
 
-/* The same gradients for both groups: masters that did not follow would show in the new values. */
+/* Steps both groups with the same gradients. A master that was not updated changes the new
+   values. */
 static void step_both(struct model *model)
 {
 	const zero_adamw adamw = {
@@ -295,7 +295,7 @@ static void updates(int stage, zero_dtype dtype, zero_dtype as, bool in_team, ui
 	model = open_model(settings, dtype, in_team, seed);
 	model.as = as;
 	update_all(&model);
-	/* Before the next update there are masters and moments. */
+	/* From here on there are masters and moments. */
 	if (is_real(dtype) && dtype != ZERO_F16)
 		step_both(&model);
 	update_all(&model);
@@ -318,7 +318,7 @@ static void refusals(void)
 	ok(zero_gather(model.group, ZERO_BF16));
 	fails(zero_param_changed(param, model.world), ZERO_E_INVALID, "not in the team");
 	fails(zero_param_changed(param, -1), ZERO_E_INVALID, "not in the team");
-	/* One rank has released it. */
+	/* One rank has released the group. */
 	if (model.rank == last)
 		ok(zero_release(model.group));
 	fails(zero_param_changed(param, 0), ZERO_E_STATE, "'u.large'");
@@ -358,9 +358,9 @@ static void before_the_layout(void)
 	close_model(&model);
 }
 
-/* ---- changes that nobody declared ------------------------------------------------------------ */
+/* ---- changes that are not declared ----------------------------------------------------------- */
 
-/* Any bit of it. */
+/* Flips a random bit of the parameter. */
 static void change_secretly(struct model *model, int p, int by)
 {
 	size_t bits = 8 * counts[p] * zero_dtype_size(gathered_as(model, p));
@@ -371,7 +371,7 @@ static void change_secretly(struct model *model, int p, int by)
 			(unsigned char)(1 << bit % 8);
 }
 
-/* Only the rank that changed it need see it; those that share the bytes do, too. */
+/* The release fails on the rank that changed the parameter, and on those that share its memory. */
 static void release_changed(struct model *model, int by, const char *name)
 {
 	zero_status status = zero_release(model->group);
@@ -382,7 +382,7 @@ static void release_changed(struct model *model, int by, const char *name)
 	check(!zero_data(model->params[ONE]), "not released");
 }
 
-/* What is begun next is an error on all ranks, and what comes then is none. */
+/* The next operation fails on all ranks, and the one after it succeeds. */
 static void expect_told(struct model *model, int next, const char *name)
 {
 	double value = 1;
@@ -425,7 +425,7 @@ static void undeclared(int stage, zero_dtype as, uint64_t seed)
 			ok(zero_prefetch(&model.group, 1, as));
 		for (int use = 0; use < uses; use++)
 			ok(zero_gather(model.group, as));
-		/* Something was declared before. */
+		/* A declared change comes first. */
 		if (round % 3) {
 			change(&model, p, by);
 			ok(zero_param_changed(model.params[p], job_rank(&model, by)));
@@ -436,14 +436,14 @@ static void undeclared(int stage, zero_dtype as, uint64_t seed)
 		release_changed(&model, by, name);
 		expect_told(&model, round % 5, name);
 	}
-	/* Leaving is legal all the same. */
+	/* The job can be closed without a release. */
 	ok(zero_gather(model.group, as));
 	change_secretly(&model, ONE, model.world - 1);
 	release_changed(&model, model.world - 1, "'u.one'");
 	close_model(&model);
 }
 
-/* A whole training with all that may happen on the way gives no alarm. */
+/* A training with all kinds of operations has no undeclared change. */
 static void no_alarm(int stage, zero_dtype dtype, zero_dtype as)
 {
 	const zero_adamw adamw = {.lr = 0.01F, .eps = 1e-8F, .weight_decay = 0.1F};

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A view of a parameter right after a step has what every rank stepped, without a gather: at stages 1
- * and 2 the ranks of a node write into one buffer, or send each other what they wrote.
+ * zero_view right after a step returns the values that all ranks stepped, without a gather. At
+ * stages 1 and 2 the ranks of a node write to one buffer, and ranks of several nodes send their
+ * values.
  */
 #include "ranks.h"
 
 enum { COUNT = (1 << 20) + 7, STEPS = 12 };
 
-/* All elements have the same history: one that was not stepped yet is another. */
+/* All elements have the same history, so an element that was not stepped differs. */
 static void check_view(zero_param *param, int stage, int step)
 {
 	const float *view = zero_view(param);

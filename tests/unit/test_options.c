@@ -244,7 +244,7 @@ START_TEST(the_table_is_regular)
 		ck_assert(!option->flag || option->env);
 		ck_assert(option->where & ZERO_IN_RESOLVED);
 		ck_assert(option->argument[0]);
-		ck_assert(option->help[0] && strlen(option->help) <= 60);
+		ck_assert(option->help[0] && strlen(option->help) <= (option->flag ? 60 : 72));
 		ck_assert(option->help[strlen(option->help) - 1] != '.');
 		ck_assert_int_eq(option->choices != NULL, option->type == ZERO_TYPE_CHOICE);
 		ck_assert_uint_le(option->min, option->max);
