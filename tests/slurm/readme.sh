@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The README's commands for admins and for users of a cluster work as they stand there, on a cluster
-# that was without the plugin before. Changed here: what is built is this build folder, `make install`
-# goes below $scratch, and so does whatever a command says of /etc/slurm.
+# The README's commands under "My cluster" and "My job" work as they stand there, on a cluster that was
+# without the plugin before. Changed here: what is built is this build folder, `make install` goes below
+# $scratch, and so do the paths in /etc/slurm.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 need files
@@ -12,7 +12,7 @@ unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
 build=$(cd "${top_builddir:?}" && pwd)
 root=$scratch/root
 
-# block HEADING: the shell commands of that section, without comments, one on each line
+# block HEADING: prints the shell commands of that section, without comments, one on each line
 block() {
 	awk -v heading="## $1" '
 		/^## / {inside = $0 == heading}
@@ -40,7 +40,7 @@ succeeds() {
 	check "README: $command" $?
 }
 
-# printed COUNT PATTERN: so many lines of the last output are like that
+# printed COUNT PATTERN: checks that so many lines of the last output match
 printed() {
 	[[ $(grep -cE "$2" "$scratch/out") == "$1" ]] ||
 		fail "README: $line: not $1 lines of '$2': $(<"$scratch/out")"
@@ -50,7 +50,7 @@ conf=$root$(variable slurmconfdir) lib=$root$(variable libdir) bin=$root$(variab
 man=$root$(variable mandir) plugin=$(variable libdir)/slurm/spank_zero.so
 mkdir -p "$scratch/bin" "$scratch/work/FOLDER" "$conf"
 
-# ---- stand-ins for what the commands name
+# ---- stand-ins for the commands' files and programs
 
 # The tree is built already.
 cat >"$scratch/work/bootstrap" <<END
@@ -69,7 +69,7 @@ cat >"$scratch/bin/ldconfig" <<END
 #!/bin/sh
 test -e "$lib/libzero.so"
 END
-# The library is not where this build would be installed, so that an admin says where.
+# The library is not where this build would be installed, so that an admin sets its path.
 cat >"$scratch/bin/editor" <<END
 #!/bin/sh
 sed -i -e 's|^#  preload_path: .*|  preload_path: $lib/libzero.so|' \
@@ -104,17 +104,17 @@ for node in "${nodes[@]}"; do
 	echo "gpu GPU-$node 40G 80G NVIDIA H100" >"$scratch/$node.gpus"
 done
 
-# ---- for admins
+# ---- My cluster
 
 PATH=$scratch/bin:$bin:$PATH
 cluster_start
-# on each host this folder is what /etc/slurm is elsewhere
+# on each host this folder stands for /etc/slurm
 for node in "" "${nodes[@]}"; do
 	ln -sf "$conf/plugstack.conf" "$scratch${node:+/$node}/plugstack.conf"
 done
 : >"$conf/plugstack.conf"
 
-# Below $root the plugin finds neither itself nor its file without being told.
+# Below $root the plugin finds neither itself nor its file by default.
 adapt_plugin_line() {
 	local file=$conf/plugstack.conf.d/zero.conf
 	[[ $(<"$file") == "optional $plugin" ]] || fail "the plugin's line: $(<"$file")"
@@ -150,13 +150,13 @@ while read -r line; do
 		printed 1 "^preload_path +$lib/libzero.so +$conf/zero.yaml:[0-9]+"
 		printed 1 '^stage +3 +default'
 		;;
-	*) fail "README, for admins: this test does not know '$line'" ;;
+	*) fail "README, My cluster: this test does not know '$line'" ;;
 	esac
 	((++found))
-done < <(block "For admins")
-((found == 5)) || fail "README, for admins: $found commands, not 5"
+done < <(block "My cluster")
+((found == 5)) || fail "README, My cluster: $found commands, not 5"
 
-# What it says besides: no daemon was restarted, and each command has the options.
+# Without a restart of a daemon, each command has the options.
 for command in sbatch salloc srun; do
 	line="$command --help"
 	succeeds "$line"
@@ -167,7 +167,7 @@ for page in man8/spank_zero.8 man5/zero.yaml.5; do
 done
 [[ -d $lib/slurm-zero && -e $lib/libzero.so ]] || fail "README: $lib has no slurm-zero and libzero.so"
 
-# ---- for users
+# ---- My job
 
 # batch RANKS STAGE: the job of the last command had such tasks and ended well
 batch() {
@@ -211,8 +211,8 @@ while read -r line; do
 		done
 		printed 1 '^# fits: '
 		;;
-	*) fail "README, for users: this test does not know '$line'" ;;
+	*) fail "README, My job: this test does not know '$line'" ;;
 	esac
 	((++found))
-done < <(block "For users of a cluster")
-((found == 5)) || fail "README, for users: $found commands, not 5"
+done < <(block "My job")
+((found == 5)) || fail "README, My job: $found commands, not 5"
