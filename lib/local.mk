@@ -40,8 +40,8 @@ noinst_HEADERS += \
 	lib/job/hooks.h \
 	lib/job/job.h \
 	lib/load/load.h \
-	lib/model/layout.h \
 	lib/model/model.h \
+	lib/model/segments.h \
 	lib/model/sizing.h \
 	lib/net/address.h \
 	lib/net/dial.h \
@@ -50,8 +50,8 @@ noinst_HEADERS += \
 	lib/report/page.h \
 	lib/report/record.h \
 	lib/train/train.h \
-	lib/watch/watch.h \
-	lib/watch/watch_private.h
+	lib/watch/private.h \
+	lib/watch/watch.h
 
 # The table of options, and what follows from a budget: shared with launcher and plugin.
 noinst_LTLIBRARIES += lib/liboptions.la
@@ -101,7 +101,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/model/describe.c \
 	lib/model/group.c \
 	lib/model/layout.c \
-	lib/model/model.c \
+	lib/model/segments.c \
 	lib/model/sizing.c \
 	lib/model/states.c \
 	lib/model/storage.c \

@@ -1,114 +1,235 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* zero_layout: fixes the layout of all groups, agrees on it, and allocates what is stored. */
 #include "model.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-/* The most elements of a group, padding included: 2^62 bytes of the widest type. */
-#define MOST_ELEMENTS ((size_t)1 << 59)
+/* The option's values are the layout's modes. */
+_Static_assert((int)ZERO_ALLGATHER_SINGLE == (int)ZERO_LAYOUT_SINGLE &&
+		       (int)ZERO_ALLGATHER_GROUPED == (int)ZERO_LAYOUT_GROUPED,
+	       "choices of the option allgather");
 
-static bool round_up(size_t count, size_t unit, size_t *rounded)
+static zero_status lay_out_flat(struct zero_flat *flat, zero_group *group, size_t index,
+				const struct zero_layout_item *items, zero_param **params,
+				size_t item_count, const struct zero_layout_segment *segments,
+				size_t segment_count)
 {
-	size_t rest = count % unit;
-
-	return !__builtin_add_overflow(count, rest ? unit - rest : 0, rounded);
-}
-
-static bool item_bytes(const struct zero_layout_item *item, size_t *bytes)
-{
-	return !__builtin_mul_overflow(item->count, zero_dtype_size(item->dtype), bytes);
-}
-
-/* Decides whether a flat buffer ends before an item. */
-struct cut {
-	enum zero_layout_mode mode;
-	size_t small; /* a parameter with fewer elements never gets a flat buffer of its own */
-	size_t bucket;
-	size_t bytes;   /* bytes of the flat buffer so far */
-	bool has_large; /* it has a parameter that may have a buffer of its own */
-};
-
-static bool cut_before(const struct cut *cut, size_t count, size_t bytes)
-{
-	/* A small parameter costs less in an overfull bucket than in a buffer of its own. */
-	if (cut->mode == ZERO_LAYOUT_GROUPED || !cut->has_large || count < cut->small)
-		return false;
-	return cut->mode == ZERO_LAYOUT_SINGLE || bytes > cut->bucket ||
-	       cut->bytes > cut->bucket - bytes;
-}
-
-static bool assign_flats(struct zero_layout_item *items, size_t item_count, size_t world,
-			 enum zero_layout_mode mode, size_t bucket, size_t *flat_count)
-{
-	struct cut cut = {.mode = mode, .small = ZERO_ALIGN * world, .bucket = bucket};
-	size_t flat = 0;
-
+	flat->group = group;
+	for (size_t i = 0; i < segment_count; i++)
+		flat->segment_count += segments[i].flat == index;
+	flat->segments = calloc(flat->segment_count, sizeof(*flat->segments));
+	if (!flat->segments)
+		return zero_fail(ZERO_E_MEMORY, "no memory to lay out group '%s'", group->name);
 	for (size_t i = 0; i < item_count; i++) {
-		size_t bytes;
-
-		if (!item_bytes(&items[i], &bytes))
-			return false;
-		if (cut_before(&cut, items[i].count, bytes)) {
-			flat++;
-			cut.bytes = 0;
-			cut.has_large = false;
-		}
-		items[i].flat = flat;
-		if (__builtin_add_overflow(cut.bytes, bytes, &cut.bytes))
-			return false;
-		cut.has_large = cut.has_large || items[i].count >= cut.small;
+		if (items[i].flat != index)
+			continue;
+		params[i]->flat = flat;
+		params[i]->segment = items[i].segment;
+		params[i]->first = items[i].first;
 	}
-	*flat_count = item_count ? flat + 1 : 0;
+	for (size_t i = 0, at = 0; i < segment_count; i++)
+		if (segments[i].flat == index)
+			flat->segments[at++] = (struct zero_segment){
+				.dtype = segments[i].dtype,
+				.trainable = segments[i].trainable,
+				.count = segments[i].count,
+				.shard = segments[i].count / (size_t)group->team->place.world,
+			};
+	return ZERO_OK;
+}
+
+/* At stages 1 and 2 the ranks of a node need no copies: they all see what one of them steps. */
+static void choose_storage(const zero_job *job, zero_group *group)
+{
+	const struct zero_place *place = &group->team->place;
+
+	group->steps_replicated = place->world == 1 || job->stage == 0;
+	group->replicated =
+		group->steps_replicated || (job->stage < 3 && !zero_place_all_share_memory(place));
+	group->in_place = group->replicated || zero_place_all_share_memory(place);
+}
+
+static zero_status lay_out_group(zero_job *job, zero_group *group)
+{
+	enum zero_layout_mode mode =
+		(enum zero_layout_mode)job->settings.value[ZERO_OPT_ALLGATHER].number;
+	size_t bucket = job->settings.value[ZERO_OPT_BUCKET].number;
+	struct zero_layout_item *items;
+	struct zero_layout_segment *segments = NULL;
+	size_t item_count = 0, segment_count = 0, flat_count = 0;
+	zero_status status;
+	zero_param **params; /* all but aliases */
+
+	items = calloc(group->param_count + 1, sizeof(*items));
+	params = calloc(group->param_count + 1, sizeof(zero_param *));
+	if (!items || !params) {
+		status = zero_fail(ZERO_E_MEMORY, "no memory to lay out group '%s'", group->name);
+		goto out;
+	}
+	for (size_t i = 0; i < group->param_count; i++) {
+		zero_param *param = group->params[i];
+
+		if (param->alias_of)
+			continue;
+		items[item_count] = (struct zero_layout_item){.dtype = param->dtype,
+							      .trainable = param->trainable,
+							      .count = param->count};
+		params[item_count++] = param;
+	}
+	choose_storage(job, group);
+	status = zero_layout_group(items, item_count, (size_t)group->team->place.world, mode,
+				   bucket, &segments, &segment_count, &flat_count);
+	if (status)
+		goto out;
+	group->flats = calloc(flat_count ? flat_count : 1, sizeof(*group->flats));
+	if (!group->flats) {
+		status = zero_fail(ZERO_E_MEMORY, "no memory to lay out group '%s'", group->name);
+		goto out;
+	}
+	group->flat_count = flat_count;
+	job->model->sizing.world = (size_t)group->team->place.world;
+	job->model->sizing.share = (size_t)group->team->place.shm_world_min;
+	job->model->sizing.gradient_size = zero_dtype_size(group->gradient_dtype);
+	if (zero_is_member(group))
+		zero_sizing_group(&job->model->sizing, segments, segment_count);
+	for (size_t f = 0; !status && f < flat_count; f++)
+		status = lay_out_flat(&group->flats[f], group, f, items, params, item_count,
+				      segments, segment_count);
+	if (!status)
+		status = zero_storage_alloc(group);
+	for (size_t i = 0; !status && i < group->param_count; i++) {
+		zero_param *param = group->params[i], *target = param->alias_of;
+
+		if (!target)
+			continue;
+		param->flat = target->flat;
+		param->segment = target->segment;
+		param->first = target->first;
+	}
+out:
+	free(segments);
+	free(params);
+	free(items);
+	return status;
+}
+
+/* A hash of everything that must be equal on all ranks. */
+static uint64_t model_hash(const zero_job *job)
+{
+	uint64_t hash = 0;
+
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		const zero_group *group = job->model->groups[g];
+
+		hash = zero_hash(group->name, strlen(group->name) + 1, hash);
+		hash = zero_hash(&group->gradient_dtype, sizeof(group->gradient_dtype), hash);
+		if (group->team->ranks)
+			hash = zero_hash(group->team->ranks,
+					 (size_t)group->team->place.world * sizeof(int), hash);
+		for (size_t p = 0; p < group->param_count; p++) {
+			const zero_param *param = group->params[p];
+			int kind[] = {(int)param->dtype, param->trainable, param->alias_of != NULL,
+				      param->ndim};
+
+			hash = zero_hash(param->name, strlen(param->name) + 1, hash);
+			if (param->alias_of)
+				hash = zero_hash(param->alias_of->name,
+						 strlen(param->alias_of->name) + 1, hash);
+			hash = zero_hash(kind, sizeof(kind), hash);
+			hash = zero_hash(param->shape, sizeof(param->shape), hash);
+			hash = zero_hash(&param->weight_decay, sizeof(float), hash);
+			hash = zero_hash(&param->lr_scale, sizeof(float), hash);
+			if (param->adopted) {
+				int given[] = {(int)param->adopted->location,
+					       (int)param->adopted->values, param->adopted->rank};
+
+				hash = zero_hash(given, sizeof(given), hash);
+			}
+		}
+	}
+	return hash;
+}
+
+static zero_status alloc_shared(zero_job *job)
+{
+	zero_status status = zero_storage_alloc_shared(job, &job->all);
+
+	if (status)
+		return status;
+	/* Also after an error, since a peer may be waiting in a further team. */
+	for (zero_team *team = job->teams; team; team = team->next) {
+		zero_status one =
+			team->place.rank < 0 ? ZERO_OK : zero_storage_alloc_shared(job, team);
+
+		status = status ? status : one;
+	}
+	return status;
+}
+
+/* The tier for tensors that are on the device and equal on all ranks. The hook of the load room
+   replaces it if tensors were adopted. */
+static void choose_tier(zero_job *job)
+{
+	job->model->tier = zero_sizing_device_tier(
+		&job->model->sizing, job->settings.value[ZERO_OPT_FLATTEN].number,
+		job->settings.value[ZERO_OPT_BUDGET].number, job->chunk);
+}
+
+zero_status zero_layout(zero_job *job)
+{
+	zero_status status = ZERO_OK;
+	size_t params = 0, elements = 0;
+
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t p = 0; p < job->model->groups[g]->param_count; p++, params++)
+			elements += job->model->groups[g]->params[p]->count;
+	if (job->laid_out)
+		return zero_submit_wait(&job->all,
+					zero_fail(ZERO_E_STATE, "zero_layout was called twice"),
+					NULL, 0, "layout");
+	job->model->sizing = (struct zero_sizing){
+		.stage = job->stage,
+		.device = !job->ops->host_memory,
+		.offload = job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER,
+	};
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		status = lay_out_group(job, job->model->groups[g]);
+	job->model->sizing.world = (size_t)job->place.world;
+	job->model->sizing.share = (size_t)job->place.shm_world_min;
+	status = zero_submit_wait(
+		&job->all, status, NULL, 0,
+		"layout of %zu groups with %zu parameters of %zu elements (model %016llx)",
+		job->model->group_count, params, elements, (unsigned long long)model_hash(job));
+	if (!status) {
+		status = alloc_shared(job);
+		/* So far only the team's ranks know of an error in a team. */
+		if (job->teams)
+			status = zero_submit_wait(&job->all, status, NULL, 0,
+						  "memory of the layout");
+	}
+	if (!status) {
+		choose_tier(job);
+		status = zero_hooks_after_layout(job);
+	}
+	job->laid_out = !status;
+	if (job->laid_out && job->stage < 3)
+		job->flatten_tier = zero_tier_name(job->model->tier);
+	for (size_t g = 0; status && g < job->model->group_count; g++)
+		zero_storage_free(job->model->groups[g]);
+	return status;
+}
+
+static bool close_model(zero_job *job)
+{
+	struct zero_model *model = job->model;
+
+	for (size_t g = 0; g < model->group_count; g++) {
+		zero_storage_free(model->groups[g]);
+		zero_group_free(model->groups[g]);
+	}
+	free(model->groups);
 	return true;
 }
 
-/* Finds the segment of the item's dtype among those of its flat buffer, which start at `begin`, or
-   adds it. */
-static struct zero_layout_segment *find_segment(struct zero_layout_segment *segments, size_t begin,
-						size_t *segment_count,
-						const struct zero_layout_item *item)
-{
-	for (size_t i = begin; i < *segment_count; i++)
-		if (segments[i].dtype == item->dtype && segments[i].trainable == item->trainable)
-			return &segments[i];
-	segments[*segment_count] = (struct zero_layout_segment){
-		.flat = item->flat, .dtype = item->dtype, .trainable = item->trainable};
-	return &segments[(*segment_count)++];
-}
-
-zero_status zero_layout_group(struct zero_layout_item *items, size_t item_count, size_t world,
-			      enum zero_layout_mode mode, size_t bucket,
-			      struct zero_layout_segment **segments, size_t *segment_count,
-			      size_t *flat_count)
-{
-	struct zero_layout_segment *made = calloc(item_count ? item_count : 1, sizeof(*made));
-	size_t made_count = 0, begin = 0, total = 0;
-
-	if (!made)
-		return zero_fail(ZERO_E_MEMORY, "no memory to lay out %zu parameters", item_count);
-	if (!assign_flats(items, item_count, world, mode, bucket, flat_count))
-		goto overflow;
-	for (size_t i = 0; i < item_count; i++) {
-		struct zero_layout_segment *segment;
-
-		if (i && items[i].flat != items[i - 1].flat)
-			begin = made_count;
-		segment = find_segment(made, begin, &made_count, &items[i]);
-		items[i].segment = (size_t)(segment - made) - begin;
-		items[i].first = segment->count;
-		if (__builtin_add_overflow(segment->count, items[i].count, &segment->count) ||
-		    !round_up(segment->count, ZERO_ALIGN, &segment->count))
-			goto overflow;
-	}
-	/* A limit on the sum, so that sums over segments and their page padding never overflow. */
-	for (size_t i = 0; i < made_count; i++)
-		if (!round_up(made[i].count, ZERO_ALIGN * world, &made[i].count) ||
-		    __builtin_add_overflow(total, made[i].count, &total) || total > MOST_ELEMENTS)
-			goto overflow;
-	*segments = made;
-	*segment_count = made_count;
-	return ZERO_OK;
-overflow:
-	free(made);
-	return zero_fail(ZERO_E_INVALID, "a group of %zu parameters has more than 2^59 elements",
-			 item_count);
-}
+const struct zero_hooks zero_model_hooks = {.close = close_model};

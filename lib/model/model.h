@@ -4,7 +4,7 @@
 #define ZERO_MODEL_H
 
 #include "job/job.h"
-#include "layout.h"
+#include "segments.h"
 #include "sizing.h"
 
 struct zero_param {

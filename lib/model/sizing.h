@@ -8,7 +8,7 @@
 
 #include "backend/backend.h"
 #include "backend/exchange.h"
-#include "layout.h"
+#include "segments.h"
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */
 

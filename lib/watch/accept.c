@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "watch_private.h"
+#include "private.h"
 
 enum { HELLO_SECONDS = 5 }; /* within which a hello has to be complete */
 

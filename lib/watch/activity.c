@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What this rank is doing, and for how long, without the time in which it was suspended. */
-#include "watch_private.h"
+#include "private.h"
 
 #define LATE 2.0 /* seconds by which a turn of the thread may be late on a busy machine */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "watch_private.h"
+#include "private.h"
 
 #define LONGEST_JOIN 20.0 /* seconds: all ranks have come to zero_open before */
 

@@ -6,7 +6,7 @@
  */
 #include <signal.h>
 
-#include "watch_private.h"
+#include "private.h"
 
 /* All in seconds. */
 #define REPLY_TIMEOUT     1.0  /* for all replies */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "core/thread.h"
-#include "watch_private.h"
+#include "private.h"
 
 #define LAUNCHER_SECONDS 2.0 /* within which the launcher has to end this process */
 

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "watch_private.h"
+#include "private.h"
 
 /* At most one job is open at a time. */
 static struct zero_ring *_Atomic current;

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "core/thread.h"
-#include "watch_private.h"
+#include "private.h"
 
 enum { SOON_MS = 10 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "watch_private.h"
+#include "private.h"
 
 void zero_ring_set_state(struct zero_ring_link *link, enum zero_peer_state state, int value)
 {

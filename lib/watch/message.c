@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "watch_private.h"
+#include "private.h"
 
 enum { MOST_PLACES = 8 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "watch_private.h"
+#include "private.h"
 
 enum { RECENT_SECONDS = 30 };
 

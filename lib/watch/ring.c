@@ -12,7 +12,7 @@
 
 #include <linux/sockios.h>
 
-#include "watch_private.h"
+#include "private.h"
 
 #define LAUNCHER_SECONDS 3.0 /* within which the launcher has to end this process */
 #define GOODBYE_SECONDS  1.0 /* within which a neighbour's kernel has to receive the goodbye */

@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "watch_private.h"
+#include "private.h"
 
 enum { GRACE_MS = 300, TURN_MS = 10 };
 

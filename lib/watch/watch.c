@@ -8,7 +8,7 @@
 
 #include "core/clock.h"
 #include "watch.h"
-#include "watch_private.h"
+#include "private.h"
 
 enum { EXIT_STATUS = 1 }; /* of a job that lost a rank */
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/layout.h"
+#include "model/segments.h"
 
 enum { ITEMS_MAX = 24 };
 

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "watch/watch_private.h"
+#include "watch/private.h"
 
 enum { RANKS = 256, HANG = 60 /* s */ };
 

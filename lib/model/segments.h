@@ -3,8 +3,8 @@
  * How the parameters of a group lie in flat buffers: a pure function of their types and sizes, the
  * number of ranks and the gather mode, so that a checkpoint of one world size loads at another.
  */
-#ifndef ZERO_LAYOUT_H
-#define ZERO_LAYOUT_H
+#ifndef ZERO_SEGMENTS_H
+#define ZERO_SEGMENTS_H
 
 #include "zero.h"
 
