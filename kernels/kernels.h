@@ -30,12 +30,18 @@ struct zero_kernels {
 	/* Returns the sum of squares, in f64. Element i is added to lane i % 16; at the end lanes
 	   are added pairwise (k and k + 8, then 4, 2, 1). So the order depends on count alone. */
 	double (*norm2)(const float *x, size_t count);
-	/* AdamW (Loshchilov and Hutter, arXiv 1711.05101); see struct zero_adamw_args: g' = g *
-	   scale m = beta1 * m + (1-beta1) * g';  v = beta2 * v + (1-beta2) * g'^2 p -= decay * p +
-	   lr * (m*correction1) / (sqrt(v*correction2) + eps) The right side of the last line is
-	   calculated before it is subtracted from p, since 1 - decay in f32 would lose a decay of
-	   1e-7. NaN results are 0x7fc00000. The arrays do not overlap. If `low` is not NULL, p is
-	   also written there as f32, f16 or bf16. */
+	/* clang-format off */
+	/*
+	 * AdamW (Loshchilov and Hutter, arXiv 1711.05101); see struct zero_adamw_args:
+	 *	g' = g * scale
+	 *	m = beta1 * m + (1 - beta1) * g'
+	 *	v = beta2 * v + (1 - beta2) * g'^2
+	 *	p -= decay * p + lr * (m * correction1) / (sqrt(v * correction2) + eps)
+	 * The right side of the last line is calculated before it is subtracted from p, since
+	 * 1 - decay in f32 would lose a decay of 1e-7. NaN results are 0x7fc00000. The arrays do
+	 * not overlap. If `low` is not NULL, p is also written there as f32, f16 or bf16.
+	 */
+	/* clang-format on */
 	void (*adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
 	/* out[i] = element first + i of a uniform random sequence in [low, high); f32, f16, bf16 or

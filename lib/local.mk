@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The rooms of the library, lowest first. A file includes headers of its own room and of rooms above
-# it in this list; tests/rooms.sh fails if it does not.
+# The rooms of the library, lowest first. A file includes headers of its own room and of lower ones;
+# tests/rooms.sh fails if it does not.
 #
 #	core        errors, dtypes, options and their table, clock, threads, opening of modules
 #	net         TCP between ranks: addresses and connecting
@@ -40,6 +40,7 @@ noinst_HEADERS += \
 	lib/job/hooks.h \
 	lib/job/job.h \
 	lib/load/load.h \
+	lib/model/flatten_tier.h \
 	lib/model/model.h \
 	lib/model/segments.h \
 	lib/model/sizing.h \
@@ -90,7 +91,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/job/team.c \
 	lib/load/adopt.c \
 	lib/load/flatten.c \
-	lib/load/load.c \
+	lib/load/load_hooks.c \
 	lib/load/load_model.c \
 	lib/load/partition.c \
 	lib/load/slice.c \
@@ -99,6 +100,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/load/tensor_file.c \
 	lib/load/tier.c \
 	lib/model/describe.c \
+	lib/model/flatten_tier.c \
 	lib/model/group.c \
 	lib/model/layout.c \
 	lib/model/segments.c \
@@ -120,7 +122,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/reduce.c \
 	lib/train/scale.c \
 	lib/train/step.c \
-	lib/train/train.c \
+	lib/train/train_hooks.c \
 	lib/watch/accept.c \
 	lib/watch/activity.c \
 	lib/watch/connect.c \

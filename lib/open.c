@@ -11,8 +11,9 @@
 #include "train/train.h"
 #include "watch/watch.h"
 
-/* Who takes part in a job, the lowest room first. Jobs are closed from the last to the first: a save
-   ends before the gathers that it copies, and a report counts what is still allocated. */
+/* The rooms that take part in a job. zero_close goes from the last to the first: a save ends before
+   the model is freed, the report is written while its memory is still counted, and the watchdog
+   stays until all other work has ended. */
 static const struct zero_hooks *const hooks[] = {
 	&zero_watch_hooks, &zero_report_hooks, &zero_model_hooks,
 	&zero_load_hooks,  &zero_train_hooks,  &zero_checkpoint_hooks,
@@ -29,12 +30,13 @@ struct job_and_rooms {
 static zero_job *new_job(void)
 {
 	struct job_and_rooms *all = calloc(1, sizeof(*all));
-	zero_job *job = &all->job;
+	zero_job *job;
 
-	if (!all || !zero_settings_init(&job->settings)) {
+	if (!all || !zero_settings_init(&all->job.settings)) {
 		free(all);
 		return NULL;
 	}
+	job = &all->job;
 	job->model = &all->model;
 	job->loader = &all->loader;
 	job->trainer = &all->trainer;
@@ -45,7 +47,7 @@ static zero_job *new_job(void)
 	return job;
 }
 
-/* What the option says, as far as it could be read; auto: a GPU if there is one. */
+/* Opens the backend's module: the one of the setting, or for `auto` a GPU's if there is one. */
 static zero_status choose_backend(zero_job *job)
 {
 	uint64_t choice = job->settings.value[ZERO_OPT_BACKEND].number;
@@ -56,7 +58,7 @@ static zero_status choose_backend(zero_job *job)
 	if (choice != ZERO_BACKEND_HOST) {
 		status = zero_module_open("cuda", &table);
 		ops = status ? NULL : table;
-		/* Where it was asked for, a rank without a GPU still has to tell the others. */
+		/* With backend=cuda a rank without a GPU opens it too, to report that to the others. */
 		if (ops && (choice == ZERO_BACKEND_CUDA || ops->available())) {
 			job->ops = ops;
 			return ZERO_OK;

@@ -6,7 +6,7 @@
  * states of a data-parallel model over its ranks. The unit of sharding is the GROUP: parameters
  * that are gathered together, usually those of one layer. The parameters of a group are stored one
  * after the other in one flat buffer. The buffer is cut into as many equal shards as there are
- * ranks, and rank r owns shard r.
+ * ranks, and rank r owns shard r. (There is a flat part for each type of element, see zero_layout.)
  *
  *	gather	one all-gather, into the buffer that the parameters are then read from
  *	reduce	one reduce-scatter of the group's gradients, into the owned shard
@@ -38,8 +38,8 @@
  * sentence of the lowest rank that met an error, and no rank waits for a peer that has given up.
  *
  * If ranks of a team begin different operations, the library finds out before any data moves. The
- * operation fails with ZERO_E_ORDER on all ranks of the team, and so does the next operation of any
- * other rank with one of these. Such a job can only be closed. Operations are compared within one
+ * operation fails with ZERO_E_ORDER on all ranks of the team. Outside of the team, the next operation
+ * that a rank shares with one of these ranks fails too. Such a job can only be closed. Operations are compared within one
  * team. If two ranks begin operations of two teams in different orders, each waits in another team
  * and no rank notices: the job is ended after ZERO_STALL_SECONDS, as after a lost rank.
  *
@@ -52,7 +52,7 @@
  * THREADS. Any thread may call any function. All ranks must begin their collective operations in
  * one order, so let one thread begin them. Other threads may join: a gather of a group that is
  * gathered or under way begins nothing. An operation fails on one rank alone, without the
- * agreement above, if a thread begins it that MPI does not allow, or if there is no memory to queue
+ * agreement above, if MPI does not allow the calling thread, or if there is no memory to queue
  * it.
  *
  * UNITS. Counts are in elements and sizes in bytes. Both are size_t and may exceed 2^31.
@@ -61,8 +61,8 @@
  * all; no handle may be used after it. The library keeps no pointer that is passed to it, unless
  * the function says so. Handles and pointers must not be NULL, unless the function says so.
  *
- * STRUCTURES. Unset fields default to 0 wherever a structure is passed in, so a designated
- * initialiser needs to name only the fields that differ.
+ * STRUCTURES. A field that is 0 has its default, so a designated initialiser needs to name only the
+ * fields that differ.
  */
 #ifndef ZERO_H
 #define ZERO_H

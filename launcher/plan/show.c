@@ -6,6 +6,7 @@
 #include "core/text.h"
 #include "launcher/plan/agreed.h"
 #include "launcher/plan/model.h"
+#include "model/flatten_tier.h"
 
 static struct zero_size known_size(uint64_t bytes, bool known)
 {
@@ -94,7 +95,7 @@ static const char *tier_name(const struct zero_settings *settings, const struct 
 
 	if (!model || !budget_known || settings->value[ZERO_OPT_STAGE].number == 3)
 		return zero_option_table[ZERO_OPT_FLATTEN].choices[setting];
-	return zero_tier_name(zero_sizing_device_tier(&model->sizing, setting, budget, chunk));
+	return zero_tier_name(zero_tier_forecast(&model->sizing, setting, budget, chunk));
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */

@@ -106,7 +106,7 @@ static zero_status broadcast(const struct restoring *r, zero_status status, char
 {
 	zero_job *job = r->plan.job;
 	bool staged = !job->ops->host_memory, root = job->place.rank == 0;
-	size_t piece = bytes < job->chunk ? bytes : job->chunk;
+	size_t piece = bytes < job->stream_chunk ? bytes : job->stream_chunk;
 	void *staging = NULL;
 
 	if (job->place.world == 1 || !bytes)

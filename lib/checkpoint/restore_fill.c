@@ -115,8 +115,8 @@ static zero_status read_piece(void *context, void *data, size_t at, size_t bytes
 /* A piece ends where a block ends, so that no block is read twice. */
 static uint64_t piece_bytes(const struct filling *fill, uint64_t from, uint64_t rest)
 {
-	uint64_t most =
-		fill->job->chunk < ZERO_CHECKSUM_BLOCK ? ZERO_CHECKSUM_BLOCK : fill->job->chunk;
+	uint64_t most = fill->job->stream_chunk < ZERO_CHECKSUM_BLOCK ? ZERO_CHECKSUM_BLOCK
+								      : fill->job->stream_chunk;
 	uint64_t end = from + most;
 
 	if (rest <= most)
@@ -191,7 +191,8 @@ static zero_status fill_next(struct filling *fill)
 
 static uint64_t round_bytes(const zero_job *job)
 {
-	return job->chunk < ROUND_MAX / ROUND_CHUNKS ? job->chunk * ROUND_CHUNKS : ROUND_MAX;
+	return job->stream_chunk < ROUND_MAX / ROUND_CHUNKS ? job->stream_chunk * ROUND_CHUNKS
+							    : ROUND_MAX;
 }
 
 /* COLLECTIVE. The rank with the most bytes determines the number of rounds. */

@@ -128,7 +128,7 @@ zero_status zero_save_make_manifest(const struct zero_save *save, char **text, s
 		list_teams(job, &manifest);
 		list_tensors(job, &manifest);
 		list_files(save, &manifest, names);
-		status = save->files->manifest_write(&manifest, text, bytes);
+		status = save->files->manifest_format(&manifest, text, bytes);
 	} else {
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the manifest of %s", save->path);
 	}

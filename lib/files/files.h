@@ -164,8 +164,8 @@ struct zero_files_ops {
 	/* Computes one checksum of all bytes. */
 	uint64_t (*checksum)(const void *data, size_t bytes);
 	/* Makes the text of a manifest with its seal; malloc'ed. */
-	zero_status (*manifest_write)(const struct zero_manifest *manifest, char **text,
-				      size_t *bytes);
+	zero_status (*manifest_format)(const struct zero_manifest *manifest, char **text,
+				       size_t *bytes);
 	/* Reads a manifest and checks its seal and all of its members. */
 	zero_status (*manifest_read)(const char *path, struct zero_manifest **manifest);
 	/* The two steps of manifest_read. *text is malloc'ed; the second `path` is for messages. */

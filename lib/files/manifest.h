@@ -20,7 +20,7 @@ enum {
 
 /* ---- entries of struct zero_files_ops -------------------------------------------------------- */
 
-zero_status manifest_write(const struct zero_manifest *manifest, char **text, size_t *bytes);
+zero_status manifest_format(const struct zero_manifest *manifest, char **text, size_t *bytes);
 zero_status manifest_parse(const char *path, const char *text, size_t bytes,
 			   struct zero_manifest **manifest);
 zero_status manifest_read(const char *path, struct zero_manifest **manifest);

@@ -176,7 +176,7 @@ static zero_status write_seal(struct manifest_writer *to, char **text, size_t *b
 	return ZERO_OK;
 }
 
-zero_status manifest_write(const struct zero_manifest *manifest, char **text, size_t *bytes)
+zero_status manifest_format(const struct zero_manifest *manifest, char **text, size_t *bytes)
 {
 	struct manifest_writer to = {.out = NULL};
 	zero_status status = check_types(manifest);

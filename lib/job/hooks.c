@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job.h"
 
-/* job->hooks is [hook_count], lowest room first. */
+/* job->hooks is [hook_count], in the order of lib/open.c. */
 
 zero_status zero_hooks_check_peers(zero_job *job)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the rooms above take part in a job's life. Each has one table of functions; lib/open.c lists
- * the tables, lowest room first, and nothing below it knows who is there. A member that is NULL is
- * not called.
+ * How rooms that the job must not know take part in its life. Each has one table of functions, and
+ * lib/open.c lists the tables. A member that is NULL is not called.
  */
 #ifndef ZERO_HOOKS_H
 #define ZERO_HOOKS_H
@@ -28,7 +27,7 @@ struct zero_hooks {
 	void (*after_save)(zero_job *job, double seconds, uint64_t bytes, bool ok);
 	/* At the end of zero_layout; COLLECTIVE. */
 	zero_status (*after_layout)(zero_job *job);
-	/* In zero_close, while the backend is open, highest room first. `together`: all ranks are
+	/* In zero_close, while the backend is open, the last table first. `together`: all ranks are
 	   closing the job, so that collective work is possible. */
 	void (*before_close)(zero_job *job, bool together);
 	/* In zero_close, while the backend is open, after all before_close: frees the room's state.

@@ -40,7 +40,7 @@ struct zero_job {
 	bool joined;                        /* the backend is open on all ranks */
 	bool laid_out; /* by zero_layout: teams, groups and parameters are fixed */
 	int stage;
-	size_t chunk, threshold;
+	size_t stream_chunk, stream_threshold;
 	size_t gather_limit; /* bytes of a team's live outputs, for what is prefetched */
 	uint64_t bytes_read; /* of tensors and checkpoints, from files */
 

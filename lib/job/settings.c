@@ -147,8 +147,8 @@ out:
 void zero_job_apply_settings(zero_job *job)
 {
 	job->stage = (int)job->settings.value[ZERO_OPT_STAGE].number;
-	job->chunk = job->settings.value[ZERO_OPT_STREAM_CHUNK].number;
-	job->threshold = job->settings.value[ZERO_OPT_STREAM_THRESHOLD].number;
+	job->stream_chunk = job->settings.value[ZERO_OPT_STREAM_CHUNK].number;
+	job->stream_threshold = job->settings.value[ZERO_OPT_STREAM_THRESHOLD].number;
 	job->gather_limit = job->settings.value[ZERO_OPT_GATHER_LIMIT].number;
 }
 

@@ -60,7 +60,7 @@ static zero_status alloc_stored(struct packing *pack, zero_status status)
 		.kind = ZERO_OP_ALLOC,
 		.memory = stays ? ZERO_MEM_OFFLOAD : ZERO_MEM_SHARDS,
 		.zeroed = true,
-		.shared = &flat->window,
+		.shared = &flat->shared_stored,
 		.count = flat->stored_bytes,
 	};
 
@@ -71,7 +71,7 @@ static zero_status alloc_stored(struct packing *pack, zero_status status)
 	status = zero_submit_wait(group->team, status, &op, 1, "a flat buffer of group '%s'",
 				  group->name);
 	if (!status)
-		flat->stored = flat->window.data;
+		flat->stored = flat->shared_stored.data;
 	return status;
 }
 
@@ -203,7 +203,7 @@ static void release_adopted(zero_group *group, const struct zero_flat *flat)
 	}
 }
 
-/* What was laid staged comes to its place. */
+/* Copies the staged values to the flat buffer. */
 static void unpack_staged(const struct packing *pack)
 {
 	struct zero_flat *flat = pack->flat;

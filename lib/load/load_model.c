@@ -312,7 +312,8 @@ static uint64_t plan_hash(const struct loading *load)
 
 static uint64_t round_bytes(const zero_job *job)
 {
-	return job->chunk < ROUND_MOST / ROUND_CHUNKS ? job->chunk * ROUND_CHUNKS : ROUND_MOST;
+	return job->stream_chunk < ROUND_MOST / ROUND_CHUNKS ? job->stream_chunk * ROUND_CHUNKS
+							     : ROUND_MOST;
 }
 
 /* COLLECTIVE. Compares the plans. The rank with the most bytes determines the number of rounds. */
@@ -367,7 +368,7 @@ static zero_status report_progress(const struct loading *load, const char *param
    longer contiguous stretches. */
 static size_t piece_elements(const struct loading *load, const struct entry *entry)
 {
-	size_t round = (size_t)round_bytes(load->job), chunk = load->job->chunk;
+	size_t round = (size_t)round_bytes(load->job), chunk = load->job->stream_chunk;
 	size_t bytes = entry->source.transpose ? round / 2 : chunk < round ? chunk : round;
 	size_t size = zero_dtype_size(entry->param->dtype);
 

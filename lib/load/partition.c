@@ -10,12 +10,12 @@
 
 #include "load.h"
 
-/* Elements of one piece: the replicated parameter if it is not above the threshold. */
+/* Elements of one piece: all of the parameter if it is not above the threshold. */
 static size_t piece_elements(const zero_job *job, const zero_param *param)
 {
-	size_t size = zero_dtype_size(param->dtype), chunk = job->chunk;
+	size_t size = zero_dtype_size(param->dtype), chunk = job->stream_chunk;
 
-	if (param->count * size <= job->threshold)
+	if (param->count * size <= job->stream_threshold)
 		return param->count ? param->count : 1;
 	/* A device needs as long for fewer bytes. */
 	if (!job->ops->host_memory && chunk < ZERO_STAGING_MIN)

@@ -149,8 +149,8 @@ struct block {
 
 /* Reads a block of at most one tile and transposes it. `out` is element `first` of the parameter.
    */
-static zero_status read_turned(const struct slice *slice, char *out, size_t first,
-			       const struct block *block)
+static zero_status transpose_tile(const struct slice *slice, char *out, size_t first,
+				  const struct block *block)
 {
 	const size_t height = slice->tensor->shape[0], width = slice->tensor->shape[1];
 	const size_t count = block->rows * block->columns;
@@ -196,7 +196,7 @@ static zero_status read_block(const struct slice *slice, char *out, size_t first
 				.column = column,
 				.columns = end - column < wide ? end - column : wide,
 			};
-			status = read_turned(slice, out, first, &tile);
+			status = transpose_tile(slice, out, first, &tile);
 		}
 	return status;
 }
@@ -235,7 +235,7 @@ static zero_status read_transposed(const struct slice *slice, char *out, size_t 
 static zero_status make_tiles(struct slice *slice, bool transpose, size_t count)
 {
 	const zero_job *job = slice->job;
-	size_t bytes = job->chunk < TILE_MOST ? job->chunk : TILE_MOST;
+	size_t bytes = job->stream_chunk < TILE_MOST ? job->stream_chunk : TILE_MOST;
 	bool two = transpose && slice->convert;
 	zero_status status;
 	void *data;

@@ -9,7 +9,7 @@
 static zero_status open_buffers(zero_job *job, size_t bytes)
 {
 	struct zero_staging *staging = &job->loader->staging;
-	size_t most = job->chunk / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
+	size_t most = job->stream_chunk / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
 	zero_status status = ZERO_OK;
 
 	most = most ? most : ZERO_STAGING_MIN;
@@ -19,7 +19,8 @@ static zero_status open_buffers(zero_job *job, size_t bytes)
 	/* Page-locked memory is slow to allocate, so the buffers grow in few steps. */
 	bytes = bytes > 4 * staging->bytes ? bytes : 4 * staging->bytes;
 	bytes = (bytes + ZERO_STAGING_MIN - 1) / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
-	bytes = bytes < job->chunk ? bytes : job->chunk / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
+	bytes = bytes < job->stream_chunk ? bytes
+					  : job->stream_chunk / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
 	bytes = bytes > ZERO_STAGING_MIN ? bytes : ZERO_STAGING_MIN;
 	zero_staging_close(job);
 	for (int i = 0; !status && i < 2; i++)

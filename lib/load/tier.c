@@ -51,9 +51,9 @@ static size_t released_bytes(const struct zero_flat *flat)
 
 /* What each rank needs; all ranks exchange it. */
 struct needs {
-	uint64_t most[ZERO_TIERS]; /* bytes of the device at the worst moment */
-	uint64_t now, later;       /* of these, in use now and allocated later */
-	uint64_t on_host, on_device, own, known, local_world;
+	uint64_t most[ZERO_TIERS];    /* bytes of the device at the worst moment */
+	uint64_t in_use, to_allocate; /* of these, in use now and allocated later */
+	uint64_t on_host, on_device, own_values, budget_known, local_world;
 };
 
 static void note_locations(const zero_job *job, struct needs *needs)
@@ -65,33 +65,33 @@ static void note_locations(const zero_job *job, struct needs *needs)
 			if (!spec)
 				continue;
 			*(spec->location == ZERO_ON_HOST ? &needs->on_host : &needs->on_device) = 1;
-			needs->own |= spec->values == ZERO_VALUES_OWN;
+			needs->own_values |= spec->values == ZERO_VALUES_OWN;
 		}
 }
 
 static void measure_memory(zero_job *job, struct needs *needs)
 {
-	struct zero_packing laying = {.chunk = job->chunk, .on_host = needs->on_host};
+	struct zero_packing packing = {.chunk = job->stream_chunk, .on_host = needs->on_host};
 	uint64_t bytes[ZERO_MEM_KINDS];
 	zero_memory memory;
 
 	job->ops->memory(job->backend, &memory);
 	zero_sizing_bytes(&job->model->sizing, bytes);
-	needs->now = memory.total.now;
-	needs->later =
+	needs->in_use = memory.total.now;
+	needs->to_allocate =
 		bytes[ZERO_MEM_GRADIENTS] + bytes[ZERO_MEM_OPTIMIZER] + bytes[ZERO_MEM_GATHERED];
 	for (int tier = 0; tier < ZERO_TIERS; tier++)
-		laying.held[tier] = laying.most[tier] = needs->now;
+		packing.held[tier] = packing.most[tier] = needs->in_use;
 	for (size_t g = 0; g < job->model->group_count; g++) {
 		const zero_group *group = job->model->groups[g];
 
 		for (size_t f = 0; group->adopts && f < group->flat_count; f++)
-			zero_packing_add(&laying, flat_counted(&group->flats[f]),
+			zero_packing_add(&packing, flat_counted(&group->flats[f]),
 					 flat_packed(&group->flats[f]),
 					 released_bytes(&group->flats[f]));
 	}
 	for (int tier = 0; tier < ZERO_TIERS; tier++)
-		needs->most[tier] = laying.most[tier] + needs->later;
+		needs->most[tier] = packing.most[tier] + needs->to_allocate;
 }
 
 /* An error that names the flags that help. */
@@ -105,13 +105,13 @@ static zero_status no_room(const zero_job *job, const struct needs *needs)
 		flag = ", --zero-flatten=host";
 	return zero_fail(ZERO_E_MEMORY,
 			 "to flatten the model (tier %s) takes %llu bytes on the device: %llu in "
-			 "use, %llu to lay the tensors, and %llu later for gradients, optimizer "
+			 "use, %llu to pack the tensors, and %llu later for gradients, optimizer "
 			 "states and gathered groups; the budget is %llu. What helps: a higher "
 			 "--zero-stage, --zero-offload=optimizer, a smaller --zero-vram-reserve%s",
 			 zero_tier_name(job->model->tier), (unsigned long long)most,
-			 (unsigned long long)needs->now,
-			 (unsigned long long)(most - needs->now - needs->later),
-			 (unsigned long long)needs->later,
+			 (unsigned long long)needs->in_use,
+			 (unsigned long long)(most - needs->in_use - needs->to_allocate),
+			 (unsigned long long)needs->to_allocate,
 			 (unsigned long long)job->settings.value[ZERO_OPT_BUDGET].number, flag);
 }
 
@@ -122,13 +122,13 @@ static struct needs fold_needs(const struct needs *all, size_t world)
 
 	for (size_t rank = 1; rank < world; rank++) {
 		if (all[rank].most[ZERO_TIER_DEVICE] > needs.most[ZERO_TIER_DEVICE]) {
-			needs.now = all[rank].now;
-			needs.later = all[rank].later;
+			needs.in_use = all[rank].in_use;
+			needs.to_allocate = all[rank].to_allocate;
 		}
 		for (int tier = 0; tier < ZERO_TIERS; tier++)
 			if (all[rank].most[tier] > needs.most[tier])
 				needs.most[tier] = all[rank].most[tier];
-		needs.known |= all[rank].known;
+		needs.budget_known |= all[rank].budget_known;
 		if (all[rank].local_world < needs.local_world)
 			needs.local_world = all[rank].local_world;
 	}
@@ -146,16 +146,16 @@ static zero_status choose_tier(zero_job *job, const struct needs *needs)
 		.world = (size_t)job->place.world,
 		.local_world = needs->local_world,
 		.on_host = needs->on_host,
-		.equal = !needs->own,
+		.equal = !needs->own_values,
 	};
 
 	job->model->tier = zero_tier_choose(&flatten, needs->most);
-	if (job->model->tier == ZERO_TIER_DISTRIBUTED && needs->own)
+	if (job->model->tier == ZERO_TIER_DISTRIBUTED && needs->own_values)
 		return zero_fail(ZERO_E_INVALID,
 				 "flatten is distributed (from %s), but tensors were adopted with "
 				 "each rank's own values: they are equal, or those of one rank",
 				 job->settings.origin[ZERO_OPT_FLATTEN]);
-	if (!needs->known)
+	if (!needs->budget_known)
 		return ZERO_OK;
 	job->ops->limit(job->backend, budget < SIZE_MAX ? budget : SIZE_MAX);
 	return needs->most[job->model->tier] > budget ? no_room(job, needs) : ZERO_OK;
@@ -262,7 +262,7 @@ static zero_status compare_all(zero_job *job, zero_status status)
 zero_status zero_tier_agree(zero_job *job)
 {
 	size_t world = (size_t)job->place.world;
-	struct needs needs = {.known = zero_settings_budget_known(&job->settings),
+	struct needs needs = {.budget_known = zero_settings_budget_known(&job->settings),
 			      .local_world = (uint64_t)job->place.local_world};
 	struct needs *all = calloc(world, sizeof(*all));
 	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = sizeof(needs)};

@@ -169,11 +169,11 @@ static zero_status alloc_shared(zero_job *job)
 
 /* The tier for tensors that are on the device and equal on all ranks. The hook of the load room
    replaces it if tensors were adopted. */
-static void choose_tier(zero_job *job)
+static void forecast_tier(zero_job *job)
 {
-	job->model->tier = zero_sizing_device_tier(
+	job->model->tier = zero_tier_forecast(
 		&job->model->sizing, job->settings.value[ZERO_OPT_FLATTEN].number,
-		job->settings.value[ZERO_OPT_BUDGET].number, job->chunk);
+		job->settings.value[ZERO_OPT_BUDGET].number, job->stream_chunk);
 }
 
 zero_status zero_layout(zero_job *job)
@@ -209,7 +209,7 @@ zero_status zero_layout(zero_job *job)
 						  "memory of the layout");
 	}
 	if (!status) {
-		choose_tier(job);
+		forecast_tier(job);
 		status = zero_hooks_after_layout(job);
 	}
 	job->laid_out = !status;

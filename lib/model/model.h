@@ -5,7 +5,7 @@
 
 #include "job/job.h"
 #include "segments.h"
-#include "sizing.h"
+#include "flatten_tier.h"
 
 struct zero_param {
 	zero_group *group;
@@ -53,8 +53,8 @@ struct zero_flat {
 	/* The segments, if the group is replicated. Else the shards of the ranks that share memory,
 	   one behind the other in each segment; this rank's own is among them. */
 	char *stored;
-	struct zero_shared window;   /* the memory of `stored`, if it is shared */
-	struct zero_shared gathered; /* outputs; empty if all is read where it is stored */
+	struct zero_shared shared_stored; /* the memory of `stored`, if it is shared */
+	struct zero_shared gathered;      /* outputs; empty if all is read where it is stored */
 	void *gradient; /* this rank's own, [gradient_count] of the group's gradient_dtype; NULL if
 	                   unused since the last reduce */
 	float *reduced; /* sums over the ranks, [state_count] */
@@ -80,17 +80,17 @@ struct zero_group {
 	struct zero_work *gather; /* under way or done; NULL: not gathered */
 	bool listed;              /* by the zero_prefetch under way */
 	unsigned uses;
-	_Atomic bool ready; /* a gather waited for it; read without the lock */
-	zero_dtype as;
+	_Atomic bool ready;       /* a gather waited for it; read without the lock */
+	zero_dtype gathered_as;   /* valid while `gather` is set */
 	bool checked;             /* its parameters' checksums are those of the gathered values */
-	size_t live;              /* bytes of its outputs */
+	size_t live_bytes;        /* bytes of its outputs */
 	bool reduced;             /* since the last step, on all ranks alike */
 	struct zero_work *reduce; /* the last one under way; NULL: none */
 	struct zero_work *post_step_gather; /* of stepped values, at stages 1 and 2; NULL: none */
 	/* The same work from the step to the next gather, on all ranks alike. A gather waits for
-	   this alone as long as zero_group_wait_count is still `stepped_at`. */
-	struct zero_work *stepped;
-	unsigned stepped_at;
+	   this alone as long as zero_group_wait_count is still `step_wait_count`. */
+	struct zero_work *step_work;
+	unsigned step_wait_count;
 };
 
 struct zero_model {

@@ -4,18 +4,11 @@
 #include "backend/exchange.h"
 #include "core/options.h"
 
-/* ---- what a rank holds ----------------------------------------------------------------------- */
-
-static uint64_t add(uint64_t a, uint64_t b)
-{
-	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
 static uint64_t pages(uint64_t bytes)
 {
 	const uint64_t page = 4096;
 
-	return add(bytes, page - 1) / page * page;
+	return zero_add_saturated(bytes, page - 1) / page * page;
 }
 
 static size_t sharing(const struct zero_sizing *sizing)
@@ -23,8 +16,7 @@ static size_t sharing(const struct zero_sizing *sizing)
 	return sizing->share ? sizing->share : 1;
 }
 
-/* One rank's part of bytes that the ranks sharing memory have in common. */
-static uint64_t part(const struct zero_sizing *sizing, uint64_t bytes)
+uint64_t zero_sizing_part(const struct zero_sizing *sizing, uint64_t bytes)
 {
 	return pages(bytes / sharing(sizing) + (bytes % sharing(sizing) != 0));
 }
@@ -43,8 +35,7 @@ static bool steps_replicated(const struct zero_sizing *sizing)
 	return sizing->world == 1 || sizing->stage == 0;
 }
 
-/* Whether each rank stores all of every segment. */
-static bool stores_replicated(const struct zero_sizing *sizing)
+bool zero_sizing_replicated(const struct zero_sizing *sizing)
 {
 	return steps_replicated(sizing) || (sizing->stage < 3 && sharing(sizing) < sizing->world);
 }
@@ -53,7 +44,7 @@ static void add_segment(const struct zero_sizing *sizing, const struct zero_layo
 			struct flat_bytes *flat)
 {
 	size_t shard = segment->count / sizing->world;
-	size_t stored = stores_replicated(sizing) ? segment->count : shard * sharing(sizing);
+	size_t stored = zero_sizing_replicated(sizing) ? segment->count : shard * sharing(sizing);
 
 	flat->all += pages(segment->count * zero_dtype_size(segment->dtype));
 	flat->stored += pages(stored * zero_dtype_size(segment->dtype));
@@ -88,20 +79,21 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 		     end++)
 			add_segment(sizing, &segments[end], &flat);
 		state = pages(flat.state * sizeof(float));
-		sizing->shards =
-			add(sizing->shards,
-			    stores_replicated(sizing) ? flat.stored : part(sizing, flat.stored));
+		sizing->shards = zero_add_saturated(
+			sizing->shards, zero_sizing_replicated(sizing)
+						? flat.stored
+						: zero_sizing_part(sizing, flat.stored));
 		/* two moments, and f32 masters of 16-bit parameters */
 		for (int i = 0; i < (flat.needs_master ? 3 : 2); i++)
-			sizing->optimizer = add(sizing->optimizer, state);
-		sizing->sums = add(sizing->sums, state);
+			sizing->optimizer = zero_add_saturated(sizing->optimizer, state);
+		sizing->sums = zero_add_saturated(sizing->sums, state);
 		if (flat.all > sizing->largest_flat)
 			sizing->largest_flat = flat.all;
-		sizing->all_flats = add(sizing->all_flats, flat.all);
-		gathered = add(gathered, part(sizing, flat.all));
+		sizing->all_flats = zero_add_saturated(sizing->all_flats, flat.all);
+		gathered = zero_add_saturated(gathered, zero_sizing_part(sizing, flat.all));
 		/* f32 gradients of replicated segments are summed in place */
 		if (!steps_replicated(sizing) || size != sizeof(float))
-			gradients = add(gradients, pages(flat.gradient * size));
+			gradients = zero_add_saturated(gradients, pages(flat.gradient * size));
 	}
 	keep_two(sizing->gathered, gathered);
 	keep_two(sizing->gradients, gradients);
@@ -115,12 +107,13 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 		bytes[kind] = 0;
 	bytes[ZERO_MEM_SHARDS] = sizing->shards;
 	bytes[sizing->offload ? ZERO_MEM_OFFLOAD : ZERO_MEM_OPTIMIZER] = sizing->optimizer;
-	bytes[ZERO_MEM_GRADIENTS] =
-		add(sizing->sums, add(sizing->gradients[0], sizing->gradients[1]));
+	bytes[ZERO_MEM_GRADIENTS] = zero_add_saturated(
+		sizing->sums, zero_add_saturated(sizing->gradients[0], sizing->gradients[1]));
 	/* replicated parameters are read where they are stored, and so are those of a single node
 	   */
 	if (sizing->stage == 3 && apart)
-		bytes[ZERO_MEM_GATHERED] = add(sizing->gathered[0], sizing->gathered[1]);
+		bytes[ZERO_MEM_GATHERED] =
+			zero_add_saturated(sizing->gathered[0], sizing->gathered[1]);
 	if (apart)
 		bytes[ZERO_MEM_STAGING] =
 			2 * pages(zero_exchange_piece(apart, sizing->device) * apart);
@@ -133,121 +126,6 @@ uint64_t zero_sizing_total(const struct zero_sizing *sizing)
 	zero_sizing_bytes(sizing, bytes);
 	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
 		if (zero_on_device((enum zero_memory_kind)kind))
-			total = add(total, bytes[kind]);
+			total = zero_add_saturated(total, bytes[kind]);
 	return total;
-}
-
-/* ---- flattening ------------------------------------------------------------------------------ */
-
-const char *zero_tier_name(enum zero_tier tier)
-{
-	switch (tier) {
-	case ZERO_TIER_DEVICE:
-		return "device";
-	case ZERO_TIER_DISTRIBUTED:
-		return "distributed";
-	case ZERO_TIER_HOST:
-	case ZERO_TIERS:
-		break;
-	}
-	return "host";
-}
-
-uint64_t zero_tier_need(enum zero_tier tier, const struct zero_flatten *flatten)
-{
-	uint64_t chunks = add(flatten->chunk, flatten->chunk);
-
-	if (tier == ZERO_TIER_HOST)
-		return flatten->on_host ? 0 : chunks;
-	if (flatten->on_host)
-		return add(flatten->flat, chunks);
-	if (tier == ZERO_TIER_DEVICE)
-		return flatten->flat;
-	return flatten->flat / flatten->world + (flatten->flat % flatten->world != 0);
-}
-
-enum zero_tier zero_tier_choose(const struct zero_flatten *flatten, const uint64_t need[ZERO_TIERS])
-{
-	switch (flatten->setting) {
-	case ZERO_FLATTEN_DEVICE:
-		return ZERO_TIER_DEVICE;
-	case ZERO_FLATTEN_DISTRIBUTED:
-		return ZERO_TIER_DISTRIBUTED;
-	case ZERO_FLATTEN_HOST:
-		return ZERO_TIER_HOST;
-	default:
-		break;
-	}
-	if (flatten->on_host)
-		return flatten->local_world > 1 && flatten->equal ? ZERO_TIER_DISTRIBUTED
-								  : ZERO_TIER_DEVICE;
-	if (need[ZERO_TIER_DEVICE] <= flatten->room)
-		return ZERO_TIER_DEVICE;
-	if (flatten->equal && need[ZERO_TIER_DISTRIBUTED] <= flatten->room)
-		return ZERO_TIER_DISTRIBUTED;
-	return ZERO_TIER_HOST;
-}
-
-enum zero_tier zero_sizing_tier(const struct zero_flatten *flatten)
-{
-	uint64_t need[ZERO_TIERS];
-
-	for (int tier = 0; tier < ZERO_TIERS; tier++)
-		need[tier] = zero_tier_need((enum zero_tier)tier, flatten);
-	return zero_tier_choose(flatten, need);
-}
-
-/* Bytes needed beside what is allocated already. What a buffer takes beyond the tensors that it
-   replaces is needed in every tier: tensors are released either before or after it is allocated. */
-static uint64_t buffer_need(enum zero_tier tier, const struct zero_packing *laying, uint64_t flat,
-			    uint64_t pack, uint64_t released)
-{
-	uint64_t chunks = add(laying->chunk, laying->chunk);
-	uint64_t excess = flat > released ? flat - released : 0;
-
-	if (laying->on_host)
-		return tier == ZERO_TIER_HOST ? 0 : add(flat, chunks);
-	switch (tier) {
-	case ZERO_TIER_DISTRIBUTED:
-		return pack ? add(pack, excess) : flat;
-	case ZERO_TIER_HOST:
-		return excess > chunks ? excess : chunks;
-	default:
-		return flat;
-	}
-}
-
-void zero_packing_add(struct zero_packing *laying, uint64_t flat, uint64_t pack, uint64_t released)
-{
-	for (int tier = 0; tier < ZERO_TIERS; tier++) {
-		uint64_t *held = &laying->held[tier], *most = &laying->most[tier];
-		uint64_t need = buffer_need((enum zero_tier)tier, laying, flat, pack, released);
-
-		if (add(*held, need) > *most)
-			*most = add(*held, need);
-		if (!laying->on_host || tier != ZERO_TIER_HOST)
-			*held = add(*held, flat);
-		*held -= released < *held ? released : *held;
-	}
-}
-
-enum zero_tier zero_sizing_device_tier(const struct zero_sizing *sizing, uint64_t setting,
-				       uint64_t budget, uint64_t chunk)
-{
-	bool replicated = stores_replicated(sizing);
-	uint64_t taken = zero_sizing_total(sizing);
-	struct zero_flatten flatten = {
-		.setting = setting,
-		.flat = replicated ? sizing->largest_flat : part(sizing, sizing->largest_flat),
-		.chunk = chunk,
-		/* ranks that share a buffer pack one part each in any tier */
-		.world = replicated ? sizing->world : 1,
-		.local_world = 1,
-		.equal = true,
-	};
-
-	if (taken != UINT64_MAX)
-		taken = add(taken - sizing->shards, sizing->all_flats);
-	flatten.room = budget > taken ? budget - taken : 0;
-	return zero_sizing_tier(&flatten);
 }

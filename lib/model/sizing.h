@@ -10,8 +10,6 @@
 #include "backend/exchange.h"
 #include "segments.h"
 
-/* ---- what a rank holds ----------------------------------------------------------------------- */
-
 /*
  * Sums over groups, as the library accounts for memory: every buffer is a multiple of 4096 bytes.
  * The caller sets `world`, `share`, `stage`, `offload` and, before each group, `gradient_size`; all
@@ -29,9 +27,20 @@ struct zero_sizing {
 	uint64_t sums;         /* gradients, summed over the ranks */
 	uint64_t gathered[2];  /* outputs of the two groups that need most, the largest first */
 	uint64_t gradients[2]; /* a rank's own gradients, likewise; 0 if they become the sums */
-	uint64_t largest_flat; /* bytes of all of the largest flat buffer */
-	uint64_t all_flats;    /* bytes of all of every flat buffer */
+	uint64_t largest_flat; /* bytes of the largest flat buffer, unsharded */
+	uint64_t all_flats;    /* bytes of all flat buffers, unsharded */
 };
+
+/* a + b, or UINT64_MAX if that overflows. */
+static inline uint64_t zero_add_saturated(uint64_t a, uint64_t b)
+{
+	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/* Whether each rank stores all of every segment. */
+bool zero_sizing_replicated(const struct zero_sizing *sizing);
+/* One rank's part of a buffer of `bytes` that the ranks sharing memory have in common. */
+uint64_t zero_sizing_part(const struct zero_sizing *sizing, uint64_t bytes);
 
 /* Adds a group from its layout. Sums that overflow stay at UINT64_MAX. */
 void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segment *segments,
@@ -49,59 +58,5 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM_KINDS]);
 /* Sums the kinds that count against the budget: all but ZERO_MEM_OFFLOAD. */
 uint64_t zero_sizing_total(const struct zero_sizing *sizing);
-
-/* ---- flattening ------------------------------------------------------------------------------ */
-
-enum zero_tier { ZERO_TIER_DEVICE, ZERO_TIER_DISTRIBUTED, ZERO_TIER_HOST, ZERO_TIERS };
-
-const char *zero_tier_name(enum zero_tier tier);
-
-/* What decides the tier in which existing tensors are flattened, at stages 0 to 2. */
-struct zero_flatten {
-	uint64_t setting; /* ZERO_FLATTEN_AUTO ... of options.h */
-	uint64_t room;    /* bytes free on the device once the stage has allocated all else */
-	uint64_t flat;    /* of the largest flat buffer */
-	uint64_t chunk;
-	size_t world;
-	size_t local_world; /* ranks of the node; where nodes differ, of the smallest */
-	bool on_host;       /* the tensors are in host memory, not on the device */
-	bool equal;         /* their values are the same on all ranks */
-};
-
-/* Bytes that must be free on the device. */
-uint64_t zero_tier_need(enum zero_tier tier, const struct zero_flatten *flatten);
-/*
- * The tier of the setting. For `auto` with tensors on the device: the first of device, distributed
- * (if values are equal) and host whose need is met, or else host. For `auto` with tensors on the
- * host: distributed if ranks share the node and values are equal, else device.
- */
-enum zero_tier zero_sizing_tier(const struct zero_flatten *flatten);
-/* The same with the needs given. */
-enum zero_tier zero_tier_choose(const struct zero_flatten *flatten,
-				const uint64_t need[ZERO_TIERS]);
-
-/*
- * Device memory of a rank while flat buffers are packed one by one, for each tier. The caller sets
- * `chunk`, `on_host`, and `held` and `most` to what is allocated at first.
- */
-struct zero_packing {
-	uint64_t chunk;
-	bool on_host; /* the tensors are in host memory */
-	uint64_t held[ZERO_TIERS];
-	uint64_t most[ZERO_TIERS];
-};
-
-/*
- * Adds a buffer of `flat` bytes whose tensors release `released` bytes. `pack` is what a rank packs
- * into staging before the release in the tier distributed; 0 if it packs in place.
- */
-void zero_packing_add(struct zero_packing *laying, uint64_t flat, uint64_t pack, uint64_t released);
-
-/*
- * The tier of tensors that are on the device with equal values. `budget` was measured before the
- * tensors existed: they count against it, on each rank, as the buffers that they become.
- */
-enum zero_tier zero_sizing_device_tier(const struct zero_sizing *sizing, uint64_t setting,
-				       uint64_t budget, uint64_t chunk);
 
 #endif

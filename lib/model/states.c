@@ -39,7 +39,7 @@ static size_t longest_segment(const zero_job *job)
 /* Allocates the four offload_buffers, for as long as the job is open. */
 static zero_status alloc_offload_buffers(zero_job *job)
 {
-	size_t longest = longest_segment(job), elements = job->chunk / 2 / sizeof(float);
+	size_t longest = longest_segment(job), elements = job->stream_chunk / 2 / sizeof(float);
 	zero_status status = ZERO_OK;
 
 	if (!zero_states_staged(job) || !longest || job->model->offload_count)

@@ -100,8 +100,8 @@ void zero_storage_free(zero_group *group)
 	for (size_t f = 0; f < group->flat_count; f++) {
 		struct zero_flat *flat = &group->flats[f];
 
-		if (flat->window.data)
-			job->ops->shared_free(job->backend, &flat->window);
+		if (flat->shared_stored.data)
+			job->ops->shared_free(job->backend, &flat->shared_stored);
 		else
 			job->ops->free(job->backend, flat->stored);
 		job->ops->shared_free(job->backend, &flat->gathered);
@@ -139,7 +139,7 @@ zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team)
 					.kind = ZERO_OP_ALLOC,
 					.memory = ZERO_MEM_SHARDS,
 					.zeroed = true,
-					.shared = &group->flats[f].window,
+					.shared = &group->flats[f].shared_stored,
 					.count = group->flats[f].stored_bytes,
 				};
 	}
@@ -147,9 +147,9 @@ zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team)
 	for (size_t i = 0; i < count; i++) {
 		struct zero_flat *flat =
 			(struct zero_flat *)(void *)((char *)ops[i].shared -
-						     offsetof(struct zero_flat, window));
+						     offsetof(struct zero_flat, shared_stored));
 
-		flat->stored = flat->window.data;
+		flat->stored = flat->shared_stored.data;
 	}
 	free(ops);
 	return status;

@@ -151,7 +151,7 @@ static void free_outputs(zero_group *group)
 	group->ready = false;
 	group->uses = 0;
 	group->checked = false;
-	group->live = 0;
+	group->live_bytes = 0;
 }
 
 /*
@@ -161,7 +161,7 @@ static void free_outputs(zero_group *group)
  */
 static bool joins_step(zero_group *group)
 {
-	return group->stepped && group->stepped_at == zero_group_wait_count(group);
+	return group->step_work && group->step_wait_count == zero_group_wait_count(group);
 }
 
 /* Makes an error of this rank an error on all ranks, unless the others would not submit anything
@@ -205,11 +205,11 @@ static size_t output_bytes(zero_group *group, zero_dtype as)
 static bool join_step(zero_group *group, zero_dtype as)
 {
 	bool joins = joins_step(group) && !output_bytes(group, as);
-	struct zero_work *stepped = group->stepped;
+	struct zero_work *stepped = group->step_work;
 
-	group->stepped = NULL;
+	group->step_work = NULL;
 	if (joins) {
-		group->as = as;
+		group->gathered_as = as;
 		group->gather = stepped;
 	} else {
 		group->job->ops->work_put(group->job->backend, stepped);
@@ -241,7 +241,7 @@ static size_t live_bytes(const zero_job *job, const zero_team *team)
 
 	for (size_t g = 0; g < job->model->group_count; g++)
 		if (job->model->groups[g]->team == team || job->model->groups[g]->team == &job->all)
-			live += job->model->groups[g]->live;
+			live += job->model->groups[g]->live_bytes;
 	return live;
 }
 
@@ -290,14 +290,14 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 	status = zero_submit(groups[0]->team, prepared, ops, op_count, waited, &work,
 			     "gather of %s as %s", names ? names : "groups", zero_dtype_name(as));
 	for (size_t g = 0; g < count; g++) {
-		groups[g]->as = as;
+		groups[g]->gathered_as = as;
 		if (status) {
 			free_outputs(groups[g]);
 			continue;
 		}
 		job->ops->work_get(job->backend, work);
 		groups[g]->gather = work;
-		groups[g]->live = prepared ? 0 : output_bytes(groups[g], as);
+		groups[g]->live_bytes = prepared ? 0 : output_bytes(groups[g], as);
 	}
 	if (!status)
 		job->ops->work_put(job->backend, work);
@@ -379,12 +379,13 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	pthread_mutex_lock(&job->lock);
 	if (!group->gather && !join_step(group, as))
 		status = begin_all(job, &group, 1, as, true);
-	else if (group->as != as)
+	else if (group->gathered_as != as)
 		status = agree_on_error(
 			zero_fail(ZERO_E_STATE,
 				  "group '%s' is gathered as %s: release it before it is "
 				  "gathered as %s",
-				  group->name, zero_dtype_name(group->as), zero_dtype_name(as)),
+				  group->name, zero_dtype_name(group->gathered_as),
+				  zero_dtype_name(as)),
 			group);
 	if (!status) {
 		/* The use counts from before the wait, so that a release by another thread does not
@@ -435,8 +436,8 @@ void zero_gather_free(zero_group *group)
 {
 	if (group->gather)
 		free_outputs(group);
-	group->job->ops->work_put(group->job->backend, group->stepped);
-	group->stepped = NULL;
+	group->job->ops->work_put(group->job->backend, group->step_work);
+	group->step_work = NULL;
 }
 
 void *zero_data(const zero_param *param)
@@ -451,14 +452,14 @@ void *zero_data(const zero_param *param)
 		return flat->stored + segment->first_at +
 		       param->first * zero_dtype_size(segment->dtype);
 	return flat->gathered.data + segment->gathered_at +
-	       param->first * zero_dtype_size(gathered_dtype(segment, param->group->as));
+	       param->first * zero_dtype_size(gathered_dtype(segment, param->group->gathered_as));
 }
 
 zero_dtype zero_gathered_dtype_locked(const zero_param *param)
 {
 	if (!param->flat || !param->group->gather)
 		return ZERO_DTYPE_PARAM;
-	return gathered_dtype(&param->flat->segments[param->segment], param->group->as);
+	return gathered_dtype(&param->flat->segments[param->segment], param->group->gathered_as);
 }
 
 zero_dtype zero_gathered_dtype(const zero_param *param)

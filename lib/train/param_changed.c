@@ -59,7 +59,8 @@ static struct change plan(zero_param *param, int rank)
 		.from_here = zero_team_rank_of(group->team, rank) == place->rank,
 		.sends = group->replicated ? place->world > 1 : place->shm_groups > 1,
 		.receives = group->replicated || place->shm_rank == 0,
-		.piece = group->job->chunk / zero_dtype_size(zero_gathered_dtype_locked(param)),
+		.piece = group->job->stream_chunk /
+			 zero_dtype_size(zero_gathered_dtype_locked(param)),
 	};
 
 	if (change.piece > param->count)

@@ -107,11 +107,11 @@ static zero_status begin_post_step_gather(zero_group *group)
 	pthread_mutex_lock(&job->lock);
 	status = zero_submit(group->team, status, ops, op_count, false, &group->post_step_gather,
 			     "update of group '%s'", group->name);
-	job->ops->work_put(job->backend, group->stepped);
-	group->stepped = status ? NULL : group->post_step_gather;
-	if (group->stepped)
-		job->ops->work_get(job->backend, group->stepped);
-	group->stepped_at = zero_group_wait_count(group);
+	job->ops->work_put(job->backend, group->step_work);
+	group->step_work = status ? NULL : group->post_step_gather;
+	if (group->step_work)
+		job->ops->work_get(job->backend, group->step_work);
+	group->step_wait_count = zero_group_wait_count(group);
 	pthread_mutex_unlock(&job->lock);
 	free(ops);
 	return status;

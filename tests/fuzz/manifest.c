@@ -85,9 +85,9 @@ static void check_again(const struct zero_manifest *manifest)
 	size_t bytes, length;
 	char *text, *other;
 
-	must(!ops->manifest_write(manifest, &text, &bytes), "%s", sentence);
+	must(!ops->manifest_format(manifest, &text, &bytes), "%s", sentence);
 	must(!ops->manifest_parse("again", text, bytes, &again), "%s\n%s", sentence, text);
-	must(!ops->manifest_write(again, &other, &length), "%s", sentence);
+	must(!ops->manifest_format(again, &other, &length), "%s", sentence);
 	must(length == bytes && memcmp(text, other, bytes) == 0, "%s\nis not\n%s", text, other);
 	ops->manifest_free(again);
 	free(other);

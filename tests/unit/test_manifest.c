@@ -107,7 +107,7 @@ static char *written(const struct zero_manifest *manifest, size_t *bytes)
 {
 	static char *text;
 
-	ck_assert_msg(ops->manifest_write(manifest, &text, bytes) == ZERO_OK, "%s", sentence);
+	ck_assert_msg(ops->manifest_format(manifest, &text, bytes) == ZERO_OK, "%s", sentence);
 	return text;
 }
 
@@ -193,7 +193,7 @@ START_TEST(test_not_finite)
 	ops->manifest_free(read);
 	free(text);
 	tensors[0].name = "\xff";
-	ck_assert_int_eq(ops->manifest_write(&sample, &text, &bytes), ZERO_E_INVALID);
+	ck_assert_int_eq(ops->manifest_format(&sample, &text, &bytes), ZERO_E_INVALID);
 	ck_assert_ptr_null(text);
 	tensors[0].name = "h.0.w";
 }

@@ -2,7 +2,7 @@
 /* What follows from a budget and a layout, against numbers worked out by hand. */
 #include "backend/exchange.h"
 #include "core/budget.h"
-#include "model/sizing.h"
+#include "model/flatten_tier.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -169,7 +169,7 @@ START_TEST(nothing_and_too_much)
 	for (int i = 0; i < 100; i++)
 		zero_sizing_group(&sizing, &huge, 1);
 	ck_assert_uint_eq(zero_sizing_total(&sizing), UINT64_MAX);
-	ck_assert_int_eq(zero_sizing_device_tier(&sizing, ZERO_FLATTEN_AUTO, UINT64_MAX, 1),
+	ck_assert_int_eq(zero_tier_forecast(&sizing, ZERO_FLATTEN_AUTO, UINT64_MAX, 1),
 			 ZERO_TIER_HOST);
 }
 END_TEST
@@ -208,7 +208,7 @@ static const struct tier_case tier_cases[] = {
 START_TEST(tiers)
 {
 	const struct tier_case *want = &tier_cases[_i];
-	enum zero_tier tier = zero_sizing_tier(&want->flatten);
+	enum zero_tier tier = zero_tier_for(&want->flatten);
 
 	ck_assert_str_eq(zero_tier_name(tier), zero_tier_name(want->tier));
 	ck_assert_uint_eq(zero_tier_need(tier, &want->flatten), want->need);
@@ -223,16 +223,13 @@ START_TEST(device_tier)
 
 	zero_sizing_group(&sizing, second_runs, 2);
 	taken = zero_sizing_total(&sizing);
-	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 16384, M),
-			 ZERO_TIER_DEVICE);
-	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 16383, M),
+	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 16384, M), ZERO_TIER_DEVICE);
+	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 16383, M),
 			 ZERO_TIER_DISTRIBUTED);
-	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 4096, M),
-			 ZERO_TIER_DISTRIBUTED);
-	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 4095, M), ZERO_TIER_HOST);
-	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken - 1, M), ZERO_TIER_HOST);
-	ck_assert_int_eq(zero_sizing_device_tier(&sizing, ZERO_FLATTEN_DEVICE, 0, M),
-			 ZERO_TIER_DEVICE);
+	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 4096, M), ZERO_TIER_DISTRIBUTED);
+	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 4095, M), ZERO_TIER_HOST);
+	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken - 1, M), ZERO_TIER_HOST);
+	ck_assert_int_eq(zero_tier_forecast(&sizing, ZERO_FLATTEN_DEVICE, 0, M), ZERO_TIER_DEVICE);
 }
 END_TEST
 
@@ -247,13 +244,13 @@ START_TEST(shared_device_tier)
 	ck_assert_uint_eq(sizing.all_flats, 2 * 16384);
 	ck_assert_uint_eq(sizing.shards, 2 * 4096);
 	taken = zero_sizing_total(&sizing) - 2 * 4096 + 2 * 16384;
-	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 4096, 1), ZERO_TIER_DEVICE);
-	ck_assert_int_eq(zero_sizing_device_tier(&sizing, AUTO, taken + 4095, 1), ZERO_TIER_HOST);
+	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 4096, 1), ZERO_TIER_DEVICE);
+	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 4095, 1), ZERO_TIER_HOST);
 }
 END_TEST
 
 /* Buffers of 100 and 60 bytes, whose tensors have 90 and 60; 3 are held before, chunks are of 7. */
-START_TEST(laying)
+START_TEST(packing)
 {
 	struct zero_packing device = {.chunk = 7, .held = {3, 3, 3}, .most = {3, 3, 3}};
 	struct zero_packing host = device;
@@ -373,7 +370,7 @@ int main(void)
 	tcase_add_loop_test(tcase, tiers, 0, (int)(sizeof tier_cases / sizeof tier_cases[0]));
 	tcase_add_test(tcase, device_tier);
 	tcase_add_test(tcase, shared_device_tier);
-	tcase_add_test(tcase, laying);
+	tcase_add_test(tcase, packing);
 	tcase_add_test(tcase, groups_by_name);
 	tcase_add_test(tcase, a_model);
 	suite_add_tcase(suite, tcase);

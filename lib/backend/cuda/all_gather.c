@@ -22,10 +22,11 @@ static const char *prepare_own_part(struct zero_cuda_comm *cuda, const struct ze
 	if (op->from == op->to && !(op->shared && op->shared->owner))
 		return op->send;
 	if (op->from == op->to)
-		zero_device_copy(cuda->device, cuda->device->comm, own, op->send, op->count * size);
+		zero_device_copy(cuda->device, cuda->device->comm_stream, own, op->send,
+				 op->count * size);
 	else
-		zero_launch_cast(cuda->device, cuda->device->comm, op->to, own, op->from, op->send,
-				 op->count);
+		zero_launch_cast(cuda->device, cuda->device->comm_stream, op->to, own, op->from,
+				 op->send, op->count);
 	return own;
 }
 
@@ -43,10 +44,11 @@ static zero_status gather_group(struct zero_cuda_comm *cuda, const struct zero_o
 	for (size_t i = 0; !status && i < count; i++) {
 		size_t bytes = ops[i].count * zero_core->dtype_size(ops[i].to);
 
-		status = zero_nccl_status(zero_nccl.all_gather(own[i], output(&ops[i]), bytes,
-							       ncclInt8, cuda->nccl.comm,
-							       (cudaStream_t)cuda->device->comm),
-					  "ncclAllGather", cuda->nccl.comm);
+		status = zero_nccl_status(
+			zero_nccl.all_gather(own[i], output(&ops[i]), bytes, ncclInt8,
+					     cuda->nccl.comm,
+					     (cudaStream_t)cuda->device->comm_stream),
+			"ncclAllGather", cuda->nccl.comm);
 		cuda->comm.bytes_sent += bytes * (size_t)(cuda->comm.place.world - 1);
 		if (status || i + 1 == count)
 			status = zero_nccl_group_end(&cuda->nccl, status);
@@ -64,8 +66,8 @@ zero_status zero_cuda_all_gather(struct zero_cuda_comm *cuda, const struct zero_
 		const char *own = prepare_own_part(cuda, &ops[i]);
 
 		if (own == ops[i].send)
-			zero_device_copy(cuda->device, cuda->device->comm, output(&ops[i]), own,
-					 ops[i].count * zero_core->dtype_size(ops[i].to));
+			zero_device_copy(cuda->device, cuda->device->comm_stream, output(&ops[i]),
+					 own, ops[i].count * zero_core->dtype_size(ops[i].to));
 	}
 	return ZERO_OK;
 }

@@ -47,7 +47,7 @@ static void cuda_close(struct zero_backend *cuda)
 		zero_nccl_close(&cuda->caller, cuda->comm->comm.broken);
 	}
 	if (cuda->device) {
-		zero_memory_free(cuda->memory, cuda->parts, cuda->device->compute);
+		zero_memory_free(cuda->memory, cuda->parts, cuda->device->compute_stream);
 		zero_device_leave(cuda->device);
 	}
 	if (cuda->comm)
@@ -61,7 +61,8 @@ static zero_status cuda_alloc(struct zero_backend *cuda, enum zero_memory_kind k
 	zero_status status;
 
 	zero_device_enter(cuda->device);
-	status = zero_memory_alloc(cuda->memory, kind, bytes, zeroed, cuda->device->compute, data);
+	status = zero_memory_alloc(cuda->memory, kind, bytes, zeroed, cuda->device->compute_stream,
+				   data);
 	zero_device_leave(cuda->device);
 	return status;
 }
@@ -104,7 +105,7 @@ static void cuda_place(const struct zero_backend *cuda, const struct zero_team_c
 
 static void cuda_set_stream(struct zero_backend *cuda, void *stream)
 {
-	cuda->device->compute = stream;
+	cuda->device->compute_stream = stream;
 }
 
 static zero_status cuda_caller_comm(struct zero_backend *cuda, void **comm)
@@ -124,7 +125,7 @@ static void cuda_free(struct zero_backend *cuda, void *data)
 	if (!data)
 		return;
 	zero_device_enter(cuda->device);
-	zero_memory_free(cuda->memory, data, cuda->device->compute);
+	zero_memory_free(cuda->memory, data, cuda->device->compute_stream);
 	zero_device_leave(cuda->device);
 }
 
@@ -151,7 +152,7 @@ static void cuda_shared_free(struct zero_backend *cuda, struct zero_shared *shar
 	if (shared->owner)
 		comm->ops->shared_free(comm, shared);
 	else
-		zero_memory_free(cuda->memory, shared->data, cuda->device->compute);
+		zero_memory_free(cuda->memory, shared->data, cuda->device->compute_stream);
 	zero_device_leave(cuda->device);
 	*shared = (struct zero_shared){0};
 }
@@ -261,7 +262,7 @@ static void cuda_fill_constant(struct zero_backend *cuda, zero_dtype dtype, void
 
 	zero_fill_constant(dtype, &fill.pattern, 1, value);
 	zero_device_enter(cuda->device);
-	zero_launch(cuda->device, cuda->device->compute, ZERO_K_FILL, &fill,
+	zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_FILL, &fill,
 		    count * fill.size / 16 + (count > 0));
 	zero_device_leave(cuda->device);
 }
@@ -270,7 +271,7 @@ static void launch_random(struct zero_backend *cuda, enum zero_kernel kernel,
 			  const struct zero_device_random *random)
 {
 	zero_device_enter(cuda->device);
-	zero_launch(cuda->device, cuda->device->compute, kernel, random,
+	zero_launch(cuda->device, cuda->device->compute_stream, kernel, random,
 		    random->count / 4 + (random->count > 0));
 	zero_device_leave(cuda->device);
 }
@@ -311,7 +312,7 @@ static void cuda_fill_normal(struct zero_backend *cuda, zero_dtype dtype, void *
 static void cuda_copy(struct zero_backend *cuda, void *to, const void *from, size_t bytes)
 {
 	zero_device_enter(cuda->device);
-	zero_device_copy(cuda->device, cuda->device->compute, to, from, bytes);
+	zero_device_copy(cuda->device, cuda->device->compute_stream, to, from, bytes);
 	zero_device_leave(cuda->device);
 }
 
@@ -329,7 +330,8 @@ static void cuda_cast(struct zero_backend *cuda, zero_dtype to, void *out, zero_
 	if (is_host(out) && is_host(in))
 		cuda->kernels->cast(to, out, from, in, count);
 	else
-		zero_launch_cast(cuda->device, cuda->device->compute, to, out, from, in, count);
+		zero_launch_cast(cuda->device, cuda->device->compute_stream, to, out, from, in,
+				 count);
 	zero_device_leave(cuda->device);
 }
 
@@ -363,8 +365,8 @@ static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, 
 	if (!count)
 		return;
 	zero_device_enter(device);
-	zero_launch_blocks(device, device->compute, ZERO_K_NORM2, &norm2, fold.count);
-	zero_launch_blocks(device, device->compute, ZERO_K_NORM2_FOLD, &fold, 1);
+	zero_launch_blocks(device, device->compute_stream, ZERO_K_NORM2, &norm2, fold.count);
+	zero_launch_blocks(device, device->compute_stream, ZERO_K_NORM2_FOLD, &fold, 1);
 	zero_device_leave(device);
 }
 
@@ -385,7 +387,7 @@ static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *
 	if (is_host(p) && is_host(m) && is_host(v) && is_host(g) && is_host(low))
 		cuda->kernels->adamw(args, p, m, v, g, low, low_dtype, count);
 	else
-		zero_launch(cuda->device, cuda->device->compute, ZERO_K_ADAMW, &adamw,
+		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_ADAMW, &adamw,
 			    count / 4 + (count % 4 != 0));
 	zero_device_leave(cuda->device);
 }

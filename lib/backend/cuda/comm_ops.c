@@ -17,7 +17,7 @@ static void cuda_device_order_begin(struct zero_comm *comm, struct zero_device_o
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
 	zero_device_enter(cuda->device);
-	order->before = zero_event_record(cuda->device, cuda->device->compute);
+	order->before = zero_event_record(cuda->device, cuda->device->compute_stream);
 	zero_device_leave(cuda->device);
 }
 
@@ -27,7 +27,7 @@ static zero_status cuda_device_order_join(struct zero_comm *comm,
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
 	zero_device_enter(cuda->device);
-	zero_stream_wait(cuda->device, cuda->device->compute, order->after);
+	zero_stream_wait(cuda->device, cuda->device->compute_stream, order->after);
 	zero_device_leave(cuda->device);
 	return zero_device_error(cuda->device);
 }
@@ -58,7 +58,7 @@ static zero_status make_output(struct zero_cuda_comm *cuda, const struct zero_op
 	*shared = (struct zero_shared){.bytes = op->count, .kind = op->memory};
 	if (!has_window(cuda, op))
 		return zero_memory_alloc(cuda->memory, op->memory, op->count, op->zeroed,
-					 cuda->device->comm, (void **)&shared->data);
+					 cuda->device->comm_stream, (void **)&shared->data);
 	status = zero_window_alloc(cuda->windows, zero_round_to_pages(op->count), fresh, &window);
 	if (status)
 		return status;
@@ -77,7 +77,7 @@ static void free_outputs(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 		if (shared->owner)
 			zero_window_free(shared->owner, ZERO_NO_STREAM);
 		else
-			zero_memory_free(cuda->memory, shared->data, cuda->device->comm);
+			zero_memory_free(cuda->memory, shared->data, cuda->device->comm_stream);
 		*shared = (struct zero_shared){0};
 	}
 }
@@ -124,7 +124,7 @@ static zero_status register_outputs(const struct zero_op *ops, size_t count)
 
 static void cuda_shared_free(struct zero_comm *comm, struct zero_shared *shared)
 {
-	zero_window_free(shared->owner, zero_cuda_of(comm)->device->compute);
+	zero_window_free(shared->owner, zero_cuda_of(comm)->device->compute_stream);
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -159,7 +159,7 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 	struct zero_device *device = cuda->device;
 
 	zero_device_enter(device);
-	zero_stream_wait(device, device->comm, order->before);
+	zero_stream_wait(device, device->comm_stream, order->before);
 	if (!status && !comm->choices_equal)
 		status = renew_outputs(cuda, ops, count);
 	if (status) {
@@ -172,7 +172,7 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 		if (status && cuda->control)
 			zero_control_fail_all(cuda->control, cuda->first->comm.place.rank,
 					      zero_core->last_error());
-		order->after = zero_event_record(device, device->comm);
+		order->after = zero_event_record(device, device->comm_stream);
 	}
 	zero_device_leave(device);
 	if (cuda->first != cuda) {
@@ -188,8 +188,8 @@ static void cuda_free(struct zero_comm *comm, void *data, const struct zero_devi
 
 	zero_device_enter(cuda->device);
 	/* The communication stream may not have waited for the caller's stream yet. */
-	zero_stream_wait(cuda->device, cuda->device->comm, order->before);
-	zero_memory_free(cuda->memory, data, cuda->device->comm);
+	zero_stream_wait(cuda->device, cuda->device->comm_stream, order->before);
+	zero_memory_free(cuda->memory, data, cuda->device->comm_stream);
 	zero_device_leave(cuda->device);
 }
 

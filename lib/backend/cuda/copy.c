@@ -43,11 +43,12 @@ static bool make_table(struct zero_device *device, struct zero_memory_pool *memo
 	void *host = NULL;
 
 	table->bytes = count * sizeof(*table->pieces) + (count + 1) * sizeof(*table->starts);
-	if (zero_memory_alloc(memory, ZERO_MEM_PINNED, table->bytes, false, device->compute, &host))
+	if (zero_memory_alloc(memory, ZERO_MEM_PINNED, table->bytes, false, device->compute_stream,
+			      &host))
 		return false;
-	if (zero_memory_alloc(memory, ZERO_MEM_STAGING, table->bytes, false, device->compute,
+	if (zero_memory_alloc(memory, ZERO_MEM_STAGING, table->bytes, false, device->compute_stream,
 			      &table->on_device)) {
-		zero_memory_free(memory, host, device->compute);
+		zero_memory_free(memory, host, device->compute_stream);
 		return false;
 	}
 	table->pieces = host;
@@ -85,8 +86,9 @@ static void launch(struct zero_device *device, struct table *table)
 		.count = table->count,
 	};
 
-	zero_device_copy(device, device->compute, table->on_device, table->pieces, table->bytes);
-	zero_launch_blocks(device, device->compute, ZERO_K_COPY_MANY, &many,
+	zero_device_copy(device, device->compute_stream, table->on_device, table->pieces,
+			 table->bytes);
+	zero_launch_blocks(device, device->compute_stream, ZERO_K_COPY_MANY, &many,
 			   tiles < most ? tiles : most);
 }
 
@@ -103,14 +105,14 @@ void zero_device_copy_many(struct zero_device *device, struct zero_memory_pool *
 	if (small >= FEW && make_table(device, memory, small, &table)) {
 		fill_table(&table, copies, fast, count);
 		launch(device, &table);
-		zero_memory_free(memory, table.pieces, device->compute);
-		zero_memory_free(memory, table.on_device, device->compute);
+		zero_memory_free(memory, table.pieces, device->compute_stream);
+		zero_memory_free(memory, table.on_device, device->compute_stream);
 	} else {
 		small = 0;
 	}
 	for (size_t i = 0; i < count; i++)
 		if (!small || !fast[i])
-			zero_device_copy(device, device->compute, copies[i].to, copies[i].from,
-					 copies[i].bytes);
+			zero_device_copy(device, device->compute_stream, copies[i].to,
+					 copies[i].from, copies[i].bytes);
 	free(fast);
 }

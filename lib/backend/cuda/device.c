@@ -101,13 +101,15 @@ static zero_status make_streams(struct zero_device *device)
 	status = zero_driver_status(zero_driver.priorities(&least, &greatest),
 				    "cuCtxGetStreamPriorityRange");
 	if (!status)
-		status = zero_driver_status(
-			zero_driver.stream_new(&device->comm, CU_STREAM_NON_BLOCKING, greatest),
-			"cuStreamCreateWithPriority");
+		status =
+			zero_driver_status(zero_driver.stream_new(&device->comm_stream,
+								  CU_STREAM_NON_BLOCKING, greatest),
+					   "cuStreamCreateWithPriority");
 	if (!status)
-		status = zero_driver_status(
-			zero_driver.stream_new(&device->sums, CU_STREAM_NON_BLOCKING, greatest),
-			"cuStreamCreateWithPriority");
+		status =
+			zero_driver_status(zero_driver.stream_new(&device->sums_stream,
+								  CU_STREAM_NON_BLOCKING, greatest),
+					   "cuStreamCreateWithPriority");
 	return status;
 }
 
@@ -133,7 +135,7 @@ zero_status zero_device_open(int local_rank, CUstream compute, struct zero_devic
 	if (!device)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a device");
 	pthread_mutex_init(&device->lock, NULL);
-	device->compute = compute;
+	device->compute_stream = compute;
 	status = find_device(device, local_rank);
 	if (!status)
 		status = query_device(device);
@@ -173,8 +175,8 @@ void zero_device_close(struct zero_device *device)
 		return;
 	if (device->context) {
 		zero_device_enter(device);
-		finish_stream(&device->comm, device->hung);
-		finish_stream(&device->sums, device->hung);
+		finish_stream(&device->comm_stream, device->hung);
+		finish_stream(&device->sums_stream, device->hung);
 		for (int i = 0; i < ZERO_DEVICE_EVENTS; i++)
 			if (device->events[i])
 				zero_driver.event_delete(device->events[i]);

@@ -125,7 +125,7 @@ uint64_t zero_device_record(struct zero_device *device)
 	if (!*event)
 		*event = zero_event_get(device);
 	if (*event)
-		zero_device_check(device, zero_driver.event_record(*event, device->compute),
+		zero_device_check(device, zero_driver.event_record(*event, device->compute_stream),
 				  "cuEventRecord");
 	return number;
 }

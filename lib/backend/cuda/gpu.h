@@ -35,10 +35,11 @@ struct zero_device {
 	CUuuid uuid;
 	char name[64];
 	int processors;
-	CUstream compute; /* the caller's */
-	CUstream comm;    /* of collectives */
-	CUstream sums;    /* of a reduce-scatter's sums, beside the exchange of the next piece */
-	bool hung;        /* work on the device may never end, and is not waited for */
+	CUstream compute_stream; /* the caller's */
+	CUstream comm_stream;    /* of collectives */
+	CUstream
+		sums_stream; /* of a reduce-scatter's sums, beside the exchange of the next piece */
+	bool hung;           /* work on the device may never end, and is not waited for */
 	CUmemoryPool pool;
 	CUmodule module;
 	CUfunction functions[ZERO_KERNELS];

@@ -117,7 +117,7 @@ static void trim_device(struct zero_memory_pool *memory)
 
 	if (device->hung)
 		return;
-	zero_driver.stream_finish(device->compute);
+	zero_driver.stream_finish(device->compute_stream);
 	zero_driver.pool_trim(device->pool, 0);
 }
 
@@ -182,7 +182,7 @@ static void trim_idle(struct zero_memory_pool *memory)
 		if (block->freed)
 			zero_event_synchronize(memory->device, block->freed);
 		zero_event_put(memory->device, block->freed);
-		free_block(memory, block, memory->device->compute);
+		free_block(memory, block, memory->device->compute_stream);
 	}
 }
 
@@ -334,10 +334,10 @@ void zero_memory_delete(struct zero_memory_pool *memory)
 		struct block *block = *(struct block **)memory->live;
 
 		tdelete(block, &memory->live, by_address);
-		free_block(memory, block, memory->device->compute);
+		free_block(memory, block, memory->device->compute_stream);
 	}
 	if (!memory->device->hung)
-		zero_driver.stream_finish(memory->device->compute);
+		zero_driver.stream_finish(memory->device->compute_stream);
 	pthread_mutex_destroy(&memory->lock);
 	free(memory);
 }

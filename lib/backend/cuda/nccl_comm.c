@@ -163,7 +163,7 @@ void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed)
 
 	if (nccl->comm && failed) {
 		/* Operations that all ranks agreed on complete without an abort. */
-		zero_driver.stream_finish(nccl->device->comm);
+		zero_driver.stream_finish(nccl->device->comm_stream);
 		zero_nccl_abort(&nccl, 1);
 	} else if (nccl->comm) {
 		zero_nccl.comm_finalize(nccl->comm);

@@ -137,7 +137,7 @@ zero_status zero_window_register(struct zero_window *window)
 	struct zero_windows *windows = window->windows;
 
 	if (window->freed) {
-		zero_stream_wait(device, device->comm, window->freed);
+		zero_stream_wait(device, device->comm_stream, window->freed);
 		zero_event_put(device, window->freed);
 		window->freed = NULL;
 	}

@@ -28,14 +28,14 @@ zero_status zero_cuda_alloc_exchange_buffers(struct zero_cuda_comm *cuda)
 	cuda->piece = zero_exchange_piece(peers, true);
 	for (int i = 0; !status && i < 2; i++)
 		status = zero_memory_alloc(cuda->memory, ZERO_MEM_STAGING, cuda->piece * peers,
-					   false, cuda->device->comm, &cuda->staging[i]);
+					   false, cuda->device->comm_stream, &cuda->staging[i]);
 	return status;
 }
 
 void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda)
 {
 	for (int i = 0; i < 2; i++) {
-		zero_memory_free(cuda->memory, cuda->staging[i], cuda->device->comm);
+		zero_memory_free(cuda->memory, cuda->staging[i], cuda->device->comm_stream);
 		cuda->staging[i] = NULL;
 	}
 	free(cuda->summands);
@@ -69,7 +69,7 @@ static const char *part_of(const struct exchange *exchange, int rank, size_t at)
 static zero_status exchange_piece(const struct exchange *exchange, int set, size_t at, size_t count)
 {
 	struct zero_cuda_comm *cuda = exchange->cuda;
-	cudaStream_t stream = (cudaStream_t)cuda->device->comm;
+	cudaStream_t stream = (cudaStream_t)cuda->device->comm_stream;
 	size_t bytes = count * exchange->size;
 	zero_status status = zero_nccl_group_begin(&cuda->nccl);
 
@@ -101,7 +101,7 @@ static void sum_piece(const struct exchange *exchange, int set, size_t at, size_
 		cuda->summands[rank] = rank == cuda->comm.place.rank
 					       ? (const void *)part_of(exchange, rank, at)
 					       : piece_of(exchange, set, rank);
-	zero_launch_sum(cuda->device, cuda->device->sums, (float *)op->recv + at, op->from,
+	zero_launch_sum(cuda->device, cuda->device->sums_stream, (float *)op->recv + at, op->from,
 			cuda->summands, world, count, op->accumulate);
 }
 
@@ -120,19 +120,19 @@ static zero_status reduce_by_exchange(struct zero_cuda_comm *cuda, const struct 
 
 		now = op->count - at < piece ? op->count - at : piece;
 		/* The buffers are free when their previous pieces are summed. */
-		zero_stream_wait(device, device->comm, summed[set]);
+		zero_stream_wait(device, device->comm_stream, summed[set]);
 		zero_event_put(device, summed[set]);
 		summed[set] = NULL;
 		status = exchange_piece(&exchange, set, at, now);
-		received = zero_event_record(device, device->comm);
-		zero_stream_wait(device, device->sums, received);
+		received = zero_event_record(device, device->comm_stream);
+		zero_stream_wait(device, device->sums_stream, received);
 		zero_event_put(device, received);
 		if (!status)
 			sum_piece(&exchange, set, at, now);
-		summed[set] = zero_event_record(device, device->sums);
+		summed[set] = zero_event_record(device, device->sums_stream);
 	}
 	for (int i = 0; i < 2; i++) {
-		zero_stream_wait(device, device->comm, summed[i]);
+		zero_stream_wait(device, device->comm_stream, summed[i]);
 		zero_event_put(device, summed[i]);
 	}
 	return status;
@@ -149,13 +149,14 @@ static zero_status reduce_by_nccl(struct zero_cuda_comm *cuda, const struct zero
 	zero_status status;
 
 	if (op->accumulate)
-		zero_launch_sum(device, device->comm, own, ZERO_F32, &before, 1, op->count, true);
+		zero_launch_sum(device, device->comm_stream, own, ZERO_F32, &before, 1, op->count,
+				true);
 	status = zero_nccl_group_begin(&cuda->nccl);
 	if (status)
 		return status;
 	status = zero_nccl_status(zero_nccl.reduce_scatter(op->send, op->recv, op->count,
 							   ncclFloat32, ncclSum, cuda->nccl.comm,
-							   (cudaStream_t)device->comm),
+							   (cudaStream_t)device->comm_stream),
 				  "ncclReduceScatter", cuda->nccl.comm);
 	cuda->comm.bytes_sent += op->count * sizeof(float) * (size_t)(cuda->comm.place.world - 1);
 	return zero_nccl_group_end(&cuda->nccl, status);
@@ -175,10 +176,10 @@ zero_status zero_cuda_reduce_scatter(struct zero_cuda_comm *cuda, const struct z
 	if (cuda->comm.place.world > 1)
 		return reduce_by_nccl(cuda, op);
 	if (op->accumulate || op->from != ZERO_F32)
-		zero_launch_sum(cuda->device, cuda->device->comm, op->recv, op->from, &own, 1,
-				op->count, op->accumulate);
+		zero_launch_sum(cuda->device, cuda->device->comm_stream, op->recv, op->from, &own,
+				1, op->count, op->accumulate);
 	else
-		zero_device_copy(cuda->device, cuda->device->comm, op->recv, op->send,
+		zero_device_copy(cuda->device, cuda->device->comm_stream, op->recv, op->send,
 				 op->count * sizeof(float));
 	return ZERO_OK;
 }

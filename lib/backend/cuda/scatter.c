@@ -81,7 +81,7 @@ void zero_cuda_free_pinned(struct zero_cuda_comm *cuda)
 
 	for (int i = 0; i < 2; i++) {
 		zero_event_put(cuda->device, pinned->sent[i]);
-		zero_memory_free(cuda->memory, pinned->data[i], cuda->device->comm);
+		zero_memory_free(cuda->memory, pinned->data[i], cuda->device->comm_stream);
 	}
 	*pinned = (struct zero_pinned_buffers){0};
 }
@@ -99,7 +99,7 @@ zero_status zero_cuda_reserve_pinned(struct zero_cuda_comm *cuda, const struct z
 	zero_cuda_free_pinned(cuda);
 	for (int i = 0; !status && i < 2; i++)
 		status = zero_memory_alloc(cuda->memory, ZERO_MEM_PINNED, bytes, false,
-					   cuda->device->comm, &pinned->data[i]);
+					   cuda->device->comm_stream, &pinned->data[i]);
 	if (status)
 		zero_cuda_free_pinned(cuda);
 	else
@@ -126,7 +126,7 @@ static void record_sent(struct zero_cuda_comm *cuda)
 {
 	struct zero_pinned_buffers *pinned = &cuda->pinned;
 
-	pinned->sent[pinned->next] = zero_event_record(cuda->device, cuda->device->comm);
+	pinned->sent[pinned->next] = zero_event_record(cuda->device, cuda->device->comm_stream);
 	pinned->next = !pinned->next;
 }
 
@@ -174,7 +174,7 @@ static zero_status send_slices(struct round *round, const struct zero_op *op)
 		}
 		status = zero_nccl_status(zero_nccl.send(from, bytes, ncclInt8, rank,
 							 cuda->nccl.comm,
-							 (cudaStream_t)cuda->device->comm),
+							 (cudaStream_t)cuda->device->comm_stream),
 					  "ncclSend", cuda->nccl.comm);
 		cuda->comm.bytes_sent += bytes;
 	}
@@ -192,7 +192,7 @@ static zero_status receive_slice(struct round *round, const struct zero_op *op)
 		return ZERO_OK;
 	return zero_nccl_status(zero_nccl.recv((char *)op->recv + (first - op->bounds[rank]) * size,
 					       bytes, ncclInt8, op->root, cuda->nccl.comm,
-					       (cudaStream_t)cuda->device->comm),
+					       (cudaStream_t)cuda->device->comm_stream),
 				"ncclRecv", cuda->nccl.comm);
 }
 
@@ -245,7 +245,7 @@ static void copy_own_slice(struct zero_cuda_comm *cuda, const struct zero_op *op
 	size_t size = zero_core->dtype_size(op->from);
 
 	if (is_root(cuda, op))
-		zero_device_copy(cuda->device, cuda->device->comm, op->recv,
+		zero_device_copy(cuda->device, cuda->device->comm_stream, op->recv,
 				 (const char *)op->send + op->bounds[rank] * size,
 				 (op->bounds[rank + 1] - op->bounds[rank]) * size);
 }
@@ -287,11 +287,11 @@ static zero_status send_piece(struct zero_cuda_comm *cuda, const struct zero_op 
 	status = zero_nccl_status(zero_nccl.broadcast(is_root(cuda, op) ? from : to,
 						      in_place ? (char *)(uintptr_t)from : to,
 						      bytes, ncclInt8, op->root, cuda->nccl.comm,
-						      (cudaStream_t)cuda->device->comm),
+						      (cudaStream_t)cuda->device->comm_stream),
 				  "ncclBroadcast", cuda->nccl.comm);
 	status = zero_nccl_group_end(&cuda->nccl, status);
 	if (in_place)
-		zero_device_copy(cuda->device, cuda->device->comm, to, from, bytes);
+		zero_device_copy(cuda->device, cuda->device->comm_stream, to, from, bytes);
 	if (staged)
 		record_sent(cuda);
 	return status;
@@ -304,7 +304,8 @@ zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_o
 	zero_status status = ZERO_OK;
 
 	if (cuda->comm.place.world == 1) {
-		zero_device_copy(cuda->device, cuda->device->comm, op->recv, op->send, bytes);
+		zero_device_copy(cuda->device, cuda->device->comm_stream, op->recv, op->send,
+				 bytes);
 		return ZERO_OK;
 	}
 	for (size_t at = 0, now; !status && at < bytes; at += now) {

@@ -9,7 +9,7 @@ zero_status zero_mpi_begin_max(struct zero_comm *comm)
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 	int error = MPI_Iallreduce(comm->agreement.mine, comm->agreement.all, ZERO_AGREE_VALUES,
-				   MPI_UINT64_T, MPI_MAX, mpi->world, &mpi->agreement);
+				   MPI_UINT64_T, MPI_MAX, mpi->mpi_comm, &mpi->agreement);
 
 	return zero_mpi_status(error, "MPI_Iallreduce");
 }

@@ -31,7 +31,8 @@ static int all_gather_by_mpi(struct zero_mpi_comm *mpi, const void *send, void *
 			error = MPI_Type_commit(&unit);
 	}
 	if (!error)
-		error = MPI_Allgather(from, (int)count, unit, recv, (int)count, unit, mpi->world);
+		error = MPI_Allgather(from, (int)count, unit, recv, (int)count, unit,
+				      mpi->mpi_comm);
 	if (unit != MPI_BYTE)
 		MPI_Type_free(&unit);
 	return error;
@@ -87,10 +88,10 @@ static int post(struct slots *slots, int rank, int peer, bool sends)
 
 		*request = MPI_REQUEST_NULL;
 		if (sends)
-			error = MPI_Isend(slot + at, now, MPI_BYTE, peer, 2, slots->mpi->world,
+			error = MPI_Isend(slot + at, now, MPI_BYTE, peer, 2, slots->mpi->mpi_comm,
 					  request);
 		else
-			error = MPI_Irecv(slot + at, now, MPI_BYTE, peer, 2, slots->mpi->world,
+			error = MPI_Irecv(slot + at, now, MPI_BYTE, peer, 2, slots->mpi->mpi_comm,
 					  request);
 	}
 	if (sends)

@@ -68,7 +68,7 @@ static zero_status agree_on_reads(struct zero_mpi_comm *mpi, zero_status status)
 {
 	int failed = status != ZERO_OK, error;
 
-	error = MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, mpi->world);
+	error = MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, mpi->mpi_comm);
 	if (status || (!error && !failed))
 		return status;
 	return error ? zero_mpi_status(error, "MPI_Allreduce")
@@ -137,9 +137,9 @@ static void mpi_close(struct zero_comm *comm)
 	zero_shared_buffer_close(mpi);
 	zero_node_close(mpi->node, is_first);
 	if (is_first)
-		zero_mpi_users -= mpi->world != MPI_COMM_NULL;
-	else if (mpi->world != MPI_COMM_NULL)
-		MPI_Comm_free(&mpi->world);
+		zero_mpi_users -= mpi->mpi_comm != MPI_COMM_NULL;
+	else if (mpi->mpi_comm != MPI_COMM_NULL)
+		MPI_Comm_free(&mpi->mpi_comm);
 	pthread_mutex_destroy(&mpi->deferred_lock);
 	free(comm->members);
 	free(mpi->node_of);
@@ -161,7 +161,7 @@ static zero_status mpi_exchange(struct zero_comm *comm, const void *send, void *
 
 static zero_status mpi_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
 {
-	int error = MPI_Bcast(data, (int)bytes, MPI_BYTE, root, zero_mpi_of(comm)->world);
+	int error = MPI_Bcast(data, (int)bytes, MPI_BYTE, root, zero_mpi_of(comm)->mpi_comm);
 
 	return zero_mpi_status(error, "MPI_Bcast");
 }
@@ -187,7 +187,7 @@ static struct zero_mpi_comm *new_comm(const struct zero_kernels *kernels, struct
 	mpi->comm.ops = &mpi_ops;
 	mpi->kernels = kernels;
 	mpi->pool = pool;
-	mpi->world = MPI_COMM_NULL;
+	mpi->mpi_comm = MPI_COMM_NULL;
 	pthread_mutex_init(&mpi->deferred_lock, NULL);
 	return mpi;
 }
@@ -224,7 +224,7 @@ static zero_status find_nodes(struct zero_mpi_comm *mpi)
 	}
 	/* A node is known by the first of its ranks. */
 	mine[0] = mpi->first_of_node;
-	error = MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, mpi->world);
+	error = MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, mpi->mpi_comm);
 	place->shm_groups = 0;
 	for (int rank = 0; !error && rank < place->world; rank++) {
 		mpi->node_of[rank] = all[2 * rank];
@@ -277,8 +277,8 @@ zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *
 	if (!mpi)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
 	mpi->is_first = true;
-	status = zero_mpi_init(&mpi->world, &node, &mpi->comm);
-	if (status || mpi->world == MPI_COMM_NULL) {
+	status = zero_mpi_init(&mpi->mpi_comm, &node, &mpi->comm);
+	if (status || mpi->mpi_comm == MPI_COMM_NULL) {
 		mpi_close(&mpi->comm);
 		return status;
 	}
@@ -306,9 +306,9 @@ static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm 
 	team->comm.main_thread_only = parent->comm.main_thread_only;
 	team->arena = parent->arena;
 	team->counter = parent;
-	MPI_Comm_rank(team->world, &place->rank);
-	MPI_Comm_size(team->world, &place->world);
-	error = MPI_Comm_split(team->world, parent->first_of_node, place->rank, &node);
+	MPI_Comm_rank(team->mpi_comm, &place->rank);
+	MPI_Comm_size(team->mpi_comm, &place->world);
+	error = MPI_Comm_split(team->mpi_comm, parent->first_of_node, place->rank, &node);
 	if (error)
 		return zero_mpi_status(error, "MPI_Comm_split");
 	status = zero_node_split(parent->node, parent->arena, node, &team->node);
@@ -322,8 +322,8 @@ static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm 
 
 static zero_status split(struct zero_mpi_comm *mpi, bool member, MPI_Comm *ranks)
 {
-	int error =
-		MPI_Comm_split(mpi->world, member ? 0 : MPI_UNDEFINED, mpi->comm.place.rank, ranks);
+	int error = MPI_Comm_split(mpi->mpi_comm, member ? 0 : MPI_UNDEFINED, mpi->comm.place.rank,
+				   ranks);
 
 	return zero_mpi_status(error, "MPI_Comm_split");
 }
@@ -350,7 +350,7 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 	*made = &team->comm;
 	if (status)
 		return status;
-	team->world = ranks;
+	team->mpi_comm = ranks;
 	MPI_Comm_set_errhandler(ranks, MPI_ERRORS_RETURN);
 	return open_team(mpi, team);
 }

@@ -14,7 +14,7 @@
 /* A communicator on MPI: the job's, or a team's. */
 struct zero_mpi_comm {
 	struct zero_comm comm;
-	MPI_Comm world; /* a copy of MPI_COMM_WORLD, or a part of it for a team */
+	MPI_Comm mpi_comm; /* a copy of MPI_COMM_WORLD, or a part of it for a team */
 	const struct zero_kernels *kernels;
 	struct zero_pool *pool;
 	struct zero_node *node;   /* the ranks that share memory with this one */

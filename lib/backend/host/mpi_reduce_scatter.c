@@ -81,11 +81,11 @@ static int post(const struct exchange *exchange, int set, size_t at, size_t coun
 
 		if (is_remote(mpi, from))
 			error = MPI_Irecv(slot(exchange, set, from), bytes, MPI_BYTE, from, 1,
-					  mpi->world, &requests[from]);
+					  mpi->mpi_comm, &requests[from]);
 		if (error || !is_remote(mpi, to))
 			continue;
 		error = MPI_Isend((const char *)exchange->op->send + part * exchange->size, bytes,
-				  MPI_BYTE, to, 1, mpi->world, &requests[world + to]);
+				  MPI_BYTE, to, 1, mpi->mpi_comm, &requests[world + to]);
 		mpi->comm.bytes_sent += (size_t)bytes;
 	}
 	return error;

@@ -98,7 +98,7 @@ static int send_piece(const struct scatters *all, size_t i, size_t at, MPI_Reque
 		if (rank == root || !bytes || is_copied(all, i, rank))
 			continue;
 		error = MPI_Isend((const char *)op->send + (op->bounds[rank] + at) * size,
-				  (int)bytes, MPI_BYTE, rank, 0, mpi->world, &requests[rank]);
+				  (int)bytes, MPI_BYTE, rank, 0, mpi->mpi_comm, &requests[rank]);
 		mpi->comm.bytes_sent += bytes;
 	}
 	for (int rank = 0; rank < world; rank++) {
@@ -142,7 +142,7 @@ static int receive_piece(struct scatters *all, size_t i, size_t at, MPI_Request 
 	if (shares_memory(mpi, op->root) && is_copied(all, i, rank))
 		return MPI_SUCCESS;
 	return MPI_Irecv((char *)op->recv + at * size, (int)bytes, MPI_BYTE, op->root, 0,
-			 mpi->world, request);
+			 mpi->mpi_comm, request);
 }
 
 /* Begins piece number `turn` of every operation, after piece turn - 2 is done. */
@@ -201,7 +201,8 @@ static int broadcast_by_mpi(struct zero_mpi_comm *mpi, const struct zero_op *op)
 
 		if (root && op->recv != op->send)
 			memcpy((char *)op->recv + at, (const char *)op->send + at, now);
-		error = MPI_Bcast((char *)op->recv + at, (int)now, MPI_BYTE, op->root, mpi->world);
+		error = MPI_Bcast((char *)op->recv + at, (int)now, MPI_BYTE, op->root,
+				  mpi->mpi_comm);
 	}
 	return error;
 }
