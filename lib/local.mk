@@ -145,14 +145,14 @@ lib_libzerocore_la_LIBADD = lib/liboptions.la $(DL_LIBS)
 lib_LTLIBRARIES += lib/libzero.la
 lib_libzero_la_SOURCES =
 lib_libzero_la_LIBADD = lib/libzerocore.la
-lib_libzero_la_LDFLAGS = $(AM_LDFLAGS) -version-info 1:0:0 -Wl,--version-script=lib/libzero.map \
+lib_libzero_la_LDFLAGS = $(AM_LDFLAGS) -version-info 2:0:0 -Wl,--version-script=lib/libzero.map \
 	-Wl,-z,nodelete
 EXTRA_lib_libzero_la_DEPENDENCIES = lib/libzero.map
 
 # It exports what zero.h declares, under a version: a later library, preloaded before a program's own
 # copy, can keep the old form of a function beside a new one.
 lib/libzero.map: lib/zero.h
-	$(AM_V_GEN)$(MKDIR_P) lib && { echo 'ZERO_1 { global:' && \
+	$(AM_V_GEN)$(MKDIR_P) lib && { echo 'ZERO_2 { global:' && \
 	sed -n '/^typedef/d; s/^[a-z].*\(zero_[a-z0-9_]*\)(.*/	\1;/p' $(top_srcdir)/lib/zero.h && \
 	echo 'local: *; };'; } >$@.new && mv $@.new $@
 CLEANFILES += lib/libzero.map

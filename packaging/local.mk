@@ -5,8 +5,8 @@ EXTRA_DIST += \
 	debian/control \
 	debian/copyright \
 	debian/libzero-dev.install \
-	debian/libzero1.install \
-	debian/libzero1.symbols \
+	debian/libzero2.install \
+	debian/libzero2.symbols \
 	debian/not-installed \
 	debian/rules \
 	debian/slurm-zero-plugin.README.Debian \

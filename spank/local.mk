@@ -60,7 +60,7 @@ spank_spank_zero_la_SOURCES = \
 	spank/user_request.h
 spank_spank_zero_la_CPPFLAGS = $(AM_CPPFLAGS) $(SLURM_CFLAGS) \
 	-DZERO_SITE_CONFIG=\"$(slurmconfdir)/zero.yaml\" \
-	-DZERO_LIBRARY=\"$(libdir)/libzero.so.1\"
+	-DZERO_LIBRARY=\"$(libdir)/libzero.so.2\"
 spank_spank_zero_la_LIBADD = spank/libconfig.la spank/libvram.la $(DL_LIBS)
 spank_spank_zero_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -Wl,-z,now \
 	-Wl,--version-script=$(top_srcdir)/spank/spank_zero.map

@@ -35,12 +35,12 @@ holds() {
 		cp -a "$file/." "$all/"
 	done
 
-	lib=$(compgen -G "$library/usr/lib*/libzero.so.1" || compgen -G "$library/usr/lib/*/libzero.so.1")
+	lib=$(compgen -G "$library/usr/lib*/libzero.so.2" || compgen -G "$library/usr/lib/*/libzero.so.2")
 	lib=${lib%/*} lib=${lib#"$library"}
-	[[ $lib ]] || fail "no libzero.so.1: $(find "$library")"
-	[[ $(readelf -d "$library$lib/libzero.so.1") == *'[libzero.so.1]'* ]] ||
+	[[ $lib ]] || fail "no libzero.so.2: $(find "$library")"
+	[[ $(readelf -d "$library$lib/libzero.so.2") == *'[libzero.so.2]'* ]] ||
 		fail "the soname of libzero"
-	links "$library$lib/libzero.so.1" ''
+	links "$library$lib/libzero.so.2" ''
 	links "$library$lib/slurm-zero/zero_host.so" 'libmpi\.so\.[0-9]+'
 	links "$library$lib/slurm-zero/zero_pmix.so" 'libpmix\.so\.[0-9]+'
 	links "$library$lib/slurm-zero/zero_files.so" '(lib(jansson|xxhash)\.so\.[0-9]+ ?)+'
@@ -52,8 +52,8 @@ holds() {
 		fail "zero.conf: $(<"$plugin/usr/share/slurm-zero/zero.conf")"
 	[[ ! -e $all/etc/slurm/plugstack.conf.d ]] || fail "the package would turn the plugin on"
 	cmp "$plugin/etc/slurm/zero.yaml" "$top_srcdir/etc/zero.yaml" || fail "another zero.yaml"
-	grep -qF "$lib/libzero.so.1" "$plugin$lib/slurm/spank_zero.so" ||
-		fail "the plugin would preload another library than $lib/libzero.so.1"
+	grep -qF "$lib/libzero.so.2" "$plugin$lib/slurm/spank_zero.so" ||
+		fail "the plugin would preload another library than $lib/libzero.so.2"
 
 	file=$development$lib/pkgconfig/zero.pc
 	[[ $(sed -E 's|[$][{](exec_)?prefix[}]|/usr|' "$file") == \
@@ -85,7 +85,7 @@ runs() {
 	END
 	cc "-I$1/usr/include" "$scratch/open.c" "-L$1$2" -lzero "-Wl,-rpath,$1$2" -o "$scratch/open" ||
 		fail "cc with the packages"
-	[[ $(ldd "$scratch/open") == *"$1$2/libzero.so.1"* ]] || fail "it takes another library"
+	[[ $(ldd "$scratch/open") == *"$1$2/libzero.so.2"* ]] || fail "it takes another library"
 	[[ $("$scratch/open") == '1 ranks' ]] || fail "a program does not run with the packages"
 }
 
@@ -97,7 +97,7 @@ deb() {
 	(cd "slurm-zero-$version" && DEB_BUILD_OPTIONS="nocheck parallel=$jobs" \
 		dpkg-buildpackage -b -uc -us) >build.log 2>&1 || fail "dpkg-buildpackage: $(tail -20 build.log)"
 	# in the order of holds
-	for package in libzero-dev slurm-zero slurm-zero-plugin libzero1; do
+	for package in libzero-dev slurm-zero slurm-zero-plugin libzero2; do
 		dpkg-deb -x "${package}_${version}_"*.deb "unpacked/$package" || fail "no $package"
 		folders+=("$scratch/deb/unpacked/$package")
 	done
@@ -107,8 +107,8 @@ deb() {
 	holds deb "${folders[@]}"
 	dpkg-deb --ctrl-tarfile "slurm-zero-plugin_${version}_"*.deb | tar -xO ./conffiles |
 		grep -qx /etc/slurm/zero.yaml || fail "zero.yaml is no conffile"
-	dpkg-deb -f "libzero1_${version}_"*.deb Depends | grep -qvE 'cuda|nccl|nvidia' ||
-		fail "libzero1 depends on a driver"
+	dpkg-deb -f "libzero2_${version}_"*.deb Depends | grep -qvE 'cuda|nccl|nvidia' ||
+		fail "libzero2 depends on a driver"
 }
 
 # Elsewhere than on its own distribution rpmbuild knows none of the packages that it would need.

@@ -124,8 +124,13 @@ static const char *node_of(const json_t *ranks, size_t i)
 
 static bool first_of_node(const json_t *ranks, size_t which)
 {
+	const char *node = node_of(ranks, which);
+
+	/* Most ranks are on the node of the rank before. */
+	if (which && !strcmp(node_of(ranks, which - 1), node))
+		return false;
 	for (size_t i = 0; i < which; i++)
-		if (!strcmp(node_of(ranks, i), node_of(ranks, which)))
+		if (!strcmp(node_of(ranks, i), node))
 			return false;
 	return true;
 }
@@ -255,10 +260,11 @@ static json_t *read_report(const char *path)
 	return NULL;
 }
 
-/* Under a name of its own first, so that nobody reads a part of a page. */
+/* Writes a hidden file and renames it, so that nobody reads a part of a page. */
 static int write_page(const json_t *report, const char *page)
 {
-	char *hidden = format_text("%s.XXXXXX", page);
+	const char *slash = strrchr(page, '/'), *name = slash ? slash + 1 : page;
+	char *hidden = format_text("%.*s.%s.XXXXXX", (int)(name - page), page, name);
 	int fd = mkstemp(hidden), error = errno;
 	FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
 	mode_t mask = umask(0);

@@ -157,8 +157,8 @@ char *find_library(void)
 	static const char *const places[] = {
 		"/../lib/.libs/libzero.so",
 		"/../../lib/.libs/libzero.so",
-		"/../lib/libzero.so.1",
-		"/../lib64/libzero.so.1",
+		"/../lib/libzero.so.2",
+		"/../lib64/libzero.so.2",
 	};
 	char self[PATH_MAX];
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -177,6 +177,6 @@ char *find_library(void)
 				return real;
 		}
 	}
-	return is_file(ZERO_LIBDIR "/libzero.so.1") ? format_text("%s", ZERO_LIBDIR "/libzero.so.1")
+	return is_file(ZERO_LIBDIR "/libzero.so.2") ? format_text("%s", ZERO_LIBDIR "/libzero.so.2")
 						    : NULL;
 }

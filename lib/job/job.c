@@ -44,10 +44,11 @@ zero_status zero_close(zero_job *job)
 		return ZERO_OK;
 	if (job->joined)
 		zero_hooks_before_close(job, leave(job));
+	/* Its handlers were installed over the watchdog's, and are removed first. */
+	zero_stop_close(job);
 	if (!zero_hooks_close(job))
 		return ZERO_OK;
 	zero_teams_free(job);
-	zero_stop_close(job);
 	if (job->backend)
 		job->ops->close(job->backend);
 	zero_hooks_closed(job);

@@ -4,6 +4,9 @@
  * executes zerorun: no page of it is copied, not even one that is registered with a network, and no
  * handler of fork runs. So it is safe in a process that has MPI and CUDA open.
  */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -86,6 +89,10 @@ static int start(const char *json, pid_t *child)
 	posix_spawnattr_init(&attributes);
 	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
 	posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+#ifdef HAVE_POSIX_SPAWN_FILE_ACTIONS_ADDCLOSEFROM_NP
+	/* Else it would keep sockets of MPI and pipes of the program open. */
+	posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+#endif
 	posix_spawnattr_setsigdefault(&attributes, &all);
 	posix_spawnattr_setsigmask(&attributes, &none);
 	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);

@@ -29,6 +29,7 @@ struct zero_job_report {
 	struct zero_record *record;
 	char *path, *id;
 	int folder;    /* of rank 0; else -1 */
+	bool has_json; /* rank 0 has written the report */
 	bool together; /* all ranks have opened the job with a report */
 	int64_t started;
 	uint64_t refreshed;
@@ -253,18 +254,7 @@ static zero_status write_json(const struct zero_job_report *report,
 	return status;
 }
 
-/* On rank 0. A job that has ended gets a page too. */
-static zero_status write_report(zero_job *job, const struct zero_report *content, bool ended)
-{
-	const struct zero_job_report *report = job->report;
-	zero_status status = write_json(report, content);
-
-	if (!status && ended)
-		status = zero_report_page(report->folder, report->path, report->id);
-	return status;
-}
-
-static zero_status write_own(zero_job *job, bool ended, const char *why)
+static zero_status write_own(zero_job *job, const char *why)
 {
 	struct zero_report_rank *rank = malloc(sizeof(*rank));
 	struct zero_report content;
@@ -273,7 +263,7 @@ static zero_status write_own(zero_job *job, bool ended, const char *why)
 	if (!rank)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the report");
 	content = describe(job, rank, 1, read_rank(job, rank), why);
-	status = write_report(job, &content, ended);
+	status = write_json(job->report, &content);
 	free(rank);
 	return status;
 }
@@ -290,7 +280,7 @@ static void refresh(zero_job *job, uint64_t now)
 		return;
 	report->refreshed = now;
 	zero_error_save(&before);
-	if (write_own(job, false, "The job had not been closed when this was written."))
+	if (write_own(job, "The job had not been closed when this was written."))
 		zero_error_restore(&before);
 }
 
@@ -348,7 +338,7 @@ static zero_status write_alone(zero_job *job)
 
 	if (asprintf(&why, "The ranks did not close the job together: %s", zero_last_error()) < 0)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the report");
-	status = write_own(job, true, why);
+	status = write_own(job, why);
 	free(why);
 	return status;
 }
@@ -366,7 +356,7 @@ static zero_status write_together(zero_job *job)
 	status = exchange(job, mine ? mine : &job->report->record->rank, &all);
 	if (job->report->folder >= 0 && !status) {
 		content = describe(job, all, (size_t)job->place.world, op_count, NULL);
-		status = write_report(job, &content, true);
+		status = write_json(job->report, &content);
 	}
 	free(mine);
 	free(all);
@@ -387,9 +377,21 @@ static void before_close(zero_job *job, bool together)
 	/* Ranks that did not get here together cannot exchange records. */
 	together = together && status != ZERO_E_ORDER && status != ZERO_E_COMM;
 	if (!together && report->folder >= 0)
-		write_alone(job);
+		status = write_alone(job);
+	report->has_json = report->folder >= 0 && !status;
 	/* The error that ended the job matters more than one of its report. */
 	if (!together && *before.text)
+		zero_error_restore(&before);
+}
+
+/* Once the backend is closed, when no rank waits for this one any more. */
+static void make_page(const struct zero_job_report *report)
+{
+	struct zero_saved_error before;
+
+	zero_error_save(&before);
+	/* An earlier error matters more. */
+	if (zero_report_page(report->folder, report->path, report->id) && *before.text)
 		zero_error_restore(&before);
 }
 
@@ -399,6 +401,8 @@ static void closed(zero_job *job)
 
 	if (!report)
 		return;
+	if (report->has_json)
+		make_page(report);
 	if (report->folder >= 0)
 		close(report->folder);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)

@@ -221,7 +221,7 @@ __attribute__((constructor)) static void mark(void)
 C
 	cc -shared -fPIC -o "$lair/mark.so" "$scratch/mark.c" -DMARKS="\"$scratch/marks\"" ||
 		fail "cc failed"
-	for name in libnvidia-ml.so.1 libyaml-0.so.2 libzero.so.1 libpmix.so.2 libslurmfull.so; do
+	for name in libnvidia-ml.so.1 libyaml-0.so.2 libzero.so.2 libpmix.so.2 libslurmfull.so; do
 		ln -s mark.so "$lair/$name"
 	done
 	: >"$scratch/marks"
