@@ -11,8 +11,8 @@ launcher_zerorun_SOURCES = \
 	launcher/launch/launch.h \
 	launcher/launch/restart.c \
 	launcher/main.c \
-	launcher/page/report.c \
-	launcher/page/report.h \
+	launcher/page/report_page.c \
+	launcher/page/report_page.h \
 	launcher/plan/agreed.c \
 	launcher/plan/agreed.h \
 	launcher/plan/find.c \

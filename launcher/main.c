@@ -7,7 +7,7 @@
 #endif
 #include "launcher/inspect/inspect.h"
 #include "launcher/launch/launch.h"
-#include "launcher/page/report.h"
+#include "launcher/page/report_page.h"
 #include "launcher/plan/survey.h"
 
 static void print_help(void)

@@ -28,8 +28,8 @@ noinst_HEADERS += \
 	lib/checkpoint/restore.h \
 	lib/checkpoint/save.h \
 	lib/checkpoint/write.h \
+	lib/core/auto_sizes.h \
 	lib/core/available_memory.h \
-	lib/core/budget.h \
 	lib/core/clock.h \
 	lib/core/error.h \
 	lib/core/module.h \
@@ -48,8 +48,8 @@ noinst_HEADERS += \
 	lib/net/dial.h \
 	lib/report/folder.h \
 	lib/report/job_report.h \
-	lib/report/page.h \
 	lib/report/record.h \
+	lib/report/spawn_page.h \
 	lib/train/train.h \
 	lib/watch/private.h \
 	lib/watch/watch.h
@@ -90,6 +90,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/job/submit.c \
 	lib/job/team.c \
 	lib/load/adopt.c \
+	lib/load/agree_tier.c \
 	lib/load/flatten.c \
 	lib/load/load_hooks.c \
 	lib/load/load_model.c \
@@ -98,7 +99,6 @@ lib_libzerocore_la_SOURCES = \
 	lib/load/source.c \
 	lib/load/staging.c \
 	lib/load/tensor_file.c \
-	lib/load/tier.c \
 	lib/model/describe.c \
 	lib/model/flatten_tier.c \
 	lib/model/group.c \
@@ -111,16 +111,16 @@ lib_libzerocore_la_SOURCES = \
 	lib/net/dial.c \
 	lib/open.c \
 	lib/report/folder.c \
-	lib/report/page.c \
 	lib/report/record.c \
 	lib/report/report.c \
+	lib/report/spawn_page.c \
 	lib/train/adamw.c \
-	lib/train/check.c \
+	lib/train/check_changes.c \
 	lib/train/gather.c \
+	lib/train/loss_scale.c \
 	lib/train/norm.c \
 	lib/train/param_changed.c \
 	lib/train/reduce.c \
-	lib/train/scale.c \
 	lib/train/step.c \
 	lib/train/train_hooks.c \
 	lib/watch/accept.c \

@@ -22,7 +22,7 @@ endif
 # spank/gpu: how much memory of a node's GPUs, or of the node, a task may use.
 noinst_LTLIBRARIES += spank/libvram.la
 spank_libvram_la_SOURCES = \
-	spank/gpu/budget.c \
+	spank/gpu/memory_budget.c \
 	spank/gpu/nvml_query.c \
 	spank/gpu/nvml_query.h \
 	spank/gpu/visible_gpus.c \

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/budget.h"
+#include "core/auto_sizes.h"
 #include "model/sizing.h"
 #include "plugin.h"
 #include "task_budget.h"
@@ -103,7 +103,7 @@ static bool find_threshold(const struct step_node *node, const struct zero_budge
 	if (resolved->value[ZERO_OPT_STREAM_THRESHOLD].kind != ZERO_VALUE_AUTO ||
 	    budget->source == ZERO_VRAM_UNKNOWN ||
 	    zero_config_clamp(node->site, &where, ZERO_OPT_STREAM_THRESHOLD,
-			      zero_budget_stream_threshold(chunk, budget->budget), resolved))
+			      zero_auto_stream_threshold(chunk, budget->budget), resolved))
 		return true;
 	snprintf(why, size, "out of memory for the options");
 	return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/budget.h"
+#include "core/auto_sizes.h"
 #include "launcher/plan/agreed.h"
 
 #include <stdlib.h>
@@ -126,11 +126,11 @@ struct agreed agree_here(const struct plan *plan, const struct request *request)
 	if (threshold->kind != ZERO_VALUE_AUTO)
 		agreed.threshold = threshold->number;
 	else if (agreed.budget_known)
-		agreed.threshold = zero_budget_stream_threshold(agreed.chunk, agreed.budget);
+		agreed.threshold = zero_auto_stream_threshold(agreed.chunk, agreed.budget);
 	if (limit->kind != ZERO_VALUE_AUTO)
 		agreed.limit = limit->number;
 	else
-		agreed.limit = zero_budget_gather_limit(agreed.budget);
+		agreed.limit = zero_auto_gather_limit(agreed.budget);
 	agreed.limit_known = limit->kind != ZERO_VALUE_AUTO || agreed.budget_known;
 	agreed.sharing = sharing_here(plan, request, &agreed);
 	return agreed;

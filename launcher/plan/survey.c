@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/budget.h"
+#include "core/auto_sizes.h"
 #include "launcher/plan/survey.h"
 
 #include <errno.h>
@@ -85,10 +85,10 @@ static bool read_report(struct survey_node *node, char *line)
 	if (threshold->kind != ZERO_VALUE_AUTO)
 		node->threshold = threshold->number;
 	else if (node->budget_known)
-		node->threshold = zero_budget_stream_threshold(node->chunk, node->budget);
+		node->threshold = zero_auto_stream_threshold(node->chunk, node->budget);
 	limit = &settings.value[ZERO_OPT_GATHER_LIMIT];
 	limited = settings.origin[ZERO_OPT_GATHER_LIMIT] && limit->kind != ZERO_VALUE_AUTO;
-	node->limit = limited ? limit->number : zero_budget_gather_limit(node->budget);
+	node->limit = limited ? limit->number : zero_auto_gather_limit(node->budget);
 	node->limit_known = limited || node->budget_known;
 	zero_settings_clear(&settings);
 	return true;

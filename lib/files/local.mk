@@ -3,7 +3,7 @@
 files_sources = \
 	lib/files/checksums.c \
 	lib/files/checksums_avx2.c \
-	lib/files/files.c \
+	lib/files/module_table.c \
 	lib/files/files.h \
 	lib/files/index_read.c \
 	lib/files/index_write.c \
@@ -16,8 +16,8 @@ files_sources = \
 	lib/files/manifest_members.c \
 	lib/files/manifest_read.c \
 	lib/files/manifest_write.c \
-	lib/files/open.c \
-	lib/files/report.h \
+	lib/files/open_model.c \
+	lib/files/report_content.h \
 	lib/files/report_json.c \
 	lib/files/safetensors.h \
 	lib/files/safetensors_read.c \

@@ -12,7 +12,7 @@
 
 #include "core/options.h"
 #include "files/files.h"
-#include "files/report.h"
+#include "files/report_content.h"
 
 enum { ALL_SERIES = 16 }; /* of at most so many ranks, the series of each are written */
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/budget.h"
+#include "core/auto_sizes.h"
 #include "job.h"
 
 /* How the ranks come to one value: all must be equal, or the least one counts. Other values are each
@@ -113,10 +113,10 @@ zero_status zero_job_resolve_sizes(zero_job *job)
 	if (threshold->kind == ZERO_VALUE_AUTO)
 		*threshold = (struct zero_value){
 			.kind = ZERO_VALUE_NUMBER,
-			.number = zero_budget_stream_threshold(chunk, budget->number)};
+			.number = zero_auto_stream_threshold(chunk, budget->number)};
 	if (limit->kind == ZERO_VALUE_AUTO)
 		*limit = (struct zero_value){.kind = ZERO_VALUE_NUMBER,
-					     .number = zero_budget_gather_limit(budget->number)};
+					     .number = zero_auto_gather_limit(budget->number)};
 	return format_settings(job);
 }
 

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "files/report.h"
+#include "files/report_content.h"
 
 enum {
 	ZERO_RECORD_OCTAVES = 40, /* of step times, from a microsecond */

@@ -19,7 +19,7 @@
 #include "train/train.h"
 #include "report/folder.h"
 #include "report/job_report.h"
-#include "report/page.h"
+#include "report/spawn_page.h"
 #include "report/record.h"
 
 /* Nanoseconds between two reports of a job that runs. */

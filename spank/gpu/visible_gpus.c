@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/budget.h"
 #include "core/text.h"
 #include "visible_gpus.h"
 

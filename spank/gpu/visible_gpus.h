@@ -3,7 +3,6 @@
 #ifndef ZERO_VISIBLE_GPUS_H
 #define ZERO_VISIBLE_GPUS_H
 
-#include "core/budget.h"
 #include "vram.h"
 
 enum { LONGEST_LIST = 512 };

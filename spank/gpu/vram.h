@@ -1,4 +1,3 @@
-#include "core/budget.h"
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How much memory a task may use. NVML is queried once for each step and node, for all GPUs of the

@@ -3,7 +3,6 @@
  * Budgets of tasks. The input is CUDA_VISIBLE_DEVICES of the task and of the step, SLURM_STEP_GPUS,
  * and the GPUs of a node, with a line "@@" between them.
  */
-#include "core/budget.h"
 #include "fuzz.h"
 #include "core/options.h"
 #include "spank/gpu/vram.h"

@@ -3,7 +3,6 @@
  * A driver that returns anything: the input is the results of NVML's functions, one after the
  * other. Then any bytes in the shared memory, which a process of the user may have written.
  */
-#include "core/budget.h"
 #include "fuzz.h"
 
 /* For their static functions: read_gpus, which calls a table of functions, and read_results. */

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/budget.h"
 #include "core/options.h"
 #include "spank/gpu/vram.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What follows from a budget and a layout, against numbers worked out by hand. */
 #include "backend/exchange.h"
-#include "core/budget.h"
+#include "core/auto_sizes.h"
 #include "model/flatten_tier.h"
 
 #include <check.h>
@@ -15,18 +15,18 @@
 
 START_TEST(threshold)
 {
-	ck_assert_uint_eq(zero_budget_stream_threshold(40 * M, 0), 40 * M);
-	ck_assert_uint_eq(zero_budget_stream_threshold(40 * M, 64 * 40 * M), 40 * M);
-	ck_assert_uint_eq(zero_budget_stream_threshold(40 * M, 64 * 41 * M), 41 * M);
-	ck_assert_uint_eq(zero_budget_stream_threshold(1, UINT64_MAX), UINT64_MAX / 64);
+	ck_assert_uint_eq(zero_auto_stream_threshold(40 * M, 0), 40 * M);
+	ck_assert_uint_eq(zero_auto_stream_threshold(40 * M, 64 * 40 * M), 40 * M);
+	ck_assert_uint_eq(zero_auto_stream_threshold(40 * M, 64 * 41 * M), 41 * M);
+	ck_assert_uint_eq(zero_auto_stream_threshold(1, UINT64_MAX), UINT64_MAX / 64);
 }
 END_TEST
 
 START_TEST(gather_limit)
 {
-	ck_assert_uint_eq(zero_budget_gather_limit(0), 0);
-	ck_assert_uint_eq(zero_budget_gather_limit(7), 1);
-	ck_assert_uint_eq(zero_budget_gather_limit(UINT64_MAX), UINT64_MAX / 4);
+	ck_assert_uint_eq(zero_auto_gather_limit(0), 0);
+	ck_assert_uint_eq(zero_auto_gather_limit(7), 1);
+	ck_assert_uint_eq(zero_auto_gather_limit(UINT64_MAX), UINT64_MAX / 4);
 }
 END_TEST
 

@@ -23,7 +23,7 @@
 #include "core/clock.h"
 #include "core/text.h"
 #include "load/load.h"
-#include "report/page.h"
+#include "report/spawn_page.h"
 
 /* Seconds that zerorun has, and those in which a process that was killed ends. */
 enum { MAX_SECONDS = 10, MAX_KILLED_SECONDS = 1 };

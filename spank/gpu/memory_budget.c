@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/budget.h"
 #include "core/options.h"
 #include "visible_gpus.h"
 

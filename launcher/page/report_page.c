@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "launcher/page/report.h"
+#include "launcher/page/report_page.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 /* The module's table. */
 #include "files/manifest.h"
 #include "files/safetensors.h"
-#include "files/report.h"
+#include "files/report_content.h"
 
 static const struct zero_core *library_core;
 
