@@ -443,7 +443,7 @@ static void refused(void)
 	ok(zero_device_alloc(job, 0, &device));
 	check(!device, "data");
 	ok(zero_device_alloc(job, 1000, &device));
-	fails(zero_adopt(tied, &given), ZERO_E_INVALID, "'t' is tied to 'p'");
+	fails(zero_adopt(tied, &given), ZERO_E_INVALID, "'t' is an alias of 'p'");
 	other = given;
 	other.data = NULL;
 	fails(zero_adopt(param, &other), ZERO_E_INVALID, "no data");

@@ -163,7 +163,7 @@ static const char *parse_frames(struct zero_link *link)
 		if (part < header.bytes)
 			link->arriving = frame;
 		else if (!receive_frame(link, frame))
-			return "it does not keep to the protocol";
+			return "it violates the protocol";
 	}
 	link->filled -= at;
 	memmove(link->buffer, link->buffer + at, link->filled);
@@ -195,7 +195,7 @@ static void read_link(struct zero_link *link)
 		if (frame->done == frame->header.bytes) {
 			link->arriving = NULL;
 			if (!receive_frame(link, frame))
-				why = "it does not keep to the protocol";
+				why = "it violates the protocol";
 		}
 	}
 	if (why)
