@@ -435,7 +435,7 @@ static void after_a_step(const char *settings)
 	ok(zero_release(m.groups[0]));
 	ref_loaded(&m.refs[0]);
 	compare(&m);
-	/* An error that nobody else hears of is none for the others. */
+	/* An error that is not reported to other ranks is none for them. */
 	backward(&m, 1);
 	step(&m, &plain, 1 / (double)world);
 	status = zero_gather(m.groups[0], ZERO_I32);
