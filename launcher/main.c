@@ -26,9 +26,10 @@ static void print_help(void)
 	      "      --max-restarts=N    start a job that fails again, at most N times\n"
 	      "      --plan              print what would be run, and with which options; run "
 	      "nothing\n"
-	      "      --model=PATH        with --plan: print what a rank will hold of this model "
-	      "(a\n"
-	      "                          safetensors file, index or folder), and whether it fits\n"
+	      "      --model=PATH        with --plan: print the memory that a rank needs for this "
+	      "model\n"
+	      "                          (a safetensors file, index or folder), and whether it "
+	      "fits\n"
 	      "      --inspect=DIR       print what is in a checkpoint, or in a folder of "
 	      "checkpoints,\n"
 	      "                          and verify it\n"
@@ -306,8 +307,8 @@ static int parse_arguments(char **argv, struct request *request)
 		return EXIT_USAGE;
 	}
 	if (request->model && !request->plan) {
-		print_error("--model can be given with --plan alone, which prints what a rank will "
-			    "hold of it");
+		print_error("--model can be given with --plan alone, which prints the memory that "
+			    "a rank needs");
 		return EXIT_USAGE;
 	}
 	if (!*request->program) {

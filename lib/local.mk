@@ -4,7 +4,7 @@
 #
 #	core        errors, dtypes, options and their table, clock, threads, opening of modules
 #	net         TCP between ranks: addresses and connecting
-#	backend     the only door to hardware: memory, collectives, kernels; host/ cuda/ pmix/
+#	backend     the only interface to hardware: memory, collectives, kernels; host/ cuda/ pmix/
 #	files       safetensors, manifests and reports in JSON, as the module zero_files.so
 #	job         a job, its ranks and settings, submissions, teams, signals that ask for an end
 #	model       groups and parameters, their layout, where they are stored, optimizer states
@@ -13,7 +13,7 @@
 #	checkpoint  save, restore, export
 #	report      --zero-report
 #	watch       lost ranks
-#	open.c      zero_open, which knows them all
+#	open.c      zero_open, the only file that refers to all rooms
 include_HEADERS += lib/zero.h
 noinst_HEADERS += \
 	lib/backend/account.h \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* zero_open: the one place that knows all rooms. */
+/* zero_open: the only file that refers to all rooms. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -75,7 +75,7 @@ static zero_status choose_backend(zero_job *job)
 static zero_status open_backend(zero_job *job, zero_status settings, const zero_options *options)
 {
 	const struct zero_value *isa = &job->settings.value[ZERO_OPT_ISA];
-	/* Ranks that could not read their options must still tell the others. */
+	/* Ranks that could not read their options must still report that to the others. */
 	struct zero_backend_config config = {
 		.isa = settings ? "auto" : zero_option_table[ZERO_OPT_ISA].choices[isa->number],
 		.expected_world = (int)job->settings.value[ZERO_OPT_TASKS].number,

@@ -50,10 +50,10 @@
  * ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
  *
  * THREADS. Any thread may call any function. All ranks must begin their collective operations in
- * one order, so let one thread begin them. Other threads may join: a gather of a group that is
- * gathered or under way begins nothing. An operation fails on one rank alone, without the
- * agreement above, if MPI does not allow the calling thread, or if there is no memory to queue
- * it.
+ * one order, so let one thread begin them. Other threads may call zero_gather too: for a group that
+ * is already gathered or being gathered it starts no operation. An operation fails on one rank
+ * alone, without the agreement above, if MPI does not allow the calling thread to communicate, or
+ * if there is no memory to queue the operation.
  *
  * UNITS. Counts are in elements and sizes in bytes. Both are size_t and may exceed 2^31.
  *
@@ -92,7 +92,7 @@ typedef enum zero_status {
 	ZERO_E_STATE,       /* the call is not allowed now, such as a load before zero_layout */
 	ZERO_E_MEMORY,      /* an allocation failed, or the budget has no room */
 	ZERO_E_FILE,        /* a file or folder cannot be opened, read or written */
-	ZERO_E_FORMAT,      /* a file is damaged, or its contents do not fit the model */
+	ZERO_E_FORMAT,      /* a file is damaged, or its contents do not match the model */
 	ZERO_E_UNSUPPORTED, /* not built in, or not available on this machine */
 	ZERO_E_ORDER,       /* ranks of a team began different operations */
 	ZERO_E_COMM,        /* communication failed */
@@ -205,7 +205,7 @@ int zero_local_world(const zero_job *job);
  * ranks found:
  *
  *	budget, stream_chunk, stream_threshold, gather_limit
- *		the lowest value of all ranks; a number also if the user gave `auto`
+ *		the lowest value of all ranks; a number even if the setting was `auto`
  *	share	the number of ranks that share memory with this one, itself included
  *	flatten	after zero_layout at stages 0 to 2, the tier that all ranks use: "device",
  *		"distributed" or "host". If no tensor was adopted and the setting is `auto`, the
@@ -268,8 +268,8 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
  */
 zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_param **param);
 /*
- * COLLECTIVE. Fixes the layout and allocates the shards. Their contents are 0, or what zero_adopt
- * gave.
+ * COLLECTIVE. Fixes the layout and allocates the shards. They contain 0, or the values of adopted
+ * tensors.
  *
  * A group is split into segments by (dtype, trainable). Within a segment, parameters begin at
  * multiples of 64 elements, and the segment is padded to a multiple of 64 * world elements, of
@@ -277,11 +277,11 @@ zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_
  * that is gathered.
  *
  * The setting `allgather` says what is gathered as one. `grouped` keeps the groups. `single` cuts
- * them into single parameters; one of less than 64 elements per rank stays with its neighbour.
- * `auto` cuts groups of more than `bucket` bytes.
+ * them into single parameters; a parameter of less than 64 elements per rank is gathered together
+ * with a neighbouring one. `auto` cuts groups of more than `bucket` bytes.
  *
  * At stages 0 to 2 every rank has access to all of each segment. At stages 1 and 2, if all ranks
- * share memory, they store it once between them, each its shard.
+ * share memory, they store one copy of it together: each rank stores its shard.
  */
 zero_status zero_layout(zero_job *job);
 
@@ -290,8 +290,8 @@ zero_status zero_layout(zero_job *job);
  * element `*first`, at `*data`, in the stored type. The pointer is valid until zero_close. A
  * parameter may be stored on some ranks only: elsewhere *count is 0 and *data NULL. At stages 1 and
  * 2 the part is all of the parameter or this rank's shard of it, see zero_layout; zero_view returns
- * all of it in either case. Waits for values that the last step still sends. To change values use
- * zero_load, which also updates f32 masters.
+ * all of it in either case. Waits for values that the last step is still sending. To change values
+ * use zero_load, which also updates f32 masters.
  */
 zero_status zero_shard(const zero_param *param, void **data, size_t *first, size_t *count);
 
@@ -375,7 +375,7 @@ typedef enum zero_source_kind {
 typedef zero_status (*zero_fill_callback)(void *context, void *elements, size_t first,
 					  size_t count);
 
-/* Where a parameter's values come from. The functions below make one. */
+/* The source of a parameter's values. The functions below return one. */
 typedef struct zero_source {
 	const zero_tensor *tensor;
 	const void *data;
@@ -437,7 +437,8 @@ typedef struct zero_load_model_options {
 	 * Returns the name of the tensor for parameter `param`, valid until the next call; or NULL
 	 * if the files are expected to have none. Sets *transpose, which is false before, if the
 	 * tensor is [n, m] where the parameter is [m, n]: some models store a layer as [in, out],
-	 * others as [out, in]. Aliases are asked for too. Unset: the parameter's own name.
+	 * others as [out, in]. Called for aliases too. If tensor_name is NULL, the tensor has the
+	 * parameter's own name.
 	 */
 	const char *(*tensor_name)(void *context, const char *param, bool *transpose);
 	/*
@@ -448,9 +449,10 @@ typedef struct zero_load_model_options {
 	 */
 	zero_status (*initialise)(void *context, const char *param, zero_source *source);
 	/*
-	 * Reports that this rank has filled `done` of the `total` bytes that it stores, `param`
-	 * last. Called once before anything is read, with a NULL `param`, and then after each
-	 * piece. Any status but ZERO_OK ends the load on all ranks with ZERO_E_APPLICATION.
+	 * Reports that this rank has filled `done` of the `total` bytes that it stores, most
+	 * recently a part of `param`. Called once before anything is read, with a NULL `param`, and
+	 * then after each piece. Any status but ZERO_OK ends the load on all ranks with
+	 * ZERO_E_APPLICATION.
 	 */
 	zero_status (*progress)(void *context, const char *param, uint64_t done, uint64_t total);
 	void *context; /* passed to the callbacks */
@@ -481,15 +483,15 @@ typedef struct zero_load_model_report {
  * by slice. Nothing is sent and nothing is gathered. f32 masters are updated.
  *
  * The ranks agree once on names, shapes and types, before anything is changed, and then after every
- * 32 pieces of `stream_chunk`, at most 1 GiB. An error on one rank so ends the load on all ranks
- * soon. After an error during the load, the values of the parameters are undefined.
+ * 32 pieces of `stream_chunk`, at most 1 GiB. So an error on one rank soon ends the load on all
+ * ranks. After an error during the load, the values of the parameters are undefined.
  *
  * The files may have a tied parameter under its own name, under its alias's, or under both. An
  * alias is neither missing nor unexpected, and is read only if its target has no tensor.
  */
 zero_status zero_load_model(zero_job *job, const char *path, const zero_load_model_options *options,
 			    zero_load_model_report *report);
-/* Frees the names and sets the report to 0. A report that is all 0 is a no-op. */
+/* Frees the names and sets *report to 0. If all of *report is 0, the call is a no-op. */
 void zero_load_model_report_free(zero_load_model_report *report);
 
 /* ---- gather ---------------------------------------------------------------------------------- */
@@ -497,19 +499,19 @@ void zero_load_model_report_free(zero_load_model_report *report);
 /*
  * COLLECTIVE. Begins to gather the groups, and returns before the data are there; zero_gather waits
  * for each of them. The groups of one team are gathered in one submission. At stages 1 and 2 the
- * call first waits for values of these groups that the last step still sends.
+ * call first waits for values of these groups that the last step is still sending.
  *
  * `as` is the type in which f32, f16 and bf16 parameters are gathered, or ZERO_DTYPE_PARAM or
  * ZERO_DTYPE_DEFAULT. One of the stored and the gathered type must be f32, or both be equal. A cast
  * is made into this rank's part of the output, which is then sent. Other types are gathered as they
  * are stored.
  *
- * A group that is gathered or under way is skipped. The setting `gather_limit` bounds the bytes of
- * outputs that are live at one time: the first group that would exceed it, and all groups after it,
- * are skipped, and zero_gather begins them later. All ranks must skip the same groups, so they must
- * also release groups in the same order.
+ * A group that is already gathered or being gathered is skipped. The setting `gather_limit` bounds
+ * the bytes of outputs that are live at one time: the first group that would exceed it, and all
+ * groups after it, are skipped, and zero_gather begins them later. All ranks must skip the same
+ * groups, so they must also release groups in the same order.
  *
- * Ranks of a node that share memory have one output between them. There is no output for a group
+ * Ranks of a node that share memory have one output together. There is no output for a group
  * that these ranks store completely, if it is gathered in the stored type.
  */
 zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as);
@@ -551,9 +553,9 @@ zero_dtype zero_gathered_dtype(const zero_param *param);
  * call for each.
  *
  * If the gathered type differs from the stored one, values are cast back, rounded once to nearest
- * even. An f32 parameter that is gathered as bf16 so takes the bf16 values, also where nothing was
- * changed. A 16-bit parameter that is gathered as f32 takes the rounded values, and so do the
- * gathered f32 values. Uses at most `stream_chunk` bytes of staging memory.
+ * even. So an f32 parameter that is gathered as bf16 is set to the bf16 values, even where nothing
+ * was changed. A 16-bit parameter that is gathered as f32 is set to the rounded values, and so are
+ * the gathered f32 values. Uses at most `stream_chunk` bytes of staging memory.
  */
 zero_status zero_param_changed(zero_param *param, int rank);
 
@@ -650,13 +652,13 @@ typedef struct zero_step_result {
  *
  * With the setting `offload=optimizer`, moments and masters are in host memory and stepped there.
  *
- * After an error, gradients are gone and the loss scale is unchanged. The values of the parameters
- * depend on the error. An argument, a gathered group, a missing allocation or a failed reduce is
- * found before any rank steps: parameters, states and the number of steps are then unchanged. A
- * failure after that, of communication, of the device, or of memory to send new values, leaves some
- * groups stepped and others not, and ranks may differ: the values are undefined, and the job should
- * be closed and continued from a checkpoint. At stages 1 and 2, across nodes, and of a GPU, such a
- * failure may be returned by a later call.
+ * After an error, all gradients are lost and the loss scale is unchanged. The values of the
+ * parameters depend on the error. An argument, a gathered group, a missing allocation or a failed
+ * reduce is found before any rank steps: parameters, states and the number of steps are then
+ * unchanged. A failure after that, of communication, of the device, or of memory to send new
+ * values, leaves some groups stepped and others not, and ranks may differ: the values are
+ * undefined, and the job should be closed and continued from a checkpoint. At stages 1 and 2,
+ * across nodes, and of a GPU, such a failure may be returned by a later call.
  *
  * At stages 1 and 2, across nodes, the new values of each group are sent while further groups are
  * stepped, and after the call has returned. A gather that needs no cast, and that is called before
@@ -732,7 +734,8 @@ typedef struct zero_checkpoint_info {
  * and changes nothing. After an error the values of parameters and states are undefined.
  */
 zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *info);
-/* Frees the path and the program's bytes, and sets *info to 0. Nothing to free is a no-op. */
+/* Frees the path and the program's bytes, and sets *info to 0. If all of *info is 0, the call is a
+   no-op. */
 void zero_checkpoint_info_free(zero_checkpoint_info *info);
 
 /*
@@ -766,12 +769,12 @@ zero_status zero_export(zero_job *job, const char *path);
    device is what zero_device_alloc returns and the library's own buffers. */
 typedef enum zero_location { ZERO_ON_HOST, ZERO_ON_DEVICE } zero_location;
 
-/* Whose values of a tensor become the parameter's. */
+/* Which ranks' values of a tensor become the values of the parameter. */
 typedef enum zero_adopt_values {
 	ZERO_VALUES_EQUAL,   /* all ranks have the same values */
 	ZERO_VALUES_OF_RANK, /* one rank's; `data` may be NULL on the others */
 	/* Each rank's own, where each stores a copy. Ranks of a node that share memory store one
-	   copy between them at stages 1 and 2: each rank gives its shard of it. */
+	   copy together at stages 1 and 2: each rank supplies the values of its shard. */
 	ZERO_VALUES_OWN,
 } zero_adopt_values;
 
@@ -830,7 +833,7 @@ zero_status zero_adopt(zero_param *param, const zero_adopt_spec *spec);
 /*
  * Returns the whole parameter in its flat buffer, row by row, in the stored type. Read only. The
  * address is the same from zero_layout to zero_close. At stages 1 and 2 values that other ranks
- * stepped may still be on their way: this call waits for them, and a program that keeps the pointer
+ * stepped may not have arrived yet: this call waits for them, and a program that keeps the pointer
  * must wait after each step too, by this call or by a gather. Returns NULL and sets
  * zero_last_error() at stage 3, before zero_layout, and on ranks outside the group's team. Returns
  * NULL without an error if the parameter is empty.
@@ -840,8 +843,8 @@ void *zero_view(zero_param *param);
 /*
  * Allocates device memory at a 4096-byte boundary, counted as `caller` in zero_memory. 0 bytes are
  * NULL. On the host backend it is host memory. In a job that calls this function or adopts tensors,
- * an allocation beyond the budget fails with ZERO_E_MEMORY, if the launcher or the plugin has said
- * what the budget is.
+ * an allocation beyond the budget fails with ZERO_E_MEMORY, if the launcher or the plugin has set a
+ * budget.
  */
 zero_status zero_device_alloc(zero_job *job, size_t bytes, void **data);
 /* Frees such memory; NULL is a no-op. zero_close frees the rest. */
@@ -872,11 +875,11 @@ int zero_team_world(const zero_team *team);
  * backend=host, whatever the machine has.
  *
  * ORDER. The library works with one stream of the caller. What the caller has enqueued on it before
- * a call is done before the call's own work, and what a function has made is there for what the
- * caller enqueues after it returns. The host waits for the other ranks to agree, for values that it
- * needs (the norm in zero_step, ZERO_CHECK=1, zero_export), and where memory becomes the caller's
- * again (the end of zero_load and zero_load_model, and of zero_layout with adopted tensors). It
- * waits for nothing else, so an error of the device may be returned by a later call.
+ * a call is done before the call's own work, and work that the caller enqueues after a function
+ * returns sees the function's results. The host waits for the other ranks to agree, for values that
+ * it needs (the norm in zero_step, ZERO_CHECK=1, zero_export), and where memory becomes the
+ * caller's again (the end of zero_load and zero_load_model, and of zero_layout with adopted
+ * tensors). It waits for nothing else, so an error of the device may be returned by a later call.
  *
  * POINTERS. The pointers of zero_data, zero_view, zero_shard, zero_gradient, zero_gradient_as and
  * zero_device_alloc are device memory. Kernels and copies on the stream may use them, the host may
@@ -916,7 +919,7 @@ typedef struct zero_bytes {
 
 /* Memory of this rank in bytes, by kind. */
 typedef struct zero_memory {
-	zero_bytes shards;     /* stored parameters: shards, or whole ones where a rank has them */
+	zero_bytes shards; /* stored parameters: shards, or all of them where they are replicated */
 	zero_bytes gathered;   /* outputs of gathers */
 	zero_bytes gradients;  /* full gradient buffers and reduced shards */
 	zero_bytes optimizer;  /* moments, and f32 masters of 16-bit parameters */

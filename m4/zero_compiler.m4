@@ -2,9 +2,9 @@ dnl SPDX-License-Identifier: Apache-2.0
 dnl What the compiler and the C library must offer. Sets ZERO_CFLAGS (how all our code is compiled),
 dnl ZERO_LDFLAGS (how all of it is linked), ZERO_WARNINGS, DL_LIBS and the conditional HAVE_X86.
 
-dnl ZERO_HARDENED: what makes a wrong write end a process instead of leading it, for code that root
-dnl runs and that reads other people's files: canaries, checked copies, and tables of symbols that
-dnl are filled at once and read-only from then on. Sanitizers see more without. Where a
+dnl ZERO_HARDENED: ends a process at a wrong write instead of letting an attacker control it, for
+dnl code that root runs and that reads other people's files: canaries, checked copies, and tables of
+dnl symbols that are filled at once and read-only from then on. Sanitizers see more without. Where a
 dnl distribution's compiler has its own _FORTIFY_SOURCE, that one holds; without optimisation there
 dnl is none.
 AC_DEFUN([ZERO_HARDENED], [

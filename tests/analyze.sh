@@ -12,8 +12,9 @@ folders=(lib kernels spank launcher)
 include=(-I. -Ilib -Ikernels -D_GNU_SOURCE -DZERO_ISA=scalar)
 cores=$(nproc 2>/dev/null || echo 2)
 
-# judge FILE: fails if there is a line of the form "PATH:LINE: text [KIND]" in it that is not known
-judge() {
+# check_findings FILE: fails if there is a line of the form "PATH:LINE: text [KIND]" in it that is
+# not known
+check_findings() {
 	local path kind bad=0
 	while IFS= read -r line; do
 		path=${line%%:*} path=${path##*/} kind=${line##*\[} kind=${kind%\]}
@@ -30,7 +31,7 @@ cppcheck -j "$cores" --enable=warning,portability,performance --quiet --std=c11 
 	--suppress=unknownMacro --suppress=internalAstError \
 	--template='{file}:{line}: {message} [{id}]' --template-location='' "${include[@]}" \
 	"${folders[@]}" 2>"$scratch/cppcheck" || fail "cppcheck: $(tail -n 3 "$scratch/cppcheck")"
-judge "$scratch/cppcheck"
+check_findings "$scratch/cppcheck"
 [[ ${1-} == all ]] || exit 0
 
 for clang in "clang-$clang_version" clang ''; do
@@ -70,4 +71,4 @@ cat "$scratch"/out* | grep -E '^[^ ]*: (warning|error): .*\]$' |
 	sed -E 's/^([^:]*:[0-9]+):[0-9]+: (warning|error): /\1: /' >"$scratch/clang"
 wrong=$(grep -hE 'fatal error|: error: ' "$scratch"/out* | grep -v '\]$' | head -n 5)
 [[ ! $wrong ]] || fail "a source cannot be analysed: $wrong"
-judge "$scratch/clang"
+check_findings "$scratch/clang"

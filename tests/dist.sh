@@ -43,7 +43,7 @@ grep -q "^slurm-zero ($version) " <(head -1 "$top_srcdir/debian/changelog") ||
 grep -qE "^Version: +$version$" "$top_srcdir/packaging/slurm-zero.spec" ||
 	fail "packaging/slurm-zero.spec is not of $version"
 
-# Paths in git have no top folder; only what is for git itself stays at home.
+# Paths in git have no top folder; files for git alone are not in the tarball.
 [[ $(git -C "$top_srcdir" rev-parse --show-prefix 2>/dev/null && echo git) == $'\ngit' ]] || exit 0
 missing=$(comm -23 <(git -C "$top_srcdir" ls-files | grep -vxF .gitignore | LC_ALL=C sort) \
 	<(tar -tJf "$tarball" | sed -n "s|^$name/||p" | LC_ALL=C sort))

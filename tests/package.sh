@@ -25,8 +25,8 @@ links() {
 	[[ $(readelf -d "$1") != *R*PATH* ]] || [[ $format == rpm ]] || fail "${1##*/} has a run path"
 }
 
-# holds FORMAT DEVELOPMENT LAUNCHER PLUGIN LIBRARY: looks into the unpacked folders of the packages
-holds() {
+# check_packages FORMAT DEVELOPMENT LAUNCHER PLUGIN LIBRARY: looks into the unpacked folders
+check_packages() {
 	local format=$1 development=$2 launcher=$3 plugin=$4 library=$5 twice lib all=$scratch/$1/all file
 	twice=$(for file in "${@:2}"; do (cd "$file" && find . ! -type d); done | sort | uniq -d)
 	[[ -z $twice ]] || fail "in several packages: $twice"
@@ -96,7 +96,7 @@ deb() {
 	tar -xJf "$tarball" || fail "no tarball"
 	(cd "slurm-zero-$version" && DEB_BUILD_OPTIONS="nocheck parallel=$jobs" \
 		dpkg-buildpackage -b -uc -us) >build.log 2>&1 || fail "dpkg-buildpackage: $(tail -20 build.log)"
-	# in the order of holds
+	# in the order of check_packages
 	for package in libzero-dev slurm-zero slurm-zero-plugin libzero2; do
 		dpkg-deb -x "${package}_${version}_"*.deb "unpacked/$package" || fail "no $package"
 		folders+=("$scratch/deb/unpacked/$package")
@@ -104,7 +104,7 @@ deb() {
 	# as root, of its own account, lintian asks whether that is meant
 	lintian --allow-root --fail-on error,warning "slurm-zero_${version}_"*.changes ||
 		fail "lintian has something to say"
-	holds deb "${folders[@]}"
+	check_packages deb "${folders[@]}"
 	dpkg-deb --ctrl-tarfile "slurm-zero-plugin_${version}_"*.deb | tar -xO ./conffiles |
 		grep -qx /etc/slurm/zero.yaml || fail "zero.yaml is no conffile"
 	dpkg-deb -f "libzero2_${version}_"*.deb Depends | grep -qvE 'cuda|nccl|nvidia' ||
@@ -127,7 +127,7 @@ rpms() {
 		rpm2cpio "$file" | (cd "unpacked/$package" && cpio -id --quiet) || fail "no $package"
 		folders+=("$scratch/rpm/unpacked/$package")
 	done
-	holds rpm "${folders[@]}"
+	check_packages rpm "${folders[@]}"
 	file=$(compgen -G "top/RPMS/*/slurm-zero-plugin-$version-*.rpm")
 	[[ $(rpm --dbpath "$scratch/rpm/db" -qp --configfiles "$file") == /etc/slurm/zero.yaml ]] ||
 		fail "zero.yaml is no %config"

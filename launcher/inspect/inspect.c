@@ -208,9 +208,9 @@ static int inspect_one(struct inspection *in)
 		check_file(in, rank);
 	check_user(in);
 	if (in->errors > before) {
-		fprintf(in->out, "  DAMAGED: %u complaints\n", in->errors - before);
+		fprintf(in->out, "  DAMAGED: %u errors\n", in->errors - before);
 	} else {
-		fputs("  whole: ", in->out);
+		fputs("  not damaged: ", in->out);
 		print_bytes(in->out, in->verified);
 		fputs(" verified\n", in->out);
 	}

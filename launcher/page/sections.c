@@ -234,7 +234,8 @@ void section_memory(FILE *out, const json_t *report)
 	const json_t *most = highest_rank(report);
 
 	fprintf(out,
-		"<h2 id=\"memory\">Memory</h2>\n<p>Rank %" PRIu64 " held most. Within each step, "
+		"<h2 id=\"memory\">Memory</h2>\n<p>Rank %" PRIu64
+		" used the most memory. Within each step, "
 		"the kinds are those of the moment when the total was highest. The total does not "
 		"count pinned, offload and checkpoint, which are in host memory.</p>\n",
 		count_at(most, "rank"));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank holds of a model's tensors, by the headers of its files alone. */
+/* The memory that a rank needs for a model's tensors, by the headers of its files alone. */
 #ifndef ZERORUN_MODEL_H
 #define ZERORUN_MODEL_H
 

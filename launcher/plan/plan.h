@@ -12,7 +12,7 @@ struct request {
 	struct strings launcher_args;
 	char **program;        /* NULL-terminated tail of argv; not owned */
 	unsigned tasks, nodes; /* 0: not given */
-	const char *model;     /* --plan prints what a rank will hold of it */
+	const char *model;     /* --plan prints the memory that a rank needs for it */
 	bool slurm, label, plan;
 	const char *inspect;       /* a checkpoint, or a folder of checkpoints */
 	const char *report, *page; /* a report's JSON, and the page to make from it */
@@ -51,9 +51,9 @@ void plan_print_script(FILE *out, const struct plan *plan);
 /* ---- show.c ---------------------------------------------------------------------------------- */
 
 /*
- * --plan: prints a shell script that does what the plan says; its comments hold the options, what
- * the nodes of the allocation report, and what a rank will hold of the model. Returns 0, or the
- * exit status after an error.
+ * --plan: prints a shell script that does what the plan says; its comments have the options, what
+ * the nodes of the allocation report, and the memory that a rank needs for the model. Returns 0, or
+ * the exit status after an error.
  */
 int show_plan(FILE *out, const struct plan *plan, struct request *request);
 

@@ -154,7 +154,8 @@ static void print_sharing(FILE *out, const struct agreed *agreed)
 
 	fputs("# shared memory: ", out);
 	if (sharing->how == SHARING_UNKNOWN)
-		fputs("taken for none, since the tasks of each node are not known", out);
+		fputs("assumed to be none, since the number of tasks of each node is not known",
+		      out);
 	else if (sharing->least < sharing->most)
 		fprintf(out, "by %zu to %zu ranks at a time; bytes are those where fewest share",
 			sharing->least, sharing->most);
@@ -208,7 +209,7 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 
 	fprintf(out,
 		"#\n# the model: %zu tensors in %zu groups, %llu elements, %s\n"
-		"# at stage %d each of %zu ranks holds at most, without activations\n",
+		"# at stage %d each of %zu ranks needs at most, without activations\n",
 		model->tensors, model->groups, (unsigned long long)model->elements,
 		zero_size_text(model->bytes).text, model->sizing.stage, model->sizing.world);
 	zero_sizing_bytes(&model->sizing, bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts memory by kind, and enforces the limit of the device. The caller holds the pool's lock. */
+/* Counts memory by kind, and enforces the limit of the device. Called with the pool's lock held. */
 #ifndef ZERO_ACCOUNT_H
 #define ZERO_ACCOUNT_H
 

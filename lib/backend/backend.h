@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The only door to hardware. A backend is a module, opened with dlopen, that owns the memory of a
- * rank, moves data between ranks and runs kernels on the rank's own data. libzero calls it through
- * struct zero_backend_ops and includes no header of MPI or CUDA itself.
+ * The only interface to hardware. A backend is a module, opened with dlopen, that owns the memory
+ * of a rank, moves data between ranks and runs kernels on the rank's own data. libzero calls it
+ * through struct zero_backend_ops and includes no header of MPI or CUDA itself.
  *
  * lib/backend/host is a backend on CPUs: MPI, and one thread that runs what was submitted.
  * lib/backend/cuda is one on NVIDIA GPUs: CUDA streams and NCCL. The files of lib/backend itself
@@ -258,8 +258,8 @@ struct zero_backend_ops {
 	bool (*caller_block)(struct zero_backend *backend, const void *data, size_t *bytes);
 	/* Fills *memory with bytes in use and their peak, by kind. */
 	void (*memory)(const struct zero_backend *backend, zero_memory *memory);
-	/* Fills kinds with the bytes of each kind at the moment when the device held most since the
-	   last call of this. */
+	/* Fills kinds with the bytes of each kind at the moment when memory on the device was
+	   highest since the last call of this. */
 	void (*memory_at_peak)(struct zero_backend *backend, size_t kinds[ZERO_MEM_KINDS]);
 	/* Returns the bytes that are free, divided by the ranks that share the device or node. */
 	size_t (*memory_free)(const struct zero_backend *backend);

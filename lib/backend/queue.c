@@ -190,7 +190,7 @@ static void fail_submission(struct zero_queue *queue, struct zero_work *work)
 	set_error(work, broken->status, broken->rank, broken_text(queue));
 }
 
-/* With the lock. Shown in messages if this rank or a peer is lost. */
+/* Called with the lock held. Shown in messages if this rank or a peer is lost. */
 static struct zero_recent_submission *record_begin(struct zero_queue *queue,
 						   const struct zero_work *work)
 {
@@ -218,7 +218,7 @@ size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission
 	return count;
 }
 
-/* With the lock, which is released during the run. One thread at a time is here. */
+/* Called with the lock held, which is released during the run. One thread at a time is here. */
 static void run_first(struct zero_queue *queue)
 {
 	struct zero_work *work = queue->first;
@@ -227,7 +227,7 @@ static void run_first(struct zero_queue *queue)
 	queue->first = work->next;
 	queue->busy = true;
 	pthread_mutex_unlock(&queue->lock);
-	/* A leaving rank still tells the communicators that work. */
+	/* A rank that closes the job still notifies the communicators that are not broken. */
 	if (work->comm->broken && !work->leaving)
 		fail_submission(queue, work);
 	else
@@ -248,7 +248,7 @@ static void run_first(struct zero_queue *queue)
 	zero_work_put(work);
 }
 
-/* With the lock. Runs the queue up to this work, unless another thread does. */
+/* Called with the lock held. Runs the queue up to this work, unless another thread does. */
 static void run_until_done(struct zero_queue *queue, const struct zero_work *work)
 {
 	while (!work->done) {

@@ -30,7 +30,7 @@ static size_t copy_bytes(const struct zero_save_slice *slice)
 	return (slice->bytes - slice->written + LINE - 1) / LINE * LINE;
 }
 
-/* Called with the lock if there is a thread. NULL: there is no memory. */
+/* Called with the lock held if there is a thread. NULL: there is no memory. */
 static struct zero_save_copy *new_copy(struct zero_save *save, size_t bytes)
 {
 	struct zero_save_copy *copy = calloc(1, sizeof(*copy));
@@ -85,7 +85,7 @@ static struct zero_save_slice *first_unwritten(struct zero_save *save, size_t fi
 	return NULL;
 }
 
-/* Called with the lock. NULL: all slices are written. */
+/* Called with the lock held. NULL: all slices are written. */
 static struct zero_save_slice *next_slice(struct zero_save *save)
 {
 	struct zero_save_slice *slice = first_unwritten(save, save->wanted_first, save->wanted_end);
@@ -97,7 +97,7 @@ static struct zero_save_slice *next_slice(struct zero_save *save)
 	return slice;
 }
 
-/* Called with the lock, which is released while the piece is written. */
+/* Called with the lock held, which is released while the piece is written. */
 static zero_status write_piece(struct zero_save *save, struct zero_save_slice *slice)
 {
 	size_t at = slice->written, rest = slice->bytes - at;
@@ -232,7 +232,8 @@ static bool must_copy(const struct zero_save_slice *slice, bool stepped)
 	       (!stepped || slice->param->trainable);
 }
 
-/* Called with the lock. If the thread writes a piece of one of these slices, waits for its end. */
+/* Called with the lock held. If the thread writes a piece of one of these slices, waits for its
+   end. */
 static void wait_for_piece(struct zero_save *save, size_t first, size_t end)
 {
 	uint64_t pieces = save->pieces;
@@ -242,7 +243,8 @@ static void wait_for_piece(struct zero_save *save, size_t first, size_t end)
 		pthread_cond_wait(&save->wrote, &save->lock);
 }
 
-/* Called with the lock if there is no memory for a copy: the thread writes these slices first. */
+/* Called with the lock held, if there is no memory for a copy. The thread then writes these slices
+   first. */
 static void wait_for_range(struct zero_save *save, size_t first, size_t end)
 {
 	save->wanted_first = first;
@@ -252,8 +254,8 @@ static void wait_for_range(struct zero_save *save, size_t first, size_t end)
 	save->wanted_first = save->wanted_end = 0;
 }
 
-/* Called with the lock, which is released while bytes are copied. Until a slice is copied, the thread
-   writes it from where it is stored. */
+/* Called with the lock held, which is released while bytes are copied. Until a slice is copied, the
+   thread writes it from where it is stored. */
 static void copy_range(struct zero_save *save, struct zero_save_copy *copy, size_t first,
 		       size_t end, bool stepped)
 {

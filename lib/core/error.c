@@ -122,13 +122,13 @@ const char *zero_strerror(zero_status status)
 	case ZERO_E_INVALID:
 		return "value not allowed";
 	case ZERO_E_STATE:
-		return "call does not fit the moment";
+		return "call not allowed in this state";
 	case ZERO_E_MEMORY:
 		return "out of memory";
 	case ZERO_E_FILE:
 		return "file cannot be read or written";
 	case ZERO_E_FORMAT:
-		return "file damaged or unfit";
+		return "file damaged, or does not match the model";
 	case ZERO_E_UNSUPPORTED:
 		return "not supported here";
 	case ZERO_E_ORDER:

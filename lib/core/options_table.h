@@ -81,7 +81,7 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_OFFLOAD] = {
 		.name = "offload", .flag = "--zero-offload", .env = "ZERO_OFFLOAD",
 		.argument = "none|optimizer", .default_text = "none",
-		.help = "states to hold in host memory instead of GPU memory",
+		.help = "states to store in host memory instead of GPU memory",
 		.type = ZERO_TYPE_CHOICE, .choices = offload_choices, .where = USER,
 	},
 	[ZERO_OPT_VRAM_RESERVE] = {

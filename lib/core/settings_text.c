@@ -67,7 +67,7 @@ static bool parse_word(struct zero_settings *into, const char *word, size_t leng
 				   zero_quote(word, name).text, near);
 	}
 	if (into->origin[option - zero_option_table])
-		return zero_refuse(why, size, "%s: %s is there twice", origin, option->name);
+		return zero_refuse(why, size, "%s: %s occurs twice", origin, option->name);
 	text = strndup(equals + 1, length - name - 1);
 	if (!text)
 		return zero_refuse(why, size, "%s: no memory", origin);

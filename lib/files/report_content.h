@@ -56,7 +56,7 @@ struct zero_report_sample {
 	float step, worst;          /* seconds of all measured steps, and of the longest */
 	uint32_t steps;             /* measured steps */
 	float end;                  /* bytes on the device at the end of the last step */
-	float peak[ZERO_MEM_KINDS]; /* by kind, when the device held most within the steps */
+	float peak[ZERO_MEM_KINDS]; /* by kind, when their total was highest within the steps */
 };
 
 struct zero_report_steps {

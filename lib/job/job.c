@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ends a job, and answers what a program asks about it. lib/open.c begins it. */
+/* Closes a job, and returns its properties. lib/open.c opens it. */
 #include "job.h"
 
 #include <stdlib.h>
@@ -103,7 +103,8 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
 	if (!mine || !all)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the mean of %zu values", count);
 	else if (!(weight >= 0))
-		status = zero_fail(ZERO_E_INVALID, "zero_mean has weight %g: it is >= 0", weight);
+		status = zero_fail(ZERO_E_INVALID, "the weight of zero_mean is %g; it must be >= 0",
+				   weight);
 	if (!status) {
 		mine[0] = weight;
 		/* The values of a rank without samples may be NaN. */

@@ -91,8 +91,8 @@ zero_status zero_submit_wait(zero_team *team, zero_status status, struct zero_op
 /* The last submission of zero_close, to all ranks and to those of all teams. Returns once each of
    them has submitted something: ZERO_OK if all are closing the job. */
 zero_status zero_leave(zero_job *job);
-/* Waits for *work, drops the reference and sets *work to NULL; NULL counts as done. The caller
-   holds the job's lock, unless *work is its own. */
+/* Waits for *work, drops the reference and sets *work to NULL; NULL counts as done. Called
+   with the job's lock held, unless *work is the caller's own. */
 zero_status zero_work_wait(zero_job *job, struct zero_work **work);
 /* Waits until the device has done all work that was submitted to it. */
 zero_status zero_device_sync(zero_job *job);

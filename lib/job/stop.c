@@ -36,8 +36,8 @@ zero_status zero_stop_on(zero_job *job, int number)
 				 NSIG - 1);
 	if (is_fault(number))
 		return zero_fail(ZERO_E_INVALID,
-				 "zero_stop_on: signal %d (%s) tells of a fault, after which a "
-				 "program cannot go on: take SIGUSR1, SIGTERM or another",
+				 "zero_stop_on: signal %d (%s) reports a fault, after which a "
+				 "program cannot continue: use SIGUSR1, SIGTERM or another",
 				 number, strsignal(number));
 	pthread_mutex_lock(&job->lock);
 	if (!installed[number]) {
@@ -45,7 +45,7 @@ zero_status zero_stop_on(zero_job *job, int number)
 		if (!installed[number])
 			status = zero_fail(ZERO_E_INVALID,
 					   "zero_stop_on: signal %d (%s) cannot be caught (%s): "
-					   "take SIGUSR1, SIGTERM or another",
+					   "use SIGUSR1, SIGTERM or another",
 					   number, strsignal(number), strerror(errno));
 	}
 	pthread_mutex_unlock(&job->lock);

@@ -8,7 +8,7 @@
 static zero_status check_ranks(const zero_job *job, const int *ranks, size_t count)
 {
 	if (job->laid_out)
-		return zero_fail(ZERO_E_STATE, "a team comes after zero_layout, which fixed all");
+		return zero_fail(ZERO_E_STATE, "zero_team_new must be called before zero_layout");
 	if (!count || count > (size_t)job->place.world)
 		return zero_fail(ZERO_E_INVALID, "a team has %zu ranks, not 1 to %d", count,
 				 job->place.world);

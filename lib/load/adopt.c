@@ -57,15 +57,17 @@ static zero_status check_spec(const zero_param *param, const zero_adopt_spec *sp
 	const zero_group *group = param->group;
 
 	if (group->job->stage > 2)
-		return zero_fail(ZERO_E_STATE,
-				 "parameter '%s' cannot adopt a tensor at stage 3, where no rank "
-				 "has whole ones: use zero_load",
-				 param->name);
+		return zero_fail(
+			ZERO_E_STATE,
+			"parameter '%s' cannot adopt a tensor at stage 3, where parameters "
+			"are sharded: use zero_load",
+			param->name);
 	if (group->job->laid_out)
 		return zero_fail(ZERO_E_STATE, "parameter '%s' adopts a tensor after zero_layout",
 				 param->name);
 	if (param->alias_of)
-		return zero_fail(ZERO_E_INVALID, "parameter '%s' is tied to '%s': adopt that",
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is an alias of '%s': adopt its target",
 				 param->name, param->alias_of->name);
 	if (param->adopted)
 		return zero_fail(ZERO_E_STATE, "parameter '%s' has adopted a tensor already",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tier in which all ranks flatten what was adopted: the first whose memory all of them have. It
- * is the answer to DeepSpeed's flattening, where a device must hold a model twice, or every rank
- * copies all of it through the host.
+ * The tier in which all ranks flatten what was adopted: the first whose memory all of them have.
+ * DeepSpeed's flattening needs memory for two copies of a model on the device, or every rank copies
+ * all of it through the host.
  */
 #include <stdlib.h>
 
@@ -170,7 +170,7 @@ static zero_status check_adopted(const zero_job *job, const struct needs *needs)
 	if (needs->on_host && needs->on_device)
 		return zero_fail(ZERO_E_INVALID,
 				 "some of the adopted tensors are on the device and some on the "
-				 "host: give all of them in one place");
+				 "host: all must have one location");
 	return ZERO_OK;
 }
 
@@ -283,5 +283,5 @@ zero_status zero_tier_agree(zero_job *job)
 	free(all);
 	if (job->settings.value[ZERO_OPT_CHECK].number)
 		status = compare_all(job, status);
-	return zero_submit_wait(&job->all, status, NULL, 0, "begin of flattening");
+	return zero_submit_wait(&job->all, status, NULL, 0, "start of flattening");
 }

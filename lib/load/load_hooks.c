@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How loading takes part in a job's life. */
+/* The hooks by which a job calls this room. */
 #include "load.h"
 
 static zero_status flatten(zero_job *job)

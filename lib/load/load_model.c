@@ -49,12 +49,13 @@ static zero_status check_job(zero_job *job)
 	zero_status status = ZERO_OK;
 
 	if (!job->laid_out)
-		return zero_fail(ZERO_E_STATE, "zero_load_model comes after zero_layout");
+		return zero_fail(ZERO_E_STATE, "zero_load_model must be called after zero_layout");
 	for (size_t g = 0; !status && g < job->model->group_count; g++) {
 		if (job->model->groups[g]->gather)
-			return zero_fail(ZERO_E_STATE,
-					 "a model is loaded while group '%s' is gathered",
-					 job->model->groups[g]->name);
+			return zero_fail(
+				ZERO_E_STATE,
+				"group '%s' is gathered; release it before zero_load_model",
+				job->model->groups[g]->name);
 		status = zero_wait_post_step_gather(job->model->groups[g]);
 	}
 	return status;
@@ -220,10 +221,11 @@ static zero_status initial_source(const struct loading *load, struct entry *entr
 					 entry->param->name, (int)status);
 	}
 	if (entry->source.kind == ZERO_FROM_RANK)
-		return zero_fail(ZERO_E_INVALID,
-				 "parameter '%s' is to be initialised from one rank; what a "
-				 "checkpoint lacks comes from where each rank can read or make it",
-				 entry->param->name);
+		return zero_fail(
+			ZERO_E_INVALID,
+			"parameter '%s': its initial source is ZERO_FROM_RANK; allowed are "
+			"sources that each rank can read or compute",
+			entry->param->name);
 	return ZERO_OK;
 }
 
@@ -330,11 +332,12 @@ static zero_status agree_plan(struct loading *load, zero_status status)
 	status = zero_submit_wait(&load->job->all, status, &op, 1, "load of model %s", load->path);
 	for (size_t rank = 0; !status && rank < world; rank++) {
 		if (all[2 * rank] != all[0]) {
-			zero_fail(ZERO_E_FORMAT,
-				  "%s: rank %zu finds other tensors there than rank 0, or its "
-				  "callbacks say other things: names, types and initial values "
-				  "must be the same on all ranks",
-				  load->path, rank);
+			zero_fail(
+				ZERO_E_FORMAT,
+				"%s: the tensors, or the results of the callbacks, differ between "
+				"ranks 0 and %zu: names, types and initial values must be the "
+				"same on all ranks",
+				load->path, rank);
 			status = zero_fail_on((int)rank, ZERO_E_FORMAT, zero_last_error());
 		}
 		if (all[2 * rank + 1] > most)

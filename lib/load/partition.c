@@ -29,8 +29,9 @@ static zero_status check_load(const zero_param *param, const zero_source *source
 		return zero_fail(ZERO_E_STATE, "parameter '%s' is loaded before zero_layout",
 				 param->name);
 	if (param->alias_of)
-		return zero_fail(ZERO_E_INVALID, "parameter '%s' is tied to '%s': load that",
-				 param->name, param->alias_of->name);
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s' is an alias of '%s': load its target", param->name,
+				 param->alias_of->name);
 	if (param->group->gather)
 		return zero_fail(ZERO_E_STATE,
 				 "parameter '%s' is loaded while group '%s' is gathered",

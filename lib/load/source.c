@@ -98,10 +98,11 @@ static zero_status check_tensor(const zero_param *param, const zero_source *sour
 	zero_status status;
 
 	if (!source->tensor || !source->tensor->path)
-		return zero_fail(ZERO_E_INVALID,
-				 "parameter '%s' is to come from a file, but no "
-				 "tensor of a file was given (missing from it?)",
-				 param->name);
+		return zero_fail(
+			ZERO_E_INVALID,
+			"parameter '%s': the source has no tensor of a file; is it missing "
+			"from the file?",
+			param->name);
 	status = check_dtype(param, source);
 	return status ? status : check_shape(param, source);
 }

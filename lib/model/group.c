@@ -27,8 +27,8 @@ static zero_status check_open(const zero_job *job, const char *what, const char 
 	if (!name || !*name)
 		return zero_fail(ZERO_E_INVALID, "a %s needs a name", what);
 	if (job->laid_out)
-		return zero_fail(ZERO_E_STATE, "%s '%s' comes after zero_layout, which fixed all",
-				 what, name);
+		return zero_fail(ZERO_E_STATE, "%s '%s' must be added before zero_layout", what,
+				 name);
 	return ZERO_OK;
 }
 
@@ -50,7 +50,7 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
 		return zero_fail(ZERO_E_INVALID, "group '%s' has a team of another job", name);
 	if (tfind(&(zero_group){.name = (char *)(uintptr_t)name}, &job->model->groups_by_name,
 		  by_group_name))
-		return zero_fail(ZERO_E_INVALID, "group '%s' is there already", name);
+		return zero_fail(ZERO_E_INVALID, "group '%s' exists already", name);
 	made = calloc(1, sizeof(*made));
 	if (!made || !grow(&job->model->groups, sizeof(zero_group *), job->model->group_count,
 			   &job->model->group_room))
@@ -124,7 +124,7 @@ static zero_status check_spec(const zero_group *group, const zero_param_spec *sp
 				 spec->name, (double)spec->weight_decay_scale);
 	other = tfind(&key, &group->job->model->params_by_name, by_name);
 	if (other)
-		return zero_fail(ZERO_E_INVALID, "parameter '%s' is there already, in group '%s'",
+		return zero_fail(ZERO_E_INVALID, "parameter '%s' exists already, in group '%s'",
 				 spec->name, (*(zero_param **)other)->group->name);
 	if (!spec->alias_of)
 		return ZERO_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's model: its groups and parameters, how they lie in flat buffers, and who holds what. */
+/* A job's model: its groups and parameters, where they are stored, and on which ranks. */
 #ifndef ZERO_MODEL_H
 #define ZERO_MODEL_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a model takes in memory, from its layout. The functions are pure, so that `zerorun --plan`
+ * The memory that a model needs, from its layout. The functions are pure, so that `zerorun --plan`
  * and the job come to the same numbers.
  */
 #ifndef ZERO_SIZING_H
@@ -13,7 +13,7 @@
 /*
  * Sums over groups, as the library accounts for memory: every buffer is a multiple of 4096 bytes.
  * The caller sets `world`, `share`, `stage`, `offload` and, before each group, `gradient_size`; all
- * other fields begin at 0. All ranks hold equal amounts, since shards are padded to one size. A
+ * other fields begin at 0. All ranks need equal amounts, since shards are padded to one size. A
  * buffer that ranks of a node share counts in equal parts.
  */
 struct zero_sizing {
@@ -47,13 +47,13 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 		       size_t segment_count);
 
 /*
- * Bytes by kind at the moment when a training step holds most. It is assumed that
+ * Bytes by kind at the moment when a training step needs most. It is assumed that
  *  - two groups are gathered at a time, one in use and one on its way, in whatever order: at most
  *    the two largest; and as they are stored, not as another type;
  *  - the backward pass finishes one group's gradient before it begins the next one's, so that with
- *    the reduce under way two are there, at most the two largest, beside the sums of all.
+ *    the reduce under way there are two, at most the two largest, beside the sums of all.
  * A trainer that keeps a tied embedding's gradient through the whole backward pass, or fetches more
- * groups ahead, holds more; activations are not the library's.
+ * groups ahead, needs more; activations are not the library's.
  */
 void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM_KINDS]);
 /* Sums the kinds that count against the budget: all but ZERO_MEM_OFFLOAD. */

@@ -133,8 +133,8 @@ static bool wait_ready(struct zero_dial *dial, int fd, short events, double dead
 
 static bool exchange_hello(struct zero_dial *dial, int fd, double deadline)
 {
-	const struct zero_hello_reply *want = &dial->answer;
-	struct zero_hello_reply answer;
+	const struct zero_hello_reply *want = &dial->reply;
+	struct zero_hello_reply reply;
 	size_t have = 0;
 
 	/* The buffer of a new connection takes a hello at once. */
@@ -143,12 +143,12 @@ static bool exchange_hello(struct zero_dial *dial, int fd, double deadline)
 		snprintf(dial->why, sizeof(dial->why), "%s", strerror(errno));
 		return false;
 	}
-	while (have < sizeof(answer)) {
+	while (have < sizeof(reply)) {
 		ssize_t got;
 
 		if (!wait_ready(dial, fd, POLLIN, deadline))
 			return false;
-		got = recv(fd, (char *)&answer + have, sizeof(answer) - have, 0);
+		got = recv(fd, (char *)&reply + have, sizeof(reply) - have, 0);
 		if (got < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
 		if (got <= 0) {
@@ -160,8 +160,8 @@ static bool exchange_hello(struct zero_dial *dial, int fd, double deadline)
 		}
 		have += (size_t)got;
 	}
-	if (!memcmp(answer.magic, want->magic, sizeof(want->magic)) &&
-	    answer.version == want->version && answer.rank == want->rank)
+	if (!memcmp(reply.magic, want->magic, sizeof(want->magic)) &&
+	    reply.version == want->version && reply.rank == want->rank)
 		return true;
 	snprintf(dial->why, sizeof(dial->why), "another program listens there");
 	return false;

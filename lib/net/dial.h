@@ -33,7 +33,7 @@ struct zero_hello_reply {
 struct zero_dial {
 	struct zero_address address;
 	struct zero_hello hello;
-	struct zero_hello_reply answer; /* the expected one */
+	struct zero_hello_reply reply; /* the expected one */
 	/* Whether to give up; may be NULL. */
 	bool (*over)(void *context);
 	/* Reports the socket that is being connected, or -1, so that a forked child can close it;

@@ -34,7 +34,7 @@ static enum zero_report_kind kind_of(const char *label)
 		{"export", ZERO_REPORT_CHECKPOINT},
 		{"flatten", ZERO_REPORT_FLATTEN},
 		{"a flat buffer", ZERO_REPORT_FLATTEN},
-		{"begin of flattening", ZERO_REPORT_FLATTEN},
+		{"start of flattening", ZERO_REPORT_FLATTEN},
 		{"end of flattening", ZERO_REPORT_FLATTEN},
 		{"what flattening needs", ZERO_REPORT_FLATTEN},
 	};

@@ -93,7 +93,7 @@ static zero_status changed_error(const zero_param *param)
 {
 	return zero_fail(ZERO_E_STATE,
 			 "parameter '%s' was changed between the gather and the release of group "
-			 "'%s': what is gathered is only read, unless all ranks call "
+			 "'%s': gathered values are read-only, unless all ranks call "
 			 "zero_param_changed(param, rank) after `rank` has changed it",
 			 param->name, param->group->name);
 }

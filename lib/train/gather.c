@@ -35,11 +35,11 @@ static zero_status check_gather(const zero_group *group, zero_dtype as)
 			zero_dtype to = gathered_dtype(&group->flats[f].segments[r], as);
 
 			if (from != to && from != ZERO_F32 && to != ZERO_F32)
-				return zero_fail(ZERO_E_INVALID,
-						 "group '%s' holds %s, which cannot be gathered "
-						 "as %s",
-						 group->name, zero_dtype_name(from),
-						 zero_dtype_name(to));
+				return zero_fail(
+					ZERO_E_INVALID,
+					"group '%s' has parameters of %s, which cannot be gathered "
+					"as %s",
+					group->name, zero_dtype_name(from), zero_dtype_name(to));
 		}
 	return ZERO_OK;
 }
@@ -139,7 +139,7 @@ static size_t count_ops(zero_group **groups, size_t count)
 	return ops;
 }
 
-/* Frees the outputs. With the job's lock. */
+/* Frees the outputs. Called with the job's lock held. */
 static void free_outputs(zero_group *group)
 {
 	zero_job *job = group->job;
@@ -201,7 +201,7 @@ static size_t output_bytes(zero_group *group, zero_dtype as)
 	return bytes;
 }
 
-/* Uses that work if the group is wanted in its storage dtype. With the job's lock. */
+/* Uses that work if the group is wanted in its storage dtype. Called with the job's lock held. */
 static bool join_step(zero_group *group, zero_dtype as)
 {
 	bool joins = joins_step(group) && !output_bytes(group, as);
@@ -217,7 +217,8 @@ static bool join_step(zero_group *group, zero_dtype as)
 	return joins;
 }
 
-/* Lists the groups that are not yet gathered or under way, each once. With the job's lock. */
+/* Lists the groups that are not yet gathered or under way, each once. Called with the job's lock
+   held. */
 static size_t list_pending(zero_group **groups, size_t count, zero_dtype as, zero_group **pending)
 {
 	size_t pending_count = 0;
@@ -272,7 +273,7 @@ static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count,
 	return status;
 }
 
-/* Submits one gather of all groups. With the job's lock. */
+/* Submits one gather of all groups. Called with the job's lock held. */
 static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, zero_dtype as,
 			     bool waited)
 {

@@ -33,16 +33,18 @@ static zero_status check_change(const zero_param *param, int rank)
 	zero_group *group = param->group;
 
 	if (!param->flat)
-		return zero_fail(ZERO_E_STATE, "parameter '%s' is updated before zero_layout",
-				 param->name);
+		return zero_fail(
+			ZERO_E_STATE,
+			"zero_param_changed of parameter '%s': zero_layout has not been called",
+			param->name);
 	if (zero_team_rank_of(group->team, rank) < 0)
 		return zero_fail(ZERO_E_INVALID,
-				 "parameter '%s' is updated from rank %d, which is not in the team "
+				 "zero_param_changed of parameter '%s': rank %d is not in the team "
 				 "of group '%s'",
 				 param->name, rank, group->name);
 	if (!is_gathered(group))
 		return zero_fail(ZERO_E_STATE,
-				 "parameter '%s' is updated, but group '%s' is not gathered",
+				 "zero_param_changed of parameter '%s': group '%s' is not gathered",
 				 param->name, group->name);
 	return ZERO_OK;
 }
@@ -177,7 +179,7 @@ zero_status zero_param_changed(zero_param *param, int rank)
 {
 	struct change change = {.param = param->alias_of ? param->alias_of : param, .rank = rank};
 	zero_group *group = param->group;
-	zero_status status = zero_require_member(group, "updated");
+	zero_status status = zero_require_member(group, "changed");
 
 	if (status)
 		return status;

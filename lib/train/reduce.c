@@ -16,7 +16,7 @@ static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat)
 			       true, &flat->gradient);
 }
 
-/* Waits until the ring of reduces has a free place. With the job's lock. */
+/* Waits until the ring of reduces has a free place. Called with the job's lock held. */
 static zero_status wait_for_room(zero_job *job)
 {
 	return zero_work_wait(job, &job->trainer->reduces[job->trainer->reduce_next]);
@@ -26,8 +26,8 @@ zero_status zero_group_gradient_dtype(zero_group *group, zero_dtype dtype)
 {
 	if (group->job->laid_out)
 		return zero_fail(ZERO_E_STATE,
-				 "the type of group '%s's gradients comes after zero_layout, which "
-				 "fixed all",
+				 "zero_group_gradient_dtype of group '%s' must be called before "
+				 "zero_layout",
 				 group->name);
 	if (dtype != ZERO_F32 && dtype != ZERO_F16 && dtype != ZERO_BF16)
 		return zero_fail(ZERO_E_INVALID,
@@ -45,7 +45,9 @@ static zero_status check_gradient(const zero_param *param, zero_dtype dtype)
 		return zero_fail(ZERO_E_STATE, "parameter '%s' has no gradient: it is %s",
 				 param->name, param->flat ? "not trainable" : "not laid out yet");
 	if (!zero_is_member(group))
-		return zero_require_member(group, "differentiated");
+		return zero_fail(ZERO_E_INVALID,
+				 "group '%s' has no gradients on a rank that is not in its team",
+				 group->name);
 	if (dtype != group->gradient_dtype)
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s' is asked for its gradient as %s, but group '%s' "
@@ -191,8 +193,9 @@ zero_status zero_reduce_locked(zero_group *group)
 	if (!ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to reduce group '%s'", group->name);
 	else if (!job->laid_out || !group->trainable)
-		status = zero_fail(ZERO_E_STATE, "group '%s' is reduced, but %s", group->name,
-				   job->laid_out ? "nothing of it is trainable" : "not laid out");
+		status = zero_fail(ZERO_E_STATE, "group '%s' cannot be reduced: %s", group->name,
+				   job->laid_out ? "it has no trainable parameter"
+						 : "zero_layout has not been called");
 	mine = wait_for_room(job);
 	status = status ? status : mine;
 	/* A failed reduce has left no sums to add to, on any rank. */

@@ -25,7 +25,7 @@ static zero_status check_values(const zero_adamw *adamw)
 				 (double)adamw->eps, (double)adamw->weight_decay,
 				 (double)adamw->clip, adamw->micro_batches);
 	if (!(adamw->samples >= 0 && adamw->samples <= SAMPLES_MAX))
-		return zero_fail(ZERO_E_INVALID, "the step is of %g samples: 0 to 2^53",
+		return zero_fail(ZERO_E_INVALID, "zero_adamw.samples is %g; it must be 0 to 2^53",
 				 adamw->samples);
 	if (adamw->samples > 0 && adamw->micro_batches > 1)
 		return zero_fail(ZERO_E_INVALID,
@@ -38,7 +38,7 @@ static zero_status check_values(const zero_adamw *adamw)
 static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
 {
 	if (!job->laid_out)
-		return zero_fail(ZERO_E_STATE, "a step comes after zero_layout");
+		return zero_fail(ZERO_E_STATE, "zero_step must be called after zero_layout");
 	for (size_t g = 0; g < job->model->group_count; g++)
 		if (job->model->groups[g]->gather)
 			return zero_fail(ZERO_E_STATE,

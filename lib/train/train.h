@@ -22,14 +22,14 @@ extern const struct zero_hooks zero_train_hooks;
 
 /* ---- gather.c -------------------------------------------------------------------------------- */
 
-/* zero_gathered_dtype with the job's lock, or where the group is known to be gathered. */
+/* zero_gathered_dtype. Called with the job's lock held, or if the group is known to be gathered. */
 zero_dtype zero_gathered_dtype_locked(const zero_param *param);
 /* Frees what is gathered, for zero_close. */
 void zero_gather_free(zero_group *group);
 
 /* ---- reduce.c -------------------------------------------------------------------------------- */
 
-/* zero_reduce with the job's lock. */
+/* zero_reduce. Called with the job's lock held. */
 zero_status zero_reduce_locked(zero_group *group);
 
 /* ---- norm.c ---------------------------------------------------------------------------------- */
@@ -69,7 +69,8 @@ void zero_adamw_group(zero_group *group, const zero_adamw *adamw,
 void zero_check_record(zero_group *group);
 /* After a declared change of one parameter. */
 void zero_check_record_param(zero_param *param);
-/* Before the last release, with the job's lock: an error if a gathered value has changed. */
+/* Returns an error if a gathered value has changed. Called before the last release, with the job's
+   lock held. */
 zero_status zero_check_compare(zero_group *group);
 /* That error, once, for this rank's next submission. */
 zero_status zero_check_pending(zero_job *job);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How training takes part in a job's life. */
+/* The hooks by which a job calls this room. */
 #include "train.h"
 
 /* What is under way must end before its buffers are freed. */

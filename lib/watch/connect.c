@@ -51,14 +51,14 @@ static bool connect_next(struct zero_ring *ring, double deadline, char *why, siz
 	int rank = ring->link[ZERO_NEXT].rank;
 	struct zero_dial dial = {.address = ring->all[rank].address,
 				 .hello = zero_ring_hello,
-				 .answer = zero_ring_hello_reply,
+				 .reply = zero_ring_hello_reply,
 				 .connecting = set_connecting,
 				 .context = ring};
 	char addresses[ZERO_DIAL_LIST_BYTES];
 	int fd;
 
 	dial.hello.rank = ring->config.rank;
-	dial.hello.wanted = dial.answer.rank = rank;
+	dial.hello.wanted = dial.reply.rank = rank;
 	memcpy(dial.hello.cookie, ring->all[0].address.cookie, sizeof(dial.hello.cookie));
 	memcpy(dial.hello.node, ring->own.address.node, sizeof(dial.hello.node));
 	zero_dial_prepare(&dial);

@@ -137,7 +137,7 @@ static void add_silent(struct text *text, const struct zero_ring *ring,
 	else if (found.state == 'T')
 		add(text, "is stopped (SIGSTOP) and has sent no heartbeat for %g s", timeout);
 	else if (found.state == 't')
-		add(text, "is held by a debugger and has sent no heartbeat for %g s", timeout);
+		add(text, "is stopped by a debugger and has sent no heartbeat for %g s", timeout);
 	else
 		add(text, "has sent no heartbeat for %g s (its process is in state %c)",
 		    ring->config.stall_timeout, found.state);

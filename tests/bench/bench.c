@@ -77,6 +77,6 @@ int main(int argc, char **argv)
 	for (size_t i = 0; argc == 4 && i < sizeof(subjects) / sizeof(*subjects); i++)
 		if (!strcmp(name, subjects[i].name))
 			return measure(name, subjects[i].run, argv);
-	fprintf(stderr, "bench: see the begin of bench.c for its arguments\n");
+	fprintf(stderr, "bench: see the comment at the top of bench.c for the arguments\n");
 	return EXIT_FAILURE;
 }

@@ -146,11 +146,11 @@ static void write_goals(FILE *out, const struct record *record)
 
 	fprintf(out,
 		"<h2>Goals</h2>\n"
-		"<p>Memory is what an operation holds beyond its inputs and outputs, by the "
+		"<p>Memory is what an operation uses beyond its inputs and outputs, by the "
 		"kernel's count (VmHWM) or the library's own; bytes sent are those of all "
 		"ranks, as a part of the whole tensor; time is compared with the bare operation, "
 		"both measured in the same run. All ran on one machine: \"between nodes\" is "
-		"with ranks that share no memory (ZERO_SHARE=1) and talk by MPI.</p>\n"
+		"with ranks that share no memory (ZERO_SHARE=1) and communicate by MPI.</p>\n"
 		"<div class=\"wide\"><table>\n"
 		"<tr><th>what</th><th>ranks</th><th>goal</th><th></th><th>figure</th>"
 		"<th>ours</th><th>baseline</th></tr>\n");

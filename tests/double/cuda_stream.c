@@ -95,7 +95,7 @@ static void delay(CUstream stream)
 	nanosleep(&time, NULL);
 }
 
-/* With the lock, which is released while the operation runs. */
+/* Called with the lock held, which is released while the operation runs. */
 static void run(CUstream stream, struct double_op *op)
 {
 	CUresult result = CUDA_SUCCESS;

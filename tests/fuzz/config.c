@@ -117,7 +117,7 @@ static bool check_variable(void *context, const char *name, const char *value)
 	must(value && strcmp(name, "LD_PRELOAD") != 0, "%s is set", name);
 	must(names->count < ZERO_CONFIG_VARIABLES, "too many variables");
 	for (size_t i = 0; i < names->count; i++)
-		must(strcmp(names->name[i], name) != 0, "%s is there twice", name);
+		must(strcmp(names->name[i], name) != 0, "%s occurs twice", name);
 	names->name[names->count++] = name;
 	return true;
 }

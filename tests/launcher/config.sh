@@ -108,7 +108,7 @@ is "$status" 0
 row vram_reserve 10% "$yaml:23"
 row flatten host "$yaml:15"
 has "$out" 'NCCL_SOCKET_IFNAME=eth0'
-[[ $out != *ib0* ]] || fail "a variable is there twice: $(shown)"
+[[ $out != *ib0* ]] || fail "a variable occurs twice: $(shown)"
 run "$ZERORUN" --show-config "$yaml" --node=n4 --gpu='NVIDIA H100 80GB HBM3'
 row vram_reserve 5% default
 row flatten auto default

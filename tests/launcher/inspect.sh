@@ -44,7 +44,7 @@ has "$out" " of moments, "
 has "$out" "  optimizer   lr 0.01, beta1 0.9, beta2 0.95, eps 1e-08, weight_decay 0.1, clip 0"
 has "$out" "  user        "
 has "$out" "  rank-00001-of-00002.safetensors  "
-has "$out" "  whole: "
+has "$out" "  not damaged: "
 has_not "$out" DAMAGED
 mkdir "$dir/step-000000004.partial-0123456789abcdef" "$dir/step-000000005"
 run "$ZERORUN" --inspect="$dir"
@@ -54,7 +54,7 @@ has "$out" "step-000000003  complete: 2 ranks"
 has "$out" "step-000000004.partial-0123456789abcdef  partial"
 has "$out" "step-000000005  partial: has no manifest"
 has "$out" "latest -> step-000000003"
-has "$out" "  whole: "
+has "$out" "  not damaged: "
 
 # ---- damaged
 
@@ -79,7 +79,7 @@ has "$err" "rank-00000-of-00002.safetensors: the header is damaged"
 has "$err" 'rank-00000-of-00002.safetensors: tensor "checksums" is damaged'
 has "$err" 'rank-00001-of-00002.safetensors: tensor "param/'
 has "$err" "user: the program's own bytes are damaged"
-has "$out" "DAMAGED: 4 complaints"
+has "$out" "DAMAGED: 4 errors"
 is "$(grep -c 'safetensors.*DAMAGED' <<<"$out")" 2
 rm -r "$dir" && cp -r "$scratch/good" "$dir"
 
@@ -102,4 +102,4 @@ ln -sfn step-000000009 "$dir/latest"
 run "$ZERORUN" --inspect "$dir"
 is "$status" 1
 has "$err" "is a link to 'step-000000009', where there is no checkpoint"
-has "$out" "  whole: "
+has "$out" "  not damaged: "

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # zerorun where Slurm's plugin is installed, with a stand-in for srun; and --plan: what the nodes of an
-# allocation say, and what a rank will hold of a model, held against what real ranks held.
+# allocation say, and the memory that a rank needs for a model, compared with that of real ranks.
 # shellcheck source=tests/launcher/run.sh
 . "${top_srcdir:?run me by make check}/tests/launcher/run.sh"
 real_path=$PATH
@@ -64,18 +64,18 @@ has_not "$out" ZERO_RESOLVED
 # ---- what the nodes say
 
 gib=$((1 << 30))
-# told STAGE FREE BUDGET THRESHOLD [MORE]: a ZERO_RESOLVED
-told() {
+# resolved STAGE FREE BUDGET THRESHOLD [MORE]: a ZERO_RESOLVED
+resolved() {
 	echo "stage=$1 stream_chunk=41943040 stream_threshold=$4 flatten=auto allgather=auto" \
 		"bucket=1073741824 vram_free=$2 vram_source=nvml budget=$3 tasks=5 ${5-}"
 }
 h100='gpus=2 gpu=NVIDIA%20H100 master=n1:12345'
 {
-	echo "n10 $(told 2 $((80 * gib)) $((76 * gib)) auto "$h100")"
-	echo "n1 $(told 2 $((80 * gib)) $((76 * gib)) auto "$h100")"
-	echo "n2 $(told 2 $((8 * gib)) $((6 * gib)) auto gpus=1)"
-	echo "n2 $(told 2 $((7 * gib)) $((5 * gib)) auto gpus=1)"
-	echo "n1 $(told 2 $((80 * gib)) $((76 * gib)) auto "$h100")"
+	echo "n10 $(resolved 2 $((80 * gib)) $((76 * gib)) auto "$h100")"
+	echo "n1 $(resolved 2 $((80 * gib)) $((76 * gib)) auto "$h100")"
+	echo "n2 $(resolved 2 $((8 * gib)) $((6 * gib)) auto gpus=1)"
+	echo "n2 $(resolved 2 $((7 * gib)) $((5 * gib)) auto gpus=1)"
+	echo "n1 $(resolved 2 $((80 * gib)) $((76 * gib)) auto "$h100")"
 } >"$scratch/nodes"
 SLURM_JOB_ID=7 run "$ZERORUN" -n 5 --label --zero-allgather=auto --launcher-arg=-O --plan program
 is "$status" 0
@@ -110,15 +110,15 @@ sh -n "$scratch/out" || fail "the plan is no script"
 
 cp "$scratch/nodes" "$scratch/whole"
 # a threshold that is said counts if it is the least
-sed -i "s/^n10 .*/n10 $(told 2 $gib $((70 * gib)) 50000000 gather_limit=123)/" "$scratch/nodes"
+sed -i "s/^n10 .*/n10 $(resolved 2 $gib $((70 * gib)) 50000000 gather_limit=123)/" "$scratch/nodes"
 SLURM_JOB_ID=7 run "$ZERORUN" --plan program
 line "# all 5 ranks: budget $((5 * gib)), stream_threshold 50000000, gather_limit 123, flatten auto"
 line '# n10 1 1.0G 70.0G nvml 47.7M auto 0'
-sed -i "s/^n10 .*/n10 $(told 3 $gib $((70 * gib)) 50000000)/" "$scratch/nodes"
+sed -i "s/^n10 .*/n10 $(resolved 3 $gib $((70 * gib)) 50000000)/" "$scratch/nodes"
 SLURM_JOB_ID=7 run "$ZERORUN" --plan program
 line '# stage is 2 on n1, but 3 on n10: the job will be refused'
 
-# how many ranks share memory: of each node as many as it is told
+# how many ranks share memory: of each node as many as ZERO_RESOLVED says
 cp "$scratch/nodes" "$scratch/kept"
 # shared SETTING WORDS: with that ZERO_SHARE on all nodes
 shared() {
@@ -168,7 +168,7 @@ is "$err" "zerorun: node n3: ZERO_RESOLVED is not set: Slurm's plugin did not ru
 
 run "$ZERORUN" --model=x true
 is "$status" 2
-is "$err" 'zerorun: --model can be given with --plan alone, which prints what a rank will hold of it'
+is "$err" 'zerorun: --model can be given with --plan alone, which prints the memory that a rank needs'
 run "$ZERORUN" --model
 is "$status" 2
 PATH=$real_path
@@ -246,7 +246,7 @@ placed() {
 	is "$status" 0
 	line "# shared memory: $words"
 }
-unknown='taken for none, since the tasks of each node are not known'
+unknown='assumed to be none, since the number of tasks of each node is not known'
 placed 'by 2 ranks at a time, if each of 3 nodes has as many' -N 3 -n 6
 placed "$unknown" -N 3 -n 7
 placed "$unknown" -n 7
@@ -274,7 +274,7 @@ tier() {
 	tr -s ' ' <"$scratch/out" | sed -n "s/^# $1 .* nvml [^ ]* \([a-z]*\) .*/\1/p"
 }
 budget $((5 * gib))
-line '# at stage 2 each of 5 ranks holds at most, without activations'
+line '# at stage 2 each of 5 ranks needs at most, without activations'
 line '# n1 2 80.0G 76.0G nvml 1.2G device 2 x NVIDIA H100'
 has "$out" 'less than the budget of n2'
 total=$(sed -n 's/^# total .* //p' "$scratch/out")

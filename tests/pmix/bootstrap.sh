@@ -28,8 +28,8 @@ run() {
 	fail "'$*' ended with status $status, not $want; ZERO_TEST_SEED=$ZERO_TEST_SEED"
 }
 
-# said COUNT PATTERN: so many lines of the output match
-said() {
+# has_lines COUNT PATTERN: checks how many lines of the output match
+has_lines() {
 	local count
 	count=$(grep -cE -e "$2" "$scratch/out")
 	((count == $1)) || fail "$count lines, not $1, like '$2' in: $(<"$scratch/out")"
@@ -45,15 +45,15 @@ refused() {
 	local words=$1
 	shift
 	run 0 env "$@" "${bootstrap[@]}" refuse
-	said 1 "$words"
-	said 1 .
+	has_lines 1 "$words"
+	has_lines 1 .
 	quiet
 }
 
 # ---- without a server
 
 run 0 "${bootstrap[@]}" values
-said 1 '^values: rank=0 world=1 local_rank=0 local_world=1$'
+has_lines 1 '^values: rank=0 world=1 local_rank=0 local_world=1$'
 quiet
 run 0 env SLURM_STEP_NUM_TASKS=1 OMPI_COMM_WORLD_SIZE=1 "${bootstrap[@]}" values
 quiet
@@ -71,11 +71,11 @@ refused "$gone" PMIX_NAMESPACE=gone.1 PMIX_RANK=0 PMIX_SERVER_URI41='gone.0;tcp4
 
 for world in 1 2 3 5 8; do
 	run 0 "${ranks[@]}" "$world" "${bootstrap[@]}" values
-	said "$world" "^values: rank=([0-9]+) world=$world local_rank=\\1 local_world=$world\$"
+	has_lines "$world" "^values: rank=([0-9]+) world=$world local_rank=\\1 local_world=$world\$"
 	quiet
 done
 run 0 "${ranks[@]}" 3 "${bootstrap[@]}" mpi
-said 3 '^values: rank=[0-2] world=3 '
+has_lines 3 '^values: rank=[0-2] world=3 '
 quiet
 
 for world in 1 4; do
@@ -83,27 +83,27 @@ for world in 1 4; do
 	if passed_over; then
 		break
 	fi
-	said "$world" '^nccl: rank=. of . has the id$'
+	has_lines "$world" '^nccl: rank=. of . has the id$'
 done
 
 # ---- who does not come
 
 run 0 "${ranks[@]}" 3 "${bootstrap[@]}" late 2
-said 2 '^rank [01]: rank 2 of 3 \(node .*\) did not come within 2 s: '
+has_lines 2 '^rank [01]: rank 2 of 3 \(node .*\) did not come within 2 s: '
 quiet
 run 0 "${ranks[@]}" 8 "${bootstrap[@]}" absent 1,3-5,7 2
-said 3 '^rank [026] after .* s: ranks 1, 3 to 5, 7 of 8 \(the first on .*\) did not come within 2 s'
+has_lines 3 '^rank [026] after .* s: ranks 1, 3 to 5, 7 of 8 \(the first on .*\) did not come within 2 s'
 quiet
 run 0 "${ranks[@]}" 4 "${bootstrap[@]}" absent 0,1 2 gone
-said 2 '^rank [23] after .* s: ranks 0, 1 of 4 .* did not come within 2 s'
+has_lines 2 '^rank [23] after .* s: ranks 0, 1 of 4 .* did not come within 2 s'
 quiet
 run 0 "${ranks[@]}" 24 "${bootstrap[@]}" absent 0,2,4,6,8,10,12,14,16,18-22 2
-said 10 'ranks 0, 2, 4, 6, 8, 10, 12, 14 and 6 more of 24 '
+has_lines 10 'ranks 0, 2, 4, 6, 8, 10, 12, 14 and 6 more of 24 '
 
 # ---- how it ends, and what it takes
 
 run 7 "${ranks[@]}" 3 "${bootstrap[@]}" abort 7
 run 0 "${ranks[@]}" 4 "${bootstrap[@]}" bench
-said 1 '^\{"bench": "bootstrap", "ranks": 4, "local_ranks": 4, "open_ms": [0-9.]+, .*\}$'
-said 1 .
+has_lines 1 '^\{"bench": "bootstrap", "ranks": 4, "local_ranks": 4, "open_ms": [0-9.]+, .*\}$'
+has_lines 1 .
 quiet

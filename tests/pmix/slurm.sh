@@ -16,15 +16,15 @@ quiet() {
 }
 
 ran "one rank a node" srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" values
-said "one rank a node" 3 '^values: rank=[0-2] world=3 local_rank=0 local_world=1$'
+has_lines "one rank a node" 3 '^values: rank=[0-2] world=3 local_rank=0 local_world=1$'
 quiet "one rank a node"
 ran "six ranks on three nodes" srun --mpi=pmix -N3 --ntasks-per-node=2 -m cyclic \
 	"${bootstrap[@]}" values
-said "six ranks on three nodes" 3 '^values: rank=[0-2] world=6 local_rank=0 local_world=2$'
-said "six ranks on three nodes" 3 '^values: rank=[3-5] world=6 local_rank=1 local_world=2$'
+has_lines "six ranks on three nodes" 3 '^values: rank=[0-2] world=6 local_rank=0 local_world=2$'
+has_lines "six ranks on three nodes" 3 '^values: rank=[3-5] world=6 local_rank=1 local_world=2$'
 quiet "six ranks on three nodes"
 ran "with MPI" srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" mpi
-said "with MPI" 3 '^values: rank=[0-2] world=3 '
+has_lines "with MPI" 3 '^values: rank=[0-2] world=3 '
 
 # A job of several components has one namespace. The last one stays a while, as in
 # tests/slurm/jobs.sh.
@@ -36,34 +36,34 @@ TASK
 chmod +x "$scratch/apart"
 timeout -s KILL 60 srun --mpi=pmix -N2 -n3 "$scratch/apart" "${bootstrap[@]}" values : \
 	-n1 "$scratch/apart" "${bootstrap[@]}" values >"$scratch/out" 2>&1
-said "a heterogeneous step" 4 '^values: rank=[0-3] world=4 '
+has_lines "a heterogeneous step" 4 '^values: rank=[0-3] world=4 '
 
 ran "ids of NCCL" srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" nccl "$nccl"
-passed_over || said "ids of NCCL" 3 '^nccl: rank=[0-2] of 3 has the id$'
+passed_over || has_lines "ids of NCCL" 3 '^nccl: rank=[0-2] of 3 has the id$'
 
 ran "a late rank" srun --mpi=pmix -N3 -n6 "${bootstrap[@]}" late 2
-said "a late rank" 5 '^rank [0-4]: rank 5 of 6 \(node n3\) did not come within 2 s: '
+has_lines "a late rank" 5 '^rank [0-4]: rank 5 of 6 \(node n3\) did not come within 2 s: '
 quiet "a late rank"
 absent=(srun --mpi=pmix -N3 --ntasks-per-node=2 "${bootstrap[@]}" absent "1,4-5" 2)
 ran "absent ranks" "${absent[@]}"
-said "absent ranks" 3 \
+has_lines "absent ranks" 3 \
 	'^rank [023] after .*: ranks 1, 4, 5 of 6 \(the first on node n1\) did not come within 2 s'
 quiet "absent ranks"
 # In Slurm 22.05 each node's part of such a fence ends by itself, as soon as its own ranks are here.
 SLURM_PMIX_FENCE=tree ran "SLURM_PMIX_FENCE=tree" "${absent[@]}"
-said "SLURM_PMIX_FENCE=tree" 1 '^rank 0 after .*: ranks? 1.* did not come within 2 s'
-said "SLURM_PMIX_FENCE=tree" 2 "^rank [23] .* PMIx ended a fence to which rank.* of 6 had not come"
+has_lines "SLURM_PMIX_FENCE=tree" 1 '^rank 0 after .*: ranks? 1.* did not come within 2 s'
+has_lines "SLURM_PMIX_FENCE=tree" 2 "^rank [23] .* PMIx ended a fence to which rank.* of 6 had not come"
 
 # The only rank of a node has gone, and with it the node's server. While a server of Slurm's tries
 # to reach it, that one may not answer either.
 ran "a node that is gone" srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" absent 2 2 gone
-said "a node that is gone" 2 \
-	'^rank [01] after .*: nothing was heard of ranks? ([01], )?2 of 3 \(.*n[1-3]\) within 2 s: '
+has_lines "a node that is gone" 2 \
+	'^rank [01] after .*: there was no reply about ranks? ([01], )?2 of 3 \(.*n[1-3]\) within 2 s: '
 
 run_all srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" abort 7
 expect "abort" 7 "$status"
 for mpi in none pmi2; do
 	ran "--mpi=$mpi" srun --mpi="$mpi" -N3 -n3 "${bootstrap[@]}" refuse
-	said "--mpi=$mpi" 3 '^the launcher started 3 ranks, but this one sees no other .*pmix$'
+	has_lines "--mpi=$mpi" 3 '^the launcher started 3 ranks, but this one sees no other .*pmix$'
 	ran "one task, --mpi=$mpi" srun --mpi="$mpi" -n1 "${bootstrap[@]}" values
 done

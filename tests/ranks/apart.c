@@ -46,11 +46,11 @@ static void error_outlives_close(void)
 
 	if (leaves)
 		fails(zero_param_new(model.group, &spec, &twice), ZERO_E_STATE,
-		      "after zero_layout");
+		      "before zero_layout");
 	else
 		fails(zero_gather(model.group, ZERO_DTYPE_PARAM), ZERO_E_ORDER, "'zero_close'");
 	ok(zero_close(model.job));
-	check(!leaves || strstr(zero_last_error(), "after zero_layout"), "%s", zero_last_error());
+	check(!leaves || strstr(zero_last_error(), "before zero_layout"), "%s", zero_last_error());
 }
 
 static void other_values(void)
@@ -77,7 +77,7 @@ static void refusals(void)
 	zero_group *group = new_group(job, "twin");
 	zero_adamw adamw = {.lr = 1};
 
-	fails(zero_group_new(job, "twin", NULL, &group), ZERO_E_INVALID, "'twin' is there already");
+	fails(zero_group_new(job, "twin", NULL, &group), ZERO_E_INVALID, "'twin' exists already");
 	ok(zero_layout(job));
 	fails(zero_step(job, &adamw, NULL), ZERO_E_INVALID, "eps > 0");
 	check(zero_file_count(NULL) == 0 && !zero_file_tensor(NULL, 0) &&

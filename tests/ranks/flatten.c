@@ -119,25 +119,26 @@ static size_t up(size_t n, size_t unit)
 /* What this rank counts of a group's flat buffer. */
 static size_t counted(struct model *m, size_t group)
 {
-	bool whole = stores_whole_runs(m->job);
+	bool whole = is_replicated(m->job);
 	size_t ranks = (size_t)world, bytes = 0;
 
 	for (size_t t = 0; t < TENSORS; t++) {
-		size_t run = 0;
+		size_t segment = 0;
 		bool seen = false;
 
 		if (tensors[t].group != group)
 			continue;
-		/* a run is what has the type and training of its first tensor */
+		/* a segment has the type and training of its first tensor */
 		for (size_t u = 0; u < TENSORS; u++) {
 			if (tensors[u].group != group || tensors[u].dtype != tensors[t].dtype ||
 			    tensors[u].trainable != tensors[t].trainable)
 				continue;
 			seen = seen || u < t;
-			run += up(tensors[u].count, 64);
+			segment += up(tensors[u].count, 64);
 		}
 		if (!seen)
-			bytes += up(up(run, 64 * ranks) * zero_dtype_size(tensors[t].dtype), PAGE);
+			bytes += up(up(segment, 64 * ranks) * zero_dtype_size(tensors[t].dtype),
+				    PAGE);
 	}
 	return whole ? bytes : up((bytes + ranks - 1) / ranks, PAGE);
 }
@@ -145,9 +146,9 @@ static size_t counted(struct model *m, size_t group)
 /* What is there of flat buffers while a group's tensors are released. */
 static void check_rolling(struct model *m, size_t group)
 {
-	bool aside = m->location == ZERO_ON_DEVICE &&
-		     (!strcmp(m->tier, "host") ||
-		      (!strcmp(m->tier, "distributed") && world > 1 && stores_whole_runs(m->job)));
+	bool packed_elsewhere = m->location == ZERO_ON_DEVICE &&
+				(!strcmp(m->tier, "host") || (!strcmp(m->tier, "distributed") &&
+							      world > 1 && is_replicated(m->job)));
 	bool offload = m->location == ZERO_ON_HOST && !strcmp(m->tier, "host");
 	size_t bytes = 0;
 	zero_memory memory;
@@ -155,7 +156,7 @@ static void check_rolling(struct model *m, size_t group)
 	/* The team's own rules are left to the others. */
 	if (group == TEAM)
 		return;
-	for (size_t g = 0; g < group + !aside; g++)
+	for (size_t g = 0; g < group + !packed_elsewhere; g++)
 		bytes += counted(m, g);
 	ok(zero_memory_now(m->job, &memory));
 	check((offload ? memory.offload.now : memory.shards.now) == bytes,
@@ -214,7 +215,7 @@ static void check_values(struct model *m, size_t t, const void *view, const char
 	const struct tensor *tensor = &tensors[t];
 	size_t size = zero_dtype_size(tensor->dtype), bytes = tensor_bytes(t);
 	/* Ranks that have one copy between them gave their shards of it. */
-	bool mixed_up = m->values == ZERO_VALUES_OWN && !stores_whole_runs(m->job);
+	bool mixed_up = m->values == ZERO_VALUES_OWN && !is_replicated(m->job);
 	int owner = m->values == ZERO_VALUES_EQUAL ? 0 : rank;
 	char *want = malloc(bytes + 1);
 
@@ -443,7 +444,7 @@ static void refused(void)
 	ok(zero_device_alloc(job, 0, &device));
 	check(!device, "data");
 	ok(zero_device_alloc(job, 1000, &device));
-	fails(zero_adopt(tied, &given), ZERO_E_INVALID, "'t' is tied to 'p'");
+	fails(zero_adopt(tied, &given), ZERO_E_INVALID, "'t' is an alias of 'p'");
 	other = given;
 	other.data = NULL;
 	fails(zero_adopt(param, &other), ZERO_E_INVALID, "no data");

@@ -232,14 +232,14 @@ static void initial_values(struct fixture *fixture)
 	fixture->load.initialise = initialise;
 	fixture->names[U] = NULL;
 	fixture->source = zero_from_rank(0, values[U]);
-	refused(fixture, ZERO_E_INVALID, "'u' is to be initialised from one rank");
+	refused(fixture, ZERO_E_INVALID, "its initial source is ZERO_FROM_RANK");
 	fixture->load.initialise = initialise;
 	fixture->names[U] = NULL;
 	fixture->source = zero_from_normal(0, 1, 1);
 	refused(fixture, ZERO_E_INVALID, "'u' is u8; random values");
 	fixture->load.initial = &none;
 	fixture->names[U] = NULL;
-	refused(fixture, ZERO_E_INVALID, "no tensor of a file was given");
+	refused(fixture, ZERO_E_INVALID, "the source has no tensor of a file");
 	fixture->load.initialise = initialise;
 	fixture->names[U] = NULL;
 	fixture->source = zero_from_constant(1);
@@ -249,11 +249,11 @@ static void initial_values(struct fixture *fixture)
 	if (world == 1)
 		return;
 	fixture->names[U] = rank == last ? NULL : "u";
-	refused(fixture, ZERO_E_FORMAT, "finds other tensors there than rank 0");
+	refused(fixture, ZERO_E_FORMAT, "differ between ranks 0 and");
 	fixture->load.initialise = initialise;
 	fixture->names[U] = NULL;
 	fixture->source = zero_from_constant(rank == last);
-	refused(fixture, ZERO_E_FORMAT, "finds other tensors there than rank 0");
+	refused(fixture, ZERO_E_FORMAT, "differ between ranks 0 and");
 }
 
 /* ---- on the way ------------------------------------------------------------------------------ */
@@ -349,7 +349,7 @@ int main(void)
 	singly(&fixture);
 	ok(zero_gather(fixture.group, ZERO_DTYPE_PARAM));
 	fails(zero_load_model(fixture.job, fixture.folder, &fixture.load, NULL), ZERO_E_STATE,
-	      "while group 'g' is gathered");
+	      "group 'g' is gathered; release it");
 	ok(zero_release(fixture.group));
 	loads(&fixture);
 	ok(zero_close(fixture.job));

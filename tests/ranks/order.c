@@ -351,7 +351,8 @@ static void failing_sources(struct model *model, int from)
 	       "has shape [999], parameter 'pa' has [1000]");
 	source = zero_from_file(rank == from ? NULL : &tensor);
 	tensor.shape[0] = 1000;
-	agreed(model->job, zero_load(model->pa, &source), ZERO_E_INVALID, from, "missing from it?");
+	agreed(model->job, zero_load(model->pa, &source), ZERO_E_INVALID, from,
+	       "missing from the file?");
 	source = zero_from_callback(fill, rank == from ? values : NULL);
 	agreed(model->job, zero_load(model->pa, &source), ZERO_E_APPLICATION, from,
 	       "the callback for parameter 'pa' returned 9");
@@ -423,7 +424,7 @@ static void means(zero_job *job)
 	fails(zero_mean(job, values, 1, 0), ZERO_E_INVALID, "weights of all ranks are 0");
 	check(zero_last_error_rank() == 0, "%d", zero_last_error_rank());
 	check(values[0] == 42, "changed by a failed call");
-	fails(zero_mean(job, values, 1, rank == last ? -1 : 1), ZERO_E_INVALID, "weight -1");
+	fails(zero_mean(job, values, 1, rank == last ? -1 : 1), ZERO_E_INVALID, "zero_mean is -1");
 	fails(zero_mean(job, values, 1, rank == last ? NAN : 1), ZERO_E_INVALID, "weight");
 	check(zero_last_error_rank() == last, "%d", zero_last_error_rank());
 	ok(zero_mean(job, values, 0, 1));

@@ -34,7 +34,7 @@ struct tensor {
 	const unsigned char *values;
 	struct tensor *tied;
 	/* of the layout, by the rules */
-	size_t flat, first, run_count;
+	size_t flat, first, segment_elements;
 };
 
 struct model {
@@ -57,12 +57,12 @@ static size_t round_up(size_t x, size_t unit)
 
 /* ---- the rules, once more -------------------------------------------------------------------- */
 
-static bool same_run(const struct tensor *a, const struct tensor *b)
+static bool same_segment(const struct tensor *a, const struct tensor *b)
 {
 	return a->flat == b->flat && a->dtype == b->dtype && a->trainable == b->trainable;
 }
 
-/* Which tensors are gathered as one, where they lie in their run, and how long that is. */
+/* Which tensors are gathered as one, where they lie in their segment, and how long that is. */
 static void lay_out(const struct model *model, struct tensor *tensors, size_t count)
 {
 	size_t flat = 0, bytes = 0, small = 64 * (size_t)world;
@@ -90,30 +90,30 @@ static void lay_out(const struct model *model, struct tensor *tensors, size_t co
 		if (tensors[i].tied)
 			continue;
 		for (size_t j = 0; j < count; j++) {
-			if (tensors[j].tied || !same_run(&tensors[i], &tensors[j]))
+			if (tensors[j].tied || !same_segment(&tensors[i], &tensors[j]))
 				continue;
 			if (j == i)
 				tensors[i].first = end;
 			end = round_up(end + tensors[j].count, 64);
 		}
-		tensors[i].run_count = round_up(end, 64 * (size_t)world);
+		tensors[i].segment_elements = round_up(end, 64 * (size_t)world);
 	}
 	for (size_t i = 0; i < count; i++)
 		if (tensors[i].tied) {
 			tensors[i].first = tensors[i].tied->first;
-			tensors[i].run_count = tensors[i].tied->run_count;
+			tensors[i].segment_elements = tensors[i].tied->segment_elements;
 		}
 }
 
-static bool stores_whole(const struct model *model)
+static bool replicates(const struct model *model)
 {
-	return stores_whole_runs(model->job);
+	return is_replicated(model->job);
 }
 
 /* Elements of the tensor that `who` owns: [*first, *first + *count). */
 static void owned(const struct tensor *tensor, int who, size_t *first, size_t *count)
 {
-	size_t shard = tensor->run_count / (size_t)world;
+	size_t shard = tensor->segment_elements / (size_t)world;
 	size_t begin = shard * (size_t)who, end = begin + shard;
 	size_t from = tensor->first > begin ? tensor->first : begin;
 	size_t to = tensor->first + tensor->count < end ? tensor->first + tensor->count : end;
@@ -287,7 +287,7 @@ static void check_shard(const struct model *model, const struct tensor *tensor)
 	void *data;
 
 	ok(zero_shard(tensor->param, &data, &first, &count));
-	if (!stores_whole(model))
+	if (!replicates(model))
 		owned(tensor, rank, &want_first, &want_count);
 	check(count == want_count && (!count || first == want_first),
 	      "'%s' stage %d mode %d: [%zu, +%zu), not [%zu, +%zu)", tensor->name, model->stage,
@@ -318,7 +318,7 @@ static void load(struct model *model, struct tensor *tensor)
 
 	memcpy(slice.shape, tensor->shape, sizeof(tensor->shape));
 	tensor->values = noise + offset;
-	if (!stores_whole(model))
+	if (!replicates(model))
 		owned(tensor, rank, &first, &count);
 	filling.first = first;
 	filling.count = count;
@@ -336,8 +336,8 @@ static void load(struct model *model, struct tensor *tensor)
 		root = below(random, 2) ? world - 1 : 0;
 		source = zero_from_rank(root, rank == root ? tensor->values : NULL);
 		if (rank == root)
-			sent = stores_whole(model) ? tensor->bytes * (uint64_t)(world - 1)
-						   : tensor->bytes - count * size;
+			sent = replicates(model) ? tensor->bytes * (uint64_t)(world - 1)
+						 : tensor->bytes - count * size;
 	}
 	ok(zero_traffic_now(model->job, &before));
 	ok(zero_load(tensor->param, &source));
@@ -480,7 +480,7 @@ static int count_nodes(void)
 	return most ? (world + most - 1) / most : 1;
 }
 
-/* Bytes that a rank sends in the gather of a group: its part of every run, once to each other
+/* Bytes that a rank sends in the gather of a group: its part of every segment, once to each other
    node. */
 static uint64_t gather_bytes(const struct model *model, size_t g, zero_dtype as)
 {
@@ -492,12 +492,12 @@ static uint64_t gather_bytes(const struct model *model, size_t g, zero_dtype as)
 
 		for (size_t j = 0; j < i; j++)
 			seen = seen || (!model->tensors[g][j].tied &&
-					same_run(tensor, &model->tensors[g][j]));
+					same_segment(tensor, &model->tensors[g][j]));
 		if (!seen)
-			bytes += tensor->run_count / (size_t)world *
+			bytes += tensor->segment_elements / (size_t)world *
 				 zero_dtype_size(is_cast(tensor, as) ? as : tensor->dtype);
 	}
-	return stores_whole(model) ? 0 : bytes * (uint64_t)(count_nodes() - 1);
+	return replicates(model) ? 0 : bytes * (uint64_t)(count_nodes() - 1);
 }
 
 static void gather(struct model *model, size_t g)
@@ -530,7 +530,7 @@ static void gather(struct model *model, size_t g)
 	for (size_t p = 0; p < model->counts[g] && sharing(model->job) == 1; p++) {
 		struct tensor *tensor = &model->tensors[g][p];
 
-		if (tensor->count && !is_cast(tensor, as) && !stores_whole(model))
+		if (tensor->count && !is_cast(tensor, as) && !replicates(model))
 			memset(zero_data(tensor->param), 0xa5, tensor->bytes);
 	}
 	ok(zero_release(model->groups[g]));
@@ -549,10 +549,11 @@ static void check_memory(const struct model *model)
 
 			if (tensor->tied)
 				continue;
-			if (!stores_whole(model))
+			if (!replicates(model))
 				owned(tensor, rank, &first, &count);
 			least += count * zero_dtype_size(tensor->dtype);
-			/* A parameter is padded to 64 elements, a run to 64 * world and pages. */
+			/* A parameter is padded to 64 elements, a segment to 64 * world and pages.
+			   */
 			most += (count + 64 + 64 * (size_t)world) * zero_dtype_size(tensor->dtype) +
 				4096;
 		}
@@ -575,13 +576,13 @@ static void check_cover(const struct model *model, const struct tensor *tensor)
 	all_values(model->job, (double)first, firsts);
 	all_values(model->job, (double)count, counts);
 	for (int r = 0; r < world; r++) {
-		double want = stores_whole(model) ? 0 : at;
+		double want = replicates(model) ? 0 : at;
 
 		check(counts[r] < 0.5 || (firsts[r] > want - 0.5 && firsts[r] < want + 0.5),
 		      "rank %d begins at %g, not %g", r, firsts[r], want);
 		at += counts[r];
 	}
-	at = stores_whole(model) ? at / world : at;
+	at = replicates(model) ? at / world : at;
 	check(at > (double)tensor->count - 0.5 && at < (double)tensor->count + 0.5, "%g, not %zu",
 	      at, tensor->count);
 }

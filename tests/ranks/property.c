@@ -138,7 +138,7 @@ struct choice {
 	const char *values[8];
 };
 
-/* They may change the last bits of a norm, or what is legal. */
+/* They may change the last bits of a norm, or which calls are allowed. */
 static const struct choice model_choices[] = {
 	{"allgather", {"auto", "single", "grouped"}},
 	{"bucket", {"64K", "100000", "150K", "1G"}},

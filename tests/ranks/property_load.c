@@ -284,9 +284,9 @@ struct mapping {
 	size_t missing, unexpected;
 };
 
-enum fate { LOADED, NOT_EXPECTED, MISSING };
+enum outcome { LOADED, NOT_EXPECTED, MISSING };
 
-static enum fate fate_of(const struct mapping *mapping, const char *name)
+static enum outcome outcome_of(const struct mapping *mapping, const char *name)
 {
 	uint64_t bits = mixed(mapping->seed + (uint64_t)name[1] * 256 + (uint64_t)name[3]);
 
@@ -295,10 +295,10 @@ static enum fate fate_of(const struct mapping *mapping, const char *name)
 
 static const char *tensor_name(void *context, const char *param, bool *transpose)
 {
-	enum fate fate = fate_of(context, param);
+	enum outcome outcome = outcome_of(context, param);
 
 	check(!*transpose, "'%s' begins transposed", param);
-	return fate == LOADED ? param : fate == MISSING ? "nowhere" : NULL;
+	return outcome == LOADED ? param : outcome == MISSING ? "nowhere" : NULL;
 }
 
 void load_export(struct model *model, const char *path)
@@ -316,16 +316,16 @@ void load_export(struct model *model, const char *path)
 	for (size_t g = 0; g < model->group_count; g++)
 		for (size_t i = 0; i < model->groups[g].count; i++) {
 			struct tensor *tensor = &model->groups[g].tensors[i];
-			enum fate fate = fate_of(&mapping, tensor->name);
+			enum outcome outcome = outcome_of(&mapping, tensor->name);
 
 			if (tensor->tied)
 				continue;
-			mapping.missing += fate == MISSING;
-			mapping.unexpected += fate != LOADED;
+			mapping.missing += outcome == MISSING;
+			mapping.unexpected += outcome != LOADED;
 			/* It keeps what it has, to the last bit of the master. */
-			if (fate != LOADED && !fills)
+			if (outcome != LOADED && !fills)
 				continue;
-			if (fate == LOADED)
+			if (outcome == LOADED)
 				memcpy(tensor->ref.values, tensor->ref.exported,
 				       tensor->count * zero_dtype_size(tensor->ref.dtype));
 			else

@@ -160,7 +160,7 @@ SOME int sharing(const zero_job *job)
 }
 
 /* Whether each rank stores all of every parameter. */
-SOME bool stores_whole_runs(const zero_job *job)
+SOME bool is_replicated(const zero_job *job)
 {
 	int stage = atoi(zero_setting(job, "stage")), ranks = zero_world(job);
 
@@ -170,7 +170,7 @@ SOME bool stores_whole_runs(const zero_job *job)
 /* Whether a gather without a cast moves nothing: all of a parameter is here already. */
 SOME bool gathers_in_place(const zero_job *job)
 {
-	return stores_whole_runs(job) || sharing(job) == zero_world(job);
+	return is_replicated(job) || sharing(job) == zero_world(job);
 }
 
 /* Path of a file in the folder that all ranks share and run.sh removes; static. */

@@ -265,7 +265,7 @@ static size_t part_of(const zero_job *job, size_t count, size_t size)
 	size_t unit = 64 * (size_t)world, share = (size_t)sharing(job);
 	size_t bytes = whole_pages((count + unit - 1) / unit * unit * size);
 
-	return stores_whole_runs(job) ? bytes : whole_pages((bytes + share - 1) / share);
+	return is_replicated(job) ? bytes : whole_pages((bytes + share - 1) / share);
 }
 
 static size_t gathered_now(zero_job *job)
@@ -388,7 +388,7 @@ static void limited(int fit)
 	snprintf(settings, sizeof(settings), "stage=3 allgather=grouped gather_limit=%zu",
 		 bytes * (size_t)fit);
 	begin(&model, settings);
-	/* Where all is here, what is as it is stored takes no room: only the f32 run does. */
+	/* Where all is here, what is as it is stored takes no room: only the f32 segment does. */
 	if (gathers_in_place(model.job)) {
 		ok(zero_close(model.job));
 		bytes = whole_pages((counts[0] + unit - 1) / unit * unit * 2);
@@ -397,20 +397,20 @@ static void limited(int fit)
 		begin(&model, settings);
 	}
 	for (int round = 0; round < 3; round++) {
-		size_t runs = world == 1 ? 0 : gathers_in_place(model.job) ? 1 : 3;
+		size_t segments = world == 1 ? 0 : gathers_in_place(model.job) ? 1 : 3;
 
 		before = collectives_now(model.job);
 		ok(zero_prefetch(model.groups, GROUPS, ZERO_BF16));
 		ok(zero_agree(model.job, NULL));
-		check(collectives_now(model.job) - before == (size_t)fit * runs,
+		check(collectives_now(model.job) - before == (size_t)fit * segments,
 		      "%llu collectives, not %zu",
 		      (unsigned long long)(collectives_now(model.job) - before),
-		      (size_t)fit * runs);
+		      (size_t)fit * segments);
 		for (size_t g = 0; g < GROUPS; g++) {
 			ok(zero_gather(model.groups[g], ZERO_BF16));
 			check_group(&model, g, ZERO_BF16, "beyond the limit");
 		}
-		check(collectives_now(model.job) - before == GROUPS * runs, "%llu collectives",
+		check(collectives_now(model.job) - before == GROUPS * segments, "%llu collectives",
 		      (unsigned long long)(collectives_now(model.job) - before));
 		ok(zero_prefetch(model.groups, GROUPS, ZERO_BF16));
 		for (size_t g = 0; g < GROUPS; g++)

@@ -55,7 +55,7 @@ static void refused_samples(void)
 	begin(&m, "", NULL);
 	for (size_t i = 0; i < 4; i++) {
 		adamw.samples = rank == last ? wrong[i] : 1;
-		fails(zero_step(m.job, &adamw, NULL), ZERO_E_INVALID, "samples: 0 to 2^53");
+		fails(zero_step(m.job, &adamw, NULL), ZERO_E_INVALID, "it must be 0 to 2^53");
 		check(zero_last_error_rank() == last, "%d", zero_last_error_rank());
 	}
 	adamw.micro_batches = 2;
@@ -331,7 +331,7 @@ static void refused_gradients(void)
 	check(!zero_gradient_as(m.params[4], ZERO_F16), "a gradient of the wrong type");
 	fails(ZERO_E_INVALID, ZERO_E_INVALID, "has gradients of f32");
 	check(zero_gradient(m.params[4]), "%s", zero_last_error());
-	fails(zero_group_gradient_dtype(m.groups[0], ZERO_F32), ZERO_E_STATE, "after zero_layout");
+	fails(zero_group_gradient_dtype(m.groups[0], ZERO_F32), ZERO_E_STATE, "before zero_layout");
 	end(&m);
 	job = open_job("stage=3");
 	group = new_group(job, "g");
@@ -435,7 +435,7 @@ static void after_a_step(const char *settings)
 	ok(zero_release(m.groups[0]));
 	ref_loaded(&m.refs[0]);
 	compare(&m);
-	/* An error that nobody else hears of is none for the others. */
+	/* An error that is not reported to other ranks is none for them. */
 	backward(&m, 1);
 	step(&m, &plain, 1 / (double)world);
 	status = zero_gather(m.groups[0], ZERO_I32);

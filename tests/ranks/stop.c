@@ -44,7 +44,7 @@ static void invalid(zero_job *job)
 	fails(zero_stop_on(job, 1000000), ZERO_E_INVALID, "1000000 is not a signal");
 	fails(zero_stop_on(job, SIGKILL), ZERO_E_INVALID, "signal 9 (Killed) cannot be caught");
 	fails(zero_stop_on(job, SIGSTOP), ZERO_E_INVALID, "cannot be caught");
-	fails(zero_stop_on(job, SIGSEGV), ZERO_E_INVALID, "tells of a fault");
+	fails(zero_stop_on(job, SIGSEGV), ZERO_E_INVALID, "reports a fault");
 }
 
 static void *handler_of(int number)

@@ -131,7 +131,7 @@ static void check_outside(struct model *model)
 	}
 }
 
-/* Every member hears of what does not fit, also if it is on one of them only. */
+/* Every member gets the error, also if it is on one of them only. */
 static void check_members_errors(struct model *model)
 {
 	zero_param *two[2] = {NULL};
@@ -230,16 +230,16 @@ static void traffic(void)
 	write_image(model.job);
 	load_each(&model, 0, &random);
 	for (size_t g = 0; g < groups; g++) {
-		size_t peers = shapes[g].count - 1, runs = 0, bytes = 0;
+		size_t peers = shapes[g].count - 1, segments = 0, bytes = 0;
 
 		for (size_t p = g * PER_GROUP; p < (g + 1) * PER_GROUP; p++) {
 			size_t unit = 64 * (peers + 1), count = (count_of(p) + 63) / 64 * 64;
 
-			/* The last is in the first one's run. */
+			/* The last is in the first one's segment. */
 			if (p % PER_GROUP == 3)
 				continue;
 			count += p % PER_GROUP ? 0 : 64;
-			runs++;
+			segments++;
 			bytes += (count + unit - 1) / unit * 64 * zero_dtype_size(dtype_of(p));
 		}
 		if (!is_member(g, rank) || !peers)
@@ -247,7 +247,7 @@ static void traffic(void)
 		ok(zero_traffic_now(model.job, &before));
 		ok(zero_gather(model.groups[g], ZERO_DTYPE_PARAM));
 		ok(zero_traffic_now(model.job, &after));
-		check(after.collectives - before.collectives == runs, "group %zu: %llu", g,
+		check(after.collectives - before.collectives == segments, "group %zu: %llu", g,
 		      (unsigned long long)(after.collectives - before.collectives));
 		check(after.bytes_sent - before.bytes_sent == bytes * peers,
 		      "group %zu: %llu bytes, not %zu", g,
@@ -323,7 +323,7 @@ static void bad_teams(void)
 	}
 	fails(zero_team_new(job, negative, 1, &team), ZERO_E_INVALID, "-1");
 	fails(zero_team_new(job, many, (size_t)world + 1, &team), ZERO_E_INVALID, "ranks");
-	/* Wrong on one rank: all hear of it. */
+	/* Wrong on one rank: all get the error. */
 	fails(zero_team_new(job, rank == world - 1 ? negative : none, 1, &team), ZERO_E_INVALID,
 	      "-1");
 	ok(zero_team_new(job, none, 1, &team));
@@ -362,8 +362,8 @@ static void limit(bool on)
 }
 
 /*
- * No memory on rank 0, for what it has with rank 1: rank 2, which has a team with rank 1, hears of
- * it too where all ranks agree, and the job goes on.
+ * No memory on rank 0, for what it has with rank 1: rank 2, which has a team with rank 1, gets the
+ * error too where all ranks agree, and the job goes on.
  */
 static void no_memory(void)
 {

@@ -88,7 +88,7 @@ static void *work(void *context)
 		if (self > 1) {
 			fails(zero_param_new(groups[g], &(zero_param_spec){.name = "late"},
 					     &(zero_param *){NULL}),
-			      ZERO_E_STATE, "after zero_layout");
+			      ZERO_E_STATE, "before zero_layout");
 		}
 		/* One thread may begin a gather while others still use the previous group. */
 		if (!main_begins)

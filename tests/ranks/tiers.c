@@ -108,7 +108,7 @@ static size_t staging_bytes(int stage, int share, bool *whole)
 
 	open_budget(&b, stage, share, "auto", (size_t)1 << 40);
 	bytes = b.staging;
-	*whole = stores_whole_runs(b.job);
+	*whole = is_replicated(b.job);
 	ok(zero_close(b.job));
 	return bytes;
 }
@@ -240,7 +240,7 @@ static void release_and_take(void *context, void *data)
 }
 
 /* The second buffer fails on one rank. If it is of a team that only this rank is in, the others
-   hear of it in the third. */
+   get the error in the third. */
 static void fails_midway(int stage, int share, bool alone)
 {
 	bool whole;

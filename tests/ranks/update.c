@@ -342,8 +342,7 @@ static void refusals_of_teams(void)
 		fails(zero_param_changed(model.params[ONE], 1), ZERO_E_INVALID, "not in its team");
 	} else if (model.team) {
 		ok(zero_gather(model.group, ZERO_DTYPE_PARAM));
-		fails(zero_param_changed(model.params[ONE], 0), ZERO_E_INVALID,
-		      "rank 0, which is not in");
+		fails(zero_param_changed(model.params[ONE], 0), ZERO_E_INVALID, "rank 0 is not in");
 		ok(zero_release(model.group));
 	}
 	close_model(&model);
@@ -354,7 +353,8 @@ static void before_the_layout(void)
 	struct model model = {.job = open_job("stage=3"), .dtype = ZERO_F32};
 
 	model.group = make_group(&model, "u", model.params);
-	fails(zero_param_changed(model.params[ONE], 0), ZERO_E_STATE, "before zero_layout");
+	fails(zero_param_changed(model.params[ONE], 0), ZERO_E_STATE,
+	      "zero_layout has not been called");
 	close_model(&model);
 }
 

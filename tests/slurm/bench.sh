@@ -8,11 +8,11 @@
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make bench-slurm}/tests/slurm/cluster.sh"
 : "${BENCH_RUNS:=100}"
-tell=$top_builddir/tests/slurm/tell
+report_task=$top_builddir/tests/slurm/report_task
 cluster_start
 plugin_on
 export -f plugin_on plugin_off write_yaml
-export scratch libzero tell BENCH_RUNS nodes_list="${nodes[*]}"
+export scratch libzero report_task BENCH_RUNS nodes_list="${nodes[*]}"
 
 # Runs within one allocation of three nodes and six tasks.
 measure() {
@@ -92,7 +92,7 @@ measure() {
 	plugin_on
 	for _ in 1 2 3 4 5 6 7; do
 		begin=$EPOCHREALTIME
-		end=$(srun --zero -N3 -n6 "$tell" time | sed -n 's/^rank=0 .*time=//p')
+		end=$(srun --zero -N3 -n6 "$report_task" time | sed -n 's/^rank=0 .*time=//p')
 		awk -v begin="$begin" -v end="$end" 'BEGIN { print end - begin }'
 	done | sort -n | awk '{ a[NR] = $1 }
 		END { printf "%-58s %8.2f s %*s %s\n", "from srun to the first gather of 6 ranks on 3 nodes",

@@ -115,10 +115,10 @@ CONF
 	done
 }
 
-# plugin_on: from the next command and step on, as $plugin_mode says: optional, as without a word, or
-# required. The submit host and each node have a zero.yaml of their own, by which tasks load the library
-# of this build. What NVML's stand-in says of a node's GPUs is $scratch/NODE.gpus; without that file
-# there are none.
+# plugin_on: from the next command and step on, as $plugin_mode says: optional (the default) or
+# required. The submit host and each node have a zero.yaml of their own, by which tasks load the
+# library of this build. What NVML's stand-in says of a node's GPUs is $scratch/NODE.gpus; without
+# that file there are none.
 plugin_on() {
 	local node folder
 	for node in "" "${nodes[@]}"; do

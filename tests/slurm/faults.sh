@@ -195,8 +195,8 @@ plugin_on
 
 # ---- clients that lie ----------------------------------------------------------------------------
 
-# A client with a slurm.conf of its own and no plugin, as every user can have; what the plugin would
-# tell the nodes it says itself.
+# A client with a slurm.conf of its own and no plugin, as every user can have. It sets the plugin's
+# variables itself.
 mkdir "$scratch/forged"
 : >"$scratch/forged/plugstack.conf"
 sed "s|^PlugStackConfig=.*|PlugStackConfig=$scratch/forged/plugstack.conf|" "$SLURM_CONF" \
@@ -232,7 +232,7 @@ grep -q ' stream_chunk=16777216 ' "$scratch/out" || wrong "a forged decision: it
 
 # The user may not see into the folder that this test was started in.
 as_user=(runuser -u "$user" -- env -C "$scratch")
-# secret OWNER MODE TEXT: a file of which nobody else may hear a word.
+# secret OWNER MODE TEXT: a file whose content no other user may see.
 secret() {
 	printf '%s\n' "$3" >"$scratch/secret.yaml"
 	chown "$1" "$scratch/secret.yaml"
@@ -359,7 +359,7 @@ plugin_is_gone() {
 	[[ ! $(plugin_is_in) ]]
 }
 within 30 plugin_is_gone || fail "a slurmstepd is left: $(plugin_is_in)"
-# Each has taken leave in its node's log.
+# Each slurmstepd logged its end.
 for node in "${nodes[@]}"; do
 	log=$scratch/slurmd-$node.log
 	begun=$(sed -n 's/.* launch task StepId=\([^ ]*\) .*/\1/p

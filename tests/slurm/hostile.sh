@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a hostile user can say, forge and leave lying about, tried by one who is not root: it is
+# What a hostile user can send, forge and leave in files, tried by one who is not root: it is
 # refused as that user, soon, with at most one plain line. Nothing of theirs runs as root, root
 # reads nothing for them, root's log stays one line an event, no node is drained, and somebody
 # else's job goes on. doc/threats.md names these tests.
@@ -20,7 +20,7 @@ export SLURM_MEM_PER_NODE=100 SBATCH_MEM_PER_NODE=100
 seed=${HOSTILE_SEED:-$RANDOM}
 echo "HOSTILE_SEED=$seed"
 
-# A client that says yes to all: it loads no plugin, and says itself what the plugin would.
+# A client without the plugin, which sets the plugin's variables itself.
 mkdir "$scratch/forged"
 : >"$scratch/forged/plugstack.conf"
 sed "s|^PlugStackConfig=.*|PlugStackConfig=$scratch/forged/plugstack.conf|" "$SLURM_CONF" \
@@ -51,8 +51,8 @@ is_plain() {
 	! LC_ALL=C grep -aqP '[\x01-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]' "$1"
 }
 
-# bears WHAT COMMAND...: it ended soon, well or not, and the plugin printed one plain line at most.
-bears() {
+# survives WHAT COMMAND...: it ended soon, well or not; the plugin printed one plain line at most.
+survives() {
 	run_all "${@:2}"
 	((status != 124 && took < soon)) || wrong "$1: it should end soon"
 	(($(grep -ac spank_zero: "$scratch/out") <= 1)) || wrong "$1: the plugin should print one line"
@@ -62,7 +62,7 @@ bears() {
 
 # refuses WHAT TEXT COMMAND...: and it failed with a line that has the text.
 refuses() {
-	bears "$1" "${@:3}"
+	survives "$1" "${@:3}"
 	((status != 0)) || wrong "$1: it should fail"
 	grep -a spank_zero: "$scratch/out" | grep -qF -- "$2" || wrong "$1: the plugin should print: $2"
 }
@@ -100,12 +100,12 @@ for i in "${!strings[@]}"; do
 	refuses "string $i as ZERO_ENABLED" "ZERO_ENABLED: " \
 		"${as_user[@]}" "ZERO_ENABLED=$string" srun true
 	# What is no option of theirs does not count, whatever it is.
-	bears "string $i everywhere else" "${forged[@]}" "SLURM_ZERO=on:$string" \
+	survives "string $i everywhere else" "${forged[@]}" "SLURM_ZERO=on:$string" \
 		"ZERO_RESOLVED=$string" "LD_PRELOAD=" "SLURM_JOB_PARTITION=$string" \
 		"CUDA_VISIBLE_DEVICES=0,$string" "MASTER_ADDR=$string" "MASTER_PORT=$string" \
 		"PMIX_$i=$string" srun -w n2 -J "${string:0:100}" true
 	((status == 0)) || wrong "string $i everywhere else: the step should run"
-	bears "string $i without zero" "${forged[@]}" "SLURM_ZERO=off" "ZERO_RESOLVED=$string" \
+	survives "string $i without zero" "${forged[@]}" "SLURM_ZERO=off" "ZERO_RESOLVED=$string" \
 		"PMIX_$i=$string" srun -w n2 true
 	((status == 0)) || wrong "string $i without zero: the step should run"
 done
@@ -115,7 +115,7 @@ for file in stage config; do
 		head -c 1048576 /dev/zero | tr '\0' 7
 		printf '\ntrue\n'
 	} >"$scratch/long.sh"
-	bears "a line of 1M in a script" "${as_user[@]}" sbatch -o /dev/null "$scratch/long.sh"
+	survives "a line of 1M in a script" "${as_user[@]}" sbatch -o /dev/null "$scratch/long.sh"
 	((status != 0)) || wrong "a line of 1M in a script: it should be refused"
 done
 
@@ -176,7 +176,7 @@ refuses "a folder with a strange name" "hm: cannot be opened" "${forged[@]}" ZER
 
 # goes WHAT COMMAND...: as the user, and well.
 goes() {
-	bears "$1" "${as_user[@]}" "${@:2}"
+	survives "$1" "${as_user[@]}" "${@:2}"
 	((status == 0)) || wrong "$1: it should go well"
 }
 

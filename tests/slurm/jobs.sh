@@ -7,7 +7,7 @@
 : "${ZERORUN:?}"
 cluster_start
 plugin_on
-tell=$top_builddir/tests/slurm/tell
+report_task=$top_builddir/tests/slurm/report_task
 # Jobs share the nodes.
 export SLURM_MEM_PER_NODE=100 SBATCH_MEM_PER_NODE=100 SALLOC_MEM_PER_NODE=100
 
@@ -26,7 +26,7 @@ apart=$scratch/apart
 
 batch het -n2 --zero-stage=1 : -n1 <<JOB
 #!/bin/bash
-timeout -s KILL 60 srun --het-group=0,1 "$apart" "$tell" stage
+timeout -s KILL 60 srun --het-group=0,1 "$apart" "$report_task" stage
 timeout -s KILL 60 srun --het-group=0,1 "$apart" "$given" a
 JOB
 het=$job
@@ -41,7 +41,7 @@ array=$job
 batch requeue --requeue --open-mode=append --zero-stage=1 --zero-stream-chunk=7M -n2 <<JOB
 #!/bin/bash
 srun "$given" "run\${SLURM_RESTART_COUNT-0}"
-srun "$tell" stage stream_chunk
+srun "$report_task" stage stream_chunk
 ((\${SLURM_RESTART_COUNT-0})) && exit
 : >"$scratch/first"
 sleep 600
@@ -59,7 +59,7 @@ zerorun=$job
 ZZ_KEPT=mine batch none --export=NONE --zero-stage=1 -n2 <<JOB
 #!/bin/bash
 srun "$given" a
-srun "$tell" stage
+srun "$report_task" stage
 JOB
 none=$job
 
@@ -74,8 +74,8 @@ hetero() {
 	expect "$1: one MASTER_ADDR" 1 "$(field addr | wc -w)"
 	expect "$1: one MASTER_PORT" 1 "$(field port | wc -w)"
 	expect "$1: MASTER_ADDR" "$(first_node) " "$(field addr)"
-	timeout -s KILL 60 "${@:2}" -n2 --zero-stage=2 "$apart" "$tell" stage : -n1 "$apart" "$tell" \
-		stage >"$scratch/out" 2>&1
+	timeout -s KILL 60 "${@:2}" -n2 --zero-stage=2 "$apart" "$report_task" stage : -n1 "$apart" \
+		"$report_task" stage >"$scratch/out" 2>&1
 	has_lines "$1, with the library" 3 '^rank=[0-2] world=3 .* stage=2$'
 }
 hetero "a heterogeneous job" srun
@@ -107,7 +107,7 @@ expect "srun --overlap: step and port" 2 \
 ZZ_KEPT=mine ran "--export=NONE" srun --export=NONE --zero-stage=1 -n2 "$given" a
 numbered "--export=NONE" 2
 has_lines "--export=NONE" 2 "addr=n[1-3] port=[1-9].* preload=$libzero library=mapped zero=stage=1 .*kept=none"
-ran "--export=NONE, with the library" srun --export=NONE --zero-stage=1 -n2 "$tell" stage
+ran "--export=NONE, with the library" srun --export=NONE --zero-stage=1 -n2 "$report_task" stage
 has_lines "--export=NONE, with the library" 2 '^rank=[01] world=2 .* stage=1$'
 ZZ_KEPT=mine ran "--export=ALL,NAME=VALUE" srun --export=ALL,ZZ_EXTRA=1 --zero-stage=1 -n2 "$given" a
 numbered "--export=ALL,NAME=VALUE" 2

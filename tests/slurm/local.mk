@@ -19,16 +19,16 @@ SLURM_TESTS = \
 SCRIPT_TESTS += $(SLURM_TESTS)
 EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/given.sh tests/slurm/table.sh
 
-# What tasks run that tell what they are.
-check_PROGRAMS += tests/slurm/tell
-tests_slurm_tell_SOURCES = tests/slurm/tell.c tests/ranks/ranks.h
-tests_slurm_tell_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests $(MPI_CFLAGS)
-tests_slurm_tell_CFLAGS = $(OUTER_CFLAGS)
-tests_slurm_tell_LDADD = $(LDADD) $(MPI_LIBS)
-tests_slurm_tell_LDFLAGS = $(ranks_link)
+# The program that tasks run to print their rank and settings.
+check_PROGRAMS += tests/slurm/report_task
+tests_slurm_report_task_SOURCES = tests/slurm/report_task.c tests/ranks/ranks.h
+tests_slurm_report_task_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests $(MPI_CFLAGS)
+tests_slurm_report_task_CFLAGS = $(OUTER_CFLAGS)
+tests_slurm_report_task_LDADD = $(LDADD) $(MPI_LIBS)
+tests_slurm_report_task_LDFLAGS = $(ranks_link)
 
 # What the plugin costs a step.
 EXTRA_DIST += tests/slurm/bench.sh
-bench-slurm: all tests/slurm/tell tests/double/nvml.la
+bench-slurm: all tests/slurm/report_task tests/double/nvml.la
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/tests/slurm/bench.sh
 .PHONY: bench-slurm

@@ -57,8 +57,8 @@ lose() {
 	fi
 }
 
-# said COUNT: lines of the plugin
-said() {
+# plugin_lines COUNT: the plugin printed so many
+plugin_lines() {
 	[[ $(grep -c '^srun: .*spank_zero: \|spank_zero: ' "$scratch/out") == "$1" ]] ||
 		wrong "the plugin should say $1 lines"
 }
@@ -67,12 +67,12 @@ killed="was killed by SIGKILL"
 plugin_on
 for flags in --zero --no-zero; do
 	lose "$killed" 4 kill 1500
-	said 0
+	plugin_lines 0
 	lose "died of signal 11" 1 segv 1500
-	said "$([[ $flags != --zero ]]; echo $?)"
+	plugin_lines "$([[ $flags != --zero ]]; echo $?)"
 	ZERO_WATCH_SECONDS=3 lose "is stopped" 3 stop 1500
 	lose "called exit\(0\) without zero_close" 0 exit0 1500 gather
-	said 0
+	plugin_lines 0
 	for ((i = 0; i < kills; i++)); do
 		lose "$killed" $((RANDOM % 6)) kill $((1000 + RANDOM % 2000))
 	done

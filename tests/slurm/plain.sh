@@ -31,7 +31,7 @@ leave_out "${differs[@]}" "${differs_in_some[@]}"
 
 # Describes a task. Of its mappings only the addresses are left out, which are
 # random.
-cat >"$scratch/tell.sh" <<'TASK'
+cat >"$scratch/task.sh" <<'TASK'
 #!/bin/bash
 {
 	env | sort
@@ -46,13 +46,13 @@ cat >"$scratch/tell.sh" <<'TASK'
 } >"$OUT.${SLURM_STEP_ID-script}.${SLURM_PROCID-0}"
 exit 3
 TASK
-chmod +x "$scratch/tell.sh"
+chmod +x "$scratch/task.sh"
 
 cat >"$scratch/job.sh" <<JOB
 #!/bin/bash
-$scratch/tell.sh </dev/null
-srun -n 2 $scratch/tell.sh <<<word
-srun --mpi=pmix $scratch/tell.sh <<<word
+$scratch/task.sh </dev/null
+srun -n 2 $scratch/task.sh <<<word
+srun --mpi=pmix $scratch/task.sh <<<word
 touch "\$OUT.ended"
 exit 3
 JOB
@@ -80,14 +80,14 @@ round() {
 	OUT=$round/sbatch sbatch -w n1 -n 2 -o "$round/sbatch.out" "$scratch/job.sh" \
 		>"$scratch/out" 2>&1
 	check sbatch $?
-	record srun srun -w n2 -N 1 -n 2 "$scratch/tell.sh"
-	record pmix srun --mpi=pmix -w n2 -N 1 -n 2 "$scratch/tell.sh"
+	record srun srun -w n2 -N 1 -n 2 "$scratch/task.sh"
+	record pmix srun --mpi=pmix -w n2 -N 1 -n 2 "$scratch/task.sh"
 	record salloc salloc -w n2 -N 1 -n 2 "$scratch/job.sh"
 	# a program's own arguments and variables
-	record arguments srun -w n2 "$scratch/tell.sh" --zero --zero-stage=2 --no-zero
-	record arguments_on srun -w n2 "$scratch/tell.sh" --zero --zero-stage=2
-	record variables env ZERO_ISA=scalar ZERO_CHECK=1 srun -w n2 "$scratch/tell.sh"
-	record enabled_no env ZERO_ENABLED=no ZERO_STAGE=1 srun -w n2 "$scratch/tell.sh"
+	record arguments srun -w n2 "$scratch/task.sh" --zero --zero-stage=2 --no-zero
+	record arguments_on srun -w n2 "$scratch/task.sh" --zero --zero-stage=2
+	record variables env ZERO_ISA=scalar ZERO_CHECK=1 srun -w n2 "$scratch/task.sh"
+	record enabled_no env ZERO_ENABLED=no ZERO_STAGE=1 srun -w n2 "$scratch/task.sh"
 	wait_for 60 test -e "$round/sbatch.ended"
 	cat "$round"/*.[0-9]* "$round"/*.script.* >"$scratch/all"
 	# also job numbers, and messages of Slurm when it is busy

@@ -7,7 +7,7 @@
 need files
 : "${ZERORUN:?}"
 ranks=${top_builddir:?}/tests/ranks/sizing.ranks
-tell=$top_builddir/tests/slurm/tell
+report_task=$top_builddir/tests/slurm/report_task
 model=$scratch/model.safetensors
 cluster_start
 plugin_on
@@ -68,7 +68,7 @@ for stage in 1 3; do
 	shared 'by all 3 ranks' "$stage"
 done
 limit=$(sed -n 's/^# all .* gather_limit \([0-9]*\), .*/\1/p' "$scratch/plan")
-allocated --zero-backend=host "$tell" gather_limit
+allocated --zero-backend=host "$report_task" gather_limit
 (($(grep -c " gather_limit=$limit\$" "$scratch/out") == 3)) ||
 	fail "the plan's gather_limit is $limit: $(<"$scratch/out")"
 places=(-N 2 -n 3)

@@ -83,7 +83,7 @@ echo "ended with status \$?"
 END
 cat >"$scratch/work/train" <<END
 #!/bin/sh
-exec "$build/tests/slurm/tell" stage stream_chunk
+exec "$build/tests/slurm/report_task" stage stream_chunk
 END
 # What init_process_group() reads, and the library in a process that was not linked with it.
 cat >"$scratch/work/train.py" <<END

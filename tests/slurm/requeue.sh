@@ -48,8 +48,8 @@ requeued() {
 	[[ $(scontrol show job "$job") == *" Restarts=$1 "* ]] && sleep 3
 }
 
-# said COUNT PATTERN: so many lines of the job's output are like that
-said() {
+# expect_lines COUNT PATTERN: checks how many lines of the job's output match
+expect_lines() {
 	[[ $(grep -cE "$2" "$scratch/job.out") == "$1" ]] ||
 		fail "not $1 lines of '$2': $(<"$scratch/job.out")"
 }
@@ -66,15 +66,15 @@ job=$(sbatch --parsable -N 3 -n 3 "${times[@]}" -o "$scratch/job.out" \
 wait_for 60 has_lines 10
 [[ $limit ]] || scancel --signal=USR1 "$job"
 wait_for 120 requeued 1
-said 1 '^stopped by a signal after step [0-9]+/'
-said 1 '^run 0 has stopped and is requeued$'
+expect_lines 1 '^stopped by a signal after step [0-9]+/'
+expect_lines 1 '^run 0 has stopped and is requeued$'
 wait_for 60 begins
 
 # A node is lost: Slurm requeues the job by itself. What it still could save it may have saved.
 wait_for 60 goes_on 1
 scontrol update NodeName=n2 State=DOWN Reason=test
 wait_for 60 requeued 2
-said 1 ' is requeued$'
+expect_lines 1 ' is requeued$'
 scontrol update NodeName=n2 State=RESUME 2>/dev/null # it may have come back by itself
 wait_for 60 begins
 
@@ -82,7 +82,7 @@ wait_for 60 begins
 wait_for 60 goes_on 2
 scancel --signal=TERM "$job"
 wait_for 60 requeued 3
-said 1 '^run 2 has stopped and is requeued$'
+expect_lines 1 '^run 2 has stopped and is requeued$'
 
 # From here on nothing happens but the limit, if there is one.
 until are_over "$job"; do

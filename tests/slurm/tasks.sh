@@ -8,7 +8,7 @@ need_command python3 slurm
 cp "$top_builddir/tests/double/.libs/container.so" "$scratch" || fail "container.so is not built"
 cluster_start
 plugin_on
-tell=$top_builddir/tests/slurm/tell
+report_task=$top_builddir/tests/slurm/report_task
 # A library that is there on every machine, for what a user may preload.
 libc=$(ldd "$BASH" | sed -n 's/.*=> \(.*\/libc\.so[^ ]*\) .*/\1/p')
 [[ -e $libc ]] || fail "$BASH has no libc.so"
@@ -99,7 +99,7 @@ cat >"$scratch/nest" <<TASK
 "$given" outer
 ((RANK == 1)) || exit 0
 srun --overlap -N2 -n2 "$given" inner
-srun --overlap -N1 -n1 "$tell" stage
+srun --overlap -N1 -n1 "$report_task" stage
 srun --overlap -N1 -n1 --no-zero "$given" clean
 export LD_PRELOAD=$libc:\$LD_PRELOAD
 srun --overlap -N1 -n1 "$given" again
@@ -140,7 +140,7 @@ has_lines "--no-zero alone" 1 'rank=3 .*world=5 .*port=7 preload=none library=no
 
 for level in 0 1 2 3; do
 	ran "MPI_Init at level $level before zero_open" \
-		srun --zero-stage=2 -N2 -n3 "$tell" --own-mpi "$level" stage
+		srun --zero-stage=2 -N2 -n3 "$report_task" --own-mpi "$level" stage
 	has_lines "MPI_Init at level $level before zero_open" 3 '^rank=[0-2] world=3 .* stage=2$'
 done
 
@@ -151,7 +151,7 @@ done
 shares() {
 	local what="shared memory, $1" sizes=$2
 	shift 2
-	ran "$what" srun --zero "$@" "$tell" share
+	ran "$what" srun --zero "$@" "$report_task" share
 	expect "$what" "$sizes" "$(sort "$scratch/out" | sed -n 's/^rank=.* share=//p' | tr '\n' ' ')"
 }
 
@@ -163,7 +163,7 @@ shares "nodes with two ranks and one" "2 2 1 " -N2 -n3 --distribution=block:bloc
 ZERO_SHARE=2 shares "two at a time" "2 2 1 " -N1 -n3
 ZERO_SHARE=1 shares "none" "1 1 1 " -N1 -n3
 
-run_all srun --zero --mpi=none -n2 "$tell" stage
+run_all srun --zero --mpi=none -n2 "$report_task" stage
 ((status)) || fail "--mpi=none ended well"
 has_lines "--mpi=none" 2 'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=pmix'
 
@@ -182,7 +182,7 @@ TASK
 cat >"$scratch/job" <<TASK
 #!/bin/bash
 "$given" script
-mpirun -n 3 "$tell" stage stream_chunk
+mpirun -n 3 "$report_task" stage stream_chunk
 mpirun -n 3 "$scratch/rank"
 # a job's own, which is no srun's to take away
 export WORLD_SIZE=5 RANK=3 LOCAL_RANK=1 LD_PRELOAD=$libc

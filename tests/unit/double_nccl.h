@@ -14,7 +14,7 @@ enum { RANKS = 256 };
 /* The outcome of a run: exit statuses or 1000 + signal number, and the output on stderr. */
 struct outcome {
 	int status[RANKS];
-	char said[1 << 16];
+	char output[1 << 16];
 };
 extern struct outcome outcome;
 

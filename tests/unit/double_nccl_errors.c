@@ -54,12 +54,12 @@ static void fail_and_abort(const struct set *set)
 static void want_mismatch(int world, const char *line)
 {
 	ck_assert_msg(count_status(MISMATCH) == 1, "%d ended with %d:\n%s", count_status(MISMATCH),
-		      MISMATCH, outcome.said);
+		      MISMATCH, outcome.output);
 	for (int rank = 0; rank < world; rank++)
 		ck_assert_msg(outcome.status[rank] == 0 || outcome.status[rank] == MISMATCH,
 			      "rank %d ended with %d:\n%s", rank, outcome.status[rank],
-			      outcome.said);
-	ck_assert_msg(strstr(outcome.said, line), "not '%s' but:\n%s", line, outcome.said);
+			      outcome.output);
+	ck_assert_msg(strstr(outcome.output, line), "not '%s' but:\n%s", line, outcome.output);
 }
 
 /* ---- mismatches ------------------------------------------------------------------------------ */
@@ -210,7 +210,8 @@ START_TEST(test_mismatches)
 	want_mismatch(2, "has the id of a communicator of");
 	run_ranks(3, NULL, false, other_size);
 	want_mismatch(3, " 64 f32 as operation 7");
-	ck_assert_ptr_nonnull(strstr(outcome.said, "rank 2 runs AllGather of 63 f32 as operation"));
+	ck_assert_ptr_nonnull(
+		strstr(outcome.output, "rank 2 runs AllGather of 63 f32 as operation"));
 	run_ranks(2, NULL, false, other_kind);
 	want_mismatch(2, "runs Broadcast of 64 f32 from rank 1 as operation 1");
 	run_ranks(2, NULL, false, other_root);
@@ -353,7 +354,7 @@ START_TEST(test_use)
 	run_well(2, in_progress);
 	run_ranks(2, NULL, false, use_late);
 	ck_assert_int_eq(count_status(MISMATCH), 2);
-	ck_assert_ptr_nonnull(strstr(outcome.said, "does not exist"));
+	ck_assert_ptr_nonnull(strstr(outcome.output, "does not exist"));
 	run_ranks(2, NULL, false, free_early);
 	want_mismatch(2, "which operations that are queued use");
 	run_ranks(2, NULL, false, deregister_early);
@@ -451,11 +452,11 @@ START_TEST(test_lost)
 {
 	for (int world = 2; world < 5; world++) {
 		run_ranks(world, NULL, false, lost);
-		ck_assert_msg(count_status(0) == world - 1, "%s", outcome.said);
+		ck_assert_msg(count_status(0) == world - 1, "%s", outcome.output);
 		ck_assert_int_eq(count_status(KILLED), 1);
 	}
 	run_ranks(2, NULL, false, lost_in_messages);
-	ck_assert_msg(count_status(0) == 1, "%s", outcome.said);
+	ck_assert_msg(count_status(0) == 1, "%s", outcome.output);
 	run_well(3, absent);
 	run_well(3, absent_from_split);
 	run_well(4, mixed_end);
@@ -512,16 +513,16 @@ START_TEST(test_asked_for)
 	const char *const nonsense[] = {"DOUBLE_NCCL_FAIL=AllGather:2", NULL};
 
 	run_ranks(2, second, true, second_fails);
-	ck_assert_msg(count_status(0) == 2, "%s", outcome.said);
+	ck_assert_msg(count_status(0) == 2, "%s", outcome.output);
 	run_ranks(2, later, true, fails_later);
-	ck_assert_msg(count_status(0) == 2, "%s", outcome.said);
+	ck_assert_msg(count_status(0) == 2, "%s", outcome.output);
 	run_ranks(2, hangs, true, never_arrives);
-	ck_assert_msg(count_status(0) == 2, "%s", outcome.said);
+	ck_assert_msg(count_status(0) == 2, "%s", outcome.output);
 	run_ranks(3, killed, false, never_arrives);
-	ck_assert_msg(count_status(0) == 2 && outcome.status[1] == KILLED, "%s", outcome.said);
+	ck_assert_msg(count_status(0) == 2 && outcome.status[1] == KILLED, "%s", outcome.output);
 	run_ranks(1, nonsense, false, never_arrives);
 	ck_assert_int_eq(outcome.status[0], MISMATCH);
-	ck_assert_ptr_nonnull(strstr(outcome.said, "is not a rule"));
+	ck_assert_ptr_nonnull(strstr(outcome.output, "is not a rule"));
 }
 END_TEST
 

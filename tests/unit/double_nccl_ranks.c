@@ -208,13 +208,13 @@ void stream_delay(cudaStream_t stream)
 	WANT(!driver.launch(stream, pass_time, NULL));
 }
 
-static void be_rank(int rank, int world, const char *const *environment, int said,
+static void be_rank(int rank, int world, const char *const *environment, int output,
 		    void (*body)(int rank, int world))
 {
 	char number[16];
 
 	own_rank = rank;
-	dup2(said, STDERR_FILENO);
+	dup2(output, STDERR_FILENO);
 	snprintf(number, sizeof number, "%d", rank);
 	setenv("PMIX_RANK", number, 1);
 	setenv("DOUBLE_NCCL_LEAKS", "1", 1);
@@ -258,7 +258,7 @@ void run_ranks(int world, const char *const *environment, bool well,
 {
 	pthread_barrierattr_t shared;
 	pid_t process[RANKS];
-	int said = memfd_create("said", 0);
+	int output = memfd_create("output", 0);
 	ssize_t length;
 
 	ck_assert_int_le(world, RANKS);
@@ -273,12 +273,12 @@ void run_ranks(int world, const char *const *environment, bool well,
 		process[rank] = fork();
 		ck_assert_int_ge(process[rank], 0);
 		if (process[rank] == 0)
-			be_rank(rank, world, environment, said, body);
+			be_rank(rank, world, environment, output, body);
 	}
 	wait_for(process, world, well);
-	length = pread(said, outcome.said, sizeof outcome.said - 1, 0);
-	outcome.said[length > 0 ? length : 0] = 0;
-	close(said);
+	length = pread(output, outcome.output, sizeof outcome.output - 1, 0);
+	outcome.output[length > 0 ? length : 0] = 0;
+	close(output);
 	munmap(common, sizeof *common);
 }
 
@@ -297,5 +297,5 @@ void run_well(int world, void (*body)(int rank, int world))
 	for (int rank = 0; rank < world; rank++)
 		ck_assert_msg(outcome.status[rank] == 0,
 			      "rank %d of %d ended with %d, seed %llu:\n%s", rank, world,
-			      outcome.status[rank], (unsigned long long)seed, outcome.said);
+			      outcome.status[rank], (unsigned long long)seed, outcome.output);
 }

@@ -15,8 +15,8 @@ struct group {
 	size_t item_count, world, bucket;
 	enum zero_layout_mode mode;
 	/* what came out */
-	struct zero_layout_segment *runs;
-	size_t run_count, flat_count;
+	struct zero_layout_segment *segments;
+	size_t segment_count, flat_count;
 };
 
 static uint64_t draw(uint64_t *state)
@@ -41,7 +41,7 @@ static zero_status lay_out(struct group *group)
 		group->items[i].first = SIZE_MAX;
 	}
 	return zero_layout_group(group->items, group->item_count, group->world, group->mode,
-				 group->bucket, &group->runs, &group->run_count,
+				 group->bucket, &group->segments, &group->segment_count,
 				 &group->flat_count);
 }
 
@@ -58,7 +58,7 @@ static void make_group(struct group *group, uint64_t *random)
 		struct zero_layout_item *item = &group->items[i];
 
 		item->dtype = (zero_dtype)(ZERO_F32 + below(random, 8));
-		/* Few kinds, so that runs have several items. */
+		/* Few kinds, so that segments have several items. */
 		if (below(random, 3))
 			item->dtype = ZERO_F32;
 		item->trainable = below(random, 2);
@@ -71,30 +71,30 @@ static size_t bytes_of(const struct zero_layout_item *item)
 	return item->count * zero_dtype_size(item->dtype);
 }
 
-/* The run of an item among all of the group. */
-static const struct zero_layout_segment *run_of(const struct group *group, size_t i)
+/* The segment of an item among all of the group. */
+static const struct zero_layout_segment *segment_of(const struct group *group, size_t i)
 {
 	size_t begin = 0;
 
-	while (begin < group->run_count && group->runs[begin].flat < group->items[i].flat)
+	while (begin < group->segment_count && group->segments[begin].flat < group->items[i].flat)
 		begin++;
-	ck_assert_uint_lt(begin + group->items[i].segment, group->run_count);
-	return &group->runs[begin + group->items[i].segment];
+	ck_assert_uint_lt(begin + group->items[i].segment, group->segment_count);
+	return &group->segments[begin + group->items[i].segment];
 }
 
-static void check_runs(const struct group *group)
+static void check_segments(const struct group *group)
 {
-	for (size_t r = 0; r < group->run_count; r++) {
-		const struct zero_layout_segment *run = &group->runs[r];
+	for (size_t r = 0; r < group->segment_count; r++) {
+		const struct zero_layout_segment *segment = &group->segments[r];
 
-		ck_assert_uint_eq(run->count % (ZERO_ALIGN * group->world), 0);
-		ck_assert_uint_lt(run->flat, group->flat_count);
+		ck_assert_uint_eq(segment->count % (ZERO_ALIGN * group->world), 0);
+		ck_assert_uint_lt(segment->flat, group->flat_count);
 		for (size_t other = 0; other < r; other++) {
-			ck_assert_uint_le(group->runs[other].flat, run->flat);
-			/* One run of a kind in a flat buffer. */
-			ck_assert(group->runs[other].flat != run->flat ||
-				  group->runs[other].dtype != run->dtype ||
-				  group->runs[other].trainable != run->trainable);
+			ck_assert_uint_le(group->segments[other].flat, segment->flat);
+			/* One segment of a kind in a flat buffer. */
+			ck_assert(group->segments[other].flat != segment->flat ||
+				  group->segments[other].dtype != segment->dtype ||
+				  group->segments[other].trainable != segment->trainable);
 		}
 	}
 }
@@ -105,23 +105,23 @@ static void check_items(const struct group *group)
 
 	for (size_t i = 0; i < group->item_count; i++) {
 		const struct zero_layout_item *item = &group->items[i];
-		const struct zero_layout_segment *run = run_of(group, i);
+		const struct zero_layout_segment *segment = segment_of(group, i);
 
-		ck_assert_uint_eq(run->flat, item->flat);
-		ck_assert_int_eq((int)run->dtype, (int)item->dtype);
-		ck_assert_int_eq(run->trainable, item->trainable);
+		ck_assert_uint_eq(segment->flat, item->flat);
+		ck_assert_int_eq((int)segment->dtype, (int)item->dtype);
+		ck_assert_int_eq(segment->trainable, item->trainable);
 		ck_assert_uint_eq(item->first % ZERO_ALIGN, 0);
-		ck_assert_uint_le(item->first + item->count, run->count);
+		ck_assert_uint_le(item->first + item->count, segment->count);
 		/* In the order of the items, without overlap and without a hole. */
-		ck_assert_uint_ge(item->first, used[run - group->runs]);
-		ck_assert_uint_lt(item->first - used[run - group->runs], ZERO_ALIGN);
-		used[run - group->runs] = item->first + item->count;
-		users[run - group->runs]++;
+		ck_assert_uint_ge(item->first, used[segment - group->segments]);
+		ck_assert_uint_lt(item->first - used[segment - group->segments], ZERO_ALIGN);
+		used[segment - group->segments] = item->first + item->count;
+		users[segment - group->segments]++;
 	}
-	for (size_t r = 0; r < group->run_count; r++) {
+	for (size_t r = 0; r < group->segment_count; r++) {
 		ck_assert_uint_gt(users[r], 0);
 		/* No longer than the padding makes it. */
-		ck_assert_uint_lt(group->runs[r].count - used[r],
+		ck_assert_uint_lt(group->segments[r].count - used[r],
 				  ZERO_ALIGN * group->world + ZERO_ALIGN);
 	}
 }
@@ -182,19 +182,19 @@ START_TEST(follows_the_rules)
 
 		make_group(&group, &random);
 		ck_assert_int_eq(lay_out(&group), ZERO_OK);
-		check_runs(&group);
+		check_segments(&group);
 		check_items(&group);
 		check_cuts(&group);
 		again = group;
 		ck_assert_int_eq(lay_out(&again), ZERO_OK);
-		ck_assert_uint_eq(again.run_count, group.run_count);
+		ck_assert_uint_eq(again.segment_count, group.segment_count);
 		for (size_t i = 0; i < group.item_count; i++) {
 			ck_assert_uint_eq(again.items[i].flat, group.items[i].flat);
 			ck_assert_uint_eq(again.items[i].segment, group.items[i].segment);
 			ck_assert_uint_eq(again.items[i].first, group.items[i].first);
 		}
-		free(again.runs);
-		free(group.runs);
+		free(again.segments);
+		free(group.segments);
 	}
 }
 END_TEST
@@ -217,8 +217,8 @@ START_TEST(begins_are_the_same_at_every_world_size)
 			ck_assert_uint_eq(group.items[i].first, other.items[i].first);
 			ck_assert_uint_eq(group.items[i].segment, other.items[i].segment);
 		}
-		free(group.runs);
-		free(other.runs);
+		free(group.segments);
+		free(other.segments);
 	}
 }
 END_TEST
@@ -265,7 +265,7 @@ START_TEST(cuts_where_it_is_said)
 	for (size_t i = 0; i < group.item_count; i++)
 		ck_assert_msg(group.items[i].flat == cuts[_i].flat[i], "%s: item %zu in %zu",
 			      cuts[_i].what, i, group.items[i].flat);
-	free(group.runs);
+	free(group.segments);
 }
 END_TEST
 
@@ -307,9 +307,9 @@ START_TEST(lays_out_what_is_merely_large)
 	group.items[1] = (struct zero_layout_item){.dtype = ZERO_U8, .count = (size_t)1 << 40};
 	ck_assert_int_eq(lay_out(&group), ZERO_OK);
 	ck_assert_uint_eq(group.items[1].first, 5000000064);
-	ck_assert_uint_eq(group.runs[0].count % 192, 0);
-	ck_assert_uint_ge(group.runs[0].count, 5000000064 + ((size_t)1 << 40));
-	free(group.runs);
+	ck_assert_uint_eq(group.segments[0].count % 192, 0);
+	ck_assert_uint_ge(group.segments[0].count, 5000000064 + ((size_t)1 << 40));
+	free(group.segments);
 }
 END_TEST
 

@@ -425,7 +425,7 @@ START_TEST(bad_settings_texts_change_nothing)
 		       "on_fault, check, staged, tasks, budget, "
 		       "vram_free, vram_total, "
 		       "vram_source, gpus, gpu, master, origins"},
-		{"stage=1 stage=2", "x: stage is there twice"},
+		{"stage=1 stage=2", "x: stage occurs twice"},
 		{"stage=1 preload", "x: 'preload' is not of the form name=value"},
 		{"stage = 1", "x: 'stage' is not of the form name=value"},
 		{"stage=1 flatten=no",

@@ -53,13 +53,13 @@ struct expected {
 /*
  * Two groups. The first has one flat buffer with 4096 f32 that are trained (16384 bytes) and 4096
  * bool that are not (4096); the second two: 8192 bf16 that are trained (16384; f32 gradients and
- * states of 32768), and 4096 f32. For four ranks the runs are divisible by 64 * 4.
+ * states of 32768), and 4096 f32. For four ranks the segments are divisible by 64 * 4.
  */
-static const struct zero_layout_segment first_runs[] = {
+static const struct zero_layout_segment first_segments[] = {
 	{.flat = 0, .dtype = ZERO_F32, .trainable = true, .count = 4096},
 	{.flat = 0, .dtype = ZERO_BOOL, .count = 4096},
 };
-static const struct zero_layout_segment second_runs[] = {
+static const struct zero_layout_segment second_segments[] = {
 	{.flat = 0, .dtype = ZERO_BF16, .trainable = true, .count = 8192},
 	{.flat = 1, .dtype = ZERO_F32, .trainable = true, .count = 4096},
 };
@@ -88,8 +88,8 @@ static const struct expected expectations[] = {
 	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4},
 	{4, 3, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 16384 + 49152,
 	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4},
-	/* two nodes: whole runs are each rank's own; at stage 3 two shards lie together, those of
-	   f32 and bool 8192 and 4096 bytes, and an output is there once for two ranks */
+	/* two nodes: whole segments are each rank's own; at stage 3 two shards lie together, those
+	   of f32 and bool 8192 and 4096 bytes, and an output is there once for two ranks */
 	{4, 2, 20480 + 32768, 0, 4096 + 8192 + 4096 + 16384 + 49152, 2 * 4096 + 3 * 8192 + 2 * 4096,
 	 2 * M, .share = 2},
 	{4, 3, 8192 + 4096 + 4096, 12288 + 8192 + 8192, 4096 + 8192 + 4096 + 16384 + 49152,
@@ -117,8 +117,8 @@ START_TEST(bytes_by_kind)
 	uint64_t bytes[ZERO_MEM_KINDS];
 	uint64_t optimizer = want->offload ? 0 : want->optimizer;
 
-	zero_sizing_group(&sizing, first_runs, 2);
-	zero_sizing_group(&sizing, second_runs, 2);
+	zero_sizing_group(&sizing, first_segments, 2);
+	zero_sizing_group(&sizing, second_segments, 2);
 	zero_sizing_bytes(&sizing, bytes);
 	ck_assert_uint_eq(bytes[ZERO_MEM_SHARDS], want->shards);
 	ck_assert_uint_eq(bytes[ZERO_MEM_GATHERED], want->gathered);
@@ -144,10 +144,10 @@ START_TEST(two_largest)
 		uint64_t bytes[ZERO_MEM_KINDS];
 
 		for (size_t i = 0; i < 4; i++) {
-			struct zero_layout_segment run = {
+			struct zero_layout_segment segment = {
 				.dtype = ZERO_F32, .trainable = true, .count = 2048 * orders[o][i]};
 
-			zero_sizing_group(&sizing, &run, 1);
+			zero_sizing_group(&sizing, &segment, 1);
 		}
 		zero_sizing_bytes(&sizing, bytes);
 		ck_assert_uint_eq(bytes[ZERO_MEM_GATHERED], 8192 * sums[o]);
@@ -221,7 +221,7 @@ START_TEST(device_tier)
 	struct zero_sizing sizing = {.world = 4, .stage = 2};
 	uint64_t taken;
 
-	zero_sizing_group(&sizing, second_runs, 2);
+	zero_sizing_group(&sizing, second_segments, 2);
 	taken = zero_sizing_total(&sizing);
 	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 16384, M), ZERO_TIER_DEVICE);
 	ck_assert_int_eq(zero_tier_forecast(&sizing, AUTO, taken + 16383, M),
@@ -240,7 +240,7 @@ START_TEST(shared_device_tier)
 	struct zero_sizing sizing = {.world = 4, .share = 4, .stage = 2};
 	uint64_t taken;
 
-	zero_sizing_group(&sizing, second_runs, 2);
+	zero_sizing_group(&sizing, second_segments, 2);
 	ck_assert_uint_eq(sizing.all_flats, 2 * 16384);
 	ck_assert_uint_eq(sizing.shards, 2 * 4096);
 	taken = zero_sizing_total(&sizing) - 2 * 4096 + 2 * 16384;

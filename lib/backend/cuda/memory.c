@@ -203,7 +203,7 @@ static bool alloc_pinned(struct zero_memory_pool *memory, struct block *block)
 	return true;
 }
 
-/* With the lock. Returns NULL without memory. */
+/* Called with the lock held. Returns NULL without memory. */
 static struct block *alloc_block(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 				 size_t bytes, CUstream stream)
 {

@@ -33,8 +33,8 @@ struct zero_nccl_watchdog {
 	bool ending, aborting;
 };
 
-/* With the lock, which is released meanwhile because an abort may take long. Each communicator is
-   aborted once. */
+/* Called with the lock held, which is released meanwhile because an abort may take long. Each
+   communicator is aborted once. */
 static void abort_all(struct zero_nccl_watchdog *watchdog)
 {
 	struct zero_nccl_comm *all[MOST_COMMS];
@@ -53,7 +53,7 @@ static void abort_all(struct zero_nccl_watchdog *watchdog)
 	pthread_cond_broadcast(&watchdog->wake);
 }
 
-/* With the lock. */
+/* Called with the lock held. */
 static void poll_errors(struct zero_nccl_watchdog *watchdog)
 {
 	char text[1024] = "";
@@ -120,7 +120,7 @@ zero_status zero_nccl_watchdog_new(struct zero_control *control, struct zero_dev
 	return ZERO_OK;
 }
 
-/* With the lock. */
+/* Called with the lock held. */
 static void wait_for_abort(struct zero_nccl_watchdog *watchdog)
 {
 	struct timespec until = zero_deadline(ABORT_SECONDS);

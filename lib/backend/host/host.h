@@ -45,8 +45,8 @@ zero_status zero_comm_single(const struct zero_kernels *kernels, struct zero_poo
 			     struct zero_comm **comm);
 /*
  * mpi_comm.c: the ranks of MPI_COMM_WORLD. *comm stays NULL if no launcher started this process. If
- * it fails but sets *comm, the other ranks can still be told by zero_agree_status. `share`: see
- * zero_backend_config.
+ * it fails but sets *comm, zero_agree_status can still report the error to the other ranks.
+ * `share`: see zero_backend_config.
  */
 zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *pool, int share,
 			  struct zero_comm **comm);

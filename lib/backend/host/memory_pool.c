@@ -182,7 +182,7 @@ static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared
 	return block;
 }
 
-/* With the lock. *recycled: the block is not zeroed. */
+/* Called with the lock held. *recycled: the block is not zeroed. */
 static struct block *get_block(struct zero_pool *pool, size_t bytes, bool shared, bool *recycled)
 {
 	struct block *block = find_idle(pool, bytes, shared);

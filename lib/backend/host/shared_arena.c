@@ -121,7 +121,7 @@ int zero_arena_file(const struct zero_arena *arena)
 	return arena->file;
 }
 
-bool zero_arena_holds(const struct zero_arena *arena, const void *data)
+bool zero_arena_contains(const struct zero_arena *arena, const void *data)
 {
 	const char *at = data;
 

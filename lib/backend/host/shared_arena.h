@@ -23,7 +23,7 @@ void zero_arena_delete(struct zero_arena *arena);
 void *zero_arena_map(int file, size_t bytes);
 char *zero_arena_base(const struct zero_arena *arena);
 int zero_arena_file(const struct zero_arena *arena);
-bool zero_arena_holds(const struct zero_arena *arena, const void *data);
+bool zero_arena_contains(const struct zero_arena *arena, const void *data);
 
 /* Allocates `bytes`, a multiple of ZERO_ARENA_PAGE; all are 0. NULL if the arena is full. Safe from
    any thread. */

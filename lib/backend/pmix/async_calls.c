@@ -49,7 +49,7 @@ struct zero_pmix_calls *zero_pmix_calls_new(size_t count, const char *key)
 	return calls;
 }
 
-/* With the lock, which is released. */
+/* Called with the lock held, which is released. */
 static void release_and_unlock(struct zero_pmix_calls *calls)
 {
 	bool last = --calls->users == 0;

@@ -124,14 +124,14 @@ static zero_status fail_absent(struct zero_pmix_calls *presence, double seconds)
 	if (!absences) {
 		name_node(presence, UNKNOWN, unknowns, node, sizeof(node));
 		return zero_pmix_core->fail(ZERO_E_COMM,
-					    "nothing was heard of %s of %d%s within %g s: not "
-					    "begun, or a node that is gone",
+					    "there was no reply about %s of %d%s within %g s: "
+					    "they have not started, or their node is down",
 					    unknown, world, node, seconds);
 	}
 	name_node(presence, ABSENT, absences, node, sizeof(node));
 	return zero_pmix_core->fail(ZERO_E_COMM, "%s of %d%s did not come within %g s%s%s", absent,
 				    world, node, seconds,
-				    unknowns ? ", and nothing was heard of " : "",
+				    unknowns ? ", and there was no reply about " : "",
 				    unknowns ? unknown : ": see what was written there last");
 }
 

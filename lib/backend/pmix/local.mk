@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# zero_pmix.so: what ranks tell each other before they can communicate, by the launcher's PMIx.
+# zero_pmix.so: what ranks exchange before they can communicate, by the launcher's PMIx.
 if HAVE_PMIX
 modules_LTLIBRARIES += lib/zero_pmix.la
 lib_zero_pmix_la_SOURCES = \

@@ -26,9 +26,9 @@ zero_status zero_pmix_check_alone(void)
 
 static zero_status fail_missing(const char *what, const char *key, const char *why)
 {
-	return zero_pmix_core->fail(ZERO_E_COMM,
-				    "the launcher's PMIx does not say %s (%s of namespace %s): %s",
-				    what, key, zero_pmix.self.nspace, why);
+	return zero_pmix_core->fail(
+		ZERO_E_COMM, "the launcher's PMIx does not report %s (%s of namespace %s): %s",
+		what, key, zero_pmix.self.nspace, why);
 }
 
 static zero_status find_world(void)

@@ -11,7 +11,7 @@
 /* How many connections may be pending, and for how long (s). */
 enum { MOST_PENDING = 64, HELLO_SECONDS = 5 };
 
-/* With the lock. The connection stays open. */
+/* Called with the lock held. The connection stays open. */
 static void remove_pending(struct zero_control *control, struct zero_pending_connection *pending)
 {
 	struct zero_pending_connection **at = &control->pending;
@@ -23,7 +23,7 @@ static void remove_pending(struct zero_control *control, struct zero_pending_con
 	free(pending);
 }
 
-/* With the lock. */
+/* Called with the lock held. */
 static void reject(struct zero_control *control, struct zero_pending_connection *pending)
 {
 	close(pending->fd);
@@ -36,10 +36,10 @@ void zero_control_reject_pending(struct zero_control *control, double now)
 		reject(control, control->pending);
 }
 
-/* With the lock. The hello is complete: the peer is a rank of the job, or is rejected. */
+/* Called with the lock held, after the hello has come. Rejects peers that are not of the job. */
 static void verify(struct zero_control *control, struct zero_pending_connection *pending)
 {
-	struct zero_hello_reply answer;
+	struct zero_hello_reply reply;
 	struct zero_link *link = NULL;
 
 	pending->hello.node[sizeof(pending->hello.node) - 1] = '\0';
@@ -54,10 +54,10 @@ static void verify(struct zero_control *control, struct zero_pending_connection 
 	zero_socket_set_options(link->fd);
 	zero_link_add(link);
 	remove_pending(control, pending);
-	zero_control_fill_answer(control, &answer);
-	/* The buffer of a new connection has room for the answer. If the connection has ended, the
+	zero_control_fill_reply(control, &reply);
+	/* The buffer of a new connection has room for the reply. If the connection has ended, the
 	   reader will find out. */
-	if (send(link->fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+	if (send(link->fd, &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
 		link->write_closed = true;
 	zero_link_send_state(link);
 }
@@ -79,7 +79,7 @@ void zero_control_read_pending(struct zero_control *control,
 		verify(control, pending);
 }
 
-/* With the lock. The newest connection replaces the oldest pending one if there are too many. */
+/* Called with the lock held. If there are too many, the oldest pending connection is closed. */
 static void add_pending(struct zero_control *control, int fd)
 {
 	struct zero_pending_connection *pending = calloc(1, sizeof(*pending));

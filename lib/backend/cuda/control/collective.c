@@ -12,7 +12,7 @@ static const char *name_kind(uint32_t kind)
 	return kind == ZERO_FRAME_EXCHANGE ? "an exchange" : "a broadcast";
 }
 
-/* With the lock. Ranks in different operations would wait for each other for ever. */
+/* Called with the lock held. Ranks in different operations would wait for each other for ever. */
 static void fail_mismatch(struct zero_control_team *team, const struct zero_frame_header *own,
 			  const struct zero_link *link, const struct zero_frame_header *theirs)
 {
@@ -30,7 +30,8 @@ static void fail_mismatch(struct zero_control_team *team, const struct zero_fram
 
 /* ---- maximum --------------------------------------------------------------------------------- */
 
-/* With the lock. Returns whether a neighbour's values have come, and copies them to `values`. */
+/* Called with the lock held. Returns whether a neighbour's values have come, and copies them to
+   `values`. */
 static bool receive_max(struct zero_control_team *team, struct zero_link *link, uint64_t *values)
 {
 	struct zero_frame_header own = {.bytes = team->max.count * sizeof(*values),
@@ -112,7 +113,7 @@ void zero_control_advance_max(struct zero_control_team *team)
 	zero_control_notify(team->control);
 }
 
-/* With the lock. Numbers a new operation, or returns why it cannot complete. */
+/* Called with the lock held. Numbers a new operation, or returns why it cannot complete. */
 static zero_status begin_operation(struct zero_control_team *team)
 {
 	if (atomic_load(&team->control->failed))
@@ -122,7 +123,7 @@ static zero_status begin_operation(struct zero_control_team *team)
 	return ZERO_OK;
 }
 
-/* With the lock. */
+/* Called with the lock held. */
 static zero_status begin_max(struct zero_control_team *team, const uint64_t *mine, size_t count)
 {
 	zero_status status;
@@ -159,8 +160,8 @@ zero_status zero_control_begin_max(struct zero_control_team *team, const uint64_
 	return status;
 }
 
-/* With the lock. Everything that a neighbour sent before its goodbye has been received. If a value
-   is still missing then, the maximum cannot complete, and the team learns so. */
+/* Called with the lock held. Everything that a neighbour sent before its goodbye has been received.
+   If a value is still missing then, the maximum cannot complete, and the team learns so. */
 static bool cannot_complete(struct zero_control_team *team)
 {
 	if (team->parent && team->parent->goodbye_received)
@@ -172,7 +173,7 @@ static bool cannot_complete(struct zero_control_team *team)
 	return team->max.sequence >= team->departed_from;
 }
 
-/* With the lock. Returns whether a maximum is complete, or *status is an error. */
+/* Called with the lock held. Returns whether a maximum is complete, or *status is an error. */
 static bool poll_max(struct zero_control_team *const *teams, size_t count, size_t *which,
 		     zero_status *status)
 {
@@ -262,7 +263,8 @@ static void send_data(struct zero_control_team *team, struct zero_link *link,
 	pthread_mutex_unlock(&team->control->lock);
 }
 
-/* With the lock. Returns whether the expected frame has come, or *status says why it cannot come. */
+/* Called with the lock held. Returns whether the expected frame has come, or *status says why it
+   cannot come. */
 static bool poll_data(struct zero_control_team *team, struct zero_link *link,
 		      const struct zero_frame_header *own, struct zero_frame **frame,
 		      zero_status *status)

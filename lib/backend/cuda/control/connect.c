@@ -11,7 +11,7 @@
 #include "private.h"
 
 static const struct zero_hello hello = {.magic = "zeroctl", .version = ZERO_DIAL_VERSION};
-static const struct zero_hello_reply answer = {.magic = "zeroack", .version = ZERO_DIAL_VERSION};
+static const struct zero_hello_reply reply = {.magic = "zeroack", .version = ZERO_DIAL_VERSION};
 
 bool zero_control_hello_is_valid(const struct zero_control *control,
 				 const struct zero_hello *received)
@@ -24,9 +24,9 @@ bool zero_control_hello_is_valid(const struct zero_control *control,
 	       received->rank < control->config.world;
 }
 
-void zero_control_fill_answer(const struct zero_control *control, struct zero_hello_reply *filled)
+void zero_control_fill_reply(const struct zero_control *control, struct zero_hello_reply *filled)
 {
-	*filled = answer;
+	*filled = reply;
 	filled->rank = control->config.rank;
 }
 
@@ -78,7 +78,7 @@ zero_status zero_control_connect(struct zero_control *control, int rank, double 
 				 struct zero_link **link)
 {
 	struct zero_dial dial = {.hello = hello,
-				 .answer = answer,
+				 .reply = reply,
 				 .over = has_failed,
 				 .connecting = set_connecting,
 				 .context = control};
@@ -90,7 +90,7 @@ zero_status zero_control_connect(struct zero_control *control, int rank, double 
 		return zero_control_fail_all_printf(control, control->config.rank, "%s",
 						    zero_core->last_error());
 	dial.hello.rank = control->config.rank;
-	dial.hello.wanted = dial.answer.rank = rank;
+	dial.hello.wanted = dial.reply.rank = rank;
 	memcpy(dial.hello.cookie, control->cookie, sizeof(dial.hello.cookie));
 	memcpy(dial.hello.node, control->own.node, sizeof(dial.hello.node));
 	zero_dial_prepare(&dial);

@@ -108,7 +108,7 @@ struct zero_control_team *zero_control_world_team(struct zero_control *control)
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
-/* With the lock. Whether the neighbour's kernel has acknowledged all that was sent. */
+/* Called with the lock held. Whether the neighbour's kernel has acknowledged all that was sent. */
 static bool delivered(const struct zero_link *link)
 {
 	int unacknowledged = 0;

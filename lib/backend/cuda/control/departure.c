@@ -14,7 +14,7 @@ struct departure {
 	uint64_t sequence; /* of the operation in which `waiter` waits for `rank` */
 };
 
-/* With the lock. Passes it to the team's neighbours but `from`, which may be NULL. */
+/* Called with the lock held. Passes it to the team's neighbours but `from`, which may be NULL. */
 static void forward(struct zero_control_team *team, const struct departure *departure,
 		    const struct zero_link *from)
 {

@@ -260,7 +260,8 @@ bool zero_control_wait(struct zero_control *control, double deadline)
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-/* With the lock. NULL without memory: the neighbour then gets the failure without a sentence. */
+/* Called with the lock held. NULL without memory: the neighbour then gets the failure without a
+   sentence. */
 static struct zero_payload *failure_payload(const struct zero_control *control)
 {
 	size_t length = strlen(control->failure_text);

@@ -131,7 +131,7 @@ void zero_frame_free(struct zero_frame *frame);
 struct zero_link *zero_link_new(struct zero_control *control, int fd, int rank, const char *node);
 void zero_link_free(struct zero_link *link);
 
-/* Callers of the functions from here to zero_link_close_write hold the lock. */
+/* The functions from here to zero_link_close_write are called with the lock held. */
 
 void zero_link_add(struct zero_link *link);
 /* Returns the confirmed link to `rank`, or NULL. */
@@ -153,19 +153,19 @@ void zero_link_flush(struct zero_link *link);
 /* Drops what waits to be sent; nothing more is sent. */
 void zero_link_close_write(struct zero_link *link);
 
-/* Wakes all threads in zero_control_wait. Callers hold the lock. */
+/* Wakes all threads in zero_control_wait. Called with the lock held. */
 void zero_control_notify(struct zero_control *control);
 /* Releases the lock and waits for a notification. Returns false if `deadline`, unless it is 0,
-   passed before one came. Callers hold the lock. */
+   passed before one came. Called with the lock held. */
 bool zero_control_wait(struct zero_control *control, double deadline);
 void zero_control_wake_reader(struct zero_control *control);
-/* Reports a failure to all neighbours but `from`, which may be NULL. Callers hold the lock. */
+/* Reports a failure to all neighbours but `from`, which may be NULL. Called with the lock held. */
 void zero_control_fail_all_locked(struct zero_control *control, int rank, const char *text,
 				  const struct zero_link *from);
 /* Makes the sentence of the failure this thread's error. */
 zero_status zero_control_failure(struct zero_control *control);
-/* Fails on all ranks because this rank cannot do what the others would wait for. Callers do not
-   hold the lock. */
+/* Fails on all ranks because this rank cannot do what the others would wait for. Called without
+   the lock. */
 zero_status zero_control_fail_all_printf(struct zero_control *control, int rank, const char *format,
 					 ...) __attribute__((format(printf, 3, 4)));
 
@@ -173,7 +173,7 @@ zero_status zero_control_fail_all_printf(struct zero_control *control, int rank,
 
 bool zero_control_hello_is_valid(const struct zero_control *control,
 				 const struct zero_hello *hello);
-void zero_control_fill_answer(const struct zero_control *control, struct zero_hello_reply *answer);
+void zero_control_fill_reply(const struct zero_control *control, struct zero_hello_reply *reply);
 /* Connects to a lower rank, until `deadline`. */
 zero_status zero_control_connect(struct zero_control *control, int rank, double deadline,
 				 struct zero_link **link);
@@ -183,7 +183,7 @@ zero_status zero_control_connect(struct zero_control *control, int rank, double 
 /* Accepts the connections that wait on the listener. Returns false if the process has no file
    descriptor or memory for another one now. */
 bool zero_control_accept(struct zero_control *control);
-/* Callers of the functions below hold the lock. */
+/* The functions below are called with the lock held. */
 
 /* Reads what has come of a hello; a whole one turns the connection into a link, or rejects it. */
 void zero_control_read_pending(struct zero_control *control,
@@ -228,13 +228,13 @@ struct zero_control_team {
 	} max;
 };
 
-/* Callers hold the lock. */
+/* Called with the lock held. */
 struct zero_control_team *zero_control_team_find(struct zero_control *control, uint64_t id);
 void zero_control_team_free(struct zero_control_team *team);
 
 /* ---- departure.c: a rank closes its job while its team waits for it -------------------------- */
 
-/* Callers of the first two hold the lock. */
+/* The first two are called with the lock held. */
 
 /* Handles and frees a frame of kind ZERO_FRAME_DEPARTURE. */
 void zero_control_receive_departure(struct zero_control_team *team, const struct zero_link *from,
@@ -247,7 +247,7 @@ zero_status zero_control_departure_error(const struct zero_control_team *team);
 
 /* ---- collective.c ---------------------------------------------------------------------------- */
 
-/* Advances the team's maximum as far as the received frames allow. Callers hold the lock. */
+/* Advances the team's maximum as far as the received frames allow. Called with the lock held. */
 void zero_control_advance_max(struct zero_control_team *team);
 
 #endif

@@ -27,7 +27,7 @@ struct poll_set {
 
 /* ---- received frames ------------------------------------------------------------------------- */
 
-/* With the lock. */
+/* Called with the lock held. */
 static void end_link(struct zero_link *link, const char *why)
 {
 	struct zero_control *control = link->control;
@@ -68,7 +68,7 @@ static void receive_failure(struct zero_link *link, const struct zero_frame *fra
 	zero_control_fail_all_locked(link->control, rank, text, link);
 }
 
-/* With the lock. Frames of a team that this rank has not created yet are stored for it. */
+/* Called with the lock held. This rank may not have created the team yet. */
 static void receive_for_team(struct zero_link *link, struct zero_frame *frame)
 {
 	struct zero_control_team *team = zero_control_team_find(link->control, frame->header.team);
@@ -83,7 +83,7 @@ static void receive_for_team(struct zero_link *link, struct zero_frame *frame)
 	zero_control_notify(link->control);
 }
 
-/* With the lock. Stores or frees the frame. Returns false if it breaks the protocol. */
+/* Called with the lock held. Stores or frees the frame. Returns false if it breaks the protocol. */
 static bool receive_frame(struct zero_link *link, struct zero_frame *frame)
 {
 	uint32_t kind = frame->header.kind;
@@ -138,7 +138,7 @@ static struct zero_frame *new_frame(const struct zero_frame_header *header)
 	return frame;
 }
 
-/* With the lock. Parses the buffer into frames. Returns NULL, or why the link must end. */
+/* Called with the lock held. Parses the buffer. Returns NULL, or why the link must end. */
 static const char *parse_frames(struct zero_link *link)
 {
 	size_t at = 0;
@@ -163,7 +163,7 @@ static const char *parse_frames(struct zero_link *link)
 		if (part < header.bytes)
 			link->arriving = frame;
 		else if (!receive_frame(link, frame))
-			return "it does not keep to the protocol";
+			return "it violates the protocol";
 	}
 	link->filled -= at;
 	memmove(link->buffer, link->buffer + at, link->filled);
@@ -195,7 +195,7 @@ static void read_link(struct zero_link *link)
 		if (frame->done == frame->header.bytes) {
 			link->arriving = NULL;
 			if (!receive_frame(link, frame))
-				why = "it does not keep to the protocol";
+				why = "it violates the protocol";
 		}
 	}
 	if (why)
@@ -235,7 +235,7 @@ static void add(struct poll_set *set, int fd, short events, struct zero_link *li
 	set->pending[set->count++] = pending;
 }
 
-/* With the lock. Returns how long to poll (ms; -1: without limit). */
+/* Called with the lock held. Returns how long to poll (ms; -1: without limit). */
 static int fill_poll_set(struct zero_control *control, struct poll_set *set)
 {
 	size_t count = 2 + control->pending_count;

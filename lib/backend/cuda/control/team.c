@@ -56,7 +56,8 @@ static void name_ranks(char *text, size_t size, const int *ranks, size_t count)
 	}
 }
 
-/* With the lock. Finds the children's links. Returns how many are missing, and their ranks. */
+/* Called with the lock held. Finds the children's links. Returns how many are missing, and their
+   ranks. */
 static size_t find_children(struct zero_control_team *team, int *missing)
 {
 	size_t count = 0;
@@ -146,7 +147,7 @@ struct zero_control_team *zero_control_team_find(struct zero_control *control, u
 	return team;
 }
 
-/* With the lock. Departures may have been reported before this rank created the team. */
+/* Called with the lock held. Departures may be reported before this rank creates the team. */
 static void read_departures(struct zero_control_team *team, struct zero_link *link)
 {
 	struct zero_frame *frame;

@@ -3,8 +3,9 @@
  * A task of the tests under Slurm: opens a job, gathers a group that each rank has filled a part
  * of, and prints one line of what it is and what it was told, in the order of ranks.
  *
- *	tell [SETTING...]     with these settings' values; "time": the clock after the first gather
- *	tell --own-mpi LEVEL  calls MPI_Init_thread itself before, with level 0 (single) to 3
+ *	report_task [SETTING...]     with these settings' values; "time": the clock after
+ *	                             the first gather
+ *	report_task --own-mpi LEVEL  calls MPI_Init_thread itself before, with level 0 (single) to 3
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -58,7 +59,7 @@ int main(int argc, char **argv)
 	zero_job *job;
 
 	if (zero_open(NULL, &job)) {
-		fprintf(stderr, "tell: %s\n", zero_last_error());
+		fprintf(stderr, "report_task: %s\n", zero_last_error());
 		return 1;
 	}
 	gather(job);
