@@ -112,7 +112,7 @@ zero_status files_read(int fd, const char *path, uint64_t offset, size_t bytes, 
 zero_status files_read_json(const char *path, char **text, size_t *bytes)
 {
 	zero_status status;
-	uint64_t size;
+	uint64_t size = 0;
 	int fd;
 
 	*text = NULL;

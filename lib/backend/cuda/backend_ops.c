@@ -42,7 +42,7 @@ static void cuda_close(struct zero_backend *cuda)
 	zero_queue_delete(cuda->queue);
 	if (cuda->device)
 		zero_device_enter(cuda->device);
-	if (cuda->caller.device) {
+	if (cuda->comm && cuda->caller.device) {
 		zero_nccl_watchdog_remove(cuda->comm->watchdog, &cuda->caller);
 		zero_nccl_close(&cuda->caller, cuda->comm->comm.broken);
 	}
