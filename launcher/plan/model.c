@@ -122,18 +122,7 @@ zero_status model_size(const zero_tensor *const *tensors, size_t count,
 
 const struct zero_files_ops *model_files(void)
 {
-	static const struct zero_core core = {
-		.fail = zero_fail,
-		.fail_on = zero_fail_on,
-		.last_error = zero_last_error,
-		.strerror = zero_strerror,
-		.dtype_size = zero_dtype_size,
-		.dtype_name = zero_dtype_name,
-		.hash = zero_hash,
-		.module_open = zero_module_open,
-	};
-
-	return zero_module_files(&core);
+	return zero_module_files(&zero_library_core);
 }
 
 zero_status model_read(const char *path, const struct model_layout *layout, struct model *model)

@@ -13,7 +13,7 @@
 
 #include "error.h"
 
-static const struct zero_core core = {
+const struct zero_core zero_library_core = {
 	.fail = zero_fail,
 	.fail_on = zero_fail_on,
 	.last_error = zero_last_error,
@@ -31,7 +31,7 @@ static char *module_path(const char *below, const char *name)
 	char *path;
 	Dl_info self;
 
-	if (!dladdr(&core, &self) || !self.dli_fname)
+	if (!dladdr(&zero_library_core, &self) || !self.dli_fname)
 		return NULL;
 	slash = strrchr(self.dli_fname, '/');
 	if (asprintf(&path, "%.*s%szero_%s.so", slash ? (int)(slash + 1 - self.dli_fname) : 0,
@@ -71,7 +71,7 @@ zero_status zero_module_open(const char *name, const void **table)
 		status = zero_fail(ZERO_E_UNSUPPORTED, "%s has no %s", path, symbol);
 		goto out;
 	}
-	*table = entry(&core);
+	*table = entry(&zero_library_core);
 	if (*(const int *)*table != ZERO_MODULE_ABI)
 		status = zero_fail(ZERO_E_UNSUPPORTED,
 				   "%s is of another build than libzero.so (%d, not %d): install "

@@ -30,6 +30,8 @@ struct zero_core {
  */
 typedef const void *(*zero_module_entry)(const struct zero_core *core);
 
+/* The library's own, for modules; zerorun, which has the files module linked in, passes it too. */
+extern const struct zero_core zero_library_core;
 /* Opens module zero_<name>.so from the library's own folder, once, and returns its table. */
 zero_status zero_module_open(const char *name, const void **table);
 

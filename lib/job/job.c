@@ -61,7 +61,7 @@ zero_status zero_close(zero_job *job)
 	return ZERO_OK;
 }
 
-/* ---- small things ---------------------------------------------------------------------------- */
+/* ---- properties, and small collectives ------------------------------------------------------- */
 
 int zero_rank(const zero_job *job)
 {
