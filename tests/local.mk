@@ -92,6 +92,7 @@ check_PROGRAMS += $(RANKS_TESTS)
 TESTS += $(RANKS_TESTS) $(SCRIPT_TESTS)
 
 EXTRA_DIST += \
+	tests/bugs \
 	tests/common.sh \
 	tests/analyze.h \
 	tests/analyze.known \

@@ -114,10 +114,30 @@ static void run(CUstream stream, struct double_op *op)
 	double_access_done(op);
 }
 
+/* Runs the first operation of the queue. Called with the lock held. */
+static void run_first(CUstream stream)
+{
+	struct double_op *op = stream->first;
+
+	if (!op->always) {
+		double_unlock();
+		delay(stream);
+		double_lock();
+	}
+	while (held)
+		double_wait();
+	run(stream, op);
+	stream->first = op->next;
+	if (!op->next)
+		stream->last = NULL;
+	stream->done++;
+	double_happened();
+	op_free(op);
+}
+
 static void *work(void *argument)
 {
 	CUstream stream = argument;
-	struct double_op *op;
 
 	prctl(PR_SET_TIMERSLACK, 1000UL); /* the default would make 50 us the shortest delay */
 	double_lock();
@@ -126,21 +146,7 @@ static void *work(void *argument)
 			double_sleep(stream);
 		if (!stream->first)
 			break;
-		if (!stream->first->always) {
-			double_unlock();
-			delay(stream);
-			double_lock();
-		}
-		while (held)
-			double_wait();
-		op = stream->first;
-		run(stream, op);
-		stream->first = op->next;
-		if (!op->next)
-			stream->last = NULL;
-		stream->done++;
-		double_happened();
-		op_free(op);
+		run_first(stream);
 	}
 	give_id(stream->id);
 	double_unlock();
@@ -202,11 +208,17 @@ void double_queue(CUstream stream, struct double_op *op)
 		stream->first = op;
 	stream->last = op;
 	stream->queued++;
+	/* The caller would wait for another thread at each call: it runs its own operation. */
+	if (stream == stream->context->legacy && double_settings.legacy_waits) {
+		while (stream->first != op)
+			double_wait();
+		run_first(stream);
+		double_host_saw(&stream->clock);
+		return;
+	}
 	if (!stream->started)
 		start(stream);
 	pthread_cond_signal(&stream->work);
-	if (stream == stream->context->legacy && double_settings.legacy_waits)
-		double_stream_drain(stream);
 }
 
 void double_cuda_hold(bool hold)
