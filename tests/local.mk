@@ -6,6 +6,9 @@
 #                  in tests/ranks/local.mk
 #   SCRIPT_TESTS   bash scripts named *.sh
 #
+#   LONG_TESTS     of either kind, run by make check-long: minutes each, or random with many seeds;
+#                  ZERO_TEST_LONG=1 in the environment asks a test of make check for more of it
+#
 # Exit status 77 is a skip: what a test needs it says with `need` of tests/common.sh.
 UNIT_TESTS = \
 	tests/unit/test_shared_arena \
@@ -23,15 +26,11 @@ UNIT_TESTS = \
 	tests/unit/test_watch
 SCRIPT_TESTS = \
 	tests/require.sh \
-	tests/dist.sh \
 	tests/rooms.sh \
 	tests/exports.sh \
 	tests/format.sh \
-	tests/analyze.sh \
-	tests/warnings.sh \
 	tests/doc.sh \
 	tests/install.sh \
-	tests/package.sh \
 	tests/launcher/config.sh \
 	tests/launcher/inspect.sh \
 	tests/launcher/plan.sh \
@@ -53,6 +52,12 @@ SCRIPT_TESTS = \
 	tests/gpt/stages.sh \
 	tests/bench/smoke.sh \
 	tests/readme.sh
+
+LONG_TESTS += \
+	tests/analyze.sh \
+	tests/dist.sh \
+	tests/package.sh \
+	tests/warnings.sh
 
 if HAVE_FILES
 UNIT_TESTS += tests/unit/test_files tests/unit/test_manifest
@@ -88,7 +93,7 @@ endif
 if HAVE_CUBLAS
 check_PROGRAMS += tests/gpt/gradients_cuda
 endif
-check_PROGRAMS += $(RANKS_TESTS)
+check_PROGRAMS += $(RANKS_TESTS) tests/ranks/large.ranks
 TESTS += $(RANKS_TESTS) $(SCRIPT_TESTS)
 
 EXTRA_DIST += \
@@ -107,6 +112,7 @@ EXTRA_DIST += \
 	tests/double/emulate_words.h \
 	tests/unit/without_check.sh \
 	tests/unit/without_cxx.sh \
+	tests/analyze.sh tests/dist.sh tests/package.sh tests/warnings.sh \
 	$(SCRIPT_TESTS)
 
 UNIT_CFLAGS = $(OUTER_CFLAGS) $(CHECK_CFLAGS)
@@ -350,7 +356,7 @@ TEST_ENVIRONMENT = \
 		ZERORUN='$(abs_top_builddir)/launcher/zerorun' ZERO_HAVE='$(zero_have)' \
 		ZERO_REQUIRE="$$ZERO_REQUIRE" \
 		ZERO_COMPILE_FLAGS='$(AM_CFLAGS) $(MPI_CFLAGS) $(PMIX_CFLAGS) $(JANSSON_CFLAGS) \
-			$(SLURM_CFLAGS) $(YAML_CFLAGS)';
+			$(SLURM_CFLAGS) $(YAML_CFLAGS) $(CUDA_CFLAGS) $(NCCL_CFLAGS)';
 AM_TESTS_ENVIRONMENT = $(TEST_ENVIRONMENT)
 
 # The tests of our own code alone; the sanitizers run them.
@@ -368,6 +374,10 @@ endif
 if HAVE_CBLAS
 OWN_TESTS += tests/gpt/gradients
 endif
+
+# What takes minutes, and the random tests with more seeds than make check has time for.
+check-long:
+	ZERO_TEST_LONG=1 $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(LONG_TESTS)'
 
 # Those of them that have threads, for the sanitizer that watches these.
 check-threads:
@@ -395,8 +405,6 @@ format-check:
 
 # cppcheck, and clang's analyser, which takes minutes.
 analyze:
-	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang,cppcheck \
-		ZERO_COMPILE_FLAGS="$$ZERO_COMPILE_FLAGS $(CUDA_CFLAGS) $(NCCL_CFLAGS)" \
-		bash $(top_srcdir)/tests/analyze.sh all
+	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang,cppcheck bash $(top_srcdir)/tests/analyze.sh
 
-.PHONY: analyze check-own check-threads check-unit format-check
+.PHONY: analyze check-long check-own check-threads check-unit format-check

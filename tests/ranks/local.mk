@@ -20,7 +20,6 @@ RANKS_TESTS = \
 	tests/ranks/close.ranks \
 	tests/ranks/export.ranks \
 	tests/ranks/flatten.ranks \
-	tests/ranks/large.ranks \
 	tests/ranks/leave.ranks \
 	tests/ranks/load_model.ranks \
 	tests/ranks/load_model_refused.ranks \
@@ -41,6 +40,7 @@ RANKS_TESTS = \
 	tests/ranks/train.ranks \
 	tests/ranks/update.ranks \
 	tests/ranks/views.ranks
+LONG_TESTS += tests/ranks/large.ranks
 if HAVE_MPI
 RANKS_TESTS += tests/ranks/own_mpi.ranks
 endif
