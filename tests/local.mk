@@ -43,7 +43,6 @@ SCRIPT_TESTS = \
 	tests/ranks/world.sh \
 	tests/unit/checkpoint_interop.sh \
 	tests/unit/files_interop.sh \
-	tests/gpt/atomic.sh \
 	tests/gpt/bad.sh \
 	tests/gpt/device.sh \
 	tests/gpt/kill.sh \

@@ -708,14 +708,14 @@ static void run_model(uint64_t seed, int stage)
 
 int main(void)
 {
+	const char *models = getenv("ZERO_TEST_MODELS");
 	uint64_t seed = test_seed();
 	zero_job *job = open_job("stage=0");
 
 	world = zero_world(job);
 	check(world <= WORLD_MAX, "%d", world);
 	ok(zero_close(job));
-	/* More ranks than cores take turns. */
-	for (uint64_t i = 0; i < (world > 2 ? 40 : 80); i++)
-		run_model(mixed(seed + i), i % 4 == 3 ? (int)(i / 4 % 3) : 3);
+	for (int i = 0; i < (models ? atoi(models) : 24); i++)
+		run_model(mixed(seed + (uint64_t)i), i % 4 == 3 ? i / 4 % 3 : 3);
 	return 0;
 }

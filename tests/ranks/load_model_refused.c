@@ -3,6 +3,8 @@
  * Checkpoints that do not fit the job, or cannot be read to their end: refused on all ranks with
  * one sentence, which names file, tensor and value; after each of them the job loads a good one.
  */
+#include <fcntl.h>
+
 #include "checkpoint.h"
 
 enum { M, U, H, T, PARAMS, EXTRA = PARAMS, TENSORS };
@@ -252,8 +254,25 @@ static void initial_values(struct fixture *fixture)
 	refused(fixture, ZERO_E_FORMAT, "differ between ranks 0 and");
 	fixture->load.initialise = initialise;
 	fixture->names[U] = NULL;
-	fixture->source = zero_from_constant(rank == last);
+	fixture->source = zero_from_constant(rank == last ? 1 : 1 + 1e-12);
 	refused(fixture, ZERO_E_FORMAT, "differ between ranks 0 and");
+}
+
+/* Each rank finds a file of its own by the same path, and the last rank's has another type. */
+static void other_file(struct fixture *fixture)
+{
+	int before = open(".", O_RDONLY | O_DIRECTORY);
+
+	write_files(fixture);
+	check(before >= 0 && (rank == last || !chdir(fixture->folder)), "no %s", fixture->folder);
+	fixture->tensors[M].dtype = ZERO_F64;
+	fixture->tensors[M].bytes = 12000;
+	write_files(fixture);
+	check(rank != last || !chdir(fixture->folder), "no %s", fixture->folder);
+	fails(zero_load_model(fixture->job, ".", &fixture->load, NULL), ZERO_E_FORMAT,
+	      "differ between ranks 0 and");
+	check(!fchdir(before) && !close(before), "no way back");
+	loads(fixture);
 }
 
 /* ---- on the way ------------------------------------------------------------------------------ */
@@ -344,6 +363,8 @@ int main(void)
 	names(&fixture);
 	types(&fixture);
 	initial_values(&fixture);
+	if (world > 1)
+		other_file(&fixture);
 	stopped(&fixture);
 	cut_short(&fixture);
 	singly(&fixture);

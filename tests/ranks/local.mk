@@ -44,9 +44,9 @@ LONG_TESTS += tests/ranks/large.ranks
 if HAVE_MPI
 RANKS_TESTS += tests/ranks/own_mpi.ranks
 endif
-# it computes checksums of its own
+# they write checkpoints, whose checksums save computes itself
 if HAVE_FILES
-RANKS_TESTS += tests/ranks/save.ranks
+RANKS_TESTS += tests/ranks/atomic.ranks tests/ranks/save.ranks
 endif
 
 EXTRA_DIST += tests/ranks/report.py
@@ -54,6 +54,10 @@ tests_ranks_report_ranks_SOURCES = tests/ranks/report.c tests/ranks/ranks.h
 tests_ranks_report_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_apart_ranks_SOURCES = tests/ranks/apart.c tests/ranks/ranks.h
 tests_ranks_apart_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_atomic_ranks_SOURCES = \
+	tests/ranks/atomic.c tests/double/disk.c tests/double/disk.h tests/ranks/ranks.h
+tests_ranks_atomic_ranks_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+tests_ranks_atomic_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_stop_ranks_SOURCES = tests/ranks/stop.c tests/ranks/ranks.h
 tests_ranks_stop_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_close_ranks_SOURCES = tests/ranks/close.c tests/ranks/ranks.h
@@ -89,8 +93,9 @@ tests_ranks_restore_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_same_values_ranks_SOURCES = tests/ranks/same_values.c tests/ranks/ranks.h
 tests_ranks_same_values_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_save_ranks_SOURCES = \
-	tests/ranks/save.c tests/ranks/save_model.c tests/ranks/save_model.h tests/ranks/ranks.h
-tests_ranks_save_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(XXHASH_CFLAGS)
+	tests/ranks/save.c tests/ranks/save_model.c tests/double/disk.c \
+	tests/ranks/save_model.h tests/double/disk.h tests/ranks/ranks.h
+tests_ranks_save_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(XXHASH_CFLAGS) -I$(top_srcdir)/tests
 tests_ranks_save_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_shared_ranks_SOURCES = tests/ranks/shared.c tests/ranks/ranks.h
 tests_ranks_shared_ranks_LDFLAGS = $(ranks_link)

@@ -55,6 +55,9 @@ void choose_settings(uint64_t *random, char *text, size_t size);
 
 /* ---- restore_damage.c ------------------------------------------------------------------------ */
 
+/* Reads a file; malloc'ed, with a zero at its end. */
+char *read_all(const char *path, size_t *bytes);
+
 /* COLLECTIVE. Damages the checkpoint `path` in many ways, one after the other; each must be refused. */
 void damage(struct model *model, const char *path, int flips);
 

@@ -14,7 +14,7 @@ static void name_file(int file, int world, char *name, size_t size)
 		snprintf(name, size, "%s", file == world ? "manifest.json" : "user");
 }
 
-static char *read_all(const char *path, size_t *bytes)
+char *read_all(const char *path, size_t *bytes)
 {
 	FILE *file = fopen(path, "rb");
 	struct stat info;
@@ -112,6 +112,58 @@ static void flip_one(struct model *model, const char *path, uint64_t *random)
 	if (!zero_rank(model->job))
 		flip(full, at, bit);
 	meet(model->job);
+}
+
+/* The bytes of the largest tensor of a file. */
+static void find_largest(const char *file, size_t *begin, size_t *end)
+{
+	static const char key[] = "\"data_offsets\":[";
+	unsigned long long header, from, to;
+
+	memcpy(&header, file, 8);
+	*begin = *end = 0;
+	for (const char *p = strstr(file + 8, key); p; p = strstr(p + 1, key))
+		if (sscanf(p + strlen(key), "%llu,%llu", &from, &to) == 2 &&
+		    to - from > *end - *begin) {
+			*begin = 8 + header + from;
+			*end = 8 + header + to;
+		}
+}
+
+/* The last byte of each block of the largest tensor of all files. */
+static void flip_blocks(struct model *model, const char *path)
+{
+	enum { BLOCK = 65536 };
+	size_t begin = 0, end = 0, bytes, from, to;
+	char name[64] = "", one[64], full[1200];
+
+	for (int file = 0; file < zero_world(model->job); file++) {
+		char *data;
+
+		name_file(file, zero_world(model->job), one, sizeof(one));
+		snprintf(full, sizeof(full), "%s/%s", path, one);
+		data = read_all(full, &bytes);
+		find_largest(data, &from, &to);
+		free(data);
+		if (to - from <= end - begin)
+			continue;
+		begin = from;
+		end = to;
+		snprintf(name, sizeof(name), "%s", one);
+	}
+	check(end - begin > 8 * BLOCK, "%zu bytes", end - begin);
+	snprintf(full, sizeof(full), "%s/%s", path, name);
+	for (size_t at = begin; at < end; at += BLOCK) {
+		size_t last = at + BLOCK < end ? at + BLOCK - 1 : end - 1;
+
+		meet(model->job);
+		if (!zero_rank(model->job))
+			flip(full, last, 3);
+		refused(model, path, name, "is damaged: the checksum of bytes");
+		if (!zero_rank(model->job))
+			flip(full, last, 3);
+		meet(model->job);
+	}
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -219,6 +271,7 @@ void damage(struct model *model, const char *path, int flips)
 
 	for (int i = 0; i < flips; i++)
 		flip_one(model, path, &random);
+	flip_blocks(model, path);
 	for (int wrong = 0; wrong < WRONGS; wrong++) {
 		wrong_file(model, path, (int)below(&random, (size_t)world), (enum wrong)wrong);
 		wrong_file(model, path, world, (enum wrong)wrong);

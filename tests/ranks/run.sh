@@ -17,19 +17,23 @@ limit=120
 case $name in
 partition) worlds=(alone 1 2 3 4 7 2/1 3/2 4/1 7/3 3! 4/2!) ;;
 order) worlds=(2 3 4 2/1) ;;
+atomic) worlds=(alone 2) ;;
 memory) worlds=(1 2 4) ;;
-save) worlds=(alone 1 2 3 4 2/1 4/2) ;;
+save | restore | load_model) worlds=(alone 2 3/2) ;;
+load_model_refused) worlds=(alone 2) ;;
 own_mpi) worlds=(1 2 3 4 5 3/1) ;;
 large) worlds=(2) limit=900 ;;
 esac
 gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
-memory | own_mpi | shared | large) gpus=() ;;
+memory | own_mpi | shared | large | atomic) gpus=() ;;
 partition | step | train) gpus+=(4g) ;;
 order) gpus=(2g 3g) ;;
 # they open many jobs
 close | property) gpus=(3g) ;;
+save | restore | load_model) gpus=(alone-g 2g) ;;
+load_model_refused) gpus=(2g) ;;
 esac
 if ((${#gpus[@]})) && has_gpu_doubles; then
 	worlds+=("${gpus[@]}")

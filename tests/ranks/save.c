@@ -6,41 +6,19 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "save_model.h"
+#include "double/disk.h"
 
 static struct moment now, then;
 static char dir[1024];
 
-/* ---- a slow disk, a full one, and no memory -------------------------------------------------- */
+/* ---- no memory -------------------------------------------------------------------------------- */
 
-/* The delay of every write, and the number of the write that takes long or fails; 0: none. */
-static atomic_int slow_us, long_at, full_after, no_memory;
-
-ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t at);
-ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at);
-
-ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
-{
-	if (slow_us)
-		usleep((useconds_t)slow_us);
-	if (long_at && !--long_at)
-		usleep(50000);
-	if (full_after && !--full_after) {
-		errno = ENOSPC;
-		return -1;
-	}
-	return (ssize_t)syscall(SYS_pwrite64, fd, data, bytes, at);
-}
-
-ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t at)
-{
-	return pwrite(fd, data, bytes, at);
-}
+static atomic_int no_memory;
 
 /* Sanitizers define mmap themselves. */
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
@@ -113,6 +91,15 @@ static void meet(struct model *model)
 
 /* ---- in the foreground ----------------------------------------------------------------------- */
 
+/* The two moments that were remembered. */
+static void check_same(const struct model *model)
+{
+	check(now.steps == then.steps, "another step %d", (int)now.steps);
+	for (size_t p = 0; p < PARAMS; p++)
+		check(!memcmp(now.values[p], then.values[p], value_bytes(model, p)),
+		      "another value of parameter %zu", p);
+}
+
 /* A step that is taken again after a restore gives the same values. */
 static void restore_and_step(struct model *model)
 {
@@ -126,8 +113,7 @@ static void restore_and_step(struct model *model)
 	zero_checkpoint_info_free(&checkpoint);
 	step_model(model, NULL);
 	remember(model, &then);
-	check(now.steps == then.steps && !memcmp(now.values, then.values, sizeof(now.values)),
-	      "another step %d", (int)now.steps);
+	check_same(model);
 }
 
 static void foreground(const char *settings, uint64_t seed)
@@ -248,7 +234,7 @@ static void check_copies(struct model *model, uint64_t steps)
 	      memory.checkpoint.peak, most);
 }
 
-enum change { STEPS, LOADS, UPDATES, RESTORES, CHANGES };
+enum change { STEPS, LOADS, LOADS_WITHOUT_MEMORY, LOADS_MODEL, UPDATES, RESTORES };
 
 static void change_values(struct model *model, enum change change, uint64_t seed)
 {
@@ -257,8 +243,12 @@ static void change_values(struct model *model, enum change change, uint64_t seed
 	if (change == STEPS) {
 		step_model(model, NULL);
 		step_model(model, NULL);
-	} else if (change == LOADS) {
+	} else if (change == LOADS || change == LOADS_WITHOUT_MEMORY) {
+		no_memory = !on_gpu() && change == LOADS_WITHOUT_MEMORY;
 		load_model(model, seed + 1);
+		no_memory = 0;
+	} else if (change == LOADS_MODEL) {
+		ok(zero_load_model(model->job, file_path("model.safetensors"), NULL, NULL));
 	} else if (change == RESTORES) {
 		ok(zero_restore(model->job, in_dir("step-000000000"), NULL));
 		model->steps = 0;
@@ -285,18 +275,18 @@ static void background(const char *settings, enum change change, uint64_t seed)
 	load_model(&model, seed);
 	if (change == RESTORES)
 		ok(zero_save(model.job, dir, NULL));
+	if (change == LOADS_MODEL)
+		ok(zero_export(model.job, file_path("model.safetensors")));
 	step_model(&model, NULL);
 	remember(&model, &then);
 	options.user = user;
-	slow_us = 300;
+	disk.slow_us = 300;
 	/* The write of the second of three pieces, after the header and rank 0's user bytes. */
-	long_at = rank ? 3 : 4;
+	disk.long_at = rank ? 3 : 4;
 	ok(zero_save(model.job, dir, &options));
 	memset(user, 'x', sizeof(user) - 1);
-	no_memory = !on_gpu() && change == LOADS && turn % 2;
 	change_values(&model, change, seed);
-	no_memory = 0;
-	slow_us = 0;
+	disk.slow_us = 0;
 	ok(zero_save_wait(model.job));
 	check_latest(1);
 	check_checkpoint(&model, dir, &then, "behind");
@@ -304,11 +294,11 @@ static void background(const char *settings, enum change change, uint64_t seed)
 	/* Two saves: the second waits for the first. */
 	remember(&model, &now);
 	if (change == STEPS) {
-		slow_us = 100;
+		disk.slow_us = 100;
 		ok(zero_save(model.job, dir, &options));
 		step_model(&model, NULL);
 		ok(zero_save(model.job, dir, &options));
-		slow_us = 0;
+		disk.slow_us = 0;
 		check_checkpoint(&model, dir, &now, "xxxxxx");
 	}
 	ok(zero_close(model.job));
@@ -346,10 +336,10 @@ static void by_close(uint64_t seed)
 	use_dir("close");
 	load_model(&model, seed);
 	remember(&model, &then);
-	slow_us = 1000;
+	disk.slow_us = 200;
 	ok(zero_save(model.job, dir, &options));
 	ok(zero_close(model.job));
-	slow_us = 0;
+	disk.slow_us = 0;
 	other = open_model("stage=3", seed);
 	meet(&other);
 	check_latest(0);
@@ -366,12 +356,12 @@ static void by_failure(uint64_t seed)
 
 	use_dir("failure");
 	load_model(&model, seed);
-	slow_us = 1000;
+	disk.slow_us = 200;
 	ok(zero_save(model.job, dir, &options));
 	if (rank == last)
 		fails(zero_mean(model.job, &value, 1, 1), ZERO_E_ORDER, "zero_close");
 	ok(zero_close(model.job));
-	slow_us = 0;
+	disk.slow_us = 0;
 	model = open_model("stage=3", seed);
 	meet(&model);
 	check(!count_named(""), "partial files remain");
@@ -402,9 +392,18 @@ static void refused(uint64_t seed)
 	ok(zero_close(model.job));
 }
 
-/* The disk is full on one rank at its n-th write. */
-static void full_disk(int from, int writes, bool background, uint64_t seed)
+/* What the disk of one rank refuses: its first or its sixth write, or a sync. */
+enum failure { FIRST_WRITE, SIXTH_WRITE, SYNC, FAILURES };
+
+static void break_disk(enum failure failure)
 {
+	disk.full_at = failure == FIRST_WRITE ? 1 : failure == SIXTH_WRITE ? 6 : 0;
+	disk.sync_fails_at = failure == SYNC;
+}
+
+static void broken_disk(int from, enum failure failure, bool background, uint64_t seed)
+{
+	const char *words = failure == SYNC ? "Input/output error" : "No space left";
 	struct model model = open_model("stage=1", seed);
 	zero_save_options options = {.background = background};
 	zero_status status;
@@ -413,7 +412,8 @@ static void full_disk(int from, int writes, bool background, uint64_t seed)
 	remember(&model, &then);
 	ok(zero_save(model.job, dir, NULL));
 	step_model(&model, NULL);
-	full_after = rank == from ? writes : 0;
+	if (rank == from)
+		break_disk(failure);
 	status = zero_save(model.job, dir, &options);
 	if (background && !status) {
 		step_model(&model, NULL);
@@ -421,7 +421,7 @@ static void full_disk(int from, int writes, bool background, uint64_t seed)
 		status = zero_save_wait(model.job);
 	}
 	check(status == ZERO_E_FILE, "%s", zero_strerror(status));
-	check(strstr(zero_last_error(), "No space left"), "%s", zero_last_error());
+	check(strstr(zero_last_error(), words), "%s", zero_last_error());
 	check(zero_last_error_rank() == from, "%d: %s", zero_last_error_rank(), zero_last_error());
 	meet(&model);
 	check_latest(0);
@@ -429,39 +429,66 @@ static void full_disk(int from, int writes, bool background, uint64_t seed)
 	check_checkpoint(&model, dir, &then, NULL);
 	ok(zero_save_wait(model.job));
 	/* The next save succeeds, and returns the error of the earlier one. */
-	full_after = rank == from ? writes : 0;
+	if (rank == from)
+		break_disk(failure);
 	options.background = true;
-	status = zero_save(model.job, dir, &options);
-	if (!status) {
-		step_model(&model, NULL);
-		remember(&model, &now);
-		fails(zero_save(model.job, dir, NULL), ZERO_E_FILE, "No space left");
-		check_latest(now.steps);
-		check_checkpoint(&model, dir, &now, NULL);
-	}
-	full_after = 0;
+	ok(zero_save(model.job, dir, &options));
+	step_model(&model, NULL);
+	remember(&model, &now);
+	fails(zero_save(model.job, dir, NULL), ZERO_E_FILE, words);
+	check_latest(now.steps);
+	check_checkpoint(&model, dir, &now, NULL);
 	ok(zero_close(model.job));
 }
 
-static void full_disks(uint64_t seed)
+static void broken_disks(uint64_t seed)
 {
-	for (int i = 0; i < 8; i++) {
+	for (int i = 0; i < 2 * FAILURES; i++) {
 		char name[32];
 
-		snprintf(name, sizeof(name), "full-%d", i);
+		snprintf(name, sizeof(name), "broken-%d", i);
 		use_dir(name);
-		full_disk(i & 1 ? last : 0, i & 4 ? 6 : 1, i & 2, seed);
+		broken_disk(i & 1 ? last : 0, (enum failure)(i % FAILURES), i >= FAILURES, seed);
 	}
+}
+
+/* A disk that takes and gives few bytes at once. */
+static void few_bytes(uint64_t seed)
+{
+	struct model model = open_model("stage=3", seed);
+
+	use_dir("few");
+	load_model(&model, seed);
+	remember(&model, &then);
+	disk.most_bytes = 50001;
+	ok(zero_save(model.job, dir, NULL));
+	ok(zero_export(model.job, in_dir("model.safetensors")));
+	disk.most_bytes = 0;
+	check_checkpoint(&model, dir, &then, NULL);
+	for (int i = 0; i < 2; i++) {
+		load_model(&model, seed + 1);
+		disk.most_bytes = 50001;
+		ok(i ? zero_restore(model.job, dir, NULL)
+		     : zero_load_model(model.job, in_dir("model.safetensors"), NULL, NULL));
+		disk.most_bytes = 0;
+		remember(&model, &now);
+		check_same(&model);
+	}
+	ok(zero_close(model.job));
 }
 
 int main(void)
 {
-	static const char *const settings[] = {"stage=0",
-					       "stage=1 allgather=single",
-					       "stage=2 stream_chunk=100000",
-					       "stage=3",
-					       "stage=3 offload=optimizer stream_chunk=64K",
-					       "stage=1 offload=optimizer"};
+	static const struct {
+		const char *settings;
+		enum change change;
+	} cases[] = {{"stage=0", STEPS},
+		     {"stage=1 allgather=single", LOADS_WITHOUT_MEMORY},
+		     {"stage=2 stream_chunk=100000", UPDATES},
+		     {"stage=3", RESTORES},
+		     {"stage=3 offload=optimizer stream_chunk=64K", STEPS},
+		     {"stage=1 offload=optimizer", LOADS},
+		     {"stage=3", LOADS_MODEL}};
 	uint64_t seed = test_seed();
 	zero_job *job = open_job("stage=3");
 
@@ -470,18 +497,18 @@ int main(void)
 	last = world - 1;
 	ok(zero_close(job));
 	nothing();
-	for (size_t i = 0; i < 6; i++)
-		foreground(settings[i], seed + i);
-	for (size_t i = 0; i < 6; i++)
-		background(settings[i], (enum change)(i % CHANGES), seed + i);
-	for (size_t i = 0; i < 4; i++)
-		background(settings[i], STEPS, seed + i);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		if (i < 6)
+			foreground(cases[i].settings, seed + i);
+		background(cases[i].settings, cases[i].change, seed + i);
+	}
 	retention(seed);
 	by_steps(seed);
 	by_close(seed);
 	if (world > 1)
 		by_failure(seed);
 	refused(seed);
-	full_disks(seed);
+	broken_disks(seed);
+	few_bytes(seed);
 	return 0;
 }

@@ -24,6 +24,8 @@ struct moment {
 
 extern int world, rank, last;
 
+/* Bytes of a parameter's values. */
+size_t value_bytes(const struct model *model, size_t p);
 struct model open_model(const char *settings, uint64_t seed);
 /* Random values. Trained values are exact in 16 bits, and the same in each type. */
 void load_model(struct model *model, uint64_t seed);
