@@ -15,7 +15,8 @@ name=$(basename "$program" .ranks)
 worlds=(alone 1 2 3 4 2/1 3/2 4/2)
 limit=120
 case $name in
-partition) worlds=(alone 1 2 3 4 7 2/1 3/2 4/1 7/3 3! 4/2!) ;;
+# each case says how many ranks share memory
+property) worlds=(alone 2 3 4 5 3!) ;;
 order) worlds=(2 3 4 2/1) ;;
 memory) worlds=(1 2 4) ;;
 save) worlds=(alone 1 2 3 4 2/1 4/2) ;;
@@ -26,7 +27,6 @@ gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
 memory | own_mpi | shared | large) gpus=() ;;
-partition | step | train) gpus+=(4g) ;;
 order) gpus=(2g 3g) ;;
 # they open many jobs
 close | property) gpus=(3g) ;;
@@ -77,6 +77,7 @@ use_gpu_doubles() {
 }
 
 export ZERO_BACKEND=host
+doubles=$top_builddir/tests/double/.libs
 declare -A before
 for world in "${worlds[@]}"; do
 	if [[ $world == *g ]]; then
@@ -89,9 +90,12 @@ for world in "${worlds[@]}"; do
 		share=0 ranks=${world%!} with=()
 		[[ $ZERO_BACKEND == host ]] || share=1
 		[[ $ranks != */* ]] || share=${ranks#*/}
-		[[ $world != *! ]] || with=(env "LD_PRELOAD=$top_builddir/tests/double/.libs/forbid.so"
-			OMPI_MCA_btl_vader_single_copy_mechanism=none
+		preload=
+		[[ $ZERO_BACKEND == cuda || $name != property ]] || preload=$doubles/mpi_requests.so
+		[[ $world != *! ]] || preload=$preload:$doubles/forbid.so
+		[[ ! $preload ]] || with=(env "LD_PRELOAD=$preload"
 			"ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0")
+		[[ $world != *! ]] || with+=(OMPI_MCA_btl_vader_single_copy_mechanism=none)
 		ZERO_SHARE=$share run "${with[@]}" "$ZERORUN" --zero-preload=no -n "${ranks%/*}" "$program"
 	fi
 	grep '^same ' "$scratch/out" >"$scratch/same"
