@@ -157,6 +157,8 @@ static void none_to_be_had(int stage, zero_dtype as)
 	limit(job, true);
 	ok(zero_reduce(group));
 	check_sentence(job, zero_step(job, &adamw, NULL), "gradients");
+	ok(zero_memory_now(job, &memory));
+	check(memory.gradients.now == 0, "%zu bytes of a refused reduce", memory.gradients.now);
 
 	sums = zero_gradient(param);
 	check(sums, "%s", zero_last_error());
