@@ -12,8 +12,8 @@
 
 enum { SLACK = 16 << 20 };
 
-#define LARGE ((size_t)64 << 20) /* elements of bf16: 128 MB */
-#define GROUP ((size_t)8 << 20)  /* elements of f32: 32 MB */
+#define LARGE ((size_t)32 << 20) /* elements of bf16: 64 MB */
+#define GROUP ((size_t)4 << 20)  /* elements of f32: 16 MB */
 
 static int world, rank, last;
 
@@ -95,7 +95,7 @@ static void limit(zero_job *job, bool on)
 	ok(zero_memory_now(job, &memory));
 	getrlimit(RLIMIT_AS, &limit);
 	/* Buffers that the library keeps for the next use do not count: it gives them back. */
-	limit.rlim_cur = on ? beside + memory.total.now + (8 << 20) : limit.rlim_max;
+	limit.rlim_cur = on ? beside + memory.total.now + (6 << 20) : limit.rlim_max;
 	check(!setrlimit(RLIMIT_AS, &limit), "no limit");
 }
 

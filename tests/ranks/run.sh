@@ -15,10 +15,15 @@ name=$(basename "$program" .ranks)
 worlds=(alone 1 2 3 4 2/1 3/2 4/2)
 limit=120
 case $name in
-# each case says how many ranks share memory
+# they say themselves how many ranks share memory
 property) worlds=(alone 2 3 4 5 3!) ;;
-order) worlds=(2 3 4 2/1) ;;
-memory) worlds=(1 2 4) ;;
+flatten | tiers) worlds=(alone 2 3 4 3!) ;;
+step | sizing) worlds=(alone 2 3 4) ;;
+# what they do differs by who shares memory, not by how many ranks there are
+shared | teams | threads | update | views) worlds=(alone 3 2/1 4/2) ;;
+same_values) worlds=(alone 1 2 3 4 3/2) ;;
+order) worlds=(2 3 3/2) ;;
+memory) worlds=(1 3) ;;
 save) worlds=(alone 1 2 3 4 2/1 4/2) ;;
 own_mpi) worlds=(1 2 3 4 5 3/1) ;;
 large) worlds=(2) limit=900 ;;
@@ -28,6 +33,7 @@ case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
 memory | own_mpi | shared | large) gpus=() ;;
 order) gpus=(2g 3g) ;;
+flatten | sizing | step | teams | threads | tiers | update | views) gpus=(alone-g 3g) ;;
 # they open many jobs
 close | property) gpus=(3g) ;;
 esac

@@ -14,7 +14,7 @@ enum {
 	GROUPS = 6,
 	PER_GROUP = 3,
 	COUNT = 50021,
-	ROUNDS = 240,
+	ROUNDS = 120,
 	THREADS = 4,
 	PAGE = 4096,
 };

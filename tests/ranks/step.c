@@ -258,6 +258,56 @@ static void half_the_bytes(void)
 	}
 }
 
+/* A reduce of several pieces of a message: sums of small whole numbers are exact. */
+static void many_pieces(zero_dtype dtype)
+{
+	const zero_adamw adamw = {.lr = 1, .eps = 1, .micro_batches = 1};
+	const size_t count = (size_t)1300000 + 64 * (size_t)world;
+	zero_job *job = open_job("stage=3 share=1");
+	zero_group *group = new_group(job, "g");
+	zero_param *param = new_param(group, "p", ZERO_F32, count, true);
+	uint64_t seed = test_seed();
+	zero_step_result result;
+	const float *values;
+	uint16_t *low;
+	float *wide;
+	double norm2 = 0;
+
+	ok(zero_group_gradient_dtype(group, dtype));
+	ok(zero_layout(job));
+	wide = zero_gradient_as(param, dtype);
+	low = (uint16_t *)(void *)wide;
+	check(wide, "%s", zero_last_error());
+	for (size_t i = 0; i < count; i++) {
+		uint64_t bits = mixed(seed + i * 16 + (uint64_t)rank);
+		float value = (float)(int)(bits % 15) - 7;
+		uint32_t word;
+
+		memcpy(&word, &value, sizeof(word));
+		if (dtype == ZERO_BF16)
+			low[i] = (uint16_t)(word >> 16);
+		else
+			wide[i] = value;
+	}
+	ok(zero_step(job, &adamw, &result));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	values = zero_data(param);
+	for (size_t i = 0; i < count; i++) {
+		double sum = 0, want;
+
+		for (int from = 0; from < world; from++)
+			sum += (double)(mixed(seed + i * 16 + (uint64_t)from) % 15) - 7;
+		norm2 += sum * sum;
+		want = -sum / world / (fabs(sum / world) + 1);
+		check(fabs((double)values[i] - want) < 1e-6, "element %zu is %g, not %g", i,
+		      (double)values[i], want);
+	}
+	check(fabs(result.grad_norm - sqrt(norm2) / world) <= 1e-12 * result.grad_norm, "norm %g",
+	      result.grad_norm);
+	ok(zero_release(group));
+	ok(zero_close(job));
+}
+
 /* ---- optimizer states in host memory --------------------------------------------------------- */
 
 /* What states take, and the pieces that values come and go by. */
@@ -339,6 +389,8 @@ int main(void)
 	refused_gradients();
 	low_overflow();
 	half_the_bytes();
+	many_pieces(ZERO_F32);
+	many_pieces(ZERO_BF16);
 	offload_in_plan();
 	offloaded_bytes(false);
 	offloaded_bytes(true);
