@@ -266,6 +266,14 @@ check_LTLIBRARIES += tests/double/forbid.la tests/double/nvml.la tests/double/nv
 tests_double_forbid_la_SOURCES = tests/double/forbid.c
 tests_double_forbid_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_forbid_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
+if HAVE_MPI
+check_LTLIBRARIES += tests/double/mpi_requests.la
+tests_double_mpi_requests_la_SOURCES = tests/double/mpi_requests.c
+tests_double_mpi_requests_la_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS)
+tests_double_mpi_requests_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_mpi_requests_la_LIBADD = $(MPI_LIBS)
+tests_double_mpi_requests_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
+endif
 tests_double_nvml_la_SOURCES = tests/double/nvml.c
 tests_double_nvml_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_nvml_la_LIBADD = $(DL_LIBS)
@@ -389,7 +397,6 @@ THREADS_TESTS = \
 	tests/ranks/property.ranks \
 	tests/ranks/save.ranks \
 	tests/ranks/threads.ranks \
-	tests/ranks/train.ranks \
 	tests/ranks/views.ranks
 if HAVE_CHECK
 THREADS_TESTS += \

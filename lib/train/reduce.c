@@ -216,6 +216,10 @@ zero_status zero_reduce_locked(zero_group *group)
 		for (size_t i = 0; i < op_count; i++)
 			if (ops[i].kind == ZERO_OP_FREE)
 				job->ops->free(job->backend, ops[i].recv);
+		for (size_t f = 0; !group->reduced && f < group->flat_count; f++) {
+			job->ops->free(job->backend, group->flats[f].reduced);
+			group->flats[f].reduced = NULL;
+		}
 	}
 	free(ops);
 	return status;

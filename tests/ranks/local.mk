@@ -2,16 +2,15 @@
 # Programs of several ranks. They link libzero as any other program does (LDADD), and are real
 # programs rather than libtool's scripts around them, since a launcher starts them as they are.
 #
-#	partition  partition, load_model, load_model_refused; large: beyond 2^32 elements
+#	values     property: random models against a plain reference, from load to step
+#	partition  load_model, load_model_refused; large: beyond 2^32 elements
 #	flatten    flatten, tiers; views: after a step
-#	gather     partition, shared, threads; update: what one rank changed; train: bf16
-#	reduce     train, step
-#	step       train, step, same_values: at all world sizes
+#	gather     shared, threads; update: changes that are refused or not declared
+#	step       step: arguments, memory and bytes; same_values: at all world sizes
 #	teams      teams
 #	sizes      memory, sizing
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
 #	report     report: what it says, against what the ranks know
-#	all        property: random models against a plain reference
 LDADD = lib/libzero.la -lm
 ranks_link = $(AM_LDFLAGS) -no-install
 
@@ -25,7 +24,6 @@ RANKS_TESTS = \
 	tests/ranks/load_model_refused.ranks \
 	tests/ranks/memory.ranks \
 	tests/ranks/order.ranks \
-	tests/ranks/partition.ranks \
 	tests/ranks/property.ranks \
 	tests/ranks/report.ranks \
 	tests/ranks/restore.ranks \
@@ -37,7 +35,6 @@ RANKS_TESTS = \
 	tests/ranks/teams.ranks \
 	tests/ranks/threads.ranks \
 	tests/ranks/tiers.ranks \
-	tests/ranks/train.ranks \
 	tests/ranks/update.ranks \
 	tests/ranks/views.ranks
 LONG_TESTS += tests/ranks/large.ranks
@@ -79,12 +76,10 @@ tests_ranks_memory_ranks_SOURCES = tests/ranks/memory.c tests/ranks/ranks.h
 tests_ranks_memory_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = tests/ranks/order.c tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
-tests_ranks_partition_ranks_SOURCES = tests/ranks/partition.c tests/ranks/ranks.h
-tests_ranks_partition_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_property_ranks_SOURCES = \
-	tests/ranks/property.c tests/ranks/property_gather.c tests/ranks/property_load.c \
-	tests/ranks/property_ops.c tests/ranks/property_step.c tests/ranks/reference.c \
-	tests/ranks/property.h tests/ranks/reference.h tests/ranks/ranks.h
+	tests/ranks/property.c tests/ranks/property_gather.c tests/ranks/property_layout.c \
+	tests/ranks/property_load.c tests/ranks/property_ops.c tests/ranks/property_step.c \
+	tests/ranks/reference.c tests/ranks/property.h tests/ranks/reference.h tests/ranks/ranks.h
 tests_ranks_property_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_restore_ranks_SOURCES = \
 	tests/ranks/restore.c tests/ranks/restore_damage.c tests/ranks/restore_model.c \
@@ -101,9 +96,7 @@ tests_ranks_shared_ranks_SOURCES = tests/ranks/shared.c tests/ranks/ranks.h
 tests_ranks_shared_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h
 tests_ranks_sizing_ranks_LDFLAGS = $(ranks_link)
-tests_ranks_step_ranks_SOURCES = \
-	tests/ranks/step.c tests/ranks/step_model.c tests/ranks/reference.c \
-	tests/ranks/step_model.h tests/ranks/reference.h tests/ranks/ranks.h
+tests_ranks_step_ranks_SOURCES = tests/ranks/step.c tests/ranks/ranks.h
 tests_ranks_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_teams_ranks_SOURCES = \
 	tests/ranks/teams.c tests/ranks/teams_model.c tests/ranks/teams_train.c \
@@ -113,8 +106,6 @@ tests_ranks_threads_ranks_SOURCES = tests/ranks/threads.c tests/ranks/ranks.h
 tests_ranks_threads_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_tiers_ranks_SOURCES = tests/ranks/tiers.c tests/ranks/ranks.h
 tests_ranks_tiers_ranks_LDFLAGS = $(ranks_link)
-tests_ranks_train_ranks_SOURCES = tests/ranks/train.c tests/ranks/ranks.h
-tests_ranks_train_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_update_ranks_SOURCES = \
 	tests/ranks/update.c tests/ranks/reference.c tests/ranks/reference.h tests/ranks/ranks.h
 tests_ranks_update_ranks_LDFLAGS = $(ranks_link)

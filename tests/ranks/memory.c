@@ -12,8 +12,8 @@
 
 enum { SLACK = 16 << 20 };
 
-#define LARGE ((size_t)64 << 20) /* elements of bf16: 128 MB */
-#define GROUP ((size_t)8 << 20)  /* elements of f32: 32 MB */
+#define LARGE ((size_t)32 << 20) /* elements of bf16: 64 MB */
+#define GROUP ((size_t)4 << 20)  /* elements of f32: 16 MB */
 
 static int world, rank, last;
 
@@ -95,7 +95,7 @@ static void limit(zero_job *job, bool on)
 	ok(zero_memory_now(job, &memory));
 	getrlimit(RLIMIT_AS, &limit);
 	/* Buffers that the library keeps for the next use do not count: it gives them back. */
-	limit.rlim_cur = on ? beside + memory.total.now + (8 << 20) : limit.rlim_max;
+	limit.rlim_cur = on ? beside + memory.total.now + (6 << 20) : limit.rlim_max;
 	check(!setrlimit(RLIMIT_AS, &limit), "no limit");
 }
 
@@ -157,6 +157,8 @@ static void none_to_be_had(int stage, zero_dtype as)
 	limit(job, true);
 	ok(zero_reduce(group));
 	check_sentence(job, zero_step(job, &adamw, NULL), "gradients");
+	ok(zero_memory_now(job, &memory));
+	check(memory.gradients.now == 0, "%zu bytes of a refused reduce", memory.gradients.now);
 
 	sums = zero_gradient(param);
 	check(sums, "%s", zero_last_error());
@@ -180,6 +182,47 @@ static void none_to_be_had(int stage, zero_dtype as)
 	ok(zero_close(job));
 }
 
+/* A rank whose peer is late holds the gradients of the reduces that may be under way, and no more,
+   however many it would begin. */
+static void bounded_gradients(void)
+{
+	enum { GROUPS = 8, MOST = 3, COUNT = 64 << 10 };
+	zero_job *job = open_job("stage=3 share=1");
+	zero_group *groups[GROUPS];
+	zero_param *params[GROUPS];
+	zero_memory before, after;
+	size_t one, part = COUNT * sizeof(float);
+	char name[8], path[1024];
+	int file;
+
+	for (int g = 0; g < GROUPS; g++) {
+		snprintf(name, sizeof(name), "%d", g);
+		groups[g] = new_group(job, name);
+		params[g] = new_param(groups[g], name, ZERO_F32, COUNT * (size_t)world, true);
+	}
+	ok(zero_layout(job));
+	snprintf(path, sizeof(path), "%s", file_path("all are begun"));
+	ok(zero_memory_now(job, &before));
+	/* If the first rank need not wait, it begins all of them meanwhile. */
+	for (int wait = 0; rank == last && world > 1 && wait < 100; wait++)
+		if (access(path, F_OK))
+			usleep(3000);
+	for (int g = 0; g < GROUPS; g++) {
+		check(zero_gradient(params[g]), "%s", zero_last_error());
+		ok(zero_reduce(groups[g]));
+	}
+	file = rank ? -1 : open(path, O_WRONLY | O_CREAT, 0600);
+	check(rank || file >= 0, "%s", path);
+	if (file >= 0)
+		close(file);
+	ok(zero_agree(job, NULL));
+	ok(zero_memory_now(job, &after));
+	one = world > 1 ? part * (size_t)world : 0; /* alone they are summed in place */
+	check(after.gradients.peak - before.gradients.now <= MOST * one + GROUPS * part,
+	      "%zu bytes of gradients at once, where one group has %zu", after.gradients.peak, one);
+	ok(zero_close(job));
+}
+
 int main(void)
 {
 	zero_job *job;
@@ -192,6 +235,7 @@ int main(void)
 	rank = zero_rank(job);
 	last = world - 1;
 	ok(zero_close(job));
+	bounded_gradients();
 	shard_alone(true);
 	shard_alone(false);
 	none_to_be_had(3, ZERO_BF16);

@@ -273,6 +273,16 @@ static void other_options(void)
 		{"stage=3", "stage=2", "stage is not the same", ZERO_E_INVALID},
 		{"allgather=auto", "allgather=single", "allgather is not the same", ZERO_E_INVALID},
 		{"bucket=1M", "bucket=2M", "bucket is not the same", ZERO_E_INVALID},
+		{"gather_dtype=f32", "", "gather_dtype is not the same", ZERO_E_INVALID},
+		{"offload=none", "offload=optimizer", "offload is not the same", ZERO_E_INVALID},
+		{"flatten=device", "flatten=host", "flatten is not the same", ZERO_E_INVALID},
+		{"share=0", "share=1", "share is not the same", ZERO_E_INVALID},
+		{"check=0", "check=1", "check is not the same", ZERO_E_INVALID},
+		{"watch_seconds=9", "watch_seconds=8", "watch_seconds is not the same",
+		 ZERO_E_INVALID},
+		{"stall_seconds=99", "stall_seconds=98", "stall_seconds is not the same",
+		 ZERO_E_INVALID},
+		{"on_fault=abort", "on_fault=return", "on_fault is not the same", ZERO_E_INVALID},
 		{"stage=3", "stage=4", "'4' is out of range", ZERO_E_INVALID},
 		{"stage=3", "stagee=3", "there is no option 'stagee'", ZERO_E_INVALID},
 	};
@@ -288,10 +298,17 @@ static void other_options(void)
 		      "%d: %s", zero_last_error_rank(), zero_last_error());
 	}
 	/* Sizes may differ: all ranks use the lowest, so that pieces are the same. */
-	options.settings = rank == last ? "stream_chunk=1000 stream_threshold=10" : "stage=3";
+	options.settings = rank == last ? "stream_chunk=1000 stream_threshold=10 budget=1G "
+					  "gather_limit=70000"
+					: "stage=3";
 	if (rank == 0)
-		options.settings = "stream_chunk=4000 stream_threshold=2000 stage=3";
+		options.settings = "stream_chunk=4000 stream_threshold=2000 stage=3 budget=2G "
+				   "gather_limit=80000";
 	ok(zero_open(&options, &job));
+	check(!strcmp(zero_setting(job, "budget"), "1073741824"), "%s",
+	      zero_setting(job, "budget"));
+	check(!strcmp(zero_setting(job, "gather_limit"), "70000"), "%s",
+	      zero_setting(job, "gather_limit"));
 	check(!strcmp(zero_setting(job, "stream_chunk"), "1000"), "%s",
 	      zero_setting(job, "stream_chunk"));
 	check(!strcmp(zero_setting(job, "stream_threshold"), "10"), "%s",
@@ -312,6 +329,33 @@ static void other_options(void)
 		free(values);
 	}
 	ok(zero_close(job));
+}
+
+/* What the caller asks for counts more than what a launcher has resolved, and that more than what
+   the user wants. */
+static void origins(void)
+{
+	const char *resolved = getenv("ZERO_RESOLVED");
+	char *before = resolved ? strdup(resolved) : NULL;
+	zero_job *job;
+
+	setenv("ZERO_RESOLVED", "stream_chunk=5000 bucket=3M", 1);
+	setenv("ZERO_BUCKET", "4M", 1);
+	setenv("ZERO_GATHER_LIMIT", "90000", 1);
+	job = open_job("stream_chunk=6000");
+	check(!strcmp(zero_setting(job, "stream_chunk"), "6000") &&
+		      !strcmp(zero_setting(job, "bucket"), "3145728") &&
+		      !strcmp(zero_setting(job, "gather_limit"), "90000"),
+	      "stream_chunk %s, bucket %s, gather_limit %s", zero_setting(job, "stream_chunk"),
+	      zero_setting(job, "bucket"), zero_setting(job, "gather_limit"));
+	ok(zero_close(job));
+	unsetenv("ZERO_BUCKET");
+	unsetenv("ZERO_GATHER_LIMIT");
+	if (before)
+		setenv("ZERO_RESOLVED", before, 1);
+	else
+		unsetenv("ZERO_RESOLVED");
+	free(before);
 }
 
 /* ---- errors of one rank ---------------------------------------------------------------------- */
@@ -464,6 +508,7 @@ int main(void)
 	other_sizes();
 	other_models();
 	other_options();
+	origins();
 	descriptions();
 	return 0;
 }

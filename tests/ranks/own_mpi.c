@@ -4,6 +4,7 @@
  * goes on using it beside the library and after it.
  */
 #include <mpi.h>
+#include <pthread.h>
 
 #include "ranks.h"
 
@@ -56,6 +57,53 @@ static void train(const char *settings, int world, bool threaded)
 	exchange_own(world);
 }
 
+static zero_status reduced; /* what the other thread got */
+
+static void *reduce(void *group)
+{
+	reduced = zero_reduce(group);
+	return NULL;
+}
+
+static size_t gradient_bytes(zero_job *job)
+{
+	zero_memory memory;
+
+	ok(zero_memory_now(job, &memory));
+	return memory.gradients.now;
+}
+
+/* A reduce in a thread that may not communicate fails, and keeps no gradient. */
+static void refused_reduce(const char *settings, zero_dtype dtype)
+{
+	const zero_adamw adamw = {.lr = 0.5F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
+	zero_job *job = open_job("%s", settings);
+	zero_group *group = new_group(job, "a");
+	zero_param *param = new_param(group, "p", ZERO_F32, COUNT, true);
+	size_t before, one;
+	pthread_t thread;
+
+	ok(zero_group_gradient_dtype(group, dtype));
+	ok(zero_layout(job));
+	before = gradient_bytes(job);
+	check(zero_gradient_as(param, dtype), "%s", zero_last_error());
+	one = gradient_bytes(job);
+	for (int round = 0; round < 3; round++) {
+		check(zero_gradient_as(param, dtype), "%s", zero_last_error());
+		check(gradient_bytes(job) == one, "%s: round %d: %zu bytes, not %zu", settings,
+		      round, gradient_bytes(job), one);
+		check(!pthread_create(&thread, NULL, reduce, group), "no thread");
+		pthread_join(thread, NULL);
+		check(reduced == ZERO_E_STATE, "%s", zero_strerror(reduced));
+		check(gradient_bytes(job) == before, "%s: round %d: %zu bytes are left", settings,
+		      round, gradient_bytes(job) - before);
+	}
+	ok(zero_step(job, &adamw, NULL));
+	check(gradient_bytes(job) == before, "%s: %zu bytes are left", settings,
+	      gradient_bytes(job) - before);
+	ok(zero_close(job));
+}
+
 int main(int argc, char **argv)
 {
 	static const int levels[] = {MPI_THREAD_SINGLE, MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED,
@@ -71,6 +119,8 @@ int main(int argc, char **argv)
 
 		snprintf(settings, sizeof(settings), "stage=%d", stage);
 		train(settings, ranks, provided == MPI_THREAD_MULTIPLE);
+		if (provided < MPI_THREAD_SERIALIZED)
+			refused_reduce(settings, stage % 2 ? ZERO_BF16 : ZERO_F32);
 	}
 	MPI_Finalize();
 	fails(zero_open(NULL, &job), ZERO_E_STATE, "MPI_Finalize was called");

@@ -19,6 +19,8 @@ struct tensor {
 	struct group *group;
 	struct tensor *tied;  /* to this one, whose reference is its own; NULL: to none */
 	struct ref_param ref; /* unless tied */
+	/* By the rules of the layout, unless tied: its first element in a segment of so many. */
+	size_t flat, first, segment;
 };
 
 struct group {
@@ -45,6 +47,7 @@ struct model {
 	struct group groups[GROUPS_MAX];
 	size_t group_count;
 	int stage, world, rank;
+	int most;         /* ranks that share memory; 0: all */
 	zero_dtype set;   /* what ZERO_DTYPE_DEFAULT stands for */
 	uint64_t steps;   /* that changed something */
 	unsigned stepped; /* calls that succeeded */
@@ -113,6 +116,18 @@ void load_many(struct model *model);
 void refused_load(struct tensor *tensor, const zero_source *source, zero_status status);
 /* What was exported last, to all parameters or to some of them. */
 void load_export(struct model *model, const char *path);
+
+/* The rules of the layout, after zero_layout. */
+void lay_out(struct model *model);
+/* What this rank stores of the tensor. */
+void stored(const struct model *model, const struct tensor *tensor, size_t *first, size_t *count);
+/* What this rank sends in a gather of the group, and the root of a load from one rank. */
+uint64_t gather_bytes(const struct model *model, const struct group *group, zero_dtype as);
+uint64_t scatter_bytes(const struct model *model, const struct tensor *tensor);
+void check_shards_memory(const struct model *model, const zero_memory *memory);
+/* COLLECTIVE. */
+uint64_t sent_so_far(const struct model *model);
+void check_sent(const struct model *model, uint64_t before, uint64_t want, const char *what);
 
 void gather(struct model *model, struct group *group, zero_dtype as);
 void release(struct model *model, struct group *group);

@@ -63,9 +63,13 @@ static zero_dtype said(struct model *model, zero_dtype as)
 void gather(struct model *model, struct group *group, zero_dtype as)
 {
 	zero_dtype argument = said(model, as);
+	bool counted = below(&model->random, 3) == 0 && !group->begun;
+	uint64_t before = counted ? sent_so_far(model) : 0;
 
 	if (group->member)
 		ok(zero_gather(group->handle, argument));
+	if (counted)
+		check_sent(model, before, gather_bytes(model, group, as), "gather");
 	group->begun = true;
 	group->as = as;
 	group->uses++;
@@ -148,12 +152,27 @@ static void poison(const struct model *model, struct group *group)
 	}
 }
 
+/* A change takes at most one piece, in whole pages, and gives it back. */
+static void check_staging(const struct model *model, const zero_memory *before)
+{
+	size_t piece = strtoull(zero_setting(model->job, "stream_chunk"), NULL, 10) + 4095 + 8;
+	zero_memory now;
+
+	ok(zero_memory_now(model->job, &now));
+	check(now.staging.now == before->staging.now, "%zu bytes of staging, %zu before",
+	      now.staging.now, before->staging.now);
+	check(now.staging.peak <= before->staging.peak ||
+		      now.staging.peak <= before->staging.now + piece,
+	      "%zu bytes of staging, and %zu before", now.staging.peak, before->staging.now);
+}
+
 /* One rank changes some elements of what is gathered, and all ranks have them then. */
 void update_any(struct model *model)
 {
 	struct tensor *tensor = any_tensor(model);
 	uint64_t seed = draw(&model->random), bits;
 	struct group *group = tensor ? tensor->group : NULL;
+	zero_memory before;
 	zero_dtype to;
 	size_t size;
 	char *values;
@@ -176,6 +195,7 @@ void update_any(struct model *model)
 	}
 	/* Nobody reads what is gathered any more. */
 	ok(zero_agree(model->job, NULL));
+	ok(zero_memory_now(model->job, &before));
 	if (model->rank == root && tensor->count)
 		memcpy(zero_data(tensor->param), values, tensor->count * size);
 	if (group->member)
@@ -184,6 +204,7 @@ void update_any(struct model *model)
 	ref_loaded(ref_of(tensor));
 	for (size_t i = 0; i < group->count && group->member; i++)
 		check_gathered(&group->tensors[i]);
+	check_staging(model, &before);
 	free(values);
 }
 

@@ -243,8 +243,17 @@ void load(struct model *model, struct tensor *tensor)
 {
 	struct loading loading;
 
+	bool counted = below(&model->random, 2);
+	uint64_t before, sent = 0;
+
 	prepare(model, tensor, &loading);
+	if (loading.source.kind == ZERO_FROM_RANK && loading.source.rank == model->rank &&
+	    tensor->group->member)
+		sent = scatter_bytes(model, tensor);
+	before = counted ? sent_so_far(model) : 0;
 	ok(zero_load(tensor->param, &loading.source));
+	if (counted)
+		check_sent(model, before, sent, tensor->name);
 	finish(&loading);
 }
 

@@ -15,10 +15,16 @@ name=$(basename "$program" .ranks)
 worlds=(alone 1 2 3 4 2/1 3/2 4/2)
 limit=120
 case $name in
-partition) worlds=(alone 1 2 3 4 7 2/1 3/2 4/1 7/3 3! 4/2!) ;;
-order) worlds=(2 3 4 2/1) ;;
+# they say themselves how many ranks share memory
+property) worlds=(alone 2 3 4 5 3!) ;;
+flatten | tiers) worlds=(alone 2 3 4 3!) ;;
+step | sizing) worlds=(alone 2 3 4) ;;
+# what they do differs by who shares memory, not by how many ranks there are
+shared | teams | threads | update | views) worlds=(alone 3 2/1 4/2) ;;
+same_values) worlds=(alone 1 2 3 4 3/2) ;;
+order) worlds=(2 3 3/2) ;;
 atomic) worlds=(alone 2) ;;
-memory) worlds=(1 2 4) ;;
+memory) worlds=(1 3) ;;
 save | restore | load_model) worlds=(alone 2 3/2) ;;
 load_model_refused) worlds=(alone 2) ;;
 own_mpi) worlds=(1 2 3 4 5 3/1) ;;
@@ -28,8 +34,8 @@ gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
 memory | own_mpi | shared | large | atomic) gpus=() ;;
-partition | step | train) gpus+=(4g) ;;
 order) gpus=(2g 3g) ;;
+flatten | sizing | step | teams | threads | tiers | update | views) gpus=(alone-g 3g) ;;
 # they open many jobs
 close | property) gpus=(3g) ;;
 save | restore | load_model) gpus=(alone-g 2g) ;;
@@ -82,6 +88,7 @@ use_gpu_doubles() {
 }
 
 export ZERO_BACKEND=host
+doubles=$top_builddir/tests/double/.libs
 declare -A before
 for world in "${worlds[@]}"; do
 	if [[ $world == *g ]]; then
@@ -94,9 +101,12 @@ for world in "${worlds[@]}"; do
 		share=0 ranks=${world%!} with=()
 		[[ $ZERO_BACKEND == host ]] || share=1
 		[[ $ranks != */* ]] || share=${ranks#*/}
-		[[ $world != *! ]] || with=(env "LD_PRELOAD=$top_builddir/tests/double/.libs/forbid.so"
-			OMPI_MCA_btl_vader_single_copy_mechanism=none
+		preload=
+		[[ $ZERO_BACKEND == cuda || $name != property ]] || preload=$doubles/mpi_requests.so
+		[[ $world != *! ]] || preload=$preload:$doubles/forbid.so
+		[[ ! $preload ]] || with=(env "LD_PRELOAD=$preload"
 			"ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0")
+		[[ $world != *! ]] || with+=(OMPI_MCA_btl_vader_single_copy_mechanism=none)
 		ZERO_SHARE=$share run "${with[@]}" "$ZERORUN" --zero-preload=no -n "${ranks%/*}" "$program"
 	fi
 	grep '^same ' "$scratch/out" >"$scratch/same"

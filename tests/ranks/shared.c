@@ -14,7 +14,7 @@ enum {
 	GROUPS = 6,
 	PER_GROUP = 3,
 	COUNT = 50021,
-	ROUNDS = 240,
+	ROUNDS = 120,
 	THREADS = 4,
 	PAGE = 4096,
 };
@@ -364,6 +364,45 @@ static void once_a_node(void)
 	ok(zero_close(job));
 }
 
+/* A gather for which one rank has no room fails on all, and none counts what it did not get. */
+static void no_room(int poor)
+{
+	const size_t count = 65536 * (size_t)world, spare = (size_t)64 << 20;
+	zero_job *job = open_job("stage=3 budget=%zu", spare);
+	zero_group *groups[2] = {new_group(job, "small"), new_group(job, "large")};
+	zero_memory before, after;
+	void *taken = NULL;
+
+	new_param(groups[0], "p", ZERO_F32, 64 * (size_t)world, false);
+	new_param(groups[1], "q", ZERO_F32, count, false);
+	ok(zero_layout(job));
+	ok(zero_memory_now(job, &before));
+	/* From here on the budget counts: the small output fits, the large one does not. */
+	ok(zero_device_alloc(job, rank == poor ? spare - before.total.now - 8 * PAGE : (size_t)PAGE,
+			     &taken));
+	ok(zero_memory_now(job, &before));
+	for (int round = 0; round < 3; round++) {
+		fails(zero_gather(groups[1], ZERO_BF16), ZERO_E_MEMORY, "of gathered parameters");
+		check(zero_last_error_rank() == poor, "%d", zero_last_error_rank());
+		ok(zero_memory_now(job, &after));
+		check(after.gathered.now == before.gathered.now &&
+			      after.total.now == before.total.now,
+		      "round %d: %zu bytes, not %zu", round, after.total.now, before.total.now);
+		ok(zero_prefetch(groups, 2, ZERO_BF16));
+		fails(zero_gather(groups[1], ZERO_BF16), ZERO_E_MEMORY, "of gathered parameters");
+		check(zero_gather(groups[0], ZERO_BF16), "a part of what failed was gathered");
+	}
+	zero_device_free(job, taken);
+	for (int g = 0; g < 2; g++) {
+		ok(zero_gather(groups[g], ZERO_BF16));
+		ok(zero_release(groups[g]));
+	}
+	ok(zero_memory_now(job, &after));
+	check(!after.gathered.now && !after.caller.now, "%zu and %zu bytes are left",
+	      after.gathered.now, after.caller.now);
+	ok(zero_close(job));
+}
+
 /* ---- a limit on what is fetched ahead -------------------------------------------------------- */
 
 static uint64_t collectives_now(zero_job *job)
@@ -539,6 +578,8 @@ int main(void)
 	for (int stage = 0; stage <= 3; stage++)
 		accounting(stage);
 	once_a_node();
+	for (int poor = 0; poor < world; poor++)
+		no_room(poor);
 	limited(2);
 	limited(4);
 	threads("stage=3");

@@ -328,6 +328,26 @@ static void trains_within(int stage, bool offload)
 	ok(zero_close(job));
 }
 
+/* Where a budget counts, memory that is used again counts as what was asked for. */
+static void used_again(void)
+{
+	const size_t large = (size_t)40 << 12, small = (size_t)38 << 12;
+	zero_job *job = open_job("stage=2 budget=64M");
+	zero_memory memory;
+	void *data;
+
+	/* the first call sets the limit */
+	ok(zero_device_alloc(job, 1, &data));
+	zero_device_free(job, data);
+	ok(zero_device_alloc(job, large, &data));
+	zero_device_free(job, data);
+	ok(zero_device_alloc(job, small, &data));
+	ok(zero_memory_now(job, &memory));
+	check(memory.caller.now == small, "%zu bytes count, not %zu", memory.caller.now, small);
+	zero_device_free(job, data);
+	ok(zero_close(job));
+}
+
 int main(void)
 {
 	zero_job *job = open_job("stage=0");
@@ -335,6 +355,7 @@ int main(void)
 	world = zero_world(job);
 	rank = zero_rank(job);
 	ok(zero_close(job));
+	used_again();
 	for (int stage = 0; stage < 3; stage++)
 		for (int share = 0; share < (world > 1 ? 2 : 1); share++) {
 			budgets(stage, share);

@@ -179,6 +179,17 @@ START_TEST(messages_are_fit_for_a_terminal)
 		strcat(text, "\xc3\xa4");
 	ck_assert(!zero_option_parse(row(ZERO_OPT_STAGE), text, &value, why, sizeof why));
 	ck_assert_ptr_nonnull(strstr(why, "\xc3\xa4...' is not"));
+	for (int c = 0; c < 8; c++) {
+		const char *character = c % 2 ? "\xe2\x82\xac" : "\xf0\x9f\x98\x80", *end;
+
+		snprintf(text, sizeof text, "%.*s", c / 2, "xxx");
+		for (int i = 0; i < 50; i++)
+			strcat(text, character);
+		ck_assert(!zero_option_parse(row(ZERO_OPT_STAGE), text, &value, why, sizeof why));
+		end = strstr(why, "...' is not");
+		ck_assert_ptr_nonnull(end);
+		ck_assert(!strncmp(end - strlen(character), character, strlen(character)));
+	}
 	ck_assert(!zero_option_parse(row(ZERO_OPT_STAGE), "x", &value, tiny, sizeof tiny));
 	ck_assert_str_eq(tiny, "'x' is ");
 	ck_assert(!zero_option_parse(row(ZERO_OPT_STAGE), "x", &value, NULL, 0));
