@@ -18,6 +18,7 @@ UNIT_TESTS = \
 	tests/unit/test_layout \
 	tests/unit/test_options \
 	tests/unit/test_philox \
+	tests/unit/test_restart \
 	tests/unit/test_sizing \
 	tests/unit/test_vram \
 	tests/unit/test_watch
@@ -177,6 +178,14 @@ tests_unit_test_options_LDADD = lib/liboptions.la $(UNIT_LIBS)
 tests_unit_test_budget_SOURCES = tests/unit/test_budget.c
 tests_unit_test_budget_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_budget_LDADD = spank/libvram.la $(UNIT_LIBS)
+
+# The clock is the test's.
+tests_unit_test_restart_SOURCES = tests/unit/test_restart.c launcher/launch/restart.c \
+	launcher/text.c
+tests_unit_test_restart_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_restart_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=sigtimedwait \
+	-Wl,--wrap=waitpid,--wrap=print_error
+tests_unit_test_restart_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
 tests_unit_test_vram_SOURCES = tests/unit/test_vram.c
 tests_unit_test_vram_CFLAGS = $(UNIT_CFLAGS)
