@@ -189,6 +189,7 @@ tests_unit_test_restart_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
 tests_unit_test_vram_SOURCES = tests/unit/test_vram.c
 tests_unit_test_vram_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_vram_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=poll,--wrap=setitimer
 tests_unit_test_vram_LDADD = spank/libvram.la $(UNIT_LIBS)
 
 tests_unit_test_hostlist_SOURCES = tests/unit/test_hostlist.c spank/yaml/hostlist.c
