@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of a mixed cluster are told different budgets and come to the threshold and the tier of the
- * least. With arguments, a path and then options of one job each, the program instead trains a small
- * model whose groups are those that zerorun's --plan makes of the names, exports it there and prints
- * what rank 0 held in each job.
+ * least. With a path as its argument, and the options of a job as each argument after it, the
+ * program instead trains a small model whose groups are those that zerorun's --plan makes of the
+ * names, exports it there and prints what rank 0 held.
  */
 #include "ranks.h"
 
@@ -208,12 +208,13 @@ static void print_held(zero_job *job, const char *options)
 
 	ok(zero_memory_now(job, &memory));
 	if (zero_rank(job) == 0)
-		printf("job %s\nshards %zu\ngathered %zu\ngradients %zu\noptimizer %zu\nstaging "
+		printf("%s%s%sshards %zu\ngathered %zu\ngradients %zu\noptimizer %zu\nstaging "
 		       "%zu\n"
 		       "total %zu\nflatten %s\nstream_threshold %s\n",
-		       options, memory.shards.peak, memory.gathered.peak, memory.gradients.peak,
-		       memory.optimizer.peak, memory.staging.peak, memory.total.peak,
-		       zero_setting(job, "flatten"), zero_setting(job, "stream_threshold"));
+		       *options ? "job " : "", options, *options ? "\n" : "", memory.shards.peak,
+		       memory.gathered.peak, memory.gradients.peak, memory.optimizer.peak,
+		       memory.staging.peak, memory.total.peak, zero_setting(job, "flatten"),
+		       zero_setting(job, "stream_threshold"));
 }
 
 /* As much as the plan says at all, in the second step. */
@@ -246,7 +247,8 @@ static void train(const char *path, const char *options)
 int main(int argc, char **argv)
 {
 	if (argc > 1) {
-		for (int i = 2; i < argc; i++)
+		train(argv[1], argc > 2 ? argv[2] : "");
+		for (int i = 3; i < argc; i++)
 			train(argv[1], argv[i]);
 		return 0;
 	}
