@@ -21,7 +21,9 @@ UNIT_TESTS = \
 	tests/unit/test_layout \
 	tests/unit/test_options \
 	tests/unit/test_philox \
+	tests/unit/test_restart \
 	tests/unit/test_sizing \
+	tests/unit/test_spawn_page \
 	tests/unit/test_vram \
 	tests/unit/test_watch
 SCRIPT_TESTS = \
@@ -172,6 +174,11 @@ tests_unit_test_sizing_SOURCES = tests/unit/test_sizing.c
 tests_unit_test_sizing_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_sizing_LDADD = launcher/libmodel.la $(UNIT_LIBS)
 
+tests_unit_test_spawn_page_SOURCES = tests/unit/test_spawn_page.c lib/report/spawn_page.c
+tests_unit_test_spawn_page_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_spawn_page_LDFLAGS = -Wl,--wrap=clock_gettime
+tests_unit_test_spawn_page_LDADD = lib/libzerocore.la $(UNIT_LIBS)
+
 tests_unit_test_layout_SOURCES = tests/unit/test_layout.c
 tests_unit_test_layout_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_layout_LDADD = lib/libzerocore.la $(UNIT_LIBS)
@@ -184,8 +191,17 @@ tests_unit_test_budget_SOURCES = tests/unit/test_budget.c
 tests_unit_test_budget_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_budget_LDADD = spank/libvram.la $(UNIT_LIBS)
 
+# The clock is the test's.
+tests_unit_test_restart_SOURCES = tests/unit/test_restart.c launcher/launch/restart.c \
+	launcher/text.c
+tests_unit_test_restart_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_restart_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=sigtimedwait \
+	-Wl,--wrap=waitpid,--wrap=print_error
+tests_unit_test_restart_LDADD = lib/liboptions.la $(UNIT_LIBS)
+
 tests_unit_test_vram_SOURCES = tests/unit/test_vram.c
 tests_unit_test_vram_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_vram_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=poll,--wrap=setitimer
 tests_unit_test_vram_LDADD = spank/libvram.la $(UNIT_LIBS)
 
 tests_unit_test_hostlist_SOURCES = tests/unit/test_hostlist.c spank/yaml/hostlist.c

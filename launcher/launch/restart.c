@@ -10,9 +10,9 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <sysexits.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "launcher/launch/launch.h"
 
 /* The pause grows to PAUSE_MAX seconds where the job fails within SHORT_RUN seconds each time. */
@@ -142,19 +142,17 @@ static void print_outcome(const struct restarts *restarts, int status)
 /* False if a signal ended the pause. Signals that do not end a job are dropped: none is running. */
 static bool pause_before_restart(struct restarts *restarts)
 {
-	struct timespec now, end;
+	const double end = zero_seconds() + restarts->pause;
 	siginfo_t info;
 
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	end.tv_sec += restarts->pause;
 	for (;;) {
-		struct timespec left = {0};
+		double left = end - zero_seconds();
+		struct timespec wait = {.tv_sec = (time_t)left};
 
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		if (now.tv_sec >= end.tv_sec)
+		if (left <= 0)
 			return true;
-		left.tv_sec = end.tv_sec - now.tv_sec;
-		if (sigtimedwait(&restarts->waited, &info, &left) > 0 && ends_job(info.si_signo)) {
+		wait.tv_nsec = (long)(1e9 * (left - (double)wait.tv_sec));
+		if (sigtimedwait(&restarts->waited, &info, &wait) > 0 && ends_job(info.si_signo)) {
 			restarts->ended_by = info.si_signo;
 			return false;
 		}
@@ -175,14 +173,14 @@ int launch_restarting(struct plan *plan, unsigned limit)
 
 	block_signals(&restarts);
 	for (;;) {
-		time_t begin = time(NULL);
+		double begin = zero_seconds();
 		int status;
 
 		set_restart(restarts.restart);
 		status = run_once(&restarts);
 		if (is_final(&restarts, status))
 			return status;
-		if (time(NULL) - begin >= SHORT_RUN)
+		if (zero_seconds() - begin >= SHORT_RUN)
 			restarts.pause = 1;
 		print_outcome(&restarts, status);
 		if (restarts.restart == limit)

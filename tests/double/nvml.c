@@ -15,10 +15,10 @@
  *   wedge CALL [UUID]              that NVML call never returns (for that GPU only)
  *   stuck CALL [UUID]              ... and only SIGKILL ends the process
  *   die CALL [UUID]                ... ends the process
- *   slow CALL MILLISECONDS [UUID]  ... takes that long
+ *   wait CALL [UUID]               ... takes until the file "stuck" is removed
  *   fail CALL CODE [UUID]          ... returns that error
  *
- * A call that never returns writes the number of its process to the file "stuck".
+ * A call that never returns, or waits, writes the number of its process to the file "stuck".
  *
  * Built with -DOLD_DRIVER, the library has no functions for MIG.
  */
@@ -65,12 +65,12 @@ typedef struct {
 	unsigned long long total, free, used;
 } nvmlMemory_t;
 
-enum trouble { WEDGE, STUCK, DIE, SLOW, FAIL };
+enum trouble { WEDGE, STUCK, DIE, WAIT, FAIL };
 
 struct rule {
 	enum trouble trouble;
 	char call[64];
-	int number; /* milliseconds or an error */
+	int number; /* an error */
 	char uuid[96];
 };
 
@@ -180,6 +180,20 @@ static void read_facts(char *facts, size_t size)
 		 descriptors + 1);
 }
 
+static bool find_trouble(const char *word, enum trouble *trouble)
+{
+	static const char *const words[] = {
+		[WEDGE] = "wedge", [STUCK] = "stuck", [DIE] = "die", [WAIT] = "wait"};
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		if (strcmp(word, words[i]) != 0)
+			continue;
+		*trouble = (enum trouble)i;
+		return true;
+	}
+	return false;
+}
+
 static bool read_line(const char *line)
 {
 	char word[8], a[96], b[96], c[96], model[96];
@@ -211,19 +225,15 @@ static bool read_line(const char *line)
 		memcpy(device->model, model, sizeof(model));
 		return parse_size(b, &device->free) && parse_size(c, &device->total);
 	}
-	if ((strcmp(word, "wedge") == 0 || strcmp(word, "stuck") == 0 ||
-	     strcmp(word, "die") == 0) &&
-	    (n == 2 || n == 3)) {
-		rule.trouble = word[0] == 'w' ? WEDGE : word[0] == 's' ? STUCK : DIE;
-		if (n == 3)
-			memcpy(rule.uuid, b, sizeof(b));
-	} else if ((strcmp(word, "slow") == 0 || strcmp(word, "fail") == 0) && (n == 3 || n == 4)) {
-		rule.trouble = word[0] == 's' ? SLOW : FAIL;
+	if (strcmp(word, "fail") == 0 && (n == 3 || n == 4)) {
+		rule.trouble = FAIL;
 		rule.number = atoi(b);
 		if (n == 4)
 			memcpy(rule.uuid, c, sizeof(c));
-	} else {
+	} else if (!find_trouble(word, &rule.trouble) || (n != 2 && n != 3)) {
 		return false;
+	} else if (n == 3) {
+		memcpy(rule.uuid, b, sizeof(b));
 	}
 	if (nvml.rules == RULES)
 		return false;
@@ -272,17 +282,20 @@ static bool about(const struct rule *rule, const struct nvmlDevice_st *device)
 	return !rule->uuid[0] || (device && strcmp(rule->uuid, device->uuid) == 0);
 }
 
-static void write_process(void)
+/* Under another name first, so that whoever finds the file finds it whole. */
+static void write_process(char *path, size_t size)
 {
-	char path[4096];
+	char hidden[4096];
 	FILE *file;
 
-	snprintf(path, sizeof(path), "%s/stuck", nvml.folder);
-	file = fopen(path, "we");
+	snprintf(path, size, "%s/stuck", nvml.folder);
+	snprintf(hidden, sizeof(hidden), "%s/.stuck", nvml.folder);
+	file = fopen(hidden, "we");
 	if (!file)
 		return;
 	fprintf(file, "%d\n", (int)getpid());
 	fclose(file);
+	rename(hidden, path);
 }
 
 /*
@@ -315,24 +328,26 @@ static int follow_rules(const char *call, const struct nvmlDevice_st *device)
 
 	for (unsigned i = 0; i < nvml.rules; i++) {
 		const struct rule *rule = &nvml.rule[i];
-		struct timespec time = {rule->number / 1000, rule->number % 1000 * 1000000L};
+		const struct timespec moment = {.tv_nsec = 1000000};
+		char path[4096];
 
 		if (strcmp(rule->call, call) != 0 || !about(rule, device))
 			continue;
+		if (rule->trouble == WEDGE || rule->trouble == STUCK || rule->trouble == WAIT)
+			write_process(path, sizeof(path));
 		switch (rule->trouble) {
 		case WEDGE:
-			write_process();
 			for (;;)
 				pause();
 		case STUCK:
-			write_process();
 			be_stuck();
 			break;
 		case DIE:
 			kill(getpid(), SIGKILL);
 			break;
-		case SLOW:
-			nanosleep(&time, NULL);
+		case WAIT:
+			while (access(path, F_OK) == 0)
+				nanosleep(&moment, NULL);
 			break;
 		case FAIL:
 			status = rule->number;

@@ -36,9 +36,10 @@ fuzz_files = $(files_sources) $(fuzz_options) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
 FUZZ_LIST += 'manifest $(fuzz_files) -lm' 'safetensors $(fuzz_files) -lm'
 endif
 check_PROGRAMS += $(FUZZ_TARGETS)
-SCRIPT_TESTS += tests/fuzz/corpus.sh tests/fuzz/smoke.sh
+# smoke.sh, which compiles all targets with sanitizers and tries random bytes, is for check-long.
+SCRIPT_TESTS += tests/fuzz/corpus.sh
 OWN_TESTS += tests/fuzz/corpus.sh
-EXTRA_DIST += tests/fuzz/corpus tests/fuzz/run.sh \
+EXTRA_DIST += tests/fuzz/corpus tests/fuzz/run.sh tests/fuzz/smoke.sh \
 	tests/fuzz/budget.dict \
 	tests/fuzz/config.dict \
 	tests/fuzz/hostlist.dict \

@@ -188,27 +188,38 @@ is "$err" "zerorun: --model: $scratch/none: cannot be opened: No such file or di
 ranks=${top_builddir:?}/tests/ranks/sizing.ranks
 model=$scratch/model.safetensors
 export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
-worlds=(1 2 3)
-have mpi || worlds=(1)
-# compare OPTION...: with these options of zerorun
+# compare WORLD OPTIONS...: one run of the ranks for all of these options of a job, and a plan for each
 compare() {
-	timeout 60 "$ZERORUN" --zero-preload=no "$@" "$ranks" "$model" >"$scratch/held" ||
-		fail "the ranks failed with $*"
-	run "$ZERORUN" --plan --model="$model" "$@" true
-	is "$status" 0
-	diff <(grep -v '^stream_threshold' "$scratch/held" | sort) <(
-		sed -nE 's/^# (shards|gathered|gradients|optimizer|staging|total) .* /\1 /p
-			s/^# all .*, flatten /flatten /p' "$scratch/out" | sort
-	) >&2 || fail "ranks and plan differ with $*"
-}
-for world in "${worlds[@]}"; do
-	for stage in 0 1 2 3; do
-		compare -n "$world" --zero-stage="$stage"
-		compare -n "$world" --zero-stage="$stage" --zero-allgather=single
-		compare -n "$world" --zero-stage="$stage" --zero-bucket=100K
-		compare -n "$world" --zero-stage="$stage" --zero-offload=optimizer
+	local world=$1 words options word share
+	shift
+	timeout 120 "$ZERORUN" --zero-preload=no -n "$world" "$ranks" "$model" "$@" >"$scratch/held" ||
+		fail "the ranks failed with $world $*"
+	for options; do
+		words=() share=0
+		for word in $options; do
+			case $word in share=*) share=${word#*=} ;; *) words+=("--zero-$word") ;; esac
+		done
+		ZERO_SHARE=$share run "$ZERORUN" --plan --model="$model" -n "$world" "${words[@]}" true
+		is "$status" 0
+		diff <(sed -n "/^job $options\$/,/^stream_threshold/p" "$scratch/held" |
+			sed '1d; $d' | sort) <(
+			sed -nE 's/^# (shards|gathered|gradients|optimizer|staging|total) .* /\1 /p
+				s/^# all .*, flatten /flatten /p' "$scratch/out" | sort
+		) >&2 || fail "ranks and plan differ with $world ranks, $options"
 	done
+}
+all=()
+for stage in 0 1 2 3; do
+	all+=("stage=$stage" "stage=$stage allgather=single" "stage=$stage bucket=100K"
+		"stage=$stage offload=optimizer")
 done
+compare 1 "${all[@]}"
+if have mpi; then
+	compare 2 "${all[@]}" "stage=3 allgather=single share=1"
+	# as if the ranks were on two nodes, or each on its own
+	compare 4 stage={0,1,2,3}\ share={1,2}
+	compare 3 "${all[@]}"
+fi
 line '# shared memory: by all 3 ranks'
 grep -qE '^# host memory +[0-9.]+[KM]  [1-9][0-9]+$' "$scratch/out" || fail "no host memory: $out"
 run "$ZERORUN" --plan --model="$model" -n 2 --zero-gather-dtype=bf16 true
@@ -218,14 +229,7 @@ has_not "$out" 'gathered is for'
 line '# the model: 10 tensors in 6 groups, 201323 elements, 742.9K'
 has "$out" 'less than the budget of this machine'
 
-# As if the ranks were on two nodes, or each on its own.
 if have mpi; then
-	for share in 1 2; do
-		for stage in 0 1 2 3; do
-			ZERO_SHARE=$share compare -n 4 --zero-stage="$stage"
-		done
-		ZERO_SHARE=$share compare -n 2 --zero-stage=3 --zero-allgather=single
-	done
 	ZERO_SHARE=1 run "$ZERORUN" --plan --model="$model" -n 4 true
 	line '# shared memory: none'
 	held=$(grep -E '^# (shards|gathered|staging|total) ' "$scratch/out")

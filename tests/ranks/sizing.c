@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of a mixed cluster are told different budgets and come to the threshold and the tier of the
- * least. With a path as its argument, the program instead trains a small model whose groups are
- * those that zerorun's --plan makes of the names, exports it there and prints what rank 0 held.
+ * least. With a path as its argument, and the options of a job as each argument after it, the
+ * program instead trains a small model whose groups are those that zerorun's --plan makes of the
+ * names, exports it there and prints what rank 0 held.
  */
 #include "ranks.h"
 
@@ -148,11 +149,11 @@ static bool is_trained(size_t i)
 	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
 }
 
-static void open_model(struct model *m)
+static void open_model(struct model *m, const char *options)
 {
 	zero_source source = zero_from_constant(1);
 
-	m->job = open_job("%s", "");
+	m->job = open_job("%s", options);
 	for (size_t i = 0; i < TENSORS; i++) {
 		const struct tensor *tensor = &tensors[i];
 
@@ -201,27 +202,29 @@ static void backward(struct model *m)
 	ok(zero_agree(m->job, NULL));
 }
 
-static void print_held(zero_job *job)
+static void print_held(zero_job *job, const char *options)
 {
 	zero_memory memory;
 
 	ok(zero_memory_now(job, &memory));
 	if (zero_rank(job) == 0)
-		printf("shards %zu\ngathered %zu\ngradients %zu\noptimizer %zu\nstaging %zu\n"
+		printf("%s%s%sshards %zu\ngathered %zu\ngradients %zu\noptimizer %zu\nstaging "
+		       "%zu\n"
 		       "total %zu\nflatten %s\nstream_threshold %s\n",
-		       memory.shards.peak, memory.gathered.peak, memory.gradients.peak,
-		       memory.optimizer.peak, memory.staging.peak, memory.total.peak,
-		       zero_setting(job, "flatten"), zero_setting(job, "stream_threshold"));
+		       *options ? "job " : "", options, *options ? "\n" : "", memory.shards.peak,
+		       memory.gathered.peak, memory.gradients.peak, memory.optimizer.peak,
+		       memory.staging.peak, memory.total.peak, zero_setting(job, "flatten"),
+		       zero_setting(job, "stream_threshold"));
 }
 
 /* As much as the plan says at all, in the second step. */
-static void train(const char *path)
+static void train(const char *path, const char *options)
 {
 	zero_adamw adamw = {.lr = 1, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
 	struct model m = {0};
 	bool cut;
 
-	open_model(&m);
+	open_model(&m, options);
 	cut = zero_world(m.job) > 1 && strcmp(zero_setting(m.job, "stage"), "0") != 0;
 	forward(&m);
 	backward(&m);
@@ -235,7 +238,7 @@ static void train(const char *path)
 	}
 	ok(zero_release(m.group[WTE]));
 	ok(zero_release(m.group[SECOND]));
-	print_held(m.job);
+	print_held(m.job, options);
 	ok(zero_step(m.job, &adamw, NULL));
 	ok(zero_export(m.job, path));
 	ok(zero_close(m.job));
@@ -244,7 +247,9 @@ static void train(const char *path)
 int main(int argc, char **argv)
 {
 	if (argc > 1) {
-		train(argv[1]);
+		train(argv[1], argc > 2 ? argv[2] : "");
+		for (int i = 3; i < argc; i++)
+			train(argv[1], argv[i]);
 		return 0;
 	}
 	mixed_cluster();

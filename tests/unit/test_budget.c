@@ -399,60 +399,46 @@ static uint64_t meminfo(const char *name)
 	return kilobytes << 10;
 }
 
-static uint64_t random_limit(uint64_t available, uint64_t total)
-{
-	switch (rand() % 4) {
-	case 0:
-		return 0;
-	case 1: /* more than the node has */
-		return total + 1 + (uint64_t)rand();
-	case 2: /* few different values, so that some are equal */
-		return (uint64_t)(rand() % 4 + 1) * (available / 8);
-	default:
-		return 1 + (uint64_t)rand() % (available / 2);
-	}
-}
-
-/* Limits differ much from MemAvailable, which changes during the test. */
+/* MemAvailable changes during the test: limits differ much from it. */
 START_TEST(host_memory_is_the_least_of_the_limits)
 {
+	const uint64_t total = meminfo("MemTotal"), half = meminfo("MemAvailable") / 2;
+	const struct {
+		uint64_t step, job, free; /* 0: MemAvailable */
+		int source;
+	} rows[] = {
+		{0, 0, 0, ZERO_VRAM_MEM_AVAILABLE},
+		{total + 1, 2 * total, 0, ZERO_VRAM_MEM_AVAILABLE},
+		{half, 0, half, ZERO_VRAM_STEP_MEMORY},
+		{0, half, half, ZERO_VRAM_JOB_MEMORY},
+		{half, half, half, ZERO_VRAM_STEP_MEMORY},
+		{half, half - 1, half - 1, ZERO_VRAM_JOB_MEMORY},
+		{1, half, 1, ZERO_VRAM_STEP_MEMORY},
+		{total + 1, half, half, ZERO_VRAM_JOB_MEMORY},
+		{half, total + 1, half, ZERO_VRAM_STEP_MEMORY},
+	};
 	static const struct zero_vram none;
-	uint64_t available = meminfo("MemAvailable"), total = meminfo("MemTotal");
 
-	srand(1);
-	for (unsigned i = 0; i < 3000; i++) {
-		struct zero_budget_input task = {
-			.step_memory = random_limit(available, total),
-			.job_memory = random_limit(available, total),
-			.tasks = (unsigned)rand() % 100,
-			.reserve = (uint64_t)rand(),
-		};
+	for (unsigned i = 0; i < 4 * sizeof(rows) / sizeof(rows[0]); i++) {
+		struct zero_budget_input task = {.step_memory = rows[i / 4].step,
+						 .job_memory = rows[i / 4].job,
+						 .tasks = i % 4,
+						 .reserve = GB};
 		struct zero_budget budget = budget_of(&none, &task);
-		uint64_t least = UINT64_MAX;
-		uint64_t tasks = task.tasks ? task.tasks : 1;
-		int source = ZERO_VRAM_MEM_AVAILABLE;
 
-		if (task.job_memory && task.job_memory <= total) {
-			least = task.job_memory;
-			source = ZERO_VRAM_JOB_MEMORY;
-		}
-		if (task.step_memory && task.step_memory <= total && task.step_memory <= least) {
-			least = task.step_memory;
-			source = ZERO_VRAM_STEP_MEMORY;
-		}
-		ck_assert_int_eq(budget.source, source);
+		ck_assert_int_eq(budget.source, rows[i / 4].source);
 		ck_assert_uint_eq(budget.gpus, 0);
 		ck_assert_ptr_null(budget.gpu);
 		ck_assert_str_eq(budget.why, "");
-		if (source == ZERO_VRAM_MEM_AVAILABLE) {
-			ck_assert_uint_eq(budget.total, total);
-			ck_assert_uint_gt(budget.free, available / 2);
-			ck_assert_uint_le(budget.free, total);
+		if (rows[i / 4].free) {
+			ck_assert_uint_eq(budget.free, rows[i / 4].free);
+			ck_assert_uint_eq(budget.total, budget.free);
 		} else {
-			ck_assert_uint_eq(budget.free, least);
-			ck_assert_uint_eq(budget.total, least);
+			ck_assert_uint_eq(budget.total, total);
+			ck_assert_uint_gt(budget.free, half);
+			ck_assert_uint_le(budget.free, total);
 		}
-		ck_assert_uint_eq(budget.budget, budget.free / tasks);
+		ck_assert_uint_eq(budget.budget, budget.free / (i % 4 ? i % 4 : 1));
 	}
 }
 END_TEST

@@ -265,29 +265,6 @@ START_TEST(random_lists_match_their_expansion)
 }
 END_TEST
 
-START_TEST(random_bytes_do_no_harm)
-{
-	uint64_t state = random_start();
-
-	for (int round = 0; round < 100000; round++) {
-		size_t length = next_random(&state) % 24, size = next_random(&state) % 40;
-		char list[32], why[40], host[40];
-
-		for (size_t i = 0; i < length; i++)
-			list[i] = "[[]],,--0123n \xff"[next_random(&state) % 15];
-		list[length] = '\0';
-		if (zero_hostlist_check(list, why, size)) {
-			ck_assert(zero_hostlist_first(list, host, sizeof host));
-			check_has(list, host, true);
-		} else {
-			ck_assert(size == 0 || strlen(why) < size);
-			ck_assert(!zero_hostlist_first(list, host, sizeof host));
-			zero_hostlist_has(list, "n1");
-		}
-	}
-}
-END_TEST
-
 int main(void)
 {
 	Suite *suite = suite_create("hostlist");
@@ -303,7 +280,6 @@ int main(void)
 	tcase_add_test(tests, many_brackets_take_linear_time);
 	tcase_add_test(tests, names_that_are_too_long);
 	tcase_add_test(tests, random_lists_match_their_expansion);
-	tcase_add_test(tests, random_bytes_do_no_harm);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);

@@ -2,8 +2,6 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/options.h"
 
@@ -567,70 +565,6 @@ START_TEST(help_shows_the_flags)
 }
 END_TEST
 
-/* xorshift64: the same bytes on every machine for one seed */
-static uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state;
-}
-
-static void random_text(uint64_t *state, char *text, size_t most)
-{
-	static const char likely[] = "0123456789KMGTkmgt%=. -auto yesno\nstage=3 report=";
-	size_t length = next_random(state) % most;
-
-	for (size_t i = 0; i < length; i++) {
-		uint64_t r = next_random(state);
-
-		text[i] =
-			r & 256 ? likely[r / 512 % (sizeof likely - 1)] : (char)(r / 512 % 255 + 1);
-	}
-	text[length] = '\0';
-	/* now and then begin with a name, to get past it */
-	if (next_random(state) % 2 && length > 30)
-		memcpy(text, row((enum zero_option_id)(*state % ZERO_OPTIONS))->name,
-		       strlen(row((enum zero_option_id)(*state % ZERO_OPTIONS))->name));
-}
-
-START_TEST(random_bytes_do_no_harm)
-{
-	const char *given = getenv("ZERO_TEST_SEED");
-	uint64_t seed = (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid();
-	uint64_t state;
-
-	if (given)
-		seed = strtoull(given, NULL, 10);
-	state = seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
-	printf("test_options: ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
-	fflush(stdout);
-	for (int round = 0; round < 20000; round++) {
-		const struct zero_option *option = &zero_option_table[round % ZERO_OPTIONS];
-		struct zero_settings settings;
-		struct zero_value value;
-		char text[200], why[WHY];
-		size_t size = next_random(&state) % WHY;
-
-		random_text(&state, text, round % 2 ? 8 : sizeof text);
-		if (zero_option_parse(option, text, &value, why, size)) {
-			zero_value_clear(&value);
-			check_round_trip(option, text);
-		} else if (size) {
-			ck_assert_uint_lt(strlen(why), size);
-		}
-		ck_assert(zero_settings_init(&settings));
-		if (zero_settings_parse(&settings, text, "x", why, size)) {
-			char *formatted = zero_settings_format(&settings);
-
-			ck_assert(zero_settings_parse(&settings, formatted, "x", why, sizeof why));
-			free(formatted);
-		}
-		zero_settings_clear(&settings);
-	}
-}
-END_TEST
-
 int main(void)
 {
 	Suite *suite = suite_create("options");
@@ -656,7 +590,6 @@ int main(void)
 	tcase_add_test(tests, a_message_begins_with_who_said_it);
 	tcase_add_test(tests, the_last_word_counts);
 	tcase_add_test(tests, help_shows_the_flags);
-	tcase_add_test(tests, random_bytes_do_no_harm);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);

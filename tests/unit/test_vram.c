@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queries of NVML, with the double of tests/double/nvml.c. */
+/*
+ * Queries of NVML, with the double of tests/double/nvml.c. A driver that hangs is waited for until it
+ * does; the clock then jumps to the deadline.
+ */
 #include <check.h>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -21,6 +26,8 @@
 static const uint64_t GB = UINT64_C(1) << 30;
 
 static char folder[64];
+/* What the process that queries has given to setitimer, in shared memory; 0: nothing. */
+static long *alarm_after;
 
 static void make_folder(void)
 {
@@ -29,6 +36,9 @@ static void make_folder(void)
 	ck_assert_int_eq(chmod(folder, 0755), 0);
 	setenv("ZERO_DOUBLE_NVML", folder, 1);
 	setenv("SLURMD_NODENAME", "n1", 1);
+	alarm_after = mmap(NULL, sizeof(*alarm_after), PROT_READ | PROT_WRITE,
+			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ck_assert(alarm_after != MAP_FAILED);
 }
 
 static const char *in_folder(const char *name)
@@ -68,30 +78,93 @@ static const char *library(const char *name)
 	return path;
 }
 
-static double now(void)
-{
-	struct timespec time;
+/* ---- the clock ------------------------------------------------------------------------------- */
 
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+/* The deadline of a query that is expected to be late. */
+enum { DEADLINE = 1 };
+
+static struct timespec stopped; /* what the clock shows; 0: it goes */
+static pid_t test_process;
+static int fifo = -1;
+
+int __real_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
+{
+	if (!stopped.tv_sec)
+		return __real_clock_gettime(clock, time);
+	*time = stopped;
+	return 0;
+}
+
+/* The process ends itself at a signal that a test sends. */
+int __real_setitimer(__itimer_which_t which, const struct itimerval *timer,
+		     struct itimerval *before);
+int __wrap_setitimer(__itimer_which_t which, const struct itimerval *timer,
+		     struct itimerval *before);
+int __wrap_setitimer(__itimer_which_t which, const struct itimerval *timer,
+		     struct itimerval *before)
+{
+	if (!stopped.tv_sec || getpid() == test_process)
+		return __real_setitimer(which, timer, before);
+	*alarm_after = timer->it_value.tv_sec * 1000000 + timer->it_value.tv_usec;
+	return 0;
+}
+
+/* Returns whether the double hangs, or the loader, which reads a pipe without a writer. */
+static bool hangs(void)
+{
+	struct stat status;
+
+	if (stat(in_folder("stuck"), &status))
+		return false;
+	if (S_ISFIFO(status.st_mode))
+		fifo = open(in_folder("stuck"), O_WRONLY | O_NONBLOCK);
+	return S_ISREG(status.st_mode) || fifo >= 0;
+}
+
+int __real_poll(struct pollfd *files, nfds_t count, int milliseconds);
+int __wrap_poll(struct pollfd *files, nfds_t count, int milliseconds);
+int __wrap_poll(struct pollfd *files, nfds_t count, int milliseconds)
+{
+	int ready = 0;
+
+	if (!stopped.tv_sec)
+		return __real_poll(files, count, milliseconds);
+	ck_assert(milliseconds >= 1000 * DEADLINE && milliseconds <= 1000 * DEADLINE + 1);
+	while (!ready && !hangs())
+		ready = __real_poll(files, count, 1);
+	if (!ready)
+		stopped.tv_sec += DEADLINE;
+	return ready;
 }
 
 static void query(const char *lines, struct zero_vram *vram)
 {
 	write_gpus(lines);
 	memset(vram, 0x5a, sizeof(*vram));
-	zero_vram_read(library("nvml"), 20, vram);
+	zero_vram_read(library("nvml"), 300, vram);
 }
 
-/* Queries a driver that hangs, with a deadline of 1 s. */
-static void query_hanging(const char *lines, struct zero_vram *vram)
+/* Queries a library that hangs. */
+static void query_hanging(const char *path, struct zero_vram *vram)
 {
-	double start = now();
+	test_process = getpid();
+	*alarm_after = 0;
+	ck_assert_int_eq(__real_clock_gettime(CLOCK_MONOTONIC, &stopped), 0);
+	memset(vram, 0x5a, sizeof(*vram));
+	zero_vram_read(path, DEADLINE, vram);
+	stopped.tv_sec = 0;
+	/* the process would have ended itself by now */
+	ck_assert_int_gt(*alarm_after, 0);
+	ck_assert_int_le(*alarm_after, 1000000 * DEADLINE + 1);
+}
 
+static void query_hanging_double(const char *lines, struct zero_vram *vram)
+{
+	unlink(in_folder("stuck"));
 	write_gpus(lines);
-	zero_vram_read(library("nvml"), 1, vram);
-	ck_assert_double_ge(now() - start, 1);
-	ck_assert_double_lt(now() - start, 10);
+	query_hanging(library("nvml"), vram);
 }
 
 static unsigned entries(const char *path)
@@ -207,7 +280,7 @@ START_TEST(drivers_older_than_mig_work)
 	struct zero_vram vram;
 
 	write_gpus("gpu GPU-a 70G 80G NVIDIA V100\ngpu GPU-b 60G 80G NVIDIA V100\n");
-	zero_vram_read(library("nvml_old"), 20, &vram);
+	zero_vram_read(library("nvml_old"), 300, &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 2);
 	ck_assert_uint_eq(vram.gpu[1].free, 60 * GB);
@@ -271,17 +344,17 @@ START_TEST(a_missing_library_or_driver_is_reported)
 {
 	struct zero_vram vram;
 
-	zero_vram_read("/no/such/library.so", 20, &vram);
+	zero_vram_read("/no/such/library.so", 300, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_ptr_null(vram.gpu);
 	ck_assert_ptr_nonnull(strstr(vram.why, "NVML cannot be loaded: /no/such/library.so: "));
 
-	zero_vram_read("libm.so.6", 20, &vram);
+	zero_vram_read("libm.so.6", 300, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_str_eq(vram.why,
 			 "libm.so.6 has no function nvmlInit_v2: it is not NVML, or too old");
 
-	zero_vram_read(library("nvml"), 20, &vram);
+	zero_vram_read(library("nvml"), 300, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_str_eq(vram.why, "nvmlInit_v2: Driver Not Loaded");
 
@@ -308,26 +381,31 @@ static pid_t stuck(void)
 	return process;
 }
 
-/* Returns whether the process ends in that time; a zombie has ended. */
-static bool ends(pid_t process, double seconds)
+/* Waits until the process has ended; a zombie has. */
+static void wait_for_end(pid_t process)
 {
-	struct timespec moment = {0, 10000000};
+	const struct timespec moment = {0, 1000000};
+	char path[64], state = 'R';
 
-	for (double start = now(); now() - start < seconds;) {
-		char path[64], state = 'Z';
-		FILE *file;
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)process);
+	while (state != 'Z') {
+		FILE *file = fopen(path, "r");
 
-		snprintf(path, sizeof(path), "/proc/%d/stat", (int)process);
-		file = fopen(path, "r");
-		if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+		if (!file || fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
 			state = 'Z';
 		if (file)
 			fclose(file);
-		if (state == 'Z')
-			return true;
 		nanosleep(&moment, NULL);
 	}
-	return false;
+}
+
+/* As the alarm does. */
+static void end_stuck(void)
+{
+	pid_t process = stuck();
+
+	ck_assert_int_eq(kill(process, SIGALRM), 0);
+	wait_for_end(process);
 }
 
 START_TEST(a_hanging_driver_does_not_block)
@@ -345,7 +423,7 @@ START_TEST(a_hanging_driver_does_not_block)
 			 "gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
 			 "wedge %s%s\n",
 			 calls[i], strstr(calls[i], "DeviceGet") && i > 1 ? " GPU-b" : "");
-		query_hanging(lines, &vram);
+		query_hanging_double(lines, &vram);
 		ck_assert_uint_eq(vram.count, i < 2 ? 0 : i < 4 ? 1 : 2);
 		if (vram.count)
 			ck_assert_uint_eq(vram.gpu[0].free, 70 * GB);
@@ -355,7 +433,7 @@ START_TEST(a_hanging_driver_does_not_block)
 			ck_assert_ptr_nonnull(strstr(vram.why, " of GPU 1; "));
 		zero_vram_clear(&vram);
 		nothing_left(before);
-		ck_assert(ends(stuck(), 10));
+		end_stuck();
 	}
 }
 END_TEST
@@ -367,16 +445,14 @@ START_TEST(a_driver_that_ignores_signals_does_not_block)
 	struct zero_vram vram;
 	pid_t process;
 
-	query_hanging("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
-		      "stuck nvmlDeviceGetMemoryInfo GPU-b\n",
-		      &vram);
+	query_hanging_double("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
+			     "stuck nvmlDeviceGetMemoryInfo GPU-b\n",
+			     &vram);
 	process = stuck();
-	alarm(10);
 	ck_assert(setegid(getegid()) == 0 && seteuid(geteuid()) == 0);
-	alarm(0);
 	/* the process still exists, but is no child of ours */
+	ck_assert_int_eq(kill(process, SIGALRM), 0);
 	ck_assert_int_eq(kill(process, 0), 0);
-	ck_assert(!ends(process, 1));
 	nothing_left(before);
 	kill(process, SIGKILL);
 	ck_assert_uint_eq(vram.count, 1);
@@ -389,28 +465,25 @@ END_TEST
 
 START_TEST(a_library_that_hangs_while_it_is_loaded_is_abandoned)
 {
-	double start = now();
 	struct zero_vram vram;
 
-	/* the loader blocks, since the pipe has no writer */
+	/* the loader blocks, since the pipe has no writer that writes */
 	ck_assert_int_eq(mkfifo(in_folder("stuck"), 0644), 0);
-	zero_vram_read(in_folder("stuck"), 1, &vram);
-	ck_assert_double_lt(now() - start, 10);
+	query_hanging(in_folder("stuck"), &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_str_eq(vram.why, "NVML did not answer within 1 s: dlopen");
+	close(fifo);
 }
 END_TEST
 
 START_TEST(a_library_that_dies_is_reported)
 {
 	unsigned before = threads_and_descriptors();
-	double start = now();
 	struct zero_vram vram;
 
 	query("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
 	      "die nvmlDeviceGetName GPU-b\n",
 	      &vram);
-	ck_assert_double_lt(now() - start, 10);
 	ck_assert_uint_eq(vram.count, 1);
 	ck_assert_str_eq(vram.why,
 			 "the process that queried NVML died: nvmlDeviceGetName of GPU 1; "
@@ -432,7 +505,7 @@ START_TEST(a_relative_path_is_refused)
 
 		snprintf(why, sizeof(why), "NVML cannot be loaded: '%s' is not an absolute path",
 			 paths[i]);
-		zero_vram_read(paths[i], 20, &vram);
+		zero_vram_read(paths[i], 300, &vram);
 		ck_assert_uint_eq(vram.count, 0);
 		ck_assert_str_eq(vram.why, why);
 	}
@@ -474,30 +547,32 @@ START_TEST(the_process_has_only_what_it_needs)
 	signal(SIGTERM, ignore);
 	signal(SIGALRM, SIG_IGN);
 	ck_assert(setegid(group) == 0 && seteuid(user) == 0);
-	zero_vram_read(in_folder("nvml.so"), 20, &vram);
+	zero_vram_read(in_folder("nvml.so"), 300, &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 1);
 	ck_assert_str_eq(vram.gpu[0].model, facts);
 	zero_vram_clear(&vram);
 	ck_assert_int_eq(seteuid(getuid()), 0);
 	/* the caller ignores SIGALRM, but it must still end the process */
-	query_hanging("wedge nvmlInit_v2\n", &vram);
+	query_hanging_double("wedge nvmlInit_v2\n", &vram);
 	ck_assert_str_eq(vram.why, "NVML did not answer within 1 s: nvmlInit_v2");
-	ck_assert(ends(stuck(), 10));
+	end_stuck();
 }
 END_TEST
 
 START_TEST(a_late_answer_is_ignored)
 {
 	struct zero_vram vram, copy;
-	struct timespec while_it_ends = {1, 500000000};
+	pid_t process;
 
-	query_hanging("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
-		      "slow nvmlDeviceGetMemoryInfo 2000 GPU-b\n",
-		      &vram);
+	query_hanging_double("gpu GPU-a 70G 80G NVIDIA H100\ngpu GPU-b 60G 80G NVIDIA H100\n"
+			     "wait nvmlDeviceGetMemoryInfo GPU-b\n",
+			     &vram);
 	ck_assert_uint_eq(vram.count, 1);
 	copy = vram;
-	nanosleep(&while_it_ends, NULL);
+	process = stuck();
+	ck_assert_int_eq(unlink(in_folder("stuck")), 0);
+	wait_for_end(process);
 	ck_assert_mem_eq(&vram, &copy, sizeof(vram));
 	ck_assert_uint_eq(vram.gpu[0].free, 70 * GB);
 	ck_assert(!loaded("nvml"));
@@ -518,7 +593,8 @@ START_TEST(the_caller_keeps_its_signals)
 	sigemptyset(&before);
 	sigaddset(&before, SIGUSR1);
 	sigprocmask(SIG_SETMASK, &before, NULL);
-	query_hanging("gpu GPU-a 1G 1G T4\nwedge nvmlInit_v2\n", &vram);
+	query_hanging_double("gpu GPU-a 1G 1G T4\nwedge nvmlInit_v2\n", &vram);
+	end_stuck();
 	sigprocmask(SIG_SETMASK, NULL, &after);
 	for (int i = 1; i < SIGRTMIN; i++)
 		ck_assert_int_eq(sigismember(&after, i), sigismember(&before, i));
@@ -531,20 +607,32 @@ START_TEST(the_caller_keeps_its_signals)
 }
 END_TEST
 
-/* Signals that are handled during the wait do not change its length. */
+static char stuck_path[PATH_MAX];
+static volatile sig_atomic_t interruptions;
+
+/* Lets the double go on after some signals. */
+static void interrupt(int number)
+{
+	(void)number;
+	if (++interruptions > 5)
+		unlink(stuck_path);
+}
+
+/* Signals that are handled during the wait do not end it. */
 START_TEST(an_interrupted_wait_continues)
 {
 	struct itimerval often = {{0, 5000}, {0, 5000}};
-	struct sigaction action = {.sa_handler = ignore};
+	struct sigaction action = {.sa_handler = interrupt};
 	struct zero_vram vram;
 
+	strcpy(stuck_path, in_folder("stuck"));
 	sigaction(SIGALRM, &action, NULL);
 	setitimer(ITIMER_REAL, &often, NULL);
-	query("gpu GPU-a 1G 1G T4\nslow nvmlInit_v2 200\n", &vram);
+	query("gpu GPU-a 1G 1G T4\nwait nvmlInit_v2\n", &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 1);
+	ck_assert_int_gt(interruptions, 5);
 	zero_vram_clear(&vram);
-	query_hanging("wedge nvmlInit_v2\n", &vram);
 	setitimer(ITIMER_REAL, &(struct itimerval){{0, 0}, {0, 0}}, NULL);
 	ck_assert(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
 }
@@ -573,7 +661,7 @@ int main(void)
 	SRunner *runner = srunner_create(suite);
 	int failed;
 
-	tcase_set_timeout(test, 60);
+	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_test(test, every_gpu_is_read);
 	tcase_add_test(test, instances_follow_their_gpu);
