@@ -58,7 +58,7 @@ if HAVE_FILES
 UNIT_TESTS += tests/unit/test_files tests/unit/test_manifest
 endif
 if HAVE_CXX
-UNIT_TESTS += tests/unit/test_device tests/unit/test_device_sums
+UNIT_TESTS += tests/unit/test_device
 else
 TESTS += tests/unit/without_cxx.sh
 endif
@@ -123,19 +123,15 @@ tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
 tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_philox_LDADD = $(tests_unit_test_kernels_LDADD)
 
-# The device's kernels, compiled for the host.
+# The device's kernels, compiled for the host. The cases are those of tests/gpu/kernels.
 tests_unit_test_device_SOURCES = \
-	tests/unit/test_device.c tests/unit/device_arrays.h tests/unit/sets.h tests/double/kernels.h
+	tests/unit/test_device.c tests/gpu/kernels_check.c tests/gpu/kernels_more.c \
+	tests/gpu/kernels_shared.c tests/ranks/reference.c \
+	tests/double/kernels.h tests/gpu/device.h tests/gpu/kernels.h tests/ranks/reference.h
 tests_unit_test_device_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
-tests_unit_test_device_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_device_LDADD = tests/double/kernels_emulated.o lib/liboptions.la \
-	$(tests_unit_test_kernels_LDADD) -lstdc++
-tests_unit_test_device_sums_SOURCES = \
-	tests/unit/test_device_sums.c tests/unit/device_arrays.h tests/unit/sets.h \
-	tests/double/kernels.h
-tests_unit_test_device_sums_CPPFLAGS = $(tests_unit_test_device_CPPFLAGS)
-tests_unit_test_device_sums_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_device_sums_LDADD = $(tests_unit_test_device_LDADD)
+tests_unit_test_device_CFLAGS = $(OUTER_CFLAGS)
+tests_unit_test_device_LDADD = tests/double/kernels_emulated.o kernels/libkernels.la \
+	lib/liboptions.la -lm -lstdc++
 
 tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h $(DEVICE_KERNELS) \
 		kernels/device.cuh kernels/log_sin_cos.h kernels/device.h lib/backend/backend.h lib/core/module.h \
