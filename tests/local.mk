@@ -66,10 +66,7 @@ if HAVE_YAML
 UNIT_TESTS += tests/unit/test_config tests/unit/test_reader tests/unit/test_resolve
 endif
 if HAVE_CUDA
-UNIT_TESTS += \
-	tests/unit/test_double_cuda \
-	tests/unit/test_double_kernels \
-	tests/unit/test_double_order
+UNIT_TESTS += tests/unit/test_double_cuda
 endif
 if HAVE_CHECK
 check_PROGRAMS += $(UNIT_TESTS)
@@ -199,16 +196,6 @@ tests_unit_test_double_cuda_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_double_cuda_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 tests_unit_test_double_cuda_LDADD = $(DL_LIBS) $(UNIT_LIBS)
 
-tests_unit_test_double_kernels_SOURCES = tests/unit/test_double_kernels.c tests/unit/double_cuda.h
-tests_unit_test_double_kernels_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_double_kernels_CPPFLAGS = $(tests_unit_test_double_cuda_CPPFLAGS)
-tests_unit_test_double_kernels_LDADD = kernels/libkernels.la $(DL_LIBS) $(UNIT_LIBS)
-
-tests_unit_test_double_order_SOURCES = tests/unit/test_double_order.c tests/unit/double_cuda.h
-tests_unit_test_double_order_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_double_order_CPPFLAGS = $(tests_unit_test_double_cuda_CPPFLAGS)
-tests_unit_test_double_order_LDADD = $(tests_unit_test_double_cuda_LDADD)
-
 tests_unit_test_files_SOURCES = tests/unit/test_files.c tests/unit/files_refused.c \
 	tests/unit/files_valid.c tests/unit/files_mutants.c tests/unit/files_test.h $(files_sources)
 tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
@@ -319,7 +306,6 @@ tests_double_nccl_old_la_LDFLAGS = $(tests_double_nccl_la_LDFLAGS)
 UNIT_TESTS += tests/unit/test_double_nccl
 tests_unit_test_double_nccl_SOURCES = \
 	tests/unit/double_nccl.h \
-	tests/unit/double_nccl_errors.c \
 	tests/unit/double_nccl_ranks.c \
 	tests/unit/test_double_nccl.c
 tests_unit_test_double_nccl_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
