@@ -64,7 +64,7 @@ if HAVE_FILES
 UNIT_TESTS += tests/unit/test_files tests/unit/test_manifest
 endif
 if HAVE_CXX
-UNIT_TESTS += tests/unit/test_device tests/unit/test_device_sums
+UNIT_TESTS += tests/unit/test_device
 else
 TESTS += tests/unit/without_cxx.sh
 endif
@@ -72,10 +72,7 @@ if HAVE_YAML
 UNIT_TESTS += tests/unit/test_config tests/unit/test_reader tests/unit/test_resolve
 endif
 if HAVE_CUDA
-UNIT_TESTS += \
-	tests/unit/test_double_cuda \
-	tests/unit/test_double_kernels \
-	tests/unit/test_double_order
+UNIT_TESTS += tests/unit/test_double_cuda
 endif
 if HAVE_CHECK
 check_PROGRAMS += $(UNIT_TESTS)
@@ -131,19 +128,15 @@ tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
 tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_philox_LDADD = $(tests_unit_test_kernels_LDADD)
 
-# The device's kernels, compiled for the host.
+# The device's kernels, compiled for the host. The cases are those of tests/gpu/kernels.
 tests_unit_test_device_SOURCES = \
-	tests/unit/test_device.c tests/unit/device_arrays.h tests/unit/sets.h tests/double/kernels.h
+	tests/unit/test_device.c tests/gpu/kernels_check.c tests/gpu/kernels_more.c \
+	tests/gpu/kernels_shared.c tests/ranks/reference.c \
+	tests/double/kernels.h tests/gpu/device.h tests/gpu/kernels.h tests/ranks/reference.h
 tests_unit_test_device_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
-tests_unit_test_device_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_device_LDADD = tests/double/kernels_emulated.o lib/liboptions.la \
-	$(tests_unit_test_kernels_LDADD) -lstdc++
-tests_unit_test_device_sums_SOURCES = \
-	tests/unit/test_device_sums.c tests/unit/device_arrays.h tests/unit/sets.h \
-	tests/double/kernels.h
-tests_unit_test_device_sums_CPPFLAGS = $(tests_unit_test_device_CPPFLAGS)
-tests_unit_test_device_sums_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_device_sums_LDADD = $(tests_unit_test_device_LDADD)
+tests_unit_test_device_CFLAGS = $(OUTER_CFLAGS)
+tests_unit_test_device_LDADD = tests/double/kernels_emulated.o kernels/libkernels.la \
+	lib/liboptions.la -lm -lstdc++
 
 tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h $(DEVICE_KERNELS) \
 		kernels/device.cuh kernels/log_sin_cos.h kernels/device.h lib/backend/backend.h lib/core/module.h \
@@ -224,16 +217,6 @@ tests_unit_test_double_cuda_SOURCES = tests/unit/test_double_cuda.c tests/unit/d
 tests_unit_test_double_cuda_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_double_cuda_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 tests_unit_test_double_cuda_LDADD = $(DL_LIBS) $(UNIT_LIBS)
-
-tests_unit_test_double_kernels_SOURCES = tests/unit/test_double_kernels.c tests/unit/double_cuda.h
-tests_unit_test_double_kernels_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_double_kernels_CPPFLAGS = $(tests_unit_test_double_cuda_CPPFLAGS)
-tests_unit_test_double_kernels_LDADD = kernels/libkernels.la $(DL_LIBS) $(UNIT_LIBS)
-
-tests_unit_test_double_order_SOURCES = tests/unit/test_double_order.c tests/unit/double_cuda.h
-tests_unit_test_double_order_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_double_order_CPPFLAGS = $(tests_unit_test_double_cuda_CPPFLAGS)
-tests_unit_test_double_order_LDADD = $(tests_unit_test_double_cuda_LDADD)
 
 tests_unit_test_files_SOURCES = tests/unit/test_files.c tests/unit/files_refused.c \
 	tests/unit/files_valid.c tests/unit/files_mutants.c tests/unit/files_test.h $(files_sources)
@@ -353,7 +336,6 @@ tests_double_nccl_old_la_LDFLAGS = $(tests_double_nccl_la_LDFLAGS)
 UNIT_TESTS += tests/unit/test_double_nccl
 tests_unit_test_double_nccl_SOURCES = \
 	tests/unit/double_nccl.h \
-	tests/unit/double_nccl_errors.c \
 	tests/unit/double_nccl_ranks.c \
 	tests/unit/test_double_nccl.c
 tests_unit_test_double_nccl_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)

@@ -163,6 +163,36 @@ static void own_stream(void)
 	pinned_free(pinned);
 }
 
+/* ---- idle memory ----------------------------------------------------------------------------- */
+
+/* What a job has freed stays in its pool, and is given back when NCCL needs it for an output. */
+static void idle_memory(void)
+{
+	const size_t bytes = (size_t)16 << 20, some = (size_t)1 << 20;
+	zero_options options = {.settings = "backend=cuda stage=3"};
+	zero_source source = zero_from_constant(1);
+	zero_group *group;
+	zero_param *param;
+	void *data, *rest;
+	zero_job *job;
+
+	ok(zero_open(&options, &job));
+	group = new_group(job, "g");
+	param = new_param(group, "p", ZERO_BF16, bytes / 4, true);
+	ok(zero_layout(job));
+	ok(zero_load(param, &source));
+	ok(zero_device_alloc(job, bytes, &data));
+	zero_device_free(job, data);
+	synchronise();
+	/* all that is free is someone else's, but for less than the output takes */
+	rest = device_alloc(device_memory_free() - some);
+	check(rest, "no memory");
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	ok(zero_release(group));
+	device_free(rest);
+	ok(zero_close(job));
+}
+
 /* ---- a communicator -------------------------------------------------------------------------- */
 
 static void own_communicator(void)
@@ -207,6 +237,7 @@ int main(void)
 		values[i] = (float)(i % 1000);
 	own_allocator();
 	own_stream();
+	idle_memory();
 	own_communicator();
 	return 0;
 }

@@ -62,7 +62,7 @@ done
 
 failed=0
 for rule in ncclGetUniqueId:1:3:0 ncclCommInitRankConfig:1:2:1 ncclAllGather:1:3:1 \
-	ncclAllGather:3:2:0 ncclSend:1:3:0 ncclRecv:2:6:1 ncclGroupEnd:3:3:1 \
+	ncclAllGather:3:2:0 ncclSend:1:3:0 ncclRecv:2:6:1,slow:ncclSend:2:0 ncclGroupEnd:3:3:1 \
 	ncclCommWindowRegister:1:2:1 ncclMemAlloc:1:1:1 async:3:6:1 async:9:3:0; do
 	DOUBLE_NCCL_FAIL=$rule ends_well 2 "$rule"
 	failed=$((failed + $(grep -vc ': ok$' "$scratch/out")))
@@ -78,9 +78,10 @@ for rule in cuMemAllocFromPoolAsync:5:2:1 ncclMemAlloc:1:1:0; do
 	[[ $(grep -c ': ok$' "$scratch/out") == 2 ]] || broken "$rule, again: not all is well"
 done
 
-# A rank is killed: the others name it, whatever they wait for.
-for rule in kill:ncclAllGather:1:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:0 kill:ncclGroupEnd:5:1; do
-	ZERO_ON_FAULT=return DOUBLE_NCCL_FAIL=$rule \
+# A rank is killed: the others name it, whatever they wait for, and free no memory that an abort still
+# uses.
+for rule in kill:ncclAllGather:1:1 kill:ncclAllGather:5:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:0 kill:ncclGroupEnd:5:1; do
+	ZERO_ON_FAULT=return DOUBLE_NCCL_FAIL=$rule,slow:ncclCommAbort:1 \
 		timeout -k 5 40 "$ZERORUN" --zero-preload=no -n 3 \
 		--launcher-arg=--enable-recovery "$program" >"$scratch/out" 2>&1 </dev/null
 	status=$?

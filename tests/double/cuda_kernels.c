@@ -22,7 +22,7 @@ static bool cast_memory(struct double_op *op, void *arguments)
 {
 	struct zero_device_cast *a = arguments;
 
-	if (!is_short_float(a->to) || !is_short_float(a->from))
+	if (a->to != a->from && (!is_short_float(a->to) || !is_short_float(a->from)))
 		return false;
 	double_access_add(op, &a->in, a->count, zero_dtype_size(a->from), false);
 	double_access_add(op, &a->out, a->count, zero_dtype_size(a->to), true);

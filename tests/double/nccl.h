@@ -20,6 +20,7 @@
  *                                operations hang
  *     kill:FUNCTION:N[:RANK]     the Nth of these ends its process with SIGKILL
  *     hang:FUNCTION:N[:RANK]     the Nth of these never arrives
+ *     slow:FUNCTION:N[:RANK]     the Nth of these takes a while before it has any effect
  *   DOUBLE_NCCL_LEAKS=1  communicators, windows and memory that are left when the process exits
  *                        make its status 95
  *
@@ -153,7 +154,7 @@ struct op {
 	int root; /* or peer; -1 */
 	const char *from;
 	char *into;
-	bool kill, hang;
+	bool kill, hang, slow;
 	enum { UNPOSTED, POSTED, DONE } state;
 	struct op *next;
 };
@@ -186,7 +187,7 @@ struct job {
 };
 
 /* nccl_settings.c */
-enum trouble { NO_TROUBLE, FAIL, KILL, HANG };
+enum trouble { NO_TROUBLE, FAIL, KILL, HANG, SLOW };
 /* Returns what must go wrong in this call, and sets *result for FAIL. KILL ends the process here,
    unless the call is an operation. */
 enum trouble trouble_in(const char *function, bool operation, ncclResult_t *result);

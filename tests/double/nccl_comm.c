@@ -269,12 +269,15 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	ncclResult_t result;
+	enum trouble trouble = trouble_in("ncclCommAbort", false, &result);
 
-	if (trouble_in("ncclCommAbort", false, &result) == FAIL)
+	if (trouble == FAIL)
 		return result;
 	if (!comm)
 		return ncclSuccess;
 	comm_alive(comm, "ncclCommAbort");
+	if (trouble == SLOW)
+		sleep(1);
 	set_state(comm, ABORTED);
 	pthread_mutex_lock(&comm->mutex);
 	comm->aborted = true;

@@ -236,9 +236,12 @@ static void *batch_thread(void *data)
 	ncclResult_t result;
 	int count = 0;
 
-	for (const struct op *op = batch->ops; op; op = op->next)
+	for (const struct op *op = batch->ops; op; op = op->next) {
 		if (is_first(batch->ops, op))
 			comms[count++] = op->comm;
+		if (op->slow)
+			late.tv_nsec = 500000000;
+	}
 	/* the delay makes a caller that does not wait fail */
 	nanosleep(&late, NULL);
 	result = launch_all(batch->ops);
@@ -337,6 +340,9 @@ static ncclResult_t prepare_op(struct op *op, const char *function)
 		break;
 	case HANG:
 		op->hang = true;
+		break;
+	case SLOW:
+		op->slow = true;
 		break;
 	case NO_TROUBLE:
 		break;

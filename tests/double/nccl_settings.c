@@ -86,6 +86,8 @@ static void read_rule(const char *text)
 		rule->trouble = KILL;
 	if (strcmp(word[0], "hang") == 0)
 		rule->trouble = HANG;
+	if (strcmp(word[0], "slow") == 0)
+		rule->trouble = SLOW;
 	if (rule->trouble != FAIL)
 		at = 1;
 	if (!rule->async && strncmp(word[at], "nccl", 4) != 0)

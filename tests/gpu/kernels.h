@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the kernels program share. */
+/*
+ * The table of cases for the device's kernels, which two programs run: kernels.c on a device, and
+ * tests/unit/test_device.c on the host, with the same sources compiled by emulate.h.
+ */
 #ifndef TESTS_GPU_KERNELS_H
 #define TESTS_GPU_KERNELS_H
 
@@ -22,7 +25,8 @@ extern const struct zero_kernels *host; /* the same kernels on the host */
 __attribute__((noreturn, format(printf, 4, 5))) void
 unexpected(const char *file, int line, const char *what, const char *format, ...);
 
-uint64_t draw(void); /* random bits */
+void start_drawing(void); /* from ZERO_TEST_SEED, which is printed */
+uint64_t draw(void);      /* random bits */
 /* Elements of f32, f16 or bf16 with any bits: every kind of NaN, infinities, subnormals. */
 void random_bits(zero_dtype dtype, void *out, size_t count);
 /* Finite ones of usual size, and one in 1000 from random_bits. */
@@ -52,9 +56,12 @@ struct zero_device_random random_args(zero_dtype dtype, void *out, size_t first,
 /* starts[count + 1]; returns the number of tiles. */
 uint64_t tiles_of(const struct zero_device_piece *pieces, size_t count, uint64_t *starts);
 
-/* The sizes that each check goes through, and the shifts in elements. */
+/* The sizes that each check goes through are those up to `longest`, and the shifts in elements. */
+extern size_t longest;
 extern const size_t counts[], shifts[];
-enum { COUNTS = 10, SHIFTS = 4 };
+enum { COUNTS = 19, SHIFTS = 4 };
+/* One of the shifts, or, as often, `same`. */
+size_t some_shift(size_t same);
 
 void check_cast(void);
 void check_sum(void);
@@ -63,6 +70,7 @@ void check_norm2(void);
 void check_fill(void);
 void check_random(void);
 void check_copy_many(void);
+void check_all(void);   /* all of these */
 void check_large(void); /* beyond 2^32 elements, where memory allows */
 void bandwidths(double scale);
 

@@ -40,7 +40,26 @@ static void begin(struct model *m, const char *settings)
 					 tensors[t].dtype, tensors[t].count, tensors[t].trainable);
 }
 
-/* Whatever the release finds there is what the library has read: the rest is poisoned. */
+/* In a stream that has no order with the library's. */
+static void poison(void *data, size_t bytes)
+{
+	static void *stream, *from;
+
+	if (device_on_host()) {
+		memset(data, 0xdd, bytes);
+		return;
+	}
+	if (!stream) {
+		stream = stream_new();
+		from = pinned_alloc(1 << 18);
+		memset(from, 0xdd, 1 << 18);
+	}
+	check(bytes <= 1 << 18, "%zu bytes", bytes);
+	copy_on(stream, data, from, bytes);
+	stream_finish(stream);
+}
+
+/* What the library may still read afterwards is poisoned at once. */
 static void release_one(void *context, void *data)
 {
 	struct model *m = context;
@@ -52,11 +71,15 @@ static void release_one(void *context, void *data)
 	m->given[t] = NULL;
 	m->released++;
 	if (m->location == ZERO_ON_DEVICE) {
+		poison(data, bytes_of(t));
 		zero_device_free(m->job, data);
 		return;
 	}
 	memset(data, 0xdd, bytes_of(t));
-	free(data);
+	if (t % 2)
+		pinned_free(data);
+	else
+		free(data);
 }
 
 static void give(struct model *m, size_t t, zero_adopt_values values, int owner, void *data)
@@ -77,7 +100,9 @@ static void adopt_all(struct model *m, zero_adopt_values values, int owner)
 {
 	for (size_t t = 0; t < TENSORS; t++) {
 		int from = values == ZERO_VALUES_EQUAL ? 0 : rank;
-		void *plain = host_memory(bytes_of(t)), *data = plain;
+		bool pinned = m->location == ZERO_ON_HOST && t % 2;
+		void *plain = pinned ? pinned_alloc(bytes_of(t)) : host_memory(bytes_of(t));
+		void *data = plain;
 
 		random_elements(tensors[t].dtype, plain, tensors[t].count,
 				t + 100 * (uint64_t)from);

@@ -4,7 +4,7 @@
  *
  *	bootstrap MODULE values         keys of many sizes, and each error, in two jobs
  *	bootstrap MODULE mpi            the same in a program that has MPI open
- *	bootstrap MODULE late SECONDS   the last rank comes after the deadline
+ *	bootstrap MODULE late SECONDS   the last rank comes when the others have given up
  *	bootstrap MODULE absent RANKS SECONDS [GONE]
  *	                                ranks "1,3-5" do not come; with GONE they have exited
  *	bootstrap MODULE nccl LIBRARY   all ranks get the id that rank 0 made
@@ -318,6 +318,35 @@ static void fence_again(void)
 	}
 }
 
+/* What ranks tell each other without PMIx: files of the folder ZERO_TEST_FILES. */
+static void path_of(int rank, char *path, size_t size)
+{
+	snprintf(path, size, "%s/rank%d", getenv("ZERO_TEST_FILES"), rank);
+}
+
+static void tell_over(void)
+{
+	char path[1024];
+	FILE *file;
+
+	path_of(place.rank, path, sizeof(path));
+	file = fopen(path, "we");
+	check(file, "%s cannot be written", path);
+	fclose(file);
+}
+
+static void wait_over(int rank)
+{
+	double end = now() + LONG;
+	char path[1024];
+
+	path_of(rank, path, sizeof(path));
+	while (access(path, F_OK)) {
+		check(now() < end, "there is still no %s", path);
+		pause_for(0.01);
+	}
+}
+
 static void late(double seconds)
 {
 	int last;
@@ -328,7 +357,8 @@ static void late(double seconds)
 	ok(bootstrap->fence(LONG));
 	put_one(1, 4, 128);
 	if (place.rank == last) {
-		pause_for(seconds + 6);
+		for (int rank = 0; rank < last; rank++)
+			wait_over(rank);
 		ok(bootstrap->fence(LONG));
 	} else {
 		double begin = now();
@@ -340,6 +370,7 @@ static void late(double seconds)
 		fflush(stdout);
 		fails(bootstrap->fence(seconds), ZERO_E_STATE, "have not come yet");
 		get_one(last, 0, 4, 128);
+		tell_over();
 	}
 	fence_again();
 	for (int rank = 0; rank < place.world; rank++)
@@ -371,16 +402,20 @@ static void absent(const char *list, double seconds, bool gone)
 
 	ok(bootstrap->open(&place));
 	if (is_in(list, place.rank)) {
-		if (!gone)
-			pause_for(seconds + 10);
+		for (int rank = 0; !gone && rank < place.world; rank++)
+			if (!is_in(list, rank))
+				wait_over(rank);
 		exit(0);
 	}
 	if (gone)
-		pause_for(1);
+		pause_for(0.2);
 	begin = now();
 	status = bootstrap->fence(seconds);
 	check(status == ZERO_E_COMM, "status %d", status);
-	printf("rank %d after %.1f s: %s\n", place.rank, now() - begin, sentence);
+	check(now() - begin >= seconds, "it waited for %g s only", now() - begin);
+	printf("rank %d: %s\n", place.rank, sentence);
+	fflush(stdout);
+	tell_over();
 	bootstrap->close();
 }
 

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RANKS = 256 };
+enum { RANKS = 8 };
 
 /* The outcome of a run: exit statuses or 1000 + signal number, and the output on stderr. */
 struct outcome {
@@ -35,10 +35,6 @@ void want(bool condition, const char *text, const char *file, int line);
 /* Waits until the communicator has no call in progress. */
 ncclResult_t settle(ncclComm_t comm, ncclResult_t result);
 #define WELL(comm, call) WANT(settle(comm, call) == ncclSuccess)
-/* Process 0 makes the ids and all get them; meet() waits for all processes. */
-void share_ids(ncclUniqueId *ids, int count);
-void meet(void);
-ncclConfig_t config_of(bool blocking);
 ncclComm_t join(int rank, int world, bool blocking);
 void leave(ncclComm_t comm);
 /* Device memory, and the host's view of it. */
@@ -48,12 +44,5 @@ char *seen(void *data, size_t bytes);
 cudaStream_t stream_new(void);
 void stream_finish(cudaStream_t stream);
 bool stream_is_done(cudaStream_t stream);
-/* Delays the later work on the stream. */
-void stream_delay(cudaStream_t stream);
-
-uint64_t draw(uint64_t *state);
-extern uint64_t seed;
-
-TCase *errors_case(void);
 
 #endif

@@ -14,15 +14,14 @@
 
 #include "double_nccl.h"
 
-enum { IDS = 8, LIMIT_SECONDS = 100 };
+enum { LIMIT_SECONDS = 100 };
 
 struct outcome outcome;
-uint64_t seed;
 
 /* Shared memory of the processes. */
 static struct {
 	pthread_barrier_t barrier;
-	ncclUniqueId ids[IDS];
+	ncclUniqueId id;
 } * common;
 static int own_rank;
 
@@ -34,22 +33,11 @@ static struct {
 	CUresult (*free)(CUdeviceptr);
 	CUresult (*stream_new)(CUstream *, unsigned, int);
 	CUresult (*finish)(CUstream);
-	CUresult (*launch)(CUstream, CUhostFn, void *);
 	CUresult (*event_new)(CUevent *, unsigned);
 	CUresult (*event_record)(CUevent, CUstream);
 	CUresult (*event_query)(CUevent);
 	void *(*reach)(CUdeviceptr, size_t, bool);
 } driver;
-
-/* SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */
-uint64_t draw(uint64_t *state)
-{
-	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
 
 void want(bool condition, const char *text, const char *file, int line)
 {
@@ -85,7 +73,6 @@ static void open_driver(void)
 	*(void **)&driver.free = find(library, "cuMemFree_v2");
 	*(void **)&driver.stream_new = find(library, "cuStreamCreateWithPriority");
 	*(void **)&driver.finish = find(library, "cuStreamSynchronize");
-	*(void **)&driver.launch = find(library, "cuLaunchHostFunc");
 	*(void **)&driver.event_new = find(library, "cuEventCreate");
 	*(void **)&driver.event_record = find(library, "cuEventRecord");
 	*(void **)&driver.event_query = find(library, "cuEventQuery");
@@ -95,19 +82,18 @@ static void open_driver(void)
 	WANT(!driver.push(context));
 }
 
-void meet(void)
+static void meet(void)
 {
 	pthread_barrier_wait(&common->barrier);
 }
 
-void share_ids(ncclUniqueId *ids, int count)
+static void share_id(ncclUniqueId *id)
 {
-	WANT(count <= IDS);
 	meet();
-	for (int i = 0; own_rank == 0 && i < count; i++)
-		WANT(ncclGetUniqueId(&common->ids[i]) == ncclSuccess);
+	if (own_rank == 0)
+		WANT(ncclGetUniqueId(&common->id) == ncclSuccess);
 	meet();
-	memcpy(ids, common->ids, (size_t)count * sizeof *ids);
+	*id = common->id;
 }
 
 ncclResult_t settle(ncclComm_t comm, ncclResult_t result)
@@ -122,7 +108,7 @@ ncclResult_t settle(ncclComm_t comm, ncclResult_t result)
 	return result;
 }
 
-ncclConfig_t config_of(bool blocking)
+static ncclConfig_t config_of(bool blocking)
 {
 	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 
@@ -137,7 +123,7 @@ ncclComm_t join(int rank, int world, bool blocking)
 	ncclComm_t comm;
 	ncclResult_t result;
 
-	share_ids(&id, 1);
+	share_id(&id);
 	result = ncclCommInitRankConfig(&comm, world, id, rank, &config);
 	WANT(result == (blocking ? ncclSuccess : ncclInProgress));
 	WELL(comm, result);
@@ -195,19 +181,6 @@ bool stream_is_done(cudaStream_t stream)
 	return driver.event_query(event) == CUDA_SUCCESS;
 }
 
-static void pass_time(void *unused)
-{
-	struct timespec pause = {.tv_nsec = 20000000};
-
-	(void)unused;
-	nanosleep(&pause, NULL);
-}
-
-void stream_delay(cudaStream_t stream)
-{
-	WANT(!driver.launch(stream, pass_time, NULL));
-}
-
 static void be_rank(int rank, int world, const char *const *environment, int output,
 		    void (*body)(int rank, int world))
 {
@@ -221,9 +194,7 @@ static void be_rank(int rank, int world, const char *const *environment, int out
 	setenv("DOUBLE_CUDA_PROTECT", "1", 1);
 	for (; environment && *environment; environment++)
 		putenv((char *)(uintptr_t)*environment);
-	/* runs of hundreds of ranks only meet */
-	if (world <= 16)
-		open_driver();
+	open_driver();
 	body(rank, world);
 	exit(EXIT_SUCCESS);
 }
@@ -295,7 +266,6 @@ void run_well(int world, void (*body)(int rank, int world))
 {
 	run_ranks(world, NULL, true, body);
 	for (int rank = 0; rank < world; rank++)
-		ck_assert_msg(outcome.status[rank] == 0,
-			      "rank %d of %d ended with %d, seed %llu:\n%s", rank, world,
-			      outcome.status[rank], (unsigned long long)seed, outcome.output);
+		ck_assert_msg(outcome.status[rank] == 0, "rank %d of %d ended with %d:\n%s", rank,
+			      world, outcome.status[rank], outcome.output);
 }

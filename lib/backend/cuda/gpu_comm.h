@@ -16,8 +16,9 @@ struct zero_bootstrap_ops;
 struct zero_nccl_comm {
 	pthread_mutex_t lock; /* held in each call, because another thread may abort it */
 	ncclComm_t comm;
-	bool aborted;
-	bool for_caller; /* made for the caller, who checks its errors */
+	bool aborted;       /* no call may be made any more */
+	_Atomic bool ended; /* and the abort is complete */
+	bool for_caller;    /* made for the caller, who checks its errors */
 	struct zero_device *device;
 };
 
@@ -32,7 +33,7 @@ void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed);
 /* Ends the work on all of them early. NULL entries are skipped. From any thread. */
 void zero_nccl_abort(struct zero_nccl_comm *const *nccl, size_t count);
 /* Calls between the two are one group of NCCL. zero_nccl_group_end waits until they are enqueued on
-   their streams. */
+   their streams, or, if communication has failed, until they never will be. */
 zero_status zero_nccl_group_begin(struct zero_nccl_comm *nccl);
 zero_status zero_nccl_group_end(struct zero_nccl_comm *nccl, zero_status status);
 /* Registers a symmetric window, which is COLLECTIVE, or else a buffer of this rank. */

@@ -155,6 +155,9 @@ void zero_nccl_abort(struct zero_nccl_comm *const *nccl, size_t count)
 	}
 	if (grouped)
 		zero_nccl.group_end();
+	for (size_t i = 0; i < count; i++)
+		if (nccl[i])
+			nccl[i]->ended = true;
 }
 
 void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed)
@@ -189,6 +192,26 @@ zero_status zero_nccl_group_begin(struct zero_nccl_comm *nccl)
 	return status;
 }
 
+/* After a failure. NCCL may still enqueue the group, whose buffers the caller wants to free. */
+static void wait_enqueued(struct zero_nccl_comm *nccl, ncclComm_t comm)
+{
+	enum { ABORT_SECONDS = 10 };
+	const struct timespec pause = {0, 100000};
+	double end = zero_seconds() + ABORT_SECONDS;
+
+	for (bool over = false; !over; nanosleep(&pause, NULL)) {
+		ncclResult_t result = ncclSuccess;
+
+		pthread_mutex_lock(&nccl->lock);
+		over = nccl->aborted ? nccl->ended
+				     : zero_nccl.comm_get_async_error(comm, &result) ||
+					       result != ncclInProgress;
+		pthread_mutex_unlock(&nccl->lock);
+		if (zero_seconds() > end)
+			nccl->device->hung = over = true;
+	}
+}
+
 zero_status zero_nccl_group_end(struct zero_nccl_comm *nccl, zero_status status)
 {
 	ncclComm_t comm = nccl->comm;
@@ -197,7 +220,12 @@ zero_status zero_nccl_group_end(struct zero_nccl_comm *nccl, zero_status status)
 	ended = zero_nccl_status(zero_nccl.group_end(), "ncclGroupEnd", comm);
 	pthread_mutex_unlock(&nccl->lock);
 	status = status ? status : ended;
-	return status ? status : wait_idle(nccl, comm, 0, "ncclGroupEnd");
+	if (status)
+		return status;
+	status = wait_idle(nccl, comm, 0, "ncclGroupEnd");
+	if (status)
+		wait_enqueued(nccl, comm);
+	return status;
 }
 
 zero_status zero_nccl_register(struct zero_nccl_comm *nccl, void *data, size_t bytes,

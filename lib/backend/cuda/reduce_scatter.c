@@ -14,6 +14,16 @@
 
 /* ---- exchange buffers ------------------------------------------------------------------------ */
 
+/* Tests exchange smaller pieces, so that small arrays have several. All ranks must do so. */
+static size_t bytes_of_piece(size_t peers)
+{
+	const char *lower = getenv("ZERO_TEST_EXCHANGE_BYTES");
+	size_t most = zero_exchange_piece(peers, true),
+	       bytes = lower ? strtoul(lower, NULL, 10) : 0;
+
+	return bytes >= sizeof(float) && bytes < most ? bytes : most;
+}
+
 /* Two sets of pieces, with one piece for each peer. */
 zero_status zero_cuda_alloc_exchange_buffers(struct zero_cuda_comm *cuda)
 {
@@ -25,10 +35,11 @@ zero_status zero_cuda_alloc_exchange_buffers(struct zero_cuda_comm *cuda)
 	cuda->summands = calloc(peers + 1, sizeof(*cuda->summands));
 	if (!cuda->summands)
 		return zero_core->fail(ZERO_E_COMM, "no memory for %zu peers", peers);
-	cuda->piece = zero_exchange_piece(peers, true);
+	cuda->piece = bytes_of_piece(peers);
 	for (int i = 0; !status && i < 2; i++)
-		status = zero_memory_alloc(cuda->memory, ZERO_MEM_STAGING, cuda->piece * peers,
-					   false, cuda->device->comm_stream, &cuda->staging[i]);
+		status = zero_memory_alloc(cuda->memory, ZERO_MEM_STAGING,
+					   zero_exchange_piece(peers, true) * peers, false,
+					   cuda->device->comm_stream, &cuda->staging[i]);
 	return status;
 }
 
