@@ -159,7 +159,9 @@ tests_unit_test_control_ends_SOURCES = tests/unit/test_control_ends.c tests/unit
 tests_unit_test_control_ends_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_ends_LDADD = $(UNIT_LIBS)
 
-tests_unit_test_watch_SOURCES = tests/unit/test_watch.c
+tests_unit_test_watch_SOURCES = \
+	tests/unit/test_watch.c tests/unit/watch_processes.c \
+	tests/unit/watch_ring.h tests/unit/watch_test.h
 tests_unit_test_watch_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_watch_LDADD = lib/libzerocore.la $(UNIT_LIBS)
 

@@ -159,36 +159,45 @@ static bool is_diagnosing(const struct zero_ring *ring)
 	       atomic_load(&ring->watching) && !atomic_load(&ring->terminating);
 }
 
+int zero_ring_wait_ms(struct zero_ring *ring)
+{
+	int wait_ms =
+		ring->soon ? SOON_MS : (int)(1e3 * (ring->next_heartbeat_at - zero_seconds())) + 1;
+
+	if (is_stopping(ring))
+		return ring->stopping_at > 0 ? SOON_MS : 0;
+	return wait_ms < 0 ? 0 : wait_ms;
+}
+
+bool zero_ring_turn(struct zero_ring *ring, int wait_ms)
+{
+	bool stopping = is_stopping(ring);
+	double now = zero_seconds();
+
+	zero_ring_detect_suspension(ring, now, 0);
+	poll_once(ring, wait_ms);
+	now = zero_seconds();
+	zero_ring_detect_suspension(ring, now, wait_ms);
+	if (now >= ring->next_heartbeat_at) {
+		send_heartbeats(ring);
+		ring->next_heartbeat_at = now + heartbeat_interval(ring);
+	}
+	ring->soon = zero_ring_diagnose(ring, now);
+	/* One whole turn has read what had arrived when zero_close was called. */
+	if (stopping && ring->stopping_at <= 0)
+		ring->stopping_at = now;
+	return !stopping || (is_diagnosing(ring) && now <= ring->stopping_at + CLOSE_DELAY);
+}
+
 static void *watch_neighbours(void *context)
 {
 	struct zero_ring *ring = context;
-	double stopping_at = 0;
-	bool soon = false;
 
 	pthread_setname_np(pthread_self(), "zero-watch");
 	ring->turn_at = ring->next_heartbeat_at = zero_seconds();
-	for (;;) {
-		bool stopping = is_stopping(ring);
-		double now = zero_seconds();
-		int wait_ms = soon ? SOON_MS : (int)(1e3 * (ring->next_heartbeat_at - now)) + 1;
-
-		if (wait_ms < 0 || stopping)
-			wait_ms = stopping && stopping_at > 0 ? SOON_MS : 0;
-		zero_ring_detect_suspension(ring, now, 0);
-		poll_once(ring, wait_ms);
-		now = zero_seconds();
-		zero_ring_detect_suspension(ring, now, wait_ms);
-		if (now >= ring->next_heartbeat_at) {
-			send_heartbeats(ring);
-			ring->next_heartbeat_at = now + heartbeat_interval(ring);
-		}
-		soon = zero_ring_diagnose(ring, now);
-		/* One whole turn has read what had arrived when zero_close was called. */
-		if (stopping && stopping_at <= 0)
-			stopping_at = now;
-		if (stopping && (!is_diagnosing(ring) || now > stopping_at + CLOSE_DELAY))
-			return NULL;
-	}
+	while (zero_ring_turn(ring, zero_ring_wait_ms(ring)))
+		continue;
+	return NULL;
 }
 
 bool zero_ring_start_thread(struct zero_ring *ring)

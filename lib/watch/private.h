@@ -138,8 +138,10 @@ struct zero_ring {
 	struct zero_pending_connection pending[ZERO_RING_PENDING];
 	struct zero_ring_link link[2];
 	double next_heartbeat_at, turn_at, deferred_until;
-	double suspended;  /* seconds in all that this process or its machine was suspended */
-	double resumed_at; /* the last time */
+	bool soon;          /* the next turn of the thread is to come soon */
+	double stopping_at; /* the end of the first turn that saw `stopping`; 0: there was none */
+	double suspended;   /* seconds in all that this process or its machine was suspended */
+	double resumed_at;  /* the last time */
 	struct zero_inquiry inquiry;
 	bool reported; /* a rank was found lost, here or elsewhere */
 	double reported_at;
@@ -213,6 +215,10 @@ void zero_ring_stop_listening(struct zero_ring *ring);
 /* ---- heartbeat.c ----------------------------------------------------------------------------- */
 
 bool zero_ring_start_thread(struct zero_ring *ring);
+/* What the thread does: turns, each of which waits for so long at most. A test takes turns without a
+   thread. Returns false when the thread is to end. */
+bool zero_ring_turn(struct zero_ring *ring, int wait_ms);
+int zero_ring_wait_ms(struct zero_ring *ring);
 /* Makes the thread's poll return. Async-signal-safe. */
 void zero_ring_wake(struct zero_ring *ring);
 

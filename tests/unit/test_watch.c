@@ -1,508 +1,318 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watchdog. Ranks are processes on this machine; some of them die, stop, exit or are slow. One
-   rank prints one line about it. */
-#include <check.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
+/* The watchdog: ranks are killed, stop, exit or are slow, and one rank prints one line about it, at
+   the right moment. Its clock is the test's. */
+#include "watch_ring.h"
 
-#include "watch/private.h"
-
-enum { RANKS = 256, HANG = 60 /* s */ };
-
-static struct shared {
-	_Atomic int here[3], aborts, faults, wrong;
-	double began_at; /* of the operation of all ranks; 0: `activity` has its seconds */
-	struct zero_ring_peer all[RANKS];
-	struct zero_activity activity[RANKS];
-} * shared;
-
-struct trial {
-	const char *name;
-	int world, victim, also; /* -1: no second victim */
-	int (*action)(struct zero_ring *ring, int rank);
-	double timeout, stall;
-	double late;  /* seconds that the victim waits before it joins */
-	bool returns; /* faults are recorded, and do not end the job */
+/* How a rank is lost: what its process has become, the notice that it sent before, and the line. */
+static const struct {
+	int process, notice, value;
+	double after;
+	const char *here, *elsewhere;
+} losses[] = {
+	{SIGKILL, 0, 0, 0,
+	 " was killed by SIGKILL, last seen (1.0 s before) in gather of group 'g'",
+	 " was killed by SIGKILL, perhaps because memory ran out, or called _exit, last"},
+	{SIGABRT, 0, 0, 0, " died of signal 6 (Aborted), ", " was killed by SIGKILL, perhaps "},
+	{0, 0, 0, 0, " called _exit(3), ", " was killed by SIGKILL, perhaps "},
+	{SIGSEGV, ZERO_RING_SIGNAL_NOTICE, SIGSEGV, 0, " died of signal 11 (Segmentation fault), ",
+	 " died of signal 11 (Segmentation fault), "},
+	{0, ZERO_RING_EXIT_NOTICE, 3, 1, " called exit(3) without zero_close, ",
+	 " called exit(3) without zero_close, "},
+	{SIGTERM, ZERO_RING_SIGNAL_NOTICE, SIGTERM, 2, " died of signal 15 (Terminated), ",
+	 " died of signal 15 (Terminated), "},
 };
-
-static int out_fd; /* the end of a pipe to which ranks write their lines */
-
-static void sleep_for(double seconds)
-{
-	poll(NULL, 0, (int)(1e3 * seconds));
-}
-
-/* A barrier. The alarm of a rank that hangs fails the test. */
-static void meet(int i, int world)
-{
-	atomic_fetch_add(&shared->here[i], 1);
-	while (atomic_load(&shared->here[i]) < world)
-		sleep_for(0.001);
-}
-
-/* ---- a rank ---------------------------------------------------------------------------------- */
-
-static int self;
-
-static double starved; /* seconds by which the next heartbeat is delayed */
-
-static void get_activity(void *context, struct zero_activity *activity)
-{
-	double wait = starved;
-
-	(void)context;
-	starved = 0;
-	sleep_for(wait);
-	*activity = shared->activity[self];
-	if (shared->began_at > 0)
-		activity->seconds = (float)(zero_seconds() - shared->began_at);
-}
-
-static void abort_job(void *context, const char *text)
-{
-	(void)context;
-	if (!strstr(text, "rank"))
-		atomic_fetch_add(&shared->wrong, 1);
-	atomic_fetch_add(&shared->aborts, 1);
-}
-
-static void stay(void)
-{
-	for (;;)
-		pause();
-}
-
-static void wait_for_fault(struct zero_ring *ring, int victim)
-{
-	char text[600] = "", start[32];
-	int rank = -1;
-
-	while (!zero_ring_fault(ring, text, sizeof(text), &rank))
-		sleep_for(0.005);
-	snprintf(start, sizeof(start), "rank %d on node ", victim);
-	if (rank != victim || strncmp(text, start, strlen(start)) != 0)
-		atomic_fetch_add(&shared->wrong, 1);
-	atomic_fetch_add(&shared->faults, 1);
-	stay();
-}
-
-static struct zero_ring *open_at_exit;
-
-/* A program may close its job at exit, after other functions that take long. */
-static void close_late(void)
-{
-	if (!open_at_exit)
-		return;
-	sleep_for(2.5);
-	zero_ring_close(open_at_exit);
-}
-
-static void be_rank(const struct trial *trial, int rank)
-{
-	struct zero_ring_config config = {
-		.rank = rank,
-		.world = trial->world,
-		.heartbeat_timeout = trial->timeout ? trial->timeout : 5,
-		.stall_timeout = trial->stall,
-		.open_timeout = HANG,
-		.aborts = !trial->returns,
-		.get_activity = get_activity,
-		.abort_job = abort_job,
-		.out_fd = out_fd,
-	};
-	struct zero_ring *ring;
-	char why[1024];
-
-	alarm(HANG);
-	/* Handlers of Check and of sanitizers do not count as the program's. */
-	signal(SIGTERM, SIG_DFL);
-	signal(SIGSEGV, SIG_DFL);
-	signal(SIGINT, SIG_DFL);
-	self = rank;
-	atexit(close_late);
-	zero_ring_record_default_signals();
-	ring = zero_ring_new(why, sizeof(why));
-	if (ring)
-		zero_ring_describe(ring, &shared->all[rank]);
-	meet(0, trial->world);
-	if (rank == trial->victim)
-		sleep_for(trial->late);
-	if (!ring || !zero_ring_join(ring, &config, shared->all, why, sizeof(why))) {
-		dprintf(out_fd, "rank %d did not join: %s\n", rank, why);
-		_exit(1);
-	}
-	meet(1, trial->world);
-	zero_ring_start_watching(ring);
-	meet(2, trial->world);
-	if (rank == trial->victim || rank == trial->also)
-		_exit(trial->action(ring, rank));
-	if (trial->returns)
-		wait_for_fault(ring, trial->victim);
-	stay();
-}
-
-/* ---- what a victim does ---------------------------------------------------------------------- */
-
-static int is_killed(struct zero_ring *ring, int rank)
-{
-	(void)ring;
-	(void)rank;
-	sleep_for(0.1);
-	kill(getpid(), SIGKILL);
-	return 0;
-}
-
-static int is_stopped(struct zero_ring *ring, int rank)
-{
-	(void)ring;
-	(void)rank;
-	kill(getpid(), SIGSTOP);
-	return 0;
-}
-
-static int crashes(struct zero_ring *ring, int rank)
-{
-	(void)ring;
-	*(volatile int *)(uintptr_t)(8 * rank + 8) = 1;
-	return 0;
-}
-
-static int exits(struct zero_ring *ring, int rank)
-{
-	(void)ring;
-	(void)rank;
-	exit(3);
-}
-
-static int is_terminated(struct zero_ring *ring, int rank)
-{
-	(void)ring;
-	(void)rank;
-	kill(getpid(), SIGTERM);
-	return 0;
-}
-
-/* The child outlives the rank. */
-static int forks(struct zero_ring *ring, int rank)
-{
-	(void)ring;
-	(void)rank;
-	if (!fork()) {
-		alarm(8);
-		stay();
-	}
-	sleep_for(0.2);
-	kill(getpid(), SIGKILL);
-	return 0;
-}
-
-static int exits_late(struct zero_ring *ring, int rank)
-{
-	(void)rank;
-	open_at_exit = ring;
-	exit(0);
-}
-
-/* The other rank closes at the same moment. */
-static int is_killed_during_close(struct zero_ring *ring, int rank)
-{
-	struct pollfd one = {.fd = atomic_load(&ring->link[ZERO_PREV].fd), .events = POLLRDHUP};
-
-	if (rank) {
-		sleep_for(0.1);
-		kill(getpid(), SIGKILL);
-	}
-	poll(&one, 1, -1);
-	if (zero_ring_close(ring))
-		atomic_fetch_add(&shared->wrong, 1);
-	return 0;
-}
-
-static int is_starved(struct zero_ring *ring, int rank)
-{
-	(void)ring;
-	(void)rank;
-	starved = 2.5;
-	stay();
-	return 0;
-}
-
-static int is_slow(struct zero_ring *ring, int rank)
-{
-	(void)ring;
-	(void)rank;
-	stay();
-	return 0;
-}
-
-static int closes(struct zero_ring *ring, int rank)
-{
-	(void)rank;
-	zero_ring_close(ring);
-	return 0;
-}
-
-/* ---- the test's side ------------------------------------------------------------------------- */
-
-static pid_t ranks[RANKS];
-static int from_ranks;
-
-static void start(const struct trial *trial)
-{
-	int ends[2];
-
-	memset(shared, 0, sizeof(*shared));
-	for (int rank = 0; rank < trial->world; rank++) {
-		struct zero_activity *activity = &shared->activity[rank];
-
-		activity->operation = 7;
-		activity->running = 1;
-		activity->seconds = 100;
-		snprintf(activity->label, sizeof(activity->label), "gather of group 'g'");
-	}
-	if (trial->action == is_slow)
-		shared->activity[trial->victim].running = 0;
-	ck_assert(!pipe(ends));
-	from_ranks = ends[0];
-	out_fd = ends[1];
-	for (int rank = 0; rank < trial->world; rank++) {
-		ranks[rank] = fork();
-		ck_assert_int_ge(ranks[rank], 0);
-		if (!ranks[rank]) {
-			close(from_ranks);
-			be_rank(trial, rank);
-		}
-	}
-	close(out_fd);
-}
-
-static void end(const struct trial *trial)
-{
-	for (int rank = 0; rank < trial->world; rank++)
-		kill(ranks[rank], SIGKILL);
-	for (int rank = 0; rank < trial->world; rank++)
-		waitpid(ranks[rank], NULL, 0);
-	close(from_ranks);
-	ck_assert_int_eq(shared->wrong, 0);
-}
-
-/* Reads what ranks print within some seconds and, after the first line, a moment longer. */
-static void read_lines(char *text, size_t size, double seconds)
-{
-	double until = zero_seconds() + seconds;
-	size_t at = 0;
-
-	text[0] = '\0';
-	while (at < size - 1) {
-		struct pollfd one = {.fd = from_ranks, .events = POLLIN};
-		double left = until - zero_seconds();
-		ssize_t got;
-
-		if (left <= 0 || poll(&one, 1, (int)(1e3 * left) + 1) <= 0)
-			break;
-		got = read(from_ranks, text + at, size - 1 - at);
-		if (got <= 0)
-			break;
-		if (!at)
-			until = zero_seconds() + 0.6;
-		at += (size_t)got;
-		text[at] = '\0';
-	}
-}
-
-/* Expects exactly one line, which names the victim and contains `words`. */
-static void expect(const struct trial *trial, double seconds, const char *words)
-{
-	char text[8192], who[64];
-	const char *second;
-
-	start(trial);
-	read_lines(text, sizeof(text), seconds);
-	end(trial);
-	snprintf(who, sizeof(who), "zero: rank %d on node ", trial->victim);
-	ck_assert_msg(!strncmp(text, who, strlen(who)), "%s: no '%s' in: %s", trial->name, who,
-		      text);
-	ck_assert_msg(strstr(text, words) != NULL, "%s: no '%s' in: %s", trial->name, words, text);
-	second = strstr(text + 1, "zero: rank");
-	ck_assert_msg(!second, "%s: two lines: %s", trial->name, text);
-	ck_assert_int_eq(shared->aborts, 1);
-}
 
 START_TEST(one_line_names_a_lost_rank)
 {
-	static const int worlds[] = {2, 3, 4, 9};
-	struct trial trial = {.world = worlds[_i], .also = -1};
+	static const int worlds[] = {2, 3, 4, 9, 30};
+	struct trial trial = {.world = _i < 60 ? worlds[_i / 12] : MOST, .elsewhere = _i % 2};
+	int i = _i % 12 / 2;
+	/* Where both neighbours see it in one turn, the one that is asked may wait for the victim. */
+	double most = losses[i].after + (trial.world == 3 ? 1.1 : 0.1);
 
-	trial.victim = _i % 2 ? 0 : trial.world - 1;
-	trial.name = "killed";
-	trial.action = is_killed;
-	expect(&trial, 5, "SIGKILL");
-	trial.name = "crashed";
-	trial.action = crashes;
-	expect(&trial, 5, "died of signal 11 (Segmentation fault)");
-	trial.name = "exited";
-	trial.action = exits;
-	expect(&trial, 5, "called exit(3) without zero_close");
-	trial.name = "forked";
-	trial.action = forks;
-	expect(&trial, 5, "SIGKILL");
+	trial.victim = rand() % trial.world;
+	be_process(losses[i].process);
+	begin(&trial);
+	if (losses[i].notice)
+		zero_ring_send_exit_notice(ranks[trial.victim].ring,
+					   (enum zero_ring_frame_kind)losses[i].notice,
+					   losses[i].value);
+	end_process(&ranks[trial.victim]);
+	expect(&trial, losses[i].after, most,
+	       trial.elsewhere ? losses[i].elsewhere : losses[i].here);
 }
 END_TEST
 
-START_TEST(some_losses_take_a_while)
+static void stop(int rank, double seconds)
 {
-	struct trial trial = {.name = "stopped",
-			      .world = 4,
-			      .victim = 2,
-			      .also = -1,
-			      .timeout = 1,
-			      .action = is_stopped};
+	ranks[rank].held_until = zero_seconds() + seconds;
+}
 
-	expect(&trial, 8, "is stopped (SIGSTOP) and has sent no heartbeat for 1 s");
-	trial.name = "terminated";
-	trial.action = is_terminated;
-	expect(&trial, 8, "died of signal 15 (Terminated)");
-	/* The rank after the victim is stopped too, and cannot find it. */
-	trial.name = "stopped together";
-	trial.action = is_stopped;
-	trial.also = 1;
-	expect(&trial, 8, "; no reply from rank 1; ending the job");
-	trial.also = 0;
+START_TEST(a_stopped_rank_is_silent)
+{
+	static const int worlds[] = {2, 3, 9, 30};
+	struct trial trial = {.world = worlds[_i % 4], .victim = 1, .elsewhere = _i >= 4};
+	char words[64];
+	pid_t child;
+
+	trial.timeout = _i % 2 ? 1 : 5;
+	snprintf(words, sizeof(words),
+		 trial.elsewhere ? " has sent no heartbeat for %g s: it is stopped, or its node is"
+				 : " is stopped (SIGSTOP) and has sent no heartbeat for %g s",
+		 trial.timeout);
+	be_process(SIGSTOP);
+	child = stand_in;
+	begin(&trial);
+	stop(1, FOREVER);
+	expect(&trial, trial.timeout - 1, trial.timeout + (trial.world == 3 ? 1.3 : 0.3), words);
+	/* A launcher's SIGTERM does not reach it. */
+	ck_assert_int_eq(killed, trial.elsewhere ? 0 : child);
+	if (trial.world == 2)
+		return;
+	/* The rank after it is stopped too, and cannot find it. */
+	be_process(SIGSTOP);
+	begin(&trial);
+	stop(1, FOREVER);
+	stop(2, FOREVER);
+	trial.victim = trial.elsewhere ? 2 : 1;
+	expect(&trial, trial.timeout - 1, trial.timeout + 3,
+	       trial.elsewhere ? "; no reply from rank 1; ending"
+			       : "; no reply from rank 2; ending");
+}
+END_TEST
+
+/* The pid of a rank that has ended is another process's by now. */
+START_TEST(a_stranger_is_not_killed)
+{
+	struct trial trial = {.world = 3, .victim = 1};
+
+	be_process(SIGSTOP);
+	begin(&trial);
+	for (int rank = 0; rank < 3; rank++)
+		ranks[rank].ring->all[1].start_time--;
+	stop(1, FOREVER);
+	expect(&trial, 4, 6, " has ended without notice");
+	ck_assert_int_eq(killed, 0);
+}
+END_TEST
+
+/* A process of this node that runs, but that gets no time, has that of a stalled operation. */
+START_TEST(a_starved_rank_is_awaited)
+{
+	struct trial trial = {.world = 4, .victim = 1};
+
+	be_process(SIGCONT);
+	begin(&trial);
+	stop(1, 200);
+	ranks[0].activity.operation = 8;
+	ranks[2].activity.operation = 9;
+	pass(150);
+	/* The sockets take some of the heartbeats. */
+	ck_assert_uint_gt(ranks[0].ring->link[ZERO_NEXT].out_bytes, 10000);
+	pass(60);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_uint_eq(ranks[2 * i].ring->link[!i].out_bytes, 0);
+		ck_assert_uint_eq(ranks[1].ring->link[i].in_bytes, 0);
+		ck_assert_uint_eq(ranks[1].ring->link[i].activity.operation, (unsigned)(8 + i));
+	}
+	expect_nothing(&trial, 10, 3);
+	be_process(SIGCONT);
 	trial.victim = 1;
-	trial.world = 2;
-	trial.name = "killed while the other one closes";
-	trial.action = is_killed_during_close;
-	expect(&trial, 8, "SIGKILL");
-	trial.also = -1;
-	trial.victim = 2;
-	trial.world = 4;
-	trial.name = "slow";
-	trial.action = is_slow;
-	trial.timeout = 0;
-	trial.stall = 50;
-	expect(&trial, 8, "keeps the others waiting for more than 50 s (ZERO_STALL_SECONDS)");
+	trial.stall = 20;
+	begin(&trial);
+	for (int rank = 0; rank < 4; rank++)
+		ranks[rank].activity.running = 0;
+	stop(1, FOREVER);
+	expect(&trial, 19, 20.3, " has sent no heartbeat for 20 s (its process is in state S)");
 }
 END_TEST
 
-/* A rank that has closed is not lost. Its neighbours are still watched. */
-START_TEST(a_rank_may_close)
-{
-	struct trial trial = {
-		.name = "closed", .world = 4, .victim = 2, .also = -1, .action = closes};
-	char text[8192];
+/* ---- no rank is lost ------------------------------------------------------------------------- */
 
-	start(&trial);
-	read_lines(text, sizeof(text), 3);
-	ck_assert_str_eq(text, "");
-	kill(ranks[1], SIGKILL);
-	read_lines(text, sizeof(text), 5);
-	end(&trial);
-	/* The rank after it has closed, so that the rank before it finds it. */
-	ck_assert_msg(!strncmp(text, "zero: rank 1 on node ", 21), "%s", text);
-}
-END_TEST
-
-/* All ranks that are left return the fault, and print nothing. */
-START_TEST(faults_are_returned)
-{
-	struct trial trial = {.name = "returned",
-			      .world = 5,
-			      .victim = 3,
-			      .also = -1,
-			      .action = is_killed,
-			      .returns = true};
-	char text[8192];
-	double until = zero_seconds() + HANG;
-
-	start(&trial);
-	while (atomic_load(&shared->faults) < 4 && zero_seconds() < until)
-		sleep_for(0.01);
-	read_lines(text, sizeof(text), 0.1);
-	end(&trial);
-	ck_assert_str_eq(text, "");
-	ck_assert_int_eq(shared->faults, 4);
-	ck_assert_int_eq(shared->aborts, 0);
-}
-END_TEST
-
-/* Ranks that look lost for a while are not reported. */
-START_TEST(nothing_is_reported)
-{
-	static const struct trial trials[] = {
-		/* The rank before it gives a connection up and connects again. */
-		{.name = "late",
-		 .world = 4,
-		 .victim = 2,
-		 .also = -1,
-		 .action = is_slow,
-		 .late = 1.7},
-		{.name = "late",
-		 .world = 2,
-		 .victim = 1,
-		 .also = -1,
-		 .action = is_slow,
-		 .late = 4.1},
-		{.name = "starved",
-		 .world = 4,
-		 .victim = 0,
-		 .also = -1,
-		 .action = is_starved,
-		 .timeout = 1},
-		{.name = "exited late", .world = 3, .victim = 1, .also = -1, .action = exits_late},
-	};
-	const struct trial *trial = &trials[_i];
-	char text[8192];
-
-	start(trial);
-	while (atomic_load(&shared->here[2]) < trial->world)
-		sleep_for(0.01);
-	read_lines(text, sizeof(text), 5);
-	end(trial);
-	ck_assert_msg(!*text, "%s: %s", trial->name, text);
-}
-END_TEST
-
-/* All ranks are stopped for longer than both timeouts, and resume. */
 START_TEST(all_are_suspended)
 {
-	struct trial trial = {.name = "suspended",
-			      .world = 6,
-			      .victim = -1,
-			      .also = -1,
-			      .timeout = 1,
-			      .stall = 6};
-	char text[8192];
+	struct trial trial = {.world = 6, .timeout = _i ? 1 : 5, .stall = 12, .elsewhere = true};
 
-	start(&trial);
-	shared->began_at = zero_seconds();
-	while (atomic_load(&shared->here[2]) < trial.world)
-		sleep_for(0.01);
-	sleep_for(0.3);
-	for (int rank = 0; rank < trial.world; rank++)
-		kill(ranks[rank], SIGSTOP);
-	sleep_for(7);
-	for (int rank = 0; rank < trial.world; rank++)
-		kill(ranks[rank], SIGCONT);
-	read_lines(text, sizeof(text), 2.5);
-	end(&trial);
-	ck_assert_str_eq(text, "");
+	begin(&trial);
+	advance_clock(60);
+	expect_nothing(&trial, 6, 3);
 }
 END_TEST
 
-START_TEST(many_ranks_one_line)
+/* One is found silent, but resumes while the rank that found it waits for a reply. */
+START_TEST(silent_ranks_resume)
 {
-	struct trial trial = {
-		.name = "many", .world = RANKS, .victim = 100, .also = -1, .action = is_killed};
+	struct trial trial = {.world = 6, .elsewhere = true};
 
-	expect(&trial, 20, "; the others are in gather of group 'g' (operation 7); ending the job");
+	begin(&trial);
+	stop(1, 4.4);
+	pass(2);
+	stop(4, 3);
+	expect_nothing(&trial, 20, 1);
+}
+END_TEST
+
+static void close_rank(int rank)
+{
+	struct zero_ring *ring = ranks[rank].ring;
+
+	turning = &ranks[rank];
+	ck_assert(zero_ring_close(ring));
+	turning = NULL;
+	ranks[rank].gone = true;
+	ranks[rank].ring = NULL;
+}
+
+/* Ranks that exit may still call zero_close, in functions that run at exit. */
+START_TEST(ranks_close)
+{
+	struct trial trial = {.world = 5, .elsewhere = _i};
+
+	begin(&trial);
+	zero_ring_send_exit_notice(ranks[2].ring, ZERO_RING_EXIT_NOTICE, 0);
+	pass(20);
+	close_rank(2);
+	ck_assert_str_eq(text, "");
+	pass(20);
+	ck_assert_str_eq(text, "");
+	/* The rank after the next victim has closed, so that the rank before it finds it. */
+	trial.victim = 1;
+	end_process(&ranks[1]);
+	expect(&trial, 1.5, 1.6, "no reply from rank 2; ending");
+	begin(&trial);
+	for (int rank = 0; rank < 5; rank++) {
+		close_rank(rank);
+		pass(rank);
+	}
+	ck_assert_str_eq(text, "");
+	finish();
+}
+END_TEST
+
+/* A launcher ends all ranks, within a moment that its signals take. */
+START_TEST(the_launcher_ends_all)
+{
+	struct trial trial = {.world = 2 + _i, .victim = 1};
+
+	if (_i % 2)
+		be_process(SIGKILL);
+	begin(&trial);
+	if (_i % 2)
+		end_process(&ranks[1]);
+	for (int rank = 0; rank < trial.world; rank++)
+		atomic_store(&ranks[rank].ring->terminating, true);
+	pass(0.3);
+	for (int rank = 0; rank < trial.world; rank++) {
+		if (ranks[rank].gone)
+			continue;
+		/* One that is ended says which rank was lost before, in time. */
+		ck_assert(atomic_load(&ranks[rank].ring->may_end) == _i % 2);
+		zero_ring_send_exit_notice(ranks[rank].ring, ZERO_RING_SIGNAL_NOTICE, SIGTERM);
+		end_process(&ranks[rank]);
+		pass(0.02);
+	}
+	ck_assert_int_eq(count_lines(), _i % 2);
+	finish();
+}
+END_TEST
+
+/* ---- what the line says ---------------------------------------------------------------------- */
+
+/* The lines after the first. */
+static const char *places(void)
+{
+	const char *end = strchr(text, '\n');
+
+	return end ? end + 1 : "";
+}
+
+START_TEST(a_rank_keeps_others_waiting)
+{
+	static const struct {
+		int world, victim;
+		const char *waiting, *behind;
+	} table[] = {
+		{2, 0, "rank 1", "rank 0"},
+		{4, 2, "ranks 0-1,3", "rank 2"},
+		{5, 0, "ranks 1-4", "rank 0"},
+		{60, 59, "ranks 0-58", "rank 59"},
+	};
+	struct trial trial = {.world = table[_i].world, .victim = table[_i].victim, .stall = 50};
+	char line[200];
+
+	begin(&trial);
+	ranks[trial.victim].activity.running = 0;
+	ranks[trial.victim].began_at += 2;
+	expect(&trial, 47, 48.3,
+	       " keeps the others waiting for more than 50 s (ZERO_STALL_SECONDS); ");
+	snprintf(line, sizeof(line), "zero:   %s: in gather of group 'g' (operation 7) for 5",
+		 table[_i].waiting);
+	ck_assert_msg(strstr(places(), line) != NULL, "no '%s' in: %s", line, text);
+	snprintf(line, sizeof(line), "zero:   %s: after gather of group 'g' (operation 7), done 4",
+		 table[_i].behind);
+	ck_assert_msg(strstr(places(), line) != NULL, "no '%s' in: %s", line, text);
+}
+END_TEST
+
+/* All wait, in as many places as ranks; two share the first. */
+START_TEST(ranks_wait_for_each_other)
+{
+	struct trial trial = {.world = 13, .stall = 20};
+	char want[2000] =
+		"zero: ranks wait for each other for more than 20 s (ZERO_STALL_SECONDS); "
+		"ending the job\n";
+
+	begin(&trial);
+	for (int rank = 0; rank < 13; rank++) {
+		ranks[rank].activity.operation = rank == 12 ? 7 : 7 + (unsigned)rank;
+		ranks[rank].began_at -= 30 + rank;
+	}
+	strcpy(ranks[1].activity.call, "zero_load");
+	pass_until_line(30);
+	for (int rank = 0; rank < 8; rank++)
+		snprintf(want + strlen(want), sizeof(want) - strlen(want),
+			 "zero:   rank%s%d%s: in %sgather of group 'g' (operation %d) for %d.0 s\n",
+			 rank ? " " : "s ", rank, rank ? "" : ",12",
+			 rank == 1 ? "zero_load, in " : "", 7 + rank, rank ? 33 + rank : 45);
+	strcat(want, "zero:   further ranks are in other places\n");
+	ck_assert_str_eq(text, want);
+	finish();
+}
+END_TEST
+
+/* All ranks return the fault, and print nothing. */
+START_TEST(faults_are_returned)
+{
+	struct trial trial = {.world = 3 + 5 * _i, .victim = _i, .returns = true};
+
+	be_process(SIGKILL);
+	begin(&trial);
+	end_process(&ranks[_i]);
+	pass(1.1);
+	check_faults(&trial);
+	pass(20);
+	ck_assert_str_eq(text, "");
+	for (int rank = 0; rank < trial.world; rank++)
+		ck_assert(ranks[rank].gone == (rank == _i));
+	finish();
+}
+END_TEST
+
+/* Ranks get no time for moments that are too short to be taken for a loss. */
+START_TEST(random_rings)
+{
+	struct trial trial = {.world = 2 + rand() % 12, .timeout = 2 + rand() % 4};
+
+	trial.victim = rand() % trial.world;
+	be_process(rand() % 2 ? SIGKILL : SIGSEGV);
+	begin(&trial);
+	for (int i = 0; i < 20; i++) {
+		stop(rand() % trial.world, (rand() % 900) * 1e-3);
+		pass((rand() % 300) * 1e-3);
+	}
+	ck_assert_str_eq(text, "");
+	end_process(&ranks[trial.victim]);
+	expect(&trial, 0, 2, " ");
 }
 END_TEST
 
@@ -510,21 +320,35 @@ int main(void)
 {
 	Suite *suite = suite_create("watch");
 	TCase *tcase = tcase_create("ring");
+	const char *given = getenv("ZERO_TEST_SEED");
+	unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : (unsigned)getpid();
+	struct timespec now;
 	SRunner *runner;
 	int failed;
 
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		      0);
-	if (shared == MAP_FAILED)
+	printf("ZERO_TEST_SEED=%u\n", seed);
+	srand(seed);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	watch_time = mmap(NULL, sizeof(*watch_time), PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (watch_time == MAP_FAILED)
 		return EXIT_FAILURE;
-	tcase_set_timeout(tcase, 2 * HANG);
-	tcase_add_loop_test(tcase, one_line_names_a_lost_rank, 0, 4);
-	tcase_add_test(tcase, some_losses_take_a_while);
-	tcase_add_test(tcase, a_rank_may_close);
-	tcase_add_test(tcase, faults_are_returned);
-	tcase_add_loop_test(tcase, nothing_is_reported, 0, 4);
-	tcase_add_test(tcase, all_are_suspended);
-	tcase_add_test(tcase, many_ranks_one_line);
+	atomic_store(watch_time, (uint64_t)now.tv_sec * 1000000000u);
+	zero_ring_record_default_signals();
+	tcase_set_timeout(tcase, 300);
+	tcase_add_loop_test(tcase, one_line_names_a_lost_rank, 0, 61);
+	tcase_add_loop_test(tcase, a_stopped_rank_is_silent, 0, 8);
+	tcase_add_test(tcase, a_stranger_is_not_killed);
+	tcase_add_test(tcase, a_starved_rank_is_awaited);
+	tcase_add_loop_test(tcase, all_are_suspended, 0, 2);
+	tcase_add_test(tcase, silent_ranks_resume);
+	tcase_add_loop_test(tcase, ranks_close, 0, 2);
+	tcase_add_loop_test(tcase, the_launcher_ends_all, 0, 8);
+	tcase_add_loop_test(tcase, a_rank_keeps_others_waiting, 0, 4);
+	tcase_add_test(tcase, ranks_wait_for_each_other);
+	tcase_add_loop_test(tcase, faults_are_returned, 0, 3);
+	tcase_add_loop_test(tcase, random_rings, 0, 20);
+	add_process_tests(tcase);
 	suite_add_tcase(suite, tcase);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
