@@ -41,8 +41,9 @@ refused 1 'the vocabulary is 100' --text "$text" "${shape[@]}" --vocab 100
 
 # ---- text and tokens
 
-world=$ranks
+world=$ranks # each rank finds it, and one of them says it
 refused 1 "$scratch/none: No such file" --text "$text" "$scratch/none" "${shape[@]}"
+world=1
 refused 1 "$scratch is not a file" --text "$scratch" "${shape[@]}"
 printf 'short' >"$scratch/short"
 refused 1 "has 5 tokens; a sequence of 32 needs 33" --text "$scratch/short" "${shape[@]}"
@@ -53,8 +54,10 @@ refused 1 "5 bytes, not a whole number of 16-bit tokens" --tokens "$scratch/shor
 	printf '\xe8\x03'
 	head -c 1000 /dev/zero
 } >"$scratch/tokens"
+world=$ranks
 refused 1 'token 500 is 1000; the vocabulary ends at 255' --tokens "$scratch/tokens" \
 	"${shape[@]}" --batch 1 --steps 30
+world=1
 refused 1 "--log $scratch/none/log: No such file" --text "$text" "${shape[@]}" \
 	--log "$scratch/none/log"
 [[ ! -c /dev/full ]] || refused 1 '--log: No space left' --text "$text" "${shape[@]}" --log /dev/full
@@ -67,6 +70,7 @@ refused 1 "$scratch/none/model.safetensors" --text "$text" "${shape[@]}" \
 need jansson
 model=$scratch/model
 mkdir "$model"
+world=$ranks
 trains "$world" 3 --text "$text" "${shape[@]}" --steps 0 --export "$model/model.safetensors"
 [[ -s $model/config.json ]] || fail "there is no config.json beside the export"
 good=$model/model.safetensors config=$(<"$model/config.json")
@@ -86,6 +90,7 @@ damaged() {
 	refused 1 "$1" --model "$scratch/edited" --text "$text" --steps 1
 }
 
+world=1
 edit 'h\.0\.mlp\.c_fc\.weight' 'h.0.mlp.c_fc.heavy!'
 damaged "no tensor there ('transformer.h.0.mlp.c_fc.weight')"
 edit 'wte\.weight' 'wtf.weight'
@@ -94,8 +99,10 @@ edit '\[48\]' '[-8]'
 damaged "$scratch/edited/model.safetensors"
 head -c 2000 "$good" >"$scratch/edited/model.safetensors"
 damaged "$scratch/edited/model.safetensors"
+world=$ranks
 head -c -4 "$good" >"$scratch/edited/model.safetensors"
 damaged "$scratch/edited/model.safetensors"
+world=1
 : >"$scratch/edited/model.safetensors"
 damaged "$scratch/edited/model.safetensors"
 rm "$scratch/edited/model.safetensors"
@@ -108,7 +115,6 @@ set_config() {
 }
 set_config '"n_embd": 16' '"n_embd": 32'
 damaged 'transformer.wte.weight' # its shape is another
-world=1
 set_config '"n_embd": 16' '"n_embd": "16"'
 damaged 'n_embd is not a whole number'
 set_config '"n_layer": 1' '"n_layer": 2'

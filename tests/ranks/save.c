@@ -5,7 +5,9 @@
  * program reads the files itself.
  */
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -16,11 +18,12 @@
 static struct moment now, then;
 static char dir[1024];
 
-/* ---- no memory -------------------------------------------------------------------------------- */
+/* ---- no memory, and a slow thread ------------------------------------------------------------ */
 
-static atomic_int no_memory;
+/* pause_us: how long the training thread rests after it has unlocked anything. */
+static atomic_int no_memory, pause_us;
 
-/* Sanitizers define mmap themselves. */
+/* Sanitizers define these themselves. */
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off64_t offset);
 
@@ -36,6 +39,19 @@ void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offs
 void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off64_t offset)
 {
 	return mmap(at, bytes, protection, flags, fd, offset);
+}
+
+int pthread_mutex_unlock(pthread_mutex_t *mutex)
+{
+	static int (*real)(pthread_mutex_t *);
+	int result;
+
+	if (!real)
+		*(void **)(void *)&real = dlsym(RTLD_NEXT, "pthread_mutex_unlock");
+	result = real(mutex);
+	if (pause_us && gettid() == getpid())
+		usleep((useconds_t)pause_us);
+	return result;
 }
 #endif
 
@@ -234,14 +250,16 @@ static void check_copies(struct model *model, uint64_t steps)
 	      memory.checkpoint.peak, most);
 }
 
-enum change { STEPS, LOADS, LOADS_WITHOUT_MEMORY, LOADS_MODEL, UPDATES, RESTORES };
+enum change { STEPS, STEPS_SLOWLY, LOADS, LOADS_WITHOUT_MEMORY, LOADS_MODEL, UPDATES, RESTORES };
 
 static void change_values(struct model *model, enum change change, uint64_t seed)
 {
 	zero_source source = zero_from_constant(3);
 
-	if (change == STEPS) {
+	if (change == STEPS || change == STEPS_SLOWLY) {
+		pause_us = change == STEPS_SLOWLY ? 1000 : 0;
 		step_model(model, NULL);
+		pause_us = 0;
 		step_model(model, NULL);
 	} else if (change == LOADS || change == LOADS_WITHOUT_MEMORY) {
 		no_memory = !on_gpu() && change == LOADS_WITHOUT_MEMORY;
@@ -282,7 +300,7 @@ static void background(const char *settings, enum change change, uint64_t seed)
 	options.user = user;
 	disk.slow_us = 300;
 	/* The write of the second of three pieces, after the header and rank 0's user bytes. */
-	disk.long_at = rank ? 3 : 4;
+	disk.long_at = 3 + !rank;
 	ok(zero_save(model.job, dir, &options));
 	memset(user, 'x', sizeof(user) - 1);
 	change_values(&model, change, seed);
@@ -488,7 +506,8 @@ int main(void)
 		     {"stage=3", RESTORES},
 		     {"stage=3 offload=optimizer stream_chunk=64K", STEPS},
 		     {"stage=1 offload=optimizer", LOADS},
-		     {"stage=3", LOADS_MODEL}};
+		     {"stage=3", LOADS_MODEL},
+		     {"stage=3", STEPS_SLOWLY}};
 	uint64_t seed = test_seed();
 	zero_job *job = open_job("stage=3");
 

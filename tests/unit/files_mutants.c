@@ -134,7 +134,7 @@ START_TEST(test_mutants)
 	seed();
 	ck_assert_int_eq(ops->header(tensors, 5, &header, &bytes), ZERO_OK);
 	open_mutants("mutant.safetensors", in_folder("mutant.safetensors"), header, bytes, data,
-		     20000);
+		     4000);
 	free(header);
 }
 END_TEST
@@ -147,7 +147,7 @@ START_TEST(test_index_mutants)
 	seed();
 	put_shards();
 	snprintf(path, sizeof(path), "%s/s/i.json", folder);
-	open_mutants("s/i.json", path, index, strlen(index), 0, 4000);
+	open_mutants("s/i.json", path, index, strlen(index), 0, 1000);
 }
 END_TEST
 
