@@ -6,6 +6,7 @@
 # two ranks with GPUs, which tests/double stands in for: the CUDA backend with the host's arithmetic.
 # Each run is bounded, so that a hang is a failure, and shows its output only if it fails. Lines
 # that begin with "same " must be the same in all runs, those with "world N " in all of N ranks.
+# ZERO_TEST_SEEDS=N: the property test does N times as many random cases.
 # ZERO_TEST_WORLDS="2 3/2 2g": only those of the program's world sizes, or the first if it has none.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
@@ -13,7 +14,7 @@ need mpi
 program=$1
 name=$(basename "$program" .ranks)
 worlds=(alone 1 2 3 4 2/1 3/2 4/2)
-limit=120
+limit=300
 case $name in
 # they say themselves how many ranks share memory
 property) worlds=(alone 2 3 4 5 3!) ;;
@@ -33,9 +34,9 @@ case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
 memory | own_mpi | shared | large) gpus=() ;;
 order) gpus=(2g 3g) ;;
-flatten | sizing | step | teams | threads | tiers | update | views) gpus=(alone-g 3g) ;;
-# they open many jobs
-close | property) gpus=(3g) ;;
+flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
+# it opens many jobs
+close) gpus=(3g) ;;
 esac
 if ((${#gpus[@]})) && has_gpu_doubles; then
 	worlds+=("${gpus[@]}")
