@@ -18,7 +18,7 @@ limit=300
 case $name in
 # they say themselves how many ranks share memory
 property) worlds=(alone 2 3 4 5 3!) ;;
-flatten | tiers) worlds=(alone 2 3 4 3!) ;;
+flatten | tiers) worlds=(alone 2 3 3!) ;;
 step | sizing) worlds=(alone 2 3 4) ;;
 # what they do differs by who shares memory, not by how many ranks there are
 shared | teams | threads | update | views) worlds=(alone 3 2/1 4/2) ;;
