@@ -100,10 +100,12 @@ for world in "${worlds[@]}"; do
 		preload=
 		[[ $ZERO_BACKEND == cuda || $name != property ]] || preload=$doubles/mpi_requests.so
 		[[ $world != *! ]] || preload=$preload:$doubles/forbid.so
+		# by the ranks, not by the launcher
 		[[ ! $preload ]] || with=(env "LD_PRELOAD=$preload"
 			"ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0")
-		[[ $world != *! ]] || with+=(OMPI_MCA_btl_vader_single_copy_mechanism=none)
-		ZERO_SHARE=$share run "${with[@]}" "$ZERORUN" --zero-preload=no -n "${ranks%/*}" "$program"
+		[[ $world != *! ]] || export OMPI_MCA_btl_vader_single_copy_mechanism=none
+		ZERO_SHARE=$share run "$ZERORUN" --zero-preload=no -n "${ranks%/*}" "${with[@]}" "$program"
+		unset OMPI_MCA_btl_vader_single_copy_mechanism
 	fi
 	grep '^same ' "$scratch/out" >"$scratch/same"
 	if [[ -e $scratch/first ]] && ! cmp -s "$scratch/first" "$scratch/same"; then
