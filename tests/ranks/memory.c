@@ -79,6 +79,26 @@ static void shard_alone(bool from_file)
 	free(values);
 }
 
+/* What is freed is kept for the next use, but the process never holds more than the job's peak. */
+static void idle_is_given_back(void)
+{
+	const size_t unit = (size_t)2 << 20, most = 8;
+	zero_job *job = open_job("stage=3");
+	size_t before = process_bytes("VmRSS:"), after;
+	void *data;
+
+	/* Each is too large for what the one before has left. */
+	for (size_t units = 3; units <= most; units++) {
+		ok(zero_device_alloc(job, units * unit, &data));
+		memset(data, 1, units * unit);
+		zero_device_free(job, data);
+	}
+	after = process_bytes("VmRSS:");
+	check(after <= before + (most + 2) * unit, "%zu MB are held, and %zu at most were used",
+	      (after - before) >> 20, most * unit >> 20);
+	ok(zero_close(job));
+}
+
 /* ---- none to be had -------------------------------------------------------------------------- */
 
 /* What the process takes beside the library's buffers. */
@@ -235,6 +255,7 @@ int main(void)
 	rank = zero_rank(job);
 	last = world - 1;
 	ok(zero_close(job));
+	idle_is_given_back();
 	bounded_gradients();
 	shard_alone(true);
 	shard_alone(false);

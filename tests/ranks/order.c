@@ -4,7 +4,11 @@
  * sentence that names both, an error of one rank is returned on all with that rank's sentence, and
  * afterwards all can close, or go on. Also what a job says of its groups and parameters.
  */
+#include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 #include "ranks.h"
 
@@ -331,6 +335,43 @@ static void other_options(void)
 	ok(zero_close(job));
 }
 
+static atomic_bool refuses_reads;
+
+/* The system's call, which the library finds here first. */
+ssize_t process_vm_readv(pid_t process, const struct iovec *mine, unsigned long mine_count,
+			 const struct iovec *theirs, unsigned long their_count, unsigned long flags)
+{
+	if (!refuses_reads)
+		return syscall(SYS_process_vm_readv, process, mine, mine_count, theirs, their_count,
+			       flags);
+	errno = EFAULT;
+	return -1;
+}
+
+/* The last rank cannot read what the root has: it is an error on all ranks. */
+static void failed_read(void)
+{
+	zero_job *job = open_job("stage=3");
+	zero_group *group = new_group(job, "g");
+	zero_param *param = new_param(group, "p", ZERO_F32, 100000, false);
+	float *values = calloc(100000, sizeof(*values));
+	zero_source source = zero_from_rank(last - 1, rank == last - 1 ? values : NULL);
+	bool shares = sharing(job) == world;
+
+	check(values, "no memory");
+	ok(zero_layout(job));
+	/* In 3/2 the last rank is alone, and gets a message. */
+	refuses_reads = rank == last;
+	if (shares)
+		fails(zero_load(param, &source), ZERO_E_COMM,
+		      rank == last ? "cannot read" : "another rank could not read");
+	else
+		ok(zero_load(param, &source));
+	refuses_reads = false;
+	free(values);
+	ok(zero_close(job));
+}
+
 /* What the caller asks for counts more than what a launcher has resolved, and that more than what
    the user wants. */
 static void origins(void)
@@ -509,6 +550,8 @@ int main(void)
 	other_models();
 	other_options();
 	origins();
+	if (!on_gpu())
+		failed_read();
 	descriptions();
 	return 0;
 }

@@ -7,7 +7,7 @@
  */
 #include "property.h"
 
-enum { CASES = 40, GPU_CASES = 30 };
+enum { CASES = 60, GPU_CASES = 30 };
 
 char case_text[512] = "no case yet";
 

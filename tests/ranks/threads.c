@@ -143,6 +143,33 @@ static void run(const char *settings)
 	pthread_join(threads[0], NULL);
 }
 
+/* A release of what is only under way waits for it, though a peer comes late: the thread that
+   communicates still writes there. */
+static void released_before_its_use(void)
+{
+	zero_group *group;
+	char path[1024];
+	FILE *file;
+
+	job = open_job("stage=3 share=1");
+	group = new_group(job, "g");
+	new_param(group, "p", ZERO_F32, COUNT, false);
+	ok(zero_layout(job));
+	collectives = count_collectives();
+	snprintf(path, sizeof(path), "%s", file_path("released"));
+	/* The peer begins once the first rank has gone on, which it must not do, or after a while. */
+	for (int wait = 0; zero_rank(job) && wait < 50 && access(path, F_OK); wait++)
+		usleep(2000);
+	ok(zero_prefetch(&group, 1, ZERO_DTYPE_PARAM));
+	ok(zero_release(group));
+	check(zero_world(job) == 1 || count_collectives() == collectives + 1,
+	      "released before it was gathered");
+	file = zero_rank(job) ? NULL : fopen(path, "w");
+	if (file)
+		fclose(file);
+	ok(zero_close(job));
+}
+
 int main(void)
 {
 	pthread_barrier_init(&begun, NULL, THREADS);
@@ -153,5 +180,8 @@ int main(void)
 		run("stage=3 allgather=grouped");
 		run("stage=1 allgather=grouped");
 	}
+	/* the device orders it by itself */
+	if (!on_gpu())
+		released_before_its_use();
 	return 0;
 }
