@@ -13,6 +13,7 @@ UNIT_TESTS = \
 	tests/unit/test_control \
 	tests/unit/test_control_ends \
 	tests/unit/test_convert \
+	tests/unit/test_guard \
 	tests/unit/test_hostlist \
 	tests/unit/test_kernels \
 	tests/unit/test_layout \
@@ -184,6 +185,11 @@ tests_unit_test_options_LDADD = lib/liboptions.la $(UNIT_LIBS)
 tests_unit_test_budget_SOURCES = tests/unit/test_budget.c
 tests_unit_test_budget_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_budget_LDADD = spank/libvram.la $(UNIT_LIBS)
+
+tests_unit_test_guard_SOURCES = tests/unit/test_guard.c launcher/launch/guard.c launcher/text.c
+tests_unit_test_guard_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_guard_LDFLAGS = -Wl,--wrap=poll
+tests_unit_test_guard_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
 # The clock is the test's.
 tests_unit_test_restart_SOURCES = tests/unit/test_restart.c launcher/launch/restart.c \
