@@ -177,12 +177,11 @@ void bare_reduce(float *shard, const float *gradient, size_t part);
 /* Every rank copies all tensors into its own flat buffer. */
 void naive_flatten(void *flat, const void *const *tensors, size_t count, size_t bytes);
 
-/* ---- table.c, page.c: the record as text, as JSON and as a page ------------------------------ */
+/* ---- table.c: the record as text and as JSON ------------------------------------------------- */
 
-/* Rows as a table on stdout, all of the record as JSON in `json`. */
-int print_table(const char *record, const char *json, const char *note);
-/* `misses` has a line "row's name<TAB>reason" for each that is known. */
-int write_page(const char *record, const char *html, const char *misses, const char *note);
+/* Rows as a table on stdout, all of the record as JSON in `json`. `misses` has a line "row's
+   name<TAB>reason" for each that is known. */
+int print_table(const char *record, const char *json, const char *misses, const char *note);
 
 /* ---- gpt.c ----------------------------------------------------------------------------------- */
 
