@@ -145,13 +145,6 @@ double peak_begin(void);
 /* What the peak is beyond `begin` and the bytes asked for, on this rank. */
 double peak_beyond(double begin, double asked);
 
-/* A thread reads this rank's memory about every 5 ms while something runs. */
-struct sampler;
-struct sampler *sampler_start(void);
-/* Ends it; of 2 ranks it records a series for each ("LABEL, rank 0") or for their sum. */
-void sampler_write(struct bench *bench, struct sampler *sampler, const char *plot,
-		   const char *label, bool sum);
-
 /* ---- values.c: what tensors hold; neighbours differ, and so do slices ------------------------ */
 
 void fill(uint16_t *out, size_t first, size_t count);
