@@ -28,11 +28,15 @@ launcher_zerorun_SOURCES = \
 	lib/core/available_memory.c
 launcher_zerorun_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/lib -DZERO_LIBDIR=\"$(libdir)\" \
 	-DZERO_SITE_CONFIG=\"$(slurmconfdir)/zero.yaml\"
-launcher_zerorun_LDADD = launcher/libpage.la launcher/libmodel.la -lm
+launcher_zerorun_LDADD = launcher/libmodel.la -lm
 if HAVE_FILES
 launcher_zerorun_SOURCES += \
+	launcher/page/html.c \
+	launcher/page/html.h \
 	launcher/page/members.c \
 	launcher/page/members.h \
+	launcher/page/plot.c \
+	launcher/page/plot.h \
 	launcher/page/sections.c \
 	launcher/page/sections.h
 launcher_zerorun_CPPFLAGS += $(JANSSON_CFLAGS)
@@ -40,14 +44,6 @@ endif
 if HAVE_YAML
 launcher_zerorun_LDADD += spank/libconfig.la
 endif
-
-# Plots and pages, which make bench has too.
-noinst_LTLIBRARIES += launcher/libpage.la
-launcher_libpage_la_SOURCES = \
-	launcher/page/html.c \
-	launcher/page/html.h \
-	launcher/page/plot.c \
-	launcher/page/plot.h
 
 # What --plan makes of a model; a unit test links it too.
 noinst_LTLIBRARIES += launcher/libmodel.la

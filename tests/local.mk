@@ -16,6 +16,7 @@ UNIT_TESTS = \
 	tests/unit/test_control \
 	tests/unit/test_control_ends \
 	tests/unit/test_convert \
+	tests/unit/test_guard \
 	tests/unit/test_hostlist \
 	tests/unit/test_kernels \
 	tests/unit/test_layout \
@@ -25,6 +26,7 @@ UNIT_TESTS = \
 	tests/unit/test_sizing \
 	tests/unit/test_spawn_page \
 	tests/unit/test_vram \
+	tests/unit/test_vram_process \
 	tests/unit/test_watch
 SCRIPT_TESTS = \
 	tests/require.sh \
@@ -186,6 +188,11 @@ tests_unit_test_budget_SOURCES = tests/unit/test_budget.c
 tests_unit_test_budget_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_budget_LDADD = spank/libvram.la $(UNIT_LIBS)
 
+tests_unit_test_guard_SOURCES = tests/unit/test_guard.c launcher/launch/guard.c launcher/text.c
+tests_unit_test_guard_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_guard_LDFLAGS = -Wl,--wrap=poll
+tests_unit_test_guard_LDADD = lib/liboptions.la $(UNIT_LIBS)
+
 # The clock is the test's.
 tests_unit_test_restart_SOURCES = tests/unit/test_restart.c launcher/launch/restart.c \
 	launcher/text.c
@@ -194,10 +201,14 @@ tests_unit_test_restart_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=sigtimedwait \
 	-Wl,--wrap=waitpid,--wrap=print_error
 tests_unit_test_restart_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
-tests_unit_test_vram_SOURCES = tests/unit/test_vram.c
+tests_unit_test_vram_SOURCES = tests/unit/test_vram.c tests/unit/nvml_double.h
 tests_unit_test_vram_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_vram_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=poll,--wrap=setitimer
 tests_unit_test_vram_LDADD = spank/libvram.la $(UNIT_LIBS)
+
+tests_unit_test_vram_process_SOURCES = tests/unit/test_vram_process.c tests/unit/nvml_double.h
+tests_unit_test_vram_process_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_vram_process_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=poll,--wrap=setitimer
+tests_unit_test_vram_process_LDADD = spank/libvram.la $(UNIT_LIBS)
 
 tests_unit_test_hostlist_SOURCES = tests/unit/test_hostlist.c spank/yaml/hostlist.c
 tests_unit_test_hostlist_CFLAGS = $(UNIT_CFLAGS)

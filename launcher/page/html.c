@@ -49,12 +49,6 @@ struct quantity quantity_text(double value, enum unit unit)
 		/* Seconds beyond a thousand are still seconds. */
 		snprintf(quantity.text, sizeof(quantity.text), "%.0f s", value);
 		return quantity;
-	case UNIT_ELEMENTS:
-		if (value > 0)
-			return scaled(value, "");
-		break;
-	case UNIT_RANKS:
-		break;
 	}
 	snprintf(quantity.text, sizeof(quantity.text), "%.4g", value);
 	return quantity;

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-enum unit { UNIT_SECONDS, UNIT_BYTES, UNIT_ELEMENTS, UNIT_RANKS };
+enum unit { UNIT_SECONDS, UNIT_BYTES };
 
 struct quantity {
 	char text[32];

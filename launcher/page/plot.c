@@ -15,23 +15,21 @@ enum {
 	LEGEND_LINE = 18,
 	LEGEND_SHORT = 28, /* bytes of labels that fit into two columns */
 	MOST_TICKS = 32,
-	MARKS = 6,
 };
 
-/* Distinct for readers who see few colours, on white and on black; dashes and marks differ too. */
+/* Distinct for readers who see few colours, on white and on black; dashes differ too. */
 const char plot_style[] =
 	":root{--c0:#0060b0;--c1:#c44e00;--c2:#00795a;--c3:#a83279;--c4:#8a6d00;--c5:#4b5563;"
-	"--c6:#5b4bc4;--c7:#0d8ba1;--c8:#b3261e;--floor:#6b7280;--grid:#e3e6ea;--axis:#6b7280}\n"
+	"--c6:#5b4bc4;--c7:#0d8ba1;--c8:#b3261e;--grid:#e3e6ea;--axis:#6b7280}\n"
 	"@media(prefers-color-scheme:dark){:root{--c0:#5eb1ff;--c1:#ff9d5c;--c2:#4fd1a5;"
 	"--c3:#f08fc6;--c4:#e6c84f;--c5:#b6bfcc;--c6:#a99cff;--c7:#5fd5e8;--c8:#ff8a80;"
-	"--floor:#a3adba;--grid:#2f3640;--axis:#a3adba}}\n"
+	"--grid:#2f3640;--axis:#a3adba}}\n"
 	"svg{width:100%;height:auto;font:12px system-ui,sans-serif}\n"
 	"svg text{fill:currentColor}\n"
 	"svg .grid{stroke:var(--grid)}\n"
 	"svg .axis{stroke:var(--axis)}\n"
 	"svg .line{fill:none;stroke-width:2;stroke-linejoin:round}\n"
 	"svg .dashed{stroke-dasharray:4 3}\n"
-	"svg .floor{stroke:var(--floor);stroke-dasharray:8 4}\n"
 	"svg .area{fill-opacity:.75}\n"
 	"svg .f0{fill:var(--c0)}svg .f1{fill:var(--c1)}svg .f2{fill:var(--c2)}"
 	"svg .f3{fill:var(--c3)}svg .f4{fill:var(--c4)}svg .f5{fill:var(--c5)}"
@@ -52,10 +50,7 @@ struct scale {
 
 static double place(const struct scale *s, double value)
 {
-	double part = s->axis->log ? log(value / s->low) / log(s->high / s->low)
-				   : (value - s->low) / (s->high - s->low);
-
-	return s->from + part * (s->to - s->from);
+	return s->from + (value - s->low) / (s->high - s->low) * (s->to - s->from);
 }
 
 static void add_tick(struct scale *s, double value)
@@ -64,32 +59,6 @@ static void add_tick(struct scale *s, double value)
 
 	if (value >= s->low - slack && value <= s->high + slack && s->tick_count < MOST_TICKS)
 		s->ticks[s->tick_count++] = value;
-}
-
-/* Powers of a power of two. */
-static void binary_ticks(struct scale *s)
-{
-	double factor = 2;
-
-	while (s->axis->unit == UNIT_BYTES && log(s->high / s->low) > 8 * log(factor))
-		factor *= 2;
-	for (double tick = pow(factor, ceil(log(s->low) / log(factor) - 1e-9)); tick <= s->high;
-	     tick *= factor)
-		add_tick(s, tick);
-}
-
-/* 1, 2 and 5 of each decade, or 1 alone where there are many decades. */
-static void decimal_ticks(struct scale *s)
-{
-	double decades = log10(s->high / s->low);
-
-	for (double ten = pow(10, floor(log10(s->low))); ten <= s->high; ten *= 10) {
-		add_tick(s, ten);
-		if (decades <= 3) {
-			add_tick(s, 2 * ten);
-			add_tick(s, 5 * ten);
-		}
-	}
 }
 
 /* At most six steps: of a power of two for bytes, else of 1, 2 or 5 in a decade. */
@@ -112,17 +81,6 @@ static void choose_range(struct scale *s, bool is_x, double least, double most)
 {
 	if (!(least <= most)) /* no values at all */
 		least = most = 1;
-	if (s->axis->log) {
-		double room = most > least ? pow(most / least, 0.04) : 2;
-
-		s->low = least / room;
-		s->high = most * room;
-		if (s->axis->unit == UNIT_BYTES || s->axis->unit == UNIT_RANKS)
-			binary_ticks(s);
-		else
-			decimal_ticks(s);
-		return;
-	}
 	s->low = is_x ? least : 0;
 	if (is_x)
 		s->high = most > least ? most : least + 1;
@@ -131,15 +89,10 @@ static void choose_range(struct scale *s, bool is_x, double least, double most)
 	linear_ticks(s);
 }
 
-static bool can_be_drawn(const struct plot_axis *axis, double value)
+static bool can_be_drawn(double value)
 {
 	/* The range of two values must be finite too. */
-	return fabs(value) < 1e300 && (!axis->log || value > 0);
-}
-
-static bool is_level(const struct plot_series *s)
-{
-	return s->style == PLOT_FLOOR && s->count == 1;
+	return fabs(value) < 1e300;
 }
 
 /* The points of an area as they are drawn: above the areas before it, in base[i]. */
@@ -170,11 +123,11 @@ static void choose_ranges(const struct plot *plot, struct scale *x, struct scale
 		for (size_t p = 0; p < s->count; p++) {
 			double value = stacked(s, base, p);
 
-			if (can_be_drawn(x->axis, s->points[p].x) && !is_level(s)) {
+			if (can_be_drawn(s->points[p].x)) {
 				low[0] = fmin(low[0], s->points[p].x);
 				high[0] = fmax(high[0], s->points[p].x);
 			}
-			if (can_be_drawn(y->axis, value)) {
+			if (can_be_drawn(value)) {
 				low[1] = fmin(low[1], value);
 				high[1] = fmax(high[1], value);
 			}
@@ -247,46 +200,15 @@ static void write_class(FILE *out, const struct plot_series *s)
 {
 	if (s->style == PLOT_AREA)
 		fprintf(out, "class=\"area f%d\"", s->colour);
-	else if (s->style == PLOT_FLOOR)
-		fprintf(out, "class=\"line floor\"");
 	else
 		fprintf(out, "class=\"line s%d%s\"", s->colour,
 			s->style == PLOT_DASHED ? " dashed" : "");
 }
 
-static void draw_mark(FILE *out, const struct plot_series *s, double x, double y)
-{
-	static const char *const shapes[MARKS] = {"M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
-						  "M-3.5 -3.5h7v7h-7z",
-						  "M0 -5L5 0L0 5L-5 0z",
-						  "M0 -5L5 4H-5z",
-						  "M0 5L5 -4H-5z",
-						  "M-4 -1.5h8v3h-8z"};
-
-	fprintf(out, "<path class=\"f%d\" transform=\"translate(%.1f %.1f)\" d=\"%s\">", s->colour,
-		x, y, shapes[s->colour % MARKS]);
-}
-
-static void draw_marks(FILE *out, const struct plot_series *s, const struct scale *x,
-		       const struct scale *y)
-{
-	for (size_t i = 0; i < s->count; i++) {
-		struct plot_point point = s->points[i];
-
-		if (!can_be_drawn(x->axis, point.x) || !can_be_drawn(y->axis, point.y))
-			continue;
-		draw_mark(out, s, place(x, point.x), place(y, point.y));
-		fprintf(out, "<title>");
-		html_text(out, s->label);
-		fprintf(out, ": %s", quantity_text(point.y, y->axis->unit).text);
-		fprintf(out, " at %s</title></path>\n", quantity_text(point.x, x->axis->unit).text);
-	}
-}
-
 static void draw_point(FILE *out, const struct scale *x, const struct scale *y, double at,
 		       double value)
 {
-	if (can_be_drawn(x->axis, at) && can_be_drawn(y->axis, value))
+	if (can_be_drawn(at) && can_be_drawn(value))
 		fprintf(out, "%.1f,%.1f ", place(x, at), place(y, value));
 }
 
@@ -296,15 +218,9 @@ static void draw_curve(FILE *out, const struct plot_series *s, const struct scal
 	fprintf(out, "<polyline ");
 	write_class(out, s);
 	fprintf(out, " points=\"");
-	for (size_t i = 0; i < s->count && !is_level(s); i++)
+	for (size_t i = 0; i < s->count; i++)
 		draw_point(out, x, y, s->points[i].x, s->points[i].y);
-	if (is_level(s)) {
-		draw_point(out, x, y, x->low, s->points[0].y);
-		draw_point(out, x, y, x->high, s->points[0].y);
-	}
 	fprintf(out, "\"/>\n");
-	if (s->marks)
-		draw_marks(out, s, x, y);
 }
 
 /* Along its upper edge, and back along `base`, which becomes the upper edge. */
@@ -349,10 +265,6 @@ static void draw_legend(FILE *out, const struct plot *plot, double top)
 				y - 5, x + 34, y - 5, x + 34, y + 5, x, y + 5);
 		else
 			fprintf(out, " points=\"%.1f,%.1f %.1f,%.1f\"/>\n", x, y, x + 34, y);
-		if (s->marks) {
-			draw_mark(out, s, x + 17, y);
-			fprintf(out, "</path>\n");
-		}
 		draw_text(out, x + 42, y + 4, "start", s->label);
 	}
 }

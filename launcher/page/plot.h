@@ -14,7 +14,6 @@ enum { PLOT_COLOURS = 9 };
 struct plot_axis {
 	const char *title;
 	enum unit unit;
-	bool log;
 };
 
 struct plot_point {
@@ -24,8 +23,7 @@ struct plot_point {
 enum plot_style {
 	PLOT_LINE,
 	PLOT_DASHED,
-	PLOT_FLOOR, /* a bound, in grey; a single point of it is a level across the plot */
-	PLOT_AREA,  /* filled, on top of the areas before it, which have the same x */
+	PLOT_AREA, /* filled, on top of the areas before it, which have the same x */
 };
 
 struct plot_series {
@@ -34,7 +32,6 @@ struct plot_series {
 	size_t count;
 	int colour; /* 0 to PLOT_COLOURS - 1 */
 	enum plot_style style;
-	bool marks; /* at each point, where a pointer that rests reads its values */
 };
 
 struct plot {
@@ -44,8 +41,7 @@ struct plot {
 	size_t series_count;
 };
 
-/* Draws nothing if there is no series. Leaves out points that are not finite, or not positive on a
-   log axis. */
+/* Draws nothing if there is no series. Leaves out points that are not finite. */
 void plot_draw(FILE *out, const struct plot *plot);
 
 /* Colours and lines of plots, for the page's <style>. */

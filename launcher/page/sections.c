@@ -22,9 +22,9 @@ static const struct {
 
 enum { KINDS = sizeof(memory_kinds) / sizeof(*memory_kinds) };
 
-static const struct plot_axis time_axis = {"time since the job was opened", UNIT_SECONDS, false};
-static const struct plot_axis memory_axis = {"memory", UNIT_BYTES, false};
-static const struct plot_axis step_axis = {"time of a step", UNIT_SECONDS, false};
+static const struct plot_axis time_axis = {"time since the job was opened", UNIT_SECONDS};
+static const struct plot_axis memory_axis = {"memory", UNIT_BYTES};
+static const struct plot_axis step_axis = {"time of a step", UNIT_SECONDS};
 
 /* ---- cells ----------------------------------------------------------------------------------- */
 

@@ -6,8 +6,7 @@
  *	bench gpt-logs RECORD LOG LOG0 WORLD    adds rows of a training run's logs, LOG0 of stage 0
  *	bench gpt-beside RECORD LOG MS WORLD    adds the row that compares another framework's step
  *	bench tokens FILE COUNT VOCAB           writes random tokens to train on
- *	bench table RECORD JSON NOTE            prints the table, and writes the record as JSON
- *	bench page RECORD HTML MISSES NOTE      writes the page
+ *	bench table RECORD JSON MISSES NOTE     prints the table, and writes the record as JSON
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,10 +65,8 @@ int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";
 
-	if (argc == 5 && !strcmp(name, "table"))
-		return print_table(argv[2], argv[3], argv[4]);
-	if (argc == 6 && !strcmp(name, "page"))
-		return write_page(argv[2], argv[3], argv[4], argv[5]);
+	if (argc == 6 && !strcmp(name, "table"))
+		return print_table(argv[2], argv[3], argv[4], argv[5]);
 	if (argc == 5 && !strcmp(name, "tokens"))
 		return write_tokens(argv[2], (size_t)atol(argv[3]), (unsigned)atoi(argv[4]));
 	if (argc == 6 && (!strcmp(name, "gpt-logs") || !strcmp(name, "gpt-beside")))

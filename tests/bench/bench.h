@@ -145,13 +145,6 @@ double peak_begin(void);
 /* What the peak is beyond `begin` and the bytes asked for, on this rank. */
 double peak_beyond(double begin, double asked);
 
-/* A thread reads this rank's memory about every 5 ms while something runs. */
-struct sampler;
-struct sampler *sampler_start(void);
-/* Ends it; of 2 ranks it records a series for each ("LABEL, rank 0") or for their sum. */
-void sampler_write(struct bench *bench, struct sampler *sampler, const char *plot,
-		   const char *label, bool sum);
-
 /* ---- values.c: what tensors hold; neighbours differ, and so do slices ------------------------ */
 
 void fill(uint16_t *out, size_t first, size_t count);
@@ -177,12 +170,11 @@ void bare_reduce(float *shard, const float *gradient, size_t part);
 /* Every rank copies all tensors into its own flat buffer. */
 void naive_flatten(void *flat, const void *const *tensors, size_t count, size_t bytes);
 
-/* ---- table.c, page.c: the record as text, as JSON and as a page ------------------------------ */
+/* ---- table.c: the record as text and as JSON ------------------------------------------------- */
 
-/* Rows as a table on stdout, all of the record as JSON in `json`. */
-int print_table(const char *record, const char *json, const char *note);
-/* `misses` has a line "row's name<TAB>reason" for each that is known. */
-int write_page(const char *record, const char *html, const char *misses, const char *note);
+/* Rows as a table on stdout, all of the record as JSON in `json`. `misses` has a line "row's
+   name<TAB>reason" for each that is known. */
+int print_table(const char *record, const char *json, const char *misses, const char *note);
 
 /* ---- gpt.c ----------------------------------------------------------------------------------- */
 

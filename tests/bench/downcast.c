@@ -78,14 +78,11 @@ static struct cast open_cast(struct bench *bench, size_t count)
 static void first_gather(struct cast *c)
 {
 	double bytes = (double)c->count * 2, begin, beyond, sent;
-	struct sampler *sampler;
 	char what[64];
 
 	clock_start(c->bench);
 	begin = peak_begin();
-	sampler = sampler_start();
 	sent = sent_by(c->bench, c->job, timed_gather, c);
-	sampler_write(c->bench, sampler, "downcast-memory", ours_label(), true);
 	beyond = sharing() ? total(c->bench, peak_beyond(begin, 0)) - bytes
 			   : largest(c->bench, peak_beyond(begin, bytes));
 	write_beyond(c->bench,
@@ -106,23 +103,6 @@ static void at_ranks(struct cast *c)
 		    (double)c->count * 4 * (c->bench->world - 1));
 }
 
-static void first_naive(struct cast *c)
-{
-	size_t bytes = c->count * 2;
-	struct sampler *sampler;
-
-	clock_start(c->bench);
-	sampler = sampler_start();
-	c->whole = pages_new(bytes * 2, false);
-	c->low = pages_new(bytes, false);
-	timed_naive(c);
-	pages_free(c->whole, bytes * 2);
-	pages_free(c->low, bytes);
-	sampler_write(c->bench, sampler, "downcast-memory", "naive: f32 gather, then cast", true);
-	write_point(c->bench, "downcast-memory", "floor: an output a rank, between nodes", 0,
-		    (double)bytes * c->bench->world);
-}
-
 static void measure(struct bench *bench, size_t count, bool full, const char *plot, double x)
 {
 	const struct side sides[SIDES] = {
@@ -140,8 +120,6 @@ static void measure(struct bench *bench, size_t count, bool full, const char *pl
 		c.shard[i] = 0.5f;
 	if (full && bench->world > 1)
 		first_gather(&c);
-	if (full && bench->world == 2 && !sharing())
-		first_naive(&c);
 	if (!full && bench->world > 1)
 		at_ranks(&c);
 	c.whole = pages_new(count * 4, true);

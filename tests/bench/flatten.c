@@ -185,36 +185,11 @@ static void count_reads(struct flattened *f)
 	close_flattened(f);
 }
 
-static void over_time(struct flattened *f, bool ours)
-{
-	size_t bytes = TENSORS * f->bytes;
-	struct sampler *sampler;
-
-	if (ours)
-		open_flattened(f);
-	clock_start(f->bench);
-	sampler = sampler_start();
-	if (ours) {
-		lay_out(f);
-	} else {
-		f->flat = pages_new(bytes, false);
-		naive_flatten(f->flat, f->tensors, TENSORS, f->bytes);
-	}
-	sampler_write(f->bench, sampler, "flatten-memory",
-		      ours ? ours_label() : "naive: every rank copies all", true);
-	if (ours)
-		close_flattened(f);
-	else
-		pages_free(f->flat, bytes);
-}
-
 /* ---- the subject ----------------------------------------------------------------------------- */
 
 static void once(struct flattened *f)
 {
-	over_time(f, true);
 	if (!sharing()) {
-		over_time(f, false);
 		all_tiers(f);
 		f->tier = "distributed";
 		f->location = ZERO_ON_HOST;

@@ -122,16 +122,11 @@ static void first_gather(struct gathered *g)
 	const char *beside = sharing() ? "the shards, VmHWM of all ranks" : "the output, VmHWM";
 	char what[96];
 	bool one = g->layer_count == 1;
-	struct sampler *sampler = NULL;
 	zero_memory memory;
 
 	clock_start(g->bench);
 	begin = peak_begin();
-	if (one)
-		sampler = sampler_start();
 	sent = sent_by(g->bench, g->job, timed_gather, g);
-	if (one)
-		sampler_write(g->bench, sampler, "gather-memory", ours_label(), true);
 	beyond = peak_beyond(begin, sharing() ? 0 : bytes);
 	beyond = sharing() ? total(g->bench, beyond) : largest(g->bench, beyond);
 	snprintf(what, sizeof(what), "%s %s: beyond %s", one ? "gather" : "prefetch", where(),
@@ -147,21 +142,6 @@ static void first_gather(struct gathered *g)
 		g->bench, "gather between nodes: beyond the output, accounted",
 		largest(g->bench, (double)(memory.gathered.peak + memory.staging.peak) - bytes),
 		bytes, "output");
-}
-
-/* The bare collective from fresh pages, as a framework allocates its output for each gather. */
-static void first_bare(struct gathered *g)
-{
-	size_t bytes = g->count * 2;
-	struct sampler *sampler;
-
-	clock_start(g->bench);
-	sampler = sampler_start();
-	g->whole = pages_new(bytes, false);
-	timed_bare(g);
-	pages_free(g->whole, bytes);
-	g->whole = NULL;
-	sampler_write(g->bench, sampler, "gather-memory", "MPI_Allgather", true);
 }
 
 static void measure(struct gathered *g, const struct side *sides, int repeats, double *seconds)
@@ -188,11 +168,8 @@ static void one_size(struct bench *bench, const struct side *sides, size_t count
 	char what[64];
 
 	g.shard = pages_new(g.part * 2, true);
-	if (full && bench->world > 1) {
+	if (full && bench->world > 1)
 		first_gather(&g);
-		if (!sharing())
-			first_bare(&g);
-	}
 	measure(&g, sides, full ? REPEATS : SWEEP_REPEATS, seconds);
 	if (bench->world == 2)
 		write_sides(bench, "gather-size", (double)count * 2, sides, SIDES, seconds);

@@ -2,7 +2,7 @@
 # make bench. The bare operations that a figure is held against are MPI's.
 EXTRA_DIST += tests/bench/fsdp2.py tests/bench/misses.txt tests/bench/run.sh \
 	tests/bench/smoke_all.sh
-CLEANFILES += bench.html bench.json
+CLEANFILES += bench.json
 tests_bench_bench_SOURCES = \
 	tests/bench/bench.c \
 	tests/bench/bench.h \
@@ -16,7 +16,6 @@ tests_bench_bench_SOURCES = \
 	tests/bench/machine.c \
 	tests/bench/memory.c \
 	tests/bench/naive.c \
-	tests/bench/page.c \
 	tests/bench/partition.c \
 	tests/bench/record.c \
 	tests/bench/record.h \
@@ -28,7 +27,7 @@ tests_bench_bench_SOURCES = \
 	tests/bench/table.c \
 	tests/bench/values.c
 tests_bench_bench_CFLAGS = $(OUTER_CFLAGS) $(MPI_CFLAGS)
-tests_bench_bench_LDADD = launcher/libpage.la lib/liboptions.la lib/libzero.la kernels/libkernels.la $(MPI_LIBS) -lm
+tests_bench_bench_LDADD = lib/liboptions.la lib/libzero.la kernels/libkernels.la $(MPI_LIBS) -lm
 tests_bench_bench_LDFLAGS = $(AM_LDFLAGS) -no-install
 if HAVE_MPI
 check_PROGRAMS += tests/bench/bench

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory as the kernel counts it: peaks, and how it goes over time. */
+/* Memory as the kernel counts it: peaks. */
 #include <fcntl.h>
-#include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bench.h"
-
-enum { MOST_SAMPLES = 4096, DRAWN_POINTS = 120, INTERVAL_NS = 5000000 };
 
 void *pages_new(size_t bytes, bool touched)
 {
@@ -118,101 +112,4 @@ double peak_begin(void)
 double peak_beyond(double begin, double asked)
 {
 	return resident("VmHWM:") - counted_twice() - begin - asked;
-}
-
-/* ---- the sampler ----------------------------------------------------------------------------- */
-
-struct sample {
-	double at, bytes;
-};
-
-struct sampler {
-	pthread_t thread;
-	_Atomic bool stop;
-	int count;
-	struct sample samples[MOST_SAMPLES];
-};
-
-/*
- * Pages of a window that ranks share are counted once for each: the kernel's Pss divides a page by
- * the processes that have it, so that the sum over ranks is what the node has given.
- */
-static double sample_bytes(void)
-{
-	return sum_of_lines("/proc/self/smaps_rollup",
-			    (const char *const[]){"Pss_Anon:", "Pss_Shmem:", NULL});
-}
-
-static void *sampler_run(void *context)
-{
-	const struct timespec interval = {0, INTERVAL_NS};
-	struct sampler *s = context;
-
-	while (!s->stop && s->count < MOST_SAMPLES - 1) {
-		s->samples[s->count++] = (struct sample){now(), sample_bytes()};
-		nanosleep(&interval, NULL);
-	}
-	return NULL;
-}
-
-struct sampler *sampler_start(void)
-{
-	struct sampler *s = calloc(1, sizeof(*s));
-
-	must_be(s, "no memory for samples");
-	s->samples[s->count++] = (struct sample){now(), sample_bytes()};
-	must_be(!pthread_create(&s->thread, NULL, sampler_run, s), "no thread for samples");
-	return s;
-}
-
-/* What the rank had at that time, beyond what it had at first. */
-static double beyond_first(const struct sampler *s, double at)
-{
-	int i = 0;
-
-	while (i + 1 < s->count && s->samples[i + 1].at <= at)
-		i++;
-	return fmax(0, s->samples[i].bytes - s->samples[0].bytes);
-}
-
-/* All ranks' samples come to rank 0, which records them on one clock. */
-void sampler_write(struct bench *bench, struct sampler *sampler, const char *plot,
-		   const char *label, bool sum)
-{
-	size_t ranks = (size_t)bench->world;
-	struct sampler *all = NULL;
-	double first = INFINITY, last = 0;
-	char text[160];
-
-	sampler->stop = true;
-	pthread_join(sampler->thread, NULL);
-	sampler->samples[sampler->count++] = (struct sample){now(), sample_bytes()};
-	if (!bench->rank) {
-		all = calloc(ranks, sizeof(*all));
-		must_be(all, "no memory for samples");
-	}
-	MPI_Gather(sampler, sizeof(*sampler), MPI_BYTE, all, sizeof(*sampler), MPI_BYTE, 0,
-		   MPI_COMM_WORLD);
-	free(sampler);
-	if (ranks != 2) {
-		free(all);
-		return;
-	}
-	for (size_t r = 0; all && r < ranks; r++) {
-		first = fmin(first, all[r].samples[0].at);
-		last = fmax(last, all[r].samples[all[r].count - 1].at);
-	}
-	for (int i = 0; all && i <= DRAWN_POINTS; i++) {
-		double at = first + (last - first) * i / DRAWN_POINTS, bytes = 0;
-
-		for (size_t r = 0; r < ranks; r++) {
-			bytes = (sum ? bytes : 0) + beyond_first(&all[r], at);
-			snprintf(text, sizeof(text), "%s, rank %zu", label, r);
-			if (!sum)
-				write_point(bench, plot, text, at - first, bytes);
-		}
-		if (sum)
-			write_point(bench, plot, label, at - first, bytes);
-	}
-	free(all);
 }

@@ -8,7 +8,6 @@
 
 enum { CHUNK = 40 << 20 };
 
-static const char in_use[] = "partition-memory";
 static const char whole_label[] = "naive: broadcast all of it, then slice";
 static const char chunks_label[] = "naive: broadcast by chunks of 40 MiB";
 
@@ -139,18 +138,13 @@ static void memory_rows(const struct parted *p, double begin)
 static void memory_ours(struct parted *p)
 {
 	const double slice = (double)p->slice;
-	struct sampler *sampler;
 	double begin, sent;
 
 	open_parted(p);
 	clock_start(p->bench);
 	begin = peak_begin();
-	/* Where ranks share memory, no rank's line would say much. */
-	sampler = sharing() ? NULL : sampler_start();
 	must(zero_layout(p->job));
 	sent = sent_by(p->bench, p->job, timed_load, p);
-	if (sampler)
-		sampler_write(p->bench, sampler, in_use, "slurm-zero", false);
 	if (sharing())
 		write_beyond(p->bench,
 			     "partition from rank 0: beyond tensor and shards, VmHWM of all ranks",
@@ -165,12 +159,10 @@ static void memory_ours(struct parted *p)
 static void memory_naive(struct parted *p, bool whole)
 {
 	size_t spare = p->tensor ? 0 : whole ? p->bytes : CHUNK;
-	struct sampler *sampler;
 	double begin;
 
 	clock_start(p->bench);
 	begin = peak_begin();
-	sampler = sampler_start();
 	p->shard = pages_new(p->slice, false);
 	p->spare = spare ? pages_new(spare, false) : NULL;
 	if (whole)
@@ -179,14 +171,13 @@ static void memory_naive(struct parted *p, bool whole)
 		naive_broadcast_chunks(p->shard, p->tensor, p->spare, p->bytes, CHUNK);
 	pages_free(p->spare, spare);
 	pages_free(p->shard, p->slice);
-	sampler_write(p->bench, sampler, in_use, whole ? whole_label : chunks_label, false);
 	write_beyond(p->bench,
 		     whole ? "naive, broadcast all then slice: beyond the shard, VmHWM"
 			   : "naive, broadcast by chunks: beyond the shard, VmHWM",
 		     beyond_slice(p, begin, false), (double)p->slice, "shard");
 }
 
-/* All sides from fresh pages, as where a job begins. Only 2 ranks draw it over time. */
+/* All sides from fresh pages, as where a job begins. */
 static void memory(struct bench *bench, size_t count)
 {
 	struct parted p = {.bench = bench, .count = count, .bytes = count * 2};
@@ -200,8 +191,6 @@ static void memory(struct bench *bench, size_t count)
 		memory_naive(&p, false);
 		memory_naive(&p, true);
 	}
-	if (bench->world == 2)
-		write_point(bench, in_use, "floor: the shard", 0, (double)p.slice);
 	pages_free(p.tensor, p.bytes);
 }
 

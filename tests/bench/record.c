@@ -64,7 +64,7 @@ static struct series *series_of(struct record *record, const char *plot, const c
 static void add_point(struct record *record, char **fields)
 {
 	struct series *s = series_of(record, fields[1], fields[2]);
-	struct plot_point point = {atof(fields[3]), atof(fields[4])};
+	struct point point = {atof(fields[3]), atof(fields[4])};
 	size_t at;
 
 	/* A baseline is measured once for each way of the library: the last one counts. */

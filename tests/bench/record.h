@@ -6,8 +6,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "launcher/page/plot.h"
-
 /* A row as it was written; strings are the record's. */
 struct recorded_row {
 	const char *subject, *what;
@@ -18,9 +16,13 @@ struct recorded_row {
 	const char *in, *bare_name;
 };
 
+struct point {
+	double x, y;
+};
+
 struct series {
 	const char *plot, *label;
-	struct plot_point *points; /* by x */
+	struct point *points; /* by x */
 	size_t count;
 };
 

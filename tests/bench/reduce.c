@@ -87,14 +87,11 @@ static void open_reduced(struct reduced *r, struct bench *bench, size_t count)
 static void first_reduce(struct reduced *r)
 {
 	double bytes = (double)r->count * 4, sent;
-	struct sampler *sampler;
 	zero_memory memory;
 	char what[64];
 
 	clock_start(r->bench);
-	sampler = sampler_start();
 	sent = sent_by(r->bench, r->job, reduce_once, r);
-	sampler_write(r->bench, sampler, "reduce-memory", ours_label(), true);
 	must(zero_memory_now(r->job, &memory));
 	use_up(r);
 	snprintf(what, sizeof(what), "reduce %s: staging, accounted", where());
@@ -102,25 +99,6 @@ static void first_reduce(struct reduced *r)
 		     "gradient");
 	snprintf(what, sizeof(what), "reduce %s: bytes sent in all", where());
 	write_sent(r->bench, what, sent, bytes);
-}
-
-/* With a gradient of its own to send, as the library's side has. */
-static void first_bare(struct reduced *r)
-{
-	size_t bytes = r->count * 4, part = r->part * 4;
-	float *send = r->send, *recv = r->recv;
-	struct sampler *sampler;
-
-	clock_start(r->bench);
-	sampler = sampler_start();
-	r->send = pages_new(bytes, true);
-	r->recv = pages_new(part, false);
-	timed_bare(r);
-	pages_free(r->send, bytes);
-	pages_free(r->recv, part);
-	r->send = send;
-	r->recv = recv;
-	sampler_write(r->bench, sampler, "reduce-memory", "naive: MPI_Reduce_scatter_block", true);
 }
 
 static void at_ranks(struct reduced *r)
@@ -146,8 +124,6 @@ static void measure(struct bench *bench, size_t count, bool full, const char *pl
 	open_reduced(&r, bench, count);
 	if (full && bench->world > 1)
 		first_reduce(&r);
-	if (full && bench->world > 1 && !sharing())
-		first_bare(&r);
 	if (!full && bench->world > 1)
 		at_ranks(&r);
 	measure_sides(sides, SIDES, &r, full ? REPEATS : SWEEP_REPEATS, seconds);

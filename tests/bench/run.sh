@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make bench: measures every subject, prints a table, and writes bench.json and the page bench.html into
-# the build folder. No figure makes it fail; what each should be is beside it. To run it again:
+# make bench: measures every subject, prints a table, and writes bench.json into the build
+# folder. No figure makes it fail; what each should be is beside it. To run it again:
 #
 #	make bench                                all of it, about 10 minutes on two idle cores
 #	make bench BENCH_ONLY="gather reduce"     these subjects alone; what is left out is "not measured"
 #	make bench BENCH_SCALE=0.25               all sizes smaller; the default where memory is small
 #	make bench BENCH_MOST_RANKS=4             at most so many
 #	make bench BENCH_TORCH=venv/bin/python    beside PyTorch's FSDP2 too, by a Python that has torch
-#	SOURCE_DATE_EPOCH=...                     the date that the page bears
+#	SOURCE_DATE_EPOCH=...                     the date that bench.json bears
 #	TMPDIR                                    where files of 4.3 GB have room
 #
 # "restore" reads what "save" wrote: name both.
 #
-# Subjects are in bench.c and the C files of their names, goals in goals.c, plots and sections in page.c,
-# naive ways in naive.c. What a miss is due to stands in misses.txt, beside the name of its row.
+# Subjects are in bench.c and the C files of their names, goals in goals.c, naive ways in naive.c. What a miss is due to stands in misses.txt, beside the name of its row.
 #
 # A machine that is busy with something else has figures of its own: nothing else should run.
 . "${top_srcdir:?run me by make bench}/tests/common.sh"
@@ -24,7 +23,7 @@ have mpi || {
 	exit 0
 }
 : "${ZERORUN:=$top_builddir/launcher/zerorun}"
-: "${BENCH_OUT:=$top_builddir}" # where bench.json and bench.html go
+: "${BENCH_OUT:=$top_builddir}" # where bench.json goes
 bench=$top_builddir/tests/bench/bench
 scratch
 # Checkpoints go to memory, if there is room for two of 4 GB beside what is saved.
@@ -117,7 +116,4 @@ measure small 2 4
 folder=$memory measure save 4
 folder=$memory measure restore 4 3
 measure_gpt
-"$bench" table "$record" "$BENCH_OUT/bench.json" "$note"
-"$bench" page "$record" "$BENCH_OUT/bench.html" "$top_srcdir/tests/bench/misses.txt" "$note"
-echo "
-The page: $BENCH_OUT/bench.html"
+"$bench" table "$record" "$BENCH_OUT/bench.json" "$top_srcdir/tests/bench/misses.txt" "$note"

@@ -27,6 +27,42 @@ static void print_line(const struct recorded_row *row)
 	       ours, bare);
 }
 
+/* ---- misses ---------------------------------------------------------------------------------- */
+
+/* The reason for a row in the file of misses; false if it has none. */
+static bool find_reason(const char *path, const char *what, char *reason, size_t size)
+{
+	FILE *file = fopen(path, "re");
+	size_t length = strlen(what);
+	bool found = false;
+	char line[2048];
+
+	while (file && !found && fgets(line, sizeof(line), file)) {
+		found = !strncmp(line, what, length) && line[length] == '\t';
+		if (found)
+			snprintf(reason, size, "%.*s", (int)strcspn(line + length + 1, "\n"),
+				 line + length + 1);
+	}
+	if (file)
+		fclose(file);
+	return found;
+}
+
+static void print_misses(const struct record *record, const char *path)
+{
+	char reason[2048];
+
+	for (const struct goal *goal = goals; goal->operation; goal++) {
+		const struct recorded_row *row = record_find(record, goal->what, goal->ranks);
+
+		if (!row || goal_met(goal, row->figure))
+			continue;
+		if (!find_reason(path, goal->what, reason, sizeof(reason)))
+			snprintf(reason, sizeof(reason), "No reason has been found yet.");
+		printf("\nMISS: %s, ranks: %d. %s\n", goal->what, goal->ranks, reason);
+	}
+}
+
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void put_string(FILE *out, const char *text)
@@ -132,7 +168,7 @@ static void put_json(FILE *out, const struct record *record, const char *note)
 	fprintf(out, "\n]}\n");
 }
 
-int print_table(const char *path, const char *json, const char *note)
+int print_table(const char *path, const char *json, const char *misses, const char *note)
 {
 	struct record record = record_read(path);
 	FILE *out = fopen(json, "we");
@@ -142,6 +178,7 @@ int print_table(const char *path, const char *json, const char *note)
 	       "goal", "", "ours", "baseline");
 	for (size_t i = 0; i < record.row_count; i++)
 		print_line(&record.rows[i]);
+	print_misses(&record, misses);
 	put_json(out, &record, note);
 	record_free(&record);
 	return fclose(out) ? EXIT_FAILURE : EXIT_SUCCESS;

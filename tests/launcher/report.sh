@@ -82,9 +82,29 @@ has "$page" '184 more ranks are in the JSON file.'
 has "$page" '36 more nodes are in the JSON file.'
 has "$page" '<td class="name">n1</td><td>2-3</td>'
 
+# What is said of nodes, ranks and steps: which ranks a node has, the least of its ranks', the rank that
+# waited least first, and the mean of a sample's steps.
+cat >"$scratch/w.json" <<EOF
+{$head, "job": {"program": "a & b"}, "ranks": [
+{"rank": 0, "node": {"name": "n1", "budget": 3072}, "waited_seconds": 3, "steps": {"measured": 4}},
+{"rank": 1, "node": {"name": "n1", "budget": 2048}, "waited_seconds": 1},
+{"rank": 2, "node": {"name": "n2", "budget": 1024}, "waited_seconds": 0.5},
+{"rank": 3, "node": {"name": "n1", "budget": 4096}, "waited_seconds": 2}],
+"series": [{"rank": 0, "at_seconds": [4, 8], "steps": [2, 2], "step_seconds": [4, 4],
+"max_step_seconds": [3, 3]}]}
+EOF
+made w
+page=$(<"$scratch/w.html")
+has "$page" '<h1>a &amp; b, job </h1>'
+has "$page" '<td class="name">n1</td><td>0-1, 3</td>'
+is "$(grep -o '<td class="n">[1-4].0K</td>' <<<"${page#*id=\"nodes\"}" | tr -dc '1-4')" 21
+is "$(sed -n 's/^<tr><td class="n">\([0-3]\)<.*/\1/p' <<<"$page" | tr -d '\n')" 2130
+has "$page" '"end">3 s</text>'
+has_not "$page" '"end">4 s</text>'
+
 if command -v python3 >/dev/null; then
 	python3 -c 'import sys, xml.dom.minidom as x; [x.parse(page) for page in sys.argv[1:]]' \
-		"$scratch"/[xyz].html || fail "a page is not well formed"
+		"$scratch"/[w-z].html || fail "a page is not well formed"
 fi
 
 # ---- a job that finds no zerorun beside its library, but what PATH has

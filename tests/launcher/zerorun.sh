@@ -252,6 +252,7 @@ wait_for_lines() {
 	for ((i = 0; i < 3000; i++)); do
 		mapfile -t lines <"$1"
 		((${#lines[@]} >= $2)) && return
+		[[ -e /proc/$launcher/exe ]] || fail "mpirun has ended"
 		sleep 0.02
 	done
 	fail "$1 is '$(<"$1")': $(<"$scratch/out")"

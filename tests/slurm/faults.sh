@@ -289,6 +289,10 @@ batch "${six[*]} sh -c '$(dies 'kill -SEGV $$' 3)'" --zero -N 3 -n 6
 fails "a task of a batch job that dies" ": rank 3 on node n2 died of signal 11 (Segmentation fault)"
 try srun -w n1 -n 4 --zero sh -c 'kill -SEGV $$'
 fails "four tasks that die" "on node n1 died of signal 11 (Segmentation fault)"
+# shellcheck disable=SC2016 # for the tasks' shells
+try srun -w n1 -n 2 --zero sh -c 'cd "$1"; [ $SLURM_PROCID = 1 ] || { echo $$ >first; exit; }
+	until [ -s first ] && ! kill -0 "$(cat first)"; do sleep 0.1; done 2>>/dev/null; kill -SEGV $$' - "$scratch"
+fails "a task that dies after another has ended" ": rank 1 on node n1 died of signal 11"
 try "${six[@]}" --zero sh -c "$(dies 'exit 3' 2)"
 ((status != 0 && took < soon)) || wrong "a task that exits with 3: the step should end soon"
 grep -q spank_zero: "$scratch/out" && wrong "a task that exits with 3: it should not be named"

@@ -75,7 +75,7 @@ step nested srun -n 1 sh -c 'srun --overlap -n 1 env'
 step nested_stage srun -n 1 --zero sh -c 'srun --overlap -n 1 --zero-stage=0 env'
 step nested_no srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
 step back srun -n 1 --no-zero sh -c 'srun --overlap -n 1 --zero-stage=0 env'
-step own_preload $env LD_PRELOAD=$library srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
+step own_preload $env LD_PRELOAD=$library PMIX_MCA_zero_test=kept srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
 step own_master $env MASTER_ADDR=me MASTER_PORT=9 srun -n 1 --zero \
 	sh -c 'srun --overlap -n 1 --no-zero env'
 step nested_on srun -n 1 --zero sh -c 'srun --overlap -n 1 env'
@@ -109,6 +109,8 @@ own_options() {
 	off "$at/nested_no"
 	on "$at/back" 0
 	off "$at/own_preload" "^LD_PRELOAD=$library\$"
+	lines "$at/own_preload" '^PMIX_MCA_zero_test=kept$' >/dev/null ||
+		wrong "$at/own_preload" "the user's own PMIX_MCA_zero_test is gone"
 	off "$at/own_master" '^MASTER_(ADDR=me|PORT=9)$'
 	off "$at/own_kill" '^SLURM_KILL_BAD_EXIT=0$'
 	lines "$at/own_kill" '^SLURM_KILL_BAD_EXIT=0$' >/dev/null ||
