@@ -80,10 +80,13 @@ done
 
 # A rank is killed: the others name it, whatever they wait for, and free no memory that an abort still
 # uses.
-for rule in kill:ncclAllGather:1:1 kill:ncclAllGather:5:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:0 kill:ncclGroupEnd:5:1; do
-	ZERO_ON_FAULT=return DOUBLE_NCCL_FAIL=$rule,slow:ncclCommAbort:1 \
-		timeout -k 5 40 "$ZERORUN" --zero-preload=no -n 3 \
-		--launcher-arg=--enable-recovery "$program" >"$scratch/out" 2>&1 </dev/null
+for rule in die:1 kill:ncclAllGather:1:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:0 kill:ncclGroupEnd:5:1; do
+	how=()
+	[[ $rule != die* ]] || how=(die)
+	fails=$rule,slow:ncclCommAbort:1
+	ZERO_ON_FAULT=return DOUBLE_NCCL_FAIL=${fails#die:1,} \
+		timeout -k 5 60 "$ZERORUN" --zero-preload=no -n 3 \
+		--launcher-arg=--enable-recovery "$program" "${how[@]}" >"$scratch/out" 2>&1 </dev/null
 	status=$?
 	((status != 124 && status != 137)) || broken "$rule: was still running after 40 s"
 	gone=${rule##*:}
