@@ -81,14 +81,14 @@ done
 # A rank is killed: the others name it, whatever they wait for, and free no memory that an abort still
 # uses.
 for rule in die:1 kill:ncclAllGather:1:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:0 kill:ncclGroupEnd:5:1; do
-	how=()
-	[[ $rule != die* ]] || how=(die)
-	fails=$rule,slow:ncclCommAbort:1
-	ZERO_ON_FAULT=return DOUBLE_NCCL_FAIL=${fails#die:1,} \
+	how=() fails=$rule
+	[[ $rule != die:* ]] || how=(die) fails=slow:ncclCommAbort:1
+	ZERO_ON_FAULT=return DOUBLE_NCCL_FAIL=$fails \
 		timeout -k 5 60 "$ZERORUN" --zero-preload=no -n 3 \
 		--launcher-arg=--enable-recovery "$program" "${how[@]}" >"$scratch/out" 2>&1 </dev/null
 	status=$?
 	((status != 124 && status != 137)) || broken "$rule: was still running after 40 s"
+	! grep '^double NCCL\|^stand-in for CUDA' "$scratch/out" || broken "$rule: misuse"
 	gone=${rule##*:}
 	! grep -q "^rank $gone: ok" "$scratch/out" || continue
 	for rank in 0 1 2; do
