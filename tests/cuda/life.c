@@ -4,13 +4,17 @@
  * An error is a sentence on every rank, no rank waits for ever, and all memory is freed. Prints "ok"
  * or the call that failed and why, and ends with status 0 in both cases.
  *
- * With "retry" it repeats a call that had no memory, with a smaller chunk and smaller groups.
+ * With "retry" it repeats a call that had no memory, with a smaller chunk and smaller groups. With
+ * "die" rank 1 is killed between two steps, when no device works.
  */
+#include <signal.h>
+
 #include "../ranks/ranks.h"
 
 enum { COUNT = 50000, SMALL = 700 };
 
 static float values[COUNT];
+static bool dies;
 
 struct life {
 	zero_job *job;
@@ -58,6 +62,8 @@ static bool train(struct life *life)
 	zero_adamw adamw = {.lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-8F, .clip = 1};
 
 	for (int step = 0; step < 2; step++) {
+		if (step && dies && zero_rank(life->job) == 1)
+			kill(getpid(), SIGKILL);
 		if (!try(zero_prefetch(life->groups, 2, ZERO_BF16)))
 			return false;
 		for (int g = 0; g < 2; g++) {
@@ -96,6 +102,7 @@ int main(int argc, char **argv)
 	bool retries = argc > 1 && !strcmp(argv[1], "retry");
 	zero_options options = {.settings = settings[0]};
 
+	dies = argc > 1 && !strcmp(argv[1], "die");
 	for (size_t i = 0; i < COUNT; i++)
 		values[i] = (float)i;
 	for (size_t s = 0; s < sizeof(settings) / sizeof(settings[0]); s++) {

@@ -7,7 +7,8 @@
  *
  *   CUDA_VISIBLE_DEVICES   empty: there is no device; else there is one
  *   DOUBLE_CUDA_MEMORY     bytes of the device in this process, K, M or G may follow; 1G
- *   DOUBLE_CUDA_DELAY_US   mean random delay before each operation, in microseconds; 20
+ *   DOUBLE_CUDA_DELAY_US   mean random delay before an operation, in microseconds; 20
+ *   DOUBLE_CUDA_DELAY_OF   one operation of so many is delayed; 1
  *   DOUBLE_CUDA_LEGACY     wait: calls on the NULL stream return when their work is done
  *   DOUBLE_CUDA_PROTECT    1: the host cannot reach device memory, but by double_cuda_reach
  *   DOUBLE_CUDA_FAIL       call:n:result[:rank],...: the nth call of that function (from 1; "n+":
@@ -187,7 +188,7 @@ struct double_settings {
 	bool read;
 	int devices; /* 0 or 1 */
 	size_t memory;
-	uint64_t delay_us;
+	uint64_t delay_us, delay_of;
 	bool legacy_waits, protect, leaks;
 };
 

@@ -121,6 +121,7 @@ void double_settings_read(void)
 	s->devices = !visible || *visible;
 	s->memory = number_of("DOUBLE_CUDA_MEMORY", 1ULL << 30);
 	s->delay_us = number_of("DOUBLE_CUDA_DELAY_US", 20);
+	s->delay_of = number_of("DOUBLE_CUDA_DELAY_OF", 1);
 	s->legacy_waits = legacy && !strcmp(legacy, "wait");
 	s->protect = number_of("DOUBLE_CUDA_PROTECT", 0);
 	s->leaks = number_of("DOUBLE_CUDA_LEAKS", 0);

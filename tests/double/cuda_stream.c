@@ -85,7 +85,7 @@ static void delay(CUstream stream)
 	x ^= x >> 7;
 	x ^= x << 17;
 	stream->random = x;
-	if (!mean)
+	if (!mean || (x >> 32) % double_settings.delay_of)
 		return;
 	ns = x % (1000 * mean + 1);
 	if (x >> 60 == 0)

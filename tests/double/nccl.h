@@ -3,7 +3,7 @@
  * A stand-in for NVIDIA's libnccl.so.2 on machines without GPUs. Ranks are processes of one machine
  * (or threads of one), which share a piece of memory for each communicator and read each other's
  * buffers with process_vm_readv. Operations are host functions on the streams of the CUDA driver
- * that the process has, which is a stand-in too; without one they are run at once.
+ * that the process has, which is a stand-in too.
  *
  * It is stricter than NCCL. If ranks run different operations, NCCL would hang or give wrong results;
  * here the process ends with status 96 and one line that names both ranks and both operations, and
@@ -206,13 +206,11 @@ _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2))
 size_t type_size(ncclDataType_t type); /* 0 for an unknown type */
 const char *type_name(ncclDataType_t type);
 const char *kind_name(enum kind kind);
-bool can_add(ncclDataType_t type);
-/* to[count] = a[count] + b[count], rounded to the type. */
-void add(ncclDataType_t type, void *to, const void *a, const void *b, size_t count);
+/* to[count] = a[count] + b[count], of f32. */
+void add(void *to, const void *a, const void *b, size_t count);
 
 /* nccl_driver.c */
 void driver_find(void);
-bool driver_there(void);
 /* The current context. Returns false if there is a driver but no current context. */
 bool driver_context(void **context);
 void driver_push(void *context);
@@ -225,7 +223,7 @@ const char *driver_refuses(const void *data, size_t bytes);
 /* Called on a stream. Returns the host's address of the memory, or NULL if it does not exist. */
 void *driver_reach(const void *data, size_t bytes, bool write);
 void *driver_alloc(size_t bytes);
-bool driver_free(void *data, size_t bytes);
+bool driver_free(void *data);
 
 /* nccl_segment.c */
 bool segment_new(ncclUniqueId *id);

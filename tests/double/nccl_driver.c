@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls the CUDA driver if the program has loaded one. */
+/* Calls the stand-in for the CUDA driver, which the program has loaded. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "nccl.h"
 
@@ -21,14 +20,6 @@ static struct {
 	CUresult (*attribute)(void *, CUpointer_attribute, CUdeviceptr);
 	CUresult (*alloc)(CUdeviceptr *, size_t);
 	CUresult (*free)(CUdeviceptr);
-	CUresult (*device)(CUdevice *);
-	CUresult (*pool_delete)(CUmemoryPool);
-	CUresult (*pool_new)(CUmemoryPool *, const CUmemPoolProps *);
-	CUresult (*pool_alloc)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
-	CUresult (*pool_free)(CUdeviceptr, CUstream);
-	CUresult (*finish)(CUstream);
-	CUmemoryPool pool;
-	unsigned pool_blocks;
 	/* extra functions of the stand-in for the driver */
 	void *(*reach)(CUdeviceptr, size_t, bool);
 	void (*quiet)(bool);
@@ -60,30 +51,20 @@ void driver_find(void)
 		*(void **)&driver.attribute = find("cuPointerGetAttribute");
 		*(void **)&driver.alloc = find("cuMemAlloc_v2");
 		*(void **)&driver.free = find("cuMemFree_v2");
-		*(void **)&driver.device = find("cuCtxGetDevice");
-		*(void **)&driver.pool_new = find("cuMemPoolCreate");
-		*(void **)&driver.pool_alloc = find("cuMemAllocFromPoolAsync");
-		*(void **)&driver.pool_free = find("cuMemFreeAsync");
-		*(void **)&driver.finish = find("cuStreamSynchronize");
-		*(void **)&driver.pool_delete = find("cuMemPoolDestroy");
 		*(void **)&driver.reach = find("double_cuda_reach");
 		*(void **)&driver.quiet = find("double_cuda_quiet");
 		*(void **)&driver.launch = find("cuLaunchHostFunc");
-		driver.there = driver.launch;
+		if (!driver.launch || !driver.reach)
+			die("there is no stand-in for the driver");
+		driver.there = true;
 	}
 	pthread_mutex_unlock(&driver.mutex);
-}
-
-bool driver_there(void)
-{
-	return driver.there;
 }
 
 /* Calls made here do not count as calls of the program. */
 static void quiet(bool on)
 {
-	if (driver.quiet)
-		driver.quiet(on);
+	driver.quiet(on);
 }
 
 bool driver_context(void **context)
@@ -91,9 +72,6 @@ bool driver_context(void **context)
 	CUcontext current = NULL;
 	CUresult result;
 
-	*context = NULL;
-	if (!driver.context)
-		return true;
 	quiet(true);
 	result = driver.context(&current);
 	quiet(false);
@@ -106,7 +84,7 @@ void driver_push(void *context)
 	CUresult result = CUDA_SUCCESS;
 
 	quiet(true);
-	if (context && driver.push)
+	if (context)
 		result = driver.push(context);
 	quiet(false);
 	if (result)
@@ -118,7 +96,7 @@ void driver_pop(void *context)
 	CUcontext popped;
 
 	quiet(true);
-	if (context && driver.pop)
+	if (context)
 		driver.pop(&popped);
 	quiet(false);
 }
@@ -127,12 +105,6 @@ bool driver_run(cudaStream_t stream, void (*run)(void *), void *data)
 {
 	CUresult result;
 
-	if (!driver.there && stream)
-		return false;
-	if (!driver.there) {
-		run(data);
-		return true;
-	}
 	quiet(true);
 	result = driver.launch(stream, run, data);
 	quiet(false);
@@ -144,7 +116,7 @@ bool driver_order(cudaStream_t later, cudaStream_t earlier)
 	CUevent event;
 	bool good;
 
-	if (!driver.there || later == earlier)
+	if (later == earlier)
 		return true;
 	quiet(true);
 	good = driver.event_new(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS;
@@ -176,7 +148,7 @@ const char *driver_refuses(const void *data, size_t bytes)
 {
 	const char *why;
 
-	if (!driver.attribute || bytes == 0)
+	if (bytes == 0)
 		return NULL;
 	quiet(true);
 	why = refuses((CUdeviceptr)(uintptr_t)data, bytes);
@@ -186,74 +158,28 @@ const char *driver_refuses(const void *data, size_t bytes)
 
 void *driver_reach(const void *data, size_t bytes, bool write)
 {
-	if (!driver.reach || bytes == 0)
+	if (bytes == 0)
 		return (void *)(uintptr_t)data;
 	return driver.reach((CUdeviceptr)(uintptr_t)data, bytes, write);
-}
-
-/* Allocates from a pool that exists as long as memory of it is in use. */
-static CUdeviceptr pool_alloc(size_t bytes)
-{
-	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-				.location.type = CU_MEM_LOCATION_TYPE_DEVICE};
-	CUdevice device = 0;
-	CUdeviceptr data = 0;
-	CUresult result = CUDA_SUCCESS;
-
-	driver.device(&device);
-	props.location.id = device;
-	pthread_mutex_lock(&driver.mutex);
-	if (!driver.pool)
-		result = driver.pool_new(&driver.pool, &props);
-	driver.pool_blocks += !result;
-	pthread_mutex_unlock(&driver.mutex);
-	if (result || driver.pool_alloc(&data, bytes, driver.pool, NULL) || driver.finish(NULL))
-		return 0;
-	return data;
-}
-
-static bool pool_free(CUdeviceptr data)
-{
-	bool good =
-		driver.pool_free(data, NULL) == CUDA_SUCCESS && driver.finish(NULL) == CUDA_SUCCESS;
-
-	pthread_mutex_lock(&driver.mutex);
-	if (--driver.pool_blocks == 0) {
-		driver.pool_delete(driver.pool);
-		driver.pool = NULL;
-	}
-	pthread_mutex_unlock(&driver.mutex);
-	return good;
 }
 
 void *driver_alloc(size_t bytes)
 {
 	CUdeviceptr data = 0;
-	void *mapped;
 
-	if (!driver.there) {
-		mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-			      0);
-		return mapped == MAP_FAILED ? NULL : mapped;
-	}
 	quiet(true);
-	if (!driver.alloc)
-		data = pool_alloc(bytes);
-	else if (driver.alloc(&data, bytes))
+	if (driver.alloc(&data, bytes))
 		data = 0;
 	quiet(false);
 	return (void *)(uintptr_t)data;
 }
 
-bool driver_free(void *data, size_t bytes)
+bool driver_free(void *data)
 {
-	CUdeviceptr at = (CUdeviceptr)(uintptr_t)data;
 	bool good;
 
-	if (!driver.there)
-		return munmap(data, bytes) == 0;
 	quiet(true);
-	good = driver.free ? driver.free(at) == CUDA_SUCCESS : pool_free(at);
+	good = driver.free((CUdeviceptr)(uintptr_t)data) == CUDA_SUCCESS;
 	quiet(false);
 	return good;
 }

@@ -7,27 +7,11 @@
 
 static ncclResult_t apply_config(struct ncclComm *comm, const ncclConfig_t *config)
 {
-	const int unset = NCCL_CONFIG_UNDEF_INT;
-	const size_t head = offsetof(ncclConfig_t, blocking);
-
-	if (!config)
-		return ncclSuccess;
-	if (config->size <= head || config->size > 4096 || config->magic != 0xcafebeef ||
-	    config->version < 21400)
+	if (config && config->magic != 0xcafebeef)
 		return refuse(ncclInvalidArgument,
 			      "a config that does not begin as NCCL_CONFIG_INITIALIZER");
-	if (config->blocking != unset && config->blocking != 0 && config->blocking != 1)
-		return refuse(ncclInvalidArgument, "config: blocking is %d", config->blocking);
-	if (config->minCTAs != unset && config->maxCTAs != unset &&
-	    config->minCTAs > config->maxCTAs)
-		return refuse(ncclInvalidArgument, "config: minCTAs %d is above maxCTAs %d",
-			      config->minCTAs, config->maxCTAs);
-	comm->blocking = config->blocking != 0;
-	if (config->version < 22700 || config->CTAPolicy == unset)
-		return ncclSuccess;
-	if (config->CTAPolicy < 0 || config->CTAPolicy > 3 ||
-	    (config->CTAPolicy & NCCL_CTA_POLICY_ZERO && NCCL_DOUBLE_VERSION < 22800))
-		return refuse(ncclInvalidArgument, "config: CTAPolicy is %d", config->CTAPolicy);
+	if (config)
+		comm->blocking = config->blocking != 0;
 	return ncclSuccess;
 }
 

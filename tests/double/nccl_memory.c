@@ -80,7 +80,7 @@ ncclResult_t ncclMemFree(void *data)
 		die("ncclMemFree of %p, of which there is a window", data);
 	*at = block->next;
 	pthread_mutex_unlock(&memory.mutex);
-	result = driver_free(block->data, block->bytes)
+	result = driver_free(block->data)
 			 ? ncclSuccess
 			 : refuse(ncclUnhandledCudaError, "memory cannot be freed");
 	free(block);

@@ -31,7 +31,7 @@ static bool sum(const struct op *op, void *to, size_t at, size_t count, int firs
 
 			good = read_from(comm, rank, i == 1 ? sums : more, from, n * size);
 			if (i > 1 && good)
-				add(op->type, sums, sums, more, n);
+				add(sums, sums, more, n);
 		}
 		if (good)
 			memcpy((char *)to + done * size, sums, n * size);

@@ -220,6 +220,7 @@ static void check_training(void)
 	each_stage(check_skips, "");
 	check_skips("stage=3 offload=optimizer");
 	each_stage(check_low_gradients, "");
+	each_stage(check_refused, "");
 	check_low_gradients("stage=3 offload=optimizer");
 	each_stage(check_reduce_order, "");
 }

@@ -37,6 +37,7 @@ void check_updates(const char *settings);
 void check_steps(const char *settings);
 void check_skips(const char *settings);
 void check_low_gradients(const char *settings);
+void check_refused(const char *settings);
 void check_reduce_order(const char *settings);
 void check_flatten(void);
 void check_models(const char *settings);

@@ -274,6 +274,27 @@ void check_skips(const char *settings)
 	end(&m);
 }
 
+/* Ranks reduce different groups. A later reduce is refused, and frees a gradient that was just written,
+   while nothing was waited for. */
+void check_refused(const char *settings)
+{
+	static const float one = 1;
+	float *gradients[TENSORS];
+	struct model m;
+
+	begin(&m, settings, ZERO_F32);
+	for (size_t t = 0; t < TENSORS; t++)
+		gradients[t] = tensors[t].trainable ? zero_gradient(m.params[t]) : NULL;
+	ok(zero_reduce(m.groups[rank > 0]));
+	if (world > 1)
+		fails(zero_gather(m.groups[2], ZERO_DTYPE_PARAM), ZERO_E_ORDER, "");
+	for (size_t t = 0; t < TENSORS; t++)
+		if (tensors[t].group == 2 && tensors[t].count && gradients[t])
+			upload(gradients[t], &one, sizeof(one));
+	zero_reduce(m.groups[2]);
+	end(&m);
+}
+
 void check_low_gradients(const char *settings)
 {
 	static const zero_dtype low[] = {ZERO_BF16, ZERO_F16};

@@ -19,15 +19,10 @@
 #define COUNT_OF(array) (sizeof(array) / sizeof(*(array)))
 
 static struct zero_driver cu;
-static CUresult (*host_function)(CUstream, CUhostFn, void *);
 static CUresult (*plain_alloc)(CUdeviceptr *, size_t);
-static CUresult (*plain_free)(CUdeviceptr);
 static void *(*reach)(CUdeviceptr, size_t, bool);
 static unsigned long long (*calls)(const char *);
-static bool (*fail_by)(const char *);
-static void (*quiet)(bool);
 static size_t (*alive)(bool);
-static size_t (*depth)(void);
 static void (*hold)(bool);
 
 static const struct {
@@ -35,21 +30,9 @@ static const struct {
 	const char *name;
 } symbols[] = {
 	{&cu.init, "cuInit"},
-	{&cu.driver_version, "cuDriverGetVersion"},
-	{&cu.error_name, "cuGetErrorName"},
-	{&cu.error_text, "cuGetErrorString"},
-	{&cu.device_count, "cuDeviceGetCount"},
-	{&cu.device_get, "cuDeviceGet"},
-	{&cu.device_name, "cuDeviceGetName"},
-	{&cu.device_uuid, "cuDeviceGetUuid_v2"},
-	{&cu.device_attribute, "cuDeviceGetAttribute"},
 	{&cu.context_retain, "cuDevicePrimaryCtxRetain"},
 	{&cu.context_release, "cuDevicePrimaryCtxRelease_v2"},
 	{&cu.context_push, "cuCtxPushCurrent_v2"},
-	{&cu.context_pop, "cuCtxPopCurrent_v2"},
-	{&cu.context_current, "cuCtxGetCurrent"},
-	{&cu.context_device, "cuCtxGetDevice"},
-	{&cu.priorities, "cuCtxGetStreamPriorityRange"},
 	{&cu.memory_info, "cuMemGetInfo_v2"},
 	{&cu.pool_new, "cuMemPoolCreate"},
 	{&cu.pool_delete, "cuMemPoolDestroy"},
@@ -59,7 +42,6 @@ static const struct {
 	{&cu.free, "cuMemFreeAsync"},
 	{&cu.host_alloc, "cuMemHostAlloc"},
 	{&cu.host_free, "cuMemFreeHost"},
-	{&cu.pointer_attribute, "cuPointerGetAttribute"},
 	{&cu.copy, "cuMemcpyAsync"},
 	{&cu.set, "cuMemsetD8Async"},
 	{&cu.stream_new, "cuStreamCreateWithPriority"},
@@ -75,15 +57,10 @@ static const struct {
 	{&cu.module_unload, "cuModuleUnload"},
 	{&cu.function_get, "cuModuleGetFunction"},
 	{&cu.launch, "cuLaunchKernel"},
-	{&host_function, "cuLaunchHostFunc"},
 	{&plain_alloc, "cuMemAlloc_v2"},
-	{&plain_free, "cuMemFree_v2"},
 	{&reach, "double_cuda_reach"},
 	{&calls, "double_cuda_calls"},
-	{&fail_by, "double_cuda_fail"},
-	{&quiet, "double_cuda_quiet"},
 	{&alive, "double_cuda_alive"},
-	{&depth, "double_cuda_depth"},
 	{&hold, "double_cuda_hold"},
 };
 
