@@ -88,15 +88,24 @@ done
 
 # ---- who does not come
 
+# files: an empty folder, in which the next ranks wait for each other
+files() {
+	ZERO_TEST_FILES=$(mktemp -d "$scratch/files.XXXXXX")
+	export ZERO_TEST_FILES
+}
+files
 run 0 "${ranks[@]}" 3 "${bootstrap[@]}" late 2
 has_lines 2 '^rank [01]: rank 2 of 3 \(node .*\) did not come within 2 s: '
 quiet
+files
 run 0 "${ranks[@]}" 8 "${bootstrap[@]}" absent 1,3-5,7 2
 has_lines 3 '^rank [026] after .* s: ranks 1, 3 to 5, 7 of 8 \(the first on .*\) did not come within 2 s'
 quiet
+files
 run 0 "${ranks[@]}" 4 "${bootstrap[@]}" absent 0,1 2 gone
 has_lines 2 '^rank [23] after .* s: ranks 0, 1 of 4 .* did not come within 2 s'
 quiet
+files
 run 0 "${ranks[@]}" 24 "${bootstrap[@]}" absent 0,2,4,6,8,10,12,14,16,18-22 2
 has_lines 10 'ranks 0, 2, 4, 6, 8, 10, 12, 14 and 6 more of 24 '
 
