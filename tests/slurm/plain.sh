@@ -88,7 +88,7 @@ round() {
 	record arguments_on srun -w n2 "$scratch/task.sh" --zero --zero-stage=2
 	record variables env ZERO_ISA=scalar ZERO_CHECK=1 srun -w n2 "$scratch/task.sh"
 	record enabled_no env ZERO_ENABLED=no ZERO_STAGE=1 srun -w n2 "$scratch/task.sh"
-	wait_for 60 test -e "$round/sbatch.ended"
+	wait_for test -e "$round/sbatch.ended"
 	cat "$round"/*.[0-9]* "$round"/*.script.* >"$scratch/all"
 	# also job numbers, and messages of Slurm when it is busy
 	sed -Ei "/$pattern/d; /^salloc: |^srun: ([Jj]ob [0-9]+ |Step created for )/d" "$round"/*.*

@@ -86,14 +86,16 @@ touch ended
 STEPS
 chmod +x "$scratch/steps.sh"
 
-# job NAME COMMAND...: the steps inside it, with their output in $scratch/NAME
+# job NAME COMMAND...: the steps inside it, with their output in $scratch/NAME, beside what follows
 job() {
-	local name=$1
-	shift
-	mkdir -p "$scratch/$name"
-	timeout 100 "$@" "$scratch/steps.sh" "$scratch/$name" >"$scratch/out" 2>&1
-	check "$name" $?
-	wait_for 60 test -e "$scratch/$name/ended"
+	mkdir -p "$scratch/$1"
+	begin "$1" "${@:2}" "$scratch/steps.sh" "$scratch/$1"
+}
+
+job_ended() {
+	ended "$1"
+	check "$1" "$status"
+	wait_for test -e "$scratch/$1/ended"
 }
 
 # own_options: options of the step override those of the job; STAGE is that of --zero alone.
@@ -120,7 +122,11 @@ own_options() {
 	lines "$at/own_mpi_flag" '^PMIX_RANK' && wrong "$at/own_mpi_flag" "--mpi=none does not count"
 }
 
-job zero_job sbatch --zero-stage=2 -o "$scratch/batch"
+job zero_job sbatch --zero-stage=2 -o "$scratch/batch.zero"
+job no_zero_job sbatch --no-zero -o "$scratch/batch.no_zero"
+job plain_job salloc
+
+job_ended zero_job
 own_options zero_job 2
 at=$scratch/zero_job
 on "$at/plain" 2
@@ -130,7 +136,7 @@ on "$at/enabled_no" 2
 on "$at/nested" 2
 on "$at/nested_on" 2
 
-job no_zero_job sbatch --no-zero -o "$scratch/batch"
+job_ended no_zero_job
 own_options no_zero_job 3
 at=$scratch/no_zero_job
 off "$at/plain"
@@ -139,7 +145,7 @@ off "$at/yes"
 off "$at/enabled_no"
 off "$at/nested"
 
-job plain_job salloc
+job_ended plain_job
 own_options plain_job 3
 at=$scratch/plain_job
 off "$at/plain"
@@ -198,7 +204,7 @@ lines "$scratch/g" '^SLURM_KILL_BAD_EXIT=0$' >/dev/null ||
 one f env ZERO_ISA=scalar ZERO_CHECK=1 srun -n 1 env
 off "$scratch/f"
 
-wait_for 60 test -s "$scratch/none.status"
+wait_for test -s "$scratch/none.status"
 on "$scratch/none" 3
 
 write_yaml <<YAML
