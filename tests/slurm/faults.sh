@@ -328,6 +328,10 @@ batch "${six[*]} sh -c '$(dies 'kill -SEGV $$' 3)'" --zero -N 3 -n 6
 fails "a task of a batch job that dies" ": rank 3 on node n2 died of signal 11 (Segmentation fault)"
 try srun -w n1 -n 4 --zero sh -c 'kill -SEGV $$'
 fails "four tasks that die" "on node n1 died of signal 11 (Segmentation fault)"
+# shellcheck disable=SC2016 # for the tasks' shells
+try srun -w n1 -n 2 --zero sh -c 'cd "$1"; [ $SLURM_PROCID = 1 ] || { echo $$ >first; exit; }
+	until [ -s first ] && ! kill -0 "$(cat first)"; do sleep 0.1; done 2>>/dev/null; kill -SEGV $$' - "$scratch"
+fails "a task that dies after another has ended" ": rank 1 on node n1 died of signal 11"
 
 # ---- a driver that hangs -------------------------------------------------------------------------
 
@@ -385,8 +389,9 @@ ends_are_logged() {
 	for node in "${nodes[@]}"; do
 		log=$scratch/slurmd-$node.log
 		sed -n 's/.* launch task StepId=\([^ ]*\) .*/\1/p
-			s/.* Launching batch job \([0-9]*\) .*/\1.batch/p' "$log" | sort >"$scratch/begun"
-		sed -n 's/.*\[\([0-9]*\.[^]]*\)\] done with \(job\|step\)$/\1/p' "$log" | sort |
+			s/.* Launching batch \(job \|JobId=\)\([0-9]*\) .*/\2.batch/p' "$log" |
+			sort >"$scratch/begun"
+		sed -En 's/.*\[([0-9]+\.[^]]*)\] (stepd_cleanup: )?done with (job|step)\>.*/\1/p' "$log" | sort |
 			diff "$scratch/begun" - >"$scratch/out" && [[ -s $scratch/begun ]] || return
 	done
 }

@@ -121,7 +121,7 @@ same <<END
 2 n3 0,1 PCI_BUS_ID 8704M 9G 10G nvml 2 NVIDIA H200 MIG 1g.10gb
 END
 # several tasks that all see all: three on two GPUs are two on one of them
-step 0 -N 2 -n 7 --gres=gpu:2 --distribution=arbitrary -w n1,n1,n1,n1,n2,n2,n2
+step 0 -n 7 --gres=gpu:2 --distribution=arbitrary -w n1,n1,n1,n1,n2,n2,n2
 same <<END
 0 n1 0,1 PCI_BUS_ID 13G 30G 80G nvml 2 NVIDIA H100 80GB HBM3
 1 n1 0,1 PCI_BUS_ID 13G 30G 80G nvml 2 NVIDIA H100 80GB HBM3
@@ -238,7 +238,7 @@ same <<END
 1 n1 0,1 PCI_BUS_ID 26G 30G 80G nvml 2 NVIDIA H100 80GB HBM3
 END
 # without GPUs NVML is not queried
-step 0 -N 2 -n 3 --mem=100M --distribution=arbitrary -w n2,n2,n3
+step 0 -n 3 --mem=100M --distribution=arbitrary -w n2,n2,n3
 same <<END
 0 n2 unset unset 50M 100M 100M step_memory 0
 1 n2 unset unset 50M 100M 100M step_memory 0

@@ -239,3 +239,16 @@ one d env ZERO_STAGE=1 salloc -n 1 env
 refused d
 one e env ZERO_ENABLED=yes sbatch -n 1 --wrap env
 refused e
+
+# One node alone: the site's own default does without zero there, a user's wish does not.
+write_yaml "" n1 n3 <<YAML
+enabled: on
+defaults: {preload_path: $libzero}
+YAML
+one a srun -w n2 -n 1 env
+[[ $(<"$scratch/a.status") == 0 ]] || wrong "$scratch/a" "what the site wants fails on a node without zero"
+lines "$scratch/a" '^(ZERO_RESOLVED|LD_PRELOAD|RANK|MASTER_ADDR)=' && wrong "$scratch/a" "zero is not off"
+one b srun -w n2 -n 1 --zero env
+[[ $(<"$scratch/b.status") != 0 ]] || wrong "$scratch/b" "zero is off on n2, and was not refused"
+grep -q "spank_zero: node n2: zero is switched off on this node ($scratch/n2/zero.yaml:2" "$scratch/b.err" ||
+	wrong "$scratch/b" "the line does not say why"
