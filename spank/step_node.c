@@ -127,8 +127,9 @@ int step_node_user_init(spank_t spank)
 
 /*
  * Names the first task on the node that died of a signal, or whose shell reports that. SIGTERM and
- * SIGKILL are not named, since Slurm ends the other tasks with them. Slurm itself names a task that
- * the kernel killed for its memory.
+ * SIGKILL are not named, since Slurm ends the other tasks with them, nor is SIGPIPE: a rank may die of
+ * it when another one, which has died, no longer reads. Slurm itself names a task that the kernel
+ * killed for its memory.
  */
 int step_node_task_exit(spank_t spank)
 {
@@ -144,7 +145,8 @@ int step_node_task_exit(spank_t spank)
 		number = WTERMSIG(status);
 	else if (WIFEXITED(status) && WEXITSTATUS(status) > 128)
 		number = WEXITSTATUS(status) - 128;
-	if (number <= 0 || number >= NSIG || number == SIGTERM || number == SIGKILL)
+	if (number <= 0 || number >= NSIG || number == SIGTERM || number == SIGKILL ||
+	    number == SIGPIPE)
 		return ESPANK_SUCCESS;
 	named = true;
 	spank_get_item(spank, S_TASK_GLOBAL_ID, &rank);

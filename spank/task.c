@@ -35,15 +35,43 @@ static unsigned master_port(spank_t spank)
 	return first + ((job * UINT32_C(2654435761) >> 8) + step) % count;
 }
 
+/* Returns whether SPANK counts fewer tasks than Slurm's variable: those of one component. */
+static bool is_component(spank_t spank)
+{
+	char *tasks = step_variable(spank, "SLURM_NTASKS");
+	uint32_t count = 0;
+	bool is = tasks && !spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &count) &&
+		  strtoul(tasks, NULL, 10) != count;
+
+	free(tasks);
+	return is;
+}
+
+/*
+ * Finds rank 0's node: the first one of the step. Those of a heterogeneous job are sorted, where rank 0
+ * is on a node of the first component.
+ */
+static bool first_node(spank_t spank, char *host, size_t size)
+{
+	char *list = step_variable(spank, "SLURM_STEP_NODELIST"), *first = NULL;
+	bool found;
+
+	if (is_component(spank))
+		first = step_variable(spank, "SLURM_JOB_NODELIST_PACK_GROUP_0");
+	found = list && ((first && zero_hostlist_first(first, host, size) &&
+			  zero_hostlist_has(list, host)) ||
+			 zero_hostlist_first(list, host, size));
+	free(first);
+	free(list);
+	return found;
+}
+
 /* Sets the address of rank 0's node, at which torch.distributed and others connect. */
 static bool set_master(spank_t spank, struct zero_settings *resolved, char *why, size_t size)
 {
-	char *list = step_variable(spank, "SLURM_STEP_NODELIST");
 	char host[256], port[16], master[sizeof host + sizeof port];
-	bool found = list && zero_hostlist_first(list, host, sizeof host);
 
-	free(list);
-	if (!found)
+	if (!first_node(spank, host, sizeof host))
 		return true;
 	snprintf(port, sizeof port, "%u", master_port(spank));
 	snprintf(master, sizeof master, "%s:%s", host, port);

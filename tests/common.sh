@@ -16,6 +16,13 @@ fail() {
 	exit 1
 }
 
+# The shell would go on after a command that is not there, such as a function of another name.
+command_not_found_handle() {
+	echo "FAIL: ${BASH_SOURCE[1]-}:${BASH_LINENO[0]}: there is no command $1" >&2
+	kill "$$"
+}
+trap 'exit 1' TERM
+
 have() {
 	[[ " $ZERO_HAVE " == *" $1 "* ]]
 }

@@ -6,7 +6,9 @@
  *	bootstrap MODULE mpi            the same in a program that has MPI open
  *	bootstrap MODULE late SECONDS   the last rank comes when the others have given up
  *	bootstrap MODULE absent RANKS SECONDS [GONE]
- *	                                ranks "1,3-5" do not come; with GONE they have exited
+ *	                                ranks "1,3-5" do not come; with GONE they have exited.
+ *	                                Ranks of these two wait for each other with files in the
+ *	                                empty folder ZERO_TEST_FILES.
  *	bootstrap MODULE nccl LIBRARY   all ranks get the id that rank 0 made
  *	bootstrap MODULE refuse         open fails; prints its sentence
  *	bootstrap MODULE abort STATUS   the last rank ends the job
@@ -16,6 +18,7 @@
 #include "config.h"
 #endif
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -23,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef HAVE_MPI
@@ -306,6 +310,39 @@ static void pause_for(double seconds)
 	nanosleep(&time, NULL);
 }
 
+static int open_event(const char *event)
+{
+	char path[4096];
+	int file;
+
+	snprintf(path, sizeof(path), "%s/%s", getenv("ZERO_TEST_FILES"), event);
+	file = open(path, O_RDWR | O_CREAT | O_APPEND, 0666);
+	check(file >= 0, "ZERO_TEST_FILES: cannot open %s", path);
+	return file;
+}
+
+/* This rank has come so far; the file of an event has a byte for each that has. */
+static void announce(const char *event)
+{
+	int file = open_event(event);
+
+	check(write(file, "x", 1) == 1, "cannot write");
+	close(file);
+}
+
+static void wait_until_announced(const char *event, int ranks)
+{
+	int file = open_event(event);
+	double end = now() + LONG;
+	struct stat status;
+
+	while (!fstat(file, &status) && status.st_size < ranks) {
+		check(now() < end, "%s: only %d ranks", event, (int)status.st_size);
+		pause_for(0.01);
+	}
+	close(file);
+}
+
 /* Until the late ones have come and fences are possible again. */
 static void fence_again(void)
 {
@@ -315,35 +352,6 @@ static void fence_again(void)
 		check(strstr(sentence, "have not come yet"), "%s", sentence);
 		check(now() < end, "still after %d s: %s", LONG, sentence);
 		pause_for(0.05);
-	}
-}
-
-/* What ranks tell each other without PMIx: files of the folder ZERO_TEST_FILES. */
-static void path_of(int rank, char *path, size_t size)
-{
-	snprintf(path, size, "%s/rank%d", getenv("ZERO_TEST_FILES"), rank);
-}
-
-static void tell_over(void)
-{
-	char path[1024];
-	FILE *file;
-
-	path_of(place.rank, path, sizeof(path));
-	file = fopen(path, "we");
-	check(file, "%s cannot be written", path);
-	fclose(file);
-}
-
-static void wait_over(int rank)
-{
-	double end = now() + LONG;
-	char path[1024];
-
-	path_of(rank, path, sizeof(path));
-	while (access(path, F_OK)) {
-		check(now() < end, "there is still no %s", path);
-		pause_for(0.01);
 	}
 }
 
@@ -357,20 +365,23 @@ static void late(double seconds)
 	ok(bootstrap->fence(LONG));
 	put_one(1, 4, 128);
 	if (place.rank == last) {
-		for (int rank = 0; rank < last; rank++)
-			wait_over(rank);
+		wait_until_announced("told", last);
 		ok(bootstrap->fence(LONG));
 	} else {
-		double begin = now();
-		zero_status status = bootstrap->fence(seconds);
+		zero_status status;
+		double begin;
 
+		announce("here");
+		wait_until_announced("here", last);
+		begin = now();
+		status = bootstrap->fence(seconds);
 		check(status == ZERO_E_COMM, "status %d", status);
 		check(now() - begin >= seconds, "it waited for %g s only", now() - begin);
 		printf("rank %d: %s\n", place.rank, sentence);
 		fflush(stdout);
 		fails(bootstrap->fence(seconds), ZERO_E_STATE, "have not come yet");
 		get_one(last, 0, 4, 128);
-		tell_over();
+		announce("told");
 	}
 	fence_again();
 	for (int rank = 0; rank < place.world; rank++)
@@ -398,24 +409,27 @@ static bool is_in(const char *list, int number)
 static void absent(const char *list, double seconds, bool gone)
 {
 	zero_status status;
+	int present = 0;
 	double begin;
 
 	ok(bootstrap->open(&place));
+	for (int rank = 0; rank < place.world; rank++)
+		present += !is_in(list, rank);
 	if (is_in(list, place.rank)) {
-		for (int rank = 0; !gone && rank < place.world; rank++)
-			if (!is_in(list, rank))
-				wait_over(rank);
+		if (!gone)
+			wait_until_announced("told", present);
 		exit(0);
 	}
+	announce("here");
+	wait_until_announced("here", present);
 	if (gone)
 		pause_for(0.2);
 	begin = now();
 	status = bootstrap->fence(seconds);
 	check(status == ZERO_E_COMM, "status %d", status);
-	check(now() - begin >= seconds, "it waited for %g s only", now() - begin);
-	printf("rank %d: %s\n", place.rank, sentence);
+	printf("rank %d after %.1f s: %s\n", place.rank, now() - begin, sentence);
 	fflush(stdout);
-	tell_over();
+	announce("told");
 	bootstrap->close();
 }
 

@@ -108,7 +108,7 @@ came absent
 has_lines 9 '^rank .*: ranks 0 to 2, 4, 6, 8, 10, 12, 14, 16 and 1 more of 20 \(the first on .*\) did not'
 quiet
 came gone
-has_lines 2 '^rank [23]: ranks 0, 1 of 4 .* did not come within 2 s'
+has_lines 2 '^rank [23] after .* s: ranks 0, 1 of 4 .* did not come within 2 s'
 quiet
 
 # ---- how it ends

@@ -41,19 +41,28 @@ has_lines "a heterogeneous step" 4 '^values: rank=[0-3] world=4 '
 ran "ids of NCCL" srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" nccl "$nccl"
 passed_over || has_lines "ids of NCCL" 3 '^nccl: rank=[0-2] of 3 has the id$'
 
+# files: an empty folder, in which the next ranks wait for each other
+files() {
+	ZERO_TEST_FILES=$(mktemp -d "$scratch/files.XXXXXX")
+	export ZERO_TEST_FILES
+}
+files
 ran "a late rank" srun --mpi=pmix -N3 -n6 "${bootstrap[@]}" late 2
 has_lines "a late rank" 5 '^rank [0-4]: rank 5 of 6 \(node n3\) did not come within 2 s: '
 quiet "a late rank"
+files
 absent=(srun --mpi=pmix -N3 --ntasks-per-node=2 "${bootstrap[@]}" absent "1,4-5" 2)
 ran "absent ranks" "${absent[@]}"
 has_lines "absent ranks" 3 \
 	'^rank [023] after .*: ranks 1, 4, 5 of 6 \(the first on node n1\) did not come within 2 s'
 quiet "absent ranks"
+files
 # In Slurm 22.05 each node's part of such a fence ends by itself, as soon as its own ranks are here.
 SLURM_PMIX_FENCE=tree ran "SLURM_PMIX_FENCE=tree" "${absent[@]}"
 has_lines "SLURM_PMIX_FENCE=tree" 1 '^rank 0 after .*: ranks? 1.* did not come within 2 s'
 has_lines "SLURM_PMIX_FENCE=tree" 2 "^rank [23] .* PMIx ended a fence to which rank.* of 6 had not come"
 
+files
 # The only rank of a node has gone, and with it the node's server. While a server of Slurm's tries
 # to reach it, that one may not answer either.
 ran "a node that is gone" srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" absent 2 2 gone

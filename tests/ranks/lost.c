@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A job that loses a rank: lost RANK ACTION MILLISECONDS [ONLY]. That many milliseconds after its
- * start the rank performs the action, in the middle of zero_open, load, gather, reduce, step or save.
+ * start, or after zero_open if ZERO_TEST_WHEN_OPEN is set, the rank performs the action, in the middle
+ * of zero_open, load, gather, reduce, step or save.
  * With ONLY the job repeats that one of load, gather, reduce, step and save for ever. The moment of
  * the action is written to ZERO_TEST_FILES/at. With the action "none" the job ends after a few
  * rounds; with "slow" the rank only sleeps, while the others wait for it.
@@ -74,6 +75,8 @@ static void perform(void)
 
 static void *wait_and_perform(void *unused)
 {
+	while (!opened && getenv("ZERO_TEST_WHEN_OPEN"))
+		sleep_for(0.01);
 	sleep_for(1e-3 * milliseconds);
 	write_moment();
 	perform();

@@ -228,7 +228,7 @@ got "salloc, flags of srun" 8 8 8 "$scratch/own5.yaml"
 # was_batch NAME LAYER1 LAYER2 LAYER3 [CONFIG]
 was_batch() {
 	local name=$1
-	wait_for 60 grep -q '^ended$' "$scratch/batch.$name"
+	wait_for grep -q '^ended$' "$scratch/batch.$name"
 	cp "$scratch/batch.$name" "$scratch/out"
 	shift
 	got "sbatch, $name" "$@"
@@ -244,10 +244,9 @@ was_batch comments 7 7 7 "$scratch/own5.yaml"
 
 # shellcheck disable=SC2016 # for the script
 printf '#!/bin/sh\necho "$ZERO_RESOLVED"\n' >"$scratch/script"
-ran "sbatch --export=NONE" sbatch -W -Q -n 1 --export=NONE --zero-stage=1 --zero-stream-chunk=7M \
-	-o "$scratch/script.out" "$scratch/script"
-grep -q '^stage=1 stream_chunk=7340032 ' "$scratch/script.out" ||
-	fail "after --export=NONE a batch script gets: $(<"$scratch/script.out")"
+ran_batch "sbatch --export=NONE" -n 1 --export=NONE --zero-stage=1 --zero-stream-chunk=7M "$scratch/script"
+grep -q '^stage=1 stream_chunk=7340032 ' "$scratch/out" ||
+	fail "after --export=NONE a batch script gets: $(<"$scratch/out")"
 
 # ---- the plugin's line twice, as where a site includes it twice
 

@@ -97,7 +97,7 @@ stop() {
 	local pid
 	pid=$(<"$1")
 	kill "$pid"
-	wait_for 30 is_gone "$pid"
+	wait_for is_gone "$pid"
 }
 
 # ---- which GPUs are a task's, and how many tasks share them
@@ -121,7 +121,7 @@ same <<END
 2 n3 0,1 PCI_BUS_ID 8704M 9G 10G nvml 2 NVIDIA H200 MIG 1g.10gb
 END
 # several tasks that all see all: three on two GPUs are two on one of them
-step 0 -N 2 -n 7 --gres=gpu:2 --distribution=arbitrary -w n1,n1,n1,n1,n2,n2,n2
+step 0 -n 7 --gres=gpu:2 --distribution=arbitrary -w n1,n1,n1,n1,n2,n2,n2
 same <<END
 0 n1 0,1 PCI_BUS_ID 13G 30G 80G nvml 2 NVIDIA H100 80GB HBM3
 1 n1 0,1 PCI_BUS_ID 13G 30G 80G nvml 2 NVIDIA H100 80GB HBM3
@@ -209,7 +209,7 @@ step 0 -N 1 -n 1 -w n2 --zero-stream-chunk=128M
 printed
 step 1 -N 3 -n 6 --gpus-per-task=1 --zero-stream-chunk=128M
 printed n2 "$limit"
-wait_for 30 all_idle
+wait_for all_idle
 write_yaml <<<"defaults: {preload_path: $libzero}"
 
 # ---- a lost GPU, and a node without NVML: one message each, and the step runs
@@ -238,7 +238,7 @@ same <<END
 1 n1 0,1 PCI_BUS_ID 26G 30G 80G nvml 2 NVIDIA H100 80GB HBM3
 END
 # without GPUs NVML is not queried
-step 0 -N 2 -n 3 --mem=100M --distribution=arbitrary -w n2,n2,n3
+step 0 -n 3 --mem=100M --distribution=arbitrary -w n2,n2,n3
 same <<END
 0 n2 unset unset 50M 100M 100M step_memory 0
 1 n2 unset unset 50M 100M 100M step_memory 0
@@ -258,7 +258,7 @@ END
 what="sbatch --gres=gpu:1"
 timeout 60 sbatch --zero -N 1 -n 1 -w n1 --gres=gpu:1 --mem=100M -o "$scratch/out" "$scratch/job.sh" \
 	>"$scratch/err" 2>&1 || fail "$what: $(<"$scratch/err")"
-wait_for 60 grep -q '^ended$' "$scratch/out"
+wait_for grep -q '^ended$' "$scratch/out"
 unsized="stream_threshold=auto .* budget=0 vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu="
 grep -q "^script stage=3 .*$unsized .* unset unset\$" "$scratch/out" ||
 	fail "$what: the script was sized, or has no options: $(<"$scratch/out")"
@@ -279,8 +279,8 @@ started_again() {
 	(($(grep -c 'slurmd started' "$scratch/slurmd-n3.log") > before))
 }
 slurmd -f "$scratch/n3/slurm.conf" -N n3 || fail "slurmd of n3 does not start again"
-wait_for 60 started_again
-wait_for 30 all_idle
+wait_for started_again
+wait_for all_idle
 
 # own VALUE NUMBER FACTS: two tasks with that CUDA_VISIBLE_DEVICES have NUMBER GPUs
 own() {
@@ -308,7 +308,7 @@ printed n3 "CUDA_VISIBLE_DEVICES=2: this node has no GPU 2"
 stop "$scratch/slurmctld.pid"
 sed -i 's/CR_Core_Memory/CR_Core/' "$scratch"/slurm.conf "$scratch"/n?/slurm.conf
 slurmctld -f "$SLURM_CONF" || fail "slurmctld does not start again"
-wait_for 30 all_idle
+wait_for all_idle
 step 0 -N 1 -n 2 -w n1
 total=$(awk '$1 == "MemTotal:" {print $2}' /proc/meminfo)
 found=0

@@ -17,7 +17,7 @@ export SLURM_MEM_PER_NODE=100 SBATCH_MEM_PER_NODE=100 SALLOC_MEM_PER_NODE=100
 cat >"$scratch/apart" <<'TASK'
 #!/bin/bash
 "$@" || exit
-((SLURM_PROCID < 2)) || sleep 2
+((SLURM_PROCID < 2)) || sleep 1
 TASK
 chmod +x "$scratch/apart"
 apart=$scratch/apart
@@ -65,21 +65,27 @@ none=$job
 
 # ---- steps ----------------------------------------------------------------------------------------
 
-# hetero WHAT COMMAND...: one set of options, those of the last component.
+# hetero WHAT FIRST SECOND COMMAND...: two components on these nodes, with one set of options, those of
+# the last component.
 hetero() {
-	timeout -s KILL 60 "${@:2}" -n2 "$apart" "$given" a : -n1 --zero-stage=1 "$apart" "$given" a \
-		>"$scratch/out" 2>&1
+	begin "$1" timeout -s KILL 60 "${@:4}" -w "$2" -n2 "$apart" "$given" a : \
+		-w "$3" -n1 --zero-stage=1 "$apart" "$given" a
+	begin "$1, with the library" timeout -s KILL 60 "${@:4}" -w "$2" -n2 --zero-stage=2 \
+		"$apart" "$report_task" stage : -w "$3" -n1 "$apart" "$report_task" stage
+}
+
+was_hetero() {
+	ended "$1"
 	numbered "$1" 3
 	expect "$1: options" "stage=1 " "$(field zero)"
 	expect "$1: one MASTER_ADDR" 1 "$(field addr | wc -w)"
 	expect "$1: one MASTER_PORT" 1 "$(field port | wc -w)"
 	expect "$1: MASTER_ADDR" "$(first_node) " "$(field addr)"
-	timeout -s KILL 60 "${@:2}" -n2 --zero-stage=2 "$apart" "$report_task" stage : -n1 "$apart" \
-		"$report_task" stage >"$scratch/out" 2>&1
+	ended "$1, with the library"
 	has_lines "$1, with the library" 3 '^rank=[0-2] world=3 .* stage=2$'
 }
-hetero "a heterogeneous job" srun
-hetero "heterogeneous steps of a job" salloc -N3 -n3 srun
+hetero "a heterogeneous job" n3 n1 srun
+hetero "heterogeneous steps of a job" n1 n3 salloc -N3 -n6 srun
 
 ran "several tasks a node" srun --zero-stage=1 -N1 -n4 "$given" a
 numbered "several tasks a node" 4
@@ -92,7 +98,7 @@ is_here() {
 	[[ -e $scratch/here-\$1-0 && -e $scratch/here-\$1-1 ]]
 }
 : >"$scratch/here-\$1-\$RANK"
-within 60 is_here "\$2" && exec "$given" "\$1"
+within 100 is_here "\$2" && exec "$given" "\$1"
 echo "step \$1 waited in vain for \$2"
 TASK
 chmod +x "$scratch/beside"
@@ -113,17 +119,20 @@ ZZ_KEPT=mine ran "--export=ALL,NAME=VALUE" srun --export=ALL,ZZ_EXTRA=1 --zero-s
 numbered "--export=ALL,NAME=VALUE" 2
 has_lines "--export=ALL,NAME=VALUE" 2 "preload=$libzero library=mapped zero=stage=1 extra=1 kept=mine"
 
+was_hetero "a heterogeneous job"
+was_hetero "heterogeneous steps of a job"
+
 # ---- what was submitted ---------------------------------------------------------------------------
 
-wait_for 60 test -e "$scratch/first"
+wait_for test -e "$scratch/first"
 ran "scontrol requeue" scontrol requeue "$requeue"
 # Slurm has it wait for two minutes, in which its credential expires.
 starts_again() {
 	[[ $(squeue -h -j "$requeue" -o %T) == PENDING ]] &&
 		timeout 60 scontrol update "jobid=$requeue" StartTime=now
 }
-wait_for 60 starts_again
-wait_for 120 are_over "$het" "$array" "$requeue" "$zerorun" "$none"
+wait_for starts_again
+wait_for are_over "$het" "$array" "$requeue" "$zerorun" "$none"
 
 cp "$scratch/het" "$scratch/out"
 has_lines "sbatch of a heterogeneous job" 3 '^rank=[0-2] world=3 .* stage=1$'

@@ -33,8 +33,7 @@ cat >"$scratch/job.sh" <<JOB
 #!/bin/bash
 "$ZERORUN" --zero-stage=0 "$gpt" ${train[*]@Q} --log "$scratch/batch.json"
 JOB
-timeout 120 sbatch --wait -N 3 -n 3 -o "$scratch/out" "$scratch/job.sh" >/dev/null
-check "sbatch with zerorun inside" $?
+ran_batch "sbatch with zerorun inside" -N 3 -n 3 "$scratch/job.sh"
 same_losses "$scratch/batch.json"
 
 # Started without PMIx, each rank would take itself for the only one.
@@ -45,8 +44,7 @@ grep -q 'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=p
 
 # One task is a job of one rank, in a step or in the batch script itself.
 ran "srun of one task without PMIx" srun --mpi=none -n 1 "$gpt" "${train[@]}"
-timeout 60 sbatch --wait -n 2 -o "$scratch/out" --wrap "'$gpt' ${train[*]@Q}" >/dev/null
-check "a batch script that starts no ranks" $?
+ran_batch "a batch script that starts no ranks" -n 2 --wrap "'$gpt' ${train[*]@Q}"
 
 # ---- the same with the plugin ------------------------------------------------------------------
 
@@ -59,9 +57,7 @@ srun --zero-config="$scratch/own.yaml" "$gpt" ${train[*]@Q} --log "$scratch/plug
 srun --zero-stage=1 "$gpt" ${train[*]@Q} --log "$scratch/plugin1.json"
 "$ZERORUN" --zero-stage=2 "$gpt" ${train[*]@Q} --log "$scratch/plugin2.json"
 JOB
-timeout 120 sbatch --wait -N 3 -n 3 --zero-stream-chunk=64K -o "$scratch/out" "$scratch/job.sh" \
-	>/dev/null
-check "sbatch with the plugin" $?
+ran_batch "sbatch with the plugin" -N 3 -n 3 --zero-stream-chunk=64K "$scratch/job.sh"
 for log in plugin plugin1 plugin2; do
 	same_losses "$scratch/$log.json"
 done
@@ -71,7 +67,6 @@ cat >"$scratch/job.sh" <<JOB
 #!/bin/bash
 mpirun --oversubscribe -n 3 "$gpt" ${train[*]@Q} --log "$scratch/ranks.json"
 JOB
-OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 sbatch --wait -N 3 -n 3 \
-	--zero-stage=2 -o "$scratch/out" "$scratch/job.sh" >/dev/null
-check "sbatch with mpirun inside, and the plugin" $?
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+	ran_batch "sbatch with mpirun inside, and the plugin" -N 3 -n 3 --zero-stage=2 "$scratch/job.sh"
 same_losses "$scratch/ranks.json"

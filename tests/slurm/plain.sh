@@ -14,8 +14,11 @@ differs=(
 	SLURM_SRUN_COMM_PORT SLURM_STEP_LAUNCHER_PORT # where srun listens
 	PMIX_NAMESPACE                                # has the job's number
 )
-# Variables of some releases of PMIx, left out only where PMIx sets them itself.
+# Variables of some releases of Slurm and PMIx, left out only where these set them.
 differs_in_some=(
+	SLURM_JOB_START_TIME SLURM_JOB_END_TIME       # seconds
+	SLURM_JOB_SLUID                               # counted up
+	OMPI_MCA_orte_precondition_transports         # random
 	PMIX_SERVER_TMPDIR PMIX_DSTORE_21_BASE_PATH # has the job's number
 	PMIX_DSTORE_ESH_BASE_PATH                   # has the job's number
 	'PMIX_SERVER_URI[0-9]*'                     # a process, and where it listens
@@ -29,15 +32,18 @@ leave_out() {
 }
 leave_out "${differs[@]}" "${differs_in_some[@]}"
 
-# Describes a task. Of its mappings only the addresses are left out, which are
-# random.
+# Describes a task. The addresses of its mappings are random, and the number of PMIx's socket is one of
+# several: they are left out.
 cat >"$scratch/task.sh" <<'TASK'
 #!/bin/bash
 {
 	env | sort
 	awk 'NF > 5 {print "map", $2, $3, $6}' /proc/self/maps | sort
 	for file in /proc/$$/fd/*; do
-		[[ $file -ef $0 ]] || echo "open ${file##*/}"
+		[[ -e $file && ! $file -ef $0 ]] || continue # it was the folder itself, or the script
+		number=${file##*/} name=$(readlink "$file")
+		((number < 3)) || number=another
+		echo "open $number ${name%%:*}"
 	done
 	grep -E '^(Groups|Sig(Blk|Ign|Cgt)|Cap[A-Z].*|Threads|Cpus_allowed):' /proc/self/status
 	ulimit -a
@@ -74,7 +80,7 @@ record() {
 
 # round NAME: runs jobs of all kinds; their output is in $scratch/NAME
 round() {
-	local name=$1
+	local name kept=$1
 	round=$scratch/round
 	mkdir "$round"
 	OUT=$round/sbatch sbatch -w n1 -n 2 -o "$round/sbatch.out" "$scratch/job.sh" \
@@ -88,13 +94,16 @@ round() {
 	record arguments_on srun -w n2 "$scratch/task.sh" --zero --zero-stage=2
 	record variables env ZERO_ISA=scalar ZERO_CHECK=1 srun -w n2 "$scratch/task.sh"
 	record enabled_no env ZERO_ENABLED=no ZERO_STAGE=1 srun -w n2 "$scratch/task.sh"
-	wait_for 60 test -e "$round/sbatch.ended"
+	wait_for test -e "$round/sbatch.ended"
 	cat "$round"/*.[0-9]* "$round"/*.script.* >"$scratch/all"
 	# also job numbers, and messages of Slurm when it is busy
 	sed -Ei "/$pattern/d; /^salloc: |^srun: ([Jj]ob [0-9]+ |Step created for )/d" "$round"/*.*
-	# srun reports tasks that end at about the same time in one line or in several.
+	# srun reports tasks that end at about the same time in one line or in several, in any order.
 	sed -Ei 's/^(srun: error: [^:]+:) tasks 0-1: (.*)/\1 task 0: \2\n\1 task 1: \2/' "$round"/*.*
-	mv "$round" "$scratch/$name"
+	for name in "$round"/*.*; do
+		sort -o "$name" "$name"
+	done
+	mv "$round" "$scratch/$kept"
 }
 
 # same NAME: as the first round

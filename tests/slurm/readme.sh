@@ -173,7 +173,7 @@ done
 batch() {
 	local job
 	job=$(sed -n 's/^Submitted batch job //p' "$scratch/out")
-	wait_for 60 grep -q '^ended ' "$scratch/work/slurm-$job.out"
+	wait_for grep -q '^ended ' "$scratch/work/slurm-$job.out"
 	cp "$scratch/work/slurm-$job.out" "$scratch/out"
 	printed 1 '^ended with status 0$'
 	printed "$1" "^rank=[0-9] world=$1 .* stage=$2 stream_chunk=41943040$"

@@ -37,18 +37,18 @@ is_refused() {
 	error_has "$@"
 }
 
-# refused WHAT ARGUMENT TEXT...: all three commands refuse the argument, a flag or NAME=VALUE
+# refused WHAT ARGUMENT TEXT...: the argument, a flag or NAME=VALUE, is refused by one of the three
+# commands, each in turn: they have the plugin's code in common.
+commands=(sbatch salloc srun) turn=0
 refused() {
-	local what=$1 argument=$2 command
+	local what=$1 argument=$2 command=${commands[turn++ % 3]}
 	shift 2
-	for command in sbatch salloc srun; do
-		if [[ $argument == -* ]]; then
-			run "$command" "$argument" "$program"
-		else
-			run env "$argument" "$command" "$program"
-		fi
-		is_refused "$command" "$@"
-	done
+	if [[ $argument == -* ]]; then
+		run "$command" "$argument" "$program"
+	else
+		run env "$argument" "$command" "$program"
+	fi
+	is_refused "$command" "$@"
 }
 
 # both NAME VALUE TEXT...: that option as a flag and as a variable, which the line begins with
@@ -259,7 +259,7 @@ on_node "a GPU's limit" n1 "--zero-stage: 2 is not allowed" "n1/zero.yaml:13" --
 run srun -N 1 -w n1 --zero-stage=2 "$program"
 ((status == 0)) || wrong "a GPU's limit holds without it"
 
-wait_for 60 grep -q '^srun: [0-9]' "$scratch/batch"
+wait_for grep -q '^srun: [0-9]' "$scratch/batch"
 if ! grep -q '^srun: [1-9]' "$scratch/batch" ||
 	[[ $(grep -c '^srun: error: ' "$scratch/batch") != 1 ]] ||
 	! grep -q "^srun: error: spank_zero: --zero-stream-chunk: 2M .*$small $scratch/n./zero.yaml:5\$" \

@@ -86,14 +86,16 @@ touch ended
 STEPS
 chmod +x "$scratch/steps.sh"
 
-# job NAME COMMAND...: the steps inside it, with their output in $scratch/NAME
+# job NAME COMMAND...: the steps inside it, with their output in $scratch/NAME, beside what follows
 job() {
-	local name=$1
-	shift
-	mkdir -p "$scratch/$name"
-	timeout 100 "$@" "$scratch/steps.sh" "$scratch/$name" >"$scratch/out" 2>&1
-	check "$name" $?
-	wait_for 60 test -e "$scratch/$name/ended"
+	mkdir -p "$scratch/$1"
+	begin "$1" "${@:2}" "$scratch/steps.sh" "$scratch/$1"
+}
+
+job_ended() {
+	ended "$1"
+	check "$1" "$status"
+	wait_for test -e "$scratch/$1/ended"
 }
 
 # own_options: options of the step override those of the job; STAGE is that of --zero alone.
@@ -122,7 +124,11 @@ own_options() {
 	lines "$at/own_mpi_flag" '^PMIX_RANK' && wrong "$at/own_mpi_flag" "--mpi=none does not count"
 }
 
-job zero_job sbatch --zero-stage=2 -o "$scratch/batch"
+job zero_job sbatch --zero-stage=2 -o "$scratch/batch.zero"
+job no_zero_job sbatch --no-zero -o "$scratch/batch.no_zero"
+job plain_job salloc
+
+job_ended zero_job
 own_options zero_job 2
 at=$scratch/zero_job
 on "$at/plain" 2
@@ -132,7 +138,7 @@ on "$at/enabled_no" 2
 on "$at/nested" 2
 on "$at/nested_on" 2
 
-job no_zero_job sbatch --no-zero -o "$scratch/batch"
+job_ended no_zero_job
 own_options no_zero_job 3
 at=$scratch/no_zero_job
 off "$at/plain"
@@ -141,7 +147,7 @@ off "$at/yes"
 off "$at/enabled_no"
 off "$at/nested"
 
-job plain_job salloc
+job_ended plain_job
 own_options plain_job 3
 at=$scratch/plain_job
 off "$at/plain"
@@ -200,7 +206,7 @@ lines "$scratch/g" '^SLURM_KILL_BAD_EXIT=0$' >/dev/null ||
 one f env ZERO_ISA=scalar ZERO_CHECK=1 srun -n 1 env
 off "$scratch/f"
 
-wait_for 60 test -s "$scratch/none.status"
+wait_for test -s "$scratch/none.status"
 on "$scratch/none" 3
 
 write_yaml <<YAML
@@ -235,3 +241,16 @@ one d env ZERO_STAGE=1 salloc -n 1 env
 refused d
 one e env ZERO_ENABLED=yes sbatch -n 1 --wrap env
 refused e
+
+# One node alone: the site's own default does without zero there, a user's wish does not.
+write_yaml "" n1 n3 <<YAML
+enabled: on
+defaults: {preload_path: $libzero}
+YAML
+one a srun -w n2 -n 1 env
+[[ $(<"$scratch/a.status") == 0 ]] || wrong "$scratch/a" "what the site wants fails on a node without zero"
+lines "$scratch/a" '^(ZERO_RESOLVED|LD_PRELOAD|RANK|MASTER_ADDR)=' && wrong "$scratch/a" "zero is not off"
+one b srun -w n2 -n 1 --zero env
+[[ $(<"$scratch/b.status") != 0 ]] || wrong "$scratch/b" "zero is off on n2, and was not refused"
+grep -q "spank_zero: node n2: zero is switched off on this node ($scratch/n2/zero.yaml:2" "$scratch/b.err" ||
+	wrong "$scratch/b" "the line does not say why"

@@ -207,7 +207,7 @@ step interactive
 has_lines "an interactive step" 1 \
 	'rank=none .*local_world=none addr=none port=none preload=none library=none zero=stage=1'
 
-wait_for 120 are_over "$batch_job"
+wait_for are_over "$batch_job"
 mv "$scratch/batch" "$scratch/nested"
 step script
 has_lines "a batch script" 1 \
@@ -261,7 +261,7 @@ sys.stdout.buffer.write(output)
 PYTHON
 ran "Ctrl-C" python3 "$scratch/terminal.py" srun --zero -n1 bash -c 'echo ready; exec sleep 600'
 has_lines "Ctrl-C" 1 "sending Ctrl-C to StepId="
-wait_for 60 no_steps
+wait_for no_steps
 
 # ---- containers -----------------------------------------------------------------------------------
 
