@@ -16,6 +16,7 @@ UNIT_TESTS = \
 	tests/unit/test_hostlist \
 	tests/unit/test_kernels \
 	tests/unit/test_layout \
+	tests/unit/test_net \
 	tests/unit/test_options \
 	tests/unit/test_philox \
 	tests/unit/test_sizing \
@@ -157,6 +158,10 @@ tests_unit_test_control_ends_SOURCES = tests/unit/test_control_ends.c tests/unit
 	$(control_sources)
 tests_unit_test_control_ends_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_ends_LDADD = $(UNIT_LIBS)
+
+tests_unit_test_net_SOURCES = tests/unit/test_net.c lib/net/address.c lib/net/dial.c
+tests_unit_test_net_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_net_LDADD = $(UNIT_LIBS)
 
 tests_unit_test_watch_SOURCES = \
 	tests/unit/test_watch.c tests/unit/watch_processes.c \
