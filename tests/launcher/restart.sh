@@ -2,10 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # zerorun --max-restarts: which ends of a job are followed by another run, how often, and what becomes
 # of signals. With stand-ins for mpirun and srun, then real ranks under mpirun.
-#
-# A shell cannot trap a signal that was ignored when it began, as SIGHUP is under nohup.
-[[ ${SIGNALS_RESET-} ]] ||
-	SIGNALS_RESET=1 exec env --default-signal=INT,TERM,HUP,USR1,USR2,CHLD "$BASH" "$0" "$@"
 # shellcheck source=tests/launcher/run.sh
 . "${top_srcdir:?run me by make check}/tests/launcher/run.sh"
 real_path=$PATH
