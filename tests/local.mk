@@ -19,6 +19,7 @@ UNIT_TESTS = \
 	tests/unit/test_net \
 	tests/unit/test_options \
 	tests/unit/test_philox \
+	tests/unit/test_record \
 	tests/unit/test_sizing \
 	tests/unit/test_vram \
 	tests/unit/test_watch
@@ -162,6 +163,10 @@ tests_unit_test_control_ends_LDADD = $(UNIT_LIBS)
 tests_unit_test_net_SOURCES = tests/unit/test_net.c lib/net/address.c lib/net/dial.c
 tests_unit_test_net_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_net_LDADD = $(UNIT_LIBS)
+
+tests_unit_test_record_SOURCES = tests/unit/test_record.c
+tests_unit_test_record_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_record_LDADD = lib/libzerocore.la $(UNIT_LIBS) -lm
 
 tests_unit_test_watch_SOURCES = \
 	tests/unit/test_watch.c tests/unit/watch_processes.c \

@@ -12,6 +12,7 @@
 need mpi
 program=$1
 name=$(basename "$program" .ranks)
+[[ $name != report ]] || need jansson
 worlds=(alone 1 2 3 4 2/1 3/2 4/2)
 limit=120
 case $name in
@@ -19,6 +20,11 @@ partition) worlds=(alone 1 2 3 4 7 2/1 3/2 4/1 7/3 3! 4/2!) ;;
 order) worlds=(2 3 4 2/1) ;;
 memory) worlds=(1 2 4) ;;
 save) worlds=(alone 1 2 3 4 2/1 4/2) ;;
+# what they do differs by who leaves or reports, not by how memory is shared
+report) worlds=(alone 3) ;;
+leave | apart | stop) worlds=(alone 2 3) ;;
+close) worlds=(alone 2 2/1) ;;
+export) worlds=(alone 3 4/2) ;;
 own_mpi) worlds=(1 2 3 4 5 3/1) ;;
 large) worlds=(2) limit=900 ;;
 esac
@@ -30,6 +36,7 @@ partition | step | train) gpus+=(4g) ;;
 order) gpus=(2g 3g) ;;
 # they open many jobs
 close | property) gpus=(3g) ;;
+report | leave | apart | stop | export) gpus=(3g) ;;
 esac
 if ((${#gpus[@]})) && has_gpu_doubles; then
 	worlds+=("${gpus[@]}")
