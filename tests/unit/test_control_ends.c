@@ -152,9 +152,9 @@ START_TEST(a_rank_closes)
 	uint64_t state = seed + (uint64_t)_i;
 
 	trial.odd = (int)below(&state, (size_t)trial.world);
-	/* Once the inner rank of the tree. */
+	/* First an inner rank of the tree, and one below it. */
 	if (_i < 6 && trial.world == 14)
-		trial.odd = 4;
+		trial.odd = 4 + _i % 2;
 	run(&trial, -1);
 }
 END_TEST
@@ -314,7 +314,7 @@ int main(void)
 	TCase *tcase = tcase_create("control_ends");
 
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 8);
-	tcase_add_loop_test(tcase, a_rank_closes, 0, 10);
+	tcase_add_loop_test(tcase, a_rank_closes, 0, 12);
 	tcase_add_loop_test(tcase, a_rank_never_joins, 0, 4);
 	tcase_add_loop_test(tcase, a_late_rank_is_told, 0, 3);
 	tcase_add_loop_test(tcase, a_thread_fails, 0, 4);
