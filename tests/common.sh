@@ -6,6 +6,10 @@
 # The environment has top_srcdir, top_builddir, ZERORUN (the launcher), ZERO_HAVE (what configure
 # found, such as " mpi jansson") and ZERO_REQUIRE (what must not be skipped, such as "mpi,slurm").
 
+# A shell cannot trap a signal that was ignored when it began, as SIGHUP is under nohup, and ranks would
+# inherit that.
+[[ $(trap -p) != *"''"* ]] || exec env --default-signal "$BASH" "$0" "$@"
+
 set -u
 : "${top_srcdir:?}" "${top_builddir:?}" "${ZERO_HAVE=}" "${ZERO_REQUIRE:=}"
 # PMIx would wait two seconds at each start for a munge that has left its socket and does not run.

@@ -20,8 +20,10 @@ UNIT_TESTS = \
 	tests/unit/test_hostlist \
 	tests/unit/test_kernels \
 	tests/unit/test_layout \
+	tests/unit/test_net \
 	tests/unit/test_options \
 	tests/unit/test_philox \
+	tests/unit/test_record \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
 	tests/unit/test_spawn_page \
@@ -58,7 +60,10 @@ SCRIPT_TESTS = \
 
 LONG_TESTS += \
 	tests/analyze.sh \
+	tests/bench/smoke.sh \
 	tests/dist.sh \
+	tests/fuzz/smoke.sh \
+	tests/gpu/doubles.sh \
 	tests/package.sh \
 	tests/warnings.sh
 
@@ -160,6 +165,14 @@ tests_unit_test_control_ends_SOURCES = tests/unit/test_control_ends.c tests/unit
 	$(control_sources)
 tests_unit_test_control_ends_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_ends_LDADD = $(UNIT_LIBS)
+
+tests_unit_test_net_SOURCES = tests/unit/test_net.c lib/net/address.c lib/net/dial.c
+tests_unit_test_net_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_net_LDADD = $(UNIT_LIBS)
+
+tests_unit_test_record_SOURCES = tests/unit/test_record.c
+tests_unit_test_record_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_record_LDADD = lib/libzerocore.la $(UNIT_LIBS) -lm
 
 tests_unit_test_watch_SOURCES = \
 	tests/unit/test_watch.c tests/unit/watch_processes.c \

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # make bench at very small sizes: its JSON is well formed, and says something of every goal.
-# Some subjects on few ranks suffice for that; smoke_all.sh, for check-long, has all of them.
+# Some subjects on few ranks suffice for that; make check-long has all of them.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi
 scratch
 mkdir "$scratch/out"
-: "${subjects=gather step}" "${most=2}"
+subjects="gather step" most=2
+if [[ ${ZERO_TEST_LONG-} ]]; then
+	subjects="partition sources load flatten gather downcast reduce adamw step save restore" most=4
+fi
 BENCH_SCALE=0.002 BENCH_MOST_RANKS=$most BENCH_ONLY=$subjects \
 	BENCH_OUT=$scratch/out SOURCE_DATE_EPOCH=0 timeout 300 bash "$top_srcdir/tests/bench/run.sh" \
 	>"$scratch/table" 2>"$scratch/err" || fail "make bench: $(tail -n 5 "$scratch/err")"

@@ -37,7 +37,7 @@ RANKS_TESTS = \
 	tests/ranks/tiers.ranks \
 	tests/ranks/update.ranks \
 	tests/ranks/views.ranks
-LONG_TESTS += tests/ranks/large.ranks
+LONG_TESTS += tests/ranks/large.ranks tests/ranks/property.ranks
 if HAVE_MPI
 RANKS_TESTS += tests/ranks/own_mpi.ranks
 endif

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job that loses a rank: lost RANK ACTION MILLISECONDS [ONLY]. That many milliseconds after its
- * start, or after zero_open if ZERO_TEST_WHEN_OPEN is set, the rank performs the action, in the middle
- * of zero_open, load, gather, reduce, step or save.
+ * A job that loses a rank: lost RANK ACTION MILLISECONDS [ONLY]. That many milliseconds after the job
+ * is open the rank performs the action, in the middle of a load, gather, reduce, step or save; so many
+ * after its start, which may be within zero_open, if the number is negative.
  * With ONLY the job repeats that one of load, gather, reduce, step and save for ever. The moment of
  * the action is written to ZERO_TEST_FILES/at. With the action "none" the job ends after a few
  * rounds; with "slow" the rank only sleeps, while the others wait for it.
  */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -17,7 +18,7 @@
 static const char *action, *only;
 static char moment_path[4096]; /* made in advance: only the main thread may call file_path() */
 static int milliseconds;
-static volatile bool opened;
+static atomic_bool opened;
 
 static void sleep_for(double seconds)
 {
@@ -75,9 +76,9 @@ static void perform(void)
 
 static void *wait_and_perform(void *unused)
 {
-	while (!opened && getenv("ZERO_TEST_WHEN_OPEN"))
-		sleep_for(0.01);
-	sleep_for(1e-3 * milliseconds);
+	while (milliseconds >= 0 && !opened)
+		sleep_for(0.001);
+	sleep_for(1e-3 * abs(milliseconds));
 	write_moment();
 	perform();
 	return unused;

@@ -107,7 +107,8 @@ for rank, mine in zip(ranks, known):
     check(rank["rank"] or spent <= job["seconds"] * 1.01 + 0.001, *where, spent, job["seconds"])
     waited = sum(kinds[k]["wait_seconds"] for k in ("gather", "reduce", "update", "step") if k in kinds)
     check(abs(waited - rank["waited_seconds"]) < 1e-6 + waited * 1e-6, *where, waited)
-    check(rank["checkpoints"]["saved"] == mine["saved"], *where, rank["checkpoints"])
+    for kind in "saved", "failed":
+        check(rank["checkpoints"][kind] == mine[kind], *where, rank["checkpoints"])
     count = kinds.get("checkpoint", {"count": 0})["count"]
     check(mine["least"] <= count <= mine["most"], *where, "checkpoint", count, mine)
     check("-" not in name or (count and alike(rank)), *where, kinds)

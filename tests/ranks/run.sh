@@ -6,13 +6,14 @@
 # two ranks with GPUs, which tests/double stands in for: the CUDA backend with the host's arithmetic.
 # Each run is bounded, so that a hang is a failure, and shows its output only if it fails. Lines
 # that begin with "same " must be the same in all runs, those with "world N " in all of N ranks.
-# ZERO_TEST_SEEDS=N: the property test does N times as many random cases.
+# ZERO_TEST_SEEDS=N: the property test does N times as many random cases; 10 for make check-long.
 # ZERO_TEST_WORLDS="2 3/2 2g": only those of the program's world sizes, or the first if it has none.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi
 program=$1
 name=$(basename "$program" .ranks)
+[[ $name != report ]] || need jansson
 worlds=(alone 1 2 3 4 2/1 3/2 4/2)
 limit=300
 case $name in
@@ -28,6 +29,11 @@ atomic) worlds=(alone 2) ;;
 memory) worlds=(1 3) ;;
 save | restore | load_model) worlds=(alone 2 3/2) ;;
 load_model_refused) worlds=(alone 2) ;;
+# what they do differs by who leaves or reports, not by how memory is shared
+report) worlds=(alone 3) ;;
+leave | apart | stop) worlds=(alone 2 3) ;;
+close) worlds=(alone 2 2/1) ;;
+export) worlds=(alone 3 4/2) ;;
 own_mpi) worlds=(1 2 3 4 5 3/1) ;;
 large) worlds=(2) limit=900 ;;
 esac
@@ -41,6 +47,7 @@ flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
 close) gpus=(3g) ;;
 save | restore | load_model) gpus=(alone-g 2g) ;;
 load_model_refused) gpus=(2g) ;;
+report | leave | apart | stop | export) gpus=(3g) ;;
 esac
 if ((${#gpus[@]})) && has_gpu_doubles; then
 	worlds+=("${gpus[@]}")
@@ -58,6 +65,7 @@ if [[ $name == large ]]; then
 fi
 
 scratch
+[[ ! ${ZERO_TEST_LONG-} ]] || export ZERO_TEST_SEEDS=${ZERO_TEST_SEEDS-10}
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
 # Open MPI leaks, and a preloaded library comes before a sanitizer's own.
 export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}

@@ -4,6 +4,8 @@
 #define ZERO_CONTROL_RANKS_H
 
 #include <check.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,14 +76,57 @@ static size_t below(uint64_t *state, size_t bound)
 	return (size_t)(draw(state) % bound);
 }
 
-/* ---- ranks that are processes ---------------------------------------------------------------- */
-
 static struct shared {
-	atomic_int listening, joined, done, calls[RANKS];
+	atomic_int listening, joined, done, calls[RANKS], links[RANKS];
+	_Atomic uint64_t
+		ahead; /* nanoseconds by which the library's clock is before the machine's */
 	struct zero_address at[RANKS];
-	_Atomic double killed;       /* time of the kill */
 	char error[RANKS + 1][1024]; /* error[RANKS] is the parent's */
 } * shared;
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static bool is_rank; /* the clock of the test's own process is the machine's */
+
+/* These are called by the library instead of those of the C library. */
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+	int error = (int)syscall(SYS_clock_gettime, clock, now);
+	uint64_t time = (uint64_t)now->tv_sec * 1000000000u + (uint64_t)now->tv_nsec;
+
+	if (is_rank && clock == CLOCK_MONOTONIC)
+		time += atomic_load(&shared->ahead);
+	*now = (struct timespec){.tv_sec = (time_t)(time / 1000000000u),
+				 .tv_nsec = (long)(time % 1000000000u)};
+	return error;
+}
+
+/* Wakes now and then, and looks at that clock. */
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *lock,
+			   const struct timespec *until)
+{
+	static int (*wait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+	double left = (double)until->tv_sec + 1e-9 * (double)until->tv_nsec - zero_seconds();
+	struct timespec soon;
+
+	if (left <= 0)
+		return ETIMEDOUT;
+	if (!wait)
+		*(void **)&wait = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+	syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &soon);
+	soon.tv_nsec += 10000000;
+	soon.tv_sec += soon.tv_nsec / 1000000000;
+	soon.tv_nsec %= 1000000000;
+	wait(condition, lock, &soon);
+	return 0;
+}
+
+static void advance_clock(double seconds)
+{
+	atomic_fetch_add(&shared->ahead, (uint64_t)(1e9 * seconds));
+}
+
+/* ---- ranks that are processes ---------------------------------------------------------------- */
 
 struct trial {
 	void (*program)(struct zero_control *control, const struct trial *trial);
@@ -89,7 +135,9 @@ struct trial {
 	int odd; /* the rank that differs */
 	int variant;
 	bool elsewhere; /* each rank announces a node of its own */
-	bool fails;     /* joining must fail */
+	bool fails;     /* joining must fail: the limit passes when all others have connected */
+	int neighbours; /* of the rank that differs */
+	bool late;      /* it joins when rank 0 has failed already */
 	double seconds; /* limit for joining */
 };
 
@@ -149,6 +197,50 @@ static void offer_ipv6(struct zero_address *own)
 		}
 }
 
+static atomic_bool has_joined;
+static bool is_late; /* the trial's `late` */
+static int others;   /* ranks but 0 and the late one */
+
+/* Counts the connections that are used while the rank joins. */
+static void *count_links(void *context)
+{
+	struct zero_control *control = context;
+
+	while (!atomic_load(&has_joined)) {
+		int count = 0;
+
+		pthread_mutex_lock(&control->lock);
+		for (const struct zero_link *link = control->links; link; link = link->next)
+			count += link->confirmed;
+		pthread_mutex_unlock(&control->lock);
+		atomic_store(&shared->links[own_rank], count);
+		if (is_late && !own_rank && count == others && !atomic_load(&shared->done)) {
+			zero_control_fail_all(control, 1, "the device of rank 1 is on fire");
+			atomic_store(&shared->done, 1);
+		}
+		sleep_for(0.001);
+	}
+	return NULL;
+}
+
+/* Run by the parent: lets time run out when each connection is there that the late rank has no part in. */
+static void wait_for_links(const struct trial *trial)
+{
+	int count = -1;
+
+	while (count < 2 * (trial->world - 1 - trial->neighbours)) {
+		sleep_for(0.001);
+		count = 0;
+		for (int rank = 0; rank < trial->world; rank++)
+			count += atomic_load(&shared->links[rank]);
+	}
+	/* Some may not have begun to wait. */
+	while (atomic_load(&shared->done) < trial->world - 1) {
+		advance_clock(trial->seconds);
+		sleep_for(0.01);
+	}
+}
+
 static struct zero_control *join_rank(const struct trial *trial)
 {
 	struct zero_control_config config = {.rank = trial->rank,
@@ -160,6 +252,7 @@ static struct zero_control *join_rank(const struct trial *trial)
 					     .context = (void *)trial};
 	struct zero_control *control = NULL;
 	struct zero_address *own = &shared->at[trial->rank];
+	pthread_t counter;
 	zero_status status;
 
 	check(!zero_control_listen(&control, own), "%s", last_error);
@@ -170,10 +263,19 @@ static struct zero_control *join_rank(const struct trial *trial)
 			offer_ipv6(own);
 	}
 	atomic_fetch_add(&shared->listening, 1);
-	if (trial->fails && trial->rank == trial->odd)
+	if (trial->fails && !trial->late && trial->rank == trial->odd)
 		return control;
+	is_late = trial->late;
+	others = trial->world - 2;
+	while (trial->late && trial->rank == trial->odd && !atomic_load(&shared->done))
+		sleep_for(0.001);
 	get_address(config.context, 0, &(struct zero_address){0});
+	if (trial->fails)
+		pthread_create(&counter, NULL, count_links, control);
 	status = zero_control_join(control, &config);
+	atomic_store(&has_joined, true);
+	if (trial->fails)
+		pthread_join(counter, NULL);
 	check(trial->fails == (status != ZERO_OK), "joining: %s", last_error);
 	/* A rank that fails at once could make others fail to join. */
 	atomic_fetch_add(&shared->joined, 1);
@@ -186,6 +288,8 @@ static void rank_main(struct trial trial, int rank)
 {
 	struct zero_control *control;
 
+	alarm(HANG);
+	is_rank = true;
 	own_rank = trial.rank = rank;
 	control = join_rank(&trial);
 	trial.program(control, &trial);
@@ -198,11 +302,12 @@ static void rank_main(struct trial trial, int rank)
 /* `killed` is a rank that may end with an error, or -1. */
 static void run(const struct trial *trial, int killed)
 {
-	double until = zero_seconds() + HANG;
-	pid_t pids[RANKS];
-	int left = trial->world, status;
+	uint64_t ahead = atomic_load(&shared->ahead);
+	pid_t pids[RANKS], ended;
+	int status;
 
 	memset(shared, 0, sizeof(*shared));
+	atomic_store(&shared->ahead, ahead);
 	fflush(NULL);
 	for (int rank = 0; rank < trial->world; rank++) {
 		pids[rank] = fork();
@@ -210,22 +315,24 @@ static void run(const struct trial *trial, int killed)
 		if (!pids[rank])
 			rank_main(*trial, rank);
 	}
+	if (trial->fails && !trial->late)
+		wait_for_links(trial);
 	if (trial->beside)
 		trial->beside(trial);
-	for (bool late = false; left; sleep_for(0.002)) {
-		late = late || zero_seconds() > until;
-		for (int rank = 0; rank < trial->world; rank++) {
-			if (pids[rank] && late)
-				kill(pids[rank], SIGKILL);
-			if (!pids[rank] || waitpid(pids[rank], &status, WNOHANG) <= 0)
-				continue;
-			pids[rank] = 0;
-			left--;
-			if (rank != killed && status && !*shared->error[RANKS])
-				snprintf(shared->error[RANKS], sizeof(shared->error[RANKS]),
-					 "rank %d ends with status %x%s", rank, (unsigned)status,
-					 late ? ", after too long" : "");
-		}
+	for (int left = trial->world; left; left--) {
+		int rank = 0;
+
+		ended = wait(&status);
+		while (pids[rank] != ended)
+			rank++;
+		if (rank != killed && status && !*shared->error[RANKS])
+			snprintf(shared->error[RANKS], sizeof(shared->error[RANKS]),
+				 "rank %d ends with status %x", rank, (unsigned)status);
+		pids[rank] = 0;
+		/* The others would wait for it. */
+		for (int other = 0; rank != killed && status && other < trial->world; other++)
+			if (pids[other])
+				kill(pids[other], SIGKILL);
 	}
 	/* Any rank may be the one that failed first. */
 	for (int rank = 0; rank <= RANKS; rank++)

@@ -3,6 +3,7 @@
    compared with what each rank computes alone. */
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "control_ranks.h"
@@ -208,10 +209,10 @@ static void random_steps(struct zero_control *control, const struct trial *trial
 
 START_TEST(all_agree)
 {
-	static const int worlds[] = {1, 2, 3, 7, 12, RANKS};
+	static const int worlds[] = {1, 2, 3, 12, 2, 7, RANKS};
 	struct trial trial = {.program = random_steps,
-			      .world = worlds[_i % 6],
-			      .elsewhere = _i >= 6,
+			      .world = worlds[_i],
+			      .elsewhere = _i >= 4,
 			      .seconds = HANG};
 
 	seed += (uint64_t)_i;
@@ -219,27 +220,45 @@ START_TEST(all_agree)
 }
 END_TEST
 
-/* Megabytes are sent while a rank sleeps: no rank waits for one that does not read. */
+/* A connection to a node that is down ends. */
+static void check_sockets(struct zero_control *control)
+{
+	pthread_mutex_lock(&control->lock);
+	for (const struct zero_link *link = control->links; link; link = link->next) {
+		unsigned timeout_ms = 0;
+		socklen_t size = sizeof(timeout_ms);
+
+		check(!getsockopt(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, &size) &&
+			      timeout_ms == 9000,
+		      "%u ms to rank %d", timeout_ms, link->rank);
+	}
+	pthread_mutex_unlock(&control->lock);
+}
+
+/* Megabytes are sent to a rank that waits for them to be sent. */
 static void large_steps(struct zero_control *control, const struct trial *trial)
 {
 	struct team all = {.team = zero_control_world_team(control), .count = (size_t)trial->world};
 
 	for (int rank = 0; rank < trial->world; rank++)
 		all.ranks[rank] = rank;
-	if (trial->rank == trial->odd)
-		sleep_for(0.3);
-	for (int step = 0; step < 3; step++)
+	check_sockets(control);
+	while (trial->rank == trial->odd && !atomic_load(&shared->done))
+		sleep_for(0.001);
+	for (int step = 0; step < 3; step++) {
 		try_broadcast(&all, trial->rank, step, 8 << 20, (size_t)step % all.count);
-	try_exchange(&all, trial->rank, 3, 1 << 20);
+		/* What it sends is more than connections hold, and it waits for none of them. */
+		if (!trial->rank)
+			atomic_store(&shared->done, 1);
+	}
+	try_exchange(&all, trial->rank, 3, 1 << 17);
 }
 
 START_TEST(large)
 {
-	struct trial trial = {.program = large_steps, .world = 5, .odd = 3, .seconds = HANG};
+	/* Two levels. */
+	struct trial trial = {.program = large_steps, .world = 13, .odd = 1, .seconds = HANG};
 
-	run(&trial, -1);
-	trial.world = 13; /* two levels */
-	trial.odd = 1;
 	run(&trial, -1);
 }
 END_TEST
@@ -267,6 +286,18 @@ static void must_end(int fd, const char *who)
 	ck_assert_msg(poll(&one, 1, HANG * 1000) == 1, "%s: still connected", who);
 	ck_assert_msg(recv(fd, &byte, 1, 0) <= 0, "%s: is answered", who);
 	close(fd);
+}
+
+/* Hellos are late when time passes, and a new connection has the rank look at its clock. */
+static void wait_for_end(int fd)
+{
+	struct pollfd one = {.fd = fd, .events = POLLIN};
+
+	while (poll(&one, 1, 10) < 1) {
+		advance_clock(6);
+		close(dial(0));
+	}
+	must_end(fd, "an idle connection");
 }
 
 static struct zero_hello good_hello(int from, int to)
@@ -329,15 +360,18 @@ static void send_bad_hellos(const struct trial *trial)
 	deaf = dial(1);
 	hello = good_hello(2, 1);
 	send_bytes(deaf, &hello, sizeof(hello));
+	/* Only so many may be about to say hello. */
+	for (int i = 0; i < 100 - 64; i++)
+		must_end(idle[i], "one connection too many");
 	atomic_store(&shared->done, 1);
 	ck_assert_int_eq(recv(answered, noise, sizeof(noise), 0), sizeof(struct zero_hello_reply));
 	close(answered);
 	wrong_hellos(0);
 	wrong_hellos(1);
 	must_end(garbled, "noise");
-	must_end(half, "half a hello");
-	for (int i = 0; i < 100; i++)
-		must_end(idle[i], "an idle connection");
+	for (int i = 100 - 64; i < 100; i++)
+		wait_for_end(idle[i]);
+	wait_for_end(half);
 	close(deaf);
 	atomic_store(&shared->done, 2);
 }
@@ -370,30 +404,6 @@ START_TEST(bad_hellos)
 END_TEST
 
 /* ---- networks -------------------------------------------------------------------------------- */
-
-START_TEST(interfaces)
-{
-	static const struct {
-		const char *filter, *name;
-		bool may;
-	} table[] = {
-		{NULL, "eth0", true},          {"", "eth0", true},
-		{"eth", "eth0", true},         {"eth", "ib0", false},
-		{"eth,ib", "ib0", true},       {"eth1", "eth10", true},
-		{"=eth1", "eth10", false},     {"=eth1", "eth1", true},
-		{"=eth0,eth1", "eth1", true},  {"=eth0,eth1", "eth11", false},
-		{"^docker", "docker0", false}, {"^docker", "eth0", true},
-		{"^docker,lo", "lo", false},   {"^docker,lo", "ib0", true},
-		{"^=docker", "docker0", true}, {"^=docker0", "docker0", false},
-		{"eth0", "eth", false},        {",,eth", "ib0", false},
-	};
-
-	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-		ck_assert_msg(zero_interface_allowed(table[i].filter, table[i].name) ==
-				      table[i].may,
-			      "%s for %s", table[i].filter, table[i].name);
-}
-END_TEST
 
 static zero_status get_elsewhere(void *context, int rank, struct zero_address *address)
 {
@@ -438,9 +448,8 @@ int main(void)
 {
 	TCase *tcase = tcase_create("control");
 
-	tcase_add_test(tcase, interfaces);
 	tcase_add_test(tcase, offered);
-	tcase_add_loop_test(tcase, all_agree, 0, 12);
+	tcase_add_loop_test(tcase, all_agree, 0, 7);
 	tcase_add_test(tcase, large);
 	tcase_add_test(tcase, bad_hellos);
 	return run_all(tcase);
