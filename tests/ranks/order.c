@@ -268,6 +268,46 @@ static void descriptions(void)
 	ok(zero_close(job));
 }
 
+/* Descriptions that are refused, beside a trainable "w" of 10 of f32. */
+static void wrong_descriptions(void)
+{
+	static const size_t ten = 10, eleven = 11, huge[2] = {(size_t)1 << 31, (size_t)1 << 31},
+			    over[2] = {(size_t)1 << 33, (size_t)1 << 33};
+	zero_job *job = open_job("stage=3");
+	zero_group *group = new_group(job, "g"), *next = new_group(job, "h");
+	zero_param *w = new_param(group, "w", ZERO_F32, ten, true), *param, *tied;
+	const struct {
+		zero_param_spec spec;
+		const char *words;
+	} cases[] = {
+		{{.name = "", .dtype = ZERO_F32}, "needs a name"},
+		{{.name = "w", .dtype = ZERO_F32}, "exists already, in group 'g'"},
+		{{.name = "p"}, "is no type"},
+		{{.name = "p", .dtype = ZERO_F32, .ndim = 9, .shape = huge}, "9 dimensions, not"},
+		{{.name = "p", .dtype = ZERO_F32, .ndim = -1}, "-1 dimensions, not"},
+		{{.name = "p", .dtype = ZERO_F32, .ndim = 1}, "has no shape"},
+		{{.name = "p", .dtype = ZERO_F16, .ndim = 2, .shape = huge}, "more than 2^63"},
+		{{.name = "p", .dtype = ZERO_U8, .ndim = 2, .shape = over}, "more than 2^63"},
+		{{.name = "p", .dtype = ZERO_F64, .trainable = true}, "what is trained is"},
+		{{"p", ZERO_F32, 1, &ten, .trainable = false, .alias_of = w}, "is not trainable"},
+		{{"p", ZERO_F32, 1, &eleven, .trainable = true, .alias_of = w}, "is tied to 'w'"},
+		{{"p", ZERO_F16, 1, &ten, .trainable = true, .alias_of = w}, "is tied to 'w'"},
+	};
+	zero_param_spec alias = {"t", ZERO_F32, 1, &ten, .trainable = true, .alias_of = w};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		fails(zero_param_new(group, &cases[i].spec, &param), ZERO_E_INVALID,
+		      cases[i].words);
+	fails(zero_param_new(next, &alias, &param), ZERO_E_INVALID, "in another group");
+	ok(zero_param_new(group, &alias, &tied));
+	alias = (zero_param_spec){"u", ZERO_F32, 1, &ten, .trainable = true, .alias_of = tied};
+	fails(zero_param_new(group, &alias, &param), ZERO_E_INVALID, "which is tied itself");
+	fails(zero_group_new(job, "g", NULL, &next), ZERO_E_INVALID, "exists already");
+	ok(zero_layout(job));
+	fails(zero_group_new(job, "i", NULL, &next), ZERO_E_STATE, "before zero_layout");
+	ok(zero_close(job));
+}
+
 static void other_options(void)
 {
 	static const struct {
@@ -553,5 +593,6 @@ int main(void)
 	if (!on_gpu())
 		failed_read();
 	descriptions();
+	wrong_descriptions();
 	return 0;
 }

@@ -10,6 +10,8 @@
 
 enum { COUNT = 10000 };
 
+static const zero_adamw adamw = {.lr = 0.5F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
+
 static void exchange_own(int world)
 {
 	int one = 1, sum = 0;
@@ -21,7 +23,6 @@ static void exchange_own(int world)
 static void train(const char *settings, int world, bool threaded)
 {
 	zero_job *job = open_job("%s", settings);
-	zero_adamw adamw = {.lr = 0.5F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
 	zero_group *groups[2] = {new_group(job, "a"), new_group(job, "b")};
 	zero_param *params[2];
 	zero_source source = zero_from_constant(2);
@@ -57,11 +58,17 @@ static void train(const char *settings, int world, bool threaded)
 	exchange_own(world);
 }
 
-static zero_status reduced; /* what the other thread got */
+static zero_status reduced, stepped; /* what the other thread got */
 
 static void *reduce(void *group)
 {
 	reduced = zero_reduce(group);
+	return NULL;
+}
+
+static void *step(void *job)
+{
+	stepped = zero_step(job, &adamw, NULL);
 	return NULL;
 }
 
@@ -73,13 +80,13 @@ static size_t gradient_bytes(zero_job *job)
 	return memory.gradients.now;
 }
 
-/* A reduce in a thread that may not communicate fails, and keeps no gradient. */
+/* A reduce or a step in a thread that may not communicate fails, and keeps no gradient. */
 static void refused_reduce(const char *settings, zero_dtype dtype)
 {
-	const zero_adamw adamw = {.lr = 0.5F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
 	zero_job *job = open_job("%s", settings);
 	zero_group *group = new_group(job, "a");
 	zero_param *param = new_param(group, "p", ZERO_F32, COUNT, true);
+	zero_param *other = new_param(new_group(job, "b"), "q", ZERO_F32, COUNT, true);
 	size_t before, one;
 	pthread_t thread;
 
@@ -98,6 +105,12 @@ static void refused_reduce(const char *settings, zero_dtype dtype)
 		check(gradient_bytes(job) == before, "%s: round %d: %zu bytes are left", settings,
 		      round, gradient_bytes(job) - before);
 	}
+	check(zero_gradient_as(param, dtype) && zero_gradient(other), "%s", zero_last_error());
+	check(!pthread_create(&thread, NULL, step, job), "no thread");
+	pthread_join(thread, NULL);
+	check(stepped == ZERO_E_STATE, "%s", zero_strerror(stepped));
+	check(gradient_bytes(job) == before, "%s: %zu bytes are left", settings,
+	      gradient_bytes(job) - before);
 	ok(zero_step(job, &adamw, NULL));
 	check(gradient_bytes(job) == before, "%s: %zu bytes are left", settings,
 	      gradient_bytes(job) - before);
