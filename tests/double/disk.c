@@ -93,6 +93,7 @@ ssize_t pread64(int fd, void *data, size_t bytes, off64_t at)
 ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
 {
 	note("write", path_of(fd, NULL), (struct path){""});
+	disk.writes++;
 	if (disk.slow_us)
 		usleep((useconds_t)disk.slow_us);
 	if (is_due(&disk.long_at))

@@ -17,6 +17,7 @@ extern struct disk {
 	atomic_int sync_fails_at; /* the number of the sync that fails */
 	atomic_int most_bytes;    /* that a read or a write takes at once */
 	atomic_int killed_at;     /* the number of the logged call at which the process is killed */
+	atomic_int writes;        /* counts the writes that were begun */
 } disk;
 
 /*

@@ -20,8 +20,9 @@ static char dir[1024];
 
 /* ---- no memory, and a slow thread ------------------------------------------------------------ */
 
-/* pause_us: how long the training thread rests after it has unlocked anything. */
-static atomic_int no_memory, pause_us;
+/* slow_thread: after it has unlocked anything the training thread waits until a few writes more have
+   begun, so that the two take turns at each slice. */
+static atomic_int no_memory, slow_thread;
 
 /* Sanitizers define these themselves. */
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
@@ -44,13 +45,17 @@ void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off64_t 
 int pthread_mutex_unlock(pthread_mutex_t *mutex)
 {
 	static int (*real)(pthread_mutex_t *);
-	int result;
+	static uint64_t random;
+	int result, until;
 
 	if (!real)
 		*(void **)(void *)&real = dlsym(RTLD_NEXT, "pthread_mutex_unlock");
 	result = real(mutex);
-	if (pause_us && gettid() == getpid())
-		usleep((useconds_t)pause_us);
+	if (!slow_thread || gettid() != getpid())
+		return result;
+	until = disk.writes + (int)below(&random, 4);
+	for (int i = 0; i < 20 && disk.writes < until; i++)
+		usleep(100);
 	return result;
 }
 #endif
@@ -257,9 +262,9 @@ static void change_values(struct model *model, enum change change, uint64_t seed
 	zero_source source = zero_from_constant(3);
 
 	if (change == STEPS || change == STEPS_SLOWLY) {
-		pause_us = change == STEPS_SLOWLY ? 1000 : 0;
+		slow_thread = change == STEPS_SLOWLY;
 		step_model(model, NULL);
-		pause_us = 0;
+		slow_thread = 0;
 		step_model(model, NULL);
 	} else if (change == LOADS || change == LOADS_WITHOUT_MEMORY) {
 		no_memory = !on_gpu() && change == LOADS_WITHOUT_MEMORY;
@@ -521,6 +526,8 @@ int main(void)
 			foreground(cases[i].settings, seed + i);
 		background(cases[i].settings, cases[i].change, seed + i);
 	}
+	few_bytes(seed);
+	large = false;
 	retention(seed);
 	by_steps(seed);
 	by_close(seed);
@@ -528,6 +535,5 @@ int main(void)
 		by_failure(seed);
 	refused(seed);
 	broken_disks(seed);
-	few_bytes(seed);
 	return 0;
 }

@@ -13,6 +13,7 @@
 #include "save_model.h"
 
 int world, rank, last;
+bool large = true;
 
 enum { F32, BF16, F16, SCALAR, EMPTY, FROZEN, INTEGER, ONE };
 
@@ -61,8 +62,10 @@ struct model open_model(const char *settings, uint64_t seed)
 		if (p % KINDS == 0) {
 			ok(zero_group_new(model.job, name, g == GROUPS - 1 ? model.team : NULL,
 					  &model.groups[g]));
-			/* Tensors of the first group have several pieces. */
-			size = g ? 1 + below(&seed, 500) : COUNT_MAX / 7 - below(&seed, 100);
+			/* Large tensors of the first group have several pieces. */
+			size = 1 + below(&seed, 500);
+			if (!g && large)
+				size = COUNT_MAX / 7 - size;
 		}
 		snprintf(name, sizeof(name), "g.%zu.\"p\\%zu\xc3\xa4", g, p % KINDS);
 		/* Twins have the same shape. */

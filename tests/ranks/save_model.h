@@ -23,6 +23,7 @@ struct moment {
 };
 
 extern int world, rank, last;
+extern bool large; /* whether the model has tensors of several pieces */
 
 /* Bytes of a parameter's values. */
 size_t value_bytes(const struct model *model, size_t p);
