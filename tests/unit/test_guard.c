@@ -224,22 +224,24 @@ START_TEST(what_does_not_hang_is_left_alone)
 }
 END_TEST
 
-int main(int argc, char **argv)
+static int run_tests(void)
 {
 	Suite *suite = suite_create("guard");
 	TCase *test = tcase_create("guard");
-	SRunner *runner;
+	SRunner *runner = srunner_create(suite);
 	int failed;
 
-	if (argc > 1)
-		return be_mpirun(argv[1]);
 	tcase_set_timeout(test, 120);
 	tcase_add_test(test, an_mpirun_that_hangs_is_killed);
 	tcase_add_test(test, what_does_not_hang_is_left_alone);
 	suite_add_tcase(suite, test);
-	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+	return argc > 1 ? be_mpirun(argv[1]) : run_tests();
 }
