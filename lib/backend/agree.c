@@ -89,8 +89,10 @@ static zero_status finish_agreement(struct zero_comm *comm, const struct zero_in
 				       (zero_status)(all[ZERO_AGREE_ERROR] & 0xff), text, size);
 	if (!status && all[ZERO_AGREE_HASH] != ~all[ZERO_AGREE_HASH_COMPLEMENT])
 		return explain_mismatch(comm, intent, text, size, rank);
-	if (status)
+	if (status) {
 		snprintf(text, size, "%s: %s", intent->label, zero_core->last_error());
+		*rank = zero_core->last_error_rank();
+	}
 	return status;
 }
 

@@ -160,11 +160,15 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 	agreed = (work->leaving ? zero_agree_leave : zero_agree_on)(comm, &intent, text,
 								    sizeof(text), &rank);
 	metered.agreed = zero_meter_now(meter);
-	if (agreed && !*text)
+	if (agreed && !*text) {
 		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
+		rank = zero_core->last_error_rank();
+	}
 	status = comm->ops->run(comm, work->ops, work->count, agreed, &work->order);
-	if (status && !agreed)
+	if (status && !agreed) {
 		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
+		rank = zero_core->last_error_rank();
+	}
 	free_buffers(work);
 	work->status = ZERO_OK;
 	if (status)

@@ -17,6 +17,7 @@ const struct zero_core zero_library_core = {
 	.fail = zero_fail,
 	.fail_on = zero_fail_on,
 	.last_error = zero_last_error,
+	.last_error_rank = zero_last_error_rank,
 	.strerror = zero_strerror,
 	.dtype_size = zero_dtype_size,
 	.dtype_name = zero_dtype_name,

@@ -6,7 +6,7 @@
 #include "zero.h"
 
 /* Changes with every struct that libzero and modules exchange. */
-#define ZERO_MODULE_ABI 6
+#define ZERO_MODULE_ABI 7
 
 struct zero_core {
 	/* Stores the sentence as the calling thread's last error and returns `status`. */
@@ -21,6 +21,7 @@ struct zero_core {
 	uint64_t (*hash)(const void *data, size_t bytes, uint64_t seed); /* FNV-1a */
 	/* Opens another module and returns its table. */
 	zero_status (*module_open)(const char *name, const void **table);
+	int (*last_error_rank)(void);
 };
 
 /*

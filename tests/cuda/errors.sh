@@ -90,6 +90,11 @@ all_end_well DOUBLE_NCCL_FAIL ncclGetUniqueId:1:3:0 ncclCommInitRankConfig:1:2:1
 failed=$(grep -vc ': ok$' "$scratch/all")
 ((failed > 18)) || fail "only $failed ranks met an error: do the rules still fit the calls?"
 
+# In a team the error is that of the rank of the job that met it.
+DOUBLE_NCCL_FAIL=ncclAllGather:1:3:2 life 3 team || broken "an error in a team: status $?"
+[[ $(grep -c '^rank .*was told to fail (of rank 2)$' "$scratch/out") == 3 ]] ||
+	broken "an error in a team: not all say that it is of rank 2"
+
 # A device fails while much work is queued, and no other rank waits for that work for ever. What a
 # stand-in says of memory that the failed device still uses does not matter.
 for rule in cuLaunchKernel:26:700 cuLaunchKernel:50:700; do

@@ -5,7 +5,8 @@
  * or the call that failed and why, and ends with status 0 in both cases.
  *
  * With "retry" it repeats a call that had no memory, with a smaller chunk and smaller groups. With
- * "die" rank 1 is killed between two steps, when no device works.
+ * "die" rank 1 is killed between two steps, when no device works. With "team" the first group is that
+ * of a team of ranks 1 and 2.
  */
 #include <signal.h>
 
@@ -14,7 +15,7 @@
 enum { COUNT = 50000, SMALL = 700 };
 
 static float values[COUNT];
-static bool dies;
+static bool dies, has_team;
 
 struct life {
 	zero_job *job;
@@ -27,8 +28,8 @@ static bool went(zero_status status, const char *call)
 {
 	if (!status)
 		return true;
-	printf("rank %d: %s: %s: %s\n", zero_rank(NULL), call, zero_strerror(status),
-	       *zero_last_error() ? zero_last_error() : "(no sentence)");
+	printf("rank %d: %s: %s: %s (of rank %d)\n", zero_rank(NULL), call, zero_strerror(status),
+	       *zero_last_error() ? zero_last_error() : "(no sentence)", zero_last_error_rank());
 	fflush(stdout);
 	return false;
 }
@@ -37,8 +38,14 @@ static bool went(zero_status status, const char *call)
 
 static bool declare(struct life *life)
 {
+	static const int members[] = {1, 2};
+	zero_team *team = NULL;
+
+	if (has_team && !try(zero_team_new(life->job, members, 2, &team)))
+		return false;
 	for (int g = 0; g < 2; g++)
-		if (!try(zero_group_new(life->job, g ? "second" : "first", NULL, &life->groups[g])))
+		if (!try(zero_group_new(life->job, g ? "second" : "first", g ? NULL : team,
+					&life->groups[g])))
 			return false;
 	life->large = new_param(life->groups[0], "large", ZERO_F32, COUNT, true);
 	life->small = new_param(life->groups[1], "small", ZERO_F32, SMALL, true);
@@ -47,13 +54,20 @@ static bool declare(struct life *life)
 	       try(zero_layout(life->job));
 }
 
+static bool is_member(const struct life *life)
+{
+	return !has_team || zero_rank(life->job);
+}
+
 static bool load(struct life *life)
 {
 	zero_source from_rank = zero_from_rank(0, zero_rank(life->job) ? NULL : values);
 	zero_source from_all = zero_from_all(values), constant = zero_from_constant(0.5);
 	zero_source normal = zero_from_normal(0, 1, 7);
 
-	return try(zero_load(life->large, &from_rank)) && try(zero_load(life->large, &from_all)) &&
+	if (!has_team && !try(zero_load(life->large, &from_rank)))
+		return false;
+	return (!is_member(life) || try(zero_load(life->large, &from_all))) &&
 	       try(zero_load(life->small, &normal)) && try(zero_load(life->half, &constant));
 }
 
@@ -64,9 +78,9 @@ static bool train(struct life *life)
 	for (int step = 0; step < 2; step++) {
 		if (step && dies && zero_rank(life->job) == 1)
 			kill(getpid(), SIGKILL);
-		if (!try(zero_prefetch(life->groups, 2, ZERO_BF16)))
+		if (!has_team && !try(zero_prefetch(life->groups, 2, ZERO_BF16)))
 			return false;
-		for (int g = 0; g < 2; g++) {
+		for (int g = is_member(life) ? 0 : 1; g < 2; g++) {
 			if (!try(zero_gather(life->groups[g], ZERO_BF16)))
 				return false;
 			if (g ? !zero_gradient_as(life->half, ZERO_BF16)
@@ -103,6 +117,7 @@ int main(int argc, char **argv)
 	zero_options options = {.settings = settings[0]};
 
 	dies = argc > 1 && !strcmp(argv[1], "die");
+	has_team = argc > 1 && !strcmp(argv[1], "team");
 	for (size_t i = 0; i < COUNT; i++)
 		values[i] = (float)i;
 	for (size_t s = 0; s < sizeof(settings) / sizeof(settings[0]); s++) {

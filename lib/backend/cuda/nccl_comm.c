@@ -180,12 +180,25 @@ void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed)
 	*nccl = (struct zero_nccl_comm){0};
 }
 
+/* Says why it was aborted, if that is known. */
+static zero_status fail_aborted(const struct zero_nccl_comm *nccl)
+{
+	const struct zero_device *device = nccl->device;
+	char text[1024];
+	int rank = 0;
+
+	if (device->has_failed &&
+	    device->has_failed(device->failure_context, text, sizeof(text), &rank))
+		return zero_core->fail_on(rank, ZERO_E_COMM, text);
+	return zero_core->fail(ZERO_E_COMM, "NCCL was aborted");
+}
+
 zero_status zero_nccl_group_begin(struct zero_nccl_comm *nccl)
 {
 	zero_status status;
 
 	pthread_mutex_lock(&nccl->lock);
-	status = nccl->aborted ? zero_core->fail(ZERO_E_COMM, "NCCL was aborted")
+	status = nccl->aborted ? fail_aborted(nccl)
 			       : zero_nccl_status(zero_nccl.group_start(), "ncclGroupStart", NULL);
 	if (status)
 		pthread_mutex_unlock(&nccl->lock);
