@@ -18,7 +18,7 @@ done >"${scratch:?}/suppressions"
 
 timeout -k 5 300 valgrind --quiet --error-exitcode=99 --leak-check=full \
 	--errors-for-leak-kinds=definite,possible --suppressions="$scratch/suppressions" \
-	--log-file="$scratch/log" "$program" short >"$scratch/out" 2>&1
+	--log-file="$scratch/log" "$program" >"$scratch/out" 2>&1
 status=$?
 ((status == 0)) && exit 0
 head -n 80 "$scratch/log" "$scratch/out"

@@ -21,7 +21,7 @@
 
 #include "backend/cuda/control/private.h"
 
-enum { RANKS = 33, HANG = 120 /* s */ };
+enum { RANKS = 33, HANG = 60 /* s */ };
 
 /* ---- errors, as libzero saves them ----------------------------------------------------------- */
 
