@@ -260,6 +260,13 @@ ended() {
 	mv "$scratch/$1.err" "$scratch/err"
 }
 
+# ended_well NAME: so, and what it said on standard error is in $scratch/out too, at the end.
+ended_well() {
+	ended "$1"
+	cat "$scratch/err" >>"$scratch/out"
+	check "$1" "$status"
+}
+
 # run_all COMMAND...: and what it said on standard error is in $scratch/out too, at the end.
 run_all() {
 	run "$@"
