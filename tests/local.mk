@@ -51,7 +51,6 @@ SCRIPT_TESTS = \
 	tests/unit/files_interop.sh \
 	tests/gpt/bad.sh \
 	tests/gpt/device.sh \
-	tests/gpt/kill.sh \
 	tests/gpt/reference.sh \
 	tests/gpt/resume.sh \
 	tests/gpt/stages.sh \
@@ -63,6 +62,7 @@ LONG_TESTS += \
 	tests/bench/smoke.sh \
 	tests/dist.sh \
 	tests/fuzz/smoke.sh \
+	tests/gpt/kill.sh \
 	tests/gpu/doubles.sh \
 	tests/package.sh \
 	tests/warnings.sh
@@ -117,7 +117,7 @@ EXTRA_DIST += \
 	tests/double/emulate_words.h \
 	tests/unit/without_check.sh \
 	tests/unit/without_cxx.sh \
-	tests/analyze.sh tests/dist.sh tests/package.sh tests/warnings.sh \
+	tests/analyze.sh tests/dist.sh tests/gpt/kill.sh tests/package.sh tests/warnings.sh \
 	$(SCRIPT_TESTS)
 
 UNIT_CFLAGS = $(OUTER_CFLAGS) $(CHECK_CFLAGS)

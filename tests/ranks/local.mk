@@ -37,7 +37,11 @@ RANKS_TESTS = \
 	tests/ranks/tiers.ranks \
 	tests/ranks/update.ranks \
 	tests/ranks/views.ranks
-LONG_TESTS += tests/ranks/large.ranks tests/ranks/property.ranks
+LONG_TESTS += \
+	tests/ranks/large.ranks \
+	tests/ranks/load_model.ranks \
+	tests/ranks/property.ranks \
+	tests/ranks/restore.ranks
 if HAVE_MPI
 RANKS_TESTS += tests/ranks/own_mpi.ranks
 endif

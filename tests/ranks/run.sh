@@ -6,7 +6,8 @@
 # two ranks with GPUs, which tests/double stands in for: the CUDA backend with the host's arithmetic.
 # Each run is bounded, so that a hang is a failure, and shows its output only if it fails. Lines
 # that begin with "same " must be the same in all runs, those with "world N " in all of N ranks.
-# ZERO_TEST_SEEDS=N: the property test does N times as many random cases; 10 for make check-long.
+# ZERO_TEST_SEEDS=N: the property test does N times as many random cases; make check-long has 10, and
+# more random models and damages too.
 # ZERO_TEST_WORLDS="2 3/2 2g": only those of the program's world sizes, or the first if it has none.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
@@ -65,7 +66,10 @@ if [[ $name == large ]]; then
 fi
 
 scratch
-[[ ! ${ZERO_TEST_LONG-} ]] || export ZERO_TEST_SEEDS=${ZERO_TEST_SEEDS-10}
+if [[ ${ZERO_TEST_LONG-} ]]; then
+	: "${ZERO_TEST_SEEDS:=10}" "${ZERO_TEST_MODELS:=80}" "${ZERO_TEST_FLIPS:=1000}"
+	export ZERO_TEST_SEEDS ZERO_TEST_MODELS ZERO_TEST_FLIPS
+fi
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
 # Open MPI leaks, and a preloaded library comes before a sanitizer's own.
 export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
