@@ -3,7 +3,8 @@
 # A job that loses a rank ends on all ranks, prints one line that names the rank, and leaves no
 # processes or files behind, however the rank was lost and whatever the job did. The launcher leaves
 # the other ranks alone (orte_enable_recovery), so that the library has to end them; a few times it
-# does not, and either may be first. Its status says only then what became of the job. ZERO_TEST_KILLS (2) is the number of these, at random moments.
+# does not, and either may be first: its status says only then what became of the job. ZERO_TEST_KILLS
+# (2) is the number of these, at random moments.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi
