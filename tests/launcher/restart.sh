@@ -172,8 +172,9 @@ fi
 
 PATH=$real_path
 need_command mpirun mpi
+# mpirun may not notice the end of a rank that dies while it still starts ranks
 # shellcheck disable=SC2016 # ranks expand it
 run "$ZERORUN" -n 2 --max-restarts=1 bash -c \
-	'((ZERO_RESTART)) && exit; ((OMPI_COMM_WORLD_RANK)) && kill -KILL $$; exec sleep 60'
+	'((ZERO_RESTART)) && exit; ((OMPI_COMM_WORLD_RANK)) && sleep 0.3 && kill -KILL $$; exec sleep 60'
 is "$status" 0
 is "$(grep -c '^zerorun: the job was ended by signal 9, Killed' "$scratch/err")" 1

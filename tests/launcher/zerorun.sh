@@ -179,7 +179,7 @@ need_command mpirun mpi
 run "$ZERORUN" -n 2 sh -c 'exit 7'
 is "$status" 7
 # shellcheck disable=SC2016 # ranks expand it
-run "$ZERORUN" -n 2 sh -c 'test "$OMPI_COMM_WORLD_RANK" = 0 && exec sleep 60; kill -KILL $$'
+run "$ZERORUN" -n 2 sh -c 'test "$OMPI_COMM_WORLD_RANK" = 0 && exec sleep 60; sleep 0.3; kill -KILL $$'
 is "$status" 137
 
 # more ranks than cores, their environment and their labels
