@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # What the tests of zerorun share: it is run in a clean environment, and what it says is looked at.
-#
-# A shell cannot trap a signal that was ignored when it began, as SIGHUP is under nohup, and SIGQUIT in
-# the background.
-[[ ${SIGNALS_RESET-} ]] ||
-	SIGNALS_RESET=1 exec env --default-signal=INT,TERM,HUP,USR1,USR2,QUIT,CHLD "$BASH" "$0" "$@"
 # shellcheck source=tests/common.sh
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
