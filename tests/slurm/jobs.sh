@@ -65,13 +65,13 @@ none=$job
 
 # ---- steps ----------------------------------------------------------------------------------------
 
-# hetero WHAT FIRST SECOND COMMAND...: two components on these nodes, with one set of options, those of
-# the last component.
+# hetero WHAT FIRST SECOND COMMAND...: two components on these nodes, with one set of options, which
+# either may give. The library finds the others by PMIx, which srun has to know before its options.
 hetero() {
-	begin "$1" timeout -s KILL 60 "${@:4}" -w "$2" -n2 "$apart" "$given" a : \
-		-w "$3" -n1 --zero-stage=1 "$apart" "$given" a
-	begin "$1, with the library" timeout -s KILL 60 "${@:4}" -w "$2" -n2 --zero-stage=2 \
-		"$apart" "$report_task" stage : -w "$3" -n1 "$apart" "$report_task" stage
+	begin "$1" timeout -s KILL 60 "${@:4}" -w "$2" -n2 --zero-stage=1 "$apart" "$given" a : \
+		-w "$3" -n1 "$apart" "$given" a
+	begin "$1, with the library" timeout -s KILL 60 "${@:4}" -w "$2" -n2 "$apart" \
+		"$report_task" stage : -w "$3" -n1 --zero-stage=2 "$apart" "$report_task" stage
 }
 
 was_hetero() {

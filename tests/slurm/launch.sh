@@ -9,6 +9,7 @@ need cblas
 gpt=$top_builddir/examples/gpt
 train=(--text "$top_srcdir/LICENSE" --layers 2 --heads 2 --width 32 --context 32 --steps 5)
 cluster_start
+export SLURM_PMIX_FENCE=ring # which the plugin sets where it is used
 
 losses() {
 	sed 's/.*"loss_bits": "\([0-9a-f]*\)".*/\1/' "$1"

@@ -36,6 +36,8 @@ leave_out "${differs[@]}" "${differs_in_some[@]}"
 # several: they are left out.
 cat >"$scratch/task.sh" <<'TASK'
 #!/bin/bash
+step=${SLURM_STEP_ID-script}
+step=${step/#-*/script} # newer releases number a batch script's step -5
 {
 	env | sort
 	awk 'NF > 5 {print "map", $2, $3, $6}' /proc/self/maps | sort
@@ -49,7 +51,7 @@ cat >"$scratch/task.sh" <<'TASK'
 	ulimit -a
 	echo "arguments $*"
 	echo "input $(cat)"
-} >"$OUT.${SLURM_STEP_ID-script}.${SLURM_PROCID-0}"
+} >"$OUT.$step.${SLURM_PROCID-0}"
 exit 3
 TASK
 chmod +x "$scratch/task.sh"
