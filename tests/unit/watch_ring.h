@@ -127,11 +127,12 @@ static bool take_turns(void)
 
 	for (int i = 0; i < 2 * world; i++) {
 		const struct rank *one = &ranks[i / 2];
-		const struct zero_ring_link *link = &one->ring->link[i % 2];
+		const struct zero_ring_link *link;
 
 		polls[i] = (struct pollfd){.fd = -1, .events = POLLIN};
 		if (is_held(one))
 			continue;
+		link = &one->ring->link[i % 2];
 		polls[i].fd = atomic_load(&link->fd);
 		if (link->out_bytes)
 			polls[i].events |= POLLOUT;
@@ -205,6 +206,7 @@ int usleep(useconds_t time)
 static void describe(struct zero_ring_peer *peer, const struct trial *trial, int rank)
 {
 	zero_ring_describe(ranks[rank].ring, peer);
+	peer->default_signals |= UINT32_C(1) << SIGSEGV; /* which a sanitizer handles itself */
 	if (trial->elsewhere)
 		snprintf(peer->address.node, sizeof(peer->address.node), "node%d", rank);
 	if (!trial->elsewhere && rank == trial->victim && stand_in) {
