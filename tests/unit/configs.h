@@ -3,7 +3,8 @@
 #ifndef TEST_CONFIGS_H
 #define TEST_CONFIGS_H
 
-#include <check.h>
+#include "unit.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

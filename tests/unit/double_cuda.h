@@ -3,7 +3,8 @@
 #ifndef TEST_DOUBLE_CUDA_H
 #define TEST_DOUBLE_CUDA_H
 
-#include <check.h>
+#include "unit.h"
+
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,8 +16,6 @@
 
 #include "backend/cuda/driver.h"
 #include "device.h"
-
-#define COUNT_OF(array) (sizeof(array) / sizeof(*(array)))
 
 static struct zero_driver cu;
 static CUresult (*plain_alloc)(CUdeviceptr *, size_t);
@@ -201,16 +200,6 @@ static inline void dies(void (*run)(void), const char *words)
 	ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %d: %s", status,
 		      text);
 	ck_assert_msg(strstr(text, words) != NULL, "\"%s\" is not in: %s", words, text);
-}
-
-static inline uint64_t seed_of_test(void)
-{
-	const char *given = getenv("ZERO_TEST_SEED");
-	uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-
-	printf("ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
-	fflush(stdout);
-	return seed;
 }
 
 #endif

@@ -3,7 +3,8 @@
 #ifndef DOUBLE_NCCL_TEST_H
 #define DOUBLE_NCCL_TEST_H
 
-#include <check.h>
+#include "unit.h"
+
 #include <nccl.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,7 +5,8 @@
 
 #include "files/files.h"
 
-#include <check.h>
+#include "unit.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,9 +44,8 @@ struct zero_file *open_good(const char *path);
 /* The path is refused, and the message has all of the words, which '|' separates. */
 void refused(const char *path, zero_status expected, const char *words);
 
-/* files_refused.c, files_valid.c, files_mutants.c */
+/* files_refused.c, files_valid.c */
 TCase *refused_cases(void);
 TCase *valid_cases(void);
-TCase *mutant_cases(void);
 
 #endif

@@ -3,7 +3,8 @@
 #ifndef TEST_NVML_DOUBLE_H
 #define TEST_NVML_DOUBLE_H
 
-#include <check.h>
+#include "unit.h"
+
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>

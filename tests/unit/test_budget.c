@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <check.h>
+#include "unit.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -445,10 +446,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("budget");
 	TCase *test = tcase_create("budget");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(test, fill_tables, NULL);
 	tcase_add_test(test, visible_devices_are_read_as_cuda_does);
@@ -459,10 +457,5 @@ int main(void)
 	tcase_add_test(test, gpus_that_nvml_does_not_report_are_unknown);
 	tcase_add_test(test, lists_of_any_length_are_read);
 	tcase_add_test(test, host_memory_is_the_least_of_the_limits);
-	suite_add_tcase(suite, test);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

@@ -330,12 +330,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("config");
 	TCase *tests = tcase_create("config");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	suite_add_tcase(suite, tests);
 	tcase_set_timeout(tests, 120);
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, defaults_are_options);
@@ -346,8 +342,5 @@ int main(void)
 	tcase_add_test(tests, sections_have_keys);
 	tcase_add_test(tests, a_user_has_defaults_only);
 	tcase_add_test(tests, enabled);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

@@ -523,11 +523,8 @@ END_TEST
 int main(void)
 {
 	find_sets();
-	Suite *suite = suite_create("convert");
 	TCase *tests = tcase_create("convert");
-	SRunner *runner = srunner_create(suite);
 
-	suite_add_tcase(suite, tests);
 	tcase_set_timeout(tests, 120);
 	tcase_add_test(tests, f64_is_rounded_once);
 	tcase_add_test(tests, f64_edges_are_kept);
@@ -539,9 +536,5 @@ int main(void)
 	tcase_add_test(tests, transposes_are_exact);
 	tcase_add_test(tests, large_transposes_are_exact);
 	tcase_add_test(tests, constants_are_converted);
-
-	srunner_run_all(runner, CK_NORMAL);
-	const int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

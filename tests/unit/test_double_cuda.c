@@ -98,11 +98,7 @@ static struct program {
 
 static unsigned draw(unsigned below)
 {
-	uint64_t z = p.random += 0x9e3779b97f4a7c15;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return (unsigned)((z ^ z >> 31) >> 33) % below;
+	return (unsigned)random_below(&p.random, below);
 }
 
 static void add_after(bool *set, int step)
@@ -497,10 +493,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("double_cuda");
 	TCase *test = tcase_create("device"), *own = tcase_create("own");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_set_timeout(test, 120);
 	tcase_set_timeout(own, 300);
@@ -516,10 +509,5 @@ int main(void)
 	tcase_add_test(own, calls_fail_as_told);
 	tcase_add_test(own, misuse_ends_the_process);
 	tcase_add_test(own, leaks_are_told);
-	suite_add_tcase(suite, test);
-	suite_add_tcase(suite, own);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, own, NULL);
 }

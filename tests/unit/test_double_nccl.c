@@ -409,19 +409,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("stand-in for NCCL");
 	TCase *tests = tcase_create("stand-in for NCCL");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_set_timeout(tests, 300);
 	tcase_add_test(tests, test_mismatches);
 	tcase_add_test(tests, test_use);
 	tcase_add_test(tests, test_lost);
 	tcase_add_test(tests, test_asked_for);
-	suite_add_tcase(suite, tests);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

@@ -3,7 +3,8 @@
  * The guard of zerorun, which kills an mpirun that hangs without a rank. A copy of this program by
  * that name is the mpirun. The guard takes a turn when a test lets it.
  */
-#include <check.h>
+#include "unit.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -226,19 +227,12 @@ END_TEST
 
 static int run_tests(void)
 {
-	Suite *suite = suite_create("guard");
 	TCase *test = tcase_create("guard");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_set_timeout(test, 120);
 	tcase_add_test(test, an_mpirun_that_hangs_is_killed);
 	tcase_add_test(test, what_does_not_hang_is_left_alone);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }
 
 int main(int argc, char **argv)

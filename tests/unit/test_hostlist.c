@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <check.h>
+#include "unit.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "spank/yaml/hostlist.h"
@@ -154,27 +154,6 @@ START_TEST(names_that_are_too_long)
 }
 END_TEST
 
-/* xorshift64: the same lists on every machine for one seed */
-static uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state;
-}
-
-static uint64_t random_start(void)
-{
-	const char *given = getenv("ZERO_TEST_SEED");
-	uint64_t seed = (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid();
-
-	if (given)
-		seed = strtoull(given, NULL, 10);
-	printf("test_hostlist: ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
-	fflush(stdout);
-	return seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
-}
-
 static char hosts[HOSTS][64];
 static size_t host_count;
 
@@ -232,7 +211,7 @@ static bool expanded_has(const char *host)
 
 START_TEST(random_lists_match_their_expansion)
 {
-	uint64_t state = random_start();
+	uint64_t state = seed_of_test();
 
 	for (int round = 0; round < 400; round++) {
 		size_t names = next_random(&state) % 2 + 1;
@@ -267,12 +246,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("hostlist");
 	TCase *tests = tcase_create("hostlist");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	suite_add_tcase(suite, tests);
 	tcase_set_timeout(tests, 60);
 	tcase_add_test(tests, names_and_ranges);
 	tcase_add_test(tests, malformed_lists_are_refused);
@@ -280,8 +255,5 @@ int main(void)
 	tcase_add_test(tests, many_brackets_take_linear_time);
 	tcase_add_test(tests, names_that_are_too_long);
 	tcase_add_test(tests, random_lists_match_their_expansion);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

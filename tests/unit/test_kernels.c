@@ -461,11 +461,8 @@ END_TEST
 int main(void)
 {
 	const int count = find_sets();
-	Suite *suite = suite_create("kernels");
 	TCase *tests = tcase_create("kernels");
-	SRunner *runner = srunner_create(suite);
 
-	suite_add_tcase(suite, tests);
 	tcase_set_timeout(tests, 120);
 	tcase_add_loop_test(tests, casts_widen_every_value, 0, count);
 	tcase_add_loop_test(tests, casts_round_to_nearest_even, 0, count);
@@ -478,9 +475,5 @@ int main(void)
 	tcase_add_test(tests, adamw_is_the_same_bits);
 	tcase_add_loop_test(tests, any_split_is_the_same, 0, count);
 	tcase_add_test(tests, sets_are_chosen_by_name);
-
-	srunner_run_all(runner, CK_NORMAL);
-	const int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

@@ -7,46 +7,15 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "files/files.h"
+#include "files_core.h"
 
-#include <check.h>
+#include "unit.h"
+
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-static char sentence[4096];
-static const struct zero_files_ops *ops;
 static uint64_t state;
-
-static zero_status fake_fail(zero_status status, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static zero_status fake_fail(zero_status status, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(sentence, sizeof(sentence), format, args);
-	va_end(args);
-	return status;
-}
-
-static const struct zero_core fake_core = {.fail = fake_fail};
-
-/* splitmix64 */
-static uint64_t random64(void)
-{
-	uint64_t z = state += 0x9e3779b97f4a7c15;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return z ^ z >> 31;
-}
 
 /* ---- a manifest ------------------------------------------------------------------------------ */
 
@@ -234,7 +203,7 @@ START_TEST(test_sums)
 
 	ck_assert_ptr_nonnull(data);
 	for (size_t i = 0; i < 200000 + 64; i++)
-		data[i] = (unsigned char)random64();
+		data[i] = (unsigned char)next_random(&state);
 	for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++)
 		for (size_t offset = 0; offset < 3; offset++) {
 			const unsigned char *from = data + 7 * offset;
@@ -431,67 +400,19 @@ START_TEST(test_bits)
 }
 END_TEST
 
-/* An accepted manifest can be used. */
-START_TEST(test_mutants)
-{
-	static const char letters[] = "{}[]\",:0123456789-.enullt \\";
-	size_t bytes, accepted = 0;
-	char *text = written(&sample, &bytes);
-
-	for (int i = 0; i < 20000; i++) {
-		char *copy = malloc(bytes);
-		struct zero_manifest *read;
-		const size_t sealed = bytes - strlen(",\n\"seal\": \"0123456789abcdef\"\n}\n");
-
-		memcpy(copy, text, bytes);
-		for (uint64_t n = random64() % 4 + 1; n; n--)
-			copy[random64() % sealed] = letters[random64() % (sizeof(letters) - 1)];
-		snprintf(copy + sealed + 11, 17, "%016" PRIx64,
-			 (uint64_t)XXH3_64bits(copy, sealed));
-		copy[sealed + 27] = '"';
-		if (!ops->manifest_parse("m", copy, bytes, &read)) {
-			accepted++;
-			for (int rank = 0; rank < read->world; rank++) {
-				struct zero_shard_layout layout;
-
-				if (!ops->manifest_shard(read, rank, &layout))
-					free(layout.slices);
-			}
-			ops->manifest_free(read);
-		}
-		free(copy);
-	}
-	ck_assert(accepted > 0 && accepted < 20000);
-	free(text);
-}
-END_TEST
-
 int main(void)
 {
-	Suite *suite = suite_create("manifest");
-	TCase *good = tcase_create("good"), *refusals = tcase_create("refusals");
-	const char *seed = getenv("ZERO_TEST_SEED");
-	SRunner *runner;
-	int failed;
+	TCase *tests = tcase_create("manifest");
 
-	state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
-	printf("ZERO_TEST_SEED=%" PRIu64 "\n", state);
-	fflush(stdout);
-	ops = zero_module_files(&fake_core);
-	tcase_add_test(good, test_round_trip);
-	tcase_add_test(good, test_not_finite);
-	tcase_add_test(good, test_file);
-	tcase_add_test(good, test_sums);
-	tcase_add_test(good, test_shard);
-	suite_add_tcase(suite, good);
-	tcase_set_timeout(refusals, 120);
-	tcase_add_loop_test(refusals, test_refused, 0, sizeof(bad) / sizeof(*bad));
-	tcase_add_test(refusals, test_bits);
-	tcase_add_test(refusals, test_mutants);
-	suite_add_tcase(suite, refusals);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	state = seed_of_test();
+	ops = zero_module_files(&core);
+	tcase_add_test(tests, test_round_trip);
+	tcase_add_test(tests, test_not_finite);
+	tcase_add_test(tests, test_file);
+	tcase_add_test(tests, test_sums);
+	tcase_add_test(tests, test_shard);
+	tcase_set_timeout(tests, 120);
+	tcase_add_loop_test(tests, test_refused, 0, sizeof(bad) / sizeof(*bad));
+	tcase_add_test(tests, test_bits);
+	return run_cases(tests, NULL);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses that a rank offers, and how another one connects to them. */
 #include <arpa/inet.h>
-#include <check.h>
+#include "unit.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -238,18 +239,10 @@ END_TEST
 int main(void)
 {
 	TCase *tcase = tcase_create("net");
-	Suite *suite = suite_create("net");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(tcase, 240);
 	tcase_add_test(tcase, interfaces);
 	tcase_add_loop_test(tcase, offered, 0, 2);
 	tcase_add_test(tcase, answered);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tcase, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <check.h>
+#include "unit.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -567,12 +568,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("options");
 	TCase *tests = tcase_create("options");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	suite_add_tcase(suite, tests);
 	tcase_set_timeout(tests, 60);
 	tcase_add_test(tests, sizes_are_whole_numbers_with_a_unit);
 	tcase_add_test(tests, what_is_no_size_is_refused);
@@ -590,8 +587,5 @@ int main(void)
 	tcase_add_test(tests, a_message_begins_with_who_said_it);
 	tcase_add_test(tests, the_last_word_counts);
 	tcase_add_test(tests, help_shows_the_flags);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

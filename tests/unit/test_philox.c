@@ -234,11 +234,8 @@ END_TEST
 int main(void)
 {
 	const int count = find_sets();
-	Suite *suite = suite_create("philox");
 	TCase *tests = tcase_create("philox");
-	SRunner *runner = srunner_create(suite);
 
-	suite_add_tcase(suite, tests);
 	tcase_set_timeout(tests, 120);
 	tcase_add_test(tests, philox_reference_is_philox);
 	tcase_add_loop_test(tests, uniforms_are_philox, 0, count);
@@ -248,9 +245,5 @@ int main(void)
 	tcase_add_test(tests, normals_are_normal);
 	tcase_add_test(tests, random_numbers_are_the_same_bits);
 	tcase_add_loop_test(tests, any_split_is_the_same, 0, count);
-
-	srunner_run_all(runner, CK_NORMAL);
-	const int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

@@ -328,12 +328,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("reader");
 	TCase *tests = tcase_create("reader");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	suite_add_tcase(suite, tests);
 	tcase_set_timeout(tests, 120);
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, the_form_of_the_file);
@@ -344,8 +340,5 @@ int main(void)
 	tcase_add_test(tests, long_keys_get_a_hint);
 	tcase_add_test(tests, other_files_are_refused);
 	tcase_add_test(tests, a_short_buffer_is_not_overrun);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

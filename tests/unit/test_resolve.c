@@ -464,12 +464,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("resolve");
 	TCase *tests = tcase_create("resolve");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	suite_add_tcase(suite, tests);
 	tcase_set_timeout(tests, 120);
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, each_layer_overrides_the_one_below);
@@ -482,8 +478,5 @@ int main(void)
 	tcase_add_test(tests, what_was_auto_is_clamped_later);
 	tcase_add_test(tests, variables_of_the_most_special_section);
 	tcase_add_test(tests, the_installed_file);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

@@ -3,7 +3,8 @@
  * When zerorun starts a job again, and after which pause. The launcher is a function of this file,
  * and so is the clock: a run lasts as long as its row says, and a pause takes no time.
  */
-#include <check.h>
+#include "unit.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -225,10 +226,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("restart");
 	TCase *test = tcase_create("restart");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, map_memory, NULL);
@@ -237,9 +235,5 @@ int main(void)
 	tcase_add_test(test, pauses_grow_to_a_bound);
 	tcase_add_test(test, a_long_run_resets_the_pause);
 	tcase_add_test(test, a_signal_ends_a_pause);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arena against a model that keeps every block: none overlap, all begin where they should, are
    zero when they come, and what was freed is one piece again. */
-#include <check.h>
+#include "unit.h"
+
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,27 +26,13 @@ struct block {
 
 static uint64_t seed;
 
-/* SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */
-static uint64_t draw(uint64_t *state)
-{
-	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
-
-static size_t below(uint64_t *state, size_t bound)
-{
-	return (size_t)(draw(state) % bound);
-}
-
 /* Mostly a few pages, at times about as many as a huge page has, or more. */
 static size_t random_bytes(uint64_t *state)
 {
-	size_t pages = below(state, 8) ? 1 + below(state, 20) : 1 + below(state, 1500);
+	size_t pages = random_below(state, 8) ? 1 + random_below(state, 20)
+					      : 1 + random_below(state, 1500);
 
-	return (below(state, 16) ? pages : HUGE_PAGE / ZERO_ARENA_PAGE) * ZERO_ARENA_PAGE;
+	return (random_below(state, 16) ? pages : HUGE_PAGE / ZERO_ARENA_PAGE) * ZERO_ARENA_PAGE;
 }
 
 /* Only the ends of each page: what overlaps or is not zero shows there too. */
@@ -124,7 +111,7 @@ static void alloc_one(struct zero_arena *arena, struct block *blocks, int which,
 
 	*block = (struct block){.data = zero_arena_alloc(arena, bytes),
 				.bytes = bytes,
-				.mark = (unsigned char)(1 + below(state, 255))};
+				.mark = (unsigned char)(1 + random_below(state, 255))};
 	ck_assert_msg((block->data != NULL) == room, "%zu bytes: %p (seed %llu)", bytes,
 		      (void *)block->data, (unsigned long long)seed);
 	if (!block->data)
@@ -174,7 +161,7 @@ START_TEST(against_a_model)
 
 	memset(blocks, 0, sizeof(blocks));
 	for (int turn = 0; turn < 2000; turn++) {
-		int which = (int)below(&state, BLOCKS);
+		int which = (int)random_below(&state, BLOCKS);
 
 		if (blocks[which].data)
 			free_one(arena, &blocks[which]);
@@ -206,7 +193,7 @@ START_TEST(gaps_join)
 		ck_assert_ptr_null(zero_arena_alloc(arena, ZERO_ARENA_PAGE));
 		ck_assert_uint_ge(used_bytes(arena), (size_t)COUNT * ZERO_ARENA_PAGE);
 		for (size_t i = COUNT; i-- > 0;) {
-			size_t other = below(&state, i + 1);
+			size_t other = random_below(&state, i + 1);
 
 			zero_arena_free(arena, pages[other], ZERO_ARENA_PAGE);
 			pages[other] = pages[i];
@@ -280,7 +267,7 @@ static void *work(void *context)
 	struct block blocks[8] = {{0}};
 
 	for (int turn = 0; turn < 3000 && !worker->wrong; turn++) {
-		struct block *block = &blocks[below(&worker->state, 8)];
+		struct block *block = &blocks[random_below(&worker->state, 8)];
 
 		if (block->data) {
 			if (!is_marked(block, worker->mark))
@@ -289,7 +276,7 @@ static void *work(void *context)
 			block->data = NULL;
 			continue;
 		}
-		block->bytes = (1 + below(&worker->state, 20)) * ZERO_ARENA_PAGE;
+		block->bytes = (1 + random_below(&worker->state, 20)) * ZERO_ARENA_PAGE;
 		block->mark = worker->mark;
 		block->data = zero_arena_alloc(worker->arena, block->bytes);
 		if (!block->data || !is_marked(block, 0))
@@ -334,16 +321,9 @@ END_TEST
 
 int main(void)
 {
-	const char *text = getenv("ZERO_TEST_SEED");
-	Suite *suite = suite_create("arena");
 	TCase *tcase = tcase_create("arena");
-	SRunner *runner;
-	int failed;
 
-	seed = (uint64_t)getpid();
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	printf("ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
+	seed = seed_of_test();
 	tcase_set_timeout(tcase, 60);
 	tcase_add_loop_test(tcase, against_a_model, 0, 5);
 	tcase_add_test(tcase, gaps_join);
@@ -351,10 +331,5 @@ int main(void)
 	tcase_add_test(tcase, a_peer);
 	tcase_add_test(tcase, threads);
 	tcase_add_test(tcase, too_large);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tcase, NULL);
 }

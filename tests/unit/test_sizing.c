@@ -4,7 +4,8 @@
 #include "core/auto_sizes.h"
 #include "model/flatten_tier.h"
 
-#include <check.h>
+#include "unit.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -355,10 +356,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("sizing");
 	TCase *tcase = tcase_create("sizing");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tcase, threshold);
 	tcase_add_test(tcase, gather_limit);
@@ -373,10 +371,5 @@ int main(void)
 	tcase_add_test(tcase, packing);
 	tcase_add_test(tcase, groups_by_name);
 	tcase_add_test(tcase, a_model);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tcase, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A zerorun that fails to make a report's page, or hangs: the clock then jumps by what it has. */
-#include <check.h>
+#include "unit.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -113,18 +114,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("spawn_page");
 	TCase *test = tcase_create("spawn_page");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_test(test, a_zerorun_that_fails_is_named);
 	tcase_add_test(test, a_zerorun_that_hangs_is_killed);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

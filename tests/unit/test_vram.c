@@ -190,10 +190,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("vram");
 	TCase *test = tcase_create("vram");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
@@ -206,9 +203,5 @@ int main(void)
 	tcase_add_test(test, more_gpus_than_entries_are_cut);
 	tcase_add_test(test, a_missing_library_or_driver_is_reported);
 	tcase_add_test(test, a_relative_path_is_refused);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

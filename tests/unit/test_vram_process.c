@@ -406,10 +406,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("vram_process");
 	TCase *test = tcase_create("vram_process");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, map_memory, NULL);
@@ -423,9 +420,5 @@ int main(void)
 	tcase_add_test(test, the_caller_keeps_its_signals);
 	tcase_add_test(test, an_interrupted_wait_continues);
 	tcase_add_test(test, other_children_are_not_waited_for);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

@@ -3,7 +3,7 @@
 #ifndef ZERO_WATCH_TEST_H
 #define ZERO_WATCH_TEST_H
 
-#include <check.h>
+#include "unit.h"
 
 #include "watch/private.h"
 
