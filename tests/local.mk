@@ -362,8 +362,7 @@ tests_double_nccl_old_la_LDFLAGS = $(tests_double_nccl_la_LDFLAGS)
 
 UNIT_TESTS += tests/unit/test_double_nccl
 tests_unit_test_double_nccl_SOURCES = \
-	tests/unit/double_nccl.h \
-	tests/unit/double_nccl_ranks.c \
+	tests/unit/double_cuda.h \
 	tests/unit/test_double_nccl.c
 tests_unit_test_double_nccl_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
 tests_unit_test_double_nccl_CFLAGS = $(UNIT_CFLAGS)

@@ -73,7 +73,7 @@ static inline void open_double(void)
 	void *library;
 
 	snprintf(path, sizeof(path), "%s/tests/double/.libs/cuda.so", build ? build : ".");
-	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 	ck_assert_msg(library != NULL, "%s", dlerror());
 	for (size_t i = 0; i < COUNT_OF(symbols); i++) {
 		void *symbol = dlsym(library, symbols[i].name);
