@@ -24,12 +24,11 @@ extern const struct zero_kernels zero_kernels_avx512_emulated;
 enum {
 	GUARD = 64,           /* bytes before and after an output */
 	BIG = (1 << 18) + 77, /* elements, enough for stores past the cache */
-	MANY = 1 << 21,
 };
 
 static const struct zero_kernels *sets[8]; /* scalar, the others, NULL */
 static const struct zero_kernels *scalar;
-static const size_t sizes[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 1000, 4099, BIG};
+static const size_t sizes[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 1000, 1024, 4099, BIG};
 
 /* ---- random input ---------------------------------------------------------------------------- */
 
