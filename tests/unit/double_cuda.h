@@ -20,8 +20,6 @@
 static struct zero_driver cu;
 static CUresult (*plain_alloc)(CUdeviceptr *, size_t);
 static void *(*reach)(CUdeviceptr, size_t, bool);
-static unsigned long long (*calls)(const char *);
-static size_t (*alive)(bool);
 static void (*hold)(bool);
 
 static const struct {
@@ -58,8 +56,6 @@ static const struct {
 	{&cu.launch, "cuLaunchKernel"},
 	{&plain_alloc, "cuMemAlloc_v2"},
 	{&reach, "double_cuda_reach"},
-	{&calls, "double_cuda_calls"},
-	{&alive, "double_cuda_alive"},
 	{&hold, "double_cuda_hold"},
 };
 

@@ -120,7 +120,7 @@ START_TEST(visible_devices_are_read_as_cuda_does)
 		{"gpu-b", 0, 0, NULL},
 	};
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+	for (size_t i = 0; i < COUNT_OF(rows); i++)
 		check_visible(&table_of_four, &rows[i]);
 }
 END_TEST
@@ -152,7 +152,7 @@ START_TEST(divided_gpus_stand_for_their_first_instance)
 	struct zero_budget_input task = {.all_by_default = true, .tasks = 1};
 	struct zero_budget budget;
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+	for (size_t i = 0; i < COUNT_OF(rows); i++)
 		check_visible(&table_of_divided, &rows[i]);
 
 	budget = budget_of(&table_of_divided, &task);
@@ -197,7 +197,7 @@ START_TEST(numbers_of_control_groups_are_found_on_the_node)
 		{"GPU-b", "0,1", "2,3", 1, 20},
 	};
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(rows); i++) {
 		struct zero_budget_input task = {.visible = rows[i].visible,
 						 .step_visible = rows[i].step_visible,
 						 .step_gpus = rows[i].step_gpus,
@@ -241,7 +241,7 @@ START_TEST(tasks_share_gpus)
 		{"0", "0", "0-3", 2, 2},
 	};
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(rows); i++) {
 		struct zero_budget_input task = {.visible = rows[i].visible,
 						 .step_visible = rows[i].step_visible,
 						 .step_gpus = rows[i].step_gpus,
@@ -420,7 +420,7 @@ START_TEST(host_memory_is_the_least_of_the_limits)
 	};
 	static const struct zero_vram none;
 
-	for (unsigned i = 0; i < 4 * sizeof(rows) / sizeof(rows[0]); i++) {
+	for (unsigned i = 0; i < 4 * COUNT_OF(rows); i++) {
 		struct zero_budget_input task = {.step_memory = rows[i / 4].step,
 						 .job_memory = rows[i / 4].job,
 						 .tasks = i % 4,

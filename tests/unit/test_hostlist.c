@@ -52,7 +52,7 @@ START_TEST(names_and_ranges)
 		{"kn\xc3\xb6t[1-2].dom-x_y", "kn\xc3\xb6t2.dom-x_y", "knot2.dom-x_y"},
 	};
 
-	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
 		check_has(cases[i].list, cases[i].has, true);
 		check_has(cases[i].list, cases[i].lacks, false);
 		check_has(cases[i].list, "", false);
@@ -93,7 +93,7 @@ START_TEST(malformed_lists_are_refused)
 	};
 	char host[16];
 
-	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
 		char why[WHY] = "";
 
 		ck_assert_msg(!zero_hostlist_check(cases[i][0], why, sizeof why), "'%s'",

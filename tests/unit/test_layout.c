@@ -308,9 +308,8 @@ int main(void)
 	tcase_set_timeout(tcase, 60);
 	tcase_add_loop_test(tcase, follows_the_rules, 0, 8);
 	tcase_add_test(tcase, begins_are_the_same_at_every_world_size);
-	tcase_add_loop_test(tcase, cuts_where_it_is_said, 0, sizeof(cuts) / sizeof(cuts[0]));
-	tcase_add_loop_test(tcase, refuses_what_overflows, 0,
-			    sizeof(too_large) / sizeof(too_large[0]));
+	tcase_add_loop_test(tcase, cuts_where_it_is_said, 0, COUNT_OF(cuts));
+	tcase_add_loop_test(tcase, refuses_what_overflows, 0, COUNT_OF(too_large));
 	tcase_add_test(tcase, lays_out_what_is_merely_large);
 	return run_cases(tcase, NULL);
 }

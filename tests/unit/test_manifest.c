@@ -204,7 +204,7 @@ START_TEST(test_sums)
 	ck_assert_ptr_nonnull(data);
 	for (size_t i = 0; i < 200000 + 64; i++)
 		data[i] = (unsigned char)next_random(&state);
-	for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++)
+	for (size_t s = 0; s < COUNT_OF(sizes); s++)
 		for (size_t offset = 0; offset < 3; offset++) {
 			const unsigned char *from = data + 7 * offset;
 			size_t blocks = (sizes[s] + 65535) / 65536;
@@ -270,7 +270,7 @@ START_TEST(test_shard)
 		ck_assert_uint_eq(layout.checksums, sum);
 		free(layout.slices);
 	}
-	ck_assert_uint_eq(next, sizeof(want) / sizeof(*want));
+	ck_assert_uint_eq(next, COUNT_OF(want));
 }
 END_TEST
 
@@ -412,7 +412,7 @@ int main(void)
 	tcase_add_test(tests, test_sums);
 	tcase_add_test(tests, test_shard);
 	tcase_set_timeout(tests, 120);
-	tcase_add_loop_test(tests, test_refused, 0, sizeof(bad) / sizeof(*bad));
+	tcase_add_loop_test(tests, test_refused, 0, COUNT_OF(bad));
 	tcase_add_test(tests, test_bits);
 	return run_cases(tests, NULL);
 }

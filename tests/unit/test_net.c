@@ -38,7 +38,7 @@ START_TEST(interfaces)
 		{"eth0", "eth", false},        {",,eth", "ib0", false},
 	};
 
-	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+	for (size_t i = 0; i < COUNT_OF(table); i++)
 		ck_assert_msg(zero_interface_allowed(table[i].filter, table[i].name) ==
 				      table[i].may,
 			      "%s for %s", table[i].filter, table[i].name);
@@ -63,7 +63,7 @@ static struct {
 	{"ib4", "10.0.6.1", IFF_UP},
 };
 
-enum { ENTRIES = sizeof(node) / sizeof(node[0]) };
+enum { ENTRIES = COUNT_OF(node) };
 
 static size_t entries; /* how many of them there are */
 static struct ifaddrs list[ENTRIES];

@@ -43,7 +43,7 @@ START_TEST(the_form_of_the_file)
 		 ":3:1: a second document starts here: only one is allowed"},
 	};
 
-	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
+	check_refusals(refusals, COUNT_OF(refusals));
 	zero_config_free(site_of("%YAML 1.1\n--- # first\nversion: '1'\n...\n"));
 	zero_config_free(site_of("{\"version\": \"1\", enabled: off}"));
 	zero_config_free(site_of("version: 1\r\nenabled: on\r\n"));
@@ -80,7 +80,7 @@ START_TEST(what_the_parser_refuses)
 	static const char nul[] = "version: 1\nenabled: o\0n\n";
 	static const char utf16[] = "\xff\xfev\0e\0r\0";
 
-	for (size_t i = 0; i < sizeof at / sizeof at[0]; i++)
+	for (size_t i = 0; i < COUNT_OF(at); i++)
 		refused_at(at[i].text, strlen(at[i].text), at[i].why);
 	refused_at(nul, sizeof nul - 1, ":2:11: this is not valid UTF-8 text: ");
 	refused_at(utf16, sizeof utf16 - 1, ":1:1: this is not valid UTF-8 text: ");
@@ -109,7 +109,7 @@ START_TEST(anchors_aliases_and_tags_are_refused)
 		{"version: 1\n\"enabled\\0\": on\n", ":2:1: a key contains a NUL byte"},
 	};
 
-	check_refusals(refusals, sizeof refusals / sizeof refusals[0]);
+	check_refusals(refusals, COUNT_OF(refusals));
 }
 END_TEST
 
@@ -209,7 +209,7 @@ START_TEST(long_keys_get_a_hint)
 		"version: 1\nnodes:\n  m:\n    @: {}\n",
 	};
 
-	for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+	for (size_t i = 0; i < COUNT_OF(forms); i++) {
 		char *text = with_key(forms[i], 1025), why[WHY] = "";
 
 		write_bytes(site_path, text, strlen(text));

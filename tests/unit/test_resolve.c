@@ -449,7 +449,7 @@ START_TEST(the_installed_file)
 		ck_assert_msg(option->type == ZERO_TYPE_PATH || strstr(text, line), "%s is not %s",
 			      option->name, option->default_text);
 	}
-	for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++) {
+	for (size_t i = 0; i < COUNT_OF(sections); i++) {
 		char line[64];
 
 		snprintf(line, sizeof line, "\n%s:", sections[i]);

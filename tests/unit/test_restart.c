@@ -156,7 +156,7 @@ START_TEST(what_is_final)
 {
 	static const int final[] = {0, 2, 126, 127};
 
-	for (size_t i = 0; i < sizeof(final) / sizeof(final[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(final); i++) {
 		ck_assert_int_eq(status_of(3, (struct run[]){{final[i], 1}, {0}}), final[i]);
 		ck_assert_uint_eq(seen->runs, 1);
 		ck_assert_str_eq(said, "");

@@ -308,7 +308,7 @@ START_TEST(groups_by_name)
 		{"", ""},
 	};
 
-	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+	for (size_t i = 0; i < COUNT_OF(names); i++)
 		ck_assert_msg(model_group_length(names[i].name) == strlen(names[i].group),
 			      "%s: %zu", names[i].name, model_group_length(names[i].name));
 }
@@ -361,11 +361,10 @@ int main(void)
 	tcase_add_test(tcase, threshold);
 	tcase_add_test(tcase, gather_limit);
 	tcase_add_test(tcase, exchange);
-	tcase_add_loop_test(tcase, bytes_by_kind, 0,
-			    (int)(sizeof expectations / sizeof expectations[0]));
+	tcase_add_loop_test(tcase, bytes_by_kind, 0, COUNT_OF(expectations));
 	tcase_add_test(tcase, two_largest);
 	tcase_add_test(tcase, nothing_and_too_much);
-	tcase_add_loop_test(tcase, tiers, 0, (int)(sizeof tier_cases / sizeof tier_cases[0]));
+	tcase_add_loop_test(tcase, tiers, 0, COUNT_OF(tier_cases));
 	tcase_add_test(tcase, device_tier);
 	tcase_add_test(tcase, shared_device_tier);
 	tcase_add_test(tcase, packing);

@@ -175,7 +175,7 @@ START_TEST(a_relative_path_is_refused)
 {
 	static const char *const paths[] = {"./libnvidia-ml.so.1", "lib/nvml.so", ""};
 
-	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(paths); i++) {
 		struct zero_vram vram;
 		char why[128];
 

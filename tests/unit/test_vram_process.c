@@ -182,7 +182,7 @@ START_TEST(a_hanging_driver_does_not_block)
 					    "nvmlDeviceGetMemoryInfo", "nvmlShutdown"};
 	unsigned before = threads_and_descriptors();
 
-	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(calls); i++) {
 		struct zero_vram vram;
 		char lines[256];
 
