@@ -80,46 +80,14 @@ static char *written(const struct zero_manifest *manifest, size_t *bytes)
 	return text;
 }
 
-static void expect_text(const char *got, const char *want)
+/* It is written as the same text, whose members test_refused finds. */
+static void expect_text(const struct zero_manifest *manifest, const char *text)
 {
-	ck_assert_str_eq(got, want);
-}
+	size_t bytes;
+	char *again = written(manifest, &bytes);
 
-static void expect_equal(const struct zero_manifest *a, const struct zero_manifest *b)
-{
-	expect_text(a->library, b->library);
-	expect_text(a->allgather, b->allgather);
-	ck_assert(a->step == b->step && a->bucket == b->bucket && a->world == b->world &&
-		  a->stage == b->stage && a->states == b->states);
-	ck_assert(a->has_user == b->has_user && a->has_adamw == b->has_adamw);
-	ck_assert(!a->has_user ||
-		  (a->user_bytes == b->user_bytes && a->user_checksum == b->user_checksum));
-	ck_assert(!a->has_adamw ||
-		  ((float)a->lr == (float)b->lr && (float)a->clip == (float)b->clip));
-	ck_assert_uint_eq(a->team_count, b->team_count);
-	for (size_t t = 0; t < a->team_count; t++) {
-		ck_assert_int_eq(a->teams[t].count, b->teams[t].count);
-		for (int i = 0; i < a->teams[t].count; i++)
-			ck_assert_int_eq(a->teams[t].ranks[i], b->teams[t].ranks[i]);
-	}
-	ck_assert_uint_eq(a->tensor_count, b->tensor_count);
-	for (size_t i = 0; i < a->tensor_count; i++) {
-		const struct zero_manifest_tensor *x = &a->tensors[i], *y = &b->tensors[i];
-
-		expect_text(x->name, y->name);
-		expect_text(x->group, y->group);
-		ck_assert(x->dtype == y->dtype && x->ndim == y->ndim && x->team == y->team &&
-			  x->first == y->first && x->shard == y->shard &&
-			  x->trainable == y->trainable);
-		for (int d = 0; d < x->ndim; d++)
-			ck_assert_uint_eq(x->shape[d], y->shape[d]);
-	}
-	for (int i = 0; i < a->world; i++) {
-		expect_text(a->files[i].name, b->files[i].name);
-		ck_assert(a->files[i].bytes == b->files[i].bytes &&
-			  a->files[i].header == b->files[i].header &&
-			  a->files[i].checksums == b->files[i].checksums);
-	}
+	ck_assert_str_eq(again, text);
+	free(again);
 }
 
 START_TEST(test_round_trip)
@@ -141,7 +109,7 @@ START_TEST(test_round_trip)
 		text = written(&other, &bytes);
 		ck_assert_msg(!ops->manifest_parse("m", text, bytes, &read), "%s\n%s", sentence,
 			      text);
-		expect_equal(read, &other);
+		expect_text(read, text);
 		ops->manifest_free(read);
 		free(text);
 	}
@@ -178,7 +146,7 @@ START_TEST(test_file)
 
 	ck_assert(fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes);
 	ck_assert_msg(!ops->manifest_read(path, &read), "%s", sentence);
-	expect_equal(read, &sample);
+	expect_text(read, text);
 	ops->manifest_free(read);
 	ck_assert(!ftruncate(fd, (off_t)bytes - 1));
 	ck_assert_int_eq(ops->manifest_read(path, &read), ZERO_E_FORMAT);
