@@ -3,24 +3,18 @@
 #ifndef ZERO_CONTROL_RANKS_H
 #define ZERO_CONTROL_RANKS_H
 
-#include "unit.h"
-
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "backend/cuda/control/private.h"
+#include "unit.h"
 
 enum { RANKS = 33, HANG = 60 /* s */ };
 

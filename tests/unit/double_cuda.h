@@ -3,19 +3,15 @@
 #ifndef TEST_DOUBLE_CUDA_H
 #define TEST_DOUBLE_CUDA_H
 
-#include "unit.h"
-
 #include <dlfcn.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "backend/cuda/driver.h"
 #include "device.h"
+#include "unit.h"
 
 static struct zero_driver cu;
 static CUresult (*plain_alloc)(CUdeviceptr *, size_t);

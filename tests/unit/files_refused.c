@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Damaged files, wrong paths, and models in several files that do not match their index. */
-#include "files_test.h"
-
 #include <fcntl.h>
 #include <sys/resource.h>
+
+#include "files_test.h"
 
 /* ---- one file that is damaged ---------------------------------------------------------------- */
 

@@ -3,16 +3,12 @@
 #ifndef FILES_TEST_H
 #define FILES_TEST_H
 
-#include "files/files.h"
-
-#include "unit.h"
-
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "files/files.h"
+#include "unit.h"
 
 #define A_F32(shape, offsets) \
 	"{\"a\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"

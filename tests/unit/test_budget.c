@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "unit.h"
-
 #include <inttypes.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/options.h"
 #include "spank/gpu/vram.h"
+#include "unit.h"
 
 static const uint64_t GB = UINT64_C(1) << 30;
 

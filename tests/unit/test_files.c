@@ -3,14 +3,11 @@
  * zero_files: damaged safetensors files are refused with the right message, valid ones are read, and
  * a header that header() makes is read back. The files are in a temporary folder.
  */
-#include "files_core.h"
-#include "files_test.h"
-
 #include <dirent.h>
 #include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "files_core.h"
+#include "files_test.h"
 
 char folder[] = "/tmp/zero-files-XXXXXX";
 

@@ -3,23 +3,19 @@
  * The guard of zerorun, which kills an mpirun that hangs without a rank. A copy of this program by
  * that name is the mpirun. The guard takes a turn when a test lets it.
  */
-#include "unit.h"
-
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "launcher/launch/launch.h"
+#include "unit.h"
 
 enum { TURN_MS = 500, TURNS = 8 };
 

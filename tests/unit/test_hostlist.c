@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "unit.h"
-
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "spank/yaml/hostlist.h"
+#include "unit.h"
 
 enum { WHY = 256, HOSTS = 4096 };
 

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero_layout_group against its rules, one by one, on random groups. */
-#include "unit.h"
-
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model/segments.h"
+#include "unit.h"
 
 enum { ITEMS_MAX = 24 };
 

@@ -6,14 +6,12 @@
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-#include "files_core.h"
-
-#include "unit.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+
+#include "files_core.h"
+#include "unit.h"
 
 static uint64_t state;
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses that a rank offers, and how another one connects to them. */
 #include <arpa/inet.h>
-#include "unit.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,13 +9,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/clock.h"
 #include "net/dial.h"
+#include "unit.h"
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 

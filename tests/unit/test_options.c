@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "unit.h"
-
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/options.h"
+#include "unit.h"
 
 enum { WHY = 512 };
 

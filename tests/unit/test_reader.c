@@ -1,11 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "configs.h"
 
 START_TEST(the_form_of_the_file)
@@ -141,38 +134,33 @@ END_TEST
 
 START_TEST(too_many_entries_are_refused)
 {
-	const char *const kinds[] = {"nodes", "env"};
+	static const struct {
+		const char *begin, *line;
+		int lines;
+		const char *why;
+	} files[] = {
+		{"nodes:\n", " n%d:\n", 1025,
+		 ":1027:2: there are too many entries: at most 1024 are allowed"},
+		{"env:\n", " n%d:\n", 1025,
+		 ":1027:2: there are too many entries: at most 1024 are allowed"},
+		{"env: {A: x}\nnodes:\n n1:\n  env:\n", "   V%d:\n", 1024,
+		 ":1029:4: there are too many variables: at most 1024 are allowed"},
+	};
 
-	for (size_t kind = 0; kind < 2; kind++) {
-		char *text = NULL, expected[160];
-		size_t length;
-		FILE *out = open_memstream(&text, &length);
-
-		fprintf(out, "version: 1\n%s:\n", kinds[kind]);
-		for (int i = 1; i <= 1025; i++)
-			fprintf(out, " n%d:\n", i);
-		fclose(out);
-		snprintf(expected, sizeof expected,
-			 ":1027:2: there are too many entries: at most 1024 are allowed");
-		refused(text, expected);
-		/* one less is accepted */
-		text[length - strlen(" n1025:\n")] = '\0';
-		zero_config_free(site_of(text));
-		free(text);
-	}
-	{
+	for (size_t i = 0; i < COUNT_OF(files); i++) {
 		char *text = NULL;
 		size_t length;
 		FILE *out = open_memstream(&text, &length);
 
-		fprintf(out, "version: 1\nnodes:\n");
-		for (int i = 1; i <= 5; i++) {
-			fprintf(out, " n%d:\n  env:\n", i);
-			for (int v = 0; v < 250; v++)
-				fprintf(out, "   V%d: x\n", v);
-		}
+		fprintf(out, "version: 1\n%s", files[i].begin);
+		for (int line = 1; line <= files[i].lines; line++)
+			fprintf(out, files[i].line, line);
 		fclose(out);
-		refused(text, ":1037:4: there are too many variables: at most 1024 are allowed");
+		refused(text, files[i].why);
+		/* one less is accepted */
+		text[length - 1] = '\0';
+		*strrchr(text, '\n') = '\0';
+		zero_config_free(site_of(text));
 		free(text);
 	}
 }

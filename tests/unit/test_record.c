@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank records for its report, by a clock that the test makes up, against plain sums; and the
    folder that reports are written to. */
-#include "unit.h"
-
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "backend/meter.h"
 #include "report/folder.h"
 #include "report/record.h"
+#include "unit.h"
 
 #define SECOND UINT64_C(1000000000)
 

@@ -3,19 +3,15 @@
  * When zerorun starts a job again, and after which pause. The launcher is a function of this file,
  * and so is the clock: a run lasts as long as its row says, and a pause takes no time.
  */
-#include "unit.h"
-
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "launcher/launch/launch.h"
+#include "unit.h"
 
 enum { MOST_RUNS = 16 };
 

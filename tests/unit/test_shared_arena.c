@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arena against a model that keeps every block: none overlap, all begin where they should, are
    zero when they come, and what was freed is one piece again. */
-#include "unit.h"
-
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "backend/host/shared_arena.h"
+#include "unit.h"
 
 enum { BLOCKS = 64, HUGE_PAGE = 2 << 20, PAGES = 8 * 512, THREADS = 4 };
 

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What follows from a budget and a layout, against numbers worked out by hand. */
+#include <string.h>
+
 #include "backend/exchange.h"
 #include "core/auto_sizes.h"
 #include "model/flatten_tier.h"
-
-#include "unit.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 #include "launcher/plan/model.h"
 #include "core/options.h"
+#include "unit.h"
 
 #define M ((uint64_t)1 << 20)
 

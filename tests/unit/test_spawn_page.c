@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A zerorun that fails to make a report's page, or hangs: the clock then jumps by what it has. */
-#include "unit.h"
-
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "report/spawn_page.h"
+#include "unit.h"
 
 static char folder[64], program[96], pid_file[96];
 static int handle;

@@ -3,21 +3,15 @@
  * The process that queries NVML: what it has, and what is left of it if the driver hangs. The driver
  * is waited for until it does; the clock then jumps to the deadline.
  */
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "nvml_double.h"
 
