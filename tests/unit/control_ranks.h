@@ -327,10 +327,7 @@ static void run(const struct trial *trial, int killed)
 static int run_all(TCase *tcase)
 {
 	seed = seed_of_test();
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		      0);
-	if (shared == MAP_FAILED)
-		return EXIT_FAILURE;
+	shared = shared_memory(sizeof(*shared));
 	tcase_set_timeout(tcase, 2 * HANG);
 	return run_cases(tcase, NULL);
 }

@@ -160,82 +160,60 @@ START_TEST(divided_gpus_stand_for_their_first_instance)
 }
 END_TEST
 
-START_TEST(numbers_of_control_groups_are_found_on_the_node)
+/* Which GPUs of the node a task sees, and how many tasks share the one with the least memory. */
+START_TEST(gpus_of_a_step_are_found_and_shared)
 {
 	static const struct {
 		const char *visible, *step_visible, *step_gpus;
-		unsigned gpus, gb;
+		unsigned tasks, gpus, gb, share;
 	} rows[] = {
 		/* without control groups, numbers are those of the node */
-		{"2,3", "2,3", "2,3", 2, 10},
-		{"2", "2,3", "2-3", 1, 20},
-		{"0,2,3", "0,2,3", "0,2-3", 3, 10},
+		{"2,3", "2,3", "2,3", 1, 2, 10, 1},
+		{"2", "2,3", "2-3", 1, 1, 20, 1},
+		{"0,2,3", "0,2,3", "0,2-3", 1, 3, 10, 1},
 		/* with control groups, numbers start at 0 */
-		{"0,1", "0,1", "2,3", 2, 10},
-		{"0", "0,1", "2,3", 1, 20},
-		{"1", "0,1", "2-3", 1, 10},
-		{"2", "0,1,2", "0,2-3", 1, 10},
-		{"0", "0", "1", 1, 30},
-		{"1", "0,1", "1,3", 1, 10},
-		{"2", "0,1", "2,3", 0, 0},
+		{"0,1", "0,1", "2,3", 1, 2, 10, 1},
+		{"0", "0,1", "2,3", 1, 1, 20, 1},
+		{"1", "0,1", "2-3", 1, 1, 10, 1},
+		{"2", "0,1,2", "0,2-3", 1, 1, 10, 1},
+		{"0", "0", "1", 1, 1, 30, 1},
+		{"1", "0,1", "1,3", 1, 1, 10, 1},
+		{"2", "0,1", "2,3", 1, 0, 0, 1},
 		/* the list of the step is unknown */
-		{"2", NULL, "2,3", 1, 20},
-		{"0", NULL, "2,3", 1, 20},
-		{"1", NULL, "2,3", 1, 10},
+		{"2", NULL, "2,3", 1, 1, 20, 1},
+		{"0", NULL, "2,3", 1, 1, 20, 1},
+		{"1", NULL, "2,3", 1, 1, 10, 1},
 		/* without SLURM_STEP_GPUS there is no map */
-		{"1", "1,2", NULL, 1, 30},
-		{"1", "0,1", "", 1, 30},
-		{"1", "0,1", "NoDevFiles", 1, 30},
-		{"1", "0,1", "3-", 1, 30},
-		{"1", "0,1", "3-2", 1, 30},
-		{"1", "0,1", "0-99999999999", 1, 30},
+		{"1", "1,2", NULL, 1, 1, 30, 1},
+		{"1", "0,1", "", 1, 1, 30, 1},
+		{"1", "0,1", "NoDevFiles", 1, 1, 30, 1},
+		{"1", "0,1", "3-", 1, 1, 30, 1},
+		{"1", "0,1", "3-2", 1, 1, 30, 1},
+		{"1", "0,1", "0-99999999999", 1, 1, 30, 1},
 		/* UUIDs are the same everywhere */
-		{"GPU-b", "GPU-b,GPU-c", "2,3", 1, 20},
-		{"GPU-b", "0,1", "2,3", 1, 20},
-	};
-
-	for (size_t i = 0; i < COUNT_OF(rows); i++) {
-		struct zero_budget_input task = {.visible = rows[i].visible,
-						 .step_visible = rows[i].step_visible,
-						 .step_gpus = rows[i].step_gpus,
-						 .tasks = 1};
-		struct zero_budget budget = budget_of(&table_of_four, &task);
-
-		ck_assert_msg(budget.gpus == rows[i].gpus, "row %zu: %u GPUs", i, budget.gpus);
-		if (rows[i].gpus)
-			ck_assert_msg(budget.budget == rows[i].gb * GB, "row %zu: %" PRIu64, i,
-				      budget.budget);
-	}
-}
-END_TEST
-
-START_TEST(tasks_share_gpus)
-{
-	static const struct {
-		const char *visible, *step_visible, *step_gpus;
-		unsigned tasks, share;
-	} rows[] = {
+		{"GPU-b", "GPU-b,GPU-c", "2,3", 1, 1, 20, 1},
+		{"GPU-b", "0,1", "2,3", 1, 1, 20, 1},
 		/* each task sees all GPUs and uses one */
-		{"0,1,2,3", "0,1,2,3", "0-3", 1, 1},
-		{"0,1,2,3", "0,1,2,3", "0-3", 3, 1},
-		{"0,1,2,3", "0,1,2,3", "0-3", 4, 1},
-		{"0,1,2,3", "0,1,2,3", "0-3", 5, 2},
-		{"0,1,2,3", "0,1,2,3", "0-3", 8, 2},
-		{"0,1,2,3", NULL, NULL, 8, 2},
-		{"0", "0", "0", 3, 3},
+		{"0,1,2,3", "0,1,2,3", "0-3", 1, 4, 10, 1},
+		{"0,1,2,3", "0,1,2,3", "0-3", 3, 4, 10, 1},
+		{"0,1,2,3", "0,1,2,3", "0-3", 4, 4, 10, 1},
+		{"0,1,2,3", "0,1,2,3", "0-3", 5, 4, 10, 2},
+		{"0,1,2,3", "0,1,2,3", "0-3", 8, 4, 10, 2},
+		{"0,1,2,3", NULL, NULL, 8, 4, 10, 2},
+		{"0", "0", "0", 3, 1, 40, 3},
 		/* two tasks see the only GPU */
-		{"0,7", "0,7", NULL, 2, 2},
+		{"0,7", "0,7", NULL, 2, 1, 40, 2},
 		/* each task was bound to some GPUs */
-		{"0", "0,1,2,3", "0-3", 4, 1},
-		{"0", "0,1,2,3", "0-3", 5, 2},
-		{"0,1", "0,1,2,3", "0-3", 2, 1},
-		{"0,1", "0,1,2,3", "0-3", 4, 2},
-		{"0,1,2", "0,1,2,3", "0-3", 2, 2},
-		{"0", "0,1,2,3", NULL, 8, 2},
-		{"0", NULL, "0-3", 8, 2},
-		{"GPU-a1b", "GPU-a1b2c3,GPU-a1ffff", NULL, 4, 2},
+		{"0", "0,1,2,3", "0-3", 4, 1, 40, 1},
+		{"0", "0,1,2,3", "0-3", 5, 1, 40, 2},
+		{"0,1", "0,1,2,3", "0-3", 2, 2, 30, 1},
+		{"0,1", "0,1,2,3", "0-3", 4, 2, 30, 2},
+		{"0,1,2", "0,1,2,3", "0-3", 2, 3, 20, 2},
+		{"0", "0,1,2,3", NULL, 8, 1, 40, 2},
+		{"0", NULL, "0-3", 8, 1, 40, 2},
+		{"GPU-a1b", "GPU-a1b2c3,GPU-a1ffff", NULL, 4, 1, 40, 2},
 		/* the numbers of the job replace those of the step */
-		{"0", "0", "0-3", 2, 2},
+		{"0", "0", "0-3", 2, 1, 40, 2},
 	};
 
 	for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -245,8 +223,10 @@ START_TEST(tasks_share_gpus)
 						 .tasks = rows[i].tasks};
 		struct zero_budget budget = budget_of(&table_of_four, &task);
 
-		ck_assert_msg(budget.budget == budget.free / rows[i].share, "row %zu: 1/%g", i,
-			      (double)budget.free / (double)budget.budget);
+		ck_assert_msg(budget.gpus == rows[i].gpus, "row %zu: %u GPUs", i, budget.gpus);
+		if (rows[i].gpus)
+			ck_assert_msg(budget.budget == rows[i].gb * GB / rows[i].share,
+				      "row %zu: %" PRIu64, i, budget.budget);
 	}
 }
 END_TEST
@@ -315,6 +295,7 @@ START_TEST(gpus_that_nvml_does_not_report_are_unknown)
 		{&none, "GPU-a,GPU-b", false, 2, 0, ZERO_VRAM_UNKNOWN, "Driver Not Loaded"},
 		{&none, "", false, 0, 5, ZERO_VRAM_STEP_MEMORY, ""},
 		{&none, NULL, false, 0, 5, ZERO_VRAM_STEP_MEMORY, ""},
+		{&none, "", true, 0, 5, ZERO_VRAM_STEP_MEMORY, ""},
 		{&none, NULL, true, 0, 0, ZERO_VRAM_UNKNOWN, "Driver Not Loaded"},
 		{&empty, NULL, true, 0, 5, ZERO_VRAM_STEP_MEMORY, ""},
 		{&empty, "0", true, 0, 5, ZERO_VRAM_STEP_MEMORY, "no GPU 0"},
@@ -435,8 +416,7 @@ int main(void)
 	tcase_add_checked_fixture(test, fill_tables, NULL);
 	tcase_add_test(test, visible_devices_are_read_as_cuda_does);
 	tcase_add_test(test, divided_gpus_stand_for_their_first_instance);
-	tcase_add_test(test, numbers_of_control_groups_are_found_on_the_node);
-	tcase_add_test(test, tasks_share_gpus);
+	tcase_add_test(test, gpus_of_a_step_are_found_and_shared);
 	tcase_add_test(test, the_reserve_is_left_free);
 	tcase_add_test(test, gpus_that_nvml_does_not_report_are_unknown);
 	tcase_add_test(test, lists_of_any_length_are_read);

@@ -131,9 +131,7 @@ static void run_ranks(int world, void (*body)(int rank, int world))
 	ssize_t length;
 
 	ck_assert_int_le(world, RANKS);
-	common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		      0);
-	ck_assert_ptr_ne(common, MAP_FAILED);
+	common = shared_memory(sizeof(*common));
 	pthread_barrierattr_init(&shared);
 	pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
 	pthread_barrier_init(&common->barrier, &shared, (unsigned)world);

@@ -92,9 +92,8 @@ static void start(const char *name, const char *main_thread)
 	snprintf(error, sizeof(error), "%s/error", folder);
 	snprintf(command, sizeof(command), "cp /proc/%d/exe %s", (int)getpid(), program);
 	ck_assert_int_eq(system(command), 0);
-	turns = mmap(NULL, sizeof(*turns), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		     0);
-	ck_assert(turns != MAP_FAILED && !pipe(in) && !pipe(out));
+	turns = shared_memory(sizeof(*turns));
+	ck_assert(!pipe(in) && !pipe(out));
 	mpirun = fork();
 	if (mpirun == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -113,8 +113,7 @@ void __wrap_print_error(const char *format, ...)
 
 static void map_memory(void)
 {
-	seen = mmap(NULL, sizeof(*seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ck_assert(seen != MAP_FAILED);
+	seen = shared_memory(sizeof(*seen));
 	unsetenv("SLURM_JOB_ID");
 }
 

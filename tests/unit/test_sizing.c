@@ -236,6 +236,14 @@ START_TEST(shared_device_tier)
 }
 END_TEST
 
+static void most_is(const struct zero_packing *packing, uint64_t device, uint64_t distributed,
+		    uint64_t host)
+{
+	ck_assert_uint_eq(packing->most[ZERO_TIER_DEVICE], device);
+	ck_assert_uint_eq(packing->most[ZERO_TIER_DISTRIBUTED], distributed);
+	ck_assert_uint_eq(packing->most[ZERO_TIER_HOST], host);
+}
+
 /* Buffers of 100 and 60 bytes, whose tensors have 90 and 60; 3 are held before, chunks are of 7. */
 START_TEST(packing)
 {
@@ -243,32 +251,22 @@ START_TEST(packing)
 	struct zero_packing host = device;
 
 	zero_packing_add(&device, 100, 25, 90);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 100);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25 + 10);
-	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 14);
+	most_is(&device, 3 + 100, 3 + 25 + 10, 3 + 14);
 	zero_packing_add(&device, 60, 15, 60);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 100);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25 + 10);
-	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 10 + 14);
+	most_is(&device, 3 + 100, 3 + 25 + 10, 3 + 10 + 14);
 	/* tensors that are kept: only copies */
 	zero_packing_add(&device, 200, 50, 0);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 10 + 200);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 10 + 250);
-	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 10 + 200);
+	most_is(&device, 3 + 10 + 200, 3 + 10 + 250, 3 + 10 + 200);
 	/* laid straight, each its part */
 	device = (struct zero_packing){.chunk = 7, .held = {3, 3, 3}, .most = {3, 3, 3}};
 	zero_packing_add(&device, 25, 0, 100);
 	zero_packing_add(&device, 10, 0, 40);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 25);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25);
-	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 14);
+	most_is(&device, 3 + 25, 3 + 25, 3 + 14);
 
 	host.on_host = true;
 	zero_packing_add(&host, 100, 25, 0);
 	zero_packing_add(&host, 60, 15, 0);
-	ck_assert_uint_eq(host.most[ZERO_TIER_DEVICE], 3 + 160 + 14);
-	ck_assert_uint_eq(host.most[ZERO_TIER_DISTRIBUTED], 3 + 160 + 14);
-	ck_assert_uint_eq(host.most[ZERO_TIER_HOST], 3);
+	most_is(&host, 3 + 160 + 14, 3 + 160 + 14, 3);
 	zero_packing_add(&host, UINT64_MAX - 1, 1, 0);
 	ck_assert_uint_eq(host.most[ZERO_TIER_DEVICE], UINT64_MAX);
 }

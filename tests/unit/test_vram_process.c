@@ -125,9 +125,7 @@ static void nothing_left(unsigned before)
 
 static void map_memory(void)
 {
-	alarm_after = mmap(NULL, sizeof(*alarm_after), PROT_READ | PROT_WRITE,
-			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ck_assert(alarm_after != MAP_FAILED);
+	alarm_after = shared_memory(sizeof(*alarm_after));
 }
 
 /* Returns the process that hangs in the double. */

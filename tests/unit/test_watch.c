@@ -351,10 +351,7 @@ int main(void)
 
 	srand((unsigned)seed_of_test());
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	watch_time = mmap(NULL, sizeof(*watch_time), PROT_READ | PROT_WRITE,
-			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (watch_time == MAP_FAILED)
-		return EXIT_FAILURE;
+	watch_time = shared_memory(sizeof(*watch_time));
 	atomic_store(watch_time, (uint64_t)now.tv_sec * 1000000000u);
 	zero_ring_record_default_signals();
 	tcase_set_timeout(tcase, 120);

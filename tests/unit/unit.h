@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define COUNT_OF(array) (sizeof(array) / sizeof(*(array)))
@@ -69,6 +70,16 @@ static inline uint64_t seed_of_test(void)
 	printf("ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
 	fflush(stdout);
 	return seed;
+}
+
+/* Zeros that a test and its children share. */
+static inline void *shared_memory(size_t bytes)
+{
+	void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (data == MAP_FAILED)
+		abort();
+	return data;
 }
 
 #endif
