@@ -158,6 +158,7 @@ END_TEST
 
 START_TEST(messages_are_fit_for_a_terminal)
 {
+	static const char *const characters[] = {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80"};
 	char text[400], why[WHY], tiny[8];
 	struct zero_value value;
 
@@ -165,16 +166,11 @@ START_TEST(messages_are_fit_for_a_terminal)
 				     sizeof why));
 	ck_assert_str_eq(why, "'?[31m?x?' is not a whole number from 0 to 3");
 	/* cut between two characters of UTF-8 */
-	strcpy(text, "x");
-	for (int i = 0; i < 100; i++)
-		strcat(text, "\xc3\xa4");
-	ck_assert(!zero_option_parse(row(ZERO_OPT_STAGE), text, &value, why, sizeof why));
-	ck_assert_ptr_nonnull(strstr(why, "\xc3\xa4...' is not"));
-	for (int c = 0; c < 8; c++) {
-		const char *character = c % 2 ? "\xe2\x82\xac" : "\xf0\x9f\x98\x80", *end;
+	for (int c = 0; c < 12; c++) {
+		const char *character = characters[c % 3], *end;
 
-		snprintf(text, sizeof text, "%.*s", c / 2, "xxx");
-		for (int i = 0; i < 50; i++)
+		snprintf(text, sizeof text, "%.*s", c / 3, "xxx");
+		for (int i = 0; i < 90; i++)
 			strcat(text, character);
 		ck_assert(!zero_option_parse(row(ZERO_OPT_STAGE), text, &value, why, sizeof why));
 		end = strstr(why, "...' is not");

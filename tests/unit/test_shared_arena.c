@@ -68,8 +68,7 @@ static void check_place(const struct zero_arena *arena, const struct block *bloc
 	size_t unit = block->bytes >= HUGE_PAGE ? HUGE_PAGE : ZERO_ARENA_PAGE;
 	size_t at = (size_t)(block->data - zero_arena_base(arena));
 
-	ck_assert_msg(at % unit == 0, "%zu bytes at %zu (seed %llu)", block->bytes, at,
-		      (unsigned long long)seed);
+	ck_assert_msg(at % unit == 0, "%zu bytes at %zu", block->bytes, at);
 	ck_assert_uint_eq((uintptr_t)block->data % unit, 0);
 	ck_assert_msg(at + block->bytes <= bytes, "%zu bytes at %zu", block->bytes, at);
 	ck_assert(zero_arena_contains(arena, block->data));
@@ -107,22 +106,20 @@ static void alloc_one(struct zero_arena *arena, struct block *blocks, int which,
 	*block = (struct block){.data = zero_arena_alloc(arena, bytes),
 				.bytes = bytes,
 				.mark = (unsigned char)(1 + random_below(state, 255))};
-	ck_assert_msg((block->data != NULL) == room, "%zu bytes: %p (seed %llu)", bytes,
-		      (void *)block->data, (unsigned long long)seed);
+	ck_assert_msg((block->data != NULL) == room, "%zu bytes: %p", bytes, (void *)block->data);
 	if (!block->data)
 		return;
 	check_place(arena, block, BYTES);
 	for (int i = 0; i < BLOCKS; i++)
 		ck_assert_msg(i == which || !blocks[i].data || !overlaps(block, &blocks[i]),
-			      "blocks overlap (seed %llu)", (unsigned long long)seed);
-	ck_assert_msg(is_marked(block, 0), "not zero (seed %llu)", (unsigned long long)seed);
+			      "blocks overlap");
+	ck_assert_msg(is_marked(block, 0), "not zero");
 	mark(block);
 }
 
 static void free_one(struct zero_arena *arena, struct block *block)
 {
-	ck_assert_msg(is_marked(block, block->mark), "overwritten (seed %llu)",
-		      (unsigned long long)seed);
+	ck_assert_msg(is_marked(block, block->mark), "overwritten");
 	zero_arena_free(arena, block->data, block->bytes);
 	block->data = NULL;
 }
@@ -250,8 +247,7 @@ START_TEST(threads)
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(handles[i], NULL);
 	for (int i = 0; i < THREADS; i++)
-		ck_assert_msg(!workers[i].wrong, "%s (seed %llu)", workers[i].wrong,
-			      (unsigned long long)seed);
+		ck_assert_msg(!workers[i].wrong, "%s", workers[i].wrong);
 	check_whole(arena, BYTES);
 	zero_arena_delete(arena);
 }
