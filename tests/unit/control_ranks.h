@@ -328,7 +328,6 @@ static int run_all(TCase *tcase)
 {
 	seed = seed_of_test();
 	shared = shared_memory(sizeof(*shared));
-	tcase_set_timeout(tcase, 2 * HANG);
 	return run_cases(tcase, NULL);
 }
 

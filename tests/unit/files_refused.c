@@ -389,7 +389,6 @@ TCase *refused_cases(void)
 {
 	TCase *cases = tcase_create("refusals");
 
-	tcase_set_timeout(cases, 60);
 	tcase_add_loop_test(cases, test_damaged, 0, COUNT_OF(damaged));
 	tcase_add_test(cases, test_length);
 	tcase_add_test(cases, test_words);

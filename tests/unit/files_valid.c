@@ -182,7 +182,6 @@ TCase *valid_cases(void)
 {
 	TCase *cases = tcase_create("valid");
 
-	tcase_set_timeout(cases, 60);
 	tcase_add_test(cases, test_dtypes_and_shapes);
 	tcase_add_test(cases, test_empty);
 	tcase_add_test(cases, test_names);

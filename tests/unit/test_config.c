@@ -312,7 +312,6 @@ int main(void)
 {
 	TCase *tests = tcase_create("config");
 
-	tcase_set_timeout(tests, 120);
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, defaults_are_options);
 	tcase_add_test(tests, limits_are_of_numbers);

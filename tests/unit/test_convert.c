@@ -441,7 +441,6 @@ int main(void)
 	find_sets();
 	TCase *tests = tcase_create("convert");
 
-	tcase_set_timeout(tests, 120);
 	tcase_add_test(tests, f64_is_rounded_once);
 	tcase_add_test(tests, f64_edges_are_kept);
 	tcase_add_test(tests, floats_become_any_float);

@@ -421,7 +421,6 @@ int main(void)
 {
 	TCase *test = tcase_create("device"), *own = tcase_create("own");
 
-	tcase_set_timeout(test, 120);
 	tcase_set_timeout(own, 300);
 	tcase_add_checked_fixture(test, open_device, NULL);
 	tcase_add_test(test, a_record_is_a_snapshot);

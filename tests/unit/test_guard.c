@@ -224,7 +224,6 @@ static int run_tests(void)
 {
 	TCase *test = tcase_create("guard");
 
-	tcase_set_timeout(test, 120);
 	tcase_add_test(test, an_mpirun_that_hangs_is_killed);
 	tcase_add_test(test, what_does_not_hang_is_left_alone);
 	return run_cases(test, NULL);

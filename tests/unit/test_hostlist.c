@@ -243,7 +243,6 @@ int main(void)
 {
 	TCase *tests = tcase_create("hostlist");
 
-	tcase_set_timeout(tests, 60);
 	tcase_add_test(tests, names_and_ranges);
 	tcase_add_test(tests, malformed_lists_are_refused);
 	tcase_add_test(tests, the_first_host);

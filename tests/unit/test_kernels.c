@@ -263,7 +263,6 @@ int main(void)
 	const int count = find_sets();
 	TCase *tests = tcase_create("kernels");
 
-	tcase_set_timeout(tests, 120);
 	tcase_add_test(tests, sums_fold_from_the_left);
 	tcase_add_test(tests, norms_are_those_of_16_lanes);
 	tcase_add_loop_test(tests, adamw_follows_the_paper, 0, count);

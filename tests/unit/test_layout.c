@@ -301,7 +301,6 @@ int main(void)
 {
 	TCase *tcase = tcase_create("layout");
 
-	tcase_set_timeout(tcase, 60);
 	tcase_add_loop_test(tcase, follows_the_rules, 0, 8);
 	tcase_add_test(tcase, begins_are_the_same_at_every_world_size);
 	tcase_add_loop_test(tcase, cuts_where_it_is_said, 0, COUNT_OF(cuts));

@@ -377,7 +377,6 @@ int main(void)
 	tcase_add_test(tests, test_file);
 	tcase_add_test(tests, test_sums);
 	tcase_add_test(tests, test_shard);
-	tcase_set_timeout(tests, 120);
 	tcase_add_loop_test(tests, test_refused, 0, COUNT_OF(bad));
 	tcase_add_test(tests, test_bits);
 	return run_cases(tests, NULL);

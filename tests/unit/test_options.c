@@ -518,7 +518,6 @@ int main(void)
 {
 	TCase *tests = tcase_create("options");
 
-	tcase_set_timeout(tests, 60);
 	tcase_add_test(tests, sizes_are_whole_numbers_with_a_unit);
 	tcase_add_test(tests, what_is_no_size_is_refused);
 	tcase_add_test(tests, ranges_are_kept_and_named);

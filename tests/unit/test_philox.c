@@ -191,7 +191,6 @@ int main(void)
 	const int count = find_sets();
 	TCase *tests = tcase_create("philox");
 
-	tcase_set_timeout(tests, 120);
 	tcase_add_test(tests, philox_reference_is_philox);
 	tcase_add_loop_test(tests, uniforms_are_philox, 0, count);
 	tcase_add_loop_test(tests, uniforms_stay_within, 0, count);

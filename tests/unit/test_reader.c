@@ -311,7 +311,6 @@ int main(void)
 {
 	TCase *tests = tcase_create("reader");
 
-	tcase_set_timeout(tests, 120);
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, the_form_of_the_file);
 	tcase_add_test(tests, what_the_parser_refuses);

@@ -229,6 +229,5 @@ int main(void)
 	tcase_add_test(tcase, many_groups);
 	tcase_add_loop_test(tcase, steps, 0, 7);
 	tcase_add_test(tcase, files);
-	tcase_set_timeout(tcase, 120);
 	return run_cases(tcase, NULL);
 }

@@ -458,7 +458,6 @@ int main(void)
 {
 	TCase *tests = tcase_create("resolve");
 
-	tcase_set_timeout(tests, 120);
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, each_layer_overrides_the_one_below);
 	tcase_add_test(tests, of_several_matches_the_last_counts);

@@ -223,7 +223,6 @@ int main(void)
 {
 	TCase *test = tcase_create("restart");
 
-	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, map_memory, NULL);
 	tcase_add_test(test, what_is_final);
 	tcase_add_test(test, each_end_is_named);

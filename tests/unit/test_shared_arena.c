@@ -270,7 +270,6 @@ int main(void)
 	TCase *tcase = tcase_create("arena");
 
 	seed = seed_of_test();
-	tcase_set_timeout(tcase, 60);
 	tcase_add_loop_test(tcase, against_a_model, 0, 5);
 	tcase_add_test(tcase, a_peer);
 	tcase_add_test(tcase, threads);

@@ -112,7 +112,6 @@ int main(void)
 {
 	TCase *test = tcase_create("spawn_page");
 
-	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_test(test, a_zerorun_that_fails_is_named);
 	tcase_add_test(test, a_zerorun_that_hangs_is_killed);

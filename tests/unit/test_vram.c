@@ -192,7 +192,6 @@ int main(void)
 {
 	TCase *test = tcase_create("vram");
 
-	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_test(test, every_gpu_is_read);
 	tcase_add_test(test, instances_follow_their_gpu);

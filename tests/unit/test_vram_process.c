@@ -400,7 +400,6 @@ int main(void)
 {
 	TCase *test = tcase_create("vram_process");
 
-	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, map_memory, NULL);
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_test(test, a_hanging_driver_does_not_block);

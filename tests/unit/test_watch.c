@@ -354,7 +354,6 @@ int main(void)
 	watch_time = shared_memory(sizeof(*watch_time));
 	atomic_store(watch_time, (uint64_t)now.tv_sec * 1000000000u);
 	zero_ring_record_default_signals();
-	tcase_set_timeout(tcase, 120);
 	tcase_add_loop_test(tcase, one_line_names_a_lost_rank, 0, 61);
 	tcase_add_loop_test(tcase, a_stopped_rank_is_silent, 0, 8);
 	tcase_add_test(tcase, a_stranger_is_not_killed);

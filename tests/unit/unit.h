@@ -14,6 +14,12 @@
 
 #define COUNT_OF(array) (sizeof(array) / sizeof(*(array)))
 
+/* Of a test, in seconds: it only ends a hang. Check's own, 4, is short on a busy machine. */
+static void __attribute__((constructor)) set_timeout(void)
+{
+	setenv("CK_DEFAULT_TIMEOUT", "120", 0);
+}
+
 /* Runs the cases of a suite, up to NULL; the status of the program. */
 static inline int __attribute__((sentinel)) run_cases(TCase *first, ...)
 {
