@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Damaged files, wrong paths, and models in several files that do not match their index. */
-#include <fcntl.h>
 #include <sys/resource.h>
 
 #include "files_test.h"

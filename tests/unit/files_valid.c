@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Headers that header() makes are read back, as are those of other programs. */
-#include <fcntl.h>
-
 #include "files_test.h"
 
 /* Writes the header of these tensors, and their bytes as a hole, reads the file, and compares. */

@@ -3,8 +3,7 @@
  * zero_files: damaged safetensors files are refused with the right message, valid ones are read, and
  * a header that header() makes is read back. The files are in a temporary folder.
  */
-#include <dirent.h>
-#include <fcntl.h>
+#include <ftw.h>
 
 #include "files_core.h"
 #include "files_test.h"
@@ -23,22 +22,17 @@ const char *in_folder(const char *name)
 	return path;
 }
 
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *place)
+{
+	(void)info;
+	(void)type;
+	(void)place;
+	return remove(path);
+}
+
 static void remove_all(const char *path)
 {
-	DIR *dir = opendir(path);
-	struct dirent *entry;
-	char inner[1024];
-
-	while (dir && (entry = readdir(dir))) {
-		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-			continue;
-		snprintf(inner, sizeof(inner), "%s/%s", path, entry->d_name);
-		if (unlink(inner) != 0)
-			remove_all(inner);
-	}
-	if (dir)
-		closedir(dir);
-	rmdir(path);
+	nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 void put_bytes(const char *name, const void *bytes, size_t count)
