@@ -115,6 +115,7 @@ EXTRA_DIST += \
 	tests/double/kernels.cpp \
 	tests/double/emulate.h \
 	tests/double/emulate_words.h \
+	tests/unit/unit.h \
 	tests/unit/without_check.sh \
 	tests/unit/without_cxx.sh \
 	tests/analyze.sh tests/dist.sh tests/gpt/kill.sh tests/package.sh tests/warnings.sh \
@@ -245,7 +246,7 @@ tests_unit_test_double_cuda_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 tests_unit_test_double_cuda_LDADD = $(DL_LIBS) $(UNIT_LIBS)
 
 tests_unit_test_files_SOURCES = tests/unit/test_files.c tests/unit/files_refused.c \
-	tests/unit/files_valid.c tests/unit/files_mutants.c tests/unit/files_test.h $(files_sources)
+	tests/unit/files_valid.c tests/unit/files_core.h tests/unit/files_test.h $(files_sources)
 tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
 tests_unit_test_files_LDADD = $(JANSSON_LIBS) $(UNIT_LIBS)
 
@@ -361,8 +362,7 @@ tests_double_nccl_old_la_LDFLAGS = $(tests_double_nccl_la_LDFLAGS)
 
 UNIT_TESTS += tests/unit/test_double_nccl
 tests_unit_test_double_nccl_SOURCES = \
-	tests/unit/double_nccl.h \
-	tests/unit/double_nccl_ranks.c \
+	tests/unit/double_cuda.h \
 	tests/unit/test_double_nccl.c
 tests_unit_test_double_nccl_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
 tests_unit_test_double_nccl_CFLAGS = $(UNIT_CFLAGS)

@@ -387,11 +387,6 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest)
 	return double_leave(result);
 }
 
-size_t double_cuda_depth(void)
-{
-	return depth;
-}
-
 static bool counts(const struct double_object *object)
 {
 	const struct CUstream_st *stream = (const void *)object;
@@ -400,7 +395,7 @@ static bool counts(const struct double_object *object)
 	       (object->kind != DOUBLE_STREAM || stream != stream->context->legacy);
 }
 
-size_t double_cuda_alive(bool print)
+static size_t tell_alive(void)
 {
 	size_t alive = 0;
 
@@ -409,22 +404,21 @@ size_t double_cuda_alive(bool print)
 		if (!counts(object))
 			continue;
 		alive++;
-		if (print)
-			fprintf(stderr, "stand-in for CUDA: left alive: %s %p\n",
-				kind_name(object->kind), (void *)object);
+		fprintf(stderr, "stand-in for CUDA: left alive: %s %p\n", kind_name(object->kind),
+			(void *)object);
 	}
 	alive += only.retained;
-	if (print && only.retained)
+	if (only.retained)
 		fprintf(stderr, "stand-in for CUDA: left alive: context, retained %u times\n",
 			only.retained);
-	alive += double_blocks_alive(print);
+	alive += double_tell_blocks();
 	double_unlock();
 	return alive;
 }
 
 __attribute__((destructor)) static void at_exit(void)
 {
-	if (!double_settings.leaks || !double_cuda_alive(true))
+	if (!double_settings.leaks || !tell_alive())
 		return;
 	fflush(NULL);
 	_exit(97);

@@ -35,17 +35,9 @@
    not all of it is allocated. A function that cuLaunchHostFunc runs calls it for all memory that it
    reads or writes, so that the order with other streams is checked. */
 void *double_cuda_reach(CUdeviceptr data, size_t bytes, bool write);
-/* How often a function such as "cuMemcpyAsync" was called; NULL: all functions together. */
-unsigned long long double_cuda_calls(const char *call);
 /* Calls of this thread are not counted and do not fail by a rule from now on: for another library
    that calls the driver and is not under test. */
 void double_cuda_quiet(bool quiet);
-/* Replaces the rules of DOUBLE_CUDA_FAIL and counts from now. Returns false for a bad rule. */
-bool double_cuda_fail(const char *rules);
-/* Contexts on the calling thread's stack. */
-size_t double_cuda_depth(void);
-/* Number of streams, events, pools, modules, blocks and retained contexts alive. */
-size_t double_cuda_alive(bool print);
 /* No operation starts on any stream until it is called with false; for tests of order. */
 void double_cuda_hold(bool hold);
 
@@ -237,7 +229,7 @@ struct double_block *double_block_new(size_t bytes, bool pinned, bool paged, CUc
 void double_block_gone(struct double_block *block);
 /* The block that contains the address, or the last freed one that did; NULL: none. */
 struct double_block *double_block_find(uintptr_t at);
-size_t double_blocks_alive(bool print);
+size_t double_tell_blocks(void);
 
 /* cuda_access.c: all with the lock held */
 void double_access_add(struct double_op *op, void *slot, size_t count, size_t size, bool write);

@@ -121,7 +121,7 @@ struct double_block *double_block_find(uintptr_t at)
 	return block && at - block->base < block->bytes ? block : NULL;
 }
 
-size_t double_blocks_alive(bool print)
+size_t double_tell_blocks(void)
 {
 	size_t alive = 0;
 
@@ -129,13 +129,11 @@ size_t double_blocks_alive(bool print)
 		if (blocks[i]->freed)
 			continue;
 		alive++;
-		if (print)
-			fprintf(stderr,
-				"stand-in for CUDA: left alive: %s memory %p, %zu bytes, the "
-				"%lluth "
-				"allocated\n",
-				blocks[i]->pinned ? "pinned" : "device", (void *)blocks[i]->base,
-				blocks[i]->bytes, (unsigned long long)blocks[i]->number);
+		fprintf(stderr,
+			"stand-in for CUDA: left alive: %s memory %p, %zu bytes, the %lluth "
+			"allocated\n",
+			blocks[i]->pinned ? "pinned" : "device", (void *)blocks[i]->base,
+			blocks[i]->bytes, (unsigned long long)blocks[i]->number);
 	}
 	return alive;
 }

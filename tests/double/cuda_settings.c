@@ -174,26 +174,3 @@ void double_cuda_quiet(bool is)
 {
 	quiet = is;
 }
-
-unsigned long long double_cuda_calls(const char *call)
-{
-	unsigned long long calls = 0;
-
-	double_lock();
-	for (size_t i = 0; i < count_count; i++)
-		if (!call || same_call(call, counts[i].call))
-			calls += counts[i].calls;
-	double_unlock();
-	return calls;
-}
-
-bool double_cuda_fail(const char *text)
-{
-	bool good;
-
-	double_lock();
-	double_settings_read();
-	good = read_rules(text);
-	double_unlock();
-	return good;
-}

@@ -4,30 +4,12 @@
  * the text before the seal, and gets a valid seal, as an attacker's file would.
  */
 #include <inttypes.h>
-#include <stdarg.h>
 
 #include "files/manifest.h"
 #include "fuzz.h"
+#include "../unit/files_core.h"
 
 enum { WORLD = 32 }; /* the files of this many ranks are checked */
-
-static char sentence[4096];
-static const struct zero_files_ops *ops;
-
-static zero_status store_error(zero_status status, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static zero_status store_error(zero_status status, const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(sentence, sizeof(sentence), format, arguments);
-	va_end(arguments);
-	return status;
-}
-
-static const struct zero_core core = {.fail = store_error};
 
 /* The slices are adjacent in the file and within their tensors. */
 static void check_shard(const struct zero_manifest *manifest,

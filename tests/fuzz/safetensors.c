@@ -5,30 +5,14 @@
  * very first byte chooses whether the first header's length is right.
  */
 #include <fcntl.h>
-#include <stdarg.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "files/safetensors.h"
 #include "fuzz.h"
+#include "../unit/files_core.h"
 
-static char sentence[4096], folder[64];
-static const struct zero_files_ops *ops;
-
-static zero_status store_error(zero_status status, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static zero_status store_error(zero_status status, const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(sentence, sizeof(sentence), format, arguments);
-	va_end(arguments);
-	return status;
-}
-
-static const struct zero_core core = {.fail = store_error};
+static char folder[64];
 
 static const char *in_folder(const char *name)
 {
@@ -89,11 +73,14 @@ static void check_tensors(const struct zero_file *file)
 	for (size_t i = 0; i < ops->count(file); i++) {
 		const zero_tensor *tensor = ops->tensor(file, i);
 		struct stat status;
+		uint64_t bytes;
 
 		must(tensor->name && *tensor->name, "no name");
 		must(ops->find(file, tensor->name) == tensor, "%s is not found", tensor->name);
 		must(tensor->ndim >= 0 && tensor->ndim <= ZERO_MAX_DIMS, "%d", tensor->ndim);
-		must(!stat(tensor->path, &status) && tensor->offset <= (uint64_t)status.st_size,
+		must(!stat(tensor->path, &status) && safetensors_bytes(tensor, &bytes) &&
+			     tensor->offset <= (uint64_t)status.st_size &&
+			     bytes <= (uint64_t)status.st_size - tensor->offset,
 		     "%s lies beyond the file", tensor->name);
 	}
 	must(!ops->tensor(file, ops->count(file)), "one tensor more than there are");

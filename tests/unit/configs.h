@@ -3,14 +3,11 @@
 #ifndef TEST_CONFIGS_H
 #define TEST_CONFIGS_H
 
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "spank/yaml/site_config.h"
+#include "unit.h"
 
 enum { WHY = 1024 };
 

@@ -3,23 +3,18 @@
 #ifndef ZERO_CONTROL_RANKS_H
 #define ZERO_CONTROL_RANKS_H
 
-#include <check.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "backend/cuda/control/private.h"
+#include "unit.h"
 
 enum { RANKS = 33, HANG = 60 /* s */ };
 
@@ -60,21 +55,6 @@ const struct zero_core *zero_core = &core;
 /* ---- random numbers -------------------------------------------------------------------------- */
 
 static uint64_t seed;
-
-/* SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */
-static uint64_t draw(uint64_t *state)
-{
-	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
-
-static size_t below(uint64_t *state, size_t bound)
-{
-	return (size_t)(draw(state) % bound);
-}
 
 static struct shared {
 	atomic_int listening, joined, done, calls[RANKS], links[RANKS];
@@ -346,27 +326,9 @@ static void run(const struct trial *trial, int killed)
 
 static int run_all(TCase *tcase)
 {
-	const char *text = getenv("ZERO_TEST_SEED");
-	Suite *suite = suite_create("control");
-	SRunner *runner;
-	int failed;
-
-	seed = (uint64_t)getpid();
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	printf("ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		      0);
-	if (shared == MAP_FAILED)
-		return EXIT_FAILURE;
-	tcase_set_timeout(tcase, 2 * HANG);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	munmap(shared, sizeof(*shared));
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	seed = seed_of_test();
+	shared = shared_memory(sizeof(*shared));
+	return run_cases(tcase, NULL);
 }
 
 #endif

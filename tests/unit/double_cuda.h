@@ -3,26 +3,19 @@
 #ifndef TEST_DOUBLE_CUDA_H
 #define TEST_DOUBLE_CUDA_H
 
-#include <check.h>
 #include <dlfcn.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "backend/cuda/driver.h"
 #include "device.h"
-
-#define COUNT_OF(array) (sizeof(array) / sizeof(*(array)))
+#include "unit.h"
 
 static struct zero_driver cu;
 static CUresult (*plain_alloc)(CUdeviceptr *, size_t);
 static void *(*reach)(CUdeviceptr, size_t, bool);
-static unsigned long long (*calls)(const char *);
-static size_t (*alive)(bool);
 static void (*hold)(bool);
 
 static const struct {
@@ -59,8 +52,6 @@ static const struct {
 	{&cu.launch, "cuLaunchKernel"},
 	{&plain_alloc, "cuMemAlloc_v2"},
 	{&reach, "double_cuda_reach"},
-	{&calls, "double_cuda_calls"},
-	{&alive, "double_cuda_alive"},
 	{&hold, "double_cuda_hold"},
 };
 
@@ -74,7 +65,7 @@ static inline void open_double(void)
 	void *library;
 
 	snprintf(path, sizeof(path), "%s/tests/double/.libs/cuda.so", build ? build : ".");
-	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 	ck_assert_msg(library != NULL, "%s", dlerror());
 	for (size_t i = 0; i < COUNT_OF(symbols); i++) {
 		void *symbol = dlsym(library, symbols[i].name);
@@ -201,16 +192,6 @@ static inline void dies(void (*run)(void), const char *words)
 	ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %d: %s", status,
 		      text);
 	ck_assert_msg(strstr(text, words) != NULL, "\"%s\" is not in: %s", words, text);
-}
-
-static inline uint64_t seed_of_test(void)
-{
-	const char *given = getenv("ZERO_TEST_SEED");
-	uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-
-	printf("ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
-	fflush(stdout);
-	return seed;
 }
 
 #endif

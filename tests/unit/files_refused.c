@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Damaged files, wrong paths, and models in several files that do not match their index. */
-#include "files_test.h"
-
-#include <fcntl.h>
 #include <sys/resource.h>
+
+#include "files_test.h"
 
 /* ---- one file that is damaged ---------------------------------------------------------------- */
 
@@ -369,7 +368,7 @@ START_TEST(test_bad_header)
 		{{.name = "b", .dtype = ZERO_U8, .ndim = 1, .shape = {2 * big - 1}}, "byte 4"},
 	};
 
-	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
 		zero_tensor tensors[] = {good, cases[i].tensor};
 		char *header = sentence;
 		size_t bytes = 1;
@@ -389,14 +388,13 @@ TCase *refused_cases(void)
 {
 	TCase *cases = tcase_create("refusals");
 
-	tcase_set_timeout(cases, 60);
-	tcase_add_loop_test(cases, test_damaged, 0, sizeof(damaged) / sizeof(*damaged));
+	tcase_add_loop_test(cases, test_damaged, 0, COUNT_OF(damaged));
 	tcase_add_test(cases, test_length);
 	tcase_add_test(cases, test_words);
 	tcase_add_test(cases, test_bombs);
 	tcase_add_test(cases, test_special);
 	tcase_add_test(cases, test_folder);
-	tcase_add_loop_test(cases, test_bad_index, 0, sizeof(bad_indexes) / sizeof(*bad_indexes));
+	tcase_add_loop_test(cases, test_bad_index, 0, COUNT_OF(bad_indexes));
 	tcase_add_test(cases, test_bad_header);
 	tcase_add_test(cases, test_sharded);
 	return cases;

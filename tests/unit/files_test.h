@@ -3,15 +3,12 @@
 #ifndef FILES_TEST_H
 #define FILES_TEST_H
 
-#include "files/files.h"
-
-#include <check.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "files/files.h"
+#include "unit.h"
 
 #define A_F32(shape, offsets) \
 	"{\"a\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
@@ -43,9 +40,8 @@ struct zero_file *open_good(const char *path);
 /* The path is refused, and the message has all of the words, which '|' separates. */
 void refused(const char *path, zero_status expected, const char *words);
 
-/* files_refused.c, files_valid.c, files_mutants.c */
+/* files_refused.c, files_valid.c */
 TCase *refused_cases(void);
 TCase *valid_cases(void);
-TCase *mutant_cases(void);
 
 #endif

@@ -2,11 +2,10 @@
 /* Headers that header() makes are read back, as are those of other programs. */
 #include "files_test.h"
 
-#include <fcntl.h>
-
-/* Writes the header of these tensors and `data` bytes, reads the file, and compares. */
-static void round_trip(zero_tensor *tensors, size_t count, off_t data)
+/* Writes the header of these tensors, and their bytes as a hole, reads the file, and compares. */
+static void round_trip(zero_tensor *tensors, size_t count)
 {
+	static const size_t sizes[] = {0, 4, 2, 2, 8, 8, 4, 1, 1};
 	struct zero_file *file;
 	char *header = NULL;
 	size_t bytes = 0;
@@ -17,7 +16,15 @@ static void round_trip(zero_tensor *tensors, size_t count, off_t data)
 	ck_assert_uint_eq(bytes % 64, 0);
 	put_bytes("trip.safetensors", header, bytes);
 	free(header);
-	ck_assert_int_eq(truncate(in_folder("trip.safetensors"), (off_t)bytes + data), 0);
+	for (size_t i = 0; i < count; i++) {
+		size_t size = sizes[tensors[i].dtype];
+
+		ck_assert_uint_eq(tensors[i].offset, bytes);
+		for (int d = 0; d < tensors[i].ndim; d++)
+			size *= tensors[i].shape[d];
+		bytes += size;
+	}
+	ck_assert_int_eq(truncate(in_folder("trip.safetensors"), (off_t)bytes), 0);
 	file = open_good(in_folder("trip.safetensors"));
 	ck_assert_uint_eq(ops->count(file), count);
 	for (size_t i = 0; i < count; i++) {
@@ -37,30 +44,23 @@ static void round_trip(zero_tensor *tensors, size_t count, off_t data)
 
 START_TEST(test_dtypes_and_shapes)
 {
-	static const size_t sizes[] = {0, 4, 2, 2, 8, 8, 4, 1, 1};
 	zero_tensor tensors[ZERO_BOOL * (ZERO_MAX_DIMS + 1)] = {0};
 	char names[ZERO_BOOL * (ZERO_MAX_DIMS + 1)][32];
-	size_t count = 0, data = 0;
+	size_t count = 0;
 
 	for (int dtype = ZERO_F32; dtype <= ZERO_BOOL; dtype++) {
 		for (int ndim = 0; ndim <= ZERO_MAX_DIMS; ndim++) {
 			zero_tensor *tensor = &tensors[count];
-			size_t elements = 1;
 
 			snprintf(names[count], sizeof(names[count]), "t%zu", count);
 			tensor->name = names[count++];
 			tensor->dtype = (zero_dtype)dtype;
 			tensor->ndim = ndim;
-			for (int d = 0; d < ndim; d++) {
+			for (int d = 0; d < ndim; d++)
 				tensor->shape[d] = (size_t)(d + dtype) % 3 + 1;
-				elements *= tensor->shape[d];
-			}
-			data += elements * sizes[dtype];
 		}
 	}
-	round_trip(tensors, count, (off_t)data);
-	for (size_t i = 1; i < count; i++)
-		ck_assert_uint_gt(tensors[i].offset, tensors[i - 1].offset);
+	round_trip(tensors, count);
 }
 END_TEST
 
@@ -75,9 +75,9 @@ START_TEST(test_empty)
 		{.name = "e4", .dtype = ZERO_BOOL, .ndim = 1, .shape = {0}},
 	};
 
-	round_trip(tensors, 6, 14);
-	round_trip(NULL, 0, 0);
-	round_trip(tensors, 1, 0);
+	round_trip(tensors, 6);
+	round_trip(NULL, 0);
+	round_trip(tensors, 1);
 }
 END_TEST
 
@@ -95,7 +95,7 @@ START_TEST(test_names)
 		{.name = "__metadata", .dtype = ZERO_U8},
 	};
 
-	round_trip(tensors, 8, 8);
+	round_trip(tensors, 8);
 }
 END_TEST
 
@@ -108,8 +108,7 @@ START_TEST(test_large)
 		{.name = "last", .dtype = ZERO_F64, .ndim = 0},
 	};
 
-	round_trip(tensors, 3, 3 + (off_t)4 * 70000 * 70001 + 8);
-	ck_assert_uint_eq(tensors[2].offset - tensors[1].offset, (uint64_t)4 * 70000 * 70001);
+	round_trip(tensors, 3);
 }
 END_TEST
 
@@ -118,7 +117,6 @@ START_TEST(test_many)
 	enum { COUNT = 5000 };
 	zero_tensor *tensors = calloc(COUNT, sizeof(*tensors));
 	char(*names)[64] = calloc(COUNT, sizeof(*names));
-	size_t data = 0;
 
 	ck_assert_ptr_nonnull(tensors);
 	ck_assert_ptr_nonnull(names);
@@ -127,9 +125,8 @@ START_TEST(test_many)
 		snprintf(names[i], sizeof(names[i]), "layers.%zu.weight", i * 1237 % COUNT);
 		tensors[i] = (zero_tensor){
 			.name = names[i], .dtype = ZERO_BF16, .ndim = 2, .shape = {i % 7, 2}};
-		data += i % 7 * 2 * 2;
 	}
-	round_trip(tensors, COUNT, (off_t)data);
+	round_trip(tensors, COUNT);
 	free(names);
 	free(tensors);
 }
@@ -183,7 +180,6 @@ TCase *valid_cases(void)
 {
 	TCase *cases = tcase_create("valid");
 
-	tcase_set_timeout(cases, 60);
 	tcase_add_test(cases, test_dtypes_and_shapes);
 	tcase_add_test(cases, test_empty);
 	tcase_add_test(cases, test_names);

@@ -3,16 +3,13 @@
 #ifndef TEST_NVML_DOUBLE_H
 #define TEST_NVML_DOUBLE_H
 
-#include <check.h>
 #include <dlfcn.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "spank/gpu/vram.h"
+#include "unit.h"
 
 static const uint64_t GB = UINT64_C(1) << 30;
 

@@ -10,16 +10,12 @@
 #include "config.h"
 #endif
 
-#include <check.h>
 #include <float.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels.h"
+#include "unit.h"
 
 #if defined(HAVE_SIMDE) && defined(HAVE_X86)
 extern const struct zero_kernels zero_kernels_avx512_emulated;
@@ -28,41 +24,19 @@ extern const struct zero_kernels zero_kernels_avx512_emulated;
 enum {
 	GUARD = 64,           /* bytes before and after an output */
 	BIG = (1 << 18) + 77, /* elements, enough for stores past the cache */
-	MANY = 1 << 21,
 };
 
 static const struct zero_kernels *sets[8]; /* scalar, the others, NULL */
 static const struct zero_kernels *scalar;
-static const size_t sizes[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 1000, 4099, BIG};
-
-#define COUNT_OF(array) (sizeof(array) / sizeof(*(array)))
-
-/* An assertion of Check tells its parent of itself each time, too slow for each element. */
-static inline void __attribute__((format(printf, 2, 3))) must(bool ok, const char *format, ...)
-{
-	char text[256];
-	va_list arguments;
-
-	if (ok)
-		return;
-	va_start(arguments, format);
-	vsnprintf(text, sizeof text, format, arguments);
-	va_end(arguments);
-	ck_abort_msg("%s", text);
-}
+static const size_t sizes[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 1000, 1024, 4099, BIG};
 
 /* ---- random input ---------------------------------------------------------------------------- */
 
 static uint64_t state;
 
-/* splitmix64 */
 static inline uint64_t random64(void)
 {
-	uint64_t z = state += 0x9e3779b97f4a7c15;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return z ^ z >> 31;
+	return next_random(&state);
 }
 
 static inline double random_unit(void)
@@ -190,7 +164,6 @@ static inline void same_as(struct output *first, struct output *o, const char *k
 /* The scalar set first: the others are held against it. Prints the seed; the number of sets. */
 static inline int find_sets(void)
 {
-	const char *seed = getenv("ZERO_TEST_SEED");
 	int count = 0;
 
 	sets[count++] = scalar = zero_kernels_choose("scalar");
@@ -201,8 +174,8 @@ static inline int find_sets(void)
 	if (zero_kernels_choose("avx2")) /* with which it is emulated */
 		sets[count++] = &zero_kernels_avx512_emulated;
 #endif
-	state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
-	printf("ZERO_TEST_SEED=%llu; sets:", (unsigned long long)state);
+	state = seed_of_test();
+	printf("sets:");
 	for (int s = 0; s < count; s++)
 		printf(" %s", sets[s]->isa);
 	printf("\n");

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <check.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/options.h"
 #include "spank/gpu/vram.h"
+#include "unit.h"
 
 static const uint64_t GB = UINT64_C(1) << 30;
 
@@ -119,7 +117,7 @@ START_TEST(visible_devices_are_read_as_cuda_does)
 		{"gpu-b", 0, 0, NULL},
 	};
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+	for (size_t i = 0; i < COUNT_OF(rows); i++)
 		check_visible(&table_of_four, &rows[i]);
 }
 END_TEST
@@ -151,7 +149,7 @@ START_TEST(divided_gpus_stand_for_their_first_instance)
 	struct zero_budget_input task = {.all_by_default = true, .tasks = 1};
 	struct zero_budget budget;
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+	for (size_t i = 0; i < COUNT_OF(rows); i++)
 		check_visible(&table_of_divided, &rows[i]);
 
 	budget = budget_of(&table_of_divided, &task);
@@ -162,141 +160,117 @@ START_TEST(divided_gpus_stand_for_their_first_instance)
 }
 END_TEST
 
-START_TEST(numbers_of_control_groups_are_found_on_the_node)
+/* Which GPUs of the node a task sees, and how many tasks share the one with the least memory. */
+START_TEST(gpus_of_a_step_are_found_and_shared)
 {
 	static const struct {
 		const char *visible, *step_visible, *step_gpus;
-		unsigned gpus, gb;
+		unsigned tasks, gpus, gb, share;
 	} rows[] = {
 		/* without control groups, numbers are those of the node */
-		{"2,3", "2,3", "2,3", 2, 10},
-		{"2", "2,3", "2-3", 1, 20},
-		{"0,2,3", "0,2,3", "0,2-3", 3, 10},
+		{"2,3", "2,3", "2,3", 1, 2, 10, 1},
+		{"2", "2,3", "2-3", 1, 1, 20, 1},
+		{"0,2,3", "0,2,3", "0,2-3", 1, 3, 10, 1},
 		/* with control groups, numbers start at 0 */
-		{"0,1", "0,1", "2,3", 2, 10},
-		{"0", "0,1", "2,3", 1, 20},
-		{"1", "0,1", "2-3", 1, 10},
-		{"2", "0,1,2", "0,2-3", 1, 10},
-		{"0", "0", "1", 1, 30},
-		{"1", "0,1", "1,3", 1, 10},
-		{"2", "0,1", "2,3", 0, 0},
+		{"0,1", "0,1", "2,3", 1, 2, 10, 1},
+		{"0", "0,1", "2,3", 1, 1, 20, 1},
+		{"1", "0,1", "2-3", 1, 1, 10, 1},
+		{"2", "0,1,2", "0,2-3", 1, 1, 10, 1},
+		{"0", "0", "1", 1, 1, 30, 1},
+		{"1", "0,1", "1,3", 1, 1, 10, 1},
+		{"2", "0,1", "2,3", 1, 0, 0, 1},
 		/* the list of the step is unknown */
-		{"2", NULL, "2,3", 1, 20},
-		{"0", NULL, "2,3", 1, 20},
-		{"1", NULL, "2,3", 1, 10},
+		{"2", NULL, "2,3", 1, 1, 20, 1},
+		{"0", NULL, "2,3", 1, 1, 20, 1},
+		{"1", NULL, "2,3", 1, 1, 10, 1},
 		/* without SLURM_STEP_GPUS there is no map */
-		{"1", "1,2", NULL, 1, 30},
-		{"1", "0,1", "", 1, 30},
-		{"1", "0,1", "NoDevFiles", 1, 30},
-		{"1", "0,1", "3-", 1, 30},
-		{"1", "0,1", "3-2", 1, 30},
-		{"1", "0,1", "0-99999999999", 1, 30},
+		{"1", "1,2", NULL, 1, 1, 30, 1},
+		{"1", "0,1", "", 1, 1, 30, 1},
+		{"1", "0,1", "NoDevFiles", 1, 1, 30, 1},
+		{"1", "0,1", "3-", 1, 1, 30, 1},
+		{"1", "0,1", "3-2", 1, 1, 30, 1},
+		{"1", "0,1", "0-99999999999", 1, 1, 30, 1},
 		/* UUIDs are the same everywhere */
-		{"GPU-b", "GPU-b,GPU-c", "2,3", 1, 20},
-		{"GPU-b", "0,1", "2,3", 1, 20},
-	};
-
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct zero_budget_input task = {.visible = rows[i].visible,
-						 .step_visible = rows[i].step_visible,
-						 .step_gpus = rows[i].step_gpus,
-						 .tasks = 1};
-		struct zero_budget budget = budget_of(&table_of_four, &task);
-
-		ck_assert_msg(budget.gpus == rows[i].gpus, "row %zu: %u GPUs", i, budget.gpus);
-		if (rows[i].gpus)
-			ck_assert_msg(budget.budget == rows[i].gb * GB, "row %zu: %" PRIu64, i,
-				      budget.budget);
-	}
-}
-END_TEST
-
-START_TEST(tasks_share_gpus)
-{
-	static const struct {
-		const char *visible, *step_visible, *step_gpus;
-		unsigned tasks, share;
-	} rows[] = {
+		{"GPU-b", "GPU-b,GPU-c", "2,3", 1, 1, 20, 1},
+		{"GPU-b", "0,1", "2,3", 1, 1, 20, 1},
 		/* each task sees all GPUs and uses one */
-		{"0,1,2,3", "0,1,2,3", "0-3", 1, 1},
-		{"0,1,2,3", "0,1,2,3", "0-3", 3, 1},
-		{"0,1,2,3", "0,1,2,3", "0-3", 4, 1},
-		{"0,1,2,3", "0,1,2,3", "0-3", 5, 2},
-		{"0,1,2,3", "0,1,2,3", "0-3", 8, 2},
-		{"0,1,2,3", NULL, NULL, 8, 2},
-		{"0", "0", "0", 3, 3},
+		{"0,1,2,3", "0,1,2,3", "0-3", 1, 4, 10, 1},
+		{"0,1,2,3", "0,1,2,3", "0-3", 3, 4, 10, 1},
+		{"0,1,2,3", "0,1,2,3", "0-3", 4, 4, 10, 1},
+		{"0,1,2,3", "0,1,2,3", "0-3", 5, 4, 10, 2},
+		{"0,1,2,3", "0,1,2,3", "0-3", 8, 4, 10, 2},
+		{"0,1,2,3", NULL, NULL, 8, 4, 10, 2},
+		{"0", "0", "0", 3, 1, 40, 3},
 		/* two tasks see the only GPU */
-		{"0,7", "0,7", NULL, 2, 2},
+		{"0,7", "0,7", NULL, 2, 1, 40, 2},
 		/* each task was bound to some GPUs */
-		{"0", "0,1,2,3", "0-3", 4, 1},
-		{"0", "0,1,2,3", "0-3", 5, 2},
-		{"0,1", "0,1,2,3", "0-3", 2, 1},
-		{"0,1", "0,1,2,3", "0-3", 4, 2},
-		{"0,1,2", "0,1,2,3", "0-3", 2, 2},
-		{"0", "0,1,2,3", NULL, 8, 2},
-		{"0", NULL, "0-3", 8, 2},
-		{"GPU-a1b", "GPU-a1b2c3,GPU-a1ffff", NULL, 4, 2},
+		{"0", "0,1,2,3", "0-3", 4, 1, 40, 1},
+		{"0", "0,1,2,3", "0-3", 5, 1, 40, 2},
+		{"0,1", "0,1,2,3", "0-3", 2, 2, 30, 1},
+		{"0,1", "0,1,2,3", "0-3", 4, 2, 30, 2},
+		{"0,1,2", "0,1,2,3", "0-3", 2, 3, 20, 2},
+		{"0", "0,1,2,3", NULL, 8, 1, 40, 2},
+		{"0", NULL, "0-3", 8, 1, 40, 2},
+		{"GPU-a1b", "GPU-a1b2c3,GPU-a1ffff", NULL, 4, 1, 40, 2},
 		/* the numbers of the job replace those of the step */
-		{"0", "0", "0-3", 2, 2},
+		{"0", "0", "0-3", 2, 1, 40, 2},
 	};
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(rows); i++) {
 		struct zero_budget_input task = {.visible = rows[i].visible,
 						 .step_visible = rows[i].step_visible,
 						 .step_gpus = rows[i].step_gpus,
 						 .tasks = rows[i].tasks};
 		struct zero_budget budget = budget_of(&table_of_four, &task);
 
-		ck_assert_msg(budget.budget == budget.free / rows[i].share, "row %zu: 1/%g", i,
-			      (double)budget.free / (double)budget.budget);
+		ck_assert_msg(budget.gpus == rows[i].gpus, "row %zu: %u GPUs", i, budget.gpus);
+		if (rows[i].gpus)
+			ck_assert_msg(budget.budget == rows[i].gb * GB / rows[i].share,
+				      "row %zu: %" PRIu64, i, budget.budget);
 	}
 }
 END_TEST
 
 START_TEST(the_reserve_is_left_free)
 {
-	struct zero_budget_input task = {.visible = "0", .tasks = 2, .step_gpus = "0"};
-	struct zero_gpu huge[] = {
+	/* the one with the least left is not the one with the least free: 100 - 40 and 90 - 20 */
+	struct zero_gpu large[] = {
 		{"GPU-x", "X", UINT64_MAX, UINT64_MAX, 0, -1, false},
 		{"GPU-y", "Y", 100 * GB, 200 * GB, 1, -1, false},
 		{"GPU-z", "Z", 90 * GB, 100 * GB, 2, -1, false},
 	};
-	struct zero_vram vram = {huge, 3, ""};
-	struct zero_budget budget;
+	struct zero_vram vram = {large, 3, ""};
+	const struct {
+		const struct zero_vram *vram;
+		const char *visible;
+		unsigned tasks;
+		bool percent;
+		uint64_t reserve, budget, free;
+	} rows[] = {
+		{&table_of_four, "0", 2, false, GB, 39 * GB / 2, 40 * GB},
+		{&table_of_four, "0", 2, false, 40 * GB, 0, 40 * GB},
+		{&table_of_four, "0", 2, false, UINT64_MAX, 0, 40 * GB},
+		{&table_of_four, "0", 2, true, 10, 16 * GB, 40 * GB},
+		{&table_of_four, "0", 2, true, 100, 0, 40 * GB},
+		{&table_of_four, "0", 2, true, UINT64_MAX, 0, 40 * GB},
+		{&vram, "0", 1, true, 5, UINT64_MAX - UINT64_MAX / 20, UINT64_MAX},
+		/* 1 % of its total is 2^30 */
+		{&vram, "2", 1, true, UINT64_C(1) << 62, 0, 90 * GB},
+		{&vram, "1,2", 1, true, 20, 60 * GB, 100 * GB},
+	};
 
-	task.reserve = GB;
-	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 39 * GB / 2);
-	task.reserve = 40 * GB;
-	budget = budget_of(&table_of_four, &task);
-	ck_assert_uint_eq(budget.budget, 0);
-	ck_assert_int_eq(budget.source, ZERO_VRAM_NVML);
-	ck_assert_uint_eq(budget.free, 40 * GB);
-	task.reserve = UINT64_MAX;
-	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 0);
+	for (size_t i = 0; i < COUNT_OF(rows); i++) {
+		struct zero_budget_input task = {.visible = rows[i].visible,
+						 .tasks = rows[i].tasks,
+						 .reserve = rows[i].reserve,
+						 .reserve_is_percent = rows[i].percent};
+		struct zero_budget budget = budget_of(rows[i].vram, &task);
 
-	task.reserve_is_percent = true;
-	task.reserve = 10;
-	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 16 * GB);
-	task.reserve = 100;
-	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 0);
-	task.reserve = UINT64_MAX;
-	ck_assert_uint_eq(budget_of(&table_of_four, &task).budget, 0);
-	task.reserve = 5;
-	task.tasks = 1;
-	task.step_gpus = NULL;
-	task.visible = "0";
-	ck_assert_uint_eq(budget_of(&vram, &task).budget, UINT64_MAX - UINT64_MAX / 20);
-
-	task.visible = "2"; /* 1 % of its total is 2^30 */
-	task.reserve = UINT64_C(1) << 62;
-	ck_assert_uint_eq(budget_of(&vram, &task).budget, 0);
-
-	/* the GPU with the least left is not the one with the least free: 100 - 40 and 90 - 20 */
-	task.visible = "1,2";
-	task.reserve = 20;
-	budget = budget_of(&vram, &task);
-	ck_assert_ptr_eq(budget.gpu, &huge[1]);
-	ck_assert_uint_eq(budget.budget, 60 * GB);
+		ck_assert_msg(budget.budget == rows[i].budget, "row %zu: %" PRIu64, i,
+			      budget.budget);
+		ck_assert_msg(budget.free == rows[i].free, "row %zu: %" PRIu64, i, budget.free);
+		ck_assert_int_eq(budget.source, ZERO_VRAM_NVML);
+	}
 }
 END_TEST
 
@@ -305,54 +279,46 @@ START_TEST(gpus_that_nvml_does_not_report_are_unknown)
 	struct zero_vram none = {NULL, 0, "nvmlInit_v2: Driver Not Loaded"};
 	struct zero_vram empty = {NULL, 0, ""};
 	struct zero_vram some = {four, 2, "NVML did not answer within 2 s"};
-	struct zero_budget_input task = {.visible = "0,1", .tasks = 1, .step_memory = 5 * GB};
-	struct zero_budget budget;
+	const struct {
+		const struct zero_vram *vram;
+		const char *visible;
+		bool all_by_default;
+		unsigned gpus, gb;
+		int source;
+		const char *why; /* a part of the sentence; "" is no sentence */
+	} rows[] = {
+		{&none, "0,1", false, 2, 0, ZERO_VRAM_UNKNOWN,
+		 "CUDA_VISIBLE_DEVICES=0,1: the free memory of 2 of 2 GPUs is not known: "
+		 "nvmlInit_v2: Driver Not Loaded"},
+		{&none, "0,0", false, 0, 5, ZERO_VRAM_STEP_MEMORY, "twice"},
+		{&none, "GPU-a,GPU-a", false, 0, 5, ZERO_VRAM_STEP_MEMORY, "twice"},
+		{&none, "GPU-a,GPU-b", false, 2, 0, ZERO_VRAM_UNKNOWN, "Driver Not Loaded"},
+		{&none, "", false, 0, 5, ZERO_VRAM_STEP_MEMORY, ""},
+		{&none, NULL, false, 0, 5, ZERO_VRAM_STEP_MEMORY, ""},
+		{&none, "", true, 0, 5, ZERO_VRAM_STEP_MEMORY, ""},
+		{&none, NULL, true, 0, 0, ZERO_VRAM_UNKNOWN, "Driver Not Loaded"},
+		{&empty, NULL, true, 0, 5, ZERO_VRAM_STEP_MEMORY, ""},
+		{&empty, "0", true, 0, 5, ZERO_VRAM_STEP_MEMORY, "no GPU 0"},
+		{&some, "1,3", true, 2, 30, ZERO_VRAM_NVML,
+		 "1 of 2 GPUs is not known: NVML did not answer"},
+		{&some, "0", true, 1, 40, ZERO_VRAM_NVML, ""},
+		{&some, NULL, true, 2, 30, ZERO_VRAM_NVML, "some GPUs"},
+	};
 
-	budget = budget_of(&none, &task);
-	ck_assert_uint_eq(budget.gpus, 2);
-	ck_assert_uint_eq(budget.budget, 0);
-	ck_assert_uint_eq(budget.free, 0);
-	ck_assert_int_eq(budget.source, ZERO_VRAM_UNKNOWN);
-	ck_assert_str_eq(budget.why,
-			 "CUDA_VISIBLE_DEVICES=0,1: the free memory of 2 of 2 GPUs is not "
-			 "known: nvmlInit_v2: Driver Not Loaded");
-	task.visible = "0,0";
-	ck_assert_uint_eq(budget_of(&none, &task).gpus, 0);
-	task.visible = "GPU-a,GPU-a";
-	ck_assert_uint_eq(budget_of(&none, &task).gpus, 0);
-	task.visible = "GPU-a,GPU-b";
-	ck_assert_uint_eq(budget_of(&none, &task).gpus, 2);
+	for (size_t i = 0; i < COUNT_OF(rows); i++) {
+		struct zero_budget_input task = {.visible = rows[i].visible,
+						 .all_by_default = rows[i].all_by_default,
+						 .tasks = 1,
+						 .step_memory = 5 * GB};
+		struct zero_budget budget = budget_of(rows[i].vram, &task);
 
-	task.visible = "";
-	budget = budget_of(&none, &task);
-	ck_assert_int_eq(budget.source, ZERO_VRAM_STEP_MEMORY);
-	ck_assert_str_eq(budget.why, "");
-	task.visible = NULL;
-	ck_assert_int_eq(budget_of(&none, &task).source, ZERO_VRAM_STEP_MEMORY);
-	task.all_by_default = true;
-	budget = budget_of(&none, &task);
-	ck_assert_int_eq(budget.source, ZERO_VRAM_UNKNOWN);
-	ck_assert_ptr_nonnull(strstr(budget.why, "Driver Not Loaded"));
-	budget = budget_of(&empty, &task);
-	ck_assert_int_eq(budget.source, ZERO_VRAM_STEP_MEMORY);
-	ck_assert_str_eq(budget.why, "");
-	task.visible = "0";
-	budget = budget_of(&empty, &task);
-	ck_assert_int_eq(budget.source, ZERO_VRAM_STEP_MEMORY);
-	ck_assert_ptr_nonnull(strstr(budget.why, "no GPU 0"));
-
-	task.visible = "1,3";
-	budget = budget_of(&some, &task);
-	ck_assert_uint_eq(budget.gpus, 2);
-	ck_assert_uint_eq(budget.budget, 30 * GB);
-	ck_assert_int_eq(budget.source, ZERO_VRAM_NVML);
-	ck_assert_ptr_nonnull(strstr(budget.why, "1 of 2 GPUs is not known: NVML did not answer"));
-	task.visible = "0";
-	ck_assert_str_eq(budget_of(&some, &task).why, "");
-	task.visible = NULL;
-	budget = budget_of(&some, &task);
-	ck_assert_uint_eq(budget.budget, 30 * GB);
-	ck_assert_ptr_nonnull(strstr(budget.why, "some GPUs"));
+		ck_assert_msg(budget.gpus == rows[i].gpus, "row %zu: %u GPUs", i, budget.gpus);
+		ck_assert_msg(budget.budget == rows[i].gb * GB, "row %zu: %" PRIu64, i,
+			      budget.budget);
+		ck_assert_int_eq(budget.source, rows[i].source);
+		ck_assert_msg(*rows[i].why ? strstr(budget.why, rows[i].why) != NULL : !*budget.why,
+			      "row %zu: %s", i, budget.why);
+	}
 }
 END_TEST
 
@@ -419,7 +385,7 @@ START_TEST(host_memory_is_the_least_of_the_limits)
 	};
 	static const struct zero_vram none;
 
-	for (unsigned i = 0; i < 4 * sizeof(rows) / sizeof(rows[0]); i++) {
+	for (unsigned i = 0; i < 4 * COUNT_OF(rows); i++) {
 		struct zero_budget_input task = {.step_memory = rows[i / 4].step,
 						 .job_memory = rows[i / 4].job,
 						 .tasks = i % 4,
@@ -445,24 +411,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("budget");
 	TCase *test = tcase_create("budget");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(test, fill_tables, NULL);
 	tcase_add_test(test, visible_devices_are_read_as_cuda_does);
 	tcase_add_test(test, divided_gpus_stand_for_their_first_instance);
-	tcase_add_test(test, numbers_of_control_groups_are_found_on_the_node);
-	tcase_add_test(test, tasks_share_gpus);
+	tcase_add_test(test, gpus_of_a_step_are_found_and_shared);
 	tcase_add_test(test, the_reserve_is_left_free);
 	tcase_add_test(test, gpus_that_nvml_does_not_report_are_unknown);
 	tcase_add_test(test, lists_of_any_length_are_read);
 	tcase_add_test(test, host_memory_is_the_least_of_the_limits);
-	suite_add_tcase(suite, test);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The control plane: ranks are processes on this machine. The results of their collectives are
    compared with what each rank computes alone. */
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -17,7 +16,7 @@ static uint64_t value_of(int step, int rank, size_t i)
 {
 	uint64_t state = seed ^ (uint64_t)step << 40 ^ (uint64_t)rank << 20 ^ i;
 
-	return draw(&state) >> (draw(&state) % 60);
+	return next_random(&state) >> (next_random(&state) % 60);
 }
 
 static void fill(uint8_t *data, size_t bytes, int step, int rank)
@@ -25,7 +24,7 @@ static void fill(uint8_t *data, size_t bytes, int step, int rank)
 	uint64_t state = seed + (uint64_t)step * 1000 + (uint64_t)rank;
 
 	for (size_t i = 0; i < bytes; i++)
-		data[i] = i % 8 ? (uint8_t)(data[i - 1] * 5 + 1) : (uint8_t)draw(&state);
+		data[i] = i % 8 ? (uint8_t)(data[i - 1] * 5 + 1) : (uint8_t)next_random(&state);
 }
 
 /* ---- teams and their operations -------------------------------------------------------------- */
@@ -47,10 +46,10 @@ static void make_teams(struct zero_control *control, const struct trial *trial, 
 		team->team = NULL;
 		team->count = 0;
 		for (int rank = 0; rank < trial->world; rank++)
-			if (!t || below(state, 3))
+			if (!t || random_below(state, 3))
 				team->ranks[team->count++] = rank;
 		if (!team->count)
-			team->ranks[team->count++] = (int)below(state, (size_t)trial->world);
+			team->ranks[team->count++] = (int)random_below(state, (size_t)trial->world);
 		if (t == TEAMS - 1)
 			*team = teams[t - 1];
 		for (size_t i = 0; i < team->count; i++)
@@ -62,7 +61,7 @@ static void make_teams(struct zero_control *control, const struct trial *trial, 
 			      "%s", last_error);
 	}
 	/* The team of all ranks may also be the one that joining made. */
-	if (below(state, 2))
+	if (random_below(state, 2))
 		teams[0].team = zero_control_world_team(control);
 }
 
@@ -148,7 +147,7 @@ static size_t random_bytes(uint64_t *state)
 {
 	static const size_t limits[] = {4, 100, 5000, 5000, 300000};
 
-	return below(state, limits[below(state, 5)]);
+	return random_below(state, limits[random_below(state, 5)]);
 }
 
 /* Begins a maximum in all teams of this rank, in random order. Half of the ranks finish whichever is
@@ -163,7 +162,7 @@ static void try_many(const struct team *teams, const struct trial *trial, int st
 		if (teams[t].team)
 			begun[left++] = t;
 	for (size_t i = left; i > 1; i--) {
-		size_t other = below(&own, i), t = begun[other];
+		size_t other = random_below(&own, i), t = begun[other];
 
 		begun[other] = begun[i - 1];
 		begun[i - 1] = t;
@@ -190,11 +189,12 @@ static void random_steps(struct zero_control *control, const struct trial *trial
 
 	make_teams(control, trial, teams, &state);
 	for (int step = 0; step < STEPS; step++) {
-		const struct team *team = &teams[below(&state, TEAMS)];
-		size_t what = below(&state, 4), count = below(&state, ZERO_CONTROL_VALUES + 1);
-		size_t bytes = random_bytes(&state), root = below(&state, team->count);
+		const struct team *team = &teams[random_below(&state, TEAMS)];
+		size_t what = random_below(&state, 4),
+		       count = random_below(&state, ZERO_CONTROL_VALUES + 1);
+		size_t bytes = random_bytes(&state), root = random_below(&state, team->count);
 
-		if (!below(&own, 50))
+		if (!random_below(&own, 50))
 			sleep_for(0.01);
 		if (what == 0)
 			try_many(teams, trial, step, count);
@@ -347,7 +347,7 @@ static void send_bad_hellos(const struct trial *trial)
 	get_address((void *)trial, 0, &(struct zero_address){0});
 	hello = good_hello(1, 0);
 	for (size_t i = 0; i < sizeof(noise); i++)
-		noise[i] = (uint8_t)draw(&state);
+		noise[i] = (uint8_t)next_random(&state);
 	for (int i = 0; i < 100; i++)
 		idle[i] = dial(0);
 	half = dial(0);

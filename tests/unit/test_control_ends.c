@@ -89,7 +89,7 @@ START_TEST(a_rank_is_killed)
 			      .seconds = HANG};
 	uint64_t state = seed + (uint64_t)_i;
 
-	trial.odd = (int)below(&state, (size_t)trial.world);
+	trial.odd = (int)random_below(&state, (size_t)trial.world);
 	run(&trial, trial.odd);
 }
 END_TEST
@@ -151,7 +151,7 @@ START_TEST(a_rank_closes)
 			      .seconds = HANG};
 	uint64_t state = seed + (uint64_t)_i;
 
-	trial.odd = (int)below(&state, (size_t)trial.world);
+	trial.odd = (int)random_below(&state, (size_t)trial.world);
 	/* First an inner rank of the tree, and one below it. */
 	if (_i < 6 && trial.world == 14)
 		trial.odd = 4 + _i % 2;
@@ -226,7 +226,7 @@ START_TEST(a_thread_fails)
 	struct trial trial = {.program = rank_fails, .world = worlds[_i], .seconds = HANG};
 	uint64_t state = seed + (uint64_t)_i;
 
-	trial.odd = (int)below(&state, (size_t)trial.world);
+	trial.odd = (int)random_below(&state, (size_t)trial.world);
 	run(&trial, -1);
 }
 END_TEST

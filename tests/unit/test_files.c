@@ -3,38 +3,12 @@
  * zero_files: damaged safetensors files are refused with the right message, valid ones are read, and
  * a header that header() makes is read back. The files are in a temporary folder.
  */
+#include <ftw.h>
+
+#include "files_core.h"
 #include "files_test.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 char folder[] = "/tmp/zero-files-XXXXXX";
-char sentence[4096];
-const struct zero_files_ops *ops;
-
-static zero_status fake_fail(zero_status status, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static zero_status fake_fail(zero_status status, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(sentence, sizeof(sentence), format, args);
-	va_end(args);
-	return status;
-}
-
-/* The module uses no other function of the library. */
-static const struct zero_core fake_core = {.fail = fake_fail};
 
 /* ---- files to read --------------------------------------------------------------------------- */
 
@@ -48,22 +22,17 @@ const char *in_folder(const char *name)
 	return path;
 }
 
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *place)
+{
+	(void)info;
+	(void)type;
+	(void)place;
+	return remove(path);
+}
+
 static void remove_all(const char *path)
 {
-	DIR *dir = opendir(path);
-	struct dirent *entry;
-	char inner[1024];
-
-	while (dir && (entry = readdir(dir))) {
-		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-			continue;
-		snprintf(inner, sizeof(inner), "%s/%s", path, entry->d_name);
-		if (unlink(inner) != 0)
-			remove_all(inner);
-	}
-	if (dir)
-		closedir(dir);
-	rmdir(path);
+	nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 void put_bytes(const char *name, const void *bytes, size_t count)
@@ -132,29 +101,16 @@ void refused(const char *path, zero_status expected, const char *words)
 		ck_assert_msg(strstr(sentence, word), "no '%s' in: %s", word, sentence);
 }
 
-static Suite *files_suite(void)
-{
-	Suite *suite = suite_create("files");
-
-	suite_add_tcase(suite, refused_cases());
-	suite_add_tcase(suite, valid_cases());
-	suite_add_tcase(suite, mutant_cases());
-	return suite;
-}
-
 int main(void)
 {
-	SRunner *runner = srunner_create(files_suite());
 	int failed;
 
-	ops = zero_module_files(&fake_core);
+	ops = zero_module_files(&core);
 	if (!mkdtemp(folder)) {
 		perror(folder);
 		return EXIT_FAILURE;
 	}
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
+	failed = run_cases(refused_cases(), valid_cases(), NULL);
 	remove_all(folder);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return failed;
 }

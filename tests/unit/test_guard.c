@@ -3,22 +3,19 @@
  * The guard of zerorun, which kills an mpirun that hangs without a rank. A copy of this program by
  * that name is the mpirun. The guard takes a turn when a test lets it.
  */
-#include <check.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "launcher/launch/launch.h"
+#include "unit.h"
 
 enum { TURN_MS = 500, TURNS = 8 };
 
@@ -95,9 +92,8 @@ static void start(const char *name, const char *main_thread)
 	snprintf(error, sizeof(error), "%s/error", folder);
 	snprintf(command, sizeof(command), "cp /proc/%d/exe %s", (int)getpid(), program);
 	ck_assert_int_eq(system(command), 0);
-	turns = mmap(NULL, sizeof(*turns), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		     0);
-	ck_assert(turns != MAP_FAILED && !pipe(in) && !pipe(out));
+	turns = shared_memory(sizeof(*turns));
+	ck_assert(!pipe(in) && !pipe(out));
 	mpirun = fork();
 	if (mpirun == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -226,19 +222,11 @@ END_TEST
 
 static int run_tests(void)
 {
-	Suite *suite = suite_create("guard");
 	TCase *test = tcase_create("guard");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	tcase_set_timeout(test, 120);
 	tcase_add_test(test, an_mpirun_that_hangs_is_killed);
 	tcase_add_test(test, what_does_not_hang_is_left_alone);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }
 
 int main(int argc, char **argv)

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <check.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "spank/yaml/hostlist.h"
+#include "unit.h"
 
 enum { WHY = 256, HOSTS = 4096 };
 
@@ -52,7 +47,7 @@ START_TEST(names_and_ranges)
 		{"kn\xc3\xb6t[1-2].dom-x_y", "kn\xc3\xb6t2.dom-x_y", "knot2.dom-x_y"},
 	};
 
-	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
 		check_has(cases[i].list, cases[i].has, true);
 		check_has(cases[i].list, cases[i].lacks, false);
 		check_has(cases[i].list, "", false);
@@ -93,7 +88,7 @@ START_TEST(malformed_lists_are_refused)
 	};
 	char host[16];
 
-	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
 		char why[WHY] = "";
 
 		ck_assert_msg(!zero_hostlist_check(cases[i][0], why, sizeof why), "'%s'",
@@ -141,39 +136,14 @@ END_TEST
 
 START_TEST(names_that_are_too_long)
 {
-	char list[600], host[600];
+	char host[257] = "";
 
-	memset(host, 'a', sizeof host);
-	host[255] = '\0';
-	strcpy(list, host);
-	check_has(list, host, true);
+	memset(host, 'a', 255);
+	check_has(host, host, true);
 	host[255] = 'a';
-	host[256] = '\0';
-	strcpy(list, host);
-	check_has(list, host, false);
+	check_has(host, host, false);
 }
 END_TEST
-
-/* xorshift64: the same lists on every machine for one seed */
-static uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state;
-}
-
-static uint64_t random_start(void)
-{
-	const char *given = getenv("ZERO_TEST_SEED");
-	uint64_t seed = (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid();
-
-	if (given)
-		seed = strtoull(given, NULL, 10);
-	printf("test_hostlist: ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
-	fflush(stdout);
-	return seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
-}
 
 static char hosts[HOSTS][64];
 static size_t host_count;
@@ -232,7 +202,7 @@ static bool expanded_has(const char *host)
 
 START_TEST(random_lists_match_their_expansion)
 {
-	uint64_t state = random_start();
+	uint64_t state = seed_of_test();
 
 	for (int round = 0; round < 400; round++) {
 		size_t names = next_random(&state) % 2 + 1;
@@ -267,21 +237,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("hostlist");
 	TCase *tests = tcase_create("hostlist");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	suite_add_tcase(suite, tests);
-	tcase_set_timeout(tests, 60);
 	tcase_add_test(tests, names_and_ranges);
 	tcase_add_test(tests, malformed_lists_are_refused);
 	tcase_add_test(tests, the_first_host);
 	tcase_add_test(tests, many_brackets_take_linear_time);
 	tcase_add_test(tests, names_that_are_too_long);
 	tcase_add_test(tests, random_lists_match_their_expansion);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

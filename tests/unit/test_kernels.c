@@ -1,121 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Casts, sums, norms and AdamW against slow references, and every instruction set against the
+ * Sums, norms and AdamW against slow references, and every instruction set against the
  * scalar one: the same bits for any input.
  */
 #include "sets.h"
-
-static const zero_dtype halves[] = {ZERO_F16, ZERO_BF16};
-
-/* ---- casts ----------------------------------------------------------------------------------- */
-
-static void half_is_right(zero_dtype dtype, float from, uint16_t h)
-{
-	if (isnan(from)) {
-		const uint16_t quiet = dtype == ZERO_F16 ? 0x7e00 : 0x7fc0;
-
-		must((h & quiet) == quiet && h >> 15 == bits_of(from) >> 31, "NaN %08x became %04x",
-		     bits_of(from), h);
-		return;
-	}
-	must(h == nearest(dtype, from), "%08x (%g) became %04x, not %04x", bits_of(from), from, h,
-	     nearest(dtype, from));
-}
-
-static void halves_are_right(const struct zero_kernels *k, zero_dtype dtype, const float *x,
-			     size_t count)
-{
-	uint16_t *h = malloc(count * sizeof(*h));
-
-	k->cast(dtype, h, ZERO_F32, x, count);
-	for (size_t i = 0; i < count; i++)
-		half_is_right(dtype, x[i], h[i]);
-	free(h);
-}
-
-START_TEST(casts_widen_every_value)
-{
-	const struct zero_kernels *k = sets[_i];
-	static uint16_t h[1 << 16], back[1 << 16];
-	static float wide[1 << 16];
-
-	for (size_t t = 0; t < COUNT_OF(halves); t++) {
-		const uint16_t quiet = halves[t] == ZERO_F16 ? 0x200 : 0x40;
-
-		for (size_t i = 0; i < COUNT_OF(h); i++)
-			h[i] = (uint16_t)i;
-		k->cast(ZERO_F32, wide, halves[t], h, COUNT_OF(h));
-		k->cast(halves[t], back, ZERO_F32, wide, COUNT_OF(h));
-		for (size_t i = 0; i < COUNT_OF(h); i++) {
-			const double x = meaning_of(halves[t], h[i]);
-
-			must(isnan(x) ? isnan(wide[i]) : wide[i] == x, "%04zx became %g, not %g", i,
-			     wide[i], x);
-			must(!isnan(x) || bits_of(wide[i]) & 0x400000, "%04zx is not quiet", i);
-			must(!signbit(wide[i]) == !(h[i] & 0x8000), "%04zx lost its sign", i);
-			must(back[i] == (isnan(x) ? h[i] | quiet : h[i]), "%04zx came back as %04x",
-			     i, back[i]);
-		}
-	}
-}
-END_TEST
-
-START_TEST(casts_round_to_nearest_even)
-{
-	const struct zero_kernels *k = sets[_i];
-	float *x = malloc(MANY * sizeof(*x));
-	size_t count;
-
-	for (size_t i = 0; i < MANY; i++)
-		x[i] = float_of((uint32_t)random64());
-	for (size_t t = 0; t < COUNT_OF(halves); t++)
-		halves_are_right(k, halves[t], x, MANY);
-
-	/* Around the middle between any two neighbours. */
-	for (size_t t = 0; t < COUNT_OF(halves); t++) {
-		count = 0;
-		for (uint16_t h = 0; isfinite(meaning_of(halves[t], h)); h++) {
-			const uint16_t next = (uint16_t)(h + 1);
-			const double low = meaning_of(halves[t], h);
-			const double high = meaning_of(halves[t], next);
-			const float middle = (float)(isinf(high) ? low : low + (high - low) / 2);
-
-			x[count++] = middle;
-			x[count++] = -middle;
-			x[count++] = nextafterf(middle, 0);
-			x[count++] = nextafterf(middle, INFINITY);
-		}
-		x[count++] = 65520;
-		x[count++] = nextafterf(65520, 0);
-		x[count++] = FLT_MAX;
-		halves_are_right(k, halves[t], x, count);
-	}
-	free(x);
-}
-END_TEST
-
-START_TEST(casts_are_the_same_bits)
-{
-	static const zero_dtype types[] = {ZERO_F32, ZERO_F16, ZERO_BF16};
-
-	for (size_t c = 0; c < COUNT_OF(sizes) * 9 * 3; c++) {
-		const size_t count = sizes[c / 27], offset = c % 3;
-		const zero_dtype to = types[c / 9 % 3], from = types[c / 3 % 3];
-		const size_t size = to == ZERO_F32 ? 4 : 2;
-		struct array in = random_array(count, offset, random_any);
-		struct output first = {0};
-
-		for (int s = 0; sets[s]; s++) {
-			struct output o = output_new(count * size, offset * size);
-
-			sets[s]->cast(to, o.out, from, in.x, count);
-			same_as(&first, &o, "cast", sets[s]->isa, count);
-		}
-		free(first.base);
-		free(in.base);
-	}
-}
-END_TEST
 
 /* ---- sum ------------------------------------------------------------------------------------- */
 
@@ -194,69 +82,25 @@ static void sum_is_right(zero_dtype from, int n, size_t count, size_t offset, bo
 
 START_TEST(sums_fold_from_the_left)
 {
+	static const zero_dtype types[] = {ZERO_F32, ZERO_F16, ZERO_BF16};
 	static const int few[] = {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 40};
 
-	for (size_t t = 0; t < COUNT_OF(few); t++) {
-		for (size_t c = 0; c < COUNT_OF(sizes) - 1; c++) {
-			sum_is_right(ZERO_F32, few[t], sizes[c], c % 3, t % 2, -1, random_any);
-			sum_is_right(ZERO_F32, few[t], sizes[c], t % 3, c % 2,
-				     (int)(random64() % (size_t)few[t]), random_sane);
-		}
-	}
-	for (int n = 1; n < 10; n += 2) {
-		sum_is_right(ZERO_F32, n, BIG, 0, false, -1, random_any);
-		sum_is_right(ZERO_F32, n, BIG, 1, true, -1, random_sane);
-		sum_is_right(ZERO_F32, n, BIG, 0, false, n / 2, random_sane);
-	}
-	sum_is_right(ZERO_F32, 5000, 300, 0, false, -1, random_sane);
-	sum_is_right(ZERO_F32, 5000, 300, 1, true, 4999, random_any);
-}
-END_TEST
-
-START_TEST(sums_of_16_bits_are_f32)
-{
-	static const int few[] = {1, 2, 3, 8, 9, 17};
-
-	for (size_t t = 0; t < COUNT_OF(few) * 2; t++) {
-		const zero_dtype from = halves[t % 2];
-		const int n = few[t / 2];
+	for (size_t t = 0; t < COUNT_OF(few) * 3; t++) {
+		const zero_dtype from = types[t % 3];
+		const int n = few[t / 3];
 
 		for (size_t c = 0; c < COUNT_OF(sizes) - 1; c++) {
-			sum_is_right(from, n, sizes[c], c % 3, c % 2, -1, random_any);
-			sum_is_right(from, n, sizes[c], t % 3, t / 2 % 2, -1, random_sane);
+			const int alias = from == ZERO_F32 ? (int)(random64() % (size_t)n) : -1;
+
+			sum_is_right(from, n, sizes[c], c % 3, t % 2, -1, random_any);
+			sum_is_right(from, n, sizes[c], t / 3 % 3, c % 2, alias, random_sane);
 		}
 	}
-	for (size_t t = 0; t < 2; t++) {
-		sum_is_right(halves[t], 3, BIG, 0, false, -1, random_any);
-		sum_is_right(halves[t], 2, BIG, 1, true, -1, random_sane);
-		sum_is_right(halves[t], 2000, 300, t, t, -1, random_sane);
-	}
-}
-END_TEST
-
-/* 1024 values of about 1, added as bf16, would stay at 256. */
-START_TEST(sums_of_16_bits_widen_every_value)
-{
-	static uint16_t h[1 << 16];
-	static float sum[1 << 16];
-	const void *in[1024];
-
-	for (size_t i = 0; i < COUNT_OF(h); i++)
-		h[i] = (uint16_t)i;
-	for (size_t k = 0; k < COUNT_OF(in); k++)
-		in[k] = h;
-	for (size_t t = 0; t < COUNT_OF(halves); t++) {
-		for (int n = 1; n <= 1024; n *= 32) {
-			sets[_i]->sum(sum, halves[t], in, n, COUNT_OF(h), false);
-			for (size_t i = 0; i < COUNT_OF(h); i++) {
-				const double x = meaning_of(halves[t], h[i]) * n;
-
-				must(isnan(x) ? bits_of(sum[i]) == 0x7fc00000 : sum[i] == (float)x,
-				     "%d times %04zx became %g, not %g", n, i, sum[i], x);
-				must(isnan(x) || !signbit(sum[i]) == !signbit(x),
-				     "%04zx lost its sign", i);
-			}
-		}
+	for (size_t t = 0; t < 3; t++) {
+		sum_is_right(types[t], 3, BIG, 0, false, -1, random_any);
+		sum_is_right(types[t], 2, BIG, 1, true, -1, random_sane);
+		sum_is_right(types[t], 9, BIG, 0, false, t ? -1 : 4, random_sane);
+		sum_is_right(types[t], 5000, 300, t, t % 2, -1, random_sane);
 	}
 }
 END_TEST
@@ -282,16 +126,12 @@ START_TEST(norms_are_those_of_16_lanes)
 		struct array sane = random_array(sizes[c], c % 3, random_sane);
 		struct array any = random_array(sizes[c], c % 2, random_any);
 		const double sum = lanes_of(any.x, sizes[c]);
-		long double exact = 0;
 
-		for (size_t i = 0; i < sizes[c]; i++)
-			exact += (long double)sane.x[i] * (long double)sane.x[i];
 		for (int s = 0; sets[s]; s++) {
 			const double norm2 = sets[s]->norm2(sane.x, sizes[c]);
 			const double odd = sets[s]->norm2(any.x, sizes[c]);
 
 			ck_assert(norm2 == lanes_of(sane.x, sizes[c]));
-			ck_assert(fabsl(norm2 - exact) <= exact * 1e-12L);
 			ck_assert(isnan(sum) ? isnan(odd) && !signbit(odd) : odd == sum);
 		}
 		free(sane.base);
@@ -402,46 +242,6 @@ START_TEST(adamw_is_the_same_bits)
 }
 END_TEST
 
-/* ---- any split ------------------------------------------------------------------------------- */
-
-struct flat {
-	float p[5000], m[5000], v[5000], sum[5000];
-	uint16_t low[5000], cast[5000];
-};
-
-static void run_part(const struct zero_kernels *k, struct flat *f, const float *g, size_t first,
-		     size_t n)
-{
-	const void *in[] = {g + first, f->p + first, f->sum + first};
-	const void *low[] = {f->low + first, f->low + first};
-
-	k->adamw(&adamw_args, f->p + first, f->m + first, f->v + first, g + first, f->low + first,
-		 ZERO_BF16, n);
-	k->sum(f->sum + first, ZERO_F32, in, 3, n, false);
-	k->sum(f->sum + first, ZERO_BF16, low, 2, n, true);
-	k->cast(ZERO_F16, f->cast + first, ZERO_F32, f->p + first, n);
-}
-
-START_TEST(any_split_is_the_same)
-{
-	static struct flat whole, parts;
-	struct array g = random_array(5000, 0, random_any);
-
-	for (int t = 0; t < 20; t++) {
-		memset(&whole, 0, sizeof whole);
-		memset(&parts, 0, sizeof parts);
-		run_part(sets[_i], &whole, g.x, 0, 5000);
-		for (size_t first = 0, n; first < 5000; first += n) {
-			n = random64() % (t < 10 ? 40 : 3000);
-			n = n < 5000 - first ? n : 5000 - first;
-			run_part(sets[_i], &parts, g.x, first, n);
-		}
-		ck_assert(!memcmp(&whole, &parts, sizeof whole));
-	}
-	free(g.base);
-}
-END_TEST
-
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 START_TEST(sets_are_chosen_by_name)
@@ -461,26 +261,12 @@ END_TEST
 int main(void)
 {
 	const int count = find_sets();
-	Suite *suite = suite_create("kernels");
 	TCase *tests = tcase_create("kernels");
-	SRunner *runner = srunner_create(suite);
 
-	suite_add_tcase(suite, tests);
-	tcase_set_timeout(tests, 120);
-	tcase_add_loop_test(tests, casts_widen_every_value, 0, count);
-	tcase_add_loop_test(tests, casts_round_to_nearest_even, 0, count);
-	tcase_add_test(tests, casts_are_the_same_bits);
 	tcase_add_test(tests, sums_fold_from_the_left);
-	tcase_add_test(tests, sums_of_16_bits_are_f32);
-	tcase_add_loop_test(tests, sums_of_16_bits_widen_every_value, 0, count);
 	tcase_add_test(tests, norms_are_those_of_16_lanes);
 	tcase_add_loop_test(tests, adamw_follows_the_paper, 0, count);
 	tcase_add_test(tests, adamw_is_the_same_bits);
-	tcase_add_loop_test(tests, any_split_is_the_same, 0, count);
 	tcase_add_test(tests, sets_are_chosen_by_name);
-
-	srunner_run_all(runner, CK_NORMAL);
-	const int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

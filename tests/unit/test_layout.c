@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero_layout_group against its rules, one by one, on random groups. */
-#include <check.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model/segments.h"
+#include "unit.h"
 
 enum { ITEMS_MAX = 24 };
 
@@ -18,20 +15,6 @@ struct group {
 	struct zero_layout_segment *segments;
 	size_t segment_count, flat_count;
 };
-
-static uint64_t draw(uint64_t *state)
-{
-	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
-
-static size_t below(uint64_t *state, size_t bound)
-{
-	return (size_t)(draw(state) % bound);
-}
 
 static zero_status lay_out(struct group *group)
 {
@@ -50,19 +33,20 @@ static void make_group(struct group *group, uint64_t *random)
 	static const size_t edges[] = {0, 1, 63, 64, 65, 127, 128, 129, 192, 256, 512, 513};
 
 	memset(group, 0, sizeof(*group));
-	group->world = 1 + below(random, 9);
-	group->mode = (enum zero_layout_mode)below(random, 3);
-	group->bucket = 1 + below(random, 20000);
-	group->item_count = below(random, ITEMS_MAX + 1);
+	group->world = 1 + random_below(random, 9);
+	group->mode = (enum zero_layout_mode)random_below(random, 3);
+	group->bucket = 1 + random_below(random, 20000);
+	group->item_count = random_below(random, ITEMS_MAX + 1);
 	for (size_t i = 0; i < group->item_count; i++) {
 		struct zero_layout_item *item = &group->items[i];
 
-		item->dtype = (zero_dtype)(ZERO_F32 + below(random, 8));
+		item->dtype = (zero_dtype)(ZERO_F32 + random_below(random, 8));
 		/* Few kinds, so that segments have several items. */
-		if (below(random, 3))
+		if (random_below(random, 3))
 			item->dtype = ZERO_F32;
-		item->trainable = below(random, 2);
-		item->count = below(random, 2) ? edges[below(random, 12)] : below(random, 6000);
+		item->trainable = random_below(random, 2);
+		item->count = random_below(random, 2) ? edges[random_below(random, 12)]
+						      : random_below(random, 6000);
 	}
 }
 
@@ -210,7 +194,7 @@ START_TEST(begins_are_the_same_at_every_world_size)
 		make_group(&group, &random);
 		group.mode = ZERO_LAYOUT_GROUPED;
 		other = group;
-		other.world = 1 + below(&random, 9);
+		other.world = 1 + random_below(&random, 9);
 		ck_assert_int_eq(lay_out(&group), ZERO_OK);
 		ck_assert_int_eq(lay_out(&other), ZERO_OK);
 		for (size_t i = 0; i < group.item_count; i++) {
@@ -315,22 +299,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("layout");
 	TCase *tcase = tcase_create("layout");
-	SRunner *runner;
-	int failed;
 
-	tcase_set_timeout(tcase, 60);
 	tcase_add_loop_test(tcase, follows_the_rules, 0, 8);
 	tcase_add_test(tcase, begins_are_the_same_at_every_world_size);
-	tcase_add_loop_test(tcase, cuts_where_it_is_said, 0, sizeof(cuts) / sizeof(cuts[0]));
-	tcase_add_loop_test(tcase, refuses_what_overflows, 0,
-			    sizeof(too_large) / sizeof(too_large[0]));
+	tcase_add_loop_test(tcase, cuts_where_it_is_said, 0, COUNT_OF(cuts));
+	tcase_add_loop_test(tcase, refuses_what_overflows, 0, COUNT_OF(too_large));
 	tcase_add_test(tcase, lays_out_what_is_merely_large);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return run_cases(tcase, NULL);
 }

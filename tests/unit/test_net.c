@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses that a rank offers, and how another one connects to them. */
 #include <arpa/inet.h>
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,13 +9,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/clock.h"
 #include "net/dial.h"
+#include "unit.h"
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
@@ -37,7 +34,7 @@ START_TEST(interfaces)
 		{"eth0", "eth", false},        {",,eth", "ib0", false},
 	};
 
-	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+	for (size_t i = 0; i < COUNT_OF(table); i++)
 		ck_assert_msg(zero_interface_allowed(table[i].filter, table[i].name) ==
 				      table[i].may,
 			      "%s for %s", table[i].filter, table[i].name);
@@ -62,7 +59,7 @@ static struct {
 	{"ib4", "10.0.6.1", IFF_UP},
 };
 
-enum { ENTRIES = sizeof(node) / sizeof(node[0]) };
+enum { ENTRIES = COUNT_OF(node) };
 
 static size_t entries; /* how many of them there are */
 static struct ifaddrs list[ENTRIES];
@@ -238,18 +235,10 @@ END_TEST
 int main(void)
 {
 	TCase *tcase = tcase_create("net");
-	Suite *suite = suite_create("net");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(tcase, 240);
 	tcase_add_test(tcase, interfaces);
 	tcase_add_loop_test(tcase, offered, 0, 2);
 	tcase_add_test(tcase, answered);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tcase, NULL);
 }

@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank records for its report, by a clock that the test makes up, against plain sums; and the
    folder that reports are written to. */
-#include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "backend/meter.h"
 #include "report/folder.h"
 #include "report/record.h"
+#include "unit.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -226,23 +223,11 @@ END_TEST
 int main(void)
 {
 	TCase *tcase = tcase_create("record");
-	Suite *suite = suite_create("record");
-	const char *given = getenv("ZERO_TEST_SEED");
-	unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : (unsigned)getpid();
-	SRunner *runner;
-	int failed;
 
-	printf("ZERO_TEST_SEED=%u\n", seed);
-	srand(seed);
+	srand((unsigned)seed_of_test());
 	tcase_add_test(tcase, submissions);
 	tcase_add_test(tcase, many_groups);
 	tcase_add_loop_test(tcase, steps, 0, 7);
 	tcase_add_test(tcase, files);
-	tcase_set_timeout(tcase, 120);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tcase, NULL);
 }

@@ -1,9 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "configs.h"
 
 static const uint64_t MB = 1 << 20, GB = 1 << 30;
@@ -311,6 +306,19 @@ START_TEST(locks_bind_users)
 }
 END_TEST
 
+static void clamps_to(struct scene *scene, uint64_t number, uint64_t clamped, const char *origin)
+{
+	const enum zero_option_id id = ZERO_OPT_STREAM_THRESHOLD;
+	char expected[WHY];
+
+	resolve(scene);
+	ck_assert(zero_config_clamp(scene->site, &scene->where, id, number, &scene->resolved));
+	ck_assert_int_eq(scene->resolved.value[id].kind, ZERO_VALUE_NUMBER);
+	ck_assert_uint_eq(scene->resolved.value[id].number, clamped);
+	expand(origin, expected, sizeof expected);
+	ck_assert_str_eq(scene->resolved.origin[id], expected);
+}
+
 START_TEST(what_was_auto_is_clamped_later)
 {
 	struct scene scene = {.where = {.node = "n1"}};
@@ -320,25 +328,9 @@ START_TEST(what_was_auto_is_clamped_later)
 			     "nodes: {n1: {limits: {stream_threshold: {max: 64M}}}}\n");
 	set_user(&scene, ZERO_OPT_STREAM_THRESHOLD, "auto", "--zero-stream-threshold");
 	resolves_to(&scene, ZERO_OPT_STREAM_THRESHOLD, "auto", "--zero-stream-threshold");
-	ck_assert(zero_config_clamp(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 32 * MB,
-				    &scene.resolved));
-	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, 32 * MB);
-	ck_assert_int_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].kind, ZERO_VALUE_NUMBER);
-	ck_assert_str_eq(scene.resolved.origin[ZERO_OPT_STREAM_THRESHOLD],
-			 "--zero-stream-threshold");
-	ck_assert(zero_config_clamp(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 65 * MB,
-				    &scene.resolved));
-	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, 64 * MB);
-	{
-		char expected[200];
-
-		expand("--zero-stream-threshold, at most 64M by $S:3", expected, sizeof expected);
-		ck_assert_str_eq(scene.resolved.origin[ZERO_OPT_STREAM_THRESHOLD], expected);
-	}
-	resolve(&scene);
-	ck_assert(zero_config_clamp(scene.site, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 5,
-				    &scene.resolved));
-	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, MB);
+	clamps_to(&scene, 32 * MB, 32 * MB, "--zero-stream-threshold");
+	clamps_to(&scene, 65 * MB, 64 * MB, "--zero-stream-threshold, at most 64M by $S:3");
+	clamps_to(&scene, 5, MB, "--zero-stream-threshold, at least 1M by $S:2");
 	ck_assert(zero_config_clamp(NULL, &scene.where, ZERO_OPT_STREAM_THRESHOLD, 5,
 				    &scene.resolved));
 	ck_assert_uint_eq(scene.resolved.value[ZERO_OPT_STREAM_THRESHOLD].number, 5);
@@ -449,7 +441,7 @@ START_TEST(the_installed_file)
 		ck_assert_msg(option->type == ZERO_TYPE_PATH || strstr(text, line), "%s is not %s",
 			      option->name, option->default_text);
 	}
-	for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++) {
+	for (size_t i = 0; i < COUNT_OF(sections); i++) {
 		char line[64];
 
 		snprintf(line, sizeof line, "\n%s:", sections[i]);
@@ -464,13 +456,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("resolve");
 	TCase *tests = tcase_create("resolve");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	suite_add_tcase(suite, tests);
-	tcase_set_timeout(tests, 120);
 	tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
 	tcase_add_test(tests, each_layer_overrides_the_one_below);
 	tcase_add_test(tests, of_several_matches_the_last_counts);
@@ -482,8 +469,5 @@ int main(void)
 	tcase_add_test(tests, what_was_auto_is_clamped_later);
 	tcase_add_test(tests, variables_of_the_most_special_section);
 	tcase_add_test(tests, the_installed_file);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tests, NULL);
 }

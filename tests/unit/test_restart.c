@@ -3,18 +3,15 @@
  * When zerorun starts a job again, and after which pause. The launcher is a function of this file,
  * and so is the clock: a run lasts as long as its row says, and a pause takes no time.
  */
-#include <check.h>
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "launcher/launch/launch.h"
+#include "unit.h"
 
 enum { MOST_RUNS = 16 };
 
@@ -116,8 +113,7 @@ void __wrap_print_error(const char *format, ...)
 
 static void map_memory(void)
 {
-	seen = mmap(NULL, sizeof(*seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ck_assert(seen != MAP_FAILED);
+	seen = shared_memory(sizeof(*seen));
 	unsetenv("SLURM_JOB_ID");
 }
 
@@ -155,7 +151,7 @@ START_TEST(what_is_final)
 {
 	static const int final[] = {0, 2, 126, 127};
 
-	for (size_t i = 0; i < sizeof(final) / sizeof(final[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(final); i++) {
 		ck_assert_int_eq(status_of(3, (struct run[]){{final[i], 1}, {0}}), final[i]);
 		ck_assert_uint_eq(seen->runs, 1);
 		ck_assert_str_eq(said, "");
@@ -225,21 +221,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("restart");
 	TCase *test = tcase_create("restart");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, map_memory, NULL);
 	tcase_add_test(test, what_is_final);
 	tcase_add_test(test, each_end_is_named);
 	tcase_add_test(test, pauses_grow_to_a_bound);
 	tcase_add_test(test, a_long_run_resets_the_pause);
 	tcase_add_test(test, a_signal_ends_a_pause);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arena against a model that keeps every block: none overlap, all begin where they should, are
    zero when they come, and what was freed is one piece again. */
-#include <check.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "backend/host/shared_arena.h"
+#include "unit.h"
 
-enum { BLOCKS = 64, HUGE_PAGE = 2 << 20, PAGES = 64 * 512, THREADS = 4 };
+enum { BLOCKS = 64, HUGE_PAGE = 2 << 20, PAGES = 8 * 512, THREADS = 4 };
 
 #define BYTES ((size_t)PAGES * ZERO_ARENA_PAGE)
 
@@ -25,27 +21,13 @@ struct block {
 
 static uint64_t seed;
 
-/* SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */
-static uint64_t draw(uint64_t *state)
-{
-	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
-
-static size_t below(uint64_t *state, size_t bound)
-{
-	return (size_t)(draw(state) % bound);
-}
-
 /* Mostly a few pages, at times about as many as a huge page has, or more. */
 static size_t random_bytes(uint64_t *state)
 {
-	size_t pages = below(state, 8) ? 1 + below(state, 20) : 1 + below(state, 1500);
+	size_t pages = random_below(state, 8) ? 1 + random_below(state, 20)
+					      : 1 + random_below(state, 1500);
 
-	return (below(state, 16) ? pages : HUGE_PAGE / ZERO_ARENA_PAGE) * ZERO_ARENA_PAGE;
+	return (random_below(state, 16) ? pages : HUGE_PAGE / ZERO_ARENA_PAGE) * ZERO_ARENA_PAGE;
 }
 
 /* Only the ends of each page: what overlaps or is not zero shows there too. */
@@ -86,8 +68,7 @@ static void check_place(const struct zero_arena *arena, const struct block *bloc
 	size_t unit = block->bytes >= HUGE_PAGE ? HUGE_PAGE : ZERO_ARENA_PAGE;
 	size_t at = (size_t)(block->data - zero_arena_base(arena));
 
-	ck_assert_msg(at % unit == 0, "%zu bytes at %zu (seed %llu)", block->bytes, at,
-		      (unsigned long long)seed);
+	ck_assert_msg(at % unit == 0, "%zu bytes at %zu", block->bytes, at);
 	ck_assert_uint_eq((uintptr_t)block->data % unit, 0);
 	ck_assert_msg(at + block->bytes <= bytes, "%zu bytes at %zu", block->bytes, at);
 	ck_assert(zero_arena_contains(arena, block->data));
@@ -124,23 +105,21 @@ static void alloc_one(struct zero_arena *arena, struct block *blocks, int which,
 
 	*block = (struct block){.data = zero_arena_alloc(arena, bytes),
 				.bytes = bytes,
-				.mark = (unsigned char)(1 + below(state, 255))};
-	ck_assert_msg((block->data != NULL) == room, "%zu bytes: %p (seed %llu)", bytes,
-		      (void *)block->data, (unsigned long long)seed);
+				.mark = (unsigned char)(1 + random_below(state, 255))};
+	ck_assert_msg((block->data != NULL) == room, "%zu bytes: %p", bytes, (void *)block->data);
 	if (!block->data)
 		return;
 	check_place(arena, block, BYTES);
 	for (int i = 0; i < BLOCKS; i++)
 		ck_assert_msg(i == which || !blocks[i].data || !overlaps(block, &blocks[i]),
-			      "blocks overlap (seed %llu)", (unsigned long long)seed);
-	ck_assert_msg(is_marked(block, 0), "not zero (seed %llu)", (unsigned long long)seed);
+			      "blocks overlap");
+	ck_assert_msg(is_marked(block, 0), "not zero");
 	mark(block);
 }
 
 static void free_one(struct zero_arena *arena, struct block *block)
 {
-	ck_assert_msg(is_marked(block, block->mark), "overwritten (seed %llu)",
-		      (unsigned long long)seed);
+	ck_assert_msg(is_marked(block, block->mark), "overwritten");
 	zero_arena_free(arena, block->data, block->bytes);
 	block->data = NULL;
 }
@@ -174,7 +153,7 @@ START_TEST(against_a_model)
 
 	memset(blocks, 0, sizeof(blocks));
 	for (int turn = 0; turn < 2000; turn++) {
-		int which = (int)below(&state, BLOCKS);
+		int which = (int)random_below(&state, BLOCKS);
 
 		if (blocks[which].data)
 			free_one(arena, &blocks[which]);
@@ -186,56 +165,6 @@ START_TEST(against_a_model)
 			free_one(arena, &blocks[i]);
 	check_whole(arena, BYTES);
 	zero_arena_delete(arena);
-}
-END_TEST
-
-/* Every page, freed in an order that joins gaps on either side, on both, and on neither. */
-START_TEST(gaps_join)
-{
-	enum { COUNT = 257 };
-	struct zero_arena *arena = new_arena((size_t)COUNT * ZERO_ARENA_PAGE);
-	uint64_t state = seed;
-	char *pages[COUNT];
-
-	for (int round = 0; round < 20; round++) {
-		for (int i = 0; i < COUNT; i++) {
-			pages[i] = zero_arena_alloc(arena, ZERO_ARENA_PAGE);
-			ck_assert_ptr_nonnull(pages[i]);
-			*pages[i] = 1;
-		}
-		ck_assert_ptr_null(zero_arena_alloc(arena, ZERO_ARENA_PAGE));
-		ck_assert_uint_ge(used_bytes(arena), (size_t)COUNT * ZERO_ARENA_PAGE);
-		for (size_t i = COUNT; i-- > 0;) {
-			size_t other = below(&state, i + 1);
-
-			zero_arena_free(arena, pages[other], ZERO_ARENA_PAGE);
-			pages[other] = pages[i];
-		}
-		check_whole(arena, (size_t)COUNT * ZERO_ARENA_PAGE);
-	}
-	zero_arena_delete(arena);
-}
-END_TEST
-
-/* The room before a large block is not lost. */
-START_TEST(room_before_large)
-{
-	struct zero_arena *arena = new_arena(4 * (size_t)HUGE_PAGE);
-	char *base = zero_arena_base(arena), *small, *large, *rest;
-
-	small = zero_arena_alloc(arena, ZERO_ARENA_PAGE);
-	large = zero_arena_alloc(arena, HUGE_PAGE + ZERO_ARENA_PAGE);
-	ck_assert_ptr_eq(small, base);
-	ck_assert_ptr_eq(large, base + HUGE_PAGE);
-	rest = zero_arena_alloc(arena, HUGE_PAGE - ZERO_ARENA_PAGE);
-	ck_assert_ptr_eq(rest, base + ZERO_ARENA_PAGE);
-	/* Four of them begin at multiples of 2 MiB: one is free, and all of it is. */
-	ck_assert_ptr_null(zero_arena_alloc(arena, HUGE_PAGE + ZERO_ARENA_PAGE));
-	ck_assert_ptr_eq(zero_arena_alloc(arena, HUGE_PAGE), base + 3 * (size_t)HUGE_PAGE);
-	ck_assert_ptr_null(zero_arena_alloc(arena, HUGE_PAGE));
-	ck_assert_ptr_null(zero_arena_alloc(arena, SIZE_MAX / ZERO_ARENA_PAGE * ZERO_ARENA_PAGE));
-	zero_arena_delete(arena);
-	zero_arena_delete(NULL);
 }
 END_TEST
 
@@ -280,7 +209,7 @@ static void *work(void *context)
 	struct block blocks[8] = {{0}};
 
 	for (int turn = 0; turn < 3000 && !worker->wrong; turn++) {
-		struct block *block = &blocks[below(&worker->state, 8)];
+		struct block *block = &blocks[random_below(&worker->state, 8)];
 
 		if (block->data) {
 			if (!is_marked(block, worker->mark))
@@ -289,7 +218,7 @@ static void *work(void *context)
 			block->data = NULL;
 			continue;
 		}
-		block->bytes = (1 + below(&worker->state, 20)) * ZERO_ARENA_PAGE;
+		block->bytes = (1 + random_below(&worker->state, 20)) * ZERO_ARENA_PAGE;
 		block->mark = worker->mark;
 		block->data = zero_arena_alloc(worker->arena, block->bytes);
 		if (!block->data || !is_marked(block, 0))
@@ -318,8 +247,7 @@ START_TEST(threads)
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(handles[i], NULL);
 	for (int i = 0; i < THREADS; i++)
-		ck_assert_msg(!workers[i].wrong, "%s (seed %llu)", workers[i].wrong,
-			      (unsigned long long)seed);
+		ck_assert_msg(!workers[i].wrong, "%s", workers[i].wrong);
 	check_whole(arena, BYTES);
 	zero_arena_delete(arena);
 }
@@ -327,6 +255,11 @@ END_TEST
 
 START_TEST(too_large)
 {
+	struct zero_arena *arena = new_arena(BYTES);
+
+	ck_assert_ptr_null(zero_arena_alloc(arena, SIZE_MAX / ZERO_ARENA_PAGE * ZERO_ARENA_PAGE));
+	zero_arena_delete(arena);
+	zero_arena_delete(NULL);
 	ck_assert_ptr_null(zero_arena_new((size_t)1 << 62));
 	ck_assert_ptr_null(zero_arena_map(-1, HUGE_PAGE));
 }
@@ -334,27 +267,12 @@ END_TEST
 
 int main(void)
 {
-	const char *text = getenv("ZERO_TEST_SEED");
-	Suite *suite = suite_create("arena");
 	TCase *tcase = tcase_create("arena");
-	SRunner *runner;
-	int failed;
 
-	seed = (uint64_t)getpid();
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	printf("ZERO_TEST_SEED=%llu\n", (unsigned long long)seed);
-	tcase_set_timeout(tcase, 60);
+	seed = seed_of_test();
 	tcase_add_loop_test(tcase, against_a_model, 0, 5);
-	tcase_add_test(tcase, gaps_join);
-	tcase_add_test(tcase, room_before_large);
 	tcase_add_test(tcase, a_peer);
 	tcase_add_test(tcase, threads);
 	tcase_add_test(tcase, too_large);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tcase, NULL);
 }

@@ -1,37 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What follows from a budget and a layout, against numbers worked out by hand. */
+#include <string.h>
+
 #include "backend/exchange.h"
 #include "core/auto_sizes.h"
 #include "model/flatten_tier.h"
-
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "launcher/plan/model.h"
 #include "core/options.h"
+#include "unit.h"
 
 #define M ((uint64_t)1 << 20)
 
-START_TEST(threshold)
+START_TEST(automatic_sizes)
 {
 	ck_assert_uint_eq(zero_auto_stream_threshold(40 * M, 0), 40 * M);
 	ck_assert_uint_eq(zero_auto_stream_threshold(40 * M, 64 * 40 * M), 40 * M);
 	ck_assert_uint_eq(zero_auto_stream_threshold(40 * M, 64 * 41 * M), 41 * M);
 	ck_assert_uint_eq(zero_auto_stream_threshold(1, UINT64_MAX), UINT64_MAX / 64);
-}
-END_TEST
-
-START_TEST(gather_limit)
-{
 	ck_assert_uint_eq(zero_auto_gather_limit(0), 0);
 	ck_assert_uint_eq(zero_auto_gather_limit(7), 1);
 	ck_assert_uint_eq(zero_auto_gather_limit(UINT64_MAX), UINT64_MAX / 4);
-}
-END_TEST
-
-START_TEST(exchange)
-{
 	ck_assert_uint_eq(zero_exchange_piece(1, false), 1 << 20);
 	ck_assert_uint_eq(zero_exchange_piece(3, false), 21 * 16384);
 	ck_assert_uint_eq(zero_exchange_piece(64, false), 16384);
@@ -64,46 +52,45 @@ static const struct zero_layout_segment second_segments[] = {
 	{.flat = 1, .dtype = ZERO_F32, .trainable = true, .count = 4096},
 };
 
+/* All of it, as above, and what one of four ranks has of it. */
+enum {
+	ALL = 20480 + 32768,
+	ALL_GRADIENTS = 16384 + 49152,
+	ALL_STATES = 32768 + 3 * 32768 + 2 * 16384,
+	CUT = 4096 + 4096 + 4096 + 4096,
+	CUT_SHARED = 8192 + 4096 + 4096,
+	CUT_GRADIENTS = 4096 + 8192 + 4096 + ALL_GRADIENTS,
+	CUT_STATES = 2 * 4096 + 3 * 8192 + 2 * 4096,
+	SENT = 2 * 3 * 21 * 16384,
+};
+
 static const struct expected expectations[] = {
 	/* all of it: gradients summed in place; master values for bf16 */
-	{1, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0, .share = 1},
-	{1, 3, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0, .share = 0},
-	{4, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 2 * 3 * 21 * 16384,
-	 .share = 0},
+	{1, 0, ALL, 0, ALL_GRADIENTS, ALL_STATES, 0, .share = 1},
+	{1, 3, ALL, 0, ALL_GRADIENTS, ALL_STATES, 0, .share = 0},
+	{4, 0, ALL, 0, ALL_GRADIENTS, ALL_STATES, SENT, .share = 0},
 	/* sums and states cut in four, and both groups' own gradients */
-	{4, 1, 20480 + 32768, 0, 4096 + 8192 + 4096 + 16384 + 49152, 2 * 4096 + 3 * 8192 + 2 * 4096,
-	 2 * 3 * 21 * 16384, .share = 0},
-	{4, 2, 20480 + 32768, 0, 4096 + 8192 + 4096 + 16384 + 49152, 2 * 4096 + 3 * 8192 + 2 * 4096,
-	 2 * 3 * 21 * 16384, .share = 0},
+	{4, 1, ALL, 0, CUT_GRADIENTS, CUT_STATES, SENT, .share = 0},
+	{4, 2, ALL, 0, CUT_GRADIENTS, CUT_STATES, SENT, .share = 0},
 	/* a shard of bool has 1024 bytes, which take a page */
-	{4, 3, 4096 + 4096 + 4096 + 4096, 20480 + 32768, 4096 + 8192 + 4096 + 16384 + 49152,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * 3 * 21 * 16384, .share = 0},
-	{4, 3, 4096 + 4096 + 4096 + 4096, 20480 + 32768, 4096 + 8192 + 4096 + 16384 + 49152,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * 3 * 21 * 16384, .share = 1},
+	{4, 3, CUT, ALL, CUT_GRADIENTS, CUT_STATES, SENT, .share = 0},
+	{4, 3, CUT, ALL, CUT_GRADIENTS, CUT_STATES, SENT, .share = 1},
 	/* one node: a quarter of what is there once, in pages; nothing is sent */
-	{4, 0, 20480 + 32768, 0, 16384 + 49152, 32768 + 3 * 32768 + 2 * 16384, 0, .share = 4},
-	{4, 1, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 16384 + 49152,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4},
-	{4, 2, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 16384 + 49152,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4},
-	{4, 3, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 16384 + 49152,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4},
+	{4, 0, ALL, 0, ALL_GRADIENTS, ALL_STATES, 0, .share = 4},
+	{4, 1, CUT_SHARED, 0, CUT_GRADIENTS, CUT_STATES, 0, .share = 4},
+	{4, 2, CUT_SHARED, 0, CUT_GRADIENTS, CUT_STATES, 0, .share = 4},
+	{4, 3, CUT_SHARED, 0, CUT_GRADIENTS, CUT_STATES, 0, .share = 4},
 	/* two nodes: whole segments are each rank's own; at stage 3 two shards lie together, those
 	   of f32 and bool 8192 and 4096 bytes, and an output is there once for two ranks */
-	{4, 2, 20480 + 32768, 0, 4096 + 8192 + 4096 + 16384 + 49152, 2 * 4096 + 3 * 8192 + 2 * 4096,
-	 2 * M, .share = 2},
-	{4, 3, 8192 + 4096 + 4096, 12288 + 8192 + 8192, 4096 + 8192 + 4096 + 16384 + 49152,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * M, .share = 2},
+	{4, 2, ALL, 0, CUT_GRADIENTS, CUT_STATES, 2 * M, .share = 2},
+	{4, 3, CUT_SHARED, 12288 + 8192 + 8192, CUT_GRADIENTS, CUT_STATES, 2 * M, .share = 2},
 	/* three and one: a third of 12288 + 4096, and of each output; the one is as without */
-	{4, 3, 8192 + 4096 + 4096, 8192 + 8192 + 8192, 4096 + 8192 + 4096 + 16384 + 49152,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 2 * M, .share = 3},
+	{4, 3, CUT_SHARED, 8192 + 8192 + 8192, CUT_GRADIENTS, CUT_STATES, 2 * M, .share = 3},
 	/* gradients of 16 bits are never summed in place */
-	{4, 0, 20480 + 32768, 0, 16384 + 49152 + 8192 + 24576, 32768 + 3 * 32768 + 2 * 16384, 0,
-	 .share = 4, .gradient_size = 2},
-	{4, 3, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 8192 + 24576,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4, .gradient_size = 2},
-	{4, 3, 8192 + 4096 + 4096, 0, 4096 + 8192 + 4096 + 16384 + 49152,
-	 2 * 4096 + 3 * 8192 + 2 * 4096, 0, .share = 4, .offload = true},
+	{4, 0, ALL, 0, ALL_GRADIENTS + 8192 + 24576, ALL_STATES, 0, .share = 4, .gradient_size = 2},
+	{4, 3, CUT_SHARED, 0, 4096 + 8192 + 4096 + 8192 + 24576, CUT_STATES, 0, .share = 4,
+	 .gradient_size = 2},
+	{4, 3, CUT_SHARED, 0, CUT_GRADIENTS, CUT_STATES, 0, .share = 4, .offload = true},
 };
 
 START_TEST(bytes_by_kind)
@@ -249,6 +236,14 @@ START_TEST(shared_device_tier)
 }
 END_TEST
 
+static void most_is(const struct zero_packing *packing, uint64_t device, uint64_t distributed,
+		    uint64_t host)
+{
+	ck_assert_uint_eq(packing->most[ZERO_TIER_DEVICE], device);
+	ck_assert_uint_eq(packing->most[ZERO_TIER_DISTRIBUTED], distributed);
+	ck_assert_uint_eq(packing->most[ZERO_TIER_HOST], host);
+}
+
 /* Buffers of 100 and 60 bytes, whose tensors have 90 and 60; 3 are held before, chunks are of 7. */
 START_TEST(packing)
 {
@@ -256,32 +251,22 @@ START_TEST(packing)
 	struct zero_packing host = device;
 
 	zero_packing_add(&device, 100, 25, 90);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 100);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25 + 10);
-	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 14);
+	most_is(&device, 3 + 100, 3 + 25 + 10, 3 + 14);
 	zero_packing_add(&device, 60, 15, 60);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 100);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25 + 10);
-	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 10 + 14);
+	most_is(&device, 3 + 100, 3 + 25 + 10, 3 + 10 + 14);
 	/* tensors that are kept: only copies */
 	zero_packing_add(&device, 200, 50, 0);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 10 + 200);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 10 + 250);
-	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 10 + 200);
+	most_is(&device, 3 + 10 + 200, 3 + 10 + 250, 3 + 10 + 200);
 	/* laid straight, each its part */
 	device = (struct zero_packing){.chunk = 7, .held = {3, 3, 3}, .most = {3, 3, 3}};
 	zero_packing_add(&device, 25, 0, 100);
 	zero_packing_add(&device, 10, 0, 40);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DEVICE], 3 + 25);
-	ck_assert_uint_eq(device.most[ZERO_TIER_DISTRIBUTED], 3 + 25);
-	ck_assert_uint_eq(device.most[ZERO_TIER_HOST], 3 + 14);
+	most_is(&device, 3 + 25, 3 + 25, 3 + 14);
 
 	host.on_host = true;
 	zero_packing_add(&host, 100, 25, 0);
 	zero_packing_add(&host, 60, 15, 0);
-	ck_assert_uint_eq(host.most[ZERO_TIER_DEVICE], 3 + 160 + 14);
-	ck_assert_uint_eq(host.most[ZERO_TIER_DISTRIBUTED], 3 + 160 + 14);
-	ck_assert_uint_eq(host.most[ZERO_TIER_HOST], 3);
+	most_is(&host, 3 + 160 + 14, 3 + 160 + 14, 3);
 	zero_packing_add(&host, UINT64_MAX - 1, 1, 0);
 	ck_assert_uint_eq(host.most[ZERO_TIER_DEVICE], UINT64_MAX);
 }
@@ -307,7 +292,7 @@ START_TEST(groups_by_name)
 		{"", ""},
 	};
 
-	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+	for (size_t i = 0; i < COUNT_OF(names); i++)
 		ck_assert_msg(model_group_length(names[i].name) == strlen(names[i].group),
 			      "%s: %zu", names[i].name, model_group_length(names[i].name));
 }
@@ -355,28 +340,17 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("sizing");
 	TCase *tcase = tcase_create("sizing");
-	SRunner *runner;
-	int failed;
 
-	tcase_add_test(tcase, threshold);
-	tcase_add_test(tcase, gather_limit);
-	tcase_add_test(tcase, exchange);
-	tcase_add_loop_test(tcase, bytes_by_kind, 0,
-			    (int)(sizeof expectations / sizeof expectations[0]));
+	tcase_add_test(tcase, automatic_sizes);
+	tcase_add_loop_test(tcase, bytes_by_kind, 0, COUNT_OF(expectations));
 	tcase_add_test(tcase, two_largest);
 	tcase_add_test(tcase, nothing_and_too_much);
-	tcase_add_loop_test(tcase, tiers, 0, (int)(sizeof tier_cases / sizeof tier_cases[0]));
+	tcase_add_loop_test(tcase, tiers, 0, COUNT_OF(tier_cases));
 	tcase_add_test(tcase, device_tier);
 	tcase_add_test(tcase, shared_device_tier);
 	tcase_add_test(tcase, packing);
 	tcase_add_test(tcase, groups_by_name);
 	tcase_add_test(tcase, a_model);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tcase, NULL);
 }

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A zerorun that fails to make a report's page, or hangs: the clock then jumps by what it has. */
-#include <check.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "report/spawn_page.h"
+#include "unit.h"
 
 static char folder[64], program[96], pid_file[96];
 static int handle;
@@ -113,18 +110,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("spawn_page");
 	TCase *test = tcase_create("spawn_page");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_test(test, a_zerorun_that_fails_is_named);
 	tcase_add_test(test, a_zerorun_that_hangs_is_killed);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

@@ -175,7 +175,7 @@ START_TEST(a_relative_path_is_refused)
 {
 	static const char *const paths[] = {"./libnvidia-ml.so.1", "lib/nvml.so", ""};
 
-	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(paths); i++) {
 		struct zero_vram vram;
 		char why[128];
 
@@ -190,12 +190,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("vram");
 	TCase *test = tcase_create("vram");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_test(test, every_gpu_is_read);
 	tcase_add_test(test, instances_follow_their_gpu);
@@ -206,9 +202,5 @@ int main(void)
 	tcase_add_test(test, more_gpus_than_entries_are_cut);
 	tcase_add_test(test, a_missing_library_or_driver_is_reported);
 	tcase_add_test(test, a_relative_path_is_refused);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

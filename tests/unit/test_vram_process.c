@@ -3,21 +3,15 @@
  * The process that queries NVML: what it has, and what is left of it if the driver hangs. The driver
  * is waited for until it does; the clock then jumps to the deadline.
  */
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "nvml_double.h"
 
@@ -131,9 +125,7 @@ static void nothing_left(unsigned before)
 
 static void map_memory(void)
 {
-	alarm_after = mmap(NULL, sizeof(*alarm_after), PROT_READ | PROT_WRITE,
-			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ck_assert(alarm_after != MAP_FAILED);
+	alarm_after = shared_memory(sizeof(*alarm_after));
 }
 
 /* Returns the process that hangs in the double. */
@@ -182,7 +174,7 @@ START_TEST(a_hanging_driver_does_not_block)
 					    "nvmlDeviceGetMemoryInfo", "nvmlShutdown"};
 	unsigned before = threads_and_descriptors();
 
-	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(calls); i++) {
 		struct zero_vram vram;
 		char lines[256];
 
@@ -406,12 +398,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("vram_process");
 	TCase *test = tcase_create("vram_process");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
-	tcase_set_timeout(test, 120);
 	tcase_add_checked_fixture(test, map_memory, NULL);
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_test(test, a_hanging_driver_does_not_block);
@@ -423,9 +411,5 @@ int main(void)
 	tcase_add_test(test, the_caller_keeps_its_signals);
 	tcase_add_test(test, an_interrupted_wait_continues);
 	tcase_add_test(test, other_children_are_not_waited_for);
-	suite_add_tcase(suite, test);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(test, NULL);
 }

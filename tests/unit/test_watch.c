@@ -346,24 +346,14 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("watch");
 	TCase *tcase = tcase_create("ring");
-	const char *given = getenv("ZERO_TEST_SEED");
-	unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : (unsigned)getpid();
 	struct timespec now;
-	SRunner *runner;
-	int failed;
 
-	printf("ZERO_TEST_SEED=%u\n", seed);
-	srand(seed);
+	srand((unsigned)seed_of_test());
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	watch_time = mmap(NULL, sizeof(*watch_time), PROT_READ | PROT_WRITE,
-			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (watch_time == MAP_FAILED)
-		return EXIT_FAILURE;
+	watch_time = shared_memory(sizeof(*watch_time));
 	atomic_store(watch_time, (uint64_t)now.tv_sec * 1000000000u);
 	zero_ring_record_default_signals();
-	tcase_set_timeout(tcase, 120);
 	tcase_add_loop_test(tcase, one_line_names_a_lost_rank, 0, 61);
 	tcase_add_loop_test(tcase, a_stopped_rank_is_silent, 0, 8);
 	tcase_add_test(tcase, a_stranger_is_not_killed);
@@ -378,10 +368,5 @@ int main(void)
 	tcase_add_loop_test(tcase, faults_are_returned, 0, 3);
 	tcase_add_loop_test(tcase, random_rings, 0, 20);
 	add_process_tests(tcase);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_cases(tcase, NULL);
 }

@@ -7,8 +7,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -323,10 +321,7 @@ END_TEST
 
 void add_process_tests(TCase *tcase)
 {
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		      0);
-	if (shared == MAP_FAILED)
-		abort();
+	shared = shared_memory(sizeof(*shared));
 	tcase_add_loop_test(tcase, processes_are_lost, 0, 10);
 	tcase_add_loop_test(tcase, a_process_is_late, 0, 2);
 	tcase_add_test(tcase, a_process_closes);

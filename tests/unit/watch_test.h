@@ -3,9 +3,8 @@
 #ifndef ZERO_WATCH_TEST_H
 #define ZERO_WATCH_TEST_H
 
-#include <check.h>
-
 #include "watch/private.h"
+#include "unit.h"
 
 /* Nanoseconds, which forked processes share. The library and the C library's clock_gettime() get
    them; a test on a busy machine has all the time that it needs. */
