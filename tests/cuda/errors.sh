@@ -123,6 +123,9 @@ for rule in die:1 kill:ncclAllGather:1:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:
 	status=$?
 	((status != 124 && status != 137)) || broken "$rule: was still running after 40 s"
 	! grep '^double NCCL\|^stand-in for CUDA' "$scratch/out" || broken "$rule: misuse"
+	# A load whose values never came does not succeed.
+	[[ $rule != *Broadcast* || $(grep -c '^rank [12]: zero_load(.*&from_rank): ' "$scratch/out") == 2 ]] ||
+		broken "$rule: a load without values"
 	gone=${rule##*:}
 	! grep -q "^rank $gone: ok" "$scratch/out" || continue
 	for rank in 0 1 2; do

@@ -46,13 +46,14 @@ has "$out" "  user        "
 has "$out" "  rank-00001-of-00002.safetensors  "
 has "$out" "  not damaged: "
 has_not "$out" DAMAGED
-mkdir "$dir/step-000000004.partial-0123456789abcdef" "$dir/step-000000005"
+mkdir "$dir/step-000000004.partial-0123456789abcdef" "$dir"/step-{999999999,1000000000}
 run "$ZERORUN" --inspect="$dir"
 is "$status" 0
 is "$err" ""
 has "$out" "step-000000003  complete: 2 ranks"
 has "$out" "step-000000004.partial-0123456789abcdef  partial"
-has "$out" "step-000000005  partial: has no manifest"
+has "$out" "step-999999999  partial: has no manifest
+  step-1000000000  partial: has no manifest"
 has "$out" "latest -> step-000000003"
 has "$out" "  not damaged: "
 

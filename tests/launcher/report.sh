@@ -91,7 +91,7 @@ cat >"$scratch/w.json" <<EOF
 {"rank": 2, "node": {"name": "n2", "budget": 1024}, "waited_seconds": 0.5},
 {"rank": 3, "node": {"name": "n1", "budget": 4096}, "waited_seconds": 2}],
 "series": [{"rank": 0, "at_seconds": [4, 8], "steps": [2, 2], "step_seconds": [4, 4],
-"max_step_seconds": [3, 3]}]}
+"max_step_seconds": [3, 3], "peak_bytes": {"shards": [2048, 2048], "gathered": [2048, 2048]}}]}
 EOF
 made w
 page=$(<"$scratch/w.html")
@@ -101,6 +101,8 @@ is "$(grep -o '<td class="n">[1-4].0K</td>' <<<"${page#*id=\"nodes\"}" | tr -dc 
 is "$(sed -n 's/^<tr><td class="n">\([0-3]\)<.*/\1/p' <<<"$page" | tr -d '\n')" 2130
 has "$page" '"end">3 s</text>'
 has_not "$page" '"end">4 s</text>'
+# One kind of memory is drawn above the other, and the axis reaches to the upper one.
+has "$page" '"end">4.0K</text>'
 
 if command -v python3 >/dev/null; then
 	python3 -c 'import sys, xml.dom.minidom as x; [x.parse(page) for page in sys.argv[1:]]' \

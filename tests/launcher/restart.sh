@@ -8,7 +8,8 @@ real_path=$PATH
 mkdir "$scratch/bin"
 
 # A launcher that notes each run and ends as the next line of $scratch/ends says: with a status, by
-# signal -N, or at the signals that end a job with 9, at others with 0 ("wait"). It notes what it gets.
+# signal -N, with 3 once it has hung up zerorun, or at the signals that end a job with 9, at others with 0
+# ("wait"). It notes what it gets.
 for name in mpirun srun; do
 	cat >"$scratch/bin/$name" <<EOF
 #!/bin/bash
@@ -19,6 +20,10 @@ end=\$(sed -n "\$(wc -l <'$scratch/runs')p" '$scratch/ends')
 case \$end in
 -*) kill "\$end" \$\$ ;;
 cat) exec cat ;;
+hangup)
+	kill -HUP \$PPID
+	exit 3
+	;;
 wait)
 	for signal in INT TERM HUP USR1 USR2; do
 		trap "echo \$signal >>'$scratch/got'" \$signal
@@ -135,14 +140,11 @@ for signal in USR1 USR2; do
 	ran 1 0
 	is "$(<"$scratch/got")" "$signal"
 done
-# What nohup wants ignored is.
-ends wait 0
+# What nohup wants ignored is: it keeps no other run from beginning.
+ends hangup 0
 start bash -c 'trap "" HUP; exec "$@"' - "$ZERORUN" --max-restarts=3 true
-wait_for_file "$scratch/pid"
-kill -HUP "$launcher"
-kill -TERM "$launcher"
 ended
-is "$(<"$scratch/got")" TERM
+ran 2 0
 # The launcher does not outlive a zerorun that is killed.
 ends wait
 start "$ZERORUN" --max-restarts=3 true

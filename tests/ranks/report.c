@@ -262,19 +262,22 @@ static void loses_folder(void)
 	free(folder);
 }
 
-/* What a job that is killed after its first steps has left. A restarted one has a name of its own. */
+/* What a job that is killed after its first steps has left. A restarted one has a name of its own,
+   whoever restarted it. */
 static void is_partial(void)
 {
 	char *folder = folder_of("partial"), command[1200];
 	struct model m;
 
 	setenv("ZERO_RESTART", "1", 1);
+	setenv("SLURM_RESTART_COUNT", "2", 1);
 	m = new_model(folder, 3);
 	unsetenv("ZERO_RESTART");
+	unsetenv("SLURM_RESTART_COUNT");
 	train(&m, 3);
 	if (zero_rank(m.job) == 0) {
 		snprintf(command, sizeof(command),
-			 "cd '%s' && test \"$(ls -A)\" = \"$(ls zero-*-restart-1-*.json)\" && "
+			 "cd '%s' && test \"$(ls -A)\" = \"$(ls zero-*-restart-3-*.json)\" && "
 			 "grep -q '\"complete\":false' zero-*.json",
 			 folder);
 		check(!system(command), "no report of a job that runs");

@@ -232,6 +232,27 @@ START_TEST(answered)
 }
 END_TEST
 
+/* An address of a link is dialled on its interface, and each address once. */
+START_TEST(link_local)
+{
+	struct zero_dial dial = {
+		.address = {.node = "n1",
+			    .count = 4,
+			    .at = {{.family = 6, .bytes = {0xfe, 0x80, [15] = 1}, .scope = 3},
+				   {.family = 6, .bytes = {0xfe, 0x80, [15] = 1}, .scope = 5},
+				   {.family = 6, .bytes = {0xfe, 0x80, [15] = 1}, .scope = 3},
+				   {.family = 6, .bytes = {0x20, 1, [15] = 1}}}},
+		.hello = {.node = "n2"}};
+	static const uint32_t scopes[] = {3, 5, 0};
+
+	zero_dial_prepare(&dial);
+	ck_assert_uint_eq(dial.count, 3);
+	for (size_t i = 0; i < dial.count; i++)
+		ck_assert_uint_eq(((struct sockaddr_in6 *)(void *)&dial.at[i])->sin6_scope_id,
+				  scopes[i]);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *tcase = tcase_create("net");
@@ -239,6 +260,7 @@ int main(void)
 	tcase_set_timeout(tcase, 240);
 	tcase_add_test(tcase, interfaces);
 	tcase_add_loop_test(tcase, offered, 0, 2);
+	tcase_add_test(tcase, link_local);
 	tcase_add_test(tcase, answered);
 	return run_cases(tcase, NULL);
 }

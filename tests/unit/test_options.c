@@ -324,6 +324,9 @@ START_TEST(origins_are_handed_on)
 				    sizeof why));
 	ck_assert(
 		zero_settings_set(&settings, ZERO_OPT_TASKS, "3", "the launcher", why, sizeof why));
+	/* Its name begins with that of another option, which has no origin. */
+	ck_assert(zero_settings_set(&settings, ZERO_OPT_PRELOAD_PATH, "/l", "f.yaml:4", why,
+				    sizeof why));
 	for (int round = 0; round < 3; round++) {
 		text = zero_settings_format(&settings);
 		ck_assert_ptr_nonnull(strstr(text, " origins=stage:a,b:c.yaml:12,%20at%202%20by%"
@@ -340,6 +343,7 @@ START_TEST(origins_are_handed_on)
 		ck_assert_str_eq(origin, i == ZERO_OPT_STAGE    ? "a,b:c.yaml:12, at 2 by f.yaml:3"
 					 : i == ZERO_OPT_BUCKET ? "--zero-bucket"
 					 : i == ZERO_OPT_CHECK  ? "ZERO_CHECK"
+					 : i == ZERO_OPT_PRELOAD_PATH ? "f.yaml:4"
 					 : zero_option_table[i].where == ZERO_IN_RESOLVED
 						 ? "ZERO_RESOLVED"
 						 : "default");
