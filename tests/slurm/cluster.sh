@@ -237,6 +237,14 @@ no_steps() {
 	left=$(squeue -h -s -o %i) && [[ -z $left ]]
 }
 
+# takes_again JOB: a job that was requeued has ended on its nodes, batch script and all, more than a
+# second ago. A node that has ended it in this second would not start it again: it tells the runs of a
+# job by the seconds in which they begin.
+takes_again() {
+	[[ $(squeue -h -j "$1" -o %T) == PENDING ]] &&
+		! pgrep -f "^slurmstepd: \[$1\." >/dev/null && sleep 1.1
+}
+
 # ---- running
 
 # run COMMAND...: leaves its $status, and what it said in $scratch/out and $scratch/err. One that hangs

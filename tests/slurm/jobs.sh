@@ -126,13 +126,7 @@ was_hetero "heterogeneous steps of a job"
 
 wait_for test -e "$scratch/first"
 ran "scontrol requeue" scontrol requeue "$requeue"
-# Slurm has it wait for two minutes: a node takes no job that it has ended in this second.
-waits_again() {
-	[[ $(squeue -h -j "$requeue" -o %T) == PENDING ]] &&
-		! pgrep -f "^slurmstepd: \[$requeue\." >/dev/null
-}
-wait_for waits_again
-sleep 1.1
+wait_for takes_again "$requeue" # for which Slurm waits two minutes
 ran "scontrol update" timeout 60 scontrol update "jobid=$requeue" StartTime=now
 wait_for are_over "$het" "$array" "$requeue" "$zerorun" "$none"
 

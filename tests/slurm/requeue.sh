@@ -43,10 +43,9 @@ goes_on() {
 	has_lines $((from + 5))
 }
 
-# requeued COUNT: so often it was, and what ran has ended. A node that has ended the job in this second
-# would not start it again: it tells the runs of a job by the seconds in which they begin.
+# requeued COUNT: so often it was, and what ran has ended
 requeued() {
-	[[ $(scontrol show job "$job") == *" Restarts=$1 "* ]] && state PENDING && no_steps && sleep 1.1
+	[[ $(scontrol show job "$job") == *" Restarts=$1 "* ]] && no_steps && takes_again "$job"
 }
 
 # expect_lines COUNT PATTERN: checks how many lines of the job's output match
