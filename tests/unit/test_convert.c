@@ -249,7 +249,7 @@ static int64_t random_integer(void)
 		INT32_MAX,     UINT32_MAX + 1LL, INT64_MAX - 1};
 
 	if (random64() % 2)
-		return edges[random64() % COUNT_OF(edges)] + (int64_t)(random64() % 3) - 1;
+		return edges[random64() % COUNT_OF(edges)] + ((int64_t)(random64() % 3) - 1);
 	return (int64_t)random64() >> random64() % 64;
 }
 
