@@ -168,16 +168,28 @@ static bool is_shown(void)
 	return status == 0;
 }
 
+/* The mpirun that was started is not killed, whatever it does once its rank is gone. */
+static void is_left_alone(void)
+{
+	char said[256];
+
+	tell('+');
+	ck_assert(take_turns(1));
+	tell('-');
+	ck_assert(take_turns(2 * TURNS));
+	ck_assert_int_eq(end(said), 0);
+	ck_assert_str_eq(said, "");
+}
+
 START_TEST(an_mpirun_that_hangs_is_killed)
 {
 	char said[256];
 	int status;
 
 	start("mpirun", "joins");
+	/* a guard that cannot see what mpirun waits for does nothing */
 	if (!is_shown()) {
-		/* the guard then kills nothing */
-		printf("SKIP: this kernel hides /proc/PID/syscall\n");
-		end(said);
+		is_left_alone();
 		return;
 	}
 	/* it has no rank yet */
@@ -199,24 +211,13 @@ START_TEST(an_mpirun_that_hangs_is_killed)
 }
 END_TEST
 
-static void is_left_alone(const char *name, const char *main_thread)
-{
-	char said[256];
-
-	start(name, main_thread);
-	tell('+');
-	ck_assert(take_turns(1));
-	tell('-');
-	ck_assert(take_turns(2 * TURNS));
-	ck_assert_int_eq(end(said), 0);
-	ck_assert_str_eq(said, "");
-}
-
 START_TEST(what_does_not_hang_is_left_alone)
 {
 	/* it may wait for whoever reads its output, and a script for anything */
-	is_left_alone("mpirun", "reads");
-	is_left_alone("script", "joins");
+	start("mpirun", "reads");
+	is_left_alone();
+	start("script", "joins");
+	is_left_alone();
 }
 END_TEST
 
