@@ -78,7 +78,8 @@ tests_ranks_load_model_refused_ranks_SOURCES = \
 tests_ranks_load_model_refused_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_memory_ranks_SOURCES = tests/ranks/memory.c tests/ranks/ranks.h
 tests_ranks_memory_ranks_LDFLAGS = $(ranks_link)
-tests_ranks_order_ranks_SOURCES = tests/ranks/order.c tests/ranks/ranks.h
+tests_ranks_order_ranks_SOURCES = \
+	tests/ranks/order.c tests/ranks/order_job.c tests/ranks/order.h tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_property_ranks_SOURCES = \
 	tests/ranks/property.c tests/ranks/property_gather.c tests/ranks/property_layout.c \
