@@ -12,16 +12,11 @@
 #include "srun_env.h"
 #include "srun_pmix.h"
 
-/*
- * The variables for srun, unless the user set them. By default Slurm's PMIx ends a fence without data on
- * each node by itself. With such a fence Open MPI waits at the end of MPI_Init until no message can
- * reach a rank that is not ready, which would crash.
- */
-enum { MPI_TYPE, KILL_BAD_EXIT, PMIX_FENCE, WANTED };
+/* The variables for srun, unless the user set them. */
+enum { MPI_TYPE, KILL_BAD_EXIT, WANTED };
 static const struct reexec_variable wanted[WANTED] = {
 	[MPI_TYPE] = {"SLURM_MPI_TYPE", "pmix"},
 	[KILL_BAD_EXIT] = {"SLURM_KILL_BAD_EXIT", "1"},
-	[PMIX_FENCE] = {"SLURM_PMIX_FENCE", "ring"},
 };
 
 /* The state when the command started, before srun adds its defaults. */

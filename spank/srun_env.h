@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sets the variables that srun reads: SLURM_MPI_TYPE=pmix, so that tasks find each other by PMIx,
- * SLURM_KILL_BAD_EXIT=1, so that a step ends with its first task that fails, and
- * SLURM_PMIX_FENCE=ring, so that a fence waits for all nodes. A variable that the user set is
- * unchanged, and the user's --mpi overrides it.
+ * and SLURM_KILL_BAD_EXIT=1, so that a step ends with its first task that fails. A variable that
+ * the user set is unchanged, and the user's --mpi overrides it.
  *
- * sbatch and salloc pass these variables to the sruns of the job. srun reads them before a plugin
+ * sbatch and salloc pass both variables to the sruns of the job. srun reads them before a plugin
  * sees its flags. srun_env_init therefore sets them if the arguments and the environment suggest
  * that zero is on. If this guess turns out to be wrong, srun is executed once more:
  *

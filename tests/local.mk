@@ -299,6 +299,12 @@ tests_double_mpi_requests_la_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS)
 tests_double_mpi_requests_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_mpi_requests_la_LIBADD = $(MPI_LIBS)
 tests_double_mpi_requests_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
+check_LTLIBRARIES += tests/double/mpi_late.la
+tests_double_mpi_late_la_SOURCES = tests/double/mpi_late.c
+tests_double_mpi_late_la_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS)
+tests_double_mpi_late_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_mpi_late_la_LIBADD = $(MPI_LIBS)
+tests_double_mpi_late_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
 endif
 tests_double_nvml_la_SOURCES = tests/double/nvml.c
 tests_double_nvml_la_CFLAGS = $(OUTER_CFLAGS)

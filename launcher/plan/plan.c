@@ -137,8 +137,6 @@ static void plan_own_flags(struct plan *plan)
 {
 	if (!getenv("SLURM_KILL_BAD_EXIT"))
 		add_argument(plan, "--kill-on-bad-exit=1");
-	/* by default a fence without data, at the end of MPI_Init, does not wait for other nodes */
-	add_unless_set(plan, "SLURM_PMIX_FENCE", "ring");
 	/*
 	 * ALL, since `sbatch --export=NONE` would keep ZERO_RESOLVED from the ranks. LD_PRELOAD
 	 * here is the ranks' alone, and a plugin can put the cluster's own library before it; but

@@ -23,8 +23,7 @@ ran "six ranks on three nodes" srun --mpi=pmix -N3 --ntasks-per-node=2 -m cyclic
 has_lines "six ranks on three nodes" 3 '^values: rank=[0-2] world=6 local_rank=0 local_world=2$'
 has_lines "six ranks on three nodes" 3 '^values: rank=[3-5] world=6 local_rank=1 local_world=2$'
 quiet "six ranks on three nodes"
-# without ring, MPI_Init does not wait for all ranks
-SLURM_PMIX_FENCE=ring ran "with MPI" srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" mpi
+ran "with MPI" srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" mpi
 has_lines "with MPI" 3 '^values: rank=[0-2] world=3 '
 
 ran "ids of NCCL" srun --mpi=pmix -N3 -n3 "${bootstrap[@]}" nccl "$nccl"

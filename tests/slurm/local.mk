@@ -40,7 +40,7 @@ check-slurm:
 		check_PROGRAMS='$(slurm_built)' check_LTLIBRARIES='$(slurm_doubles)' \
 		TESTS='$(or $(RELEASE_TESTS),$(SLURM_TESTS) tests/pmix/slurm.sh)'
 slurm_built = tests/slurm/report_task tests/ranks/lost tests/ranks/sizing.ranks tests/pmix/bootstrap
-slurm_doubles = tests/double/nvml.la tests/double/container.la
+slurm_doubles = tests/double/nvml.la tests/double/container.la tests/double/mpi_late.la
 
 # What the plugin costs a step.
 EXTRA_DIST += tests/slurm/bench.sh

@@ -14,7 +14,6 @@ echo "ZERO_TEST_SEED=$ZERO_TEST_SEED"
 export LD_LIBRARY_PATH=$top_builddir/lib/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export ZERO_BACKEND=host ZERO_TEST_FILES=$scratch/files
 export SLURM_MEM_PER_NODE=1000
-export SLURM_PMIX_FENCE=ring # which the plugin sets where it is used
 times=() named=0 unnamed=0
 cluster_start
 

@@ -31,7 +31,7 @@ on() {
 	[[ $(cat "$1.status") == 0 ]] || wrong "$1" "it failed"
 	lines "$1" "^ZERO_RESOLVED=stage=$2 " >/dev/null || wrong "$1" "zero is not on at stage $2"
 	for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT PMIX_RANK \
-		"LD_PRELOAD=$libzero" SLURM_MPI_TYPE=pmix SLURM_KILL_BAD_EXIT=1 SLURM_PMIX_FENCE=ring; do
+		"LD_PRELOAD=$libzero" SLURM_MPI_TYPE=pmix SLURM_KILL_BAD_EXIT=1; do
 		lines "$1" "^${name%%=*}=${name#*=}" >/dev/null ||
 			lines "$1" "^$name=" >/dev/null || wrong "$1" "no $name"
 	done
@@ -43,7 +43,7 @@ busy='^salloc: |^srun: ([Jj]ob [0-9]+ |Step created for )'
 # off FILE [REGEX]: but for lines like that
 off() {
 	local ours='^(ZERO_RESOLVED|LD_PRELOAD|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE)='
-	ours+='|^(MASTER_ADDR|MASTER_PORT|PMIX_RANK|SLURM_MPI_TYPE|SLURM_KILL_BAD_EXIT|SLURM_PMIX_FENCE)='
+	ours+='|^(MASTER_ADDR|MASTER_PORT|PMIX_RANK|SLURM_MPI_TYPE|SLURM_KILL_BAD_EXIT)='
 	[[ $(cat "$1.status") == 0 ]] || wrong "$1" "it failed"
 	grep -qvE "$busy" "$1.err" && wrong "$1" "it was not silent"
 	lines "$1" '^SLURM_PROCID=0' >/dev/null || wrong "$1" "it is no task"

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MPI in this process: initialisation, the thread level that it allows, and finalisation. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/bootstrap.h"
 #include "backend/launched_world.h"
 #include "mpi_comm.h"
 
@@ -83,6 +85,29 @@ static zero_status initialise(void)
 	return status;
 }
 
+/*
+ * COLLECTIVE. MPI_Init should return when all ranks can receive, but Slurm's PMIx ends a fence
+ * without data, which is Open MPI's last one, on each node by itself (in all releases up to 26.05).
+ * A message to a rank that is not ready would crash it. The fence of the bootstrap has data. Where
+ * it fails, ranks go on as they would have. In a heterogeneous step Slurm may lose a message of a
+ * second fence with data, and hang (23.11 and 26.05, unless SLURM_PMIX_DIRECT_CONN=false).
+ */
+static void wait_for_ready_ranks(void)
+{
+	const struct zero_bootstrap_ops *bootstrap;
+	struct zero_bootstrap_place place;
+	const void *table;
+
+	if (!getenv("PMIX_NAMESPACE") || getenv("SLURM_HET_SIZE") ||
+	    zero_core->module_open("pmix", &table))
+		return;
+	bootstrap = table;
+	if (bootstrap->open(&place))
+		return;
+	bootstrap->fence(INFINITY);
+	bootstrap->close();
+}
+
 static zero_status fail_alone(int launched)
 {
 	return zero_core->fail(ZERO_E_COMM,
@@ -153,8 +178,11 @@ zero_status zero_mpi_init(MPI_Comm *world, MPI_Comm *node, struct zero_comm *com
 		return fail_alone(launched);
 	if (!initialised && !has_process_manager())
 		return ZERO_OK;
-	if (!initialised)
+	if (!initialised) {
 		status = initialise();
+		if (!status)
+			wait_for_ready_ranks();
+	}
 	if (!status && library_comm == MPI_COMM_NULL) {
 		status = check_threads(&library_threaded, &library_main_thread_only);
 		if (!status)
