@@ -1,7 +1,7 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl What the compiler and the C library must offer. Sets ZERO_CFLAGS (how all our code is compiled),
-dnl ZERO_LDFLAGS (how all of it is linked), ZERO_WARNINGS, DL_LIBS and the
-dnl conditionals HAVE_X86 and HAVE_NEON.
+dnl ZERO_LDFLAGS (how all of it is linked), ZERO_WARNINGS, DL_LIBS and the conditionals HAVE_X86 and
+dnl HAVE_NEON.
 
 dnl ZERO_HARDENED: ends a process at a wrong write instead of letting an attacker control it, for
 dnl code that root runs and that reads other people's files: canaries, checked copies, and tables of
