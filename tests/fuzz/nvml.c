@@ -129,7 +129,7 @@ static void check_table(const struct zero_vram *vram)
 	struct zero_budget_input task = {.all_by_default = true, .tasks = 3, .reserve = 5};
 	struct zero_budget budget;
 
-	must(vram->count <= NVML_ENTRIES && !vram->count == !vram->gpu, "%zu GPUs", vram->count);
+	must(vram->count <= NVML_ENTRIES && (!vram->count || vram->gpu), "%zu GPUs", vram->count);
 	fuzz_clean(vram->why, sizeof(vram->why));
 	for (size_t i = 0; i < vram->count; i++) {
 		fuzz_clean(vram->gpu[i].uuid, sizeof(vram->gpu[i].uuid));
