@@ -21,13 +21,13 @@ enum task_kind {
 };
 
 /* Messages that are printed once a node, by the first task that has one. */
-enum notice { NOTICE_ERROR, NOTICE_CONTAINER, NOTICE_BUDGET, NOTICES };
+enum notice { NOTICE_ERROR, NOTICE_CONTAINER, NOTICE_NVML, NOTICE_BUDGET, NOTICES };
 
 struct step_node {
 	char name[256];
 	char partition[256]; /* "" if unknown */
 	struct zero_config *site;
-	struct zero_vram vram;
+	struct zero_vram_query query; /* of the GPUs; each task waits for the answer */
 	atomic_flag *printed; /* [NOTICES], in memory shared with tasks; NULL without memory */
 	char *visible;        /* the step's CUDA_VISIBLE_DEVICES; NULL if unset */
 	char *gpus;           /* the step's SLURM_STEP_GPUS or SLURM_JOB_GPUS; NULL if unset */

@@ -16,9 +16,6 @@
 #include "plugin.h"
 #include "user_request.h"
 
-/* How long to wait for a driver. */
-#define NVML_SECONDS 2.0
-
 static struct step_node node;
 static const struct plugin_arguments *arguments;
 
@@ -113,9 +110,7 @@ int step_node_user_init(spank_t spank)
 		node.gpus = step_variable(spank, "SLURM_JOB_GPUS");
 	if (node.why[0] || step_task_kind(spank) != TASK_RANK || !wants_vram(spank))
 		return ESPANK_SUCCESS;
-	zero_vram_read(arguments->nvml, NVML_SECONDS, &node.vram);
-	if (node.vram.why[0])
-		slurm_spank_log(PLUGIN_NAME ": node %s: %s", node.name, node.vram.why);
+	zero_vram_ask(arguments->nvml, arguments->nvml_seconds, &node.query);
 	return ESPANK_SUCCESS;
 }
 
@@ -155,7 +150,7 @@ int step_node_task_exit(spank_t spank)
 int step_node_exit(void)
 {
 	zero_config_free(node.site);
-	zero_vram_clear(&node.vram);
+	zero_vram_forget(&node.query);
 	free(node.visible);
 	free(node.gpus);
 	if (node.printed)

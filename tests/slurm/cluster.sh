@@ -183,6 +183,7 @@ cluster_logs() {
 	} >&2
 }
 
+# cluster_start: a test may change the configuration in a function cluster_adjust of its own.
 cluster_start() {
 	local node
 	mkdir "$scratch/state"
@@ -192,6 +193,9 @@ cluster_start() {
 		mkdir -p "$scratch/spool/$node" "$scratch/tmp/$node"
 	done
 	write_config
+	if [[ $(type -t cluster_adjust) == function ]]; then
+		cluster_adjust
+	fi
 	trap cluster_stop EXIT
 	slurmctld -f "$SLURM_CONF" || fail "slurmctld does not start"
 	for node in "${nodes[@]}"; do

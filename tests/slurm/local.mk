@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests on a real Slurm of three nodes, each in folders and on ports of its own.
 SLURM_TESTS = \
+	tests/slurm/control_groups.sh \
 	tests/slurm/faults.sh \
 	tests/slurm/gpus.sh \
 	tests/slurm/hostile.sh \
@@ -17,7 +18,8 @@ SLURM_TESTS = \
 	tests/slurm/readme.sh \
 	tests/slurm/tasks.sh
 SCRIPT_TESTS += $(SLURM_TESTS)
-EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/given.sh tests/slurm/table.sh
+EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/given.sh tests/slurm/sized.sh \
+	tests/slurm/table.sh
 
 # The program that tasks run to print their rank and settings.
 check_PROGRAMS += tests/slurm/report_task
