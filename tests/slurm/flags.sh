@@ -24,6 +24,9 @@ for command in sbatch salloc srun; do
 	done
 	[[ $help == *" --zero turn zero on"* && $help == *" --no-zero turn zero off"* ]] ||
 		fail "$command --help has no --zero or no --no-zero"
+	first=$("$command" --help 2>&1 | grep -oE '^ +--(no-)?zero[a-z-]*' | head -n 6 | tr -d ' \n')
+	[[ $first == --zero--no-zero--zero-stage--zero-offload--zero-config--zero-report ]] ||
+		fail "$command --help begins with $first"
 done
 
 for layer in 5 6; do
@@ -245,7 +248,7 @@ was_batch comments 7 7 7 "$scratch/own5.yaml"
 # shellcheck disable=SC2016 # for the script
 printf '#!/bin/sh\necho "$ZERO_RESOLVED"\n' >"$scratch/script"
 ran_batch "sbatch --export=NONE" -n 1 --export=NONE --zero-stage=1 --zero-stream-chunk=7M "$scratch/script"
-grep -q '^stage=1 stream_chunk=7340032 ' "$scratch/out" ||
+grep -q '^stage=1 .* stream_chunk=7340032 ' "$scratch/out" ||
 	fail "after --export=NONE a batch script gets: $(<"$scratch/out")"
 
 # ---- the plugin's line twice, as where a site includes it twice
