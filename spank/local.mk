@@ -54,6 +54,8 @@ spank_spank_zero_la_SOURCES = \
 	spank/task.c \
 	spank/task_budget.c \
 	spank/task_budget.h \
+	spank/telemetry.c \
+	spank/telemetry.h \
 	spank/user_options.c \
 	spank/user_options.h \
 	spank/user_request.c \

@@ -3,7 +3,7 @@
  * The SPANK plugin. Slurm finds these callbacks by name, and each calls the file of its context:
  *
  *	sbatch, salloc, srun     submit.c, srun_env.c, srun_pmix.c
- *	slurmstepd               step_node.c
+ *	slurmstepd               step_node.c, telemetry.c
  *	slurmstepd, each task    task.c, task_budget.c
  *	the last two             nested_step.c, step.c
  *	all of them              user_request.c, user_options.c, reexec.c (in srun)
@@ -13,6 +13,7 @@
  * script hides all other functions.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "plugin.h"
@@ -90,14 +91,33 @@ int slurm_spank_init(spank_t spank, int count, char **argument)
 	return ESPANK_SUCCESS;
 }
 
+/*
+ * Slurm gives the variable to prolog and epilog of the job as SPANK_ZERO. An srun in a job inherits it
+ * from sbatch or salloc.
+ */
+static void tell_prolog(spank_t spank)
+{
+	const char *decision = getenv(DECISION);
+
+	if (!decision || zero_begins_with(decision, DECISION_OFF))
+		spank_job_control_unsetenv(spank, "ZERO");
+	else
+		spank_job_control_setenv(
+			spank, "ZERO", zero_begins_with(decision, DECISION_SITE) ? "site" : "user",
+			1);
+}
+
 int slurm_spank_init_post_opt(spank_t spank, int count, char **argument)
 {
 	(void)count;
 	(void)argument;
 	if (!is_first(POST_OPT))
 		return ESPANK_SUCCESS;
-	return is_submit() ? submit_init_post_opt(&arguments)
-			   : step_node_init_post_opt(spank, &arguments);
+	if (!is_submit())
+		return step_node_init_post_opt(spank, &arguments);
+	submit_init_post_opt(&arguments);
+	tell_prolog(spank);
+	return ESPANK_SUCCESS;
 }
 
 int slurm_spank_user_init(spank_t spank, int count, char **argument)

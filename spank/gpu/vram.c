@@ -261,6 +261,7 @@ void zero_vram_read(const char *library, double seconds, struct zero_vram *vram)
 	pipe[1] = -1;
 	read_results(results, wait_child(pipe[0], deadline), seconds, vram);
 	reap(parent);
+	vram->seconds = seconds - (deadline - zero_seconds());
 out:
 	for (size_t i = 0; i < 2; i++) {
 		if (pipe[i] >= 0)

@@ -24,7 +24,8 @@ struct zero_gpu {
 struct zero_vram {
 	struct zero_gpu *gpu; /* owned; the instances of a GPU follow it */
 	size_t count;
-	char why[256]; /* a sentence if NVML could not be queried in full; else "" */
+	double seconds; /* how long the query took; 0 if there was none */
+	char why[256];  /* a sentence if NVML could not be queried in full; else "" */
 };
 
 /* ---- vram.c ---------------------------------------------------------------------------------- */

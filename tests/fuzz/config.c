@@ -137,7 +137,10 @@ static void resolve(const struct zero_config *site, const struct zero_config *us
 		fuzz_sentence(why, WHY);
 	}
 	must(zero_config_env(site, where, check_variable, &names), "the end");
-	must(zero_config_enabled(site, NULL) <= ZERO_ENABLED_ON, "enabled");
+	must(zero_config_enabled(site, where, NULL) <= ZERO_ENABLED_ON, "enabled");
+	must(zero_config_may_be_enabled(site, where) ||
+		     zero_config_enabled(site, where, NULL) == ZERO_ENABLED_OFF,
+	     "where zero may be enabled");
 	free(why);
 }
 

@@ -67,7 +67,8 @@ free_ports() {
 # plugstack.conf alone, so that a node can have another zero.yaml, or a broken one. Jobs have other
 # numbers than those of a cluster beside this one, since Open MPI's shared memory and MASTER_PORT are
 # named after them. A job that asks for nothing leaves room for others, so that none waits for what is
-# left of the one before; one that waits is not left to a clock. Timeouts end a hang alone.
+# left of the one before; one that waits is not left to a clock. Timeouts end a hang alone. A test may
+# have lines of its own in $more_config, and another one than PlugStackConfig in $plugstack.
 write_config() {
 	local host port node folder first_job=$((RANDOM * 1000 + 1))
 	host=$(hostname -s)
@@ -108,10 +109,11 @@ TCPTimeout=60
 BatchStartTimeout=120
 DefMemPerNode=1000
 GresTypes=gpu
-PlugStackConfig=$folder/plugstack.conf
+${plugstack-PlugStackConfig=$folder/plugstack.conf}
 NodeName=n[1-3] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 3))] CPUs=16 RealMemory=16000 Gres=gpu:2
 PartitionName=test Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 PartitionName=small Nodes=n[1-3] MaxTime=INFINITE State=UP
+${more_config-}
 CONF
 		cat >"$folder/gres.conf" <<CONF
 AutoDetect=off
@@ -183,6 +185,10 @@ cluster_logs() {
 	} >&2
 }
 
+start_slurmd() {
+	slurmd -f "$scratch/$1/slurm.conf" -N "$1"
+}
+
 cluster_start() {
 	local node
 	mkdir "$scratch/state"
@@ -195,7 +201,7 @@ cluster_start() {
 	trap cluster_stop EXIT
 	slurmctld -f "$SLURM_CONF" || fail "slurmctld does not start"
 	for node in "${nodes[@]}"; do
-		slurmd -f "$scratch/$node/slurm.conf" -N "$node" || echo "slurmd of $node does not start" >&2 &
+		start_slurmd "$node" || echo "slurmd of $node does not start" >&2 &
 	done
 	wait_for all_idle
 }
