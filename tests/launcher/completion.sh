@@ -32,6 +32,7 @@ offers "--plan --model=$scratch/mo" "$scratch/model.safetensors"
 offers "--plan --model $scratch/mo" "$scratch/model.safetensors"
 offers "--check-config $scratch/mo" "$scratch/model.safetensors"
 offers --par "--partition="
+offers --gp --gpu=
 offers "-n 4 train-m" train-me
 offers "-- train-m" train-me
 offers "--zero-stage=2 --label -n 2 ./train.py $scratch/mo" "$scratch/model.safetensors"

@@ -17,10 +17,17 @@ echo "\$1 \$SLURM_JOB_ID zero=\${SPANK_ZERO-none}" \
 SCRIPT
 chmod +x "$scratch/prolog"
 cp "$scratch/prolog" "$scratch/epilog"
-more_config="Prolog=$scratch/prolog
+cluster_adjust() {
+	local node
+	for node in "" "${nodes[@]}"; do
+		cat >>"$scratch${node:+/$node}/slurm.conf" <<CONF
+Prolog=$scratch/prolog
 Epilog=$scratch/epilog
 PrologFlags=Alloc
-${lua:+JobSubmitPlugins=lua}"
+${lua:+JobSubmitPlugins=lua}
+CONF
+	done
+}
 cp "$top_srcdir/examples/job_submit.lua" "$scratch/job_submit.lua"
 cluster_start
 plugin_on
@@ -162,6 +169,27 @@ rm "$said" && ln -s "$scratch/elsewhere" "$said"
 ran "telemetry into a link" srun -w n1 --zero "$given"
 wait_for grep -q "telemetry: $said cannot be opened" "$scratch/slurmd-n1.log"
 [[ ! -e $scratch/elsewhere ]] || fail "telemetry follows a link"
+
+# Who listens to syslog here is the test; in a name space of its own it takes the place of another.
+if [[ -n ${CLUSTER_ALONE-} ]]; then
+	perl -MIO::Socket::UNIX -e '
+		my $log = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Local => $ARGV[0]) or die;
+		while (defined $log->recv(my $line, 65536)) { syswrite(STDOUT, "$line\n"); }
+	' "$scratch/log" >"$scratch/syslog" &
+	listener=$!
+	wait_for test -S "$scratch/log"
+	if [[ -e /dev/log ]]; then
+		mount --bind "$scratch/log" /dev/log || fail "mount --bind over /dev/log"
+	else
+		ln -s "$scratch/log" /dev/log
+		trap 'rm -f /dev/log; cluster_stop' EXIT
+	fi
+	yaml <<<"telemetry: syslog"
+	ran "telemetry to syslog" srun -w n1 --zero-stage=1 "$given"
+	# facility daemon, priority info
+	wait_for grep -q '^<30>.*spank_zero: {"time":.*"node":"n1",.*"stage":"1".*}$' "$scratch/syslog"
+	kill "$listener"
+fi
 
 # ---- prolog and epilog
 

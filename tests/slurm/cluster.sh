@@ -67,8 +67,7 @@ free_ports() {
 # plugstack.conf alone, so that a node can have another zero.yaml, or a broken one. Jobs have other
 # numbers than those of a cluster beside this one, since Open MPI's shared memory and MASTER_PORT are
 # named after them. A job that asks for nothing leaves room for others, so that none waits for what is
-# left of the one before; one that waits is not left to a clock. Timeouts end a hang alone. A test may
-# have lines of its own in $more_config, and another one than PlugStackConfig in $plugstack.
+# left of the one before; one that waits is not left to a clock. Timeouts end a hang alone.
 write_config() {
 	local host port node folder first_job=$((RANDOM * 1000 + 1))
 	host=$(hostname -s)
@@ -109,11 +108,10 @@ TCPTimeout=60
 BatchStartTimeout=120
 DefMemPerNode=1000
 GresTypes=gpu
-${plugstack-PlugStackConfig=$folder/plugstack.conf}
+PlugStackConfig=$folder/plugstack.conf
 NodeName=n[1-3] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 3))] CPUs=16 RealMemory=16000 Gres=gpu:2
 PartitionName=test Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 PartitionName=small Nodes=n[1-3] MaxTime=INFINITE State=UP
-${more_config-}
 CONF
 		cat >"$folder/gres.conf" <<CONF
 AutoDetect=off
@@ -189,6 +187,7 @@ start_slurmd() {
 	slurmd -f "$scratch/$1/slurm.conf" -N "$1"
 }
 
+# cluster_start: a test may change the configuration in a function cluster_adjust of its own.
 cluster_start() {
 	local node
 	mkdir "$scratch/state"
@@ -198,6 +197,9 @@ cluster_start() {
 		mkdir -p "$scratch/spool/$node" "$scratch/tmp/$node"
 	done
 	write_config
+	if [[ $(type -t cluster_adjust) == function ]]; then
+		cluster_adjust
+	fi
 	trap cluster_stop EXIT
 	slurmctld -f "$SLURM_CONF" || fail "slurmctld does not start"
 	for node in "${nodes[@]}"; do

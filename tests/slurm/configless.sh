@@ -12,11 +12,17 @@ made=
 mkdir /run/slurm 2>/dev/null && made=/run/slurm
 mount -t tmpfs tmpfs /run/slurm || skip slurm "nothing can be mounted on /run/slurm"
 
-more_config=SlurmctldParameters=enable_configless
-plugstack= # Slurm then takes the one beside slurm.conf, and sends it
+# Without PlugStackConfig, Slurm takes the plugstack.conf beside slurm.conf, and sends it.
+cluster_adjust() {
+	local node
+	sed -i '/^PlugStackConfig=/d' "$SLURM_CONF"
+	echo SlurmctldParameters=enable_configless >>"$SLURM_CONF"
+	for node in "${nodes[@]}"; do
+		rm -r "${scratch:?}/$node"
+	done
+}
 start_slurmd() {
 	local port
-	rm -r "${scratch:?}/$1"
 	port=$(sed -n 's/^SlurmctldPort=//p' "$scratch/slurm.conf")
 	env -u SLURM_CONF slurmd -N "$1" --conf-server "127.0.0.1:$port"
 }
