@@ -17,14 +17,16 @@ int __real_clock_gettime(clockid_t clock, struct timespec *time);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
 {
-	static bool jumped;
+	static bool looked, jumped;
 
 	if (!stopped.tv_sec)
 		return __real_clock_gettime(clock, time);
-	if (!jumped && access(pid_file, F_OK) == 0) {
+	/* The first look says when zerorun was started, however far it has come by then. */
+	if (looked && !jumped && access(pid_file, F_OK) == 0) {
 		jumped = true;
 		stopped.tv_sec += 10;
 	}
+	looked = true;
 	*time = stopped;
 	return 0;
 }

@@ -157,13 +157,12 @@ static size_t host_recent(struct zero_backend *host, struct zero_recent_submissi
 
 static void host_abort(struct zero_backend *host, int status, const char *text)
 {
-	(void)text;
 #ifdef HAVE_MPI
-	if (host->comm->threaded)
-		zero_mpi_abort(status);
+	zero_mpi_abort(status, text);
 #endif
 	/* The launcher ends all ranks when one ends with an error. */
 	(void)host;
+	(void)text;
 	_exit(status);
 }
 

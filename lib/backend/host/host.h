@@ -50,7 +50,7 @@ zero_status zero_comm_single(const struct zero_kernels *kernels, struct zero_poo
  */
 zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *pool, int share,
 			  struct zero_comm **comm);
-/* mpi_init.c: ends all ranks, or returns if MPI was finalised. From any thread if MPI allows it. */
-void zero_mpi_abort(int status);
+/* mpi_init.c: ends all ranks, or returns if it cannot. From any thread. */
+void zero_mpi_abort(int status, const char *text);
 
 #endif

@@ -14,7 +14,8 @@
 static MPI_Comm library_comm = MPI_COMM_NULL;
 static bool library_threaded, library_main_thread_only;
 int zero_mpi_users;
-static pid_t initialiser; /* a forked child cannot use MPI */
+static pid_t initialiser;                          /* a forked child cannot use MPI */
+static const struct zero_bootstrap_ops *bootstrap; /* NULL: no PMIx */
 
 zero_status zero_mpi_status(int error, const char *call)
 {
@@ -25,15 +26,6 @@ zero_status zero_mpi_status(int error, const char *call)
 		return ZERO_OK;
 	MPI_Error_string(error, text, &length);
 	return zero_core->fail(ZERO_E_COMM, "%s failed: %s", call, text);
-}
-
-void zero_mpi_abort(int status)
-{
-	int finalised = 0;
-
-	MPI_Finalized(&finalised);
-	if (!finalised)
-		MPI_Abort(MPI_COMM_WORLD, status);
 }
 
 /* Whether a launcher's process manager can tell MPI where the other ranks are. */
@@ -86,26 +78,40 @@ static zero_status initialise(void)
 }
 
 /*
- * COLLECTIVE. MPI_Init should return when all ranks can receive, but Slurm's PMIx ends a fence
- * without data, which is Open MPI's last one, on each node by itself (in all releases up to 26.05).
- * A message to a rank that is not ready would crash it. The fence of the bootstrap has data. Where
- * it fails, ranks go on as they would have. In a heterogeneous step Slurm may lose a message of a
- * second fence with data, and hang (23.11 and 26.05, unless SLURM_PMIX_DIRECT_CONN=false).
+ * COLLECTIVE. Opens PMIx beside MPI, if the launcher has it. MPI_Init should return when all ranks
+ * can receive, but Slurm's PMIx ends a fence without data, which is Open MPI's last one, on each
+ * node by itself (in all releases up to 26.05). A message to a rank that is not ready would crash
+ * it. The fence of the bootstrap has data. Where it fails, ranks go on as they would have. In a
+ * heterogeneous step Slurm may lose a message of a second fence with data, and hang (23.11 and
+ * 26.05, unless SLURM_PMIX_DIRECT_CONN=false).
  */
 static void wait_for_ready_ranks(void)
 {
-	const struct zero_bootstrap_ops *bootstrap;
 	struct zero_bootstrap_place place;
 	const void *table;
 
-	if (!getenv("PMIX_NAMESPACE") || getenv("SLURM_HET_SIZE") ||
-	    zero_core->module_open("pmix", &table))
+	if (!getenv("PMIX_NAMESPACE") || zero_core->module_open("pmix", &table))
 		return;
 	bootstrap = table;
-	if (bootstrap->open(&place))
+	if (bootstrap->open(&place)) {
+		bootstrap = NULL;
 		return;
-	bootstrap->fence(INFINITY);
+	}
+	if (!getenv("SLURM_HET_SIZE"))
+		bootstrap->fence(INFINITY);
 	bootstrap->close();
+}
+
+/* MPI_Abort prints in this thread what another one may be printing, and Open MPI then crashes. */
+void zero_mpi_abort(int status, const char *text)
+{
+	int finalised = 0;
+
+	if (bootstrap)
+		bootstrap->abort(status, text);
+	MPI_Finalized(&finalised);
+	if (!finalised && library_threaded)
+		MPI_Abort(MPI_COMM_WORLD, status);
 }
 
 static zero_status fail_alone(int launched)
@@ -178,12 +184,10 @@ zero_status zero_mpi_init(MPI_Comm *world, MPI_Comm *node, struct zero_comm *com
 		return fail_alone(launched);
 	if (!initialised && !has_process_manager())
 		return ZERO_OK;
-	if (!initialised) {
+	if (!initialised)
 		status = initialise();
-		if (!status)
-			wait_for_ready_ranks();
-	}
 	if (!status && library_comm == MPI_COMM_NULL) {
+		wait_for_ready_ranks();
 		status = check_threads(&library_threaded, &library_main_thread_only);
 		if (!status)
 			status = duplicate_world();
