@@ -257,5 +257,7 @@ for node in "" "${nodes[@]}"; do
 	sed -i p "$scratch${node:+/$node}/plugstack.conf"
 done
 ran "srun with the plugin's line twice" srun --zero-stage=1 "${three[@]}"
-[[ $(grep -c '^n[123] stage=1 ' "$scratch/out") == 3 && ! -s $scratch/err ]] ||
+# a job may wait for what is left of the one before
+said=$(grep -v '^srun: job .* resources$' "$scratch/err")
+[[ $(grep -c '^n[123] stage=1 ' "$scratch/out") == 3 && -z $said ]] ||
 	fail "with the plugin's line twice: $(<"$scratch/out")"
