@@ -205,7 +205,9 @@ int zero_local_world(const zero_job *job);
  * ranks found:
  *
  *	budget, stream_chunk, stream_threshold, gather_limit
- *		the lowest value of all ranks; a number even if the setting was `auto`
+ *		the lowest value of all ranks; a number even if the setting was `auto`. With GPUs the
+ *		budget of a rank is what its device has free in zero_open, or less if the launcher
+ *		has found less by NVML; what a launcher measured on the host does not count.
  *	share	the number of ranks that share memory with this one, itself included
  *	flatten	after zero_layout at stages 0 to 2, the tier that all ranks use: "device",
  *		"distributed" or "host". If no tensor was adopted and the setting is `auto`, the

@@ -25,6 +25,7 @@ spank_libvram_la_SOURCES = \
 	spank/gpu/memory_budget.c \
 	spank/gpu/nvml_query.c \
 	spank/gpu/nvml_query.h \
+	spank/gpu/task_gpus.c \
 	spank/gpu/visible_gpus.c \
 	spank/gpu/visible_gpus.h \
 	spank/gpu/vram.c

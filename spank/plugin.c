@@ -22,7 +22,7 @@
 
 SPANK_PLUGIN(zero, 1)
 
-static struct plugin_arguments arguments = {.config = ZERO_SITE_CONFIG};
+static struct plugin_arguments arguments = {.config = ZERO_SITE_CONFIG, .nvml_seconds = 10};
 
 /* Returns what follows "name=" if it is an absolute path. A relative one would be looked up in the
    working folder, which is the user's. */
@@ -32,6 +32,23 @@ static const char *absolute_path(const char *argument, const char *name)
 
 	return strncmp(argument, name, length) == 0 && argument[length] == '/' ? argument + length
 									       : NULL;
+}
+
+/* Reads "nvml_timeout=SECONDS": a whole number from 1 to 600. */
+static bool read_timeout(const char *argument, double *seconds)
+{
+	static const char name[] = "nvml_timeout=";
+	const char *text = argument + sizeof name - 1;
+	unsigned long number;
+	char *end;
+
+	if (!zero_begins_with(argument, name) || *text < '0' || *text > '9')
+		return false;
+	number = strtoul(text, &end, 10);
+	if (*end || number < 1 || number > 600)
+		return false;
+	*seconds = (double)number;
+	return true;
 }
 
 /* A wrong argument must not stop jobs without zero, but zero jobs would run without limits. */
@@ -45,10 +62,10 @@ static void read_arguments(int count, char **argument)
 			arguments.config = config;
 		else if (nvml)
 			arguments.nvml = nvml;
-		else
+		else if (!read_timeout(argument[i], &arguments.nvml_seconds))
 			snprintf(arguments.why, sizeof arguments.why,
 				 "plugstack.conf: '%s' is not config=PATH or nvml=PATH with an "
-				 "absolute path",
+				 "absolute path, nor nvml_timeout=SECONDS from 1 to 600",
 				 argument[i]);
 	}
 }

@@ -12,9 +12,10 @@
 
 /* The arguments after the plugin's path in plugstack.conf. */
 struct plugin_arguments {
-	const char *config; /* config=PATH, or the installed path of the site's file */
-	const char *nvml;   /* nvml=PATH, or NULL for NVIDIA's own library */
-	char why[256];      /* a sentence if another argument is there; else "" */
+	const char *config;  /* config=PATH, or the installed path of the site's file */
+	const char *nvml;    /* nvml=PATH, or NULL for NVIDIA's own library */
+	double nvml_seconds; /* nvml_timeout=SECONDS, or 10: how long NVML may take */
+	char why[256];       /* a sentence if another argument is there; else "" */
 };
 
 /*

@@ -21,14 +21,21 @@ enum task_kind {
 };
 
 /* Messages that are printed once a node, by the first task that has one. */
-enum notice { NOTICE_ERROR, NOTICE_CONTAINER, NOTICE_BUDGET, NOTICE_OPTIONS, NOTICES };
+enum notice {
+	NOTICE_ERROR,
+	NOTICE_CONTAINER,
+	NOTICE_NVML,
+	NOTICE_BUDGET,
+	NOTICE_OPTIONS,
+	NOTICES,
+};
 
 struct step_node {
 	char name[256];
 	/* as the variables of the job say, which the client may forge: "" if unknown */
 	char partition[256], account[256], qos[256];
 	struct zero_config *site;
-	struct zero_vram vram;
+	struct zero_vram_query query; /* of the GPUs; each task waits for the answer */
 	atomic_flag *printed; /* [NOTICES], in memory shared with tasks; NULL without memory */
 	char *visible;        /* the step's CUDA_VISIBLE_DEVICES; NULL if unset */
 	char *gpus;           /* the step's SLURM_STEP_GPUS or SLURM_JOB_GPUS; NULL if unset */

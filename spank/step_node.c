@@ -17,9 +17,6 @@
 #include "telemetry.h"
 #include "user_request.h"
 
-/* How long to wait for a driver. */
-#define NVML_SECONDS 2.0
-
 static struct step_node node;
 static const struct plugin_arguments *arguments;
 
@@ -147,9 +144,7 @@ int step_node_user_init(spank_t spank)
 		telemetry_begin(spank, &node);
 	if (node.why[0] || step_task_kind(spank) != TASK_RANK || !wants_vram(spank))
 		return ESPANK_SUCCESS;
-	zero_vram_read(arguments->nvml, NVML_SECONDS, &node.vram);
-	if (node.vram.why[0])
-		slurm_spank_log(PLUGIN_NAME ": node %s: %s", node.name, node.vram.why);
+	zero_vram_ask(arguments->nvml, arguments->nvml_seconds, &node.query);
 	return ESPANK_SUCCESS;
 }
 
@@ -193,7 +188,7 @@ int step_node_exit(void)
 {
 	telemetry_end(&node);
 	zero_config_free(node.site);
-	zero_vram_clear(&node.vram);
+	zero_vram_forget(&node.query);
 	free(node.visible);
 	free(node.gpus);
 	if (node.printed)

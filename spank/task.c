@@ -208,17 +208,20 @@ static bool prepare_rank(spank_t spank, const struct step_node *node,
 			 const struct user_request *request, struct zero_settings *resolved,
 			 char *why, size_t size)
 {
+	struct zero_vram vram = {.count = 0};
 	struct zero_budget budget;
+	bool ok = task_budget_resolve(spank, node, request, resolved, &vram, &budget, why, size);
 
-	if (!task_budget_resolve(spank, node, request, resolved, &budget, why, size))
-		return false;
-	if (!set_preload(spank, node, resolved, why, size) ||
-	    !set_ranks(spank, resolved, why, size) || !set_master(spank, resolved, why, size)) {
+	if (ok &&
+	    !(set_preload(spank, node, resolved, why, size) &&
+	      set_ranks(spank, resolved, why, size) && set_master(spank, resolved, why, size))) {
 		zero_settings_clear(resolved);
-		return false;
+		ok = false;
 	}
-	set_site_variables(spank, node, &budget);
-	return true;
+	if (ok)
+		set_site_variables(spank, node, &budget);
+	zero_vram_clear(&vram);
+	return ok;
 }
 
 static bool prepare(spank_t spank, const struct step_node *node, enum task_kind kind, char *why,

@@ -23,12 +23,24 @@ static unsigned local_tasks(spank_t spank)
 }
 
 /*
+ * Waits for the answer to the step's query of NVML, and leaves the task's own GPUs. The first task
+ * reports what is wrong.
+ */
+static void find_gpus(const struct step_node *node, struct zero_vram *vram)
+{
+	zero_vram_answer(&node->query, vram);
+	if (vram->why[0])
+		log_once(node, NOTICE_NVML, vram->why);
+	zero_vram_keep_own(vram);
+}
+
+/*
  * Options may depend on the model of the GPU, and the budget on options such as the reserve. So the
  * options without a GPU are used to find the GPU, and then both are computed again.
  */
 static bool find_budget(spank_t spank, const struct step_node *node,
 			const struct user_request *request, struct zero_settings *resolved,
-			struct zero_budget *budget, char *why, size_t size)
+			struct zero_vram *vram, struct zero_budget *budget, char *why, size_t size)
 {
 	char *visible = step_variable(spank, "CUDA_VISIBLE_DEVICES");
 	struct zero_where where = step_where(node, NULL);
@@ -47,7 +59,9 @@ static bool find_budget(spank_t spank, const struct step_node *node,
 		input.all_by_default = value[ZERO_OPT_BACKEND].number == ZERO_BACKEND_CUDA;
 		if (value[ZERO_OPT_BACKEND].number == ZERO_BACKEND_HOST)
 			input.visible = "";
-		zero_budget_compute(&node->vram, &input, budget);
+		else
+			find_gpus(node, vram);
+		zero_budget_compute(vram, &input, budget);
 	}
 	if (ok && budget->gpu) {
 		zero_settings_clear(resolved);
@@ -57,7 +71,7 @@ static bool find_budget(spank_t spank, const struct step_node *node,
 	if (ok) {
 		input.reserve = value[ZERO_OPT_VRAM_RESERVE].number;
 		input.reserve_is_percent = value[ZERO_OPT_VRAM_RESERVE].kind == ZERO_VALUE_PERCENT;
-		zero_budget_compute(&node->vram, &input, budget);
+		zero_budget_compute(vram, &input, budget);
 	}
 	free(visible);
 	return ok;
@@ -111,12 +125,12 @@ static bool find_threshold(const struct step_node *node, const struct zero_budge
 
 bool task_budget_resolve(spank_t spank, const struct step_node *node,
 			 const struct user_request *request, struct zero_settings *resolved,
-			 struct zero_budget *budget, char *why, size_t size)
+			 struct zero_vram *vram, struct zero_budget *budget, char *why, size_t size)
 {
-	if (!find_budget(spank, node, request, resolved, budget, why, size))
+	if (!find_budget(spank, node, request, resolved, vram, budget, why, size))
 		return false;
-	/* a failure of NVML was already printed by step_node_user_init */
-	if (budget->why[0] && !node->vram.why[0])
+	/* find_gpus has said what NVML failed to do */
+	if (budget->why[0] && !vram->why[0])
 		log_once(node, NOTICE_BUDGET, budget->why);
 	if (add_facts(budget, resolved, why, size) &&
 	    find_threshold(node, budget, resolved, why, size))

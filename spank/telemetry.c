@@ -39,6 +39,7 @@ static char *describe_options(const struct step_node *node, const struct zero_se
 {
 	char *text = NULL;
 	size_t length, count = 0;
+	double seconds = zero_vram_seconds(&node->query);
 	FILE *out = open_memstream(&text, &length);
 
 	if (!out)
@@ -55,8 +56,8 @@ static char *describe_options(const struct step_node *node, const struct zero_se
 	}
 	fputs(count ? "; other options have their defaults" : "all options have their defaults",
 	      out);
-	if (node->vram.seconds > 0)
-		fprintf(out, "; NVML took %.0f ms", 1e3 * node->vram.seconds);
+	if (seconds > 0)
+		fprintf(out, "; NVML took %.0f ms", 1e3 * seconds);
 	if (fclose(out) == 0)
 		return text;
 	free(text);
@@ -212,6 +213,21 @@ void telemetry_task(int status)
 	line.failed += status != 0;
 }
 
+static void put_gpus(FILE *out, const struct step_node *node)
+{
+	double seconds = zero_vram_seconds(&node->query);
+	struct zero_vram vram;
+
+	if (seconds <= 0)
+		return;
+	/* it is done, so that there is nothing to wait for */
+	zero_vram_answer(&node->query, &vram);
+	fprintf(out, "\"nvml_ms\":%.0f,\"gpus\":%zu,", 1e3 * seconds, vram.count);
+	if (vram.count)
+		put_known(out, "gpu", vram.gpu[0].model);
+	zero_vram_clear(&vram);
+}
+
 /* Returns the whole line, with its end; NULL without memory. */
 static char *finish_line(const struct step_node *node)
 {
@@ -228,12 +244,7 @@ static char *finish_line(const struct step_node *node)
 	putc('{', out);
 	put_known(out, "time", now);
 	fputs(line.facts, out);
-	if (node->vram.seconds > 0)
-		fprintf(out, "\"nvml_ms\":%.0f,", 1e3 * node->vram.seconds);
-	if (node->vram.count) {
-		fprintf(out, "\"gpus\":%zu,", node->vram.count);
-		put_known(out, "gpu", node->vram.gpu[0].model);
-	}
+	put_gpus(out, node);
 	fprintf(out, "\"failed\":%u,\"seconds\":%.1f}\n", line.failed, zero_seconds() - line.start);
 	if (fclose(out) == 0)
 		return text;

@@ -27,6 +27,7 @@ UNIT_TESTS = \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
 	tests/unit/test_spawn_page \
+	tests/unit/test_task_gpus \
 	tests/unit/test_vram \
 	tests/unit/test_vram_process \
 	tests/unit/test_watch
@@ -216,13 +217,18 @@ tests_unit_test_restart_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=sigtimedwait \
 	-Wl,--wrap=waitpid,--wrap=print_error
 tests_unit_test_restart_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
+tests_unit_test_task_gpus_SOURCES = tests/unit/test_task_gpus.c tests/unit/nvml_double.h
+tests_unit_test_task_gpus_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_task_gpus_LDFLAGS = -Wl,--wrap=access
+tests_unit_test_task_gpus_LDADD = spank/libvram.la $(UNIT_LIBS)
+
 tests_unit_test_vram_SOURCES = tests/unit/test_vram.c tests/unit/nvml_double.h
 tests_unit_test_vram_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_vram_LDADD = spank/libvram.la $(UNIT_LIBS)
 
 tests_unit_test_vram_process_SOURCES = tests/unit/test_vram_process.c tests/unit/nvml_double.h
 tests_unit_test_vram_process_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_vram_process_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=poll,--wrap=setitimer
+tests_unit_test_vram_process_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=nanosleep,--wrap=setitimer
 tests_unit_test_vram_process_LDADD = spank/libvram.la $(UNIT_LIBS)
 
 tests_unit_test_hostlist_SOURCES = tests/unit/test_hostlist.c spank/yaml/hostlist.c

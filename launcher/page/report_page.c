@@ -184,6 +184,7 @@ static void put_node(FILE *out, const json_t *report, size_t which)
 	html_cell(out, "name", *gpu ? gpu : "none known");
 	put_least(out, ranks, node, known ? "node.vram_free" : "node.memory_free");
 	html_cell(out, "", known ? source : "the library");
+	put_least(out, ranks, node, "node.memory_free");
 	put_least(out, ranks, node, "node.budget");
 	put_least(out, ranks, node, "node.stream_chunk");
 	put_least(out, ranks, node, "node.stream_threshold");
@@ -202,8 +203,8 @@ static void put_nodes(FILE *out, const json_t *report)
 	fprintf(out,
 		"<h2 id=\"nodes\">Nodes</h2>\n<div class=\"wide\"><table>\n"
 		"<tr><th>node</th><th>ranks</th><th>backend</th><th>GPU</th><th>free memory</th>"
-		"<th>read from</th><th>budget</th><th>chunk</th><th>threshold</th>"
-		"<th>gather limit</th><th>flatten tier</th></tr>\n");
+		"<th>read from</th><th>free at zero_open</th><th>budget</th><th>chunk</th>"
+		"<th>threshold</th><th>gather limit</th><th>flatten tier</th></tr>\n");
 	for (size_t i = 0; i < json_array_size(ranks); i++)
 		if (first_of_node(ranks, i) && nodes++ < MOST)
 			put_node(out, report, i);

@@ -41,8 +41,9 @@ struct zero_job {
 	bool laid_out; /* by zero_layout: teams, groups and parameters are fixed */
 	int stage;
 	size_t stream_chunk, stream_threshold;
-	size_t gather_limit; /* bytes of a team's live outputs, for what is prefetched */
-	uint64_t bytes_read; /* of tensors and checkpoints, from files */
+	uint64_t memory_free; /* on this rank when the job was opened */
+	size_t gather_limit;  /* bytes of a team's live outputs, for what is prefetched */
+	uint64_t bytes_read;  /* of tensors and checkpoints, from files */
 
 	/* The state of the rooms above, each defined in its room's header. */
 	struct zero_model *model;

@@ -101,15 +101,54 @@ static zero_status format_settings(zero_job *job)
 	return ZERO_OK;
 }
 
+/* Takes back a threshold that the launcher computed from a budget which does not count. */
+static zero_status forget_threshold(zero_job *job)
+{
+	char *origin = zero_settings_origin(&job->settings, ZERO_OPT_STREAM_THRESHOLD);
+
+	if (!origin)
+		return zero_fail(ZERO_E_MEMORY, "no memory for the options");
+	if (strcmp(origin, "default") == 0)
+		job->settings.value[ZERO_OPT_STREAM_THRESHOLD] =
+			(struct zero_value){.kind = ZERO_VALUE_AUTO};
+	free(origin);
+	return ZERO_OK;
+}
+
+/*
+ * Measures the memory, and finds the budget of this rank. What a launcher measured on the host says
+ * nothing about a device; of a device it may be another one, or fuller by now, so that the smaller
+ * number counts.
+ */
+static zero_status find_budget(zero_job *job)
+{
+	struct zero_value *value = job->settings.value, *budget = &value[ZERO_OPT_BUDGET];
+	uint64_t source = value[ZERO_OPT_VRAM_SOURCE].number;
+	bool on_device = !job->ops->host_memory;
+
+	job->memory_free = job->ops->memory_free(job->backend);
+	if (on_device && source != ZERO_VRAM_NVML && source != ZERO_VRAM_UNKNOWN) {
+		budget->number = value[ZERO_OPT_VRAM_FREE].number = 0;
+		value[ZERO_OPT_VRAM_TOTAL].number = 0;
+		value[ZERO_OPT_VRAM_SOURCE].number = ZERO_VRAM_UNKNOWN;
+	} else if (zero_settings_budget_known(&job->settings) &&
+		   (!on_device || budget->number <= job->memory_free)) {
+		return ZERO_OK;
+	}
+	budget->number = job->memory_free;
+	return forget_threshold(job);
+}
+
 zero_status zero_job_resolve_sizes(zero_job *job)
 {
 	struct zero_value *budget = &job->settings.value[ZERO_OPT_BUDGET];
 	struct zero_value *threshold = &job->settings.value[ZERO_OPT_STREAM_THRESHOLD];
 	struct zero_value *limit = &job->settings.value[ZERO_OPT_GATHER_LIMIT];
 	uint64_t chunk = job->settings.value[ZERO_OPT_STREAM_CHUNK].number;
+	zero_status status = find_budget(job);
 
-	if (!zero_settings_budget_known(&job->settings))
-		budget->number = job->ops->memory_free(job->backend);
+	if (status)
+		return status;
 	if (threshold->kind == ZERO_VALUE_AUTO)
 		*threshold = (struct zero_value){
 			.kind = ZERO_VALUE_NUMBER,

@@ -127,7 +127,7 @@ void zero_report_sizes(zero_job *job)
 	rank->vram_total = value[ZERO_OPT_VRAM_TOTAL].number;
 	rank->source = (int)value[ZERO_OPT_VRAM_SOURCE].number;
 	rank->gpus = (int)value[ZERO_OPT_GPUS].number;
-	rank->memory_free = job->ops->memory_free(job->backend);
+	rank->memory_free = job->memory_free;
 	snprintf(rank->gpu, sizeof(rank->gpu), "%.*s", (int)sizeof(rank->gpu) - 1,
 		 value[ZERO_OPT_GPU].text);
 }

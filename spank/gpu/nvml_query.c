@@ -4,6 +4,7 @@
  * are not lost: an entry is first filled and then counted.
  */
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,12 @@
 
 /* The used part of nvml.h, whose numbers and layouts never change. */
 typedef struct nvmlDevice_st *nvml_device;
-enum { NVML_SUCCESS = 0, NVML_ERROR_NOT_SUPPORTED = 3, NVML_ERROR_NOT_FOUND = 6 };
+enum {
+	NVML_SUCCESS = 0,
+	NVML_ERROR_NOT_SUPPORTED = 3,
+	NVML_ERROR_NO_PERMISSION = 4,
+	NVML_ERROR_NOT_FOUND = 6,
+};
 enum { NVML_DEVICE_MIG_ENABLE = 1 };
 
 /*
@@ -21,6 +27,13 @@ enum { NVML_DEVICE_MIG_ENABLE = 1 };
  */
 struct nvml_memory {
 	unsigned long long total, free, used;
+};
+
+/* nvmlPciInfo_t, version 3. */
+struct nvml_pci {
+	char legacy_bus[16];
+	unsigned domain, bus, device, id, subsystem;
+	char bus_id[32];
 };
 
 struct nvml {
@@ -32,7 +45,9 @@ struct nvml {
 	int (*uuid)(nvml_device device, char *uuid, unsigned size);
 	int (*name)(nvml_device device, char *name, unsigned size);
 	int (*memory)(nvml_device device, struct nvml_memory *memory);
-	/* NULL in drivers older than MIG */
+	/* NULL in drivers that are too old */
+	int (*pci)(nvml_device device, struct nvml_pci *pci);
+	int (*minor)(nvml_device device, unsigned *minor);
 	int (*mig_mode)(nvml_device device, unsigned *current, unsigned *pending);
 	int (*mig_count)(nvml_device device, unsigned *count);
 	int (*mig_handle)(nvml_device device, unsigned index, nvml_device *instance);
@@ -53,6 +68,8 @@ static const struct nvml_symbol nvml_symbols[NVML_SYMBOLS] = {
 	[NVML_UUID] = {"nvmlDeviceGetUUID", offsetof(struct nvml, uuid), false},
 	[NVML_NAME] = {"nvmlDeviceGetName", offsetof(struct nvml, name), false},
 	[NVML_MEMORY] = {"nvmlDeviceGetMemoryInfo", offsetof(struct nvml, memory), false},
+	[NVML_PCI] = {"nvmlDeviceGetPciInfo_v3", offsetof(struct nvml, pci), true},
+	[NVML_MINOR] = {"nvmlDeviceGetMinorNumber", offsetof(struct nvml, minor), true},
 	[NVML_MIG_MODE] = {"nvmlDeviceGetMigMode", offsetof(struct nvml, mig_mode), true},
 	[NVML_MIG_COUNT] = {"nvmlDeviceGetMaxMigDeviceCount", offsetof(struct nvml, mig_count),
 			    true},
@@ -200,6 +217,22 @@ static int read_name(struct nvml_session *session, nvml_device device, struct ze
 	return 0;
 }
 
+/* Reads which of the node's boards this is. A driver that does not tell it leaves both unknown. */
+static void read_place(struct nvml_session *session, nvml_device device, struct zero_gpu *gpu)
+{
+	const struct nvml *nvml = &session->nvml;
+	struct nvml_pci pci = {.bus_id = ""};
+	unsigned minor = 0;
+
+	_Static_assert(sizeof(gpu->bus) == sizeof(pci.bus_id), "the address would be cut");
+	nvml_set_call(session->results, NVML_PCI, (unsigned)gpu->index);
+	if (nvml->pci && !nvml->pci(device, &pci))
+		memcpy(gpu->bus, pci.bus_id, sizeof(gpu->bus) - 1);
+	nvml_set_call(session->results, NVML_MINOR, (unsigned)gpu->index);
+	if (nvml->minor && !nvml->minor(device, &minor) && minor < INT_MAX)
+		gpu->minor = (int)minor;
+}
+
 static int read_mig_mode(struct nvml_session *session, nvml_device device, struct zero_gpu *gpu)
 {
 	const struct nvml *nvml = &session->nvml;
@@ -254,12 +287,15 @@ static void read_instances(struct nvml_session *session, nvml_device device,
 
 static int read_gpu(struct nvml_session *session, unsigned index)
 {
-	struct zero_gpu gpu = {.index = (int)index, .instance = -1};
+	struct zero_gpu gpu = {.index = (int)index, .minor = -1, .instance = -1};
 	nvml_device device = NULL;
 	int status;
 
 	nvml_set_call(session->results, NVML_HANDLE, index);
 	status = session->nvml.handle(index, &device);
+	/* Control groups hide it: it belongs to another step. Most drivers do not even count it. */
+	if (status == NVML_ERROR_NO_PERMISSION)
+		return 0;
 	if (!status)
 		status = read_uuid(session, device, &gpu);
 	if (!status)
@@ -268,6 +304,7 @@ static int read_gpu(struct nvml_session *session, unsigned index)
 		status = read_mig_mode(session, device, &gpu);
 	if (status)
 		return status;
+	read_place(session, device, &gpu);
 	status = read_memory(session, device, &gpu);
 	/* In MIG mode only administrators may read this, and it is not needed. */
 	if (status && !gpu.partitioned)

@@ -22,6 +22,8 @@ enum nvml_call {
 	NVML_UUID,
 	NVML_NAME,
 	NVML_MEMORY,
+	NVML_PCI,
+	NVML_MINOR,
 	NVML_MIG_MODE,
 	NVML_MIG_COUNT,
 	NVML_MIG_HANDLE,
@@ -41,9 +43,11 @@ struct nvml_progress {
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && sizeof(struct nvml_progress) == sizeof(long long),
 	       "a lock would not work between processes");
 
-/* The shared memory. Only the process writes it. */
+/* The shared memory. Only the process writes it, and the kernel when the process ends. */
 struct nvml_results {
+	_Atomic uint32_t owner; /* the process, as a robust futex: FUTEX_OWNER_DIED once it ended */
 	_Atomic struct nvml_progress progress;
+	double left; /* seconds until the deadline, once it is done */
 	char why[sizeof(((struct zero_vram *)NULL)->why)];
 	struct zero_gpu gpu[NVML_ENTRIES];
 };

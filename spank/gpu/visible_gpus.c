@@ -7,49 +7,35 @@
 #include "core/text.h"
 #include "visible_gpus.h"
 
-/* Parses "0-3,7". Returns false for anything else, spaces included. */
-static bool parse_numbers(const char *text, struct numbers *list)
+/* Counts the numbers of "0-3,7". Returns 0 for anything else, spaces included. */
+static size_t count_numbers(const char *text)
 {
-	list->count = 0;
+	size_t count = 0;
+
 	if (!text)
-		return false;
+		return 0;
 	for (;;) {
 		unsigned long first, last;
 		char *end;
 
 		if (!isdigit((unsigned char)*text))
-			return false;
+			return 0;
 		first = last = strtoul(text, &end, 10);
 		if (*end == '-') {
 			text = end + 1;
 			if (!isdigit((unsigned char)*text))
-				return false;
+				return 0;
 			last = strtoul(text, &end, 10);
 		}
-		if (last < first || last > 0xffff || last - first >= LONGEST_LIST - list->count)
-			return false;
-		for (unsigned long number = first; number <= last; number++)
-			list->number[list->count++] = (unsigned)number;
+		if (last < first || last > 0xffff || last - first >= LONGEST_LIST - count)
+			return 0;
+		count += last - first + 1;
 		if (!*end)
-			return true;
+			return count;
 		if (*end != ',')
-			return false;
+			return 0;
 		text = end + 1;
 	}
-}
-
-static bool has_number(const struct numbers *list, unsigned number)
-{
-	for (size_t i = 0; i < list->count; i++)
-		if (list->number[i] == number)
-			return true;
-	return false;
-}
-
-static bool same_numbers(const struct numbers *a, const struct numbers *b)
-{
-	return a->count == b->count &&
-	       memcmp(a->number, b->number, a->count * sizeof(a->number[0])) == 0;
 }
 
 uint64_t visible_gpus_left(const struct zero_gpu *gpu, const struct zero_budget_input *input)
@@ -161,16 +147,10 @@ static const struct zero_gpu *by_parent(const struct visible_gpus *visible,
 static bool find_gpu(const struct visible_gpus *visible, struct visible_gpu *entry)
 {
 	const struct zero_vram *vram = visible->vram;
-	unsigned number = entry->number;
 
 	switch (entry->kind) {
 	case ENTRY_NUMBER:
-		if (visible->map.count) {
-			if (number >= visible->map.count)
-				return false;
-			number = visible->map.number[number];
-		}
-		entry->gpu = usable_gpu(vram, by_index(vram, number));
+		entry->gpu = usable_gpu(vram, by_index(vram, entry->number));
 		break;
 	case ENTRY_GPU:
 		entry->gpu = usable_gpu(vram, by_uuid(vram, entry->text, (size_t)entry->length));
@@ -218,7 +198,7 @@ static void parse_visible(struct visible_gpus *visible, char *why, size_t size)
 			return;
 		if (!find_gpu(visible, &entry)) {
 			snprintf(why, size,
-				 "CUDA_VISIBLE_DEVICES=%.64s: this node has no GPU %.*s, and CUDA "
+				 "CUDA_VISIBLE_DEVICES=%.64s: this task has no GPU %.*s, and CUDA "
 				 "ignores the entries from there on",
 				 list, entry.length < 64 ? entry.length : 64, text);
 			return;
@@ -255,48 +235,19 @@ static void add_all(struct visible_gpus *visible, char *why, size_t size)
 	}
 }
 
-/*
- * Where control groups hide the other GPUs, the GPUs of the step are numbered from 0, and a task
- * uses these numbers even if it is bound to some of them. This is the case if the list of the step
- * differs from SLURM_STEP_GPUS. If the list of the step is unset, a task that has a number which is
- * not in SLURM_STEP_GPUS shows it.
- */
-static void find_map(struct visible_gpus *visible)
-{
-	const struct zero_budget_input *input = visible->input;
-	struct numbers node, step;
-
-	visible->map.count = 0;
-	if (!parse_numbers(input->step_gpus, &node))
-		return;
-	if (input->step_visible) {
-		if (!parse_numbers(input->step_visible, &step) || same_numbers(&step, &node))
-			return;
-	} else if (parse_numbers(input->visible, &step)) {
-		bool among = true;
-
-		for (size_t i = 0; i < step.count; i++)
-			among &= has_number(&node, step.number[i]);
-		if (among)
-			return;
-	}
-	visible->map = node;
-}
-
 size_t visible_gpus_of_step(const struct zero_budget_input *input)
 {
-	struct numbers list;
-	size_t count = 1;
+	size_t numbers = count_numbers(input->step_visible), count = 1;
 
-	if (parse_numbers(input->step_visible, &list))
-		return list.count;
+	if (numbers)
+		return numbers;
 	if (input->step_visible && (zero_begins_with(input->step_visible, "GPU-") ||
 				    zero_begins_with(input->step_visible, "MIG-"))) {
 		for (const char *text = input->step_visible; *text; text++)
 			count += *text == ',';
 		return count;
 	}
-	return parse_numbers(input->step_gpus, &list) ? list.count : 0;
+	return count_numbers(input->step_gpus);
 }
 
 void visible_gpus_find(const struct zero_vram *vram, const struct zero_budget_input *input,
@@ -305,7 +256,6 @@ void visible_gpus_find(const struct zero_vram *vram, const struct zero_budget_in
 	visible->vram = vram;
 	visible->input = input;
 	visible->count = 0;
-	find_map(visible);
 	if (input->visible)
 		parse_visible(visible, why, size);
 	else if (input->all_by_default)

@@ -19,16 +19,9 @@ struct visible_gpu {
 	bool ambiguous;             /* `gpu` is the one with the least left of several candidates */
 };
 
-/* A list of numbers, such as "0-3,7". */
-struct numbers {
-	unsigned number[LONGEST_LIST];
-	size_t count;
-};
-
 struct visible_gpus {
 	const struct zero_vram *vram;
 	const struct zero_budget_input *input;
-	struct numbers map; /* number in the task -> number on the node; empty if they are equal */
 	struct visible_gpu entry[LONGEST_LIST];
 	size_t count;
 };

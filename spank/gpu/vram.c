@@ -7,9 +7,11 @@
  * the thread executes.
  *
  * The process is a grandchild whose parent ends at once, so that the step does not wait for it
- * while the driver blocks it. It writes its results to shared memory. It ends itself at the
- * deadline by SIGALRM, whose default action is as good as SIGKILL. Nobody has to kill it by its
- * number, which may belong to another process by then.
+ * while the driver blocks it. It writes its results to shared memory, and each task reads them there
+ * when it needs them. Descriptors and process numbers would not do: with contain_spank user_init runs
+ * in a process that shares only memory with slurmstepd (src/slurmd/slurmstepd/mgr.c). The process
+ * ends itself at the deadline by SIGALRM, whose default action is as good as SIGKILL. Nobody has to
+ * kill it by its number, which may belong to another process by then.
  *
  * slurmstepd calls this with the effective ids of the user, but has root as real and saved ids. The
  * process gives those up before it loads anything. As it still has a copy of slurmstepd's memory,
@@ -17,7 +19,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +30,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -83,28 +86,39 @@ static void close_from(unsigned first)
 		close((int)i);
 }
 
-/* Moves the pipe to the first descriptor after stderr, and closes all others. */
-static bool close_all_but(int *pipe)
+static bool close_all(void)
 {
-	enum { PIPE = STDERR_FILENO + 1 };
-	int nothing;
+	int nothing = open("/dev/null", O_RDWR);
 
-	if (*pipe != PIPE && dup3(*pipe, PIPE, O_CLOEXEC) != PIPE)
-		return false;
-	*pipe = PIPE;
-	nothing = open("/dev/null", O_RDWR);
-	for (int i = 0; nothing >= 0 && i < PIPE; i++) {
+	for (int i = 0; nothing >= 0 && i <= STDERR_FILENO; i++) {
 		if (dup2(nothing, i) != i)
 			return false;
 	}
-	close_from(PIPE + 1);
+	close_from(STDERR_FILENO + 1);
 	return nothing >= 0;
+}
+
+/*
+ * Lets the kernel mark the shared memory when this process ends, whatever ends it: a robust futex of
+ * its own. A robust mutex would have pointers there, which the process of a user could change.
+ */
+static void mark_end(struct nvml_results *results)
+{
+	static struct robust_list entry;
+	static struct robust_list_head head;
+
+	entry.next = &head.list;
+	head.list.next = &entry;
+	head.futex_offset = (long)((uintptr_t)&results->owner - (uintptr_t)&entry);
+	atomic_store(&results->owner, (uint32_t)syscall(SYS_gettid));
+	syscall(SYS_set_robust_list, &head, sizeof(head));
 }
 
 /* The process. Exits without running any exit handler of slurmstepd. */
 __attribute__((noreturn)) static void nvml_child(struct nvml_results *results, const char *library,
-						 int pipe, double deadline)
+						 double deadline)
 {
+	mark_end(results);
 	prctl(PR_SET_NAME, "spank_zero nvml", 0, 0, 0);
 	setsid();
 	reset_signals(deadline);
@@ -112,22 +126,20 @@ __attribute__((noreturn)) static void nvml_child(struct nvml_results *results, c
 		nvml_append_clause(results->why, sizeof(results->why),
 				   "the process that queries NVML cannot drop root: %s",
 				   strerror(errno));
-	else if (chdir("/") || !close_all_but(&pipe))
+	else if (chdir("/") || !close_all())
 		nvml_append_clause(results->why, sizeof(results->why),
 				   "the process that queries NVML cannot be set up: %s",
 				   strerror(errno));
 	else
 		nvml_query(results, library);
+	results->left = deadline - zero_seconds();
+	/* a task need not wait until the driver has released everything */
 	nvml_set_call(results, NVML_DONE, NVML_GPUS);
-	/* the caller need not wait until the driver has released everything */
-	if (write(pipe, "", 1) != 1)
-		_exit(EXIT_FAILURE);
 	_exit(EXIT_SUCCESS);
 }
 
 /* Forks the process. Returns its parent, which ends at once, or -1. */
-static pid_t start_child(struct nvml_results *results, const char *library, int pipe,
-			 double deadline)
+static pid_t start_child(struct nvml_results *results, const char *library, double deadline)
 {
 	sigset_t all, before;
 	pid_t parent;
@@ -140,7 +152,7 @@ static pid_t start_child(struct nvml_results *results, const char *library, int 
 		pid_t child = fork();
 
 		if (child == 0)
-			nvml_child(results, library, pipe, deadline);
+			nvml_child(results, library, deadline);
 		if (child < 0) {
 			nvml_append_clause(results->why, sizeof(results->why),
 					   "the process that queries NVML cannot be started: %s",
@@ -169,16 +181,20 @@ static void reap(pid_t parent)
 }
 
 /* Waits until the process is done or has ended. Returns false if the deadline passed before. */
-static bool wait_child(int pipe, double deadline)
+static bool wait_child(struct nvml_results *results, double deadline)
 {
-	struct pollfd poll_pipe = {.fd = pipe, .events = POLLIN};
-	int ready;
+	const struct timespec millisecond = {.tv_nsec = 1000000};
 
-	do
-		ready = poll(&poll_pipe, 1, (int)(1e3 * time_left(deadline)) + 1);
-	while (ready < 0 && errno == EINTR);
-	/* after the deadline, the end of the process means that SIGALRM ended it */
-	return ready > 0 && time_left(deadline) > 0;
+	for (;;) {
+		struct nvml_progress progress =
+			atomic_load_explicit(&results->progress, memory_order_acquire);
+		bool ended = atomic_load(&results->owner) & FUTEX_OWNER_DIED;
+
+		/* after the deadline, the end of the process means that SIGALRM ended it */
+		if (progress.call >= NVML_DONE || ended || time_left(deadline) <= 0)
+			return time_left(deadline) > 0;
+		nanosleep(&millisecond, NULL);
+	}
 }
 
 /* Makes a bool and texts valid, since a process of the user may have written any bytes. */
@@ -189,6 +205,7 @@ static void sanitize(struct zero_gpu *gpu)
 	memcpy(&partitioned, &gpu->partitioned, 1);
 	gpu->partitioned = partitioned != 0;
 	gpu->uuid[sizeof(gpu->uuid) - 1] = gpu->model[sizeof(gpu->model) - 1] = '\0';
+	gpu->bus[sizeof(gpu->bus) - 1] = '\0';
 	zero_clean(gpu->uuid);
 	zero_clean(gpu->model);
 }
@@ -229,46 +246,63 @@ static void read_results(struct nvml_results *results, bool in_time, double seco
 				   progress.gpu);
 }
 
-void zero_vram_read(const char *library, double seconds, struct zero_vram *vram)
+void zero_vram_ask(const char *library, double seconds, struct zero_vram_query *query)
 {
-	double deadline = zero_seconds() + seconds;
-	struct nvml_results *results;
-	int pipe[2] = {-1, -1};
+	void *shared;
 	pid_t parent;
 
-	memset(vram, 0, sizeof(*vram));
+	*query = (struct zero_vram_query){.seconds = seconds, .deadline = zero_seconds() + seconds};
 	if (library && library[0] != '/' && (!library[0] || strchr(library, '/'))) {
-		snprintf(vram->why, sizeof(vram->why),
+		snprintf(query->why, sizeof(query->why),
 			 "NVML cannot be loaded: '%s' is not an absolute path", library);
 		return;
 	}
-	results = mmap(NULL, sizeof(*results), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-		       -1, 0);
-	if (results == MAP_FAILED || pipe2(pipe, O_CLOEXEC)) {
-		snprintf(vram->why, sizeof(vram->why), "there is no memory for results of NVML: %s",
-			 strerror(errno));
-		goto out;
+	shared = mmap(NULL, sizeof(*query->results), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED) {
+		snprintf(query->why, sizeof(query->why),
+			 "there is no memory for results of NVML: %s", strerror(errno));
+		return;
 	}
-	nvml_set_call(results, NVML_START, NVML_GPUS);
-	parent = start_child(results, library, pipe[1], deadline);
-	if (parent < 0) {
-		snprintf(vram->why, sizeof(vram->why),
-			 "the process that queries NVML cannot be started: %s", strerror(errno));
-		goto out;
+	query->results = shared;
+	nvml_set_call(query->results, NVML_START, NVML_GPUS);
+	parent = start_child(query->results, library, query->deadline);
+	if (parent > 0) {
+		reap(parent);
+		return;
 	}
-	/* so that the pipe ends with the process */
-	close(pipe[1]);
-	pipe[1] = -1;
-	read_results(results, wait_child(pipe[0], deadline), seconds, vram);
-	reap(parent);
-	vram->seconds = seconds - (deadline - zero_seconds());
-out:
-	for (size_t i = 0; i < 2; i++) {
-		if (pipe[i] >= 0)
-			close(pipe[i]);
-	}
-	if (results != MAP_FAILED)
-		munmap(results, sizeof(*results));
+	snprintf(query->why, sizeof(query->why),
+		 "the process that queries NVML cannot be started: %s", strerror(errno));
+	zero_vram_forget(query);
+}
+
+void zero_vram_answer(const struct zero_vram_query *query, struct zero_vram *vram)
+{
+	memset(vram, 0, sizeof(*vram));
+	memcpy(vram->why, query->why, sizeof(vram->why));
+	if (query->results)
+		read_results(query->results, wait_child(query->results, query->deadline),
+			     query->seconds, vram);
+}
+
+double zero_vram_seconds(const struct zero_vram_query *query)
+{
+	const struct nvml_results *results = query->results;
+	double seconds;
+
+	if (!results ||
+	    atomic_load_explicit(&results->progress, memory_order_acquire).call < NVML_DONE)
+		return 0;
+	/* the process, which is the user's, may have written any number */
+	seconds = query->seconds - results->left;
+	return seconds > 0 && seconds <= query->seconds ? seconds : 0;
+}
+
+void zero_vram_forget(struct zero_vram_query *query)
+{
+	if (query->results)
+		munmap(query->results, sizeof(*query->results));
+	query->results = NULL;
 }
 
 void zero_vram_clear(struct zero_vram *vram)

@@ -8,6 +8,9 @@
  * Lines, in the order of the GPUs; sizes may end in K, M or G; '#' starts a comment line:
  *
  *   gpu UUID FREE TOTAL MODEL...   a GPU
+ *   at MINOR BUS                   ... above is at this PCI address, and its file is /dev/nvidiaMINOR: it
+ *                                  is hidden from a process whose control groups deny that file
+ *   hidden                         ... above is hidden from every process
  *   mig UUID FREE TOTAL MODEL...   the next instance of the GPU above, which is then in MIG mode
  *   gap                            an unused instance number of the GPU above
  *   lost UUID                      a GPU that has fallen off the bus
@@ -20,7 +23,7 @@
  *
  * A call that never returns, or waits, writes the number of its process to the file "stuck".
  *
- * Built with -DOLD_DRIVER, the library has no functions for MIG.
+ * Built with -DOLD_DRIVER, the library has no functions for MIG and places.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -54,6 +57,9 @@ struct nvmlDevice_st {
 	char uuid[96];
 	char model[96];
 	unsigned long long free, total;
+	char bus[32]; /* "": it has no place */
+	unsigned minor;
+	bool hidden;
 	bool lost;
 	bool partitioned;
 	struct nvmlDevice_st *parent; /* NULL: a GPU */
@@ -64,6 +70,12 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 typedef struct {
 	unsigned long long total, free, used;
 } nvmlMemory_t;
+
+typedef struct {
+	char busIdLegacy[16];
+	unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
+	char busId[32];
+} nvmlPciInfo_t;
 
 enum trouble { WEDGE, STUCK, DIE, WAIT, FAIL };
 
@@ -202,8 +214,19 @@ static bool read_line(const char *line)
 
 	if (n <= 0 || word[0] == '#')
 		return true;
+	if (n == 1 && strcmp(word, "hidden") == 0 && nvml.gpu) {
+		nvml.gpu->hidden = true;
+		return true;
+	}
 	if (n == 1 && strcmp(word, "gap") == 0)
 		return add_instance(NULL);
+	if (n == 3 && strcmp(word, "at") == 0) {
+		if (!nvml.gpu)
+			return false;
+		nvml.gpu->minor = (unsigned)atoi(a);
+		snprintf(nvml.gpu->bus, sizeof(nvml.gpu->bus), "%.31s", b);
+		return true;
+	}
 	if (n == 2 && strcmp(word, "lost") == 0) {
 		if (!add_gpu(a))
 			return false;
@@ -242,6 +265,33 @@ static bool read_line(const char *line)
 	return true;
 }
 
+/* Opens the file, as a driver does. No driver has made those of a test, but a denied one says so first. */
+static bool is_denied(unsigned minor)
+{
+	char path[32];
+	int file;
+
+	snprintf(path, sizeof(path), "/dev/nvidia%u", minor);
+	file = open(path, O_RDWR | O_CLOEXEC);
+	if (file >= 0)
+		close(file);
+	return file < 0 && errno == EPERM;
+}
+
+/* Hides the GPUs that this process may not open; the others are numbered without them. */
+static void hide_others(void)
+{
+	nvml.gpus = 0;
+	for (unsigned i = 0; i < nvml.devices; i++) {
+		struct nvmlDevice_st *device = &nvml.device[i];
+
+		if (device->parent)
+			continue;
+		device->hidden |= device->bus[0] && is_denied(device->minor);
+		device->index = device->hidden ? ~0U : nvml.gpus++;
+	}
+}
+
 static int read_file(void)
 {
 	const char *folder = getenv("ZERO_DOUBLE_NVML");
@@ -274,6 +324,7 @@ static int read_file(void)
 		}
 	}
 	fclose(file);
+	hide_others();
 	return status;
 }
 
@@ -512,6 +563,33 @@ int nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 }
 
 #ifndef OLD_DRIVER
+int nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci);
+int nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+	int status = enter_device("nvmlDeviceGetPciInfo_v3", device);
+
+	if (status)
+		return status;
+	if (!device->bus[0])
+		return NVML_ERROR_NOT_SUPPORTED;
+	memset(pci, 0, sizeof(*pci));
+	memcpy(pci->busId, device->bus, sizeof(pci->busId));
+	return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor);
+int nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor)
+{
+	int status = enter_device("nvmlDeviceGetMinorNumber", device);
+
+	if (status)
+		return status;
+	if (!device->bus[0])
+		return NVML_ERROR_NOT_SUPPORTED;
+	*minor = device->minor;
+	return NVML_SUCCESS;
+}
+
 int nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending);
 int nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {

@@ -24,7 +24,7 @@ FUZZ_LIST = \
 	'budget spank/gpu/memory_budget.c spank/gpu/visible_gpus.c $(fuzz_options)' \
 	'control $(fuzz_control)' \
 	'hostlist spank/yaml/hostlist.c $(fuzz_options)' \
-	'nvml spank/gpu/memory_budget.c spank/gpu/visible_gpus.c $(DL_LIBS)' \
+	'nvml spank/gpu/memory_budget.c spank/gpu/task_gpus.c spank/gpu/visible_gpus.c $(DL_LIBS)' \
 	'options $(fuzz_options)'
 if HAVE_YAML
 FUZZ_TARGETS += tests/fuzz/config
@@ -67,7 +67,8 @@ tests_fuzz_manifest_SOURCES = tests/fuzz/manifest.c $(files_sources) $(fuzz_sour
 tests_fuzz_manifest_CFLAGS = $(OUTER_CFLAGS) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
 tests_fuzz_manifest_LDADD = $(JANSSON_LIBS) -lm
 
-tests_fuzz_nvml_SOURCES = tests/fuzz/nvml.c spank/gpu/memory_budget.c spank/gpu/visible_gpus.c \
+tests_fuzz_nvml_SOURCES = tests/fuzz/nvml.c spank/gpu/memory_budget.c spank/gpu/task_gpus.c \
+	spank/gpu/visible_gpus.c \
 	$(fuzz_sources)
 tests_fuzz_nvml_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_nvml_LDADD = $(DL_LIBS)

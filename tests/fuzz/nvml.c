@@ -75,6 +75,19 @@ static int call_memory(nvml_device device, struct nvml_memory *memory)
 	return status_of_call();
 }
 
+static int call_pci(nvml_device device, struct nvml_pci *pci)
+{
+	(void)device;
+	fill_text(pci->bus_id, sizeof(pci->bus_id));
+	return status_of_call();
+}
+
+static int call_minor(nvml_device device, unsigned *minor)
+{
+	(void)device;
+	return call_count(minor);
+}
+
 static int call_mode(nvml_device device, unsigned *current, unsigned *pending)
 {
 	(void)device;
@@ -104,6 +117,8 @@ static const struct nvml any = {
 	.uuid = call_text,
 	.name = call_text,
 	.memory = call_memory,
+	.pci = call_pci,
+	.minor = call_minor,
 	.mig_mode = call_mode,
 	.mig_count = call_mig_count,
 	.mig_handle = call_instance,
@@ -114,7 +129,7 @@ static void check_table(const struct zero_vram *vram)
 	struct zero_budget_input task = {.all_by_default = true, .tasks = 3, .reserve = 5};
 	struct zero_budget budget;
 
-	must(vram->count <= NVML_ENTRIES && !vram->count == !vram->gpu, "%zu GPUs", vram->count);
+	must(vram->count <= NVML_ENTRIES && (!vram->count || vram->gpu), "%zu GPUs", vram->count);
 	fuzz_clean(vram->why, sizeof(vram->why));
 	for (size_t i = 0; i < vram->count; i++) {
 		fuzz_clean(vram->gpu[i].uuid, sizeof(vram->gpu[i].uuid));
@@ -129,6 +144,16 @@ static void check_table(const struct zero_vram *vram)
 			     (budget.gpu >= vram->gpu && budget.gpu < vram->gpu + vram->count),
 		     "a GPU from elsewhere");
 	}
+}
+
+/* This machine may have no GPU: those whose file NVML did not tell are left. */
+static void keep_own(struct zero_vram *vram)
+{
+	size_t before = vram->count;
+
+	zero_vram_keep_own(vram);
+	must(vram->count <= before, "%zu GPUs of %zu", vram->count, before);
+	check_table(vram);
 }
 
 /* What is there after each call fits together: the process may hang in it. */
@@ -153,6 +178,7 @@ static void try_query(struct nvml_results *results)
 	read_results(results, true, 5, &vram);
 	must(vram.count == progress.count, "%zu GPUs of %u", vram.count, progress.count);
 	check_table(&vram);
+	keep_own(&vram);
 	zero_vram_clear(&vram);
 }
 
@@ -173,6 +199,7 @@ static void try_anything(struct nvml_results *results, struct fuzz *fuzz)
 	memcpy(results->gpu, fuzz->at, room);
 	read_results(results, progress.call & 1, 5, &vram);
 	check_table(&vram);
+	keep_own(&vram);
 	zero_vram_clear(&vram);
 }
 

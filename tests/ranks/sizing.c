@@ -114,6 +114,58 @@ static void mixed_thresholds(void)
 	}
 }
 
+/* The budget and the threshold of a job whose launcher has told one rank this, and the others nothing. */
+static void told(const char *resolved, uint64_t *budget, uint64_t *threshold)
+{
+	static int turn;
+	zero_job *job;
+
+	setenv("ZERO_RESOLVED", turn++ % world == rank ? resolved : "stream_chunk=65536", 1);
+	job = open_job("stream_chunk=65536");
+	*budget = number(job, "budget");
+	*threshold = number(job, "stream_threshold");
+	ok(zero_close(job));
+}
+
+/*
+ * A budget of the host's memory, and the threshold that was computed from it, do not count on a device;
+ * one of a device counts if it is less than what the rank measures.
+ */
+static void measured_budgets(void)
+{
+	static const char *const of_host[] = {"step_memory", "job_memory", "mem_available"};
+	uint64_t measured, budget, threshold;
+	char resolved[256];
+
+	told("stream_chunk=65536", &measured, &threshold);
+	for (int i = 0; i < 3; i++) {
+		snprintf(resolved, sizeof(resolved),
+			 "stream_threshold=70000 budget=4480000 vram_free=8960000 vram_source=%s "
+			 "origins=backend:flag",
+			 of_host[i]);
+		told(resolved, &budget, &threshold);
+		check(budget == (on_gpu() ? measured : 4480000), "%s: a budget of %llu", of_host[i],
+		      (unsigned long long)budget);
+		check(threshold == (on_gpu() ? measured / 64 : 70000), "%s: a threshold of %llu",
+		      of_host[i], (unsigned long long)threshold);
+	}
+	if (!on_gpu())
+		return;
+	told("budget=4480000 stream_threshold=70000 vram_source=nvml origins=backend:flag", &budget,
+	     &threshold);
+	check(budget == 4480000 && threshold == 70000, "%llu and %llu", (unsigned long long)budget,
+	      (unsigned long long)threshold);
+	told("budget=1000T stream_threshold=70000 vram_source=nvml origins=backend:flag", &budget,
+	     &threshold);
+	check(budget == measured && threshold == measured / 64, "%llu and %llu",
+	      (unsigned long long)budget, (unsigned long long)threshold);
+	/* a threshold that somebody asked for stays */
+	told("stream_threshold=70000 budget=1 vram_source=job_memory origins=stream_threshold:flag",
+	     &budget, &threshold);
+	check(budget == measured && threshold == 70000, "%llu and %llu", (unsigned long long)budget,
+	      (unsigned long long)threshold);
+}
+
 /* ---- what a rank holds ----------------------------------------------------------------------- */
 
 struct tensor {
@@ -254,5 +306,6 @@ int main(int argc, char **argv)
 	}
 	mixed_cluster();
 	mixed_thresholds();
+	measured_budgets();
 	return 0;
 }

@@ -296,6 +296,7 @@ for node in "${nodes[@]}"; do
 done
 echo "wedge nvmlDeviceGetMemoryInfo GPU-1" >>"$scratch/n2.gpus"
 echo "wedge nvmlInit_v2" >>"$scratch/n3.gpus"
+sed -i 's/$/ nvml_timeout=2/' "$scratch"/n[23]/plugstack.conf
 
 # All of them at once, since they wait more than they work.
 begin SEGV "${six[@]}" --zero sh -c "$(dies 'kill -SEGV $$' 2)"
@@ -342,11 +343,27 @@ for node in "n1 .* vram_source=nvml " "n2 .* vram_source=nvml " "n3 .* vram_sour
 		wrong "wedged drivers: no two tasks have $node"
 done
 for hung in "n2: .* nvmlDeviceGetMemoryInfo of GPU 1;" "n3: .* nvmlInit_v2"; do
-	line="spank_zero: node ${hung/ / NVML did not answer within }"
+	line="spank_zero: node ${hung/ / NVML did not answer within 2 s}"
 	[[ $(grep -c "$line" "$scratch/out") == 1 ]] ||
 		wrong "wedged drivers: it should be printed once that $hung"
 done
+# a task that needs no answer does not wait for one: its own file, which root does not read, says so
+rm -f "$scratch/stuck"
+echo "wedge nvmlInit_v2" >"$scratch/n1.gpus"
+sed -i 's/$/ nvml_timeout=600/' "$scratch/n1/plugstack.conf"
+printf 'version: 1\ndefaults: {backend: host}\n' >"$scratch/host.yaml"
+# shellcheck disable=SC2016 # for the task's shell
+try srun -w n1 -n 1 --gres=gpu:1 --zero-config="$scratch/host.yaml" sh -c 'echo "$ZERO_RESOLVED"'
+((status == 0)) || wrong "backend: host and a wedged driver: the task should not wait"
+grep -q ' vram_source=step_memory ' "$scratch/out" || wrong "backend: host: the host's memory counts"
+wait_for test -s "$scratch/stuck"
+kill "$(<"$scratch/stuck")"
 rm "$scratch"/*.gpus
+
+sed -i 's/nvml_timeout=600/nvml_timeout=601/' "$scratch/n1/plugstack.conf"
+try srun -w n1 -n 1 --zero true
+fails "no time for NVML" "plugstack.conf: 'nvml_timeout=601' is not config=PATH or nvml=PATH with an absolute path, nor nvml_timeout=SECONDS from 1 to 600"
+sed -i 's/ nvml_timeout=.*//' "$scratch"/n?/plugstack.conf
 
 # ---- a Slurm without PMIx ------------------------------------------------------------------------
 

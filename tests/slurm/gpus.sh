@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The facts about GPUs and memory that tasks get, on nodes with GPUs of several kinds: whole ones that
 # others use in part, shared ones, instances, lost ones, and none.
-# shellcheck source=tests/slurm/cluster.sh
-. "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
+# shellcheck source=tests/slurm/sized.sh
+. "${top_srcdir:?run me by make check}/tests/slurm/sized.sh"
 cluster_start
 plugin_on
 
@@ -27,14 +27,6 @@ mig MIG-3b 18G 20G NVIDIA H200 MIG 2g.20gb
 gpu GPU-31 75G 80G NVIDIA H200
 END
 
-# A task's rank, node, CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER and facts.
-cat >"$scratch/task" <<'END'
-#!/bin/sh
-echo "task $SLURM_PROCID $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES-unset}" \
-	"${CUDA_DEVICE_ORDER-unset} $ZERO_RESOLVED"
-END
-chmod +x "$scratch/task"
-
 # Of $scratch/out: a line for each task, by rank: rank, node, CUDA_VISIBLE_DEVICES, order, budget,
 # free, total, source, number of GPUs and model. Bytes are in G or M where that is exact.
 tasks() {
@@ -54,50 +46,6 @@ tasks() {
 			print $2, $3, $4, $5, size(told["budget"]), size(told["vram_free"]),
 				size(told["vram_total"]), told["vram_source"], told["gpus"], told["gpu"]
 		}'
-}
-
-# step WANTED ARGUMENT...: tasks of zero with these arguments of srun, which ends with status 0 or not;
-# which other one is a matter of how soon Slurm ends the rest
-step() {
-	local wanted=$1
-	shift
-	what="srun $*${CUDA_VISIBLE_DEVICES+, with CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES}"
-	run srun -Q --zero "$@" "$scratch/task"
-	(((status == 0) == (wanted == 0))) && return
-	cat "$scratch/err" >&2
-	cluster_logs
-	fail "$what ended with status $status"
-}
-
-# same <EXPECTED: the tasks' lines of the last run
-same() {
-	diff <(sed 's/ *$//') <(tasks | sed 's/ *$//') >&2 && return
-	cat "$scratch/out" "$scratch/err" >&2
-	fail "$what: wanted (<) and found (>) differ"
-}
-
-# printed [NODE SENTENCE]...: checks that the plugin printed these in the last run, and nothing else
-printed() {
-	local wanted=$#
-	[[ $(grep -c spank_zero "$scratch/err") == $((wanted / 2)) ]] ||
-		fail "$what: $((wanted / 2)) lines were expected: $(<"$scratch/err")"
-	while (($#)); do
-		grep -q "spank_zero: node $1: $2" "$scratch/err" ||
-			fail "$what: no '$2' of $1: $(<"$scratch/err")"
-		shift 2
-	done
-}
-
-is_gone() {
-	! kill -0 "$1"
-}
-
-# stop PIDFILE: that daemon
-stop() {
-	local pid
-	pid=$(<"$1")
-	kill "$pid"
-	wait_for is_gone "$pid"
 }
 
 # ---- which GPUs are a task's, and how many tasks share them
@@ -273,14 +221,7 @@ same <<<"0 n1 unset unset 100M 100M 100M step_memory 0"
 
 # On a node that leaves the variable alone, it is read as CUDA reads it.
 sed -i '/^NodeName/s/$/ Flags=no_gpu_env/' "$scratch/n3/gres.conf"
-stop "$scratch/slurmd-n3.pid"
-before=$(grep -c 'slurmd started' "$scratch/slurmd-n3.log")
-started_again() {
-	(($(grep -c 'slurmd started' "$scratch/slurmd-n3.log") > before))
-}
-slurmd -f "$scratch/n3/slurm.conf" -N n3 || fail "slurmd of n3 does not start again"
-wait_for started_again
-wait_for all_idle
+restart_slurmd n3
 
 # own VALUE NUMBER FACTS: two tasks with that CUDA_VISIBLE_DEVICES have NUMBER GPUs
 own() {
@@ -299,9 +240,9 @@ own GPU-30 "PCI_BUS_ID 4352M 9G 10G nvml 1 NVIDIA H200 MIG 1g.10gb"
 printed
 # CUDA ignores the list from the first GPU that does not exist; both tasks then share the other
 own GPU-31,GPU-4 "PCI_BUS_ID 36352M 75G 80G nvml 1 NVIDIA H200"
-printed n3 "CUDA_VISIBLE_DEVICES=GPU-31,GPU-4: this node has no GPU GPU-4"
+printed n3 "CUDA_VISIBLE_DEVICES=GPU-31,GPU-4: this task has no GPU GPU-4"
 own 2 "unset 50M 100M 100M step_memory 0"
-printed n3 "CUDA_VISIBLE_DEVICES=2: this node has no GPU 2"
+printed n3 "CUDA_VISIBLE_DEVICES=2: this task has no GPU 2"
 
 # ---- a cluster that does not count memory: what the node has
 

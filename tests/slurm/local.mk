@@ -3,6 +3,7 @@
 SLURM_TESTS = \
 	tests/slurm/admin.sh \
 	tests/slurm/configless.sh \
+	tests/slurm/control_groups.sh \
 	tests/slurm/faults.sh \
 	tests/slurm/gpus.sh \
 	tests/slurm/hostile.sh \
@@ -19,7 +20,8 @@ SLURM_TESTS = \
 	tests/slurm/readme.sh \
 	tests/slurm/tasks.sh
 SCRIPT_TESTS += $(SLURM_TESTS)
-EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/given.sh tests/slurm/table.sh
+EXTRA_DIST += tests/slurm/cluster.sh tests/slurm/given.sh tests/slurm/sized.sh \
+	tests/slurm/table.sh
 
 # The program that tasks run to print their rank and settings.
 check_PROGRAMS += tests/slurm/report_task

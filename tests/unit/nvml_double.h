@@ -61,11 +61,22 @@ static inline const char *library(const char *name)
 	return path;
 }
 
+/* Asks NVML and waits for the answer. */
+static inline void read_vram(const char *path, double seconds, struct zero_vram *vram)
+{
+	struct zero_vram_query asked;
+
+	memset(vram, 0x5a, sizeof(*vram));
+	memset(&asked, 0x5a, sizeof(asked));
+	zero_vram_ask(path, seconds, &asked);
+	zero_vram_answer(&asked, vram);
+	zero_vram_forget(&asked);
+}
+
 static inline void query(const char *lines, struct zero_vram *vram)
 {
 	write_gpus(lines);
-	memset(vram, 0x5a, sizeof(*vram));
-	zero_vram_read(library("nvml"), 300, vram);
+	read_vram(library("nvml"), 300, vram);
 }
 
 static inline bool loaded(const char *name)

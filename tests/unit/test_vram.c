@@ -82,7 +82,7 @@ START_TEST(drivers_older_than_mig_work)
 	struct zero_vram vram;
 
 	write_gpus("gpu GPU-a 70G 80G NVIDIA V100\ngpu GPU-b 60G 80G NVIDIA V100\n");
-	zero_vram_read(library("nvml_old"), 300, &vram);
+	read_vram(library("nvml_old"), 300, &vram);
 	ck_assert_str_eq(vram.why, "");
 	ck_assert_uint_eq(vram.count, 2);
 	ck_assert_uint_eq(vram.gpu[1].free, 60 * GB);
@@ -146,17 +146,17 @@ START_TEST(a_missing_library_or_driver_is_reported)
 {
 	struct zero_vram vram;
 
-	zero_vram_read("/no/such/library.so", 300, &vram);
+	read_vram("/no/such/library.so", 300, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_ptr_null(vram.gpu);
 	ck_assert_ptr_nonnull(strstr(vram.why, "NVML cannot be loaded: /no/such/library.so: "));
 
-	zero_vram_read("libm.so.6", 300, &vram);
+	read_vram("libm.so.6", 300, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_str_eq(vram.why,
 			 "libm.so.6 has no function nvmlInit_v2: it is not NVML, or too old");
 
-	zero_vram_read(library("nvml"), 300, &vram);
+	read_vram(library("nvml"), 300, &vram);
 	ck_assert_uint_eq(vram.count, 0);
 	ck_assert_str_eq(vram.why, "nvmlInit_v2: Driver Not Loaded");
 
@@ -181,7 +181,7 @@ START_TEST(a_relative_path_is_refused)
 
 		snprintf(why, sizeof(why), "NVML cannot be loaded: '%s' is not an absolute path",
 			 paths[i]);
-		zero_vram_read(paths[i], 300, &vram);
+		read_vram(paths[i], 300, &vram);
 		ck_assert_uint_eq(vram.count, 0);
 		ck_assert_str_eq(vram.why, why);
 	}
