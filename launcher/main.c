@@ -336,8 +336,9 @@ int main(int argc, char **argv)
 	/* --plan runs zerorun in this way, as the tasks of a step */
 	if (argc == 2 && strcmp(argv[1], SURVEY_FLAG) == 0)
 		return survey_report(stdout);
-	environment_ok = zero_settings_environment(&request.settings, why, sizeof why);
 	status = parse_arguments(argv, &request);
+	/* a flag overrides its variable, even one that is another program's */
+	environment_ok = zero_settings_environment(&request.settings, why, sizeof why);
 	/* errors in the environment matter to a job alone */
 	if (status || request.answered)
 		goto out;

@@ -38,12 +38,16 @@ if HAVE_YAML
 spankdir = $(libdir)/slurm
 spank_LTLIBRARIES = spank/spank_zero.la
 spank_spank_zero_la_SOURCES = \
+	spank/command_line.c \
+	spank/command_line.h \
 	spank/nested_step.c \
 	spank/nested_step.h \
 	spank/plugin.c \
 	spank/plugin.h \
 	spank/reexec.c \
 	spank/reexec.h \
+	spank/scron.c \
+	spank/scron.h \
 	spank/srun_env.c \
 	spank/srun_env.h \
 	spank/srun_pmix.c \

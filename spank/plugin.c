@@ -5,8 +5,8 @@
  *	sbatch, salloc, srun     submit.c, srun_env.c, srun_pmix.c
  *	slurmstepd               step_node.c, telemetry.c
  *	slurmstepd, each task    task.c, task_budget.c
- *	the last two             nested_step.c, step.c
- *	all of them              user_request.c, user_options.c, reexec.c (in srun)
+ *	the last two             nested_step.c, scron.c, step.c
+ *	all of them              user_request.c, user_options.c, command_line.c, reexec.c (in srun)
  *
  * A file calls only files to its right and below. The rooms yaml/, which reads the site's file and
  * the user's, and gpu/, which reads how much memory there is, do not depend on Slurm. The version

@@ -96,25 +96,19 @@ int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
 	return ESPANK_SUCCESS;
 }
 
-/*
- * Returns whether tasks may use GPUs. The user's own file, which may set another backend, is not
- * opened here: it may be on a file system that hangs, which must block a task only.
- */
+/* Returns whether tasks may use GPUs. */
 static bool wants_vram(spank_t spank)
 {
 	struct zero_where where = step_where(&node, NULL);
-	struct user_request request = {.file = NULL};
+	struct user_request request;
 	struct zero_settings resolved;
 	uint64_t backend = ZERO_BACKEND_AUTO;
 	char why[sizeof node.why];
-	const char *file;
 
 	/* errors are reported when a task finds them again */
-	if (!user_settings(step_read_variable, spank, &request.settings, why, sizeof why))
+	if (!user_request_read(step_read_variable, spank, &request, why, sizeof why))
 		return false;
-	file = request.settings.value[ZERO_OPT_CONFIG].text;
-	if ((!file || !*file) &&
-	    user_request_resolve(&request, node.site, &where, &resolved, why, sizeof why)) {
+	if (user_request_resolve(&request, node.site, &where, &resolved, why, sizeof why)) {
 		backend = resolved.value[ZERO_OPT_BACKEND].number;
 		zero_settings_clear(&resolved);
 	}

@@ -12,6 +12,7 @@
 
 #include "nested_step.h"
 #include "plugin.h"
+#include "scron.h"
 #include "task_budget.h"
 #include "telemetry.h"
 #include "yaml/hostlist.h"
@@ -246,6 +247,8 @@ static bool prepare(spank_t spank, const struct step_node *node, enum task_kind 
 		log_options(spank, node, &resolved);
 	ok = set_resolved(spank, &resolved, why, size);
 	zero_settings_clear(&resolved);
+	/* an srun within this task is told by its job */
+	spank_unsetenv(spank, USER_REQUEST_OF_STEP);
 	return ok;
 }
 
@@ -268,8 +271,12 @@ int task_init(spank_t spank, const struct step_node *node)
 
 	if (node->clean) {
 		nested_step_remove_variables(spank);
-		spank_unsetenv(spank, DECISION);
+		/* the sruns of a batch script are told by it that zero is off */
+		if (step_task_kind(spank) == TASK_RANK)
+			spank_unsetenv(spank, DECISION);
 	}
+	if (!node->on && !node->clean && step_task_kind(spank) == TASK_LAUNCHER)
+		scron_pass_on_flags(spank);
 	if (kind == TASK_NONE)
 		return ESPANK_SUCCESS;
 	if (node->why[0])

@@ -153,18 +153,18 @@ static void put_origins(FILE *out, const struct zero_settings *resolved)
 	fputs("},", out);
 }
 
-/* Resolves the options without a GPU, and without the user's own file, which root does not open. */
+/* Resolves the options without a GPU. */
 static void put_resolved(FILE *out, spank_t spank, const struct step_node *node)
 {
 	struct zero_where where = step_where(node, NULL);
-	struct user_request request = {.file = NULL};
+	struct user_request request;
 	struct zero_settings resolved;
 	char why[sizeof node->why];
 
 	put_known(out, "error", node->why);
 	if (node->why[0])
 		return;
-	if (!user_settings(step_read_variable, spank, &request.settings, why, sizeof why)) {
+	if (!user_request_read(step_read_variable, spank, &request, why, sizeof why)) {
 		put_known(out, "error", why);
 		return;
 	}
@@ -213,25 +213,11 @@ void telemetry_task(int status)
 	line.failed += status != 0;
 }
 
-static void put_gpus(FILE *out, const struct step_node *node)
-{
-	double seconds = zero_vram_seconds(&node->query);
-	struct zero_vram vram;
-
-	if (seconds <= 0)
-		return;
-	/* it is done, so that there is nothing to wait for */
-	zero_vram_answer(&node->query, &vram);
-	fprintf(out, "\"nvml_ms\":%.0f,\"gpus\":%zu,", 1e3 * seconds, vram.count);
-	if (vram.count)
-		put_known(out, "gpu", vram.gpu[0].model);
-	zero_vram_clear(&vram);
-}
-
 /* Returns the whole line, with its end; NULL without memory. */
 static char *finish_line(const struct step_node *node)
 {
 	char now[32] = "", *text = NULL;
+	double nvml = zero_vram_seconds(&node->query);
 	time_t seconds = time(NULL);
 	struct tm parts;
 	size_t length;
@@ -244,7 +230,8 @@ static char *finish_line(const struct step_node *node)
 	putc('{', out);
 	put_known(out, "time", now);
 	fputs(line.facts, out);
-	put_gpus(out, node);
+	if (nvml > 0)
+		fprintf(out, "\"nvml_ms\":%.0f,", 1e3 * nvml);
 	fprintf(out, "\"failed\":%u,\"seconds\":%.1f}\n", line.failed, zero_seconds() - line.start);
 	if (fclose(out) == 0)
 		return text;

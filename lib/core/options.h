@@ -164,14 +164,15 @@ bool zero_settings_set(struct zero_settings *settings, enum zero_option_id id, c
  */
 bool zero_settings_parse(struct zero_settings *settings, const char *text, const char *origin,
 			 char *why, size_t size);
-/* Sets options from ZERO_* in the environment. Unknown ZERO_ names are ignored. */
+/* Sets options that are unset or at their defaults from ZERO_* in the environment. Of others the
+   variables are not read, and unknown ZERO_ names are ignored. */
 bool zero_settings_environment(struct zero_settings *settings, char *why, size_t size);
 /* Where the value came from before it was passed on in ZERO_RESOLVED: "--zero-stage". malloc'ed;
    NULL: no memory. */
 char *zero_settings_origin(const struct zero_settings *settings, enum zero_option_id id);
 /*
- * Formats the text that zero_settings_parse reads: all options with ZERO_IN_RESOLVED, with 0 for
- * unknown facts, and their origins. malloc'ed; NULL: no memory.
+ * Formats the text that zero_settings_parse reads: all options with ZERO_IN_RESOLVED that are set,
+ * with 0 for unknown facts, and their origins. malloc'ed; NULL: no memory.
  */
 char *zero_settings_format(const struct zero_settings *settings);
 /* Whether a launcher measured the memory: `budget` and vram_source are then valid, even if 0. */

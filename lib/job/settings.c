@@ -50,17 +50,37 @@ static zero_status check_config(const zero_job *job)
 	return ZERO_OK;
 }
 
+/*
+ * A task of a step for which Slurm's plugin has turned zero on has ZERO_RESOLVED, unless its node has
+ * no plugin, or that of another release. It would run with other settings than its peers.
+ */
+static bool check_plugin(const char *resolved, char *why, size_t size)
+{
+	const char *decision = getenv("SLURM_ZERO"), *node = getenv("SLURMD_NODENAME");
+
+	/* the shell of salloc is no task: it is on no node */
+	if (resolved || !decision || !node || zero_begins_with(decision, "off"))
+		return true;
+	return zero_refuse(why, size,
+			   "zero is on for this job, but node %s has set no ZERO_RESOLVED: is "
+			   "slurm-zero's plugin, of the same release, installed there and in its "
+			   "plugstack.conf?",
+			   zero_quote(node, strlen(node)).text);
+}
+
 zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 {
 	const char *resolved = getenv("ZERO_RESOLVED");
 	char why[512];
 
-	if (!zero_settings_environment(&job->settings, why, sizeof(why)) ||
+	/* the variables last: one that is overridden may be another program's */
+	if (!check_plugin(resolved, why, sizeof(why)) ||
 	    (resolved &&
 	     !zero_settings_parse(&job->settings, resolved, "ZERO_RESOLVED", why, sizeof(why))) ||
 	    (options && options->settings &&
 	     !zero_settings_parse(&job->settings, options->settings, "zero_open", why,
-				  sizeof(why))))
+				  sizeof(why))) ||
+	    !zero_settings_environment(&job->settings, why, sizeof(why)))
 		return zero_fail(ZERO_E_INVALID, "%s", why);
 	return check_config(job);
 }

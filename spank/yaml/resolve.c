@@ -262,6 +262,12 @@ static bool clamp_setting(const struct resolve_context *context, enum zero_optio
 	return ok;
 }
 
+static bool is_same(const struct zero_value *one, const struct zero_value *other)
+{
+	return one->kind == other->kind && one->number == other->number &&
+	       (!one->text || strcmp(one->text, other->text) == 0);
+}
+
 /* Checks the user's value against locks and limits; `resolved` has the site's value. */
 static bool check_user(const struct resolve_context *context, enum zero_option_id id,
 		       const struct zero_settings *user, const struct zero_settings *resolved)
@@ -272,7 +278,7 @@ static bool check_user(const struct resolve_context *context, enum zero_option_i
 		violated_bound(rule, id, &user->value[id], context->vram_total);
 	struct value_text value = zero_value_for_message(option, &user->value[id]);
 
-	if (rule->lock) {
+	if (rule->lock && !is_same(&user->value[id], &resolved->value[id])) {
 		snprintf(context->why, context->size,
 			 "%s: %s is not allowed: %s is locked at %s (%s) by %s:%zu",
 			 user->origin[id], value.text, option->name,
@@ -311,8 +317,7 @@ static bool resolve_option(const struct resolve_context *context, enum zero_opti
 	return set_value(resolved, id, &user->value[id], user->origin[id]) || no_memory(context);
 }
 
-/* Collects the values of a user's file; other origins are NULL. Returns false without memory. */
-static bool settings_of_file(const struct zero_config *user, struct zero_settings *settings)
+bool zero_config_settings(const struct zero_config *user, struct zero_settings *settings)
 {
 	const struct section *section = user ? user->sections : NULL;
 
@@ -341,7 +346,7 @@ bool zero_config_resolve(const struct zero_config *site, const struct zero_confi
 	struct zero_settings file;
 	bool ok = true;
 
-	if (!settings_of_file(user_file, &file))
+	if (!zero_config_settings(user_file, &file))
 		return no_memory(&context);
 	if (!zero_settings_init(resolved)) {
 		zero_settings_clear(&file);

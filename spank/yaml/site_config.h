@@ -48,6 +48,9 @@ struct zero_where {
 	uint64_t vram_total; /* bytes, to compare a percentage with a size */
 };
 
+/* Collects the values of a user's file, with their lines; other origins are NULL. Returns false
+   without memory. */
+bool zero_config_settings(const struct zero_config *user, struct zero_settings *settings);
 /*
  * Returns the value of `enabled` by the last section that applies and has it; opt-in if none has,
  * or if `config` is NULL. *origin, unless `origin` is NULL, becomes "path:line" or "default" and
@@ -63,7 +66,8 @@ const char *zero_config_telemetry(const struct zero_config *config);
 
 /*
  * Resolves all options. `site` and `user_file` may be NULL. `user` has the values of flags and
- * environment; its origins are NULL for options that the user did not set. All of *resolved is
+ * environment; its origins are NULL for options that the user did not set. A locked option may be
+ * set to the value that it has anyway. All of *resolved is
  * overwritten, each option with its origin ("/etc/slurm/zero.yaml:12", "default", "default, at most
  * 16M by /etc/slurm/zero.yaml:20"). Returns false if the user's value is not allowed, or if limits
  * contradict each other: *why is then one sentence with the user's flag, its value, the bound, and

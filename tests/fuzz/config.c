@@ -65,9 +65,8 @@ static bool applies(const struct section *section, const struct zero_where *wher
 	}
 }
 
-/* No value may be beyond a limit that applies, and the user may not have set a locked option. */
+/* No value may be beyond a limit that applies. */
 static void check_limits(const struct zero_config *site, const struct zero_where *where,
-			 const struct zero_settings *user_options,
 			 const struct zero_settings *resolved)
 {
 	for (size_t s = 0; site && s < site->count; s++) {
@@ -80,8 +79,6 @@ static void check_limits(const struct zero_config *site, const struct zero_where
 			must(!zero_statement_forbids(statement, id, &resolved->value[id],
 						     where->vram_total),
 			     "%s is beyond line %zu", zero_option_table[id].name, statement->line);
-			must(statement->kind != STATEMENT_LOCK || !user_options->origin[id],
-			     "%s is locked", zero_option_table[id].name);
 		}
 	}
 }
@@ -132,7 +129,7 @@ static void resolve(const struct zero_config *site, const struct zero_config *us
 	char *why = fuzz_why(WHY);
 
 	if (zero_config_resolve(site, user, user_options, where, &resolved, why, WHY)) {
-		check_limits(site, where, user_options, &resolved);
+		check_limits(site, where, &resolved);
 		check_round_trip(&resolved);
 		zero_settings_clear(&resolved);
 	} else {

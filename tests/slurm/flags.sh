@@ -86,13 +86,13 @@ got() {
 	done
 }
 
-# ---- each option alone turns zero on, and changes nothing else
+# ---- each option alone changes nothing else, and as a flag it turns zero on
 
 # alone NAME VALUE: both in the background, into $scratch/NAME.flag and $scratch/NAME.variable
 alone() {
 	local step=(timeout 60 srun --jobid="$job" --overlap -N 1 -n 1 -w n1)
 	"${step[@]}" "${flag_of[$1]}=$2" /bin/sh -c "$task" >"$scratch/$1.flag" 2>&1 </dev/null &
-	env "${variable_of[$1]}=$2" "${step[@]}" /bin/sh -c "$task" \
+	env "${variable_of[$1]}=$2" "${step[@]}" --zero /bin/sh -c "$task" \
 		>"$scratch/$1.variable" 2>&1 </dev/null &
 }
 
@@ -175,7 +175,7 @@ got nodes 4 8 3
 ran "a user's file" srun --gres=gpu:1 --zero-config="$scratch/own5.yaml" "${three[@]}"
 got "a user's file" 5 5 5 "$scratch/own5.yaml"
 
-export ZERO_CONFIG=$scratch/own5.yaml
+export ZERO_CONFIG=$scratch/own5.yaml ZERO_ENABLED=yes
 ran "a user's file by variable" srun --gres=gpu:1 "${three[@]}"
 got "a user's file by variable" 5 5 5 "$scratch/own5.yaml"
 ran "two files" srun --gres=gpu:1 --zero-config="$scratch/own6.yaml" "${three[@]}"
@@ -189,7 +189,7 @@ got flags 7 7 7 "$scratch/own5.yaml"
 
 # ---- the same by salloc and sbatch: steps inside inherit it
 
-unset ZERO_CONFIG
+unset ZERO_CONFIG ZERO_ENABLED
 inside=(srun /bin/sh -c "$task")
 own=--zero-config=$scratch/own5.yaml
 
@@ -210,15 +210,20 @@ JOB
 comments=
 batch yaml sbatch --zero
 batch flags env "${variables[@]}" sbatch "$own" "${flags[@]}"
-batch variables env ZERO_CONFIG="$scratch/own5.yaml" "${variables[@]}" sbatch
+batch variables env ZERO_CONFIG="$scratch/own5.yaml" "${variables[@]}" sbatch --zero
 batch none env "${variables[@]}" sbatch --export=NONE "$own" "${flags[@]}"
+cp "$scratch/own5.yaml" "$scratch/gone.yaml"
+batch no_variables env ZERO_ENABLED=yes ZERO_CONFIG="$scratch/gone.yaml" "${variables[@]}" \
+	sbatch --export=NONE
+batch no_file env ZERO_CONFIG="$scratch/gone.yaml" sbatch --zero
+rm "$scratch/gone.yaml" # it is read once, where the job is submitted
 comments=$(for flag in "$own" "${flags[@]}"; do echo "#SBATCH \"$flag\""; done)
 batch comments sbatch
 
 ran "salloc --zero" salloc --zero -N 3 -n 3 "${inside[@]}"
 got "salloc --zero" 4 8 3
 ran "salloc, variables" env ZERO_CONFIG="$scratch/own5.yaml" "${variables[@]}" \
-	salloc -N 3 -n 3 "${inside[@]}"
+	salloc --zero -N 3 -n 3 "${inside[@]}"
 got "salloc, variables" 6 6 6 "$scratch/own5.yaml"
 ran "salloc, flags" env "${variables[@]}" salloc "$own" "${flags[@]}" -N 3 -n 3 "${inside[@]}"
 got "salloc, flags" 7 7 7 "$scratch/own5.yaml"
@@ -241,6 +246,8 @@ was_batch yaml 4 8 3
 was_batch flags 7 7 7 "$scratch/own5.yaml"
 was_batch variables 6 6 6 "$scratch/own5.yaml"
 was_batch none 7 7 7 "$scratch/own5.yaml"
+was_batch no_variables 6 6 6 "$scratch/gone.yaml"
+was_batch no_file 5 5 5 "$scratch/gone.yaml"
 was_batch comments 7 7 7 "$scratch/own5.yaml"
 
 # ---- the batch script itself, whose mpirun hands its options on to ranks

@@ -294,10 +294,14 @@ START_TEST(locks_bind_users)
 			     "      - report\n"
 			     "    defaults: {report: /r}\n");
 	resolves_to(&scene, ZERO_OPT_BACKEND, "cuda", "$S:3");
-	/* also the site's own value */
-	set_user(&scene, ZERO_OPT_BACKEND, "cuda", "--zero-backend");
-	resolve_refused(&scene, "--zero-backend: cuda is not allowed: backend is locked at cuda "
+	set_user(&scene, ZERO_OPT_BACKEND, "host", "--zero-backend");
+	resolve_refused(&scene, "--zero-backend: host is not allowed: backend is locked at cuda "
 				"($S:3) by $S:2");
+	/* but the site's own value may be said again */
+	set_user(&scene, ZERO_OPT_BACKEND, "cuda", "--zero-backend");
+	resolves_to(&scene, ZERO_OPT_BACKEND, "cuda", "--zero-backend");
+	set_user(&scene, ZERO_OPT_REPORT, "/r", "ZERO_REPORT");
+	resolves_to(&scene, ZERO_OPT_REPORT, "/r", "ZERO_REPORT");
 	zero_settings_clear(&scene.user);
 	scene.user = (struct zero_settings){0};
 	set_user(&scene, ZERO_OPT_STAGE, "1", "ZERO_STAGE");
