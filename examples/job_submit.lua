@@ -6,21 +6,18 @@
 --
 -- Copy this file to job_submit.lua beside slurm.conf of the controller, add lua to JobSubmitPlugins and
 -- run `scontrol reconfigure`, or call zero_comment() in the job_submit.lua that is there. It sees what
--- sbatch, salloc and srun were told by flags, not the options of an srun in a job.
+-- sbatch, salloc and srun were told by flags, variables and files, not the options of an srun in a job.
 
--- What the plugin and Slurm pass to prolog and epilog: "ZERO=user" and one
--- "_SLURM_SPANK_OPTION_zero_zero_stage=2" for each flag. Returns nil for a job without zero.
+-- The plugin passes "ZERO=user" and "ZERO_OPTIONS=stage=2 origins=stage:--zero-stage", with %20 for a
+-- space in a value. Returns nil for a job without zero.
 function zero_options(job)
-	local by, options = nil, {}
+	local by, options
 	for _, entry in pairs(job.spank_job_env or {}) do
-		local name, value = entry:match("^_SLURM_SPANK_OPTION_zero_zero_([%w_]+)=(.*)$")
-		if name then
-			table.insert(options, name .. "=" .. value)
-		end
 		by = by or entry:match("^ZERO=(%w+)$")
+		options = options or entry:match("^ZERO_OPTIONS=(.*)$")
 	end
-	table.sort(options)
-	return by and "zero by " .. by .. ": " .. (#options > 0 and table.concat(options, " ") or "defaults")
+	options = (options or ""):gsub(" *origins=[^ ]*$", "")
+	return by and "zero by " .. by .. ": " .. (options ~= "" and options or "defaults")
 end
 
 function zero_comment(job)

@@ -19,6 +19,7 @@
 #include "plugin.h"
 #include "srun_env.h"
 #include "user_options.h"
+#include "user_request.h"
 
 SPANK_PLUGIN(zero, 1)
 
@@ -109,19 +110,21 @@ int slurm_spank_init(spank_t spank, int count, char **argument)
 }
 
 /*
- * Slurm gives the variable to prolog and epilog of the job as SPANK_ZERO. An srun in a job inherits it
- * from sbatch or salloc.
+ * Slurm gives these variables to prolog and epilog of the job as SPANK_ZERO and SPANK_ZERO_OPTIONS, and
+ * to job_submit plugins. An srun in a job inherits them from sbatch or salloc.
  */
 static void tell_prolog(spank_t spank)
 {
-	const char *decision = getenv(DECISION);
+	const char *decision = getenv(DECISION), *options = user_request_text();
 
-	if (!decision || zero_begins_with(decision, DECISION_OFF))
+	if (!decision || zero_begins_with(decision, DECISION_OFF)) {
 		spank_job_control_unsetenv(spank, "ZERO");
-	else
-		spank_job_control_setenv(
-			spank, "ZERO", zero_begins_with(decision, DECISION_SITE) ? "site" : "user",
-			1);
+		spank_job_control_unsetenv(spank, "ZERO_OPTIONS");
+		return;
+	}
+	spank_job_control_setenv(spank, "ZERO",
+				 zero_begins_with(decision, DECISION_SITE) ? "site" : "user", 1);
+	spank_job_control_setenv(spank, "ZERO_OPTIONS", options ? options : "", 1);
 }
 
 int slurm_spank_init_post_opt(spank_t spank, int count, char **argument)

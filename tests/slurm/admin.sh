@@ -13,7 +13,7 @@ plugins=$(ldd "$(command -v scontrol)" | sed -n 's/.*=> \(.*\)\/libslurmfull.*/\
 cat >"$scratch/prolog" <<SCRIPT
 #!/bin/sh
 echo "\$1 \$SLURM_JOB_ID zero=\${SPANK_ZERO-none}" \
-	"stage=\${SPANK__SLURM_SPANK_OPTION_zero_zero_stage-none}" >>"$scratch/\${0##*/}.said"
+	"\${SPANK_ZERO_OPTIONS-none}" >>"$scratch/\${0##*/}.said"
 SCRIPT
 chmod +x "$scratch/prolog"
 cp "$scratch/prolog" "$scratch/epilog"
@@ -210,8 +210,8 @@ wait_for are_over "$zero" "$plain"
 for script in prolog epilog; do
 	wait_for grep -q "^ *$zero " "$scratch/$script.said"
 	wait_for grep -q "^ *$plain " "$scratch/$script.said"
-	expect "$script of a zero job" "zero=user stage=2" "$(said "$script" "$zero")"
-	expect "$script of another job" "zero=none stage=none" "$(said "$script" "$plain")"
+	expect "$script of a zero job" "zero=user stage=2 origins=stage:--zero-stage" "$(said "$script" "$zero")"
+	expect "$script of another job" "zero=none none" "$(said "$script" "$plain")"
 done
 
 # ---- the options in the job's comment
@@ -220,8 +220,8 @@ if [[ $lua ]]; then
 	comment() {
 		scontrol show job "$1" | sed -n 's/^ *Comment=\(.*[^ ]\) *$/\1/p'
 	}
-	batch comment --comment="first run" --zero-stage=2 --zero-offload=optimizer -N 1 "$scratch/job.sh"
-	expect "the comment" "first run; zero by user: offload=optimizer stage=2" "$(comment "$job")"
+	ZERO_OFFLOAD=optimizer batch comment --comment="first run" --zero-stage=2 -N 1 "$scratch/job.sh"
+	expect "the comment" "first run; zero by user: stage=2 offload=optimizer" "$(comment "$job")"
 	batch comment2 --zero -N 1 "$scratch/job.sh"
 	expect "the comment of --zero" "zero by user: defaults" "$(comment "$job")"
 	expect "the comment of a job without zero" "" "$(comment "$plain")"
