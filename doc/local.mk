@@ -9,16 +9,20 @@ doc_DATA += doc/threats.md
 EXTRA_DIST += doc/functions.awk doc/faults.md doc/threats.md \
 	doc/design.md doc/figures.md doc/limits.md doc/programs.md doc/testing.md \
 	doc/group.svg doc/rooms.svg \
-	doc/zerorun.1.in doc/zero.3.in doc/zero.yaml.5.in doc/zero_checkpoint.5.in \
+	doc/options_roff.c doc/zerorun.1.in doc/zero.3.in doc/zero.yaml.5.in doc/zero_checkpoint.5.in \
 	doc/spank_zero.8.in
-CLEANFILES += $(MAN_PAGES) $(MAN_LISTS) doc/functions.roff
+CLEANFILES += $(MAN_PAGES) $(MAN_LISTS) doc/functions.roff doc/options_roff
 
-noinst_PROGRAMS += doc/options_roff
-doc_options_roff_SOURCES = doc/options_roff.c
-doc_options_roff_LDADD = lib/liboptions.la
+# It runs while building, so it is compiled for the machine that builds.
+OPTIONS_ROFF = $(top_srcdir)/doc/options_roff.c \
+	$(lib_liboptions_la_SOURCES:%=$(top_srcdir)/%)
+doc/options_roff: $(OPTIONS_ROFF) lib/core/options.h lib/core/options_table.h lib/core/text.h \
+		lib/zero.h
+	$(AM_V_GEN)$(MKDIR_P) doc && $(CC_FOR_BUILD) -std=gnu11 $(ZERO_WARNINGS) $(AM_CPPFLAGS) \
+		-o $@.new $(OPTIONS_ROFF) && mv $@.new $@
 
-$(MAN_LISTS): doc/options_roff$(EXEEXT)
-	$(AM_V_GEN)doc/options_roff$(EXEEXT) `basename $@ .roff` >$@.new && mv $@.new $@
+$(MAN_LISTS): doc/options_roff
+	$(AM_V_GEN)doc/options_roff `basename $@ .roff` >$@.new && mv $@.new $@
 
 doc/functions.roff: lib/zero.h doc/functions.awk
 	$(AM_V_GEN)$(MKDIR_P) doc && \

@@ -11,6 +11,9 @@
 #ifdef HAVE_X86
 #include <cpuid.h>
 #endif
+#ifdef HAVE_NEON
+#include <sys/auxv.h>
+#endif
 
 #ifdef HAVE_X86
 
@@ -34,6 +37,17 @@ static bool runs_avx512(void)
 
 #endif
 
+#ifdef HAVE_NEON
+
+extern const struct zero_kernels zero_kernels_neon;
+
+static bool runs_neon(void)
+{
+	return getauxval(AT_HWCAP) & HWCAP_ASIMD;
+}
+
+#endif
+
 static bool runs_scalar(void)
 {
 	return true;
@@ -47,6 +61,9 @@ static const struct {
 #ifdef HAVE_X86
 	{&zero_kernels_avx512, runs_avx512},
 	{&zero_kernels_avx2, runs_avx2},
+#endif
+#ifdef HAVE_NEON
+	{&zero_kernels_neon, runs_neon},
 #endif
 	{&zero_kernels_scalar, runs_scalar},
 };

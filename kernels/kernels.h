@@ -14,7 +14,7 @@
 #include "backend/backend.h"
 
 struct zero_kernels {
-	const char *isa; /* "avx512", "avx2", "scalar" */
+	const char *isa; /* "avx512", "avx2", "neon", "scalar" */
 
 	/* out[i] = in[i], between f32, f16 and bf16, or a copy of any type. Rounds to nearest even.
 	   A NaN keeps its sign and becomes quiet, subnormals and infinities stay, and what is

@@ -16,7 +16,11 @@ noinst_HEADERS += \
 	kernels/device.h \
 	kernels/kernels.h \
 	kernels/log_sin_cos.h \
-	kernels/simd.h
+	kernels/simd.h \
+	kernels/simd_avx2.h \
+	kernels/simd_avx512.h \
+	kernels/simd_neon.h \
+	kernels/simd_scalar.h
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
 kernels_libkernels_la_SOURCES = \
 	kernels/convert.c kernels/dispatch.c kernels/fill.c kernels/transpose.c
@@ -38,6 +42,15 @@ kernels_libavx512_la_SOURCES = $(KERNEL_SOURCES)
 kernels_libavx512_la_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_ISA=avx512
 kernels_libavx512_la_CFLAGS = $(KERNEL_CFLAGS) \
 	-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl
+endif
+
+if HAVE_NEON
+noinst_LTLIBRARIES += kernels/libneon.la
+kernels_libkernels_la_LIBADD += kernels/libneon.la
+
+kernels_libneon_la_SOURCES = $(KERNEL_SOURCES)
+kernels_libneon_la_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_ISA=neon
+kernels_libneon_la_CFLAGS = $(KERNEL_CFLAGS)
 endif
 
 # AVX-512 without the hardware, for the unit test alone: emulated with AVX2.

@@ -1,6 +1,7 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl What the compiler and the C library must offer. Sets ZERO_CFLAGS (how all our code is compiled),
-dnl ZERO_LDFLAGS (how all of it is linked), ZERO_WARNINGS, DL_LIBS and the conditional HAVE_X86.
+dnl ZERO_LDFLAGS (how all of it is linked), ZERO_WARNINGS, DL_LIBS and the conditionals HAVE_X86 and
+dnl HAVE_NEON.
 
 dnl ZERO_HARDENED: ends a process at a wrong write instead of letting an attacker control it, for
 dnl code that root runs and that reads other people's files: canaries, checked copies, and tables of
@@ -95,6 +96,23 @@ AS_IF([test $zero_x86 = yes],
 	[zero_kernels="avx512, avx2 and scalar, chosen at run time"
 	 AC_DEFINE([HAVE_X86], [1], [Define to 1 if the compiler makes AVX2 and AVX-512 code.])])
 CFLAGS=$zero_saved_CFLAGS
+
+AC_MSG_CHECKING([for NEON])
+AC_LINK_IFELSE([AC_LANG_PROGRAM(
+	[[#if !defined(__aarch64__) || defined(__AARCH64EB__)
+	  #error not a little-endian AArch64
+	  #endif
+	  #include <arm_neon.h>
+	  #include <sys/auxv.h>]],
+	[[float x[4] = {0};
+	  vst1q_f32(x, vsqrtq_f32(vld1q_f32(x)));
+	  return !(getauxval(AT_HWCAP) & HWCAP_ASIMD);]])],
+	[zero_neon=yes], [zero_neon=no])
+AC_MSG_RESULT([$zero_neon])
+AM_CONDITIONAL([HAVE_NEON], [test $zero_neon = yes])
+AS_IF([test $zero_neon = yes],
+	[zero_kernels="neon and scalar, chosen at run time"
+	 AC_DEFINE([HAVE_NEON], [1], [Define to 1 if the compiler makes NEON code of AArch64.])])
 
 dnl In the C library since glibc 2.34.
 zero_saved_LIBS=$LIBS

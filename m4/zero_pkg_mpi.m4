@@ -1,12 +1,14 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl MPI communicates between hosts. Its wrapper compiler is asked for the flags and not used, so that
-dnl only what needs MPI is linked with it.
+dnl only what needs MPI is linked with it. The wrapper of the machine that builds knows
+dnl nothing of another one: pkg-config does, or a wrapper that has its name.
 AC_DEFUN([ZERO_PKG_MPI], [
 ZERO_PKG_WITH([mpi], [jobs of several ranks])
 dnl Fedora and its relatives keep each MPI out of PATH, in a folder of its own.
-AS_CASE([$with_mpi],
-	[no], [MPICC=],
-	[/*], [AC_PATH_PROG([MPICC], [mpicc], [], [$with_mpi/bin])],
+AS_CASE([$with_mpi:$cross_compiling],
+	[no:*], [MPICC=],
+	[/*:*], [AC_PATH_PROG([MPICC], [mpicc], [], [$with_mpi/bin])],
+	[*:yes], [AC_PATH_PROG([MPICC], [$host_alias-mpicc])],
 	[AC_PATH_PROG([MPICC], [mpicc], [],
 		[$PATH:/usr/lib64/openmpi/bin:/usr/lib64/mpich/bin])])
 AC_MSG_CHECKING([for mpi])

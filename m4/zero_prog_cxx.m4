@@ -5,7 +5,7 @@ AC_DEFUN([ZERO_PROG_CXX], [
 AC_ARG_VAR([CXX], [C++ compiler, for tests of device code])
 AC_ARG_VAR([CXXFLAGS], [its flags])
 : ${CXXFLAGS="-O2 -g"}
-AC_CHECK_PROGS([CXX], [g++ c++ clang++])
+AC_CHECK_TOOLS([CXX], [g++ c++ clang++])
 AC_MSG_CHECKING([whether it compiles C++17])
 zero_found=no
 AS_IF([test -n "$CXX"],

@@ -60,6 +60,7 @@ SCRIPT_TESTS = \
 	tests/readme.sh
 
 LONG_TESTS += \
+	tests/aarch64.sh \
 	tests/analyze.sh \
 	tests/bench/smoke.sh \
 	tests/dist.sh \
@@ -120,7 +121,7 @@ EXTRA_DIST += \
 	tests/unit/unit.h \
 	tests/unit/without_check.sh \
 	tests/unit/without_cxx.sh \
-	tests/analyze.sh tests/dist.sh tests/gpt/kill.sh tests/package.sh tests/warnings.sh \
+	tests/aarch64.sh tests/analyze.sh tests/dist.sh tests/gpt/kill.sh tests/package.sh tests/warnings.sh \
 	$(SCRIPT_TESTS)
 
 UNIT_CFLAGS = $(OUTER_CFLAGS) $(CHECK_CFLAGS)

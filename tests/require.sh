@@ -6,7 +6,7 @@
 missing=0
 for name in ${ZERO_REQUIRE//,/ }; do
 	case $name in
-	clang | clang-format | cppcheck | debian | fuzzer | gcc | interop | large | make | man | nm | \
+	aarch64 | clang | clang-format | cppcheck | debian | fuzzer | gcc | interop | large | make | man | nm | \
 		python3 | readelf | rpm | valgrind)
 		# no matter of configure: the tests that need them say so
 		;;

@@ -175,7 +175,7 @@ struct zero_meter {
 };
 
 struct zero_backend_config {
-	const char *isa; /* instruction set of host kernels: "auto", "avx512", "avx2", "scalar" */
+	const char *isa;    /* instruction set of host kernels, or "auto": see kernels.h */
 	int expected_world; /* number of ranks according to the launcher; 0 if unknown */
 	int share;          /* most ranks of a node that share memory; 0: all of them */
 	/* For a device; see zero_options. */

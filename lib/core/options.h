@@ -102,7 +102,7 @@ enum {
 	ZERO_VRAM_JOB_MEMORY,    /* the Slurm job's memory limit on the node */
 	ZERO_VRAM_MEM_AVAILABLE, /* of /proc/meminfo */
 };
-enum { ZERO_ISA_AUTO, ZERO_ISA_AVX512, ZERO_ISA_AVX2, ZERO_ISA_SCALAR };
+enum { ZERO_ISA_AUTO, ZERO_ISA_AVX512, ZERO_ISA_AVX2, ZERO_ISA_NEON, ZERO_ISA_SCALAR };
 
 enum zero_value_kind { ZERO_VALUE_NUMBER, ZERO_VALUE_AUTO, ZERO_VALUE_PERCENT, ZERO_VALUE_TEXT };
 

@@ -25,7 +25,7 @@ static const char *const preload_choices[] = {"yes", "no", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
 static const char *const reduce_choices[] = {"auto", "ordered", "nccl", NULL};
-static const char *const isa_choices[] = {"auto", "avx512", "avx2", "scalar", NULL};
+static const char *const isa_choices[] = {"auto", "avx512", "avx2", "neon", "scalar", NULL};
 
 /* clang-format off */
 const struct zero_option zero_option_table[ZERO_OPTIONS] = {
@@ -124,7 +124,7 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	},
 	[ZERO_OPT_ISA] = {
 		.name = "isa", .env = "ZERO_ISA",
-		.argument = "auto|avx512|avx2|scalar", .default_text = "auto",
+		.argument = "auto|avx512|avx2|neon|scalar", .default_text = "auto",
 		.help = "instruction set of the CPU kernels",
 		.type = ZERO_TYPE_CHOICE, .choices = isa_choices,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,

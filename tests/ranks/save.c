@@ -225,9 +225,12 @@ static void retention(uint64_t seed)
 	check(!is_there("step-000000001") && !is_there("step-000000000"), "too many");
 	meet(&model);
 	/* A later step, from before the job was restored. */
-	if (rank == 0)
-		check(!rename(in_dir("step-000000002"), strdup(in_dir("step-1234567890"))),
-		      "no rename");
+	if (rank == 0) {
+		char *later = strdup(in_dir("step-1234567890"));
+
+		check(!rename(in_dir("step-000000002"), later), "no rename");
+		free(later);
+	}
 	meet(&model);
 	options.background = false;
 	ok(zero_save(model.job, dir, &options));

@@ -37,7 +37,6 @@ cluster_adjust() {
 		cat >"$folder/cgroup.conf" <<-CONF
 			CgroupPlugin=cgroup/v1
 			CgroupMountpoint=/sys/fs/cgroup
-			CgroupAutomount=no
 			ConstrainDevices=yes
 			ConstrainCores=no
 			ConstrainRAMSpace=no
