@@ -4,7 +4,7 @@
  *
  *	sbatch, salloc, srun     submit.c, srun_env.c, srun_pmix.c
  *	slurmstepd               step_node.c, telemetry.c
- *	slurmstepd, each task    task.c, task_budget.c
+ *	slurmstepd, each task    task.c, task_preload.c, task_budget.c
  *	the last two             nested_step.c, scron.c, step.c
  *	all of them              user_request.c, user_options.c, command_line.c, reexec.c (in srun)
  *

@@ -68,9 +68,34 @@ static bool check_plugin(const char *resolved, char *why, size_t size)
 			   zero_quote(node, strlen(node)).text);
 }
 
+/*
+ * A launcher such as torchrun, started as a task of a zero step, starts several processes. They inherit
+ * what makes the task a rank, and each would take itself for that rank. The plugin sets WORLD_SIZE to
+ * the number of tasks: another value is the launcher's.
+ */
+static zero_status check_launcher(const zero_job *job)
+{
+	uint64_t tasks = job->settings.value[ZERO_OPT_TASKS].number;
+	const char *world = getenv("WORLD_SIZE"), *local = getenv("LOCAL_WORLD_SIZE");
+	const char *rank = getenv("SLURM_PROCID");
+	bool torch = getenv("TORCHELASTIC_RUN_ID") != NULL;
+
+	if (!getenv("SLURM_ZERO") || !tasks || !rank || !world ||
+	    strtoull(world, NULL, 10) == tasks)
+		return ZERO_OK;
+	return zero_fail(ZERO_E_UNSUPPORTED,
+			 "%s has started this process within task %.10s of the step, which Slurm "
+			 "counts as one rank of %llu, but WORLD_SIZE is %.10s: let srun start each "
+			 "rank, with --ntasks-per-node=%.10s and without the launcher (see FROM "
+			 "TORCHRUN TO SRUN in man spank_zero)",
+			 torch ? "torchrun, or accelerate launch," : "another launcher", rank,
+			 (unsigned long long)tasks, world, local ? local : "COUNT");
+}
+
 zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 {
 	const char *resolved = getenv("ZERO_RESOLVED");
+	zero_status status;
 	char why[512];
 
 	/* the variables last: one that is overridden may be another program's */
@@ -82,7 +107,8 @@ zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 				  sizeof(why))) ||
 	    !zero_settings_environment(&job->settings, why, sizeof(why)))
 		return zero_fail(ZERO_E_INVALID, "%s", why);
-	return check_config(job);
+	status = check_launcher(job);
+	return status ? status : check_config(job);
 }
 
 /* Settles one value for all ranks, from `all`: [world][ZERO_OPTIONS] numbers. */

@@ -293,9 +293,9 @@ srun = subprocess.Popen(["srun", "-n1", *arguments[0].split(), *task, *arguments
 assert srun.stdout.readline() == b"ready\n"
 with open(f"/proc/{srun.pid}/auxv", "rb") as file:
     vector = dict(struct.iter_unpack("@LL", file.read()))
-with open(f"/proc/{srun.pid}/mem", "rb") as file:
+with open(f"/proc/{srun.pid}/mem", "rb", buffering=0) as file:
     file.seek(vector[31])  # AT_EXECFN: by what name it was executed
-    name = file.read(4096).split(b"\0")[0]
+    name = file.read(16).split(b"\0")[0]
 srun.communicate(b"\n")
 assert srun.returncode == 0
 print("twice" if name == b"/proc/self/exe" else "once")
@@ -323,6 +323,6 @@ executed twice "--no-z --zero PROGRAM" # a prefix, which is not guessed: the oth
 printf 'version: 1\nenabled: on\ndefaults: {stge: 1}\n' >"$scratch/zero.yaml"
 one a srun -n 1 env
 [[ $(<"$scratch/a.status") == 0 ]] || wrong "$scratch/a" "a broken file stops a job"
+lines "$scratch/a" '^(SLURM_ZERO|ZERO_RESOLVED|LD_PRELOAD)' && wrong "$scratch/a" "zero is not off"
 grep -q "^srun: error: spank_zero: zero is not on, .*$scratch/zero.yaml:3:12: " "$scratch/a.err" ||
 	wrong "$scratch/a" "the broken file is not reported"
-lines "$scratch/a" '^(SLURM_ZERO|ZERO_RESOLVED|LD_PRELOAD)' && wrong "$scratch/a" "zero is not off"
