@@ -38,12 +38,16 @@ if HAVE_YAML
 spankdir = $(libdir)/slurm
 spank_LTLIBRARIES = spank/spank_zero.la
 spank_spank_zero_la_SOURCES = \
+	spank/command_line.c \
+	spank/command_line.h \
 	spank/nested_step.c \
 	spank/nested_step.h \
 	spank/plugin.c \
 	spank/plugin.h \
 	spank/reexec.c \
 	spank/reexec.h \
+	spank/scron.c \
+	spank/scron.h \
 	spank/srun_env.c \
 	spank/srun_env.h \
 	spank/srun_pmix.c \
@@ -55,6 +59,10 @@ spank_spank_zero_la_SOURCES = \
 	spank/task.c \
 	spank/task_budget.c \
 	spank/task_budget.h \
+	spank/task_preload.c \
+	spank/task_preload.h \
+	spank/telemetry.c \
+	spank/telemetry.h \
 	spank/user_options.c \
 	spank/user_options.h \
 	spank/user_request.c \

@@ -27,7 +27,7 @@ struct plugin_arguments {
 #define DECISION_ON   "on"   /* the user turned zero on for the job */
 #define DECISION_STEP "step" /* for this step only, not for steps that its tasks start */
 #define DECISION_SITE "site" /* the site turned zero on for all jobs */
-#define DECISION_OFF  "off"  /* --no-zero within a zero job */
+#define DECISION_OFF  "off"  /* the user turned it off, within a zero job too */
 
 /* submit.c: sbatch, salloc and srun, as the user. */
 int submit_init_post_opt(const struct plugin_arguments *arguments);

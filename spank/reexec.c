@@ -6,6 +6,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include "command_line.h"
 #include "reexec.h"
 
 /* Also marks the second srun: unlike a variable, it is not inherited by tasks. */
@@ -37,56 +38,6 @@ bool reexec_is_second(void)
 	return path && strcmp(path, SELF) == 0;
 }
 
-/* Returns the content of a file, with a NUL added; NULL without memory or if it cannot be read. */
-static char *read_file(const char *path, size_t *length)
-{
-	FILE *file = fopen(path, "re");
-	char *text = NULL;
-	size_t room = 0, got;
-
-	*length = 0;
-	if (!file)
-		return NULL;
-	do {
-		char *more = realloc(text, room += 65536);
-
-		if (!more) {
-			free(text);
-			fclose(file);
-			return NULL;
-		}
-		text = more;
-		got = fread(text + *length, 1, room - *length - 1, file);
-		*length += got;
-	} while (got);
-	text[*length] = '\0';
-	fclose(file);
-	return text;
-}
-
-char **reexec_arguments(void)
-{
-	static char **arguments;
-	size_t length, count = 0;
-	char *text;
-
-	if (arguments)
-		return arguments;
-	text = read_file("/proc/self/cmdline", &length);
-	for (size_t i = 0; text && i < length; i++)
-		count += text[i] == '\0';
-	arguments = count ? calloc(count + 1, sizeof *arguments) : NULL;
-	if (!arguments) {
-		free(text);
-		return NULL;
-	}
-	for (size_t i = 0; i < count; i++) {
-		arguments[i] = text;
-		text += strlen(text) + 1;
-	}
-	return arguments;
-}
-
 static bool is_variable(const char *entry, const char *name)
 {
 	size_t length = strlen(name);
@@ -103,7 +54,7 @@ static char *entry_of(const struct reexec_variable *variable)
 
 void reexec_srun(const struct reexec_variable *variables, size_t count)
 {
-	char **arguments = reexec_arguments(), **entries;
+	char **arguments = command_line(), **entries;
 	size_t room = count + 1, used = 0;
 
 	for (size_t i = 0; saved && saved[i]; i++)

@@ -14,9 +14,6 @@
 bool reexec_save_environment(void);
 /* Returns whether this srun was executed by reexec_srun. */
 bool reexec_is_second(void);
-/* Returns the NULL-terminated arguments of the command, which are read once and never freed; NULL
-   if they cannot be read. */
-char **reexec_arguments(void);
 
 struct reexec_variable {
 	const char *name;

@@ -6,11 +6,13 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "command_line.h"
 #include "core/options.h"
 #include "plugin.h"
 #include "reexec.h"
 #include "srun_env.h"
 #include "srun_pmix.h"
+#include "user_options.h"
 
 /* The variables for srun, unless the user set them. */
 enum { MPI_TYPE, KILL_BAD_EXIT, WANTED };
@@ -21,7 +23,8 @@ static const struct reexec_variable wanted[WANTED] = {
 
 /* The state when the command started, before srun adds its defaults. */
 static bool was_set[WANTED], was_wanted[WANTED];
-static bool guessed_on; /* srun_env_init has set the variables that were unset */
+/* What srun_env_init took zero to be, and has changed the variables for. */
+static enum { NO_GUESS, GUESSED_ON, GUESSED_OFF } guess;
 
 static bool is_srun(void)
 {
@@ -52,35 +55,34 @@ bool srun_env_job_has_zero(void)
 	return decision && zero_begins_with(decision, DECISION_ON);
 }
 
-static bool has_argument(bool (*is)(const char *argument))
+bool srun_env_job_declined(void)
 {
-	char **argument = reexec_arguments();
+	const char *decision = getenv(DECISION);
 
-	for (; argument && *argument && strcmp(*argument, "--") != 0; argument++) {
-		if (is(*argument))
-			return true;
-	}
-	return false;
+	return decision && zero_begins_with(decision, DECISION_OFF);
 }
 
-static bool is_no_zero(const char *argument)
+static bool is_no_zero(const char *argument, int unused)
 {
+	(void)unused;
 	return strcmp(argument, "--no-zero") == 0;
 }
 
-static bool is_mpi(const char *argument)
+static bool is_mpi(const char *argument, int unused)
 {
+	(void)unused;
 	return zero_begins_with(argument, "--mpi");
 }
 
-static bool is_colon(const char *argument)
+static bool is_colon(const char *argument, int unused)
 {
+	(void)unused;
 	return strcmp(argument, ":") == 0;
 }
 
-/* May be an argument of the program: srun has not yet found where its own flags end. */
-static bool is_zero_flag(const char *argument)
+static bool is_zero_flag(const char *argument, int unused)
 {
+	(void)unused;
 	if (strcmp(argument, "--zero") == 0)
 		return true;
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
@@ -96,14 +98,13 @@ static bool is_zero_flag(const char *argument)
 
 static bool guess_on(void)
 {
-	bool on = srun_env_job_has_zero() || getenv("ZERO_ENABLED");
+	const char *enabled = user_variable_text("ZERO_ENABLED");
 
-	for (int i = 0; i < ZERO_OPTIONS && !on; i++) {
-		const struct zero_option *option = &zero_option_table[i];
-
-		on = option->flag && option->env && getenv(option->env);
-	}
-	return (on || has_argument(is_zero_flag)) && !has_argument(is_no_zero);
+	if (command_line_has(is_no_zero, 0))
+		return false;
+	if (command_line_has(is_zero_flag, 0))
+		return true;
+	return enabled ? strcmp(enabled, "yes") == 0 : srun_env_job_has_zero();
 }
 
 void srun_env_init(void)
@@ -127,11 +128,15 @@ void srun_env_init(void)
 			unsetenv(wanted[MPI_TYPE].name);
 		return;
 	}
-	if (reexec_is_second() || !guess_on())
+	if (reexec_is_second())
 		return;
-	guessed_on = true;
-	for (size_t i = 0; i < WANTED; i++)
-		setenv(wanted[i].name, wanted[i].value, 0);
+	guess = guess_on() ? GUESSED_ON : GUESSED_OFF;
+	for (size_t i = 0; i < WANTED; i++) {
+		if (guess == GUESSED_ON)
+			setenv(wanted[i].name, wanted[i].value, 0);
+		else if (is_set_by_plugin(getenv(DECISION), i))
+			unsetenv(wanted[i].name);
+	}
 }
 
 static void reexec_or_exit(const struct reexec_variable *variables, size_t count)
@@ -148,7 +153,7 @@ static void require_pmix(void)
 {
 	char folder[PATH_MAX];
 
-	if (has_argument(is_mpi) || !srun_lacks_pmix(folder))
+	if (command_line_has(is_mpi, 0) || !srun_lacks_pmix(folder))
 		return;
 	slurm_error(
 		PLUGIN_NAME
@@ -181,7 +186,7 @@ static void turn_on(enum zero_state state)
 		if (was_set[i] && !is_set_by_plugin(before, i))
 			continue;
 		set[count++] = wanted[i];
-		is_unread = is_unread || !was_set[i];
+		is_unread = is_unread || !was_set[i] || guess == GUESSED_OFF;
 		snprintf(decision + length, sizeof decision - length, "%c%s",
 			 count == 1 ? ':' : ',', wanted[i].name);
 	}
@@ -196,13 +201,15 @@ static void turn_on(enum zero_state state)
 		    (!was_set[MPI_TYPE] || is_set_by_plugin(before, MPI_TYPE)))
 			require_pmix();
 		set[count++] = (struct reexec_variable){DECISION, decision};
-		if (is_unread && !guessed_on && !reexec_is_second() && !srun_lacks_pmix(folder))
+		if (is_unread && guess != GUESSED_ON && !reexec_is_second() &&
+		    !srun_lacks_pmix(folder))
 			reexec_or_exit(set, count);
 	}
 	setenv(DECISION, decision, 1);
 }
 
-static void turn_off(void)
+/* `declined`: by the user, which sbatch and salloc tell the sruns of the job. */
+static void turn_off(bool declined)
 {
 	const char *before = getenv(DECISION);
 	struct reexec_variable removed[WANTED];
@@ -213,11 +220,12 @@ static void turn_off(void)
 			removed[count++] = (struct reexec_variable){wanted[i].name, NULL};
 	}
 	/* srun has already read these variables */
-	if (is_srun() && (guessed_on || count))
+	if (is_srun() && (guess == GUESSED_ON || (count && guess != GUESSED_OFF)))
 		reexec_or_exit(removed, count);
-	for (size_t i = 0; i < count; i++)
+	/* srun itself now has a SLURM_MPI_TYPE for slurmstepd in its environment */
+	for (size_t i = 0; i < count && !is_srun(); i++)
 		unsetenv(removed[i].name);
-	if (before)
+	if (before || (declined && !is_srun()))
 		setenv(DECISION, DECISION_OFF, 1);
 }
 
@@ -229,12 +237,12 @@ void srun_env_set(enum zero_state state)
 		turn_on(state);
 		break;
 	case ZERO_OFF_BY_USER:
-		turn_off();
+		turn_off(true);
 		break;
 	case ZERO_NOT_ON:
 		/* another component of a heterogeneous step, not read yet, may be on */
-		if (!has_argument(is_colon))
-			turn_off();
+		if (!command_line_has(is_colon, 0))
+			turn_off(false);
 		break;
 	}
 }

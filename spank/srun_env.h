@@ -6,13 +6,14 @@
  *
  * sbatch and salloc pass both variables to the sruns of the job. srun reads them before a plugin
  * sees its flags. srun_env_init therefore sets them if the arguments and the environment suggest
- * that zero is on. If this guess turns out to be wrong, srun is executed once more:
+ * that zero is on, and removes what the job set if they suggest that it is off. If this guess turns
+ * out to be wrong, srun is executed once more:
  *
  *	guess      once flags are read    then
  *	on         on                     nothing
- *	on         off or unspecified     executed again, in its original environment
+ *	on         off                    executed again, in its original environment
  *	off        on                     executed again, with the variables
- *	off        off or unspecified     nothing; in a zero job executed again, without them
+ *	off        off                    nothing
  */
 #ifndef ZERO_SRUN_ENV_H
 #define ZERO_SRUN_ENV_H
@@ -30,7 +31,8 @@ enum zero_state {
 void srun_env_init(void);
 /* Called once flags are read. In srun it may execute srun again instead of returning. */
 void srun_env_set(enum zero_state state);
-/* Returns whether the user turned zero on for the job around this command. */
+/* Returns whether the user turned zero on, or off, for the job around this command. */
 bool srun_env_job_has_zero(void);
+bool srun_env_job_declined(void);
 
 #endif

@@ -3,7 +3,6 @@
  * Runs in the copy of slurmstepd that becomes a task, as the user, before the program starts. Sets
  * the task's variables: its options, LD_PRELOAD, and those by which ranks find each other.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,10 @@
 
 #include "nested_step.h"
 #include "plugin.h"
+#include "scron.h"
 #include "task_budget.h"
+#include "task_preload.h"
+#include "telemetry.h"
 #include "yaml/hostlist.h"
 
 /* Returns the port of the step: the same on all nodes, below the ports that the kernel assigns. */
@@ -35,33 +37,30 @@ static unsigned master_port(spank_t spank)
 	return first + ((job * UINT32_C(2654435761) >> 8) + step) % count;
 }
 
-/* Returns whether SPANK counts fewer tasks than Slurm's variable: those of one component. */
-static bool is_component(spank_t spank)
+/*
+ * Returns where rank 0's node is among the step's nodes, which are sorted, while ranks may begin at any
+ * of them: under --distribution=arbitrary, in heterogeneous steps, and as topology plugins like. srun's
+ * PMIx plugin tells its counterpart on the nodes, as blocks of (node, nodes, tasks on each) in the order
+ * of ranks: "(vector,(2,1,1),(0,2,1))" (src/plugins/mpi/pmix/mapping.c). Under another --mpi it is
+ * taken to be the first.
+ */
+static uint64_t first_index(spank_t spank)
 {
-	char *tasks = step_variable(spank, "SLURM_NTASKS");
-	uint32_t count = 0;
-	bool is = tasks && !spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &count) &&
-		  strtoul(tasks, NULL, 10) != count;
+	char *mapping = step_variable(spank, "SLURM_PMIX_MAPPING_SERV");
+	unsigned long index = 0;
 
-	free(tasks);
-	return is;
+	if (mapping && sscanf(mapping, "(vector,(%lu,", &index) != 1)
+		index = 0;
+	free(mapping);
+	return index;
 }
 
-/*
- * Finds rank 0's node: the first one of the step. Those of a heterogeneous job are sorted, where rank 0
- * is on a node of the first component.
- */
 static bool first_node(spank_t spank, char *host, size_t size)
 {
-	char *list = step_variable(spank, "SLURM_STEP_NODELIST"), *first = NULL;
-	bool found;
+	char *list = step_variable(spank, "SLURM_STEP_NODELIST");
+	bool found = list && (zero_hostlist_at(list, first_index(spank), host, size) ||
+			      zero_hostlist_at(list, 0, host, size));
 
-	if (is_component(spank))
-		first = step_variable(spank, "SLURM_JOB_NODELIST_PACK_GROUP_0");
-	found = list && ((first && zero_hostlist_first(first, host, size) &&
-			  zero_hostlist_has(list, host)) ||
-			 zero_hostlist_first(list, host, size));
-	free(first);
 	free(list);
 	return found;
 }
@@ -108,70 +107,6 @@ static bool set_ranks(spank_t spank, struct zero_settings *resolved, char *why, 
 	return ok;
 }
 
-static bool in_container(const struct step_node *node)
-{
-	struct stat root;
-
-	return !stat("/", &root) &&
-	       (root.st_dev != node->root.st_dev || root.st_ino != node->root.st_ino);
-}
-
-/* Also sets the option preload_path, by which nested_step.c finds the library in LD_PRELOAD. */
-static bool prepend_library(spank_t spank, struct zero_settings *resolved, const char *path,
-			    char *why, size_t size)
-{
-	char *before = step_variable(spank, "LD_PRELOAD"), *both;
-	bool more = before && *before;
-	int length = asprintf(&both, "%s%s%s", path, more ? ":" : "", more ? before : "");
-	bool ok = length >= 0 && !spank_setenv(spank, "LD_PRELOAD", both, 1);
-
-	if (length >= 0)
-		free(both);
-	free(before);
-	if (ok)
-		return task_budget_set_fact(resolved, ZERO_OPT_PRELOAD_PATH, path, why, size);
-	snprintf(why, size, "LD_PRELOAD cannot be set in the environment of the task");
-	return false;
-}
-
-static bool set_preload(spank_t spank, const struct step_node *node, struct zero_settings *resolved,
-			char *why, size_t size)
-{
-	const char *configured = resolved->value[ZERO_OPT_PRELOAD_PATH].text;
-	bool wanted = resolved->value[ZERO_OPT_PRELOAD].number == ZERO_PRELOAD_YES, ok;
-	int error;
-	char *path = strdup(*configured ? configured : ZERO_LIBRARY);
-
-	if (!path) {
-		snprintf(why, size, "out of memory for LD_PRELOAD");
-		return false;
-	}
-	error = wanted && access(path, R_OK) ? errno : 0;
-	/* the loader splits the variable at these */
-	if (wanted && strpbrk(path, ": "))
-		error = EINVAL;
-	if (wanted && !error) {
-		ok = prepend_library(spank, resolved, path, why, size);
-	} else if (!wanted || in_container(node)) {
-		ok = task_budget_set_fact(resolved, ZERO_OPT_PRELOAD_PATH, "", why, size);
-		snprintf(why, size,
-			 "nothing is preloaded, since the container has no %s: mount it, set "
-			 "preload_path, or use --zero-preload=no",
-			 path);
-		if (wanted)
-			log_once(node, NOTICE_CONTAINER, why);
-	} else {
-		snprintf(why, size, "%s cannot be preloaded: %s; %s%s, or use --zero-preload=no",
-			 path, strerror(error),
-			 *configured ? "correct preload_path of "
-				     : "install the package on this node",
-			 *configured ? resolved->origin[ZERO_OPT_PRELOAD_PATH] : "");
-		ok = false;
-	}
-	free(path);
-	return ok;
-}
-
 static bool set_variable(void *spank, const char *name, const char *value)
 {
 	spank_setenv(spank, name, value, 0);
@@ -212,7 +147,7 @@ static bool prepare_rank(spank_t spank, const struct step_node *node,
 	bool ok = task_budget_resolve(spank, node, request, resolved, &vram, &budget, why, size);
 
 	if (ok &&
-	    !(set_preload(spank, node, resolved, why, size) &&
+	    !(task_preload_set(spank, node, resolved, why, size) &&
 	      set_ranks(spank, resolved, why, size) && set_master(spank, resolved, why, size))) {
 		zero_settings_clear(resolved);
 		ok = false;
@@ -241,8 +176,12 @@ static bool prepare(spank_t spank, const struct step_node *node, enum task_kind 
 	user_request_clear(&request);
 	if (!ok)
 		return false;
+	if (kind == TASK_RANK)
+		log_options(spank, node, &resolved);
 	ok = set_resolved(spank, &resolved, why, size);
 	zero_settings_clear(&resolved);
+	/* an srun within this task is told by its job */
+	spank_unsetenv(spank, USER_REQUEST_OF_STEP);
 	return ok;
 }
 
@@ -265,8 +204,12 @@ int task_init(spank_t spank, const struct step_node *node)
 
 	if (node->clean) {
 		nested_step_remove_variables(spank);
-		spank_unsetenv(spank, DECISION);
+		/* the sruns of a batch script are told by it that zero is off */
+		if (step_task_kind(spank) == TASK_RANK)
+			spank_unsetenv(spank, DECISION);
 	}
+	if (!node->on && !node->clean && step_task_kind(spank) == TASK_LAUNCHER)
+		scron_pass_on_flags(spank);
 	if (kind == TASK_NONE)
 		return ESPANK_SUCCESS;
 	if (node->why[0])

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "reexec.h"
+#include "command_line.h"
+#include "plugin.h"
 #include "user_options.h"
 
 /* The value of a flag for its callback: the id of an option, or one of these two. */
@@ -31,14 +33,10 @@ static const char *flag_name(int flag)
 	return zero_option_table[flag].flag ? zero_option_table[flag].flag + 2 : NULL;
 }
 
-struct variable_name {
-	char text[160];
-};
-
 /* Returns the variable in which Slurm passes the value of a flag to the steps of a job. */
-static struct variable_name job_variable(int flag)
+static struct user_variable_name job_variable(int flag)
 {
-	struct variable_name name;
+	struct user_variable_name name;
 
 	snprintf(name.text, sizeof name.text, "SLURM_SPANK__SLURM_SPANK_OPTION_zero_%s",
 		 flag_name(flag));
@@ -47,32 +45,67 @@ static struct variable_name job_variable(int flag)
 	return name;
 }
 
+/* Returns the flag of that name, without the dashes; FLAGS if there is none. */
+static int find_flag(const char *name)
+{
+	int flag = 0;
+
+	while (flag < FLAGS && (!flag_name(flag) || strcmp(flag_name(flag), name) != 0))
+		flag++;
+	return flag;
+}
+
+bool user_flag_variable(const char *name, struct user_variable_name *variable)
+{
+	int flag = find_flag(name);
+
+	if (flag < FLAGS)
+		*variable = job_variable(flag);
+	return flag < FLAGS;
+}
+
+bool user_flag_has_value(const char *name)
+{
+	return find_flag(name) < SWITCH_ON;
+}
+
 /* Returns whether the job around this srun was given the flag. */
 static bool is_in_job(int flag)
 {
 	return getenv(job_variable(flag).text) != NULL;
 }
 
-/* Returns whether an argument of the command may be this flag. Slurm accepts unique prefixes. */
-static bool is_on_command_line(int flag)
+/* Returns whether an argument may be this flag. Slurm accepts unique prefixes. */
+static bool is_flag(const char *argument, int flag)
 {
-	char **argument = reexec_arguments();
+	size_t length = strcspn(argument, "=");
 
-	for (; argument && *argument; argument++) {
-		size_t length = strcspn(*argument, "=");
-
-		if (length > 2 && strncmp(*argument, "--", 2) == 0 &&
-		    strncmp(*argument + 2, flag_name(flag), length - 2) == 0)
-			return true;
-	}
-	return false;
+	return length > 2 && strncmp(argument, "--", 2) == 0 &&
+	       strncmp(argument + 2, flag_name(flag), length - 2) == 0;
 }
 
 /* Slurm repeats the flags of the job for each component of a heterogeneous step. */
 static bool is_repeated(const struct flag_state *given, int flag, const char *text)
 {
-	return !given->text ||
-	       (given->inherited && strcmp(given->text, text) == 0 && !is_on_command_line(flag));
+	return !given->text || (given->inherited && strcmp(given->text, text) == 0 &&
+				!command_line_has(is_flag, flag));
+}
+
+/* Checks a value where nothing else will, so that scrontab refuses its line. */
+static bool check_crontab(int flag, const char *text)
+{
+	struct zero_settings settings = {0};
+	char why[512];
+	bool ok = flag >= SWITCH_ON ||
+		  zero_settings_set(&settings, (enum zero_option_id)flag, text,
+				    zero_option_table[flag].flag, why, sizeof why);
+
+	zero_settings_clear(&settings);
+	if (!ok) {
+		zero_clean(why);
+		slurm_error(PLUGIN_NAME ": %s", why);
+	}
+	return ok;
 }
 
 static int store_flag(int flag, const char *text, int remote)
@@ -82,6 +115,9 @@ static int store_flag(int flag, const char *text, int remote)
 	if (flag < 0 || flag >= FLAGS)
 		return ESPANK_ERROR;
 	text = text && flag < SWITCH_ON ? text : "";
+	if (!remote && strcmp(program_invocation_short_name, "scrontab") == 0 &&
+	    !check_crontab(flag, text))
+		return ESPANK_ERROR;
 	given = &flags[flag];
 	given->inherited = !remote && is_in_job(flag) && is_repeated(given, flag, text);
 	free(given->text);
@@ -116,10 +152,14 @@ static spank_err_t register_flag(spank_t spank, int flag, const char *argument, 
 
 spank_err_t user_options_register(spank_t spank)
 {
+	/* in the order of sbatch --help: that of the table, after the two switches */
 	spank_err_t status =
 		register_flag(spank, SWITCH_ON, NULL,
 			      (char *)"turn zero on, with all options at the site's defaults");
 
+	if (!status)
+		status = register_flag(spank, SWITCH_OFF, NULL,
+				       (char *)"turn zero off, whatever the job or the site has");
 	for (int i = 0; i < ZERO_OPTIONS && !status; i++) {
 		const struct zero_option *option = &zero_option_table[i];
 		char *help;
@@ -130,9 +170,7 @@ spank_err_t user_options_register(spank_t spank)
 		status = register_flag(spank, i, option->argument, help);
 		free(help);
 	}
-	return status ? status
-		      : register_flag(spank, SWITCH_OFF, NULL,
-				      (char *)"turn zero off, whatever the job or the site has");
+	return status;
 }
 
 /* Evaluates either the flags of the job or those of the command itself. Among these --no-zero wins,
@@ -149,61 +187,59 @@ static enum user_choice choice_by_flags(bool inherited)
 										  : choice;
 }
 
-bool user_choice(user_variable variable, void *context, enum user_choice *choice, char *why,
-		 size_t size)
+static struct user_variable_name seen_name(const char *name)
 {
-	char text[PATH_MAX + 1];
+	struct user_variable_name seen;
 
-	*choice = choice_by_flags(false);
-	if (*choice == ZERO_UNSPECIFIED)
-		*choice = choice_by_flags(true);
-	if (*choice != ZERO_UNSPECIFIED)
-		return true;
-	if (variable(context, "ZERO_ENABLED", text, sizeof text)) {
-		*choice = strcmp(text, "yes") == 0 ? ZERO_REQUESTED : ZERO_DECLINED;
-		if (*choice == ZERO_REQUESTED || strcmp(text, "no") == 0)
-			return true;
-		snprintf(why, size, "ZERO_ENABLED: '%.40s' is not one of yes, no", text);
-		return false;
-	}
-	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		const struct zero_option *option = &zero_option_table[i];
-
-		/* variables without a flag, such as ZERO_ISA, do not turn zero on */
-		if (option->flag && option->env &&
-		    variable(context, option->env, text, sizeof text))
-			*choice = ZERO_REQUESTED;
-	}
-	return true;
+	snprintf(seen.text, sizeof seen.text, "SLURM_%s", name);
+	return seen;
 }
 
-bool user_settings(user_variable variable, void *context, struct zero_settings *settings, char *why,
-		   size_t size)
+const char *user_variable_text(const char *name)
 {
-	char text[PATH_MAX + 1]; /* longer than any option may be, so that a cut text is refused */
+	const char *value = getenv(name), *seen = getenv(seen_name(name).text);
 
-	*settings = (struct zero_settings){0};
-	if (no_memory) {
-		snprintf(why, size, "out of memory for the flags");
-		return false;
+	return value && seen && strcmp(value, seen) == 0 ? NULL : value;
+}
+
+void user_variable_is_seen(const char *name, bool is)
+{
+	const char *value = getenv(name);
+	struct user_variable_name seen = seen_name(name);
+
+	if (is && value)
+		setenv(seen.text, value, 1);
+	else
+		unsetenv(seen.text);
+}
+
+bool user_choice(enum user_choice *choice, char *why, size_t size)
+{
+	const char *enabled = user_variable_text("ZERO_ENABLED");
+
+	*choice = choice_by_flags(false);
+	if (*choice != ZERO_UNSPECIFIED)
+		return true;
+	if (!enabled) {
+		*choice = choice_by_flags(true);
+		return true;
 	}
-	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		const struct zero_option *option = &zero_option_table[i];
-		const char *value = flags[i].text, *origin = option->flag;
+	*choice = strcmp(enabled, "yes") == 0 ? ZERO_REQUESTED : ZERO_DECLINED;
+	if (*choice == ZERO_REQUESTED || strcmp(enabled, "no") == 0)
+		return true;
+	return zero_refuse(why, size, "ZERO_ENABLED: %s is not one of yes, no",
+			   zero_quote(enabled, strlen(enabled)).text);
+}
 
-		/* after --export=NONE the batch step gets no other sign of the flag */
-		if (!value && option->flag &&
-		    variable(context, job_variable(i).text, text, sizeof text))
-			value = text;
-		if (!value && option->env && variable(context, option->env, text, sizeof text)) {
-			value = text;
-			origin = option->env;
-		}
-		if (value && !zero_settings_set(settings, (enum zero_option_id)i, value, origin,
-						why, size)) {
-			zero_settings_clear(settings);
+bool user_flags(bool inherited, struct zero_settings *settings, char *why, size_t size)
+{
+	if (no_memory)
+		return zero_refuse(why, size, "out of memory for the flags");
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		if (flags[i].text && flags[i].inherited == inherited && !settings->origin[i] &&
+		    !zero_settings_set(settings, (enum zero_option_id)i, flags[i].text,
+				       zero_option_table[i].flag, why, size))
 			return false;
-		}
 	}
 	return true;
 }

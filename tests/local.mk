@@ -38,6 +38,7 @@ SCRIPT_TESTS = \
 	tests/format.sh \
 	tests/doc.sh \
 	tests/install.sh \
+	tests/launcher/completion.sh \
 	tests/launcher/config.sh \
 	tests/launcher/inspect.sh \
 	tests/launcher/plan.sh \

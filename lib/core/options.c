@@ -118,9 +118,12 @@ bool zero_settings_environment(struct zero_settings *settings, char *why, size_t
 		const char *name = zero_option_table[i].env;
 		const char *text = name ? getenv(name) : NULL;
 
-		if (text &&
-		    !zero_settings_set(settings, (enum zero_option_id)i, text, name, why, size))
-			return false;
+		if (!text || (settings->origin[i] && strcmp(settings->origin[i], "default") != 0) ||
+		    zero_settings_set(settings, (enum zero_option_id)i, text, name, why, size))
+			continue;
+		zero_append(why, size, strlen(why),
+			    "; if the variable is another program's, unset it");
+		return false;
 	}
 	return true;
 }

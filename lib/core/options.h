@@ -14,8 +14,12 @@
 #include "text.h"
 #include "zero.h"
 
+/* In the order of help texts and pages: first what a user needs first. */
 enum zero_option_id {
 	ZERO_OPT_STAGE,
+	ZERO_OPT_OFFLOAD,
+	ZERO_OPT_CONFIG,
+	ZERO_OPT_REPORT,
 	ZERO_OPT_STREAM_CHUNK,
 	ZERO_OPT_STREAM_THRESHOLD,
 	ZERO_OPT_FLATTEN,
@@ -23,12 +27,9 @@ enum zero_option_id {
 	ZERO_OPT_BUCKET,
 	ZERO_OPT_GATHER_LIMIT,
 	ZERO_OPT_GATHER_DTYPE,
-	ZERO_OPT_OFFLOAD,
 	ZERO_OPT_VRAM_RESERVE,
 	ZERO_OPT_BACKEND,
 	ZERO_OPT_PRELOAD,
-	ZERO_OPT_CONFIG,
-	ZERO_OPT_REPORT,
 	ZERO_OPT_PRELOAD_PATH, /* in YAML only */
 	ZERO_OPT_ISA,          /* this and the following ones in the environment only */
 	ZERO_OPT_SHARE,
@@ -163,14 +164,15 @@ bool zero_settings_set(struct zero_settings *settings, enum zero_option_id id, c
  */
 bool zero_settings_parse(struct zero_settings *settings, const char *text, const char *origin,
 			 char *why, size_t size);
-/* Sets options from ZERO_* in the environment. Unknown ZERO_ names are ignored. */
+/* Sets options that are unset or at their defaults from ZERO_* in the environment. Of others the
+   variables are not read, and unknown ZERO_ names are ignored. */
 bool zero_settings_environment(struct zero_settings *settings, char *why, size_t size);
 /* Where the value came from before it was passed on in ZERO_RESOLVED: "--zero-stage". malloc'ed;
    NULL: no memory. */
 char *zero_settings_origin(const struct zero_settings *settings, enum zero_option_id id);
 /*
- * Formats the text that zero_settings_parse reads: all options with ZERO_IN_RESOLVED, with 0 for
- * unknown facts, and their origins. malloc'ed; NULL: no memory.
+ * Formats the text that zero_settings_parse reads: all options with ZERO_IN_RESOLVED that are set,
+ * with 0 for unknown facts, and their origins. malloc'ed; NULL: no memory.
  */
 char *zero_settings_format(const struct zero_settings *settings);
 /* Whether a launcher measured the memory: `budget` and vram_source are then valid, even if 0. */

@@ -210,11 +210,13 @@ char *zero_settings_format(const struct zero_settings *settings)
 	for (size_t i = 0; i < ZERO_OPTIONS; i++) {
 		const struct zero_option *option = &zero_option_table[i];
 
-		if (!(option->where & ZERO_IN_RESOLVED))
+		if (!(option->where & ZERO_IN_RESOLVED) ||
+		    (!settings->origin[i] && i != ZERO_OPT_ORIGINS))
 			continue;
-		zero_value_format(option, &settings->value[i], value, room);
 		if (i == ZERO_OPT_ORIGINS)
 			snprintf(value, room, "%s", origins);
+		else
+			zero_value_format(option, &settings->value[i], value, room);
 		fprintf(out, "%s%s=", ftell(out) ? " " : "", option->name);
 		for (const char *byte = value; *byte; byte++)
 			fprintf(out, needs_escape((unsigned char)*byte) ? "%%%02X" : "%c",

@@ -50,19 +50,65 @@ static zero_status check_config(const zero_job *job)
 	return ZERO_OK;
 }
 
+/*
+ * A task of a step for which Slurm's plugin has turned zero on has ZERO_RESOLVED, unless its node has
+ * no plugin, or that of another release. It would run with other settings than its peers.
+ */
+static bool check_plugin(const char *resolved, char *why, size_t size)
+{
+	const char *decision = getenv("SLURM_ZERO"), *node = getenv("SLURMD_NODENAME");
+
+	/* the shell of salloc is no task: it is on no node */
+	if (resolved || !decision || !node || zero_begins_with(decision, "off"))
+		return true;
+	return zero_refuse(why, size,
+			   "zero is on for this job, but node %s has set no ZERO_RESOLVED: is "
+			   "slurm-zero's plugin, of the same release, installed there and in its "
+			   "plugstack.conf?",
+			   zero_quote(node, strlen(node)).text);
+}
+
+/*
+ * A launcher such as torchrun, started as a task of a zero step, starts several processes. They inherit
+ * what makes the task a rank, and each would take itself for that rank. The plugin sets WORLD_SIZE to
+ * the number of tasks: another value is the launcher's.
+ */
+static zero_status check_launcher(const zero_job *job)
+{
+	uint64_t tasks = job->settings.value[ZERO_OPT_TASKS].number;
+	const char *world = getenv("WORLD_SIZE"), *local = getenv("LOCAL_WORLD_SIZE");
+	const char *rank = getenv("SLURM_PROCID");
+	bool torch = getenv("TORCHELASTIC_RUN_ID") != NULL;
+
+	if (!getenv("SLURM_ZERO") || !tasks || !rank || !world ||
+	    strtoull(world, NULL, 10) == tasks)
+		return ZERO_OK;
+	return zero_fail(ZERO_E_UNSUPPORTED,
+			 "%s has started this process within task %.10s of the step, which Slurm "
+			 "counts as one rank of %llu, but WORLD_SIZE is %.10s: let srun start each "
+			 "rank, with --ntasks-per-node=%.10s and without the launcher (see FROM "
+			 "TORCHRUN TO SRUN in man spank_zero)",
+			 torch ? "torchrun, or accelerate launch," : "another launcher", rank,
+			 (unsigned long long)tasks, world, local ? local : "COUNT");
+}
+
 zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 {
 	const char *resolved = getenv("ZERO_RESOLVED");
+	zero_status status;
 	char why[512];
 
-	if (!zero_settings_environment(&job->settings, why, sizeof(why)) ||
+	/* the variables last: one that is overridden may be another program's */
+	if (!check_plugin(resolved, why, sizeof(why)) ||
 	    (resolved &&
 	     !zero_settings_parse(&job->settings, resolved, "ZERO_RESOLVED", why, sizeof(why))) ||
 	    (options && options->settings &&
 	     !zero_settings_parse(&job->settings, options->settings, "zero_open", why,
-				  sizeof(why))))
+				  sizeof(why))) ||
+	    !zero_settings_environment(&job->settings, why, sizeof(why)))
 		return zero_fail(ZERO_E_INVALID, "%s", why);
-	return check_config(job);
+	status = check_launcher(job);
+	return status ? status : check_config(job);
 }
 
 /* Settles one value for all ranks, from `all`: [world][ZERO_OPTIONS] numbers. */

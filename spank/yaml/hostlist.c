@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdint.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/text.h"
@@ -210,24 +211,96 @@ bool zero_hostlist_has(const char *list, const char *host)
 	}
 }
 
-bool zero_hostlist_first(const char *list, char *host, size_t size)
+/* Reads a range of a well-formed list. Returns what follows it and its comma or bracket. */
+static const char *next_range(const char *at, struct range *range, bool *is_last)
 {
-	const char *at = list;
+	at = read_range(at, range);
+	*is_last = *at == ']';
+	return at + 1;
+}
+
+/* Counts the hosts of one entry of a well-formed list, from the middle of it; saturates. */
+static uint64_t count_hosts(const char *at)
+{
+	uint64_t count = 1;
+
+	while (*at && *at != ',') {
+		uint64_t numbers = 0;
+		bool is_last = *at++ != '[';
+
+		if (is_last)
+			continue;
+		while (!is_last) {
+			struct range range;
+
+			at = next_range(at, &range, &is_last);
+			if (__builtin_add_overflow(numbers, range.high - range.low + 1, &numbers))
+				numbers = UINT64_MAX;
+		}
+		if (__builtin_mul_overflow(count, numbers, &count))
+			count = UINT64_MAX;
+	}
+	return count;
+}
+
+/* Writes the number of that index, of the ranges after a '['. Returns what follows their ']'. */
+static const char *write_number(const char *at, uint64_t index, char digits[DIGITS_MAX + 1])
+{
+	bool is_last = false, found = false;
+
+	while (!is_last) {
+		struct range range;
+		uint64_t numbers;
+
+		at = next_range(at, &range, &is_last);
+		numbers = range.high - range.low + 1;
+		if (!found && index < numbers) {
+			snprintf(digits, DIGITS_MAX + 1, "%0*" PRIu64, (int)range.width,
+				 range.low + index);
+			found = true;
+		}
+		index -= index < numbers ? index : numbers;
+	}
+	return at;
+}
+
+/* Writes the host of that index of one entry of a well-formed list. */
+static bool write_host(const char *at, uint64_t index, char *host, size_t size)
+{
 	size_t length = 0;
+
+	while (*at && *at != ',') {
+		char part[DIGITS_MAX + 1] = {*at};
+
+		if (*at++ == '[') {
+			uint64_t rest = count_hosts(strchr(at, ']') + 1);
+
+			at = write_number(at, index / rest, part);
+			index %= rest;
+		}
+		if (length + strlen(part) >= size)
+			return false;
+		memcpy(host + length, part, strlen(part) + 1);
+		length += strlen(part);
+	}
+	return true;
+}
+
+bool zero_hostlist_at(const char *list, uint64_t index, char *host, size_t size)
+{
 	char why[2];
 
 	if (!zero_hostlist_check(list, why, sizeof why))
 		return false;
-	while (*at && *at != ',') {
-		bool bracket = *at == '[';
-		size_t bytes = bracket ? strspn(++at, "0123456789") : 1;
+	for (;;) {
+		uint64_t count = count_hosts(list);
 
-		if (length + bytes >= size)
+		if (index < count)
+			return write_host(list, index, host, size);
+		index -= count;
+		while (*list && *list != ',')
+			list = *list == '[' ? strchr(list, ']') : list + 1;
+		if (!*list++)
 			return false;
-		memcpy(host + length, at, bytes);
-		length += bytes;
-		at = bracket ? strchr(at, ']') + 1 : at + 1;
 	}
-	host[length] = '\0';
-	return true;
 }

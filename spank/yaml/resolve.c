@@ -17,12 +17,54 @@ static bool applies(const struct section *section, const struct zero_where *wher
 		return where->gpu && fnmatch(section->pattern, where->gpu, 0) == 0;
 	case SECTION_PARTITIONS:
 		return where->partition && strcmp(section->pattern, where->partition) == 0;
+	case SECTION_ACCOUNTS:
+		return where->account && strcmp(section->pattern, where->account) == 0;
+	case SECTION_QOS:
+		return where->qos && strcmp(section->pattern, where->qos) == 0;
 	case SECTION_NODES:
 		return where->node && zero_hostlist_has(section->pattern, where->node);
 	case SECTION_KINDS:
 		break;
 	}
 	return false;
+}
+
+/* Returns whether the place leaves open if the section applies. */
+static bool may_apply(const struct section *section, const struct zero_where *where)
+{
+	return (section->kind == SECTION_PARTITIONS && !where->partition) ||
+	       (section->kind == SECTION_ACCOUNTS && !where->account) ||
+	       (section->kind == SECTION_QOS && !where->qos) ||
+	       (section->kind == SECTION_NODES && !where->node);
+}
+
+enum zero_enabled zero_config_enabled(const struct zero_config *config,
+				      const struct zero_where *where, const char **origin)
+{
+	const struct section *last = NULL;
+
+	for (size_t s = 0; config && s < config->count; s++) {
+		const struct section *section = &config->sections[s];
+
+		if (section->enabled_origin && applies(section, where) &&
+		    (!last || section->kind >= last->kind))
+			last = section;
+	}
+	if (origin)
+		*origin = last ? last->enabled_origin : "default";
+	return last ? last->enabled : ZERO_ENABLED_OPT_IN;
+}
+
+bool zero_config_may_be_enabled(const struct zero_config *config, const struct zero_where *where)
+{
+	for (size_t s = 0; config && s < config->count; s++) {
+		const struct section *section = &config->sections[s];
+
+		if (section->enabled_origin && section->enabled != ZERO_ENABLED_OFF &&
+		    may_apply(section, where))
+			return true;
+	}
+	return zero_config_enabled(config, where, NULL) != ZERO_ENABLED_OFF;
 }
 
 /* Visits all statements that apply, in ascending precedence. */
@@ -220,6 +262,12 @@ static bool clamp_setting(const struct resolve_context *context, enum zero_optio
 	return ok;
 }
 
+static bool is_same(const struct zero_value *one, const struct zero_value *other)
+{
+	return one->kind == other->kind && one->number == other->number &&
+	       (!one->text || strcmp(one->text, other->text) == 0);
+}
+
 /* Checks the user's value against locks and limits; `resolved` has the site's value. */
 static bool check_user(const struct resolve_context *context, enum zero_option_id id,
 		       const struct zero_settings *user, const struct zero_settings *resolved)
@@ -230,7 +278,7 @@ static bool check_user(const struct resolve_context *context, enum zero_option_i
 		violated_bound(rule, id, &user->value[id], context->vram_total);
 	struct value_text value = zero_value_for_message(option, &user->value[id]);
 
-	if (rule->lock) {
+	if (rule->lock && !is_same(&user->value[id], &resolved->value[id])) {
 		snprintf(context->why, context->size,
 			 "%s: %s is not allowed: %s is locked at %s (%s) by %s:%zu",
 			 user->origin[id], value.text, option->name,
@@ -269,8 +317,7 @@ static bool resolve_option(const struct resolve_context *context, enum zero_opti
 	return set_value(resolved, id, &user->value[id], user->origin[id]) || no_memory(context);
 }
 
-/* Collects the values of a user's file; other origins are NULL. Returns false without memory. */
-static bool settings_of_file(const struct zero_config *user, struct zero_settings *settings)
+bool zero_config_settings(const struct zero_config *user, struct zero_settings *settings)
 {
 	const struct section *section = user ? user->sections : NULL;
 
@@ -299,7 +346,7 @@ bool zero_config_resolve(const struct zero_config *site, const struct zero_confi
 	struct zero_settings file;
 	bool ok = true;
 
-	if (!settings_of_file(user_file, &file))
+	if (!zero_config_settings(user_file, &file))
 		return no_memory(&context);
 	if (!zero_settings_init(resolved)) {
 		zero_settings_clear(&file);

@@ -155,7 +155,7 @@ broken_at_submit() {
 		try srun true
 		silent "$mode, $how, srun without zero"
 	done
-	try env ZERO_STAGE=2 sbatch --wrap true
+	try env ZERO_ENABLED=yes sbatch --wrap true
 	refused "$mode, $how, sbatch" ": $where"
 	try salloc --zero-stage=2 true
 	refused "$mode, $how, salloc" ": $where"
@@ -218,11 +218,11 @@ locked: [offload]
 YAML
 
 too_much="40M is not allowed: stream_chunk must be at most 16M by $scratch/n2/zero.yaml:3"
-try env ZERO_STREAM_CHUNK=40M srun -w n2 true
+try env ZERO_STREAM_CHUNK=40M srun --zero -w n2 true
 fails "more than the node's limit" ": node n2: ZERO_STREAM_CHUNK: $too_much"
 try srun -w n2 -n 2 --zero-stream-chunk=40M true
 fails "more than the node's limit, by a flag" ": node n2: --zero-stream-chunk: $too_much"
-try env ZERO_STREAM_CHUNK=16M srun -w n2 true
+try env ZERO_STREAM_CHUNK=16M srun --zero -w n2 true
 silent "no more than the node's limit"
 try "${forged[@]}" ZERO_STREAM_CHUNK=40M srun -w n2 true
 fails "more than the node's limit, forged" ": node n2: ZERO_STREAM_CHUNK: $too_much"
@@ -247,38 +247,39 @@ secret() {
 	chown "$1" "$scratch/secret.yaml"
 	chmod "$2" "$scratch/secret.yaml"
 }
-run_forged() {
-	try "${as_user[@]}" "${forged[@]}" ZERO_CONFIG="$scratch/secret.yaml" srun -w n2 -n 2 true
-}
 denied="$scratch/secret.yaml: cannot be opened: Permission denied"
 
 for mode in 600 640 660; do
 	secret root:root "$mode" "confidential: 1"
 	try "${as_user[@]}" srun --zero-config="$scratch/secret.yaml" true
 	refused "root's file of mode $mode" ": $denied"
-	run_forged
-	fails "root's file of mode $mode, forged" ": node n2: $denied"
-	try "${as_user[@]}" env ZERO_CONFIG="$scratch/secret.yaml" sbatch --wrap true
+	try "${as_user[@]}" env ZERO_CONFIG="$scratch/secret.yaml" sbatch --zero --wrap true
 	refused "root's file of mode $mode, sbatch" ": $denied"
 done
 grep -q confidential "$scratch"/*.log "$scratch/out" && wrong "what is in root's file was told"
 # ... which is what would be told:
 secret root:root 644 "confidential: 1"
-run_forged
-fails "root's file that all may read" "$scratch/secret.yaml:1:1: there is no key 'confidential'"
+try "${as_user[@]}" srun --zero-config="$scratch/secret.yaml" true
+refused "root's file that all may read" "$scratch/secret.yaml:1:1: there is no key 'confidential'"
 secret "$user" 600 "version: 1"$'\n'"defaults: {stage: 1}"
 # shellcheck disable=SC2016 # for the task's shell
 try "${as_user[@]}" srun --zero-config="$scratch/secret.yaml" sh -c 'echo "$ZERO_RESOLVED"'
 grep -q '^stage=1 \| stage=1 ' "$scratch/out" || wrong "the user's own file should count"
 rm "$scratch/secret.yaml"
 mkfifo -m 644 "$scratch/secret.yaml"
-run_forged
-fails "a pipe that nobody writes" ": node n2: $scratch/secret.yaml: is not a regular file"
+try "${as_user[@]}" srun --zero-config="$scratch/secret.yaml" true
+refused "a pipe that nobody writes" ": $scratch/secret.yaml: is not a regular file"
+# Nodes need no such file, and open none: that of a client is all that counts.
+try "${as_user[@]}" "${forged[@]}" ZERO_CONFIG="$scratch/secret.yaml" srun -w n2 -n 2 true
+fails "a file for the node alone" ": node n2: ZERO_CONFIG: '"
 chmod 600 "$scratch/zero.yaml"
 try "${as_user[@]}" srun --zero true
 refused "a site's file that the user cannot read" ": $scratch/zero.yaml: cannot be opened"
+# It may say that zero is on for all jobs.
 try "${as_user[@]}" srun true
-silent "a site's file that the user cannot read, without zero"
+((status == 0)) || wrong "a site's file that the user cannot read, without zero: it should go well"
+grep -q "error: spank_zero: zero is not on, .*: $scratch/zero.yaml: cannot be opened" "$scratch/out" ||
+	wrong "a site's file that the user cannot read, without zero: it should be reported"
 mend_files
 
 # ---- tasks that die ------------------------------------------------------------------------------

@@ -118,8 +118,8 @@ for i in "${!strings[@]}"; do
 		"${as_user[@]}" srun "--zero-${options[option]//_/-}=$string" true
 	refuses "string $i as a variable on the node" "ZERO_${upper[option]}: " \
 		"${forged[@]}" "ZERO_${upper[option]}=$string" srun -w n2 true
-	refuses "string $i as a forged flag" "--zero-${options[option]//_/-}: " "${forged[@]}" \
-		"SLURM_SPANK__SLURM_SPANK_OPTION_zero_zero_${options[option]}=$string" srun -w n2 true
+	refuses "string $i in a forged request" "SLURM_ZERO_STEP: " "${forged[@]}" \
+		"SLURM_ZERO_STEP=${options[option]}=$string" srun -w n2 true
 	refuses "string $i as ZERO_ENABLED" "ZERO_ENABLED: " \
 		"${as_user[@]}" "ZERO_ENABLED=$string" srun true
 	# What is no option of theirs does not count, whatever it is.
@@ -183,16 +183,19 @@ for trap in "/dev/zero:is not a regular file" "/etc/shadow:$denied" "$scratch/se
 	"$lair/noise:" "$lair/escape:there is no option '?[31m" \
 	"/proc/self/status:is a file of /proc" "/proc/self/maps:is a file of /proc" \
 	"/proc/self/fd/3:$denied" "/proc/1/environ:$denied" "/dev/stdin:is not a regular file"; do
-	refuses "${trap%%:*}" "${trap#*:}" "${forged[@]}" "ZERO_CONFIG=${trap%%:*}" srun -w n2 true
 	((${#tried[@]} < 8)) || judge
 	[[ $trap == /dev/stdin* || $trap == */fd/3* ]] && continue # another file there
-	refuses "${trap%%:*}, on the submit host" "${trap#*:}" \
-		"${as_user[@]}" srun "--zero-config=${trap%%:*}" true
+	refuses "${trap%%:*}" "${trap#*:}" "${as_user[@]}" srun "--zero-config=${trap%%:*}" true
 done
+# A node opens no file of theirs.
+refuses "a file on the node" "ZERO_CONFIG: '$lair/pipe' is not read here" \
+	"${forged[@]}" "ZERO_CONFIG=$lair/pipe" srun -w n2 true
+works "a file on the node, forged" \
+	"${forged[@]}" "SLURM_ZERO_STEP=config=$lair/pipe" srun -w n2 true
 strange=$lair/$'\e[31m\n[2026-01-01T00:00:00.000] error: forged'
 mkdir -m 777 "$strange"
-refuses "a folder with a strange name" "hm: cannot be opened" "${forged[@]}" ZERO_CONFIG=hm \
-	env -C "$strange" srun -w n2 true
+refuses "a folder with a strange name" "hm: cannot be opened" \
+	"${as_user[@]}" env -C "$strange" srun --zero-config=hm true
 judge
 
 # ---- code of the user's --------------------------------------------------------------------------

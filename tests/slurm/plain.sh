@@ -94,7 +94,7 @@ round() {
 	# a program's own arguments and variables
 	record arguments srun -w n2 "$scratch/task.sh" --zero --zero-stage=2 --no-zero
 	record arguments_on srun -w n2 "$scratch/task.sh" --zero --zero-stage=2
-	record variables env ZERO_ISA=scalar ZERO_CHECK=1 srun -w n2 "$scratch/task.sh"
+	record variables env ZERO_STAGE=zero2 ZERO_CHECK=1 srun -w n2 "$scratch/task.sh"
 	record enabled_no env ZERO_ENABLED=no ZERO_STAGE=1 srun -w n2 "$scratch/task.sh"
 	wait_for test -e "$round/sbatch.ended"
 	cat "$round"/*.[0-9]* "$round"/*.script.* >"$scratch/all"

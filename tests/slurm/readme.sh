@@ -200,7 +200,7 @@ while read -r line; do
 		succeeds "srun --no-zero env" salloc -Q -N 1 -n 1 --zero-stage=1
 		printed 0 '^(ZERO_RESOLVED|LD_PRELOAD|RANK|MASTER_ADDR)='
 		;;
-	'ZERO_STAGE=2 sbatch job.sh')
+	'ZERO_STAGE=2 sbatch --zero job.sh')
 		succeeds "$line"
 		batch 1 2
 		;;

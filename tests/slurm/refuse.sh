@@ -46,7 +46,7 @@ refused() {
 	if [[ $argument == -* ]]; then
 		run "$command" "$argument" "$program"
 	else
-		run env "$argument" "$command" "$program"
+		run env "$argument" "$command" --zero "$program"
 	fi
 	is_refused "$command" "$@"
 }
@@ -95,7 +95,13 @@ for name in "${names[@]}"; do
 	*) fail "${flag_of[$name]}=${argument_of[$name]}: the test knows no wrong value for it" ;;
 	esac
 done
-refused ZERO_ENABLED ZERO_ENABLED=maybe "ZERO_ENABLED: 'maybe' is not one of yes, no"
+run env ZERO_ENABLED=maybe srun "$program"
+what=ZERO_ENABLED is_refused srun "ZERO_ENABLED: 'maybe' is not one of yes, no"
+# The variable may be another program's.
+refused "a foreign value" ZERO_STAGE=zero2 "ZERO_STAGE: 'zero2' is not a whole number from 0 to 3;" \
+	"override it with --zero-stage, or turn zero off with --no-zero"
+refused "a foreign value without a flag" ZERO_CHECK=all "ZERO_CHECK: 'all' is not" \
+	"unset it, or turn zero off with --no-zero"
 
 # ---- a user's own file
 
@@ -174,6 +180,14 @@ done
 
 [[ $(next_job) == "$first_job" ]] || wrong "something was submitted"
 
+# a lock accepts the locked value
+flags 0
+variables 0
+run srun "${flags[@]}" "$program"
+((status == 0)) || wrong "a lock refuses the locked value of a flag"
+run env "${variables[@]}" srun --zero "$program"
+((status == 0)) || wrong "a lock refuses the locked value of a variable"
+
 # an unused value may be wrong
 run env ZERO_STAGE=9 srun --no-zero "$program"
 ((status == 0)) || wrong "srun --no-zero with a wrong variable failed"
@@ -216,7 +230,7 @@ inside() {
 inside "a partition's limit in its job" "--zero-stream-chunk: 2M is not allowed" "$small $yaml:5" -- \
 	salloc -p small srun --zero-stream-chunk=2M "$program"
 inside "a partition's limit in its job" "ZERO_STREAM_CHUNK: 2M is not allowed" "$small $yaml:5" -- \
-	salloc -p small env ZERO_STREAM_CHUNK=2M srun "$program"
+	salloc -p small env ZERO_STREAM_CHUNK=2M srun --zero "$program"
 inside "a partition's limit for salloc's flag" "--zero-stream-chunk: 2M" "$small $yaml:5" -- \
 	salloc -p small --zero-stream-chunk=2M srun "$program"
 inside "a partition's lock in its job" "--zero-flatten: host is not allowed" "$yaml:7" -- \
@@ -251,7 +265,7 @@ on_node() {
 on_node "a partition's limit" n1 "--zero-stream-chunk: 2M is not allowed" "$small" "n1/zero.yaml:5" -- \
 	srun -w n1 -n 2 -p small --zero-stream-chunk=2M "$program"
 on_node "a partition's limit" n3 "ZERO_STREAM_CHUNK: 2M is not allowed" "$small" "n3/zero.yaml:5" -- \
-	env ZERO_STREAM_CHUNK=2M srun -w n3 -n 2 -p small "$program"
+	env ZERO_STREAM_CHUNK=2M srun -w n3 -n 2 -p small --zero "$program"
 on_node "a node's limit" n2 "--zero-bucket: 4M is not allowed" "n2/zero.yaml:10" -- \
 	srun -N 3 -n 3 --zero-bucket=4M "$program"
 on_node "a GPU's limit" n1 "--zero-stage: 2 is not allowed" "n1/zero.yaml:13" -- \

@@ -4,6 +4,7 @@
 # `enabled`. A step without zero inside a job with it has nothing of it.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
+need_command python3 slurm
 cluster_start
 plugin_on
 env=$(command -v env)
@@ -74,6 +75,7 @@ step no_over_yes $env ZERO_ENABLED=yes ZERO_STAGE=1 srun -n 1 --no-zero env
 step nested srun -n 1 sh -c 'srun --overlap -n 1 env'
 step nested_stage srun -n 1 --zero sh -c 'srun --overlap -n 1 --zero-stage=0 env'
 step nested_no srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
+step foreign $env ZERO_STAGE=zero2 srun -n 1 --zero-stage=1 env
 step back srun -n 1 --no-zero sh -c 'srun --overlap -n 1 --zero-stage=0 env'
 step own_preload $env LD_PRELOAD=$library PMIX_MCA_zero_test=kept srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
 step own_master $env MASTER_ADDR=me MASTER_PORT=9 srun -n 1 --zero \
@@ -108,6 +110,7 @@ own_options() {
 	on "$at/flag_over_no" 0
 	off "$at/no_over_yes"
 	on "$at/nested_stage" 0
+	on "$at/foreign" 1 # a flag overrides it
 	off "$at/nested_no"
 	on "$at/back" 0
 	off "$at/own_preload" "^LD_PRELOAD=$library\$"
@@ -132,9 +135,9 @@ job_ended zero_job
 own_options zero_job 2
 at=$scratch/zero_job
 on "$at/plain" 2
-on "$at/variable" 2 # a flag of the job comes before a variable of the step
+on "$at/variable" 1 # what the script sets comes before what sbatch was told
 on "$at/yes" 2
-on "$at/enabled_no" 2
+off "$at/enabled_no"
 on "$at/nested" 2
 on "$at/nested_on" 2
 
@@ -143,7 +146,7 @@ own_options no_zero_job 3
 at=$scratch/no_zero_job
 off "$at/plain"
 off "$at/variable"
-off "$at/yes"
+on "$at/yes" 3
 off "$at/enabled_no"
 off "$at/nested"
 
@@ -151,7 +154,7 @@ job_ended plain_job
 own_options plain_job 3
 at=$scratch/plain_job
 off "$at/plain"
-on "$at/variable" 1
+off "$at/variable" # it turns nothing on
 on "$at/yes" 3
 off "$at/nested_on" # the flags were those of the outer step alone
 off "$at/enabled_no"
@@ -179,13 +182,16 @@ refused() {
 		grep -qF "$scratch/zero.yaml:2" || wrong "$scratch/$1" "the line does not say why"
 }
 
-# the variable does not reach the job, but its effect does
-ZERO_ENABLED=yes sbatch --export=NONE -n 1 -o "$scratch/none" >"$scratch/out" 2>&1 <<JOB
+# none NAME VARIABLE...: submits a job with these variables, which do not reach it, but their effect does
+none() {
+	env "${@:2}" sbatch --export=NONE -n 1 -o "$scratch/$1" >"$scratch/out" 2>&1 <<JOB
 #!/bin/bash
-$(command -v srun) $env 2>$scratch/none.err
-echo "\$?" >$scratch/none.status
+$(command -v srun) $env 2>$scratch/$1.err
+echo "\$?" >$scratch/$1.status
 JOB
-check "sbatch --export=NONE" $?
+	check "sbatch --export=NONE" $?
+}
+none none ZERO_ENABLED=yes ZERO_STAGE=1
 
 one a env ZERO_ENABLED=yes salloc -n 1 srun env
 on "$scratch/a" 3
@@ -202,12 +208,14 @@ one g env SLURM_KILL_BAD_EXIT=0 salloc -n 1 --zero srun env
 lines "$scratch/g" '^SLURM_KILL_BAD_EXIT=0$' >/dev/null ||
 	wrong "$scratch/g" "the user's own SLURM_KILL_BAD_EXIT is gone"
 
-# variables without a flag do not turn zero on
-one f env ZERO_ISA=scalar ZERO_CHECK=1 srun -n 1 env
+# other programs' variables turn nothing on
+one f env ZERO_STAGE=zero2 ZERO_CHECK=1 srun -n 1 env
 off "$scratch/f"
+one h env ZERO_STAGE=1 ZERO_ENABLED=yes salloc -n 1 --zero-stage=2 srun env
+on "$scratch/h" 2 # a variable that is as it was for salloc does not override its flag
 
 wait_for test -s "$scratch/none.status"
-on "$scratch/none" 3
+on "$scratch/none" 1
 
 write_yaml <<YAML
 enabled: on
@@ -227,8 +235,11 @@ one f env ZERO_ENABLED=no salloc -n 1 srun env
 off "$scratch/f"
 one g salloc -n 1 srun --no-zero env
 off "$scratch/g"
+none no ZERO_ENABLED=no
 one h salloc -n 1 --no-zero srun --zero-stage=1 env
 on "$scratch/h" 1
+wait_for test -s "$scratch/no.status"
+off "$scratch/no"
 
 write_yaml <<<'enabled: off'
 one a srun -n 1 env
@@ -237,8 +248,10 @@ one b srun -n 1 --no-zero env
 off "$scratch/b"
 one c srun -n 1 --zero env
 refused c
-one d env ZERO_STAGE=1 salloc -n 1 env
+one d salloc -n 1 --zero-stage=1 env
 refused d
+one f env ZERO_STAGE=1 srun -n 1 env
+off "$scratch/f"
 one e env ZERO_ENABLED=yes sbatch -n 1 --wrap env
 refused e
 
@@ -254,3 +267,62 @@ one b srun -w n2 -n 1 --zero env
 [[ $(<"$scratch/b.status") != 0 ]] || wrong "$scratch/b" "zero is off on n2, and was not refused"
 grep -q "spank_zero: node n2: zero is switched off on this node ($scratch/n2/zero.yaml:2" "$scratch/b.err" ||
 	wrong "$scratch/b" "the line does not say why"
+
+# A program on a node without the plugin would have other settings than its peers.
+plugin_on
+: >"$scratch/n3/plugstack.conf"
+one a srun -w n3 -n 1 --zero-stage=1 "$top_builddir/tests/slurm/report_task" stage
+[[ $(<"$scratch/a.status") != 0 ]] || wrong "$scratch/a" "zero_open works on a node without the plugin"
+grep -q "zero is on for this job, but node 'n3' has set no ZERO_RESOLVED" "$scratch/a.err" ||
+	wrong "$scratch/a" "the node is not named"
+one b srun -w n3 -n 1 "$top_builddir/tests/slurm/report_task" stage
+[[ $(<"$scratch/b.status") == 0 ]] || wrong "$scratch/b" "zero_open fails where zero is not on"
+plugin_on
+
+# ---- how often srun is executed
+
+cat >"$scratch/times.py" <<'PYTHON'
+import struct
+import subprocess
+import sys
+
+task = ["sh", "-c", "echo ready; read line", "sh"]
+arguments = sys.argv[1].split("PROGRAM")
+srun = subprocess.Popen(["srun", "-n1", *arguments[0].split(), *task, *arguments[1].split()],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+assert srun.stdout.readline() == b"ready\n"
+with open(f"/proc/{srun.pid}/auxv", "rb") as file:
+    vector = dict(struct.iter_unpack("@LL", file.read()))
+with open(f"/proc/{srun.pid}/mem", "rb", buffering=0) as file:
+    file.seek(vector[31])  # AT_EXECFN: by what name it was executed
+    name = file.read(16).split(b"\0")[0]
+srun.communicate(b"\n")
+assert srun.returncode == 0
+print("twice" if name == b"/proc/self/exe" else "once")
+PYTHON
+
+# executed TIMES ARGUMENTS COMMAND...: by the command around this srun
+executed() {
+	run "${@:3}" python3 "$scratch/times.py" "$2"
+	[[ $status == 0 && $(<"$scratch/out") == "$1" ]] ||
+		fail "${*:3} srun $2 is not executed $1: $(<"$scratch/out") $(<"$scratch/err")"
+}
+executed once "PROGRAM"
+executed once "--zero PROGRAM"
+executed once "-N 1 --zero-stage 2 PROGRAM --no-zero"
+executed once "-N 1 PROGRAM --zero"
+executed once "PROGRAM" env ZERO_ENABLED=no
+executed once "--no-zero PROGRAM" env ZERO_ENABLED=yes
+executed once "PROGRAM" salloc -Q -n1 --zero
+executed once "--no-zero PROGRAM" salloc -Q -n1 --zero
+executed once "PROGRAM" salloc -Q -n1 --zero env ZERO_ENABLED=no
+executed once "--zero PROGRAM" salloc -Q -n1 --no-zero
+executed twice "--no-z --zero PROGRAM" # a prefix, which is not guessed: the other way is tried at all
+
+# A broken file of a site that wants zero for all jobs is reported by each, and stops none.
+printf 'version: 1\nenabled: on\ndefaults: {stge: 1}\n' >"$scratch/zero.yaml"
+one a srun -n 1 env
+[[ $(<"$scratch/a.status") == 0 ]] || wrong "$scratch/a" "a broken file stops a job"
+lines "$scratch/a" '^(SLURM_ZERO|ZERO_RESOLVED|LD_PRELOAD)' && wrong "$scratch/a" "zero is not off"
+grep -q "^srun: error: spank_zero: zero is not on, .*$scratch/zero.yaml:3:12: " "$scratch/a.err" ||
+	wrong "$scratch/a" "the broken file is not reported"

@@ -35,6 +35,17 @@ ran "a step without the first node" srun --zero -w 'n[2-3]' -N2 -n3 "$given" a
 numbered "a step without the first node" 3
 expect "MASTER_ADDR of n2 and n3" "n2 " "$(field addr)"
 
+# Rank 0 may be on any node of the sorted list.
+printf 'n3\nn1\nn1\nn2\n' >"$scratch/hosts"
+SLURM_HOSTFILE=$scratch/hosts ran "--distribution=arbitrary" \
+	srun --zero --distribution=arbitrary -n4 "$given" a
+numbered "--distribution=arbitrary" 4
+expect "MASTER_ADDR under --distribution=arbitrary" "n3 " "$(field addr)"
+for layout in cyclic plane=2; do
+	ran "--distribution=$layout" srun --zero --distribution="$layout" -w 'n[2-3]' -N2 -n5 "$given" a
+	expect "MASTER_ADDR under --distribution=$layout" "$(first_node) " "$(field addr)"
+done
+
 MASTER_ADDR=here MASTER_PORT=7 ran "the user's MASTER_*" srun --zero -n2 "$given" a
 expect "the user's MASTER_ADDR" "here " "$(field addr)"
 expect "the user's MASTER_PORT" "7 " "$(field port)"
@@ -90,6 +101,21 @@ print(f"rank {rank} of {world}: {total}, {'zero' if hasattr(library, 'zero_open'
 PYTHON
 ran "a script that knows nothing of Slurm" srun --zero -N3 -n6 python3 "$scratch/train.py"
 has_lines "a script that knows nothing of Slurm" 6 '^rank [0-5] of 6: 15, zero$'
+
+# What torchrun does, in short: several processes that each inherit the task.
+cat >"$scratch/torchrun" <<TASK
+#!/bin/bash
+for rank in 0 1; do
+	env RANK=\$rank WORLD_SIZE=2 LOCAL_RANK=\$rank LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none \
+		"$report_task" stage &
+done
+wait %1 && wait %2
+TASK
+chmod +x "$scratch/torchrun"
+run_all srun --zero -N1 -n1 "$scratch/torchrun"
+((status)) || fail "two ranks in one task: it ended well"
+has_lines "two ranks in one task" 2 \
+	'torchrun, or accelerate launch, has started .* let srun start each rank, with --ntasks-per-node=2'
 
 # ---- steps in steps -------------------------------------------------------------------------------
 
@@ -262,6 +288,33 @@ PYTHON
 ran "Ctrl-C" python3 "$scratch/terminal.py" srun --zero -n1 bash -c 'echo ready; exec sleep 600'
 has_lines "Ctrl-C" 1 "sending Ctrl-C to StepId="
 wait_for no_steps
+
+# ---- where the library is -------------------------------------------------------------------------
+
+# $LIB is the loader's word for the folder of a program's kind, so that others find another library.
+# shellcheck disable=SC2016
+mkdir -p "$scratch/usr/lib64" "$scratch/usr/lib/x86_64-linux-gnu" "$scratch/usr/lib/aarch64-linux-gnu"
+for folder in "$scratch"/usr/lib64 "$scratch"/usr/lib/*; do
+	cp -L "$libzero" "$folder/libzero.so"
+done
+write_yaml <<YAML
+defaults: {preload_path: "$scratch/usr/\$LIB/libzero.so"}
+YAML
+# shellcheck disable=SC2016 # the loader expands it
+ran '$LIB in preload_path' srun --zero --export=ALL -n1 "$given" a
+has_lines "\$LIB in preload_path" 1 "preload=$scratch/usr/[$]LIB/libzero.so library=mapped"
+plugin_on
+
+# What srun --container makes of a step: the runtime enters the bundle's root only later.
+mkdir -p "$scratch/bundle/rootfs${libzero%/*}"
+ran "a bundle without the library" srun --zero-stage=1 --export=ALL,SLURM_CONTAINER="$scratch/bundle" \
+	-n1 "$given" a
+has_lines "a bundle without the library" 1 'preload=none library=none zero=stage=1'
+has_lines "a bundle without the library" 1 "nothing is preloaded, since the container has no $libzero"
+cp -L "$libzero" "$scratch/bundle/rootfs$libzero"
+ran "a bundle with the library" srun --zero-stage=1 --export=ALL,SLURM_CONTAINER="$scratch/bundle" \
+	-n1 "$given" a
+has_lines "a bundle with the library" 1 "preload=$libzero library=mapped zero=stage=1"
 
 # ---- containers -----------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ START_TEST(malformed_lists_are_refused)
 		ck_assert_msg(!zero_hostlist_check(cases[i][0], why, sizeof why), "'%s'",
 			      cases[i][0]);
 		ck_assert_str_eq(why, cases[i][1]);
-		ck_assert(!zero_hostlist_first(cases[i][0], host, sizeof host));
+		ck_assert(!zero_hostlist_at(cases[i][0], 0, host, sizeof host));
 		zero_hostlist_has(cases[i][0], "n1");
 	}
 }
@@ -104,15 +104,15 @@ START_TEST(the_first_host)
 {
 	char host[8];
 
-	ck_assert(zero_hostlist_first("n[01-16,3]x,b", host, sizeof host));
+	ck_assert(zero_hostlist_at("n[01-16,3]x,b", 0, host, sizeof host));
 	ck_assert_str_eq(host, "n01x");
-	ck_assert(zero_hostlist_first("r[2-3]c[7,9]", host, sizeof host));
+	ck_assert(zero_hostlist_at("r[2-3]c[7,9]", 0, host, sizeof host));
 	ck_assert_str_eq(host, "r2c7");
-	ck_assert(zero_hostlist_first("abcdefg", host, sizeof host));
+	ck_assert(zero_hostlist_at("abcdefg", 0, host, sizeof host));
 	ck_assert_str_eq(host, "abcdefg");
-	ck_assert(!zero_hostlist_first("abcdefgh", host, sizeof host));
-	ck_assert(!zero_hostlist_first("abcde[100]", host, sizeof host));
-	ck_assert(!zero_hostlist_first("a", host, 0));
+	ck_assert(!zero_hostlist_at("abcdefgh", 0, host, sizeof host));
+	ck_assert(!zero_hostlist_at("abcde[100]", 0, host, sizeof host));
+	ck_assert(!zero_hostlist_at("a", 0, host, 0));
 }
 END_TEST
 
@@ -148,6 +148,28 @@ END_TEST
 static char hosts[HOSTS][64];
 static size_t host_count;
 
+struct numbers {
+	unsigned low, high;
+	int width;
+};
+
+/* Appends each number of the ranges to each of the hosts, of which the last number varies first. */
+static void add_numbers(size_t first, const struct numbers *of, size_t ranges)
+{
+	size_t before = host_count;
+
+	for (size_t h = first; h < before; h++) {
+		for (size_t r = 0; r < ranges; r++) {
+			for (unsigned number = of[r].low; number <= of[r].high; number++)
+				sprintf(hosts[host_count++], "%s%0*u", hosts[h], of[r].width,
+					number);
+		}
+	}
+	/* the shorter ones are only prefixes */
+	memmove(hosts[first], hosts[before], (host_count - before) * sizeof hosts[0]);
+	host_count -= before - first;
+}
+
 /* Appends one random name to the list, and the hosts that it stands for to the hosts. */
 static void add_name(uint64_t *state, char *list)
 {
@@ -156,7 +178,8 @@ static void add_name(uint64_t *state, char *list)
 
 	hosts[host_count++][0] = '\0';
 	for (size_t p = 0; p < parts; p++) {
-		size_t before = host_count, ranges = next_random(state) % 2 + 1;
+		size_t ranges = next_random(state) % 2 + 1;
+		struct numbers of[2];
 
 		if (next_random(state) % 2) {
 			static const char *const plain[] = {"a", "1", "0", "b-"};
@@ -178,16 +201,10 @@ static void add_name(uint64_t *state, char *list)
 			sprintf(list + strlen(list), "%s%s", r ? "," : "", text);
 			if (high > low)
 				sprintf(list + strlen(list), "-%u", high);
-			for (unsigned number = low; number <= high; number++) {
-				for (size_t h = first; h < before; h++)
-					sprintf(hosts[host_count++], "%s%0*u", hosts[h], width,
-						number);
-			}
+			of[r] = (struct numbers){low, high, width};
 		}
 		strcat(list, "]");
-		/* the shorter ones are only prefixes */
-		memmove(hosts[first], hosts[before], (host_count - before) * sizeof hosts[0]);
-		host_count -= before - first;
+		add_numbers(first, of, ranges);
 	}
 }
 
@@ -206,7 +223,7 @@ START_TEST(random_lists_match_their_expansion)
 
 	for (int round = 0; round < 400; round++) {
 		size_t names = next_random(&state) % 2 + 1;
-		char list[512] = "", host[64], first[64];
+		char list[512] = "", host[64], nth[64];
 
 		host_count = 0;
 		for (size_t i = 0; i < names; i++) {
@@ -214,8 +231,12 @@ START_TEST(random_lists_match_their_expansion)
 				strcat(list, ",");
 			add_name(&state, list);
 		}
-		ck_assert(zero_hostlist_first(list, first, sizeof first));
-		ck_assert_str_eq(first, hosts[0]);
+		for (size_t h = 0; h < host_count; h++) {
+			ck_assert_msg(zero_hostlist_at(list, h, nth, sizeof nth), "%s, %zu", list,
+				      h);
+			ck_assert_str_eq(nth, hosts[h]);
+		}
+		ck_assert(!zero_hostlist_at(list, host_count, nth, sizeof nth));
 		for (size_t i = 0; i < host_count; i += 1 + host_count / 100) {
 			size_t at = next_random(&state) % strlen(hosts[i]);
 
