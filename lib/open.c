@@ -144,7 +144,10 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	if (!settings)
 		settings = zero_report_begin(job);
 	zero_error_save(&error);
-	status = open_backend(job, settings, options);
+	/* such processes cannot even meet */
+	status = zero_job_check_launcher(job);
+	if (!status)
+		status = open_backend(job, settings, options);
 	/* The search for a GPU may have left another sentence. */
 	if (!status && settings)
 		zero_error_restore(&error);

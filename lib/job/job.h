@@ -102,6 +102,8 @@ zero_status zero_device_sync(zero_job *job);
 
 /* Reads the options from the environment, ZERO_RESOLVED and the caller. Local. */
 zero_status zero_job_read_settings(zero_job *job, const zero_options *options);
+/* Refuses a process that another launcher has started within a task of Slurm. */
+zero_status zero_job_check_launcher(const zero_job *job);
 /* Computes the sizes that are `auto`, from the memory of this rank alone. Local. */
 zero_status zero_job_resolve_sizes(zero_job *job);
 /* COLLECTIVE. Sends this rank's values and the status of reading them, and takes the minimum where

@@ -73,7 +73,7 @@ static bool check_plugin(const char *resolved, char *why, size_t size)
  * what makes the task a rank, and each would take itself for that rank. The plugin sets WORLD_SIZE to
  * the number of tasks: another value is the launcher's.
  */
-static zero_status check_launcher(const zero_job *job)
+zero_status zero_job_check_launcher(const zero_job *job)
 {
 	uint64_t tasks = job->settings.value[ZERO_OPT_TASKS].number;
 	const char *world = getenv("WORLD_SIZE"), *local = getenv("LOCAL_WORLD_SIZE");
@@ -95,7 +95,6 @@ static zero_status check_launcher(const zero_job *job)
 zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 {
 	const char *resolved = getenv("ZERO_RESOLVED");
-	zero_status status;
 	char why[512];
 
 	/* the variables last: one that is overridden may be another program's */
@@ -107,8 +106,7 @@ zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 				  sizeof(why))) ||
 	    !zero_settings_environment(&job->settings, why, sizeof(why)))
 		return zero_fail(ZERO_E_INVALID, "%s", why);
-	status = check_launcher(job);
-	return status ? status : check_config(job);
+	return check_config(job);
 }
 
 /* Settles one value for all ranks, from `all`: [world][ZERO_OPTIONS] numbers. */

@@ -85,7 +85,7 @@ was_hetero() {
 	has_lines "$1, with the library" 3 '^rank=[0-2] world=3 .* stage=2$'
 }
 hetero "a heterogeneous job" n3 n1 srun
-hetero "heterogeneous steps of a job" n3 n1 salloc -N3 -n6 srun
+hetero "heterogeneous steps of a job" n3 n1 salloc -N3 -n6 --ntasks-per-node=2 srun
 
 ran "several tasks a node" srun --zero-stage=1 -N1 -n4 "$given" a
 numbered "several tasks a node" 4

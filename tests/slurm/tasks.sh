@@ -109,7 +109,8 @@ for rank in 0 1; do
 	env RANK=\$rank WORLD_SIZE=2 LOCAL_RANK=\$rank LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none \
 		"$report_task" stage &
 done
-wait %1 && wait %2
+wait %1
+wait %2
 TASK
 chmod +x "$scratch/torchrun"
 run_all srun --zero -N1 -n1 "$scratch/torchrun"
