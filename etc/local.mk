@@ -2,8 +2,8 @@
 # What an admin may edit. It is installed only where there is none yet, and uninstalled only if it is
 # still as it was installed; an edited line for plugstack.conf gets a name that Slurm does not read.
 # The pristine zero.yaml is beside the documentation.
-EXTRA_DIST += etc/zero.yaml
-doc_DATA = etc/zero.yaml
+EXTRA_DIST += etc/zero.yaml examples/job_submit.lua
+doc_DATA = etc/zero.yaml examples/job_submit.lua
 slurm_conf = etc/zero.yaml
 # Without a plugin, Slurm would complain about the line on each command.
 if HAVE_SLURM
@@ -11,6 +11,10 @@ if HAVE_YAML
 slurm_conf += etc/zero.conf
 endif
 endif
+
+# Bash looks for it there, by the name of the command.
+bashcompletiondir = $(datadir)/bash-completion/completions
+dist_bashcompletion_DATA = etc/completions/zerorun
 
 CLEANFILES += etc/zero.conf
 etc/zero.conf: Makefile

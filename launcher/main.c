@@ -40,8 +40,8 @@ static void print_help(void)
 	      "                          print what the options of a zero.yaml resolve to, and "
 	      "where each\n"
 	      "                          value came from (" ZERO_SITE_CONFIG ")\n"
-	      "      --node=NODE, --partition=PARTITION, --gpu=MODEL\n"
-	      "                          the place that --show-config resolves for\n"
+	      "      --node=NODE, --partition=PARTITION, --account=ACCOUNT, --qos=QOS,\n"
+	      "      --gpu=MODEL         the place that --show-config resolves for\n"
 	      "      --zero              accepted as in Slurm's commands; changes nothing here\n"
 	      "  -h, --help\n"
 	      "  -V, --version\n"
@@ -150,6 +150,8 @@ static int parse_config_flag(struct cursor *cursor, struct config_query *config)
 		{"--check-config", &config->check},
 		{"--node", &config->node},
 		{"--partition", &config->partition},
+		{"--account", &config->account},
+		{"--qos", &config->qos},
 		{"--gpu", &config->gpu},
 	};
 	const char *next = cursor->argv[cursor->at + 1];
@@ -302,8 +304,10 @@ static int parse_arguments(char **argv, struct request *request)
 		return refuse_program("--check-config", request->program);
 	if (request->config.show)
 		return refuse_program("--show-config", request->program);
-	if (request->config.node || request->config.partition || request->config.gpu) {
-		print_error("--node, --partition and --gpu can be given with --show-config alone");
+	if (request->config.node || request->config.partition || request->config.account ||
+	    request->config.qos || request->config.gpu) {
+		print_error("--node, --partition, --account, --qos and --gpu can be given with "
+			    "--show-config alone");
 		return EXIT_USAGE;
 	}
 	if (request->model && !request->plan) {

@@ -61,6 +61,8 @@ spank_spank_zero_la_SOURCES = \
 	spank/task_budget.h \
 	spank/task_preload.c \
 	spank/task_preload.h \
+	spank/telemetry.c \
+	spank/telemetry.h \
 	spank/user_options.c \
 	spank/user_options.h \
 	spank/user_request.c \

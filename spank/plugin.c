@@ -3,7 +3,7 @@
  * The SPANK plugin. Slurm finds these callbacks by name, and each calls the file of its context:
  *
  *	sbatch, salloc, srun     submit.c, srun_env.c, srun_pmix.c
- *	slurmstepd               step_node.c
+ *	slurmstepd               step_node.c, telemetry.c
  *	slurmstepd, each task    task.c, task_preload.c, task_budget.c
  *	the last two             nested_step.c, scron.c, step.c
  *	all of them              user_request.c, user_options.c, command_line.c, reexec.c (in srun)
@@ -19,6 +19,7 @@
 #include "plugin.h"
 #include "srun_env.h"
 #include "user_options.h"
+#include "user_request.h"
 
 SPANK_PLUGIN(zero, 1)
 
@@ -108,14 +109,35 @@ int slurm_spank_init(spank_t spank, int count, char **argument)
 	return ESPANK_SUCCESS;
 }
 
+/*
+ * Slurm gives these variables to prolog and epilog of the job as SPANK_ZERO and SPANK_ZERO_OPTIONS, and
+ * to job_submit plugins. An srun in a job inherits them from sbatch or salloc.
+ */
+static void tell_prolog(spank_t spank)
+{
+	const char *decision = getenv(DECISION), *options = user_request_text();
+
+	if (!decision || zero_begins_with(decision, DECISION_OFF)) {
+		spank_job_control_unsetenv(spank, "ZERO");
+		spank_job_control_unsetenv(spank, "ZERO_OPTIONS");
+		return;
+	}
+	spank_job_control_setenv(spank, "ZERO",
+				 zero_begins_with(decision, DECISION_SITE) ? "site" : "user", 1);
+	spank_job_control_setenv(spank, "ZERO_OPTIONS", options ? options : "", 1);
+}
+
 int slurm_spank_init_post_opt(spank_t spank, int count, char **argument)
 {
 	(void)count;
 	(void)argument;
 	if (!is_first(POST_OPT))
 		return ESPANK_SUCCESS;
-	return is_submit() ? submit_init_post_opt(&arguments)
-			   : step_node_init_post_opt(spank, &arguments);
+	if (!is_submit())
+		return step_node_init_post_opt(spank, &arguments);
+	submit_init_post_opt(&arguments);
+	tell_prolog(spank);
+	return ESPANK_SUCCESS;
 }
 
 int slurm_spank_user_init(spank_t spank, int count, char **argument)

@@ -63,6 +63,8 @@ struct zero_where step_where(const struct step_node *node, const struct zero_gpu
 	return (struct zero_where){
 		.node = node->name,
 		.partition = node->partition[0] ? node->partition : NULL,
+		.account = node->account[0] ? node->account : NULL,
+		.qos = node->qos[0] ? node->qos : NULL,
 		.gpu = gpu ? gpu->model : NULL,
 		.vram_total = gpu ? gpu->total : 0,
 	};

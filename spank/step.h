@@ -21,11 +21,19 @@ enum task_kind {
 };
 
 /* Messages that are printed once a node, by the first task that has one. */
-enum notice { NOTICE_ERROR, NOTICE_CONTAINER, NOTICE_NVML, NOTICE_BUDGET, NOTICES };
+enum notice {
+	NOTICE_ERROR,
+	NOTICE_CONTAINER,
+	NOTICE_NVML,
+	NOTICE_BUDGET,
+	NOTICE_OPTIONS,
+	NOTICES,
+};
 
 struct step_node {
 	char name[256];
-	char partition[256]; /* "" if unknown */
+	/* as the variables of the job say, which the client may forge: "" if unknown */
+	char partition[256], account[256], qos[256];
 	struct zero_config *site;
 	struct zero_vram_query query; /* of the GPUs; each task waits for the answer */
 	atomic_flag *printed; /* [NOTICES], in memory shared with tasks; NULL without memory */
@@ -33,6 +41,7 @@ struct step_node {
 	char *gpus;           /* the step's SLURM_STEP_GPUS or SLURM_JOB_GPUS; NULL if unset */
 	struct stat root;     /* "/" of slurmstepd: a task with another one is in a container */
 	bool on;
+	bool by_site;             /* who turned it on */
 	bool clean;               /* remove the variables of the zero job around this step */
 	char why[PATH_MAX + 512]; /* the error that the first task reports; "" if there is none */
 };

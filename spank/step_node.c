@@ -14,6 +14,7 @@
 
 #include "nested_step.h"
 #include "plugin.h"
+#include "telemetry.h"
 #include "user_request.h"
 
 static struct step_node node;
@@ -35,37 +36,62 @@ static void read_node_name(void)
 		snprintf(node.name, sizeof node.name, "?");
 }
 
+/*
+ * The job's credential has its partition and account, and since release 26.05 its QOS, but no item of
+ * spank_get_item() returns them (slurm/spank.h). The variables do, which slurmctld sets for a batch
+ * script, and srun for other steps (src/common/env.c and _set_env_vars2() of srun's srun_job.c).
+ */
+static void read_job(spank_t spank)
+{
+	const struct {
+		const char *name;
+		char *text;
+	} wanted[] = {
+		{"SLURM_JOB_PARTITION", node.partition},
+		{"SLURM_JOB_ACCOUNT", node.account},
+		{"SLURM_JOB_QOS", node.qos},
+	};
+
+	for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+		if (spank_getenv(spank, wanted[i].name, wanted[i].text, sizeof node.partition))
+			wanted[i].text[0] = '\0';
+	}
+}
+
 int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
 {
-	char decision[128] = "", *partition;
+	char decision[128] = "";
+	struct zero_where where;
+	enum zero_enabled enabled;
 	const char *origin;
-	bool by_site;
 
 	arguments = given;
 	/* a job without zero ends here: no file is opened */
 	if (spank_getenv(spank, DECISION, decision, sizeof decision))
 		return ESPANK_SUCCESS;
-	by_site = zero_begins_with(decision, DECISION_SITE);
-	node.on = by_site || zero_begins_with(decision, DECISION_ON) ||
+	node.by_site = zero_begins_with(decision, DECISION_SITE);
+	node.on = node.by_site || zero_begins_with(decision, DECISION_ON) ||
 		  zero_begins_with(decision, DECISION_STEP);
 	node.clean = !node.on;
 	if (!node.on || step_task_kind(spank) == TASK_NONE)
 		return ESPANK_SUCCESS;
 	read_node_name();
-	partition = step_variable(spank, "SLURM_JOB_PARTITION");
-	snprintf(node.partition, sizeof node.partition, "%s", partition ? partition : "");
-	free(partition);
+	read_job(spank);
 	if (arguments->why[0]) {
 		memcpy(node.why, arguments->why, sizeof arguments->why);
 		return ESPANK_SUCCESS;
 	}
 	node.site =
 		zero_config_read(arguments->config, ZERO_CONFIG_SITE, node.why, sizeof node.why);
-	if (!node.site || zero_config_enabled(node.site, &origin) != ZERO_ENABLED_OFF)
+	if (!node.site)
+		return ESPANK_SUCCESS;
+	where = step_where(&node, NULL);
+	enabled = zero_config_enabled(node.site, &where, &origin);
+	if (node.by_site ? enabled == ZERO_ENABLED_ON : enabled != ZERO_ENABLED_OFF)
 		return ESPANK_SUCCESS;
 	/* a job that did not ask for zero continues without it */
-	node.on = !by_site;
-	node.clean = by_site;
+	node.on = !node.by_site;
+	node.clean = node.by_site;
 	snprintf(node.why, sizeof node.why, "zero is switched off on this node (%s)", origin);
 	return ESPANK_SUCCESS;
 }
@@ -108,6 +134,8 @@ int step_node_user_init(spank_t spank)
 	node.gpus = step_variable(spank, "SLURM_STEP_GPUS");
 	if (!node.gpus)
 		node.gpus = step_variable(spank, "SLURM_JOB_GPUS");
+	if (step_task_kind(spank) == TASK_RANK)
+		telemetry_begin(spank, &node);
 	if (node.why[0] || step_task_kind(spank) != TASK_RANK || !wants_vram(spank))
 		return ESPANK_SUCCESS;
 	zero_vram_ask(arguments->nvml, arguments->nvml_seconds, &node.query);
@@ -127,8 +155,11 @@ int step_node_task_exit(spank_t spank)
 	int status = 0, number = 0;
 	char *components;
 
-	if (!node.on || named || step_task_kind(spank) != TASK_RANK ||
+	if (!node.on || step_task_kind(spank) != TASK_RANK ||
 	    spank_get_item(spank, S_TASK_EXIT_STATUS, &status))
+		return ESPANK_SUCCESS;
+	telemetry_task(status);
+	if (named)
 		return ESPANK_SUCCESS;
 	if (WIFSIGNALED(status))
 		number = WTERMSIG(status);
@@ -149,6 +180,7 @@ int step_node_task_exit(spank_t spank)
 
 int step_node_exit(void)
 {
+	telemetry_end(&node);
 	zero_config_free(node.site);
 	zero_vram_forget(&node.query);
 	free(node.visible);

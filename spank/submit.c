@@ -29,18 +29,22 @@ static bool is_srun(void)
 	return spank_context() == S_CTX_LOCAL;
 }
 
-/* Returns the partition, which only an srun within a job knows. */
-static const char *known_partition(void)
+/* Returns what is known of the place: only an srun within a job knows the job's partition. */
+static struct zero_where known_place(void)
 {
 	bool in_job = is_srun() && getenv("SLURM_JOB_ID");
 
-	return in_job ? getenv("SLURM_JOB_PARTITION") : NULL;
+	return (struct zero_where){
+		.partition = in_job ? getenv("SLURM_JOB_PARTITION") : NULL,
+		.account = in_job ? getenv("SLURM_JOB_ACCOUNT") : NULL,
+		.qos = in_job ? getenv("SLURM_JOB_QOS") : NULL,
+	};
 }
 
 /* Reads, checks and passes on what the user asked for. */
 static void request_options(const struct zero_config *site)
 {
-	struct zero_where where = {.partition = known_partition()};
+	struct zero_where where = known_place();
 	struct user_request request;
 	struct zero_settings resolved;
 	char why[PATH_MAX + 512];
@@ -56,17 +60,20 @@ static void request_options(const struct zero_config *site)
 
 static enum zero_state decide(const struct zero_config *site, enum user_choice choice)
 {
+	struct zero_where where = known_place();
 	const char *origin;
-	enum zero_enabled enabled = zero_config_enabled(site, &origin);
+	enum zero_enabled enabled = zero_config_enabled(site, &where, &origin);
+	/* where it is off in some places only, the node refuses */
+	bool allowed = zero_config_may_be_enabled(site, &where);
 	char why[PATH_MAX + 64];
 
-	if (enabled == ZERO_ENABLED_OFF && choice == ZERO_REQUESTED) {
+	if (!allowed && choice == ZERO_REQUESTED) {
 		snprintf(why, sizeof why, "zero is switched off on this cluster (%s)", origin);
 		refuse(why);
 	}
 	if (choice == ZERO_REQUESTED)
 		return ZERO_ON_BY_USER;
-	if (enabled != ZERO_ENABLED_OFF && srun_env_job_has_zero())
+	if (allowed && srun_env_job_has_zero())
 		return ZERO_ON_BY_USER;
 	return enabled == ZERO_ENABLED_ON ? ZERO_ON_BY_SITE : ZERO_NOT_ON;
 }

@@ -14,6 +14,7 @@
 #include "scron.h"
 #include "task_budget.h"
 #include "task_preload.h"
+#include "telemetry.h"
 #include "yaml/hostlist.h"
 
 /* Returns the port of the step: the same on all nodes, below the ports that the kernel assigns. */
@@ -175,6 +176,8 @@ static bool prepare(spank_t spank, const struct step_node *node, enum task_kind 
 	user_request_clear(&request);
 	if (!ok)
 		return false;
+	if (kind == TASK_RANK)
+		log_options(spank, node, &resolved);
 	ok = set_resolved(spank, &resolved, why, size);
 	zero_settings_clear(&resolved);
 	/* an srun within this task is told by its job */

@@ -152,10 +152,14 @@ static spank_err_t register_flag(spank_t spank, int flag, const char *argument, 
 
 spank_err_t user_options_register(spank_t spank)
 {
+	/* in the order of sbatch --help: that of the table, after the two switches */
 	spank_err_t status =
 		register_flag(spank, SWITCH_ON, NULL,
 			      (char *)"turn zero on, with all options at the site's defaults");
 
+	if (!status)
+		status = register_flag(spank, SWITCH_OFF, NULL,
+				       (char *)"turn zero off, whatever the job or the site has");
 	for (int i = 0; i < ZERO_OPTIONS && !status; i++) {
 		const struct zero_option *option = &zero_option_table[i];
 		char *help;
@@ -166,9 +170,7 @@ spank_err_t user_options_register(spank_t spank)
 		status = register_flag(spank, i, option->argument, help);
 		free(help);
 	}
-	return status ? status
-		      : register_flag(spank, SWITCH_OFF, NULL,
-				      (char *)"turn zero off, whatever the job or the site has");
+	return status;
 }
 
 /* Evaluates either the flags of the job or those of the command itself. Among these --no-zero wins,

@@ -154,6 +154,13 @@ bool user_request_pass_on(const struct user_request *request, bool is_srun)
 	return ok;
 }
 
+const char *user_request_text(void)
+{
+	const char *step = getenv(USER_REQUEST_OF_STEP);
+
+	return step ? step : getenv(USER_REQUEST_OF_JOB);
+}
+
 void user_request_forget(bool is_srun)
 {
 	unsetenv(USER_REQUEST_OF_STEP);

@@ -25,6 +25,8 @@ bool user_request_make(struct user_request *request, char *why, size_t size);
 /* Sets the variable for the steps of the job, or in srun for its own step. Returns false without
    memory. */
 bool user_request_pass_on(const struct user_request *request, bool is_srun);
+/* Returns the text that was passed on, or that a job around this srun passes on; NULL without one. */
+const char *user_request_text(void);
 /* Removes it. An srun leaves what its job was told. */
 void user_request_forget(bool is_srun);
 

@@ -22,13 +22,14 @@ try() {
 }
 
 conf=$(variable slurmconfdir) lib=$(variable libdir) man=$(variable mandir) doc=$(variable docdir)
-bin=$(variable bindir) include=$(variable includedir)
+bin=$(variable bindir) include=$(variable includedir) data=$(variable datadir)
 [[ $conf == /* && $lib == /* && $man == /* ]] || fail "the Makefile's folders: $conf, $lib, $man"
 
 try install
 wanted=("$bin/zerorun" "$include/zero.h" "$lib/libzero.so" "$lib/slurm-zero/zero_host.so"
 	"$lib/pkgconfig/zero.pc" "$conf/zero.yaml" "$doc/zero.yaml" "$man/man1/zerorun.1"
-	"$man/man3/zero.3" "$man/man5/zero.yaml.5" "$man/man8/spank_zero.8")
+	"$man/man3/zero.3" "$man/man5/zero.yaml.5" "$man/man8/spank_zero.8"
+	"$data/bash-completion/completions/zerorun" "$doc/job_submit.lua")
 # the host module is MPI's, the plugin is Slurm's and libyaml's
 have mpi || unset 'wanted[3]'
 have pmix && wanted+=("$lib/slurm-zero/zero_pmix.so")

@@ -38,6 +38,7 @@ SCRIPT_TESTS = \
 	tests/format.sh \
 	tests/doc.sh \
 	tests/install.sh \
+	tests/launcher/completion.sh \
 	tests/launcher/config.sh \
 	tests/launcher/inspect.sh \
 	tests/launcher/plan.sh \
@@ -217,7 +218,8 @@ tests_unit_test_restart_LDFLAGS = -Wl,--wrap=clock_gettime,--wrap=sigtimedwait \
 	-Wl,--wrap=waitpid,--wrap=print_error
 tests_unit_test_restart_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
-tests_unit_test_task_gpus_SOURCES = tests/unit/test_task_gpus.c tests/unit/nvml_double.h
+tests_unit_test_task_gpus_SOURCES = tests/unit/test_task_gpus.c tests/unit/device_groups.h \
+	tests/unit/nvml_double.h
 tests_unit_test_task_gpus_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_task_gpus_LDFLAGS = -Wl,--wrap=access
 tests_unit_test_task_gpus_LDADD = spank/libvram.la $(UNIT_LIBS)

@@ -75,7 +75,7 @@ int config_check(FILE *out, const char *path)
 		return EXIT_FAILURE;
 	if (resolve(site, NULL, &user_settings, &where, &resolved)) {
 		fprintf(out, "%s: valid\n", path);
-		print_summary(out, zero_config_enabled(site, NULL), &resolved);
+		print_summary(out, zero_config_enabled(site, &where, NULL), &resolved);
 		zero_settings_clear(&resolved);
 		status = EXIT_SUCCESS;
 	}
@@ -104,7 +104,7 @@ static void print_resolved(FILE *out, const struct zero_config *site,
 			   const struct zero_where *where, const struct zero_settings *resolved)
 {
 	const char *origin = NULL;
-	enum zero_enabled enabled = zero_config_enabled(site, &origin);
+	enum zero_enabled enabled = zero_config_enabled(site, where, &origin);
 	struct variables variables = {.out = out};
 
 	fputs("option            value         from\n", out);
@@ -123,6 +123,8 @@ int config_show(FILE *out, const struct config_query *query,
 	struct zero_where where = {
 		.node = query->node,
 		.partition = query->partition,
+		.account = query->account,
+		.qos = query->qos,
 		.gpu = query->gpu,
 	};
 	struct zero_config *site = read_config(query->show, ZERO_CONFIG_SITE), *user = NULL;

@@ -10,7 +10,7 @@
 struct config_query {
 	const char *check; /* the file of --check-config, or NULL */
 	const char *show;  /* the file of --show-config, or NULL */
-	const char *node, *partition, *gpu;
+	const char *node, *partition, *account, *qos, *gpu;
 };
 
 /* Checks the site's file. Returns 0, or the exit status after an error. */

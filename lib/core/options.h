@@ -14,8 +14,12 @@
 #include "text.h"
 #include "zero.h"
 
+/* In the order of help texts and pages: first what a user needs first. */
 enum zero_option_id {
 	ZERO_OPT_STAGE,
+	ZERO_OPT_OFFLOAD,
+	ZERO_OPT_CONFIG,
+	ZERO_OPT_REPORT,
 	ZERO_OPT_STREAM_CHUNK,
 	ZERO_OPT_STREAM_THRESHOLD,
 	ZERO_OPT_FLATTEN,
@@ -23,12 +27,9 @@ enum zero_option_id {
 	ZERO_OPT_BUCKET,
 	ZERO_OPT_GATHER_LIMIT,
 	ZERO_OPT_GATHER_DTYPE,
-	ZERO_OPT_OFFLOAD,
 	ZERO_OPT_VRAM_RESERVE,
 	ZERO_OPT_BACKEND,
 	ZERO_OPT_PRELOAD,
-	ZERO_OPT_CONFIG,
-	ZERO_OPT_REPORT,
 	ZERO_OPT_PRELOAD_PATH, /* in YAML only */
 	ZERO_OPT_ISA,          /* this and the following ones in the environment only */
 	ZERO_OPT_SHARE,

@@ -35,6 +35,25 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.help = "what is sharded: 1 optimizer, 2 also gradients, 3 everything",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 3, .where = USER,
 	},
+	[ZERO_OPT_OFFLOAD] = {
+		.name = "offload", .flag = "--zero-offload", .env = "ZERO_OFFLOAD",
+		.argument = "none|optimizer", .default_text = "none",
+		.help = "states to store in host memory instead of GPU memory",
+		.type = ZERO_TYPE_CHOICE, .choices = offload_choices, .where = USER,
+	},
+	[ZERO_OPT_CONFIG] = {
+		.name = "config", .flag = "--zero-config", .env = "ZERO_CONFIG",
+		.argument = "FILE", .default_text = "",
+		.help = "YAML file with options, read after the site's file",
+		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1,
+		.where = ZERO_IN_FLAG | ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_REPORT] = {
+		.name = "report", .flag = "--zero-report", .env = "ZERO_REPORT",
+		.argument = "DIR", .default_text = "",
+		.help = "folder to write a report of the job to",
+		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1, .where = USER,
+	},
 	[ZERO_OPT_STREAM_CHUNK] = {
 		.name = "stream_chunk", .flag = "--zero-stream-chunk", .env = "ZERO_STREAM_CHUNK",
 		.argument = "SIZE", .default_text = "40M",
@@ -78,12 +97,6 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.help = "type of gathers that do not name one; param: as stored",
 		.type = ZERO_TYPE_CHOICE, .choices = gather_dtype_choices, .where = USER,
 	},
-	[ZERO_OPT_OFFLOAD] = {
-		.name = "offload", .flag = "--zero-offload", .env = "ZERO_OFFLOAD",
-		.argument = "none|optimizer", .default_text = "none",
-		.help = "states to store in host memory instead of GPU memory",
-		.type = ZERO_TYPE_CHOICE, .choices = offload_choices, .where = USER,
-	},
 	[ZERO_OPT_VRAM_RESERVE] = {
 		.name = "vram_reserve", .flag = "--zero-vram-reserve", .env = "ZERO_VRAM_RESERVE",
 		.argument = "SIZE|PERCENT%", .default_text = "5%",
@@ -101,19 +114,6 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "yes|no", .default_text = "yes",
 		.help = "preload libzero.so into each task",
 		.type = ZERO_TYPE_CHOICE, .choices = preload_choices, .where = USER,
-	},
-	[ZERO_OPT_CONFIG] = {
-		.name = "config", .flag = "--zero-config", .env = "ZERO_CONFIG",
-		.argument = "FILE", .default_text = "",
-		.help = "YAML file with options, read after the site's file",
-		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1,
-		.where = ZERO_IN_FLAG | ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
-	},
-	[ZERO_OPT_REPORT] = {
-		.name = "report", .flag = "--zero-report", .env = "ZERO_REPORT",
-		.argument = "DIR", .default_text = "",
-		.help = "folder to write a report of the job to",
-		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1, .where = USER,
 	},
 	[ZERO_OPT_PRELOAD_PATH] = {
 		.name = "preload_path",

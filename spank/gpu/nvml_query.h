@@ -47,6 +47,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && sizeof(struct nvml_progress) == si
 struct nvml_results {
 	_Atomic uint32_t owner; /* the process, as a robust futex: FUTEX_OWNER_DIED once it ended */
 	_Atomic struct nvml_progress progress;
+	double left; /* seconds until the deadline, once it is done */
 	char why[sizeof(((struct zero_vram *)NULL)->why)];
 	struct zero_gpu gpu[NVML_ENTRIES];
 };

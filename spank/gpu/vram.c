@@ -132,6 +132,7 @@ __attribute__((noreturn)) static void nvml_child(struct nvml_results *results, c
 				   strerror(errno));
 	else
 		nvml_query(results, library);
+	results->left = deadline - zero_seconds();
 	/* a task need not wait until the driver has released everything */
 	nvml_set_call(results, NVML_DONE, NVML_GPUS);
 	_exit(EXIT_SUCCESS);
@@ -282,6 +283,19 @@ void zero_vram_answer(const struct zero_vram_query *query, struct zero_vram *vra
 	if (query->results)
 		read_results(query->results, wait_child(query->results, query->deadline),
 			     query->seconds, vram);
+}
+
+double zero_vram_seconds(const struct zero_vram_query *query)
+{
+	const struct nvml_results *results = query->results;
+	double seconds;
+
+	if (!results ||
+	    atomic_load_explicit(&results->progress, memory_order_acquire).call < NVML_DONE)
+		return 0;
+	/* the process, which is the user's, may have written any number */
+	seconds = query->seconds - results->left;
+	return seconds > 0 && seconds <= query->seconds ? seconds : 0;
 }
 
 void zero_vram_forget(struct zero_vram_query *query)

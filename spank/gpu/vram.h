@@ -55,6 +55,8 @@ void zero_vram_ask(const char *library, double seconds, struct zero_vram_query *
  * not a child of the caller.
  */
 void zero_vram_answer(const struct zero_vram_query *query, struct zero_vram *vram);
+/* Returns how many seconds the query took; 0 if there was none, or if it is not done. */
+double zero_vram_seconds(const struct zero_vram_query *query);
 void zero_vram_forget(struct zero_vram_query *query);
 void zero_vram_clear(struct zero_vram *vram);
 

@@ -17,12 +17,54 @@ static bool applies(const struct section *section, const struct zero_where *wher
 		return where->gpu && fnmatch(section->pattern, where->gpu, 0) == 0;
 	case SECTION_PARTITIONS:
 		return where->partition && strcmp(section->pattern, where->partition) == 0;
+	case SECTION_ACCOUNTS:
+		return where->account && strcmp(section->pattern, where->account) == 0;
+	case SECTION_QOS:
+		return where->qos && strcmp(section->pattern, where->qos) == 0;
 	case SECTION_NODES:
 		return where->node && zero_hostlist_has(section->pattern, where->node);
 	case SECTION_KINDS:
 		break;
 	}
 	return false;
+}
+
+/* Returns whether the place leaves open if the section applies. */
+static bool may_apply(const struct section *section, const struct zero_where *where)
+{
+	return (section->kind == SECTION_PARTITIONS && !where->partition) ||
+	       (section->kind == SECTION_ACCOUNTS && !where->account) ||
+	       (section->kind == SECTION_QOS && !where->qos) ||
+	       (section->kind == SECTION_NODES && !where->node);
+}
+
+enum zero_enabled zero_config_enabled(const struct zero_config *config,
+				      const struct zero_where *where, const char **origin)
+{
+	const struct section *last = NULL;
+
+	for (size_t s = 0; config && s < config->count; s++) {
+		const struct section *section = &config->sections[s];
+
+		if (section->enabled_origin && applies(section, where) &&
+		    (!last || section->kind >= last->kind))
+			last = section;
+	}
+	if (origin)
+		*origin = last ? last->enabled_origin : "default";
+	return last ? last->enabled : ZERO_ENABLED_OPT_IN;
+}
+
+bool zero_config_may_be_enabled(const struct zero_config *config, const struct zero_where *where)
+{
+	for (size_t s = 0; config && s < config->count; s++) {
+		const struct section *section = &config->sections[s];
+
+		if (section->enabled_origin && section->enabled != ZERO_ENABLED_OFF &&
+		    may_apply(section, where))
+			return true;
+	}
+	return zero_config_enabled(config, where, NULL) != ZERO_ENABLED_OFF;
 }
 
 /* Visits all statements that apply, in ascending precedence. */

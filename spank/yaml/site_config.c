@@ -50,23 +50,47 @@ static bool read_enabled(struct zero_reader *reader, const struct zero_key *key,
 		[ZERO_ENABLED_ON] = "on",
 	};
 	const char *text = zero_reader_scalar(reader, key->text);
-	struct zero_config *config = ((struct zero_config_parser *)context)->config;
+	struct zero_config_parser *parser = context;
+	struct section *section = &parser->config->sections[parser->section];
 
 	if (!text)
 		return false;
 	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
 		if (strcmp(text, names[i]) != 0)
 			continue;
-		config->enabled = (enum zero_enabled)i;
-		if (asprintf(&config->enabled_origin, "%s:%zu", config->path,
+		/* whether srun starts a step with PMIx is decided before its nodes are known */
+		if (i == ZERO_ENABLED_ON && section->kind == SECTION_NODES)
+			return zero_reader_error(reader, zero_reader_place(reader),
+						 "enabled: on is not allowed under nodes, where it "
+						 "is off or opt-in");
+		section->enabled = (enum zero_enabled)i;
+		if (asprintf(&section->enabled_origin, "%s:%zu", parser->config->path,
 			     zero_reader_place(reader).line) >= 0)
 			return true;
-		config->enabled_origin = NULL;
+		section->enabled_origin = NULL;
 		return zero_reader_no_memory(reader);
 	}
 	return zero_reader_error(reader, zero_reader_place(reader),
 				 "enabled: %s is not one of off, opt-in, on",
 				 zero_reader_quote(text).text);
+}
+
+static bool read_telemetry(struct zero_reader *reader, const struct zero_key *key, void *context)
+{
+	const char *text = zero_reader_scalar(reader, key->text);
+	struct zero_config *config = ((struct zero_config_parser *)context)->config;
+
+	if (!text)
+		return false;
+	if (strcmp(text, "off") == 0)
+		return true;
+	if (strcmp(text, "syslog") != 0 && text[0] != '/')
+		return zero_reader_error(reader, zero_reader_place(reader),
+					 "telemetry: %s is not off, syslog or the absolute path of "
+					 "a file",
+					 zero_reader_quote(text).text);
+	config->telemetry = strdup(text);
+	return config->telemetry || zero_reader_no_memory(reader);
 }
 
 static bool read_defaults(struct zero_reader *reader, const struct zero_key *key, void *context)
@@ -92,7 +116,13 @@ static bool read_env(struct zero_reader *reader, const struct zero_key *key, voi
 static bool read_sections(struct zero_reader *reader, const struct zero_key *key, void *context);
 
 /* The places where a key is allowed. */
-enum { IN_TOP = 1, IN_SECTION = 2, IN_USER = 4 };
+enum {
+	IN_TOP = 1,
+	IN_GPUS = 2,
+	IN_OTHERS = 4, /* sections that are not by GPU */
+	IN_SECTION = IN_GPUS | IN_OTHERS,
+	IN_USER = 8,
+};
 
 static const struct {
 	const char *name;
@@ -100,13 +130,16 @@ static const struct {
 	unsigned where;
 } known_keys[] = {
 	{"version", read_version, IN_TOP | IN_USER},
-	{"enabled", read_enabled, IN_TOP},
+	{"enabled", read_enabled, IN_TOP | IN_OTHERS},
+	{"telemetry", read_telemetry, IN_TOP},
 	{"defaults", read_defaults, IN_TOP | IN_SECTION | IN_USER},
 	{"limits", read_limits, IN_TOP | IN_SECTION},
 	{"locked", read_locked, IN_TOP | IN_SECTION},
 	{"env", read_env, IN_TOP | IN_SECTION},
 	{"gpus", read_sections, IN_TOP},
 	{"partitions", read_sections, IN_TOP},
+	{"accounts", read_sections, IN_TOP},
+	{"qos", read_sections, IN_TOP},
 	{"nodes", read_sections, IN_TOP},
 };
 
@@ -149,6 +182,11 @@ static bool read_key(struct zero_reader *reader, const struct zero_key *key,
 				"only the site's file may have %s: a user's may have "
 				"version and defaults",
 				known_keys[i].name);
+		if (known_keys[i].where & IN_OTHERS)
+			return zero_reader_error(reader, key->place,
+						 "%s is not allowed under gpus: it is decided "
+						 "before a task has a GPU",
+						 known_keys[i].name);
 		return zero_reader_error(
 			reader, key->place,
 			"%s applies to the whole file and is not allowed in a section",
@@ -167,7 +205,9 @@ static bool read_top(struct zero_reader *reader, const struct zero_key *key, voi
 
 static bool read_in_section(struct zero_reader *reader, const struct zero_key *key, void *context)
 {
-	return read_key(reader, key, context, IN_SECTION);
+	struct zero_config_parser *parser = context;
+
+	return read_key(reader, key, parser, parser->kind == SECTION_GPUS ? IN_GPUS : IN_OTHERS);
 }
 
 static bool read_section(struct zero_reader *reader, const struct zero_key *key, void *context)
@@ -194,13 +234,17 @@ static bool read_section(struct zero_reader *reader, const struct zero_key *key,
 
 static bool read_sections(struct zero_reader *reader, const struct zero_key *key, void *context)
 {
+	static const char *const names[SECTION_KINDS] = {
+		[SECTION_GPUS] = "gpus",         [SECTION_PARTITIONS] = "partitions",
+		[SECTION_ACCOUNTS] = "accounts", [SECTION_QOS] = "qos",
+		[SECTION_NODES] = "nodes",
+	};
 	struct zero_config_parser *parser = context;
 
-	parser->kind = SECTION_NODES;
-	if (strcmp(key->text, "gpus") == 0)
-		parser->kind = SECTION_GPUS;
-	else if (strcmp(key->text, "partitions") == 0)
-		parser->kind = SECTION_PARTITIONS;
+	for (int kind = SECTION_GPUS; kind < SECTION_KINDS; kind++) {
+		if (strcmp(key->text, names[kind]) == 0)
+			parser->kind = (enum section_kind)kind;
+	}
 	return zero_reader_map(reader, key->text, read_section, parser);
 }
 
@@ -240,7 +284,6 @@ struct zero_config *zero_config_read(const char *path, enum zero_config_kind kin
 	}
 	zero_clean(config->path);
 	config->kind = kind;
-	config->enabled = ZERO_ENABLED_OPT_IN;
 	text = zero_config_file_text(path, config->path, kind == ZERO_CONFIG_SITE, &length, why,
 				     size);
 	ok = text && read_yaml(config, text, length, why, size);
@@ -262,19 +305,16 @@ void zero_config_free(struct zero_config *config)
 		for (size_t i = 0; i < section->count; i++)
 			zero_statement_clear(&section->statements[i]);
 		free(section->statements);
+		free(section->enabled_origin);
 		free(section->pattern);
 	}
 	free(config->sections);
-	free(config->enabled_origin);
+	free(config->telemetry);
 	free(config->path);
 	free(config);
 }
 
-enum zero_enabled zero_config_enabled(const struct zero_config *config, const char **origin)
+const char *zero_config_telemetry(const struct zero_config *config)
 {
-	bool is_set = config && config->enabled_origin;
-
-	if (origin)
-		*origin = is_set ? config->enabled_origin : "default";
-	return is_set ? config->enabled : ZERO_ENABLED_OPT_IN;
+	return config ? config->telemetry : NULL;
 }

@@ -5,7 +5,7 @@
  * share this.
  *
  * The value of an option is the last of: compiled default, `defaults`, `gpus`, `partitions`,
- * `nodes`, the user's file, environment, flag. Limits and locks of all sections that apply bind
+ * `accounts`, `qos`, `nodes`, the user's file, environment, flag. Limits and locks of all sections that apply bind
  * together: the narrowest limit counts. A user's value beyond a limit is refused; a site's or
  * compiled default beyond a limit is clamped to it.
  */
@@ -37,17 +37,13 @@ struct zero_config *zero_config_read(const char *path, enum zero_config_kind kin
 				     size_t size);
 void zero_config_free(struct zero_config *config);
 
-/*
- * Returns the value of `enabled`; opt-in if the key is missing or `config` is NULL. *origin, unless
- * `origin` is NULL, becomes "path:line" or "default" and lives as long as the file.
- */
-enum zero_enabled zero_config_enabled(const struct zero_config *config, const char **origin);
-
 /* The place that options are resolved for. Where a field is NULL or 0, it is not known yet, and no
    section of that kind applies. */
 struct zero_where {
 	const char *node;
 	const char *partition;
+	const char *account;
+	const char *qos;
 	const char *gpu;     /* model, such as "NVIDIA H100 80GB HBM3" */
 	uint64_t vram_total; /* bytes, to compare a percentage with a size */
 };
@@ -55,6 +51,19 @@ struct zero_where {
 /* Collects the values of a user's file, with their lines; other origins are NULL. Returns false
    without memory. */
 bool zero_config_settings(const struct zero_config *user, struct zero_settings *settings);
+/*
+ * Returns the value of `enabled` by the last section that applies and has it; opt-in if none has,
+ * or if `config` is NULL. *origin, unless `origin` is NULL, becomes "path:line" or "default" and
+ * lives as long as the file.
+ */
+enum zero_enabled zero_config_enabled(const struct zero_config *config,
+				      const struct zero_where *where, const char **origin);
+/* Returns whether `enabled` is not off, or need not be in some place that `where` leaves open. */
+bool zero_config_may_be_enabled(const struct zero_config *config, const struct zero_where *where);
+
+/* Returns where a line about each step goes: "syslog" or an absolute path; NULL: nowhere. */
+const char *zero_config_telemetry(const struct zero_config *config);
+
 /*
  * Resolves all options. `site` and `user_file` may be NULL. `user` has the values of flags and
  * environment; its origins are NULL for options that the user did not set. A locked option may be

@@ -25,13 +25,23 @@ struct statement {
 };
 
 /* In ascending precedence. */
-enum section_kind { SECTION_TOP, SECTION_GPUS, SECTION_PARTITIONS, SECTION_NODES, SECTION_KINDS };
+enum section_kind {
+	SECTION_TOP,
+	SECTION_GPUS,
+	SECTION_PARTITIONS,
+	SECTION_ACCOUNTS,
+	SECTION_QOS,
+	SECTION_NODES,
+	SECTION_KINDS,
+};
 
 /* The top level, or a section that applies where its pattern matches. Statements are in the order
    of the file. */
 struct section {
 	enum section_kind kind;
 	char *pattern; /* owned; NULL for TOP */
+	enum zero_enabled enabled;
+	char *enabled_origin; /* "path:line"; NULL: the section has no key `enabled` */
 	struct statement *statements;
 	size_t count, room;
 };
@@ -39,9 +49,8 @@ struct section {
 struct zero_config {
 	char *path; /* without control characters */
 	enum zero_config_kind kind;
-	enum zero_enabled enabled;
-	char *enabled_origin;     /* NULL: the file has no key `enabled` */
-	struct section *sections; /* in the order of the file */
+	char *telemetry;          /* "syslog" or a path; NULL: off */
+	struct section *sections; /* in the order of the file; the first one is TOP */
 	size_t count, room;
 };
 

@@ -55,6 +55,8 @@ static bool applies(const struct section *section, const struct zero_where *wher
 	case SECTION_GPUS:
 		return where->gpu && fnmatch(section->pattern, where->gpu, 0) == 0;
 	case SECTION_PARTITIONS:
+	case SECTION_ACCOUNTS:
+	case SECTION_QOS:
 		return where->partition && strcmp(section->pattern, where->partition) == 0;
 	case SECTION_NODES:
 		return where->node && zero_hostlist_has(section->pattern, where->node);
@@ -134,7 +136,10 @@ static void resolve(const struct zero_config *site, const struct zero_config *us
 		fuzz_sentence(why, WHY);
 	}
 	must(zero_config_env(site, where, check_variable, &names), "the end");
-	must(zero_config_enabled(site, NULL) <= ZERO_ENABLED_ON, "enabled");
+	must(zero_config_enabled(site, where, NULL) <= ZERO_ENABLED_ON, "enabled");
+	must(zero_config_may_be_enabled(site, where) ||
+		     zero_config_enabled(site, where, NULL) == ZERO_ENABLED_OFF,
+	     "where zero may be enabled");
 	free(why);
 }
 
@@ -169,7 +174,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	char *words = fuzz_text(&fuzz);
 	struct zero_config *site = NULL, *user = NULL;
 	struct zero_settings user_options = {.origin = {NULL}};
-	struct zero_where where = {.node = node, .partition = partition, .gpu = gpu};
+	/* one name for all three, which are compared alike */
+	struct zero_where where = {.node = node,
+				   .partition = partition,
+				   .account = partition,
+				   .qos = partition,
+				   .gpu = gpu};
 
 	where.vram_total = size ? (uint64_t)(data[size - 1] & 3) << 36 : 0;
 	if (site_text)

@@ -41,8 +41,8 @@ SLURM_JOB_ID=7 ZERO_BUCKET=2M LD_PRELOAD=libm.so.6 run "$ZERORUN" -n 6 -N3 --lab
 is "$status" 33
 is "$out" "--zero
 --zero-stage=2
---zero-stream-chunk=3145728
 --zero-config=x.yaml
+--zero-stream-chunk=3145728
 --ntasks=6
 --nodes=3
 --label

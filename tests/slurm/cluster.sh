@@ -183,6 +183,10 @@ cluster_logs() {
 	} >&2
 }
 
+start_slurmd() {
+	slurmd -f "$scratch/$1/slurm.conf" -N "$1"
+}
+
 # cluster_start: a test may change the configuration in a function cluster_adjust of its own.
 cluster_start() {
 	local node
@@ -199,7 +203,7 @@ cluster_start() {
 	trap cluster_stop EXIT
 	slurmctld -f "$SLURM_CONF" || fail "slurmctld does not start"
 	for node in "${nodes[@]}"; do
-		slurmd -f "$scratch/$node/slurm.conf" -N "$node" || echo "slurmd of $node does not start" >&2 &
+		start_slurmd "$node" || echo "slurmd of $node does not start" >&2 &
 	done
 	wait_for all_idle
 }

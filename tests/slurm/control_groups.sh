@@ -46,7 +46,11 @@ cluster_adjust() {
 cluster_start
 plugin_on
 write_yaml <<<"defaults: {preload_path: $libzero, vram_reserve: 0}"
-trap 'cluster_stop; rmdir "$groups/slurm_n1"' EXIT
+# Steps that were killed may be ending still.
+no_groups() {
+	[[ ! -d $groups/slurm_n1 ]] || find "$groups/slurm_n1" -depth -type d -exec rmdir {} +
+}
+trap 'cluster_stop; within 60 no_groups' EXIT
 
 # GPU N has 10 (N + 1) GiB left; the last one is in MIG mode.
 for number in {0..7}; do

@@ -24,6 +24,9 @@ for command in sbatch salloc srun; do
 	done
 	[[ $help == *" --zero turn zero on"* && $help == *" --no-zero turn zero off"* ]] ||
 		fail "$command --help has no --zero or no --no-zero"
+	first=$("$command" --help 2>&1 | grep -oE '^ +--(no-)?zero[a-z-]*' | head -n 6 | tr -d ' \n')
+	[[ $first == --zero--no-zero--zero-stage--zero-offload--zero-config--zero-report ]] ||
+		fail "$command --help begins with $first"
 done
 
 for layer in 5 6; do
@@ -252,7 +255,7 @@ was_batch comments 7 7 7 "$scratch/own5.yaml"
 # shellcheck disable=SC2016 # for the script
 printf '#!/bin/sh\necho "$ZERO_RESOLVED"\n' >"$scratch/script"
 ran_batch "sbatch --export=NONE" -n 1 --export=NONE --zero-stage=1 --zero-stream-chunk=7M "$scratch/script"
-grep -q '^stage=1 stream_chunk=7340032 ' "$scratch/out" ||
+grep -q '^stage=1 .* stream_chunk=7340032 ' "$scratch/out" ||
 	fail "after --export=NONE a batch script gets: $(<"$scratch/out")"
 
 # ---- the plugin's line twice, as where a site includes it twice
@@ -261,5 +264,7 @@ for node in "" "${nodes[@]}"; do
 	sed -i p "$scratch${node:+/$node}/plugstack.conf"
 done
 ran "srun with the plugin's line twice" srun --zero-stage=1 "${three[@]}"
-[[ $(grep -c '^n[123] stage=1 ' "$scratch/out") == 3 && ! -s $scratch/err ]] ||
+# a job may wait for what is left of the one before
+said=$(grep -v '^srun: job .* resources$' "$scratch/err")
+[[ $(grep -c '^n[123] stage=1 ' "$scratch/out") == 3 && -z $said ]] ||
 	fail "with the plugin's line twice: $(<"$scratch/out")"

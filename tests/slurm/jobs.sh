@@ -158,7 +158,7 @@ expect "zerorun: LD_PRELOAD" "$libzero " "$(field preload)"
 settings() {
 	sed -n "s/^$1: stage=/stage=/p" "$scratch/out" | sed 's/ master=[^ ]*//; s/ origins=[^ ]*//' | sort
 }
-expect "srun: tasks" 3 "$(settings srun | grep -c '^stage=1 stream_chunk=7340032 ')"
+expect "srun: tasks" 3 "$(settings srun | grep -c '^stage=1 .* stream_chunk=7340032 ')"
 expect "zerorun's settings, as srun's" "$(settings srun)" "$(settings zerorun)"
 
 cp "$scratch/none" "$scratch/out"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests on a real Slurm of three nodes, each in folders and on ports of its own.
 SLURM_TESTS = \
+	tests/slurm/admin.sh \
+	tests/slurm/configless.sh \
 	tests/slurm/control_groups.sh \
 	tests/slurm/faults.sh \
 	tests/slurm/gpus.sh \

@@ -21,9 +21,9 @@ START_TEST(defaults_are_options)
 		{"version: 1\ndefaults:\n  isa: avx2\n",
 		 ":3:3: isa cannot be set in a file: use ZERO_ISA"},
 		{"version: 1\ndefaults:\n  tasks: 3\n",
-		 ":3:3: there is no option 'tasks': the options are stage, stream_chunk, "
-		 "stream_threshold, flatten, allgather, bucket, gather_limit, gather_dtype, "
-		 "offload, vram_reserve, backend, preload, report, preload_path"},
+		 ":3:3: there is no option 'tasks': the options are stage, offload, report, "
+		 "stream_chunk, stream_threshold, flatten, allgather, bucket, gather_limit, "
+		 "gather_dtype, vram_reserve, backend, preload, preload_path"},
 		{"version: 1\ndefaults:\n  stage: 4\n",
 		 ":3:10: stage: '4' is out of range: 0 to 3 is allowed"},
 		{"version: 1\ndefaults:\n  stage: [3]\n",
@@ -229,12 +229,19 @@ START_TEST(sections_have_keys)
 		 "value"},
 		{"version: 1\npartitions:\n  debug: {nodes: {}}\n",
 		 ":3:11: nodes applies to the whole file and is not allowed in a section"},
-		{"version: 1\npartitions:\n  debug: {enabled: off}\n",
-		 ":3:11: enabled applies to the whole file and is not allowed in a section"},
+		{"version: 1\npartitions:\n  debug: {telemetry: off}\n",
+		 ":3:11: telemetry applies to the whole file and is not allowed in a section"},
+		{"version: 1\ntelemetry: zero.log\n",
+		 ":2:12: telemetry: 'zero.log' is not off, syslog or the absolute path of a file"},
+		{"version: 1\ngpus:\n  \"*A*\": {enabled: off}\n",
+		 ":3:11: enabled is not allowed under gpus: it is decided before a task has a GPU"},
+		{"version: 1\nnodes:\n  n1: {enabled: on}\n",
+		 ":3:17: enabled: on is not allowed under nodes, where it is off or opt-in"},
 		{"version: 1\npartitions:\n  debug: {limit: {}}\n",
 		 ":3:11: there is no key 'limit' here: did you mean limits?"},
 		{"version: 1\npartitions:\n  debug: {foo: {}}\n",
-		 ":3:11: there is no key 'foo' here: the keys are defaults, limits, locked, env"},
+		 ":3:11: there is no key 'foo' here: the keys are enabled, defaults, limits, "
+		 "locked, env"},
 		{"version: 1\npartitions:\n  debug: {stage: 1}\n",
 		 ":3:11: stage belongs under defaults"},
 		{"version: 1\npartitions:\n  '': {}\n", ":3:3: the name of a section is empty"},
@@ -257,8 +264,9 @@ END_TEST
 
 START_TEST(a_user_has_defaults_only)
 {
-	static const char *const words[] = {"enabled", "limits",     "locked", "env",
-					    "gpus",    "partitions", "nodes"};
+	static const char *const words[] = {"enabled",    "telemetry", "limits",   "locked",
+					    "env",        "gpus",      "accounts", "qos",
+					    "partitions", "nodes"};
 	char text[64], expected[160];
 
 	for (size_t i = 0; i < COUNT_OF(words); i++) {
@@ -289,6 +297,7 @@ START_TEST(enabled)
 		{"version: 1\n\nenabled: \"opt-in\"\n", ZERO_ENABLED_OPT_IN, 3},
 		{"version: 1\nenabled: 'on'\n", ZERO_ENABLED_ON, 2},
 	};
+	const struct zero_where nowhere = {0};
 	const char *origin = NULL;
 
 	for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -297,14 +306,82 @@ START_TEST(enabled)
 
 		if (cases[i].line)
 			snprintf(expected, sizeof expected, "%s:%u", site_path, cases[i].line);
-		ck_assert_int_eq(zero_config_enabled(config, &origin), cases[i].enabled);
+		ck_assert_int_eq(zero_config_enabled(config, &nowhere, &origin), cases[i].enabled);
 		ck_assert_str_eq(origin, expected);
-		ck_assert_int_eq(zero_config_enabled(config, NULL), cases[i].enabled);
+		ck_assert_int_eq(zero_config_enabled(config, &nowhere, NULL), cases[i].enabled);
 		zero_config_free(config);
 	}
-	ck_assert_int_eq(zero_config_enabled(NULL, &origin), ZERO_ENABLED_OPT_IN);
+	ck_assert_int_eq(zero_config_enabled(NULL, &nowhere, &origin), ZERO_ENABLED_OPT_IN);
 	ck_assert_str_eq(origin, "default");
+	ck_assert(zero_config_may_be_enabled(NULL, &nowhere));
 	zero_config_free(NULL);
+}
+END_TEST
+
+/* A staged rollout: off, but for one partition and some nodes, and one QOS has it always. */
+START_TEST(enabled_in_sections)
+{
+	static const struct {
+		struct zero_where where;
+		enum zero_enabled enabled;
+		unsigned line;
+		bool may;
+	} cases[] = {
+		{{NULL}, ZERO_ENABLED_OFF, 2, true},
+		{{.partition = "batch"}, ZERO_ENABLED_OFF, 2, true},
+		{{.partition = "batch", .account = "a", .qos = "low"}, ZERO_ENABLED_OFF, 2, true},
+		{{"n9", "batch", "a", "low", NULL, 0}, ZERO_ENABLED_OFF, 2, false},
+		{{"n1", "batch", "a", "low", NULL, 0}, ZERO_ENABLED_OPT_IN, 12, true},
+		{{"n9", "pilot", "a", "low", NULL, 0}, ZERO_ENABLED_OPT_IN, 10, true},
+		{{"n9", "pilot", "old", "low", NULL, 0}, ZERO_ENABLED_OFF, 7, false},
+		{{"n9", "pilot", "old", "high", NULL, 0}, ZERO_ENABLED_ON, 4, true},
+		{{"n2", "pilot", "old", "high", NULL, 0}, ZERO_ENABLED_OFF, 13, false},
+	};
+	struct zero_config *config = site_of("version: 1\n"
+					     "enabled: off\n"
+					     "qos:\n"
+					     "  high: {enabled: on}\n"
+					     "  low:\n"
+					     "accounts:\n"
+					     "  old: {enabled: off}\n"
+					     "partitions:\n"
+					     "  pilot:\n"
+					     "    enabled: opt-in\n"
+					     "nodes:\n"
+					     "  \"n[1-2]\": {enabled: opt-in}\n"
+					     "  n2: {enabled: off}\n");
+
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		const char *origin;
+		char expected[100];
+
+		snprintf(expected, sizeof expected, "%s:%u", site_path, cases[i].line);
+		ck_assert_int_eq(zero_config_enabled(config, &cases[i].where, &origin),
+				 cases[i].enabled);
+		ck_assert_str_eq(origin, expected);
+		ck_assert(zero_config_may_be_enabled(config, &cases[i].where) == cases[i].may);
+	}
+	zero_config_free(config);
+}
+END_TEST
+
+START_TEST(telemetry)
+{
+	static const char *const cases[][2] = {
+		{"version: 1\n", NULL},
+		{"version: 1\ntelemetry: off\n", NULL},
+		{"version: 1\ntelemetry: syslog\n", "syslog"},
+		{"version: 1\ntelemetry: /var/log/zero.json\n", "/var/log/zero.json"},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		struct zero_config *config = site_of(cases[i][0]);
+		const char *target = zero_config_telemetry(config);
+
+		ck_assert_pstr_eq(target, cases[i][1]);
+		zero_config_free(config);
+	}
+	ck_assert_ptr_null(zero_config_telemetry(NULL));
 }
 END_TEST
 
@@ -321,5 +398,7 @@ int main(void)
 	tcase_add_test(tests, sections_have_keys);
 	tcase_add_test(tests, a_user_has_defaults_only);
 	tcase_add_test(tests, enabled);
+	tcase_add_test(tests, enabled_in_sections);
+	tcase_add_test(tests, telemetry);
 	return run_cases(tests, NULL);
 }

@@ -226,9 +226,10 @@ START_TEST(defaults)
 		ck_assert_str_eq(settings.origin[i], "default");
 	text = zero_settings_format(&settings);
 	ck_assert_str_eq(
-		text, "stage=3 stream_chunk=41943040 stream_threshold=auto flatten=auto "
+		text, "stage=3 offload=none config= report= "
+		      "stream_chunk=41943040 stream_threshold=auto flatten=auto "
 		      "allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
-		      "offload=none vram_reserve=5%25 backend=auto preload=yes config= report= "
+		      "vram_reserve=5%25 backend=auto preload=yes "
 		      "preload_path= isa=auto share=0 reduce=auto nccl= open_seconds=120 "
 		      "watch_seconds=5 stall_seconds=1800 on_fault=abort "
 		      "check=0 staged=0 tasks=0 budget=0 "
@@ -382,7 +383,7 @@ START_TEST(bad_settings_texts_change_nothing)
 				     "gather_limit or gather_dtype?"},
 		{"stage=1 stream=2", "x: there is no option 'stream': did you mean stream_chunk or "
 				     "stream_threshold?"},
-		{"=2", "x: there is no option '': the options are stage, stream_chunk, "},
+		{"=2", "x: there is no option '': the options are stage, offload, "},
 		{"stage=1 stage=2", "x: stage occurs twice"},
 		{"stage=1 preload", "x: 'preload' is not of the form name=value"},
 		{"stage = 1", "x: 'stage' is not of the form name=value"},
@@ -427,7 +428,7 @@ START_TEST(near_names_are_flags_for_flags)
 	ck_assert_str_eq(text, "did you mean --zero-stage?");
 	/* what only the environment knows is not offered as a flag */
 	zero_option_near("isa", 3, ZERO_IN_FLAG, text, sizeof text);
-	ck_assert_ptr_nonnull(strstr(text, "the options are --zero-stage, --zero-stream-chunk"));
+	ck_assert_ptr_nonnull(strstr(text, "the options are --zero-stage, --zero-offload"));
 	ck_assert_ptr_null(strstr(text, "isa"));
 	zero_option_near("share", 5, ZERO_IN_FLAG | ZERO_IN_YAML, text, sizeof text);
 	ck_assert_ptr_null(strstr(text, " share"));

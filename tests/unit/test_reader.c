@@ -24,12 +24,12 @@ START_TEST(the_form_of_the_file)
 		 ":2:1: there is no key 'defualts' here: did you mean defaults?"},
 		{"version: 1\n? [a]\n: b\n", ":2:3: a key must be a single value, not a list"},
 		{"version: 1\nx: 1\n",
-		 ":2:1: there is no key 'x' here: the keys are version, enabled, defaults, limits, "
-		 "locked, env, gpus, partitions, nodes"},
+		 ":2:1: there is no key 'x' here: the keys are version, enabled, telemetry, "
+		 "defaults, limits, locked, env, gpus, partitions, accounts, qos, nodes"},
 		{"version: 1\nstage: 3\n", ":2:1: stage belongs under defaults"},
 		{"version: 1\n<<: {}\n",
-		 ":2:1: there is no key '<<' here: the keys are version, enabled, defaults, "
-		 "limits, locked, env, gpus, partitions, nodes"},
+		 ":2:1: there is no key '<<' here: the keys are version, enabled, telemetry, "
+		 "defaults, limits, locked, env, gpus, partitions, accounts, qos, nodes"},
 		{"version: 1\n---\nversion: 1\n",
 		 ":2:1: a second document starts here: only one is allowed"},
 		{"version: 1\n...\n---\nversion: 1\n",
@@ -96,8 +96,8 @@ START_TEST(anchors_aliases_and_tags_are_refused)
 		 ":2:9: the tag 'tag:yaml.org,2002:seq' is not allowed"},
 		/* control characters from escape sequences are not printed */
 		{"version: 1\n\"\\e[2J\\x9b\": on\n",
-		 ":2:1: there is no key '?[2J?' here: the keys are version, enabled, defaults, "
-		 "limits, locked, env, gpus, partitions, nodes"},
+		 ":2:1: there is no key '?[2J?' here: the keys are version, enabled, telemetry, "
+		 "defaults, limits, locked, env, gpus, partitions, accounts, qos, nodes"},
 		{"version: 1\nenabled: \"on\\0\"\n", ":2:10: enabled contains a NUL byte"},
 		{"version: 1\n\"enabled\\0\": on\n", ":2:1: a key contains a NUL byte"},
 	};

@@ -92,7 +92,11 @@ START_TEST(each_layer_overrides_the_one_below)
 			     "  debug: {defaults: {stage: 2}}\n"
 			     "gpus:\n"
 			     "  \"*H100*\": {defaults: {stage: 1}}\n"
-			     "defaults: {stage: 3, report: /a b}\n");
+			     "defaults: {stage: 3, report: /a b}\n"
+			     "qos:\n"
+			     "  high: {defaults: {stage: 3}}\n"
+			     "accounts:\n"
+			     "  physics: {defaults: {stage: 1}}\n");
 	resolves_to(&scene, ZERO_OPT_STAGE, "3", "$S:8");
 	resolves_to(&scene, ZERO_OPT_REPORT, "/a b", "$S:8");
 	resolves_to(&scene, ZERO_OPT_BUCKET, "1073741824", "default");
@@ -100,6 +104,12 @@ START_TEST(each_layer_overrides_the_one_below)
 	resolves_to(&scene, ZERO_OPT_STAGE, "1", "$S:7");
 	scene.where.partition = "debug";
 	resolves_to(&scene, ZERO_OPT_STAGE, "2", "$S:5");
+	scene.where.account = "physics";
+	resolves_to(&scene, ZERO_OPT_STAGE, "1", "$S:12");
+	scene.where.qos = "high";
+	resolves_to(&scene, ZERO_OPT_STAGE, "3", "$S:10");
+	scene.where.account = "physic";
+	resolves_to(&scene, ZERO_OPT_STAGE, "3", "$S:10");
 	scene.where.node = "n1";
 	resolves_to(&scene, ZERO_OPT_STAGE, "0", "$S:3");
 	scene.user_file =
@@ -406,16 +416,17 @@ END_TEST
 
 START_TEST(the_installed_file)
 {
-	static const char *const sections[] = {"version", "enabled",    "defaults",
-					       "limits",  "locked",     "env",
-					       "gpus",    "partitions", "nodes"};
+	static const char *const sections[] = {"version", "enabled",    "telemetry", "defaults",
+					       "limits",  "locked",     "env",       "gpus",
+					       "qos",     "partitions", "accounts",  "nodes"};
 	struct scene scene = {0};
 	const char *origin;
 	size_t length;
 	char *text = installed(&length), *all = uncommented(text);
 
 	scene.site = site_of(text);
-	ck_assert_int_eq(zero_config_enabled(scene.site, &origin), ZERO_ENABLED_OPT_IN);
+	ck_assert_int_eq(zero_config_enabled(scene.site, &scene.where, &origin),
+			 ZERO_ENABLED_OPT_IN);
 	variables_are(scene.site, &scene.where, "");
 	resolve(&scene);
 	ck_assert_msg(scene.ok, "%s", scene.why);

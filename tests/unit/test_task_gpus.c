@@ -6,9 +6,11 @@
  */
 #include <errno.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/options.h"
+#include "device_groups.h"
 #include "nvml_double.h"
 
 enum { GPUS = 8, ALL = 0xff };
@@ -19,7 +21,8 @@ static unsigned minor_of(unsigned gpu)
 	return gpu ^ 1;
 }
 
-static unsigned denied; /* GPUs that this process may not open */
+static unsigned denied;  /* GPUs that this process may not open */
+static bool real_groups; /* the kernel knows which */
 
 int __real_access(const char *path, int mode);
 int __wrap_access(const char *path, int mode);
@@ -27,7 +30,7 @@ int __wrap_access(const char *path, int mode)
 {
 	unsigned minor, gpu;
 
-	if (sscanf(path, "/dev/nvidia%u", &minor) != 1)
+	if (real_groups || sscanf(path, "/dev/nvidia%u", &minor) != 1)
 		return __real_access(path, mode);
 	for (gpu = 0; minor_of(gpu) != minor; gpu++)
 		;
@@ -99,33 +102,90 @@ static const struct way ways[] = {
 	{"a user's NoDevFiles", 1, 0xf0, 0xf0, 0xf0, "NoDevFiles", NULL, 0, 0},
 };
 
-START_TEST(a_task_has_what_it_may_open)
+/* Checks what a task of the way has, whose table this is. */
+static void check_way(const struct way *way, int groups, const struct zero_vram *vram)
 {
-	const struct way *way = &ways[_i / GROUPS];
-	const int groups = _i % GROUPS;
-	const bool v1 = groups == GROUPS_V1, hidden = groups != WITHOUT_GROUPS;
+	const bool hidden = groups != WITHOUT_GROUPS;
 	char visible[32], step_visible[32];
 	struct zero_budget_input task = {.visible = way->own ? way->own : visible,
 					 .step_visible = step_visible,
 					 .tasks = way->tasks,
 					 .step_memory = GB};
 	struct zero_budget budget;
-	struct zero_vram vram;
 
 	write_list(way->task, hidden, visible);
 	write_list(way->step, hidden, step_visible);
-	query_shown(!hidden ? ALL : v1 ? way->step : way->job, &vram);
-	denied = hidden ? ~way->task : 0;
-	zero_vram_keep_own(&vram);
-	zero_budget_compute(&vram, &task, &budget);
+	zero_budget_compute(vram, &task, &budget);
 	ck_assert_msg(budget.gpus == way->gpus, "%s, %d: %u GPUs: %s", way->asked, groups,
 		      budget.gpus, budget.why);
-	ck_assert_msg(!budget.gpu == !way->gpu &&
+	ck_assert_msg(!budget.gpu == !way->gpus &&
 			      (!budget.gpu || strcmp(budget.gpu->uuid, way->gpu) == 0),
 		      "%s, %d: %s", way->asked, groups, budget.gpu ? budget.gpu->uuid : "no GPU");
-	ck_assert_msg(budget.budget == (way->gpu ? way->gb : 1) * GB, "%s, %d: %llu", way->asked,
+	ck_assert_msg(budget.budget == (way->gpus ? way->gb : 1) * GB, "%s, %d: %llu", way->asked,
 		      groups, (unsigned long long)budget.budget);
 	ck_assert_str_eq(budget.why, "");
+}
+
+START_TEST(a_task_has_what_it_may_open)
+{
+	const struct way *way = &ways[_i / GROUPS];
+	const int groups = _i % GROUPS;
+	struct zero_vram vram;
+
+	query_shown(groups == WITHOUT_GROUPS ? ALL
+		    : groups == GROUPS_V1    ? way->step
+					     : way->job,
+		    &vram);
+	denied = groups == WITHOUT_GROUPS ? 0 : ~way->task;
+	zero_vram_keep_own(&vram);
+	check_way(way, groups, &vram);
+	zero_vram_clear(&vram);
+}
+END_TEST
+
+static unsigned minors_of(unsigned gpus)
+{
+	unsigned minors = 0;
+
+	for (unsigned gpu = 0; gpu < GPUS; gpu++)
+		minors |= (gpus >> gpu & 1) << minor_of(gpu);
+	return minors;
+}
+
+/* The process that queried may still be in it. */
+static void remove_group(const char *group)
+{
+	const struct timespec moment = {0, 1000000};
+
+	while (rmdir(group) && errno == EBUSY)
+		nanosleep(&moment, NULL);
+}
+
+/* The same with control groups v2 of the kernel, where this machine lets us make them. */
+START_TEST(real_groups_tell_the_same)
+{
+	const struct way *way = &ways[_i];
+	char top[600], job[700], task[800];
+	struct zero_vram vram;
+	bool entered;
+
+	if (!find_own_group(top, sizeof(top)) || !own_devices(GPUS))
+		return;
+	snprintf(job, sizeof(job), "%s/zero-test-%d", top, (int)getpid());
+	snprintf(task, sizeof(task), "%s/task", job);
+	if (!enter_new_group(job, minors_of(way->job))) {
+		rmdir(job);
+		return;
+	}
+	query_shown(ALL, &vram);
+	entered = enter_new_group(task, minors_of(way->task));
+	real_groups = true;
+	zero_vram_keep_own(&vram);
+	ck_assert(enter_group(top));
+	remove_group(task);
+	remove_group(job);
+	ck_assert(entered);
+	check_way(way, GROUPS_V2, &vram);
 	zero_vram_clear(&vram);
 }
 END_TEST
@@ -204,6 +264,7 @@ int main(void)
 
 	tcase_add_checked_fixture(test, make_folder, remove_folder);
 	tcase_add_loop_test(test, a_task_has_what_it_may_open, 0, GROUPS * (int)COUNT_OF(ways));
+	tcase_add_loop_test(test, real_groups_tell_the_same, 0, (int)COUNT_OF(ways));
 	tcase_add_test(test, all_is_what_may_be_opened);
 	tcase_add_test(test, a_lost_gpu_keeps_its_number_where_none_is_hidden);
 	tcase_add_test(test, refused_gpus_do_not_count);
