@@ -123,7 +123,7 @@ partitions:
 YAML
 ran "a broken file that has zero on in a partition" srun "$given"
 has_lines "a broken file that has zero on in a partition" 1 \
-	"error: spank_zero: zero is not on, since .*zero.yaml:5:22: stage: '9'"
+	"error: spank_zero: zero is not on, since .*zero.yaml:5:23: stage: '9'"
 
 # ---- the line of srun -v
 
