@@ -411,6 +411,8 @@ static inline void cpu_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
 	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb"); /* yield does nothing on most processors */
 #endif
 }
 
