@@ -78,7 +78,7 @@ static enum zero_state decide(const struct zero_config *site, enum user_choice c
 	return enabled == ZERO_ENABLED_ON ? ZERO_ON_BY_SITE : ZERO_NOT_ON;
 }
 
-/* Returns whether a file that cannot be used may say `enabled: on`. */
+/* Returns whether a file that cannot be used may say `enabled: on`, in a section too. */
 static bool may_be_on(const char *path)
 {
 	FILE *file = fopen(path, "re");
@@ -86,7 +86,7 @@ static bool may_be_on(const char *path)
 	bool on = !file && errno != ENOENT;
 
 	while (file && !on && fgets(line, sizeof line, file))
-		on = sscanf(line, "enabled : %7[a-z-]", value) == 1 && strcmp(value, "on") == 0;
+		on = sscanf(line, " enabled : %7[a-z-]", value) == 1 && strcmp(value, "on") == 0;
 	if (file)
 		fclose(file);
 	return on;

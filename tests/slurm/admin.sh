@@ -115,6 +115,16 @@ stage_is "on for all but a partition, by srun alone" none
 ran_batch "on for all but a partition, by sbatch" -p small -N 1 "$scratch/job.sh"
 stage_is "on for all but a partition, by sbatch" 3
 
+write_yaml "" <<'YAML'
+partitions:
+  small:
+    enabled: on
+    defaults: {stage: 9}
+YAML
+ran "a broken file that has zero on in a partition" srun "$given"
+has_lines "a broken file that has zero on in a partition" 1 \
+	"error: spank_zero: zero is not on, since .*zero.yaml:5:23: stage: '9'"
+
 # ---- the line of srun -v
 
 yaml <<YAML
