@@ -5,44 +5,23 @@
 #include "scron.h"
 #include "user_options.h"
 
-/* Returns the next word, without its quotes, and moves *text behind it; NULL at the end. */
-static char *next_word(char **text)
-{
-	char *word, *to, quote = '\0';
-
-	*text += strspn(*text, " \t\n");
-	if (!**text)
-		return NULL;
-	word = to = *text;
-	for (; **text && (quote || !strchr(" \t\n", **text)); ++*text) {
-		if (**text == quote)
-			quote = '\0';
-		else if (!quote && (**text == '"' || **text == '\''))
-			quote = **text;
-		else
-			*to++ = **text;
-	}
-	*text += **text != '\0';
-	*to = '\0';
-	return word;
-}
-
+/* scrontab splits the line at blanks, quotes or not (src/scrontab/parse.c). */
 static void pass_on(spank_t spank, char *line)
 {
-	char *word = next_word(&line);
+	static const char blanks[] = " \t\n";
+	char *rest, *word = strtok_r(line, blanks, &rest);
 
-	while (word) {
+	for (; word; word = strtok_r(NULL, blanks, &rest)) {
 		char *value = strchr(word, '=');
 		struct user_variable_name name;
 
 		if (value)
 			*value++ = '\0';
-		if (zero_begins_with(word, "--") && user_flag_variable(word + 2, &name)) {
-			if (!value && user_flag_has_value(word + 2))
-				value = next_word(&line);
-			spank_setenv(spank, name.text, value ? value : "", 1);
-		}
-		word = next_word(&line);
+		if (!zero_begins_with(word, "--") || !user_flag_variable(word + 2, &name))
+			continue;
+		if (!value && user_flag_has_value(word + 2))
+			value = strtok_r(NULL, blanks, &rest);
+		spank_setenv(spank, name.text, value ? value : "", 1);
 	}
 }
 

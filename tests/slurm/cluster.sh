@@ -103,6 +103,7 @@ MpiDefault=none
 FirstJobId=$first_job
 SchedulerParameters=bf_interval=1,sched_min_interval=20000,batch_sched_delay=0
 KillWait=2
+ScronParameters=enable
 MessageTimeout=60
 TCPTimeout=60
 BatchStartTimeout=120

@@ -258,6 +258,23 @@ ran_batch "sbatch --export=NONE" -n 1 --export=NONE --zero-stage=1 --zero-stream
 grep -q '^stage=1 .* stream_chunk=7340032 ' "$scratch/out" ||
 	fail "after --export=NONE a batch script gets: $(<"$scratch/out")"
 
+# ---- a crontab: scrontab submits a script with the lines, and passes on no flag
+
+cat >"$scratch/script" <<JOB
+#!/bin/sh
+#SCRON --zero-stage=1 --zero-stream-chunk 7M
+$(command -v srun) /bin/sh -c '$task'
+JOB
+ran_batch "a crontab's script" -n 1 --export=NONE "$scratch/script"
+grep ' stage=1 ' "$scratch/out" | grep -q ' stream_chunk=7340032 ' ||
+	fail "an srun in a crontab gets: $(<"$scratch/out")"
+if [[ $(type -P scrontab) ]]; then
+	printf '#SCRON --zero-stage=9\n* * * * * true\n' >"$scratch/crontab"
+	run_all scrontab "$scratch/crontab" </dev/null
+	((status)) && grep -q "spank_zero: --zero-stage: '9' is out of range" "$scratch/out" ||
+		fail "scrontab accepts a wrong stage: $(<"$scratch/out")"
+fi
+
 # ---- the plugin's line twice, as where a site includes it twice
 
 for node in "" "${nodes[@]}"; do
