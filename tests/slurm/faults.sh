@@ -348,15 +348,14 @@ for hung in "n2: .* nvmlDeviceGetMemoryInfo of GPU 1;" "n3: .* nvmlInit_v2"; do
 	[[ $(grep -c "$line" "$scratch/out") == 1 ]] ||
 		wrong "wedged drivers: it should be printed once that $hung"
 done
-# a task that needs no answer does not wait for one: its own file, which root does not read, says so
+# a task that is refused needs no answer, and does not wait for one
 rm -f "$scratch/stuck"
 echo "wedge nvmlInit_v2" >"$scratch/n1.gpus"
 sed -i 's/$/ nvml_timeout=600/' "$scratch/n1/plugstack.conf"
-printf 'version: 1\ndefaults: {backend: host}\n' >"$scratch/host.yaml"
-# shellcheck disable=SC2016 # for the task's shell
-try srun -w n1 -n 1 --gres=gpu:1 --zero-config="$scratch/host.yaml" sh -c 'echo "$ZERO_RESOLVED"'
-((status == 0)) || wrong "backend: host and a wedged driver: the task should not wait"
-grep -q ' vram_source=step_memory ' "$scratch/out" || wrong "backend: host: the host's memory counts"
+write_yaml n1 <<<"limits: {stream_chunk: {max: 16M}}"
+try srun -w n1 -n 1 --gres=gpu:1 --zero-stream-chunk=40M true
+fails "a limit and a wedged driver" "40M is not allowed: stream_chunk must be at most 16M by $scratch/n1/zero.yaml"
+write_yaml n1 <<<"defaults: {preload_path: $libzero}"
 wait_for test -s "$scratch/stuck"
 kill "$(<"$scratch/stuck")"
 rm "$scratch"/*.gpus
