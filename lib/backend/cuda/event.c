@@ -63,8 +63,7 @@ void zero_stream_wait(struct zero_device *device, CUstream stream, CUevent event
 /* Work of a communicator that is aborted should end within this time. */
 enum { ABORT_SECONDS = 10 };
 
-/* Returns whether communication has failed. *since is when this was first found. */
-static bool has_failed(struct zero_device *device, double *since, zero_status *status)
+bool zero_device_has_lost_peer(const struct zero_device *device, zero_status *status)
 {
 	char text[1024];
 	int rank = 0;
@@ -73,6 +72,14 @@ static bool has_failed(struct zero_device *device, double *since, zero_status *s
 	    !device->has_failed(device->failure_context, text, sizeof(text), &rank))
 		return false;
 	*status = zero_core->fail_on(rank, ZERO_E_COMM, text);
+	return true;
+}
+
+/* The same. *since is when this was first found. */
+static bool has_failed(struct zero_device *device, double *since, zero_status *status)
+{
+	if (!zero_device_has_lost_peer(device, status))
+		return false;
 	if (!*since)
 		*since = zero_seconds();
 	return true;

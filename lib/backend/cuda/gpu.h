@@ -84,6 +84,8 @@ void zero_event_put(struct zero_device *device, CUevent event); /* NULL is a no-
 CUevent zero_event_record(struct zero_device *device, CUstream stream);
 /* Later work on the stream waits for the event. NULL is a no-op. */
 void zero_stream_wait(struct zero_device *device, CUstream stream, CUevent event);
+/* Returns whether communication has failed, and fails then with the sentence that says why. */
+bool zero_device_has_lost_peer(const struct zero_device *device, zero_status *status);
 /* The host waits for the event. Also returns when communication has failed. */
 zero_status zero_event_synchronize(struct zero_device *device, CUevent event);
 

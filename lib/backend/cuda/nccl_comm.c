@@ -24,6 +24,16 @@ static ncclConfig_t config_of(void)
 	return config;
 }
 
+/* Says why it was aborted, if that is known. */
+static zero_status fail_aborted(const struct zero_nccl_comm *nccl, const char *what)
+{
+	zero_status status;
+
+	if (zero_device_has_lost_peer(nccl->device, &status))
+		return status;
+	return zero_core->fail(ZERO_E_COMM, "%s was aborted", what);
+}
+
 /* Waits until no call is in progress. `seconds` 0: without limit. */
 static zero_status wait_idle(struct zero_nccl_comm *nccl, ncclComm_t comm, double seconds,
 			     const char *call)
@@ -31,15 +41,12 @@ static zero_status wait_idle(struct zero_nccl_comm *nccl, ncclComm_t comm, doubl
 	struct timespec pause = {0, 2000};
 	double end = seconds > 0 ? zero_seconds() + seconds : 0;
 	ncclResult_t result = ncclInProgress;
-	char text[1024];
-	int rank = 0;
+	zero_status status;
 
 	for (int poll = 0;; poll++) {
 		/* This is checked first, because an abort in another thread may take long. */
-		if (nccl->device->has_failed &&
-		    nccl->device->has_failed(nccl->device->failure_context, text, sizeof(text),
-					     &rank))
-			return zero_core->fail_on(rank, ZERO_E_COMM, text);
+		if (zero_device_has_lost_peer(nccl->device, &status))
+			return status;
 		pthread_mutex_lock(&nccl->lock);
 		if (!nccl->aborted)
 			result = zero_nccl_status(zero_nccl.comm_get_async_error(comm, &result),
@@ -48,7 +55,7 @@ static zero_status wait_idle(struct zero_nccl_comm *nccl, ncclComm_t comm, doubl
 					 : result;
 		pthread_mutex_unlock(&nccl->lock);
 		if (nccl->aborted)
-			return zero_core->fail(ZERO_E_COMM, "%s was aborted", call);
+			return fail_aborted(nccl, call);
 		if (result != ncclInProgress)
 			return zero_nccl_status(result, call, comm);
 		if (end > 0 && zero_seconds() > end)
@@ -180,25 +187,12 @@ void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed)
 	*nccl = (struct zero_nccl_comm){0};
 }
 
-/* Says why it was aborted, if that is known. */
-static zero_status fail_aborted(const struct zero_nccl_comm *nccl)
-{
-	const struct zero_device *device = nccl->device;
-	char text[1024];
-	int rank = 0;
-
-	if (device->has_failed &&
-	    device->has_failed(device->failure_context, text, sizeof(text), &rank))
-		return zero_core->fail_on(rank, ZERO_E_COMM, text);
-	return zero_core->fail(ZERO_E_COMM, "NCCL was aborted");
-}
-
 zero_status zero_nccl_group_begin(struct zero_nccl_comm *nccl)
 {
 	zero_status status;
 
 	pthread_mutex_lock(&nccl->lock);
-	status = nccl->aborted ? fail_aborted(nccl)
+	status = nccl->aborted ? fail_aborted(nccl, "NCCL")
 			       : zero_nccl_status(zero_nccl.group_start(), "ncclGroupStart", NULL);
 	if (status)
 		pthread_mutex_unlock(&nccl->lock);
