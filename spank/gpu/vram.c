@@ -288,10 +288,13 @@ void zero_vram_answer(const struct zero_vram_query *query, struct zero_vram *vra
 double zero_vram_seconds(const struct zero_vram_query *query)
 {
 	const struct nvml_results *results = query->results;
+	struct nvml_progress progress;
 	double seconds;
 
-	if (!results ||
-	    atomic_load_explicit(&results->progress, memory_order_acquire).call < NVML_DONE)
+	if (!results)
+		return 0;
+	progress = atomic_load_explicit(&results->progress, memory_order_acquire);
+	if (progress.call < NVML_DONE)
 		return 0;
 	/* the process, which is the user's, may have written any number */
 	seconds = query->seconds - results->left;
