@@ -204,8 +204,8 @@ int task_init(spank_t spank, const struct step_node *node)
 
 	if (node->clean) {
 		nested_step_remove_variables(spank);
-		/* the sruns of a batch script are told by it that zero is off */
-		if (step_task_kind(spank) == TASK_RANK)
+		/* the sruns of a batch script are told by it that the user turned zero off */
+		if (step_task_kind(spank) == TASK_RANK || node->by_site)
 			spank_unsetenv(spank, DECISION);
 	}
 	if (!node->on && !node->clean && step_task_kind(spank) == TASK_LAUNCHER)

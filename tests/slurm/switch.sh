@@ -263,6 +263,8 @@ YAML
 one a srun -w n2 -n 1 env
 [[ $(<"$scratch/a.status") == 0 ]] || wrong "$scratch/a" "what the site wants fails on a node without zero"
 lines "$scratch/a" '^(ZERO_RESOLVED|LD_PRELOAD|RANK|MASTER_ADDR)=' && wrong "$scratch/a" "zero is not off"
+sbatch -Q --wait -w n2 -n 1 -o "$scratch/script" --wrap env || fail "a batch script where zero is off"
+lines "$scratch/script" '^SLURM_ZERO=' && wrong "$scratch/script" "libzero would take zero to be on there"
 one b srun -w n2 -n 1 --zero env
 [[ $(<"$scratch/b.status") != 0 ]] || wrong "$scratch/b" "zero is off on n2, and was not refused"
 grep -q "spank_zero: node n2: zero is switched off on this node ($scratch/n2/zero.yaml:2" "$scratch/b.err" ||
