@@ -82,7 +82,7 @@ if HAVE_YAML
 UNIT_TESTS += tests/unit/test_config tests/unit/test_reader tests/unit/test_resolve
 endif
 if HAVE_CUDA
-UNIT_TESTS += tests/unit/test_double_cuda tests/unit/test_double_virtual
+UNIT_TESTS += tests/unit/test_double_cuda tests/unit/test_double_graph tests/unit/test_double_virtual
 endif
 if HAVE_CHECK
 check_PROGRAMS += $(UNIT_TESTS)
@@ -254,6 +254,11 @@ tests_unit_test_double_cuda_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_double_cuda_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 tests_unit_test_double_cuda_LDADD = $(DL_LIBS) $(UNIT_LIBS)
 
+tests_unit_test_double_graph_SOURCES = tests/unit/test_double_graph.c tests/unit/double_cuda.h
+tests_unit_test_double_graph_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_graph_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+tests_unit_test_double_graph_LDADD = $(DL_LIBS) $(UNIT_LIBS)
+
 tests_unit_test_double_virtual_SOURCES = tests/unit/test_double_virtual.c tests/unit/double_cuda.h
 tests_unit_test_double_virtual_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_double_virtual_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
@@ -338,7 +343,9 @@ tests_double_cuda_la_SOURCES = \
 	tests/double/cuda.h \
 	tests/double/cuda_access.c \
 	tests/double/cuda_block.c \
+	tests/double/cuda_capture.c \
 	tests/double/cuda_copy.c \
+	tests/double/cuda_graph.c \
 	tests/double/cuda_kernels.c \
 	tests/double/cuda_memory.c \
 	tests/double/cuda_module.c \

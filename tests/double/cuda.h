@@ -41,6 +41,10 @@ void *double_cuda_reach(CUdeviceptr data, size_t bytes, bool write);
 void double_cuda_quiet(bool quiet);
 /* No operation starts on any stream until it is called with false; for tests of order. */
 void double_cuda_hold(bool hold);
+/* Like cuLaunchHostFunc. While the stream is captured each launch of the graph calls `renew`, whose
+   result the function gets, and `drop` is called when the graph is deleted. */
+CUresult double_cuda_launch(CUstream stream, CUhostFn function, void *user, void *(*renew)(void *),
+			    void (*drop)(void *));
 /* Memory that is registered with another library must not be unmapped. Returns false if nothing is
    there. */
 bool double_cuda_pin(CUdeviceptr at, bool pin);
@@ -57,6 +61,8 @@ enum double_kind {
 	DOUBLE_FUNCTION,
 	DOUBLE_PHYSICAL,
 	DOUBLE_RANGE,
+	DOUBLE_GRAPH,
+	DOUBLE_EXEC,
 };
 
 /* The first member of everything that a handle points to. Objects are never freed, so that a late
@@ -72,11 +78,30 @@ struct double_clock {
 	uint64_t at[DOUBLE_CLOCKS];
 };
 
+struct double_capture;
+
 /* A point in a stream, recorded by an event. */
 struct double_marker {
 	int references;
 	bool done;
-	struct double_clock clock;
+	struct double_clock clock;      /* in a capture it counts operations of its lanes */
+	struct double_capture *capture; /* that it was recorded in; NULL: none */
+	int number;                     /* in the capture */
+};
+
+/* A graph: operations, markers and waits, in the order of the calls. */
+struct double_step {
+	int lane; /* the stream, as the capture counts them */
+	struct double_op *op;
+	bool marks, waits;
+	int marker;
+};
+
+struct double_script {
+	unsigned references;
+	struct double_step *steps;
+	size_t count, size;
+	int lanes, markers;
 };
 
 struct CUctx_st {
@@ -97,6 +122,7 @@ struct CUstream_st {
 	struct double_clock clock; /* of the next operation */
 	uint64_t random;
 	pthread_cond_t work;
+	struct double_capture *capture; /* that is going on; NULL: none */
 };
 
 struct CUevent_st {
@@ -176,6 +202,8 @@ struct double_op {
 	struct double_marker *marker;
 	CUhostFn function;
 	void *user;
+	void *(*renew)(void *user); /* what the function gets in one launch of a graph */
+	void (*drop)(void *user);   /* called when the graph goes */
 	void *to, *from, *staging;
 	size_t bytes;
 	unsigned char value;
@@ -230,6 +258,13 @@ struct double_op *double_op_new(const char *call, CUresult (*run)(struct double_
 /* The stream of a handle; NULL is the legacy stream of the current context. */
 CUresult double_stream_of(CUstream handle, const char *call, CUstream *stream);
 void double_queue(CUstream stream, struct double_op *op);
+void double_op_free(struct double_op *op);
+CUstream double_stream_new(CUcontext context, unsigned flags);
+void double_stream_end(CUstream stream);
+/* The stream is not capturing. Who gets a marker puts it. */
+struct double_marker *double_marker_record(CUstream stream);
+void double_marker_wait(CUstream stream, struct double_marker *marker);
+void double_marker_put(struct double_marker *marker); /* may be NULL */
 /* Waits for everything queued on it now. */
 void double_stream_drain(CUstream stream);
 void double_context_drain(CUcontext context);
@@ -252,8 +287,8 @@ void double_virtual_check(uintptr_t at, const char *call);
 
 /* cuda_access.c: all with the lock held */
 void double_access_add(struct double_op *op, void *slot, size_t count, size_t size, bool write);
-/* Called when it is queued. Freed memory ends the process. */
-void double_access_queue(struct double_op *op);
+/* Called when it is queued. Freed memory ends the process. Blocks are `pending` until it is done. */
+void double_access_queue(struct double_op *op, bool pending);
 /* Called when it runs: checks accesses from `first` on, and sets their slots to host addresses. */
 CUresult double_access(struct double_op *op, size_t first);
 void double_access_done(struct double_op *op);
@@ -263,6 +298,22 @@ bool double_block_allows(const struct double_block *block, bool write);
 void double_host_saw(const struct double_clock *clock);
 const struct double_clock *double_host_clock(void);
 void double_clock_join(struct double_clock *clock, const struct double_clock *other);
+
+/* cuda_capture.c: all with the lock held */
+/* Whether a thread may make such a call while streams are captured. */
+CUresult double_capture_allows(const char *call);
+/* Returns `result`; the capture fails at its end. */
+CUresult double_capture_spoil(struct double_capture *capture, CUresult result);
+CUresult double_capture_state(CUstream stream);
+CUresult double_capture_legacy(void);
+void double_capture_op(CUstream stream, struct double_op *op);
+struct double_marker *double_capture_record(CUstream stream);
+CUresult double_capture_wait(CUstream stream, const struct double_marker *marker);
+
+/* cuda_graph.c: all with the lock held */
+struct double_script *double_script_new(void);
+void double_script_put(struct double_script *script);
+CUgraph double_graph_new(struct double_script *script);
 
 /* cuda_memory.c, with the lock held: called after a synchronization */
 void double_pools_trim(CUcontext context);

@@ -50,6 +50,9 @@ static CUresult copy(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t b
 
 	if (block_of(from, bytes, &source) || block_of(to, bytes, &target))
 		return CUDA_ERROR_INVALID_VALUE;
+	/* stricter than the driver: a graph would read or write that memory at each launch */
+	if (stream->capture && (!source || !target))
+		return double_capture_spoil(stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	op = double_op_new("cuMemcpyAsync", run_copy);
 	op->to = (void *)to;
 	op->from = (void *)from;
@@ -58,7 +61,7 @@ static CUresult copy(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t b
 		double_access_add(op, &op->from, bytes, 1, false);
 	if (target)
 		double_access_add(op, &op->to, bytes, 1, true);
-	wait = !target || ((!source || source->pinned) && target->pinned);
+	wait = !stream->capture && (!target || ((!source || source->pinned) && target->pinned));
 	if (!source && !wait)
 		stage(op);
 	double_queue(stream, op);

@@ -120,7 +120,7 @@ struct window {
 
 struct ncclComm {
 	int rank, world;
-	bool blocking;
+	bool blocking, gone;
 	void *context; /* of the driver; current when the communicator was created */
 	_Atomic(struct segment *) shared; /* NULL until it is attached */
 	size_t bytes;
@@ -133,6 +133,7 @@ struct ncclComm {
 	pthread_cond_t changed;
 	uint64_t queued, done;    /* launches */
 	unsigned running;         /* launches: 0 or 1 */
+	unsigned captured;        /* launches that graphs repeat */
 	struct launch *launches;  /* queued or running */
 	unsigned busy;            /* helper threads that use it */
 	struct ncclComm *pending; /* the child that a split is creating */
@@ -215,7 +216,11 @@ void driver_find(void);
 bool driver_context(void **context);
 void driver_push(void *context);
 void driver_pop(void *context);
-bool driver_run(cudaStream_t stream, void (*run)(void *), void *data);
+bool driver_captures(cudaStream_t stream);
+/* While the stream is captured, each launch of its graph runs what `renew` makes of the data, and
+   the data are dropped with the graph. */
+bool driver_run(cudaStream_t stream, void (*run)(void *), void *data, void *(*renew)(void *),
+		void (*drop)(void *));
 /* `later` waits for the work on `earlier` so far. */
 bool driver_order(cudaStream_t later, cudaStream_t earlier);
 /* Returns NULL if the device may use the bytes, or else why not. */
@@ -299,6 +304,11 @@ ncclResult_t check_group(const struct op *ops);
 
 /* nccl_run.c */
 void run_launch(void *launch);
+/* Gives it the next place among those of its communicator. */
+void launch_add(struct launch *launch);
+/* A launch that a graph repeats: a copy of it, which is to run; and its end. */
+void *launch_renew(void *launch);
+void launch_drop(void *launch);
 void launch_free(struct launch *launch);
 
 /* nccl_memory.c */

@@ -159,17 +159,29 @@ static int other_streams(const struct launch *launch, cudaStream_t *other, int r
 }
 
 /* Takes ownership of the launch. */
-static bool queue(struct launch *launch, cudaStream_t stream)
+static bool queue_captured(struct launch *launch, cudaStream_t stream)
 {
 	struct ncclComm *comm = launch->comm;
 
 	pthread_mutex_lock(&comm->mutex);
-	launch->number = comm->queued++;
-	launch->next = comm->launches;
-	comm->launches = launch;
+	comm->captured++;
 	comm->references++;
 	pthread_mutex_unlock(&comm->mutex);
-	if (driver_run(stream, run_launch, launch))
+	if (driver_run(stream, run_launch, launch, launch_renew, launch_drop))
+		return true;
+	launch_drop(launch);
+	return false;
+}
+
+/* Takes ownership of the launch. */
+static bool queue(struct launch *launch, cudaStream_t stream)
+{
+	struct ncclComm *comm = launch->comm;
+
+	if (driver_captures(stream))
+		return queue_captured(launch, stream);
+	launch_add(launch);
+	if (driver_run(stream, run_launch, launch, NULL, NULL))
 		return true;
 	pthread_mutex_lock(&comm->mutex);
 	comm->queued--;
@@ -348,6 +360,10 @@ static ncclResult_t prepare_op(struct op *op, const char *function)
 		break;
 	}
 	result = comm_ready(op->comm, function);
+	if (!result && !op->comm->blocking && driver_captures(op->stream))
+		result = refuse(ncclInvalidUsage,
+				"%s: the stream is captured, and the communicator does not block",
+				function);
 	return result ? result : check_op(op);
 }
 

@@ -322,6 +322,50 @@ void launch_free(struct launch *launch)
 	free(launch);
 }
 
+void launch_add(struct launch *launch)
+{
+	struct ncclComm *comm = launch->comm;
+
+	pthread_mutex_lock(&comm->mutex);
+	launch->number = comm->queued++;
+	launch->next = comm->launches;
+	comm->launches = launch;
+	comm->references++;
+	pthread_mutex_unlock(&comm->mutex);
+}
+
+void *launch_renew(void *data)
+{
+	const struct launch *captured = data;
+	struct launch *launch = calloc(1, sizeof *launch);
+	struct op **last = &launch->ops;
+
+	if (captured->comm->gone)
+		die("rank %d launches a graph with operations of a communicator that is no more",
+		    captured->comm->rank);
+	launch->comm = captured->comm;
+	for (const struct op *op = captured->ops; op; op = op->next) {
+		*last = malloc(sizeof **last);
+		**last = *op;
+		(*last)->next = NULL;
+		last = &(*last)->next;
+	}
+	launch_add(launch);
+	return launch;
+}
+
+void launch_drop(void *data)
+{
+	struct launch *launch = data;
+	struct ncclComm *comm = launch->comm;
+
+	pthread_mutex_lock(&comm->mutex);
+	comm->captured--;
+	pthread_mutex_unlock(&comm->mutex);
+	launch_free(launch);
+	comm_put(comm);
+}
+
 /* Launches of a communicator run one after the other, on whatever streams. */
 static bool begin(const struct launch *launch)
 {
