@@ -66,7 +66,7 @@ static zero_status fill_comm(struct zero_cuda_comm *comm, const struct zero_back
 	const struct zero_place *place = &comm->comm.place;
 
 	comm->comm.ops = place->world > 1 ? &zero_cuda_comm_ops : &zero_cuda_single_rank_ops;
-	comm->comm.threaded = true;
+	comm->comm.in_order = true;
 	comm->first = comm;
 	comm->open_seconds = config->open_seconds;
 	comm->reduce = config->reduce;

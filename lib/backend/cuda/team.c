@@ -51,7 +51,7 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 	zero_status status;
 
 	team->comm.ops = first->comm.ops;
-	team->comm.threaded = true;
+	team->comm.in_order = true;
 	team->device = first->device;
 	team->memory = first->memory;
 	team->control = first->control;
