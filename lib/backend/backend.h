@@ -135,11 +135,14 @@ struct zero_op {
 };
 
 /*
- * Operations that ranks agree on, run and complete together. Before any data moves, ranks compare
- * `hash` and the kinds, types and counts of the operations. If they differ, the submission fails on
- * all ranks with ZERO_E_ORDER and a sentence that names two ranks and their labels. If a rank has a
- * `status` other than ZERO_OK, no operation but FREE is run, and the submission fails on all ranks
- * with that status and `error`.
+ * Operations that run and complete together. Ranks agree on a submission that is `agreed`, and on
+ * every one on the host: before any data moves they compare `hash` and the kinds, types and counts
+ * of the operations. If they differ, the submission fails on all ranks with ZERO_E_ORDER and a
+ * sentence that names two ranks and their labels. If a rank has a `status` other than ZERO_OK, no
+ * operation but FREE is run, and the submission fails on all ranks with that status and `error`.
+ *
+ * On a device a submission that is not agreed is enqueued at once. An error of one rank then ends
+ * communication on all ranks: they learn of it from the watch, or in their next call.
  */
 struct zero_submission {
 	struct zero_team_comm *team_comm; /* NULL: all ranks */
@@ -148,6 +151,7 @@ struct zero_submission {
 	zero_status status;               /* an error of this rank */
 	const char *error;
 	int error_rank;      /* the rank of the error if all ranks know it already, else -1 */
+	bool agreed;         /* ranks agree on it on every backend */
 	bool leaving;        /* this rank's last one: the error is also sent to its teams */
 	bool waited;         /* the caller waits for it next, so no thread need be woken for it */
 	struct zero_op *ops; /* [count]; submit copies them, `label` and `error` */

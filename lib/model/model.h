@@ -85,6 +85,7 @@ struct zero_group {
 	bool checked;             /* its parameters' checksums are those of the gathered values */
 	size_t live_bytes;        /* bytes of its outputs */
 	bool reduced;             /* since the last step, on all ranks alike */
+	bool ever_reduced;        /* its first reduce allocates, which may fail on one rank */
 	struct zero_work *reduce; /* the last one under way; NULL: none */
 	struct zero_work *post_step_gather; /* of stepped values, at stages 1 and 2; NULL: none */
 	/* The same work from the step to the next gather, on all ranks alike. A gather waits for

@@ -288,7 +288,7 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 	else
 		prepared = prepare_all(job, groups, count, as, ops, &op_count);
 	/* Also after an error, which the other ranks have to learn of. */
-	status = zero_submit(groups[0]->team, prepared, ops, op_count, waited, &work,
+	status = zero_submit(groups[0]->team, prepared, ops, op_count, true, waited, &work,
 			     "gather of %s as %s", names ? names : "groups", zero_dtype_name(as));
 	for (size_t g = 0; g < count; g++) {
 		groups[g]->gathered_as = as;
