@@ -345,10 +345,12 @@ tests_double_cuda_la_SOURCES = \
 	tests/double/cuda_block.c \
 	tests/double/cuda_capture.c \
 	tests/double/cuda_copy.c \
+	tests/double/cuda_counts.c \
 	tests/double/cuda_graph.c \
 	tests/double/cuda_kernels.c \
 	tests/double/cuda_memory.c \
 	tests/double/cuda_module.c \
+	tests/double/cuda_schedule.c \
 	tests/double/cuda_settings.c \
 	tests/double/cuda_stream.c \
 	tests/double/cuda_virtual.c
@@ -368,6 +370,7 @@ nccl_double_sources = \
 	tests/double/nccl_agree.c \
 	tests/double/nccl_check.c \
 	tests/double/nccl_comm.c \
+	tests/double/nccl_counts.c \
 	tests/double/nccl_driver.c \
 	tests/double/nccl_group.c \
 	tests/double/nccl_init.c \
@@ -381,16 +384,25 @@ tests_double_libnccl_la_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
 tests_double_libnccl_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_nccl_la_SOURCES =
 tests_double_nccl_la_LIBADD = tests/double/libnccl.la $(DL_LIBS) -lm
-tests_double_nccl_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) -export-symbols-regex '^nccl[A-Z]'
+tests_double_nccl_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) \
+	-export-symbols-regex '^(nccl[A-Z]|double_nccl_)'
 tests_double_nccl_old_la_SOURCES = $(nccl_double_sources)
 tests_double_nccl_old_la_CPPFLAGS = $(tests_double_libnccl_la_CPPFLAGS) -DOLD_NCCL
 tests_double_nccl_old_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_nccl_old_la_LIBADD = $(DL_LIBS) -lm
 tests_double_nccl_old_la_LDFLAGS = $(tests_double_nccl_la_LDFLAGS)
 
-UNIT_TESTS += tests/unit/test_double_nccl
+UNIT_TESTS += tests/unit/test_double_nccl tests/unit/test_double_nccl_use
+tests_unit_test_double_nccl_use_SOURCES = \
+	tests/unit/double_cuda.h \
+	tests/unit/double_nccl.h \
+	tests/unit/test_double_nccl_use.c
+tests_unit_test_double_nccl_use_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
+tests_unit_test_double_nccl_use_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_nccl_use_LDADD = $(tests_unit_test_double_nccl_LDADD)
 tests_unit_test_double_nccl_SOURCES = \
 	tests/unit/double_cuda.h \
+	tests/unit/double_nccl.h \
 	tests/unit/test_double_nccl.c
 tests_unit_test_double_nccl_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
 tests_unit_test_double_nccl_CFLAGS = $(UNIT_CFLAGS)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA backend with the stand-ins of tests/double for a GPU and NCCL: errors, and what callers
-# provide (streams, allocators, communicators). tests/ranks/run.sh runs all programs of several ranks
+# provide (streams, allocators, communicators), and random schedules. tests/ranks/run.sh runs all programs of several ranks
 # with it, and tests/gpu/doubles.sh those written for a GPU.
-SCRIPT_TESTS += tests/cuda/caller.sh tests/cuda/errors.sh
+SCRIPT_TESTS += tests/cuda/caller.sh tests/cuda/errors.sh tests/cuda/schedules.sh
+LONG_TESTS += tests/cuda/schedules.sh
 if HAVE_CUDA
 check_PROGRAMS += tests/cuda/life
 tests_cuda_life_SOURCES = tests/cuda/life.c tests/ranks/ranks.h

@@ -58,6 +58,11 @@ void double_wait(void)
 	pthread_cond_wait(&happened, &mutex);
 }
 
+bool double_wait_until(const struct timespec *end)
+{
+	return !pthread_cond_timedwait(&happened, &mutex, end);
+}
+
 void double_sleep(CUstream stream)
 {
 	pthread_cond_wait(&stream->work, &mutex);
@@ -451,6 +456,7 @@ static size_t tell_alive(void)
 
 __attribute__((destructor)) static void at_exit(void)
 {
+	double_counts_write();
 	if (!double_settings.leaks || !tell_alive())
 		return;
 	fflush(NULL);

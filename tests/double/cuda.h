@@ -10,6 +10,11 @@
  *   DOUBLE_CUDA_GRAIN      granularity of cuMemCreate and of reserved addresses, in bytes; 2M
  *   DOUBLE_CUDA_DELAY_US   mean random delay before an operation, in microseconds; 20
  *   DOUBLE_CUDA_DELAY_OF   one operation of so many is delayed; 1
+ *   DOUBLE_SEED            a number: streams run on a schedule that it chooses, late and far apart, and
+ *                          what a copy or fill writes is poisoned before; 0: neither
+ *   DOUBLE_COUNTS          a folder, in which cuda.RANK is written at exit: a line for each function
+ *                          that was called, with how often, and "round_trips", which is how often
+ *                          the host waited for a stream or event, by whatever call
  *   DOUBLE_CUDA_LEGACY     wait: calls on the NULL stream return when their work is done
  *   DOUBLE_CUDA_PROTECT    1: the host cannot reach device memory, but by double_cuda_reach
  *   DOUBLE_CUDA_FAIL       call:n:result[:rank],...: the nth call of that function (from 1; "n+":
@@ -29,6 +34,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 /* For tests and for the stand-in for NCCL, which find these functions with dlsym. */
 
@@ -45,6 +51,8 @@ void double_cuda_hold(bool hold);
    result the function gets, and `drop` is called when the graph is deleted. */
 CUresult double_cuda_launch(CUstream stream, CUhostFn function, void *user, void *(*renew)(void *),
 			    void (*drop)(void *));
+/* How often the program has called this function so far; "round_trips": see DOUBLE_COUNTS. */
+unsigned long long double_cuda_count(const char *name);
 /* Memory that is registered with another library must not be unmapped. Returns false if nothing is
    there. */
 bool double_cuda_pin(CUdeviceptr at, bool pin);
@@ -83,7 +91,7 @@ struct double_capture;
 /* A point in a stream, recorded by an event. */
 struct double_marker {
 	int references;
-	bool done;
+	bool done, asked;
 	struct double_clock clock;      /* in a capture it counts operations of its lanes */
 	struct double_capture *capture; /* that it was recorded in; NULL: none */
 	int number;                     /* in the capture */
@@ -104,6 +112,8 @@ struct double_script {
 	int lanes, markers;
 };
 
+enum double_pace { DOUBLE_USUAL, DOUBLE_QUICK, DOUBLE_SLOW, DOUBLE_LATE };
+
 struct CUctx_st {
 	CUdevice device;
 	unsigned retained;
@@ -121,6 +131,8 @@ struct CUstream_st {
 	uint64_t queued, done;     /* operations */
 	struct double_clock clock; /* of the next operation */
 	uint64_t random;
+	enum double_pace pace;
+	unsigned stretch; /* operations that are left at this pace */
 	pthread_cond_t work;
 	struct double_capture *capture; /* that is going on; NULL: none */
 };
@@ -218,7 +230,7 @@ struct double_settings {
 	bool read;
 	int devices; /* 0 or 1 */
 	size_t memory, grain;
-	uint64_t delay_us, delay_of;
+	uint64_t delay_us, delay_of, seed;
 	bool legacy_waits, protect, leaks;
 };
 
@@ -234,6 +246,8 @@ void double_lock(void);
 void double_unlock(void);
 /* Releases the lock until something has happened on a stream. */
 void double_wait(void);
+/* Returns false when it is late. */
+bool double_wait_until(const struct timespec *end);
 void double_happened(void);
 /* Releases the lock until there is work for the stream. */
 void double_sleep(CUstream stream);
@@ -252,6 +266,19 @@ void *double_new(size_t count, size_t size);
 void double_settings_read(void);
 CUresult double_injected(const char *call);
 bool double_is_sticky(CUresult result);
+bool double_is_quiet(void);
+
+/* cuda_counts.c: with the lock held */
+void double_count(const char *name);
+void double_counts_write(void);
+
+/* cuda_schedule.c: with the lock held, which may be released for a while */
+void double_schedule_begin(CUstream stream, uint64_t number);
+void double_schedule(CUstream stream);
+/* A thread of the program waits from now on, or not any more. */
+void double_host_waits(bool waits);
+/* Called without the lock, before an operation writes all of the bytes. */
+void double_write_late(CUstream stream, void *data, size_t bytes);
 
 /* cuda_stream.c: all with the lock held */
 struct double_op *double_op_new(const char *call, CUresult (*run)(struct double_op *op));

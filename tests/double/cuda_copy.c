@@ -10,12 +10,17 @@
 
 static CUresult run_copy(struct double_op *op)
 {
+	const char *to = op->to, *from = op->from;
+
+	if (to + op->bytes <= from || from + op->bytes <= to)
+		double_write_late(op->stream, op->to, op->bytes);
 	memmove(op->to, op->from, op->bytes);
 	return CUDA_SUCCESS;
 }
 
 static CUresult run_set(struct double_op *op)
 {
+	double_write_late(op->stream, op->to, op->bytes);
 	memset(op->to, op->value, op->bytes);
 	return CUDA_SUCCESS;
 }

@@ -49,15 +49,13 @@ static void give_id(unsigned id)
 
 CUstream double_stream_new(CUcontext context, unsigned flags)
 {
-	const char *rank = getenv("PMIX_RANK");
 	CUstream stream = double_new(1, sizeof(*stream));
 
 	double_object_add(stream, DOUBLE_STREAM);
 	stream->context = context;
 	stream->flags = flags;
 	stream->id = take_id();
-	stream->random = ++stream_count * UINT64_C(0xbf58476d1ce4e5b9) +
-			 (rank ? strtoull(rank, NULL, 10) : 0) * UINT64_C(0x94d049bb133111eb);
+	double_schedule_begin(stream, ++stream_count);
 	pthread_cond_init(&stream->work, NULL);
 	return stream;
 }
@@ -76,26 +74,6 @@ CUresult double_stream_of(CUstream handle, const char *call, CUstream *stream)
 		context->legacy = double_stream_new(context, CU_STREAM_DEFAULT);
 	*stream = context->legacy;
 	return double_capture_legacy();
-}
-
-/* Most delays are short, a few are long. */
-static void delay(CUstream stream)
-{
-	uint64_t x = stream->random, mean = double_settings.delay_us, ns;
-	struct timespec time;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	stream->random = x;
-	if (!mean || (x >> 32) % double_settings.delay_of)
-		return;
-	ns = x % (1000 * mean + 1);
-	if (x >> 60 == 0)
-		ns *= 9;
-	time.tv_sec = (time_t)(ns / 1000000000);
-	time.tv_nsec = (long)(ns % 1000000000);
-	nanosleep(&time, NULL);
 }
 
 /* Called with the lock held, which is released while the operation runs. */
@@ -122,11 +100,8 @@ static void run_first(CUstream stream)
 {
 	struct double_op *op = stream->first;
 
-	if (!op->always) {
-		double_unlock();
-		delay(stream);
-		double_lock();
-	}
+	if (!op->always)
+		double_schedule(stream);
 	while (held)
 		double_wait();
 	run(stream, op);
@@ -178,8 +153,11 @@ static void wait_for(CUstream stream, uint64_t operations, const struct double_c
 {
 	const struct double_clock upto = *clock;
 
+	double_count("round_trips");
+	double_host_waits(true);
 	while (stream->done < operations)
 		double_wait();
+	double_host_waits(false);
 	double_host_saw(&upto);
 }
 
@@ -217,9 +195,11 @@ void double_queue(CUstream stream, struct double_op *op)
 	stream->queued++;
 	/* The caller would wait for another thread at each call: it runs its own operation. */
 	if (stream == stream->context->legacy && double_settings.legacy_waits) {
+		double_host_waits(true);
 		while (stream->first != op)
 			double_wait();
 		run_first(stream);
+		double_host_waits(false);
 		double_host_saw(&stream->clock);
 		return;
 	}
@@ -422,8 +402,13 @@ CUresult CUDAAPI cuEventQuery(CUevent event)
 		result = event->context->fault;
 	if (!result && event->marker && event->marker->capture)
 		result = double_capture_spoil(event->marker->capture, CUDA_ERROR_CAPTURED_EVENT);
-	if (!result && event->marker && !event->marker->done)
+	if (!result && event->marker && !event->marker->done) {
+		/* who asks until it is ready makes one round trip */
+		if (!event->marker->asked)
+			double_count("round_trips");
+		event->marker->asked = true;
 		result = CUDA_ERROR_NOT_READY;
+	}
 	if (!result && event->marker)
 		double_host_saw(&event->marker->clock);
 	return double_leave(result);
@@ -441,8 +426,11 @@ CUresult CUDAAPI cuEventSynchronize(CUevent event)
 	if (!result && event->marker) {
 		marker = event->marker;
 		marker->references++;
+		double_count("round_trips");
+		double_host_waits(true);
 		while (!marker->done)
 			double_wait();
+		double_host_waits(false);
 		double_host_saw(&marker->clock);
 		double_marker_put(marker);
 		double_pools_trim(event->context);
