@@ -45,7 +45,7 @@ static void cuda_device_order_free(struct zero_comm *comm, struct zero_device_or
 
 static bool has_window(const struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
-	return cuda->windows && op->memory == ZERO_MEM_GATHERED;
+	return cuda->windows && op->memory == ZERO_MEM_GATHERED && !op->own;
 }
 
 /* Allocates an output on this rank. Windows are registered later, when all ranks have theirs. */
