@@ -141,7 +141,8 @@ struct window {
 
 struct ncclComm {
 	int rank, world;
-	bool blocking, gone;
+	bool blocking;
+	_Atomic bool gone;
 	_Atomic uintptr_t holder; /* the thread that is in a call on it; 0: none */
 	uint64_t collectives;     /* launched */
 	void *context;            /* of the driver; current when the communicator was created */

@@ -263,10 +263,10 @@ static void leave(struct ncclComm *comm, bool aborted)
 	pthread_mutex_lock(&comm->mutex);
 	while (comm->busy || comm->running)
 		pthread_cond_wait(&comm->changed, &comm->mutex);
-	pthread_mutex_unlock(&comm->mutex);
 	if (comm->captured && !aborted)
 		die("rank %d destroys a communicator while a graph has %u launches of it",
 		    comm->rank, comm->captured);
+	pthread_mutex_unlock(&comm->mutex);
 	comm->gone = true;
 	bury(comm);
 	windows_free(comm, aborted);

@@ -90,13 +90,13 @@ ncclResult_t ncclMemFree(void *data)
 }
 
 /* NCCL would register it once more, and count the memory of it twice. */
-static bool is_known(const struct block *blocks, const struct ncclComm *comm, const char *data,
+static bool is_known(struct block *const *blocks, const struct ncclComm *comm, const char *data,
 		     size_t bytes)
 {
 	bool known = false;
 
 	pthread_mutex_lock(&memory.mutex);
-	for (const struct block *at = blocks; at && !known; at = at->next)
+	for (const struct block *at = *blocks; at && !known; at = at->next)
 		known = at->comm == comm && data < at->data + at->bytes && at->data < data + bytes;
 	pthread_mutex_unlock(&memory.mutex);
 	return known;
@@ -195,7 +195,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *data, size_t bytes, n
 	if (why)
 		return refuse(ncclUnhandledCudaError, "%s of %zu bytes: %p %s", name, bytes, data,
 			      why);
-	if (is_known(memory.registered, comm, data, bytes))
+	if (is_known(&memory.registered, comm, data, bytes))
 		return refuse(ncclInvalidUsage, "%s of %zu bytes: %p is in a window", name, bytes,
 			      data);
 	*made = NULL;
@@ -280,7 +280,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, v
 	if (why)
 		return refuse(ncclInvalidArgument, "ncclCommRegister of %zu bytes: %p %s", bytes,
 			      data, why);
-	if (is_known(memory.buffers, comm, data, bytes))
+	if (is_known(&memory.buffers, comm, data, bytes))
 		return refuse(ncclInvalidUsage, "ncclCommRegister of %zu bytes: %p is registered",
 			      bytes, data);
 	driver_pin(data, true);
