@@ -9,7 +9,7 @@
 
 #include "cuda.h"
 
-enum { LATEST_NS = 500000 };
+enum { LATE_NS = 500000, LATEST_NS = 20000000 };
 
 static unsigned host_waits;
 
@@ -60,12 +60,12 @@ static void delay(CUstream stream, uint64_t mean)
 	sleep_ns(x >> 60 == 0 ? 9 * ns : ns);
 }
 
-static void wait_for_host(void)
+static void wait_for_host(long most)
 {
 	struct timespec end;
 
 	clock_gettime(CLOCK_REALTIME, &end);
-	end.tv_nsec += LATEST_NS;
+	end.tv_nsec += most;
 	end.tv_sec += end.tv_nsec / 1000000000;
 	end.tv_nsec %= 1000000000;
 	while (!host_waits && double_wait_until(&end))
@@ -98,7 +98,7 @@ void double_schedule(CUstream stream)
 		delay(stream, 10 * double_settings.delay_us);
 		break;
 	case DOUBLE_LATE:
-		wait_for_host();
+		wait_for_host(draw(stream) % 32 ? LATE_NS : LATEST_NS);
 		break;
 	case DOUBLE_QUICK:
 		break;
