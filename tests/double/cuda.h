@@ -11,7 +11,7 @@
  *   DOUBLE_CUDA_DELAY_US   mean random delay before an operation, in microseconds; 20
  *   DOUBLE_CUDA_DELAY_OF   one operation of so many is delayed; 1
  *   DOUBLE_SEED            a number: streams run on a schedule that it chooses, late and far apart, and
- *                          what a copy or fill writes is poisoned before; 0: neither
+ *                          what an operation writes all of is poisoned before; 0: neither
  *   DOUBLE_COUNTS          a folder, in which cuda.RANK is written at exit: a line for each function
  *                          that was called, with how often, and "round_trips", which is how often
  *                          the host waited for a stream or event, by whatever call
