@@ -117,6 +117,8 @@ static zero_status agree_settings(zero_job *job, zero_status status)
 	if (status)
 		return status;
 	if (!unequal)
+		unequal = zero_step_state_alloc(job);
+	if (!unequal)
 		unequal = zero_report_open(job);
 	status = zero_submit_wait(&job->all, unequal, NULL, 0, "options");
 	if (!status)

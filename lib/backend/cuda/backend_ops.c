@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "backend/bootstrap.h"
+#include "backend/step_rule.h"
 #include "gpu_comm.h"
 
 const struct zero_core *zero_core;
@@ -358,10 +359,11 @@ static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, 
 {
 	struct zero_device *device = cuda->device;
 	struct zero_device_norm2 norm2 = {.x = x, .count = count, .parts = cuda->parts};
-	struct zero_device_norm2_fold fold = {
-		.parts = cuda->parts, .count = zero_norm2_parts(count), .sum = sum};
+	struct zero_device_norm2_fold fold = {.parts = cuda->parts,
+					      .count = zero_norm2_parts(count),
+					      .sum = sum,
+					      .accumulate = true};
 
-	*sum = 0;
 	if (!count)
 		return;
 	zero_device_enter(device);
@@ -370,11 +372,19 @@ static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, 
 	zero_device_leave(device);
 }
 
-static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args, float *p,
-		       float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
-		       size_t count)
+static void cuda_step_rule(struct zero_backend *cuda, const struct zero_step_rule *rule)
+{
+	zero_device_enter(cuda->device);
+	zero_launch_blocks(cuda->device, cuda->device->compute_stream, ZERO_K_STEP_RULE, rule, 1);
+	zero_device_leave(cuda->device);
+}
+
+static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args,
+		       const struct zero_step_state *state, float *p, float *m, float *v,
+		       const float *g, void *low, zero_dtype low_dtype, size_t count)
 {
 	struct zero_device_adamw adamw = {.args = *args,
+					  .state = state,
 					  .p = p,
 					  .m = m,
 					  .v = v,
@@ -384,11 +394,15 @@ static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *
 					  .count = count};
 
 	zero_device_enter(cuda->device);
-	if (is_host(p) && is_host(m) && is_host(v) && is_host(g) && is_host(low))
-		cuda->kernels->adamw(args, p, m, v, g, low, low_dtype, count);
-	else
+	if (is_host(p) && is_host(m) && is_host(v) && is_host(g) && is_host(low)) {
+		struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
+
+		if (!state->skipped)
+			cuda->kernels->adamw(&of_step, p, m, v, g, low, low_dtype, count);
+	} else {
 		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_ADAMW, &adamw,
 			    count / 4 + (count % 4 != 0));
+	}
 	zero_device_leave(cuda->device);
 }
 
@@ -430,6 +444,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.convert = cuda_convert,
 	.transpose = cuda_transpose,
 	.norm2 = cuda_norm2,
+	.step_rule = cuda_step_rule,
 	.adamw = cuda_adamw,
 };
 

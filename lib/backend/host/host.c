@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/step_rule.h"
 #include "config.h"
 #include "host.h"
 
@@ -256,14 +257,23 @@ static void host_transpose(struct zero_backend *host, void *out, size_t out_stri
 
 static void host_norm2(struct zero_backend *host, const float *x, size_t count, double *sum)
 {
-	*sum = host->kernels->norm2(x, count);
+	*sum += host->kernels->norm2(x, count);
 }
 
-static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args, float *p,
-		       float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
-		       size_t count)
+static void host_step_rule(struct zero_backend *host, const struct zero_step_rule *rule)
 {
-	host->kernels->adamw(args, p, m, v, g, low, low_dtype, count);
+	(void)host;
+	zero_step_rule_apply(rule);
+}
+
+static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args,
+		       const struct zero_step_state *state, float *p, float *m, float *v,
+		       const float *g, void *low, zero_dtype low_dtype, size_t count)
+{
+	struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
+
+	if (!state->skipped)
+		host->kernels->adamw(&of_step, p, m, v, g, low, low_dtype, count);
 }
 
 static const struct zero_backend_ops host_ops = {
@@ -301,6 +311,7 @@ static const struct zero_backend_ops host_ops = {
 	.convert = host_convert,
 	.transpose = host_transpose,
 	.norm2 = host_norm2,
+	.step_rule = host_step_rule,
 	.adamw = host_adamw,
 };
 
