@@ -308,6 +308,84 @@ static void many_pieces(zero_dtype dtype)
 	ok(zero_close(job));
 }
 
+/* ---- a loss scale where steps are taken ------------------------------------------------------ */
+
+enum { TURNS = 6, VALUES = 3000 };
+
+/* Takes steps, of which one overflows; the last one tells its result. */
+static zero_step_result scaled_steps(const char *settings, bool kept, float values[2][VALUES])
+{
+	struct model m = begin(settings, ZERO_F32);
+	zero_loss_scale scale = {
+		.scale = 8, .growth = 4, .backoff = 0.5F, .min = 1, .max = 64, .interval = 2};
+	zero_loss_scale *address = &scale, *again;
+	zero_step_result result;
+	zero_adamw adamw = plain;
+
+	if (kept) {
+		ok(zero_device_loss_scale(m.job, &scale, &address));
+		ok(zero_device_loss_scale(m.job, &scale, &again));
+		check(address != &scale && address == again, "%p and %p", (void *)address,
+		      (void *)again);
+	}
+	adamw.loss_scale = address;
+	adamw.clip = 0.1F;
+	for (int turn = 0; turn < TURNS; turn++) {
+		for (int g = 0; g < 2; g++) {
+			float *sums = zero_gradient(m.params[g]);
+
+			check(sums, "%s", zero_last_error());
+			for (size_t i = 0; i < VALUES; i++)
+				sums[i] = signed_unit(mixed(i * TURNS * 32 + (size_t)turn * 32 +
+							    (size_t)rank * 2 + (size_t)g));
+			if (turn == 2 && g == 1 && rank == last)
+				sums[VALUES - 1] = INFINITY;
+		}
+		ok(zero_step(m.job, &adamw, kept && turn < TURNS - 1 ? NULL : &result));
+	}
+	for (int g = 0; g < 2; g++) {
+		ok(zero_gather(m.groups[g], ZERO_DTYPE_PARAM));
+		ok(zero_agree(m.job, NULL));
+		memcpy(values[g], zero_data(m.params[g]), sizeof(values[g]));
+		ok(zero_release(m.groups[g]));
+	}
+	ok(zero_close(m.job));
+	return result;
+}
+
+/* It goes through the values of a scale that the program keeps, and the parameters do, too. */
+static void kept_scale(const char *settings)
+{
+	static float own[2][VALUES], kept[2][VALUES];
+	zero_step_result a = scaled_steps(settings, false, own);
+	zero_step_result b = scaled_steps(settings, true, kept);
+
+	/* 8; 32 after two steps; 16 after the third, which overflows; 64 after two more */
+	check(a.loss_scale == 64 && b.loss_scale == 64, "%g and %g", (double)a.loss_scale,
+	      (double)b.loss_scale);
+	check(!memcmp(&a.grad_norm, &b.grad_norm, sizeof(a.grad_norm)) && !a.skipped && !b.skipped,
+	      "%a and %a", a.grad_norm, b.grad_norm);
+	check(!memcmp(own, kept, sizeof(own)), "other values, %s", settings);
+}
+
+static void refused_kept_scales(void)
+{
+	struct model m = begin("stage=3", ZERO_F32);
+	zero_loss_scale scale, *address = &scale;
+
+	zero_loss_scale_init(&scale);
+	if (rank == last)
+		scale.growth = 0.5F;
+	fails(zero_device_loss_scale(m.job, &scale, &address), ZERO_E_INVALID, "growth >= 1");
+	check(!address, "an address");
+	if (world > 1) {
+		scale.growth = rank == last ? 4 : 2;
+		fails(zero_device_loss_scale(m.job, &scale, &address), ZERO_E_ORDER,
+		      "loss scale 65536");
+	}
+	ok(zero_close(m.job));
+}
+
 /* ---- optimizer states in host memory --------------------------------------------------------- */
 
 /* What states take, and the pieces that values come and go by. */
@@ -388,6 +466,11 @@ int main(void)
 	refused_scales();
 	refused_gradients();
 	low_overflow();
+	for (int stage = 0; stage <= 3; stage++)
+		kept_scale((const char *[]){"stage=0", "stage=1", "stage=2 share=1",
+					    "stage=3"}[stage]);
+	kept_scale("stage=3 offload=optimizer staged=1");
+	refused_kept_scales();
 	half_the_bytes();
 	many_pieces(ZERO_F32);
 	many_pieces(ZERO_BF16);
