@@ -224,9 +224,9 @@ const char *zero_setting(const zero_job *job, const char *name);
 zero_status zero_agree(zero_job *job, const char *error);
 /*
  * COLLECTIVE. Replaces values[i] by sum(weight * values[i]) / sum(weight) over the ranks. The sums
- * are f64 and in rank order, so all ranks get the same bits. Weights are >= 0. The values of a rank
- * with weight 0 are ignored. The call fails with ZERO_E_INVALID if all weights are 0. After an
- * error the values are unchanged.
+ * are f64 and in rank order, so all ranks get the same bits. Weights are finite and >= 0. The values
+ * of a rank with weight 0 are ignored. The call fails with ZERO_E_INVALID if the sum of all weights
+ * is 0 or infinite. After an error the values are unchanged.
  */
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
 
@@ -685,10 +685,11 @@ typedef struct zero_step_result {
  * After an error, all gradients are lost and the loss scale is unchanged. The values of the
  * parameters depend on the error. An argument, a gathered group, a missing allocation or a failed
  * reduce is found before any rank steps: parameters, states and the number of steps are then
- * unchanged. A failure after that, of communication, of the device, or of memory to send new
- * values, leaves some groups stepped and others not, and ranks may differ: the values are
- * undefined, and the job should be closed and continued from a checkpoint. At stages 1 and 2,
- * across nodes, and of a GPU, such a failure may be returned by a later call.
+ * unchanged. A failure after that, of communication or of the device, leaves some groups stepped and
+ * others not, and ranks may differ: parameters, states and the number of steps are undefined. The
+ * sentence says so, and zero_step, zero_save and zero_export are refused with ZERO_E_STATE until
+ * zero_restore has succeeded. Where communication or the device has failed, that needs a new job. At
+ * stages 1 and 2, across nodes, and of a GPU, such a failure may be returned by a later call.
  *
  * At stages 1 and 2, across nodes, the new values of each group are sent while further groups are
  * stepped, and after the call has returned. A gather that needs no cast, and that is called before

@@ -265,6 +265,7 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 	if (!manifest->states)
 		drop_states(job);
 	restore_step(job, manifest);
+	job->model->torn = false;
 	return ZERO_OK;
 }
 

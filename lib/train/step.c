@@ -47,7 +47,9 @@ static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
 					 "group '%s' is gathered: release it before "
 					 "the step changes it",
 					 job->model->groups[g]->name);
-	status = check_values(adamw);
+	status = zero_require_whole(job, "zero_step");
+	if (!status)
+		status = check_values(adamw);
 	if (!status && !zero_loss_scale_is_kept(job, adamw->loss_scale))
 		status = zero_loss_scale_check(adamw->loss_scale);
 	return status;
@@ -67,6 +69,8 @@ static zero_status finish_reduces(zero_job *job)
 		one = zero_work_wait(job, &job->model->groups[g]->reduce);
 		status = status ? status : one;
 		one = zero_work_wait(job, &job->model->groups[g]->post_step_gather);
+		if (one)
+			zero_tear(job, one);
 		status = status ? status : one;
 	}
 	for (int i = 0; i < ZERO_REDUCES; i++) {
@@ -77,21 +81,31 @@ static zero_status finish_reduces(zero_job *job)
 	return status;
 }
 
+/* Operations of the group that has most. */
+static size_t most_ops(const zero_job *job)
+{
+	size_t most = 0;
+
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		const zero_group *group = job->model->groups[g];
+		size_t ops = 0;
+
+		for (size_t f = 0; f < group->flat_count; f++)
+			ops += group->flats[f].segment_count;
+		most = ops > most ? ops : most;
+	}
+	return most;
+}
+
 /* Stages 1 and 2: sends the new values of the owners to all ranks while the caller goes on. Ranks
    that all share memory see them in place and only need to know when they are complete. */
-static zero_status begin_post_step_gather(zero_group *group)
+static zero_status begin_post_step_gather(zero_group *group, struct zero_op *ops)
 {
 	zero_job *job = group->job;
-	struct zero_op *ops;
-	zero_status status = ZERO_OK;
-	size_t segments = 0, op_count = 0;
+	size_t op_count = 0;
+	zero_status status;
 
-	for (size_t f = 0; f < group->flat_count; f++)
-		segments += group->flats[f].segment_count;
-	ops = calloc(segments + 1, sizeof(*ops));
-	if (!ops)
-		status = zero_fail(ZERO_E_MEMORY, "no memory to share group '%s'", group->name);
-	for (size_t f = 0; !status && group->replicated && f < group->flat_count; f++)
+	for (size_t f = 0; group->replicated && f < group->flat_count; f++)
 		for (size_t r = 0; r < group->flats[f].segment_count; r++) {
 			struct zero_flat *flat = &group->flats[f];
 			struct zero_segment *segment = &flat->segments[r];
@@ -110,7 +124,7 @@ static zero_status begin_post_step_gather(zero_group *group)
 			};
 		}
 	pthread_mutex_lock(&job->lock);
-	status = zero_submit(group->team, status, ops, op_count, false, false,
+	status = zero_submit(group->team, ZERO_OK, ops, op_count, false, false,
 			     &group->post_step_gather, "update of group '%s'", group->name);
 	job->ops->work_put(job->backend, group->step_work);
 	group->step_work = status ? NULL : group->post_step_gather;
@@ -118,7 +132,6 @@ static zero_status begin_post_step_gather(zero_group *group)
 		job->ops->work_get(job->backend, group->step_work);
 	group->step_wait_count = zero_group_wait_count(group);
 	pthread_mutex_unlock(&job->lock);
-	free(ops);
 	return status;
 }
 
@@ -186,7 +199,8 @@ static void begin_state(zero_job *job, const zero_adamw *adamw, double samples)
 	job->ops->step_rule(job->backend, &rule);
 }
 
-static zero_status step_groups(zero_job *job, const zero_adamw *adamw)
+/* `ops` has room for the operations of any group. */
+static zero_status step_groups(zero_job *job, const zero_adamw *adamw, struct zero_op *ops)
 {
 	zero_status status = ZERO_OK;
 
@@ -197,7 +211,7 @@ static zero_status step_groups(zero_job *job, const zero_adamw *adamw)
 		zero_adamw_group(group, adamw);
 		if (job->stage < 3 && !group->steps_replicated && group->trainable &&
 		    zero_is_member(group))
-			status = begin_post_step_gather(group);
+			status = begin_post_step_gather(group, ops);
 	}
 	return status;
 }
@@ -205,7 +219,8 @@ static zero_status step_groups(zero_job *job, const zero_adamw *adamw)
 /* Steps, or skips the step where its state says so: only who is asked for the result, or steps on
    the host, waits for the device to know it. */
 static zero_status take_step(zero_job *job, const zero_adamw *adamw,
-			     const struct zero_step_agreed *agreed, zero_step_result *result)
+			     const struct zero_step_agreed *agreed, struct zero_op *ops,
+			     zero_step_result *result)
 {
 	const struct zero_step_state *seen = job->trainer->seen;
 	bool early = job->ops->host_memory || zero_states_staged(job);
@@ -215,11 +230,11 @@ static zero_status take_step(zero_job *job, const zero_adamw *adamw,
 	if (early)
 		status = zero_step_state_read(job);
 	if (!status && !(early && seen->skipped))
-		status = step_groups(job, adamw);
+		status = step_groups(job, adamw, ops);
 	if (!status && !early && (result || has_own_scale(job, adamw)))
 		status = zero_step_state_read(job);
 	if (status)
-		return status;
+		return zero_tear(job, status);
 	if (has_own_scale(job, adamw))
 		zero_step_update_loss_scale(adamw->loss_scale, !seen->skipped);
 	if (result)
@@ -236,6 +251,7 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 {
 	const char *before = zero_set_current_call(job, "zero_step");
 	struct zero_step_agreed agreed;
+	struct zero_op *ops = NULL;
 	zero_status status;
 
 	/* First of all, since other ranks may be waiting in their reduces even if this call fails
@@ -245,11 +261,18 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 		status = check_step(job, adamw);
 	if (!status)
 		status = zero_states_alloc(job);
+	/* After the ranks have agreed nothing is allocated: no rank can fail alone for that. */
+	if (!status) {
+		ops = calloc(most_ops(job) + 1, sizeof(*ops));
+		if (!ops)
+			status = zero_fail(ZERO_E_MEMORY, "no memory for zero_step");
+	}
 	status = zero_step_agree(job, status, adamw, &agreed);
 	if (!status && agreed.all_idle)
 		zero_hooks_all_idle(job);
 	if (!status)
-		status = take_step(job, adamw, &agreed, result);
+		status = take_step(job, adamw, &agreed, ops, result);
+	free(ops);
 	free_gradients(job, status);
 	if (!status)
 		zero_hooks_after_step(job);
