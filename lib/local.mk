@@ -24,6 +24,7 @@ noinst_HEADERS += \
 	lib/backend/launched_world.h \
 	lib/backend/meter.h \
 	lib/backend/step_rule.h \
+	lib/backend/workers.h \
 	lib/checkpoint/checkpoint.h \
 	lib/checkpoint/export.h \
 	lib/checkpoint/restore.h \

@@ -195,6 +195,7 @@ struct zero_backend_config {
 	const char *isa;    /* instruction set of host kernels, or "auto": see kernels.h */
 	int expected_world; /* number of ranks according to the launcher; 0 if unknown */
 	int share;          /* most ranks of a node that share memory; 0: all of them */
+	int threads;        /* that step on the CPU; 0: as many as the rank has cores */
 	/* For a device; see zero_options. */
 	const zero_allocator *allocator; /* NULL: the backend's own */
 	void *stream;                    /* that the caller computes on */

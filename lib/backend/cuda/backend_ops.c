@@ -8,6 +8,7 @@
 
 #include "backend/bootstrap.h"
 #include "backend/step_rule.h"
+#include "backend/workers.h"
 #include "gpu_comm.h"
 
 const struct zero_core *zero_core;
@@ -18,6 +19,7 @@ struct zero_backend {
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
 	struct zero_queue *queue;
+	struct zero_workers *workers; /* that step what is offloaded */
 	struct zero_nccl_comm caller; /* made at the first zero_nccl_comm */
 	size_t sharing;               /* ranks that have the same GPU */
 	double *parts;                /* of a squared norm; few, and therefore in host memory */
@@ -41,6 +43,7 @@ static bool cuda_available(void)
 static void cuda_close(struct zero_backend *cuda)
 {
 	zero_queue_delete(cuda->queue);
+	zero_workers_delete(cuda->workers);
 	if (cuda->device)
 		zero_device_enter(cuda->device);
 	if (cuda->comm && cuda->caller.device) {
@@ -95,7 +98,11 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 	cuda->comm->comm.meter = config->meter;
 	if (!status)
 		status = zero_queue_new(&cuda->comm->comm, &cuda->queue);
-	return zero_agree_status(&cuda->comm->comm, status);
+	status = zero_agree_status(&cuda->comm->comm, status);
+	if (!status)
+		cuda->workers =
+			zero_workers_new(zero_workers_budget(&cuda->comm->comm, config->threads));
+	return status;
 }
 
 static void cuda_place(const struct zero_backend *cuda, const struct zero_team_comm *team_comm,
@@ -398,7 +405,8 @@ static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *
 		struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
 
 		if (!state->skipped)
-			cuda->kernels->adamw(&of_step, p, m, v, g, low, low_dtype, count);
+			zero_cpu_adamw(cuda->workers, cuda->kernels, &of_step, p, m, v, g, low,
+				       low_dtype, count);
 	} else {
 		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_ADAMW, &adamw,
 			    count / 4 + (count % 4 != 0));
