@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "workers.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,11 +26,6 @@ struct zero_workers {
 
 /* ---- how many -------------------------------------------------------------------------------- */
 
-struct seat {
-	uint64_t node;
-	cpu_set_t cores;
-};
-
 static int limit_of_slurm(void)
 {
 	const char *text = getenv("SLURM_CPUS_PER_TASK");
@@ -40,7 +34,8 @@ static int limit_of_slurm(void)
 	return cpus > 0 && cpus < CPU_SETSIZE ? (int)cpus : CPU_SETSIZE;
 }
 
-static int cores_of(const struct zero_comm *comm, const struct seat *mine, const struct seat *all)
+static int cores_of(const struct zero_comm *comm, const struct zero_seat *mine,
+		    const struct zero_seat *all)
 {
 	double cores = 0;
 
@@ -59,8 +54,9 @@ static int cores_of(const struct zero_comm *comm, const struct seat *mine, const
 
 int zero_workers_budget(struct zero_comm *comm, int asked)
 {
-	struct seat mine = {.node = zero_core->hash(comm->place.node, strlen(comm->place.node), 0)};
-	struct seat *all = calloc((size_t)comm->place.world, sizeof(*all));
+	struct zero_seat mine = {
+		.node = zero_core->hash(comm->place.node, strlen(comm->place.node), 0)};
+	struct zero_seat *all = calloc((size_t)comm->place.world, sizeof(*all));
 	int cores = 1, limit = limit_of_slurm();
 
 	/* A machine of more cores than the set holds fails here: then there is one thread. */

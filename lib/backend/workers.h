@@ -6,12 +6,20 @@
 #ifndef ZERO_WORKERS_H
 #define ZERO_WORKERS_H
 
+#include <sched.h>
+
 #include "comm.h"
 #include "kernels.h"
 
 struct zero_workers;
 
-/* COLLECTIVE. How many threads this rank should have: as many as its cores, of which those that
+/* Where a rank may run. */
+struct zero_seat {
+	uint64_t node; /* a hash of its name */
+	cpu_set_t cores;
+};
+
+/* COLLECTIVE, exchanges seats. How many threads this rank should have: as many as its cores, of which those that
    several ranks of the node may run on count in part, and no more than SLURM_CPUS_PER_TASK. `asked`,
    if not 0, is the answer. */
 int zero_workers_budget(struct zero_comm *comm, int asked);
