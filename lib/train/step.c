@@ -194,6 +194,7 @@ static void begin_state(zero_job *job, const zero_adamw *adamw, double samples)
 	};
 
 	job->trainer->begun++;
+	job->trainer->steps++;
 	job->trainer->adamw = *adamw;
 	job->trainer->has_adamw = true;
 	job->ops->step_rule(job->backend, &rule);

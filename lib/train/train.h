@@ -11,7 +11,7 @@
 struct zero_trainer {
 	struct zero_work *reduces[ZERO_REDUCES]; /* ring of the last ones */
 	unsigned reduce_next;
-	uint64_t steps; /* that were taken, as far as the host knows; see zero_step_state_read */
+	uint64_t steps; /* that were taken, as far as the host knows: zero_step_state_read tells */
 	uint64_t begun; /* steps, also those that were skipped: the same on all ranks at any time */
 	zero_adamw adamw; /* of the last step, for checkpoints */
 	bool has_adamw;

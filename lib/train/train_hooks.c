@@ -5,6 +5,7 @@
 /* What is under way must end before its buffers are freed. */
 static void wait_all(zero_job *job, bool together)
 {
+	(void)together;
 	for (size_t g = 0; g < job->model->group_count; g++) {
 		zero_group *group = job->model->groups[g];
 
@@ -15,9 +16,6 @@ static void wait_all(zero_job *job, bool together)
 	}
 	for (int i = 0; i < ZERO_REDUCES; i++)
 		zero_work_wait(job, &job->trainer->reduces[i]);
-	/* The report says how many steps were taken. */
-	if (together && job->trainer->state)
-		zero_step_state_read(job);
 }
 
 static bool close_train(zero_job *job)
