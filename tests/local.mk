@@ -27,6 +27,7 @@ UNIT_TESTS = \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
 	tests/unit/test_spawn_page \
+	tests/unit/test_workers \
 	tests/unit/test_task_gpus \
 	tests/unit/test_vram \
 	tests/unit/test_vram_process \
@@ -159,6 +160,11 @@ tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h
 tests_unit_test_shared_arena_SOURCES = tests/unit/test_shared_arena.c lib/backend/host/shared_arena.c
 tests_unit_test_shared_arena_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_shared_arena_LDADD = $(UNIT_LIBS)
+
+tests_unit_test_workers_SOURCES = tests/unit/test_workers.c lib/backend/cpu_step.c \
+	lib/backend/workers.c
+tests_unit_test_workers_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_workers_LDADD = kernels/libkernels.la $(UNIT_LIBS)
 
 tests_unit_test_control_SOURCES = tests/unit/test_control.c tests/unit/control_ranks.h \
 	$(control_sources)
@@ -448,7 +454,8 @@ THREADS_TESTS += \
 	tests/unit/test_shared_arena \
 	tests/unit/test_control \
 	tests/unit/test_control_ends \
-	tests/unit/test_watch
+	tests/unit/test_watch \
+	tests/unit/test_workers
 endif
 
 format-check:

@@ -117,6 +117,8 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 	if (apart)
 		bytes[ZERO_MEM_STAGING] =
 			2 * pages(zero_exchange_piece(apart, sizing->device) * apart);
+	if (sizing->device)
+		bytes[ZERO_MEM_STAGING] += zero_step_state_bytes(sizing->world);
 }
 
 uint64_t zero_sizing_total(const struct zero_sizing *sizing)

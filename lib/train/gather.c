@@ -361,7 +361,9 @@ static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count,
 
 	for (size_t g = 0; !status && g < count; g++) {
 		status = zero_work_wait(job, &groups[g]->post_step_gather);
-		if (!status)
+		if (status)
+			zero_tear(job, status);
+		else
 			status = prepare(groups[g], as, ops, op_count, allocates);
 	}
 	return status;

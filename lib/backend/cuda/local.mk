@@ -18,8 +18,10 @@ control_sources = \
 cuda_sources = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
+	lib/backend/cpu_step.c \
 	lib/backend/queue.c \
 	lib/backend/team_comm.c \
+	lib/backend/workers.c \
 	$(control_sources) \
 	lib/backend/cuda/all_gather.c \
 	lib/backend/cuda/backend_ops.c \
