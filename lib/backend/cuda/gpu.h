@@ -103,9 +103,8 @@ void zero_launch_blocks(struct zero_device *device, CUstream stream, enum zero_k
 			const void *arguments, size_t blocks);
 void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to, void *out,
 		      zero_dtype from, const void *in, size_t count);
-/* out (+)= in[0] + ... + in[n - 1]; n >= 1. */
-void zero_launch_sum(struct zero_device *device, CUstream stream, float *out, zero_dtype from,
-		     const void *const *in, int n, size_t count, bool accumulate);
+void zero_launch_sum(struct zero_device *device, CUstream stream,
+		     const struct zero_device_sum *sum);
 
 /* ---- memory.c: allocation, counted by kind --------------------------------------------------- */
 

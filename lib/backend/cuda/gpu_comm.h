@@ -104,7 +104,6 @@ struct zero_cuda_comm {
 	bool ordered;                      /* sums are made in rank order */
 	void *staging[2];                  /* [world - 1][piece] of an exchange */
 	size_t piece;                      /* bytes */
-	const void **summands;             /* [world] */
 	struct zero_pinned_buffers pinned; /* for what a root has in pageable memory */
 	/* Only the first communicator uses these: */
 	const struct zero_bootstrap_ops *bootstrap; /* NULL: no launcher */

@@ -32,9 +32,6 @@ zero_status zero_cuda_alloc_exchange_buffers(struct zero_cuda_comm *cuda)
 
 	if (!peers)
 		return ZERO_OK;
-	cuda->summands = calloc(peers + 1, sizeof(*cuda->summands));
-	if (!cuda->summands)
-		return zero_core->fail(ZERO_E_COMM, "no memory for %zu peers", peers);
 	cuda->piece = bytes_of_piece(peers);
 	for (int i = 0; !status && i < 2; i++)
 		status = zero_memory_alloc(cuda->memory, ZERO_MEM_STAGING,
@@ -49,8 +46,6 @@ void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda)
 		zero_memory_free(cuda->memory, cuda->staging[i], cuda->device->comm_stream);
 		cuda->staging[i] = NULL;
 	}
-	free(cuda->summands);
-	cuda->summands = NULL;
 }
 
 /* ---- by exchange ----------------------------------------------------------------------------- */
@@ -61,13 +56,13 @@ struct exchange {
 	size_t size; /* of an element */
 };
 
-/* The peer's piece in a set of exchange buffers. */
-static char *piece_of(const struct exchange *exchange, int set, int rank)
+/* The peer's piece of that many bytes in a set of exchange buffers. */
+static char *piece_of(const struct exchange *exchange, int set, int rank, size_t bytes)
 {
 	const struct zero_cuda_comm *cuda = exchange->cuda;
 	size_t slot = (size_t)(rank < cuda->comm.place.rank ? rank : rank - 1);
 
-	return (char *)cuda->staging[set] + slot * cuda->piece;
+	return (char *)cuda->staging[set] + slot * bytes;
 }
 
 static const char *part_of(const struct exchange *exchange, int rank, size_t at)
@@ -93,10 +88,10 @@ static zero_status exchange_piece(const struct exchange *exchange, int set, size
 							 ncclInt8, rank, cuda->nccl.comm, stream),
 					  "ncclSend", cuda->nccl.comm);
 		if (!status)
-			status = zero_nccl_status(zero_nccl.recv(piece_of(exchange, set, rank),
-								 bytes, ncclInt8, rank,
-								 cuda->nccl.comm, stream),
-						  "ncclRecv", cuda->nccl.comm);
+			status = zero_nccl_status(
+				zero_nccl.recv(piece_of(exchange, set, rank, bytes), bytes,
+					       ncclInt8, rank, cuda->nccl.comm, stream),
+				"ncclRecv", cuda->nccl.comm);
 		cuda->comm.bytes_sent += bytes;
 	}
 	return zero_nccl_group_end(&cuda->nccl, status);
@@ -106,14 +101,18 @@ static void sum_piece(const struct exchange *exchange, int set, size_t at, size_
 {
 	struct zero_cuda_comm *cuda = exchange->cuda;
 	const struct zero_op *op = exchange->op;
-	int world = cuda->comm.place.world;
+	struct zero_device_sum sum = {
+		.out = (float *)op->recv + at,
+		.own = part_of(exchange, cuda->comm.place.rank, at),
+		.others = cuda->staging[set],
+		.count = count,
+		.n = cuda->comm.place.world,
+		.own_at = cuda->comm.place.rank,
+		.from = op->from,
+		.accumulate = op->accumulate,
+	};
 
-	for (int rank = 0; rank < world; rank++)
-		cuda->summands[rank] = rank == cuda->comm.place.rank
-					       ? (const void *)part_of(exchange, rank, at)
-					       : piece_of(exchange, set, rank);
-	zero_launch_sum(cuda->device, cuda->device->sums_stream, (float *)op->recv + at, op->from,
-			cuda->summands, world, count, op->accumulate);
+	zero_launch_sum(cuda->device, cuda->device->sums_stream, &sum);
 }
 
 static zero_status reduce_by_exchange(struct zero_cuda_comm *cuda, const struct zero_op *op)
@@ -156,12 +155,16 @@ static zero_status reduce_by_nccl(struct zero_cuda_comm *cuda, const struct zero
 {
 	struct zero_device *device = cuda->device;
 	float *own = (float *)(uintptr_t)op->send + (size_t)cuda->comm.place.rank * op->count;
-	const void *before = op->recv;
+	const struct zero_device_sum before = {.out = own,
+					       .own = op->recv,
+					       .count = op->count,
+					       .n = 1,
+					       .from = ZERO_F32,
+					       .accumulate = true};
 	zero_status status;
 
 	if (op->accumulate)
-		zero_launch_sum(device, device->comm_stream, own, ZERO_F32, &before, 1, op->count,
-				true);
+		zero_launch_sum(device, device->comm_stream, &before);
 	status = zero_nccl_group_begin(&cuda->nccl);
 	if (status)
 		return status;
@@ -180,15 +183,19 @@ static bool uses_exchange(const struct zero_cuda_comm *cuda, const struct zero_o
 
 zero_status zero_cuda_reduce_scatter(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
-	const void *own = op->send;
+	const struct zero_device_sum only = {.out = op->recv,
+					     .own = op->send,
+					     .count = op->count,
+					     .n = 1,
+					     .from = op->from,
+					     .accumulate = op->accumulate};
 
 	if (uses_exchange(cuda, op))
 		return reduce_by_exchange(cuda, op);
 	if (cuda->comm.place.world > 1)
 		return reduce_by_nccl(cuda, op);
 	if (op->accumulate || op->from != ZERO_F32)
-		zero_launch_sum(cuda->device, cuda->device->comm_stream, op->recv, op->from, &own,
-				1, op->count, op->accumulate);
+		zero_launch_sum(cuda->device, cuda->device->comm_stream, &only);
 	else
 		zero_device_copy(cuda->device, cuda->device->comm_stream, op->recv, op->send,
 				 op->count * sizeof(float));
