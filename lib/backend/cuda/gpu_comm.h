@@ -7,6 +7,7 @@
 #include "core/options.h"
 #include "gpu.h"
 #include "nccl_api.h"
+#include "reduce_schedule.h"
 
 struct zero_nccl_watchdog;
 struct zero_bootstrap_ops;
@@ -102,8 +103,9 @@ struct zero_cuda_comm {
 	struct zero_cuda_comm *first; /* the communicator of all ranks, maybe itself */
 	double open_seconds;
 	bool ordered;                      /* sums are made in rank order */
-	void *staging[2];                  /* [world - 1][piece] of an exchange */
-	size_t piece;                      /* bytes */
+	struct zero_reduce_grid grid;      /* of its ranks; unused with one rank */
+	void *staging[2];                  /* sets of buffers of an exchange */
+	size_t exchange_bytes;             /* of a set that are used */
 	struct zero_pinned_buffers pinned; /* for what a root has in pageable memory */
 	/* Only the first communicator uses these: */
 	const struct zero_bootstrap_ops *bootstrap; /* NULL: no launcher */
