@@ -107,6 +107,7 @@ static zero_status finish_agreement(struct zero_comm *comm, const struct zero_in
 
 	comm->choices_equal = all[ZERO_AGREE_CHOICE] == ~all[ZERO_AGREE_CHOICE_COMPLEMENT];
 	in_step = all[ZERO_AGREE_SEQUENCE] == ~all[ZERO_AGREE_SEQUENCE_COMPLEMENT];
+	comm->parted |= !status && !in_step;
 	/* A rank that left out an operation because of its error has parted from the others. */
 	if (!status && all[ZERO_AGREE_ERROR])
 		return broadcast_error(
