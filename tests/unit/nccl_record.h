@@ -2,8 +2,8 @@
 /*
  * Ranks of a collective of the CUDA backend, any number of them in one process. The collective is
  * called for each rank in turn and what it enqueues is recorded: sends and receives of a group, and
- * what follows them. Afterwards all ranks' groups are run together, and every send must have its
- * receive, in the same group.
+ * what follows them. Afterwards all ranks run what was recorded, each group to its end before the
+ * next, as NCCL would: every send must have its receive, and no ranks may wait for each other.
  */
 #ifndef NCCL_RECORD_H
 #define NCCL_RECORD_H
@@ -23,7 +23,8 @@ struct recorded {
 	size_t bytes;
 	int peer;
 	struct zero_device_sum sum;
-	struct recorded *match; /* of a send: the next one of the same rank */
+	struct recorded *match; /* of a send: the next one to the same rank */
+	bool done;              /* of a receive */
 };
 
 /* What one rank enqueues. */
@@ -32,10 +33,10 @@ struct record {
 	size_t count, room;
 	size_t groups[4096]; /* index of the first operation of each */
 	size_t group_count;
+	size_t kept; /* operations of which the sent bytes were copied */
 };
 
 static struct record *recording;
-static bool keep_sent; /* what is sent is known when it is enqueued, and its buffer is used again */
 
 static struct recorded *add_record(enum recorded_kind kind)
 {
@@ -48,9 +49,25 @@ static struct recorded *add_record(enum recorded_kind kind)
 	return &recording->ops[recording->count++];
 }
 
+/* Copies what the first operations send as it is now, as the device has read it by now at the
+   latest: the caller may then write other values there. */
+__attribute__((unused)) static void keep_sent(struct record *record, size_t count)
+{
+	for (; record->kept < count; record->kept++) {
+		struct recorded *op = &record->ops[record->kept];
+		void *copy;
+
+		if (op->kind != SEND)
+			continue;
+		copy = malloc(op->bytes);
+		ck_assert_ptr_nonnull(copy);
+		op->from = memcpy(copy, op->from, op->bytes);
+	}
+}
+
 static void free_record(struct record *record)
 {
-	for (size_t i = 0; keep_sent && i < record->count; i++)
+	for (size_t i = 0; i < record->kept; i++)
 		if (record->ops[i].kind == SEND)
 			free((void *)record->ops[i].from);
 	free(record->ops);
@@ -63,17 +80,11 @@ static ncclResult_t record_send(const void *data, size_t count, ncclDataType_t t
 				ncclComm_t comm, cudaStream_t stream)
 {
 	struct recorded *op = add_record(SEND);
-	void *copy;
 
 	(void)type, (void)comm, (void)stream;
 	op->from = data;
 	op->bytes = count;
 	op->peer = peer;
-	if (keep_sent) {
-		copy = malloc(count);
-		memcpy(copy, data, count);
-		op->from = copy;
-	}
 	return ncclSuccess;
 }
 
@@ -122,10 +133,11 @@ void zero_device_copy(struct zero_device *device, CUstream stream, void *to, con
 	op->bytes = bytes;
 }
 
+/* An event is the number of operations before it. */
 CUevent zero_event_record(struct zero_device *device, CUstream stream)
 {
 	(void)device, (void)stream;
-	return NULL;
+	return (CUevent)recording->count;
 }
 
 void zero_event_put(struct zero_device *device, CUevent event)
@@ -133,18 +145,36 @@ void zero_event_put(struct zero_device *device, CUevent event)
 	(void)device, (void)event;
 }
 
+/* Behind the bytes is a guard, and before them their number. */
+enum { GUARD = 64 };
+
 zero_status zero_memory_alloc(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 			      size_t bytes, bool zeroed, CUstream stream, void **data)
 {
+	char *block = malloc(bytes + 2 * (size_t)GUARD);
+
 	(void)memory, (void)kind, (void)zeroed, (void)stream;
-	*data = malloc(bytes);
-	return *data ? ZERO_OK : ZERO_E_MEMORY;
+	ck_assert_ptr_nonnull(block);
+	memcpy(block, &bytes, sizeof(bytes));
+	memset(block + GUARD + bytes, 0xa5, GUARD);
+	*data = block + GUARD;
+	return ZERO_OK;
 }
 
 void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stream)
 {
+	unsigned char *block = data;
+	size_t bytes;
+
 	(void)memory, (void)stream;
-	free(data);
+	if (!data)
+		return;
+	block -= GUARD;
+	memcpy(&bytes, block, sizeof(bytes));
+	for (size_t i = 0; i < GUARD; i++)
+		must(block[GUARD + bytes + i] == 0xa5, "a buffer of %zu bytes is written beyond",
+		     bytes);
+	free(block);
 }
 
 static zero_status record_fail(zero_status status, const char *format, ...)
@@ -182,83 +212,123 @@ static void run_sum(const struct zero_device_sum *sum)
 	}
 }
 
+/* Ranks that run what was recorded, each one group after the other. */
+struct running {
+	struct record *records;
+	int world;
+	struct recorded **first, **last; /* [from][to] sends that are under way, in order */
+	struct rank_running {
+		size_t group;
+		bool posted;
+		size_t under_way; /* sends of the group */
+	} * ranks;
+};
+
 static size_t end_of_group(const struct record *record, size_t group)
 {
 	return group + 1 < record->group_count ? record->groups[group + 1] : record->count;
 }
 
-/* Fills queue[rank] with what each rank sends to this one in the group, in order. */
-static void queue_sends(struct record *records, int world, int to, size_t group,
-			struct recorded **queue)
+static void post_sends(struct running *running, int rank, size_t begin, size_t end)
 {
-	for (int rank = 0; rank < world; rank++) {
-		struct record *record = &records[rank];
-		struct recorded **last = &queue[rank];
+	struct record *record = &running->records[rank];
 
-		*last = NULL;
-		if (group >= record->group_count)
+	for (size_t i = begin; i < end; i++) {
+		struct recorded *op = &record->ops[i];
+		size_t pair = (size_t)rank * (size_t)running->world + (size_t)op->peer;
+
+		if (op->kind != SEND)
 			continue;
-		for (size_t i = record->groups[group]; i < end_of_group(record, group); i++) {
-			struct recorded *op = &record->ops[i];
+		*(running->first[pair] ? &running->last[pair]->match : &running->first[pair]) = op;
+		running->last[pair] = op;
+		running->ranks[rank].under_way++;
+	}
+}
 
-			if (op->kind != SEND || op->peer != to)
-				continue;
-			*last = op;
-			last = &op->match;
-			op->match = NULL;
+/* Returns whether all that the group receives has come. */
+static bool receive(struct running *running, int rank, size_t begin, size_t end)
+{
+	struct record *record = &running->records[rank];
+	bool all = true;
+
+	for (size_t i = begin; i < end; i++) {
+		struct recorded *op = &record->ops[i], **sent;
+
+		if (op->kind != RECV || op->done)
+			continue;
+		sent = &running->first[(size_t)op->peer * (size_t)running->world + (size_t)rank];
+		all = all && *sent;
+		if (!*sent)
+			continue;
+		must((*sent)->bytes == op->bytes, "rank %d sends %zu bytes to %d, not %zu",
+		     op->peer, (*sent)->bytes, rank, op->bytes);
+		memcpy(op->to, (*sent)->from, op->bytes);
+		*sent = (*sent)->match;
+		op->done = true;
+		running->ranks[op->peer].under_way--;
+	}
+	return all;
+}
+
+static void run_rest(const struct record *record, size_t begin, size_t end)
+{
+	for (size_t i = begin; i < end; i++)
+		if (record->ops[i].kind == SUM)
+			run_sum(&record->ops[i].sum);
+		else if (record->ops[i].kind == COPY)
+			memcpy(record->ops[i].to, record->ops[i].from, record->ops[i].bytes);
+}
+
+/* Returns whether the rank has ended its group. */
+static bool advance(struct running *running, int rank)
+{
+	struct record *record = &running->records[rank];
+	struct rank_running *own = &running->ranks[rank];
+	size_t begin = record->groups[own->group], end = end_of_group(record, own->group);
+
+	if (!own->posted)
+		post_sends(running, rank, begin, end);
+	own->posted = true;
+	if (!receive(running, rank, begin, end) || own->under_way)
+		return false;
+	run_rest(record, begin, end);
+	own->group++;
+	own->posted = false;
+	return true;
+}
+
+static void run_records(struct record *records, int world)
+{
+	size_t pairs = (size_t)world * (size_t)world, left = (size_t)world;
+	struct running running = {
+		.records = records,
+		.world = world,
+		.first = calloc(pairs, sizeof(struct recorded *)),
+		.last = calloc(pairs, sizeof(struct recorded *)),
+		.ranks = calloc((size_t)world, sizeof(*running.ranks)),
+	};
+
+	for (int rank = 0; rank < world; rank++)
+		if (!records[rank].group_count) {
+			run_rest(&records[rank], 0, records[rank].count);
+			left--;
 		}
-	}
-}
-
-/* What rank `to` receives in the group. */
-static void run_receives(struct record *records, int world, int to, size_t group)
-{
-	struct recorded **queue = calloc((size_t)world, sizeof(struct recorded *));
-	struct record *record = &records[to];
-
-	queue_sends(records, world, to, group, queue);
-	for (size_t i = group < record->group_count ? record->groups[group] : SIZE_MAX;
-	     group < record->group_count && i < end_of_group(record, group); i++) {
-		struct recorded *op = &record->ops[i], *sent;
-
-		if (op->kind != RECV)
-			continue;
-		sent = queue[op->peer];
-		must(sent, "group %zu: rank %d does not send to %d", group, op->peer, to);
-		must(sent->bytes == op->bytes, "group %zu: rank %d sends %zu bytes to %d, not %zu",
-		     group, op->peer, sent->bytes, to, op->bytes);
-		memcpy(op->to, sent->from, op->bytes);
-		queue[op->peer] = sent->match;
-	}
-	for (int rank = 0; rank < world; rank++)
-		must(!queue[rank], "group %zu: what %d sends to %d is not received", group, rank,
-		     to);
-	free(queue);
-}
-
-__attribute__((unused)) static void run_records(struct record *records, int world)
-{
-	size_t groups = 0;
-
-	for (int rank = 0; rank < world; rank++)
-		if (records[rank].group_count > groups)
-			groups = records[rank].group_count;
-	for (size_t group = 0; group < groups; group++) {
-		for (int rank = 0; rank < world; rank++)
-			run_receives(records, world, rank, group);
+	/* a message is posted in one turn and may be received in the next, and then seen by its
+	   sender */
+	for (int idle = 0; left; idle++) {
+		must(idle < 3, "%zu of %d ranks wait for each other", left, world);
 		for (int rank = 0; rank < world; rank++) {
-			struct record *record = &records[rank];
-
-			if (group >= record->group_count)
+			if (running.ranks[rank].group == records[rank].group_count)
 				continue;
-			for (size_t i = record->groups[group]; i < end_of_group(record, group); i++)
-				if (record->ops[i].kind == SUM)
-					run_sum(&record->ops[i].sum);
-				else if (record->ops[i].kind == COPY)
-					memcpy(record->ops[i].to, record->ops[i].from,
-					       record->ops[i].bytes);
+			if (!advance(&running, rank))
+				continue;
+			idle = 0;
+			left -= running.ranks[rank].group == records[rank].group_count;
 		}
 	}
+	free(running.first);
+	free(running.last);
+	free(running.ranks);
 }
 
 #endif
