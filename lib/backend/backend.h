@@ -295,6 +295,9 @@ struct zero_backend_ops {
 	void (*memory_at_peak)(struct zero_backend *backend, size_t kinds[ZERO_MEM_KINDS]);
 	/* Returns the bytes that are free, divided by the ranks that share the device or node. */
 	size_t (*memory_free)(const struct zero_backend *backend);
+	/* Gives freed page-locked memory back to the system, once the device is done with it. It
+	   waits for that. NULL in a backend without a device. */
+	void (*trim)(struct zero_backend *backend);
 
 	/* ---- communication: submitted in the same order on all ranks ---- */
 

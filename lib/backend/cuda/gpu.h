@@ -126,6 +126,8 @@ bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data,
 zero_status zero_memory_count(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 			      size_t bytes);
 void zero_memory_uncount(struct zero_memory_pool *memory, enum zero_memory_kind kind, size_t bytes);
+/* Returns unused page-locked memory to the system. */
+void zero_memory_trim_pinned(struct zero_memory_pool *memory);
 /* Returns unused memory to the driver. */
 void zero_memory_trim(struct zero_memory_pool *memory);
 /* Returns ZERO_E_MEMORY. The sentence names how much is free. */

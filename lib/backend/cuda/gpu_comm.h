@@ -92,7 +92,6 @@ void zero_window_free(struct zero_window *window, CUstream stream);
 struct zero_pinned_buffers {
 	void *data[2];
 	CUevent sent[2]; /* when the device has read the buffer; NULL: it has */
-	size_t bytes;    /* of each */
 	int next;
 };
 
@@ -176,7 +175,8 @@ void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda);
 /* scatter.c: `count` scatters at the same time, and broadcast */
 zero_status zero_cuda_scatter(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count);
 zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_op *op);
-/* Allocates the page-locked memory that this rank needs as a root of the operations. */
+/* Allocates the page-locked memory that this rank needs as a root of the operations. It is freed by
+   zero_cuda_free_pinned, when they are enqueued or will not be. */
 zero_status zero_cuda_reserve_pinned(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 				     size_t count);
 void zero_cuda_free_pinned(struct zero_cuda_comm *cuda);

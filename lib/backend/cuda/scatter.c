@@ -12,11 +12,16 @@
 
 /*
  * A root sends its slices in the order of its scatters and of the ranks, so many bytes in one round
- * as its longest piece has. A message is a whole slice, or as much of it as the round has room for:
+ * as its longest piece has, within limits: more would be no faster. A message is a whole slice, or as much of it as the round has room for:
  * neither that nor the rest is then short. A message fills whole slots of a round, so that there are
  * not too many of them in one group of NCCL.
  */
-enum { LEAST_MESSAGE = 64 << 10, LEAST_ROUND = 4 << 20, SLOT = 4 << 10 };
+enum {
+	LEAST_MESSAGE = 64 << 10,
+	LEAST_ROUND = 4 << 20,
+	MOST_ROUND = 32 << 20,
+	SLOT = 4 << 10,
+};
 
 static size_t slots(size_t bytes)
 {
@@ -35,10 +40,17 @@ static bool is_pageable(const struct zero_op *op)
 	return !zero_device_can_read(op->send, &on_device);
 }
 
+static size_t piece_bytes(const struct zero_op *op)
+{
+	size_t bytes = op->piece * zero_core->dtype_size(op->from);
+
+	return bytes < MOST_ROUND ? bytes : MOST_ROUND;
+}
+
 /* Bytes of a root's round, if this is one of its scatters. */
 static size_t round_bytes(const struct zero_op *op, size_t bytes)
 {
-	size_t piece = slots(op->piece * zero_core->dtype_size(op->from));
+	size_t piece = slots(piece_bytes(op));
 
 	piece = piece > LEAST_ROUND ? piece : LEAST_ROUND;
 	return piece > bytes ? piece : bytes;
@@ -61,7 +73,7 @@ static size_t pinned_bytes(const struct zero_cuda_comm *cuda, const struct zero_
 
 	for (size_t i = 0; i < count && world > 1; i++) {
 		const struct zero_op *op = &ops[i];
-		size_t piece = op->piece * zero_core->dtype_size(op->from);
+		size_t piece = piece_bytes(op);
 
 		if (!is_root(cuda, op) || !op->count)
 			continue;
@@ -94,20 +106,11 @@ zero_status zero_cuda_reserve_pinned(struct zero_cuda_comm *cuda, const struct z
 				     size_t count)
 {
 	size_t bytes = pinned_bytes(cuda, ops, count);
-	struct zero_pinned_buffers *pinned = &cuda->pinned;
 	zero_status status = ZERO_OK;
 
-	/* Large buffers stay for the next load: page-locking takes long. */
-	if (pinned->bytes >= bytes)
-		return ZERO_OK;
-	zero_cuda_free_pinned(cuda);
-	for (int i = 0; !status && i < 2; i++)
+	for (int i = 0; !status && bytes && i < 2; i++)
 		status = zero_memory_alloc(cuda->memory, ZERO_MEM_PINNED, bytes, false,
-					   cuda->device->comm_stream, &pinned->data[i]);
-	if (status)
-		zero_cuda_free_pinned(cuda);
-	else
-		pinned->bytes = bytes;
+					   cuda->device->comm_stream, &cuda->pinned.data[i]);
 	return status;
 }
 
@@ -398,7 +401,7 @@ zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_o
 		return ZERO_OK;
 	}
 	for (size_t at = 0, now; !status && at < bytes; at += now) {
-		now = bytes - at < op->piece * size ? bytes - at : op->piece * size;
+		now = bytes - at < piece_bytes(op) ? bytes - at : piece_bytes(op);
 		status = send_piece(cuda, op, at, now, staged);
 	}
 	if (is_root(cuda, op))
