@@ -40,6 +40,7 @@ static zero_job *new_job(void)
 	job->model = &all->model;
 	job->loader = &all->loader;
 	job->trainer = &all->trainer;
+	pthread_cond_init(&all->trainer.released, NULL);
 	job->hooks = hooks;
 	job->hook_count = sizeof(hooks) / sizeof(hooks[0]);
 	job->process = getpid();

@@ -38,9 +38,17 @@
  * sentence of the lowest rank that met an error, and no rank waits for a peer that has given up.
  *
  * If ranks of a team begin different operations, the library finds out before any data moves. The
- * operation fails with ZERO_E_ORDER on all ranks of the team. Outside of the team, the next operation
- * that a rank shares with one of these ranks fails too. Such a job can only be closed. Operations are compared within one
- * team. If two ranks begin operations of two teams in different orders, each waits in another team
+ * operation fails with ZERO_E_ORDER on all ranks of the team. Outside of the team, the next
+ * operation that a rank shares with one of these ranks fails too. Such a job can only be closed.
+ *
+ * With GPUs, zero_prefetch, zero_gather and zero_reduce are enqueued without waiting for the other
+ * ranks. Only the first ones of a group are agreed on, because they may allocate. What was enqueued
+ * since is compared in the next function that agrees, at the latest in zero_step, which fails with
+ * ZERO_E_ORDER if ranks differ. If such a call fails on one rank alone, communication ends on all
+ * ranks, and their next call returns the sentence of that rank. With the setting `check`
+ * (ZERO_CHECK=1) ranks agree on each operation, as they do on CPUs.
+ *
+ * Operations are compared within one team. If two ranks begin operations of two teams in different orders, each waits in another team
  * and no rank notices: the job is ended after ZERO_STALL_SECONDS, as after a lost rank.
  *
  * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
@@ -138,8 +146,8 @@ const char *zero_dtype_name(zero_dtype dtype);
 /*
  * A source of device memory that replaces the library's own pools, such as a framework's caching
  * allocator. Both functions must be set. They are called from several threads and must not call
- * functions of the job. Page-locked host memory never comes from here. With an allocator, outputs
- * of gathers are not registered with NCCL.
+ * functions of the job. Page-locked host memory never comes from here, and neither does the memory
+ * that groups are gathered into, which is mapped at fixed addresses and registered with NCCL.
  */
 typedef struct zero_allocator {
 	/*
@@ -914,12 +922,13 @@ zero_status zero_set_stream(zero_job *job, void *stream);
  *
  * NCCL allows two communicators of a GPU to be in use at the same time only if all ranks launch
  * their operations in one order (see "Using multiple NCCL communicators concurrently" in its user
- * guide); else they may deadlock. The library has communicators of its own, whose operations run on
- * its own stream and are launched by its own thread. zero_prefetch and zero_reduce return while
- * some of them are under way, and so does zero_step at stages 1 and 2. Before you use this
- * communicator, call zero_agree(job, NULL): the caller's stream then waits for all operations that
- * the library has begun. Use the communicator on the caller's stream, and call no function of the
- * library meanwhile: what it begins later waits for what is on that stream.
+ * guide); else they may deadlock. The library launches its operations in the calling thread, within
+ * the call that begins them, so the order of the program is the order of the launches. Call the
+ * library and use this communicator in the same order on all ranks, from one thread. From NCCL 2.26
+ * on, operations of several communicators then also run in the order in which they were launched,
+ * whatever their streams: zero_open sets NCCL_LAUNCH_ORDER_IMPLICIT=1, unless it is set. Before
+ * that, call zero_agree(job, NULL) first: the caller's stream then waits for all operations that
+ * the library has begun, and what it begins later waits for what is on that stream.
  */
 zero_status zero_nccl_comm(zero_job *job, void **comm);
 

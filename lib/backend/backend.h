@@ -280,6 +280,13 @@ struct zero_backend_ops {
 	   until unreserve or close. While no buffer is there, a read of it ends the process. NULL in
 	   a backend whose outputs have no fixed addresses. */
 	zero_status (*reserve)(struct zero_backend *backend, size_t bytes, void **address);
+	/* Puts the memory that was at a reserved address last there again, if no other output has it
+	   now, and fills *shared. Returns whether it did. Ranks that gather and free outputs in one
+	   order get the same result. NULL in a backend where ZERO_OP_ALLOC costs nothing more. */
+	bool (*reuse)(struct zero_backend *backend, void *address, size_t bytes,
+		      struct zero_shared *shared);
+	/* Returns the address of the output that has this memory now; NULL if none does. */
+	void *(*holder)(struct zero_backend *backend, void *address);
 	/* Gives the range back. No buffer may be there. NULL is a no-op. */
 	void (*unreserve)(struct zero_backend *backend, void *address, size_t bytes);
 	/* Limits the bytes on the device, over all kinds that zero_on_device counts; SIZE_MAX, the

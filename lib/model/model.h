@@ -48,6 +48,7 @@ enum { ZERO_OUTPUTS = 4 };
 struct zero_output {
 	void *address; /* NULL: not reserved yet */
 	size_t bytes;
+	bool used; /* it had memory before */
 };
 
 /* A flat buffer: what is gathered as one. It is a group, or the part of one that the layout cut. */
@@ -90,7 +91,8 @@ struct zero_group {
 	/* Guarded by the job's lock. */
 	struct zero_work *gather; /* under way or done; NULL: not gathered */
 	bool listed;              /* by the zero_prefetch under way */
-	unsigned uses;
+	unsigned uses, joined;    /* of these uses, by other threads than the one that began it */
+	pthread_t begun_by;
 	_Atomic bool ready;       /* a gather waited for it; read without the lock */
 	zero_dtype gathered_as;   /* valid while `gather` is set */
 	bool checked;             /* its parameters' checksums are those of the gathered values */

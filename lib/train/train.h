@@ -11,6 +11,7 @@
 struct zero_trainer {
 	struct zero_work *reduces[ZERO_REDUCES]; /* ring of the last ones */
 	unsigned reduce_next;
+	pthread_cond_t released; /* a group was */
 	uint64_t steps;
 	zero_adamw adamw; /* of the last step, for checkpoints */
 	bool has_adamw;

@@ -146,15 +146,60 @@ static bool cuda_caller_block(struct zero_backend *cuda, const void *data, size_
 
 static void cuda_shared_free(struct zero_backend *cuda, struct zero_shared *shared)
 {
-	struct zero_comm *comm = &cuda->comm->comm;
-
 	zero_device_enter(cuda->device);
 	if (shared->owner)
-		comm->ops->shared_free(comm, shared);
+		zero_output_release(shared->owner);
 	else
 		zero_memory_free(cuda->memory, shared->data, cuda->device->compute_stream);
 	zero_device_leave(cuda->device);
 	*shared = (struct zero_shared){0};
+}
+
+static zero_status cuda_reserve(struct zero_backend *cuda, size_t bytes, void **address)
+{
+	zero_status status;
+
+	zero_device_enter(cuda->device);
+	status = zero_output_new(cuda->device, bytes, &cuda->comm->outputs, address);
+	zero_device_leave(cuda->device);
+	return status;
+}
+
+static void cuda_unreserve(struct zero_backend *cuda, void *address, size_t bytes)
+{
+	struct zero_device_output *output =
+		address ? zero_output_at(&cuda->comm->outputs, address) : NULL;
+
+	(void)bytes;
+	if (!output)
+		return;
+	zero_device_enter(cuda->device);
+	zero_device_finish(cuda->device);
+	if (!cuda->device->hung)
+		zero_output_delete(output, &cuda->comm->outputs);
+	zero_device_leave(cuda->device);
+}
+
+static bool cuda_reuse(struct zero_backend *cuda, void *address, size_t bytes,
+		       struct zero_shared *shared)
+{
+	struct zero_device_output *output = zero_output_at(&cuda->comm->outputs, address);
+
+	if (!output || !zero_output_retake(output))
+		return false;
+	*shared = (struct zero_shared){
+		.data = address,
+		.base = zero_output_base(output),
+		.bytes = bytes,
+		.kind = ZERO_MEM_GATHERED,
+		.owner = output,
+	};
+	return true;
+}
+
+static void *cuda_holder(struct zero_backend *cuda, void *address)
+{
+	return zero_output_holder(zero_output_at(&cuda->comm->outputs, address));
 }
 
 static void cuda_memory(const struct zero_backend *cuda, zero_memory *memory)
@@ -413,6 +458,10 @@ static const struct zero_backend_ops cuda_ops = {
 	.limit = cuda_limit,
 	.caller_block = cuda_caller_block,
 	.shared_free = cuda_shared_free,
+	.reserve = cuda_reserve,
+	.unreserve = cuda_unreserve,
+	.reuse = cuda_reuse,
+	.holder = cuda_holder,
 	.memory = cuda_memory,
 	.memory_at_peak = cuda_memory_high,
 	.traffic = cuda_traffic,

@@ -40,8 +40,8 @@ static zero_status run_first(struct zero_cuda_comm *cuda, const struct zero_op *
 		return ZERO_OK;
 	case ZERO_OP_CAST:
 		zero_launch_cast(cuda->device, cuda->device->comm_stream, ops->to,
-				 ops->shared ? ops->shared->data + ops->at : ops->recv, ops->from,
-				 ops->send, ops->count);
+				 ops->shared ? zero_shared_base(ops->shared) + ops->at : ops->recv,
+				 ops->from, ops->send, ops->count);
 		return ZERO_OK;
 	case ZERO_OP_TEAM_COMM:
 		return zero_cuda_team_comm(cuda, ops);

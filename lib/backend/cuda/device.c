@@ -66,6 +66,13 @@ static zero_status query_device(struct zero_device *device)
 			zero_driver.device_attribute(
 				&pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device->id),
 			"cuDeviceGetAttribute");
+	if (!status)
+		status = zero_driver_status(
+			zero_driver.device_attribute(
+				&device->gpu_direct,
+				CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+				device->id),
+			"cuDeviceGetAttribute");
 	if (!status && !pools)
 		status =
 			zero_core->fail(ZERO_E_UNSUPPORTED,
@@ -157,6 +164,19 @@ zero_status zero_device_open(int local_rank, CUstream compute, struct zero_devic
 	else
 		*opened = device;
 	return status;
+}
+
+void zero_device_finish(struct zero_device *device)
+{
+	CUstream streams[] = {device->comm_stream, device->compute_stream};
+
+	for (int i = 0; i < 2; i++) {
+		CUevent end = zero_event_record(device, streams[i]);
+
+		if (end)
+			zero_event_synchronize(device, end);
+		zero_event_put(device, end);
+	}
 }
 
 static void finish_stream(CUstream *stream, bool hung)

@@ -35,6 +35,7 @@ struct zero_device {
 	CUuuid uuid;
 	char name[64];
 	int processors;
+	int gpu_direct;          /* physical memory may be sent by network adapters */
 	CUstream compute_stream; /* the caller's */
 	CUstream comm_stream;    /* of collectives */
 	CUstream
@@ -58,6 +59,8 @@ struct zero_device {
 
 /* Opens the device that is current in this thread, or else the one of `local_rank`. */
 zero_status zero_device_open(int local_rank, CUstream compute, struct zero_device **device);
+/* Waits for all work on it, or until communication has failed. */
+void zero_device_finish(struct zero_device *device);
 /* Waits for the work on it. NULL is a no-op. */
 void zero_device_close(struct zero_device *device);
 /* Between the two the device's context is current in this thread. */
@@ -132,8 +135,6 @@ void zero_memory_trim_pinned(struct zero_memory_pool *memory);
 void zero_memory_trim(struct zero_memory_pool *memory);
 /* Returns ZERO_E_MEMORY. The sentence names how much is free. */
 zero_status zero_memory_error(enum zero_memory_kind kind, size_t bytes);
-/* Whether all device memory comes from the caller's allocator. */
-bool zero_memory_uses_allocator(const struct zero_memory_pool *memory);
 
 /* ---- copy.c ---------------------------------------------------------------------------------- */
 

@@ -39,7 +39,7 @@ cuda_sources = \
 	lib/backend/cuda/nccl_api.h \
 	lib/backend/cuda/nccl_comm.c \
 	lib/backend/cuda/nccl_watchdog.c \
-	lib/backend/cuda/nccl_window.c \
+	lib/backend/cuda/gather_slot.c \
 	lib/backend/cuda/reduce_scatter.c \
 	lib/backend/cuda/reduce_schedule.c \
 	lib/backend/cuda/reduce_schedule.h \

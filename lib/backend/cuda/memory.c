@@ -66,11 +66,6 @@ zero_status zero_memory_new(struct zero_device *device, const zero_allocator *al
 	return ZERO_OK;
 }
 
-bool zero_memory_uses_allocator(const struct zero_memory_pool *memory)
-{
-	return memory->allocator.alloc;
-}
-
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* A caching allocator expects the stream that the block was allocated for. */
