@@ -26,10 +26,9 @@
 extern const unsigned char zero_device_image[];
 
 enum {
-	ZERO_DEVICE_THREADS = 256,  /* of a block, in every kernel */
-	ZERO_DEVICE_SUMMANDS = 256, /* of one launch of zero_device_sum */
-	ZERO_NORM2_PARTS = 1024,    /* most partial sums of a norm */
-	ZERO_NORM2_PART = 16384,    /* elements of one, if that makes no more of them */
+	ZERO_DEVICE_THREADS = 256, /* of a block, in every kernel */
+	ZERO_NORM2_PARTS = 1024,   /* most partial sums of a norm */
+	ZERO_NORM2_PART = 16384,   /* elements of one, if that makes no more of them */
 };
 
 /* zero_device_cast: between f32, f16 and bf16. */
@@ -40,13 +39,18 @@ struct zero_device_cast {
 	zero_dtype to, from;
 };
 
-/* zero_device_sum: out = in[0] + ... + in[n-1], added from left to right; out may be one of in if
-   they are f32. n >= 1. */
+/*
+ * zero_device_sum: out = in[0] + ... + in[n-1], added from left to right whatever n is. in[own_at] is
+ * `own`, and the other summands are the rows of `others`; own_at = n: all are. With `first` the sum
+ * is first + in[0] + ... instead. out may be `first`, and `own` if that is f32. n >= 1.
+ */
 struct zero_device_sum {
 	float *out;
-	const void *in[ZERO_DEVICE_SUMMANDS];
+	const float *first; /* or NULL */
+	const void *own;
+	const void *others; /* [n - 1][count], or [n][count] */
 	size_t count;
-	int n;
+	int n, own_at;
 	zero_dtype from;
 	bool accumulate; /* add the sum to out */
 };

@@ -607,10 +607,10 @@ void *zero_gradient_as(zero_param *param, zero_dtype dtype);
  * that made no gradient adds zeros. A second reduce before the step adds to the first. A gradient
  * that is added after the group's last reduce of a step counts for the next step.
  *
- * Sums are f32, and an element is the sum of the ranks' values in rank order, with two exceptions,
- * both on GPUs. f32 gradients of ranks on several nodes are summed by NCCL in an order of its own,
- * see ZERO_REDUCE in zero(3). Of more than 256 ranks, each 256 consecutive ones are summed in rank
- * order, and these sums are then added in order.
+ * Sums are f32, and an element is the sum of the ranks' values in rank order, but for GPUs on
+ * several nodes. There 16-bit gradients are summed in rank order within each node, and then over the
+ * nodes in an order that is fixed, and f32 gradients by NCCL in an order of its own; see ZERO_REDUCE
+ * in zero(3).
  */
 zero_status zero_reduce(zero_group *group);
 
@@ -684,9 +684,9 @@ typedef struct zero_step_result {
  * ranks agree on by way of the host (samples, signals to stop) is that of the capture.
  *
  * With f32 parameters and gradients, the new values are the same bits at every stage, on every
- * instruction set, and wherever the optimizer states are, for one number of ranks and one backend.
- * The exceptions of zero_reduce apply: NCCL's own sums are the same bits as far as NCCL repeats
- * them.
+ * instruction set, and wherever the optimizer states are, for one number of ranks and one backend;
+ * with GPUs, on each node. NCCL's own sums, see zero_reduce, are the same bits as far as NCCL
+ * repeats them.
  *
  * With the setting `offload=optimizer`, moments and masters are in host memory and stepped there.
  *

@@ -308,7 +308,11 @@ tests/gpt/gpt_device_emulated.o: $(GPT_DEVICE) examples/gpt_device.h lib/zero.h 
 		-c -o $@ $(top_srcdir)/examples/gpt_device.cu
 
 # Stand-ins for hardware; -rpath makes libtool build shared objects of them.
-check_LTLIBRARIES += tests/double/forbid.la tests/double/nvml.la tests/double/nvml_old.la
+check_LTLIBRARIES += tests/double/forbid.la tests/double/nodes.la
+check_LTLIBRARIES += tests/double/nvml.la tests/double/nvml_old.la
+tests_double_nodes_la_SOURCES = tests/double/nodes.c
+tests_double_nodes_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_nodes_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
 tests_double_forbid_la_SOURCES = tests/double/forbid.c
 tests_double_forbid_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_forbid_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
@@ -386,6 +390,23 @@ tests_double_nccl_old_la_CPPFLAGS = $(tests_double_libnccl_la_CPPFLAGS) -DOLD_NC
 tests_double_nccl_old_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_nccl_old_la_LIBADD = $(DL_LIBS) -lm
 tests_double_nccl_old_la_LDFLAGS = $(tests_double_nccl_la_LDFLAGS)
+
+# Collectives of the CUDA backend, whose calls are recorded.
+UNIT_TESTS += tests/unit/test_reduce_scatter
+tests_unit_test_reduce_scatter_SOURCES = \
+	tests/unit/test_reduce_scatter.c tests/unit/nccl_record.h \
+	lib/backend/cuda/reduce_scatter.c lib/backend/cuda/reduce_schedule.c \
+	tests/ranks/reference.c tests/ranks/reference.h
+UNIT_TESTS += tests/unit/test_scatter
+tests_unit_test_scatter_SOURCES = \
+	tests/unit/test_scatter.c tests/unit/nccl_record.h lib/backend/cuda/scatter.c \
+	tests/ranks/reference.c tests/ranks/reference.h
+tests_unit_test_scatter_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS) $(NCCL_CFLAGS) -I$(top_srcdir)
+tests_unit_test_scatter_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_scatter_LDADD = lib/liboptions.la $(UNIT_LIBS)
+tests_unit_test_reduce_scatter_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS) $(NCCL_CFLAGS) -I$(top_srcdir)
+tests_unit_test_reduce_scatter_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_reduce_scatter_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
 UNIT_TESTS += tests/unit/test_double_nccl
 tests_unit_test_double_nccl_SOURCES = \

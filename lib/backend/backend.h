@@ -104,8 +104,8 @@ enum zero_op_kind {
 	   send is of type `from`. Added in f32, in rank order where the backend promises that. With
 	   `accumulate` the sum is added to recv. recv may be this rank's part of send. */
 	ZERO_OP_REDUCE_SCATTER,
-	/* recv[bounds[rank + 1] - bounds[rank]] = the root's send from element bounds[rank] on, of
-	   type `from`, in messages of `piece` elements at most. */
+	/* recv = this rank's slice of the root's send[count], of type `from`; see zero_op_slice. The
+	   root has at most `piece` elements under way of each, or in a device of all together. */
 	ZERO_OP_SCATTER,
 	/* recv[count] on every rank = the root's send[count], of type `from`, in messages of
 	   `piece` elements at most. recv may be send on the root. */
@@ -144,8 +144,19 @@ struct zero_op {
 	size_t piece;
 	const int *members;
 	struct zero_team_comm **team_comm;
-	const size_t *bounds; /* [world + 1]; stays the caller's; valid until the wait returns */
+	size_t first, shard; /* see zero_op_slice */
 };
+
+/*
+ * Of a SCATTER, whose send is elements [first, first + count) of an array of which each rank has
+ * `shard` elements: where in send the rank's slice begins, and that of the rank before it ends.
+ */
+static inline size_t zero_op_slice(const struct zero_op *op, int rank)
+{
+	size_t at = op->shard * (size_t)rank;
+
+	return at <= op->first ? 0 : at - op->first >= op->count ? op->count : at - op->first;
+}
 
 /*
  * Operations that run and complete together. Ranks agree on a submission that is `agreed`, and on
@@ -322,6 +333,9 @@ struct zero_backend_ops {
 	void (*memory_at_peak)(struct zero_backend *backend, size_t kinds[ZERO_MEM_KINDS]);
 	/* Returns the bytes that are free, divided by the ranks that share the device or node. */
 	size_t (*memory_free)(const struct zero_backend *backend);
+	/* Gives freed page-locked memory back to the system, once the device is done with it. It
+	   waits for that. NULL in a backend without a device. */
+	void (*trim)(struct zero_backend *backend);
 
 	/* ---- communication: submitted in the same order on all ranks ---- */
 

@@ -14,9 +14,18 @@
 
 /* ---- one save -------------------------------------------------------------------------------- */
 
+/* Page-locked memory that a save used is the system's again until the next one. */
+static void give_back(zero_job *job)
+{
+	zero_staging_close(job);
+	if (job->ops->trim)
+		job->ops->trim(job->backend);
+}
+
 static void free_plan(struct zero_save *save)
 {
 	zero_save_free_copies(save);
+	give_back(save->job);
 	free(save->header);
 	free(save->slices);
 	free(save->first_slice);

@@ -45,6 +45,9 @@ void double_cuda_hold(bool hold);
    there. */
 bool double_cuda_pin(CUdeviceptr at, bool pin);
 
+/* Bytes of page-locked memory. */
+size_t double_cuda_pinned_bytes(void);
+
 /* ---- shared by the files of the stand-in ----------------------------------------------------- */
 
 enum { DOUBLE_CLOCKS = 64, DOUBLE_POISON = 0xcb };

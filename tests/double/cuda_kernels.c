@@ -42,11 +42,17 @@ static CUresult run_cast(struct double_op *op, void *arguments)
 static bool sum_memory(struct double_op *op, void *arguments)
 {
 	struct zero_device_sum *a = arguments;
+	size_t size = zero_dtype_size(a->from), rows;
 
-	if (!is_short_float(a->from) || a->n < 1 || a->n > ZERO_DEVICE_SUMMANDS)
+	if (!is_short_float(a->from) || a->n < 1 || a->own_at < 0 || a->own_at > a->n ||
+	    (a->first && a->accumulate))
 		return false;
-	for (int i = 0; i < a->n; i++)
-		double_access_add(op, &a->in[i], a->count, zero_dtype_size(a->from), false);
+	rows = (size_t)a->n - (a->own_at < a->n);
+	if (a->first)
+		double_access_add(op, &a->first, a->count, sizeof(float), false);
+	if (a->own_at < a->n)
+		double_access_add(op, &a->own, a->count, size, false);
+	double_access_add(op, &a->others, rows * a->count, size, false);
 	double_access_add(op, &a->out, a->count, sizeof(float), true);
 	return true;
 }
@@ -54,9 +60,22 @@ static bool sum_memory(struct double_op *op, void *arguments)
 static CUresult run_sum(struct double_op *op, void *arguments)
 {
 	const struct zero_device_sum *a = arguments;
+	const void **in = double_new((size_t)a->n, sizeof(*in));
+	const char *row = a->others;
 
 	(void)op;
-	host()->sum(a->out, a->from, a->in, a->n, a->count, a->accumulate);
+	for (int k = 0; k < a->n; k++) {
+		in[k] = k == a->own_at ? a->own : row;
+		row += k == a->own_at ? 0 : a->count * zero_dtype_size(a->from);
+	}
+	if (a->first) {
+		memmove(a->out, a->first, a->count * sizeof(float));
+		for (int k = 0; k < a->n; k++)
+			host()->sum(a->out, a->from, &in[k], 1, a->count, true);
+	} else {
+		host()->sum(a->out, a->from, in, a->n, a->count, a->accumulate);
+	}
+	free(in);
 	return CUDA_SUCCESS;
 }
 

@@ -236,6 +236,13 @@ static size_t cuda_memory_free(const struct zero_backend *cuda)
 	return bytes / cuda->sharing;
 }
 
+static void cuda_trim(struct zero_backend *cuda)
+{
+	zero_device_enter(cuda->device);
+	zero_memory_trim_pinned(cuda->memory);
+	zero_device_leave(cuda->device);
+}
+
 /* ---- submissions ----------------------------------------------------------------------------- */
 
 static zero_status cuda_submit(struct zero_backend *cuda, const struct zero_submission *submission,
@@ -481,6 +488,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.memory_at_peak = cuda_memory_high,
 	.traffic = cuda_traffic,
 	.memory_free = cuda_memory_free,
+	.trim = cuda_trim,
 	.submit = cuda_submit,
 	.wait = cuda_wait,
 	.work_get = cuda_work_get,

@@ -175,6 +175,7 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 			status = zero_cuda_run_operations(cuda, ops, count);
 		order->after = zero_event_record(device, device->comm_stream);
 	}
+	zero_cuda_free_pinned(cuda);
 	zero_device_leave(device);
 	if (cuda->first != cuda) {
 		cuda->first->comm.bytes_sent += atomic_exchange(&comm->bytes_sent, 0);

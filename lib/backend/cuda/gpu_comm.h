@@ -9,6 +9,7 @@
 #include "core/options.h"
 #include "gpu.h"
 #include "nccl_api.h"
+#include "reduce_schedule.h"
 
 struct zero_nccl_watchdog;
 struct zero_bootstrap_ops;
@@ -107,7 +108,6 @@ char *zero_output_base(const struct zero_device_output *output);
 struct zero_pinned_buffers {
 	void *data[2];
 	CUevent sent[2]; /* when the device has read the buffer; NULL: it has */
-	size_t bytes;    /* of each */
 	int next;
 };
 
@@ -123,9 +123,9 @@ struct zero_cuda_comm {
 	struct zero_cuda_comm *first;           /* the communicator of all ranks, maybe itself */
 	double open_seconds;
 	bool ordered;                      /* sums are made in rank order */
-	void *staging[2];                  /* [world - 1][piece] of an exchange */
-	size_t piece;                      /* bytes */
-	const void **summands;             /* [world] */
+	struct zero_reduce_grid grid;      /* of its ranks; unused with one rank */
+	void *staging[2];                  /* sets of buffers of an exchange */
+	size_t exchange_bytes;             /* of a set that are used */
 	struct zero_pinned_buffers pinned; /* for what a root has in pageable memory */
 	/* Only the first communicator uses these: */
 	const struct zero_bootstrap_ops *bootstrap; /* NULL: no launcher */
@@ -192,7 +192,8 @@ void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda);
 /* scatter.c: `count` scatters at the same time, and broadcast */
 zero_status zero_cuda_scatter(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count);
 zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_op *op);
-/* Allocates the page-locked memory that this rank needs as a root of the operations. */
+/* Allocates the page-locked memory that this rank needs as a root of the operations. It is freed by
+   zero_cuda_free_pinned, when they are enqueued or will not be. */
 zero_status zero_cuda_reserve_pinned(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 				     size_t count);
 void zero_cuda_free_pinned(struct zero_cuda_comm *cuda);

@@ -43,6 +43,8 @@ cuda_sources = \
 	lib/backend/cuda/nccl_watchdog.c \
 	lib/backend/cuda/gather_slot.c \
 	lib/backend/cuda/reduce_scatter.c \
+	lib/backend/cuda/reduce_schedule.c \
+	lib/backend/cuda/reduce_schedule.h \
 	lib/backend/cuda/rendezvous.c \
 	lib/backend/cuda/scatter.c \
 	lib/backend/cuda/team.c
