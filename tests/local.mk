@@ -83,7 +83,7 @@ if HAVE_YAML
 UNIT_TESTS += tests/unit/test_config tests/unit/test_reader tests/unit/test_resolve
 endif
 if HAVE_CUDA
-UNIT_TESTS += tests/unit/test_double_cuda tests/unit/test_double_virtual
+UNIT_TESTS += tests/unit/test_double_cuda tests/unit/test_double_graph tests/unit/test_double_virtual
 endif
 if HAVE_CHECK
 check_PROGRAMS += $(UNIT_TESTS)
@@ -260,6 +260,11 @@ tests_unit_test_double_cuda_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_double_cuda_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 tests_unit_test_double_cuda_LDADD = $(DL_LIBS) $(UNIT_LIBS)
 
+tests_unit_test_double_graph_SOURCES = tests/unit/test_double_graph.c tests/unit/double_cuda.h
+tests_unit_test_double_graph_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_graph_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+tests_unit_test_double_graph_LDADD = $(DL_LIBS) $(UNIT_LIBS)
+
 tests_unit_test_double_virtual_SOURCES = tests/unit/test_double_virtual.c tests/unit/double_cuda.h
 tests_unit_test_double_virtual_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_double_virtual_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
@@ -348,10 +353,14 @@ tests_double_cuda_la_SOURCES = \
 	tests/double/cuda.h \
 	tests/double/cuda_access.c \
 	tests/double/cuda_block.c \
+	tests/double/cuda_capture.c \
 	tests/double/cuda_copy.c \
+	tests/double/cuda_counts.c \
+	tests/double/cuda_graph.c \
 	tests/double/cuda_kernels.c \
 	tests/double/cuda_memory.c \
 	tests/double/cuda_module.c \
+	tests/double/cuda_schedule.c \
 	tests/double/cuda_settings.c \
 	tests/double/cuda_stream.c \
 	tests/double/cuda_virtual.c
@@ -371,6 +380,7 @@ nccl_double_sources = \
 	tests/double/nccl_agree.c \
 	tests/double/nccl_check.c \
 	tests/double/nccl_comm.c \
+	tests/double/nccl_counts.c \
 	tests/double/nccl_driver.c \
 	tests/double/nccl_group.c \
 	tests/double/nccl_init.c \
@@ -384,7 +394,8 @@ tests_double_libnccl_la_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
 tests_double_libnccl_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_nccl_la_SOURCES =
 tests_double_nccl_la_LIBADD = tests/double/libnccl.la $(DL_LIBS) -lm
-tests_double_nccl_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) -export-symbols-regex '^nccl[A-Z]'
+tests_double_nccl_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) \
+	-export-symbols-regex '^(nccl[A-Z]|double_nccl_)'
 tests_double_nccl_old_la_SOURCES = $(nccl_double_sources)
 tests_double_nccl_old_la_CPPFLAGS = $(tests_double_libnccl_la_CPPFLAGS) -DOLD_NCCL
 tests_double_nccl_old_la_CFLAGS = $(OUTER_CFLAGS)
@@ -408,9 +419,17 @@ tests_unit_test_reduce_scatter_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS) $(NCCL_C
 tests_unit_test_reduce_scatter_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_reduce_scatter_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
-UNIT_TESTS += tests/unit/test_double_nccl
+UNIT_TESTS += tests/unit/test_double_nccl tests/unit/test_double_nccl_use
+tests_unit_test_double_nccl_use_SOURCES = \
+	tests/unit/double_cuda.h \
+	tests/unit/double_nccl.h \
+	tests/unit/test_double_nccl_use.c
+tests_unit_test_double_nccl_use_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
+tests_unit_test_double_nccl_use_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_nccl_use_LDADD = $(tests_unit_test_double_nccl_LDADD)
 tests_unit_test_double_nccl_SOURCES = \
 	tests/unit/double_cuda.h \
+	tests/unit/double_nccl.h \
 	tests/unit/test_double_nccl.c
 tests_unit_test_double_nccl_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
 tests_unit_test_double_nccl_CFLAGS = $(UNIT_CFLAGS)

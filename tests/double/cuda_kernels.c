@@ -19,6 +19,15 @@ static bool is_short_float(zero_dtype dtype)
 	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
 }
 
+/* Poisons the output, unless an input is there, too. */
+static void late(struct double_op *op, void *out, size_t bytes, const void *in, size_t in_bytes)
+{
+	const char *to = out, *from = in;
+
+	if (to + bytes <= from || from + in_bytes <= to)
+		double_write_late(op->stream, out, bytes);
+}
+
 static bool cast_memory(struct double_op *op, void *arguments)
 {
 	struct zero_device_cast *a = arguments;
@@ -34,7 +43,8 @@ static CUresult run_cast(struct double_op *op, void *arguments)
 {
 	const struct zero_device_cast *a = arguments;
 
-	(void)op;
+	late(op, a->out, a->count * zero_dtype_size(a->to), a->in,
+	     a->count * zero_dtype_size(a->from));
 	host()->cast(a->to, a->out, a->from, a->in, a->count);
 	return CUDA_SUCCESS;
 }
@@ -192,7 +202,7 @@ static CUresult run_fill(struct double_op *op, void *arguments)
 {
 	const struct zero_device_fill *a = arguments;
 
-	(void)op;
+	double_write_late(op->stream, a->out, a->count * a->size);
 	for (size_t i = 0; i < a->count; i++)
 		memcpy((char *)a->out + i * a->size, &a->pattern, a->size);
 	return CUDA_SUCCESS;
@@ -212,7 +222,7 @@ static CUresult run_uniform(struct double_op *op, void *arguments)
 {
 	const struct zero_device_random *a = arguments;
 
-	(void)op;
+	double_write_late(op->stream, a->out, a->count * zero_dtype_size(a->dtype));
 	host()->fill_uniform(a->dtype, a->out, a->first, a->count, a->a, a->b, a->seed, a->stream);
 	return CUDA_SUCCESS;
 }
@@ -221,7 +231,7 @@ static CUresult run_normal(struct double_op *op, void *arguments)
 {
 	const struct zero_device_random *a = arguments;
 
-	(void)op;
+	double_write_late(op->stream, a->out, a->count * zero_dtype_size(a->dtype));
 	host()->fill_normal(a->dtype, a->out, a->first, a->count, a->a, a->b, a->seed, a->stream);
 	return CUDA_SUCCESS;
 }
@@ -267,8 +277,10 @@ static CUresult run_copy_many(struct double_op *op, void *arguments)
 	result = double_access(op, first);
 	double_unlock();
 	for (size_t i = 0; !result && i < a->count; i++)
-		if (pieces[i].bytes)
+		if (pieces[i].bytes) {
+			double_write_late(op->stream, pieces[i].to, pieces[i].bytes);
 			memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
+		}
 	free(pieces);
 	return result;
 }
