@@ -122,6 +122,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/param_changed.c \
 	lib/train/reduce.c \
 	lib/train/step.c \
+	lib/train/stray_access.c \
 	lib/train/train_hooks.c \
 	lib/watch/accept.c \
 	lib/watch/activity.c \

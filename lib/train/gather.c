@@ -135,6 +135,7 @@ static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops
 		if (!bytes)
 			continue;
 		status = reserve(flat, as);
+		output_of(flat, as)->used = true;
 		ops[(*op_count)++] = (struct zero_op){
 			.kind = ZERO_OP_ALLOC,
 			.memory = ZERO_MEM_GATHERED,
@@ -482,6 +483,16 @@ void *zero_data(const zero_param *param)
 	if (!param->flat || !param->group->ready || !param->count)
 		return NULL;
 	return param_at(param, param->group->gathered_as, param->flat->gathered.data);
+}
+
+const char *zero_output_at(const zero_param *param, zero_dtype as, zero_dtype *dtype)
+{
+	struct zero_flat *flat = param->flat;
+	const struct zero_segment *segment = &flat->segments[param->segment];
+	char *outputs = output_of(flat, as)->address;
+
+	*dtype = gathered_dtype(segment, as);
+	return outputs && !is_in_place(flat, segment, as) ? param_at(param, as, outputs) : NULL;
 }
 
 void *zero_gathered_address(const zero_param *param, zero_dtype as)
