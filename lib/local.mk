@@ -125,6 +125,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/reduce.c \
 	lib/train/step.c \
 	lib/train/step_state.c \
+	lib/train/stray_access.c \
 	lib/train/train_hooks.c \
 	lib/watch/accept.c \
 	lib/watch/activity.c \

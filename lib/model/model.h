@@ -48,7 +48,7 @@ enum { ZERO_OUTPUTS = 4 };
 struct zero_output {
 	void *address; /* NULL: not reserved yet */
 	size_t bytes;
-	bool used; /* it had memory before */
+	bool used; /* it was gathered at least once */
 };
 
 /* A flat buffer: what is gathered as one. It is a group, or the part of one that the layout cut. */

@@ -562,6 +562,16 @@ void *zero_data(const zero_param *param)
 	return param_at(param, param->group->gathered_as, param->flat->gathered.data);
 }
 
+const char *zero_output_at(const zero_param *param, zero_dtype as, zero_dtype *dtype)
+{
+	struct zero_flat *flat = param->flat;
+	const struct zero_segment *segment = &flat->segments[param->segment];
+	char *outputs = output_of(flat, as)->address;
+
+	*dtype = gathered_dtype(segment, as);
+	return outputs && !is_in_place(flat, segment, as) ? param_at(param, as, outputs) : NULL;
+}
+
 void *zero_gathered_address(const zero_param *param, zero_dtype as)
 {
 	zero_group *group = param->group;

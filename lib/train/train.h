@@ -33,6 +33,16 @@ extern const struct zero_hooks zero_train_hooks;
 zero_dtype zero_gathered_dtype_locked(const zero_param *param);
 /* Frees what is gathered, for zero_close. */
 void zero_gather_free(zero_group *group);
+/* Where a parameter is when it is gathered as `as`, and its type then; NULL if no address is reserved.
+   For a signal handler. */
+const char *zero_output_at(const zero_param *param, zero_dtype as, zero_dtype *dtype);
+
+/* ---- stray_access.c -------------------------------------------------------------------------- */
+
+/* Installs the handler of SIGSEGV, after the layout. */
+zero_status zero_stray_access_open(zero_job *job);
+/* Removes it. A no-op if it was not installed. */
+void zero_stray_access_close(void);
 
 /* ---- reduce.c -------------------------------------------------------------------------------- */
 

@@ -96,7 +96,7 @@ static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind k
 	/* Here the device is the host: nothing need be page-locked. */
 	if (kind == ZERO_MEM_PINNED)
 		kind = ZERO_MEM_STAGING;
-	return zero_pool_alloc(host->pool, kind, bytes, zeroed, NULL, data);
+	return zero_pool_alloc(host->pool, kind, bytes, zeroed, data);
 }
 
 static void host_free(struct zero_backend *host, void *data)
