@@ -48,18 +48,18 @@ static bool is_set_by_plugin(const char *decision, size_t variable)
 	return false;
 }
 
-bool srun_env_job_has_zero(void)
+static bool is_decision(const char *word)
 {
 	const char *decision = getenv(DECISION);
 
-	return decision && zero_begins_with(decision, DECISION_ON);
+	return decision && zero_begins_with(decision, word);
 }
 
-bool srun_env_job_declined(void)
+enum user_choice srun_env_job_choice(void)
 {
-	const char *decision = getenv(DECISION);
-
-	return decision && zero_begins_with(decision, DECISION_OFF);
+	if (is_decision(DECISION_OFF))
+		return ZERO_DECLINED;
+	return is_decision(DECISION_ON) ? ZERO_REQUESTED : ZERO_UNSPECIFIED;
 }
 
 static bool is_no_zero(const char *argument, int unused)
@@ -104,7 +104,8 @@ static bool guess_on(void)
 		return false;
 	if (command_line_has(is_zero_flag, 0))
 		return true;
-	return enabled ? strcmp(enabled, "yes") == 0 : srun_env_job_has_zero();
+	return enabled ? strcmp(enabled, "yes") == 0
+		       : is_decision(DECISION_ON) || is_decision(DECISION_SITE);
 }
 
 void srun_env_init(void)
@@ -168,7 +169,7 @@ static const char *decision_on(enum zero_state state)
 {
 	if (state == ZERO_ON_BY_SITE)
 		return DECISION_SITE;
-	return is_srun() && !srun_env_job_has_zero() ? DECISION_STEP : DECISION_ON;
+	return is_srun() && !is_decision(DECISION_ON) ? DECISION_STEP : DECISION_ON;
 }
 
 static void turn_on(enum zero_state state)

@@ -103,6 +103,8 @@ stage_is "on for jobs in a partition" 3
 ran "off in a partition" salloc -p test srun "$given"
 stage_is "off in a partition" none
 refused "srun in a job where it is off" "zero is switched off" salloc -p test srun --zero true
+refused "a variable of salloc where it is off" "zero is switched off" \
+	env ZERO_ENABLED=yes salloc -p test srun true
 yaml <<YAML
 enabled: on
 partitions:

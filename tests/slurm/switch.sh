@@ -178,7 +178,7 @@ refused() {
 	[[ $(<"$scratch/$1.status") != 0 ]] || wrong "$scratch/$1" "it was not refused"
 	[[ $(wc -l <"$scratch/$1.err") == 1 && ! -s $scratch/$1 ]] ||
 		wrong "$scratch/$1" "there is not one line"
-	lines "$scratch/$1.err" 'error: spank_zero: zero is switched off on this cluster' |
+	lines "$scratch/$1.err" 'error: spank_zero: zero is switched off \(' |
 		grep -qF "$scratch/zero.yaml:2" || wrong "$scratch/$1" "the line does not say why"
 }
 
@@ -254,6 +254,9 @@ one f env ZERO_STAGE=1 srun -n 1 env
 off "$scratch/f"
 one e env ZERO_ENABLED=yes sbatch -n 1 --wrap env
 refused e
+# a job that was submitted before the file was changed, or to where salloc does not know it to be off
+one g env SLURM_ZERO=on srun -n 1 env
+refused g
 
 # One node alone: the site's own default does without zero there, a user's wish does not.
 write_yaml "" n1 n3 <<YAML
@@ -320,6 +323,15 @@ executed once "--no-zero PROGRAM" salloc -Q -n1 --zero
 executed once "PROGRAM" salloc -Q -n1 --zero env ZERO_ENABLED=no
 executed once "--zero PROGRAM" salloc -Q -n1 --no-zero
 executed twice "--no-z --zero PROGRAM" # a prefix, which is not guessed: the other way is tried at all
+
+# Where the site wants zero, only an srun of its own does not know it beforehand.
+write_yaml <<YAML
+enabled: on
+defaults: {preload_path: $libzero}
+YAML
+executed once "PROGRAM" salloc -Q -n1
+executed once "--no-zero PROGRAM" salloc -Q -n1
+executed twice "PROGRAM"
 
 # A broken file of a site that wants zero for all jobs is reported by each, and stops none.
 printf 'version: 1\nenabled: on\ndefaults: {stge: 1}\n' >"$scratch/zero.yaml"
