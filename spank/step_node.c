@@ -2,7 +2,8 @@
 /*
  * Runs in slurmstepd, once for each step and node, as root. Reads the node's own zero.yaml and
  * queries its GPUs. An error is stored in node.why until a task starts, which reports it and ends:
- * an earlier error return would drain the node, or Slurm would ignore it.
+ * an earlier error return would drain the node, or Slurm would ignore it. A job that has zero only
+ * because the site wants it does not end so: it continues without zero.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -58,12 +59,31 @@ static void read_job(spank_t spank)
 	}
 }
 
+/* Reads the site's file. Returns whether zero may be on here; if not, node.why says why. */
+static bool is_on_here(void)
+{
+	struct zero_where where = step_where(&node, NULL);
+	enum zero_enabled enabled;
+	const char *origin;
+
+	if (arguments->why[0]) {
+		memcpy(node.why, arguments->why, sizeof arguments->why);
+		return false;
+	}
+	node.site =
+		zero_config_read(arguments->config, ZERO_CONFIG_SITE, node.why, sizeof node.why);
+	if (!node.site)
+		return false;
+	enabled = zero_config_enabled(node.site, &where, &origin);
+	if (node.by_site ? enabled == ZERO_ENABLED_ON : enabled != ZERO_ENABLED_OFF)
+		return true;
+	snprintf(node.why, sizeof node.why, "zero is switched off on this node (%s)", origin);
+	return false;
+}
+
 int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
 {
 	char decision[128] = "";
-	struct zero_where where;
-	enum zero_enabled enabled;
-	const char *origin;
 
 	arguments = given;
 	/* a job without zero ends here: no file is opened */
@@ -77,22 +97,11 @@ int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
 		return ESPANK_SUCCESS;
 	read_node_name();
 	read_job(spank);
-	if (arguments->why[0]) {
-		memcpy(node.why, arguments->why, sizeof arguments->why);
-		return ESPANK_SUCCESS;
-	}
-	node.site =
-		zero_config_read(arguments->config, ZERO_CONFIG_SITE, node.why, sizeof node.why);
-	if (!node.site)
-		return ESPANK_SUCCESS;
-	where = step_where(&node, NULL);
-	enabled = zero_config_enabled(node.site, &where, &origin);
-	if (node.by_site ? enabled == ZERO_ENABLED_ON : enabled != ZERO_ENABLED_OFF)
-		return ESPANK_SUCCESS;
 	/* a job that did not ask for zero continues without it */
-	node.on = !node.by_site;
-	node.clean = node.by_site;
-	snprintf(node.why, sizeof node.why, "zero is switched off on this node (%s)", origin);
+	if (!is_on_here() && node.by_site) {
+		node.on = false;
+		node.clean = true;
+	}
 	return ESPANK_SUCCESS;
 }
 
@@ -123,6 +132,11 @@ int step_node_user_init(spank_t spank)
 
 	if (node.on || node.clean)
 		nested_step_remove_pmix(spank);
+	/* where the file turns it off there is nothing to tell; here it cannot be used */
+	if (!node.on && node.why[0] && !node.site) {
+		zero_clean(node.why);
+		slurm_error(PLUGIN_NAME ": node %s: zero is not on: %s", node.name, node.why);
+	}
 	if (!node.on || step_task_kind(spank) == TASK_NONE)
 		return ESPANK_SUCCESS;
 	shared = mmap(NULL, NOTICES * sizeof(atomic_flag), PROT_READ | PROT_WRITE,

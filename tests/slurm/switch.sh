@@ -273,6 +273,26 @@ one b srun -w n2 -n 1 --zero env
 grep -q "spank_zero: node n2: zero is switched off on this node ($scratch/n2/zero.yaml:2" "$scratch/b.err" ||
 	wrong "$scratch/b" "the line does not say why"
 
+# Nor does a file that is broken on a node alone, or a library that is missing there.
+# does_without NAME WORDS COMMAND...: well, and says so
+does_without() {
+	one "$1" "${@:3}"
+	[[ $(<"$scratch/$1.status") == 0 ]] || wrong "$scratch/$1" "a node that is broken fails what the site wants"
+	lines "$scratch/$1" '^LD_PRELOAD=' && wrong "$scratch/$1" "the library is preloaded"
+	[[ $(grep -cF "$2" "$scratch/$1.err") == 1 ]] || wrong "$scratch/$1" "it does not print: $2"
+}
+printf 'version: 1\nenabled: on\ndefaults: {stge: 1}\n' >"$scratch/n2/zero.yaml"
+does_without a "spank_zero: node n2: zero is not on: $scratch/n2/zero.yaml:3:12: " srun -w n2 -n 2 env
+lines "$scratch/a" '^(ZERO_RESOLVED|RANK|MASTER_ADDR|SLURM_ZERO)=' && wrong "$scratch/a" "zero is not off"
+write_yaml n2 <<YAML
+enabled: on
+defaults: {preload_path: $scratch/gone.so}
+YAML
+does_without b "spank_zero: node n2: $scratch/gone.so cannot be preloaded: " srun -w n2 -n 2 env
+lines "$scratch/b" '^ZERO_RESOLVED=' >/dev/null || wrong "$scratch/b" "zero is off"
+one b srun -w n2 -n 1 --zero env
+[[ $(<"$scratch/b.status") != 0 ]] || wrong "$scratch/b" "n2 has no library, and the user's job was not refused"
+
 # A program on a node without the plugin would have other settings than its peers.
 plugin_on
 : >"$scratch/n3/plugstack.conf"
