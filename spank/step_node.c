@@ -105,29 +105,50 @@ int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
 	return ESPANK_SUCCESS;
 }
 
-/* Returns whether tasks may use GPUs. */
-static bool wants_vram(spank_t spank)
+/* Resolves the options without a GPU. A task finds the same error again, and reports it. */
+static bool resolve(spank_t spank, struct zero_settings *resolved, char *why, size_t size)
 {
 	struct zero_where where = step_where(&node, NULL);
 	struct user_request request;
-	struct zero_settings resolved;
-	uint64_t backend = ZERO_BACKEND_AUTO;
-	char why[sizeof node.why];
+	bool ok;
 
-	/* errors are reported when a task finds them again */
-	if (!user_request_read(step_read_variable, spank, &request, why, sizeof why))
+	if (node.why[0])
+		return zero_refuse(why, size, "%s", node.why);
+	if (!user_request_read(step_read_variable, spank, &request, why, size))
 		return false;
-	if (user_request_resolve(&request, node.site, &where, &resolved, why, sizeof why)) {
-		backend = resolved.value[ZERO_OPT_BACKEND].number;
-		zero_settings_clear(&resolved);
-	}
+	ok = user_request_resolve(&request, node.site, &where, resolved, why, size);
 	user_request_clear(&request);
+	return ok;
+}
+
+/* Returns whether tasks may use GPUs. */
+static bool wants_vram(const struct zero_settings *resolved)
+{
+	uint64_t backend = resolved->value[ZERO_OPT_BACKEND].number;
+
 	return backend == ZERO_BACKEND_CUDA ||
 	       (backend == ZERO_BACKEND_AUTO && node.visible && *node.visible);
 }
 
+/* What only ranks need: the line of telemetry, and the query of the GPUs. */
+static void prepare_ranks(spank_t spank)
+{
+	struct zero_settings resolved;
+	char why[sizeof node.why];
+
+	if (!resolve(spank, &resolved, why, sizeof why)) {
+		telemetry_begin(spank, &node, NULL, why);
+		return;
+	}
+	telemetry_begin(spank, &node, &resolved, "");
+	if (wants_vram(&resolved))
+		zero_vram_ask(arguments->nvml, arguments->nvml_seconds, &node.query);
+	zero_settings_clear(&resolved);
+}
+
 int step_node_user_init(spank_t spank)
 {
+	enum task_kind kind = step_task_kind(spank);
 	void *shared;
 
 	if (node.on || node.clean)
@@ -137,7 +158,7 @@ int step_node_user_init(spank_t spank)
 		zero_clean(node.why);
 		slurm_error(PLUGIN_NAME ": node %s: zero is not on: %s", node.name, node.why);
 	}
-	if (!node.on || step_task_kind(spank) == TASK_NONE)
+	if (!node.on || kind == TASK_NONE)
 		return ESPANK_SUCCESS;
 	shared = mmap(NULL, NOTICES * sizeof(atomic_flag), PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -148,11 +169,8 @@ int step_node_user_init(spank_t spank)
 	node.gpus = step_variable(spank, "SLURM_STEP_GPUS");
 	if (!node.gpus)
 		node.gpus = step_variable(spank, "SLURM_JOB_GPUS");
-	if (step_task_kind(spank) == TASK_RANK)
-		telemetry_begin(spank, &node);
-	if (node.why[0] || step_task_kind(spank) != TASK_RANK || !wants_vram(spank))
-		return ESPANK_SUCCESS;
-	zero_vram_ask(arguments->nvml, arguments->nvml_seconds, &node.query);
+	if (kind == TASK_RANK)
+		prepare_ranks(spank);
 	return ESPANK_SUCCESS;
 }
 

@@ -342,16 +342,19 @@ executed once "PROGRAM" salloc -Q -n1 --zero
 executed once "--no-zero PROGRAM" salloc -Q -n1 --zero
 executed once "PROGRAM" salloc -Q -n1 --zero env ZERO_ENABLED=no
 executed once "--zero PROGRAM" salloc -Q -n1 --no-zero
-executed twice "--no-z --zero PROGRAM" # a prefix, which is not guessed: the other way is tried at all
+executed once "--no-z --zero PROGRAM" # Slurm takes prefixes
 
-# Where the site wants zero, only an srun of its own does not know it beforehand.
+# Where the site wants zero, the guess is wrong for an srun that makes its own allocation, and in a job
+# for one that finds zero off in its partition.
 write_yaml <<YAML
 enabled: on
 defaults: {preload_path: $libzero}
+partitions: {small: {enabled: opt-in}}
 YAML
 executed once "PROGRAM" salloc -Q -n1
 executed once "--no-zero PROGRAM" salloc -Q -n1
 executed twice "PROGRAM"
+executed twice "PROGRAM" salloc -Q -n1 -p small
 
 # A broken file of a site that wants zero for all jobs is reported by each, and stops none.
 printf 'version: 1\nenabled: on\ndefaults: {stge: 1}\n' >"$scratch/zero.yaml"
