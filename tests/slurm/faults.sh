@@ -357,6 +357,13 @@ try srun -w n1 -n 1 --gres=gpu:1 --zero-stream-chunk=40M true
 fails "a limit and a wedged driver" "40M is not allowed: stream_chunk must be at most 16M by $scratch/n1/zero.yaml"
 write_yaml n1 <<<"defaults: {preload_path: $libzero}"
 [[ ! -e $scratch/stuck ]] || wrong "a limit and a wedged driver: NVML was asked"
+# tasks are launched beside the query
+begin launched srun -v -w n1 -n 1 --gres=gpu:1 --zero true
+wait_for grep -q "Node n1, 1 tasks started" "$scratch/launched.err"
+wait_for test -s "$scratch/stuck"
+kill "$(<"$scratch/stuck")"
+tried launched
+((status == 0)) || wrong "a step whose query is ended: it should run"
 rm "$scratch"/*.gpus
 
 sed -i 's/nvml_timeout=600/nvml_timeout=601/' "$scratch/n1/plugstack.conf"
