@@ -203,6 +203,11 @@ one d env ZERO_ENABLED=no salloc -n 1 --zero-stage=1 srun env
 on "$scratch/d" 1
 one e env ZERO_ENABLED=yes srun -n 1 env
 on "$scratch/e" 3
+# a job within the job has what that has
+one i salloc -n 1 --zero-stage=1 salloc -n 1 srun env
+on "$scratch/i" 1
+one j env ZERO_ENABLED=yes salloc -n 1 salloc -n 1 --no-zero srun env
+off "$scratch/j"
 
 one g env SLURM_KILL_BAD_EXIT=0 salloc -n 1 --zero srun env
 lines "$scratch/g" '^SLURM_KILL_BAD_EXIT=0$' >/dev/null ||
