@@ -225,8 +225,9 @@ static bool append(const char *path, const char *text, char *why, size_t size)
 
 	if (file < 0 || fstat(file, &status) != 0)
 		snprintf(why, size, "cannot be opened: %s", strerror(errno));
-	else if (!S_ISREG(status.st_mode) || status.st_uid != geteuid())
-		snprintf(why, size, "is not a regular file of user %u", (unsigned)geteuid());
+	else if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || status.st_nlink != 1)
+		snprintf(why, size, "is not a regular file of user %u with one name",
+			 (unsigned)geteuid());
 	else if (write(file, text, length) != (ssize_t)length)
 		snprintf(why, size, "cannot be written: %s", strerror(errno));
 	else

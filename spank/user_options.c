@@ -207,7 +207,9 @@ bool user_choice(enum user_choice *choice, char *why, size_t size)
 	*choice = strcmp(enabled, "yes") == 0 ? ZERO_REQUESTED : ZERO_DECLINED;
 	if (*choice == ZERO_REQUESTED || strcmp(enabled, "no") == 0)
 		return true;
-	return zero_refuse(why, size, "ZERO_ENABLED: %s is not one of yes, no",
+	return zero_refuse(why, size,
+			   "ZERO_ENABLED: %s is not one of yes, no; if the variable is another "
+			   "program's, override it with --zero or --no-zero",
 			   zero_quote(enabled, strlen(enabled)).text);
 }
 
