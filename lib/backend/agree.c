@@ -6,22 +6,42 @@
 
 #include "comm.h"
 
-/* The intents differ. Exchanges them, and names the first rank that differs from rank 0. */
+static bool is_equal(const struct zero_intent_summary *a, const struct zero_intent_summary *b)
+{
+	return a->hash == b->hash && a->sequence == b->sequence;
+}
+
+/* The intents or the sequences before them differ. Exchanges them, and names the first rank that
+   differs from rank 0. */
 static zero_status explain_mismatch(struct zero_comm *comm, const struct zero_intent *intent,
 				    char *text, size_t size, int *rank)
 {
 	size_t world = (size_t)comm->place.world, other = 1;
-	struct zero_intent_summary mine = {.hash = intent->hash}, *all = comm->intents;
+	struct zero_intent_summary *all = comm->intents, mine = {
+								 .hash = intent->hash,
+								 .sequence = comm->sequence.hash,
+								 .count = comm->sequence.count,
+							 };
 	zero_status status;
 
 	snprintf(mine.label, sizeof(mine.label), "%s", intent->label);
+	snprintf(mine.before, sizeof(mine.before), "%s", comm->sequence.last);
 	status = comm->ops->exchange(comm, &mine, all, sizeof(mine));
 	if (status)
 		return status;
-	while (other < world - 1 && all[other].hash == all[0].hash)
+	while (other < world - 1 && is_equal(&all[0], &all[other]))
 		other++;
 	*rank = zero_comm_job_rank(comm, (int)other);
-	if (!strcmp(all[0].label, all[other].label))
+	if (all[other].sequence != all[0].sequence)
+		snprintf(text, size,
+			 "rank %d began '%s' after %llu gathers and reduces, the last '%s', while "
+			 "rank %d began '%s' after %llu, the last '%s': all ranks must begin the "
+			 "same operations in the same order; ZERO_CHECK=1 finds the first that "
+			 "differs",
+			 zero_comm_job_rank(comm, 0), all[0].label,
+			 (unsigned long long)all[0].count, all[0].before, *rank, all[other].label,
+			 (unsigned long long)all[other].count, all[other].before);
+	else if (!strcmp(all[0].label, all[other].label))
 		snprintf(text, size,
 			 "rank %d and rank %d both began '%s', but with other sizes, types or "
 			 "values: all ranks must make the same groups and parameters and call the "
@@ -71,6 +91,8 @@ static zero_status start_agreement(struct zero_comm *comm, const struct zero_int
 	mine[ZERO_AGREE_ERROR] = 0;
 	mine[ZERO_AGREE_CHOICE] = comm->choice;
 	mine[ZERO_AGREE_CHOICE_COMPLEMENT] = ~comm->choice;
+	mine[ZERO_AGREE_SEQUENCE] = comm->sequence.hash;
+	mine[ZERO_AGREE_SEQUENCE_COMPLEMENT] = ~comm->sequence.hash;
 	if (intent->status)
 		mine[ZERO_AGREE_ERROR] = (uint64_t)(place->world - place->rank) << 8 |
 					 ((uint64_t)intent->status & 0xff);
@@ -81,13 +103,18 @@ static zero_status finish_agreement(struct zero_comm *comm, const struct zero_in
 				    zero_status status, char *text, size_t size, int *rank)
 {
 	const uint64_t *all = comm->agreement.all;
+	bool in_step;
 
 	comm->choices_equal = all[ZERO_AGREE_CHOICE] == ~all[ZERO_AGREE_CHOICE_COMPLEMENT];
+	in_step = all[ZERO_AGREE_SEQUENCE] == ~all[ZERO_AGREE_SEQUENCE_COMPLEMENT];
+	comm->parted |= !status && !in_step;
+	/* A rank that left out an operation because of its error has parted from the others. */
 	if (!status && all[ZERO_AGREE_ERROR])
-		return broadcast_error(comm, intent,
-				       comm->place.world - (int)(all[ZERO_AGREE_ERROR] >> 8), rank,
-				       (zero_status)(all[ZERO_AGREE_ERROR] & 0xff), text, size);
-	if (!status && all[ZERO_AGREE_HASH] != ~all[ZERO_AGREE_HASH_COMPLEMENT])
+		return broadcast_error(
+			comm, intent, comm->place.world - (int)(all[ZERO_AGREE_ERROR] >> 8), rank,
+			in_step ? (zero_status)(all[ZERO_AGREE_ERROR] & 0xff) : ZERO_E_ORDER, text,
+			size);
+	if (!status && (!in_step || all[ZERO_AGREE_HASH] != ~all[ZERO_AGREE_HASH_COMPLEMENT]))
 		return explain_mismatch(comm, intent, text, size, rank);
 	if (status) {
 		snprintf(text, size, "%s: %s", intent->label, zero_core->last_error());

@@ -76,15 +76,24 @@ static inline size_t zero_round_to_pages(size_t bytes)
  */
 struct zero_shared {
 	char *data; /* NULL: there is no buffer */
+	char *base; /* of an output at a reserved address: another address of the same memory, which
+	               communication uses. Else `data`, or NULL */
 	size_t bytes;
 	enum zero_memory_kind kind;
 	void *owner; /* the backend's own */
 };
 
+/* Where communication and kernels of the backend access a buffer. */
+static inline char *zero_shared_base(const struct zero_shared *shared)
+{
+	return shared->base ? shared->base : shared->data;
+}
+
 /* The operations of a submission. COLLECTIVE but for CAST and FREE. */
 enum zero_op_kind {
 	/* Allocates op->shared: `count` bytes of kind `memory`. It precedes the other operations of
-	   its submission. If `zeroed`, its bytes are 0 and its pages are resident. */
+	   its submission. If `zeroed`, its bytes are 0 and its pages are resident. If `recv` is an
+	   address of reserve, the buffer is there. If `own`, no other rank shares it. */
 	ZERO_OP_ALLOC,
 	/* recv[world][count] of type `to` = every rank's send[count] of type `from`. If the types
 	   differ, each rank casts its values into its own part of recv and gathers from there. send
@@ -104,7 +113,8 @@ enum zero_op_kind {
 	/* recv[world][count] bytes in host memory = every rank's send[count]. For small things that
 	   ranks agree on; not counted as traffic. */
 	ZERO_OP_EXCHANGE,
-	/* recv[count] of type `to` = send[count] of type `from`, on this rank alone. */
+	/* recv[count] of type `to` = send[count] of type `from`, on this rank alone. With `shared`,
+	   recv is at byte `at` of that buffer. */
 	ZERO_OP_CAST,
 	/* Frees `recv`, memory of alloc, once everything submitted before is done. Done on this
 	   rank alone, and also if the submission fails. */
@@ -122,6 +132,7 @@ struct zero_op {
 	int root; /* a rank of the team */
 	bool accumulate;
 	bool zeroed;
+	bool own;
 	enum zero_memory_kind memory;
 	struct zero_shared *shared; /* stays the caller's; valid until the wait returns */
 	size_t at;
@@ -135,11 +146,14 @@ struct zero_op {
 };
 
 /*
- * Operations that ranks agree on, run and complete together. Before any data moves, ranks compare
- * `hash` and the kinds, types and counts of the operations. If they differ, the submission fails on
- * all ranks with ZERO_E_ORDER and a sentence that names two ranks and their labels. If a rank has a
- * `status` other than ZERO_OK, no operation but FREE is run, and the submission fails on all ranks
- * with that status and `error`.
+ * Operations that run and complete together. Ranks agree on a submission that is `agreed`, and on
+ * every one on the host: before any data moves they compare `hash` and the kinds, types and counts
+ * of the operations. If they differ, the submission fails on all ranks with ZERO_E_ORDER and a
+ * sentence that names two ranks and their labels. If a rank has a `status` other than ZERO_OK, no
+ * operation but FREE is run, and the submission fails on all ranks with that status and `error`.
+ *
+ * On a device a submission that is not agreed is enqueued at once. An error of one rank then ends
+ * communication on all ranks: they learn of it from the watch, or in their next call.
  */
 struct zero_submission {
 	struct zero_team_comm *team_comm; /* NULL: all ranks */
@@ -148,6 +162,7 @@ struct zero_submission {
 	zero_status status;               /* an error of this rank */
 	const char *error;
 	int error_rank;      /* the rank of the error if all ranks know it already, else -1 */
+	bool agreed;         /* ranks agree on it on every backend */
 	bool leaving;        /* this rank's last one: the error is also sent to its teams */
 	bool waited;         /* the caller waits for it next, so no thread need be woken for it */
 	struct zero_op *ops; /* [count]; submit copies them, `label` and `error` */
@@ -250,6 +265,12 @@ struct zero_backend_ops {
 	/* Releases this rank's use of a buffer of ZERO_OP_ALLOC and clears *shared; its memory goes
 	   when all ranks that share it have done so. A cleared *shared is a no-op. Not COLLECTIVE. */
 	void (*shared_free)(struct zero_backend *backend, struct zero_shared *shared);
+	/* Reserves a range of addresses, without memory, for an output of ZERO_OP_ALLOC; it stays
+	   until unreserve or close. While no buffer is there, a read of it ends the process. NULL in
+	   a backend whose outputs have no fixed addresses. */
+	zero_status (*reserve)(struct zero_backend *backend, size_t bytes, void **address);
+	/* Gives the range back. No buffer may be there. NULL is a no-op. */
+	void (*unreserve)(struct zero_backend *backend, void *address, size_t bytes);
 	/* Limits the bytes on the device, over all kinds that zero_on_device counts; SIZE_MAX, the
 	   initial value, is no limit. What is in use already stays. */
 	void (*limit)(struct zero_backend *backend, size_t bytes);

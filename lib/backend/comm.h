@@ -31,7 +31,8 @@ struct zero_device_order {
 
 /*
  * An agreement is one all-reduce with the maximum. Ranks have equal hashes if the largest hash is
- * the complement of the largest complement. The error is that of the lowest rank which has one.
+ * the complement of the largest complement. The error is that of the lowest rank which has one. The
+ * sequence is a hash of all that was run without an agreement since the communicator was opened.
  */
 enum {
 	ZERO_AGREE_HASH,
@@ -39,6 +40,8 @@ enum {
 	ZERO_AGREE_ERROR,
 	ZERO_AGREE_CHOICE,
 	ZERO_AGREE_CHOICE_COMPLEMENT,
+	ZERO_AGREE_SEQUENCE,
+	ZERO_AGREE_SEQUENCE_COMPLEMENT,
 	ZERO_AGREE_VALUES,
 };
 
@@ -49,15 +52,22 @@ struct zero_agreement {
 
 /* What ranks exchange of their intents to explain how they differ. */
 struct zero_intent_summary {
-	char label[160];
-	uint64_t hash;
+	char label[160], before[160];
+	uint64_t hash, sequence, count;
+};
+
+/* The submissions of a communicator that were run without an agreement. */
+struct zero_sequence {
+	uint64_t hash, count;
+	char last[128]; /* label */
 };
 
 /* A communicator: the ranks of the job, or of a team. */
 struct zero_comm {
 	const struct zero_comm_ops *ops;
 	struct zero_place place;
-	bool threaded;         /* the queue's own thread may use it */
+	bool threaded;         /* the queue's own thread uses it */
+	bool in_order;         /* submissions that need not be agreed on are run without */
 	bool main_thread_only; /* only the thread that opened it may */
 	bool broken; /* after an error ranks may differ in what they do next: nothing more is run */
 	struct zero_team_comm *team_comms; /* of the job's communicator: a list of the teams' */
@@ -67,6 +77,8 @@ struct zero_comm {
 	   ranks made the same one, which is known after the agreement. A difference is no error. */
 	uint64_t choice;
 	bool choices_equal;
+	struct zero_sequence sequence;
+	bool parted; /* the sequences of ranks differed: work under way may never end */
 	struct zero_intent_summary *intents; /* [place.world]: scratch of agree.c */
 	const struct zero_meter *meter;      /* of the job's communicator; NULL: none */
 	_Atomic uint64_t bytes_sent, collectives;
@@ -82,6 +94,11 @@ struct zero_comm_ops {
 	   returns `status`. If a device still runs them, sets order->after to their end. */
 	zero_status (*run)(struct zero_comm *comm, const struct zero_op *ops, size_t count,
 			   zero_status status, struct zero_device_order *order);
+	/* Tells all ranks of an error of this one, after which no rank can go on. NULL if each
+	   submission is agreed on. */
+	void (*fail_all)(struct zero_comm *comm, const char *text);
+	/* Ends work under way, in which not all ranks take part. NULL if there is none. */
+	void (*abandon)(struct zero_comm *comm);
 	/* Frees the buffer of a ZERO_OP_FREE once all before it is done. */
 	void (*free)(struct zero_comm *comm, void *data, const struct zero_device_order *order);
 	/* See shared_free in backend.h. From any thread. */

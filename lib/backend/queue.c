@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The communication queue. A thread runs submissions one after the other, while the caller
- * computes. A caller that waits for a submission which has not begun runs the queue itself, which
- * saves two context switches. Where the program's MPI_Init forbids threads, a submission runs at
- * once, in the thread that makes it.
+ * The communication queue. On the host a thread runs submissions one after the other, while the
+ * caller computes. A caller that waits for a submission which has not begun runs the queue itself,
+ * which saves two context switches. Where the program's MPI_Init forbids threads, and on a device,
+ * which overlaps communication and compute by itself, a submission runs at once, in the thread that
+ * makes it.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -24,7 +25,7 @@ struct zero_work {
 	struct zero_op *ops;
 	size_t count;
 	struct zero_device_order order;
-	bool done, leaving;
+	bool done, agreed, leaving;
 	zero_status status;
 	int rank; /* that the error is about; before the run, -1 for this one */
 	uint64_t hash;
@@ -129,6 +130,37 @@ static void report_to_meter(const struct zero_queue *queue, const struct zero_wo
 	meter->add(meter->context, &metered);
 }
 
+/* After such an error ranks may differ in what they do next. */
+static bool breaks_order(zero_status status)
+{
+	return status == ZERO_E_ORDER || status == ZERO_E_COMM;
+}
+
+static bool must_agree(const struct zero_work *work)
+{
+	return work->agreed || work->leaving || !work->comm->in_order;
+}
+
+/* Returns the error, if any, that all ranks have. Without an agreement it is this rank's alone. */
+static zero_status reach_agreement(const struct zero_work *work, const struct zero_intent *intent,
+				   char *text, size_t size, int *rank)
+{
+	struct zero_sequence *sequence = &work->comm->sequence;
+
+	if (work->leaving)
+		return zero_agree_leave(work->comm, intent, text, size, rank);
+	if (must_agree(work))
+		return zero_agree_on(work->comm, intent, text, size, rank);
+	sequence->hash = mix(sequence->hash, intent->hash);
+	sequence->count++;
+	snprintf(sequence->last, sizeof(sequence->last), "%s", work->label);
+	if (intent->error_rank >= 0)
+		*rank = intent->error_rank;
+	if (intent->status)
+		snprintf(text, size, "%s", intent->error);
+	return intent->status;
+}
+
 static void run_submission(struct zero_queue *queue, struct zero_work *work)
 {
 	const struct zero_meter *meter = queue->comm->meter;
@@ -157,8 +189,7 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 		intent.error_rank = -1;
 	}
 	metered.ready = zero_meter_now(meter);
-	agreed = (work->leaving ? zero_agree_leave : zero_agree_on)(comm, &intent, text,
-								    sizeof(text), &rank);
+	agreed = reach_agreement(work, &intent, text, sizeof(text), &rank);
 	metered.agreed = zero_meter_now(meter);
 	if (agreed && !*text) {
 		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
@@ -170,16 +201,15 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 		rank = zero_core->last_error_rank();
 	}
 	free_buffers(work);
+	/* The other ranks wait in what this rank did not run. */
+	if (status && comm->ops->fail_all && (!agreed || !must_agree(work)))
+		comm->ops->fail_all(comm, text);
+	if (comm->parted && comm->ops->abandon)
+		comm->ops->abandon(comm);
 	work->status = ZERO_OK;
 	if (status)
 		set_error(work, status, rank, text);
 	report_to_meter(queue, work, metered);
-}
-
-/* After such an error ranks may differ in what they do next. */
-static bool breaks_order(zero_status status)
-{
-	return status == ZERO_E_ORDER || status == ZERO_E_COMM;
 }
 
 /* Communicates nothing, but frees what the submission frees. */
@@ -355,6 +385,7 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	made->ops = ops;
 	made->count = submission->count;
 	made->hash = submission->hash;
+	made->agreed = submission->agreed;
 	made->leaving = submission->leaving;
 	snprintf(made->label, sizeof(made->label), "%s", submission->label);
 	if (submission->status)

@@ -79,14 +79,16 @@ void zero_job_unclaim(void);
 
 /*
  * COLLECTIVE over the team. Submits `ops` with this rank's status, whose sentence is the thread's
- * last error: if it is an error on any rank, nothing runs, and the work ends with it on all ranks.
- * `waited`: the caller waits for the work before it submits anything else. The label, the same on
- * all ranks, names the work in messages.
+ * last error. If ranks agree on the work (see zero_submission) and the status is an error on any
+ * rank, nothing runs, and the work ends with it on all ranks; else such an error ends communication.
+ * `agreed`: ranks agree on it also on a device, as what may fail on one rank alone needs. `waited`:
+ * the caller waits for the work before it submits anything else. The label, the same on all ranks,
+ * names the work in messages.
  */
 zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
-			bool waited, struct zero_work **work, const char *label, ...)
-	__attribute__((format(printf, 7, 8)));
-/* The same and waits. With a count of 0 the ranks agree on `status`. */
+			bool agreed, bool waited, struct zero_work **work, const char *label, ...)
+	__attribute__((format(printf, 8, 9)));
+/* The same, agreed and waited for. With a count of 0 the ranks agree on `status`. */
 zero_status zero_submit_wait(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
 			     const char *label, ...) __attribute__((format(printf, 5, 6)));
 /* The last submission of zero_close, to all ranks and to those of all teams. Returns once each of

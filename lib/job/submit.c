@@ -8,9 +8,9 @@
 
 #include "job.h"
 
-__attribute__((format(printf, 7, 0))) static zero_status
-submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t count, bool waited,
-	    struct zero_work **work, const char *label, va_list arguments)
+__attribute__((format(printf, 8, 0))) static zero_status
+submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t count, bool agreed,
+	    bool waited, struct zero_work **work, const char *label, va_list arguments)
 {
 	zero_job *job = team->job;
 	zero_status mine = status ? status : zero_hooks_before_submit(job);
@@ -19,6 +19,8 @@ submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t cou
 		.status = mine,
 		.error = mine ? zero_last_error() : NULL,
 		.error_rank = mine && zero_last_error_shared() ? zero_last_error_rank() : -1,
+		/* What this rank refuses the others may refuse, too: then the job goes on. */
+		.agreed = agreed || mine || zero_check_enabled(job),
 		.waited = waited,
 		.ops = ops,
 		.count = count,
@@ -42,12 +44,12 @@ submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t cou
 }
 
 zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
-			bool waited, struct zero_work **work, const char *label, ...)
+			bool agreed, bool waited, struct zero_work **work, const char *label, ...)
 {
 	va_list arguments;
 
 	va_start(arguments, label);
-	status = submit_text(team, status, ops, count, waited, work, label, arguments);
+	status = submit_text(team, status, ops, count, agreed, waited, work, label, arguments);
 	va_end(arguments);
 	return status;
 }
@@ -59,7 +61,7 @@ zero_status zero_submit_wait(zero_team *team, zero_status status, struct zero_op
 	va_list arguments;
 
 	va_start(arguments, label);
-	status = submit_text(team, status, ops, count, true, &work, label, arguments);
+	status = submit_text(team, status, ops, count, true, true, &work, label, arguments);
 	va_end(arguments);
 	return status ? status : zero_work_wait(team->job, &work);
 }

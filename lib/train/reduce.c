@@ -203,10 +203,10 @@ zero_status zero_reduce_locked(zero_group *group)
 	status = status ? status : mine;
 	if (!status)
 		status = prepare_all(job, group, ops, &op_count);
-	status = zero_submit(group->team, status, ops, op_count, false, &work,
+	status = zero_submit(group->team, status, ops, op_count, !group->ever_reduced, false, &work,
 			     "reduce of group '%s'", group->name);
 	if (!status) {
-		group->reduced = true;
+		group->reduced = group->ever_reduced = true;
 		group->reduce = work;
 		job->ops->work_get(job->backend, work);
 		job->trainer->reduces[job->trainer->reduce_next] = work;

@@ -105,8 +105,8 @@ static zero_status begin_post_step_gather(zero_group *group)
 			};
 		}
 	pthread_mutex_lock(&job->lock);
-	status = zero_submit(group->team, status, ops, op_count, false, &group->post_step_gather,
-			     "update of group '%s'", group->name);
+	status = zero_submit(group->team, status, ops, op_count, false, false,
+			     &group->post_step_gather, "update of group '%s'", group->name);
 	job->ops->work_put(job->backend, group->step_work);
 	group->step_work = status ? NULL : group->post_step_gather;
 	if (group->step_work)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * struct zero_comm_ops of ranks with GPUs, for the queue that backends share: ranks agree through
- * the control plane, and then enqueue the operations on the communication stream. The caller's
- * stream waits for that stream; the host does not.
+ * struct zero_comm_ops of ranks with GPUs, for the queue that backends share: operations are
+ * enqueued on the communication stream in the order of the program. The caller's stream waits for
+ * that stream; the host does not. Where ranks agree they do so through the control plane.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static void cuda_device_order_free(struct zero_comm *comm, struct zero_device_or
 
 static bool has_window(const struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
-	return cuda->windows && op->memory == ZERO_MEM_GATHERED;
+	return cuda->windows && op->memory == ZERO_MEM_GATHERED && !op->own;
 }
 
 /* Allocates an output on this rank. Windows are registered later, when all ranks have theirs. */
@@ -134,6 +134,8 @@ static zero_status cuda_begin(struct zero_comm *comm, const struct zero_op *ops,
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 	zero_status status = zero_device_error(cuda->device);
 
+	if (!status)
+		zero_device_has_lost_peer(cuda->device, &status);
 	zero_device_enter(cuda->device);
 	for (size_t i = 0; i < count; i++) {
 		zero_status one = ZERO_OK;
@@ -168,10 +170,6 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 		status = register_outputs(ops, count);
 		if (!status)
 			status = zero_cuda_run_operations(cuda, ops, count);
-		/* The other ranks wait in what this rank could not enqueue. */
-		if (status && cuda->control)
-			zero_control_fail_all(cuda->control, cuda->first->comm.place.rank,
-					      zero_core->last_error());
 		order->after = zero_event_record(device, device->comm_stream);
 	}
 	zero_device_leave(device);
@@ -180,6 +178,18 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 		cuda->first->comm.collectives += atomic_exchange(&comm->collectives, 0);
 	}
 	return status;
+}
+
+static void cuda_fail_all(struct zero_comm *comm, const char *text)
+{
+	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
+
+	zero_control_fail_all(cuda->control, cuda->first->comm.place.rank, text);
+}
+
+static void cuda_abandon(struct zero_comm *comm)
+{
+	zero_nccl_watchdog_abort(zero_cuda_of(comm)->watchdog);
 }
 
 static void cuda_free(struct zero_comm *comm, void *data, const struct zero_device_order *order)
@@ -241,6 +251,8 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 	.close = zero_cuda_team_close,
 	.begin = cuda_begin,
 	.run = cuda_run,
+	.fail_all = cuda_fail_all,
+	.abandon = cuda_abandon,
 	.free = cuda_free,
 	.shared_free = cuda_shared_free,
 	.begin_max = cuda_begin_max,

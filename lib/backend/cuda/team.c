@@ -51,7 +51,7 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 	zero_status status;
 
 	team->comm.ops = first->comm.ops;
-	team->comm.threaded = true;
+	team->comm.in_order = true;
 	team->device = first->device;
 	team->memory = first->memory;
 	team->control = first->control;
@@ -81,7 +81,7 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 		return ZERO_OK;
 	}
 	team = member ? calloc(1, sizeof(*team)) : NULL;
-	split = zero_nccl_split(&first->nccl, member ? 0 : -1, comm->place.rank,
+	split = zero_nccl_split(&first->parent, member ? 0 : -1, comm->place.rank,
 				first->open_seconds, team ? &team->nccl : first->not_member);
 	if (!member)
 		return split;
