@@ -165,7 +165,8 @@ bool command_line_has(const char *flag)
 			continue;
 		if (may_be(*argument, flag))
 			return true;
-		if (is_followed(*argument) && argument[1])
+		/* no value begins so: then it is a flag of another plugin, which has none */
+		if (is_followed(*argument) && argument[1] && !zero_begins_with(argument[1], "--"))
 			argument++;
 	}
 	return false;

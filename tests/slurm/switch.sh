@@ -5,6 +5,7 @@
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 need_command python3 slurm
+cp "$top_builddir/tests/double/.libs/container.so" "$scratch" || fail "container.so is not built"
 cluster_start
 plugin_on
 env=$(command -v env)
@@ -348,6 +349,13 @@ executed once "--no-zero PROGRAM" salloc -Q -n1 --zero
 executed once "PROGRAM" salloc -Q -n1 --zero env ZERO_ENABLED=no
 executed once "--zero PROGRAM" salloc -Q -n1 --no-zero
 executed once "--no-z --zero PROGRAM" # Slurm takes prefixes
+
+# A flag of another plugin, which has no value
+for node in "" "${nodes[@]}"; do
+	sed -i "1i required $scratch/container.so" "$scratch${node:+/$node}/plugstack.conf"
+done
+executed once "--container-mount-home --zero PROGRAM"
+plugin_on
 
 # Where the site wants zero, the guess is wrong for an srun that makes its own allocation, and in a job
 # for one that finds zero off in its partition.
