@@ -126,6 +126,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/watch/accept.c \
 	lib/watch/activity.c \
 	lib/watch/connect.c \
+	lib/watch/deadlock.c \
 	lib/watch/diagnose.c \
 	lib/watch/end_job.c \
 	lib/watch/exit_notice.c \

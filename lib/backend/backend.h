@@ -212,6 +212,11 @@ enum { ZERO_RECENT_SUBMISSIONS = 16 };
 struct zero_recent_submission {
 	uint64_t number;    /* counted from 1 */
 	double begun, done; /* see zero_seconds; done is 0 while it is under way */
+	/* Its team, counted from 1 in the order in which teams were made, 0 for the job; how many
+	   ranks that has; and its number among the submissions of the team. */
+	uint32_t team, ranks;
+	uint64_t turn;
+	bool waiting; /* for other ranks to begin it too */
 	char label[112];
 };
 
@@ -293,6 +298,10 @@ struct zero_backend_ops {
 	   most `count` and ZERO_RECENT_SUBMISSIONS. From any thread; never blocks. */
 	size_t (*recent)(struct zero_backend *backend, struct zero_recent_submission *recent,
 			 size_t count);
+	/* Ends what the ranks wait in with ZERO_E_ORDER and this sentence, which is about `rank`: all
+	   of them wait, and no submission has all of its ranks. Each rank calls it, from any
+	   thread. */
+	void (*end_deadlock)(struct zero_backend *backend, int rank, const char *text);
 	/* Ends the processes of all ranks, this one included, with that exit status; `text` is for
 	   the launcher's log. From any thread. It may return before they have ended. */
 	void (*abort)(struct zero_backend *backend, int status, const char *text);

@@ -34,7 +34,7 @@ static void check_failure(struct zero_control *control, int rank, const char *se
 		sleep_for(0.001);
 	check(atomic_load(&shared->calls[own_rank]) == 1, "on_failure was called %d times",
 	      atomic_load(&shared->calls[own_rank]));
-	zero_control_fail_all(control, 0, "too late");
+	zero_control_fail_all(control, ZERO_E_COMM, 0, "too late");
 	check(zero_control_exchange(team, &value, &value, 0) == ZERO_E_COMM, "no error");
 	check(!strcmp(text, last_error), "%s", last_error);
 	check(zero_control_broadcast(team, &value, 8, 0) == ZERO_E_COMM, "no error");
@@ -200,7 +200,7 @@ END_TEST
 
 static void *fail_thread(void *context)
 {
-	zero_control_fail_all(context, 1, "the device of rank 1 is on fire");
+	zero_control_fail_all(context, ZERO_E_COMM, 1, "the device of rank 1 is on fire");
 	return NULL;
 }
 

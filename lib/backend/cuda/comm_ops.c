@@ -184,7 +184,7 @@ static void cuda_fail_all(struct zero_comm *comm, const char *text)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
-	zero_control_fail_all(cuda->control, cuda->first->comm.place.rank, text);
+	zero_control_fail_all(cuda->control, ZERO_E_COMM, cuda->first->comm.place.rank, text);
 }
 
 static void cuda_free(struct zero_comm *comm, void *data, const struct zero_device_order *order)

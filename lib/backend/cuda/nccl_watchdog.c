@@ -65,12 +65,12 @@ static void poll_errors(struct zero_nccl_watchdog *watchdog)
 	}
 	/* Peers wait for work that a failed device will not do. */
 	if (watchdog->device && zero_device_failed(watchdog->device, text, sizeof(text))) {
-		zero_control_fail_all(watchdog->control, watchdog->rank, text);
+		zero_control_fail_all(watchdog->control, ZERO_E_COMM, watchdog->rank, text);
 		return;
 	}
 	for (struct entry *entry = watchdog->entries; entry; entry = entry->next)
 		if (zero_nccl_failed(entry->nccl, text, sizeof(text))) {
-			zero_control_fail_all(watchdog->control, watchdog->rank, text);
+			zero_control_fail_all(watchdog->control, ZERO_E_COMM, watchdog->rank, text);
 			return;
 		}
 }

@@ -164,7 +164,7 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 		status = open_nccl(comm, version);
 		/* The other ranks would wait in NCCL for this rank. */
 		if (status)
-			zero_control_fail_all(comm->control, comm->comm.place.rank,
+			zero_control_fail_all(comm->control, ZERO_E_COMM, comm->comm.place.rank,
 					      zero_core->last_error());
 	}
 	if (!status) {

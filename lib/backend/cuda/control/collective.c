@@ -25,7 +25,7 @@ static void fail_mismatch(struct zero_control_team *team, const struct zero_fram
 		 control->config.rank, link->rank, name_kind(own->kind), (size_t)own->bytes,
 		 (unsigned long long)own->sequence, name_kind(theirs->kind), (size_t)theirs->bytes,
 		 (unsigned long long)theirs->sequence);
-	zero_control_fail_all_locked(control, control->config.rank, text, NULL);
+	zero_control_fail_all_locked(control, ZERO_E_COMM, control->config.rank, text, NULL);
 }
 
 /* ---- maximum --------------------------------------------------------------------------------- */
@@ -79,7 +79,7 @@ static struct zero_payload *values_payload(struct zero_control_team *team)
 		zero_payload_new(team->max.values, team->max.count * sizeof(uint64_t));
 
 	if (!payload)
-		zero_control_fail_all_locked(control, control->config.rank,
+		zero_control_fail_all_locked(control, ZERO_E_COMM, control->config.rank,
 					     "a rank has no memory for a message to the others",
 					     NULL);
 	return payload;

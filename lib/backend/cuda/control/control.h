@@ -74,7 +74,8 @@ zero_status zero_control_broadcast(struct zero_control_team *team, void *data, s
  * rank that the sentence is about. From any thread.
  */
 bool zero_control_has_failed(struct zero_control *control, char *text, size_t size, int *rank);
-/* Makes communication fail on all ranks. The first failure counts. From any thread. */
-void zero_control_fail_all(struct zero_control *control, int rank, const char *text);
+/* Makes communication fail on all ranks with this status. The first failure counts. From any thread. */
+void zero_control_fail_all(struct zero_control *control, zero_status status, int rank,
+			   const char *text);
 
 #endif

@@ -29,7 +29,7 @@ static void forward(struct zero_control_team *team, const struct departure *depa
 	team->departed_from = departure->sequence;
 	payload = zero_payload_new(departure, sizeof(*departure));
 	if (!payload) {
-		zero_control_fail_all_locked(team->control, departure->rank,
+		zero_control_fail_all_locked(team->control, ZERO_E_COMM, departure->rank,
 					     "a rank has closed its job", NULL);
 		return;
 	}

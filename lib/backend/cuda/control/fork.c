@@ -38,6 +38,7 @@ static void in_child(void)
 		zero_control_reject_pending(control, INFINITY);
 		control->forked = true;
 		if (!atomic_load(&control->failed)) {
+			control->failed_status = ZERO_E_COMM;
 			control->failed_rank = control->config.rank;
 			snprintf(control->failure_text, sizeof(control->failure_text),
 				 "a process that was forked from rank %d is no rank",

@@ -208,7 +208,8 @@ void zero_link_send(struct zero_link *link, const struct zero_frame_header *head
 		zero_link_close_write(link);
 		snprintf(text, sizeof(text), "rank %d has no memory for a message to rank %d",
 			 control->config.rank, link->rank);
-		zero_control_fail_all_locked(control, control->config.rank, text, link);
+		zero_control_fail_all_locked(control, ZERO_E_COMM, control->config.rank, text,
+					     link);
 		return;
 	}
 	*queued = frame;
@@ -265,12 +266,12 @@ bool zero_control_wait(struct zero_control *control, double deadline)
 static struct zero_payload *failure_payload(const struct zero_control *control)
 {
 	size_t length = strlen(control->failure_text);
-	int32_t about = control->failed_rank;
+	int32_t about[2] = {control->failed_rank, (int32_t)control->failed_status};
 	struct zero_payload *payload = zero_payload_new(NULL, sizeof(about) + length);
 
 	if (!payload)
 		return NULL;
-	memcpy(payload->data, &about, sizeof(about));
+	memcpy(payload->data, about, sizeof(about));
 	memcpy(payload->data + sizeof(about), control->failure_text, length);
 	return payload;
 }
@@ -290,12 +291,13 @@ void zero_link_send_state(struct zero_link *link)
 		zero_link_send(link, &goodbye, NULL);
 }
 
-void zero_control_fail_all_locked(struct zero_control *control, int rank, const char *text,
-				  const struct zero_link *from)
+void zero_control_fail_all_locked(struct zero_control *control, zero_status status, int rank,
+				  const char *text, const struct zero_link *from)
 {
 	if (atomic_load(&control->failed))
 		return;
 	snprintf(control->failure_text, sizeof(control->failure_text), "%s", text);
+	control->failed_status = status;
 	control->failed_rank = rank;
 	atomic_store(&control->failed, true);
 	for (struct zero_link *link = control->links; link; link = link->next)
@@ -307,7 +309,8 @@ void zero_control_fail_all_locked(struct zero_control *control, int rank, const 
 
 zero_status zero_control_failure(struct zero_control *control)
 {
-	return zero_core->fail_on(control->failed_rank, ZERO_E_COMM, control->failure_text);
+	return zero_core->fail_on(control->failed_rank, control->failed_status,
+				  control->failure_text);
 }
 
 zero_status zero_control_fail_all_printf(struct zero_control *control, int rank, const char *format,
@@ -319,7 +322,7 @@ zero_status zero_control_fail_all_printf(struct zero_control *control, int rank,
 	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
-	zero_control_fail_all(control, rank, text);
+	zero_control_fail_all(control, ZERO_E_COMM, rank, text);
 	return zero_control_failure(control);
 }
 
@@ -335,9 +338,10 @@ bool zero_control_has_failed(struct zero_control *control, char *text, size_t si
 	return true;
 }
 
-void zero_control_fail_all(struct zero_control *control, int rank, const char *text)
+void zero_control_fail_all(struct zero_control *control, zero_status status, int rank,
+			   const char *text)
 {
 	pthread_mutex_lock(&control->lock);
-	zero_control_fail_all_locked(control, rank, text, NULL);
+	zero_control_fail_all_locked(control, status, rank, text, NULL);
 	pthread_mutex_unlock(&control->lock);
 }

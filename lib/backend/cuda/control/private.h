@@ -101,6 +101,7 @@ struct zero_control {
 	bool reading, joined, closing, stopping;
 	atomic_bool failed;
 	bool failure_reported; /* to config.on_failure */
+	zero_status failed_status;
 	int failed_rank;
 	char failure_text[ZERO_CONTROL_TEXT];
 	uint8_t cookie[16];
@@ -160,8 +161,8 @@ void zero_control_notify(struct zero_control *control);
 bool zero_control_wait(struct zero_control *control, double deadline);
 void zero_control_wake_reader(struct zero_control *control);
 /* Reports a failure to all neighbours but `from`, which may be NULL. Called with the lock held. */
-void zero_control_fail_all_locked(struct zero_control *control, int rank, const char *text,
-				  const struct zero_link *from);
+void zero_control_fail_all_locked(struct zero_control *control, zero_status status, int rank,
+				  const char *text, const struct zero_link *from);
 /* Makes the sentence of the failure this thread's error. */
 zero_status zero_control_failure(struct zero_control *control);
 /* Fails on all ranks because this rank cannot do what the others would wait for. Called without

@@ -47,7 +47,7 @@ static void end_link(struct zero_link *link, const char *why)
 	if (!link->goodbye_received && !control->closing) {
 		snprintf(text, sizeof(text), "rank %d (node %s) is gone: %s", link->rank,
 			 link->node, why);
-		zero_control_fail_all_locked(control, link->rank, text, link);
+		zero_control_fail_all_locked(control, ZERO_E_COMM, link->rank, text, link);
 	}
 	zero_control_notify(control);
 }
@@ -55,17 +55,19 @@ static void end_link(struct zero_link *link, const char *why)
 static void receive_failure(struct zero_link *link, const struct zero_frame *frame)
 {
 	char text[ZERO_CONTROL_TEXT] = "communication has failed";
-	int32_t rank = link->rank;
-	size_t length = frame->header.bytes - sizeof(rank);
+	int32_t about[2] = {link->rank, ZERO_E_COMM};
+	size_t length = frame->header.bytes - sizeof(about);
 
-	if (frame->header.bytes > sizeof(rank) && length < sizeof(text) &&
-	    frame->payload->data[sizeof(rank)]) {
-		memcpy(&rank, frame->payload->data, sizeof(rank));
-		memcpy(text, frame->payload->data + sizeof(rank), length);
+	if (frame->header.bytes > sizeof(about) && length < sizeof(text) &&
+	    frame->payload->data[sizeof(about)]) {
+		memcpy(about, frame->payload->data, sizeof(about));
+		memcpy(text, frame->payload->data + sizeof(about), length);
 		text[length] = '\0';
 		zero_clean(text);
 	}
-	zero_control_fail_all_locked(link->control, rank, text, link);
+	zero_control_fail_all_locked(link->control,
+				     about[1] == ZERO_E_ORDER ? ZERO_E_ORDER : ZERO_E_COMM,
+				     about[0], text, link);
 }
 
 /* Called with the lock held. This rank may not have created the team yet. */
