@@ -537,10 +537,20 @@ zero_status zero_gather(zero_group *group, zero_dtype as);
 zero_status zero_release(zero_group *group);
 /*
  * Returns the whole parameter, row by row, in the gathered type. Valid from zero_gather to
- * zero_release. NULL if the group is not gathered or the parameter is empty. Ranks may share this
- * memory: it is read only, except for a change that zero_param_changed announces.
+ * zero_release, and at the same address in each gather as that type. NULL if the group is not
+ * gathered or the parameter is empty. Ranks may share this memory: it is read only, except for a
+ * change that zero_param_changed announces.
  */
 void *zero_data(const zero_param *param);
+/*
+ * Returns the address at which the parameter is whenever its group is gathered as `as`, the same
+ * from zero_layout to zero_close. It may be asked for before the first gather. Reading it while the
+ * group is not gathered as `as` ends the process with a sentence that names the group, unless the
+ * parameter is read where it is stored. NULL if the parameter is empty; NULL, with
+ * zero_last_error(), if its group is not laid out, cannot be gathered as `as`, or if there is no
+ * room among the process's addresses.
+ */
+void *zero_gathered_address(const zero_param *param, zero_dtype as);
 /*
  * Returns the type that the parameter is gathered as, from the start of the gather; or
  * ZERO_DTYPE_PARAM if it is not gathered, as after a zero_prefetch that skipped it.

@@ -82,7 +82,7 @@ if HAVE_YAML
 UNIT_TESTS += tests/unit/test_config tests/unit/test_reader tests/unit/test_resolve
 endif
 if HAVE_CUDA
-UNIT_TESTS += tests/unit/test_double_cuda
+UNIT_TESTS += tests/unit/test_double_cuda tests/unit/test_double_virtual
 endif
 if HAVE_CHECK
 check_PROGRAMS += $(UNIT_TESTS)
@@ -254,6 +254,11 @@ tests_unit_test_double_cuda_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_double_cuda_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 tests_unit_test_double_cuda_LDADD = $(DL_LIBS) $(UNIT_LIBS)
 
+tests_unit_test_double_virtual_SOURCES = tests/unit/test_double_virtual.c tests/unit/double_cuda.h
+tests_unit_test_double_virtual_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_virtual_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+tests_unit_test_double_virtual_LDADD = $(DL_LIBS) $(UNIT_LIBS)
+
 tests_unit_test_files_SOURCES = tests/unit/test_files.c tests/unit/files_refused.c \
 	tests/unit/files_valid.c tests/unit/files_core.h tests/unit/files_test.h $(files_sources)
 tests_unit_test_files_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
@@ -338,7 +343,8 @@ tests_double_cuda_la_SOURCES = \
 	tests/double/cuda_memory.c \
 	tests/double/cuda_module.c \
 	tests/double/cuda_settings.c \
-	tests/double/cuda_stream.c
+	tests/double/cuda_stream.c \
+	tests/double/cuda_virtual.c
 tests_double_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 tests_double_cuda_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_cuda_la_LIBADD = kernels/libkernels.la lib/liboptions.la -lm

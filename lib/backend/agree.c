@@ -190,6 +190,7 @@ static zero_status finish_agreement(struct zero_comm *comm, const struct zero_in
 	in_step = all[ZERO_AGREE_SEQUENCE] == ~all[ZERO_AGREE_SEQUENCE_COMPLEMENT];
 	if (!status && all[ZERO_AGREE_ERROR] == DEADLOCK)
 		return leave_deadlock(comm, true, text, size, rank);
+	comm->parted |= !status && !in_step;
 	/* A rank that left out an operation because of its error has parted from the others. */
 	if (!status && all[ZERO_AGREE_ERROR])
 		return broadcast_error(

@@ -76,15 +76,24 @@ static inline size_t zero_round_to_pages(size_t bytes)
  */
 struct zero_shared {
 	char *data; /* NULL: there is no buffer */
+	char *base; /* of an output at a reserved address: another address of the same memory, which
+	               communication uses. Else `data`, or NULL */
 	size_t bytes;
 	enum zero_memory_kind kind;
 	void *owner; /* the backend's own */
 };
 
+/* Where communication and kernels of the backend access a buffer. */
+static inline char *zero_shared_base(const struct zero_shared *shared)
+{
+	return shared->base ? shared->base : shared->data;
+}
+
 /* The operations of a submission. COLLECTIVE but for CAST and FREE. */
 enum zero_op_kind {
 	/* Allocates op->shared: `count` bytes of kind `memory`. It precedes the other operations of
-	   its submission. If `zeroed`, its bytes are 0 and its pages are resident. */
+	   its submission. If `zeroed`, its bytes are 0 and its pages are resident. If `recv` is an
+	   address of reserve, the buffer is there. If `own`, no other rank shares it. */
 	ZERO_OP_ALLOC,
 	/* recv[world][count] of type `to` = every rank's send[count] of type `from`. If the types
 	   differ, each rank casts its values into its own part of recv and gathers from there. send
@@ -104,7 +113,8 @@ enum zero_op_kind {
 	/* recv[world][count] bytes in host memory = every rank's send[count]. For small things that
 	   ranks agree on; not counted as traffic. */
 	ZERO_OP_EXCHANGE,
-	/* recv[count] of type `to` = send[count] of type `from`, on this rank alone. */
+	/* recv[count] of type `to` = send[count] of type `from`, on this rank alone. With `shared`,
+	   recv is at byte `at` of that buffer. */
 	ZERO_OP_CAST,
 	/* Frees `recv`, memory of alloc, once everything submitted before is done. Done on this
 	   rank alone, and also if the submission fails. */
@@ -122,6 +132,7 @@ struct zero_op {
 	int root; /* a rank of the team */
 	bool accumulate;
 	bool zeroed;
+	bool own;
 	enum zero_memory_kind memory;
 	struct zero_shared *shared; /* stays the caller's; valid until the wait returns */
 	size_t at;
@@ -259,6 +270,12 @@ struct zero_backend_ops {
 	/* Releases this rank's use of a buffer of ZERO_OP_ALLOC and clears *shared; its memory goes
 	   when all ranks that share it have done so. A cleared *shared is a no-op. Not COLLECTIVE. */
 	void (*shared_free)(struct zero_backend *backend, struct zero_shared *shared);
+	/* Reserves a range of addresses, without memory, for an output of ZERO_OP_ALLOC; it stays
+	   until unreserve or close. While no buffer is there, a read of it ends the process. NULL in
+	   a backend whose outputs have no fixed addresses. */
+	zero_status (*reserve)(struct zero_backend *backend, size_t bytes, void **address);
+	/* Gives the range back. No buffer may be there. NULL is a no-op. */
+	void (*unreserve)(struct zero_backend *backend, void *address, size_t bytes);
 	/* Limits the bytes on the device, over all kinds that zero_on_device counts; SIZE_MAX, the
 	   initial value, is no limit. What is in use already stays. */
 	void (*limit)(struct zero_backend *backend, size_t bytes);

@@ -90,6 +90,7 @@ struct zero_comm {
 	uint64_t choice;
 	bool choices_equal;
 	struct zero_sequence sequence;
+	bool parted; /* the sequences of ranks differed: work under way may never end */
 	struct zero_intent_summary *intents; /* [place.world]: scratch of agree.c */
 	const struct zero_meter *meter;      /* of the job's communicator; NULL: none */
 	_Atomic uint64_t bytes_sent, collectives;
@@ -108,6 +109,8 @@ struct zero_comm_ops {
 	/* Tells all ranks of an error of this one, after which no rank can go on. NULL if each
 	   submission is agreed on. */
 	void (*fail_all)(struct zero_comm *comm, const char *text);
+	/* Ends work under way, in which not all ranks take part. NULL if there is none. */
+	void (*abandon)(struct zero_comm *comm);
 	/* Frees the buffer of a ZERO_OP_FREE once all before it is done. */
 	void (*free)(struct zero_comm *comm, void *data, const struct zero_device_order *order);
 	/* See shared_free in backend.h. From any thread. */

@@ -131,6 +131,12 @@ static void report_to_meter(const struct zero_queue *queue, const struct zero_wo
 	meter->add(meter->context, &metered);
 }
 
+/* After such an error ranks may differ in what they do next. */
+static bool breaks_order(zero_status status)
+{
+	return status == ZERO_E_ORDER || status == ZERO_E_COMM;
+}
+
 static bool must_agree(const struct zero_work *work)
 {
 	return work->agreed || work->leaving || !work->comm->in_order;
@@ -201,16 +207,12 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 	/* The other ranks wait in what this rank did not run. */
 	if (status && comm->ops->fail_all && (!agreed || !must_agree(work)))
 		comm->ops->fail_all(comm, text);
+	if (comm->parted && comm->ops->abandon)
+		comm->ops->abandon(comm);
 	work->status = ZERO_OK;
 	if (status)
 		set_error(work, status, rank, text);
 	report_to_meter(queue, work, metered);
-}
-
-/* After such an error ranks may differ in what they do next. */
-static bool breaks_order(zero_status status)
-{
-	return status == ZERO_E_ORDER || status == ZERO_E_COMM;
 }
 
 /* Communicates nothing, but frees what the submission frees. */

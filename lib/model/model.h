@@ -41,6 +41,15 @@ struct zero_segment {
 
 #define ZERO_IN_PLACE SIZE_MAX
 
+/* What a group can be gathered as: the stored type, f32, f16 and bf16. Each has its own output. */
+enum { ZERO_OUTPUTS = 4 };
+
+/* Where an output is whenever the flat buffer is gathered in its type. */
+struct zero_output {
+	void *address; /* NULL: not reserved yet */
+	size_t bytes;
+};
+
 /* A flat buffer: what is gathered as one. It is a group, or the part of one that the layout cut. */
 struct zero_flat {
 	zero_group *group;
@@ -54,7 +63,9 @@ struct zero_flat {
 	   one behind the other in each segment; this rank's own is among them. */
 	char *stored;
 	struct zero_shared shared_stored; /* the memory of `stored`, if it is shared */
-	struct zero_shared gathered;      /* outputs; empty if all is read where it is stored */
+	struct zero_output outputs[ZERO_OUTPUTS];
+	struct zero_shared
+		gathered; /* the output in use; empty if all is read where it is stored */
 	void *gradient; /* this rank's own, [gradient_count] of the group's gradient_dtype; NULL if
 	                   unused since the last reduce */
 	float *reduced; /* sums over the ranks, [state_count] */

@@ -105,6 +105,10 @@ void zero_storage_free(zero_group *group)
 		else
 			job->ops->free(job->backend, flat->stored);
 		job->ops->shared_free(job->backend, &flat->gathered);
+		for (size_t i = 0; i < ZERO_OUTPUTS; i++)
+			if (flat->outputs[i].address)
+				job->ops->unreserve(job->backend, flat->outputs[i].address,
+						    flat->outputs[i].bytes);
 		job->ops->free(job->backend, flat->gradient);
 		job->ops->free(job->backend, flat->reduced);
 		job->ops->free(job->backend, flat->m);

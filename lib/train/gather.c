@@ -44,34 +44,53 @@ static zero_status check_gather(const zero_group *group, zero_dtype as)
 	return ZERO_OK;
 }
 
-/* Sets where each segment's output is in flat->gathered; returns the bytes of all outputs. */
-static size_t place_outputs(struct zero_flat *flat, zero_dtype as)
+/* Whether a segment is read where it is stored, so that it has no output. */
+static bool is_in_place(const struct zero_flat *flat, const struct zero_segment *segment,
+			zero_dtype as)
+{
+	return !segment->count ||
+	       (flat->group->in_place && gathered_dtype(segment, as) == segment->dtype);
+}
+
+/* The bytes of the outputs of segments [0, end), which lie one behind the other. */
+static size_t bytes_before(const struct zero_flat *flat, size_t end, zero_dtype as)
 {
 	size_t bytes = 0;
 
-	for (size_t r = 0; r < flat->segment_count; r++) {
-		struct zero_segment *segment = &flat->segments[r];
-		zero_dtype to = gathered_dtype(segment, as);
+	for (size_t r = 0; r < end; r++) {
+		const struct zero_segment *segment = &flat->segments[r];
 
-		segment->gathered_at = ZERO_IN_PLACE;
-		if (!segment->count || (flat->group->in_place && to == segment->dtype))
-			continue;
-		segment->gathered_at = bytes;
-		bytes += zero_round_to_pages(segment->count * zero_dtype_size(to));
+		if (!is_in_place(flat, segment, as))
+			bytes += zero_round_to_pages(segment->count *
+						     zero_dtype_size(gathered_dtype(segment, as)));
 	}
 	return bytes;
 }
 
-/* A replicated group is cast into a buffer of this rank's own. */
-static zero_status alloc_cast(zero_job *job, struct zero_flat *flat, size_t bytes)
+/* The output of a type. All types that leave a flat buffer as it is stored have the same one. */
+static struct zero_output *output_of(struct zero_flat *flat, zero_dtype as)
 {
-	flat->gathered = (struct zero_shared){.bytes = bytes, .kind = ZERO_MEM_GATHERED};
-	return job->ops->alloc(job->backend, ZERO_MEM_GATHERED, bytes, false,
-			       (void **)&flat->gathered.data);
+	bool casts = false;
+
+	for (size_t r = 0; r < flat->segment_count; r++)
+		casts |= gathered_dtype(&flat->segments[r], as) != flat->segments[r].dtype;
+	return &flat->outputs[!casts ? 0 : as == ZERO_F32 ? 1 : as == ZERO_F16 ? 2 : 3];
+}
+
+/* Reserves the address of an output once. Called with the job's lock held. */
+static zero_status reserve(struct zero_flat *flat, zero_dtype as)
+{
+	struct zero_output *output = output_of(flat, as);
+	zero_job *job = flat->group->job;
+
+	if (output->address || !job->ops->reserve)
+		return ZERO_OK;
+	output->bytes = bytes_before(flat, flat->segment_count, as);
+	return job->ops->reserve(job->backend, output->bytes, &output->address);
 }
 
 /* Casts a segment of which this rank stores all. */
-static struct zero_op cast_op(const struct zero_flat *flat, const struct zero_segment *segment,
+static struct zero_op cast_op(struct zero_flat *flat, const struct zero_segment *segment,
 			      zero_dtype as)
 {
 	return (struct zero_op){
@@ -79,7 +98,8 @@ static struct zero_op cast_op(const struct zero_flat *flat, const struct zero_se
 		.from = segment->dtype,
 		.to = gathered_dtype(segment, as),
 		.send = flat->stored + segment->stored_at,
-		.recv = flat->gathered.data + segment->gathered_at,
+		.shared = &flat->gathered,
+		.at = segment->gathered_at,
 		.count = segment->count,
 	};
 }
@@ -102,25 +122,28 @@ static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segmen
    that is not read in place. */
 static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops, size_t *op_count)
 {
-	zero_job *job = group->job;
 	zero_status status = ZERO_OK;
 
 	for (size_t f = 0; !status && f < group->flat_count; f++) {
 		struct zero_flat *flat = &group->flats[f];
-		size_t bytes = place_outputs(flat, as);
+		size_t bytes = bytes_before(flat, flat->segment_count, as);
 
+		for (size_t r = 0; r < flat->segment_count; r++)
+			flat->segments[r].gathered_at = is_in_place(flat, &flat->segments[r], as)
+								? ZERO_IN_PLACE
+								: bytes_before(flat, r, as);
 		if (!bytes)
 			continue;
-		if (group->replicated)
-			status = alloc_cast(job, flat, bytes);
-		else
-			ops[(*op_count)++] = (struct zero_op){
-				.kind = ZERO_OP_ALLOC,
-				.memory = ZERO_MEM_GATHERED,
-				.shared = &flat->gathered,
-				.count = bytes,
-			};
-		for (size_t r = 0; !status && r < flat->segment_count; r++)
+		status = reserve(flat, as);
+		ops[(*op_count)++] = (struct zero_op){
+			.kind = ZERO_OP_ALLOC,
+			.memory = ZERO_MEM_GATHERED,
+			.own = group->replicated,
+			.shared = &flat->gathered,
+			.recv = output_of(flat, as)->address,
+			.count = bytes,
+		};
+		for (size_t r = 0; r < flat->segment_count; r++)
 			if (flat->segments[r].gathered_at != ZERO_IN_PLACE)
 				ops[(*op_count)++] =
 					group->replicated ? cast_op(flat, &flat->segments[r], as)
@@ -192,12 +215,12 @@ static char *join_names(zero_group **groups, size_t count)
 }
 
 /* Bytes of a group's outputs. */
-static size_t output_bytes(zero_group *group, zero_dtype as)
+static size_t output_bytes(const zero_group *group, zero_dtype as)
 {
 	size_t bytes = 0;
 
 	for (size_t f = 0; f < group->flat_count; f++)
-		bytes += place_outputs(&group->flats[f], as);
+		bytes += bytes_before(&group->flats[f], group->flats[f].segment_count, as);
 	return bytes;
 }
 
@@ -441,19 +464,47 @@ void zero_gather_free(zero_group *group)
 	group->step_work = NULL;
 }
 
-void *zero_data(const zero_param *param)
+/* Where a parameter is if its flat buffer's outputs begin at `outputs`. */
+static void *param_at(const zero_param *param, zero_dtype as, char *outputs)
 {
 	const struct zero_flat *flat = param->flat;
-	const struct zero_segment *segment;
+	const struct zero_segment *segment = &flat->segments[param->segment];
 
-	if (!flat || !param->group->ready || !param->count)
-		return NULL;
-	segment = &flat->segments[param->segment];
-	if (segment->gathered_at == ZERO_IN_PLACE)
+	if (is_in_place(flat, segment, as))
 		return flat->stored + segment->first_at +
 		       param->first * zero_dtype_size(segment->dtype);
-	return flat->gathered.data + segment->gathered_at +
-	       param->first * zero_dtype_size(gathered_dtype(segment, param->group->gathered_as));
+	return outputs + bytes_before(flat, param->segment, as) +
+	       param->first * zero_dtype_size(gathered_dtype(segment, as));
+}
+
+void *zero_data(const zero_param *param)
+{
+	if (!param->flat || !param->group->ready || !param->count)
+		return NULL;
+	return param_at(param, param->group->gathered_as, param->flat->gathered.data);
+}
+
+void *zero_gathered_address(const zero_param *param, zero_dtype as)
+{
+	zero_group *group = param->group;
+	zero_job *job = group->job;
+	zero_status status;
+
+	as = resolve_dtype(job, as);
+	status = check_gather(group, as);
+	if (status || !param->count)
+		return NULL;
+	if (is_in_place(param->flat, &param->flat->segments[param->segment], as))
+		return param_at(param, as, NULL);
+	if (!job->ops->reserve) {
+		zero_fail(ZERO_E_UNSUPPORTED, "outputs have no fixed addresses on backend %s",
+			  job->ops->name);
+		return NULL;
+	}
+	pthread_mutex_lock(&job->lock);
+	status = reserve(param->flat, as);
+	pthread_mutex_unlock(&job->lock);
+	return status ? NULL : param_at(param, as, output_of(param->flat, as)->address);
 }
 
 zero_dtype zero_gathered_dtype_locked(const zero_param *param)

@@ -132,7 +132,13 @@ struct double_object *double_objects(void)
 
 static const char *kind_name(enum double_kind kind)
 {
-	static const char *const names[] = {"stream", "event", "pool", "module", "function"};
+	static const char *const names[] = {"stream",
+					    "event",
+					    "pool",
+					    "module",
+					    "function",
+					    "physical memory",
+					    "reserved addresses"};
 
 	return names[kind - DOUBLE_STREAM];
 }
@@ -299,6 +305,9 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, 
 		*value = 1;
 		break;
 	case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
 	case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
 		*value = 1;

@@ -7,6 +7,7 @@
  *
  *   CUDA_VISIBLE_DEVICES   empty: there is no device; else there is one
  *   DOUBLE_CUDA_MEMORY     bytes of the device in this process, K, M or G may follow; 1G
+ *   DOUBLE_CUDA_GRAIN      granularity of cuMemCreate and of reserved addresses, in bytes; 2M
  *   DOUBLE_CUDA_DELAY_US   mean random delay before an operation, in microseconds; 20
  *   DOUBLE_CUDA_DELAY_OF   one operation of so many is delayed; 1
  *   DOUBLE_CUDA_LEGACY     wait: calls on the NULL stream return when their work is done
@@ -40,6 +41,9 @@ void *double_cuda_reach(CUdeviceptr data, size_t bytes, bool write);
 void double_cuda_quiet(bool quiet);
 /* No operation starts on any stream until it is called with false; for tests of order. */
 void double_cuda_hold(bool hold);
+/* Memory that is registered with another library must not be unmapped. Returns false if nothing is
+   there. */
+bool double_cuda_pin(CUdeviceptr at, bool pin);
 
 /* ---- shared by the files of the stand-in ----------------------------------------------------- */
 
@@ -51,6 +55,8 @@ enum double_kind {
 	DOUBLE_POOL,
 	DOUBLE_MODULE,
 	DOUBLE_FUNCTION,
+	DOUBLE_PHYSICAL,
+	DOUBLE_RANGE,
 };
 
 /* The first member of everything that a handle points to. Objects are never freed, so that a late
@@ -142,6 +148,10 @@ struct double_block {
 	uint64_t number;
 	struct double_record *records;
 	size_t record_count, record_size;
+	unsigned pins; /* registrations with NCCL */
+	/* Memory of cuMemCreate that is mapped here, whose accesses are recorded; NULL: none. */
+	struct double_block *physical;
+	CUmemAccess_flags access; /* only of mapped memory */
 };
 
 /* Memory that an operation reads or writes; *slot is the pointer in its arguments. */
@@ -179,7 +189,7 @@ struct double_op {
 struct double_settings {
 	bool read;
 	int devices; /* 0 or 1 */
-	size_t memory;
+	size_t memory, grain;
 	uint64_t delay_us, delay_of;
 	bool legacy_waits, protect, leaks;
 };
@@ -229,7 +239,16 @@ struct double_block *double_block_new(size_t bytes, bool pinned, bool paged, CUc
 void double_block_gone(struct double_block *block);
 /* The block that contains the address, or the last freed one that did; NULL: none. */
 struct double_block *double_block_find(uintptr_t at);
+/* The first block that ends after the address; NULL: none. */
+struct double_block *double_block_next(uintptr_t at);
+/* A mapping, whose memory the caller has. */
+void double_block_add(struct double_block *block);
+void double_block_remove(struct double_block *block);
 size_t double_tell_blocks(void);
+
+/* cuda_virtual.c, with the lock held. Ends the process if the address is reserved, and nothing is
+   mapped there. */
+void double_virtual_check(uintptr_t at, const char *call);
 
 /* cuda_access.c: all with the lock held */
 void double_access_add(struct double_op *op, void *slot, size_t count, size_t size, bool write);
@@ -238,6 +257,8 @@ void double_access_queue(struct double_op *op);
 /* Called when it runs: checks accesses from `first` on, and sets their slots to host addresses. */
 CUresult double_access(struct double_op *op, size_t first);
 void double_access_done(struct double_op *op);
+/* Whether the device may access memory that is mapped there. */
+bool double_block_allows(const struct double_block *block, bool write);
 /* The operations in the clock are ordered before what the host does next. */
 void double_host_saw(const struct double_clock *clock);
 const struct double_clock *double_host_clock(void);
@@ -245,6 +266,7 @@ void double_clock_join(struct double_clock *clock, const struct double_clock *ot
 
 /* cuda_memory.c, with the lock held: called after a synchronization */
 void double_pools_trim(CUcontext context);
+void double_poison(void *data, size_t bytes);
 
 /* cuda_kernels.c */
 struct double_kernel {

@@ -14,7 +14,8 @@ enum { RECORDS = 1024 };
 
 /* An earlier access of a block. */
 struct double_record {
-	uintptr_t first, end;
+	uintptr_t first, end; /* of the host: one memory may be at several addresses */
+	uintptr_t at;
 	unsigned id;
 	uint64_t sequence;
 	bool write;
@@ -72,8 +73,10 @@ void double_access_queue(struct double_op *op)
 		struct double_access *access = &op->accesses[i];
 
 		access->block = double_block_find(access->at);
-		if (!access->block)
+		if (!access->block) {
+			double_virtual_check(access->at, op->call);
 			continue;
+		}
 		if (access->block->freed)
 			double_die("%s %s: %p is in memory that was freed before (%zu bytes, the "
 				   "%lluth allocated)",
@@ -91,23 +94,26 @@ static void race(const struct double_op *op, const struct double_access *access,
 		"%p on another stream",
 		op->call, what(op), access->write ? "writes" : "reads", access->bytes,
 		(void *)access->at, before->call, before->name, before->write ? "writes" : "reads",
-		before->end - before->first, (void *)before->first);
+		before->end - before->first, (void *)before->at);
 }
 
 /* Records the access for later checks. It replaces older records that it is ordered after. */
 static void record(struct double_op *op, struct double_access *access, struct double_block *block)
 {
-	const uintptr_t end = access->at + access->bytes;
+	const uintptr_t start = (uintptr_t)block->data + (access->at - block->base);
+	const uintptr_t end = start + access->bytes;
 	size_t kept = 0;
+
+	if (block->physical)
+		block = block->physical;
 
 	for (size_t i = 0; i < block->record_count; i++) {
 		const struct double_record *old = &block->records[i];
 		bool after = op->clock.at[old->id] >= old->sequence;
 
-		if (!after && old->first < end && access->at < old->end &&
-		    (access->write || old->write))
+		if (!after && old->first < end && start < old->end && (access->write || old->write))
 			race(op, access, old);
-		if (!after || old->first < access->at || old->end > end ||
+		if (!after || old->first < start || old->end > end ||
 		    (old->write && !access->write))
 			block->records[kept++] = *old;
 	}
@@ -120,14 +126,21 @@ static void record(struct double_op *op, struct double_access *access, struct do
 		if (!block->records)
 			double_die("the host has no memory for a list of accesses");
 	}
-	block->records[kept] = (struct double_record){.first = access->at,
+	block->records[kept] = (struct double_record){.first = start,
 						      .end = end,
+						      .at = access->at,
 						      .id = op->stream->id,
 						      .sequence = op->sequence,
 						      .write = access->write,
 						      .call = op->call,
 						      .name = what(op)};
 	block->record_count = kept + 1;
+}
+
+bool double_block_allows(const struct double_block *block, bool write)
+{
+	return !block->physical || block->access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+	       (!write && block->access == CU_MEM_ACCESS_FLAGS_PROT_READ);
 }
 
 static CUresult check(struct double_op *op, struct double_access *access)
@@ -144,6 +157,9 @@ static CUresult check(struct double_op *op, struct double_access *access)
 	if (!block || block->state != DOUBLE_LIVE ||
 	    block->bytes - (access->at - block->base) < access->bytes)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	if (!double_block_allows(block, access->write))
+		double_die("%s %s: %p is mapped, and the device may not %s there", op->call,
+			   what(op), (void *)access->at, access->write ? "write" : "read");
 	if (access->at % access->align)
 		return CUDA_ERROR_MISALIGNED_ADDRESS;
 	if (op->stream->id < DOUBLE_CLOCKS)

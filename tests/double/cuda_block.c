@@ -42,7 +42,7 @@ static size_t place_of(uintptr_t at)
 	return low;
 }
 
-static void insert(struct double_block *block)
+void double_block_add(struct double_block *block)
 {
 	size_t place = place_of(block->base);
 
@@ -58,11 +58,21 @@ static void insert(struct double_block *block)
 	block_count++;
 }
 
-/* Returns the block that was freed first. */
+void double_block_remove(struct double_block *block)
+{
+	size_t place = place_of(block->base) - 1;
+
+	block_count--;
+	memmove(blocks + place, blocks + place + 1,
+		(block_count - place) * sizeof(struct double_block *));
+	free(block->records);
+	free(block);
+}
+
+/* Forgets the block that was freed first. */
 static void forget_one(void)
 {
 	size_t oldest = block_count;
-	struct double_block *block;
 
 	for (size_t i = 0; i < block_count; i++)
 		if (blocks[i]->state == DOUBLE_GONE && !blocks[i]->pending &&
@@ -70,13 +80,8 @@ static void forget_one(void)
 			oldest = i;
 	if (oldest == block_count)
 		return;
-	block = blocks[oldest];
-	munmap(block->map, block->map_bytes);
-	free(block->records);
-	free(block);
-	block_count--;
-	memmove(blocks + oldest, blocks + oldest + 1,
-		(block_count - oldest) * sizeof(struct double_block *));
+	munmap(blocks[oldest]->map, blocks[oldest]->map_bytes);
+	double_block_remove(blocks[oldest]);
 	gone_count--;
 }
 
@@ -97,7 +102,7 @@ struct double_block *double_block_new(size_t bytes, bool pinned, bool paged, CUc
 			     : (char *)block->base;
 	block->pinned = pinned;
 	block->context = context;
-	insert(block);
+	double_block_add(block);
 	return block;
 }
 
@@ -121,6 +126,15 @@ struct double_block *double_block_find(uintptr_t at)
 	return block && at - block->base < block->bytes ? block : NULL;
 }
 
+struct double_block *double_block_next(uintptr_t at)
+{
+	size_t place = place_of(at);
+
+	if (place && at - blocks[place - 1]->base < blocks[place - 1]->bytes)
+		place--;
+	return place < block_count ? blocks[place] : NULL;
+}
+
 size_t double_tell_blocks(void)
 {
 	size_t alive = 0;
@@ -132,8 +146,11 @@ size_t double_tell_blocks(void)
 		fprintf(stderr,
 			"stand-in for CUDA: left alive: %s memory %p, %zu bytes, the %lluth "
 			"allocated\n",
-			blocks[i]->pinned ? "pinned" : "device", (void *)blocks[i]->base,
-			blocks[i]->bytes, (unsigned long long)blocks[i]->number);
+			blocks[i]->pinned     ? "pinned"
+			: blocks[i]->physical ? "mapped"
+					      : "device",
+			(void *)blocks[i]->base, blocks[i]->bytes,
+			(unsigned long long)blocks[i]->number);
 	}
 	return alive;
 }

@@ -24,6 +24,7 @@ static CUresult run_set(struct double_op *op)
 static CUresult block_of(uintptr_t at, size_t bytes, struct double_block **block)
 {
 	*block = double_block_find(at);
+	double_virtual_check(at, "a copy or fill");
 	if (*block && (*block)->bytes - (at - (*block)->base) < bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;

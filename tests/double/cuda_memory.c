@@ -140,7 +140,7 @@ static CUresult access_whole(struct double_op *op)
 }
 
 /* Poisons only both ends of a long block, because touching all its pages takes long. */
-static void poison(void *data, size_t bytes)
+void double_poison(void *data, size_t bytes)
 {
 	const size_t end = 512 << 10;
 
@@ -156,7 +156,7 @@ static CUresult run_alloc(struct double_op *op)
 {
 	CUresult result;
 
-	poison(op->block->data, op->block->bytes);
+	double_poison(op->block->data, op->block->bytes);
 	double_lock();
 	op->block->state = DOUBLE_LIVE;
 	result = access_whole(op);
@@ -227,7 +227,7 @@ static CUresult block_to_free(uintptr_t at, bool pinned, const char *call,
 			      struct double_block **block)
 {
 	*block = double_block_find(at);
-	if (!*block || (*block)->base != at || (*block)->pinned != pinned)
+	if (!*block || (*block)->base != at || (*block)->pinned != pinned || (*block)->physical)
 		return CUDA_ERROR_INVALID_VALUE;
 	if ((*block)->freed)
 		double_die("%s: %p was freed before (%zu bytes, the %lluth allocated)", call,
@@ -408,7 +408,8 @@ void *double_cuda_reach(CUdeviceptr data, size_t bytes, bool write)
 
 	double_lock();
 	block = double_block_find(data);
-	if (!block || block->state != DOUBLE_LIVE || block->bytes - (data - block->base) < bytes)
+	if (!block || block->state != DOUBLE_LIVE || block->bytes - (data - block->base) < bytes ||
+	    !double_block_allows(block, write))
 		at = NULL;
 	else
 		at = block->data + (data - block->base);

@@ -120,6 +120,7 @@ void double_settings_read(void)
 	s->read = true;
 	s->devices = !visible || *visible;
 	s->memory = number_of("DOUBLE_CUDA_MEMORY", 1ULL << 30);
+	s->grain = number_of("DOUBLE_CUDA_GRAIN", 2 << 20);
 	s->delay_us = number_of("DOUBLE_CUDA_DELAY_US", 20);
 	s->delay_of = number_of("DOUBLE_CUDA_DELAY_OF", 1);
 	s->legacy_waits = legacy && !strcmp(legacy, "wait");

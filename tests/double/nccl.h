@@ -220,6 +220,10 @@ bool driver_run(cudaStream_t stream, void (*run)(void *), void *data);
 bool driver_order(cudaStream_t later, cudaStream_t earlier);
 /* Returns NULL if the device may use the bytes, or else why not. */
 const char *driver_refuses(const void *data, size_t bytes);
+/* Returns NULL if it is memory of cuMemCreate that NCCL can register, all in one mapping. */
+const char *driver_not_mapped(const void *data, size_t bytes);
+/* Registered memory must not be unmapped. */
+void driver_pin(const void *data, bool pin);
 /* Called on a stream. Returns the host's address of the memory, or NULL if it does not exist. */
 void *driver_reach(const void *data, size_t bytes, bool write);
 void *driver_alloc(size_t bytes);

@@ -20,9 +20,13 @@ static struct {
 	CUresult (*attribute)(void *, CUpointer_attribute, CUdeviceptr);
 	CUresult (*alloc)(CUdeviceptr *, size_t);
 	CUresult (*free)(CUdeviceptr);
+	CUresult (*handle)(CUmemGenericAllocationHandle *, void *);
+	CUresult (*properties)(CUmemAllocationProp *, CUmemGenericAllocationHandle);
+	CUresult (*release)(CUmemGenericAllocationHandle);
 	/* extra functions of the stand-in for the driver */
 	void *(*reach)(CUdeviceptr, size_t, bool);
 	void (*quiet)(bool);
+	bool (*pin)(CUdeviceptr, bool);
 } driver = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void *find(const char *name)
@@ -51,6 +55,10 @@ void driver_find(void)
 		*(void **)&driver.attribute = find("cuPointerGetAttribute");
 		*(void **)&driver.alloc = find("cuMemAlloc_v2");
 		*(void **)&driver.free = find("cuMemFree_v2");
+		*(void **)&driver.handle = find("cuMemRetainAllocationHandle");
+		*(void **)&driver.properties = find("cuMemGetAllocationPropertiesFromHandle");
+		*(void **)&driver.release = find("cuMemRelease");
+		*(void **)&driver.pin = find("double_cuda_pin");
 		*(void **)&driver.reach = find("double_cuda_reach");
 		*(void **)&driver.quiet = find("double_cuda_quiet");
 		*(void **)&driver.launch = find("cuLaunchHostFunc");
@@ -154,6 +162,39 @@ const char *driver_refuses(const void *data, size_t bytes)
 	why = refuses((CUdeviceptr)(uintptr_t)data, bytes);
 	quiet(false);
 	return why;
+}
+
+/* NCCL gives memory of cuMemCreate to other processes by its handle. */
+static const char *not_mapped(const void *data)
+{
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp properties;
+
+	if (driver.handle(&handle, (void *)(uintptr_t)data))
+		return "is memory of neither ncclMemAlloc nor cuMemCreate";
+	if (driver.properties(&properties, handle) || driver.release(handle))
+		return "has no handle";
+	if (!(properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+		return "is memory of cuMemCreate without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
+	if (!properties.allocFlags.gpuDirectRDMACapable)
+		return "is memory of cuMemCreate without gpuDirectRDMACapable";
+	return NULL;
+}
+
+const char *driver_not_mapped(const void *data, size_t bytes)
+{
+	const char *why = driver_refuses(data, bytes);
+
+	quiet(true);
+	if (!why)
+		why = not_mapped(data);
+	quiet(false);
+	return why;
+}
+
+void driver_pin(const void *data, bool pin)
+{
+	driver.pin((CUdeviceptr)(uintptr_t)data, pin);
 }
 
 void *driver_reach(const void *data, size_t bytes, bool write)

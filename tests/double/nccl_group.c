@@ -94,12 +94,15 @@ static ncclResult_t begin_jobs(struct job *jobs)
 	return ncclInProgress;
 }
 
-/* The jobs run at the same time, because jobs of one process may wait for each other. */
+/* The jobs run at the same time, because jobs of one process may wait for each other. An abort in
+   another thread waits for them. */
 static ncclResult_t run_jobs(struct job *jobs)
 {
 	ncclResult_t result = ncclSuccess;
 	bool alone = !jobs->next;
 
+	for (struct job *job = jobs; job; job = job->next)
+		comm_busy(job->comm);
 	if (alone)
 		jobs->result = jobs->run(jobs);
 	for (struct job *job = jobs; job && !alone; job = job->next)
@@ -114,6 +117,7 @@ static ncclResult_t run_jobs(struct job *jobs)
 		atomic_store(&job->comm->async, job->result);
 		if (!result)
 			result = job->result;
+		comm_idle(job->comm);
 		job_free(job);
 	}
 	return result;

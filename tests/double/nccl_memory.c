@@ -98,12 +98,14 @@ static void forget_registered(const char *data, size_t bytes)
 	block = *at;
 	*at = block->next;
 	pthread_mutex_unlock(&memory.mutex);
+	driver_pin(data, false);
 	free(block);
 }
 
 #ifndef OLD_NCCL
-/* A window needs memory that other processes can map, which ncclMemAlloc provides. */
-static bool can_be_window(const char *data, size_t bytes)
+/* A window needs memory that other processes can map: of ncclMemAlloc or of cuMemCreate. Returns why
+   it is not, or NULL. */
+static const char *not_window(const char *data, size_t bytes)
 {
 	bool found = false;
 
@@ -111,7 +113,7 @@ static bool can_be_window(const char *data, size_t bytes)
 	for (const struct block *at = memory.blocks; at && !found; at = at->next)
 		found = lies_in(data, bytes, at->data, at->bytes);
 	pthread_mutex_unlock(&memory.mutex);
-	return found;
+	return found ? NULL : driver_not_mapped(data, bytes);
 }
 
 static void note_registered(char *data, size_t bytes)
@@ -119,6 +121,7 @@ static void note_registered(char *data, size_t bytes)
 	struct block *block = calloc(1, sizeof *block);
 
 	*block = (struct block){data, bytes, NULL};
+	driver_pin(data, true);
 	pthread_mutex_lock(&memory.mutex);
 	block->next = memory.registered;
 	memory.registered = block;
@@ -156,7 +159,7 @@ static ncclResult_t run_register(struct job *job)
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *data, size_t bytes, ncclWindow_t *made,
 				    int flags)
 {
-	const char *name = "ncclCommWindowRegister";
+	const char *name = "ncclCommWindowRegister", *why;
 	struct job *job;
 	ncclResult_t result;
 	enum trouble trouble = trouble_in(name, false, &result);
@@ -171,10 +174,10 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *data, size_t bytes, n
 	if ((uintptr_t)data % NCCL_WIN_REQUIRED_ALIGNMENT)
 		return refuse(ncclInvalidArgument, "%s: %p is not at a multiple of %d", name, data,
 			      NCCL_WIN_REQUIRED_ALIGNMENT);
-	if (!can_be_window(data, bytes))
-		return refuse(ncclUnhandledCudaError,
-			      "%s: %zu bytes at %p are not memory of ncclMemAlloc", name, bytes,
-			      data);
+	why = not_window(data, bytes);
+	if (why)
+		return refuse(ncclUnhandledCudaError, "%s of %zu bytes: %p %s", name, bytes, data,
+			      why);
 	*made = NULL;
 	job = calloc(1, sizeof *job);
 	*job = (struct job){.comm = comm, .run = run_register, .hang = trouble == HANG};
@@ -243,6 +246,7 @@ void windows_free(struct ncclComm *comm, bool aborted)
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, void **handle)
 {
 	struct block *block;
+	const char *why;
 	ncclResult_t result;
 
 	if (trouble_in("ncclCommRegister", false, &result) == FAIL)
@@ -252,6 +256,11 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, v
 		return result;
 	if (!data || !bytes || !handle)
 		return refuse(ncclInvalidArgument, "ncclCommRegister of %zu bytes", bytes);
+	why = driver_refuses(data, bytes);
+	if (why)
+		return refuse(ncclInvalidArgument, "ncclCommRegister of %zu bytes: %p %s", bytes,
+			      data, why);
+	driver_pin(data, true);
 	block = calloc(1, sizeof *block);
 	*block = (struct block){data, bytes, NULL};
 	*handle = block;
@@ -274,6 +283,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 	pthread_mutex_lock(&memory.mutex);
 	memory.registrations--;
 	pthread_mutex_unlock(&memory.mutex);
+	driver_pin(((struct block *)handle)->data, false);
 	free(handle);
 	return ncclSuccess;
 }

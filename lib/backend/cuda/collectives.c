@@ -39,8 +39,9 @@ static zero_status run_first(struct zero_cuda_comm *cuda, const struct zero_op *
 			memmove(ops->recv, ops->send, ops->count);
 		return ZERO_OK;
 	case ZERO_OP_CAST:
-		zero_launch_cast(cuda->device, cuda->device->comm_stream, ops->to, ops->recv,
-				 ops->from, ops->send, ops->count);
+		zero_launch_cast(cuda->device, cuda->device->comm_stream, ops->to,
+				 ops->shared ? ops->shared->data + ops->at : ops->recv, ops->from,
+				 ops->send, ops->count);
 		return ZERO_OK;
 	case ZERO_OP_TEAM_COMM:
 		return zero_cuda_team_comm(cuda, ops);

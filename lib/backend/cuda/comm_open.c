@@ -114,7 +114,8 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 		zero_device_enter(comm->device);
 	zero_team_comms_close(&comm->comm);
 	zero_nccl_watchdog_remove(comm->watchdog, &comm->nccl);
-	comm->aborted = comm->nccl.aborted;
+	zero_nccl_watchdog_remove(comm->watchdog, &comm->parent);
+	comm->aborted = comm->parent.aborted;
 	if (comm->device && comm->memory) {
 		zero_cuda_free_pinned(comm);
 		zero_cuda_free_exchange_buffers(comm);
@@ -122,6 +123,8 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 	zero_windows_delete(comm->windows);
 	if (comm->nccl.device)
 		zero_nccl_close(&comm->nccl, comm->comm.broken || !comm->agreed);
+	if (comm->parent.device)
+		zero_nccl_close(&comm->parent, comm->comm.broken || !comm->agreed);
 	/* From here on only the device is waited for. */
 	if (comm->device)
 		comm->device->has_failed = NULL;
@@ -149,11 +152,10 @@ zero_status zero_cuda_caller_comm(struct zero_cuda_comm *cuda, const char *path,
 	ncclUniqueId id;
 	zero_status status;
 
-	made->for_caller = true;
 	zero_device_enter(cuda->device);
 	if (cuda->comm.place.world > 1) {
-		status = zero_nccl_split(&cuda->nccl, 0, cuda->comm.place.rank, cuda->open_seconds,
-					 made);
+		status = zero_nccl_split(&cuda->parent, 0, cuda->comm.place.rank,
+					 cuda->open_seconds, made);
 	} else {
 		status = zero_nccl_open(path);
 		if (!status)
@@ -164,6 +166,7 @@ zero_status zero_cuda_caller_comm(struct zero_cuda_comm *cuda, const char *path,
 						cuda->open_seconds);
 	}
 	zero_device_leave(cuda->device);
+	made->for_caller = true;
 	if (!status)
 		zero_nccl_watchdog_add(cuda->watchdog, made);
 	return status;

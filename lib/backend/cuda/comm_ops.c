@@ -45,7 +45,7 @@ static void cuda_device_order_free(struct zero_comm *comm, struct zero_device_or
 
 static bool has_window(const struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
-	return cuda->windows && op->memory == ZERO_MEM_GATHERED;
+	return cuda->windows && op->memory == ZERO_MEM_GATHERED && !op->own;
 }
 
 /* Allocates an output on this rank. Windows are registered later, when all ranks have theirs. */
@@ -187,6 +187,11 @@ static void cuda_fail_all(struct zero_comm *comm, const char *text)
 	zero_control_fail_all(cuda->control, ZERO_E_COMM, cuda->first->comm.place.rank, text);
 }
 
+static void cuda_abandon(struct zero_comm *comm)
+{
+	zero_nccl_watchdog_abort(zero_cuda_of(comm)->watchdog);
+}
+
 static void cuda_free(struct zero_comm *comm, void *data, const struct zero_device_order *order)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
@@ -247,6 +252,7 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 	.begin = cuda_begin,
 	.run = cuda_run,
 	.fail_all = cuda_fail_all,
+	.abandon = cuda_abandon,
 	.free = cuda_free,
 	.shared_free = cuda_shared_free,
 	.begin_max = cuda_begin_max,

@@ -3,6 +3,8 @@
 #ifndef ZERO_GPU_COMM_H
 #define ZERO_GPU_COMM_H
 
+#include <stdatomic.h>
+
 #include "control/control.h"
 #include "core/options.h"
 #include "gpu.h"
@@ -14,26 +16,27 @@ struct zero_bootstrap_ops;
 /* ---- nccl_comm.c: a communicator of NCCL ----------------------------------------------------- */
 
 struct zero_nccl_comm {
-	pthread_mutex_t lock; /* held in each call, because another thread may abort it */
+	pthread_mutex_t lock; /* held in each call: one thread at a time may make one */
 	ncclComm_t comm;
-	bool aborted;       /* no call may be made any more */
-	_Atomic bool ended; /* and the abort is complete */
-	bool for_caller;    /* made for the caller, who checks its errors */
+	atomic_bool aborted; /* no call may be made any more */
+	bool blocking;       /* a call has enqueued its work when it returns */
+	bool for_caller;     /* made for the caller, who checks its errors */
 	struct zero_device *device;
 };
 
+/* COLLECTIVE. Makes a non-blocking communicator, with one rank a blocking one. */
 zero_status zero_nccl_init(struct zero_nccl_comm *nccl, struct zero_device *device, int rank,
 			   int world, ncclUniqueId *ids, int id_count, double seconds);
-/* COLLECTIVE over `from`. `color` is that of ncclCommSplit. `made` must not be freed after an error,
-   because NCCL may still write to it. */
+/* COLLECTIVE over `from`, a non-blocking one. Makes a blocking one. `color` is that of ncclCommSplit.
+   `made` must not be freed after an error, because NCCL may still write to it. */
 zero_status zero_nccl_split(struct zero_nccl_comm *from, int color, int key, double seconds,
 			    struct zero_nccl_comm *made);
-/* COLLECTIVE, unless it was aborted or communication has `failed`: then it waits for no rank. */
+/* COLLECTIVE, after all work on it; unless it was aborted or communication has `failed`: then it
+   waits for no rank. */
 void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed);
-/* Ends the work on all of them early. NULL entries are skipped. From any thread. */
+/* Ends the work on all of them early. From any thread. */
 void zero_nccl_abort(struct zero_nccl_comm *const *nccl, size_t count);
-/* Calls between the two are one group of NCCL. zero_nccl_group_end waits until they are enqueued on
-   their streams, or, if communication has failed, until they never will be. */
+/* Calls between the two are one group of NCCL, which is enqueued when zero_nccl_group_end returns. */
 zero_status zero_nccl_group_begin(struct zero_nccl_comm *nccl);
 zero_status zero_nccl_group_end(struct zero_nccl_comm *nccl, zero_status status);
 /* Registers a symmetric window, which is COLLECTIVE, or else a buffer of this rank. */
@@ -57,6 +60,8 @@ void zero_nccl_watchdog_add(struct zero_nccl_watchdog *watchdog, struct zero_ncc
 /* Call it before zero_nccl_close. The watchdog does not abort the communicator any more. If
    communication has failed, the communicator is aborted now, so that its work ends. */
 void zero_nccl_watchdog_remove(struct zero_nccl_watchdog *watchdog, struct zero_nccl_comm *nccl);
+/* Aborts all communicators, because their work may never end. */
+void zero_nccl_watchdog_abort(struct zero_nccl_watchdog *watchdog);
 /* Called when communication has failed; `context` is a watchdog. */
 void zero_nccl_watchdog_wake(void *context);
 
@@ -98,8 +103,8 @@ struct zero_cuda_comm {
 	struct zero_control *control;           /* shared by all; NULL with one rank */
 	struct zero_nccl_watchdog *watchdog;    /* likewise */
 	struct zero_control_team *control_team; /* of its ranks */
-	struct zero_nccl_comm nccl;
-	struct zero_cuda_comm *first; /* the communicator of all ranks, maybe itself */
+	struct zero_nccl_comm nccl;             /* of its ranks, for all work */
+	struct zero_cuda_comm *first;           /* the communicator of all ranks, maybe itself */
 	double open_seconds;
 	bool ordered;                      /* sums are made in rank order */
 	void *staging[2];                  /* [world - 1][piece] of an exchange */
@@ -109,6 +114,7 @@ struct zero_cuda_comm {
 	/* Only the first communicator uses these: */
 	const struct zero_bootstrap_ops *bootstrap; /* NULL: no launcher */
 	unsigned number;                            /* among those of this process */
+	struct zero_nccl_comm parent;               /* all others are split from it */
 	int reduce;                                 /* ZERO_REDUCE_AUTO ... */
 	bool uses_windows;                          /* on all ranks */
 	bool symmetric;                    /* windows are symmetric, else registered buffers */

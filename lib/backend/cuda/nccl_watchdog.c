@@ -30,7 +30,7 @@ struct zero_nccl_watchdog {
 	pthread_cond_t wake;
 	struct entry *entries;
 	struct zero_device *device;
-	bool ending, aborting;
+	bool ending, aborting, abandoned;
 };
 
 /* Called with the lock held, which is released meanwhile because an abort may take long. Each
@@ -59,7 +59,8 @@ static void poll_errors(struct zero_nccl_watchdog *watchdog)
 	char text[1024] = "";
 	int rank;
 
-	if (zero_control_has_failed(watchdog->control, text, sizeof(text), &rank)) {
+	if (watchdog->abandoned ||
+	    zero_control_has_failed(watchdog->control, text, sizeof(text), &rank)) {
 		abort_all(watchdog);
 		return;
 	}
@@ -197,6 +198,14 @@ void zero_nccl_watchdog_remove(struct zero_nccl_watchdog *watchdog, struct zero_
 	free(gone);
 	if (nccl->device && zero_control_has_failed(watchdog->control, NULL, 0, NULL))
 		zero_nccl_abort(&nccl, 1);
+}
+
+void zero_nccl_watchdog_abort(struct zero_nccl_watchdog *watchdog)
+{
+	pthread_mutex_lock(&watchdog->lock);
+	watchdog->abandoned = true;
+	pthread_cond_broadcast(&watchdog->wake);
+	pthread_mutex_unlock(&watchdog->lock);
 }
 
 /* The control plane's reader calls this and must not wait, so it does not take the lock: if the

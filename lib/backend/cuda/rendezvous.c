@@ -141,8 +141,11 @@ static zero_status open_nccl(struct zero_cuda_comm *comm, int version)
 	status = get_ids(comm, ids, roots);
 	if (!status) {
 		zero_device_enter(comm->device);
-		status = zero_nccl_init(&comm->nccl, comm->device, place->rank, place->world, ids,
+		status = zero_nccl_init(&comm->parent, comm->device, place->rank, place->world, ids,
 					roots, comm->open_seconds);
+		if (!status)
+			status = zero_nccl_split(&comm->parent, 0, place->rank, comm->open_seconds,
+						 &comm->nccl);
 		zero_device_leave(comm->device);
 	}
 	free(ids);
@@ -175,6 +178,7 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	status = zero_agree_status(&comm->comm, status);
 	if (status)
 		return status;
+	zero_nccl_watchdog_add(comm->watchdog, &comm->parent);
 	zero_nccl_watchdog_add(comm->watchdog, &comm->nccl);
 	comm->symmetric = version >= SYMMETRIC;
 	if (comm->uses_windows)

@@ -88,7 +88,7 @@ static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind k
 	/* Here the device is the host: nothing need be page-locked. */
 	if (kind == ZERO_MEM_PINNED)
 		kind = ZERO_MEM_STAGING;
-	return zero_pool_alloc(host->pool, kind, bytes, zeroed, data);
+	return zero_pool_alloc(host->pool, kind, bytes, zeroed, NULL, data);
 }
 
 static void host_free(struct zero_backend *host, void *data)
@@ -113,8 +113,19 @@ static void host_shared_free(struct zero_backend *host, struct zero_shared *shar
 	if (comm)
 		comm->ops->shared_free(comm, shared);
 	else
-		zero_pool_free(host->pool, shared->data);
+		zero_own_buffer_free(host->pool, shared);
 	*shared = (struct zero_shared){0};
+}
+
+static zero_status host_reserve(struct zero_backend *host, size_t bytes, void **address)
+{
+	return zero_outputs_reserve(zero_pool_outputs(host->pool), bytes, address);
+}
+
+static void host_unreserve(struct zero_backend *host, void *address, size_t bytes)
+{
+	(void)bytes;
+	zero_outputs_unreserve(zero_pool_outputs(host->pool), address);
 }
 
 static void host_memory(const struct zero_backend *host, zero_memory *memory)
@@ -284,6 +295,8 @@ static const struct zero_backend_ops host_ops = {
 	.limit = host_limit,
 	.caller_block = host_caller_block,
 	.shared_free = host_shared_free,
+	.reserve = host_reserve,
+	.unreserve = host_unreserve,
 	.memory = host_memory,
 	.memory_at_peak = host_memory_high,
 	.traffic = host_traffic,

@@ -6,6 +6,7 @@
 #include "core/available_memory.h"
 #include "backend/comm.h"
 #include "kernels.h"
+#include "outputs.h"
 
 /* ---- memory_pool.c --------------------------------------------------------------------------- */
 
@@ -21,9 +22,16 @@ struct zero_pool *zero_pool_new(void);
 /* Frees the pool with all blocks and its arena. NULL is a no-op. */
 void zero_pool_delete(struct zero_pool *pool);
 /* See alloc in backend.h. Kind ZERO_MEM_KINDS is a block that several ranks share: each of them
-   counts its part by zero_pool_count. */
+   counts its part by zero_pool_count. The block at `last` is taken if it is idle and fits. */
 zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes,
-			    bool zeroed, void **data);
+			    bool zeroed, const void *last, void **data);
+/* Whether outputs of gathers are parts of files, which can be mapped at other addresses too. If not,
+   the system has no memfd. */
+bool zero_pool_has_file(struct zero_pool *pool);
+/* The file of a live output, and the byte of it where the output begins. */
+void zero_pool_file(struct zero_pool *pool, const void *data, int *file, size_t *at);
+/* Where outputs of gathers appear. */
+struct zero_outputs *zero_pool_outputs(struct zero_pool *pool);
 void zero_pool_free(struct zero_pool *pool, void *data); /* NULL is a no-op */
 /* From now on shards, gathered parameters and gradients are allocated in the arena, which becomes
    the pool's. */
@@ -37,6 +45,12 @@ void zero_pool_limit(struct zero_pool *pool, size_t bytes);
 bool zero_pool_caller_block(struct zero_pool *pool, const void *data, size_t *bytes);
 void zero_pool_memory(struct zero_pool *pool, zero_memory *memory);
 void zero_pool_at_peak(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS]);
+
+/* ---- own_buffer.c: ZERO_OP_ALLOC of a buffer that no other rank shares ----------------------- */
+
+zero_status zero_own_buffer_alloc(struct zero_pool *pool, const struct zero_op *op);
+/* Also clears *shared. A cleared one is a no-op. */
+void zero_own_buffer_free(struct zero_pool *pool, struct zero_shared *shared);
 
 /* ---- communicators --------------------------------------------------------------------------- */
 

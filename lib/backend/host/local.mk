@@ -8,6 +8,8 @@ lib_zero_host_la_SOURCES = \
 	lib/backend/team_comm.c \
 	lib/backend/host/host.c \
 	lib/backend/host/memory_pool.c \
+	lib/backend/host/outputs.c \
+	lib/backend/host/own_buffer.c \
 	lib/backend/host/shared_arena.c \
 	lib/backend/host/single_rank.c \
 	lib/core/available_memory.c
@@ -31,4 +33,5 @@ noinst_HEADERS += \
 	lib/backend/host/host.h \
 	lib/backend/host/mpi_comm.h \
 	lib/backend/host/node_memory.h \
+	lib/backend/host/outputs.h \
 	lib/backend/host/shared_arena.h

@@ -15,7 +15,8 @@ struct block {
 	char *data; /* what the tree of live blocks is ordered by */
 	size_t bytes;
 	enum zero_memory_kind kind; /* ZERO_MEM_KINDS: see zero_pool_count */
-	bool shared;                /* in the arena */
+	struct zero_arena *arena;   /* NULL: anonymous memory */
+	size_t at;                  /* byte of the arena */
 	struct block *next;         /* in the list of idle blocks, newest first */
 };
 
@@ -25,7 +26,9 @@ struct zero_pool {
 	struct block *idle;
 	size_t idle_bytes;
 	struct zero_arena *arena; /* NULL: no rank shares memory with this one */
-	zero_bytes held;          /* by all live blocks */
+	struct zero_arena *own;   /* outputs of this rank alone; NULL: none yet */
+	struct zero_outputs *outputs;
+	zero_bytes held; /* by all live blocks */
 	struct zero_account account;
 };
 
@@ -42,6 +45,11 @@ struct zero_pool *zero_pool_new(void)
 
 	if (!pool)
 		return NULL;
+	pool->outputs = zero_outputs_new();
+	if (!pool->outputs) {
+		free(pool);
+		return NULL;
+	}
 	pthread_mutex_init(&pool->lock, NULL);
 	zero_account_init(&pool->account);
 	return pool;
@@ -52,21 +60,29 @@ void zero_pool_share(struct zero_pool *pool, struct zero_arena *arena)
 	pool->arena = arena;
 }
 
+struct zero_outputs *zero_pool_outputs(struct zero_pool *pool)
+{
+	return pool->outputs;
+}
+
 static void unmap(struct zero_pool *pool, struct block *block)
 {
-	if (block->shared)
-		zero_arena_free(pool->arena, block->data, block->bytes);
+	/* In the shared arena the address stands for the same bytes of the file for ever. */
+	if (block->arena && block->arena == pool->own)
+		zero_outputs_forget(pool->outputs, block->data);
+	if (block->arena)
+		zero_arena_free(block->arena, block->data, block->at, block->bytes);
 	else
 		munmap(block->data, block->bytes);
 	free(block);
 }
 
-/* For deletion: blocks in the arena are unmapped with it. */
+/* For deletion: blocks in the shared arena are unmapped with it. */
 static void unmap_node(void *node)
 {
 	struct block *block = node;
 
-	if (!block->shared)
+	if (!block->arena || !zero_arena_base(block->arena))
 		munmap(block->data, block->bytes);
 	free(block);
 }
@@ -82,6 +98,8 @@ void zero_pool_delete(struct zero_pool *pool)
 		unmap_node(block);
 	}
 	tdestroy(pool->live, unmap_node);
+	zero_outputs_delete(pool->outputs);
+	zero_arena_delete(pool->own);
 	zero_arena_delete(pool->arena);
 	pthread_mutex_destroy(&pool->lock);
 	free(pool);
@@ -90,36 +108,38 @@ void zero_pool_delete(struct zero_pool *pool)
 /* Maps fresh pages; large blocks begin at a multiple of the huge page size. NULL: no memory. */
 static char *map(size_t bytes)
 {
-	size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0, before;
-	char *data;
+	char *room = zero_arena_addresses(bytes), *data;
 
-	data = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		    0);
-	if (data == MAP_FAILED)
+	if (!room)
 		return NULL;
-	if (!slack)
-		return data;
-	before = -(uintptr_t)data % HUGE_PAGE;
-	if (before)
-		munmap(data, before);
-	if (slack > before)
-		munmap(data + before + bytes, slack - before);
+	data = mmap(room, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		    -1, 0);
+	if (data == MAP_FAILED) {
+		munmap(room, bytes);
+		return NULL;
+	}
 	/* A hint: it also works with 4K pages, more slowly. */
-	madvise(data + before, bytes, MADV_HUGEPAGE);
-	return data + before;
+	if (bytes >= HUGE_PAGE)
+		madvise(data, bytes, MADV_HUGEPAGE);
+	return data;
 }
 
-/* Removes the best fitting idle block from the list. It may be an eighth too large, but not at all
-   if there is a limit. NULL: none fits. */
-static struct block *find_idle(struct zero_pool *pool, size_t bytes, bool shared)
+/* Removes the best fitting idle block from the list: `last` if it fits. It may be an eighth too
+   large, but not at all if there is a limit. NULL: none fits. */
+static struct block *find_idle(struct zero_pool *pool, size_t bytes, struct zero_arena *arena,
+			       const void *last)
 {
 	size_t waste = pool->account.limit == SIZE_MAX ? bytes / 8 : 0;
 	struct block **best = NULL, *block;
 
-	for (struct block **at = &pool->idle; *at; at = &(*at)->next)
-		if ((*at)->shared == shared && (*at)->bytes >= bytes &&
-		    (*at)->bytes - bytes <= waste && (!best || (*at)->bytes < (*best)->bytes))
+	for (struct block **at = &pool->idle; *at; at = &(*at)->next) {
+		if ((*at)->arena != arena || (*at)->bytes < bytes || (*at)->bytes - bytes > waste)
+			continue;
+		if (!best || (*at)->bytes < (*best)->bytes || (*at)->data == last)
 			best = at;
+		if ((*at)->data == last)
+			break;
+	}
 	if (!best)
 		return NULL;
 	block = *best;
@@ -155,12 +175,13 @@ static size_t excess_idle(const struct zero_pool *pool, size_t bytes)
 	return recycled + pool->idle_bytes > allowed ? recycled + pool->idle_bytes - allowed : 0;
 }
 
-static char *find_pages(struct zero_pool *pool, size_t bytes, bool shared)
+static void find_pages(struct block *block)
 {
-	return shared ? zero_arena_alloc(pool->arena, bytes) : map(bytes);
+	block->data = block->arena ? zero_arena_alloc(block->arena, block->bytes, &block->at)
+				   : map(block->bytes);
 }
 
-static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared)
+static struct block *new_block(struct zero_pool *pool, size_t bytes, struct zero_arena *arena)
 {
 	struct block *block = calloc(1, sizeof(*block));
 
@@ -168,12 +189,12 @@ static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared
 		return NULL;
 	trim(pool, excess_idle(pool, bytes));
 	block->bytes = bytes;
-	block->shared = shared;
-	block->data = find_pages(pool, bytes, shared);
+	block->arena = arena;
+	find_pages(block);
 	if (!block->data) {
 		/* Idle blocks may take the room. */
 		trim(pool, SIZE_MAX);
-		block->data = find_pages(pool, bytes, shared);
+		find_pages(block);
 	}
 	if (!block->data) {
 		free(block);
@@ -183,13 +204,14 @@ static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared
 }
 
 /* Called with the lock held. *recycled: the block is not zeroed. */
-static struct block *get_block(struct zero_pool *pool, size_t bytes, bool shared, bool *recycled)
+static struct block *get_block(struct zero_pool *pool, size_t bytes, struct zero_arena *arena,
+			       const void *last, bool *recycled)
 {
-	struct block *block = find_idle(pool, bytes, shared);
+	struct block *block = find_idle(pool, bytes, arena, last);
 
 	*recycled = block;
 	if (!block)
-		block = new_block(pool, bytes, shared);
+		block = new_block(pool, bytes, arena);
 	if (block && !tsearch(block, &pool->live, by_address)) {
 		unmap(pool, block);
 		block = NULL;
@@ -226,15 +248,49 @@ static zero_status fail_no_memory(enum zero_memory_kind kind, size_t bytes)
 			       bytes, zero_memory_kind_name(kind), zero_memory_available());
 }
 
-/* Whether peers access memory of that kind without a copy. */
-static bool is_shared(const struct zero_pool *pool, enum zero_memory_kind kind)
+/*
+ * Where memory of that kind is allocated: in the arena if peers access it without a copy. Outputs of
+ * gathers are always in an arena if the system allows one, so that they can be mapped twice. Called
+ * with the lock held.
+ */
+static struct zero_arena *arena_of(struct zero_pool *pool, enum zero_memory_kind kind)
 {
-	return pool->arena && (kind == ZERO_MEM_SHARDS || kind == ZERO_MEM_GATHERED ||
-			       kind == ZERO_MEM_GRADIENTS || kind == ZERO_MEM_KINDS);
+	if (pool->arena)
+		return kind == ZERO_MEM_SHARDS || kind == ZERO_MEM_GATHERED ||
+				       kind == ZERO_MEM_GRADIENTS || kind == ZERO_MEM_KINDS
+			       ? pool->arena
+			       : NULL;
+	if (kind != ZERO_MEM_GATHERED)
+		return NULL;
+	if (!pool->own)
+		pool->own = zero_arena_new(zero_arena_bytes(1), false);
+	return pool->own;
+}
+
+bool zero_pool_has_file(struct zero_pool *pool)
+{
+	bool has_file;
+
+	pthread_mutex_lock(&pool->lock);
+	has_file = arena_of(pool, ZERO_MEM_GATHERED);
+	pthread_mutex_unlock(&pool->lock);
+	return has_file;
+}
+
+void zero_pool_file(struct zero_pool *pool, const void *data, int *file, size_t *at)
+{
+	struct block key = {.data = (char *)(uintptr_t)data};
+	const struct block *block;
+
+	pthread_mutex_lock(&pool->lock);
+	block = *(struct block **)tfind(&key, &pool->live, by_address);
+	*file = zero_arena_file(block->arena);
+	*at = block->at;
+	pthread_mutex_unlock(&pool->lock);
 }
 
 zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes,
-			    bool zeroed, void **data)
+			    bool zeroed, const void *last, void **data)
 {
 	struct block *block = NULL;
 	zero_status status = ZERO_OK;
@@ -247,7 +303,7 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 		if (kind != ZERO_MEM_KINDS)
 			status = zero_account_check(&pool->account, kind, bytes);
 		if (!status)
-			block = get_block(pool, bytes, is_shared(pool, kind), &recycled);
+			block = get_block(pool, bytes, arena_of(pool, kind), last, &recycled);
 		if (block)
 			block->kind = kind;
 		if (block && kind != ZERO_MEM_KINDS)

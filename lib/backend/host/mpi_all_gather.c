@@ -164,7 +164,7 @@ bool zero_mpi_all_gather_has_barrier(const struct zero_mpi_comm *mpi, const stru
 zero_status zero_mpi_all_gather(struct zero_mpi_comm *mpi, const struct zero_op *op, size_t index)
 {
 	size_t bytes = op->count * zero_core->dtype_size(op->to);
-	char *recv = op->shared ? op->shared->data + op->at : op->recv;
+	char *recv = op->shared ? zero_shared_base(op->shared) + op->at : op->recv;
 	char *own = recv + bytes * (size_t)mpi->comm.place.rank;
 	bool no_sharing = mpi->comm.place.shm_groups == mpi->comm.place.world;
 	bool by_copy = zero_mpi_all_gather_has_barrier(mpi, op, index);

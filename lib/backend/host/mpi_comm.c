@@ -52,7 +52,9 @@ static zero_status run_op(struct zero_mpi_comm *mpi, const struct zero_op *ops, 
 	case ZERO_OP_EXCHANGE:
 		return zero_mpi_exchange(mpi, op->send, op->recv, op->count);
 	case ZERO_OP_CAST:
-		mpi->kernels->cast(op->to, op->recv, op->from, op->send, op->count);
+		mpi->kernels->cast(op->to,
+				   op->shared ? zero_shared_base(op->shared) + op->at : op->recv,
+				   op->from, op->send, op->count);
 		break;
 	case ZERO_OP_TEAM_COMM:
 		return run_team_comm(mpi, op);
@@ -78,11 +80,11 @@ static zero_status agree_on_reads(struct zero_mpi_comm *mpi, zero_status status)
 
 /* Ranks read and write each other's memory, so a barrier of the node follows. A rank with an error
    takes part in every barrier, since its peers wait for it there. */
-static zero_status run_all(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count)
+static zero_status run_all(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
+			   zero_status status)
 {
 	enum zero_op_kind last = ZERO_OP_ALLOC;
 	bool touched = false, from_root = false;
-	zero_status status = ZERO_OK;
 	size_t done;
 
 	for (size_t i = 0; i < count; i += done) {
@@ -115,9 +117,10 @@ static zero_status mpi_run(struct zero_comm *comm, const struct zero_op *ops, si
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 
 	(void)order;
-	zero_shared_buffer_end(mpi, ops, count, !status);
-	if (!status)
-		status = run_all(mpi, ops, count);
+	if (status)
+		zero_shared_buffer_undo(mpi, ops, count);
+	else
+		status = run_all(mpi, ops, count, zero_shared_buffer_end(mpi, ops, count));
 	if (mpi->counter) {
 		mpi->counter->comm.bytes_sent += atomic_exchange(&comm->bytes_sent, 0);
 		mpi->counter->comm.collectives += atomic_exchange(&comm->collectives, 0);

@@ -61,10 +61,12 @@ zero_status zero_mpi_finish_max(struct zero_comm *const *comms, int count, int *
 /* See zero_comm_ops. */
 zero_status zero_shared_buffer_begin(struct zero_mpi_comm *mpi, const struct zero_op *ops,
 				     size_t count);
-/* After the agreement: if `ok`, every rank finds the buffers that the node's first rank made. Else
-   frees them. */
-void zero_shared_buffer_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
-			    bool ok);
+/* After the agreement: every rank finds the buffers that the node's first rank made. An error, for
+   want of mappings, is this rank's alone. */
+zero_status zero_shared_buffer_end(struct zero_mpi_comm *mpi, const struct zero_op *ops,
+				   size_t count);
+/* Instead, if a rank has an error. */
+void zero_shared_buffer_undo(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count);
 void zero_shared_buffer_free(struct zero_comm *comm, struct zero_shared *shared);
 void zero_shared_buffer_close(struct zero_mpi_comm *mpi);
 

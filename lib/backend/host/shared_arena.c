@@ -24,7 +24,7 @@ struct gap {
 struct zero_arena {
 	pthread_mutex_t lock;
 	struct gap *gaps;
-	char *base;
+	char *base; /* NULL: blocks are mapped one by one */
 	size_t bytes;
 	int file;
 };
@@ -38,23 +38,44 @@ static bool is_allowed(size_t bytes)
 	       (limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur);
 }
 
-void *zero_arena_map(int file, size_t bytes)
+size_t zero_arena_bytes(int ranks)
 {
-	char *room, *base;
-	size_t before;
+	const size_t huge = (size_t)1 << 30, most = (size_t)32 << 40;
+	size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+	size_t bytes = 2 * memory / huge * huge + huge;
 
-	room = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-		    -1, 0);
+	return bytes < most / (size_t)ranks ? bytes : most / (size_t)ranks / huge * huge;
+}
+
+char *zero_arena_addresses(size_t bytes)
+{
+	size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0, before;
+	char *room;
+
+	room = mmap(NULL, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+		    0);
 	if (room == MAP_FAILED)
 		return NULL;
-	before = -(uintptr_t)room % HUGE_PAGE;
-	base = mmap(room + before, bytes, PROT_READ | PROT_WRITE,
-		    MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, 0);
-	if (before || base == MAP_FAILED)
-		munmap(room, base == MAP_FAILED ? bytes + HUGE_PAGE : before);
-	if (base == MAP_FAILED)
+	before = slack ? -(uintptr_t)room % HUGE_PAGE : 0;
+	if (before)
+		munmap(room, before);
+	if (slack > before)
+		munmap(room + before + bytes, slack - before);
+	return room + before;
+}
+
+void *zero_arena_map(int file, size_t at, size_t bytes)
+{
+	char *room = zero_arena_addresses(bytes), *base;
+
+	if (!room)
 		return NULL;
-	munmap(base + bytes, HUGE_PAGE - before);
+	base = mmap(room, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
+		    file, (off_t)at);
+	if (base == MAP_FAILED) {
+		munmap(room, bytes);
+		return NULL;
+	}
 	/* A hint: few systems allow huge pages in such files. */
 	madvise(base, bytes, MADV_HUGEPAGE);
 	/* Else a core file would have all pages, also those that were never touched. */
@@ -62,11 +83,10 @@ void *zero_arena_map(int file, size_t bytes)
 	return base;
 }
 
-struct zero_arena *zero_arena_new(size_t bytes)
+struct zero_arena *zero_arena_new(size_t bytes, bool mapped)
 {
 	struct zero_arena *arena = calloc(1, sizeof(*arena));
 	struct gap *all = calloc(1, sizeof(*all));
-	void *base;
 
 	if (!arena || !all || !is_allowed(bytes))
 		goto no_memory;
@@ -78,11 +98,12 @@ struct zero_arena *zero_arena_new(size_t bytes)
 		goto no_memory;
 	if (ftruncate(arena->file, (off_t)bytes))
 		goto close_file;
-	base = zero_arena_map(arena->file, bytes);
-	if (!base)
-		goto close_file;
+	if (mapped) {
+		arena->base = zero_arena_map(arena->file, 0, bytes);
+		if (!arena->base)
+			goto close_file;
+	}
 	pthread_mutex_init(&arena->lock, NULL);
-	arena->base = base;
 	arena->bytes = bytes;
 	all->bytes = bytes;
 	arena->gaps = all;
@@ -105,7 +126,8 @@ void zero_arena_delete(struct zero_arena *arena)
 		next = gap->next;
 		free(gap);
 	}
-	munmap(arena->base, arena->bytes);
+	if (arena->base)
+		munmap(arena->base, arena->bytes);
 	close(arena->file);
 	pthread_mutex_destroy(&arena->lock);
 	free(arena);
@@ -119,13 +141,6 @@ char *zero_arena_base(const struct zero_arena *arena)
 int zero_arena_file(const struct zero_arena *arena)
 {
 	return arena->file;
-}
-
-bool zero_arena_contains(const struct zero_arena *arena, const void *data)
-{
-	const char *at = data;
-
-	return at >= arena->base && at < arena->base + arena->bytes;
 }
 
 /* Large blocks begin at a multiple of the huge page size; what is before them stays a gap. */
@@ -161,22 +176,23 @@ static bool cut(struct gap **place, size_t at, size_t bytes)
 	return true;
 }
 
-char *zero_arena_alloc(struct zero_arena *arena, size_t bytes)
+/* Returns the first place where so many bytes are free, and takes them; SIZE_MAX if there is none. */
+static size_t take(struct zero_arena *arena, size_t bytes)
 {
-	char *data = NULL;
+	size_t found = SIZE_MAX;
 
 	pthread_mutex_lock(&arena->lock);
-	for (struct gap **place = &arena->gaps; *place && !data; place = &(*place)->next) {
+	for (struct gap **place = &arena->gaps; *place; place = &(*place)->next) {
 		size_t at = align_up((*place)->at, bytes), end = (*place)->at + (*place)->bytes;
 
 		if (at > end || end - at < bytes)
 			continue;
 		if (cut(place, at, bytes))
-			data = arena->base + at;
+			found = at;
 		break;
 	}
 	pthread_mutex_unlock(&arena->lock);
-	return data;
+	return found;
 }
 
 /* Merges the gap with the next one if they are adjacent. */
@@ -191,13 +207,10 @@ static void join(struct gap *gap)
 	free(next);
 }
 
-void zero_arena_free(struct zero_arena *arena, char *data, size_t bytes)
+static void give_back(struct zero_arena *arena, size_t at, size_t bytes)
 {
-	size_t at = (size_t)(data - arena->base);
 	struct gap **place, *gap = malloc(sizeof(*gap));
 
-	/* Returns the pages to the system; they read as 0 when touched again. */
-	fallocate(arena->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
 	if (!gap)
 		return; /* a range of addresses is lost, but no memory */
 	pthread_mutex_lock(&arena->lock);
@@ -214,4 +227,26 @@ void zero_arena_free(struct zero_arena *arena, char *data, size_t bytes)
 		join(gap);
 	}
 	pthread_mutex_unlock(&arena->lock);
+}
+
+char *zero_arena_alloc(struct zero_arena *arena, size_t bytes, size_t *at)
+{
+	char *data;
+
+	*at = take(arena, bytes);
+	if (*at == SIZE_MAX)
+		return NULL;
+	data = arena->base ? arena->base + *at : zero_arena_map(arena->file, *at, bytes);
+	if (!data)
+		give_back(arena, *at, bytes);
+	return data;
+}
+
+void zero_arena_free(struct zero_arena *arena, char *data, size_t at, size_t bytes)
+{
+	if (!arena->base)
+		munmap(data, bytes);
+	/* Returns the pages to the system; they read as 0 when touched again. */
+	fallocate(arena->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
+	give_back(arena, at, bytes);
 }

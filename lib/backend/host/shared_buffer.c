@@ -9,20 +9,24 @@
 
 #include "mpi_comm.h"
 
-/* The page before the data of a shared buffer. */
-struct shared_head {
-	_Atomic uint32_t users;
-};
+/* How many ranks still use a shared buffer; in the page behind its data. */
+typedef _Atomic uint32_t users;
 
 /* A buffer that the first rank has released, but others have not. */
 struct zero_deferred_free {
 	struct zero_deferred_free *next;
-	struct shared_head *head;
+	char *base;
+	users *left;
 };
 
-static struct shared_head *head_of(void *data)
+static users *users_of(const struct zero_shared *shared)
 {
-	return (struct shared_head *)(void *)((char *)data - ZERO_ARENA_PAGE);
+	return (users *)(void *)(shared->base + zero_round_to_pages(shared->bytes));
+}
+
+static bool is_own(const struct zero_mpi_comm *mpi, const struct zero_op *op)
+{
+	return op->own || mpi->node->world == 1;
 }
 
 /* The bytes that each rank counts, in whole pages. */
@@ -30,13 +34,7 @@ static size_t own_part(const struct zero_mpi_comm *mpi, size_t bytes)
 {
 	size_t ranks = (size_t)mpi->node->world;
 
-	bytes = bytes / ranks + (bytes % ranks != 0);
-	return (bytes + ZERO_ARENA_PAGE - 1) / ZERO_ARENA_PAGE * ZERO_ARENA_PAGE;
-}
-
-static void release_block(struct zero_mpi_comm *mpi, struct shared_head *head)
-{
-	zero_pool_free(mpi->pool, head);
+	return zero_round_to_pages(bytes / ranks + (bytes % ranks != 0));
 }
 
 /* Frees the buffers that the other ranks have released meanwhile. */
@@ -48,31 +46,32 @@ static void reclaim(struct zero_mpi_comm *mpi)
 	while (*place) {
 		struct zero_deferred_free *deferred = *place;
 
-		if (atomic_load(&deferred->head->users)) {
+		if (atomic_load(deferred->left)) {
 			place = &deferred->next;
 			continue;
 		}
 		*place = deferred->next;
-		release_block(mpi, deferred->head);
+		zero_pool_free(mpi->pool, deferred->base);
 		free(deferred);
 	}
 	pthread_mutex_unlock(&mpi->deferred_lock);
 }
 
+/* The first rank allocates for all. */
 static zero_status allocate(struct zero_mpi_comm *mpi, const struct zero_op *op)
 {
-	enum zero_memory_kind kind = mpi->node->world > 1 ? ZERO_MEM_KINDS : op->memory;
-	size_t head = mpi->node->world > 1 ? ZERO_ARENA_PAGE : 0;
+	struct zero_shared *shared = op->shared;
+	const void *last = NULL;
 	zero_status status;
-	void *block;
 
-	status = zero_pool_alloc(mpi->pool, kind, op->count + head, op->zeroed, &block);
-	if (status)
-		return status;
-	op->shared->data = (char *)block + head;
-	if (head)
-		atomic_store(&((struct shared_head *)block)->users, (uint32_t)mpi->node->world);
-	return ZERO_OK;
+	if (op->recv)
+		last = zero_outputs_base(zero_pool_outputs(mpi->pool), op->recv);
+	status = zero_pool_alloc(mpi->pool, ZERO_MEM_KINDS,
+				 zero_round_to_pages(op->count) + ZERO_ARENA_PAGE, op->zeroed, last,
+				 (void **)&shared->base);
+	if (!status)
+		atomic_store(users_of(shared), (uint32_t)mpi->node->world);
+	return status;
 }
 
 zero_status zero_shared_buffer_begin(struct zero_mpi_comm *mpi, const struct zero_op *ops,
@@ -87,7 +86,12 @@ zero_status zero_shared_buffer_begin(struct zero_mpi_comm *mpi, const struct zer
 		if (ops[i].kind != ZERO_OP_ALLOC)
 			continue;
 		*shared = (struct zero_shared){.kind = ops[i].memory};
-		if (!status && mpi->node->world > 1)
+		if (is_own(mpi, &ops[i])) {
+			if (!status)
+				status = zero_own_buffer_alloc(mpi->pool, &ops[i]);
+			continue;
+		}
+		if (!status)
 			status = zero_pool_count(mpi->pool, shared->kind,
 						 own_part(mpi, ops[i].count));
 		if (!status)
@@ -96,9 +100,7 @@ zero_status zero_shared_buffer_begin(struct zero_mpi_comm *mpi, const struct zer
 			continue;
 		if (!status)
 			status = allocate(mpi, &ops[i]);
-		if (mpi->node->world > 1)
-			zero_node_publish(mpi->node, i)->recv =
-				zero_node_address(mpi->node, shared->data);
+		zero_node_publish(mpi->node, i)->recv = zero_node_address(mpi->node, shared->base);
 	}
 	return status;
 }
@@ -110,7 +112,7 @@ static void populate(const struct zero_mpi_comm *mpi, const struct zero_shared *
 	size_t bytes = own_part(mpi, shared->bytes), at = bytes * (size_t)mpi->node->rank;
 
 	if (at < shared->bytes)
-		madvise(shared->data + at, shared->bytes - at < bytes ? shared->bytes - at : bytes,
+		madvise(shared->base + at, shared->bytes - at < bytes ? shared->bytes - at : bytes,
 			MADV_POPULATE_WRITE);
 #else
 	(void)mpi;
@@ -118,48 +120,70 @@ static void populate(const struct zero_mpi_comm *mpi, const struct zero_shared *
 #endif
 }
 
-void zero_shared_buffer_end(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
-			    bool ok)
+/* Finds the buffer that the node's first rank made. */
+static zero_status find(struct zero_mpi_comm *mpi, const struct zero_op *op, zero_address address)
+{
+	struct zero_shared *shared = op->shared;
+	size_t at;
+	int file = zero_node_file(mpi->node, address, &at);
+
+	shared->owner = mpi;
+	shared->base = zero_node_data(mpi->node, address);
+	shared->data = op->recv ? op->recv : shared->base;
+#ifdef __SANITIZE_THREAD__
+	/* Releases by this rank's threads happened before the first rank, a process that the
+	   sanitizer does not see, used the block again. */
+	atomic_load(users_of(shared));
+#endif
+	if (op->zeroed)
+		populate(mpi, shared);
+	if (!op->recv)
+		return ZERO_OK;
+	return zero_outputs_map(zero_pool_outputs(mpi->pool), op->recv, shared->base, file, at);
+}
+
+zero_status zero_shared_buffer_end(struct zero_mpi_comm *mpi, const struct zero_op *ops,
+				   size_t count)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t i = 0; i < count; i++) {
+		zero_status one = ZERO_OK;
+
+		if (ops[i].kind == ZERO_OP_ALLOC && !is_own(mpi, &ops[i]))
+			one = find(mpi, &ops[i], zero_node_published(mpi->node, 0, i)->recv);
+		status = status ? status : one;
+	}
+	return status;
+}
+
+void zero_shared_buffer_undo(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
 		struct zero_shared *shared = ops[i].shared;
 
 		if (ops[i].kind != ZERO_OP_ALLOC)
 			continue;
-		if (!ok) {
-			if (shared->bytes && mpi->node->world > 1)
-				zero_pool_uncount(mpi->pool, shared->kind,
-						  own_part(mpi, shared->bytes));
-			if (!mpi->node->rank && shared->data)
-				zero_pool_free(mpi->pool, mpi->node->world > 1
-								  ? (void *)head_of(shared->data)
-								  : shared->data);
-			*shared = (struct zero_shared){0};
+		if (is_own(mpi, &ops[i])) {
+			zero_own_buffer_free(mpi->pool, shared);
 			continue;
 		}
-		shared->owner = mpi;
-		if (mpi->node->world == 1)
-			continue;
-		shared->data =
-			zero_node_data(mpi->node, zero_node_published(mpi->node, 0, i)->recv);
-#ifdef __SANITIZE_THREAD__
-		/* Releases by this rank's threads happened before the first rank, a process that the
-		   sanitizer does not see, used the block again. */
-		atomic_load(&head_of(shared->data)->users);
-#endif
-		if (ops[i].zeroed)
-			populate(mpi, shared);
+		if (shared->bytes)
+			zero_pool_uncount(mpi->pool, shared->kind, own_part(mpi, shared->bytes));
+		zero_pool_free(mpi->pool, shared->base);
+		*shared = (struct zero_shared){0};
 	}
 }
 
-static void defer_free(struct zero_mpi_comm *mpi, struct shared_head *head)
+static void defer_free(struct zero_mpi_comm *mpi, const struct zero_shared *shared)
 {
 	struct zero_deferred_free *deferred = malloc(sizeof(*deferred));
 
 	if (!deferred)
 		return; /* it is freed with the arena */
 	pthread_mutex_lock(&mpi->deferred_lock);
-	*deferred = (struct zero_deferred_free){.next = mpi->deferred, .head = head};
+	*deferred = (struct zero_deferred_free){
+		.next = mpi->deferred, .base = shared->base, .left = users_of(shared)};
 	mpi->deferred = deferred;
 	pthread_mutex_unlock(&mpi->deferred_lock);
 }
@@ -167,23 +191,18 @@ static void defer_free(struct zero_mpi_comm *mpi, struct shared_head *head)
 void zero_shared_buffer_free(struct zero_comm *comm, struct zero_shared *shared)
 {
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
-	struct shared_head *head;
 	bool last;
 
-	if (mpi->node->world == 1) {
-		zero_pool_free(mpi->pool, shared->data);
-		return;
-	}
+	zero_outputs_revoke(zero_pool_outputs(mpi->pool), shared->data);
 	zero_pool_uncount(mpi->pool, shared->kind, own_part(mpi, shared->bytes));
-	head = head_of(shared->data);
 	/* The block is in the first rank's pool, so only that rank can free it. */
-	last = atomic_fetch_sub(&head->users, 1) == 1;
+	last = atomic_fetch_sub(users_of(shared), 1) == 1;
 	if (mpi->node->rank)
 		return;
 	if (last)
-		release_block(mpi, head);
+		zero_pool_free(mpi->pool, shared->base);
 	else
-		defer_free(mpi, head);
+		defer_free(mpi, shared);
 }
 
 void zero_shared_buffer_close(struct zero_mpi_comm *mpi)

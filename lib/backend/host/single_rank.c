@@ -24,14 +24,11 @@ static zero_status self_begin(struct zero_comm *comm, const struct zero_op *ops,
 	zero_status status = ZERO_OK;
 
 	for (size_t i = 0; i < count; i++) {
-		struct zero_shared *shared = ops[i].shared;
-
 		if (ops[i].kind != ZERO_OP_ALLOC)
 			continue;
-		*shared = (struct zero_shared){.bytes = ops[i].count, .kind = ops[i].memory};
+		*ops[i].shared = (struct zero_shared){0};
 		if (!status)
-			status = zero_pool_alloc(self->pool, shared->kind, shared->bytes,
-						 ops[i].zeroed, (void **)&shared->data);
+			status = zero_own_buffer_alloc(self->pool, &ops[i]);
 	}
 	return status;
 }
@@ -55,7 +52,7 @@ static zero_status open_team(struct zero_comm *comm, const struct zero_op *op, b
 static zero_status run_op(struct self *self, const struct zero_op *op)
 {
 	size_t size = zero_core->dtype_size(op->from);
-	void *recv = op->shared ? op->shared->data + op->at : op->recv;
+	void *recv = op->shared ? zero_shared_base(op->shared) + op->at : op->recv;
 	const void *send = op->send;
 
 	switch (op->kind) {
@@ -95,12 +92,9 @@ static zero_status run_op(struct self *self, const struct zero_op *op)
 
 static void undo(struct self *self, const struct zero_op *ops, size_t count)
 {
-	for (size_t i = 0; i < count; i++) {
-		if (ops[i].kind != ZERO_OP_ALLOC)
-			continue;
-		zero_pool_free(self->pool, ops[i].shared->data);
-		*ops[i].shared = (struct zero_shared){0};
-	}
+	for (size_t i = 0; i < count; i++)
+		if (ops[i].kind == ZERO_OP_ALLOC)
+			zero_own_buffer_free(self->pool, ops[i].shared);
 }
 
 static zero_status self_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
