@@ -18,6 +18,9 @@
 /* The ranks that take part in an operation: those of a team. NULL stands for all ranks. */
 struct zero_team_comm;
 
+struct zero_net;
+struct zero_net_ops;
+
 /*
  * Where this rank stands among the ranks of the job, or of a team. Ranks of one node may share
  * memory: then one of them allocates a buffer, and all of them read and write the same bytes. The
@@ -200,6 +203,9 @@ struct zero_backend_config {
 	int reduce;                      /* ZERO_REDUCE_AUTO ... */
 	const char *nccl;                /* path of the library; "": search for it */
 	const struct zero_meter *meter;  /* NULL: none; valid until close */
+	/* For a backend whose ranks meet without MPI: it is joined by open, and closed after it. */
+	struct zero_net *net;
+	const struct zero_net_ops *net_ops;
 };
 
 /* An element of copy_many. */

@@ -211,10 +211,6 @@ bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank)
 bool zero_ring_join(struct zero_ring *ring, const struct zero_ring_config *config,
 		    const struct zero_ring_peer *all, char *why, size_t size);
 
-/* What a rank of the ring sends and expects when it connects; cookie and ranks are to be set. */
-extern const struct zero_hello zero_ring_hello;
-extern const struct zero_hello_reply zero_ring_hello_reply;
-
 /* ---- accept.c -------------------------------------------------------------------------------- */
 
 void zero_ring_accept(struct zero_ring *ring);

@@ -204,7 +204,7 @@ static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent_submissi
 
 static void cuda_end_deadlock(struct zero_backend *cuda, int rank, const char *text)
 {
-	zero_control_fail_all(cuda->comm->control, ZERO_E_ORDER, rank, text);
+	zero_net->fail_all(cuda->comm->net, ZERO_E_ORDER, rank, text);
 }
 
 /* What devices wait for ends when their processes end. */

@@ -32,9 +32,8 @@ static zero_status run_first(struct zero_cuda_comm *cuda, const struct zero_op *
 	case ZERO_OP_BROADCAST:
 		return zero_cuda_broadcast(cuda, ops);
 	case ZERO_OP_EXCHANGE:
-		if (cuda->control_team)
-			return zero_control_exchange(cuda->control_team, ops->send, ops->recv,
-						     ops->count);
+		if (cuda->net_team)
+			return zero_net->exchange(cuda->net_team, ops->send, ops->recv, ops->count);
 		if (ops->count)
 			memmove(ops->recv, ops->send, ops->count);
 		return ZERO_OK;
