@@ -157,7 +157,8 @@ static void *count_links(void *context)
 		pthread_mutex_unlock(&net->lock);
 		atomic_store(&shared->links[own_rank], count);
 		if (is_late && !own_rank && count == others && !atomic_load(&shared->done)) {
-			zero_net_ops.fail_all(net, ZERO_E_COMM, 1, "the device of rank 1 is on fire");
+			zero_net_ops.fail_all(net, ZERO_E_COMM, 1,
+					      "the device of rank 1 is on fire");
 			atomic_store(&shared->done, 1);
 		}
 		sleep_for(0.001);
