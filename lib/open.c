@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "core/module.h"
 #include "load/load.h"
+#include "net/net.h"
 #include "report/job_report.h"
 #include "train/train.h"
 #include "watch/watch.h"
@@ -37,6 +38,12 @@ static zero_job *new_job(void)
 		return NULL;
 	}
 	job = &all->job;
+	job->net = zero_net_new();
+	if (!job->net) {
+		zero_settings_clear(&job->settings);
+		free(all);
+		return NULL;
+	}
 	job->model = &all->model;
 	job->loader = &all->loader;
 	job->trainer = &all->trainer;
@@ -88,6 +95,8 @@ static zero_status open_backend(zero_job *job, zero_status settings, const zero_
 		.reduce = (int)job->settings.value[ZERO_OPT_REDUCE].number,
 		.nccl = job->settings.value[ZERO_OPT_NCCL].text,
 		.meter = zero_report_meter(job),
+		.net = job->net,
+		.net_ops = &zero_net_ops,
 	};
 	zero_status status = choose_backend(job);
 

@@ -39,7 +39,10 @@
  *
  * If ranks of a team begin different operations, the library finds out before any data moves. The
  * operation fails with ZERO_E_ORDER on all ranks of the team. Outside of the team, the next
- * operation that a rank shares with one of these ranks fails too. Such a job can only be closed.
+ * operation that a rank shares with one of these ranks fails too. Such a job can only be closed. If
+ * ranks begin operations of several teams in different orders, each waits for the others: that is
+ * found within 10 s, when all ranks wait and no operation has all of its ranks, and fails with
+ * ZERO_E_ORDER on all of them.
  *
  * With GPUs, zero_prefetch, zero_gather and zero_reduce are enqueued without waiting for the other
  * ranks. Only the first ones of a group are agreed on, because they may allocate. What was enqueued
@@ -47,9 +50,6 @@
  * ZERO_E_ORDER if ranks differ. If such a call fails on one rank alone, communication ends on all
  * ranks, and their next call returns the sentence of that rank. With the setting `check`
  * (ZERO_CHECK=1) ranks agree on each operation, as they do on CPUs.
- *
- * Operations are compared within one team. If two ranks begin operations of two teams in different orders, each waits in another team
- * and no rank notices: the job is ended after ZERO_STALL_SECONDS, as after a lost rank.
  *
  * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
  * prints a line that names it, and the processes of all ranks are ended. The same happens if an

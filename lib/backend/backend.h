@@ -18,6 +18,9 @@
 /* The ranks that take part in an operation: those of a team. NULL stands for all ranks. */
 struct zero_team_comm;
 
+struct zero_net;
+struct zero_net_ops;
+
 /*
  * Where this rank stands among the ranks of the job, or of a team. Ranks of one node may share
  * memory: then one of them allocates a buffer, and all of them read and write the same bytes. The
@@ -214,6 +217,9 @@ struct zero_backend_config {
 	int reduce;                      /* ZERO_REDUCE_AUTO ... */
 	const char *nccl;                /* path of the library; "": search for it */
 	const struct zero_meter *meter;  /* NULL: none; valid until close */
+	/* For a backend whose ranks meet without MPI: it is joined by open, and closed after it. */
+	struct zero_net *net;
+	const struct zero_net_ops *net_ops;
 };
 
 /* An element of copy_many. */
@@ -265,6 +271,11 @@ enum { ZERO_RECENT_SUBMISSIONS = 16 };
 struct zero_recent_submission {
 	uint64_t number;    /* counted from 1 */
 	double begun, done; /* see zero_seconds; done is 0 while it is under way */
+	/* Its team, counted from 1 in the order in which teams were made, 0 for the job; how many
+	   ranks that has; and its number among the submissions of the team. */
+	uint32_t team, ranks;
+	uint64_t turn;
+	bool waiting; /* for other ranks to begin it too */
 	char label[112];
 };
 
@@ -362,6 +373,10 @@ struct zero_backend_ops {
 	   most `count` and ZERO_RECENT_SUBMISSIONS. From any thread; never blocks. */
 	size_t (*recent)(struct zero_backend *backend, struct zero_recent_submission *recent,
 			 size_t count);
+	/* Ends what the ranks wait in with ZERO_E_ORDER and this sentence, which is about `rank`: all
+	   of them wait, and no submission has all of its ranks. Each rank calls it, from any
+	   thread. */
+	void (*end_deadlock)(struct zero_backend *backend, int rank, const char *text);
 	/* Ends the processes of all ranks, this one included, with that exit status; `text` is for
 	   the launcher's log. From any thread. It may return before they have ended. */
 	void (*abort)(struct zero_backend *backend, int status, const char *text);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Closes a job, and returns its properties. lib/open.c opens it. */
 #include "job.h"
+#include "net/net.h"
 
 #include <float.h>
 #include <stdlib.h>
@@ -52,6 +53,7 @@ zero_status zero_close(zero_job *job)
 	zero_teams_free(job);
 	if (job->backend)
 		job->ops->close(job->backend);
+	zero_net_close(job->net);
 	zero_hooks_closed(job);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)
 		free(job->setting_text[id]);

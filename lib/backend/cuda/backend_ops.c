@@ -262,6 +262,11 @@ static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent_submissi
 	return zero_queue_recent(cuda->queue, recent, count);
 }
 
+static void cuda_end_deadlock(struct zero_backend *cuda, int rank, const char *text)
+{
+	zero_net->fail_all(cuda->comm->net, ZERO_E_ORDER, rank, text);
+}
+
 /* What devices wait for ends when their processes end. */
 static void cuda_abort(struct zero_backend *cuda, int status, const char *text)
 {
@@ -494,6 +499,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.work_get = cuda_work_get,
 	.work_put = cuda_work_put,
 	.recent = cuda_recent,
+	.end_deadlock = cuda_end_deadlock,
 	.abort = cuda_abort,
 	.set_stream = cuda_set_stream,
 	.caller_comm = cuda_caller_comm,

@@ -174,6 +174,11 @@ static size_t host_recent(struct zero_backend *host, struct zero_recent_submissi
 	return zero_queue_recent(host->queue, recent, count);
 }
 
+static void host_end_deadlock(struct zero_backend *host, int rank, const char *text)
+{
+	zero_agree_end_deadlock(host->comm, rank, text);
+}
+
 static void host_abort(struct zero_backend *host, int status, const char *text)
 {
 #ifdef HAVE_MPI
@@ -319,6 +324,7 @@ static const struct zero_backend_ops host_ops = {
 	.work_get = host_work_get,
 	.work_put = host_work_put,
 	.recent = host_recent,
+	.end_deadlock = host_end_deadlock,
 	.abort = host_abort,
 	.event_record = host_event_record,
 	.event_wait = host_event_wait,
