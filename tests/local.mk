@@ -27,6 +27,7 @@ UNIT_TESTS = \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
 	tests/unit/test_spawn_page \
+	tests/unit/test_workers \
 	tests/unit/test_task_gpus \
 	tests/unit/test_vram \
 	tests/unit/test_vram_process \
@@ -160,13 +161,18 @@ tests_unit_test_shared_arena_SOURCES = tests/unit/test_shared_arena.c lib/backen
 tests_unit_test_shared_arena_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_shared_arena_LDADD = $(UNIT_LIBS)
 
+tests_unit_test_workers_SOURCES = tests/unit/test_workers.c lib/backend/cpu_step.c \
+	lib/backend/workers.c
+tests_unit_test_workers_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_workers_LDADD = kernels/libkernels.la $(UNIT_LIBS)
+
 tests_unit_test_control_SOURCES = tests/unit/test_control.c tests/unit/control_ranks.h \
-	$(control_sources)
+	$(net_sources) lib/core/error.c
 tests_unit_test_control_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_LDADD = $(UNIT_LIBS)
 
 tests_unit_test_control_ends_SOURCES = tests/unit/test_control_ends.c tests/unit/control_ranks.h \
-	$(control_sources)
+	$(net_sources) lib/core/error.c
 tests_unit_test_control_ends_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_ends_LDADD = $(UNIT_LIBS)
 
@@ -307,7 +313,11 @@ tests/gpt/gpt_device_emulated.o: $(GPT_DEVICE) examples/gpt_device.h lib/zero.h 
 		-c -o $@ $(top_srcdir)/examples/gpt_device.cu
 
 # Stand-ins for hardware; -rpath makes libtool build shared objects of them.
-check_LTLIBRARIES += tests/double/forbid.la tests/double/nvml.la tests/double/nvml_old.la
+check_LTLIBRARIES += tests/double/forbid.la tests/double/nodes.la
+check_LTLIBRARIES += tests/double/nvml.la tests/double/nvml_old.la
+tests_double_nodes_la_SOURCES = tests/double/nodes.c
+tests_double_nodes_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_nodes_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
 tests_double_forbid_la_SOURCES = tests/double/forbid.c
 tests_double_forbid_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_forbid_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS)
@@ -392,6 +402,23 @@ tests_double_nccl_old_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_nccl_old_la_LIBADD = $(DL_LIBS) -lm
 tests_double_nccl_old_la_LDFLAGS = $(tests_double_nccl_la_LDFLAGS)
 
+# Collectives of the CUDA backend, whose calls are recorded.
+UNIT_TESTS += tests/unit/test_reduce_scatter
+tests_unit_test_reduce_scatter_SOURCES = \
+	tests/unit/test_reduce_scatter.c tests/unit/nccl_record.h \
+	lib/backend/cuda/reduce_scatter.c lib/backend/cuda/reduce_schedule.c \
+	tests/ranks/reference.c tests/ranks/reference.h
+UNIT_TESTS += tests/unit/test_scatter
+tests_unit_test_scatter_SOURCES = \
+	tests/unit/test_scatter.c tests/unit/nccl_record.h lib/backend/cuda/scatter.c \
+	tests/ranks/reference.c tests/ranks/reference.h
+tests_unit_test_scatter_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS) $(NCCL_CFLAGS) -I$(top_srcdir)
+tests_unit_test_scatter_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_scatter_LDADD = lib/liboptions.la $(UNIT_LIBS)
+tests_unit_test_reduce_scatter_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS) $(NCCL_CFLAGS) -I$(top_srcdir)
+tests_unit_test_reduce_scatter_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_reduce_scatter_LDADD = lib/liboptions.la $(UNIT_LIBS)
+
 UNIT_TESTS += tests/unit/test_double_nccl tests/unit/test_double_nccl_use
 tests_unit_test_double_nccl_use_SOURCES = \
 	tests/unit/double_cuda.h \
@@ -467,7 +494,8 @@ THREADS_TESTS += \
 	tests/unit/test_shared_arena \
 	tests/unit/test_control \
 	tests/unit/test_control_ends \
-	tests/unit/test_watch
+	tests/unit/test_watch \
+	tests/unit/test_workers
 endif
 
 format-check:

@@ -57,6 +57,9 @@ unsigned long long double_cuda_count(const char *name);
    there. */
 bool double_cuda_pin(CUdeviceptr at, bool pin);
 
+/* Bytes of page-locked memory. */
+size_t double_cuda_pinned_bytes(void);
+
 /* ---- shared by the files of the stand-in ----------------------------------------------------- */
 
 enum { DOUBLE_CLOCKS = 64, DOUBLE_POISON = 0xcb };

@@ -19,6 +19,7 @@ enum zero_kernel {
 	ZERO_K_ADAMW,
 	ZERO_K_NORM2,
 	ZERO_K_NORM2_FOLD,
+	ZERO_K_STEP_RULE,
 	ZERO_K_FILL,
 	ZERO_K_UNIFORM,
 	ZERO_K_NORMAL,
@@ -106,9 +107,8 @@ void zero_launch_blocks(struct zero_device *device, CUstream stream, enum zero_k
 			const void *arguments, size_t blocks);
 void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to, void *out,
 		      zero_dtype from, const void *in, size_t count);
-/* out (+)= in[0] + ... + in[n - 1]; n >= 1. */
-void zero_launch_sum(struct zero_device *device, CUstream stream, float *out, zero_dtype from,
-		     const void *const *in, int n, size_t count, bool accumulate);
+void zero_launch_sum(struct zero_device *device, CUstream stream,
+		     const struct zero_device_sum *sum);
 
 /* ---- memory.c: allocation, counted by kind --------------------------------------------------- */
 
@@ -130,6 +130,8 @@ bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data,
 zero_status zero_memory_count(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 			      size_t bytes);
 void zero_memory_uncount(struct zero_memory_pool *memory, enum zero_memory_kind kind, size_t bytes);
+/* Returns unused page-locked memory to the system. */
+void zero_memory_trim_pinned(struct zero_memory_pool *memory);
 /* Returns unused memory to the driver. */
 void zero_memory_trim(struct zero_memory_pool *memory);
 /* Returns ZERO_E_MEMORY. The sentence names how much is free. */

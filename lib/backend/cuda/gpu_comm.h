@@ -5,10 +5,14 @@
 
 #include <stdatomic.h>
 
-#include "control/control.h"
 #include "core/options.h"
 #include "gpu.h"
+#include "net/net.h"
 #include "nccl_api.h"
+#include "reduce_schedule.h"
+
+/* The library's functions for the network. zero_cuda_open sets it. */
+extern const struct zero_net_ops *zero_net;
 
 struct zero_nccl_watchdog;
 struct zero_bootstrap_ops;
@@ -49,8 +53,8 @@ bool zero_nccl_failed(struct zero_nccl_comm *nccl, char *text, size_t size);
 /* ---- nccl_watchdog.c ------------------------------------------------------------------------- */
 
 /* `device` may be NULL. */
-zero_status zero_nccl_watchdog_new(struct zero_control *control, struct zero_device *device,
-				   int rank, struct zero_nccl_watchdog **watchdog);
+zero_status zero_nccl_watchdog_new(struct zero_net *net, struct zero_device *device, int rank,
+				   struct zero_nccl_watchdog **watchdog);
 /* Ends the thread. Returns false if the thread is in an abort that does not end: the watchdog must
    not be deleted then. NULL is a no-op, as for all of these functions. */
 bool zero_nccl_watchdog_stop(struct zero_nccl_watchdog *watchdog);
@@ -62,8 +66,6 @@ void zero_nccl_watchdog_add(struct zero_nccl_watchdog *watchdog, struct zero_ncc
 void zero_nccl_watchdog_remove(struct zero_nccl_watchdog *watchdog, struct zero_nccl_comm *nccl);
 /* Aborts all communicators, because their work may never end. */
 void zero_nccl_watchdog_abort(struct zero_nccl_watchdog *watchdog);
-/* Called when communication has failed; `context` is a watchdog. */
-void zero_nccl_watchdog_wake(void *context);
 
 /* ---- gather_slot.c: memory that groups are gathered into --------------------------------------- */
 
@@ -107,7 +109,6 @@ char *zero_output_base(const struct zero_device_output *output);
 struct zero_pinned_buffers {
 	void *data[2];
 	CUevent sent[2]; /* when the device has read the buffer; NULL: it has */
-	size_t bytes;    /* of each */
 	int next;
 };
 
@@ -115,17 +116,17 @@ struct zero_cuda_comm {
 	struct zero_comm comm;
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
-	struct zero_slots *slots;               /* of outputs that its ranks gather */
-	struct zero_control *control;           /* shared by all; NULL with one rank */
-	struct zero_nccl_watchdog *watchdog;    /* likewise */
-	struct zero_control_team *control_team; /* of its ranks */
-	struct zero_nccl_comm nccl;             /* of its ranks, for all work */
-	struct zero_cuda_comm *first;           /* the communicator of all ranks, maybe itself */
+	struct zero_slots *slots;            /* of outputs that its ranks gather */
+	struct zero_net *net;                /* shared by all; NULL with one rank */
+	struct zero_nccl_watchdog *watchdog; /* likewise */
+	struct zero_net_team *net_team;      /* of its ranks */
+	struct zero_nccl_comm nccl;          /* of its ranks, for all work */
+	struct zero_cuda_comm *first;        /* the communicator of all ranks, maybe itself */
 	double open_seconds;
 	bool ordered;                      /* sums are made in rank order */
-	void *staging[2];                  /* [world - 1][piece] of an exchange */
-	size_t piece;                      /* bytes */
-	const void **summands;             /* [world] */
+	struct zero_reduce_grid grid;      /* of its ranks; unused with one rank */
+	void *staging[2];                  /* sets of buffers of an exchange */
+	size_t exchange_bytes;             /* of a set that are used */
 	struct zero_pinned_buffers pinned; /* for what a root has in pageable memory */
 	/* Only the first communicator uses these: */
 	const struct zero_bootstrap_ops *bootstrap; /* NULL: no launcher */
@@ -192,7 +193,8 @@ void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda);
 /* scatter.c: `count` scatters at the same time, and broadcast */
 zero_status zero_cuda_scatter(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count);
 zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_op *op);
-/* Allocates the page-locked memory that this rank needs as a root of the operations. */
+/* Allocates the page-locked memory that this rank needs as a root of the operations. It is freed by
+   zero_cuda_free_pinned, when they are enqueued or will not be. */
 zero_status zero_cuda_reserve_pinned(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 				     size_t count);
 void zero_cuda_free_pinned(struct zero_cuda_comm *cuda);
