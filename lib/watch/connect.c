@@ -45,9 +45,8 @@ static bool have_addresses(const struct zero_ring *ring, char *why, size_t size)
 static bool connect_next(struct zero_ring *ring, double deadline, char *why, size_t size)
 {
 	int rank = ring->link[ZERO_NEXT].rank;
-	struct zero_dial dial = {.address = ring->all[rank].address,
-				 .connecting = set_connecting,
-				 .context = ring};
+	struct zero_dial dial = {
+		.address = ring->all[rank].address, .connecting = set_connecting, .context = ring};
 	char addresses[ZERO_DIAL_LIST_BYTES];
 	int fd;
 
