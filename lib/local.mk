@@ -23,6 +23,8 @@ noinst_HEADERS += \
 	lib/backend/exchange.h \
 	lib/backend/launched_world.h \
 	lib/backend/meter.h \
+	lib/backend/step_rule.h \
+	lib/backend/workers.h \
 	lib/checkpoint/checkpoint.h \
 	lib/checkpoint/export.h \
 	lib/checkpoint/restore.h \
@@ -135,6 +137,8 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/param_changed.c \
 	lib/train/reduce.c \
 	lib/train/step.c \
+	lib/train/step_state.c \
+	lib/train/stray_access.c \
 	lib/train/train_hooks.c \
 	lib/watch/activity.c \
 	lib/watch/deadlock.c \

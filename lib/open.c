@@ -47,6 +47,7 @@ static zero_job *new_job(void)
 	job->model = &all->model;
 	job->loader = &all->loader;
 	job->trainer = &all->trainer;
+	pthread_cond_init(&all->trainer.released, NULL);
 	job->hooks = hooks;
 	job->hook_count = sizeof(hooks) / sizeof(hooks[0]);
 	job->process = getpid();
@@ -87,6 +88,7 @@ static zero_status open_backend(zero_job *job, zero_status settings, const zero_
 		.isa = settings ? "auto" : zero_option_table[ZERO_OPT_ISA].choices[isa->number],
 		.expected_world = (int)job->settings.value[ZERO_OPT_TASKS].number,
 		.share = (int)job->settings.value[ZERO_OPT_SHARE].number,
+		.threads = settings ? 1 : (int)job->settings.value[ZERO_OPT_THREADS].number,
 		.allocator = options ? options->allocator : NULL,
 		.stream = options ? options->stream : NULL,
 		.open_seconds = (double)job->settings.value[ZERO_OPT_OPEN_SECONDS].number,
@@ -125,6 +127,8 @@ static zero_status agree_settings(zero_job *job, zero_status status)
 	status = zero_job_exchange_settings(job, status, &unequal);
 	if (status)
 		return status;
+	if (!unequal)
+		unequal = zero_step_state_alloc(job);
 	if (!unequal)
 		unequal = zero_report_open(job);
 	status = zero_submit_wait(&job->all, unequal, NULL, 0, "options");

@@ -5,6 +5,7 @@
  * afterwards all can close, or go on.
  */
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
@@ -363,7 +364,10 @@ static void means(zero_job *job)
 	check(values[0] == 42, "changed by a failed call");
 	fails(zero_mean(job, values, 1, rank == last ? -1 : 1), ZERO_E_INVALID, "zero_mean is -1");
 	fails(zero_mean(job, values, 1, rank == last ? NAN : 1), ZERO_E_INVALID, "weight");
+	fails(zero_mean(job, values, 1, rank == last ? INFINITY : 1), ZERO_E_INVALID,
+	      "zero_mean is inf");
 	check(zero_last_error_rank() == last, "%d", zero_last_error_rank());
+	fails(zero_mean(job, values, 1, DBL_MAX), ZERO_E_INVALID, "all ranks is infinite");
 	ok(zero_mean(job, values, 0, 1));
 	values[0] = rank == 0 ? INFINITY : 1;
 	ok(zero_mean(job, values, 1, 1));

@@ -58,6 +58,8 @@ static zero_status open_device(struct zero_cuda_comm *comm,
 					  &comm->device);
 	if (!status)
 		status = zero_memory_new(comm->device, config->allocator, &comm->memory);
+	if (!status)
+		status = zero_slots_new(NULL, comm->device, comm->memory, false, &comm->own_slots);
 	if (!status && comm->comm.place.world > 1)
 		status = zero_nccl_open(config->nccl);
 	return status;
@@ -114,8 +116,12 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 {
 	bool stopped;
 
-	if (comm->device)
+	if (comm->device) {
 		zero_device_enter(comm->device);
+		zero_device_finish(comm->device);
+		if (!comm->device->hung)
+			zero_outputs_delete(&comm->outputs);
+	}
 	zero_team_comms_close(&comm->comm);
 	zero_nccl_watchdog_remove(comm->watchdog, &comm->nccl);
 	zero_nccl_watchdog_remove(comm->watchdog, &comm->parent);
@@ -124,7 +130,8 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 		zero_cuda_free_pinned(comm);
 		zero_cuda_free_exchange_buffers(comm);
 	}
-	zero_windows_delete(comm->windows);
+	zero_slots_delete(comm->slots);
+	zero_slots_delete(comm->own_slots);
 	if (comm->nccl.device)
 		zero_nccl_close(&comm->nccl, comm->comm.broken || !comm->agreed);
 	if (comm->parent.device)

@@ -50,6 +50,23 @@ struct zero_driver {
 	CUresult (*set)(CUdeviceptr, unsigned char value, size_t bytes,
 			CUstream); /* cuMemsetD8Async */
 
+	/* Physical memory, which is mapped at addresses that are reserved apart from it. */
+	CUresult (*granularity)(
+		size_t *bytes, const CUmemAllocationProp *,
+		CUmemAllocationGranularity_flags); /* cuMemGetAllocationGranularity */
+	CUresult (*address_reserve)(CUdeviceptr *, size_t bytes, size_t alignment, CUdeviceptr wish,
+				    unsigned long long flags); /* cuMemAddressReserve */
+	CUresult (*address_free)(CUdeviceptr, size_t bytes);   /* cuMemAddressFree */
+	CUresult (*physical_new)(CUmemGenericAllocationHandle *, size_t bytes,
+				 const CUmemAllocationProp *,
+				 unsigned long long flags);        /* cuMemCreate */
+	CUresult (*physical_delete)(CUmemGenericAllocationHandle); /* cuMemRelease */
+	CUresult (*map)(CUdeviceptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle,
+			unsigned long long flags);    /* cuMemMap */
+	CUresult (*unmap)(CUdeviceptr, size_t bytes); /* cuMemUnmap */
+	CUresult (*set_access)(CUdeviceptr, size_t bytes, const CUmemAccessDesc *,
+			       size_t count); /* cuMemSetAccess */
+
 	CUresult (*stream_new)(CUstream *, unsigned int flags,
 			       int priority); /* cuStreamCreateWithPriority */
 	CUresult (*stream_delete)(CUstream);  /* cuStreamDestroy_v2 */

@@ -19,6 +19,7 @@ enum zero_kernel {
 	ZERO_K_ADAMW,
 	ZERO_K_NORM2,
 	ZERO_K_NORM2_FOLD,
+	ZERO_K_STEP_RULE,
 	ZERO_K_FILL,
 	ZERO_K_UNIFORM,
 	ZERO_K_NORMAL,
@@ -35,6 +36,7 @@ struct zero_device {
 	CUuuid uuid;
 	char name[64];
 	int processors;
+	int gpu_direct;          /* physical memory may be sent by network adapters */
 	CUstream compute_stream; /* the caller's */
 	CUstream comm_stream;    /* of collectives */
 	CUstream
@@ -58,6 +60,8 @@ struct zero_device {
 
 /* Opens the device that is current in this thread, or else the one of `local_rank`. */
 zero_status zero_device_open(int local_rank, CUstream compute, struct zero_device **device);
+/* Waits for all work on it, or until communication has failed. */
+void zero_device_finish(struct zero_device *device);
 /* Waits for the work on it. NULL is a no-op. */
 void zero_device_close(struct zero_device *device);
 /* Between the two the device's context is current in this thread. */
@@ -103,9 +107,8 @@ void zero_launch_blocks(struct zero_device *device, CUstream stream, enum zero_k
 			const void *arguments, size_t blocks);
 void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to, void *out,
 		      zero_dtype from, const void *in, size_t count);
-/* out (+)= in[0] + ... + in[n - 1]; n >= 1. */
-void zero_launch_sum(struct zero_device *device, CUstream stream, float *out, zero_dtype from,
-		     const void *const *in, int n, size_t count, bool accumulate);
+void zero_launch_sum(struct zero_device *device, CUstream stream,
+		     const struct zero_device_sum *sum);
 
 /* ---- memory.c: allocation, counted by kind --------------------------------------------------- */
 
@@ -127,12 +130,12 @@ bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data,
 zero_status zero_memory_count(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 			      size_t bytes);
 void zero_memory_uncount(struct zero_memory_pool *memory, enum zero_memory_kind kind, size_t bytes);
+/* Returns unused page-locked memory to the system. */
+void zero_memory_trim_pinned(struct zero_memory_pool *memory);
 /* Returns unused memory to the driver. */
 void zero_memory_trim(struct zero_memory_pool *memory);
 /* Returns ZERO_E_MEMORY. The sentence names how much is free. */
 zero_status zero_memory_error(enum zero_memory_kind kind, size_t bytes);
-/* Whether all device memory comes from the caller's allocator. */
-bool zero_memory_uses_allocator(const struct zero_memory_pool *memory);
 
 /* ---- copy.c ---------------------------------------------------------------------------------- */
 

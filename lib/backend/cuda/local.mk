@@ -4,8 +4,10 @@
 cuda_sources = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
+	lib/backend/cpu_step.c \
 	lib/backend/queue.c \
 	lib/backend/team_comm.c \
+	lib/backend/workers.c \
 	lib/backend/cuda/all_gather.c \
 	lib/backend/cuda/backend_ops.c \
 	lib/backend/cuda/collectives.c \
@@ -24,8 +26,10 @@ cuda_sources = \
 	lib/backend/cuda/nccl_api.h \
 	lib/backend/cuda/nccl_comm.c \
 	lib/backend/cuda/nccl_watchdog.c \
-	lib/backend/cuda/nccl_window.c \
+	lib/backend/cuda/gather_slot.c \
 	lib/backend/cuda/reduce_scatter.c \
+	lib/backend/cuda/reduce_schedule.c \
+	lib/backend/cuda/reduce_schedule.h \
 	lib/backend/cuda/rendezvous.c \
 	lib/backend/cuda/scatter.c \
 	lib/backend/cuda/team.c

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Allocates memory: device memory in stream order, from a memory pool of the driver or from the
- * caller's allocator, and page-locked host memory. Page-locking takes long, so freed page-locked
- * blocks are kept for reuse.
+ * caller's allocator, and page-locked host memory. Page-locking takes long, so some freed
+ * page-locked blocks are kept for reuse, until zero_memory_trim_pinned.
  */
 #include <search.h>
 #include <stdlib.h>
@@ -11,6 +11,9 @@
 #include "gpu.h"
 
 enum { PAGE = 4096, POOL_ALIGNMENT = 256 };
+
+/* Most bytes of page-locked blocks that are kept, but for those that the device still uses. */
+static const size_t IDLE_MOST = (size_t)128 << 20;
 
 struct block {
 	char *data; /* key of the tree of live blocks */
@@ -29,6 +32,7 @@ struct zero_memory_pool {
 	pthread_mutex_t lock;
 	void *live; /* tree of tsearch */
 	struct block *idle;
+	size_t idle_bytes;
 	struct zero_account account;
 };
 
@@ -60,11 +64,6 @@ zero_status zero_memory_new(struct zero_device *device, const zero_allocator *al
 	zero_account_init(&made->account);
 	*memory = made;
 	return ZERO_OK;
-}
-
-bool zero_memory_uses_allocator(const struct zero_memory_pool *memory)
-{
-	return memory->allocator.alloc;
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -156,11 +155,20 @@ static bool is_free(const struct block *block)
 	return !block->freed || zero_driver.event_query(block->freed) != CUDA_ERROR_NOT_READY;
 }
 
+static struct block *take_idle(struct zero_memory_pool *memory, struct block **at)
+{
+	struct block *block = *at;
+
+	*at = block->next;
+	memory->idle_bytes -= block->bytes;
+	return block;
+}
+
 /* Removes and returns the smallest idle block that is large enough, wastes at most an eighth, and
    needs no wait; or returns NULL. */
 static struct block *reuse_idle(struct zero_memory_pool *memory, size_t bytes)
 {
-	struct block **best = NULL, *block;
+	struct block **best = NULL;
 
 	for (struct block **at = &memory->idle; *at; at = &(*at)->next)
 		if ((*at)->bytes >= bytes && (*at)->bytes - bytes <= bytes / 8 && is_free(*at) &&
@@ -168,22 +176,33 @@ static struct block *reuse_idle(struct zero_memory_pool *memory, size_t bytes)
 			best = at;
 	if (!best)
 		return NULL;
-	block = *best;
-	*best = block->next;
-	return block;
+	return take_idle(memory, best);
+}
+
+static void free_idle(struct zero_memory_pool *memory, struct block **at)
+{
+	struct block *block = take_idle(memory, at);
+
+	if (block->freed)
+		zero_event_synchronize(memory->device, block->freed);
+	zero_event_put(memory->device, block->freed);
+	free_block(memory, block, memory->device->compute_stream);
 }
 
 static void trim_idle(struct zero_memory_pool *memory)
 {
-	while (memory->idle) {
-		struct block *block = memory->idle;
+	while (memory->idle)
+		free_idle(memory, &memory->idle);
+}
 
-		memory->idle = block->next;
-		if (block->freed)
-			zero_event_synchronize(memory->device, block->freed);
-		zero_event_put(memory->device, block->freed);
-		free_block(memory, block, memory->device->compute_stream);
-	}
+/* Waits for nothing. */
+static void bound_idle(struct zero_memory_pool *memory)
+{
+	for (struct block **at = &memory->idle; *at && memory->idle_bytes > IDLE_MOST;)
+		if (is_free(*at))
+			free_idle(memory, at);
+		else
+			at = &(*at)->next;
 }
 
 static bool alloc_pinned(struct zero_memory_pool *memory, struct block *block)
@@ -310,9 +329,18 @@ void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stre
 		block->freed = zero_event_record(memory->device, stream);
 		block->next = memory->idle;
 		memory->idle = block;
+		memory->idle_bytes += block->bytes;
+		bound_idle(memory);
 	} else if (block) {
 		free_block(memory, block, stream);
 	}
+	pthread_mutex_unlock(&memory->lock);
+}
+
+void zero_memory_trim_pinned(struct zero_memory_pool *memory)
+{
+	pthread_mutex_lock(&memory->lock);
+	trim_idle(memory);
 	pthread_mutex_unlock(&memory->lock);
 }
 

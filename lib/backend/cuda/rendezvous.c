@@ -24,7 +24,6 @@ struct rank_info {
 	uint64_t node;
 	uint8_t gpu[16];
 	int32_t version; /* of NCCL */
-	int32_t windows; /* outputs of gathers can be registered with NCCL */
 };
 
 /* ---- through the launcher -------------------------------------------------------------------- */
@@ -102,8 +101,7 @@ static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, i
 	size_t world = (size_t)comm->comm.place.world;
 	const char *node = comm->comm.place.node;
 	struct rank_info mine = {.node = zero_core->hash(node, strlen(node), 0),
-				 .version = zero_nccl.version,
-				 .windows = !zero_memory_uses_allocator(comm->memory)};
+				 .version = zero_nccl.version};
 	struct rank_info *all = calloc(world, sizeof(*all));
 	zero_status status;
 
@@ -116,10 +114,8 @@ static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, i
 	status = zero_net->exchange(comm->net_team, &mine, all, sizeof(mine));
 	*sharing = 0;
 	*version = zero_nccl.version;
-	comm->uses_windows = true;
 	for (size_t rank = 0; !status && rank < world; rank++) {
 		comm->nodes[rank] = all[rank].node;
-		comm->uses_windows = comm->uses_windows && all[rank].windows;
 		*version = all[rank].version < *version ? all[rank].version : *version;
 		*sharing += all[rank].node == mine.node &&
 			    !memcmp(all[rank].gpu, mine.gpu, sizeof(mine.gpu));
@@ -168,7 +164,7 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 		/* The other ranks would wait in NCCL for this rank. */
 		if (status)
 			zero_net->fail_all(comm->net, ZERO_E_COMM, comm->comm.place.rank,
-				       zero_core->last_error());
+					   zero_core->last_error());
 	}
 	if (!status) {
 		zero_device_enter(comm->device);
@@ -181,9 +177,8 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	zero_nccl_watchdog_add(comm->watchdog, &comm->parent);
 	zero_nccl_watchdog_add(comm->watchdog, &comm->nccl);
 	comm->symmetric = version >= SYMMETRIC;
-	if (comm->uses_windows)
-		status = zero_windows_new(&comm->nccl, comm->memory, comm->symmetric,
-					  &comm->windows);
+	status = zero_slots_new(&comm->nccl, comm->device, comm->memory, comm->symmetric,
+				&comm->slots);
 	status = zero_agree_status(&comm->comm, status);
 	comm->agreed = !status;
 	return status;

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/step_rule.h"
+#include "backend/workers.h"
 #include "config.h"
 #include "host.h"
 
@@ -14,6 +16,7 @@ struct zero_backend {
 	struct zero_pool *pool;
 	struct zero_comm *comm;
 	struct zero_queue *queue;
+	struct zero_workers *workers;
 };
 
 static void host_close(struct zero_backend *host)
@@ -22,6 +25,7 @@ static void host_close(struct zero_backend *host)
 	if (host->comm)
 		host->comm->ops->close(host->comm);
 	zero_pool_delete(host->pool);
+	zero_workers_delete(host->workers);
 	free(host);
 }
 
@@ -70,7 +74,11 @@ static zero_status host_open(const struct zero_backend_config *config,
 	}
 	if (host->comm) {
 		*backend = host;
-		return zero_agree_status(host->comm, status);
+		status = zero_agree_status(host->comm, status);
+		if (!status)
+			host->workers =
+				zero_workers_new(zero_workers_budget(host->comm, config->threads));
+		return status;
 	}
 	host_close(host);
 	return status;
@@ -88,7 +96,7 @@ static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind k
 	/* Here the device is the host: nothing need be page-locked. */
 	if (kind == ZERO_MEM_PINNED)
 		kind = ZERO_MEM_STAGING;
-	return zero_pool_alloc(host->pool, kind, bytes, zeroed, NULL, data);
+	return zero_pool_alloc(host->pool, kind, bytes, zeroed, data);
 }
 
 static void host_free(struct zero_backend *host, void *data)
@@ -272,14 +280,24 @@ static void host_transpose(struct zero_backend *host, void *out, size_t out_stri
 
 static void host_norm2(struct zero_backend *host, const float *x, size_t count, double *sum)
 {
-	*sum = host->kernels->norm2(x, count);
+	*sum += zero_cpu_norm2(host->workers, host->kernels, x, count);
 }
 
-static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args, float *p,
-		       float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
-		       size_t count)
+static void host_step_rule(struct zero_backend *host, const struct zero_step_rule *rule)
 {
-	host->kernels->adamw(args, p, m, v, g, low, low_dtype, count);
+	(void)host;
+	zero_step_rule_apply(rule);
+}
+
+static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args,
+		       const struct zero_step_state *state, float *p, float *m, float *v,
+		       const float *g, void *low, zero_dtype low_dtype, size_t count)
+{
+	struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
+
+	if (!state->skipped)
+		zero_cpu_adamw(host->workers, host->kernels, &of_step, p, m, v, g, low, low_dtype,
+			       count);
 }
 
 static const struct zero_backend_ops host_ops = {
@@ -320,6 +338,7 @@ static const struct zero_backend_ops host_ops = {
 	.convert = host_convert,
 	.transpose = host_transpose,
 	.norm2 = host_norm2,
+	.step_rule = host_step_rule,
 	.adamw = host_adamw,
 };
 
