@@ -91,7 +91,7 @@ struct zero_ring_frame {
 
 /* What is known of one neighbour. */
 struct zero_ring_link {
-	struct zero_link *to; /* NULL: there is no connection */
+	struct zero_link *_Atomic to; /* NULL: there is no connection */
 	int rank;
 	enum zero_peer_state state;
 	int value;          /* exit status or signal, by state */
