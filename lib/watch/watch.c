@@ -56,6 +56,24 @@ static zero_status address_of(void *context, int rank, struct zero_address *addr
 	return ZERO_OK;
 }
 
+/* All ranks find the same, so that none waits for a rank that cannot be reached. Of two neighbours the
+   higher rank connects to the lower one. */
+static zero_status check_addresses(const struct zero_ring_peer *all, int world)
+{
+	for (int rank = 0; rank < world; rank++) {
+		int lower = rank + 1 < world ? rank : 0,
+		    higher = rank + 1 < world ? rank + 1 : rank;
+		const struct zero_address *at = &all[lower].address;
+
+		if (!at->count && strcmp(at->node, all[higher].address.node) != 0)
+			return zero_fail(ZERO_E_COMM,
+					 "rank %d (node %.64s) has no address on a network that "
+					 "NCCL_SOCKET_IFNAME allows",
+					 lower, at->node);
+	}
+	return ZERO_OK;
+}
+
 /* Where the backend has not joined the network. It ends well before zero_open times out, since its
    error says which rank is missing. */
 static zero_status join_network(zero_job *job, struct zero_ring_peer *all)
@@ -66,8 +84,12 @@ static zero_status join_network(zero_job *job, struct zero_ring_peer *all)
 					 .seconds = half < LONGEST_JOIN ? half : LONGEST_JOIN,
 					 .address = address_of,
 					 .context = all};
+	zero_status status;
 
-	return zero_net_joined(job->net) ? ZERO_OK : zero_net_ops.join(job->net, &config);
+	if (zero_net_joined(job->net))
+		return ZERO_OK;
+	status = check_addresses(all, job->place.world);
+	return status ? status : zero_net_ops.join(job->net, &config);
 }
 
 static zero_status join(zero_job *job, struct zero_ring_peer *all)
