@@ -268,6 +268,8 @@ zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *i
 		comms[index] = comms[--begun];
 	}
 	free(comms);
+	/* It chooses nothing, and an earlier choice must not be agreed on once more. */
+	comm->choices_equal = true;
 	return status;
 }
 
