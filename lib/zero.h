@@ -920,6 +920,15 @@ int zero_team_world(const zero_team *team);
  * caller's again (the end of zero_load and zero_load_model, and of zero_layout with adopted
  * tensors). It waits for nothing else, so an error of the device may be returned by a later call.
  *
+ * CAPTURE. What the library enqueues may be captured with the caller's stream, as a CUDA graph that
+ * takes training steps: zero_gather, zero_prefetch, zero_release, zero_gradient, zero_reduce, and
+ * zero_step without a result, without a loss scale of the program and without offloaded states. Take
+ * some steps first, so that all memory is there. Call zero_agree(job, NULL) and wait for the stream
+ * before the capture begins, gather nothing across its beginning or end, and capture on all ranks
+ * alike. A call that would wait for the device fails with ZERO_E_STATE. The ranks agree once, while
+ * they capture; launch the graph equally often and in one order on all of them. Values that the host
+ * passed are part of the graph, such as the learning rate. Delete it before zero_close.
+ *
  * POINTERS. The pointers of zero_data, zero_view, zero_shard, zero_gradient, zero_gradient_as and
  * zero_device_alloc are device memory. Kernels and copies on the stream may use them, the host may
  * not. The data of zero_from_rank and zero_from_all may be host memory, page-locked or not, or

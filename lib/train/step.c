@@ -217,6 +217,18 @@ static zero_status step_groups(zero_job *job, const zero_adamw *adamw, struct ze
 	return status;
 }
 
+/* All streams must come together before the program ends a capture of its own. */
+static zero_status join_captured(zero_job *job)
+{
+	zero_status status = ZERO_OK;
+
+	if (!job->ops->capturing || !job->ops->capturing(job->backend))
+		return ZERO_OK;
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		status = zero_wait_post_step_gather(job->model->groups[g]);
+	return status;
+}
+
 /* Steps, or skips the step where its state says so: only who is asked for the result, or steps on
    the host, waits for the device to know it. */
 static zero_status take_step(zero_job *job, const zero_adamw *adamw,
@@ -232,6 +244,8 @@ static zero_status take_step(zero_job *job, const zero_adamw *adamw,
 		status = zero_step_state_read(job);
 	if (!status && !(early && seen->skipped))
 		status = step_groups(job, adamw, ops);
+	if (!status)
+		status = join_captured(job);
 	if (!status && !early && (result || has_own_scale(job, adamw)))
 		status = zero_step_state_read(job);
 	if (status)
