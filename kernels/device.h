@@ -26,10 +26,9 @@
 extern const unsigned char zero_device_image[];
 
 enum {
-	ZERO_DEVICE_THREADS = 256,  /* of a block, in every kernel */
-	ZERO_DEVICE_SUMMANDS = 256, /* of one launch of zero_device_sum */
-	ZERO_NORM2_PARTS = 1024,    /* most partial sums of a norm */
-	ZERO_NORM2_PART = 16384,    /* elements of one, if that makes no more of them */
+	ZERO_DEVICE_THREADS = 256, /* of a block, in every kernel */
+	ZERO_NORM2_PARTS = 1024,   /* most partial sums of a norm */
+	ZERO_NORM2_PART = 16384,   /* elements of one, if that makes no more of them */
 };
 
 /* zero_device_cast: between f32, f16 and bf16. */
@@ -40,20 +39,27 @@ struct zero_device_cast {
 	zero_dtype to, from;
 };
 
-/* zero_device_sum: out = in[0] + ... + in[n-1], added from left to right; out may be one of in if
-   they are f32. n >= 1. */
+/*
+ * zero_device_sum: out = in[0] + ... + in[n-1], added from left to right whatever n is. in[own_at] is
+ * `own`, and the other summands are the rows of `others`; own_at = n: all are. With `first` the sum
+ * is first + in[0] + ... instead. out may be `first`, and `own` if that is f32. n >= 1.
+ */
 struct zero_device_sum {
 	float *out;
-	const void *in[ZERO_DEVICE_SUMMANDS];
+	const float *first; /* or NULL */
+	const void *own;
+	const void *others; /* [n - 1][count], or [n][count] */
 	size_t count;
-	int n;
+	int n, own_at;
 	zero_dtype from;
 	bool accumulate; /* add the sum to out */
 };
 
-/* zero_device_adamw */
+/* zero_device_adamw. With `state`, scale and corrections are read from there, and nothing is changed
+   if the step is skipped. */
 struct zero_device_adamw {
 	struct zero_adamw_args args;
+	const struct zero_step_state *state; /* NULL: none */
 	float *p, *m, *v;
 	const float *g;
 	void *low; /* NULL, or p in low_dtype too */
@@ -75,9 +81,12 @@ struct zero_device_norm2 {
 
 struct zero_device_norm2_fold {
 	const double *parts;
-	size_t count; /* of parts */
-	double *sum;  /* may be host memory that the device writes */
+	size_t count;    /* of parts */
+	double *sum;     /* may be host memory that the device writes */
+	bool accumulate; /* add the sum to *sum */
 };
+
+/* zero_device_step_rule takes a struct zero_step_rule, and one block; see step_rule.h. */
 
 static inline ZERO_DEVICE_TOO size_t zero_norm2_parts(size_t count)
 {

@@ -38,10 +38,18 @@
  * sentence of the lowest rank that met an error, and no rank waits for a peer that has given up.
  *
  * If ranks of a team begin different operations, the library finds out before any data moves. The
- * operation fails with ZERO_E_ORDER on all ranks of the team. Outside of the team, the next operation
- * that a rank shares with one of these ranks fails too. Such a job can only be closed. Operations are compared within one
- * team. If two ranks begin operations of two teams in different orders, each waits in another team
- * and no rank notices: the job is ended after ZERO_STALL_SECONDS, as after a lost rank.
+ * operation fails with ZERO_E_ORDER on all ranks of the team. Outside of the team, the next
+ * operation that a rank shares with one of these ranks fails too. Such a job can only be closed. If
+ * ranks begin operations of several teams in different orders, each waits for the others: that is
+ * found within 10 s, when all ranks wait and no operation has all of its ranks, and fails with
+ * ZERO_E_ORDER on all of them.
+ *
+ * With GPUs, zero_prefetch, zero_gather and zero_reduce are enqueued without waiting for the other
+ * ranks. Only the first ones of a group are agreed on, because they may allocate. What was enqueued
+ * since is compared in the next function that agrees, at the latest in zero_step, which fails with
+ * ZERO_E_ORDER if ranks differ. If such a call fails on one rank alone, communication ends on all
+ * ranks, and their next call returns the sentence of that rank. With the setting `check`
+ * (ZERO_CHECK=1) ranks agree on each operation, as they do on CPUs.
  *
  * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
  * prints a line that names it, and the processes of all ranks are ended. The same happens if an
@@ -138,8 +146,8 @@ const char *zero_dtype_name(zero_dtype dtype);
 /*
  * A source of device memory that replaces the library's own pools, such as a framework's caching
  * allocator. Both functions must be set. They are called from several threads and must not call
- * functions of the job. Page-locked host memory never comes from here. With an allocator, outputs
- * of gathers are not registered with NCCL.
+ * functions of the job. Page-locked host memory never comes from here, and neither does the memory
+ * that groups are gathered into, which is mapped at fixed addresses and registered with NCCL.
  */
 typedef struct zero_allocator {
 	/*
@@ -224,9 +232,9 @@ const char *zero_setting(const zero_job *job, const char *name);
 zero_status zero_agree(zero_job *job, const char *error);
 /*
  * COLLECTIVE. Replaces values[i] by sum(weight * values[i]) / sum(weight) over the ranks. The sums
- * are f64 and in rank order, so all ranks get the same bits. Weights are >= 0. The values of a rank
- * with weight 0 are ignored. The call fails with ZERO_E_INVALID if all weights are 0. After an
- * error the values are unchanged.
+ * are f64 and in rank order, so all ranks get the same bits. Weights are finite and >= 0. The values
+ * of a rank with weight 0 are ignored. The call fails with ZERO_E_INVALID if the sum of all weights
+ * is 0 or infinite. After an error the values are unchanged.
  */
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
 
@@ -599,10 +607,10 @@ void *zero_gradient_as(zero_param *param, zero_dtype dtype);
  * that made no gradient adds zeros. A second reduce before the step adds to the first. A gradient
  * that is added after the group's last reduce of a step counts for the next step.
  *
- * Sums are f32, and an element is the sum of the ranks' values in rank order, with two exceptions,
- * both on GPUs. f32 gradients of ranks on several nodes are summed by NCCL in an order of its own,
- * see ZERO_REDUCE in zero(3). Of more than 256 ranks, each 256 consecutive ones are summed in rank
- * order, and these sums are then added in order.
+ * Sums are f32, and an element is the sum of the ranks' values in rank order, but for GPUs on
+ * several nodes. There 16-bit gradients are summed in rank order within each node, and then over the
+ * nodes in an order that is fixed, and f32 gradients by NCCL in an order of its own; see ZERO_REDUCE
+ * in zero(3).
  */
 zero_status zero_reduce(zero_group *group);
 
@@ -625,6 +633,16 @@ typedef struct zero_loss_scale {
 
 /* Sets a scale of 65536 that doubles after 2000 steps, up to 2^24, and halves, down to 1. */
 void zero_loss_scale_init(zero_loss_scale *scale);
+/*
+ * COLLECTIVE. Keeps a loss scale where steps are taken, so that zero_step need not wait for a GPU to
+ * know whether a gradient was finite. Sets it to *scale, the same on all ranks, and *address to
+ * where it is: the same address in each call, valid until zero_close. It is for
+ * zero_adamw.loss_scale, and for the program's kernels on its stream, which may read it: with a GPU
+ * it is device memory, else host memory. zero_step_result.loss_scale tells its value. On failure
+ * *address is NULL.
+ */
+zero_status zero_device_loss_scale(zero_job *job, const zero_loss_scale *scale,
+				   zero_loss_scale **address);
 
 typedef struct zero_adamw {
 	float lr;           /* >= 0 */
@@ -641,7 +659,9 @@ typedef struct zero_adamw {
 	 * other fields must be the same.
 	 */
 	double samples;
-	zero_loss_scale *loss_scale; /* NULL for none */
+	/* NULL for none. With a GPU the host waits in each step to update it, unless it is the address
+	   that zero_device_loss_scale returned. */
+	zero_loss_scale *loss_scale;
 } zero_adamw;
 
 typedef struct zero_step_result {
@@ -657,20 +677,27 @@ typedef struct zero_step_result {
  * or / the samples of all ranks. Groups that were not reduced since the last step are reduced
  * first. No group may be gathered. `result` may be NULL; it is filled on success.
  *
+ * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no
+ * device: the norm, clipping, and whether the step is skipped are decided on the devices. So such
+ * a step can be captured as part of a CUDA graph, from the second step on, without the setting
+ * `offload` and without a loss scale in host memory. A captured step repeats its arguments, and what
+ * ranks agree on by way of the host (samples, signals to stop) is that of the capture.
+ *
  * With f32 parameters and gradients, the new values are the same bits at every stage, on every
- * instruction set, and wherever the optimizer states are, for one number of ranks and one backend.
- * The exceptions of zero_reduce apply: NCCL's own sums are the same bits as far as NCCL repeats
- * them.
+ * instruction set, and wherever the optimizer states are, for one number of ranks and one backend;
+ * with GPUs, on each node. NCCL's own sums, see zero_reduce, are the same bits as far as NCCL
+ * repeats them.
  *
  * With the setting `offload=optimizer`, moments and masters are in host memory and stepped there.
  *
  * After an error, all gradients are lost and the loss scale is unchanged. The values of the
  * parameters depend on the error. An argument, a gathered group, a missing allocation or a failed
  * reduce is found before any rank steps: parameters, states and the number of steps are then
- * unchanged. A failure after that, of communication, of the device, or of memory to send new
- * values, leaves some groups stepped and others not, and ranks may differ: the values are
- * undefined, and the job should be closed and continued from a checkpoint. At stages 1 and 2,
- * across nodes, and of a GPU, such a failure may be returned by a later call.
+ * unchanged. A failure after that, of communication or of the device, leaves some groups stepped and
+ * others not, and ranks may differ: parameters, states and the number of steps are undefined. The
+ * sentence says so, and zero_step, zero_save and zero_export are refused with ZERO_E_STATE until
+ * zero_restore has succeeded. Where communication or the device has failed, that needs a new job. At
+ * stages 1 and 2, across nodes, and of a GPU, such a failure may be returned by a later call.
  *
  * At stages 1 and 2, across nodes, the new values of each group are sent while further groups are
  * stepped, and after the call has returned. A gather that needs no cast, and that is called before
@@ -890,9 +917,18 @@ int zero_team_world(const zero_team *team);
  * ORDER. The library works with one stream of the caller. What the caller has enqueued on it before
  * a call is done before the call's own work, and work that the caller enqueues after a function
  * returns sees the function's results. The host waits for the other ranks to agree, for values that
- * it needs (the norm in zero_step, ZERO_CHECK=1, zero_export), and where memory becomes the
+ * it needs (the result of zero_step, ZERO_CHECK=1, zero_export), and where memory becomes the
  * caller's again (the end of zero_load and zero_load_model, and of zero_layout with adopted
  * tensors). It waits for nothing else, so an error of the device may be returned by a later call.
+ *
+ * CAPTURE. What the library enqueues may be captured with the caller's stream, as a CUDA graph that
+ * takes training steps: zero_gather, zero_prefetch, zero_release, zero_gradient, zero_reduce, and
+ * zero_step without a result, without a loss scale of the program and without offloaded states. Take
+ * some steps first, so that all memory is there. Call zero_agree(job, NULL) and wait for the stream
+ * before the capture begins, gather nothing across its beginning or end, and capture on all ranks
+ * alike. A call that would wait for the device fails with ZERO_E_STATE. The ranks agree once, while
+ * they capture; launch the graph equally often and in one order on all of them. Values that the host
+ * passed are part of the graph, such as the learning rate. Delete it before zero_close.
  *
  * POINTERS. The pointers of zero_data, zero_view, zero_shard, zero_gradient, zero_gradient_as and
  * zero_device_alloc are device memory. Kernels and copies on the stream may use them, the host may
@@ -915,12 +951,13 @@ zero_status zero_set_stream(zero_job *job, void *stream);
  *
  * NCCL allows two communicators of a GPU to be in use at the same time only if all ranks launch
  * their operations in one order (see "Using multiple NCCL communicators concurrently" in its user
- * guide); else they may deadlock. The library has communicators of its own, whose operations run on
- * its own stream and are launched by its own thread. zero_prefetch and zero_reduce return while
- * some of them are under way, and so does zero_step at stages 1 and 2. Before you use this
- * communicator, call zero_agree(job, NULL): the caller's stream then waits for all operations that
- * the library has begun. Use the communicator on the caller's stream, and call no function of the
- * library meanwhile: what it begins later waits for what is on that stream.
+ * guide); else they may deadlock. The library launches its operations in the calling thread, within
+ * the call that begins them, so the order of the program is the order of the launches. Call the
+ * library and use this communicator in the same order on all ranks, from one thread. From NCCL 2.26
+ * on, operations of several communicators then also run in the order in which they were launched,
+ * whatever their streams: zero_open sets NCCL_LAUNCH_ORDER_IMPLICIT=1, unless it is set. Before
+ * that, call zero_agree(job, NULL) first: the caller's stream then waits for all operations that
+ * the library has begun, and what it begins later waits for what is on that stream.
  */
 zero_status zero_nccl_comm(zero_job *job, void **comm);
 

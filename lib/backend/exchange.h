@@ -4,17 +4,18 @@
 #ifndef ZERO_EXCHANGE_H
 #define ZERO_EXCHANGE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 /*
- * Bytes of one peer's piece of a gradient in one of the two sets of exchange buffers. A device has
- * larger pieces, because starting an exchange there takes as long as sending megabytes.
+ * A device has two sets of so many bytes, however many ranks there are. Starting an exchange there
+ * takes as long as sending megabytes.
  */
-static inline size_t zero_exchange_piece(size_t peers, bool device)
+#define ZERO_EXCHANGE_SET ((size_t)16 << 20)
+
+/* On the host, bytes of one peer's piece of a gradient in one of two sets of buffers. */
+static inline size_t zero_exchange_piece(size_t peers)
 {
-	const size_t set = (size_t)(device ? 16 : 1) << 20;
-	const size_t least = (size_t)(device ? 32 : 16) << 10;
+	const size_t set = (size_t)1 << 20, least = (size_t)16 << 10;
 	size_t bytes = set / peers / least * least;
 
 	return bytes ? bytes : least;

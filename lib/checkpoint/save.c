@@ -14,9 +14,18 @@
 
 /* ---- one save -------------------------------------------------------------------------------- */
 
+/* Page-locked memory that a save used is the system's again until the next one. */
+static void give_back(zero_job *job)
+{
+	zero_staging_close(job);
+	if (job->ops->trim)
+		job->ops->trim(job->backend);
+}
+
 static void free_plan(struct zero_save *save)
 {
 	zero_save_free_copies(save);
+	give_back(save->job);
 	free(save->header);
 	free(save->slices);
 	free(save->first_slice);
@@ -109,6 +118,10 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 					 job->model->groups[g]->name);
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		status = zero_wait_post_step_gather(job->model->groups[g]);
+	if (!status)
+		status = zero_require_whole(job, "zero_save");
+	if (!status)
+		status = zero_step_state_read(job);
 	/* The states exist, unless the job restored a checkpoint that has steps but no states. */
 	if (!status && job->trainer->steps)
 		status = zero_states_alloc(job);

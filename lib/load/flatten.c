@@ -135,8 +135,7 @@ static char *packed_at(const struct packing *pack, const zero_param *param, size
 struct values {
 	struct zero_copy *copies;
 	struct zero_op *ops;
-	size_t *bounds; /* [bounds_each] of each operation */
-	size_t copy_count, op_count, bounds_each;
+	size_t copy_count, op_count;
 };
 
 static void pack_param(const struct packing *pack, const zero_param *param, struct values *values)
@@ -144,12 +143,11 @@ static void pack_param(const struct packing *pack, const zero_param *param, stru
 	const zero_adopt_spec *adopted = param->adopted;
 	size_t size = zero_dtype_size(param->dtype), first, count;
 	char *place = packed_at(pack, param, &first, &count);
-	size_t *bounds = values->bounds + values->op_count * values->bounds_each;
 
 	if (adopted->values == ZERO_VALUES_OF_RANK && param->group->team->place.world > 1) {
 		struct zero_op *op = &values->ops[values->op_count++];
 
-		*op = zero_scatter_op(param, adopted->rank, adopted->data, !pack->shard, bounds);
+		*op = zero_scatter_op(param, adopted->rank, adopted->data, !pack->shard);
 		op->recv = place;
 	} else if (place) {
 		values->copies[values->copy_count++] =
@@ -163,13 +161,12 @@ static void pack_param(const struct packing *pack, const zero_param *param, stru
 static zero_status pack_values(struct packing *pack, zero_status status)
 {
 	zero_group *group = pack->flat->group;
-	struct values values = {.bounds_each = (size_t)group->team->place.world + 1};
+	struct values values = {0};
 	zero_job *job = group->job;
 
 	values.copies = calloc(group->param_count + 1, sizeof(*values.copies));
 	values.ops = calloc(group->param_count + 1, sizeof(*values.ops));
-	values.bounds = calloc(group->param_count * values.bounds_each + 1, sizeof(*values.bounds));
-	if (!status && (!values.copies || !values.ops || !values.bounds))
+	if (!status && (!values.copies || !values.ops))
 		status = zero_fail(ZERO_E_MEMORY, "no memory to flatten group '%s'", group->name);
 	for (size_t p = 0; !status && p < group->param_count; p++) {
 		const zero_param *param = group->params[p];
@@ -181,7 +178,6 @@ static zero_status pack_values(struct packing *pack, zero_status status)
 		job->ops->copy_many(job->backend, values.copies, values.copy_count);
 	status = zero_submit_wait(group->team, status, values.ops, values.op_count,
 				  "flattening of group '%s'", group->name);
-	free(values.bounds);
 	free(values.ops);
 	free(values.copies);
 	return status;

@@ -68,10 +68,9 @@ void zero_staging_close(zero_job *job);
 /* ---- partition.c ----------------------------------------------------------------------------- */
 
 /* The operation that sends the values at `data` of `rank` to all ranks of the team: all of them if
-   `replicated`, else each rank's shard. The caller sets where they are received. `bounds` has room
-   for world + 1 elements and lasts until the operation is done. */
-struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *data, bool replicated,
-			       size_t *bounds);
+   `replicated`, else each rank's shard. The caller sets where they are received. */
+struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *data,
+			       bool replicated);
 
 /* ---- adopt.c, tier.c, flatten.c: tensors that become views of flat buffers -------------------- */
 

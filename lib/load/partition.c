@@ -61,25 +61,10 @@ static zero_status load_own(zero_param *param, const zero_source *source)
 	return status;
 }
 
-/* The ranks' slices of the parameter, [world + 1] elements. */
-static void slice_bounds(const zero_param *param, const struct zero_segment *segment, int world,
-			 size_t *bounds)
-{
-	for (int rank = 0; rank <= world; rank++) {
-		size_t at = segment->shard * (size_t)rank;
-
-		bounds[rank] = at <= param->first                  ? 0
-			       : at - param->first >= param->count ? param->count
-								   : at - param->first;
-	}
-}
-
-struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *data, bool replicated,
-			       size_t *bounds)
+struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *data, bool replicated)
 {
 	const zero_team *team = param->group->team;
 
-	slice_bounds(param, &param->flat->segments[param->segment], team->place.world, bounds);
 	return (struct zero_op){
 		.kind = replicated ? ZERO_OP_BROADCAST : ZERO_OP_SCATTER,
 		.from = param->dtype,
@@ -87,17 +72,17 @@ struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *da
 		.root = zero_team_rank_of(team, rank),
 		.count = param->count,
 		.piece = piece_elements(param->group->job, param),
-		.bounds = bounds,
+		.first = param->first,
+		.shard = param->flat->segments[param->segment].shard,
 		.send = data,
 	};
 }
 
 /* Sends a parameter from one rank to where this rank stores its part. */
-static struct zero_op scatter_op(zero_param *param, const zero_source *source, size_t *bounds)
+static struct zero_op scatter_op(zero_param *param, const zero_source *source)
 {
 	const zero_group *group = param->group;
-	struct zero_op op =
-		zero_scatter_op(param, source->rank, source->data, group->replicated, bounds);
+	struct zero_op op = zero_scatter_op(param, source->rank, source->data, group->replicated);
 	size_t segment_first, segment_count, first, count;
 	const struct zero_segment *segment = &param->flat->segments[param->segment];
 
@@ -144,11 +129,10 @@ static bool must_meet(const struct load *load)
 static zero_status load_all(const struct load *load, zero_status status)
 {
 	zero_status reached;
-	size_t bounds_each = (size_t)load->team->place.world + 1, ops_count = 0;
 	struct zero_op *ops = calloc(load->count, sizeof(*ops));
-	size_t *bounds = calloc(load->count * bounds_each, sizeof(*bounds));
+	size_t ops_count = 0;
 
-	if (!status && (!ops || !bounds))
+	if (!status && !ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to load %zu parameters", load->count);
 	for (size_t i = 0; !status && i < load->count; i++)
 		status = zero_wait_post_step_gather(load->params[i]->group);
@@ -163,8 +147,7 @@ static zero_status load_all(const struct load *load, zero_status status)
 		status = load_all_own(load);
 	for (size_t i = 0; !status && i < load->count; i++)
 		if (load->sources[i].kind == ZERO_FROM_RANK && load->params[i]->count)
-			ops[ops_count++] = scatter_op(load->params[i], &load->sources[i],
-						      bounds + i * bounds_each);
+			ops[ops_count++] = scatter_op(load->params[i], &load->sources[i]);
 	status = zero_submit_wait(load->team, status, ops, ops_count, "%s", load->label);
 	for (size_t i = 0; !status && i < load->count; i++)
 		zero_param_update_masters(load->params[i]);
@@ -172,7 +155,6 @@ static zero_status load_all(const struct load *load, zero_status status)
 	reached = zero_device_sync(load->team->job);
 	status = status ? status : reached;
 out:
-	free(bounds);
 	free(ops);
 	return status;
 }

@@ -118,9 +118,35 @@ static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segmen
 	};
 }
 
-/* Adds the operations of a group: one for the output of each flat buffer, and one for each segment
-   that is not read in place. */
-static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops, size_t *op_count)
+/* Adds the operation that gives a flat buffer's output its memory, unless it has it already. */
+static zero_status prepare_output(struct zero_flat *flat, zero_dtype as, size_t bytes,
+				  struct zero_op *ops, size_t *op_count, bool *allocates)
+{
+	zero_job *job = flat->group->job;
+	struct zero_output *output = output_of(flat, as);
+	zero_status status = reserve(flat, as);
+
+	if (status || (job->ops->reuse &&
+		       job->ops->reuse(job->backend, output->address, bytes, &flat->gathered)))
+		return status;
+	/* Memory that no other rank shares may be in use on one rank alone. */
+	*allocates |= !flat->group->replicated || !output->used;
+	output->used = true;
+	ops[(*op_count)++] = (struct zero_op){
+		.kind = ZERO_OP_ALLOC,
+		.memory = ZERO_MEM_GATHERED,
+		.own = flat->group->replicated,
+		.shared = &flat->gathered,
+		.recv = output->address,
+		.count = bytes,
+	};
+	return ZERO_OK;
+}
+
+/* Adds the operations of a group: those of outputs, and one for each segment that is not read in
+   place. */
+static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops, size_t *op_count,
+			   bool *allocates)
 {
 	zero_status status = ZERO_OK;
 
@@ -134,16 +160,7 @@ static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops
 								: bytes_before(flat, r, as);
 		if (!bytes)
 			continue;
-		status = reserve(flat, as);
-		output_of(flat, as)->used = true;
-		ops[(*op_count)++] = (struct zero_op){
-			.kind = ZERO_OP_ALLOC,
-			.memory = ZERO_MEM_GATHERED,
-			.own = group->replicated,
-			.shared = &flat->gathered,
-			.recv = output_of(flat, as)->address,
-			.count = bytes,
-		};
+		status = prepare_output(flat, as, bytes, ops, op_count, allocates);
 		for (size_t r = 0; r < flat->segment_count; r++)
 			if (flat->segments[r].gathered_at != ZERO_IN_PLACE)
 				ops[(*op_count)++] =
@@ -173,9 +190,10 @@ static void free_outputs(zero_group *group)
 	job->ops->work_put(job->backend, group->gather);
 	group->gather = NULL;
 	group->ready = false;
-	group->uses = 0;
+	group->uses = group->joined = 0;
 	group->checked = false;
 	group->live_bytes = 0;
+	pthread_cond_broadcast(&job->trainer->released);
 }
 
 /*
@@ -235,6 +253,7 @@ static bool join_step(zero_group *group, zero_dtype as)
 	if (joins) {
 		group->gathered_as = as;
 		group->gather = stepped;
+		group->begun_by = pthread_self();
 	} else {
 		group->job->ops->work_put(group->job->backend, stepped);
 	}
@@ -283,16 +302,69 @@ static size_t count_within(const zero_job *job, zero_group **groups, size_t coun
 	return count;
 }
 
+/* The group whose output is at that address. */
+static const zero_group *group_at(const zero_job *job, const void *address)
+{
+	for (size_t g = 0; address && g < job->model->group_count; g++)
+		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++)
+			if (job->model->groups[g]->flats[f].gathered.data == address)
+				return job->model->groups[g];
+	return NULL;
+}
+
+/* Whether the memory that a group had last is with a group that only other threads still use than
+   the one that began it. These may have released it on another rank already. */
+static bool must_wait(zero_group *group, zero_dtype as)
+{
+	zero_job *job = group->job;
+	const zero_group *holder;
+
+	for (size_t f = 0; job->ops->holder && f < group->flat_count; f++) {
+		void *address = output_of(&group->flats[f], as)->address;
+
+		holder = address ? group_at(job, job->ops->holder(job->backend, address)) : NULL;
+		if (holder && holder->uses && holder->joined == holder->uses)
+			return true;
+	}
+	return false;
+}
+
+/* Called with the job's lock held, which is released meanwhile. */
+static void wait_for_memory(zero_group *group, zero_dtype as)
+{
+	while (!group->gather && must_wait(group, as))
+		pthread_cond_wait(&group->job->trainer->released, &group->job->lock);
+}
+
+/* Counts a use of a gathered group. */
+static void add_use(zero_group *group)
+{
+	group->uses++;
+	group->joined += !pthread_equal(group->begun_by, pthread_self());
+}
+
+/* Returns whether uses are left. A thread may end a use of another one. */
+static bool end_use(zero_group *group)
+{
+	bool own = pthread_equal(group->begun_by, pthread_self());
+
+	if (group->joined && (!own || group->joined == group->uses))
+		group->joined--;
+	return --group->uses;
+}
+
 /* The operations of all groups, which are of one team. */
 static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count, zero_dtype as,
-			       struct zero_op *ops, size_t *op_count)
+			       struct zero_op *ops, size_t *op_count, bool *allocates)
 {
 	zero_status status = ZERO_OK;
 
 	for (size_t g = 0; !status && g < count; g++) {
 		status = zero_work_wait(job, &groups[g]->post_step_gather);
-		if (!status)
-			status = prepare(groups[g], as, ops, op_count);
+		if (status)
+			zero_tear(job, status);
+		else
+			status = prepare(groups[g], as, ops, op_count, allocates);
 	}
 	return status;
 }
@@ -306,13 +378,14 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 	zero_status status, prepared = ZERO_OK;
 	struct zero_work *work;
 	size_t op_count = 0;
+	bool allocates = false;
 
 	if (!ops || !names)
 		prepared = zero_fail(ZERO_E_MEMORY, "no memory to gather %zu groups", count);
 	else
-		prepared = prepare_all(job, groups, count, as, ops, &op_count);
+		prepared = prepare_all(job, groups, count, as, ops, &op_count, &allocates);
 	/* Also after an error, which the other ranks have to learn of. */
-	status = zero_submit(groups[0]->team, prepared, ops, op_count, true, waited, &work,
+	status = zero_submit(groups[0]->team, prepared, ops, op_count, allocates, waited, &work,
 			     "gather of %s as %s", names ? names : "groups", zero_dtype_name(as));
 	for (size_t g = 0; g < count; g++) {
 		groups[g]->gathered_as = as;
@@ -322,6 +395,7 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 		}
 		job->ops->work_get(job->backend, work);
 		groups[g]->gather = work;
+		groups[g]->begun_by = pthread_self();
 		groups[g]->live_bytes = prepared ? 0 : output_bytes(groups[g], as);
 	}
 	if (!status)
@@ -379,6 +453,8 @@ zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as)
 			zero_fail(ZERO_E_MEMORY, "no memory to gather %zu groups", count),
 			groups[0]);
 	pthread_mutex_lock(&job->lock);
+	for (size_t g = 0; g < count; g++)
+		wait_for_memory(groups[g], as);
 	pending_count = list_pending(groups, count, as, pending);
 	for (size_t g = 0, team, fit; !status && g < pending_count; g += team) {
 		team = move_team_first(pending + g, pending_count - g);
@@ -402,6 +478,7 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	if (status)
 		return agree_on_error(status, group);
 	pthread_mutex_lock(&job->lock);
+	wait_for_memory(group, as);
 	if (!group->gather && !join_step(group, as))
 		status = begin_all(job, &group, 1, as, true);
 	else if (group->gathered_as != as)
@@ -415,7 +492,7 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	if (!status) {
 		/* The use counts from before the wait, so that a release by another thread does not
 		   free the buffer. */
-		group->uses++;
+		add_use(group);
 		work = group->gather;
 		job->ops->work_get(job->backend, work);
 	}
@@ -425,7 +502,7 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	status = zero_work_wait(job, &work);
 	if (status) {
 		pthread_mutex_lock(&job->lock);
-		if (group->uses && --group->uses == 0)
+		if (group->uses && !end_use(group))
 			free_outputs(group);
 		pthread_mutex_unlock(&job->lock);
 		return status;
@@ -448,7 +525,7 @@ zero_status zero_release(zero_group *group)
 	} else if (!group->uses) {
 		job->ops->wait(job->backend, group->gather);
 		free_outputs(group);
-	} else if (--group->uses == 0) {
+	} else if (!end_use(group)) {
 		if (zero_check_enabled(job))
 			status = zero_check_compare(group);
 		free_outputs(group);

@@ -23,6 +23,7 @@ static bool close_train(zero_job *job)
 	zero_stray_access_close();
 	for (size_t g = 0; g < job->model->group_count; g++)
 		zero_gather_free(job->model->groups[g]);
+	zero_step_state_free(job);
 	return true;
 }
 

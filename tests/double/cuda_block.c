@@ -135,6 +135,18 @@ struct double_block *double_block_next(uintptr_t at)
 	return place < block_count ? blocks[place] : NULL;
 }
 
+size_t double_cuda_pinned_bytes(void)
+{
+	size_t bytes = 0;
+
+	double_lock();
+	for (size_t i = 0; i < block_count; i++)
+		if (blocks[i]->pinned && !blocks[i]->freed)
+			bytes += blocks[i]->bytes;
+	double_unlock();
+	return bytes;
+}
+
 size_t double_tell_blocks(void)
 {
 	size_t alive = 0;

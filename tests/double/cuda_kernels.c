@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/step_rule.h"
 #include "cuda.h"
 #include "device.h"
 #include "../../kernels/kernels.h"
@@ -16,6 +17,15 @@ static const struct zero_kernels *host(void)
 static bool is_short_float(zero_dtype dtype)
 {
 	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
+}
+
+/* Poisons the output, unless an input is there, too. */
+static void late(struct double_op *op, void *out, size_t bytes, const void *in, size_t in_bytes)
+{
+	const char *to = out, *from = in;
+
+	if (to + bytes <= from || from + in_bytes <= to)
+		double_write_late(op->stream, out, bytes);
 }
 
 static bool cast_memory(struct double_op *op, void *arguments)
@@ -33,7 +43,8 @@ static CUresult run_cast(struct double_op *op, void *arguments)
 {
 	const struct zero_device_cast *a = arguments;
 
-	(void)op;
+	late(op, a->out, a->count * zero_dtype_size(a->to), a->in,
+	     a->count * zero_dtype_size(a->from));
 	host()->cast(a->to, a->out, a->from, a->in, a->count);
 	return CUDA_SUCCESS;
 }
@@ -41,11 +52,17 @@ static CUresult run_cast(struct double_op *op, void *arguments)
 static bool sum_memory(struct double_op *op, void *arguments)
 {
 	struct zero_device_sum *a = arguments;
+	size_t size = zero_dtype_size(a->from), rows;
 
-	if (!is_short_float(a->from) || a->n < 1 || a->n > ZERO_DEVICE_SUMMANDS)
+	if (!is_short_float(a->from) || a->n < 1 || a->own_at < 0 || a->own_at > a->n ||
+	    (a->first && a->accumulate))
 		return false;
-	for (int i = 0; i < a->n; i++)
-		double_access_add(op, &a->in[i], a->count, zero_dtype_size(a->from), false);
+	rows = (size_t)a->n - (a->own_at < a->n);
+	if (a->first)
+		double_access_add(op, &a->first, a->count, sizeof(float), false);
+	if (a->own_at < a->n)
+		double_access_add(op, &a->own, a->count, size, false);
+	double_access_add(op, &a->others, rows * a->count, size, false);
 	double_access_add(op, &a->out, a->count, sizeof(float), true);
 	return true;
 }
@@ -53,9 +70,22 @@ static bool sum_memory(struct double_op *op, void *arguments)
 static CUresult run_sum(struct double_op *op, void *arguments)
 {
 	const struct zero_device_sum *a = arguments;
+	const void **in = double_new((size_t)a->n, sizeof(*in));
+	const char *row = a->others;
 
 	(void)op;
-	host()->sum(a->out, a->from, a->in, a->n, a->count, a->accumulate);
+	for (int k = 0; k < a->n; k++) {
+		in[k] = k == a->own_at ? a->own : row;
+		row += k == a->own_at ? 0 : a->count * zero_dtype_size(a->from);
+	}
+	if (a->first) {
+		memmove(a->out, a->first, a->count * sizeof(float));
+		for (int k = 0; k < a->n; k++)
+			host()->sum(a->out, a->from, &in[k], 1, a->count, true);
+	} else {
+		host()->sum(a->out, a->from, in, a->n, a->count, a->accumulate);
+	}
+	free(in);
 	return CUDA_SUCCESS;
 }
 
@@ -65,6 +95,8 @@ static bool adamw_memory(struct double_op *op, void *arguments)
 
 	if (a->low && !is_short_float(a->low_dtype))
 		return false;
+	if (a->state)
+		double_access_add(op, &a->state, 1, sizeof(*a->state), false);
 	double_access_add(op, &a->g, a->count, sizeof(float), false);
 	double_access_add(op, &a->p, a->count, sizeof(float), true);
 	double_access_add(op, &a->m, a->count, sizeof(float), true);
@@ -77,9 +109,14 @@ static bool adamw_memory(struct double_op *op, void *arguments)
 static CUresult run_adamw(struct double_op *op, void *arguments)
 {
 	const struct zero_device_adamw *a = arguments;
+	struct zero_adamw_args args = a->args;
 
 	(void)op;
-	host()->adamw(&a->args, a->p, a->m, a->v, a->g, a->low, a->low_dtype, a->count);
+	if (a->state && a->state->skipped)
+		return CUDA_SUCCESS;
+	if (a->state)
+		args = zero_adamw_args_of_step(&a->args, a->state);
+	host()->adamw(&args, a->p, a->m, a->v, a->g, a->low, a->low_dtype, a->count);
 	return CUDA_SUCCESS;
 }
 
@@ -127,7 +164,27 @@ static CUresult run_norm2_fold(struct double_op *op, void *arguments)
 	(void)op;
 	for (size_t i = 0; i < a->count; i++)
 		total += a->parts[i];
+	if (a->accumulate)
+		total = *a->sum + total;
 	*a->sum = isnan(total) ? (double)NAN : total;
+	return CUDA_SUCCESS;
+}
+
+static bool step_rule_memory(struct double_op *op, void *arguments)
+{
+	struct zero_step_rule *a = arguments;
+
+	if (op->grid != 1)
+		return false;
+	double_access_add(op, &a->norms, (size_t)a->world, sizeof(double), false);
+	double_access_add(op, &a->state, 1, sizeof(*a->state), true);
+	return true;
+}
+
+static CUresult run_step_rule(struct double_op *op, void *arguments)
+{
+	(void)op;
+	zero_step_rule_apply(arguments);
 	return CUDA_SUCCESS;
 }
 
@@ -145,7 +202,7 @@ static CUresult run_fill(struct double_op *op, void *arguments)
 {
 	const struct zero_device_fill *a = arguments;
 
-	(void)op;
+	double_write_late(op->stream, a->out, a->count * a->size);
 	for (size_t i = 0; i < a->count; i++)
 		memcpy((char *)a->out + i * a->size, &a->pattern, a->size);
 	return CUDA_SUCCESS;
@@ -165,7 +222,7 @@ static CUresult run_uniform(struct double_op *op, void *arguments)
 {
 	const struct zero_device_random *a = arguments;
 
-	(void)op;
+	double_write_late(op->stream, a->out, a->count * zero_dtype_size(a->dtype));
 	host()->fill_uniform(a->dtype, a->out, a->first, a->count, a->a, a->b, a->seed, a->stream);
 	return CUDA_SUCCESS;
 }
@@ -174,7 +231,7 @@ static CUresult run_normal(struct double_op *op, void *arguments)
 {
 	const struct zero_device_random *a = arguments;
 
-	(void)op;
+	double_write_late(op->stream, a->out, a->count * zero_dtype_size(a->dtype));
 	host()->fill_normal(a->dtype, a->out, a->first, a->count, a->a, a->b, a->seed, a->stream);
 	return CUDA_SUCCESS;
 }
@@ -220,8 +277,10 @@ static CUresult run_copy_many(struct double_op *op, void *arguments)
 	result = double_access(op, first);
 	double_unlock();
 	for (size_t i = 0; !result && i < a->count; i++)
-		if (pieces[i].bytes)
+		if (pieces[i].bytes) {
+			double_write_late(op->stream, pieces[i].to, pieces[i].bytes);
 			memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
+		}
 	free(pieces);
 	return result;
 }
@@ -235,6 +294,8 @@ const struct double_kernel *double_kernel_find(const char *name)
 		{"zero_device_norm2", sizeof(struct zero_device_norm2), norm2_memory, run_norm2},
 		{"zero_device_norm2_fold", sizeof(struct zero_device_norm2_fold), norm2_fold_memory,
 		 run_norm2_fold},
+		{"zero_device_step_rule", sizeof(struct zero_step_rule), step_rule_memory,
+		 run_step_rule},
 		{"zero_device_fill", sizeof(struct zero_device_fill), fill_memory, run_fill},
 		{"zero_device_uniform", sizeof(struct zero_device_random), random_memory,
 		 run_uniform},

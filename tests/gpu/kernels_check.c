@@ -106,61 +106,93 @@ static void near_exact(const float *got, const float *before, void *const *value
 	}
 }
 
-static void one_sum(zero_dtype from, int n, size_t count, size_t shift, bool accumulate,
+enum base { ALONE, ACCUMULATE, FIRST }; /* what the sum is added to, or begins with */
+
+/* want = the sum, or what `want` holds and the sum, one value after the other. */
+static void right_sum(float *want, void *const *values, zero_dtype from, int n, size_t count,
+		      enum base base)
+{
+	if (base != FIRST)
+		host->sum(want, from, (const void *const *)values, n, count, base == ACCUMULATE);
+	for (int k = 0; base == FIRST && k < n; k++)
+		host->sum(want, from, (const void *[]){values[k]}, 1, count, true);
+}
+
+/* `place` is that of the summand that is apart from the others, n: none is. In place, the sum is
+   where that one is. */
+static void one_sum(zero_dtype from, int n, int place, size_t count, size_t shift, enum base base,
 		    bool in_place)
 {
-	size_t size = zero_dtype_size(from);
-	struct zero_device_sum args = {
-		.count = count, .n = n, .from = from, .accumulate = accumulate};
-	void *values[ZERO_DEVICE_SUMMANDS], *got;
-	struct array in[ZERO_DEVICE_SUMMANDS], out;
-	float *want = memory(count * 4), *before = memory(count * 4);
-	int place = n / 2, apart = draw() % 2;
+	size_t size = zero_dtype_size(from), rows = (size_t)n - (place < n);
+	struct zero_device_sum args = {.count = count,
+				       .n = n,
+				       .own_at = place,
+				       .from = from,
+				       .accumulate = base == ACCUMULATE};
+	char *all = memory((size_t)n * count * size), *others = memory(rows * count * size);
+	void **values = memory((size_t)n * sizeof(*values)), *got;
+	struct array own = {0}, in, out;
+	float *want = memory(count * 4);
 
+	random_values(from, all, (size_t)n * count);
 	for (int k = 0; k < n; k++) {
-		values[k] = memory(count * size);
-		random_values(from, values[k], count);
-		in[k] = array_new(values[k], count * size,
-				  (shift + (apart ? (size_t)k : 0)) % 5 * size);
-		args.in[k] = in[k].data;
+		values[k] = all + (size_t)k * count * size;
+		if (k != place)
+			memcpy(others + (size_t)(k - (k > place)) * count * size, values[k],
+			       count * size);
 	}
-	random_values(ZERO_F32, before, count);
+	in = array_new(others, rows * count * size, some_shift(shift) % 5 * size);
+	args.others = in.data;
+	if (place < n) {
+		own = array_new(values[place], count * size, shift % 5 * size);
+		args.own = own.data;
+	}
+	random_values(ZERO_F32, want, count);
 	if (in_place)
-		memcpy(before, values[place], count * 4);
-	memcpy(want, before, count * 4);
-	out = in_place ? in[place] : array_new(before, count * 4, shift % 5 * 4);
+		memcpy(want, values[place], count * 4);
+	out = in_place ? own : array_new(want, count * 4, shift % 5 * 4);
 	args.out = (float *)out.data;
+	args.first = base == FIRST ? args.out : NULL;
 	launch("zero_device_sum", &args, count, shift == 3 ? 1 : 0);
 	got = array_take(&out, "sum");
-	host->sum(want, from, (const void *const *)values, n, count, accumulate);
+	if (base == ALONE)
+		near_exact(got, NULL, values, from, n, count);
+	else
+		near_exact(got, want, values, from, n, count);
+	right_sum(want, values, from, n, count, base);
 	same_bits(got, want, 4, count, "sum");
-	near_exact(got, accumulate ? before : NULL, values, from, n, count);
-	for (int k = 0; k < n; k++) {
-		free(values[k]);
-		if (!in_place || k != place)
-			array_free(&in[k]);
-	}
+	array_free(&in);
+	if (place < n && !in_place)
+		array_free(&own);
 	free(want);
-	free(before);
 	free(got);
+	free(values);
+	free(others);
+	free(all);
 }
 
 void check_sum(void)
 {
-	static const int numbers[] = {1, 2, 3, 9, 64};
+	static const int numbers[] = {1, 2, 3, 9, 64, 257, 512, 1000};
 
 	for (size_t f = 0; f < 3; f++)
-		for (size_t i = 0; i < 5; i++)
+		for (size_t i = 0; i < 8; i++)
 			for (size_t c = 0; c < COUNTS; c++) {
-				if (counts[c] > longest || (numbers[i] > 3 && counts[c] > 70000))
+				const int n = numbers[i], place = (int)(draw() % (uint64_t)n);
+
+				if (counts[c] > longest || (n > 3 && counts[c] > 70000) ||
+				    (n > 64 && counts[c] > 300))
 					continue;
-				one_sum(floats[f], numbers[i], counts[c], shifts[c % SHIFTS], false,
+				one_sum(floats[f], n, place, counts[c], shifts[c % SHIFTS], ALONE,
 					false);
-				one_sum(floats[f], numbers[i], counts[c], shifts[i % SHIFTS], true,
-					false);
+				one_sum(floats[f], n, c % 2 ? n : n - 1, counts[c],
+					shifts[i % SHIFTS], ACCUMULATE, false);
+				one_sum(floats[f], n, c % 2 ? 0 : n, counts[c], shifts[i % SHIFTS],
+					FIRST, false);
 				if (floats[f] == ZERO_F32)
-					one_sum(ZERO_F32, numbers[i], counts[c], shifts[i % SHIFTS],
-						c % 2, true);
+					one_sum(ZERO_F32, n, c % 3 ? n / 2 : n - 1, counts[c],
+						shifts[i % SHIFTS], c % 2 ? ACCUMULATE : ALONE,
+						true);
 			}
 }
 
@@ -212,11 +244,6 @@ static void near_formula(const struct zero_adamw_args *a, const struct states *f
 		expect(fabs((double)got[i] - want) <= 1e-6 * (fabs(p) + most) + 1e-30,
 		       "adamw: %.9g at %zu, not %.9g", (double)got[i], i, want);
 	}
-}
-
-static float unit(void)
-{
-	return (float)(draw() >> 40) * 0x1p-24F;
 }
 
 static void one_adamw(zero_dtype low, size_t count, size_t shift)

@@ -95,7 +95,7 @@ static void large_sum(void)
 	if (fits("sum", MANY * 8)) {
 		for (int k = 0; k < 2; k++) {
 			random_values(ZERO_BF16, values[k], PERIOD);
-			args.in[k] = repeated(values[k], 2);
+			*(k ? &args.others : &args.own) = repeated(values[k], 2);
 		}
 		host->sum(want, ZERO_BF16, (const void *[]){values[0], values[1]}, 2, PERIOD,
 			  false);
@@ -103,8 +103,8 @@ static void large_sum(void)
 		launch("zero_device_sum", &args, MANY, 0);
 		expect_repeated((char *)args.out, want, 4, "sum");
 		device_free(args.out);
-		device_free((void *)args.in[0]);
-		device_free((void *)args.in[1]);
+		device_free((void *)args.own);
+		device_free((void *)args.others);
 	}
 	free(values[0]);
 	free(values[1]);

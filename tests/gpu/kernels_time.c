@@ -105,15 +105,17 @@ static void casts(void)
 static void sums(void)
 {
 	for (int n = 2; n <= SUMMANDS; n *= 2) {
-		struct zero_device_sum args = {
-			.out = (float *)d.b, .count = d.count, .n = n, .from = ZERO_F32};
+		struct zero_device_sum args = {.out = (float *)d.b,
+					       .own = d.in[0],
+					       .others = d.in[1],
+					       .count = d.count,
+					       .n = n,
+					       .from = ZERO_F32};
 		struct timed t = {.kernel = "zero_device_sum",
 				  .arguments = &args,
 				  .bytes = (double)d.bytes * (n + 1)};
 		char row[64];
 
-		for (int k = 0; k < n; k++)
-			args.in[k] = d.in[k];
 		snprintf(row, sizeof(row), "sum of %d", n);
 		bandwidth(row, &t);
 	}
@@ -204,8 +206,9 @@ void bandwidths(double scale)
 	d.end = mark_new();
 	d.parts = (double *)must_alloc(ZERO_NORM2_PARTS * sizeof(double));
 	d.sum = (double *)must_alloc(sizeof(double));
+	d.in[0] = must_alloc(SUMMANDS * d.bytes);
 	for (int k = 0; k < SUMMANDS; k++) {
-		d.in[k] = must_alloc(d.bytes);
+		d.in[k] = d.in[0] + (size_t)k * d.bytes;
 		fill_random(d.in[k], (uint64_t)k);
 	}
 	d.a = d.in[0];

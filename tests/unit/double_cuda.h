@@ -148,7 +148,8 @@ static inline CUresult launch(const char *name, unsigned grid, void *arguments, 
 static inline CUresult twice(CUdeviceptr x, size_t count, CUstream stream)
 {
 	struct zero_device_sum arguments = {.out = (float *)x,
-					    .in = {(void *)x, (void *)x},
+					    .own = (void *)x,
+					    .others = (void *)x,
 					    .count = count,
 					    .n = 2,
 					    .from = ZERO_F32};

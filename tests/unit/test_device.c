@@ -89,7 +89,8 @@ static void check_beyond_32_bits(void)
 	float *x = far_array(count * sizeof(float)), *y = far_array(count * sizeof(float));
 	const struct zero_device_fill fill = {x, count, 0x3f800000, 4};
 	const struct zero_device_cast cast = {y, x, count, ZERO_F16, ZERO_F32};
-	const struct zero_device_sum sum = {y, {x, x}, count, 2, ZERO_F32, false};
+	const struct zero_device_sum sum = {
+		.out = y, .own = x, .others = x, .count = count, .n = 2, .from = ZERO_F32};
 	const uint16_t *h = (const uint16_t *)y;
 
 	if (!x || !y) {

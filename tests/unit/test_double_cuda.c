@@ -123,7 +123,8 @@ static void renew(int b, CUstream stream)
 static void add(int to, int a, int b, CUstream stream)
 {
 	struct zero_device_sum arguments = {.out = (float *)p.x[to],
-					    .in = {(void *)p.x[a], (void *)p.x[b]},
+					    .own = (void *)p.x[a],
+					    .others = (void *)p.x[b],
 					    .count = WORDS,
 					    .n = 2,
 					    .from = ZERO_F32};

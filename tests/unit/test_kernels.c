@@ -102,6 +102,9 @@ START_TEST(sums_fold_from_the_left)
 		sum_is_right(types[t], 9, BIG, 0, false, t ? -1 : 4, random_sane);
 		sum_is_right(types[t], 5000, 300, t, t % 2, -1, random_sane);
 	}
+	for (int n = 256; n < 1100; n += 187)
+		sum_is_right(ZERO_F32, n, 300, 0, n % 2, n - 1 - (int)(random64() % 200),
+			     random_sane);
 }
 END_TEST
 

@@ -20,11 +20,11 @@ START_TEST(automatic_sizes)
 	ck_assert_uint_eq(zero_auto_gather_limit(0), 0);
 	ck_assert_uint_eq(zero_auto_gather_limit(7), 1);
 	ck_assert_uint_eq(zero_auto_gather_limit(UINT64_MAX), UINT64_MAX / 4);
-	ck_assert_uint_eq(zero_exchange_piece(1, false), 1 << 20);
-	ck_assert_uint_eq(zero_exchange_piece(3, false), 21 * 16384);
-	ck_assert_uint_eq(zero_exchange_piece(64, false), 16384);
+	ck_assert_uint_eq(zero_exchange_piece(1), 1 << 20);
+	ck_assert_uint_eq(zero_exchange_piece(3), 21 * 16384);
+	ck_assert_uint_eq(zero_exchange_piece(64), 16384);
 	/* never smaller, however many ranks there are */
-	ck_assert_uint_eq(zero_exchange_piece(5000, false), 16384);
+	ck_assert_uint_eq(zero_exchange_piece(5000), 16384);
 }
 END_TEST
 
@@ -35,7 +35,7 @@ struct expected {
 	int stage;
 	uint64_t shards, gathered, gradients, optimizer, staging;
 	size_t share, gradient_size;
-	bool offload;
+	bool offload, device;
 };
 
 /*
@@ -91,6 +91,9 @@ static const struct expected expectations[] = {
 	{4, 3, CUT_SHARED, 0, 4096 + 8192 + 4096 + 8192 + 24576, CUT_STATES, 0, .share = 4,
 	 .gradient_size = 2},
 	{4, 3, CUT_SHARED, 0, CUT_GRADIENTS, CUT_STATES, 0, .share = 4, .offload = true},
+	/* GPUs: two sets, however many ranks there are, and a page for the state of the step */
+	{4, 3, CUT, ALL, CUT_GRADIENTS, CUT_STATES, 32 * M + 4096, .share = 1, .device = true},
+	{1, 3, ALL, 0, ALL_GRADIENTS, ALL_STATES, 4096, .share = 1, .device = true},
 };
 
 START_TEST(bytes_by_kind)
@@ -100,6 +103,7 @@ START_TEST(bytes_by_kind)
 				     .share = want->share,
 				     .stage = want->stage,
 				     .offload = want->offload,
+				     .device = want->device,
 				     .gradient_size = want->gradient_size};
 	uint64_t bytes[ZERO_MEM_KINDS];
 	uint64_t optimizer = want->offload ? 0 : want->optimizer;

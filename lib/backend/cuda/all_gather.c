@@ -6,7 +6,7 @@
 
 static char *output(const struct zero_op *op)
 {
-	return op->shared ? op->shared->data + op->at : op->recv;
+	return op->shared ? zero_shared_base(op->shared) + op->at : op->recv;
 }
 
 /*

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "backend/bootstrap.h"
+#include "backend/step_rule.h"
+#include "backend/workers.h"
 #include "gpu_comm.h"
 
 const struct zero_core *zero_core;
@@ -17,6 +19,7 @@ struct zero_backend {
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
 	struct zero_queue *queue;
+	struct zero_workers *workers; /* that step what is offloaded */
 	struct zero_nccl_comm caller; /* made at the first zero_nccl_comm */
 	size_t sharing;               /* ranks that have the same GPU */
 	double *parts;                /* of a squared norm; few, and therefore in host memory */
@@ -40,6 +43,7 @@ static bool cuda_available(void)
 static void cuda_close(struct zero_backend *cuda)
 {
 	zero_queue_delete(cuda->queue);
+	zero_workers_delete(cuda->workers);
 	if (cuda->device)
 		zero_device_enter(cuda->device);
 	if (cuda->comm && cuda->caller.device) {
@@ -94,7 +98,11 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 	cuda->comm->comm.meter = config->meter;
 	if (!status)
 		status = zero_queue_new(&cuda->comm->comm, &cuda->queue);
-	return zero_agree_status(&cuda->comm->comm, status);
+	status = zero_agree_status(&cuda->comm->comm, status);
+	if (!status)
+		cuda->workers =
+			zero_workers_new(zero_workers_budget(&cuda->comm->comm, config->threads));
+	return status;
 }
 
 static void cuda_place(const struct zero_backend *cuda, const struct zero_team_comm *team_comm,
@@ -106,6 +114,16 @@ static void cuda_place(const struct zero_backend *cuda, const struct zero_team_c
 static void cuda_set_stream(struct zero_backend *cuda, void *stream)
 {
 	cuda->device->compute_stream = stream;
+}
+
+static bool cuda_capturing(struct zero_backend *cuda)
+{
+	bool capturing;
+
+	zero_device_enter(cuda->device);
+	capturing = zero_device_is_capturing(cuda->device);
+	zero_device_leave(cuda->device);
+	return capturing;
 }
 
 static zero_status cuda_caller_comm(struct zero_backend *cuda, void **comm)
@@ -146,15 +164,60 @@ static bool cuda_caller_block(struct zero_backend *cuda, const void *data, size_
 
 static void cuda_shared_free(struct zero_backend *cuda, struct zero_shared *shared)
 {
-	struct zero_comm *comm = &cuda->comm->comm;
-
 	zero_device_enter(cuda->device);
 	if (shared->owner)
-		comm->ops->shared_free(comm, shared);
+		zero_output_release(shared->owner);
 	else
 		zero_memory_free(cuda->memory, shared->data, cuda->device->compute_stream);
 	zero_device_leave(cuda->device);
 	*shared = (struct zero_shared){0};
+}
+
+static zero_status cuda_reserve(struct zero_backend *cuda, size_t bytes, void **address)
+{
+	zero_status status;
+
+	zero_device_enter(cuda->device);
+	status = zero_output_new(cuda->device, bytes, &cuda->comm->outputs, address);
+	zero_device_leave(cuda->device);
+	return status;
+}
+
+static void cuda_unreserve(struct zero_backend *cuda, void *address, size_t bytes)
+{
+	struct zero_device_output *output =
+		address ? zero_output_at(&cuda->comm->outputs, address) : NULL;
+
+	(void)bytes;
+	if (!output)
+		return;
+	zero_device_enter(cuda->device);
+	zero_device_finish(cuda->device);
+	if (!cuda->device->hung)
+		zero_output_delete(output, &cuda->comm->outputs);
+	zero_device_leave(cuda->device);
+}
+
+static bool cuda_reuse(struct zero_backend *cuda, void *address, size_t bytes,
+		       struct zero_shared *shared)
+{
+	struct zero_device_output *output = zero_output_at(&cuda->comm->outputs, address);
+
+	if (!output || !zero_output_retake(output))
+		return false;
+	*shared = (struct zero_shared){
+		.data = address,
+		.base = zero_output_base(output),
+		.bytes = bytes,
+		.kind = ZERO_MEM_GATHERED,
+		.owner = output,
+	};
+	return true;
+}
+
+static void *cuda_holder(struct zero_backend *cuda, void *address)
+{
+	return zero_output_holder(zero_output_at(&cuda->comm->outputs, address));
 }
 
 static void cuda_memory(const struct zero_backend *cuda, zero_memory *memory)
@@ -183,6 +246,13 @@ static size_t cuda_memory_free(const struct zero_backend *cuda)
 	return bytes / cuda->sharing;
 }
 
+static void cuda_trim(struct zero_backend *cuda)
+{
+	zero_device_enter(cuda->device);
+	zero_memory_trim_pinned(cuda->memory);
+	zero_device_leave(cuda->device);
+}
+
 /* ---- submissions ----------------------------------------------------------------------------- */
 
 static zero_status cuda_submit(struct zero_backend *cuda, const struct zero_submission *submission,
@@ -200,6 +270,11 @@ static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent_submissi
 			  size_t count)
 {
 	return zero_queue_recent(cuda->queue, recent, count);
+}
+
+static void cuda_end_deadlock(struct zero_backend *cuda, int rank, const char *text)
+{
+	zero_net->fail_all(cuda->comm->net, ZERO_E_ORDER, rank, text);
 }
 
 /* What devices wait for ends when their processes end. */
@@ -358,10 +433,11 @@ static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, 
 {
 	struct zero_device *device = cuda->device;
 	struct zero_device_norm2 norm2 = {.x = x, .count = count, .parts = cuda->parts};
-	struct zero_device_norm2_fold fold = {
-		.parts = cuda->parts, .count = zero_norm2_parts(count), .sum = sum};
+	struct zero_device_norm2_fold fold = {.parts = cuda->parts,
+					      .count = zero_norm2_parts(count),
+					      .sum = sum,
+					      .accumulate = true};
 
-	*sum = 0;
 	if (!count)
 		return;
 	zero_device_enter(device);
@@ -370,11 +446,19 @@ static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, 
 	zero_device_leave(device);
 }
 
-static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args, float *p,
-		       float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
-		       size_t count)
+static void cuda_step_rule(struct zero_backend *cuda, const struct zero_step_rule *rule)
+{
+	zero_device_enter(cuda->device);
+	zero_launch_blocks(cuda->device, cuda->device->compute_stream, ZERO_K_STEP_RULE, rule, 1);
+	zero_device_leave(cuda->device);
+}
+
+static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args,
+		       const struct zero_step_state *state, float *p, float *m, float *v,
+		       const float *g, void *low, zero_dtype low_dtype, size_t count)
 {
 	struct zero_device_adamw adamw = {.args = *args,
+					  .state = state,
 					  .p = p,
 					  .m = m,
 					  .v = v,
@@ -384,11 +468,16 @@ static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *
 					  .count = count};
 
 	zero_device_enter(cuda->device);
-	if (is_host(p) && is_host(m) && is_host(v) && is_host(g) && is_host(low))
-		cuda->kernels->adamw(args, p, m, v, g, low, low_dtype, count);
-	else
+	if (is_host(p) && is_host(m) && is_host(v) && is_host(g) && is_host(low)) {
+		struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
+
+		if (!state->skipped)
+			zero_cpu_adamw(cuda->workers, cuda->kernels, &of_step, p, m, v, g, low,
+				       low_dtype, count);
+	} else {
 		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_ADAMW, &adamw,
 			    count / 4 + (count % 4 != 0));
+	}
 	zero_device_leave(cuda->device);
 }
 
@@ -406,17 +495,24 @@ static const struct zero_backend_ops cuda_ops = {
 	.limit = cuda_limit,
 	.caller_block = cuda_caller_block,
 	.shared_free = cuda_shared_free,
+	.reserve = cuda_reserve,
+	.unreserve = cuda_unreserve,
+	.reuse = cuda_reuse,
+	.holder = cuda_holder,
 	.memory = cuda_memory,
 	.memory_at_peak = cuda_memory_high,
 	.traffic = cuda_traffic,
 	.memory_free = cuda_memory_free,
+	.trim = cuda_trim,
 	.submit = cuda_submit,
 	.wait = cuda_wait,
 	.work_get = cuda_work_get,
 	.work_put = cuda_work_put,
 	.recent = cuda_recent,
+	.end_deadlock = cuda_end_deadlock,
 	.abort = cuda_abort,
 	.set_stream = cuda_set_stream,
+	.capturing = cuda_capturing,
 	.caller_comm = cuda_caller_comm,
 	.event_record = cuda_event_record,
 	.event_wait = cuda_event_wait,
@@ -430,6 +526,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.convert = cuda_convert,
 	.transpose = cuda_transpose,
 	.norm2 = cuda_norm2,
+	.step_rule = cuda_step_rule,
 	.adamw = cuda_adamw,
 };
 

@@ -43,31 +43,40 @@ static void cuda_device_order_free(struct zero_comm *comm, struct zero_device_or
 
 /* ---- output buffers -------------------------------------------------------------------------- */
 
-static bool has_window(const struct zero_cuda_comm *cuda, const struct zero_op *op)
+static bool is_output(const struct zero_op *op)
 {
-	return cuda->windows && op->memory == ZERO_MEM_GATHERED && !op->own;
+	return op->kind == ZERO_OP_ALLOC && op->memory == ZERO_MEM_GATHERED;
 }
 
-/* Allocates an output on this rank. Windows are registered later, when all ranks have theirs. */
-static zero_status make_output(struct zero_cuda_comm *cuda, const struct zero_op *op, bool fresh)
+/* Gives an output its memory on this rank, which is registered later, when all ranks have theirs. */
+static zero_status take_output(struct zero_cuda_comm *cuda, const struct zero_op *op, bool fresh)
 {
-	struct zero_shared *shared = op->shared;
-	struct zero_window *window;
-	zero_status status;
+	struct zero_cuda_comm *first = cuda->first;
+	struct zero_device_output *output = zero_output_at(&first->outputs, op->recv);
+	zero_status status =
+		zero_output_take(op->own ? first->own_slots : cuda->slots, output, fresh);
 
-	*shared = (struct zero_shared){.bytes = op->count, .kind = op->memory};
-	if (!has_window(cuda, op))
-		return zero_memory_alloc(cuda->memory, op->memory, op->count, op->zeroed,
-					 cuda->device->comm_stream, (void **)&shared->data);
-	status = zero_window_alloc(cuda->windows, zero_round_to_pages(op->count), fresh, &window);
+	*op->shared = (struct zero_shared){.bytes = op->count, .kind = op->memory};
 	if (status)
 		return status;
-	shared->data = zero_window_data(window);
-	shared->owner = window;
+	op->shared->data = op->recv;
+	op->shared->base = zero_output_base(output);
+	op->shared->owner = output;
 	return ZERO_OK;
 }
 
-static void free_outputs(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count)
+static zero_status make_buffer(struct zero_cuda_comm *cuda, const struct zero_op *op)
+{
+	struct zero_shared *shared = op->shared;
+
+	if (is_output(op))
+		return take_output(cuda, op, false);
+	*shared = (struct zero_shared){.bytes = op->count, .kind = op->memory};
+	return zero_memory_alloc(cuda->memory, op->memory, op->count, op->zeroed,
+				 cuda->device->comm_stream, (void **)&shared->data);
+}
+
+static void free_buffers(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
 		struct zero_shared *shared = ops[i].shared;
@@ -75,26 +84,26 @@ static void free_outputs(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 		if (ops[i].kind != ZERO_OP_ALLOC)
 			continue;
 		if (shared->owner)
-			zero_window_free(shared->owner, ZERO_NO_STREAM);
+			zero_output_release(shared->owner);
 		else
 			zero_memory_free(cuda->memory, shared->data, cuda->device->comm_stream);
 		*shared = (struct zero_shared){0};
 	}
 }
 
-/* Returns a hash of the windows that this rank has chosen. */
+/* Returns a hash of the slots that this rank has chosen. */
 static uint64_t choice_of(const struct zero_op *ops, size_t count)
 {
 	uint64_t choice = 0;
 
 	for (size_t i = 0; i < count; i++)
-		if (ops[i].kind == ZERO_OP_ALLOC && ops[i].shared->owner)
+		if (is_output(&ops[i]) && ops[i].shared->owner && !ops[i].own)
 			choice = choice * UINT64_C(0x9e3779b97f4a7c15) +
-				 zero_window_id(ops[i].shared->owner) + 1;
+				 zero_output_slot(ops[i].shared->owner) + 1;
 	return choice;
 }
 
-/* COLLECTIVE. The ranks chose different windows, so all of them allocate new ones. */
+/* COLLECTIVE. The ranks chose different slots, so all of them make new ones. */
 static zero_status renew_outputs(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 				 size_t count)
 {
@@ -103,11 +112,10 @@ static zero_status renew_outputs(struct zero_cuda_comm *cuda, const struct zero_
 	for (size_t i = 0; !status && i < count; i++) {
 		struct zero_shared *shared = ops[i].shared;
 
-		if (ops[i].kind != ZERO_OP_ALLOC || !shared->owner ||
-		    !zero_window_id(shared->owner))
+		if (!is_output(&ops[i]) || ops[i].own || !zero_output_slot(shared->owner))
 			continue;
-		zero_window_free(shared->owner, ZERO_NO_STREAM);
-		status = make_output(cuda, &ops[i], true);
+		zero_output_release(shared->owner);
+		status = take_output(cuda, &ops[i], true);
 	}
 	return zero_agree_status(&cuda->comm, status);
 }
@@ -117,14 +125,9 @@ static zero_status register_outputs(const struct zero_op *ops, size_t count)
 	zero_status status = ZERO_OK;
 
 	for (size_t i = 0; !status && i < count; i++)
-		if (ops[i].kind == ZERO_OP_ALLOC && ops[i].shared->owner)
-			status = zero_window_register(ops[i].shared->owner);
+		if (is_output(&ops[i]))
+			status = zero_output_register(ops[i].shared->owner);
 	return status;
-}
-
-static void cuda_shared_free(struct zero_comm *comm, struct zero_shared *shared)
-{
-	zero_window_free(shared->owner, zero_cuda_of(comm)->device->compute_stream);
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -144,7 +147,7 @@ static zero_status cuda_begin(struct zero_comm *comm, const struct zero_op *ops,
 			continue;
 		*ops[i].shared = (struct zero_shared){0};
 		if (!status)
-			one = make_output(cuda, &ops[i], false);
+			one = make_buffer(cuda, &ops[i]);
 		status = status ? status : one;
 	}
 	if (!status)
@@ -165,13 +168,14 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 	if (!status && !comm->choices_equal)
 		status = renew_outputs(cuda, ops, count);
 	if (status) {
-		free_outputs(cuda, ops, count);
+		free_buffers(cuda, ops, count);
 	} else {
 		status = register_outputs(ops, count);
 		if (!status)
 			status = zero_cuda_run_operations(cuda, ops, count);
 		order->after = zero_event_record(device, device->comm_stream);
 	}
+	zero_cuda_free_pinned(cuda);
 	zero_device_leave(device);
 	if (cuda->first != cuda) {
 		cuda->first->comm.bytes_sent += atomic_exchange(&comm->bytes_sent, 0);
@@ -184,7 +188,7 @@ static void cuda_fail_all(struct zero_comm *comm, const char *text)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
-	zero_control_fail_all(cuda->control, cuda->first->comm.place.rank, text);
+	zero_net->fail_all(cuda->net, ZERO_E_COMM, cuda->first->comm.place.rank, text);
 }
 
 static void cuda_abandon(struct zero_comm *comm)
@@ -207,26 +211,26 @@ static void cuda_free(struct zero_comm *comm, void *data, const struct zero_devi
 
 static zero_status cuda_begin_max(struct zero_comm *comm)
 {
-	return zero_control_begin_max(zero_cuda_of(comm)->control_team, comm->agreement.mine,
-				      ZERO_AGREE_VALUES);
+	return zero_net->begin_max(zero_cuda_of(comm)->net_team, comm->agreement.mine,
+				   ZERO_AGREE_VALUES);
 }
 
 static zero_status cuda_finish_max(struct zero_comm *const *comms, int count, int *index)
 {
 	uint64_t all[ZERO_AGREE_VALUES];
-	struct zero_control_team **teams;
+	struct zero_net_team **teams;
 	zero_status status = ZERO_OK;
 	size_t which = 0;
 
 	*index = -1;
 	if (!count)
 		return ZERO_OK;
-	teams = calloc((size_t)count, sizeof(struct zero_control_team *));
+	teams = calloc((size_t)count, sizeof(struct zero_net_team *));
 	if (!teams)
 		return zero_core->fail(ZERO_E_COMM, "no memory to agree in %d teams", count);
 	for (int i = 0; i < count; i++)
-		teams[i] = zero_cuda_of(comms[i])->control_team;
-	status = zero_control_finish_max(teams, (size_t)count, &which, all);
+		teams[i] = zero_cuda_of(comms[i])->net_team;
+	status = zero_net->finish_max(teams, (size_t)count, &which, all);
 	if (!status) {
 		*index = (int)which;
 		memcpy(comms[which]->agreement.all, all, sizeof(all));
@@ -237,12 +241,12 @@ static zero_status cuda_finish_max(struct zero_comm *const *comms, int count, in
 
 static zero_status cuda_exchange(struct zero_comm *comm, const void *send, void *recv, size_t bytes)
 {
-	return zero_control_exchange(zero_cuda_of(comm)->control_team, send, recv, bytes);
+	return zero_net->exchange(zero_cuda_of(comm)->net_team, send, recv, bytes);
 }
 
 static zero_status cuda_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
 {
-	return zero_control_broadcast(zero_cuda_of(comm)->control_team, data, bytes, root);
+	return zero_net->broadcast(zero_cuda_of(comm)->net_team, data, bytes, root);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -254,7 +258,6 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 	.fail_all = cuda_fail_all,
 	.abandon = cuda_abandon,
 	.free = cuda_free,
-	.shared_free = cuda_shared_free,
 	.begin_max = cuda_begin_max,
 	.finish_max = cuda_finish_max,
 	.exchange = cuda_exchange,
@@ -270,7 +273,6 @@ const struct zero_comm_ops zero_cuda_single_rank_ops = {
 	.begin = cuda_begin,
 	.run = cuda_run,
 	.free = cuda_free,
-	.shared_free = cuda_shared_free,
 	.device_order_begin = cuda_device_order_begin,
 	.device_order_join = cuda_device_order_join,
 	.device_order_free = cuda_device_order_free,

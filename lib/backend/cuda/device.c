@@ -13,6 +13,7 @@ static const char *const kernel_names[ZERO_KERNELS] = {
 	[ZERO_K_ADAMW] = "zero_device_adamw",
 	[ZERO_K_NORM2] = "zero_device_norm2",
 	[ZERO_K_NORM2_FOLD] = "zero_device_norm2_fold",
+	[ZERO_K_STEP_RULE] = "zero_device_step_rule",
 	[ZERO_K_FILL] = "zero_device_fill",
 	[ZERO_K_UNIFORM] = "zero_device_uniform",
 	[ZERO_K_NORMAL] = "zero_device_normal",
@@ -65,6 +66,13 @@ static zero_status query_device(struct zero_device *device)
 		status = zero_driver_status(
 			zero_driver.device_attribute(
 				&pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device->id),
+			"cuDeviceGetAttribute");
+	if (!status)
+		status = zero_driver_status(
+			zero_driver.device_attribute(
+				&device->gpu_direct,
+				CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+				device->id),
 			"cuDeviceGetAttribute");
 	if (!status && !pools)
 		status =
@@ -159,6 +167,19 @@ zero_status zero_device_open(int local_rank, CUstream compute, struct zero_devic
 	return status;
 }
 
+void zero_device_finish(struct zero_device *device)
+{
+	CUstream streams[] = {device->comm_stream, device->compute_stream};
+
+	for (int i = 0; i < 2; i++) {
+		struct zero_event *end = zero_event_record(device, streams[i]);
+
+		if (end)
+			zero_event_synchronize(device, end);
+		zero_event_put(device, end);
+	}
+}
+
 static void finish_stream(CUstream *stream, bool hung)
 {
 	if (!*stream || hung)
@@ -178,10 +199,14 @@ void zero_device_close(struct zero_device *device)
 		finish_stream(&device->comm_stream, device->hung);
 		finish_stream(&device->sums_stream, device->hung);
 		for (int i = 0; i < ZERO_DEVICE_EVENTS; i++)
-			if (device->events[i])
-				zero_driver.event_delete(device->events[i]);
-		for (size_t i = 0; i < device->spare_count; i++)
-			zero_driver.event_delete(device->spare[i]);
+			zero_event_put(device, device->events[i]);
+		while (device->spare) {
+			struct zero_event *event = device->spare;
+
+			device->spare = event->next;
+			zero_driver.event_delete(event->event);
+			free(event);
+		}
 		if (device->module)
 			zero_driver.module_unload(device->module);
 		if (device->pool && !device->hung)
@@ -189,7 +214,6 @@ void zero_device_close(struct zero_device *device)
 		zero_device_leave(device);
 		zero_driver.context_release(device->id);
 	}
-	free(device->spare);
 	pthread_mutex_destroy(&device->lock);
 	free(device);
 }

@@ -50,16 +50,36 @@ struct zero_driver {
 	CUresult (*set)(CUdeviceptr, unsigned char value, size_t bytes,
 			CUstream); /* cuMemsetD8Async */
 
+	/* Physical memory, which is mapped at addresses that are reserved apart from it. */
+	CUresult (*granularity)(
+		size_t *bytes, const CUmemAllocationProp *,
+		CUmemAllocationGranularity_flags); /* cuMemGetAllocationGranularity */
+	CUresult (*address_reserve)(CUdeviceptr *, size_t bytes, size_t alignment, CUdeviceptr wish,
+				    unsigned long long flags); /* cuMemAddressReserve */
+	CUresult (*address_free)(CUdeviceptr, size_t bytes);   /* cuMemAddressFree */
+	CUresult (*physical_new)(CUmemGenericAllocationHandle *, size_t bytes,
+				 const CUmemAllocationProp *,
+				 unsigned long long flags);        /* cuMemCreate */
+	CUresult (*physical_delete)(CUmemGenericAllocationHandle); /* cuMemRelease */
+	CUresult (*map)(CUdeviceptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle,
+			unsigned long long flags);    /* cuMemMap */
+	CUresult (*unmap)(CUdeviceptr, size_t bytes); /* cuMemUnmap */
+	CUresult (*set_access)(CUdeviceptr, size_t bytes, const CUmemAccessDesc *,
+			       size_t count); /* cuMemSetAccess */
+
 	CUresult (*stream_new)(CUstream *, unsigned int flags,
 			       int priority); /* cuStreamCreateWithPriority */
 	CUresult (*stream_delete)(CUstream);  /* cuStreamDestroy_v2 */
 	CUresult (*stream_finish)(CUstream);  /* cuStreamSynchronize */
 	CUresult (*stream_wait)(CUstream, CUevent, unsigned int flags); /* cuStreamWaitEvent */
-	CUresult (*event_new)(CUevent *, unsigned int flags);           /* cuEventCreate */
-	CUresult (*event_delete)(CUevent);                              /* cuEventDestroy_v2 */
-	CUresult (*event_record)(CUevent, CUstream);                    /* cuEventRecord */
-	CUresult (*event_query)(CUevent);                               /* cuEventQuery */
-	CUresult (*event_finish)(CUevent);                              /* cuEventSynchronize */
+	CUresult (*capture_info)(CUstream, CUstreamCaptureStatus *, cuuint64_t *id, CUgraph *,
+				 const CUgraphNode **,
+				 size_t *count);              /* cuStreamGetCaptureInfo_v2 */
+	CUresult (*event_new)(CUevent *, unsigned int flags); /* cuEventCreate */
+	CUresult (*event_delete)(CUevent);                    /* cuEventDestroy_v2 */
+	CUresult (*event_record)(CUevent, CUstream);          /* cuEventRecord */
+	CUresult (*event_query)(CUevent);                     /* cuEventQuery */
+	CUresult (*event_finish)(CUevent);                    /* cuEventSynchronize */
 
 	CUresult (*module_load)(CUmodule *, const void *image); /* cuModuleLoadData */
 	CUresult (*module_unload)(CUmodule);                    /* cuModuleUnload */

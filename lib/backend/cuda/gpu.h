@@ -19,6 +19,7 @@ enum zero_kernel {
 	ZERO_K_ADAMW,
 	ZERO_K_NORM2,
 	ZERO_K_NORM2_FOLD,
+	ZERO_K_STEP_RULE,
 	ZERO_K_FILL,
 	ZERO_K_UNIFORM,
 	ZERO_K_NORMAL,
@@ -29,12 +30,20 @@ enum zero_kernel {
 /* How many of the events of zero_device_record exist at a time. */
 enum { ZERO_DEVICE_EVENTS = 64 };
 
+/* An event without timing. */
+struct zero_event {
+	CUevent event;
+	cuuint64_t capture;      /* number of the capture of a stream that it belongs to; 0: none */
+	struct zero_event *next; /* in the list of unused ones */
+};
+
 struct zero_device {
 	CUdevice id;
 	CUcontext context;
 	CUuuid uuid;
 	char name[64];
 	int processors;
+	int gpu_direct;          /* physical memory may be sent by network adapters */
 	CUstream compute_stream; /* the caller's */
 	CUstream comm_stream;    /* of collectives */
 	CUstream
@@ -43,10 +52,10 @@ struct zero_device {
 	CUmemoryPool pool;
 	CUmodule module;
 	CUfunction functions[ZERO_KERNELS];
-	pthread_mutex_t lock; /* guards everything below */
-	CUevent *spare;       /* unused events */
-	size_t spare_count, spare_room;
-	CUevent events[ZERO_DEVICE_EVENTS]; /* event n is events[n % ZERO_DEVICE_EVENTS] */
+	pthread_mutex_t lock;     /* guards everything below */
+	struct zero_event *spare; /* unused ones */
+	struct zero_event
+		*events[ZERO_DEVICE_EVENTS]; /* event n is events[n % ZERO_DEVICE_EVENTS] */
 	uint64_t last_event;
 	zero_status error; /* the first error of a function that returns none; sticky */
 	char error_text[512];
@@ -58,6 +67,8 @@ struct zero_device {
 
 /* Opens the device that is current in this thread, or else the one of `local_rank`. */
 zero_status zero_device_open(int local_rank, CUstream compute, struct zero_device **device);
+/* Waits for all work on it, or until communication has failed. */
+void zero_device_finish(struct zero_device *device);
 /* Waits for the work on it. NULL is a no-op. */
 void zero_device_close(struct zero_device *device);
 /* Between the two the device's context is current in this thread. */
@@ -77,17 +88,28 @@ bool zero_device_can_read(const void *data, bool *on_device);
 
 /* ---- event.c: order between streams, and between streams and the host ------------------------ */
 
+/*
+ * The caller may capture what is enqueued on its stream as a graph. An event of a capture says
+ * nothing about the device, and CUDA refuses to wait for it outside of the capture, or within for
+ * one from before. Such waits are left out: the program lets the device finish before it begins a
+ * capture, and all streams come together before it ends.
+ */
+
 /* Returns an event without timing, or NULL after an error, which the device stores. */
-CUevent zero_event_get(struct zero_device *device);
-void zero_event_put(struct zero_device *device, CUevent event); /* NULL is a no-op */
+struct zero_event *zero_event_get(struct zero_device *device);
+void zero_event_put(struct zero_device *device, struct zero_event *event); /* NULL is a no-op */
 /* Returns an event recorded at the end of the stream's work so far. */
-CUevent zero_event_record(struct zero_device *device, CUstream stream);
+struct zero_event *zero_event_record(struct zero_device *device, CUstream stream);
 /* Later work on the stream waits for the event. NULL is a no-op. */
-void zero_stream_wait(struct zero_device *device, CUstream stream, CUevent event);
+void zero_stream_wait(struct zero_device *device, CUstream stream, const struct zero_event *event);
 /* Returns whether communication has failed, and fails then with the sentence that says why. */
 bool zero_device_has_lost_peer(const struct zero_device *device, zero_status *status);
 /* The host waits for the event. Also returns when communication has failed. */
-zero_status zero_event_synchronize(struct zero_device *device, CUevent event);
+zero_status zero_event_synchronize(struct zero_device *device, const struct zero_event *event);
+/* Whether the device has not reached the event yet. */
+bool zero_event_is_ahead(const struct zero_event *event);
+/* Whether the caller's stream is being captured. */
+bool zero_device_is_capturing(struct zero_device *device);
 
 /* Records a numbered event on the compute stream and returns its number. */
 uint64_t zero_device_record(struct zero_device *device);
@@ -103,9 +125,8 @@ void zero_launch_blocks(struct zero_device *device, CUstream stream, enum zero_k
 			const void *arguments, size_t blocks);
 void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to, void *out,
 		      zero_dtype from, const void *in, size_t count);
-/* out (+)= in[0] + ... + in[n - 1]; n >= 1. */
-void zero_launch_sum(struct zero_device *device, CUstream stream, float *out, zero_dtype from,
-		     const void *const *in, int n, size_t count, bool accumulate);
+void zero_launch_sum(struct zero_device *device, CUstream stream,
+		     const struct zero_device_sum *sum);
 
 /* ---- memory.c: allocation, counted by kind --------------------------------------------------- */
 
@@ -127,12 +148,12 @@ bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data,
 zero_status zero_memory_count(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 			      size_t bytes);
 void zero_memory_uncount(struct zero_memory_pool *memory, enum zero_memory_kind kind, size_t bytes);
+/* Returns unused page-locked memory to the system. */
+void zero_memory_trim_pinned(struct zero_memory_pool *memory);
 /* Returns unused memory to the driver. */
 void zero_memory_trim(struct zero_memory_pool *memory);
 /* Returns ZERO_E_MEMORY. The sentence names how much is free. */
 zero_status zero_memory_error(enum zero_memory_kind kind, size_t bytes);
-/* Whether all device memory comes from the caller's allocator. */
-bool zero_memory_uses_allocator(const struct zero_memory_pool *memory);
 
 /* ---- copy.c ---------------------------------------------------------------------------------- */
 

@@ -5,10 +5,14 @@
 
 #include <stdatomic.h>
 
-#include "control/control.h"
 #include "core/options.h"
 #include "gpu.h"
+#include "net/net.h"
 #include "nccl_api.h"
+#include "reduce_schedule.h"
+
+/* The library's functions for the network. zero_cuda_open sets it. */
+extern const struct zero_net_ops *zero_net;
 
 struct zero_nccl_watchdog;
 struct zero_bootstrap_ops;
@@ -49,8 +53,8 @@ bool zero_nccl_failed(struct zero_nccl_comm *nccl, char *text, size_t size);
 /* ---- nccl_watchdog.c ------------------------------------------------------------------------- */
 
 /* `device` may be NULL. */
-zero_status zero_nccl_watchdog_new(struct zero_control *control, struct zero_device *device,
-				   int rank, struct zero_nccl_watchdog **watchdog);
+zero_status zero_nccl_watchdog_new(struct zero_net *net, struct zero_device *device, int rank,
+				   struct zero_nccl_watchdog **watchdog);
 /* Ends the thread. Returns false if the thread is in an abort that does not end: the watchdog must
    not be deleted then. NULL is a no-op, as for all of these functions. */
 bool zero_nccl_watchdog_stop(struct zero_nccl_watchdog *watchdog);
@@ -62,36 +66,49 @@ void zero_nccl_watchdog_add(struct zero_nccl_watchdog *watchdog, struct zero_ncc
 void zero_nccl_watchdog_remove(struct zero_nccl_watchdog *watchdog, struct zero_nccl_comm *nccl);
 /* Aborts all communicators, because their work may never end. */
 void zero_nccl_watchdog_abort(struct zero_nccl_watchdog *watchdog);
-/* Called when communication has failed; `context` is a watchdog. */
-void zero_nccl_watchdog_wake(void *context);
 
-/* ---- nccl_window.c: outputs of gathers in memory that is registered with NCCL ---------------- */
+/* ---- gather_slot.c: memory that groups are gathered into --------------------------------------- */
 
-struct zero_windows; /* those of one communicator */
-struct zero_window;
+struct zero_slots; /* those of one communicator, or of this rank alone */
+struct zero_device_output;
 
-zero_status zero_windows_new(struct zero_nccl_comm *nccl, struct zero_memory_pool *memory,
-			     bool symmetric, struct zero_windows **windows);
-void zero_windows_delete(struct zero_windows *windows);
-/* Returns an idle window or a new one; a new one if `fresh`. */
-zero_status zero_window_alloc(struct zero_windows *windows, size_t bytes, bool fresh,
-			      struct zero_window **window);
-/* COLLECTIVE. Registers the window if it is new. */
-zero_status zero_window_register(struct zero_window *window);
-uint64_t zero_window_id(const struct zero_window *window); /* 0: not registered */
-void *zero_window_data(const struct zero_window *window);
-/* Makes the window idle after the stream's work so far. ZERO_NO_STREAM: no work used it. */
-void zero_window_free(struct zero_window *window, CUstream stream);
+/* Reserves addresses for an output and adds it to `outputs`, a tree that is empty while NULL. */
+zero_status zero_output_new(struct zero_device *device, size_t bytes, void **outputs,
+			    void **address);
+/* NULL: no output was reserved there. */
+struct zero_device_output *zero_output_at(void *const *outputs, const void *address);
+/* The device must no longer use it. */
+void zero_output_delete(struct zero_device_output *output, void **outputs);
+void zero_outputs_delete(void **outputs);
 
-#define ZERO_NO_STREAM ((CUstream)(uintptr_t)-1)
+/* `nccl` is NULL for slots of this rank alone. */
+zero_status zero_slots_new(struct zero_nccl_comm *nccl, struct zero_device *device,
+			   struct zero_memory_pool *memory, bool symmetric,
+			   struct zero_slots **slots);
+/* The outputs that use them must have been deleted. NULL is a no-op. */
+void zero_slots_delete(struct zero_slots *slots);
+/* Gives the output an idle slot, or a new one; a new one if `fresh`. */
+zero_status zero_output_take(struct zero_slots *slots, struct zero_device_output *output,
+			     bool fresh);
+/* Gives the output the slot that it had last, if that is idle. Returns whether it was. */
+bool zero_output_retake(struct zero_device_output *output);
+/* Returns the address of the output that has that slot now; NULL: none, or there is no slot yet. */
+void *zero_output_holder(const struct zero_device_output *output);
+/* COLLECTIVE. Registers the output's slot with NCCL if it is new. */
+zero_status zero_output_register(struct zero_device_output *output);
+/* Makes the output's slot idle. What is enqueued later may write to it. */
+void zero_output_release(struct zero_device_output *output);
+/* The number of the slot, the same on all ranks; 0: it is new. */
+uint64_t zero_output_slot(const struct zero_device_output *output);
+/* Where communication and the library's kernels access the slot. */
+char *zero_output_base(const struct zero_device_output *output);
 
 /* ---- a communicator of all ranks, or of a team ----------------------------------------------- */
 
 /* Page-locked memory of a root: the host fills one buffer while the device sends the other. */
 struct zero_pinned_buffers {
 	void *data[2];
-	CUevent sent[2]; /* when the device has read the buffer; NULL: it has */
-	size_t bytes;    /* of each */
+	struct zero_event *sent[2]; /* when the device has read the buffer; NULL: it has */
 	int next;
 };
 
@@ -99,29 +116,30 @@ struct zero_cuda_comm {
 	struct zero_comm comm;
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
-	struct zero_windows *windows;           /* NULL: not used */
-	struct zero_control *control;           /* shared by all; NULL with one rank */
-	struct zero_nccl_watchdog *watchdog;    /* likewise */
-	struct zero_control_team *control_team; /* of its ranks */
-	struct zero_nccl_comm nccl;             /* of its ranks, for all work */
-	struct zero_cuda_comm *first;           /* the communicator of all ranks, maybe itself */
+	struct zero_slots *slots;            /* of outputs that its ranks gather */
+	struct zero_net *net;                /* shared by all; NULL with one rank */
+	struct zero_nccl_watchdog *watchdog; /* likewise */
+	struct zero_net_team *net_team;      /* of its ranks */
+	struct zero_nccl_comm nccl;          /* of its ranks, for all work */
+	struct zero_cuda_comm *first;        /* the communicator of all ranks, maybe itself */
 	double open_seconds;
 	bool ordered;                      /* sums are made in rank order */
-	void *staging[2];                  /* [world - 1][piece] of an exchange */
-	size_t piece;                      /* bytes */
-	const void **summands;             /* [world] */
+	struct zero_reduce_grid grid;      /* of its ranks; unused with one rank */
+	void *staging[2];                  /* sets of buffers of an exchange */
+	size_t exchange_bytes;             /* of a set that are used */
 	struct zero_pinned_buffers pinned; /* for what a root has in pageable memory */
 	/* Only the first communicator uses these: */
 	const struct zero_bootstrap_ops *bootstrap; /* NULL: no launcher */
 	unsigned number;                            /* among those of this process */
 	struct zero_nccl_comm parent;               /* all others are split from it */
 	int reduce;                                 /* ZERO_REDUCE_AUTO ... */
-	bool uses_windows;                          /* on all ranks */
-	bool symmetric;                    /* windows are symmetric, else registered buffers */
-	bool joined;                       /* its ranks have control connections */
-	bool agreed;                       /* and all ranks have opened without an error */
-	bool aborted;                      /* its communicator of NCCL was */
-	uint64_t *nodes;                   /* [world], equal for ranks of one node */
+	struct zero_slots *own_slots; /* of outputs that no other rank takes part in */
+	void *outputs;                /* all of this rank: see gather_slot.c */
+	bool symmetric;  /* slots are symmetric windows of NCCL, else registered buffers */
+	bool joined;     /* its ranks have control connections */
+	bool agreed;     /* and all ranks have opened without an error */
+	bool aborted;    /* its communicator of NCCL was */
+	uint64_t *nodes; /* [world], equal for ranks of one node */
 	struct zero_nccl_comm *not_member; /* result of a split that excludes this rank */
 };
 
@@ -175,7 +193,8 @@ void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda);
 /* scatter.c: `count` scatters at the same time, and broadcast */
 zero_status zero_cuda_scatter(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count);
 zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_op *op);
-/* Allocates the page-locked memory that this rank needs as a root of the operations. */
+/* Allocates the page-locked memory that this rank needs as a root of the operations. It is freed by
+   zero_cuda_free_pinned, when they are enqueued or will not be. */
 zero_status zero_cuda_reserve_pinned(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 				     size_t count);
 void zero_cuda_free_pinned(struct zero_cuda_comm *cuda);

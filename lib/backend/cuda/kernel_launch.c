@@ -37,18 +37,7 @@ void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to
 	zero_launch(device, stream, ZERO_K_CAST, &cast, count / 4 + (count % 4 != 0));
 }
 
-/* If there are more summands than one launch takes, launches add them in order. */
-void zero_launch_sum(struct zero_device *device, CUstream stream, float *out, zero_dtype from,
-		     const void *const *in, int n, size_t count, bool accumulate)
+void zero_launch_sum(struct zero_device *device, CUstream stream, const struct zero_device_sum *sum)
 {
-	struct zero_device_sum sum = {
-		.out = out, .count = count, .from = from, .accumulate = accumulate};
-
-	for (int at = 0; at < n; at += sum.n) {
-		sum.n = n - at < ZERO_DEVICE_SUMMANDS ? n - at : ZERO_DEVICE_SUMMANDS;
-		for (int i = 0; i < sum.n; i++)
-			sum.in[i] = in[at + i];
-		zero_launch(device, stream, ZERO_K_SUM, &sum, count / 4 + (count % 4 != 0));
-		sum.accumulate = true;
-	}
+	zero_launch(device, stream, ZERO_K_SUM, sum, sum->count / 4 + (sum->count % 4 != 0));
 }

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "backend/comm.h"
 #include "nccl_api.h"
@@ -28,8 +29,6 @@ static const struct function {
 	{"ncclCommDestroy", offsetof(struct zero_nccl_api, comm_destroy), false},
 	{"ncclCommAbort", offsetof(struct zero_nccl_api, comm_abort), false},
 	{"ncclCommGetAsyncError", offsetof(struct zero_nccl_api, comm_get_async_error), false},
-	{"ncclMemAlloc", offsetof(struct zero_nccl_api, mem_alloc), false},
-	{"ncclMemFree", offsetof(struct zero_nccl_api, mem_free), false},
 	{"ncclCommRegister", offsetof(struct zero_nccl_api, comm_register), false},
 	{"ncclCommDeregister", offsetof(struct zero_nccl_api, comm_deregister), false},
 	{"ncclCommWindowRegister", offsetof(struct zero_nccl_api, comm_window_register), true},
@@ -110,6 +109,9 @@ zero_status zero_nccl_open(const char *path)
 			status = find_functions(library);
 		if (!status)
 			status = check_version();
+		/* NCCL reads it when the first communicator is made; see zero_nccl_comm. */
+		if (!status)
+			setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 		opened = !status;
 	}
 	pthread_mutex_unlock(&lock);

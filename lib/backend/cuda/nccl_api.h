@@ -31,8 +31,6 @@ struct zero_nccl_api {
 	ncclResult_t (*comm_destroy)(ncclComm_t comm);
 	ncclResult_t (*comm_abort)(ncclComm_t comm);
 	ncclResult_t (*comm_get_async_error)(ncclComm_t comm, ncclResult_t *error);
-	ncclResult_t (*mem_alloc)(void **data, size_t bytes);
-	ncclResult_t (*mem_free)(void *data);
 	ncclResult_t (*comm_register)(ncclComm_t comm, void *data, size_t bytes, void **handle);
 	ncclResult_t (*comm_deregister)(ncclComm_t comm, void *handle);
 	/* since 2.27; a window is an ncclWindow_t */

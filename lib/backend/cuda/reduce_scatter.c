@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reduce-scatter. ncclReduceScatter sums in an order of its choice, and rounds 16-bit values to 16
- * bits after each addition. Ranks of one node, and ranks with 16-bit values, therefore exchange:
- * each rank sends every owner its part in pieces, and the owner sums them in rank order in f32.
- * This sends as many bytes as a ring, and a piece is summed while the next is exchanged. Between
- * nodes NCCL's ring crosses the network once for each node, and an exchange once for each GPU, so
- * f32 is left to NCCL there unless the option asks for rank order.
+ * bits after each addition. Ranks of one node, and ranks with 16-bit values, therefore exchange
+ * values and sum them in f32, as reduce_schedule.h says: first within each node, then one sum of
+ * each node. Let there be N ranks, on nodes of L, and let a part be an owner's share of 16 bits.
+ *
+ *  - Within a node this sends as many bytes as a ring would. A rank sends 2 (N / L - 1) parts to
+ *    other nodes, since a sum is of f32. If every rank sent its values to every owner it would be
+ *    N - L parts, and if a ring summed in f32 as many as here, in N - 1 steps one after the other:
+ *    with buffers of bounded size a step would be latency alone.
+ *  - A rank has L - 1 + N / L - 1 peers. Messages are as long as the buffers allow: more than 1 MB
+ *    with 8 ranks a node, or else all of a part.
+ *
+ * f32 that need not be ordered is left to NCCL between nodes: it sums in place, without buffers.
  */
 #include <stdlib.h>
 
@@ -14,31 +21,41 @@
 
 /* ---- exchange buffers ------------------------------------------------------------------------ */
 
-/* Tests exchange smaller pieces, so that small arrays have several. All ranks must do so. */
-static size_t bytes_of_piece(size_t peers)
+/* Tests use smaller buffers, so that small arrays need several rounds. All ranks must do so. */
+static size_t bytes_used(void)
 {
 	const char *lower = getenv("ZERO_TEST_EXCHANGE_BYTES");
-	size_t most = zero_exchange_piece(peers, true),
-	       bytes = lower ? strtoul(lower, NULL, 10) : 0;
+	size_t bytes = lower ? strtoul(lower, NULL, 10) : 0;
 
-	return bytes >= sizeof(float) && bytes < most ? bytes : most;
+	return bytes && bytes < ZERO_EXCHANGE_SET ? bytes : ZERO_EXCHANGE_SET;
 }
 
-/* Two sets of pieces, with one piece for each peer. */
+static zero_status make_grid(struct zero_cuda_comm *cuda)
+{
+	const struct zero_comm *comm = &cuda->comm;
+	uint64_t *nodes = calloc((size_t)comm->place.world, sizeof(*nodes));
+	bool made;
+
+	for (int rank = 0; nodes && rank < comm->place.world; rank++)
+		nodes[rank] = cuda->first->nodes[zero_comm_job_rank(comm, rank)];
+	made = nodes &&
+	       zero_reduce_grid_new(nodes, comm->place.world, comm->place.rank, &cuda->grid);
+	free(nodes);
+	return made ? ZERO_OK
+		    : zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks", comm->place.world);
+}
+
+/* Two sets of buffers: one is summed while the other is exchanged. */
 zero_status zero_cuda_alloc_exchange_buffers(struct zero_cuda_comm *cuda)
 {
-	size_t peers = (size_t)cuda->comm.place.world - 1;
-	zero_status status = ZERO_OK;
+	zero_status status;
 
-	if (!peers)
+	if (cuda->comm.place.world == 1)
 		return ZERO_OK;
-	cuda->summands = calloc(peers + 1, sizeof(*cuda->summands));
-	if (!cuda->summands)
-		return zero_core->fail(ZERO_E_COMM, "no memory for %zu peers", peers);
-	cuda->piece = bytes_of_piece(peers);
+	status = make_grid(cuda);
+	cuda->exchange_bytes = bytes_used();
 	for (int i = 0; !status && i < 2; i++)
-		status = zero_memory_alloc(cuda->memory, ZERO_MEM_STAGING,
-					   zero_exchange_piece(peers, true) * peers, false,
+		status = zero_memory_alloc(cuda->memory, ZERO_MEM_STAGING, ZERO_EXCHANGE_SET, false,
 					   cuda->device->comm_stream, &cuda->staging[i]);
 	return status;
 }
@@ -49,102 +66,244 @@ void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda)
 		zero_memory_free(cuda->memory, cuda->staging[i], cuda->device->comm_stream);
 		cuda->staging[i] = NULL;
 	}
-	free(cuda->summands);
-	cuda->summands = NULL;
+	free(cuda->grid.ranks);
+	cuda->grid.ranks = NULL;
 }
 
 /* ---- by exchange ----------------------------------------------------------------------------- */
 
 struct exchange {
 	struct zero_cuda_comm *cuda;
+	const struct zero_reduce_grid *grid;
 	const struct zero_op *op;
 	size_t size; /* of an element */
+	size_t unit; /* elements that a buffer holds of each peer */
+	bool near, far;
+	size_t lag; /* rounds by which what is far is behind what is near */
 };
 
-/* The peer's piece in a set of exchange buffers. */
-static char *piece_of(const struct exchange *exchange, int set, int rank)
-{
-	const struct zero_cuda_comm *cuda = exchange->cuda;
-	size_t slot = (size_t)(rank < cuda->comm.place.rank ? rank : rank - 1);
+/* A round, with the set of buffers that it uses. */
+struct round {
+	struct zero_reduce_round is;
+	char *near;   /* [distance][columns - 1][count] received from near */
+	char *sums;   /* [distance][count] of f32, to be sent far */
+	char *values; /* [distance][count] received from far: sums, or values if rows have one rank */
+};
 
-	return (char *)cuda->staging[set] + slot * cuda->piece;
+static struct round round_of(const struct exchange *exchange, size_t index)
+{
+	size_t near = (size_t)(exchange->grid->columns - 1) * exchange->unit * exchange->size;
+	size_t sums = exchange->near && exchange->far ? exchange->unit * sizeof(float) : 0;
+	struct round round = {.is = zero_reduce_round(exchange->grid, exchange->op->count,
+						      exchange->unit, index)};
+
+	round.near = exchange->cuda->staging[index % 2];
+	round.sums = round.near + near;
+	round.values = round.sums + sums;
+	return round;
 }
 
-static const char *part_of(const struct exchange *exchange, int rank, size_t at)
+static char *near_at(const struct exchange *exchange, const struct round *round, int distance,
+		     int slot)
+{
+	size_t row = (size_t)(distance - round->is.first) * (size_t)(exchange->grid->columns - 1);
+
+	return round->near + (row + (size_t)slot) * round->is.count * exchange->size;
+}
+
+/* Where values or sums of a distance are, in elements of `size` bytes. */
+static char *far_at(char *buffer, const struct round *round, int distance, size_t size)
+{
+	return buffer + (size_t)(distance - round->is.first) * round->is.count * size;
+}
+
+/* This rank's values for an owner. */
+static const char *part_of(const struct exchange *exchange, const struct round *round, int owner)
 {
 	return (const char *)exchange->op->send +
-	       ((size_t)rank * exchange->op->count + at) * exchange->size;
+	       ((size_t)owner * exchange->op->count + round->is.at) * exchange->size;
 }
 
-/* Sends elements [at, at + count) of each rank's part to that rank, and receives its own. */
-static zero_status exchange_piece(const struct exchange *exchange, int set, size_t at, size_t count)
+static zero_status send_and_receive(const struct exchange *exchange, const void *send, int to,
+				    void *recv, int from, size_t bytes)
 {
 	struct zero_cuda_comm *cuda = exchange->cuda;
 	cudaStream_t stream = (cudaStream_t)cuda->device->comm_stream;
-	size_t bytes = count * exchange->size;
-	zero_status status = zero_nccl_group_begin(&cuda->nccl);
+	zero_status status =
+		zero_nccl_status(zero_nccl.send(send, bytes, ncclInt8, to, cuda->nccl.comm, stream),
+				 "ncclSend", cuda->nccl.comm);
 
-	if (status)
-		return status;
-	for (int rank = 0; !status && rank < cuda->comm.place.world; rank++) {
-		if (rank == cuda->comm.place.rank)
-			continue;
-		status = zero_nccl_status(zero_nccl.send(part_of(exchange, rank, at), bytes,
-							 ncclInt8, rank, cuda->nccl.comm, stream),
-					  "ncclSend", cuda->nccl.comm);
-		if (!status)
-			status = zero_nccl_status(zero_nccl.recv(piece_of(exchange, set, rank),
-								 bytes, ncclInt8, rank,
-								 cuda->nccl.comm, stream),
-						  "ncclRecv", cuda->nccl.comm);
-		cuda->comm.bytes_sent += bytes;
-	}
-	return zero_nccl_group_end(&cuda->nccl, status);
+	if (!status)
+		status = zero_nccl_status(
+			zero_nccl.recv(recv, bytes, ncclInt8, from, cuda->nccl.comm, stream),
+			"ncclRecv", cuda->nccl.comm);
+	cuda->comm.bytes_sent += bytes;
+	return status;
 }
 
-static void sum_piece(const struct exchange *exchange, int set, size_t at, size_t count)
+static zero_status exchange_near(const struct exchange *exchange, const struct round *round)
+{
+	const struct zero_reduce_grid *grid = exchange->grid;
+	zero_status status = ZERO_OK;
+
+	for (int distance = round->is.first; distance < round->is.end; distance++)
+		for (int column = 0, slot = 0; !status && column < grid->columns; column++) {
+			int peer = zero_reduce_peer(grid, 0, column);
+			int owner = zero_reduce_peer(grid, distance, column);
+
+			if (column == grid->column)
+				continue;
+			status = send_and_receive(exchange, part_of(exchange, round, owner), peer,
+						  near_at(exchange, round, distance, slot++), peer,
+						  round->is.count * exchange->size);
+		}
+	return status;
+}
+
+/* The first distance of a round that is far. */
+static int first_far(const struct round *round)
+{
+	return round->is.first ? round->is.first : 1;
+}
+
+static size_t far_size(const struct exchange *exchange)
+{
+	return exchange->near ? sizeof(float) : exchange->size;
+}
+
+static zero_status exchange_far(const struct exchange *exchange, const struct round *round)
+{
+	const struct zero_reduce_grid *grid = exchange->grid;
+	size_t size = far_size(exchange);
+	zero_status status = ZERO_OK;
+
+	for (int distance = first_far(round); !status && distance < round->is.end; distance++) {
+		int to = zero_reduce_peer(grid, distance, grid->column);
+		int from = zero_reduce_peer(grid, -distance, grid->column);
+
+		status =
+			send_and_receive(exchange,
+					 exchange->near ? far_at(round->sums, round, distance, size)
+							: part_of(exchange, round, to),
+					 to, far_at(round->values, round, distance, size), from,
+					 round->is.count * size);
+	}
+	return status;
+}
+
+/* Sums the row's values for its own owners into the output, and for others to send them far. */
+static void sum_near(const struct exchange *exchange, const struct round *round)
+{
+	const struct zero_reduce_grid *grid = exchange->grid;
+	struct zero_device *device = exchange->cuda->device;
+	float *out = (float *)exchange->op->recv + round->is.at;
+
+	for (int distance = round->is.first; distance < round->is.end; distance++) {
+		int owner = zero_reduce_peer(grid, distance, grid->column);
+		struct zero_device_sum sum = {
+			.out = distance ? (float *)far_at(round->sums, round, distance,
+							  sizeof(float))
+					: out,
+			.own = part_of(exchange, round, owner),
+			.others = near_at(exchange, round, distance, 0),
+			.count = round->is.count,
+			.n = grid->columns,
+			.own_at = grid->column,
+			.from = exchange->op->from,
+			.accumulate = !distance && exchange->op->accumulate,
+		};
+
+		if (!distance || exchange->near)
+			zero_launch_sum(device, device->sums_stream, &sum);
+	}
+}
+
+/* Adds to the output what came from far. The row's own sum is there already. */
+static void add_far(const struct exchange *exchange, const struct round *round)
+{
+	struct zero_device *device = exchange->cuda->device;
+	float *out = (float *)exchange->op->recv + round->is.at;
+	int first = first_far(round), n = round->is.end - first;
+	struct zero_device_sum sum = {
+		.out = out,
+		.first = out,
+		.others = far_at(round->values, round, first, far_size(exchange)),
+		.count = round->is.count,
+		.n = n,
+		.own_at = n,
+		.from = exchange->near ? ZERO_F32 : exchange->op->from,
+	};
+
+	if (n > 0)
+		zero_launch_sum(device, device->sums_stream, &sum);
+}
+
+/*
+ * One turn: a round near, and an earlier one far, in one group of NCCL. What is far is two rounds
+ * behind where it needs the sums of what is near: it uses the same set of buffers, whose sums were
+ * made while the other set was exchanged. `summed` is when the set was last read.
+ */
+static zero_status take_turn(const struct exchange *exchange, size_t turn, size_t rounds,
+			     struct zero_event **summed)
 {
 	struct zero_cuda_comm *cuda = exchange->cuda;
-	const struct zero_op *op = exchange->op;
-	int world = cuda->comm.place.world;
+	struct zero_device *device = cuda->device;
+	bool near = turn < rounds, far = exchange->far && turn >= exchange->lag;
+	struct round near_round, far_round;
+	struct zero_event *received;
+	zero_status status;
 
-	for (int rank = 0; rank < world; rank++)
-		cuda->summands[rank] = rank == cuda->comm.place.rank
-					       ? (const void *)part_of(exchange, rank, at)
-					       : piece_of(exchange, set, rank);
-	zero_launch_sum(cuda->device, cuda->device->sums_stream, (float *)op->recv + at, op->from,
-			cuda->summands, world, count, op->accumulate);
+	if (!near && !far)
+		return ZERO_OK;
+	if (near)
+		near_round = round_of(exchange, turn);
+	if (far)
+		far_round = round_of(exchange, turn - exchange->lag);
+	zero_stream_wait(device, device->comm_stream, *summed);
+	zero_event_put(device, *summed);
+	*summed = NULL;
+	status = zero_nccl_group_begin(&cuda->nccl);
+	if (status)
+		return status;
+	if (near)
+		status = exchange_near(exchange, &near_round);
+	if (!status && far)
+		status = exchange_far(exchange, &far_round);
+	status = zero_nccl_group_end(&cuda->nccl, status);
+	received = zero_event_record(device, device->comm_stream);
+	zero_stream_wait(device, device->sums_stream, received);
+	zero_event_put(device, received);
+	if (!status && near)
+		sum_near(exchange, &near_round);
+	if (!status && far)
+		add_far(exchange, &far_round);
+	*summed = zero_event_record(device, device->sums_stream);
+	return status;
 }
 
 static zero_status reduce_by_exchange(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
+	const struct zero_reduce_grid *grid = &cuda->grid;
 	struct exchange exchange = {
-		.cuda = cuda, .op = op, .size = zero_core->dtype_size(op->from)};
-	size_t piece = cuda->piece / exchange.size;
-	struct zero_device *device = cuda->device;
-	CUevent summed[2] = {NULL, NULL};
+		.cuda = cuda,
+		.grid = grid,
+		.op = op,
+		.size = zero_core->dtype_size(op->from),
+		.near = grid->columns > 1,
+		.far = grid->rows > 1,
+	};
+	struct zero_event *summed[2] = {NULL, NULL};
 	zero_status status = ZERO_OK;
-	int set = 0;
+	size_t rounds;
 
-	for (size_t at = 0, now; !status && at < op->count; at += now, set = !set) {
-		CUevent received;
-
-		now = op->count - at < piece ? op->count - at : piece;
-		/* The buffers are free when their previous pieces are summed. */
-		zero_stream_wait(device, device->comm_stream, summed[set]);
-		zero_event_put(device, summed[set]);
-		summed[set] = NULL;
-		status = exchange_piece(&exchange, set, at, now);
-		received = zero_event_record(device, device->comm_stream);
-		zero_stream_wait(device, device->sums_stream, received);
-		zero_event_put(device, received);
-		if (!status)
-			sum_piece(&exchange, set, at, now);
-		summed[set] = zero_event_record(device, device->sums_stream);
-	}
+	exchange.unit = zero_reduce_unit(grid, exchange.size, cuda->exchange_bytes);
+	exchange.lag = exchange.near && exchange.far ? 2 : 0;
+	rounds = zero_reduce_rounds(grid, op->count, exchange.unit);
+	for (size_t turn = 0; !status && rounds && turn < rounds + exchange.lag; turn++)
+		status = take_turn(&exchange, turn, rounds, &summed[turn % 2]);
 	for (int i = 0; i < 2; i++) {
-		zero_stream_wait(device, device->comm_stream, summed[i]);
-		zero_event_put(device, summed[i]);
+		zero_stream_wait(cuda->device, cuda->device->comm_stream, summed[i]);
+		zero_event_put(cuda->device, summed[i]);
 	}
 	return status;
 }
@@ -156,12 +315,16 @@ static zero_status reduce_by_nccl(struct zero_cuda_comm *cuda, const struct zero
 {
 	struct zero_device *device = cuda->device;
 	float *own = (float *)(uintptr_t)op->send + (size_t)cuda->comm.place.rank * op->count;
-	const void *before = op->recv;
+	const struct zero_device_sum before = {.out = own,
+					       .own = op->recv,
+					       .count = op->count,
+					       .n = 1,
+					       .from = ZERO_F32,
+					       .accumulate = true};
 	zero_status status;
 
 	if (op->accumulate)
-		zero_launch_sum(device, device->comm_stream, own, ZERO_F32, &before, 1, op->count,
-				true);
+		zero_launch_sum(device, device->comm_stream, &before);
 	status = zero_nccl_group_begin(&cuda->nccl);
 	if (status)
 		return status;
@@ -180,15 +343,19 @@ static bool uses_exchange(const struct zero_cuda_comm *cuda, const struct zero_o
 
 zero_status zero_cuda_reduce_scatter(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
-	const void *own = op->send;
+	const struct zero_device_sum only = {.out = op->recv,
+					     .own = op->send,
+					     .count = op->count,
+					     .n = 1,
+					     .from = op->from,
+					     .accumulate = op->accumulate};
 
 	if (uses_exchange(cuda, op))
 		return reduce_by_exchange(cuda, op);
 	if (cuda->comm.place.world > 1)
 		return reduce_by_nccl(cuda, op);
 	if (op->accumulate || op->from != ZERO_F32)
-		zero_launch_sum(cuda->device, cuda->device->comm_stream, op->recv, op->from, &own,
-				1, op->count, op->accumulate);
+		zero_launch_sum(cuda->device, cuda->device->comm_stream, &only);
 	else
 		zero_device_copy(cuda->device, cuda->device->comm_stream, op->recv, op->send,
 				 op->count * sizeof(float));

@@ -24,7 +24,6 @@ struct rank_info {
 	uint64_t node;
 	uint8_t gpu[16];
 	int32_t version; /* of NCCL */
-	int32_t windows; /* outputs of gathers can be registered with NCCL */
 };
 
 /* ---- through the launcher -------------------------------------------------------------------- */
@@ -92,7 +91,7 @@ static zero_status get_ids(const struct zero_cuda_comm *comm, ncclUniqueId *ids,
 
 static bool has_failed(void *context, char *text, size_t size, int *rank)
 {
-	return zero_control_has_failed(context, text, size, rank);
+	return zero_net->has_failed(context, text, size, rank);
 }
 
 /* COLLECTIVE. Finds which ranks are on one node, how many share this rank's device, and the oldest
@@ -102,8 +101,7 @@ static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, i
 	size_t world = (size_t)comm->comm.place.world;
 	const char *node = comm->comm.place.node;
 	struct rank_info mine = {.node = zero_core->hash(node, strlen(node), 0),
-				 .version = zero_nccl.version,
-				 .windows = !zero_memory_uses_allocator(comm->memory)};
+				 .version = zero_nccl.version};
 	struct rank_info *all = calloc(world, sizeof(*all));
 	zero_status status;
 
@@ -113,13 +111,11 @@ static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, i
 		return zero_core->fail(ZERO_E_COMM, "no memory for %zu ranks", world);
 	}
 	memcpy(mine.gpu, comm->device->uuid.bytes, sizeof(mine.gpu));
-	status = zero_control_exchange(comm->control_team, &mine, all, sizeof(mine));
+	status = zero_net->exchange(comm->net_team, &mine, all, sizeof(mine));
 	*sharing = 0;
 	*version = zero_nccl.version;
-	comm->uses_windows = true;
 	for (size_t rank = 0; !status && rank < world; rank++) {
 		comm->nodes[rank] = all[rank].node;
-		comm->uses_windows = comm->uses_windows && all[rank].windows;
 		*version = all[rank].version < *version ? all[rank].version : *version;
 		*sharing += all[rank].node == mine.node &&
 			    !memcmp(all[rank].gpu, mine.gpu, sizeof(mine.gpu));
@@ -161,14 +157,14 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	if (status)
 		return status;
 	comm->device->has_failed = has_failed;
-	comm->device->failure_context = comm->control;
+	comm->device->failure_context = comm->net;
 	status = exchange_info(comm, sharing, &version);
 	if (!status) {
 		status = open_nccl(comm, version);
 		/* The other ranks would wait in NCCL for this rank. */
 		if (status)
-			zero_control_fail_all(comm->control, comm->comm.place.rank,
-					      zero_core->last_error());
+			zero_net->fail_all(comm->net, ZERO_E_COMM, comm->comm.place.rank,
+					   zero_core->last_error());
 	}
 	if (!status) {
 		zero_device_enter(comm->device);
@@ -181,9 +177,8 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	zero_nccl_watchdog_add(comm->watchdog, &comm->parent);
 	zero_nccl_watchdog_add(comm->watchdog, &comm->nccl);
 	comm->symmetric = version >= SYMMETRIC;
-	if (comm->uses_windows)
-		status = zero_windows_new(&comm->nccl, comm->memory, comm->symmetric,
-					  &comm->windows);
+	status = zero_slots_new(&comm->nccl, comm->device, comm->memory, comm->symmetric,
+				&comm->slots);
 	status = zero_agree_status(&comm->comm, status);
 	comm->agreed = !status;
 	return status;
@@ -192,31 +187,30 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 zero_status zero_cuda_rendezvous(struct zero_cuda_comm *comm, zero_status mine, size_t *sharing)
 {
 	struct zero_address own;
-	struct zero_control_config config = {
+	struct zero_net_config config = {
 		.rank = comm->comm.place.rank,
 		.world = comm->comm.place.world,
 		.seconds = comm->open_seconds,
 		.address = address_of,
-		.on_failure = zero_nccl_watchdog_wake,
 		.context = comm,
 	};
-	zero_status status = zero_control_listen(&comm->control, &own);
+	zero_status status = zero_net->listen(comm->net, &own);
 
 	if (status)
 		return status;
-	status = zero_nccl_watchdog_new(comm->control, comm->device, config.rank, &comm->watchdog);
+	status = zero_nccl_watchdog_new(comm->net, comm->device, config.rank, &comm->watchdog);
 	if (status)
 		return status;
-	config.on_failure_context = comm->watchdog;
 	status = put(comm, "at", &own, sizeof(own));
 	mine = put_id(comm, mine);
 	if (!status)
 		status = comm->bootstrap->fence(comm->open_seconds);
 	if (!status)
-		status = zero_control_join(comm->control, &config);
+		status = zero_net->join(comm->net, &config);
+	if (!status)
+		status = zero_net->team_new(comm->net, NULL, 0, &comm->net_team);
 	if (status)
 		return status;
-	comm->control_team = zero_control_world_team(comm->control);
 	comm->joined = true;
 	return open_all(comm, mine, sharing);
 }

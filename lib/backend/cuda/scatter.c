@@ -5,31 +5,27 @@
  * copies pageable memory through two page-locked buffers: the host fills one while the device sends
  * the other. Receivers need no memory but their own part.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "gpu_comm.h"
 
-/* ---- page-locked buffers of a root ----------------------------------------------------------- */
+/*
+ * A root sends its slices in the order of its scatters and of the ranks, so many bytes in one round
+ * as its longest piece has, within limits: more would be no faster. A message is a whole slice, or as much of it as the round has room for:
+ * neither that nor the rest is then short. A message fills whole slots of a round, so that there are
+ * not too many of them in one group of NCCL.
+ */
+enum {
+	LEAST_MESSAGE = 64 << 10,
+	LEAST_ROUND = 4 << 20,
+	MOST_ROUND = 32 << 20,
+	SLOT = 4 << 10,
+};
 
-/* Scatters of one root share its buffers. */
-static size_t count_scatters(const struct zero_op *ops, size_t count, int root)
+static size_t slots(size_t bytes)
 {
-	size_t same = 0;
-
-	for (size_t i = 0; i < count; i++)
-		same += ops[i].kind == ZERO_OP_SCATTER && ops[i].root == root;
-	return same;
-}
-
-/* Elements of each rank's slice in one round. A root sends one piece in each round, to all ranks and
-   for all its scatters together. */
-static size_t round_elements(const struct zero_cuda_comm *cuda, const struct zero_op *ops,
-			     size_t count, const struct zero_op *op)
-{
-	size_t each =
-		op->piece / (size_t)cuda->comm.place.world / count_scatters(ops, count, op->root);
-
-	return each ? each : 1;
+	return (bytes + SLOT - 1) / SLOT * SLOT;
 }
 
 static bool is_root(const struct zero_cuda_comm *cuda, const struct zero_op *op)
@@ -44,6 +40,24 @@ static bool is_pageable(const struct zero_op *op)
 	return !zero_device_can_read(op->send, &on_device);
 }
 
+static size_t piece_bytes(const struct zero_op *op)
+{
+	size_t bytes = op->piece * zero_core->dtype_size(op->from);
+
+	return bytes < MOST_ROUND ? bytes : MOST_ROUND;
+}
+
+/* Bytes of a root's round, if this is one of its scatters. */
+static size_t round_bytes(const struct zero_op *op, size_t bytes)
+{
+	size_t piece = slots(piece_bytes(op));
+
+	piece = piece > LEAST_ROUND ? piece : LEAST_ROUND;
+	return piece > bytes ? piece : bytes;
+}
+
+/* ---- page-locked buffers of a root ----------------------------------------------------------- */
+
 static size_t input_bytes(const struct zero_op *op)
 {
 	return op->count * zero_core->dtype_size(op->from);
@@ -54,25 +68,27 @@ static size_t input_bytes(const struct zero_op *op)
 static size_t pinned_bytes(const struct zero_cuda_comm *cuda, const struct zero_op *ops,
 			   size_t count)
 {
-	size_t world = (size_t)cuda->comm.place.world, scatters = 0, most = 0;
+	size_t world = (size_t)cuda->comm.place.world, all = 0, round = 0, most = 0;
+	bool scatters = false;
 
-	for (size_t i = 0; i < count; i++) {
+	for (size_t i = 0; i < count && world > 1; i++) {
 		const struct zero_op *op = &ops[i];
-		size_t size = zero_core->dtype_size(op->from), bytes = 0;
+		size_t piece = piece_bytes(op);
 
-		if ((op->kind != ZERO_OP_SCATTER && op->kind != ZERO_OP_BROADCAST) || world == 1 ||
-		    !is_root(cuda, op) || !op->count || !is_pageable(op))
+		if (!is_root(cuda, op) || !op->count)
 			continue;
-		bytes = op->kind == ZERO_OP_BROADCAST
-				? op->piece * size
-				: round_elements(cuda, ops, count, op) * world * size;
-		bytes = bytes < input_bytes(op) ? bytes : input_bytes(op);
-		if (op->kind == ZERO_OP_SCATTER)
-			scatters += bytes;
-		else
-			most = bytes > most ? bytes : most;
+		if (op->kind == ZERO_OP_SCATTER) {
+			scatters = scatters || is_pageable(op);
+			round = round_bytes(op, round);
+			/* each rank's slice may begin a slot */
+			all += input_bytes(op) + world * SLOT;
+		} else if (op->kind == ZERO_OP_BROADCAST && is_pageable(op)) {
+			piece = piece < input_bytes(op) ? piece : input_bytes(op);
+			most = piece > most ? piece : most;
+		}
 	}
-	return scatters > most ? scatters : most;
+	round = round < slots(all) ? round : slots(all);
+	return scatters && round > most ? round : most;
 }
 
 void zero_cuda_free_pinned(struct zero_cuda_comm *cuda)
@@ -90,20 +106,11 @@ zero_status zero_cuda_reserve_pinned(struct zero_cuda_comm *cuda, const struct z
 				     size_t count)
 {
 	size_t bytes = pinned_bytes(cuda, ops, count);
-	struct zero_pinned_buffers *pinned = &cuda->pinned;
 	zero_status status = ZERO_OK;
 
-	/* Large buffers stay for the next load: page-locking takes long. */
-	if (pinned->bytes >= bytes)
-		return ZERO_OK;
-	zero_cuda_free_pinned(cuda);
-	for (int i = 0; !status && i < 2; i++)
+	for (int i = 0; !status && bytes && i < 2; i++)
 		status = zero_memory_alloc(cuda->memory, ZERO_MEM_PINNED, bytes, false,
-					   cuda->device->comm_stream, &pinned->data[i]);
-	if (status)
-		zero_cuda_free_pinned(cuda);
-	else
-		pinned->bytes = bytes;
+					   cuda->device->comm_stream, &cuda->pinned.data[i]);
 	return status;
 }
 
@@ -130,133 +137,218 @@ static void record_sent(struct zero_cuda_comm *cuda)
 	pinned->next = !pinned->next;
 }
 
-/* ---- scatter --------------------------------------------------------------------------------- */
+/* ---- the messages of scatters ---------------------------------------------------------------- */
 
-struct round {
-	struct zero_cuda_comm *cuda;
-	const struct zero_op *ops;
-	size_t count;
-	size_t number;
-	char *buffer; /* page-locked, for pageable input */
-	size_t used;
+struct message {
+	const struct zero_op *op;
+	int rank;  /* that receives it */
+	size_t at; /* byte of the root's input */
+	size_t bytes;
+	size_t round, slot; /* when it is sent, and where it is in a page-locked buffer */
+	size_t number;      /* in the order in which it was planned */
+	bool pageable;      /* the root must copy it */
 };
 
-/* Returns how many elements of a rank's slice are sent in this round. *first is the index of the
-   first one in the root's input. */
-static size_t slice_of(const struct round *round, const struct zero_op *op, int rank, size_t *first)
+/* A root's round that is being filled. */
+struct filling {
+	size_t bytes, used, round;
+};
+
+/* What this rank sends and receives. All ranks come to the same rounds. */
+struct plan {
+	const struct zero_cuda_comm *cuda;
+	struct filling *roots; /* [world] */
+	struct message *messages;
+	size_t count, room;
+};
+
+static bool add_message(struct plan *plan, const struct message *message)
 {
-	size_t each = round_elements(round->cuda, round->ops, round->count, op);
-	size_t at = op->bounds[rank] + round->number * each, end = op->bounds[rank + 1];
+	if (plan->count == plan->room) {
+		size_t room = plan->room ? 2 * plan->room : 64;
+		struct message *grown = realloc(plan->messages, room * sizeof(*grown));
 
-	*first = at;
-	if (at >= end)
-		return 0;
-	return end - at < each ? end - at : each;
-}
-
-static zero_status send_slices(struct round *round, const struct zero_op *op)
-{
-	struct zero_cuda_comm *cuda = round->cuda;
-	size_t size = zero_core->dtype_size(op->from), first;
-	bool pageable = is_pageable(op);
-	zero_status status = ZERO_OK;
-
-	for (int rank = 0; !status && rank < cuda->comm.place.world; rank++) {
-		size_t bytes = slice_of(round, op, rank, &first) * size;
-		const char *from = (const char *)op->send + first * size;
-
-		if (!bytes || rank == cuda->comm.place.rank)
-			continue;
-		if (pageable) {
-			memcpy(round->buffer + round->used, from, bytes);
-			from = round->buffer + round->used;
-			round->used += bytes;
-		}
-		status = zero_nccl_status(zero_nccl.send(from, bytes, ncclInt8, rank,
-							 cuda->nccl.comm,
-							 (cudaStream_t)cuda->device->comm_stream),
-					  "ncclSend", cuda->nccl.comm);
-		cuda->comm.bytes_sent += bytes;
+		if (!grown)
+			return false;
+		plan->messages = grown;
+		plan->room = room;
 	}
-	return status;
+	plan->messages[plan->count] = *message;
+	plan->messages[plan->count].number = plan->count;
+	plan->count++;
+	return true;
 }
 
-static zero_status receive_slice(struct round *round, const struct zero_op *op)
+/* Bytes of the next message of a slice that has so many left; 0: it begins a new round. */
+static size_t next_bytes(size_t left, size_t room)
 {
-	struct zero_cuda_comm *cuda = round->cuda;
-	int rank = cuda->comm.place.rank;
-	size_t size = zero_core->dtype_size(op->from), first;
-	size_t bytes = slice_of(round, op, rank, &first) * size;
+	size_t most;
 
-	if (!bytes)
-		return ZERO_OK;
-	return zero_nccl_status(zero_nccl.recv((char *)op->recv + (first - op->bounds[rank]) * size,
-					       bytes, ncclInt8, op->root, cuda->nccl.comm,
+	if (left <= room)
+		return left;
+	if (left < 2 * LEAST_MESSAGE)
+		return 0;
+	most = (left - LEAST_MESSAGE) / SLOT * SLOT;
+	most = most < room ? most : room;
+	return most < LEAST_MESSAGE ? 0 : most;
+}
+
+static bool plan_slice(struct plan *plan, const struct zero_op *op, int rank, bool pageable)
+{
+	struct filling *filling = &plan->roots[op->root];
+	size_t size = zero_core->dtype_size(op->from), end = zero_op_slice(op, rank + 1) * size;
+	bool mine = rank == plan->cuda->comm.place.rank || is_root(plan->cuda, op);
+	bool made = true;
+
+	for (size_t at = zero_op_slice(op, rank) * size, bytes; made && at < end; at += bytes) {
+		bytes = next_bytes(end - at, filling->bytes - filling->used);
+		if (!bytes) {
+			filling->round++;
+			filling->used = 0;
+			continue;
+		}
+		if (mine)
+			made = add_message(plan, &(struct message){.op = op,
+								   .rank = rank,
+								   .at = at,
+								   .bytes = bytes,
+								   .round = filling->round,
+								   .slot = filling->used,
+								   .pageable = pageable});
+		filling->used += slots(bytes);
+	}
+	return made;
+}
+
+static bool plan_scatter(struct plan *plan, const struct zero_op *op)
+{
+	bool pageable = op->count && is_root(plan->cuda, op) && is_pageable(op), made = true;
+
+	/* from the first rank that has a slice to the last one */
+	for (int rank = op->count ? (int)(op->first / op->shard) : 0;
+	     made && zero_op_slice(op, rank) < op->count; rank++)
+		if (rank != op->root)
+			made = plan_slice(plan, op, rank, pageable);
+	return made;
+}
+
+static int by_round(const void *a, const void *b)
+{
+	const struct message *x = a, *y = b;
+
+	if (x->round != y->round)
+		return x->round < y->round ? -1 : 1;
+	return x->number < y->number ? -1 : 1;
+}
+
+static zero_status make_plan(struct plan *plan, const struct zero_op *ops, size_t count)
+{
+	bool made;
+
+	plan->roots = calloc((size_t)plan->cuda->comm.place.world, sizeof(*plan->roots));
+	made = plan->roots;
+	for (size_t i = 0; made && i < count; i++)
+		plan->roots[ops[i].root].bytes =
+			round_bytes(&ops[i], plan->roots[ops[i].root].bytes);
+	for (size_t i = 0; made && i < count; i++)
+		made = plan_scatter(plan, &ops[i]);
+	if (!made)
+		return zero_core->fail(ZERO_E_MEMORY, "no memory to scatter %zu buffers", count);
+	if (plan->count)
+		qsort(plan->messages, plan->count, sizeof(*plan->messages), by_round);
+	return ZERO_OK;
+}
+
+/* ---- scatter --------------------------------------------------------------------------------- */
+
+/* `buffer` is page-locked, for pageable input. */
+static zero_status send_message(struct zero_cuda_comm *cuda, const struct message *message,
+				char *buffer)
+{
+	const char *from = (const char *)message->op->send + message->at;
+
+	if (message->pageable)
+		from = memcpy(buffer + message->slot, from, message->bytes);
+	cuda->comm.bytes_sent += message->bytes;
+	return zero_nccl_status(zero_nccl.send(from, message->bytes, ncclInt8, message->rank,
+					       cuda->nccl.comm,
+					       (cudaStream_t)cuda->device->comm_stream),
+				"ncclSend", cuda->nccl.comm);
+}
+
+static zero_status receive_message(struct zero_cuda_comm *cuda, const struct message *message)
+{
+	const struct zero_op *op = message->op;
+	size_t begin = zero_op_slice(op, message->rank) * zero_core->dtype_size(op->from);
+
+	return zero_nccl_status(zero_nccl.recv((char *)op->recv + (message->at - begin),
+					       message->bytes, ncclInt8, op->root, cuda->nccl.comm,
 					       (cudaStream_t)cuda->device->comm_stream),
 				"ncclRecv", cuda->nccl.comm);
 }
 
-/* Whether any rank has a slice in this round. */
-static bool has_more(const struct round *round)
+/* The messages of one round, as one group. */
+static zero_status run_round(struct zero_cuda_comm *cuda, const struct message *messages,
+			     size_t count)
 {
-	size_t first;
-
-	for (size_t i = 0; i < round->count; i++)
-		for (int rank = 0; rank < round->cuda->comm.place.world; rank++)
-			if (slice_of(round, &round->ops[i], rank, &first))
-				return true;
-	return false;
-}
-
-static bool needs_buffer(const struct round *round)
-{
-	for (size_t i = 0; i < round->count; i++)
-		if (is_root(round->cuda, &round->ops[i]) && round->ops[i].count &&
-		    is_pageable(&round->ops[i]))
-			return true;
-	return false;
-}
-
-static zero_status run_round(struct round *round)
-{
-	struct zero_cuda_comm *cuda = round->cuda;
-	bool staged = cuda->pinned.bytes && needs_buffer(round);
 	zero_status status = ZERO_OK;
+	char *buffer = NULL;
+	bool staged = false;
 
-	round->used = 0;
+	for (size_t i = 0; i < count; i++)
+		staged = staged || messages[i].pageable;
 	if (staged)
-		status = next_buffer(cuda, &round->buffer);
+		status = next_buffer(cuda, &buffer);
 	if (!status)
 		status = zero_nccl_group_begin(&cuda->nccl);
 	if (status)
 		return status;
-	for (size_t i = 0; !status && i < round->count; i++)
-		status = is_root(cuda, &round->ops[i]) ? send_slices(round, &round->ops[i])
-						       : receive_slice(round, &round->ops[i]);
+	for (size_t i = 0; !status && i < count; i++)
+		status = is_root(cuda, messages[i].op) ? send_message(cuda, &messages[i], buffer)
+						       : receive_message(cuda, &messages[i]);
 	status = zero_nccl_group_end(&cuda->nccl, status);
 	if (staged)
 		record_sent(cuda);
 	return status;
 }
 
+static zero_status run_plan(struct zero_cuda_comm *cuda, const struct plan *plan)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t at = 0, count; !status && at < plan->count; at += count) {
+		count = 1;
+		while (at + count < plan->count &&
+		       plan->messages[at + count].round == plan->messages[at].round)
+			count++;
+		status = run_round(cuda, plan->messages + at, count);
+	}
+	return status;
+}
+
 static void copy_own_slice(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
 	int rank = cuda->comm.place.rank;
-	size_t size = zero_core->dtype_size(op->from);
+	size_t size = zero_core->dtype_size(op->from), begin = zero_op_slice(op, rank) * size;
 
 	if (is_root(cuda, op))
 		zero_device_copy(cuda->device, cuda->device->comm_stream, op->recv,
-				 (const char *)op->send + op->bounds[rank] * size,
-				 (op->bounds[rank + 1] - op->bounds[rank]) * size);
+				 (const char *)op->send + begin,
+				 zero_op_slice(op, rank + 1) * size - begin);
 }
 
 zero_status zero_cuda_scatter(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count)
 {
-	struct round round = {.cuda = cuda, .ops = ops, .count = count};
+	struct plan plan = {.cuda = cuda};
 	zero_status status = ZERO_OK;
 
-	for (; !status && cuda->comm.place.world > 1 && has_more(&round); round.number++)
-		status = run_round(&round);
+	if (cuda->comm.place.world > 1) {
+		status = make_plan(&plan, ops, count);
+		if (!status)
+			status = run_plan(cuda, &plan);
+		free(plan.messages);
+		free(plan.roots);
+	}
 	for (size_t i = 0; !status && i < count; i++)
 		copy_own_slice(cuda, &ops[i]);
 	return status;
@@ -309,7 +401,7 @@ zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_o
 		return ZERO_OK;
 	}
 	for (size_t at = 0, now; !status && at < bytes; at += now) {
-		now = bytes - at < op->piece * size ? bytes - at : op->piece * size;
+		now = bytes - at < piece_bytes(op) ? bytes - at : piece_bytes(op);
 		status = send_piece(cuda, op, at, now, staged);
 	}
 	if (is_root(cuda, op))

@@ -12,7 +12,7 @@ void zero_cuda_team_close(struct zero_comm *comm)
 	zero_nccl_watchdog_remove(cuda->watchdog, &cuda->nccl);
 	zero_cuda_free_pinned(cuda);
 	zero_cuda_free_exchange_buffers(cuda);
-	zero_windows_delete(cuda->windows);
+	zero_slots_delete(cuda->slots);
 	zero_nccl_close(&cuda->nccl, comm->broken || cuda->first->comm.broken);
 	free(comm->members);
 	free(comm->intents);
@@ -54,7 +54,7 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 	team->comm.in_order = true;
 	team->device = first->device;
 	team->memory = first->memory;
-	team->control = first->control;
+	team->net = first->net;
 	team->watchdog = first->watchdog;
 	team->first = first;
 	team->open_seconds = first->open_seconds;
@@ -64,7 +64,7 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 		return zero_core->fail(ZERO_E_COMM, "no memory for a team of %zu ranks", op->count);
 	memcpy(team->comm.members, op->members, op->count * sizeof(int));
 	place_team(team, op);
-	status = zero_control_team_new(first->control, op->members, op->count, &team->control_team);
+	status = zero_net->team_new(first->net, op->members, op->count, &team->net_team);
 	return status ? status : zero_cuda_alloc_exchange_buffers(team);
 }
 
@@ -89,9 +89,9 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 		return zero_core->fail(ZERO_E_COMM, "no memory for a team");
 	status = fill_team(team, first, op);
 	zero_nccl_watchdog_add(team->watchdog, &team->nccl);
-	if (!status && first->uses_windows)
-		status = zero_windows_new(&team->nccl, team->memory, first->symmetric,
-					  &team->windows);
+	if (!status)
+		status = zero_slots_new(&team->nccl, team->device, team->memory, first->symmetric,
+					&team->slots);
 	*made = &team->comm;
 	return split ? split : status;
 }

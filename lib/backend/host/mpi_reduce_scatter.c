@@ -22,7 +22,7 @@ zero_status zero_mpi_reduce_open(struct zero_mpi_comm *mpi)
 	if (!remote)
 		return ZERO_OK;
 	/* The same size on all ranks, so it follows from the smallest node. */
-	mpi->piece = zero_exchange_piece(world - (size_t)mpi->comm.place.shm_world_min, false);
+	mpi->piece = zero_exchange_piece(world - (size_t)mpi->comm.place.shm_world_min);
 	for (int set = 0; set < 2; set++) {
 		zero_status status =
 			zero_pool_alloc(mpi->pool, ZERO_MEM_STAGING, mpi->piece * remote, false,

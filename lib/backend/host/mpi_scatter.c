@@ -20,10 +20,15 @@ struct scatters {
 	zero_status status;    /* of reading from a root */
 };
 
+static size_t slice_length(const struct zero_op *op, int rank)
+{
+	return zero_op_slice(op, rank + 1) - zero_op_slice(op, rank);
+}
+
 /* The bytes of the piece of a rank's slice that begins at element `at` of the slice. */
 static size_t piece_bytes(const struct zero_op *op, int rank, size_t at, size_t piece)
 {
-	size_t count = op->bounds[rank + 1] - op->bounds[rank];
+	size_t count = slice_length(op, rank);
 
 	if (at >= count)
 		return 0;
@@ -35,8 +40,8 @@ static size_t longest_slice(const struct zero_op *op, int world)
 	size_t longest = 0;
 
 	for (int rank = 0; rank < world; rank++)
-		if (op->bounds[rank + 1] - op->bounds[rank] > longest)
-			longest = op->bounds[rank + 1] - op->bounds[rank];
+		if (slice_length(op, rank) > longest)
+			longest = slice_length(op, rank);
 	return longest;
 }
 
@@ -97,7 +102,7 @@ static int send_piece(const struct scatters *all, size_t i, size_t at, MPI_Reque
 
 		if (rank == root || !bytes || is_copied(all, i, rank))
 			continue;
-		error = MPI_Isend((const char *)op->send + (op->bounds[rank] + at) * size,
+		error = MPI_Isend((const char *)op->send + (zero_op_slice(op, rank) + at) * size,
 				  (int)bytes, MPI_BYTE, rank, 0, mpi->mpi_comm, &requests[rank]);
 		mpi->comm.bytes_sent += bytes;
 	}
@@ -115,7 +120,7 @@ static int send_piece(const struct scatters *all, size_t i, size_t at, MPI_Reque
 			continue;
 		if (rank != root)
 			populate(to, bytes);
-		memcpy(to, (const char *)op->send + (op->bounds[rank] + at) * size, bytes);
+		memcpy(to, (const char *)op->send + (zero_op_slice(op, rank) + at) * size, bytes);
 	}
 	return error;
 }
@@ -136,7 +141,7 @@ static int receive_piece(struct scatters *all, size_t i, size_t at, MPI_Request 
 		const char *source = zero_node_published(mpi->node, root, all->index + i)->source;
 
 		all->status = zero_node_read(mpi->node, root, (char *)op->recv + at * size,
-					     source + (op->bounds[rank] + at) * size, bytes);
+					     source + (zero_op_slice(op, rank) + at) * size, bytes);
 	}
 	/* It was read, or the root writes it. */
 	if (shares_memory(mpi, op->root) && is_copied(all, i, rank))

@@ -69,8 +69,7 @@ static zero_status run_op(struct self *self, const struct zero_op *op)
 			copy(recv, send, op->count * size);
 		break;
 	case ZERO_OP_SCATTER:
-		copy(recv, (const char *)send + op->bounds[0] * size,
-		     (op->bounds[1] - op->bounds[0]) * size);
+		copy(recv, send, op->count * size);
 		break;
 	case ZERO_OP_BROADCAST:
 		copy(recv, send, op->count * size);
