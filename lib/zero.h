@@ -679,9 +679,9 @@ typedef struct zero_step_result {
  *
  * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no
  * device: the norm, clipping, and whether the step is skipped are decided on the devices. So such
- * a step can be captured as part of a CUDA graph, from the second step on, without the setting
- * `offload` and without a loss scale in host memory. A captured step repeats its arguments, and what
- * ranks agree on by way of the host (samples, signals to stop) is that of the capture.
+ * a step can be captured as part of a CUDA graph, without the setting `offload` and without a loss
+ * scale in host memory; see CAPTURE under GPUs. A captured step repeats its arguments, and what ranks
+ * agree on by way of the host (samples, signals to stop) is that of the capture.
  *
  * With f32 parameters and gradients, the new values are the same bits at every stage, on every
  * instruction set, and wherever the optimizer states are, for one number of ranks and one backend;

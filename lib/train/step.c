@@ -55,6 +55,45 @@ static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
 	return status;
 }
 
+static bool is_captured(const zero_job *job)
+{
+	return job->ops->capturing && job->ops->capturing(job->backend);
+}
+
+/* A captured step must not wait for the device. */
+static zero_status check_capture(const zero_job *job, const zero_adamw *adamw,
+				 const zero_step_result *result)
+{
+	const char *why = result ? "its result must be NULL" : NULL;
+
+	if (!why && adamw->loss_scale && !zero_loss_scale_is_kept(job, adamw->loss_scale))
+		why = "the loss scale must be that of zero_device_loss_scale";
+	if (!why && zero_states_staged(job))
+		why = "offloaded states are stepped by the host";
+	if (!why || !is_captured(job))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_STATE, "zero_step cannot be captured: %s", why);
+}
+
+/* All streams come together before the program ends its capture, and later work does not wait for
+   what was captured. */
+static zero_status end_capture(zero_job *job)
+{
+	zero_status status = ZERO_OK, one;
+
+	pthread_mutex_lock(&job->lock);
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		zero_group *group = job->model->groups[g];
+
+		one = zero_work_wait(job, &group->post_step_gather);
+		status = status ? status : one;
+		job->ops->work_put(job->backend, group->step_work);
+		group->step_work = NULL;
+	}
+	pthread_mutex_unlock(&job->lock);
+	return status;
+}
+
 /* Reduces the groups that were not reduced since the last step, and waits for all reduces. */
 static zero_status finish_reduces(zero_job *job)
 {
@@ -217,18 +256,6 @@ static zero_status step_groups(zero_job *job, const zero_adamw *adamw, struct ze
 	return status;
 }
 
-/* All streams must come together before the program ends a capture of its own. */
-static zero_status join_captured(zero_job *job)
-{
-	zero_status status = ZERO_OK;
-
-	if (!job->ops->capturing || !job->ops->capturing(job->backend))
-		return ZERO_OK;
-	for (size_t g = 0; !status && g < job->model->group_count; g++)
-		status = zero_wait_post_step_gather(job->model->groups[g]);
-	return status;
-}
-
 /* Steps, or skips the step where its state says so: only who is asked for the result, or steps on
    the host, waits for the device to know it. */
 static zero_status take_step(zero_job *job, const zero_adamw *adamw,
@@ -244,8 +271,8 @@ static zero_status take_step(zero_job *job, const zero_adamw *adamw,
 		status = zero_step_state_read(job);
 	if (!status && !(early && seen->skipped))
 		status = step_groups(job, adamw, ops);
-	if (!status)
-		status = join_captured(job);
+	if (!status && is_captured(job))
+		status = end_capture(job);
 	if (!status && !early && (result || has_own_scale(job, adamw)))
 		status = zero_step_state_read(job);
 	if (status)
@@ -274,6 +301,8 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 	status = job->laid_out ? finish_reduces(job) : ZERO_OK;
 	if (!status)
 		status = check_step(job, adamw);
+	if (!status)
+		status = check_capture(job, adamw, result);
 	if (!status)
 		status = zero_states_alloc(job);
 	/* After the ranks have agreed nothing is allocated: no rank can fail alone for that. */
