@@ -21,6 +21,7 @@ struct zero_intent {
 	zero_status status;
 	const char *error;
 	int error_rank; /* the rank of the error if all ranks know it already, else -1 */
+	bool leaving;   /* it is a rank's last one */
 };
 
 /* Events that order a submission on a device. Both are NULL in a backend without one. */

@@ -84,7 +84,8 @@ static uint64_t intent_hash(const struct zero_work *work)
 	for (size_t i = 0; i < work->count; i++) {
 		const struct zero_op *op = &work->ops[i];
 
-		if (op->kind == ZERO_OP_FREE)
+		/* What no other rank shares may have memory on one rank already. */
+		if (op->kind == ZERO_OP_FREE || (op->kind == ZERO_OP_ALLOC && op->own))
 			continue;
 		hash = mix(hash, (uint64_t)op->kind << 32 | (uint64_t)op->from << 16 |
 					 (uint64_t)op->to << 8 | op->accumulate);
@@ -173,7 +174,8 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 				     .hash = intent_hash(work),
 				     .status = work->status,
 				     .error = work->error ? work->error : "",
-				     .error_rank = work->rank};
+				     .error_rank = work->rank,
+				     .leaving = work->leaving};
 	char text[1024] = "", mine[1024];
 	zero_status status, agreed;
 	int rank = queue->comm->place.rank;
