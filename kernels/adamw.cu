@@ -4,6 +4,7 @@
  * adamw.c. One thread does all of an element, so four loads of 16 bytes are under way in each
  * thread without unrolling.
  */
+#include "backend/step_rule.h"
 #include "device.cuh"
 
 struct adamw_constants {
@@ -74,7 +75,8 @@ template <zero_dtype low> ZERO_INLINE void adamw_as(const zero_device_adamw &arg
 	unsigned int past = past_boundary<4>(args.p, sizeof(float));
 	adamw_body<low> body;
 
-	body.c = adamw_constants_of(args.args);
+	body.c = adamw_constants_of(args.state ? zero_adamw_args_of_step(&args.args, args.state)
+					       : args.args);
 	body.p = args.p;
 	body.m = args.m;
 	body.v = args.v;
@@ -90,6 +92,8 @@ template <zero_dtype low> ZERO_INLINE void adamw_as(const zero_device_adamw &arg
 
 ZERO_KERNEL zero_device_adamw(const __grid_constant__ struct zero_device_adamw args)
 {
+	if (args.state && args.state->skipped)
+		return;
 	if (!args.low)
 		adamw_as<ZERO_DTYPE_PARAM>(args);
 	else if (args.low_dtype == ZERO_BF16)

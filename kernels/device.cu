@@ -6,4 +6,5 @@
 #include "fill.cu"
 #include "norm2.cu"
 #include "philox.cu"
+#include "step_rule.cu"
 #include "sum.cu"

@@ -55,9 +55,11 @@ struct zero_device_sum {
 	bool accumulate; /* add the sum to out */
 };
 
-/* zero_device_adamw */
+/* zero_device_adamw. With `state`, scale and corrections are read from there, and nothing is changed
+   if the step is skipped. */
 struct zero_device_adamw {
 	struct zero_adamw_args args;
+	const struct zero_step_state *state; /* NULL: none */
 	float *p, *m, *v;
 	const float *g;
 	void *low; /* NULL, or p in low_dtype too */
@@ -79,9 +81,12 @@ struct zero_device_norm2 {
 
 struct zero_device_norm2_fold {
 	const double *parts;
-	size_t count; /* of parts */
-	double *sum;  /* may be host memory that the device writes */
+	size_t count;    /* of parts */
+	double *sum;     /* may be host memory that the device writes */
+	bool accumulate; /* add the sum to *sum */
 };
+
+/* zero_device_step_rule takes a struct zero_step_rule, and one block; see step_rule.h. */
 
 static inline ZERO_DEVICE_TOO size_t zero_norm2_parts(size_t count)
 {

@@ -75,12 +75,13 @@ DEVICE_KERNELS = \
 	kernels/fill.cu \
 	kernels/norm2.cu \
 	kernels/philox.cu \
+	kernels/step_rule.cu \
 	kernels/sum.cu
 EXTRA_DIST += $(DEVICE_KERNELS)
 
 if HAVE_CUDA
 kernels/device.fatbin: $(DEVICE_KERNELS) kernels/device.cuh kernels/log_sin_cos.h kernels/device.h \
-		lib/backend/backend.h lib/core/module.h lib/zero.h
+		lib/backend/backend.h lib/backend/step_rule.h lib/core/module.h lib/zero.h
 	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \
 		-I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) -o $@.new \
 		$(NVCC_FROM)$(top_srcdir)/kernels/device.cu && mv $@.new $@

@@ -99,6 +99,9 @@ ZERO_KERNEL zero_device_norm2_fold(const __grid_constant__ struct zero_device_no
 	for (size_t b = threadIdx.x; b < args.count; b += blockDim.x)
 		sum += args.parts[b];
 	sum = block_sum(sum);
-	if (threadIdx.x == 0 && blockIdx.x == 0)
-		*args.sum = sum != sum ? __longlong_as_double(0x7ff8000000000000) : sum;
+	if (threadIdx.x || blockIdx.x)
+		return;
+	if (args.accumulate)
+		sum = *args.sum + sum;
+	*args.sum = sum != sum ? __longlong_as_double(0x7ff8000000000000) : sum;
 }

@@ -3,7 +3,7 @@
 # tests/rooms.sh fails if it does not.
 #
 #	core        errors, dtypes, options and their table, clock, threads, opening of modules
-#	net         TCP between ranks: addresses and connecting
+#	net         TCP between ranks: connections, one thread, a tree of ranks that agree
 #	backend     the only interface to hardware: memory, collectives, kernels; host/ cuda/ pmix/
 #	files       safetensors, manifests and reports in JSON, as the module zero_files.so
 #	job         a job, its ranks and settings, submissions, teams, signals that ask for an end
@@ -23,6 +23,8 @@ noinst_HEADERS += \
 	lib/backend/exchange.h \
 	lib/backend/launched_world.h \
 	lib/backend/meter.h \
+	lib/backend/step_rule.h \
+	lib/backend/workers.h \
 	lib/checkpoint/checkpoint.h \
 	lib/checkpoint/export.h \
 	lib/checkpoint/restore.h \
@@ -46,6 +48,9 @@ noinst_HEADERS += \
 	lib/model/sizing.h \
 	lib/net/address.h \
 	lib/net/dial.h \
+	lib/net/link.h \
+	lib/net/net.h \
+	lib/net/private.h \
 	lib/report/folder.h \
 	lib/report/job_report.h \
 	lib/report/record.h \
@@ -62,6 +67,17 @@ lib_liboptions_la_SOURCES = \
 	lib/core/options.c \
 	lib/core/settings_text.c \
 	lib/core/text.c
+
+# A test compiles the network alone.
+net_sources = \
+	lib/net/address.c \
+	lib/net/collective.c \
+	lib/net/connect.c \
+	lib/net/dial.c \
+	lib/net/link.c \
+	lib/net/net.c \
+	lib/net/team.c \
+	lib/net/thread.c
 
 # All of libzero, with its inner functions in sight: unit tests link this one.
 noinst_LTLIBRARIES += lib/libzerocore.la
@@ -107,8 +123,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/model/sizing.c \
 	lib/model/states.c \
 	lib/model/storage.c \
-	lib/net/address.c \
-	lib/net/dial.c \
+	$(net_sources) \
 	lib/open.c \
 	lib/report/folder.c \
 	lib/report/record.c \
@@ -122,10 +137,13 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/param_changed.c \
 	lib/train/reduce.c \
 	lib/train/step.c \
+	lib/train/step_state.c \
+	lib/train/stray_access.c \
 	lib/train/train_hooks.c \
 	lib/watch/accept.c \
 	lib/watch/activity.c \
 	lib/watch/connect.c \
+	lib/watch/deadlock.c \
 	lib/watch/diagnose.c \
 	lib/watch/end_job.c \
 	lib/watch/exit_notice.c \

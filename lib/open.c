@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "core/module.h"
 #include "load/load.h"
+#include "net/net.h"
 #include "report/job_report.h"
 #include "train/train.h"
 #include "watch/watch.h"
@@ -37,6 +38,12 @@ static zero_job *new_job(void)
 		return NULL;
 	}
 	job = &all->job;
+	job->net = zero_net_new();
+	if (!job->net) {
+		zero_settings_clear(&job->settings);
+		free(all);
+		return NULL;
+	}
 	job->model = &all->model;
 	job->loader = &all->loader;
 	job->trainer = &all->trainer;
@@ -81,12 +88,15 @@ static zero_status open_backend(zero_job *job, zero_status settings, const zero_
 		.isa = settings ? "auto" : zero_option_table[ZERO_OPT_ISA].choices[isa->number],
 		.expected_world = (int)job->settings.value[ZERO_OPT_TASKS].number,
 		.share = (int)job->settings.value[ZERO_OPT_SHARE].number,
+		.threads = settings ? 1 : (int)job->settings.value[ZERO_OPT_THREADS].number,
 		.allocator = options ? options->allocator : NULL,
 		.stream = options ? options->stream : NULL,
 		.open_seconds = (double)job->settings.value[ZERO_OPT_OPEN_SECONDS].number,
 		.reduce = (int)job->settings.value[ZERO_OPT_REDUCE].number,
 		.nccl = job->settings.value[ZERO_OPT_NCCL].text,
 		.meter = zero_report_meter(job),
+		.net = job->net,
+		.net_ops = &zero_net_ops,
 	};
 	zero_status status = choose_backend(job);
 
@@ -117,6 +127,8 @@ static zero_status agree_settings(zero_job *job, zero_status status)
 	status = zero_job_exchange_settings(job, status, &unequal);
 	if (status)
 		return status;
+	if (!unequal)
+		unequal = zero_step_state_alloc(job);
 	if (!unequal)
 		unequal = zero_report_open(job);
 	status = zero_submit_wait(&job->all, unequal, NULL, 0, "options");

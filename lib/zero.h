@@ -39,7 +39,10 @@
  *
  * If ranks of a team begin different operations, the library finds out before any data moves. The
  * operation fails with ZERO_E_ORDER on all ranks of the team. Outside of the team, the next
- * operation that a rank shares with one of these ranks fails too. Such a job can only be closed.
+ * operation that a rank shares with one of these ranks fails too. Such a job can only be closed. If
+ * ranks begin operations of several teams in different orders, each waits for the others: that is
+ * found within 10 s, when all ranks wait and no operation has all of its ranks, and fails with
+ * ZERO_E_ORDER on all of them.
  *
  * With GPUs, zero_prefetch, zero_gather and zero_reduce are enqueued without waiting for the other
  * ranks. Only the first ones of a group are agreed on, because they may allocate. What was enqueued
@@ -47,9 +50,6 @@
  * ZERO_E_ORDER if ranks differ. If such a call fails on one rank alone, communication ends on all
  * ranks, and their next call returns the sentence of that rank. With the setting `check`
  * (ZERO_CHECK=1) ranks agree on each operation, as they do on CPUs.
- *
- * Operations are compared within one team. If two ranks begin operations of two teams in different orders, each waits in another team
- * and no rank notices: the job is ended after ZERO_STALL_SECONDS, as after a lost rank.
  *
  * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
  * prints a line that names it, and the processes of all ranks are ended. The same happens if an
@@ -232,9 +232,9 @@ const char *zero_setting(const zero_job *job, const char *name);
 zero_status zero_agree(zero_job *job, const char *error);
 /*
  * COLLECTIVE. Replaces values[i] by sum(weight * values[i]) / sum(weight) over the ranks. The sums
- * are f64 and in rank order, so all ranks get the same bits. Weights are >= 0. The values of a rank
- * with weight 0 are ignored. The call fails with ZERO_E_INVALID if all weights are 0. After an
- * error the values are unchanged.
+ * are f64 and in rank order, so all ranks get the same bits. Weights are finite and >= 0. The values
+ * of a rank with weight 0 are ignored. The call fails with ZERO_E_INVALID if the sum of all weights
+ * is 0 or infinite. After an error the values are unchanged.
  */
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
 
@@ -633,6 +633,16 @@ typedef struct zero_loss_scale {
 
 /* Sets a scale of 65536 that doubles after 2000 steps, up to 2^24, and halves, down to 1. */
 void zero_loss_scale_init(zero_loss_scale *scale);
+/*
+ * COLLECTIVE. Keeps a loss scale where steps are taken, so that zero_step need not wait for a GPU to
+ * know whether a gradient was finite. Sets it to *scale, the same on all ranks, and *address to
+ * where it is: the same address in each call, valid until zero_close. It is for
+ * zero_adamw.loss_scale, and for the program's kernels on its stream, which may read it: with a GPU
+ * it is device memory, else host memory. zero_step_result.loss_scale tells its value. On failure
+ * *address is NULL.
+ */
+zero_status zero_device_loss_scale(zero_job *job, const zero_loss_scale *scale,
+				   zero_loss_scale **address);
 
 typedef struct zero_adamw {
 	float lr;           /* >= 0 */
@@ -649,7 +659,9 @@ typedef struct zero_adamw {
 	 * other fields must be the same.
 	 */
 	double samples;
-	zero_loss_scale *loss_scale; /* NULL for none */
+	/* NULL for none. With a GPU the host waits in each step to update it, unless it is the address
+	   that zero_device_loss_scale returned. */
+	zero_loss_scale *loss_scale;
 } zero_adamw;
 
 typedef struct zero_step_result {
@@ -665,6 +677,12 @@ typedef struct zero_step_result {
  * or / the samples of all ranks. Groups that were not reduced since the last step are reduced
  * first. No group may be gathered. `result` may be NULL; it is filled on success.
  *
+ * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no
+ * device: the norm, clipping, and whether the step is skipped are decided on the devices. So such
+ * a step can be captured as part of a CUDA graph, from the second step on, without the setting
+ * `offload` and without a loss scale in host memory. A captured step repeats its arguments, and what
+ * ranks agree on by way of the host (samples, signals to stop) is that of the capture.
+ *
  * With f32 parameters and gradients, the new values are the same bits at every stage, on every
  * instruction set, and wherever the optimizer states are, for one number of ranks and one backend;
  * with GPUs, on each node. NCCL's own sums, see zero_reduce, are the same bits as far as NCCL
@@ -675,10 +693,11 @@ typedef struct zero_step_result {
  * After an error, all gradients are lost and the loss scale is unchanged. The values of the
  * parameters depend on the error. An argument, a gathered group, a missing allocation or a failed
  * reduce is found before any rank steps: parameters, states and the number of steps are then
- * unchanged. A failure after that, of communication, of the device, or of memory to send new
- * values, leaves some groups stepped and others not, and ranks may differ: the values are
- * undefined, and the job should be closed and continued from a checkpoint. At stages 1 and 2,
- * across nodes, and of a GPU, such a failure may be returned by a later call.
+ * unchanged. A failure after that, of communication or of the device, leaves some groups stepped and
+ * others not, and ranks may differ: parameters, states and the number of steps are undefined. The
+ * sentence says so, and zero_step, zero_save and zero_export are refused with ZERO_E_STATE until
+ * zero_restore has succeeded. Where communication or the device has failed, that needs a new job. At
+ * stages 1 and 2, across nodes, and of a GPU, such a failure may be returned by a later call.
  *
  * At stages 1 and 2, across nodes, the new values of each group are sent while further groups are
  * stepped, and after the call has returned. A gather that needs no cast, and that is called before
@@ -897,7 +916,7 @@ int zero_team_world(const zero_team *team);
  * ORDER. The library works with one stream of the caller. What the caller has enqueued on it before
  * a call is done before the call's own work, and work that the caller enqueues after a function
  * returns sees the function's results. The host waits for the other ranks to agree, for values that
- * it needs (the norm in zero_step, ZERO_CHECK=1, zero_export), and where memory becomes the
+ * it needs (the result of zero_step, ZERO_CHECK=1, zero_export), and where memory becomes the
  * caller's again (the end of zero_load and zero_load_model, and of zero_layout with adopted
  * tensors). It waits for nothing else, so an error of the device may be returned by a later call.
  *

@@ -143,7 +143,14 @@ static bool is_followed(const char *argument)
 	return letter && !letter[1];
 }
 
-bool command_line_has(bool (*is)(const char *argument, int which), int which)
+static bool may_be(const char *argument, const char *flag)
+{
+	size_t length = strcspn(argument, "=");
+
+	return strncmp(argument, flag, length) == 0 && (length > 2 || !flag[length]);
+}
+
+bool command_line_has(const char *flag)
 {
 	char **argument = command_line();
 	bool is_program = false;
@@ -156,9 +163,10 @@ bool command_line_has(bool (*is)(const char *argument, int which), int which)
 			is_program = true;
 		if (is_program)
 			continue;
-		if (is(*argument, which))
+		if (may_be(*argument, flag))
 			return true;
-		if (is_followed(*argument) && argument[1])
+		/* no value begins so: then it is a flag of another plugin, which has none */
+		if (is_followed(*argument) && argument[1] && !zero_begins_with(argument[1], "--"))
 			argument++;
 	}
 	return false;

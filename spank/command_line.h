@@ -9,10 +9,11 @@
    if they cannot be read. */
 char **command_line(void);
 /*
- * Returns whether `is` holds for one of the command's own arguments. Arguments after the program's
- * name are the program's. Where the program begins is a guess if a flag that is unknown here, such
- * as one of another plugin, is followed by an argument without an equals sign.
+ * Returns whether one of the command's own arguments is the flag, with or without a value, or is the
+ * colon between components. Slurm accepts unique prefixes of flags, so that a prefix counts. Arguments
+ * after the program's name are the program's. Where the program begins is a guess if a flag that is
+ * unknown here, such as one of another plugin, is followed by an argument that is no flag.
  */
-bool command_line_has(bool (*is)(const char *argument, int which), int which);
+bool command_line_has(const char *flag);
 
 #endif

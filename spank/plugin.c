@@ -3,9 +3,9 @@
  * The SPANK plugin. Slurm finds these callbacks by name, and each calls the file of its context:
  *
  *	sbatch, salloc, srun     submit.c, srun_env.c, srun_pmix.c
- *	slurmstepd               step_node.c, telemetry.c
- *	slurmstepd, each task    task.c, task_preload.c, task_budget.c
- *	the last two             nested_step.c, scron.c, step.c
+ *	slurmstepd               step_node.c
+ *	slurmstepd, each task    task.c, scron.c, task_preload.c, task_budget.c
+ *	the last two             telemetry.c, nested_step.c, step.c
  *	all of them              user_request.c, user_options.c, command_line.c, reexec.c (in srun)
  *
  * A file calls only files to its right and below. The rooms yaml/, which reads the site's file and

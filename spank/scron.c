@@ -14,12 +14,13 @@ static void pass_on(spank_t spank, char *line)
 	for (; word; word = strtok_r(NULL, blanks, &rest)) {
 		char *value = strchr(word, '=');
 		struct user_variable_name name;
+		bool has_value;
 
 		if (value)
 			*value++ = '\0';
-		if (!zero_begins_with(word, "--") || !user_flag_variable(word + 2, &name))
+		if (!user_flag_find(word, &name, &has_value))
 			continue;
-		if (!value && user_flag_has_value(word + 2))
+		if (!value && has_value)
 			value = strtok_r(NULL, blanks, &rest);
 		spank_setenv(spank, name.text, value ? value : "", 1);
 	}

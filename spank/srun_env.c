@@ -48,63 +48,39 @@ static bool is_set_by_plugin(const char *decision, size_t variable)
 	return false;
 }
 
-bool srun_env_job_has_zero(void)
+static bool is_decision(const char *word)
 {
 	const char *decision = getenv(DECISION);
 
-	return decision && zero_begins_with(decision, DECISION_ON);
+	return decision && zero_begins_with(decision, word);
 }
 
-bool srun_env_job_declined(void)
+enum user_choice srun_env_job_choice(void)
 {
-	const char *decision = getenv(DECISION);
-
-	return decision && zero_begins_with(decision, DECISION_OFF);
+	if (is_decision(DECISION_OFF))
+		return ZERO_DECLINED;
+	return is_decision(DECISION_ON) ? ZERO_REQUESTED : ZERO_UNSPECIFIED;
 }
 
-static bool is_no_zero(const char *argument, int unused)
+static bool has_zero_flag(void)
 {
-	(void)unused;
-	return strcmp(argument, "--no-zero") == 0;
-}
+	bool has = command_line_has("--zero");
 
-static bool is_mpi(const char *argument, int unused)
-{
-	(void)unused;
-	return zero_begins_with(argument, "--mpi");
-}
-
-static bool is_colon(const char *argument, int unused)
-{
-	(void)unused;
-	return strcmp(argument, ":") == 0;
-}
-
-static bool is_zero_flag(const char *argument, int unused)
-{
-	(void)unused;
-	if (strcmp(argument, "--zero") == 0)
-		return true;
-	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		const char *flag = zero_option_table[i].flag;
-		size_t length = flag ? strlen(flag) : 0;
-
-		if (flag && strncmp(argument, flag, length) == 0 &&
-		    (argument[length] == '=' || !argument[length]))
-			return true;
-	}
-	return false;
+	for (int i = 0; i < ZERO_OPTIONS && !has; i++)
+		has = zero_option_table[i].flag && command_line_has(zero_option_table[i].flag);
+	return has;
 }
 
 static bool guess_on(void)
 {
 	const char *enabled = user_variable_text("ZERO_ENABLED");
 
-	if (command_line_has(is_no_zero, 0))
+	if (command_line_has("--no-zero"))
 		return false;
-	if (command_line_has(is_zero_flag, 0))
+	if (has_zero_flag())
 		return true;
-	return enabled ? strcmp(enabled, "yes") == 0 : srun_env_job_has_zero();
+	return enabled ? strcmp(enabled, "yes") == 0
+		       : is_decision(DECISION_ON) || is_decision(DECISION_SITE);
 }
 
 void srun_env_init(void)
@@ -153,7 +129,7 @@ static void require_pmix(void)
 {
 	char folder[PATH_MAX];
 
-	if (command_line_has(is_mpi, 0) || !srun_lacks_pmix(folder))
+	if (command_line_has("--mpi") || !srun_lacks_pmix(folder))
 		return;
 	slurm_error(
 		PLUGIN_NAME
@@ -168,7 +144,7 @@ static const char *decision_on(enum zero_state state)
 {
 	if (state == ZERO_ON_BY_SITE)
 		return DECISION_SITE;
-	return is_srun() && !srun_env_job_has_zero() ? DECISION_STEP : DECISION_ON;
+	return is_srun() && !is_decision(DECISION_ON) ? DECISION_STEP : DECISION_ON;
 }
 
 static void turn_on(enum zero_state state)
@@ -241,7 +217,7 @@ void srun_env_set(enum zero_state state)
 		break;
 	case ZERO_NOT_ON:
 		/* another component of a heterogeneous step, not read yet, may be on */
-		if (!command_line_has(is_colon, 0))
+		if (!command_line_has(":"))
 			turn_off(false);
 		break;
 	}

@@ -18,7 +18,7 @@
 #ifndef ZERO_SRUN_ENV_H
 #define ZERO_SRUN_ENV_H
 
-#include <stdbool.h>
+#include "user_options.h"
 
 enum zero_state {
 	ZERO_NOT_ON,
@@ -31,8 +31,7 @@ enum zero_state {
 void srun_env_init(void);
 /* Called once flags are read. In srun it may execute srun again instead of returning. */
 void srun_env_set(enum zero_state state);
-/* Returns whether the user turned zero on, or off, for the job around this command. */
-bool srun_env_job_has_zero(void);
-bool srun_env_job_declined(void);
+/* Returns whether the user turned zero on or off for the job around this command. */
+enum user_choice srun_env_job_choice(void);
 
 #endif

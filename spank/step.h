@@ -23,7 +23,7 @@ enum task_kind {
 /* Messages that are printed once a node, by the first task that has one. */
 enum notice {
 	NOTICE_ERROR,
-	NOTICE_CONTAINER,
+	NOTICE_PRELOAD,
 	NOTICE_NVML,
 	NOTICE_BUDGET,
 	NOTICE_OPTIONS,

@@ -2,7 +2,8 @@
 /*
  * Runs in slurmstepd, once for each step and node, as root. Reads the node's own zero.yaml and
  * queries its GPUs. An error is stored in node.why until a task starts, which reports it and ends:
- * an earlier error return would drain the node, or Slurm would ignore it.
+ * an earlier error return would drain the node, or Slurm would ignore it. A job that has zero only
+ * because the site wants it does not end so: it continues without zero.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -58,12 +59,31 @@ static void read_job(spank_t spank)
 	}
 }
 
+/* Reads the site's file. Returns whether zero may be on here; if not, node.why says why. */
+static bool is_on_here(void)
+{
+	struct zero_where where = step_where(&node, NULL);
+	enum zero_enabled enabled;
+	const char *origin;
+
+	if (arguments->why[0]) {
+		memcpy(node.why, arguments->why, sizeof arguments->why);
+		return false;
+	}
+	node.site =
+		zero_config_read(arguments->config, ZERO_CONFIG_SITE, node.why, sizeof node.why);
+	if (!node.site)
+		return false;
+	enabled = zero_config_enabled(node.site, &where, &origin);
+	if (node.by_site ? enabled == ZERO_ENABLED_ON : enabled != ZERO_ENABLED_OFF)
+		return true;
+	snprintf(node.why, sizeof node.why, "zero is switched off on this node (%s)", origin);
+	return false;
+}
+
 int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
 {
 	char decision[128] = "";
-	struct zero_where where;
-	enum zero_enabled enabled;
-	const char *origin;
 
 	arguments = given;
 	/* a job without zero ends here: no file is opened */
@@ -77,53 +97,68 @@ int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
 		return ESPANK_SUCCESS;
 	read_node_name();
 	read_job(spank);
-	if (arguments->why[0]) {
-		memcpy(node.why, arguments->why, sizeof arguments->why);
-		return ESPANK_SUCCESS;
-	}
-	node.site =
-		zero_config_read(arguments->config, ZERO_CONFIG_SITE, node.why, sizeof node.why);
-	if (!node.site)
-		return ESPANK_SUCCESS;
-	where = step_where(&node, NULL);
-	enabled = zero_config_enabled(node.site, &where, &origin);
-	if (node.by_site ? enabled == ZERO_ENABLED_ON : enabled != ZERO_ENABLED_OFF)
-		return ESPANK_SUCCESS;
 	/* a job that did not ask for zero continues without it */
-	node.on = !node.by_site;
-	node.clean = node.by_site;
-	snprintf(node.why, sizeof node.why, "zero is switched off on this node (%s)", origin);
+	if (!is_on_here() && node.by_site) {
+		node.on = false;
+		node.clean = true;
+	}
 	return ESPANK_SUCCESS;
 }
 
-/* Returns whether tasks may use GPUs. */
-static bool wants_vram(spank_t spank)
+/* Resolves the options without a GPU. A task finds the same error again, and reports it. */
+static bool resolve(spank_t spank, struct zero_settings *resolved, char *why, size_t size)
 {
 	struct zero_where where = step_where(&node, NULL);
 	struct user_request request;
-	struct zero_settings resolved;
-	uint64_t backend = ZERO_BACKEND_AUTO;
-	char why[sizeof node.why];
+	bool ok;
 
-	/* errors are reported when a task finds them again */
-	if (!user_request_read(step_read_variable, spank, &request, why, sizeof why))
+	if (node.why[0])
+		return zero_refuse(why, size, "%s", node.why);
+	if (!user_request_read(step_read_variable, spank, &request, why, size))
 		return false;
-	if (user_request_resolve(&request, node.site, &where, &resolved, why, sizeof why)) {
-		backend = resolved.value[ZERO_OPT_BACKEND].number;
-		zero_settings_clear(&resolved);
-	}
+	ok = user_request_resolve(&request, node.site, &where, resolved, why, size);
 	user_request_clear(&request);
+	return ok;
+}
+
+/* Returns whether tasks may use GPUs. */
+static bool wants_vram(const struct zero_settings *resolved)
+{
+	uint64_t backend = resolved->value[ZERO_OPT_BACKEND].number;
+
 	return backend == ZERO_BACKEND_CUDA ||
 	       (backend == ZERO_BACKEND_AUTO && node.visible && *node.visible);
 }
 
+/* What only ranks need: the line of telemetry, and the query of the GPUs. */
+static void prepare_ranks(spank_t spank)
+{
+	struct zero_settings resolved;
+	char why[sizeof node.why];
+
+	if (!resolve(spank, &resolved, why, sizeof why)) {
+		telemetry_begin(spank, &node, NULL, why);
+		return;
+	}
+	telemetry_begin(spank, &node, &resolved, "");
+	if (wants_vram(&resolved))
+		zero_vram_ask(arguments->nvml, arguments->nvml_seconds, &node.query);
+	zero_settings_clear(&resolved);
+}
+
 int step_node_user_init(spank_t spank)
 {
+	enum task_kind kind = step_task_kind(spank);
 	void *shared;
 
 	if (node.on || node.clean)
 		nested_step_remove_pmix(spank);
-	if (!node.on || step_task_kind(spank) == TASK_NONE)
+	/* where the file turns it off there is nothing to tell; here it cannot be used */
+	if (!node.on && node.why[0] && !node.site) {
+		zero_clean(node.why);
+		slurm_error(PLUGIN_NAME ": node %s: zero is not on: %s", node.name, node.why);
+	}
+	if (!node.on || kind == TASK_NONE)
 		return ESPANK_SUCCESS;
 	shared = mmap(NULL, NOTICES * sizeof(atomic_flag), PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -134,11 +169,8 @@ int step_node_user_init(spank_t spank)
 	node.gpus = step_variable(spank, "SLURM_STEP_GPUS");
 	if (!node.gpus)
 		node.gpus = step_variable(spank, "SLURM_JOB_GPUS");
-	if (step_task_kind(spank) == TASK_RANK)
-		telemetry_begin(spank, &node);
-	if (node.why[0] || step_task_kind(spank) != TASK_RANK || !wants_vram(spank))
-		return ESPANK_SUCCESS;
-	zero_vram_ask(arguments->nvml, arguments->nvml_seconds, &node.query);
+	if (kind == TASK_RANK)
+		prepare_ranks(spank);
 	return ESPANK_SUCCESS;
 }
 

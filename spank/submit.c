@@ -63,19 +63,15 @@ static enum zero_state decide(const struct zero_config *site, enum user_choice c
 	struct zero_where where = known_place();
 	const char *origin;
 	enum zero_enabled enabled = zero_config_enabled(site, &where, &origin);
-	/* where it is off in some places only, the node refuses */
-	bool allowed = zero_config_may_be_enabled(site, &where);
 	char why[PATH_MAX + 64];
 
-	if (!allowed && choice == ZERO_REQUESTED) {
-		snprintf(why, sizeof why, "zero is switched off on this cluster (%s)", origin);
-		refuse(why);
-	}
-	if (choice == ZERO_REQUESTED)
+	if (choice != ZERO_REQUESTED)
+		return enabled == ZERO_ENABLED_ON ? ZERO_ON_BY_SITE : ZERO_NOT_ON;
+	/* where it is off in some places only, the node refuses */
+	if (zero_config_may_be_enabled(site, &where))
 		return ZERO_ON_BY_USER;
-	if (allowed && srun_env_job_has_zero())
-		return ZERO_ON_BY_USER;
-	return enabled == ZERO_ENABLED_ON ? ZERO_ON_BY_SITE : ZERO_NOT_ON;
+	snprintf(why, sizeof why, "zero is switched off (%s)", origin);
+	refuse(why);
 }
 
 /* Returns whether a file that cannot be used may say `enabled: on`, in a section too. */
@@ -134,8 +130,8 @@ int submit_init_post_opt(const struct plugin_arguments *arguments)
 
 	if (!user_choice(&choice, why, sizeof why))
 		refuse(why);
-	if (choice == ZERO_UNSPECIFIED && srun_env_job_declined())
-		choice = ZERO_DECLINED;
+	if (choice == ZERO_UNSPECIFIED)
+		choice = srun_env_job_choice();
 	state = find_state(arguments, choice);
 	if (state == ZERO_NOT_ON || state == ZERO_OFF_BY_USER)
 		user_request_forget(is_srun());

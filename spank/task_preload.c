@@ -101,13 +101,18 @@ static bool set_library(spank_t spank, const struct step_node *node, const char 
 		error = EINVAL;
 	if (!error)
 		return prepend_library(spank, resolved, path, why, size);
-	if (!is_container)
-		return refuse_library(resolved, path, error, why, size);
+	if (!is_container) {
+		refuse_library(resolved, path, error, why, size);
+		/* the user did not ask for it */
+		if (node->by_site)
+			log_once(node, NOTICE_PRELOAD, why);
+		return node->by_site && set_nothing(resolved, why, size);
+	}
 	if (asprintf(&note,
 		     "nothing is preloaded, since the container has no %s: mount it, set "
 		     "preload_path, or use --zero-preload=no",
 		     path) >= 0) {
-		log_once(node, NOTICE_CONTAINER, note);
+		log_once(node, NOTICE_PRELOAD, note);
 		free(note);
 	}
 	return set_nothing(resolved, why, size);

@@ -12,7 +12,6 @@
 #include "core/clock.h"
 #include "plugin.h"
 #include "telemetry.h"
-#include "user_request.h"
 
 /* Returns whether somebody has set the option: it is not at its default, nor found out by the plugin. */
 static bool is_set(const struct zero_settings *resolved, int option)
@@ -119,66 +118,32 @@ static void put_item(FILE *out, spank_t spank, const char *name, spank_item_t it
 		fprintf(out, "\"%s\":%u,", name, number);
 }
 
-static void put_options(FILE *out, const struct zero_settings *resolved)
+/* Prints the options that somebody has set, or where each came from. */
+static void put_options(FILE *out, const struct zero_settings *resolved, bool origins)
 {
 	const char *comma = "";
 
-	fputs("\"options\":{", out);
+	fputs(origins ? "\"from\":{" : "\"options\":{", out);
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		char *value;
 
 		if (!is_set(resolved, i))
 			continue;
-		value = zero_value_text(&zero_option_table[i], &resolved->value[i]);
+		value = origins ? NULL
+				: zero_value_text(&zero_option_table[i], &resolved->value[i]);
 		fputs(comma, out);
-		put_pair(out, zero_option_table[i].name, value ? value : "");
+		put_pair(out, zero_option_table[i].name,
+			 origins ? resolved->origin[i]
+			 : value ? value
+				 : "");
 		comma = ",";
 		free(value);
 	}
 	fputs("},", out);
 }
 
-static void put_origins(FILE *out, const struct zero_settings *resolved)
-{
-	const char *comma = "";
-
-	fputs("\"from\":{", out);
-	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		if (!is_set(resolved, i))
-			continue;
-		fputs(comma, out);
-		put_pair(out, zero_option_table[i].name, resolved->origin[i]);
-		comma = ",";
-	}
-	fputs("},", out);
-}
-
-/* Resolves the options without a GPU. */
-static void put_resolved(FILE *out, spank_t spank, const struct step_node *node)
-{
-	struct zero_where where = step_where(node, NULL);
-	struct user_request request;
-	struct zero_settings resolved;
-	char why[sizeof node->why];
-
-	put_known(out, "error", node->why);
-	if (node->why[0])
-		return;
-	if (!user_request_read(step_read_variable, spank, &request, why, sizeof why)) {
-		put_known(out, "error", why);
-		return;
-	}
-	if (user_request_resolve(&request, node->site, &where, &resolved, why, sizeof why)) {
-		put_options(out, &resolved);
-		put_origins(out, &resolved);
-		zero_settings_clear(&resolved);
-	} else {
-		put_known(out, "error", why);
-	}
-	user_request_clear(&request);
-}
-
-void telemetry_begin(spank_t spank, const struct step_node *node)
+void telemetry_begin(spank_t spank, const struct step_node *node,
+		     const struct zero_settings *resolved, const char *why)
 {
 	uint32_t id = 0;
 	size_t length;
@@ -200,7 +165,12 @@ void telemetry_begin(spank_t spank, const struct step_node *node)
 	put_item(out, spank, "nodes", S_JOB_NNODES);
 	put_item(out, spank, "tasks", S_JOB_TOTAL_TASK_COUNT);
 	put_known(out, "by", node->by_site ? "site" : "user");
-	put_resolved(out, spank, node);
+	if (resolved) {
+		put_options(out, resolved, false);
+		put_options(out, resolved, true);
+	} else {
+		put_known(out, "error", why);
+	}
 	if (fclose(out) != 0) {
 		free(line.facts);
 		line.facts = NULL;
@@ -255,8 +225,9 @@ static bool append(const char *path, const char *text, char *why, size_t size)
 
 	if (file < 0 || fstat(file, &status) != 0)
 		snprintf(why, size, "cannot be opened: %s", strerror(errno));
-	else if (!S_ISREG(status.st_mode) || status.st_uid != geteuid())
-		snprintf(why, size, "is not a regular file of user %u", (unsigned)geteuid());
+	else if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || status.st_nlink != 1)
+		snprintf(why, size, "is not a regular file of user %u with one name",
+			 (unsigned)geteuid());
 	else if (write(file, text, length) != (ssize_t)length)
 		snprintf(why, size, "cannot be written: %s", strerror(errno));
 	else

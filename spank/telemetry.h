@@ -14,8 +14,9 @@ void log_options(spank_t spank, const struct step_node *node, const struct zero_
  * Called in slurmstepd. The step's first node writes one line of JSON when the step ends, to where
  * `telemetry` of zero.yaml says. No failure changes anything for the step.
  */
-/* In user_init, with the effective ids of the user. */
-void telemetry_begin(spank_t spank, const struct step_node *node);
+/* In user_init, with the effective ids of the user: `resolved` without a GPU, or NULL, and why. */
+void telemetry_begin(spank_t spank, const struct step_node *node,
+		     const struct zero_settings *resolved, const char *why);
 /* For each task that ends, with its wait status. */
 void telemetry_task(int status);
 /* As root, when the step ends. */

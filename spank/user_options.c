@@ -23,14 +23,14 @@ static struct flag_state {
 
 static bool no_memory; /* Slurm ignores an error of a callback of an optional plugin */
 
-/* Returns "zero-stage" for --zero-stage. */
-static const char *flag_name(int flag)
+/* Returns the text of the flag, such as "--zero-stage"; NULL for an option that has none. */
+static const char *flag_text(int flag)
 {
 	if (flag == SWITCH_ON)
-		return "zero";
+		return "--zero";
 	if (flag == SWITCH_OFF)
-		return "no-zero";
-	return zero_option_table[flag].flag ? zero_option_table[flag].flag + 2 : NULL;
+		return "--no-zero";
+	return zero_option_table[flag].flag;
 }
 
 /* Returns the variable in which Slurm passes the value of a flag to the steps of a job. */
@@ -39,34 +39,23 @@ static struct user_variable_name job_variable(int flag)
 	struct user_variable_name name;
 
 	snprintf(name.text, sizeof name.text, "SLURM_SPANK__SLURM_SPANK_OPTION_zero_%s",
-		 flag_name(flag));
+		 flag_text(flag) + 2);
 	for (char *c = name.text; *c; c++)
 		*c = *c == '-' ? '_' : *c;
 	return name;
 }
 
-/* Returns the flag of that name, without the dashes; FLAGS if there is none. */
-static int find_flag(const char *name)
+bool user_flag_find(const char *text, struct user_variable_name *variable, bool *has_value)
 {
 	int flag = 0;
 
-	while (flag < FLAGS && (!flag_name(flag) || strcmp(flag_name(flag), name) != 0))
+	while (flag < FLAGS && (!flag_text(flag) || strcmp(flag_text(flag), text) != 0))
 		flag++;
-	return flag;
-}
-
-bool user_flag_variable(const char *name, struct user_variable_name *variable)
-{
-	int flag = find_flag(name);
-
-	if (flag < FLAGS)
-		*variable = job_variable(flag);
-	return flag < FLAGS;
-}
-
-bool user_flag_has_value(const char *name)
-{
-	return find_flag(name) < SWITCH_ON;
+	if (flag == FLAGS)
+		return false;
+	*variable = job_variable(flag);
+	*has_value = flag < SWITCH_ON;
+	return true;
 }
 
 /* Returns whether the job around this srun was given the flag. */
@@ -75,20 +64,11 @@ static bool is_in_job(int flag)
 	return getenv(job_variable(flag).text) != NULL;
 }
 
-/* Returns whether an argument may be this flag. Slurm accepts unique prefixes. */
-static bool is_flag(const char *argument, int flag)
-{
-	size_t length = strcspn(argument, "=");
-
-	return length > 2 && strncmp(argument, "--", 2) == 0 &&
-	       strncmp(argument + 2, flag_name(flag), length - 2) == 0;
-}
-
 /* Slurm repeats the flags of the job for each component of a heterogeneous step. */
 static bool is_repeated(const struct flag_state *given, int flag, const char *text)
 {
 	return !given->text || (given->inherited && strcmp(given->text, text) == 0 &&
-				!command_line_has(is_flag, flag));
+				!command_line_has(flag_text(flag)));
 }
 
 /* Checks a value where nothing else will, so that scrontab refuses its line. */
@@ -139,7 +119,7 @@ static char *help_text(const struct zero_option *option)
 static spank_err_t register_flag(spank_t spank, int flag, const char *argument, char *help)
 {
 	struct spank_option option = {
-		.name = (char *)flag_name(flag),
+		.name = (char *)flag_text(flag) + 2,
 		.arginfo = (char *)argument,
 		.usage = help,
 		.has_arg = argument != NULL,
@@ -227,7 +207,9 @@ bool user_choice(enum user_choice *choice, char *why, size_t size)
 	*choice = strcmp(enabled, "yes") == 0 ? ZERO_REQUESTED : ZERO_DECLINED;
 	if (*choice == ZERO_REQUESTED || strcmp(enabled, "no") == 0)
 		return true;
-	return zero_refuse(why, size, "ZERO_ENABLED: %s is not one of yes, no",
+	return zero_refuse(why, size,
+			   "ZERO_ENABLED: %s is not one of yes, no; if the variable is another "
+			   "program's, override it with --zero or --no-zero",
 			   zero_quote(enabled, strlen(enabled)).text);
 }
 

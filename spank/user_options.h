@@ -16,10 +16,9 @@ struct user_variable_name {
 	char text[160];
 };
 
-/* Finds the variable in which Slurm passes a flag, such as "zero-stage", to the sruns of a job.
-   Returns false if there is no such flag. */
-bool user_flag_variable(const char *name, struct user_variable_name *variable);
-bool user_flag_has_value(const char *name);
+/* Finds the variable in which Slurm passes a flag, such as "--zero-stage", to the sruns of a job, and
+   whether the flag has a value. Returns false if there is no such flag. */
+bool user_flag_find(const char *text, struct user_variable_name *variable, bool *has_value);
 
 /* Returns the value of a variable; NULL if it is unset, or has the value that it had when sbatch or
    salloc submitted the job around this command: what it said is then among what the job was told. */

@@ -27,6 +27,7 @@ UNIT_TESTS = \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
 	tests/unit/test_spawn_page \
+	tests/unit/test_workers \
 	tests/unit/test_task_gpus \
 	tests/unit/test_vram \
 	tests/unit/test_vram_process \
@@ -82,7 +83,7 @@ if HAVE_YAML
 UNIT_TESTS += tests/unit/test_config tests/unit/test_reader tests/unit/test_resolve
 endif
 if HAVE_CUDA
-UNIT_TESTS += tests/unit/test_double_cuda tests/unit/test_double_virtual
+UNIT_TESTS += tests/unit/test_double_cuda tests/unit/test_double_graph tests/unit/test_double_virtual
 endif
 if HAVE_CHECK
 check_PROGRAMS += $(UNIT_TESTS)
@@ -160,13 +161,18 @@ tests_unit_test_shared_arena_SOURCES = tests/unit/test_shared_arena.c lib/backen
 tests_unit_test_shared_arena_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_shared_arena_LDADD = $(UNIT_LIBS)
 
+tests_unit_test_workers_SOURCES = tests/unit/test_workers.c lib/backend/cpu_step.c \
+	lib/backend/workers.c
+tests_unit_test_workers_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_workers_LDADD = kernels/libkernels.la $(UNIT_LIBS)
+
 tests_unit_test_control_SOURCES = tests/unit/test_control.c tests/unit/control_ranks.h \
-	$(control_sources)
+	$(net_sources) lib/core/error.c
 tests_unit_test_control_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_LDADD = $(UNIT_LIBS)
 
 tests_unit_test_control_ends_SOURCES = tests/unit/test_control_ends.c tests/unit/control_ranks.h \
-	$(control_sources)
+	$(net_sources) lib/core/error.c
 tests_unit_test_control_ends_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_ends_LDADD = $(UNIT_LIBS)
 
@@ -253,6 +259,11 @@ tests_unit_test_double_cuda_SOURCES = tests/unit/test_double_cuda.c tests/unit/d
 tests_unit_test_double_cuda_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_double_cuda_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 tests_unit_test_double_cuda_LDADD = $(DL_LIBS) $(UNIT_LIBS)
+
+tests_unit_test_double_graph_SOURCES = tests/unit/test_double_graph.c tests/unit/double_cuda.h
+tests_unit_test_double_graph_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_graph_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+tests_unit_test_double_graph_LDADD = $(DL_LIBS) $(UNIT_LIBS)
 
 tests_unit_test_double_virtual_SOURCES = tests/unit/test_double_virtual.c tests/unit/double_cuda.h
 tests_unit_test_double_virtual_CFLAGS = $(UNIT_CFLAGS)
@@ -342,10 +353,14 @@ tests_double_cuda_la_SOURCES = \
 	tests/double/cuda.h \
 	tests/double/cuda_access.c \
 	tests/double/cuda_block.c \
+	tests/double/cuda_capture.c \
 	tests/double/cuda_copy.c \
+	tests/double/cuda_counts.c \
+	tests/double/cuda_graph.c \
 	tests/double/cuda_kernels.c \
 	tests/double/cuda_memory.c \
 	tests/double/cuda_module.c \
+	tests/double/cuda_schedule.c \
 	tests/double/cuda_settings.c \
 	tests/double/cuda_stream.c \
 	tests/double/cuda_virtual.c
@@ -365,6 +380,7 @@ nccl_double_sources = \
 	tests/double/nccl_agree.c \
 	tests/double/nccl_check.c \
 	tests/double/nccl_comm.c \
+	tests/double/nccl_counts.c \
 	tests/double/nccl_driver.c \
 	tests/double/nccl_group.c \
 	tests/double/nccl_init.c \
@@ -378,7 +394,8 @@ tests_double_libnccl_la_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
 tests_double_libnccl_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_nccl_la_SOURCES =
 tests_double_nccl_la_LIBADD = tests/double/libnccl.la $(DL_LIBS) -lm
-tests_double_nccl_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) -export-symbols-regex '^nccl[A-Z]'
+tests_double_nccl_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) \
+	-export-symbols-regex '^(nccl[A-Z]|double_nccl_)'
 tests_double_nccl_old_la_SOURCES = $(nccl_double_sources)
 tests_double_nccl_old_la_CPPFLAGS = $(tests_double_libnccl_la_CPPFLAGS) -DOLD_NCCL
 tests_double_nccl_old_la_CFLAGS = $(OUTER_CFLAGS)
@@ -402,9 +419,17 @@ tests_unit_test_reduce_scatter_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS) $(NCCL_C
 tests_unit_test_reduce_scatter_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_reduce_scatter_LDADD = lib/liboptions.la $(UNIT_LIBS)
 
-UNIT_TESTS += tests/unit/test_double_nccl
+UNIT_TESTS += tests/unit/test_double_nccl tests/unit/test_double_nccl_use
+tests_unit_test_double_nccl_use_SOURCES = \
+	tests/unit/double_cuda.h \
+	tests/unit/double_nccl.h \
+	tests/unit/test_double_nccl_use.c
+tests_unit_test_double_nccl_use_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
+tests_unit_test_double_nccl_use_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_double_nccl_use_LDADD = $(tests_unit_test_double_nccl_LDADD)
 tests_unit_test_double_nccl_SOURCES = \
 	tests/unit/double_cuda.h \
+	tests/unit/double_nccl.h \
 	tests/unit/test_double_nccl.c
 tests_unit_test_double_nccl_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CFLAGS)
 tests_unit_test_double_nccl_CFLAGS = $(UNIT_CFLAGS)
@@ -469,7 +494,8 @@ THREADS_TESTS += \
 	tests/unit/test_shared_arena \
 	tests/unit/test_control \
 	tests/unit/test_control_ends \
-	tests/unit/test_watch
+	tests/unit/test_watch \
+	tests/unit/test_workers
 endif
 
 format-check:

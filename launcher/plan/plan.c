@@ -53,16 +53,6 @@ static void plan_environment(struct plan *plan, const struct zero_settings *sett
 	add_unless_set(plan, "MKL_NUM_THREADS", threads);
 	if (plan->has_plugin)
 		return;
-	/* a plugin that only the compute nodes have reads these, and makes its own ZERO_RESOLVED */
-	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		char *text;
-
-		if (!is_from_flag(settings, i))
-			continue;
-		text = setting_text(settings, i);
-		add_variable(plan, zero_option_table[i].env, text);
-		free(text);
-	}
 	resolved = zero_settings_format(settings);
 	if (!resolved)
 		exit_no_memory();

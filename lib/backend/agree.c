@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks agree, before any data moves, that they are about to do the same: see zero_agreement. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm.h"
+#include "core/clock.h"
+
+/* The error of a rank that ends a deadlock. */
+#define DEADLOCK UINT64_MAX
 
 static bool is_equal(const struct zero_intent_summary *a, const struct zero_intent_summary *b)
 {
@@ -93,10 +99,85 @@ static zero_status start_agreement(struct zero_comm *comm, const struct zero_int
 	mine[ZERO_AGREE_CHOICE_COMPLEMENT] = ~comm->choice;
 	mine[ZERO_AGREE_SEQUENCE] = comm->sequence.hash;
 	mine[ZERO_AGREE_SEQUENCE_COMPLEMENT] = ~comm->sequence.hash;
-	if (intent->status)
+	if (zero_comm_of_job(comm)->deadlock.ending)
+		mine[ZERO_AGREE_ERROR] = DEADLOCK;
+	else if (intent->status)
 		mine[ZERO_AGREE_ERROR] = (uint64_t)(place->world - place->rank) << 8 |
 					 ((uint64_t)intent->status & 0xff);
 	return comm->ops->begin_max(comm);
+}
+
+/* ---- deadlocks ------------------------------------------------------------------------------- */
+
+void zero_agree_end_deadlock(struct zero_comm *comm, int rank, const char *text)
+{
+	struct zero_deadlock *deadlock = &zero_comm_of_job(comm)->deadlock;
+
+	if (atomic_load(&deadlock->found))
+		return;
+	deadlock->rank = rank;
+	snprintf(deadlock->text, sizeof(deadlock->text), "%s", text);
+	atomic_store(&deadlock->found, true);
+}
+
+/* Another rank may have been told before this one. */
+static void wait_until_told(const struct zero_deadlock *deadlock)
+{
+	double until = zero_seconds() + 5;
+
+	while (!atomic_load(&deadlock->found) && zero_seconds() < until)
+		usleep(1000);
+}
+
+/* Lists the communicators that this rank is in and that are not broken: the job's and its teams'.
+   Returns how many. `comms` may be NULL. */
+static int list_comms(struct zero_comm *first, struct zero_comm **comms)
+{
+	int count = 0;
+
+	for (struct zero_team_comm *team_comm = first->team_comms; team_comm;
+	     team_comm = team_comm->next)
+		if (team_comm->comm && team_comm->comm != first && !team_comm->comm->broken) {
+			if (comms)
+				comms[count] = team_comm->comm;
+			count++;
+		}
+	if (first->broken)
+		return count;
+	if (comms)
+		comms[count] = first;
+	return count + 1;
+}
+
+/*
+ * All ranks wait, each in an agreement that others do not come to. Each now joins the agreements of
+ * all its communicators with an error, so that all of them end. `finished`: that of comm has.
+ */
+static zero_status leave_deadlock(struct zero_comm *comm, bool finished, char *text, size_t size,
+				  int *rank)
+{
+	struct zero_comm *job = zero_comm_of_job(comm);
+	int count = list_comms(job, NULL), index;
+	struct zero_comm **comms = calloc((size_t)count + 1, sizeof(struct zero_comm *));
+	const struct zero_intent nothing = {.label = ""};
+
+	wait_until_told(&job->deadlock);
+	*rank = job->deadlock.rank;
+	snprintf(text, size, "%s", job->deadlock.text);
+	job->deadlock.ending = true;
+	if (!comms)
+		return ZERO_E_ORDER; /* out of memory: this process is about to end anyway */
+	list_comms(job, comms);
+	for (int i = 0; i < count; i++)
+		if (comms[i] != comm)
+			comms[i]->broken = start_agreement(comms[i], &nothing) != ZERO_OK;
+	for (int i = 0; i < count; i++) {
+		if (!comms[i]->broken && (comms[i] != comm || !finished))
+			comm->ops->finish_max(&comms[i], 1, &index);
+		comms[i]->broken = true;
+	}
+	free(comms);
+	return ZERO_E_ORDER;
 }
 
 static zero_status finish_agreement(struct zero_comm *comm, const struct zero_intent *intent,
@@ -107,6 +188,8 @@ static zero_status finish_agreement(struct zero_comm *comm, const struct zero_in
 
 	comm->choices_equal = all[ZERO_AGREE_CHOICE] == ~all[ZERO_AGREE_CHOICE_COMPLEMENT];
 	in_step = all[ZERO_AGREE_SEQUENCE] == ~all[ZERO_AGREE_SEQUENCE_COMPLEMENT];
+	if (!status && all[ZERO_AGREE_ERROR] == DEADLOCK)
+		return leave_deadlock(comm, true, text, size, rank);
 	comm->parted |= !status && !in_step;
 	/* A rank that left out an operation because of its error has parted from the others. */
 	if (!status && all[ZERO_AGREE_ERROR])
@@ -138,34 +221,16 @@ zero_status zero_agree_on(struct zero_comm *comm, const struct zero_intent *inte
 			  size_t size, int *rank)
 {
 	zero_status status;
-	int index;
+	int index = 0;
 
 	if (!comm->ops->begin_max)
 		return agree_alone(comm, intent, text, size, rank);
 	status = start_agreement(comm, intent);
 	if (!status)
 		status = comm->ops->finish_max(&comm, 1, &index);
+	if (!status && index < 0)
+		return leave_deadlock(comm, false, text, size, rank);
 	return finish_agreement(comm, intent, status, text, size, rank);
-}
-
-/* Lists the communicators that this rank is in and that are not broken: the job's and its teams'.
-   Returns how many. `comms` may be NULL. */
-static int list_comms(struct zero_comm *first, struct zero_comm **comms)
-{
-	int count = 0;
-
-	for (struct zero_team_comm *team_comm = first->team_comms; team_comm;
-	     team_comm = team_comm->next)
-		if (team_comm->comm && team_comm->comm != first && !team_comm->comm->broken) {
-			if (comms)
-				comms[count] = team_comm->comm;
-			count++;
-		}
-	if (first->broken)
-		return count;
-	if (comms)
-		comms[count] = first;
-	return count + 1;
 }
 
 /*

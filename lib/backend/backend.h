@@ -18,6 +18,9 @@
 /* The ranks that take part in an operation: those of a team. NULL stands for all ranks. */
 struct zero_team_comm;
 
+struct zero_net;
+struct zero_net_ops;
+
 /*
  * Where this rank stands among the ranks of the job, or of a team. Ranks of one node may share
  * memory: then one of them allocates a buffer, and all of them read and write the same bytes. The
@@ -111,7 +114,8 @@ enum zero_op_kind {
 	   `piece` elements at most. recv may be send on the root. */
 	ZERO_OP_BROADCAST,
 	/* recv[world][count] bytes in host memory = every rank's send[count]. For small things that
-	   ranks agree on; not counted as traffic. */
+	   ranks agree on; not counted as traffic. With `on_device` both are in the backend's memory,
+	   and a device does it without the host. */
 	ZERO_OP_EXCHANGE,
 	/* recv[count] of type `to` = send[count] of type `from`, on this rank alone. With `shared`,
 	   recv is at byte `at` of that buffer. */
@@ -132,6 +136,7 @@ struct zero_op {
 	int root; /* a rank of the team */
 	bool accumulate;
 	bool zeroed;
+	bool on_device;
 	bool own;
 	enum zero_memory_kind memory;
 	struct zero_shared *shared; /* stays the caller's; valid until the wait returns */
@@ -204,6 +209,7 @@ struct zero_backend_config {
 	const char *isa;    /* instruction set of host kernels, or "auto": see kernels.h */
 	int expected_world; /* number of ranks according to the launcher; 0 if unknown */
 	int share;          /* most ranks of a node that share memory; 0: all of them */
+	int threads;        /* that step on the CPU; 0: as many as the rank has cores */
 	/* For a device; see zero_options. */
 	const zero_allocator *allocator; /* NULL: the backend's own */
 	void *stream;                    /* that the caller computes on */
@@ -211,6 +217,9 @@ struct zero_backend_config {
 	int reduce;                      /* ZERO_REDUCE_AUTO ... */
 	const char *nccl;                /* path of the library; "": search for it */
 	const struct zero_meter *meter;  /* NULL: none; valid until close */
+	/* For a backend whose ranks meet without MPI: it is joined by open, and closed after it. */
+	struct zero_net *net;
+	const struct zero_net_ops *net_ops;
 };
 
 /* An element of copy_many. */
@@ -229,11 +238,44 @@ struct zero_adamw_args {
 	float scale;       /* factor of the gradient, applied first */
 };
 
+/*
+ * What a step makes of the norm, in memory of the backend: the kernel that steps reads it there, so
+ * that a device need not ask the host.
+ */
+struct zero_step_state {
+	uint64_t steps;                 /* that were taken */
+	double norm;                    /* of the mean gradient, unscaled and before clipping */
+	float scale;                    /* see zero_adamw_args */
+	float correction1, correction2; /* likewise */
+	uint32_t skipped;               /* 1: the norm is not finite, and nothing is stepped */
+	zero_loss_scale loss_scale;     /* see zero_device_loss_scale */
+};
+
+/* Bytes of the state, and of the norms of this rank and of all ranks behind it. */
+static inline size_t zero_step_state_bytes(size_t world)
+{
+	return zero_round_to_pages(sizeof(struct zero_step_state) + (world + 1) * sizeof(double));
+}
+
+struct zero_step_rule {
+	struct zero_step_state *state;
+	const double *norms; /* [world]: squared norms of the ranks' sums */
+	int world;
+	bool scaled; /* by state->loss_scale, which is then updated */
+	double mean; /* factor that makes the mean gradient of the sums */
+	float clip, beta1, beta2;
+};
+
 /* One of the submissions that this rank began last. */
 enum { ZERO_RECENT_SUBMISSIONS = 16 };
 struct zero_recent_submission {
 	uint64_t number;    /* counted from 1 */
 	double begun, done; /* see zero_seconds; done is 0 while it is under way */
+	/* Its team, counted from 1 in the order in which teams were made, 0 for the job; how many
+	   ranks that has; and its number among the submissions of the team. */
+	uint32_t team, ranks;
+	uint64_t turn;
+	bool waiting; /* for other ranks to begin it too */
 	char label[112];
 };
 
@@ -331,6 +373,10 @@ struct zero_backend_ops {
 	   most `count` and ZERO_RECENT_SUBMISSIONS. From any thread; never blocks. */
 	size_t (*recent)(struct zero_backend *backend, struct zero_recent_submission *recent,
 			 size_t count);
+	/* Ends what the ranks wait in with ZERO_E_ORDER and this sentence, which is about `rank`: all
+	   of them wait, and no submission has all of its ranks. Each rank calls it, from any
+	   thread. */
+	void (*end_deadlock)(struct zero_backend *backend, int rank, const char *text);
 	/* Ends the processes of all ranks, this one included, with that exit status; `text` is for
 	   the launcher's log. From any thread. It may return before they have ended. */
 	void (*abort)(struct zero_backend *backend, int status, const char *text);
@@ -380,14 +426,17 @@ struct zero_backend_ops {
 	/* out[count] of type `to` = in[count] of type `from`: f32, f16 and bf16, or equal types. */
 	void (*cast)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
 		     const void *in, size_t count);
-	/* *sum = the sum of the squares of x[count]. A device writes *sum, in memory of kind PINNED,
-	   before the next event. */
+	/* Adds the sum of the squares of x[count] to *sum. */
 	void (*norm2)(struct zero_backend *backend, const float *x, size_t count, double *sum);
+	/* Computes rule->state, see step_rule.h. */
+	void (*step_rule)(struct zero_backend *backend, const struct zero_step_rule *rule);
 	/* A step of AdamW on f32 p, m and v [count] with gradient g[count]. If `low` is not NULL, p
-	   is also written there as low_dtype. */
-	void (*adamw)(struct zero_backend *backend, const struct zero_adamw_args *args, float *p,
-		      float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
-		      size_t count);
+	   is also written there as low_dtype. Scale and corrections are those of `state` instead of
+	   `args`, and nothing is changed if the step is skipped. `state` is in host memory if all
+	   else is. */
+	void (*adamw)(struct zero_backend *backend, const struct zero_adamw_args *args,
+		      const struct zero_step_state *state, float *p, float *m, float *v,
+		      const float *g, void *low, zero_dtype low_dtype, size_t count);
 
 	/* ---- kernels on host memory, done when they return ---- */
 

@@ -62,6 +62,14 @@ struct zero_sequence {
 	char last[128]; /* label */
 };
 
+/* Ranks wait for each other in submissions of different communicators; see agree.c. */
+struct zero_deadlock {
+	_Atomic bool found; /* by the watchdog, on another thread; what follows is set before */
+	bool ending;        /* this rank ends its agreements */
+	int rank;           /* that the sentence is about */
+	char text[512];
+};
+
 /* A communicator: the ranks of the job, or of a team. */
 struct zero_comm {
 	const struct zero_comm_ops *ops;
@@ -71,6 +79,10 @@ struct zero_comm {
 	bool main_thread_only; /* only the thread that opened it may */
 	bool broken; /* after an error ranks may differ in what they do next: nothing more is run */
 	struct zero_team_comm *team_comms; /* of the job's communicator: a list of the teams' */
+	struct zero_comm *job;             /* of a team: the job's; NULL: this is it */
+	uint32_t team;                     /* see struct zero_recent_submission */
+	uint64_t turns;                    /* submissions so far */
+	struct zero_deadlock deadlock;     /* of the job's communicator */
 	int *members; /* of a team: its ranks in the job [place.world]; NULL: all ranks */
 	struct zero_agreement agreement; /* the one under way */
 	/* A choice that a rank makes by itself, such as a buffer out of several, and whether all
@@ -108,7 +120,8 @@ struct zero_comm_ops {
 	 * Small collectives in host memory. NULL with one rank.
 	 *
 	 * begin_max starts the all-reduce of comm->agreement. finish_max waits until one of those
-	 * that were begun on `comms` is done, and sets *index to it, or to -1 if count is 0.
+	 * that were begun on `comms` is done, and sets *index to it, or to -1 if count is 0 or a
+	 * deadlock was found.
 	 */
 	zero_status (*begin_max)(struct zero_comm *comm);
 	zero_status (*finish_max)(struct zero_comm *const *comms, int count, int *index);
@@ -143,6 +156,11 @@ struct zero_team_comm {
 	struct zero_team_comm *next; /* in the list of the job's communicator */
 };
 
+static inline struct zero_comm *zero_comm_of_job(struct zero_comm *comm)
+{
+	return comm->job ? comm->job : comm;
+}
+
 /* The rank in the job of a rank of the communicator. */
 static inline int zero_comm_job_rank(const struct zero_comm *comm, int rank)
 {
@@ -171,6 +189,9 @@ zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *i
 /* COLLECTIVE. Agrees on a status outside of a submission, so that a rank which cannot go on does
    not leave the others waiting. Every rank returns the error of the lowest rank that has one. */
 zero_status zero_agree_status(struct zero_comm *comm, zero_status status);
+
+/* See end_deadlock in backend.h: for a backend whose finish_max looks for it. */
+void zero_agree_end_deadlock(struct zero_comm *comm, int rank, const char *text);
 
 /* ---- queue.c: see submit, wait, recent and work_* in backend.h ------------------------------- */
 

@@ -48,6 +48,7 @@ struct zero_queue {
 	struct zero_work *broken;
 	struct zero_recent_submission recent[ZERO_RECENT_SUBMISSIONS]; /* a ring */
 	uint64_t begun;
+	atomic_bool agreeing; /* the submission that is run waits for other ranks */
 };
 
 void zero_work_get(struct zero_work *work)
@@ -189,7 +190,9 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 		intent.error_rank = -1;
 	}
 	metered.ready = zero_meter_now(meter);
+	atomic_store(&queue->agreeing, must_agree(work) && !work->leaving);
 	agreed = reach_agreement(work, &intent, text, sizeof(text), &rank);
+	atomic_store(&queue->agreeing, false);
 	metered.agreed = zero_meter_now(meter);
 	if (agreed && !*text) {
 		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
@@ -201,8 +204,11 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 		rank = zero_core->last_error_rank();
 	}
 	free_buffers(work);
-	/* The other ranks wait in what this rank did not run. */
-	if (status && comm->ops->fail_all && (!agreed || !must_agree(work)))
+	/* The other ranks wait in what this rank did not run; or their devices do, in what this rank's
+	   device did not finish when it failed. */
+	if (status && comm->ops->fail_all &&
+	    (!agreed || !must_agree(work) ||
+	     (intent.status == ZERO_E_COMM && intent.error_rank < 0)))
 		comm->ops->fail_all(comm, text);
 	if (comm->parted && comm->ops->abandon)
 		comm->ops->abandon(comm);
@@ -231,7 +237,11 @@ static struct zero_recent_submission *record_begin(struct zero_queue *queue,
 	struct zero_recent_submission *recent =
 		&queue->recent[queue->begun++ % ZERO_RECENT_SUBMISSIONS];
 
-	*recent = (struct zero_recent_submission){.number = queue->begun, .begun = zero_seconds()};
+	*recent = (struct zero_recent_submission){.number = queue->begun,
+						  .begun = zero_seconds(),
+						  .team = work->comm->team,
+						  .ranks = (uint32_t)work->comm->place.world,
+						  .turn = ++work->comm->turns};
 	memcpy(recent->label, work->label, sizeof(recent->label) - 1);
 	return recent;
 }
@@ -248,6 +258,8 @@ size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission
 		count = have;
 	for (size_t i = 0; i < count; i++)
 		recent[i] = queue->recent[(queue->begun - 1 - i) % ZERO_RECENT_SUBMISSIONS];
+	if (count)
+		recent->waiting = recent->done <= 0 && atomic_load(&queue->agreeing);
 	pthread_mutex_unlock(&queue->lock);
 	return count;
 }

@@ -36,6 +36,12 @@ zero_status zero_team_comm_new(struct zero_comm *comm, const struct zero_op *op,
 
 	if (!status && !team_comm)
 		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
+	if (team && team != comm) {
+		team->job = comm;
+		team->team = 1;
+		for (const struct zero_team_comm *made = comm->team_comms; made; made = made->next)
+			team->team++;
+	}
 	if (team_comm) {
 		team_comm->comm = team;
 		set_place(team_comm, comm, op);

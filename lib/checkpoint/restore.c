@@ -235,7 +235,7 @@ static void drop_states(zero_job *job)
 /* Sets the number of steps and the settings of the last step. */
 static void restore_step(zero_job *job, const struct zero_manifest *manifest)
 {
-	job->trainer->steps = manifest->step;
+	zero_steps_set(job, manifest->step);
 	job->trainer->has_adamw = manifest->has_adamw;
 	if (manifest->has_adamw)
 		job->trainer->adamw = (zero_adamw){.lr = (float)manifest->lr,
@@ -265,6 +265,7 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 	if (!manifest->states)
 		drop_states(job);
 	restore_step(job, manifest);
+	job->model->torn = false;
 	return ZERO_OK;
 }
 

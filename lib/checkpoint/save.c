@@ -118,6 +118,10 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 					 job->model->groups[g]->name);
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		status = zero_wait_post_step_gather(job->model->groups[g]);
+	if (!status)
+		status = zero_require_whole(job, "zero_save");
+	if (!status)
+		status = zero_step_state_read(job);
 	/* The states exist, unless the job restored a checkpoint that has steps but no states. */
 	if (!status && job->trainer->steps)
 		status = zero_states_alloc(job);

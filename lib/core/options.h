@@ -33,6 +33,7 @@ enum zero_option_id {
 	ZERO_OPT_PRELOAD_PATH, /* in YAML only */
 	ZERO_OPT_ISA,          /* this and the following ones in the environment only */
 	ZERO_OPT_SHARE,
+	ZERO_OPT_THREADS,
 	ZERO_OPT_REDUCE,
 	ZERO_OPT_NCCL,
 	ZERO_OPT_OPEN_SECONDS,

@@ -136,6 +136,13 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = INT_MAX,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
+	[ZERO_OPT_THREADS] = {
+		.name = "threads", .env = "ZERO_THREADS",
+		.argument = "COUNT", .default_text = "0",
+		.help = "threads of a rank that step on the CPU; 0: one for each of its cores",
+		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 1024,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
 	[ZERO_OPT_REDUCE] = {
 		.name = "reduce", .env = "ZERO_REDUCE",
 		.argument = "auto|ordered|nccl", .default_text = "auto",

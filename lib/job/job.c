@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Closes a job, and returns its properties. lib/open.c opens it. */
 #include "job.h"
+#include "net/net.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -51,6 +53,7 @@ zero_status zero_close(zero_job *job)
 	zero_teams_free(job);
 	if (job->backend)
 		job->ops->close(job->backend);
+	zero_net_close(job->net);
 	zero_hooks_closed(job);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)
 		free(job->setting_text[id]);
@@ -102,8 +105,9 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
 
 	if (!mine || !all)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the mean of %zu values", count);
-	else if (!(weight >= 0))
-		status = zero_fail(ZERO_E_INVALID, "the weight of zero_mean is %g; it must be >= 0",
+	else if (!(weight >= 0 && weight <= DBL_MAX))
+		status = zero_fail(ZERO_E_INVALID,
+				   "the weight of zero_mean is %g; it must be finite and >= 0",
 				   weight);
 	if (!status) {
 		mine[0] = weight;
@@ -116,6 +120,9 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
 	status = zero_submit_wait(&job->all, status, &op, 1, "zero_mean of %zu values", count);
 	for (size_t rank = 0; !status && rank < world; rank++)
 		total += all[rank * row];
+	if (!status && !(total <= DBL_MAX))
+		status = zero_fail_on(0, ZERO_E_INVALID,
+				      "zero_mean: the sum of the weights of all ranks is infinite");
 	if (!status && !(total > 0))
 		status = zero_fail_on(0, ZERO_E_INVALID,
 				      "zero_mean: the weights of all ranks are 0");

@@ -49,6 +49,7 @@ struct zero_job {
 	struct zero_model *model;
 	struct zero_loader *loader;
 	struct zero_trainer *trainer;
+	struct zero_net *net;                   /* connections between ranks, beside MPI or NCCL */
 	struct zero_ring *ring;                 /* of the watch; NULL: no rank is watched */
 	struct zero_open_timeout *open_timeout; /* of the watch, during zero_open */
 	struct zero_job_report *report;         /* NULL: the job writes no report */

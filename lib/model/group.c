@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creates and frees groups and parameters. */
 #include <search.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -223,7 +224,30 @@ zero_status zero_wait_post_step_gather(zero_group *group)
 	pthread_mutex_lock(&group->job->lock);
 	status = zero_work_wait(group->job, &group->post_step_gather);
 	pthread_mutex_unlock(&group->job->lock);
+	return status ? zero_tear(group->job, status) : ZERO_OK;
+}
+
+zero_status zero_tear(zero_job *job, zero_status status)
+{
+	struct zero_saved_error error;
+
+	job->model->torn = true;
+	zero_error_save(&error);
+	snprintf(error.text + strlen(error.text), sizeof(error.text) - strlen(error.text),
+		 "; the step had begun, so parameters and optimizer states are undefined until "
+		 "zero_restore");
+	zero_error_restore(&error);
 	return status;
+}
+
+zero_status zero_require_whole(const zero_job *job, const char *what)
+{
+	if (!job->model->torn)
+		return ZERO_OK;
+	return zero_fail(ZERO_E_STATE,
+			 "%s is refused: a step has failed half-way, and parameters and optimizer "
+			 "states are undefined until zero_restore",
+			 what);
 }
 
 unsigned zero_group_wait_count(zero_group *group)

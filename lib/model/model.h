@@ -48,7 +48,7 @@ enum { ZERO_OUTPUTS = 4 };
 struct zero_output {
 	void *address; /* NULL: not reserved yet */
 	size_t bytes;
-	bool used; /* it had memory before */
+	bool used; /* it was gathered at least once */
 };
 
 /* A flat buffer: what is gathered as one. It is a group, or the part of one that the layout cut. */
@@ -112,8 +112,9 @@ struct zero_model {
 	size_t group_count, group_room;
 	void *params_by_name; /* tsearch trees */
 	void *groups_by_name;
-	bool adopts;               /* a group does */
-	bool released_tensors;     /* in a layout that failed: another one would miss them */
+	bool adopts;           /* a group does */
+	bool released_tensors; /* in a layout that failed: another one would miss them */
+	bool torn; /* a step failed half-way: values and states are undefined until a restore */
 	struct zero_sizing sizing; /* from the layout on */
 	enum zero_tier tier;       /* from the layout on, at stages 0 to 2 */
 	/* Gradients and values, twice, on the way to offloaded states and back. */
@@ -134,6 +135,10 @@ static inline bool zero_is_member(const zero_group *group)
 zero_status zero_require_member(const zero_group *group, const char *what);
 /* Waits until the values that other ranks stepped are here (stages 1 and 2). */
 zero_status zero_wait_post_step_gather(zero_group *group);
+/* Marks the model as torn by a step that failed with `status`, and adds that to the sentence. */
+zero_status zero_tear(zero_job *job, zero_status status);
+/* An error if the model is torn. `what` is the call that is refused. */
+zero_status zero_require_whole(const zero_job *job, const char *what);
 /* How many submissions all ranks of the group have waited for: what was submitted before the last
    of them is done on all ranks. */
 unsigned zero_group_wait_count(zero_group *group);

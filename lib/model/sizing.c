@@ -118,6 +118,8 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 		bytes[ZERO_MEM_STAGING] =
 			2 * (sizing->device ? ZERO_EXCHANGE_SET
 					    : pages(zero_exchange_piece(apart) * apart));
+	if (sizing->device)
+		bytes[ZERO_MEM_STAGING] += zero_step_state_bytes(sizing->world);
 }
 
 uint64_t zero_sizing_total(const struct zero_sizing *sizing)

@@ -13,6 +13,10 @@
 
 #include "core/clock.h"
 
+#define HELLO "zeronet" /* eight bytes each, with the 0 */
+#define REPLY "zeroack"
+enum { VERSION = 2 };
+
 void zero_socket_set_options(int fd)
 {
 	int yes = 1, idle = 3, interval = 2, count = 3;
@@ -36,11 +40,16 @@ static bool same_cookie(const uint8_t *a, const uint8_t *b, size_t bytes)
 	return !differs;
 }
 
-bool zero_hello_verify(const struct zero_hello *hello, const struct zero_hello *wanted)
+bool zero_hello_verify(const struct zero_hello *hello, int rank, const uint8_t *cookie)
 {
-	return same_cookie(hello->cookie, wanted->cookie, sizeof(hello->cookie)) &&
-	       !memcmp(hello->magic, wanted->magic, sizeof(hello->magic)) &&
-	       hello->version == wanted->version && hello->wanted == wanted->wanted;
+	return same_cookie(hello->cookie, cookie, sizeof(hello->cookie)) &&
+	       !memcmp(hello->magic, HELLO, sizeof(hello->magic)) && hello->version == VERSION &&
+	       hello->wanted == rank;
+}
+
+struct zero_hello_reply zero_hello_reply(int rank)
+{
+	return (struct zero_hello_reply){.magic = REPLY, .version = VERSION, .rank = rank};
 }
 
 /* ---- the connecting side --------------------------------------------------------------------- */
@@ -79,6 +88,8 @@ void zero_dial_prepare(struct zero_dial *dial)
 	uint32_t loopback = htonl(INADDR_LOOPBACK);
 	size_t count = address->count;
 
+	memcpy(dial->hello.magic, HELLO, sizeof(dial->hello.magic));
+	dial->hello.version = VERSION;
 	address->node[sizeof(address->node) - 1] = '\0';
 	if (count > ZERO_ADDRESSES)
 		count = ZERO_ADDRESSES;
@@ -133,7 +144,7 @@ static bool wait_ready(struct zero_dial *dial, int fd, short events, double dead
 
 static bool exchange_hello(struct zero_dial *dial, int fd, double deadline)
 {
-	const struct zero_hello_reply *want = &dial->reply;
+	const struct zero_hello_reply want = zero_hello_reply(dial->hello.wanted);
 	struct zero_hello_reply reply;
 	size_t have = 0;
 
@@ -160,8 +171,8 @@ static bool exchange_hello(struct zero_dial *dial, int fd, double deadline)
 		}
 		have += (size_t)got;
 	}
-	if (!memcmp(reply.magic, want->magic, sizeof(want->magic)) &&
-	    reply.version == want->version && reply.rank == want->rank)
+	if (!memcmp(reply.magic, want.magic, sizeof(want.magic)) && reply.version == want.version &&
+	    reply.rank == want.rank)
 		return true;
 	snprintf(dial->why, sizeof(dial->why), "another program listens there");
 	return false;

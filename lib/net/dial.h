@@ -11,10 +11,8 @@
 
 #include "address.h"
 
-enum { ZERO_DIAL_VERSION = 1 };
-
 struct zero_hello {
-	char magic[8]; /* names the protocol */
+	char magic[8];
 	uint32_t version;
 	int32_t rank;   /* of the connecting side */
 	int32_t wanted; /* the rank that it wants to reach */
@@ -32,8 +30,7 @@ struct zero_hello_reply {
 /* A connection to the rank hello.wanted that is to be made. */
 struct zero_dial {
 	struct zero_address address;
-	struct zero_hello hello;
-	struct zero_hello_reply reply; /* the expected one */
+	struct zero_hello hello; /* with rank, wanted, cookie and node; the rest is filled in */
 	/* Whether to give up; may be NULL. */
 	bool (*over)(void *context);
 	/* Reports the socket that is being connected, or -1, so that a forked child can close it;
@@ -46,7 +43,7 @@ struct zero_dial {
 	char why[128];
 };
 
-/* Sets `at` and `count`; count is 0 if the rank has no address that can be reached. */
+/* Sets the rest of the hello, `at` and `count`; count is 0 if the rank has no address that can be reached. */
 void zero_dial_prepare(struct zero_dial *dial);
 /* Returns a connection to the rank. Returns -1 and the reason in dial->why after `deadline` (see
    zero_seconds()), or when `over` returns true. The caller ends `connecting` once it has stored the
@@ -56,9 +53,11 @@ int zero_dial(struct zero_dial *dial, double deadline);
 void zero_dial_list_addresses(const struct zero_dial *dial, char *text, size_t size);
 enum { ZERO_DIAL_LIST_BYTES = (ZERO_ADDRESSES + 2) * 56 };
 
-/* The accepting side: whether a hello has the expected cookie, version and target. The caller
-   compares the sender's rank. */
-bool zero_hello_verify(const struct zero_hello *hello, const struct zero_hello *wanted);
+/* The accepting side: whether a hello is for `rank` and has the cookie. The caller looks at the
+   sender's rank. */
+bool zero_hello_verify(const struct zero_hello *hello, int rank, const uint8_t *cookie);
+/* What a rank answers to a hello. */
+struct zero_hello_reply zero_hello_reply(int rank);
 /* Sends small frames at once, and lets the kernel end a connection to a node that is down: it
    probes after 3 s of silence and gives up after 9 s. */
 void zero_socket_set_options(int fd);

@@ -6,29 +6,6 @@
  */
 #include "train.h"
 
-/* beta^steps in f64 by squaring, since libm's pow differs in the last bit between machines. */
-static double power(double beta, uint64_t steps)
-{
-	double result = 1;
-
-	for (; steps; steps >>= 1, beta *= beta)
-		if (steps & 1)
-			result *= beta;
-	return result;
-}
-
-struct zero_adamw_args zero_adamw_args_at(const zero_adamw *adamw, uint64_t steps, float scale)
-{
-	return (struct zero_adamw_args){
-		.beta1 = adamw->beta1,
-		.beta2 = adamw->beta2,
-		.eps = adamw->eps,
-		.correction1 = (float)(1 / (1 - power((double)adamw->beta1, steps))),
-		.correction2 = (float)(1 / (1 - power((double)adamw->beta2, steps))),
-		.scale = scale,
-	};
-}
-
 /* Elements to step: where they are stored, their gradient and their states. */
 struct part {
 	char *stored;
@@ -38,12 +15,13 @@ struct part {
 	size_t count;
 };
 
+/* `state` is where the part is: on the device, or in host memory. */
 static void step_in_place(zero_job *job, const struct zero_adamw_args *args,
-			  const struct part *part)
+			  const struct zero_step_state *state, const struct part *part)
 {
 	float *p = part->master ? part->master : (float *)(void *)part->stored;
 
-	job->ops->adamw(job->backend, args, p, part->m, part->v, part->g,
+	job->ops->adamw(job->backend, args, state, p, part->m, part->v, part->g,
 			part->master ? part->stored : NULL, part->dtype, part->count);
 }
 
@@ -84,16 +62,19 @@ static void step_staged(zero_job *job, const struct zero_adamw_args *args, const
 			next = fetch_piece(job, part, at + now,
 					   job->model->offload_buffers[!which]);
 		job->ops->event_wait(job->backend, mark);
-		step_in_place(job, args, &piece);
+		step_in_place(job, args, job->trainer->seen, &piece);
 		job->ops->copy(job->backend, part->stored + at * size, piece.stored, now * size);
 	}
 }
 
-static void step_param(const zero_param *param, const zero_adamw *adamw,
-		       struct zero_adamw_args args)
+static void step_param(const zero_param *param, const zero_adamw *adamw)
 {
 	const struct zero_flat *flat = param->flat;
 	const struct zero_segment *segment = &flat->segments[param->segment];
+	struct zero_adamw_args args = {.beta1 = adamw->beta1,
+				       .beta2 = adamw->beta2,
+				       .eps = adamw->eps,
+				       .lr = adamw->lr * param->lr_scale};
 	zero_job *job = param->group->job;
 	size_t segment_first, segment_count, first, count, at;
 	struct part part;
@@ -102,7 +83,6 @@ static void step_param(const zero_param *param, const zero_adamw *adamw,
 	zero_param_part(param, segment_first, segment_count, &first, &count);
 	if (!count)
 		return;
-	args.lr = adamw->lr * param->lr_scale;
 	args.decay = args.lr * (adamw->weight_decay * param->weight_decay);
 	at = segment->state_at + (param->first + first - segment_first);
 	part = (struct part){
@@ -117,13 +97,12 @@ static void step_param(const zero_param *param, const zero_adamw *adamw,
 	if (zero_states_staged(job))
 		step_staged(job, &args, &part);
 	else
-		step_in_place(job, &args, &part);
+		step_in_place(job, &args, job->trainer->state, &part);
 }
 
-void zero_adamw_group(zero_group *group, const zero_adamw *adamw,
-		      const struct zero_adamw_args *args)
+void zero_adamw_group(zero_group *group, const zero_adamw *adamw)
 {
 	for (size_t p = 0; p < group->param_count; p++)
 		if (group->params[p]->trainable && !group->params[p]->alias_of)
-			step_param(group->params[p], adamw, *args);
+			step_param(group->params[p], adamw);
 }

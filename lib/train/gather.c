@@ -361,7 +361,9 @@ static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count,
 
 	for (size_t g = 0; !status && g < count; g++) {
 		status = zero_work_wait(job, &groups[g]->post_step_gather);
-		if (!status)
+		if (status)
+			zero_tear(job, status);
+		else
 			status = prepare(groups[g], as, ops, op_count, allocates);
 	}
 	return status;
@@ -558,6 +560,16 @@ void *zero_data(const zero_param *param)
 	if (!param->flat || !param->group->ready || !param->count)
 		return NULL;
 	return param_at(param, param->group->gathered_as, param->flat->gathered.data);
+}
+
+const char *zero_output_at(const zero_param *param, zero_dtype as, zero_dtype *dtype)
+{
+	struct zero_flat *flat = param->flat;
+	const struct zero_segment *segment = &flat->segments[param->segment];
+	char *outputs = output_of(flat, as)->address;
+
+	*dtype = gathered_dtype(segment, as);
+	return outputs && !is_in_place(flat, segment, as) ? param_at(param, as, outputs) : NULL;
 }
 
 void *zero_gathered_address(const zero_param *param, zero_dtype as)

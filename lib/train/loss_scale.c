@@ -48,21 +48,24 @@ void zero_loss_scale_label(const zero_loss_scale *scale, char *text, size_t size
 			 scale->interval);
 }
 
-void zero_loss_scale_update(zero_loss_scale *scale, bool finite)
+bool zero_loss_scale_is_kept(const zero_job *job, const zero_loss_scale *scale)
 {
-	if (!finite) {
-		scale->scale *= scale->backoff;
-		if (scale->scale < scale->min)
-			scale->scale = scale->min;
-		scale->good_steps = 0;
-		return;
-	}
-	scale->good_steps += scale->good_steps < UINT32_MAX;
-	if (!scale->interval || scale->good_steps < scale->interval)
-		return;
-	scale->scale *= scale->growth;
-	/* Also if it became infinite. */
-	if (scale->scale > scale->max)
-		scale->scale = scale->max;
-	scale->good_steps = 0;
+	return scale && scale == &job->trainer->state->loss_scale;
+}
+
+zero_status zero_device_loss_scale(zero_job *job, const zero_loss_scale *scale,
+				   zero_loss_scale **address)
+{
+	zero_loss_scale *kept = &job->trainer->state->loss_scale;
+	zero_status status = zero_loss_scale_check(scale);
+	char text[192];
+
+	*address = NULL;
+	zero_loss_scale_label(scale, text, sizeof(text));
+	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_device_loss_scale: %s", text);
+	if (status)
+		return status;
+	job->ops->copy(job->backend, kept, scale, sizeof(*kept));
+	*address = kept;
+	return ZERO_OK;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step: groups that were not reduced yet are, the ranks agree on the norm of the mean gradient,
- * and each rank steps what it owns. At stages 1 and 2 a group's new values are sent while the next
- * group is stepped.
+ * A step: groups that were not reduced yet are, the ranks share the norm of the mean gradient, and
+ * each rank steps what it owns. At stages 1 and 2 a group's new values are sent while the next group
+ * is stepped. On a device the host waits for none of this, unless it is asked for the result.
  */
-#include <math.h>
 #include <stdlib.h>
 
+#include "backend/step_rule.h"
 #include "train.h"
 
 /* Larger counts are not all exact in f64. */
@@ -32,11 +32,13 @@ static zero_status check_values(const zero_adamw *adamw)
 				 "the step has samples %g and micro_batches %d: samples are those "
 				 "of all micro-batches, leave micro_batches 0",
 				 adamw->samples, adamw->micro_batches);
-	return zero_loss_scale_check(adamw->loss_scale);
+	return ZERO_OK;
 }
 
 static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
 {
+	zero_status status;
+
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_step must be called after zero_layout");
 	for (size_t g = 0; g < job->model->group_count; g++)
@@ -45,7 +47,12 @@ static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
 					 "group '%s' is gathered: release it before "
 					 "the step changes it",
 					 job->model->groups[g]->name);
-	return check_values(adamw);
+	status = zero_require_whole(job, "zero_step");
+	if (!status)
+		status = check_values(adamw);
+	if (!status && !zero_loss_scale_is_kept(job, adamw->loss_scale))
+		status = zero_loss_scale_check(adamw->loss_scale);
+	return status;
 }
 
 /* Reduces the groups that were not reduced since the last step, and waits for all reduces. */
@@ -62,6 +69,8 @@ static zero_status finish_reduces(zero_job *job)
 		one = zero_work_wait(job, &job->model->groups[g]->reduce);
 		status = status ? status : one;
 		one = zero_work_wait(job, &job->model->groups[g]->post_step_gather);
+		if (one)
+			zero_tear(job, one);
 		status = status ? status : one;
 	}
 	for (int i = 0; i < ZERO_REDUCES; i++) {
@@ -72,21 +81,31 @@ static zero_status finish_reduces(zero_job *job)
 	return status;
 }
 
+/* Operations of the group that has most. */
+static size_t most_ops(const zero_job *job)
+{
+	size_t most = 0;
+
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		const zero_group *group = job->model->groups[g];
+		size_t ops = 0;
+
+		for (size_t f = 0; f < group->flat_count; f++)
+			ops += group->flats[f].segment_count;
+		most = ops > most ? ops : most;
+	}
+	return most;
+}
+
 /* Stages 1 and 2: sends the new values of the owners to all ranks while the caller goes on. Ranks
    that all share memory see them in place and only need to know when they are complete. */
-static zero_status begin_post_step_gather(zero_group *group)
+static zero_status begin_post_step_gather(zero_group *group, struct zero_op *ops)
 {
 	zero_job *job = group->job;
-	struct zero_op *ops;
-	zero_status status = ZERO_OK;
-	size_t segments = 0, op_count = 0;
+	size_t op_count = 0;
+	zero_status status;
 
-	for (size_t f = 0; f < group->flat_count; f++)
-		segments += group->flats[f].segment_count;
-	ops = calloc(segments + 1, sizeof(*ops));
-	if (!ops)
-		status = zero_fail(ZERO_E_MEMORY, "no memory to share group '%s'", group->name);
-	for (size_t f = 0; !status && group->replicated && f < group->flat_count; f++)
+	for (size_t f = 0; group->replicated && f < group->flat_count; f++)
 		for (size_t r = 0; r < group->flats[f].segment_count; r++) {
 			struct zero_flat *flat = &group->flats[f];
 			struct zero_segment *segment = &flat->segments[r];
@@ -105,7 +124,7 @@ static zero_status begin_post_step_gather(zero_group *group)
 			};
 		}
 	pthread_mutex_lock(&job->lock);
-	status = zero_submit(group->team, status, ops, op_count, false, false,
+	status = zero_submit(group->team, ZERO_OK, ops, op_count, false, false,
 			     &group->post_step_gather, "update of group '%s'", group->name);
 	job->ops->work_put(job->backend, group->step_work);
 	group->step_work = status ? NULL : group->post_step_gather;
@@ -113,7 +132,6 @@ static zero_status begin_post_step_gather(zero_group *group)
 		job->ops->work_get(job->backend, group->step_work);
 	group->step_wait_count = zero_group_wait_count(group);
 	pthread_mutex_unlock(&job->lock);
-	free(ops);
 	return status;
 }
 
@@ -137,6 +155,20 @@ static void free_gradients(zero_job *job, zero_status status)
 	pthread_mutex_unlock(&job->lock);
 }
 
+/* Whether the step has a loss scale that belongs to the program, in host memory. */
+static bool has_own_scale(const zero_job *job, const zero_adamw *adamw)
+{
+	return adamw->loss_scale && !zero_loss_scale_is_kept(job, adamw->loss_scale);
+}
+
+static float next_scale(const zero_job *job, const zero_adamw *adamw)
+{
+	if (!adamw->loss_scale)
+		return 1;
+	return has_own_scale(job, adamw) ? adamw->loss_scale->scale
+					 : job->trainer->seen->loss_scale.scale;
+}
+
 /* The factor that makes the mean gradient of the sums. The loss scale is applied last: a power of
    two then leaves the other bits as they are. */
 static double mean_factor(const zero_job *job, const zero_adamw *adamw, double samples)
@@ -144,59 +176,83 @@ static double mean_factor(const zero_job *job, const zero_adamw *adamw, double s
 	int micro_batches = adamw->micro_batches ? adamw->micro_batches : 1;
 	double mean = samples > 0 ? 1 / samples : 1 / ((double)job->place.world * micro_batches);
 
-	return adamw->loss_scale ? mean / (double)adamw->loss_scale->scale : mean;
+	return has_own_scale(job, adamw) ? mean / (double)adamw->loss_scale->scale : mean;
 }
 
-static zero_status apply(zero_job *job, const zero_adamw *adamw, float scale)
+/* Begins to compute the state of the step, which all ranks compute alike. */
+static void begin_state(zero_job *job, const zero_adamw *adamw, double samples)
 {
-	struct zero_adamw_args args;
-	zero_status status = ZERO_OK;
+	const struct zero_step_rule rule = {
+		.state = job->trainer->state,
+		.norms = job->trainer->norms + 1,
+		.world = job->place.world,
+		.mean = mean_factor(job, adamw, samples),
+		.scaled = zero_loss_scale_is_kept(job, adamw->loss_scale),
+		.clip = adamw->clip,
+		.beta1 = adamw->beta1,
+		.beta2 = adamw->beta2,
+	};
 
+	job->trainer->begun++;
 	job->trainer->steps++;
 	job->trainer->adamw = *adamw;
 	job->trainer->has_adamw = true;
-	args = zero_adamw_args_at(adamw, job->trainer->steps, scale);
+	job->ops->step_rule(job->backend, &rule);
+}
+
+/* `ops` has room for the operations of any group. */
+static zero_status step_groups(zero_job *job, const zero_adamw *adamw, struct zero_op *ops)
+{
+	zero_status status = ZERO_OK;
+
 	for (size_t g = 0; !status && g < job->model->group_count; g++) {
 		zero_group *group = job->model->groups[g];
 
 		zero_hooks_before_change(job, group, true);
-		zero_adamw_group(group, adamw, &args);
+		zero_adamw_group(group, adamw);
 		if (job->stage < 3 && !group->steps_replicated && group->trainable &&
 		    zero_is_member(group))
-			status = begin_post_step_gather(group);
+			status = begin_post_step_gather(group, ops);
 	}
 	return status;
 }
 
-/* Steps or skips the step: all ranks have equal sums and decide alike. */
-static zero_status step_by(zero_job *job, const zero_adamw *adamw,
-			   const struct zero_step_sums *sums, zero_step_result *result)
+/* Steps, or skips the step where its state says so: only who is asked for the result, or steps on
+   the host, waits for the device to know it. */
+static zero_status take_step(zero_job *job, const zero_adamw *adamw,
+			     const struct zero_step_agreed *agreed, struct zero_op *ops,
+			     zero_step_result *result)
 {
-	double mean = mean_factor(job, adamw, sums->samples), clip = 1;
-	double norm = sqrt(sums->norm2) * mean;
-	bool finite = isfinite(norm);
+	const struct zero_step_state *seen = job->trainer->seen;
+	bool early = job->ops->host_memory || zero_states_staged(job);
 	zero_status status = ZERO_OK;
 
-	if (finite && adamw->clip > 0 && norm > (double)adamw->clip)
-		clip = (double)adamw->clip / norm;
-	if (finite)
-		status = apply(job, adamw, (float)(clip * mean));
-	if (adamw->loss_scale && !status)
-		zero_loss_scale_update(adamw->loss_scale, finite);
+	begin_state(job, adamw, agreed->samples);
+	if (early)
+		status = zero_step_state_read(job);
+	if (!status && !(early && seen->skipped))
+		status = step_groups(job, adamw, ops);
+	if (!status && !early && (result || has_own_scale(job, adamw)))
+		status = zero_step_state_read(job);
+	if (status)
+		return zero_tear(job, status);
+	if (has_own_scale(job, adamw))
+		zero_step_update_loss_scale(adamw->loss_scale, !seen->skipped);
 	if (result)
 		*result = (zero_step_result){
-			.grad_norm = norm,
-			.skipped = !finite,
-			.loss_scale = adamw->loss_scale ? adamw->loss_scale->scale : 1,
-			.stop = sums->stop,
+			.grad_norm = seen->norm,
+			.skipped = seen->skipped,
+			.loss_scale = next_scale(job, adamw),
+			.stop = agreed->stop,
 		};
-	return status;
+	return ZERO_OK;
 }
 
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result)
 {
 	const char *before = zero_set_current_call(job, "zero_step");
-	struct zero_step_sums sums;
+	struct zero_step_agreed agreed;
+	struct zero_op *ops = NULL;
 	zero_status status;
 
 	/* First of all, since other ranks may be waiting in their reduces even if this call fails
@@ -206,11 +262,18 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 		status = check_step(job, adamw);
 	if (!status)
 		status = zero_states_alloc(job);
-	status = zero_step_exchange(job, status, adamw, &sums);
-	if (!status && sums.all_idle)
+	/* After the ranks have agreed nothing is allocated: no rank can fail alone for that. */
+	if (!status) {
+		ops = calloc(most_ops(job) + 1, sizeof(*ops));
+		if (!ops)
+			status = zero_fail(ZERO_E_MEMORY, "no memory for zero_step");
+	}
+	status = zero_step_agree(job, status, adamw, &agreed);
+	if (!status && agreed.all_idle)
 		zero_hooks_all_idle(job);
 	if (!status)
-		status = step_by(job, adamw, &sums, result);
+		status = take_step(job, adamw, &agreed, ops, result);
+	free(ops);
 	free_gradients(job, status);
 	if (!status)
 		zero_hooks_after_step(job);

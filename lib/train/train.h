@@ -12,9 +12,15 @@ struct zero_trainer {
 	struct zero_work *reduces[ZERO_REDUCES]; /* ring of the last ones */
 	unsigned reduce_next;
 	pthread_cond_t released; /* a group was */
-	uint64_t steps;
+	uint64_t steps; /* that were taken, as far as the host knows: zero_step_state_read tells */
+	uint64_t begun; /* steps, also those that were skipped: the same on all ranks at any time */
 	zero_adamw adamw; /* of the last step, for checkpoints */
 	bool has_adamw;
+	/* In memory of the backend: the state of the last step, and squared norms of the gradient
+	   sums: this rank's, then [world] those of all ranks. */
+	struct zero_step_state *state;
+	double *norms;
+	struct zero_step_state *seen; /* the state, where the host reads it; may be `state` */
 	/* Under ZERO_CHECK=1: found changed, and not yet reported to the other ranks. */
 	_Atomic(const zero_param *) changed;
 };
@@ -27,6 +33,16 @@ extern const struct zero_hooks zero_train_hooks;
 zero_dtype zero_gathered_dtype_locked(const zero_param *param);
 /* Frees what is gathered, for zero_close. */
 void zero_gather_free(zero_group *group);
+/* Where a parameter is when it is gathered as `as`, and its type then; NULL if no address is reserved.
+   For a signal handler. */
+const char *zero_output_at(const zero_param *param, zero_dtype as, zero_dtype *dtype);
+
+/* ---- stray_access.c -------------------------------------------------------------------------- */
+
+/* Installs the handler of SIGSEGV, after the layout. */
+zero_status zero_stray_access_open(zero_job *job);
+/* Removes it. A no-op if it was not installed. */
+void zero_stray_access_close(void);
 
 /* ---- reduce.c -------------------------------------------------------------------------------- */
 
@@ -35,34 +51,41 @@ zero_status zero_reduce_locked(zero_group *group);
 
 /* ---- norm.c ---------------------------------------------------------------------------------- */
 
-/* What a step knows of all ranks. */
-struct zero_step_sums {
-	double norm2;   /* squared norm of the gradient sums of all groups */
+/* What a step knows of all ranks on the host. */
+struct zero_step_agreed {
 	double samples; /* of all ranks */
 	bool all_idle;  /* no rank is busy, see struct zero_hooks */
 	bool stop;      /* a signal of zero_stop_on came to some rank */
 };
 
-/* COLLECTIVE. Also agrees on everything that ranks must pass to zero_step alike. */
-zero_status zero_step_exchange(zero_job *job, zero_status status, const zero_adamw *adamw,
-			       struct zero_step_sums *sums);
+/* COLLECTIVE. Sums the squares of the gradient sums, of all ranks into trainer->norms. Also agrees on
+   everything that ranks must pass to zero_step alike. The device may still be at work then. */
+zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw *adamw,
+			    struct zero_step_agreed *agreed);
 
-/* ---- scale.c --------------------------------------------------------------------------------- */
+/* ---- step_state.c ---------------------------------------------------------------------------- */
 
-/* NULL is a valid scale: none. */
+/* Allocates the state, for as long as the job is open. Local. */
+zero_status zero_step_state_alloc(zero_job *job);
+void zero_step_state_free(zero_job *job);
+/* Reads the state into trainer->seen, and trainer->steps: the host waits for the device. */
+zero_status zero_step_state_read(zero_job *job);
+/* Sets the number of steps, after a restore. */
+void zero_steps_set(zero_job *job, uint64_t steps);
+/* Whether a step with this loss scale has it on the device. */
+bool zero_loss_scale_is_kept(const zero_job *job, const zero_loss_scale *scale);
+
+/* ---- loss_scale.c ---------------------------------------------------------------------------- */
+
+/* NULL is a valid scale: none. The scale is in host memory. */
 zero_status zero_loss_scale_check(const zero_loss_scale *scale);
 /* Describes the scale in words that are the same on all ranks; "" for NULL. */
 void zero_loss_scale_label(const zero_loss_scale *scale, char *text, size_t size);
-/* After a step, or one that was skipped because a gradient was not finite. */
-void zero_loss_scale_update(zero_loss_scale *scale, bool finite);
 
 /* ---- adamw.c --------------------------------------------------------------------------------- */
 
-/* The arguments that all parameters have in common in step number `steps`. */
-struct zero_adamw_args zero_adamw_args_at(const zero_adamw *adamw, uint64_t steps, float scale);
 /* Steps what this rank owns of a group. */
-void zero_adamw_group(zero_group *group, const zero_adamw *adamw,
-		      const struct zero_adamw_args *args);
+void zero_adamw_group(zero_group *group, const zero_adamw *adamw);
 
 /* ---- check.c: ZERO_CHECK=1 ------------------------------------------------------------------- */
 

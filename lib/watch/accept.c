@@ -28,11 +28,8 @@ void zero_ring_stop_listening(struct zero_ring *ring)
 
 static bool verify(const struct zero_ring *ring, const struct zero_hello *hello)
 {
-	struct zero_hello expected = zero_ring_hello;
-
-	expected.wanted = ring->config.rank;
-	memcpy(expected.cookie, ring->all[0].address.cookie, sizeof(expected.cookie));
-	return zero_hello_verify(hello, &expected) && hello->rank == ring->link[ZERO_PREV].rank;
+	return zero_hello_verify(hello, ring->config.rank, ring->all[0].address.cookie) &&
+	       hello->rank == ring->link[ZERO_PREV].rank;
 }
 
 /* The rank has given this connection up, and has connected again or will. */
@@ -59,10 +56,9 @@ static void reset_link(struct zero_ring_link *link)
 static void verify_pending(struct zero_ring *ring, struct zero_pending_connection *pending)
 {
 	struct zero_ring_link *link = &ring->link[ZERO_PREV];
-	struct zero_hello_reply reply = zero_ring_hello_reply;
+	struct zero_hello_reply reply = zero_hello_reply(ring->config.rank);
 	int fd = pending->fd;
 
-	reply.rank = ring->config.rank;
 	/* The buffer of a new connection takes a reply at once. */
 	if (!verify(ring, &pending->hello) || has_hung_up(fd) ||
 	    send(fd, &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT) !=

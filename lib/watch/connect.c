@@ -8,10 +8,6 @@
 
 #define LONGEST_JOIN 20.0 /* seconds: all ranks have come to zero_open before */
 
-const struct zero_hello zero_ring_hello = {.magic = "zerowch", .version = ZERO_DIAL_VERSION};
-const struct zero_hello_reply zero_ring_hello_reply = {.magic = "zerowak",
-						       .version = ZERO_DIAL_VERSION};
-
 static void set_connecting(void *context, int fd)
 {
 	struct zero_ring *ring = context;
@@ -50,15 +46,13 @@ static bool connect_next(struct zero_ring *ring, double deadline, char *why, siz
 {
 	int rank = ring->link[ZERO_NEXT].rank;
 	struct zero_dial dial = {.address = ring->all[rank].address,
-				 .hello = zero_ring_hello,
-				 .reply = zero_ring_hello_reply,
 				 .connecting = set_connecting,
 				 .context = ring};
 	char addresses[ZERO_DIAL_LIST_BYTES];
 	int fd;
 
 	dial.hello.rank = ring->config.rank;
-	dial.hello.wanted = dial.reply.rank = rank;
+	dial.hello.wanted = rank;
 	memcpy(dial.hello.cookie, ring->all[0].address.cookie, sizeof(dial.hello.cookie));
 	memcpy(dial.hello.node, ring->own.address.node, sizeof(dial.hello.node));
 	zero_dial_prepare(&dial);

@@ -127,6 +127,10 @@ static bool still_holds(struct zero_ring *ring)
 	const struct zero_activity *asked = &inquiry->activity[ring->config.rank];
 	struct zero_activity activity;
 
+	if (inquiry->state == ZERO_PEER_DEADLOCKED) {
+		zero_ring_judge_deadlock(ring);
+		return false;
+	}
 	if (inquiry->state == ZERO_PEER_STALLED) {
 		zero_ring_own_activity(ring, &activity);
 		return activity.running && activity.operation == asked->operation;
@@ -157,6 +161,7 @@ bool zero_ring_diagnose(struct zero_ring *ring, double now)
 	if (atomic_load(&ring->terminating) && !ring->terminating_at)
 		ring->terminating_at = now;
 	find_silent_peers(ring, now);
+	zero_ring_look_for_deadlock(ring, now);
 	if (!inquiry->active && now >= ring->deferred_until && !find_reason(ring, now))
 		return atomic_load(&ring->terminating);
 	until = inquiry->began_at + REPLY_TIMEOUT;

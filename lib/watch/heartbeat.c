@@ -69,6 +69,12 @@ static void handle_frame(struct zero_ring *ring, struct zero_ring_link *link)
 	case ZERO_RING_FAULT:
 		zero_ring_handle_fault(ring, link, frame);
 		break;
+	case ZERO_RING_ALL_WAIT:
+		zero_ring_handle_all_wait(ring, frame);
+		break;
+	case ZERO_RING_DEADLOCK:
+		zero_ring_handle_deadlock(ring, frame);
+		break;
 	}
 }
 

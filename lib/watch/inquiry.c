@@ -31,14 +31,14 @@ void zero_ring_start_inquiry(struct zero_ring *ring, enum zero_peer_state state,
 		zero_ring_send(away, &frame);
 }
 
-/* Whether this rank's inquiry goes on when another rank asks too: a lost rank comes before a
-   stalled one, and a low finder before a high one. */
+/* Whether this rank's inquiry goes on when another rank asks too: a lost rank comes before
+   ranks that wait, and a low finder before a high one. */
 static bool takes_precedence(const struct zero_ring *ring, const struct zero_ring_frame *query)
 {
-	bool stalled = ring->inquiry.state == ZERO_PEER_STALLED;
+	bool lost = ring->inquiry.state < ZERO_PEER_STALLED;
 
-	if (stalled != (query->state == ZERO_PEER_STALLED))
-		return !stalled;
+	if (lost != (query->state < ZERO_PEER_STALLED))
+		return lost;
 	return ring->config.rank < query->finder;
 }
 

@@ -18,9 +18,12 @@ enum { ZERO_RING_MESSAGE_BYTES = 472, ZERO_RING_PENDING = 16 };
 
 /* What a rank is doing, as it reports it to the others. */
 struct zero_activity {
-	uint64_t operation; /* number of its last operation, counted from 1; 0: none yet */
-	uint32_t running;   /* whether that operation is still running */
-	float seconds;      /* since the operation began or, if it is done, since its end */
+	uint64_t operation;   /* number of its last operation, counted from 1; 0: none yet */
+	uint32_t running;     /* whether that operation is still running */
+	float seconds;        /* since the operation began or, if it is done, since its end */
+	uint32_t waiting;     /* whether it waits for other ranks to begin the operation */
+	uint32_t team, ranks; /* see struct zero_recent_submission */
+	uint64_t turn;
 	char label[112];
 	char call[40]; /* the library function that the rank is in, if that one may take long */
 };
@@ -42,6 +45,8 @@ struct zero_ring_config {
 	bool aborts;              /* false: a fault is only recorded, see zero_ring_fault */
 	/* Returns what this rank is doing; never blocks. */
 	void (*get_activity)(void *context, struct zero_activity *activity);
+	/* Makes what this rank waits in fail with this sentence, which is about `rank`. */
+	void (*end_deadlock)(void *context, int rank, const char *message);
 	/* Ends the processes of all ranks. Called in a thread of its own. */
 	void (*abort_job)(void *context, const char *message);
 	void *context;
@@ -56,6 +61,7 @@ enum zero_peer_state {
 	ZERO_PEER_DISCONNECTED, /* its connection ended without any notice */
 	ZERO_PEER_SILENT,       /* no heartbeat within the timeout */
 	ZERO_PEER_STALLED,      /* it sends heartbeats, but keeps others waiting */
+	ZERO_PEER_DEADLOCKED,   /* all ranks wait for each other, perhaps */
 };
 
 enum zero_ring_frame_kind {
@@ -66,6 +72,8 @@ enum zero_ring_frame_kind {
 	ZERO_RING_QUERY,         /* asks for activities; travels away from the lost rank */
 	ZERO_RING_REPLY,         /* travels back to the rank that asked */
 	ZERO_RING_FAULT,         /* a rank was found lost and the message is printed */
+	ZERO_RING_ALL_WAIT,      /* from rank 0, passed on by ranks that wait for others */
+	ZERO_RING_DEADLOCK,      /* they wait for each other; the message says in what */
 };
 
 /* All frames have one size, so that a signal handler can send one too. All ranks of a job have the
@@ -104,7 +112,7 @@ struct zero_ring_link {
 /* The question of one rank to all others: what are you doing? */
 struct zero_inquiry {
 	bool active, complete;
-	/* Of the lost rank; for ZERO_PEER_STALLED, `rank` is the one that asks. */
+	/* Of the lost rank; if no rank is lost, `rank` is the one that asks. */
 	enum zero_peer_state state;
 	int rank, value;
 	double began_at;
@@ -138,10 +146,11 @@ struct zero_ring {
 	struct zero_pending_connection pending[ZERO_RING_PENDING];
 	struct zero_ring_link link[2];
 	double next_heartbeat_at, turn_at, deferred_until;
-	bool soon;          /* the next turn of the thread is to come soon */
-	double stopping_at; /* the end of the first turn that saw `stopping`; 0: there was none */
-	double suspended;   /* seconds in all that this process or its machine was suspended */
-	double resumed_at;  /* the last time */
+	double next_look_at; /* of rank 0, for a deadlock */
+	bool soon;           /* the next turn of the thread is to come soon */
+	double stopping_at;  /* the end of the first turn that saw `stopping`; 0: there was none */
+	double suspended;    /* seconds in all that this process or its machine was suspended */
+	double resumed_at;   /* the last time */
 	struct zero_inquiry inquiry;
 	bool reported; /* a rank was found lost, here or elsewhere */
 	double reported_at;
@@ -202,10 +211,6 @@ bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank)
 bool zero_ring_join(struct zero_ring *ring, const struct zero_ring_config *config,
 		    const struct zero_ring_peer *all, char *why, size_t size);
 
-/* What a rank of the ring sends and expects when it connects; cookie and ranks are to be set. */
-extern const struct zero_hello zero_ring_hello;
-extern const struct zero_hello_reply zero_ring_hello_reply;
-
 /* ---- accept.c -------------------------------------------------------------------------------- */
 
 void zero_ring_accept(struct zero_ring *ring);
@@ -256,6 +261,16 @@ void zero_ring_handle_query(struct zero_ring *ring, struct zero_ring_link *link,
 			    const struct zero_ring_frame *frame);
 void zero_ring_handle_reply(struct zero_ring *ring, struct zero_ring_link *link,
 			    const struct zero_ring_frame *frame);
+
+/* ---- deadlock.c ------------------------------------------------------------------------------ */
+
+/* Asks on rank 0, from time to time while it waits, whether all ranks wait. */
+void zero_ring_look_for_deadlock(struct zero_ring *ring, double now);
+/* Tells all ranks if the replies show a deadlock. */
+void zero_ring_judge_deadlock(struct zero_ring *ring);
+/* Handlers of frames. */
+void zero_ring_handle_all_wait(struct zero_ring *ring, const struct zero_ring_frame *frame);
+void zero_ring_handle_deadlock(struct zero_ring *ring, const struct zero_ring_frame *frame);
 
 /* ---- message.c ------------------------------------------------------------------------------- */
 

@@ -27,7 +27,18 @@ static void get_activity(void *context, struct zero_activity *activity)
 	activity->running = recent.done <= 0;
 	activity->seconds =
 		(float)(zero_seconds() - (activity->running ? recent.begun : recent.done));
+	activity->waiting = recent.waiting;
+	activity->team = recent.team;
+	activity->ranks = recent.ranks;
+	activity->turn = recent.turn;
 	snprintf(activity->label, sizeof(activity->label), "%s", recent.label);
+}
+
+static void end_deadlock(void *context, int rank, const char *message)
+{
+	zero_job *job = context;
+
+	job->ops->end_deadlock(job->backend, rank, message);
 }
 
 static void abort_job(void *context, const char *message)
@@ -48,6 +59,7 @@ static zero_status join(zero_job *job, const struct zero_ring_peer *all)
 		.open_timeout = (double)value[ZERO_OPT_OPEN_SECONDS].number,
 		.aborts = value[ZERO_OPT_ON_FAULT].number == ZERO_ON_FAULT_ABORT,
 		.get_activity = get_activity,
+		.end_deadlock = end_deadlock,
 		.abort_job = abort_job,
 		.context = job,
 		.out_fd = STDERR_FILENO,

@@ -68,7 +68,7 @@ void zero_vram_clear(struct zero_vram *vram);
  */
 void zero_vram_keep_own(struct zero_vram *vram);
 
-/* ---- budget.c -------------------------------------------------------------------------------- */
+/* ---- memory_budget.c ------------------------------------------------------------------------- */
 
 /*
  * What the environment and Slurm define for a task. `step_visible` and `step_gpus` are those of the

@@ -21,7 +21,8 @@ static const struct {
 	{"partition", bench_partition}, {"sources", bench_sources}, {"load", bench_load},
 	{"flatten", bench_flatten},     {"gather", bench_gather},   {"downcast", bench_downcast},
 	{"reduce", bench_reduce},       {"adamw", bench_adamw},     {"step", bench_step},
-	{"save", bench_save},           {"restore", bench_restore}, {"small", bench_small},
+	{"cores", bench_cores},         {"save", bench_save},       {"restore", bench_restore},
+	{"small", bench_small},
 };
 
 static struct bench bench_new(const char *subject, const char *record)

@@ -111,6 +111,7 @@ measure_both gather 1 2 4 8
 measure_both downcast 1 2 4 8
 measure_both reduce 1 2 4 8
 measure adamw 1
+measure cores 1
 measure step 2
 measure small 2 4
 folder=$memory measure save 4

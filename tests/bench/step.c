@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* AdamW: the kernel beside memory's own bandwidth, and the library's step beside the kernel. */
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -337,4 +339,94 @@ void bench_step(struct bench *bench)
 	must(zero_close(open_job(bench)));
 	for (int i = 0; i < SWEEP_POINTS; i++)
 		step_of(bench, sweep_count(full, i), i == SWEEP_POINTS - 1);
+}
+
+/* ---- a step by all cores of a rank ------------------------------------------------------------ */
+
+enum { MOST_THREADS = 256 };
+
+/* A part of the triad, which a thread of its own does. */
+struct part {
+	float *out;
+	const float *a, *b;
+	size_t count;
+	pthread_t thread;
+};
+
+static void *triad_part(void *context)
+{
+	const struct part *part = context;
+
+	triad_past_cache(part->out, part->a, part->b, part->count);
+	return NULL;
+}
+
+static int cores(void)
+{
+	cpu_set_t set;
+	int count = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+
+	return count < MOST_THREADS ? count : MOST_THREADS;
+}
+
+static double timed_triads(void *context)
+{
+	struct stepped *t = context;
+	static struct part parts[MOST_THREADS];
+	const int threads = cores();
+	const size_t each = t->s.count / (size_t)threads / 64 * 64;
+	double start = clock_start(t->bench);
+
+	for (int i = 0; i < threads; i++) {
+		const size_t at = (size_t)i * each;
+
+		parts[i] = (struct part){t->s.p + at, t->s.m + at, t->s.v + at,
+					 i + 1 < threads ? each : t->s.count - at, 0};
+		must_be(!pthread_create(&parts[i].thread, NULL, triad_part, &parts[i]),
+			"no thread");
+	}
+	for (int i = 0; i < threads; i++)
+		pthread_join(parts[i].thread, NULL);
+	return clock_stop(t->bench, start);
+}
+
+/* The gradient is made before the clock starts. */
+static double timed_next_update(void *context)
+{
+	struct stepped *t = context;
+
+	add_gradient(t);
+	return timed_update(t);
+}
+
+enum { ALL_CORES, TRIADS, CORES_SIDES };
+
+static const struct side cores_sides[CORES_SIDES] = {
+	[ALL_CORES] = {"slurm-zero: zero_step", timed_next_update},
+	[TRIADS] = {"triad, streaming stores, by as many threads", timed_triads},
+};
+
+void bench_cores(struct bench *bench)
+{
+	struct stepped t = {.bench = bench, .job = open_job(bench)};
+	double seconds[CORES_SIDES], step_rate, triad_rate;
+	struct row row = {.what = "step, all cores of a rank: bandwidth",
+			  .unit = "x",
+			  .in = "GB/s",
+			  .bare_name = cores_sides[TRIADS].label};
+
+	t.count = scaled(bench, (size_t)64 << 20);
+	t.layer = add_layer(t.job, "layer", ZERO_F32, t.count, true);
+	must(zero_layout(t.job));
+	t.s = state_new(t.count);
+	measure_sides(cores_sides, CORES_SIDES, &t, REPEATS, seconds);
+	/* the norm reads the gradient once more */
+	step_rate = (double)t.count * (ADAMW_BYTES + 4) / seconds[ALL_CORES] / 1e9;
+	triad_rate = (double)t.count * TRIAD_BYTES / seconds[TRIADS] / 1e9;
+	row.figure = step_rate / triad_rate;
+	row.ours = step_rate;
+	row.bare = triad_rate;
+	write_row(bench, &row);
+	state_free(&t.s);
+	must(zero_close(t.job));
 }

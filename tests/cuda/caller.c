@@ -4,9 +4,11 @@
  * communicator of NCCL that the job makes for it. tests/cuda/caller.sh runs it with stand-ins, whose
  * streams are asynchronous and check the order of accesses.
  */
+#include <cuda.h>
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <semaphore.h>
 
 #include "../gpu/device.h"
 #include "../ranks/ranks.h"
@@ -162,6 +164,73 @@ static void own_stream(void)
 	pinned_free(pinned);
 }
 
+/* ---- a device that is late ------------------------------------------------------------------- */
+
+static sem_t let_go;
+
+static void CUDA_CB hold(void *context)
+{
+	(void)context;
+	while (sem_wait(&let_go))
+		;
+}
+
+/* Two steps whose results nobody asks for: with `late` the stream does not begin them before both
+   calls have returned. */
+static zero_step_result late_steps(bool late)
+{
+	void *stream = stream_new();
+	zero_options options = {.settings = "backend=cuda stage=1", .stream = stream};
+	CUresult (*host_function)(CUstream, CUhostFn, void *);
+	zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F, .clip = 1};
+	float *pinned = pinned_alloc(sizeof(values));
+	zero_source source = zero_from_all(values);
+	zero_step_result result;
+	zero_group *group;
+	zero_param *param;
+	zero_job *job;
+
+	memcpy(pinned, values, sizeof(values));
+	*(void **)&host_function = dlsym(RTLD_DEFAULT, "cuLaunchHostFunc");
+	if (!host_function)
+		*(void **)&host_function =
+			dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchHostFunc");
+	ok(zero_open(&options, &job));
+	group = model(job, &param);
+	ok(zero_load(param, &source));
+	ok(zero_step(job, &adamw, NULL));
+	sem_init(&let_go, 0, 0);
+	check(!late || !host_function(stream, hold, NULL), "no host function");
+	for (int turn = 0; turn < 2; turn++) {
+		copy_on(stream, zero_gradient(param), pinned, sizeof(values));
+		ok(zero_reduce(group));
+		ok(zero_step(job, &adamw, NULL));
+	}
+	sem_post(&let_go);
+	copy_on(stream, zero_gradient(param), pinned, sizeof(values));
+	ok(zero_step(job, &adamw, &result));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	copy_on(stream, pinned, zero_data(param), sizeof(back));
+	ok(zero_release(group));
+	stream_finish(stream);
+	memcpy(back, pinned, sizeof(back));
+	ok(zero_close(job));
+	pinned_free(pinned);
+	sem_destroy(&let_go);
+	return result;
+}
+
+/* The host does not wait for the device in a step whose result nobody asks for. */
+static void late_device(void)
+{
+	static float in_time[COUNT];
+	zero_step_result a = late_steps(false), b;
+
+	memcpy(in_time, back, sizeof(back));
+	b = late_steps(true);
+	check(!memcmp(in_time, back, sizeof(back)) && a.grad_norm == b.grad_norm, "other values");
+}
+
 /* ---- idle memory ----------------------------------------------------------------------------- */
 
 /* What a job has freed stays in its pool, and is given back when NCCL needs it for an output. */
@@ -240,6 +309,7 @@ int main(void)
 		values[i] = (float)(i % 1000);
 	own_allocator();
 	own_stream();
+	late_device();
 	idle_memory();
 	own_communicator();
 	return 0;

@@ -58,6 +58,11 @@ void double_wait(void)
 	pthread_cond_wait(&happened, &mutex);
 }
 
+bool double_wait_until(const struct timespec *end)
+{
+	return !pthread_cond_timedwait(&happened, &mutex, end);
+}
+
 void double_sleep(CUstream stream)
 {
 	pthread_cond_wait(&stream->work, &mutex);
@@ -105,6 +110,8 @@ CUresult double_enter(const char *call, enum double_need need)
 	double_lock();
 	double_settings_read();
 	result = double_injected(call);
+	if (!result)
+		result = double_capture_allows(call);
 	if (double_is_sticky(result) && context && !context->fault)
 		context->fault = result;
 	return result ? result : allowed(need);
@@ -138,7 +145,9 @@ static const char *kind_name(enum double_kind kind)
 					    "module",
 					    "function",
 					    "physical memory",
-					    "reserved addresses"};
+					    "reserved addresses",
+					    "graph",
+					    "executable graph"};
 
 	return names[kind - DOUBLE_STREAM];
 }
@@ -207,6 +216,26 @@ static const struct {
 	{CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 	{CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
 	{CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+	{CUDA_ERROR_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE",
+	 "the operation cannot be performed in the present state"},
+	{CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+	 "operation not permitted when stream is capturing"},
+	{CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+	 "operation failed due to a previous error during capture"},
+	{CUDA_ERROR_STREAM_CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE",
+	 "operation would result in a merge of separate capture sequences"},
+	{CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
+	 "capture was not ended in the same stream as it began"},
+	{CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+	 "capturing stream has unjoined work"},
+	{CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+	 "dependency created on uncaptured work in another stream"},
+	{CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+	 "operation would make the legacy stream depend on a capturing blocking stream"},
+	{CUDA_ERROR_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT",
+	 "operation not permitted on an event last recorded in a capturing stream"},
+	{CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+	 "attempt to terminate a thread-local capture sequence from another thread"},
 	{CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
@@ -427,6 +456,7 @@ static size_t tell_alive(void)
 
 __attribute__((destructor)) static void at_exit(void)
 {
+	double_counts_write();
 	if (!double_settings.leaks || !tell_alive())
 		return;
 	fflush(NULL);

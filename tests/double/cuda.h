@@ -10,6 +10,11 @@
  *   DOUBLE_CUDA_GRAIN      granularity of cuMemCreate and of reserved addresses, in bytes; 2M
  *   DOUBLE_CUDA_DELAY_US   mean random delay before an operation, in microseconds; 20
  *   DOUBLE_CUDA_DELAY_OF   one operation of so many is delayed; 1
+ *   DOUBLE_SEED            a number: streams run on a schedule that it chooses, late and far apart, and
+ *                          what an operation writes all of is poisoned before; 0: neither
+ *   DOUBLE_COUNTS          a folder, in which cuda.RANK is written at exit: a line for each function
+ *                          that was called, with how often, and "round_trips", which is how often
+ *                          the host waited for a stream or event, by whatever call
  *   DOUBLE_CUDA_LEGACY     wait: calls on the NULL stream return when their work is done
  *   DOUBLE_CUDA_PROTECT    1: the host cannot reach device memory, but by double_cuda_reach
  *   DOUBLE_CUDA_FAIL       call:n:result[:rank],...: the nth call of that function (from 1; "n+":
@@ -29,6 +34,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 /* For tests and for the stand-in for NCCL, which find these functions with dlsym. */
 
@@ -41,6 +47,12 @@ void *double_cuda_reach(CUdeviceptr data, size_t bytes, bool write);
 void double_cuda_quiet(bool quiet);
 /* No operation starts on any stream until it is called with false; for tests of order. */
 void double_cuda_hold(bool hold);
+/* Like cuLaunchHostFunc. While the stream is captured each launch of the graph calls `renew`, whose
+   result the function gets, and `drop` is called when the graph is deleted. */
+CUresult double_cuda_launch(CUstream stream, CUhostFn function, void *user, void *(*renew)(void *),
+			    void (*drop)(void *));
+/* How often the program has called this function so far; "round_trips": see DOUBLE_COUNTS. */
+unsigned long long double_cuda_count(const char *name);
 /* Memory that is registered with another library must not be unmapped. Returns false if nothing is
    there. */
 bool double_cuda_pin(CUdeviceptr at, bool pin);
@@ -60,6 +72,8 @@ enum double_kind {
 	DOUBLE_FUNCTION,
 	DOUBLE_PHYSICAL,
 	DOUBLE_RANGE,
+	DOUBLE_GRAPH,
+	DOUBLE_EXEC,
 };
 
 /* The first member of everything that a handle points to. Objects are never freed, so that a late
@@ -75,12 +89,33 @@ struct double_clock {
 	uint64_t at[DOUBLE_CLOCKS];
 };
 
+struct double_capture;
+
 /* A point in a stream, recorded by an event. */
 struct double_marker {
 	int references;
-	bool done;
-	struct double_clock clock;
+	bool done, asked;
+	struct double_clock clock;      /* in a capture it counts operations of its lanes */
+	struct double_capture *capture; /* that it was recorded in; NULL: none */
+	int number;                     /* in the capture */
 };
+
+/* A graph: operations, markers and waits, in the order of the calls. */
+struct double_step {
+	int lane; /* the stream, as the capture counts them */
+	struct double_op *op;
+	bool marks, waits;
+	int marker;
+};
+
+struct double_script {
+	unsigned references;
+	struct double_step *steps;
+	size_t count, size;
+	int lanes, markers;
+};
+
+enum double_pace { DOUBLE_USUAL, DOUBLE_QUICK, DOUBLE_SLOW, DOUBLE_LATE };
 
 struct CUctx_st {
 	CUdevice device;
@@ -99,7 +134,10 @@ struct CUstream_st {
 	uint64_t queued, done;     /* operations */
 	struct double_clock clock; /* of the next operation */
 	uint64_t random;
+	enum double_pace pace;
+	unsigned stretch; /* operations that are left at this pace */
 	pthread_cond_t work;
+	struct double_capture *capture; /* that is going on; NULL: none */
 };
 
 struct CUevent_st {
@@ -179,6 +217,8 @@ struct double_op {
 	struct double_marker *marker;
 	CUhostFn function;
 	void *user;
+	void *(*renew)(void *user); /* what the function gets in one launch of a graph */
+	void (*drop)(void *user);   /* called when the graph goes */
 	void *to, *from, *staging;
 	size_t bytes;
 	unsigned char value;
@@ -193,7 +233,7 @@ struct double_settings {
 	bool read;
 	int devices; /* 0 or 1 */
 	size_t memory, grain;
-	uint64_t delay_us, delay_of;
+	uint64_t delay_us, delay_of, seed;
 	bool legacy_waits, protect, leaks;
 };
 
@@ -209,6 +249,8 @@ void double_lock(void);
 void double_unlock(void);
 /* Releases the lock until something has happened on a stream. */
 void double_wait(void);
+/* Returns false when it is late. */
+bool double_wait_until(const struct timespec *end);
 void double_happened(void);
 /* Releases the lock until there is work for the stream. */
 void double_sleep(CUstream stream);
@@ -227,12 +269,32 @@ void *double_new(size_t count, size_t size);
 void double_settings_read(void);
 CUresult double_injected(const char *call);
 bool double_is_sticky(CUresult result);
+bool double_is_quiet(void);
+
+/* cuda_counts.c: with the lock held */
+void double_count(const char *name);
+void double_counts_write(void);
+
+/* cuda_schedule.c: with the lock held, which may be released for a while */
+void double_schedule_begin(CUstream stream, uint64_t number);
+void double_schedule(CUstream stream);
+/* A thread of the program waits from now on, or not any more. */
+void double_host_waits(bool waits);
+/* Called without the lock, before an operation writes all of the bytes. */
+void double_write_late(CUstream stream, void *data, size_t bytes);
 
 /* cuda_stream.c: all with the lock held */
 struct double_op *double_op_new(const char *call, CUresult (*run)(struct double_op *op));
 /* The stream of a handle; NULL is the legacy stream of the current context. */
 CUresult double_stream_of(CUstream handle, const char *call, CUstream *stream);
 void double_queue(CUstream stream, struct double_op *op);
+void double_op_free(struct double_op *op);
+CUstream double_stream_new(CUcontext context, unsigned flags);
+void double_stream_end(CUstream stream);
+/* The stream is not capturing. Who gets a marker puts it. */
+struct double_marker *double_marker_record(CUstream stream);
+void double_marker_wait(CUstream stream, struct double_marker *marker);
+void double_marker_put(struct double_marker *marker); /* may be NULL */
 /* Waits for everything queued on it now. */
 void double_stream_drain(CUstream stream);
 void double_context_drain(CUcontext context);
@@ -255,8 +317,8 @@ void double_virtual_check(uintptr_t at, const char *call);
 
 /* cuda_access.c: all with the lock held */
 void double_access_add(struct double_op *op, void *slot, size_t count, size_t size, bool write);
-/* Called when it is queued. Freed memory ends the process. */
-void double_access_queue(struct double_op *op);
+/* Called when it is queued. Freed memory ends the process. Blocks are `pending` until it is done. */
+void double_access_queue(struct double_op *op, bool pending);
 /* Called when it runs: checks accesses from `first` on, and sets their slots to host addresses. */
 CUresult double_access(struct double_op *op, size_t first);
 void double_access_done(struct double_op *op);
@@ -266,6 +328,22 @@ bool double_block_allows(const struct double_block *block, bool write);
 void double_host_saw(const struct double_clock *clock);
 const struct double_clock *double_host_clock(void);
 void double_clock_join(struct double_clock *clock, const struct double_clock *other);
+
+/* cuda_capture.c: all with the lock held */
+/* Whether a thread may make such a call while streams are captured. */
+CUresult double_capture_allows(const char *call);
+/* Returns `result`; the capture fails at its end. */
+CUresult double_capture_spoil(struct double_capture *capture, CUresult result);
+CUresult double_capture_state(CUstream stream);
+CUresult double_capture_legacy(void);
+void double_capture_op(CUstream stream, struct double_op *op);
+struct double_marker *double_capture_record(CUstream stream);
+CUresult double_capture_wait(CUstream stream, const struct double_marker *marker);
+
+/* cuda_graph.c: all with the lock held */
+struct double_script *double_script_new(void);
+void double_script_put(struct double_script *script);
+CUgraph double_graph_new(struct double_script *script);
 
 /* cuda_memory.c, with the lock held: called after a synchronization */
 void double_pools_trim(CUcontext context);

@@ -67,7 +67,7 @@ static const char *what(const struct double_op *op)
 	return op->kernel ? op->kernel->name : "";
 }
 
-void double_access_queue(struct double_op *op)
+void double_access_queue(struct double_op *op, bool pending)
 {
 	for (size_t i = 0; i < op->access_count; i++) {
 		struct double_access *access = &op->accesses[i];
@@ -82,7 +82,8 @@ void double_access_queue(struct double_op *op)
 				   "%lluth allocated)",
 				   op->call, what(op), (void *)access->at, access->block->bytes,
 				   (unsigned long long)access->block->number);
-		access->block->pending++;
+		if (pending)
+			access->block->pending++;
 	}
 }
 

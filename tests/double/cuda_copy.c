@@ -10,12 +10,17 @@
 
 static CUresult run_copy(struct double_op *op)
 {
+	const char *to = op->to, *from = op->from;
+
+	if (to + op->bytes <= from || from + op->bytes <= to)
+		double_write_late(op->stream, op->to, op->bytes);
 	memmove(op->to, op->from, op->bytes);
 	return CUDA_SUCCESS;
 }
 
 static CUresult run_set(struct double_op *op)
 {
+	double_write_late(op->stream, op->to, op->bytes);
 	memset(op->to, op->value, op->bytes);
 	return CUDA_SUCCESS;
 }
@@ -50,6 +55,9 @@ static CUresult copy(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t b
 
 	if (block_of(from, bytes, &source) || block_of(to, bytes, &target))
 		return CUDA_ERROR_INVALID_VALUE;
+	/* stricter than the driver: a graph would read or write that memory at each launch */
+	if (stream->capture && (!source || !target))
+		return double_capture_spoil(stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	op = double_op_new("cuMemcpyAsync", run_copy);
 	op->to = (void *)to;
 	op->from = (void *)from;
@@ -58,7 +66,7 @@ static CUresult copy(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t b
 		double_access_add(op, &op->from, bytes, 1, false);
 	if (target)
 		double_access_add(op, &op->to, bytes, 1, true);
-	wait = !target || ((!source || source->pinned) && target->pinned);
+	wait = !stream->capture && (!target || ((!source || source->pinned) && target->pinned));
 	if (!source && !wait)
 		stage(op);
 	double_queue(stream, op);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/step_rule.h"
 #include "cuda.h"
 #include "device.h"
 #include "../../kernels/kernels.h"
@@ -16,6 +17,15 @@ static const struct zero_kernels *host(void)
 static bool is_short_float(zero_dtype dtype)
 {
 	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
+}
+
+/* Poisons the output, unless an input is there, too. */
+static void late(struct double_op *op, void *out, size_t bytes, const void *in, size_t in_bytes)
+{
+	const char *to = out, *from = in;
+
+	if (to + bytes <= from || from + in_bytes <= to)
+		double_write_late(op->stream, out, bytes);
 }
 
 static bool cast_memory(struct double_op *op, void *arguments)
@@ -33,7 +43,8 @@ static CUresult run_cast(struct double_op *op, void *arguments)
 {
 	const struct zero_device_cast *a = arguments;
 
-	(void)op;
+	late(op, a->out, a->count * zero_dtype_size(a->to), a->in,
+	     a->count * zero_dtype_size(a->from));
 	host()->cast(a->to, a->out, a->from, a->in, a->count);
 	return CUDA_SUCCESS;
 }
@@ -84,6 +95,8 @@ static bool adamw_memory(struct double_op *op, void *arguments)
 
 	if (a->low && !is_short_float(a->low_dtype))
 		return false;
+	if (a->state)
+		double_access_add(op, &a->state, 1, sizeof(*a->state), false);
 	double_access_add(op, &a->g, a->count, sizeof(float), false);
 	double_access_add(op, &a->p, a->count, sizeof(float), true);
 	double_access_add(op, &a->m, a->count, sizeof(float), true);
@@ -96,9 +109,14 @@ static bool adamw_memory(struct double_op *op, void *arguments)
 static CUresult run_adamw(struct double_op *op, void *arguments)
 {
 	const struct zero_device_adamw *a = arguments;
+	struct zero_adamw_args args = a->args;
 
 	(void)op;
-	host()->adamw(&a->args, a->p, a->m, a->v, a->g, a->low, a->low_dtype, a->count);
+	if (a->state && a->state->skipped)
+		return CUDA_SUCCESS;
+	if (a->state)
+		args = zero_adamw_args_of_step(&a->args, a->state);
+	host()->adamw(&args, a->p, a->m, a->v, a->g, a->low, a->low_dtype, a->count);
 	return CUDA_SUCCESS;
 }
 
@@ -146,7 +164,27 @@ static CUresult run_norm2_fold(struct double_op *op, void *arguments)
 	(void)op;
 	for (size_t i = 0; i < a->count; i++)
 		total += a->parts[i];
+	if (a->accumulate)
+		total = *a->sum + total;
 	*a->sum = isnan(total) ? (double)NAN : total;
+	return CUDA_SUCCESS;
+}
+
+static bool step_rule_memory(struct double_op *op, void *arguments)
+{
+	struct zero_step_rule *a = arguments;
+
+	if (op->grid != 1)
+		return false;
+	double_access_add(op, &a->norms, (size_t)a->world, sizeof(double), false);
+	double_access_add(op, &a->state, 1, sizeof(*a->state), true);
+	return true;
+}
+
+static CUresult run_step_rule(struct double_op *op, void *arguments)
+{
+	(void)op;
+	zero_step_rule_apply(arguments);
 	return CUDA_SUCCESS;
 }
 
@@ -164,7 +202,7 @@ static CUresult run_fill(struct double_op *op, void *arguments)
 {
 	const struct zero_device_fill *a = arguments;
 
-	(void)op;
+	double_write_late(op->stream, a->out, a->count * a->size);
 	for (size_t i = 0; i < a->count; i++)
 		memcpy((char *)a->out + i * a->size, &a->pattern, a->size);
 	return CUDA_SUCCESS;
@@ -184,7 +222,7 @@ static CUresult run_uniform(struct double_op *op, void *arguments)
 {
 	const struct zero_device_random *a = arguments;
 
-	(void)op;
+	double_write_late(op->stream, a->out, a->count * zero_dtype_size(a->dtype));
 	host()->fill_uniform(a->dtype, a->out, a->first, a->count, a->a, a->b, a->seed, a->stream);
 	return CUDA_SUCCESS;
 }
@@ -193,7 +231,7 @@ static CUresult run_normal(struct double_op *op, void *arguments)
 {
 	const struct zero_device_random *a = arguments;
 
-	(void)op;
+	double_write_late(op->stream, a->out, a->count * zero_dtype_size(a->dtype));
 	host()->fill_normal(a->dtype, a->out, a->first, a->count, a->a, a->b, a->seed, a->stream);
 	return CUDA_SUCCESS;
 }
@@ -239,8 +277,10 @@ static CUresult run_copy_many(struct double_op *op, void *arguments)
 	result = double_access(op, first);
 	double_unlock();
 	for (size_t i = 0; !result && i < a->count; i++)
-		if (pieces[i].bytes)
+		if (pieces[i].bytes) {
+			double_write_late(op->stream, pieces[i].to, pieces[i].bytes);
 			memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
+		}
 	free(pieces);
 	return result;
 }
@@ -254,6 +294,8 @@ const struct double_kernel *double_kernel_find(const char *name)
 		{"zero_device_norm2", sizeof(struct zero_device_norm2), norm2_memory, run_norm2},
 		{"zero_device_norm2_fold", sizeof(struct zero_device_norm2_fold), norm2_fold_memory,
 		 run_norm2_fold},
+		{"zero_device_step_rule", sizeof(struct zero_step_rule), step_rule_memory,
+		 run_step_rule},
 		{"zero_device_fill", sizeof(struct zero_device_fill), fill_memory, run_fill},
 		{"zero_device_uniform", sizeof(struct zero_device_random), random_memory,
 		 run_uniform},

@@ -175,6 +175,10 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *data, size_t bytes, CUmemo
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result)
 		result = double_stream_of(handle, __func__, &stream);
+	/* the driver would make it memory of the graph, which is not that of the pool */
+	if (!result && stream->capture)
+		result = double_capture_spoil(stream->capture,
+					      CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	if (!result && (!bytes || pool->context != stream->context))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result && bytes > SIZE_MAX - GRAIN)
@@ -244,6 +248,9 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr data, CUstream handle)
 
 	if (!result)
 		result = double_stream_of(handle, __func__, &stream);
+	/* a graph frees what it allocates */
+	if (!result && stream->capture)
+		result = double_capture_spoil(stream->capture, CUDA_ERROR_INVALID_VALUE);
 	if (!result)
 		result = block_to_free(data, false, __func__, &block);
 	if (!result) {

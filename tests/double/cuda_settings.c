@@ -15,17 +15,10 @@ struct rule {
 	CUresult result;
 };
 
-struct count {
-	const char *call;
-	unsigned long long calls;
-};
-
-enum { RULES = 64, CALLS = 128 };
+enum { RULES = 64 };
 
 static struct rule rules[RULES];
 static size_t rule_count;
-static struct count counts[CALLS];
-static size_t count_count;
 static _Thread_local bool quiet;
 
 static unsigned long long number_of(const char *name, unsigned long long otherwise)
@@ -123,6 +116,7 @@ void double_settings_read(void)
 	s->grain = number_of("DOUBLE_CUDA_GRAIN", 2 << 20);
 	s->delay_us = number_of("DOUBLE_CUDA_DELAY_US", 20);
 	s->delay_of = number_of("DOUBLE_CUDA_DELAY_OF", 1);
+	s->seed = number_of("DOUBLE_SEED", 0);
 	s->legacy_waits = legacy && !strcmp(legacy, "wait");
 	s->protect = number_of("DOUBLE_CUDA_PROTECT", 0);
 	s->leaks = number_of("DOUBLE_CUDA_LEAKS", 0);
@@ -131,26 +125,13 @@ void double_settings_read(void)
 			   getenv("DOUBLE_CUDA_FAIL"));
 }
 
-static void count(const char *call)
-{
-	size_t i = 0;
-
-	while (i < count_count && strcmp(counts[i].call, call))
-		i++;
-	if (i == CALLS)
-		return;
-	counts[i].call = call;
-	counts[i].calls++;
-	count_count += i == count_count;
-}
-
 CUresult double_injected(const char *call)
 {
 	CUresult result = CUDA_SUCCESS;
 
 	if (quiet)
 		return CUDA_SUCCESS;
-	count(call);
+	double_count(call);
 	for (size_t i = 0; i < rule_count; i++) {
 		struct rule *rule = &rules[i];
 
@@ -169,6 +150,11 @@ bool double_is_sticky(CUresult result)
 	return result == CUDA_ERROR_ECC_UNCORRECTABLE || result == CUDA_ERROR_ILLEGAL_ADDRESS ||
 	       (result >= CUDA_ERROR_HARDWARE_STACK_ERROR && result <= CUDA_ERROR_LAUNCH_FAILED) ||
 	       result == CUDA_ERROR_LAUNCH_TIMEOUT;
+}
+
+bool double_is_quiet(void)
+{
+	return quiet;
 }
 
 void double_cuda_quiet(bool is)

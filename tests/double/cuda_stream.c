@@ -22,7 +22,7 @@ struct double_op *double_op_new(const char *call, CUresult (*run)(struct double_
 	return op;
 }
 
-static void op_free(struct double_op *op)
+void double_op_free(struct double_op *op)
 {
 	free(op->accesses);
 	free(op->arguments);
@@ -47,17 +47,15 @@ static void give_id(unsigned id)
 		id_taken[id] = false;
 }
 
-static CUstream stream_new(CUcontext context, unsigned flags)
+CUstream double_stream_new(CUcontext context, unsigned flags)
 {
-	const char *rank = getenv("PMIX_RANK");
 	CUstream stream = double_new(1, sizeof(*stream));
 
 	double_object_add(stream, DOUBLE_STREAM);
 	stream->context = context;
 	stream->flags = flags;
 	stream->id = take_id();
-	stream->random = ++stream_count * UINT64_C(0xbf58476d1ce4e5b9) +
-			 (rank ? strtoull(rank, NULL, 10) : 0) * UINT64_C(0x94d049bb133111eb);
+	double_schedule_begin(stream, ++stream_count);
 	pthread_cond_init(&stream->work, NULL);
 	return stream;
 }
@@ -67,32 +65,15 @@ CUresult double_stream_of(CUstream handle, const char *call, CUstream *stream)
 	CUcontext context = double_current();
 
 	*stream = handle;
-	if (handle && handle != CU_STREAM_LEGACY)
-		return double_object_check(handle, DOUBLE_STREAM, call);
+	if (handle && handle != CU_STREAM_LEGACY) {
+		CUresult result = double_object_check(handle, DOUBLE_STREAM, call);
+
+		return result ? result : double_capture_state(handle);
+	}
 	if (!context->legacy)
-		context->legacy = stream_new(context, CU_STREAM_DEFAULT);
+		context->legacy = double_stream_new(context, CU_STREAM_DEFAULT);
 	*stream = context->legacy;
-	return CUDA_SUCCESS;
-}
-
-/* Most delays are short, a few are long. */
-static void delay(CUstream stream)
-{
-	uint64_t x = stream->random, mean = double_settings.delay_us, ns;
-	struct timespec time;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	stream->random = x;
-	if (!mean || (x >> 32) % double_settings.delay_of)
-		return;
-	ns = x % (1000 * mean + 1);
-	if (x >> 60 == 0)
-		ns *= 9;
-	time.tv_sec = (time_t)(ns / 1000000000);
-	time.tv_nsec = (long)(ns % 1000000000);
-	nanosleep(&time, NULL);
+	return double_capture_legacy();
 }
 
 /* Called with the lock held, which is released while the operation runs. */
@@ -119,11 +100,8 @@ static void run_first(CUstream stream)
 {
 	struct double_op *op = stream->first;
 
-	if (!op->always) {
-		double_unlock();
-		delay(stream);
-		double_lock();
-	}
+	if (!op->always)
+		double_schedule(stream);
 	while (held)
 		double_wait();
 	run(stream, op);
@@ -132,7 +110,7 @@ static void run_first(CUstream stream)
 		stream->last = NULL;
 	stream->done++;
 	double_happened();
-	op_free(op);
+	double_op_free(op);
 }
 
 static void *work(void *argument)
@@ -175,8 +153,11 @@ static void wait_for(CUstream stream, uint64_t operations, const struct double_c
 {
 	const struct double_clock upto = *clock;
 
+	double_count("round_trips");
+	double_host_waits(true);
 	while (stream->done < operations)
 		double_wait();
+	double_host_waits(false);
 	double_host_saw(&upto);
 }
 
@@ -194,6 +175,10 @@ void double_context_drain(CUcontext context)
 
 void double_queue(CUstream stream, struct double_op *op)
 {
+	if (stream->capture) {
+		double_capture_op(stream, op);
+		return;
+	}
 	op->stream = stream;
 	double_clock_join(&stream->clock, double_host_clock());
 	if (stream->id < DOUBLE_CLOCKS) {
@@ -201,7 +186,7 @@ void double_queue(CUstream stream, struct double_op *op)
 		stream->clock.at[stream->id] = op->sequence;
 	}
 	op->clock = stream->clock;
-	double_access_queue(op);
+	double_access_queue(op, true);
 	if (stream->last)
 		stream->last->next = op;
 	else
@@ -210,9 +195,11 @@ void double_queue(CUstream stream, struct double_op *op)
 	stream->queued++;
 	/* The caller would wait for another thread at each call: it runs its own operation. */
 	if (stream == stream->context->legacy && double_settings.legacy_waits) {
+		double_host_waits(true);
 		while (stream->first != op)
 			double_wait();
 		run_first(stream);
+		double_host_waits(false);
 		double_host_saw(&stream->clock);
 		return;
 	}
@@ -237,8 +224,19 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned int flags
 	if (!result && flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result)
-		*stream = stream_new(double_current(), flags);
+		*stream = double_stream_new(double_current(), flags);
 	return double_leave(result);
+}
+
+void double_stream_end(CUstream stream)
+{
+	if (stream->capture)
+		double_capture_spoil(stream->capture, CUDA_SUCCESS);
+	stream->object.dead = true;
+	if (stream->started)
+		pthread_cond_signal(&stream->work);
+	else
+		give_id(stream->id);
 }
 
 /* Queued operations still run. */
@@ -249,11 +247,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream)
 	if (!result)
 		result = double_object_check(stream, DOUBLE_STREAM, __func__);
 	if (!result) {
-		stream->object.dead = true;
-		if (stream->started)
-			pthread_cond_signal(&stream->work);
-		else
-			give_id(stream->id);
+		double_stream_end(stream);
 		result = stream->context->fault;
 	}
 	return double_leave(result);
@@ -266,6 +260,9 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle)
 
 	if (!result)
 		result = double_stream_of(handle, __func__, &stream);
+	if (!result && stream->capture)
+		result = double_capture_spoil(stream->capture,
+					      CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	if (!result) {
 		double_stream_drain(stream);
 		double_pools_trim(stream->context);
@@ -274,7 +271,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle)
 	return double_leave(result);
 }
 
-static void put(struct double_marker *marker)
+void double_marker_put(struct double_marker *marker)
 {
 	if (marker && !--marker->references)
 		free(marker);
@@ -284,7 +281,7 @@ static CUresult run_record(struct double_op *op)
 {
 	double_lock();
 	op->marker->done = true;
-	put(op->marker);
+	double_marker_put(op->marker);
 	double_happened();
 	double_unlock();
 	return CUDA_SUCCESS;
@@ -295,9 +292,33 @@ static CUresult run_wait(struct double_op *op)
 	double_lock();
 	while (!op->marker->done)
 		double_wait();
-	put(op->marker);
+	double_marker_put(op->marker);
 	double_unlock();
 	return CUDA_SUCCESS;
+}
+
+struct double_marker *double_marker_record(CUstream stream)
+{
+	struct double_op *op = double_op_new("cuEventRecord", run_record);
+
+	op->always = true;
+	op->marker = double_new(1, sizeof(*op->marker));
+	op->marker->references = 2;
+	double_clock_join(&op->marker->clock, &stream->clock);
+	double_clock_join(&op->marker->clock, double_host_clock());
+	double_queue(stream, op);
+	return op->marker;
+}
+
+void double_marker_wait(CUstream stream, struct double_marker *marker)
+{
+	struct double_op *op = double_op_new("cuStreamWaitEvent", run_wait);
+
+	op->always = true;
+	op->marker = marker;
+	marker->references++;
+	double_clock_join(&stream->clock, &marker->clock);
+	double_queue(stream, op);
 }
 
 CUresult CUDAAPI cuEventCreate(CUevent *event, unsigned int flags)
@@ -323,7 +344,7 @@ CUresult CUDAAPI cuEventDestroy_v2(CUevent event)
 		result = double_object_check(event, DOUBLE_EVENT, __func__);
 	if (!result) {
 		event->object.dead = true;
-		put(event->marker);
+		double_marker_put(event->marker);
 		event->marker = NULL;
 		result = event->context->fault;
 	}
@@ -333,7 +354,7 @@ CUresult CUDAAPI cuEventDestroy_v2(CUevent event)
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream handle)
 {
 	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
-	struct double_op *op;
+	struct double_marker *before;
 	CUstream stream;
 
 	if (!result)
@@ -343,15 +364,10 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream handle)
 	if (!result && event->context != stream->context)
 		result = CUDA_ERROR_INVALID_HANDLE;
 	if (!result) {
-		op = double_op_new(__func__, run_record);
-		op->always = true;
-		op->marker = double_new(1, sizeof(*op->marker));
-		op->marker->references = 2;
-		put(event->marker);
-		event->marker = op->marker;
-		double_clock_join(&op->marker->clock, &stream->clock);
-		double_clock_join(&op->marker->clock, double_host_clock());
-		double_queue(stream, op);
+		before = event->marker;
+		event->marker = stream->capture ? double_capture_record(stream)
+						: double_marker_record(stream);
+		double_marker_put(before);
 	}
 	return double_leave(result);
 }
@@ -359,7 +375,6 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream handle)
 CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
 {
 	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
-	struct double_op *op;
 	CUstream stream;
 
 	if (!result)
@@ -369,12 +384,10 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int 
 	if (!result && flags)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result && event->marker) {
-		op = double_op_new(__func__, run_wait);
-		op->always = true;
-		op->marker = event->marker;
-		op->marker->references++;
-		double_clock_join(&stream->clock, &op->marker->clock);
-		double_queue(stream, op);
+		if (stream->capture || event->marker->capture)
+			result = double_capture_wait(stream, event->marker);
+		else
+			double_marker_wait(stream, event->marker);
 	}
 	return double_leave(result);
 }
@@ -387,8 +400,15 @@ CUresult CUDAAPI cuEventQuery(CUevent event)
 		result = double_object_check(event, DOUBLE_EVENT, __func__);
 	if (!result)
 		result = event->context->fault;
-	if (!result && event->marker && !event->marker->done)
+	if (!result && event->marker && event->marker->capture)
+		result = double_capture_spoil(event->marker->capture, CUDA_ERROR_CAPTURED_EVENT);
+	if (!result && event->marker && !event->marker->done) {
+		/* who asks until it is ready makes one round trip */
+		if (!event->marker->asked)
+			double_count("round_trips");
+		event->marker->asked = true;
 		result = CUDA_ERROR_NOT_READY;
+	}
 	if (!result && event->marker)
 		double_host_saw(&event->marker->clock);
 	return double_leave(result);
@@ -401,13 +421,18 @@ CUresult CUDAAPI cuEventSynchronize(CUevent event)
 
 	if (!result)
 		result = double_object_check(event, DOUBLE_EVENT, __func__);
+	if (!result && event->marker && event->marker->capture)
+		result = double_capture_spoil(event->marker->capture, CUDA_ERROR_CAPTURED_EVENT);
 	if (!result && event->marker) {
 		marker = event->marker;
 		marker->references++;
+		double_count("round_trips");
+		double_host_waits(true);
 		while (!marker->done)
 			double_wait();
+		double_host_waits(false);
 		double_host_saw(&marker->clock);
-		put(marker);
+		double_marker_put(marker);
 		double_pools_trim(event->context);
 		result = event->context->fault;
 	}
@@ -422,21 +447,35 @@ static CUresult run_function(struct double_op *op)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user)
+static CUresult launch(const char *call, CUstream handle, CUhostFn function, void *user,
+		       void *(*renew)(void *), void (*drop)(void *))
 {
-	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+	CUresult result = double_enter(call, DOUBLE_CONTEXT);
 	struct double_op *op;
 	CUstream stream;
 
 	if (!result)
-		result = double_stream_of(handle, __func__, &stream);
+		result = double_stream_of(handle, call, &stream);
 	if (!result && !function)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result) {
-		op = double_op_new(__func__, run_function);
+		op = double_op_new("cuLaunchHostFunc", run_function);
 		op->function = function;
 		op->user = user;
+		op->renew = renew;
+		op->drop = drop;
 		double_queue(stream, op);
 	}
 	return double_leave(result);
+}
+
+CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user)
+{
+	return launch(__func__, handle, function, user, NULL, NULL);
+}
+
+CUresult double_cuda_launch(CUstream handle, CUhostFn function, void *user, void *(*renew)(void *),
+			    void (*drop)(void *))
+{
+	return launch(__func__, handle, function, user, renew, drop);
 }

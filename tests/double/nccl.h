@@ -7,7 +7,8 @@
  *
  * It is stricter than NCCL. If ranks run different operations, NCCL would hang or give wrong results;
  * here the process ends with status 96 and one line that names both ranks and both operations, and
- * the other ranks see a failed communicator (ncclRemoteError). No rank learns of a killed rank: as
+ * the other ranks see a failed communicator (ncclRemoteError). Ranks also launch collectives of
+ * several communicators in the same order, or end like this. No rank learns of a killed rank: as
  * over NVLink, the others hang until they call ncclCommAbort.
  *
  * As with NCCL, every call on a non-blocking communicator may return ncclInProgress, and here always
@@ -21,6 +22,11 @@
  *     kill:FUNCTION:N[:RANK]     the Nth of these ends its process with SIGKILL
  *     hang:FUNCTION:N[:RANK]     the Nth of these never arrives
  *     slow:FUNCTION:N[:RANK]     the Nth of these takes a while before it has any effect
+ *   DOUBLE_SEED=N        not 0: what an operation writes is poisoned before, and some calls take a while
+ *   DOUBLE_COUNTS=FOLDER nccl.RANK is written there at exit: a line for each function that was called,
+ *                        with how often; registered_bytes and registered_bytes_most; collectives and
+ *                        collective_bytes, which this rank sent, graphs included; and for each peer
+ *                        "sent RANK messages N bytes N" and "received ...", of ncclSend and ncclRecv
  *   DOUBLE_NCCL_LEAKS=1  communicators, windows and memory that are left when the process exits
  *                        make its status 95
  *
@@ -43,6 +49,10 @@ enum { NCCL_DOUBLE_VERSION = 21903 };
 enum { NCCL_DOUBLE_VERSION = 22809 };
 #endif
 
+/* For tests, which find it with dlsym: what DOUBLE_COUNTS would write by this name, or the total of
+   sent_messages, sent_bytes, sent_peers, received_messages, ... */
+unsigned long long double_nccl_count(const char *name);
+
 /* Operations on streams and collective calls of the host are counted separately. */
 enum lane { LANE_STREAM, LANE_CALLS, LANES };
 
@@ -58,6 +68,14 @@ enum kind {
 	WINDOW_REGISTER,
 };
 
+/* How many collectives of a communicator its process has launched. */
+struct order {
+	uint64_t id;
+	uint64_t count;
+};
+
+enum { ORDERS = 32 };
+
 enum member_state { ABSENT, ATTACHED, FINALIZED, ABORTED };
 
 /* What a rank is about to do; ranks compare it. */
@@ -70,6 +88,8 @@ struct record {
 	uint64_t offset; /* in it */
 	uint64_t count;  /* elements, or bytes of a window */
 	uint64_t send;
+	unsigned orders;
+	struct order order[ORDERS]; /* of all communicators of the process, when it was launched */
 };
 
 /* Names a communicator's shared memory: an anonymous file that this process has open. */
@@ -84,6 +104,7 @@ struct member {
 	_Atomic uint32_t bell; /* futex, changed when there is a message from it or for it */
 	_Atomic int32_t pid;   /* 0: not attached yet */
 	int32_t color, key;    /* of its split */
+	_Atomic int32_t own;   /* the rank of its process, as settings know it */
 	uint64_t ids;          /* a hash of the ids that it got */
 	struct segment_id made;
 	struct record record[LANES];
@@ -121,7 +142,10 @@ struct window {
 struct ncclComm {
 	int rank, world;
 	bool blocking;
-	void *context; /* of the driver; current when the communicator was created */
+	_Atomic bool gone;
+	_Atomic uintptr_t holder; /* the thread that is in a call on it; 0: none */
+	uint64_t collectives;     /* launched */
+	void *context;            /* of the driver; current when the communicator was created */
 	_Atomic(struct segment *) shared; /* NULL until it is attached */
 	size_t bytes;
 	_Atomic bool aborted;
@@ -133,6 +157,7 @@ struct ncclComm {
 	pthread_cond_t changed;
 	uint64_t queued, done;    /* launches */
 	unsigned running;         /* launches: 0 or 1 */
+	unsigned captured;        /* launches that graphs repeat */
 	struct launch *launches;  /* queued or running */
 	unsigned busy;            /* helper threads that use it */
 	struct ncclComm *pending; /* the child that a split is creating */
@@ -164,6 +189,8 @@ struct launch {
 	struct ncclComm *comm;
 	struct op *ops;
 	uint64_t number;
+	unsigned orders;
+	struct order order[ORDERS];
 	struct launch *next;
 };
 
@@ -193,6 +220,15 @@ enum trouble { NO_TROUBLE, FAIL, KILL, HANG, SLOW };
 enum trouble trouble_in(const char *function, bool operation, ncclResult_t *result);
 /* Counts an operation that has run. */
 void count_operation(void);
+bool setting_seed(void);
+int setting_rank(void);
+
+/* nccl_counts.c */
+void count_add(const char *name, long long more);
+void count_registered(long long bytes);
+void count_message(bool sent, int peer, size_t bytes);
+void counts_write(int rank);
+
 ncclResult_t injected_async(void);
 bool setting_leaks(void);
 void know_rank(int rank);
@@ -215,7 +251,11 @@ void driver_find(void);
 bool driver_context(void **context);
 void driver_push(void *context);
 void driver_pop(void *context);
-bool driver_run(cudaStream_t stream, void (*run)(void *), void *data);
+bool driver_captures(cudaStream_t stream);
+/* While the stream is captured, each launch of its graph runs what `renew` makes of the data, and
+   the data are dropped with the graph. */
+bool driver_run(cudaStream_t stream, void (*run)(void *), void *data, void *(*renew)(void *),
+		void (*drop)(void *));
 /* `later` waits for the work on `earlier` so far. */
 bool driver_order(cudaStream_t later, cudaStream_t earlier);
 /* Returns NULL if the device may use the bytes, or else why not. */
@@ -275,7 +315,13 @@ unsigned comms_left(void);
 /* Whether a queued operation uses the memory. `comm` NULL: on any communicator. */
 bool comms_use(const struct ncclComm *comm, const void *data, size_t bytes);
 
+/* Notes the launch's place among the collectives of all communicators. */
+void comms_order(struct launch *launch);
+
 /* nccl_group.c */
+/* Ends the process if another thread is in a call on the communicator. */
+void comm_hold(struct ncclComm *comm, const char *function);
+void comm_release(struct ncclComm *comm);
 /* Runs it now or at the end of the group. Takes ownership of the job. */
 ncclResult_t submit_job(struct job *job);
 ncclResult_t submit_op(const struct op *op, const char *function);
@@ -299,6 +345,11 @@ ncclResult_t check_group(const struct op *ops);
 
 /* nccl_run.c */
 void run_launch(void *launch);
+/* Gives it the next place among those of its communicator. */
+void launch_add(struct launch *launch);
+/* A launch that a graph repeats: a copy of it, which is to run; and its end. */
+void *launch_renew(void *launch);
+void launch_drop(void *launch);
 void launch_free(struct launch *launch);
 
 /* nccl_memory.c */

@@ -62,6 +62,27 @@ static bool is_same(const struct record *a, const struct record *b)
 	       a->count == b->count && a->window == b->window && a->offset == b->offset;
 }
 
+/* NCCL's kernels can wait for each other in a circle if ranks launch them in different orders. */
+static void compare_order(struct ncclComm *comm, const struct record *mine,
+			  const struct record *other, int rank)
+{
+	char text[200];
+
+	for (unsigned i = 0; i < mine->orders; i++)
+		for (unsigned j = 0; j < other->orders; j++) {
+			if (mine->order[i].id != other->order[j].id ||
+			    mine->order[i].count == other->order[j].count)
+				continue;
+			describe(mine, LANE_STREAM, text, sizeof text);
+			mismatch(comm,
+				 "rank %d launched %s after %" PRIu64
+				 " collectives of another communicator, and rank %d after "
+				 "%" PRIu64 " of it",
+				 comm->rank, text, mine->order[i].count, rank,
+				 other->order[j].count);
+		}
+}
+
 /* Compares with the ranks that have arrived already. */
 static void compare(struct ncclComm *comm, enum lane lane)
 {
@@ -72,8 +93,12 @@ static void compare(struct ncclComm *comm, enum lane lane)
 	for (int rank = 0; rank < comm->world; rank++) {
 		const struct record *other = &shared->member[rank].record[lane];
 
-		if (other->number != mine->number || is_same(mine, other))
+		if (other->number != mine->number)
 			continue;
+		if (is_same(mine, other)) {
+			compare_order(comm, mine, other, rank);
+			continue;
+		}
 		/* Or the rank is about to write its next record. */
 		if (other->number != mine->number)
 			continue;
@@ -136,6 +161,8 @@ bool agree(struct ncclComm *comm, enum lane lane, const struct record *mine)
 	record->offset = mine->offset;
 	record->count = mine->count;
 	record->send = mine->send;
+	record->orders = mine->orders;
+	memcpy(record->order, mine->order, mine->orders * sizeof *mine->order);
 	atomic_store(&record->number, ++comm->number[lane]);
 	compare(comm, lane);
 	if (!barrier(comm, lane))

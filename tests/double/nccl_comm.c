@@ -99,6 +99,31 @@ unsigned comms_left(void)
 	return count;
 }
 
+static bool is_collective(const struct launch *launch)
+{
+	for (const struct op *op = launch->ops; op; op = op->next)
+		if (op->kind != SEND && op->kind != RECV)
+			return true;
+	return false;
+}
+
+void comms_order(struct launch *launch)
+{
+	if (!is_collective(launch))
+		return;
+	pthread_mutex_lock(&comms.mutex);
+	for (const struct ncclComm *comm = comms.alive; comm; comm = comm->next) {
+		const struct segment *shared = atomic_load(&comm->shared);
+
+		if (!shared || comm->world == 1 || launch->orders == ORDERS)
+			continue;
+		launch->order[launch->orders].id = shared->id.nonce[0];
+		launch->order[launch->orders++].count = comm->collectives;
+	}
+	launch->comm->collectives++;
+	pthread_mutex_unlock(&comms.mutex);
+}
+
 static bool uses(const struct ncclComm *comm, const void *data, size_t bytes)
 {
 	pthread_mutex_t *mutex = (pthread_mutex_t *)&comm->mutex;
@@ -221,7 +246,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 
 	if (trouble == FAIL)
 		return result;
+	comm_hold(comm, "ncclCommFinalize");
 	result = comm_ready(comm, "ncclCommFinalize");
+	comm_release(comm);
 	if (result)
 		return result;
 	comm->finalized = true;
@@ -236,7 +263,11 @@ static void leave(struct ncclComm *comm, bool aborted)
 	pthread_mutex_lock(&comm->mutex);
 	while (comm->busy || comm->running)
 		pthread_cond_wait(&comm->changed, &comm->mutex);
+	if (comm->captured && !aborted)
+		die("rank %d destroys a communicator while a graph has %u launches of it",
+		    comm->rank, comm->captured);
 	pthread_mutex_unlock(&comm->mutex);
+	comm->gone = true;
 	bury(comm);
 	windows_free(comm, aborted);
 	comm_put(comm);
@@ -254,6 +285,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 	if (!comm)
 		return ncclSuccess;
 	comm_alive(comm, "ncclCommDestroy");
+	comm_hold(comm, "ncclCommDestroy");
+	comm_release(comm);
 	result = comm_async(comm);
 	if (result == ncclInProgress)
 		return refuse(ncclInvalidArgument, "ncclCommDestroy: the communicator is in "

@@ -9,7 +9,7 @@
 static struct {
 	pthread_mutex_t mutex;
 	_Atomic bool there;
-	CUresult (*launch)(CUstream, CUhostFn, void *);
+	CUresult (*capturing)(CUstream, CUstreamCaptureStatus *);
 	CUresult (*context)(CUcontext *);
 	CUresult (*push)(CUcontext);
 	CUresult (*pop)(CUcontext *);
@@ -26,6 +26,7 @@ static struct {
 	/* extra functions of the stand-in for the driver */
 	void *(*reach)(CUdeviceptr, size_t, bool);
 	void (*quiet)(bool);
+	CUresult (*launch)(CUstream, CUhostFn, void *, void *(*)(void *), void (*)(void *));
 	bool (*pin)(CUdeviceptr, bool);
 } driver = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -61,7 +62,8 @@ void driver_find(void)
 		*(void **)&driver.pin = find("double_cuda_pin");
 		*(void **)&driver.reach = find("double_cuda_reach");
 		*(void **)&driver.quiet = find("double_cuda_quiet");
-		*(void **)&driver.launch = find("cuLaunchHostFunc");
+		*(void **)&driver.launch = find("double_cuda_launch");
+		*(void **)&driver.capturing = find("cuStreamIsCapturing");
 		if (!driver.launch || !driver.reach)
 			die("there is no stand-in for the driver");
 		driver.there = true;
@@ -109,12 +111,24 @@ void driver_pop(void *context)
 	quiet(false);
 }
 
-bool driver_run(cudaStream_t stream, void (*run)(void *), void *data)
+bool driver_captures(cudaStream_t stream)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUresult result;
+
+	quiet(true);
+	result = driver.capturing(stream, &status);
+	quiet(false);
+	return !result && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+bool driver_run(cudaStream_t stream, void (*run)(void *), void *data, void *(*renew)(void *),
+		void (*drop)(void *))
 {
 	CUresult result;
 
 	quiet(true);
-	result = driver.launch(stream, run, data);
+	result = driver.launch(stream, run, data, renew, drop);
 	quiet(false);
 	return result == CUDA_SUCCESS;
 }

@@ -12,6 +12,8 @@ static _Thread_local struct {
 	ncclResult_t error; /* the first of its calls */
 	struct op *ops, **last_op;
 	struct job *jobs, **last_job;
+	struct ncclComm *held[64];
+	int holds;
 } group;
 
 /* Operations that a helper thread enqueues. */
@@ -33,6 +35,41 @@ static void ops_free(struct op *ops)
 		free(ops);
 		ops = next;
 	}
+}
+
+void comm_hold(struct ncclComm *comm, const char *function)
+{
+	uintptr_t holder = 0, self = (uintptr_t)pthread_self();
+
+	if (!comm || atomic_compare_exchange_strong(&comm->holder, &holder, self))
+		return;
+	if (holder != self)
+		die("rank %d: %s is called while another thread is in a call on the communicator",
+		    comm->rank, function);
+}
+
+void comm_release(struct ncclComm *comm)
+{
+	if (comm)
+		atomic_store(&comm->holder, 0);
+}
+
+/* Until the group ends. */
+static void hold(struct ncclComm *comm, const char *function)
+{
+	static _Atomic unsigned calls;
+	int i = 0;
+
+	comm_hold(comm, function);
+	/* another thread that calls now is seen */
+	if (setting_seed() && ++calls % 8 == 0)
+		nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+	while (i < group.holds && group.held[i] != comm)
+		i++;
+	if (i == 64)
+		die("more than 64 communicators in a group");
+	group.held[i] = comm;
+	group.holds += i == group.holds;
 }
 
 static void enter(void)
@@ -163,17 +200,29 @@ static int other_streams(const struct launch *launch, cudaStream_t *other, int r
 }
 
 /* Takes ownership of the launch. */
-static bool queue(struct launch *launch, cudaStream_t stream)
+static bool queue_captured(struct launch *launch, cudaStream_t stream)
 {
 	struct ncclComm *comm = launch->comm;
 
 	pthread_mutex_lock(&comm->mutex);
-	launch->number = comm->queued++;
-	launch->next = comm->launches;
-	comm->launches = launch;
+	comm->captured++;
 	comm->references++;
 	pthread_mutex_unlock(&comm->mutex);
-	if (driver_run(stream, run_launch, launch))
+	if (driver_run(stream, run_launch, launch, launch_renew, launch_drop))
+		return true;
+	launch_drop(launch);
+	return false;
+}
+
+/* Takes ownership of the launch. */
+static bool queue(struct launch *launch, cudaStream_t stream)
+{
+	struct ncclComm *comm = launch->comm;
+
+	if (driver_captures(stream))
+		return queue_captured(launch, stream);
+	launch_add(launch);
+	if (driver_run(stream, run_launch, launch, NULL, NULL))
 		return true;
 	pthread_mutex_lock(&comm->mutex);
 	comm->queued--;
@@ -296,14 +345,12 @@ static ncclResult_t check_blocking(bool *blocking)
 	return ncclSuccess;
 }
 
-static ncclResult_t leave(void)
+static ncclResult_t close_group(void)
 {
 	struct op *ops = group.ops;
 	struct job *jobs = group.jobs;
 	bool blocking = true;
 
-	if (--group.depth)
-		return group.error;
 	if (!group.error)
 		group.error = check_blocking(&blocking);
 	if (!group.error)
@@ -324,9 +371,22 @@ static ncclResult_t leave(void)
 	return ncclSuccess;
 }
 
+static ncclResult_t leave(void)
+{
+	ncclResult_t result;
+
+	if (--group.depth)
+		return group.error;
+	result = close_group();
+	while (group.holds)
+		comm_release(group.held[--group.holds]);
+	return result;
+}
+
 ncclResult_t submit_job(struct job *job)
 {
 	enter();
+	hold(job->comm, "a call");
 	*group.last_job = job;
 	group.last_job = &job->next;
 	return leave();
@@ -352,6 +412,10 @@ static ncclResult_t prepare_op(struct op *op, const char *function)
 		break;
 	}
 	result = comm_ready(op->comm, function);
+	if (!result && !op->comm->blocking && driver_captures(op->stream))
+		result = refuse(ncclInvalidUsage,
+				"%s: the stream is captured, and the communicator does not block",
+				function);
 	return result ? result : check_op(op);
 }
 
@@ -364,6 +428,8 @@ ncclResult_t submit_op(const struct op *op, const char *function)
 		die("no memory");
 	*copy = *op;
 	enter();
+	if (comm_alive(copy->comm, function))
+		hold(copy->comm, function);
 	result = prepare_op(copy, function);
 	if (result) {
 		if (!group.error)

@@ -9,6 +9,7 @@
 struct block {
 	char *data;
 	size_t bytes;
+	const struct ncclComm *comm; /* that it is registered with */
 	struct block *next;
 };
 
@@ -16,7 +17,8 @@ struct block {
 static struct {
 	pthread_mutex_t mutex;
 	struct block *blocks;
-	struct block *registered;
+	struct block *registered; /* windows */
+	struct block *buffers;    /* of ncclCommRegister */
 	_Atomic unsigned windows, registrations;
 } memory = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -87,18 +89,32 @@ ncclResult_t ncclMemFree(void *data)
 	return result;
 }
 
-static void forget_registered(const char *data, size_t bytes)
+/* NCCL would register it once more, and count the memory of it twice. */
+static bool is_known(struct block *const *blocks, const struct ncclComm *comm, const char *data,
+		     size_t bytes)
+{
+	bool known = false;
+
+	pthread_mutex_lock(&memory.mutex);
+	for (const struct block *at = *blocks; at && !known; at = at->next)
+		known = at->comm == comm && data < at->data + at->bytes && at->data < data + bytes;
+	pthread_mutex_unlock(&memory.mutex);
+	return known;
+}
+
+static void forget_registered(const struct ncclComm *comm, const char *data, size_t bytes)
 {
 	struct block **at, *block;
 
 	pthread_mutex_lock(&memory.mutex);
-	for (at = &memory.registered; (*at)->data != data || (*at)->bytes != bytes;
-	     at = &(*at)->next)
+	for (at = &memory.registered;
+	     (*at)->comm != comm || (*at)->data != data || (*at)->bytes != bytes; at = &(*at)->next)
 		;
 	block = *at;
 	*at = block->next;
 	pthread_mutex_unlock(&memory.mutex);
 	driver_pin(data, false);
+	count_registered(-(long long)bytes);
 	free(block);
 }
 
@@ -116,15 +132,16 @@ static const char *not_window(const char *data, size_t bytes)
 	return found ? NULL : driver_not_mapped(data, bytes);
 }
 
-static void note_registered(char *data, size_t bytes)
+static void note_registered(const struct ncclComm *comm, char *data, size_t bytes)
 {
 	struct block *block = calloc(1, sizeof *block);
 
-	*block = (struct block){data, bytes, NULL};
+	*block = (struct block){data, bytes, comm, NULL};
 	driver_pin(data, true);
 	pthread_mutex_lock(&memory.mutex);
 	block->next = memory.registered;
 	memory.registered = block;
+	count_registered((long long)bytes);
 	memory.windows++;
 	pthread_mutex_unlock(&memory.mutex);
 }
@@ -145,7 +162,7 @@ static ncclResult_t run_register(struct job *job)
 	window->data = job->data;
 	window->bytes = job->bytes;
 	window->symmetric = job->flags & NCCL_WIN_COLL_SYMMETRIC;
-	note_registered(job->data, job->bytes);
+	note_registered(comm, job->data, job->bytes);
 	pthread_mutex_lock(&comm->mutex);
 	window->number = ++comm->window_count;
 	window->next = comm->windows;
@@ -178,6 +195,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *data, size_t bytes, n
 	if (why)
 		return refuse(ncclUnhandledCudaError, "%s of %zu bytes: %p %s", name, bytes, data,
 			      why);
+	if (is_known(&memory.registered, comm, data, bytes))
+		return refuse(ncclInvalidUsage, "%s of %zu bytes: %p is in a window", name, bytes,
+			      data);
 	*made = NULL;
 	job = calloc(1, sizeof *job);
 	*job = (struct job){.comm = comm, .run = run_register, .hang = trouble == HANG};
@@ -211,7 +231,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t made)
 	if (comms_use(comm, window->data, window->bytes))
 		die("rank %d deregisters window %u, which operations that are queued use",
 		    comm->rank, window->number);
-	forget_registered(window->data, window->bytes);
+	forget_registered(comm, window->data, window->bytes);
 	atomic_fetch_sub(&memory.windows, 1);
 	free(window);
 	return ncclSuccess;
@@ -235,7 +255,7 @@ void windows_free(struct ncclComm *comm, bool aborted)
 	while (comm->windows) {
 		struct window *next = comm->windows->next;
 
-		forget_registered(comm->windows->data, comm->windows->bytes);
+		forget_registered(comm, comm->windows->data, comm->windows->bytes);
 		if (aborted)
 			atomic_fetch_sub(&memory.windows, 1);
 		free(comm->windows);
@@ -260,11 +280,16 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, v
 	if (why)
 		return refuse(ncclInvalidArgument, "ncclCommRegister of %zu bytes: %p %s", bytes,
 			      data, why);
+	if (is_known(&memory.buffers, comm, data, bytes))
+		return refuse(ncclInvalidUsage, "ncclCommRegister of %zu bytes: %p is registered",
+			      bytes, data);
 	driver_pin(data, true);
+	count_registered((long long)bytes);
 	block = calloc(1, sizeof *block);
-	*block = (struct block){data, bytes, NULL};
 	*handle = block;
 	pthread_mutex_lock(&memory.mutex);
+	*block = (struct block){data, bytes, comm, memory.buffers};
+	memory.buffers = block;
 	memory.registrations++;
 	pthread_mutex_unlock(&memory.mutex);
 	return ncclSuccess;
@@ -272,6 +297,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, v
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
+	struct block **at, *block;
 	ncclResult_t result;
 
 	if (trouble_in("ncclCommDeregister", false, &result) == FAIL)
@@ -281,10 +307,17 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 	if (!handle)
 		return ncclSuccess;
 	pthread_mutex_lock(&memory.mutex);
+	for (at = &memory.buffers; *at && *at != handle; at = &(*at)->next)
+		;
+	block = *at;
+	if (!block)
+		die("ncclCommDeregister of what is not registered");
+	*at = block->next;
 	memory.registrations--;
 	pthread_mutex_unlock(&memory.mutex);
-	driver_pin(((struct block *)handle)->data, false);
-	free(handle);
+	driver_pin(block->data, false);
+	count_registered(-(long long)block->bytes);
+	free(block);
 	return ncclSuccess;
 }
 
@@ -293,6 +326,7 @@ __attribute__((destructor)) static void look_for_leaks(void)
 {
 	unsigned comms = comms_left(), blocks = 0;
 
+	counts_write(setting_rank());
 	if (!setting_leaks())
 		return;
 	for (const struct block *at = memory.blocks; at; at = at->next)

@@ -138,6 +138,13 @@ static void *reach_range(const struct op *op, struct range range, bool write)
 	return there;
 }
 
+/* Who reads the output without waiting for the operation finds this. */
+static void spoil(struct range range, void *there)
+{
+	if (setting_seed() && range.bytes)
+		memset(there, 0xcb, range.bytes);
+}
+
 /* Finds the host addresses of the buffers. */
 static void reach(struct op *op)
 {
@@ -146,11 +153,13 @@ static void reach(struct op *op)
 	op->from = reach_range(op, touch.read, false);
 	op->into = reach_range(op, touch.write[0], true);
 	reach_range(op, touch.write[1], true);
-	if (in_place(op))
+	if (!in_place(op))
+		spoil(touch.write[0], op->into);
+	else
 		op->into = (char *)op->from + ((char *)op->recv - (const char *)op->send);
 }
 
-static bool run_collective(struct op *op)
+static bool run_collective(struct op *op, const struct launch *launch)
 {
 	struct record record;
 	bool good;
@@ -159,6 +168,8 @@ static bool run_collective(struct op *op)
 		return false;
 	reach(op);
 	record = record_of(op);
+	record.orders = launch->orders;
+	memcpy(record.order, launch->order, sizeof record.order);
 	if (!agree(op->comm, LANE_STREAM, &record))
 		return false;
 	switch (op->kind) {
@@ -179,6 +190,8 @@ static bool run_collective(struct op *op)
 	if (!good || !barrier(op->comm, LANE_STREAM))
 		return false;
 	count_operation();
+	count_add("collectives", 1);
+	count_add("collective_bytes", (long long)touch_of(op).read.bytes);
 	return true;
 }
 
@@ -293,6 +306,8 @@ static bool run_messages(struct launch *launch)
 		if (!is_message(op))
 			continue;
 		count_operation();
+		count_message(op->kind == SEND, atomic_load(&comm->shared)->member[op->root].own,
+			      op->count * type_size(op->type));
 	}
 	return !comm->aborted;
 }
@@ -304,7 +319,7 @@ static void run_ops(struct launch *launch)
 	for (struct op *op = launch->ops; op; op = op->next) {
 		if (is_message(op))
 			messages = true;
-		else if (!run_collective(op))
+		else if (!run_collective(op, launch))
 			return;
 	}
 	if (messages)
@@ -320,6 +335,51 @@ void launch_free(struct launch *launch)
 		launch->ops = next;
 	}
 	free(launch);
+}
+
+void launch_add(struct launch *launch)
+{
+	struct ncclComm *comm = launch->comm;
+
+	comms_order(launch);
+	pthread_mutex_lock(&comm->mutex);
+	launch->number = comm->queued++;
+	launch->next = comm->launches;
+	comm->launches = launch;
+	comm->references++;
+	pthread_mutex_unlock(&comm->mutex);
+}
+
+void *launch_renew(void *data)
+{
+	const struct launch *captured = data;
+	struct launch *launch = calloc(1, sizeof *launch);
+	struct op **last = &launch->ops;
+
+	if (captured->comm->gone)
+		die("rank %d launches a graph with operations of a communicator that is no more",
+		    captured->comm->rank);
+	launch->comm = captured->comm;
+	for (const struct op *op = captured->ops; op; op = op->next) {
+		*last = malloc(sizeof **last);
+		**last = *op;
+		(*last)->next = NULL;
+		last = &(*last)->next;
+	}
+	launch_add(launch);
+	return launch;
+}
+
+void launch_drop(void *data)
+{
+	struct launch *launch = data;
+	struct ncclComm *comm = launch->comm;
+
+	pthread_mutex_lock(&comm->mutex);
+	comm->captured--;
+	pthread_mutex_unlock(&comm->mutex);
+	launch_free(launch);
+	comm_put(comm);
 }
 
 /* Launches of a communicator run one after the other, on whatever streams. */

@@ -114,6 +114,7 @@ static void join(struct ncclComm *comm, struct segment *shared, uint64_t ids)
 		mismatch(comm, "processes %d and %d both are rank %d of %d", (int)getpid(),
 			 (int)process, comm->rank, comm->world);
 	me->ids = ids;
+	me->own = setting_rank();
 	atomic_store(&me->state, ATTACHED);
 }
 

@@ -26,7 +26,7 @@ enum { RULES = 16 };
 
 static struct {
 	pthread_once_t once;
-	bool leaks;
+	bool leaks, seed;
 	_Atomic int rank; /* -1: not known */
 	struct rule rule[RULES];
 	unsigned rules;
@@ -115,6 +115,7 @@ static void read_settings(void)
 	const char *rules = getenv("DOUBLE_NCCL_FAIL");
 	char copy[1024], *rest = copy, *rule;
 
+	own.seed = is_on("DOUBLE_SEED");
 	own.leaks = is_on("DOUBLE_NCCL_LEAKS");
 	if (rank && *rank)
 		own.rank = atoi(rank);
@@ -129,6 +130,17 @@ static void read_settings(void)
 static void settle(void)
 {
 	pthread_once(&own.once, read_settings);
+}
+
+bool setting_seed(void)
+{
+	settle();
+	return own.seed;
+}
+
+int setting_rank(void)
+{
+	return own.rank;
 }
 
 bool setting_leaks(void)
@@ -155,6 +167,7 @@ enum trouble trouble_in(const char *function, bool operation, ncclResult_t *resu
 	enum trouble trouble = NO_TROUBLE;
 
 	settle();
+	count_add(function, 1);
 	for (unsigned i = 0; i < own.rules; i++) {
 		struct rule *rule = &own.rule[i];
 

@@ -12,14 +12,12 @@ fuzz_sources = tests/fuzz/fuzz.h tests/fuzz/main.c
 fuzz_options = $(lib_liboptions_la_SOURCES)
 # control.c and nvml.c include the sources whose inner functions they call
 fuzz_control = \
-	lib/backend/cuda/control/control.c \
-	lib/backend/cuda/control/departure.c \
-	lib/backend/cuda/control/fork.c \
-	lib/backend/cuda/control/collective.c \
-	lib/backend/cuda/control/connect.c \
-	lib/backend/cuda/control/link.c \
+	lib/core/error.c \
 	lib/net/address.c \
-	lib/net/dial.c
+	lib/net/collective.c \
+	lib/net/dial.c \
+	lib/net/net.c \
+	lib/net/thread.c
 FUZZ_LIST = \
 	'budget spank/gpu/memory_budget.c spank/gpu/visible_gpus.c $(fuzz_options)' \
 	'control $(fuzz_control)' \

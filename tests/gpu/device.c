@@ -39,6 +39,12 @@ static struct {
 	CUresult (*LaunchKernel)(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int,
 				 unsigned int, unsigned int, unsigned int, CUstream, void **,
 				 void **);
+	CUresult (*StreamBeginCapture)(CUstream, CUstreamCaptureMode);
+	CUresult (*StreamEndCapture)(CUstream, CUgraph *);
+	CUresult (*GraphInstantiate)(CUgraphExec *, CUgraph, unsigned long long);
+	CUresult (*GraphDestroy)(CUgraph);
+	CUresult (*GraphLaunch)(CUgraphExec, CUstream);
+	CUresult (*GraphExecDestroy)(CUgraphExec);
 } driver;
 
 static const struct {
@@ -72,6 +78,12 @@ static const struct {
 	{"cuModuleLoadData", &driver.ModuleLoadData, false},
 	{"cuModuleGetFunction", &driver.ModuleGetFunction, false},
 	{"cuLaunchKernel", &driver.LaunchKernel, false},
+	{"cuStreamBeginCapture_v2", &driver.StreamBeginCapture, false},
+	{"cuStreamEndCapture", &driver.StreamEndCapture, false},
+	{"cuGraphInstantiateWithFlags", &driver.GraphInstantiate, false},
+	{"cuGraphDestroy", &driver.GraphDestroy, false},
+	{"cuGraphLaunch", &driver.GraphLaunch, false},
+	{"cuGraphExecDestroy", &driver.GraphExecDestroy, false},
 };
 
 static CUdevice device;
@@ -341,6 +353,35 @@ void copy_on(void *stream, void *to, const void *from, size_t bytes)
 void stream_finish(void *stream)
 {
 	must(driver.StreamSynchronize(stream), "cuStreamSynchronize");
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+void capture_begin(void *stream)
+{
+	must(driver.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
+	     "cuStreamBeginCapture");
+}
+
+void *capture_end(void *stream)
+{
+	CUgraphExec exec = NULL;
+	CUgraph graph = NULL;
+
+	must(driver.StreamEndCapture(stream, &graph), "cuStreamEndCapture");
+	must(driver.GraphInstantiate(&exec, graph, 0), "cuGraphInstantiate");
+	must(driver.GraphDestroy(graph), "cuGraphDestroy");
+	return exec;
+}
+
+void graph_launch(void *graph, void *stream)
+{
+	must(driver.GraphLaunch(graph, stream), "cuGraphLaunch");
+}
+
+void graph_delete(void *graph)
+{
+	must(driver.GraphExecDestroy(graph), "cuGraphExecDestroy");
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */

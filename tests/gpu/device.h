@@ -49,6 +49,14 @@ void *stream_new(void); /* not ordered with the default stream */
 void stream_finish(void *stream);
 void copy_on(void *stream, void *to, const void *from, size_t bytes);
 
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* No thread of the process may make a call that could wait for the device in between. */
+void capture_begin(void *stream);
+void *capture_end(void *stream); /* a graph that can be launched */
+void graph_launch(void *graph, void *stream);
+void graph_delete(void *graph);
+
 /* ---- time ------------------------------------------------------------------------------------ */
 
 /* Milliseconds of the device between two marks in a stream; needs a real one. */

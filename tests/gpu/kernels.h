@@ -27,6 +27,7 @@ unexpected(const char *file, int line, const char *what, const char *format, ...
 
 void start_drawing(void); /* from ZERO_TEST_SEED, which is printed */
 uint64_t draw(void);      /* random bits */
+float unit(void);         /* in [0, 1) */
 /* Elements of f32, f16 or bf16 with any bits: every kind of NaN, infinities, subnormals. */
 void random_bits(zero_dtype dtype, void *out, size_t count);
 /* Finite ones of usual size, and one in 1000 from random_bits. */
@@ -67,6 +68,7 @@ void check_cast(void);
 void check_sum(void);
 void check_adamw(void);
 void check_norm2(void);
+void check_step_rule(void);
 void check_fill(void);
 void check_random(void);
 void check_copy_many(void);

@@ -246,11 +246,6 @@ static void near_formula(const struct zero_adamw_args *a, const struct states *f
 	}
 }
 
-static float unit(void)
-{
-	return (float)(draw() >> 40) * 0x1p-24F;
-}
-
 static void one_adamw(zero_dtype low, size_t count, size_t shift)
 {
 	struct zero_device_adamw args = {.args = {.lr = unit(),

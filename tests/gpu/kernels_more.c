@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms, random numbers, and copies of many pieces. */
+/* Norms, what a step makes of them, random numbers, and copies of many pieces. */
 #include "kernels.h"
+#include "backend/step_rule.h"
 
 /* ---- norm2 ----------------------------------------------------------------------------------- */
 
@@ -83,6 +84,161 @@ void check_norm2(void)
 	one_norm2((size_t)ZERO_NORM2_PART + 1);
 	one_norm2((size_t)ZERO_NORM2_PART * 6 + 5);
 	one_norm2((size_t)ZERO_NORM2_PART * ZERO_NORM2_PARTS + 77777);
+}
+
+/* ---- what a step does with the norm ---------------------------------------------------------- */
+
+enum { MOST_RANKS = 3000 };
+
+static zero_loss_scale some_scale(void)
+{
+	return (zero_loss_scale){.scale = (float)(1 << draw() % 8),
+				 .good_steps = (uint32_t)(draw() % 3),
+				 .growth = draw() % 2 ? 2 : 1e30F,
+				 .backoff = 0.5F,
+				 .min = 4,
+				 .max = draw() % 2 ? 3e38F : 64,
+				 .interval = (uint32_t)(draw() % 3)};
+}
+
+/* By the words of zero.h. */
+static zero_loss_scale next_scale(zero_loss_scale scale, bool finite)
+{
+	double next = (double)scale.scale;
+
+	scale.good_steps = finite ? scale.good_steps + 1 : 0;
+	if (!finite)
+		next = fmax(next * (double)scale.backoff, (double)scale.min);
+	else if (scale.interval && scale.good_steps >= scale.interval)
+		next = fmin(next * (double)scale.growth, (double)scale.max);
+	if (finite && scale.interval && scale.good_steps >= scale.interval)
+		scale.good_steps = 0;
+	scale.scale = (float)next;
+	return scale;
+}
+
+static double correction(float beta, uint64_t steps)
+{
+	return (double)(1 / (1 - powl((long double)beta, (long double)steps)));
+}
+
+static bool near(double got, double want, double tolerance)
+{
+	return fabs(got - want) <= tolerance * fabs(want);
+}
+
+/* Against the definition, and bit by bit against the host's. */
+static void one_rule(struct zero_step_state before, const struct zero_step_rule *on_host,
+		     const struct zero_step_state *after)
+{
+	struct zero_step_rule rule = *on_host;
+	struct zero_step_state same = before;
+	double mean = rule.mean / (rule.scaled ? (double)before.loss_scale.scale : 1), factor;
+	long double sum = 0;
+	zero_loss_scale scale;
+
+	rule.state = &same;
+	zero_step_rule_apply(&rule);
+	expect((isnan(same.norm) ? isnan(after->norm) : same.norm == after->norm) &&
+		       same.steps == after->steps && same.skipped == after->skipped &&
+		       same.scale == after->scale && same.correction1 == after->correction1 &&
+		       same.correction2 == after->correction2,
+	       "the host's state is another one: %a and %a, %a and %a", same.norm, after->norm,
+	       (double)same.scale, (double)after->scale);
+	for (int rank = 0; rank < rule.world; rank++)
+		sum += (long double)rule.norms[rank];
+	expect(after->skipped == !isfinite((double)sum), "skipped %u of %g", after->skipped,
+	       (double)sum);
+	scale = rule.scaled ? next_scale(before.loss_scale, !after->skipped) : before.loss_scale;
+	expect(!memcmp(&scale, &after->loss_scale, sizeof(scale)), "a loss scale of %g, not %g",
+	       (double)after->loss_scale.scale, (double)scale.scale);
+	expect(after->steps == before.steps + !after->skipped, "%llu steps",
+	       (unsigned long long)after->steps);
+	if (after->skipped)
+		return;
+	expect(near(after->norm, sqrt((double)sum) * mean, 1e-12), "a norm of %g", after->norm);
+	factor = rule.clip > 0 && after->norm > (double)rule.clip ? (double)rule.clip / after->norm
+								  : 1;
+	expect(near((double)after->scale, factor * mean, 1e-6), "a factor of %g, not %g",
+	       (double)after->scale, factor * mean);
+	expect(near((double)after->correction1, correction(rule.beta1, after->steps), 1e-6) &&
+		       near((double)after->correction2, correction(rule.beta2, after->steps), 1e-6),
+	       "corrections of step %llu: %g and %g", (unsigned long long)after->steps,
+	       (double)after->correction1, (double)after->correction2);
+}
+
+/* A step takes scale and corrections from the state, and nothing if it is skipped. */
+static void one_step_by(const struct zero_step_state *state, const struct array *state_at)
+{
+	enum { FEW = 37 };
+	struct zero_device_adamw args = {
+		.args = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-8F},
+		.state = (const struct zero_step_state *)(const void *)state_at->data,
+		.count = FEW};
+	float values[4][FEW], *got;
+	struct array arrays[4];
+
+	random_values(ZERO_F32, values, 4 * FEW);
+	for (int i = 0; i < FEW; i++)
+		values[2][i] = fabsf(values[2][i]);
+	for (int i = 0; i < 4; i++)
+		arrays[i] = array_new(values[i], sizeof(values[i]), 0);
+	args.p = (float *)arrays[0].data;
+	args.m = (float *)arrays[1].data;
+	args.v = (float *)arrays[2].data;
+	args.g = (float *)arrays[3].data;
+	launch("zero_device_adamw", &args, FEW, 0);
+	args.args = zero_adamw_args_of_step(&args.args, state);
+	if (!state->skipped)
+		host->adamw(&args.args, values[0], values[1], values[2], values[3], NULL,
+			    ZERO_DTYPE_PARAM, FEW);
+	for (int i = 0; i < 3; i++) {
+		got = array_take(&arrays[i], "a step by the state");
+		expect(!memcmp(got, values[i], sizeof(values[i])), "array %d, skipped %u", i,
+		       state->skipped);
+		free(got);
+	}
+	array_free(&arrays[3]);
+}
+
+void check_step_rule(void)
+{
+	static const int worlds[] = {1, 2, 3, 17, 256, MOST_RANKS};
+	double *norms = memory(MOST_RANKS * sizeof(double));
+
+	for (int turn = 0; turn < 300; turn++) {
+		struct zero_step_state before = {.steps = draw() % 5 ? draw() % 9 : draw() >> 44,
+						 .loss_scale = some_scale()},
+				       *after;
+		struct zero_step_rule rule = {.norms = norms,
+					      .world = worlds[turn % 6],
+					      .scaled = draw() % 2,
+					      .mean = 1.0 / (1 + (double)(draw() % 64)),
+					      .clip = draw() % 2 ? unit() : 0,
+					      .beta1 = unit(),
+					      .beta2 = 1 - 1e-3F * unit()},
+				      on_device = rule;
+		struct array state, of_ranks;
+
+		for (int rank = 0; rank < rule.world; rank++)
+			norms[rank] = ldexp((double)(draw() >> 11), (int)(draw() % 40) - 60);
+		if (draw() % 4 == 0)
+			norms[draw() % (size_t)rule.world] = draw() % 2 ? INFINITY : (double)NAN;
+		of_ranks = array_new(norms, (size_t)rule.world * sizeof(double), 0);
+		state = array_new(&before, sizeof(before), 0);
+		on_device.norms = (const double *)(const void *)of_ranks.data;
+		on_device.state = (struct zero_step_state *)(void *)state.data;
+		launch("zero_device_step_rule", &on_device, 1, 1);
+		after = memory(sizeof(*after));
+		download(after, state.data, sizeof(*after));
+		synchronise();
+		one_rule(before, &rule, after);
+		one_step_by(after, &state);
+		free(array_take(&state, "step_rule"));
+		array_free(&of_ranks);
+		free(after);
+	}
+	free(norms);
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */

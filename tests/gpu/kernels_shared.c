@@ -51,6 +51,11 @@ uint64_t draw(void)
 	return x ^ x >> 31;
 }
 
+float unit(void)
+{
+	return (float)(draw() >> 40) * 0x1p-24F;
+}
+
 size_t some_shift(size_t same)
 {
 	return draw() % 2 ? same : shifts[draw() % SHIFTS];
@@ -195,9 +200,10 @@ void check_all(void)
 		const char *name;
 		void (*check)(void);
 	} checks[] = {
-		{"cast", check_cast},           {"sum", check_sum},   {"adamw", check_adamw},
-		{"norm2", check_norm2},         {"fill", check_fill}, {"random", check_random},
-		{"copy_many", check_copy_many},
+		{"cast", check_cast},           {"sum", check_sum},
+		{"adamw", check_adamw},         {"norm2", check_norm2},
+		{"step_rule", check_step_rule}, {"fill", check_fill},
+		{"random", check_random},       {"copy_many", check_copy_many},
 	};
 
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {

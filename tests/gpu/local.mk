@@ -24,7 +24,8 @@ tests_gpu_kernels_LDADD = \
 
 tests_gpu_ranks_SOURCES = \
 	tests/gpu/device.c tests/gpu/ranks.c tests/gpu/ranks_flatten.c \
-	tests/gpu/ranks_gather.c tests/gpu/ranks_load.c tests/gpu/ranks_step.c \
+	tests/gpu/ranks_gather.c tests/gpu/ranks_graph.c tests/gpu/ranks_load.c \
+	tests/gpu/ranks_step.c \
 	tests/ranks/reference.c \
 	tests/gpu/device.h tests/gpu/ranks.h tests/ranks/ranks.h tests/ranks/reference.h
 tests_gpu_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)

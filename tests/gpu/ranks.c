@@ -6,7 +6,7 @@
  *
  *	ranks            all checks
  *	ranks NAME ...   these alone: load, gather, order, update, step, flatten, model, leave,
- *	                 account
+ *	                 account; address and capture, which are not among all
  */
 #include "ranks.h"
 
@@ -264,6 +264,10 @@ int main(int argc, char **argv)
 		each_stage(check_updates, "");
 	if (wanted(argc, argv, "step"))
 		check_training();
+	if (argc > 1 && wanted(argc, argv, "address"))
+		each_stage(check_addresses, "");
+	if (argc > 1 && wanted(argc, argv, "capture"))
+		each_stage(check_captured, "");
 	if (wanted(argc, argv, "flatten"))
 		check_flatten();
 	if (wanted(argc, argv, "model"))

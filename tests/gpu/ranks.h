@@ -43,5 +43,7 @@ void check_flatten(void);
 void check_models(const char *settings);
 void check_leaving(void);
 void check_accounts(void);
+void check_addresses(const char *settings);
+void check_captured(const char *settings);
 
 #endif

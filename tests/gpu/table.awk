@@ -34,6 +34,8 @@ BEGIN {
 	goal("stream from a file in memory", "", "the same from a file in memory", ">=", 0.95)
 	goal("step at stage 3 over stage 0", 2, "step at stage 3 over stage 0, same GPU, 2 ranks",
 	     "<=", 1.10)
+	goal("step that agrees once", "", "step at stage 3, over the same that agrees on each call", "<=", 0.95)
+	goal("step as a graph", "", "step at stage 3 as a CUDA graph, over the same by calls", "<=", 1.02)
 	goal("product beside the library's gathers", "", "matrix product beside the library's gathers, over alone",
 	     "<=", 1.02)
 	goal("product beside ordinary gathers", "", "the same beside ordinary gathers of NCCL", "", "")

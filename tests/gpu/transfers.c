@@ -3,7 +3,7 @@
  * What the library does on a device, against the bare operations: each subject prints records on
  * rank 0.
  *
- *	transfers stream|downcast|step|engines|connect [SCALE]
+ *	transfers stream|downcast|step|calls|engines|connect [SCALE]
  *	transfers about                     the device, how many there are, and NCCL
  *
  * Exit status 77: there is no GPU. NCCL and cuBLAS are opened by those that need them.
@@ -102,9 +102,13 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*measure)(void);
-	} subjects[] = {{"stream", measure_stream},   {"downcast", measure_downcast},
-			{"step", measure_step},       {"engines", measure_engines},
-			{"connect", measure_connect}, {"about", about}};
+	} subjects[] = {{"stream", measure_stream},
+			{"downcast", measure_downcast},
+			{"step", measure_step},
+			{"calls", measure_calls},
+			{"engines", measure_engines},
+			{"connect", measure_connect},
+			{"about", about}};
 	const char *why = argc < 2 ? NULL : device_open();
 
 	if (why) {
@@ -119,6 +123,7 @@ int main(int argc, char **argv)
 		subjects[i].measure();
 		return 0;
 	}
-	fprintf(stderr, "usage: transfers stream|downcast|step|engines|connect|about [SCALE]\n");
+	fprintf(stderr,
+		"usage: transfers stream|downcast|step|calls|engines|connect|about [SCALE]\n");
 	return 2;
 }

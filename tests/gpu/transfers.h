@@ -45,6 +45,7 @@ void nccl_leave(void *comm);
 void measure_stream(void);   /* from pinned memory and from a file into shards */
 void measure_downcast(void); /* as bf16 against f32 and a cast */
 void measure_step(void);     /* stage 3 against stage 0 */
+void measure_calls(void);    /* stage 3 as a graph, and with an agreement on each call */
 void measure_engines(void);  /* a product beside gathers */
 void measure_connect(void);  /* until the first collective */
 

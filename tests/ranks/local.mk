@@ -5,7 +5,8 @@
 #	values     property: random models against a plain reference, from load to step
 #	partition  load_model, load_model_refused; large: beyond 2^32 elements
 #	flatten    flatten, tiers; views: after a step
-#	gather     shared, threads; update: changes that are refused or not declared
+#	gather     shared, threads; update: changes that are refused or not declared; address: where
+#	           parameters are, and what an access to a released one does
 #	step       step: arguments, memory and bytes; same_values: at all world sizes
 #	teams      teams
 #	sizes      memory, sizing
@@ -15,6 +16,7 @@ LDADD = lib/libzero.la -lm
 ranks_link = $(AM_LDFLAGS) -no-install
 
 RANKS_TESTS = \
+	tests/ranks/address.ranks \
 	tests/ranks/apart.ranks \
 	tests/ranks/close.ranks \
 	tests/ranks/export.ranks \
@@ -53,6 +55,9 @@ endif
 EXTRA_DIST += tests/ranks/report.py
 tests_ranks_report_ranks_SOURCES = tests/ranks/report.c tests/ranks/ranks.h
 tests_ranks_report_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_address_ranks_SOURCES = \
+	tests/ranks/address.c tests/ranks/address_fault.c tests/ranks/address.h tests/ranks/ranks.h
+tests_ranks_address_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_apart_ranks_SOURCES = tests/ranks/apart.c tests/ranks/ranks.h
 tests_ranks_apart_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_atomic_ranks_SOURCES = \

@@ -5,6 +5,7 @@
  * afterwards all can close, or go on.
  */
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
@@ -157,6 +158,29 @@ static void reduce_and_step(void)
 		ok(zero_reduce(model.a));
 	fails(zero_step(model.job, &adamw, NULL), ZERO_E_ORDER, "reduce of group 'beta'");
 	close_broken(model.job);
+}
+
+/* The last rank comes to the operation of all ranks first, rank 0 to that of a team of the two. The
+   others wait for rank 0, as for a rank that is slow. */
+static void teams_in_two_orders(void)
+{
+	zero_job *job = open_job("stage=3 watch_seconds=30");
+	zero_source source = zero_from_constant(1);
+	int ranks[] = {0, last};
+	zero_group *group;
+	zero_param *param;
+	zero_team *team;
+
+	ok(zero_team_new(job, ranks, 2, &team));
+	ok(zero_group_new(job, "of a team", team, &group));
+	param = new_param(group, "p", ZERO_F32, 1000, true);
+	ok(zero_layout(job));
+	if (rank)
+		fails(zero_agree(job, NULL), ZERO_E_ORDER, "rank 0 began 'load of 'p'");
+	else
+		fails(zero_load(param, &source), ZERO_E_ORDER, "began 'zero_agree' with");
+	check(zero_last_error_rank() == 1, "%d", zero_last_error_rank());
+	close_broken(job);
 }
 
 static void other_sizes(void)
@@ -340,7 +364,10 @@ static void means(zero_job *job)
 	check(values[0] == 42, "changed by a failed call");
 	fails(zero_mean(job, values, 1, rank == last ? -1 : 1), ZERO_E_INVALID, "zero_mean is -1");
 	fails(zero_mean(job, values, 1, rank == last ? NAN : 1), ZERO_E_INVALID, "weight");
+	fails(zero_mean(job, values, 1, rank == last ? INFINITY : 1), ZERO_E_INVALID,
+	      "zero_mean is inf");
 	check(zero_last_error_rank() == last, "%d", zero_last_error_rank());
+	fails(zero_mean(job, values, 1, DBL_MAX), ZERO_E_INVALID, "all ranks is infinite");
 	ok(zero_mean(job, values, 0, 1));
 	values[0] = rank == 0 ? INFINITY : 1;
 	ok(zero_mean(job, values, 1, 1));
@@ -375,6 +402,7 @@ int main(void)
 	gather_and_load();
 	two_roots();
 	reduce_and_step();
+	teams_in_two_orders();
 	other_sizes();
 	other_models();
 	other_options();

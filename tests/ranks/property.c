@@ -3,7 +3,7 @@
  * Random models, to which random operations are done, hold the values of a plain reference of one
  * process. A case is a function of one number, which a failure prints: ZERO_TEST_CASE=number runs
  * that case alone. Each is done at a random stage, and some at another one too, which must end in
- * the same bits. ZERO_TEST_SEEDS=n does n times as many.
+ * the same bits. ZERO_TEST_SEEDS=n does n times as many, ZERO_TEST_CASES=n does n.
  */
 #include "property.h"
 
@@ -324,10 +324,13 @@ int main(void)
 {
 	const char *one = getenv("ZERO_TEST_CASE"), *seeds = getenv("ZERO_TEST_SEEDS");
 	uint64_t seed = test_seed(), digest = 0;
+	const char *number = getenv("ZERO_TEST_CASES");
 	uint64_t cases = (on_gpu() ? GPU_CASES : CASES) * (seeds ? strtoull(seeds, NULL, 0) : 1);
 	zero_job *job = open_job("stage=3");
 	int world = zero_world(job), rank = zero_rank(job);
 
+	if (number)
+		cases = strtoull(number, NULL, 0);
 	make_noise(job);
 	ok(zero_close(job));
 	check(world <= WORLD_MAX, "%d ranks", world);

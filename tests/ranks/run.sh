@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs a program of several ranks: alone, without a launcher, and then at its world sizes, where all
 # ranks share memory, and some more with fewer that do: 4/2 is four ranks, of which each two do, and
-# 3! three that cannot read each other's memory by the system's call (tests/double/forbid.c). 2g is
+# 3! three on an older or stricter system (tests/double/forbid.c). 2g is
 # two ranks with GPUs, which tests/double stands in for: the CUDA backend with the host's arithmetic.
 # Each run is bounded, so that a hang is a failure, and shows its output only if it fails. Lines
 # that begin with "same " must be the same in all runs, those with "world N " in all of N ranks.
@@ -21,6 +21,7 @@ case $name in
 # they say themselves how many ranks share memory
 property) worlds=(alone 2 3 4 5 3!) ;;
 flatten | tiers) worlds=(alone 2 3 3!) ;;
+address) worlds=(alone 1 2 3 4 2/1 3/2 3!) ;;
 step | sizing) worlds=(alone 2 3 4) ;;
 # what they do differs by who shares memory, not by how many ranks there are
 shared | teams | threads | update | views) worlds=(alone 3 2/1 4/2) ;;
@@ -41,7 +42,7 @@ esac
 gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
-memory | own_mpi | shared | large | atomic) gpus=() ;;
+memory | own_mpi | shared | large | atomic | address) gpus=() ;;
 order) gpus=(2g 3g) ;;
 flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
 # it opens many jobs

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -163,6 +164,29 @@ static void foreground(const char *settings, uint64_t seed)
 	ok(zero_memory_now(model.job, &memory));
 	check(!memory.checkpoint.peak, "%zu bytes of copies", memory.checkpoint.peak);
 	restore_and_step(&model);
+	ok(zero_close(model.job));
+}
+
+/* A step that is skipped does not count, also if nobody asked for its result. */
+static void skipped(uint64_t seed)
+{
+	struct model model = open_model("stage=3", seed);
+	float *sums = NULL;
+
+	use_dir("skipped");
+	load_model(&model, seed);
+	step_model(&model, NULL);
+	remember(&model, &now);
+	for (size_t p = 0; p < KINDS && !sums; p++)
+		sums = zero_gradient(model.params[p]);
+	check(sums, "%s", zero_last_error());
+	if (rank == last)
+		sums[0] = INFINITY;
+	ok(zero_reduce(model.groups[0]));
+	step_model(&model, NULL);
+	ok(zero_save(model.job, dir, NULL));
+	check_latest(now.steps);
+	check_checkpoint(&model, dir, &now, NULL);
 	ok(zero_close(model.job));
 }
 
@@ -524,6 +548,7 @@ int main(void)
 	last = world - 1;
 	ok(zero_close(job));
 	nothing();
+	skipped(seed);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		if (i < 6)
 			foreground(cases[i].settings, seed + i);

@@ -3,6 +3,7 @@
  * A step: what it refuses and what its ranks must agree on, and the bytes that it keeps and sends.
  * What values must be is for the property test.
  */
+#include <dlfcn.h>
 #include <math.h>
 
 #include "ranks.h"
@@ -308,6 +309,193 @@ static void many_pieces(zero_dtype dtype)
 	ok(zero_close(job));
 }
 
+/* ---- a loss scale where steps are taken ------------------------------------------------------ */
+
+enum { TURNS = 6, VALUES = 3000 };
+
+/* Takes steps, of which one overflows; the last one tells its result. */
+static zero_step_result scaled_steps(const char *settings, bool kept, float values[2][VALUES])
+{
+	struct model m = begin(settings, ZERO_F32);
+	zero_loss_scale scale = {
+		.scale = 8, .growth = 4, .backoff = 0.5F, .min = 1, .max = 64, .interval = 2};
+	zero_loss_scale *address = &scale, *again;
+	zero_step_result result;
+	zero_adamw adamw = plain;
+
+	if (kept) {
+		ok(zero_device_loss_scale(m.job, &scale, &address));
+		ok(zero_device_loss_scale(m.job, &scale, &again));
+		check(address != &scale && address == again, "%p and %p", (void *)address,
+		      (void *)again);
+	}
+	adamw.loss_scale = address;
+	adamw.clip = 0.1F;
+	for (int turn = 0; turn < TURNS; turn++) {
+		for (int g = 0; g < 2; g++) {
+			float *sums = zero_gradient(m.params[g]);
+
+			check(sums, "%s", zero_last_error());
+			for (size_t i = 0; i < VALUES; i++)
+				sums[i] = signed_unit(mixed(i * TURNS * 32 + (size_t)turn * 32 +
+							    (size_t)rank * 2 + (size_t)g));
+			if (turn == 2 && g == 1 && rank == last)
+				sums[VALUES - 1] = INFINITY;
+		}
+		ok(zero_step(m.job, &adamw, kept && turn < TURNS - 1 ? NULL : &result));
+	}
+	for (int g = 0; g < 2; g++) {
+		ok(zero_gather(m.groups[g], ZERO_DTYPE_PARAM));
+		ok(zero_agree(m.job, NULL));
+		memcpy(values[g], zero_data(m.params[g]), sizeof(values[g]));
+		ok(zero_release(m.groups[g]));
+	}
+	ok(zero_close(m.job));
+	return result;
+}
+
+/* It goes through the values of a scale that the program keeps, and the parameters do, too. */
+static void kept_scale(const char *settings)
+{
+	static float own[2][VALUES], kept[2][VALUES];
+	zero_step_result a = scaled_steps(settings, false, own);
+	zero_step_result b = scaled_steps(settings, true, kept);
+
+	/* 8; 32 after two steps; 16 after the third, which overflows; 64 after two more */
+	check(a.loss_scale == 64 && b.loss_scale == 64, "%g and %g", (double)a.loss_scale,
+	      (double)b.loss_scale);
+	check(!memcmp(&a.grad_norm, &b.grad_norm, sizeof(a.grad_norm)) && !a.skipped && !b.skipped,
+	      "%a and %a", a.grad_norm, b.grad_norm);
+	check(!memcmp(own, kept, sizeof(own)), "other values, %s", settings);
+}
+
+static void refused_kept_scales(void)
+{
+	struct model m = begin("stage=3", ZERO_F32);
+	zero_loss_scale scale, *address = &scale;
+
+	zero_loss_scale_init(&scale);
+	if (rank == last)
+		scale.growth = 0.5F;
+	fails(zero_device_loss_scale(m.job, &scale, &address), ZERO_E_INVALID, "growth >= 1");
+	check(!address, "an address");
+	if (world > 1) {
+		scale.growth = rank == last ? 4 : 2;
+		fails(zero_device_loss_scale(m.job, &scale, &address), ZERO_E_ORDER,
+		      "loss scale 65536");
+	}
+	ok(zero_close(m.job));
+}
+
+/* ---- no memory ------------------------------------------------------------------------------- */
+
+/* This allocation of the library from now on, in the thread that calls it, fails; 0: none.
+   Sanitizers have allocators of their own. */
+static int refuse;
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+enum { CAN_REFUSE = true };
+
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_malloc(size_t size);
+
+static bool is_refused(void *caller)
+{
+	Dl_info info;
+
+	if (!refuse || gettid() != getpid() || !dladdr(caller, &info) || !info.dli_fname)
+		return false;
+	if (!strstr(info.dli_fname, "libzero.so") && !strstr(info.dli_fname, "zero_host.so"))
+		return false;
+	return !--refuse;
+}
+
+void *calloc(size_t count, size_t size)
+{
+	return is_refused(__builtin_return_address(0)) ? NULL : __libc_calloc(count, size);
+}
+
+void *malloc(size_t size)
+{
+	return is_refused(__builtin_return_address(0)) ? NULL : __libc_malloc(size);
+}
+#else
+enum { CAN_REFUSE = false };
+#endif
+
+static zero_status one_step(struct model *m, int refused)
+{
+	zero_status status;
+
+	for (int g = 0; g < 2; g++) {
+		float *sums = zero_gradient(m->params[g]);
+
+		check(sums, "%s", zero_last_error());
+		for (size_t i = 0; i < VALUES; i++)
+			sums[i] = signed_unit(mixed(i * 2 + (size_t)g));
+		ok(zero_reduce(m->groups[g]));
+	}
+	/* from here on the calling thread allocates the same on each rank */
+	ok(zero_agree(m->job, NULL));
+	refuse = refused;
+	status = zero_step(m->job, &plain, NULL);
+	refuse = 0;
+	return status;
+}
+
+static void read_values(const struct model *m, float values[2][VALUES])
+{
+	for (int g = 0; g < 2; g++) {
+		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
+		memcpy(values[g], zero_data(m->params[g]), sizeof(values[g]));
+		ok(zero_release(m->groups[g]));
+	}
+}
+
+/* An allocation of the second step fails on all ranks. Then either nothing has changed, and the step
+   can be taken again; or nothing goes on before a restore. Returns whether the step succeeded. */
+static bool without_memory(int refused, float want[2][VALUES], bool *was_torn)
+{
+	static float values[2][VALUES];
+	struct model m = begin("stage=1", ZERO_F32);
+	const char *dir = file_path("no-memory");
+	zero_status status;
+
+	ok(one_step(&m, 0));
+	ok(zero_save(m.job, dir, NULL));
+	status = one_step(&m, refused);
+	check(!status || status == ZERO_E_MEMORY, "%s: %s", zero_strerror(status),
+	      zero_last_error());
+	if (status && strstr(zero_last_error(), "the step had begun")) {
+		*was_torn = true;
+		fails(one_step(&m, 0), ZERO_E_STATE, "until zero_restore");
+		fails(zero_save(m.job, dir, NULL), ZERO_E_STATE, "zero_save is refused");
+		fails(zero_export(m.job, dir), ZERO_E_STATE, "zero_export is refused");
+		ok(zero_restore(m.job, dir, NULL));
+	}
+	if (status)
+		ok(one_step(&m, 0));
+	read_values(&m, values);
+	if (!refused)
+		memcpy(want, values, sizeof(values));
+	check(!memcmp(want, values, sizeof(values)), "other values, refused %d", refused);
+	ok(zero_save(m.job, dir, NULL));
+	ok(zero_close(m.job));
+	return !status;
+}
+
+static void no_memory(void)
+{
+	static float want[2][VALUES];
+	bool was_torn = false;
+	int refused = 1;
+
+	without_memory(0, want, &was_torn);
+	while (!without_memory(refused, want, &was_torn))
+		refused++;
+	check(refused > 3 && was_torn == (world > 1), "%d allocations", refused);
+}
+
 /* ---- optimizer states in host memory --------------------------------------------------------- */
 
 /* What states take, and the pieces that values come and go by. */
@@ -388,6 +576,13 @@ int main(void)
 	refused_scales();
 	refused_gradients();
 	low_overflow();
+	for (int stage = 0; stage <= 3; stage++)
+		kept_scale((const char *[]){"stage=0", "stage=1", "stage=2 share=1",
+					    "stage=3"}[stage]);
+	kept_scale("stage=3 offload=optimizer staged=1");
+	refused_kept_scales();
+	if (CAN_REFUSE && !on_gpu())
+		no_memory();
 	half_the_bytes();
 	many_pieces(ZERO_F32);
 	many_pieces(ZERO_BF16);

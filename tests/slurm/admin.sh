@@ -103,6 +103,8 @@ stage_is "on for jobs in a partition" 3
 ran "off in a partition" salloc -p test srun "$given"
 stage_is "off in a partition" none
 refused "srun in a job where it is off" "zero is switched off" salloc -p test srun --zero true
+refused "a variable of salloc where it is off" "zero is switched off" \
+	env ZERO_ENABLED=yes salloc -p test srun true
 yaml <<YAML
 enabled: on
 partitions:
@@ -182,6 +184,14 @@ tried() {
 }
 wait_for tried
 [[ ! -e $scratch/elsewhere ]] || fail "telemetry follows a link"
+rm "$said" && : >"$scratch/elsewhere" && ln "$scratch/elsewhere" "$said"
+ran "telemetry into a hard link" srun -w n1 --zero "$given"
+tried_again() {
+	grep -q "telemetry: $said is not a regular file of user 0 with one name" "$scratch/slurmd-n1.log" ||
+		[[ -s $said ]]
+}
+wait_for tried_again
+[[ ! -s $said ]] || fail "telemetry writes to a file that has another name"
 
 # Who listens to syslog here is the test; in a name space of its own it takes the place of another.
 if [[ -n ${CLUSTER_ALONE-} ]]; then

@@ -348,7 +348,7 @@ for hung in "n2: .* nvmlDeviceGetMemoryInfo of GPU 1;" "n3: .* nvmlInit_v2"; do
 	[[ $(grep -c "$line" "$scratch/out") == 1 ]] ||
 		wrong "wedged drivers: it should be printed once that $hung"
 done
-# a task that is refused needs no answer, and does not wait for one
+# for a task that is refused nobody is asked
 rm -f "$scratch/stuck"
 echo "wedge nvmlInit_v2" >"$scratch/n1.gpus"
 sed -i 's/$/ nvml_timeout=600/' "$scratch/n1/plugstack.conf"
@@ -356,8 +356,14 @@ write_yaml n1 <<<"limits: {stream_chunk: {max: 16M}}"
 try srun -w n1 -n 1 --gres=gpu:1 --zero-stream-chunk=40M true
 fails "a limit and a wedged driver" "40M is not allowed: stream_chunk must be at most 16M by $scratch/n1/zero.yaml"
 write_yaml n1 <<<"defaults: {preload_path: $libzero}"
+[[ ! -e $scratch/stuck ]] || wrong "a limit and a wedged driver: NVML was asked"
+# tasks are launched beside the query
+begin launched srun -v -w n1 -n 1 --gres=gpu:1 --zero true
+wait_for grep -q "Node n1, 1 tasks started" "$scratch/launched.err"
 wait_for test -s "$scratch/stuck"
 kill "$(<"$scratch/stuck")"
+tried launched
+((status == 0)) || wrong "a step whose query is ended: it should run"
 rm "$scratch"/*.gpus
 
 sed -i 's/nvml_timeout=600/nvml_timeout=601/' "$scratch/n1/plugstack.conf"

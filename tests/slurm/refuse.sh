@@ -96,7 +96,7 @@ for name in "${names[@]}"; do
 	esac
 done
 run env ZERO_ENABLED=maybe srun "$program"
-what=ZERO_ENABLED is_refused srun "ZERO_ENABLED: 'maybe' is not one of yes, no"
+what=ZERO_ENABLED is_refused srun "ZERO_ENABLED: 'maybe' is not one of yes, no" "override it with --zero or --no-zero"
 # The variable may be another program's.
 refused "a foreign value" ZERO_STAGE=zero2 "ZERO_STAGE: 'zero2' is not a whole number from 0 to 3;" \
 	"override it with --zero-stage, or turn zero off with --no-zero"

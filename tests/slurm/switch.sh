@@ -5,6 +5,7 @@
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 need_command python3 slurm
+cp "$top_builddir/tests/double/.libs/container.so" "$scratch" || fail "container.so is not built"
 cluster_start
 plugin_on
 env=$(command -v env)
@@ -178,7 +179,7 @@ refused() {
 	[[ $(<"$scratch/$1.status") != 0 ]] || wrong "$scratch/$1" "it was not refused"
 	[[ $(wc -l <"$scratch/$1.err") == 1 && ! -s $scratch/$1 ]] ||
 		wrong "$scratch/$1" "there is not one line"
-	lines "$scratch/$1.err" 'error: spank_zero: zero is switched off on this cluster' |
+	lines "$scratch/$1.err" 'error: spank_zero: zero is switched off \(' |
 		grep -qF "$scratch/zero.yaml:2" || wrong "$scratch/$1" "the line does not say why"
 }
 
@@ -203,6 +204,11 @@ one d env ZERO_ENABLED=no salloc -n 1 --zero-stage=1 srun env
 on "$scratch/d" 1
 one e env ZERO_ENABLED=yes srun -n 1 env
 on "$scratch/e" 3
+# a job within the job has what that has
+one i salloc -n 1 --zero-stage=1 salloc -n 1 srun env
+on "$scratch/i" 1
+one j env ZERO_ENABLED=yes salloc -n 1 salloc -n 1 --no-zero srun env
+off "$scratch/j"
 
 one g env SLURM_KILL_BAD_EXIT=0 salloc -n 1 --zero srun env
 lines "$scratch/g" '^SLURM_KILL_BAD_EXIT=0$' >/dev/null ||
@@ -254,6 +260,9 @@ one f env ZERO_STAGE=1 srun -n 1 env
 off "$scratch/f"
 one e env ZERO_ENABLED=yes sbatch -n 1 --wrap env
 refused e
+# a job that was submitted before the file was changed, or to where salloc does not know it to be off
+one g env SLURM_ZERO=on srun -n 1 env
+refused g
 
 # One node alone: the site's own default does without zero there, a user's wish does not.
 write_yaml "" n1 n3 <<YAML
@@ -269,6 +278,26 @@ one b srun -w n2 -n 1 --zero env
 [[ $(<"$scratch/b.status") != 0 ]] || wrong "$scratch/b" "zero is off on n2, and was not refused"
 grep -q "spank_zero: node n2: zero is switched off on this node ($scratch/n2/zero.yaml:2" "$scratch/b.err" ||
 	wrong "$scratch/b" "the line does not say why"
+
+# Nor does a file that is broken on a node alone, or a library that is missing there.
+# does_without NAME WORDS COMMAND...: well, and says so
+does_without() {
+	one "$1" "${@:3}"
+	[[ $(<"$scratch/$1.status") == 0 ]] || wrong "$scratch/$1" "a node that is broken fails what the site wants"
+	lines "$scratch/$1" '^LD_PRELOAD=' && wrong "$scratch/$1" "the library is preloaded"
+	[[ $(grep -cF "$2" "$scratch/$1.err") == 1 ]] || wrong "$scratch/$1" "it does not print: $2"
+}
+printf 'version: 1\nenabled: on\ndefaults: {stge: 1}\n' >"$scratch/n2/zero.yaml"
+does_without a "spank_zero: node n2: zero is not on: $scratch/n2/zero.yaml:3:12: " srun -w n2 -n 2 env
+lines "$scratch/a" '^(ZERO_RESOLVED|RANK|MASTER_ADDR|SLURM_ZERO)=' && wrong "$scratch/a" "zero is not off"
+write_yaml n2 <<YAML
+enabled: on
+defaults: {preload_path: $scratch/gone.so}
+YAML
+does_without b "spank_zero: node n2: $scratch/gone.so cannot be preloaded: " srun -w n2 -n 2 env
+lines "$scratch/b" '^ZERO_RESOLVED=' >/dev/null || wrong "$scratch/b" "zero is off"
+one b srun -w n2 -n 1 --zero env
+[[ $(<"$scratch/b.status") != 0 ]] || wrong "$scratch/b" "n2 has no library, and the user's job was not refused"
 
 # A program on a node without the plugin would have other settings than its peers.
 plugin_on
@@ -319,7 +348,26 @@ executed once "PROGRAM" salloc -Q -n1 --zero
 executed once "--no-zero PROGRAM" salloc -Q -n1 --zero
 executed once "PROGRAM" salloc -Q -n1 --zero env ZERO_ENABLED=no
 executed once "--zero PROGRAM" salloc -Q -n1 --no-zero
-executed twice "--no-z --zero PROGRAM" # a prefix, which is not guessed: the other way is tried at all
+executed once "--no-z --zero PROGRAM" # Slurm takes prefixes
+
+# A flag of another plugin, which has no value
+for node in "" "${nodes[@]}"; do
+	sed -i "1i required $scratch/container.so" "$scratch${node:+/$node}/plugstack.conf"
+done
+executed once "--container-mount-home --zero PROGRAM"
+plugin_on
+
+# Where the site wants zero, the guess is wrong for an srun that makes its own allocation, and in a job
+# for one that finds zero off in its partition.
+write_yaml <<YAML
+enabled: on
+defaults: {preload_path: $libzero}
+partitions: {small: {enabled: opt-in}}
+YAML
+executed once "PROGRAM" salloc -Q -n1
+executed once "--no-zero PROGRAM" salloc -Q -n1
+executed twice "PROGRAM"
+executed twice "PROGRAM" salloc -Q -n1 -p small
 
 # A broken file of a site that wants zero for all jobs is reported by each, and stops none.
 printf 'version: 1\nenabled: on\ndefaults: {stge: 1}\n' >"$scratch/zero.yaml"

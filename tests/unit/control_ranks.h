@@ -13,51 +13,17 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "backend/cuda/control/private.h"
+#include "net/private.h"
 #include "unit.h"
 
 enum { RANKS = 33, HANG = 60 /* s */ };
-
-/* ---- errors, as libzero saves them ----------------------------------------------------------- */
-
-static _Thread_local char last_error[1024];
-static _Thread_local int last_rank;
-
-static zero_status save_error(zero_status status, const char *format, ...)
-{
-	va_list arguments;
-	char text[sizeof(last_error)];
-
-	va_start(arguments, format);
-	vsnprintf(text, sizeof(text), format, arguments);
-	va_end(arguments);
-	memcpy(last_error, text, sizeof(text));
-	last_rank = -1;
-	return status;
-}
-
-static zero_status save_error_on(int rank, zero_status status, const char *text)
-{
-	save_error(status, "%s", text);
-	last_rank = rank;
-	return status;
-}
-
-static const char *get_last_error(void)
-{
-	return last_error;
-}
-
-static const struct zero_core core = {
-	.fail = save_error, .fail_on = save_error_on, .last_error = get_last_error};
-const struct zero_core *zero_core = &core;
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
 static uint64_t seed;
 
 static struct shared {
-	atomic_int listening, joined, done, calls[RANKS], links[RANKS];
+	atomic_int listening, joined, done, links[RANKS];
 	_Atomic uint64_t
 		ahead; /* nanoseconds by which the library's clock is before the machine's */
 	struct zero_address at[RANKS];
@@ -109,7 +75,7 @@ static void advance_clock(double seconds)
 /* ---- ranks that are processes ---------------------------------------------------------------- */
 
 struct trial {
-	void (*program)(struct zero_control *control, const struct trial *trial);
+	void (*program)(struct zero_net *net, const struct trial *trial);
 	void (*beside)(const struct trial *trial); /* run by the parent meanwhile */
 	int world, rank;
 	int odd; /* the rank that differs */
@@ -158,11 +124,6 @@ static zero_status get_address(void *context, int rank, struct zero_address *add
 	return ZERO_OK;
 }
 
-static void count_failure_call(void *context)
-{
-	atomic_fetch_add((atomic_int *)context, 1);
-}
-
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
 /* Reduces the offered addresses to the IPv6 loopback, if it is among them. */
@@ -177,6 +138,7 @@ static void offer_ipv6(struct zero_address *own)
 		}
 }
 
+static struct zero_net_team *world_team; /* NULL: there is none */
 static atomic_bool has_joined;
 static bool is_late; /* the trial's `late` */
 static int others;   /* ranks but 0 and the late one */
@@ -184,18 +146,19 @@ static int others;   /* ranks but 0 and the late one */
 /* Counts the connections that are used while the rank joins. */
 static void *count_links(void *context)
 {
-	struct zero_control *control = context;
+	struct zero_net *net = context;
 
 	while (!atomic_load(&has_joined)) {
 		int count = 0;
 
-		pthread_mutex_lock(&control->lock);
-		for (const struct zero_link *link = control->links; link; link = link->next)
+		pthread_mutex_lock(&net->lock);
+		for (const struct zero_link *link = net->links; link; link = link->next)
 			count += link->confirmed;
-		pthread_mutex_unlock(&control->lock);
+		pthread_mutex_unlock(&net->lock);
 		atomic_store(&shared->links[own_rank], count);
 		if (is_late && !own_rank && count == others && !atomic_load(&shared->done)) {
-			zero_control_fail_all(control, 1, "the device of rank 1 is on fire");
+			zero_net_ops.fail_all(net, ZERO_E_COMM, 1,
+					      "the device of rank 1 is on fire");
 			atomic_store(&shared->done, 1);
 		}
 		sleep_for(0.001);
@@ -221,59 +184,59 @@ static void wait_for_links(const struct trial *trial)
 	}
 }
 
-static struct zero_control *join_rank(const struct trial *trial)
+static struct zero_net *join_rank(const struct trial *trial)
 {
-	struct zero_control_config config = {.rank = trial->rank,
-					     .world = trial->world,
-					     .seconds = trial->seconds,
-					     .address = get_address,
-					     .on_failure = count_failure_call,
-					     .on_failure_context = &shared->calls[trial->rank],
-					     .context = (void *)trial};
-	struct zero_control *control = NULL;
+	struct zero_net_config config = {.rank = trial->rank,
+					 .world = trial->world,
+					 .seconds = trial->seconds,
+					 .address = get_address,
+					 .context = (void *)trial};
+	struct zero_net *net = zero_net_new();
 	struct zero_address *own = &shared->at[trial->rank];
 	pthread_t counter;
 	zero_status status;
 
-	check(!zero_control_listen(&control, own), "%s", last_error);
+	check(!zero_net_ops.listen(net, own), "%s", zero_last_error());
 	if (trial->elsewhere) {
 		snprintf(own->node, sizeof(own->node), "node%d", trial->rank);
-		control->own = *own;
+		net->own = *own;
 		if (trial->rank % 2)
 			offer_ipv6(own);
 	}
 	atomic_fetch_add(&shared->listening, 1);
 	if (trial->fails && !trial->late && trial->rank == trial->odd)
-		return control;
+		return net;
 	is_late = trial->late;
 	others = trial->world - 2;
 	while (trial->late && trial->rank == trial->odd && !atomic_load(&shared->done))
 		sleep_for(0.001);
 	get_address(config.context, 0, &(struct zero_address){0});
 	if (trial->fails)
-		pthread_create(&counter, NULL, count_links, control);
-	status = zero_control_join(control, &config);
+		pthread_create(&counter, NULL, count_links, net);
+	status = zero_net_ops.join(net, &config);
+	if (!status)
+		status = zero_net_ops.team_new(net, NULL, 0, &world_team);
 	atomic_store(&has_joined, true);
 	if (trial->fails)
 		pthread_join(counter, NULL);
-	check(trial->fails == (status != ZERO_OK), "joining: %s", last_error);
+	check(trial->fails == (status != ZERO_OK), "joining: %s", zero_last_error());
 	/* A rank that fails at once could make others fail to join. */
 	atomic_fetch_add(&shared->joined, 1);
 	while (!trial->fails && atomic_load(&shared->joined) < trial->world)
 		sleep_for(0.001);
-	return control;
+	return net;
 }
 
 static void rank_main(struct trial trial, int rank)
 {
-	struct zero_control *control;
+	struct zero_net *net;
 
 	alarm(HANG);
 	is_rank = true;
 	own_rank = trial.rank = rank;
-	control = join_rank(&trial);
-	trial.program(control, &trial);
-	zero_control_close(control);
+	net = join_rank(&trial);
+	trial.program(net, &trial);
+	zero_net_close(net);
 	if (__lsan_do_recoverable_leak_check)
 		check(!__lsan_do_recoverable_leak_check(), "a leak");
 	_exit(0);

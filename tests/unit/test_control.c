@@ -30,13 +30,13 @@ static void fill(uint8_t *data, size_t bytes, int step, int rank)
 /* ---- teams and their operations -------------------------------------------------------------- */
 
 struct team {
-	struct zero_control_team *team; /* NULL if this rank is not a member */
+	struct zero_net_team *team; /* NULL if this rank is not a member */
 	int ranks[RANKS];
 	size_t count;
 };
 
 /* Makes the same teams on all ranks: one of all ranks, then random ones, one of them twice. */
-static void make_teams(struct zero_control *control, const struct trial *trial, struct team *teams,
+static void make_teams(struct zero_net *net, const struct trial *trial, struct team *teams,
 		       uint64_t *state)
 {
 	for (int t = 0; t < TEAMS; t++) {
@@ -56,18 +56,17 @@ static void make_teams(struct zero_control *control, const struct trial *trial, 
 			member |= team->ranks[i] == trial->rank;
 		team->team = NULL;
 		if (member)
-			check(!zero_control_team_new(control, team->ranks, team->count,
-						     &team->team),
-			      "%s", last_error);
+			check(!zero_net_ops.team_new(net, team->ranks, team->count, &team->team),
+			      "%s", zero_last_error());
 	}
 	/* The team of all ranks may also be the one that joining made. */
 	if (random_below(state, 2))
-		teams[0].team = zero_control_world_team(control);
+		teams[0].team = world_team;
 }
 
 static void expected_max(const struct team *team, int step, size_t count, uint64_t *values)
 {
-	memset(values, 0, ZERO_CONTROL_VALUES * sizeof(*values));
+	memset(values, 0, ZERO_NET_VALUES * sizeof(*values));
 	for (size_t i = 0; i < team->count; i++)
 		for (size_t v = 0; v < count; v++) {
 			uint64_t word = value_of(step, team->ranks[i], v);
@@ -78,17 +77,17 @@ static void expected_max(const struct team *team, int step, size_t count, uint64
 
 static void begin_max(const struct team *team, int rank, int step, size_t count)
 {
-	uint64_t mine[ZERO_CONTROL_VALUES];
+	uint64_t mine[ZERO_NET_VALUES];
 
 	for (size_t v = 0; v < count; v++)
 		mine[v] = value_of(step, rank, v);
-	check(!zero_control_begin_max(team->team, mine, count), "%s", last_error);
+	check(!zero_net_ops.begin_max(team->team, mine, count), "%s", zero_last_error());
 	memset(mine, 0xee, sizeof(mine));
 }
 
 static void check_max(const struct team *team, int step, size_t count, const uint64_t *got)
 {
-	uint64_t want[ZERO_CONTROL_VALUES];
+	uint64_t want[ZERO_NET_VALUES];
 
 	expected_max(team, step, count, want);
 	for (size_t v = 0; v < count; v++)
@@ -98,12 +97,12 @@ static void check_max(const struct team *team, int step, size_t count, const uin
 
 static void try_max(const struct team *team, int rank, int step, size_t count)
 {
-	uint64_t got[ZERO_CONTROL_VALUES];
+	uint64_t got[ZERO_NET_VALUES];
 	size_t which = 7;
 
 	memset(got, 0xcc, sizeof(got));
 	begin_max(team, rank, step, count);
-	check(!zero_control_finish_max(&team->team, 1, &which, got), "%s", last_error);
+	check(!zero_net_ops.finish_max(&team->team, 1, &which, got), "%s", zero_last_error());
 	check(which == 0, "%zu", which);
 	check_max(team, step, count, got);
 }
@@ -115,7 +114,7 @@ static void try_exchange(const struct team *team, int rank, int step, size_t byt
 
 	memset(recv, 0xcc, team->count * bytes + 1);
 	fill(send, bytes, step, rank);
-	check(!zero_control_exchange(team->team, send, recv, bytes), "%s", last_error);
+	check(!zero_net_ops.exchange(team->team, send, recv, bytes), "%s", zero_last_error());
 	for (size_t i = 0; i < team->count; i++) {
 		fill(want, bytes, step, team->ranks[i]);
 		check(!memcmp(recv + i * bytes, want, bytes), "step %d: rank %d's %zu bytes", step,
@@ -135,7 +134,7 @@ static void try_broadcast(const struct team *team, int rank, int step, size_t by
 	fill(want, bytes, step, team->ranks[root]);
 	if (rank == team->ranks[root])
 		memcpy(data, want, bytes);
-	check(!zero_control_broadcast(team->team, data, bytes, (int)root), "%s", last_error);
+	check(!zero_net_ops.broadcast(team->team, data, bytes, (int)root), "%s", zero_last_error());
 	check(!memcmp(data, want, bytes), "step %d: %zu bytes of %zu", step, bytes, root);
 	check(data[bytes] == 0xcc, "step %d: too much", step);
 	free(data);
@@ -154,8 +153,8 @@ static size_t random_bytes(uint64_t *state)
    done first; the others finish them one by one. */
 static void try_many(const struct team *teams, const struct trial *trial, int step, size_t count)
 {
-	uint64_t own = seed + (uint64_t)step * 64 + (uint64_t)trial->rank, got[ZERO_CONTROL_VALUES];
-	struct zero_control_team *open[TEAMS];
+	uint64_t own = seed + (uint64_t)step * 64 + (uint64_t)trial->rank, got[ZERO_NET_VALUES];
+	struct zero_net_team *open[TEAMS];
 	size_t begun[TEAMS], left = 0, which;
 
 	for (size_t t = 0; t < TEAMS; t++)
@@ -174,7 +173,7 @@ static void try_many(const struct team *teams, const struct trial *trial, int st
 	while (left) {
 		size_t some = trial->rank % 2 ? left : 1;
 
-		check(!zero_control_finish_max(open, some, &which, got), "%s", last_error);
+		check(!zero_net_ops.finish_max(open, some, &which, got), "%s", zero_last_error());
 		check(which < some, "%zu of %zu", which, some);
 		check_max(&teams[begun[which]], step, count, got);
 		begun[which] = begun[--left];
@@ -182,16 +181,16 @@ static void try_many(const struct team *teams, const struct trial *trial, int st
 	}
 }
 
-static void random_steps(struct zero_control *control, const struct trial *trial)
+static void random_steps(struct zero_net *net, const struct trial *trial)
 {
 	uint64_t state = seed, own = seed + (uint64_t)trial->rank;
 	struct team teams[TEAMS];
 
-	make_teams(control, trial, teams, &state);
+	make_teams(net, trial, teams, &state);
 	for (int step = 0; step < STEPS; step++) {
 		const struct team *team = &teams[random_below(&state, TEAMS)];
 		size_t what = random_below(&state, 4),
-		       count = random_below(&state, ZERO_CONTROL_VALUES + 1);
+		       count = random_below(&state, ZERO_NET_VALUES + 1);
 		size_t bytes = random_bytes(&state), root = random_below(&state, team->count);
 
 		if (!random_below(&own, 50))
@@ -221,10 +220,10 @@ START_TEST(all_agree)
 END_TEST
 
 /* A connection to a node that is down ends. */
-static void check_sockets(struct zero_control *control)
+static void check_sockets(struct zero_net *net)
 {
-	pthread_mutex_lock(&control->lock);
-	for (const struct zero_link *link = control->links; link; link = link->next) {
+	pthread_mutex_lock(&net->lock);
+	for (const struct zero_link *link = net->links; link; link = link->next) {
 		unsigned timeout_ms = 0;
 		socklen_t size = sizeof(timeout_ms);
 
@@ -232,17 +231,17 @@ static void check_sockets(struct zero_control *control)
 			      timeout_ms == 9000,
 		      "%u ms to rank %d", timeout_ms, link->rank);
 	}
-	pthread_mutex_unlock(&control->lock);
+	pthread_mutex_unlock(&net->lock);
 }
 
 /* Megabytes are sent to a rank that waits for them to be sent. */
-static void large_steps(struct zero_control *control, const struct trial *trial)
+static void large_steps(struct zero_net *net, const struct trial *trial)
 {
-	struct team all = {.team = zero_control_world_team(control), .count = (size_t)trial->world};
+	struct team all = {.team = world_team, .count = (size_t)trial->world};
 
 	for (int rank = 0; rank < trial->world; rank++)
 		all.ranks[rank] = rank;
-	check_sockets(control);
+	check_sockets(net);
 	while (trial->rank == trial->odd && !atomic_load(&shared->done))
 		sleep_for(0.001);
 	for (int step = 0; step < 3; step++) {
@@ -302,7 +301,7 @@ static void wait_for_end(int fd)
 
 static struct zero_hello good_hello(int from, int to)
 {
-	struct zero_hello hello = {.magic = "zeroctl", .version = 1, .rank = from, .wanted = to};
+	struct zero_hello hello = {.magic = "zeronet", .version = 2, .rank = from, .wanted = to};
 
 	memcpy(hello.cookie, shared->at[0].cookie, sizeof(hello.cookie));
 	return hello;
@@ -323,7 +322,7 @@ static void wrong_hellos(int to)
 	for (int i = 0; i < 7; i++)
 		hello[i] = good_hello(2, to);
 	hello[0].magic[0] = 'Z';
-	hello[1].version = 2;
+	hello[1].version = 1;
 	hello[2].cookie[15] ^= 1;
 	hello[3].wanted = to + 1;
 	hello[4].rank = to;
@@ -373,9 +372,9 @@ static void send_bad_hellos(const struct trial *trial)
 	atomic_store(&shared->done, 2);
 }
 
-static void steps_among_bad_hellos(struct zero_control *control, const struct trial *trial)
+static void steps_among_bad_hellos(struct zero_net *net, const struct trial *trial)
 {
-	struct zero_control_team *all = zero_control_world_team(control);
+	struct zero_net_team *all = world_team;
 	uint64_t running = 1;
 	int pending = 0;
 	size_t which;
@@ -383,17 +382,17 @@ static void steps_among_bad_hellos(struct zero_control *control, const struct tr
 	while (atomic_load(&shared->done) < 1)
 		sleep_for(0.001);
 	/* Only so many may be about to say hello. */
-	pthread_mutex_lock(&control->lock);
-	for (const struct zero_pending_connection *at = control->pending; at; at = at->next)
-		pending++;
-	pthread_mutex_unlock(&control->lock);
+	pthread_mutex_lock(&net->lock);
+	for (int i = 0; i < ZERO_NET_PENDING; i++)
+		pending += net->pending[i].fd >= 0;
+	pthread_mutex_unlock(&net->lock);
 	check(pending <= 64, "%d pending connections", pending);
-	random_steps(control, trial);
+	random_steps(net, trial);
 	/* The ranks continue until all of them see that the parent is done. */
 	while (running) {
 		running = atomic_load(&shared->done) < 2;
-		check(!zero_control_begin_max(all, &running, 1), "%s", last_error);
-		check(!zero_control_finish_max(&all, 1, &which, &running), "%s", last_error);
+		check(!zero_net_ops.begin_max(all, &running, 1), "%s", zero_last_error());
+		check(!zero_net_ops.finish_max(&all, 1, &which, &running), "%s", zero_last_error());
 		sleep_for(0.001);
 	}
 }
@@ -418,33 +417,37 @@ static zero_status get_elsewhere(void *context, int rank, struct zero_address *a
 
 START_TEST(offered)
 {
-	struct zero_control_config config = {
+	struct zero_net_config config = {
 		.rank = 1, .world = 2, .seconds = 0.1, .address = get_elsewhere};
 	struct zero_address own, other;
-	struct zero_control *control, *alone;
+	struct zero_net *net = zero_net_new(), *alone;
+	struct zero_net_team *team;
 
 	setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
-	ck_assert(!zero_control_listen(&control, &own));
+	ck_assert(!zero_net_ops.listen(net, &own));
 	ck_assert_int_ge(own.count, 1);
 	ck_assert_uint_eq(own.at[0].family, 4);
 	ck_assert(!memcmp(own.at[0].bytes, "\x7f\0\0\1", 4));
 	ck_assert_uint_ne(own.port, 0);
-	zero_control_close(control);
+	zero_net_close(net);
 	setenv("NCCL_SOCKET_IFNAME", "no-such", 1);
-	ck_assert(!zero_control_listen(&alone, &other));
+	alone = zero_net_new();
+	ck_assert(!zero_net_ops.listen(alone, &other));
 	ck_assert_uint_eq(other.count, 0);
 	ck_assert(memcmp(own.cookie, other.cookie, sizeof(own.cookie)));
 	unsetenv("NCCL_SOCKET_IFNAME");
-	ck_assert(!zero_control_listen(&control, &own));
+	net = zero_net_new();
+	ck_assert(!zero_net_ops.listen(net, &own));
 	snprintf(other.node, sizeof(other.node), "elsewhere");
 	config.context = &other;
-	ck_assert_int_eq(zero_control_join(control, &config), ZERO_E_COMM);
-	ck_assert_msg(!strncmp(last_error, "rank 0 (node elsewhere) offers no address", 41), "%s",
-		      last_error);
-	ck_assert_int_eq(last_rank, 0);
-	zero_control_close(control);
-	zero_control_close(alone);
-	zero_control_close(NULL);
+	ck_assert(!zero_net_ops.join(net, &config));
+	ck_assert_int_eq(zero_net_ops.team_new(net, NULL, 0, &team), ZERO_E_COMM);
+	ck_assert_msg(!strncmp(zero_last_error(), "rank 0 (node elsewhere) offers no address", 41),
+		      "%s", zero_last_error());
+	ck_assert_int_eq(zero_last_error_rank(), 0);
+	zero_net_close(net);
+	zero_net_close(alone);
+	zero_net_close(NULL);
 }
 END_TEST
 

@@ -130,7 +130,7 @@ END_TEST
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static const struct zero_hello_reply good = {.magic = "zeroack", .version = 1, .rank = 4};
+static const struct zero_hello_reply good = {.magic = "zeroack", .version = 2, .rank = 4};
 
 /* Answers one connection after the other: with one wrong field each, with too little, and well, but
    byte by byte. */
@@ -188,9 +188,7 @@ static bool is_refused(void *context)
 /* A connection is the one that is answered as it should be; those before are closed. */
 START_TEST(answered)
 {
-	struct zero_dial dial = {.hello = {.magic = "zeroctl", .version = 1, .wanted = 4},
-				 .reply = good,
-				 .connecting = set_connecting};
+	struct zero_dial dial = {.hello = {.wanted = 4}, .connecting = set_connecting};
 	char why[200], byte = 0;
 	int listener, fd, before;
 	unsigned timeout_ms = 0;

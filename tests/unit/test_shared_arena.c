@@ -15,7 +15,7 @@ enum { BLOCKS = 64, HUGE_PAGE = 2 << 20, PAGES = 8 * 512, THREADS = 4 };
 
 struct block {
 	char *data;
-	size_t at, bytes; /* in the file */
+	size_t bytes;
 	unsigned char mark;
 };
 
@@ -51,12 +51,12 @@ static bool is_marked(const struct block *block, unsigned char want)
 
 static bool overlaps(const struct block *a, const struct block *b)
 {
-	return a->at < b->at + b->bytes && b->at < a->at + a->bytes;
+	return a->data < b->data + b->bytes && b->data < a->data + a->bytes;
 }
 
-static struct zero_arena *new_arena(size_t bytes, bool mapped)
+static struct zero_arena *new_arena(size_t bytes)
 {
-	struct zero_arena *arena = zero_arena_new(bytes, mapped);
+	struct zero_arena *arena = zero_arena_new(bytes);
 
 	ck_assert_ptr_nonnull(arena);
 	return arena;
@@ -66,25 +66,26 @@ static struct zero_arena *new_arena(size_t bytes, bool mapped)
 static void check_place(const struct zero_arena *arena, const struct block *block, size_t bytes)
 {
 	size_t unit = block->bytes >= HUGE_PAGE ? HUGE_PAGE : ZERO_ARENA_PAGE;
-	const char *base = zero_arena_base(arena);
-	size_t at = block->at;
+	size_t at = (size_t)(block->data - zero_arena_base(arena));
 
 	ck_assert_msg(at % unit == 0, "%zu bytes at %zu", block->bytes, at);
-	ck_assert(!base || block->data == base + at);
 	ck_assert_uint_eq((uintptr_t)block->data % unit, 0);
 	ck_assert_msg(at + block->bytes <= bytes, "%zu bytes at %zu", block->bytes, at);
+	ck_assert(zero_arena_contains(arena, block->data));
+	ck_assert(zero_arena_contains(arena, block->data + block->bytes - 1));
 }
 
 /* Whether a block of that size fits in between those that are there. */
-static bool has_room(const struct block *blocks, size_t bytes)
+static bool has_room(const struct zero_arena *arena, const struct block *blocks, size_t bytes)
 {
 	size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : ZERO_ARENA_PAGE;
+	const char *base = zero_arena_base(arena);
 
 	for (size_t at = 0; at + bytes <= BYTES;) {
 		size_t next = at;
 
 		for (int i = 0; i < BLOCKS && next == at; i++) {
-			size_t begin = blocks[i].at;
+			size_t begin = (size_t)(blocks[i].data - base);
 
 			if (blocks[i].data && begin < at + bytes && at < begin + blocks[i].bytes)
 				next = (begin + blocks[i].bytes + unit - 1) / unit * unit;
@@ -100,11 +101,11 @@ static void alloc_one(struct zero_arena *arena, struct block *blocks, int which,
 {
 	struct block *block = &blocks[which];
 	size_t bytes = random_bytes(state);
-	bool room = has_room(blocks, bytes);
+	bool room = has_room(arena, blocks, bytes);
 
-	*block = (struct block){.bytes = bytes,
+	*block = (struct block){.data = zero_arena_alloc(arena, bytes),
+				.bytes = bytes,
 				.mark = (unsigned char)(1 + random_below(state, 255))};
-	block->data = zero_arena_alloc(arena, bytes, &block->at);
 	ck_assert_msg((block->data != NULL) == room, "%zu bytes: %p", bytes, (void *)block->data);
 	if (!block->data)
 		return;
@@ -119,7 +120,7 @@ static void alloc_one(struct zero_arena *arena, struct block *blocks, int which,
 static void free_one(struct zero_arena *arena, struct block *block)
 {
 	ck_assert_msg(is_marked(block, block->mark), "overwritten");
-	zero_arena_free(arena, block->data, block->at, block->bytes);
+	zero_arena_free(arena, block->data, block->bytes);
 	block->data = NULL;
 }
 
@@ -135,20 +136,19 @@ static size_t used_bytes(const struct zero_arena *arena)
 /* All of it once more, in one piece. */
 static void check_whole(struct zero_arena *arena, size_t bytes)
 {
-	size_t at, none;
-	char *all = zero_arena_alloc(arena, bytes, &at);
+	char *all = zero_arena_alloc(arena, bytes);
 
-	ck_assert(all && at == 0);
-	ck_assert_ptr_null(zero_arena_alloc(arena, ZERO_ARENA_PAGE, &none));
+	ck_assert_ptr_eq(all, zero_arena_base(arena));
+	ck_assert_ptr_null(zero_arena_alloc(arena, ZERO_ARENA_PAGE));
 	*all = 1;
-	zero_arena_free(arena, all, at, bytes);
+	zero_arena_free(arena, all, bytes);
 	ck_assert_uint_eq(used_bytes(arena), 0);
 }
 
 START_TEST(against_a_model)
 {
 	static struct block blocks[BLOCKS];
-	struct zero_arena *arena = new_arena(BYTES, _i % 2);
+	struct zero_arena *arena = new_arena(BYTES);
 	uint64_t state = seed + (uint64_t)_i;
 
 	memset(blocks, 0, sizeof(blocks));
@@ -171,21 +171,24 @@ END_TEST
 /* A peer sees through its own mapping what is written, and that it goes. */
 START_TEST(a_peer)
 {
-	struct zero_arena *arena = new_arena(BYTES, true);
-	size_t at;
-	char *data = zero_arena_alloc(arena, ZERO_ARENA_PAGE, &at), *theirs;
+	struct zero_arena *arena = new_arena(BYTES);
+	char *data = zero_arena_alloc(arena, ZERO_ARENA_PAGE), *theirs;
+	size_t at = (size_t)(data - zero_arena_base(arena));
 
-	theirs = zero_arena_map(zero_arena_file(arena), 0, BYTES);
+	theirs = zero_arena_map(zero_arena_file(arena), BYTES);
 	ck_assert_ptr_nonnull(theirs);
 	ck_assert_uint_eq((uintptr_t)theirs % HUGE_PAGE, 0);
 	data[5] = 'a';
 	ck_assert_int_eq(theirs[at + 5], 'a');
 	theirs[at + 6] = 'b';
 	ck_assert_int_eq(data[6], 'b');
-	zero_arena_free(arena, data, at, ZERO_ARENA_PAGE);
+	ck_assert(!zero_arena_contains(arena, theirs + at));
+	ck_assert(!zero_arena_contains(arena, zero_arena_base(arena) + BYTES));
+	zero_arena_free(arena, data, ZERO_ARENA_PAGE);
 	ck_assert_int_eq(theirs[at + 5], 0);
-	data = zero_arena_alloc(arena, ZERO_ARENA_PAGE, &at);
+	data = zero_arena_alloc(arena, ZERO_ARENA_PAGE);
 	data[7] = 'c';
+	at = (size_t)(data - zero_arena_base(arena));
 	zero_arena_delete(arena);
 	ck_assert_int_eq(theirs[at + 7], 'c');
 	munmap(theirs, BYTES);
@@ -211,13 +214,13 @@ static void *work(void *context)
 		if (block->data) {
 			if (!is_marked(block, worker->mark))
 				worker->wrong = "another thread's block is in this one";
-			zero_arena_free(worker->arena, block->data, block->at, block->bytes);
+			zero_arena_free(worker->arena, block->data, block->bytes);
 			block->data = NULL;
 			continue;
 		}
 		block->bytes = (1 + random_below(&worker->state, 20)) * ZERO_ARENA_PAGE;
 		block->mark = worker->mark;
-		block->data = zero_arena_alloc(worker->arena, block->bytes, &block->at);
+		block->data = zero_arena_alloc(worker->arena, block->bytes);
 		if (!block->data || !is_marked(block, 0))
 			worker->wrong = block->data ? "not zero" : "no room";
 		if (block->data)
@@ -225,14 +228,13 @@ static void *work(void *context)
 	}
 	for (int i = 0; i < 8; i++)
 		if (blocks[i].data)
-			zero_arena_free(worker->arena, blocks[i].data, blocks[i].at,
-					blocks[i].bytes);
+			zero_arena_free(worker->arena, blocks[i].data, blocks[i].bytes);
 	return NULL;
 }
 
 START_TEST(threads)
 {
-	struct zero_arena *arena = new_arena(BYTES, true);
+	struct zero_arena *arena = new_arena(BYTES);
 	struct worker workers[THREADS];
 	pthread_t handles[THREADS];
 
@@ -253,16 +255,13 @@ END_TEST
 
 START_TEST(too_large)
 {
-	struct zero_arena *arena = new_arena(BYTES, true);
+	struct zero_arena *arena = new_arena(BYTES);
 
-	size_t at;
-
-	ck_assert_ptr_null(
-		zero_arena_alloc(arena, SIZE_MAX / ZERO_ARENA_PAGE * ZERO_ARENA_PAGE, &at));
+	ck_assert_ptr_null(zero_arena_alloc(arena, SIZE_MAX / ZERO_ARENA_PAGE * ZERO_ARENA_PAGE));
 	zero_arena_delete(arena);
 	zero_arena_delete(NULL);
-	ck_assert_ptr_null(zero_arena_new((size_t)1 << 62, true));
-	ck_assert_ptr_null(zero_arena_map(-1, 0, HUGE_PAGE));
+	ck_assert_ptr_null(zero_arena_new((size_t)1 << 62));
+	ck_assert_ptr_null(zero_arena_map(-1, HUGE_PAGE));
 }
 END_TEST
 

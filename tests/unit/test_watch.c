@@ -244,6 +244,47 @@ START_TEST(the_launcher_ends_all)
 }
 END_TEST
 
+/* Each rank waits in one of two operations. `more`: the second has as many ranks besides. */
+static void wait_in_two_operations(const struct trial *trial, unsigned more)
+{
+	for (int rank = 0; rank < trial->world; rank++) {
+		ranks[rank].activity.waiting = 1;
+		ranks[rank].activity.team = rank % 2;
+		ranks[rank].activity.ranks =
+			(unsigned)(rank % 2 ? trial->world / 2 : trial->world) + more * (rank % 2);
+		sprintf(ranks[rank].activity.label, "gather %d", rank % 2);
+		ranks[rank].began_at = zero_seconds();
+	}
+}
+
+/* While one rank computes, or one operation has all its ranks, they may go on. Once neither is so,
+   each is told within 10 s. */
+START_TEST(deadlocks_are_found)
+{
+	struct trial trial = {.world = 2 + _i, .victim = rand() % (2 + _i)};
+	char words[100];
+
+	begin(&trial);
+	wait_in_two_operations(&trial, 1);
+	ranks[trial.victim].activity.waiting = 0;
+	pass(20);
+	wait_in_two_operations(&trial, 0);
+	pass(20);
+	for (int rank = 0; rank < world; rank++)
+		ck_assert_str_eq(ranks[rank].deadlock, "");
+	wait_in_two_operations(&trial, 1);
+	pass(10);
+	snprintf(words, sizeof(words),
+		 "rank 0 began 'gather 0' with %d ranks while rank 1 began 'gather 1' with %d",
+		 world, world / 2 + 1);
+	for (int rank = 0; rank < world; rank++)
+		ck_assert_msg(strstr(ranks[rank].deadlock, words) != NULL, "rank %d of %d: %s",
+			      rank, world, ranks[rank].deadlock);
+	ck_assert_str_eq(text, "");
+	finish();
+}
+END_TEST
+
 /* ---- what the line says ---------------------------------------------------------------------- */
 
 /* The lines after the first. */
@@ -363,6 +404,7 @@ int main(void)
 	tcase_add_test(tcase, silent_ranks_resume);
 	tcase_add_loop_test(tcase, ranks_close, 0, 2);
 	tcase_add_loop_test(tcase, the_launcher_ends_all, 0, 8);
+	tcase_add_loop_test(tcase, deadlocks_are_found, 0, 12);
 	tcase_add_loop_test(tcase, a_rank_keeps_others_waiting, 0, 4);
 	tcase_add_test(tcase, ranks_wait_for_each_other);
 	tcase_add_loop_test(tcase, faults_are_returned, 0, 3);

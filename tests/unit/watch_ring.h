@@ -50,7 +50,8 @@ static struct rank {
 	double began_at; /* when its operation began or ended */
 	double wake_at;  /* when its next turn is due */
 	double held_until;
-	bool gone; /* its process has ended */
+	bool gone;                              /* its process has ended */
+	char deadlock[ZERO_RING_MESSAGE_BYTES]; /* what it was told */
 } ranks[MOST];
 
 static struct rank *turning; /* whose turn it is */
@@ -73,6 +74,14 @@ static void get_activity(void *context, struct zero_activity *activity)
 
 	*activity = one->activity;
 	activity->seconds = (float)(zero_seconds() - one->began_at);
+}
+
+static void end_deadlock(void *context, int rank, const char *message)
+{
+	struct rank *one = context;
+
+	ck_assert_int_eq(rank, 1);
+	snprintf(one->deadlock, sizeof(one->deadlock), "%s", message);
 }
 
 static void abort_job(void *context, const char *message)
@@ -262,6 +271,7 @@ static void begin(const struct trial *trial)
 			.stall_timeout = trial->stall,
 			.aborts = !trial->returns,
 			.get_activity = get_activity,
+			.end_deadlock = end_deadlock,
 			.abort_job = abort_job,
 			.context = &ranks[rank],
 			.out_fd = ends[1]};

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "backend/bootstrap.h"
+#include "backend/step_rule.h"
+#include "backend/workers.h"
 #include "gpu_comm.h"
 
 const struct zero_core *zero_core;
@@ -17,6 +19,7 @@ struct zero_backend {
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
 	struct zero_queue *queue;
+	struct zero_workers *workers; /* that step what is offloaded */
 	struct zero_nccl_comm caller; /* made at the first zero_nccl_comm */
 	size_t sharing;               /* ranks that have the same GPU */
 	double *parts;                /* of a squared norm; few, and therefore in host memory */
@@ -40,6 +43,7 @@ static bool cuda_available(void)
 static void cuda_close(struct zero_backend *cuda)
 {
 	zero_queue_delete(cuda->queue);
+	zero_workers_delete(cuda->workers);
 	if (cuda->device)
 		zero_device_enter(cuda->device);
 	if (cuda->comm && cuda->caller.device) {
@@ -94,7 +98,11 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 	cuda->comm->comm.meter = config->meter;
 	if (!status)
 		status = zero_queue_new(&cuda->comm->comm, &cuda->queue);
-	return zero_agree_status(&cuda->comm->comm, status);
+	status = zero_agree_status(&cuda->comm->comm, status);
+	if (!status)
+		cuda->workers =
+			zero_workers_new(zero_workers_budget(&cuda->comm->comm, config->threads));
+	return status;
 }
 
 static void cuda_place(const struct zero_backend *cuda, const struct zero_team_comm *team_comm,
@@ -254,6 +262,11 @@ static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent_submissi
 	return zero_queue_recent(cuda->queue, recent, count);
 }
 
+static void cuda_end_deadlock(struct zero_backend *cuda, int rank, const char *text)
+{
+	zero_net->fail_all(cuda->comm->net, ZERO_E_ORDER, rank, text);
+}
+
 /* What devices wait for ends when their processes end. */
 static void cuda_abort(struct zero_backend *cuda, int status, const char *text)
 {
@@ -410,10 +423,11 @@ static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, 
 {
 	struct zero_device *device = cuda->device;
 	struct zero_device_norm2 norm2 = {.x = x, .count = count, .parts = cuda->parts};
-	struct zero_device_norm2_fold fold = {
-		.parts = cuda->parts, .count = zero_norm2_parts(count), .sum = sum};
+	struct zero_device_norm2_fold fold = {.parts = cuda->parts,
+					      .count = zero_norm2_parts(count),
+					      .sum = sum,
+					      .accumulate = true};
 
-	*sum = 0;
 	if (!count)
 		return;
 	zero_device_enter(device);
@@ -422,11 +436,19 @@ static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, 
 	zero_device_leave(device);
 }
 
-static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args, float *p,
-		       float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
-		       size_t count)
+static void cuda_step_rule(struct zero_backend *cuda, const struct zero_step_rule *rule)
+{
+	zero_device_enter(cuda->device);
+	zero_launch_blocks(cuda->device, cuda->device->compute_stream, ZERO_K_STEP_RULE, rule, 1);
+	zero_device_leave(cuda->device);
+}
+
+static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args,
+		       const struct zero_step_state *state, float *p, float *m, float *v,
+		       const float *g, void *low, zero_dtype low_dtype, size_t count)
 {
 	struct zero_device_adamw adamw = {.args = *args,
+					  .state = state,
 					  .p = p,
 					  .m = m,
 					  .v = v,
@@ -436,11 +458,16 @@ static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *
 					  .count = count};
 
 	zero_device_enter(cuda->device);
-	if (is_host(p) && is_host(m) && is_host(v) && is_host(g) && is_host(low))
-		cuda->kernels->adamw(args, p, m, v, g, low, low_dtype, count);
-	else
+	if (is_host(p) && is_host(m) && is_host(v) && is_host(g) && is_host(low)) {
+		struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
+
+		if (!state->skipped)
+			zero_cpu_adamw(cuda->workers, cuda->kernels, &of_step, p, m, v, g, low,
+				       low_dtype, count);
+	} else {
 		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_ADAMW, &adamw,
 			    count / 4 + (count % 4 != 0));
+	}
 	zero_device_leave(cuda->device);
 }
 
@@ -472,6 +499,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.work_get = cuda_work_get,
 	.work_put = cuda_work_put,
 	.recent = cuda_recent,
+	.end_deadlock = cuda_end_deadlock,
 	.abort = cuda_abort,
 	.set_stream = cuda_set_stream,
 	.caller_comm = cuda_caller_comm,
@@ -487,6 +515,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.convert = cuda_convert,
 	.transpose = cuda_transpose,
 	.norm2 = cuda_norm2,
+	.step_rule = cuda_step_rule,
 	.adamw = cuda_adamw,
 };
 

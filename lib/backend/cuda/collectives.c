@@ -14,6 +14,29 @@ static size_t count_same(const struct zero_op *ops, size_t count, enum zero_op_k
 	return same;
 }
 
+static zero_status exchange(struct zero_cuda_comm *cuda, const struct zero_op *op)
+{
+	uint64_t sent = cuda->comm.bytes_sent;
+	zero_status status = ZERO_OK;
+
+	if (op->on_device) {
+		struct zero_op gather = {.kind = ZERO_OP_ALL_GATHER,
+					 .from = ZERO_U8,
+					 .to = ZERO_U8,
+					 .send = op->send,
+					 .recv = op->recv,
+					 .count = op->count};
+
+		status = zero_cuda_all_gather(cuda, &gather, 1);
+		cuda->comm.bytes_sent = sent;
+	} else if (cuda->net_team) {
+		status = zero_net->exchange(cuda->net_team, op->send, op->recv, op->count);
+	} else if (op->count) {
+		memmove(op->recv, op->send, op->count);
+	}
+	return status;
+}
+
 /* Runs the first operation, and with it those behind it that NCCL can run as one group. *done is
    how many. */
 static zero_status run_first(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count,
@@ -32,12 +55,7 @@ static zero_status run_first(struct zero_cuda_comm *cuda, const struct zero_op *
 	case ZERO_OP_BROADCAST:
 		return zero_cuda_broadcast(cuda, ops);
 	case ZERO_OP_EXCHANGE:
-		if (cuda->control_team)
-			return zero_control_exchange(cuda->control_team, ops->send, ops->recv,
-						     ops->count);
-		if (ops->count)
-			memmove(ops->recv, ops->send, ops->count);
-		return ZERO_OK;
+		return exchange(cuda, ops);
 	case ZERO_OP_CAST:
 		zero_launch_cast(cuda->device, cuda->device->comm_stream, ops->to,
 				 ops->shared ? zero_shared_base(ops->shared) + ops->at : ops->recv,

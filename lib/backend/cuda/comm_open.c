@@ -6,6 +6,8 @@
 #include "backend/bootstrap.h"
 #include "gpu_comm.h"
 
+const struct zero_net_ops *zero_net;
+
 /* Communicators made so far. All ranks count alike, so that each has launcher keys of its own. */
 static unsigned communicators;
 
@@ -70,6 +72,7 @@ static zero_status fill_comm(struct zero_cuda_comm *comm, const struct zero_back
 	comm->comm.ops = place->world > 1 ? &zero_cuda_comm_ops : &zero_cuda_single_rank_ops;
 	comm->comm.in_order = true;
 	comm->first = comm;
+	comm->net = config->net;
 	comm->open_seconds = config->open_seconds;
 	comm->reduce = config->reduce;
 	comm->ordered = config->reduce == ZERO_REDUCE_ORDERED ||
@@ -89,6 +92,7 @@ zero_status zero_cuda_open(const struct zero_backend_config *config, struct zero
 
 	*made = NULL;
 	*sharing = 1;
+	zero_net = config->net_ops;
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
@@ -136,7 +140,6 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 	if (comm->device)
 		comm->device->has_failed = NULL;
 	stopped = zero_nccl_watchdog_stop(comm->watchdog);
-	zero_control_close(comm->control);
 	if (stopped)
 		zero_nccl_watchdog_delete(comm->watchdog);
 	zero_memory_delete(comm->memory);

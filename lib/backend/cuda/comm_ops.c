@@ -188,7 +188,7 @@ static void cuda_fail_all(struct zero_comm *comm, const char *text)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
-	zero_control_fail_all(cuda->control, cuda->first->comm.place.rank, text);
+	zero_net->fail_all(cuda->net, ZERO_E_COMM, cuda->first->comm.place.rank, text);
 }
 
 static void cuda_abandon(struct zero_comm *comm)
@@ -211,26 +211,26 @@ static void cuda_free(struct zero_comm *comm, void *data, const struct zero_devi
 
 static zero_status cuda_begin_max(struct zero_comm *comm)
 {
-	return zero_control_begin_max(zero_cuda_of(comm)->control_team, comm->agreement.mine,
-				      ZERO_AGREE_VALUES);
+	return zero_net->begin_max(zero_cuda_of(comm)->net_team, comm->agreement.mine,
+				   ZERO_AGREE_VALUES);
 }
 
 static zero_status cuda_finish_max(struct zero_comm *const *comms, int count, int *index)
 {
 	uint64_t all[ZERO_AGREE_VALUES];
-	struct zero_control_team **teams;
+	struct zero_net_team **teams;
 	zero_status status = ZERO_OK;
 	size_t which = 0;
 
 	*index = -1;
 	if (!count)
 		return ZERO_OK;
-	teams = calloc((size_t)count, sizeof(struct zero_control_team *));
+	teams = calloc((size_t)count, sizeof(struct zero_net_team *));
 	if (!teams)
 		return zero_core->fail(ZERO_E_COMM, "no memory to agree in %d teams", count);
 	for (int i = 0; i < count; i++)
-		teams[i] = zero_cuda_of(comms[i])->control_team;
-	status = zero_control_finish_max(teams, (size_t)count, &which, all);
+		teams[i] = zero_cuda_of(comms[i])->net_team;
+	status = zero_net->finish_max(teams, (size_t)count, &which, all);
 	if (!status) {
 		*index = (int)which;
 		memcpy(comms[which]->agreement.all, all, sizeof(all));
@@ -241,12 +241,12 @@ static zero_status cuda_finish_max(struct zero_comm *const *comms, int count, in
 
 static zero_status cuda_exchange(struct zero_comm *comm, const void *send, void *recv, size_t bytes)
 {
-	return zero_control_exchange(zero_cuda_of(comm)->control_team, send, recv, bytes);
+	return zero_net->exchange(zero_cuda_of(comm)->net_team, send, recv, bytes);
 }
 
 static zero_status cuda_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
 {
-	return zero_control_broadcast(zero_cuda_of(comm)->control_team, data, bytes, root);
+	return zero_net->broadcast(zero_cuda_of(comm)->net_team, data, bytes, root);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */

@@ -5,11 +5,14 @@
 
 #include <stdatomic.h>
 
-#include "control/control.h"
 #include "core/options.h"
 #include "gpu.h"
+#include "net/net.h"
 #include "nccl_api.h"
 #include "reduce_schedule.h"
+
+/* The library's functions for the network. zero_cuda_open sets it. */
+extern const struct zero_net_ops *zero_net;
 
 struct zero_nccl_watchdog;
 struct zero_bootstrap_ops;
@@ -50,8 +53,8 @@ bool zero_nccl_failed(struct zero_nccl_comm *nccl, char *text, size_t size);
 /* ---- nccl_watchdog.c ------------------------------------------------------------------------- */
 
 /* `device` may be NULL. */
-zero_status zero_nccl_watchdog_new(struct zero_control *control, struct zero_device *device,
-				   int rank, struct zero_nccl_watchdog **watchdog);
+zero_status zero_nccl_watchdog_new(struct zero_net *net, struct zero_device *device, int rank,
+				   struct zero_nccl_watchdog **watchdog);
 /* Ends the thread. Returns false if the thread is in an abort that does not end: the watchdog must
    not be deleted then. NULL is a no-op, as for all of these functions. */
 bool zero_nccl_watchdog_stop(struct zero_nccl_watchdog *watchdog);
@@ -63,8 +66,6 @@ void zero_nccl_watchdog_add(struct zero_nccl_watchdog *watchdog, struct zero_ncc
 void zero_nccl_watchdog_remove(struct zero_nccl_watchdog *watchdog, struct zero_nccl_comm *nccl);
 /* Aborts all communicators, because their work may never end. */
 void zero_nccl_watchdog_abort(struct zero_nccl_watchdog *watchdog);
-/* Called when communication has failed; `context` is a watchdog. */
-void zero_nccl_watchdog_wake(void *context);
 
 /* ---- gather_slot.c: memory that groups are gathered into --------------------------------------- */
 
@@ -115,12 +116,12 @@ struct zero_cuda_comm {
 	struct zero_comm comm;
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
-	struct zero_slots *slots;               /* of outputs that its ranks gather */
-	struct zero_control *control;           /* shared by all; NULL with one rank */
-	struct zero_nccl_watchdog *watchdog;    /* likewise */
-	struct zero_control_team *control_team; /* of its ranks */
-	struct zero_nccl_comm nccl;             /* of its ranks, for all work */
-	struct zero_cuda_comm *first;           /* the communicator of all ranks, maybe itself */
+	struct zero_slots *slots;            /* of outputs that its ranks gather */
+	struct zero_net *net;                /* shared by all; NULL with one rank */
+	struct zero_nccl_watchdog *watchdog; /* likewise */
+	struct zero_net_team *net_team;      /* of its ranks */
+	struct zero_nccl_comm nccl;          /* of its ranks, for all work */
+	struct zero_cuda_comm *first;        /* the communicator of all ranks, maybe itself */
 	double open_seconds;
 	bool ordered;                      /* sums are made in rank order */
 	struct zero_reduce_grid grid;      /* of its ranks; unused with one rank */

@@ -1,26 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # zero_cuda.so: the backend of GPUs and NCCL. Both are loaded when a job asks for them, so that the
-# module itself needs neither. A test compiles the control plane alone.
-control_sources = \
-	lib/backend/cuda/control/accept.c \
-	lib/backend/cuda/control/collective.c \
-	lib/backend/cuda/control/connect.c \
-	lib/backend/cuda/control/control.c \
-	lib/backend/cuda/control/control.h \
-	lib/backend/cuda/control/departure.c \
-	lib/backend/cuda/control/fork.c \
-	lib/backend/cuda/control/link.c \
-	lib/backend/cuda/control/private.h \
-	lib/backend/cuda/control/reader.c \
-	lib/backend/cuda/control/team.c \
-	lib/net/address.c \
-	lib/net/dial.c
+# module itself needs neither.
 cuda_sources = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
+	lib/backend/cpu_step.c \
 	lib/backend/queue.c \
 	lib/backend/team_comm.c \
-	$(control_sources) \
+	lib/backend/workers.c \
 	lib/backend/cuda/all_gather.c \
 	lib/backend/cuda/backend_ops.c \
 	lib/backend/cuda/collectives.c \
@@ -46,7 +33,7 @@ cuda_sources = \
 	lib/backend/cuda/rendezvous.c \
 	lib/backend/cuda/scatter.c \
 	lib/backend/cuda/team.c
-EXTRA_DIST += $(control_sources) $(cuda_sources)
+EXTRA_DIST += $(cuda_sources)
 if HAVE_CUDA
 if HAVE_NCCL
 modules_LTLIBRARIES += lib/zero_cuda.la

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A thread that polls the communicators of NCCL for errors. It reports an error of NCCL or of the
- * device to all ranks. When communication has failed it aborts all communicators, so that streams
- * do not wait for ever for a lost peer.
+ * Polls the communicators of NCCL for errors, in the thread of the network. It reports an error of
+ * NCCL or of the device to all ranks. When communication has failed it aborts all communicators, so
+ * that streams do not wait for ever for a lost peer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,9 @@
 #include "core/thread.h"
 #include "gpu_comm.h"
 
+#define POLL_SECONDS 0.1
+
 enum {
-	POLL_MS = 100,
 	MOST_COMMS = 256,
 	ABORT_SECONDS = 10, /* an abort that takes longer is assumed never to end */
 };
@@ -23,100 +24,114 @@ struct entry {
 };
 
 struct zero_nccl_watchdog {
-	struct zero_control *control;
+	struct zero_net *net;
+	struct zero_net_user user;
 	int rank;
-	pthread_t thread;
+	pthread_t aborter;
 	pthread_mutex_t lock;
-	pthread_cond_t wake;
+	pthread_cond_t aborted;
 	struct entry *entries;
 	struct zero_device *device;
-	bool ending, aborting, abandoned;
+	bool has_aborter, aborting, abandoned;
 };
 
-/* Called with the lock held, which is released meanwhile because an abort may take long. Each
-   communicator is aborted once. */
-static void abort_all(struct zero_nccl_watchdog *watchdog)
+/* Called with the lock held. Returns those that were not aborted yet. */
+static size_t list_alive(const struct zero_nccl_watchdog *watchdog, struct zero_nccl_comm **all)
 {
-	struct zero_nccl_comm *all[MOST_COMMS];
 	size_t count = 0;
 
 	for (struct entry *entry = watchdog->entries; entry && count < MOST_COMMS;
 	     entry = entry->next)
 		if (!entry->nccl->aborted)
 			all[count++] = entry->nccl;
-	watchdog->aborting = count;
-	pthread_mutex_unlock(&watchdog->lock);
-	if (count)
-		zero_nccl_abort(all, count);
-	pthread_mutex_lock(&watchdog->lock);
-	watchdog->aborting = false;
-	pthread_cond_broadcast(&watchdog->wake);
+	return count;
 }
 
-/* Called with the lock held. */
-static void poll_errors(struct zero_nccl_watchdog *watchdog)
-{
-	char text[1024] = "";
-	int rank;
-
-	if (watchdog->abandoned ||
-	    zero_control_has_failed(watchdog->control, text, sizeof(text), &rank)) {
-		abort_all(watchdog);
-		return;
-	}
-	/* Peers wait for work that a failed device will not do. */
-	if (watchdog->device && zero_device_failed(watchdog->device, text, sizeof(text))) {
-		zero_control_fail_all(watchdog->control, watchdog->rank, text);
-		return;
-	}
-	for (struct entry *entry = watchdog->entries; entry; entry = entry->next)
-		if (zero_nccl_failed(entry->nccl, text, sizeof(text))) {
-			zero_control_fail_all(watchdog->control, watchdog->rank, text);
-			return;
-		}
-}
-
-static void *watchdog_main(void *context)
+static void *abort_all(void *context)
 {
 	struct zero_nccl_watchdog *watchdog = context;
-	struct timespec until;
+	struct zero_nccl_comm *all[MOST_COMMS];
+	size_t count;
 
-	pthread_setname_np(pthread_self(), "zero-nccl-watch");
+	pthread_setname_np(pthread_self(), "zero-nccl-abort");
+	pthread_mutex_lock(&watchdog->lock);
+	count = list_alive(watchdog, all);
+	pthread_mutex_unlock(&watchdog->lock);
 	/* NCCL uses the device that is current in the calling thread. */
 	if (watchdog->device)
 		zero_device_enter(watchdog->device);
-	pthread_mutex_lock(&watchdog->lock);
-	while (!watchdog->ending) {
-		until = zero_deadline(1e-3 * POLL_MS);
-		pthread_cond_timedwait(&watchdog->wake, &watchdog->lock, &until);
-		if (!watchdog->ending)
-			poll_errors(watchdog);
-	}
-	pthread_mutex_unlock(&watchdog->lock);
+	zero_nccl_abort(all, count);
 	if (watchdog->device)
 		zero_device_leave(watchdog->device);
+	pthread_mutex_lock(&watchdog->lock);
+	watchdog->aborting = false;
+	pthread_cond_broadcast(&watchdog->aborted);
+	pthread_mutex_unlock(&watchdog->lock);
 	return NULL;
 }
 
-zero_status zero_nccl_watchdog_new(struct zero_control *control, struct zero_device *device,
-				   int rank, struct zero_nccl_watchdog **made)
+/* Called with the lock held. An abort may take long, and so has a thread of its own. */
+static void start_abort(struct zero_nccl_watchdog *watchdog)
+{
+	struct zero_nccl_comm *all[MOST_COMMS];
+
+	if (watchdog->aborting || !list_alive(watchdog, all))
+		return;
+	if (watchdog->has_aborter)
+		pthread_join(watchdog->aborter, NULL);
+	/* Without memory for a thread it is tried again in the next turn. */
+	watchdog->has_aborter = !zero_thread_start(&watchdog->aborter, abort_all, watchdog);
+	watchdog->aborting = watchdog->has_aborter;
+}
+
+/* Called with the lock held. Returns whether there is an error, and copies it. */
+static bool find_error(struct zero_nccl_watchdog *watchdog, char *text, size_t size)
+{
+	bool failed = false;
+
+	if (!watchdog->device)
+		return false;
+	/* Peers wait for work that a failed device will not do. */
+	if (zero_device_failed(watchdog->device, text, size))
+		return true;
+	zero_device_enter(watchdog->device);
+	for (struct entry *entry = watchdog->entries; entry && !failed; entry = entry->next)
+		failed = zero_nccl_failed(entry->nccl, text, size);
+	zero_device_leave(watchdog->device);
+	return failed;
+}
+
+static double turn(void *context)
+{
+	struct zero_nccl_watchdog *watchdog = context;
+	char text[1024] = "";
+	bool failed = false;
+
+	pthread_mutex_lock(&watchdog->lock);
+	if (watchdog->abandoned || zero_net->has_failed(watchdog->net, NULL, 0, NULL))
+		start_abort(watchdog);
+	else
+		failed = find_error(watchdog, text, sizeof(text));
+	pthread_mutex_unlock(&watchdog->lock);
+	if (failed)
+		zero_net->fail_all(watchdog->net, ZERO_E_COMM, watchdog->rank, text);
+	return POLL_SECONDS;
+}
+
+zero_status zero_nccl_watchdog_new(struct zero_net *net, struct zero_device *device, int rank,
+				   struct zero_nccl_watchdog **made)
 {
 	struct zero_nccl_watchdog *watchdog = calloc(1, sizeof(*watchdog));
-	int error;
 
 	if (!watchdog)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for the NCCL watchdog");
-	watchdog->control = control;
+	watchdog->net = net;
 	watchdog->device = device;
 	watchdog->rank = rank;
+	watchdog->user = (struct zero_net_user){.turn = turn, .context = watchdog};
 	pthread_mutex_init(&watchdog->lock, NULL);
-	zero_cond_init(&watchdog->wake);
-	error = zero_thread_start(&watchdog->thread, watchdog_main, watchdog);
-	if (error) {
-		free(watchdog);
-		return zero_core->fail(ZERO_E_MEMORY, "cannot start the NCCL watchdog thread: %s",
-				       strerror(error));
-	}
+	zero_cond_init(&watchdog->aborted);
+	zero_net->attach(net, &watchdog->user);
 	*made = watchdog;
 	return ZERO_OK;
 }
@@ -127,7 +142,7 @@ static void wait_for_abort(struct zero_nccl_watchdog *watchdog)
 	struct timespec until = zero_deadline(ABORT_SECONDS);
 
 	while (watchdog->aborting)
-		if (pthread_cond_timedwait(&watchdog->wake, &watchdog->lock, &until))
+		if (pthread_cond_timedwait(&watchdog->aborted, &watchdog->lock, &until))
 			break;
 	if (watchdog->aborting && watchdog->device)
 		watchdog->device->hung = true;
@@ -139,16 +154,15 @@ bool zero_nccl_watchdog_stop(struct zero_nccl_watchdog *watchdog)
 
 	if (!watchdog)
 		return true;
+	zero_net->detach(watchdog->net, &watchdog->user);
 	pthread_mutex_lock(&watchdog->lock);
-	watchdog->ending = true;
-	pthread_cond_broadcast(&watchdog->wake);
 	wait_for_abort(watchdog);
 	stopped = !watchdog->aborting;
 	pthread_mutex_unlock(&watchdog->lock);
-	if (stopped)
-		pthread_join(watchdog->thread, NULL);
-	else
-		pthread_detach(watchdog->thread);
+	if (watchdog->has_aborter && stopped)
+		pthread_join(watchdog->aborter, NULL);
+	else if (watchdog->has_aborter)
+		pthread_detach(watchdog->aborter);
 	return stopped;
 }
 
@@ -162,7 +176,7 @@ void zero_nccl_watchdog_delete(struct zero_nccl_watchdog *watchdog)
 		watchdog->entries = entry->next;
 		free(entry);
 	}
-	pthread_cond_destroy(&watchdog->wake);
+	pthread_cond_destroy(&watchdog->aborted);
 	pthread_mutex_destroy(&watchdog->lock);
 	free(watchdog);
 }
@@ -196,7 +210,7 @@ void zero_nccl_watchdog_remove(struct zero_nccl_watchdog *watchdog, struct zero_
 		}
 	pthread_mutex_unlock(&watchdog->lock);
 	free(gone);
-	if (nccl->device && zero_control_has_failed(watchdog->control, NULL, 0, NULL))
+	if (nccl->device && zero_net->has_failed(watchdog->net, NULL, 0, NULL))
 		zero_nccl_abort(&nccl, 1);
 }
 
@@ -204,15 +218,6 @@ void zero_nccl_watchdog_abort(struct zero_nccl_watchdog *watchdog)
 {
 	pthread_mutex_lock(&watchdog->lock);
 	watchdog->abandoned = true;
-	pthread_cond_broadcast(&watchdog->wake);
 	pthread_mutex_unlock(&watchdog->lock);
-}
-
-/* The control plane's reader calls this and must not wait, so it does not take the lock: if the
-   signal is missed the thread polls soon anyway. */
-void zero_nccl_watchdog_wake(void *context)
-{
-	struct zero_nccl_watchdog *watchdog = context;
-
-	pthread_cond_broadcast(&watchdog->wake);
+	zero_net->wake(watchdog->net);
 }

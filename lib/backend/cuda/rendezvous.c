@@ -91,7 +91,7 @@ static zero_status get_ids(const struct zero_cuda_comm *comm, ncclUniqueId *ids,
 
 static bool has_failed(void *context, char *text, size_t size, int *rank)
 {
-	return zero_control_has_failed(context, text, size, rank);
+	return zero_net->has_failed(context, text, size, rank);
 }
 
 /* COLLECTIVE. Finds which ranks are on one node, how many share this rank's device, and the oldest
@@ -111,7 +111,7 @@ static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, i
 		return zero_core->fail(ZERO_E_COMM, "no memory for %zu ranks", world);
 	}
 	memcpy(mine.gpu, comm->device->uuid.bytes, sizeof(mine.gpu));
-	status = zero_control_exchange(comm->control_team, &mine, all, sizeof(mine));
+	status = zero_net->exchange(comm->net_team, &mine, all, sizeof(mine));
 	*sharing = 0;
 	*version = zero_nccl.version;
 	for (size_t rank = 0; !status && rank < world; rank++) {
@@ -157,14 +157,14 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	if (status)
 		return status;
 	comm->device->has_failed = has_failed;
-	comm->device->failure_context = comm->control;
+	comm->device->failure_context = comm->net;
 	status = exchange_info(comm, sharing, &version);
 	if (!status) {
 		status = open_nccl(comm, version);
 		/* The other ranks would wait in NCCL for this rank. */
 		if (status)
-			zero_control_fail_all(comm->control, comm->comm.place.rank,
-					      zero_core->last_error());
+			zero_net->fail_all(comm->net, ZERO_E_COMM, comm->comm.place.rank,
+					   zero_core->last_error());
 	}
 	if (!status) {
 		zero_device_enter(comm->device);
@@ -187,31 +187,30 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 zero_status zero_cuda_rendezvous(struct zero_cuda_comm *comm, zero_status mine, size_t *sharing)
 {
 	struct zero_address own;
-	struct zero_control_config config = {
+	struct zero_net_config config = {
 		.rank = comm->comm.place.rank,
 		.world = comm->comm.place.world,
 		.seconds = comm->open_seconds,
 		.address = address_of,
-		.on_failure = zero_nccl_watchdog_wake,
 		.context = comm,
 	};
-	zero_status status = zero_control_listen(&comm->control, &own);
+	zero_status status = zero_net->listen(comm->net, &own);
 
 	if (status)
 		return status;
-	status = zero_nccl_watchdog_new(comm->control, comm->device, config.rank, &comm->watchdog);
+	status = zero_nccl_watchdog_new(comm->net, comm->device, config.rank, &comm->watchdog);
 	if (status)
 		return status;
-	config.on_failure_context = comm->watchdog;
 	status = put(comm, "at", &own, sizeof(own));
 	mine = put_id(comm, mine);
 	if (!status)
 		status = comm->bootstrap->fence(comm->open_seconds);
 	if (!status)
-		status = zero_control_join(comm->control, &config);
+		status = zero_net->join(comm->net, &config);
+	if (!status)
+		status = zero_net->team_new(comm->net, NULL, 0, &comm->net_team);
 	if (status)
 		return status;
-	comm->control_team = zero_control_world_team(comm->control);
 	comm->joined = true;
 	return open_all(comm, mine, sharing);
 }

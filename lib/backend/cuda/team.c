@@ -54,7 +54,7 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 	team->comm.in_order = true;
 	team->device = first->device;
 	team->memory = first->memory;
-	team->control = first->control;
+	team->net = first->net;
 	team->watchdog = first->watchdog;
 	team->first = first;
 	team->open_seconds = first->open_seconds;
@@ -64,7 +64,7 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 		return zero_core->fail(ZERO_E_COMM, "no memory for a team of %zu ranks", op->count);
 	memcpy(team->comm.members, op->members, op->count * sizeof(int));
 	place_team(team, op);
-	status = zero_control_team_new(first->control, op->members, op->count, &team->control_team);
+	status = zero_net->team_new(first->net, op->members, op->count, &team->net_team);
 	return status ? status : zero_cuda_alloc_exchange_buffers(team);
 }
 

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/step_rule.h"
+#include "backend/workers.h"
 #include "config.h"
 #include "host.h"
 
@@ -14,6 +16,7 @@ struct zero_backend {
 	struct zero_pool *pool;
 	struct zero_comm *comm;
 	struct zero_queue *queue;
+	struct zero_workers *workers;
 };
 
 static void host_close(struct zero_backend *host)
@@ -22,6 +25,7 @@ static void host_close(struct zero_backend *host)
 	if (host->comm)
 		host->comm->ops->close(host->comm);
 	zero_pool_delete(host->pool);
+	zero_workers_delete(host->workers);
 	free(host);
 }
 
@@ -70,7 +74,11 @@ static zero_status host_open(const struct zero_backend_config *config,
 	}
 	if (host->comm) {
 		*backend = host;
-		return zero_agree_status(host->comm, status);
+		status = zero_agree_status(host->comm, status);
+		if (!status)
+			host->workers =
+				zero_workers_new(zero_workers_budget(host->comm, config->threads));
+		return status;
 	}
 	host_close(host);
 	return status;
@@ -88,7 +96,7 @@ static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind k
 	/* Here the device is the host: nothing need be page-locked. */
 	if (kind == ZERO_MEM_PINNED)
 		kind = ZERO_MEM_STAGING;
-	return zero_pool_alloc(host->pool, kind, bytes, zeroed, NULL, data);
+	return zero_pool_alloc(host->pool, kind, bytes, zeroed, data);
 }
 
 static void host_free(struct zero_backend *host, void *data)
@@ -164,6 +172,11 @@ static size_t host_recent(struct zero_backend *host, struct zero_recent_submissi
 			  size_t count)
 {
 	return zero_queue_recent(host->queue, recent, count);
+}
+
+static void host_end_deadlock(struct zero_backend *host, int rank, const char *text)
+{
+	zero_agree_end_deadlock(host->comm, rank, text);
 }
 
 static void host_abort(struct zero_backend *host, int status, const char *text)
@@ -267,14 +280,24 @@ static void host_transpose(struct zero_backend *host, void *out, size_t out_stri
 
 static void host_norm2(struct zero_backend *host, const float *x, size_t count, double *sum)
 {
-	*sum = host->kernels->norm2(x, count);
+	*sum += zero_cpu_norm2(host->workers, host->kernels, x, count);
 }
 
-static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args, float *p,
-		       float *m, float *v, const float *g, void *low, zero_dtype low_dtype,
-		       size_t count)
+static void host_step_rule(struct zero_backend *host, const struct zero_step_rule *rule)
 {
-	host->kernels->adamw(args, p, m, v, g, low, low_dtype, count);
+	(void)host;
+	zero_step_rule_apply(rule);
+}
+
+static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args,
+		       const struct zero_step_state *state, float *p, float *m, float *v,
+		       const float *g, void *low, zero_dtype low_dtype, size_t count)
+{
+	struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
+
+	if (!state->skipped)
+		zero_cpu_adamw(host->workers, host->kernels, &of_step, p, m, v, g, low, low_dtype,
+			       count);
 }
 
 static const struct zero_backend_ops host_ops = {
@@ -301,6 +324,7 @@ static const struct zero_backend_ops host_ops = {
 	.work_get = host_work_get,
 	.work_put = host_work_put,
 	.recent = host_recent,
+	.end_deadlock = host_end_deadlock,
 	.abort = host_abort,
 	.event_record = host_event_record,
 	.event_wait = host_event_wait,
@@ -314,6 +338,7 @@ static const struct zero_backend_ops host_ops = {
 	.convert = host_convert,
 	.transpose = host_transpose,
 	.norm2 = host_norm2,
+	.step_rule = host_step_rule,
 	.adamw = host_adamw,
 };
 

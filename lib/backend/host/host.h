@@ -22,19 +22,14 @@ struct zero_pool *zero_pool_new(void);
 /* Frees the pool with all blocks and its arena. NULL is a no-op. */
 void zero_pool_delete(struct zero_pool *pool);
 /* See alloc in backend.h. Kind ZERO_MEM_KINDS is a block that several ranks share: each of them
-   counts its part by zero_pool_count. The block at `last` is taken if it is idle and fits. */
+   counts its part by zero_pool_count. */
 zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes,
-			    bool zeroed, const void *last, void **data);
-/* Whether outputs of gathers are parts of files, which can be mapped at other addresses too. If not,
-   the system has no memfd. */
-bool zero_pool_has_file(struct zero_pool *pool);
-/* The file of a live output, and the byte of it where the output begins. */
-void zero_pool_file(struct zero_pool *pool, const void *data, int *file, size_t *at);
+			    bool zeroed, void **data);
 /* Where outputs of gathers appear. */
 struct zero_outputs *zero_pool_outputs(struct zero_pool *pool);
 void zero_pool_free(struct zero_pool *pool, void *data); /* NULL is a no-op */
-/* From now on shards, gathered parameters and gradients are allocated in the arena, which becomes
-   the pool's. */
+/* From now on shards, gradients and shared blocks are allocated in the arena, which becomes the
+   pool's. */
 struct zero_arena;
 void zero_pool_share(struct zero_pool *pool, struct zero_arena *arena);
 /* Counts bytes of a shared block; ZERO_E_MEMORY if they would pass the limit. */

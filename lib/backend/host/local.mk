@@ -4,8 +4,10 @@ modules_LTLIBRARIES += lib/zero_host.la
 lib_zero_host_la_SOURCES = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
+	lib/backend/cpu_step.c \
 	lib/backend/queue.c \
 	lib/backend/team_comm.c \
+	lib/backend/workers.c \
 	lib/backend/host/host.c \
 	lib/backend/host/memory_pool.c \
 	lib/backend/host/outputs.c \

@@ -15,8 +15,7 @@ struct block {
 	char *data; /* what the tree of live blocks is ordered by */
 	size_t bytes;
 	enum zero_memory_kind kind; /* ZERO_MEM_KINDS: see zero_pool_count */
-	struct zero_arena *arena;   /* NULL: anonymous memory */
-	size_t at;                  /* byte of the arena */
+	bool shared;                /* in the arena */
 	struct block *next;         /* in the list of idle blocks, newest first */
 };
 
@@ -26,7 +25,6 @@ struct zero_pool {
 	struct block *idle;
 	size_t idle_bytes;
 	struct zero_arena *arena; /* NULL: no rank shares memory with this one */
-	struct zero_arena *own;   /* outputs of this rank alone; NULL: none yet */
 	struct zero_outputs *outputs;
 	zero_bytes held; /* by all live blocks */
 	struct zero_account account;
@@ -67,22 +65,19 @@ struct zero_outputs *zero_pool_outputs(struct zero_pool *pool)
 
 static void unmap(struct zero_pool *pool, struct block *block)
 {
-	/* In the shared arena the address stands for the same bytes of the file for ever. */
-	if (block->arena && block->arena == pool->own)
-		zero_outputs_forget(pool->outputs, block->data);
-	if (block->arena)
-		zero_arena_free(block->arena, block->data, block->at, block->bytes);
+	if (block->shared)
+		zero_arena_free(pool->arena, block->data, block->bytes);
 	else
 		munmap(block->data, block->bytes);
 	free(block);
 }
 
-/* For deletion: blocks in the shared arena are unmapped with it. */
+/* For deletion: blocks in the arena are unmapped with it. */
 static void unmap_node(void *node)
 {
 	struct block *block = node;
 
-	if (!block->arena || !zero_arena_base(block->arena))
+	if (!block->shared)
 		munmap(block->data, block->bytes);
 	free(block);
 }
@@ -99,7 +94,6 @@ void zero_pool_delete(struct zero_pool *pool)
 	}
 	tdestroy(pool->live, unmap_node);
 	zero_outputs_delete(pool->outputs);
-	zero_arena_delete(pool->own);
 	zero_arena_delete(pool->arena);
 	pthread_mutex_destroy(&pool->lock);
 	free(pool);
@@ -108,14 +102,13 @@ void zero_pool_delete(struct zero_pool *pool)
 /* Maps fresh pages; large blocks begin at a multiple of the huge page size. NULL: no memory. */
 static char *map(size_t bytes)
 {
-	char *room = zero_arena_addresses(bytes), *data;
+	char *data = zero_arena_addresses(bytes);
 
-	if (!room)
+	if (!data)
 		return NULL;
-	data = mmap(room, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-		    -1, 0);
-	if (data == MAP_FAILED) {
-		munmap(room, bytes);
+	if (mmap(data, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		 0) == MAP_FAILED) {
+		munmap(data, bytes);
 		return NULL;
 	}
 	/* A hint: it also works with 4K pages, more slowly. */
@@ -124,22 +117,17 @@ static char *map(size_t bytes)
 	return data;
 }
 
-/* Removes the best fitting idle block from the list: `last` if it fits. It may be an eighth too
-   large, but not at all if there is a limit. NULL: none fits. */
-static struct block *find_idle(struct zero_pool *pool, size_t bytes, struct zero_arena *arena,
-			       const void *last)
+/* Removes the best fitting idle block from the list. It may be an eighth too large, but not at all
+   if there is a limit. NULL: none fits. */
+static struct block *find_idle(struct zero_pool *pool, size_t bytes, bool shared)
 {
 	size_t waste = pool->account.limit == SIZE_MAX ? bytes / 8 : 0;
 	struct block **best = NULL, *block;
 
-	for (struct block **at = &pool->idle; *at; at = &(*at)->next) {
-		if ((*at)->arena != arena || (*at)->bytes < bytes || (*at)->bytes - bytes > waste)
-			continue;
-		if (!best || (*at)->bytes < (*best)->bytes || (*at)->data == last)
+	for (struct block **at = &pool->idle; *at; at = &(*at)->next)
+		if ((*at)->shared == shared && (*at)->bytes >= bytes &&
+		    (*at)->bytes - bytes <= waste && (!best || (*at)->bytes < (*best)->bytes))
 			best = at;
-		if ((*at)->data == last)
-			break;
-	}
 	if (!best)
 		return NULL;
 	block = *best;
@@ -175,13 +163,12 @@ static size_t excess_idle(const struct zero_pool *pool, size_t bytes)
 	return recycled + pool->idle_bytes > allowed ? recycled + pool->idle_bytes - allowed : 0;
 }
 
-static void find_pages(struct block *block)
+static char *find_pages(struct zero_pool *pool, size_t bytes, bool shared)
 {
-	block->data = block->arena ? zero_arena_alloc(block->arena, block->bytes, &block->at)
-				   : map(block->bytes);
+	return shared ? zero_arena_alloc(pool->arena, bytes) : map(bytes);
 }
 
-static struct block *new_block(struct zero_pool *pool, size_t bytes, struct zero_arena *arena)
+static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared)
 {
 	struct block *block = calloc(1, sizeof(*block));
 
@@ -189,12 +176,12 @@ static struct block *new_block(struct zero_pool *pool, size_t bytes, struct zero
 		return NULL;
 	trim(pool, excess_idle(pool, bytes));
 	block->bytes = bytes;
-	block->arena = arena;
-	find_pages(block);
+	block->shared = shared;
+	block->data = find_pages(pool, bytes, shared);
 	if (!block->data) {
 		/* Idle blocks may take the room. */
 		trim(pool, SIZE_MAX);
-		find_pages(block);
+		block->data = find_pages(pool, bytes, shared);
 	}
 	if (!block->data) {
 		free(block);
@@ -204,14 +191,13 @@ static struct block *new_block(struct zero_pool *pool, size_t bytes, struct zero
 }
 
 /* Called with the lock held. *recycled: the block is not zeroed. */
-static struct block *get_block(struct zero_pool *pool, size_t bytes, struct zero_arena *arena,
-			       const void *last, bool *recycled)
+static struct block *get_block(struct zero_pool *pool, size_t bytes, bool shared, bool *recycled)
 {
-	struct block *block = find_idle(pool, bytes, arena, last);
+	struct block *block = find_idle(pool, bytes, shared);
 
 	*recycled = block;
 	if (!block)
-		block = new_block(pool, bytes, arena);
+		block = new_block(pool, bytes, shared);
 	if (block && !tsearch(block, &pool->live, by_address)) {
 		unmap(pool, block);
 		block = NULL;
@@ -248,49 +234,15 @@ static zero_status fail_no_memory(enum zero_memory_kind kind, size_t bytes)
 			       bytes, zero_memory_kind_name(kind), zero_memory_available());
 }
 
-/*
- * Where memory of that kind is allocated: in the arena if peers access it without a copy. Outputs of
- * gathers are always in an arena if the system allows one, so that they can be mapped twice. Called
- * with the lock held.
- */
-static struct zero_arena *arena_of(struct zero_pool *pool, enum zero_memory_kind kind)
+/* Whether peers access memory of that kind without a copy. */
+static bool is_shared(const struct zero_pool *pool, enum zero_memory_kind kind)
 {
-	if (pool->arena)
-		return kind == ZERO_MEM_SHARDS || kind == ZERO_MEM_GATHERED ||
-				       kind == ZERO_MEM_GRADIENTS || kind == ZERO_MEM_KINDS
-			       ? pool->arena
-			       : NULL;
-	if (kind != ZERO_MEM_GATHERED)
-		return NULL;
-	if (!pool->own)
-		pool->own = zero_arena_new(zero_arena_bytes(1), false);
-	return pool->own;
-}
-
-bool zero_pool_has_file(struct zero_pool *pool)
-{
-	bool has_file;
-
-	pthread_mutex_lock(&pool->lock);
-	has_file = arena_of(pool, ZERO_MEM_GATHERED);
-	pthread_mutex_unlock(&pool->lock);
-	return has_file;
-}
-
-void zero_pool_file(struct zero_pool *pool, const void *data, int *file, size_t *at)
-{
-	struct block key = {.data = (char *)(uintptr_t)data};
-	const struct block *block;
-
-	pthread_mutex_lock(&pool->lock);
-	block = *(struct block **)tfind(&key, &pool->live, by_address);
-	*file = zero_arena_file(block->arena);
-	*at = block->at;
-	pthread_mutex_unlock(&pool->lock);
+	return pool->arena &&
+	       (kind == ZERO_MEM_SHARDS || kind == ZERO_MEM_GRADIENTS || kind == ZERO_MEM_KINDS);
 }
 
 zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes,
-			    bool zeroed, const void *last, void **data)
+			    bool zeroed, void **data)
 {
 	struct block *block = NULL;
 	zero_status status = ZERO_OK;
@@ -303,7 +255,7 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 		if (kind != ZERO_MEM_KINDS)
 			status = zero_account_check(&pool->account, kind, bytes);
 		if (!status)
-			block = get_block(pool, bytes, arena_of(pool, kind), last, &recycled);
+			block = get_block(pool, bytes, is_shared(pool, kind), &recycled);
 		if (block)
 			block->kind = kind;
 		if (block && kind != ZERO_MEM_KINDS)

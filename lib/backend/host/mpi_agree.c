@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The all-reduce of an agreement, non-blocking: a rank that leaves waits for several of them. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -16,10 +17,12 @@ zero_status zero_mpi_begin_max(struct zero_comm *comm)
 
 /*
  * Waits until one of the requests is done. Peers may be late by seconds, and MPI_Wait would keep a
- * core busy that the program computes on, so after a short while this sleeps between tests.
+ * core busy that the program computes on, so after a short while this sleeps between tests. *index
+ * becomes -1 if a deadlock was found.
  */
 static int wait_idly(struct zero_comm *const *comms, int count, int *index)
 {
+	const struct zero_deadlock *deadlock = &zero_comm_of_job(comms[0])->deadlock;
 	struct timespec pause = {0, 2000};
 	int done = 0, error = MPI_SUCCESS;
 
@@ -31,6 +34,10 @@ static int wait_idly(struct zero_comm *const *comms, int count, int *index)
 		}
 		if (done || test < 200)
 			continue;
+		if (atomic_load(&deadlock->found) && !deadlock->ending) {
+			*index = -1;
+			break;
+		}
 		nanosleep(&pause, NULL);
 		if (pause.tv_nsec < 100000)
 			pause.tv_nsec += pause.tv_nsec / 4;

@@ -26,7 +26,7 @@ zero_status zero_mpi_reduce_open(struct zero_mpi_comm *mpi)
 	for (int set = 0; set < 2; set++) {
 		zero_status status =
 			zero_pool_alloc(mpi->pool, ZERO_MEM_STAGING, mpi->piece * remote, false,
-					NULL, (void **)&mpi->staging[set]);
+					(void **)&mpi->staging[set]);
 
 		if (status)
 			return status;

@@ -41,7 +41,6 @@ struct node_barrier {
 
 struct zero_peers {
 	char **bases; /* [count]: where their arenas are mapped */
-	int *files;   /* [count]: of the arenas, open here */
 	pid_t *processes;
 	bool can_read; /* each can read the others' memory */
 	size_t bytes;  /* of each */
@@ -51,6 +50,19 @@ struct zero_peers {
 
 /* ---- mapping each other's arenas ------------------------------------------------------------- */
 
+/*
+ * Twice the machine's memory, so that gaps between blocks do no harm. But all arenas of a node must
+ * fit into one process's address space.
+ */
+static size_t arena_bytes(int ranks)
+{
+	const size_t huge = (size_t)1 << 30, most = (size_t)32 << 40;
+	size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+	size_t bytes = 2 * memory / huge * huge + huge;
+
+	return bytes < most / (size_t)ranks ? bytes : most / (size_t)ranks / huge * huge;
+}
+
 struct peer_info {
 	int64_t process;
 	int64_t file; /* -1: this rank has no arena */
@@ -59,28 +71,30 @@ struct peer_info {
 	cpu_set_t cores; /* that the process may run on */
 };
 
-/* *file stays open as long as the arena is mapped. */
-static char *map_peer(const struct peer_info *peer, int *file)
+static char *map_peer(const struct peer_info *peer)
 {
 	struct arena_head *head;
 	struct stat info;
 	char path[64];
+	int file;
 
 	snprintf(path, sizeof(path), "/proc/%lld/fd/%lld", (long long)peer->process,
 		 (long long)peer->file);
-	*file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-	if (*file < 0)
+	file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	if (file < 0)
 		return NULL;
 	/* In another PID namespace the same numbers may name another file. */
-	head = fstat(*file, &info) || (uint64_t)info.st_size != peer->bytes
+	head = fstat(file, &info) || (uint64_t)info.st_size != peer->bytes
 		       ? NULL
-		       : zero_arena_map(*file, 0, peer->bytes);
-	if (head && head->cookie == peer->cookie)
-		return (char *)head;
-	if (head)
+		       : zero_arena_map(file, peer->bytes);
+	close(file);
+	if (!head)
+		return NULL;
+	if (head->cookie != peer->cookie) {
 		munmap(head, peer->bytes);
-	close(*file);
-	return NULL;
+		return NULL;
+	}
+	return (char *)head;
 }
 
 static void free_peers(struct zero_peers *peers)
@@ -88,12 +102,9 @@ static void free_peers(struct zero_peers *peers)
 	if (!peers)
 		return;
 	for (int i = 0; peers->bases && i < peers->count; i++)
-		if (i != peers->self && peers->bases[i]) {
+		if (i != peers->self && peers->bases[i])
 			munmap(peers->bases[i], peers->bytes);
-			close(peers->files[i]);
-		}
 	free(peers->bases);
-	free(peers->files);
 	free(peers->processes);
 	free(peers);
 }
@@ -103,17 +114,15 @@ static struct zero_arena *make_arena(int ranks, struct peer_info *mine)
 {
 	struct zero_arena *arena;
 	char *head;
-	size_t at;
 
-	*mine = (struct peer_info){
-		.process = getpid(), .file = -1, .bytes = zero_arena_bytes(ranks)};
+	*mine = (struct peer_info){.process = getpid(), .file = -1, .bytes = arena_bytes(ranks)};
 	sched_getaffinity(0, sizeof(mine->cores), &mine->cores);
 	if (getrandom(&mine->cookie, sizeof(mine->cookie), 0) != (ssize_t)sizeof(mine->cookie))
 		return NULL;
-	arena = zero_arena_new(mine->bytes, true);
+	arena = zero_arena_new(mine->bytes);
 	if (!arena)
 		return NULL;
-	head = zero_arena_alloc(arena, ZERO_ARENA_PAGE, &at);
+	head = zero_arena_alloc(arena, ZERO_ARENA_PAGE);
 	if (head != zero_arena_base(arena)) {
 		zero_arena_delete(arena);
 		return NULL;
@@ -138,9 +147,7 @@ static bool map_peers(struct zero_peers *peers, const struct peer_info *all,
 	/* Each rank has a thread that computes beside the one that waits here. */
 	peers->oversubscribed = CPU_COUNT(&cores) < 2 * peers->count;
 	for (int i = 0; i < peers->count; i++) {
-		peers->files[i] = zero_arena_file(arena);
-		peers->bases[i] = i == peers->self ? zero_arena_base(arena)
-						   : map_peer(&all[i], &peers->files[i]);
+		peers->bases[i] = i == peers->self ? zero_arena_base(arena) : map_peer(&all[i]);
 		if (!peers->bases[i])
 			return false;
 		peers->processes[i] = (pid_t)all[i].process;
@@ -191,10 +198,9 @@ static int place_tables(struct zero_node *node, struct zero_arena *arena, MPI_Co
 {
 	zero_address mine[2] = {0}, *all = calloc((size_t)node->world, sizeof(mine));
 	int error, room = all != NULL;
-	size_t at;
 
-	mine[0] = zero_node_address(node, zero_arena_alloc(arena, ZERO_ARENA_PAGE, &at));
-	mine[1] = zero_node_address(node, zero_arena_alloc(arena, sizeof(struct node_table), &at));
+	mine[0] = zero_node_address(node, zero_arena_alloc(arena, ZERO_ARENA_PAGE));
+	mine[1] = zero_node_address(node, zero_arena_alloc(arena, sizeof(struct node_table)));
 	error = MPI_Allreduce(MPI_IN_PLACE, &room, 1, MPI_INT, MPI_MIN, ranks);
 	if (!error && room)
 		error = MPI_Allgather(mine, 2, MPI_UINT64_T, all, 2, MPI_UINT64_T, ranks);
@@ -243,17 +249,14 @@ static struct zero_peers *new_peers(int rank, int world, size_t bytes)
 	struct zero_peers *peers = calloc(1, sizeof(*peers));
 	char **bases = calloc((size_t)world, sizeof(*bases));
 	pid_t *processes = calloc((size_t)world, sizeof(*processes));
-	int *files = calloc((size_t)world, sizeof(*files));
 
-	if (!peers || !bases || !processes || !files) {
+	if (!peers || !bases || !processes) {
 		free(peers);
 		free(bases);
 		free(processes);
-		free(files);
 		return NULL;
 	}
 	*peers = (struct zero_peers){.bases = bases,
-				     .files = files,
 				     .processes = processes,
 				     .bytes = bytes,
 				     .count = world,
@@ -357,12 +360,6 @@ void *zero_node_data(const struct zero_node *node, zero_address address)
 {
 	return node->peers->bases[(address >> ARENA_SHIFT) - 1] +
 	       (address & (((uint64_t)1 << ARENA_SHIFT) - 1));
-}
-
-int zero_node_file(const struct zero_node *node, zero_address address, size_t *at)
-{
-	*at = address & (((uint64_t)1 << ARENA_SHIFT) - 1);
-	return node->peers->files[(address >> ARENA_SHIFT) - 1];
 }
 
 void zero_node_next_table(struct zero_node *node)

@@ -43,8 +43,6 @@ void zero_node_close(struct zero_node *node, bool owner);
 zero_address zero_node_address(const struct zero_node *node, const void *data);
 /* Where this rank has mapped an address. */
 void *zero_node_data(const struct zero_node *node, zero_address address);
-/* The file of that arena, and the byte of it that the address is. */
-int zero_node_file(const struct zero_node *node, zero_address address, size_t *at);
 
 /* What a rank publishes of each operation of a submission. */
 struct zero_published {

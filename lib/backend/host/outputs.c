@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Outputs of gathers, each at one address for life. The memory is a block of the pool, which is
- * mapped at the output's address too, as long as the group is gathered; access is revoked after
- * that. The mapping itself stays, since a block that comes back to the same output is then there at
- * once, with its page tables.
+ * Outputs of gathers, each at one address for life. Memory comes to it when its group is gathered,
+ * and goes when it is released. Both move a mapping with its page tables, which costs a fraction of
+ * what finding or protecting its pages would: those are 4 KB, where memory is shared.
+ *
+ * A block of anonymous memory moves to the output and back. A block of an arena stays where peers
+ * and communication access it; a second mapping of it, its view, moves.
  */
 #include "outputs.h"
 
@@ -16,24 +18,30 @@
 #include "host.h"
 #include "shared_arena.h"
 
-struct output {
-	struct output *next;
-	char *address; /* what the tree is ordered by */
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+/* A range of addresses: a reserved one, or where a view is while it is at no output. */
+struct range {
+	char *key;  /* of the tree: the reserved address, or the block of a view */
+	char *from; /* where the memory at the output moves back to; NULL: nothing to move back */
+	char *address;
 	size_t bytes;
-	const void *base; /* the block that is mapped there; NULL: none */
+	bool taken; /* `from` is a block, not a view */
 };
 
 struct zero_outputs {
 	pthread_mutex_t lock;
-	void *by_address; /* tsearch tree */
-	struct output *list;
+	void *reserved; /* tsearch trees of ranges */
+	void *views;
 };
 
-static int by_address(const void *a, const void *b)
+static int by_key(const void *a, const void *b)
 {
-	const struct output *x = a, *y = b;
+	const struct range *x = a, *y = b;
 
-	return (x->address > y->address) - (x->address < y->address);
+	return (x->key > y->key) - (x->key < y->key);
 }
 
 struct zero_outputs *zero_outputs_new(void)
@@ -45,157 +53,194 @@ struct zero_outputs *zero_outputs_new(void)
 	return outputs;
 }
 
-static void leave_node(void *node)
+static void free_range(void *node)
 {
-	(void)node;
+	struct range *range = node;
+
+	munmap(range->address, range->bytes);
+	free(range);
 }
 
 void zero_outputs_delete(struct zero_outputs *outputs)
 {
-	struct output *next;
-
 	if (!outputs)
 		return;
-	tdestroy(outputs->by_address, leave_node);
-	for (struct output *output = outputs->list; output; output = next) {
-		next = output->next;
-		munmap(output->address, output->bytes);
-		free(output);
-	}
+	tdestroy(outputs->reserved, free_range);
+	tdestroy(outputs->views, free_range);
 	pthread_mutex_destroy(&outputs->lock);
 	free(outputs);
 }
 
+/* ---- ranges: called with the lock held ------------------------------------------------------- */
+
+static struct range *find(void **tree, const void *key)
+{
+	struct range wanted = {.key = (char *)(uintptr_t)key};
+	void *node = tfind(&wanted, tree, by_key);
+
+	return node ? *(struct range **)node : NULL;
+}
+
+/* Adds a range without memory. A `key` of NULL is its address. NULL: no room. */
+static struct range *add(void **tree, char *key, size_t bytes)
+{
+	struct range *range = calloc(1, sizeof(*range));
+
+	if (!range)
+		return NULL;
+	range->bytes = bytes;
+	range->address = zero_arena_addresses(bytes);
+	range->key = key ? key : range->address;
+	if (range->address && tsearch(range, tree, by_key))
+		return range;
+	if (range->address)
+		munmap(range->address, bytes);
+	free(range);
+	return NULL;
+}
+
+static void drop(void **tree, struct range *range)
+{
+	tdelete(range, tree, by_key);
+	free_range(range);
+}
+
+/* Moves a mapping. What is left has no pages, so that at no time another thread can map something
+   there. Linux can do so since 5.7, and with memory of an arena since 5.13. */
+static bool move(char *to, char *from, size_t bytes)
+{
+	return mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) !=
+	       MAP_FAILED;
+}
+
+/* Maps the memory of an arena at `from` a second time: an old size of 0 says so. */
+static bool map_again(char *to, char *from, size_t bytes)
+{
+	return mremap(from, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != MAP_FAILED;
+}
+
+static void take_away(const struct range *output)
+{
+	mmap(output->address, output->bytes, PROT_NONE,
+	     MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+/* The view of a block, of so many bytes at least. */
+static struct range *find_view(struct zero_outputs *outputs, char *block, size_t bytes)
+{
+	struct range *view = find(&outputs->views, block);
+
+	if (view && view->bytes < bytes) {
+		drop(&outputs->views, view);
+		view = NULL;
+	}
+	if (view)
+		return view;
+	view = add(&outputs->views, block, bytes);
+	if (view && !map_again(view->address, block, bytes)) {
+		drop(&outputs->views, view);
+		view = NULL;
+	}
+	return view;
+}
+
+/* ---- for all --------------------------------------------------------------------------------- */
+
 zero_status zero_outputs_reserve(struct zero_outputs *outputs, size_t bytes, void **address)
 {
-	struct output *output = calloc(1, sizeof(*output));
+	const struct range *output;
 
-	*address = NULL;
 	bytes = zero_round_to_pages(bytes);
-	if (output)
-		output->address = zero_arena_addresses(bytes);
-	if (!output || !output->address) {
-		free(output);
-		return zero_core->fail(
-			ZERO_E_MEMORY,
-			"no memory for %zu bytes of %s: the process has no addresses "
-			"left (ulimit -v)",
-			bytes, zero_memory_kind_name(ZERO_MEM_GATHERED));
-	}
-	output->bytes = bytes;
 	pthread_mutex_lock(&outputs->lock);
-	if (tsearch(output, &outputs->by_address, by_address)) {
-		output->next = outputs->list;
-		outputs->list = output;
-		*address = output->address;
-	}
+	output = add(&outputs->reserved, NULL, bytes);
+	*address = output ? output->address : NULL;
 	pthread_mutex_unlock(&outputs->lock);
 	if (*address)
 		return ZERO_OK;
-	munmap(output->address, bytes);
-	free(output);
-	return zero_core->fail(ZERO_E_MEMORY, "no memory for an output of %zu bytes", bytes);
-}
-
-/* Called with the lock held. */
-static struct output *find(struct zero_outputs *outputs, const void *address)
-{
-	struct output key = {.address = (char *)(uintptr_t)address};
-	void *node = tfind(&key, &outputs->by_address, by_address);
-
-	return node ? *(struct output **)node : NULL;
+	return zero_core->fail(ZERO_E_MEMORY,
+			       "no memory for %zu bytes of %s: the process has no addresses left "
+			       "(ulimit -v)",
+			       bytes, zero_memory_kind_name(ZERO_MEM_GATHERED));
 }
 
 void zero_outputs_unreserve(struct zero_outputs *outputs, void *address)
 {
-	struct output *output, **place;
+	struct range *output;
 
 	pthread_mutex_lock(&outputs->lock);
-	output = find(outputs, address);
-	if (output) {
-		tdelete(output, &outputs->by_address, by_address);
-		for (place = &outputs->list; *place != output;)
-			place = &(*place)->next;
-		*place = output->next;
-		munmap(output->address, output->bytes);
-		free(output);
-	}
+	output = find(&outputs->reserved, address);
+	if (output)
+		drop(&outputs->reserved, output);
 	pthread_mutex_unlock(&outputs->lock);
 }
 
-const void *zero_outputs_base(struct zero_outputs *outputs, const void *address)
+bool zero_outputs_take(struct zero_outputs *outputs, void *address, void *block)
 {
-	const struct output *output;
-	const void *base;
+	struct range *output;
+	bool taken;
 
 	pthread_mutex_lock(&outputs->lock);
-	output = find(outputs, address);
-	base = output ? output->base : NULL;
+	output = find(&outputs->reserved, address);
+	taken = move(output->address, block, output->bytes);
+	output->from = taken ? block : NULL;
+	output->taken = taken;
 	pthread_mutex_unlock(&outputs->lock);
-	return base;
+	return taken;
 }
 
-/* Maps part of a file there; anonymous memory if there is no file. */
-static bool map(struct output *output, const void *base, int file, size_t at)
+static zero_status fail_to_map(void)
 {
-	int flags =
-		MAP_FIXED | MAP_NORESERVE | (file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-
-	if (mmap(output->address, output->bytes, PROT_READ | PROT_WRITE, flags, file, (off_t)at) ==
-	    MAP_FAILED)
-		return false;
-	/* Hints. A core file has the block already. */
-	madvise(output->address, output->bytes, MADV_HUGEPAGE);
-	madvise(output->address, output->bytes, MADV_DONTDUMP);
-	output->base = base;
-	return true;
-}
-
-/* Takes what is mapped there away. */
-static void unmap(struct output *output)
-{
-	mmap(output->address, output->bytes, PROT_NONE,
-	     MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	output->base = NULL;
-}
-
-zero_status zero_outputs_map(struct zero_outputs *outputs, void *address, const void *base,
-			     int file, size_t at)
-{
-	struct output *output;
-	bool mapped;
-
-	pthread_mutex_lock(&outputs->lock);
-	output = find(outputs, address);
-	mapped = output && base && output->base == base &&
-		 !mprotect(output->address, output->bytes, PROT_READ | PROT_WRITE);
-	if (output && !mapped)
-		mapped = map(output, base, file, at);
-	pthread_mutex_unlock(&outputs->lock);
-	if (mapped)
-		return ZERO_OK;
 	return zero_core->fail(ZERO_E_MEMORY,
 			       "an output cannot be mapped: the process has too many "
 			       "mappings (sysctl vm.max_map_count)");
 }
 
-bool zero_outputs_revoke(struct zero_outputs *outputs, void *address)
+zero_status zero_outputs_fill(struct zero_outputs *outputs, void *address)
 {
-	struct output *output;
+	const struct range *output;
+	bool mapped;
 
 	pthread_mutex_lock(&outputs->lock);
-	output = find(outputs, address);
-	if (output && (!output->base || mprotect(output->address, output->bytes, PROT_NONE)))
-		unmap(output);
+	output = find(&outputs->reserved, address);
+	mapped = mmap(output->address, output->bytes, PROT_READ | PROT_WRITE,
+		      MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED;
+	if (mapped)
+		madvise(output->address, output->bytes, MADV_HUGEPAGE);
 	pthread_mutex_unlock(&outputs->lock);
-	return output;
+	return mapped ? ZERO_OK : fail_to_map();
 }
 
-void zero_outputs_forget(struct zero_outputs *outputs, const void *base)
+zero_status zero_outputs_show(struct zero_outputs *outputs, void *address, void *block)
 {
+	struct range *output, *view;
+	bool shown;
+
 	pthread_mutex_lock(&outputs->lock);
-	for (struct output *output = outputs->list; output; output = output->next)
-		if (output->base == base)
-			unmap(output);
+	output = find(&outputs->reserved, address);
+	view = find_view(outputs, block, output->bytes);
+	shown = view && move(output->address, view->address, output->bytes);
+	output->from = shown ? view->address : NULL;
+	if (!shown)
+		shown = map_again(output->address, block, output->bytes);
 	pthread_mutex_unlock(&outputs->lock);
+	return shown ? ZERO_OK : fail_to_map();
+}
+
+bool zero_outputs_hide(struct zero_outputs *outputs, void *address, void **block)
+{
+	struct range *output;
+
+	pthread_mutex_lock(&outputs->lock);
+	output = find(&outputs->reserved, address);
+	if (block)
+		*block = output && output->taken ? output->from : NULL;
+	if (output) {
+		if (output->from)
+			move(output->from, output->address, output->bytes);
+		output->from = NULL;
+		output->taken = false;
+		take_away(output);
+	}
+	pthread_mutex_unlock(&outputs->lock);
+	return output;
 }

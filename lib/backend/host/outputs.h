@@ -14,15 +14,14 @@ void zero_outputs_delete(struct zero_outputs *outputs);
 zero_status zero_outputs_reserve(struct zero_outputs *outputs, size_t bytes, void **address);
 void zero_outputs_unreserve(struct zero_outputs *outputs, void *address);
 
-/* The block that was mapped last at a reserved address; NULL: none. */
-const void *zero_outputs_base(struct zero_outputs *outputs, const void *address);
-/* Lets the process access a block at a reserved address: byte `at` and on of `file`. `base` is the
-   block's own address, by which it is known again; NULL with a file of -1 for fresh memory. */
-zero_status zero_outputs_map(struct zero_outputs *outputs, void *address, const void *base,
-			     int file, size_t at);
-/* From now on an access ends the process. False if the address is not a reserved one. */
-bool zero_outputs_revoke(struct zero_outputs *outputs, void *address);
-/* A block is about to be unmapped. */
-void zero_outputs_forget(struct zero_outputs *outputs, const void *base);
+/* Moves a block of anonymous memory to a reserved address. False: this system cannot. */
+bool zero_outputs_take(struct zero_outputs *outputs, void *address, void *block);
+/* Makes fresh memory appear at a reserved address. */
+zero_status zero_outputs_fill(struct zero_outputs *outputs, void *address);
+/* Makes a block of an arena, which stays where it is, appear at a reserved address too. */
+zero_status zero_outputs_show(struct zero_outputs *outputs, void *address, void *block);
+/* Ends all three: from now on an access ends the process. *block becomes the one of
+   zero_outputs_take, which is back in its place, or NULL. False if no such range was reserved. */
+bool zero_outputs_hide(struct zero_outputs *outputs, void *address, void **block);
 
 #endif

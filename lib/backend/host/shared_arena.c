@@ -24,7 +24,7 @@ struct gap {
 struct zero_arena {
 	pthread_mutex_t lock;
 	struct gap *gaps;
-	char *base; /* NULL: blocks are mapped one by one */
+	char *base;
 	size_t bytes;
 	int file;
 };
@@ -36,15 +36,6 @@ static bool is_allowed(size_t bytes)
 
 	return !getrlimit(RLIMIT_FSIZE, &limit) &&
 	       (limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur);
-}
-
-size_t zero_arena_bytes(int ranks)
-{
-	const size_t huge = (size_t)1 << 30, most = (size_t)32 << 40;
-	size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-	size_t bytes = 2 * memory / huge * huge + huge;
-
-	return bytes < most / (size_t)ranks ? bytes : most / (size_t)ranks / huge * huge;
 }
 
 char *zero_arena_addresses(size_t bytes)
@@ -64,14 +55,14 @@ char *zero_arena_addresses(size_t bytes)
 	return room + before;
 }
 
-void *zero_arena_map(int file, size_t at, size_t bytes)
+void *zero_arena_map(int file, size_t bytes)
 {
 	char *room = zero_arena_addresses(bytes), *base;
 
 	if (!room)
 		return NULL;
 	base = mmap(room, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
-		    file, (off_t)at);
+		    file, 0);
 	if (base == MAP_FAILED) {
 		munmap(room, bytes);
 		return NULL;
@@ -83,10 +74,11 @@ void *zero_arena_map(int file, size_t at, size_t bytes)
 	return base;
 }
 
-struct zero_arena *zero_arena_new(size_t bytes, bool mapped)
+struct zero_arena *zero_arena_new(size_t bytes)
 {
 	struct zero_arena *arena = calloc(1, sizeof(*arena));
 	struct gap *all = calloc(1, sizeof(*all));
+	void *base;
 
 	if (!arena || !all || !is_allowed(bytes))
 		goto no_memory;
@@ -98,12 +90,11 @@ struct zero_arena *zero_arena_new(size_t bytes, bool mapped)
 		goto no_memory;
 	if (ftruncate(arena->file, (off_t)bytes))
 		goto close_file;
-	if (mapped) {
-		arena->base = zero_arena_map(arena->file, 0, bytes);
-		if (!arena->base)
-			goto close_file;
-	}
+	base = zero_arena_map(arena->file, bytes);
+	if (!base)
+		goto close_file;
 	pthread_mutex_init(&arena->lock, NULL);
+	arena->base = base;
 	arena->bytes = bytes;
 	all->bytes = bytes;
 	arena->gaps = all;
@@ -126,8 +117,7 @@ void zero_arena_delete(struct zero_arena *arena)
 		next = gap->next;
 		free(gap);
 	}
-	if (arena->base)
-		munmap(arena->base, arena->bytes);
+	munmap(arena->base, arena->bytes);
 	close(arena->file);
 	pthread_mutex_destroy(&arena->lock);
 	free(arena);
@@ -141,6 +131,13 @@ char *zero_arena_base(const struct zero_arena *arena)
 int zero_arena_file(const struct zero_arena *arena)
 {
 	return arena->file;
+}
+
+bool zero_arena_contains(const struct zero_arena *arena, const void *data)
+{
+	const char *at = data;
+
+	return at >= arena->base && at < arena->base + arena->bytes;
 }
 
 /* Large blocks begin at a multiple of the huge page size; what is before them stays a gap. */
@@ -176,23 +173,22 @@ static bool cut(struct gap **place, size_t at, size_t bytes)
 	return true;
 }
 
-/* Returns the first place where so many bytes are free, and takes them; SIZE_MAX if there is none. */
-static size_t take(struct zero_arena *arena, size_t bytes)
+char *zero_arena_alloc(struct zero_arena *arena, size_t bytes)
 {
-	size_t found = SIZE_MAX;
+	char *data = NULL;
 
 	pthread_mutex_lock(&arena->lock);
-	for (struct gap **place = &arena->gaps; *place; place = &(*place)->next) {
+	for (struct gap **place = &arena->gaps; *place && !data; place = &(*place)->next) {
 		size_t at = align_up((*place)->at, bytes), end = (*place)->at + (*place)->bytes;
 
 		if (at > end || end - at < bytes)
 			continue;
 		if (cut(place, at, bytes))
-			found = at;
+			data = arena->base + at;
 		break;
 	}
 	pthread_mutex_unlock(&arena->lock);
-	return found;
+	return data;
 }
 
 /* Merges the gap with the next one if they are adjacent. */
@@ -207,10 +203,13 @@ static void join(struct gap *gap)
 	free(next);
 }
 
-static void give_back(struct zero_arena *arena, size_t at, size_t bytes)
+void zero_arena_free(struct zero_arena *arena, char *data, size_t bytes)
 {
+	size_t at = (size_t)(data - arena->base);
 	struct gap **place, *gap = malloc(sizeof(*gap));
 
+	/* Returns the pages to the system; they read as 0 when touched again. */
+	fallocate(arena->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
 	if (!gap)
 		return; /* a range of addresses is lost, but no memory */
 	pthread_mutex_lock(&arena->lock);
@@ -227,26 +226,4 @@ static void give_back(struct zero_arena *arena, size_t at, size_t bytes)
 		join(gap);
 	}
 	pthread_mutex_unlock(&arena->lock);
-}
-
-char *zero_arena_alloc(struct zero_arena *arena, size_t bytes, size_t *at)
-{
-	char *data;
-
-	*at = take(arena, bytes);
-	if (*at == SIZE_MAX)
-		return NULL;
-	data = arena->base ? arena->base + *at : zero_arena_map(arena->file, *at, bytes);
-	if (!data)
-		give_back(arena, *at, bytes);
-	return data;
-}
-
-void zero_arena_free(struct zero_arena *arena, char *data, size_t at, size_t bytes)
-{
-	if (!arena->base)
-		munmap(data, bytes);
-	/* Returns the pages to the system; they read as 0 when touched again. */
-	fallocate(arena->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
-	give_back(arena, at, bytes);
 }

@@ -61,13 +61,10 @@ static void reclaim(struct zero_mpi_comm *mpi)
 static zero_status allocate(struct zero_mpi_comm *mpi, const struct zero_op *op)
 {
 	struct zero_shared *shared = op->shared;
-	const void *last = NULL;
 	zero_status status;
 
-	if (op->recv)
-		last = zero_outputs_base(zero_pool_outputs(mpi->pool), op->recv);
 	status = zero_pool_alloc(mpi->pool, ZERO_MEM_KINDS,
-				 zero_round_to_pages(op->count) + ZERO_ARENA_PAGE, op->zeroed, last,
+				 zero_round_to_pages(op->count) + ZERO_ARENA_PAGE, op->zeroed,
 				 (void **)&shared->base);
 	if (!status)
 		atomic_store(users_of(shared), (uint32_t)mpi->node->world);
@@ -124,8 +121,6 @@ static void populate(const struct zero_mpi_comm *mpi, const struct zero_shared *
 static zero_status find(struct zero_mpi_comm *mpi, const struct zero_op *op, zero_address address)
 {
 	struct zero_shared *shared = op->shared;
-	size_t at;
-	int file = zero_node_file(mpi->node, address, &at);
 
 	shared->owner = mpi;
 	shared->base = zero_node_data(mpi->node, address);
@@ -139,7 +134,7 @@ static zero_status find(struct zero_mpi_comm *mpi, const struct zero_op *op, zer
 		populate(mpi, shared);
 	if (!op->recv)
 		return ZERO_OK;
-	return zero_outputs_map(zero_pool_outputs(mpi->pool), op->recv, shared->base, file, at);
+	return zero_outputs_show(zero_pool_outputs(mpi->pool), op->recv, shared->base);
 }
 
 zero_status zero_shared_buffer_end(struct zero_mpi_comm *mpi, const struct zero_op *ops,
@@ -193,7 +188,7 @@ void zero_shared_buffer_free(struct zero_comm *comm, struct zero_shared *shared)
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 	bool last;
 
-	zero_outputs_revoke(zero_pool_outputs(mpi->pool), shared->data);
+	zero_outputs_hide(zero_pool_outputs(mpi->pool), shared->data, NULL);
 	zero_pool_uncount(mpi->pool, shared->kind, own_part(mpi, shared->bytes));
 	/* The block is in the first rank's pool, so only that rank can free it. */
 	last = atomic_fetch_sub(users_of(shared), 1) == 1;

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels of a step on the CPU, cut into parts for several threads. */
+#include "workers.h"
+
+enum {
+	LINE = 64,         /* bounds of parts are multiples of it: no cache line has two writers */
+	SHORTEST = 16384,  /* elements of a part: less is done before another thread wakes up */
+	LONGEST = 1 << 18, /* so many let the kernels store past the cache */
+	NORM_PARTS = 1024,
+	NORM_SHORTEST = 65536,
+};
+
+static size_t rounded_up(size_t count, size_t to)
+{
+	return (count + to - 1) / to * to;
+}
+
+/* ---- AdamW ----------------------------------------------------------------------------------- */
+
+struct adamw {
+	const struct zero_kernels *kernels;
+	const struct zero_adamw_args *args;
+	float *p, *m, *v;
+	const float *g;
+	char *low;
+	zero_dtype low_dtype;
+	size_t count, length;
+};
+
+static void adamw_part(void *context, size_t i)
+{
+	const struct adamw *a = context;
+	size_t first = i * a->length, count = a->count - first;
+	size_t low_size = a->low_dtype == ZERO_F32 ? sizeof(float) : sizeof(uint16_t);
+
+	if (count > a->length)
+		count = a->length;
+	a->kernels->adamw(a->args, a->p + first, a->m + first, a->v + first, a->g + first,
+			  a->low ? a->low + first * low_size : NULL, a->low_dtype, count);
+}
+
+/* Long arrays are cut into parts of LONGEST, shorter ones into 16. */
+void zero_cpu_adamw(struct zero_workers *workers, const struct zero_kernels *kernels,
+		    const struct zero_adamw_args *args, float *p, float *m, float *v,
+		    const float *g, void *low, zero_dtype low_dtype, size_t count)
+{
+	struct adamw a = {kernels, args, p, m, v, g, low, low_dtype, count, 0};
+
+	a.length = rounded_up(count / 16 + 1, LINE);
+	a.length = a.length < SHORTEST ? SHORTEST : a.length > LONGEST ? LONGEST : a.length;
+	zero_workers_run(workers, adamw_part, &a, count / a.length + (count % a.length != 0));
+}
+
+/* ---- the norm -------------------------------------------------------------------------------- */
+
+struct norm2 {
+	const struct zero_kernels *kernels;
+	const float *x;
+	size_t count, length;
+	double sums[NORM_PARTS];
+};
+
+static void norm2_part(void *context, size_t i)
+{
+	struct norm2 *n = context;
+	size_t first = i * n->length, count = n->count - first;
+
+	n->sums[i] = n->kernels->norm2(n->x + first, count < n->length ? count : n->length);
+}
+
+double zero_cpu_norm2(struct zero_workers *workers, const struct zero_kernels *kernels,
+		      const float *x, size_t count)
+{
+	struct norm2 n = {.kernels = kernels, .x = x, .count = count};
+	size_t parts;
+	double sum = 0;
+
+	n.length = rounded_up(count / NORM_PARTS + 1, LINE);
+	n.length = n.length < NORM_SHORTEST ? NORM_SHORTEST : n.length;
+	parts = count / n.length + (count % n.length != 0);
+	zero_workers_run(workers, norm2_part, &n, parts);
+	for (size_t i = 0; i < parts; i++)
+		sum += n.sums[i];
+	return sum;
+}
