@@ -6,7 +6,7 @@
  *
  *	ranks            all checks
  *	ranks NAME ...   these alone: load, gather, order, update, step, flatten, model, leave,
- *	                 account; address and capture, which are not among all
+ *	                 account, address; and capture, which is not among all
  */
 #include "ranks.h"
 
@@ -127,7 +127,9 @@ static void check_memory(int stage)
 	      bytes);
 	ok(zero_gather(group, ZERO_BF16));
 	ok(zero_memory_now(job, &memory));
-	check(memory.gathered.now == 2 * count, "stage %d: %zu", stage, memory.gathered.now);
+	/* a device rounds up to its granularity */
+	check(memory.gathered.now >= 2 * count && memory.gathered.now < 2 * count + (4 << 20),
+	      "stage %d: %zu", stage, memory.gathered.now);
 	ok(zero_release(group));
 	check(zero_gradient(param), "%s", zero_last_error());
 	ok(zero_device_alloc(job, 12345, &data));
@@ -264,7 +266,7 @@ int main(int argc, char **argv)
 		each_stage(check_updates, "");
 	if (wanted(argc, argv, "step"))
 		check_training();
-	if (argc > 1 && wanted(argc, argv, "address"))
+	if (wanted(argc, argv, "address"))
 		each_stage(check_addresses, "");
 	if (argc > 1 && wanted(argc, argv, "capture"))
 		each_stage(check_captured, "");

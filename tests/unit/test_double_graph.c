@@ -72,7 +72,8 @@ START_TEST(a_graph_repeats_what_was_captured)
 {
 	CUstream first = new_stream(), second = new_stream();
 	float *x = new_pinned(4), *y = new_pinned(4);
-	struct zero_device_sum sum = {.out = x, .in = {x, y}, .count = 1, .n = 2, .from = ZERO_F32};
+	struct zero_device_sum sum = {
+		.out = x, .own = x, .others = y, .count = 1, .n = 2, .from = ZERO_F32};
 	CUstreamCaptureStatus status;
 	CUgraphExec exec;
 	cuuint64_t id = 0;
