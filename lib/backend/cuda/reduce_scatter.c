@@ -112,7 +112,7 @@ static char *near_at(const struct exchange *exchange, const struct round *round,
 }
 
 /* Where values or sums of a distance are, in elements of `size` bytes. */
-static char *far_at(char *buffer, const struct round *round, int distance, size_t size)
+static void *far_at(char *buffer, const struct round *round, int distance, size_t size)
 {
 	return buffer + (size_t)(distance - round->is.first) * round->is.count * size;
 }
@@ -201,9 +201,7 @@ static void sum_near(const struct exchange *exchange, const struct round *round)
 	for (int distance = round->is.first; distance < round->is.end; distance++) {
 		int owner = zero_reduce_peer(grid, distance, grid->column);
 		struct zero_device_sum sum = {
-			.out = distance ? (float *)far_at(round->sums, round, distance,
-							  sizeof(float))
-					: out,
+			.out = distance ? far_at(round->sums, round, distance, sizeof(float)) : out,
 			.own = part_of(exchange, round, owner),
 			.others = near_at(exchange, round, distance, 0),
 			.count = round->is.count,
