@@ -6,7 +6,7 @@
  *
  *	ranks            all checks
  *	ranks NAME ...   these alone: load, gather, order, update, step, flatten, model, leave,
- *	                 account, address; and capture, which is not among all
+ *	                 account, address, capture
  */
 #include "ranks.h"
 
