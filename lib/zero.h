@@ -679,9 +679,12 @@ typedef struct zero_step_result {
  *
  * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no
  * device: the norm, clipping, and whether the step is skipped are decided on the devices. So such
- * a step can be captured as part of a CUDA graph, from the second step on, without the setting
- * `offload` and without a loss scale in host memory. A captured step repeats its arguments, and what
- * ranks agree on by way of the host (samples, signals to stop) is that of the capture.
+ * a step can be captured as part of a CUDA graph, without the setting `offload` and without a loss
+ * scale in host memory, after two or three that were not. Call zero_agree(job, NULL) before the
+ * capture, so that the stream has waited for what the library has begun. A captured step repeats its
+ * arguments, and what ranks agree on by way of the host (samples, signals to stop) is that of the
+ * capture. An allocation makes a capture fail: gradients are kept from step to step, unless groups
+ * have many different sizes or the device has no memory left.
  *
  * With f32 parameters and gradients, the new values are the same bits at every stage, on every
  * instruction set, and wherever the optimizer states are, for one number of ranks and one backend;

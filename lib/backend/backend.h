@@ -387,6 +387,8 @@ struct zero_backend_ops {
 	void (*set_stream)(struct zero_backend *backend, void *stream);
 	/* COLLECTIVE. Makes a communicator for the caller's own use; see zero_nccl_comm. */
 	zero_status (*caller_comm)(struct zero_backend *backend, void **comm);
+	/* Whether the caller's stream is being captured into a graph. */
+	bool (*capturing)(struct zero_backend *backend);
 
 	/*
 	 * ---- kernels on this rank's own data ----

@@ -55,6 +55,44 @@ static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
 	return status;
 }
 
+static bool is_captured(const zero_job *job)
+{
+	return job->ops->capturing && job->ops->capturing(job->backend);
+}
+
+/* A captured step must not wait for the device. */
+static zero_status check_capture(const zero_job *job, const zero_adamw *adamw,
+				 const zero_step_result *result)
+{
+	const char *why = result ? "its result must be NULL" : NULL;
+
+	if (!why && adamw->loss_scale && !zero_loss_scale_is_kept(job, adamw->loss_scale))
+		why = "the loss scale must be that of zero_device_loss_scale";
+	if (!why && zero_states_staged(job))
+		why = "offloaded states are stepped by the host";
+	if (!why || !is_captured(job))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_STATE, "zero_step cannot be captured: %s", why);
+}
+
+/* What a capture begins it also ends: later work must not wait for it. */
+static zero_status end_capture(zero_job *job)
+{
+	zero_status status = ZERO_OK, one;
+
+	pthread_mutex_lock(&job->lock);
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		zero_group *group = job->model->groups[g];
+
+		one = zero_work_wait(job, &group->post_step_gather);
+		status = status ? status : one;
+		job->ops->work_put(job->backend, group->step_work);
+		group->step_work = NULL;
+	}
+	pthread_mutex_unlock(&job->lock);
+	return status;
+}
+
 /* Reduces the groups that were not reduced since the last step, and waits for all reduces. */
 static zero_status finish_reduces(zero_job *job)
 {
@@ -234,6 +272,8 @@ static zero_status take_step(zero_job *job, const zero_adamw *adamw,
 		status = step_groups(job, adamw, ops);
 	if (!status && !early && (result || has_own_scale(job, adamw)))
 		status = zero_step_state_read(job);
+	if (!status && is_captured(job))
+		status = end_capture(job);
 	if (status)
 		return zero_tear(job, status);
 	if (has_own_scale(job, adamw))
@@ -260,6 +300,8 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 	status = job->laid_out ? finish_reduces(job) : ZERO_OK;
 	if (!status)
 		status = check_step(job, adamw);
+	if (!status)
+		status = check_capture(job, adamw, result);
 	if (!status)
 		status = zero_states_alloc(job);
 	/* After the ranks have agreed nothing is allocated: no rank can fail alone for that. */

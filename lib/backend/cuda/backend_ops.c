@@ -116,6 +116,16 @@ static void cuda_set_stream(struct zero_backend *cuda, void *stream)
 	cuda->device->compute_stream = stream;
 }
 
+static bool cuda_capturing(struct zero_backend *cuda)
+{
+	bool capturing;
+
+	zero_device_enter(cuda->device);
+	capturing = zero_device_capturing(cuda->device);
+	zero_device_leave(cuda->device);
+	return capturing;
+}
+
 static zero_status cuda_caller_comm(struct zero_backend *cuda, void **comm)
 {
 	zero_status status = ZERO_OK;
@@ -503,6 +513,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.abort = cuda_abort,
 	.set_stream = cuda_set_stream,
 	.caller_comm = cuda_caller_comm,
+	.capturing = cuda_capturing,
 	.event_record = cuda_event_record,
 	.event_wait = cuda_event_wait,
 	.fill_constant = cuda_fill_constant,

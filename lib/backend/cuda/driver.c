@@ -50,6 +50,7 @@ static const char *const names[] = {
 	"cuStreamDestroy_v2",
 	"cuStreamSynchronize",
 	"cuStreamWaitEvent",
+	"cuStreamIsCapturing",
 	"cuEventCreate",
 	"cuEventDestroy_v2",
 	"cuEventRecord",

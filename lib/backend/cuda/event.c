@@ -53,6 +53,14 @@ CUevent zero_event_record(struct zero_device *device, CUstream stream)
 	return event;
 }
 
+bool zero_device_capturing(const struct zero_device *device)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	return !zero_driver.stream_capturing(device->compute_stream, &status) &&
+	       status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
 void zero_stream_wait(struct zero_device *device, CUstream stream, CUevent event)
 {
 	if (event)

@@ -41,7 +41,11 @@ struct zero_device {
 	CUstream comm_stream;    /* of collectives */
 	CUstream
 		sums_stream; /* of a reduce-scatter's sums, beside the exchange of the next piece */
-	bool hung;           /* work on the device may never end, and is not waited for */
+	/* The last submission that the communication stream has, and the last one that the caller's
+	   stream has waited for: what ended earlier needs no further wait. In a capture it waits for
+	   what is captured alone. */
+	_Atomic uint64_t submitted, joined, joined_in_capture;
+	bool hung; /* work on the device may never end, and is not waited for */
 	CUmemoryPool pool;
 	CUmodule module;
 	CUfunction functions[ZERO_KERNELS];
@@ -86,6 +90,8 @@ CUevent zero_event_get(struct zero_device *device);
 void zero_event_put(struct zero_device *device, CUevent event); /* NULL is a no-op */
 /* Returns an event recorded at the end of the stream's work so far. */
 CUevent zero_event_record(struct zero_device *device, CUstream stream);
+/* Whether the caller's stream is being captured into a graph. */
+bool zero_device_capturing(const struct zero_device *device);
 /* Later work on the stream waits for the event. NULL is a no-op. */
 void zero_stream_wait(struct zero_device *device, CUstream stream, CUevent event);
 /* Returns whether communication has failed, and fails then with the sentence that says why. */
