@@ -100,6 +100,8 @@ static void take_steps(struct model *m, void *stream, bool captured)
 		train(m, stream);
 	if (!captured)
 		return;
+	/* the stream has then waited for all that the library has begun */
+	ok(zero_agree(m->job, NULL));
 	capture_begin(stream);
 	train(m, stream);
 	graph = capture_end(stream);

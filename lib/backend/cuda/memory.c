@@ -23,6 +23,8 @@ struct block {
 	bool pinned;
 	CUstream stream;    /* it was allocated for */
 	CUevent freed;      /* when an idle block may be used again */
+	bool by_comm;       /* a kept block was freed in the order of the communication stream */
+	uint64_t submitted; /* before that */
 	struct block *next; /* in the list of idle blocks */
 };
 
@@ -32,6 +34,9 @@ struct zero_memory_pool {
 	pthread_mutex_t lock;
 	void *live; /* tree of tsearch */
 	struct block *idle;
+	struct block *kept; /* of gradients, from one step to the next */
+	size_t kept_bytes;
+	bool keeps_nothing;
 	size_t idle_bytes;
 	struct zero_account account;
 };
@@ -109,11 +114,71 @@ static CUresult alloc_from_pool(struct zero_memory_pool *memory, size_t bytes, C
 	return result;
 }
 
+/* ---- gradients: the same blocks in each step, so that a graph can have them ------------------- */
+
+/* A graph allocates nothing. What is kept is within the limit, and at most twice what there ever was of
+   gradients; nothing is, once the device had no memory. */
+static bool may_keep(const struct zero_memory_pool *memory, const struct block *block)
+{
+	const struct zero_account *account = &memory->account;
+	size_t kept = memory->kept_bytes + block->bytes;
+
+	return block->kind == ZERO_MEM_GRADIENTS && !memory->allocator.alloc &&
+	       !memory->keeps_nothing && kept / 2 <= account->by_kind[ZERO_MEM_GRADIENTS].peak &&
+	       account->total.now <= account->limit && kept <= account->limit - account->total.now;
+}
+
+static void keep(struct zero_memory_pool *memory, struct block *block, CUstream stream)
+{
+	block->by_comm = stream == memory->device->comm_stream;
+	block->submitted = memory->device->submitted;
+	block->next = memory->kept;
+	memory->kept = block;
+	memory->kept_bytes += block->bytes;
+}
+
+/* Returns a block that needs no wait, or NULL. */
+static struct block *reuse_kept(struct zero_memory_pool *memory, size_t bytes, CUstream stream)
+{
+	const struct zero_device *device = memory->device;
+	uint64_t joined = device->joined;
+
+	if (stream != device->compute_stream)
+		return NULL;
+	if (device->joined_in_capture > joined && zero_device_capturing(device))
+		joined = device->joined_in_capture;
+	for (struct block **at = &memory->kept; *at; at = &(*at)->next) {
+		struct block *block = *at;
+
+		if (block->bytes != bytes || (block->by_comm && block->submitted > joined))
+			continue;
+		*at = block->next;
+		memory->kept_bytes -= bytes;
+		return block;
+	}
+	return NULL;
+}
+
+static void drop_kept(struct zero_memory_pool *memory)
+{
+	while (memory->kept) {
+		struct block *block = memory->kept;
+
+		memory->kept = block->next;
+		memory->kept_bytes -= block->bytes;
+		free_block(memory, block,
+			   block->by_comm ? memory->device->comm_stream
+					  : memory->device->compute_stream);
+	}
+}
+
 /* The driver can reclaim freed memory once the stream has reached the point of the free. */
 static void trim_device(struct zero_memory_pool *memory)
 {
 	struct zero_device *device = memory->device;
 
+	memory->keeps_nothing |= memory->kept != NULL;
+	drop_kept(memory);
 	if (device->hung)
 		return;
 	zero_driver.stream_finish(device->compute_stream);
@@ -228,6 +293,8 @@ static struct block *alloc_block(struct zero_memory_pool *memory, enum zero_memo
 {
 	struct block *block = zero_on_device(kind) ? NULL : reuse_idle(memory, bytes);
 
+	if (kind == ZERO_MEM_GRADIENTS)
+		block = reuse_kept(memory, bytes, stream);
 	if (!block) {
 		block = calloc(1, sizeof(*block));
 		if (!block)
@@ -331,6 +398,8 @@ void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stre
 		memory->idle = block;
 		memory->idle_bytes += block->bytes;
 		bound_idle(memory);
+	} else if (block && may_keep(memory, block)) {
+		keep(memory, block, stream);
 	} else if (block) {
 		free_block(memory, block, stream);
 	}
@@ -357,6 +426,7 @@ void zero_memory_delete(struct zero_memory_pool *memory)
 	if (!memory)
 		return;
 	trim_idle(memory);
+	drop_kept(memory);
 	/* Blocks that the caller has not freed. */
 	while (memory->live) {
 		struct block *block = *(struct block **)memory->live;
