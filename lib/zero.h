@@ -678,13 +678,9 @@ typedef struct zero_step_result {
  * first. No group may be gathered. `result` may be NULL; it is filled on success.
  *
  * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no
- * device: the norm, clipping, and whether the step is skipped are decided on the devices. So such
- * a step can be captured as part of a CUDA graph, without the setting `offload` and without a loss
- * scale in host memory, after two or three that were not. Call zero_agree(job, NULL) before the
- * capture, so that the stream has waited for what the library has begun. A captured step repeats its
- * arguments, and what ranks agree on by way of the host (samples, signals to stop) is that of the
- * capture. An allocation makes a capture fail: gradients are kept from step to step, unless groups
- * have many different sizes or the device has no memory left.
+ * device: the norm, clipping, and whether the step is skipped are decided on the devices. CAPTURE
+ * below says how such steps become a CUDA graph. In a graph what ranks agree on by way of the host
+ * (samples, signals to stop) is that of the capture.
  *
  * With f32 parameters and gradients, the new values are the same bits at every stage, on every
  * instruction set, and wherever the optimizer states are, for one number of ranks and one backend;
@@ -922,6 +918,15 @@ int zero_team_world(const zero_team *team);
  * it needs (the result of zero_step, ZERO_CHECK=1, zero_export), and where memory becomes the
  * caller's again (the end of zero_load and zero_load_model, and of zero_layout with adopted
  * tensors). It waits for nothing else, so an error of the device may be returned by a later call.
+ *
+ * CAPTURE. What the library enqueues may be captured with the caller's stream, as a CUDA graph that
+ * takes training steps: zero_gather, zero_prefetch, zero_release, zero_gradient, zero_reduce, and
+ * zero_step without a result, without a loss scale of the program and without offloaded states. Take
+ * some steps first, so that all memory is there. Call zero_agree(job, NULL) and wait for the stream
+ * before the capture begins, gather nothing across its beginning or end, and capture on all ranks
+ * alike. A call that would wait for the device fails with ZERO_E_STATE. The ranks agree once, while
+ * they capture; launch the graph equally often and in one order on all of them. Values that the host
+ * passed are part of the graph, such as the learning rate. Delete it before zero_close.
  *
  * POINTERS. The pointers of zero_data, zero_view, zero_shard, zero_gradient, zero_gradient_as and
  * zero_device_alloc are device memory. Kernels and copies on the stream may use them, the host may

@@ -385,10 +385,10 @@ struct zero_backend_ops {
 
 	/* Sets the stream that the caller computes on; see zero_set_stream. */
 	void (*set_stream)(struct zero_backend *backend, void *stream);
+	/* Whether what is enqueued on that stream is being captured. */
+	bool (*capturing)(struct zero_backend *backend);
 	/* COLLECTIVE. Makes a communicator for the caller's own use; see zero_nccl_comm. */
 	zero_status (*caller_comm)(struct zero_backend *backend, void **comm);
-	/* Whether the caller's stream is being captured into a graph. */
-	bool (*capturing)(struct zero_backend *backend);
 
 	/*
 	 * ---- kernels on this rank's own data ----

@@ -23,11 +23,10 @@ struct zero_intent {
 	int error_rank; /* the rank of the error if all ranks know it already, else -1 */
 };
 
-/* Events that order a submission on a device; NULL in a backend without one. */
+/* Events that order a submission on a device. Both are NULL in a backend without one. */
 struct zero_device_order {
-	void *before;    /* end of what the caller had begun when it submitted */
-	void *after;     /* end of the submission */
-	uint64_t number; /* later submissions of this device have larger ones */
+	void *before; /* end of what the caller had begun when it submitted */
+	void *after;  /* end of the submission */
 };
 
 /*

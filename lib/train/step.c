@@ -75,24 +75,6 @@ static zero_status check_capture(const zero_job *job, const zero_adamw *adamw,
 	return zero_fail(ZERO_E_STATE, "zero_step cannot be captured: %s", why);
 }
 
-/* What a capture begins it also ends: later work must not wait for it. */
-static zero_status end_capture(zero_job *job)
-{
-	zero_status status = ZERO_OK, one;
-
-	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < job->model->group_count; g++) {
-		zero_group *group = job->model->groups[g];
-
-		one = zero_work_wait(job, &group->post_step_gather);
-		status = status ? status : one;
-		job->ops->work_put(job->backend, group->step_work);
-		group->step_work = NULL;
-	}
-	pthread_mutex_unlock(&job->lock);
-	return status;
-}
-
 /* Reduces the groups that were not reduced since the last step, and waits for all reduces. */
 static zero_status finish_reduces(zero_job *job)
 {
@@ -255,6 +237,18 @@ static zero_status step_groups(zero_job *job, const zero_adamw *adamw, struct ze
 	return status;
 }
 
+/* All streams must come together before the program ends a capture of its own. */
+static zero_status join_captured(zero_job *job)
+{
+	zero_status status = ZERO_OK;
+
+	if (!is_captured(job))
+		return ZERO_OK;
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		status = zero_wait_post_step_gather(job->model->groups[g]);
+	return status;
+}
+
 /* Steps, or skips the step where its state says so: only who is asked for the result, or steps on
    the host, waits for the device to know it. */
 static zero_status take_step(zero_job *job, const zero_adamw *adamw,
@@ -270,10 +264,10 @@ static zero_status take_step(zero_job *job, const zero_adamw *adamw,
 		status = zero_step_state_read(job);
 	if (!status && !(early && seen->skipped))
 		status = step_groups(job, adamw, ops);
+	if (!status)
+		status = join_captured(job);
 	if (!status && !early && (result || has_own_scale(job, adamw)))
 		status = zero_step_state_read(job);
-	if (!status && is_captured(job))
-		status = end_capture(job);
 	if (status)
 		return zero_tear(job, status);
 	if (has_own_scale(job, adamw))

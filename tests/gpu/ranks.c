@@ -268,7 +268,7 @@ int main(int argc, char **argv)
 		check_training();
 	if (wanted(argc, argv, "address"))
 		each_stage(check_addresses, "");
-	if (argc > 1 && wanted(argc, argv, "capture"))
+	if (wanted(argc, argv, "capture"))
 		each_stage(check_captured, "");
 	if (wanted(argc, argv, "flatten"))
 		check_flatten();

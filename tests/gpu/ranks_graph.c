@@ -100,8 +100,8 @@ static void take_steps(struct model *m, void *stream, bool captured)
 		train(m, stream);
 	if (!captured)
 		return;
-	/* the stream has then waited for all that the library has begun */
 	ok(zero_agree(m->job, NULL));
+	stream_finish(stream);
 	capture_begin(stream);
 	train(m, stream);
 	graph = capture_end(stream);

@@ -121,7 +121,7 @@ static bool cuda_capturing(struct zero_backend *cuda)
 	bool capturing;
 
 	zero_device_enter(cuda->device);
-	capturing = zero_device_capturing(cuda->device);
+	capturing = zero_device_is_capturing(cuda->device);
 	zero_device_leave(cuda->device);
 	return capturing;
 }
@@ -512,8 +512,8 @@ static const struct zero_backend_ops cuda_ops = {
 	.end_deadlock = cuda_end_deadlock,
 	.abort = cuda_abort,
 	.set_stream = cuda_set_stream,
-	.caller_comm = cuda_caller_comm,
 	.capturing = cuda_capturing,
+	.caller_comm = cuda_caller_comm,
 	.event_record = cuda_event_record,
 	.event_wait = cuda_event_wait,
 	.fill_constant = cuda_fill_constant,

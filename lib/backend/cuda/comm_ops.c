@@ -27,13 +27,7 @@ static zero_status cuda_device_order_join(struct zero_comm *comm,
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
 	zero_device_enter(cuda->device);
-	if (order->number > cuda->device->joined) {
-		zero_stream_wait(cuda->device, cuda->device->compute_stream, order->after);
-		if (zero_device_capturing(cuda->device))
-			cuda->device->joined_in_capture = order->number;
-		else
-			cuda->device->joined = order->number;
-	}
+	zero_stream_wait(cuda->device, cuda->device->compute_stream, order->after);
 	zero_device_leave(cuda->device);
 	return zero_device_error(cuda->device);
 }
@@ -180,7 +174,6 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 		if (!status)
 			status = zero_cuda_run_operations(cuda, ops, count);
 		order->after = zero_event_record(device, device->comm_stream);
-		order->number = ++device->submitted;
 	}
 	zero_cuda_free_pinned(cuda);
 	zero_device_leave(device);

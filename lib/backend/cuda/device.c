@@ -172,7 +172,7 @@ void zero_device_finish(struct zero_device *device)
 	CUstream streams[] = {device->comm_stream, device->compute_stream};
 
 	for (int i = 0; i < 2; i++) {
-		CUevent end = zero_event_record(device, streams[i]);
+		struct zero_event *end = zero_event_record(device, streams[i]);
 
 		if (end)
 			zero_event_synchronize(device, end);
@@ -199,10 +199,14 @@ void zero_device_close(struct zero_device *device)
 		finish_stream(&device->comm_stream, device->hung);
 		finish_stream(&device->sums_stream, device->hung);
 		for (int i = 0; i < ZERO_DEVICE_EVENTS; i++)
-			if (device->events[i])
-				zero_driver.event_delete(device->events[i]);
-		for (size_t i = 0; i < device->spare_count; i++)
-			zero_driver.event_delete(device->spare[i]);
+			zero_event_put(device, device->events[i]);
+		while (device->spare) {
+			struct zero_event *event = device->spare;
+
+			device->spare = event->next;
+			zero_driver.event_delete(event->event);
+			free(event);
+		}
 		if (device->module)
 			zero_driver.module_unload(device->module);
 		if (device->pool && !device->hung)
@@ -210,7 +214,6 @@ void zero_device_close(struct zero_device *device)
 		zero_device_leave(device);
 		zero_driver.context_release(device->id);
 	}
-	free(device->spare);
 	pthread_mutex_destroy(&device->lock);
 	free(device);
 }

@@ -50,7 +50,7 @@ static const char *const names[] = {
 	"cuStreamDestroy_v2",
 	"cuStreamSynchronize",
 	"cuStreamWaitEvent",
-	"cuStreamIsCapturing",
+	"cuStreamGetCaptureInfo_v2",
 	"cuEventCreate",
 	"cuEventDestroy_v2",
 	"cuEventRecord",

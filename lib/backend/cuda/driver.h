@@ -71,13 +71,15 @@ struct zero_driver {
 			       int priority); /* cuStreamCreateWithPriority */
 	CUresult (*stream_delete)(CUstream);  /* cuStreamDestroy_v2 */
 	CUresult (*stream_finish)(CUstream);  /* cuStreamSynchronize */
-	CUresult (*stream_wait)(CUstream, CUevent, unsigned int flags);  /* cuStreamWaitEvent */
-	CUresult (*stream_capturing)(CUstream, CUstreamCaptureStatus *); /* cuStreamIsCapturing */
-	CUresult (*event_new)(CUevent *, unsigned int flags);            /* cuEventCreate */
-	CUresult (*event_delete)(CUevent);                               /* cuEventDestroy_v2 */
-	CUresult (*event_record)(CUevent, CUstream);                     /* cuEventRecord */
-	CUresult (*event_query)(CUevent);                                /* cuEventQuery */
-	CUresult (*event_finish)(CUevent);                               /* cuEventSynchronize */
+	CUresult (*stream_wait)(CUstream, CUevent, unsigned int flags); /* cuStreamWaitEvent */
+	CUresult (*capture_info)(CUstream, CUstreamCaptureStatus *, cuuint64_t *id, CUgraph *,
+				 const CUgraphNode **,
+				 size_t *count);              /* cuStreamGetCaptureInfo_v2 */
+	CUresult (*event_new)(CUevent *, unsigned int flags); /* cuEventCreate */
+	CUresult (*event_delete)(CUevent);                    /* cuEventDestroy_v2 */
+	CUresult (*event_record)(CUevent, CUstream);          /* cuEventRecord */
+	CUresult (*event_query)(CUevent);                     /* cuEventQuery */
+	CUresult (*event_finish)(CUevent);                    /* cuEventSynchronize */
 
 	CUresult (*module_load)(CUmodule *, const void *image); /* cuModuleLoadData */
 	CUresult (*module_unload)(CUmodule);                    /* cuModuleUnload */

@@ -6,66 +6,84 @@
 #include "core/clock.h"
 #include "gpu.h"
 
-CUevent zero_event_get(struct zero_device *device)
+struct zero_event *zero_event_get(struct zero_device *device)
 {
-	CUevent event = NULL;
+	struct zero_event *event;
 
 	pthread_mutex_lock(&device->lock);
-	if (device->spare_count)
-		event = device->spare[--device->spare_count];
+	event = device->spare;
+	if (event)
+		device->spare = event->next;
 	pthread_mutex_unlock(&device->lock);
-	if (!event &&
-	    !zero_device_check(device, zero_driver.event_new(&event, CU_EVENT_DISABLE_TIMING),
-			       "cuEventCreate"))
-		event = NULL;
-	return event;
+	if (event)
+		return event;
+	event = calloc(1, sizeof(*event));
+	if (zero_device_check(device,
+			      event ? zero_driver.event_new(&event->event, CU_EVENT_DISABLE_TIMING)
+				    : CUDA_ERROR_OUT_OF_MEMORY,
+			      "cuEventCreate"))
+		return event;
+	free(event);
+	return NULL;
 }
 
-void zero_event_put(struct zero_device *device, CUevent event)
+void zero_event_put(struct zero_device *device, struct zero_event *event)
 {
 	if (!event)
 		return;
 	pthread_mutex_lock(&device->lock);
-	if (device->spare_count == device->spare_room) {
-		size_t room = device->spare_room ? 2 * device->spare_room : 64;
-		CUevent *more = realloc(device->spare, room * sizeof(CUevent));
-
-		if (more) {
-			device->spare = more;
-			device->spare_room = room;
-		}
-	}
-	if (device->spare_count < device->spare_room) {
-		device->spare[device->spare_count++] = event;
-		event = NULL;
-	}
+	event->next = device->spare;
+	device->spare = event;
 	pthread_mutex_unlock(&device->lock);
-	if (event)
-		zero_driver.event_delete(event);
 }
 
-CUevent zero_event_record(struct zero_device *device, CUstream stream)
+/* The number of the capture that the stream is in; 0: none. */
+static cuuint64_t capture_of(CUstream stream)
 {
-	CUevent event = zero_event_get(device);
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	cuuint64_t id = 0;
+
+	if (zero_driver.capture_info(stream, &status, &id, NULL, NULL, NULL) ||
+	    status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+		return 0;
+	return id;
+}
+
+bool zero_device_is_capturing(struct zero_device *device)
+{
+	return capture_of(device->compute_stream);
+}
+
+static void record(struct zero_device *device, struct zero_event *event, CUstream stream)
+{
+	event->capture = capture_of(stream);
+	zero_device_check(device, zero_driver.event_record(event->event, stream), "cuEventRecord");
+}
+
+struct zero_event *zero_event_record(struct zero_device *device, CUstream stream)
+{
+	struct zero_event *event = zero_event_get(device);
 
 	if (event)
-		zero_device_check(device, zero_driver.event_record(event, stream), "cuEventRecord");
+		record(device, event, stream);
 	return event;
 }
 
-bool zero_device_capturing(const struct zero_device *device)
+void zero_stream_wait(struct zero_device *device, CUstream stream, const struct zero_event *event)
 {
-	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-	return !zero_driver.stream_capturing(device->compute_stream, &status) &&
-	       status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	if (!event)
+		return;
+	/* A stream joins the capture by waiting for one of its events. */
+	if (event->capture ? event->capture != capture_of(device->compute_stream)
+			   : capture_of(stream) != 0)
+		return;
+	zero_device_check(device, zero_driver.stream_wait(stream, event->event, 0),
+			  "cuStreamWaitEvent");
 }
 
-void zero_stream_wait(struct zero_device *device, CUstream stream, CUevent event)
+bool zero_event_is_ahead(const struct zero_event *event)
 {
-	if (event)
-		zero_device_check(device, zero_driver.stream_wait(stream, event, 0),
-				  "cuStreamWaitEvent");
+	return event->capture || zero_driver.event_query(event->event) == CUDA_ERROR_NOT_READY;
 }
 
 /* Work of a communicator that is aborted should end within this time. */
@@ -94,15 +112,21 @@ static bool has_failed(struct zero_device *device, double *since, zero_status *s
 }
 
 /* Spins at first, because a step's norm should come at once. Then it sleeps between queries. */
-zero_status zero_event_synchronize(struct zero_device *device, CUevent event)
+zero_status zero_event_synchronize(struct zero_device *device, const struct zero_event *event)
 {
 	struct timespec pause = {0, 5000};
 	zero_status status = ZERO_OK;
 	double since = 0;
 	CUresult result;
 
+	if (event->capture)
+		return zero_core->fail(ZERO_E_STATE,
+				       "the host would wait for %s, while or after the stream of "
+				       "the program is captured: a capture may contain no call "
+				       "that waits",
+				       device->name);
 	for (int query = 0;; query++) {
-		result = zero_driver.event_query(event);
+		result = zero_driver.event_query(event->event);
 		if (result != CUDA_ERROR_NOT_READY)
 			break;
 		if (query < 1000)
@@ -130,7 +154,7 @@ zero_status zero_event_synchronize(struct zero_device *device, CUevent event)
 /* Number n reuses the event of n - ZERO_DEVICE_EVENTS: who waits for that one waits longer. */
 uint64_t zero_device_record(struct zero_device *device)
 {
-	CUevent *event;
+	struct zero_event **event;
 	uint64_t number;
 
 	pthread_mutex_lock(&device->lock);
@@ -140,14 +164,14 @@ uint64_t zero_device_record(struct zero_device *device)
 	if (!*event)
 		*event = zero_event_get(device);
 	if (*event)
-		zero_device_check(device, zero_driver.event_record(*event, device->compute_stream),
-				  "cuEventRecord");
+		record(device, *event, device->compute_stream);
 	return number;
 }
 
 zero_status zero_device_wait(struct zero_device *device, uint64_t number)
 {
-	CUevent event = number ? device->events[number % ZERO_DEVICE_EVENTS] : NULL;
+	const struct zero_event *event =
+		number ? device->events[number % ZERO_DEVICE_EVENTS] : NULL;
 	zero_status status = event ? zero_event_synchronize(device, event) : ZERO_OK;
 
 	return status ? status : zero_device_error(device);

@@ -30,6 +30,13 @@ enum zero_kernel {
 /* How many of the events of zero_device_record exist at a time. */
 enum { ZERO_DEVICE_EVENTS = 64 };
 
+/* An event without timing. */
+struct zero_event {
+	CUevent event;
+	cuuint64_t capture;      /* number of the capture of a stream that it belongs to; 0: none */
+	struct zero_event *next; /* in the list of unused ones */
+};
+
 struct zero_device {
 	CUdevice id;
 	CUcontext context;
@@ -41,18 +48,14 @@ struct zero_device {
 	CUstream comm_stream;    /* of collectives */
 	CUstream
 		sums_stream; /* of a reduce-scatter's sums, beside the exchange of the next piece */
-	/* The last submission that the communication stream has, and the last one that the caller's
-	   stream has waited for: what ended earlier needs no further wait. In a capture it waits for
-	   what is captured alone. */
-	_Atomic uint64_t submitted, joined, joined_in_capture;
-	bool hung; /* work on the device may never end, and is not waited for */
+	bool hung;           /* work on the device may never end, and is not waited for */
 	CUmemoryPool pool;
 	CUmodule module;
 	CUfunction functions[ZERO_KERNELS];
-	pthread_mutex_t lock; /* guards everything below */
-	CUevent *spare;       /* unused events */
-	size_t spare_count, spare_room;
-	CUevent events[ZERO_DEVICE_EVENTS]; /* event n is events[n % ZERO_DEVICE_EVENTS] */
+	pthread_mutex_t lock;     /* guards everything below */
+	struct zero_event *spare; /* unused ones */
+	struct zero_event
+		*events[ZERO_DEVICE_EVENTS]; /* event n is events[n % ZERO_DEVICE_EVENTS] */
 	uint64_t last_event;
 	zero_status error; /* the first error of a function that returns none; sticky */
 	char error_text[512];
@@ -85,19 +88,28 @@ bool zero_device_can_read(const void *data, bool *on_device);
 
 /* ---- event.c: order between streams, and between streams and the host ------------------------ */
 
+/*
+ * The caller may capture what is enqueued on its stream as a graph. An event of a capture says
+ * nothing about the device, and CUDA refuses to wait for it outside of the capture, or within for
+ * one from before. Such waits are left out: the program lets the device finish before it begins a
+ * capture, and all streams come together before it ends.
+ */
+
 /* Returns an event without timing, or NULL after an error, which the device stores. */
-CUevent zero_event_get(struct zero_device *device);
-void zero_event_put(struct zero_device *device, CUevent event); /* NULL is a no-op */
+struct zero_event *zero_event_get(struct zero_device *device);
+void zero_event_put(struct zero_device *device, struct zero_event *event); /* NULL is a no-op */
 /* Returns an event recorded at the end of the stream's work so far. */
-CUevent zero_event_record(struct zero_device *device, CUstream stream);
-/* Whether the caller's stream is being captured into a graph. */
-bool zero_device_capturing(const struct zero_device *device);
+struct zero_event *zero_event_record(struct zero_device *device, CUstream stream);
 /* Later work on the stream waits for the event. NULL is a no-op. */
-void zero_stream_wait(struct zero_device *device, CUstream stream, CUevent event);
+void zero_stream_wait(struct zero_device *device, CUstream stream, const struct zero_event *event);
 /* Returns whether communication has failed, and fails then with the sentence that says why. */
 bool zero_device_has_lost_peer(const struct zero_device *device, zero_status *status);
 /* The host waits for the event. Also returns when communication has failed. */
-zero_status zero_event_synchronize(struct zero_device *device, CUevent event);
+zero_status zero_event_synchronize(struct zero_device *device, const struct zero_event *event);
+/* Whether the device has not reached the event yet. */
+bool zero_event_is_ahead(const struct zero_event *event);
+/* Whether the caller's stream is being captured. */
+bool zero_device_is_capturing(struct zero_device *device);
 
 /* Records a numbered event on the compute stream and returns its number. */
 uint64_t zero_device_record(struct zero_device *device);

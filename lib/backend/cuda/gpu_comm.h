@@ -108,7 +108,7 @@ char *zero_output_base(const struct zero_device_output *output);
 /* Page-locked memory of a root: the host fills one buffer while the device sends the other. */
 struct zero_pinned_buffers {
 	void *data[2];
-	CUevent sent[2]; /* when the device has read the buffer; NULL: it has */
+	struct zero_event *sent[2]; /* when the device has read the buffer; NULL: it has */
 	int next;
 };
 

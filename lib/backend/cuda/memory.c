@@ -2,7 +2,8 @@
 /*
  * Allocates memory: device memory in stream order, from a memory pool of the driver or from the
  * caller's allocator, and page-locked host memory. Page-locking takes long, so some freed
- * page-locked blocks are kept for reuse, until zero_memory_trim_pinned.
+ * page-locked blocks are kept for reuse, until zero_memory_trim_pinned. So are blocks of gradients
+ * from the driver's pool: a step allocates nothing, and a captured one has the same addresses.
  */
 #include <search.h>
 #include <stdlib.h>
@@ -21,23 +22,20 @@ struct block {
 	size_t bytes, base_bytes;
 	enum zero_memory_kind kind;
 	bool pinned;
-	CUstream stream;    /* it was allocated for */
-	CUevent freed;      /* when an idle block may be used again */
-	bool by_comm;       /* a kept block was freed in the order of the communication stream */
-	uint64_t submitted; /* before that */
-	struct block *next; /* in the list of idle blocks */
+	CUstream stream;          /* it was allocated for */
+	struct zero_event *freed; /* when a freed block may be used again */
+	struct block *next;       /* in a list of freed blocks */
 };
 
 struct zero_memory_pool {
 	struct zero_device *device;
 	zero_allocator allocator; /* alloc is NULL: the driver's pool is used */
 	pthread_mutex_t lock;
-	void *live; /* tree of tsearch */
-	struct block *idle;
-	struct block *kept; /* of gradients, from one step to the next */
-	size_t kept_bytes;
-	bool keeps_nothing;
+	void *live;         /* tree of tsearch */
+	struct block *idle; /* page-locked */
 	size_t idle_bytes;
+	struct block *gradients; /* of the driver's pool, for reuse */
+	struct block *leaving;   /* of the allocator, while the device uses them */
 	struct zero_account account;
 };
 
@@ -73,22 +71,7 @@ zero_status zero_memory_new(struct zero_device *device, const zero_allocator *al
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* A caching allocator expects the stream that the block was allocated for. */
-static void free_to_allocator(struct zero_memory_pool *memory, const struct block *block,
-			      CUstream stream)
-{
-	struct zero_device *device = memory->device;
-
-	if (stream != block->stream) {
-		CUevent done = zero_event_record(device, stream);
-
-		zero_stream_wait(device, block->stream, done);
-		zero_event_put(device, done);
-	}
-	memory->allocator.free(memory->allocator.context, block->base, block->base_bytes,
-			       (int)device->id, block->stream);
-}
-
+/* A caching allocator expects the stream that the block was allocated for; see `leaving`. */
 static void free_block(struct zero_memory_pool *memory, struct block *block, CUstream stream)
 {
 	struct zero_device *device = memory->device;
@@ -96,7 +79,8 @@ static void free_block(struct zero_memory_pool *memory, struct block *block, CUs
 	if (block->pinned)
 		zero_device_check(device, zero_driver.host_free(block->base), "cuMemFreeHost");
 	else if (memory->allocator.alloc)
-		free_to_allocator(memory, block, stream);
+		memory->allocator.free(memory->allocator.context, block->base, block->base_bytes,
+				       (int)device->id, block->stream);
 	else
 		zero_device_check(device,
 				  zero_driver.free((CUdeviceptr)(uintptr_t)block->base, stream),
@@ -114,61 +98,45 @@ static CUresult alloc_from_pool(struct zero_memory_pool *memory, size_t bytes, C
 	return result;
 }
 
-/* ---- gradients: the same blocks in each step, so that a graph can have them ------------------- */
-
-/* A graph allocates nothing. What is kept is within the limit, and at most twice what there ever was of
-   gradients; nothing is, once the device had no memory. */
-static bool may_keep(const struct zero_memory_pool *memory, const struct block *block)
+/* Puts a block that the stream's work still uses on a list. */
+static void put_aside(struct zero_memory_pool *memory, struct block *block, CUstream stream,
+		      struct block **list)
 {
-	const struct zero_account *account = &memory->account;
-	size_t kept = memory->kept_bytes + block->bytes;
-
-	return block->kind == ZERO_MEM_GRADIENTS && !memory->allocator.alloc &&
-	       !memory->keeps_nothing && kept / 2 <= account->by_kind[ZERO_MEM_GRADIENTS].peak &&
-	       account->total.now <= account->limit && kept <= account->limit - account->total.now;
+	block->freed = zero_event_record(memory->device, stream);
+	block->next = *list;
+	*list = block;
 }
 
-static void keep(struct zero_memory_pool *memory, struct block *block, CUstream stream)
+/* Gives blocks back to the allocator that the device no longer uses; with `wait`, all. Neither the
+   stream that used a block last nor the one it was allocated for waits for the other. */
+static void give_back(struct zero_memory_pool *memory, bool wait)
 {
-	block->by_comm = stream == memory->device->comm_stream;
-	block->submitted = memory->device->submitted;
-	block->next = memory->kept;
-	memory->kept = block;
-	memory->kept_bytes += block->bytes;
-}
-
-/* Returns a block that needs no wait, or NULL. */
-static struct block *reuse_kept(struct zero_memory_pool *memory, size_t bytes, CUstream stream)
-{
-	const struct zero_device *device = memory->device;
-	uint64_t joined = device->joined;
-
-	if (stream != device->compute_stream)
-		return NULL;
-	if (device->joined_in_capture > joined && zero_device_capturing(device))
-		joined = device->joined_in_capture;
-	for (struct block **at = &memory->kept; *at; at = &(*at)->next) {
+	for (struct block **at = &memory->leaving; *at;) {
 		struct block *block = *at;
 
-		if (block->bytes != bytes || (block->by_comm && block->submitted > joined))
+		if (wait && block->freed)
+			zero_event_synchronize(memory->device, block->freed);
+		if (!wait && block->freed && zero_event_is_ahead(block->freed)) {
+			at = &block->next;
 			continue;
+		}
 		*at = block->next;
-		memory->kept_bytes -= bytes;
-		return block;
+		zero_event_put(memory->device, block->freed);
+		free_block(memory, block, block->stream);
 	}
-	return NULL;
 }
 
-static void drop_kept(struct zero_memory_pool *memory)
+static void free_gradients(struct zero_memory_pool *memory)
 {
-	while (memory->kept) {
-		struct block *block = memory->kept;
+	CUstream stream = memory->device->compute_stream;
 
-		memory->kept = block->next;
-		memory->kept_bytes -= block->bytes;
-		free_block(memory, block,
-			   block->by_comm ? memory->device->comm_stream
-					  : memory->device->compute_stream);
+	while (memory->gradients) {
+		struct block *block = memory->gradients;
+
+		memory->gradients = block->next;
+		zero_stream_wait(memory->device, stream, block->freed);
+		zero_event_put(memory->device, block->freed);
+		free_block(memory, block, stream);
 	}
 }
 
@@ -177,10 +145,10 @@ static void trim_device(struct zero_memory_pool *memory)
 {
 	struct zero_device *device = memory->device;
 
-	memory->keeps_nothing |= memory->kept != NULL;
-	drop_kept(memory);
-	if (device->hung)
+	if (device->hung || zero_device_is_capturing(device))
 		return;
+	give_back(memory, true);
+	free_gradients(memory);
 	zero_driver.stream_finish(device->compute_stream);
 	zero_driver.pool_trim(device->pool, 0);
 }
@@ -217,7 +185,7 @@ static bool alloc_device(struct zero_memory_pool *memory, struct block *block, C
 /* Whether the device no longer uses the block. */
 static bool is_free(const struct block *block)
 {
-	return !block->freed || zero_driver.event_query(block->freed) != CUDA_ERROR_NOT_READY;
+	return !block->freed || !zero_event_is_ahead(block->freed);
 }
 
 static struct block *take_idle(struct zero_memory_pool *memory, struct block **at)
@@ -229,19 +197,34 @@ static struct block *take_idle(struct zero_memory_pool *memory, struct block **a
 	return block;
 }
 
-/* Removes and returns the smallest idle block that is large enough, wastes at most an eighth, and
-   needs no wait; or returns NULL. */
-static struct block *reuse_idle(struct zero_memory_pool *memory, size_t bytes)
+/* The smallest block of the list that is large enough, wastes at most an eighth and, if `free`, is
+   no longer used; or NULL. */
+static struct block **best_of(struct block **list, size_t bytes, bool free)
 {
 	struct block **best = NULL;
 
-	for (struct block **at = &memory->idle; *at; at = &(*at)->next)
-		if ((*at)->bytes >= bytes && (*at)->bytes - bytes <= bytes / 8 && is_free(*at) &&
-		    (!best || (*at)->bytes < (*best)->bytes))
+	for (struct block **at = list; *at; at = &(*at)->next)
+		if ((*at)->bytes >= bytes && (*at)->bytes - bytes <= bytes / 8 &&
+		    (!free || is_free(*at)) && (!best || (*at)->bytes < (*best)->bytes))
 			best = at;
-	if (!best)
+	return best;
+}
+
+/* Removes and returns a freed block; NULL: there is none that fits. */
+static struct block *reuse(struct zero_memory_pool *memory, enum zero_memory_kind kind,
+			   size_t bytes)
+{
+	struct block **best = best_of(zero_on_device(kind) ? &memory->gradients : &memory->idle,
+				      bytes, !zero_on_device(kind)),
+		     *block;
+
+	if (!best || (zero_on_device(kind) && kind != ZERO_MEM_GRADIENTS))
 		return NULL;
-	return take_idle(memory, best);
+	if (!zero_on_device(kind))
+		return take_idle(memory, best);
+	block = *best;
+	*best = block->next;
+	return block;
 }
 
 static void free_idle(struct zero_memory_pool *memory, struct block **at)
@@ -291,10 +274,8 @@ static bool alloc_pinned(struct zero_memory_pool *memory, struct block *block)
 static struct block *alloc_block(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 				 size_t bytes, CUstream stream)
 {
-	struct block *block = zero_on_device(kind) ? NULL : reuse_idle(memory, bytes);
+	struct block *block = reuse(memory, kind, bytes);
 
-	if (kind == ZERO_MEM_GRADIENTS)
-		block = reuse_kept(memory, bytes, stream);
 	if (!block) {
 		block = calloc(1, sizeof(*block));
 		if (!block)
@@ -325,7 +306,10 @@ static zero_status prepare_block(struct zero_memory_pool *memory, struct block *
 	zero_status status = ZERO_OK;
 
 	if (block->freed) {
-		status = zero_event_synchronize(device, block->freed);
+		if (block->pinned)
+			status = zero_event_synchronize(device, block->freed);
+		else
+			zero_stream_wait(device, stream, block->freed);
 		zero_event_put(device, block->freed);
 		block->freed = NULL;
 	}
@@ -366,6 +350,7 @@ zero_status zero_memory_alloc(struct zero_memory_pool *memory, enum zero_memory_
 		bytes = zero_round_to_pages(bytes);
 		pthread_mutex_lock(&memory->lock);
 		status = zero_account_check(&memory->account, kind, bytes);
+		give_back(memory, false);
 		if (!status)
 			block = alloc_block(memory, kind, bytes, stream);
 		pthread_mutex_unlock(&memory->lock);
@@ -393,13 +378,13 @@ void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stre
 		zero_account_remove(&memory->account, block->kind, block->bytes);
 	}
 	if (block && block->pinned) {
-		block->freed = zero_event_record(memory->device, stream);
-		block->next = memory->idle;
-		memory->idle = block;
+		put_aside(memory, block, stream, &memory->idle);
 		memory->idle_bytes += block->bytes;
 		bound_idle(memory);
-	} else if (block && may_keep(memory, block)) {
-		keep(memory, block, stream);
+	} else if (block && memory->allocator.alloc && stream != block->stream) {
+		put_aside(memory, block, stream, &memory->leaving);
+	} else if (block && !memory->allocator.alloc && block->kind == ZERO_MEM_GRADIENTS) {
+		put_aside(memory, block, stream, &memory->gradients);
 	} else if (block) {
 		free_block(memory, block, stream);
 	}
@@ -426,7 +411,8 @@ void zero_memory_delete(struct zero_memory_pool *memory)
 	if (!memory)
 		return;
 	trim_idle(memory);
-	drop_kept(memory);
+	give_back(memory, true);
+	free_gradients(memory);
 	/* Blocks that the caller has not freed. */
 	while (memory->live) {
 		struct block *block = *(struct block **)memory->live;

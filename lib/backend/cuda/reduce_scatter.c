@@ -244,13 +244,13 @@ static void add_far(const struct exchange *exchange, const struct round *round)
  * made while the other set was exchanged. `summed` is when the set was last read.
  */
 static zero_status take_turn(const struct exchange *exchange, size_t turn, size_t rounds,
-			     CUevent *summed)
+			     struct zero_event **summed)
 {
 	struct zero_cuda_comm *cuda = exchange->cuda;
 	struct zero_device *device = cuda->device;
 	bool near = turn < rounds, far = exchange->far && turn >= exchange->lag;
 	struct round near_round, far_round;
-	CUevent received;
+	struct zero_event *received;
 	zero_status status;
 
 	if (!near && !far)
@@ -292,7 +292,7 @@ static zero_status reduce_by_exchange(struct zero_cuda_comm *cuda, const struct 
 		.near = grid->columns > 1,
 		.far = grid->rows > 1,
 	};
-	CUevent summed[2] = {NULL, NULL};
+	struct zero_event *summed[2] = {NULL, NULL};
 	zero_status status = ZERO_OK;
 	size_t rounds;
 
