@@ -140,16 +140,13 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/step_state.c \
 	lib/train/stray_access.c \
 	lib/train/train_hooks.c \
-	lib/watch/accept.c \
 	lib/watch/activity.c \
-	lib/watch/connect.c \
 	lib/watch/deadlock.c \
 	lib/watch/diagnose.c \
 	lib/watch/end_job.c \
 	lib/watch/exit_notice.c \
 	lib/watch/heartbeat.c \
 	lib/watch/inquiry.c \
-	lib/watch/link.c \
 	lib/watch/message.c \
 	lib/watch/oom.c \
 	lib/watch/open_timeout.c \

@@ -860,7 +860,8 @@ typedef struct zero_adopt_spec {
  * `distributed` is not possible with ZERO_VALUES_OWN. `auto` uses, for tensors on the device, the
  * first tier for which the budget has room, counting what the stage allocates later: gradients,
  * optimizer states and gathered groups. For tensors on the host it uses `distributed` if ranks
- * share a node and the values allow it, else `device`. All ranks use the same tier.
+ * share a node and the values allow it, else `device`; without a GPU `distributed` only if some
+ * values are those of one rank, since a copy is faster than a gather. All ranks use the same tier.
  *
  * If the budget is known and has no room, zero_layout fails with ZERO_E_MEMORY before any tensor is
  * released. With ZERO_CHECK=1 it also compares, before that, values that were declared equal. If

@@ -157,7 +157,7 @@ tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h
 		-Wno-unknown-pragmas -I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(CPPFLAGS) \
 		$(CXXFLAGS) -pthread -c -o $@ $(top_srcdir)/tests/double/kernels.cpp
 
-tests_unit_test_shared_arena_SOURCES = tests/unit/test_shared_arena.c lib/backend/host/shared_arena.c
+tests_unit_test_shared_arena_SOURCES = tests/unit/test_shared_arena.c lib/backend/host/huge_file.c lib/backend/host/shared_arena.c
 tests_unit_test_shared_arena_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_shared_arena_LDADD = $(UNIT_LIBS)
 

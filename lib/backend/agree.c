@@ -184,7 +184,7 @@ static zero_status finish_agreement(struct zero_comm *comm, const struct zero_in
 				    zero_status status, char *text, size_t size, int *rank)
 {
 	const uint64_t *all = comm->agreement.all;
-	bool in_step;
+	bool in_step, equal = all[ZERO_AGREE_HASH] == ~all[ZERO_AGREE_HASH_COMPLEMENT];
 
 	comm->choices_equal = all[ZERO_AGREE_CHOICE] == ~all[ZERO_AGREE_CHOICE_COMPLEMENT];
 	in_step = all[ZERO_AGREE_SEQUENCE] == ~all[ZERO_AGREE_SEQUENCE_COMPLEMENT];
@@ -197,7 +197,15 @@ static zero_status finish_agreement(struct zero_comm *comm, const struct zero_in
 			comm, intent, comm->place.world - (int)(all[ZERO_AGREE_ERROR] >> 8), rank,
 			in_step ? (zero_status)(all[ZERO_AGREE_ERROR] & 0xff) : ZERO_E_ORDER, text,
 			size);
-	if (!status && (!in_step || all[ZERO_AGREE_HASH] != ~all[ZERO_AGREE_HASH_COMPLEMENT]))
+	/* Ranks that all close the job may do so in several teams, and wait in none for more. */
+	if (!status && !in_step && equal && intent->leaving) {
+		snprintf(text, size,
+			 "the ranks began different gathers and reduces before %s; ZERO_CHECK=1 "
+			 "finds the first that differs",
+			 intent->label);
+		return ZERO_E_ORDER;
+	}
+	if (!status && (!in_step || !equal))
 		return explain_mismatch(comm, intent, text, size, rank);
 	if (status) {
 		snprintf(text, size, "%s: %s", intent->label, zero_core->last_error());
@@ -277,6 +285,8 @@ zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *i
 		comms[index] = comms[--begun];
 	}
 	free(comms);
+	/* It chooses nothing, and an earlier choice must not be agreed on once more. */
+	comm->choices_equal = true;
 	return status;
 }
 

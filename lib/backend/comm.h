@@ -21,6 +21,7 @@ struct zero_intent {
 	zero_status status;
 	const char *error;
 	int error_rank; /* the rank of the error if all ranks know it already, else -1 */
+	bool leaving;   /* it is a rank's last one */
 };
 
 /* Events that order a submission on a device. Both are NULL in a backend without one. */
@@ -205,6 +206,8 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work);
 size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent,
 			 size_t count);
+/* On a device a submission is under way until the caller has waited for it: see recent. */
+void zero_queue_device_wait(struct zero_queue *queue, bool waits);
 void zero_work_get(struct zero_work *work);
 void zero_work_put(struct zero_work *work);
 

@@ -48,7 +48,8 @@ struct zero_queue {
 	struct zero_work *broken;
 	struct zero_recent_submission recent[ZERO_RECENT_SUBMISSIONS]; /* a ring */
 	uint64_t begun;
-	atomic_bool agreeing; /* the submission that is run waits for other ranks */
+	atomic_bool agreeing;         /* the submission that is run waits for other ranks */
+	_Atomic uint64_t device_wait; /* since when a caller waits for the device; 0: none does */
 };
 
 void zero_work_get(struct zero_work *work)
@@ -83,7 +84,8 @@ static uint64_t intent_hash(const struct zero_work *work)
 	for (size_t i = 0; i < work->count; i++) {
 		const struct zero_op *op = &work->ops[i];
 
-		if (op->kind == ZERO_OP_FREE)
+		/* What no other rank shares may have memory on one rank already. */
+		if (op->kind == ZERO_OP_FREE || (op->kind == ZERO_OP_ALLOC && op->own))
 			continue;
 		hash = mix(hash, (uint64_t)op->kind << 32 | (uint64_t)op->from << 16 |
 					 (uint64_t)op->to << 8 | op->accumulate);
@@ -172,7 +174,8 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 				     .hash = intent_hash(work),
 				     .status = work->status,
 				     .error = work->error ? work->error : "",
-				     .error_rank = work->rank};
+				     .error_rank = work->rank,
+				     .leaving = work->leaving};
 	char text[1024] = "", mine[1024];
 	zero_status status, agreed;
 	int rank = queue->comm->place.rank;
@@ -260,8 +263,17 @@ size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission
 		recent[i] = queue->recent[(queue->begun - 1 - i) % ZERO_RECENT_SUBMISSIONS];
 	if (count)
 		recent->waiting = recent->done <= 0 && atomic_load(&queue->agreeing);
+	if (count && atomic_load(&queue->device_wait)) {
+		recent->begun = 1e-9 * (double)atomic_load(&queue->device_wait);
+		recent->done = 0;
+	}
 	pthread_mutex_unlock(&queue->lock);
 	return count;
+}
+
+void zero_queue_device_wait(struct zero_queue *queue, bool waits)
+{
+	atomic_store(&queue->device_wait, waits ? zero_nanoseconds() : 0);
 }
 
 /* Called with the lock held, which is released during the run. One thread at a time is here. */

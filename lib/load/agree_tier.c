@@ -53,7 +53,7 @@ static size_t released_bytes(const struct zero_flat *flat)
 struct needs {
 	uint64_t most[ZERO_TIERS];    /* bytes of the device at the worst moment */
 	uint64_t in_use, to_allocate; /* of these, in use now and allocated later */
-	uint64_t on_host, on_device, own_values, budget_known, local_world;
+	uint64_t on_host, on_device, own_values, sent, budget_known, local_world;
 };
 
 static void note_locations(const zero_job *job, struct needs *needs)
@@ -66,6 +66,7 @@ static void note_locations(const zero_job *job, struct needs *needs)
 				continue;
 			*(spec->location == ZERO_ON_HOST ? &needs->on_host : &needs->on_device) = 1;
 			needs->own_values |= spec->values == ZERO_VALUES_OWN;
+			needs->sent |= spec->values == ZERO_VALUES_OF_RANK;
 		}
 }
 
@@ -140,11 +141,14 @@ static zero_status choose_tier(zero_job *job, const struct needs *needs)
 {
 	const struct zero_value *setting = &job->settings.value[ZERO_OPT_FLATTEN];
 	uint64_t budget = job->settings.value[ZERO_OPT_BUDGET].number;
+	/* Without a device, a rank that has the values copies all of them sooner than it gathers
+	   what others have copied. */
+	bool alone = job->ops->host_memory && !needs->sent;
 	struct zero_flatten flatten = {
 		.setting = setting->number,
 		.room = budget,
 		.world = (size_t)job->place.world,
-		.local_world = needs->local_world,
+		.local_world = alone ? 1 : needs->local_world,
 		.on_host = needs->on_host,
 		.equal = !needs->own_values,
 	};

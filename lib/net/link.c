@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "core/text.h"
-#include "link.h"
 #include "private.h"
 
 #define FRAME_LIMIT (UINT64_C(1) << 40)
@@ -315,9 +314,4 @@ bool zero_link_take_watch(struct zero_link *link, void *data, size_t bytes, doub
 bool zero_link_has_ended(const struct zero_link *link)
 {
 	return atomic_load(&link->fd) < 0;
-}
-
-zero_status zero_link_connect(struct zero_net *net, int rank, struct zero_link **link)
-{
-	return zero_net_connect(net, &rank, 1, link);
 }

@@ -7,8 +7,10 @@
 
 struct zero_link;
 
-/* Connects to a rank that calls this too. Returns an error if that fails within config.seconds. */
-zero_status zero_link_connect(struct zero_net *net, int rank, struct zero_link **link);
+/* Finds the links to ranks that call this too, each of which the higher rank of the two makes.
+   Returns an error, which is that of all ranks, if one is not there within config.seconds. */
+zero_status zero_net_connect(struct zero_net *net, const int *ranks, size_t count,
+			     struct zero_link **links);
 /* Sends the bytes as one frame, without waiting. From any thread. */
 void zero_link_send_watch(struct zero_link *link, const void *data, size_t bytes);
 /* The same from a signal handler. Sends nothing while another frame is on its way. */

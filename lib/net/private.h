@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "dial.h"
+#include "link.h"
 #include "net.h"
 
 /*
@@ -138,10 +139,6 @@ struct zero_frame **zero_link_frame(struct zero_link *link, uint32_t kind, uint6
 
 /* ---- connect.c ------------------------------------------------------------------------------- */
 
-/* Finds the links to the ranks, each of which the higher rank of the two makes. Returns an error,
-   which is that of all ranks, if one is not there in time. */
-zero_status zero_net_connect(struct zero_net *net, const int *ranks, size_t count,
-			     struct zero_link **links);
 /* Accepts what waits at the listener, and reads hellos. Called with the lock held. */
 void zero_net_accept(struct zero_net *net);
 void zero_net_read_pending(struct zero_net *net);

@@ -8,13 +8,12 @@
  * A suspension (scontrol suspend, Ctrl-Z, a paused virtual machine) may have stopped all of the
  * job. So the neighbours get their whole timeout anew, and the time does not count as waiting.
  */
-void zero_ring_detect_suspension(struct zero_ring *ring, double now, int wait_ms)
+void zero_ring_detect_suspension(struct zero_ring *ring, double now)
 {
 	double timeout = ring->config.heartbeat_timeout;
 	double late = timeout < 2 * LATE ? timeout / 2 : LATE;
-	double gap = now - ring->turn_at - 1e-3 * wait_ms;
+	double gap = now - ring->due_at;
 
-	ring->turn_at = now;
 	if (gap <= late)
 		return;
 	ring->suspended += gap;

@@ -30,7 +30,7 @@ void zero_ring_look_for_deadlock(struct zero_ring *ring, double now)
 	if (ring->config.rank || now < ring->next_look_at || !this_rank_waits(ring))
 		return;
 	ring->next_look_at = now + LONG_WAIT;
-	zero_ring_send(&ring->link[ZERO_NEXT], &frame);
+	zero_ring_send(zero_ring_onward(ring), &frame);
 }
 
 void zero_ring_handle_all_wait(struct zero_ring *ring, const struct zero_ring_frame *frame)
@@ -38,9 +38,9 @@ void zero_ring_handle_all_wait(struct zero_ring *ring, const struct zero_ring_fr
 	if (ring->reported || ring->inquiry.active || !this_rank_waits(ring))
 		return;
 	if (ring->config.rank)
-		zero_ring_send(&ring->link[ZERO_NEXT], frame);
+		zero_ring_send(zero_ring_onward(ring), frame);
 	else
-		zero_ring_start_inquiry(ring, ZERO_PEER_DEADLOCKED, 0, 0, &ring->link[ZERO_NEXT]);
+		zero_ring_start_inquiry(ring, ZERO_PEER_DEADLOCKED, 0, 0, zero_ring_onward(ring));
 }
 
 /* Whether no rank that waits where this one does, or has passed it there, makes it complete. */
@@ -82,10 +82,10 @@ void zero_ring_judge_deadlock(struct zero_ring *ring)
 void zero_ring_handle_deadlock(struct zero_ring *ring, const struct zero_ring_frame *frame)
 {
 	char text[ZERO_RING_MESSAGE_BYTES];
-	int next = ring->link[ZERO_NEXT].rank;
+	struct zero_ring_link *onward = zero_ring_onward(ring);
 
 	snprintf(text, sizeof(text), "%.*s", (int)sizeof(frame->message) - 1, frame->message);
-	if (next)
-		zero_ring_send(&ring->link[ZERO_NEXT], frame);
+	if (onward->rank)
+		zero_ring_send(onward, frame);
 	ring->config.end_deadlock(ring->config.context, frame->rank, text);
 }

@@ -24,7 +24,7 @@ static bool is_running(const struct zero_ring *ring, const struct zero_ring_link
 	double stall = ring->config.stall_timeout;
 	struct zero_process found;
 
-	return zero_ring_is_local(ring, peer) && atomic_load(&link->fd) >= 0 &&
+	return zero_ring_is_local(ring, peer) && link->to &&
 	       (stall <= 0 || now < link->received_at + stall) &&
 	       zero_process_read((pid_t)peer->pid, peer->start_time, &found) &&
 	       !strchr("TtZXx", found.state);
@@ -60,7 +60,7 @@ static double lost_at(const struct zero_ring *ring, const struct zero_ring_link 
 		break;
 	case ZERO_PEER_EXITED:
 		/* Functions that run at exit may take long, and may still call zero_close. */
-		if (atomic_load(&link->fd) >= 0)
+		if (link->to)
 			at += link->received_at + ring->config.heartbeat_timeout -
 			      link->state_since;
 		else
@@ -108,7 +108,7 @@ static bool find_reason(struct zero_ring *ring, double now)
 		soon |= at > 0;
 	}
 	if (is_stalled(ring)) {
-		struct zero_ring_link *away = &ring->link[ZERO_NEXT];
+		struct zero_ring_link *away = zero_ring_onward(ring);
 
 		if (away->state != ZERO_PEER_ALIVE)
 			away = &ring->link[ZERO_PREV];

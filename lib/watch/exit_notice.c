@@ -2,12 +2,10 @@
 /*
  * The exit notice: a process that ends without zero_close tells its neighbours how. exit() and
  * signal handlers send it themselves, since the watchdog's thread may depend on what is broken.
- * A forked child closes the connections that it has inherited.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "private.h"
@@ -33,11 +31,10 @@ void zero_ring_send_exit_notice(struct zero_ring *ring, enum zero_ring_frame_kin
 	frame.rank = ring->config.rank;
 	frame.value = value;
 	for (int i = 0; i < 2; i++) {
-		int fd = atomic_load(&ring->link[i].fd);
+		struct zero_link *to = ring->link[i].to;
 
-		if (fd >= 0 && !atomic_load(&ring->link[i].backlogged) &&
-		    send(fd, &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-			continue;
+		if (to)
+			zero_link_send_notice(to, &frame, sizeof(frame));
 	}
 }
 
@@ -50,23 +47,8 @@ static void at_exit(int status, void *context)
 		zero_ring_send_exit_notice(ring, ZERO_RING_EXIT_NOTICE, status);
 }
 
-/* While a child holds a connection open, nobody sees that this rank has ended. */
-static void in_forked_child(void)
-{
-	struct zero_ring *ring = atomic_exchange(&current, NULL);
-
-	if (!ring)
-		return;
-	zero_ring_close_fd(&ring->listener);
-	zero_ring_close_fd(&ring->wakeup);
-	zero_ring_close_fd(&ring->connecting);
-	zero_ring_close_fd(&ring->link[0].fd);
-	zero_ring_close_fd(&ring->link[1].fd);
-}
-
 static void install(void)
 {
-	pthread_atfork(NULL, NULL, in_forked_child);
 	/* If this fails, neighbours only see that the connection ends. */
 	on_exit(at_exit, NULL);
 }

@@ -1,26 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watchdog's thread: it receives frames and sends a heartbeat every second. */
-#include <poll.h>
+/* What the watchdog does in each turn: it receives frames and sends a heartbeat every second. */
 #include <string.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
-#include "core/thread.h"
 #include "private.h"
 
-enum { SOON_MS = 10 };
+#define SOON 0.01 /* seconds */
 
 #define CLOSE_DELAY 5.0 /* seconds by which a diagnosis may delay zero_close */
-
-void zero_ring_wake(struct zero_ring *ring)
-{
-	uint64_t one = 1;
-	int fd = atomic_load(&ring->wakeup);
-
-	/* A write fails only if the counter is full, and then poll returns too. */
-	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
-		return;
-}
 
 static double heartbeat_interval(const struct zero_ring *ring)
 {
@@ -78,67 +64,49 @@ static void handle_frame(struct zero_ring *ring, struct zero_ring_link *link)
 	}
 }
 
-static bool is_joining(const struct zero_ring *ring)
+void zero_ring_set_state(struct zero_ring_link *link, enum zero_peer_state state, int value)
 {
-	return atomic_load(&ring->listener) >= 0;
+	bool better = link->state == ZERO_PEER_ALIVE || link->state == ZERO_PEER_SILENT ||
+		      (link->state == ZERO_PEER_EXITED && state == ZERO_PEER_CLOSED);
+
+	if (!better)
+		return;
+	link->state = state;
+	link->value = value;
+	link->state_since = zero_seconds();
 }
 
-static size_t fill_polls(struct zero_ring *ring, struct pollfd *polls)
+void zero_ring_send(struct zero_ring_link *link, const struct zero_ring_frame *frame)
 {
-	size_t count = 0;
-
-	polls[count++] = (struct pollfd){.fd = atomic_load(&ring->wakeup), .events = POLLIN};
-	for (int i = 0; i < 2; i++) {
-		struct zero_ring_link *link = &ring->link[i];
-
-		polls[count++] =
-			(struct pollfd){.fd = atomic_load(&link->fd),
-					.events = link->out_bytes ? POLLIN | POLLOUT : POLLIN};
-	}
-	if (!is_joining(ring))
-		return count;
-	polls[count++] = (struct pollfd){.fd = atomic_load(&ring->listener), .events = POLLIN};
-	for (int i = 0; i < ZERO_RING_PENDING; i++)
-		if (ring->pending[i].fd >= 0)
-			polls[count++] =
-				(struct pollfd){.fd = ring->pending[i].fd, .events = POLLIN};
-	return count;
+	if (link->to)
+		zero_link_send_watch(link->to, frame, sizeof(*frame));
 }
 
-/* All ranks have joined, so that a neighbour without a connection was there and is gone. */
-static void finish_joining(struct zero_ring *ring)
+static bool receive(struct zero_ring_link *link)
 {
-	zero_ring_stop_listening(ring);
-	ring->next_heartbeat_at = 0;
-	for (int i = 0; i < 2; i++)
-		if (atomic_load(&ring->link[i].fd) < 0)
-			zero_ring_set_state(&ring->link[i], ZERO_PEER_DISCONNECTED, 0);
+	double at;
+	bool got = zero_link_take_watch(link->to, &link->in, sizeof(link->in), &at);
+
+	/* After a suspension it counts from then. */
+	if (at > link->received_at)
+		link->received_at = at;
+	return got;
 }
 
-static void poll_once(struct zero_ring *ring, int wait_ms)
+/* Everything is read before a state is judged: a later frame explains more. */
+static void receive_all(struct zero_ring *ring, struct zero_ring_link *link)
 {
-	struct pollfd polls[4 + ZERO_RING_PENDING];
-	size_t count = fill_polls(ring, polls);
-	uint64_t wakes;
+	bool ended = link->to && zero_link_has_ended(link->to);
 
-	if (poll(polls, count, wait_ms) > 0 && polls[0].revents &&
-	    read(polls[0].fd, &wakes, sizeof(wakes)) < 0)
-		wakes = 0;
-	for (int i = 0; i < 2; i++) {
-		struct zero_ring_link *link = &ring->link[i];
-
-		/* Everything is read before a state is judged: a later frame explains more. */
-		while (zero_ring_receive(ring, link))
-			handle_frame(ring, link);
-		if (link->out_bytes)
-			zero_ring_flush(link);
-	}
-	if (is_joining(ring) && atomic_load(&ring->watching)) {
-		finish_joining(ring);
-	} else if (is_joining(ring)) {
-		zero_ring_read_pending(ring);
-		zero_ring_accept(ring);
-	}
+	while (link->to && receive(link))
+		handle_frame(ring, link);
+	if (!ended)
+		return;
+	link->to = NULL;
+	zero_ring_set_state(link, ZERO_PEER_DISCONNECTED, 0);
+	/* The time of an exiting rank counts from the end of its connection. */
+	if (link->state == ZERO_PEER_EXITED)
+		link->state_since = zero_seconds();
 }
 
 static bool is_stopping(struct zero_ring *ring)
@@ -165,49 +133,42 @@ static bool is_diagnosing(const struct zero_ring *ring)
 	       atomic_load(&ring->watching) && !atomic_load(&ring->terminating);
 }
 
-int zero_ring_wait_ms(struct zero_ring *ring)
+static double wait_of(const struct zero_ring *ring, bool soon, double now)
 {
-	int wait_ms =
-		ring->soon ? SOON_MS : (int)(1e3 * (ring->next_heartbeat_at - zero_seconds())) + 1;
+	double wait = soon ? SOON : ring->next_heartbeat_at - now;
 
-	if (is_stopping(ring))
-		return ring->stopping_at > 0 ? SOON_MS : 0;
-	return wait_ms < 0 ? 0 : wait_ms;
+	return wait > 0 ? wait : 0;
 }
 
-bool zero_ring_turn(struct zero_ring *ring, int wait_ms)
+static void set_stopped(struct zero_ring *ring)
 {
-	bool stopping = is_stopping(ring);
-	double now = zero_seconds();
+	pthread_mutex_lock(&ring->lock);
+	ring->stopped = true;
+	pthread_cond_broadcast(&ring->changed);
+	pthread_mutex_unlock(&ring->lock);
+}
 
-	zero_ring_detect_suspension(ring, now, 0);
-	poll_once(ring, wait_ms);
-	now = zero_seconds();
-	zero_ring_detect_suspension(ring, now, wait_ms);
+double zero_ring_turn(void *context)
+{
+	struct zero_ring *ring = context;
+	bool stopping = is_stopping(ring), soon;
+	double now = zero_seconds(), wait;
+
+	zero_ring_detect_suspension(ring, now);
+	/* While ranks still join, no connection is missed. */
+	for (int i = 0; i < 2 && atomic_load(&ring->watching); i++)
+		receive_all(ring, &ring->link[i]);
 	if (now >= ring->next_heartbeat_at) {
 		send_heartbeats(ring);
 		ring->next_heartbeat_at = now + heartbeat_interval(ring);
 	}
-	ring->soon = zero_ring_diagnose(ring, now);
+	soon = zero_ring_diagnose(ring, now) || stopping;
 	/* One whole turn has read what had arrived when zero_close was called. */
 	if (stopping && ring->stopping_at <= 0)
 		ring->stopping_at = now;
-	return !stopping || (is_diagnosing(ring) && now <= ring->stopping_at + CLOSE_DELAY);
-}
-
-static void *watch_neighbours(void *context)
-{
-	struct zero_ring *ring = context;
-
-	pthread_setname_np(pthread_self(), "zero-watch");
-	ring->turn_at = ring->next_heartbeat_at = zero_seconds();
-	while (zero_ring_turn(ring, zero_ring_wait_ms(ring)))
-		continue;
-	return NULL;
-}
-
-bool zero_ring_start_thread(struct zero_ring *ring)
-{
-	ring->has_thread = !zero_thread_start(&ring->thread, watch_neighbours, ring);
-	return ring->has_thread;
+	if (stopping && (!is_diagnosing(ring) || now > ring->stopping_at + CLOSE_DELAY))
+		set_stopped(ring);
+	wait = wait_of(ring, soon, now);
+	ring->due_at = zero_seconds() + wait;
+	return wait;
 }

@@ -10,11 +10,10 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "net/address.h"
-#include "net/dial.h"
+#include "net/link.h"
 #include "watch.h"
 
-enum { ZERO_RING_MESSAGE_BYTES = 472, ZERO_RING_PENDING = 16 };
+enum { ZERO_RING_MESSAGE_BYTES = 472 };
 
 /* What a rank is doing, as it reports it to the others. */
 struct zero_activity {
@@ -41,7 +40,6 @@ struct zero_ring_config {
 	int rank, world;
 	double heartbeat_timeout; /* seconds */
 	double stall_timeout;     /* seconds that an operation may wait; 0: for ever */
-	double open_timeout;      /* seconds that zero_open may take */
 	bool aborts;              /* false: a fault is only recorded, see zero_ring_fault */
 	/* Returns what this rank is doing; never blocks. */
 	void (*get_activity)(void *context, struct zero_activity *activity);
@@ -91,9 +89,9 @@ struct zero_ring_frame {
 	};
 };
 
-/* The connection to one neighbour. */
+/* What is known of one neighbour. */
 struct zero_ring_link {
-	_Atomic int fd; /* -1: none. Only the watchdog's thread closes it */
+	struct zero_link *_Atomic to; /* NULL: there is no connection */
 	int rank;
 	enum zero_peer_state state;
 	int value;          /* exit status or signal, by state */
@@ -102,11 +100,6 @@ struct zero_ring_link {
 	struct zero_activity activity;
 	double activity_at;
 	struct zero_ring_frame in;
-	size_t in_bytes;
-	/* Bytes that the socket did not accept yet. */
-	char *out;
-	size_t out_bytes, out_capacity;
-	_Atomic bool backlogged; /* a frame is sent in part: no other may be sent directly */
 };
 
 /* The question of one rank to all others: what are you doing? */
@@ -123,29 +116,20 @@ struct zero_inquiry {
 	size_t replies;
 };
 
-/* A connection whose hello is not complete. */
-struct zero_pending_connection {
-	int fd; /* -1: unused */
-	double accepted_at;
-	size_t bytes;
-	struct zero_hello hello;
-};
-
 enum { ZERO_PREV, ZERO_NEXT };
 
 struct zero_ring {
 	struct zero_ring_config config;
 	struct zero_ring_peer own, *all;
 	pid_t pid; /* a forked child is no rank */
-	pthread_t thread;
-	pthread_mutex_t lock; /* of what other threads read too: stopping, message, connecting */
+	struct zero_net *net;
+	struct zero_net_user user; /* takes the turns */
+	pthread_mutex_t lock;      /* of what other threads read too: stopping, stopped, message */
 	pthread_cond_t changed;
-	bool has_thread, stopping;
-	_Atomic bool watching; /* all ranks have joined */
-	_Atomic int listener, wakeup, connecting;
-	struct zero_pending_connection pending[ZERO_RING_PENDING];
-	struct zero_ring_link link[2];
-	double next_heartbeat_at, turn_at, deferred_until;
+	bool joined, stopping, stopped;
+	_Atomic bool watching;         /* all ranks have joined */
+	struct zero_ring_link link[2]; /* with two ranks ZERO_NEXT has no connection */
+	double next_heartbeat_at, due_at, deferred_until;
 	double next_look_at; /* of rank 0, for a deadlock */
 	bool soon;           /* the next turn of the thread is to come soon */
 	double stopping_at;  /* the end of the first turn that saw `stopping`; 0: there was none */
@@ -182,18 +166,16 @@ static inline bool zero_ring_is_local(const struct zero_ring *ring,
 	       !memcmp(peer->address.node, ring->own.address.node, sizeof(peer->address.node));
 }
 
-static inline void zero_ring_close_fd(_Atomic int *fd)
+/* Where a frame goes that is to come to all ranks. */
+static inline struct zero_ring_link *zero_ring_onward(struct zero_ring *ring)
 {
-	int open = atomic_exchange(fd, -1);
-
-	if (open >= 0)
-		close(open);
+	return &ring->link[ring->link[ZERO_NEXT].to ? ZERO_NEXT : ZERO_PREV];
 }
 
 /* ---- ring.c ---------------------------------------------------------------------------------- */
 
-/* Creates a ring and its listening socket. Returns NULL and the reason in `why` on failure. */
-struct zero_ring *zero_ring_new(char *why, size_t size);
+/* NULL: no memory. */
+struct zero_ring *zero_ring_new(struct zero_net *net);
 /* Copies what this rank publishes to the others. */
 void zero_ring_describe(const struct zero_ring *ring, struct zero_ring_peer *own);
 /* Starts to watch the neighbours, after all ranks have joined. */
@@ -204,37 +186,17 @@ bool zero_ring_close(struct zero_ring *ring);
 /* Whether a rank was found lost; copies the message and the rank. May be called by any thread. */
 bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank);
 
-/* ---- connect.c ------------------------------------------------------------------------------- */
-
-/* COLLECTIVE, among all ranks that are described in all[world], which is copied. Starts the thread
-   and connects to both neighbours. Returns false and the reason in `why` on failure. */
-bool zero_ring_join(struct zero_ring *ring, const struct zero_ring_config *config,
-		    const struct zero_ring_peer *all, char *why, size_t size);
-
-/* ---- accept.c -------------------------------------------------------------------------------- */
-
-void zero_ring_accept(struct zero_ring *ring);
-void zero_ring_read_pending(struct zero_ring *ring);
-void zero_ring_stop_listening(struct zero_ring *ring);
+/* COLLECTIVE, among all ranks that are described in all[world], which is copied. Connects to both
+   neighbours over the network, and takes turns in its thread. */
+zero_status zero_ring_join(struct zero_ring *ring, const struct zero_ring_config *config,
+			   const struct zero_ring_peer *all);
 
 /* ---- heartbeat.c ----------------------------------------------------------------------------- */
 
-bool zero_ring_start_thread(struct zero_ring *ring);
-/* What the thread does: turns, each of which waits for so long at most. A test takes turns without a
-   thread. Returns false when the thread is to end. */
-bool zero_ring_turn(struct zero_ring *ring, int wait_ms);
-int zero_ring_wait_ms(struct zero_ring *ring);
-/* Makes the thread's poll return. Async-signal-safe. */
-void zero_ring_wake(struct zero_ring *ring);
-
-/* ---- link.c ---------------------------------------------------------------------------------- */
-
-/* Sends a frame, or buffers what the socket does not accept. */
+/* What the ring does in the network's thread. Returns the seconds until the next turn. */
+double zero_ring_turn(void *ring);
+/* Sends a frame without waiting; none if there is no connection. */
 void zero_ring_send(struct zero_ring_link *link, const struct zero_ring_frame *frame);
-/* Sends buffered bytes as far as the socket accepts them. */
-void zero_ring_flush(struct zero_ring_link *link);
-/* Returns true when link->in holds a whole frame, false when there is no more to read. */
-bool zero_ring_receive(const struct zero_ring *ring, struct zero_ring_link *link);
 /* Sets a neighbour's state, unless the present one explains more. */
 void zero_ring_set_state(struct zero_ring_link *link, enum zero_peer_state state, int value);
 
@@ -242,9 +204,8 @@ void zero_ring_set_state(struct zero_ring_link *link, enum zero_peer_state state
 
 /* What this rank is doing; the time that it was suspended does not count. */
 void zero_ring_own_activity(const struct zero_ring *ring, struct zero_activity *activity);
-/* Detects at `now` that this process was suspended. `wait_ms` is how long the thread's present turn
-   could last. */
-void zero_ring_detect_suspension(struct zero_ring *ring, double now, int wait_ms);
+/* Detects at `now`, when a turn begins, that this process was suspended. */
+void zero_ring_detect_suspension(struct zero_ring *ring, double now);
 
 /* ---- diagnose.c ------------------------------------------------------------------------------ */
 

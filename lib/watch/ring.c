@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates a rank's part of the ring, and closes it with a goodbye. */
-#include <errno.h>
-#include <poll.h>
+/* Creates a rank's part of the ring, joins it, and closes it with a goodbye. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/ioctl.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-
-#include <linux/sockios.h>
 
 #include "private.h"
 
-#define LAUNCHER_SECONDS 3.0 /* within which the launcher has to end this process */
-#define GOODBYE_SECONDS  1.0 /* within which a neighbour's kernel has to receive the goodbye */
+enum { LAUNCHER_MICROSECONDS = 3000000 }; /* within which it has to end this process */
 
 /* A closed ring is kept for the next job instead of being freed, since a signal handler may still
    read it. */
@@ -32,27 +23,21 @@ static struct zero_ring *new_ring(void)
 	memset(ring, 0, sizeof(*ring));
 	pthread_mutex_init(&ring->lock, NULL);
 	zero_cond_init(&ring->changed);
-	ring->listener = ring->wakeup = ring->connecting = -1;
-	ring->link[0].fd = ring->link[1].fd = -1;
 	ring->lost_rank = -1;
-	for (int i = 0; i < ZERO_RING_PENDING; i++)
-		ring->pending[i].fd = -1;
 	ring->pid = getpid();
 	return ring;
 }
 
-struct zero_ring *zero_ring_new(char *why, size_t size)
+struct zero_ring *zero_ring_new(struct zero_net *net)
 {
 	struct zero_ring *ring = new_ring();
 	struct zero_address *own;
 	const char *slurm;
-	int listener = -1;
-	bool ok;
 
-	if (!ring) {
-		snprintf(why, size, "the watchdog has no memory");
+	if (!ring)
 		return NULL;
-	}
+	ring->net = net;
+	ring->user = (struct zero_net_user){.turn = zero_ring_turn, .context = ring};
 	own = &ring->own.address;
 	gethostname(own->node, sizeof(own->node) - 1);
 	slurm = getenv("SLURMD_NODENAME");
@@ -60,21 +45,56 @@ struct zero_ring *zero_ring_new(char *why, size_t size)
 	ring->own.pid = ring->pid;
 	ring->own.start_time = zero_process_start_time(ring->pid);
 	ring->own.default_signals = zero_ring_default_signals();
-	ring->wakeup = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	if (ring->wakeup < 0 ||
-	    getrandom(own->cookie, sizeof(own->cookie), 0) != (ssize_t)sizeof(own->cookie)) {
-		snprintf(why, size,
-			 "the watchdog cannot create an event descriptor or a cookie: %s",
-			 strerror(errno));
-		zero_ring_close(ring);
-		return NULL;
+	return ring;
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+static bool allocate(struct zero_ring *ring, const struct zero_ring_peer *all)
+{
+	size_t world = (size_t)ring->config.world;
+
+	ring->all = malloc(world * sizeof(*all));
+	ring->inquiry.activity = calloc(world, sizeof(*ring->inquiry.activity));
+	ring->inquiry.replied = calloc(world, sizeof(*ring->inquiry.replied));
+	ring->inquiry.listed = calloc(world, sizeof(*ring->inquiry.listed));
+	if (!ring->all || !ring->inquiry.activity || !ring->inquiry.replied ||
+	    !ring->inquiry.listed)
+		return false;
+	memcpy(ring->all, all, world * sizeof(*all));
+	return true;
+}
+
+zero_status zero_ring_join(struct zero_ring *ring, const struct zero_ring_config *config,
+			   const struct zero_ring_peer *all)
+{
+	int world = config->world, rank = config->rank;
+	int ranks[2] = {(rank + world - 1) % world, (rank + 1) % world};
+	struct zero_link *links[2] = {NULL, NULL};
+	zero_status status;
+
+	ring->config = *config;
+	if (!allocate(ring, all))
+		return zero_fail(ZERO_E_MEMORY, "the watchdog has no memory for %d ranks", world);
+	/* Of two ranks one connection is enough, and the neighbour is not lost twice. */
+	status = zero_net_connect(ring->net, ranks, world > 2 ? 2 : 1, links);
+	if (status)
+		return status;
+	for (int i = 0; i < 2; i++) {
+		const struct zero_ring_peer *peer = &ring->all[ranks[i]];
+
+		ring->link[i].rank = ranks[i];
+		ring->link[i].to = links[i];
+		ring->link[i].state = links[i] ? ZERO_PEER_ALIVE : ZERO_PEER_CLOSED;
+		ring->link[i].received_at = zero_seconds();
+		if (zero_ring_is_local(ring, peer))
+			ring->oom[i] = zero_oom_open((pid_t)peer->pid);
 	}
-	ok = zero_address_listen(&listener, own, why, size);
-	ring->listener = listener;
-	if (ok)
-		return ring;
-	zero_ring_close(ring);
-	return NULL;
+	ring->due_at = ring->next_heartbeat_at = zero_seconds();
+	zero_ring_set_current(ring);
+	zero_net_ops.attach(ring->net, &ring->user);
+	ring->joined = true;
+	return ZERO_OK;
 }
 
 void zero_ring_describe(const struct zero_ring *ring, struct zero_ring_peer *own)
@@ -87,7 +107,7 @@ void zero_ring_start_watching(struct zero_ring *ring)
 	if (ring->config.aborts)
 		zero_ring_install_signal_handlers();
 	atomic_store(&ring->watching, true);
-	zero_ring_wake(ring);
+	zero_net_ops.wake(ring->net);
 }
 
 bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank)
@@ -107,92 +127,44 @@ bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank)
 
 /* ---- close ----------------------------------------------------------------------------------- */
 
-/* Whether the neighbour has closed the connection too: it then waits for no goodbye, and its kernel
-   confirms none. */
-static bool is_hung_up(int fd)
+static void stop_turns(struct zero_ring *ring)
 {
-	struct pollfd one = {.fd = fd};
-
-	return poll(&one, 1, 0) > 0 && one.revents & (POLLERR | POLLHUP);
+	pthread_mutex_lock(&ring->lock);
+	ring->stopping = true;
+	zero_net_ops.wake(ring->net);
+	while (!ring->stopped)
+		pthread_cond_wait(&ring->changed, &ring->lock);
+	pthread_mutex_unlock(&ring->lock);
 }
 
-static void flush_until(struct zero_ring_link *link, double until)
-{
-	for (; link->out_bytes && zero_seconds() < until; usleep(1000))
-		zero_ring_flush(link);
-}
-
-/*
- * Waits until the neighbour's kernel has the goodbye: closing a socket before that may discard it.
- * Kernels confirm at once, whatever their ranks do; a node that is down uses up the time.
- */
-static void deliver_goodbye(struct zero_ring_link *link)
-{
-	double until = zero_seconds() + GOODBYE_SECONDS;
-	useconds_t pause = 20;
-	int left = 0, fd = atomic_load(&link->fd);
-
-	if (fd < 0)
-		return;
-	flush_until(link, until);
-	shutdown(fd, SHUT_WR);
-	while (!is_hung_up(fd) && !ioctl(fd, SIOCOUTQ, &left) && left && zero_seconds() < until) {
-		usleep(pause);
-		pause = pause < 1000 ? 2 * pause : 1000;
-	}
-}
-
+/* The network delivers it. */
 static void send_goodbye(struct zero_ring *ring)
 {
 	struct zero_ring_frame frame = {.kind = ZERO_RING_GOODBYE, .rank = ring->config.rank};
 
 	for (int i = 0; i < 2; i++)
 		zero_ring_send(&ring->link[i], &frame);
-	for (int i = 0; i < 2; i++)
-		deliver_goodbye(&ring->link[i]);
-}
-
-static void stop_thread(struct zero_ring *ring)
-{
-	pthread_mutex_lock(&ring->lock);
-	ring->stopping = true;
-	pthread_mutex_unlock(&ring->lock);
-	zero_ring_wake(ring);
-	pthread_join(ring->thread, NULL);
-}
-
-/* The thread that ends the job still uses the ring and the job, so that nothing is freed. */
-static void wait_for_launcher(struct zero_ring *ring)
-{
-	double until = zero_seconds() + LAUNCHER_SECONDS;
-
-	for (int i = 0; i < 2; i++)
-		flush_until(&ring->link[i], until);
-	while (zero_seconds() < until)
-		usleep(10000);
 }
 
 bool zero_ring_close(struct zero_ring *ring)
 {
 	if (!ring)
 		return true;
-	if (ring->has_thread)
-		stop_thread(ring);
+	if (ring->joined)
+		stop_turns(ring);
+	/* The thread that ends the job still uses the ring and the job, so that nothing is freed. */
 	if (ring->reported && ring->config.aborts) {
-		wait_for_launcher(ring);
+		usleep(LAUNCHER_MICROSECONDS);
 		return false;
 	}
 	zero_ring_restore_signal_handlers();
 	send_goodbye(ring);
 	zero_ring_clear_current(ring);
-	zero_ring_stop_listening(ring);
-	zero_ring_close_fd(&ring->connecting);
+	zero_net_ops.detach(ring->net, &ring->user);
 	for (int i = 0; i < 2; i++) {
-		zero_ring_close_fd(&ring->link[i].fd);
-		free(ring->link[i].out);
+		ring->link[i].to = NULL;
 		zero_oom_close(ring->oom[i]);
 	}
-	zero_ring_close_fd(&ring->wakeup);
 	free(ring->inquiry.activity);
 	free(ring->inquiry.replied);
 	free(ring->inquiry.listed);

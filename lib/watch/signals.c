@@ -40,7 +40,7 @@ static void on_termination(int number)
 	int error = errno;
 
 	if (ring && !atomic_exchange(&ring->terminating, true)) {
-		zero_ring_wake(ring);
+		zero_net_ops.wake(ring->net);
 		for (int i = 0; i < GRACE_MS / TURN_MS && !atomic_load(&ring->may_end); i++)
 			poll(NULL, 0, TURN_MS);
 		zero_ring_send_exit_notice(ring, ZERO_RING_SIGNAL_NOTICE, number);

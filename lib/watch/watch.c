@@ -12,6 +12,8 @@
 
 enum { EXIT_STATUS = 1 }; /* of a job that lost a rank */
 
+#define LONGEST_JOIN 20.0 /* seconds: all ranks have come to zero_open before */
+
 static void get_activity(void *context, struct zero_activity *activity)
 {
 	zero_job *job = context;
@@ -48,7 +50,49 @@ static void abort_job(void *context, const char *message)
 	job->ops->abort(job->backend, EXIT_STATUS, message);
 }
 
-static zero_status join(zero_job *job, const struct zero_ring_peer *all)
+static zero_status address_of(void *context, int rank, struct zero_address *address)
+{
+	*address = ((const struct zero_ring_peer *)context)[rank].address;
+	return ZERO_OK;
+}
+
+/* All ranks find the same, so that none waits for a rank that cannot be reached. Of two neighbours the
+   higher rank connects to the lower one. */
+static zero_status check_addresses(const struct zero_ring_peer *all, int world)
+{
+	for (int rank = 0; rank < world; rank++) {
+		int lower = rank + 1 < world ? rank : 0,
+		    higher = rank + 1 < world ? rank + 1 : rank;
+		const struct zero_address *at = &all[lower].address;
+
+		if (!at->count && strcmp(at->node, all[higher].address.node) != 0)
+			return zero_fail(ZERO_E_COMM,
+					 "rank %d (node %.64s) has no address on a network that "
+					 "NCCL_SOCKET_IFNAME allows",
+					 lower, at->node);
+	}
+	return ZERO_OK;
+}
+
+/* Where the backend has not joined the network. It ends well before zero_open times out, since its
+   error says which rank is missing. */
+static zero_status join_network(zero_job *job, struct zero_ring_peer *all)
+{
+	double half = (double)job->settings.value[ZERO_OPT_OPEN_SECONDS].number / 2;
+	struct zero_net_config config = {.rank = job->place.rank,
+					 .world = job->place.world,
+					 .seconds = half < LONGEST_JOIN ? half : LONGEST_JOIN,
+					 .address = address_of,
+					 .context = all};
+	zero_status status;
+
+	if (zero_net_joined(job->net))
+		return ZERO_OK;
+	status = check_addresses(all, job->place.world);
+	return status ? status : zero_net_ops.join(job->net, &config);
+}
+
+static zero_status join(zero_job *job, struct zero_ring_peer *all)
 {
 	const struct zero_value *value = job->settings.value;
 	struct zero_ring_config config = {
@@ -56,7 +100,6 @@ static zero_status join(zero_job *job, const struct zero_ring_peer *all)
 		.world = job->place.world,
 		.heartbeat_timeout = (double)value[ZERO_OPT_WATCH_SECONDS].number,
 		.stall_timeout = (double)value[ZERO_OPT_STALL_SECONDS].number,
-		.open_timeout = (double)value[ZERO_OPT_OPEN_SECONDS].number,
 		.aborts = value[ZERO_OPT_ON_FAULT].number == ZERO_ON_FAULT_ABORT,
 		.get_activity = get_activity,
 		.end_deadlock = end_deadlock,
@@ -64,11 +107,16 @@ static zero_status join(zero_job *job, const struct zero_ring_peer *all)
 		.context = job,
 		.out_fd = STDERR_FILENO,
 	};
-	char why[1024];
+	zero_status status = join_network(job, all);
 
-	return zero_ring_join(job->ring, &config, all, why, sizeof(why))
-		       ? ZERO_OK
-		       : zero_fail(ZERO_E_COMM, "%s", why);
+	if (!status)
+		status = zero_ring_join(job->ring, &config, all);
+	if (status)
+		return zero_fail(ZERO_E_COMM,
+				 "the watchdog is not connected (ZERO_WATCH_SECONDS=0 turns it "
+				 "off): %s",
+				 zero_last_error());
+	return ZERO_OK;
 }
 
 zero_status zero_watch_start(zero_job *job)
@@ -77,19 +125,18 @@ zero_status zero_watch_start(zero_job *job)
 	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .send = &mine, .count = sizeof(mine)};
 	size_t world = (size_t)job->place.world;
 	zero_status status = ZERO_OK;
-	char why[256];
 
 	if (world == 1 || !job->settings.value[ZERO_OPT_WATCH_SECONDS].number)
 		return ZERO_OK;
 	all = calloc(world, sizeof(*all));
-	job->ring = zero_ring_new(why, sizeof(why));
-	if (!job->ring)
-		status = zero_fail(ZERO_E_COMM, "%s", why);
-	else if (!all)
+	job->ring = zero_ring_new(job->net);
+	if (!job->ring || !all)
 		status =
 			zero_fail(ZERO_E_MEMORY, "the watchdog has no memory for %zu ranks", world);
 	else
 		zero_ring_describe(job->ring, &mine);
+	if (!status && !zero_net_joined(job->net))
+		status = zero_net_ops.listen(job->net, &mine.address);
 	op.recv = all;
 	status = zero_submit_wait(&job->all, status, &op, 1, "watch");
 	/* All ranks have come. Joining has a timeout of its own, and an error that says more. */

@@ -216,6 +216,7 @@ static void measure(struct bench *bench, size_t count, const char *plot, double 
 		f.tensors[i] = sources + i * f.bytes;
 	if (full && bench->world > 1)
 		once(&f);
+	f.tier = "auto";
 	measure_sides(sides, SIDES, &f, full ? REPEATS : SWEEP_REPEATS, seconds);
 	write_sides(bench, plot, x, sides, SIDES, seconds);
 	snprintf(what, sizeof(what), "flatten from the host %s: time over one rank alone", where());

@@ -414,6 +414,17 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice *device)
 	return double_leave(result);
 }
 
+CUresult CUDAAPI cuCtxSynchronize(void)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+
+	if (!result) {
+		double_context_drain(double_current());
+		result = double_current()->fault;
+	}
+	return double_leave(result);
+}
+
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
 	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);

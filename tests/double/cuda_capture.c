@@ -29,9 +29,9 @@ static _Thread_local CUstreamCaptureMode own_mode = CU_STREAM_CAPTURE_MODE_GLOBA
 
 /* Calls that may wait for a device, or for what is captured. */
 static const char *const unsafe[] = {
-	"cuMemAlloc_v2",       "cuMemFree_v2",     "cuMemHostAlloc",
-	"cuMemFreeHost",       "cuEventQuery",     "cuEventSynchronize",
-	"cuStreamSynchronize", "cuModuleLoadData", "cuModuleUnload",
+	"cuMemAlloc_v2",  "cuMemFree_v2",       "cuMemHostAlloc",      "cuMemFreeHost",
+	"cuEventQuery",   "cuEventSynchronize", "cuStreamSynchronize", "cuModuleLoadData",
+	"cuModuleUnload", "cuCtxSynchronize",
 };
 
 static bool is_prohibited(const struct double_capture *capture)

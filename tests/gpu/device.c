@@ -39,6 +39,7 @@ static struct {
 	CUresult (*LaunchKernel)(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int,
 				 unsigned int, unsigned int, unsigned int, CUstream, void **,
 				 void **);
+	CUresult (*CtxSynchronize)(void);
 	CUresult (*StreamBeginCapture)(CUstream, CUstreamCaptureMode);
 	CUresult (*StreamEndCapture)(CUstream, CUgraph *);
 	CUresult (*GraphInstantiate)(CUgraphExec *, CUgraph, unsigned long long);
@@ -78,6 +79,7 @@ static const struct {
 	{"cuModuleLoadData", &driver.ModuleLoadData, false},
 	{"cuModuleGetFunction", &driver.ModuleGetFunction, false},
 	{"cuLaunchKernel", &driver.LaunchKernel, false},
+	{"cuCtxSynchronize", &driver.CtxSynchronize, false},
 	{"cuStreamBeginCapture_v2", &driver.StreamBeginCapture, false},
 	{"cuStreamEndCapture", &driver.StreamEndCapture, false},
 	{"cuGraphInstantiateWithFlags", &driver.GraphInstantiate, false},
@@ -359,6 +361,7 @@ void stream_finish(void *stream)
 
 void capture_begin(void *stream)
 {
+	must(driver.CtxSynchronize(), "cuCtxSynchronize");
 	must(driver.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
 	     "cuStreamBeginCapture");
 }

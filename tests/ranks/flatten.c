@@ -346,7 +346,9 @@ static void flatten(int stage, int share, zero_location location, zero_adopt_val
 		 rank >= 0 && stage == 1);
 	make_groups(&m, settings);
 	if (!strcmp(tier, "auto"))
-		m.tier = location == ZERO_ON_HOST && world > 1 && values != ZERO_VALUES_OWN
+		m.tier = location == ZERO_ON_HOST && world > 1 &&
+					 (values == ZERO_VALUES_OF_RANK ||
+					  (values == ZERO_VALUES_EQUAL && on_gpu()))
 				 ? "distributed"
 				 : "device";
 	for (size_t t = 0; t < TENSORS; t++)

@@ -67,6 +67,12 @@ is_lost "called exit\(0\) without zero_close" 3 0 exit0 100 step
 is_lost "(was killed by SIGKILL, perhaps .* or )?called _exit" 3 1 _exit3 100
 ZERO_WATCH_SECONDS=1 is_lost "is stopped .* 1 s" 4 2 stop 100 save
 
+# Each rank is on a node of its own, and no address there is allowed: none waits for another.
+LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so DOUBLE_RANKS_OF_NODE=1 NCCL_SOCKET_IFNAME=none \
+	job 3 0 none 0
+((status != 0)) && grep -q 'rank 0 (node node0) has no address on a network that' "$scratch/out" ||
+	broken "no addresses: status $status"
+
 # A rank is stopped while the others wait for it in zero_open.
 ZERO_OPEN_SECONDS=2 job 3 1 stop -1
 ((status != 0)) || broken "stopped in zero_open: status 0"

@@ -4,6 +4,7 @@
  * sentence that names both, an error of one rank is returned on all with that rank's sentence, and
  * afterwards all can close, or go on.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <float.h>
 #include <math.h>
@@ -374,6 +375,27 @@ static void means(zero_job *job)
 	check(isinf(values[0]), "%g", values[0]);
 }
 
+/* A rank has one thread for the network, and on CPUs one for its submissions. */
+static void threads(void)
+{
+	DIR *folder = opendir("/proc/self/task");
+	int count = 0;
+
+	for (struct dirent *entry; (entry = readdir(folder));) {
+		char path[300], name[32] = "";
+		FILE *file;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+		file = fopen(path, "r");
+		if (file && fgets(name, sizeof(name), file))
+			count += !strncmp(name, "zero-", 5);
+		if (file)
+			fclose(file);
+	}
+	closedir(folder);
+	check(count == (on_gpu() ? 1 : 2), "%d threads", count);
+}
+
 int main(void)
 {
 	static const char *const stages[] = {"stage=3", "stage=0", "stage=1"};
@@ -384,6 +406,7 @@ int main(void)
 	last = world - 1;
 	check(world > 1, "this is about several ranks");
 	fails(zero_open(NULL, &(zero_job *){NULL}), ZERO_E_STATE, "open in this process already");
+	threads();
 	means(job);
 	ok(zero_close(job));
 	for (int i = 0; i < 3; i++) {

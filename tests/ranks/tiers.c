@@ -219,7 +219,8 @@ static void budgets(int stage, int share)
 		falls_back(stage, share, there + FLAT / ranks - 1, there, "host");
 
 	there += FLATS * part - FLATS * FLAT + 2 * CHUNK;
-	fits(stage, share, ZERO_ON_HOST, "auto", there, world > 1 ? "distributed" : "device");
+	fits(stage, share, ZERO_ON_HOST, "auto", there,
+	     on_gpu() && world > 1 ? "distributed" : "device");
 	fits(stage, share, ZERO_ON_HOST, "device", there, "device");
 	fits(stage, share, ZERO_ON_HOST, "auto", there - 1, NULL);
 	/* a budget of 0 is one that is not known */

@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arena against a model that keeps every block: none overlap, all begin where they should, are
    zero when they come, and what was freed is one piece again. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "backend/host/shared_arena.h"
 #include "unit.h"
@@ -265,6 +273,47 @@ START_TEST(too_large)
 }
 END_TEST
 
+static volatile sig_atomic_t signalled;
+
+static void note(int number)
+{
+	(void)number;
+	signalled = 1;
+}
+
+static bool mentions(const char *path, const char *words)
+{
+	FILE *file = fopen(path, "r");
+	char line[1024];
+	bool found = false;
+
+	ck_assert_ptr_nonnull(file);
+	while (fgets(line, sizeof(line), file))
+		found |= strstr(line, words) != NULL;
+	fclose(file);
+	return found;
+}
+
+/* Where it can be had, it is a tmpfs's, and the process sees neither child nor mount. */
+START_TEST(huge_file)
+{
+	struct statfs info;
+	int file;
+
+	signal(SIGCHLD, note);
+	file = zero_huge_file();
+	ck_assert(!signalled);
+	ck_assert(waitpid(-1, NULL, __WALL) < 0 && errno == ECHILD);
+	ck_assert(!mentions("/proc/self/mountinfo", "slurm-zero"));
+	if (file < 0)
+		return;
+	ck_assert_int_eq(fcntl(file, F_GETFD), FD_CLOEXEC);
+	ck_assert(!fstatfs(file, &info) && info.f_type == TMPFS_MAGIC);
+	ck_assert(access("/tmp/slurm-zero", F_OK) < 0);
+	close(file);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *tcase = tcase_create("arena");
@@ -274,5 +323,6 @@ int main(void)
 	tcase_add_test(tcase, a_peer);
 	tcase_add_test(tcase, threads);
 	tcase_add_test(tcase, too_large);
+	tcase_add_test(tcase, huge_file);
 	return run_cases(tcase, NULL);
 }

@@ -3,8 +3,6 @@
  * What only processes can show of the watchdog: that they join and close, how one that is lost looks
  * to the others, and what becomes of signals, of exit() and of fork().
  */
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -23,8 +21,7 @@ struct trial {
 	int world, victim;
 	int closer; /* a rank that closes before; 0: none */
 	int (*action)(struct zero_ring *ring);
-	void (*before)(const struct zero_ring *ring); /* what the victim does before it joins */
-	bool returns;                                 /* see struct zero_ring_config */
+	bool returns; /* see struct zero_ring_config */
 };
 
 static int out_fd; /* the end of a pipe to which ranks write their lines */
@@ -89,9 +86,12 @@ static void other_handler(int number)
 /* Its handlers are gone then, but those that the program has installed since. */
 __attribute__((noreturn)) static void close_ring(struct zero_ring *ring)
 {
+	struct zero_net *net = ring->net;
+
 	expect_that(handler_of(SIGINT) != (void *)SIG_DFL);
 	signal(SIGTERM, other_handler);
 	expect_that(zero_ring_close(ring));
+	zero_net_close(net);
 	expect_that(handler_of(SIGTERM) == (void *)other_handler);
 	expect_that(handler_of(SIGINT) == (void *)SIG_DFL);
 	expect_that(!zero_ring_current());
@@ -100,20 +100,28 @@ __attribute__((noreturn)) static void close_ring(struct zero_ring *ring)
 		pause();
 }
 
+static zero_status get_address(void *context, int rank, struct zero_address *address)
+{
+	(void)context;
+	*address = shared->all[rank].address;
+	return ZERO_OK;
+}
+
 static void be_rank(const struct trial *trial, int rank)
 {
 	struct zero_ring_config config = {
 		.rank = rank,
 		.world = trial->world,
 		.heartbeat_timeout = 5,
-		.open_timeout = HANG,
 		.aborts = !trial->returns,
 		.get_activity = get_activity,
 		.abort_job = abort_job,
 		.out_fd = out_fd,
 	};
+	struct zero_net_config net_config = {
+		.rank = rank, .world = trial->world, .seconds = HANG, .address = get_address};
+	struct zero_net *net = zero_net_new();
 	struct zero_ring *ring;
-	char why[1024];
 
 	alarm(HANG);
 	/* Handlers of Check and of sanitizers do not count as the program's. */
@@ -122,15 +130,13 @@ static void be_rank(const struct trial *trial, int rank)
 	signal(SIGINT, SIG_DFL);
 	signal(SIGHUP, SIG_DFL);
 	zero_ring_record_default_signals();
-	ring = zero_ring_new(why, sizeof(why));
-	if (ring)
-		zero_ring_describe(ring, &shared->all[rank]);
+	ring = zero_ring_new(net);
+	zero_ring_describe(ring, &shared->all[rank]);
+	expect_that(!zero_net_ops.listen(net, &shared->all[rank].address));
 	atomic_fetch_add(&shared->here[0], 1);
 	wait_until(&shared->here[0], trial->world);
-	if (rank == trial->victim && trial->before)
-		trial->before(ring);
-	if (!ring || !zero_ring_join(ring, &config, shared->all, why, sizeof(why))) {
-		dprintf(out_fd, "rank %d did not join: %s\n", rank, why);
+	if (zero_net_ops.join(net, &net_config) || zero_ring_join(ring, &config, shared->all)) {
+		dprintf(out_fd, "rank %d did not join: %s\n", rank, zero_last_error());
 		_exit(1);
 	}
 	zero_ring_start_watching(ring);
@@ -190,21 +196,6 @@ static int forks(struct zero_ring *ring)
 	}
 	wait_until(&shared->go, 1);
 	return is_killed(ring);
-}
-
-/* The rank before it gives its connection up, and connects again. */
-static void is_late(const struct zero_ring *ring)
-{
-	struct tcp_info info = {.tcpi_unacked = 0};
-	socklen_t size = sizeof(info);
-
-	/* A listening socket counts here the connections that it has not accepted. */
-	while (info.tcpi_unacked < 2) {
-		advance_clock(0.2);
-		poll(NULL, 0, 10);
-		expect_that(!getsockopt(atomic_load(&ring->listener), IPPROTO_TCP, TCP_INFO, &info,
-					&size));
-	}
 }
 
 /* ---- the test's side ------------------------------------------------------------------------- */
@@ -289,15 +280,6 @@ START_TEST(processes_are_lost)
 }
 END_TEST
 
-START_TEST(a_process_is_late)
-{
-	struct trial trial = {.world = 2 + _i, .victim = 1, .action = is_killed, .before = is_late};
-
-	start(&trial);
-	expect(&trial, "SIGKILL");
-}
-END_TEST
-
 /* A rank that closes is not lost. */
 START_TEST(a_process_closes)
 {
@@ -323,7 +305,6 @@ void add_process_tests(TCase *tcase)
 {
 	shared = shared_memory(sizeof(*shared));
 	tcase_add_loop_test(tcase, processes_are_lost, 0, 10);
-	tcase_add_loop_test(tcase, a_process_is_late, 0, 2);
 	tcase_add_test(tcase, a_process_closes);
 	tcase_add_test(tcase, processes_return);
 }

@@ -95,16 +95,18 @@ static void abort_job(void *context, const char *message)
 static void end_process(struct rank *one)
 {
 	one->gone = true;
-	for (int i = 0; i < 2; i++)
-		zero_ring_close_fd(&one->ring->link[i].fd);
+	for (struct zero_link *link = one->ring->net->links; link; link = link->next)
+		zero_net_close_fd(&link->fd);
 }
 
 static void turn(struct rank *one)
 {
+	int wait_ms;
+
 	turning = one;
-	zero_ring_turn(one->ring, 0);
+	wait_ms = zero_net_turn(one->ring->net, 0);
 	turning = NULL;
-	one->wake_at = zero_seconds() + 1e-3 * zero_ring_wait_ms(one->ring);
+	one->wake_at = zero_seconds() + 1e-3 * wait_ms;
 	if (one->gone)
 		end_process(one);
 }
@@ -134,13 +136,17 @@ static bool take_turns(void)
 
 	for (int i = 0; i < 2 * world; i++) {
 		const struct rank *one = &ranks[i / 2];
-		const struct zero_ring_link *link;
+		const struct zero_link *link;
 
 		polls[i] = (struct pollfd){.fd = -1, .events = POLLIN};
 		if (is_held(one))
 			continue;
-		link = &one->ring->link[i % 2];
-		polls[i].fd = atomic_load(&link->fd);
+		link = one->ring->net->links;
+		if (i % 2 && link)
+			link = link->next;
+		if (!link)
+			continue;
+		polls[i].fd = link->fd;
 		if (link->out_bytes)
 			polls[i].events |= POLLOUT;
 	}
@@ -193,21 +199,6 @@ static void pass(double seconds)
 		pass_until_line(until - zero_seconds());
 }
 
-/* A rank that closes waits; the others go on. */
-int usleep(useconds_t time)
-{
-	struct rank *closing = turning;
-
-	if (!closing)
-		return poll(NULL, 0, (int)(time / 1000) + 1);
-	turning = NULL;
-	closing->held_until = FOREVER + zero_seconds();
-	pass(1e-6 * time);
-	closing->held_until = 0;
-	turning = closing;
-	return 0;
-}
-
 /* ---- a ring ---------------------------------------------------------------------------------- */
 
 static void describe(struct zero_ring_peer *peer, const struct trial *trial, int rank)
@@ -222,17 +213,27 @@ static void describe(struct zero_ring_peer *peer, const struct trial *trial, int
 	}
 }
 
+static struct zero_link *new_link(struct rank *one, int fd, int rank)
+{
+	int bytes = 1;
+	struct zero_link *link = zero_link_new(one->ring->net, fd, rank, "node");
+
+	ck_assert(link != NULL);
+	/* The least that there is, so that frames are sent and received in pieces. */
+	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+	link->confirmed = true;
+	return link;
+}
+
 static void connect_ranks(void)
 {
-	for (int rank = 0; rank < world; rank++) {
-		int ends[2], bytes = 1;
+	for (int rank = 0; rank < (world == 2 ? 1 : world); rank++) {
+		struct rank *one = &ranks[rank], *next = &ranks[(rank + 1) % world];
+		int ends[2], side = world == 2 ? ZERO_PREV : ZERO_NEXT;
 
 		ck_assert(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
-		/* The least that there is, so that frames are sent and received in pieces. */
-		for (int i = 0; i < 2; i++)
-			setsockopt(ends[i], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-		atomic_store(&ranks[rank].ring->link[ZERO_NEXT].fd, ends[0]);
-		atomic_store(&ranks[(rank + 1) % world].ring->link[ZERO_PREV].fd, ends[1]);
+		one->ring->link[side].to = new_link(one, ends[0], (rank + 1) % world);
+		next->ring->link[ZERO_PREV].to = new_link(next, ends[1], rank);
 	}
 }
 
@@ -241,7 +242,6 @@ static void begin(const struct trial *trial)
 	static struct zero_ring_peer all[MOST];
 	size_t count = (size_t)trial->world;
 	int ends[2];
-	char why[200];
 
 	world = trial->world;
 	text[0] = '\0';
@@ -251,10 +251,9 @@ static void begin(const struct trial *trial)
 	lines_fd = ends[0];
 	memset(ranks, 0, sizeof(ranks));
 	for (int rank = 0; rank < world; rank++) {
-		struct zero_ring *ring = ranks[rank].ring = zero_ring_new(why, sizeof(why));
+		struct zero_ring *ring = ranks[rank].ring = zero_ring_new(zero_net_new());
 
-		ck_assert_msg(ring != NULL, "%s", why);
-		zero_ring_stop_listening(ring);
+		ck_assert(ring != NULL);
 		describe(&all[rank], trial, rank);
 		ring->own = all[rank];
 		ranks[rank].activity = (struct zero_activity){.operation = 7, .running = 1};
@@ -289,12 +288,22 @@ static void begin(const struct trial *trial)
 			if (zero_ring_is_local(ring, peer))
 				ring->oom[i] = zero_oom_open((pid_t)peer->pid);
 		}
-		ring->turn_at = ring->next_heartbeat_at = zero_seconds();
+		ring->due_at = ring->next_heartbeat_at = zero_seconds();
+		ring->link[ZERO_NEXT].state = world == 2 ? ZERO_PEER_CLOSED : ZERO_PEER_ALIVE;
+		zero_net_ops.attach(ring->net, &ring->user);
 		atomic_store(&ring->watching, true);
 	}
 	connect_ranks();
 	pass(3);
 	ck_assert_str_eq(text, "");
+}
+
+static void close_both(struct zero_ring *ring)
+{
+	struct zero_net *net = ring->net;
+
+	ck_assert(zero_ring_close(ring));
+	zero_net_close(net);
 }
 
 /* Lines about a lost rank; each is of one abort. */
@@ -320,7 +329,7 @@ static void finish(void)
 			continue;
 		ranks[rank].ring->config.aborts = false;
 		end_process(&ranks[rank]);
-		zero_ring_close(ranks[rank].ring);
+		close_both(ranks[rank].ring);
 	}
 	close(lines_fd);
 	if (stand_in) {

@@ -3,6 +3,7 @@
 #ifndef ZERO_WATCH_TEST_H
 #define ZERO_WATCH_TEST_H
 
+#include "net/private.h"
 #include "watch/private.h"
 #include "unit.h"
 

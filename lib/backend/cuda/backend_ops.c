@@ -311,9 +311,11 @@ static zero_status cuda_event_wait(struct zero_backend *cuda, uint64_t number)
 {
 	zero_status status;
 
+	zero_queue_device_wait(cuda->queue, true);
 	zero_device_enter(cuda->device);
 	status = zero_device_wait(cuda->device, number);
 	zero_device_leave(cuda->device);
+	zero_queue_device_wait(cuda->queue, false);
 	return status;
 }
 

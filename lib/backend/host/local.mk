@@ -9,6 +9,7 @@ lib_zero_host_la_SOURCES = \
 	lib/backend/team_comm.c \
 	lib/backend/workers.c \
 	lib/backend/host/host.c \
+	lib/backend/host/huge_file.c \
 	lib/backend/host/memory_pool.c \
 	lib/backend/host/outputs.c \
 	lib/backend/host/own_buffer.c \

@@ -74,6 +74,18 @@ void *zero_arena_map(int file, size_t bytes)
 	return base;
 }
 
+static int open_file(void)
+{
+	int file = zero_huge_file();
+
+	if (file < 0)
+		file = memfd_create("slurm-zero", MFD_CLOEXEC | NOEXEC);
+	/* Linux has the flag since 6.3; some systems demand it. */
+	if (file < 0 && errno == EINVAL)
+		file = memfd_create("slurm-zero", MFD_CLOEXEC);
+	return file;
+}
+
 struct zero_arena *zero_arena_new(size_t bytes)
 {
 	struct zero_arena *arena = calloc(1, sizeof(*arena));
@@ -82,10 +94,7 @@ struct zero_arena *zero_arena_new(size_t bytes)
 
 	if (!arena || !all || !is_allowed(bytes))
 		goto no_memory;
-	arena->file = memfd_create("slurm-zero", MFD_CLOEXEC | NOEXEC);
-	/* Linux has the flag since 6.3; some systems demand it. */
-	if (arena->file < 0 && errno == EINVAL)
-		arena->file = memfd_create("slurm-zero", MFD_CLOEXEC);
+	arena->file = open_file();
 	if (arena->file < 0)
 		goto no_memory;
 	if (ftruncate(arena->file, (off_t)bytes))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An arena is memory of one rank that the other ranks of its node can map. It is an anonymous file
- * (memfd), far larger than what is ever used of it: pages appear when they are touched and go when
+ * An arena is memory of one rank that the other ranks of its node can map. It is a file in memory
+ * without a name, far larger than what is ever used of it: pages appear when they are touched and go when
  * they are freed. A peer that has mapped the file once sees all that is ever allocated in it.
  */
 #ifndef ZERO_SHARED_ARENA_H
@@ -17,6 +17,9 @@ enum { ZERO_ARENA_PAGE = 4096 };
 /* Addresses without memory, which the caller unmaps; at a multiple of the huge page size if they are
    as many. NULL, with errno, if there is no room. */
 char *zero_arena_addresses(size_t bytes);
+/* huge_file.c: an empty file in memory that has huge pages. -1: memfd has them too, or this system
+   does not let users have such a file. */
+int zero_huge_file(void);
 /* NULL, with errno, if the system has no memfd or no room for it. */
 struct zero_arena *zero_arena_new(size_t bytes);
 /* Unmaps and closes the file. Peers' mappings stay until they unmap them. NULL is a no-op. */
