@@ -241,19 +241,6 @@ zero_status zero_agree_on(struct zero_comm *comm, const struct zero_intent *inte
 	return finish_agreement(comm, intent, status, text, size, rank);
 }
 
-/* Whether all ranks of the communicator leave, and have begun other operations before. They do not
-   explain it to each other: in several teams they might do so in different orders, and wait for ever. */
-static bool leave_parted(struct zero_comm *comm)
-{
-	const uint64_t *all = comm->agreement.all;
-
-	if (all[ZERO_AGREE_ERROR] || all[ZERO_AGREE_HASH] != ~all[ZERO_AGREE_HASH_COMPLEMENT] ||
-	    all[ZERO_AGREE_SEQUENCE] == ~all[ZERO_AGREE_SEQUENCE_COMPLEMENT])
-		return false;
-	comm->parted = true;
-	return true;
-}
-
 /*
  * Peers may wait in an operation of the job or of any team. The agreements of all of them are begun
  * at once, so that each peer learns of the error in the one where it waits.
@@ -275,11 +262,7 @@ zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *i
 		if (!start_agreement(comms[i], intent))
 			comms[begun++] = comms[i];
 	while (begun && !comm->ops->finish_max(comms, begun, &index) && index >= 0) {
-		one = ZERO_E_ORDER;
-		if (leave_parted(comms[index]))
-			snprintf(text, size, "ranks close the job after different operations");
-		else
-			one = finish_agreement(comms[index], intent, ZERO_OK, text, size, rank);
+		one = finish_agreement(comms[index], intent, ZERO_OK, text, size, rank);
 		comms[index]->broken |= one != ZERO_OK;
 		status = status ? status : one;
 		comms[index] = comms[--begun];
