@@ -231,6 +231,42 @@ static void late_device(void)
 	check(!memcmp(in_time, back, sizeof(back)) && a.grad_norm == b.grad_norm, "other values");
 }
 
+/* ---- captures --------------------------------------------------------------------------------- */
+
+/* A step that would have to wait for the device is no part of a graph, and says why. */
+static void refused_capture(const char *settings, bool asks, bool scales, const char *words)
+{
+	void *stream = stream_new(), *graph;
+	zero_options options = {.settings = settings, .stream = stream};
+	zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
+	zero_step_result result;
+	zero_loss_scale scale;
+	zero_param *param;
+	zero_job *job;
+
+	ok(zero_open(&options, &job));
+	model(job, &param);
+	ok(zero_step(job, &adamw, NULL));
+	ok(zero_agree(job, NULL));
+	zero_loss_scale_init(&scale);
+	adamw.loss_scale = scales ? &scale : NULL;
+	capture_begin(stream);
+	fails(zero_step(job, &adamw, asks ? &result : NULL), ZERO_E_STATE, words);
+	ok(zero_agree(job, NULL));
+	graph = capture_end(stream);
+	graph_delete(graph);
+	ok(zero_step(job, &adamw, &result));
+	check(!result.skipped && result.grad_norm == 0, "a norm of %g", result.grad_norm);
+	ok(zero_close(job));
+}
+
+static void refused_captures(void)
+{
+	refused_capture("backend=cuda stage=1", true, false, "its result must be NULL");
+	refused_capture("backend=cuda stage=3", false, true, "zero_device_loss_scale");
+	refused_capture("backend=cuda stage=3 offload=optimizer", false, false, "offloaded states");
+}
+
 /* ---- idle memory ----------------------------------------------------------------------------- */
 
 /* What a job has freed stays in its pool, and is given back when NCCL needs it for an output. */
@@ -310,6 +346,7 @@ int main(void)
 	own_allocator();
 	own_stream();
 	late_device();
+	refused_captures();
 	idle_memory();
 	own_communicator();
 	return 0;
