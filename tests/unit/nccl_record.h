@@ -134,13 +134,13 @@ void zero_device_copy(struct zero_device *device, CUstream stream, void *to, con
 }
 
 /* An event is the number of operations before it. */
-CUevent zero_event_record(struct zero_device *device, CUstream stream)
+struct zero_event *zero_event_record(struct zero_device *device, CUstream stream)
 {
 	(void)device, (void)stream;
-	return (CUevent)recording->count;
+	return (struct zero_event *)recording->count;
 }
 
-void zero_event_put(struct zero_device *device, CUevent event)
+void zero_event_put(struct zero_device *device, struct zero_event *event)
 {
 	(void)device, (void)event;
 }

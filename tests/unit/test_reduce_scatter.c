@@ -12,7 +12,7 @@ void zero_launch_sum(struct zero_device *device, CUstream stream, const struct z
 	add_record(SUM)->sum = *sum;
 }
 
-void zero_stream_wait(struct zero_device *device, CUstream stream, CUevent event)
+void zero_stream_wait(struct zero_device *device, CUstream stream, const struct zero_event *event)
 {
 	(void)device, (void)stream, (void)event;
 }

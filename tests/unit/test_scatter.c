@@ -17,7 +17,7 @@ bool zero_device_can_read(const void *data, bool *on_device)
 	return !pageable;
 }
 
-zero_status zero_event_synchronize(struct zero_device *device, CUevent event)
+zero_status zero_event_synchronize(struct zero_device *device, const struct zero_event *event)
 {
 	(void)device;
 	keep_sent(recording, (size_t)event);
