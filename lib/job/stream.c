@@ -4,11 +4,14 @@
 
 zero_status zero_set_stream(zero_job *job, void *stream)
 {
-	if (job->ops->set_stream)
+	if (job->ops->set_stream) {
+		pthread_mutex_lock(&job->lock);
 		job->ops->set_stream(job->backend, stream);
-	else if (stream)
+		pthread_mutex_unlock(&job->lock);
+	} else if (stream) {
 		return zero_fail(ZERO_E_UNSUPPORTED,
 				 "zero_set_stream: the backend %s has no streams", job->ops->name);
+	}
 	return ZERO_OK;
 }
 

@@ -128,6 +128,74 @@ static void own_allocator(void)
 	check(!pool.live, "%zu allocations are left", pool.live);
 }
 
+/* The gradients of a reduce are given back once a peer has sent its part. Until then the caller's
+   stream goes on. */
+static void late_peer(void)
+{
+	struct pool pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	zero_allocator allocator = {.alloc = give, .free = take, .context = &pool};
+	void *stream = stream_new();
+	zero_options options = {
+		.settings = "backend=cuda stage=3", .allocator = &allocator, .stream = stream};
+	zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
+	float *pinned = pinned_alloc(sizeof(values));
+	const char *gone_on = file_path("gone_on");
+	zero_group *group;
+	zero_param *param;
+	zero_job *job;
+	FILE *file;
+
+	ok(zero_open(&options, &job));
+	group = model(job, &param);
+	ok(zero_step(job, &adamw, NULL));
+	memcpy(pinned, values, sizeof(values));
+	copy_on(stream, zero_gradient(param), pinned, sizeof(values));
+	while (zero_rank(job) && access(gone_on, F_OK))
+		usleep(1000);
+	ok(zero_reduce(group));
+	if (zero_rank(job) == 0) {
+		stream_finish(stream);
+		file = fopen(gone_on, "w");
+		check(file && !fclose(file), "no file %s", gone_on);
+	}
+	ok(zero_step(job, &adamw, NULL));
+	ok(zero_close(job));
+	check(!pool.live, "%zu allocations are left", pool.live);
+	pinned_free(pinned);
+}
+
+/* ---- order ------------------------------------------------------------------------------------ */
+
+/* Gathers of equal size that ranks begin in another order mix up two groups, but no step is taken. */
+static void other_order(void)
+{
+	zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
+	zero_options options = {.settings = "backend=cuda stage=3 allgather=grouped"};
+	zero_group *groups[2];
+	zero_job *job;
+
+	ok(zero_open(&options, &job));
+	for (int g = 0; g < 2; g++) {
+		groups[g] = new_group(job, g ? "right" : "left");
+		new_param(groups[g], g ? "r" : "l", ZERO_F32, COUNT, true);
+	}
+	ok(zero_layout(job));
+	ok(zero_step(job, &adamw, NULL));
+	for (int round = 0; round < 2; round++)
+		for (int g = 0; g < 2; g++) {
+			bool other = round && zero_rank(job) == 1;
+
+			ok(zero_gather(groups[other ? !g : g], ZERO_DTYPE_PARAM));
+			ok(zero_release(groups[other ? !g : g]));
+		}
+	if (zero_world(job) == 1)
+		ok(zero_step(job, &adamw, NULL));
+	else
+		fails(zero_step(job, &adamw, NULL), ZERO_E_ORDER,
+		      "after 4 gathers and reduces, the last 'reduce of group 'right''");
+	ok(zero_close(job));
+}
+
 /* ---- a stream -------------------------------------------------------------------------------- */
 
 /* Nothing else is waited for: what is gathered is read, and gradients are written, in the
@@ -344,6 +412,8 @@ int main(void)
 	for (size_t i = 0; i < COUNT; i++)
 		values[i] = (float)(i % 1000);
 	own_allocator();
+	late_peer();
+	other_order();
 	own_stream();
 	late_device();
 	refused_captures();

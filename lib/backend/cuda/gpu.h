@@ -43,9 +43,9 @@ struct zero_device {
 	CUuuid uuid;
 	char name[64];
 	int processors;
-	int gpu_direct;          /* physical memory may be sent by network adapters */
-	CUstream compute_stream; /* the caller's */
-	CUstream comm_stream;    /* of collectives */
+	int gpu_direct;                   /* physical memory may be sent by network adapters */
+	_Atomic(CUstream) compute_stream; /* the caller's, which may change at any time */
+	CUstream comm_stream;             /* of collectives */
 	CUstream
 		sums_stream; /* of a reduce-scatter's sums, beside the exchange of the next piece */
 	bool hung;           /* work on the device may never end, and is not waited for */
