@@ -143,6 +143,7 @@ static void late_peer(void)
 	zero_group *group;
 	zero_param *param;
 	zero_job *job;
+	void *other;
 	FILE *file;
 
 	ok(zero_open(&options, &job));
@@ -154,6 +155,9 @@ static void late_peer(void)
 		usleep(1000);
 	ok(zero_reduce(group));
 	if (zero_rank(job) == 0) {
+		/* What can be given back is, when something is allocated. */
+		ok(zero_device_alloc(job, COUNT, &other));
+		zero_device_free(job, other);
 		stream_finish(stream);
 		file = fopen(gone_on, "w");
 		check(file && !fclose(file), "no file %s", gone_on);

@@ -385,7 +385,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessD
 CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr at)
 {
 	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
-	const struct double_block *block;
+	const struct double_block *block = NULL;
 
 	if (!result) {
 		block = double_block_find(at);
