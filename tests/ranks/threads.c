@@ -104,12 +104,8 @@ static void *close_it(void *unused)
 	return NULL;
 }
 
-static void run(const char *settings)
+static void make_model(const char *settings)
 {
-	pthread_t threads[THREADS];
-	int numbers[THREADS];
-	zero_memory memory;
-
 	job = open_job("%s", settings);
 	for (int g = 0; g < GROUPS; g++) {
 		char name[32];
@@ -130,6 +126,58 @@ static void run(const char *settings)
 		source = zero_from_constant(2);
 		ok(zero_load(params[g][1], &source));
 	}
+}
+
+/* Uses group 0 beside the thread that began its gather, on the last rank longer than that one. */
+static void *use_longer(void *unused)
+{
+	bool is_last = zero_rank(job) == zero_world(job) - 1;
+
+	(void)unused;
+	pthread_barrier_wait(&begun);
+	ok(zero_gather(groups[0], ZERO_DTYPE_PARAM));
+	if (!is_last)
+		ok(zero_release(groups[0]));
+	pthread_barrier_wait(&gathered);
+	pthread_barrier_wait(&released);
+	check(!is_last || zero_data(params[0][0]), "gone too early");
+	if (is_last) {
+		check_data(0);
+		ok(zero_release(groups[0]));
+	}
+	return NULL;
+}
+
+/* The next group is gathered for the first time while one rank has less memory to choose from. */
+static void longer_on_one_rank(void)
+{
+	pthread_t thread;
+
+	pthread_barrier_init(&begun, NULL, 2);
+	pthread_barrier_init(&gathered, NULL, 2);
+	pthread_barrier_init(&released, NULL, 2);
+	make_model("stage=3 allgather=grouped");
+	check(!pthread_create(&thread, NULL, use_longer, NULL), "no thread");
+	ok(zero_gather(groups[0], ZERO_DTYPE_PARAM));
+	pthread_barrier_wait(&begun);
+	pthread_barrier_wait(&gathered);
+	ok(zero_release(groups[0]));
+	ok(zero_gather(groups[1], ZERO_DTYPE_PARAM));
+	check_data(1);
+	pthread_barrier_wait(&released);
+	pthread_join(thread, NULL);
+	check_data(1);
+	ok(zero_release(groups[1]));
+	ok(zero_close(job));
+}
+
+static void run(const char *settings)
+{
+	pthread_t threads[THREADS];
+	int numbers[THREADS];
+	zero_memory memory;
+
+	make_model(settings);
 	for (int t = 0; t < THREADS; t++) {
 		numbers[t] = t;
 		check(!pthread_create(&threads[t], NULL, work, &numbers[t]), "no thread");
@@ -172,6 +220,7 @@ static void released_before_its_use(void)
 
 int main(void)
 {
+	longer_on_one_rank();
 	pthread_barrier_init(&begun, NULL, THREADS);
 	pthread_barrier_init(&gathered, NULL, THREADS);
 	pthread_barrier_init(&released, NULL, THREADS);
