@@ -247,13 +247,25 @@ static void CUDA_CB hold(void *context)
 		;
 }
 
+/* The stream does nothing until let_go is posted. */
+static void hold_stream(void *stream)
+{
+	CUresult (*host_function)(CUstream, CUhostFn, void *);
+
+	*(void **)&host_function = dlsym(RTLD_DEFAULT, "cuLaunchHostFunc");
+	if (!host_function)
+		*(void **)&host_function =
+			dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchHostFunc");
+	sem_init(&let_go, 0, 0);
+	check(!host_function(stream, hold, NULL), "no host function");
+}
+
 /* Two steps whose results nobody asks for: with `late` the stream does not begin them before both
    calls have returned. */
 static zero_step_result late_steps(bool late)
 {
 	void *stream = stream_new();
 	zero_options options = {.settings = "backend=cuda stage=1", .stream = stream};
-	CUresult (*host_function)(CUstream, CUhostFn, void *);
 	zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F, .clip = 1};
 	float *pinned = pinned_alloc(sizeof(values));
 	zero_source source = zero_from_all(values);
@@ -263,22 +275,19 @@ static zero_step_result late_steps(bool late)
 	zero_job *job;
 
 	memcpy(pinned, values, sizeof(values));
-	*(void **)&host_function = dlsym(RTLD_DEFAULT, "cuLaunchHostFunc");
-	if (!host_function)
-		*(void **)&host_function =
-			dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchHostFunc");
 	ok(zero_open(&options, &job));
 	group = model(job, &param);
 	ok(zero_load(param, &source));
 	ok(zero_step(job, &adamw, NULL));
-	sem_init(&let_go, 0, 0);
-	check(!late || !host_function(stream, hold, NULL), "no host function");
+	if (late)
+		hold_stream(stream);
 	for (int turn = 0; turn < 2; turn++) {
 		copy_on(stream, zero_gradient(param), pinned, sizeof(values));
 		ok(zero_reduce(group));
 		ok(zero_step(job, &adamw, NULL));
 	}
-	sem_post(&let_go);
+	if (late)
+		sem_post(&let_go);
 	copy_on(stream, zero_gradient(param), pinned, sizeof(values));
 	ok(zero_step(job, &adamw, &result));
 	ok(zero_gather(group, ZERO_DTYPE_PARAM));
@@ -288,7 +297,8 @@ static zero_step_result late_steps(bool late)
 	memcpy(back, pinned, sizeof(back));
 	ok(zero_close(job));
 	pinned_free(pinned);
-	sem_destroy(&let_go);
+	if (late)
+		sem_destroy(&let_go);
 	return result;
 }
 
@@ -301,6 +311,57 @@ static void late_device(void)
 	memcpy(in_time, back, sizeof(back));
 	b = late_steps(true);
 	check(!memcmp(in_time, back, sizeof(back)) && a.grad_norm == b.grad_norm, "other values");
+}
+
+/* ---- memory that moves ------------------------------------------------------------------------ */
+
+static void *post_later(void *unused)
+{
+	(void)unused;
+	usleep(100000);
+	sem_post(&let_go);
+	return NULL;
+}
+
+/* Two groups had the same memory. When both are gathered at once one gets other memory at its address,
+   but not while the device still reads there. */
+static void moved_output(void)
+{
+	void *stream = stream_new(), *pinned = pinned_alloc(sizeof(values));
+	zero_options options = {.settings = "backend=cuda stage=3 allgather=grouped",
+				.stream = stream};
+	zero_group *groups[2];
+	zero_param *params[2];
+	pthread_t thread;
+	const void *at;
+	zero_job *job;
+
+	ok(zero_open(&options, &job));
+	for (int g = 0; g < 2; g++) {
+		groups[g] = new_group(job, g ? "right" : "left");
+		params[g] = new_param(groups[g], g ? "r" : "l", ZERO_F32, COUNT, true);
+	}
+	ok(zero_layout(job));
+	for (int g = 0; g < 2; g++) {
+		ok(zero_gather(groups[g], ZERO_BF16));
+		ok(zero_release(groups[g]));
+	}
+	hold_stream(stream);
+	ok(zero_gather(groups[1], ZERO_BF16));
+	at = zero_data(params[1]);
+	copy_on(stream, pinned, at, COUNT * 2);
+	ok(zero_release(groups[1]));
+	ok(zero_gather(groups[0], ZERO_BF16));
+	check(!pthread_create(&thread, NULL, post_later, NULL), "no thread");
+	ok(zero_gather(groups[1], ZERO_BF16));
+	pthread_join(thread, NULL);
+	check(zero_data(params[1]) == at, "another address");
+	for (int g = 0; g < 2; g++)
+		ok(zero_release(groups[g]));
+	stream_finish(stream);
+	ok(zero_close(job));
+	sem_destroy(&let_go);
+	pinned_free(pinned);
 }
 
 /* ---- captures --------------------------------------------------------------------------------- */
@@ -420,6 +481,7 @@ int main(void)
 	other_order();
 	own_stream();
 	late_device();
+	moved_output();
 	refused_captures();
 	idle_memory();
 	own_communicator();

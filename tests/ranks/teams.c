@@ -257,6 +257,41 @@ static void traffic(void)
 	ok(zero_close(model.job));
 }
 
+/* ---- memory that one rank has in use ---------------------------------------------------------- */
+
+/* Rank 1 gathers a group while it holds one of another team: its peers know nothing of that. */
+static void held_on_one_rank(void)
+{
+	zero_job *job = open_job("stage=2 share=1");
+	static const int members[2][2] = {{0, 1}, {1, 2}};
+	zero_source source = zero_from_constant(3);
+	zero_group *group[2];
+	zero_param *param[2];
+
+	for (int t = 0; t < 2; t++) {
+		zero_team *team;
+
+		ok(zero_team_new(job, members[t], 2, &team));
+		ok(zero_group_new(job, t ? "second" : "first", team, &group[t]));
+		param[t] = new_param(group[t], t ? "b" : "a", ZERO_F32, 2048, true);
+	}
+	ok(zero_layout(job));
+	for (int round = 0; round < 3; round++) {
+		for (int t = 2; t-- > 0;) {
+			if (rank != t && rank != t + 1)
+				continue;
+			ok(zero_gather(group[t], ZERO_BF16));
+			if (rank != 1 || !round)
+				ok(zero_release(group[t]));
+		}
+		for (int t = 0; t < 2 && rank == 1 && round; t++)
+			ok(zero_release(group[t]));
+		if (rank < 2)
+			ok(zero_load(param[0], &source));
+	}
+	ok(zero_close(job));
+}
+
 /* ---- a limit on what is fetched ahead -------------------------------------------------------- */
 
 /* A rank that holds another team's group still begins what its peers begin. */
@@ -473,6 +508,7 @@ int main(void)
 	training();
 	bad_teams();
 	if (world > 2) {
+		held_on_one_rank();
 		limited();
 		/* a limit on the process says nothing of a GPU's memory */
 		if (!on_gpu())
