@@ -83,7 +83,8 @@ void zero_link_flush(struct zero_link *link)
 	if (sent < 0)
 		sent = (ssize_t)link->out_bytes;
 	link->out_bytes -= (size_t)sent;
-	memmove(link->out, link->out + sent, link->out_bytes);
+	if (link->out_bytes)
+		memmove(link->out, link->out + sent, link->out_bytes);
 	atomic_store(&link->backlogged, link->out_bytes != 0);
 }
 

@@ -10,85 +10,6 @@
 
 #include "train.h"
 
-static zero_dtype gathered_dtype(const struct zero_segment *segment, zero_dtype as)
-{
-	bool changes = segment->dtype == ZERO_F32 || segment->dtype == ZERO_F16 ||
-		       segment->dtype == ZERO_BF16;
-
-	return as != ZERO_DTYPE_PARAM && changes ? as : segment->dtype;
-}
-
-static zero_status check_gather(const zero_group *group, zero_dtype as)
-{
-	if (!group->job->laid_out)
-		return zero_fail(ZERO_E_STATE, "group '%s' is gathered before zero_layout",
-				 group->name);
-	if (!zero_is_member(group))
-		return zero_require_member(group, "gathered");
-	if (as != ZERO_DTYPE_PARAM && as != ZERO_F32 && as != ZERO_F16 && as != ZERO_BF16)
-		return zero_fail(ZERO_E_INVALID,
-				 "group '%s' cannot be gathered as %s: param, f32, f16 or bf16",
-				 group->name, zero_dtype_name(as));
-	for (size_t f = 0; f < group->flat_count; f++)
-		for (size_t r = 0; r < group->flats[f].segment_count; r++) {
-			zero_dtype from = group->flats[f].segments[r].dtype;
-			zero_dtype to = gathered_dtype(&group->flats[f].segments[r], as);
-
-			if (from != to && from != ZERO_F32 && to != ZERO_F32)
-				return zero_fail(
-					ZERO_E_INVALID,
-					"group '%s' has parameters of %s, which cannot be gathered "
-					"as %s",
-					group->name, zero_dtype_name(from), zero_dtype_name(to));
-		}
-	return ZERO_OK;
-}
-
-/* Whether a segment is read where it is stored, so that it has no output. */
-static bool is_in_place(const struct zero_flat *flat, const struct zero_segment *segment,
-			zero_dtype as)
-{
-	return !segment->count ||
-	       (flat->group->in_place && gathered_dtype(segment, as) == segment->dtype);
-}
-
-/* The bytes of the outputs of segments [0, end), which lie one behind the other. */
-static size_t bytes_before(const struct zero_flat *flat, size_t end, zero_dtype as)
-{
-	size_t bytes = 0;
-
-	for (size_t r = 0; r < end; r++) {
-		const struct zero_segment *segment = &flat->segments[r];
-
-		if (!is_in_place(flat, segment, as))
-			bytes += zero_round_to_pages(segment->count *
-						     zero_dtype_size(gathered_dtype(segment, as)));
-	}
-	return bytes;
-}
-
-/* The output of a type. All types that leave a flat buffer as it is stored have the same one. */
-static struct zero_output *output_of(struct zero_flat *flat, zero_dtype as)
-{
-	bool casts = false;
-
-	for (size_t r = 0; r < flat->segment_count; r++)
-		casts |= gathered_dtype(&flat->segments[r], as) != flat->segments[r].dtype;
-	return &flat->outputs[!casts ? 0 : as == ZERO_F32 ? 1 : as == ZERO_F16 ? 2 : 3];
-}
-
-/* Reserves the address of an output once. Called with the job's lock held. */
-static zero_status reserve(struct zero_flat *flat, zero_dtype as)
-{
-	struct zero_output *output = output_of(flat, as);
-	zero_job *job = flat->group->job;
-
-	if (output->address || !job->ops->reserve)
-		return ZERO_OK;
-	output->bytes = bytes_before(flat, flat->segment_count, as);
-	return job->ops->reserve(job->backend, output->bytes, &output->address);
-}
-
 /* Casts a segment of which this rank stores all. */
 static struct zero_op cast_op(struct zero_flat *flat, const struct zero_segment *segment,
 			      zero_dtype as)
@@ -96,7 +17,7 @@ static struct zero_op cast_op(struct zero_flat *flat, const struct zero_segment 
 	return (struct zero_op){
 		.kind = ZERO_OP_CAST,
 		.from = segment->dtype,
-		.to = gathered_dtype(segment, as),
+		.to = zero_output_dtype(segment, as),
 		.send = flat->stored + segment->stored_at,
 		.shared = &flat->gathered,
 		.at = segment->gathered_at,
@@ -110,7 +31,7 @@ static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segmen
 	return (struct zero_op){
 		.kind = ZERO_OP_ALL_GATHER,
 		.from = segment->dtype,
-		.to = gathered_dtype(segment, as),
+		.to = zero_output_dtype(segment, as),
 		.send = flat->stored + segment->stored_at,
 		.shared = &flat->gathered,
 		.at = segment->gathered_at,
@@ -123,8 +44,8 @@ static zero_status prepare_output(struct zero_flat *flat, zero_dtype as, size_t 
 				  struct zero_op *ops, size_t *op_count, bool *allocates)
 {
 	zero_job *job = flat->group->job;
-	struct zero_output *output = output_of(flat, as);
-	zero_status status = reserve(flat, as);
+	struct zero_output *output = zero_output_of(flat, as);
+	zero_status status = zero_output_reserve(flat, as);
 
 	if (status || (job->ops->reuse &&
 		       job->ops->reuse(job->backend, output->address, bytes, &flat->gathered)))
@@ -152,12 +73,13 @@ static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops
 
 	for (size_t f = 0; !status && f < group->flat_count; f++) {
 		struct zero_flat *flat = &group->flats[f];
-		size_t bytes = bytes_before(flat, flat->segment_count, as);
+		size_t bytes = zero_output_bytes_before(flat, flat->segment_count, as);
 
 		for (size_t r = 0; r < flat->segment_count; r++)
-			flat->segments[r].gathered_at = is_in_place(flat, &flat->segments[r], as)
-								? ZERO_IN_PLACE
-								: bytes_before(flat, r, as);
+			flat->segments[r].gathered_at =
+				zero_output_is_in_place(flat, &flat->segments[r], as)
+					? ZERO_IN_PLACE
+					: zero_output_bytes_before(flat, r, as);
 		if (!bytes)
 			continue;
 		status = prepare_output(flat, as, bytes, ops, op_count, allocates);
@@ -239,7 +161,8 @@ static size_t output_bytes(const zero_group *group, zero_dtype as)
 	size_t bytes = 0;
 
 	for (size_t f = 0; f < group->flat_count; f++)
-		bytes += bytes_before(&group->flats[f], group->flats[f].segment_count, as);
+		bytes += zero_output_bytes_before(&group->flats[f], group->flats[f].segment_count,
+						  as);
 	return bytes;
 }
 
@@ -300,40 +223,6 @@ static size_t count_within(const zero_job *job, zero_group **groups, size_t coun
 			return g;
 	}
 	return count;
-}
-
-/* The group whose output is at that address. */
-static const zero_group *group_at(const zero_job *job, const void *address)
-{
-	for (size_t g = 0; address && g < job->model->group_count; g++)
-		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++)
-			if (job->model->groups[g]->flats[f].gathered.data == address)
-				return job->model->groups[g];
-	return NULL;
-}
-
-/* Whether the memory that a group had last is with a group that only other threads still use than
-   the one that began it. These may have released it on another rank already. */
-static bool must_wait(zero_group *group, zero_dtype as)
-{
-	zero_job *job = group->job;
-	const zero_group *holder;
-
-	for (size_t f = 0; job->ops->holder && f < group->flat_count; f++) {
-		void *address = output_of(&group->flats[f], as)->address;
-
-		holder = address ? group_at(job, job->ops->holder(job->backend, address)) : NULL;
-		if (holder && holder->uses && holder->joined == holder->uses)
-			return true;
-	}
-	return false;
-}
-
-/* Called with the job's lock held, which is released meanwhile. */
-static void wait_for_memory(zero_group *group, zero_dtype as)
-{
-	while (!group->gather && must_wait(group, as))
-		pthread_cond_wait(&group->job->trainer->released, &group->job->lock);
 }
 
 /* Counts a use of a gathered group. */
@@ -405,15 +294,6 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 	return status;
 }
 
-/* The dtype of the setting gather_dtype for ZERO_DTYPE_DEFAULT. */
-static zero_dtype resolve_dtype(const zero_job *job, zero_dtype as)
-{
-	static const zero_dtype dtypes[] = {ZERO_DTYPE_PARAM, ZERO_BF16, ZERO_F16, ZERO_F32};
-
-	return as == ZERO_DTYPE_DEFAULT ? dtypes[job->settings.value[ZERO_OPT_GATHER_DTYPE].number]
-					: as;
-}
-
 /* Moves the groups of the first group's team to the front, and returns how many there are. */
 static size_t move_team_first(zero_group **groups, size_t count)
 {
@@ -441,9 +321,9 @@ zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as)
 	if (!count)
 		return ZERO_OK;
 	job = groups[0]->job;
-	as = resolve_dtype(job, as);
+	as = zero_gather_resolve_dtype(job, as);
 	for (size_t g = 0; g < count; g++) {
-		status = check_gather(groups[g], as);
+		status = zero_gather_check(groups[g], as);
 		if (status)
 			return agree_on_error(status, groups[g]);
 	}
@@ -454,7 +334,7 @@ zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as)
 			groups[0]);
 	pthread_mutex_lock(&job->lock);
 	for (size_t g = 0; g < count; g++)
-		wait_for_memory(groups[g], as);
+		zero_output_wait_for_memory(groups[g], as);
 	pending_count = list_pending(groups, count, as, pending);
 	for (size_t g = 0, team, fit; !status && g < pending_count; g += team) {
 		team = move_team_first(pending + g, pending_count - g);
@@ -473,12 +353,12 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	struct zero_work *work = NULL;
 	zero_status status;
 
-	as = resolve_dtype(job, as);
-	status = check_gather(group, as);
+	as = zero_gather_resolve_dtype(job, as);
+	status = zero_gather_check(group, as);
 	if (status)
 		return agree_on_error(status, group);
 	pthread_mutex_lock(&job->lock);
-	wait_for_memory(group, as);
+	zero_output_wait_for_memory(group, as);
 	if (!group->gather && !join_step(group, as))
 		status = begin_all(job, &group, 1, as, true);
 	else if (group->gathered_as != as)
@@ -540,75 +420,4 @@ void zero_gather_free(zero_group *group)
 		free_outputs(group);
 	group->job->ops->work_put(group->job->backend, group->step_work);
 	group->step_work = NULL;
-}
-
-/* Where a parameter is if its flat buffer's outputs begin at `outputs`. */
-static void *param_at(const zero_param *param, zero_dtype as, char *outputs)
-{
-	const struct zero_flat *flat = param->flat;
-	const struct zero_segment *segment = &flat->segments[param->segment];
-
-	if (is_in_place(flat, segment, as))
-		return flat->stored + segment->first_at +
-		       param->first * zero_dtype_size(segment->dtype);
-	return outputs + bytes_before(flat, param->segment, as) +
-	       param->first * zero_dtype_size(gathered_dtype(segment, as));
-}
-
-void *zero_data(const zero_param *param)
-{
-	if (!param->flat || !param->group->ready || !param->count)
-		return NULL;
-	return param_at(param, param->group->gathered_as, param->flat->gathered.data);
-}
-
-const char *zero_output_at(const zero_param *param, zero_dtype as, zero_dtype *dtype)
-{
-	struct zero_flat *flat = param->flat;
-	const struct zero_segment *segment = &flat->segments[param->segment];
-	char *outputs = output_of(flat, as)->address;
-
-	*dtype = gathered_dtype(segment, as);
-	return outputs && !is_in_place(flat, segment, as) ? param_at(param, as, outputs) : NULL;
-}
-
-void *zero_gathered_address(const zero_param *param, zero_dtype as)
-{
-	zero_group *group = param->group;
-	zero_job *job = group->job;
-	zero_status status;
-
-	as = resolve_dtype(job, as);
-	status = check_gather(group, as);
-	if (status || !param->count)
-		return NULL;
-	if (is_in_place(param->flat, &param->flat->segments[param->segment], as))
-		return param_at(param, as, NULL);
-	if (!job->ops->reserve) {
-		zero_fail(ZERO_E_UNSUPPORTED, "outputs have no fixed addresses on backend %s",
-			  job->ops->name);
-		return NULL;
-	}
-	pthread_mutex_lock(&job->lock);
-	status = reserve(param->flat, as);
-	pthread_mutex_unlock(&job->lock);
-	return status ? NULL : param_at(param, as, output_of(param->flat, as)->address);
-}
-
-zero_dtype zero_gathered_dtype_locked(const zero_param *param)
-{
-	if (!param->flat || !param->group->gather)
-		return ZERO_DTYPE_PARAM;
-	return gathered_dtype(&param->flat->segments[param->segment], param->group->gathered_as);
-}
-
-zero_dtype zero_gathered_dtype(const zero_param *param)
-{
-	zero_job *job = param->group->job;
-	zero_dtype dtype;
-
-	pthread_mutex_lock(&job->lock);
-	dtype = zero_gathered_dtype_locked(param);
-	pthread_mutex_unlock(&job->lock);
-	return dtype;
 }
