@@ -81,9 +81,11 @@ void zero_stream_wait(struct zero_device *device, CUstream stream, const struct 
 			  "cuStreamWaitEvent");
 }
 
-bool zero_event_is_ahead(const struct zero_event *event)
+bool zero_event_is_ahead(struct zero_device *device, const struct zero_event *event)
 {
-	return event->capture || zero_driver.event_query(event->event) == CUDA_ERROR_NOT_READY;
+	/* CUDA refuses to be asked during a capture. */
+	return event->capture || zero_device_is_capturing(device) ||
+	       zero_driver.event_query(event->event) == CUDA_ERROR_NOT_READY;
 }
 
 /* Work of a communicator that is aborted should end within this time. */

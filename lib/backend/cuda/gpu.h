@@ -106,8 +106,8 @@ void zero_stream_wait(struct zero_device *device, CUstream stream, const struct 
 bool zero_device_has_lost_peer(const struct zero_device *device, zero_status *status);
 /* The host waits for the event. Also returns when communication has failed. */
 zero_status zero_event_synchronize(struct zero_device *device, const struct zero_event *event);
-/* Whether the device has not reached the event yet. */
-bool zero_event_is_ahead(const struct zero_event *event);
+/* Whether the device has not reached the event yet, or cannot be asked. */
+bool zero_event_is_ahead(struct zero_device *device, const struct zero_event *event);
 /* Whether the caller's stream is being captured. */
 bool zero_device_is_capturing(struct zero_device *device);
 

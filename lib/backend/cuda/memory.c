@@ -116,7 +116,7 @@ static void give_back(struct zero_memory_pool *memory, bool wait)
 
 		if (wait && block->freed)
 			zero_event_synchronize(memory->device, block->freed);
-		if (!wait && block->freed && zero_event_is_ahead(block->freed)) {
+		if (!wait && block->freed && zero_event_is_ahead(memory->device, block->freed)) {
 			at = &block->next;
 			continue;
 		}
@@ -183,9 +183,9 @@ static bool alloc_device(struct zero_memory_pool *memory, struct block *block, C
 }
 
 /* Whether the device no longer uses the block. */
-static bool is_free(const struct block *block)
+static bool is_free(const struct zero_memory_pool *memory, const struct block *block)
 {
-	return !block->freed || !zero_event_is_ahead(block->freed);
+	return !block->freed || !zero_event_is_ahead(memory->device, block->freed);
 }
 
 static struct block *take_idle(struct zero_memory_pool *memory, struct block **at)
@@ -199,13 +199,14 @@ static struct block *take_idle(struct zero_memory_pool *memory, struct block **a
 
 /* The smallest block of the list that is large enough, wastes at most an eighth and, if `free`, is
    no longer used; or NULL. */
-static struct block **best_of(struct block **list, size_t bytes, bool free)
+static struct block **best_of(const struct zero_memory_pool *memory, struct block **list,
+			      size_t bytes, bool free)
 {
 	struct block **best = NULL;
 
 	for (struct block **at = list; *at; at = &(*at)->next)
 		if ((*at)->bytes >= bytes && (*at)->bytes - bytes <= bytes / 8 &&
-		    (!free || is_free(*at)) && (!best || (*at)->bytes < (*best)->bytes))
+		    (!free || is_free(memory, *at)) && (!best || (*at)->bytes < (*best)->bytes))
 			best = at;
 	return best;
 }
@@ -214,7 +215,8 @@ static struct block **best_of(struct block **list, size_t bytes, bool free)
 static struct block *reuse(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 			   size_t bytes)
 {
-	struct block **best = best_of(zero_on_device(kind) ? &memory->gradients : &memory->idle,
+	struct block **best = best_of(memory,
+				      zero_on_device(kind) ? &memory->gradients : &memory->idle,
 				      bytes, !zero_on_device(kind)),
 		     *block;
 
@@ -247,7 +249,7 @@ static void trim_idle(struct zero_memory_pool *memory)
 static void bound_idle(struct zero_memory_pool *memory)
 {
 	for (struct block **at = &memory->idle; *at && memory->idle_bytes > IDLE_MOST;)
-		if (is_free(*at))
+		if (is_free(memory, *at))
 			free_idle(memory, at);
 		else
 			at = &(*at)->next;
