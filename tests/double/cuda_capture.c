@@ -20,10 +20,10 @@ struct double_capture {
 	/* for each lane, how many operations of each lane are ordered before what comes next on it */
 	struct double_clock before[DOUBLE_CLOCKS];
 	struct double_script *script;
-	struct double_capture *next; /* of those that have not ended */
+	struct double_capture *next; /* of those that have not ended, or have */
 };
 
-static struct double_capture *open_captures;
+static struct double_capture *open_captures, *ended_captures; /* events know of ended ones */
 static uint64_t capture_count;
 static _Thread_local CUstreamCaptureMode own_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
@@ -224,6 +224,8 @@ static void end(struct double_capture *capture)
 	for (at = &open_captures; *at != capture; at = &(*at)->next)
 		;
 	*at = capture->next;
+	capture->next = ended_captures;
+	ended_captures = capture;
 	capture->ended = true;
 	for (int i = 0; i < capture->lane_count; i++)
 		capture->lanes[i]->capture = NULL;

@@ -300,14 +300,16 @@ static CUresult run_wait(struct double_op *op)
 struct double_marker *double_marker_record(CUstream stream)
 {
 	struct double_op *op = double_op_new("cuEventRecord", run_record);
+	struct double_marker *marker = double_new(1, sizeof(*marker));
 
 	op->always = true;
-	op->marker = double_new(1, sizeof(*op->marker));
-	op->marker->references = 2;
-	double_clock_join(&op->marker->clock, &stream->clock);
-	double_clock_join(&op->marker->clock, double_host_clock());
+	op->marker = marker;
+	marker->references = 2;
+	double_clock_join(&marker->clock, &stream->clock);
+	double_clock_join(&marker->clock, double_host_clock());
+	/* It may run before this returns. */
 	double_queue(stream, op);
-	return op->marker;
+	return marker;
 }
 
 void double_marker_wait(CUstream stream, struct double_marker *marker)

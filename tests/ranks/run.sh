@@ -104,6 +104,8 @@ use_gpu_doubles() {
 }
 
 export ZERO_BACKEND=host
+# it limits the process's address space, of which a thread's stack is a part
+[[ $name != memory ]] || export ZERO_THREADS=1
 doubles=$top_builddir/tests/double/.libs
 declare -A before
 for world in "${worlds[@]}"; do
