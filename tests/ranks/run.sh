@@ -74,6 +74,8 @@ fi
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
 # Open MPI leaks, and a preloaded library comes before a sanitizer's own.
 export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
+# it limits the process's memory, and malloc fails then
+[[ $name != memory ]] || ASAN_OPTIONS+=:allocator_may_return_null=1
 
 # run COMMAND...: ends the test if the command fails
 run() {
@@ -104,8 +106,6 @@ use_gpu_doubles() {
 }
 
 export ZERO_BACKEND=host
-# it limits the process's address space, of which a thread's stack is a part
-[[ $name != memory ]] || export ZERO_THREADS=1
 doubles=$top_builddir/tests/double/.libs
 declare -A before
 for world in "${worlds[@]}"; do
