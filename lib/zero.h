@@ -519,7 +519,8 @@ void zero_load_model_report_free(zero_load_model_report *report);
  * A group that is already gathered or being gathered is skipped. The setting `gather_limit` bounds
  * the bytes of outputs that are live at one time: the first group that would exceed it, and all
  * groups after it, are skipped, and zero_gather begins them later. All ranks must skip the same
- * groups, so they must also release groups in the same order.
+ * groups, so they must also release groups in the same order. With GPUs that holds for zero_gather,
+ * too: which groups are held decides about the memory of the next, which all ranks choose alike.
  *
  * Ranks of a node that share memory have one output together. There is no output for a group
  * that these ranks store completely, if it is gathered in the stored type.

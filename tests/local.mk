@@ -412,9 +412,9 @@ UNIT_TESTS += tests/unit/test_scatter
 tests_unit_test_scatter_SOURCES = \
 	tests/unit/test_scatter.c tests/unit/nccl_record.h lib/backend/cuda/scatter.c \
 	tests/ranks/reference.c tests/ranks/reference.h
-tests_unit_test_scatter_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS) $(NCCL_CFLAGS) -I$(top_srcdir)
+tests_unit_test_scatter_CPPFLAGS = $(tests_unit_test_reduce_scatter_CPPFLAGS)
 tests_unit_test_scatter_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_scatter_LDADD = lib/liboptions.la $(UNIT_LIBS)
+tests_unit_test_scatter_LDADD = $(tests_unit_test_reduce_scatter_LDADD)
 tests_unit_test_reduce_scatter_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS) $(NCCL_CFLAGS) -I$(top_srcdir)
 tests_unit_test_reduce_scatter_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_reduce_scatter_LDADD = lib/liboptions.la $(UNIT_LIBS)

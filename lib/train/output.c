@@ -147,7 +147,7 @@ void *zero_data(const zero_param *param)
 	return param_at(param, param->group->gathered_as, param->flat->gathered.data);
 }
 
-const char *zero_output_at(const zero_param *param, zero_dtype as, zero_dtype *dtype)
+const char *zero_param_output(const zero_param *param, zero_dtype as, zero_dtype *dtype)
 {
 	struct zero_flat *flat = param->flat;
 	const struct zero_segment *segment = &flat->segments[param->segment];

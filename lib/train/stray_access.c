@@ -68,7 +68,7 @@ static void add_param(struct sentence *sentence, const struct zero_flat *flat, z
 
 		if (param->alias_of || param->flat != flat)
 			continue;
-		begin = (uintptr_t)zero_output_at(param, as, &dtype);
+		begin = (uintptr_t)zero_param_output(param, as, &dtype);
 		if (!begin || (at - begin) / zero_dtype_size(dtype) >= param->count)
 			continue;
 		add(sentence, ": element ");

@@ -56,7 +56,7 @@ void zero_output_wait_for_memory(zero_group *group, zero_dtype as);
 zero_dtype zero_gathered_dtype_locked(const zero_param *param);
 /* Where a parameter is when it is gathered as `as`, and its type then; NULL if no address is reserved.
    For a signal handler. */
-const char *zero_output_at(const zero_param *param, zero_dtype as, zero_dtype *dtype);
+const char *zero_param_output(const zero_param *param, zero_dtype as, zero_dtype *dtype);
 
 /* ---- stray_access.c -------------------------------------------------------------------------- */
 
