@@ -178,8 +178,8 @@ static void end_link(struct zero_link *link, const char *why)
 
 static void receive_failure(struct zero_link *link, struct zero_frame *frame)
 {
-	char text[ZERO_NET_TEXT] = "communication has failed";
 	int32_t about[2] = {link->rank, ZERO_E_COMM};
+	char text[ZERO_NET_TEXT] = "";
 	size_t length = frame->header.bytes - sizeof(about);
 
 	if (frame->header.bytes > sizeof(about) && length < sizeof(text)) {
@@ -189,7 +189,7 @@ static void receive_failure(struct zero_link *link, struct zero_frame *frame)
 		zero_clean(text);
 	}
 	zero_net_fail_locked(link->net, about[1] == ZERO_E_ORDER ? ZERO_E_ORDER : ZERO_E_COMM,
-			     about[0], link, "%s", text);
+			     about[0], link, "%s", *text ? text : "communication has failed");
 }
 
 /* Stores or frees the frame. Returns false if it breaks the protocol. */

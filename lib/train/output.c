@@ -154,8 +154,9 @@ const char *zero_param_output(const zero_param *param, zero_dtype as, zero_dtype
 	char *outputs = zero_output_of(flat, as)->address;
 
 	*dtype = zero_output_dtype(segment, as);
-	return outputs && !zero_output_is_in_place(flat, segment, as) ? param_at(param, as, outputs)
-								      : NULL;
+	if (!outputs || zero_output_is_in_place(flat, segment, as))
+		return NULL;
+	return param_at(param, as, outputs);
 }
 
 void *zero_gathered_address(const zero_param *param, zero_dtype as)

@@ -16,10 +16,13 @@ static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat)
 			       true, &flat->gradient);
 }
 
-/* Waits until the ring of reduces has a free place. Called with the job's lock held. */
-static zero_status wait_for_room(zero_job *job)
+/*
+ * Waits until the ring of reduces has a free place. Called with the job's lock held. An error is its
+ * group's, which reports it at the step: here some ranks alone would have it.
+ */
+static void wait_for_room(zero_job *job)
 {
-	return zero_work_wait(job, &job->trainer->reduces[job->trainer->reduce_next]);
+	zero_work_wait(job, &job->trainer->reduces[job->trainer->reduce_next]);
 }
 
 zero_status zero_group_gradient_dtype(zero_group *group, zero_dtype dtype)
@@ -77,9 +80,8 @@ void *zero_gradient_as(zero_param *param, zero_dtype dtype)
 		return NULL;
 	pthread_mutex_lock(&job->lock);
 	if (!flat->gradient && flat->gradient_count) {
-		status = wait_for_room(job);
-		if (!status)
-			status = alloc_gradient(job, flat);
+		wait_for_room(job);
+		status = alloc_gradient(job, flat);
 	}
 	pthread_mutex_unlock(&job->lock);
 	if (status || !flat->gradient)
@@ -196,8 +198,7 @@ zero_status zero_reduce_locked(zero_group *group)
 		status = zero_fail(ZERO_E_STATE, "group '%s' cannot be reduced: %s", group->name,
 				   job->laid_out ? "it has no trainable parameter"
 						 : "zero_layout has not been called");
-	mine = wait_for_room(job);
-	status = status ? status : mine;
+	wait_for_room(job);
 	/* A failed reduce has left no sums to add to, on any rank. */
 	mine = zero_work_wait(job, &group->reduce);
 	status = status ? status : mine;

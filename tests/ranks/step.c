@@ -217,6 +217,32 @@ static void refused_gradients(void)
 	ok(zero_close(job));
 }
 
+/*
+ * A reduce that all ranks refused, which one rank has waited for before the others: the step alone
+ * tells of it, and the other groups' reduces go on as on the other ranks.
+ */
+static void refused_reduce(void)
+{
+	zero_job *job = open_job("stage=3");
+	zero_group *frozen = new_group(job, "frozen"), *groups[2];
+	zero_param *params[2];
+
+	new_param(frozen, "f", ZERO_F32, 10, false);
+	for (int g = 0; g < 2; g++) {
+		groups[g] = new_group(job, g ? "h" : "g");
+		params[g] = new_param(groups[g], g ? "q" : "p", ZERO_F32, 100, true);
+	}
+	ok(zero_layout(job));
+	ok(zero_step(job, &plain, NULL));
+	ok(zero_reduce(frozen));
+	ok(zero_reduce(groups[0]));
+	check(rank != last || zero_gradient(params[1]), "%s", zero_last_error());
+	ok(zero_reduce(groups[1]));
+	fails(zero_step(job, &plain, NULL), ZERO_E_STATE, "no trainable parameter");
+	ok(zero_step(job, &plain, NULL));
+	ok(zero_close(job));
+}
+
 /* Bytes that a reduce sends and keeps. */
 static uint64_t reduced_bytes(int stage, zero_dtype dtype, size_t *kept)
 {
@@ -575,6 +601,7 @@ int main(void)
 	refused_values();
 	refused_scales();
 	refused_gradients();
+	refused_reduce();
 	low_overflow();
 	for (int stage = 0; stage <= 3; stage++)
 		kept_scale((const char *[]){"stage=0", "stage=1", "stage=2 share=1",

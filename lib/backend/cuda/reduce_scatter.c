@@ -247,16 +247,13 @@ static zero_status take_turn(const struct exchange *exchange, size_t turn, size_
 	struct zero_cuda_comm *cuda = exchange->cuda;
 	struct zero_device *device = cuda->device;
 	bool near = turn < rounds, far = exchange->far && turn >= exchange->lag;
-	struct round near_round, far_round;
+	struct round near_round = round_of(exchange, near ? turn : 0);
+	struct round far_round = round_of(exchange, far ? turn - exchange->lag : 0);
 	struct zero_event *received;
 	zero_status status;
 
 	if (!near && !far)
 		return ZERO_OK;
-	if (near)
-		near_round = round_of(exchange, turn);
-	if (far)
-		far_round = round_of(exchange, turn - exchange->lag);
 	zero_stream_wait(device, device->comm_stream, *summed);
 	zero_event_put(device, *summed);
 	*summed = NULL;
