@@ -65,6 +65,39 @@ static char *gradient_at(const struct zero_flat *flat, size_t element)
 	return (char *)flat->gradient + element * zero_dtype_size(flat->group->gradient_dtype);
 }
 
+static void zero_elements(const struct zero_flat *flat, const struct zero_segment *segment,
+			  size_t first, size_t end)
+{
+	if (first < end)
+		flat->group->job->ops->fill_constant(
+			flat->group->job->backend, flat->group->gradient_dtype,
+			gradient_at(flat, segment->gradient_at + first), end - first, 0);
+}
+
+/* Zeroes what belongs to no parameter, and would count in the norm. */
+static void zero_gaps(const struct zero_flat *flat)
+{
+	const zero_group *group = flat->group;
+
+	for (size_t r = 0; r < flat->segment_count; r++) {
+		const struct zero_segment *segment = &flat->segments[r];
+		size_t end = 0;
+
+		for (size_t p = 0; segment->trainable && p < group->param_count; p++) {
+			const zero_param *param = group->params[p];
+			size_t last = param->first + param->count;
+			size_t next = (last + ZERO_ALIGN - 1) / ZERO_ALIGN * ZERO_ALIGN;
+
+			if (param->flat != flat || param->segment != r || param->alias_of)
+				continue;
+			zero_elements(flat, segment, last, next);
+			end = next > end ? next : end;
+		}
+		if (segment->trainable)
+			zero_elements(flat, segment, end, segment->count);
+	}
+}
+
 static void *gradient_of(zero_param *param, zero_dtype dtype, bool zeroed)
 {
 	struct zero_flat *flat = param->flat;
@@ -77,6 +110,8 @@ static void *gradient_of(zero_param *param, zero_dtype dtype, bool zeroed)
 	if (!flat->gradient && flat->gradient_count) {
 		wait_for_room(job);
 		status = alloc_gradient(job, flat, zeroed);
+		if (!status && !zeroed)
+			zero_gaps(flat);
 	}
 	pthread_mutex_unlock(&job->lock);
 	if (status || !flat->gradient)
@@ -242,6 +277,12 @@ zero_status zero_reduce(zero_group *group)
 
 	if (status)
 		return status;
+	/* So it is on all ranks. The end would free what is added now. */
+	if (group->stepping)
+		return zero_fail(ZERO_E_STATE,
+				 "group '%s' is reduced while the program steps it: call "
+				 "zero_step_end first",
+				 group->name);
 	pthread_mutex_lock(&group->job->lock);
 	status = zero_reduce_locked(group);
 	pthread_mutex_unlock(&group->job->lock);
