@@ -42,7 +42,8 @@
  * operation that a rank shares with one of these ranks fails too. Such a job can only be closed. If
  * ranks begin operations of several teams in different orders, each waits for the others: that is
  * found within 10 s, when all ranks wait and no operation has all of its ranks, and fails with
- * ZERO_E_ORDER on all of them.
+ * ZERO_E_ORDER on all of them. So it does if the ranks' GPUs wait for each other, unless that is
+ * within a CUDA graph.
  *
  * With GPUs, zero_prefetch, zero_gather and zero_reduce are enqueued without waiting for the other
  * ranks. Only the first ones of a group are agreed on, because they may allocate. What was enqueued

@@ -132,15 +132,15 @@ zero_status zero_net_fail_all(struct zero_net *net, int rank, const char *format
 	return zero_net_failure(net);
 }
 
-static bool has_failed(struct zero_net *net, char *text, size_t size, int *rank)
+static zero_status has_failed(struct zero_net *net, char *text, size_t size, int *rank)
 {
 	if (!atomic_load(&net->failed))
-		return false;
+		return ZERO_OK;
 	if (text && size)
 		snprintf(text, size, "%s", net->failure_text);
 	if (rank)
 		*rank = net->failed_rank;
-	return true;
+	return net->failed_status;
 }
 
 /* ---- processes that are forked from a rank --------------------------------------------------- */

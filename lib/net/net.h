@@ -64,11 +64,11 @@ struct zero_net_ops {
 	/* COLLECTIVE over the team. `root` is an index into its ranks. */
 	zero_status (*broadcast)(struct zero_net_team *team, void *data, size_t bytes, int root);
 	/*
-	 * Whether communication has failed, because a rank was lost or a rank called fail_all. Every
-	 * function above then fails with the same sentence, which is copied to `text`; *rank is the
-	 * rank that the sentence is about. From any thread.
+	 * Returns the error if communication has failed, because a rank was lost or a rank called
+	 * fail_all. Every function above then fails with it and the same sentence, which is copied to
+	 * `text`; *rank is the rank that the sentence is about. From any thread.
 	 */
-	bool (*has_failed)(struct zero_net *net, char *text, size_t size, int *rank);
+	zero_status (*has_failed)(struct zero_net *net, char *text, size_t size, int *rank);
 	/* Makes communication fail on all ranks. The first failure counts. From any thread. */
 	void (*fail_all)(struct zero_net *net, zero_status status, int rank, const char *text);
 	/* Adds a user, and removes it once the thread has left its turn. */

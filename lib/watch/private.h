@@ -21,8 +21,10 @@ struct zero_activity {
 	uint32_t running;     /* whether that operation is still running */
 	float seconds;        /* since the operation began or, if it is done, since its end */
 	uint32_t waiting;     /* whether it waits for other ranks to begin the operation */
-	uint32_t team, ranks; /* see struct zero_recent_submission */
+	uint32_t team, ranks; /* see struct zero_begun */
 	uint64_t turn;
+	struct zero_team_turn turns[ZERO_TEAMS_TOLD]; /* see struct zero_recent_submission */
+	uint32_t teams;
 	char label[112];
 	char call[40]; /* the library function that the rank is in, if that one may take long */
 };
@@ -88,6 +90,7 @@ struct zero_ring_frame {
 		char message[ZERO_RING_MESSAGE_BYTES];
 	};
 };
+_Static_assert(sizeof(struct zero_activity) <= ZERO_RING_MESSAGE_BYTES, "frames grow for nothing");
 
 /* What is known of one neighbour. */
 struct zero_ring_link {
