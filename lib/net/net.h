@@ -85,6 +85,9 @@ struct zero_net *zero_net_new(void);
 /* Sends a goodbye to the neighbours, waits for no rank, and frees everything, teams included. NULL
    is a no-op. */
 void zero_net_close(struct zero_net *net);
+/* Whether a rank has ended without a goodbye: it will never come to another job of these processes.
+   Copies the error as has_failed does. */
+bool zero_net_lost(struct zero_net *net, char *text, size_t size, int *rank);
 /* Whether join has succeeded. */
 bool zero_net_joined(const struct zero_net *net);
 

@@ -140,6 +140,7 @@ struct zero_ring {
 	double resumed_at;   /* the last time */
 	struct zero_inquiry inquiry;
 	bool reported; /* a rank was found lost, here or elsewhere */
+	bool stalled;  /* or only keeps the others waiting */
 	double reported_at;
 	int lost_rank;
 	char message[ZERO_RING_MESSAGE_BYTES];
@@ -188,6 +189,8 @@ void zero_ring_start_watching(struct zero_ring *ring);
 bool zero_ring_close(struct zero_ring *ring);
 /* Whether a rank was found lost; copies the message and the rank. May be called by any thread. */
 bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank);
+/* The same, unless that rank only keeps the others waiting. */
+bool zero_ring_lost(struct zero_ring *ring, char *text, size_t size, int *rank);
 
 /* COLLECTIVE, among all ranks that are described in all[world], which is copied. Connects to both
    neighbours over the network, and takes turns in its thread. */

@@ -155,8 +155,13 @@ zero_status zero_watch_start(zero_job *job)
 /* False: a rank was lost, and the threads that end the job still use it. */
 static bool close_ring(zero_job *job)
 {
-	bool closed = zero_ring_close(job->ring);
+	char text[512];
+	bool closed;
+	int rank;
 
+	if (zero_ring_lost(job->ring, text, sizeof(text), &rank))
+		zero_job_set_lost(rank, text);
+	closed = zero_ring_close(job->ring);
 	job->ring = NULL;
 	return closed;
 }
