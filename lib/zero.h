@@ -603,6 +603,11 @@ float *zero_gradient(zero_param *param);
 /* The same as `dtype`, which must be the type of the group's gradients. */
 void *zero_gradient_as(zero_param *param, zero_dtype dtype);
 /*
+ * The same, but if this is the first call for the group since its last reduce, its gradients are
+ * undefined instead of 0: write those of all its trainable parameters before the zero_reduce.
+ */
+void *zero_gradient_undefined(zero_param *param, zero_dtype dtype);
+/*
  * COLLECTIVE. Begins to sum the group's gradient over the ranks, into the owner's shard, and
  * returns before the sums are there. It waits at most for the reduce before the last one. A rank
  * that made no gradient adds zeros. A second reduce before the step adds to the first. A gradient
@@ -706,6 +711,71 @@ typedef struct zero_step_result {
  * nothing, so that a call with wrong arguments fails on this rank only.
  */
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
+
+/* ---- a step of the program's own ------------------------------------------------------------- */
+
+/*
+ * A program may step with an optimizer of its own instead of zero_step: after the reduces it reads
+ * zero_gradient_shard, calls zero_step_begin, writes new values to the shards, and calls
+ * zero_step_end. At every stage a rank steps the elements that it owns, which are the ones of its
+ * shard at stage 3. No moments are allocated for that.
+ */
+
+/*
+ * Finds the elements of a parameter that each rank of its group's team owns, after zero_layout: rank
+ * r of the team owns [cuts[r], cuts[r + 1]). `cuts` has room for the team's ranks + 1 numbers.
+ * cuts[0] is 0, the last one is zero_param_numel, and a rank may own nothing.
+ */
+zero_status zero_param_cuts(const zero_param *param, size_t *cuts);
+/*
+ * Finds the sum over the ranks of the gradients of the elements that this rank owns: `*count` f32
+ * values from element `*first`, at `*data`. It waits for the group's reduce, and returns its error;
+ * with a GPU, the caller's stream waits. *data is NULL if the group was not reduced since the last
+ * step, or if *count is 0. The program may change the values, to clip them. A later zero_reduce of
+ * the group adds to them. Valid until the next zero_step or zero_step_end. A zero_step uses changed
+ * values too, but for stage 0, where each rank has sums of its own of all elements.
+ */
+zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, size_t *count);
+/*
+ * COLLECTIVE over all ranks. Computes the norm of the gradient sums of these groups as they are,
+ * neither divided nor scaled: the square root of an f64 sum in an order that is fixed, the same bits
+ * on all ranks and at each stage. Groups that were not reduced since the last step count as 0. With
+ * a GPU the host waits for it. On failure *norm is 0.
+ */
+zero_status zero_grad_norm(zero_job *job, zero_group **groups, size_t count, double *norm);
+/*
+ * COLLECTIVE over all ranks. Begins a step of the program's own over these groups, the same on all
+ * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements that
+ * it owns (zero_param_cuts) at zero_shard's address, and their masters. With a GPU, work on the
+ * caller's stream may do so. The groups cannot be gathered meanwhile, nor a zero_step taken.
+ */
+zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count);
+/*
+ * COLLECTIVE over all ranks. Ends that step. 16-bit values become those of their masters, where the
+ * job keeps masters; the groups' gradient sums are freed; and at stages 0 to 2 the new values are
+ * sent to all ranks, while the caller goes on. Without zero_step_begin: ZERO_E_STATE.
+ */
+zero_status zero_step_end(zero_job *job);
+/*
+ * COLLECTIVE over all ranks, after zero_layout. Allocates f32 masters for all trainable parameters
+ * of 16 bits, with their values, as the first zero_step does. Only needed for steps of the program's
+ * own. Fails with ZERO_E_UNSUPPORTED where states are offloaded from a GPU.
+ */
+zero_status zero_keep_masters(zero_job *job);
+/*
+ * Finds the f32 masters of the elements that this rank owns: `*count` values from element `*first`,
+ * at `*data`. A step of the program's own writes them instead of the 16-bit values. *data is NULL if
+ * the parameter is f32, if the job keeps no masters, or if *count is 0.
+ */
+zero_status zero_master(zero_param *param, float **data, size_t *first, size_t *count);
+/*
+ * COLLECTIVE over all ranks, after an exception in the program, such as one in the middle of a
+ * forward or a backward pass. All gathers are released, however many uses they have; all gradients
+ * and sums are dropped; a step that zero_step_begin began is ended, with the values written so far.
+ * The job is then ready for the next step. Parameters and states are unchanged. If ranks have begun
+ * different operations before, the call fails with ZERO_E_ORDER, and the job can only be closed.
+ */
+zero_status zero_reset(zero_job *job);
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 

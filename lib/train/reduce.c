@@ -9,11 +9,11 @@
 
 #include "train.h"
 
-static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat)
+static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat, bool zeroed)
 {
 	return job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
 			       flat->gradient_count * zero_dtype_size(flat->group->gradient_dtype),
-			       true, &flat->gradient);
+			       zeroed, &flat->gradient);
 }
 
 /*
@@ -65,12 +65,7 @@ static char *gradient_at(const struct zero_flat *flat, size_t element)
 	return (char *)flat->gradient + element * zero_dtype_size(flat->group->gradient_dtype);
 }
 
-float *zero_gradient(zero_param *param)
-{
-	return zero_gradient_as(param, ZERO_F32);
-}
-
-void *zero_gradient_as(zero_param *param, zero_dtype dtype)
+static void *gradient_of(zero_param *param, zero_dtype dtype, bool zeroed)
 {
 	struct zero_flat *flat = param->flat;
 	zero_job *job = param->group->job;
@@ -81,12 +76,27 @@ void *zero_gradient_as(zero_param *param, zero_dtype dtype)
 	pthread_mutex_lock(&job->lock);
 	if (!flat->gradient && flat->gradient_count) {
 		wait_for_room(job);
-		status = alloc_gradient(job, flat);
+		status = alloc_gradient(job, flat, zeroed);
 	}
 	pthread_mutex_unlock(&job->lock);
 	if (status || !flat->gradient)
 		return NULL;
 	return gradient_at(flat, flat->segments[param->segment].gradient_at + param->first);
+}
+
+float *zero_gradient(zero_param *param)
+{
+	return gradient_of(param, ZERO_F32, true);
+}
+
+void *zero_gradient_as(zero_param *param, zero_dtype dtype)
+{
+	return gradient_of(param, dtype, true);
+}
+
+void *zero_gradient_undefined(zero_param *param, zero_dtype dtype)
+{
+	return gradient_of(param, dtype, false);
 }
 
 /* This rank's shard within `reduced`, which holds all of every segment at stage 0. */
@@ -107,7 +117,7 @@ static zero_status prepare(zero_job *job, struct zero_flat *flat, bool first)
 	if (!flat->gradient_count)
 		return ZERO_OK;
 	if (!flat->gradient)
-		status = alloc_gradient(job, flat);
+		status = alloc_gradient(job, flat, true);
 	if (status || !first)
 		return status;
 	/* The gradients are summed in place: their buffer becomes that of the sums. */
