@@ -97,7 +97,7 @@ tests_ranks_property_ranks_SOURCES = \
 tests_ranks_property_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_restore_ranks_SOURCES = \
 	tests/ranks/restore.c tests/ranks/restore_damage.c tests/ranks/restore_model.c \
-	tests/ranks/restore.h tests/ranks/ranks.h
+	tests/ranks/restore_states.c tests/ranks/restore.h tests/ranks/ranks.h
 tests_ranks_restore_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_same_values_ranks_SOURCES = tests/ranks/same_values.c tests/ranks/ranks.h
 tests_ranks_same_values_ranks_LDFLAGS = $(ranks_link)

@@ -1,447 +1,479 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step of the program's own: what each rank owns, the gradient sums that it is given, the values
- * that it writes, and what is left of all that after zero_reset.
+ * A step of the program's own: gradient descent on what each rank owns, against a reference of the
+ * whole model in f64; what may be called meanwhile; and the way back after an exception.
  */
 #include <math.h>
 
 #include "ranks.h"
 
-/* Group 0 has gaps behind its parameters, and group 1 has none: its gradients were where those of
-   group 0 come to be, in memory that is used again. Group 2 has 16 bits. */
-enum { GROUPS = 3, PARAMS = 6, LONGEST = 2048, POISON = 1 };
+enum { GROUPS = 3, PARAMS = 3, MOST = 5000, STEPS = 3, REDUCES = 2 };
 
-static const struct {
-	int group;
-	size_t count;
-	zero_dtype dtype;
-	bool trainable;
-} params[PARAMS] = {
-	{0, 1, ZERO_F32, true},       {0, 1001, ZERO_F32, true}, {0, 0, ZERO_F32, true},
-	{1, LONGEST, ZERO_F32, true}, {2, 777, ZERO_BF16, true}, {2, 65, ZERO_F32, false},
-};
+static const size_t counts[GROUPS][PARAMS] = {{1, 0, 777}, {64, 129, 4099}, {3, 2000, 65}};
+static const zero_dtype kinds[PARAMS] = {ZERO_F32, ZERO_F32, ZERO_BF16};
+static const double rate = 0.125; /* exact, as are the sums of small multiples of 2^-8 */
 
-static int world, rank, last;
+static int world, rank;
 
 struct model {
 	zero_job *job;
 	zero_group *groups[GROUPS];
-	zero_param *params[PARAMS];
-	size_t cuts[PARAMS][8];
-	zero_memory before;
+	zero_param *params[GROUPS][PARAMS];
+	double values[GROUPS][PARAMS][MOST]; /* the reference */
+	bool masters;
 };
 
-static zero_memory memory_of(const struct model *m)
+static float rounded(double value, zero_dtype dtype)
 {
-	zero_memory memory;
+	union {
+		float f;
+		uint32_t bits;
+	} u = {.f = (float)value};
 
-	ok(zero_memory_now(m->job, &memory));
-	return memory;
+	if (dtype == ZERO_BF16)
+		u.bits = (u.bits + 0x7fff + (u.bits >> 16 & 1)) & 0xffff0000;
+	return u.f;
 }
 
-static struct model begin(int stage)
+static float element(const void *data, zero_dtype dtype, size_t i)
 {
-	struct model m = {.job = open_job("stage=%d", stage)};
-	char name[] = "a";
+	union {
+		float f;
+		uint32_t bits;
+	} u;
 
-	for (int g = 0; g < GROUPS; g++, name[0]++)
-		m.groups[g] = new_group(m.job, name);
-	for (int p = 0; p < PARAMS; p++, name[0]++)
-		m.params[p] = new_param(m.groups[params[p].group], name, params[p].dtype,
-					params[p].count, params[p].trainable);
-	fails(zero_param_cuts(m.params[0], m.cuts[0]), ZERO_E_STATE, "no cuts before zero_layout");
-	ok(zero_layout(m.job));
-	for (int p = 0; p < PARAMS; p++)
-		ok(zero_param_cuts(m.params[p], m.cuts[p]));
-	m.before = memory_of(&m);
+	if (dtype == ZERO_F32)
+		return ((const float *)data)[i];
+	u.bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+	return u.f;
+}
+
+static void set_element(void *data, zero_dtype dtype, size_t i, double value)
+{
+	union {
+		float f;
+		uint32_t bits;
+	} u = {.f = rounded(value, dtype)};
+
+	if (dtype == ZERO_F32)
+		((float *)data)[i] = u.f;
+	else
+		((uint16_t *)data)[i] = (uint16_t)(u.bits >> 16);
+}
+
+static zero_status fill(void *context, void *elements, size_t first, size_t count)
+{
+	zero_dtype dtype = *(zero_dtype *)context;
+
+	for (size_t i = 0; i < count; i++)
+		set_element(elements, dtype, i, (double)((first + i) % 13) - 6);
+	return ZERO_OK;
+}
+
+static struct model *begin(const char *settings)
+{
+	struct model *m = calloc(1, sizeof(*m));
+
+	check(m, "no memory");
+	m->job = open_job("%s", settings);
+	for (int g = 0; g < GROUPS; g++) {
+		m->groups[g] = new_group(m->job, (const char *[]){"a", "b", "c"}[g]);
+		for (int p = 0; p < PARAMS; p++) {
+			char name[8];
+
+			snprintf(name, sizeof(name), "%d.%d", g, p);
+			/* the last group's first parameter is frozen */
+			m->params[g][p] = new_param(m->groups[g], name, kinds[p], counts[g][p],
+						    g < GROUPS - 1 || p);
+		}
+	}
+	ok(zero_layout(m->job));
+	for (int g = 0; g < GROUPS; g++)
+		for (int p = 0; p < PARAMS; p++) {
+			zero_dtype dtype = kinds[p];
+			zero_source source = zero_from_callback(fill, &dtype);
+
+			ok(zero_load(m->params[g][p], &source));
+			for (size_t i = 0; i < counts[g][p]; i++)
+				m->values[g][p][i] = (double)(i % 13) - 6;
+		}
 	return m;
 }
 
-/* ---- what each rank owns --------------------------------------------------------------------- */
-
-static void check_cuts(const struct model *m, int stage)
+static void end(struct model *m)
 {
-	for (int p = 0; p < PARAMS; p++) {
-		const size_t *cuts = m->cuts[p];
-		size_t first, count;
-		void *data;
-
-		check(cuts[0] == 0 && cuts[world] == params[p].count, "%zu to %zu", cuts[0],
-		      cuts[world]);
-		for (int r = 0; r < world; r++)
-			check(cuts[r] <= cuts[r + 1], "parameter %d, rank %d", p, r);
-		ok(zero_shard(m->params[p], &data, &first, &count));
-		check(stage < 3 || count == cuts[rank + 1] - cuts[rank], "parameter %d: %zu", p,
-		      count);
-		check(stage < 3 || !count || first == cuts[rank], "parameter %d: %zu", p, first);
-		check(!count || (first <= cuts[rank] && cuts[rank + 1] <= first + count),
-		      "parameter %d: this rank does not store what it owns", p);
-	}
+	ok(zero_close(m->job));
+	free(m);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
-
-static float gradient(int r, int p, size_t i, int turn)
+/* The gradient of an element on a rank, a small multiple of 2^-8. */
+static double gradient(int of_rank, int step, int reduce, int g, int p, size_t i)
 {
-	return signed_unit(mixed(((uint64_t)turn * PARAMS + (uint64_t)p) * 8 + (uint64_t)r) + i);
+	uint64_t key = (((((uint64_t)of_rank * 8 + (uint64_t)step) * 8 + (uint64_t)reduce) * 8 +
+			 (uint64_t)g) *
+				8 +
+			(uint64_t)p) *
+			       8192 +
+		       i;
+
+	return ((double)(mixed(key + test_seed()) % 257) - 128) / 256;
 }
 
-static float summed(int p, size_t i, int turn)
-{
-	float sum = gradient(0, p, i, turn);
-
-	for (int r = 1; r < world; r++)
-		sum += gradient(r, p, i, turn);
-	return sum;
-}
-
-static void write_gradients(const struct model *m, int group, int turn)
-{
-	for (int p = 0; p < PARAMS; p++) {
-		float *data;
-
-		if (params[p].group != group || !params[p].trainable)
-			continue;
-		data = zero_gradient_undefined(m->params[p], ZERO_F32);
-		check(data, "%s", zero_last_error());
-		for (size_t i = 0; i < params[p].count; i++)
-			data[i] = gradient(rank, p, i, turn);
-	}
-}
-
-/* `factor`: what the program has made of the sums. */
-static void check_shards(const struct model *m, int group, int turn, float factor)
-{
-	for (int p = 0; p < PARAMS; p++) {
-		size_t first, count, begin = m->cuts[p][rank];
-		float *data;
-
-		if (params[p].group != group || !params[p].trainable)
-			continue;
-		ok(zero_gradient_shard(m->params[p], &data, &first, &count));
-		ok(zero_agree(m->job, NULL));
-		check(count == m->cuts[p][rank + 1] - begin && (!count || first == begin),
-		      "parameter %d: %zu from %zu", p, count, first);
-		check(!count == !data, "parameter %d: %zu at %p", p, count, (void *)data);
-		for (size_t i = 0; i < count; i++)
-			check(data[i] == factor * summed(p, first + i, turn),
-			      "parameter %d, element %zu: %a, not %a", p, first + i,
-			      (double)data[i], (double)(factor * summed(p, first + i, turn)));
-	}
-}
-
-static void halve(const struct model *m, int group)
-{
-	for (int p = 0; p < PARAMS; p++) {
-		size_t first, count;
-		float *data;
-
-		if (params[p].group != group || !params[p].trainable)
-			continue;
-		ok(zero_gradient_shard(m->params[p], &data, &first, &count));
-		ok(zero_agree(m->job, NULL));
-		for (size_t i = 0; i < count; i++)
-			data[i] *= 0.5F;
-	}
-	ok(zero_agree(m->job, NULL));
-}
-
-static double norm_of(const struct model *m, unsigned groups)
-{
-	zero_group *some[GROUPS];
-	size_t count = 0;
-	double norm;
-
-	for (int g = 0; g < GROUPS; g++)
-		if (groups & 1U << g)
-			some[count++] = m->groups[g];
-	ok(zero_grad_norm(m->job, some, count, &norm));
-	return norm;
-}
-
-static double reference_norm(unsigned groups, int turn)
+static double sum_of(int step, int g, int p, size_t i)
 {
 	double sum = 0;
 
-	for (int p = 0; p < PARAMS; p++)
-		for (size_t i = 0; i < params[p].count; i++)
-			if (groups & 1U << params[p].group && params[p].trainable)
-				sum += (double)summed(p, i, turn) * (double)summed(p, i, turn);
-	return sqrt(sum);
+	for (int r = 0; r < world; r++)
+		for (int reduce = 0; reduce < REDUCES; reduce++)
+			sum += gradient(r, step, reduce, g, p, i);
+	return sum;
 }
 
-/* The bits are the same at each stage. */
-static void check_norm(const struct model *m, int turn)
+static void reduce_all(struct model *m, int step)
 {
-	static double first[8];
-	const double norm = norm_of(m, 5), want = reference_norm(5, turn);
+	for (int reduce = 0; reduce < REDUCES; reduce++)
+		for (int g = GROUPS - 1; g >= 0; g--) {
+			for (int p = 0; p < PARAMS; p++) {
+				float *sums;
 
-	check(fabs(norm - want) <= 1e-12 * want, "norm %.17g, not %.17g", norm, want);
-	check(!first[turn] || norm == first[turn], "norm %a, before it was %a", norm, first[turn]);
-	first[turn] = norm;
-}
-
-/* ---- values ---------------------------------------------------------------------------------- */
-
-/* Exact in each type. */
-static float value(int p, size_t i, int turn)
-{
-	return (float)((i * 7 + (size_t)turn * 13 + (size_t)p) % 128) - 64;
-}
-
-static uint16_t to_bf16(float x)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &x, sizeof(bits));
-	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static float from_bf16(uint16_t h)
-{
-	uint32_t bits = (uint32_t)h << 16;
-	float x;
-
-	memcpy(&x, &bits, sizeof(x));
-	return x;
-}
-
-/* Writes what this rank owns of a group. */
-static void write_values(const struct model *m, int group, int turn)
-{
-	for (int p = 0; p < PARAMS; p++) {
-		size_t first, count, end = m->cuts[p][rank + 1];
-		void *data;
-
-		if (params[p].group != group || !params[p].trainable)
-			continue;
-		ok(zero_shard(m->params[p], &data, &first, &count));
-		for (size_t i = m->cuts[p][rank]; i < end; i++)
-			if (params[p].dtype == ZERO_F32)
-				((float *)data)[i - first] = value(p, i, turn);
-			else
-				((uint16_t *)data)[i - first] = to_bf16(value(p, i, turn));
-	}
-}
-
-/* All ranks have values of that turn, plus `more` in f32; turn -1: 0. */
-static void check_values(const struct model *m, int group, int turn, float more)
-{
-	ok(zero_gather(m->groups[group], ZERO_DTYPE_PARAM));
-	ok(zero_agree(m->job, NULL));
-	for (int p = 0; p < PARAMS; p++) {
-		const void *data = zero_data(m->params[p]);
-
-		for (size_t i = 0; params[p].group == group && i < params[p].count; i++) {
-			float want =
-				turn < 0 || !params[p].trainable ? 0 : value(p, i, turn) + more;
-			float got = params[p].dtype == ZERO_F32
-					    ? ((const float *)data)[i]
-					    : from_bf16(((const uint16_t *)data)[i]);
-
-			want = params[p].dtype == ZERO_F32 ? want : from_bf16(to_bf16(want));
-			check(got == want, "parameter %d, element %zu: %g, not %g", p, i,
-			      (double)got, (double)want);
+				if (!zero_param_trainable(m->params[g][p]))
+					continue;
+				sums = zero_gradient_undefined(m->params[g][p], ZERO_F32);
+				check(sums || !counts[g][p], "%s", zero_last_error());
+				for (size_t i = 0; i < counts[g][p]; i++)
+					sums[i] = (float)gradient(rank, step, reduce, g, p, i);
+			}
+			ok(zero_reduce(m->groups[g]));
 		}
-	}
-	ok(zero_agree(m->job, NULL));
-	ok(zero_release(m->groups[group]));
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- what a rank owns ------------------------------------------------------------------------ */
 
-/* Leaves large numbers in the memory that gradients come from next. */
-static void poison(const struct model *m)
+static void check_cuts(const zero_param *param, size_t count, size_t first, size_t owned)
 {
-	float *data = zero_gradient(m->params[3]);
-	zero_group *group = m->groups[POISON];
+	size_t cuts[9];
 
-	check(data, "%s", zero_last_error());
-	for (size_t i = 0; i < LONGEST; i++)
-		data[i] = 1e18F;
-	ok(zero_reduce(group));
-	ok(zero_step_begin(m->job, &group, 1));
-	ok(zero_step_end(m->job));
+	ok(zero_param_cuts(param, cuts));
+	check(!cuts[0] && cuts[world] == count, "%zu to %zu of %zu", cuts[0], cuts[world], count);
+	for (int r = 0; r < world; r++)
+		check(cuts[r] <= cuts[r + 1], "%zu, %zu", cuts[r], cuts[r + 1]);
+	check(owned == cuts[rank + 1] - cuts[rank] && (!owned || first == cuts[rank]),
+	      "%zu from %zu, cuts %zu to %zu", owned, first, cuts[rank], cuts[rank + 1]);
 }
 
-/* Steps groups 0 and 2; group 1 is not touched. */
-static void own_step(const struct model *m, int turn)
+/* Steps one parameter of this rank by its gradient, which is made half as long. */
+static void step_param(struct model *m, int step, int g, int p)
 {
-	zero_group *groups[] = {m->groups[0], m->groups[2]};
-	size_t first, count;
-	float *data;
+	zero_param *param = m->params[g][p];
+	size_t first, count, stored_first, stored_count, master_first, master_count;
+	float *sums, *master;
+	zero_dtype dtype = kinds[p];
+	void *stored;
 
-	poison(m);
-	ok(zero_gradient_shard(m->params[1], &data, &first, &count));
-	check(!data, "there are sums before the reduce");
-	write_gradients(m, 0, turn);
-	write_gradients(m, 2, turn);
-	ok(zero_reduce(groups[0]));
-	ok(zero_reduce(groups[1]));
-	check_shards(m, 0, turn, 1);
-	check_shards(m, 2, turn, 1);
-	check_norm(m, turn);
-	halve(m, 0);
-	check_shards(m, 0, turn, 0.5F);
-	check(fabs(norm_of(m, 1) - reference_norm(1, turn) / 2) <= 1e-12 * norm_of(m, 1), "norm %g",
-	      norm_of(m, 1));
-	check(norm_of(m, 2) == 0, "norm %g of what was not reduced", norm_of(m, 2));
-	ok(zero_step_begin(m->job, groups, 2));
-	write_values(m, 0, turn);
-	write_values(m, 2, turn);
-	ok(zero_step_end(m->job));
-	check_values(m, 0, turn, 0);
-	check_values(m, 2, turn, 0);
-	check_values(m, 1, -1, 0);
-	check(memory_of(m).gradients.now == m->before.gradients.now, "%zu bytes of gradients",
-	      memory_of(m).gradients.now);
-	check(memory_of(m).optimizer.now == m->before.optimizer.now, "%zu bytes of states",
-	      memory_of(m).optimizer.now);
-}
-
-static void steps(int stage)
-{
-	struct model m = begin(stage);
-
-	check_cuts(&m, stage);
-	for (int turn = 0; turn < 3; turn++)
-		own_step(&m, turn);
-	ok(zero_close(m.job));
-}
-
-/* 16-bit values follow their masters, which all ranks step at stage 0. */
-static void masters(int stage)
-{
-	const zero_adamw still = {.beta1 = 0.9F, .beta2 = 0.95F, .eps = 1e-8F};
-	struct model m = begin(stage);
-	zero_group *group = m.groups[2];
-	size_t first, count;
-	float *data;
-
-	own_step(&m, 0);
-	ok(zero_master(m.params[4], &data, &first, &count));
-	check(!data, "there is a master");
-	ok(zero_keep_masters(m.job));
-	ok(zero_step_begin(m.job, &group, 1));
-	ok(zero_master(m.params[4], &data, &first, &count));
-	check(count == m.cuts[4][rank + 1] - m.cuts[4][rank] && !count == !data, "%zu at %p", count,
-	      (void *)data);
-	ok(zero_agree(m.job, NULL));
+	ok(zero_gradient_shard(param, &sums, &first, &count));
+	check_cuts(param, counts[g][p], first, count);
+	ok(zero_master(param, &master, &master_first, &master_count));
+	check(master_first == first && master_count == count, "%zu, %zu", master_first,
+	      master_count);
+	check(!!master == (m->masters && dtype != ZERO_F32 && count), "master %p", (void *)master);
+	ok(zero_shard(param, &stored, &stored_first, &stored_count));
+	check(stored_first <= first && stored_first + stored_count >= first + count,
+	      "stores %zu from %zu", stored_count, stored_first);
 	for (size_t i = 0; i < count; i++) {
-		check(data[i] == value(4, first + i, 0), "master %zu is %g", first + i,
-		      (double)data[i]);
-		data[i] = value(4, first + i, 1) + 0.3F;
+		double want = sum_of(step, g, p, first + i);
+
+		check((double)sums[i] == want, "step %d, %s element %zu: %a, not %a", step,
+		      zero_param_name(param), first + i, (double)sums[i], want);
+		sums[i] /= 2;
+		if (master)
+			master[i] -= (float)(rate * (double)sums[i]);
+		else
+			set_element(stored, dtype, first + i - stored_first,
+				    (double)element(stored, dtype, first + i - stored_first) -
+					    rate * (double)sums[i]);
 	}
-	ok(zero_step_end(m.job));
-	check_values(&m, 2, 1, 0.3F);
-	ok(zero_step(m.job, &still, NULL));
-	check_values(&m, 2, 1, 0.3F);
-	ok(zero_master(m.params[1], &data, &first, &count));
-	check(!data, "an f32 parameter has a master");
-	ok(zero_close(m.job));
+}
+
+static void step_reference(struct model *m, int step, int groups)
+{
+	for (int g = 0; g < groups; g++)
+		for (int p = 0; p < PARAMS; p++)
+			for (size_t i = 0;
+			     zero_param_trainable(m->params[g][p]) && i < counts[g][p]; i++) {
+				double *value = &m->values[g][p][i];
+
+				*value -= rate * sum_of(step, g, p, i) / 2;
+				if (!m->masters)
+					*value = (double)rounded(*value, kinds[p]);
+			}
+}
+
+static void check_values(struct model *m, const char *when)
+{
+	for (int g = 0; g < GROUPS; g++) {
+		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
+		for (int p = 0; p < PARAMS; p++)
+			for (size_t i = 0; i < counts[g][p]; i++) {
+				float got = element(zero_data(m->params[g][p]), kinds[p], i);
+				float want = rounded(m->values[g][p][i], kinds[p]);
+
+				check(got == want, "%s, %s element %zu: %a, not %a", when,
+				      zero_param_name(m->params[g][p]), i, (double)got,
+				      (double)want);
+			}
+		ok(zero_release(m->groups[g]));
+	}
+}
+
+static void check_norm(struct model *m, int step)
+{
+	static double first[STEPS];
+	double want = 0, norm, none;
+
+	for (int g = 0; g < GROUPS; g++)
+		for (int p = 0; p < PARAMS; p++)
+			for (size_t i = 0;
+			     zero_param_trainable(m->params[g][p]) && i < counts[g][p]; i++)
+				want += pow(sum_of(step, g, p, i), 2);
+	ok(zero_grad_norm(m->job, m->groups, GROUPS, &norm));
+	check(fabs(norm - sqrt(want)) <= 1e-12 * sqrt(want), "%.17g, not %.17g", norm, sqrt(want));
+	check(!first[step] || norm == first[step], "%a, at another stage %a", norm, first[step]);
+	first[step] = norm;
+	ok(zero_grad_norm(m->job, m->groups, 0, &none));
+	check(none == 0, "%g", none);
+}
+
+static size_t optimizer_bytes(zero_job *job)
+{
+	zero_memory memory;
+
+	ok(zero_memory_now(job, &memory));
+	return memory.optimizer.now;
+}
+
+static size_t gradient_bytes(zero_job *job)
+{
+	zero_memory memory;
+
+	ok(zero_memory_now(job, &memory));
+	return memory.gradients.now;
+}
+
+/* Steps all groups, or all but the last one, whose sums stay. */
+static void train(struct model *m, const char *settings)
+{
+	size_t before = gradient_bytes(m->job);
+
+	for (int step = 0; step < STEPS; step++) {
+		int groups = step == 1 ? GROUPS - 1 : GROUPS;
+
+		reduce_all(m, step);
+		check_norm(m, step);
+		ok(zero_step_begin(m->job, m->groups, (size_t)groups));
+		for (int g = 0; g < groups; g++)
+			for (int p = 0; p < PARAMS; p++)
+				if (zero_param_trainable(m->params[g][p]))
+					step_param(m, step, g, p);
+		ok(zero_step_end(m->job));
+		step_reference(m, step, groups);
+		check_values(m, settings);
+		if (step == 1) /* what was reduced for the last group counts no more */
+			ok(zero_reset(m->job));
+		ok(zero_agree(m->job, NULL));
+		check(gradient_bytes(m->job) == before, "%zu of gradients, %zu before",
+		      gradient_bytes(m->job), before);
+	}
+	check(m->masters || !optimizer_bytes(m->job), "%zu of moments", optimizer_bytes(m->job));
+}
+
+/* After a step of the library's own, too, all ranks have the same bits. */
+static void step_by_library(struct model *m)
+{
+	const zero_adamw adamw = {.lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-8F};
+	double all[8];
+
+	reduce_all(m, 0);
+	ok(zero_step(m->job, &adamw, NULL));
+	for (int g = 0; g < GROUPS; g++) {
+		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
+		for (int p = 0; p < PARAMS; p++) {
+			const uint8_t *bytes = zero_data(m->params[g][p]);
+			uint64_t hash = 0;
+
+			for (size_t i = 0; i < counts[g][p] * zero_dtype_size(kinds[p]); i++)
+				hash = mixed(hash + bytes[i]);
+			all_values(m->job, (double)(hash >> 12), all);
+			for (int r = 1; r < world; r++)
+				check(all[r] == all[0], "%s differs on rank %d",
+				      zero_param_name(m->params[g][p]), r);
+		}
+		ok(zero_release(m->groups[g]));
+	}
+}
+
+static void own_steps(const char *settings, bool masters)
+{
+	struct model *m = begin(settings);
+
+	m->masters = masters;
+	if (masters)
+		ok(zero_keep_masters(m->job));
+	train(m, settings);
+	step_by_library(m);
+	end(m);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-static void refused(int stage)
+static void refused(void)
 {
-	const zero_adamw plain = {.lr = 1, .beta1 = 0.9F, .beta2 = 0.95F, .eps = 1e-8F};
-	struct model m = begin(stage);
-	size_t first, count;
+	zero_job *job = open_job("stage=3");
+	zero_group *group = new_group(job, "g");
+	zero_param *param = new_param(group, "p", ZERO_F32, 100, true);
+	zero_param *frozen = new_param(group, "f", ZERO_F32, 100, false);
+	const zero_adamw adamw = {.lr = 1, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1};
+	size_t cuts[9], first, count;
 	float *data;
 
-	fails(zero_step_end(m.job), ZERO_E_STATE, "without zero_step_begin");
-	fails(zero_gradient_shard(m.params[5], &data, &first, &count), ZERO_E_INVALID,
-	      "not trainable");
-	if (rank == last)
-		ok(zero_prefetch(NULL, 0, ZERO_DTYPE_PARAM));
-	ok(zero_gather(m.groups[1], ZERO_DTYPE_PARAM));
-	if (rank != last)
-		ok(zero_release(m.groups[1]));
-	fails(zero_step_begin(m.job, m.groups, GROUPS), ZERO_E_STATE, "'b' is gathered: release");
-	check(zero_last_error_rank() == last, "%d", zero_last_error_rank());
-	if (rank == last)
-		ok(zero_release(m.groups[1]));
-	ok(zero_step_begin(m.job, m.groups, 1));
-	fails(zero_step_begin(m.job, m.groups, 1), ZERO_E_STATE, "call zero_step_end first");
-	fails(zero_gather(m.groups[0], ZERO_DTYPE_PARAM), ZERO_E_STATE,
-	      "while the program steps it");
-	fails(zero_reduce(m.groups[0]), ZERO_E_STATE, "while the program steps it");
-	check(zero_gathered_address(m.params[1], ZERO_DTYPE_PARAM), "%s", zero_last_error());
-	fails(zero_step(m.job, &plain, NULL), ZERO_E_STATE, "call zero_step_end first");
-	/* Other groups go on. */
-	check_values(&m, 1, -1, 0);
-	ok(zero_step_end(m.job));
-	own_step(&m, 0);
+	fails(zero_param_cuts(param, cuts), ZERO_E_STATE, "'p' has no cuts before zero_layout");
+	fails(zero_gradient_shard(param, &data, &first, &count), ZERO_E_STATE,
+	      "before zero_layout");
+	fails(zero_keep_masters(job), ZERO_E_STATE, "after zero_layout");
+	fails(zero_step_begin(job, &group, 1), ZERO_E_STATE, "after zero_layout");
+	ok(zero_layout(job));
+	fails(zero_gradient_shard(frozen, &data, &first, &count), ZERO_E_INVALID,
+	      "'f' is not trainable");
+	ok(zero_gradient_shard(param, &data, &first, &count));
+	check(!data, "a gradient before a reduce");
+	fails(zero_step_end(job), ZERO_E_STATE, "without zero_step_begin");
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	if (rank < world - 1)
+		ok(zero_release(group));
+	fails(zero_step_begin(job, &group, 1), ZERO_E_STATE, "'g' is gathered");
+	check(zero_last_error_rank() == world - 1, "%d", zero_last_error_rank());
+	if (rank == world - 1)
+		ok(zero_release(group));
+	ok(zero_step_begin(job, &group, 1));
+	fails(zero_step_begin(job, &group, 1), ZERO_E_STATE, "call zero_step_end first");
+	fails(zero_step(job, &adamw, NULL), ZERO_E_STATE, "call zero_step_end first");
+	fails(zero_gather(group, ZERO_DTYPE_PARAM), ZERO_E_STATE, "call zero_step_end first");
+	fails(zero_reduce(group), ZERO_E_STATE, "'g' is reduced while the program steps it");
+	check(zero_gathered_address(param, ZERO_BF16), "%s", zero_last_error());
+	ok(zero_step_end(job));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	ok(zero_release(group));
 	if (world > 1)
-		fails(zero_step_begin(m.job, m.groups + (rank == last), 1), ZERO_E_ORDER,
-		      "zero_step_begin of 1 groups");
-	ok(zero_close(m.job));
+		fails(zero_step_begin(job, &group, rank == 0), ZERO_E_ORDER, "of 0 groups");
+	ok(zero_close(job));
 }
 
 /* ---- after an exception ---------------------------------------------------------------------- */
 
-/* Ranks are at one place in the order of operations, and have released as they like. */
-static void reset(int stage)
+/* It comes in the middle of a backward pass, or between the begin and the end of a step. */
+static void reset(const char *settings)
 {
-	struct model m = begin(stage);
+	struct model *m = begin(settings);
+	size_t before = gradient_bytes(m->job);
 
-	for (int turn = 0; turn < 2; turn++) {
-		ok(zero_gather(m.groups[0], ZERO_DTYPE_PARAM));
-		ok(zero_gather(m.groups[0], ZERO_DTYPE_PARAM));
-		ok(zero_prefetch(m.groups + 1, 1, ZERO_DTYPE_PARAM));
-		if (rank == last)
-			ok(zero_release(m.groups[0]));
-		check(zero_gradient(m.params[3]), "%s", zero_last_error());
-		write_gradients(&m, 2, turn);
-		ok(zero_reduce(m.groups[2]));
-		ok(zero_step_begin(m.job, m.groups + 2, 1));
-		write_values(&m, 2, turn);
-		ok(zero_reset(m.job));
-		for (int p = 0; p < PARAMS; p++)
-			check(!zero_data(m.params[p]), "parameter %d is gathered", p);
-		check(memory_of(&m).gradients.now == m.before.gradients.now,
-		      "%zu bytes of gradients", memory_of(&m).gradients.now);
-		check(memory_of(&m).gathered.now == m.before.gathered.now, "%zu bytes of outputs",
-		      memory_of(&m).gathered.now);
-		fails(zero_step_end(m.job), ZERO_E_STATE, "without zero_step_begin");
-		check_values(&m, 2, turn, 0);
-		own_step(&m, turn);
+	for (int step = 0; step < 2; step++) {
+		ok(zero_gather(m->groups[0], ZERO_BF16));
+		ok(zero_gather(m->groups[1], ZERO_DTYPE_PARAM));
+		ok(zero_gather(m->groups[1], ZERO_DTYPE_PARAM));
+		ok(zero_prefetch(&m->groups[2], 1, ZERO_DTYPE_DEFAULT));
+		if (rank == world - 1)
+			ok(zero_release(m->groups[1]));
+		check(zero_gradient(m->params[1][0]), "%s", zero_last_error());
+		reduce_all(m, 0);
+		check(zero_gradient(m->params[0][2]), "%s", zero_last_error());
+		if (step) { /* a group that is gathered cannot be stepped */
+			ok(zero_release(m->groups[0]));
+			ok(zero_step_begin(m->job, m->groups, 1));
+		}
+		ok(zero_reset(m->job));
+		check(!zero_data(m->params[1][0]), "'b' is still gathered");
+		ok(zero_agree(m->job, NULL));
+		check(gradient_bytes(m->job) == before, "%zu of gradients, %zu before",
+		      gradient_bytes(m->job), before);
+		check_values(m, "after a reset");
 	}
-	ok(zero_close(m.job));
+	train(m, settings);
+	end(m);
 }
 
-/* A rank is one gather ahead: the job cannot go on, and says so. */
-static void parted(int stage)
+/* A rank is ahead by a gather, of all ranks or of a team: the job cannot go on, and says so. */
+static void parted(bool in_team)
 {
-	struct model m = begin(stage);
+	zero_job *job = open_job("stage=3 share=1");
+	int ranks[] = {0, world - 1};
+	zero_group *groups[2];
+	zero_team *team;
 
+	ok(zero_team_new(job, ranks, 2, &team));
+	ok(zero_group_new(job, "all", NULL, &groups[0]));
+	ok(zero_group_new(job, "some", team, &groups[1]));
+	for (int g = 0; g < 2; g++)
+		new_param(groups[g], g ? "q" : "p", ZERO_F32, 1000, true);
+	ok(zero_layout(job));
 	for (int turn = 0; turn < 2; turn++)
-		for (int g = 0; g < GROUPS; g++) {
-			ok(zero_gather(m.groups[g], ZERO_F32));
-			ok(zero_release(m.groups[g]));
+		for (int g = 0; g < 2; g++)
+			if (!g || zero_team_rank(team) >= 0) {
+				ok(zero_gather(groups[g], ZERO_F32));
+				ok(zero_release(groups[g]));
+			}
+	if (rank == world - 1)
+		ok(zero_prefetch(&groups[in_team], 1, ZERO_F32));
+	if (!in_team || rank == 0 || rank == world - 1)
+		fails(zero_reset(job), ZERO_E_ORDER, "zero_reset");
+	ok(zero_close(job));
+}
+
+/* The program's clipping halves the norm, at every stage. */
+static void clipped(const char *settings)
+{
+	struct model *m = begin(settings);
+	double before, after;
+
+	reduce_all(m, 0);
+	ok(zero_grad_norm(m->job, m->groups, GROUPS, &before));
+	for (int g = 0; g < GROUPS; g++)
+		for (int p = 0; p < PARAMS; p++) {
+			size_t first, count;
+			float *sums;
+
+			if (!zero_param_trainable(m->params[g][p]))
+				continue;
+			ok(zero_gradient_shard(m->params[g][p], &sums, &first, &count));
+			for (size_t i = 0; i < count; i++)
+				sums[i] /= 2;
 		}
-	if (rank == last)
-		ok(zero_prefetch(m.groups, 1, ZERO_F32));
-	fails(zero_reset(m.job), ZERO_E_ORDER, "zero_reset");
-	ok(zero_close(m.job));
+	ok(zero_grad_norm(m->job, m->groups, GROUPS, &after));
+	check(after == before / 2, "%a, half of %a", after, before);
+	end(m);
 }
 
 int main(void)
 {
-	zero_job *job = open_job("stage=0");
+	static const char *const settings[] = {"stage=0",
+					       "stage=1",
+					       "stage=2",
+					       "stage=3",
+					       "stage=1 share=1",
+					       "stage=3 share=1",
+					       "stage=3 allgather=single"};
+	zero_job *job = open_job("stage=3");
 
 	world = zero_world(job);
 	rank = zero_rank(job);
-	last = world - 1;
 	ok(zero_close(job));
-	for (int stage = 0; stage < 4; stage++) {
-		steps(stage);
-		masters(stage);
-		refused(stage);
-		reset(stage);
-		if (world > 1)
-			parted(stage);
+	refused();
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+		own_steps(settings[i], false);
+		own_steps(settings[i], true);
+		clipped(settings[i]);
 	}
+	reset("stage=3");
+	reset("stage=1");
+	for (int in_team = 0; world > 1 && in_team < 1; in_team++)
+		parted(in_team);
 	return 0;
 }
