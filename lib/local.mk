@@ -119,6 +119,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/model/flatten_tier.c \
 	lib/model/group.c \
 	lib/model/layout.c \
+	lib/model/named_states.c \
 	lib/model/segments.c \
 	lib/model/sizing.c \
 	lib/model/states.c \
@@ -135,6 +136,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/loss_scale.c \
 	lib/train/norm.c \
 	lib/train/output.c \
+	lib/train/own_step.c \
 	lib/train/param_changed.c \
 	lib/train/reduce.c \
 	lib/train/step.c \

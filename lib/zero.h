@@ -605,6 +605,11 @@ float *zero_gradient(zero_param *param);
 /* The same as `dtype`, which must be the type of the group's gradients. */
 void *zero_gradient_as(zero_param *param, zero_dtype dtype);
 /*
+ * The same, but if this is the first call for the group since its last reduce, its gradients are
+ * undefined instead of 0: write those of all its trainable parameters before the zero_reduce.
+ */
+void *zero_gradient_undefined(zero_param *param, zero_dtype dtype);
+/*
  * COLLECTIVE. Begins to sum the group's gradient over the ranks, into the owner's shard, and
  * returns before the sums are there. It waits at most for the reduce before the last one. A rank
  * that made no gradient adds zeros. A second reduce before the step adds to the first. A gradient
@@ -709,7 +714,115 @@ typedef struct zero_step_result {
  */
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
 
+/* ---- a step of the program's own ------------------------------------------------------------- */
+
+/*
+ * A program may step with an optimizer of its own instead of zero_step: after the reduces it reads
+ * zero_gradient_shard, calls zero_step_begin, writes new values to the shards, and calls
+ * zero_step_end. At every stage a rank steps the elements that it owns, which are the ones of its
+ * shard at stage 3. No moments are allocated for that.
+ */
+
+/*
+ * Finds the elements of a parameter that each rank of its group's team owns, after zero_layout: rank
+ * r of the team owns [cuts[r], cuts[r + 1]). `cuts` has room for the team's ranks + 1 numbers.
+ * cuts[0] is 0, the last one is zero_param_numel, and a rank may own nothing.
+ */
+zero_status zero_param_cuts(const zero_param *param, size_t *cuts);
+/*
+ * Finds the sum over the ranks of the gradients of the elements that this rank owns: `*count` f32
+ * values from element `*first`, at `*data`. It waits for the group's reduce, and returns its error;
+ * with a GPU, the caller's stream waits. *data is NULL if the group was not reduced since the last
+ * step, or if *count is 0. The program may change the values, to clip them. A later zero_reduce of
+ * the group adds to them. Valid until the next zero_step or zero_step_end. A zero_step uses changed
+ * values too, but for stage 0, where each rank has sums of its own of all elements.
+ */
+zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, size_t *count);
+/*
+ * COLLECTIVE over all ranks. Computes the norm of the gradient sums of these groups as they are,
+ * neither divided nor scaled: the square root of an f64 sum in an order that is fixed, the same bits
+ * on all ranks and at each stage. Groups that were not reduced since the last step count as 0. With
+ * a GPU the host waits for it. On failure *norm is 0.
+ */
+zero_status zero_grad_norm(zero_job *job, zero_group **groups, size_t count, double *norm);
+/*
+ * COLLECTIVE over all ranks. Begins a step of the program's own over these groups, the same on all
+ * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements that
+ * it owns (zero_param_cuts) at zero_shard's address, and their masters. With a GPU, work on the
+ * caller's stream may do so. The groups cannot be gathered meanwhile, nor a zero_step taken.
+ */
+zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count);
+/*
+ * COLLECTIVE over all ranks. Ends that step. 16-bit values become those of their masters, where the
+ * job keeps masters; the groups' gradient sums are freed; and at stages 0 to 2 the new values are
+ * sent to all ranks, while the caller goes on. Without zero_step_begin: ZERO_E_STATE.
+ */
+zero_status zero_step_end(zero_job *job);
+/*
+ * COLLECTIVE over all ranks, after zero_layout. Allocates f32 masters for all trainable parameters
+ * of 16 bits, with their values, as the first zero_step does. Only needed for steps of the program's
+ * own. Fails with ZERO_E_UNSUPPORTED where states are offloaded from a GPU.
+ */
+zero_status zero_keep_masters(zero_job *job);
+/*
+ * Finds the f32 masters of the elements that this rank owns: `*count` values from element `*first`,
+ * at `*data`. A step of the program's own writes them instead of the 16-bit values. *data is NULL if
+ * the parameter is f32, if the job keeps no masters, or if *count is 0.
+ */
+zero_status zero_master(zero_param *param, float **data, size_t *first, size_t *count);
+/*
+ * COLLECTIVE over all ranks, after an exception in the program, such as one in the middle of a
+ * forward or a backward pass. All gathers are released, however many uses they have; all gradients
+ * and sums are dropped; a step that zero_step_begin began is ended, with the values written so far.
+ * The job is then ready for the next step. Parameters and states are unchanged. If ranks have begun
+ * different operations before, the call fails with ZERO_E_ORDER, and the job can only be closed.
+ */
+zero_status zero_reset(zero_job *job);
+
 /* ---- checkpoints ----------------------------------------------------------------------------- */
+
+#define ZERO_STATE_NAME_MAX 64 /* bytes of the name of a named state, without the zero */
+#define ZERO_STATE_WHOLE    SIZE_MAX
+
+/* A named state: an array that the program keeps beside a parameter, such as its own optimizer's. */
+typedef struct zero_state_spec {
+	const char *name; /* unique for the parameter, UTF-8 without a slash; copied */
+	zero_dtype dtype; /* any type that is stored */
+	/*
+	 * The number of elements of the parameter for which there is one value: 0 or 1 for a value
+	 * for each element; a power of two, such as 256, for one for each block, counted from
+	 * element 0 of the parameter; ZERO_STATE_WHOLE for one value for all of the parameter, such
+	 * as a number of steps.
+	 */
+	size_t block;
+	/*
+	 * The values that this rank keeps, back to back. They are those of the elements of the
+	 * parameter that it owns, which zero_param_cuts tells, the same at each stage: the values of
+	 * all blocks that have one of these elements. Every rank of the group's team keeps the value
+	 * of a whole parameter. NULL where the rank keeps none, as outside of the team. It may be
+	 * host memory or memory of this rank's GPU.
+	 */
+	void *data;
+} zero_state_spec;
+
+/*
+ * Registers a named state of a parameter after zero_layout. zero_save then saves it and zero_restore
+ * restores it as they do the library's own optimizer states, also for another number of ranks,
+ * another stage and other groups. All ranks register the same states, ranks outside of the team
+ * too, in any order; zero_save and zero_restore compare. The state of an alias is its target's.
+ *
+ * The array is not copied: it belongs to the program, and is valid until zero_state_unregister or
+ * zero_close. Where a cut divides a block, each of the ranks that have a part of the block keeps
+ * its value, and they must keep the same one: the rank with the block's first element saves it, and
+ * all of them get it back. Likewise the team's first rank saves the value of a whole parameter.
+ *
+ * After a zero_save in the background the array must not change, or be freed, until zero_save_wait
+ * has returned, or a zero_step or zero_step_begin of the parameter's group, which copies first what
+ * is not written yet, as zero_state_unregister does.
+ */
+zero_status zero_state_register(zero_param *param, const zero_state_spec *spec);
+/* Ends that. If there is no state of this name: ZERO_E_INVALID. */
+zero_status zero_state_unregister(zero_param *param, const char *name);
 
 typedef struct zero_save_options {
 	/* Bytes of the program, such as its position in the data. Rank 0's are stored, and
@@ -722,18 +835,18 @@ typedef struct zero_save_options {
 	/*
 	 * Returns as soon as the ranks have agreed on what to write. A thread of each rank writes
 	 * while training goes on. Values that the next step would change before they are written
-	 * are first copied, group by group: at most one copy of the rank's shard and states,
-	 * counted as `checkpoint` in zero_memory. With a GPU everything is copied to host memory
-	 * before the call returns.
+	 * are first copied, group by group: at most one copy of the rank's shard and states, named
+	 * ones too, counted as `checkpoint` in zero_memory. With a GPU everything is copied to host
+	 * memory before the call returns.
 	 */
 	bool background;
 } zero_save_options;
 
 /*
- * COLLECTIVE. Writes the checkpoint dir/step-<number of steps>. Each rank writes its own shard and
- * optimizer states as a safetensors file, straight from where they are, or from a GPU through two
- * page-locked buffers of `stream_chunk`. Rank 0 writes a manifest, see zero_checkpoint(5). No group
- * may be gathered. `options` may be NULL.
+ * COLLECTIVE. Writes the checkpoint dir/step-<number of steps>. Each rank writes its own shard,
+ * optimizer states and named states as a safetensors file, straight from where they are, or from a
+ * GPU through two page-locked buffers of `stream_chunk`. Rank 0 writes a manifest, see
+ * zero_checkpoint(5). No group may be gathered. `options` may be NULL.
  *
  * `dir` is created if it does not exist. It must be on a file system that all ranks share, and used
  * by this job only. The checkpoint appears under its name when it is complete and on disk, or not
@@ -763,13 +876,17 @@ typedef struct zero_checkpoint_info {
 } zero_checkpoint_info;
 
 /*
- * COLLECTIVE, after zero_layout. Fills parameters, optimizer states and the number of steps from a
- * checkpoint. `path` is a checkpoint, or a folder of checkpoints, whose `latest` is used. No group
- * may be gathered. The number of ranks, the stage, the offload and the grouping may differ from
- * those of the job that saved it. Parameters must have the same names, dtypes and shapes, and the
- * same ones must be trainable. Each rank reads the ranges that it needs, and checks every byte
+ * COLLECTIVE, after zero_layout. Fills parameters, optimizer states, named states and the number of
+ * steps from a checkpoint. `path` is a checkpoint, or a folder of checkpoints, whose `latest` is
+ * used. No group may be gathered. The number of ranks, the stage, the offload and the grouping may
+ * differ from those of the job that saved it. Parameters must have the same names, dtypes and
+ * shapes, and the same ones must be trainable. Each rank reads the ranges that it needs, and checks every byte
  * before it is used: damage is ZERO_E_FORMAT, with the file and the tensor. At the same number of
  * ranks training goes on with the same bits.
+ *
+ * The checkpoint must have each named state that is registered for a parameter, with its type and
+ * block. States that it has beyond these are an error too, so that a forgotten one is noticed; but
+ * if no state is registered at all, as in a program that only evaluates, they are not read.
  *
  * If `info` is not NULL it is filled, also after some errors, and must be freed. A path that has no
  * checkpoint, or does not exist, is then no error: the call returns ZERO_OK with info->path NULL

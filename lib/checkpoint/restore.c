@@ -83,11 +83,15 @@ static zero_status agree_found(struct restoring *r, zero_status status)
 			     .send = &r->found,
 			     .recv = all,
 			     .count = sizeof(r->found)};
+	size_t states;
+	uint64_t hash = zero_named_states_hash(job, &states);
 
 	r->found.needs_user = r->checkpoint != NULL;
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", r->plan.path);
-	status = zero_submit_wait(&job->all, status, &op, 1, "restore from %s", r->plan.path);
+	status = zero_submit_wait(&job->all, status, &op, 1,
+				  "restore of %zu named states (%016llx) from %s", states,
+				  (unsigned long long)hash, r->plan.path);
 	if (!status) {
 		r->found = all[0];
 		for (size_t rank = 1; rank < world; rank++)

@@ -67,12 +67,20 @@ static void write_adamw(struct manifest_writer *to, const struct zero_manifest *
 	fputs("}", to->out);
 }
 
+static bool has_named_states(const struct zero_manifest *m)
+{
+	for (size_t i = 0; i < m->tensor_count; i++)
+		if (m->tensors[i].state_count)
+			return true;
+	return false;
+}
+
 static void write_job(struct manifest_writer *to, const struct zero_manifest *m)
 {
 	FILE *out = to->out;
 
 	fprintf(out, "{\n\"format\": \"%s\",\n\"version\": %d,\n\"library\": ", MANIFEST_FORMAT,
-		MANIFEST_VERSION);
+		has_named_states(m) ? MANIFEST_VERSION : MANIFEST_VERSION_PLAIN);
 	write_text(to, m->library);
 	fprintf(out, ",\n\"step\": %" PRIu64 ",\n\"world\": %d,\n\"stage\": %d", m->step, m->world,
 		m->stage);
@@ -104,6 +112,26 @@ static void write_teams(struct manifest_writer *to, const struct zero_manifest *
 	fputs("]", to->out);
 }
 
+static void write_states(struct manifest_writer *to, const struct zero_manifest_tensor *tensor)
+{
+	FILE *out = to->out;
+
+	fputs(", \"named_states\": [", out);
+	for (size_t i = 0; i < tensor->state_count; i++) {
+		const struct zero_manifest_state *state = &tensor->states[i];
+
+		fputs(i ? ", {\"name\": " : "{\"name\": ", out);
+		write_text(to, state->name);
+		fprintf(out, ", \"dtype\": \"%s\", \"block\": ",
+			safetensors_dtype_name(state->dtype, NULL));
+		if (state->block == ZERO_BLOCK_WHOLE)
+			fputs("null}", out);
+		else
+			fprintf(out, "%" PRIu64 "}", state->block);
+	}
+	fputs("]", out);
+}
+
 static void write_tensor(struct manifest_writer *to, const struct zero_manifest_tensor *tensor)
 {
 	FILE *out = to->out;
@@ -121,8 +149,10 @@ static void write_tensor(struct manifest_writer *to, const struct zero_manifest_
 		fputs("null", out);
 	else
 		fprintf(out, "%d", tensor->team);
-	fprintf(out, ", \"first\": %" PRIu64 ", \"shard\": %" PRIu64 "}", tensor->first,
-		tensor->shard);
+	fprintf(out, ", \"first\": %" PRIu64 ", \"shard\": %" PRIu64, tensor->first, tensor->shard);
+	if (tensor->state_count)
+		write_states(to, tensor);
+	fputs("}", out);
 }
 
 static void write_file(struct manifest_writer *to, const struct zero_manifest_file *file)

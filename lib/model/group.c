@@ -201,6 +201,7 @@ void zero_group_free(zero_group *group)
 		tdelete(group->params[i], &group->job->model->params_by_name, by_name);
 		free(group->params[i]->name);
 		free(group->params[i]->adopted);
+		free(group->params[i]->states);
 		free(group->params[i]);
 	}
 	free(group->params);
@@ -242,6 +243,10 @@ zero_status zero_tear(zero_job *job, zero_status status)
 
 zero_status zero_require_whole(const zero_job *job, const char *what)
 {
+	if (job->model->stepping)
+		return zero_fail(
+			ZERO_E_STATE,
+			"%s is refused: the program takes a step; call zero_step_end first", what);
 	if (!job->model->torn)
 		return ZERO_OK;
 	return zero_fail(ZERO_E_STATE,

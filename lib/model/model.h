@@ -3,9 +3,18 @@
 #ifndef ZERO_MODEL_H
 #define ZERO_MODEL_H
 
+#include "files/files.h"
 #include "job/job.h"
 #include "segments.h"
 #include "flatten_tier.h"
+
+/* An array of the program's beside a parameter. */
+struct zero_named_state {
+	char name[ZERO_STATE_NAME_MAX + 1];
+	zero_dtype dtype;
+	uint64_t block; /* elements of the parameter for one value, or ZERO_BLOCK_WHOLE */
+	void *data;     /* the program's; NULL where this rank keeps no value */
+};
 
 struct zero_param {
 	zero_group *group;
@@ -22,7 +31,9 @@ struct zero_param {
 	float weight_decay;
 	float lr_scale;
 	bool trainable;
-	uint64_t checksum; /* of the gathered values, if the group is `checked` */
+	uint64_t checksum;               /* of the gathered values, if the group is `checked` */
+	struct zero_named_state *states; /* their names ascend; an alias has none */
+	size_t state_count;
 };
 
 /* The parameters of one type in a flat buffer, trainable or not. Equal on all ranks but for
@@ -98,6 +109,7 @@ struct zero_group {
 	bool checked;             /* its parameters' checksums are those of the gathered values */
 	size_t live_bytes;        /* bytes of its outputs */
 	bool reduced;             /* since the last step, on all ranks alike */
+	bool stepping;            /* between zero_step_begin and zero_step_end */
 	bool ever_reduced;        /* its first reduce allocates, which may fail on one rank */
 	struct zero_work *reduce; /* the last one under way; NULL: none */
 	struct zero_work *post_step_gather; /* of stepped values, at stages 1 and 2; NULL: none */
@@ -114,6 +126,7 @@ struct zero_model {
 	void *groups_by_name;
 	bool adopts;           /* a group does */
 	bool released_tensors; /* in a layout that failed: another one would miss them */
+	bool stepping;         /* between zero_step_begin and zero_step_end */
 	bool torn; /* a step failed half-way: values and states are undefined until a restore */
 	struct zero_sizing sizing; /* from the layout on */
 	enum zero_tier tier;       /* from the layout on, at stages 0 to 2 */
@@ -137,7 +150,7 @@ zero_status zero_require_member(const zero_group *group, const char *what);
 zero_status zero_wait_post_step_gather(zero_group *group);
 /* Marks the model as torn by a step that failed with `status`, and adds that to the sentence. */
 zero_status zero_tear(zero_job *job, zero_status status);
-/* An error if the model is torn. `what` is the call that is refused. */
+/* An error if the model is torn, or the program steps it. `what` is the call that is refused. */
 zero_status zero_require_whole(const zero_job *job, const char *what);
 /* How many submissions all ranks of the group have waited for: what was submitted before the last
    of them is done on all ranks. */
@@ -167,12 +180,29 @@ zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team);
 /* Frees the buffers of a group; it is no longer laid out. */
 void zero_storage_free(zero_group *group);
 
+/* ---- named_states.c -------------------------------------------------------------------------- */
+
+/* The elements [*first, *first + *count) of the parameter in this rank's shard, also where more is
+   stored. */
+void zero_param_shard_part(const zero_param *param, size_t *first, size_t *count);
+/* The values of a named state that this rank keeps, the first of them at state->data, and those that
+   it saves. */
+struct zero_state_part zero_param_state_kept(const zero_param *param,
+					     const struct zero_named_state *state);
+struct zero_state_part zero_param_state_saved(const zero_param *param,
+					      const struct zero_named_state *state);
+/* NULL: the parameter, which is no alias, has no state of this name. */
+const struct zero_named_state *zero_param_find_state(const zero_param *param, const char *name);
+/* A hash of all named states, which is the same on all ranks, and their number. */
+uint64_t zero_named_states_hash(const zero_job *job, size_t *count);
+
 /* ---- states.c: optimizer states --------------------------------------------------------------- */
 
 /* Whether the states are in other memory than the values, so that both meet in offload_buffers. */
 bool zero_states_staged(const zero_job *job);
-/* Allocates the moments and masters that are not there yet. */
+/* Allocates the moments and masters that are not there yet; or the masters alone. Local. */
 zero_status zero_states_alloc(zero_job *job);
+zero_status zero_masters_alloc(zero_job *job);
 /* Sets the f32 masters, if there are any, of elements [first, first + count) of a segment from the
    stored values. This rank must step them. */
 void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *segment,

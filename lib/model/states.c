@@ -84,26 +84,29 @@ void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *
 	}
 }
 
-static zero_status alloc_state(zero_job *job, struct zero_flat *flat)
+static zero_status alloc_array(struct zero_flat *flat, float **states)
 {
+	zero_job *job = flat->group->job;
 	enum zero_memory_kind kind = is_offloaded(job) ? ZERO_MEM_OFFLOAD : ZERO_MEM_OPTIMIZER;
-	size_t bytes = flat->state_count * sizeof(float);
+
+	if (!flat->state_count || *states)
+		return ZERO_OK;
+	return job->ops->alloc(job->backend, kind, flat->state_count * sizeof(float), true,
+			       (void **)states);
+}
+
+static zero_status alloc_masters(struct zero_flat *flat)
+{
 	zero_status status = ZERO_OK;
-	bool needs_master = false;
+	bool needed = false;
 
 	for (size_t r = 0; r < flat->segment_count; r++)
-		needs_master = needs_master ||
-			       (flat->segments[r].trainable && flat->segments[r].dtype != ZERO_F32);
-	if (!bytes)
+		needed = needed ||
+			 (flat->segments[r].trainable && flat->segments[r].dtype != ZERO_F32);
+	if (!needed || flat->master)
 		return ZERO_OK;
-	if (!flat->m)
-		status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->m);
-	if (!status && !flat->v)
-		status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->v);
-	if (status || !needs_master || flat->master)
-		return status;
-	status = job->ops->alloc(job->backend, kind, bytes, true, (void **)&flat->master);
-	for (size_t r = 0; !status && r < flat->segment_count; r++) {
+	status = alloc_array(flat, &flat->master);
+	for (size_t r = 0; !status && flat->master && r < flat->segment_count; r++) {
 		size_t first, count;
 
 		zero_stepped_part(flat->group, &flat->segments[r], &first, &count);
@@ -112,14 +115,29 @@ static zero_status alloc_state(zero_job *job, struct zero_flat *flat)
 	return status;
 }
 
+zero_status zero_masters_alloc(zero_job *job)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		for (size_t f = 0; !status && f < job->model->groups[g]->flat_count; f++)
+			status = alloc_masters(&job->model->groups[g]->flats[f]);
+	return status;
+}
+
 zero_status zero_states_alloc(zero_job *job)
 {
 	zero_status status = alloc_offload_buffers(job);
 
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
-		for (size_t f = 0; !status && f < job->model->groups[g]->flat_count; f++)
-			status = alloc_state(job, &job->model->groups[g]->flats[f]);
-	return status;
+		for (size_t f = 0; !status && f < job->model->groups[g]->flat_count; f++) {
+			struct zero_flat *flat = &job->model->groups[g]->flats[f];
+
+			status = alloc_array(flat, &flat->m);
+			if (!status)
+				status = alloc_array(flat, &flat->v);
+		}
+	return status ? status : zero_masters_alloc(job);
 }
 
 void zero_param_update_masters(zero_param *param)

@@ -24,9 +24,7 @@ static size_t part(const struct zero_net_team *team, size_t first, size_t end, u
 	size_t bytes = team->now.bytes;
 
 	*data = team->now.data;
-	if (team->now.kind == ZERO_MAX)
-		return bytes;
-	if (team->now.kind == ZERO_BROADCAST)
+	if (team->now.kind != ZERO_EXCHANGE || !bytes)
 		return bytes;
 	*data += first * bytes;
 	return (end - first) * bytes;

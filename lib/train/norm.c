@@ -5,8 +5,10 @@
  * and segments. Stage 0 computes the same from virtual shards, so that the bits are equal at every
  * stage. The number of samples, and flags, go by way of the host.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "train.h"
 
@@ -28,13 +30,14 @@ static void add_flat(zero_job *job, const struct zero_flat *flat)
 	}
 }
 
-static void sum_own(zero_job *job)
+/* Sums those of groups that have sums. */
+static void sum_own(zero_job *job, zero_group **groups, size_t count)
 {
 	job->ops->fill_constant(job->backend, ZERO_F64, job->trainer->norms, 1, 0);
-	for (size_t g = 0; g < job->model->group_count; g++)
-		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++)
-			if (zero_is_member(job->model->groups[g]))
-				add_flat(job, &job->model->groups[g]->flats[f]);
+	for (size_t g = 0; g < count; g++)
+		for (size_t f = 0; f < groups[g]->flat_count; f++)
+			if (zero_is_member(groups[g]) && groups[g]->reduced)
+				add_flat(job, &groups[g]->flats[f]);
 }
 
 /* One f64 carries these bits of a rank. */
@@ -76,7 +79,7 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the samples of %zu ranks", world);
 	if (!status)
-		sum_own(job);
+		sum_own(job, job->model->groups, job->model->group_count);
 	if (zero_loss_scale_is_kept(job, adamw->loss_scale))
 		snprintf(scale, sizeof(scale), "the device's loss scale, ");
 	else
@@ -101,6 +104,57 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 		(double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches);
 	if (!status)
 		*agreed = fold(all, world);
+	free(all);
+	return status;
+}
+
+uint64_t zero_groups_hash(zero_group **groups, size_t count)
+{
+	uint64_t hash = 0;
+
+	for (size_t g = 0; g < count; g++)
+		hash = zero_hash(groups[g]->name, strlen(groups[g]->name) + 1, hash);
+	return hash;
+}
+
+/* This rank's sum of squares, on the host. */
+static zero_status read_own(zero_job *job, zero_group **groups, size_t count, double *own)
+{
+	zero_status status = ZERO_OK, one;
+
+	if (!job->laid_out)
+		return zero_fail(ZERO_E_STATE, "zero_grad_norm must be called after zero_layout");
+	pthread_mutex_lock(&job->lock);
+	for (size_t g = 0; g < count; g++) {
+		one = zero_work_wait(job, &groups[g]->reduce);
+		status = status ? status : one;
+	}
+	pthread_mutex_unlock(&job->lock);
+	if (status)
+		return status;
+	sum_own(job, groups, count);
+	job->ops->copy(job->backend, own, job->trainer->norms, sizeof(*own));
+	return zero_device_sync(job);
+}
+
+zero_status zero_grad_norm(zero_job *job, zero_group **groups, size_t count, double *norm)
+{
+	size_t world = (size_t)job->place.world;
+	double own = 0, sum = 0, *all = calloc(world, sizeof(*all));
+	zero_status status;
+
+	*norm = 0;
+	status = all ? read_own(job, groups, count, &own)
+		     : zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu ranks", world);
+	status = zero_submit_wait(
+		&job->all, status,
+		&(struct zero_op){
+			.kind = ZERO_OP_EXCHANGE, .send = &own, .recv = all, .count = sizeof(own)},
+		1, "zero_grad_norm of %zu groups (%016llx)", count,
+		(unsigned long long)zero_groups_hash(groups, count));
+	for (size_t rank = 0; !status && rank < world; rank++)
+		sum += all[rank];
+	*norm = sqrt(sum);
 	free(all);
 	return status;
 }

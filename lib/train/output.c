@@ -20,6 +20,11 @@ zero_status zero_gather_check(const zero_group *group, zero_dtype as)
 				 group->name);
 	if (!zero_is_member(group))
 		return zero_require_member(group, "gathered");
+	if (group->stepping)
+		return zero_fail(ZERO_E_STATE,
+				 "group '%s' is gathered while the program steps it: call "
+				 "zero_step_end first",
+				 group->name);
 	if (as != ZERO_DTYPE_PARAM && as != ZERO_F32 && as != ZERO_F16 && as != ZERO_BF16)
 		return zero_fail(ZERO_E_INVALID,
 				 "group '%s' cannot be gathered as %s: param, f32, f16 or bf16",
@@ -127,6 +132,14 @@ zero_dtype zero_gather_resolve_dtype(const zero_job *job, zero_dtype as)
 					: as;
 }
 
+static void *stored_at(const zero_param *param)
+{
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
+
+	return param->flat->stored + segment->first_at +
+	       param->first * zero_dtype_size(segment->dtype);
+}
+
 /* Where a parameter is if its flat buffer's outputs begin at `outputs`. */
 static void *param_at(const zero_param *param, zero_dtype as, char *outputs)
 {
@@ -134,8 +147,7 @@ static void *param_at(const zero_param *param, zero_dtype as, char *outputs)
 	const struct zero_segment *segment = &flat->segments[param->segment];
 
 	if (zero_output_is_in_place(flat, segment, as))
-		return flat->stored + segment->first_at +
-		       param->first * zero_dtype_size(segment->dtype);
+		return stored_at(param);
 	return outputs + zero_output_bytes_before(flat, param->segment, as) +
 	       param->first * zero_dtype_size(zero_output_dtype(segment, as));
 }
@@ -170,7 +182,7 @@ void *zero_gathered_address(const zero_param *param, zero_dtype as)
 	if (status || !param->count)
 		return NULL;
 	if (zero_output_is_in_place(param->flat, &param->flat->segments[param->segment], as))
-		return param_at(param, as, NULL);
+		return stored_at(param);
 	if (!job->ops->reserve) {
 		zero_fail(ZERO_E_UNSUPPORTED, "outputs have no fixed addresses on backend %s",
 			  job->ops->name);

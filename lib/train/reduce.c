@@ -6,14 +6,54 @@
  * bits are sent as such and summed in f32.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "train.h"
 
-static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat)
+static void clear(const struct zero_flat *flat, const struct zero_segment *segment, size_t first,
+		  size_t end)
 {
-	return job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
-			       flat->gradient_count * zero_dtype_size(flat->group->gradient_dtype),
-			       true, &flat->gradient);
+	size_t size = zero_dtype_size(flat->group->gradient_dtype);
+
+	if (end > first)
+		memset((char *)flat->gradient + (segment->gradient_at + first) * size, 0,
+		       (end - first) * size);
+}
+
+/* What lies between the parameters and behind the last one is part of sums and norms. */
+static void clear_padding(const struct zero_flat *flat)
+{
+	const zero_group *group = flat->group;
+
+	for (size_t r = 0; r < flat->segment_count; r++) {
+		const struct zero_segment *segment = &flat->segments[r];
+		size_t end = 0;
+
+		for (size_t p = 0; segment->trainable && p < group->param_count; p++) {
+			const zero_param *param = group->params[p];
+
+			if (param->flat != flat || param->segment != r || param->alias_of)
+				continue;
+			clear(flat, segment, end, param->first);
+			end = param->first + param->count;
+		}
+		if (segment->trainable)
+			clear(flat, segment, end, segment->count);
+	}
+}
+
+/* A device clears memory faster than it would the paddings alone. */
+static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat, bool zeroed)
+{
+	bool by_parts = !zeroed && job->ops->host_memory;
+	zero_status status =
+		job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
+				flat->gradient_count * zero_dtype_size(flat->group->gradient_dtype),
+				!by_parts, &flat->gradient);
+
+	if (!status && by_parts)
+		clear_padding(flat);
+	return status;
 }
 
 /*
@@ -65,12 +105,7 @@ static char *gradient_at(const struct zero_flat *flat, size_t element)
 	return (char *)flat->gradient + element * zero_dtype_size(flat->group->gradient_dtype);
 }
 
-float *zero_gradient(zero_param *param)
-{
-	return zero_gradient_as(param, ZERO_F32);
-}
-
-void *zero_gradient_as(zero_param *param, zero_dtype dtype)
+static void *gradient_of(zero_param *param, zero_dtype dtype, bool zeroed)
 {
 	struct zero_flat *flat = param->flat;
 	zero_job *job = param->group->job;
@@ -81,12 +116,27 @@ void *zero_gradient_as(zero_param *param, zero_dtype dtype)
 	pthread_mutex_lock(&job->lock);
 	if (!flat->gradient && flat->gradient_count) {
 		wait_for_room(job);
-		status = alloc_gradient(job, flat);
+		status = alloc_gradient(job, flat, zeroed);
 	}
 	pthread_mutex_unlock(&job->lock);
 	if (status || !flat->gradient)
 		return NULL;
 	return gradient_at(flat, flat->segments[param->segment].gradient_at + param->first);
+}
+
+float *zero_gradient(zero_param *param)
+{
+	return gradient_of(param, ZERO_F32, true);
+}
+
+void *zero_gradient_as(zero_param *param, zero_dtype dtype)
+{
+	return gradient_of(param, dtype, true);
+}
+
+void *zero_gradient_undefined(zero_param *param, zero_dtype dtype)
+{
+	return gradient_of(param, dtype, false);
 }
 
 /* This rank's shard within `reduced`, which holds all of every segment at stage 0. */
@@ -107,7 +157,7 @@ static zero_status prepare(zero_job *job, struct zero_flat *flat, bool first)
 	if (!flat->gradient_count)
 		return ZERO_OK;
 	if (!flat->gradient)
-		status = alloc_gradient(job, flat);
+		status = alloc_gradient(job, flat, true);
 	if (status || !first)
 		return status;
 	/* The gradients are summed in place: their buffer becomes that of the sums. */

@@ -120,8 +120,7 @@ static zero_status finish_reduces(zero_job *job)
 	return status;
 }
 
-/* Operations of the group that has most. */
-static size_t most_ops(const zero_job *job)
+size_t zero_most_step_ops(const zero_job *job)
 {
 	size_t most = 0;
 
@@ -130,15 +129,44 @@ static size_t most_ops(const zero_job *job)
 		size_t ops = 0;
 
 		for (size_t f = 0; f < group->flat_count; f++)
-			ops += group->flats[f].segment_count;
+			ops += 2 * group->flats[f].segment_count;
 		most = ops > most ? ops : most;
 	}
 	return most;
 }
 
-/* Stages 1 and 2: sends the new values of the owners to all ranks while the caller goes on. Ranks
-   that all share memory see them in place and only need to know when they are complete. */
-static zero_status begin_post_step_gather(zero_group *group, struct zero_op *ops)
+/* All ranks get a segment's f32 masters, which they all step. */
+static struct zero_op gather_masters(const struct zero_flat *flat,
+				     const struct zero_segment *segment)
+{
+	float *masters = flat->master + segment->state_at;
+
+	return (struct zero_op){
+		.kind = ZERO_OP_ALL_GATHER,
+		.from = ZERO_F32,
+		.to = ZERO_F32,
+		.send = masters + (size_t)flat->group->team->place.rank * segment->shard,
+		.recv = masters,
+		.count = segment->shard,
+	};
+}
+
+static struct zero_op gather_stored(const struct zero_flat *flat,
+				    const struct zero_segment *segment)
+{
+	size_t own = (size_t)flat->group->team->place.rank * segment->shard;
+
+	return (struct zero_op){
+		.kind = ZERO_OP_ALL_GATHER,
+		.from = segment->dtype,
+		.to = segment->dtype,
+		.send = zero_stored_at(flat, segment, own),
+		.recv = zero_stored_at(flat, segment, 0),
+		.count = segment->shard,
+	};
+}
+
+zero_status zero_send_stepped(zero_group *group, struct zero_op *ops)
 {
 	zero_job *job = group->job;
 	size_t op_count = 0;
@@ -146,21 +174,14 @@ static zero_status begin_post_step_gather(zero_group *group, struct zero_op *ops
 
 	for (size_t f = 0; group->replicated && f < group->flat_count; f++)
 		for (size_t r = 0; r < group->flats[f].segment_count; r++) {
-			struct zero_flat *flat = &group->flats[f];
-			struct zero_segment *segment = &flat->segments[r];
+			const struct zero_flat *flat = &group->flats[f];
+			const struct zero_segment *segment = &flat->segments[r];
 
 			if (!segment->trainable)
 				continue;
-			ops[op_count++] = (struct zero_op){
-				.kind = ZERO_OP_ALL_GATHER,
-				.from = segment->dtype,
-				.to = segment->dtype,
-				.send = zero_stored_at(flat, segment,
-						       (size_t)group->team->place.rank *
-							       segment->shard),
-				.recv = zero_stored_at(flat, segment, 0),
-				.count = segment->shard,
-			};
+			ops[op_count++] = gather_stored(flat, segment);
+			if (group->steps_replicated && flat->master && segment->dtype != ZERO_F32)
+				ops[op_count++] = gather_masters(flat, segment);
 		}
 	pthread_mutex_lock(&job->lock);
 	status = zero_submit(group->team, ZERO_OK, ops, op_count, false, false,
@@ -251,7 +272,7 @@ static zero_status step_groups(zero_job *job, const zero_adamw *adamw, struct ze
 		zero_adamw_group(group, adamw);
 		if (job->stage < 3 && !group->steps_replicated && group->trainable &&
 		    zero_is_member(group))
-			status = begin_post_step_gather(group, ops);
+			status = zero_send_stepped(group, ops);
 	}
 	return status;
 }
@@ -307,7 +328,7 @@ zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *
 		status = zero_states_alloc(job);
 	/* After the ranks have agreed nothing is allocated: no rank can fail alone for that. */
 	if (!status) {
-		ops = calloc(most_ops(job) + 1, sizeof(*ops));
+		ops = calloc(zero_most_step_ops(job) + 1, sizeof(*ops));
 		if (!ops)
 			status = zero_fail(ZERO_E_MEMORY, "no memory for zero_step");
 	}

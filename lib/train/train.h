@@ -70,7 +70,18 @@ void zero_stray_access_close(void);
 /* zero_reduce. Called with the job's lock held. */
 zero_status zero_reduce_locked(zero_group *group);
 
+/* ---- step.c ---------------------------------------------------------------------------------- */
+
+/* Operations of zero_send_stepped for the group that has most. */
+size_t zero_most_step_ops(const zero_job *job);
+/* Stages 0 to 2: begins to send the new values of the owners to all ranks while the caller goes on.
+   Ranks that all share memory see them in place and only need to know when they are complete. */
+zero_status zero_send_stepped(zero_group *group, struct zero_op *ops);
+
 /* ---- norm.c ---------------------------------------------------------------------------------- */
+
+/* A hash of the groups' names, for a label by which ranks compare them. */
+uint64_t zero_groups_hash(zero_group **groups, size_t count);
 
 /* What a step knows of all ranks on the host. */
 struct zero_step_agreed {

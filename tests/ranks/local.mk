@@ -26,6 +26,7 @@ RANKS_TESTS = \
 	tests/ranks/load_model_refused.ranks \
 	tests/ranks/memory.ranks \
 	tests/ranks/order.ranks \
+	tests/ranks/own_step.ranks \
 	tests/ranks/property.ranks \
 	tests/ranks/report.ranks \
 	tests/ranks/restore.ranks \
@@ -93,7 +94,7 @@ tests_ranks_property_ranks_SOURCES = \
 tests_ranks_property_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_restore_ranks_SOURCES = \
 	tests/ranks/restore.c tests/ranks/restore_damage.c tests/ranks/restore_model.c \
-	tests/ranks/restore.h tests/ranks/ranks.h
+	tests/ranks/restore_states.c tests/ranks/restore.h tests/ranks/ranks.h
 tests_ranks_restore_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_same_values_ranks_SOURCES = tests/ranks/same_values.c tests/ranks/ranks.h
 tests_ranks_same_values_ranks_LDFLAGS = $(ranks_link)
@@ -102,6 +103,8 @@ tests_ranks_save_ranks_SOURCES = \
 	tests/ranks/save_model.h tests/double/disk.h tests/ranks/ranks.h
 tests_ranks_save_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(XXHASH_CFLAGS) -I$(top_srcdir)/tests
 tests_ranks_save_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h
+tests_ranks_own_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_shared_ranks_SOURCES = tests/ranks/shared.c tests/ranks/ranks.h
 tests_ranks_shared_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h

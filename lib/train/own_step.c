@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step of the program's own: the reduced gradients of what this rank owns, and the time between
+ * zero_step_begin and zero_step_end in which the program writes new values. What a rank owns is
+ * the same at every stage, its shard: at stage 0 the ranks share the work of a step.
+ */
+#include <stdlib.h>
+
+#include "train.h"
+
+/* ---- what a rank owns ------------------------------------------------------------------------ */
+
+zero_status zero_param_cuts(const zero_param *param, size_t *cuts)
+{
+	const struct zero_segment *segment;
+
+	if (!param->flat)
+		return zero_fail(ZERO_E_STATE, "parameter '%s' has no cuts before zero_layout",
+				 param->name);
+	segment = &param->flat->segments[param->segment];
+	for (int rank = 0; rank <= param->group->team->place.world; rank++) {
+		size_t at = segment->shard * (size_t)rank;
+		size_t element = at > param->first ? at - param->first : 0;
+
+		cuts[rank] = element < param->count ? element : param->count;
+	}
+	return ZERO_OK;
+}
+
+/* This rank's elements of the parameter; none outside of the team. */
+static void owned_part(const zero_param *param, size_t *first, size_t *count)
+{
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
+
+	*first = *count = 0;
+	if (zero_is_member(param->group))
+		zero_param_part(param, segment->shard * (size_t)param->group->team->place.rank,
+				segment->shard, first, count);
+}
+
+/* Where element `first` of the parameter is in an array of the flat buffer's [state_count]. */
+static float *state_at(const zero_param *param, float *states, size_t first)
+{
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
+	size_t stepped, count;
+
+	zero_stepped_part(param->group, segment, &stepped, &count);
+	return states + segment->state_at + (param->first + first - stepped);
+}
+
+static zero_status check_trainable(const zero_param *param, const char *what)
+{
+	if (!param->flat)
+		return zero_fail(ZERO_E_STATE, "parameter '%s' has no %s before zero_layout",
+				 param->name, what);
+	if (!param->trainable)
+		return zero_fail(ZERO_E_INVALID, "parameter '%s' is not trainable, so it has no %s",
+				 param->name, what);
+	return ZERO_OK;
+}
+
+zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, size_t *count)
+{
+	zero_job *job = param->group->job;
+	zero_status status = check_trainable(param, "gradient");
+
+	*data = NULL;
+	*first = *count = 0;
+	if (status)
+		return status;
+	pthread_mutex_lock(&job->lock);
+	status = zero_work_wait(job, &param->group->reduce);
+	pthread_mutex_unlock(&job->lock);
+	if (status)
+		return status;
+	owned_part(param, first, count);
+	if (*count && param->group->reduced)
+		*data = state_at(param, param->flat->reduced, *first);
+	return ZERO_OK;
+}
+
+zero_status zero_master(zero_param *param, float **data, size_t *first, size_t *count)
+{
+	zero_status status = check_trainable(param, "master");
+
+	*data = NULL;
+	*first = *count = 0;
+	if (status)
+		return status;
+	owned_part(param, first, count);
+	if (*count && param->dtype != ZERO_F32 && param->flat->master &&
+	    !zero_states_staged(param->group->job))
+		*data = state_at(param, param->flat->master, *first);
+	return ZERO_OK;
+}
+
+zero_status zero_keep_masters(zero_job *job)
+{
+	zero_status status = ZERO_OK;
+
+	if (!job->laid_out)
+		status = zero_fail(ZERO_E_STATE,
+				   "zero_keep_masters must be called after zero_layout");
+	else if (zero_states_staged(job))
+		status = zero_fail(ZERO_E_UNSUPPORTED,
+				   "masters are offloaded to host memory, where only zero_step "
+				   "steps them: set offload=none");
+	if (!status)
+		status = zero_masters_alloc(job);
+	return zero_submit_wait(&job->all, status, NULL, 0, "zero_keep_masters");
+}
+
+/* ---- begin ----------------------------------------------------------------------------------- */
+
+static zero_status check_groups(const zero_job *job, zero_group **groups, size_t count)
+{
+	if (!job->laid_out)
+		return zero_fail(ZERO_E_STATE, "zero_step_begin must be called after zero_layout");
+	for (size_t g = 0; g < count; g++) {
+		if (!groups[g]->flats)
+			return zero_fail(ZERO_E_STATE, "group '%s' is stepped before zero_layout",
+					 groups[g]->name);
+		if (groups[g]->gather)
+			return zero_fail(ZERO_E_STATE,
+					 "group '%s' is gathered: release it before the step "
+					 "changes it",
+					 groups[g]->name);
+	}
+	return zero_require_whole(job, "zero_step_begin");
+}
+
+/* Waits for sums that are under way, and for values of the step before. */
+static zero_status wait_for_groups(zero_job *job, zero_group **groups, size_t count)
+{
+	zero_status status = ZERO_OK, one;
+
+	pthread_mutex_lock(&job->lock);
+	for (size_t g = 0; g < count; g++) {
+		one = zero_work_wait(job, &groups[g]->reduce);
+		status = status ? status : one;
+		one = zero_work_wait(job, &groups[g]->post_step_gather);
+		if (one)
+			zero_tear(job, one);
+		status = status ? status : one;
+	}
+	pthread_mutex_unlock(&job->lock);
+	return status;
+}
+
+zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
+{
+	zero_status status = ZERO_OK;
+
+	/* First of all, as in zero_step. */
+	if (job->laid_out)
+		status = wait_for_groups(job, groups, count);
+	if (!status)
+		status = check_groups(job, groups, count);
+	status = zero_submit_wait(&job->all, status, NULL, 0,
+				  "zero_step_begin of %zu groups (%016llx)", count,
+				  (unsigned long long)zero_groups_hash(groups, count));
+	if (status)
+		return status;
+	for (size_t g = 0; g < count; g++) {
+		zero_hooks_before_change(job, groups[g], true);
+		groups[g]->stepping = true;
+	}
+	job->model->stepping = true;
+	return ZERO_OK;
+}
+
+/* ---- end ------------------------------------------------------------------------------------- */
+
+/* The program wrote to the masters that it can reach; else to the stored values. */
+static void follow(zero_group *group)
+{
+	zero_job *job = group->job;
+
+	for (size_t p = 0; p < group->param_count; p++) {
+		zero_param *param = group->params[p];
+		size_t first, count;
+		float *master;
+
+		if (param->alias_of || !param->trainable || param->dtype == ZERO_F32 ||
+		    !param->flat->master)
+			continue;
+		zero_master(param, &master, &first, &count);
+		if (master)
+			job->ops->cast(job->backend, param->dtype,
+				       zero_stored_at(param->flat,
+						      &param->flat->segments[param->segment],
+						      param->first + first),
+				       ZERO_F32, master, count);
+		else if (zero_states_staged(job))
+			zero_param_update_masters(param);
+	}
+}
+
+static void free_sums(zero_group *group)
+{
+	zero_job *job = group->job;
+
+	pthread_mutex_lock(&job->lock);
+	group->reduced = false;
+	for (size_t f = 0; f < group->flat_count; f++) {
+		job->ops->free(job->backend, group->flats[f].reduced);
+		group->flats[f].reduced = NULL;
+	}
+	pthread_mutex_unlock(&job->lock);
+}
+
+/* Ends the step of one group, on all ranks alike. */
+static zero_status end_group(zero_group *group, struct zero_op *ops)
+{
+	zero_status status = ZERO_OK;
+
+	group->stepping = false;
+	free_sums(group);
+	if (!zero_is_member(group) || !group->trainable)
+		return ZERO_OK;
+	follow(group);
+	if (group->job->stage < 3)
+		status = zero_send_stepped(group, ops);
+	return status;
+}
+
+/* `ops` has room for the operations of any group. */
+static zero_status end_groups(zero_job *job, struct zero_op *ops)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		if (job->model->groups[g]->stepping)
+			status = end_group(job->model->groups[g], ops);
+	job->model->stepping = false;
+	return status ? zero_tear(job, status) : ZERO_OK;
+}
+
+zero_status zero_step_end(zero_job *job)
+{
+	struct zero_op *ops = calloc(zero_most_step_ops(job) + 1, sizeof(*ops));
+	zero_status status = ZERO_OK;
+
+	if (!job->model->stepping)
+		status = zero_fail(ZERO_E_STATE, "zero_step_end is called without zero_step_begin");
+	else if (!ops)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for zero_step_end");
+	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_step_end");
+	if (!status)
+		status = end_groups(job, ops);
+	free(ops);
+	return status;
+}
+
+/* ---- after an exception ---------------------------------------------------------------------- */
+
+/* Whatever was begun ends; its errors are what the program resets. */
+static void reset_group(zero_group *group)
+{
+	zero_job *job = group->job;
+
+	pthread_mutex_lock(&job->lock);
+	if (group->gather)
+		job->ops->wait(job->backend, group->gather);
+	zero_work_wait(job, &group->reduce);
+	zero_gather_free(group);
+	for (size_t f = 0; f < group->flat_count; f++) {
+		job->ops->free(job->backend, group->flats[f].gradient);
+		group->flats[f].gradient = NULL;
+	}
+	pthread_mutex_unlock(&job->lock);
+	free_sums(group);
+}
+
+zero_status zero_reset(zero_job *job)
+{
+	struct zero_op *ops = calloc(zero_most_step_ops(job) + 1, sizeof(*ops));
+	zero_status status = ZERO_OK;
+
+	if (!ops)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for zero_reset");
+	/* All ranks are at one place in one order of operations, or learn that they are not. */
+	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_reset");
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		reset_group(job->model->groups[g]);
+	if (!status)
+		status = end_groups(job, ops);
+	free(ops);
+	return status;
+}
