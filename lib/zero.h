@@ -42,7 +42,8 @@
  * operation that a rank shares with one of these ranks fails too. Such a job can only be closed. If
  * ranks begin operations of several teams in different orders, each waits for the others: that is
  * found within 10 s, when all ranks wait and no operation has all of its ranks, and fails with
- * ZERO_E_ORDER on all of them.
+ * ZERO_E_ORDER on all of them. So it does if the ranks' GPUs wait for each other, unless that is
+ * within a CUDA graph.
  *
  * With GPUs, zero_prefetch, zero_gather and zero_reduce are enqueued without waiting for the other
  * ranks. Only the first ones of a group are agreed on, because they may allocate. What was enqueued
@@ -54,8 +55,9 @@
  * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
  * prints a line that names it, and the processes of all ranks are ended. The same happens if an
  * operation waits too long for its peers, and on CPUs if zero_open does. This is the one exception
- * to "never prints or exits". LOST RANKS in zero(3) says what is detected, and explains
- * ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
+ * to "never prints or exits". With ZERO_ON_FAULT=return calls fail instead; zero_open then fails, too,
+ * after zero_close: a new job needs new processes. LOST RANKS in zero(3) says what is detected, and
+ * explains ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
  *
  * THREADS. Any thread may call any function. All ranks must begin their collective operations in
  * one order, so let one thread begin them. Other threads may call zero_gather too: for a group that

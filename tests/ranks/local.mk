@@ -26,6 +26,7 @@ RANKS_TESTS = \
 	tests/ranks/load_model_refused.ranks \
 	tests/ranks/memory.ranks \
 	tests/ranks/order.ranks \
+	tests/ranks/own_step.ranks \
 	tests/ranks/property.ranks \
 	tests/ranks/report.ranks \
 	tests/ranks/restore.ranks \
@@ -102,6 +103,8 @@ tests_ranks_save_ranks_SOURCES = \
 	tests/ranks/save_model.h tests/double/disk.h tests/ranks/ranks.h
 tests_ranks_save_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(XXHASH_CFLAGS) -I$(top_srcdir)/tests
 tests_ranks_save_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h
+tests_ranks_own_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_shared_ranks_SOURCES = tests/ranks/shared.c tests/ranks/ranks.h
 tests_ranks_shared_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h
