@@ -761,7 +761,8 @@ zero_status zero_step_end(zero_job *job);
 /*
  * COLLECTIVE over all ranks, after zero_layout. Allocates f32 masters for all trainable parameters
  * of 16 bits, with their values, as the first zero_step does. Only needed for steps of the program's
- * own. Fails with ZERO_E_UNSUPPORTED where states are offloaded from a GPU.
+ * own. Checkpoints have them from then on. Fails with ZERO_E_UNSUPPORTED where states are offloaded
+ * from a GPU.
  */
 zero_status zero_keep_masters(zero_job *job);
 /*
@@ -829,6 +830,10 @@ typedef struct zero_save_options {
 	   zero_restore returns them on all ranks. NULL for none. Copied. */
 	const void *user;
 	size_t user_bytes;
+	/* For a program that takes its own steps, see zero_step_begin: how many it has taken, for the
+	   checkpoint's name and zero_checkpoint_info. 0 means those of zero_step; once it has taken
+	   one, this must be 0. */
+	uint64_t step;
 	/* The number of complete checkpoints to leave in the folder, this one included; older ones
 	   are deleted. 0 leaves all. */
 	int keep_last;
@@ -869,7 +874,7 @@ zero_status zero_save_wait(zero_job *job);
 /* What zero_restore found. Free it with zero_checkpoint_info_free. */
 typedef struct zero_checkpoint_info {
 	char *path;       /* of the checkpoint; NULL: the folder has none */
-	uint64_t step;    /* number of steps taken */
+	uint64_t step;    /* number of steps taken, or zero_save_options.step */
 	int world, stage; /* of the job that saved it */
 	void *user;       /* the program's bytes, the same on all ranks; NULL: none */
 	size_t user_bytes;
@@ -886,7 +891,9 @@ typedef struct zero_checkpoint_info {
  *
  * The checkpoint must have each named state that is registered for a parameter, with its type and
  * block. States that it has beyond these are an error too, so that a forgotten one is noticed; but
- * if no state is registered at all, as in a program that only evaluates, they are not read.
+ * if no state is registered at all, as in a program that only evaluates, they are not read. Masters
+ * of a job that keeps them stay where they are; if the checkpoint has none, they get the restored
+ * values.
  *
  * If `info` is not NULL it is filled, also after some errors, and must be freed. A path that has no
  * checkpoint, or does not exist, is then no error: the call returns ZERO_OK with info->path NULL

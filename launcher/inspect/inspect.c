@@ -78,22 +78,23 @@ static void print_tensors(const struct inspection *in)
 
 		elements += count;
 		values += count * zero_dtype_size(tensor->dtype);
-		if (!tensor->trainable || !m->states)
-			continue;
-		moments += 2 * count * sizeof(float);
-		if (zero_has_master(tensor->dtype))
+		if (zero_is_saved(ZERO_SAVED_EXP_AVG, m->states, m->masters, tensor->trainable,
+				  tensor->dtype))
+			moments += 2 * count * sizeof(float);
+		if (zero_is_saved(ZERO_SAVED_MASTER, m->states, m->masters, tensor->trainable,
+				  tensor->dtype))
 			masters += count * sizeof(float);
 	}
 	fprintf(in->out, "  parameters  %zu of %" PRIu64 " elements, ", m->tensor_count, elements);
 	print_bytes(in->out, values);
 	fprintf(in->out, "\n  states      ");
-	if (m->states) {
+	if (m->states || m->masters) {
 		print_bytes(in->out, moments);
 		fputs(" of moments, ", in->out);
 		print_bytes(in->out, masters);
 		fputs(" of f32 masters\n", in->out);
 	} else {
-		fputs("none: no step was taken\n", in->out);
+		fputs("none: zero_step has taken no step\n", in->out);
 	}
 	print_named_states(in);
 }

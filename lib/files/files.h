@@ -64,7 +64,8 @@ struct zero_manifest {
 	int world, stage;
 	bool has_adamw; /* lr to clip are set */
 	bool has_user;
-	bool states; /* there are moments, and masters of 16-bit parameters */
+	bool states;  /* there are moments, and masters of 16-bit parameters */
+	bool masters; /* there are masters without moments: the program takes its own steps */
 };
 
 /* ---- the tensors of a shard's file ----------------------------------------------------------- */
@@ -103,14 +104,16 @@ static inline bool zero_has_master(zero_dtype dtype)
 	return dtype == ZERO_F16 || dtype == ZERO_BF16;
 }
 
-/* Whether a parameter is saved as this kind, which is no named state. `states`: the checkpoint has
-   optimizer states. */
-static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool trainable,
-				 zero_dtype dtype)
+/* Whether a parameter is saved as this kind, which is no named state, in a checkpoint that has
+   `states`, or `masters` alone. */
+static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool masters,
+				 bool trainable, zero_dtype dtype)
 {
 	if (kind == ZERO_SAVED_PARAM)
 		return true;
-	return states && trainable && (kind != ZERO_SAVED_MASTER || zero_has_master(dtype));
+	if (kind == ZERO_SAVED_MASTER)
+		return (states || masters) && trainable && zero_has_master(dtype);
+	return states && trainable;
 }
 
 /* The type in the file for a parameter of type `dtype`. */

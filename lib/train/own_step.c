@@ -109,7 +109,10 @@ zero_status zero_keep_masters(zero_job *job)
 				   "steps them: set offload=none");
 	if (!status)
 		status = zero_masters_alloc(job);
-	return zero_submit_wait(&job->all, status, NULL, 0, "zero_keep_masters");
+	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_keep_masters");
+	if (!status)
+		job->model->keeps_masters = true;
+	return status;
 }
 
 /* ---- begin ----------------------------------------------------------------------------------- */
