@@ -749,7 +749,7 @@ zero_status zero_grad_norm(zero_job *job, zero_group **groups, size_t count, dou
  * COLLECTIVE over all ranks. Begins a step of the program's own over these groups, the same on all
  * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements that
  * it owns (zero_param_cuts) at zero_shard's address, and their masters. With a GPU, work on the
- * caller's stream may do so. The groups cannot be gathered meanwhile, nor a zero_step taken.
+ * caller's stream may do so. The groups cannot be gathered or reduced meanwhile, nor a zero_step taken.
  */
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count);
 /*

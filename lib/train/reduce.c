@@ -282,6 +282,12 @@ zero_status zero_reduce(zero_group *group)
 
 	if (status)
 		return status;
+	/* So it is on all ranks. The end would free what is added now. */
+	if (group->stepping)
+		return zero_fail(ZERO_E_STATE,
+				 "group '%s' is reduced while the program steps it: call "
+				 "zero_step_end first",
+				 group->name);
 	pthread_mutex_lock(&group->job->lock);
 	status = zero_reduce_locked(group);
 	pthread_mutex_unlock(&group->job->lock);

@@ -8,6 +8,7 @@
 #	gather     shared, threads; update: changes that are refused or not declared; address: where
 #	           parameters are, and what an access to a released one does
 #	step       step: arguments, memory and bytes; same_values: at all world sizes
+#	step       own_step: a step of the program's own, and zero_reset
 #	teams      teams
 #	sizes      memory, sizing
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
@@ -87,6 +88,8 @@ tests_ranks_memory_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = \
 	tests/ranks/order.c tests/ranks/order_job.c tests/ranks/order.h tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h
+tests_ranks_own_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_property_ranks_SOURCES = \
 	tests/ranks/property.c tests/ranks/property_gather.c tests/ranks/property_layout.c \
 	tests/ranks/property_load.c tests/ranks/property_ops.c tests/ranks/property_step.c \
@@ -103,8 +106,6 @@ tests_ranks_save_ranks_SOURCES = \
 	tests/ranks/save_model.h tests/double/disk.h tests/ranks/ranks.h
 tests_ranks_save_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(XXHASH_CFLAGS) -I$(top_srcdir)/tests
 tests_ranks_save_ranks_LDFLAGS = $(ranks_link)
-tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h
-tests_ranks_own_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_shared_ranks_SOURCES = tests/ranks/shared.c tests/ranks/ranks.h
 tests_ranks_shared_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h

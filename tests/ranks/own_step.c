@@ -227,6 +227,7 @@ static void check_values(struct model *m, const char *when)
 
 static void check_norm(struct model *m, int step)
 {
+	static double first[STEPS];
 	double want = 0, norm, none;
 
 	for (int g = 0; g < GROUPS; g++)
@@ -236,6 +237,8 @@ static void check_norm(struct model *m, int step)
 				want += pow(sum_of(step, g, p, i), 2);
 	ok(zero_grad_norm(m->job, m->groups, GROUPS, &norm));
 	check(fabs(norm - sqrt(want)) <= 1e-12 * sqrt(want), "%.17g, not %.17g", norm, sqrt(want));
+	check(!first[step] || norm == first[step], "%a, at another stage %a", norm, first[step]);
+	first[step] = norm;
 	ok(zero_grad_norm(m->job, m->groups, 0, &none));
 	check(none == 0, "%g", none);
 }
@@ -344,12 +347,18 @@ static void refused(void)
 	check(!data, "a gradient before a reduce");
 	fails(zero_step_end(job), ZERO_E_STATE, "without zero_step_begin");
 	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	if (rank < world - 1)
+		ok(zero_release(group));
 	fails(zero_step_begin(job, &group, 1), ZERO_E_STATE, "'g' is gathered");
-	ok(zero_release(group));
+	check(zero_last_error_rank() == world - 1, "%d", zero_last_error_rank());
+	if (rank == world - 1)
+		ok(zero_release(group));
 	ok(zero_step_begin(job, &group, 1));
 	fails(zero_step_begin(job, &group, 1), ZERO_E_STATE, "call zero_step_end first");
 	fails(zero_step(job, &adamw, NULL), ZERO_E_STATE, "call zero_step_end first");
 	fails(zero_gather(group, ZERO_DTYPE_PARAM), ZERO_E_STATE, "call zero_step_end first");
+	fails(zero_reduce(group), ZERO_E_STATE, "'g' is reduced while the program steps it");
+	check(zero_gathered_address(param, ZERO_BF16), "%s", zero_last_error());
 	ok(zero_step_end(job));
 	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	ok(zero_release(group));
@@ -371,6 +380,8 @@ static void reset(const char *settings)
 		ok(zero_gather(m->groups[1], ZERO_DTYPE_PARAM));
 		ok(zero_gather(m->groups[1], ZERO_DTYPE_PARAM));
 		ok(zero_prefetch(&m->groups[2], 1, ZERO_DTYPE_DEFAULT));
+		if (rank == world - 1)
+			ok(zero_release(m->groups[1]));
 		check(zero_gradient(m->params[1][0]), "%s", zero_last_error());
 		reduce_all(m, 0);
 		check(zero_gradient(m->params[0][2]), "%s", zero_last_error());
@@ -386,6 +397,57 @@ static void reset(const char *settings)
 		check_values(m, "after a reset");
 	}
 	train(m, settings);
+	end(m);
+}
+
+/* A rank is ahead by a gather, of all ranks or of a team: the job cannot go on, and says so. */
+static void parted(bool in_team)
+{
+	zero_job *job = open_job("stage=3 share=1");
+	int ranks[] = {0, world - 1};
+	zero_group *groups[2];
+	zero_team *team;
+
+	ok(zero_team_new(job, ranks, 2, &team));
+	ok(zero_group_new(job, "all", NULL, &groups[0]));
+	ok(zero_group_new(job, "some", team, &groups[1]));
+	for (int g = 0; g < 2; g++)
+		new_param(groups[g], g ? "q" : "p", ZERO_F32, 1000, true);
+	ok(zero_layout(job));
+	for (int turn = 0; turn < 2; turn++)
+		for (int g = 0; g < 2; g++)
+			if (!g || zero_team_rank(team) >= 0) {
+				ok(zero_gather(groups[g], ZERO_F32));
+				ok(zero_release(groups[g]));
+			}
+	if (rank == world - 1)
+		ok(zero_prefetch(&groups[in_team], 1, ZERO_F32));
+	if (!in_team || rank == 0 || rank == world - 1)
+		fails(zero_reset(job), ZERO_E_ORDER, "zero_reset");
+	ok(zero_close(job));
+}
+
+/* The program's clipping halves the norm, at every stage. */
+static void clipped(const char *settings)
+{
+	struct model *m = begin(settings);
+	double before, after;
+
+	reduce_all(m, 0);
+	ok(zero_grad_norm(m->job, m->groups, GROUPS, &before));
+	for (int g = 0; g < GROUPS; g++)
+		for (int p = 0; p < PARAMS; p++) {
+			size_t first, count;
+			float *sums;
+
+			if (!zero_param_trainable(m->params[g][p]))
+				continue;
+			ok(zero_gradient_shard(m->params[g][p], &sums, &first, &count));
+			for (size_t i = 0; i < count; i++)
+				sums[i] /= 2;
+		}
+	ok(zero_grad_norm(m->job, m->groups, GROUPS, &after));
+	check(after == before / 2, "%a, half of %a", after, before);
 	end(m);
 }
 
@@ -407,8 +469,11 @@ int main(void)
 	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
 		own_steps(settings[i], false);
 		own_steps(settings[i], true);
+		clipped(settings[i]);
 	}
 	reset("stage=3");
 	reset("stage=1");
+	for (int in_team = 0; world > 1 && in_team < 1; in_team++)
+		parted(in_team);
 	return 0;
 }
