@@ -5,7 +5,8 @@ PYTHON_FILES = \
 	python/slurm_zero/__init__.py \
 	python/slurm_zero/_hooks.py \
 	python/slurm_zero/_tensor.py
-EXTRA_DIST += $(PYTHON_FILES) python/slurm_zero/_zero.c python/tests/cases.py python/tests/check.sh
+EXTRA_DIST += $(PYTHON_FILES) python/slurm_zero/_zero.c python/tests/cases.py \
+	python/tests/models.py python/tests/check.sh
 
 # libtool makes no file of that name, and what is beside it is not installed yet.
 if HAVE_PYTHON

@@ -92,10 +92,13 @@ class Group:
                         )
                     if p.dtype not in DTYPES:
                         raise ValueError(
-                            f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be sharded"
+                            f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be "
+                            "sharded"
                         )
                     if p.device.type not in ("cpu", "meta"):
-                        raise NotImplementedError(f"parameter {name} is on {p.device}; only CPUs are supported")
+                        raise NotImplementedError(
+                            f"parameter {name} is on {p.device}; only CPUs are supported"
+                        )
                     places = found.setdefault(p, [])
                     if (module, attribute) not in places:
                         places.append((module, attribute))
@@ -119,6 +122,10 @@ class Group:
             _zero.gather(self.handle, self.gather_as())
             self.gathered = True
         for param in self.params:
+            if param.sharded.requires_grad != param.trainable:
+                raise NotImplementedError(
+                    f"requires_grad of {param.name} was changed after the sharded parameters were used"
+                )
             param.show(param.full)
 
     def hide(self):
@@ -135,7 +142,7 @@ class Group:
 
     @_no_compile
     def pre_forward(self, module, args, kwargs):
-        self.job.lay_out()
+        self.job.check_backward()
         if not self.in_backward:
             if module not in self.to_run:
                 self.to_run = set(self.modules)
@@ -280,10 +287,13 @@ class Job:
                     names.setdefault((module, attribute), prefix + (f"{path}." if path else "") + attribute)
         for number, group in enumerate(new, self.laid_out):
             group.root = any(m in tops for m in group.modules)
+            if not group.params:
+                continue
             group.handle = _zero.group_new(f"group {number}")
             if group.policy.reduce_dtype:
                 _zero.group_gradient_dtype(group.handle, DTYPES[group.policy.reduce_dtype])
             for p in group.params:
+                p.trainable = p.sharded.requires_grad
                 p.name = p.cut.name = names[p.places[0]]
                 p.handle = _zero.param_new(
                     group.handle, p.name, DTYPES[p.original.dtype], tuple(p.original.shape), p.trainable
@@ -376,13 +386,20 @@ class Job:
 
     # -- steps
 
+    def check_backward(self):
+        if self.backward and torch._C._current_graph_task_id() == -1:
+            raise _zero.Error(
+                "an exception ended a backward pass: call slurm_zero.reset() on all ranks before the next"
+            )
+
     def step_begin(self, optimizer, args, kwargs):
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
         groups = [g for g in self.groups if any(id(p.sharded) in mine for p in g.params)]
         if not groups:
             return
-        if len(args) > 1 or (args and callable(args[0]) and args[0] is not optimizer) or kwargs.get("closure"):
+        if kwargs.get("closure") is not None or any(a is not None for a in args[1:]):
             raise NotImplementedError("an optimizer's step with a closure is not supported")
+        self.check_backward()
         self.lay_out()
         for group in self.groups:
             group.reshard()

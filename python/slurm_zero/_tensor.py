@@ -16,6 +16,8 @@ _ELEMENTWISE = {
     aten.copy_, aten.fill_, aten.zero_, aten.clone, aten._to_copy, aten.detach, aten.alias,
     aten.zeros_like, aten.ones_like, aten.empty_like, aten.full_like, aten.zeros, aten.lift_fresh,
 }
+# Named as if they were on each element.
+_REDUCTIONS = {"_foreach_max", "_foreach_powsum"}
 _NORMS = {aten._foreach_norm, aten.linalg_vector_norm}
 
 
@@ -91,9 +93,11 @@ class FlatShard(DTensor):
             _ready(tensor)
         packet = func.overloadpacket
         name = packet.__name__
+        if name in _REDUCTIONS:
+            raise NotImplementedError(f"{name} of {flat[0]._cut.name}, of which each rank has a part")
         if packet in _NORMS and _whole(func, args, kwargs):
             return _norm(func, args, kwargs)
-        if (
+        if packet not in _NORMS and (
             packet in _ELEMENTWISE
             or name.startswith(("_foreach_", "_fused_"))
             or torch.Tag.pointwise in func.tags
@@ -163,6 +167,11 @@ def _fits(args, kwargs):
                 continue
             for i, v in enumerate(value):
                 at = lead[i] if isinstance(lead, (list, tuple)) and i < len(lead) else lead
+                if isinstance(at, torch.Tensor) and not isinstance(at, FlatShard):
+                    # A parameter that is not sharded, in a list with others that are.
+                    if isinstance(v, FlatShard):
+                        return False
+                    continue
                 if not fits(v, getattr(at, "_cut", None)):
                     return False
         elif isinstance(lead, FlatShard):
@@ -205,6 +214,9 @@ def _local(func, args, kwargs):
         if isinstance(written, FlatShard):
             return written
         return written if out is not None else None
+    for o, l in zip(out, lead) if many else [(out, lead)]:
+        if isinstance(l, FlatShard) and o.shape != l._local_tensor.shape:
+            raise NotImplementedError(f"{func} of {l._cut.name}, of which each rank has a part")
     if many:
         return [FlatShard.wrap(o, l._cut) if isinstance(l, FlatShard) else o
                 for o, l in zip(out, lead)]
