@@ -42,7 +42,8 @@
  * operation that a rank shares with one of these ranks fails too. Such a job can only be closed. If
  * ranks begin operations of several teams in different orders, each waits for the others: that is
  * found within 10 s, when all ranks wait and no operation has all of its ranks, and fails with
- * ZERO_E_ORDER on all of them.
+ * ZERO_E_ORDER on all of them. So it does if the ranks' GPUs wait for each other, unless that is
+ * within a CUDA graph.
  *
  * With GPUs, zero_prefetch, zero_gather and zero_reduce are enqueued without waiting for the other
  * ranks. Only the first ones of a group are agreed on, because they may allocate. What was enqueued
@@ -54,8 +55,9 @@
  * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
  * prints a line that names it, and the processes of all ranks are ended. The same happens if an
  * operation waits too long for its peers, and on CPUs if zero_open does. This is the one exception
- * to "never prints or exits". LOST RANKS in zero(3) says what is detected, and explains
- * ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
+ * to "never prints or exits". With ZERO_ON_FAULT=return calls fail instead; zero_open then fails, too,
+ * after zero_close: a new job needs new processes. LOST RANKS in zero(3) says what is detected, and
+ * explains ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
  *
  * THREADS. Any thread may call any function. All ranks must begin their collective operations in
  * one order, so let one thread begin them. Other threads may call zero_gather too: for a group that
@@ -752,7 +754,7 @@ zero_status zero_grad_norm(zero_job *job, zero_group **groups, size_t count, dou
  * COLLECTIVE over all ranks. Begins a step of the program's own over these groups, the same on all
  * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements that
  * it owns (zero_param_cuts) at zero_shard's address, and their masters. With a GPU, work on the
- * caller's stream may do so. The groups cannot be gathered meanwhile, nor a zero_step taken.
+ * caller's stream may do so. The groups cannot be gathered or reduced meanwhile, nor a zero_step taken.
  */
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count);
 /*
@@ -764,7 +766,8 @@ zero_status zero_step_end(zero_job *job);
 /*
  * COLLECTIVE over all ranks, after zero_layout. Allocates f32 masters for all trainable parameters
  * of 16 bits, with their values, as the first zero_step does. Only needed for steps of the program's
- * own. Fails with ZERO_E_UNSUPPORTED where states are offloaded from a GPU.
+ * own. Checkpoints have them from then on. Fails with ZERO_E_UNSUPPORTED where states are offloaded
+ * from a GPU.
  */
 zero_status zero_keep_masters(zero_job *job);
 /*
@@ -784,29 +787,76 @@ zero_status zero_reset(zero_job *job);
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
+#define ZERO_STATE_NAME_MAX 64 /* bytes of the name of a named state, without the zero */
+#define ZERO_STATE_WHOLE    SIZE_MAX
+
+/* A named state: an array that the program keeps beside a parameter, such as its own optimizer's. */
+typedef struct zero_state_spec {
+	const char *name; /* unique for the parameter, UTF-8 without a slash; copied */
+	zero_dtype dtype; /* any type that is stored */
+	/*
+	 * The number of elements of the parameter for which there is one value: 0 or 1 for a value
+	 * for each element; a power of two, such as 256, for one for each block, counted from
+	 * element 0 of the parameter; ZERO_STATE_WHOLE for one value for all of the parameter, such
+	 * as a number of steps.
+	 */
+	size_t block;
+	/*
+	 * The values that this rank keeps, back to back. They are those of the elements of the
+	 * parameter that it owns, which zero_param_cuts tells, the same at each stage: the values of
+	 * all blocks that have one of these elements. Every rank of the group's team keeps the value
+	 * of a whole parameter. NULL where the rank keeps none, as outside of the team. It may be
+	 * host memory or memory of this rank's GPU.
+	 */
+	void *data;
+} zero_state_spec;
+
+/*
+ * Registers a named state of a parameter after zero_layout. zero_save then saves it and zero_restore
+ * restores it as they do the library's own optimizer states, also for another number of ranks,
+ * another stage and other groups. All ranks register the same states, ranks outside of the team
+ * too, in any order; zero_save and zero_restore compare. The state of an alias is its target's.
+ *
+ * The array is not copied: it belongs to the program, and is valid until zero_state_unregister or
+ * zero_close. Where a cut divides a block, each of the ranks that have a part of the block keeps
+ * its value, and they must keep the same one: the rank with the block's first element saves it, and
+ * all of them get it back. Likewise the team's first rank saves the value of a whole parameter.
+ *
+ * After a zero_save in the background the array must not change, or be freed, until zero_save_wait
+ * has returned, or a zero_step or zero_step_begin of the parameter's group, which copies first what
+ * is not written yet, as zero_state_unregister does.
+ */
+zero_status zero_state_register(zero_param *param, const zero_state_spec *spec);
+/* Ends that. If there is no state of this name: ZERO_E_INVALID. */
+zero_status zero_state_unregister(zero_param *param, const char *name);
+
 typedef struct zero_save_options {
 	/* Bytes of the program, such as its position in the data. Rank 0's are stored, and
 	   zero_restore returns them on all ranks. NULL for none. Copied. */
 	const void *user;
 	size_t user_bytes;
+	/* For a program that takes its own steps, see zero_step_begin: how many it has taken, for the
+	   checkpoint's name and zero_checkpoint_info. 0 means those of zero_step; once it has taken
+	   one, this must be 0. */
+	uint64_t step;
 	/* The number of complete checkpoints to leave in the folder, this one included; older ones
 	   are deleted. 0 leaves all. */
 	int keep_last;
 	/*
 	 * Returns as soon as the ranks have agreed on what to write. A thread of each rank writes
 	 * while training goes on. Values that the next step would change before they are written
-	 * are first copied, group by group: at most one copy of the rank's shard and states,
-	 * counted as `checkpoint` in zero_memory. With a GPU everything is copied to host memory
-	 * before the call returns.
+	 * are first copied, group by group: at most one copy of the rank's shard and states, named
+	 * ones too, counted as `checkpoint` in zero_memory. With a GPU everything is copied to host
+	 * memory before the call returns.
 	 */
 	bool background;
 } zero_save_options;
 
 /*
- * COLLECTIVE. Writes the checkpoint dir/step-<number of steps>. Each rank writes its own shard and
- * optimizer states as a safetensors file, straight from where they are, or from a GPU through two
- * page-locked buffers of `stream_chunk`. Rank 0 writes a manifest, see zero_checkpoint(5). No group
- * may be gathered. `options` may be NULL.
+ * COLLECTIVE. Writes the checkpoint dir/step-<number of steps>. Each rank writes its own shard,
+ * optimizer states and named states as a safetensors file, straight from where they are, or from a
+ * GPU through two page-locked buffers of `stream_chunk`. Rank 0 writes a manifest, see
+ * zero_checkpoint(5). No group may be gathered. `options` may be NULL.
  *
  * `dir` is created if it does not exist. It must be on a file system that all ranks share, and used
  * by this job only. The checkpoint appears under its name when it is complete and on disk, or not
@@ -829,20 +879,26 @@ zero_status zero_save_wait(zero_job *job);
 /* What zero_restore found. Free it with zero_checkpoint_info_free. */
 typedef struct zero_checkpoint_info {
 	char *path;       /* of the checkpoint; NULL: the folder has none */
-	uint64_t step;    /* number of steps taken */
+	uint64_t step;    /* number of steps taken, or zero_save_options.step */
 	int world, stage; /* of the job that saved it */
 	void *user;       /* the program's bytes, the same on all ranks; NULL: none */
 	size_t user_bytes;
 } zero_checkpoint_info;
 
 /*
- * COLLECTIVE, after zero_layout. Fills parameters, optimizer states and the number of steps from a
- * checkpoint. `path` is a checkpoint, or a folder of checkpoints, whose `latest` is used. No group
- * may be gathered. The number of ranks, the stage, the offload and the grouping may differ from
- * those of the job that saved it. Parameters must have the same names, dtypes and shapes, and the
- * same ones must be trainable. Each rank reads the ranges that it needs, and checks every byte
+ * COLLECTIVE, after zero_layout. Fills parameters, optimizer states, named states and the number of
+ * steps from a checkpoint. `path` is a checkpoint, or a folder of checkpoints, whose `latest` is
+ * used. No group may be gathered. The number of ranks, the stage, the offload and the grouping may
+ * differ from those of the job that saved it. Parameters must have the same names, dtypes and
+ * shapes, and the same ones must be trainable. Each rank reads the ranges that it needs, and checks every byte
  * before it is used: damage is ZERO_E_FORMAT, with the file and the tensor. At the same number of
  * ranks training goes on with the same bits.
+ *
+ * The checkpoint must have each named state that is registered for a parameter, with its type and
+ * block. States that it has beyond these are an error too, so that a forgotten one is noticed; but
+ * if no state is registered at all, as in a program that only evaluates, they are not read. Masters
+ * of a job that keeps them stay where they are; if the checkpoint has none, they get the restored
+ * values.
  *
  * If `info` is not NULL it is filled, also after some errors, and must be freed. A path that has no
  * checkpoint, or does not exist, is then no error: the call returns ZERO_OK with info->path NULL

@@ -45,6 +45,28 @@ static void print_bytes(FILE *out, uint64_t bytes)
 
 /* ---- the manifest ---------------------------------------------------------------------------- */
 
+static void print_named_states(const struct inspection *in)
+{
+	const struct zero_manifest *m = in->manifest;
+	uint64_t bytes = 0;
+	size_t count = 0;
+
+	for (size_t i = 0; i < m->tensor_count; i++)
+		for (size_t s = 0; s < m->tensors[i].state_count; s++, count++) {
+			const struct zero_manifest_state *state = &m->tensors[i].states[s];
+
+			bytes += zero_state_kept(state->block, 0,
+						 zero_manifest_elements(&m->tensors[i]))
+					 .count *
+				 zero_dtype_size(state->dtype);
+		}
+	if (!count)
+		return;
+	fprintf(in->out, "  named       %zu states of the program, ", count);
+	print_bytes(in->out, bytes);
+	fputs("\n", in->out);
+}
+
 static void print_tensors(const struct inspection *in)
 {
 	const struct zero_manifest *m = in->manifest;
@@ -56,23 +78,25 @@ static void print_tensors(const struct inspection *in)
 
 		elements += count;
 		values += count * zero_dtype_size(tensor->dtype);
-		if (!tensor->trainable || !m->states)
-			continue;
-		moments += 2 * count * sizeof(float);
-		if (zero_has_master(tensor->dtype))
+		if (zero_is_saved(ZERO_SAVED_EXP_AVG, m->states, m->masters, tensor->trainable,
+				  tensor->dtype))
+			moments += 2 * count * sizeof(float);
+		if (zero_is_saved(ZERO_SAVED_MASTER, m->states, m->masters, tensor->trainable,
+				  tensor->dtype))
 			masters += count * sizeof(float);
 	}
 	fprintf(in->out, "  parameters  %zu of %" PRIu64 " elements, ", m->tensor_count, elements);
 	print_bytes(in->out, values);
 	fprintf(in->out, "\n  states      ");
-	if (m->states) {
+	if (m->states || m->masters) {
 		print_bytes(in->out, moments);
 		fputs(" of moments, ", in->out);
 		print_bytes(in->out, masters);
 		fputs(" of f32 masters\n", in->out);
 	} else {
-		fputs("none: no step was taken\n", in->out);
+		fputs("none: zero_step has taken no step\n", in->out);
 	}
+	print_named_states(in);
 }
 
 static void print_manifest(const struct inspection *in)
@@ -117,8 +141,10 @@ static zero_status compare_header(const struct inspection *in,
 				 reader->path, in->files->count(file), layout->count + 1);
 	for (size_t i = 0; !status && i < layout->count; i++) {
 		const struct zero_shard_slice *slice = &layout->slices[i];
-		char *name = format_text("%s%s", zero_saved_prefix(slice->kind),
-					 in->manifest->tensors[slice->tensor].name);
+		const char *state = zero_slice_state(in->manifest, slice);
+		char *name =
+			format_text("%s%s%s%s", zero_saved_prefix(slice->kind), state ? state : "",
+				    state ? "/" : "", in->manifest->tensors[slice->tensor].name);
 		const zero_tensor *tensor = in->files->find(file, name);
 
 		if (!tensor)

@@ -83,11 +83,15 @@ static zero_status agree_found(struct restoring *r, zero_status status)
 			     .send = &r->found,
 			     .recv = all,
 			     .count = sizeof(r->found)};
+	size_t states;
+	uint64_t hash = zero_named_states_hash(job, &states);
 
 	r->found.needs_user = r->checkpoint != NULL;
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", r->plan.path);
-	status = zero_submit_wait(&job->all, status, &op, 1, "restore from %s", r->plan.path);
+	status = zero_submit_wait(&job->all, status, &op, 1,
+				  "restore of %zu named states (%016llx) from %s", states,
+				  (unsigned long long)hash, r->plan.path);
 	if (!status) {
 		r->found = all[0];
 		for (size_t rank = 1; rank < world; rank++)
@@ -218,24 +222,35 @@ void zero_checkpoint_info_free(zero_checkpoint_info *checkpoint)
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-/* Frees the optimizer states, as before the first step, which creates them again. */
-static void drop_states(zero_job *job)
+/* Makes the states those that the checkpoint has: frees others, as before the first step, which
+   creates them again. Masters that the program keeps follow the values. */
+static void drop_states(zero_job *job, const struct zero_manifest *manifest)
 {
+	bool masters = manifest->masters || job->model->keeps_masters;
+
 	for (size_t g = 0; g < job->model->group_count; g++)
 		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++) {
 			struct zero_flat *flat = &job->model->groups[g]->flats[f];
 
 			job->ops->free(job->backend, flat->m);
 			job->ops->free(job->backend, flat->v);
+			flat->m = flat->v = NULL;
+			if (masters)
+				continue;
 			job->ops->free(job->backend, flat->master);
-			flat->m = flat->v = flat->master = NULL;
+			flat->master = NULL;
 		}
+	for (size_t g = 0; !manifest->masters && masters && g < job->model->group_count; g++)
+		for (size_t p = 0; p < job->model->groups[g]->param_count; p++)
+			if (!job->model->groups[g]->params[p]->alias_of)
+				zero_param_update_masters(job->model->groups[g]->params[p]);
 }
 
 /* Sets the number of steps and the settings of the last step. */
 static void restore_step(zero_job *job, const struct zero_manifest *manifest)
 {
-	zero_steps_set(job, manifest->step);
+	/* A program that takes its own steps counts them itself. */
+	zero_steps_set(job, manifest->states ? manifest->step : 0);
 	job->trainer->has_adamw = manifest->has_adamw;
 	if (manifest->has_adamw)
 		job->trainer->adamw = (zero_adamw){.lr = (float)manifest->lr,
@@ -257,13 +272,16 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 	/* Values change from here: a save in the background needs a snapshot first. */
 	if (!status)
 		zero_hooks_before_change(job, NULL, false);
-	if (!status && manifest->states)
+	/* Offloaded masters are set by way of buffers that come with the moments. */
+	if (!status && (manifest->states || (manifest->masters && zero_states_staged(job))))
 		status = zero_states_alloc(job);
+	else if (!status && manifest->masters)
+		status = zero_masters_alloc(job);
 	status = zero_restore_fill(&r->plan, status);
 	if (status)
 		return status;
 	if (!manifest->states)
-		drop_states(job);
+		drop_states(job, manifest);
 	restore_step(job, manifest);
 	job->model->torn = false;
 	return ZERO_OK;

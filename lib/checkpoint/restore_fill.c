@@ -59,16 +59,36 @@ static char *address_of(const zero_param *param, enum zero_saved_kind kind, size
 				   (param->first + element - segment_first));
 }
 
-/* Bytes of values and states that this rank stores of one parameter. */
-static uint64_t own_bytes(const zero_param *param, bool states)
+/* The values of a named state that this rank keeps; none if it is not registered, and so not read. */
+static struct zero_state_part own_values(const zero_param *param,
+					 const struct zero_named_state *state)
 {
-	size_t first, count, stepped = 0;
+	return state ? zero_param_state_kept(param, state) : (struct zero_state_part){0, 0};
+}
 
-	own_part(param, ZERO_SAVED_PARAM, &first, &count);
-	if (states && param->trainable)
-		own_part(param, ZERO_SAVED_EXP_AVG, &first, &stepped);
-	return (uint64_t)count * zero_dtype_size(param->dtype) +
-	       (uint64_t)stepped * sizeof(float) * (zero_has_master(param->dtype) ? 3 : 2);
+/* Bytes of values and states that this rank stores of the parameter of tensor `i`. */
+static uint64_t own_bytes(const struct zero_restore *restore, size_t i)
+{
+	const struct zero_manifest_tensor *tensor = &restore->manifest->tensors[i];
+	const zero_param *param = restore->params[i];
+	const struct zero_manifest *manifest = restore->manifest;
+	size_t first, count;
+	uint64_t bytes = 0;
+
+	for (int k = 0; k < ZERO_SAVED_NAMED; k++) {
+		enum zero_saved_kind kind = (enum zero_saved_kind)k;
+
+		if (!zero_is_saved(kind, manifest->states, manifest->masters, param->trainable,
+				   param->dtype))
+			continue;
+		own_part(param, kind, &first, &count);
+		bytes += (uint64_t)count * zero_dtype_size(zero_saved_dtype(kind, param->dtype));
+	}
+	for (size_t s = 0; s < tensor->state_count; s++)
+		bytes += own_values(param, zero_param_find_state(param, tensor->states[s].name))
+				 .count *
+			 zero_dtype_size(tensor->states[s].dtype);
+	return bytes;
 }
 
 /* The part of a slice that this rank stores: bytes [*from, *from + *bytes) of the slice, at *to. */
@@ -77,16 +97,28 @@ static void own_part_of_slice(const struct zero_restore *restore,
 			      char **to)
 {
 	const zero_param *param = restore->params[slice->tensor];
+	const struct zero_named_state *state = NULL;
 	size_t size = zero_dtype_size(slice->dtype), first, count;
 	uint64_t begin, end;
 
-	own_part(param, slice->kind, &first, &count);
+	if (slice->kind == ZERO_SAVED_NAMED) {
+		struct zero_state_part own;
+
+		state = zero_param_find_state(param, zero_slice_state(restore->manifest, slice));
+		own = own_values(param, state);
+		first = own.first;
+		count = own.count;
+	} else {
+		own_part(param, slice->kind, &first, &count);
+	}
 	begin = slice->first > first ? slice->first : first;
 	end = slice->first + slice->count;
 	end = end < first + count ? end : first + count;
 	*bytes = end > begin ? (end - begin) * size : 0;
 	*from = *bytes ? (begin - slice->first) * size : 0;
-	*to = *bytes ? address_of(param, slice->kind, (size_t)begin) : NULL;
+	*to = !*bytes ? NULL
+	      : state ? (char *)state->data + (begin - first) * size
+		      : address_of(param, slice->kind, (size_t)begin);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -95,7 +127,7 @@ static bool in_host_memory(const struct filling *fill, enum zero_saved_kind kind
 {
 	if (fill->job->ops->host_memory)
 		return true;
-	return kind != ZERO_SAVED_PARAM &&
+	return kind != ZERO_SAVED_PARAM && kind != ZERO_SAVED_NAMED &&
 	       fill->job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER;
 }
 
@@ -207,7 +239,7 @@ static zero_status agree_rounds(struct filling *fill, zero_status status)
 			     .count = sizeof(fill->total)};
 
 	for (size_t i = 0; !status && i < restore->manifest->tensor_count; i++)
-		fill->total += own_bytes(restore->params[i], restore->manifest->states);
+		fill->total += own_bytes(restore, i);
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->folder);
 	status = zero_submit_wait(&fill->job->all, status, &op, 1, "restore: plan for %s",

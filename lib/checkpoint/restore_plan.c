@@ -134,6 +134,65 @@ static zero_status find_params(struct zero_restore *restore, size_t *found)
 	return status;
 }
 
+/* ---- named states ---------------------------------------------------------------------------- */
+
+static zero_status compare_state(const struct zero_restore *restore,
+				 const struct zero_manifest_tensor *tensor,
+				 const struct zero_named_state *state)
+{
+	const struct zero_manifest_state *saved = NULL;
+
+	for (size_t i = 0; i < tensor->state_count; i++)
+		if (!strcmp(tensor->states[i].name, state->name))
+			saved = &tensor->states[i];
+	if (!saved)
+		return zero_fail(ZERO_E_FORMAT,
+				 "%s: tensor '%s' has no state '%s', which is registered for the "
+				 "parameter; unregister it to restore the rest",
+				 restore->folder, tensor->name, state->name);
+	if (saved->dtype != state->dtype)
+		return zero_fail(ZERO_E_FORMAT,
+				 "%s: state '%s' of tensor '%s' is %s; the one that is registered "
+				 "is %s",
+				 restore->folder, state->name, tensor->name,
+				 zero_dtype_name(saved->dtype), zero_dtype_name(state->dtype));
+	if (saved->block == state->block)
+		return ZERO_OK;
+	/* Whole parameters are told as 0 elements. */
+	return zero_fail(ZERO_E_FORMAT,
+			 "%s: state '%s' of tensor '%s' has a value for each %llu elements, the "
+			 "one that is registered for each %llu (0: one for all of them)",
+			 restore->folder, state->name, tensor->name,
+			 (unsigned long long)(saved->block == ZERO_BLOCK_WHOLE ? 0 : saved->block),
+			 (unsigned long long)(state->block == ZERO_BLOCK_WHOLE ? 0 : state->block));
+}
+
+/* Each state that is registered is there, and, if any is registered, no other. */
+static zero_status compare_states(const struct zero_restore *restore)
+{
+	const struct zero_manifest *manifest = restore->manifest;
+	zero_status status = ZERO_OK;
+	size_t registered;
+
+	zero_named_states_hash(restore->job, &registered);
+	for (size_t i = 0; registered && !status && i < manifest->tensor_count; i++) {
+		const struct zero_manifest_tensor *tensor = &manifest->tensors[i];
+		const zero_param *param = restore->params[i];
+
+		for (size_t s = 0; !status && s < param->state_count; s++)
+			status = compare_state(restore, tensor, &param->states[s]);
+		for (size_t s = 0; !status && s < tensor->state_count; s++)
+			if (!zero_param_find_state(param, tensor->states[s].name))
+				status = zero_fail(
+					ZERO_E_FORMAT,
+					"%s: tensor '%s' has state '%s', which is not registered "
+					"for the parameter; register it, or register no state at "
+					"all to leave the checkpoint's unread",
+					restore->folder, tensor->name, tensor->states[s].name);
+	}
+	return status;
+}
+
 zero_status zero_restore_plan(struct zero_restore *restore)
 {
 	const struct zero_manifest *manifest = restore->manifest;
@@ -157,6 +216,8 @@ zero_status zero_restore_plan(struct zero_restore *restore)
 	}
 	if (!status && (count || found < manifest->tensor_count))
 		status = fail_names(restore, params, count, manifest->tensor_count - found);
+	if (!status)
+		status = compare_states(restore);
 	free(sorted);
 	free(params);
 	return status;

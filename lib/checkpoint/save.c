@@ -41,6 +41,7 @@ static void free_save(struct zero_save *save)
 	if (!save)
 		return;
 	free_plan(save);
+	zero_save_free_manifest(save);
 	pthread_mutex_destroy(&save->lock);
 	pthread_cond_destroy(&save->wrote);
 	free(save->summaries);
@@ -50,6 +51,12 @@ static void free_save(struct zero_save *save)
 	free(save->path);
 	free(save->dir);
 	free(save);
+}
+
+/* The number of steps in the checkpoint's name. */
+static uint64_t step_of(const zero_job *job, const zero_save_options *options)
+{
+	return options->step ? options->step : job->trainer->steps;
 }
 
 static zero_status new_save(zero_job *job, const char *dir, const zero_save_options *options,
@@ -66,10 +73,10 @@ static zero_status new_save(zero_job *job, const char *dir, const zero_save_opti
 	save->start_time = zero_seconds();
 	save->out.fd = -1;
 	save->keep_last = options->keep_last;
-	save->step = job->trainer->steps;
+	save->step = step_of(job, options);
 	save->has_states = job->trainer->steps > 0;
-	save->has_adamw = job->trainer->has_adamw;
-	save->adamw = job->trainer->adamw;
+	save->has_masters = !save->has_states && job->model->keeps_masters;
+	save->group_count = job->model->group_count;
 	save->dir = strdup(dir);
 	/* Slashes at the end are dropped. */
 	for (size_t end = save->dir ? strlen(dir) : 0; end > 1 && dir[end - 1] == '/'; end--)
@@ -122,6 +129,11 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 		status = zero_require_whole(job, "zero_save");
 	if (!status)
 		status = zero_step_state_read(job);
+	if (!status && options->step && job->trainer->steps)
+		return zero_fail(ZERO_E_INVALID,
+				 "step is %llu in the options of zero_save; it must be 0 once "
+				 "zero_step has counted a step",
+				 (unsigned long long)options->step);
 	/* The states exist, unless the job restored a checkpoint that has steps but no states. */
 	if (!status && job->trainer->steps)
 		status = zero_states_alloc(job);
@@ -133,11 +145,15 @@ static zero_status agree_start(zero_job *job, zero_status status, const char *di
 			       const zero_save_options *options, uint64_t *token)
 {
 	char *label = NULL;
+	size_t states;
+	uint64_t hash = zero_named_states_hash(job, &states);
 
-	if (asprintf(&label, "save of step %llu%s, keep_last %d, to %s",
-		     (unsigned long long)job->trainer->steps,
-		     options->background ? " in the background" : "", options->keep_last,
-		     dir ? dir : "") < 0)
+	if (asprintf(&label,
+		     "save of step %llu%s, keep_last %d, %zu named states (%016llx), "
+		     "to %s",
+		     (unsigned long long)step_of(job, options),
+		     options->background ? " in the background" : "", options->keep_last, states,
+		     (unsigned long long)hash, dir ? dir : "") < 0)
 		label = NULL;
 	if (!label && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to save to %s", dir);
@@ -156,6 +172,8 @@ static zero_status make_files(struct zero_save *save, const zero_save_options *o
 		status = zero_save_make_folder(save);
 	if (!status && root && options->user)
 		status = zero_save_write_user(save, options->user, options->user_bytes);
+	if (!status && root)
+		status = zero_save_describe(save);
 	status = zero_submit_wait(&save->job->all, status, NULL, 0, "save: folder of %s",
 				  save->path);
 	if (status)

@@ -15,13 +15,14 @@ struct zero_save_copy {
 	struct zero_save_copy *next;
 };
 
-/* This rank's part of a parameter or of an optimizer state: one tensor of its file. */
+/* This rank's part of a parameter or of one of its states: one tensor of its file. */
 struct zero_save_slice {
 	const zero_param *param;
 	enum zero_saved_kind kind;
-	bool device;      /* its memory is a device's */
-	const char *data; /* points to byte `from` of the slice */
-	size_t from;      /* more than 0 if a part was written before the rest was copied */
+	const struct zero_named_state *state; /* of ZERO_SAVED_NAMED; valid within zero_save */
+	bool device;                          /* its memory is, or may be, a device's */
+	const char *data;                     /* points to byte `from` of the slice */
+	size_t from; /* more than 0 if a part was written before the rest was copied */
 	size_t bytes, written;
 	size_t first_checksum;       /* index */
 	uint64_t at;                 /* byte of the file */
@@ -48,9 +49,13 @@ struct zero_save {
 		*partial; /* folder of checkpoints, this checkpoint, its name until then */
 	int keep_last;
 	uint64_t step;
-	bool has_states, has_adamw, has_user;
-	zero_adamw adamw;
+	bool has_states;
+	bool has_masters; /* without moments */
+	bool has_user;
 	uint64_t user_bytes, user_checksum;
+	size_t group_count; /* the groups that the job has later are not saved */
+	struct zero_manifest_state *manifest_states;
+	struct zero_manifest manifest; /* on rank 0; its files are missing until all have written */
 
 	/* This rank's file. */
 	struct zero_writer out;
@@ -124,8 +129,12 @@ void zero_save_discard(const struct zero_save *save);
 
 /* ---- save_manifest.c ------------------------------------------------------------------------- */
 
-/* Makes the text of the manifest; malloc'ed. */
-zero_status zero_save_make_manifest(const struct zero_save *save, char **text, size_t *bytes);
+/* Describes the job in save->manifest as it is now, since it may have changed when all ranks have
+   written. Called on rank 0, after zero_save_write_user. */
+zero_status zero_save_describe(struct zero_save *save);
+/* Makes the text of the manifest, with the files of all ranks; malloc'ed. */
+zero_status zero_save_make_manifest(struct zero_save *save, char **text, size_t *bytes);
+void zero_save_free_manifest(struct zero_save *save);
 
 /* The hook before_change: copies what a save in the background has not written yet of the group. */
 void zero_save_snapshot(zero_job *job, zero_group *group, bool step);

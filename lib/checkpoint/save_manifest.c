@@ -44,7 +44,18 @@ static void list_teams(const zero_job *job, struct zero_manifest *manifest)
 			.ranks = team->ranks, .count = team->place.world};
 }
 
-static void list_tensors(const zero_job *job, struct zero_manifest *manifest)
+/* Copies the named states of a parameter to `states`, which has room. */
+static void list_states(const zero_param *param, struct zero_manifest_state *states)
+{
+	for (size_t s = 0; s < param->state_count; s++) {
+		states[s].dtype = param->states[s].dtype;
+		states[s].block = param->states[s].block;
+		memcpy(states[s].name, param->states[s].name, sizeof(states[s].name));
+	}
+}
+
+static void list_tensors(const zero_job *job, struct zero_manifest *manifest,
+			 struct zero_manifest_state *states)
 {
 	for (size_t g = 0; g < job->model->group_count; g++)
 		for (size_t p = 0; p < job->model->groups[g]->param_count; p++) {
@@ -57,6 +68,8 @@ static void list_tensors(const zero_job *job, struct zero_manifest *manifest)
 			*tensor = (struct zero_manifest_tensor){
 				.name = param->name,
 				.group = job->model->groups[g]->name,
+				.states = states,
+				.state_count = param->state_count,
 				.first = param->first,
 				.shard = param->flat->segments[param->segment].shard,
 				.dtype = param->dtype,
@@ -65,31 +78,17 @@ static void list_tensors(const zero_job *job, struct zero_manifest *manifest)
 				.trainable = param->trainable,
 			};
 			memcpy(tensor->shape, param->shape, sizeof(tensor->shape));
+			list_states(param, states);
+			states += param->state_count;
 			manifest->tensor_count++;
 		}
 }
 
-static void list_files(const struct zero_save *save, struct zero_manifest *manifest, char *names)
-{
-	int world = save->job->place.world;
-
-	for (int rank = 0; rank < world; rank++, names += NAME_ROOM) {
-		const struct zero_save_summary *summary = &save->summaries[rank];
-
-		snprintf(names, NAME_ROOM, ZERO_SHARD_FILE, rank, world);
-		manifest->files[rank] = (struct zero_manifest_file){
-			.name = names,
-			.bytes = summary->bytes,
-			.header = summary->header,
-			.checksums = summary->checksums,
-		};
-	}
-}
-
-static void fill(const struct zero_save *save, struct zero_manifest *manifest)
+static void list_settings(const struct zero_save *save, struct zero_manifest *manifest)
 {
 	const struct zero_settings *settings = &save->job->settings;
 	const struct zero_value *allgather = &settings->value[ZERO_OPT_ALLGATHER];
+	const zero_adamw *adamw = &save->job->trainer->adamw;
 	static char version[] = PACKAGE_VERSION;
 
 	manifest->library = version;
@@ -100,41 +99,80 @@ static void fill(const struct zero_save *save, struct zero_manifest *manifest)
 	manifest->world = save->job->place.world;
 	manifest->stage = save->job->stage;
 	manifest->states = save->has_states;
+	manifest->masters = save->has_masters;
 	manifest->has_user = save->has_user;
 	manifest->user_bytes = save->user_bytes;
 	manifest->user_checksum = save->user_checksum;
-	manifest->has_adamw = save->has_adamw;
-	manifest->lr = (double)save->adamw.lr;
-	manifest->beta1 = (double)save->adamw.beta1;
-	manifest->beta2 = (double)save->adamw.beta2;
-	manifest->eps = (double)save->adamw.eps;
-	manifest->weight_decay = (double)save->adamw.weight_decay;
-	manifest->clip = (double)save->adamw.clip;
+	manifest->has_adamw = save->job->trainer->has_adamw;
+	manifest->lr = (double)adamw->lr;
+	manifest->beta1 = (double)adamw->beta1;
+	manifest->beta2 = (double)adamw->beta2;
+	manifest->eps = (double)adamw->eps;
+	manifest->weight_decay = (double)adamw->weight_decay;
+	manifest->clip = (double)adamw->clip;
 }
 
-zero_status zero_save_make_manifest(const struct zero_save *save, char **text, size_t *bytes)
+zero_status zero_save_describe(struct zero_save *save)
 {
 	const zero_job *job = save->job;
-	size_t world = (size_t)job->place.world;
-	struct zero_manifest manifest = {0};
+	struct zero_manifest *manifest = &save->manifest;
+	struct zero_manifest_state *states;
+	size_t state_count;
+
+	zero_named_states_hash(job, &state_count);
+	manifest->teams = calloc(count_teams(job) + 1, sizeof(*manifest->teams));
+	manifest->tensors = calloc(count_params(job) + 1, sizeof(*manifest->tensors));
+	states = save->manifest_states = calloc(state_count + 1, sizeof(*states));
+	if (!manifest->teams || !manifest->tensors || !states)
+		return zero_fail(ZERO_E_MEMORY, "no memory for the manifest of %s", save->path);
+	list_settings(save, manifest);
+	list_teams(job, manifest);
+	list_tensors(job, manifest, states);
+	return ZERO_OK;
+}
+
+void zero_save_free_manifest(struct zero_save *save)
+{
+	free(save->manifest.teams);
+	free(save->manifest.tensors);
+	free(save->manifest_states);
+}
+
+/* ---- the files of all ranks ------------------------------------------------------------------ */
+
+static void list_files(const struct zero_save *save, struct zero_manifest_file *files, char *names)
+{
+	int world = save->job->place.world;
+
+	for (int rank = 0; rank < world; rank++, names += NAME_ROOM) {
+		const struct zero_save_summary *summary = &save->summaries[rank];
+
+		snprintf(names, NAME_ROOM, ZERO_SHARD_FILE, rank, world);
+		files[rank] = (struct zero_manifest_file){
+			.name = names,
+			.bytes = summary->bytes,
+			.header = summary->header,
+			.checksums = summary->checksums,
+		};
+	}
+}
+
+zero_status zero_save_make_manifest(struct zero_save *save, char **text, size_t *bytes)
+{
+	size_t world = (size_t)save->job->place.world;
 	char *names = calloc(world, NAME_ROOM);
+	struct zero_manifest_file *files = calloc(world, sizeof(*files));
 	zero_status status;
 
-	manifest.teams = calloc(count_teams(job) + 1, sizeof(*manifest.teams));
-	manifest.tensors = calloc(count_params(job) + 1, sizeof(*manifest.tensors));
-	manifest.files = calloc(world, sizeof(*manifest.files));
-	if (names && manifest.teams && manifest.tensors && manifest.files) {
-		fill(save, &manifest);
-		list_teams(job, &manifest);
-		list_tensors(job, &manifest);
-		list_files(save, &manifest, names);
-		status = save->files->manifest_format(&manifest, text, bytes);
+	if (names && files) {
+		list_files(save, files, names);
+		save->manifest.files = files;
+		status = save->files->manifest_format(&save->manifest, text, bytes);
+		save->manifest.files = NULL;
 	} else {
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the manifest of %s", save->path);
 	}
-	free(manifest.teams);
-	free(manifest.tensors);
-	free(manifest.files);
+	free(files);
 	free(names);
 	return status;
 }

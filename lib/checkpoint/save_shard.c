@@ -16,7 +16,8 @@
 static bool is_saved(const struct zero_save *save, const zero_param *param,
 		     enum zero_saved_kind kind)
 {
-	return zero_is_saved(kind, save->has_states, param->trainable, param->dtype);
+	return zero_is_saved(kind, save->has_states, save->has_masters, param->trainable,
+			     param->dtype);
 }
 
 static const float *states_of(const struct zero_flat *flat, enum zero_saved_kind kind)
@@ -24,6 +25,26 @@ static const float *states_of(const struct zero_flat *flat, enum zero_saved_kind
 	if (kind == ZERO_SAVED_EXP_AVG)
 		return flat->m;
 	return kind == ZERO_SAVED_EXP_AVG_SQ ? flat->v : flat->master;
+}
+
+/* Finds the values of a named state that this rank saves. False: there are none. */
+static bool find_state_slice(const zero_param *param, const struct zero_named_state *state,
+			     struct zero_save_slice *slice)
+{
+	struct zero_state_part kept = zero_param_state_kept(param, state);
+	struct zero_state_part saved = zero_param_state_saved(param, state);
+	size_t size = zero_dtype_size(state->dtype);
+
+	if (!saved.count)
+		return false;
+	*slice = (struct zero_save_slice){.param = param,
+					  .kind = ZERO_SAVED_NAMED,
+					  .state = state,
+					  .device = !param->group->job->ops->host_memory,
+					  .data = (const char *)state->data +
+						  (saved.first - kept.first) * size,
+					  .bytes = saved.count * size};
+	return true;
 }
 
 /* Finds the part of a parameter that is in this rank's shard, also where the segment is replicated.
@@ -55,36 +76,45 @@ static bool find_slice(const zero_param *param, enum zero_saved_kind kind,
 	return true;
 }
 
+/* The slice that was found is in place. */
+static void add_slice(struct zero_save *save)
+{
+	struct zero_save_slice *slice = &save->slices[save->slice_count++];
+
+	slice->first_checksum = save->checksum_count;
+	save->checksum_count += (slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;
+}
+
 static void list_group(struct zero_save *save, const zero_group *group, enum zero_saved_kind kind)
 {
 	for (size_t p = 0; zero_is_member(group) && p < group->param_count; p++) {
 		const zero_param *param = group->params[p];
-		struct zero_save_slice *slice = &save->slices[save->slice_count];
 
-		if (param->alias_of || !is_saved(save, param, kind) ||
-		    !find_slice(param, kind, slice))
-			continue;
-		slice->first_checksum = save->checksum_count;
-		save->checksum_count +=
-			(slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;
-		save->slice_count++;
+		if (kind != ZERO_SAVED_NAMED && !param->alias_of && is_saved(save, param, kind) &&
+		    find_slice(param, kind, &save->slices[save->slice_count]))
+			add_slice(save);
+		for (size_t s = 0; kind == ZERO_SAVED_NAMED && s < param->state_count; s++)
+			if (find_state_slice(param, &param->states[s],
+					     &save->slices[save->slice_count]))
+				add_slice(save);
 	}
 }
 
 static zero_status list_slices(struct zero_save *save)
 {
 	const zero_job *job = save->job;
-	size_t params = 0, at = 0;
+	size_t params = 0, at = 0, states;
 
-	for (size_t g = 0; g < job->model->group_count; g++)
+	zero_named_states_hash(job, &states);
+	for (size_t g = 0; g < save->group_count; g++)
 		params += job->model->groups[g]->param_count;
-	save->slices = calloc(ZERO_SAVED_KINDS * params + 1, sizeof(*save->slices));
+	save->slices = calloc(ZERO_SAVED_NAMED * params + states + 1, sizeof(*save->slices));
 	save->first_slice =
-		calloc(ZERO_SAVED_KINDS * job->model->group_count + 1, sizeof(*save->first_slice));
+		calloc(ZERO_SAVED_KINDS * save->group_count + 1, sizeof(*save->first_slice));
 	if (!save->slices || !save->first_slice)
 		return zero_fail(ZERO_E_MEMORY, "no memory to save %zu parameters", params);
 	for (int kind = 0; kind < ZERO_SAVED_KINDS; kind++)
-		for (size_t g = 0; g < job->model->group_count; g++) {
+		for (size_t g = 0; g < save->group_count; g++) {
 			save->first_slice[at++] = save->slice_count;
 			list_group(save, job->model->groups[g], (enum zero_saved_kind)kind);
 		}
@@ -98,8 +128,8 @@ static zero_status list_slices(struct zero_save *save)
 /* Formats the slice's name in the file. Returns its bytes with the zero, also if `text` is NULL. */
 static size_t name_slice(const struct zero_save_slice *slice, char *text, size_t room)
 {
-	return (size_t)snprintf(text, room, "%s%s", zero_saved_prefix(slice->kind),
-				slice->param->name) +
+	return zero_saved_name(text, room, slice->kind, slice->state ? slice->state->name : NULL,
+			       slice->param->name) +
 	       1;
 }
 
@@ -109,11 +139,12 @@ static void describe(struct zero_save *save, zero_tensor *tensors, char *names, 
 		const struct zero_save_slice *slice = &save->slices[i];
 		size_t used = name_slice(slice, names, room);
 
-		tensors[i] =
-			(zero_tensor){.name = names,
-				      .path = save->file,
-				      .dtype = zero_saved_dtype(slice->kind, slice->param->dtype),
-				      .ndim = 1};
+		tensors[i] = (zero_tensor){
+			.name = names,
+			.path = save->file,
+			.dtype = slice->state ? slice->state->dtype
+					      : zero_saved_dtype(slice->kind, slice->param->dtype),
+			.ndim = 1};
 		tensors[i].shape[0] = slice->bytes / zero_dtype_size(tensors[i].dtype);
 		names += used;
 		room -= used;

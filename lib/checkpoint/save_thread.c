@@ -199,7 +199,7 @@ static zero_status copy_to_host(struct zero_save *save, size_t first, size_t end
 
 static zero_status copy_all_to_host(struct zero_save *save)
 {
-	size_t ranges = ZERO_SAVED_KINDS * save->job->model->group_count;
+	size_t ranges = ZERO_SAVED_KINDS * save->group_count;
 	zero_status status = ZERO_OK, synced;
 
 	for (size_t i = 0; !status && i < ranges; i++)
@@ -229,7 +229,7 @@ void zero_save_start(struct zero_save *save)
 static bool must_copy(const struct zero_save_slice *slice, bool stepped)
 {
 	return slice->written < slice->bytes && !slice->copy &&
-	       (!stepped || slice->param->trainable);
+	       (!stepped || slice->param->trainable || slice->kind == ZERO_SAVED_NAMED);
 }
 
 /* Called with the lock held. If the thread writes a piece of one of these slices, waits for its
@@ -311,7 +311,7 @@ void zero_save_snapshot(zero_job *job, zero_group *group, bool step)
 
 	if (!save || save->state != ZERO_SAVE_WRITING || save->written)
 		return;
-	for (size_t i = 0; i < ZERO_SAVED_KINDS * job->model->group_count; i++)
-		if (!group || job->model->groups[i % job->model->group_count] == group)
+	for (size_t i = 0; i < ZERO_SAVED_KINDS * save->group_count; i++)
+		if (!group || job->model->groups[i % save->group_count] == group)
 			snapshot_range(save, save->first_slice[i], save->first_slice[i + 1], step);
 }

@@ -202,16 +202,17 @@ static zero_status damaged(const struct zero_shard_reader *reader,
 			   const struct zero_shard_slice *slice, uint64_t block, size_t bytes,
 			   uint64_t sum)
 {
-	const char *name = reader->manifest->tensors[slice->tensor].name;
 	uint64_t begin = reader->data + slice->at + block * ZERO_CHECKSUM_BLOCK;
+	char name[300];
 
-	return zero_fail(
-		ZERO_E_FORMAT,
-		"%s: tensor \"%s%.200s\" is damaged: the checksum of bytes %llu to %llu of "
-		"the file is %016llx, the file's list of checksums has %016llx",
-		reader->path, zero_saved_prefix(slice->kind), name, (unsigned long long)begin,
-		(unsigned long long)(begin + bytes), (unsigned long long)sum,
-		(unsigned long long)reader->checksums[slice->first_checksum + block]);
+	zero_saved_name(name, sizeof(name), slice->kind, zero_slice_state(reader->manifest, slice),
+			reader->manifest->tensors[slice->tensor].name);
+	return zero_fail(ZERO_E_FORMAT,
+			 "%s: tensor \"%s\" is damaged: the checksum of bytes %llu to %llu of "
+			 "the file is %016llx, the file's list of checksums has %016llx",
+			 reader->path, name, (unsigned long long)begin,
+			 (unsigned long long)(begin + bytes), (unsigned long long)sum,
+			 (unsigned long long)reader->checksums[slice->first_checksum + block]);
 }
 
 /* Reads complete blocks from block number `block`, PIECE_BLOCKS at most. The slice's last block may

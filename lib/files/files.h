@@ -24,8 +24,17 @@ struct zero_manifest_team {
 	int count;
 };
 
+/* A named state of a tensor. */
+struct zero_manifest_state {
+	char name[ZERO_STATE_NAME_MAX + 1];
+	zero_dtype dtype;
+	uint64_t block; /* elements of the tensor for one value, see ZERO_BLOCK_WHOLE */
+};
+
 struct zero_manifest_tensor {
 	char *name, *group;
+	struct zero_manifest_state *states; /* their names ascend */
+	size_t state_count;
 	size_t shape[ZERO_MAX_DIMS];
 	uint64_t first; /* element of its segment where it begins */
 	uint64_t shard; /* elements of one shard of the segment */
@@ -55,26 +64,38 @@ struct zero_manifest {
 	int world, stage;
 	bool has_adamw; /* lr to clip are set */
 	bool has_user;
-	bool states; /* there are moments, and masters of 16-bit parameters */
+	bool states;  /* there are moments, and masters of 16-bit parameters */
+	bool masters; /* there are masters without moments: the program takes its own steps */
 };
 
 /* ---- the tensors of a shard's file ----------------------------------------------------------- */
 
-/* A parameter is saved as its values and, if it is trained, its optimizer states. */
+/* A parameter is saved as its values, its optimizer states if it is trained, and its named states. */
 enum zero_saved_kind {
 	ZERO_SAVED_PARAM,
 	ZERO_SAVED_EXP_AVG,
 	ZERO_SAVED_EXP_AVG_SQ,
 	ZERO_SAVED_MASTER,
+	ZERO_SAVED_NAMED,
 	ZERO_SAVED_KINDS,
 };
 
 /* What the name of a saved tensor begins with. */
 static inline const char *zero_saved_prefix(enum zero_saved_kind kind)
 {
-	static const char *const prefixes[] = {"param/", "exp_avg/", "exp_avg_sq/", "master/"};
+	static const char *const prefixes[] = {"param/", "exp_avg/", "exp_avg_sq/", "master/",
+					       "state/"};
 
 	return prefixes[kind];
+}
+
+/* Formats the name of a saved tensor as snprintf does. `state`: the name of the named state, which
+   has no slash; NULL for other kinds. */
+static inline size_t zero_saved_name(char *text, size_t room, enum zero_saved_kind kind,
+				     const char *state, const char *param)
+{
+	return (size_t)snprintf(text, room, "%s%s%s%s", zero_saved_prefix(kind), state ? state : "",
+				state ? "/" : "", param);
 }
 
 /* Whether the optimizer states of a parameter have an f32 master of it. */
@@ -83,19 +104,56 @@ static inline bool zero_has_master(zero_dtype dtype)
 	return dtype == ZERO_F16 || dtype == ZERO_BF16;
 }
 
-/* Whether a parameter is saved as this kind. `states`: the checkpoint has optimizer states. */
-static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool trainable,
-				 zero_dtype dtype)
+/* Whether a parameter is saved as this kind, which is no named state, in a checkpoint that has
+   `states`, or `masters` alone. */
+static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool masters,
+				 bool trainable, zero_dtype dtype)
 {
 	if (kind == ZERO_SAVED_PARAM)
 		return true;
-	return states && trainable && (kind != ZERO_SAVED_MASTER || zero_has_master(dtype));
+	if (kind == ZERO_SAVED_MASTER)
+		return (states || masters) && trainable && zero_has_master(dtype);
+	return states && trainable;
 }
 
 /* The type in the file for a parameter of type `dtype`. */
 static inline zero_dtype zero_saved_dtype(enum zero_saved_kind kind, zero_dtype dtype)
 {
 	return kind == ZERO_SAVED_PARAM ? dtype : ZERO_F32;
+}
+
+/* The block of a named state that has one value for all of its parameter. */
+#define ZERO_BLOCK_WHOLE UINT64_MAX
+
+/* Values [first, first + count) of a named state. */
+struct zero_state_part {
+	uint64_t first, count;
+};
+
+/* The values that a rank keeps which has elements [first, first + count) of the parameter: those of
+   all blocks that have one of them. */
+static inline struct zero_state_part zero_state_kept(uint64_t block, uint64_t first, uint64_t count)
+{
+	if (block == ZERO_BLOCK_WHOLE)
+		return (struct zero_state_part){0, 1};
+	if (!count)
+		return (struct zero_state_part){0, 0};
+	return (struct zero_state_part){first / block,
+					(first + count - 1) / block + 1 - first / block};
+}
+
+/* Of these, the values that it saves: each value is saved by the rank that has its block's first
+   element, and the value of the whole parameter by the first rank of the team. */
+static inline struct zero_state_part zero_state_saved(uint64_t block, uint64_t first,
+						      uint64_t count, bool first_rank)
+{
+	struct zero_state_part part = zero_state_kept(block, first, count);
+
+	if (block == ZERO_BLOCK_WHOLE)
+		part.count = first_rank;
+	else if (part.count && first % block)
+		part = (struct zero_state_part){part.first + 1, part.count - 1};
+	return part;
 }
 
 /* Elements of a tensor whose size was checked. */
@@ -116,11 +174,21 @@ static inline uint64_t zero_manifest_elements(const struct zero_manifest_tensor 
 struct zero_shard_slice {
 	size_t tensor; /* index of the manifest's tensors */
 	enum zero_saved_kind kind;
+	size_t state; /* of ZERO_SAVED_NAMED: index of the tensor's states */
 	zero_dtype dtype;
-	uint64_t first, count;   /* elements of the tensor */
+	uint64_t first, count;   /* elements of the tensor, or values of its named state */
 	uint64_t at, bytes;      /* bytes of the file's data */
 	uint64_t first_checksum; /* index of its first checksum */
 };
+
+/* The name of the slice's named state; NULL for other kinds. */
+static inline const char *zero_slice_state(const struct zero_manifest *manifest,
+					   const struct zero_shard_slice *slice)
+{
+	return slice->kind == ZERO_SAVED_NAMED
+		       ? manifest->tensors[slice->tensor].states[slice->state].name
+		       : NULL;
+}
 
 struct zero_shard_layout {
 	struct zero_shard_slice *slices; /* in the order of the file; malloc'ed */

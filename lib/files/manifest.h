@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 #define MANIFEST_FORMAT   "slurm-zero checkpoint"
-#define MANIFEST_VERSION  1
+#define MANIFEST_VERSION  2
 #define MANIFEST_CHECKSUM "xxh3-64"
 #define MANIFEST_SEAL     ",\n\"seal\": \""
 #define MANIFEST_END      "\"\n}\n"
@@ -16,6 +16,7 @@
 enum {
 	MANIFEST_CHECKSUM_DIGITS = 16,
 	MANIFEST_WORLD_MAX = 99999, /* a file's name has five digits for the rank */
+	MANIFEST_VERSION_PLAIN = 1, /* of a manifest that older libraries can read */
 };
 
 /* ---- entries of struct zero_files_ops -------------------------------------------------------- */

@@ -77,6 +77,19 @@ static zero_status check_tensor(const char *path, const struct zero_manifest *m,
 	return ZERO_OK;
 }
 
+static zero_status check_states(const char *path, const struct zero_manifest_tensor *tensor)
+{
+	for (size_t i = 1; i < tensor->state_count; i++)
+		if (strcmp(tensor->states[i - 1].name, tensor->states[i].name) >= 0)
+			return files_core()->fail(
+				ZERO_E_FORMAT,
+				"%s: tensor \"%s\" has named state \"%s\" in place %zu; their "
+				"names must ascend",
+				path, files_printable(tensor->name).text,
+				files_printable(tensor->states[i].name).text, i);
+	return ZERO_OK;
+}
+
 static int by_name(const void *a, const void *b)
 {
 	const struct zero_manifest_tensor *const *x = a, *const *y = b;
@@ -123,8 +136,11 @@ zero_status manifest_check(const char *path, const struct zero_manifest *manifes
 
 	if (!status)
 		status = check_teams(path, manifest);
-	for (size_t i = 0; !status && i < manifest->tensor_count; i++)
+	for (size_t i = 0; !status && i < manifest->tensor_count; i++) {
 		status = check_tensor(path, manifest, &manifest->tensors[i]);
+		if (!status)
+			status = check_states(path, &manifest->tensors[i]);
+	}
 	if (!status)
 		status = check_names(path, manifest);
 	return status;

@@ -124,7 +124,7 @@ static zero_status expect_string(const struct object *object, const char *key, c
 /* The seal has been checked before; a second one fails as a name that occurs twice. */
 static const char *const job_keys[] = {"format", "version", "library", "step",      "world",
 				       "stage",  "bucket",  "adamw",   "allgather", "states",
-				       "block",  "user",    "seal",    "checksum"};
+				       "block",  "user",    "seal",    "checksum",  "masters"};
 
 bool manifest_is_job_member(const char *name)
 {
@@ -142,10 +142,10 @@ static zero_status check_format(const struct object *object)
 
 	if (!status)
 		status = read_count(object, "version", 1, UINT32_MAX, &number);
-	if (!status && number != MANIFEST_VERSION)
+	if (!status && number > MANIFEST_VERSION)
 		return files_core()->fail(ZERO_E_UNSUPPORTED,
 					  "%s: the manifest has version %" PRIu64
-					  " of the format; this library reads version %d",
+					  " of the format; this library reads versions 1 to %d",
 					  object->path, number, MANIFEST_VERSION);
 	if (!status)
 		status = expect_string(object, "checksum", MANIFEST_CHECKSUM);
@@ -251,6 +251,9 @@ zero_status manifest_read_job(const char *path, const json_t *json, size_t file_
 		status = read_adamw(&object, manifest);
 	if (!status)
 		status = read_bool(&object, "states", &manifest->states);
+	/* The member is left out where it is false. */
+	if (!status && json_object_get(json, "masters"))
+		status = read_bool(&object, "masters", &manifest->masters);
 	return status ? status : read_user(&object, manifest);
 }
 
@@ -323,11 +326,69 @@ static zero_status read_tensor_team(const struct object *object,
 	return status;
 }
 
+/* ---- named states ---------------------------------------------------------------------------- */
+
+static zero_status read_block(const struct object *object, uint64_t *block)
+{
+	size_t value;
+
+	*block = ZERO_BLOCK_WHOLE;
+	if (json_is_null(json_object_get(object->json, "block")))
+		return ZERO_OK;
+	if (files_json_size(json_object_get(object->json, "block"), &value) && value &&
+	    !(value & (value - 1))) {
+		*block = value;
+		return ZERO_OK;
+	}
+	return fail_member(object, "block", "a power of two, or null");
+}
+
+static zero_status read_state(const struct object *outer, size_t i, const json_t *json,
+			      struct zero_manifest_state *state)
+{
+	static const char *const keys[] = {"name", "dtype", "block"};
+	struct object object = {.path = outer->path, .json = json};
+	const char *name = json_string_value(json_object_get(json, "name"));
+	zero_status status;
+
+	snprintf(object.name, sizeof(object.name), "%.120snamed state %zu ", outer->name, i);
+	status = check_object(&object, keys, sizeof(keys) / sizeof(*keys));
+	if (!status && (!name || !*name || strlen(name) > ZERO_STATE_NAME_MAX || strchr(name, '/')))
+		status = fail_member(&object, "name", "a string of 1 to 64 bytes without a slash");
+	if (status)
+		return status;
+	snprintf(state->name, sizeof(state->name), "%s", name);
+	status = read_dtype(&object, &state->dtype);
+	return status ? status : read_block(&object, &state->block);
+}
+
+/* The member is left out where there are none. */
+static zero_status read_states(const struct object *object, struct zero_manifest_tensor *tensor)
+{
+	const json_t *states = json_object_get(object->json, "named_states");
+	size_t count = json_array_size(states);
+	zero_status status = ZERO_OK;
+
+	if (!states)
+		return ZERO_OK;
+	if (!json_is_array(states) || !count)
+		return fail_member(object, "named_states", "an array that is not empty");
+	tensor->states = calloc(count, sizeof(*tensor->states));
+	if (!tensor->states)
+		return files_no_memory(object->path);
+	for (size_t i = 0; !status && i < count; i++)
+		status = read_state(object, i, json_array_get(states, i), &tensor->states[i]);
+	tensor->state_count = count;
+	return status;
+}
+
+/* ---- tensors and files ----------------------------------------------------------------------- */
+
 zero_status manifest_read_tensor(const char *path, size_t i, const json_t *json,
 				 struct zero_manifest_tensor *tensor)
 {
-	static const char *const keys[] = {"name",      "group", "dtype", "shape",
-					   "trainable", "team",  "first", "shard"};
+	static const char *const keys[] = {"name", "group", "dtype", "shape",       "trainable",
+					   "team", "first", "shard", "named_states"};
 	struct object object = {.path = path, .json = json};
 	zero_status status;
 
@@ -352,7 +413,7 @@ zero_status manifest_read_tensor(const char *path, size_t i, const json_t *json,
 		status = read_count(&object, "first", 0, INT64_MAX, &tensor->first);
 	if (!status)
 		status = read_count(&object, "shard", 0, INT64_MAX, &tensor->shard);
-	return status;
+	return status ? status : read_states(&object, tensor);
 }
 
 zero_status manifest_read_file(const char *path, size_t i, const json_t *json,

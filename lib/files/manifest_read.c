@@ -28,6 +28,7 @@ void manifest_free(struct zero_manifest *manifest)
 	for (size_t i = 0; manifest->tensors && i < manifest->tensor_count; i++) {
 		free(manifest->tensors[i].name);
 		free(manifest->tensors[i].group);
+		free(manifest->tensors[i].states);
 	}
 	for (int i = 0; manifest->files && i < manifest->world; i++)
 		free(manifest->files[i].name);

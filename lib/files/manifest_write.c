@@ -67,12 +67,21 @@ static void write_adamw(struct manifest_writer *to, const struct zero_manifest *
 	fputs("}", to->out);
 }
 
+/* Whether it has nothing that libraries of version 1 do not know. */
+static bool is_plain(const struct zero_manifest *m)
+{
+	for (size_t i = 0; i < m->tensor_count; i++)
+		if (m->tensors[i].state_count)
+			return false;
+	return !m->masters;
+}
+
 static void write_job(struct manifest_writer *to, const struct zero_manifest *m)
 {
 	FILE *out = to->out;
 
 	fprintf(out, "{\n\"format\": \"%s\",\n\"version\": %d,\n\"library\": ", MANIFEST_FORMAT,
-		MANIFEST_VERSION);
+		is_plain(m) ? MANIFEST_VERSION_PLAIN : MANIFEST_VERSION);
 	write_text(to, m->library);
 	fprintf(out, ",\n\"step\": %" PRIu64 ",\n\"world\": %d,\n\"stage\": %d", m->step, m->world,
 		m->stage);
@@ -81,6 +90,8 @@ static void write_job(struct manifest_writer *to, const struct zero_manifest *m)
 	fprintf(out, ",\n\"bucket\": %" PRIu64 ",\n\"adamw\": ", m->bucket);
 	write_adamw(to, m);
 	fprintf(out, ",\n\"states\": %s", m->states ? "true" : "false");
+	if (m->masters)
+		fputs(",\n\"masters\": true", out);
 	fprintf(out, ",\n\"checksum\": \"%s\",\n\"block\": %d,\n\"user\": ", MANIFEST_CHECKSUM,
 		ZERO_CHECKSUM_BLOCK);
 	if (m->has_user) {
@@ -104,6 +115,26 @@ static void write_teams(struct manifest_writer *to, const struct zero_manifest *
 	fputs("]", to->out);
 }
 
+static void write_states(struct manifest_writer *to, const struct zero_manifest_tensor *tensor)
+{
+	FILE *out = to->out;
+
+	fputs(", \"named_states\": [", out);
+	for (size_t i = 0; i < tensor->state_count; i++) {
+		const struct zero_manifest_state *state = &tensor->states[i];
+
+		fputs(i ? ", {\"name\": " : "{\"name\": ", out);
+		write_text(to, state->name);
+		fprintf(out, ", \"dtype\": \"%s\", \"block\": ",
+			safetensors_dtype_name(state->dtype, NULL));
+		if (state->block == ZERO_BLOCK_WHOLE)
+			fputs("null}", out);
+		else
+			fprintf(out, "%" PRIu64 "}", state->block);
+	}
+	fputs("]", out);
+}
+
 static void write_tensor(struct manifest_writer *to, const struct zero_manifest_tensor *tensor)
 {
 	FILE *out = to->out;
@@ -121,8 +152,10 @@ static void write_tensor(struct manifest_writer *to, const struct zero_manifest_
 		fputs("null", out);
 	else
 		fprintf(out, "%d", tensor->team);
-	fprintf(out, ", \"first\": %" PRIu64 ", \"shard\": %" PRIu64 "}", tensor->first,
-		tensor->shard);
+	fprintf(out, ", \"first\": %" PRIu64 ", \"shard\": %" PRIu64, tensor->first, tensor->shard);
+	if (tensor->state_count)
+		write_states(to, tensor);
+	fputs("}", out);
 }
 
 static void write_file(struct manifest_writer *to, const struct zero_manifest_file *file)

@@ -34,7 +34,8 @@ static int place_in(const struct zero_manifest_team *team, int rank)
 static bool has_kind(const struct zero_manifest *manifest,
 		     const struct zero_manifest_tensor *tensor, enum zero_saved_kind kind)
 {
-	return zero_is_saved(kind, manifest->states, tensor->trainable, tensor->dtype);
+	return zero_is_saved(kind, manifest->states, manifest->masters, tensor->trainable,
+			     tensor->dtype);
 }
 
 /* The rank's elements of a tensor. */
@@ -56,8 +57,24 @@ static void own_part(const struct layout_builder *builder,
 	*count = end - begin;
 }
 
-/* Adds the rank's slice of a tensor, if it has one. False: the file would be too large. */
-static bool add_slice(const struct layout_builder *builder, size_t index, enum zero_saved_kind kind)
+/* The values of a named state that the rank has saved. */
+static void saved_part(const struct layout_builder *builder,
+		       const struct zero_manifest_tensor *tensor, uint64_t block, uint64_t *first,
+		       uint64_t *count)
+{
+	int place = tensor->team < 0 ? builder->rank : builder->places[tensor->team];
+	struct zero_state_part part;
+
+	own_part(builder, tensor, first, count);
+	part = zero_state_saved(block, *first, *count, place == 0);
+	*first = part.first;
+	*count = part.count;
+}
+
+/* Adds the rank's slice of a tensor, or of its named state `state`, if it has one. False: the file
+   would be too large. */
+static bool add_slice(const struct layout_builder *builder, size_t index, enum zero_saved_kind kind,
+		      size_t state)
 {
 	const struct zero_manifest_tensor *tensor = &builder->manifest->tensors[index];
 	struct zero_shard_layout *layout = builder->layout;
@@ -66,10 +83,17 @@ static bool add_slice(const struct layout_builder *builder, size_t index, enum z
 
 	*slice = (struct zero_shard_slice){.tensor = index,
 					   .kind = kind,
-					   .dtype = zero_saved_dtype(kind, tensor->dtype),
+					   .state = state,
+					   .dtype = kind == ZERO_SAVED_NAMED
+							    ? tensor->states[state].dtype
+							    : zero_saved_dtype(kind, tensor->dtype),
 					   .at = layout->bytes,
 					   .first_checksum = layout->checksums};
-	own_part(builder, tensor, &slice->first, &slice->count);
+	if (kind == ZERO_SAVED_NAMED)
+		saved_part(builder, tensor, tensor->states[state].block, &slice->first,
+			   &slice->count);
+	else
+		own_part(builder, tensor, &slice->first, &slice->count);
 	if (!slice->count)
 		return true;
 	safetensors_dtype_name(slice->dtype, &size);
@@ -82,13 +106,30 @@ static bool add_slice(const struct layout_builder *builder, size_t index, enum z
 	return true;
 }
 
+/* Adds the slices of a tensor that are of one kind. */
+static bool add_slices(const struct layout_builder *builder, size_t index,
+		       enum zero_saved_kind kind)
+{
+	const struct zero_manifest_tensor *tensor = &builder->manifest->tensors[index];
+	bool fits = true;
+
+	if (kind != ZERO_SAVED_NAMED)
+		return !has_kind(builder->manifest, tensor, kind) ||
+		       add_slice(builder, index, kind, 0);
+	for (size_t state = 0; fits && state < tensor->state_count; state++)
+		fits = add_slice(builder, index, kind, state);
+	return fits;
+}
+
 zero_status manifest_shard(const struct zero_manifest *manifest, int rank,
 			   struct zero_shard_layout *layout)
 {
 	struct layout_builder builder = {.manifest = manifest, .rank = rank, .layout = layout};
-	size_t most = manifest->tensor_count * ZERO_SAVED_KINDS + 1;
+	size_t most = manifest->tensor_count * ZERO_SAVED_NAMED + 1;
 	zero_status status = ZERO_OK;
 
+	for (size_t i = 0; i < manifest->tensor_count; i++)
+		most += manifest->tensors[i].state_count;
 	*layout = (struct zero_shard_layout){.slices = calloc(most, sizeof(*layout->slices))};
 	builder.places = calloc(manifest->team_count + 1, sizeof(*builder.places));
 	if (!layout->slices || !builder.places)
@@ -98,8 +139,7 @@ zero_status manifest_shard(const struct zero_manifest *manifest, int rank,
 		builder.places[t] = place_in(&manifest->teams[t], rank);
 	for (int kind = 0; !status && kind < ZERO_SAVED_KINDS; kind++)
 		for (size_t i = 0; !status && i < manifest->tensor_count; i++)
-			if (has_kind(manifest, &manifest->tensors[i], (enum zero_saved_kind)kind) &&
-			    !add_slice(&builder, i, (enum zero_saved_kind)kind))
+			if (!add_slices(&builder, i, (enum zero_saved_kind)kind))
 				status = files_core()->fail(
 					ZERO_E_FORMAT,
 					"%s would have 2^62 bytes or more with tensor \"%s\"",

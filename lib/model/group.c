@@ -201,6 +201,7 @@ void zero_group_free(zero_group *group)
 		tdelete(group->params[i], &group->job->model->params_by_name, by_name);
 		free(group->params[i]->name);
 		free(group->params[i]->adopted);
+		free(group->params[i]->states);
 		free(group->params[i]);
 	}
 	free(group->params);

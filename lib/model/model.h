@@ -3,9 +3,18 @@
 #ifndef ZERO_MODEL_H
 #define ZERO_MODEL_H
 
+#include "files/files.h"
 #include "job/job.h"
 #include "segments.h"
 #include "flatten_tier.h"
+
+/* An array of the program's beside a parameter. */
+struct zero_named_state {
+	char name[ZERO_STATE_NAME_MAX + 1];
+	zero_dtype dtype;
+	uint64_t block; /* elements of the parameter for one value, or ZERO_BLOCK_WHOLE */
+	void *data;     /* the program's; NULL where this rank keeps no value */
+};
 
 struct zero_param {
 	zero_group *group;
@@ -22,7 +31,9 @@ struct zero_param {
 	float weight_decay;
 	float lr_scale;
 	bool trainable;
-	uint64_t checksum; /* of the gathered values, if the group is `checked` */
+	uint64_t checksum;               /* of the gathered values, if the group is `checked` */
+	struct zero_named_state *states; /* their names ascend; an alias has none */
+	size_t state_count;
 };
 
 /* The parameters of one type in a flat buffer, trainable or not. Equal on all ranks but for
@@ -116,6 +127,7 @@ struct zero_model {
 	bool adopts;           /* a group does */
 	bool released_tensors; /* in a layout that failed: another one would miss them */
 	bool stepping;         /* between zero_step_begin and zero_step_end */
+	bool keeps_masters;    /* zero_keep_masters was called: the program knows where they are */
 	bool torn; /* a step failed half-way: values and states are undefined until a restore */
 	struct zero_sizing sizing; /* from the layout on */
 	enum zero_tier tier;       /* from the layout on, at stages 0 to 2 */
@@ -168,6 +180,22 @@ zero_status zero_storage_alloc(zero_group *group);
 zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team);
 /* Frees the buffers of a group; it is no longer laid out. */
 void zero_storage_free(zero_group *group);
+
+/* ---- named_states.c -------------------------------------------------------------------------- */
+
+/* The elements [*first, *first + *count) of the parameter in this rank's shard, also where more is
+   stored. */
+void zero_param_shard_part(const zero_param *param, size_t *first, size_t *count);
+/* The values of a named state that this rank keeps, the first of them at state->data, and those that
+   it saves. */
+struct zero_state_part zero_param_state_kept(const zero_param *param,
+					     const struct zero_named_state *state);
+struct zero_state_part zero_param_state_saved(const zero_param *param,
+					      const struct zero_named_state *state);
+/* NULL: the parameter, which is no alias, has no state of this name. */
+const struct zero_named_state *zero_param_find_state(const zero_param *param, const char *name);
+/* A hash of all named states, which is the same on all ranks, and their number. */
+uint64_t zero_named_states_hash(const zero_job *job, size_t *count);
 
 /* ---- states.c: optimizer states --------------------------------------------------------------- */
 

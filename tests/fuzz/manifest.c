@@ -13,19 +13,31 @@ enum { WORLD = 32 }; /* the files of this many ranks are checked */
 
 /* The slices are adjacent in the file and within their tensors. */
 static void check_shard(const struct zero_manifest *manifest,
-			const struct zero_shard_layout *layout, uint64_t *params)
+			const struct zero_shard_layout *layout, uint64_t *params, uint64_t *named)
 {
 	uint64_t at = 0, sums = 0;
 
 	for (size_t i = 0; i < layout->count; i++) {
 		const struct zero_shard_slice *slice = &layout->slices[i];
 
+		const struct zero_manifest_tensor *tensor;
+		uint64_t values;
+
 		must(slice->tensor < manifest->tensor_count && slice->count, "slice %zu", i);
-		must(slice->first + slice->count <=
-			     zero_manifest_elements(&manifest->tensors[slice->tensor]),
-		     "slice %zu is beyond its tensor", i);
+		tensor = &manifest->tensors[slice->tensor];
+		values = zero_manifest_elements(tensor);
+		if (slice->kind == ZERO_SAVED_NAMED) {
+			must(slice->state < tensor->state_count, "slice %zu is of no state", i);
+			values = zero_state_kept(tensor->states[slice->state].block, 0, values)
+					 .count;
+			named[slice->tensor] += slice->count;
+		}
+		must(slice->first + slice->count <= values, "slice %zu is beyond its tensor", i);
 		must(slice->at == at && slice->first_checksum == sums, "slice %zu is elsewhere", i);
-		must(slice->kind == ZERO_SAVED_PARAM || manifest->states, "there are no states");
+		must(slice->kind == ZERO_SAVED_PARAM || slice->kind == ZERO_SAVED_NAMED ||
+			     manifest->states ||
+			     (slice->kind == ZERO_SAVED_MASTER && manifest->masters),
+		     "there are no states");
 		at += slice->bytes;
 		sums += (slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;
 		if (slice->kind == ZERO_SAVED_PARAM)
@@ -34,13 +46,25 @@ static void check_shard(const struct zero_manifest *manifest,
 	must(layout->bytes == at && layout->checksums == sums, "%" PRIu64 " bytes", layout->bytes);
 }
 
-/* The files of all ranks have each element once. */
+static uint64_t named_values(const struct zero_manifest_tensor *tensor)
+{
+	uint64_t values = 0;
+
+	for (size_t s = 0; s < tensor->state_count; s++)
+		values +=
+			zero_state_kept(tensor->states[s].block, 0, zero_manifest_elements(tensor))
+				.count;
+	return values;
+}
+
+/* The files of all ranks have each element once, and each value of a named state. */
 static void check_shards(const struct zero_manifest *manifest)
 {
 	uint64_t *params = calloc(manifest->tensor_count + 1, sizeof(*params));
+	uint64_t *named = calloc(manifest->tensor_count + 1, sizeof(*named));
 	int refused = 0;
 
-	must(params, "no memory");
+	must(params && named, "no memory");
 	for (int rank = 0; rank < manifest->world && rank < WORLD; rank++) {
 		struct zero_shard_layout layout;
 
@@ -50,13 +74,15 @@ static void check_shards(const struct zero_manifest *manifest)
 			refused++;
 			continue;
 		}
-		check_shard(manifest, &layout, params);
+		check_shard(manifest, &layout, params, named);
 		free(layout.slices);
 	}
 	for (size_t i = 0; i < manifest->tensor_count; i++)
 		must(refused || manifest->world > WORLD ||
-			     params[i] == zero_manifest_elements(&manifest->tensors[i]),
+			     (params[i] == zero_manifest_elements(&manifest->tensors[i]) &&
+			      named[i] == named_values(&manifest->tensors[i])),
 		     "tensor %zu is not in the files", i);
+	free(named);
 	free(params);
 }
 

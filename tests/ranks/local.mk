@@ -8,6 +8,7 @@
 #	gather     shared, threads; update: changes that are refused or not declared; address: where
 #	           parameters are, and what an access to a released one does
 #	step       step: arguments, memory and bytes; same_values: at all world sizes
+#	step       own_step: a step of the program's own, and zero_reset
 #	teams      teams
 #	sizes      memory, sizing
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
@@ -26,6 +27,7 @@ RANKS_TESTS = \
 	tests/ranks/load_model_refused.ranks \
 	tests/ranks/memory.ranks \
 	tests/ranks/order.ranks \
+	tests/ranks/own_step.ranks \
 	tests/ranks/property.ranks \
 	tests/ranks/report.ranks \
 	tests/ranks/restore.ranks \
@@ -86,6 +88,8 @@ tests_ranks_memory_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = \
 	tests/ranks/order.c tests/ranks/order_job.c tests/ranks/order.h tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h
+tests_ranks_own_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_property_ranks_SOURCES = \
 	tests/ranks/property.c tests/ranks/property_gather.c tests/ranks/property_layout.c \
 	tests/ranks/property_load.c tests/ranks/property_ops.c tests/ranks/property_step.c \
@@ -93,7 +97,7 @@ tests_ranks_property_ranks_SOURCES = \
 tests_ranks_property_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_restore_ranks_SOURCES = \
 	tests/ranks/restore.c tests/ranks/restore_damage.c tests/ranks/restore_model.c \
-	tests/ranks/restore.h tests/ranks/ranks.h
+	tests/ranks/restore_states.c tests/ranks/restore.h tests/ranks/ranks.h
 tests_ranks_restore_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_same_values_ranks_SOURCES = tests/ranks/same_values.c tests/ranks/ranks.h
 tests_ranks_same_values_ranks_LDFLAGS = $(ranks_link)

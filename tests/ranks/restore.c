@@ -32,6 +32,7 @@ static void save(struct model *model, const char *dir)
 	options.user_bytes =
 		(size_t)snprintf(user, sizeof(user), "seed %llu step %llu",
 				 (unsigned long long)model->seed, (unsigned long long)model->steps);
+	fill_states(model, model->steps);
 	ok(zero_save(model->job, dir, &options));
 }
 
@@ -44,7 +45,9 @@ static void restore(struct model *model, const char *path, uint64_t steps, int w
 			     (unsigned long long)model->seed, (unsigned long long)steps);
 
 	memset(&checkpoint, 0xa5, sizeof(checkpoint));
+	fill_states(model, steps + 1);
 	ok(zero_restore(model->job, path, &checkpoint));
+	check_states(model, steps);
 	check(checkpoint.path && strstr(checkpoint.path, "step-0000000"), "%s", checkpoint.path);
 	check(checkpoint.step == steps, "step %llu", (unsigned long long)checkpoint.step);
 	check(checkpoint.world == world, "world %d", checkpoint.world);
@@ -314,8 +317,9 @@ static void load_half(const char *dir, size_t size, int ranks)
 			printf("%.0f bytes read of %.0f, %.4f\n", total, state_bytes(&again),
 			       total / state_bytes(&again));
 		/* A rank reads at most two blocks in part of each slice that it shares. */
-		check(total <= state_bytes(&again) +
-				       TENSORS * 4.0 * (ranks + zero_world(again.job)) * 65536,
+		check(total <= state_bytes(&again) + TENSORS * (4.0 + STATES) *
+							     (ranks + zero_world(again.job)) *
+							     65536,
 		      "%.0f bytes read of %.0f", total, state_bytes(&again));
 	}
 	got = digest(&again);
@@ -328,6 +332,7 @@ static void load_half(const char *dir, size_t size, int ranks)
 
 int main(int argc, char **argv)
 {
+	struct model model = {0};
 	char dir[1100];
 
 	if (argc >= 3 && !strcmp(argv[1], "save")) {
@@ -346,6 +351,10 @@ int main(int argc, char **argv)
 		snprintf(dir, sizeof(dir), "%s/folders", file_path(""));
 		folders(dir);
 		other_models(dir);
+		make_tensors(&model, test_seed() ^ 5, SMALL);
+		states(&model, dir);
+		snprintf(dir, sizeof(dir), "%s/own", file_path(""));
+		own_steps(dir);
 		snprintf(dir, sizeof(dir), "%s/damaged", file_path(""));
 		damaged(dir);
 	}

@@ -9,7 +9,7 @@
 
 #include "ranks.h"
 
-enum { TENSORS = 14, GROUPS = 4, SENTENCE = 1024 };
+enum { TENSORS = 14, GROUPS = 4, SENTENCE = 1024, STATES = 4 };
 
 struct tensor {
 	char name[24];
@@ -28,6 +28,7 @@ struct model {
 	struct tensor tensors[TENSORS];
 	zero_param *params[TENSORS];
 	int group_of[TENSORS];
+	unsigned char *states[TENSORS][STATES]; /* this rank's values of named states */
 	uint64_t seed, steps;
 };
 
@@ -38,7 +39,7 @@ void open_model(struct model *model, uint64_t grouping, const char *settings);
 void load_values(struct model *model);
 void train(struct model *model, int steps);
 void close_model(struct model *model);
-/* Bytes of all parameters and states. */
+/* Bytes of all parameters and states, named ones included. */
 double state_bytes(const struct model *model);
 
 /* A digest of each tensor's values, the same on all ranks. COLLECTIVE. */
@@ -52,6 +53,21 @@ void expect_same(const struct model *model, const struct digests *got, const str
 void meet(zero_job *job);
 /* A random choice of settings. */
 void choose_settings(uint64_t *random, char *text, size_t size);
+
+/* ---- restore_states.c ------------------------------------------------------------------------ */
+
+/* Registers states of the tensors; open_model does so, and close_model frees them. */
+void register_states(struct model *model);
+void free_states(struct model *model);
+/* Sets the values that they have after so many steps; whether they have these. */
+void fill_states(const struct model *model, uint64_t steps);
+void check_states(const struct model *model, uint64_t steps);
+/* At most so many bytes have their values. */
+double named_bytes(const struct model *model);
+/* COLLECTIVE. What is refused, with a checkpoint of this model in `dir`. */
+void states(struct model *model, const char *dir);
+/* COLLECTIVE. Masters of a program that takes its own steps. */
+void own_steps(const char *dir);
 
 /* ---- restore_damage.c ------------------------------------------------------------------------ */
 

@@ -166,6 +166,37 @@ static void flip_blocks(struct model *model, const char *path)
 	}
 }
 
+/* A byte of the first named state in a file. */
+static void flip_state(struct model *model, const char *path)
+{
+	char name[64], full[1200], what[128], *data = NULL;
+	const char *state = NULL, *offsets;
+	unsigned long long header, from;
+	size_t bytes;
+
+	for (int file = 0; !state && file < zero_world(model->job); file++) {
+		free(data);
+		name_file(file, zero_world(model->job), name, sizeof(name));
+		snprintf(full, sizeof(full), "%s/%s", path, name);
+		data = read_all(full, &bytes);
+		state = strstr(data + 8, "\"state/");
+	}
+	check(state, "no named state in %s", path);
+	memcpy(&header, data, 8);
+	offsets = strstr(state, "\"data_offsets\":[");
+	check(offsets && sscanf(offsets, "\"data_offsets\":[%llu", &from) == 1, "no offsets");
+	find_tensor(data, 8 + header + from, what, sizeof(what));
+	check(strstr(what, "tensor \"state/"), "%s", what);
+	meet(model->job);
+	if (!zero_rank(model->job))
+		flip(full, 8 + header + from, 5);
+	refused(model, path, name, what);
+	if (!zero_rank(model->job))
+		flip(full, 8 + header + from, 5);
+	meet(model->job);
+	free(data);
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 enum wrong { SHORTER, LONGER, MISSING, FIFO, LINK, FOLDER, EMPTY, WRONGS };
@@ -272,6 +303,7 @@ void damage(struct model *model, const char *path, int flips)
 	for (int i = 0; i < flips; i++)
 		flip_one(model, path, &random);
 	flip_blocks(model, path);
+	flip_state(model, path);
 	for (int wrong = 0; wrong < WRONGS; wrong++) {
 		wrong_file(model, path, (int)below(&random, (size_t)world), (enum wrong)wrong);
 		wrong_file(model, path, world, (enum wrong)wrong);

@@ -58,7 +58,7 @@ double state_bytes(const struct model *model)
 			each += tensor->dtype == ZERO_F32 ? 8 : 12;
 		bytes += (double)(tensor->count * each);
 	}
-	return bytes;
+	return bytes + named_bytes(model);
 }
 
 /* ---- a job ----------------------------------------------------------------------------------- */
@@ -122,11 +122,13 @@ void open_model(struct model *model, uint64_t grouping, const char *settings)
 		model->trainable[model->group_of[t]] |= model->tensors[t].trainable;
 	}
 	ok(zero_layout(model->job));
+	register_states(model);
 }
 
 void close_model(struct model *model)
 {
 	ok(zero_close(model->job));
+	free_states(model);
 }
 
 void choose_settings(uint64_t *random, char *text, size_t size)

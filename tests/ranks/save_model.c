@@ -35,6 +35,107 @@ size_t value_bytes(const struct model *model, size_t p)
 	return count_of(model, p) * zero_dtype_size(dtypes[p % KINDS]);
 }
 
+/* ---- named states ---------------------------------------------------------------------------- */
+
+/* One of each kind of parameter. A state of a frozen one changes too. */
+static const struct {
+	const char *name;
+	zero_dtype dtype;
+	size_t block;
+} named[KINDS] = {[F32] = {"m", ZERO_BF16, 0},     [BF16] = {"scale", ZERO_F32, 256},
+		  [F16] = {"codes", ZERO_U8, 1},   [EMPTY] = {"n", ZERO_F64, ZERO_STATE_WHOLE},
+		  [FROZEN] = {"mask", ZERO_U8, 0}, [ONE] = {"n", ZERO_I64, ZERO_STATE_WHOLE}};
+
+/* All values of a state, one byte after the other. */
+static size_t named_values(const struct model *model, size_t p, uint64_t steps, unsigned char *out)
+{
+	size_t block = named[p % KINDS].block, count = count_of(model, p), bytes;
+
+	count = block == ZERO_STATE_WHOLE ? 1 : block ? (count + block - 1) / block : count;
+	bytes = count * zero_dtype_size(named[p % KINDS].dtype);
+	for (size_t i = 0; i < bytes; i++)
+		out[i] = (unsigned char)mixed(steps * 64 + p + i * 65536);
+	return bytes;
+}
+
+/* Copies those of them to `out` that this rank keeps. Returns their bytes. */
+static size_t kept_values(const struct model *model, size_t p, uint64_t steps, unsigned char *out)
+{
+	static unsigned char all[COUNT_MAX * 8];
+	zero_team *team = p / KINDS == GROUPS - 1 ? model->team : NULL;
+	int place = team ? zero_team_rank(team) : rank;
+	size_t cuts[65], block = named[p % KINDS].block ? named[p % KINDS].block : 1, first;
+	size_t size = zero_dtype_size(named[p % KINDS].dtype);
+	size_t bytes = named_values(model, p, steps, all);
+
+	if (place < 0)
+		return 0;
+	ok(zero_param_cuts(model->params[p], cuts));
+	if (block != ZERO_STATE_WHOLE && cuts[place] == cuts[place + 1])
+		return 0;
+	first = block == ZERO_STATE_WHOLE ? 0 : cuts[place] / block;
+	if (block != ZERO_STATE_WHOLE)
+		bytes = ((cuts[place + 1] - 1) / block + 1 - first) * size;
+	memcpy(out, all + first * size, bytes);
+	return bytes;
+}
+
+static unsigned char state_values[COUNT_MAX * 8];
+
+void fill_states(const struct model *model, uint64_t steps)
+{
+	for (size_t p = 0; p < PARAMS; p++)
+		if (model->states[p])
+			memcpy(model->states[p], state_values,
+			       kept_values(model, p, steps, state_values));
+}
+
+void check_states(const struct model *model, uint64_t steps)
+{
+	for (size_t p = 0; p < PARAMS; p++)
+		check(!model->states[p] || !memcmp(model->states[p], state_values,
+						   kept_values(model, p, steps, state_values)),
+		      "another value of the state of parameter %zu", p);
+}
+
+static void register_states(struct model *model)
+{
+	for (size_t p = 0; p < PARAMS; p++) {
+		zero_state_spec spec = {.name = named[p % KINDS].name,
+					.dtype = named[p % KINDS].dtype,
+					.block = named[p % KINDS].block};
+
+		if (!spec.name)
+			continue;
+		model->states[p] = malloc(kept_values(model, p, 0, state_values) + 1);
+		check(model->states[p], "no memory");
+		spec.data = model->states[p];
+		ok(zero_state_register(model->params[p], &spec));
+	}
+	fill_states(model, 0);
+}
+
+void drop_states(struct model *model)
+{
+	for (size_t p = 0; p < PARAMS; p++) {
+		if (!model->states[p])
+			continue;
+		ok(zero_state_unregister(model->params[p], named[p % KINDS].name));
+		memset(model->states[p], 0xa5, kept_values(model, p, 0, state_values));
+		free(model->states[p]);
+		model->states[p] = NULL;
+	}
+}
+
+void close_model(struct model *model)
+{
+	ok(zero_close(model->job));
+	for (size_t p = 0; p < PARAMS; p++)
+		free(model->states[p]);
+}
+
+/* ---- a job ----------------------------------------------------------------------------------- */
+
 struct model open_model(const char *settings, uint64_t seed)
 {
 	struct model model = {.job = open_job("%s", settings)};
@@ -88,6 +189,7 @@ struct model open_model(const char *settings, uint64_t seed)
 					     .alias_of = model.params[PARAMS - KINDS]},
 			  &tied));
 	ok(zero_layout(model.job));
+	register_states(&model);
 	return model;
 }
 
@@ -172,6 +274,7 @@ void step_model(struct model *model, zero_step_result *result)
 	}
 	ok(zero_step(model->job, &adamw, result));
 	model->steps++;
+	fill_states(model, model->steps);
 }
 
 void remember(struct model *model, struct moment *moment)
@@ -219,6 +322,8 @@ static size_t expected(const struct model *model, const struct moment *moment, c
 		memcpy(out, moment->values[p], value_bytes(model, p));
 		return value_bytes(model, p);
 	}
+	if (!strncmp(kind, "state/", 6))
+		return named_values(model, p, moment->steps, out);
 	if (!is_trained(p) || !moment->steps)
 		return SIZE_MAX;
 	if (!strcmp(kind, "master")) {
@@ -290,8 +395,9 @@ static void check_tensor(const struct model *model, zero_file **files, const str
 		if (!tensor)
 			continue;
 		check(tensor->ndim == 1 && tensor->shape[0], "%s", name);
-		check(strcmp(kind, "param") ? tensor->dtype == ZERO_F32
-					    : tensor->dtype == dtypes[p % KINDS],
+		check(tensor->dtype == (!strcmp(kind, "param")        ? dtypes[p % KINDS]
+					: !strncmp(kind, "state/", 6) ? named[p % KINDS].dtype
+								      : ZERO_F32),
 		      "%s", name);
 		size = tensor->shape[0] * zero_dtype_size(tensor->dtype);
 		check(at + size <= bytes, "%s has more than %zu bytes", name, bytes);
@@ -302,7 +408,7 @@ static void check_tensor(const struct model *model, zero_file **files, const str
 		return;
 	check(at == bytes, "%s has %zu of %zu bytes", name, at, bytes);
 	/* A rank that is not in the team does not know the values. */
-	if (!is_mine(model, p) && strncmp(kind, "exp", 3))
+	if (!is_mine(model, p) && strncmp(kind, "exp", 3) != 0 && strncmp(kind, "state", 5) != 0)
 		return;
 	for (size_t i = 0; i < bytes; i++)
 		check(found[i] == wanted[i], "byte %zu of %zu of %s at step %llu", i, bytes, name,
@@ -366,6 +472,9 @@ static void check_text(const char *path, const struct moment *moment, const char
 		free(text);
 	}
 	check(!!strstr(*manifest, "\"states\": true") == (moment->steps > 0), "%s", *manifest);
+	/* Those of the moment of the save, whatever the program has unregistered since. */
+	check(strstr(*manifest, "\"named_states\": [{\"name\": \"m\", \"dtype\": \"BF16\""),
+	      "no named states in %s", *manifest);
 }
 
 void check_checkpoint(struct model *model, const char *dir, const struct moment *moment,
@@ -384,9 +493,15 @@ void check_checkpoint(struct model *model, const char *dir, const struct moment 
 	check_sums(files[rank], manifest);
 	/* The ranks share the work, but the first rank is not in the team of the last group. */
 	for (size_t p = 0; p < PARAMS; p++)
-		for (size_t k = 0; k < 4; k++)
-			if ((int)(p + k) % world == rank || p >= PARAMS - KINDS)
-				check_tensor(model, files, moment, kinds[k], p);
+		for (size_t k = 0; k < 5; k++) {
+			const char *name = named[p % KINDS].name;
+			char state[80];
+
+			snprintf(state, sizeof(state), "state/%s", name ? name : "");
+			if ((k < 4 || name) &&
+			    ((int)(p + k) % world == rank || p >= PARAMS - KINDS))
+				check_tensor(model, files, moment, k < 4 ? kinds[k] : state, p);
+		}
 	for (int from = 0; from < world; from++)
 		zero_file_close(files[from]);
 	free(manifest);

@@ -13,6 +13,7 @@ struct model {
 	int team_ranks;
 	zero_group *groups[GROUPS];
 	zero_param *params[PARAMS];
+	unsigned char *states[PARAMS]; /* this rank's values of the named state; NULL: none */
 	uint64_t steps;
 };
 
@@ -30,7 +31,15 @@ size_t value_bytes(const struct model *model, size_t p);
 struct model open_model(const char *settings, uint64_t seed);
 /* Random values. Trained values are exact in 16 bits, and the same in each type. */
 void load_model(struct model *model, uint64_t seed);
+/* Named states change as soon as the step has returned. */
 void step_model(struct model *model, zero_step_result *result);
+/* Unregisters all named states, and frees them at once. */
+void drop_states(struct model *model);
+/* Sets their values to those after so many steps; whether they have these. */
+void fill_states(const struct model *model, uint64_t steps);
+void check_states(const struct model *model, uint64_t steps);
+/* COLLECTIVE. */
+void close_model(struct model *model);
 void remember(struct model *model, struct moment *moment);
 
 /* Reads dir/step-<steps> byte by byte and compares; `user` may be NULL. COLLECTIVE. */

@@ -18,6 +18,9 @@ except ImportError as error:
     sys.exit(77)
 
 
+SIZES = {"F32": 4, "BF16": 2, "U8": 1, "I64": 8}
+
+
 def read(path):
     """{name: (dtype, shape, bytes)}"""
     with open(path, "rb") as file:
@@ -30,7 +33,7 @@ def main():
     folder, export = sys.argv[1:]
     with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
         manifest = json.load(file)
-    assert manifest["format"] == "slurm-zero checkpoint" and manifest["version"] == 1
+    assert manifest["format"] == "slurm-zero checkpoint" and manifest["version"] == 2
     joined = {}
     for entry in manifest["files"]:
         path = os.path.join(folder, entry["name"])
@@ -46,7 +49,7 @@ def main():
             joined[name] = (dtype, before[1] + data)
     exported = read(export)
     assert len(exported) == len(manifest["tensors"])
-    states = 0
+    states = named = 0
     for tensor in manifest["tensors"]:
         name, shape = tensor["name"], tensor["shape"]
         dtype, data = joined.pop("param/" + name, (tensor["dtype"], b""))
@@ -55,6 +58,12 @@ def main():
         count = 1
         for dim in shape:
             count *= dim
+        for state in tensor.get("named_states", []):
+            block, kind = state["block"], f"state/{state['name']}/"
+            values = (count + block - 1) // block if block else 1
+            of, data = joined.pop(kind + name, (state["dtype"], b""))
+            assert of == state["dtype"] and len(data) == SIZES[of] * values, kind + name
+            named += 1
         if not (tensor["trainable"] and manifest["states"] and count):
             continue
         kinds = ["exp_avg/", "exp_avg_sq/"] + (["master/"] if dtype != "F32" else [])
@@ -63,8 +72,9 @@ def main():
             assert dtype == "F32" and len(data) == 4 * count, kind + name
             states += 1
     assert not joined, sorted(joined)
-    assert states or not manifest["states"]
-    print(f"{len(exported)} tensors and {states} states in {len(manifest['files'])} files")
+    assert named and (states or not manifest["states"])
+    print(f"{len(exported)} tensors, {states} states and {named} named ones in "
+          f"{len(manifest['files'])} files")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,13 @@ static uint64_t state;
 
 static int all_ranks[] = {0, 2}, odd_ranks[] = {1};
 static struct zero_manifest_team teams[] = {{all_ranks, 2}, {odd_ranks, 1}};
+static struct zero_manifest_state states[] = {
+	{"a\"\xc3\xa4", ZERO_BF16, 1}, {"n", ZERO_I64, ZERO_BLOCK_WHOLE}, {"scale", ZERO_F32, 256}};
 static struct zero_manifest_tensor tensors[] = {
 	{.name = "h.0.w",
 	 .group = "h.0",
+	 .states = states,
+	 .state_count = 3,
 	 .dtype = ZERO_F32,
 	 .ndim = 2,
 	 .shape = {4, 100},
@@ -38,8 +42,22 @@ static struct zero_manifest_tensor tensors[] = {
 	 .team = 0,
 	 .first = 64,
 	 .shard = 128},
-	{.name = "n", .group = "g", .dtype = ZERO_I64, .ndim = 0, .team = 1, .shard = 64},
-	{.name = "empty", .group = "g", .dtype = ZERO_F16, .ndim = 2, .shape = {3, 0}, .team = -1},
+	{.name = "n",
+	 .group = "g",
+	 .states = states + 1,
+	 .state_count = 2,
+	 .dtype = ZERO_I64,
+	 .ndim = 0,
+	 .team = 1,
+	 .shard = 64},
+	{.name = "empty",
+	 .group = "g",
+	 .states = states,
+	 .state_count = 2,
+	 .dtype = ZERO_F16,
+	 .ndim = 2,
+	 .shape = {3, 0},
+	 .team = -1},
 };
 static struct zero_manifest_file files[] = {
 	{"rank-00000-of-00003.safetensors", 12345, 1, 2},
@@ -94,7 +112,7 @@ START_TEST(test_round_trip)
 	size_t bytes;
 	char *text;
 
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 6; i++) {
 		if (i == 1)
 			other.has_adamw = other.has_user = other.states = false;
 		if (i == 2)
@@ -104,7 +122,18 @@ START_TEST(test_round_trip)
 			other.clip = 0x1.fffffep127;
 			other.lr = (double)0.1F;
 		}
+		/* Without named states, libraries that know none can read it. */
+		if (i == 4) {
+			other.tensors = tensors + 1;
+			other.tensor_count = 1;
+		}
+		if (i == 5) {
+			other.states = false;
+			other.masters = true;
+		}
 		text = written(&other, &bytes);
+		ck_assert_ptr_nonnull(
+			strstr(text, i == 2 || i == 4 ? "\"version\": 1," : "\"version\": 2,"));
 		ck_assert_msg(!ops->manifest_parse("m", text, bytes, &read), "%s\n%s", sentence,
 			      text);
 		expect_text(read, text);
@@ -192,20 +221,33 @@ END_TEST
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
+static size_t state_size(const struct zero_shard_slice *slice)
+{
+	zero_dtype dtype = tensors[slice->tensor].states[slice->state].dtype;
+
+	return dtype == ZERO_BF16 ? 2 : dtype == ZERO_I64 ? 8 : 4;
+}
+
 START_TEST(test_shard)
 {
 	/* rank, kind, tensor, first, count: 100 * 4 elements from 128 on in shards of 192; 65 from
-	   64 on in two shards of 128 of ranks 0 and 2; one of rank 1. */
+	   64 on in two shards of 128 of ranks 0 and 2; one of rank 1. Then the named states: of the
+	   first tensor block 0 of 256 elements is cut between ranks 0 and 1, and rank 0 saves it; a
+	   value of a whole tensor is saved by the first rank of its team, also if that is empty. */
 	static const struct {
 		int rank, kind;
-		size_t tensor;
+		size_t tensor, state;
 		uint64_t first, count;
 	} want[] = {
-		{0, 0, 0, 0, 64}, {0, 0, 1, 0, 64},    {0, 1, 0, 0, 64},   {0, 1, 1, 0, 64},
-		{0, 2, 0, 0, 64}, {0, 2, 1, 0, 64},    {0, 3, 1, 0, 64},   {1, 0, 0, 64, 192},
-		{1, 0, 2, 0, 1},  {1, 1, 0, 64, 192},  {1, 2, 0, 64, 192}, {2, 0, 0, 256, 144},
-		{2, 0, 1, 64, 1}, {2, 1, 0, 256, 144}, {2, 1, 1, 64, 1},   {2, 2, 0, 256, 144},
-		{2, 2, 1, 64, 1}, {2, 3, 1, 64, 1},
+		{0, 0, 0, 0, 0, 64},    {0, 0, 1, 0, 0, 64},    {0, 1, 0, 0, 0, 64},
+		{0, 1, 1, 0, 0, 64},    {0, 2, 0, 0, 0, 64},    {0, 2, 1, 0, 0, 64},
+		{0, 3, 1, 0, 0, 64},    {0, 4, 0, 0, 0, 64},    {0, 4, 0, 1, 0, 1},
+		{0, 4, 0, 2, 0, 1},     {0, 4, 3, 1, 0, 1},     {1, 0, 0, 0, 64, 192},
+		{1, 0, 2, 0, 0, 1},     {1, 1, 0, 0, 64, 192},  {1, 2, 0, 0, 64, 192},
+		{1, 4, 0, 0, 64, 192},  {1, 4, 2, 0, 0, 1},     {1, 4, 2, 1, 0, 1},
+		{2, 0, 0, 0, 256, 144}, {2, 0, 1, 0, 64, 1},    {2, 1, 0, 0, 256, 144},
+		{2, 1, 1, 0, 64, 1},    {2, 2, 0, 0, 256, 144}, {2, 2, 1, 0, 64, 1},
+		{2, 3, 1, 0, 64, 1},    {2, 4, 0, 0, 256, 144}, {2, 4, 0, 2, 1, 1},
 	};
 	size_t next = 0;
 
@@ -216,14 +258,15 @@ START_TEST(test_shard)
 		ck_assert_msg(!ops->manifest_shard(&sample, rank, &layout), "%s", sentence);
 		for (size_t i = 0; i < layout.count; i++, next++) {
 			const struct zero_shard_slice *slice = &layout.slices[i];
-			size_t size = slice->kind          ? 4
-				      : slice->tensor == 0 ? 4
-				      : slice->tensor == 1 ? 2
-							   : 8;
+			size_t size = slice->kind == ZERO_SAVED_NAMED ? state_size(slice)
+				      : slice->kind || !slice->tensor ? 4
+				      : slice->tensor == 1            ? 2
+								      : 8;
 
 			ck_assert_int_eq(want[next].rank, rank);
 			ck_assert_int_eq(slice->kind, want[next].kind);
 			ck_assert_uint_eq(slice->tensor, want[next].tensor);
+			ck_assert_uint_eq(slice->state, want[next].state);
 			ck_assert_uint_eq(slice->first, want[next].first);
 			ck_assert_uint_eq(slice->count, want[next].count);
 			ck_assert_uint_eq(slice->at, at);
@@ -265,9 +308,9 @@ static const struct {
 	const char *from, *to, *words;
 } bad[] = {
 	{"slurm-zero", "slurm zero", "\"format\" is"},
-	{"\"version\": 1", "\"version\": 2", "version 2"},
-	{"\"version\": 1", "\"version\": 0", "\"version\" is 0"},
-	{"\"version\": 1", "\"version\": \"1\"", "\"version\" is \"1\""},
+	{"\"version\": 2", "\"version\": 3", "version 3"},
+	{"\"version\": 2", "\"version\": 0", "\"version\" is 0"},
+	{"\"version\": 2", "\"version\": \"1\"", "\"version\" is \"1\""},
 	{"\"library\": \"0.1\",\n", "", "has no \"library\""},
 	{"\"step\": 120", "\"step\": -1", "\"step\" is -1"},
 	{"\"step\": 120", "\"step\": 1.5", "\"step\" is 1.5"},
@@ -286,6 +329,7 @@ static const struct {
 	{"\"lr\": 0.001, ", "", "has no \"lr\""},
 	{"\"adamw\": {", "\"adamw\": [], \"x\": {", "\"x\" is not a member"},
 	{"\"states\": true", "\"states\": 1", "\"states\" is 1"},
+	{"\"states\": true", "\"states\": true, \"masters\": 1", "\"masters\" is 1"},
 	{"\"checksum\": \"xxh3-64\"", "\"checksum\": \"md5\"", "\"checksum\" is \"md5\""},
 	{"\"block\": 65536", "\"block\": 4096", "\"block\" is 4096"},
 	{"\"bytes\": 17", "\"bytes\": -17", "\"user\" \"bytes\" is -17"},
@@ -317,6 +361,23 @@ static const struct {
 	{"\"first\": 128", "\"first\": 9223372036854775807", "cannot hold them"},
 	{"\"shard\": 192", "\"shard\": 9223372036854775807", "cannot hold them"},
 	{"\"shard\": 192", "\"shard\": 0", "cannot hold them"},
+	{"\"name\": \"scale\"", "\"name\": \"m\"", "\"h.0.w\" has named state \"m\" in place 2"},
+	{"\"name\": \"scale\"", "\"name\": \"n\"", "must ascend"},
+	{"\"name\": \"scale\"", "\"name\": \"s/t\"", "named state 2 \"name\" is \"s/t\""},
+	{"\"name\": \"scale\"", "\"name\": \"\"", "without a slash"},
+	{"\"name\": \"scale\"",
+	 "\"name\": \"sssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssss\"",
+	 "a string of 1 to 64 bytes"},
+	{"\"name\": \"scale\", ", "", "named state 2 has no \"name\""},
+	{"\"dtype\": \"I64\", \"block\"", "\"dtype\": \"I8\", \"block\"",
+	 "named state 1 \"dtype\" is"},
+	{"\"block\": 256", "\"block\": 255", "named state 2 \"block\" is 255; it must be a power"},
+	{"\"block\": 256", "\"block\": 0", "\"block\" is 0"},
+	{"\"block\": 256", "\"blok\": 256", "named state 2 has the unknown member \"blok\""},
+	{"\"named_states\": [", "\"named_states\": [7, ",
+	 "named state 0 is 7; it must be an object"},
+	{"\"named_states\": [", "\"named_states\": [], \"shard\": [", "not valid JSON"},
+	{"\"first\": 128", "\"named_states\": 1, \"first\": 128", "not valid JSON"},
 	{"rank-00000", "../rank-00000", "it must be \"rank-00000-of-00003.safetensors\""},
 	{"rank-00001", "rank-00000", "it must be \"rank-00001"},
 	{"\"bytes\": 12345", "\"bytes\": -1", "\"bytes\" is -1"},
