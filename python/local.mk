@@ -3,15 +3,21 @@
 # needs libzero, but no torch to be built.
 PYTHON_FILES = \
 	python/slurm_zero/__init__.py \
+	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
 	python/slurm_zero/_tensor.py
-EXTRA_DIST += $(PYTHON_FILES) python/slurm_zero/_zero.c python/tests/cases.py \
+EXTRA_DIST += $(PYTHON_FILES) \
+	python/slurm_zero/_files.c python/slurm_zero/_zero.c python/slurm_zero/_zero.h python/tests/cases.py \
+	python/tests/checkpoint.py \
 	python/tests/models.py python/tests/check.sh
 
 # libtool makes no file of that name, and what is beside it is not installed yet.
 if HAVE_PYTHON
 noinst_LTLIBRARIES += python/_zero.la
-python__zero_la_SOURCES = python/slurm_zero/_zero.c
+python__zero_la_SOURCES = \
+	python/slurm_zero/_files.c \
+	python/slurm_zero/_zero.c \
+	python/slurm_zero/_zero.h
 python__zero_la_CPPFLAGS = $(AM_CPPFLAGS) $(PYTHON_CPPFLAGS)
 python__zero_la_CFLAGS = $(OUTER_CFLAGS)
 python__zero_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -rpath $(abs_builddir)/python \

@@ -13,13 +13,13 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import _zero
+from . import _checkpoint, _zero
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
 from ._tensor import FlatShard
 
 __all__ = [
     "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
-    "init", "load", "memory", "meta", "no_sync", "reset", "traffic",
+    "init", "load", "memory", "meta", "no_sync", "reset", "restore", "save", "save_wait", "traffic",
 ]
 Error = _zero.Error
 _job = None
@@ -274,6 +274,31 @@ def export(path):
     for group in _job.groups:
         group.reshard()
     _zero.export(os.fspath(path))
+
+
+def save(optimizer, folder, *, extra=None, keep_last=0, background=False):
+    """Writes the checkpoint folder/step-N of all parameters and of the optimizer, or of a list of
+    them, or None. N is the number of steps that were taken. `extra` is what JSON can hold: rank 0's
+    is saved, and restore returns it. `keep_last` deletes all but so many checkpoints. With
+    `background` it is written while training goes on; save_wait waits for it. All ranks call it."""
+    if _job is None:
+        raise Error("there is no model to save")
+    _checkpoint.save(_job, optimizer, folder, extra, keep_last, background)
+
+
+def save_wait():
+    """Waits until a save in the background is complete, and raises its error. All ranks call it."""
+    _zero.save_wait()
+
+
+def restore(optimizer, path):
+    """Fills the parameters, and the optimizers that save was called with, from a checkpoint, or the
+    latest one of a folder. With None for the optimizer only the parameters. The number of ranks, the
+    stage and the groups may be others than when it was saved. Returns {path, step, extra}, or None,
+    with nothing changed, if there is no checkpoint. All ranks call it."""
+    if _job is None:
+        raise Error("shard the model first, with fully_shard")
+    return _checkpoint.restore(_job, optimizer, path)
 
 
 def reset():

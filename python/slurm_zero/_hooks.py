@@ -265,6 +265,7 @@ class Job:
         self.roots = []
         self.backward = self.stepping = False
         self.stage = 3
+        self.steps = 0  # that were taken, for the names of checkpoints
 
     def may_write(self):
         return self.stepping or self.stage == 3
@@ -410,6 +411,7 @@ class Job:
         if self.stepping:
             self.stepping = False
             _zero.step_end()
+            self.steps += 1
 
     def reset(self):
         _zero.reset()

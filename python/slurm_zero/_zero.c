@@ -1,50 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of libzero that the package slurm_zero is made of. A process has one job, so that it
- * is no argument. Groups and parameters are capsules, which end with the job that they are of.
+ * The functions of libzero that the package slurm_zero is made of. A process has one job, so that it is
+ * no argument. Groups and parameters are capsules, which end with the job that they are of.
  * Memory of the library is passed as DLPack capsules, which own nothing: zero_close frees it.
  * Functions that may wait for other ranks or for files release the interpreter's lock.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030a0000
-#include <Python.h>
 #include <stdlib.h>
 
-#include "zero.h"
+#include "_zero.h"
 
-static zero_job *job;
 /* The address that capsules of the present job have as their context. */
 static char *life;
 static PyObject *Error;
+zero_job *zero_py_job;
 
 #define GROUP "slurm_zero.group"
 #define PARAM "slurm_zero.param"
 
-/* Runs a call that may wait, and sets `status`. */
-#define WAIT(call)                                      \
-	do {                                            \
-		Py_BEGIN_ALLOW_THREADS status = (call); \
-		Py_END_ALLOW_THREADS                    \
-	} while (0)
-
-static PyObject *fail(void)
+PyObject *zero_py_fail(void)
 {
 	PyErr_SetString(Error, zero_last_error());
 	return NULL;
 }
 
-static PyObject *none_or_fail(zero_status status)
+PyObject *zero_py_status(zero_status status)
 {
 	if (status)
-		return fail();
+		return zero_py_fail();
 	Py_RETURN_NONE;
 }
 
-static bool has_job(void)
+bool zero_py_has_job(void)
 {
-	if (!job)
+	if (!zero_py_job)
 		PyErr_SetString(Error, "there is no open job: call slurm_zero.init() first");
-	return job;
+	return zero_py_job;
 }
 
 static PyObject *handle(void *pointer, const char *kind)
@@ -62,7 +52,7 @@ static void *handle_of(PyObject *capsule, const char *kind)
 
 	if (!pointer)
 		return NULL;
-	if (!job || PyCapsule_GetContext(capsule) != life) {
+	if (!zero_py_job || PyCapsule_GetContext(capsule) != life) {
 		PyErr_SetString(Error, "a group or parameter of a job that has been closed");
 		return NULL;
 	}
@@ -74,7 +64,7 @@ static int to_group(PyObject *capsule, void *group)
 	return (*(zero_group **)group = handle_of(capsule, GROUP)) != NULL;
 }
 
-static int to_param(PyObject *capsule, void *param)
+int zero_py_to_param(PyObject *capsule, void *param)
 {
 	return (*(zero_param **)param = handle_of(capsule, PARAM)) != NULL;
 }
@@ -82,7 +72,7 @@ static int to_param(PyObject *capsule, void *param)
 /* Fills *groups from a list, to be freed with PyMem_Free. Returns false with an exception set. */
 static bool to_groups(PyObject *list, zero_group ***groups, size_t *count)
 {
-	Py_ssize_t n = has_job() ? PyList_Size(list) : -1;
+	Py_ssize_t n = zero_py_has_job() ? PyList_Size(list) : -1;
 
 	*groups = NULL;
 	*count = 0;
@@ -179,26 +169,26 @@ static PyObject *py_open(PyObject *self, PyObject *args)
 	life = malloc(1);
 	if (!life)
 		return PyErr_NoMemory();
-	WAIT(zero_open(&options, &job));
-	return none_or_fail(status);
+	WAIT(zero_open(&options, &zero_py_job));
+	return zero_py_status(status);
 }
 
 static PyObject *py_close(PyObject *self, PyObject *args)
 {
 	zero_status status;
-	zero_job *closing = job;
+	zero_job *closing = zero_py_job;
 
 	(void)self, (void)args;
-	job = NULL;
+	zero_py_job = NULL;
 	WAIT(zero_close(closing));
-	return none_or_fail(status);
+	return zero_py_status(status);
 }
 
 static PyObject *py_place(PyObject *self, PyObject *args)
 {
 	(void)self, (void)args;
-	return Py_BuildValue("iiii", zero_rank(job), zero_world(job), zero_local_rank(job),
-			     zero_local_world(job));
+	return Py_BuildValue("iiii", zero_rank(zero_py_job), zero_world(zero_py_job),
+			     zero_local_rank(zero_py_job), zero_local_world(zero_py_job));
 }
 
 static PyObject *py_setting(PyObject *self, PyObject *args)
@@ -206,9 +196,9 @@ static PyObject *py_setting(PyObject *self, PyObject *args)
 	const char *name;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "s", &name) || !has_job())
+	if (!PyArg_ParseTuple(args, "s", &name) || !zero_py_has_job())
 		return NULL;
-	return Py_BuildValue("z", zero_setting(job, name));
+	return Py_BuildValue("z", zero_setting(zero_py_job, name));
 }
 
 static PyObject *py_agree(PyObject *self, PyObject *args)
@@ -217,10 +207,10 @@ static PyObject *py_agree(PyObject *self, PyObject *args)
 	zero_status status;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "z", &error) || !has_job())
+	if (!PyArg_ParseTuple(args, "z", &error) || !zero_py_has_job())
 		return NULL;
-	WAIT(zero_agree(job, error));
-	return none_or_fail(status);
+	WAIT(zero_agree(zero_py_job, error));
+	return zero_py_status(status);
 }
 
 static PyObject *py_exchange(PyObject *self, PyObject *args)
@@ -232,16 +222,16 @@ static PyObject *py_exchange(PyObject *self, PyObject *args)
 	zero_status status;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "y#", &mine, &bytes) || !has_job())
+	if (!PyArg_ParseTuple(args, "y#", &mine, &bytes) || !zero_py_has_job())
 		return NULL;
-	all = PyBytes_FromStringAndSize(NULL, bytes * zero_world(job));
+	all = PyBytes_FromStringAndSize(NULL, bytes * zero_world(zero_py_job));
 	if (!all)
 		return NULL;
 	data = PyBytes_AsString(all);
-	WAIT(zero_exchange(job, mine, (size_t)bytes, data));
+	WAIT(zero_exchange(zero_py_job, mine, (size_t)bytes, data));
 	if (status) {
 		Py_DecRef(all);
-		return fail();
+		return zero_py_fail();
 	}
 	return all;
 }
@@ -251,10 +241,10 @@ static PyObject *py_memory(PyObject *self, PyObject *args)
 	zero_memory m;
 
 	(void)self, (void)args;
-	if (!has_job())
+	if (!zero_py_has_job())
 		return NULL;
-	if (zero_memory_now(job, &m))
-		return fail();
+	if (zero_memory_now(zero_py_job, &m))
+		return zero_py_fail();
 #define BYTES(field) #field, (unsigned long long)m.field.now, (unsigned long long)m.field.peak
 	return Py_BuildValue("{s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)}", BYTES(shards),
 			     BYTES(gathered), BYTES(gradients), BYTES(optimizer), BYTES(staging),
@@ -268,10 +258,10 @@ static PyObject *py_traffic(PyObject *self, PyObject *args)
 	zero_traffic t;
 
 	(void)self, (void)args;
-	if (!has_job())
+	if (!zero_py_has_job())
 		return NULL;
-	if (zero_traffic_now(job, &t))
-		return fail();
+	if (zero_traffic_now(zero_py_job, &t))
+		return zero_py_fail();
 	return Py_BuildValue("{sKsKsK}", "bytes_sent", (unsigned long long)t.bytes_sent,
 			     "collectives", (unsigned long long)t.collectives, "bytes_read",
 			     (unsigned long long)t.bytes_read);
@@ -285,10 +275,10 @@ static PyObject *py_group_new(PyObject *self, PyObject *args)
 	zero_group *group;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "s", &name) || !has_job())
+	if (!PyArg_ParseTuple(args, "s", &name) || !zero_py_has_job())
 		return NULL;
-	if (zero_group_new(job, name, NULL, &group))
-		return fail();
+	if (zero_group_new(zero_py_job, name, NULL, &group))
+		return zero_py_fail();
 	return handle(group, GROUP);
 }
 
@@ -300,7 +290,7 @@ static PyObject *py_group_gradient_dtype(PyObject *self, PyObject *args)
 	(void)self;
 	if (!PyArg_ParseTuple(args, "O&i", to_group, &group, &dtype))
 		return NULL;
-	return none_or_fail(zero_group_gradient_dtype(group, (zero_dtype)dtype));
+	return zero_py_status(zero_group_gradient_dtype(group, (zero_dtype)dtype));
 }
 
 static PyObject *py_param_new(PyObject *self, PyObject *args)
@@ -332,7 +322,7 @@ static PyObject *py_param_new(PyObject *self, PyObject *args)
 	spec.shape = shape;
 	spec.trainable = trainable;
 	if (zero_param_new(group, &spec, &param))
-		return fail();
+		return zero_py_fail();
 	return handle(param, PARAM);
 }
 
@@ -341,25 +331,25 @@ static PyObject *py_layout(PyObject *self, PyObject *args)
 	zero_status status;
 
 	(void)self, (void)args;
-	if (!has_job())
+	if (!zero_py_has_job())
 		return NULL;
-	WAIT(zero_layout(job));
-	return none_or_fail(status);
+	WAIT(zero_layout(zero_py_job));
+	return zero_py_status(status);
 }
 
 static PyObject *py_cuts(PyObject *self, PyObject *args)
 {
 	zero_param *param;
 	PyObject *list;
-	size_t count = (size_t)zero_world(job) + 1, *cuts;
+	size_t count = (size_t)zero_world(zero_py_job) + 1, *cuts;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&", to_param, &param))
+	if (!PyArg_ParseTuple(args, "O&", zero_py_to_param, &param))
 		return NULL;
 	cuts = PyMem_Calloc(count, sizeof(*cuts));
 	if (!cuts)
 		return PyErr_NoMemory();
-	list = zero_param_cuts(param, cuts) ? fail() : PyList_New(0);
+	list = zero_param_cuts(param, cuts) ? zero_py_fail() : PyList_New(0);
 	for (size_t i = 0; list && i < count; i++) {
 		PyObject *cut = PyLong_FromSize_t(cuts[i]);
 
@@ -382,11 +372,11 @@ static PyObject *py_shard(PyObject *self, PyObject *args)
 	size_t first, count;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&", to_param, &param))
+	if (!PyArg_ParseTuple(args, "O&", zero_py_to_param, &param))
 		return NULL;
 	WAIT(zero_shard(param, &data, &first, &count));
 	if (status)
-		return fail();
+		return zero_py_fail();
 	return Py_BuildValue("Nn", dl_tensor(data, zero_param_dtype(param), 1, &count),
 			     (Py_ssize_t)first);
 }
@@ -399,11 +389,11 @@ static PyObject *py_address(PyObject *self, PyObject *args)
 	int as, type;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&ii", to_param, &param, &as, &type))
+	if (!PyArg_ParseTuple(args, "O&ii", zero_py_to_param, &param, &as, &type))
 		return NULL;
 	data = zero_gathered_address(param, (zero_dtype)as);
 	if (!data && zero_param_numel(param))
-		return fail();
+		return zero_py_fail();
 	return dl_tensor(data, (zero_dtype)type, zero_param_ndim(param), zero_param_shape(param));
 }
 
@@ -419,7 +409,7 @@ static PyObject *py_gather(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "O&i", to_group, &group, &as))
 		return NULL;
 	WAIT(zero_gather(group, (zero_dtype)as));
-	return none_or_fail(status);
+	return zero_py_status(status);
 }
 
 static PyObject *py_release(PyObject *self, PyObject *args)
@@ -431,7 +421,7 @@ static PyObject *py_release(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "O&", to_group, &group))
 		return NULL;
 	WAIT(zero_release(group));
-	return none_or_fail(status);
+	return zero_py_status(status);
 }
 
 /* The parameter's gradient, flat. Its values are undefined before the group's first write. */
@@ -443,13 +433,13 @@ static PyObject *py_gradient(PyObject *self, PyObject *args)
 	int dtype;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&i", to_param, &param, &dtype))
+	if (!PyArg_ParseTuple(args, "O&i", zero_py_to_param, &param, &dtype))
 		return NULL;
 	count = zero_param_numel(param);
 	if (!count)
 		Py_RETURN_NONE;
 	Py_BEGIN_ALLOW_THREADS data = zero_gradient_undefined(param, (zero_dtype)dtype);
-	Py_END_ALLOW_THREADS if (!data) return fail();
+	Py_END_ALLOW_THREADS if (!data) return zero_py_fail();
 	return dl_tensor(data, (zero_dtype)dtype, 1, &count);
 }
 
@@ -462,7 +452,7 @@ static PyObject *py_reduce(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "O&", to_group, &group))
 		return NULL;
 	WAIT(zero_reduce(group));
-	return none_or_fail(status);
+	return zero_py_status(status);
 }
 
 /* The sums that this rank owns, or None. */
@@ -474,11 +464,11 @@ static PyObject *py_gradient_shard(PyObject *self, PyObject *args)
 	size_t first, count;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&", to_param, &param))
+	if (!PyArg_ParseTuple(args, "O&", zero_py_to_param, &param))
 		return NULL;
 	WAIT(zero_gradient_shard(param, &data, &first, &count));
 	if (status)
-		return fail();
+		return zero_py_fail();
 	return dl_tensor(data, ZERO_F32, 1, &count);
 }
 
@@ -492,9 +482,9 @@ static PyObject *py_step_begin(PyObject *self, PyObject *args)
 	(void)self;
 	if (!PyArg_ParseTuple(args, "O", &list) || !to_groups(list, &groups, &count))
 		return NULL;
-	WAIT(zero_step_begin(job, groups, count));
+	WAIT(zero_step_begin(zero_py_job, groups, count));
 	PyMem_Free(groups);
-	return none_or_fail(status);
+	return zero_py_status(status);
 }
 
 static PyObject *py_step_end(PyObject *self, PyObject *args)
@@ -502,10 +492,10 @@ static PyObject *py_step_end(PyObject *self, PyObject *args)
 	zero_status status;
 
 	(void)self, (void)args;
-	if (!has_job())
+	if (!zero_py_has_job())
 		return NULL;
-	WAIT(zero_step_end(job));
-	return none_or_fail(status);
+	WAIT(zero_step_end(zero_py_job));
+	return zero_py_status(status);
 }
 
 static PyObject *py_reset(PyObject *self, PyObject *args)
@@ -513,116 +503,10 @@ static PyObject *py_reset(PyObject *self, PyObject *args)
 	zero_status status;
 
 	(void)self, (void)args;
-	if (!has_job())
+	if (!zero_py_has_job())
 		return NULL;
-	WAIT(zero_reset(job));
-	return none_or_fail(status);
-}
-
-/* ---- files ----------------------------------------------------------------------------------- */
-
-/* Gives a parameter the values at an address of host memory, the same on all ranks. */
-static PyObject *py_load_from(PyObject *self, PyObject *args)
-{
-	zero_param *param;
-	zero_source source;
-	zero_status status;
-	unsigned long long address;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&K", to_param, &param, &address))
-		return NULL;
-	source = zero_from_all((const void *)(uintptr_t)address);
-	WAIT(zero_load(param, &source));
-	return none_or_fail(status);
-}
-
-/* What the callbacks of a load need: the names of tensors, and a callable or None. */
-struct load {
-	PyObject *names, *progress;
-};
-
-static const char *load_name(void *context, const char *param, bool *transpose)
-{
-	struct load *load = context;
-	PyGILState_STATE lock = PyGILState_Ensure();
-	PyObject *name = PyDict_GetItemString(load->names, param);
-	/* The dict keeps the text. */
-	const char *text = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
-
-	*transpose = false;
-	PyErr_Clear();
-	PyGILState_Release(lock);
-	return text;
-}
-
-static zero_status load_progress(void *context, const char *param, uint64_t done, uint64_t total)
-{
-	struct load *load = context;
-	PyGILState_STATE lock = PyGILState_Ensure();
-	PyObject *result = PyObject_CallFunction(
-		load->progress, "zKK", param, (unsigned long long)done, (unsigned long long)total);
-	zero_status status = result ? ZERO_OK : ZERO_E_APPLICATION;
-
-	Py_XDECREF(result);
-	if (!result)
-		PyErr_WriteUnraisable(load->progress);
-	PyGILState_Release(lock);
-	return status;
-}
-
-static PyObject *name_list(const char **names, size_t count)
-{
-	PyObject *list = PyList_New(0);
-
-	for (size_t i = 0; list && i < count; i++) {
-		PyObject *name = PyUnicode_FromString(names[i]);
-
-		if (!name || PyList_Append(list, name)) {
-			Py_DecRef(list);
-			list = NULL;
-		}
-		Py_XDECREF(name);
-	}
-	return list;
-}
-
-/* load_model(path, {parameter: tensor}, progress or None, strict): (missing, unexpected) */
-static PyObject *py_load_model(PyObject *self, PyObject *args)
-{
-	struct load load;
-	zero_load_model_options options = {.tensor_name = load_name, .context = &load};
-	zero_load_model_report report = {0};
-	PyObject *result;
-	const char *path;
-	zero_status status;
-	int strict;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "sOOp", &path, &load.names, &load.progress, &strict) ||
-	    !has_job())
-		return NULL;
-	if (load.progress != Py_None)
-		options.progress = load_progress;
-	options.allow_missing = options.allow_unexpected = !strict;
-	WAIT(zero_load_model(job, path, &options, &report));
-	result = status ? fail()
-			: Py_BuildValue("NN", name_list(report.missing, report.missing_count),
-					name_list(report.unexpected, report.unexpected_count));
-	zero_load_model_report_free(&report);
-	return result;
-}
-
-static PyObject *py_export(PyObject *self, PyObject *args)
-{
-	const char *path;
-	zero_status status;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "s", &path) || !has_job())
-		return NULL;
-	WAIT(zero_export(job, path));
-	return none_or_fail(status);
+	WAIT(zero_reset(zero_py_job));
+	return zero_py_status(status);
 }
 
 static PyMethodDef methods[] = {
@@ -649,9 +533,6 @@ static PyMethodDef methods[] = {
 	{"step_begin", py_step_begin, METH_VARARGS, NULL},
 	{"step_end", py_step_end, METH_NOARGS, NULL},
 	{"reset", py_reset, METH_NOARGS, NULL},
-	{"load_from", py_load_from, METH_VARARGS, NULL},
-	{"load_model", py_load_model, METH_VARARGS, NULL},
-	{"export", py_export, METH_VARARGS, NULL},
 	{NULL, NULL, 0, NULL},
 };
 
@@ -666,10 +547,16 @@ PyMODINIT_FUNC PyInit__zero(void)
 		return NULL;
 	Error = PyErr_NewException("slurm_zero.Error", PyExc_RuntimeError, NULL);
 	if (!Error || PyModule_AddObjectRef(module, "Error", Error) ||
+	    PyModule_AddFunctions(module, zero_py_file_methods) ||
 	    PyModule_AddIntConstant(module, "PARAM", ZERO_DTYPE_PARAM) ||
 	    PyModule_AddIntConstant(module, "F32", ZERO_F32) ||
 	    PyModule_AddIntConstant(module, "F16", ZERO_F16) ||
-	    PyModule_AddIntConstant(module, "BF16", ZERO_BF16)) {
+	    PyModule_AddIntConstant(module, "BF16", ZERO_BF16) ||
+	    PyModule_AddIntConstant(module, "F64", ZERO_F64) ||
+	    PyModule_AddIntConstant(module, "I64", ZERO_I64) ||
+	    PyModule_AddIntConstant(module, "I32", ZERO_I32) ||
+	    PyModule_AddIntConstant(module, "U8", ZERO_U8) ||
+	    PyModule_AddIntConstant(module, "BOOL", ZERO_BOOL)) {
 		Py_DecRef(module);
 		return NULL;
 	}

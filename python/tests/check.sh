@@ -36,6 +36,12 @@ if [[ ! ${TORCH_CASES-} ]]; then
 			run 2 models "$model"
 		done
 	fi
+	# A checkpoint of two ranks, restored by others and at another stage.
+	mkdir "$scratch/saved"
+	run 2 checkpoint save "$scratch/saved"
+	run 3 checkpoint restore "$scratch/saved"
+	run alone checkpoint restore "$scratch/saved"
+	ZERO_STAGE=1 run 2 checkpoint restore "$scratch/saved"
 	# A launcher that the library does not know would be N jobs of one rank.
 	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
 		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }

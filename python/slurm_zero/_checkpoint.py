@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of parameters and optimizers: an optimizer's tensors are named states beside the
+library's parameters, so that they are saved from where they are, and restored for another number of
+ranks, another stage and other groups."""
+
+import json
+import os
+
+import torch
+import torch.distributed as dist
+
+from . import _zero
+from ._tensor import FlatShard
+
+_DTYPES = {
+    torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64",
+    torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
+}
+_TORCH = {name: dtype for dtype, name in _DTYPES.items()}
+# States of a save in the background, which keeps them until the next save or restore: [(handle,
+# name, tensor)].
+_kept = []
+
+
+def _optimizers(optimizer):
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+
+
+def _forget():
+    while _kept:
+        handle, name, _ = _kept.pop()
+        _zero.state_unregister(handle, name)
+
+
+def _register(handle, name, tensor, whole):
+    address = tensor.data_ptr() if tensor.numel() else 0
+    _zero.state_register(handle, name, getattr(_zero, _DTYPES[tensor.dtype]), whole, address)
+    _kept.append((handle, name, tensor))
+
+
+def _states(job, optimizers):
+    """Yields (param, name of the state, local tensor, whether it is one value for the parameter)."""
+    params = {p.sharded: p for group in job.groups for p in group.params}
+    for index, optimizer in enumerate(optimizers):
+        for sharded, states in optimizer.state.items():
+            if sharded not in params:
+                raise NotImplementedError(
+                    "zero.save saves optimizers of sharded parameters only; this one has others too"
+                )
+            param = params[sharded]
+            for key, value in states.items():
+                if value is None:
+                    continue
+                what = f"state {key} of {param.name}"
+                if not isinstance(value, torch.Tensor):
+                    raise NotImplementedError(f"{what} is a {type(value).__name__}, not a tensor")
+                if value.dtype not in _DTYPES:
+                    raise NotImplementedError(f"{what} is {value.dtype}, which cannot be saved")
+                name = f"{index}.{key}"
+                if isinstance(value, FlatShard):
+                    yield param, name, value._local_tensor, False
+                elif value.dim() == 0 and value.device.type == "cpu":
+                    yield param, name, value, True
+                else:
+                    raise NotImplementedError(
+                        f"{what} has the shape {tuple(value.shape)}; it must be one value or sharded"
+                    )
+
+
+def save(job, optimizer, folder, extra=None, keep_last=0, background=False):
+    optimizers = _optimizers(optimizer)
+    text = json.dumps(
+        {
+            "optimizers": [[_hyper(group) for group in o.param_groups] for o in optimizers],
+            "extra": extra,
+        }
+    )
+    job.lay_out()
+    for group in job.groups:
+        group.reshard()
+    _forget()
+    error = None
+    try:
+        for param, name, tensor, whole in _states(job, optimizers):
+            if not tensor.is_contiguous():
+                raise NotImplementedError(f"state {name} of {param.name} is not contiguous")
+            _register(param.handle, name, tensor, whole)
+    except Exception as raised:
+        error = raised
+    try:
+        _zero.agree(error and str(error))
+        _zero.save(os.fspath(folder), text.encode(), job.steps, keep_last, background)
+    except _zero.Error:
+        _forget()
+        if error:
+            raise error from None
+        raise
+    if not background:
+        _forget()
+
+
+def _find(path):
+    """(folder of the checkpoint or None, {parameter: its named states})"""
+    folder = os.fspath(path)
+    if not os.path.exists(os.path.join(folder, "manifest.json")):
+        folder = os.path.join(folder, "latest")
+        if not os.path.exists(folder):
+            return None, {}
+    folder = os.path.realpath(folder)
+    with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
+        tensors = json.load(file)["tensors"]
+    return folder, {t["name"]: t.get("named_states", []) for t in tensors}
+
+
+def restore(job, optimizer, path):
+    optimizers = _optimizers(optimizer)
+    job.lay_out()
+    for group in job.groups:
+        group.reshard()
+    _forget()
+    # One rank looks, so that all of them restore the same checkpoint.
+    found = [None]
+    if dist.get_rank() == 0:
+        try:
+            found = [(*_find(path), None)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as raised:
+            found = [(None, {}, f"{path}: the checkpoint's manifest cannot be read: {raised}")]
+    dist.broadcast_object_list(found, src=0)
+    folder, named, error = found[0]
+    if error:
+        raise _zero.Error(error)
+    if folder is None:
+        return None
+    # Without optimizers the library does not ask for their states.
+    fresh = []
+    try:
+        error = _make(job, optimizers, named, fresh) if optimizers else None
+        _zero.agree(error)
+        step, user = _zero.restore(folder)
+    finally:
+        _forget()
+    said = json.loads(user) if user else {"optimizers": [], "extra": None}
+    if optimizers:
+        _options(optimizers, said["optimizers"])
+        for o in optimizers:
+            o.state.clear()
+        for o, sharded, key, value in fresh:
+            o.state[sharded][key] = value
+    job.steps = step
+    return {"path": folder, "step": step, "extra": said["extra"]}
+
+
+def _make(job, optimizers, named, fresh):
+    """Makes the tensors that the checkpoint has values for. Returns a sentence if it has some that
+    none of the optimizers is for."""
+    steps = [{p for group in o.param_groups for p in group["params"]} for o in optimizers]
+    for param in (p for group in job.groups for p in group.params):
+        for state in named.get(param.name, []):
+            index, _, key = state["name"].partition(".")
+            if not index.isdigit() or int(index) >= len(optimizers):
+                return (
+                    f"the checkpoint has state {state['name']} of {param.name}, of an optimizer that "
+                    "was not passed"
+                )
+            if param.sharded not in steps[int(index)]:
+                return (
+                    f"the checkpoint has state {key} of {param.name}, which optimizer {index} does "
+                    "not step"
+                )
+            dtype = _TORCH[state["dtype"]]
+            if state["block"] is None:
+                value = local = torch.zeros((), dtype=dtype)
+            else:
+                local = torch.zeros(param.sharded._local_tensor.shape, dtype=dtype)
+                value = FlatShard.wrap(local, param.cut)
+            _register(param.handle, state["name"], local, state["block"] is None)
+            fresh.append((optimizers[int(index)], param.sharded, key, value))
+    return None
+
+
+def _hyper(group):
+    """What a group of an optimizer has besides its parameters."""
+    values = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+    for key, value in values.items():
+        if isinstance(value, torch.Tensor):
+            raise NotImplementedError(f"{key} of the optimizer is a tensor; it must be a number")
+    return values
+
+
+def _options(optimizers, saved):
+    if [len(o.param_groups) for o in optimizers] != [len(groups) for groups in saved]:
+        raise _zero.Error(
+            f"the checkpoint has {[len(groups) for groups in saved]} groups of parameters in its "
+            f"optimizers, but these have {[len(o.param_groups) for o in optimizers]}"
+        )
+    for o, groups in zip(optimizers, saved):
+        for group, values in zip(o.param_groups, groups):
+            for key, value in values.items():
+                group[key] = tuple(value) if isinstance(group.get(key), tuple) else value

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""checkpoint.py save|restore FOLDER: saves in the middle of training and goes on, or restores and
+does the same. What both end with is compared, also between numbers of ranks and stages."""
+
+import sys
+
+import torch
+from torch import nn
+
+import slurm_zero as zero
+
+what, folder = sys.argv[1:]
+torch.set_num_threads(1)
+# Other first values where they are restored.
+torch.manual_seed(1 if what == "save" else 2)
+model = nn.Sequential(nn.Linear(7, 19), nn.Tanh(), nn.Linear(19, 5, bias=False), nn.Tanh(), nn.Linear(5, 3))
+unused = nn.Parameter(torch.ones(5))
+model.register_parameter("unused", unused)
+if what == "save":
+    zero.fully_shard(model[0])
+zero.fully_shard(model)
+rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+lr = 1e-2 if what == "save" else 7.0
+first = torch.optim.AdamW(model[:4].parameters(), lr=lr, eps=1e-3)
+second = torch.optim.SGD([*model[4].parameters(), model.unused], lr=lr, momentum=0.9)
+
+
+def step(number):
+    x = torch.randn(6, 7, generator=torch.Generator().manual_seed(number))
+    model(x.chunk(world)[rank]).square().mean().backward()
+    for optimizer in (first, second):
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def now():
+    values = {k: p.full_tensor().clone() for k, p in model.named_parameters()}
+    names = {p: k for k, p in model.named_parameters()}
+    for optimizer in (first, second):
+        for p, states in optimizer.state.items():
+            for key, value in states.items():
+                if value is not None:
+                    whole = value.full_tensor() if isinstance(value, zero.FlatShard) else value
+                    values[f"{names[p]} {key}"] = whole.clone()
+    return values
+
+
+if what == "save":
+    for number in range(3):
+        step(number)
+    at_save = now()
+    zero.save([first, second], folder, extra={"batch": 3}, background=True)
+    step(3)  # changes what may not be written yet
+    zero.save_wait()
+    at_end = now()
+    if rank == 0:
+        torch.save((at_save, at_end), folder + "/expected")
+    torch.distributed.barrier()
+else:
+    assert zero.restore(None, folder + "/nothing") is None
+    try:
+        zero.restore(first, folder)
+        raise AssertionError("one of two optimizers was restored")
+    except zero.Error as error:
+        assert "was not passed" in str(error), error
+    found = zero.restore([first, second], folder)
+    assert found["step"] == 6 and found["extra"] == {"batch": 3}, found
+    assert first.param_groups[0]["lr"] == 1e-2 and first.param_groups[0]["betas"] == (0.9, 0.999)
+    at_save, at_end = torch.load(folder + "/expected")
+    assert at_save.keys() == now().keys(), now().keys()
+    for key, value in now().items():
+        assert torch.equal(value, at_save[key]), key
+    step(3)
+    for key, value in now().items():
+        torch.testing.assert_close(value, at_end[key], rtol=1e-5, atol=1e-6, msg=key)
+print("ok")
