@@ -174,6 +174,11 @@ typedef struct zero_options {
 	const zero_allocator *allocator;
 	/* Backend cuda: the initial stream, see zero_set_stream. */
 	void *stream;
+	/* The program steps by itself, see zero_step_begin, or steps a part of its groups alone. The
+	   forecast of what the budget has room for then counts no moments and masters: they are still
+	   allocated by the first zero_step or zero_step_groups, for the groups that it steps. The same
+	   on all ranks. */
+	bool program_steps;
 } zero_options;
 
 /*
@@ -668,6 +673,10 @@ typedef struct zero_adamw {
 	/* NULL for none. With a GPU the host waits in each step to update it, unless it is the address
 	   that zero_device_loss_scale returned. */
 	zero_loss_scale *loss_scale;
+	/* The sums of the reduces are taken as the mean gradient, not divided by world *
+	   micro_batches: the program has divided, or reduced with zero_reduce_scaled. `samples` is
+	   then 0 on all ranks, and micro_batches 0 or 1. A loss scale still applies. */
+	bool gradients_are_means;
 } zero_adamw;
 
 typedef struct zero_step_result {
@@ -680,7 +689,7 @@ typedef struct zero_step_result {
 /*
  * COLLECTIVE over all ranks. Takes one step of AdamW (Loshchilov and Hutter, arXiv 1711.05101) over
  * all trainable parameters, with the mean gradient: the sum over ranks / (world * micro_batches),
- * or / the samples of all ranks. Groups that were not reduced since the last step are reduced
+ * or / the samples of all ranks, or with gradients_are_means the sum itself. Groups that were not reduced since the last step are reduced
  * first. No group may be gathered. `result` may be NULL; it is filled on success.
  *
  * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no

@@ -117,7 +117,7 @@ out:
 /* A hash of everything that must be equal on all ranks. */
 static uint64_t model_hash(const zero_job *job)
 {
-	uint64_t hash = 0;
+	uint64_t hash = zero_hash(&job->program_steps, sizeof(job->program_steps), 0);
 
 	for (size_t g = 0; g < job->model->group_count; g++) {
 		const zero_group *group = job->model->groups[g];
@@ -191,6 +191,7 @@ zero_status zero_layout(zero_job *job)
 	job->model->sizing = (struct zero_sizing){
 		.stage = job->stage,
 		.device = !job->ops->host_memory,
+		.no_states = job->program_steps,
 		.offload = job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER,
 	};
 	for (size_t g = 0; !status && g < job->model->group_count; g++)

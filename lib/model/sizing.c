@@ -84,7 +84,7 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 						? flat.stored
 						: zero_sizing_part(sizing, flat.stored));
 		/* two moments, and f32 masters of 16-bit parameters */
-		for (int i = 0; i < (flat.needs_master ? 3 : 2); i++)
+		for (int i = 0; !sizing->no_states && i < (flat.needs_master ? 3 : 2); i++)
 			sizing->optimizer = zero_add_saturated(sizing->optimizer, state);
 		sizing->sums = zero_add_saturated(sizing->sums, state);
 		if (flat.all > sizing->largest_flat)

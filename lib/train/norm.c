@@ -98,10 +98,11 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 				    .count = sizeof(double)}},
 		2,
 		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "
-		"clip %.9g, %d micro-batches",
+		"clip %.9g, %d micro-batches%s",
 		(unsigned long long)trainer->begun + 1, scale, (double)adamw->lr,
 		(double)adamw->beta1, (double)adamw->beta2, (double)adamw->eps,
-		(double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches);
+		(double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches,
+		adamw->gradients_are_means ? ", of means" : "");
 	if (!status)
 		*agreed = fold(all, world);
 	free(all);

@@ -32,6 +32,11 @@ static zero_status check_values(const zero_adamw *adamw)
 				 "the step has samples %g and micro_batches %d: samples are those "
 				 "of all micro-batches, leave micro_batches 0",
 				 adamw->samples, adamw->micro_batches);
+	if (adamw->gradients_are_means && (adamw->samples > 0 || adamw->micro_batches > 1))
+		return zero_fail(ZERO_E_INVALID,
+				 "the step has gradients_are_means, samples %g and micro_batches "
+				 "%d: means are not divided, leave samples and micro_batches 0",
+				 adamw->samples, adamw->micro_batches);
 	return ZERO_OK;
 }
 
@@ -236,6 +241,8 @@ static double mean_factor(const zero_job *job, const zero_adamw *adamw, double s
 	int micro_batches = adamw->micro_batches ? adamw->micro_batches : 1;
 	double mean = samples > 0 ? 1 / samples : 1 / ((double)job->place.world * micro_batches);
 
+	if (adamw->gradients_are_means)
+		mean = 1;
 	return has_own_scale(job, adamw) ? mean / (double)adamw->loss_scale->scale : mean;
 }
 
