@@ -263,9 +263,9 @@ typedef struct zero_param_spec {
 } zero_param_spec;
 
 /*
- * Adds an empty group to the job, before zero_layout. `name` is unique in the job and copied. All
- * ranks add the same groups and parameters in the same order, which zero_layout checks. Groups are
- * laid out and stepped in that order.
+ * Adds an empty group to the job, to be laid out by the next zero_layout. `name` is unique in the job
+ * and copied. All ranks add the same groups and parameters in the same order, which zero_layout
+ * checks. Groups are laid out and stepped in that order.
  *
  * `team` is the team that the group is sharded over, or NULL for all ranks. Ranks outside the team
  * add the group too, but store nothing of it: zero_load does nothing there, zero_shard returns no
@@ -275,7 +275,7 @@ typedef struct zero_param_spec {
  */
 zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zero_group **group);
 /*
- * Adds a parameter to a group, before zero_layout. With only the first fields of the spec set, the
+ * Adds a parameter to a group that is not laid out yet. With only the first fields of the spec set, the
  * parameter trains with the learning rate and the weight decay of the step.
  *
  * A parameter that is used twice in a step, such as a tied embedding, may keep its gradient buffer
@@ -283,8 +283,11 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
  */
 zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_param **param);
 /*
- * COLLECTIVE. Fixes the layout and allocates the shards. They contain 0, or the values of adopted
- * tensors.
+ * COLLECTIVE. Fixes the layout of the groups that were added since the last call, and allocates their
+ * shards. They contain 0, or the values of adopted tensors. Groups that were laid out before keep
+ * their addresses, values and states, and may be gathered. What a function says of all groups is said
+ * of those that are laid out. After an error the new groups are as before the call, and it may be
+ * called again.
  *
  * A group is split into segments by (dtype, trainable). Within a segment, parameters begin at
  * multiples of 64 elements, and the segment is padded to a multiple of 64 * world elements, of
@@ -340,7 +343,26 @@ int zero_param_ndim(const zero_param *param);
 const size_t *zero_param_shape(const zero_param *param);
 /* Returns the number of elements: the product of the shape, 1 where ndim is 0. */
 size_t zero_param_numel(const zero_param *param);
+/* Returns whether a step changes the parameter: false if it was added so, or is frozen. */
 bool zero_param_trainable(const zero_param *param);
+
+/*
+ * These functions change what a step does with a parameter, from the next step on. Call them between
+ * steps, in the same way on all ranks, which the step checks: ZERO_E_ORDER. An alias stands for its
+ * target. Checkpoints do not have what they set. A captured step keeps what it was captured with.
+ */
+
+/* Sets the factor on zero_adamw.lr. It is finite and >= 0; here 0 is 0. */
+zero_status zero_param_set_lr_scale(zero_param *param, float scale);
+/* Sets the factor on zero_adamw.weight_decay, likewise. */
+zero_status zero_param_set_weight_decay_scale(zero_param *param, float scale);
+/*
+ * Freezes a trainable parameter (false), or lets it be trained again, after it was laid out. While it
+ * is frozen, a step changes neither the parameter nor its moments, and its gradient counts as 0. A
+ * group of which all are frozen is not reduced by the step, and its own count of steps stands still.
+ * A parameter that was laid out as not trainable cannot be trained: ZERO_E_STATE.
+ */
+zero_status zero_param_set_trainable(zero_param *param, bool trainable);
 
 /* ---- tensors in files (safetensors) ---------------------------------------------------------- */
 
@@ -720,6 +742,18 @@ typedef struct zero_step_result {
  * nothing, so that a call with wrong arguments fails on this rank only.
  */
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
+/*
+ * COLLECTIVE over all ranks. As zero_step, over these groups alone, as for a generator and its critic:
+ * the norm and clipping are theirs, and no other group is reduced, stepped or loses its gradients.
+ * Other groups may be gathered. `groups` are the same ones in the same order on all ranks, each once.
+ *
+ * The bias correction of AdamW counts the steps of each group by itself. A job counts each of these
+ * calls as a step. Moments and masters are allocated by the first step of a group. Checkpoints have
+ * the number of steps of each group; zero_restore refuses to put tensors into one group that were
+ * stepped a different number of times.
+ */
+zero_status zero_step_groups(zero_job *job, zero_group **groups, size_t count,
+			     const zero_adamw *adamw, zero_step_result *result);
 
 /* ---- a step of the program's own ------------------------------------------------------------- */
 
@@ -1020,7 +1054,7 @@ void zero_device_free(zero_job *job, void *data);
 /* ---- teams ----------------------------------------------------------------------------------- */
 
 /*
- * COLLECTIVE over all ranks, before zero_layout. Makes a team of `count` ranks of the job, in
+ * COLLECTIVE over all ranks, before the first zero_layout. Makes a team of `count` ranks of the job, in
  * ascending order, such as those that train one expert of a mixture. All ranks make the same teams
  * in the same order, also those that are not members. A rank that is in several teams must begin
  * their operations in an order that suits all its peers, see COLLECTIVE FUNCTIONS above. zero_close

@@ -78,7 +78,7 @@ static void print_tensors(const struct inspection *in)
 
 		elements += count;
 		values += count * zero_dtype_size(tensor->dtype);
-		if (!tensor->trainable || !m->states)
+		if (!zero_tensor_has_states(m, tensor))
 			continue;
 		moments += 2 * count * sizeof(float);
 		if (zero_has_master(tensor->dtype))

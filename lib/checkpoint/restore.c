@@ -222,18 +222,27 @@ void zero_checkpoint_info_free(zero_checkpoint_info *checkpoint)
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-/* Frees the optimizer states, as before the first step, which creates them again. */
-static void drop_states(zero_job *job)
+/* Allocates the states of the groups whose moments the checkpoint has. */
+static zero_status alloc_states(zero_job *job)
 {
-	for (size_t g = 0; g < job->model->group_count; g++)
-		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++) {
-			struct zero_flat *flat = &job->model->groups[g]->flats[f];
+	zero_status status = ZERO_OK;
 
-			job->ops->free(job->backend, flat->m);
-			job->ops->free(job->backend, flat->v);
-			job->ops->free(job->backend, flat->master);
-			flat->m = flat->v = flat->master = NULL;
-		}
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		if (job->model->groups[g]->steps)
+			status = zero_states_alloc(job->model->groups[g]);
+	return status;
+}
+
+/* Sets the numbers of steps. Groups that were never stepped are as before their first step. */
+static void restore_groups(zero_job *job)
+{
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		zero_group *group = job->model->groups[g];
+
+		zero_group_steps_set(group, group->steps);
+		if (!group->steps)
+			zero_states_restart(group);
+	}
 }
 
 /* Sets the number of steps and the settings of the last step. */
@@ -261,13 +270,12 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 	/* Values change from here: a save in the background needs a snapshot first. */
 	if (!status)
 		zero_hooks_before_change(job, NULL, false);
-	if (!status && manifest->states)
-		status = zero_states_alloc(job);
+	if (!status)
+		status = alloc_states(job);
 	status = zero_restore_fill(&r->plan, status);
 	if (status)
 		return status;
-	if (!manifest->states)
-		drop_states(job);
+	restore_groups(job);
 	restore_step(job, manifest);
 	job->model->torn = false;
 	return ZERO_OK;

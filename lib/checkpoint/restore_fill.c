@@ -75,7 +75,7 @@ static uint64_t own_bytes(const struct zero_restore *restore, size_t i)
 	uint64_t named = 0;
 
 	own_part(param, ZERO_SAVED_PARAM, &first, &count);
-	if (restore->manifest->states && param->trainable)
+	if (zero_tensor_has_states(restore->manifest, tensor))
 		own_part(param, ZERO_SAVED_EXP_AVG, &first, &stepped);
 	for (size_t s = 0; s < tensor->state_count; s++)
 		named += own_values(param, zero_param_find_state(param, tensor->states[s].name))

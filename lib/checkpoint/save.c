@@ -68,7 +68,8 @@ static zero_status new_save(zero_job *job, const char *dir, const zero_save_opti
 	save->out.fd = -1;
 	save->keep_last = options->keep_last;
 	save->step = job->trainer->steps;
-	save->has_states = job->trainer->steps > 0;
+	for (size_t g = 0; g < job->model->group_count; g++)
+		save->has_states = save->has_states || job->model->groups[g]->steps;
 	save->group_count = job->model->group_count;
 	save->dir = strdup(dir);
 	/* Slashes at the end are dropped. */
@@ -122,9 +123,8 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 		status = zero_require_whole(job, "zero_save");
 	if (!status)
 		status = zero_step_state_read(job);
-	/* The states exist, unless the job restored a checkpoint that has steps but no states. */
-	if (!status && job->trainer->steps)
-		status = zero_states_alloc(job);
+	if (!status)
+		status = zero_group_steps_read(job);
 	return status;
 }
 

@@ -16,7 +16,8 @@
 static bool is_saved(const struct zero_save *save, const zero_param *param,
 		     enum zero_saved_kind kind)
 {
-	return zero_is_saved(kind, save->has_states, param->trainable, param->dtype);
+	return zero_is_saved(kind, save->has_states && param->group->steps, param->trainable,
+			     param->dtype);
 }
 
 static const float *states_of(const struct zero_flat *flat, enum zero_saved_kind kind)

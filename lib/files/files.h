@@ -42,6 +42,8 @@ struct zero_manifest_tensor {
 	int ndim;
 	int team; /* index of teams; -1: all ranks */
 	bool trainable;
+	bool has_steps; /* `steps` is not the checkpoint's number of steps */
+	uint64_t steps; /* that made its moments; if 0, it has none */
 };
 
 struct zero_manifest_file {
@@ -103,8 +105,15 @@ static inline bool zero_has_master(zero_dtype dtype)
 	return dtype == ZERO_F16 || dtype == ZERO_BF16;
 }
 
+/* Whether a tensor has optimizer states. */
+static inline bool zero_tensor_has_states(const struct zero_manifest *manifest,
+					  const struct zero_manifest_tensor *tensor)
+{
+	return manifest->states && tensor->trainable && (!tensor->has_steps || tensor->steps);
+}
+
 /* Whether a parameter is saved as this kind, which is no named state. `states`: the checkpoint has
-   optimizer states. */
+   optimizer states of it, if it is trainable. */
 static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool trainable,
 				 zero_dtype dtype)
 {

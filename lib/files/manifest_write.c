@@ -67,10 +67,11 @@ static void write_adamw(struct manifest_writer *to, const struct zero_manifest *
 	fputs("}", to->out);
 }
 
-static bool has_named_states(const struct zero_manifest *m)
+/* Whether the manifest has members that version 1 does not know. */
+static bool needs_version_2(const struct zero_manifest *m)
 {
 	for (size_t i = 0; i < m->tensor_count; i++)
-		if (m->tensors[i].state_count)
+		if (m->tensors[i].state_count || m->tensors[i].has_steps)
 			return true;
 	return false;
 }
@@ -80,7 +81,7 @@ static void write_job(struct manifest_writer *to, const struct zero_manifest *m)
 	FILE *out = to->out;
 
 	fprintf(out, "{\n\"format\": \"%s\",\n\"version\": %d,\n\"library\": ", MANIFEST_FORMAT,
-		has_named_states(m) ? MANIFEST_VERSION : MANIFEST_VERSION_PLAIN);
+		needs_version_2(m) ? MANIFEST_VERSION : MANIFEST_VERSION_PLAIN);
 	write_text(to, m->library);
 	fprintf(out, ",\n\"step\": %" PRIu64 ",\n\"world\": %d,\n\"stage\": %d", m->step, m->world,
 		m->stage);
@@ -150,6 +151,8 @@ static void write_tensor(struct manifest_writer *to, const struct zero_manifest_
 	else
 		fprintf(out, "%d", tensor->team);
 	fprintf(out, ", \"first\": %" PRIu64 ", \"shard\": %" PRIu64, tensor->first, tensor->shard);
+	if (tensor->has_steps)
+		fprintf(out, ", \"steps\": %" PRIu64, tensor->steps);
 	if (tensor->state_count)
 		write_states(to, tensor);
 	fputs("}", out);

@@ -34,7 +34,8 @@ static int place_in(const struct zero_manifest_team *team, int rank)
 static bool has_kind(const struct zero_manifest *manifest,
 		     const struct zero_manifest_tensor *tensor, enum zero_saved_kind kind)
 {
-	return zero_is_saved(kind, manifest->states, tensor->trainable, tensor->dtype);
+	return zero_is_saved(kind, zero_tensor_has_states(manifest, tensor), tensor->trainable,
+			     tensor->dtype);
 }
 
 /* The rank's elements of a tensor. */

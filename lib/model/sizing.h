@@ -30,6 +30,7 @@ struct zero_sizing {
 	uint64_t gradients[2]; /* a rank's own gradients, likewise; 0 if they become the sums */
 	uint64_t largest_flat; /* bytes of the largest flat buffer, unsharded */
 	uint64_t all_flats;    /* bytes of all flat buffers, unsharded */
+	size_t groups;
 };
 
 /* a + b, or UINT64_MAX if that overflows. */
