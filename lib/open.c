@@ -145,6 +145,9 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	zero_job *job;
 
 	*opened = NULL;
+	status = zero_job_check_lost();
+	if (status)
+		return status;
 	if (!zero_job_claim())
 		return zero_fail(ZERO_E_STATE, "a job is open in this process already");
 	job = new_job();

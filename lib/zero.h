@@ -42,7 +42,8 @@
  * operation that a rank shares with one of these ranks fails too. Such a job can only be closed. If
  * ranks begin operations of several teams in different orders, each waits for the others: that is
  * found within 10 s, when all ranks wait and no operation has all of its ranks, and fails with
- * ZERO_E_ORDER on all of them.
+ * ZERO_E_ORDER on all of them. So it does if the ranks' GPUs wait for each other, unless that is
+ * within a CUDA graph.
  *
  * With GPUs, zero_prefetch, zero_gather and zero_reduce are enqueued without waiting for the other
  * ranks. Only the first ones of a group are agreed on, because they may allocate. What was enqueued
@@ -54,8 +55,9 @@
  * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
  * prints a line that names it, and the processes of all ranks are ended. The same happens if an
  * operation waits too long for its peers, and on CPUs if zero_open does. This is the one exception
- * to "never prints or exits". LOST RANKS in zero(3) says what is detected, and explains
- * ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
+ * to "never prints or exits". With ZERO_ON_FAULT=return calls fail instead; zero_open then fails, too,
+ * after zero_close: a new job needs new processes. LOST RANKS in zero(3) says what is detected, and
+ * explains ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
  *
  * THREADS. Any thread may call any function. All ranks must begin their collective operations in
  * one order, so let one thread begin them. Other threads may call zero_gather too: for a group that
@@ -790,7 +792,7 @@ zero_status zero_grad_norm(zero_job *job, zero_group **groups, size_t count, dou
  * COLLECTIVE over all ranks. Begins a step of the program's own over these groups, the same on all
  * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements that
  * it owns (zero_param_cuts) at zero_shard's address, and their masters. With a GPU, work on the
- * caller's stream may do so. The groups cannot be gathered meanwhile, nor a zero_step taken.
+ * caller's stream may do so. The groups cannot be gathered or reduced meanwhile, nor a zero_step taken.
  */
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count);
 /*
@@ -802,7 +804,8 @@ zero_status zero_step_end(zero_job *job);
 /*
  * COLLECTIVE over all ranks, after zero_layout. Allocates f32 masters for all trainable parameters
  * of 16 bits, with their values, as the first zero_step does. Only needed for steps of the program's
- * own. Fails with ZERO_E_UNSUPPORTED where states are offloaded from a GPU.
+ * own. Checkpoints have them from then on. Fails with ZERO_E_UNSUPPORTED where states are offloaded
+ * from a GPU.
  */
 zero_status zero_keep_masters(zero_job *job);
 /*
@@ -870,6 +873,10 @@ typedef struct zero_save_options {
 	   zero_restore returns them on all ranks. NULL for none. Copied. */
 	const void *user;
 	size_t user_bytes;
+	/* For a program that takes its own steps, see zero_step_begin: how many it has taken, for the
+	   checkpoint's name and zero_checkpoint_info. 0 means those of zero_step; once it has taken
+	   one, this must be 0. */
+	uint64_t step;
 	/* The number of complete checkpoints to leave in the folder, this one included; older ones
 	   are deleted. 0 leaves all. */
 	int keep_last;
@@ -910,7 +917,7 @@ zero_status zero_save_wait(zero_job *job);
 /* What zero_restore found. Free it with zero_checkpoint_info_free. */
 typedef struct zero_checkpoint_info {
 	char *path;       /* of the checkpoint; NULL: the folder has none */
-	uint64_t step;    /* number of steps taken */
+	uint64_t step;    /* number of steps taken, or zero_save_options.step */
 	int world, stage; /* of the job that saved it */
 	void *user;       /* the program's bytes, the same on all ranks; NULL: none */
 	size_t user_bytes;
@@ -927,7 +934,9 @@ typedef struct zero_checkpoint_info {
  *
  * The checkpoint must have each named state that is registered for a parameter, with its type and
  * block. States that it has beyond these are an error too, so that a forgotten one is noticed; but
- * if no state is registered at all, as in a program that only evaluates, they are not read.
+ * if no state is registered at all, as in a program that only evaluates, they are not read. Masters
+ * of a job that keeps them stay where they are; if the checkpoint has none, they get the restored
+ * values.
  *
  * If `info` is not NULL it is filled, also after some errors, and must be freed. A path that has no
  * checkpoint, or does not exist, is then no error: the call returns ZERO_OK with info->path NULL

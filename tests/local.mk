@@ -23,6 +23,7 @@ UNIT_TESTS = \
 	tests/unit/test_net \
 	tests/unit/test_options \
 	tests/unit/test_philox \
+	tests/unit/test_progress \
 	tests/unit/test_record \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
@@ -136,6 +137,9 @@ tests_unit_test_convert_SOURCES = tests/unit/test_convert.c tests/unit/sets.h
 tests_unit_test_convert_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_convert_LDADD = $(tests_unit_test_kernels_LDADD)
 
+tests_unit_test_progress_SOURCES = tests/unit/test_progress.c lib/backend/progress.c
+tests_unit_test_progress_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_progress_LDADD = $(UNIT_LIBS)
 tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
 tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_philox_LDADD = $(tests_unit_test_kernels_LDADD)

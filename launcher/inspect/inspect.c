@@ -78,22 +78,21 @@ static void print_tensors(const struct inspection *in)
 
 		elements += count;
 		values += count * zero_dtype_size(tensor->dtype);
-		if (!zero_tensor_has_states(m, tensor))
-			continue;
-		moments += 2 * count * sizeof(float);
-		if (zero_has_master(tensor->dtype))
+		if (zero_tensor_has(m, tensor, ZERO_SAVED_EXP_AVG))
+			moments += 2 * count * sizeof(float);
+		if (zero_tensor_has(m, tensor, ZERO_SAVED_MASTER))
 			masters += count * sizeof(float);
 	}
 	fprintf(in->out, "  parameters  %zu of %" PRIu64 " elements, ", m->tensor_count, elements);
 	print_bytes(in->out, values);
 	fprintf(in->out, "\n  states      ");
-	if (m->states) {
+	if (m->states || m->masters) {
 		print_bytes(in->out, moments);
 		fputs(" of moments, ", in->out);
 		print_bytes(in->out, masters);
 		fputs(" of f32 masters\n", in->out);
 	} else {
-		fputs("none: no step was taken\n", in->out);
+		fputs("none: zero_step has taken no step\n", in->out);
 	}
 	print_named_states(in);
 }

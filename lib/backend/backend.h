@@ -275,17 +275,32 @@ struct zero_group_rule {
 	float beta1, beta2;
 };
 
-/* One of the submissions that this rank began last. */
-enum { ZERO_RECENT_SUBMISSIONS = 16 };
-struct zero_recent_submission {
+/* A submission that this rank has begun. */
+struct zero_begun {
 	uint64_t number;    /* counted from 1 */
 	double begun, done; /* see zero_seconds; done is 0 while it is under way */
 	/* Its team, counted from 1 in the order in which teams were made, 0 for the job; how many
 	   ranks that has; and its number among the submissions of the team. */
 	uint32_t team, ranks;
 	uint64_t turn;
-	bool waiting; /* for other ranks to begin it too */
 	char label[112];
+};
+
+/* How many submissions of a team a rank has done. */
+struct zero_team_turn {
+	uint32_t team;
+	uint64_t turn;
+};
+
+enum { ZERO_TEAMS_TOLD = 16 };
+
+/* What a rank is doing: the submission that it began last or, where the device is behind and is
+   watched, the first one that the device has not done. */
+struct zero_recent_submission {
+	struct zero_begun what;
+	bool waiting;   /* for other ranks to begin it too; of a device: at all */
+	uint32_t teams; /* how many have turns; ZERO_TEAMS_TOLD + 1 if not all of them are told */
+	struct zero_team_turn turns[ZERO_TEAMS_TOLD];
 };
 
 struct zero_backend;
@@ -378,10 +393,9 @@ struct zero_backend_ops {
 	void (*work_put)(struct zero_backend *backend, struct zero_work *work);
 	/* Fills *traffic with what this rank has sent since open. */
 	void (*traffic)(const struct zero_backend *backend, zero_traffic *traffic);
-	/* Copies the submissions that were begun last, the newest first, and returns how many: at
-	   most `count` and ZERO_RECENT_SUBMISSIONS. From any thread; never blocks. */
-	size_t (*recent)(struct zero_backend *backend, struct zero_recent_submission *recent,
-			 size_t count);
+	/* Returns whether any submission was begun, and then what the rank is doing. From any thread;
+	   never blocks, and asks no device. */
+	bool (*recent)(struct zero_backend *backend, struct zero_recent_submission *recent);
 	/* Ends what the ranks wait in with ZERO_E_ORDER and this sentence, which is about `rank`: all
 	   of them wait, and no submission has all of its ranks. Each rank calls it, from any
 	   thread. */

@@ -8,6 +8,7 @@
 #define ZERO_COMM_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "backend.h"
 
@@ -28,6 +29,9 @@ struct zero_intent {
 struct zero_device_order {
 	void *before; /* end of what the caller had begun when it submitted */
 	void *after;  /* end of the submission */
+	/* What zero_comm_ops.device_reached returns once the device has done it; 0: the device does
+	   not tell. */
+	uint32_t mark;
 };
 
 /*
@@ -141,6 +145,9 @@ struct zero_comm_ops {
 	zero_status (*device_order_join)(struct zero_comm *comm,
 					 const struct zero_device_order *order);
 	void (*device_order_free)(struct zero_comm *comm, struct zero_device_order *order);
+	/* The mark of the last submission that the device has done; it counts up, also beyond 2^32.
+	   Reads memory of the host. */
+	uint32_t (*device_reached)(const struct zero_comm *comm);
 };
 
 /* Whether an operation counts as traffic. */
@@ -194,6 +201,40 @@ zero_status zero_agree_status(struct zero_comm *comm, zero_status status);
 /* See end_deadlock in backend.h: for a backend whose finish_max looks for it. */
 void zero_agree_end_deadlock(struct zero_comm *comm, int rank, const char *text);
 
+/* ---- progress.c ------------------------------------------------------------------------------ */
+
+/* What the device was given to do. More than that many it can hardly be behind: if it is, what goes
+   beyond is not told, and the rank does not count as one that waits. */
+enum { ZERO_LAUNCHED = 1024 };
+
+struct zero_launched {
+	uint32_t mark;
+	double since; /* when it was seen to be the first one; 0: it was not yet */
+	struct zero_begun what;
+};
+
+struct zero_progress {
+	atomic_bool agreeing;         /* the submission that is run waits for other ranks */
+	_Atomic uint64_t device_wait; /* since when a caller waits for the device; 0: none does */
+	pthread_mutex_t lock;         /* guards everything below */
+	struct zero_begun last;       /* begun by the host */
+	struct zero_launched launched[ZERO_LAUNCHED]; /* a ring: what the device has not done */
+	uint64_t first, launches;
+	uint32_t untold; /* mark of the last one that the ring had no room for */
+	struct zero_team_turn turns[ZERO_TEAMS_TOLD]; /* begun by the host */
+	size_t teams;
+};
+
+void zero_progress_init(struct zero_progress *progress);
+void zero_progress_destroy(struct zero_progress *progress);
+void zero_progress_begin(struct zero_progress *progress, struct zero_comm *comm, const char *label);
+/* The submission that was begun last is done, or the device was given it with a mark. `reached` is
+   how far the device is. */
+void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t reached);
+/* See recent in backend.h. */
+bool zero_progress_recent(struct zero_progress *progress, uint32_t reached,
+			  struct zero_recent_submission *recent);
+
 /* ---- queue.c: see submit, wait, recent and work_* in backend.h ------------------------------- */
 
 struct zero_queue;
@@ -204,8 +245,7 @@ void zero_queue_delete(struct zero_queue *queue);
 zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submission *submission,
 			      struct zero_work **work);
 zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work);
-size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent,
-			 size_t count);
+bool zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent);
 /* On a device a submission is under way until the caller has waited for it: see recent. */
 void zero_queue_device_wait(struct zero_queue *queue, bool waits);
 void zero_work_get(struct zero_work *work);

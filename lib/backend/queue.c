@@ -46,10 +46,7 @@ struct zero_queue {
 	   more is run on its communicator, and later ones on other communicators fail with its
 	   error. */
 	struct zero_work *broken;
-	struct zero_recent_submission recent[ZERO_RECENT_SUBMISSIONS]; /* a ring */
-	uint64_t begun;
-	atomic_bool agreeing;         /* the submission that is run waits for other ranks */
-	_Atomic uint64_t device_wait; /* since when a caller waits for the device; 0: none does */
+	struct zero_progress progress;
 };
 
 void zero_work_get(struct zero_work *work)
@@ -193,9 +190,9 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 		intent.error_rank = -1;
 	}
 	metered.ready = zero_meter_now(meter);
-	atomic_store(&queue->agreeing, must_agree(work) && !work->leaving);
+	atomic_store(&queue->progress.agreeing, must_agree(work) && !work->leaving);
 	agreed = reach_agreement(work, &intent, text, sizeof(text), &rank);
-	atomic_store(&queue->agreeing, false);
+	atomic_store(&queue->progress.agreeing, false);
 	metered.agreed = zero_meter_now(meter);
 	if (agreed && !*text) {
 		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
@@ -233,55 +230,29 @@ static void fail_submission(struct zero_queue *queue, struct zero_work *work)
 	set_error(work, broken->status, broken->rank, broken_text(queue));
 }
 
-/* Called with the lock held. Shown in messages if this rank or a peer is lost. */
-static struct zero_recent_submission *record_begin(struct zero_queue *queue,
-						   const struct zero_work *work)
+static uint32_t device_reached(const struct zero_queue *queue)
 {
-	struct zero_recent_submission *recent =
-		&queue->recent[queue->begun++ % ZERO_RECENT_SUBMISSIONS];
+	const struct zero_comm *comm = queue->comm;
 
-	*recent = (struct zero_recent_submission){.number = queue->begun,
-						  .begun = zero_seconds(),
-						  .team = work->comm->team,
-						  .ranks = (uint32_t)work->comm->place.world,
-						  .turn = ++work->comm->turns};
-	memcpy(recent->label, work->label, sizeof(recent->label) - 1);
-	return recent;
+	return comm->ops->device_reached ? comm->ops->device_reached(comm) : 0;
 }
 
-size_t zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent,
-			 size_t count)
+bool zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent)
 {
-	size_t have;
-
-	pthread_mutex_lock(&queue->lock);
-	have = queue->begun < ZERO_RECENT_SUBMISSIONS ? (size_t)queue->begun
-						      : ZERO_RECENT_SUBMISSIONS;
-	if (count > have)
-		count = have;
-	for (size_t i = 0; i < count; i++)
-		recent[i] = queue->recent[(queue->begun - 1 - i) % ZERO_RECENT_SUBMISSIONS];
-	if (count)
-		recent->waiting = recent->done <= 0 && atomic_load(&queue->agreeing);
-	if (count && atomic_load(&queue->device_wait)) {
-		recent->begun = 1e-9 * (double)atomic_load(&queue->device_wait);
-		recent->done = 0;
-	}
-	pthread_mutex_unlock(&queue->lock);
-	return count;
+	return zero_progress_recent(&queue->progress, device_reached(queue), recent);
 }
 
 void zero_queue_device_wait(struct zero_queue *queue, bool waits)
 {
-	atomic_store(&queue->device_wait, waits ? zero_nanoseconds() : 0);
+	atomic_store(&queue->progress.device_wait, waits ? zero_nanoseconds() : 0);
 }
 
 /* Called with the lock held, which is released during the run. One thread at a time is here. */
 static void run_first(struct zero_queue *queue)
 {
 	struct zero_work *work = queue->first;
-	struct zero_recent_submission *recent = record_begin(queue, work);
 
+	zero_progress_begin(&queue->progress, work->comm, work->label);
 	queue->first = work->next;
 	queue->busy = true;
 	pthread_mutex_unlock(&queue->lock);
@@ -297,7 +268,7 @@ static void run_first(struct zero_queue *queue)
 		queue->broken = work;
 	}
 	queue->busy = false;
-	recent->done = zero_seconds();
+	zero_progress_end(&queue->progress, work->order.mark, device_reached(queue));
 	work->done = true;
 	pthread_cond_broadcast(&queue->done);
 	/* If a caller ran its own work, the queue's thread goes on with the rest. */
@@ -350,6 +321,7 @@ zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue)
 	pthread_mutex_init(&made->lock, NULL);
 	pthread_cond_init(&made->more, NULL);
 	pthread_cond_init(&made->done, NULL);
+	zero_progress_init(&made->progress);
 	if (made->threaded) {
 		error = zero_thread_start(&made->thread, queue_thread, made);
 		if (error) {
@@ -375,6 +347,7 @@ void zero_queue_delete(struct zero_queue *queue)
 		pthread_join(queue->thread, NULL);
 	}
 	zero_work_put(queue->broken);
+	zero_progress_destroy(&queue->progress);
 	pthread_cond_destroy(&queue->more);
 	pthread_cond_destroy(&queue->done);
 	pthread_mutex_destroy(&queue->lock);

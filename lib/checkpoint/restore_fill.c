@@ -71,18 +71,23 @@ static uint64_t own_bytes(const struct zero_restore *restore, size_t i)
 {
 	const struct zero_manifest_tensor *tensor = &restore->manifest->tensors[i];
 	const zero_param *param = restore->params[i];
-	size_t first, count, stepped = 0;
-	uint64_t named = 0;
+	const struct zero_manifest *manifest = restore->manifest;
+	size_t first, count;
+	uint64_t bytes = 0;
 
-	own_part(param, ZERO_SAVED_PARAM, &first, &count);
-	if (zero_tensor_has_states(restore->manifest, tensor))
-		own_part(param, ZERO_SAVED_EXP_AVG, &first, &stepped);
+	for (int k = 0; k < ZERO_SAVED_NAMED; k++) {
+		enum zero_saved_kind kind = (enum zero_saved_kind)k;
+
+		if (!zero_tensor_has(restore->manifest, tensor, kind))
+			continue;
+		own_part(param, kind, &first, &count);
+		bytes += (uint64_t)count * zero_dtype_size(zero_saved_dtype(kind, param->dtype));
+	}
 	for (size_t s = 0; s < tensor->state_count; s++)
-		named += own_values(param, zero_param_find_state(param, tensor->states[s].name))
+		bytes += own_values(param, zero_param_find_state(param, tensor->states[s].name))
 				 .count *
 			 zero_dtype_size(tensor->states[s].dtype);
-	return (uint64_t)count * zero_dtype_size(param->dtype) + named +
-	       (uint64_t)stepped * sizeof(float) * (zero_has_master(param->dtype) ? 3 : 2);
+	return bytes;
 }
 
 /* The part of a slice that this rank stores: bytes [*from, *from + *bytes) of the slice, at *to. */

@@ -206,9 +206,9 @@ static zero_status find_steps(const struct zero_restore *restore)
 	for (size_t i = 0; i < manifest->tensor_count; i++) {
 		const struct zero_manifest_tensor *tensor = &manifest->tensors[i];
 		zero_group *group = restore->params[i]->group;
-		uint64_t steps = !zero_tensor_has_states(manifest, tensor) ? 0
-				 : tensor->has_steps                       ? tensor->steps
-									   : manifest->step;
+		uint64_t steps = !zero_tensor_has(manifest, tensor, ZERO_SAVED_EXP_AVG) ? 0
+				 : tensor->has_steps ? tensor->steps
+						     : manifest->step;
 
 		if (!tensor->trainable)
 			continue;

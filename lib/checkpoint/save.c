@@ -53,6 +53,26 @@ static void free_save(struct zero_save *save)
 	free(save);
 }
 
+/* The number of steps in the checkpoint's name. */
+static uint64_t step_of(const zero_job *job, const zero_save_options *options)
+{
+	return options->step ? options->step : job->trainer->steps;
+}
+
+/* Groups that were stepped have moments and masters; if the program keeps masters, others have these. */
+static void note_states(struct zero_save *save)
+{
+	const zero_job *job = save->job;
+
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		const zero_group *group = job->model->groups[g];
+
+		save->has_states = save->has_states || group->steps;
+		save->has_masters = save->has_masters || (job->model->keeps_masters &&
+							  group->trainable && !group->steps);
+	}
+}
+
 static zero_status new_save(zero_job *job, const char *dir, const zero_save_options *options,
 			    struct zero_save **result)
 {
@@ -67,9 +87,8 @@ static zero_status new_save(zero_job *job, const char *dir, const zero_save_opti
 	save->start_time = zero_seconds();
 	save->out.fd = -1;
 	save->keep_last = options->keep_last;
-	save->step = job->trainer->steps;
-	for (size_t g = 0; g < job->model->group_count; g++)
-		save->has_states = save->has_states || job->model->groups[g]->steps;
+	save->step = step_of(job, options);
+	note_states(save);
 	save->group_count = job->model->group_count;
 	save->dir = strdup(dir);
 	/* Slashes at the end are dropped. */
@@ -125,6 +144,11 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 		status = zero_step_state_read(job);
 	if (!status)
 		status = zero_group_steps_read(job);
+	if (!status && options->step && job->trainer->steps)
+		return zero_fail(ZERO_E_INVALID,
+				 "step is %llu in the options of zero_save; it must be 0 once "
+				 "zero_step has counted a step",
+				 (unsigned long long)options->step);
 	return status;
 }
 
@@ -139,7 +163,7 @@ static zero_status agree_start(zero_job *job, zero_status status, const char *di
 	if (asprintf(&label,
 		     "save of step %llu%s, keep_last %d, %zu named states (%016llx), "
 		     "to %s",
-		     (unsigned long long)job->trainer->steps,
+		     (unsigned long long)step_of(job, options),
 		     options->background ? " in the background" : "", options->keep_last, states,
 		     (unsigned long long)hash, dir ? dir : "") < 0)
 		label = NULL;

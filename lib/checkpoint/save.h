@@ -49,7 +49,9 @@ struct zero_save {
 		*partial; /* folder of checkpoints, this checkpoint, its name until then */
 	int keep_last;
 	uint64_t step;
-	bool has_states, has_user;
+	bool has_states;
+	bool has_masters; /* without moments */
+	bool has_user;
 	uint64_t user_bytes, user_checksum;
 	size_t group_count; /* the groups that the job has later are not saved */
 	struct zero_manifest_state *manifest_states;

@@ -66,7 +66,8 @@ struct zero_manifest {
 	int world, stage;
 	bool has_adamw; /* lr to clip are set */
 	bool has_user;
-	bool states; /* there are moments, and masters of 16-bit parameters */
+	bool states;  /* there are moments, and masters of 16-bit parameters */
+	bool masters; /* there are masters without moments: the program takes its own steps */
 };
 
 /* ---- the tensors of a shard's file ----------------------------------------------------------- */
@@ -105,21 +106,25 @@ static inline bool zero_has_master(zero_dtype dtype)
 	return dtype == ZERO_F16 || dtype == ZERO_BF16;
 }
 
-/* Whether a tensor has optimizer states. */
-static inline bool zero_tensor_has_states(const struct zero_manifest *manifest,
-					  const struct zero_manifest_tensor *tensor)
-{
-	return manifest->states && tensor->trainable && (!tensor->has_steps || tensor->steps);
-}
-
-/* Whether a parameter is saved as this kind, which is no named state. `states`: the checkpoint has
-   optimizer states of it, if it is trainable. */
-static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool trainable,
-				 zero_dtype dtype)
+/* Whether a parameter is saved as this kind, which is no named state, where it has `states`, or
+   `masters` alone. */
+static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool masters,
+				 bool trainable, zero_dtype dtype)
 {
 	if (kind == ZERO_SAVED_PARAM)
 		return true;
-	return states && trainable && (kind != ZERO_SAVED_MASTER || zero_has_master(dtype));
+	if (kind == ZERO_SAVED_MASTER)
+		return (states || masters) && trainable && zero_has_master(dtype);
+	return states && trainable;
+}
+
+/* Whether a tensor is saved as this kind, which is no named state. */
+static inline bool zero_tensor_has(const struct zero_manifest *manifest,
+				   const struct zero_manifest_tensor *tensor,
+				   enum zero_saved_kind kind)
+{
+	return zero_is_saved(kind, manifest->states && (!tensor->has_steps || tensor->steps),
+			     manifest->masters, tensor->trainable, tensor->dtype);
 }
 
 /* The type in the file for a parameter of type `dtype`. */

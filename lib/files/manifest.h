@@ -16,8 +16,7 @@
 enum {
 	MANIFEST_CHECKSUM_DIGITS = 16,
 	MANIFEST_WORLD_MAX = 99999, /* a file's name has five digits for the rank */
-	MANIFEST_VERSION_PLAIN =
-		1, /* without named states and steps of tensors, for older libraries */
+	MANIFEST_VERSION_PLAIN = 1, /* of a manifest that older libraries can read */
 };
 
 /* ---- entries of struct zero_files_ops -------------------------------------------------------- */

@@ -124,7 +124,7 @@ static zero_status expect_string(const struct object *object, const char *key, c
 /* The seal has been checked before; a second one fails as a name that occurs twice. */
 static const char *const job_keys[] = {"format", "version", "library", "step",      "world",
 				       "stage",  "bucket",  "adamw",   "allgather", "states",
-				       "block",  "user",    "seal",    "checksum"};
+				       "block",  "user",    "seal",    "checksum",  "masters"};
 
 bool manifest_is_job_member(const char *name)
 {
@@ -251,6 +251,9 @@ zero_status manifest_read_job(const char *path, const json_t *json, size_t file_
 		status = read_adamw(&object, manifest);
 	if (!status)
 		status = read_bool(&object, "states", &manifest->states);
+	/* The member is left out where it is false. */
+	if (!status && json_object_get(json, "masters"))
+		status = read_bool(&object, "masters", &manifest->masters);
 	return status ? status : read_user(&object, manifest);
 }
 

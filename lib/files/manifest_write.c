@@ -67,13 +67,13 @@ static void write_adamw(struct manifest_writer *to, const struct zero_manifest *
 	fputs("}", to->out);
 }
 
-/* Whether the manifest has members that version 1 does not know. */
-static bool needs_version_2(const struct zero_manifest *m)
+/* Whether it has nothing that libraries of version 1 do not know. */
+static bool is_plain(const struct zero_manifest *m)
 {
 	for (size_t i = 0; i < m->tensor_count; i++)
 		if (m->tensors[i].state_count || m->tensors[i].has_steps)
-			return true;
-	return false;
+			return false;
+	return !m->masters;
 }
 
 static void write_job(struct manifest_writer *to, const struct zero_manifest *m)
@@ -81,7 +81,7 @@ static void write_job(struct manifest_writer *to, const struct zero_manifest *m)
 	FILE *out = to->out;
 
 	fprintf(out, "{\n\"format\": \"%s\",\n\"version\": %d,\n\"library\": ", MANIFEST_FORMAT,
-		needs_version_2(m) ? MANIFEST_VERSION : MANIFEST_VERSION_PLAIN);
+		is_plain(m) ? MANIFEST_VERSION_PLAIN : MANIFEST_VERSION);
 	write_text(to, m->library);
 	fprintf(out, ",\n\"step\": %" PRIu64 ",\n\"world\": %d,\n\"stage\": %d", m->step, m->world,
 		m->stage);
@@ -90,6 +90,8 @@ static void write_job(struct manifest_writer *to, const struct zero_manifest *m)
 	fprintf(out, ",\n\"bucket\": %" PRIu64 ",\n\"adamw\": ", m->bucket);
 	write_adamw(to, m);
 	fprintf(out, ",\n\"states\": %s", m->states ? "true" : "false");
+	if (m->masters)
+		fputs(",\n\"masters\": true", out);
 	fprintf(out, ",\n\"checksum\": \"%s\",\n\"block\": %d,\n\"user\": ", MANIFEST_CHECKSUM,
 		ZERO_CHECKSUM_BLOCK);
 	if (m->has_user) {

@@ -4,6 +4,7 @@
 #include "net/net.h"
 
 #include <float.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -17,6 +18,51 @@ bool zero_job_claim(void)
 void zero_job_unclaim(void)
 {
 	atomic_flag_clear(&one_job);
+}
+
+static struct {
+	pthread_mutex_t lock;
+	bool any;
+	int rank;
+	char text[512];
+} lost = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void zero_job_set_lost(int rank, const char *text)
+{
+	pthread_mutex_lock(&lost.lock);
+	if (!lost.any) {
+		lost.any = true;
+		lost.rank = rank;
+		snprintf(lost.text, sizeof(lost.text), "%s", text);
+	}
+	pthread_mutex_unlock(&lost.lock);
+}
+
+zero_status zero_job_check_lost(void)
+{
+	zero_status status = ZERO_OK;
+	char text[640];
+
+	pthread_mutex_lock(&lost.lock);
+	if (lost.any) {
+		snprintf(
+			text, sizeof(text),
+			"an earlier job was ended by rank %d, and a new one needs all ranks: start "
+			"the processes of all ranks again (%s)",
+			lost.rank, lost.text);
+		status = zero_fail_on(lost.rank, ZERO_E_COMM, text);
+	}
+	pthread_mutex_unlock(&lost.lock);
+	return status;
+}
+
+static void remember_lost(zero_job *job)
+{
+	char text[512];
+	int rank;
+
+	if (zero_net_lost(job->net, text, sizeof(text), &rank))
+		zero_job_set_lost(rank, text);
 }
 
 /*
@@ -42,8 +88,10 @@ zero_status zero_close(zero_job *job)
 	if (!job || job->process != getpid())
 		return ZERO_OK;
 	/* On the host a wait for a lost rank never ends: the job is left to the process's end. */
-	if (zero_hooks_check_peers(job))
+	if (zero_hooks_check_peers(job)) {
+		zero_job_set_lost(zero_last_error_rank(), zero_last_error());
 		return ZERO_OK;
+	}
 	if (job->joined)
 		zero_hooks_before_close(job, leave(job));
 	/* Its handlers were installed over the watchdog's, and are removed first. */
@@ -53,6 +101,7 @@ zero_status zero_close(zero_job *job)
 	zero_teams_free(job);
 	if (job->backend)
 		job->ops->close(job->backend);
+	remember_lost(job);
 	zero_net_close(job->net);
 	zero_hooks_closed(job);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)

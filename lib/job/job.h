@@ -76,6 +76,10 @@ static inline bool zero_check_enabled(const zero_job *job)
 /* One job is open in a process. False: one is. */
 bool zero_job_claim(void);
 void zero_job_unclaim(void);
+/* Because of a rank the job has ended, as the sentence says. This process opens no more jobs, since
+   none could have all of its ranks. */
+void zero_job_set_lost(int rank, const char *text);
+zero_status zero_job_check_lost(void);
 
 /* ---- submit.c -------------------------------------------------------------------------------- */
 

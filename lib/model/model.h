@@ -137,6 +137,7 @@ struct zero_model {
 	bool adopts;           /* a group that is not laid out yet does */
 	bool released_tensors; /* in a layout that failed: another one would miss them */
 	bool stepping;         /* between zero_step_begin and zero_step_end */
+	bool keeps_masters;    /* zero_keep_masters was called: the program knows where they are */
 	bool torn; /* a step failed half-way: values and states are undefined until a restore */
 	struct zero_sizing sizing; /* from the layout on */
 	enum zero_tier tier;       /* from the layout on, at stages 0 to 2 */
@@ -222,10 +223,8 @@ bool zero_states_staged(const zero_job *job);
 zero_status zero_states_alloc(zero_group *group);
 /* Allocates the masters of all groups alone. Local. */
 zero_status zero_masters_alloc(zero_job *job);
-/* Frees moments and masters. */
-void zero_states_free(zero_group *group);
-/* Frees the moments, as before the first step; masters, if there are any, are those of the values. */
-void zero_states_restart(zero_group *group);
+/* Frees the moments, as before the first step; the masters too if `masters`. */
+void zero_states_free(zero_group *group, bool masters);
 /* Sets the f32 masters, if there are any, of elements [first, first + count) of a segment from the
    stored values. This rank must step them. */
 void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *segment,

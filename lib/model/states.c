@@ -117,7 +117,7 @@ static zero_status alloc_masters(struct zero_flat *flat)
 
 zero_status zero_masters_alloc(zero_job *job)
 {
-	zero_status status = ZERO_OK;
+	zero_status status = alloc_offload_buffers(job);
 
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		for (size_t f = 0; !status && f < job->model->groups[g]->flat_count; f++)
@@ -141,7 +141,7 @@ zero_status zero_states_alloc(zero_group *group)
 	return status;
 }
 
-static void free_moments(zero_group *group)
+void zero_states_free(zero_group *group, bool masters)
 {
 	zero_job *job = group->job;
 
@@ -151,17 +151,10 @@ static void free_moments(zero_group *group)
 		job->ops->free(job->backend, flat->m);
 		job->ops->free(job->backend, flat->v);
 		flat->m = flat->v = NULL;
-	}
-}
-
-void zero_states_free(zero_group *group)
-{
-	zero_job *job = group->job;
-
-	free_moments(group);
-	for (size_t f = 0; f < group->flat_count; f++) {
-		job->ops->free(job->backend, group->flats[f].master);
-		group->flats[f].master = NULL;
+		if (!masters)
+			continue;
+		job->ops->free(job->backend, flat->master);
+		flat->master = NULL;
 	}
 }
 
@@ -175,12 +168,4 @@ void zero_param_update_masters(zero_param *param)
 	zero_param_part(param, segment_first, segment_count, &first, &count);
 	if (count)
 		zero_states_set_masters(flat, segment, param->first + first, count);
-}
-
-void zero_states_restart(zero_group *group)
-{
-	free_moments(group);
-	for (size_t p = 0; p < group->param_count; p++)
-		if (!group->params[p]->alias_of)
-			zero_param_update_masters(group->params[p]);
 }

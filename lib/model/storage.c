@@ -97,7 +97,7 @@ void zero_storage_free(zero_group *group)
 {
 	zero_job *job = group->job;
 
-	zero_states_free(group);
+	zero_states_free(group, true);
 	if (group->own_step_states && !job->ops->host_memory)
 		job->ops->free(job->backend, group->own_step_states);
 	else

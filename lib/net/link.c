@@ -170,9 +170,11 @@ static void end_link(struct zero_link *link, const char *why)
 		remove_link(link);
 		return;
 	}
-	if (!link->goodbye && !net->closing)
+	if (!link->goodbye && !net->closing) {
+		net->lost = true;
 		zero_net_fail_locked(net, ZERO_E_COMM, link->rank, link,
 				     "rank %d (node %s) is gone: %s", link->rank, link->node, why);
+	}
 	zero_net_notify(net);
 }
 
@@ -188,6 +190,7 @@ static void receive_failure(struct zero_link *link, struct zero_frame *frame)
 		text[length] = '\0';
 		zero_clean(text);
 	}
+	link->net->lost |= about[1] == ZERO_NET_LOST;
 	zero_net_fail_locked(link->net, about[1] == ZERO_E_ORDER ? ZERO_E_ORDER : ZERO_E_COMM,
 			     about[0], link, "%s", *text ? text : "communication has failed");
 }

@@ -72,7 +72,8 @@ void zero_net_send_state(struct zero_link *link)
 {
 	const struct zero_net *net = link->net;
 	struct zero_frame_header header = {.kind = ZERO_FRAME_GOODBYE};
-	int32_t about[2] = {net->failed_rank, (int32_t)net->failed_status};
+	int32_t about[2] = {net->failed_rank,
+			    net->lost ? ZERO_NET_LOST : (int32_t)net->failed_status};
 	char data[sizeof(about) + ZERO_NET_TEXT];
 
 	if (atomic_load(&net->failed)) {
@@ -132,15 +133,15 @@ zero_status zero_net_fail_all(struct zero_net *net, int rank, const char *format
 	return zero_net_failure(net);
 }
 
-static bool has_failed(struct zero_net *net, char *text, size_t size, int *rank)
+static zero_status has_failed(struct zero_net *net, char *text, size_t size, int *rank)
 {
 	if (!atomic_load(&net->failed))
-		return false;
+		return ZERO_OK;
 	if (text && size)
 		snprintf(text, size, "%s", net->failure_text);
 	if (rank)
 		*rank = net->failed_rank;
-	return true;
+	return net->failed_status;
 }
 
 /* ---- processes that are forked from a rank --------------------------------------------------- */
@@ -230,6 +231,16 @@ static zero_status join(struct zero_net *net, const struct zero_net_config *conf
 				 strerror(error));
 	net->joined = true;
 	return ZERO_OK;
+}
+
+bool zero_net_lost(struct zero_net *net, char *text, size_t size, int *rank)
+{
+	bool lost;
+
+	pthread_mutex_lock(&net->lock);
+	lost = net->lost && has_failed(net, text, size, rank);
+	pthread_mutex_unlock(&net->lock);
+	return lost;
 }
 
 bool zero_net_joined(const struct zero_net *net)

@@ -64,11 +64,11 @@ struct zero_net_ops {
 	/* COLLECTIVE over the team. `root` is an index into its ranks. */
 	zero_status (*broadcast)(struct zero_net_team *team, void *data, size_t bytes, int root);
 	/*
-	 * Whether communication has failed, because a rank was lost or a rank called fail_all. Every
-	 * function above then fails with the same sentence, which is copied to `text`; *rank is the
-	 * rank that the sentence is about. From any thread.
+	 * Returns the error if communication has failed, because a rank was lost or a rank called
+	 * fail_all. Every function above then fails with it and the same sentence, which is copied to
+	 * `text`; *rank is the rank that the sentence is about. From any thread.
 	 */
-	bool (*has_failed)(struct zero_net *net, char *text, size_t size, int *rank);
+	zero_status (*has_failed)(struct zero_net *net, char *text, size_t size, int *rank);
 	/* Makes communication fail on all ranks. The first failure counts. From any thread. */
 	void (*fail_all)(struct zero_net *net, zero_status status, int rank, const char *text);
 	/* Adds a user, and removes it once the thread has left its turn. */
@@ -85,6 +85,9 @@ struct zero_net *zero_net_new(void);
 /* Sends a goodbye to the neighbours, waits for no rank, and frees everything, teams included. NULL
    is a no-op. */
 void zero_net_close(struct zero_net *net);
+/* Whether a rank has ended without a goodbye: it will never come to another job of these processes.
+   Copies the error as has_failed does. */
+bool zero_net_lost(struct zero_net *net, char *text, size_t size, int *rank);
 /* Whether join has succeeded. */
 bool zero_net_joined(const struct zero_net *net);
 

@@ -19,6 +19,8 @@
  * times as many ranks, and costs the parent a system call for each child and message.
  */
 enum { ZERO_NET_FANOUT = 10, ZERO_NET_TEXT = 1024, ZERO_NET_PENDING = 64 };
+/* In the place of a failure's status: ZERO_E_COMM, and a rank is lost. */
+enum { ZERO_NET_LOST = -1 };
 
 enum zero_frame_kind {
 	ZERO_FRAME_CONFIRM = 1, /* the first frame: the dialling rank uses this connection */
@@ -93,6 +95,7 @@ struct zero_net {
 	atomic_bool failed;
 	zero_status failed_status;
 	int failed_rank;
+	bool lost; /* a rank has ended without a goodbye; told to the others with the failure */
 	char failure_text[ZERO_NET_TEXT];
 	uint8_t cookie[16];
 };

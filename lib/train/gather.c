@@ -10,6 +10,16 @@
 
 #include "train.h"
 
+static zero_status check_gather(const zero_group *group, zero_dtype as)
+{
+	if (group->stepping)
+		return zero_fail(ZERO_E_STATE,
+				 "group '%s' is gathered while the program steps it: call "
+				 "zero_step_end first",
+				 group->name);
+	return zero_gather_check(group, as);
+}
+
 /* Casts a segment of which this rank stores all. */
 static struct zero_op cast_op(struct zero_flat *flat, const struct zero_segment *segment,
 			      zero_dtype as)
@@ -323,7 +333,7 @@ zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as)
 	job = groups[0]->job;
 	as = zero_gather_resolve_dtype(job, as);
 	for (size_t g = 0; g < count; g++) {
-		status = zero_gather_check(groups[g], as);
+		status = check_gather(groups[g], as);
 		if (status)
 			return agree_on_error(status, groups[g]);
 	}
@@ -354,7 +364,7 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	zero_status status;
 
 	as = zero_gather_resolve_dtype(job, as);
-	status = zero_gather_check(group, as);
+	status = check_gather(group, as);
 	if (status)
 		return agree_on_error(status, group);
 	pthread_mutex_lock(&job->lock);

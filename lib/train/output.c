@@ -20,11 +20,6 @@ zero_status zero_gather_check(const zero_group *group, zero_dtype as)
 				 group->name);
 	if (!zero_is_member(group))
 		return zero_require_member(group, "gathered");
-	if (group->stepping)
-		return zero_fail(ZERO_E_STATE,
-				 "group '%s' is gathered while the program steps it: call "
-				 "zero_step_end first",
-				 group->name);
 	if (as != ZERO_DTYPE_PARAM && as != ZERO_F32 && as != ZERO_F16 && as != ZERO_BF16)
 		return zero_fail(ZERO_E_INVALID,
 				 "group '%s' cannot be gathered as %s: param, f32, f16 or bf16",

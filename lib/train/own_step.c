@@ -69,7 +69,9 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
 	if (status)
 		return status;
 	pthread_mutex_lock(&job->lock);
-	status = zero_work_wait(job, &param->group->reduce);
+	/* Its error is for each parameter of the group, and for the step. */
+	if (param->group->reduce)
+		status = job->ops->wait(job->backend, param->group->reduce);
 	pthread_mutex_unlock(&job->lock);
 	if (status)
 		return status;
@@ -107,7 +109,10 @@ zero_status zero_keep_masters(zero_job *job)
 				   "steps them: set offload=none");
 	if (!status)
 		status = zero_masters_alloc(job);
-	return zero_submit_wait(&job->all, status, NULL, 0, "zero_keep_masters");
+	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_keep_masters");
+	if (!status)
+		job->model->keeps_masters = true;
+	return status;
 }
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -281,6 +286,9 @@ zero_status zero_reset(zero_job *job)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for zero_reset");
 	/* All ranks are at one place in one order of operations, or learn that they are not. */
 	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_reset");
+	for (zero_team *team = job->teams; !status && team; team = team->next)
+		if (team->place.rank >= 0)
+			status = zero_submit_wait(team, ZERO_OK, NULL, 0, "zero_reset");
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		reset_group(job->model->groups[g]);
 	if (!status)

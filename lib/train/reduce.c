@@ -6,14 +6,54 @@
  * bits are sent as such and summed in f32.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "train.h"
 
+static void clear(const struct zero_flat *flat, const struct zero_segment *segment, size_t first,
+		  size_t end)
+{
+	size_t size = zero_dtype_size(flat->group->gradient_dtype);
+
+	if (end > first)
+		memset((char *)flat->gradient + (segment->gradient_at + first) * size, 0,
+		       (end - first) * size);
+}
+
+/* What lies between the parameters and behind the last one is part of sums and norms. */
+static void clear_padding(const struct zero_flat *flat)
+{
+	const zero_group *group = flat->group;
+
+	for (size_t r = 0; r < flat->segment_count; r++) {
+		const struct zero_segment *segment = &flat->segments[r];
+		size_t end = 0;
+
+		for (size_t p = 0; segment->trainable && p < group->param_count; p++) {
+			const zero_param *param = group->params[p];
+
+			if (param->flat != flat || param->segment != r || param->alias_of)
+				continue;
+			clear(flat, segment, end, param->first);
+			end = param->first + param->count;
+		}
+		if (segment->trainable)
+			clear(flat, segment, end, segment->count);
+	}
+}
+
+/* A device clears memory faster than it would the paddings alone. */
 static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat, bool zeroed)
 {
-	return job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
-			       flat->gradient_count * zero_dtype_size(flat->group->gradient_dtype),
-			       zeroed, &flat->gradient);
+	bool by_parts = !zeroed && job->ops->host_memory;
+	zero_status status =
+		job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
+				flat->gradient_count * zero_dtype_size(flat->group->gradient_dtype),
+				!by_parts, &flat->gradient);
+
+	if (!status && by_parts)
+		clear_padding(flat);
+	return status;
 }
 
 /*
@@ -242,6 +282,12 @@ zero_status zero_reduce(zero_group *group)
 
 	if (status)
 		return status;
+	/* So it is on all ranks. The end would free what is added now. */
+	if (group->stepping)
+		return zero_fail(ZERO_E_STATE,
+				 "group '%s' is reduced while the program steps it: call "
+				 "zero_step_end first",
+				 group->name);
 	pthread_mutex_lock(&group->job->lock);
 	status = zero_reduce_locked(group);
 	pthread_mutex_unlock(&group->job->lock);

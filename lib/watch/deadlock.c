@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Deadlocks between ranks that are all there: one waits in an operation of one team for ranks that
- * wait for it in another's. Rank 0, while it waits, sends a frame around the ring, which every rank
- * that has waited for as long passes on. If it returns, rank 0 asks all ranks what they wait in.
+ * wait for it in another's. A rank that computes is not stuck, unless its device is: that does what it
+ * was given in order, so an operation which it has not done is where it waits, whatever its host does.
+ * Rank 0, while it waits, sends a frame around the ring, which every rank that has waited for as
+ * long passes on. If it returns, rank 0 asks all ranks what they wait in.
  */
 #include <stdio.h>
 
@@ -43,16 +45,25 @@ void zero_ring_handle_all_wait(struct zero_ring *ring, const struct zero_ring_fr
 		zero_ring_start_inquiry(ring, ZERO_PEER_DEADLOCKED, 0, 0, zero_ring_onward(ring));
 }
 
-/* Whether no rank that waits where this one does, or has passed it there, makes it complete. */
+/* Whether the other one waits where this one does, or has passed it there. Of a rank in very many
+   teams that may not be known. */
+static bool has_come(const struct zero_activity *other, const struct zero_activity *activity)
+{
+	if (other->team == activity->team && other->turn >= activity->turn)
+		return true;
+	for (uint32_t i = 0; i < other->teams && i < ZERO_TEAMS_TOLD; i++)
+		if (other->turns[i].team == activity->team)
+			return other->turns[i].turn >= activity->turn;
+	return other->teams > ZERO_TEAMS_TOLD;
+}
+
+/* Whether a rank has yet to come where this one waits. */
 static bool is_stuck(const struct zero_ring *ring, const struct zero_activity *activity)
 {
 	uint32_t there = 0;
 
-	for (int rank = 0; rank < ring->config.world; rank++) {
-		const struct zero_activity *other = &ring->inquiry.activity[rank];
-
-		there += other->team == activity->team && other->turn >= activity->turn;
-	}
+	for (int rank = 0; rank < ring->config.world; rank++)
+		there += has_come(&ring->inquiry.activity[rank], activity);
 	return there < activity->ranks;
 }
 

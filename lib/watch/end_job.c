@@ -60,6 +60,7 @@ void zero_ring_handle_fault(struct zero_ring *ring, struct zero_ring_link *link,
 	snprintf(ring->message, sizeof(ring->message), "%.*s", (int)sizeof(frame->message) - 1,
 		 frame->message);
 	ring->lost_rank = frame->rank;
+	ring->stalled = frame->state == ZERO_PEER_STALLED;
 	ring->reported = true;
 	pthread_mutex_unlock(&ring->lock);
 	ring->reported_at = zero_seconds();

@@ -322,6 +322,7 @@ void zero_ring_print_message(struct zero_ring *ring)
 	pthread_mutex_lock(&ring->lock);
 	compose(ring, lines, sizeof(lines));
 	ring->lost_rank = ring->inquiry.rank;
+	ring->stalled = ring->inquiry.state == ZERO_PEER_STALLED;
 	ring->reported = true;
 	pthread_mutex_unlock(&ring->lock);
 	/* The job ends even if nobody reads the message. */

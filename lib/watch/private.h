@@ -21,8 +21,10 @@ struct zero_activity {
 	uint32_t running;     /* whether that operation is still running */
 	float seconds;        /* since the operation began or, if it is done, since its end */
 	uint32_t waiting;     /* whether it waits for other ranks to begin the operation */
-	uint32_t team, ranks; /* see struct zero_recent_submission */
+	uint32_t team, ranks; /* see struct zero_begun */
 	uint64_t turn;
+	struct zero_team_turn turns[ZERO_TEAMS_TOLD]; /* see struct zero_recent_submission */
+	uint32_t teams;
 	char label[112];
 	char call[40]; /* the library function that the rank is in, if that one may take long */
 };
@@ -88,6 +90,7 @@ struct zero_ring_frame {
 		char message[ZERO_RING_MESSAGE_BYTES];
 	};
 };
+_Static_assert(sizeof(struct zero_activity) <= ZERO_RING_MESSAGE_BYTES, "frames grow for nothing");
 
 /* What is known of one neighbour. */
 struct zero_ring_link {
@@ -137,6 +140,7 @@ struct zero_ring {
 	double resumed_at;   /* the last time */
 	struct zero_inquiry inquiry;
 	bool reported; /* a rank was found lost, here or elsewhere */
+	bool stalled;  /* or only keeps the others waiting */
 	double reported_at;
 	int lost_rank;
 	char message[ZERO_RING_MESSAGE_BYTES];
@@ -185,6 +189,8 @@ void zero_ring_start_watching(struct zero_ring *ring);
 bool zero_ring_close(struct zero_ring *ring);
 /* Whether a rank was found lost; copies the message and the rank. May be called by any thread. */
 bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank);
+/* The same, unless that rank only keeps the others waiting. */
+bool zero_ring_lost(struct zero_ring *ring, char *text, size_t size, int *rank);
 
 /* COLLECTIVE, among all ranks that are described in all[world], which is copied. Connects to both
    neighbours over the network, and takes turns in its thread. */

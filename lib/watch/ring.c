@@ -125,6 +125,11 @@ bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank)
 	return reported;
 }
 
+bool zero_ring_lost(struct zero_ring *ring, char *text, size_t size, int *rank)
+{
+	return zero_ring_fault(ring, text, size, rank) && !ring->stalled;
+}
+
 /* ---- close ----------------------------------------------------------------------------------- */
 
 static void stop_turns(struct zero_ring *ring)

@@ -23,17 +23,19 @@ static void get_activity(void *context, struct zero_activity *activity)
 	memset(activity, 0, sizeof(*activity));
 	if (call)
 		snprintf(activity->call, sizeof(activity->call), "%s", call);
-	if (!job->ops->recent(job->backend, &recent, 1))
+	if (!job->ops->recent(job->backend, &recent))
 		return;
-	activity->operation = recent.number;
-	activity->running = recent.done <= 0;
-	activity->seconds =
-		(float)(zero_seconds() - (activity->running ? recent.begun : recent.done));
+	activity->operation = recent.what.number;
+	activity->running = recent.what.done <= 0;
+	activity->seconds = (float)(zero_seconds() -
+				    (activity->running ? recent.what.begun : recent.what.done));
 	activity->waiting = recent.waiting;
-	activity->team = recent.team;
-	activity->ranks = recent.ranks;
-	activity->turn = recent.turn;
-	snprintf(activity->label, sizeof(activity->label), "%s", recent.label);
+	activity->team = recent.what.team;
+	activity->ranks = recent.what.ranks;
+	activity->turn = recent.what.turn;
+	activity->teams = recent.teams;
+	memcpy(activity->turns, recent.turns, sizeof(activity->turns));
+	snprintf(activity->label, sizeof(activity->label), "%s", recent.what.label);
 }
 
 static void end_deadlock(void *context, int rank, const char *message)
@@ -153,8 +155,13 @@ zero_status zero_watch_start(zero_job *job)
 /* False: a rank was lost, and the threads that end the job still use it. */
 static bool close_ring(zero_job *job)
 {
-	bool closed = zero_ring_close(job->ring);
+	char text[512];
+	bool closed;
+	int rank;
 
+	if (zero_ring_lost(job->ring, text, sizeof(text), &rank))
+		zero_job_set_lost(rank, text);
+	closed = zero_ring_close(job->ring);
 	job->ring = NULL;
 	return closed;
 }

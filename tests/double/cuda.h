@@ -221,7 +221,7 @@ struct double_op {
 	void (*drop)(void *user);   /* called when the graph goes */
 	void *to, *from, *staging;
 	size_t bytes;
-	unsigned char value;
+	uint32_t value;
 	const struct double_kernel *kernel;
 	unsigned grid;
 	void *arguments;

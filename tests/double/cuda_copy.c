@@ -21,7 +21,7 @@ static CUresult run_copy(struct double_op *op)
 static CUresult run_set(struct double_op *op)
 {
 	double_write_late(op->stream, op->to, op->bytes);
-	memset(op->to, op->value, op->bytes);
+	memset(op->to, (int)op->value, op->bytes);
 	return CUDA_SUCCESS;
 }
 
@@ -107,5 +107,44 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t byt
 		double_access_add(op, &op->to, bytes, 1, true);
 		double_queue(stream, op);
 	}
+	return double_leave(result);
+}
+
+/* The host may read the value at any time: it is never half of one. */
+static CUresult run_write(struct double_op *op)
+{
+	__atomic_store_n((uint32_t *)op->to, op->value, __ATOMIC_SEQ_CST);
+	return CUDA_SUCCESS;
+}
+
+static CUresult write_value(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags)
+{
+	struct double_block *block;
+	struct double_op *op;
+
+	if (at % sizeof(value) || flags || block_of(at, sizeof(value), &block) || !block)
+		return CUDA_ERROR_INVALID_VALUE;
+	/* stricter than new drivers */
+	if (stream->capture)
+		return double_capture_spoil(stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	op = double_op_new("cuStreamWriteValue32", run_write);
+	op->to = (void *)at;
+	op->value = value;
+	op->bytes = sizeof(value);
+	double_access_add(op, &op->to, op->bytes, 1, true);
+	double_queue(stream, op);
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr at, cuuint32_t value,
+					 unsigned int flags)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+	CUstream stream;
+
+	if (!result)
+		result = double_stream_of(handle, __func__, &stream);
+	if (!result)
+		result = write_value(stream, at, value, flags);
 	return double_leave(result);
 }

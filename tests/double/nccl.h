@@ -105,6 +105,7 @@ struct member {
 	_Atomic int32_t pid;   /* 0: not attached yet */
 	int32_t color, key;    /* of its split */
 	_Atomic int32_t own;   /* the rank of its process, as settings know it */
+	_Atomic bool aborts;   /* its process has aborted a communicator, this one or another */
 	uint64_t ids;          /* a hash of the ids that it got */
 	struct segment_id made;
 	struct record record[LANES];

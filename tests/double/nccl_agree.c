@@ -96,7 +96,8 @@ static void compare(struct ncclComm *comm, enum lane lane)
 		if (other->number != mine->number)
 			continue;
 		if (is_same(mine, other)) {
-			compare_order(comm, mine, other, rank);
+			if (!shared->member[comm->rank].aborts && !shared->member[rank].aborts)
+				compare_order(comm, mine, other, rank);
 			continue;
 		}
 		/* Or the rank is about to write its next record. */

@@ -299,6 +299,19 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 	return result;
 }
 
+/* What this rank had launched on other communicators may now run in another order. */
+static void comms_abort(void)
+{
+	pthread_mutex_lock(&comms.mutex);
+	for (const struct ncclComm *comm = comms.alive; comm; comm = comm->next) {
+		struct segment *shared = atomic_load(&comm->shared);
+
+		if (shared)
+			shared->member[comm->rank].aborts = true;
+	}
+	pthread_mutex_unlock(&comms.mutex);
+}
+
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	ncclResult_t result;
@@ -311,6 +324,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 	comm_alive(comm, "ncclCommAbort");
 	if (trouble == SLOW)
 		sleep(1);
+	comms_abort();
 	set_state(comm, ABORTED);
 	pthread_mutex_lock(&comm->mutex);
 	comm->aborted = true;

@@ -35,7 +35,8 @@ static void check_shard(const struct zero_manifest *manifest,
 		must(slice->first + slice->count <= values, "slice %zu is beyond its tensor", i);
 		must(slice->at == at && slice->first_checksum == sums, "slice %zu is elsewhere", i);
 		must(slice->kind == ZERO_SAVED_PARAM || slice->kind == ZERO_SAVED_NAMED ||
-			     manifest->states,
+			     manifest->states ||
+			     (slice->kind == ZERO_SAVED_MASTER && manifest->masters),
 		     "there are no states");
 		at += slice->bytes;
 		sums += (slice->bytes + ZERO_CHECKSUM_BLOCK - 1) / ZERO_CHECKSUM_BLOCK;

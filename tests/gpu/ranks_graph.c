@@ -12,15 +12,24 @@ struct model {
 	zero_param *params[GROUPS];
 };
 
+/* The last group is one of a team, of all ranks too. */
 static void begin(struct model *m, const char *settings, void *stream)
 {
+	zero_team *team;
+	int *all;
+
 	m->job = open_tested("%s", settings);
+	all = host_memory((size_t)zero_world(m->job) * sizeof(*all));
+	for (int r = 0; r < zero_world(m->job); r++)
+		all[r] = r;
+	ok(zero_team_new(m->job, all, (size_t)zero_world(m->job), &team));
+	free(all);
 	if (stream)
 		ok(zero_set_stream(m->job, stream));
 	for (size_t g = 0; g < GROUPS; g++) {
 		char name[2] = {(char)('a' + g), 0};
 
-		m->groups[g] = new_group(m->job, name);
+		ok(zero_group_new(m->job, name, g + 1 < GROUPS ? NULL : team, &m->groups[g]));
 		m->params[g] = new_param(m->groups[g], name, ZERO_F32, counts[g], true);
 	}
 	ok(zero_layout(m->job));

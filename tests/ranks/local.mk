@@ -9,6 +9,7 @@
 #	           parameters are, and what an access to a released one does
 #	step       step: arguments, memory and bytes; same_values: at all world sizes; groups: steps
 #	           of some groups, means, factors that change, groups that are laid out later
+#	step       own_step: a step of the program's own, and zero_reset
 #	teams      teams
 #	sizes      memory, sizing
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
@@ -28,6 +29,7 @@ RANKS_TESTS = \
 	tests/ranks/load_model_refused.ranks \
 	tests/ranks/memory.ranks \
 	tests/ranks/order.ranks \
+	tests/ranks/own_step.ranks \
 	tests/ranks/property.ranks \
 	tests/ranks/report.ranks \
 	tests/ranks/restore.ranks \
@@ -88,6 +90,8 @@ tests_ranks_memory_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = \
 	tests/ranks/order.c tests/ranks/order_job.c tests/ranks/order.h tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h
+tests_ranks_own_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_property_ranks_SOURCES = \
 	tests/ranks/property.c tests/ranks/property_gather.c tests/ranks/property_layout.c \
 	tests/ranks/property_load.c tests/ranks/property_ops.c tests/ranks/property_step.c \

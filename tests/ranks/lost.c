@@ -5,7 +5,8 @@
  * after its start, which may be within zero_open, if the number is negative.
  * With ONLY the job repeats that one of load, gather, reduce, step and save for ever. The moment of
  * the action is written to ZERO_TEST_FILES/at. With the action "none" the job ends after a few
- * rounds; with "slow" the rank only sleeps, while the others wait for it.
+ * rounds; with "slow" the rank only sleeps, while the others wait for it. With ONLY "reopen" the
+ * others close the job once they know of the lost rank, and try to open another.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -172,6 +173,49 @@ static void run_slow(const struct model *m, int rank)
 	ok(zero_close(m->job));
 }
 
+/* Each rank is a team, so that none waits for another. */
+static void run_until_lost(zero_job *job, int lost)
+{
+	zero_source source = zero_from_constant(1);
+	zero_param *param = NULL;
+	zero_status status = ZERO_OK;
+
+	for (int rank = 0; rank < zero_world(job); rank++) {
+		zero_group *group;
+		zero_team *team;
+		char name[16];
+
+		snprintf(name, sizeof(name), "of %d", rank);
+		ok(zero_team_new(job, &rank, 1, &team));
+		ok(zero_group_new(job, name, team, &group));
+		if (rank == zero_rank(job))
+			param = new_param(group, name, ZERO_F32, 100, false);
+		else
+			new_param(group, name, ZERO_F32, 100, false);
+	}
+	ok(zero_layout(job));
+	opened = true;
+	while (!status) {
+		status = zero_load(param, &source);
+		sleep_for(0.001);
+	}
+	check(status == ZERO_E_COMM && zero_last_error_rank() == lost, "%s", zero_last_error());
+}
+
+/* No new job can have all ranks: it is refused at once. */
+static void reopen(int lost)
+{
+	zero_job *job = open_job("stage=3");
+
+	run_until_lost(job, lost);
+	ok(zero_close(job));
+	for (int turn = 0; turn < 2; turn++) {
+		fails(zero_open(NULL, &job), ZERO_E_COMM, "start the processes of all ranks again");
+		check(!job && zero_last_error_rank() == lost, "%d", zero_last_error_rank());
+	}
+	printf("refused\n");
+}
+
 int main(int count, char **arguments)
 {
 	struct model m;
@@ -185,6 +229,10 @@ int main(int count, char **arguments)
 	/* Otherwise a sanitizer's handler would come before the library's. */
 	signal(SIGSEGV, SIG_DFL);
 	start_action_thread(atoi(arguments[1]));
+	if (only && !strcmp(only, "reopen")) {
+		reopen(atoi(arguments[1]));
+		return 0;
+	}
 	open_model(&m);
 	if (!strcmp(action, "slow")) {
 		run_slow(&m, atoi(arguments[1]));

@@ -73,6 +73,17 @@ LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so DOUBLE_RANKS_OF_NODE=1 NCCL
 grep -q 'rank 0 (node node0) has no address on a network that' "$scratch/out" ||
 	broken "no addresses: status $status"
 
+# Where the ranks are to go on they know at once that no other job can be opened.
+is_refused() {
+	ZERO_ON_FAULT=return OMPI_MCA_orte_enable_recovery=1 job 3 1 kill 1 reopen
+	[[ $(grep -c '^refused$' "$scratch/out") == 2 ]] || broken "a new job: status $status"
+}
+is_refused
+if has_gpu_doubles; then
+	gpu_doubles "$scratch/gpu"
+	ZERO_BACKEND=cuda LD_LIBRARY_PATH=$scratch/gpu:$LD_LIBRARY_PATH is_refused
+fi
+
 # A rank is stopped while the others wait for it in zero_open.
 ZERO_OPEN_SECONDS=2 job 3 1 stop -1
 ((status != 0)) || broken "stopped in zero_open: status 0"

@@ -184,6 +184,53 @@ static void teams_in_two_orders(void)
 	close_broken(job);
 }
 
+/* Begins to gather some groups, the last one first if `turned`. */
+static void gather_some(zero_group **groups, int count, bool turned)
+{
+	for (int i = 0; i < count; i++)
+		ok(zero_prefetch(&groups[turned ? count - 1 - i : i], 1, ZERO_DTYPE_PARAM));
+	for (int i = 0; i < count; i++)
+		ok(zero_release(groups[i]));
+}
+
+/*
+ * On devices nobody waits in the calls that begin such operations: the devices wait for each other.
+ * In the circle no two ranks have two teams in common.
+ */
+static void devices_in_two_orders(bool circle)
+{
+	int ranks[][2] = {{0, circle ? 1 : last}, {1, 2}, {0, 2}};
+	zero_adamw adamw = {.lr = 1, .eps = 1e-8F};
+	/* of the teams; two of them, or one, are this rank's */
+	zero_group *groups[3], *mine[2];
+	int count = 0;
+	zero_job *job;
+
+	unsetenv("ZERO_CHECK");
+	job = open_job("stage=3 check=0 watch_seconds=30");
+	for (int t = 0; t < (circle ? 3 : 2); t++) {
+		char name[] = {'t', (char)('0' + t), 0};
+		zero_team *team = NULL;
+
+		if (circle || !t)
+			ok(zero_team_new(job, ranks[t], 2, &team));
+		ok(zero_group_new(job, name, team, &groups[t]));
+		new_param(groups[t], name, ZERO_F32, 1000, true);
+		if (!team || zero_team_rank(team) >= 0)
+			mine[count++] = groups[t];
+	}
+	ok(zero_layout(job));
+	/* The first gathers allocate, and are agreed on. */
+	gather_some(mine, count, false);
+	ok(zero_step(job, &adamw, NULL));
+	gather_some(mine, count, circle ? rank > 0 : rank == last);
+	fails(zero_step(job, &adamw, NULL), ZERO_E_ORDER,
+	      "all ranks wait for each other: rank 0 began 'gather of group 't0'");
+	check(strstr(zero_last_error(), "while rank 1 began"), "%s", zero_last_error());
+	close_broken(job);
+	setenv("ZERO_CHECK", "1", true);
+}
+
 static void other_sizes(void)
 {
 	zero_job *job = open_job("stage=3");
@@ -426,6 +473,10 @@ int main(void)
 	two_roots();
 	reduce_and_step();
 	teams_in_two_orders();
+	if (on_gpu())
+		devices_in_two_orders(false);
+	if (on_gpu() && world == 3)
+		devices_in_two_orders(true);
 	other_sizes();
 	other_models();
 	other_options();

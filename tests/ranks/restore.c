@@ -353,6 +353,8 @@ int main(int argc, char **argv)
 		other_models(dir);
 		make_tensors(&model, test_seed() ^ 5, SMALL);
 		states(&model, dir);
+		snprintf(dir, sizeof(dir), "%s/own", file_path(""));
+		own_steps(dir);
 		snprintf(dir, sizeof(dir), "%s/damaged", file_path(""));
 		damaged(dir);
 	}

@@ -66,6 +66,8 @@ void check_states(const struct model *model, uint64_t steps);
 double named_bytes(const struct model *model);
 /* COLLECTIVE. What is refused, with a checkpoint of this model in `dir`. */
 void states(struct model *model, const char *dir);
+/* COLLECTIVE. Masters of a program that takes its own steps. */
+void own_steps(const char *dir);
 
 /* ---- restore_damage.c ------------------------------------------------------------------------ */
 

@@ -245,3 +245,101 @@ void states(struct model *model, const char *dir)
 	fails(zero_param_cuts(param, &cut), ZERO_E_STATE, "no cuts before zero_layout");
 	close_model(model);
 }
+
+/* ---- a program that takes its own steps ------------------------------------------------------- */
+
+/* Sets the masters that this rank owns to values that 16 bits cannot hold, or compares them. */
+static void visit_masters(struct model *model, uint64_t steps, bool write)
+{
+	size_t first, count;
+	double seen = 0;
+	float *data;
+
+	for (int t = 0; t < TENSORS; t++) {
+		uint64_t seed = mixed(model->seed ^ mixed(steps * 64 + (uint64_t)t));
+
+		if (!model->tensors[t].trainable || model->tensors[t].tied >= 0)
+			continue;
+		ok(zero_master(model->params[t], &data, &first, &count));
+		for (size_t i = 0; data && i < count; i++, seen++) {
+			float value = signed_unit(mixed(seed + first + i));
+
+			if (write)
+				data[i] = value;
+			check(data[i] == value, "master %zu of tensor %d after %d steps", first + i,
+			      t, (int)steps);
+		}
+	}
+	ok(zero_mean(model->job, &seen, 1, 1));
+	check(seen > 0, "no rank has masters");
+}
+
+static void own_step(struct model *model, uint64_t steps, bool write)
+{
+	ok(zero_step_begin(model->job, model->groups, GROUPS));
+	if (write)
+		visit_masters(model, steps, true);
+	ok(zero_step_end(model->job));
+}
+
+static void save_own(struct model *model, const char *dir, uint64_t steps)
+{
+	ok(zero_save(model->job, dir, &(zero_save_options){.step = steps}));
+}
+
+static void restore_own(struct model *model, const char *dir, const char *name, uint64_t steps)
+{
+	zero_checkpoint_info info;
+	char path[1200];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	ok(zero_restore(model->job, path, &info));
+	check(info.step == steps, "step %d, not %d", (int)info.step, (int)steps);
+	zero_checkpoint_info_free(&info);
+}
+
+void own_steps(const char *dir)
+{
+	struct model model = {0};
+	struct digests plain, got, stepped;
+	size_t first, count;
+	float *before, *after;
+
+	make_tensors(&model, test_seed() ^ 13, 5000);
+	model.tensors[2].dtype = ZERO_BF16;
+	model.tensors[2].trainable = true;
+	model.tensors[TENSORS - 1].tied = -1;
+	open_model(&model, 4, "stage=1");
+	load_values(&model);
+	plain = digest(&model);
+	save_own(&model, dir, 0);
+	ok(zero_keep_masters(model.job));
+	own_step(&model, 41, true);
+	stepped = digest(&model);
+	save_own(&model, dir, 41);
+	own_step(&model, 42, true);
+	restore_own(&model, dir, "latest", 41);
+	visit_masters(&model, 41, false);
+	/* A checkpoint without masters: they stay where they are, and must not bring the old values
+	   back. */
+	ok(zero_master(model.params[2], &before, &first, &count));
+	restore_own(&model, dir, "step-000000000", 0);
+	ok(zero_master(model.params[2], &after, &first, &count));
+	check(before == after, "masters have moved");
+	own_step(&model, 0, false);
+	got = digest(&model);
+	expect_same(&model, &got, &plain, "without masters");
+	close_model(&model);
+	/* Another job gets masters too, and may then leave the steps to zero_step. */
+	open_model(&model, 5, "stage=3");
+	restore_own(&model, dir, "latest", 41);
+	visit_masters(&model, 41, false);
+	got = digest(&model);
+	expect_same(&model, &got, &stepped, "in another job");
+	train(&model, 1);
+	fails(zero_save(model.job, dir, &(zero_save_options){.step = 42}), ZERO_E_INVALID,
+	      "step is 42");
+	ok(zero_save(model.job, dir, NULL));
+	restore_own(&model, dir, "latest", 1);
+	close_model(&model);
+}

@@ -61,6 +61,9 @@ static void *work(void *context)
 				ok(zero_prefetch(&groups[g], 1, ZERO_DTYPE_PARAM));
 		}
 		pthread_barrier_wait(&begun);
+		/* While the others wait for the gather on the stream that is set. */
+		if (self == THREADS - 1)
+			ok(zero_set_stream(job, NULL));
 		ok(zero_gather(groups[g], ZERO_DTYPE_PARAM));
 		if (self == 1)
 			ok(zero_gather(groups[g], ZERO_DTYPE_PARAM));

@@ -112,7 +112,7 @@ START_TEST(test_round_trip)
 	size_t bytes;
 	char *text;
 
-	for (int i = 0; i < 5; i++) {
+	for (int i = 0; i < 6; i++) {
 		if (i == 1)
 			other.has_adamw = other.has_user = other.states = false;
 		if (i == 2)
@@ -126,6 +126,10 @@ START_TEST(test_round_trip)
 		if (i == 4) {
 			other.tensors = tensors + 1;
 			other.tensor_count = 1;
+		}
+		if (i == 5) {
+			other.states = false;
+			other.masters = true;
 		}
 		text = written(&other, &bytes);
 		ck_assert_ptr_nonnull(
@@ -325,6 +329,7 @@ static const struct {
 	{"\"lr\": 0.001, ", "", "has no \"lr\""},
 	{"\"adamw\": {", "\"adamw\": [], \"x\": {", "\"x\" is not a member"},
 	{"\"states\": true", "\"states\": 1", "\"states\" is 1"},
+	{"\"states\": true", "\"states\": true, \"masters\": 1", "\"masters\" is 1"},
 	{"\"checksum\": \"xxh3-64\"", "\"checksum\": \"md5\"", "\"checksum\" is \"md5\""},
 	{"\"block\": 65536", "\"block\": 4096", "\"block\" is 4096"},
 	{"\"bytes\": 17", "\"bytes\": -17", "\"user\" \"bytes\" is -17"},

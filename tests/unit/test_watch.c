@@ -229,11 +229,25 @@ static void wait_in_two_operations(const struct trial *trial, unsigned more)
 		ranks[rank].activity.ranks =
 			(unsigned)(rank % 2 ? trial->world / 2 : trial->world) + more * (rank % 2);
 		sprintf(ranks[rank].activity.label, "gather %d", rank % 2);
+		ranks[rank].activity.turn = 5;
+		ranks[rank].activity.teams = 0;
 		ranks[rank].began_at = zero_seconds();
 	}
 }
 
-/* While one rank computes, or one operation has all its ranks, they may go on. Once neither is so,
+/* Odd ranks have done that operation of all ranks, or an earlier one, or may have. */
+static void pass_the_first(const struct trial *trial, uint64_t turn, uint32_t teams)
+{
+	for (int rank = 1; rank < trial->world; rank += 2) {
+		ranks[rank].activity.teams = teams;
+		for (uint32_t i = 0; i < ZERO_TEAMS_TOLD; i++)
+			ranks[rank].activity.turns[i] = (struct zero_team_turn){
+				.team = i + (teams > ZERO_TEAMS_TOLD), .turn = turn};
+	}
+}
+
+/* While one rank computes, or one operation has all its ranks, they may go on. So may they while the
+   data of an operation still comes to some ranks that others have done. Once none of these is so,
    each is told within 10 s. */
 START_TEST(deadlocks_are_found)
 {
@@ -246,9 +260,15 @@ START_TEST(deadlocks_are_found)
 	pass(20);
 	wait_in_two_operations(&trial, 0);
 	pass(20);
+	wait_in_two_operations(&trial, 1);
+	pass_the_first(&trial, 5, 1);
+	pass(20);
+	pass_the_first(&trial, 4, ZERO_TEAMS_TOLD + 1);
+	pass(20);
 	for (int rank = 0; rank < world; rank++)
 		ck_assert_str_eq(ranks[rank].deadlock, "");
 	wait_in_two_operations(&trial, 1);
+	pass_the_first(&trial, 4, 1);
 	pass(10);
 	snprintf(words, sizeof(words),
 		 "rank 0 began 'gather 0' with %d ranks while rank 1 began 'gather 1' with %d",

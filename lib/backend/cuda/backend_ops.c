@@ -95,6 +95,9 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 		return status;
 	status = cuda_alloc(cuda, ZERO_MEM_PINNED, ZERO_NORM2_PARTS * sizeof(double), false,
 			    (void **)&cuda->parts);
+	if (!status && cuda->comm->comm.place.world > 1)
+		status = cuda_alloc(cuda, ZERO_MEM_PINNED, sizeof(*cuda->device->reached), true,
+				    (void **)&cuda->device->reached);
 	cuda->comm->comm.meter = config->meter;
 	if (!status)
 		status = zero_queue_new(&cuda->comm->comm, &cuda->queue);
@@ -266,10 +269,9 @@ static zero_status cuda_wait(struct zero_backend *cuda, struct zero_work *work)
 	return zero_queue_wait(cuda->queue, work);
 }
 
-static size_t cuda_recent(struct zero_backend *cuda, struct zero_recent_submission *recent,
-			  size_t count)
+static bool cuda_recent(struct zero_backend *cuda, struct zero_recent_submission *recent)
 {
-	return zero_queue_recent(cuda->queue, recent, count);
+	return zero_queue_recent(cuda->queue, recent);
 }
 
 static void cuda_end_deadlock(struct zero_backend *cuda, int rank, const char *text)

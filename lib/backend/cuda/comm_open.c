@@ -129,6 +129,9 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 	if (comm->device && comm->memory) {
 		zero_cuda_free_pinned(comm);
 		zero_cuda_free_exchange_buffers(comm);
+		zero_memory_free(comm->memory, (void *)comm->device->reached,
+				 comm->device->comm_stream);
+		comm->device->reached = NULL;
 	}
 	zero_slots_delete(comm->slots);
 	zero_slots_delete(comm->own_slots);

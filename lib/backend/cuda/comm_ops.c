@@ -41,6 +41,13 @@ static void cuda_device_order_free(struct zero_comm *comm, struct zero_device_or
 	*order = (struct zero_device_order){0};
 }
 
+static uint32_t cuda_device_reached(const struct zero_comm *comm)
+{
+	const struct zero_device *device = ((const struct zero_cuda_comm *)comm)->device;
+
+	return device->reached ? atomic_load(device->reached) : 0;
+}
+
 /* ---- output buffers -------------------------------------------------------------------------- */
 
 static bool is_output(const struct zero_op *op)
@@ -173,6 +180,9 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 		status = register_outputs(ops, count);
 		if (!status)
 			status = zero_cuda_run_operations(cuda, ops, count);
+		/* With one team devices cannot wait for each other in different orders. */
+		if (count && cuda->first->comm.team_comms)
+			order->mark = zero_device_mark(device);
 		order->after = zero_event_record(device, device->comm_stream);
 	}
 	zero_cuda_free_pinned(cuda);
@@ -265,6 +275,7 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 	.device_order_begin = cuda_device_order_begin,
 	.device_order_join = cuda_device_order_join,
 	.device_order_free = cuda_device_order_free,
+	.device_reached = cuda_device_reached,
 };
 
 /* One rank has no control plane. */

@@ -50,6 +50,7 @@ static const char *const names[] = {
 	"cuStreamDestroy_v2",
 	"cuStreamSynchronize",
 	"cuStreamWaitEvent",
+	"cuStreamWriteValue32_v2",
 	"cuStreamGetCaptureInfo_v2",
 	"cuEventCreate",
 	"cuEventDestroy_v2",

@@ -72,6 +72,8 @@ struct zero_driver {
 	CUresult (*stream_delete)(CUstream);  /* cuStreamDestroy_v2 */
 	CUresult (*stream_finish)(CUstream);  /* cuStreamSynchronize */
 	CUresult (*stream_wait)(CUstream, CUevent, unsigned int flags); /* cuStreamWaitEvent */
+	CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t value,
+				unsigned int flags); /* cuStreamWriteValue32_v2 */
 	CUresult (*capture_info)(CUstream, CUstreamCaptureStatus *, cuuint64_t *id, CUgraph *,
 				 const CUgraphNode **,
 				 size_t *count);              /* cuStreamGetCaptureInfo_v2 */

@@ -93,14 +93,15 @@ enum { ABORT_SECONDS = 10 };
 
 bool zero_device_has_lost_peer(const struct zero_device *device, zero_status *status)
 {
+	zero_status failed = ZERO_OK;
 	char text[1024];
 	int rank = 0;
 
-	if (!device->has_failed ||
-	    !device->has_failed(device->failure_context, text, sizeof(text), &rank))
-		return false;
-	*status = zero_core->fail_on(rank, ZERO_E_COMM, text);
-	return true;
+	if (device->has_failed)
+		failed = device->has_failed(device->failure_context, text, sizeof(text), &rank);
+	if (failed)
+		*status = zero_core->fail_on(rank, failed, text);
+	return failed;
 }
 
 /* The same. *since is when this was first found. */
@@ -149,6 +150,19 @@ zero_status zero_event_synchronize(struct zero_device *device, const struct zero
 	if (!zero_device_check(device, result, "cuEventQuery"))
 		return zero_device_error(device);
 	return ZERO_OK;
+}
+
+uint32_t zero_device_mark(struct zero_device *device)
+{
+	CUresult result;
+
+	if (!device->reached || capture_of(device->comm_stream))
+		return 0;
+	device->last_mark += device->last_mark == UINT32_MAX ? 2 : 1;
+	result = zero_driver.write_value(device->comm_stream, (CUdeviceptr)device->reached,
+					 device->last_mark, CU_STREAM_WRITE_VALUE_DEFAULT);
+	/* An error that matters is that of a later call, too. */
+	return result ? 0 : device->last_mark;
 }
 
 /* ---- numbered events ------------------------------------------------------------------------- */

@@ -58,11 +58,15 @@ struct zero_device {
 	struct zero_event
 		*events[ZERO_DEVICE_EVENTS]; /* event n is events[n % ZERO_DEVICE_EVENTS] */
 	uint64_t last_event;
+	/* The last mark that the communication stream has reached: a word of page-locked memory,
+	   which the device writes and any thread reads. NULL: there is none. */
+	_Atomic uint32_t *reached;
+	uint32_t last_mark;
 	zero_status error; /* the first error of a function that returns none; sticky */
 	char error_text[512];
-	/* Whether communication has failed, so that work on the device may have ended early. NULL:
-	   there is none. */
-	bool (*has_failed)(void *context, char *text, size_t size, int *rank);
+	/* Returns the error if communication has failed, so that work on the device may have ended
+	   early. NULL: there is none. */
+	zero_status (*has_failed)(void *context, char *text, size_t size, int *rank);
 	void *failure_context;
 };
 
@@ -111,6 +115,13 @@ zero_status zero_event_synchronize(struct zero_device *device, const struct zero
 bool zero_event_is_ahead(struct zero_device *device, const struct zero_event *event);
 /* Whether the caller's stream is being captured. */
 bool zero_device_is_capturing(struct zero_device *device);
+
+/*
+ * The communication stream writes a number to device->reached when its work so far is done. Returns
+ * the number; 0 if it does not: within a capture, whose graph would write the same number at each
+ * launch, or if the device cannot.
+ */
+uint32_t zero_device_mark(struct zero_device *device);
 
 /* Records a numbered event on the compute stream and returns its number. */
 uint64_t zero_device_record(struct zero_device *device);

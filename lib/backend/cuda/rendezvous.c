@@ -89,7 +89,7 @@ static zero_status get_ids(const struct zero_cuda_comm *comm, ncclUniqueId *ids,
 
 /* ---- through the control plane --------------------------------------------------------------- */
 
-static bool has_failed(void *context, char *text, size_t size, int *rank)
+static zero_status has_failed(void *context, char *text, size_t size, int *rank)
 {
 	return zero_net->has_failed(context, text, size, rank);
 }

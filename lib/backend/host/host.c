@@ -168,10 +168,9 @@ static zero_status host_wait(struct zero_backend *host, struct zero_work *work)
 	return zero_queue_wait(host->queue, work);
 }
 
-static size_t host_recent(struct zero_backend *host, struct zero_recent_submission *recent,
-			  size_t count)
+static bool host_recent(struct zero_backend *host, struct zero_recent_submission *recent)
 {
-	return zero_queue_recent(host->queue, recent, count);
+	return zero_queue_recent(host->queue, recent);
 }
 
 static void host_end_deadlock(struct zero_backend *host, int rank, const char *text)

@@ -5,6 +5,7 @@ lib_zero_host_la_SOURCES = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
 	lib/backend/cpu_step.c \
+	lib/backend/progress.c \
 	lib/backend/queue.c \
 	lib/backend/team_comm.c \
 	lib/backend/workers.c \

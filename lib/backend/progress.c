@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this rank is doing, for the watchdog. On the host that is the submission which was begun
+ * last. A device may be behind by many: where ranks have teams it says by a number how far it is, so
+ * that ranks whose devices wait for each other are found.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "comm.h"
+#include "core/clock.h"
+
+void zero_progress_init(struct zero_progress *progress)
+{
+	pthread_mutex_init(&progress->lock, NULL);
+}
+
+void zero_progress_destroy(struct zero_progress *progress)
+{
+	pthread_mutex_destroy(&progress->lock);
+}
+
+static void count_turn(struct zero_progress *progress, uint32_t team, uint64_t turn)
+{
+	size_t i = 0;
+
+	while (i < progress->teams && progress->turns[i].team != team)
+		i++;
+	progress->teams += i == progress->teams;
+	if (i < ZERO_TEAMS_TOLD)
+		progress->turns[i] = (struct zero_team_turn){.team = team, .turn = turn};
+	else
+		progress->teams = ZERO_TEAMS_TOLD + 1;
+}
+
+void zero_progress_begin(struct zero_progress *progress, struct zero_comm *comm, const char *label)
+{
+	struct zero_begun *last = &progress->last;
+
+	pthread_mutex_lock(&progress->lock);
+	*last = (struct zero_begun){.number = last->number + 1,
+				    .begun = zero_seconds(),
+				    .team = comm->team,
+				    .ranks = (uint32_t)comm->place.world,
+				    .turn = ++comm->turns};
+	strncpy(last->label, label, sizeof(last->label) - 1);
+	count_turn(progress, last->team, last->turn);
+	pthread_mutex_unlock(&progress->lock);
+}
+
+/* Numbers of the device begin again after 2^32. */
+static bool has_reached(uint32_t reached, uint32_t mark)
+{
+	return (int32_t)(reached - mark) >= 0;
+}
+
+static struct zero_launched *first_of(struct zero_progress *progress)
+{
+	return &progress->launched[progress->first % ZERO_LAUNCHED];
+}
+
+static void drop_reached(struct zero_progress *progress, uint32_t reached)
+{
+	while (progress->first < progress->launches &&
+	       has_reached(reached, first_of(progress)->mark))
+		progress->first++;
+	if (has_reached(reached, progress->untold))
+		progress->untold = reached;
+}
+
+void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t reached)
+{
+	struct zero_launched *launched;
+
+	pthread_mutex_lock(&progress->lock);
+	progress->last.done = zero_seconds();
+	drop_reached(progress, reached);
+	if (mark && progress->launches - progress->first == ZERO_LAUNCHED) {
+		progress->untold = mark;
+	} else if (mark) {
+		launched = &progress->launched[progress->launches++ % ZERO_LAUNCHED];
+		*launched = (struct zero_launched){.mark = mark, .what = progress->last};
+	}
+	pthread_mutex_unlock(&progress->lock);
+}
+
+/* A submission that the device has not done counts from when it was first seen to be the next one:
+   that is when all before it were done. */
+static void tell_launched(struct zero_progress *progress, struct zero_recent_submission *recent)
+{
+	struct zero_launched *first = first_of(progress);
+
+	if (first->since <= 0)
+		first->since = zero_seconds();
+	recent->what = first->what;
+	recent->what.begun = first->since;
+	recent->what.done = 0;
+	/* Whatever the host does: the device begins nothing else before it. */
+	recent->waiting = true;
+}
+
+static void tell_host(const struct zero_progress *progress, uint32_t reached,
+		      struct zero_recent_submission *recent)
+{
+	uint64_t device_wait = atomic_load(&progress->device_wait);
+
+	recent->what = progress->last;
+	recent->waiting = recent->what.done <= 0 && atomic_load(&progress->agreeing) &&
+			  has_reached(reached, progress->untold);
+	if (device_wait) {
+		recent->what.begun = 1e-9 * (double)device_wait;
+		recent->what.done = 0;
+	}
+}
+
+/* The turns of each team that this rank has done, in the host and on the device. */
+static void tell_turns(const struct zero_progress *progress, struct zero_recent_submission *recent)
+{
+	recent->teams = (uint32_t)progress->teams;
+	memcpy(recent->turns, progress->turns, sizeof(recent->turns));
+	for (size_t i = 0; i < progress->teams && i < ZERO_TEAMS_TOLD; i++) {
+		struct zero_team_turn *turn = &recent->turns[i];
+
+		if (progress->last.done <= 0 && progress->last.team == turn->team)
+			turn->turn = progress->last.turn - 1;
+		for (uint64_t l = progress->first; l < progress->launches; l++) {
+			const struct zero_begun *what = &progress->launched[l % ZERO_LAUNCHED].what;
+
+			if (what->team == turn->team && what->turn <= turn->turn)
+				turn->turn = what->turn - 1;
+		}
+	}
+}
+
+bool zero_progress_recent(struct zero_progress *progress, uint32_t reached,
+			  struct zero_recent_submission *recent)
+{
+	bool any;
+
+	pthread_mutex_lock(&progress->lock);
+	drop_reached(progress, reached);
+	any = progress->last.number;
+	if (progress->first < progress->launches)
+		tell_launched(progress, recent);
+	else
+		tell_host(progress, reached, recent);
+	tell_turns(progress, recent);
+	pthread_mutex_unlock(&progress->lock);
+	return any;
+}

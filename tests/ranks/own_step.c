@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step of the program's own: gradient descent on what each rank owns, against a reference of the
+ * whole model in f64; what may be called meanwhile; and the way back after an exception.
+ */
+#include <math.h>
+
+#include "ranks.h"
+
+enum { GROUPS = 3, PARAMS = 3, MOST = 5000, STEPS = 3, REDUCES = 2 };
+
+static const size_t counts[GROUPS][PARAMS] = {{1, 0, 777}, {64, 129, 4099}, {3, 2000, 65}};
+static const zero_dtype kinds[PARAMS] = {ZERO_F32, ZERO_F32, ZERO_BF16};
+static const double rate = 0.125; /* exact, as are the sums of small multiples of 2^-8 */
+
+static int world, rank;
+
+struct model {
+	zero_job *job;
+	zero_group *groups[GROUPS];
+	zero_param *params[GROUPS][PARAMS];
+	double values[GROUPS][PARAMS][MOST]; /* the reference */
+	bool masters;
+};
+
+static float rounded(double value, zero_dtype dtype)
+{
+	union {
+		float f;
+		uint32_t bits;
+	} u = {.f = (float)value};
+
+	if (dtype == ZERO_BF16)
+		u.bits = (u.bits + 0x7fff + (u.bits >> 16 & 1)) & 0xffff0000;
+	return u.f;
+}
+
+static float element(const void *data, zero_dtype dtype, size_t i)
+{
+	union {
+		float f;
+		uint32_t bits;
+	} u;
+
+	if (dtype == ZERO_F32)
+		return ((const float *)data)[i];
+	u.bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+	return u.f;
+}
+
+static void set_element(void *data, zero_dtype dtype, size_t i, double value)
+{
+	union {
+		float f;
+		uint32_t bits;
+	} u = {.f = rounded(value, dtype)};
+
+	if (dtype == ZERO_F32)
+		((float *)data)[i] = u.f;
+	else
+		((uint16_t *)data)[i] = (uint16_t)(u.bits >> 16);
+}
+
+static zero_status fill(void *context, void *elements, size_t first, size_t count)
+{
+	zero_dtype dtype = *(zero_dtype *)context;
+
+	for (size_t i = 0; i < count; i++)
+		set_element(elements, dtype, i, (double)((first + i) % 13) - 6);
+	return ZERO_OK;
+}
+
+static struct model *begin(const char *settings)
+{
+	struct model *m = calloc(1, sizeof(*m));
+
+	check(m, "no memory");
+	m->job = open_job("%s", settings);
+	for (int g = 0; g < GROUPS; g++) {
+		m->groups[g] = new_group(m->job, (const char *[]){"a", "b", "c"}[g]);
+		for (int p = 0; p < PARAMS; p++) {
+			char name[8];
+
+			snprintf(name, sizeof(name), "%d.%d", g, p);
+			/* the last group's first parameter is frozen */
+			m->params[g][p] = new_param(m->groups[g], name, kinds[p], counts[g][p],
+						    g < GROUPS - 1 || p);
+		}
+	}
+	ok(zero_layout(m->job));
+	for (int g = 0; g < GROUPS; g++)
+		for (int p = 0; p < PARAMS; p++) {
+			zero_dtype dtype = kinds[p];
+			zero_source source = zero_from_callback(fill, &dtype);
+
+			ok(zero_load(m->params[g][p], &source));
+			for (size_t i = 0; i < counts[g][p]; i++)
+				m->values[g][p][i] = (double)(i % 13) - 6;
+		}
+	return m;
+}
+
+static void end(struct model *m)
+{
+	ok(zero_close(m->job));
+	free(m);
+}
+
+/* The gradient of an element on a rank, a small multiple of 2^-8. */
+static double gradient(int of_rank, int step, int reduce, int g, int p, size_t i)
+{
+	uint64_t key = (((((uint64_t)of_rank * 8 + (uint64_t)step) * 8 + (uint64_t)reduce) * 8 +
+			 (uint64_t)g) *
+				8 +
+			(uint64_t)p) *
+			       8192 +
+		       i;
+
+	return ((double)(mixed(key + test_seed()) % 257) - 128) / 256;
+}
+
+static double sum_of(int step, int g, int p, size_t i)
+{
+	double sum = 0;
+
+	for (int r = 0; r < world; r++)
+		for (int reduce = 0; reduce < REDUCES; reduce++)
+			sum += gradient(r, step, reduce, g, p, i);
+	return sum;
+}
+
+static void reduce_all(struct model *m, int step)
+{
+	for (int reduce = 0; reduce < REDUCES; reduce++)
+		for (int g = GROUPS - 1; g >= 0; g--) {
+			for (int p = 0; p < PARAMS; p++) {
+				float *sums;
+
+				if (!zero_param_trainable(m->params[g][p]))
+					continue;
+				sums = zero_gradient_undefined(m->params[g][p], ZERO_F32);
+				check(sums || !counts[g][p], "%s", zero_last_error());
+				for (size_t i = 0; i < counts[g][p]; i++)
+					sums[i] = (float)gradient(rank, step, reduce, g, p, i);
+			}
+			ok(zero_reduce(m->groups[g]));
+		}
+}
+
+/* ---- what a rank owns ------------------------------------------------------------------------ */
+
+static void check_cuts(const zero_param *param, size_t count, size_t first, size_t owned)
+{
+	size_t cuts[9];
+
+	ok(zero_param_cuts(param, cuts));
+	check(!cuts[0] && cuts[world] == count, "%zu to %zu of %zu", cuts[0], cuts[world], count);
+	for (int r = 0; r < world; r++)
+		check(cuts[r] <= cuts[r + 1], "%zu, %zu", cuts[r], cuts[r + 1]);
+	check(owned == cuts[rank + 1] - cuts[rank] && (!owned || first == cuts[rank]),
+	      "%zu from %zu, cuts %zu to %zu", owned, first, cuts[rank], cuts[rank + 1]);
+}
+
+/* Steps one parameter of this rank by its gradient, which is made half as long. */
+static void step_param(struct model *m, int step, int g, int p)
+{
+	zero_param *param = m->params[g][p];
+	size_t first, count, stored_first, stored_count, master_first, master_count;
+	float *sums, *master;
+	zero_dtype dtype = kinds[p];
+	void *stored;
+
+	ok(zero_gradient_shard(param, &sums, &first, &count));
+	check_cuts(param, counts[g][p], first, count);
+	ok(zero_master(param, &master, &master_first, &master_count));
+	check(master_first == first && master_count == count, "%zu, %zu", master_first,
+	      master_count);
+	check(!!master == (m->masters && dtype != ZERO_F32 && count), "master %p", (void *)master);
+	ok(zero_shard(param, &stored, &stored_first, &stored_count));
+	check(stored_first <= first && stored_first + stored_count >= first + count,
+	      "stores %zu from %zu", stored_count, stored_first);
+	for (size_t i = 0; i < count; i++) {
+		double want = sum_of(step, g, p, first + i);
+
+		check((double)sums[i] == want, "step %d, %s element %zu: %a, not %a", step,
+		      zero_param_name(param), first + i, (double)sums[i], want);
+		sums[i] /= 2;
+		if (master)
+			master[i] -= (float)(rate * (double)sums[i]);
+		else
+			set_element(stored, dtype, first + i - stored_first,
+				    (double)element(stored, dtype, first + i - stored_first) -
+					    rate * (double)sums[i]);
+	}
+}
+
+static void step_reference(struct model *m, int step, int groups)
+{
+	for (int g = 0; g < groups; g++)
+		for (int p = 0; p < PARAMS; p++)
+			for (size_t i = 0;
+			     zero_param_trainable(m->params[g][p]) && i < counts[g][p]; i++) {
+				double *value = &m->values[g][p][i];
+
+				*value -= rate * sum_of(step, g, p, i) / 2;
+				if (!m->masters)
+					*value = (double)rounded(*value, kinds[p]);
+			}
+}
+
+static void check_values(struct model *m, const char *when)
+{
+	for (int g = 0; g < GROUPS; g++) {
+		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
+		for (int p = 0; p < PARAMS; p++)
+			for (size_t i = 0; i < counts[g][p]; i++) {
+				float got = element(zero_data(m->params[g][p]), kinds[p], i);
+				float want = rounded(m->values[g][p][i], kinds[p]);
+
+				check(got == want, "%s, %s element %zu: %a, not %a", when,
+				      zero_param_name(m->params[g][p]), i, (double)got,
+				      (double)want);
+			}
+		ok(zero_release(m->groups[g]));
+	}
+}
+
+static void check_norm(struct model *m, int step)
+{
+	static double first[STEPS];
+	double want = 0, norm, none;
+
+	for (int g = 0; g < GROUPS; g++)
+		for (int p = 0; p < PARAMS; p++)
+			for (size_t i = 0;
+			     zero_param_trainable(m->params[g][p]) && i < counts[g][p]; i++)
+				want += pow(sum_of(step, g, p, i), 2);
+	ok(zero_grad_norm(m->job, m->groups, GROUPS, &norm));
+	check(fabs(norm - sqrt(want)) <= 1e-12 * sqrt(want), "%.17g, not %.17g", norm, sqrt(want));
+	check(!first[step] || norm == first[step], "%a, at another stage %a", norm, first[step]);
+	first[step] = norm;
+	ok(zero_grad_norm(m->job, m->groups, 0, &none));
+	check(none == 0, "%g", none);
+}
+
+static size_t optimizer_bytes(zero_job *job)
+{
+	zero_memory memory;
+
+	ok(zero_memory_now(job, &memory));
+	return memory.optimizer.now;
+}
+
+static size_t gradient_bytes(zero_job *job)
+{
+	zero_memory memory;
+
+	ok(zero_memory_now(job, &memory));
+	return memory.gradients.now;
+}
+
+/* Steps all groups, or all but the last one, whose sums stay. */
+static void train(struct model *m, const char *settings)
+{
+	size_t before = gradient_bytes(m->job);
+
+	for (int step = 0; step < STEPS; step++) {
+		int groups = step == 1 ? GROUPS - 1 : GROUPS;
+
+		reduce_all(m, step);
+		check_norm(m, step);
+		ok(zero_step_begin(m->job, m->groups, (size_t)groups));
+		for (int g = 0; g < groups; g++)
+			for (int p = 0; p < PARAMS; p++)
+				if (zero_param_trainable(m->params[g][p]))
+					step_param(m, step, g, p);
+		ok(zero_step_end(m->job));
+		step_reference(m, step, groups);
+		check_values(m, settings);
+		if (step == 1) /* what was reduced for the last group counts no more */
+			ok(zero_reset(m->job));
+		ok(zero_agree(m->job, NULL));
+		check(gradient_bytes(m->job) == before, "%zu of gradients, %zu before",
+		      gradient_bytes(m->job), before);
+	}
+	check(m->masters || !optimizer_bytes(m->job), "%zu of moments", optimizer_bytes(m->job));
+}
+
+/* After a step of the library's own, too, all ranks have the same bits. */
+static void step_by_library(struct model *m)
+{
+	const zero_adamw adamw = {.lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-8F};
+	double all[8];
+
+	reduce_all(m, 0);
+	ok(zero_step(m->job, &adamw, NULL));
+	for (int g = 0; g < GROUPS; g++) {
+		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
+		for (int p = 0; p < PARAMS; p++) {
+			const uint8_t *bytes = zero_data(m->params[g][p]);
+			uint64_t hash = 0;
+
+			for (size_t i = 0; i < counts[g][p] * zero_dtype_size(kinds[p]); i++)
+				hash = mixed(hash + bytes[i]);
+			all_values(m->job, (double)(hash >> 12), all);
+			for (int r = 1; r < world; r++)
+				check(all[r] == all[0], "%s differs on rank %d",
+				      zero_param_name(m->params[g][p]), r);
+		}
+		ok(zero_release(m->groups[g]));
+	}
+}
+
+static void own_steps(const char *settings, bool masters)
+{
+	struct model *m = begin(settings);
+
+	m->masters = masters;
+	if (masters)
+		ok(zero_keep_masters(m->job));
+	train(m, settings);
+	step_by_library(m);
+	end(m);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void refused(void)
+{
+	zero_job *job = open_job("stage=3");
+	zero_group *group = new_group(job, "g");
+	zero_param *param = new_param(group, "p", ZERO_F32, 100, true);
+	zero_param *frozen = new_param(group, "f", ZERO_F32, 100, false);
+	const zero_adamw adamw = {.lr = 1, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1};
+	size_t cuts[9], first, count;
+	float *data;
+
+	fails(zero_param_cuts(param, cuts), ZERO_E_STATE, "'p' has no cuts before zero_layout");
+	fails(zero_gradient_shard(param, &data, &first, &count), ZERO_E_STATE,
+	      "before zero_layout");
+	fails(zero_keep_masters(job), ZERO_E_STATE, "after zero_layout");
+	fails(zero_step_begin(job, &group, 1), ZERO_E_STATE, "after zero_layout");
+	ok(zero_layout(job));
+	fails(zero_gradient_shard(frozen, &data, &first, &count), ZERO_E_INVALID,
+	      "'f' is not trainable");
+	ok(zero_gradient_shard(param, &data, &first, &count));
+	check(!data, "a gradient before a reduce");
+	fails(zero_step_end(job), ZERO_E_STATE, "without zero_step_begin");
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	if (rank < world - 1)
+		ok(zero_release(group));
+	fails(zero_step_begin(job, &group, 1), ZERO_E_STATE, "'g' is gathered");
+	check(zero_last_error_rank() == world - 1, "%d", zero_last_error_rank());
+	if (rank == world - 1)
+		ok(zero_release(group));
+	ok(zero_step_begin(job, &group, 1));
+	fails(zero_step_begin(job, &group, 1), ZERO_E_STATE, "call zero_step_end first");
+	fails(zero_step(job, &adamw, NULL), ZERO_E_STATE, "call zero_step_end first");
+	fails(zero_gather(group, ZERO_DTYPE_PARAM), ZERO_E_STATE, "call zero_step_end first");
+	fails(zero_reduce(group), ZERO_E_STATE, "'g' is reduced while the program steps it");
+	check(zero_gathered_address(param, ZERO_BF16), "%s", zero_last_error());
+	ok(zero_step_end(job));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	ok(zero_release(group));
+	if (world > 1)
+		fails(zero_step_begin(job, &group, rank == 0), ZERO_E_ORDER, "of 0 groups");
+	ok(zero_close(job));
+}
+
+/* ---- after an exception ---------------------------------------------------------------------- */
+
+/* It comes in the middle of a backward pass, or between the begin and the end of a step. */
+static void reset(const char *settings)
+{
+	struct model *m = begin(settings);
+	size_t before = gradient_bytes(m->job);
+
+	for (int step = 0; step < 2; step++) {
+		ok(zero_gather(m->groups[0], ZERO_BF16));
+		ok(zero_gather(m->groups[1], ZERO_DTYPE_PARAM));
+		ok(zero_gather(m->groups[1], ZERO_DTYPE_PARAM));
+		ok(zero_prefetch(&m->groups[2], 1, ZERO_DTYPE_DEFAULT));
+		if (rank == world - 1)
+			ok(zero_release(m->groups[1]));
+		check(zero_gradient(m->params[1][0]), "%s", zero_last_error());
+		reduce_all(m, 0);
+		check(zero_gradient(m->params[0][2]), "%s", zero_last_error());
+		if (step) { /* a group that is gathered cannot be stepped */
+			ok(zero_release(m->groups[0]));
+			ok(zero_step_begin(m->job, m->groups, 1));
+		}
+		ok(zero_reset(m->job));
+		check(!zero_data(m->params[1][0]), "'b' is still gathered");
+		ok(zero_agree(m->job, NULL));
+		check(gradient_bytes(m->job) == before, "%zu of gradients, %zu before",
+		      gradient_bytes(m->job), before);
+		check_values(m, "after a reset");
+	}
+	train(m, settings);
+	end(m);
+}
+
+/* A rank is ahead by a gather, of all ranks or of a team: the job cannot go on, and says so. */
+static void parted(bool in_team)
+{
+	zero_job *job = open_job("stage=3 share=1");
+	int ranks[] = {0, world - 1};
+	zero_group *groups[2];
+	zero_team *team;
+
+	ok(zero_team_new(job, ranks, 2, &team));
+	ok(zero_group_new(job, "all", NULL, &groups[0]));
+	ok(zero_group_new(job, "some", team, &groups[1]));
+	for (int g = 0; g < 2; g++)
+		new_param(groups[g], g ? "q" : "p", ZERO_F32, 1000, true);
+	ok(zero_layout(job));
+	for (int turn = 0; turn < 2; turn++)
+		for (int g = 0; g < 2; g++)
+			if (!g || zero_team_rank(team) >= 0) {
+				ok(zero_gather(groups[g], ZERO_F32));
+				ok(zero_release(groups[g]));
+			}
+	if (rank == world - 1)
+		ok(zero_prefetch(&groups[in_team], 1, ZERO_F32));
+	if (!in_team || rank == 0 || rank == world - 1)
+		fails(zero_reset(job), ZERO_E_ORDER, "zero_reset");
+	ok(zero_close(job));
+}
+
+/* The program's clipping halves the norm, at every stage. */
+static void clipped(const char *settings)
+{
+	struct model *m = begin(settings);
+	double before, after;
+
+	reduce_all(m, 0);
+	ok(zero_grad_norm(m->job, m->groups, GROUPS, &before));
+	for (int g = 0; g < GROUPS; g++)
+		for (int p = 0; p < PARAMS; p++) {
+			size_t first, count;
+			float *sums;
+
+			if (!zero_param_trainable(m->params[g][p]))
+				continue;
+			ok(zero_gradient_shard(m->params[g][p], &sums, &first, &count));
+			for (size_t i = 0; i < count; i++)
+				sums[i] /= 2;
+		}
+	ok(zero_grad_norm(m->job, m->groups, GROUPS, &after));
+	check(after == before / 2, "%a, half of %a", after, before);
+	end(m);
+}
+
+int main(void)
+{
+	static const char *const settings[] = {"stage=0",
+					       "stage=1",
+					       "stage=2",
+					       "stage=3",
+					       "stage=1 share=1",
+					       "stage=3 share=1",
+					       "stage=3 allgather=single"};
+	zero_job *job = open_job("stage=3");
+
+	world = zero_world(job);
+	rank = zero_rank(job);
+	ok(zero_close(job));
+	refused();
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+		own_steps(settings[i], false);
+		own_steps(settings[i], true);
+		clipped(settings[i]);
+	}
+	reset("stage=3");
+	reset("stage=1");
+	for (int in_team = 0; world > 1 && in_team < 1; in_team++)
+		parted(in_team);
+	return 0;
+}
