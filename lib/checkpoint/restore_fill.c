@@ -71,7 +71,6 @@ static uint64_t own_bytes(const struct zero_restore *restore, size_t i)
 {
 	const struct zero_manifest_tensor *tensor = &restore->manifest->tensors[i];
 	const zero_param *param = restore->params[i];
-	const struct zero_manifest *manifest = restore->manifest;
 	size_t first, count;
 	uint64_t bytes = 0;
 
