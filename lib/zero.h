@@ -244,6 +244,11 @@ zero_status zero_agree(zero_job *job, const char *error);
  * is 0 or infinite. After an error the values are unchanged.
  */
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
+/*
+ * COLLECTIVE. Gives every rank the bytes of every rank: all[world][bytes], in rank order. `bytes` is
+ * the same on all ranks. It is for a few bytes, such as the address of a service of rank 0.
+ */
+zero_status zero_exchange(zero_job *job, const void *mine, size_t bytes, void *all);
 
 /* ---- groups and parameters ------------------------------------------------------------------- */
 

@@ -144,6 +144,13 @@ zero_status zero_agree(zero_job *job, const char *error)
 	return zero_submit_wait(&job->all, status, NULL, 0, "zero_agree");
 }
 
+zero_status zero_exchange(zero_job *job, const void *mine, size_t bytes, void *all)
+{
+	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .send = mine, .recv = all, .count = bytes};
+
+	return zero_submit_wait(&job->all, ZERO_OK, &op, 1, "zero_exchange of %zu bytes", bytes);
+}
+
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight)
 {
 	size_t world = (size_t)job->place.world, row = count + 1;

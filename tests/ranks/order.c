@@ -393,6 +393,16 @@ static void still_works(struct model *model)
 
 /* ---- means ----------------------------------------------------------------------------------- */
 
+static void exchange(zero_job *job)
+{
+	char mine[3] = {(char)rank, 'a', (char)(rank + 1)}, all[3 * 16] = {0};
+
+	ok(zero_exchange(job, mine, sizeof(mine), all));
+	for (int r = 0; r <= last; r++)
+		check(all[3 * r] == r && all[3 * r + 1] == 'a' && all[3 * r + 2] == r + 1,
+		      "%d: %d %d", r, all[3 * r], all[3 * r + 2]);
+}
+
 static void means(zero_job *job)
 {
 	double values[3] = {rank + 1, rank == last ? NAN : 7, 1e300}, sum = 0, weights = 0;
@@ -455,6 +465,7 @@ int main(void)
 	fails(zero_open(NULL, &(zero_job *){NULL}), ZERO_E_STATE, "open in this process already");
 	threads();
 	means(job);
+	exchange(job);
 	ok(zero_close(job));
 	for (int i = 0; i < 3; i++) {
 		struct model model = open_model(stages[i]);

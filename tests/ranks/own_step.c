@@ -422,8 +422,7 @@ static void parted(bool in_team)
 			}
 	if (rank == world - 1)
 		ok(zero_prefetch(&groups[in_team], 1, ZERO_F32));
-	if (!in_team || rank == 0 || rank == world - 1)
-		fails(zero_reset(job), ZERO_E_ORDER, "zero_reset");
+	fails(zero_reset(job), ZERO_E_ORDER, "zero_reset");
 	ok(zero_close(job));
 }
 
@@ -473,7 +472,10 @@ int main(void)
 	}
 	reset("stage=3");
 	reset("stage=1");
-	for (int in_team = 0; world > 1 && in_team < 1; in_team++)
-		parted(in_team);
+	if (world > 1)
+		parted(false);
+	/* the stand-in for a device has the host wait for a gather that does not end */
+	if (world > 1 && !on_gpu())
+		parted(true);
 	return 0;
 }

@@ -26,7 +26,7 @@ step | sizing) worlds=(alone 2 3 4) ;;
 groups) worlds=(alone 2 3) ;;
 # what they do differs by who shares memory, not by how many ranks there are
 shared | teams | threads | update | views) worlds=(alone 3 2/1 4/2) ;;
-own_step) worlds=(alone 3 2/1 4/2) ;;
+own_step) worlds=(alone 2 3 2/1 4/2) ;;
 same_values) worlds=(alone 1 2 3 4 3/2) ;;
 order) worlds=(2 3 3/2) ;;
 atomic) worlds=(alone 2) ;;

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ZeRO sharding of PyTorch modules by libzero."""
+
+import atexit
+import contextlib
+import os
+import socket
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import _zero
+from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
+from ._tensor import FlatShard
+
+__all__ = [
+    "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
+    "init", "load", "memory", "meta", "no_sync", "reset", "traffic",
+]
+Error = _zero.Error
+_job = None
+_failed = False
+
+
+def init(settings=""):
+    """Opens the job, and torch.distributed with it. fully_shard does it where it was not done. A
+    second call does nothing. `settings` are those of zero_open: "stage=3"."""
+    global _job
+    if _job is not None:
+        if settings:
+            raise Error("slurm_zero.init was called before, with other settings")
+        return
+    _zero.open(f"backend=host {settings}".strip())
+    rank, world, _, local_world = _zero.place()
+    if world == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        _zero.close()
+        raise Error(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but no launcher that slurm-zero knows started "
+            "this process: use `zerorun -n N` or `srun`"
+        )
+    job = Job()
+    job.stage = int(_zero.setting("stage"))
+    if not dist.is_initialized():
+        _init_distributed(rank, world, local_world)
+    elif dist.get_world_size() != world or dist.get_rank() != rank:
+        raise Error(
+            f"torch.distributed was initialised as rank {dist.get_rank()} of {dist.get_world_size()}, "
+            f"but the launcher says rank {rank} of {world}"
+        )
+    job.mesh = init_device_mesh("cpu", (world,))
+    register_optimizer_step_pre_hook(job.step_begin)
+    register_optimizer_step_post_hook(job.step_end)
+    hook = sys.excepthook
+
+    def failed(*args):
+        global _failed
+        _failed = True
+        hook(*args)
+
+    sys.excepthook = failed
+    atexit.register(_close)
+    _job = job
+
+
+def _init_distributed(rank, world, local_world):
+    """Rank 0 listens on a port that the system chooses, and the library tells the others."""
+    if world == 1:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        return
+    host = "127.0.0.1" if local_world == world else socket.gethostname()
+    store = None
+    if rank == 0:
+        store = dist.TCPStore(host, 0, world, is_master=True, wait_for_workers=False)
+    text = f"{host} {store.port}" if store else ""
+    said = _zero.exchange(text.encode().ljust(512, b"\0"))[:512]
+    host, port = said.rstrip(b"\0").decode().split()
+    if store is None:
+        store = dist.TCPStore(host, int(port), world, is_master=False, wait_for_workers=False)
+    if local_world == world:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+
+
+def _close():
+    # A rank that failed ends without zero_close, so that the library names it and ends the others.
+    if not _failed:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _zero.close()
+
+
+class FullyShardedModule:
+    """What fully_shard adds to a module's class."""
+
+    def _groups(self, recurse=True):
+        mine = set(self.modules()) if recurse else {self}
+        return [g for g in _job.groups if any(m in mine for m in g.modules)]
+
+    def unshard(self, async_op=False):
+        """Gathers this module's own group; reshard() releases it. `async_op` changes nothing."""
+        for group in self._groups(recurse=False):
+            group.unshard()
+
+    def reshard(self):
+        for group in self._groups(recurse=False):
+            group.reshard()
+
+    def set_requires_gradient_sync(self, requires_gradient_sync, *, recurse=True):
+        for group in self._groups(recurse):
+            group.sync = requires_gradient_sync
+
+    def set_gradient_divide_factor(self, factor):
+        for group in self._groups(recurse=False):
+            group.divide = factor
+
+    def set_reshard_after_forward(self, reshard_after_forward, recurse=True):
+        for group in self._groups(recurse):
+            group.reshard_after_forward = bool(reshard_after_forward)
+
+    def set_is_last_backward(self, is_last_backward):
+        """Nothing waits for it: each backward ends its own reduces."""
+
+    def set_modules_to_forward_prefetch(self, modules):
+        """A hint, which is not used yet."""
+
+    set_modules_to_backward_prefetch = set_modules_to_forward_prefetch
+
+    def _apply(self, *args, **kwargs):
+        raise NotImplementedError(
+            "a module cannot be moved or converted after fully_shard: do it before"
+        )
+
+
+def _refuse(name):
+    def method(self, *args, **kwargs):
+        raise NotImplementedError(f"slurm_zero does not support {name}")
+
+    method.__name__ = name
+    return method
+
+
+for _name in (
+    "set_requires_all_reduce", "set_reshard_after_backward", "set_custom_all_gather",
+    "set_custom_reduce_scatter", "set_all_reduce_hook", "set_post_optim_event",
+    "set_reduce_scatter_divide_factor", "set_force_sum_reduction_for_comms",
+    "set_unshard_in_backward", "set_allocate_memory_from_process_group_for_comm",
+    "set_symm_mem_for_comm",
+):
+    setattr(FullyShardedModule, _name, _refuse(_name))
+
+_classes = {}
+
+
+def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None,
+                offload_policy=None, ignored_params=None):
+    """Shards the parameters of a module, or of a list of modules, that no earlier call has. Call it
+    for the layers first and for the whole model last, with the same arguments on all ranks."""
+    modules = list(module) if isinstance(module, (list, tuple)) else [module]
+    if not modules or not all(isinstance(m, nn.Module) for m in modules):
+        raise ValueError("fully_shard takes a module or a list of modules")
+    if mesh is not None and mesh.ndim != 1:
+        raise NotImplementedError("a mesh of two dimensions (HSDP) is not supported")
+    if offload_policy is not None and type(offload_policy).__name__ != "OffloadPolicy":
+        raise NotImplementedError("offload_policy is not supported")
+    if isinstance(reshard_after_forward, int) and not isinstance(reshard_after_forward, bool):
+        raise NotImplementedError("reshard_after_forward is True, False or None")
+    init()
+    if mesh is not None and mesh.size() != _job.mesh.size():
+        raise NotImplementedError("a mesh of some of the ranks is not supported")
+    policy = mp_policy or MixedPrecisionPolicy()
+    for dtype in (policy.param_dtype, policy.reduce_dtype):
+        if dtype is not None and dtype not in DTYPES:
+            raise ValueError(f"mp_policy has {dtype}; float32, float16 and bfloat16 are supported")
+    for m in modules:
+        if isinstance(m, FullyShardedModule):
+            raise ValueError(f"fully_shard was called for this {type(m).__name__} before")
+    if _job.laid_out and _job.laid_out == len(_job.groups):
+        raise NotImplementedError(
+            "fully_shard after the sharded parameters were used: shard all modules first"
+        )
+    _job.groups.append(Group(_job, modules, policy, reshard_after_forward, set(ignored_params or ())))
+    for m in modules:
+        cls = type(m)
+        if cls not in _classes:
+            _classes[cls] = type(f"Zero{cls.__name__}", (FullyShardedModule, cls), {})
+        m.__class__ = _classes[cls]
+    return module
+
+
+@contextlib.contextmanager
+def no_sync(module):
+    """Within it gradients are kept by each rank, and reduced by the first backward after it."""
+    module.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        module.set_requires_gradient_sync(True)
+
+
+@contextlib.contextmanager
+def meta():
+    """Parameters that are made within it are on the device meta. Buffers are real."""
+    register = nn.Module.register_parameter
+
+    def on_meta(self, name, param):
+        register(self, name, param)
+        if param is not None and param.device.type != "meta":
+            self._parameters[name] = type(param)(param.to("meta"), requires_grad=param.requires_grad)
+
+    nn.Module.register_parameter = on_meta
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register
+
+
+def load(model, path, *, strict=True, progress=None):
+    """Fills the parameters from a safetensors file or folder. Each byte is read once, by the rank
+    that keeps it. Returns the names that only the model has, and those that only the files have.
+    `progress` is called with (parameter, bytes done, bytes of all)."""
+    if _job is None:
+        raise Error("shard the model first, with fully_shard")
+    _job.lay_out()
+    if model not in _job.roots or len(_job.roots) > 1:
+        raise NotImplementedError(
+            "zero.load fills the whole model: shard it with fully_shard(model), and no other"
+        )
+    for group in _job.groups:
+        group.reshard()
+    paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
+    keep = os.fspath(path)
+    names = {}
+    tensors = _tensor_names(keep)
+    for group in _job.groups:
+        for p in group.params:
+            wanted = [paths[m] + attribute for m, attribute in p.places]
+            prefix = getattr(model, "base_model_prefix", "")
+            if prefix:
+                # Files of a headless model, or the other way around.
+                wanted += [w[len(prefix) + 1 :] for w in wanted if w.startswith(prefix + ".")]
+                wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
+            names[p.name] = next((w for w in wanted if w in tensors), wanted[0])
+    return _zero.load_model(keep, names, progress, strict)
+
+
+def _tensor_names(path):
+    """The names of tensors in a safetensors file or folder."""
+    import json
+    import struct
+
+    index = path if path.endswith(".index.json") else os.path.join(path, "model.safetensors.index.json")
+    if os.path.exists(index):
+        with open(index, encoding="utf-8") as file:
+            return set(json.load(file)["weight_map"])
+    if os.path.isdir(path):
+        path = os.path.join(path, "model.safetensors")
+    try:
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            return set(json.loads(file.read(min(length, 1 << 27)))) - {"__metadata__"}
+    except (OSError, ValueError, struct.error):
+        return set()  # the library says what is wrong
+
+
+def export(path):
+    """Writes all parameters as safetensors, which Transformers reads."""
+    if _job is None:
+        raise Error("there is no model to export")
+    _job.lay_out()
+    for group in _job.groups:
+        group.reshard()
+    _zero.export(os.fspath(path))
+
+
+def reset():
+    """Makes the job ready for the next step after an exception. All ranks must call it. Gradients
+    are dropped, parameters and states of optimizers are kept."""
+    if _job is not None and _job.laid_out:
+        _job.reset()
+
+
+def memory():
+    """Bytes of this rank by kind: {kind: (now, peak)}."""
+    return _zero.memory()
+
+
+def traffic():
+    """What this rank has sent and read."""
+    return _zero.traffic()

@@ -1,0 +1,677 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The functions of libzero that the package slurm_zero is made of. A process has one job, so that it
+ * is no argument. Groups and parameters are capsules, which end with the job that they are of.
+ * Memory of the library is passed as DLPack capsules, which own nothing: zero_close frees it.
+ * Functions that may wait for other ranks or for files release the interpreter's lock.
+ */
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030a0000
+#include <Python.h>
+#include <stdlib.h>
+
+#include "zero.h"
+
+static zero_job *job;
+/* The address that capsules of the present job have as their context. */
+static char *life;
+static PyObject *Error;
+
+#define GROUP "slurm_zero.group"
+#define PARAM "slurm_zero.param"
+
+/* Runs a call that may wait, and sets `status`. */
+#define WAIT(call)                                      \
+	do {                                            \
+		Py_BEGIN_ALLOW_THREADS status = (call); \
+		Py_END_ALLOW_THREADS                    \
+	} while (0)
+
+static PyObject *fail(void)
+{
+	PyErr_SetString(Error, zero_last_error());
+	return NULL;
+}
+
+static PyObject *none_or_fail(zero_status status)
+{
+	if (status)
+		return fail();
+	Py_RETURN_NONE;
+}
+
+static bool has_job(void)
+{
+	if (!job)
+		PyErr_SetString(Error, "there is no open job: call slurm_zero.init() first");
+	return job;
+}
+
+static PyObject *handle(void *pointer, const char *kind)
+{
+	PyObject *capsule = PyCapsule_New(pointer, kind, NULL);
+
+	if (capsule)
+		PyCapsule_SetContext(capsule, life);
+	return capsule;
+}
+
+static void *handle_of(PyObject *capsule, const char *kind)
+{
+	void *pointer = PyCapsule_GetPointer(capsule, kind);
+
+	if (!pointer)
+		return NULL;
+	if (!job || PyCapsule_GetContext(capsule) != life) {
+		PyErr_SetString(Error, "a group or parameter of a job that has been closed");
+		return NULL;
+	}
+	return pointer;
+}
+
+static int to_group(PyObject *capsule, void *group)
+{
+	return (*(zero_group **)group = handle_of(capsule, GROUP)) != NULL;
+}
+
+static int to_param(PyObject *capsule, void *param)
+{
+	return (*(zero_param **)param = handle_of(capsule, PARAM)) != NULL;
+}
+
+/* Fills *groups from a list, to be freed with PyMem_Free. Returns false with an exception set. */
+static bool to_groups(PyObject *list, zero_group ***groups, size_t *count)
+{
+	Py_ssize_t n = has_job() ? PyList_Size(list) : -1;
+
+	*groups = NULL;
+	*count = 0;
+	if (n < 0)
+		return false;
+	*groups = PyMem_Malloc(((size_t)n + 1) * sizeof(**groups));
+	if (!*groups) {
+		PyErr_NoMemory();
+		return false;
+	}
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (!to_group(PyList_GetItem(list, i), &(*groups)[i])) {
+			PyMem_Free(*groups);
+			return false;
+		}
+	*count = (size_t)n;
+	return true;
+}
+
+/* ---- DLPack ---------------------------------------------------------------------------------- */
+
+/* As in dlpack.h, whose layout is fixed. */
+struct dl_tensor {
+	void *data;
+	int32_t device_type, device_id;
+	int32_t ndim;
+	uint8_t code, bits;
+	uint16_t lanes;
+	int64_t *shape, *strides;
+	uint64_t byte_offset;
+};
+
+struct dl_managed_tensor {
+	struct dl_tensor tensor;
+	void *context;
+	void (*deleter)(struct dl_managed_tensor *);
+	int64_t shape[ZERO_MAX_DIMS];
+};
+
+enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
+
+static void dl_free(struct dl_managed_tensor *managed)
+{
+	free(managed);
+}
+
+/* A capsule that was consumed has another name, and its tensor another owner. */
+static void dl_drop(PyObject *capsule)
+{
+	if (PyCapsule_IsValid(capsule, "dltensor"))
+		dl_free(PyCapsule_GetPointer(capsule, "dltensor"));
+}
+
+/* A tensor over the library's memory; None if it has no elements. */
+static PyObject *dl_tensor(void *data, zero_dtype dtype, int ndim, const size_t *shape)
+{
+	struct dl_managed_tensor *managed;
+	PyObject *capsule;
+
+	if (!data)
+		Py_RETURN_NONE;
+	managed = calloc(1, sizeof(*managed));
+	if (!managed)
+		return PyErr_NoMemory();
+	managed->deleter = dl_free;
+	managed->tensor = (struct dl_tensor){
+		.data = data,
+		.device_type = DL_CPU,
+		.ndim = ndim,
+		.code = dtype == ZERO_BF16 ? DL_BFLOAT : DL_FLOAT,
+		.bits = (uint8_t)(8 * zero_dtype_size(dtype)),
+		.lanes = 1,
+		.shape = managed->shape,
+	};
+	for (int i = 0; i < ndim; i++)
+		managed->shape[i] = (int64_t)shape[i];
+	capsule = PyCapsule_New(managed, "dltensor", dl_drop);
+	if (!capsule)
+		dl_free(managed);
+	return capsule;
+}
+
+/* ---- a job ----------------------------------------------------------------------------------- */
+
+static PyObject *py_open(PyObject *self, PyObject *args)
+{
+	zero_options options = {0};
+	zero_status status;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "s", &options.settings))
+		return NULL;
+	free(life);
+	life = malloc(1);
+	if (!life)
+		return PyErr_NoMemory();
+	WAIT(zero_open(&options, &job));
+	return none_or_fail(status);
+}
+
+static PyObject *py_close(PyObject *self, PyObject *args)
+{
+	zero_status status;
+	zero_job *closing = job;
+
+	(void)self, (void)args;
+	job = NULL;
+	WAIT(zero_close(closing));
+	return none_or_fail(status);
+}
+
+static PyObject *py_place(PyObject *self, PyObject *args)
+{
+	(void)self, (void)args;
+	return Py_BuildValue("iiii", zero_rank(job), zero_world(job), zero_local_rank(job),
+			     zero_local_world(job));
+}
+
+static PyObject *py_setting(PyObject *self, PyObject *args)
+{
+	const char *name;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "s", &name) || !has_job())
+		return NULL;
+	return Py_BuildValue("z", zero_setting(job, name));
+}
+
+static PyObject *py_agree(PyObject *self, PyObject *args)
+{
+	const char *error;
+	zero_status status;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "z", &error) || !has_job())
+		return NULL;
+	WAIT(zero_agree(job, error));
+	return none_or_fail(status);
+}
+
+static PyObject *py_exchange(PyObject *self, PyObject *args)
+{
+	const char *mine;
+	Py_ssize_t bytes;
+	PyObject *all;
+	char *data;
+	zero_status status;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "y#", &mine, &bytes) || !has_job())
+		return NULL;
+	all = PyBytes_FromStringAndSize(NULL, bytes * zero_world(job));
+	if (!all)
+		return NULL;
+	data = PyBytes_AsString(all);
+	WAIT(zero_exchange(job, mine, (size_t)bytes, data));
+	if (status) {
+		Py_DecRef(all);
+		return fail();
+	}
+	return all;
+}
+
+static PyObject *py_memory(PyObject *self, PyObject *args)
+{
+	zero_memory m;
+
+	(void)self, (void)args;
+	if (!has_job())
+		return NULL;
+	if (zero_memory_now(job, &m))
+		return fail();
+#define BYTES(field) #field, (unsigned long long)m.field.now, (unsigned long long)m.field.peak
+	return Py_BuildValue("{s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)}", BYTES(shards),
+			     BYTES(gathered), BYTES(gradients), BYTES(optimizer), BYTES(staging),
+			     BYTES(caller), BYTES(pinned), BYTES(offload), BYTES(checkpoint),
+			     BYTES(total));
+#undef BYTES
+}
+
+static PyObject *py_traffic(PyObject *self, PyObject *args)
+{
+	zero_traffic t;
+
+	(void)self, (void)args;
+	if (!has_job())
+		return NULL;
+	if (zero_traffic_now(job, &t))
+		return fail();
+	return Py_BuildValue("{sKsKsK}", "bytes_sent", (unsigned long long)t.bytes_sent,
+			     "collectives", (unsigned long long)t.collectives, "bytes_read",
+			     (unsigned long long)t.bytes_read);
+}
+
+/* ---- groups and parameters ------------------------------------------------------------------- */
+
+static PyObject *py_group_new(PyObject *self, PyObject *args)
+{
+	const char *name;
+	zero_group *group;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "s", &name) || !has_job())
+		return NULL;
+	if (zero_group_new(job, name, NULL, &group))
+		return fail();
+	return handle(group, GROUP);
+}
+
+static PyObject *py_group_gradient_dtype(PyObject *self, PyObject *args)
+{
+	zero_group *group;
+	int dtype;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&i", to_group, &group, &dtype))
+		return NULL;
+	return none_or_fail(zero_group_gradient_dtype(group, (zero_dtype)dtype));
+}
+
+static PyObject *py_param_new(PyObject *self, PyObject *args)
+{
+	zero_group *group;
+	zero_param *param;
+	zero_param_spec spec = {0};
+	size_t shape[ZERO_MAX_DIMS];
+	PyObject *sizes;
+	int dtype, trainable;
+	Py_ssize_t ndim;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&siOp", to_group, &group, &spec.name, &dtype, &sizes,
+			      &trainable))
+		return NULL;
+	ndim = PyTuple_Size(sizes);
+	if (ndim < 0)
+		return NULL;
+	if (ndim > ZERO_MAX_DIMS)
+		return PyErr_Format(Error, "parameter %s has %zd dimensions; %d are allowed",
+				    spec.name, ndim, ZERO_MAX_DIMS);
+	for (Py_ssize_t i = 0; i < ndim; i++)
+		shape[i] = PyLong_AsSize_t(PyTuple_GetItem(sizes, i));
+	if (PyErr_Occurred())
+		return NULL;
+	spec.dtype = (zero_dtype)dtype;
+	spec.ndim = (int)ndim;
+	spec.shape = shape;
+	spec.trainable = trainable;
+	if (zero_param_new(group, &spec, &param))
+		return fail();
+	return handle(param, PARAM);
+}
+
+static PyObject *py_layout(PyObject *self, PyObject *args)
+{
+	zero_status status;
+
+	(void)self, (void)args;
+	if (!has_job())
+		return NULL;
+	WAIT(zero_layout(job));
+	return none_or_fail(status);
+}
+
+static PyObject *py_cuts(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	PyObject *list;
+	size_t count = (size_t)zero_world(job) + 1, *cuts;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&", to_param, &param))
+		return NULL;
+	cuts = PyMem_Calloc(count, sizeof(*cuts));
+	if (!cuts)
+		return PyErr_NoMemory();
+	list = zero_param_cuts(param, cuts) ? fail() : PyList_New(0);
+	for (size_t i = 0; list && i < count; i++) {
+		PyObject *cut = PyLong_FromSize_t(cuts[i]);
+
+		if (!cut || PyList_Append(list, cut)) {
+			Py_DecRef(list);
+			list = NULL;
+		}
+		Py_DecRef(cut);
+	}
+	PyMem_Free(cuts);
+	return list;
+}
+
+/* (tensor or None, its first element) of what this rank stores. */
+static PyObject *py_shard(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	zero_status status;
+	void *data;
+	size_t first, count;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&", to_param, &param))
+		return NULL;
+	WAIT(zero_shard(param, &data, &first, &count));
+	if (status)
+		return fail();
+	return Py_BuildValue("Nn", dl_tensor(data, zero_param_dtype(param), 1, &count),
+			     (Py_ssize_t)first);
+}
+
+/* The whole parameter where it is when its group is gathered. */
+static PyObject *py_address(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	void *data;
+	int as, type;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&ii", to_param, &param, &as, &type))
+		return NULL;
+	data = zero_gathered_address(param, (zero_dtype)as);
+	if (!data && zero_param_numel(param))
+		return fail();
+	return dl_tensor(data, (zero_dtype)type, zero_param_ndim(param), zero_param_shape(param));
+}
+
+/* ---- gathers and gradients ------------------------------------------------------------------- */
+
+static PyObject *py_gather(PyObject *self, PyObject *args)
+{
+	zero_group *group;
+	zero_status status;
+	int as;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&i", to_group, &group, &as))
+		return NULL;
+	WAIT(zero_gather(group, (zero_dtype)as));
+	return none_or_fail(status);
+}
+
+static PyObject *py_release(PyObject *self, PyObject *args)
+{
+	zero_group *group;
+	zero_status status;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&", to_group, &group))
+		return NULL;
+	WAIT(zero_release(group));
+	return none_or_fail(status);
+}
+
+/* The parameter's gradient, flat. Its values are undefined before the group's first write. */
+static PyObject *py_gradient(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	size_t count;
+	void *data;
+	int dtype;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&i", to_param, &param, &dtype))
+		return NULL;
+	count = zero_param_numel(param);
+	if (!count)
+		Py_RETURN_NONE;
+	Py_BEGIN_ALLOW_THREADS data = zero_gradient_undefined(param, (zero_dtype)dtype);
+	Py_END_ALLOW_THREADS if (!data) return fail();
+	return dl_tensor(data, (zero_dtype)dtype, 1, &count);
+}
+
+static PyObject *py_reduce(PyObject *self, PyObject *args)
+{
+	zero_group *group;
+	zero_status status;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&", to_group, &group))
+		return NULL;
+	WAIT(zero_reduce(group));
+	return none_or_fail(status);
+}
+
+/* The sums that this rank owns, or None. */
+static PyObject *py_gradient_shard(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	zero_status status;
+	float *data;
+	size_t first, count;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&", to_param, &param))
+		return NULL;
+	WAIT(zero_gradient_shard(param, &data, &first, &count));
+	if (status)
+		return fail();
+	return dl_tensor(data, ZERO_F32, 1, &count);
+}
+
+static PyObject *py_step_begin(PyObject *self, PyObject *args)
+{
+	zero_group **groups;
+	zero_status status;
+	PyObject *list;
+	size_t count;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O", &list) || !to_groups(list, &groups, &count))
+		return NULL;
+	WAIT(zero_step_begin(job, groups, count));
+	PyMem_Free(groups);
+	return none_or_fail(status);
+}
+
+static PyObject *py_step_end(PyObject *self, PyObject *args)
+{
+	zero_status status;
+
+	(void)self, (void)args;
+	if (!has_job())
+		return NULL;
+	WAIT(zero_step_end(job));
+	return none_or_fail(status);
+}
+
+static PyObject *py_reset(PyObject *self, PyObject *args)
+{
+	zero_status status;
+
+	(void)self, (void)args;
+	if (!has_job())
+		return NULL;
+	WAIT(zero_reset(job));
+	return none_or_fail(status);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Gives a parameter the values at an address of host memory, the same on all ranks. */
+static PyObject *py_load_from(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	zero_source source;
+	zero_status status;
+	unsigned long long address;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&K", to_param, &param, &address))
+		return NULL;
+	source = zero_from_all((const void *)(uintptr_t)address);
+	WAIT(zero_load(param, &source));
+	return none_or_fail(status);
+}
+
+/* What the callbacks of a load need: the names of tensors, and a callable or None. */
+struct load {
+	PyObject *names, *progress;
+};
+
+static const char *load_name(void *context, const char *param, bool *transpose)
+{
+	struct load *load = context;
+	PyGILState_STATE lock = PyGILState_Ensure();
+	PyObject *name = PyDict_GetItemString(load->names, param);
+	/* The dict keeps the text. */
+	const char *text = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+
+	*transpose = false;
+	PyErr_Clear();
+	PyGILState_Release(lock);
+	return text;
+}
+
+static zero_status load_progress(void *context, const char *param, uint64_t done, uint64_t total)
+{
+	struct load *load = context;
+	PyGILState_STATE lock = PyGILState_Ensure();
+	PyObject *result = PyObject_CallFunction(
+		load->progress, "zKK", param, (unsigned long long)done, (unsigned long long)total);
+	zero_status status = result ? ZERO_OK : ZERO_E_APPLICATION;
+
+	Py_XDECREF(result);
+	if (!result)
+		PyErr_WriteUnraisable(load->progress);
+	PyGILState_Release(lock);
+	return status;
+}
+
+static PyObject *name_list(const char **names, size_t count)
+{
+	PyObject *list = PyList_New(0);
+
+	for (size_t i = 0; list && i < count; i++) {
+		PyObject *name = PyUnicode_FromString(names[i]);
+
+		if (!name || PyList_Append(list, name)) {
+			Py_DecRef(list);
+			list = NULL;
+		}
+		Py_XDECREF(name);
+	}
+	return list;
+}
+
+/* load_model(path, {parameter: tensor}, progress or None, strict): (missing, unexpected) */
+static PyObject *py_load_model(PyObject *self, PyObject *args)
+{
+	struct load load;
+	zero_load_model_options options = {.tensor_name = load_name, .context = &load};
+	zero_load_model_report report = {0};
+	PyObject *result;
+	const char *path;
+	zero_status status;
+	int strict;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "sOOp", &path, &load.names, &load.progress, &strict) ||
+	    !has_job())
+		return NULL;
+	if (load.progress != Py_None)
+		options.progress = load_progress;
+	options.allow_missing = options.allow_unexpected = !strict;
+	WAIT(zero_load_model(job, path, &options, &report));
+	result = status ? fail()
+			: Py_BuildValue("NN", name_list(report.missing, report.missing_count),
+					name_list(report.unexpected, report.unexpected_count));
+	zero_load_model_report_free(&report);
+	return result;
+}
+
+static PyObject *py_export(PyObject *self, PyObject *args)
+{
+	const char *path;
+	zero_status status;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "s", &path) || !has_job())
+		return NULL;
+	WAIT(zero_export(job, path));
+	return none_or_fail(status);
+}
+
+static PyMethodDef methods[] = {
+	{"open", py_open, METH_VARARGS, NULL},
+	{"close", py_close, METH_NOARGS, NULL},
+	{"place", py_place, METH_NOARGS, NULL},
+	{"setting", py_setting, METH_VARARGS, NULL},
+	{"agree", py_agree, METH_VARARGS, NULL},
+	{"exchange", py_exchange, METH_VARARGS, NULL},
+	{"memory", py_memory, METH_NOARGS, NULL},
+	{"traffic", py_traffic, METH_NOARGS, NULL},
+	{"group_new", py_group_new, METH_VARARGS, NULL},
+	{"group_gradient_dtype", py_group_gradient_dtype, METH_VARARGS, NULL},
+	{"param_new", py_param_new, METH_VARARGS, NULL},
+	{"layout", py_layout, METH_NOARGS, NULL},
+	{"cuts", py_cuts, METH_VARARGS, NULL},
+	{"shard", py_shard, METH_VARARGS, NULL},
+	{"address", py_address, METH_VARARGS, NULL},
+	{"gather", py_gather, METH_VARARGS, NULL},
+	{"release", py_release, METH_VARARGS, NULL},
+	{"gradient", py_gradient, METH_VARARGS, NULL},
+	{"reduce", py_reduce, METH_VARARGS, NULL},
+	{"gradient_shard", py_gradient_shard, METH_VARARGS, NULL},
+	{"step_begin", py_step_begin, METH_VARARGS, NULL},
+	{"step_end", py_step_end, METH_NOARGS, NULL},
+	{"reset", py_reset, METH_NOARGS, NULL},
+	{"load_from", py_load_from, METH_VARARGS, NULL},
+	{"load_model", py_load_model, METH_VARARGS, NULL},
+	{"export", py_export, METH_VARARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_zero", .m_size = -1,
+					.m_methods = methods};
+
+PyMODINIT_FUNC PyInit__zero(void)
+{
+	PyObject *module = PyModule_Create(&definition);
+
+	if (!module)
+		return NULL;
+	Error = PyErr_NewException("slurm_zero.Error", PyExc_RuntimeError, NULL);
+	if (!Error || PyModule_AddObjectRef(module, "Error", Error) ||
+	    PyModule_AddIntConstant(module, "PARAM", ZERO_DTYPE_PARAM) ||
+	    PyModule_AddIntConstant(module, "F32", ZERO_F32) ||
+	    PyModule_AddIntConstant(module, "F16", ZERO_F16) ||
+	    PyModule_AddIntConstant(module, "BF16", ZERO_BF16)) {
+		Py_DecRef(module);
+		return NULL;
+	}
+	return module;
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# make check-torch: the cases of cases.py alone and at several numbers of ranks.
+. "${top_srcdir:?run me by make check-torch}/tests/common.sh"
+
+builddir=$PWD
+[[ -e python/slurm_zero/_zero.abi3.so ]] || fail "this build has no Python package: Python's headers were not found"
+TORCH_PYTHON=${TORCH_PYTHON-python3}
+"$TORCH_PYTHON" -c 'import torch' || fail "$TORCH_PYTHON has no torch: name another by TORCH_PYTHON=venv/bin/python"
+# The package is in two folders if the build is not in the sources.
+scratch
+mkdir "$scratch/slurm_zero"
+ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py "$builddir/python/slurm_zero/_zero.abi3.so" "$scratch/slurm_zero"
+export PYTHONPATH=$scratch PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+failed=0
+# run WORLD PROGRAM ARGUMENTS...
+run() {
+	local launch=("$builddir/launcher/zerorun" -n "$1") status program=$2
+	[[ $1 != alone ]] || launch=()
+	timeout 600 "${launch[@]}" "$TORCH_PYTHON" "$top_srcdir/python/tests/$program.py" "${@:3}" >"$scratch/out" 2>&1
+	status=$?
+	((status == 0)) || { failed=1; cat "$scratch/out"; }
+	echo "$* at stage ${ZERO_STAGE-3}: $(tail -1 "$scratch/out"), status $status"
+}
+
+read -ra cases <<<"${TORCH_CASES-}"
+for world in ${TORCH_WORLDS-alone 2 3}; do
+	run "$world" cases "${cases[@]}"
+done
+if [[ ! ${TORCH_CASES-} ]]; then
+	for stage in 0 1 2; do
+		ZERO_STAGE=$stage run 2 cases plain accumulation bfloat16 adamw_fused exceptions
+	done
+	if "$TORCH_PYTHON" -c 'import transformers' 2>/dev/null; then
+		for model in gpt2 llama llama_tied; do
+			run 2 models "$model"
+		done
+	fi
+	# A launcher that the library does not know would be N jobs of one rank.
+	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
+		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }
+fi
+exit $failed
