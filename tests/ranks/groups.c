@@ -44,6 +44,16 @@ static void expect(zero_param *param, double want)
 	ok(zero_release(zero_param_group(param)));
 }
 
+static double first_value(zero_param *param)
+{
+	double value;
+
+	ok(zero_gather(zero_param_group(param), ZERO_DTYPE_PARAM));
+	value = (double)*(const float *)zero_data(param);
+	ok(zero_release(zero_param_group(param)));
+	return value;
+}
+
 /* ---- means ----------------------------------------------------------------------------------- */
 
 /* Sums are stepped by as they are, but for the loss scale. */
@@ -235,6 +245,7 @@ static void frozen(const char *settings)
 	zero_param *held = new_param(group, "q", ZERO_F32, COUNT, true);
 	zero_param *never = new_param(group, "r", ZERO_F32, COUNT, false);
 	zero_step_result result;
+	double moved;
 
 	fails(zero_param_set_trainable(held, false), ZERO_E_STATE, "must be laid out");
 	ok(zero_layout(job));
@@ -269,6 +280,16 @@ static void frozen(const char *settings)
 	give(free, 1);
 	ok(zero_step(job, &unit, NULL));
 	expect(free, -0.75);
+	/* its moments do not move it on */
+	ok(zero_param_set_trainable(held, true));
+	give(held, 1);
+	ok(zero_step(job, &unit, NULL));
+	moved = first_value(held);
+	check(moved < -0.01, "%g", moved);
+	ok(zero_param_set_trainable(held, false));
+	give(free, 1);
+	ok(zero_step(job, &unit, NULL));
+	expect(held, moved);
 	ok(zero_close(job));
 }
 
