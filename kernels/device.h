@@ -86,7 +86,8 @@ struct zero_device_norm2_fold {
 	bool accumulate; /* add the sum to *sum */
 };
 
-/* zero_device_step_rule takes a struct zero_step_rule, and one block; see step_rule.h. */
+/* zero_device_step_rule takes a struct zero_step_rule, and one block; zero_device_group_rule takes a
+   struct zero_group_rule, and a thread for each group; see step_rule.h. */
 
 static inline ZERO_DEVICE_TOO size_t zero_norm2_parts(size_t count)
 {

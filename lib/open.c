@@ -155,6 +155,7 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 		zero_job_unclaim();
 		return zero_fail(ZERO_E_MEMORY, "no memory for a job");
 	}
+	job->program_steps = options && options->program_steps;
 	zero_ring_record_default_signals();
 	settings = zero_job_read_settings(job, options);
 	if (!settings)

@@ -176,6 +176,11 @@ typedef struct zero_options {
 	const zero_allocator *allocator;
 	/* Backend cuda: the initial stream, see zero_set_stream. */
 	void *stream;
+	/* The program steps by itself, see zero_step_begin, or steps a part of its groups alone. The
+	   forecast of what the budget has room for then counts no moments and masters: they are still
+	   allocated by the first zero_step or zero_step_groups, for the groups that it steps. The same
+	   on all ranks. */
+	bool program_steps;
 } zero_options;
 
 /*
@@ -265,9 +270,9 @@ typedef struct zero_param_spec {
 } zero_param_spec;
 
 /*
- * Adds an empty group to the job, before zero_layout. `name` is unique in the job and copied. All
- * ranks add the same groups and parameters in the same order, which zero_layout checks. Groups are
- * laid out and stepped in that order.
+ * Adds an empty group to the job, to be laid out by the next zero_layout. `name` is unique in the job
+ * and copied. All ranks add the same groups and parameters in the same order, which zero_layout
+ * checks. Groups are laid out and stepped in that order.
  *
  * `team` is the team that the group is sharded over, or NULL for all ranks. Ranks outside the team
  * add the group too, but store nothing of it: zero_load does nothing there, zero_shard returns no
@@ -277,7 +282,7 @@ typedef struct zero_param_spec {
  */
 zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zero_group **group);
 /*
- * Adds a parameter to a group, before zero_layout. With only the first fields of the spec set, the
+ * Adds a parameter to a group that is not laid out yet. With only the first fields of the spec set, the
  * parameter trains with the learning rate and the weight decay of the step.
  *
  * A parameter that is used twice in a step, such as a tied embedding, may keep its gradient buffer
@@ -285,8 +290,11 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
  */
 zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_param **param);
 /*
- * COLLECTIVE. Fixes the layout and allocates the shards. They contain 0, or the values of adopted
- * tensors.
+ * COLLECTIVE. Fixes the layout of the groups that were added since the last call, and allocates their
+ * shards. They contain 0, or the values of adopted tensors. Groups that were laid out before keep
+ * their addresses, values and states, and may be gathered. What a function says of all groups is said
+ * of those that are laid out. After an error the new groups are as before the call, and it may be
+ * called again.
  *
  * A group is split into segments by (dtype, trainable). Within a segment, parameters begin at
  * multiples of 64 elements, and the segment is padded to a multiple of 64 * world elements, of
@@ -342,7 +350,26 @@ int zero_param_ndim(const zero_param *param);
 const size_t *zero_param_shape(const zero_param *param);
 /* Returns the number of elements: the product of the shape, 1 where ndim is 0. */
 size_t zero_param_numel(const zero_param *param);
+/* Returns whether a step changes the parameter: false if it was added so, or is frozen. */
 bool zero_param_trainable(const zero_param *param);
+
+/*
+ * These functions change what a step does with a parameter, from the next step on. Call them between
+ * steps, in the same way on all ranks, which the step checks: ZERO_E_ORDER. An alias stands for its
+ * target. Checkpoints do not have what they set. A captured step keeps what it was captured with.
+ */
+
+/* Sets the factor on zero_adamw.lr. It is finite and >= 0; here 0 is 0. */
+zero_status zero_param_set_lr_scale(zero_param *param, float scale);
+/* Sets the factor on zero_adamw.weight_decay, likewise. */
+zero_status zero_param_set_weight_decay_scale(zero_param *param, float scale);
+/*
+ * Freezes a trainable parameter (false), or lets it be trained again, after it was laid out. While it
+ * is frozen, a step changes neither the parameter nor its moments, and its gradient counts as 0. A
+ * group of which all are frozen is not reduced by the step, and its own count of steps stands still.
+ * A parameter that was laid out as not trainable cannot be trained: ZERO_E_STATE.
+ */
+zero_status zero_param_set_trainable(zero_param *param, bool trainable);
 
 /* ---- tensors in files (safetensors) ---------------------------------------------------------- */
 
@@ -675,6 +702,10 @@ typedef struct zero_adamw {
 	/* NULL for none. With a GPU the host waits in each step to update it, unless it is the address
 	   that zero_device_loss_scale returned. */
 	zero_loss_scale *loss_scale;
+	/* The sums of the reduces are taken as the mean gradient, not divided by world *
+	   micro_batches: the program has divided, or reduced with zero_reduce_scaled. `samples` is
+	   then 0 on all ranks, and micro_batches 0 or 1. A loss scale still applies. */
+	bool gradients_are_means;
 } zero_adamw;
 
 typedef struct zero_step_result {
@@ -687,7 +718,7 @@ typedef struct zero_step_result {
 /*
  * COLLECTIVE over all ranks. Takes one step of AdamW (Loshchilov and Hutter, arXiv 1711.05101) over
  * all trainable parameters, with the mean gradient: the sum over ranks / (world * micro_batches),
- * or / the samples of all ranks. Groups that were not reduced since the last step are reduced
+ * or / the samples of all ranks, or with gradients_are_means the sum itself. Groups that were not reduced since the last step are reduced
  * first. No group may be gathered. `result` may be NULL; it is filled on success.
  *
  * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no
@@ -718,6 +749,18 @@ typedef struct zero_step_result {
  * nothing, so that a call with wrong arguments fails on this rank only.
  */
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
+/*
+ * COLLECTIVE over all ranks. As zero_step, over these groups alone, as for a generator and its critic:
+ * the norm and clipping are theirs, and no other group is reduced, stepped or loses its gradients.
+ * Other groups may be gathered. `groups` are the same ones in the same order on all ranks, each once.
+ *
+ * The bias correction of AdamW counts the steps of each group by itself. A job counts each of these
+ * calls as a step. Moments and masters are allocated by the first step of a group. Checkpoints have
+ * the number of steps of each group; zero_restore refuses to put tensors into one group that were
+ * stepped a different number of times.
+ */
+zero_status zero_step_groups(zero_job *job, zero_group **groups, size_t count,
+			     const zero_adamw *adamw, zero_step_result *result);
 
 /* ---- a step of the program's own ------------------------------------------------------------- */
 
@@ -1025,7 +1068,7 @@ void zero_device_free(zero_job *job, void *data);
 /* ---- teams ----------------------------------------------------------------------------------- */
 
 /*
- * COLLECTIVE over all ranks, before zero_layout. Makes a team of `count` ranks of the job, in
+ * COLLECTIVE over all ranks, before the first zero_layout. Makes a team of `count` ranks of the job, in
  * ascending order, such as those that train one expert of a mixture. All ranks make the same teams
  * in the same order, also those that are not members. A rank that is in several teams must begin
  * their operations in an order that suits all its peers, see COLLECTIVE FUNCTIONS above. zero_close

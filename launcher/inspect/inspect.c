@@ -78,11 +78,9 @@ static void print_tensors(const struct inspection *in)
 
 		elements += count;
 		values += count * zero_dtype_size(tensor->dtype);
-		if (zero_is_saved(ZERO_SAVED_EXP_AVG, m->states, m->masters, tensor->trainable,
-				  tensor->dtype))
+		if (zero_tensor_has(m, tensor, ZERO_SAVED_EXP_AVG))
 			moments += 2 * count * sizeof(float);
-		if (zero_is_saved(ZERO_SAVED_MASTER, m->states, m->masters, tensor->trainable,
-				  tensor->dtype))
+		if (zero_tensor_has(m, tensor, ZERO_SAVED_MASTER))
 			masters += count * sizeof(float);
 	}
 	fprintf(in->out, "  parameters  %zu of %" PRIu64 " elements, ", m->tensor_count, elements);

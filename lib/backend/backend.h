@@ -246,7 +246,7 @@ struct zero_step_state {
 	uint64_t steps;                 /* that were taken */
 	double norm;                    /* of the mean gradient, unscaled and before clipping */
 	float scale;                    /* see zero_adamw_args */
-	float correction1, correction2; /* likewise */
+	float correction1, correction2; /* likewise; of a group's state */
 	uint32_t skipped;               /* 1: the norm is not finite, and nothing is stepped */
 	zero_loss_scale loss_scale;     /* see zero_device_loss_scale */
 };
@@ -263,7 +263,16 @@ struct zero_step_rule {
 	int world;
 	bool scaled; /* by state->loss_scale, which is then updated */
 	double mean; /* factor that makes the mean gradient of the sums */
-	float clip, beta1, beta2;
+	float clip;
+};
+
+/* Each group has a state too, since it may be stepped less often than the job. Its norm and its loss
+   scale are not used. */
+struct zero_group_rule {
+	const struct zero_step_state *state; /* the job's, of this step */
+	struct zero_step_state *groups;      /* [count] */
+	size_t count;
+	float beta1, beta2;
 };
 
 /* A submission that this rank has begun. */
@@ -446,6 +455,8 @@ struct zero_backend_ops {
 	void (*norm2)(struct zero_backend *backend, const float *x, size_t count, double *sum);
 	/* Computes rule->state, see step_rule.h. */
 	void (*step_rule)(struct zero_backend *backend, const struct zero_step_rule *rule);
+	/* Computes rule->groups. They are in host memory if rule->state is. */
+	void (*group_rule)(struct zero_backend *backend, const struct zero_group_rule *rule);
 	/* A step of AdamW on f32 p, m and v [count] with gradient g[count]. If `low` is not NULL, p
 	   is also written there as low_dtype. Scale and corrections are those of `state` instead of
 	   `args`, and nothing is changed if the step is skipped. `state` is in host memory if all

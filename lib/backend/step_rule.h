@@ -67,14 +67,24 @@ ZERO_STEP_INLINE void zero_step_rule_apply(const struct zero_step_rule *rule)
 	if (finite) {
 		state->steps++;
 		state->scale = (float)(clip * mean);
-		state->correction1 =
-			(float)(1 / (1 - zero_step_power((double)rule->beta1, state->steps)));
-		state->correction2 =
-			(float)(1 / (1 - zero_step_power((double)rule->beta2, state->steps)));
 	}
 	state->skipped = !finite;
 	if (rule->scaled)
 		zero_step_update_loss_scale(&state->loss_scale, finite);
+}
+
+/* The state of one group in a step of the job: how often the group itself was stepped gives the
+   corrections. */
+ZERO_STEP_INLINE void zero_group_rule_apply(const struct zero_group_rule *rule,
+					    struct zero_step_state *group)
+{
+	group->skipped = rule->state->skipped;
+	if (group->skipped)
+		return;
+	group->steps++;
+	group->scale = rule->state->scale;
+	group->correction1 = (float)(1 / (1 - zero_step_power((double)rule->beta1, group->steps)));
+	group->correction2 = (float)(1 / (1 - zero_step_power((double)rule->beta2, group->steps)));
 }
 
 /* The arguments of a kernel, with the state's scale and corrections. */

@@ -222,28 +222,38 @@ void zero_checkpoint_info_free(zero_checkpoint_info *checkpoint)
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-/* Makes the states those that the checkpoint has: frees others, as before the first step, which
-   creates them again. Masters that the program keeps follow the values. */
-static void drop_states(zero_job *job, const struct zero_manifest *manifest)
+/* Allocates the states that the checkpoint has. */
+static zero_status alloc_states(zero_job *job, const struct zero_manifest *manifest)
 {
-	bool masters = manifest->masters || job->model->keeps_masters;
+	zero_status status = ZERO_OK;
 
-	for (size_t g = 0; g < job->model->group_count; g++)
-		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++) {
-			struct zero_flat *flat = &job->model->groups[g]->flats[f];
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		if (job->model->groups[g]->steps)
+			status = zero_states_alloc(job->model->groups[g]);
+	return status || !manifest->masters ? status : zero_masters_alloc(job);
+}
 
-			job->ops->free(job->backend, flat->m);
-			job->ops->free(job->backend, flat->v);
-			flat->m = flat->v = NULL;
-			if (masters)
-				continue;
-			job->ops->free(job->backend, flat->master);
-			flat->master = NULL;
-		}
-	for (size_t g = 0; !manifest->masters && masters && g < job->model->group_count; g++)
-		for (size_t p = 0; p < job->model->groups[g]->param_count; p++)
-			if (!job->model->groups[g]->params[p]->alias_of)
-				zero_param_update_masters(job->model->groups[g]->params[p]);
+/* Makes a group's states those that the checkpoint has: frees others, as before the first step, which
+   creates them again. Masters that the program keeps follow the values. */
+static void drop_states(zero_group *group, const struct zero_manifest *manifest)
+{
+	bool kept = group->job->model->keeps_masters;
+
+	zero_states_free(group, !manifest->masters && !kept);
+	for (size_t p = 0; !manifest->masters && kept && p < group->param_count; p++)
+		if (!group->params[p]->alias_of)
+			zero_param_update_masters(group->params[p]);
+}
+
+static void restore_groups(zero_job *job, const struct zero_manifest *manifest)
+{
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		zero_group *group = job->model->groups[g];
+
+		zero_group_steps_set(group, group->steps);
+		if (!group->steps)
+			drop_states(group, manifest);
+	}
 }
 
 /* Sets the number of steps and the settings of the last step. */
@@ -272,16 +282,12 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 	/* Values change from here: a save in the background needs a snapshot first. */
 	if (!status)
 		zero_hooks_before_change(job, NULL, false);
-	/* Offloaded masters are set by way of buffers that come with the moments. */
-	if (!status && (manifest->states || (manifest->masters && zero_states_staged(job))))
-		status = zero_states_alloc(job);
-	else if (!status && manifest->masters)
-		status = zero_masters_alloc(job);
+	if (!status)
+		status = alloc_states(job, manifest);
 	status = zero_restore_fill(&r->plan, status);
 	if (status)
 		return status;
-	if (!manifest->states)
-		drop_states(job, manifest);
+	restore_groups(job, manifest);
 	restore_step(job, manifest);
 	job->model->torn = false;
 	return ZERO_OK;

@@ -71,15 +71,13 @@ static uint64_t own_bytes(const struct zero_restore *restore, size_t i)
 {
 	const struct zero_manifest_tensor *tensor = &restore->manifest->tensors[i];
 	const zero_param *param = restore->params[i];
-	const struct zero_manifest *manifest = restore->manifest;
 	size_t first, count;
 	uint64_t bytes = 0;
 
 	for (int k = 0; k < ZERO_SAVED_NAMED; k++) {
 		enum zero_saved_kind kind = (enum zero_saved_kind)k;
 
-		if (!zero_is_saved(kind, manifest->states, manifest->masters, param->trainable,
-				   param->dtype))
+		if (!zero_tensor_has(restore->manifest, tensor, kind))
 			continue;
 		own_part(param, kind, &first, &count);
 		bytes += (uint64_t)count * zero_dtype_size(zero_saved_dtype(kind, param->dtype));

@@ -193,6 +193,39 @@ static zero_status compare_states(const struct zero_restore *restore)
 	return status;
 }
 
+/* ---- steps of groups ------------------------------------------------------------------------- */
+
+/* Sets the number of steps of each group, which is that of all its tensors. */
+static zero_status find_steps(const struct zero_restore *restore)
+{
+	const struct zero_manifest *manifest = restore->manifest;
+
+	/* not known yet */
+	for (size_t g = 0; g < restore->job->model->group_count; g++)
+		restore->job->model->groups[g]->steps = UINT64_MAX;
+	for (size_t i = 0; i < manifest->tensor_count; i++) {
+		const struct zero_manifest_tensor *tensor = &manifest->tensors[i];
+		zero_group *group = restore->params[i]->group;
+		uint64_t steps = !zero_tensor_has(manifest, tensor, ZERO_SAVED_EXP_AVG) ? 0
+				 : tensor->has_steps ? tensor->steps
+						     : manifest->step;
+
+		if (!tensor->trainable)
+			continue;
+		if (group->steps != UINT64_MAX && group->steps != steps)
+			return zero_fail(ZERO_E_FORMAT,
+					 "%s: tensor '%s' was stepped %llu times, others of group "
+					 "'%s' %llu times: put them into groups of their own",
+					 restore->folder, tensor->name, (unsigned long long)steps,
+					 group->name, (unsigned long long)group->steps);
+		group->steps = steps;
+	}
+	for (size_t g = 0; g < restore->job->model->group_count; g++)
+		if (restore->job->model->groups[g]->steps == UINT64_MAX)
+			restore->job->model->groups[g]->steps = 0;
+	return ZERO_OK;
+}
+
 zero_status zero_restore_plan(struct zero_restore *restore)
 {
 	const struct zero_manifest *manifest = restore->manifest;
@@ -218,6 +251,8 @@ zero_status zero_restore_plan(struct zero_restore *restore)
 		status = fail_names(restore, params, count, manifest->tensor_count - found);
 	if (!status)
 		status = compare_states(restore);
+	if (!status)
+		status = find_steps(restore);
 	free(sorted);
 	free(params);
 	return status;

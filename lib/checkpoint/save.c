@@ -59,6 +59,20 @@ static uint64_t step_of(const zero_job *job, const zero_save_options *options)
 	return options->step ? options->step : job->trainer->steps;
 }
 
+/* Groups that were stepped have moments and masters; if the program keeps masters, others have these. */
+static void note_states(struct zero_save *save)
+{
+	const zero_job *job = save->job;
+
+	for (size_t g = 0; g < job->model->group_count; g++) {
+		const zero_group *group = job->model->groups[g];
+
+		save->has_states = save->has_states || group->steps;
+		save->has_masters = save->has_masters || (job->model->keeps_masters &&
+							  group->trainable && !group->steps);
+	}
+}
+
 static zero_status new_save(zero_job *job, const char *dir, const zero_save_options *options,
 			    struct zero_save **result)
 {
@@ -74,8 +88,7 @@ static zero_status new_save(zero_job *job, const char *dir, const zero_save_opti
 	save->out.fd = -1;
 	save->keep_last = options->keep_last;
 	save->step = step_of(job, options);
-	save->has_states = job->trainer->steps > 0;
-	save->has_masters = !save->has_states && job->model->keeps_masters;
+	note_states(save);
 	save->group_count = job->model->group_count;
 	save->dir = strdup(dir);
 	/* Slashes at the end are dropped. */
@@ -129,14 +142,13 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 		status = zero_require_whole(job, "zero_save");
 	if (!status)
 		status = zero_step_state_read(job);
+	if (!status)
+		status = zero_group_steps_read(job);
 	if (!status && options->step && job->trainer->steps)
 		return zero_fail(ZERO_E_INVALID,
 				 "step is %llu in the options of zero_save; it must be 0 once "
 				 "zero_step has counted a step",
 				 (unsigned long long)options->step);
-	/* The states exist, unless the job restored a checkpoint that has steps but no states. */
-	if (!status && job->trainer->steps)
-		status = zero_states_alloc(job);
 	return status;
 }
 

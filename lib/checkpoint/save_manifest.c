@@ -54,9 +54,11 @@ static void list_states(const zero_param *param, struct zero_manifest_state *sta
 	}
 }
 
-static void list_tensors(const zero_job *job, struct zero_manifest *manifest,
+static void list_tensors(const struct zero_save *save, struct zero_manifest *manifest,
 			 struct zero_manifest_state *states)
 {
+	const zero_job *job = save->job;
+
 	for (size_t g = 0; g < job->model->group_count; g++)
 		for (size_t p = 0; p < job->model->groups[g]->param_count; p++) {
 			const zero_param *param = job->model->groups[g]->params[p];
@@ -76,6 +78,9 @@ static void list_tensors(const zero_job *job, struct zero_manifest *manifest,
 				.ndim = param->ndim,
 				.team = team_index(job, job->model->groups[g]->team),
 				.trainable = param->trainable,
+				.has_steps = save->has_states && param->trainable &&
+					     param->group->steps != save->step,
+				.steps = param->group->steps,
 			};
 			memcpy(tensor->shape, param->shape, sizeof(tensor->shape));
 			list_states(param, states);
@@ -127,7 +132,7 @@ zero_status zero_save_describe(struct zero_save *save)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the manifest of %s", save->path);
 	list_settings(save, manifest);
 	list_teams(job, manifest);
-	list_tensors(job, manifest, states);
+	list_tensors(save, manifest, states);
 	return ZERO_OK;
 }
 

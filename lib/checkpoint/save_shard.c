@@ -16,7 +16,7 @@
 static bool is_saved(const struct zero_save *save, const zero_param *param,
 		     enum zero_saved_kind kind)
 {
-	return zero_is_saved(kind, save->has_states, save->has_masters, param->trainable,
+	return zero_is_saved(kind, param->group->steps > 0, save->has_masters, param->trainable,
 			     param->dtype);
 }
 

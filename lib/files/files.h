@@ -42,6 +42,8 @@ struct zero_manifest_tensor {
 	int ndim;
 	int team; /* index of teams; -1: all ranks */
 	bool trainable;
+	bool has_steps; /* `steps` is not the checkpoint's number of steps */
+	uint64_t steps; /* that made its moments; if 0, it has none */
 };
 
 struct zero_manifest_file {
@@ -104,8 +106,8 @@ static inline bool zero_has_master(zero_dtype dtype)
 	return dtype == ZERO_F16 || dtype == ZERO_BF16;
 }
 
-/* Whether a parameter is saved as this kind, which is no named state, in a checkpoint that has
-   `states`, or `masters` alone. */
+/* Whether a parameter is saved as this kind, which is no named state, where it has `states`, or
+   `masters` alone. */
 static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool masters,
 				 bool trainable, zero_dtype dtype)
 {
@@ -114,6 +116,15 @@ static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool ma
 	if (kind == ZERO_SAVED_MASTER)
 		return (states || masters) && trainable && zero_has_master(dtype);
 	return states && trainable;
+}
+
+/* Whether a tensor is saved as this kind, which is no named state. */
+static inline bool zero_tensor_has(const struct zero_manifest *manifest,
+				   const struct zero_manifest_tensor *tensor,
+				   enum zero_saved_kind kind)
+{
+	return zero_is_saved(kind, manifest->states && (!tensor->has_steps || tensor->steps),
+			     manifest->masters, tensor->trainable, tensor->dtype);
 }
 
 /* The type in the file for a parameter of type `dtype`. */

@@ -387,8 +387,8 @@ static zero_status read_states(const struct object *object, struct zero_manifest
 zero_status manifest_read_tensor(const char *path, size_t i, const json_t *json,
 				 struct zero_manifest_tensor *tensor)
 {
-	static const char *const keys[] = {"name", "group", "dtype", "shape",       "trainable",
-					   "team", "first", "shard", "named_states"};
+	static const char *const keys[] = {"name", "group", "dtype", "shape",        "trainable",
+					   "team", "first", "shard", "named_states", "steps"};
 	struct object object = {.path = path, .json = json};
 	zero_status status;
 
@@ -413,6 +413,9 @@ zero_status manifest_read_tensor(const char *path, size_t i, const json_t *json,
 		status = read_count(&object, "first", 0, INT64_MAX, &tensor->first);
 	if (!status)
 		status = read_count(&object, "shard", 0, INT64_MAX, &tensor->shard);
+	tensor->has_steps = json_object_get(json, "steps") != NULL;
+	if (!status && tensor->has_steps)
+		status = read_count(&object, "steps", 0, INT64_MAX, &tensor->steps);
 	return status ? status : read_states(&object, tensor);
 }
 

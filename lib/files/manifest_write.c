@@ -71,7 +71,7 @@ static void write_adamw(struct manifest_writer *to, const struct zero_manifest *
 static bool is_plain(const struct zero_manifest *m)
 {
 	for (size_t i = 0; i < m->tensor_count; i++)
-		if (m->tensors[i].state_count)
+		if (m->tensors[i].state_count || m->tensors[i].has_steps)
 			return false;
 	return !m->masters;
 }
@@ -153,6 +153,8 @@ static void write_tensor(struct manifest_writer *to, const struct zero_manifest_
 	else
 		fprintf(out, "%d", tensor->team);
 	fprintf(out, ", \"first\": %" PRIu64 ", \"shard\": %" PRIu64, tensor->first, tensor->shard);
+	if (tensor->has_steps)
+		fprintf(out, ", \"steps\": %" PRIu64, tensor->steps);
 	if (tensor->state_count)
 		write_states(to, tensor);
 	fputs("}", out);

@@ -31,13 +31,6 @@ static int place_in(const struct zero_manifest_team *team, int rank)
 	return low < team->count && team->ranks[low] == rank ? low : -1;
 }
 
-static bool has_kind(const struct zero_manifest *manifest,
-		     const struct zero_manifest_tensor *tensor, enum zero_saved_kind kind)
-{
-	return zero_is_saved(kind, manifest->states, manifest->masters, tensor->trainable,
-			     tensor->dtype);
-}
-
 /* The rank's elements of a tensor. */
 static void own_part(const struct layout_builder *builder,
 		     const struct zero_manifest_tensor *tensor, uint64_t *first, uint64_t *count)
@@ -114,7 +107,7 @@ static bool add_slices(const struct layout_builder *builder, size_t index,
 	bool fits = true;
 
 	if (kind != ZERO_SAVED_NAMED)
-		return !has_kind(builder->manifest, tensor, kind) ||
+		return !zero_tensor_has(builder->manifest, tensor, kind) ||
 		       add_slice(builder, index, kind, 0);
 	for (size_t state = 0; fits && state < tensor->state_count; state++)
 		fits = add_slice(builder, index, kind, state);

@@ -38,7 +38,8 @@ struct zero_job {
 	pid_t process;                      /* that opened it; a forked child cannot use it */
 	_Atomic(const char *) current_call; /* see zero_set_current_call; NULL: none */
 	bool joined;                        /* the backend is open on all ranks */
-	bool laid_out; /* by zero_layout: teams, groups and parameters are fixed */
+	bool laid_out;      /* by zero_layout: teams, groups and parameters are fixed */
+	bool program_steps; /* see zero_options */
 	int stage;
 	size_t stream_chunk, stream_threshold;
 	uint64_t memory_free; /* on this rank when the job was opened */

@@ -62,7 +62,7 @@ static zero_status check_spec(const zero_param *param, const zero_adopt_spec *sp
 			"parameter '%s' cannot adopt a tensor at stage 3, where parameters "
 			"are sharded: use zero_load",
 			param->name);
-	if (group->job->laid_out)
+	if (group->flats)
 		return zero_fail(ZERO_E_STATE, "parameter '%s' adopts a tensor after zero_layout",
 				 param->name);
 	if (param->alias_of)
@@ -115,9 +115,9 @@ void *zero_view(zero_param *param)
 	const zero_group *group = param->group;
 	const struct zero_segment *segment;
 
-	if (!group->job->laid_out || group->job->stage > 2) {
+	if (!group->flats || group->job->stage > 2) {
 		zero_fail(ZERO_E_STATE, "parameter '%s' has no view %s", param->name,
-			  group->job->laid_out ? "at stage 3" : "before zero_layout");
+			  group->flats ? "at stage 3" : "before zero_layout");
 		return NULL;
 	}
 	if (zero_require_member(group, "viewed") || zero_wait_post_step_gather(param->group) ||

@@ -58,7 +58,7 @@ struct needs {
 
 static void note_locations(const zero_job *job, struct needs *needs)
 {
-	for (size_t g = 0; g < job->model->group_count; g++)
+	for (size_t g = job->model->layout_first; g < job->model->group_count; g++)
 		for (size_t p = 0; p < job->model->groups[g]->param_count; p++) {
 			const zero_adopt_spec *spec = job->model->groups[g]->params[p]->adopted;
 
@@ -70,6 +70,11 @@ static void note_locations(const zero_job *job, struct needs *needs)
 		}
 }
 
+static uint64_t later(uint64_t bytes, zero_bytes in_use)
+{
+	return bytes > in_use.now ? bytes - in_use.now : 0;
+}
+
 static void measure_memory(zero_job *job, struct needs *needs)
 {
 	struct zero_packing packing = {.chunk = job->stream_chunk, .on_host = needs->on_host};
@@ -79,11 +84,13 @@ static void measure_memory(zero_job *job, struct needs *needs)
 	job->ops->memory(job->backend, &memory);
 	zero_sizing_bytes(&job->model->sizing, bytes);
 	needs->in_use = memory.total.now;
-	needs->to_allocate =
-		bytes[ZERO_MEM_GRADIENTS] + bytes[ZERO_MEM_OPTIMIZER] + bytes[ZERO_MEM_GATHERED];
+	/* groups that were laid out before have some of it already */
+	needs->to_allocate = later(bytes[ZERO_MEM_GRADIENTS], memory.gradients) +
+			     later(bytes[ZERO_MEM_OPTIMIZER], memory.optimizer) +
+			     later(bytes[ZERO_MEM_GATHERED], memory.gathered);
 	for (int tier = 0; tier < ZERO_TIERS; tier++)
 		packing.held[tier] = packing.most[tier] = needs->in_use;
-	for (size_t g = 0; g < job->model->group_count; g++) {
+	for (size_t g = job->model->layout_first; g < job->model->group_count; g++) {
 		const zero_group *group = job->model->groups[g];
 
 		for (size_t f = 0; group->adopts && f < group->flat_count; f++)
@@ -257,7 +264,7 @@ static zero_status compare(zero_group *group, zero_status status)
 
 static zero_status compare_all(zero_job *job, zero_status status)
 {
-	for (size_t g = 0; g < job->model->group_count; g++)
+	for (size_t g = job->model->layout_first; g < job->model->group_count; g++)
 		if (job->model->groups[g]->adopts && zero_is_member(job->model->groups[g]))
 			status = compare(job->model->groups[g], status);
 	return status;

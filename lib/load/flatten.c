@@ -289,7 +289,7 @@ static zero_status pack_group(zero_group *group, bool on_host, zero_status statu
 
 static bool is_on_host(const zero_job *job)
 {
-	for (size_t g = 0; g < job->model->group_count; g++)
+	for (size_t g = job->model->layout_first; g < job->model->group_count; g++)
 		for (size_t p = 0; p < job->model->groups[g]->param_count; p++)
 			if (job->model->groups[g]->params[p]->adopted)
 				return job->model->groups[g]->params[p]->adopted->location ==
@@ -304,7 +304,7 @@ zero_status zero_flatten_adopted(zero_job *job)
 
 	if (status)
 		return status;
-	for (size_t g = 0; g < job->model->group_count; g++)
+	for (size_t g = job->model->layout_first; g < job->model->group_count; g++)
 		if (job->model->groups[g]->adopts)
 			status = pack_group(job->model->groups[g], on_host, status);
 	return zero_submit_wait(&job->all, status, NULL, 0, "end of flattening");

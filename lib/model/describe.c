@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program may ask about a job's groups and parameters. */
+/* What a program may ask about a job's groups and parameters, and may change about them. */
+#include <math.h>
+
 #include "model.h"
 
 size_t zero_job_group_count(const zero_job *job)
 {
-	return job->model->group_count;
+	return job->model->made_count;
 }
 
 zero_group *zero_job_group(const zero_job *job, size_t i)
 {
-	return i < job->model->group_count ? job->model->groups[i] : NULL;
+	return i < job->model->made_count ? job->model->groups[i] : NULL;
 }
 
 const char *zero_group_name(const zero_group *group)
@@ -69,5 +71,53 @@ size_t zero_param_numel(const zero_param *param)
 
 bool zero_param_trainable(const zero_param *param)
 {
-	return param->trainable;
+	const zero_param *target = param->alias_of ? param->alias_of : param;
+
+	return target->trainable && !target->frozen;
+}
+
+/* ---- what may change between steps ----------------------------------------------------------- */
+
+static zero_status check_scale(const zero_param *param, const char *what, float scale)
+{
+	/* NaN is refused, too. */
+	if (scale >= 0 && isfinite(scale))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_INVALID,
+			 "the factor %g of %s for parameter '%s' must be finite and >= 0",
+			 (double)scale, what, param->name);
+}
+
+zero_status zero_param_set_lr_scale(zero_param *param, float scale)
+{
+	zero_status status = check_scale(param, "the learning rate", scale);
+
+	if (!status)
+		zero_param_target(param)->lr_scale = scale;
+	return status;
+}
+
+zero_status zero_param_set_weight_decay_scale(zero_param *param, float scale)
+{
+	zero_status status = check_scale(param, "weight decay", scale);
+
+	if (!status)
+		zero_param_target(param)->weight_decay = scale;
+	return status;
+}
+
+zero_status zero_param_set_trainable(zero_param *param, bool trainable)
+{
+	if (!param->group->flats)
+		return zero_fail(ZERO_E_STATE,
+				 "parameter '%s' must be laid out before it is frozen: set "
+				 "`trainable` of its spec",
+				 param->name);
+	if (!param->trainable && trainable)
+		return zero_fail(ZERO_E_STATE,
+				 "parameter '%s' was laid out as not trainable, without room for "
+				 "gradients and states: it cannot be trained",
+				 param->name);
+	zero_param_target(param)->frozen = param->trainable && !trainable;
+	return ZERO_OK;
 }

@@ -23,14 +23,23 @@ static bool grow(void *array, size_t size, size_t count, size_t *room)
 	return true;
 }
 
-static zero_status check_open(const zero_job *job, const char *what, const char *name)
+static zero_status check_name(const char *what, const char *name)
 {
 	if (!name || !*name)
 		return zero_fail(ZERO_E_INVALID, "a %s needs a name", what);
-	if (job->laid_out)
-		return zero_fail(ZERO_E_STATE, "%s '%s' must be added before zero_layout", what,
-				 name);
 	return ZERO_OK;
+}
+
+/* Other threads may look for a gathered group meanwhile. */
+static bool grow_groups(zero_job *job)
+{
+	bool grown;
+
+	pthread_mutex_lock(&job->lock);
+	grown = grow(&job->model->groups, sizeof(zero_group *), job->model->made_count,
+		     &job->model->group_room);
+	pthread_mutex_unlock(&job->lock);
+	return grown;
 }
 
 static int by_group_name(const void *a, const void *b)
@@ -44,7 +53,7 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
 	zero_status status;
 
 	*group = NULL;
-	status = check_open(job, "group", name);
+	status = check_name("group", name);
 	if (status)
 		return status;
 	if (team && team->job != job)
@@ -53,16 +62,16 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
 		  by_group_name))
 		return zero_fail(ZERO_E_INVALID, "group '%s' exists already", name);
 	made = calloc(1, sizeof(*made));
-	if (!made || !grow(&job->model->groups, sizeof(zero_group *), job->model->group_count,
-			   &job->model->group_room))
+	if (!made || !grow_groups(job))
 		goto no_memory;
 	made->job = job;
+	made->index = job->model->made_count;
 	made->team = team ? team : &job->all;
 	made->gradient_dtype = ZERO_F32;
 	made->name = strdup(name);
 	if (!made->name || !tsearch(made, &job->model->groups_by_name, by_group_name))
 		goto no_memory;
-	job->model->groups[job->model->group_count++] = made;
+	job->model->groups[job->model->made_count++] = made;
 	*group = made;
 	return ZERO_OK;
 no_memory:
@@ -96,12 +105,17 @@ static bool element_count(const zero_param_spec *spec, size_t *count)
 
 static zero_status check_spec(const zero_group *group, const zero_param_spec *spec, size_t *count)
 {
-	zero_status status = check_open(group->job, "parameter", spec->name);
+	zero_status status = check_name("parameter", spec->name);
 	zero_param key = {.name = (char *)(uintptr_t)spec->name};
 	void *other;
 
 	if (status)
 		return status;
+	if (group->flats)
+		return zero_fail(ZERO_E_STATE,
+				 "parameter '%s' must be added before zero_layout lays out group "
+				 "'%s'",
+				 spec->name, group->name);
 	if (!zero_dtype_size(spec->dtype))
 		return zero_fail(ZERO_E_INVALID, "parameter '%s' has dtype %d, which is no type",
 				 spec->name, (int)spec->dtype);
@@ -216,6 +230,15 @@ zero_status zero_require_member(const zero_group *group, const char *what)
 		return ZERO_OK;
 	return zero_fail(ZERO_E_INVALID, "group '%s' is %s on a rank that is not in its team",
 			 group->name, what);
+}
+
+bool zero_group_is_stepped(const zero_group *group)
+{
+	for (size_t p = 0; group->trainable && p < group->param_count; p++)
+		if (group->params[p]->trainable && !group->params[p]->frozen &&
+		    !group->params[p]->alias_of)
+			return true;
+	return false;
 }
 
 zero_status zero_wait_post_step_gather(zero_group *group)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* zero_layout: fixes the layout of all groups, agrees on it, and allocates what is stored. */
+/* zero_layout: fixes the layout of new groups, agrees on it, and allocates what is stored. */
 #include "model.h"
 
 #include <stdlib.h>
@@ -117,9 +117,9 @@ out:
 /* A hash of everything that must be equal on all ranks. */
 static uint64_t model_hash(const zero_job *job)
 {
-	uint64_t hash = 0;
+	uint64_t hash = zero_hash(&job->program_steps, sizeof(job->program_steps), 0);
 
-	for (size_t g = 0; g < job->model->group_count; g++) {
+	for (size_t g = job->model->layout_first; g < job->model->group_count; g++) {
 		const zero_group *group = job->model->groups[g];
 
 		hash = zero_hash(group->name, strlen(group->name) + 1, hash);
@@ -176,31 +176,51 @@ static void forecast_tier(zero_job *job)
 		job->settings.value[ZERO_OPT_BUDGET].number, job->stream_chunk);
 }
 
-zero_status zero_layout(zero_job *job)
+/* Allocates the states of steps of the groups that are laid out now, for as long as the job is open.
+   Where the states are staged, the host computes these too. */
+static zero_status alloc_step_states(zero_job *job)
 {
+	size_t first = job->model->layout_first, count = job->model->group_count - first;
+	size_t bytes = zero_round_to_pages(count * sizeof(struct zero_step_state));
+	enum zero_memory_kind kind = zero_states_staged(job) ? ZERO_MEM_PINNED : ZERO_MEM_STAGING;
+	zero_status status = ZERO_OK;
+	void *states = NULL;
+
+	if (!count)
+		return ZERO_OK;
+	if (!job->ops->host_memory)
+		status = job->ops->alloc(job->backend, kind, bytes, true, &states);
+	else if (!(states = calloc(1, bytes)))
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the steps of %zu groups", count);
+	if (status)
+		return status;
+	job->model->groups[first]->own_step_states = states;
+	for (size_t i = 0; i < count; i++)
+		job->model->groups[first + i]->step_state = (struct zero_step_state *)states + i;
+	return ZERO_OK;
+}
+
+/* COLLECTIVE. Lays out groups [layout_first, group_count). */
+static zero_status lay_out_groups(zero_job *job)
+{
+	struct zero_model *model = job->model;
 	zero_status status = ZERO_OK;
 	size_t params = 0, elements = 0;
 
-	for (size_t g = 0; g < job->model->group_count; g++)
-		for (size_t p = 0; p < job->model->groups[g]->param_count; p++, params++)
-			elements += job->model->groups[g]->params[p]->count;
-	if (job->laid_out)
-		return zero_submit_wait(&job->all,
-					zero_fail(ZERO_E_STATE, "zero_layout was called twice"),
-					NULL, 0, "layout");
-	job->model->sizing = (struct zero_sizing){
-		.stage = job->stage,
-		.device = !job->ops->host_memory,
-		.offload = job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER,
-	};
-	for (size_t g = 0; !status && g < job->model->group_count; g++)
-		status = lay_out_group(job, job->model->groups[g]);
-	job->model->sizing.world = (size_t)job->place.world;
-	job->model->sizing.share = (size_t)job->place.shm_world_min;
+	for (size_t g = model->layout_first; g < model->group_count; g++)
+		for (size_t p = 0; p < model->groups[g]->param_count; p++, params++)
+			elements += model->groups[g]->params[p]->count;
+	for (size_t g = model->layout_first; !status && g < model->group_count; g++)
+		status = lay_out_group(job, model->groups[g]);
+	model->sizing.world = (size_t)job->place.world;
+	model->sizing.share = (size_t)job->place.shm_world_min;
+	if (!status)
+		status = alloc_step_states(job);
 	status = zero_submit_wait(
 		&job->all, status, NULL, 0,
 		"layout of %zu groups with %zu parameters of %zu elements (model %016llx)",
-		job->model->group_count, params, elements, (unsigned long long)model_hash(job));
+		model->group_count - model->layout_first, params, elements,
+		(unsigned long long)model_hash(job));
 	if (!status) {
 		status = alloc_shared(job);
 		/* So far only the team's ranks know of an error in a team. */
@@ -212,11 +232,37 @@ zero_status zero_layout(zero_job *job)
 		forecast_tier(job);
 		status = zero_hooks_after_layout(job);
 	}
-	job->laid_out = !status;
-	if (job->laid_out && job->stage < 3)
-		job->flatten_tier = zero_tier_name(job->model->tier);
-	for (size_t g = 0; status && g < job->model->group_count; g++)
-		zero_storage_free(job->model->groups[g]);
+	return status;
+}
+
+zero_status zero_layout(zero_job *job)
+{
+	struct zero_model *model = job->model;
+	struct zero_sizing before = model->sizing;
+	zero_status status;
+
+	if (!job->laid_out)
+		model->sizing = (struct zero_sizing){
+			.stage = job->stage,
+			.device = !job->ops->host_memory,
+			.no_states = job->program_steps,
+			.offload = job->settings.value[ZERO_OPT_OFFLOAD].number ==
+				   ZERO_OFFLOAD_OPTIMIZER,
+		};
+	model->layout_first = model->group_count;
+	model->group_count = model->made_count;
+	status = lay_out_groups(job);
+	if (!status) {
+		job->laid_out = true;
+		model->adopts = false;
+		if (job->stage < 3)
+			job->flatten_tier = zero_tier_name(model->tier);
+		return ZERO_OK;
+	}
+	for (size_t g = model->layout_first; g < model->group_count; g++)
+		zero_storage_free(model->groups[g]);
+	model->group_count = model->layout_first;
+	model->sizing = before;
 	return status;
 }
 
@@ -224,7 +270,7 @@ static bool close_model(zero_job *job)
 {
 	struct zero_model *model = job->model;
 
-	for (size_t g = 0; g < model->group_count; g++) {
+	for (size_t g = 0; g < model->made_count; g++) {
 		zero_storage_free(model->groups[g]);
 		zero_group_free(model->groups[g]);
 	}

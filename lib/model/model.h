@@ -30,8 +30,9 @@ struct zero_param {
 	int ndim;
 	float weight_decay;
 	float lr_scale;
-	bool trainable;
-	uint64_t checksum;               /* of the gathered values, if the group is `checked` */
+	bool trainable;    /* laid out as such */
+	bool frozen;       /* by zero_param_set_trainable: a step leaves it as it is */
+	uint64_t checksum; /* of the gathered values, if the group is `checked` */
 	struct zero_named_state *states; /* their names ascend; an alias has none */
 	size_t state_count;
 };
@@ -98,6 +99,13 @@ struct zero_group {
 	bool steps_replicated; /* each rank steps all of every segment, as at stage 0 */
 	bool in_place; /* a gather in the storage type needs no copy: the node has all of it */
 	zero_dtype gradient_dtype;
+	size_t index; /* in the order of zero_group_new */
+
+	/* How often the group was stepped, and what a step needs of that; in memory of the backend,
+	   or in host memory if the states are staged. From the layout on. */
+	struct zero_step_state *step_state;
+	struct zero_step_state *own_step_states; /* of a layout; held by its first group */
+	uint64_t steps; /* as far as the host knows: zero_group_steps_read tells */
 
 	/* Guarded by the job's lock. */
 	struct zero_work *gather; /* under way or done; NULL: not gathered */
@@ -120,11 +128,13 @@ struct zero_group {
 };
 
 struct zero_model {
-	zero_group **groups; /* owned */
-	size_t group_count, group_room;
+	zero_group **groups; /* owned, in the order of zero_group_new */
+	size_t group_count;  /* the first ones, which are laid out or about to be */
+	size_t made_count, group_room;
+	size_t layout_first;  /* the first group of the last layout */
 	void *params_by_name; /* tsearch trees */
 	void *groups_by_name;
-	bool adopts;           /* a group does */
+	bool adopts;           /* a group that is not laid out yet does */
 	bool released_tensors; /* in a layout that failed: another one would miss them */
 	bool stepping;         /* between zero_step_begin and zero_step_end */
 	bool keeps_masters;    /* zero_keep_masters was called: the program knows where they are */
@@ -158,6 +168,14 @@ zero_status zero_require_whole(const zero_job *job, const char *what);
 unsigned zero_group_wait_count(zero_group *group);
 /* Frees a group and its parameters. Its buffers must be free. */
 void zero_group_free(zero_group *group);
+
+/* The parameter that an alias stands for, or the parameter itself. */
+static inline zero_param *zero_param_target(zero_param *param)
+{
+	return param->alias_of ? param->alias_of : param;
+}
+/* Whether a step changes a parameter of the group, on all ranks alike. */
+bool zero_group_is_stepped(const zero_group *group);
 
 /* ---- storage.c ------------------------------------------------------------------------------- */
 
@@ -201,9 +219,12 @@ uint64_t zero_named_states_hash(const zero_job *job, size_t *count);
 
 /* Whether the states are in other memory than the values, so that both meet in offload_buffers. */
 bool zero_states_staged(const zero_job *job);
-/* Allocates the moments and masters that are not there yet; or the masters alone. Local. */
-zero_status zero_states_alloc(zero_job *job);
+/* Allocates the moments and masters of a group that are not there yet. Local. */
+zero_status zero_states_alloc(zero_group *group);
+/* Allocates the masters of all groups alone. Local. */
 zero_status zero_masters_alloc(zero_job *job);
+/* Frees the moments, as before the first step; the masters too if `masters`. */
+void zero_states_free(zero_group *group, bool masters);
 /* Sets the f32 masters, if there are any, of elements [first, first + count) of a segment from the
    stored values. This rank must step them. */
 void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *segment,

@@ -84,7 +84,7 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 						? flat.stored
 						: zero_sizing_part(sizing, flat.stored));
 		/* two moments, and f32 masters of 16-bit parameters */
-		for (int i = 0; i < (flat.needs_master ? 3 : 2); i++)
+		for (int i = 0; !sizing->no_states && i < (flat.needs_master ? 3 : 2); i++)
 			sizing->optimizer = zero_add_saturated(sizing->optimizer, state);
 		sizing->sums = zero_add_saturated(sizing->sums, state);
 		if (flat.all > sizing->largest_flat)
@@ -95,6 +95,7 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 		if (!steps_replicated(sizing) || size != sizeof(float))
 			gradients = zero_add_saturated(gradients, pages(flat.gradient * size));
 	}
+	sizing->groups++;
 	keep_two(sizing->gathered, gathered);
 	keep_two(sizing->gradients, gradients);
 }
@@ -120,6 +121,9 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 					    : pages(zero_exchange_piece(apart) * apart));
 	if (sizing->device)
 		bytes[ZERO_MEM_STAGING] += zero_step_state_bytes(sizing->world);
+	/* each group has a state of its steps; with offloaded states it is on the host */
+	if (sizing->device && !sizing->offload)
+		bytes[ZERO_MEM_STAGING] += pages(sizing->groups * sizeof(struct zero_step_state));
 }
 
 uint64_t zero_sizing_total(const struct zero_sizing *sizing)

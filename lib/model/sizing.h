@@ -12,7 +12,7 @@
 
 /*
  * Sums over groups, as the library accounts for memory: every buffer is a multiple of 4096 bytes.
- * The caller sets `world`, `share`, `stage`, `offload` and, before each group, `gradient_size`; all
+ * The caller sets `world`, `share`, `stage`, `offload`, `no_states` and, before each group, `gradient_size`; all
  * other fields begin at 0. All ranks need equal amounts, since shards are padded to one size. A
  * buffer that ranks of a node share counts in equal parts.
  */
@@ -22,6 +22,7 @@ struct zero_sizing {
 	int stage;
 	bool device;          /* ranks have GPUs */
 	bool offload;         /* optimizer states are in host memory */
+	bool no_states;       /* the program steps: no optimizer states are counted */
 	size_t gradient_size; /* bytes of an element of a rank's own gradients; 0 means 4 */
 	uint64_t shards, optimizer;
 	uint64_t sums;         /* gradients, summed over the ranks */
@@ -29,6 +30,7 @@ struct zero_sizing {
 	uint64_t gradients[2]; /* a rank's own gradients, likewise; 0 if they become the sums */
 	uint64_t largest_flat; /* bytes of the largest flat buffer, unsharded */
 	uint64_t all_flats;    /* bytes of all flat buffers, unsharded */
+	size_t groups;
 };
 
 /* a + b, or UINT64_MAX if that overflows. */

@@ -117,7 +117,7 @@ static zero_status alloc_masters(struct zero_flat *flat)
 
 zero_status zero_masters_alloc(zero_job *job)
 {
-	zero_status status = ZERO_OK;
+	zero_status status = alloc_offload_buffers(job);
 
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		for (size_t f = 0; !status && f < job->model->groups[g]->flat_count; f++)
@@ -125,19 +125,37 @@ zero_status zero_masters_alloc(zero_job *job)
 	return status;
 }
 
-zero_status zero_states_alloc(zero_job *job)
+zero_status zero_states_alloc(zero_group *group)
 {
-	zero_status status = alloc_offload_buffers(job);
+	zero_status status = alloc_offload_buffers(group->job);
 
-	for (size_t g = 0; !status && g < job->model->group_count; g++)
-		for (size_t f = 0; !status && f < job->model->groups[g]->flat_count; f++) {
-			struct zero_flat *flat = &job->model->groups[g]->flats[f];
+	for (size_t f = 0; !status && f < group->flat_count; f++) {
+		struct zero_flat *flat = &group->flats[f];
 
-			status = alloc_array(flat, &flat->m);
-			if (!status)
-				status = alloc_array(flat, &flat->v);
-		}
-	return status ? status : zero_masters_alloc(job);
+		status = alloc_array(flat, &flat->m);
+		if (!status)
+			status = alloc_array(flat, &flat->v);
+		if (!status)
+			status = alloc_masters(flat);
+	}
+	return status;
+}
+
+void zero_states_free(zero_group *group, bool masters)
+{
+	zero_job *job = group->job;
+
+	for (size_t f = 0; f < group->flat_count; f++) {
+		struct zero_flat *flat = &group->flats[f];
+
+		job->ops->free(job->backend, flat->m);
+		job->ops->free(job->backend, flat->v);
+		flat->m = flat->v = NULL;
+		if (!masters)
+			continue;
+		job->ops->free(job->backend, flat->master);
+		flat->master = NULL;
+	}
 }
 
 void zero_param_update_masters(zero_param *param)

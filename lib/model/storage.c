@@ -97,6 +97,12 @@ void zero_storage_free(zero_group *group)
 {
 	zero_job *job = group->job;
 
+	zero_states_free(group, true);
+	if (group->own_step_states && !job->ops->host_memory)
+		job->ops->free(job->backend, group->own_step_states);
+	else
+		free(group->own_step_states);
+	group->own_step_states = group->step_state = NULL;
 	for (size_t f = 0; f < group->flat_count; f++) {
 		struct zero_flat *flat = &group->flats[f];
 
@@ -111,9 +117,6 @@ void zero_storage_free(zero_group *group)
 						    flat->outputs[i].bytes);
 		job->ops->free(job->backend, flat->gradient);
 		job->ops->free(job->backend, flat->reduced);
-		job->ops->free(job->backend, flat->m);
-		job->ops->free(job->backend, flat->v);
-		job->ops->free(job->backend, flat->master);
 		free(flat->segments);
 	}
 	free(group->flats);
@@ -129,12 +132,12 @@ zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team)
 	zero_status status = ZERO_OK;
 	size_t flats = 0, count = 0;
 
-	for (size_t g = 0; g < job->model->group_count; g++)
+	for (size_t g = job->model->layout_first; g < job->model->group_count; g++)
 		flats += job->model->groups[g]->flat_count;
 	ops = calloc(flats + 1, sizeof(*ops));
 	if (!ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for a layout of %zu buffers", flats);
-	for (size_t g = 0; ops && g < job->model->group_count; g++) {
+	for (size_t g = job->model->layout_first; ops && g < job->model->group_count; g++) {
 		zero_group *group = job->model->groups[g];
 
 		for (size_t f = 0; group->team == team && f < group->flat_count; f++)

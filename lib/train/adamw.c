@@ -15,13 +15,14 @@ struct part {
 	size_t count;
 };
 
-/* `state` is where the part is: on the device, or in host memory. */
-static void step_in_place(zero_job *job, const struct zero_adamw_args *args,
-			  const struct zero_step_state *state, const struct part *part)
+/* The group's state is where the part is: on the device, or in host memory. */
+static void step_in_place(const zero_group *group, const struct zero_adamw_args *args,
+			  const struct part *part)
 {
+	zero_job *job = group->job;
 	float *p = part->master ? part->master : (float *)(void *)part->stored;
 
-	job->ops->adamw(job->backend, args, state, p, part->m, part->v, part->g,
+	job->ops->adamw(job->backend, args, group->step_state, p, part->m, part->v, part->g,
 			part->master ? part->stored : NULL, part->dtype, part->count);
 }
 
@@ -41,8 +42,10 @@ static uint64_t fetch_piece(zero_job *job, const struct part *part, size_t at,
 }
 
 /* Errors of the device come with the next submission. */
-static void step_staged(zero_job *job, const struct zero_adamw_args *args, const struct part *part)
+static void step_staged(const zero_group *group, const struct zero_adamw_args *args,
+			const struct part *part)
 {
+	zero_job *job = group->job;
 	size_t size = zero_dtype_size(part->dtype), now;
 	uint64_t mark = fetch_piece(job, part, 0, job->model->offload_buffers[0]), next = 0;
 	int which = 0;
@@ -62,7 +65,7 @@ static void step_staged(zero_job *job, const struct zero_adamw_args *args, const
 			next = fetch_piece(job, part, at + now,
 					   job->model->offload_buffers[!which]);
 		job->ops->event_wait(job->backend, mark);
-		step_in_place(job, args, job->trainer->seen, &piece);
+		step_in_place(group, args, &piece);
 		job->ops->copy(job->backend, part->stored + at * size, piece.stored, now * size);
 	}
 }
@@ -95,14 +98,15 @@ static void step_param(const zero_param *param, const zero_adamw *adamw)
 		.count = count,
 	};
 	if (zero_states_staged(job))
-		step_staged(job, &args, &part);
+		step_staged(param->group, &args, &part);
 	else
-		step_in_place(job, &args, job->trainer->state, &part);
+		step_in_place(param->group, &args, &part);
 }
 
 void zero_adamw_group(zero_group *group, const zero_adamw *adamw)
 {
 	for (size_t p = 0; p < group->param_count; p++)
-		if (group->params[p]->trainable && !group->params[p]->alias_of)
+		if (group->params[p]->trainable && !group->params[p]->frozen &&
+		    !group->params[p]->alias_of)
 			step_param(group->params[p], adamw);
 }

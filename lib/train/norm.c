@@ -40,6 +40,57 @@ static void sum_own(zero_job *job, zero_group **groups, size_t count)
 				add_flat(job, &groups[g]->flats[f]);
 }
 
+/* Sets the sums of a parameter to 0 that this rank has. */
+static void drop_sums(zero_job *job, const zero_param *param)
+{
+	const struct zero_flat *flat = param->flat;
+	const struct zero_segment *segment = &flat->segments[param->segment];
+	size_t stepped_first, stepped, first, count;
+
+	zero_stepped_part(param->group, segment, &stepped_first, &stepped);
+	zero_param_part(param, stepped_first, stepped, &first, &count);
+	if (count)
+		job->ops->fill_constant(job->backend, ZERO_F32,
+					flat->reduced + segment->state_at +
+						(param->first + first - stepped_first),
+					count, 0);
+}
+
+/* What was frozen is not stepped, and counts as nothing in the norm: also if its gradients were
+   reduced before. */
+static void drop_frozen(zero_job *job, zero_group **groups, size_t count)
+{
+	for (size_t g = 0; g < count; g++)
+		for (size_t p = 0; groups[g]->reduced && p < groups[g]->param_count; p++)
+			if (groups[g]->params[p]->frozen)
+				drop_sums(job, groups[g]->params[p]);
+}
+
+uint64_t zero_groups_hash(zero_group **groups, size_t count)
+{
+	uint64_t hash = 0;
+
+	for (size_t g = 0; g < count; g++)
+		hash = zero_hash(groups[g]->name, strlen(groups[g]->name) + 1, hash);
+	return hash;
+}
+
+/* A hash of the groups, and of the factors of their parameters. */
+static uint64_t factors_hash(zero_group **groups, size_t count)
+{
+	uint64_t hash = zero_groups_hash(groups, count);
+
+	for (size_t g = 0; g < count; g++)
+		for (size_t p = 0; p < groups[g]->param_count; p++) {
+			const zero_param *param = groups[g]->params[p];
+
+			hash = zero_hash(&param->lr_scale, sizeof(float), hash);
+			hash = zero_hash(&param->weight_decay, sizeof(float), hash);
+			hash = zero_hash(&param->frozen, sizeof(bool), hash);
+		}
+	return hash;
+}
+
 /* One f64 carries these bits of a rank. */
 enum { BUSY = 1, STOP = 2 };
 
@@ -68,7 +119,7 @@ static struct zero_step_agreed fold(const struct from_rank *all, size_t world)
 }
 
 zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw *adamw,
-			    struct zero_step_agreed *agreed)
+			    zero_group **groups, size_t count, struct zero_step_agreed *agreed)
 {
 	struct zero_trainer *trainer = job->trainer;
 	size_t world = (size_t)job->place.world;
@@ -78,8 +129,10 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 	all = calloc(world, sizeof(*all));
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the samples of %zu ranks", world);
-	if (!status)
-		sum_own(job, job->model->groups, job->model->group_count);
+	if (!status) {
+		drop_frozen(job, groups, count);
+		sum_own(job, groups, count);
+	}
 	if (zero_loss_scale_is_kept(job, adamw->loss_scale))
 		snprintf(scale, sizeof(scale), "the device's loss scale, ");
 	else
@@ -98,23 +151,16 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 				    .count = sizeof(double)}},
 		2,
 		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "
-		"clip %.9g, %d micro-batches",
+		"clip %.9g, %d micro-batches%s, over %zu groups (factors %016llx)",
 		(unsigned long long)trainer->begun + 1, scale, (double)adamw->lr,
 		(double)adamw->beta1, (double)adamw->beta2, (double)adamw->eps,
-		(double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches);
+		(double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches,
+		adamw->gradients_are_means ? ", of means" : "", count,
+		(unsigned long long)factors_hash(groups, count));
 	if (!status)
 		*agreed = fold(all, world);
 	free(all);
 	return status;
-}
-
-uint64_t zero_groups_hash(zero_group **groups, size_t count)
-{
-	uint64_t hash = 0;
-
-	for (size_t g = 0; g < count; g++)
-		hash = zero_hash(groups[g]->name, strlen(groups[g]->name) + 1, hash);
-	return hash;
 }
 
 /* This rank's sum of squares, on the host. */

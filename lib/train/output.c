@@ -15,7 +15,7 @@ zero_dtype zero_output_dtype(const struct zero_segment *segment, zero_dtype as)
 
 zero_status zero_gather_check(const zero_group *group, zero_dtype as)
 {
-	if (!group->job->laid_out)
+	if (!group->flats)
 		return zero_fail(ZERO_E_STATE, "group '%s' is gathered before zero_layout",
 				 group->name);
 	if (!zero_is_member(group))

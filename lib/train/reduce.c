@@ -67,7 +67,7 @@ static void wait_for_room(zero_job *job)
 
 zero_status zero_group_gradient_dtype(zero_group *group, zero_dtype dtype)
 {
-	if (group->job->laid_out)
+	if (group->flats)
 		return zero_fail(ZERO_E_STATE,
 				 "zero_group_gradient_dtype of group '%s' must be called before "
 				 "zero_layout",
@@ -244,10 +244,10 @@ zero_status zero_reduce_locked(zero_group *group)
 
 	if (!ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to reduce group '%s'", group->name);
-	else if (!job->laid_out || !group->trainable)
+	else if (!group->flats || !group->trainable)
 		status = zero_fail(ZERO_E_STATE, "group '%s' cannot be reduced: %s", group->name,
-				   job->laid_out ? "it has no trainable parameter"
-						 : "zero_layout has not been called");
+				   group->flats ? "it has no trainable parameter"
+						: "zero_layout has not been called");
 	wait_for_room(job);
 	/* A failed reduce has left no sums to add to, on any rank. */
 	mine = zero_work_wait(job, &group->reduce);

@@ -1,13 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step: groups that were not reduced yet are, the ranks share the norm of the mean gradient, and
+ * A step of all groups or some: those that were not reduced yet are, the ranks share the norm of the mean gradient, and
  * each rank steps what it owns. At stages 1 and 2 a group's new values are sent while the next group
  * is stepped. On a device the host waits for none of this, unless it is asked for the result.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "backend/step_rule.h"
 #include "train.h"
+
+/* The groups are in the order of the model. */
+struct step {
+	zero_job *job;
+	zero_group **groups;
+	size_t count;
+	const zero_adamw *adamw;
+	struct zero_op *ops; /* has room for the operations of any group */
+};
 
 /* Larger counts are not all exact in f64. */
 #define SAMPLES_MAX 0x1p53
@@ -32,26 +42,49 @@ static zero_status check_values(const zero_adamw *adamw)
 				 "the step has samples %g and micro_batches %d: samples are those "
 				 "of all micro-batches, leave micro_batches 0",
 				 adamw->samples, adamw->micro_batches);
+	if (adamw->gradients_are_means && (adamw->samples > 0 || adamw->micro_batches > 1))
+		return zero_fail(ZERO_E_INVALID,
+				 "the step has gradients_are_means, samples %g and micro_batches "
+				 "%d: means are not divided, leave samples and micro_batches 0",
+				 adamw->samples, adamw->micro_batches);
 	return ZERO_OK;
 }
 
-static zero_status check_step(const zero_job *job, const zero_adamw *adamw)
+static zero_status check_groups(const struct step *step)
 {
+	for (size_t g = 0; g < step->count; g++) {
+		const zero_group *group = step->groups[g];
+
+		if (!group->flats)
+			return zero_fail(ZERO_E_STATE,
+					 "group '%s' is stepped before zero_layout has laid it out",
+					 group->name);
+		if (g && step->groups[g - 1] == group)
+			return zero_fail(ZERO_E_INVALID, "group '%s' is twice in a step",
+					 group->name);
+		if (group->gather)
+			return zero_fail(ZERO_E_STATE,
+					 "group '%s' is gathered: release it before "
+					 "the step changes it",
+					 group->name);
+	}
+	return ZERO_OK;
+}
+
+static zero_status check_step(const struct step *step)
+{
+	const zero_job *job = step->job;
 	zero_status status;
 
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_step must be called after zero_layout");
-	for (size_t g = 0; g < job->model->group_count; g++)
-		if (job->model->groups[g]->gather)
-			return zero_fail(ZERO_E_STATE,
-					 "group '%s' is gathered: release it before "
-					 "the step changes it",
-					 job->model->groups[g]->name);
-	status = zero_require_whole(job, "zero_step");
+	status = check_groups(step);
 	if (!status)
-		status = check_values(adamw);
-	if (!status && !zero_loss_scale_is_kept(job, adamw->loss_scale))
-		status = zero_loss_scale_check(adamw->loss_scale);
+		status = zero_require_whole(job, "zero_step");
+	if (!status)
+		status = check_values(step->adamw);
+	if (!status && !zero_loss_scale_is_kept(job, step->adamw->loss_scale))
+		status = zero_loss_scale_check(step->adamw->loss_scale);
 	return status;
 }
 
@@ -77,13 +110,14 @@ static zero_status check_capture(const zero_job *job, const zero_adamw *adamw,
 
 /* All streams come together before the program ends its capture, and later work does not wait for
    what was captured. */
-static zero_status end_capture(zero_job *job)
+static zero_status end_capture(const struct step *step)
 {
+	zero_job *job = step->job;
 	zero_status status = ZERO_OK, one;
 
 	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < job->model->group_count; g++) {
-		zero_group *group = job->model->groups[g];
+	for (size_t g = 0; g < step->count; g++) {
+		zero_group *group = step->groups[g];
 
 		one = zero_work_wait(job, &group->post_step_gather);
 		status = status ? status : one;
@@ -94,28 +128,28 @@ static zero_status end_capture(zero_job *job)
 	return status;
 }
 
-/* Reduces the groups that were not reduced since the last step, and waits for all reduces. */
-static zero_status finish_reduces(zero_job *job)
+/* Reduces the groups that were not reduced since their last step, and waits for their reduces. */
+static zero_status finish_reduces(const struct step *step)
 {
+	zero_job *job = step->job;
 	zero_status status = ZERO_OK, one;
 
 	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < job->model->group_count && !status; g++)
-		if (job->model->groups[g]->trainable && !job->model->groups[g]->reduced &&
-		    zero_is_member(job->model->groups[g]))
-			status = zero_reduce_locked(job->model->groups[g]);
-	for (size_t g = 0; g < job->model->group_count; g++) {
-		one = zero_work_wait(job, &job->model->groups[g]->reduce);
+	for (size_t g = 0; g < step->count && !status; g++)
+		if (step->groups[g]->flats && zero_group_is_stepped(step->groups[g]) &&
+		    !step->groups[g]->reduced && zero_is_member(step->groups[g]))
+			status = zero_reduce_locked(step->groups[g]);
+	for (size_t g = 0; g < step->count; g++) {
+		one = zero_work_wait(job, &step->groups[g]->reduce);
 		status = status ? status : one;
-		one = zero_work_wait(job, &job->model->groups[g]->post_step_gather);
+		one = zero_work_wait(job, &step->groups[g]->post_step_gather);
 		if (one)
 			zero_tear(job, one);
 		status = status ? status : one;
 	}
-	for (int i = 0; i < ZERO_REDUCES; i++) {
-		one = zero_work_wait(job, &job->trainer->reduces[i]);
-		status = status ? status : one;
-	}
+	/* An error of these is their group's, which has returned it, or will at its step. */
+	for (int i = 0; i < ZERO_REDUCES; i++)
+		zero_work_wait(job, &job->trainer->reduces[i]);
 	pthread_mutex_unlock(&job->lock);
 	return status;
 }
@@ -196,13 +230,17 @@ zero_status zero_send_stepped(zero_group *group, struct zero_op *ops)
 }
 
 /* Frees the sums; after an error also gradients that were not reduced. */
-static void free_gradients(zero_job *job, zero_status status)
+static void free_gradients(const struct step *step, zero_status status)
 {
+	zero_job *job = step->job;
+
 	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < job->model->group_count; g++) {
-		job->model->groups[g]->reduced = false;
-		for (size_t f = 0; f < job->model->groups[g]->flat_count; f++) {
-			struct zero_flat *flat = &job->model->groups[g]->flats[f];
+	for (size_t g = 0; g < step->count; g++) {
+		zero_group *group = step->groups[g];
+
+		group->reduced = false;
+		for (size_t f = 0; f < group->flat_count; f++) {
+			struct zero_flat *flat = &group->flats[f];
 
 			job->ops->free(job->backend, flat->reduced);
 			flat->reduced = NULL;
@@ -236,6 +274,8 @@ static double mean_factor(const zero_job *job, const zero_adamw *adamw, double s
 	int micro_batches = adamw->micro_batches ? adamw->micro_batches : 1;
 	double mean = samples > 0 ? 1 / samples : 1 / ((double)job->place.world * micro_batches);
 
+	if (adamw->gradients_are_means)
+		mean = 1;
 	return has_own_scale(job, adamw) ? mean / (double)adamw->loss_scale->scale : mean;
 }
 
@@ -249,8 +289,6 @@ static void begin_state(zero_job *job, const zero_adamw *adamw, double samples)
 		.mean = mean_factor(job, adamw, samples),
 		.scaled = zero_loss_scale_is_kept(job, adamw->loss_scale),
 		.clip = adamw->clip,
-		.beta1 = adamw->beta1,
-		.beta2 = adamw->beta2,
 	};
 
 	job->trainer->begun++;
@@ -260,29 +298,58 @@ static void begin_state(zero_job *job, const zero_adamw *adamw, double samples)
 	job->ops->step_rule(job->backend, &rule);
 }
 
-/* `ops` has room for the operations of any group. */
-static zero_status step_groups(zero_job *job, const zero_adamw *adamw, struct zero_op *ops)
+/* Begins to compute the states of the groups that are stepped: those that lie one behind the other at
+   once. */
+static void begin_group_states(const struct step *step)
 {
+	zero_job *job = step->job;
+	const struct zero_step_state *seen = job->trainer->seen;
+	struct zero_group_rule rule = {.state =
+					       zero_states_staged(job) ? seen : job->trainer->state,
+				       .beta1 = step->adamw->beta1,
+				       .beta2 = step->adamw->beta2};
+
+	for (size_t g = 0; g < step->count; g++) {
+		if (!zero_group_is_stepped(step->groups[g]))
+			continue;
+		if (rule.count && step->groups[g]->step_state != rule.groups + rule.count) {
+			job->ops->group_rule(job->backend, &rule);
+			rule.count = 0;
+		}
+		if (!rule.count)
+			rule.groups = step->groups[g]->step_state;
+		rule.count++;
+	}
+	if (rule.count)
+		job->ops->group_rule(job->backend, &rule);
+}
+
+static zero_status step_groups(const struct step *step)
+{
+	zero_job *job = step->job;
 	zero_status status = ZERO_OK;
 
-	for (size_t g = 0; !status && g < job->model->group_count; g++) {
-		zero_group *group = job->model->groups[g];
+	begin_group_states(step);
+	for (size_t g = 0; !status && g < step->count; g++) {
+		zero_group *group = step->groups[g];
 
+		if (!zero_group_is_stepped(group))
+			continue;
 		zero_hooks_before_change(job, group, true);
-		zero_adamw_group(group, adamw);
-		if (job->stage < 3 && !group->steps_replicated && group->trainable &&
-		    zero_is_member(group))
-			status = zero_send_stepped(group, ops);
+		zero_adamw_group(group, step->adamw);
+		if (job->stage < 3 && !group->steps_replicated && zero_is_member(group))
+			status = zero_send_stepped(group, step->ops);
 	}
 	return status;
 }
 
 /* Steps, or skips the step where its state says so: only who is asked for the result, or steps on
    the host, waits for the device to know it. */
-static zero_status take_step(zero_job *job, const zero_adamw *adamw,
-			     const struct zero_step_agreed *agreed, struct zero_op *ops,
+static zero_status take_step(const struct step *step, const struct zero_step_agreed *agreed,
 			     zero_step_result *result)
 {
+	zero_job *job = step->job;
+	const zero_adamw *adamw = step->adamw;
 	const struct zero_step_state *seen = job->trainer->seen;
 	bool early = job->ops->host_memory || zero_states_staged(job);
 	zero_status status = ZERO_OK;
@@ -291,9 +358,9 @@ static zero_status take_step(zero_job *job, const zero_adamw *adamw,
 	if (early)
 		status = zero_step_state_read(job);
 	if (!status && !(early && seen->skipped))
-		status = step_groups(job, adamw, ops);
+		status = step_groups(step);
 	if (!status && is_captured(job))
-		status = end_capture(job);
+		status = end_capture(step);
 	if (!status && !early && (result || has_own_scale(job, adamw)))
 		status = zero_step_state_read(job);
 	if (status)
@@ -310,37 +377,84 @@ static zero_status take_step(zero_job *job, const zero_adamw *adamw,
 	return ZERO_OK;
 }
 
-zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result)
+static zero_status alloc_states(const struct step *step)
 {
+	zero_status status = ZERO_OK;
+
+	for (size_t g = 0; !status && g < step->count; g++)
+		if (zero_group_is_stepped(step->groups[g]))
+			status = zero_states_alloc(step->groups[g]);
+	return status;
+}
+
+/* `status` is that of listing the groups. */
+static zero_status run_step(struct step *step, zero_status status, zero_step_result *result)
+{
+	zero_job *job = step->job;
 	const char *before = zero_set_current_call(job, "zero_step");
 	struct zero_step_agreed agreed;
-	struct zero_op *ops = NULL;
-	zero_status status;
 
 	/* First of all, since other ranks may be waiting in their reduces even if this call fails
 	   here. */
-	status = job->laid_out ? finish_reduces(job) : ZERO_OK;
+	if (!status && job->laid_out)
+		status = finish_reduces(step);
 	if (!status)
-		status = check_step(job, adamw);
+		status = check_step(step);
 	if (!status)
-		status = check_capture(job, adamw, result);
+		status = check_capture(job, step->adamw, result);
 	if (!status)
-		status = zero_states_alloc(job);
+		status = alloc_states(step);
 	/* After the ranks have agreed nothing is allocated: no rank can fail alone for that. */
 	if (!status) {
-		ops = calloc(zero_most_step_ops(job) + 1, sizeof(*ops));
-		if (!ops)
+		step->ops = calloc(zero_most_step_ops(job) + 1, sizeof(*step->ops));
+		if (!step->ops)
 			status = zero_fail(ZERO_E_MEMORY, "no memory for zero_step");
 	}
-	status = zero_step_agree(job, status, adamw, &agreed);
+	status = zero_step_agree(job, status, step->adamw, step->groups, step->count, &agreed);
 	if (!status && agreed.all_idle)
 		zero_hooks_all_idle(job);
 	if (!status)
-		status = take_step(job, adamw, &agreed, ops, result);
-	free(ops);
-	free_gradients(job, status);
+		status = take_step(step, &agreed, result);
+	free(step->ops);
+	free_gradients(step, status);
 	if (!status)
 		zero_hooks_after_step(job);
 	zero_set_current_call(job, before);
+	return status;
+}
+
+zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result)
+{
+	struct step step = {.job = job,
+			    .groups = job->model->groups,
+			    .count = job->model->group_count,
+			    .adamw = adamw};
+
+	return run_step(&step, ZERO_OK, result);
+}
+
+static int by_index(const void *a, const void *b)
+{
+	const zero_group *x = *(zero_group *const *)a, *y = *(zero_group *const *)b;
+
+	return (x->index > y->index) - (x->index < y->index);
+}
+
+zero_status zero_step_groups(zero_job *job, zero_group **groups, size_t count,
+			     const zero_adamw *adamw, zero_step_result *result)
+{
+	zero_group **sorted = calloc(count + 1, sizeof(zero_group *));
+	struct step step = {.job = job, .groups = groups, .count = count, .adamw = adamw};
+	zero_status status = ZERO_OK;
+
+	if (sorted) {
+		memcpy(sorted, groups, count * sizeof(*sorted));
+		qsort(sorted, count, sizeof(*sorted), by_index);
+		step.groups = sorted;
+	} else {
+		status = zero_fail(ZERO_E_MEMORY, "no memory for a step of %zu groups", count);
+	}
+	status = run_step(&step, status, result);
+	free(sorted);
 	return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step leaves where the device reads it: how many steps were taken, by which factor gradients
- * are multiplied, whether the step is skipped. The host reads it only where it is asked for.
+ * What a step leaves where the device reads it: how many steps were taken, of the job and of each
+ * group, by which factor gradients are multiplied, whether the step is skipped. The host reads it only where it is asked for.
  */
 #include <stdlib.h>
 
@@ -65,4 +65,20 @@ void zero_steps_set(zero_job *job, uint64_t steps)
 	job->trainer->steps = job->trainer->begun = steps;
 	job->ops->copy(job->backend, &job->trainer->state->steps, &job->trainer->steps,
 		       sizeof(steps));
+}
+
+zero_status zero_group_steps_read(zero_job *job)
+{
+	for (size_t g = 0; g < job->model->group_count; g++)
+		job->ops->copy(job->backend, &job->model->groups[g]->steps,
+			       &job->model->groups[g]->step_state->steps, sizeof(uint64_t));
+	return zero_device_sync(job);
+}
+
+void zero_group_steps_set(zero_group *group, uint64_t steps)
+{
+	zero_job *job = group->job;
+
+	group->steps = steps;
+	job->ops->copy(job->backend, &group->step_state->steps, &group->steps, sizeof(steps));
 }

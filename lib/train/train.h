@@ -90,10 +90,10 @@ struct zero_step_agreed {
 	bool stop;      /* a signal of zero_stop_on came to some rank */
 };
 
-/* COLLECTIVE. Sums the squares of the gradient sums, of all ranks into trainer->norms. Also agrees on
+/* COLLECTIVE. Sums the squares of the groups' gradient sums, of all ranks into trainer->norms. Also agrees on
    everything that ranks must pass to zero_step alike. The device may still be at work then. */
 zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw *adamw,
-			    struct zero_step_agreed *agreed);
+			    zero_group **groups, size_t count, struct zero_step_agreed *agreed);
 
 /* ---- step_state.c ---------------------------------------------------------------------------- */
 
@@ -104,6 +104,10 @@ void zero_step_state_free(zero_job *job);
 zero_status zero_step_state_read(zero_job *job);
 /* Sets the number of steps, after a restore. */
 void zero_steps_set(zero_job *job, uint64_t steps);
+/* Reads the number of steps of each group into group->steps: the host waits for the device. */
+zero_status zero_group_steps_read(zero_job *job);
+/* Sets those of a group. */
+void zero_group_steps_set(zero_group *group, uint64_t steps);
 /* Whether a step with this loss scale has it on the device. */
 bool zero_loss_scale_is_kept(const zero_job *job, const zero_loss_scale *scale);
 

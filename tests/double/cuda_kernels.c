@@ -188,6 +188,25 @@ static CUresult run_step_rule(struct double_op *op, void *arguments)
 	return CUDA_SUCCESS;
 }
 
+static bool group_rule_memory(struct double_op *op, void *arguments)
+{
+	struct zero_group_rule *a = arguments;
+
+	double_access_add(op, &a->state, 1, sizeof(*a->state), false);
+	double_access_add(op, &a->groups, a->count, sizeof(*a->groups), true);
+	return true;
+}
+
+static CUresult run_group_rule(struct double_op *op, void *arguments)
+{
+	const struct zero_group_rule *a = arguments;
+
+	(void)op;
+	for (size_t i = 0; i < a->count; i++)
+		zero_group_rule_apply(a, &a->groups[i]);
+	return CUDA_SUCCESS;
+}
+
 static bool fill_memory(struct double_op *op, void *arguments)
 {
 	struct zero_device_fill *a = arguments;
@@ -296,6 +315,8 @@ const struct double_kernel *double_kernel_find(const char *name)
 		 run_norm2_fold},
 		{"zero_device_step_rule", sizeof(struct zero_step_rule), step_rule_memory,
 		 run_step_rule},
+		{"zero_device_group_rule", sizeof(struct zero_group_rule), group_rule_memory,
+		 run_group_rule},
 		{"zero_device_fill", sizeof(struct zero_device_fill), fill_memory, run_fill},
 		{"zero_device_uniform", sizeof(struct zero_device_random), random_memory,
 		 run_uniform},

@@ -7,7 +7,8 @@
 #	flatten    flatten, tiers; views: after a step
 #	gather     shared, threads; update: changes that are refused or not declared; address: where
 #	           parameters are, and what an access to a released one does
-#	step       step: arguments, memory and bytes; same_values: at all world sizes
+#	step       step: arguments, memory and bytes; same_values: at all world sizes; groups: steps
+#	           of some groups, means, factors that change, groups that are laid out later
 #	step       own_step: a step of the program's own, and zero_reset
 #	teams      teams
 #	sizes      memory, sizing
@@ -22,6 +23,7 @@ RANKS_TESTS = \
 	tests/ranks/close.ranks \
 	tests/ranks/export.ranks \
 	tests/ranks/flatten.ranks \
+	tests/ranks/groups.ranks \
 	tests/ranks/leave.ranks \
 	tests/ranks/load_model.ranks \
 	tests/ranks/load_model_refused.ranks \
@@ -112,6 +114,8 @@ tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h
 tests_ranks_sizing_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_step_ranks_SOURCES = tests/ranks/step.c tests/ranks/ranks.h
 tests_ranks_step_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_groups_ranks_SOURCES = tests/ranks/groups.c tests/ranks/ranks.h
+tests_ranks_groups_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_teams_ranks_SOURCES = \
 	tests/ranks/teams.c tests/ranks/teams_model.c tests/ranks/teams_train.c \
 	tests/ranks/teams.h tests/ranks/ranks.h

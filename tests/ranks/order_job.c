@@ -115,7 +115,8 @@ void wrong_descriptions(void)
 	fails(zero_param_new(group, &alias, &param), ZERO_E_INVALID, "which is tied itself");
 	fails(zero_group_new(job, "g", NULL, &next), ZERO_E_INVALID, "exists already");
 	ok(zero_layout(job));
-	fails(zero_group_new(job, "i", NULL, &next), ZERO_E_STATE, "before zero_layout");
+	alias = (zero_param_spec){"v", ZERO_F32, 1, &ten, .trainable = true};
+	fails(zero_param_new(group, &alias, &param), ZERO_E_STATE, "lays out group 'g'");
 	ok(zero_close(job));
 }
 

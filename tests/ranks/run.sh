@@ -23,6 +23,7 @@ property) worlds=(alone 2 3 4 5 3!) ;;
 flatten | tiers) worlds=(alone 2 3 3!) ;;
 address) worlds=(alone 1 2 3 4 2/1 3/2 3!) ;;
 step | sizing) worlds=(alone 2 3 4) ;;
+groups) worlds=(alone 2 3) ;;
 # what they do differs by who shares memory, not by how many ranks there are
 shared | teams | threads | update | views) worlds=(alone 3 2/1 4/2) ;;
 own_step) worlds=(alone 2 3 2/1 4/2) ;;

@@ -570,7 +570,8 @@ static void offload_in_plan(void)
 
 				job = open_job("stage=2 share=1");
 				ok(zero_memory_now(job, &memory));
-				need += memory.staging.now + flat;
+				need += memory.staging.now + flat +
+					(on_gpu() && !offload ? 4096 : 0);
 				ok(zero_close(job));
 				job = open_job("stage=2 share=1 offload=%s budget=%llu",
 					       offload ? "optimizer" : "none",

@@ -457,6 +457,18 @@ static void cuda_step_rule(struct zero_backend *cuda, const struct zero_step_rul
 	zero_device_leave(cuda->device);
 }
 
+static void cuda_group_rule(struct zero_backend *cuda, const struct zero_group_rule *rule)
+{
+	zero_device_enter(cuda->device);
+	if (is_host(rule->groups))
+		for (size_t i = 0; i < rule->count; i++)
+			zero_group_rule_apply(rule, &rule->groups[i]);
+	else
+		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_GROUP_RULE, rule,
+			    rule->count);
+	zero_device_leave(cuda->device);
+}
+
 static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args,
 		       const struct zero_step_state *state, float *p, float *m, float *v,
 		       const float *g, void *low, zero_dtype low_dtype, size_t count)
@@ -531,6 +543,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.transpose = cuda_transpose,
 	.norm2 = cuda_norm2,
 	.step_rule = cuda_step_rule,
+	.group_rule = cuda_group_rule,
 	.adamw = cuda_adamw,
 };
 

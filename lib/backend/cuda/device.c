@@ -14,6 +14,7 @@ static const char *const kernel_names[ZERO_KERNELS] = {
 	[ZERO_K_NORM2] = "zero_device_norm2",
 	[ZERO_K_NORM2_FOLD] = "zero_device_norm2_fold",
 	[ZERO_K_STEP_RULE] = "zero_device_step_rule",
+	[ZERO_K_GROUP_RULE] = "zero_device_group_rule",
 	[ZERO_K_FILL] = "zero_device_fill",
 	[ZERO_K_UNIFORM] = "zero_device_uniform",
 	[ZERO_K_NORMAL] = "zero_device_normal",

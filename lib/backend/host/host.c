@@ -288,6 +288,13 @@ static void host_step_rule(struct zero_backend *host, const struct zero_step_rul
 	zero_step_rule_apply(rule);
 }
 
+static void host_group_rule(struct zero_backend *host, const struct zero_group_rule *rule)
+{
+	(void)host;
+	for (size_t i = 0; i < rule->count; i++)
+		zero_group_rule_apply(rule, &rule->groups[i]);
+}
+
 static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args,
 		       const struct zero_step_state *state, float *p, float *m, float *v,
 		       const float *g, void *low, zero_dtype low_dtype, size_t count)
@@ -338,6 +345,7 @@ static const struct zero_backend_ops host_ops = {
 	.transpose = host_transpose,
 	.norm2 = host_norm2,
 	.step_rule = host_step_rule,
+	.group_rule = host_group_rule,
 	.adamw = host_adamw,
 };
 
