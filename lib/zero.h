@@ -718,8 +718,8 @@ typedef struct zero_step_result {
 /*
  * COLLECTIVE over all ranks. Takes one step of AdamW (Loshchilov and Hutter, arXiv 1711.05101) over
  * all trainable parameters, with the mean gradient: the sum over ranks / (world * micro_batches),
- * or / the samples of all ranks, or with gradients_are_means the sum itself. Groups that were not reduced since the last step are reduced
- * first. No group may be gathered. `result` may be NULL; it is filled on success.
+ * or / the samples of all ranks, or with gradients_are_means the sum itself. Groups that were not
+ * reduced since the last step are reduced first. No group may be gathered. `result` may be NULL; it is filled on success.
  *
  * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no
  * device: the norm, clipping, and whether the step is skipped are decided on the devices. So such

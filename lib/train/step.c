@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step of all groups or some: those that were not reduced yet are, the ranks share the norm of the mean gradient, and
- * each rank steps what it owns. At stages 1 and 2 a group's new values are sent while the next group
- * is stepped. On a device the host waits for none of this, unless it is asked for the result.
+ * A step of all groups or some: those that were not reduced yet are, the ranks share the norm of
+ * the mean gradient, and each rank steps what it owns. At stages 1 and 2 a group's new values are
+ * sent while the next group is stepped. On a device the host waits for none of this, unless it is
+ * asked for the result.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -229,7 +230,7 @@ zero_status zero_send_stepped(zero_group *group, struct zero_op *ops)
 	return status;
 }
 
-/* Frees the sums; after an error also gradients that were not reduced. */
+/* Frees the sums. After an error, and of frozen groups, also gradients that were not reduced. */
 static void free_gradients(const struct step *step, zero_status status)
 {
 	zero_job *job = step->job;
@@ -244,7 +245,7 @@ static void free_gradients(const struct step *step, zero_status status)
 
 			job->ops->free(job->backend, flat->reduced);
 			flat->reduced = NULL;
-			if (!status)
+			if (!status && zero_group_is_stepped(group))
 				continue;
 			job->ops->free(job->backend, flat->gradient);
 			flat->gradient = NULL;

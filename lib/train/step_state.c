@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a step leaves where the device reads it: how many steps were taken, of the job and of each
- * group, by which factor gradients are multiplied, whether the step is skipped. The host reads it only where it is asked for.
+ * group, by which factor gradients are multiplied, whether the step is skipped. The host reads it
+ * only where it is asked for.
  */
 #include <stdlib.h>
 

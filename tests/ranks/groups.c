@@ -273,12 +273,14 @@ static void frozen(const char *settings)
 	expect(held, 0);
 	/* a group of frozen parameters is not stepped, and its count stands still at 2 */
 	ok(zero_param_set_trainable(free, false));
+	give(free, 1000);
 	for (int i = 0; i < 5; i++)
 		ok(zero_step(job, &unit, &result));
 	check(!result.skipped && !result.grad_norm, "%g", result.grad_norm);
 	ok(zero_param_set_trainable(free, true));
 	give(free, 1);
-	ok(zero_step(job, &unit, NULL));
+	ok(zero_step(job, &unit, &result));
+	check(fabs(result.grad_norm - sqrt(COUNT)) < 1e-3, "%g", result.grad_norm);
 	expect(free, -0.75);
 	/* its moments do not move it on */
 	ok(zero_param_set_trainable(held, true));
