@@ -24,13 +24,13 @@ static void count_turn(struct zero_progress *progress, uint32_t team, uint64_t t
 {
 	size_t i = 0;
 
-	while (i < progress->teams && progress->turns[i].team != team)
+	while (i < progress->teams && i < ZERO_TEAMS_TOLD && progress->turns[i].team != team)
 		i++;
-	progress->teams += i == progress->teams;
 	if (i < ZERO_TEAMS_TOLD)
 		progress->turns[i] = (struct zero_team_turn){.team = team, .turn = turn};
-	else
-		progress->teams = ZERO_TEAMS_TOLD + 1;
+	/* With one that has no room there are more than are told. */
+	if (i >= progress->teams)
+		progress->teams = i + 1;
 }
 
 void zero_progress_begin(struct zero_progress *progress, struct zero_comm *comm, const char *label)
