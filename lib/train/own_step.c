@@ -27,17 +27,6 @@ zero_status zero_param_cuts(const zero_param *param, size_t *cuts)
 	return ZERO_OK;
 }
 
-/* This rank's elements of the parameter; none outside of the team. */
-static void owned_part(const zero_param *param, size_t *first, size_t *count)
-{
-	const struct zero_segment *segment = &param->flat->segments[param->segment];
-
-	*first = *count = 0;
-	if (zero_is_member(param->group))
-		zero_param_part(param, segment->shard * (size_t)param->group->team->place.rank,
-				segment->shard, first, count);
-}
-
 /* Where element `first` of the parameter is in an array of the flat buffer's [state_count]. */
 static float *state_at(const zero_param *param, float *states, size_t first)
 {
@@ -75,7 +64,7 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
 	pthread_mutex_unlock(&job->lock);
 	if (status)
 		return status;
-	owned_part(param, first, count);
+	zero_param_shard_part(param, first, count);
 	if (*count && param->group->reduced)
 		*data = state_at(param, param->flat->reduced, *first);
 	return ZERO_OK;
@@ -89,7 +78,7 @@ zero_status zero_master(zero_param *param, float **data, size_t *first, size_t *
 	*first = *count = 0;
 	if (status)
 		return status;
-	owned_part(param, first, count);
+	zero_param_shard_part(param, first, count);
 	if (*count && param->dtype != ZERO_F32 && param->flat->master &&
 	    !zero_states_staged(param->group->job))
 		*data = state_at(param, param->flat->master, *first);
@@ -117,39 +106,14 @@ zero_status zero_keep_masters(zero_job *job)
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
-static zero_status check_groups(const zero_job *job, zero_group **groups, size_t count)
+static zero_status check_begin(const zero_job *job, zero_group **groups, size_t count)
 {
+	zero_status status;
+
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_step_begin must be called after zero_layout");
-	for (size_t g = 0; g < count; g++) {
-		if (!groups[g]->flats)
-			return zero_fail(ZERO_E_STATE, "group '%s' is stepped before zero_layout",
-					 groups[g]->name);
-		if (groups[g]->gather)
-			return zero_fail(ZERO_E_STATE,
-					 "group '%s' is gathered: release it before the step "
-					 "changes it",
-					 groups[g]->name);
-	}
-	return zero_require_whole(job, "zero_step_begin");
-}
-
-/* Waits for sums that are under way, and for values of the step before. */
-static zero_status wait_for_groups(zero_job *job, zero_group **groups, size_t count)
-{
-	zero_status status = ZERO_OK, one;
-
-	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < count; g++) {
-		one = zero_work_wait(job, &groups[g]->reduce);
-		status = status ? status : one;
-		one = zero_work_wait(job, &groups[g]->post_step_gather);
-		if (one)
-			zero_tear(job, one);
-		status = status ? status : one;
-	}
-	pthread_mutex_unlock(&job->lock);
-	return status;
+	status = zero_step_check_groups(groups, count);
+	return status ? status : zero_require_whole(job, "zero_step_begin");
 }
 
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
@@ -158,9 +122,9 @@ zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
 
 	/* First of all, as in zero_step. */
 	if (job->laid_out)
-		status = wait_for_groups(job, groups, count);
+		status = zero_step_wait_groups(job, groups, count);
 	if (!status)
-		status = check_groups(job, groups, count);
+		status = check_begin(job, groups, count);
 	status = zero_submit_wait(&job->all, status, NULL, 0,
 				  "zero_step_begin of %zu groups (%016llx)", count,
 				  (unsigned long long)zero_groups_hash(groups, count));

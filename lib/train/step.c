@@ -51,23 +51,21 @@ static zero_status check_values(const zero_adamw *adamw)
 	return ZERO_OK;
 }
 
-static zero_status check_groups(const struct step *step)
+zero_status zero_step_check_groups(zero_group **groups, size_t count)
 {
-	for (size_t g = 0; g < step->count; g++) {
-		const zero_group *group = step->groups[g];
-
-		if (!group->flats)
+	for (size_t g = 0; g < count; g++) {
+		if (!groups[g]->flats)
 			return zero_fail(ZERO_E_STATE,
 					 "group '%s' is stepped before zero_layout has laid it out",
-					 group->name);
-		if (g && step->groups[g - 1] == group)
+					 groups[g]->name);
+		if (g && groups[g - 1] == groups[g])
 			return zero_fail(ZERO_E_INVALID, "group '%s' is twice in a step",
-					 group->name);
-		if (group->gather)
+					 groups[g]->name);
+		if (groups[g]->gather)
 			return zero_fail(ZERO_E_STATE,
 					 "group '%s' is gathered: release it before "
 					 "the step changes it",
-					 group->name);
+					 groups[g]->name);
 	}
 	return ZERO_OK;
 }
@@ -79,7 +77,7 @@ static zero_status check_step(const struct step *step)
 
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_step must be called after zero_layout");
-	status = check_groups(step);
+	status = zero_step_check_groups(step->groups, step->count);
 	if (!status)
 		status = zero_require_whole(job, "zero_step");
 	if (!status)
@@ -129,6 +127,23 @@ static zero_status end_capture(const struct step *step)
 	return status;
 }
 
+zero_status zero_step_wait_groups(zero_job *job, zero_group **groups, size_t count)
+{
+	zero_status status = ZERO_OK, one;
+
+	pthread_mutex_lock(&job->lock);
+	for (size_t g = 0; g < count; g++) {
+		one = zero_work_wait(job, &groups[g]->reduce);
+		status = status ? status : one;
+		one = zero_work_wait(job, &groups[g]->post_step_gather);
+		if (one)
+			zero_tear(job, one);
+		status = status ? status : one;
+	}
+	pthread_mutex_unlock(&job->lock);
+	return status;
+}
+
 /* Reduces the groups that were not reduced since their last step, and waits for their reduces. */
 static zero_status finish_reduces(const struct step *step)
 {
@@ -140,14 +155,10 @@ static zero_status finish_reduces(const struct step *step)
 		if (step->groups[g]->flats && zero_group_is_stepped(step->groups[g]) &&
 		    !step->groups[g]->reduced && zero_is_member(step->groups[g]))
 			status = zero_reduce_locked(step->groups[g]);
-	for (size_t g = 0; g < step->count; g++) {
-		one = zero_work_wait(job, &step->groups[g]->reduce);
-		status = status ? status : one;
-		one = zero_work_wait(job, &step->groups[g]->post_step_gather);
-		if (one)
-			zero_tear(job, one);
-		status = status ? status : one;
-	}
+	pthread_mutex_unlock(&job->lock);
+	one = zero_step_wait_groups(job, step->groups, step->count);
+	status = status ? status : one;
+	pthread_mutex_lock(&job->lock);
 	/* An error of these is their group's, which has returned it, or will at its step. */
 	for (int i = 0; i < ZERO_REDUCES; i++)
 		zero_work_wait(job, &job->trainer->reduces[i]);

@@ -72,6 +72,10 @@ zero_status zero_reduce_locked(zero_group *group);
 
 /* ---- step.c ---------------------------------------------------------------------------------- */
 
+/* Whether the groups, in the order of the model, can be stepped: each once, none gathered. */
+zero_status zero_step_check_groups(zero_group **groups, size_t count);
+/* Waits for sums that are under way, and for values of the step before. Returns the first error. */
+zero_status zero_step_wait_groups(zero_job *job, zero_group **groups, size_t count);
 /* Operations of zero_send_stepped for the group that has most. */
 size_t zero_most_step_ops(const zero_job *job);
 /* Stages 0 to 2: begins to send the new values of the owners to all ranks while the caller goes on.
