@@ -9,8 +9,8 @@
 
 #include "_zero.h"
 
-/* The address that capsules of the present job have as their context. */
-static char *life;
+/* The number of the present job, which its capsules have as their context. */
+static uintptr_t job_number;
 static PyObject *Error;
 zero_job *zero_py_job;
 
@@ -42,7 +42,7 @@ static PyObject *handle(void *pointer, const char *kind)
 	PyObject *capsule = PyCapsule_New(pointer, kind, NULL);
 
 	if (capsule)
-		PyCapsule_SetContext(capsule, life);
+		PyCapsule_SetContext(capsule, (void *)job_number);
 	return capsule;
 }
 
@@ -52,7 +52,7 @@ static void *handle_of(PyObject *capsule, const char *kind)
 
 	if (!pointer)
 		return NULL;
-	if (!zero_py_job || PyCapsule_GetContext(capsule) != life) {
+	if (!zero_py_job || PyCapsule_GetContext(capsule) != (void *)job_number) {
 		PyErr_SetString(Error, "a group or parameter of a job that has been closed");
 		return NULL;
 	}
@@ -165,10 +165,7 @@ static PyObject *py_open(PyObject *self, PyObject *args)
 	(void)self;
 	if (!PyArg_ParseTuple(args, "s", &options.settings))
 		return NULL;
-	free(life);
-	life = malloc(1);
-	if (!life)
-		return PyErr_NoMemory();
+	job_number++;
 	WAIT(zero_open(&options, &zero_py_job));
 	return zero_py_status(status);
 }
