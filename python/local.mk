@@ -11,7 +11,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/slurm_zero/_files.c python/slurm_zero/_net.c python/slurm_zero/_zero.c python/slurm_zero/_zero.h python/tests/cases.py \
 	python/tests/checkpoint.py \
 	python/tests/models.py python/tests/check.sh python/tests/rendezvous.py \
-	python/tests/rendezvous.sh python/tests/torch.sh python/tests/train.py tests/slurm/torch.sh
+	python/tests/rendezvous.sh python/tests/steps.py python/tests/torch.sh python/tests/train.py tests/slurm/torch.sh
 
 # libtool makes no file of that name, and what is beside it is not installed yet.
 if HAVE_PYTHON

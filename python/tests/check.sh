@@ -36,6 +36,10 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	run 3 checkpoint restore "$scratch/saved"
 	run alone checkpoint restore "$scratch/saved"
 	ZERO_STAGE=1 run 2 checkpoint restore "$scratch/saved"
+	# What the end of a step tells: signals, saves, the report.
+	mkdir "$scratch/steps"
+	run 2 steps "$scratch/steps"
+	run alone steps "$scratch/steps" read
 	# A launcher that the library does not know would be N jobs of one rank.
 	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
 		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }
