@@ -178,10 +178,6 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None
     for m in modules:
         if isinstance(m, FullyShardedModule):
             raise ValueError(f"fully_shard was called for this {type(m).__name__} before")
-    if _job.laid_out and _job.laid_out == len(_job.groups):
-        raise NotImplementedError(
-            "fully_shard after the sharded parameters were used: shard all modules first"
-        )
     _job.groups.append(Group(_job, modules, policy, reshard_after_forward, set(ignored_params or ())))
     for m in modules:
         cls = type(m)
