@@ -215,32 +215,31 @@ def meta():
 
 
 def load(model, path, *, strict=True, progress=None):
-    """Fills the parameters from a safetensors file or folder. Each byte is read once, by the rank
-    that keeps it. Returns the names that only the model has, and those that only the files have.
-    `progress` is called with (parameter, bytes done, bytes of all)."""
+    """Fills the parameters of a model, or of a part of one, from a safetensors file or folder. Each
+    byte is read once, by the rank that keeps it. Returns the names that only the model has, and those
+    that only the files have. `progress` is called with (parameter, bytes done, bytes of all)."""
     if _job is None:
         raise Error("shard the model first, with fully_shard")
     _job.lay_out()
-    if model not in _job.roots or len(_job.roots) > 1:
-        raise NotImplementedError(
-            "zero.load fills the whole model: shard it with fully_shard(model), and no other"
-        )
     for group in _job.groups:
         group.reshard()
     paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
+    prefix = getattr(model, "base_model_prefix", "")
     keep = os.fspath(path)
-    names = {}
+    names = {}  # what is not in it stays as it is
     tensors = _tensor_names(keep)
-    for group in _job.groups:
-        for p in group.params:
-            wanted = [paths[m] + attribute for m, attribute in p.places]
-            prefix = getattr(model, "base_model_prefix", "")
-            if prefix:
-                # Files of a headless model, or the other way around.
-                wanted += [w[len(prefix) + 1 :] for w in wanted if w.startswith(prefix + ".")]
-                wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
+    for p in (p for group in _job.groups for p in group.params):
+        wanted = [paths[m] + attribute for m, attribute in p.places if m in paths]
+        if prefix:
+            # Files of a headless model, or the other way around.
+            wanted += [w[len(prefix) + 1 :] for w in wanted if w.startswith(prefix + ".")]
+            wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
+        if wanted:
             names[p.name] = next((w for w in wanted if w in tensors), wanted[0])
-    return _zero.load_model(keep, names, progress, strict)
+    if not names:
+        raise ValueError(f"no parameter of this {type(model).__name__} is sharded")
+    missing, unexpected = _zero.load_model(keep, names, progress, strict)
+    return [names[name] for name in missing], unexpected
 
 
 def _tensor_names(path):
