@@ -5,17 +5,21 @@ PYTHON_FILES = \
 	python/slurm_zero/__init__.py \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
+	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_tensor.py
 EXTRA_DIST += $(PYTHON_FILES) \
-	python/slurm_zero/_files.c python/slurm_zero/_zero.c python/slurm_zero/_zero.h python/tests/cases.py \
+	python/slurm_zero/_files.c python/slurm_zero/_net.c python/slurm_zero/_zero.c python/slurm_zero/_zero.h python/tests/cases.py \
 	python/tests/checkpoint.py \
-	python/tests/models.py python/tests/check.sh
+	python/tests/models.py python/tests/check.sh python/tests/rendezvous.py \
+	python/tests/rendezvous.sh python/tests/torch.sh python/tests/train.py tests/slurm/torch.sh
 
 # libtool makes no file of that name, and what is beside it is not installed yet.
 if HAVE_PYTHON
 noinst_LTLIBRARIES += python/_zero.la
 python__zero_la_SOURCES = \
+	lib/net/address.c \
 	python/slurm_zero/_files.c \
+	python/slurm_zero/_net.c \
 	python/slurm_zero/_zero.c \
 	python/slurm_zero/_zero.h
 python__zero_la_CPPFLAGS = $(AM_CPPFLAGS) $(PYTHON_CPPFLAGS)
@@ -32,7 +36,9 @@ endif
 
 # With torch: make check-torch TORCH_PYTHON=venv/bin/python; TORCH_CASES names some of the cases,
 # TORCH_WORLDS the numbers of ranks.
-check-torch: all
+check-torch: all tests/double/nvml.la
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/check.sh
+	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/rendezvous.sh
+	@$(TEST_ENVIRONMENT) bash $(abs_top_srcdir)/tests/slurm/torch.sh
 
 .PHONY: check-torch

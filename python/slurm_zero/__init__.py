@@ -4,7 +4,6 @@
 import atexit
 import contextlib
 import os
-import socket
 import sys
 
 import torch
@@ -15,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from . import _checkpoint, _zero
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
+from ._rendezvous import make_store
 from ._tensor import FlatShard
 
 __all__ = [
@@ -45,7 +45,8 @@ def init(settings=""):
     job = Job()
     job.stage = int(_zero.setting("stage"))
     if not dist.is_initialized():
-        _init_distributed(rank, world, local_world)
+        store = make_store(rank, world, local_world == world, _zero.exchange)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     elif dist.get_world_size() != world or dist.get_rank() != rank:
         raise Error(
             f"torch.distributed was initialised as rank {dist.get_rank()} of {dist.get_world_size()}, "
@@ -64,25 +65,6 @@ def init(settings=""):
     sys.excepthook = failed
     atexit.register(_close)
     _job = job
-
-
-def _init_distributed(rank, world, local_world):
-    """Rank 0 listens on a port that the system chooses, and the library tells the others."""
-    if world == 1:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        return
-    host = "127.0.0.1" if local_world == world else socket.gethostname()
-    store = None
-    if rank == 0:
-        store = dist.TCPStore(host, 0, world, is_master=True, wait_for_workers=False)
-    text = f"{host} {store.port}" if store else ""
-    said = _zero.exchange(text.encode().ljust(512, b"\0"))[:512]
-    host, port = said.rstrip(b"\0").decode().split()
-    if store is None:
-        store = dist.TCPStore(host, int(port), world, is_master=False, wait_for_workers=False)
-    if local_world == world:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
 
 
 def _close():
