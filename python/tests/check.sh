@@ -42,6 +42,11 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	run 3 checkpoint restore "$scratch/saved"
 	run alone checkpoint restore "$scratch/saved"
 	ZERO_STAGE=1 run 2 checkpoint restore "$scratch/saved"
+	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
+	mkdir "$scratch/dcp"
+	run 2 dcp stock save "$scratch/dcp"
+	run 3 dcp zero load "$scratch/dcp"
+	run 2 dcp stock load "$scratch/dcp"
 	# A launcher that the library does not know would be N jobs of one rank.
 	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
 		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }
