@@ -5,13 +5,21 @@ PYTHON_FILES = \
 	python/slurm_zero/__init__.py \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
+	python/slurm_zero/_overlay.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_tensor.py
 EXTRA_DIST += $(PYTHON_FILES) \
-	python/slurm_zero/_files.c python/slurm_zero/_net.c python/slurm_zero/_zero.c python/slurm_zero/_zero.h python/tests/cases.py \
+	python/tests/cases.py \
+	python/tests/check.sh \
 	python/tests/checkpoint.py \
-	python/tests/models.py python/tests/check.sh python/tests/rendezvous.py \
-	python/tests/rendezvous.sh python/tests/torch.sh python/tests/train.py tests/slurm/torch.sh
+	python/tests/dcp.py \
+	python/tests/frameworks.py \
+	python/tests/models.py \
+	python/tests/rendezvous.py \
+	python/tests/rendezvous.sh \
+	python/tests/torch.sh \
+	python/tests/train.py \
+	tests/slurm/torch.sh
 
 # libtool makes no file of that name, and what is beside it is not installed yet.
 if HAVE_PYTHON

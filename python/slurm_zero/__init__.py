@@ -5,11 +5,13 @@ import atexit
 import contextlib
 import os
 import sys
+import types
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import _checkpoint, _zero
@@ -19,7 +21,8 @@ from ._tensor import FlatShard
 
 __all__ = [
     "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
-    "init", "load", "memory", "meta", "no_sync", "reset", "restore", "save", "save_wait", "traffic",
+    "init", "load", "memory", "meta", "no_sync", "replace_fsdp2", "reset", "restore", "save",
+    "save_wait", "traffic",
 ]
 Error = _zero.Error
 _job = None
@@ -75,8 +78,18 @@ def _close():
         _zero.close()
 
 
-class FullyShardedModule:
+class FullyShardedModule(FSDPModule):
     """What fully_shard adds to a module's class."""
+
+    def __new__(cls, *args, **kwargs):
+        # A part of a container, such as layers[:2], is made by its class: it is not sharded itself.
+        plain = cls.__mro__[cls.__mro__.index(FSDPModule) + 1]
+        module = plain.__new__(plain)
+        module.__init__(*args, **kwargs)
+        return module
+
+    def __deepcopy__(self, memo):
+        raise NotImplementedError("a module cannot be copied after fully_shard: copy it before")
 
     def _groups(self, recurse=True):
         mine = set(self.modules()) if recurse else {self}
@@ -111,10 +124,12 @@ class FullyShardedModule:
 
     set_modules_to_backward_prefetch = set_modules_to_forward_prefetch
 
-    def _apply(self, *args, **kwargs):
-        raise NotImplementedError(
-            "a module cannot be moved or converted after fully_shard: do it before"
-        )
+    _apply = nn.Module._apply
+
+    def _get_fsdp_state(self):
+        """What torch.distributed.fsdp.register_fsdp_forward_method asks for."""
+        (group,) = self._groups(recurse=False)
+        return types.SimpleNamespace(_pre_forward=group.pre_forward, _post_forward=group.post_forward)
 
 
 def _refuse(name):
@@ -125,14 +140,41 @@ def _refuse(name):
     return method
 
 
-for _name in (
-    "set_requires_all_reduce", "set_reshard_after_backward", "set_custom_all_gather",
-    "set_custom_reduce_scatter", "set_all_reduce_hook", "set_post_optim_event",
-    "set_reduce_scatter_divide_factor", "set_force_sum_reduction_for_comms",
-    "set_unshard_in_backward", "set_allocate_memory_from_process_group_for_comm",
-    "set_symm_mem_for_comm",
-):
-    setattr(FullyShardedModule, _name, _refuse(_name))
+for _name in vars(FSDPModule):
+    if not _name.startswith("_") and _name not in vars(FullyShardedModule):
+        setattr(FullyShardedModule, _name, _refuse(_name))
+
+
+def _keep(module, fn, recurse=True):
+    """nn.Module._apply of a module that has sharded parameters: .to(), .half() and the like change
+    its buffers only."""
+    sharded = {k: p for k, p in module._parameters.items() if isinstance(p, FlatShard)}
+    for name, p in sharded.items():
+        probe = torch.empty(0, dtype=p.dtype)
+        moved = fn(probe)
+        if (moved.dtype, moved.device) != (probe.dtype, probe.device):
+            raise NotImplementedError(
+                f"parameter {name} of {type(module).__name__} is {p.dtype} on the CPU, and cannot be moved "
+                f"or converted to {moved.dtype} on {moved.device} after fully_shard: do it before"
+            )
+    every = module._parameters
+    module._parameters = {k: p for k, p in every.items() if k not in sharded}
+    try:
+        return nn.Module._apply(module, fn, recurse)
+    finally:
+        module._parameters = {k: module._parameters.get(k, p) for k, p in every.items()}
+
+
+def _load_in_place(module, state_dict, prefix, local_metadata, *_):
+    """load_state_dict(assign=True) would put the given tensors in the place of the parameters."""
+    if local_metadata.get("assign_to_params_buffers"):
+        for name, p in module._parameters.items():
+            value = state_dict.get(prefix + name)
+            if isinstance(p, FlatShard) and value is not None and value.shape == p.shape:
+                with torch.no_grad():
+                    p.copy_(value)
+                state_dict[prefix + name] = p
+
 
 _classes = {}
 
@@ -160,7 +202,11 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None
     for m in modules:
         if isinstance(m, FullyShardedModule):
             raise ValueError(f"fully_shard was called for this {type(m).__name__} before")
-    _job.groups.append(Group(_job, modules, policy, reshard_after_forward, set(ignored_params or ())))
+    group = Group(_job, modules, policy, reshard_after_forward, set(ignored_params or ()))
+    _job.groups.append(group)
+    for m in {m: None for p in group.params for m, _ in p.places}:
+        m._apply = types.MethodType(_keep, m)
+        m.register_load_state_dict_pre_hook(_load_in_place)
     for m in modules:
         cls = type(m)
         if cls not in _classes:
@@ -293,3 +339,6 @@ def memory():
 def traffic():
     """What this rank has sent and read."""
     return _zero.traffic()
+
+
+from ._overlay import replace_fsdp2  # noqa: E402, which needs what is above
