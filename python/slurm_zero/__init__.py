@@ -7,6 +7,15 @@ import os
 import sys
 import types
 
+try:
+    from . import _zero
+except ImportError as error:
+    if "undefined symbol: zero_" in str(error):
+        with open("/proc/self/maps", encoding="utf-8") as file:
+            loaded = {line.split()[-1] for line in file if "/libzero.so" in line}
+        error.msg += f": this process has loaded {' '.join(loaded)}, which is older: use both of one build"
+    raise
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import _checkpoint, _zero
+from . import _checkpoint
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
 from ._rendezvous import make_store
 from ._tensor import FlatShard
