@@ -5,9 +5,13 @@
  * Memory of the library is passed as DLPack capsules, which own nothing: zero_close frees it.
  * Functions that may wait for other ranks or for files release the interpreter's lock.
  */
+#include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "_zero.h"
+
+#include "config.h"
 
 /* The number of the present job, which its capsules have as their context. */
 static uintptr_t job_number;
@@ -548,10 +552,28 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_zero", .m_size = -1,
 					.m_methods = methods};
 
+/* A library that was preloaded may be of another build than this module. */
+static bool library_fits(void)
+{
+	Dl_info module, library;
+
+	if (strcmp(zero_version(), PACKAGE_VERSION) == 0)
+		return true;
+	if (dladdr(&definition, &module) && dladdr((void *)(uintptr_t)zero_version, &library))
+		PyErr_Format(PyExc_ImportError,
+			     "%s is of slurm-zero %s, but this process has loaded %s, which is %s: "
+			     "use both of one build",
+			     module.dli_fname, PACKAGE_VERSION, library.dli_fname, zero_version());
+	return false;
+}
+
 PyMODINIT_FUNC PyInit__zero(void)
 {
-	PyObject *module = PyModule_Create(&definition);
+	PyObject *module;
 
+	if (!library_fits())
+		return NULL;
+	module = PyModule_Create(&definition);
 	if (!module)
 		return NULL;
 	Error = PyErr_NewException("slurm_zero.Error", PyExc_RuntimeError, NULL);

@@ -40,6 +40,18 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	mkdir "$scratch/steps"
 	run 2 steps "$scratch/steps"
 	run alone steps "$scratch/steps" read
+	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
+	mkdir "$scratch/dcp"
+	run 2 dcp stock save "$scratch/dcp"
+	run 3 dcp zero load "$scratch/dcp"
+	run 2 dcp stock load "$scratch/dcp"
+	# Accelerate, peft and the Trainer, which saves in one run and resumes in another.
+	if "$TORCH_PYTHON" -c 'import accelerate, peft, transformers' 2>/dev/null; then
+		mkdir "$scratch/frameworks"
+		for what in accelerate peft trainer resume; do
+			run 2 frameworks "$what" "$scratch/frameworks"
+		done
+	fi
 	# A launcher that the library does not know would be N jobs of one rank.
 	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
 		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }
