@@ -9,7 +9,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_tensor.py
 EXTRA_DIST += $(PYTHON_FILES) \
 	python/slurm_zero/_files.c python/slurm_zero/_zero.c python/slurm_zero/_zero.h python/tests/cases.py \
-	python/tests/checkpoint.py python/tests/dcp.py python/tests/frameworks.py \
+	python/tests/checkpoint.py python/tests/dcp.py python/tests/frameworks.py python/tests/tensors.py \
 	python/tests/models.py python/tests/check.sh
 
 # libtool makes no file of that name, and what is beside it is not installed yet.
