@@ -123,6 +123,10 @@ const char *zero_last_error(void);
  */
 int zero_last_error_rank(void);
 
+/* Returns the version of the library that runs, such as "0.1.0"; a static string. Of a library that
+   was preloaded it may be another than that of the header. */
+const char *zero_version(void);
+
 /* Types of elements. Floating-point types are IEEE or bfloat16, all are little-endian, and a bool
    is one byte, 0 or 1. */
 typedef enum zero_dtype {

@@ -4,9 +4,17 @@
 import atexit
 import contextlib
 import os
-import socket
 import sys
 import types
+
+try:
+    from . import _zero
+except ImportError as error:
+    if "undefined symbol: zero_" in str(error):
+        with open("/proc/self/maps", encoding="utf-8") as file:
+            loaded = {line.split()[-1] for line in file if "/libzero.so" in line}
+        error.msg += f": this process has loaded {' '.join(loaded)}, which is older: use both of one build"
+    raise
 
 import torch
 import torch.distributed as dist
@@ -15,8 +23,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import _checkpoint, _zero
+from . import _checkpoint
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
+from ._rendezvous import make_store
 from ._tensor import FlatShard
 
 __all__ = [
@@ -48,7 +57,8 @@ def init(settings=""):
     job = Job()
     job.stage = int(_zero.setting("stage"))
     if not dist.is_initialized():
-        _init_distributed(rank, world, local_world)
+        store = make_store(rank, world, local_world == world, _zero.exchange)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     elif dist.get_world_size() != world or dist.get_rank() != rank:
         raise Error(
             f"torch.distributed was initialised as rank {dist.get_rank()} of {dist.get_world_size()}, "
@@ -67,25 +77,6 @@ def init(settings=""):
     sys.excepthook = failed
     atexit.register(_close)
     _job = job
-
-
-def _init_distributed(rank, world, local_world):
-    """Rank 0 listens on a port that the system chooses, and the library tells the others."""
-    if world == 1:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        return
-    host = "127.0.0.1" if local_world == world else socket.gethostname()
-    store = None
-    if rank == 0:
-        store = dist.TCPStore(host, 0, world, is_master=True, wait_for_workers=False)
-    text = f"{host} {store.port}" if store else ""
-    said = _zero.exchange(text.encode().ljust(512, b"\0"))[:512]
-    host, port = said.rstrip(b"\0").decode().split()
-    if store is None:
-        store = dist.TCPStore(host, int(port), world, is_master=False, wait_for_workers=False)
-    if local_world == world:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
 
 
 def _close():
@@ -220,10 +211,6 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None
     for m in modules:
         if isinstance(m, FullyShardedModule):
             raise ValueError(f"fully_shard was called for this {type(m).__name__} before")
-    if _job.laid_out and _job.laid_out == len(_job.groups):
-        raise NotImplementedError(
-            "fully_shard after the sharded parameters were used: shard all modules first"
-        )
     group = Group(_job, modules, policy, reshard_after_forward, set(ignored_params or ()))
     _job.groups.append(group)
     for m in {m: None for p in group.params for m, _ in p.places}:
@@ -265,32 +252,31 @@ def meta():
 
 
 def load(model, path, *, strict=True, progress=None):
-    """Fills the parameters from a safetensors file or folder. Each byte is read once, by the rank
-    that keeps it. Returns the names that only the model has, and those that only the files have.
-    `progress` is called with (parameter, bytes done, bytes of all)."""
+    """Fills the parameters of a model, or of a part of one, from a safetensors file or folder. Each
+    byte is read once, by the rank that keeps it. Returns the names that only the model has, and those
+    that only the files have. `progress` is called with (parameter, bytes done, bytes of all)."""
     if _job is None:
         raise Error("shard the model first, with fully_shard")
     _job.lay_out()
-    if model not in _job.roots or len(_job.roots) > 1:
-        raise NotImplementedError(
-            "zero.load fills the whole model: shard it with fully_shard(model), and no other"
-        )
     for group in _job.groups:
         group.reshard()
     paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
+    prefix = getattr(model, "base_model_prefix", "")
     keep = os.fspath(path)
-    names = {}
+    names = {}  # what is not in it stays as it is
     tensors = _tensor_names(keep)
-    for group in _job.groups:
-        for p in group.params:
-            wanted = [paths[m] + attribute for m, attribute in p.places]
-            prefix = getattr(model, "base_model_prefix", "")
-            if prefix:
-                # Files of a headless model, or the other way around.
-                wanted += [w[len(prefix) + 1 :] for w in wanted if w.startswith(prefix + ".")]
-                wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
+    for p in (p for group in _job.groups for p in group.params):
+        wanted = [paths[m] + attribute for m, attribute in p.places if m in paths]
+        if prefix:
+            # Files of a headless model, or the other way around.
+            wanted += [w[len(prefix) + 1 :] for w in wanted if w.startswith(prefix + ".")]
+            wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
+        if wanted:
             names[p.name] = next((w for w in wanted if w in tensors), wanted[0])
-    return _zero.load_model(keep, names, progress, strict)
+    if not names:
+        raise ValueError(f"no parameter of this {type(model).__name__} is sharded")
+    missing, unexpected = _zero.load_model(keep, names, progress, strict)
+    return [names[name] for name in missing], unexpected
 
 
 def _tensor_names(path):

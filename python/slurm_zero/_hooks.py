@@ -279,12 +279,11 @@ class Job:
         tops = [m for g in new for m in g.modules]
         inside = {m for top in tops for m in top.modules() if m is not top}
         tops = [top for top in tops if top not in inside]
+        self.roots += [top for top in tops if top not in self.roots]
         names = {}
-        for top in tops:
-            if top not in self.roots:
-                self.roots.append(top)
         for index, top in enumerate(self.roots):
-            prefix = f"{index}:" if len(self.roots) > 1 else ""
+            # The first model's names are its own, those of others have a number before them.
+            prefix = f"{index}:" if index else ""
             for path, module in top.named_modules():
                 for attribute in module._parameters:
                     names.setdefault((module, attribute), prefix + (f"{path}." if path else "") + attribute)

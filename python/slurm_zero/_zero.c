@@ -5,12 +5,16 @@
  * Memory of the library is passed as DLPack capsules, which own nothing: zero_close frees it.
  * Functions that may wait for other ranks or for files release the interpreter's lock.
  */
+#include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "_zero.h"
 
-/* The address that capsules of the present job have as their context. */
-static char *life;
+#include "config.h"
+
+/* The number of the present job, which its capsules have as their context. */
+static uintptr_t job_number;
 static PyObject *Error;
 zero_job *zero_py_job;
 
@@ -42,7 +46,7 @@ static PyObject *handle(void *pointer, const char *kind)
 	PyObject *capsule = PyCapsule_New(pointer, kind, NULL);
 
 	if (capsule)
-		PyCapsule_SetContext(capsule, life);
+		PyCapsule_SetContext(capsule, (void *)job_number);
 	return capsule;
 }
 
@@ -52,7 +56,7 @@ static void *handle_of(PyObject *capsule, const char *kind)
 
 	if (!pointer)
 		return NULL;
-	if (!zero_py_job || PyCapsule_GetContext(capsule) != life) {
+	if (!zero_py_job || PyCapsule_GetContext(capsule) != (void *)job_number) {
 		PyErr_SetString(Error, "a group or parameter of a job that has been closed");
 		return NULL;
 	}
@@ -165,10 +169,7 @@ static PyObject *py_open(PyObject *self, PyObject *args)
 	(void)self;
 	if (!PyArg_ParseTuple(args, "s", &options.settings))
 		return NULL;
-	free(life);
-	life = malloc(1);
-	if (!life)
-		return PyErr_NoMemory();
+	job_number++;
 	WAIT(zero_open(&options, &zero_py_job));
 	return zero_py_status(status);
 }
@@ -539,15 +540,34 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_zero", .m_size = -1,
 					.m_methods = methods};
 
+/* A library that was preloaded may be of another build than this module. */
+static bool library_fits(void)
+{
+	Dl_info module, library;
+
+	if (strcmp(zero_version(), PACKAGE_VERSION) == 0)
+		return true;
+	if (dladdr(&definition, &module) && dladdr((void *)(uintptr_t)zero_version, &library))
+		PyErr_Format(PyExc_ImportError,
+			     "%s is of slurm-zero %s, but this process has loaded %s, which is %s: "
+			     "use both of one build",
+			     module.dli_fname, PACKAGE_VERSION, library.dli_fname, zero_version());
+	return false;
+}
+
 PyMODINIT_FUNC PyInit__zero(void)
 {
-	PyObject *module = PyModule_Create(&definition);
+	PyObject *module;
 
+	if (!library_fits())
+		return NULL;
+	module = PyModule_Create(&definition);
 	if (!module)
 		return NULL;
 	Error = PyErr_NewException("slurm_zero.Error", PyExc_RuntimeError, NULL);
 	if (!Error || PyModule_AddObjectRef(module, "Error", Error) ||
 	    PyModule_AddFunctions(module, zero_py_file_methods) ||
+	    PyModule_AddFunctions(module, zero_py_net_methods) ||
 	    PyModule_AddIntConstant(module, "PARAM", ZERO_DTYPE_PARAM) ||
 	    PyModule_AddIntConstant(module, "F32", ZERO_F32) ||
 	    PyModule_AddIntConstant(module, "F16", ZERO_F16) ||

@@ -3,15 +3,9 @@
 # make check-torch: the cases of cases.py alone and at several numbers of ranks.
 . "${top_srcdir:?run me by make check-torch}/tests/common.sh"
 
+# shellcheck source=python/tests/torch.sh
+. "$top_srcdir/python/tests/torch.sh"
 builddir=$PWD
-[[ -e python/slurm_zero/_zero.abi3.so ]] || fail "this build has no Python package: Python's headers were not found"
-TORCH_PYTHON=${TORCH_PYTHON-python3}
-"$TORCH_PYTHON" -c 'import torch' || fail "$TORCH_PYTHON has no torch: name another by TORCH_PYTHON=venv/bin/python"
-# The package is in two folders if the build is not in the sources.
-scratch
-mkdir "$scratch/slurm_zero"
-ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py "$builddir/python/slurm_zero/_zero.abi3.so" "$scratch/slurm_zero"
-export PYTHONPATH=$scratch PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 failed=0
 # run WORLD PROGRAM ARGUMENTS...
 run() {

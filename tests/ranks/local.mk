@@ -7,7 +7,7 @@
 #	flatten    flatten, tiers; views: after a step
 #	gather     shared, threads; update: changes that are refused or not declared; address: where
 #	           parameters are, and what an access to a released one does
-#	step       step: arguments, memory and bytes; same_values: at all world sizes; groups: steps
+#	step       step: arguments, memory and bytes; step_no_memory; same_values: at all world sizes; groups: steps
 #	           of some groups, means, factors that change, groups that are laid out later
 #	step       own_step: a step of the program's own, and zero_reset
 #	teams      teams
@@ -37,6 +37,7 @@ RANKS_TESTS = \
 	tests/ranks/shared.ranks \
 	tests/ranks/sizing.ranks \
 	tests/ranks/step.ranks \
+	tests/ranks/step_no_memory.ranks \
 	tests/ranks/stop.ranks \
 	tests/ranks/teams.ranks \
 	tests/ranks/threads.ranks \
@@ -80,7 +81,9 @@ tests_ranks_large_ranks_SOURCES = tests/ranks/large.c tests/ranks/ranks.h
 tests_ranks_large_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_leave_ranks_SOURCES = tests/ranks/leave.c tests/ranks/ranks.h
 tests_ranks_leave_ranks_LDFLAGS = $(ranks_link)
-tests_ranks_load_model_ranks_SOURCES = tests/ranks/load_model.c tests/ranks/checkpoint.h tests/ranks/ranks.h
+tests_ranks_load_model_ranks_SOURCES = \
+	tests/ranks/load_model.c tests/ranks/load_model_random.c tests/ranks/load_model.h \
+	tests/ranks/checkpoint.h tests/ranks/ranks.h
 tests_ranks_load_model_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_load_model_refused_ranks_SOURCES = \
 	tests/ranks/load_model_refused.c tests/ranks/checkpoint.h tests/ranks/ranks.h
@@ -114,6 +117,8 @@ tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h
 tests_ranks_sizing_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_step_ranks_SOURCES = tests/ranks/step.c tests/ranks/ranks.h
 tests_ranks_step_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_step_no_memory_ranks_SOURCES = tests/ranks/step_no_memory.c tests/ranks/ranks.h
+tests_ranks_step_no_memory_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_groups_ranks_SOURCES = tests/ranks/groups.c tests/ranks/ranks.h
 tests_ranks_groups_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_teams_ranks_SOURCES = \

@@ -3,7 +3,6 @@
  * A step: what it refuses and what its ranks must agree on, and the bytes that it keeps and sends.
  * What values must be is for the property test.
  */
-#include <dlfcn.h>
 #include <math.h>
 
 #include "ranks.h"
@@ -413,115 +412,6 @@ static void refused_kept_scales(void)
 	ok(zero_close(m.job));
 }
 
-/* ---- no memory ------------------------------------------------------------------------------- */
-
-/* This allocation of the library from now on, in the thread that calls it, fails; 0: none.
-   Sanitizers have allocators of their own. */
-static int refuse;
-
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-enum { CAN_REFUSE = true };
-
-void *__libc_calloc(size_t count, size_t size);
-void *__libc_malloc(size_t size);
-
-static bool is_refused(void *caller)
-{
-	Dl_info info;
-
-	if (!refuse || gettid() != getpid() || !dladdr(caller, &info) || !info.dli_fname)
-		return false;
-	if (!strstr(info.dli_fname, "libzero.so") && !strstr(info.dli_fname, "zero_host.so"))
-		return false;
-	return !--refuse;
-}
-
-void *calloc(size_t count, size_t size)
-{
-	return is_refused(__builtin_return_address(0)) ? NULL : __libc_calloc(count, size);
-}
-
-void *malloc(size_t size)
-{
-	return is_refused(__builtin_return_address(0)) ? NULL : __libc_malloc(size);
-}
-#else
-enum { CAN_REFUSE = false };
-#endif
-
-static zero_status one_step(struct model *m, int refused)
-{
-	zero_status status;
-
-	for (int g = 0; g < 2; g++) {
-		float *sums = zero_gradient(m->params[g]);
-
-		check(sums, "%s", zero_last_error());
-		for (size_t i = 0; i < VALUES; i++)
-			sums[i] = signed_unit(mixed(i * 2 + (size_t)g));
-		ok(zero_reduce(m->groups[g]));
-	}
-	/* from here on the calling thread allocates the same on each rank */
-	ok(zero_agree(m->job, NULL));
-	refuse = refused;
-	status = zero_step(m->job, &plain, NULL);
-	refuse = 0;
-	return status;
-}
-
-static void read_values(const struct model *m, float values[2][VALUES])
-{
-	for (int g = 0; g < 2; g++) {
-		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
-		memcpy(values[g], zero_data(m->params[g]), sizeof(values[g]));
-		ok(zero_release(m->groups[g]));
-	}
-}
-
-/* An allocation of the second step fails on all ranks. Then either nothing has changed, and the step
-   can be taken again; or nothing goes on before a restore. Returns whether the step succeeded. */
-static bool without_memory(int refused, float want[2][VALUES], bool *was_torn)
-{
-	static float values[2][VALUES];
-	struct model m = begin("stage=1", ZERO_F32);
-	const char *dir = file_path("no-memory");
-	zero_status status;
-
-	ok(one_step(&m, 0));
-	ok(zero_save(m.job, dir, NULL));
-	status = one_step(&m, refused);
-	check(!status || status == ZERO_E_MEMORY, "%s: %s", zero_strerror(status),
-	      zero_last_error());
-	if (status && strstr(zero_last_error(), "the step had begun")) {
-		*was_torn = true;
-		fails(one_step(&m, 0), ZERO_E_STATE, "until zero_restore");
-		fails(zero_save(m.job, dir, NULL), ZERO_E_STATE, "zero_save is refused");
-		fails(zero_export(m.job, dir), ZERO_E_STATE, "zero_export is refused");
-		ok(zero_restore(m.job, dir, NULL));
-	}
-	if (status)
-		ok(one_step(&m, 0));
-	read_values(&m, values);
-	if (!refused)
-		memcpy(want, values, sizeof(values));
-	check(!memcmp(want, values, sizeof(values)), "other values, refused %d", refused);
-	ok(zero_save(m.job, dir, NULL));
-	ok(zero_close(m.job));
-	return !status;
-}
-
-static void no_memory(void)
-{
-	static float want[2][VALUES];
-	bool was_torn = false;
-	int refused = 1;
-
-	without_memory(0, want, &was_torn);
-	while (!without_memory(refused, want, &was_torn))
-		refused++;
-	check(refused > 3 && was_torn == (world > 1), "%d allocations", refused);
-}
-
 /* ---- optimizer states in host memory --------------------------------------------------------- */
 
 /* What states take, and the pieces that values come and go by. */
@@ -609,8 +499,6 @@ int main(void)
 					    "stage=3"}[stage]);
 	kept_scale("stage=3 offload=optimizer staged=1");
 	refused_kept_scales();
-	if (CAN_REFUSE && !on_gpu())
-		no_memory();
 	half_the_bytes();
 	many_pieces(ZERO_F32);
 	many_pieces(ZERO_BF16);
