@@ -111,7 +111,7 @@ assert torch.equal(empty.out.weight.full_tensor(), single.out.weight + 1)
 assert torch.equal(empty.mean, single.mean + 1)
 expect(NotImplementedError, "cannot be copied", lambda: copy.deepcopy(model))
 
-expect(zero.Error, "SGD was built before fully_shard, with 0:scale", early.step)
+expect(zero.Error, "SGD was built before fully_shard, with scale", early.step)
 expect(zero.Error, "called before, with other settings", lambda: zero.init("stage=2"))
 if rank == 0:
     print("1 passed, 0 failed", flush=True)
