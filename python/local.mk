@@ -6,7 +6,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
 	python/slurm_zero/_tensor.py
-EXTRA_DIST += $(PYTHON_FILES) \
+EXTRA_DIST += $(PYTHON_FILES) python/build_backend.py python/pyproject.toml \
 	python/slurm_zero/_files.c python/slurm_zero/_zero.c python/slurm_zero/_zero.h python/tests/cases.py \
 	python/tests/checkpoint.py \
 	python/tests/models.py python/tests/check.sh

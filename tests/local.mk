@@ -59,7 +59,8 @@ SCRIPT_TESTS = \
 	tests/gpt/resume.sh \
 	tests/gpt/stages.sh \
 	tests/bench/smoke.sh \
-	tests/readme.sh
+	tests/readme.sh \
+	tests/wheel.sh
 
 LONG_TESTS += \
 	tests/aarch64.sh \
