@@ -5,11 +5,23 @@ PYTHON_FILES = \
 	python/slurm_zero/__init__.py \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
+	python/slurm_zero/_overlay.py \
+	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_tensor.py
-EXTRA_DIST += $(PYTHON_FILES) python/build_backend.py python/pyproject.toml \
-	python/slurm_zero/_files.c python/slurm_zero/_zero.c python/slurm_zero/_zero.h python/tests/cases.py \
+EXTRA_DIST += $(PYTHON_FILES) \
+	python/build_backend.py \
+	python/pyproject.toml \
+	python/tests/cases.py \
+	python/tests/check.sh \
 	python/tests/checkpoint.py \
-	python/tests/models.py python/tests/check.sh
+	python/tests/dcp.py \
+	python/tests/frameworks.py \
+	python/tests/models.py \
+	python/tests/rendezvous.py \
+	python/tests/rendezvous.sh \
+	python/tests/torch.sh \
+	python/tests/train.py \
+	tests/slurm/torch.sh
 
 # All of it is one folder that the plugin and zerorun put on PYTHONPATH, so that nothing else is there.
 # A .pth file names the folder to the Python that configure found, if its packages are in the prefix.
@@ -26,7 +38,9 @@ CLEANFILES += python/slurm-zero.pth python/slurm_zero/_zero.abi3.so
 # The library is three folders up, also where all of it was moved.
 PYTHON_LDFLAGS = -Wl,-rpath,'$$ORIGIN/../../..'
 python_slurm_zero__zero_abi3_la_SOURCES = \
+	lib/net/address.c \
 	python/slurm_zero/_files.c \
+	python/slurm_zero/_net.c \
 	python/slurm_zero/_zero.c \
 	python/slurm_zero/_zero.h
 python_slurm_zero__zero_abi3_la_CPPFLAGS = $(AM_CPPFLAGS) $(PYTHON_CPPFLAGS)
@@ -43,7 +57,9 @@ endif
 
 # With torch: make check-torch TORCH_PYTHON=venv/bin/python; TORCH_CASES names some of the cases,
 # TORCH_WORLDS the numbers of ranks.
-check-torch: all
+check-torch: all tests/double/nvml.la
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/check.sh
+	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/rendezvous.sh
+	@$(TEST_ENVIRONMENT) bash $(abs_top_srcdir)/tests/slurm/torch.sh
 
 .PHONY: check-torch

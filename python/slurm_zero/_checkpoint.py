@@ -69,6 +69,16 @@ def _states(job, optimizers):
                     )
 
 
+def recut(optimizer):
+    """What Optimizer.load_state_dict was given as whole tensors or as even DTensors is cut as the
+    parameters are. All ranks call it."""
+    for p, states in optimizer.state.items():
+        if isinstance(p, FlatShard):
+            for key, value in states.items():
+                if key != "step" and isinstance(value, torch.Tensor) and value.shape == p.shape:
+                    states[key] = p._cut.recut(value)
+
+
 def save(job, optimizer, folder, extra=None, keep_last=0, background=False):
     optimizers = _optimizers(optimizer)
     text = json.dumps(

@@ -5,12 +5,13 @@ parameters over the memory into which the library gathers, at addresses that nev
 
 import dataclasses
 import functools
+import weakref
 
 import torch
 from torch import nn
 from torch.autograd import Variable
 
-from . import _zero
+from . import _checkpoint, _zero
 from ._tensor import Cut, FlatShard
 
 _no_compile = functools.partial(torch._dynamo.disable, recursive=True)
@@ -263,6 +264,7 @@ class Job:
         self.laid_out = 0  # of the groups
         self.names = set()
         self.roots = []
+        self.optimizers = weakref.WeakSet()  # that have stepped
         self.backward = self.stepping = False
         self.stage = 3
         self.steps = 0  # that were taken, for the names of checkpoints
@@ -277,12 +279,11 @@ class Job:
         tops = [m for g in new for m in g.modules]
         inside = {m for top in tops for m in top.modules() if m is not top}
         tops = [top for top in tops if top not in inside]
+        self.roots += [top for top in tops if top not in self.roots]
         names = {}
-        for top in tops:
-            if top not in self.roots:
-                self.roots.append(top)
         for index, top in enumerate(self.roots):
-            prefix = f"{index}:" if len(self.roots) > 1 else ""
+            # The first model's names are its own, those of others have a number before them.
+            prefix = f"{index}:" if index else ""
             for path, module in top.named_modules():
                 for attribute in module._parameters:
                     names.setdefault((module, attribute), prefix + (f"{path}." if path else "") + attribute)
@@ -329,6 +330,7 @@ class Job:
         with torch.inference_mode(False):
             p.full = nn.Parameter(full, requires_grad=p.trainable)
         self.originals.discard(p.original)
+        p.original._sharded_as = p.name  # for an optimizer that still has it
         p.original = None
 
     def begin_backward(self):
@@ -393,7 +395,21 @@ class Job:
                 "an exception ended a backward pass: call slurm_zero.reset() on all ranks before the next"
             )
 
+    def _meet(self, optimizer):
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if hasattr(p, "_sharded_as"):
+                    raise _zero.Error(
+                        f"this {type(optimizer).__name__} was built before fully_shard, with "
+                        f"{p._sharded_as} as it was before: build it after fully_shard"
+                    )
+        _checkpoint.recut(optimizer)
+        optimizer.register_load_state_dict_post_hook(_checkpoint.recut)
+        self.optimizers.add(optimizer)
+
     def step_begin(self, optimizer, args, kwargs):
+        if optimizer not in self.optimizers:
+            self._meet(optimizer)
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
         groups = [g for g in self.groups if any(id(p.sharded) in mine for p in g.params)]
         if not groups:

@@ -567,6 +567,7 @@ PyMODINIT_FUNC PyInit__zero(void)
 	Error = PyErr_NewException("slurm_zero.Error", PyExc_RuntimeError, NULL);
 	if (!Error || PyModule_AddObjectRef(module, "Error", Error) ||
 	    PyModule_AddFunctions(module, zero_py_file_methods) ||
+	    PyModule_AddFunctions(module, zero_py_net_methods) ||
 	    PyModule_AddIntConstant(module, "PARAM", ZERO_DTYPE_PARAM) ||
 	    PyModule_AddIntConstant(module, "F32", ZERO_F32) ||
 	    PyModule_AddIntConstant(module, "F16", ZERO_F16) ||
