@@ -60,6 +60,7 @@ SCRIPT_TESTS = \
 	tests/gpt/stages.sh \
 	tests/bench/smoke.sh \
 	tests/readme.sh \
+	tests/torch.sh \
 	tests/wheel.sh
 
 LONG_TESTS += \

@@ -21,7 +21,7 @@ norms=$(sed -n 's/.*norm //p' <<<"$printed")
 [[ $(wc -l <<<"$norms") == 3 && $norms == "$(sort -gr <<<"$norms")" ]] ||
 	fail "three falling norms were expected: $printed"
 
-[[ ${TORCH_PYTHON-} ]] || exit 0
+need_torch
 . "$top_srcdir/python/tests/torch.sh"
 program python >"$scratch/train.py"
 printed=$(cd "$scratch" && "$ZERORUN" -n 2 "$TORCH_PYTHON" train.py) ||

@@ -43,7 +43,7 @@ for flag in --zero-preload=yes --zero-preload=no; do
 	[[ $(grep -c "venv/lib/libzero.so.2 .*venv/lib/slurm-zero/zero_host.so" out) == 2 ]] || fail "what was loaded: $(<out)"
 done
 
-[[ ${TORCH_PYTHON-} ]] || exit 0
+need_torch
 PYTHONPATH=$("$TORCH_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 export PYTHONPATH
 cat >train.py <<'PYTHON'
