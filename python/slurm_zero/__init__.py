@@ -31,7 +31,7 @@ from ._tensor import FlatShard
 __all__ = [
     "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
     "init", "load", "memory", "meta", "no_sync", "replace_fsdp2", "reset", "restore", "save",
-    "save_wait", "traffic",
+    "save_wait", "stop_on", "stopping", "traffic",
 ]
 Error = _zero.Error
 _job = None
@@ -331,6 +331,18 @@ def restore(optimizer, path):
     if _job is None:
         raise Error("shard the model first, with fully_shard")
     return _checkpoint.restore(_job, optimizer, path)
+
+
+def stop_on(signal):
+    """Catches a signal as a request to stop, such as that of sbatch --signal=USR1@120: stopping()
+    tells. Call it after init or fully_shard."""
+    _zero.stop_on(signal)
+
+
+def stopping():
+    """Whether a rank had received a signal of stop_on when the last optimizer step ended; the same on
+    all ranks. A program then saves and ends, with status 75 to be started again."""
+    return _job is not None and _job.stopping
 
 
 def reset():

@@ -267,6 +267,7 @@ class Job:
         self.optimizers = weakref.WeakSet()  # that have stepped
         self.backward = self.stepping = False
         self.stage = 3
+        self.stopping = False  # what the last step was told of signals
         self.steps = 0  # that were taken, for the names of checkpoints
 
     def may_write(self):
@@ -426,7 +427,7 @@ class Job:
     def step_end(self, optimizer, args, kwargs):
         if self.stepping:
             self.stepping = False
-            _zero.step_end()
+            self.stopping = _zero.step_end()
             self.steps += 1
 
     def reset(self):

@@ -491,12 +491,23 @@ static PyObject *py_step_begin(PyObject *self, PyObject *args)
 static PyObject *py_step_end(PyObject *self, PyObject *args)
 {
 	zero_status status;
+	bool stop = false;
 
 	(void)self, (void)args;
 	if (!zero_py_has_job())
 		return NULL;
-	WAIT(zero_step_end(zero_py_job));
-	return zero_py_status(status);
+	WAIT(zero_step_end(zero_py_job, &stop));
+	return status ? zero_py_fail() : PyBool_FromLong(stop);
+}
+
+static PyObject *py_stop_on(PyObject *self, PyObject *args)
+{
+	int number;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "i", &number) || !zero_py_has_job())
+		return NULL;
+	return zero_py_status(zero_stop_on(zero_py_job, number));
 }
 
 static PyObject *py_reset(PyObject *self, PyObject *args)
@@ -533,6 +544,7 @@ static PyMethodDef methods[] = {
 	{"gradient_shard", py_gradient_shard, METH_VARARGS, NULL},
 	{"step_begin", py_step_begin, METH_VARARGS, NULL},
 	{"step_end", py_step_end, METH_NOARGS, NULL},
+	{"stop_on", py_stop_on, METH_VARARGS, NULL},
 	{"reset", py_reset, METH_NOARGS, NULL},
 	{NULL, NULL, 0, NULL},
 };

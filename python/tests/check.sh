@@ -44,6 +44,10 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	run 3 checkpoint restore "$scratch/saved"
 	long alone checkpoint restore "$scratch/saved"
 	ZERO_STAGE=1 long 2 checkpoint restore "$scratch/saved"
+	# What the end of a step tells: signals, saves, the report.
+	mkdir "$scratch/steps"
+	run 2 steps "$scratch/steps"
+	run alone steps "$scratch/steps" read
 	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
 	mkdir "$scratch/dcp"
 	run 2 dcp stock save "$scratch/dcp"
