@@ -19,6 +19,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/rendezvous.py \
 	python/tests/rendezvous.sh \
 	python/tests/steps.py \
+	python/tests/tensors.py \
 	python/tests/torch.sh \
 	python/tests/train.py \
 	tests/slurm/torch.sh

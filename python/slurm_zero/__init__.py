@@ -159,7 +159,7 @@ def _keep(module, fn, recurse=True):
     its buffers only."""
     sharded = {k: p for k, p in module._parameters.items() if isinstance(p, FlatShard)}
     for name, p in sharded.items():
-        probe = torch.empty(0, dtype=p.dtype)
+        probe = torch.empty(0, dtype=p.dtype, device="cpu")
         moved = fn(probe)
         if (moved.dtype, moved.device) != (probe.dtype, probe.device):
             raise NotImplementedError(

@@ -40,6 +40,7 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	mkdir "$scratch/steps"
 	run 2 steps "$scratch/steps"
 	run alone steps "$scratch/steps" read
+	run 2 tensors
 	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
 	mkdir "$scratch/dcp"
 	run 2 dcp stock save "$scratch/dcp"
@@ -52,6 +53,13 @@ if [[ ! ${TORCH_CASES-} ]]; then
 			run 2 frameworks "$what" "$scratch/frameworks"
 		done
 	fi
+	# torch.distributed of one rank each.
+	"$builddir/launcher/zerorun" -n 2 "$TORCH_PYTHON" -c 'if True:
+		import slurm_zero, torch.distributed as dist
+		dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+		slurm_zero.init()' 2>&1 |
+		grep -q "initialised as rank 0 of 1, but the launcher says rank . of 2" ||
+		{ failed=1; echo "FAIL: torch.distributed of other ranks"; }
 	# A launcher that the library does not know would be N jobs of one rank.
 	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
 		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }
