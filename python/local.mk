@@ -6,6 +6,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
 	python/slurm_zero/_overlay.py \
+	python/slurm_zero/_progress.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_tensor.py
 EXTRA_DIST += $(PYTHON_FILES) \
