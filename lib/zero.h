@@ -707,8 +707,8 @@ typedef struct zero_adamw {
 	   that zero_device_loss_scale returned. */
 	zero_loss_scale *loss_scale;
 	/* The sums of the reduces are taken as the mean gradient, not divided by world *
-	   micro_batches: the program has divided, or reduced with zero_reduce_scaled. `samples` is
-	   then 0 on all ranks, and micro_batches 0 or 1. A loss scale still applies. */
+	   micro_batches: the program has divided. `samples` is then 0 on all ranks, and
+	   micro_batches 0 or 1. A loss scale still applies. */
 	bool gradients_are_means;
 } zero_adamw;
 

@@ -3,6 +3,7 @@
 # needs libzero, but no torch to be built.
 PYTHON_FILES = \
 	python/slurm_zero/__init__.py \
+	python/slurm_zero/_adamw.py \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
 	python/slurm_zero/_overlay.py \

@@ -24,12 +24,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import _checkpoint, _progress
+from ._adamw import AdamW
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
 from ._rendezvous import make_store
 from ._tensor import FlatShard
 
 __all__ = [
-    "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
+    "AdamW", "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
     "init", "load", "memory", "meta", "no_sync", "replace_fsdp2", "reset", "restore", "save",
     "save_wait", "stop_on", "stopping", "traffic",
 ]

@@ -12,7 +12,8 @@ from torch import nn
 from torch.autograd import Variable
 
 from . import _checkpoint, _zero
-from ._tensor import Cut, FlatShard
+from ._adamw import AdamW
+from ._tensor import Capsule, Cut, FlatShard
 
 _no_compile = functools.partial(torch._dynamo.disable, recursive=True)
 
@@ -40,8 +41,7 @@ class Param:
         self.handle = self.full = self.name = None
         self.flag = False  # this rank has added a gradient since the last backward pass
         cut = Cut(places[0][1], tuple(original.shape), original.contiguous().stride(), group.job.mesh)
-        cut.lay_out = group.job.lay_out
-        cut.writable = group.job.may_write
+        cut.job, cut.param = group.job, self
         self.cut = cut
         empty = torch.empty(0, dtype=original.dtype, device="cpu")
         self.sharded = FlatShard.wrap(empty, cut, requires_grad=self.trainable)
@@ -224,7 +224,7 @@ class Group:
                 buffer = _zero.gradient(p.handle, DTYPES[dtype])
                 if buffer is None:
                     continue
-                buffer = torch.from_dlpack(_Capsule(buffer))
+                buffer = torch.from_dlpack(Capsule(buffer))
                 if p.full.grad is None:
                     buffer.zero_()
                 else:
@@ -315,7 +315,7 @@ class Job:
         if data is None or cuts[rank] == cuts[rank + 1]:
             local = torch.empty(0, dtype=dtype, device="cpu")
         else:
-            stored = torch.from_dlpack(_Capsule(data))
+            stored = torch.from_dlpack(Capsule(data))
             local = stored[cuts[rank] - first : cuts[rank + 1] - first]
         p.sharded._local_tensor = local
         cut.cuts = cuts
@@ -327,7 +327,7 @@ class Job:
         if full is None:
             full = torch.empty(cut.shape, dtype=as_dtype, device="cpu")
         else:
-            full = torch.from_dlpack(_Capsule(full))
+            full = torch.from_dlpack(Capsule(full))
         with torch.inference_mode(False):
             p.full = nn.Parameter(full, requires_grad=p.trainable)
         self.originals.discard(p.original)
@@ -380,7 +380,7 @@ class Job:
             if sums is None:
                 value = torch.empty(0, dtype=p.sharded.dtype, device="cpu")
             else:
-                sums = torch.from_dlpack(_Capsule(sums))
+                sums = torch.from_dlpack(Capsule(sums))
                 value = (sums / (group.divide or world)).to(p.sharded.dtype)
                 sums.zero_()  # what a later reduce adds to
             if p.sharded.grad is None:
@@ -408,19 +408,27 @@ class Job:
         optimizer.register_load_state_dict_post_hook(_checkpoint.recut)
         self.optimizers.add(optimizer)
 
-    def step_begin(self, optimizer, args, kwargs):
+    def begin_step(self, optimizer):
+        """Whatever steps. Returns the groups that the optimizer has parameters of."""
         if optimizer not in self.optimizers:
             self._meet(optimizer)
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
         groups = [g for g in self.groups if any(id(p.sharded) in mine for p in g.params)]
+        if groups:
+            self.check_backward()
+            self.lay_out()
+            for group in self.groups:
+                group.reshard()
+        return groups
+
+    def step_begin(self, optimizer, args, kwargs):
+        if isinstance(optimizer, AdamW):
+            return
+        groups = self.begin_step(optimizer)
         if not groups:
             return
         if kwargs.get("closure") is not None or any(a is not None for a in args[1:]):
             raise NotImplementedError("an optimizer's step with a closure is not supported")
-        self.check_backward()
-        self.lay_out()
-        for group in self.groups:
-            group.reshard()
         _zero.step_begin([g.handle for g in groups])
         self.stepping = True
 
@@ -429,6 +437,10 @@ class Job:
             self.stepping = False
             self.stopping = _zero.step_end()
             self.steps += 1
+
+    def take_step(self, groups, beta1, beta2, eps):
+        self.stopping = _zero.step_groups(groups, beta1, beta2, eps)
+        self.steps += 1
 
     def reset(self):
         _zero.reset()
@@ -441,19 +453,6 @@ class Job:
                 p.flag = False
                 p.full.grad = None
                 p.sharded.grad = None
-
-
-class _Capsule:
-    """What torch.from_dlpack takes of a capsule."""
-
-    def __init__(self, capsule):
-        self.capsule = capsule
-
-    def __dlpack__(self, **_):
-        return self.capsule
-
-    def __dlpack_device__(self):
-        return (1, 0)
 
 
 def _cast(tensor, dtype):

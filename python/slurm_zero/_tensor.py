@@ -29,14 +29,26 @@ _NORMS = {aten._foreach_norm, aten.linalg_vector_norm}
 _NEW = {aten.new_empty, aten.new_zeros, aten.new_ones, aten.new_full}
 
 
+class Capsule:
+    """What torch.from_dlpack takes of a capsule."""
+
+    def __init__(self, capsule):
+        self.capsule = capsule
+
+    def __dlpack__(self, **_):
+        return self.capsule
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
 class Cut:
     """Which elements of a parameter each rank has."""
 
     def __init__(self, name, shape, stride, mesh):
         self.name, self.shape, self.stride, self.mesh = name, shape, stride, mesh
         self.cuts = None  # [world + 1], once the groups are laid out
-        self.lay_out = None  # a function that lays them out
-        self.writable = lambda: True
+        self.job = self.param = None  # see _hooks
         self.parameter = None  # the FlatShard that is the module's
 
     @property
@@ -202,7 +214,7 @@ class FlatShard(DTensor):
 def _ready(tensor):
     cut = tensor._cut
     if cut.cuts is None:
-        cut.lay_out()
+        cut.job.lay_out()
 
 
 def _each(values, visit):
@@ -328,7 +340,7 @@ def _check_writable(tensor):
     cut = tensor._cut
     own = cut.parameter
     if own is not None and tensor._local_tensor.data_ptr() == own._local_tensor.data_ptr():
-        if tensor._local_tensor.numel() and not cut.writable():
+        if tensor._local_tensor.numel() and not cut.job.may_write():
             raise NotImplementedError(
                 f"{cut.name} is changed outside of an optimizer's step, which needs stage 3"
             )

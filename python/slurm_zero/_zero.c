@@ -163,7 +163,7 @@ static PyObject *dl_tensor(void *data, zero_dtype dtype, int ndim, const size_t 
 
 static PyObject *py_open(PyObject *self, PyObject *args)
 {
-	zero_options options = {0};
+	zero_options options = {.program_steps = true};
 	zero_status status;
 
 	(void)self;
@@ -510,6 +510,43 @@ static PyObject *py_stop_on(PyObject *self, PyObject *args)
 	return zero_py_status(zero_stop_on(zero_py_job, number));
 }
 
+/* What zero_step_groups does with a parameter; its own arguments are then factors of 1. */
+static PyObject *py_param_step(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	float lr, weight_decay;
+	int trainable;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&ffp", zero_py_to_param, &param, &lr, &weight_decay,
+			      &trainable))
+		return NULL;
+	if (zero_param_set_lr_scale(param, lr) ||
+	    zero_param_set_weight_decay_scale(param, weight_decay) ||
+	    zero_param_set_trainable(param, trainable))
+		return zero_py_fail();
+	Py_RETURN_NONE;
+}
+
+/* step_groups(groups, beta1, beta2, eps): whether a rank was told to stop */
+static PyObject *py_step_groups(PyObject *self, PyObject *args)
+{
+	zero_adamw adamw = {.lr = 1, .weight_decay = 1, .gradients_are_means = true};
+	zero_step_result result;
+	zero_group **groups;
+	zero_status status;
+	PyObject *list;
+	size_t count;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "Offf", &list, &adamw.beta1, &adamw.beta2, &adamw.eps) ||
+	    !to_groups(list, &groups, &count))
+		return NULL;
+	WAIT(zero_step_groups(zero_py_job, groups, count, &adamw, &result));
+	PyMem_Free(groups);
+	return status ? zero_py_fail() : PyBool_FromLong(result.stop);
+}
+
 static PyObject *py_reset(PyObject *self, PyObject *args)
 {
 	zero_status status;
@@ -545,6 +582,8 @@ static PyMethodDef methods[] = {
 	{"step_begin", py_step_begin, METH_VARARGS, NULL},
 	{"step_end", py_step_end, METH_NOARGS, NULL},
 	{"stop_on", py_stop_on, METH_VARARGS, NULL},
+	{"param_step", py_param_step, METH_VARARGS, NULL},
+	{"step_groups", py_step_groups, METH_VARARGS, NULL},
 	{"reset", py_reset, METH_NOARGS, NULL},
 	{NULL, NULL, 0, NULL},
 };

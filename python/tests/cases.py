@@ -172,6 +172,49 @@ optimizer("rmsprop", lambda ps: torch.optim.RMSprop(ps, lr=1e-4))
 optimizer("nadam", lambda ps: torch.optim.NAdam(ps, lr=1e-3))
 
 
+def own_adamw(ps, **options):
+    kind = zero.AdamW if isinstance(ps[0], zero.FlatShard) else torch.optim.AdamW
+    return kind([{"params": ps[:2], "weight_decay": 0}, {"params": ps[2:], "lr": 3e-3}], **options)
+
+
+@case
+def library_adamw():
+    """Groups of parameters with settings of their own, clipping, and another lr in each step."""
+    optimizers = []
+
+    def make(ps):
+        optimizers.append(own_adamw(ps, lr=1e-2, eps=1e-3, weight_decay=0.1))
+        return optimizers[-1]
+
+    def between(model, single):
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.7
+
+    train("zero.AdamW", Model(), make=make, between=between, steps=6)
+
+
+@case
+def library_adamw_without_gradients():
+    """Some parameters, and a whole group, that no step has gradients of."""
+    model = Model()
+    single = copy.deepcopy(model)
+
+    def loss(m, ids):
+        blocks = list(m.blocks)
+        m.blocks = nn.ModuleList(blocks[:2])
+        total = loss_of(m, ids)
+        m.blocks = nn.ModuleList(blocks)
+        return total
+
+    train("zero.AdamW, unused", model, single, loss=loss,
+          make=lambda ps: own_adamw(ps, lr=1e-2, eps=1e-3))
+    unsharded = [torch.zeros(3, requires_grad=True)]
+    expect(ValueError, "that fully_shard has sharded", lambda: zero.AdamW(unsharded))
+    mixed = zero.AdamW([{"params": [model.norm.weight], "eps": 1e-4}, {"params": [model.norm.bias]}])
+    expect(ValueError, "the same betas and eps", mixed.step)
+
+
 @case
 def frozen_first_layers():
     model = Model()
