@@ -6,9 +6,12 @@ PYTHON_FILES = \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
 	python/slurm_zero/_overlay.py \
+	python/slurm_zero/_progress.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_tensor.py
 EXTRA_DIST += $(PYTHON_FILES) \
+	python/build_backend.py \
+	python/pyproject.toml \
 	python/tests/cases.py \
 	python/tests/check.sh \
 	python/tests/checkpoint.py \
