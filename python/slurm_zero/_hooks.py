@@ -342,10 +342,11 @@ class Job:
     @_no_compile
     def end_backward(self):
         """Ends a backward pass: reduces what is left, and adds the sums to .grad of the shards."""
-        groups = [g for g in self.groups[: self.laid_out] if g.params]
-        for group in groups:
+        # A group may have no parameters, if its parts have them all.
+        for group in self.groups[: self.laid_out]:
             if group.gathered or group.in_backward:
                 group.post_backward()
+        groups = [g for g in self.groups[: self.laid_out] if g.params]
         self.backward = False
         synced = [g for g in groups if g.sync]
         if not synced:

@@ -83,6 +83,15 @@ expect(NotImplementedError, "set_all_reduce_hook", lambda: model.set_all_reduce_
 x = torch.ones(2, 13)
 assert torch.equal(model.encode(x), single.encode(x))
 
+# A module without parameters of its own does in each step what it did in the first.
+rounded = zero.MixedPrecisionPolicy(output_dtype=torch.bfloat16)
+whole = nn.Sequential(zero.fully_shard(nn.Linear(2, 2)), zero.fully_shard(nn.Linear(2, 2)))
+zero.fully_shard(whole, mp_policy=rounded)
+for _ in range(2):
+    y = whole(torch.ones(2))
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+
 # Muon computes with whole matrices, of 16 bits: what is rounded otherwise is a part of the step.
 matrices = [[p for p in m.parameters() if p.dim() == 2] for m in (model, single)]
 first = [p.detach().clone() for p in matrices[1]]
