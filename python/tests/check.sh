@@ -16,6 +16,16 @@ run() {
 	((status == 0)) || { failed=1; cat "$scratch/out"; }
 	echo "$* at stage ${ZERO_STAGE-3}: $(tail -1 "$scratch/out"), status $status"
 }
+# ends WHAT PATTERN: the last of three ranks does something wrong, and the job ends with this sentence
+ends() {
+	timeout 300 "$builddir/launcher/zerorun" -n 3 "$TORCH_PYTHON" "$top_srcdir/python/tests/ends.py" "$1" >"$scratch/out" 2>&1
+	local status=$?
+	((status != 0 && status != 124)) && grep -q "$2" "$scratch/out" || {
+		failed=1
+		cat "$scratch/out"
+		echo "FAIL: ends $1 with status $status, without '$2'"
+	}
+}
 
 read -ra cases <<<"${TORCH_CASES-}"
 for world in ${TORCH_WORLDS-alone 2 3}; do
@@ -26,9 +36,9 @@ if [[ ! ${TORCH_CASES-} ]]; then
 		ZERO_STAGE=$stage run 2 cases plain accumulation bfloat16 adamw_fused exceptions
 	done
 	if "$TORCH_PYTHON" -c 'import transformers' 2>/dev/null; then
-		for model in gpt2 llama llama_tied; do
-			run 2 models "$model"
-		done
+		run 2 models
+		run alone models gpt2 qwen3_moe
+		run 3 models llama bert
 	fi
 	# A checkpoint of two ranks, restored by others and at another stage.
 	mkdir "$scratch/saved"
@@ -52,6 +62,10 @@ if [[ ! ${TORCH_CASES-} ]]; then
 			run 2 frameworks "$what" "$scratch/frameworks"
 		done
 	fi
+	# A rank that nothing catches, and ranks with different models.
+	run 2 refused
+	ends forward 'rank 2 .* called exit(1) without zero_close'
+	ends shape 'layout of 4 groups with 19 parameters of 3259 elements .* while rank'
 	# A launcher that the library does not know would be N jobs of one rank.
 	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
 		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }
