@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-EXTRA_DIST += examples/demo.sh examples/requeue.sbatch $(GPT_DEVICE)
+EXTRA_DIST += examples/demo.sh examples/demo_torch.sh examples/finetune.py examples/requeue.sbatch $(GPT_DEVICE)
 
 if HAVE_CBLAS
 noinst_PROGRAMS += examples/gpt
@@ -31,4 +31,8 @@ examples/gpt_device.o: $(GPT_DEVICE) examples/gpt_device.h lib/zero.h
 demo: all
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/examples/demo.sh
 
-.PHONY: demo
+# TORCH_PYTHON=venv/bin/python names a Python that has torch and transformers.
+demo-torch: all
+	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/examples/demo_torch.sh
+
+.PHONY: demo demo-torch

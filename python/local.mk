@@ -6,9 +6,12 @@ PYTHON_FILES = \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
 	python/slurm_zero/_overlay.py \
+	python/slurm_zero/_progress.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_tensor.py
 EXTRA_DIST += $(PYTHON_FILES) \
+	python/build_backend.py \
+	python/pyproject.toml \
 	python/tests/cases.py \
 	python/tests/check.sh \
 	python/tests/checkpoint.py \
@@ -21,6 +24,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/rendezvous.py \
 	python/tests/rendezvous.sh \
 	python/tests/steps.py \
+	python/tests/tensors.py \
 	python/tests/torch.sh \
 	python/tests/train.py \
 	tests/slurm/torch.sh

@@ -53,6 +53,16 @@ need_command() {
 	command -v "$1" >/dev/null || skip "${2:-$1}" "there is no command $1"
 }
 
+# Tests change their folder.
+[[ ${TORCH_PYTHON-} != [!/]*/* ]] || TORCH_PYTHON=$PWD/$TORCH_PYTHON
+
+# need_torch: ends the test unless TORCH_PYTHON names a Python with torch. What came before has passed.
+need_torch() {
+	[[ ! ${TORCH_PYTHON-} ]] || return 0
+	[[ ",${ZERO_REQUIRE// /,}," != *,torch,* ]] || skip torch "TORCH_PYTHON names no Python that has it"
+	exit 0
+}
+
 # scratch: makes the folder $scratch, which is gone when the test ends.
 scratch() {
 	scratch=$(mktemp -d "${TMPDIR:-/tmp}/zero-test.XXXXXX") || fail "no temporary folder"

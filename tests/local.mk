@@ -59,7 +59,9 @@ SCRIPT_TESTS = \
 	tests/gpt/resume.sh \
 	tests/gpt/stages.sh \
 	tests/bench/smoke.sh \
-	tests/readme.sh
+	tests/readme.sh \
+	tests/torch.sh \
+	tests/wheel.sh
 
 LONG_TESTS += \
 	tests/aarch64.sh \

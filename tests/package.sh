@@ -25,9 +25,9 @@ links() {
 	[[ $(readelf -d "$1") != *R*PATH* ]] || [[ $format == rpm ]] || fail "${1##*/} has a run path"
 }
 
-# check_packages FORMAT DEVELOPMENT LAUNCHER PLUGIN LIBRARY: looks into the unpacked folders
+# check_packages FORMAT DEVELOPMENT LAUNCHER PLUGIN LIBRARY PYTHON: looks into the unpacked folders
 check_packages() {
-	local format=$1 development=$2 launcher=$3 plugin=$4 library=$5 twice lib all=$scratch/$1/all file
+	local format=$1 development=$2 launcher=$3 plugin=$4 library=$5 python=$6 twice lib module all=$scratch/$1/all file
 	twice=$(for file in "${@:2}"; do (cd "$file" && find . ! -type d); done | sort | uniq -d)
 	[[ -z $twice ]] || fail "in several packages: $twice"
 	mkdir "$all"
@@ -47,6 +47,14 @@ check_packages() {
 	file=$library$lib/slurm-zero/zero_cuda.so
 	[[ ! -e $file ]] || links "$file" ''
 	links "$plugin$lib/slurm/spank_zero.so" 'libyaml-0\.so\.2'
+	# the package for PyTorch is where the plugin looks for it
+	file=$lib/slurm-zero/python
+	links "$python$file/slurm_zero/_zero.abi3.so" 'libzero\.so\.2'
+	for module in "$top_srcdir"/python/slurm_zero/*.py; do
+		cmp "$python$file/slurm_zero/${module##*/}" "$module" || fail "no ${module##*/} in $format"
+	done
+	[[ $(cat "$python"/usr/lib*/python3*/*-packages/slurm-zero.pth) == "$file" ]] ||
+		fail "slurm-zero.pth: $(find "$python" -name '*.pth')"
 
 	[[ $(<"$plugin/usr/share/slurm-zero/zero.conf") == "optional $lib/slurm/spank_zero.so" ]] ||
 		fail "zero.conf: $(<"$plugin/usr/share/slurm-zero/zero.conf")"
@@ -97,7 +105,7 @@ deb() {
 	(cd "slurm-zero-$version" && DEB_BUILD_OPTIONS="nocheck parallel=$jobs" \
 		dpkg-buildpackage -b -uc -us) >build.log 2>&1 || fail "dpkg-buildpackage: $(tail -20 build.log)"
 	# in the order of check_packages
-	for package in libzero-dev slurm-zero slurm-zero-plugin libzero2; do
+	for package in libzero-dev slurm-zero slurm-zero-plugin libzero2 python3-slurm-zero; do
 		dpkg-deb -x "${package}_${version}_"*.deb "unpacked/$package" || fail "no $package"
 		folders+=("$scratch/deb/unpacked/$package")
 	done
@@ -121,7 +129,7 @@ rpms() {
 		options+=(--nodeps --define 'debug_package %{nil}')
 	RPM_BUILD_NCPUS=$jobs rpmbuild -tb --nocheck "${options[@]}" "$tarball" >build.log 2>&1 ||
 		fail "rpmbuild: $(tail -20 build.log)"
-	for package in libzero-devel slurm-zero slurm-zero-plugin libzero; do
+	for package in libzero-devel slurm-zero slurm-zero-plugin libzero python3-slurm-zero; do
 		file=$(find top/RPMS -name "$package-$version-*.rpm")
 		mkdir "unpacked/$package"
 		rpm2cpio "$file" | (cd "unpacked/$package" && cpio -id --quiet) || fail "no $package"

@@ -7,7 +7,7 @@ missing=0
 for name in ${ZERO_REQUIRE//,/ }; do
 	case $name in
 	aarch64 | clang | clang-format | cppcheck | debian | fuzzer | gcc | interop | large | make | man | nm | \
-		python3 | readelf | rpm | valgrind)
+		python3 | readelf | rpm | torch | valgrind)
 		# no matter of configure: the tests that need them say so
 		;;
 	cuda-build)

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import _checkpoint
+from . import _checkpoint, _progress
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
 from ._rendezvous import make_store
 from ._tensor import FlatShard, be_dispatched
@@ -164,7 +164,7 @@ def _keep(module, fn, recurse=True):
     its buffers only."""
     sharded = {k: p for k, p in module._parameters.items() if isinstance(p, FlatShard)}
     for name, p in sharded.items():
-        probe = torch.empty(0, dtype=p.dtype)
+        probe = torch.empty(0, dtype=p.dtype, device="cpu")
         moved = fn(probe)
         if (moved.dtype, moved.device) != (probe.dtype, probe.device):
             raise NotImplementedError(
@@ -259,7 +259,8 @@ def meta():
 def load(model, path, *, strict=True, progress=None):
     """Fills the parameters of a model, or of a part of one, from a safetensors file or folder. Each
     byte is read once, by the rank that keeps it. Returns the names that only the model has, and those
-    that only the files have. `progress` is called with (parameter, bytes done, bytes of all)."""
+    that only the files have. `progress` is True for a bar, which rank 0 shows, or is called with
+    (parameter, bytes done, bytes of all) on each rank, of what it keeps."""
     if _job is None:
         raise Error("shard the model first, with fully_shard")
     _job.lay_out()
@@ -280,6 +281,8 @@ def load(model, path, *, strict=True, progress=None):
             names[p.name] = next((w for w in wanted if w in tensors), wanted[0])
     if not names:
         raise ValueError(f"no parameter of this {type(model).__name__} is sharded")
+    if progress is True or progress is False:
+        progress = _progress.bar(dist.get_rank()) if progress else None
     missing, unexpected = _zero.load_model(keep, names, progress, strict)
     return [names[name] for name in missing], unexpected
 

@@ -181,9 +181,9 @@ def _make(job, optimizers, named, fresh):
                 )
             dtype = _TORCH[state["dtype"]]
             if state["block"] is None:
-                value = local = torch.zeros((), dtype=dtype)
+                value = local = torch.zeros((), dtype=dtype, device="cpu")
             else:
-                local = torch.zeros(param.sharded._local_tensor.shape, dtype=dtype)
+                local = torch.zeros(param.sharded._local_tensor.shape, dtype=dtype, device="cpu")
                 value = FlatShard.wrap(local, param.cut)
             _register(param.handle, state["name"], local, state["block"] is None)
             fresh.append((optimizers[int(index)], param.sharded, key, value))

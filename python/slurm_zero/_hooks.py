@@ -44,7 +44,7 @@ class Param:
         cut.lay_out = group.job.lay_out
         cut.writable = group.job.may_write
         self.cut = cut
-        empty = torch.empty(0, dtype=original.dtype)
+        empty = torch.empty(0, dtype=original.dtype, device="cpu")
         self.sharded = FlatShard.wrap(empty, cut, requires_grad=self.trainable)
         self.sharded._is_param = True
         cut.parameter = self.sharded
@@ -322,7 +322,7 @@ class Job:
         data, first = _zero.shard(p.handle)
         rank = _zero.place()[0]
         if data is None or cuts[rank] == cuts[rank + 1]:
-            local = torch.empty(0, dtype=dtype)
+            local = torch.empty(0, dtype=dtype, device="cpu")
         else:
             stored = torch.from_dlpack(_Capsule(data))
             local = stored[cuts[rank] - first : cuts[rank + 1] - first]
@@ -334,7 +334,7 @@ class Job:
         as_dtype = group.policy.param_dtype or dtype
         full = _zero.address(p.handle, group.gather_as(), DTYPES[as_dtype])
         if full is None:
-            full = torch.empty(cut.shape, dtype=as_dtype)
+            full = torch.empty(cut.shape, dtype=as_dtype, device="cpu")
         else:
             full = torch.from_dlpack(_Capsule(full))
         with torch.inference_mode(False):
@@ -387,7 +387,7 @@ class Job:
         sums = _zero.gradient_shard(p.handle)
         with torch.no_grad():
             if sums is None:
-                value = torch.empty(0, dtype=p.sharded.dtype)
+                value = torch.empty(0, dtype=p.sharded.dtype, device="cpu")
             else:
                 sums = torch.from_dlpack(_Capsule(sums))
                 value = (sums / (group.divide or world)).to(p.sharded.dtype)

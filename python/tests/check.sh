@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check-torch: the cases of cases.py alone and at several numbers of ranks.
+# make check-torch: the cases of cases.py alone and at several numbers of ranks. TORCH_QUICK=yes is what
+# make check runs of it: each program with two ranks.
 . "${top_srcdir:?run me by make check-torch}/tests/common.sh"
 
 # shellcheck source=python/tests/torch.sh
@@ -16,6 +17,11 @@ run() {
 	((status == 0)) || { failed=1; cat "$scratch/out"; }
 	echo "$* at stage ${ZERO_STAGE-3}: $(tail -1 "$scratch/out"), status $status"
 }
+# The same, if there is time.
+long() {
+	[[ ${TORCH_QUICK-} ]] || run "$@"
+}
+
 # ends WHAT PATTERN: the last of three ranks does something wrong, and the job ends with this sentence
 ends() {
 	timeout 300 "$builddir/launcher/zerorun" -n 3 "$TORCH_PYTHON" "$top_srcdir/python/tests/ends.py" "$1" >"$scratch/out" 2>&1
@@ -28,44 +34,55 @@ ends() {
 }
 
 read -ra cases <<<"${TORCH_CASES-}"
+[[ ! ${TORCH_QUICK-} ]] || TORCH_WORLDS=2
 for world in ${TORCH_WORLDS-alone 2 3}; do
 	run "$world" cases "${cases[@]}"
 done
 if [[ ! ${TORCH_CASES-} ]]; then
 	for stage in 0 1 2; do
-		ZERO_STAGE=$stage run 2 cases plain accumulation bfloat16 adamw_fused exceptions
+		ZERO_STAGE=$stage long 2 cases plain accumulation bfloat16 adamw_fused exceptions
 	done
 	if "$TORCH_PYTHON" -c 'import transformers' 2>/dev/null; then
-		run 2 models
-		run alone models gpt2 qwen3_moe
-		run 3 models llama bert
+		run 2 models llama_tied qwen3_moe
+		long 2 models gpt2 llama qwen3 mixtral bert vit
+		long alone models gpt2 mixtral
+		long 3 models llama bert
 	fi
 	# A checkpoint of two ranks, restored by others and at another stage.
 	mkdir "$scratch/saved"
 	run 2 checkpoint save "$scratch/saved"
 	run 3 checkpoint restore "$scratch/saved"
-	run alone checkpoint restore "$scratch/saved"
-	ZERO_STAGE=1 run 2 checkpoint restore "$scratch/saved"
+	long alone checkpoint restore "$scratch/saved"
+	ZERO_STAGE=1 long 2 checkpoint restore "$scratch/saved"
 	# What the end of a step tells: signals, saves, the report.
 	mkdir "$scratch/steps"
 	run 2 steps "$scratch/steps"
 	run alone steps "$scratch/steps" read
+	run 2 tensors
 	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
 	mkdir "$scratch/dcp"
 	run 2 dcp stock save "$scratch/dcp"
 	run 3 dcp zero load "$scratch/dcp"
-	run 2 dcp stock load "$scratch/dcp"
+	long 2 dcp stock load "$scratch/dcp"
 	# Accelerate, peft and the Trainer, which saves in one run and resumes in another.
 	if "$TORCH_PYTHON" -c 'import accelerate, peft, transformers' 2>/dev/null; then
 		mkdir "$scratch/frameworks"
-		for what in accelerate peft trainer resume; do
-			run 2 frameworks "$what" "$scratch/frameworks"
+		run 2 frameworks trainer "$scratch/frameworks"
+		for what in resume accelerate peft; do
+			long 2 frameworks "$what" "$scratch/frameworks"
 		done
 	fi
 	# A rank that nothing catches, and ranks with different models.
 	run 2 refused
 	ends forward 'rank 2 .* called exit(1) without zero_close'
 	ends shape 'layout of 4 groups with 19 parameters of 3259 elements .* while rank'
+	# torch.distributed of one rank each.
+	"$builddir/launcher/zerorun" -n 2 "$TORCH_PYTHON" -c 'if True:
+		import slurm_zero, torch.distributed as dist
+		dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+		slurm_zero.init()' 2>&1 |
+		grep -q "initialised as rank 0 of 1, but the launcher says rank . of 2" ||
+		{ failed=1; echo "FAIL: torch.distributed of other ranks"; }
 	# A launcher that the library does not know would be N jobs of one rank.
 	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
 		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }

@@ -161,11 +161,21 @@ def trained(name, resume=None):
     return [mean(loss) for loss, _ in trainer.seen], [ids for _, ids in trainer.seen], trainer
 
 
+def replace():
+    from torch.distributed._composable.fsdp import fully_shard
+
+    zero.replace_fsdp2()
+    zero.replace_fsdp2()  # a second time does nothing
+    for other in (torch.distributed._composable.fsdp, torch.distributed.fsdp._fully_shard):
+        assert other.fully_shard is torch.distributed.fsdp.fully_shard is not fully_shard
+    assert other.fully_shard.state(torch.nn.Linear(1, 1)) is None
+
+
 _overlay._accelerate_on_cpus()  # for torch's FSDP2 too
 if what in ("accelerate", "peft"):
     wanted = single(make(), [[batch(step, r) for r in range(world)] for step in range(STEPS)])
     close("FSDP2", accelerated("stock"), wanted)
-    zero.replace_fsdp2()
+    replace()
     close("zero", accelerated("zero"), wanted)
 elif what == "trainer":
     losses, batches, _ = trained("stock")
