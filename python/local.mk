@@ -17,8 +17,11 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/check.sh \
 	python/tests/checkpoint.py \
 	python/tests/dcp.py \
+	python/tests/ends.py \
 	python/tests/frameworks.py \
+	python/tests/harness.py \
 	python/tests/models.py \
+	python/tests/refused.py \
 	python/tests/rendezvous.py \
 	python/tests/rendezvous.sh \
 	python/tests/steps.py \

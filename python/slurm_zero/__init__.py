@@ -27,7 +27,7 @@ from . import _checkpoint, _progress
 from ._adamw import AdamW
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
 from ._rendezvous import make_store
-from ._tensor import FlatShard
+from ._tensor import FlatShard, be_dispatched
 
 __all__ = [
     "AdamW", "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
@@ -41,11 +41,14 @@ _failed = False
 
 def init(settings=""):
     """Opens the job, and torch.distributed with it. fully_shard does it where it was not done. A
-    second call does nothing. `settings` are those of zero_open: "stage=3"."""
+    second call does nothing. `settings` are those of zero(3): "stage=3"."""
     global _job
     if _job is not None:
-        if settings:
-            raise Error("slurm_zero.init was called before, with other settings")
+        if settings and settings != _job.settings:
+            raise Error(
+                f"the job was opened with the settings '{_job.settings}' already, not '{settings}': call "
+                "slurm_zero.init before all else"
+            )
         return
     _zero.open(f"backend=host {settings}".strip())
     rank, world, _, local_world = _zero.place()
@@ -56,6 +59,7 @@ def init(settings=""):
             "this process: use `zerorun -n N` or `srun`"
         )
     job = Job()
+    job.settings = settings
     job.stage = int(_zero.setting("stage"))
     if not dist.is_initialized():
         store = make_store(rank, world, local_world == world, _zero.exchange)
@@ -66,6 +70,7 @@ def init(settings=""):
             f"but the launcher says rank {rank} of {world}"
         )
     job.mesh = init_device_mesh("cpu", (world,))
+    be_dispatched(job.mesh)
     register_optimizer_step_pre_hook(job.step_begin)
     register_optimizer_step_post_hook(job.step_end)
     hook = sys.excepthook

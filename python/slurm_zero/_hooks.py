@@ -38,6 +38,7 @@ class Param:
         self.group, self.places = group, places  # [(module, attribute)]
         self.original = original
         self.trainable = original.requires_grad
+        self.can_train = self.trainable  # what it was laid out with
         self.handle = self.full = self.name = None
         self.flag = False  # this rank has added a gradient since the last backward pass
         cut = Cut(places[0][1], tuple(original.shape), original.contiguous().stride(), group.job.mesh)
@@ -47,6 +48,16 @@ class Param:
         self.sharded = FlatShard.wrap(empty, cut, requires_grad=self.trainable)
         self.sharded._is_param = True
         cut.parameter = self.sharded
+
+    def follow(self):
+        """requires_grad was changed."""
+        if not self.can_train:
+            raise NotImplementedError(
+                f"{self.name} was frozen when the sharded parameters were first used, and cannot be "
+                "trained: freeze it after that"
+            )
+        self.trainable = self.sharded.requires_grad
+        self.full.requires_grad_(self.trainable)
 
     def show(self, tensor):
         for module, attribute in self.places:
@@ -124,9 +135,7 @@ class Group:
             self.gathered = True
         for param in self.params:
             if param.sharded.requires_grad != param.trainable:
-                raise NotImplementedError(
-                    f"requires_grad of {param.name} was changed after the sharded parameters were used"
-                )
+                param.follow()
             param.show(param.full)
 
     def hide(self):
@@ -219,7 +228,7 @@ class Group:
         to, source = [], []
         with torch.no_grad():
             for p in self.params:
-                if not p.trainable:
+                if not p.can_train:
                     continue
                 buffer = _zero.gradient(p.handle, DTYPES[dtype])
                 if buffer is None:
@@ -296,7 +305,7 @@ class Job:
             if group.policy.reduce_dtype:
                 _zero.group_gradient_dtype(group.handle, DTYPES[group.policy.reduce_dtype])
             for p in group.params:
-                p.trainable = p.sharded.requires_grad
+                p.trainable = p.can_train = p.sharded.requires_grad
                 p.name = p.cut.name = names[p.places[0]]
                 p.handle = _zero.param_new(
                     group.handle, p.name, DTYPES[p.original.dtype], tuple(p.original.shape), p.trainable

@@ -13,126 +13,12 @@ import tempfile
 import traceback
 
 import torch
-import torch.utils.checkpoint
 from torch import nn
 
 import slurm_zero as zero
-
-torch.manual_seed(1)
-torch.set_num_threads(1)
-zero.init()
-rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-WIDTH = 13
-
-
-class Block(nn.Module):
-    def __init__(self, checkpoint=None):
-        super().__init__()
-        self.a, self.b = nn.Linear(WIDTH, 29), nn.Linear(29, WIDTH, bias=False)
-        self.norm = nn.LayerNorm(WIDTH)
-        self.checkpoint = checkpoint
-
-    def forward(self, x):
-        if self.checkpoint is None:
-            return x + self.inner(x)
-        return x + torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=self.checkpoint)
-
-    def inner(self, x):
-        return self.b(torch.tanh(self.a(self.norm(x))))
-
-
-class Model(nn.Module):
-    def __init__(self, block=Block, outer=None):
-        super().__init__()
-        self.embed = nn.Embedding(31, WIDTH)
-        self.blocks = nn.ModuleList(block() for _ in range(3))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 31, bias=False)
-        self.outer = outer
-
-    def forward(self, ids):
-        x = self.embed(ids)
-        for block in self.blocks:
-            if self.outer is None:
-                x = block(x)
-            else:
-                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=self.outer)
-        return self.head(self.norm(x))
-
-
-def shard(model, **options):
-    for block in dict.fromkeys(model.blocks):
-        zero.fully_shard(block, **options)
-    return zero.fully_shard(model, **options)
-
-
-def loss_of(model, ids):
-    return nn.functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-
-
-def batches(step, micro=0):
-    generator = torch.Generator().manual_seed(100 * step + micro)
-    return torch.randint(0, 31, (world, 2, 7), generator=generator)
-
-
-def compare(name, model, single, tolerance):
-    want = dict(single.named_parameters())
-    for key, p in model.named_parameters():
-        assert isinstance(p, zero.FlatShard), (name, key)
-        for what, mine, other in (("gradient", p.grad, want[key].grad), ("value", p, want[key])):
-            if other is None or mine is None:
-                assert other is None and mine is None, (name, key, what, mine is None, other is None)
-                continue
-            torch.testing.assert_close(
-                mine.full_tensor(), other.detach(), rtol=tolerance, atol=tolerance,
-                msg=lambda text: f"{name}: {what} of {key}: {text}",
-            )
-
-
-def train(name, model, single=None, *, sharder=shard, loss=loss_of, steps=3, tolerance=2e-5, make=None,
-          clip=0.1, between=None, backward=None):
-    single = copy.deepcopy(model) if single is None else single
-    sharder(model)
-    # A small eps would turn the rounding of a gradient that is nearly 0 into a step of another size.
-    make = make or (lambda ps: torch.optim.AdamW(ps, lr=1e-2, eps=1e-3))
-    mine, other = (make([p for p in m.parameters() if p.requires_grad]) for m in (model, single))
-    for step in range(steps):
-        data = batches(step)
-        for m, ranks in ((model, [rank]), (single, range(world))):
-            for r in ranks:
-                scale = 1 if m is model else 1 / world
-                if backward:
-                    backward(m, data[r], scale, r == ranks[-1])
-                else:
-                    (loss(m, data[r]) * scale).backward()
-        if clip:
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-            norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-            torch.testing.assert_close(
-                norm, torch.nn.utils.clip_grad_norm_(single.parameters(), clip), rtol=1e-4, atol=1e-5
-            )
-        compare(f"{name} step {step}", model, single, tolerance)
-        mine.step(), other.step()
-        compare(f"{name} after step {step}", model, single, 10 * tolerance)
-        mine.zero_grad(), other.zero_grad()
-        if between:
-            between(model, single)
-
-
-CASES = {}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
-
-
-def expect(error, text, function):
-    try:
-        function()
-    except error as e:
-        assert text in str(e), e
-        return
-    raise AssertionError(f"no {error.__name__} with '{text}'")
+from harness import (
+    CASES, WIDTH, Block, Model, batches, case, expect, loss_of, rank, shard, train, world
+)
 
 
 @case
@@ -213,6 +99,14 @@ def library_adamw_without_gradients():
     expect(ValueError, "that fully_shard has sharded", lambda: zero.AdamW(unsharded))
     mixed = zero.AdamW([{"params": [model.norm.weight], "eps": 1e-4}, {"params": [model.norm.bias]}])
     expect(ValueError, "the same betas and eps", mixed.step)
+
+
+@case
+def muon():
+    model = Model()
+    for name, p in model.named_parameters():
+        p.requires_grad_(name.startswith("blocks") and p.ndim == 2)
+    train("muon", model, make=lambda ps: torch.optim.Muon(ps, lr=1e-3), clip=0, tolerance=1e-4)
 
 
 @case
@@ -428,13 +322,22 @@ def gradients_of_activations():
     train("autograd.grad", Model(), backward=backward)
 
 
-@case
-def compiled():
-    model = Model()
-    single = copy.deepcopy(model)
-    for block in model.blocks:
-        block.compile(backend="aot_eager")
-    train("compiled", model, single)
+def compiled(name, backend, outer=None, frozen=False):
+    def run():
+        model = Model(outer=outer)
+        if frozen:
+            model.embed.requires_grad_(False)
+            model.blocks[0].requires_grad_(False)
+        single = copy.deepcopy(model)
+        for block in model.blocks:
+            block.compile(backend=backend)
+        train(name, model, single)
+
+    CASES[name] = run
+
+
+compiled("compiled", "aot_eager")
+compiled("compiled_checkpoint_frozen", "aot_eager", outer=False, frozen=True)
 
 
 @case
@@ -664,46 +567,41 @@ def load_of_a_part():
 
 
 @case
-def refused():
-    class View(nn.Module):
+def frozen_and_trained_by_turns():
+    """As a generator's parameters are while its critic is trained."""
+
+    def between(model, single):
+        between.frozen = not between.frozen
+        for m in (model, single):
+            m.embed.requires_grad_(not between.frozen)
+            m.blocks[1].requires_grad_(not between.frozen)
+            m.blocks[2].a.requires_grad_(not between.frozen)
+
+    between.frozen = False
+    train("by turns", Model(), between=between, steps=5)
+
+
+@case
+def experts():
+    """Each word goes to one of five experts, some of which no rank, or not every rank, uses."""
+
+    class Expert(Block):
         def __init__(self):
             super().__init__()
-            self.w = nn.Parameter(torch.ones(5))
+            self.router = nn.Linear(WIDTH, 5)
+            self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(5))
 
         def forward(self, x):
-            return self.w.view(1, 5)
+            weight, index = self.router(x)[..., :4].softmax(-1).max(-1)
+            out = torch.zeros_like(x)
+            for i in index.unique().tolist():
+                out[index == i] = self.experts[i](x[index == i]) * weight[index == i, None]
+            return super().forward(x) + out
 
-    view, model = zero.fully_shard(View()), shard(Model())
-    expect(ValueError, "before", lambda: zero.fully_shard(model))
-    expect(ValueError, "in a group already", lambda: zero.fully_shard(model.embed))
-    sharing = nn.Linear(2, 2)
-    sharing.weight = model.embed.weight
-    expect(ValueError, "in a group already", lambda: zero.fully_shard(sharing))
-    expect(ValueError, "torch.int64", lambda: zero.fully_shard(Ints()))
-    expect(NotImplementedError, "two dimensions", lambda: zero.fully_shard(
-        nn.Linear(2, 2), mesh=torch.distributed.init_device_mesh("cpu", (1, world))))
-    expect(NotImplementedError, "moved", lambda: model.double())
-    toggled = zero.fully_shard(nn.Linear(3, 3))
-    toggled(torch.ones(3))
-    toggled.bias.requires_grad_(False)
-    expect(NotImplementedError, "requires_grad of", lambda: toggled(torch.ones(3)))
-    expect(NotImplementedError, "in place", lambda: model.head.weight.detach().cumsum_(0))
-    expect(NotImplementedError, "each rank has a part", lambda: torch._foreach_max([model.head.weight]))
-    expect(NotImplementedError, "closure", lambda: torch.optim.SGD(model.parameters()).step(lambda: 0))
-    expect(NotImplementedError, "return a copy", lambda: view(torch.ones(1)))
-    zero.reset()
+    def backward(model, data, scale, last):
+        (loss_of(model, data[:1, :3]) * scale).backward()
 
-    def second_order():
-        loss_of(model, batches(0)[rank]).backward(create_graph=True)
-
-    expect(NotImplementedError, "create_graph", second_order)
-    zero.reset()
-
-
-class Ints(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.ones(5, dtype=torch.int64), requires_grad=False)
+    train("experts", Model(Expert), backward=backward)
 
 
 def main():

@@ -17,10 +17,20 @@ run() {
 	((status == 0)) || { failed=1; cat "$scratch/out"; }
 	echo "$* at stage ${ZERO_STAGE-3}: $(tail -1 "$scratch/out"), status $status"
 }
-
 # The same, if there is time.
 long() {
 	[[ ${TORCH_QUICK-} ]] || run "$@"
+}
+
+# ends WHAT PATTERN: the last of three ranks does something wrong, and the job ends with this sentence
+ends() {
+	timeout 300 "$builddir/launcher/zerorun" -n 3 "$TORCH_PYTHON" "$top_srcdir/python/tests/ends.py" "$1" >"$scratch/out" 2>&1
+	local status=$?
+	((status != 0 && status != 124)) && grep -q "$2" "$scratch/out" || {
+		failed=1
+		cat "$scratch/out"
+		echo "FAIL: ends $1 with status $status, without '$2'"
+	}
 }
 
 read -ra cases <<<"${TORCH_CASES-}"
@@ -33,10 +43,10 @@ if [[ ! ${TORCH_CASES-} ]]; then
 		ZERO_STAGE=$stage long 2 cases plain accumulation bfloat16 adamw_fused exceptions
 	done
 	if "$TORCH_PYTHON" -c 'import transformers' 2>/dev/null; then
-		run 2 models llama_tied
-		for model in gpt2 llama; do
-			long 2 models "$model"
-		done
+		run 2 models llama_tied qwen3_moe
+		long 2 models gpt2 llama qwen3 mixtral bert vit
+		long alone models gpt2 mixtral
+		long 3 models llama bert
 	fi
 	# A checkpoint of two ranks, restored by others and at another stage.
 	mkdir "$scratch/saved"
@@ -62,6 +72,10 @@ if [[ ! ${TORCH_CASES-} ]]; then
 			long 2 frameworks "$what" "$scratch/frameworks"
 		done
 	fi
+	# A rank that nothing catches, and ranks with different models.
+	run 2 refused
+	ends forward 'rank 2 .* called exit(1) without zero_close'
+	ends shape 'layout of 4 groups with 19 parameters of 3259 elements .* while rank'
 	# torch.distributed of one rank each.
 	"$builddir/launcher/zerorun" -n 2 "$TORCH_PYTHON" -c 'if True:
 		import slurm_zero, torch.distributed as dist

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on each rank: what is refused, each with a sentence on all ranks, after which the job goes on."""
+
+from harness import Model, batches, expect, loss_of, rank, shard, world
+
+import torch
+from torch import nn
+
+import slurm_zero as zero
+
+
+class View(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(5))
+
+    def forward(self, x):
+        return self.w.view(1, 5)
+
+
+class Ints(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(5, dtype=torch.int64), requires_grad=False)
+
+
+view, model = zero.fully_shard(View()), shard(Model())
+frozen = zero.fully_shard(nn.Linear(3, 3).requires_grad_(False))
+expect(zero.Error, "opened with the settings '' already", lambda: zero.init("stage=1"))
+zero.init(), zero.init("")
+
+# Groups.
+expect(ValueError, "before", lambda: zero.fully_shard(model))
+expect(ValueError, "in a group already", lambda: zero.fully_shard(model.embed))
+sharing = nn.Linear(2, 2)
+sharing.weight = model.embed.weight
+expect(ValueError, "parameter weight is in a group already", lambda: zero.fully_shard(sharing))
+expect(ValueError, "parameter w is torch.int64", lambda: zero.fully_shard(Ints()))
+expect(ValueError, "parameter weight is torch.float64", lambda: zero.fully_shard(nn.Linear(2, 2).double()))
+expect(ValueError, "mp_policy has torch.float64", lambda: zero.fully_shard(
+    nn.Linear(2, 2), mp_policy=zero.MixedPrecisionPolicy(param_dtype=torch.float64)))
+expect(ValueError, "takes a module", lambda: zero.fully_shard([]))
+expect(NotImplementedError, "two dimensions", lambda: zero.fully_shard(
+    nn.Linear(2, 2), mesh=torch.distributed.init_device_mesh("cpu", (1, world))))
+expect(NotImplementedError, "moved", lambda: model.double())
+expect(NotImplementedError, "does not support set_all_reduce_hook", lambda: model.set_all_reduce_hook(None))
+
+# Parameters.
+frozen(torch.ones(3))
+frozen.bias.requires_grad_(True)
+expect(NotImplementedError, "bias was frozen", lambda: frozen(torch.ones(3)))
+expect(NotImplementedError, "in place", lambda: model.head.weight.detach().cumsum_(0))
+expect(NotImplementedError, "each rank has a part", lambda: torch._foreach_max([model.head.weight]))
+expect(NotImplementedError, "return a copy", lambda: view(torch.ones(1)))
+zero.reset()
+
+# Steps.
+lbfgs = torch.optim.LBFGS(model.parameters())
+expect(NotImplementedError, "closure", lambda: torch.optim.SGD(model.parameters()).step(lambda: 0))
+expect(NotImplementedError, "closure", lambda: lbfgs.step(lambda: loss_of(model, batches(0)[rank])))
+
+
+def second_order():
+    loss_of(model, batches(0)[rank]).backward(create_graph=True)
+
+
+expect(NotImplementedError, "create_graph", second_order)
+zero.reset()
+late = Model()
+early = torch.optim.SGD(late.parameters())
+shard(late)
+loss_of(late, batches(0)[rank]).backward()
+expect(zero.Error, "was built before fully_shard", early.step)
+zero.reset()
+
+# What is left can be trained.
+loss_of(model, batches(0)[rank]).backward()
+torch.optim.SGD(model.parameters()).step()
+if rank == 0:
+    print("1 passed, 0 failed", flush=True)
