@@ -134,10 +134,18 @@ class FullyShardedModule(FSDPModule):
     def set_is_last_backward(self, is_last_backward):
         """Nothing waits for it: each backward ends its own reduces."""
 
-    def set_modules_to_forward_prefetch(self, modules):
-        """A hint, which is not used yet."""
+    def _set_prefetch(self, backward, modules):
+        wanted = [g for module in modules for g in module._groups(recurse=False)]
+        for group in self._groups(recurse=False):
+            group.wanted[backward] = wanted
 
-    set_modules_to_backward_prefetch = set_modules_to_forward_prefetch
+    def set_modules_to_forward_prefetch(self, modules):
+        """Their groups are prefetched when this module's forward begins, instead of the group that
+        was gathered after this one in the last forward pass. The same on all ranks."""
+        self._set_prefetch(False, modules)
+
+    def set_modules_to_backward_prefetch(self, modules):
+        self._set_prefetch(True, modules)
 
     _apply = nn.Module._apply
 

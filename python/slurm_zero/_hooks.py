@@ -73,7 +73,11 @@ class Group:
         self.reshard_after_forward = reshard_after_forward
         self.root = False
         self.handle = None
-        self.gathered = self.in_backward = False
+        self.gathered = self.prefetched = self.in_backward = False
+        self.moves = False  # whether a gather sends or casts anything
+        # By direction, forward and backward: the group that was gathered after this one the last
+        # time, and the groups that the program wants to be prefetched instead.
+        self.followed, self.wanted = [None, None], [None, None]
         self.sync = True
         self.divide = None
         self.to_run = set()
@@ -132,11 +136,25 @@ class Group:
             return
         if not self.gathered:
             _zero.gather(self.handle, self.gather_as())
-            self.gathered = True
+            self.gathered, self.prefetched = True, False
+            self.prefetch()
         for param in self.params:
             if param.sharded.requires_grad != param.trainable:
                 param.follow()
             param.show(param.full)
+
+    def prefetch(self):
+        """Begins to gather what comes after this group. Ranks gather in the same order, so that they
+        do this alike. What then is not used is released with all groups before the step."""
+        job = self.job
+        if job.last:
+            job.last.followed[job.backward] = self
+        job.last = self
+        wanted = self.wanted[job.backward]
+        for group in [self.followed[job.backward]] if wanted is None else wanted:
+            if group and group.moves and not group.gathered and not group.prefetched:
+                _zero.prefetch([group.handle], group.gather_as())
+                group.prefetched = True
 
     def hide(self):
         for param in self.params:
@@ -144,8 +162,8 @@ class Group:
 
     def reshard(self):
         self.hide()
-        if self.gathered:
-            self.gathered = False
+        if self.gathered or self.prefetched:
+            self.gathered = self.prefetched = False
             _zero.release(self.handle)
 
     # -- forward
@@ -154,6 +172,8 @@ class Group:
     def pre_forward(self, module, args, kwargs):
         self.job.check_backward()
         if not self.in_backward:
+            if self.root:
+                self.job.end_pass()
             if module not in self.to_run:
                 self.to_run = set(self.modules)
         self.unshard()
@@ -275,6 +295,7 @@ class Job:
         self.roots = []
         self.optimizers = weakref.WeakSet()  # that have stepped
         self.backward = self.stepping = False
+        self.last = None  # the group that was gathered last in this forward or backward pass
         self.stage = 3
         self.stopping = False  # what the last step was told of signals
         self.steps = 0  # that were taken, for the names of checkpoints
@@ -312,6 +333,11 @@ class Job:
                 )
         _zero.layout()
         self.laid_out = len(self.groups)
+        sends = self.stage == 3 and int(_zero.setting("share")) < _zero.place()[1]
+        for group in new:
+            as_dtype = group.policy.param_dtype
+            casts = as_dtype and any(p.original.dtype != as_dtype for p in group.params)
+            group.moves = bool(group.params and (sends or casts))
         for group in new:
             for p in group.params:
                 self._take(group, p)
@@ -343,8 +369,14 @@ class Job:
         p.original._sharded_as = p.name  # for an optimizer that still has it
         p.original = None
 
+    def end_pass(self):
+        if self.last:
+            self.last.followed[self.backward] = None
+        self.last = None
+
     def begin_backward(self):
         if not self.backward:
+            self.end_pass()
             self.backward = True
             Variable._execution_engine.queue_callback(self.end_backward)
 
@@ -353,8 +385,9 @@ class Job:
         """Ends a backward pass: reduces what is left, and adds the sums to .grad of the shards."""
         # A group may have no parameters, if its parts have them all.
         for group in self.groups[: self.laid_out]:
-            if group.gathered or group.in_backward:
+            if group.gathered or group.prefetched or group.in_backward:
                 group.post_backward()
+        self.end_pass()
         groups = [g for g in self.groups[: self.laid_out] if g.params]
         self.backward = False
         synced = [g for g in groups if g.sync]
@@ -455,8 +488,9 @@ class Job:
     def reset(self):
         _zero.reset()
         self.backward = self.stepping = False
+        self.last = None
         for group in self.groups[: self.laid_out]:
-            group.gathered = group.in_backward = False
+            group.gathered = group.prefetched = group.in_backward = False
             group.to_run = set()
             group.hide()
             for p in group.params:

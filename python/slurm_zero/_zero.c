@@ -413,6 +413,22 @@ static PyObject *py_gather(PyObject *self, PyObject *args)
 	return zero_py_status(status);
 }
 
+static PyObject *py_prefetch(PyObject *self, PyObject *args)
+{
+	zero_group **groups;
+	zero_status status;
+	PyObject *list;
+	size_t count;
+	int as;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "Oi", &list, &as) || !to_groups(list, &groups, &count))
+		return NULL;
+	WAIT(zero_prefetch(groups, count, (zero_dtype)as));
+	PyMem_Free(groups);
+	return zero_py_status(status);
+}
+
 static PyObject *py_release(PyObject *self, PyObject *args)
 {
 	zero_group *group;
@@ -575,6 +591,7 @@ static PyMethodDef methods[] = {
 	{"shard", py_shard, METH_VARARGS, NULL},
 	{"address", py_address, METH_VARARGS, NULL},
 	{"gather", py_gather, METH_VARARGS, NULL},
+	{"prefetch", py_prefetch, METH_VARARGS, NULL},
 	{"release", py_release, METH_VARARGS, NULL},
 	{"gradient", py_gradient, METH_VARARGS, NULL},
 	{"reduce", py_reduce, METH_VARARGS, NULL},

@@ -454,6 +454,52 @@ def bfloat16():
 
 
 @case
+def prefetch():
+    """In the order of the last pass, when the order has changed, and as the program says."""
+    model = Model()
+    single = copy.deepcopy(model)
+    inner = zero.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    blocks, handles, begun, want = list(model.blocks), [], [], [[], [0, 1, 2, 1, 0], None, [2, 1, 0, 1, 2], None]
+    real = zero._zero.prefetch
+
+    def sharder(m):
+        for block in m.blocks:
+            zero.fully_shard(block, mp_policy=inner)
+        zero.fully_shard(m, mp_policy=dataclasses.replace(inner, output_dtype=torch.float32))
+
+    def record(groups, dtype):
+        begun.append(handles.index(groups[0]))
+        real(groups, dtype)
+
+    def loss(m, data):
+        if m is model:
+            return loss_of(m, data)
+        rounded = {k: v.bfloat16() for k, v in m.named_parameters()}
+        return loss_of(lambda ids: torch.func.functional_call(m, rounded, (ids,)).float(), data)
+
+    def between(*models):
+        handles[:] = [zero._job.groups[n].handle for n in range(len(zero._job.groups) - 4, len(zero._job.groups))]
+        expected = want.pop(0)
+        assert expected is None or begun == expected, (begun, expected)
+        begun.clear()
+        if expected and expected[0] == 0:
+            for m in models:
+                m.blocks = nn.ModuleList(reversed(m.blocks))
+        if len(want) == 1:
+            model.set_modules_to_forward_prefetch([blocks[2], blocks[0]])
+            blocks[2].set_modules_to_forward_prefetch([])
+            blocks[0].set_modules_to_backward_prefetch([blocks[2]])
+            want[0] = [2, 0, 2]  # what is prefetched already is not begun again
+
+    zero._zero.prefetch = record
+    try:
+        train("prefetch", model, single, sharder=sharder, loss=loss, steps=5, tolerance=2e-2, clip=0,
+              make=lambda ps: torch.optim.SGD(ps, lr=1e-2), between=between)
+    finally:
+        zero._zero.prefetch = real
+
+
+@case
 def stored_as_bfloat16():
     def make(ps):
         return torch.optim.SGD(ps, lr=1e-2)

@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The training step that examples/gpt is held against: the same model sharded by PyTorch's FSDP2.
+"""The same model sharded by PyTorch's FSDP2 and by slurm_zero, in turns.
 
-fsdp2.py RANKS TOKENS: trains on the 16-bit tokens of a file and prints the median of a step's
-milliseconds. GPT-2 of 6 layers, width 384, 6 heads, 50304 tokens with a tied head; 4 sequences of
-256 on each rank, f32, AdamW, norms clipped to 1. The ranks share the machine's cores.
+fsdp2.py ZERORUN TOKENS RECORD: trains on the 16-bit tokens of a file, adds rows to the bench's record,
+and prints the milliseconds of FSDP2's step. GPT-2 of 6 layers, width 384, 6 heads, 50304 tokens with a
+tied head; 4 sequences of 256 on each rank, f32, AdamW, norms clipped to 1. The ranks share the
+machine's cores. Each side runs in processes of its own, started alike.
 """
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 
 LAYERS, WIDTH, HEADS, VOCAB, BATCH, LENGTH, STEPS = 6, 384, 6, 50304, 4, 256, 4
+RANKS, ROUNDS = 2, 3
 
 
 class Block(nn.Module):
@@ -50,17 +53,54 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.view(-1, VOCAB), targets.reshape(-1))
 
 
-def train(rank, ranks, path, milliseconds):
-    dist.init_process_group("gloo", rank=rank, world_size=ranks)
-    torch.set_num_threads(max(1, os.cpu_count() // ranks))
+def make_fsdp2(store):
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=int(os.environ["PMIX_RANK"]), world_size=RANKS
+    )
+    return fully_shard, torch.optim.AdamW, {"fused": True}
+
+
+def make_ours(store):
+    import slurm_zero as zero
+
+    zero.init()
+    return zero.fully_shard, torch.optim.AdamW, {"fused": True}
+
+
+SIDES = {"fsdp2": make_fsdp2, "ours": make_ours}
+
+
+def pss():
+    """Bytes of this process, a part of what it shares with others."""
+    with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+        return sum(1024 * int(line.split()[1]) for line in file if line.startswith("Pss:"))
+
+
+def train(side, path, store, watch):
+    """Prints the median of a step's milliseconds, and the peak of the ranks' memory if it is watched,
+    which takes time."""
+    fully_shard, optimizer, options = SIDES[side](store)
+    torch.set_num_threads(max(1, os.cpu_count() // RANKS))
     torch.manual_seed(1)
+    peak, over = [0], threading.Event()
+
+    def look():
+        while not over.wait(0.02):
+            peak[0] = max(peak[0], pss())
+
     model = GPT()
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
+    optimizer = optimizer(model.parameters(), lr=3e-4, weight_decay=0.1, **options)
     with open(path, "rb") as file:
         corpus = torch.frombuffer(bytearray(file.read()), dtype=torch.uint16).long()
+    watcher = threading.Thread(target=look)
+    if watch:
+        watcher.start()
+    milliseconds = []
     for step in range(1 + STEPS):
         first = torch.randint(len(corpus) - LENGTH - 1, (BATCH,)).tolist()
         rows = torch.stack([corpus[i : i + LENGTH + 1] for i in first])
@@ -71,14 +111,79 @@ def train(rank, ranks, path, milliseconds):
         optimizer.step()
         optimizer.zero_grad()
         dist.barrier()
-        if rank == 0 and step:
+        if step:
             milliseconds.append(1e3 * (time.monotonic() - start))
-    dist.destroy_process_group()
+    over.set()
+    if watch:
+        watcher.join()
+    peaks = torch.tensor([peak[0]])
+    dist.all_reduce(peaks)
+    if dist.get_rank() == 0:
+        print("figures", statistics.median(milliseconds), int(peaks))
+
+
+def hooks():
+    """Prints the milliseconds of this thread that the hooks of 8 groups take in a step without the
+    optimizer: those of a model that computes nearly nothing, less those of the same one unsharded."""
+    import slurm_zero as zero
+
+    torch.set_num_threads(1)
+
+    def model():
+        parts = (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)) for _ in range(7))
+        return nn.Sequential(*parts, nn.Linear(4, 4))
+
+    def step(m):
+        start = time.thread_time()
+        m(x).sum().backward()
+        took = time.thread_time() - start
+        for p in m.parameters():
+            p.grad = None
+        return took
+
+    x = torch.ones(1, 4)
+    sharded, single = model(), model()
+    for part in sharded[:7]:
+        zero.fully_shard(part)
+    zero.fully_shard(sharded)
+    pairs = [(step(sharded), step(single)) for _ in range(220)][20:]
+    print("figures", 1e3 * statistics.median(a - b for a, b in pairs), 0)
+
+
+def run(command):
+    out = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=True)
+    line = next(line for line in out.stdout.splitlines() if line.startswith("figures "))
+    return [float(word) for word in line.split()[1:]]
+
+
+def compare(zerorun, tokens, record):
+    me = [sys.executable, os.path.abspath(__file__)]
+
+    def side(name, watch):
+        with tempfile.TemporaryDirectory() as folder:
+            return run([zerorun, "-n", str(RANKS), *me, name, tokens, f"{folder}/store", watch])
+
+    def row(what, ranks, figure, unit, ours, bare, inside, beside):
+        numbers = f"{ranks}\t{figure:.6g}\t{unit}\t{ours:.6g}\t{bare:.6g}"
+        record.write(f"row\tgpt\t{what}\t{numbers}\t{inside}\t{beside}\n")
+
+    rounds = [{name: side(name, "")[0] for name in SIDES} for _ in range(ROUNDS)]
+    ms = {name: statistics.median(r[name] for r in rounds) for name in SIDES}
+    ratio = statistics.median(r["ours"] / r["fsdp2"] for r in rounds)
+    row("PyTorch: step over FSDP2, the same AdamW", RANKS, ratio, "x", ms["ours"], ms["fsdp2"], "ms", "FSDP2")
+    peak = {name: side(name, "watch")[1] / 1e6 for name in SIDES}
+    row("PyTorch: peak of both ranks together over FSDP2", RANKS, peak["ours"] / peak["fsdp2"], "x",
+        peak["ours"], peak["fsdp2"], "MB", "FSDP2")
+    (alone, _) = run([*me, "hooks"])
+    row("PyTorch: time of the hooks of 8 groups in a step", 1, alone, "ms", alone, float("nan"), "ms", "-")
+    print(f"{ms['fsdp2']:.1f}")
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", str(20000 + os.getpid() % 20000))
-    measured = mp.Manager().list()
-    mp.spawn(train, (int(sys.argv[1]), sys.argv[2], measured), nprocs=int(sys.argv[1]))
-    print(f"{statistics.median(measured):.1f}")
+    if sys.argv[1] == "hooks":
+        hooks()
+    elif sys.argv[1] in SIDES:
+        train(*sys.argv[1:])
+    else:
+        with open(sys.argv[3], "a", encoding="utf-8") as file:
+            compare(sys.argv[1], sys.argv[2], file)

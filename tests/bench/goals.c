@@ -27,6 +27,7 @@ static const char save[] = "save";
 static const char save_background[] = "save in the background";
 static const char restore[] = "restore";
 static const char training[] = "a training step of the gpt example";
+static const char torch[] = "a training step of PyTorch";
 
 /* clang-format off */
 const struct goal goals[] = {
@@ -121,6 +122,10 @@ const struct goal goals[] = {
 
 	{training, "gpt: step at stage 3 over stage 0", 2, "<= 1.05"},
 	{training, "gpt: step over PyTorch FSDP2", 2, "<= 0.6"},
+
+	{torch, "PyTorch: step over FSDP2, the same AdamW", 2, "<= 0.8"},
+	{torch, "PyTorch: peak of both ranks together over FSDP2", 2, "<= 0.95"},
+	{torch, "PyTorch: time of the hooks of 8 groups in a step", 1, "<= 2"},
 	{0},
 };
 /* clang-format on */

@@ -7,7 +7,8 @@
 #	make bench BENCH_ONLY="gather reduce"     these subjects alone; what is left out is "not measured"
 #	make bench BENCH_SCALE=0.25               all sizes smaller; the default where memory is small
 #	make bench BENCH_MOST_RANKS=4             at most so many
-#	make bench BENCH_TORCH=venv/bin/python    beside PyTorch's FSDP2 too, by a Python that has torch
+#	make bench BENCH_TORCH=venv/bin/python    beside PyTorch's FSDP2 too, and slurm_zero beside it,
+#						by a Python that has torch
 #	SOURCE_DATE_EPOCH=...                     the date that bench.json bears
 #	TMPDIR                                    where files of 4.3 GB have room
 #
@@ -91,14 +92,18 @@ measure_gpt() {
 	measure_fsdp2
 }
 
-# The step of another framework, on the same tokens; its own ways of sharing are not ours to set up.
+# PyTorch's FSDP2 and slurm_zero in turns, on the same tokens.
 measure_fsdp2() {
-	local ms python=${BENCH_TORCH-python3}
-	if ! "$python" -c 'import torch.distributed.fsdp' 2>/dev/null; then
-		echo "bench: no row beside FSDP2: $python has no torch" >&2
+	local ms python=${BENCH_TORCH-python3} package=$top_builddir/python
+	if ! "$python" -c 'import torch.distributed.fsdp' 2>/dev/null || [[ ! -e $package/slurm_zero/_zero.abi3.so ]]; then
+		echo "bench: no row beside FSDP2: $python has no torch, or this build no package for it" >&2
 		return 0
 	fi
-	ms=$("$python" "$top_srcdir/tests/bench/fsdp2.py" 2 "$scratch/tokens" 2>"$scratch/err") ||
+	mkdir -p "$scratch/python/slurm_zero"
+	ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py "$(cd "$package" && pwd)/slurm_zero/_zero.abi3.so" \
+		"$scratch/python/slurm_zero"
+	ms=$(PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 "$python" "$top_srcdir/tests/bench/fsdp2.py" \
+		"$ZERORUN" "$scratch/tokens" "$record" 2>"$scratch/err") ||
 		fail "fsdp2.py failed: $(tail -n 3 "$scratch/err")"
 	"$bench" gpt-beside "$record" "$scratch/log3" "$ms" 2
 }
