@@ -27,6 +27,7 @@ static const char save[] = "save";
 static const char save_background[] = "save in the background";
 static const char restore[] = "restore";
 static const char training[] = "a training step of the gpt example";
+static const char torch_load[] = "a load of PyTorch";
 
 /* clang-format off */
 const struct goal goals[] = {
@@ -121,6 +122,10 @@ const struct goal goals[] = {
 
 	{training, "gpt: step at stage 3 over stage 0", 2, "<= 1.05"},
 	{training, "gpt: step over PyTorch FSDP2", 2, "<= 0.6"},
+
+	{torch_load, "PyTorch: load over FSDP2's way", 2, "<= 0.15"},
+	{torch_load, "PyTorch: load over DeepSpeed's way", 2, "<= 0.08"},
+	{torch_load, "PyTorch: load: beyond shards and Python", 2, "<= 64"},
 	{0},
 };
 /* clang-format on */
