@@ -28,6 +28,7 @@ static const char save_background[] = "save in the background";
 static const char restore[] = "restore";
 static const char training[] = "a training step of the gpt example";
 static const char torch[] = "a training step of PyTorch";
+static const char torch_load[] = "a load of PyTorch";
 
 /* clang-format off */
 const struct goal goals[] = {
@@ -126,6 +127,9 @@ const struct goal goals[] = {
 	{torch, "PyTorch: step over FSDP2, the same AdamW", 2, "<= 0.8"},
 	{torch, "PyTorch: peak of both ranks together over FSDP2", 2, "<= 0.95"},
 	{torch, "PyTorch: time of the hooks of 8 groups in a step", 1, "<= 2"},
+	{torch_load, "PyTorch: load over FSDP2's way", 2, "<= 0.15"},
+	{torch_load, "PyTorch: load over DeepSpeed's way", 2, "<= 0.08"},
+	{torch_load, "PyTorch: load: beyond shards and Python", 2, "<= 64"},
 	{0},
 };
 /* clang-format on */

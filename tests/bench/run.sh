@@ -108,6 +108,23 @@ measure_fsdp2() {
 	"$bench" gpt-beside "$record" "$scratch/log3" "$ms" 2
 }
 
+# Loads of slurm_zero beside those of FSDP2 and DeepSpeed.
+measure_torch_load() {
+	local python=${BENCH_TORCH-}
+	wanted torch_load && [[ $python ]] || return 0
+	echo "bench: torch_load, ranks: 2" >&2
+	mkdir -p "$scratch/load/slurm_zero" "$scratch/checkpoint"
+	ln -s "$top_srcdir"/python/slurm_zero/*.py "$top_builddir/python/slurm_zero/_zero.abi3.so" \
+		"$scratch/load/slurm_zero"
+	PYTHONPATH=$scratch/load PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 "$python" \
+		"$top_srcdir/tests/bench/torch_load.py" "$ZERORUN" \
+		"$(awk -v scale="$BENCH_SCALE" 'BEGIN { print int(29 * scale + 0.5) }')" \
+		"$scratch/checkpoint" "$record" 2>"$scratch/err" ||
+		fail "torch_load.py failed: $(tail -n 3 "$scratch/err")"
+	grep "^bench:" "$scratch/err" >&2
+	rm -rf "$scratch/checkpoint"
+}
+
 measure_both partition 1 2 4 8
 measure sources 2
 measure load 4
@@ -122,4 +139,5 @@ measure small 2 4
 folder=$memory measure save 4
 folder=$memory measure restore 4 3
 measure_gpt
+measure_torch_load
 "$bench" table "$record" "$BENCH_OUT/bench.json" "$top_srcdir/tests/bench/misses.txt" "$note"

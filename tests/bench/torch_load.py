@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""torch_load.py make LAYERS FOLDER: a checkpoint of a GPT-2 of that many layers and width 1024, with
-random values. torch_load.py zero|fsdp2|deepspeed FOLDER, by a launcher: loads it, and rank 0 prints the
-milliseconds, those with what builds the sharded model, and the bytes of memory that the ranks together
-had at most, beyond the shards and what they had before.
+"""What loading a checkpoint costs beside the ways of FSDP2 and DeepSpeed.
+
+torch_load.py ZERORUN LAYERS FOLDER RECORD: makes a checkpoint of a GPT-2 of that many layers and width
+1024 with random values (29 are 1.67 GB), lets two ranks load it in turns, and adds rows to the bench's
+record. torch_load.py zero|fsdp2|deepspeed FOLDER, a rank of these: rank 0 prints the seconds, those with
+what builds the sharded model, and the bytes of memory that the ranks together had at most, beyond the
+shards and what they had before.
 """
 import os
+import socket
+import statistics
+import subprocess
 import sys
 import time
 
@@ -97,8 +103,41 @@ def field(file, name):
     raise KeyError(name)
 
 
-def main():
-    way, folder = sys.argv[1:]
+def compare(zerorun, layers, folder, record):
+    make(int(layers), folder)
+    ways = {"zero": [], "fsdp2": [], "deepspeed": []}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    for _ in range(3):
+        for way in list(ways):
+            command = [zerorun, "-n", "2", sys.executable, __file__, way, folder]
+            run = subprocess.run(command, env=env, capture_output=True, text=True)
+            if run.returncode and way == "deepspeed":
+                print("bench: no row beside DeepSpeed:", run.stderr[-300:], file=sys.stderr)
+                del ways[way]
+                continue
+            if run.returncode:
+                sys.exit(run.stderr)
+            ways[way].append([float(word) for word in run.stdout.split("\n")[-2].split()])
+    middle = {way: [statistics.median(column) for column in zip(*runs)] for way, runs in ways.items()}
+    ours, rows = middle["zero"], []
+    for way, name, column in (("fsdp2", "FSDP2's way", 0), ("deepspeed", "DeepSpeed's way", 1)):
+        if way in middle:
+            theirs = middle[way]
+            rows.append((f"load over {name}", ours[column] / theirs[column], "x", ours[column],
+                         theirs[column], "s", name))
+            rows.append((f"load, memory over {name}", ours[2] / theirs[2], "x", ours[2] / 1e6,
+                         theirs[2] / 1e6, "MB", name))
+    rows.append(("load: beyond shards and Python", ours[2] / 1e6, "MB", ours[2] / 1e6, 0, "MB", "-"))
+    with open(record, "a", encoding="ascii") as file:
+        for what, figure, unit, mine, bare, inside, name in rows:
+            file.write(f"row\ttorch_load\tPyTorch: {what}\t2\t{figure:.6g}\t{unit}\t{mine:.6g}\t{bare:.6g}"
+                       f"\t{inside}\t{name}\n")
+
+
+def load(way, folder):
     for ours, theirs in (("RANK", "RANK"), ("WORLD_SIZE", "SIZE"), ("LOCAL_RANK", "LOCAL_RANK")):
         if way != "zero":
             os.environ.setdefault(ours, os.environ.get(f"OMPI_COMM_WORLD_{theirs}", ""))
@@ -119,11 +158,11 @@ def main():
     dist.all_reduce(beyond)
     if dist.get_rank() == 0:
         beyond = beyond.item() - os.path.getsize(f"{folder}/model.safetensors")
-        print(f"{1e3 * filled:.1f} {1e3 * (built + filled):.1f} {beyond}", flush=True)
+        print(f"{filled:.4f} {built + filled:.4f} {beyond}", flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "make":
-        make(int(sys.argv[2]), sys.argv[3])
+    if len(sys.argv) == 5:
+        compare(*sys.argv[1:])
     else:
-        main()
+        load(*sys.argv[1:])

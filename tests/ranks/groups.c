@@ -278,6 +278,7 @@ static void frozen(const char *settings)
 		ok(zero_step(job, &unit, &result));
 	check(!result.skipped && !result.grad_norm, "%g", result.grad_norm);
 	ok(zero_param_set_trainable(free, true));
+	check(!*zero_gradient(free), "a gradient of before the thaw");
 	give(free, 1);
 	ok(zero_step(job, &unit, &result));
 	check(fabs(result.grad_norm - sqrt(COUNT)) < 1e-3, "%g", result.grad_norm);
