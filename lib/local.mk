@@ -22,6 +22,7 @@ noinst_HEADERS += \
 	lib/backend/comm.h \
 	lib/backend/exchange.h \
 	lib/backend/launched_world.h \
+	lib/backend/meeting.h \
 	lib/backend/meter.h \
 	lib/backend/step_rule.h \
 	lib/backend/workers.h \

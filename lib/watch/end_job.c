@@ -6,12 +6,22 @@
 #include "core/thread.h"
 #include "private.h"
 
-#define LAUNCHER_SECONDS 2.0 /* within which the launcher has to end this process */
+#define LAST_WORDS       500000 /* microseconds in which the others say what they are doing */
+#define LAUNCHER_SECONDS 2.0    /* within which the launcher has to end this process */
+
+static void tell_program(struct zero_ring *ring)
+{
+	if (ring->config.aborts && ring->config.before_end)
+		ring->config.before_end(ring->config.context);
+	atomic_store(&ring->may_end, true);
+}
 
 static void *abort_job(void *context)
 {
 	struct zero_ring *ring = context;
 
+	if (ring->last_words)
+		usleep(LAST_WORDS);
 	ring->config.abort_job(ring->config.context, ring->message);
 	return NULL;
 }
@@ -44,11 +54,13 @@ void zero_ring_end_job(struct zero_ring *ring)
 	if (!ring->config.aborts)
 		return;
 	kill_silent_peer(ring, ring->inquiry.state, ring->inquiry.rank);
+	ring->last_words = ring->config.wants_end && ring->config.wants_end(ring->config.context);
+	/* The program may write to where nobody reads. */
 	if (zero_thread_start(&thread, abort_job, ring))
 		abort_job(ring);
 	else
 		pthread_detach(thread);
-	atomic_store(&ring->may_end, true);
+	tell_program(ring);
 }
 
 void zero_ring_handle_fault(struct zero_ring *ring, struct zero_ring_link *link,
@@ -67,7 +79,7 @@ void zero_ring_handle_fault(struct zero_ring *ring, struct zero_ring_link *link,
 	ring->inquiry.active = false;
 	zero_ring_send(zero_ring_other_link(ring, link), frame);
 	kill_silent_peer(ring, (enum zero_peer_state)frame->state, frame->rank);
-	atomic_store(&ring->may_end, true);
+	tell_program(ring);
 }
 
 void zero_ring_enforce_end(const struct zero_ring *ring, double now)
