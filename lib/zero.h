@@ -216,15 +216,15 @@ zero_status zero_close(zero_job *job);
 
 /*
  * Says that this rank has done its work, and that its process is to end. If it is still there after
- * ZERO_END_SECONDS (60), a line says so, and the job is ended. exit(0) says the same by itself. With
+ * ZERO_END_SECONDS (60), a line says so, and the job is ended. exit says the same by itself. With
  * one rank nothing is watched. ZERO_E_STATE if the backend is another one than none.
  */
 zero_status zero_finish(zero_job *job);
 /*
  * Says that the program itself now waits in something that all ranks take part in, such as a barrier of
  * its own: `what`, a text that stays valid, which is shown if a rank is lost. NULL: it goes on. With
- * backend=none, ranks that have waited for 3 s wait for ever if another rank has ended with exit(0),
- * which is then lost.
+ * backend=none a rank that has ended with exit(0) counts as lost once another one has waited for more
+ * than 3 s.
  */
 void zero_waiting(zero_job *job, const char *what);
 /*

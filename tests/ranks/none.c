@@ -108,11 +108,12 @@ int main(void)
 	job = open_job("backend=none report=%s", file_path("report"));
 	ok(zero_exchange(job, &mine, sizeof(mine), all));
 	/* Rank 0 is the last one: each waits for the process of the next one. */
-	if (rank + 1 < world)
-		wait_for_end(all[rank + 1]);
-	free(all);
-	if (rank % 2)
+	if (rank + 1 == world)
 		exit(0);
+	wait_for_end(all[world - 1]);
+	fails(zero_agree(job, NULL), ZERO_E_COMM, "has closed its job while");
+	wait_for_end(all[rank + 1]);
+	free(all);
 	ok(zero_close(job));
 	return 0;
 }
