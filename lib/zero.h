@@ -230,7 +230,7 @@ void zero_waiting(zero_job *job, const char *what);
 /*
  * Sets what is called once in this process before it is ended because a rank was lost, so that the
  * program can write where it is. It is called in a thread of the library, while the others may hold any
- * lock: raising a signal or writing to a file is safe, malloc is not. The process ends within a second.
+ * lock: writing to a file is safe, malloc is not. So is raise() of a signal that has a handler. The process ends within a second.
  * NULL: nothing.
  */
 typedef void (*zero_loss_callback)(void *context);

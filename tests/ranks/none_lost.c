@@ -36,12 +36,19 @@ static void wait_for_end(pid_t pid)
 		close(end.fd);
 }
 
-static void write_last_words(void *context)
+static void write_last_words(int number)
 {
 	char line[64];
-	int length = snprintf(line, sizeof(line), "last words of rank %d\n", *(int *)context);
+	int length = snprintf(line, sizeof(line), "last words of rank %d\n", rank);
+
+	(void)number;
 
 	check(write(STDERR_FILENO, line, (size_t)length) == length, "cannot write");
+}
+
+static void raise_signal(void *number)
+{
+	raise(*(int *)number);
 }
 
 static void hang_at_exit(void)
@@ -130,7 +137,7 @@ static void go_on(void)
 int main(int count, char **arguments)
 {
 	struct timespec begun, end;
-	int mine = getpid();
+	int mine = getpid(), number = SIGUSR1;
 
 	check(count == 3, "usage: none_lost RANK DEED");
 	lost = atoi(arguments[1]);
@@ -150,7 +157,8 @@ int main(int count, char **arguments)
 	pids = calloc((size_t)world, sizeof(*pids));
 	check(pids, "no memory");
 	ok(zero_exchange(job, &mine, sizeof(mine), pids));
-	zero_on_loss(job, write_last_words, &rank);
+	signal(SIGUSR1, write_last_words);
+	zero_on_loss(job, raise_signal, &number);
 	if (rank == lost)
 		perform();
 	go_on();
