@@ -44,7 +44,8 @@ install-data-local: $(slurm_conf)
 
 # Nobody links what is loaded at run time, so that libtool's notes about it go.
 install-data-hook:
-	rm -f '$(DESTDIR)$(modulesdir)'/zero_*.la '$(DESTDIR)$(libdir)/slurm/spank_zero.la'
+	rm -f '$(DESTDIR)$(modulesdir)'/zero_*.la '$(DESTDIR)$(libdir)/slurm/spank_zero.la' \
+		'$(DESTDIR)$(modulesdir)/python/slurm_zero/_zero.abi3.la'
 
 # libtool would find in its notes what to remove.
 uninstall-local:
@@ -56,7 +57,10 @@ uninstall-local:
 			echo " $$to was edited: it stays"; \
 		fi; \
 	done
-	rm -f '$(DESTDIR)$(modulesdir)'/zero_*.so '$(DESTDIR)$(libdir)/slurm/spank_zero.so'
+	rm -f '$(DESTDIR)$(modulesdir)'/zero_*.so '$(DESTDIR)$(libdir)/slurm/spank_zero.so' \
+		'$(DESTDIR)$(modulesdir)/python/slurm_zero/_zero.abi3.so'
+	rm -rf '$(DESTDIR)$(modulesdir)/python/slurm_zero/__pycache__'
 
 uninstall-hook:
-	-rmdir '$(DESTDIR)$(modulesdir)' '$(DESTDIR)$(docdir)' 2>/dev/null
+	-rmdir '$(DESTDIR)$(modulesdir)/python/slurm_zero' '$(DESTDIR)$(modulesdir)/python' \
+		'$(DESTDIR)$(modulesdir)' '$(DESTDIR)$(docdir)' 2>/dev/null

@@ -123,6 +123,10 @@ const char *zero_last_error(void);
  */
 int zero_last_error_rank(void);
 
+/* Returns the version of the library that runs, such as "0.1.0"; a static string. Of a library that
+   was preloaded it may be another than that of the header. */
+const char *zero_version(void);
+
 /* Types of elements. Floating-point types are IEEE or bfloat16, all are little-endian, and a bool
    is one byte, 0 or 1. */
 typedef enum zero_dtype {
@@ -814,7 +818,7 @@ zero_status zero_param_cuts(const zero_param *param, size_t *cuts);
  * with a GPU, the caller's stream waits. *data is NULL if the group was not reduced since the last
  * step, or if *count is 0. The program may change the values, to clip them. A later zero_reduce of
  * the group adds to them. Valid until the next zero_step or zero_step_end. A zero_step uses changed
- * values too, but for stage 0, where each rank has sums of its own of all elements.
+ * values too.
  */
 zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, size_t *count);
 /*
@@ -828,15 +832,19 @@ zero_status zero_grad_norm(zero_job *job, zero_group **groups, size_t count, dou
  * COLLECTIVE over all ranks. Begins a step of the program's own over these groups, the same on all
  * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements that
  * it owns (zero_param_cuts) at zero_shard's address, and their masters. With a GPU, work on the
- * caller's stream may do so. The groups cannot be gathered or reduced meanwhile, nor a zero_step taken.
+ * caller's stream may do so. The groups cannot be gathered or reduced meanwhile, nor a zero_step or a
+ * zero_restore done. After an error, such as that of a reduce, these groups' gradients are lost, unless
+ * a step was under way already.
  */
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count);
 /*
  * COLLECTIVE over all ranks. Ends that step. 16-bit values become those of their masters, where the
  * job keeps masters; the groups' gradient sums are freed; and at stages 0 to 2 the new values are
- * sent to all ranks, while the caller goes on. Without zero_step_begin: ZERO_E_STATE.
+ * sent to all ranks, while the caller goes on. Without zero_step_begin: ZERO_E_STATE. As in
+ * zero_step_result, *stop tells whether a rank has received a signal of zero_stop_on; it may be NULL,
+ * and is unchanged after an error. The report counts the step.
  */
-zero_status zero_step_end(zero_job *job);
+zero_status zero_step_end(zero_job *job, bool *stop);
 /*
  * COLLECTIVE over all ranks, after zero_layout. Allocates f32 masters for all trainable parameters
  * of 16 bits, with their values, as the first zero_step does. Only needed for steps of the program's
@@ -936,8 +944,8 @@ typedef struct zero_save_options {
  * by this job only. The checkpoint appears under its name when it is complete and on disk, or not
  * at all; dir/latest is then a link to it. A checkpoint of the same step is replaced.
  *
- * A save in the background becomes visible soon after the first zero_step, zero_save_wait,
- * zero_save or zero_close by which all ranks have written their part. Its error is returned by the
+ * A save in the background becomes visible soon after the first zero_step, zero_step_end,
+ * zero_save_wait, zero_save or zero_close by which all ranks have written their part. Its error is returned by the
  * next zero_save_wait or zero_save; such a zero_save has still made its own checkpoint. zero_close
  * returns ZERO_OK and leaves the error as the thread's last error, if there was none. Call
  * zero_save_wait before writing to zero_data for zero_param_changed: that memory may be the memory
@@ -986,7 +994,7 @@ void zero_checkpoint_info_free(zero_checkpoint_info *info);
 /*
  * Catches a signal as a request to stop, such as the one that Slurm sends before a time limit
  * (`sbatch --signal=USR1@120`) or at a preemption (SIGTERM). Once any rank has received it, the
- * next zero_step sets `stop` in its result on all ranks. The program can then save and exit: with
+ * next zero_step or zero_step_end tells `stop` on all ranks. The program can then save and exit: with
  * status 75 (EX_TEMPFAIL) to be started again, see --max-restarts in zerorun(1). The function may
  * be called for several signals, but not for SIGSEGV, SIGBUS, SIGFPE and SIGILL: ZERO_E_INVALID.
  * zero_close restores the previous handlers.

@@ -23,4 +23,12 @@ AS_IF([test "x$with_python" != xno], [
 AS_IF([test "$with_python,$zero_python" = yes,no],
 	[AC_MSG_ERROR([--with-python, but Python's headers were not found: python3-dev or python3-devel])])
 AM_CONDITIONAL([HAVE_PYTHON], [test $zero_python = yes])
+AC_ARG_VAR([pythonsitedir], [the folder of packages that gets slurm-zero.pth; none by default where
+	that Python has none in the prefix])
+AS_IF([test "x$pythonsitedir" = x && test $zero_python = yes], [
+	zero_prefix=$prefix
+	AS_IF([test "$zero_prefix" = NONE], [zero_prefix=$ac_default_prefix])
+	pythonsitedir=`$PYTHON -c 'import site, sys
+folders = site.getsitepackages() + @<:@site.getusersitepackages()@:>@
+print(next((f for f in folders if f.startswith(sys.argv@<:@1@:>@ + "/lib")), ""))' "$zero_prefix"`])
 ])

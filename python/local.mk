@@ -5,34 +5,61 @@ PYTHON_FILES = \
 	python/slurm_zero/__init__.py \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
+	python/slurm_zero/_overlay.py \
+	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_tensor.py
 EXTRA_DIST += $(PYTHON_FILES) \
-	python/slurm_zero/_files.c python/slurm_zero/_zero.c python/slurm_zero/_zero.h python/tests/cases.py \
+	python/tests/cases.py \
+	python/tests/check.sh \
 	python/tests/checkpoint.py \
-	python/tests/models.py python/tests/check.sh
+	python/tests/dcp.py \
+	python/tests/frameworks.py \
+	python/tests/models.py \
+	python/tests/rendezvous.py \
+	python/tests/rendezvous.sh \
+	python/tests/steps.py \
+	python/tests/tensors.py \
+	python/tests/torch.sh \
+	python/tests/train.py \
+	tests/slurm/torch.sh
 
-# libtool makes no file of that name, and what is beside it is not installed yet.
+# All of it is one folder that the plugin and zerorun put on PYTHONPATH, so that nothing else is there.
+# A .pth file names the folder to the Python that configure found, if its packages are in the prefix.
 if HAVE_PYTHON
-noinst_LTLIBRARIES += python/_zero.la
-python__zero_la_SOURCES = \
+pythonmodulesdir = $(modulesdir)/python
+slurm_zerodir = $(pythonmodulesdir)/slurm_zero
+slurm_zero_DATA = $(PYTHON_FILES)
+slurm_zero_LTLIBRARIES = python/slurm_zero/_zero.abi3.la
+pythonsite_DATA = python/slurm-zero.pth
+python/slurm-zero.pth: Makefile
+	$(AM_V_GEN)echo '$(pythonmodulesdir)' >$@.new && mv $@.new $@
+CLEANFILES += python/slurm-zero.pth python/slurm_zero/_zero.abi3.so
+
+# The library is three folders up, also where all of it was moved.
+PYTHON_LDFLAGS = -Wl,-rpath,'$$ORIGIN/../../..'
+python_slurm_zero__zero_abi3_la_SOURCES = \
+	lib/net/address.c \
 	python/slurm_zero/_files.c \
+	python/slurm_zero/_net.c \
 	python/slurm_zero/_zero.c \
 	python/slurm_zero/_zero.h
-python__zero_la_CPPFLAGS = $(AM_CPPFLAGS) $(PYTHON_CPPFLAGS)
-python__zero_la_CFLAGS = $(OUTER_CFLAGS)
-python__zero_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -rpath $(abs_builddir)/python \
-	-export-symbols-regex '^PyInit_'
-python__zero_la_LIBADD = lib/libzero.la
+python_slurm_zero__zero_abi3_la_CPPFLAGS = $(AM_CPPFLAGS) $(PYTHON_CPPFLAGS)
+python_slurm_zero__zero_abi3_la_CFLAGS = $(OUTER_CFLAGS)
+python_slurm_zero__zero_abi3_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared \
+	-export-symbols-regex '^PyInit_' $(PYTHON_LDFLAGS)
+python_slurm_zero__zero_abi3_la_LIBADD = lib/libzero.la
 
+# Python looks for the module beside the other files.
 all-local: python/slurm_zero/_zero.abi3.so
-python/slurm_zero/_zero.abi3.so: python/_zero.la
-	$(AM_V_GEN)$(MKDIR_P) python/slurm_zero && cp python/.libs/_zero.so $@.new && mv $@.new $@
-CLEANFILES += python/slurm_zero/_zero.abi3.so
+python/slurm_zero/_zero.abi3.so: python/slurm_zero/_zero.abi3.la
+	$(AM_V_GEN)cp python/slurm_zero/.libs/_zero.abi3.so $@.new && mv $@.new $@
 endif
 
 # With torch: make check-torch TORCH_PYTHON=venv/bin/python; TORCH_CASES names some of the cases,
 # TORCH_WORLDS the numbers of ranks.
-check-torch: all
+check-torch: all tests/double/nvml.la
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/check.sh
+	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/rendezvous.sh
+	@$(TEST_ENVIRONMENT) bash $(abs_top_srcdir)/tests/slurm/torch.sh
 
 .PHONY: check-torch

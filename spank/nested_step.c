@@ -59,16 +59,16 @@ static void remove_master(spank_t spank, const char *master)
 	spank_unsetenv(spank, "MASTER_PORT");
 }
 
-/* Removes the first entry `library` of a list such as LD_PRELOAD. Returns false without one. */
-static bool remove_entry(char *list, const char *library)
+/* Removes the first entry `path` of a list such as LD_PRELOAD. Returns false without one. */
+static bool remove_entry(char *list, const char *path)
 {
-	size_t length = strlen(library);
+	size_t length = strlen(path);
 	char *entry = list;
 
 	for (;;) {
 		size_t bytes = strcspn(entry, ": ");
 
-		if (bytes == length && memcmp(entry, library, length) == 0)
+		if (bytes == length && memcmp(entry, path, length) == 0)
 			break;
 		if (!entry[bytes])
 			return false;
@@ -81,18 +81,18 @@ static bool remove_entry(char *list, const char *library)
 	return true;
 }
 
-/* The task may have prepended a library of its own. */
-static void remove_preload(spank_t spank, const char *library)
+/* Takes out what the plugin prepended. The task may have prepended a path of its own since. */
+static void remove_from(spank_t spank, const char *variable, const char *path)
 {
-	char *preload = step_variable(spank, "LD_PRELOAD");
+	char *list = step_variable(spank, variable);
 
-	if (preload && *library && remove_entry(preload, library)) {
-		if (*preload)
-			spank_setenv(spank, "LD_PRELOAD", preload, 1);
+	if (list && path && *path && remove_entry(list, path)) {
+		if (*list)
+			spank_setenv(spank, variable, list, 1);
 		else
-			spank_unsetenv(spank, "LD_PRELOAD");
+			spank_unsetenv(spank, variable);
 	}
-	free(preload);
+	free(list);
 }
 
 void nested_step_remove_variables(spank_t spank)
@@ -100,7 +100,7 @@ void nested_step_remove_variables(spank_t spank)
 	static const char *const ranks[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 	char *text = step_variable(spank, "ZERO_RESOLVED");
 	struct zero_settings inherited = {0};
-	const char *master, *library;
+	const char *master;
 	char why[256];
 
 	if (!text)
@@ -108,15 +108,14 @@ void nested_step_remove_variables(spank_t spank)
 	/* a forged ZERO_RESOLVED may not parse, but is removed as well */
 	zero_settings_parse(&inherited, text, "ZERO_RESOLVED", why, sizeof why);
 	master = inherited.value[ZERO_OPT_MASTER].text;
-	library = inherited.value[ZERO_OPT_PRELOAD_PATH].text;
 	/* a task without MASTER_ADDR, such as a batch script, got no RANK from the plugin either */
 	if (master && *master) {
 		remove_master(spank, master);
 		for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++)
 			spank_unsetenv(spank, ranks[i]);
 	}
-	if (library)
-		remove_preload(spank, library);
+	remove_from(spank, "LD_PRELOAD", inherited.value[ZERO_OPT_PRELOAD_PATH].text);
+	remove_from(spank, "PYTHONPATH", inherited.value[ZERO_OPT_PYTHON_PATH].text);
 	spank_unsetenv(spank, "ZERO_RESOLVED");
 	zero_settings_clear(&inherited);
 	free(text);

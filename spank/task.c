@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs in the copy of slurmstepd that becomes a task, as the user, before the program starts. Sets
- * the task's variables: its options, LD_PRELOAD, and those by which ranks find each other.
+ * the task's variables: its options, LD_PRELOAD, PYTHONPATH, and those by which ranks find each other.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,6 +148,7 @@ static bool prepare_rank(spank_t spank, const struct step_node *node,
 
 	if (ok &&
 	    !(task_preload_set(spank, node, resolved, why, size) &&
+	      task_python_set(spank, node, resolved, why, size) &&
 	      set_ranks(spank, resolved, why, size) && set_master(spank, resolved, why, size))) {
 		zero_settings_clear(resolved);
 		ok = false;

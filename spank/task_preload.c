@@ -53,21 +53,23 @@ static int check_library(const char *root, const char *path)
 	return error;
 }
 
-/* Also sets the option preload_path, by which nested_step.c finds the library in LD_PRELOAD. */
-static bool prepend_library(spank_t spank, struct zero_settings *resolved, const char *path,
-			    char *why, size_t size)
+/* Also sets the option `fact`, by which nested_step.c finds the path in the variable. An empty part of
+   PYTHONPATH would be the working folder. */
+static bool prepend(spank_t spank, const char *variable, const char *path,
+		    struct zero_settings *resolved, enum zero_option_id fact, char *why,
+		    size_t size)
 {
-	char *before = step_variable(spank, "LD_PRELOAD"), *both;
+	char *before = step_variable(spank, variable), *both;
 	bool more = before && *before;
 	int length = asprintf(&both, "%s%s%s", path, more ? ":" : "", more ? before : "");
-	bool ok = length >= 0 && !spank_setenv(spank, "LD_PRELOAD", both, 1);
+	bool ok = length >= 0 && !spank_setenv(spank, variable, both, 1);
 
 	if (length >= 0)
 		free(both);
 	free(before);
 	if (ok)
-		return task_budget_set_fact(resolved, ZERO_OPT_PRELOAD_PATH, path, why, size);
-	snprintf(why, size, "LD_PRELOAD cannot be set in the environment of the task");
+		return task_budget_set_fact(resolved, fact, path, why, size);
+	snprintf(why, size, "%s cannot be set in the environment of the task", variable);
 	return false;
 }
 
@@ -100,7 +102,8 @@ static bool set_library(spank_t spank, const struct step_node *node, const char 
 	if (strpbrk(path, ": "))
 		error = EINVAL;
 	if (!error)
-		return prepend_library(spank, resolved, path, why, size);
+		return prepend(spank, "LD_PRELOAD", path, resolved, ZERO_OPT_PRELOAD_PATH, why,
+			       size);
 	if (!is_container) {
 		refuse_library(resolved, path, error, why, size);
 		/* the user did not ask for it */
@@ -132,5 +135,42 @@ bool task_preload_set(spank_t spank, const struct step_node *node, struct zero_s
 	ok = path ? set_library(spank, node, path, resolved, why, size)
 		  : zero_refuse(why, size, "out of memory for LD_PRELOAD");
 	free(path);
+	return ok;
+}
+
+/* Returns whether the folder can be in PYTHONPATH, and has the package. */
+static bool check_folder(spank_t spank, const struct step_node *node, const char *folder)
+{
+	bool is_container, found = false;
+	char *root = find_root(spank, node, &is_container), *package;
+
+	if (root && !strpbrk(folder, ": ") &&
+	    asprintf(&package, "%s%s/slurm_zero/__init__.py", root, folder) >= 0) {
+		found = !access(package, R_OK);
+		free(package);
+	}
+	free(root);
+	return found;
+}
+
+bool task_python_set(spank_t spank, const struct step_node *node, struct zero_settings *resolved,
+		     char *why, size_t size)
+{
+	const char *library = resolved->value[ZERO_OPT_PRELOAD_PATH].text, *slash;
+	char *folder;
+	bool ok = true;
+
+	if (resolved->value[ZERO_OPT_PYTHON].number != ZERO_PYTHON_YES)
+		return true;
+	/* Python does not know $LIB */
+	if (!*library || strchr(library, '$'))
+		library = ZERO_LIBRARY;
+	slash = strrchr(library, '/');
+	if (asprintf(&folder, "%.*s/slurm-zero/python", (int)(slash - library), library) < 0)
+		return zero_refuse(why, size, "out of memory for PYTHONPATH");
+	if (check_folder(spank, node, folder))
+		ok = prepend(spank, "PYTHONPATH", folder, resolved, ZERO_OPT_PYTHON_PATH, why,
+			     size);
+	free(folder);
 	return ok;
 }

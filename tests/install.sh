@@ -17,7 +17,8 @@ END
 }
 
 try() {
-	make -s --no-print-directory -C "$top_builddir" "$1" "DESTDIR=$root" >"$scratch/out" 2>&1 ||
+	make -s --no-print-directory -C "$top_builddir" "$1" "DESTDIR=$root" pythonsitedir=/site \
+		>"$scratch/out" 2>&1 ||
 		fail "make $1: $(tail -5 "$scratch/out")"
 }
 
@@ -40,12 +41,42 @@ if have slurm && have yaml; then
 	wanted+=("$plugin" "$line")
 	[[ $(<"$root$line") == "optional $plugin" ]] || fail "$line: $(<"$root$line")"
 fi
+package=$lib/slurm-zero/python/slurm_zero
+if [[ -e $top_builddir/python/slurm_zero/_zero.abi3.so ]]; then
+	wanted+=("$package/__init__.py" "$package/_zero.abi3.so" /site/slurm-zero.pth)
+fi
 for file in "${wanted[@]}"; do
 	[[ -f $root$file ]] || fail "make install makes no $file: $(cd "$root" && find . ! -type d)"
 done
 cmp "$root$conf/zero.yaml" "$top_srcdir/etc/zero.yaml" || fail "zero.yaml is not the one of etc/"
 cmp "$root$doc/zero.yaml" "$top_srcdir/etc/zero.yaml" || fail "the pristine one is not that of etc/"
 [[ $(stat -c %a "$root$conf/zero.yaml") == 644 ]] || fail "zero.yaml: $(ls -l "$root$conf")"
+# The package finds the library of its own installation. Nothing else is beside it on PYTHONPATH.
+if [[ -e $root$package ]]; then
+	[[ $(ls "$root${package%/*}") == slurm_zero ]] || fail "beside slurm_zero: $(ls "$root${package%/*}")"
+	[[ $(<"$root/site/slurm-zero.pth") == "${package%/*}" ]] ||
+		fail "slurm-zero.pth: $(<"$root/site/slurm-zero.pth")"
+	(cd "$root$package" && python3 -c '
+import _zero
+print(*{line.split()[-1] for line in open("/proc/self/maps") if "/libzero.so" in line})') >"$scratch/out" 2>&1
+	[[ $(<"$scratch/out") == "$(realpath "$root$lib/libzero.so.2")" ]] ||
+		fail "the package's library is $(<"$scratch/out")"
+	# and says what does not fit: another version, and a library without what it needs
+	# other MODULE FLAG...
+	other() {
+		echo 'const char *zero_version(void) { return "0.0.1"; }' >"$scratch/other.c"
+		cc -shared -fPIC "${@:2}" "$scratch/other.c" -o "$scratch/libzero.so.2" || fail "cc of another library"
+		LD_PRELOAD=$scratch/libzero.so.2 PYTHONPATH="$root$package:$root${package%/*}" PYTHONDONTWRITEBYTECODE=1 \
+			python3 -c "import $1" >"$scratch/out" 2>&1 && fail "import with another library"
+	}
+	other _zero
+	grep -qE "ImportError: .*$package/_zero[.]abi3[.]so is of slurm-zero [0-9.]+, but .* $scratch/libzero.so.2, which is 0.0.1: " \
+		"$scratch/out" || fail "another library: $(<"$scratch/out")"
+	echo 'ZERO_2 { zero_version; };' >"$scratch/other.map"
+	other slurm_zero -Wl,-soname,libzero.so.2 "-Wl,--version-script=$scratch/other.map"
+	grep -qE "undefined symbol: zero_.* $scratch/libzero.so.2, which is older: " "$scratch/out" ||
+		fail "an older library: $(<"$scratch/out")"
+fi
 notes=$(find "$root" -name '*.la' ! -name libzero.la)
 [[ -z $notes ]] || fail "libtool's notes: $notes"
 if have yaml; then

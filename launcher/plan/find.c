@@ -180,3 +180,23 @@ char *find_library(void)
 	return is_file(ZERO_LIBDIR "/libzero.so.2") ? format_text("%s", ZERO_LIBDIR "/libzero.so.2")
 						    : NULL;
 }
+
+char *find_python(void)
+{
+	char *library = find_library(), *folder, *package;
+	char *build = library ? strstr(library, "/lib/.libs/") : NULL;
+	bool found;
+
+	if (!library)
+		return NULL;
+	*(build ? build : strrchr(library, '/')) = '\0';
+	folder = format_text("%s%s", library, build ? "/python" : "/slurm-zero/python");
+	package = format_text("%s/slurm_zero/__init__.py", folder);
+	found = is_file(package) && !strchr(folder, ':');
+	free(package);
+	free(library);
+	if (found)
+		return folder;
+	free(folder);
+	return NULL;
+}

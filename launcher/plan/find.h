@@ -19,5 +19,8 @@ unsigned find_mpirun_version(const char *path);
 bool find_plugin(const char *srun);
 /* The libzero.so that belongs to this zerorun; malloc'ed, NULL if there is none. */
 char *find_library(void);
+/* The folder of the package slurm_zero that was built with that library, malloc'ed; NULL if there is
+   none that PYTHONPATH can hold. */
+char *find_python(void);
 
 #endif

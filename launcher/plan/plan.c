@@ -38,6 +38,20 @@ static bool is_from_flag(const struct zero_settings *settings, int id)
 	return flag && strcmp(settings->origin[id], flag) == 0;
 }
 
+/* The package of the library's build comes before others. An empty part would be the working folder. */
+static void plan_python(struct plan *plan, const struct zero_settings *settings)
+{
+	const char *before = getenv("PYTHONPATH");
+	bool wanted = settings->value[ZERO_OPT_PYTHON].number == ZERO_PYTHON_YES;
+	char *folder = wanted ? find_python() : NULL;
+
+	if (folder)
+		strings_add(&plan->environment,
+			    format_text("PYTHONPATH=%s%s%s", folder, before && *before ? ":" : "",
+					before ? before : ""));
+	free(folder);
+}
+
 /* The ranks' environment, the same under every launcher. Slurm's plugin sets the rest itself. */
 static void plan_environment(struct plan *plan, const struct zero_settings *settings)
 {
@@ -53,6 +67,7 @@ static void plan_environment(struct plan *plan, const struct zero_settings *sett
 	add_unless_set(plan, "MKL_NUM_THREADS", threads);
 	if (plan->has_plugin)
 		return;
+	plan_python(plan, settings);
 	resolved = zero_settings_format(settings);
 	if (!resolved)
 		exit_no_memory();

@@ -26,7 +26,7 @@ struct restoring {
 
 static zero_status check_restore(zero_job *job)
 {
-	zero_status status = ZERO_OK;
+	zero_status status = zero_require_no_own_step(job, "zero_restore");
 
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_restore must be called after zero_layout");

@@ -9,6 +9,8 @@
 
 #include "error.h"
 
+#include "config.h"
+
 /*
  * A key, not thread-local storage: a library that is loaded late may not get any, and it would cost
  * every thread of programs that never fail.
@@ -149,4 +151,9 @@ uint64_t zero_hash(const void *data, size_t bytes, uint64_t seed)
 	for (size_t i = 0; i < bytes; i++)
 		hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
 	return hash;
+}
+
+const char *zero_version(void)
+{
+	return PACKAGE_VERSION;
 }

@@ -31,7 +31,8 @@ enum zero_option_id {
 	ZERO_OPT_BACKEND,
 	ZERO_OPT_PRELOAD,
 	ZERO_OPT_PRELOAD_PATH, /* in YAML only */
-	ZERO_OPT_ISA,          /* this and the following ones in the environment only */
+	ZERO_OPT_PYTHON,
+	ZERO_OPT_ISA, /* this and the following ones in the environment only */
 	ZERO_OPT_SHARE,
 	ZERO_OPT_THREADS,
 	ZERO_OPT_REDUCE,
@@ -52,6 +53,7 @@ enum zero_option_id {
 	ZERO_OPT_GPUS,
 	ZERO_OPT_GPU,
 	ZERO_OPT_MASTER,
+	ZERO_OPT_PYTHON_PATH,
 	ZERO_OPT_ORIGINS,
 	ZERO_OPTIONS,
 };
@@ -97,6 +99,7 @@ enum { ZERO_BACKEND_AUTO, ZERO_BACKEND_HOST, ZERO_BACKEND_CUDA, ZERO_BACKEND_NON
 enum { ZERO_REDUCE_AUTO, ZERO_REDUCE_ORDERED, ZERO_REDUCE_NCCL };
 enum { ZERO_ON_FAULT_ABORT, ZERO_ON_FAULT_RETURN };
 enum { ZERO_PRELOAD_YES, ZERO_PRELOAD_NO };
+enum { ZERO_PYTHON_YES, ZERO_PYTHON_NO };
 enum {
 	ZERO_VRAM_UNKNOWN,
 	ZERO_VRAM_NVML,          /* free memory of GPUs */

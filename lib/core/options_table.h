@@ -21,7 +21,7 @@ static const char *const gather_dtype_choices[] = {"param", "bf16", "f16", "f32"
 static const char *const offload_choices[] = {"none", "optimizer", NULL};
 static const char *const backend_choices[] = {"auto", "host", "cuda", "none", NULL};
 static const char *const on_fault_choices[] = {"abort", "return", NULL};
-static const char *const preload_choices[] = {"yes", "no", NULL};
+static const char *const yes_no_choices[] = {"yes", "no", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
 static const char *const reduce_choices[] = {"auto", "ordered", "nccl", NULL};
@@ -113,7 +113,7 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.name = "preload", .flag = "--zero-preload", .env = "ZERO_PRELOAD",
 		.argument = "yes|no", .default_text = "yes",
 		.help = "preload libzero.so into each task",
-		.type = ZERO_TYPE_CHOICE, .choices = preload_choices, .where = USER,
+		.type = ZERO_TYPE_CHOICE, .choices = yes_no_choices, .where = USER,
 	},
 	[ZERO_OPT_PRELOAD_PATH] = {
 		.name = "preload_path",
@@ -121,6 +121,12 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.help = "path of libzero.so in tasks; empty: the installed file",
 		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1,
 		.absolute = true, .where = ZERO_IN_YAML | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_PYTHON] = {
+		.name = "python", .flag = "--zero-python", .env = "ZERO_PYTHON",
+		.argument = "yes|no", .default_text = "yes",
+		.help = "put the package slurm_zero on PYTHONPATH of each task",
+		.type = ZERO_TYPE_CHOICE, .choices = yes_no_choices, .where = USER,
 	},
 	[ZERO_OPT_ISA] = {
 		.name = "isa", .env = "ZERO_ISA",
@@ -253,6 +259,12 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "HOST:PORT", .default_text = "",
 		.help = "the task's MASTER_ADDR and MASTER_PORT",
 		.type = ZERO_TYPE_TEXT, .max = 511, .where = ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_PYTHON_PATH] = {
+		.name = "python_path",
+		.argument = "FOLDER", .default_text = "",
+		.help = "what was put on the task's PYTHONPATH",
+		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1, .where = ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_ORIGINS] = {
 		.name = "origins",

@@ -266,14 +266,20 @@ zero_status zero_tear(zero_job *job, zero_status status)
 	return status;
 }
 
+zero_status zero_require_no_own_step(const zero_job *job, const char *what)
+{
+	if (!job->model->stepping)
+		return ZERO_OK;
+	return zero_fail(ZERO_E_STATE,
+			 "%s is refused: the program takes a step; call zero_step_end first", what);
+}
+
 zero_status zero_require_whole(const zero_job *job, const char *what)
 {
-	if (job->model->stepping)
-		return zero_fail(
-			ZERO_E_STATE,
-			"%s is refused: the program takes a step; call zero_step_end first", what);
-	if (!job->model->torn)
-		return ZERO_OK;
+	zero_status status = zero_require_no_own_step(job, what);
+
+	if (status || !job->model->torn)
+		return status;
 	return zero_fail(ZERO_E_STATE,
 			 "%s is refused: a step has failed half-way, and parameters and optimizer "
 			 "states are undefined until zero_restore",

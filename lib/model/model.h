@@ -112,14 +112,15 @@ struct zero_group {
 	bool listed;              /* by the zero_prefetch under way */
 	unsigned uses, joined;    /* of these uses, by other threads than the one that began it */
 	pthread_t begun_by;
-	_Atomic bool ready;       /* a gather waited for it; read without the lock */
-	zero_dtype gathered_as;   /* valid while `gather` is set */
-	bool checked;             /* its parameters' checksums are those of the gathered values */
-	size_t live_bytes;        /* bytes of its outputs */
-	bool reduced;             /* since the last step, on all ranks alike */
-	bool stepping;            /* between zero_step_begin and zero_step_end */
-	bool ever_reduced;        /* its first reduce allocates, which may fail on one rank */
-	struct zero_work *reduce; /* the last one under way; NULL: none */
+	_Atomic bool ready;     /* a gather waited for it; read without the lock */
+	zero_dtype gathered_as; /* valid while `gather` is set */
+	bool checked;           /* its parameters' checksums are those of the gathered values */
+	size_t live_bytes;      /* bytes of its outputs */
+	bool reduced;           /* since the last step, on all ranks alike */
+	bool sums_shown;   /* at stage 0, by zero_gradient_shard, so that they may have changed */
+	bool stepping;     /* between zero_step_begin and zero_step_end */
+	bool ever_reduced; /* its first reduce allocates, which may fail on one rank */
+	struct zero_work *reduce;           /* the last one under way; NULL: none */
 	struct zero_work *post_step_gather; /* of stepped values, at stages 1 and 2; NULL: none */
 	/* The same work from the step to the next gather, on all ranks alike. A gather waits for
 	   this alone as long as zero_group_wait_count is still `step_wait_count`. */
@@ -163,6 +164,8 @@ zero_status zero_wait_post_step_gather(zero_group *group);
 zero_status zero_tear(zero_job *job, zero_status status);
 /* An error if the model is torn, or the program steps it. `what` is the call that is refused. */
 zero_status zero_require_whole(const zero_job *job, const char *what);
+/* Refuses `what` between zero_step_begin and zero_step_end. */
+zero_status zero_require_no_own_step(const zero_job *job, const char *what);
 /* How many submissions all ranks of the group have waited for: what was submitted before the last
    of them is done on all ranks. */
 unsigned zero_group_wait_count(zero_group *group);

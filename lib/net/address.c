@@ -2,7 +2,6 @@
 /* Opens a listening socket on all networks, and lists the addresses at which others reach it. */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -60,14 +59,15 @@ static int class_of(const struct ifaddrs *entry)
 	return ORDINARY;
 }
 
-static void add_address(struct zero_address *own, const struct sockaddr *address)
+static void add_address(void *context, const struct ifaddrs *entry)
 {
-	const struct sockaddr_in6 *six = (const void *)address;
-	const struct sockaddr_in *four = (const void *)address;
+	const struct sockaddr_in6 *six = (const void *)entry->ifa_addr;
+	const struct sockaddr_in *four = (const void *)entry->ifa_addr;
+	struct zero_address *own = context;
 
 	if (own->count == ZERO_ADDRESSES)
 		return;
-	if (address->sa_family == AF_INET) {
+	if (four->sin_family == AF_INET) {
 		own->at[own->count].family = 4;
 		memcpy(own->at[own->count].bytes, &four->sin_addr, 4);
 	} else {
@@ -78,16 +78,14 @@ static void add_address(struct zero_address *own, const struct sockaddr *address
 	own->count++;
 }
 
-static bool add_addresses(int family, struct zero_address *own, char *why, size_t size)
+bool zero_address_each(void (*each)(void *context, const struct ifaddrs *entry), void *context,
+		       int family)
 {
 	const char *filter = getenv("NCCL_SOCKET_IFNAME");
 	struct ifaddrs *list;
 
-	if (getifaddrs(&list)) {
-		snprintf(why, size, "cannot list the network interfaces of this node: %s",
-			 strerror(errno));
+	if (getifaddrs(&list))
 		return false;
-	}
 	for (int turn = 0; turn < 2 * CLASSES; turn++)
 		for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
 			int want = turn % 2 ? AF_INET6 : AF_INET;
@@ -96,7 +94,7 @@ static bool add_addresses(int family, struct zero_address *own, char *why, size_
 			    (want == AF_INET || family == AF_INET6) && entry->ifa_flags & IFF_UP &&
 			    class_of(entry) == turn / 2 &&
 			    zero_interface_allowed(filter, entry->ifa_name))
-				add_address(own, entry->ifa_addr);
+				each(context, entry);
 		}
 	freeifaddrs(list);
 	return true;
@@ -138,5 +136,8 @@ bool zero_address_listen(int *fd, struct zero_address *own, char *why, size_t si
 	}
 	/* The port has the same offset in sockaddr_in and sockaddr_in6. */
 	own->port = ntohs(((const struct sockaddr_in *)&bound)->sin_port);
-	return add_addresses(family, own, why, size);
+	if (zero_address_each(add_address, own, family))
+		return true;
+	snprintf(why, size, "cannot list the network interfaces of this node: %s", strerror(errno));
+	return false;
 }

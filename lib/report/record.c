@@ -25,6 +25,8 @@ static enum zero_report_kind kind_of(const char *label)
 		{"reduce of group", ZERO_REPORT_REDUCE},
 		{"update of group", ZERO_REPORT_UPDATE},
 		{"step ", ZERO_REPORT_STEP},
+		{"zero_step_begin", ZERO_REPORT_STEP},
+		{"zero_step_end", ZERO_REPORT_STEP},
 		{"zero_", ZERO_REPORT_PROGRAM},
 		{"load", ZERO_REPORT_LOAD},
 		{"round ", ZERO_REPORT_LOAD},

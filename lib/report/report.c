@@ -223,7 +223,7 @@ static struct zero_report describe(zero_job *job, const struct zero_report_rank 
 		.world = job->place.world,
 		.stage = job->stage,
 		.restarts = report->restarts,
-		.steps = job->trainer->steps,
+		.steps = job->trainer->steps + job->trainer->own_steps,
 		.options = report->options,
 		.option_count = list_options(job),
 		.ranks = ranks,

@@ -92,11 +92,16 @@ static uint64_t factors_hash(zero_group **groups, size_t count)
 }
 
 /* One f64 carries these bits of a rank. */
-enum { BUSY = 1, STOP = 2 };
+enum { BUSY = 1, STOP = 2, SUMS_SHOWN = 4 };
 
-static double own_flags(const zero_job *job)
+static double own_flags(const zero_job *job, zero_group **groups, size_t count)
 {
-	return (zero_hooks_busy(job) ? BUSY : 0) + (zero_stop_requested() ? STOP : 0);
+	bool shown = false;
+
+	for (size_t g = 0; g < count; g++)
+		shown = shown || groups[g]->sums_shown;
+	return (zero_hooks_busy(job) ? BUSY : 0) + (zero_stop_requested() ? STOP : 0) +
+	       (shown ? SUMS_SHOWN : 0);
 }
 
 /* What ranks exchange by way of the host. */
@@ -114,6 +119,7 @@ static struct zero_step_agreed fold(const struct from_rank *all, size_t world)
 		agreed.samples += all[rank].samples;
 		agreed.all_idle = agreed.all_idle && !(flags & BUSY);
 		agreed.stop = agreed.stop || flags & STOP;
+		agreed.sums_shown = agreed.sums_shown || flags & SUMS_SHOWN;
 	}
 	return agreed;
 }
@@ -123,7 +129,7 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 {
 	struct zero_trainer *trainer = job->trainer;
 	size_t world = (size_t)job->place.world;
-	struct from_rank mine = {adamw->samples, own_flags(job)}, *all;
+	struct from_rank mine = {adamw->samples, own_flags(job, groups, count)}, *all;
 	char scale[192];
 
 	all = calloc(world, sizeof(*all));
@@ -163,6 +169,25 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 	return status;
 }
 
+zero_status zero_step_agree_end(zero_job *job, zero_status status, struct zero_step_agreed *agreed)
+{
+	size_t world = (size_t)job->place.world;
+	struct from_rank mine = {0, own_flags(job, NULL, 0)}, *all = calloc(world, sizeof(*all));
+
+	if (!all && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the flags of %zu ranks", world);
+	status = zero_submit_wait(&job->all, status,
+				  &(struct zero_op){.kind = ZERO_OP_EXCHANGE,
+						    .send = &mine,
+						    .recv = all,
+						    .count = sizeof(mine)},
+				  1, "zero_step_end");
+	if (!status)
+		*agreed = fold(all, world);
+	free(all);
+	return status;
+}
+
 /* This rank's sum of squares, on the host. */
 static zero_status read_own(zero_job *job, zero_group **groups, size_t count, double *own)
 {
@@ -172,7 +197,7 @@ static zero_status read_own(zero_job *job, zero_group **groups, size_t count, do
 		return zero_fail(ZERO_E_STATE, "zero_grad_norm must be called after zero_layout");
 	pthread_mutex_lock(&job->lock);
 	for (size_t g = 0; g < count; g++) {
-		one = zero_work_wait(job, &groups[g]->reduce);
+		one = zero_reduce_wait(groups[g]);
 		status = status ? status : one;
 	}
 	pthread_mutex_unlock(&job->lock);

@@ -59,14 +59,15 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
 		return status;
 	pthread_mutex_lock(&job->lock);
 	/* Its error is for each parameter of the group, and for the step. */
-	if (param->group->reduce)
-		status = job->ops->wait(job->backend, param->group->reduce);
+	status = zero_reduce_wait(param->group);
 	pthread_mutex_unlock(&job->lock);
 	if (status)
 		return status;
 	zero_param_shard_part(param, first, count);
-	if (*count && param->group->reduced)
+	if (*count && param->group->reduced) {
 		*data = state_at(param, param->flat->reduced, *first);
+		param->group->sums_shown = job->stage == 0;
+	}
 	return ZERO_OK;
 }
 
@@ -128,6 +129,9 @@ zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
 	status = zero_submit_wait(&job->all, status, NULL, 0,
 				  "zero_step_begin of %zu groups (%016llx)", count,
 				  (unsigned long long)zero_groups_hash(groups, count));
+	/* As in zero_step. Within a step the program may be reading them. */
+	if (status && !job->model->stepping)
+		zero_step_free_gradients(groups, count, true);
 	if (status)
 		return status;
 	for (size_t g = 0; g < count; g++) {
@@ -165,26 +169,13 @@ static void follow(zero_group *group)
 	}
 }
 
-static void free_sums(zero_group *group)
-{
-	zero_job *job = group->job;
-
-	pthread_mutex_lock(&job->lock);
-	group->reduced = false;
-	for (size_t f = 0; f < group->flat_count; f++) {
-		job->ops->free(job->backend, group->flats[f].reduced);
-		group->flats[f].reduced = NULL;
-	}
-	pthread_mutex_unlock(&job->lock);
-}
-
 /* Ends the step of one group, on all ranks alike. */
 static zero_status end_group(zero_group *group, struct zero_op *ops)
 {
 	zero_status status = ZERO_OK;
 
 	group->stepping = false;
-	free_sums(group);
+	zero_step_free_gradients(&group, 1, false);
 	if (!zero_is_member(group) || !group->trainable)
 		return ZERO_OK;
 	follow(group);
@@ -205,20 +196,29 @@ static zero_status end_groups(zero_job *job, struct zero_op *ops)
 	return status ? zero_tear(job, status) : ZERO_OK;
 }
 
-zero_status zero_step_end(zero_job *job)
+zero_status zero_step_end(zero_job *job, bool *stop)
 {
 	struct zero_op *ops = calloc(zero_most_step_ops(job) + 1, sizeof(*ops));
+	struct zero_step_agreed agreed;
 	zero_status status = ZERO_OK;
 
 	if (!job->model->stepping)
 		status = zero_fail(ZERO_E_STATE, "zero_step_end is called without zero_step_begin");
 	else if (!ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for zero_step_end");
-	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_step_end");
+	status = zero_step_agree_end(job, status, &agreed);
+	if (!status && agreed.all_idle)
+		zero_hooks_all_idle(job);
 	if (!status)
 		status = end_groups(job, ops);
 	free(ops);
-	return status;
+	if (status)
+		return status;
+	if (stop)
+		*stop = agreed.stop;
+	job->trainer->own_steps++;
+	zero_hooks_after_step(job);
+	return ZERO_OK;
 }
 
 /* ---- after an exception ---------------------------------------------------------------------- */
@@ -233,12 +233,8 @@ static void reset_group(zero_group *group)
 		job->ops->wait(job->backend, group->gather);
 	zero_work_wait(job, &group->reduce);
 	zero_gather_free(group);
-	for (size_t f = 0; f < group->flat_count; f++) {
-		job->ops->free(job->backend, group->flats[f].gradient);
-		group->flats[f].gradient = NULL;
-	}
 	pthread_mutex_unlock(&job->lock);
-	free_sums(group);
+	zero_step_free_gradients(&group, 1, true);
 }
 
 zero_status zero_reset(zero_job *job)

@@ -234,6 +234,23 @@ static size_t count_ops(const zero_group *group)
 	return ops;
 }
 
+zero_status zero_reduce_wait(const zero_group *group)
+{
+	zero_job *job = group->job;
+
+	return group->reduce ? job->ops->wait(job->backend, group->reduce) : ZERO_OK;
+}
+
+zero_status zero_gather_sums(zero_group *group, struct zero_op *ops)
+{
+	size_t op_count = 0;
+
+	for (size_t f = 0; f < group->flat_count; f++)
+		add_gathers(&group->flats[f], ops, &op_count);
+	return zero_submit_wait(group->team, ZERO_OK, ops, op_count,
+				"gather of the sums of group '%s'", group->name);
+}
+
 zero_status zero_reduce_locked(zero_group *group)
 {
 	struct zero_op *ops = calloc(count_ops(group) + 1, sizeof(*ops));
@@ -250,7 +267,9 @@ zero_status zero_reduce_locked(zero_group *group)
 						: "zero_layout has not been called");
 	wait_for_room(job);
 	/* A failed reduce has left no sums to add to, on any rank. */
-	mine = zero_work_wait(job, &group->reduce);
+	mine = zero_reduce_wait(group);
+	if (!mine)
+		zero_work_wait(job, &group->reduce);
 	status = status ? status : mine;
 	if (!status)
 		status = prepare_all(job, group, ops, &op_count);

@@ -241,28 +241,45 @@ zero_status zero_send_stepped(zero_group *group, struct zero_op *ops)
 	return status;
 }
 
-/* Frees the sums. After an error, and of frozen groups, also gradients that were not reduced. */
-static void free_gradients(const struct step *step, zero_status status)
+void zero_step_free_gradients(zero_group **groups, size_t count, bool all)
 {
-	zero_job *job = step->job;
+	for (size_t g = 0; g < count; g++) {
+		zero_group *group = groups[g];
+		zero_job *job = group->job;
 
-	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < step->count; g++) {
-		zero_group *group = step->groups[g];
-
-		group->reduced = false;
+		pthread_mutex_lock(&job->lock);
+		group->reduced = group->sums_shown = false;
 		for (size_t f = 0; f < group->flat_count; f++) {
 			struct zero_flat *flat = &group->flats[f];
 
 			job->ops->free(job->backend, flat->reduced);
 			flat->reduced = NULL;
-			if (!status && zero_group_is_stepped(group))
+			if (!all)
 				continue;
 			job->ops->free(job->backend, flat->gradient);
 			flat->gradient = NULL;
 		}
+		pthread_mutex_unlock(&job->lock);
 	}
-	pthread_mutex_unlock(&job->lock);
+}
+
+/* After an error, and of frozen groups, also gradients that were not reduced. */
+static void free_gradients(const struct step *step, zero_status status)
+{
+	for (size_t g = 0; g < step->count; g++)
+		zero_step_free_gradients(&step->groups[g], 1,
+					 status || !zero_group_is_stepped(step->groups[g]));
+}
+
+/* What the program may have changed through zero_gradient_shard is known to the owner alone. */
+static zero_status share_sums(const struct step *step)
+{
+	zero_status status = ZERO_OK;
+
+	for (size_t g = 0; !status && g < step->count; g++)
+		if (zero_group_is_stepped(step->groups[g]) && zero_is_member(step->groups[g]))
+			status = zero_gather_sums(step->groups[g], step->ops);
+	return status;
 }
 
 /* Whether the step has a loss scale that belongs to the program, in host memory. */
@@ -369,6 +386,8 @@ static zero_status take_step(const struct step *step, const struct zero_step_agr
 	begin_state(job, adamw, agreed->samples);
 	if (early)
 		status = zero_step_state_read(job);
+	if (!status && agreed->sums_shown)
+		status = share_sums(step);
 	if (!status && !(early && seen->skipped))
 		status = step_groups(step);
 	if (!status && is_captured(job))

@@ -14,7 +14,8 @@ struct zero_trainer {
 	pthread_cond_t released; /* a group was */
 	uint64_t steps; /* that were taken, as far as the host knows: zero_step_state_read tells */
 	uint64_t begun; /* steps, also those that were skipped: the same on all ranks at any time */
-	zero_adamw adamw; /* of the last step, for checkpoints */
+	uint64_t own_steps; /* that the program took by itself */
+	zero_adamw adamw;   /* of the last step, for checkpoints */
 	bool has_adamw;
 	/* In memory of the backend: the state of the last step, and squared norms of the gradient
 	   sums: this rank's, then [world] those of all ranks. */
@@ -69,6 +70,12 @@ void zero_stray_access_close(void);
 
 /* zero_reduce. Called with the job's lock held. */
 zero_status zero_reduce_locked(zero_group *group);
+/* Waits for the group's last reduce, and returns its error, until a step uses it up. Called with the
+   job's lock held. */
+zero_status zero_reduce_wait(const zero_group *group);
+/* Stage 0: all ranks get the sums from their owners, as a reduce does at its end. `ops` has room for
+   the operations of a step of the group. */
+zero_status zero_gather_sums(zero_group *group, struct zero_op *ops);
 
 /* ---- step.c ---------------------------------------------------------------------------------- */
 
@@ -76,6 +83,8 @@ zero_status zero_reduce_locked(zero_group *group);
 zero_status zero_step_check_groups(zero_group **groups, size_t count);
 /* Waits for sums that are under way, and for values of the step before. Returns the first error. */
 zero_status zero_step_wait_groups(zero_job *job, zero_group **groups, size_t count);
+/* Frees the groups' sums, and with `all` their gradients that were not reduced. */
+void zero_step_free_gradients(zero_group **groups, size_t count, bool all);
 /* Operations of zero_send_stepped for the group that has most. */
 size_t zero_most_step_ops(const zero_job *job);
 /* Stages 0 to 2: begins to send the new values of the owners to all ranks while the caller goes on.
@@ -89,15 +98,18 @@ uint64_t zero_groups_hash(zero_group **groups, size_t count);
 
 /* What a step knows of all ranks on the host. */
 struct zero_step_agreed {
-	double samples; /* of all ranks */
-	bool all_idle;  /* no rank is busy, see struct zero_hooks */
-	bool stop;      /* a signal of zero_stop_on came to some rank */
+	double samples;  /* of all ranks */
+	bool all_idle;   /* no rank is busy, see struct zero_hooks */
+	bool stop;       /* a signal of zero_stop_on came to some rank */
+	bool sums_shown; /* by zero_gradient_shard at stage 0, on some rank */
 };
 
 /* COLLECTIVE. Sums the squares of the groups' gradient sums, of all ranks into trainer->norms. Also agrees on
    everything that ranks must pass to zero_step alike. The device may still be at work then. */
 zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw *adamw,
 			    zero_group **groups, size_t count, struct zero_step_agreed *agreed);
+/* COLLECTIVE. What the end of the program's own step needs of that. */
+zero_status zero_step_agree_end(zero_job *job, zero_status status, struct zero_step_agreed *agreed);
 
 /* ---- step_state.c ---------------------------------------------------------------------------- */
 

@@ -4,22 +4,34 @@
 import atexit
 import contextlib
 import os
-import socket
 import sys
+import types
+
+try:
+    from . import _zero
+except ImportError as error:
+    if "undefined symbol: zero_" in str(error):
+        with open("/proc/self/maps", encoding="utf-8") as file:
+            loaded = {line.split()[-1] for line in file if "/libzero.so" in line}
+        error.msg += f": this process has loaded {' '.join(loaded)}, which is older: use both of one build"
+    raise
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import _checkpoint, _zero
+from . import _checkpoint
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
+from ._rendezvous import make_store
 from ._tensor import FlatShard
 
 __all__ = [
     "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
-    "init", "load", "memory", "meta", "no_sync", "reset", "restore", "save", "save_wait", "traffic",
+    "init", "load", "memory", "meta", "no_sync", "replace_fsdp2", "reset", "restore", "save",
+    "save_wait", "stop_on", "stopping", "traffic",
 ]
 Error = _zero.Error
 _job = None
@@ -45,7 +57,8 @@ def init(settings=""):
     job = Job()
     job.stage = int(_zero.setting("stage"))
     if not dist.is_initialized():
-        _init_distributed(rank, world, local_world)
+        store = make_store(rank, world, local_world == world, _zero.exchange)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     elif dist.get_world_size() != world or dist.get_rank() != rank:
         raise Error(
             f"torch.distributed was initialised as rank {dist.get_rank()} of {dist.get_world_size()}, "
@@ -66,25 +79,6 @@ def init(settings=""):
     _job = job
 
 
-def _init_distributed(rank, world, local_world):
-    """Rank 0 listens on a port that the system chooses, and the library tells the others."""
-    if world == 1:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        return
-    host = "127.0.0.1" if local_world == world else socket.gethostname()
-    store = None
-    if rank == 0:
-        store = dist.TCPStore(host, 0, world, is_master=True, wait_for_workers=False)
-    text = f"{host} {store.port}" if store else ""
-    said = _zero.exchange(text.encode().ljust(512, b"\0"))[:512]
-    host, port = said.rstrip(b"\0").decode().split()
-    if store is None:
-        store = dist.TCPStore(host, int(port), world, is_master=False, wait_for_workers=False)
-    if local_world == world:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-
-
 def _close():
     # A rank that failed ends without zero_close, so that the library names it and ends the others.
     if not _failed:
@@ -93,8 +87,18 @@ def _close():
         _zero.close()
 
 
-class FullyShardedModule:
+class FullyShardedModule(FSDPModule):
     """What fully_shard adds to a module's class."""
+
+    def __new__(cls, *args, **kwargs):
+        # A part of a container, such as layers[:2], is made by its class: it is not sharded itself.
+        plain = cls.__mro__[cls.__mro__.index(FSDPModule) + 1]
+        module = plain.__new__(plain)
+        module.__init__(*args, **kwargs)
+        return module
+
+    def __deepcopy__(self, memo):
+        raise NotImplementedError("a module cannot be copied after fully_shard: copy it before")
 
     def _groups(self, recurse=True):
         mine = set(self.modules()) if recurse else {self}
@@ -129,10 +133,12 @@ class FullyShardedModule:
 
     set_modules_to_backward_prefetch = set_modules_to_forward_prefetch
 
-    def _apply(self, *args, **kwargs):
-        raise NotImplementedError(
-            "a module cannot be moved or converted after fully_shard: do it before"
-        )
+    _apply = nn.Module._apply
+
+    def _get_fsdp_state(self):
+        """What torch.distributed.fsdp.register_fsdp_forward_method asks for."""
+        (group,) = self._groups(recurse=False)
+        return types.SimpleNamespace(_pre_forward=group.pre_forward, _post_forward=group.post_forward)
 
 
 def _refuse(name):
@@ -143,14 +149,41 @@ def _refuse(name):
     return method
 
 
-for _name in (
-    "set_requires_all_reduce", "set_reshard_after_backward", "set_custom_all_gather",
-    "set_custom_reduce_scatter", "set_all_reduce_hook", "set_post_optim_event",
-    "set_reduce_scatter_divide_factor", "set_force_sum_reduction_for_comms",
-    "set_unshard_in_backward", "set_allocate_memory_from_process_group_for_comm",
-    "set_symm_mem_for_comm",
-):
-    setattr(FullyShardedModule, _name, _refuse(_name))
+for _name in vars(FSDPModule):
+    if not _name.startswith("_") and _name not in vars(FullyShardedModule):
+        setattr(FullyShardedModule, _name, _refuse(_name))
+
+
+def _keep(module, fn, recurse=True):
+    """nn.Module._apply of a module that has sharded parameters: .to(), .half() and the like change
+    its buffers only."""
+    sharded = {k: p for k, p in module._parameters.items() if isinstance(p, FlatShard)}
+    for name, p in sharded.items():
+        probe = torch.empty(0, dtype=p.dtype, device="cpu")
+        moved = fn(probe)
+        if (moved.dtype, moved.device) != (probe.dtype, probe.device):
+            raise NotImplementedError(
+                f"parameter {name} of {type(module).__name__} is {p.dtype} on the CPU, and cannot be moved "
+                f"or converted to {moved.dtype} on {moved.device} after fully_shard: do it before"
+            )
+    every = module._parameters
+    module._parameters = {k: p for k, p in every.items() if k not in sharded}
+    try:
+        return nn.Module._apply(module, fn, recurse)
+    finally:
+        module._parameters = {k: module._parameters.get(k, p) for k, p in every.items()}
+
+
+def _load_in_place(module, state_dict, prefix, local_metadata, *_):
+    """load_state_dict(assign=True) would put the given tensors in the place of the parameters."""
+    if local_metadata.get("assign_to_params_buffers"):
+        for name, p in module._parameters.items():
+            value = state_dict.get(prefix + name)
+            if isinstance(p, FlatShard) and value is not None and value.shape == p.shape:
+                with torch.no_grad():
+                    p.copy_(value)
+                state_dict[prefix + name] = p
+
 
 _classes = {}
 
@@ -178,11 +211,11 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None
     for m in modules:
         if isinstance(m, FullyShardedModule):
             raise ValueError(f"fully_shard was called for this {type(m).__name__} before")
-    if _job.laid_out and _job.laid_out == len(_job.groups):
-        raise NotImplementedError(
-            "fully_shard after the sharded parameters were used: shard all modules first"
-        )
-    _job.groups.append(Group(_job, modules, policy, reshard_after_forward, set(ignored_params or ())))
+    group = Group(_job, modules, policy, reshard_after_forward, set(ignored_params or ()))
+    _job.groups.append(group)
+    for m in {m: None for p in group.params for m, _ in p.places}:
+        m._apply = types.MethodType(_keep, m)
+        m.register_load_state_dict_pre_hook(_load_in_place)
     for m in modules:
         cls = type(m)
         if cls not in _classes:
@@ -219,32 +252,31 @@ def meta():
 
 
 def load(model, path, *, strict=True, progress=None):
-    """Fills the parameters from a safetensors file or folder. Each byte is read once, by the rank
-    that keeps it. Returns the names that only the model has, and those that only the files have.
-    `progress` is called with (parameter, bytes done, bytes of all)."""
+    """Fills the parameters of a model, or of a part of one, from a safetensors file or folder. Each
+    byte is read once, by the rank that keeps it. Returns the names that only the model has, and those
+    that only the files have. `progress` is called with (parameter, bytes done, bytes of all)."""
     if _job is None:
         raise Error("shard the model first, with fully_shard")
     _job.lay_out()
-    if model not in _job.roots or len(_job.roots) > 1:
-        raise NotImplementedError(
-            "zero.load fills the whole model: shard it with fully_shard(model), and no other"
-        )
     for group in _job.groups:
         group.reshard()
     paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
+    prefix = getattr(model, "base_model_prefix", "")
     keep = os.fspath(path)
-    names = {}
+    names = {}  # what is not in it stays as it is
     tensors = _tensor_names(keep)
-    for group in _job.groups:
-        for p in group.params:
-            wanted = [paths[m] + attribute for m, attribute in p.places]
-            prefix = getattr(model, "base_model_prefix", "")
-            if prefix:
-                # Files of a headless model, or the other way around.
-                wanted += [w[len(prefix) + 1 :] for w in wanted if w.startswith(prefix + ".")]
-                wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
+    for p in (p for group in _job.groups for p in group.params):
+        wanted = [paths[m] + attribute for m, attribute in p.places if m in paths]
+        if prefix:
+            # Files of a headless model, or the other way around.
+            wanted += [w[len(prefix) + 1 :] for w in wanted if w.startswith(prefix + ".")]
+            wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
+        if wanted:
             names[p.name] = next((w for w in wanted if w in tensors), wanted[0])
-    return _zero.load_model(keep, names, progress, strict)
+    if not names:
+        raise ValueError(f"no parameter of this {type(model).__name__} is sharded")
+    missing, unexpected = _zero.load_model(keep, names, progress, strict)
+    return [names[name] for name in missing], unexpected
 
 
 def _tensor_names(path):
@@ -301,6 +333,18 @@ def restore(optimizer, path):
     return _checkpoint.restore(_job, optimizer, path)
 
 
+def stop_on(signal):
+    """Catches a signal as a request to stop, such as that of sbatch --signal=USR1@120: stopping()
+    tells. Call it after init or fully_shard."""
+    _zero.stop_on(signal)
+
+
+def stopping():
+    """Whether a rank had received a signal of stop_on when the last optimizer step ended; the same on
+    all ranks. A program then saves and ends, with status 75 to be started again."""
+    return _job is not None and _job.stopping
+
+
 def reset():
     """Makes the job ready for the next step after an exception. All ranks must call it. Gradients
     are dropped, parameters and states of optimizers are kept."""
@@ -316,3 +360,6 @@ def memory():
 def traffic():
     """What this rank has sent and read."""
     return _zero.traffic()
+
+
+from ._overlay import replace_fsdp2  # noqa: E402, which needs what is above

@@ -69,6 +69,16 @@ def _states(job, optimizers):
                     )
 
 
+def recut(optimizer):
+    """What Optimizer.load_state_dict was given as whole tensors or as even DTensors is cut as the
+    parameters are. All ranks call it."""
+    for p, states in optimizer.state.items():
+        if isinstance(p, FlatShard):
+            for key, value in states.items():
+                if key != "step" and isinstance(value, torch.Tensor) and value.shape == p.shape:
+                    states[key] = p._cut.recut(value)
+
+
 def save(job, optimizer, folder, extra=None, keep_last=0, background=False):
     optimizers = _optimizers(optimizer)
     text = json.dumps(
@@ -171,9 +181,9 @@ def _make(job, optimizers, named, fresh):
                 )
             dtype = _TORCH[state["dtype"]]
             if state["block"] is None:
-                value = local = torch.zeros((), dtype=dtype)
+                value = local = torch.zeros((), dtype=dtype, device="cpu")
             else:
-                local = torch.zeros(param.sharded._local_tensor.shape, dtype=dtype)
+                local = torch.zeros(param.sharded._local_tensor.shape, dtype=dtype, device="cpu")
                 value = FlatShard.wrap(local, param.cut)
             _register(param.handle, state["name"], local, state["block"] is None)
             fresh.append((optimizers[int(index)], param.sharded, key, value))

@@ -5,12 +5,13 @@ parameters over the memory into which the library gathers, at addresses that nev
 
 import dataclasses
 import functools
+import weakref
 
 import torch
 from torch import nn
 from torch.autograd import Variable
 
-from . import _zero
+from . import _checkpoint, _zero
 from ._tensor import Cut, FlatShard
 
 _no_compile = functools.partial(torch._dynamo.disable, recursive=True)
@@ -42,7 +43,7 @@ class Param:
         cut.lay_out = group.job.lay_out
         cut.writable = group.job.may_write
         self.cut = cut
-        empty = torch.empty(0, dtype=original.dtype)
+        empty = torch.empty(0, dtype=original.dtype, device="cpu")
         self.sharded = FlatShard.wrap(empty, cut, requires_grad=self.trainable)
         self.sharded._is_param = True
         cut.parameter = self.sharded
@@ -263,8 +264,10 @@ class Job:
         self.laid_out = 0  # of the groups
         self.names = set()
         self.roots = []
+        self.optimizers = weakref.WeakSet()  # that have stepped
         self.backward = self.stepping = False
         self.stage = 3
+        self.stopping = False  # what the last step was told of signals
         self.steps = 0  # that were taken, for the names of checkpoints
 
     def may_write(self):
@@ -277,12 +280,11 @@ class Job:
         tops = [m for g in new for m in g.modules]
         inside = {m for top in tops for m in top.modules() if m is not top}
         tops = [top for top in tops if top not in inside]
+        self.roots += [top for top in tops if top not in self.roots]
         names = {}
-        for top in tops:
-            if top not in self.roots:
-                self.roots.append(top)
         for index, top in enumerate(self.roots):
-            prefix = f"{index}:" if len(self.roots) > 1 else ""
+            # The first model's names are its own, those of others have a number before them.
+            prefix = f"{index}:" if index else ""
             for path, module in top.named_modules():
                 for attribute in module._parameters:
                     names.setdefault((module, attribute), prefix + (f"{path}." if path else "") + attribute)
@@ -311,7 +313,7 @@ class Job:
         data, first = _zero.shard(p.handle)
         rank = _zero.place()[0]
         if data is None or cuts[rank] == cuts[rank + 1]:
-            local = torch.empty(0, dtype=dtype)
+            local = torch.empty(0, dtype=dtype, device="cpu")
         else:
             stored = torch.from_dlpack(_Capsule(data))
             local = stored[cuts[rank] - first : cuts[rank + 1] - first]
@@ -323,12 +325,13 @@ class Job:
         as_dtype = group.policy.param_dtype or dtype
         full = _zero.address(p.handle, group.gather_as(), DTYPES[as_dtype])
         if full is None:
-            full = torch.empty(cut.shape, dtype=as_dtype)
+            full = torch.empty(cut.shape, dtype=as_dtype, device="cpu")
         else:
             full = torch.from_dlpack(_Capsule(full))
         with torch.inference_mode(False):
             p.full = nn.Parameter(full, requires_grad=p.trainable)
         self.originals.discard(p.original)
+        p.original._sharded_as = p.name  # for an optimizer that still has it
         p.original = None
 
     def begin_backward(self):
@@ -375,7 +378,7 @@ class Job:
         sums = _zero.gradient_shard(p.handle)
         with torch.no_grad():
             if sums is None:
-                value = torch.empty(0, dtype=p.sharded.dtype)
+                value = torch.empty(0, dtype=p.sharded.dtype, device="cpu")
             else:
                 sums = torch.from_dlpack(_Capsule(sums))
                 value = (sums / (group.divide or world)).to(p.sharded.dtype)
@@ -393,7 +396,21 @@ class Job:
                 "an exception ended a backward pass: call slurm_zero.reset() on all ranks before the next"
             )
 
+    def _meet(self, optimizer):
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if hasattr(p, "_sharded_as"):
+                    raise _zero.Error(
+                        f"this {type(optimizer).__name__} was built before fully_shard, with "
+                        f"{p._sharded_as} as it was before: build it after fully_shard"
+                    )
+        _checkpoint.recut(optimizer)
+        optimizer.register_load_state_dict_post_hook(_checkpoint.recut)
+        self.optimizers.add(optimizer)
+
     def step_begin(self, optimizer, args, kwargs):
+        if optimizer not in self.optimizers:
+            self._meet(optimizer)
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
         groups = [g for g in self.groups if any(id(p.sharded) in mine for p in g.params)]
         if not groups:
@@ -410,7 +427,7 @@ class Job:
     def step_end(self, optimizer, args, kwargs):
         if self.stepping:
             self.stepping = False
-            _zero.step_end()
+            self.stopping = _zero.step_end()
             self.steps += 1
 
     def reset(self):

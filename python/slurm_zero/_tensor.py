@@ -3,8 +3,15 @@
 of the flattened elements. torch's own uneven Shard(0) is a range of rows, and computes wrong values
 with anything else, so every operation is dispatched here."""
 
+import math
+
 import torch
 import torch.distributed as dist
+from torch.distributed import _state_dict_utils
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata, MetadataIndex, TensorProperties,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._ops._math_ops import _NormPartial
@@ -19,6 +26,7 @@ _ELEMENTWISE = {
 # Named as if they were on each element.
 _REDUCTIONS = {"_foreach_max", "_foreach_powsum"}
 _NORMS = {aten._foreach_norm, aten.linalg_vector_norm}
+_NEW = {aten.new_empty, aten.new_zeros, aten.new_ones, aten.new_full}
 
 
 class Cut:
@@ -39,6 +47,57 @@ class Cut:
     def slice(self, full):
         first, last = self.range
         return full.detach().reshape(-1)[first:last]
+
+    def recut(self, value):
+        """A FlatShard of a tensor of the whole shape, which is plain or some other DTensor."""
+        if isinstance(value, FlatShard):
+            return value
+        if isinstance(value, DTensor):
+            value = value.full_tensor()
+        return FlatShard.wrap(self.slice(value).clone(), self)
+
+    def rectangles(self):
+        """This rank's elements as rectangles: [(offsets, sizes, begin of its range of local elements)]"""
+        first, last = self.range
+        at, found = 0, []
+        for offsets, sizes in _rectangles(tuple(self.shape), first, last):
+            found.append((torch.Size(offsets), torch.Size(sizes), at))
+            at += math.prod(sizes)
+        return found
+
+    # Copies of a tensor are cut as the tensor is, and have nothing else of the job.
+    def __deepcopy__(self, memo):
+        return self
+
+    def __getstate__(self):
+        return {k: getattr(self, k) for k in ("name", "shape", "stride", "mesh", "cuts")}
+
+    def __setstate__(self, state):
+        self.__init__(*(state[k] for k in ("name", "shape", "stride", "mesh")))
+        self.cuts = state["cuts"]
+
+
+def _rectangles(shape, first, last):
+    """The elements [first, last) of a tensor as (offsets, sizes), in their order."""
+    if first >= last:
+        return
+    if not shape:
+        yield (), ()
+        return
+    row = math.prod(shape[1:])
+    begin, end = -(-first // row), last // row  # of the whole rows
+
+    def part(index, first, last):
+        for offsets, sizes in _rectangles(shape[1:], first - index * row, last - index * row):
+            yield (index, *offsets), (1, *sizes)
+
+    if begin > end:
+        yield from part(end, first, last)
+        return
+    yield from part(begin - 1, first, begin * row)
+    if begin < end:
+        yield (begin, *[0] * len(shape[1:])), (end - begin, *shape[1:])
+    yield from part(end, end * row, last)
 
 
 class FlatShard(DTensor):
@@ -78,10 +137,36 @@ class FlatShard(DTensor):
             )
         return _replicate(self)
 
-    def __create_write_items__(self, fqn, object):
-        raise NotImplementedError("torch.distributed.checkpoint of slurm_zero's tensors: use zero.export")
+    # -- torch.distributed.checkpoint
 
-    __create_chunk_list__ = __get_tensor_shard__ = __create_write_items__
+    def __create_chunk_list__(self):
+        _ready(self)
+        # What is read goes straight to the memory, and at these stages other ranks have it too.
+        _check_writable(self)
+        return [ChunkStorageMetadata(offsets, sizes) for offsets, sizes, _ in self._cut.rectangles()]
+
+    def __create_write_items__(self, fqn, object):
+        _ready(self)
+        properties = TensorProperties.create_from_tensor(self._local_tensor.detach())
+        return [
+            WriteItem(
+                index=MetadataIndex(fqn, offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(ChunkStorageMetadata(offsets, sizes), properties, self.shape),
+            )
+            for offsets, sizes, _ in self._cut.rectangles()
+        ]
+
+    def __get_tensor_shard__(self, index):
+        for offsets, sizes, at in self._cut.rectangles():
+            if offsets == index.offset:
+                return self._local_tensor.detach()[at : at + math.prod(sizes)].view(sizes)
+        raise ValueError(f"{index.fqn} has no part at {index.offset} on this rank")
+
+    def __deepcopy__(self, memo):
+        copy = FlatShard.wrap(self._local_tensor.detach().clone(), self._cut, self.requires_grad)
+        memo[id(self)] = copy
+        return copy
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -95,6 +180,8 @@ class FlatShard(DTensor):
         name = packet.__name__
         if name in _REDUCTIONS:
             raise NotImplementedError(f"{name} of {flat[0]._cut.name}, of which each rank has a part")
+        if packet in _NEW:
+            return _new(func, args, kwargs)
         if packet in _NORMS and _whole(func, args, kwargs):
             return _norm(func, args, kwargs)
         if packet not in _NORMS and (
@@ -196,8 +283,13 @@ def _local(func, args, kwargs):
     lead = _first(list(args) + list(kwargs.values()))
     many = not isinstance(lead, FlatShard)
     written = args[0] if func._schema.is_mutable and args else None
-    if written is not None:
-        _each([written], _check_writable)
+    for tensor in written if isinstance(written, (list, tuple)) else [written]:
+        if isinstance(tensor, FlatShard):
+            _check_writable(tensor)
+        elif isinstance(tensor, DTensor):
+            raise NotImplementedError(
+                f"{func.overloadpacket.__name__} would change a tensor that is not cut as the parameters are"
+            )
 
     def operand(value):
         if isinstance(value, (list, tuple)):
@@ -221,6 +313,15 @@ def _local(func, args, kwargs):
         return [FlatShard.wrap(o, l._cut) if isinstance(l, FlatShard) else o
                 for o, l in zip(out, lead)]
     return FlatShard.wrap(out, lead._cut)
+
+
+def _new(func, args, kwargs):
+    """A new tensor beside this one: cut as it is if it has its shape."""
+    tensor, size = args[0], tuple(args[1])
+    same = size == tuple(tensor.shape)
+    local = tensor._local_tensor
+    out = func(local, local.shape if same else size, *args[2:], **kwargs)
+    return FlatShard.wrap(out, tensor._cut) if same else out
 
 
 def _check_writable(tensor):
@@ -259,3 +360,22 @@ def _norm(func, args, kwargs):
         return DTensor.from_local(value, tensor._cut.mesh, [placement], run_check=False)
 
     return [one(t) for t in args[0]] if isinstance(args[0], (list, tuple)) else one(args[0])
+
+
+_distribute = _state_dict_utils._distribute_tensors
+
+
+def _distribute_tensors(local_state_dict, keys, *args, **kwargs):
+    """set_model_state_dict and set_optimizer_state_dict with broadcast_from_rank0: torch's function
+    would give each rank even rows."""
+    others = []
+    for key in keys:
+        value = local_state_dict.get(key)
+        if isinstance(value, tuple) and isinstance(value[0], FlatShard):
+            local_state_dict[key] = value[0].detach().copy_(value[1])
+        else:
+            others.append(key)
+    return _distribute(local_state_dict, others, *args, **kwargs)
+
+
+_state_dict_utils._distribute_tensors = _distribute_tensors

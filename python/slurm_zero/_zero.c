@@ -5,9 +5,13 @@
  * Memory of the library is passed as DLPack capsules, which own nothing: zero_close frees it.
  * Functions that may wait for other ranks or for files release the interpreter's lock.
  */
+#include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "_zero.h"
+
+#include "config.h"
 
 /* The number of the present job, which its capsules have as their context. */
 static uintptr_t job_number;
@@ -487,12 +491,23 @@ static PyObject *py_step_begin(PyObject *self, PyObject *args)
 static PyObject *py_step_end(PyObject *self, PyObject *args)
 {
 	zero_status status;
+	bool stop = false;
 
 	(void)self, (void)args;
 	if (!zero_py_has_job())
 		return NULL;
-	WAIT(zero_step_end(zero_py_job));
-	return zero_py_status(status);
+	WAIT(zero_step_end(zero_py_job, &stop));
+	return status ? zero_py_fail() : PyBool_FromLong(stop);
+}
+
+static PyObject *py_stop_on(PyObject *self, PyObject *args)
+{
+	int number;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "i", &number) || !zero_py_has_job())
+		return NULL;
+	return zero_py_status(zero_stop_on(zero_py_job, number));
 }
 
 static PyObject *py_reset(PyObject *self, PyObject *args)
@@ -529,6 +544,7 @@ static PyMethodDef methods[] = {
 	{"gradient_shard", py_gradient_shard, METH_VARARGS, NULL},
 	{"step_begin", py_step_begin, METH_VARARGS, NULL},
 	{"step_end", py_step_end, METH_NOARGS, NULL},
+	{"stop_on", py_stop_on, METH_VARARGS, NULL},
 	{"reset", py_reset, METH_NOARGS, NULL},
 	{NULL, NULL, 0, NULL},
 };
@@ -536,15 +552,34 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_zero", .m_size = -1,
 					.m_methods = methods};
 
+/* A library that was preloaded may be of another build than this module. */
+static bool library_fits(void)
+{
+	Dl_info module, library;
+
+	if (strcmp(zero_version(), PACKAGE_VERSION) == 0)
+		return true;
+	if (dladdr(&definition, &module) && dladdr((void *)(uintptr_t)zero_version, &library))
+		PyErr_Format(PyExc_ImportError,
+			     "%s is of slurm-zero %s, but this process has loaded %s, which is %s: "
+			     "use both of one build",
+			     module.dli_fname, PACKAGE_VERSION, library.dli_fname, zero_version());
+	return false;
+}
+
 PyMODINIT_FUNC PyInit__zero(void)
 {
-	PyObject *module = PyModule_Create(&definition);
+	PyObject *module;
 
+	if (!library_fits())
+		return NULL;
+	module = PyModule_Create(&definition);
 	if (!module)
 		return NULL;
 	Error = PyErr_NewException("slurm_zero.Error", PyExc_RuntimeError, NULL);
 	if (!Error || PyModule_AddObjectRef(module, "Error", Error) ||
 	    PyModule_AddFunctions(module, zero_py_file_methods) ||
+	    PyModule_AddFunctions(module, zero_py_net_methods) ||
 	    PyModule_AddIntConstant(module, "PARAM", ZERO_DTYPE_PARAM) ||
 	    PyModule_AddIntConstant(module, "F32", ZERO_F32) ||
 	    PyModule_AddIntConstant(module, "F16", ZERO_F16) ||

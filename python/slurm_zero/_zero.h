@@ -30,5 +30,7 @@ int zero_py_to_param(PyObject *capsule, void *param);
 
 /* The functions that read and write files. */
 extern PyMethodDef zero_py_file_methods[];
+/* addresses(): a list of pairs of an interface's name and an address. */
+extern PyMethodDef zero_py_net_methods[];
 
 #endif

@@ -3,15 +3,9 @@
 # make check-torch: the cases of cases.py alone and at several numbers of ranks.
 . "${top_srcdir:?run me by make check-torch}/tests/common.sh"
 
+# shellcheck source=python/tests/torch.sh
+. "$top_srcdir/python/tests/torch.sh"
 builddir=$PWD
-[[ -e python/slurm_zero/_zero.abi3.so ]] || fail "this build has no Python package: Python's headers were not found"
-TORCH_PYTHON=${TORCH_PYTHON-python3}
-"$TORCH_PYTHON" -c 'import torch' || fail "$TORCH_PYTHON has no torch: name another by TORCH_PYTHON=venv/bin/python"
-# The package is in two folders if the build is not in the sources.
-scratch
-mkdir "$scratch/slurm_zero"
-ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py "$builddir/python/slurm_zero/_zero.abi3.so" "$scratch/slurm_zero"
-export PYTHONPATH=$scratch PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 failed=0
 # run WORLD PROGRAM ARGUMENTS...
 run() {
@@ -42,6 +36,30 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	run 3 checkpoint restore "$scratch/saved"
 	run alone checkpoint restore "$scratch/saved"
 	ZERO_STAGE=1 run 2 checkpoint restore "$scratch/saved"
+	# What the end of a step tells: signals, saves, the report.
+	mkdir "$scratch/steps"
+	run 2 steps "$scratch/steps"
+	run alone steps "$scratch/steps" read
+	run 2 tensors
+	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
+	mkdir "$scratch/dcp"
+	run 2 dcp stock save "$scratch/dcp"
+	run 3 dcp zero load "$scratch/dcp"
+	run 2 dcp stock load "$scratch/dcp"
+	# Accelerate, peft and the Trainer, which saves in one run and resumes in another.
+	if "$TORCH_PYTHON" -c 'import accelerate, peft, transformers' 2>/dev/null; then
+		mkdir "$scratch/frameworks"
+		for what in accelerate peft trainer resume; do
+			run 2 frameworks "$what" "$scratch/frameworks"
+		done
+	fi
+	# torch.distributed of one rank each.
+	"$builddir/launcher/zerorun" -n 2 "$TORCH_PYTHON" -c 'if True:
+		import slurm_zero, torch.distributed as dist
+		dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+		slurm_zero.init()' 2>&1 |
+		grep -q "initialised as rank 0 of 1, but the launcher says rank . of 2" ||
+		{ failed=1; echo "FAIL: torch.distributed of other ranks"; }
 	# A launcher that the library does not know would be N jobs of one rank.
 	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
 		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # make bench. The bare operations that a figure is held against are MPI's.
-EXTRA_DIST += tests/bench/fsdp2.py tests/bench/misses.txt tests/bench/run.sh
+EXTRA_DIST += tests/bench/fsdp2.py tests/bench/misses.txt tests/bench/run.sh tests/bench/torch_save.py
 CLEANFILES += bench.json
 tests_bench_bench_SOURCES = \
 	tests/bench/bench.c \

@@ -90,6 +90,7 @@ row stream_chunk 8388608 "$yaml:5"
 row flatten auto default
 row vram_reserve 5% default
 row preload_path - default
+row python yes default
 has "$out" "
 enabled: opt-in, from $yaml:2"
 has "$out" 'NCCL_SOCKET_IFNAME=ib0'

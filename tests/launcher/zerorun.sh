@@ -134,6 +134,17 @@ is "$status" 1
 has "$err" "zerorun: --zero-preload: the library cannot be preloaded: LD_PRELOAD cannot hold the path '$tree two/"
 mv "$tree two" "$tree"
 
+# so is the package slurm_zero, before the user's folders
+(unset PYTHONPATH && run "$tree/launcher/zerorun" --plan true && has_not "$out" PYTHONPATH) || exit 1
+mkdir -p "$tree/python/slurm_zero"
+touch "$tree/python/slurm_zero/__init__.py"
+PYTHONPATH=/own:/x run "$tree/launcher/zerorun" --plan true
+has "$out" $'\nexport PYTHONPATH='"$tree/python:/own:/x"$'\n'
+PYTHONPATH='' run "$tree/launcher/zerorun" --plan true
+has "$out" $'\nexport PYTHONPATH='"$tree/python"$'\n'
+PYTHONPATH=/own run "$tree/launcher/zerorun" --zero-python=no --plan true
+has_not "$out" PYTHONPATH
+
 # ---- srun, as a stand-in
 
 PATH=$scratch/none refused 1 "srun was not found in PATH: install Slurm's commands" --slurm true

@@ -274,7 +274,7 @@ static void train(struct model *m, const char *settings)
 			for (int p = 0; p < PARAMS; p++)
 				if (zero_param_trainable(m->params[g][p]))
 					step_param(m, step, g, p);
-		ok(zero_step_end(m->job));
+		ok(zero_step_end(m->job, NULL));
 		step_reference(m, step, groups);
 		check_values(m, settings);
 		if (step == 1) /* what was reduced for the last group counts no more */
@@ -286,13 +286,14 @@ static void train(struct model *m, const char *settings)
 	check(m->masters || !optimizer_bytes(m->job), "%zu of moments", optimizer_bytes(m->job));
 }
 
-/* After a step of the library's own, too, all ranks have the same bits. */
-static void step_by_library(struct model *m)
+/* A step of the library's own, after which all ranks have the same bits. Returns what tells them. */
+static uint64_t step_by_library(struct model *m)
 {
-	const zero_adamw adamw = {.lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-8F};
+	/* an eps by which the gradients' size matters in a first step */
+	const zero_adamw adamw = {.lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1};
+	uint64_t told = 0;
 	double all[8];
 
-	reduce_all(m, 0);
 	ok(zero_step(m->job, &adamw, NULL));
 	for (int g = 0; g < GROUPS; g++) {
 		ok(zero_gather(m->groups[g], ZERO_DTYPE_PARAM));
@@ -306,9 +307,11 @@ static void step_by_library(struct model *m)
 			for (int r = 1; r < world; r++)
 				check(all[r] == all[0], "%s differs on rank %d",
 				      zero_param_name(m->params[g][p]), r);
+			told = mixed(told + hash);
 		}
 		ok(zero_release(m->groups[g]));
 	}
+	return told;
 }
 
 static void own_steps(const char *settings, bool masters)
@@ -319,6 +322,7 @@ static void own_steps(const char *settings, bool masters)
 	if (masters)
 		ok(zero_keep_masters(m->job));
 	train(m, settings);
+	reduce_all(m, 0);
 	step_by_library(m);
 	end(m);
 }
@@ -345,7 +349,7 @@ static void refused(void)
 	      "'f' is not trainable");
 	ok(zero_gradient_shard(param, &data, &first, &count));
 	check(!data, "a gradient before a reduce");
-	fails(zero_step_end(job), ZERO_E_STATE, "without zero_step_begin");
+	fails(zero_step_end(job, NULL), ZERO_E_STATE, "without zero_step_begin");
 	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	if (rank < world - 1)
 		ok(zero_release(group));
@@ -356,10 +360,11 @@ static void refused(void)
 	ok(zero_step_begin(job, &group, 1));
 	fails(zero_step_begin(job, &group, 1), ZERO_E_STATE, "call zero_step_end first");
 	fails(zero_step(job, &adamw, NULL), ZERO_E_STATE, "call zero_step_end first");
+	fails(zero_restore(job, "nowhere", NULL), ZERO_E_STATE, "zero_restore is refused");
 	fails(zero_gather(group, ZERO_DTYPE_PARAM), ZERO_E_STATE, "call zero_step_end first");
 	fails(zero_reduce(group), ZERO_E_STATE, "'g' is reduced while the program steps it");
 	check(zero_gathered_address(param, ZERO_BF16), "%s", zero_last_error());
-	ok(zero_step_end(job));
+	ok(zero_step_end(job, NULL));
 	ok(zero_gather(group, ZERO_DTYPE_PARAM));
 	ok(zero_release(group));
 	if (world > 1)
@@ -426,9 +431,11 @@ static void parted(bool in_team)
 	ok(zero_close(job));
 }
 
-/* The program's clipping halves the norm, at every stage. */
+/* The program's clipping halves the norm, and a step of the library's own takes it, at every stage. */
 static void clipped(const char *settings)
 {
+	static uint64_t stepped;
+	uint64_t bits;
 	struct model *m = begin(settings);
 	double before, after;
 
@@ -447,6 +454,28 @@ static void clipped(const char *settings)
 		}
 	ok(zero_grad_norm(m->job, m->groups, GROUPS, &after));
 	check(after == before / 2, "%a, half of %a", after, before);
+	bits = step_by_library(m);
+	check(!stepped || bits == stepped, "%s: other values than at stage 0", settings);
+	stepped = bits;
+	end(m);
+}
+
+/* Steps of the program's own complete a save in the background, as soon as all have written. */
+static void completes_save(void)
+{
+	struct model *m = begin("stage=3");
+	char dir[1100], latest[1200];
+	double all[8] = {0};
+
+	snprintf(dir, sizeof(dir), "%s", file_path("own"));
+	snprintf(latest, sizeof(latest), "%s/latest", dir);
+	ok(zero_save(m->job, dir, &(zero_save_options){.step = 7, .background = true}));
+	while (!all[0]) {
+		ok(zero_step_begin(m->job, m->groups, GROUPS));
+		ok(zero_step_end(m->job, NULL));
+		all_values(m->job, !access(latest, F_OK), all);
+	}
+	ok(zero_save_wait(m->job));
 	end(m);
 }
 
@@ -470,6 +499,7 @@ int main(void)
 		own_steps(settings[i], true);
 		clipped(settings[i]);
 	}
+	completes_save();
 	reset("stage=3");
 	reset("stage=1");
 	if (world > 1)

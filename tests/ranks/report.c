@@ -24,6 +24,7 @@ struct model {
 	zero_job *job;
 	zero_group *groups[GROUPS];
 	zero_param *params[GROUPS];
+	bool steps_itself;
 	int saved, failed; /* checkpoints */
 	int least, most;   /* submissions for such and exports */
 };
@@ -60,7 +61,12 @@ static void train(struct model *m, int steps)
 			ok(zero_reduce(m->groups[g]));
 			ok(zero_release(m->groups[g]));
 		}
-		ok(zero_step(m->job, &adamw, NULL));
+		if (m->steps_itself) {
+			ok(zero_step_begin(m->job, m->groups, GROUPS));
+			ok(zero_step_end(m->job, NULL));
+		} else {
+			ok(zero_step(m->job, &adamw, NULL));
+		}
 	}
 }
 
@@ -86,14 +92,16 @@ static void write_known(struct model *m, const char *folder, int steps, bool tog
 	out = fopen(path, "w");
 	check(out, "no file");
 	fprintf(out,
-		"{\"world\":%d,\"steps\":%d,\"together\":%s,\"stage\":%s,\"groups\":%d,"
+		"{\"world\":%d,\"steps\":%d,\"agreements\":%d,\"together\":%s,\"stage\":%s,"
+		"\"groups\":%d,"
 		"\"bytes_sent\":%llu,\"collectives\":%llu,\"bytes_read\":%llu,"
 		"\"stream_chunk\":%s,\"saved\":%d,\"failed\":%d,\"least\":%d,\"most\":%d,"
 		"\"memory\":{",
-		zero_world(m->job), steps, together ? "true" : "false",
-		zero_setting(m->job, "stage"), GROUPS, (unsigned long long)traffic.bytes_sent,
-		(unsigned long long)traffic.collectives, (unsigned long long)traffic.bytes_read,
-		zero_setting(m->job, "stream_chunk"), m->saved, m->failed, m->least, m->most);
+		zero_world(m->job), steps, m->steps_itself ? 2 * steps : steps,
+		together ? "true" : "false", zero_setting(m->job, "stage"), GROUPS,
+		(unsigned long long)traffic.bytes_sent, (unsigned long long)traffic.collectives,
+		(unsigned long long)traffic.bytes_read, zero_setting(m->job, "stream_chunk"),
+		m->saved, m->failed, m->least, m->most);
 	write_bytes(out, "shards", memory.shards);
 	write_bytes(out, "gathered", memory.gathered);
 	write_bytes(out, "gradients", memory.gradients);
@@ -127,12 +135,13 @@ static char *folder_of(const char *name)
 	return path;
 }
 
-static void reports(const char *name, int stage, int steps)
+static void reports(const char *name, int stage, int steps, bool steps_itself)
 {
 	char *folder = folder_of(name);
 	struct model m = new_model(folder, stage);
 	int rank = zero_rank(m.job);
 
+	m.steps_itself = steps_itself;
 	train(&m, steps);
 	write_known(&m, folder, steps, true);
 	ok(zero_close(m.job));
@@ -315,14 +324,16 @@ int main(void)
 		char name[16];
 
 		snprintf(name, sizeof(name), "stage%d", stage);
-		reports(name, stage, 3 + stage);
+		reports(name, stage, 3 + stage, false);
 	}
 	strange = SAVED;
-	reports("like", 3, 4);
+	reports("like", 3, 4, false);
 	saves("like-saves", 3, 4);
 	restores("like-restores", 3, 4);
 	strange = STRANGE;
-	reports("none", 3, 0);
+	reports("none", 3, 0, false);
+	reports("own", 3, 4, true);
+	reports("own0", 0, 3, true);
 	ends_badly();
 	refuses(world);
 	loses_folder();

@@ -95,7 +95,7 @@ for rank, mine in zip(ranks, known):
         gathers = kinds["gather"]["count"]
         check(0 < gathers <= mine["steps"] * mine["groups"], *where, kinds)
         check(mine["stage"] < 3 or gathers == mine["steps"] * mine["groups"], *where, kinds)
-        check(kinds["step"]["count"] == mine["steps"], *where, kinds)
+        check(kinds["step"]["count"] == mine["agreements"], *where, kinds)
     check(kinds["load"]["count"] >= mine["groups"], *where, kinds)
     steps = rank["steps"]
     check(steps["measured"] == max(mine["steps"] - 1, 0), *where, steps)

@@ -279,7 +279,7 @@ static void own_step(struct model *model, uint64_t steps, bool write)
 	ok(zero_step_begin(model->job, model->groups, GROUPS));
 	if (write)
 		visit_masters(model, steps, true);
-	ok(zero_step_end(model->job));
+	ok(zero_step_end(model->job, NULL));
 }
 
 static void save_own(struct model *model, const char *dir, uint64_t steps)

@@ -68,18 +68,26 @@ void *malloc(size_t size)
 enum { CAN_REFUSE = false };
 #endif
 
+static zero_status reduce(struct model *m, int g, int refused)
+{
+	float *sums = zero_gradient(m->params[g]);
+	zero_status status;
+
+	check(sums, "%s", zero_last_error());
+	for (size_t i = 0; i < VALUES; i++)
+		sums[i] = signed_unit(mixed(i * 2 + (size_t)g));
+	refuse = refused;
+	status = zero_reduce(m->groups[g]);
+	refuse = 0;
+	return status;
+}
+
 static zero_status one_step(struct model *m, int refused)
 {
 	zero_status status;
 
-	for (int g = 0; g < 2; g++) {
-		float *sums = zero_gradient(m->params[g]);
-
-		check(sums, "%s", zero_last_error());
-		for (size_t i = 0; i < VALUES; i++)
-			sums[i] = signed_unit(mixed(i * 2 + (size_t)g));
-		ok(zero_reduce(m->groups[g]));
-	}
+	for (int g = 0; g < 2; g++)
+		ok(reduce(m, g, 0));
 	/* from here on the calling thread allocates the same on each rank */
 	ok(zero_agree(m->job, NULL));
 	refuse = refused;
@@ -128,6 +136,32 @@ static bool without_memory(int refused, float want[2][VALUES], bool *was_torn)
 	return !status;
 }
 
+/* A rank has no memory for its second reduce of a group: the program's own step is refused, as one of
+   the library's would be, and leaves no sums to the next. */
+static void second_reduce_fails(void)
+{
+	static float want[2][VALUES], values[2][VALUES];
+	size_t first, count;
+	float *sums;
+
+	for (int failed = 0; failed < 2; failed++) {
+		struct model m = begin();
+
+		if (failed) {
+			ok(reduce(&m, 0, 0));
+			/* the others learn it in the next call that waits */
+			reduce(&m, 0, zero_rank(m.job) == world - 1);
+			fails(zero_step_begin(m.job, m.groups, 2), ZERO_E_MEMORY, "no memory");
+			ok(zero_gradient_shard(m.params[0], &sums, &first, &count));
+			check(!sums, "sums of a reduce that failed");
+		}
+		ok(one_step(&m, 0));
+		read_values(&m, failed ? values : want);
+		ok(zero_close(m.job));
+	}
+	check(!memcmp(want, values, sizeof(values)), "other values after a failed reduce");
+}
+
 int main(void)
 {
 	static float want[2][VALUES];
@@ -137,6 +171,8 @@ int main(void)
 	if (!CAN_REFUSE || on_gpu())
 		return 0;
 	without_memory(0, want, &was_torn);
+	if (world > 1)
+		second_reduce_fails();
 	while (!without_memory(refused, want, &was_torn))
 		refused++;
 	/* A rank alone has nobody to be torn from. */

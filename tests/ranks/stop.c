@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * zero_stop_on: after a signal to one rank, every zero_step sets `stop` on all ranks, also a step
- * that is skipped. zero_close restores the previous handler.
+ * that is skipped, and so does the end of each step of the program's own. zero_close restores the
+ * previous handler.
  */
 #include <math.h>
 #include <signal.h>
@@ -35,6 +36,15 @@ static bool stops(zero_job *job, zero_group *group, zero_param *param, float sum
 	ok(zero_step(job, &adamw, &result));
 	check(result.skipped == !isfinite(sum), "skipped: %d", result.skipped);
 	return result.stop;
+}
+
+static bool stops_itself(zero_job *job, zero_group *group)
+{
+	bool stop = false;
+
+	ok(zero_step_begin(job, &group, 1));
+	ok(zero_step_end(job, &stop));
+	return stop;
 }
 
 static void invalid(zero_job *job)
@@ -78,6 +88,9 @@ static void once(int stage, int from, int number, int when)
 		/* The norm is not finite, so the step is skipped. */
 		stop = stops(job, group, param, i == when ? INFINITY : 1);
 		check(stop == (i >= when), "step %d says %d, after a signal before step %d", i,
+		      stop, when);
+		stop = stops_itself(job, group);
+		check(stop == (i >= when), "own step %d says %d, after a signal before step %d", i,
 		      stop, when);
 	}
 	/* A handler that the program has set since then is not replaced. */

@@ -35,7 +35,7 @@ echo "procid=$SLURM_PROCID rank=${RANK-none} ntasks=$SLURM_NTASKS world=${WORLD_
 	"localid=$SLURM_LOCALID local_rank=${LOCAL_RANK-none} node=$SLURMD_NODENAME" \
 	"local_world=${LOCAL_WORLD_SIZE-none} addr=${MASTER_ADDR-none} port=${MASTER_PORT-none}" \
 	"preload=${LD_PRELOAD-none} library=$library zero=${zero%% *} extra=${ZZ_EXTRA-none}" \
-	"kept=${ZZ_KEPT-none} step=$1"
+	"kept=${ZZ_KEPT-none} python=${PYTHONPATH-none} step=$1"
 TASK
 chmod +x "$scratch/given"
 # shellcheck disable=SC2034 # for the test

@@ -306,6 +306,31 @@ ran '$LIB in preload_path' srun --zero --export=ALL -n1 "$given" a
 has_lines "\$LIB in preload_path" 1 "preload=$scratch/usr/[$]LIB/libzero.so library=mapped"
 plugin_on
 
+# The package slurm_zero of the preloaded library comes before the user's folders, and only in zero steps.
+package=$scratch/usr/lib64/slurm-zero/python
+mkdir -p "$package/slurm_zero"
+touch "$package/slurm_zero/__init__.py"
+write_yaml <<<"defaults: {preload_path: $scratch/usr/lib64/libzero.so}"
+cat >"$scratch/nest" <<TASK
+#!/bin/bash
+"$given" outer
+srun --overlap -n1 "$given" inner
+srun --overlap -n1 --no-zero "$given" clean
+srun --overlap -n1 --zero-python=no "$given" without
+TASK
+PYTHONPATH=/a:/b ran "PYTHONPATH" salloc -Q --zero -N1 -n1 srun "$scratch/nest"
+has_lines "PYTHONPATH of zero steps" 2 "python=$package:/a:/b step=(outer|inner)$"
+has_lines "PYTHONPATH without the package" 2 'python=/a:/b step=(clean|without)$'
+PYTHONPATH='' ran "an empty PYTHONPATH" srun --zero -n1 "$given" a
+has_lines "an empty PYTHONPATH" 1 "python=$package step=a"
+ran "no PYTHONPATH" srun --zero -n1 "$given" a
+has_lines "no PYTHONPATH" 1 "python=$package step=a"
+mkdir -p "$scratch/bundle/rootfs$scratch/usr/lib64"
+cp -L "$libzero" "$scratch/bundle/rootfs$scratch/usr/lib64/libzero.so"
+ran "a bundle without the package" srun --zero --export=ALL,SLURM_CONTAINER="$scratch/bundle" -n1 "$given" a
+has_lines "a bundle without the package" 1 "preload=$scratch/usr/lib64/libzero.so .* python=none step=a"
+plugin_on
+
 # What srun --container makes of a step: the runtime enters the bundle's root only later.
 mkdir -p "$scratch/bundle/rootfs${libzero%/*}"
 ran "a bundle without the library" srun --zero-stage=1 --export=ALL,SLURM_CONTAINER="$scratch/bundle" \

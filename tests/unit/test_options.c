@@ -226,14 +226,17 @@ START_TEST(defaults)
 		ck_assert_str_eq(settings.origin[i], "default");
 	text = zero_settings_format(&settings);
 	ck_assert_str_eq(
-		text, "stage=3 offload=none config= report= "
-		      "stream_chunk=41943040 stream_threshold=auto flatten=auto "
-		      "allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
-		      "vram_reserve=5%25 backend=auto preload=yes "
-		      "preload_path= isa=auto share=0 threads=0 reduce=auto nccl= open_seconds=120 "
-		      "watch_seconds=5 stall_seconds=1800 end_seconds=60 on_fault=abort "
-		      "check=0 staged=0 tasks=0 budget=0 "
-		      "vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu= master= origins=");
+		text,
+		"stage=3 offload=none config= report= "
+		"stream_chunk=41943040 stream_threshold=auto flatten=auto "
+		"allgather=auto bucket=1073741824 gather_limit=auto gather_dtype=param "
+		"vram_reserve=5%25 backend=auto preload=yes "
+		"preload_path= python=yes isa=auto share=0 threads=0 reduce=auto nccl= "
+		"open_seconds=120 "
+		"watch_seconds=5 stall_seconds=1800 end_seconds=60 on_fault=abort "
+		"check=0 staged=0 tasks=0 budget=0 "
+		"vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu= master= python_path= "
+		"origins=");
 	free(text);
 	zero_settings_clear(&settings);
 	zero_settings_clear(&settings);

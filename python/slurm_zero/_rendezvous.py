@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store by which the ranks of torch.distributed find each other: on a port that the kernel
+chooses, at addresses instead of names, and without a variable of the user's."""
+
+import os
+import socket
+
+import torch.distributed as dist
+
+from . import _zero
+
+_BYTES = 1024
+
+
+def make_store(rank, world, one_node, exchange):
+    """Returns the store of all ranks, on all of them or on none, and sets GLOO_SOCKET_IFNAME.
+    `exchange` takes bytes and returns those of all ranks, one after the other; all ranks pass the
+    same number of bytes. `one_node` says that all ranks are on one node."""
+    if world == 1:
+        return dist.HashStore()
+    own = [("lo", "127.0.0.1")]
+    if not one_node:  # without those of one link alone, which torch does not take
+        own = [pair for pair in _zero.addresses() if "%" not in pair[1]]
+    store, said = None, []
+    try:
+        if rank == 0:
+            # It listens at all addresses; this one is how it reaches itself.
+            store = dist.TCPStore("127.0.0.1", 0, world, is_master=True, wait_for_workers=False)
+            said = [str(store.port)] + [address for _, address in own]
+    except Exception as error:
+        said = _fault(rank, error)
+    (port, *addresses), *_ = _say(exchange, said)
+    said = []
+    try:
+        if rank:
+            said = _reach(addresses, int(port))
+            store = dist.TCPStore(said[0], int(port), world, is_master=False, wait_for_workers=False)
+    except Exception as error:
+        said = _fault(rank, error)
+    reached = _say(exchange, said)[1:]
+    # Ranks on the node of rank 0 have reached it at its first address. Other nodes may use another.
+    afar = [pair for pair in reached if pair[0] != pair[1]] or reached
+    used, local = reached[rank - 1] if rank else afar[0]
+    address = afar[0][0] if rank == 0 or used == local else local
+    for interface, at in own:
+        if at == address:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    return store
+
+
+def _fault(rank, error):
+    sentence = f"rank {rank} on {socket.gethostname()}: {error}"
+    return ["!", *sentence.split()]
+
+
+def _say(exchange, words):
+    """Gives all ranks the words of all; an error of the lowest rank that says one."""
+    text = " ".join(words).encode()[:_BYTES].ljust(_BYTES)
+    said = exchange(text)
+    said = [said[i : i + _BYTES].decode(errors="replace").split() for i in range(0, len(said), _BYTES)]
+    for words in said:
+        if words[:1] == ["!"]:
+            raise _zero.Error("torch.distributed cannot start: " + " ".join(words[1:]))
+    return said
+
+
+def _reach(addresses, port):
+    """The first address at which rank 0 answers, and this rank's own address on the way to it."""
+    why = "it has no address"
+    for seconds in (1, 5, 20):
+        for address in addresses:
+            try:
+                with socket.create_connection((address, port), seconds) as way:
+                    return [address, way.getsockname()[0]]
+            except OSError as error:
+                why = f"{address} port {port}: {error.strerror or error}"
+    raise OSError(f"rank 0 cannot be reached at {', '.join(addresses)}; the last: {why}")
