@@ -4,7 +4,7 @@
 #
 #	core        errors, dtypes, options and their table, clock, threads, opening of modules
 #	net         TCP between ranks: connections, one thread, a tree of ranks that agree
-#	backend     the only interface to hardware: memory, collectives, kernels; host/ cuda/ pmix/
+#	backend     the only interface to hardware: memory, collectives, kernels; host/ cuda/ none/ pmix/
 #	files       safetensors, manifests and reports in JSON, as the module zero_files.so
 #	job         a job, its ranks and settings, submissions, teams, signals that ask for an end
 #	model       groups and parameters, their layout, where they are stored, optimizer states
@@ -22,6 +22,7 @@ noinst_HEADERS += \
 	lib/backend/comm.h \
 	lib/backend/exchange.h \
 	lib/backend/launched_world.h \
+	lib/backend/meeting.h \
 	lib/backend/meter.h \
 	lib/backend/step_rule.h \
 	lib/backend/workers.h \

@@ -63,6 +63,11 @@ static zero_status choose_backend(zero_job *job)
 	const void *table;
 	zero_status status;
 
+	if (choice == ZERO_BACKEND_NONE) {
+		status = zero_module_open("none", &table);
+		job->ops = table;
+		return status;
+	}
 	if (choice != ZERO_BACKEND_HOST) {
 		status = zero_module_open("cuda", &table);
 		ops = status ? NULL : table;
@@ -127,7 +132,7 @@ static zero_status agree_settings(zero_job *job, zero_status status)
 	status = zero_job_exchange_settings(job, status, &unequal);
 	if (status)
 		return status;
-	if (!unequal)
+	if (!unequal && !job->ops->apart)
 		unequal = zero_step_state_alloc(job);
 	if (!unequal)
 		unequal = zero_report_open(job);

@@ -209,6 +209,37 @@ zero_status zero_open(const zero_options *options, zero_job **job);
  */
 zero_status zero_close(zero_job *job);
 
+/*
+ * A job of backend=none is for programs that move their tensors by themselves, by torch.distributed,
+ * NCCL or MPI of their own. The ranks meet by their launcher's PMIx, without MPI and NCCL, agree and
+ * exchange, and are watched; such a job has no groups, teams and memory: ZERO_E_UNSUPPORTED. Its ranks
+ * may end at different times. zero_close waits for nobody, and exit(0) without it is no fault: a rank
+ * that has ended well is lost only if others wait for it, see zero_waiting. Any other end is told and
+ * ends the job, as LOST RANKS says, and so does a rank that does not come to its end, see zero_finish.
+ */
+
+/*
+ * Says that this rank has done its work, and that its process is to end. If it is still there after
+ * ZERO_END_SECONDS (60), a line says so, and the job is ended. exit says the same by itself. With
+ * one rank nothing is watched. ZERO_E_STATE if the backend is another one than none.
+ */
+zero_status zero_finish(zero_job *job);
+/*
+ * Says that the program itself now waits in something that all ranks take part in, such as a barrier of
+ * its own: `what`, a text that stays valid, which is shown if a rank is lost. NULL: it goes on. With
+ * backend=none a rank that has ended with exit(0) counts as lost once another one has waited for more
+ * than 3 s.
+ */
+void zero_waiting(zero_job *job, const char *what);
+/*
+ * Sets what is called once in this process before it is ended because a rank was lost, so that the
+ * program can write where it is. It is called in a thread of the library, while the others may hold any
+ * lock: writing to a file is safe, malloc is not. So is raise() of a signal that has a handler. The process ends within a second.
+ * NULL: nothing.
+ */
+typedef void (*zero_loss_callback)(void *context);
+void zero_on_loss(zero_job *job, zero_loss_callback call, void *context);
+
 /* Returns this process's rank. For a NULL job, the rank as far as it is known, else 0. */
 int zero_rank(const zero_job *job);
 /* Returns the number of ranks; 1 for NULL. */

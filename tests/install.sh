@@ -33,6 +33,7 @@ wanted=("$bin/zerorun" "$include/zero.h" "$lib/libzero.so" "$lib/slurm-zero/zero
 	"$data/bash-completion/completions/zerorun" "$doc/job_submit.lua")
 # the host module is MPI's, the plugin is Slurm's and libyaml's
 have mpi || unset 'wanted[3]'
+wanted+=("$lib/slurm-zero/zero_none.so")
 have pmix && wanted+=("$lib/slurm-zero/zero_pmix.so")
 have cuda && have nccl && wanted+=("$lib/slurm-zero/zero_cuda.so")
 plugin=$lib/slurm/spank_zero.so line=$conf/plugstack.conf.d/zero.conf

@@ -49,6 +49,7 @@ SCRIPT_TESTS = \
 	tests/launcher/zerorun.sh \
 	tests/ranks/leaks.sh \
 	tests/ranks/lost.sh \
+	tests/ranks/none_lost.sh \
 	tests/ranks/restore_worlds.sh \
 	tests/ranks/world.sh \
 	tests/unit/checkpoint_interop.sh \

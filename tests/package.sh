@@ -42,6 +42,7 @@ check_packages() {
 		fail "the soname of libzero"
 	links "$library$lib/libzero.so.2" ''
 	links "$library$lib/slurm-zero/zero_host.so" 'libmpi\.so\.[0-9]+'
+	links "$library$lib/slurm-zero/zero_none.so" ''
 	links "$library$lib/slurm-zero/zero_pmix.so" 'libpmix\.so\.[0-9]+'
 	links "$library$lib/slurm-zero/zero_files.so" '(lib(jansson|xxhash)\.so\.[0-9]+ ?)+'
 	file=$library$lib/slurm-zero/zero_cuda.so

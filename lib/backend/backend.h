@@ -5,8 +5,9 @@
  * through struct zero_backend_ops and includes no header of MPI or CUDA itself.
  *
  * lib/backend/host is a backend on CPUs: MPI, and one thread that runs what was submitted.
- * lib/backend/cuda is one on NVIDIA GPUs: CUDA streams and NCCL. The files of lib/backend itself
- * (queue.c, agree.c, account.c, team_comm.c) are linked into both; see comm.h.
+ * lib/backend/cuda is one on NVIDIA GPUs: CUDA streams and NCCL. lib/backend/none moves no tensors.
+ * The files of lib/backend itself (queue.c, agree.c, account.c, team_comm.c) are linked into those
+ * that need them; see comm.h, and meeting.h for ranks that meet without MPI.
  *
  * Functions marked COLLECTIVE return on no rank before all ranks have called them.
  */
@@ -313,6 +314,9 @@ struct zero_backend_ops {
 	int abi;          /* ZERO_MODULE_ABI */
 	const char *name; /* "host", "cuda" */
 	bool host_memory; /* the CPU can read the memory of alloc: values need no staging */
+	/* Ranks only exchange, agree and are watched: there are no memory, teams and kernels, which
+	   are NULL below, and a rank may end while others work. */
+	bool apart;
 
 	/* ---- opening and closing ---- */
 

@@ -89,6 +89,7 @@ struct zero_comm {
 	uint64_t turns;                    /* submissions so far */
 	struct zero_deadlock deadlock;     /* of the job's communicator */
 	int *members; /* of a team: its ranks in the job [place.world]; NULL: all ranks */
+	struct zero_net_team *net_team;  /* its ranks, where they agree over the network */
 	struct zero_agreement agreement; /* the one under way */
 	/* A choice that a rank makes by itself, such as a buffer out of several, and whether all
 	   ranks made the same one, which is known after the agreement. A difference is no error. */

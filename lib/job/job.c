@@ -93,7 +93,7 @@ zero_status zero_close(zero_job *job)
 		return ZERO_OK;
 	}
 	if (job->joined)
-		zero_hooks_before_close(job, leave(job));
+		zero_hooks_before_close(job, !job->ops->apart && leave(job));
 	/* Its handlers were installed over the watchdog's, and are removed first. */
 	zero_stop_close(job);
 	if (!zero_hooks_close(job))
@@ -111,6 +111,15 @@ zero_status zero_close(zero_job *job)
 	free(job);
 	zero_job_unclaim();
 	return ZERO_OK;
+}
+
+zero_status zero_job_check_memory(const zero_job *job, const char *call)
+{
+	return job->ops->apart ? zero_fail(ZERO_E_UNSUPPORTED,
+					   "%s: backend=none has no memory and moves no tensors; "
+					   "backend=auto does",
+					   call)
+			       : ZERO_OK;
 }
 
 /* ---- properties, and small collectives ------------------------------------------------------- */

@@ -37,7 +37,11 @@ struct zero_job {
 	zero_team *teams;                   /* owned */
 	pid_t process;                      /* that opened it; a forked child cannot use it */
 	_Atomic(const char *) current_call; /* see zero_set_current_call; NULL: none */
-	bool joined;                        /* the backend is open on all ranks */
+	_Atomic(const char *) waits_in;     /* see zero_waiting; NULL: the program does not wait */
+	_Atomic double waits_since;
+	_Atomic(zero_loss_callback) on_loss; /* NULL: none */
+	void *on_loss_context;               /* set before it */
+	bool joined;                         /* the backend is open on all ranks */
 	bool laid_out;      /* by zero_layout: teams, groups and parameters are fixed */
 	bool program_steps; /* see zero_options */
 	int stage;
@@ -80,6 +84,8 @@ void zero_job_unclaim(void);
    none could have all of its ranks. */
 void zero_job_set_lost(int rank, const char *text);
 zero_status zero_job_check_lost(void);
+/* Refuses a call that needs memory in a job whose backend has none. */
+zero_status zero_job_check_memory(const zero_job *job, const char *call);
 
 /* ---- submit.c -------------------------------------------------------------------------------- */
 

@@ -21,7 +21,11 @@ static void limit_device(zero_job *job)
 
 zero_status zero_device_alloc(zero_job *job, size_t bytes, void **data)
 {
+	zero_status status = zero_job_check_memory(job, "zero_device_alloc");
+
 	*data = NULL;
+	if (status)
+		return status;
 	limit_device(job);
 	return bytes ? job->ops->alloc(job->backend, ZERO_MEM_CALLER, bytes, false, data) : ZERO_OK;
 }

@@ -53,7 +53,9 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
 	zero_status status;
 
 	*group = NULL;
-	status = check_name("group", name);
+	status = zero_job_check_memory(job, "zero_group_new");
+	if (!status)
+		status = check_name("group", name);
 	if (status)
 		return status;
 	if (team && team->job != job)

@@ -239,8 +239,10 @@ zero_status zero_layout(zero_job *job)
 {
 	struct zero_model *model = job->model;
 	struct zero_sizing before = model->sizing;
-	zero_status status;
+	zero_status status = zero_job_check_memory(job, "zero_layout");
 
+	if (status)
+		return status;
 	if (!job->laid_out)
 		model->sizing = (struct zero_sizing){
 			.stage = job->stage,

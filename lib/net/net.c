@@ -303,7 +303,7 @@ static bool all_delivered(struct zero_net *net)
  * rank as lost. Kernels acknowledge at once, whatever their ranks do. The limit is for a node that
  * is down.
  */
-static void send_goodbye(struct zero_net *net)
+void zero_net_say_goodbye(struct zero_net *net)
 {
 	double until = zero_seconds() + (atomic_load(&net->failed) ? 1 : 5);
 	useconds_t pause = 20;
@@ -336,7 +336,7 @@ void zero_net_close(struct zero_net *net)
 		return;
 	/* A forked child has neither the thread nor the connections. */
 	if (net->has_thread && atomic_load(&current) == net) {
-		send_goodbye(net);
+		zero_net_say_goodbye(net);
 		stop_thread(net);
 	}
 	atomic_compare_exchange_strong(&current, &expected, NULL);

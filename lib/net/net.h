@@ -82,6 +82,8 @@ extern const struct zero_net_ops zero_net_ops;
 
 /* One is open in a process. NULL: no memory. */
 struct zero_net *zero_net_new(void);
+/* Sends a goodbye to the neighbours, so that this rank is not lost when its process ends. */
+void zero_net_say_goodbye(struct zero_net *net);
 /* Sends a goodbye to the neighbours, waits for no rank, and frees everything, teams included. NULL
    is a no-op. */
 void zero_net_close(struct zero_net *net);

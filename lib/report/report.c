@@ -86,7 +86,8 @@ zero_status zero_report_begin(zero_job *job)
 	struct zero_value *value = &job->settings.value[ZERO_OPT_REPORT];
 	struct zero_job_report *report;
 
-	if (!*value->text)
+	/* A job that moves no tensors has nothing to tell. */
+	if (!*value->text || job->settings.value[ZERO_OPT_BACKEND].number == ZERO_BACKEND_NONE)
 		return ZERO_OK;
 	report = calloc(1, sizeof(*report));
 	if (!report)

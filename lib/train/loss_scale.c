@@ -56,11 +56,15 @@ bool zero_loss_scale_is_kept(const zero_job *job, const zero_loss_scale *scale)
 zero_status zero_device_loss_scale(zero_job *job, const zero_loss_scale *scale,
 				   zero_loss_scale **address)
 {
-	zero_loss_scale *kept = &job->trainer->state->loss_scale;
-	zero_status status = zero_loss_scale_check(scale);
+	zero_status status = zero_job_check_memory(job, "zero_device_loss_scale");
+	zero_loss_scale *kept;
 	char text[192];
 
 	*address = NULL;
+	if (status)
+		return status;
+	kept = &job->trainer->state->loss_scale;
+	status = zero_loss_scale_check(scale);
 	zero_loss_scale_label(scale, text, sizeof(text));
 	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_device_loss_scale: %s", text);
 	if (status)

@@ -18,6 +18,8 @@ void zero_ring_detect_suspension(struct zero_ring *ring, double now)
 		return;
 	ring->suspended += gap;
 	ring->resumed_at = now;
+	if (ring->ending_at > 0)
+		ring->ending_at += gap;
 	for (int i = 0; i < 2; i++)
 		ring->link[i].received_at = now;
 }

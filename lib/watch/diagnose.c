@@ -14,6 +14,8 @@
 #define PREVIOUS_DELAY    1.5  /* by which the rank before a lost one waits for the one after it */
 #define EXIT_DELAY        1.0  /* within which ranks that exit together have exited */
 #define TERMINATION_DELAY 2.0  /* within which a launcher that terminates all ranks has done so */
+#define ASK_INTERVAL      3.0  /* between questions whether ranks wait for one that has ended */
+#define LONG_WAIT         3.0  /* for such a rank */
 #define STALL_STAGGER     0.05 /* between ranks that see one stall, so that the lowest reports it */
 
 /* A process of this node that runs or waits, but sends no heartbeats, gets the time of a stalled
@@ -59,8 +61,10 @@ static double lost_at(const struct zero_ring *ring, const struct zero_ring_link 
 	case ZERO_PEER_DISCONNECTED:
 		break;
 	case ZERO_PEER_EXITED:
+		if (ring->config.apart && !link->value)
+			return 0;
 		/* Functions that run at exit may take long, and may still call zero_close. */
-		if (link->to)
+		if (link->to && !ring->config.apart)
 			at += link->received_at + ring->config.heartbeat_timeout -
 			      link->state_since;
 		else
@@ -91,6 +95,58 @@ static bool is_stalled(const struct zero_ring *ring)
 	return activity.running && (double)activity.seconds > limit;
 }
 
+/* ---- ranks that end apart from the others ---------------------------------------------------- */
+
+static bool has_ended(const struct zero_ring *ring, const struct zero_ring_link *link)
+{
+	return ring->config.apart && link->state == ZERO_PEER_EXITED && !link->value && !link->to;
+}
+
+const struct zero_ring_link *zero_ring_ended(const struct zero_ring *ring)
+{
+	const struct zero_ring_link *first = NULL;
+
+	for (int i = 0; i < 2; i++)
+		if (has_ended(ring, &ring->link[i]) &&
+		    (!first || ring->link[i].state_since < first->state_since))
+			first = &ring->link[i];
+	return first;
+}
+
+/* The others may well go on without a rank that has ended well. They are asked now and then whether
+   they wait for it. */
+static bool ask_whether_others_wait(struct zero_ring *ring, double now)
+{
+	const struct zero_ring_link *ended = zero_ring_ended(ring);
+
+	if (!ended || now < ended->state_since + EXIT_DELAY || now < ring->next_ask_at)
+		return false;
+	ring->next_ask_at = now + ASK_INTERVAL;
+	zero_ring_start_inquiry(ring, ZERO_PEER_EXITED, ended->rank, 0,
+				zero_ring_other_link(ring, ended));
+	return true;
+}
+
+static bool others_wait(const struct zero_ring *ring)
+{
+	const struct zero_inquiry *inquiry = &ring->inquiry;
+
+	for (int rank = 0; rank < ring->config.world; rank++)
+		if (inquiry->replied[rank] && (double)inquiry->activity[rank].waits > LONG_WAIT)
+			return true;
+	return false;
+}
+
+/* This process is to end, and does not: the others may be gone, so that it says so itself. */
+static bool is_overdue(struct zero_ring *ring, double now)
+{
+	if (!atomic_load(&ring->ending) || ring->config.end_timeout <= 0 || !ring->config.aborts)
+		return false;
+	if (ring->ending_at <= 0)
+		ring->ending_at = now;
+	return now > ring->ending_at + ring->config.end_timeout;
+}
+
 /* Starts an inquiry if there is a reason. Returns whether there is one or will be one soon. */
 static bool find_reason(struct zero_ring *ring, double now)
 {
@@ -107,6 +163,8 @@ static bool find_reason(struct zero_ring *ring, double now)
 		}
 		soon |= at > 0;
 	}
+	if (ask_whether_others_wait(ring, now))
+		return true;
 	if (is_stalled(ring)) {
 		struct zero_ring_link *away = zero_ring_onward(ring);
 
@@ -131,6 +189,8 @@ static bool still_holds(struct zero_ring *ring)
 		zero_ring_judge_deadlock(ring);
 		return false;
 	}
+	if (inquiry->state == ZERO_PEER_EXITED && ring->config.apart && !inquiry->value)
+		return others_wait(ring);
 	if (inquiry->state == ZERO_PEER_STALLED) {
 		zero_ring_own_activity(ring, &activity);
 		return activity.running && activity.operation == asked->operation;
@@ -160,6 +220,14 @@ bool zero_ring_diagnose(struct zero_ring *ring, double now)
 	}
 	if (atomic_load(&ring->terminating) && !ring->terminating_at)
 		ring->terminating_at = now;
+	if (is_overdue(ring, now)) {
+		ring->inquiry.state = ZERO_PEER_ENDING;
+		ring->inquiry.rank = ring->config.rank;
+		zero_ring_end_job(ring);
+		return false;
+	}
+	if (atomic_load(&ring->departed))
+		return false;
 	find_silent_peers(ring, now);
 	zero_ring_look_for_deadlock(ring, now);
 	if (!inquiry->active && now >= ring->deferred_until && !find_reason(ring, now))

@@ -6,12 +6,33 @@
 #include "core/thread.h"
 #include "private.h"
 
-#define LAUNCHER_SECONDS 2.0 /* within which the launcher has to end this process */
+#define LAST_WORDS       500000 /* microseconds in which the others say what they are doing */
+#define LAUNCHER_SECONDS 2.0    /* within which the launcher has to end this process */
+
+/* A signal that the program raises reaches this thread, whatever the others are in, but none of those
+   by which a launcher ends it. */
+static void tell_program(struct zero_ring *ring)
+{
+	sigset_t ends, before;
+
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGTERM);
+	sigaddset(&ends, SIGINT);
+	sigaddset(&ends, SIGHUP);
+	if (ring->config.aborts && ring->config.before_end) {
+		pthread_sigmask(SIG_SETMASK, &ends, &before);
+		ring->config.before_end(ring->config.context);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+	}
+	atomic_store(&ring->may_end, true);
+}
 
 static void *abort_job(void *context)
 {
 	struct zero_ring *ring = context;
 
+	if (ring->last_words)
+		usleep(LAST_WORDS);
 	ring->config.abort_job(ring->config.context, ring->message);
 	return NULL;
 }
@@ -43,12 +64,14 @@ void zero_ring_end_job(struct zero_ring *ring)
 		zero_ring_send(&ring->link[i], &frame);
 	if (!ring->config.aborts)
 		return;
-	kill_silent_peer(ring, ring->inquiry.state, ring->inquiry.rank);
+	ring->last_words = ring->config.wants_end && ring->config.wants_end(ring->config.context);
+	/* The program may write to where nobody reads. */
 	if (zero_thread_start(&thread, abort_job, ring))
 		abort_job(ring);
 	else
 		pthread_detach(thread);
-	atomic_store(&ring->may_end, true);
+	tell_program(ring);
+	kill_silent_peer(ring, ring->inquiry.state, ring->inquiry.rank);
 }
 
 void zero_ring_handle_fault(struct zero_ring *ring, struct zero_ring_link *link,
@@ -66,8 +89,8 @@ void zero_ring_handle_fault(struct zero_ring *ring, struct zero_ring_link *link,
 	ring->reported_at = zero_seconds();
 	ring->inquiry.active = false;
 	zero_ring_send(zero_ring_other_link(ring, link), frame);
+	tell_program(ring);
 	kill_silent_peer(ring, (enum zero_peer_state)frame->state, frame->rank);
-	atomic_store(&ring->may_end, true);
 }
 
 void zero_ring_enforce_end(const struct zero_ring *ring, double now)

@@ -3,12 +3,15 @@
  * The exit notice: a process that ends without zero_close tells its neighbours how. exit() and
  * signal handlers send it themselves, since the watchdog's thread may depend on what is broken.
  */
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "private.h"
+
+enum { EXIT_MS = 1500, TURN_MS = 10, TURNS = 3 };
 
 /* At most one job is open at a time. */
 static struct zero_ring *_Atomic current;
@@ -38,13 +41,36 @@ void zero_ring_send_exit_notice(struct zero_ring *ring, enum zero_ring_frame_kin
 	}
 }
 
+/*
+ * A program that communicates by itself often fails because another rank is gone, before the
+ * watchdog has told of that one: so it stays for a moment.
+ */
+static void let_diagnose(const struct zero_ring *ring)
+{
+	for (int i = 0; i < EXIT_MS / TURN_MS; i++) {
+		poll(NULL, 0, TURN_MS);
+		if (i >= TURNS && !atomic_load(&ring->diagnosing))
+			return;
+	}
+}
+
 static void at_exit(int status, void *context)
 {
 	struct zero_ring *ring = zero_ring_current();
 
 	(void)context;
-	if (ring)
-		zero_ring_send_exit_notice(ring, ZERO_RING_EXIT_NOTICE, status);
+	if (!ring)
+		return;
+	zero_ring_send_exit_notice(ring, ZERO_RING_EXIT_NOTICE, status);
+	if (!ring->config.apart)
+		return;
+	zero_ring_set_ending(ring, true);
+	if (status) {
+		let_diagnose(ring);
+		return;
+	}
+	atomic_store(&ring->departed, true);
+	zero_net_say_goodbye(ring->net);
 }
 
 static void install(void)

@@ -7,6 +7,15 @@
 
 #define DEFER 1.5 /* seconds for which a rank that was asked starts no inquiry of its own */
 
+/* What this rank knows of ranks that have ended well. */
+static void add_ended(const struct zero_ring *ring, int32_t *rank, int32_t *seconds)
+{
+	const struct zero_ring_link *ended = zero_ring_ended(ring);
+
+	*rank = ended ? ended->rank : -1;
+	*seconds = ended ? (int32_t)(zero_seconds() - ended->state_since) : 0;
+}
+
 void zero_ring_start_inquiry(struct zero_ring *ring, enum zero_peer_state state, int rank,
 			     int value, struct zero_ring_link *away)
 {
@@ -26,6 +35,7 @@ void zero_ring_start_inquiry(struct zero_ring *ring, enum zero_peer_state state,
 	memset(inquiry->replied, 0, (size_t)ring->config.world * sizeof(*inquiry->replied));
 	inquiry->replied[self] = true;
 	inquiry->replies = 1;
+	add_ended(ring, &inquiry->ended, &inquiry->ended_for);
 	zero_ring_own_activity(ring, &inquiry->activity[self]);
 	if (!inquiry->complete)
 		zero_ring_send(away, &frame);
@@ -58,6 +68,7 @@ void zero_ring_handle_query(struct zero_ring *ring, struct zero_ring_link *link,
 		return;
 	ring->inquiry.active = false;
 	ring->deferred_until = zero_seconds() + DEFER;
+	add_ended(ring, &reply.value, &reply.state);
 	zero_ring_own_activity(ring, &reply.activity);
 	zero_ring_send(link, &reply);
 	if (!last)
@@ -79,6 +90,11 @@ void zero_ring_handle_reply(struct zero_ring *ring, struct zero_ring_link *link,
 		inquiry->replies++;
 	inquiry->replied[frame->rank] = true;
 	inquiry->activity[frame->rank] = frame->activity;
+	if (frame->value >= 0 && frame->value < ring->config.world &&
+	    (inquiry->ended < 0 || frame->state > inquiry->ended_for)) {
+		inquiry->ended = frame->value;
+		inquiry->ended_for = frame->state;
+	}
 	if (frame->last)
 		inquiry->complete = true;
 }

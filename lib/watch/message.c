@@ -151,7 +151,11 @@ static void add_state(struct text *text, const struct zero_ring *ring)
 
 	switch (inquiry->state) {
 	case ZERO_PEER_EXITED:
-		add(text, "called exit(%d) without zero_close", inquiry->value);
+		if (!ring->config.apart)
+			add(text, "called exit(%d) without zero_close", inquiry->value);
+		else
+			add(text, "has ended with exit status %d%s", inquiry->value,
+			    inquiry->value ? "" : ", and others wait for it");
 		break;
 	case ZERO_PEER_SIGNALED:
 		add_signal(text, inquiry->value);
@@ -250,11 +254,24 @@ static void add_lost(struct text *text, struct zero_ring *ring)
 		add(text, ", last seen (%.1f s before) ", link->state_since - link->activity_at);
 		add_activity(text, activity, false);
 	}
-	if (all_same(ring, &first) && inquiry->activity[first].operation) {
+	if (all_same(ring, &first) &&
+	    (inquiry->activity[first].operation || *inquiry->activity[first].call)) {
 		add(text, inquiry->replies > 1 ? "; the others are " : "; rank %d is ", first);
 		add_activity(text, &inquiry->activity[first], false);
 	}
 	add_missing(text, ring);
+	if (inquiry->ended < 0 || inquiry->ended == inquiry->rank)
+		return;
+	add(text, "; %d s before, ", inquiry->ended_for);
+	add_rank(text, ring, inquiry->ended);
+	add(text, " had ended with exit status 0");
+}
+
+static void add_overdue(struct text *text, const struct zero_ring *ring)
+{
+	add_rank(text, ring, ring->config.rank);
+	add(text, " has not ended within %g s (ZERO_END_SECONDS) of %s", ring->config.end_timeout,
+	    atomic_load(&ring->exiting) ? "its exit" : "the end of its work");
 }
 
 /* Lists the ranks that do not wait, or wait for less than half the timeout. Returns the number. */
@@ -305,10 +322,12 @@ static void compose(struct zero_ring *ring, char *lines, size_t size)
 
 	if (stalled)
 		add_stall(&first_line, ring);
+	else if (ring->inquiry.state == ZERO_PEER_ENDING)
+		add_overdue(&first_line, ring);
 	else
 		add_lost(&first_line, ring);
 	add(&text, "zero: %s; ending the job\n", ring->message);
-	if (stalled || !all_same(ring, &first))
+	if (stalled || (ring->inquiry.state != ZERO_PEER_ENDING && !all_same(ring, &first)))
 		add_places(&text, ring);
 	/* A text that is too long was cut. */
 	if (text.at && lines[text.at - 1] != '\n')

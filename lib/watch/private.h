@@ -25,6 +25,7 @@ struct zero_activity {
 	uint64_t turn;
 	struct zero_team_turn turns[ZERO_TEAMS_TOLD]; /* see struct zero_recent_submission */
 	uint32_t teams;
+	float waits; /* seconds in what the program says that all ranks take part in; 0: in none */
 	char label[112];
 	char call[40]; /* the library function that the rank is in, if that one may take long */
 };
@@ -43,10 +44,15 @@ struct zero_ring_config {
 	double heartbeat_timeout; /* seconds */
 	double stall_timeout;     /* seconds that an operation may wait; 0: for ever */
 	bool aborts;              /* false: a fault is only recorded, see zero_ring_fault */
+	bool apart;               /* a rank may exit with status 0 while others work */
+	double end_timeout;       /* seconds that such a rank may take to end; 0: no limit */
 	/* Returns what this rank is doing; never blocks. */
 	void (*get_activity)(void *context, struct zero_activity *activity);
 	/* Makes what this rank waits in fail with this sentence, which is about `rank`. */
 	void (*end_deadlock)(void *context, int rank, const char *message);
+	/* Tells the program that this process is about to be ended, and whether it wants to know. */
+	void (*before_end)(void *context);
+	bool (*wants_end)(void *context);
 	/* Ends the processes of all ranks. Called in a thread of its own. */
 	void (*abort_job)(void *context, const char *message);
 	void *context;
@@ -60,6 +66,7 @@ enum zero_peer_state {
 	ZERO_PEER_SIGNALED,     /* it sent notice of a fatal signal */
 	ZERO_PEER_DISCONNECTED, /* its connection ended without any notice */
 	ZERO_PEER_SILENT,       /* no heartbeat within the timeout */
+	ZERO_PEER_ENDING,       /* this rank itself, which does not come to its end */
 	ZERO_PEER_STALLED,      /* it sends heartbeats, but keeps others waiting */
 	ZERO_PEER_DEADLOCKED,   /* all ranks wait for each other, perhaps */
 };
@@ -82,9 +89,11 @@ struct zero_ring_frame {
 	uint32_t kind;
 	int32_t finder; /* query, reply, fault: the rank that found the lost one */
 	int32_t rank;   /* fault: the lost rank; otherwise the sender */
-	int32_t state;  /* query, fault: enum zero_peer_state of the lost rank */
-	int32_t value;  /* exit notice: the status; signal notice: the signal */
-	int32_t last;   /* reply: whether the sender did not pass the query on */
+	/* Query, fault: enum zero_peer_state of the lost rank. Reply: ended_for of the inquiry. */
+	int32_t state;
+	/* Exit notice: the status. Signal notice: the signal. Reply: ended of the inquiry. */
+	int32_t value;
+	int32_t last; /* reply: whether the sender did not pass the query on */
 	union {
 		struct zero_activity activity;
 		char message[ZERO_RING_MESSAGE_BYTES];
@@ -117,6 +126,9 @@ struct zero_inquiry {
 	bool *replied;
 	bool *listed; /* scratch space of message.c */
 	size_t replies;
+	/* A rank that had ended well before, as a neighbour of it knows; -1: none is known. */
+	int ended;
+	int ended_for; /* whole seconds */
 };
 
 enum { ZERO_PREV, ZERO_NEXT };
@@ -143,10 +155,16 @@ struct zero_ring {
 	bool stalled;  /* or only keeps the others waiting */
 	double reported_at;
 	int lost_rank;
+	bool last_words; /* ranks say what they are doing before the job is ended */
 	char message[ZERO_RING_MESSAGE_BYTES];
 	_Atomic bool terminating; /* a signal handler is about to end this process */
 	_Atomic bool may_end;     /* that handler need not wait any longer */
 	double terminating_at;
+	_Atomic bool ending, exiting; /* the process is to end: by exit, or by zero_finish */
+	_Atomic bool departed;        /* it has said goodbye: the others send it nothing more */
+	double ending_at;             /* when a turn saw it first; 0: none did */
+	_Atomic bool diagnosing;      /* after the last turn */
+	double next_ask_at;           /* whether ranks wait for one that has ended well */
 	struct zero_oom *oom[2];
 };
 
@@ -189,6 +207,8 @@ void zero_ring_start_watching(struct zero_ring *ring);
 bool zero_ring_close(struct zero_ring *ring);
 /* Whether a rank was found lost; copies the message and the rank. May be called by any thread. */
 bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank);
+/* This process is about to end, by exit or else by zero_finish. NULL is a no-op. Async-signal-safe. */
+void zero_ring_set_ending(struct zero_ring *ring, bool exits);
 /* The same, unless that rank only keeps the others waiting. */
 bool zero_ring_lost(struct zero_ring *ring, char *text, size_t size, int *rank);
 
@@ -215,6 +235,8 @@ void zero_ring_detect_suspension(struct zero_ring *ring, double now);
 
 /* ---- diagnose.c ------------------------------------------------------------------------------ */
 
+/* A neighbour that has ended well, and is gone, for the longest time; NULL: none has. */
+const struct zero_ring_link *zero_ring_ended(const struct zero_ring *ring);
 /* Decides whether a rank is lost, and acts on it. Returns true if it is to be called again soon. */
 bool zero_ring_diagnose(struct zero_ring *ring, double now);
 

@@ -130,6 +130,16 @@ bool zero_ring_lost(struct zero_ring *ring, char *text, size_t size, int *rank)
 	return zero_ring_fault(ring, text, size, rank) && !ring->stalled;
 }
 
+void zero_ring_set_ending(struct zero_ring *ring, bool exits)
+{
+	if (!ring)
+		return;
+	if (exits)
+		atomic_store(&ring->exiting, true);
+	atomic_store(&ring->ending, true);
+	zero_net_ops.wake(ring->net);
+}
+
 /* ---- close ----------------------------------------------------------------------------------- */
 
 static void stop_turns(struct zero_ring *ring)

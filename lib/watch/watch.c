@@ -18,12 +18,19 @@ static void get_activity(void *context, struct zero_activity *activity)
 {
 	zero_job *job = context;
 	const char *call = atomic_load(&job->current_call);
+	const char *waits_in = atomic_load(&job->waits_in);
 	struct zero_recent_submission recent;
 
 	memset(activity, 0, sizeof(*activity));
 	if (call)
 		snprintf(activity->call, sizeof(activity->call), "%s", call);
-	if (!job->ops->recent(job->backend, &recent))
+	if (waits_in) {
+		snprintf(activity->call, sizeof(activity->call), "%s", waits_in);
+		activity->waits = (float)(zero_seconds() - atomic_load(&job->waits_since));
+	} else if (!call && job->ops->apart) {
+		snprintf(activity->call, sizeof(activity->call), "the program's own code");
+	}
+	if (!job->ops->recent(job->backend, &recent) || (job->ops->apart && recent.what.done > 0))
 		return;
 	activity->operation = recent.what.number;
 	activity->running = recent.what.done <= 0;
@@ -50,6 +57,22 @@ static void abort_job(void *context, const char *message)
 	zero_job *job = context;
 
 	job->ops->abort(job->backend, EXIT_STATUS, message);
+}
+
+static bool wants_end(void *context)
+{
+	zero_job *job = context;
+
+	return atomic_load(&job->on_loss) != NULL;
+}
+
+static void before_end(void *context)
+{
+	zero_job *job = context;
+	zero_loss_callback call = atomic_exchange(&job->on_loss, NULL);
+
+	if (call)
+		call(job->on_loss_context);
 }
 
 static zero_status address_of(void *context, int rank, struct zero_address *address)
@@ -103,7 +126,11 @@ static zero_status join(zero_job *job, struct zero_ring_peer *all)
 		.heartbeat_timeout = (double)value[ZERO_OPT_WATCH_SECONDS].number,
 		.stall_timeout = (double)value[ZERO_OPT_STALL_SECONDS].number,
 		.aborts = value[ZERO_OPT_ON_FAULT].number == ZERO_ON_FAULT_ABORT,
+		.apart = job->ops->apart,
+		.end_timeout = (double)value[ZERO_OPT_END_SECONDS].number,
 		.get_activity = get_activity,
+		.before_end = before_end,
+		.wants_end = wants_end,
 		.end_deadlock = end_deadlock,
 		.abort_job = abort_job,
 		.context = job,
@@ -151,6 +178,31 @@ zero_status zero_watch_start(zero_job *job)
 		zero_ring_start_watching(job->ring);
 	return status;
 }
+
+/* ---- what a program says of itself ----------------------------------------------------------- */
+
+void zero_on_loss(zero_job *job, zero_loss_callback call, void *context)
+{
+	atomic_store(&job->on_loss, NULL);
+	job->on_loss_context = context;
+	atomic_store(&job->on_loss, call);
+}
+
+void zero_waiting(zero_job *job, const char *what)
+{
+	atomic_store(&job->waits_since, zero_seconds());
+	atomic_store(&job->waits_in, what);
+}
+
+zero_status zero_finish(zero_job *job)
+{
+	if (!job->ops->apart)
+		return zero_fail(ZERO_E_STATE, "zero_finish is for backend=none: call zero_close");
+	zero_ring_set_ending(job->ring, false);
+	return ZERO_OK;
+}
+
+/* ---- checks, and the end --------------------------------------------------------------------- */
 
 /* False: a rank was lost, and the threads that end the job still use it. */
 static bool close_ring(zero_job *job)

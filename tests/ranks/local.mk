@@ -13,6 +13,7 @@
 #	teams      teams
 #	sizes      memory, sizing
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
+#	none       none: a job without tensors; none_lost: one that loses a rank
 #	report     report: what it says, against what the ranks know
 LDADD = lib/libzero.la -lm
 ranks_link = $(AM_LDFLAGS) -no-install
@@ -28,6 +29,7 @@ RANKS_TESTS = \
 	tests/ranks/load_model.ranks \
 	tests/ranks/load_model_refused.ranks \
 	tests/ranks/memory.ranks \
+	tests/ranks/none.ranks \
 	tests/ranks/order.ranks \
 	tests/ranks/own_step.ranks \
 	tests/ranks/property.ranks \
@@ -90,6 +92,8 @@ tests_ranks_load_model_refused_ranks_SOURCES = \
 tests_ranks_load_model_refused_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_memory_ranks_SOURCES = tests/ranks/memory.c tests/ranks/ranks.h
 tests_ranks_memory_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_none_ranks_SOURCES = tests/ranks/none.c tests/ranks/ranks.h
+tests_ranks_none_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = \
 	tests/ranks/order.c tests/ranks/order_job.c tests/ranks/order.h tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
@@ -139,6 +143,11 @@ tests_ranks_own_mpi_ranks_SOURCES = tests/ranks/own_mpi.c tests/ranks/ranks.h
 tests_ranks_own_mpi_ranks_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS)
 tests_ranks_own_mpi_ranks_LDADD = $(LDADD) $(MPI_LIBS)
 tests_ranks_own_mpi_ranks_LDFLAGS = $(ranks_link)
+
+# A job without tensors that loses a rank: none_lost.sh of tests/ranks and of tests/slurm run it.
+check_PROGRAMS += tests/ranks/none_lost
+tests_ranks_none_lost_SOURCES = tests/ranks/none_lost.c tests/ranks/ranks.h
+tests_ranks_none_lost_LDFLAGS = $(ranks_link)
 
 # A job that loses a rank: tests/ranks/lost.sh and tests/slurm/lost.sh run it.
 check_PROGRAMS += tests/ranks/lost

@@ -82,6 +82,40 @@ for flags in --zero --no-zero; do
 		lose "$killed" $((RANDOM % 6)) kill $((-300 - RANDOM % 1500))
 	done
 done
+
+# The same of a job without tensors, whose ranks are in code of their own.
+program=$top_builddir/tests/ranks/none_lost
+
+# lose_none WORDS RANK DEED: and the others say their last words
+lose_none() {
+	local words=$1 rank=$2 lines
+	shift
+	rm -rf "$scratch/files" && mkdir "$scratch/files"
+	run_all srun --mpi=pmix "$flags" -N3 -n6 --ntasks-per-node=2 "$program" "$@"
+	[[ $status != 0 && $status != 124 ]] || wrong "without tensors: $*: status $status"
+	took=$((${EPOCHREALTIME/./} / 1000 - $(tr -d . <"$scratch/files/at") / 1000))
+	lines=$(grep -c '^zero: .*; ending the job$' "$scratch/out")
+	((lines == 1)) && grep -qE "^zero: rank $rank on node n[123] \(pid [0-9]*\) $words" "$scratch/out" ||
+		wrong "without tensors: $*: other lines"
+	grep -q '^last words of rank' "$scratch/out" || wrong "without tensors: $*: no last words"
+	wait_for nobody_is_left
+	echo "without tensors: $*: $took ms, last words of $(grep -c '^last words' "$scratch/out");" \
+		"$(grep -m 1 'zero_open took' "$scratch/out")"
+}
+
+for flags in --zero --no-zero; do
+	lose_none "$killed" 4 kill
+	ZERO_WATCH_SECONDS=3 lose_none "is stopped" 3 stop
+	lose_none "died of signal 11" 0 segv
+	lose_none "has ended with exit status 3" 1 exit3
+	lose_none "$killed" 5 follow
+	lose_none "has ended with exit status 0, and others wait for it" 2 wait
+	ZERO_END_SECONDS=1 lose_none "has not ended within 1 s .*the end of its work" 0 finish
+	ZERO_END_SECONDS=1 lose_none "has not ended within 1 s .*its exit" 5 hang
+	rm -rf "$scratch/files" && mkdir "$scratch/files"
+	ran "ranks that end when they like" srun --mpi=pmix "$flags" -N3 -n6 --ntasks-per-node=2 "$program" 0 work
+	! grep 'zero:' "$scratch/out" || wrong "ranks that end when they like"
+done
 wait_for all_idle
 readarray -t sorted < <(printf '%s\n' "${times[@]}" | sort -n)
 echo "${#sorted[@]} ends: median ${sorted[${#sorted[@]} / 2]} ms, most ${sorted[-1]} ms;" \

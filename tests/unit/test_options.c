@@ -233,7 +233,7 @@ START_TEST(defaults)
 		"vram_reserve=5%25 backend=auto preload=yes "
 		"preload_path= python=yes isa=auto share=0 threads=0 reduce=auto nccl= "
 		"open_seconds=120 "
-		"watch_seconds=5 stall_seconds=1800 on_fault=abort "
+		"watch_seconds=5 stall_seconds=1800 end_seconds=60 on_fault=abort "
 		"check=0 staged=0 tasks=0 budget=0 "
 		"vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu= master= python_path= "
 		"origins=");

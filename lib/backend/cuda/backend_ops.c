@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/bootstrap.h"
 #include "backend/step_rule.h"
 #include "backend/workers.h"
 #include "gpu_comm.h"
@@ -282,9 +281,7 @@ static void cuda_end_deadlock(struct zero_backend *cuda, int rank, const char *t
 /* What devices wait for ends when their processes end. */
 static void cuda_abort(struct zero_backend *cuda, int status, const char *text)
 {
-	if (cuda->comm->bootstrap)
-		cuda->comm->bootstrap->abort(status, text);
-	_exit(status);
+	zero_meeting_abort(&cuda->comm->meeting, status, text);
 }
 
 static void cuda_work_get(struct zero_backend *cuda, struct zero_work *work)

@@ -29,8 +29,8 @@ static zero_status exchange(struct zero_cuda_comm *cuda, const struct zero_op *o
 
 		status = zero_cuda_all_gather(cuda, &gather, 1);
 		cuda->comm.bytes_sent = sent;
-	} else if (cuda->net_team) {
-		status = zero_net->exchange(cuda->net_team, op->send, op->recv, op->count);
+	} else if (cuda->comm.net_team) {
+		status = zero_net->exchange(cuda->comm.net_team, op->send, op->recv, op->count);
 	} else if (op->count) {
 		memmove(op->recv, op->send, op->count);
 	}

@@ -1,51 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens and closes the communicator of all ranks, and the caller's own communicator of NCCL. */
 #include <stdlib.h>
-#include <unistd.h>
 
-#include "backend/bootstrap.h"
 #include "gpu_comm.h"
-
-const struct zero_net_ops *zero_net;
-
-/* Communicators made so far. All ranks count alike, so that each has launcher keys of its own. */
-static unsigned communicators;
-
-/* Whether a launcher started this rank, so that the pmix module is needed. */
-static bool is_launched(const struct zero_backend_config *config)
-{
-	return config->expected_world > 1 || getenv("PMIX_RANK");
-}
-
-static zero_status find_place(struct zero_cuda_comm *comm, const struct zero_backend_config *config)
-{
-	struct zero_place *place = &comm->comm.place;
-	struct zero_bootstrap_place launched = {.world = 1, .local_world = 1};
-	const void *table;
-	zero_status status = zero_core->module_open("pmix", &table);
-
-	gethostname(place->node, sizeof(place->node) - 1);
-	if (!status) {
-		comm->bootstrap = table;
-		status = comm->bootstrap->open(&launched);
-		if (status)
-			comm->bootstrap = NULL;
-	} else if (!is_launched(config)) {
-		status = ZERO_OK;
-	}
-	place->rank = launched.rank;
-	place->world = place->shm_groups = launched.world;
-	place->local_rank = launched.local_rank;
-	place->local_world = launched.local_world;
-	place->shm_world = place->shm_world_min = 1;
-	if (!status && config->expected_world && config->expected_world != launched.world)
-		status = zero_core->fail(
-			ZERO_E_COMM,
-			"the launcher announced %d ranks, but there are %d: start them "
-			"with srun --mpi=pmix or zerorun",
-			config->expected_world, launched.world);
-	return status;
-}
 
 /* Opens this rank's device, and loads NCCL if there are other ranks. */
 static zero_status open_device(struct zero_cuda_comm *comm,
@@ -92,12 +49,10 @@ zero_status zero_cuda_open(const struct zero_backend_config *config, struct zero
 
 	*made = NULL;
 	*sharing = 1;
-	zero_net = config->net_ops;
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
-	comm->number = communicators++;
-	status = find_place(comm, config);
+	status = zero_meeting_place(&comm->meeting, config, &comm->comm.place);
 	if (!status)
 		status = fill_comm(comm, config);
 	if (!status) {
@@ -149,8 +104,7 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 	if (comm->device)
 		zero_device_leave(comm->device);
 	zero_device_close(comm->device);
-	if (comm->bootstrap)
-		comm->bootstrap->close();
+	zero_meeting_leave(&comm->meeting);
 	free(comm->comm.intents);
 	free(comm->nodes);
 	/* NCCL may still write to the result of a split that failed. */

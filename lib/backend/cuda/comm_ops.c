@@ -217,48 +217,6 @@ static void cuda_free(struct zero_comm *comm, void *data, const struct zero_devi
 	zero_device_leave(cuda->device);
 }
 
-/* ---- control plane --------------------------------------------------------------------------- */
-
-static zero_status cuda_begin_max(struct zero_comm *comm)
-{
-	return zero_net->begin_max(zero_cuda_of(comm)->net_team, comm->agreement.mine,
-				   ZERO_AGREE_VALUES);
-}
-
-static zero_status cuda_finish_max(struct zero_comm *const *comms, int count, int *index)
-{
-	uint64_t all[ZERO_AGREE_VALUES];
-	struct zero_net_team **teams;
-	zero_status status = ZERO_OK;
-	size_t which = 0;
-
-	*index = -1;
-	if (!count)
-		return ZERO_OK;
-	teams = calloc((size_t)count, sizeof(struct zero_net_team *));
-	if (!teams)
-		return zero_core->fail(ZERO_E_COMM, "no memory to agree in %d teams", count);
-	for (int i = 0; i < count; i++)
-		teams[i] = zero_cuda_of(comms[i])->net_team;
-	status = zero_net->finish_max(teams, (size_t)count, &which, all);
-	if (!status) {
-		*index = (int)which;
-		memcpy(comms[which]->agreement.all, all, sizeof(all));
-	}
-	free(teams);
-	return status;
-}
-
-static zero_status cuda_exchange(struct zero_comm *comm, const void *send, void *recv, size_t bytes)
-{
-	return zero_net->exchange(zero_cuda_of(comm)->net_team, send, recv, bytes);
-}
-
-static zero_status cuda_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
-{
-	return zero_net->broadcast(zero_cuda_of(comm)->net_team, data, bytes, root);
-}
-
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 const struct zero_comm_ops zero_cuda_comm_ops = {
@@ -268,10 +226,10 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 	.fail_all = cuda_fail_all,
 	.abandon = cuda_abandon,
 	.free = cuda_free,
-	.begin_max = cuda_begin_max,
-	.finish_max = cuda_finish_max,
-	.exchange = cuda_exchange,
-	.broadcast = cuda_broadcast,
+	.begin_max = zero_meeting_begin_max,
+	.finish_max = zero_meeting_finish_max,
+	.exchange = zero_meeting_exchange,
+	.broadcast = zero_meeting_broadcast,
 	.device_order_begin = cuda_device_order_begin,
 	.device_order_join = cuda_device_order_join,
 	.device_order_free = cuda_device_order_free,

@@ -5,17 +5,13 @@
 
 #include <stdatomic.h>
 
+#include "backend/meeting.h"
 #include "core/options.h"
 #include "gpu.h"
-#include "net/net.h"
 #include "nccl_api.h"
 #include "reduce_schedule.h"
 
-/* The library's functions for the network. zero_cuda_open sets it. */
-extern const struct zero_net_ops *zero_net;
-
 struct zero_nccl_watchdog;
-struct zero_bootstrap_ops;
 
 /* ---- nccl_comm.c: a communicator of NCCL ----------------------------------------------------- */
 
@@ -119,7 +115,6 @@ struct zero_cuda_comm {
 	struct zero_slots *slots;            /* of outputs that its ranks gather */
 	struct zero_net *net;                /* shared by all; NULL with one rank */
 	struct zero_nccl_watchdog *watchdog; /* likewise */
-	struct zero_net_team *net_team;      /* of its ranks */
 	struct zero_nccl_comm nccl;          /* of its ranks, for all work */
 	struct zero_cuda_comm *first;        /* the communicator of all ranks, maybe itself */
 	double open_seconds;
@@ -129,10 +124,9 @@ struct zero_cuda_comm {
 	size_t exchange_bytes;             /* of a set that are used */
 	struct zero_pinned_buffers pinned; /* for what a root has in pageable memory */
 	/* Only the first communicator uses these: */
-	const struct zero_bootstrap_ops *bootstrap; /* NULL: no launcher */
-	unsigned number;                            /* among those of this process */
-	struct zero_nccl_comm parent;               /* all others are split from it */
-	int reduce;                                 /* ZERO_REDUCE_AUTO ... */
+	struct zero_meeting meeting;
+	struct zero_nccl_comm parent; /* all others are split from it */
+	int reduce;                   /* ZERO_REDUCE_AUTO ... */
 	struct zero_slots *own_slots; /* of outputs that no other rank takes part in */
 	void *outputs;                /* all of this rank: see gather_slot.c */
 	bool symmetric;  /* slots are symmetric windows of NCCL, else registered buffers */

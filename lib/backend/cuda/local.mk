@@ -5,6 +5,7 @@ cuda_sources = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
 	lib/backend/cpu_step.c \
+	lib/backend/meeting.c \
 	lib/backend/progress.c \
 	lib/backend/queue.c \
 	lib/backend/team_comm.c \

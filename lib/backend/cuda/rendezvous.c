@@ -6,11 +6,9 @@
  * the control tree. Everything else goes through the control plane. A rank that cannot take part
  * still joins the control plane, and reports why.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/bootstrap.h"
 #include "gpu_comm.h"
 
 enum {
@@ -28,42 +26,6 @@ struct rank_info {
 
 /* ---- through the launcher -------------------------------------------------------------------- */
 
-static void key_of(const struct zero_cuda_comm *comm, const char *what, char *key, size_t size)
-{
-	snprintf(key, size, "zero.%u.%s", comm->number, what);
-}
-
-static zero_status put(const struct zero_cuda_comm *comm, const char *what, const void *data,
-		       size_t bytes)
-{
-	char key[64];
-
-	key_of(comm, what, key, sizeof(key));
-	return comm->bootstrap->put(key, data, bytes);
-}
-
-static zero_status get(const struct zero_cuda_comm *comm, int rank, const char *what, void *data,
-		       size_t bytes)
-{
-	zero_status status;
-	char key[64];
-	size_t got = 0;
-
-	key_of(comm, what, key, sizeof(key));
-	status = comm->bootstrap->get(rank, key, data, bytes, &got);
-	if (!status && got != bytes)
-		status = zero_core->fail(ZERO_E_COMM,
-					 "rank %d put %zu bytes as %s, not %zu: is it of another "
-					 "build of the library?",
-					 rank, got, key, bytes);
-	return status;
-}
-
-static zero_status address_of(void *context, int rank, struct zero_address *address)
-{
-	return get(context, rank, "at", address, sizeof(*address));
-}
-
 /* Every 128th rank makes an id, on which NCCL listens for other ranks. If one cannot be made all
    ranks learn of the error before any rank uses the id. */
 static zero_status put_id(const struct zero_cuda_comm *comm, zero_status status)
@@ -74,7 +36,7 @@ static zero_status put_id(const struct zero_cuda_comm *comm, zero_status status)
 		return status;
 	if (!status)
 		status = zero_nccl_status(zero_nccl.get_unique_id(&id), "ncclGetUniqueId", NULL);
-	put(comm, "id", &id, sizeof(id));
+	comm->meeting.bootstrap->put("id", &id, sizeof(id));
 	return status;
 }
 
@@ -83,7 +45,8 @@ static zero_status get_ids(const struct zero_cuda_comm *comm, ncclUniqueId *ids,
 	zero_status status = ZERO_OK;
 
 	for (int i = 0; !status && i < count; i++)
-		status = get(comm, i * RANKS_PER_ROOT, "id", &ids[i], sizeof(ids[i]));
+		status = zero_meeting_get(&comm->meeting, i * RANKS_PER_ROOT, "id", &ids[i],
+					  sizeof(ids[i]));
 	return status;
 }
 
@@ -111,7 +74,7 @@ static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, i
 		return zero_core->fail(ZERO_E_COMM, "no memory for %zu ranks", world);
 	}
 	memcpy(mine.gpu, comm->device->uuid.bytes, sizeof(mine.gpu));
-	status = zero_net->exchange(comm->net_team, &mine, all, sizeof(mine));
+	status = zero_net->exchange(comm->comm.net_team, &mine, all, sizeof(mine));
 	*sharing = 0;
 	*version = zero_nccl.version;
 	for (size_t rank = 0; !status && rank < world; rank++) {
@@ -186,29 +149,15 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 
 zero_status zero_cuda_rendezvous(struct zero_cuda_comm *comm, zero_status mine, size_t *sharing)
 {
-	struct zero_address own;
-	struct zero_net_config config = {
-		.rank = comm->comm.place.rank,
-		.world = comm->comm.place.world,
-		.seconds = comm->open_seconds,
-		.address = address_of,
-		.context = comm,
-	};
-	zero_status status = zero_net->listen(comm->net, &own);
+	zero_status status = zero_nccl_watchdog_new(comm->net, comm->device, comm->comm.place.rank,
+						    &comm->watchdog);
 
 	if (status)
 		return status;
-	status = zero_nccl_watchdog_new(comm->net, comm->device, config.rank, &comm->watchdog);
-	if (status)
-		return status;
-	status = put(comm, "at", &own, sizeof(own));
+	status = zero_meeting_listen(&comm->meeting);
 	mine = put_id(comm, mine);
 	if (!status)
-		status = comm->bootstrap->fence(comm->open_seconds);
-	if (!status)
-		status = zero_net->join(comm->net, &config);
-	if (!status)
-		status = zero_net->team_new(comm->net, NULL, 0, &comm->net_team);
+		status = zero_meeting_join(&comm->meeting, &comm->comm);
 	if (status)
 		return status;
 	comm->joined = true;

@@ -64,7 +64,7 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 		return zero_core->fail(ZERO_E_COMM, "no memory for a team of %zu ranks", op->count);
 	memcpy(team->comm.members, op->members, op->count * sizeof(int));
 	place_team(team, op);
-	status = zero_net->team_new(first->net, op->members, op->count, &team->net_team);
+	status = zero_net->team_new(first->net, op->members, op->count, &team->comm.net_team);
 	return status ? status : zero_cuda_alloc_exchange_buffers(team);
 }
 

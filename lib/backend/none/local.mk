@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+# zero_none.so: ranks that only meet, agree and are watched. It needs nothing but the pmix module.
+modules_LTLIBRARIES += lib/zero_none.la
+lib_zero_none_la_SOURCES = \
+	lib/backend/agree.c \
+	lib/backend/meeting.c \
+	lib/backend/none/none.c \
+	lib/backend/progress.c \
+	lib/backend/queue.c \
+	lib/backend/team_comm.c
+lib_zero_none_la_CPPFLAGS = $(AM_CPPFLAGS)
+lib_zero_none_la_LDFLAGS = $(MODULE_LDFLAGS)

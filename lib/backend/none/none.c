@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The backend of programs that move their tensors by themselves: ranks meet, exchange small things,
+ * agree, and are watched. There is no memory and there are no kernels, so that a job has no groups.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/comm.h"
+#include "backend/meeting.h"
+
+const struct zero_core *zero_core;
+
+struct zero_backend {
+	struct zero_comm comm;
+	struct zero_meeting meeting;
+	struct zero_queue *queue;
+};
+
+/* ---- submissions ----------------------------------------------------------------------------- */
+
+static zero_status none_begin(struct zero_comm *comm, const struct zero_op *ops, size_t count)
+{
+	(void)comm;
+	for (size_t i = 0; i < count; i++)
+		if (ops[i].kind != ZERO_OP_EXCHANGE)
+			return zero_core->fail(ZERO_E_UNSUPPORTED, "backend=none moves no tensors");
+	return ZERO_OK;
+}
+
+static zero_status none_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
+			    zero_status status, struct zero_device_order *order)
+{
+	(void)order;
+	for (size_t i = 0; !status && i < count; i++) {
+		if (comm->ops->exchange)
+			status = comm->ops->exchange(comm, ops[i].send, ops[i].recv, ops[i].count);
+		else if (ops[i].count)
+			memcpy(ops[i].recv, ops[i].send, ops[i].count);
+	}
+	return status;
+}
+
+static const struct zero_comm_ops several_ops = {
+	.begin = none_begin,
+	.run = none_run,
+	.begin_max = zero_meeting_begin_max,
+	.finish_max = zero_meeting_finish_max,
+	.exchange = zero_meeting_exchange,
+	.broadcast = zero_meeting_broadcast,
+};
+
+/* One rank has no network. */
+static const struct zero_comm_ops single_ops = {.begin = none_begin, .run = none_run};
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static void none_close(struct zero_backend *none)
+{
+	zero_queue_delete(none->queue);
+	zero_meeting_leave(&none->meeting);
+	free(none->comm.intents);
+	free(none);
+}
+
+/* COLLECTIVE, where there are several ranks. `status` is this rank's so far. */
+static zero_status join(struct zero_backend *none, zero_status status)
+{
+	zero_status joined;
+
+	if (none->comm.place.world == 1)
+		return status;
+	joined = zero_meeting_listen(&none->meeting);
+	if (!joined)
+		joined = zero_meeting_join(&none->meeting, &none->comm);
+	return joined ? joined : zero_agree_status(&none->comm, status);
+}
+
+static zero_status none_open(const struct zero_backend_config *config,
+			     struct zero_backend **backend)
+{
+	struct zero_backend *none = calloc(1, sizeof(*none));
+	zero_status status;
+
+	if (!none)
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for a job");
+	*backend = none;
+	none->comm.meter = config->meter;
+	status = zero_meeting_place(&none->meeting, config, &none->comm.place);
+	if (status)
+		return status;
+	none->comm.ops = none->comm.place.world > 1 ? &several_ops : &single_ops;
+	none->comm.intents = calloc((size_t)none->comm.place.world, sizeof(*none->comm.intents));
+	if (none->comm.intents)
+		status = zero_queue_new(&none->comm, &none->queue);
+	else
+		status = zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks",
+					 none->comm.place.world);
+	return join(none, status);
+}
+
+static void none_place(const struct zero_backend *none, const struct zero_team_comm *team_comm,
+		       struct zero_place *place)
+{
+	(void)team_comm;
+	*place = none->comm.place;
+}
+
+static bool none_available(void)
+{
+	return true;
+}
+
+/* ---- what there is not ----------------------------------------------------------------------- */
+
+static void none_free(struct zero_backend *none, void *data)
+{
+	(void)none;
+	(void)data;
+}
+
+static void none_memory(const struct zero_backend *none, zero_memory *memory)
+{
+	(void)none;
+	*memory = (zero_memory){0};
+}
+
+static void none_memory_at_peak(struct zero_backend *none, size_t kinds[ZERO_MEM_KINDS])
+{
+	(void)none;
+	memset(kinds, 0, ZERO_MEM_KINDS * sizeof(kinds[0]));
+}
+
+static size_t none_memory_free(const struct zero_backend *none)
+{
+	(void)none;
+	return 0;
+}
+
+static void none_traffic(const struct zero_backend *none, zero_traffic *traffic)
+{
+	(void)none;
+	*traffic = (zero_traffic){0};
+}
+
+/* ---- communication --------------------------------------------------------------------------- */
+
+static zero_status none_submit(struct zero_backend *none, const struct zero_submission *submission,
+			       struct zero_work **work)
+{
+	return zero_queue_submit(none->queue, submission, work);
+}
+
+static zero_status none_wait(struct zero_backend *none, struct zero_work *work)
+{
+	return zero_queue_wait(none->queue, work);
+}
+
+static void none_work_get(struct zero_backend *none, struct zero_work *work)
+{
+	(void)none;
+	zero_work_get(work);
+}
+
+static void none_work_put(struct zero_backend *none, struct zero_work *work)
+{
+	(void)none;
+	zero_work_put(work);
+}
+
+static bool none_recent(struct zero_backend *none, struct zero_recent_submission *recent)
+{
+	return zero_queue_recent(none->queue, recent);
+}
+
+/* With one team there is none. */
+static void none_end_deadlock(struct zero_backend *none, int rank, const char *text)
+{
+	zero_net->fail_all(none->meeting.net, ZERO_E_ORDER, rank, text);
+}
+
+static void none_abort(struct zero_backend *none, int status, const char *text)
+{
+	zero_meeting_abort(&none->meeting, status, text);
+}
+
+static const struct zero_backend_ops none_ops = {
+	.abi = ZERO_MODULE_ABI,
+	.name = "none",
+	.apart = true,
+	.available = none_available,
+	.open = none_open,
+	.close = none_close,
+	.place = none_place,
+	.free = none_free,
+	.memory = none_memory,
+	.memory_at_peak = none_memory_at_peak,
+	.memory_free = none_memory_free,
+	.traffic = none_traffic,
+	.submit = none_submit,
+	.wait = none_wait,
+	.work_get = none_work_get,
+	.work_put = none_work_put,
+	.recent = none_recent,
+	.end_deadlock = none_end_deadlock,
+	.abort = none_abort,
+};
+
+const void *zero_module_none(const struct zero_core *core);
+
+const void *zero_module_none(const struct zero_core *core)
+{
+	zero_core = core;
+	return &none_ops;
+}
