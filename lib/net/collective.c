@@ -199,7 +199,8 @@ static const struct zero_link *departed(const struct zero_net_team *team)
 	return team->parent && team->parent->goodbye ? team->parent : NULL;
 }
 
-/* Called with the lock held. Returns whether an operation is complete, or *status is an error. */
+/* Called with the lock held. Returns whether an operation is complete, or *status is an error. What is
+   complete has succeeded, also if communication has failed since: another rank has gone on. */
 static bool poll_teams(struct zero_net_team *const *teams, size_t count, size_t *which,
 		       zero_status *status)
 {
@@ -208,8 +209,8 @@ static bool poll_teams(struct zero_net_team *const *teams, size_t count, size_t 
 	bool may_complete = false;
 
 	*status = ZERO_OK;
-	for (size_t i = 0; i < count && !atomic_load(&net->failed); i++) {
-		if (teams[i]->now.done) {
+	for (size_t i = 0; i < count; i++) {
+		if (teams[i]->now.begun && teams[i]->now.done) {
 			*which = i;
 			return true;
 		}

@@ -110,9 +110,10 @@ int main(void)
 	/* Rank 0 is the last one: each waits for the process of the next one. */
 	if (rank + 1 == world)
 		exit(0);
-	wait_for_end(all[world - 1]);
-	fails(zero_agree(job, NULL), ZERO_E_COMM, "has closed its job while");
 	wait_for_end(all[rank + 1]);
+	/* Nobody is left in the exchange, which this error would end. */
+	if (!rank)
+		fails(zero_agree(job, NULL), ZERO_E_COMM, "has closed its job while");
 	free(all);
 	ok(zero_close(job));
 	return 0;
