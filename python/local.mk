@@ -48,6 +48,7 @@ python_slurm_zero__zero_abi3_la_SOURCES = \
 	lib/net/address.c \
 	python/slurm_zero/_files.c \
 	python/slurm_zero/_net.c \
+	python/slurm_zero/_train.c \
 	python/slurm_zero/_zero.c \
 	python/slurm_zero/_zero.h
 python_slurm_zero__zero_abi3_la_CPPFLAGS = $(AM_CPPFLAGS) $(PYTHON_CPPFLAGS)

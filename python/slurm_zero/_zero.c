@@ -63,7 +63,7 @@ static void *handle_of(PyObject *capsule, const char *kind)
 	return pointer;
 }
 
-static int to_group(PyObject *capsule, void *group)
+int zero_py_to_group(PyObject *capsule, void *group)
 {
 	return (*(zero_group **)group = handle_of(capsule, GROUP)) != NULL;
 }
@@ -73,8 +73,7 @@ int zero_py_to_param(PyObject *capsule, void *param)
 	return (*(zero_param **)param = handle_of(capsule, PARAM)) != NULL;
 }
 
-/* Fills *groups from a list, to be freed with PyMem_Free. Returns false with an exception set. */
-static bool to_groups(PyObject *list, zero_group ***groups, size_t *count)
+bool zero_py_to_groups(PyObject *list, zero_group ***groups, size_t *count)
 {
 	Py_ssize_t n = zero_py_has_job() ? PyList_Size(list) : -1;
 
@@ -88,7 +87,7 @@ static bool to_groups(PyObject *list, zero_group ***groups, size_t *count)
 		return false;
 	}
 	for (Py_ssize_t i = 0; i < n; i++)
-		if (!to_group(PyList_GetItem(list, i), &(*groups)[i])) {
+		if (!zero_py_to_group(PyList_GetItem(list, i), &(*groups)[i])) {
 			PyMem_Free(*groups);
 			return false;
 		}
@@ -130,8 +129,7 @@ static void dl_drop(PyObject *capsule)
 		dl_free(PyCapsule_GetPointer(capsule, "dltensor"));
 }
 
-/* A tensor over the library's memory; None if it has no elements. */
-static PyObject *dl_tensor(void *data, zero_dtype dtype, int ndim, const size_t *shape)
+PyObject *zero_py_tensor(void *data, zero_dtype dtype, int ndim, const size_t *shape)
 {
 	struct dl_managed_tensor *managed;
 	PyObject *capsule;
@@ -289,7 +287,7 @@ static PyObject *py_group_gradient_dtype(PyObject *self, PyObject *args)
 	int dtype;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&i", to_group, &group, &dtype))
+	if (!PyArg_ParseTuple(args, "O&i", zero_py_to_group, &group, &dtype))
 		return NULL;
 	return zero_py_status(zero_group_gradient_dtype(group, (zero_dtype)dtype));
 }
@@ -305,7 +303,7 @@ static PyObject *py_param_new(PyObject *self, PyObject *args)
 	Py_ssize_t ndim;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&siOp", to_group, &group, &spec.name, &dtype, &sizes,
+	if (!PyArg_ParseTuple(args, "O&siOp", zero_py_to_group, &group, &spec.name, &dtype, &sizes,
 			      &trainable))
 		return NULL;
 	ndim = PyTuple_Size(sizes);
@@ -378,7 +376,7 @@ static PyObject *py_shard(PyObject *self, PyObject *args)
 	WAIT(zero_shard(param, &data, &first, &count));
 	if (status)
 		return zero_py_fail();
-	return Py_BuildValue("Nn", dl_tensor(data, zero_param_dtype(param), 1, &count),
+	return Py_BuildValue("Nn", zero_py_tensor(data, zero_param_dtype(param), 1, &count),
 			     (Py_ssize_t)first);
 }
 
@@ -395,183 +393,8 @@ static PyObject *py_address(PyObject *self, PyObject *args)
 	data = zero_gathered_address(param, (zero_dtype)as);
 	if (!data && zero_param_numel(param))
 		return zero_py_fail();
-	return dl_tensor(data, (zero_dtype)type, zero_param_ndim(param), zero_param_shape(param));
-}
-
-/* ---- gathers and gradients ------------------------------------------------------------------- */
-
-static PyObject *py_gather(PyObject *self, PyObject *args)
-{
-	zero_group *group;
-	zero_status status;
-	int as;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&i", to_group, &group, &as))
-		return NULL;
-	WAIT(zero_gather(group, (zero_dtype)as));
-	return zero_py_status(status);
-}
-
-static PyObject *py_prefetch(PyObject *self, PyObject *args)
-{
-	zero_group **groups;
-	zero_status status;
-	PyObject *list;
-	size_t count;
-	int as;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "Oi", &list, &as) || !to_groups(list, &groups, &count))
-		return NULL;
-	WAIT(zero_prefetch(groups, count, (zero_dtype)as));
-	PyMem_Free(groups);
-	return zero_py_status(status);
-}
-
-static PyObject *py_release(PyObject *self, PyObject *args)
-{
-	zero_group *group;
-	zero_status status;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&", to_group, &group))
-		return NULL;
-	WAIT(zero_release(group));
-	return zero_py_status(status);
-}
-
-/* The parameter's gradient, flat. Its values are undefined before the group's first write. */
-static PyObject *py_gradient(PyObject *self, PyObject *args)
-{
-	zero_param *param;
-	size_t count;
-	void *data;
-	int dtype;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&i", zero_py_to_param, &param, &dtype))
-		return NULL;
-	count = zero_param_numel(param);
-	if (!count)
-		Py_RETURN_NONE;
-	Py_BEGIN_ALLOW_THREADS data = zero_gradient_undefined(param, (zero_dtype)dtype);
-	Py_END_ALLOW_THREADS if (!data) return zero_py_fail();
-	return dl_tensor(data, (zero_dtype)dtype, 1, &count);
-}
-
-static PyObject *py_reduce(PyObject *self, PyObject *args)
-{
-	zero_group *group;
-	zero_status status;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&", to_group, &group))
-		return NULL;
-	WAIT(zero_reduce(group));
-	return zero_py_status(status);
-}
-
-/* The sums that this rank owns, or None. */
-static PyObject *py_gradient_shard(PyObject *self, PyObject *args)
-{
-	zero_param *param;
-	zero_status status;
-	float *data;
-	size_t first, count;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&", zero_py_to_param, &param))
-		return NULL;
-	WAIT(zero_gradient_shard(param, &data, &first, &count));
-	if (status)
-		return zero_py_fail();
-	return dl_tensor(data, ZERO_F32, 1, &count);
-}
-
-static PyObject *py_step_begin(PyObject *self, PyObject *args)
-{
-	zero_group **groups;
-	zero_status status;
-	PyObject *list;
-	size_t count;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O", &list) || !to_groups(list, &groups, &count))
-		return NULL;
-	WAIT(zero_step_begin(zero_py_job, groups, count));
-	PyMem_Free(groups);
-	return zero_py_status(status);
-}
-
-static PyObject *py_step_end(PyObject *self, PyObject *args)
-{
-	zero_status status;
-	bool stop = false;
-
-	(void)self, (void)args;
-	if (!zero_py_has_job())
-		return NULL;
-	WAIT(zero_step_end(zero_py_job, &stop));
-	return status ? zero_py_fail() : PyBool_FromLong(stop);
-}
-
-static PyObject *py_stop_on(PyObject *self, PyObject *args)
-{
-	int number;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "i", &number) || !zero_py_has_job())
-		return NULL;
-	return zero_py_status(zero_stop_on(zero_py_job, number));
-}
-
-/* What zero_step_groups does with a parameter; its own arguments are then factors of 1. */
-static PyObject *py_param_step(PyObject *self, PyObject *args)
-{
-	zero_param *param;
-	float lr, weight_decay;
-	int trainable;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&ffp", zero_py_to_param, &param, &lr, &weight_decay,
-			      &trainable))
-		return NULL;
-	if (zero_param_set_lr_scale(param, lr) ||
-	    zero_param_set_weight_decay_scale(param, weight_decay) ||
-	    zero_param_set_trainable(param, trainable))
-		return zero_py_fail();
-	Py_RETURN_NONE;
-}
-
-/* step_groups(groups, beta1, beta2, eps): whether a rank was told to stop */
-static PyObject *py_step_groups(PyObject *self, PyObject *args)
-{
-	zero_adamw adamw = {.lr = 1, .weight_decay = 1, .gradients_are_means = true};
-	zero_step_result result;
-	zero_group **groups;
-	zero_status status;
-	PyObject *list;
-	size_t count;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "Offf", &list, &adamw.beta1, &adamw.beta2, &adamw.eps) ||
-	    !to_groups(list, &groups, &count))
-		return NULL;
-	WAIT(zero_step_groups(zero_py_job, groups, count, &adamw, &result));
-	PyMem_Free(groups);
-	return status ? zero_py_fail() : PyBool_FromLong(result.stop);
-}
-
-static PyObject *py_reset(PyObject *self, PyObject *args)
-{
-	zero_status status;
-
-	(void)self, (void)args;
-	if (!zero_py_has_job())
-		return NULL;
-	WAIT(zero_reset(zero_py_job));
-	return zero_py_status(status);
+	return zero_py_tensor(data, (zero_dtype)type, zero_param_ndim(param),
+			      zero_param_shape(param));
 }
 
 static PyMethodDef methods[] = {
@@ -590,18 +413,6 @@ static PyMethodDef methods[] = {
 	{"cuts", py_cuts, METH_VARARGS, NULL},
 	{"shard", py_shard, METH_VARARGS, NULL},
 	{"address", py_address, METH_VARARGS, NULL},
-	{"gather", py_gather, METH_VARARGS, NULL},
-	{"prefetch", py_prefetch, METH_VARARGS, NULL},
-	{"release", py_release, METH_VARARGS, NULL},
-	{"gradient", py_gradient, METH_VARARGS, NULL},
-	{"reduce", py_reduce, METH_VARARGS, NULL},
-	{"gradient_shard", py_gradient_shard, METH_VARARGS, NULL},
-	{"step_begin", py_step_begin, METH_VARARGS, NULL},
-	{"step_end", py_step_end, METH_NOARGS, NULL},
-	{"stop_on", py_stop_on, METH_VARARGS, NULL},
-	{"param_step", py_param_step, METH_VARARGS, NULL},
-	{"step_groups", py_step_groups, METH_VARARGS, NULL},
-	{"reset", py_reset, METH_NOARGS, NULL},
 	{NULL, NULL, 0, NULL},
 };
 
@@ -636,6 +447,7 @@ PyMODINIT_FUNC PyInit__zero(void)
 	if (!Error || PyModule_AddObjectRef(module, "Error", Error) ||
 	    PyModule_AddFunctions(module, zero_py_file_methods) ||
 	    PyModule_AddFunctions(module, zero_py_net_methods) ||
+	    PyModule_AddFunctions(module, zero_py_train_methods) ||
 	    PyModule_AddIntConstant(module, "PARAM", ZERO_DTYPE_PARAM) ||
 	    PyModule_AddIntConstant(module, "F32", ZERO_F32) ||
 	    PyModule_AddIntConstant(module, "F16", ZERO_F16) ||

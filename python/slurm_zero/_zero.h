@@ -25,9 +25,16 @@ PyObject *zero_py_fail(void);
 PyObject *zero_py_status(zero_status status);
 /* Sets an exception if there is no open job. */
 bool zero_py_has_job(void);
-/* A converter of PyArg_ParseTuple: capsule to zero_param *. */
+/* Converters of PyArg_ParseTuple: capsule to zero_param * and zero_group *. */
 int zero_py_to_param(PyObject *capsule, void *param);
+int zero_py_to_group(PyObject *capsule, void *group);
+/* Fills *groups from a list, to be freed with PyMem_Free. Returns false with an exception set. */
+bool zero_py_to_groups(PyObject *list, zero_group ***groups, size_t *count);
+/* A DLPack capsule of the library's memory; None if there is none. */
+PyObject *zero_py_tensor(void *data, zero_dtype dtype, int ndim, const size_t *shape);
 
+/* The functions that gather, reduce and step. */
+extern PyMethodDef zero_py_train_methods[];
 /* The functions that read and write files. */
 extern PyMethodDef zero_py_file_methods[];
 /* addresses(): a list of pairs of an interface's name and an address. */

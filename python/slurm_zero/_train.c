@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gathers, gradients and steps. */
+#include "_zero.h"
+
+static PyObject *py_gather(PyObject *self, PyObject *args)
+{
+	zero_group *group;
+	zero_status status;
+	int as;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&i", zero_py_to_group, &group, &as))
+		return NULL;
+	WAIT(zero_gather(group, (zero_dtype)as));
+	return zero_py_status(status);
+}
+
+static PyObject *py_prefetch(PyObject *self, PyObject *args)
+{
+	zero_group **groups;
+	zero_status status;
+	PyObject *list;
+	size_t count;
+	int as;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "Oi", &list, &as) || !zero_py_to_groups(list, &groups, &count))
+		return NULL;
+	WAIT(zero_prefetch(groups, count, (zero_dtype)as));
+	PyMem_Free(groups);
+	return zero_py_status(status);
+}
+
+static PyObject *py_release(PyObject *self, PyObject *args)
+{
+	zero_group *group;
+	zero_status status;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&", zero_py_to_group, &group))
+		return NULL;
+	WAIT(zero_release(group));
+	return zero_py_status(status);
+}
+
+/* The parameter's gradient, flat. Its values are undefined before the group's first write. */
+static PyObject *py_gradient(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	size_t count;
+	void *data;
+	int dtype;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&i", zero_py_to_param, &param, &dtype))
+		return NULL;
+	count = zero_param_numel(param);
+	if (!count)
+		Py_RETURN_NONE;
+	Py_BEGIN_ALLOW_THREADS data = zero_gradient_undefined(param, (zero_dtype)dtype);
+	Py_END_ALLOW_THREADS if (!data) return zero_py_fail();
+	return zero_py_tensor(data, (zero_dtype)dtype, 1, &count);
+}
+
+static PyObject *py_reduce(PyObject *self, PyObject *args)
+{
+	zero_group *group;
+	zero_status status;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&", zero_py_to_group, &group))
+		return NULL;
+	WAIT(zero_reduce(group));
+	return zero_py_status(status);
+}
+
+/* The sums that this rank owns, or None. */
+static PyObject *py_gradient_shard(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	zero_status status;
+	float *data;
+	size_t first, count;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&", zero_py_to_param, &param))
+		return NULL;
+	WAIT(zero_gradient_shard(param, &data, &first, &count));
+	if (status)
+		return zero_py_fail();
+	return zero_py_tensor(data, ZERO_F32, 1, &count);
+}
+
+static PyObject *py_step_begin(PyObject *self, PyObject *args)
+{
+	zero_group **groups;
+	zero_status status;
+	PyObject *list;
+	size_t count;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O", &list) || !zero_py_to_groups(list, &groups, &count))
+		return NULL;
+	WAIT(zero_step_begin(zero_py_job, groups, count));
+	PyMem_Free(groups);
+	return zero_py_status(status);
+}
+
+static PyObject *py_step_end(PyObject *self, PyObject *args)
+{
+	zero_status status;
+	bool stop = false;
+
+	(void)self, (void)args;
+	if (!zero_py_has_job())
+		return NULL;
+	WAIT(zero_step_end(zero_py_job, &stop));
+	return status ? zero_py_fail() : PyBool_FromLong(stop);
+}
+
+static PyObject *py_stop_on(PyObject *self, PyObject *args)
+{
+	int number;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "i", &number) || !zero_py_has_job())
+		return NULL;
+	return zero_py_status(zero_stop_on(zero_py_job, number));
+}
+
+/* What zero_step_groups does with a parameter; its own arguments are then factors of 1. */
+static PyObject *py_param_step(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+	float lr, weight_decay;
+	int trainable;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&ffp", zero_py_to_param, &param, &lr, &weight_decay,
+			      &trainable))
+		return NULL;
+	if (zero_param_set_lr_scale(param, lr) ||
+	    zero_param_set_weight_decay_scale(param, weight_decay) ||
+	    zero_param_set_trainable(param, trainable))
+		return zero_py_fail();
+	Py_RETURN_NONE;
+}
+
+/* step_groups(groups, beta1, beta2, eps): whether a rank was told to stop */
+static PyObject *py_step_groups(PyObject *self, PyObject *args)
+{
+	zero_adamw adamw = {.lr = 1, .weight_decay = 1, .gradients_are_means = true};
+	zero_step_result result;
+	zero_group **groups;
+	zero_status status;
+	PyObject *list;
+	size_t count;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "Offf", &list, &adamw.beta1, &adamw.beta2, &adamw.eps) ||
+	    !zero_py_to_groups(list, &groups, &count))
+		return NULL;
+	WAIT(zero_step_groups(zero_py_job, groups, count, &adamw, &result));
+	PyMem_Free(groups);
+	return status ? zero_py_fail() : PyBool_FromLong(result.stop);
+}
+
+static PyObject *py_reset(PyObject *self, PyObject *args)
+{
+	zero_status status;
+
+	(void)self, (void)args;
+	if (!zero_py_has_job())
+		return NULL;
+	WAIT(zero_reset(zero_py_job));
+	return zero_py_status(status);
+}
+
+PyMethodDef zero_py_train_methods[] = {
+	{"gather", py_gather, METH_VARARGS, NULL},
+	{"prefetch", py_prefetch, METH_VARARGS, NULL},
+	{"release", py_release, METH_VARARGS, NULL},
+	{"gradient", py_gradient, METH_VARARGS, NULL},
+	{"reduce", py_reduce, METH_VARARGS, NULL},
+	{"gradient_shard", py_gradient_shard, METH_VARARGS, NULL},
+	{"step_begin", py_step_begin, METH_VARARGS, NULL},
+	{"step_end", py_step_end, METH_NOARGS, NULL},
+	{"stop_on", py_stop_on, METH_VARARGS, NULL},
+	{"param_step", py_param_step, METH_VARARGS, NULL},
+	{"step_groups", py_step_groups, METH_VARARGS, NULL},
+	{"reset", py_reset, METH_NOARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
