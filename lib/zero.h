@@ -917,9 +917,9 @@ typedef struct zero_save_options {
 	   zero_restore returns them on all ranks. NULL for none. Copied. */
 	const void *user;
 	size_t user_bytes;
-	/* For a program that takes its own steps, see zero_step_begin: how many it has taken, for the
-	   checkpoint's name and zero_checkpoint_info. 0 means those of zero_step; once it has taken
-	   one, this must be 0. */
+	/* For a program that takes its own steps, see zero_step_begin, or steps some of the groups: how
+	   many steps it counts, for the checkpoint's name and zero_checkpoint_info. 0 means those of
+	   zero_step. */
 	uint64_t step;
 	/* The number of complete checkpoints to leave in the folder, this one included; older ones
 	   are deleted. 0 leaves all. */

@@ -144,11 +144,6 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 		status = zero_step_state_read(job);
 	if (!status)
 		status = zero_group_steps_read(job);
-	if (!status && options->step && job->trainer->steps)
-		return zero_fail(ZERO_E_INVALID,
-				 "step is %llu in the options of zero_save; it must be 0 once "
-				 "zero_step has counted a step",
-				 (unsigned long long)options->step);
 	return status;
 }
 

@@ -23,20 +23,24 @@ rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
 lr = 1e-2 if what == "save" else 7.0
 first = torch.optim.AdamW(model[:4].parameters(), lr=lr, eps=1e-3)
 second = torch.optim.SGD([*model[4].parameters(), model.unused], lr=lr, momentum=0.9)
+# Its moments are the library's.
+other = zero.fully_shard(nn.Linear(7, 4))
+third = zero.AdamW(other.parameters(), lr=lr, eps=1e-3)
+optimizers = [first, second, third]
 
 
 def step(number):
-    x = torch.randn(6, 7, generator=torch.Generator().manual_seed(number))
-    model(x.chunk(world)[rank]).square().mean().backward()
-    for optimizer in (first, second):
+    x = torch.randn(6, 7, generator=torch.Generator().manual_seed(number)).chunk(world)[rank]
+    (model(x).square().mean() + other(x).square().mean()).backward()
+    for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
 
 
 def now():
-    values = {k: p.full_tensor().clone() for k, p in model.named_parameters()}
-    names = {p: k for k, p in model.named_parameters()}
-    for optimizer in (first, second):
+    names = {p: f"{i}.{k}" for i, m in enumerate((model, other)) for k, p in m.named_parameters()}
+    values = {k: p.full_tensor().clone() for p, k in names.items()}
+    for optimizer in optimizers:
         for p, states in optimizer.state.items():
             for key, value in states.items():
                 if value is not None:
@@ -49,7 +53,7 @@ if what == "save":
     for number in range(3):
         step(number)
     at_save = now()
-    zero.save([first, second], folder, extra={"batch": 3}, background=True)
+    zero.save(optimizers, folder, extra={"batch": 3}, background=True)
     step(3)  # changes what may not be written yet
     zero.save_wait()
     at_end = now()
@@ -63,8 +67,8 @@ else:
         raise AssertionError("one of two optimizers was restored")
     except zero.Error as error:
         assert "was not passed" in str(error), error
-    found = zero.restore([first, second], folder)
-    assert found["step"] == 6 and found["extra"] == {"batch": 3}, found
+    found = zero.restore(optimizers, folder)
+    assert found["step"] == 9 and found["extra"] == {"batch": 3}, found
     assert first.param_groups[0]["lr"] == 1e-2 and first.param_groups[0]["betas"] == (0.9, 0.999)
     at_save, at_end = torch.load(folder + "/expected")
     assert at_save.keys() == now().keys(), now().keys()
