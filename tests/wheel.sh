@@ -28,19 +28,23 @@ spec.loader.exec_module(zero)
 zero.open("backend=host")
 with open("/proc/self/maps", encoding="utf-8") as file:
     loaded = sorted({line.split()[-1] for line in file if "zero" in line and ".so" in line})
-print("rank %d of %d" % zero.place()[:2], *loaded)
+rank, world = zero.place()[:2]
+with open(f"rank{rank}", "w", encoding="utf-8") as file:
+    print(f"rank {rank} of {world}", *loaded, file=file)
 zero.close()
 PYTHON
 cd "$scratch" || fail "no folder"
 for flag in --zero-preload=yes --zero-preload=no; do
 	venv/bin/zerorun -n 2 "$flag" venv/bin/python program.py >out 2>&1 || fail "two ranks: $(<out)"
 	for rank in 0 1; do
-		line=$(grep "^rank $rank of 2 " out) || fail "rank $rank: $(<out)"
+		line=$(grep "^rank $rank of 2 " "rank$rank") || fail "rank $rank: $(<"rank$rank") $(<out)"
 		for file in ${line#* of 2 }; do
 			[[ $file == "$(realpath venv)"/* ]] || fail "rank $rank has loaded $file"
 		done
 	done
-	[[ $(grep -c "venv/lib/libzero.so.2 .*venv/lib/slurm-zero/zero_host.so" out) == 2 ]] || fail "what was loaded: $(<out)"
+	[[ $(cat rank0 rank1 | grep -c "venv/lib/libzero.so.2 .*venv/lib/slurm-zero/zero_host.so") == 2 ]] ||
+		fail "what was loaded: $(cat rank0 rank1)"
+	rm rank0 rank1
 done
 
 need_torch

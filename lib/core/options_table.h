@@ -19,7 +19,7 @@ static const char *const flatten_choices[] = {"auto", "device", "distributed", "
 static const char *const allgather_choices[] = {"auto", "single", "grouped", NULL};
 static const char *const gather_dtype_choices[] = {"param", "bf16", "f16", "f32", NULL};
 static const char *const offload_choices[] = {"none", "optimizer", NULL};
-static const char *const backend_choices[] = {"auto", "host", "cuda", "none", NULL};
+static const char *const backend_choices[] = {"auto", "none", "host", "cuda", NULL};
 static const char *const on_fault_choices[] = {"abort", "return", NULL};
 static const char *const yes_no_choices[] = {"yes", "no", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
@@ -105,8 +105,8 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	},
 	[ZERO_OPT_BACKEND] = {
 		.name = "backend", .flag = "--zero-backend", .env = "ZERO_BACKEND",
-		.argument = "auto|host|cuda|none", .default_text = "auto",
-		.help = "hardware to use; auto: cuda if there is a GPU; none: watch",
+		.argument = "auto|none|host|cuda", .default_text = "auto",
+		.help = "hardware to use; auto: cuda if there is a GPU; none: only watch",
 		.type = ZERO_TYPE_CHOICE, .choices = backend_choices, .where = USER,
 	},
 	[ZERO_OPT_PRELOAD] = {

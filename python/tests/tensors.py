@@ -121,6 +121,6 @@ assert torch.equal(empty.mean, single.mean + 1)
 expect(NotImplementedError, "cannot be copied", lambda: copy.deepcopy(model))
 
 expect(zero.Error, "SGD was built before fully_shard, with scale", early.step)
-expect(zero.Error, "called before, with other settings", lambda: zero.init("stage=2"))
+expect(zero.Error, "already, not 'stage=2'", lambda: zero.init("stage=2"))
 if rank == 0:
     print("1 passed, 0 failed", flush=True)

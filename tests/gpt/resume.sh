@@ -84,14 +84,18 @@ for world in $(worlds 1 2); do
 	(($(bits "$scratch/log-$world" | sort -u | wc -l) > steps - 2)) || fail "the losses do not change"
 	rm -rf "$saved" "$scratch/log"
 	for signal in USR1 TERM; do
-		begin "$world" $((RANDOM % 4)) # also at another stage
-		after $(($(lines) + 1 + RANDOM % (steps / 4)))
-		# The launcher gives one to all ranks; the other comes to one of them.
-		mapfile -t pids < <(ranks)
-		[[ $signal == USR1 ]] && pids=("$job")
-		kill -"$signal" "${pids[RANDOM % ${#pids[@]}]}" 2>/dev/null
-		ended
-		((status == 0)) && break # it was too late
+		for _ in 1 2 3 4 5 6 7 8; do
+			begin "$world" $((RANDOM % 4)) # also at another stage
+			after $(($(lines) + 1 + RANDOM % (steps / 4)))
+			# The launcher gives one to all ranks; the other comes to one of them.
+			mapfile -t pids < <(ranks)
+			[[ $signal == USR1 ]] && pids=("$job")
+			((${#pids[@]} == 0)) || kill -"$signal" "${pids[RANDOM % ${#pids[@]}]}" 2>/dev/null
+			ended
+			((status == 0)) || break
+			rm -rf "$saved" "$scratch/log" # it was too late: from the beginning
+		done
+		((status == 0)) && break
 		((status == 75)) || wrong "$world ranks: status $status after SIG$signal"
 		step=$(sed -n 's/^stopped by a signal after step \([0-9]*\)\/.*/\1/p' "$scratch/out")
 		[[ $step && $(readlink "$saved/latest") == $(printf step-%09d "$step") ]] ||
