@@ -106,7 +106,7 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	[ZERO_OPT_BACKEND] = {
 		.name = "backend", .flag = "--zero-backend", .env = "ZERO_BACKEND",
 		.argument = "auto|none|host|cuda", .default_text = "auto",
-		.help = "hardware to use; auto: cuda if there is one; none: only watch",
+		.help = "hardware; auto: cuda if there is one; none: only the watch",
 		.type = ZERO_TYPE_CHOICE, .choices = backend_choices, .where = USER,
 	},
 	[ZERO_OPT_PRELOAD] = {
