@@ -89,7 +89,7 @@ def train(model, optimizer, tokens, first, args):
         optimizer.step()
         optimizer.zero_grad()
         if args.checkpoint and (step + 1) % args.save_every == 0:
-            zero.save(optimizer, args.checkpoint, keep_last=2, background=True)
+            zero.save(model, optimizer, args.checkpoint, keep_last=2, background=True)
         if (step + 1) % 10 == 0 or step == first:
             mean = loss.detach() / dist.get_world_size()
             dist.all_reduce(mean)
@@ -114,7 +114,7 @@ def main():
         sys.exit(f"the text has {len(tokens)} tokens, too few for sequences of {args.length}")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
 
-    saved = zero.restore(optimizer, args.checkpoint) if args.checkpoint else None
+    saved = zero.restore(model, optimizer, args.checkpoint) if args.checkpoint else None
     if saved:
         say(f"continuing from {saved['path']}")
     else:
@@ -122,7 +122,7 @@ def main():
     say(f"{sum(p.numel() for p in model.parameters())} parameters, {dist.get_world_size()} ranks")
     train(model, optimizer, tokens, saved["step"] if saved else 0, args)
 
-    zero.export(args.output)
+    zero.export(model, args.output)
     if dist.get_rank() == 0:
         for name in os.listdir(args.model):  # configuration and tokenizer
             if not name.endswith((".safetensors", ".safetensors.index.json", ".bin")):

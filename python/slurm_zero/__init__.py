@@ -315,23 +315,37 @@ def _tensor_names(path):
         return set()  # the library says what is wrong
 
 
-def export(path):
-    """Writes all parameters as safetensors, which Transformers reads."""
+def _require_all(model):
+    """The library saves all that is sharded: the caller has to know it."""
     if _job is None:
-        raise Error("there is no model to export")
+        raise Error("shard the model first, with fully_shard")
     _job.lay_out()
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    mine = {m for top in models for m in top.modules()}
+    for p in (p for group in _job.groups for p in group.params):
+        if not any(m in mine for m, _ in p.places):
+            raise ValueError(
+                f"{p.name} is sharded, too, but not of the model that was passed: pass all sharded "
+                "models, as a list"
+            )
     for group in _job.groups:
         group.reshard()
+
+
+def export(model, path):
+    """Writes the parameters of the model, or of a list of all sharded models, as safetensors, which
+    Transformers reads. All ranks call it."""
+    _require_all(model)
     _zero.export(os.fspath(path))
 
 
-def save(optimizer, folder, *, extra=None, keep_last=0, background=False):
-    """Writes the checkpoint folder/step-N of all parameters and of the optimizer, or of a list of
-    them, or None. N is the number of steps that were taken. `extra` is what JSON can hold: rank 0's
-    is saved, and restore returns it. `keep_last` deletes all but so many checkpoints. With
-    `background` it is written while training goes on; save_wait waits for it. All ranks call it."""
-    if _job is None:
-        raise Error("there is no model to save")
+def save(model, optimizer, folder, *, extra=None, keep_last=0, background=False):
+    """Writes the checkpoint folder/step-N of the model, or of a list of all sharded models, and of the
+    optimizer, or of a list of them, or None. N is the number of steps that were taken. `extra` is what
+    JSON can hold: rank 0's is saved, and restore returns it. `keep_last` deletes all but so many
+    checkpoints. With `background` it is written while training goes on; save_wait waits for it. All
+    ranks call it."""
+    _require_all(model)
     _checkpoint.save(_job, optimizer, folder, extra, keep_last, background)
 
 
@@ -340,13 +354,12 @@ def save_wait():
     _zero.save_wait()
 
 
-def restore(optimizer, path):
-    """Fills the parameters, and the optimizers that save was called with, from a checkpoint, or the
-    latest one of a folder. With None for the optimizer only the parameters. The number of ranks, the
-    stage and the groups may be others than when it was saved. Returns {path, step, extra}, or None,
-    with nothing changed, if there is no checkpoint. All ranks call it."""
-    if _job is None:
-        raise Error("shard the model first, with fully_shard")
+def restore(model, optimizer, path):
+    """Fills the model and the optimizers that save was called with from a checkpoint, or the latest one
+    of a folder. With None for the optimizer only the model. The number of ranks, the stage and the
+    groups may be others than when it was saved. Returns {path, step, extra}, or None, with nothing
+    changed, if there is no checkpoint. All ranks call it."""
+    _require_all(model)
     return _checkpoint.restore(_job, optimizer, path)
 
 

@@ -87,9 +87,6 @@ def save(job, optimizer, folder, extra=None, keep_last=0, background=False):
             "extra": extra,
         }
     )
-    job.lay_out()
-    for group in job.groups:
-        group.reshard()
     _forget()
     error = None
     try:
@@ -126,9 +123,6 @@ def _find(path):
 
 def restore(job, optimizer, path):
     optimizers = _optimizers(optimizer)
-    job.lay_out()
-    for group in job.groups:
-        group.reshard()
     _forget()
     # One rank looks, so that all of them restore the same checkpoint.
     found = [None]

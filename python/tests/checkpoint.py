@@ -26,7 +26,7 @@ second = torch.optim.SGD([*model[4].parameters(), model.unused], lr=lr, momentum
 # Its moments are the library's.
 other = zero.fully_shard(nn.Linear(7, 4))
 third = zero.AdamW(other.parameters(), lr=lr, eps=1e-3)
-optimizers = [first, second, third]
+models, optimizers = [model, other], [first, second, third]
 
 
 def step(number):
@@ -38,7 +38,7 @@ def step(number):
 
 
 def now():
-    names = {p: f"{i}.{k}" for i, m in enumerate((model, other)) for k, p in m.named_parameters()}
+    names = {p: f"{i}.{k}" for i, m in enumerate(models) for k, p in m.named_parameters()}
     values = {k: p.full_tensor().clone() for p, k in names.items()}
     for optimizer in optimizers:
         for p, states in optimizer.state.items():
@@ -53,7 +53,7 @@ if what == "save":
     for number in range(3):
         step(number)
     at_save = now()
-    zero.save(optimizers, folder, extra={"batch": 3}, background=True)
+    zero.save(models, optimizers, folder, extra={"batch": 3}, background=True)
     step(3)  # changes what may not be written yet
     zero.save_wait()
     at_end = now()
@@ -61,13 +61,18 @@ if what == "save":
         torch.save((at_save, at_end), folder + "/expected")
     torch.distributed.barrier()
 else:
-    assert zero.restore(None, folder + "/nothing") is None
+    assert zero.restore(models, None, folder + "/nothing") is None
     try:
-        zero.restore(first, folder)
+        zero.restore(model, optimizers, folder)
+        raise AssertionError("one of two models was restored")
+    except ValueError as error:
+        assert "pass all sharded models" in str(error), error
+    try:
+        zero.restore(models, first, folder)
         raise AssertionError("one of two optimizers was restored")
     except zero.Error as error:
         assert "was not passed" in str(error), error
-    found = zero.restore(optimizers, folder)
+    found = zero.restore(models, optimizers, folder)
     assert found["step"] == 9 and found["extra"] == {"batch": 3}, found
     assert first.param_groups[0]["lr"] == 1e-2 and first.param_groups[0]["betas"] == (0.9, 0.999)
     at_save, at_end = torch.load(folder + "/expected")

@@ -138,7 +138,7 @@ def exported():
     data = [words(torch.Generator().manual_seed(r)) for r in range(world)]
     step(model, torch.optim.SGD(model.parameters(), lr=1.0), data[rank:rank + 1])
     step(single, torch.optim.SGD(single.parameters(), lr=1.0), data)
-    zero.export(folder[0])
+    zero.export(model, folder[0])
     if rank == 0:
         config.save_pretrained(folder[0])
         back = kind.from_pretrained(folder[0])

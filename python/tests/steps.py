@@ -40,7 +40,7 @@ def step():
 
 step()
 assert not zero.stopping()
-zero.save(optimizer, f"{folder}/saved", background=True)
+zero.save(model, optimizer, f"{folder}/saved", background=True)
 steps, complete = 1, torch.zeros(())
 while not complete:
     step()

@@ -45,7 +45,7 @@ def steps():
 def begin():
     """Begins a save; what it returns waits for it."""
     if kind == "zero":
-        zero.save(optimizer, folder, background=True)
+        zero.save(model, optimizer, folder, background=True)
         return zero.save_wait
     state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
     return dcp.async_save(state, checkpoint_id=f"{folder}/dcp", process_group=beside).result
