@@ -36,24 +36,34 @@ class AdamW(torch.optim.Optimizer):
                 raise ValueError("all groups of zero.AdamW have the same betas and eps")
         job = first["params"][0]._cut.job
         job.begin_step(self)
-        stepped = {}
+        stepped, unused = {}, []
         for group in self.param_groups:
+            said = (float(group["lr"]), float(group["weight_decay"]))
             for p in group["params"]:
                 param = p._cut.param
-                self._tell(param, float(group["lr"]), float(group["weight_decay"]), p.grad is not None)
                 if p.grad is not None:
                     stepped[param.group] = None
+                    self._tell(param, said)
                     self._give(param, p.grad)
-        if stepped:
+                elif param.trainable:
+                    unused.append(param)
+        if not stepped:
+            return loss
+        # As in torch, a parameter without a gradient stays as it is.
+        unused = [param for param in unused if param.group in stepped]
+        for param in unused:
+            _zero.param_trainable(param.handle, False)
+        try:
             job.take_step([g.handle for g in job.groups if g in stepped], *first["betas"], first["eps"])
+        finally:
+            for param in unused:
+                _zero.param_trainable(param.handle, True)
         return loss
 
-    def _tell(self, param, lr, weight_decay, has_gradient):
-        """As in torch, a parameter without a gradient stays as it is."""
-        said = (lr, weight_decay, has_gradient)
+    def _tell(self, param, said):
         if self._told.get(param) != said:
             self._told[param] = said
-            _zero.param_step(param.handle, *said)
+            _zero.param_scales(param.handle, *said)
 
     @staticmethod
     def _give(param, gradient):

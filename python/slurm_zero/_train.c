@@ -128,22 +128,29 @@ static PyObject *py_stop_on(PyObject *self, PyObject *args)
 	return zero_py_status(zero_stop_on(zero_py_job, number));
 }
 
-/* What zero_step_groups does with a parameter; its own arguments are then factors of 1. */
-static PyObject *py_param_step(PyObject *self, PyObject *args)
+/* lr and weight_decay of a parameter, as factors of those of step_groups, which are 1. */
+static PyObject *py_param_scales(PyObject *self, PyObject *args)
 {
 	zero_param *param;
 	float lr, weight_decay;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&ff", zero_py_to_param, &param, &lr, &weight_decay))
+		return NULL;
+	if (zero_param_set_lr_scale(param, lr))
+		return zero_py_fail();
+	return zero_py_status(zero_param_set_weight_decay_scale(param, weight_decay));
+}
+
+static PyObject *py_param_trainable(PyObject *self, PyObject *args)
+{
+	zero_param *param;
 	int trainable;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&ffp", zero_py_to_param, &param, &lr, &weight_decay,
-			      &trainable))
+	if (!PyArg_ParseTuple(args, "O&p", zero_py_to_param, &param, &trainable))
 		return NULL;
-	if (zero_param_set_lr_scale(param, lr) ||
-	    zero_param_set_weight_decay_scale(param, weight_decay) ||
-	    zero_param_set_trainable(param, trainable))
-		return zero_py_fail();
-	Py_RETURN_NONE;
+	return zero_py_status(zero_param_set_trainable(param, trainable));
 }
 
 /* step_groups(groups, beta1, beta2, eps): whether a rank was told to stop */
@@ -186,7 +193,8 @@ PyMethodDef zero_py_train_methods[] = {
 	{"step_begin", py_step_begin, METH_VARARGS, NULL},
 	{"step_end", py_step_end, METH_NOARGS, NULL},
 	{"stop_on", py_stop_on, METH_VARARGS, NULL},
-	{"param_step", py_param_step, METH_VARARGS, NULL},
+	{"param_scales", py_param_scales, METH_VARARGS, NULL},
+	{"param_trainable", py_param_trainable, METH_VARARGS, NULL},
 	{"step_groups", py_step_groups, METH_VARARGS, NULL},
 	{"reset", py_reset, METH_NOARGS, NULL},
 	{NULL, NULL, 0, NULL},

@@ -81,6 +81,24 @@ def library_adamw():
 
 
 @case
+def library_adamw_by_turns():
+    """In each step another parameter of a group has no gradient."""
+    turn = [0]
+
+    class Turns(Block):
+        def inner(self, x):
+            h = torch.tanh(self.a(self.norm(x)))
+            return self.b(h) if turn[0] % 2 else h[..., :WIDTH]
+
+    def between(model, single):
+        turn[0] += 1
+
+    # The bias correction counts the steps of a group, torch's those of a parameter.
+    train("zero.AdamW, by turns", Model(Turns), between=between, steps=5,
+          make=lambda ps: own_adamw(ps, lr=1e-2, eps=1e-3, betas=(0.0, 0.0)))
+
+
+@case
 def library_adamw_without_gradients():
     """Some parameters, and a whole group, that no step has gradients of."""
     model = Model()
