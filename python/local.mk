@@ -20,7 +20,9 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/ends.py \
 	python/tests/frameworks.py \
 	python/tests/harness.py \
+	python/tests/loading.py \
 	python/tests/models.py \
+	python/tests/optimizers.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
 	python/tests/rendezvous.sh \

@@ -4,17 +4,15 @@ on the batches of all ranks, and compares gradients and parameters over three st
 
 import copy
 import dataclasses
-import json
 import os
-import shutil
-import struct
 import sys
-import tempfile
 import traceback
 
 import torch
 from torch import nn
 
+import loading  # noqa: F401, whose cases are of this program, too
+import optimizers  # noqa: F401
 import slurm_zero as zero
 from harness import (
     CASES, WIDTH, Block, Model, batches, case, expect, loss_of, rank, shard, train, world
@@ -41,90 +39,6 @@ def plain():
     p = model.head.weight
     torch.testing.assert_close(p.mean().full_tensor(), p.full_tensor().mean())
     torch.testing.assert_close(p.t().full_tensor(), p.full_tensor().t())
-
-
-def optimizer(name, make):
-    def run():
-        train(name, Model(), make=make, clip=0, tolerance=1e-4)
-
-    run.__name__ = name
-    case(run)
-
-
-optimizer("adamw_loop", lambda ps: torch.optim.AdamW(ps, lr=1e-3, foreach=False))
-optimizer("adamw_fused", lambda ps: torch.optim.AdamW(ps, lr=1e-3, fused=True))
-optimizer("sgd", lambda ps: torch.optim.SGD(ps, lr=1e-2, momentum=0.9))
-optimizer("rmsprop", lambda ps: torch.optim.RMSprop(ps, lr=1e-4))
-optimizer("nadam", lambda ps: torch.optim.NAdam(ps, lr=1e-3))
-
-
-def own_adamw(ps, **options):
-    kind = zero.AdamW if isinstance(ps[0], zero.FlatShard) else torch.optim.AdamW
-    return kind([{"params": ps[:2], "weight_decay": 0}, {"params": ps[2:], "lr": 3e-3}], **options)
-
-
-@case
-def library_adamw():
-    """Groups of parameters with settings of their own, clipping, and another lr in each step."""
-    optimizers = []
-
-    def make(ps):
-        optimizers.append(own_adamw(ps, lr=1e-2, eps=1e-3, weight_decay=0.1))
-        return optimizers[-1]
-
-    def between(model, single):
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] *= 0.7
-
-    train("zero.AdamW", Model(), make=make, between=between, steps=6)
-
-
-@case
-def library_adamw_by_turns():
-    """In each step another parameter of a group has no gradient."""
-    turn = [0]
-
-    class Turns(Block):
-        def inner(self, x):
-            h = torch.tanh(self.a(self.norm(x)))
-            return self.b(h) if turn[0] % 2 else h[..., :WIDTH]
-
-    def between(model, single):
-        turn[0] += 1
-
-    # The bias correction counts the steps of a group, torch's those of a parameter.
-    train("zero.AdamW, by turns", Model(Turns), between=between, steps=5,
-          make=lambda ps: own_adamw(ps, lr=1e-2, eps=1e-3, betas=(0.0, 0.0)))
-
-
-@case
-def library_adamw_without_gradients():
-    """Some parameters, and a whole group, that no step has gradients of."""
-    model = Model()
-    single = copy.deepcopy(model)
-
-    def loss(m, ids):
-        blocks = list(m.blocks)
-        m.blocks = nn.ModuleList(blocks[:2])
-        total = loss_of(m, ids)
-        m.blocks = nn.ModuleList(blocks)
-        return total
-
-    train("zero.AdamW, unused", model, single, loss=loss,
-          make=lambda ps: own_adamw(ps, lr=1e-2, eps=1e-3))
-    unsharded = [torch.zeros(3, requires_grad=True)]
-    expect(ValueError, "that fully_shard has sharded", lambda: zero.AdamW(unsharded))
-    mixed = zero.AdamW([{"params": [model.norm.weight], "eps": 1e-4}, {"params": [model.norm.bias]}])
-    expect(ValueError, "the same betas and eps", mixed.step)
-
-
-@case
-def muon():
-    model = Model()
-    for name, p in model.named_parameters():
-        p.requires_grad_(name.startswith("blocks") and p.ndim == 2)
-    train("muon", model, make=lambda ps: torch.optim.Muon(ps, lr=1e-3), clip=0, tolerance=1e-4)
 
 
 @case
@@ -589,45 +503,6 @@ def models_by_turns():
         return sums
 
     torch.testing.assert_close(losses(True), losses(False), rtol=2e-5, atol=2e-5)
-
-
-def write_safetensors(path, tensors):
-    """f32 tensors."""
-    header, at = {}, 0
-    for name, tensor in tensors.items():
-        end = at + 4 * tensor.numel()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors.values():
-            file.write(tensor.numpy().tobytes())
-
-
-@case
-def load_of_a_part():
-    first, second = shard(Model()), Model()
-    before = [p.full_tensor() for p in first.parameters()]
-    shard(second)
-    values = {f"norm.{name}": torch.rand(WIDTH) for name in ("weight", "bias", "other")}
-    path = [tempfile.mkdtemp() + "/x.safetensors" if rank == 0 else None]
-    torch.distributed.broadcast_object_list(path)
-    if rank == 0:
-        write_safetensors(path[0], values)
-    torch.distributed.barrier()
-    missing, unexpected = zero.load(second, path[0], strict=False)
-    assert "head.weight" in missing and "norm.bias" not in missing and unexpected == ["norm.other"]
-    expect(zero.Error, "norm.other", lambda: zero.load(second, path[0]))
-    for got, want in zip(first.parameters(), before):
-        torch.testing.assert_close(got.full_tensor(), want, rtol=0, atol=0)
-    torch.testing.assert_close(second.norm.bias.full_tensor(), values["norm.bias"], rtol=0, atol=0)
-    missing, _ = zero.load(second.blocks[1].norm, path[0], strict=False)
-    assert missing == ["weight", "bias"], missing
-    expect(ValueError, "no parameter of this Linear", lambda: zero.load(nn.Linear(2, 2), path[0]))
-    torch.distributed.barrier()
-    if rank == 0:
-        shutil.rmtree(os.path.dirname(path[0]))
 
 
 @case

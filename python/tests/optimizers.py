@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases of cases.py: stock optimizers, and the library's own."""
+
+import copy
+
+import torch
+from torch import nn
+
+import slurm_zero as zero
+from harness import WIDTH, Block, Model, case, expect, loss_of, train
+
+
+def optimizer(name, make):
+    def run():
+        train(name, Model(), make=make, clip=0, tolerance=1e-4)
+
+    run.__name__ = name
+    case(run)
+
+
+optimizer("adamw_loop", lambda ps: torch.optim.AdamW(ps, lr=1e-3, foreach=False))
+optimizer("adamw_fused", lambda ps: torch.optim.AdamW(ps, lr=1e-3, fused=True))
+optimizer("sgd", lambda ps: torch.optim.SGD(ps, lr=1e-2, momentum=0.9))
+optimizer("rmsprop", lambda ps: torch.optim.RMSprop(ps, lr=1e-4))
+optimizer("nadam", lambda ps: torch.optim.NAdam(ps, lr=1e-3))
+
+
+def own_adamw(ps, **options):
+    kind = zero.AdamW if isinstance(ps[0], zero.FlatShard) else torch.optim.AdamW
+    return kind([{"params": ps[:2], "weight_decay": 0}, {"params": ps[2:], "lr": 3e-3}], **options)
+
+
+@case
+def library_adamw():
+    """Groups of parameters with settings of their own, clipping, and another lr in each step."""
+    optimizers = []
+
+    def make(ps):
+        optimizers.append(own_adamw(ps, lr=1e-2, eps=1e-3, weight_decay=0.1))
+        return optimizers[-1]
+
+    def between(model, single):
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.7
+
+    train("zero.AdamW", Model(), make=make, between=between, steps=6)
+
+
+@case
+def library_adamw_by_turns():
+    """In each step another parameter of a group has no gradient."""
+    turn = [0]
+
+    class Turns(Block):
+        def inner(self, x):
+            h = torch.tanh(self.a(self.norm(x)))
+            return self.b(h) if turn[0] % 2 else h[..., :WIDTH]
+
+    def between(model, single):
+        turn[0] += 1
+
+    # The bias correction counts the steps of a group, torch's those of a parameter.
+    train("zero.AdamW, by turns", Model(Turns), between=between, steps=5,
+          make=lambda ps: own_adamw(ps, lr=1e-2, eps=1e-3, betas=(0.0, 0.0)))
+
+
+@case
+def library_adamw_without_gradients():
+    """Some parameters, and a whole group, that no step has gradients of."""
+    model = Model()
+    single = copy.deepcopy(model)
+
+    def loss(m, ids):
+        blocks = list(m.blocks)
+        m.blocks = nn.ModuleList(blocks[:2])
+        total = loss_of(m, ids)
+        m.blocks = nn.ModuleList(blocks)
+        return total
+
+    train("zero.AdamW, unused", model, single, loss=loss,
+          make=lambda ps: own_adamw(ps, lr=1e-2, eps=1e-3))
+    unsharded = [torch.zeros(3, requires_grad=True)]
+    expect(ValueError, "that fully_shard has sharded", lambda: zero.AdamW(unsharded))
+    mixed = zero.AdamW([{"params": [model.norm.weight], "eps": 1e-4}, {"params": [model.norm.bias]}])
+    expect(ValueError, "the same betas and eps", mixed.step)
+
+
+@case
+def muon():
+    model = Model()
+    for name, p in model.named_parameters():
+        p.requires_grad_(name.startswith("blocks") and p.ndim == 2)
+    train("muon", model, make=lambda ps: torch.optim.Muon(ps, lr=1e-3), clip=0, tolerance=1e-4)
