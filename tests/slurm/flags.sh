@@ -35,22 +35,23 @@ done
 
 # ---- what tasks get
 
+# A word a line: srun would mix longer lines than 1024 bytes with those of other tasks.
 # shellcheck disable=SC2016 # for the task's shell
-task='printf "%s %s\n" "$SLURMD_NODENAME" "$ZERO_RESOLVED"'
+task='for word in $ZERO_RESOLVED; do echo "$SLURMD_NODENAME $word"; done'
 three=(-N 3 -n 3 /bin/sh -c "$task")
 
 # read_task FILE NODE: reads the options of the task on the node into the array got
 declare -A got
 read_task() {
 	local words word text
-	read -ra words < <(grep "^$2 " "$1")
-	((${#words[@]} > 1)) || {
+	mapfile -t words < <(sed -n "s/^$2 //p" "$1")
+	((${#words[@]})) || {
 		cat "$1" >&2
 		cluster_logs
 		fail "$what: no zero in the task on $2"
 	}
 	got=()
-	for word in "${words[@]:1}"; do
+	for word in "${words[@]}"; do
 		text=${word#*=}
 		while [[ $text =~ ^(.*)%([0-9A-Fa-f]{2})(.*)$ ]]; do
 			text=${BASH_REMATCH[1]}$(printf '%b' "\\x${BASH_REMATCH[2]}")${BASH_REMATCH[3]}
@@ -266,7 +267,7 @@ cat >"$scratch/script" <<JOB
 $(command -v srun) /bin/sh -c '$task'
 JOB
 ran_batch "a crontab's script" -n 1 --export=NONE "$scratch/script"
-grep ' stage=1 ' "$scratch/out" | grep -q ' stream_chunk=7340032 ' ||
+grep -q ' stage=1$' "$scratch/out" && grep -q ' stream_chunk=7340032$' "$scratch/out" ||
 	fail "an srun in a crontab gets: $(<"$scratch/out")"
 if [[ $(type -P scrontab) ]]; then
 	printf '#SCRON --zero-stage=9\n* * * * * true\n' >"$scratch/crontab"
