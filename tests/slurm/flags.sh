@@ -259,6 +259,10 @@ ran_batch "sbatch --export=NONE" -n 1 --export=NONE --zero-stage=1 --zero-stream
 grep -q '^stage=1 .* stream_chunk=7340032 ' "$scratch/out" ||
 	fail "after --export=NONE a batch script gets: $(<"$scratch/out")"
 
+# A task alone.
+# shellcheck disable=SC2016 # for the task's shell
+task='printf "%s %s\n" "$SLURMD_NODENAME" "$ZERO_RESOLVED"'
+
 # ---- a crontab: scrontab submits a script with the lines, and passes on no flag
 
 cat >"$scratch/script" <<JOB
@@ -267,7 +271,7 @@ cat >"$scratch/script" <<JOB
 $(command -v srun) /bin/sh -c '$task'
 JOB
 ran_batch "a crontab's script" -n 1 --export=NONE "$scratch/script"
-grep -q ' stage=1$' "$scratch/out" && grep -q ' stream_chunk=7340032$' "$scratch/out" ||
+grep ' stage=1 ' "$scratch/out" | grep -q ' stream_chunk=7340032 ' ||
 	fail "an srun in a crontab gets: $(<"$scratch/out")"
 if [[ $(type -P scrontab) ]]; then
 	printf '#SCRON --zero-stage=9\n* * * * * true\n' >"$scratch/crontab"
@@ -284,5 +288,5 @@ done
 ran "srun with the plugin's line twice" srun --zero-stage=1 "${three[@]}"
 # a job may wait for what is left of the one before
 said=$(grep -v '^srun: job .* resources$' "$scratch/err")
-[[ $(grep -c '^n[123] stage=1 ' "$scratch/out") == 3 && -z $said ]] ||
+[[ $(grep -c '^n[123] stage=1$' "$scratch/out") == 3 && -z $said ]] ||
 	fail "with the plugin's line twice: $(<"$scratch/out")"
