@@ -220,8 +220,9 @@ zero_status zero_close(zero_job *job);
 
 /*
  * Says that this rank has done its work, and that its process is to end. If it is still there after
- * ZERO_END_SECONDS (60), a line says so, and the job is ended. exit says the same by itself. With
- * one rank nothing is watched. ZERO_E_STATE if the backend is another one than none.
+ * ZERO_END_SECONDS (60), a line says so, and the job is ended. exit says the same by itself, and may
+ * then take an eighth of that. With one rank nothing is watched. ZERO_E_STATE if the backend is another
+ * one than none.
  */
 zero_status zero_finish(zero_job *job);
 /*

@@ -4,12 +4,15 @@
 PYTHON_FILES = \
 	python/slurm_zero/__init__.py \
 	python/slurm_zero/_adamw.py \
+	python/slurm_zero/_api.py \
 	python/slurm_zero/_checkpoint.py \
 	python/slurm_zero/_hooks.py \
 	python/slurm_zero/_overlay.py \
 	python/slurm_zero/_progress.py \
 	python/slurm_zero/_rendezvous.py \
-	python/slurm_zero/_tensor.py
+	python/slurm_zero/_start.py \
+	python/slurm_zero/_tensor.py \
+	python/slurm_zero/_watch.py
 EXTRA_DIST += $(PYTHON_FILES) \
 	python/build_backend.py \
 	python/pyproject.toml \

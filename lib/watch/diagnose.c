@@ -140,11 +140,15 @@ static bool others_wait(const struct zero_ring *ring)
 /* This process is to end, and does not: the others may be gone, so that it says so itself. */
 static bool is_overdue(struct zero_ring *ring, double now)
 {
+	double limit = ring->config.end_timeout / (atomic_load(&ring->exiting) ? 8 : 1);
+
 	if (!atomic_load(&ring->ending) || ring->config.end_timeout <= 0 || !ring->config.aborts)
 		return false;
-	if (ring->ending_at <= 0)
+	if (ring->end_limit != limit) {
 		ring->ending_at = now;
-	return now > ring->ending_at + ring->config.end_timeout;
+		ring->end_limit = limit;
+	}
+	return now > ring->ending_at + limit;
 }
 
 /* Starts an inquiry if there is a reason. Returns whether there is one or will be one soon. */

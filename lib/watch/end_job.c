@@ -89,7 +89,11 @@ void zero_ring_handle_fault(struct zero_ring *ring, struct zero_ring_link *link,
 	ring->reported_at = zero_seconds();
 	ring->inquiry.active = false;
 	zero_ring_send(zero_ring_other_link(ring, link), frame);
-	tell_program(ring);
+	/* A rank that failed is still there, to be named. */
+	if (frame->rank == ring->config.rank)
+		atomic_store(&ring->may_end, true);
+	else
+		tell_program(ring);
 	kill_silent_peer(ring, (enum zero_peer_state)frame->state, frame->rank);
 }
 

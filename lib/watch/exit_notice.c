@@ -11,7 +11,7 @@
 
 #include "private.h"
 
-enum { EXIT_MS = 1500, TURN_MS = 10, TURNS = 3 };
+enum { EXIT_MS = 3000, TURN_MS = 10 };
 
 /* At most one job is open at a time. */
 static struct zero_ring *_Atomic current;
@@ -43,13 +43,18 @@ void zero_ring_send_exit_notice(struct zero_ring *ring, enum zero_ring_frame_kin
 
 /*
  * A program that communicates by itself often fails because another rank is gone, before the
- * watchdog has told of that one: so it stays for a moment.
+ * watchdog has told of that one; and the launcher ends all ranks as soon as this process has. So it
+ * stays until a line has told who was first, unless there is nobody to tell it.
  */
-static void let_diagnose(const struct zero_ring *ring)
+static void let_diagnose(struct zero_ring *ring)
 {
+	char text[512];
+	int rank;
+
 	for (int i = 0; i < EXIT_MS / TURN_MS; i++) {
 		poll(NULL, 0, TURN_MS);
-		if (i >= TURNS && !atomic_load(&ring->diagnosing))
+		if (zero_ring_fault(ring, text, sizeof(text), &rank) ||
+		    !atomic_load(&ring->has_peers))
 			return;
 	}
 }

@@ -163,7 +163,7 @@ double zero_ring_turn(void *context)
 		ring->next_heartbeat_at = now + heartbeat_interval(ring);
 	}
 	soon = zero_ring_diagnose(ring, now) || stopping;
-	atomic_store(&ring->diagnosing, is_diagnosing(ring));
+	atomic_store(&ring->has_peers, ring->link[0].to || ring->link[1].to);
 	/* One whole turn has read what had arrived when zero_close was called. */
 	if (stopping && ring->stopping_at <= 0)
 		ring->stopping_at = now;

@@ -245,13 +245,14 @@ static void add_lost(struct text *text, struct zero_ring *ring)
 	const struct zero_inquiry *inquiry = &ring->inquiry;
 	const struct zero_ring_link *link = &ring->link[zero_ring_side(ring, inquiry->rank)];
 	const struct zero_activity *activity = &link->activity;
+	double before = link->state_since - link->activity_at;
 	int first;
 
 	add_rank(text, ring, inquiry->rank);
 	add(text, " ");
 	add_state(text, ring);
 	if (activity->operation || *activity->call) {
-		add(text, ", last seen (%.1f s before) ", link->state_since - link->activity_at);
+		add(text, ", last seen (%.1f s before) ", before > 0 ? before : 0);
 		add_activity(text, activity, false);
 	}
 	if (all_same(ring, &first) &&
@@ -270,8 +271,9 @@ static void add_lost(struct text *text, struct zero_ring *ring)
 static void add_overdue(struct text *text, const struct zero_ring *ring)
 {
 	add_rank(text, ring, ring->config.rank);
-	add(text, " has not ended within %g s (ZERO_END_SECONDS) of %s", ring->config.end_timeout,
-	    atomic_load(&ring->exiting) ? "its exit" : "the end of its work");
+	add(text, " has not ended within %g s of %s", ring->end_limit,
+	    ring->end_limit < ring->config.end_timeout ? "its exit (an eighth of ZERO_END_SECONDS)"
+						       : "the end of its work (ZERO_END_SECONDS)");
 }
 
 /* Lists the ranks that do not wait, or wait for less than half the timeout. Returns the number. */

@@ -163,7 +163,8 @@ struct zero_ring {
 	_Atomic bool ending, exiting; /* the process is to end: by exit, or by zero_finish */
 	_Atomic bool departed;        /* it has said goodbye: the others send it nothing more */
 	double ending_at;             /* when a turn saw it first; 0: none did */
-	_Atomic bool diagnosing;      /* after the last turn */
+	double end_limit;             /* seconds from then */
+	_Atomic bool has_peers;       /* after the last turn: a neighbour is connected */
 	double next_ask_at;           /* whether ranks wait for one that has ended well */
 	struct zero_oom *oom[2];
 };

@@ -106,15 +106,6 @@ class Group:
                             f"parameter {name} is in a group already; modules that share a parameter "
                             "must be one group: fully_shard([a, b])"
                         )
-                    if p.dtype not in DTYPES:
-                        raise ValueError(
-                            f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be "
-                            "sharded"
-                        )
-                    if p.device.type not in ("cpu", "meta"):
-                        raise NotImplementedError(
-                            f"parameter {name} is on {p.device}; only CPUs are supported"
-                        )
                     places = found.setdefault(p, [])
                     if (module, attribute) not in places:
                         places.append((module, attribute))

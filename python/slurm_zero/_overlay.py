@@ -6,60 +6,115 @@ import importlib.util
 import os
 import sys
 
-import torch.distributed.fsdp
-
-from . import FullyShardedModule, _zero, fully_shard, init
+from . import _start
 
 
 def replace_fsdp2():
     """From now on torch.distributed.fsdp.fully_shard is this package's, also where another module has
     imported it already. So Accelerate in FSDP2 mode, the Trainer of Transformers and peft run on
     libzero. It opens the job. Call it once, before a model is sharded."""
-    init()
-    stock = torch.distributed.fsdp.fully_shard
-    if stock is _fully_shard:
+    import torch.distributed.fsdp
+
+    from . import _api, _zero
+
+    _api.init()
+    if torch.distributed.fsdp.fully_shard is _fully_shard:
         return
-    for module in list(sys.modules.values()):
-        # By __dict__, since the attributes of lazy modules import others.
-        if getattr(module, "__dict__", {}).get("fully_shard") is stock:
-            module.fully_shard = _fully_shard
+    _put(torch.distributed.fsdp.fully_shard, _fully_shard)
     # Libraries take the ranks from here, whatever the launcher is.
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     os.environ.update((name, str(number)) for name, number in zip(names, _zero.place()))
     if importlib.util.find_spec("accelerate"):
-        _accelerate_on_cpus()
+        import accelerate.state
+
+        _shard_on_cpus(accelerate.state)
 
 
-@functools.wraps(fully_shard)
+def _put(stock, ours):
+    for module in list(sys.modules.values()):
+        # By __dict__, since the attributes of lazy modules import others.
+        if getattr(module, "__dict__", {}).get("fully_shard") is stock:
+            module.fully_shard = ours
+
+
 def _fully_shard(module, **kwargs):
-    if kwargs.pop("shard_placement_fn", None) is not None:
-        raise NotImplementedError("shard_placement_fn is not supported")
-    if kwargs.pop("dp_mesh_dims", None) is not None:
-        raise NotImplementedError("dp_mesh_dims is not supported")
-    return fully_shard(module, **kwargs)
+    from . import _api
+
+    return _api.fully_shard(module, **kwargs)
 
 
 def _state(module):
-    return module._get_fsdp_state() if isinstance(module, FullyShardedModule) else None
+    from . import _api
+
+    return module._get_fsdp_state() if isinstance(module, _api.FullyShardedModule) else None
 
 
 _fully_shard.state = _state
 
+# ---- in programs that nobody edits ----------------------------------------------------------------
 
-def _accelerate_on_cpus():
+
+def offer(fsdp):
+    """The first call of fully_shard decides for the whole program whether it is ours (--zero-fsdp)."""
+    if _start.settings.get("fsdp") == "keep":
+        return
+    stock, chosen = fsdp.fully_shard, None
+
+    @functools.wraps(stock)
+    def fully_shard(module, **kwargs):
+        nonlocal chosen
+        if chosen is None:
+            chosen = _choose(stock, module, kwargs)
+            _put(fully_shard, chosen)
+        return chosen(module, **kwargs)
+
+    fully_shard.state = lambda module: (chosen or stock).state(module)
+    _put(stock, fully_shard)
+
+
+def _choose(stock, module, kwargs):
+    from . import _api
+
+    wanted = f"--zero-fsdp={_start.settings.get('fsdp', 'auto')}"
+    why = _on_gpus() if wanted.endswith("auto") else None
+    if why is None:
+        try:
+            _api.check(module, **kwargs)
+            _api.init()
+        except (NotImplementedError, TypeError, ValueError, _api.Error) as error:
+            why = str(error)
+    if os.environ.get("RANK", "0") == "0":
+        whose = "slurm_zero's" if why is None else f"torch's: {why}"
+        _start.tell(f"fully_shard is {whose} ({wanted})")
+    return _fully_shard if why is None else stock
+
+
+def _on_gpus():
+    """Nobody's GPU job is to be the first test of doc/gpu.md's table."""
+    import torch
+
+    return "the job has GPUs" if torch.accelerator.is_available() else None
+
+
+def accelerate_on_cpus(state):
+    if _start.settings.get("fsdp") != "keep" and not (
+        _start.settings.get("fsdp") == "auto" and _on_gpus()
+    ):
+        _shard_on_cpus(state)
+
+
+def _shard_on_cpus(state):
     """Accelerate shards for GPUs only: with processes on CPUs it ignores its FSDP plugin."""
-    from accelerate.state import AcceleratorState, DistributedType, PartialState
-
-    make = AcceleratorState.__init__
+    make = state.AcceleratorState.__init__
 
     @functools.wraps(make)
     def make_sharded(self, *args, fsdp_plugin=None, **kwargs):
         make(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
-        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
-            self.distributed_type = DistributedType.FSDP
-            PartialState._shared_state["distributed_type"] = self.distributed_type
+        if fsdp_plugin is not None and self.distributed_type == state.DistributedType.MULTI_CPU:
+            self.distributed_type = state.DistributedType.FSDP
+            state.PartialState._shared_state["distributed_type"] = self.distributed_type
             if self._mixed_precision != "no":
                 fsdp_plugin.set_mixed_precision(self._mixed_precision)
             self.fsdp_plugin = fsdp_plugin
 
-    AcceleratorState.__init__ = make_sharded
+    state.AcceleratorState.__init__ = make_sharded

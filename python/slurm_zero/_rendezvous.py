@@ -2,18 +2,56 @@
 """The store by which the ranks of torch.distributed find each other: on a port that the kernel
 chooses, at addresses instead of names, and without a variable of the user's."""
 
+import datetime
 import os
 import socket
+import urllib.parse
 
 import torch.distributed as dist
 
-from . import _zero
+from . import _start, _watch, _zero
 
 _BYTES = 1024
 
 
-def make_store(rank, world, one_node, exchange):
-    """Returns the store of all ranks, on all of them or on none, and sets GLOO_SOCKET_IFNAME.
+def replace_env(rendezvous):
+    """init_process_group() goes through the launcher, unless the program has a port of its own, or
+    ranks that are not the launcher's. init_method="pmix://" goes through it in any case."""
+    handlers = rendezvous._rendezvous_handlers
+    stock = handlers["env"]
+
+    def env(url, timeout=datetime.timedelta(minutes=30), **kwargs):
+        if not _is_launched(url):
+            return stock(url, timeout=timeout, **kwargs)
+        try:
+            place = _watch.join(timeout)
+        except _zero.Error as error:
+            _start.tell(f"torch.distributed goes by MASTER_ADDR and MASTER_PORT: {error}")
+            return stock(url, timeout=timeout, **kwargs)
+        return _meet(place, timeout)
+
+    handlers["env"] = env
+    handlers["pmix"] = lambda url, timeout=datetime.timedelta(minutes=30), **_: _meet(_watch.join(timeout), timeout)
+
+
+def _is_launched(url):
+    """Whether all ranks of the launcher, and no others, are to meet at the launcher's port."""
+    said = {**os.environ, **{n.upper(): v for n, v in urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query)}}
+    master = f"{said.get('MASTER_ADDR')}:{said.get('MASTER_PORT')}"
+    return (said.get("RANK"), said.get("WORLD_SIZE"), master) == (
+        os.environ["PMIX_RANK"], _start.settings["tasks"], _start.settings["master"]
+    )
+
+
+def _meet(place, timeout):
+    rank, world, _, local_world = place
+    yield make_store(rank, world, local_world == world, _zero.exchange, timeout), rank, world
+    raise RuntimeError("ranks cannot meet again through the launcher")
+
+
+def make_store(rank, world, one_node, exchange, timeout=datetime.timedelta(minutes=5)):
+    """Returns the store of all ranks, on all of them or on none, and sets GLOO_SOCKET_IFNAME
+    and, where there are several nodes, NCCL_SOCKET_IFNAME, unless they are set.
     `exchange` takes bytes and returns those of all ranks, one after the other; all ranks pass the
     same number of bytes. `one_node` says that all ranks are on one node."""
     if world == 1:
@@ -25,7 +63,8 @@ def make_store(rank, world, one_node, exchange):
     try:
         if rank == 0:
             # It listens at all addresses; this one is how it reaches itself.
-            store = dist.TCPStore("127.0.0.1", 0, world, is_master=True, wait_for_workers=False)
+            store = dist.TCPStore("127.0.0.1", 0, world, is_master=True, wait_for_workers=False,
+                                  timeout=timeout)
             said = [str(store.port)] + [address for _, address in own]
     except Exception as error:
         said = _fault(rank, error)
@@ -34,7 +73,8 @@ def make_store(rank, world, one_node, exchange):
     try:
         if rank:
             said = _reach(addresses, int(port))
-            store = dist.TCPStore(said[0], int(port), world, is_master=False, wait_for_workers=False)
+            store = dist.TCPStore(said[0], int(port), world, is_master=False, wait_for_workers=False,
+                                  timeout=timeout)
     except Exception as error:
         said = _fault(rank, error)
     reached = _say(exchange, said)[1:]
@@ -45,6 +85,8 @@ def make_store(rank, world, one_node, exchange):
     for interface, at in own:
         if at == address:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            if not one_node:
+                os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
     return store
 
 

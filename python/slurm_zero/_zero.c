@@ -6,6 +6,7 @@
  * Functions that may wait for other ranks or for files release the interpreter's lock.
  */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,6 +182,35 @@ static PyObject *py_close(PyObject *self, PyObject *args)
 	zero_py_job = NULL;
 	WAIT(zero_close(closing));
 	return zero_py_status(status);
+}
+
+static PyObject *py_is_open(PyObject *self, PyObject *args)
+{
+	(void)self, (void)args;
+	return PyBool_FromLong(zero_py_job != NULL);
+}
+
+static PyObject *py_finish(PyObject *self, PyObject *args)
+{
+	(void)self, (void)args;
+	return zero_py_has_job() ? zero_py_status(zero_finish(zero_py_job)) : NULL;
+}
+
+static void raise_signal(void *number)
+{
+	raise((int)(intptr_t)number);
+}
+
+/* on_loss(signal): it is raised before the process is ended because of a lost rank; 0: nothing is */
+static PyObject *py_on_loss(PyObject *self, PyObject *args)
+{
+	int number;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "i", &number) || !zero_py_has_job())
+		return NULL;
+	zero_on_loss(zero_py_job, number ? raise_signal : NULL, (void *)(intptr_t)number);
+	Py_RETURN_NONE;
 }
 
 static PyObject *py_place(PyObject *self, PyObject *args)
@@ -400,6 +430,9 @@ static PyObject *py_address(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
 	{"open", py_open, METH_VARARGS, NULL},
 	{"close", py_close, METH_NOARGS, NULL},
+	{"is_open", py_is_open, METH_NOARGS, NULL},
+	{"finish", py_finish, METH_NOARGS, NULL},
+	{"on_loss", py_on_loss, METH_VARARGS, NULL},
 	{"place", py_place, METH_NOARGS, NULL},
 	{"setting", py_setting, METH_VARARGS, NULL},
 	{"agree", py_agree, METH_VARARGS, NULL},

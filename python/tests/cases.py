@@ -410,7 +410,7 @@ def prefetch():
         return loss_of(lambda ids: torch.func.functional_call(m, rounded, (ids,)).float(), data)
 
     def between(*models):
-        handles[:] = [zero._job.groups[n].handle for n in range(len(zero._job.groups) - 4, len(zero._job.groups))]
+        handles[:] = [zero._api._job.groups[n].handle for n in range(len(zero._api._job.groups) - 4, len(zero._api._job.groups))]
         expected = want.pop(0)
         assert expected is None or begun == expected, (begun, expected)
         begun.clear()

@@ -6,6 +6,7 @@ one process."""
 import math
 import sys
 
+import accelerate.state
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
@@ -171,7 +172,7 @@ def replace():
     assert other.fully_shard.state(torch.nn.Linear(1, 1)) is None
 
 
-_overlay._accelerate_on_cpus()  # for torch's FSDP2 too
+_overlay._shard_on_cpus(accelerate.state)  # for torch's FSDP2 too
 if what in ("accelerate", "peft"):
     wanted = single(make(), [[batch(step, r) for r in range(world)] for step in range(STEPS)])
     close("FSDP2", accelerated("stock"), wanted)

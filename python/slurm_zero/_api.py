@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the package offers to programs that import it."""
+
+import atexit
+import contextlib
+import os
+import sys
+import types
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import _checkpoint, _progress, _watch, _zero
+from ._adamw import AdamW
+from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
+from ._rendezvous import make_store
+from ._tensor import FlatShard, be_dispatched
+
+Error = _zero.Error
+_job = None
+_failed = False
+
+
+def init(settings=""):
+    """Opens the job, and torch.distributed with it. fully_shard does it where it was not done. A
+    second call does nothing. `settings` are those of zero(3): "stage=3"."""
+    global _job
+    if _job is not None:
+        if settings and settings != _job.settings:
+            raise Error(
+                f"the job was opened with the settings '{_job.settings}' already, not '{settings}': call "
+                "slurm_zero.init before all else"
+            )
+        return
+    _watch.leave()
+    _zero.open(f"backend=host {settings}".strip())
+    _watch.show_stacks()
+    rank, world, _, local_world = _zero.place()
+    if world == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        _zero.close()
+        raise Error(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but no launcher that slurm-zero knows started "
+            "this process: use `zerorun -n N` or `srun`"
+        )
+    job = Job()
+    job.settings = settings
+    job.stage = int(_zero.setting("stage"))
+    if not dist.is_initialized():
+        store = make_store(rank, world, local_world == world, _zero.exchange)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    elif dist.get_world_size() != world or dist.get_rank() != rank:
+        _zero.close()
+        raise Error(
+            f"torch.distributed was initialised as rank {dist.get_rank()} of {dist.get_world_size()}, "
+            f"but the launcher says rank {rank} of {world}"
+        )
+    job.mesh = init_device_mesh("cpu", (world,))
+    be_dispatched(job.mesh)
+    register_optimizer_step_pre_hook(job.step_begin)
+    register_optimizer_step_post_hook(job.step_end)
+    hook = sys.excepthook
+
+    def failed(*args):
+        global _failed
+        _failed = True
+        hook(*args)
+
+    sys.excepthook = failed
+    atexit.register(_close)
+    _job = job
+
+
+def _close():
+    # A rank that failed ends without zero_close, so that the library names it and ends the others.
+    if not _failed:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _zero.close()
+
+
+class FullyShardedModule(FSDPModule):
+    """What fully_shard adds to a module's class."""
+
+    def __new__(cls, *args, **kwargs):
+        # A part of a container, such as layers[:2], is made by its class: it is not sharded itself.
+        plain = cls.__mro__[cls.__mro__.index(FSDPModule) + 1]
+        module = plain.__new__(plain)
+        module.__init__(*args, **kwargs)
+        return module
+
+    def __deepcopy__(self, memo):
+        raise NotImplementedError("a module cannot be copied after fully_shard: copy it before")
+
+    def _groups(self, recurse=True):
+        mine = set(self.modules()) if recurse else {self}
+        return [g for g in _job.groups if any(m in mine for m in g.modules)]
+
+    def unshard(self, async_op=False):
+        """Gathers this module's own group; reshard() releases it. `async_op` changes nothing."""
+        for group in self._groups(recurse=False):
+            group.unshard()
+
+    def reshard(self):
+        for group in self._groups(recurse=False):
+            group.reshard()
+
+    def set_requires_gradient_sync(self, requires_gradient_sync, *, recurse=True):
+        for group in self._groups(recurse):
+            group.sync = requires_gradient_sync
+
+    def set_gradient_divide_factor(self, factor):
+        for group in self._groups(recurse=False):
+            group.divide = factor
+
+    def set_reshard_after_forward(self, reshard_after_forward, recurse=True):
+        for group in self._groups(recurse):
+            group.reshard_after_forward = bool(reshard_after_forward)
+
+    def set_is_last_backward(self, is_last_backward):
+        """Nothing waits for it: each backward ends its own reduces."""
+
+    def _set_prefetch(self, backward, modules):
+        wanted = [g for module in modules for g in module._groups(recurse=False)]
+        for group in self._groups(recurse=False):
+            group.wanted[backward] = wanted
+
+    def set_modules_to_forward_prefetch(self, modules):
+        """Their groups are prefetched when this module's forward begins, instead of the group that
+        was gathered after this one in the last forward pass. The same on all ranks."""
+        self._set_prefetch(False, modules)
+
+    def set_modules_to_backward_prefetch(self, modules):
+        self._set_prefetch(True, modules)
+
+    _apply = nn.Module._apply
+
+    def _get_fsdp_state(self):
+        """What torch.distributed.fsdp.register_fsdp_forward_method asks for."""
+        (group,) = self._groups(recurse=False)
+        return types.SimpleNamespace(_pre_forward=group.pre_forward, _post_forward=group.post_forward)
+
+
+def _refuse(name):
+    def method(self, *args, **kwargs):
+        raise NotImplementedError(f"slurm_zero does not support {name}")
+
+    method.__name__ = name
+    return method
+
+
+for _name in vars(FSDPModule):
+    if not _name.startswith("_") and _name not in vars(FullyShardedModule):
+        setattr(FullyShardedModule, _name, _refuse(_name))
+
+
+def _keep(module, fn, recurse=True):
+    """nn.Module._apply of a module that has sharded parameters: .to(), .half() and the like change
+    its buffers only."""
+    sharded = {k: p for k, p in module._parameters.items() if isinstance(p, FlatShard)}
+    for name, p in sharded.items():
+        probe = torch.empty(0, dtype=p.dtype, device="cpu")
+        moved = fn(probe)
+        if (moved.dtype, moved.device) != (probe.dtype, probe.device):
+            raise NotImplementedError(
+                f"parameter {name} of {type(module).__name__} is {p.dtype} on the CPU, and cannot be moved "
+                f"or converted to {moved.dtype} on {moved.device} after fully_shard: do it before"
+            )
+    every = module._parameters
+    module._parameters = {k: p for k, p in every.items() if k not in sharded}
+    try:
+        return nn.Module._apply(module, fn, recurse)
+    finally:
+        module._parameters = {k: module._parameters.get(k, p) for k, p in every.items()}
+
+
+def _load_in_place(module, state_dict, prefix, local_metadata, *_):
+    """load_state_dict(assign=True) would put the given tensors in the place of the parameters."""
+    if local_metadata.get("assign_to_params_buffers"):
+        for name, p in module._parameters.items():
+            value = state_dict.get(prefix + name)
+            if isinstance(p, FlatShard) and value is not None and value.shape == p.shape:
+                with torch.no_grad():
+                    p.copy_(value)
+                state_dict[prefix + name] = p
+
+
+_classes = {}
+
+
+def check(module, *, mesh=None, reshard_after_forward=None, mp_policy=None, offload_policy=None,
+          ignored_params=None, **others):
+    """Raises what is wrong with arguments of fully_shard, before anything is done. Returns the modules
+    and the policy."""
+    modules = list(module) if isinstance(module, (list, tuple)) else [module]
+    if not modules or not all(isinstance(m, nn.Module) for m in modules):
+        raise ValueError("fully_shard takes a module or a list of modules")
+    for name, value in others.items():
+        if value is not None:
+            raise NotImplementedError(f"{name} is not supported")
+    if mesh is not None and mesh.ndim != 1:
+        raise NotImplementedError("a mesh of two dimensions (HSDP) is not supported")
+    if mesh is not None and dist.is_initialized() and mesh.size() != dist.get_world_size():
+        raise NotImplementedError("a mesh of some of the ranks is not supported")
+    if offload_policy is not None and type(offload_policy).__name__ != "OffloadPolicy":
+        raise NotImplementedError("offload_policy is not supported")
+    if isinstance(reshard_after_forward, int) and not isinstance(reshard_after_forward, bool):
+        raise NotImplementedError(f"reshard_after_forward={reshard_after_forward} is not supported")
+    policy = mp_policy or MixedPrecisionPolicy()
+    for dtype in (policy.param_dtype, policy.reduce_dtype):
+        if dtype is not None and dtype not in DTYPES:
+            raise ValueError(f"mp_policy has {dtype}; float32, float16 and bfloat16 are supported")
+    for m in modules:
+        if isinstance(m, FullyShardedModule):
+            raise ValueError(f"fully_shard was called for this {type(m).__name__} before")
+        for name, p in m.named_parameters():
+            if p in (ignored_params or ()):
+                continue
+            if p.dtype not in DTYPES:
+                raise ValueError(
+                    f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be sharded"
+                )
+            if p.device.type not in ("cpu", "meta"):
+                raise NotImplementedError(f"parameter {name} is on {p.device}; only CPUs are supported")
+    return modules, policy
+
+
+def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None,
+                offload_policy=None, ignored_params=None, **others):
+    """Shards the parameters of a module, or of a list of modules, that no earlier call has. Call it
+    for the layers first and for the whole model last, with the same arguments on all ranks."""
+    ignored = set(ignored_params or ())
+    modules, policy = check(
+        module, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=mp_policy,
+        offload_policy=offload_policy, ignored_params=ignored, **others,
+    )
+    init()
+    if mesh is not None and mesh.size() != _job.mesh.size():
+        raise NotImplementedError("a mesh of some of the ranks is not supported")
+    group = Group(_job, modules, policy, reshard_after_forward, ignored)
+    _job.groups.append(group)
+    for m in {m: None for p in group.params for m, _ in p.places}:
+        m._apply = types.MethodType(_keep, m)
+        m.register_load_state_dict_pre_hook(_load_in_place)
+    for m in modules:
+        cls = type(m)
+        if cls not in _classes:
+            _classes[cls] = type(f"Zero{cls.__name__}", (FullyShardedModule, cls), {})
+        m.__class__ = _classes[cls]
+    return module
+
+
+@contextlib.contextmanager
+def no_sync(module):
+    """Within it gradients are kept by each rank, and reduced by the first backward after it."""
+    module.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        module.set_requires_gradient_sync(True)
+
+
+@contextlib.contextmanager
+def meta():
+    """Parameters that are made within it are on the device meta. Buffers are real."""
+    register = nn.Module.register_parameter
+
+    def on_meta(self, name, param):
+        register(self, name, param)
+        if param is not None and param.device.type != "meta":
+            self._parameters[name] = type(param)(param.to("meta"), requires_grad=param.requires_grad)
+
+    nn.Module.register_parameter = on_meta
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register
+
+
+def load(model, path, *, strict=True, progress=None):
+    """Fills the parameters of a model, or of a part of one, from a safetensors file or folder. Each
+    byte is read once, by the rank that keeps it. Returns the names that only the model has, and those
+    that only the files have. `progress` is True for a bar, which rank 0 shows, or is called with
+    (parameter, bytes done, bytes of all) on each rank, of what it keeps."""
+    if _job is None:
+        raise Error("shard the model first, with fully_shard")
+    _job.lay_out()
+    for group in _job.groups:
+        group.reshard()
+    paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
+    prefix = getattr(model, "base_model_prefix", "")
+    keep = os.fspath(path)
+    names = {}  # what is not in it stays as it is
+    tensors = _tensor_names(keep)
+    for p in (p for group in _job.groups for p in group.params):
+        wanted = [paths[m] + attribute for m, attribute in p.places if m in paths]
+        if prefix:
+            # Files of a headless model, or the other way around.
+            wanted += [w[len(prefix) + 1 :] for w in wanted if w.startswith(prefix + ".")]
+            wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
+        if wanted:
+            names[p.name] = next((w for w in wanted if w in tensors), wanted[0])
+    if not names:
+        raise ValueError(f"no parameter of this {type(model).__name__} is sharded")
+    if progress is True or progress is False:
+        progress = _progress.bar(dist.get_rank()) if progress else None
+    missing, unexpected = _zero.load_model(keep, names, progress, strict)
+    return [names[name] for name in missing], unexpected
+
+
+def _tensor_names(path):
+    """The names of tensors in a safetensors file or folder."""
+    import json
+    import struct
+
+    index = path if path.endswith(".index.json") else os.path.join(path, "model.safetensors.index.json")
+    if os.path.exists(index):
+        with open(index, encoding="utf-8") as file:
+            return set(json.load(file)["weight_map"])
+    if os.path.isdir(path):
+        path = os.path.join(path, "model.safetensors")
+    try:
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            return set(json.loads(file.read(min(length, 1 << 27)))) - {"__metadata__"}
+    except (OSError, ValueError, struct.error):
+        return set()  # the library says what is wrong
+
+
+def _require_all(model):
+    """The library saves all that is sharded: the caller has to know it."""
+    if _job is None:
+        raise Error("shard the model first, with fully_shard")
+    _job.lay_out()
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    mine = {m for top in models for m in top.modules()}
+    for p in (p for group in _job.groups for p in group.params):
+        if not any(m in mine for m, _ in p.places):
+            raise ValueError(
+                f"{p.name} is sharded, too, but not of the model that was passed: pass all sharded "
+                "models, as a list"
+            )
+    for group in _job.groups:
+        group.reshard()
+
+
+def export(model, path):
+    """Writes the parameters of the model, or of a list of all sharded models, as safetensors, which
+    Transformers reads. All ranks call it."""
+    _require_all(model)
+    _zero.export(os.fspath(path))
+
+
+def save(model, optimizer, folder, *, extra=None, keep_last=0, background=False):
+    """Writes the checkpoint folder/step-N of the model, or of a list of all sharded models, and of the
+    optimizer, or of a list of them, or None. N is the number of steps that were taken. `extra` is what
+    JSON can hold: rank 0's is saved, and restore returns it. `keep_last` deletes all but so many
+    checkpoints. With `background` it is written while training goes on; save_wait waits for it. All
+    ranks call it."""
+    _require_all(model)
+    _checkpoint.save(_job, optimizer, folder, extra, keep_last, background)
+
+
+def save_wait():
+    """Waits until a save in the background is complete, and raises its error. All ranks call it."""
+    _zero.save_wait()
+
+
+def restore(model, optimizer, path):
+    """Fills the model and the optimizers that save was called with from a checkpoint, or the latest one
+    of a folder. With None for the optimizer only the model. The number of ranks, the stage and the
+    groups may be others than when it was saved. Returns {path, step, extra}, or None, with nothing
+    changed, if there is no checkpoint. All ranks call it."""
+    _require_all(model)
+    return _checkpoint.restore(_job, optimizer, path)
+
+
+def stop_on(signal):
+    """Catches a signal as a request to stop, such as that of sbatch --signal=USR1@120: stopping()
+    tells. Call it after init or fully_shard."""
+    _zero.stop_on(signal)
+
+
+def stopping():
+    """Whether a rank had received a signal of stop_on when the last optimizer step ended; the same on
+    all ranks. A program then saves and ends, with status 75 to be started again."""
+    return _job is not None and _job.stopping
+
+
+def reset():
+    """Makes the job ready for the next step after an exception. All ranks must call it. Gradients
+    are dropped, parameters and states of optimizers are kept."""
+    if _job is not None and _job.laid_out:
+        _job.reset()
+
+
+def memory():
+    """Bytes of this rank by kind: {kind: (now, peak)}."""
+    return _zero.memory()
+
+
+def traffic():
+    """What this rank has sent and read."""
+    return _zero.traffic()

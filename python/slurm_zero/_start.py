@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `import torch` calls in a task of --zero or zerorun, so that a program that nobody edits starts,
+is watched, and has its fully_shard replaced. Nothing here imports torch, and nothing here may fail."""
+
+import functools
+import importlib.util
+import os
+import sys
+
+# RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE by launcher. Slurm's plugin sets them itself.
+_LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", None),
+)
+settings = {}  # those of the launcher: {"fsdp": "auto", "master": "node1%3A20000", ...}
+
+
+def tell(sentence):
+    print(f"slurm-zero: {sentence}", file=sys.stderr, flush=True)
+
+
+def begin():
+    """The entry point of the group torch.backends. An exception here would be one of `import torch`."""
+    isolated = sys.flags.isolated or sys.flags.no_site
+    if isolated or "PMIX_RANK" not in os.environ or "ZERO_RESOLVED" not in os.environ:
+        return
+    try:
+        words = (word.partition("=") for word in os.environ["ZERO_RESOLVED"].split())
+        settings.update((name, value) for name, _, value in words)
+        if settings.get("python") == "no":
+            return
+        _set_ranks()
+        finder = _Finder()
+        sys.meta_path.insert(0, finder)
+        for module, part, function in (
+            ("torch.distributed.rendezvous", "_rendezvous", "replace_env"),
+            ("torch.distributed.fsdp", "_overlay", "offer"),
+            ("accelerate.state", "_overlay", "accelerate_on_cpus"),
+        ):
+            finder.after(module, part, function)
+    except Exception as error:
+        tell(f"this program runs without it: {error}")
+
+
+def _set_ranks():
+    """As torchrun does. The port stands for one that the kernel chooses."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    launcher = next((names for names in _LAUNCHERS if names[0] in os.environ), None)
+    if launcher and "RANK" not in os.environ:
+        for name, source in zip(names, launcher):
+            if source in os.environ:
+                os.environ[name] = os.environ[source]
+    if not settings.get("master"):
+        alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+        settings["master"] = f"{'127.0.0.1' if alone else os.uname().nodename}:0"
+        if "MASTER_PORT" not in os.environ:
+            os.environ["MASTER_PORT"] = "0"
+            os.environ.setdefault("MASTER_ADDR", settings["master"][:-2])
+
+
+class _Finder:
+    """Calls functions of this package after the import of certain modules."""
+
+    def __init__(self):
+        self.calls = {}
+
+    def after(self, name, part, function):
+        call = functools.partial(_call, part, function)
+        if name in sys.modules:
+            call(sys.modules[name])
+        else:
+            self.calls[name] = call
+
+    def find_spec(self, name, path=None, target=None):
+        call = self.calls.pop(name, None)
+        spec = importlib.util.find_spec(name) if call else None
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_call(module):
+            execute(module)
+            call(module)
+
+        spec.loader.exec_module = execute_and_call
+        return spec
+
+
+def _call(part, function, module):
+    try:
+        getattr(importlib.import_module(f"{__package__}.{part}"), function)(module)
+    except Exception as error:
+        tell(f"{module.__name__} is left as it is: {error}")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job of a program that moves its tensors by itself: its ranks meet, and are watched until they have
+ended. If one is lost, the others write where they are."""
+
+import atexit
+import faulthandler
+import os
+import signal
+import threading
+
+from . import _zero
+
+_LOSS = signal.SIGRTMAX - 2  # by which nobody tells a program anything
+_joined = False
+
+
+def join(timeout):
+    """Opens the job, unless one is open, and returns (rank, world, local rank, local world). Ranks may
+    come as late as `timeout`. All ranks call it."""
+    global _joined
+    if not _zero.is_open():
+        # These are of the job that shards.
+        hidden = {name: os.environ.pop(name) for name in ("ZERO_BACKEND", "ZERO_REPORT") if name in os.environ}
+        settings = f"backend=none report= open_seconds={min(86400, max(1, int(timeout.total_seconds())))}"
+        try:
+            _zero.open(settings + (" watch_seconds=0" if os.environ.get("ZERO_WATCH") == "0" else ""))
+        finally:
+            os.environ.update(hidden)
+        _joined = True
+        show_stacks()
+    return _zero.place()
+
+
+def leave():
+    """Closes the job of join, in whose place another one comes. All ranks call it."""
+    global _joined
+    if _joined:
+        _joined = False
+        _zero.close()
+
+
+def show_stacks():
+    """If a rank is lost, this one writes the stacks of its threads before it is ended."""
+    faulthandler.register(_LOSS, file=2, all_threads=True)
+    _zero.on_loss(_LOSS)
+
+
+def _finish():
+    if _joined:
+        _zero.finish()
+
+
+def _hide_stacks():
+    """The interpreter is about to be gone."""
+    if _zero.is_open():
+        _zero.on_loss(0)
+
+
+# This one is called before the interpreter waits for threads.
+threading._register_atexit(_finish)
+atexit.register(_hide_stacks)
