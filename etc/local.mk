@@ -62,5 +62,6 @@ uninstall-local:
 	rm -rf '$(DESTDIR)$(modulesdir)/python/slurm_zero/__pycache__'
 
 uninstall-hook:
-	-rmdir '$(DESTDIR)$(modulesdir)/python/slurm_zero' '$(DESTDIR)$(modulesdir)/python' \
+	-rmdir '$(DESTDIR)$(slurm_zero_infodir)' '$(DESTDIR)$(modulesdir)/python/slurm_zero' \
+		'$(DESTDIR)$(modulesdir)/python' \
 		'$(DESTDIR)$(modulesdir)' '$(DESTDIR)$(docdir)' 2>/dev/null

@@ -18,15 +18,6 @@ import zipfile
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-METADATA = """\
-Metadata-Version: 2.1
-Name: slurm-zero
-Version: {version}
-Summary: ZeRO sharding of PyTorch modules by libzero
-License: Apache-2.0
-Requires-Python: >=3.10
-Requires-Dist: torch
-"""
 # Python's folder of packages is always below lib this way, where libzero is.
 WHEEL = """\
 Wheel-Version: 1.0
@@ -82,9 +73,11 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
             lines.append(f"{path},sha256={digest},{len(content)}\n")
 
         build(root)
+        info = TOP / "python" / "slurm_zero.dist-info"
         for path, file in collect(Path(root), f"{name}.data"):
             add(path, file.read_bytes(), file.stat().st_mode)
-        add(f"{name}.dist-info/METADATA", METADATA.format(version=version).encode())
+        add(f"{name}.dist-info/METADATA", (info / "METADATA").read_bytes() + b"Requires-Dist: torch\n")
+        add(f"{name}.dist-info/entry_points.txt", (info / "entry_points.txt").read_bytes())
         add(f"{name}.dist-info/WHEEL", WHEEL.format(tag=tag).encode())
         wheel.writestr(record, "".join(lines) + f"{record},,\n")
     return f"{name}-{tag}.whl"

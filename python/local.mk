@@ -14,6 +14,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_tensor.py \
 	python/slurm_zero/_watch.py
 EXTRA_DIST += $(PYTHON_FILES) \
+	python/slurm_zero.dist-info/entry_points.txt \
 	python/build_backend.py \
 	python/pyproject.toml \
 	python/tests/cases.py \
@@ -41,6 +42,11 @@ if HAVE_PYTHON
 pythonmodulesdir = $(modulesdir)/python
 slurm_zerodir = $(pythonmodulesdir)/slurm_zero
 slurm_zero_DATA = $(PYTHON_FILES)
+# The entry point by which torch calls the package.
+slurm_zero_infodir = $(pythonmodulesdir)/slurm_zero-$(PACKAGE_VERSION).dist-info
+slurm_zero_info_DATA = \
+	python/slurm_zero.dist-info/METADATA \
+	python/slurm_zero.dist-info/entry_points.txt
 slurm_zero_LTLIBRARIES = python/slurm_zero/_zero.abi3.la
 pythonsite_DATA = python/slurm-zero.pth
 python/slurm-zero.pth: Makefile

@@ -32,6 +32,7 @@ enum zero_option_id {
 	ZERO_OPT_PRELOAD,
 	ZERO_OPT_PRELOAD_PATH, /* in YAML only */
 	ZERO_OPT_PYTHON,
+	ZERO_OPT_FSDP,
 	ZERO_OPT_ISA, /* this and the following ones in the environment only */
 	ZERO_OPT_SHARE,
 	ZERO_OPT_THREADS,

@@ -22,6 +22,7 @@ static const char *const offload_choices[] = {"none", "optimizer", NULL};
 static const char *const backend_choices[] = {"auto", "none", "host", "cuda", NULL};
 static const char *const on_fault_choices[] = {"abort", "return", NULL};
 static const char *const yes_no_choices[] = {"yes", "no", NULL};
+static const char *const fsdp_choices[] = {"auto", "replace", "keep", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
 static const char *const reduce_choices[] = {"auto", "ordered", "nccl", NULL};
@@ -127,6 +128,12 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "yes|no", .default_text = "yes",
 		.help = "put the package slurm_zero on PYTHONPATH of each task",
 		.type = ZERO_TYPE_CHOICE, .choices = yes_no_choices, .where = USER,
+	},
+	[ZERO_OPT_FSDP] = {
+		.name = "fsdp", .flag = "--zero-fsdp", .env = "ZERO_FSDP",
+		.argument = "auto|replace|keep", .default_text = "auto",
+		.help = "PyTorch's fully_shard: ours, or its own; auto: ours on CPUs",
+		.type = ZERO_TYPE_CHOICE, .choices = fsdp_choices, .where = USER,
 	},
 	[ZERO_OPT_ISA] = {
 		.name = "isa", .env = "ZERO_ISA",

@@ -16,13 +16,15 @@ def __getattr__(name):
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from . import _api, _overlay
+        from . import _zero  # noqa: F401, for what is said if it fails
     except ImportError as error:
         if "undefined symbol: zero_" in str(error):
             with open("/proc/self/maps", encoding="utf-8") as file:
                 loaded = {line.split()[-1] for line in file if "/libzero.so" in line}
             error.msg += f": this process has loaded {' '.join(loaded)}, which is older: use both of one build"
         raise
+    from . import _api, _overlay
+
     found = _overlay.replace_fsdp2 if name == "replace_fsdp2" else getattr(_api, name)
     globals()[name] = found
     return found

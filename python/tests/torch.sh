@@ -11,4 +11,7 @@ TORCH_PYTHON=${TORCH_PYTHON-python3}
 mkdir -p "$scratch/python/slurm_zero"
 ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py \
 	"$(cd "$top_builddir" && pwd)/python/slurm_zero/_zero.abi3.so" "$scratch/python/slurm_zero"
+ln -s "$(cd "$top_builddir" && pwd)/python/slurm_zero.dist-info" "$scratch/python"
+# What is called stock is to be torch's own.
+export ZERO_FSDP=${ZERO_FSDP-keep}
 export PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
