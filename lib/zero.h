@@ -220,9 +220,9 @@ zero_status zero_close(zero_job *job);
 
 /*
  * Says that this rank has done its work, and that its process is to end. If it is still there after
- * ZERO_END_SECONDS (60), a line says so, and the job is ended. exit says the same by itself, and may
- * then take an eighth of that. With one rank nothing is watched. ZERO_E_STATE if the backend is another
- * one than none.
+ * ZERO_END_SECONDS (60), and not in a call of the library, a line says so, and the job is ended. With
+ * backend=none exit says the same by itself, and the process may then take a tenth of that. With one
+ * rank nothing is watched. MPI is then finalised by zero_close instead of at exit.
  */
 zero_status zero_finish(zero_job *job);
 /*

@@ -407,6 +407,9 @@ struct zero_backend_ops {
 	/* Ends the processes of all ranks, this one included, with that exit status; `text` is for
 	   the launcher's log. From any thread. It may return before they have ended. */
 	void (*abort)(struct zero_backend *backend, int status, const char *text);
+	/* COLLECTIVE. After close, if the process opens no other job of this backend; NULL: nothing
+	   is left to be done. */
+	void (*finalise)(void);
 
 	/* ---- the caller's own; NULL in a backend without a device ---- */
 

@@ -101,6 +101,8 @@ zero_status zero_close(zero_job *job)
 	zero_teams_free(job);
 	if (job->backend)
 		job->ops->close(job->backend);
+	if (job->backend && job->finished && job->ops->finalise)
+		job->ops->finalise();
 	remember_lost(job);
 	zero_net_close(job->net);
 	zero_hooks_closed(job);

@@ -37,6 +37,7 @@ struct zero_job {
 	zero_team *teams;                   /* owned */
 	pid_t process;                      /* that opened it; a forked child cannot use it */
 	_Atomic(const char *) current_call; /* see zero_set_current_call; NULL: none */
+	bool finished;                      /* see zero_finish */
 	_Atomic(const char *) waits_in;     /* see zero_waiting; NULL: the program does not wait */
 	_Atomic double waits_since;
 	_Atomic(zero_loss_callback) on_loss; /* NULL: none */

@@ -140,10 +140,17 @@ static bool others_wait(const struct zero_ring *ring)
 /* This process is to end, and does not: the others may be gone, so that it says so itself. */
 static bool is_overdue(struct zero_ring *ring, double now)
 {
-	double limit = ring->config.end_timeout / (atomic_load(&ring->exiting) ? 8 : 1);
+	double limit = ring->config.end_timeout / (atomic_load(&ring->exiting) ? 10 : 1);
+	struct zero_activity activity;
 
 	if (!atomic_load(&ring->ending) || ring->config.end_timeout <= 0 || !ring->config.aborts)
 		return false;
+	zero_ring_own_activity(ring, &activity);
+	/* It may wait for another rank that does not end, in zero_close for one. */
+	if (!ring->config.apart && (activity.running || *activity.call)) {
+		ring->end_limit = 0;
+		return false;
+	}
 	if (ring->end_limit != limit) {
 		ring->ending_at = now;
 		ring->end_limit = limit;

@@ -64,7 +64,7 @@ static void at_exit(int status, void *context)
 	struct zero_ring *ring = zero_ring_current();
 
 	(void)context;
-	if (!ring)
+	if (!ring || atomic_exchange(&ring->exit_told, true))
 		return;
 	zero_ring_send_exit_notice(ring, ZERO_RING_EXIT_NOTICE, status);
 	if (!ring->config.apart)
@@ -78,10 +78,15 @@ static void at_exit(int status, void *context)
 	zero_net_say_goodbye(ring->net);
 }
 
+/* If this fails, neighbours only see that the connection ends. */
 static void install(void)
 {
-	/* If this fails, neighbours only see that the connection ends. */
 	on_exit(at_exit, NULL);
+}
+
+void zero_ring_tell_exit_first(void)
+{
+	install();
 }
 
 void zero_ring_set_current(struct zero_ring *ring)

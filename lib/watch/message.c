@@ -272,7 +272,7 @@ static void add_overdue(struct text *text, const struct zero_ring *ring)
 {
 	add_rank(text, ring, ring->config.rank);
 	add(text, " has not ended within %g s of %s", ring->end_limit,
-	    ring->end_limit < ring->config.end_timeout ? "its exit (an eighth of ZERO_END_SECONDS)"
+	    ring->end_limit < ring->config.end_timeout ? "its exit (a tenth of ZERO_END_SECONDS)"
 						       : "the end of its work (ZERO_END_SECONDS)");
 }
 

@@ -161,6 +161,7 @@ struct zero_ring {
 	_Atomic bool may_end;     /* that handler need not wait any longer */
 	double terminating_at;
 	_Atomic bool ending, exiting; /* the process is to end: by exit, or by zero_finish */
+	_Atomic bool exit_told;       /* functions that run at exit may hang */
 	_Atomic bool departed;        /* it has said goodbye: the others send it nothing more */
 	double ending_at;             /* when a turn saw it first; 0: none did */
 	double end_limit;             /* seconds from then */
@@ -210,6 +211,8 @@ bool zero_ring_close(struct zero_ring *ring);
 bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank);
 /* This process is about to end, by exit or else by zero_finish. NULL is a no-op. Async-signal-safe. */
 void zero_ring_set_ending(struct zero_ring *ring, bool exits);
+/* exit then calls what tells the neighbours before all that was there until now. */
+void zero_ring_tell_exit_first(void);
 /* The same, unless that rank only keeps the others waiting. */
 bool zero_ring_lost(struct zero_ring *ring, char *text, size_t size, int *rank);
 

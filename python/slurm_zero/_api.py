@@ -80,6 +80,7 @@ def _close():
         if dist.is_initialized():
             dist.destroy_process_group()
         _zero.close()
+        _watch.watch_end()
 
 
 class FullyShardedModule(FSDPModule):

@@ -3,6 +3,8 @@
 ended. If one is lost, the others write where they are."""
 
 import atexit
+import contextlib
+import datetime
 import faulthandler
 import os
 import signal
@@ -46,8 +48,16 @@ def show_stacks():
 
 
 def _finish():
-    if _joined:
+    if _zero.is_open():
         _zero.finish()
+
+
+def watch_end():
+    """The job that sharded has been closed: what is left of the process is watched. All ranks call it."""
+    with contextlib.suppress(_zero.Error):
+        join(datetime.timedelta(seconds=10))
+        _finish()
+        _zero.on_loss(0)
 
 
 def _hide_stacks():

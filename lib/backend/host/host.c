@@ -313,6 +313,9 @@ static const struct zero_backend_ops host_ops = {
 	.available = host_available,
 	.open = host_open,
 	.close = host_close,
+#ifdef HAVE_MPI
+	.finalise = zero_mpi_finalise,
+#endif
 	.place = host_place,
 	.alloc = host_alloc,
 	.free = host_free,

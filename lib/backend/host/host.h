@@ -59,6 +59,8 @@ zero_status zero_comm_single(const struct zero_kernels *kernels, struct zero_poo
  */
 zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *pool, int share,
 			  struct zero_comm **comm);
+/* Finalises MPI as exit would, see struct zero_backend_ops. */
+void zero_mpi_finalise(void);
 /* mpi_init.c: ends all ranks, or returns if it cannot. From any thread. */
 void zero_mpi_abort(int status, const char *text);
 
