@@ -34,7 +34,10 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/tensors.py \
 	python/tests/torch.sh \
 	python/tests/train.py \
-	tests/slurm/torch.sh
+	python/tests/unedited.py \
+	python/tests/unedited.sh \
+	tests/slurm/torch.sh \
+	tests/slurm/unedited.sh
 
 # All of it is one folder that the plugin and zerorun put on PYTHONPATH, so that nothing else is there.
 # A .pth file names the folder to the Python that configure found, if its packages are in the prefix.
@@ -78,7 +81,9 @@ endif
 # TORCH_WORLDS the numbers of ranks.
 check-torch: all tests/double/nvml.la
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/check.sh
+	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/unedited.sh
 	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/rendezvous.sh
 	@$(TEST_ENVIRONMENT) bash $(abs_top_srcdir)/tests/slurm/torch.sh
+	@$(TEST_ENVIRONMENT) bash $(abs_top_srcdir)/tests/slurm/unedited.sh
 
 .PHONY: check-torch

@@ -5,4 +5,5 @@
 need mpi
 [[ ${TORCH_PYTHON-} ]] || skip torch "TORCH_PYTHON names no Python that has it"
 TORCH_QUICK=yes bash "$top_srcdir/python/tests/check.sh" || fail "check-torch"
+TORCH_QUICK=yes bash "$top_srcdir/python/tests/unedited.sh" || fail "programs that nobody edits"
 STEPS=2 TEXT=$top_srcdir/README.md bash "$top_srcdir/examples/demo_torch.sh" || fail "demo-torch"

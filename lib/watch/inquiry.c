@@ -16,6 +16,13 @@ static void add_ended(const struct zero_ring *ring, int32_t *rank, int32_t *seco
 	*seconds = ended ? (int32_t)(zero_seconds() - ended->state_since) : 0;
 }
 
+/* So can a rank that has failed and stays to be asked, see exit_notice.c. */
+static bool can_reply(const struct zero_ring *ring, const struct zero_ring_link *link)
+{
+	return link->state == ZERO_PEER_ALIVE ||
+	       (ring->config.apart && link->state == ZERO_PEER_EXITED && link->value && link->to);
+}
+
 void zero_ring_start_inquiry(struct zero_ring *ring, enum zero_peer_state state, int rank,
 			     int value, struct zero_ring_link *away)
 {
@@ -27,7 +34,7 @@ void zero_ring_start_inquiry(struct zero_ring *ring, enum zero_peer_state state,
 	int self = ring->config.rank;
 
 	inquiry->active = true;
-	inquiry->complete = away->state != ZERO_PEER_ALIVE || away->rank == rank;
+	inquiry->complete = !can_reply(ring, away) || away->rank == rank;
 	inquiry->state = state;
 	inquiry->rank = rank;
 	inquiry->value = value;
@@ -56,7 +63,7 @@ void zero_ring_handle_query(struct zero_ring *ring, struct zero_ring_link *link,
 			    const struct zero_ring_frame *frame)
 {
 	struct zero_ring_link *next = zero_ring_other_link(ring, link);
-	bool last = next->state != ZERO_PEER_ALIVE || next->rank == frame->finder;
+	bool last = !can_reply(ring, next) || next->rank == frame->finder;
 	struct zero_ring_frame reply = {.kind = ZERO_RING_REPLY,
 					.finder = frame->finder,
 					.rank = ring->config.rank,
