@@ -86,8 +86,8 @@ zero_status zero_job_check_launcher(const zero_job *job)
 	return zero_fail(ZERO_E_UNSUPPORTED,
 			 "%s has started this process within task %.10s of the step, which Slurm "
 			 "counts as one rank of %llu, but WORLD_SIZE is %.10s: let srun start each "
-			 "rank, with --ntasks-per-node=%.10s and without the launcher (see FROM "
-			 "TORCHRUN TO SRUN in man spank_zero)",
+			 "rank, with --ntasks-per-node=%.10s and without the launcher (see WHAT A "
+			 "PYTORCH JOB GETS in man spank_zero)",
 			 torch ? "torchrun, or accelerate launch," : "another launcher", rank,
 			 (unsigned long long)tasks, world, local ? local : "COUNT");
 }

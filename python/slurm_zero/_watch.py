@@ -25,7 +25,7 @@ def join(timeout):
         hidden = {name: os.environ.pop(name) for name in ("ZERO_BACKEND", "ZERO_REPORT") if name in os.environ}
         settings = f"backend=none report= open_seconds={min(86400, max(1, int(timeout.total_seconds())))}"
         try:
-            _zero.open(settings + (" watch_seconds=0" if os.environ.get("ZERO_WATCH") == "0" else ""))
+            _zero.open(settings)
         finally:
             os.environ.update(hidden)
         _joined = True
