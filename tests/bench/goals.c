@@ -29,6 +29,7 @@ static const char restore[] = "restore";
 static const char training[] = "a training step of the gpt example";
 static const char torch[] = "a training step of PyTorch";
 static const char torch_load[] = "a load of PyTorch";
+static const char torch_save[] = "a save of PyTorch";
 
 /* clang-format off */
 const struct goal goals[] = {
@@ -131,6 +132,7 @@ const struct goal goals[] = {
 	{torch_load, "PyTorch: load over FSDP2's way", 2, "<= 0.15"},
 	{torch_load, "PyTorch: load over DeepSpeed's way", 2, "<= 0.08"},
 	{torch_load, "PyTorch: load: beyond shards and Python", 2, "<= 64"},
+	{torch_save, "PyTorch: pause of a save in the background over DCP's async_save", 2, "<= 0.5"},
 	{0},
 };
 /* clang-format on */

@@ -92,37 +92,49 @@ measure_gpt() {
 	measure_fsdp2
 }
 
-# PyTorch's FSDP2 and slurm_zero in turns, on the same tokens.
+# torch PROGRAM ARGUMENT...: a program beside this file, which runs torch's own way and ours in turns
+torch() {
+	if [[ ! -e $scratch/python ]]; then
+		mkdir -p "$scratch/python/slurm_zero"
+		ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py \
+			"$(cd "$top_builddir" && pwd)/python/slurm_zero/_zero.abi3.so" "$scratch/python/slurm_zero"
+	fi
+	ZERO_FSDP=keep PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 "$python" \
+		"$top_srcdir/tests/bench/$1.py" "$ZERORUN" "${@:2}" 2>"$scratch/err" ||
+		fail "$1.py failed: $(tail -n 3 "$scratch/err")"
+	grep "^bench:" "$scratch/err" >&2
+	return 0
+}
+
+# PyTorch's FSDP2 and slurm_zero, on the same tokens.
 measure_fsdp2() {
-	local ms python=${BENCH_TORCH-python3} package=$top_builddir/python
-	if ! "$python" -c 'import torch.distributed.fsdp' 2>/dev/null || [[ ! -e $package/slurm_zero/_zero.abi3.so ]]; then
+	local ms python=${BENCH_TORCH-python3}
+	if ! "$python" -c 'import torch.distributed.fsdp' 2>/dev/null ||
+		[[ ! -e $top_builddir/python/slurm_zero/_zero.abi3.so ]]; then
 		echo "bench: no row beside FSDP2: $python has no torch, or this build no package for it" >&2
 		return 0
 	fi
-	mkdir -p "$scratch/python/slurm_zero"
-	ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py "$(cd "$package" && pwd)/slurm_zero/_zero.abi3.so" \
-		"$scratch/python/slurm_zero"
-	ms=$(PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 "$python" "$top_srcdir/tests/bench/fsdp2.py" \
-		"$ZERORUN" "$scratch/tokens" "$record" 2>"$scratch/err") ||
-		fail "fsdp2.py failed: $(tail -n 3 "$scratch/err")"
+	ms=$(torch fsdp2 "$scratch/tokens" "$record") || exit 1
 	"$bench" gpt-beside "$record" "$scratch/log3" "$ms" 2
 }
 
-# Loads of slurm_zero beside those of FSDP2 and DeepSpeed.
+# Loads beside those of FSDP2 and DeepSpeed.
 measure_torch_load() {
 	local python=${BENCH_TORCH-}
 	wanted torch_load && [[ $python ]] || return 0
 	echo "bench: torch_load, ranks: 2" >&2
-	mkdir -p "$scratch/load/slurm_zero" "$scratch/checkpoint"
-	ln -s "$top_srcdir"/python/slurm_zero/*.py "$top_builddir/python/slurm_zero/_zero.abi3.so" \
-		"$scratch/load/slurm_zero"
-	PYTHONPATH=$scratch/load PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 "$python" \
-		"$top_srcdir/tests/bench/torch_load.py" "$ZERORUN" \
-		"$(awk -v scale="$BENCH_SCALE" 'BEGIN { print int(29 * scale + 0.5) }')" \
-		"$scratch/checkpoint" "$record" 2>"$scratch/err" ||
-		fail "torch_load.py failed: $(tail -n 3 "$scratch/err")"
-	grep "^bench:" "$scratch/err" >&2
+	mkdir "$scratch/checkpoint"
+	OMP_NUM_THREADS=1 torch torch_load "$(awk -v scale="$BENCH_SCALE" 'BEGIN { print int(29 * scale + 0.5) }')" \
+		"$scratch/checkpoint" "$record"
 	rm -rf "$scratch/checkpoint"
+}
+
+# Saves in the background beside those of torch.distributed.checkpoint.
+measure_torch_save() {
+	local python=${BENCH_TORCH-}
+	wanted torch_save && [[ $python ]] || return 0
+	echo "bench: torch_save, ranks: 2" >&2
+	torch torch_save "$memory" "$record"
 }
 
 measure_both partition 1 2 4 8
@@ -140,4 +152,5 @@ folder=$memory measure save 4
 folder=$memory measure restore 4 3
 measure_gpt
 measure_torch_load
+measure_torch_save
 "$bench" table "$record" "$BENCH_OUT/bench.json" "$top_srcdir/tests/bench/misses.txt" "$note"

@@ -1,76 +1,90 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""torch_save.py fsdp2|zero FOLDER, on each rank: how long a save in the background holds training up.
+"""How long a save in the background holds training up, beside torch.distributed.checkpoint's async_save.
 
-It prints the median of milliseconds that the save and the steps after it took, beyond as many steps
-without one: of FSDP2 with torch.distributed.checkpoint's async_save, or of slurm_zero.save. 25 million
-parameters in f32 and both of AdamW's states, 300 MB in all.
+torch_save.py ZERORUN FOLDER RECORD: lets two ranks train in turns, and adds a row to the bench's record.
+torch_save.py zero|fsdp2 FOLDER, a rank of these: rank 0 prints the median of milliseconds that the save and
+the steps after it took, beyond as many steps without one. 25 million parameters in f32 and both of AdamW's
+states, 300 MB in all.
 """
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict
-
-import slurm_zero as zero
-
 ROUNDS, STEPS = 3, 8
-kind, folder = sys.argv[1:]
-torch.set_num_threads(1)
-zero.init()
-rank, beside = dist.get_rank(), dist.new_group()
-torch.manual_seed(1)
-model = nn.Sequential(*(layer for _ in range(24) for layer in (nn.Linear(1024, 1024), nn.GELU())))
-shard = torch.distributed.fsdp.fully_shard if kind == "fsdp2" else zero.fully_shard
-for layer in model[::2]:
-    shard(layer)
-shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-x = torch.randn(64, 1024)
 
 
-def steps():
-    for _ in range(STEPS):
-        model(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    dist.barrier()
+def train(kind, folder):
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch import nn
+    from torch.distributed.checkpoint.state_dict import get_state_dict
 
+    import slurm_zero as zero
 
-def begin():
-    """Begins a save; what it returns waits for it."""
-    if kind == "zero":
-        zero.save(model, optimizer, folder, background=True)
-        return zero.save_wait
-    state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
-    return dcp.async_save(state, checkpoint_id=f"{folder}/dcp", process_group=beside).result
+    torch.set_num_threads(1)
+    zero.init()
+    beside = dist.new_group()
+    torch.manual_seed(1)
+    model = nn.Sequential(*(layer for _ in range(24) for layer in (nn.Linear(1024, 1024), nn.GELU())))
+    shard = torch.distributed.fsdp.fully_shard if kind == "fsdp2" else zero.fully_shard
+    for layer in model[::2]:
+        shard(layer)
+    shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    x = torch.randn(64, 1024)
 
+    def steps():
+        for _ in range(STEPS):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        dist.barrier()
 
-def measure():
-    dist.barrier()
-    start = time.monotonic()
+    def begin():
+        """Begins a save; what it returns waits for it."""
+        if kind == "zero":
+            zero.save(model, optimizer, folder, background=True)
+            return zero.save_wait
+        state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+        return dcp.async_save(state, checkpoint_id=f"{folder}/dcp", process_group=beside).result
+
+    def pause():
+        dist.barrier()
+        start = time.monotonic()
+        steps()
+        middle = time.monotonic()
+        wait = begin()
+        steps()
+        end = time.monotonic()
+        wait()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            shutil.rmtree(folder)
+        dist.barrier()
+        return 1e3 * (end - middle - (middle - start))
+
     steps()
-    middle = time.monotonic()
-    wait = begin()
-    called = time.monotonic()
-    steps()
-    end = time.monotonic()
-    wait()
-    dist.barrier()
-    waited = time.monotonic()
-    if rank == 0:
-        shutil.rmtree(folder)
-    dist.barrier()
-    # The pause, and for who looks closer: the call, what it then waited, the steps.
-    return [1e3 * t for t in (end - middle - (middle - start), called - middle, waited - end, middle - start)]
+    pauses = [pause() for _ in range(ROUNDS)]
+    if dist.get_rank() == 0:
+        print("figures", statistics.median(pauses))
 
 
-steps()
-measured = [measure() for _ in range(ROUNDS)]
-if rank == 0:
-    print(*(f"{statistics.median(times):.1f}" for times in zip(*measured)))
+def compare(zerorun, folder, record):
+    def run(kind):
+        command = [zerorun, "-n", "2", sys.executable, __file__, kind, f"{folder}/torch_save"]
+        out = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=True).stdout
+        return float(next(line for line in out.splitlines() if line.startswith("figures ")).split()[1])
+
+    pairs = [(run("zero"), run("fsdp2")) for _ in range(ROUNDS)]
+    ours, theirs = (statistics.median(column) for column in zip(*pairs))
+    with open(record, "a", encoding="ascii") as file:
+        file.write(f"row\ttorch_save\tPyTorch: pause of a save in the background over DCP's async_save\t2\t"
+                   f"{ours / theirs:.6g}\tx\t{ours:.6g}\t{theirs:.6g}\tms\tasync_save\n")
+
+
+if __name__ == "__main__":
+    (compare if len(sys.argv) == 4 else train)(*sys.argv[1:])
