@@ -16,6 +16,13 @@ unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH
 "$scratch/venv/bin/pip" install --no-index --no-deps "$top_srcdir/python" >"$scratch/out" 2>&1 ||
 	fail "pip install: $(tail -20 "$scratch/out")"
 
+"$scratch/venv/bin/python" -c '
+from importlib.metadata import entry_points
+
+print([entry.value for entry in entry_points(group="torch.backends") if entry.name == "slurm_zero"])
+' >"$scratch/out" 2>&1
+[[ $(<"$scratch/out") == "['slurm_zero._start:begin']" ]] || fail "what torch calls: $(<"$scratch/out")"
+
 cat >"$scratch/program.py" <<'PYTHON'
 import importlib.util
 import os
