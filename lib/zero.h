@@ -222,7 +222,7 @@ zero_status zero_close(zero_job *job);
  * Says that this rank has done its work, and that its process is to end. If it is still there after
  * ZERO_END_SECONDS (60), and not in a call of the library, a line says so, and the job is ended. With
  * backend=none exit says the same by itself, and the process may then take a tenth of that. With one
- * rank nothing is watched. MPI is then finalised by zero_close instead of at exit.
+ * rank nothing is watched. zero_close then finalises PMIx or MPI, instead of exit.
  */
 zero_status zero_finish(zero_job *job);
 /*

@@ -33,6 +33,8 @@ struct zero_bootstrap_ops {
 	/* Ends all processes of the job with that exit status, this one included. From any thread;
 	   does not return. */
 	void (*abort)(int status, const char *text);
+	/* What is done at exit, for a process that ends otherwise. After close. */
+	void (*finalise)(void);
 };
 
 #endif

@@ -7,6 +7,7 @@
 #include "meeting.h"
 
 const struct zero_net_ops *zero_net;
+static const struct zero_bootstrap_ops *launcher; /* NULL: none was there */
 
 /* ---- through the launcher -------------------------------------------------------------------- */
 
@@ -27,7 +28,7 @@ zero_status zero_meeting_place(struct zero_meeting *meeting,
 	*meeting = (struct zero_meeting){.net = config->net, .seconds = config->open_seconds};
 	gethostname(place->node, sizeof(place->node) - 1);
 	if (!status) {
-		meeting->bootstrap = table;
+		meeting->bootstrap = launcher = table;
 		status = meeting->bootstrap->open(&launched);
 		if (status)
 			meeting->bootstrap = NULL;
@@ -105,6 +106,12 @@ void zero_meeting_leave(struct zero_meeting *meeting)
 {
 	if (meeting->bootstrap)
 		meeting->bootstrap->close();
+}
+
+void zero_meeting_finalise(void)
+{
+	if (launcher)
+		launcher->finalise();
 }
 
 /* ---- over the network ------------------------------------------------------------------------ */

@@ -33,6 +33,8 @@ zero_status zero_meeting_join(struct zero_meeting *meeting, struct zero_comm *co
 /* Ends all processes of the job with that status. */
 void zero_meeting_abort(const struct zero_meeting *meeting, int status, const char *text);
 void zero_meeting_leave(struct zero_meeting *meeting);
+/* For struct zero_backend_ops. */
+void zero_meeting_finalise(void);
 
 /* For struct zero_comm_ops, of communicators that have a net_team. */
 zero_status zero_meeting_begin_max(struct zero_comm *comm);

@@ -23,6 +23,8 @@ def replace_env(rendezvous):
     def env(url, timeout=datetime.timedelta(minutes=30), **kwargs):
         if not _is_launched(url):
             return stock(url, timeout=timeout, **kwargs)
+        if _start.settings["tasks"] == "1":
+            return _meet((0, 1, 0, 1), timeout)
         try:
             place = _watch.join(timeout)
         except _zero.Error as error:

@@ -73,6 +73,8 @@ class _Finder:
 
     def find_spec(self, name, path=None, target=None):
         call = self.calls.pop(name, None)
+        if call and not self.calls:
+            sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name) if call else None
         if spec is None or spec.loader is None:
             return None

@@ -14,6 +14,7 @@ from . import _zero
 
 _LOSS = signal.SIGRTMAX - 2  # by which nobody tells a program anything
 _joined = False
+_pid = os.getpid()
 
 
 def join(timeout):
@@ -30,7 +31,16 @@ def join(timeout):
             os.environ.update(hidden)
         _joined = True
         show_stacks()
+        os._exit = _exit
     return _zero.place()
+
+
+def _exit(status, exit_at_once=os._exit):
+    """A program that ends so with status 0 has ended well, which nobody else would know."""
+    if status == 0 and _joined and os.getpid() == _pid:
+        _zero.finish()
+        _zero.close()  # which waits for nobody
+    exit_at_once(status)
 
 
 def leave():

@@ -35,6 +35,7 @@ DEEDS = {
     "exit3": lambda: sys.exit(3),
     "teardown": lambda: hang_after_the_interpreter(),
     "atexit": lambda: atexit.register(signal.pause),
+    "_exit": lambda: None,
 }
 
 
@@ -196,5 +197,7 @@ torch.set_num_threads(1)
 model = globals()[what]()
 if dist.get_rank() == 0:
     print(*(f"loss {loss:.6f}" for loss in losses), type(model).__name__, sep="\n", flush=True)
+if deed == "_exit":
+    os._exit(0)
 if deed not in ("teardown", "atexit"):
     dist.destroy_process_group()

@@ -58,6 +58,10 @@ done
 	same own "$what"
 done
 
+# _exit(0) of each rank in its own time is no fault.
+train left -- ddp _exit 0 "$scratch"
+! grep "^zero:" "$scratch/err" || fail "a rank that left by _exit is lost"
+
 # What a program has at the start, one line a rank.
 # shellcheck disable=SC2016
 look=(-c 'if True:

@@ -191,6 +191,7 @@ static const struct zero_backend_ops none_ops = {
 	.available = none_available,
 	.open = none_open,
 	.close = none_close,
+	.finalise = zero_meeting_finalise,
 	.place = none_place,
 	.free = none_free,
 	.memory = none_memory,

@@ -20,8 +20,10 @@ static pid_t initialiser; /* a forked child cannot use PMIx */
 
 static void finalise(void)
 {
-	if (getpid() == initialiser)
-		PMIx_Finalize(NULL, 0);
+	if (getpid() != initialiser)
+		return;
+	initialiser = 0;
+	PMIx_Finalize(NULL, 0);
 }
 
 static zero_status initialise(void)
@@ -325,6 +327,7 @@ static const struct zero_bootstrap_ops ops = {
 	.fence = fence,
 	.get = get,
 	.abort = abort_job,
+	.finalise = finalise,
 };
 
 /* The one symbol that is exported. */
