@@ -206,7 +206,8 @@ def check(module, *, mesh=None, reshard_after_forward=None, mp_policy=None, offl
         raise NotImplementedError("a mesh of two dimensions (HSDP) is not supported")
     if mesh is not None and dist.is_initialized() and mesh.size() != dist.get_world_size():
         raise NotImplementedError("a mesh of some of the ranks is not supported")
-    if offload_policy is not None and type(offload_policy).__name__ != "OffloadPolicy":
+    # Everything is in the memory of CPUs.
+    if offload_policy is not None and type(offload_policy).__name__ not in ("OffloadPolicy", "CPUOffloadPolicy"):
         raise NotImplementedError("offload_policy is not supported")
     if isinstance(reshard_after_forward, int) and not isinstance(reshard_after_forward, bool):
         raise NotImplementedError(f"reshard_after_forward={reshard_after_forward} is not supported")

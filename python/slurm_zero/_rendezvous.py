@@ -39,9 +39,8 @@ def replace_env(rendezvous):
 def _is_launched(url):
     """Whether all ranks of the launcher, and no others, are to meet at the launcher's port."""
     said = {**os.environ, **{n.upper(): v for n, v in urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query)}}
-    master = f"{said.get('MASTER_ADDR')}:{said.get('MASTER_PORT')}"
-    return (said.get("RANK"), said.get("WORLD_SIZE"), master) == (
-        os.environ["PMIX_RANK"], _start.settings["tasks"], _start.settings["master"]
+    return (said.get("RANK"), said.get("WORLD_SIZE"), said.get("MASTER_PORT")) == (
+        os.environ["PMIX_RANK"], _start.settings["tasks"], _start.settings["master"].rpartition(":")[2]
     )
 
 

@@ -10,7 +10,7 @@ import sys
 # RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE by launcher. Slurm's plugin sets them itself.
 _LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", None),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
 settings = {}  # those of the launcher: {"fsdp": "auto", "master": "node1%3A20000", ...}
 
