@@ -6,6 +6,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_adamw.py \
 	python/slurm_zero/_api.py \
 	python/slurm_zero/_checkpoint.py \
+	python/slurm_zero/_compare.py \
 	python/slurm_zero/_hooks.py \
 	python/slurm_zero/_overlay.py \
 	python/slurm_zero/_progress.py \

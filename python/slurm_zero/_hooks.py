@@ -13,6 +13,7 @@ from torch.autograd import Variable
 
 from . import _checkpoint, _zero
 from ._adamw import AdamW
+from ._compare import require_same
 from ._tensor import Capsule, Cut, FlatShard
 
 _no_compile = functools.partial(torch._dynamo.disable, recursive=True)
@@ -322,6 +323,10 @@ class Job:
                 p.handle = _zero.param_new(
                     group.handle, p.name, DTYPES[p.original.dtype], tuple(p.original.shape), p.trainable
                 )
+        require_same(
+            f"{'' if p.trainable else 'frozen '}{p.name} of {p.original.dtype} {tuple(p.original.shape)} in group {number}"
+            for number, group in enumerate(new, self.laid_out) for p in group.params
+        )
         _zero.layout()
         self.laid_out = len(self.groups)
         sends = self.stage == 3 and int(_zero.setting("share")) < _zero.place()[1]
