@@ -75,8 +75,10 @@ def offer(fsdp):
 def _choose(stock, module, kwargs):
     from . import _api
 
-    wanted = f"--zero-fsdp={_start.settings.get('fsdp', 'auto')}"
-    why = _on_gpus() if wanted.endswith("auto") else None
+    mesh = kwargs.get("mesh")
+    # A program says that it wants CPUs where there are GPUs by its mesh. By itself torch takes the GPUs.
+    on_cpus = _start.settings["fsdp"] == "replace" and mesh is not None and mesh.device_type == "cpu"
+    why = None if on_cpus else _on_gpus()
     if why is None:
         try:
             _api.check(module, **kwargs)
@@ -85,7 +87,7 @@ def _choose(stock, module, kwargs):
             why = str(error)
     if os.environ.get("RANK", "0") == "0":
         whose = "slurm_zero's" if why is None else f"torch's: {why}"
-        _start.tell(f"fully_shard is {whose} ({wanted})")
+        _start.tell(f"fully_shard is {whose} (--zero-fsdp={_start.settings['fsdp']})")
     return _fully_shard if why is None else stock
 
 
@@ -93,13 +95,11 @@ def _on_gpus():
     """Nobody's GPU job is to be the first test of doc/gpu.md's table."""
     import torch
 
-    return "the job has GPUs" if torch.accelerator.is_available() else None
+    return "the job has GPUs, and slurm_zero runs on CPUs so far" if torch.accelerator.is_available() else None
 
 
 def accelerate_on_cpus(state):
-    if _start.settings.get("fsdp") != "keep" and not (
-        _start.settings.get("fsdp") == "auto" and _on_gpus()
-    ):
+    if _start.settings["fsdp"] != "keep" and not _on_gpus():
         _shard_on_cpus(state)
 
 
