@@ -200,6 +200,9 @@ zero_status zero_finish(zero_job *job)
 	zero_ring_set_ending(job->ring, false);
 	/* What others have asked exit to call until now may hang. */
 	zero_ring_tell_exit_first();
+	/* Not at exit, where threads of the program may no longer run: it would give them time. */
+	if (job->ops->apart)
+		job->ops->finalise();
 	return ZERO_OK;
 }
 
