@@ -14,7 +14,7 @@ from . import _zero
 
 _LOSS = signal.SIGRTMAX - 2  # by which nobody tells a program anything
 _joined = False
-_pid = os.getpid()
+_pid = os.getpid()  # a forked child, such as a DataLoader's worker, is no rank
 
 
 def join(timeout):
@@ -58,7 +58,7 @@ def show_stacks():
 
 
 def _finish():
-    if _zero.is_open():
+    if _zero.is_open() and os.getpid() == _pid:
         _zero.finish()
 
 
