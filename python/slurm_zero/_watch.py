@@ -13,6 +13,7 @@ import threading
 from . import _zero
 
 _LOSS = signal.SIGRTMAX - 2  # by which nobody tells a program anything
+_stacks = os.memfd_create("stacks")  # which the handler of _LOSS writes, for the C side to read
 _joined = False
 _pid = os.getpid()  # a forked child, such as a DataLoader's worker, is no rank
 
@@ -53,8 +54,8 @@ def leave():
 
 def show_stacks():
     """If a rank is lost, this one writes the stacks of its threads before it is ended."""
-    faulthandler.register(_LOSS, file=2, all_threads=True)
-    _zero.on_loss(_LOSS)
+    faulthandler.register(_LOSS, file=_stacks, all_threads=True)
+    _zero.on_loss(_LOSS, _stacks)
 
 
 def _finish():

@@ -7,8 +7,10 @@
  */
 #include <dlfcn.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "_zero.h"
 
@@ -196,20 +198,37 @@ static PyObject *py_finish(PyObject *self, PyObject *args)
 	return zero_py_has_job() ? zero_py_status(zero_finish(zero_py_job)) : NULL;
 }
 
-static void raise_signal(void *number)
+static int loss_signal, stacks_file;
+
+/* In one write, since what runs the ranks mixes the lines of several as they come. */
+static void write_stacks(void *rank)
 {
-	raise((int)(intptr_t)number);
+	static char text[1 << 16];
+	int length = snprintf(text, sizeof(text), "zero: rank %d was here:\n", (int)(intptr_t)rank);
+	ssize_t more;
+
+	raise(loss_signal);
+	more = pread(stacks_file, text + length, sizeof(text) - (size_t)length, 0);
+	if (more > 0)
+		(void)!write(STDERR_FILENO, text, (size_t)length + (size_t)more);
 }
 
-/* on_loss(signal): it is raised before the process is ended because of a lost rank; 0: nothing is */
+/*
+ * on_loss(signal, file): before the process is ended because of a lost rank the signal is raised, and what
+ * its handler writes to the file descriptor goes to stderr; on_loss(0): nothing is
+ */
 static PyObject *py_on_loss(PyObject *self, PyObject *args)
 {
-	int number;
+	int number, file = -1;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "i", &number) || !zero_py_has_job())
+	if (!PyArg_ParseTuple(args, "i|i", &number, &file) || !zero_py_has_job())
 		return NULL;
-	zero_on_loss(zero_py_job, number ? raise_signal : NULL, (void *)(intptr_t)number);
+	zero_on_loss(zero_py_job, NULL, NULL);
+	loss_signal = number;
+	stacks_file = file;
+	if (number)
+		zero_on_loss(zero_py_job, write_stacks, (void *)(intptr_t)zero_rank(zero_py_job));
 	Py_RETURN_NONE;
 }
 

@@ -115,7 +115,7 @@ lost() {
 	grep -qE "$4" "$scratch/out" || fail "$*: not named: $(<"$scratch/out")"
 	count=$(grep -cE '^zero: .*; ending the job$' "$scratch/out")
 	((count < 2)) || fail "$*: lines: $(grep ^zero: "$scratch/out")"
-	count=$(grep -c '^Thread .*most recent call first' "$scratch/out")
+	count=$(grep -A 1 "^zero: rank . was here:" "$scratch/out" | grep -c "^Thread .*most recent call first")
 	((count >= $5)) || fail "$*: $count stacks: $(<"$scratch/out")"
 }
 rank1="^zero: rank 1 on node [^ ]+ \(pid [0-9]+\)"
