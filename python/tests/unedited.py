@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """unedited.py WHAT [DEED RANK FOLDER]: a program that has never heard of slurm-zero. It trains a small
 model for 20 steps by WHAT: ddp, fsdp2, deepspeed, accelerate, trainer or lightning. Rank 0 prints the
-losses and the model's class. RANK does the DEED after the fifth step, and writes when to FOLDER/at."""
+losses and the model's class. RANK does the DEED after the fifth step or, if that is of the end, at the end,
+and writes when to FOLDER/at."""
 
 import atexit
 import ctypes
@@ -19,6 +20,11 @@ what = sys.argv[1]
 deed, culprit, folder = sys.argv[2:5] if len(sys.argv) > 2 else (None, -1, None)
 STEPS, LR = 20, 1e-2
 losses = []
+
+
+def tell_time():
+    with open(f"{folder}/at", "w", encoding="ascii") as file:
+        file.write(f"{time.time()}\n")
 
 
 def hang_after_the_interpreter():
@@ -66,8 +72,7 @@ def stepped(loss):
     dist.all_reduce(loss)
     losses.append(loss.item() / dist.get_world_size())
     if len(losses) == 5 and deed and dist.get_rank() == int(culprit):
-        with open(f"{folder}/at", "w", encoding="ascii") as file:
-            file.write(f"{time.time()}\n")
+        tell_time()
         DEEDS[deed]()
 
 
@@ -201,3 +206,5 @@ if deed == "_exit":
     os._exit(0)
 if deed not in ("teardown", "atexit"):
     dist.destroy_process_group()
+elif dist.get_rank() == int(culprit):
+    tell_time()

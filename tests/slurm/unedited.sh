@@ -31,7 +31,8 @@ ran trainer srun --zero -N3 --ntasks-per-node=2 "${program[@]}" trainer
 grep -q "^ZeroModel" "$scratch/out" || fail "the Trainer's model is torch's: $(<"$scratch/out")"
 
 # The port is taken on all nodes, and nothing answers where the node's name leads.
-ran "a taken port" srun --zero -N3 --ntasks-per-node=2 "$TORCH_PYTHON" -c 'if True:
+# shellcheck disable=SC2016
+taken=(-c 'if True:
 	import os, socket, torch, torch.distributed as dist
 	held = socket.socket()
 	try:
@@ -41,25 +42,35 @@ ran "a taken port" srun --zero -N3 --ntasks-per-node=2 "$TORCH_PYTHON" -c 'if Tr
 	torch.distributed.init_process_group("gloo")
 	ones = torch.ones(1)
 	dist.all_reduce(ones)
-	assert ones == 6 and int(os.environ["MASTER_PORT"]) > 0
-	dist.barrier()'
+	assert ones == dist.get_world_size() and int(os.environ["MASTER_PORT"]) > 0
+	dist.barrier()')
 
-# lost WHAT DEED RANK LINE
+# lost WHAT DEED RANK LINE: of three ranks
+worst=0
 lost() {
-	run_all srun --zero -N3 --ntasks-per-node=2 "${program[@]}" "$1" "$2" "$3" "$scratch"
-	local end=$EPOCHREALTIME
-	((status && status != 124)) || check "$1 $2" 1
-	awk -v at="$(<"$scratch/at")" -v end="$end" -v what="$1 $2" 'BEGIN {
-		printf "%s: ended after %.1f s\n", what, end - at}'
-	grep -qE "$4" "$scratch/out" || check "no line names the rank of $1 $2, which" 1
+	local took
+	run_all srun --zero -N3 -n3 "${program[@]}" "$1" "$2" "$3" "$scratch"
+	took=$(awk -v at="$(<"$scratch/at")" -v end="$EPOCHREALTIME" 'BEGIN {printf "%.1f", end - at}')
+	((status && status != 124)) || check "$*" 1
+	grep -qE "$4" "$scratch/out" || check "no line names the rank of $*, which" 1
+	worst=$(awk -v was="$worst" -v took="$took" 'BEGIN {print (took > was ? took : was)}')
+	echo "$1 $2 $3: ended after $took s"
 }
-rank4='^zero: rank 4 on node [^ ]+ \(pid [0-9]+\)'
-lost ddp kill 4 "$rank4 was killed by SIGKILL"
-lost ddp stop 4 "$rank4 is stopped"
-lost ddp exit0 4 "rank 4 .* had ended with exit status 0"
-lost ddp raise 4 "$rank4 has ended with exit status 1"
-lost fsdp2 kill 4 "$rank4 was killed by SIGKILL"
-lost fsdp2 teardown 4 "$rank4 has not ended within 6 s of its exit"
+
+# Each deed TORCH_TURNS times, by another rank of another program in each.
+programs=(ddp fsdp2 deepspeed)
+"$TORCH_PYTHON" -c "import deepspeed" 2>/dev/null || programs=(ddp fsdp2)
+for ((turn = 0; turn < ${TORCH_TURNS:-2}; turn++)); do
+	what=${programs[turn % ${#programs[@]}]} rank=$((turn / 3 % 3))
+	ran "a taken port" srun --zero -N3 -n3 "$TORCH_PYTHON" "${taken[@]}"
+	name="^zero: rank $rank on node [^ ]+ \(pid [0-9]+\)"
+	lost "$what" kill $rank "$name was killed by SIGKILL"
+	lost "$what" stop $rank "$name is stopped"
+	lost "$what" exit0 $rank "rank $rank .*(had ended with exit status 0|began 'zero_close')"
+	lost "$what" raise $rank "$name (has ended with exit status 1|called exit\(1\))"
+	lost "$what" teardown $rank "$name has not ended within 6 s of its exit"
+done
+echo "a lost rank: $worst s at most"
 
 # Seconds from srun to the end of init_process_group on rank 0.
 started=(-c 'import time, torch.distributed as dist; dist.init_process_group("gloo"); dist.get_rank() or print(time.time())')
