@@ -119,6 +119,7 @@ EXTRA_DIST += \
 	tests/gpt/gpt.sh \
 	tests/launcher/run.sh \
 	tests/gpt/reference.py \
+	tests/ranks/lost_job.sh \
 	tests/ranks/run.sh \
 	tests/double/kernels.cpp \
 	tests/double/emulate.h \

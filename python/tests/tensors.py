@@ -6,17 +6,14 @@ import copy
 
 import torch
 import torch.distributed as dist
+from harness import expect, rank, world
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.distributed.tensor import Replicate
 
 import slurm_zero as zero
 
-torch.set_num_threads(1)
-torch.manual_seed(1)
-zero.init()
 zero.init()  # a second time does nothing
-rank, world = dist.get_rank(), dist.get_world_size()
 
 
 class Model(nn.Module):
@@ -35,15 +32,6 @@ class Model(nn.Module):
 
     def encode(self, x):
         return x @ self.out.weight.t()
-
-
-def expect(error, text, function):
-    try:
-        function()
-    except error as e:
-        assert text in str(e), e
-        return
-    raise AssertionError(f"no {error.__name__} with '{text}'")
 
 
 single = Model()

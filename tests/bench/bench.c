@@ -3,8 +3,7 @@
  * make bench: the cost of the library's operations and of the bare ones, measured in one run.
  *
  *	bench SUBJECT RECORD FOLDER             measures, and adds to the file RECORD
- *	bench gpt-logs RECORD LOG LOG0 WORLD    adds rows of a training run's logs, LOG0 of stage 0
- *	bench gpt-beside RECORD LOG MS WORLD    adds the row that compares another framework's step
+ *	bench gpt-logs RECORD LOG LOG0 WORLD    adds rows of training runs' logs, LOG0 of stage 0
  *	bench tokens FILE COUNT VOCAB           writes random tokens to train on
  *	bench table RECORD JSON MISSES NOTE     prints the table, and writes the record as JSON
  */
@@ -54,10 +53,7 @@ static int add_gpt(char **argv)
 	struct bench bench = bench_new("gpt", argv[2]);
 
 	bench.world = atoi(argv[5]);
-	if (!strcmp(argv[1], "gpt-logs"))
-		bench_gpt_logs(&bench, argv[3], argv[4]);
-	else
-		bench_gpt_beside(&bench, argv[3], atof(argv[4]));
+	bench_gpt_logs(&bench, argv[3], argv[4]);
 	fclose(bench.record);
 	return EXIT_SUCCESS;
 }
@@ -70,7 +66,7 @@ int main(int argc, char **argv)
 		return print_table(argv[2], argv[3], argv[4], argv[5]);
 	if (argc == 5 && !strcmp(name, "tokens"))
 		return write_tokens(argv[2], (size_t)atol(argv[3]), (unsigned)atoi(argv[4]));
-	if (argc == 6 && (!strcmp(name, "gpt-logs") || !strcmp(name, "gpt-beside")))
+	if (argc == 6 && !strcmp(name, "gpt-logs"))
 		return add_gpt(argv);
 	for (size_t i = 0; argc == 4 && i < sizeof(subjects) / sizeof(*subjects); i++)
 		if (!strcmp(name, subjects[i].name))

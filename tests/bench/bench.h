@@ -180,9 +180,7 @@ int print_table(const char *record, const char *json, const char *misses, const 
 /* ---- gpt.c ----------------------------------------------------------------------------------- */
 
 int write_tokens(const char *path, size_t count, unsigned vocabulary);
-/* Rows from the logs of a training run at stage 3 and at stage 0. */
+/* Rows from the logs of training runs at stage 3 and at stage 0. */
 void bench_gpt_logs(struct bench *bench, const char *log, const char *unsharded);
-/* A row that compares with another framework's step. */
-void bench_gpt_beside(struct bench *bench, const char *log, double ms);
 
 #endif

@@ -2,26 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same model sharded by PyTorch's FSDP2 and by slurm_zero, in turns.
 
-fsdp2.py ZERORUN TOKENS RECORD: trains on the 16-bit tokens of a file, adds rows to the bench's record,
-and prints the milliseconds of FSDP2's step. GPT-2 of 6 layers, width 384, 6 heads, 50304 tokens with a
-tied head; 4 sequences of 256 on each rank, f32, AdamW, norms clipped to 1. The ranks share the
-machine's cores. Each side runs in processes of its own, started alike.
+fsdp2.py ZERORUN TOKENS LOG RECORD: trains on the 16-bit tokens of a file, and adds rows to the bench's
+record, also of the steps that examples/gpt has logged. GPT-2 of 6 layers, width 384, 6 heads, 50304
+tokens with a tied head; 4 sequences of 256 on each rank, f32, AdamW, norms clipped to 1. The ranks
+share the machine's cores. fsdp2.py SIDE TOKENS [watch] is a rank of these.
 """
+import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from peers import RANKS, Peers, rendezvous
 from torch import nn
 
 LAYERS, WIDTH, HEADS, VOCAB, BATCH, LENGTH, STEPS = 6, 384, 6, 50304, 4, 256, 4
-RANKS, ROUNDS = 2, 3
 
 
 class Block(nn.Module):
@@ -53,26 +52,25 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.view(-1, VOCAB), targets.reshape(-1))
 
 
-def make_fsdp2(store):
+def make_fsdp2():
     from torch.distributed.fsdp import fully_shard
 
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=int(os.environ["PMIX_RANK"]), world_size=RANKS
-    )
+    rendezvous()
+    dist.init_process_group("gloo")
     return fully_shard, torch.optim.AdamW, {"fused": True}
 
 
-def make_ours(store):
+def make_ours():
     import slurm_zero as zero
 
     zero.init()
     return zero.fully_shard, torch.optim.AdamW, {"fused": True}
 
 
-def make_own_step(store):
+def make_own_step():
     import slurm_zero as zero
 
-    return make_ours(store)[0], zero.AdamW, {}
+    return make_ours()[0], zero.AdamW, {}
 
 
 SIDES = {"fsdp2": make_fsdp2, "ours": make_ours, "own step": make_own_step}
@@ -84,10 +82,10 @@ def pss():
         return sum(1024 * int(line.split()[1]) for line in file if line.startswith("Pss:"))
 
 
-def train(side, path, store, watch):
+def train(side, path, watch=""):
     """Prints the median of a step's milliseconds, and the peak of the ranks' memory if it is watched,
     which takes time."""
-    fully_shard, optimizer, options = SIDES[side](store)
+    fully_shard, optimizer, options = SIDES[side]()
     torch.set_num_threads(max(1, os.cpu_count() // RANKS))
     torch.manual_seed(1)
     peak, over = [0], threading.Event()
@@ -153,45 +151,26 @@ def hooks():
         zero.fully_shard(part)
     zero.fully_shard(sharded)
     pairs = [(step(sharded), step(single)) for _ in range(220)][20:]
-    print("figures", 1e3 * statistics.median(a - b for a, b in pairs), 0)
+    print("figures", 1e3 * statistics.median(a - b for a, b in pairs))
 
 
-def run(command):
-    out = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=True)
-    line = next(line for line in out.stdout.splitlines() if line.startswith("figures "))
-    return [float(word) for word in line.split()[1:]]
-
-
-def compare(zerorun, tokens, record):
-    me = [sys.executable, os.path.abspath(__file__)]
-
-    def side(name, watch):
-        with tempfile.TemporaryDirectory() as folder:
-            return run([zerorun, "-n", str(RANKS), *me, name, tokens, f"{folder}/store", watch])
-
-    def row(what, ranks, figure, unit, ours, bare, inside, beside):
-        numbers = f"{ranks}\t{figure:.6g}\t{unit}\t{ours:.6g}\t{bare:.6g}"
-        record.write(f"row\tgpt\t{what}\t{numbers}\t{inside}\t{beside}\n")
-
-    rounds = [{name: side(name, "")[0] for name in SIDES} for _ in range(ROUNDS)]
-    ms = {name: statistics.median(r[name] for r in rounds) for name in SIDES}
-    for what, name in (("step over FSDP2, the same AdamW", "ours"),
-                       ("step with zero.AdamW over FSDP2", "own step")):
-        ratio = statistics.median(r[name] / r["fsdp2"] for r in rounds)
-        row(f"PyTorch: {what}", RANKS, ratio, "x", ms[name], ms["fsdp2"], "ms", "FSDP2")
-    peak = {name: side(name, "watch")[1] / 1e6 for name in ("fsdp2", "ours")}
-    row("PyTorch: peak of both ranks together over FSDP2", RANKS, peak["ours"] / peak["fsdp2"], "x",
-        peak["ours"], peak["fsdp2"], "MB", "FSDP2")
-    (alone, _) = run([*me, "hooks"])
-    row("PyTorch: time of the hooks of 8 groups in a step", 1, alone, "ms", alone, float("nan"), "ms", "-")
-    print(f"{ms['fsdp2']:.1f}")
+def compare(zerorun, tokens, log, record):
+    peers = Peers("gpt", zerorun, record)
+    ms = {side: figures[0] for side, figures in peers.in_turns(SIDES, tokens).items()}
+    with open(log, encoding="ascii") as file:
+        gpt = statistics.median(json.loads(line)["ms"] for line in file)
+    peers.ratio("gpt: step over PyTorch FSDP2", gpt, ms["fsdp2"], "ms", "FSDP2")
+    peers.ratio("PyTorch: step over FSDP2, the same AdamW", ms["ours"], ms["fsdp2"], "ms", "FSDP2")
+    peers.ratio("PyTorch: step with zero.AdamW over FSDP2", ms["own step"], ms["fsdp2"], "ms", "FSDP2")
+    peak = {side: peers.run(side, tokens, "watch")[1] / 1e6 for side in ("fsdp2", "ours")}
+    peers.ratio("PyTorch: peak of both ranks together over FSDP2", peak["ours"], peak["fsdp2"], "MB", "FSDP2")
+    (alone,) = peers.run("hooks", ranks=1)
+    peers.row("PyTorch: time of the hooks of 8 groups in a step", alone, "ms", alone, float("nan"), "ms", "-",
+              ranks=1)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "hooks":
         hooks()
-    elif sys.argv[1] in SIDES:
-        train(*sys.argv[1:])
     else:
-        with open(sys.argv[3], "a", encoding="utf-8") as file:
-            compare(sys.argv[1], sys.argv[2], file)
+        (train if sys.argv[1] in SIDES else compare)(*sys.argv[1:])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training run's step, from the log that examples/gpt writes. */
+/* Steps of training runs, from the logs that examples/gpt writes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,18 +41,12 @@ static struct steps steps_of(const char *log)
 	FILE *file = fopen(log, "re");
 	double ms[64], share[64];
 	char line[4096];
-	int steps = -1;
+	int steps = 0;
 
 	must_be(file, "the run of gpt left no log");
-	/* The first step meets fresh pages everywhere. */
-	while (steps < 64 && fgets(line, sizeof(line), file)) {
-		if (isnan(number_of(line, "\"ms\"")))
-			continue;
-		if (steps >= 0) {
-			ms[steps] = number_of(line, "\"ms\"");
-			share[steps] = number_of(line, "\"matmul_share\"");
-		}
-		steps++;
+	for (; steps < 64 && fgets(line, sizeof(line), file); steps++) {
+		ms[steps] = number_of(line, "\"ms\"");
+		share[steps] = number_of(line, "\"matmul_share\"");
 	}
 	fclose(file);
 	must_be(steps > 0, "the log of gpt has no steps");
@@ -79,18 +73,4 @@ void bench_gpt_logs(struct bench *bench, const char *log, const char *unsharded)
 
 	write_row(bench, &step);
 	write_row(bench, &over);
-}
-
-void bench_gpt_beside(struct bench *bench, const char *log, double ms)
-{
-	struct steps sharded = steps_of(log);
-	struct row row = {"gpt: step over PyTorch FSDP2",
-			  sharded.ms / ms,
-			  "x",
-			  sharded.ms,
-			  ms,
-			  "ms",
-			  "FSDP2"};
-
-	write_row(bench, &row);
 }

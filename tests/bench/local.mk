@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # make bench. The bare operations that a figure is held against are MPI's.
-EXTRA_DIST += tests/bench/fsdp2.py tests/bench/misses.txt tests/bench/run.sh tests/bench/torch_load.py tests/bench/torch_save.py
+EXTRA_DIST += \
+	tests/bench/fsdp2.py \
+	tests/bench/misses.txt \
+	tests/bench/peers.py \
+	tests/bench/run.sh \
+	tests/bench/torch_load.py \
+	tests/bench/torch_save.py
 CLEANFILES += bench.json
 tests_bench_bench_SOURCES = \
 	tests/bench/bench.c \

@@ -74,67 +74,45 @@ measure_both() {
 	measure "$@"
 }
 
-# train STAGE
+# train STAGE: adds to its log, but for the first step, which meets fresh pages everywhere
 train() {
 	"$ZERORUN" -n 2 --zero-stage="$1" "$gpt" --layers 6 --heads 6 --width 384 --context 256 \
 		--vocab $vocab --tokens "$scratch/tokens" --batch 4 --seq 256 --steps 4 \
-		--log "$scratch/log$1" </dev/null >"$scratch/out" || fail "gpt failed: $(<"$scratch/out")"
+		--log "$scratch/log" </dev/null >"$scratch/out" || fail "gpt failed: $(<"$scratch/out")"
+	tail -n +2 "$scratch/log" >>"$scratch/log$1"
 }
 
 measure_gpt() {
-	local gpt=$top_builddir/examples/gpt vocab=50304
+	local gpt=$top_builddir/examples/gpt vocab=50304 turn
 	wanted gpt && have cblas && [[ -x $gpt ]] || return 0
 	echo "bench: gpt, ranks: 2" >&2
 	"$bench" tokens "$scratch/tokens" 100000 $vocab
-	train 0
-	train 3
+	for turn in 1 2 3; do
+		train 0
+		train 3
+	done
 	"$bench" gpt-logs "$record" "$scratch/log3" "$scratch/log0" 2
-	measure_fsdp2
+	torch fsdp2 "$scratch/tokens" "$scratch/log3"
 }
 
 # torch PROGRAM ARGUMENT...: a program beside this file, which runs torch's own way and ours in turns
 torch() {
+	local python=${BENCH_TORCH:-python3} program=$1
+	local -x ZERO_FSDP=keep PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$scratch/python:$top_srcdir/tests/bench
+	shift
 	if [[ ! -e $scratch/python ]]; then
 		mkdir -p "$scratch/python/slurm_zero"
 		ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py \
 			"$(cd "$top_builddir" && pwd)/python/slurm_zero/_zero.abi3.so" "$scratch/python/slurm_zero"
 	fi
-	ZERO_FSDP=keep PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 "$python" \
-		"$top_srcdir/tests/bench/$1.py" "$ZERORUN" "${@:2}" 2>"$scratch/err" ||
-		fail "$1.py failed: $(tail -n 3 "$scratch/err")"
-	grep "^bench:" "$scratch/err" >&2
-	return 0
-}
-
-# PyTorch's FSDP2 and slurm_zero, on the same tokens.
-measure_fsdp2() {
-	local ms python=${BENCH_TORCH-python3}
-	if ! "$python" -c 'import torch.distributed.fsdp' 2>/dev/null ||
-		[[ ! -e $top_builddir/python/slurm_zero/_zero.abi3.so ]]; then
-		echo "bench: no row beside FSDP2: $python has no torch, or this build no package for it" >&2
-		return 0
+	if ! { command -v "$python" && "$python" -c "import slurm_zero, $program"; } >/dev/null 2>"$scratch/err"; then
+		echo "bench: no rows of $program.py, which $python cannot import: $(tail -n 1 "$scratch/err")" >&2
+		return
 	fi
-	ms=$(torch fsdp2 "$scratch/tokens" "$record") || exit 1
-	"$bench" gpt-beside "$record" "$scratch/log3" "$ms" 2
-}
-
-# Loads beside those of FSDP2 and DeepSpeed.
-measure_torch_load() {
-	local python=${BENCH_TORCH-}
-	wanted torch_load && [[ $python ]] || return 0
-	echo "bench: torch_load, ranks: 2" >&2
-	mkdir "$scratch/checkpoint"
-	OMP_NUM_THREADS=1 torch torch_load "$(awk -v scale="$BENCH_SCALE" 'BEGIN { print int(29 * scale + 0.5) }')" \
-		"$scratch/checkpoint" "$record"
-	rm -rf "$scratch/checkpoint"
-}
-
-# Saves in the background beside those of torch.distributed.checkpoint.
-measure_torch_save() {
-	local python=${BENCH_TORCH-}
-	wanted torch_save && [[ $python ]] || return 0
-	echo "bench: torch_save, ranks: 2" >&2
-	torch torch_save "$memory" "$record"
+	echo "bench: $program, ranks: 2" >&2
+	"$python" "$top_srcdir/tests/bench/$program.py" "$ZERORUN" "$@" "$record" 2>"$scratch/err" ||
+		fail "$program.py failed: $(tail -n 3 "$scratch/err")"
+	grep "^bench:" "$scratch/err" >&2
 }
 
 measure_both partition 1 2 4 8
@@ -151,6 +129,11 @@ measure small 2 4
 folder=$memory measure save 4
 folder=$memory measure restore 4 3
 measure_gpt
-measure_torch_load
-measure_torch_save
+if wanted torch_load; then
+	mkdir "$scratch/checkpoint"
+	layers=$(awk -v scale="$BENCH_SCALE" 'BEGIN { print int(29 * scale + 0.5) }')
+	OMP_NUM_THREADS=1 torch torch_load "$layers" "$scratch/checkpoint"
+	rm -rf "$scratch/checkpoint"
+fi
+wanted torch_save && torch torch_save "$memory"
 "$bench" table "$record" "$BENCH_OUT/bench.json" "$top_srcdir/tests/bench/misses.txt" "$note"

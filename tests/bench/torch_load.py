@@ -10,9 +10,6 @@ the ranks together had at most, beyond the shards and what they had before.
 """
 import mmap
 import os
-import socket
-import statistics
-import subprocess
 import sys
 import time
 
@@ -20,6 +17,7 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 import torch
 import torch.distributed as dist
 import transformers.models.gpt2.modeling_gpt2
+from peers import Peers, rendezvous
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config
 
 
@@ -64,6 +62,7 @@ def fill_zero(model, folder):
 def begin_fsdp2():
     import torch.distributed.fsdp
 
+    rendezvous()
     dist.init_process_group("gloo")
 
 
@@ -94,6 +93,7 @@ def fill_fsdp2(model, folder):
 def begin_deepspeed():
     import deepspeed
 
+    rendezvous()
     deepspeed.init_distributed("gloo")
 
 
@@ -134,42 +134,16 @@ def warm(file):
 
 def compare(zerorun, layers, folder, record):
     make(int(layers), folder)
-    ways = {"zero": [], "fsdp2": [], "deepspeed": []}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    for _ in range(3):
-        for way in list(ways):
-            command = [zerorun, "-n", "2", sys.executable, __file__, way, folder]
-            run = subprocess.run(command, env=env, capture_output=True, text=True)
-            if run.returncode and way == "deepspeed":
-                print("bench: no row beside DeepSpeed:", run.stderr[-300:], file=sys.stderr)
-                del ways[way]
-                continue
-            if run.returncode:
-                sys.exit(run.stderr)
-            ways[way].append([float(word) for word in run.stdout.split("\n")[-2].split()])
-    middle = {way: [statistics.median(column) for column in zip(*runs)] for way, runs in ways.items()}
-    ours, rows = middle["zero"], []
-    for way, name, column in (("fsdp2", "FSDP2's way", 0), ("deepspeed", "DeepSpeed's way", 1)):
-        if way in middle:
-            theirs = middle[way]
-            rows.append((f"load over {name}", ours[column] / theirs[column], "x", ours[column],
-                         theirs[column], "s", name))
-            rows.append((f"load, memory over {name}", ours[2] / theirs[2], "x", ours[2] / 1e6,
-                         theirs[2] / 1e6, "MB", name))
-    rows.append(("load: beyond shards and Python", ours[2] / 1e6, "MB", ours[2] / 1e6, 0, "MB", "-"))
-    with open(record, "a", encoding="ascii") as file:
-        for what, figure, unit, mine, bare, inside, name in rows:
-            file.write(f"row\ttorch_load\tPyTorch: {what}\t2\t{figure:.6g}\t{unit}\t{mine:.6g}\t{bare:.6g}"
-                       f"\t{inside}\t{name}\n")
+    peers = Peers("torch_load", zerorun, record)
+    middle = peers.in_turns(("zero", "fsdp2", "deepspeed"), folder, optional=["deepspeed"])
+    ours = middle.pop("zero")
+    for theirs, name, column in zip(middle.values(), ("FSDP2's way", "DeepSpeed's way"), (0, 1)):
+        peers.ratio(f"PyTorch: load over {name}", ours[column], theirs[column], "s", name)
+        peers.ratio(f"PyTorch: load, memory over {name}", ours[2] / 1e6, theirs[2] / 1e6, "MB", name)
+    peers.row("PyTorch: load: beyond shards and Python", ours[2] / 1e6, "MB", ours[2] / 1e6, 0, "MB", "-")
 
 
 def load(way, folder):
-    for ours, theirs in (("RANK", "RANK"), ("WORLD_SIZE", "SIZE"), ("LOCAL_RANK", "LOCAL_RANK")):
-        if way != "zero":
-            os.environ.setdefault(ours, os.environ.get(f"OMPI_COMM_WORLD_{theirs}", ""))
     begin, build, fill = (globals()[f"{part}_{way}"] for part in ("begin", "build", "fill"))
     begin()
     dist.barrier()
@@ -191,11 +165,8 @@ def load(way, folder):
     dist.all_reduce(beyond)
     if dist.get_rank() == 0:
         beyond = beyond.item() - os.path.getsize(f"{folder}/model.safetensors")
-        print(f"{filled:.4f} {built + filled:.4f} {beyond}", flush=True)
+        print("figures", filled, built + filled, beyond)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 5:
-        compare(*sys.argv[1:])
-    else:
-        load(*sys.argv[1:])
+    (compare if len(sys.argv) == 5 else load)(*sys.argv[1:])

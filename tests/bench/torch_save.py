@@ -9,22 +9,22 @@ states, 300 MB in all.
 """
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 
-ROUNDS, STEPS = 3, 8
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from peers import ROUNDS, Peers
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
+
+import slurm_zero as zero
+
+STEPS = 8
 
 
 def train(kind, folder):
-    import torch
-    import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
-    from torch import nn
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
-    import slurm_zero as zero
-
     torch.set_num_threads(1)
     zero.init()
     beside = dist.new_group()
@@ -74,16 +74,10 @@ def train(kind, folder):
 
 
 def compare(zerorun, folder, record):
-    def run(kind):
-        command = [zerorun, "-n", "2", sys.executable, __file__, kind, f"{folder}/torch_save"]
-        out = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=True).stdout
-        return float(next(line for line in out.splitlines() if line.startswith("figures ")).split()[1])
-
-    pairs = [(run("zero"), run("fsdp2")) for _ in range(ROUNDS)]
-    ours, theirs = (statistics.median(column) for column in zip(*pairs))
-    with open(record, "a", encoding="ascii") as file:
-        file.write(f"row\ttorch_save\tPyTorch: pause of a save in the background over DCP's async_save\t2\t"
-                   f"{ours / theirs:.6g}\tx\t{ours:.6g}\t{theirs:.6g}\tms\tasync_save\n")
+    peers = Peers("torch_save", zerorun, record)
+    pauses = peers.in_turns(("zero", "fsdp2"), f"{folder}/torch_save")
+    peers.ratio("PyTorch: pause of a save in the background over DCP's async_save", pauses["zero"][0],
+                pauses["fsdp2"][0], "ms", "async_save")
 
 
 if __name__ == "__main__":

@@ -9,54 +9,19 @@
 
 need mpi
 scratch
-# The path differs in each run, so that pgrep finds the processes of this run only.
-program=$scratch/lost
-cp "$top_builddir/tests/ranks/lost" "$program" || fail "the program is not built"
 RANDOM=${ZERO_TEST_SEED:=$RANDOM}
 echo "ZERO_TEST_SEED=$ZERO_TEST_SEED"
-export LD_LIBRARY_PATH=$top_builddir/lib/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export ZERO_BACKEND=host ZERO_OPEN_SECONDS=60 ZERO_TEST_FILES=$scratch/files
-export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
-
-broken() {
-	cat "$scratch/out" >&2
-	fail "$*; ZERO_TEST_SEED=$ZERO_TEST_SEED"
-}
-
-# Shared memory and temporary files of jobs go where leftovers can be found.
-mkdir "$scratch/tmp" "$scratch/shm"
-export TMPDIR=$scratch/tmp OMPI_MCA_btl_vader_backing_directory=$scratch/shm
-
-# job RANKS ARGUMENT...: sets $status, and waits until no process is left
-job() {
-	local turn
-	rm -rf "$scratch/files" && mkdir "$scratch/files"
-	timeout 120 "$ZERORUN" --zero-preload=no -n "$1" "$program" "${@:2}" >"$scratch/out" 2>&1 </dev/null
-	status=$?
-	((status != 124)) || broken "$*: it did not end"
-	# The mpirun of Open MPI 4.1 may hang after all ranks have ended. It is then killed.
-	! grep -q 'mpirun hangs' "$scratch/out" || rm -rf "$scratch"/{tmp,shm}/*
-	for ((turn = 0; turn < 1200; turn++)); do
-		pgrep -f "^$program" >"$scratch/left" || return 0
-		sleep 0.05
-	done
-	broken "$*: processes are left: $(<"$scratch/left")"
-}
-
-# lines WORDS: of the first lines about a rank, those with WORDS; Open MPI may print in between
-lines() {
-	grep -E "(^|] )zero: rank.*; ending the job\$" "$scratch/out" | grep -cE "zero: $1"
-}
+export ZERO_BACKEND=host ZERO_OPEN_SECONDS=60
+# shellcheck source=tests/ranks/lost_job.sh
+. "$top_srcdir/tests/ranks/lost_job.sh" lost
 
 # is_lost WORDS RANKS RANK ACTION MILLISECONDS [ONLY]: one line says so
 is_lost() {
-	OMPI_MCA_orte_enable_recovery=1 job "${@:2}"
-	(($(lines "rank $3 on node [^ ]* \(pid [0-9]*\) $1") == 1 && $(lines .) == 1)) ||
-		broken "$*: other lines"
+	OMPI_MCA_orte_enable_recovery=1 names "$@"
 }
 
 job 3 0 none 0
-((status == 0)) || broken "no action: status $status"
+((status == 0)) || broken "no action"
 ! grep . "$scratch/out" || broken "no action: something is printed"
 
 is_lost "was killed by SIGKILL" 2 1 kill 100 gather
@@ -71,12 +36,12 @@ ZERO_WATCH_SECONDS=1 is_lost "is stopped .* 1 s" 4 2 stop 100 save
 LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so DOUBLE_RANKS_OF_NODE=1 NCCL_SOCKET_IFNAME=none \
 	job 3 0 none 0
 grep -q 'rank 0 (node node0) has no address on a network that' "$scratch/out" ||
-	broken "no addresses: status $status"
+	broken "no addresses"
 
 # Where the ranks are to go on they know at once that no other job can be opened.
 is_refused() {
 	ZERO_ON_FAULT=return OMPI_MCA_orte_enable_recovery=1 job 3 1 kill 1 reopen
-	[[ $(grep -c '^refused$' "$scratch/out") == 2 ]] || broken "a new job: status $status"
+	[[ $(grep -c '^refused$' "$scratch/out") == 2 ]] || broken "a new job"
 }
 is_refused
 if has_gpu_doubles; then
@@ -86,14 +51,14 @@ fi
 
 # A rank is stopped while the others wait for it in zero_open.
 ZERO_OPEN_SECONDS=2 job 3 1 stop -1
-((status != 0)) || broken "stopped in zero_open: status 0"
+((status != 0)) || broken "stopped in zero_open"
 read -r _ moment _ <"$scratch/files/at"
 grep -q '^zero: rank 0 .* in zero_open' "$scratch/out" || [[ $moment == open ]] ||
 	broken "stopped in zero_open: no line"
 
 # A rank that waits for too long prints which rank keeps it waiting, and what all do.
 ZERO_STALL_SECONDS=4 job 3 1 slow 120000
-((status != 0)) || broken "a stall: status 0"
+((status != 0)) || broken "a stall"
 (($(lines 'rank 1 on node .* keeps the others waiting for more than 4 s') == 1)) ||
 	broken "a stall: no line"
 grep -qE "^zero:   ranks 0,2: in .* \(operation [0-9]+\) for [0-9]" "$scratch/out" ||
@@ -103,7 +68,7 @@ grep -qE "^zero:   ranks 0,2: in .* \(operation [0-9]+\) for [0-9]" "$scratch/ou
 for ((i = 0; i < ${ZERO_TEST_KILLS:-2}; i++)); do
 	ranks=$((RANDOM % 3 + 2)) rank=$((RANDOM % ranks))
 	job $ranks $rank kill $((i % 2 ? RANDOM % 1000 : -RANDOM % 1000))
-	((status != 0)) || broken "killed: status 0"
+	((status != 0)) || broken "killed"
 	[[ $(lines .) == "$(lines 'rank .* (was killed by SIGKILL|died of signal 15|has waited)')" ]] ||
 		broken "rank $rank of $ranks is killed: other lines"
 done

@@ -4,23 +4,8 @@
  * after the other without waiting for each other. No MPI and no NCCL is there.
  */
 #include <dlfcn.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/syscall.h>
 
 #include "ranks.h"
-
-/* Also of another rank on this machine: waits until its process has ended. */
-static void wait_for_end(pid_t pid)
-{
-	struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-
-	/* A process that is gone cannot be opened. */
-	while (end.fd >= 0 && poll(&end, 1, -1) < 1)
-		continue;
-	if (end.fd >= 0)
-		close(end.fd);
-}
 
 static void agree(zero_job *job)
 {

@@ -4,9 +4,7 @@
  * told that it is about to be ended, and waits outside of the library for what does not come. After
  * "work" the others wait until the rank has ended, and then end well.
  */
-#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <time.h>
 
 #include "ranks.h"
@@ -24,16 +22,6 @@ static void wait_for_ever(void)
 {
 	while (true)
 		pause();
-}
-
-static void wait_for_end(pid_t pid)
-{
-	struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-
-	while (end.fd >= 0 && poll(&end, 1, -1) < 1)
-		continue;
-	if (end.fd >= 0)
-		close(end.fd);
 }
 
 static void write_last_words(int number)

@@ -7,39 +7,14 @@
 
 need mpi pmix
 scratch
-# The path differs in each run, so that pgrep finds the processes of this run only.
-program=$scratch/none_lost
-cp "$top_builddir/tests/ranks/none_lost" "$program" || fail "the program is not built"
-export LD_LIBRARY_PATH=$top_builddir/lib/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export ZERO_TEST_FILES=$scratch/files OMPI_MCA_orte_enable_recovery=1 ZERO_WATCH_SECONDS=2
-export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
-
-broken() {
-	cat "$scratch/out" >&2
-	fail "$*: status $status"
-}
-
-# job RANKS ARGUMENT...: sets $status, and waits until no process is left
-job() {
-	local turn
-	rm -rf "$scratch/files" && mkdir "$scratch/files"
-	timeout 120 "$ZERORUN" --zero-preload=no -n "$1" "$program" "${@:2}" >"$scratch/out" 2>&1 </dev/null
-	status=$?
-	((status != 124)) || broken "$*: it did not end"
-	for ((turn = 0; turn < 1200; turn++)); do
-		pgrep -f "^$program" >"$scratch/left" || return 0
-		sleep 0.05
-	done
-	broken "$*: processes are left: $(<"$scratch/left")"
-}
+export OMPI_MCA_orte_enable_recovery=1 ZERO_WATCH_SECONDS=2
+# shellcheck source=tests/ranks/lost_job.sh
+. "$top_srcdir/tests/ranks/lost_job.sh" none_lost
 
 # is_lost WORDS SPEAKERS RANKS RANK DEED: one line says so, and so many ranks say their last words
 is_lost() {
 	local count
-	job "${@:3}"
-	count=$(grep -cE '(^|] )zero: .*; ending the job$' "$scratch/out")
-	grep -qE "(^|] )zero: rank $4 on node [^ ]* \(pid [0-9]*\) $1" "$scratch/out" && ((count == 1)) ||
-		broken "$*: other lines"
+	names "$1" "${@:3}"
 	count=$(grep -c 'last words of rank' "$scratch/out")
 	((count == $2)) || broken "$*: last words of $count"
 }

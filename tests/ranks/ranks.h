@@ -6,12 +6,14 @@
 #ifndef RANKS_H
 #define RANKS_H
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "zero.h"
@@ -182,6 +184,18 @@ SOME const char *file_path(const char *name)
 	check(folder, "run me by tests/ranks/run.sh");
 	snprintf(path, sizeof(path), "%s/%s", folder, name);
 	return path;
+}
+
+/* Waits until a process on this machine has ended, which need not be a child. */
+SOME void wait_for_end(pid_t pid)
+{
+	struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+
+	/* A process that is gone cannot be opened. */
+	while (end.fd >= 0 && poll(&end, 1, -1) < 1)
+		continue;
+	if (end.fd >= 0)
+		close(end.fd);
 }
 
 /* Every rank's value of something, [world]. COLLECTIVE. */
