@@ -333,12 +333,12 @@ zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_
  * called again.
  *
  * A group is split into segments by (dtype, trainable). Within a segment, parameters begin at
- * multiples of 64 elements, and the segment is padded to a multiple of 64 * world elements, of
+ * multiples of 256 elements, and the segment is padded to a multiple of 256 * world elements, of
  * which rank r owns the r-th part. Bounds are counted in elements and do not depend on the type
  * that is gathered.
  *
  * The setting `allgather` says what is gathered as one. `grouped` keeps the groups. `single` cuts
- * them into single parameters; a parameter of less than 64 elements per rank is gathered together
+ * them into single parameters; a parameter of less than 256 elements per rank is gathered together
  * with a neighbouring one. `auto` cuts groups of more than `bucket` bytes.
  *
  * At stages 0 to 2 every rank has access to all of each segment. At stages 1 and 2, if all ranks

@@ -8,8 +8,9 @@
 
 #include "zero.h"
 
-/* Parameters and shards begin at multiples of so many elements: 64 bytes of the smallest type. */
-#define ZERO_ALIGN 64
+/* Parameters and shards begin at multiples of so many elements, so that no block of 8-bit states is on two
+   ranks, at any number of ranks. */
+#define ZERO_ALIGN 256
 
 enum zero_layout_mode { ZERO_LAYOUT_AUTO, ZERO_LAYOUT_SINGLE, ZERO_LAYOUT_GROUPED };
 

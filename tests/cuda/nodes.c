@@ -113,7 +113,7 @@ static void run(zero_dtype dtype, int apart)
 	int world = zero_world(job) / apart, members[MOST], rank = zero_rank(job) / apart;
 	bool member = zero_rank(job) % apart == apart - 1;
 	struct grid grid = make_grid(world, apart);
-	size_t part = (COUNT + 64 * (size_t)world - 1) / (64 * (size_t)world) * 64;
+	size_t part = (COUNT + 256 * (size_t)world - 1) / (256 * (size_t)world) * 256;
 	zero_source zero = zero_from_constant(0);
 	zero_traffic before, after;
 	zero_team *team = NULL;

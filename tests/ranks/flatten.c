@@ -135,10 +135,10 @@ static size_t counted(struct model *m, size_t group)
 			    tensors[u].trainable != tensors[t].trainable)
 				continue;
 			seen = seen || u < t;
-			segment += up(tensors[u].count, 64);
+			segment += up(tensors[u].count, 256);
 		}
 		if (!seen)
-			bytes += up(up(segment, 64 * ranks) * zero_dtype_size(tensors[t].dtype),
+			bytes += up(up(segment, 256 * ranks) * zero_dtype_size(tensors[t].dtype),
 				    PAGE);
 	}
 	return whole ? bytes : up((bytes + ranks - 1) / ranks, PAGE);

@@ -28,8 +28,8 @@ static struct model open_model(const char *settings)
 
 	model.a = new_group(model.job, "alpha");
 	model.b = new_group(model.job, "beta");
-	model.pa = new_param(model.a, "pa", ZERO_F32, 1000, true);
-	model.pb = new_param(model.b, "pb", ZERO_F32, 1000, true);
+	model.pa = new_param(model.a, "pa", ZERO_F32, 5000, true);
+	model.pb = new_param(model.b, "pb", ZERO_F32, 5000, true);
 	ok(zero_layout(model.job));
 	return model;
 }
@@ -137,7 +137,7 @@ static void gather_and_load(void)
 static void two_roots(void)
 {
 	struct model model = open_model("stage=3");
-	float *values = calloc(1000, sizeof(*values));
+	float *values = calloc(5000, sizeof(*values));
 	zero_source source;
 
 	check(values, "no memory");
@@ -174,7 +174,7 @@ static void teams_in_two_orders(void)
 
 	ok(zero_team_new(job, ranks, 2, &team));
 	ok(zero_group_new(job, "of a team", team, &group));
-	param = new_param(group, "p", ZERO_F32, 1000, true);
+	param = new_param(group, "p", ZERO_F32, 5000, true);
 	ok(zero_layout(job));
 	if (rank)
 		fails(zero_agree(job, NULL), ZERO_E_ORDER, "rank 0 began 'load of 'p'");
@@ -215,7 +215,7 @@ static void devices_in_two_orders(bool circle)
 		if (circle || !t)
 			ok(zero_team_new(job, ranks[t], 2, &team));
 		ok(zero_group_new(job, name, team, &groups[t]));
-		new_param(groups[t], name, ZERO_F32, 1000, true);
+		new_param(groups[t], name, ZERO_F32, 5000, true);
 		if (!team || zero_team_rank(team) >= 0)
 			mine[count++] = groups[t];
 	}
@@ -312,16 +312,16 @@ static zero_status fill(void *context, void *elements, size_t first, size_t coun
 static void failing_sources(struct model *model, int from)
 {
 	const char *path = rank == from ? "/nowhere/at all" : file_path("values");
-	size_t shape[] = {1000};
+	size_t shape[] = {5000};
 	zero_tensor tensor = {.name = "pa", .dtype = ZERO_F32, .ndim = 1, .path = path};
 	zero_source source = zero_from_file(&tensor);
-	float values[1000] = {0};
+	float values[5000] = {0};
 	FILE *file;
 
 	tensor.shape[0] = shape[0];
 	if (rank == 0) {
 		file = fopen(file_path("values"), "wb");
-		check(file && fwrite(values, 4, 1000, file) == 1000 && !fclose(file), "values");
+		check(file && fwrite(values, 4, 5000, file) == 5000 && !fclose(file), "values");
 	}
 	ok(zero_agree(model->job, NULL));
 	agreed(model->job, zero_load(model->pa, &source), ZERO_E_FILE, from, "/nowhere/at all");
@@ -329,14 +329,14 @@ static void failing_sources(struct model *model, int from)
 		tensor.path = file_path("values");
 	ok(zero_load(model->pa, &source));
 	/* The file ends before the end of one rank's slice. */
-	tensor.offset = rank == from ? 3999 : 0;
+	tensor.offset = rank == from ? 19999 : 0;
 	agreed(model->job, zero_load(model->pa, &source), ZERO_E_FORMAT, from, "'pa'");
 	tensor.offset = 0;
-	tensor.shape[0] = rank == from ? 999 : 1000;
+	tensor.shape[0] = rank == from ? 4999 : 5000;
 	agreed(model->job, zero_load(model->pa, &source), ZERO_E_FORMAT, from,
-	       "has shape [999], parameter 'pa' has [1000]");
+	       "has shape [4999], parameter 'pa' has [5000]");
 	source = zero_from_file(rank == from ? NULL : &tensor);
-	tensor.shape[0] = 1000;
+	tensor.shape[0] = 5000;
 	agreed(model->job, zero_load(model->pa, &source), ZERO_E_INVALID, from,
 	       "missing from the file?");
 	source = zero_from_callback(fill, rank == from ? values : NULL);

@@ -16,7 +16,7 @@ static bool same_segment(const struct tensor *a, const struct tensor *b)
 /* Which tensors are gathered as one. */
 static void cut(struct group *group, const char *allgather, size_t bucket)
 {
-	size_t flat = 0, bytes = 0, small = 64 * (size_t)group->world;
+	size_t flat = 0, bytes = 0, small = 256 * (size_t)group->world;
 	bool has_large = false;
 
 	for (size_t i = 0; i < group->count; i++) {
@@ -57,9 +57,9 @@ void lay_out(struct model *model)
 					continue;
 				if (j == i)
 					tensor->first = end;
-				end = round_up(end + group->tensors[j].count, 64);
+				end = round_up(end + group->tensors[j].count, 256);
 			}
-			tensor->segment = round_up(end, 64 * (size_t)group->world);
+			tensor->segment = round_up(end, 256 * (size_t)group->world);
 		}
 	}
 }
@@ -135,7 +135,7 @@ uint64_t scatter_bytes(const struct model *model, const struct tensor *tensor)
 	return (tensor->count - count) * size;
 }
 
-/* A parameter is padded to 64 elements, a segment to 64 * world and whole pages. */
+/* A parameter is padded to 256 elements, a segment to 256 * world and whole pages. */
 void check_shards_memory(const struct model *model, const zero_memory *memory)
 {
 	size_t least = 0, most = 0;
@@ -149,7 +149,7 @@ void check_shards_memory(const struct model *model, const zero_memory *memory)
 				continue;
 			stored(model, tensor, &first, &count);
 			least += count * size;
-			most += (count + 64 + 64 * (size_t)tensor->group->world) * size + 4096;
+			most += (count + 256 + 256 * (size_t)tensor->group->world) * size + 4096;
 		}
 	check(memory->shards.now >= least && memory->shards.now <= most,
 	      "shards of %zu bytes, not %zu to %zu", memory->shards.now, least, most);

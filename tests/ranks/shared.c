@@ -262,7 +262,7 @@ static size_t whole_pages(size_t bytes)
 /* A rank's part of the output of one parameter of `count` elements that is gathered alone. */
 static size_t part_of(const zero_job *job, size_t count, size_t size)
 {
-	size_t unit = 64 * (size_t)world, share = (size_t)sharing(job);
+	size_t unit = 256 * (size_t)world, share = (size_t)sharing(job);
 	size_t bytes = whole_pages((count + unit - 1) / unit * unit * size);
 
 	return is_replicated(job) ? bytes : whole_pages((bytes + share - 1) / share);
@@ -416,7 +416,7 @@ static uint64_t collectives_now(zero_job *job)
 static void limited(int fit)
 {
 	/* Each output is 50021 elements of f32 as bf16, 777 of bf16 and 65 of i32. */
-	size_t unit = 64 * (size_t)world, bytes = 0;
+	size_t unit = 256 * (size_t)world, bytes = 0;
 	char settings[64];
 	struct model model;
 	uint64_t before;

@@ -233,14 +233,14 @@ static void traffic(void)
 		size_t peers = shapes[g].count - 1, segments = 0, bytes = 0;
 
 		for (size_t p = g * PER_GROUP; p < (g + 1) * PER_GROUP; p++) {
-			size_t unit = 64 * (peers + 1), count = (count_of(p) + 63) / 64 * 64;
+			size_t unit = 256 * (peers + 1), count = (count_of(p) + 255) / 256 * 256;
 
 			/* The last is in the first one's segment. */
 			if (p % PER_GROUP == 3)
 				continue;
-			count += p % PER_GROUP ? 0 : 64;
+			count += p % PER_GROUP ? 0 : 256;
 			segments++;
-			bytes += (count + unit - 1) / unit * 64 * zero_dtype_size(dtype_of(p));
+			bytes += (count + unit - 1) / unit * 256 * zero_dtype_size(dtype_of(p));
 		}
 		if (!is_member(g, rank) || !peers)
 			continue;

@@ -30,7 +30,7 @@ static zero_status lay_out(struct group *group)
 
 static void make_group(struct group *group, uint64_t *random)
 {
-	static const size_t edges[] = {0, 1, 63, 64, 65, 127, 128, 129, 192, 256, 512, 513};
+	static const size_t edges[] = {0, 1, 255, 256, 257, 511, 512, 513, 768, 1024, 2048, 2049};
 
 	memset(group, 0, sizeof(*group));
 	group->world = 1 + random_below(random, 9);
@@ -216,24 +216,29 @@ static const struct {
 	 ZERO_LAYOUT_SINGLE,
 	 2,
 	 1,
-	 {128, 127, 128, 99},
+	 {512, 511, 512, 99},
 	 {0, 0, 1}},
 	{"the first small one joins the next",
 	 ZERO_LAYOUT_SINGLE,
 	 2,
 	 1,
-	 {5, 128, 128, 99},
+	 {5, 512, 512, 99},
 	 {0, 0, 1}},
-	{"small ones alone are one", ZERO_LAYOUT_SINGLE, 4, 1, {5, 255, 0, 99}, {0, 0, 0}},
-	{"64 elements a rank are not small", ZERO_LAYOUT_SINGLE, 1, 1, {64, 63, 64, 99}, {0, 0, 1}},
+	{"small ones alone are one", ZERO_LAYOUT_SINGLE, 4, 1, {5, 1023, 0, 99}, {0, 0, 0}},
+	{"256 elements a rank are not small",
+	 ZERO_LAYOUT_SINGLE,
+	 1,
+	 1,
+	 {256, 255, 256, 99},
+	 {0, 0, 1}},
 	{"the bucket is full to the byte",
 	 ZERO_LAYOUT_AUTO,
 	 1,
-	 800,
-	 {100, 100, 100, 99},
+	 2400,
+	 {300, 300, 300, 99},
 	 {0, 0, 1}},
-	{"one byte less", ZERO_LAYOUT_AUTO, 1, 799, {100, 100, 100, 99}, {0, 1, 2}},
-	{"larger than the bucket", ZERO_LAYOUT_AUTO, 1, 100, {5, 1000, 7, 100, 99}, {0, 0, 0, 1}},
+	{"one byte less", ZERO_LAYOUT_AUTO, 1, 2399, {300, 300, 300, 99}, {0, 1, 2}},
+	{"larger than the bucket", ZERO_LAYOUT_AUTO, 1, 100, {5, 1000, 7, 300, 99}, {0, 0, 0, 1}},
 	{"grouped is one", ZERO_LAYOUT_GROUPED, 1, 1, {1000, 1000, 5, 99}, {0, 0, 0}},
 };
 
@@ -290,9 +295,9 @@ START_TEST(lays_out_what_is_merely_large)
 	group.items[0] = (struct zero_layout_item){.dtype = ZERO_U8, .count = 5000000001};
 	group.items[1] = (struct zero_layout_item){.dtype = ZERO_U8, .count = (size_t)1 << 40};
 	ck_assert_int_eq(lay_out(&group), ZERO_OK);
-	ck_assert_uint_eq(group.items[1].first, 5000000064);
+	ck_assert_uint_eq(group.items[1].first, 5000000256);
 	ck_assert_uint_eq(group.segments[0].count % 192, 0);
-	ck_assert_uint_ge(group.segments[0].count, 5000000064 + ((size_t)1 << 40));
+	ck_assert_uint_ge(group.segments[0].count, 5000000256 + ((size_t)1 << 40));
 	free(group.segments);
 }
 END_TEST
