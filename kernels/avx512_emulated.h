@@ -51,6 +51,58 @@ static inline simde__m256i emulated_cvtepi32_epi16(simde__m512i u)
 	return simde_mm256_loadu_si256((const simde__m256i *)to);
 }
 
+#undef _mm512_cvtepu8_epi32
+#define _mm512_cvtepu8_epi32 emulated_cvtepu8_epi32
+static inline simde__m512i emulated_cvtepu8_epi32(simde__m128i b)
+{
+	uint8_t from[16];
+	uint32_t to[16];
+
+	memcpy(from, &b, sizeof(from));
+	for (int k = 0; k < 16; k++)
+		to[k] = from[k];
+	return simde_mm512_loadu_si512(to);
+}
+
+#undef _mm512_cvtepi32_epi8
+#define _mm512_cvtepi32_epi8 emulated_cvtepi32_epi8
+static inline simde__m128i emulated_cvtepi32_epi8(simde__m512i u)
+{
+	uint32_t from[16];
+	uint8_t to[16];
+
+	memcpy(from, &u, sizeof(from));
+	for (int k = 0; k < 16; k++)
+		to[k] = (uint8_t)from[k];
+	return simde_mm_loadu_si128((const simde__m128i *)to);
+}
+
+#undef _mm512_cvtepi32_ps
+#define _mm512_cvtepi32_ps emulated_cvtepi32_ps
+static inline simde__m512 emulated_cvtepi32_ps(simde__m512i u)
+{
+	int32_t from[16];
+	float to[16];
+
+	memcpy(from, &u, sizeof(from));
+	for (int k = 0; k < 16; k++)
+		to[k] = (float)from[k];
+	return simde_mm512_loadu_ps(to);
+}
+
+#undef _mm512_cvttps_epi32
+#define _mm512_cvttps_epi32 emulated_cvttps_epi32
+static inline simde__m512i emulated_cvttps_epi32(simde__m512 v)
+{
+	float from[16];
+	int32_t to[16];
+
+	memcpy(from, &v, sizeof(from));
+	for (int k = 0; k < 16; k++)
+		to[k] = (int32_t)from[k];
+	return simde_mm512_loadu_si512(to);
+}
+
 #undef _mm512_cvtph_ps
 #define _mm512_cvtph_ps emulated_cvtph_ps
 static inline simde__m512 emulated_cvtph_ps(simde__m256i h)

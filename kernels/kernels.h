@@ -13,6 +13,23 @@
 
 #include "backend/backend.h"
 
+/*
+ * A dynamic map (Dettmers et al., arXiv 2110.02861): 256 values of [-1, 1], or of [0, 1], that ascend and
+ * are the denser the nearer to 0. A block of values has one scale, the largest of their magnitudes.
+ * With j = code + 1, or 2 |code - 127| + 1 in a signed map, and d its decade, the lower three bits of
+ * its exponent as a float, a value is j * value_by[d] + value_at[d], with the sign of code - 127.
+ */
+enum { ZERO_BLOCK = 256 /* elements */ };
+
+struct zero_dynamic_map {
+	float value_by[8], value_at[8];
+	/* Decade d, of which 0 has the magnitude 0 alone, ends at bound[d]. Its codes of positive values
+	   are, with 127 more in a signed map, the integer part of x * code_by[d] + code_at[d], but at
+	   most code_most[d]; and one more from x = `one` on. */
+	float bound[8], code_by[8], code_at[8], code_most[8], one;
+	bool is_signed;
+};
+
 struct zero_kernels {
 	const char *isa; /* "avx512", "avx2", "neon", "scalar" */
 
@@ -44,6 +61,15 @@ struct zero_kernels {
 	/* clang-format on */
 	void (*adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
+	/* codes[i] = the code of the value that is nearest to x[i] / absmax, which is written for each
+	   block of ZERO_BLOCK elements, of which the last may be shorter. A block with a NaN or an
+	   infinity becomes NaN, one of zeros and subnormals 0. x has no negative value where the map
+	   has none. */
+	void (*quantize)(const struct zero_dynamic_map *map, uint8_t *codes, float *absmax,
+			 const float *x, size_t count);
+	/* x[i] = absmax * the value of codes[i]. NaN results are 0x7fc00000. */
+	void (*dequantize)(const struct zero_dynamic_map *map, float *x, const uint8_t *codes,
+			   const float *absmax, size_t count);
 	/* out[i] = element first + i of a uniform random sequence in [low, high); f32, f16, bf16 or
 	   f64. Philox 4x32-10: element i uses word i % 4 of block i / 4, with key `seed` and
 	   counter {block, stream}. It is calculated in f64 from the upper 24 bits of the word (for
@@ -64,6 +90,9 @@ struct zero_kernels {
 
 /* The table that every build and machine has. */
 extern const struct zero_kernels zero_kernels_scalar;
+
+/* The map of values of either sign, or of values >= 0. */
+const struct zero_dynamic_map *zero_dynamic_map(bool is_signed);
 
 /* The best table for "auto", or that of the named set; NULL if this build or machine lacks it. */
 const struct zero_kernels *zero_kernels_choose(const char *isa);

@@ -6,6 +6,7 @@ KERNEL_SOURCES = \
 	kernels/isa_table.c \
 	kernels/norm2.c \
 	kernels/philox.c \
+	kernels/quantize.c \
 	kernels/sum.c
 # philox.c is plain loops, which some compilers do not vectorise at -O2.
 KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize
@@ -23,7 +24,11 @@ noinst_HEADERS += \
 	kernels/simd_scalar.h
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
 kernels_libkernels_la_SOURCES = \
-	kernels/convert.c kernels/dispatch.c kernels/fill.c kernels/transpose.c
+	kernels/convert.c \
+	kernels/dispatch.c \
+	kernels/dynamic_map.c \
+	kernels/fill.c \
+	kernels/transpose.c
 kernels_libkernels_la_LIBADD = kernels/libscalar.la
 
 kernels_libscalar_la_SOURCES = $(KERNEL_SOURCES)

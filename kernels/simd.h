@@ -2,7 +2,8 @@
 /*
  * Vectors of the instruction set that is compiled for (-DZERO_ISA=avx512, avx2, neon or scalar), so
  * that a kernel is written once. Arithmetic uses the operators of C, which compilers have for vectors;
- * in the scalar set a vector is one float.
+ * in the scalar set a vector is one float. vec8 is a table of eight floats, vec8_at(table, at) the
+ * elements of it; vec_from_int and vec_to_int convert to and from 32-bit integers with a sign.
  *
  * Which NaN an operation returns depends on the order of its operands, which the compiler chooses.
  * So kernels pass their results through vec_canon, which replaces every NaN by 0x7fc00000.
@@ -33,6 +34,10 @@ void ZERO_NAME(sum)(float *out, zero_dtype from, const void *const *in, int n, s
 double ZERO_NAME(norm2)(const float *x, size_t count);
 void ZERO_NAME(adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
+void ZERO_NAME(quantize)(const struct zero_dynamic_map *map, uint8_t *codes, float *absmax,
+			 const float *x, size_t count);
+void ZERO_NAME(dequantize)(const struct zero_dynamic_map *map, float *x, const uint8_t *codes,
+			   const float *absmax, size_t count);
 void ZERO_NAME(fill_uniform)(zero_dtype dtype, void *out, size_t first, size_t count, double low,
 			     double high, uint64_t seed, uint64_t stream);
 int ZERO_NAME(uniform_ends)(zero_dtype dtype, double low, double high, double *first, double *last);
@@ -68,6 +73,12 @@ static inline vecu vec_bits(vec v)
 static inline vec vec_from_bits(vecu u)
 {
 	return (vec)u;
+}
+
+/* All ones in the lanes of which it is true, else zero. */
+static inline vecu vec_at_least(vec a, vec b)
+{
+	return (vecu)(a >= b);
 }
 
 /* All ones in the lanes that are NaN, else zero. */

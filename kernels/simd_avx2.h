@@ -8,6 +8,7 @@
 typedef __m256 vec;
 typedef __m256d vecd;
 typedef __m128i vech;
+typedef __m256 vec8;
 typedef uint32_t vecu __attribute__((vector_size(32)));
 
 static inline vec vec_set(float x)
@@ -90,6 +91,54 @@ static inline vech vecu_narrow(vecu u)
 static inline vecu vech_widen(vech h)
 {
 	return (vecu)_mm256_cvtepu16_epi32(h);
+}
+
+static inline vecu vecu_max(vecu a, vecu b)
+{
+	return (vecu)_mm256_max_epu32((__m256i)a, (__m256i)b);
+}
+
+static inline vec vec_max(vec a, vec b)
+{
+	return _mm256_max_ps(a, b);
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+	return _mm256_min_ps(a, b);
+}
+
+static inline vec vec_from_int(vecu u)
+{
+	return _mm256_cvtepi32_ps((__m256i)u);
+}
+
+static inline vecu vec_to_int(vec v)
+{
+	return (vecu)_mm256_cvttps_epi32(v);
+}
+
+static inline vec8 vec8_load(const float *p)
+{
+	return _mm256_loadu_ps(p);
+}
+
+static inline vec vec8_at(vec8 table, vecu at)
+{
+	return _mm256_permutevar8x32_ps(table, (__m256i)at);
+}
+
+static inline vecu vecu_load_bytes(const uint8_t *p)
+{
+	return (vecu)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+
+/* Values are below 2^8, so the packing does not saturate. */
+static inline void vecu_store_bytes(uint8_t *p, vecu u)
+{
+	const vech h = vecu_narrow(u);
+
+	_mm_storel_epi64((__m128i *)p, _mm_packus_epi16(h, h));
 }
 
 static inline vech vec_to_f16(vec v)

@@ -12,6 +12,7 @@
 typedef __m512 vec;
 typedef __m512d vecd;
 typedef __m256i vech; /* 16-bit elements, as many as in vec */
+typedef __m512 vec8;
 typedef uint32_t vecu __attribute__((vector_size(64)));
 
 static inline vec vec_set(float x)
@@ -92,6 +93,51 @@ static inline vech vecu_narrow(vecu u)
 static inline vecu vech_widen(vech h)
 {
 	return (vecu)_mm512_cvtepu16_epi32(h);
+}
+
+static inline vecu vecu_max(vecu a, vecu b)
+{
+	return (vecu)_mm512_max_epu32((__m512i)a, (__m512i)b);
+}
+
+static inline vec vec_max(vec a, vec b)
+{
+	return _mm512_max_ps(a, b);
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+	return _mm512_min_ps(a, b);
+}
+
+static inline vec vec_from_int(vecu u)
+{
+	return _mm512_cvtepi32_ps((__m512i)u);
+}
+
+static inline vecu vec_to_int(vec v)
+{
+	return (vecu)_mm512_cvttps_epi32(v);
+}
+
+static inline vec8 vec8_load(const float *p)
+{
+	return _mm512_castps256_ps512(_mm256_loadu_ps(p));
+}
+
+static inline vec vec8_at(vec8 table, vecu at)
+{
+	return _mm512_permutexvar_ps((__m512i)at, table);
+}
+
+static inline vecu vecu_load_bytes(const uint8_t *p)
+{
+	return (vecu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
+static inline void vecu_store_bytes(uint8_t *p, vecu u)
+{
+	_mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)u));
 }
 
 static inline vech vec_to_f16(vec v)

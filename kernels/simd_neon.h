@@ -11,6 +11,7 @@
 typedef float32x4_t vec;
 typedef float64x2_t vecd;
 typedef uint16x4_t vech;
+typedef uint8x16x2_t vec8;
 typedef uint32_t vecu __attribute__((vector_size(16)));
 
 static inline vec vec_set(float x)
@@ -92,6 +93,53 @@ static inline vech vecu_narrow(vecu u)
 static inline vecu vech_widen(vech h)
 {
 	return (vecu)vmovl_u16(h);
+}
+
+static inline vecu vecu_max(vecu a, vecu b)
+{
+	return (vecu)vmaxq_u32((uint32x4_t)a, (uint32x4_t)b);
+}
+
+static inline vec vec_max(vec a, vec b)
+{
+	return vmaxq_f32(a, b);
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+	return vminq_f32(a, b);
+}
+
+static inline vec vec_from_int(vecu u)
+{
+	return vcvtq_f32_s32((int32x4_t)u);
+}
+
+static inline vecu vec_to_int(vec v)
+{
+	return (vecu)vcvtq_s32_f32(v);
+}
+
+static inline vec8 vec8_load(const float *p)
+{
+	return vld1q_u8_x2((const uint8_t *)p);
+}
+
+/* The bytes of element k are at 4 k and on. */
+static inline vec vec8_at(vec8 table, vecu at)
+{
+	return (vec)vqtbl2q_u8(table, (uint8x16_t)(at * 0x04040404 + 0x03020100));
+}
+
+static inline vecu vecu_load_bytes(const uint8_t *p)
+{
+	return (vecu){p[0], p[1], p[2], p[3]};
+}
+
+static inline void vecu_store_bytes(uint8_t *p, vecu u)
+{
+	for (int k = 0; k < 4; k++)
+		p[k] = (uint8_t)u[k];
 }
 
 static inline vech vec_to_f16(vec v)

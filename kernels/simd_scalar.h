@@ -7,6 +7,7 @@ typedef float vec;
 typedef double vecd;
 typedef uint16_t vech;
 typedef uint32_t vecu;
+typedef const float *vec8;
 
 static inline vec vec_set(float x)
 {
@@ -86,6 +87,56 @@ static inline vech vecu_narrow(vecu u)
 static inline vecu vech_widen(vech h)
 {
 	return h;
+}
+
+static inline vecu vecu_max(vecu a, vecu b)
+{
+	return a > b ? a : b;
+}
+
+static inline vec vec_max(vec a, vec b)
+{
+	return a > b ? a : b;
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+	return a < b ? a : b;
+}
+
+static inline vec vec_from_int(vecu u)
+{
+	return (float)(int32_t)u;
+}
+
+static inline vecu vec_to_int(vec v)
+{
+	return (vecu)(int32_t)v;
+}
+
+static inline vec8 vec8_load(const float *p)
+{
+	return p;
+}
+
+static inline vec vec8_at(vec8 table, vecu at)
+{
+	return table[at];
+}
+
+static inline vecu vec_at_least(vec a, vec b)
+{
+	return a >= b ? ~0u : 0;
+}
+
+static inline vecu vecu_load_bytes(const uint8_t *p)
+{
+	return *p;
+}
+
+static inline void vecu_store_bytes(uint8_t *p, vecu u)
+{
+	*p = (uint8_t)u;
 }
 
 static inline vecu vec_bits(vec v)

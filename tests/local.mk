@@ -24,6 +24,7 @@ UNIT_TESTS = \
 	tests/unit/test_options \
 	tests/unit/test_philox \
 	tests/unit/test_progress \
+	tests/unit/test_quantize \
 	tests/unit/test_record \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
@@ -147,6 +148,9 @@ tests_unit_test_progress_LDADD = $(UNIT_LIBS)
 tests_unit_test_philox_SOURCES = tests/unit/test_philox.c tests/unit/sets.h
 tests_unit_test_philox_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_philox_LDADD = $(tests_unit_test_kernels_LDADD)
+tests_unit_test_quantize_SOURCES = tests/unit/test_quantize.c tests/unit/sets.h
+tests_unit_test_quantize_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_quantize_LDADD = $(tests_unit_test_kernels_LDADD)
 
 # The device's kernels, compiled for the host. The cases are those of tests/gpu/kernels.
 tests_unit_test_device_SOURCES = \
