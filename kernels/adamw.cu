@@ -78,12 +78,12 @@ template <zero_dtype low> ZERO_INLINE void adamw_as(const zero_device_adamw &arg
 	body.c = adamw_constants_of(args.state ? zero_adamw_args_of_step(&args.args, args.state)
 					       : args.args);
 	body.p = args.p;
-	body.m = args.m;
-	body.v = args.v;
+	body.m = args.moments.m;
+	body.v = args.moments.v;
 	body.g = args.g;
 	body.copy = args.low;
-	if (past_boundary<4>(args.m, sizeof(float)) != past ||
-	    past_boundary<4>(args.v, sizeof(float)) != past ||
+	if (past_boundary<4>(args.moments.m, sizeof(float)) != past ||
+	    past_boundary<4>(args.moments.v, sizeof(float)) != past ||
 	    past_boundary<4>(args.g, sizeof(float)) != past ||
 	    (low != ZERO_DTYPE_PARAM && past_boundary<4>(args.low, low_size) != past))
 		past = 4;

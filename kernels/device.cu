@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All kernels of the device, for one image. */
 #include "adamw.cu"
+#include "adamw_8bit.cu"
 #include "cast.cu"
 #include "copy_many.cu"
 #include "fill.cu"

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "backend/backend.h"
+#include "dynamic_map.h"
 
 #ifdef __CUDACC__
 #define ZERO_DEVICE_TOO __host__ __device__
@@ -55,16 +56,18 @@ struct zero_device_sum {
 	bool accumulate; /* add the sum to out */
 };
 
-/* zero_device_adamw. With `state`, scale and corrections are read from there, and nothing is changed
-   if the step is skipped. */
+/* zero_device_adamw, and zero_device_adamw_8bit, which needs a block for each ZERO_BLOCK elements. With
+   `state`, scale and corrections are read from there, and nothing is changed if the step is skipped. */
 struct zero_device_adamw {
 	struct zero_adamw_args args;
 	const struct zero_step_state *state; /* NULL: none */
-	float *p, *m, *v;
+	float *p;
+	struct zero_moments moments;
 	const float *g;
 	void *low; /* NULL, or p in low_dtype too */
 	size_t count;
 	zero_dtype low_dtype;
+	struct zero_dynamic_map maps[2]; /* of values >= 0, and of either sign; for 8 bits alone */
 };
 
 /*

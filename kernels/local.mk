@@ -15,6 +15,7 @@ noinst_HEADERS += \
 	kernels/avx512_emulated.h \
 	kernels/device.cuh \
 	kernels/device.h \
+	kernels/dynamic_map.h \
 	kernels/kernels.h \
 	kernels/log_sin_cos.h \
 	kernels/simd.h \
@@ -75,6 +76,7 @@ endif
 DEVICE_KERNELS = \
 	kernels/device.cu \
 	kernels/adamw.cu \
+	kernels/adamw_8bit.cu \
 	kernels/cast.cu \
 	kernels/copy_many.cu \
 	kernels/fill.cu \
@@ -86,6 +88,7 @@ EXTRA_DIST += $(DEVICE_KERNELS)
 
 if HAVE_CUDA
 kernels/device.fatbin: $(DEVICE_KERNELS) kernels/device.cuh kernels/log_sin_cos.h kernels/device.h \
+		kernels/dynamic_map.h \
 		lib/backend/backend.h lib/backend/step_rule.h lib/core/module.h lib/zero.h
 	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \
 		-I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) -o $@.new \

@@ -239,6 +239,14 @@ struct zero_adamw_args {
 	float scale;       /* factor of the gradient, applied first */
 };
 
+/* Where the moments of elements to step are: f32, or codes with an absmax for each ZERO_BLOCK of them, of
+   which the first begins at the first element; see kernels/kernels.h. */
+struct zero_moments {
+	float *m, *v; /* NULL: the others are */
+	uint8_t *m_codes, *v_codes;
+	float *m_absmax, *v_absmax;
+};
+
 /*
  * What a step makes of the norm, in memory of the backend: the kernel that steps reads it there, so
  * that a device need not ask the host.
@@ -464,13 +472,14 @@ struct zero_backend_ops {
 	void (*step_rule)(struct zero_backend *backend, const struct zero_step_rule *rule);
 	/* Computes rule->groups. They are in host memory if rule->state is. */
 	void (*group_rule)(struct zero_backend *backend, const struct zero_group_rule *rule);
-	/* A step of AdamW on f32 p, m and v [count] with gradient g[count]. If `low` is not NULL, p
-	   is also written there as low_dtype. Scale and corrections are those of `state` instead of
+	/* A step of AdamW on f32 p[count] and its moments with gradient g[count]. If `low` is not
+	   NULL, p is also written there as low_dtype. Scale and corrections are those of `state` instead of
 	   `args`, and nothing is changed if the step is skipped. `state` is in host memory if all
 	   else is. */
 	void (*adamw)(struct zero_backend *backend, const struct zero_adamw_args *args,
-		      const struct zero_step_state *state, float *p, float *m, float *v,
-		      const float *g, void *low, zero_dtype low_dtype, size_t count);
+		      const struct zero_step_state *state, float *p,
+		      const struct zero_moments *moments, const float *g, void *low,
+		      zero_dtype low_dtype, size_t count);
 
 	/* ---- kernels on host memory, done when they return ---- */
 

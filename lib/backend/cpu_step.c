@@ -3,7 +3,8 @@
 #include "workers.h"
 
 enum {
-	LINE = 64,         /* bounds of parts are multiples of it: no cache line has two writers */
+	LINE = 64,         /* no cache line has two writers */
+	PIECE = 512,       /* elements whose moments are f32 for a moment */
 	SHORTEST = 16384,  /* elements of a part: less is done before another thread wakes up */
 	LONGEST = 1 << 18, /* so many let the kernels store past the cache */
 	NORM_PARTS = 1024,
@@ -20,12 +21,37 @@ static size_t rounded_up(size_t count, size_t to)
 struct adamw {
 	const struct zero_kernels *kernels;
 	const struct zero_adamw_args *args;
-	float *p, *m, *v;
+	float *p;
+	const struct zero_moments *moments;
 	const float *g;
 	char *low;
 	zero_dtype low_dtype;
 	size_t count, length;
 };
+
+/* The part from element `at` on. */
+static void step_8bit(const struct adamw *a, size_t at, size_t count)
+{
+	const struct zero_moments *moments = a->moments;
+	const struct zero_dynamic_map *of_m = zero_dynamic_map(true),
+				      *of_v = zero_dynamic_map(false);
+	size_t low_size = a->low_dtype == ZERO_F32 ? sizeof(float) : sizeof(uint16_t);
+	float m[PIECE], v[PIECE];
+
+	for (size_t end = at + count, now; at < end; at += now) {
+		uint8_t *m_codes = moments->m_codes + at, *v_codes = moments->v_codes + at;
+		float *m_absmax = moments->m_absmax + at / ZERO_BLOCK;
+		float *v_absmax = moments->v_absmax + at / ZERO_BLOCK;
+
+		now = end - at < PIECE ? end - at : (size_t)PIECE;
+		a->kernels->dequantize(of_m, m, m_codes, m_absmax, now);
+		a->kernels->dequantize(of_v, v, v_codes, v_absmax, now);
+		a->kernels->adamw(a->args, a->p + at, m, v, a->g + at,
+				  a->low ? a->low + at * low_size : NULL, a->low_dtype, now);
+		a->kernels->quantize(of_m, m_codes, m_absmax, m, now);
+		a->kernels->quantize(of_v, v_codes, v_absmax, v, now);
+	}
+}
 
 static void adamw_part(void *context, size_t i)
 {
@@ -35,18 +61,23 @@ static void adamw_part(void *context, size_t i)
 
 	if (count > a->length)
 		count = a->length;
-	a->kernels->adamw(a->args, a->p + first, a->m + first, a->v + first, a->g + first,
-			  a->low ? a->low + first * low_size : NULL, a->low_dtype, count);
+	if (a->moments->m)
+		a->kernels->adamw(a->args, a->p + first, a->moments->m + first,
+				  a->moments->v + first, a->g + first,
+				  a->low ? a->low + first * low_size : NULL, a->low_dtype, count);
+	else
+		step_8bit(a, first, count);
 }
 
 /* Long arrays are cut into parts of LONGEST, shorter ones into 16. */
 void zero_cpu_adamw(struct zero_workers *workers, const struct zero_kernels *kernels,
-		    const struct zero_adamw_args *args, float *p, float *m, float *v,
-		    const float *g, void *low, zero_dtype low_dtype, size_t count)
+		    const struct zero_adamw_args *args, float *p,
+		    const struct zero_moments *moments, const float *g, void *low,
+		    zero_dtype low_dtype, size_t count)
 {
-	struct adamw a = {kernels, args, p, m, v, g, low, low_dtype, count, 0};
+	struct adamw a = {kernels, args, p, moments, g, low, low_dtype, count, 0};
 
-	a.length = rounded_up(count / 16 + 1, LINE);
+	a.length = rounded_up(count / 16 + 1, ZERO_BLOCK);
 	a.length = a.length < SHORTEST ? SHORTEST : a.length > LONGEST ? LONGEST : a.length;
 	zero_workers_run(workers, adamw_part, &a, count / a.length + (count % a.length != 0));
 }

@@ -34,10 +34,11 @@ void zero_workers_run(struct zero_workers *workers, void (*work)(void *context, 
 
 /* ---- cpu_step.c: kernels of kernels.h by several threads ------------------------------------- */
 
-/* adamw, with the same bits. */
+/* adamw, with the same bits; moments of 8 bits are f32 for a moment. */
 void zero_cpu_adamw(struct zero_workers *workers, const struct zero_kernels *kernels,
-		    const struct zero_adamw_args *args, float *p, float *m, float *v,
-		    const float *g, void *low, zero_dtype low_dtype, size_t count);
+		    const struct zero_adamw_args *args, float *p,
+		    const struct zero_moments *moments, const float *g, void *low,
+		    zero_dtype low_dtype, size_t count);
 /* The sum of the squares: of parts whose length depends on count alone, in their order. */
 double zero_cpu_norm2(struct zero_workers *workers, const struct zero_kernels *kernels,
 		      const float *x, size_t count);

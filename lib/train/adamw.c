@@ -10,7 +10,8 @@
 struct part {
 	char *stored;
 	zero_dtype dtype;
-	float *master, *m, *v; /* master: NULL for f32 */
+	float *master; /* NULL for f32 */
+	struct zero_moments moments;
 	const float *g;
 	size_t count;
 };
@@ -22,7 +23,7 @@ static void step_in_place(const zero_group *group, const struct zero_adamw_args 
 	zero_job *job = group->job;
 	float *p = part->master ? part->master : (float *)(void *)part->stored;
 
-	job->ops->adamw(job->backend, args, group->step_state, p, part->m, part->v, part->g,
+	job->ops->adamw(job->backend, args, group->step_state, p, &part->moments, part->g,
 			part->master ? part->stored : NULL, part->dtype, part->count);
 }
 
@@ -51,12 +52,12 @@ static void step_staged(const zero_group *group, const struct zero_adamw_args *a
 	int which = 0;
 
 	for (size_t at = 0; at < part->count; at += now, which = !which, mark = next) {
-		struct part piece = {.stored = job->model->offload_buffers[which][1],
-				     .dtype = part->dtype,
-				     .master = part->master ? part->master + at : NULL,
-				     .m = part->m + at,
-				     .v = part->v + at,
-				     .g = job->model->offload_buffers[which][0]};
+		struct part piece = {
+			.stored = job->model->offload_buffers[which][1],
+			.dtype = part->dtype,
+			.master = part->master ? part->master + at : NULL,
+			.moments = {.m = part->moments.m + at, .v = part->moments.v + at},
+			.g = job->model->offload_buffers[which][0]};
 
 		now = part->count - at < job->model->offload_count ? part->count - at
 								   : job->model->offload_count;
@@ -92,8 +93,7 @@ static void step_param(const zero_param *param, const zero_adamw *adamw)
 		.stored = zero_stored_at(flat, segment, param->first + first),
 		.dtype = segment->dtype,
 		.master = segment->dtype != ZERO_F32 ? flat->master + at : NULL,
-		.m = flat->m + at,
-		.v = flat->v + at,
+		.moments = {.m = flat->m + at, .v = flat->v + at},
 		.g = flat->reduced + at,
 		.count = count,
 	};

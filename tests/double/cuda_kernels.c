@@ -99,8 +99,17 @@ static bool adamw_memory(struct double_op *op, void *arguments)
 		double_access_add(op, &a->state, 1, sizeof(*a->state), false);
 	double_access_add(op, &a->g, a->count, sizeof(float), false);
 	double_access_add(op, &a->p, a->count, sizeof(float), true);
-	double_access_add(op, &a->m, a->count, sizeof(float), true);
-	double_access_add(op, &a->v, a->count, sizeof(float), true);
+	if (a->moments.m) {
+		double_access_add(op, &a->moments.m, a->count, sizeof(float), true);
+		double_access_add(op, &a->moments.v, a->count, sizeof(float), true);
+	} else {
+		size_t blocks = (a->count + ZERO_BLOCK - 1) / ZERO_BLOCK;
+
+		double_access_add(op, &a->moments.m_codes, a->count, 1, true);
+		double_access_add(op, &a->moments.v_codes, a->count, 1, true);
+		double_access_add(op, &a->moments.m_absmax, blocks, sizeof(float), true);
+		double_access_add(op, &a->moments.v_absmax, blocks, sizeof(float), true);
+	}
 	if (a->low)
 		double_access_add(op, &a->low, a->count, zero_dtype_size(a->low_dtype), true);
 	return true;
@@ -116,7 +125,35 @@ static CUresult run_adamw(struct double_op *op, void *arguments)
 		return CUDA_SUCCESS;
 	if (a->state)
 		args = zero_adamw_args_of_step(&a->args, a->state);
-	host()->adamw(&args, a->p, a->m, a->v, a->g, a->low, a->low_dtype, a->count);
+	host()->adamw(&args, a->p, a->moments.m, a->moments.v, a->g, a->low, a->low_dtype,
+		      a->count);
+	return CUDA_SUCCESS;
+}
+
+/* In blocks, as the device does. */
+static CUresult run_adamw_8bit(struct double_op *op, void *arguments)
+{
+	const struct zero_device_adamw *a = arguments;
+	struct zero_adamw_args args = a->args;
+
+	(void)op;
+	if (a->state && a->state->skipped)
+		return CUDA_SUCCESS;
+	if (a->state)
+		args = zero_adamw_args_of_step(&a->args, a->state);
+	for (size_t i = 0; i < a->count; i += ZERO_BLOCK) {
+		size_t now = a->count - i < ZERO_BLOCK ? a->count - i : (size_t)ZERO_BLOCK;
+		size_t b = i / ZERO_BLOCK, low_at = i * zero_dtype_size(a->low_dtype);
+		const struct zero_moments *at = &a->moments;
+		float m[ZERO_BLOCK], v[ZERO_BLOCK];
+
+		host()->dequantize(&a->maps[true], m, at->m_codes + i, at->m_absmax + b, now);
+		host()->dequantize(&a->maps[false], v, at->v_codes + i, at->v_absmax + b, now);
+		host()->adamw(&args, a->p + i, m, v, a->g + i,
+			      a->low ? (char *)a->low + low_at : NULL, a->low_dtype, now);
+		host()->quantize(&a->maps[true], at->m_codes + i, at->m_absmax + b, m, now);
+		host()->quantize(&a->maps[false], at->v_codes + i, at->v_absmax + b, v, now);
+	}
 	return CUDA_SUCCESS;
 }
 
@@ -310,6 +347,8 @@ const struct double_kernel *double_kernel_find(const char *name)
 		{"zero_device_cast", sizeof(struct zero_device_cast), cast_memory, run_cast},
 		{"zero_device_sum", sizeof(struct zero_device_sum), sum_memory, run_sum},
 		{"zero_device_adamw", sizeof(struct zero_device_adamw), adamw_memory, run_adamw},
+		{"zero_device_adamw_8bit", sizeof(struct zero_device_adamw), adamw_memory,
+		 run_adamw_8bit},
 		{"zero_device_norm2", sizeof(struct zero_device_norm2), norm2_memory, run_norm2},
 		{"zero_device_norm2_fold", sizeof(struct zero_device_norm2_fold), norm2_fold_memory,
 		 run_norm2_fold},

@@ -274,8 +274,8 @@ static void one_adamw(zero_dtype low, size_t count, size_t shift)
 	g = array_new(values.g, count * 4, other * 4);
 	out = array_new(NULL, count * low_size, some_shift(shift) * low_size);
 	args.p = (float *)p.data;
-	args.m = (float *)m.data;
-	args.v = (float *)v.data;
+	args.moments.m = (float *)m.data;
+	args.moments.v = (float *)v.data;
 	args.g = (float *)g.data;
 	args.low = low_size ? out.data : NULL;
 	launch("zero_device_adamw", &args, count, shift == 3 ? 1 : 0);
@@ -298,6 +298,86 @@ static void one_adamw(zero_dtype low, size_t count, size_t shift)
 	free(want_low);
 }
 
+/* Moments that a step can have come to, but for one block of NaN. */
+static void states_8bit(struct zero_moments *moments, const struct states *states, size_t count)
+{
+	size_t blocks = count / ZERO_BLOCK + 1;
+
+	*moments = (struct zero_moments){.m_codes = memory(count),
+					 .v_codes = memory(count),
+					 .m_absmax = memory(blocks * 4),
+					 .v_absmax = memory(blocks * 4)};
+	host->quantize(zero_dynamic_map(true), moments->m_codes, moments->m_absmax, states->m,
+		       count);
+	host->quantize(zero_dynamic_map(false), moments->v_codes, moments->v_absmax, states->v,
+		       count);
+}
+
+static void one_adamw_8bit(zero_dtype low, size_t count)
+{
+	struct zero_device_adamw args = {
+		.args = {.lr = unit(),
+			 .beta1 = unit(),
+			 .beta2 = unit(),
+			 .eps = 1e-8F,
+			 .decay = unit() * 1e-3F,
+			 .correction1 = 1 + unit(),
+			 .correction2 = 1 + unit(),
+			 .scale = unit()},
+		.count = count,
+		.low_dtype = low,
+		.maps = {*zero_dynamic_map(false), *zero_dynamic_map(true)}};
+	size_t low_size = zero_dtype_size(low), blocks = (count + ZERO_BLOCK - 1) / ZERO_BLOCK;
+	struct states values = states_new(count);
+	struct zero_moments want;
+	void *want_low = memory(count * 4), *got[6];
+	struct array p, g, out, codes[2], absmax[2];
+
+	states_8bit(&want, &values, count);
+	p = array_new(values.p, count * 4, 0);
+	g = array_new(values.g, count * 4, 0);
+	out = array_new(NULL, count * low_size, 0);
+	codes[0] = array_new(want.m_codes, count, 0);
+	codes[1] = array_new(want.v_codes, count, 0);
+	absmax[0] = array_new(want.m_absmax, blocks * 4, 0);
+	absmax[1] = array_new(want.v_absmax, blocks * 4, 0);
+	args.p = (float *)p.data;
+	args.moments = (struct zero_moments){.m_codes = (uint8_t *)codes[0].data,
+					     .v_codes = (uint8_t *)codes[1].data,
+					     .m_absmax = (float *)absmax[0].data,
+					     .v_absmax = (float *)absmax[1].data};
+	args.g = (float *)g.data;
+	args.low = low_size ? out.data : NULL;
+	launch("zero_device_adamw_8bit", &args, count, 0);
+	got[0] = array_take(&p, "adamw of 8 bits");
+	got[1] = array_take(&codes[0], "adamw of 8 bits");
+	got[2] = array_take(&codes[1], "adamw of 8 bits");
+	got[3] = array_take(&absmax[0], "adamw of 8 bits");
+	got[4] = array_take(&absmax[1], "adamw of 8 bits");
+	got[5] = array_take(&out, "adamw of 8 bits");
+	host->dequantize(zero_dynamic_map(true), values.m, want.m_codes, want.m_absmax, count);
+	host->dequantize(zero_dynamic_map(false), values.v, want.v_codes, want.v_absmax, count);
+	host->adamw(&args.args, values.p, values.m, values.v, values.g, low_size ? want_low : NULL,
+		    low, count);
+	host->quantize(zero_dynamic_map(true), want.m_codes, want.m_absmax, values.m, count);
+	host->quantize(zero_dynamic_map(false), want.v_codes, want.v_absmax, values.v, count);
+	same_bits(got[0], values.p, 4, count, "adamw of 8 bits, p");
+	same_bits(got[1], want.m_codes, 1, count, "adamw of 8 bits, codes of m");
+	same_bits(got[2], want.v_codes, 1, count, "adamw of 8 bits, codes of v");
+	same_bits(got[3], want.m_absmax, 4, blocks, "adamw of 8 bits, absmax of m");
+	same_bits(got[4], want.v_absmax, 4, blocks, "adamw of 8 bits, absmax of v");
+	same_bits(got[5], want_low, low_size, count, "adamw of 8 bits, p of 16 bits");
+	array_free(&g);
+	for (int i = 0; i < 6; i++)
+		free(got[i]);
+	states_free(&values);
+	free(want.m_codes);
+	free(want.v_codes);
+	free(want.m_absmax);
+	free(want.v_absmax);
+	free(want_low);
+}
+
 void check_adamw(void)
 {
 	static const zero_dtype lows[] = {ZERO_DTYPE_PARAM, ZERO_F32, ZERO_F16, ZERO_BF16};
@@ -306,6 +386,9 @@ void check_adamw(void)
 		for (size_t c = 0; c < COUNTS && counts[c] <= longest; c++)
 			for (size_t s = 0; s < SHIFTS; s++)
 				one_adamw(lows[low], counts[c], shifts[s]);
+	for (size_t low = 0; low < 4; low++)
+		for (size_t c = 0; c < COUNTS && counts[c] <= longest; c++)
+			one_adamw_8bit(lows[low], counts[c]);
 }
 
 /* ---- fill ------------------------------------------------------------------------------------ */

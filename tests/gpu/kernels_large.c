@@ -131,8 +131,8 @@ static void large_adamw(void)
 		for (int k = 0; k < 4; k++)
 			random_values(ZERO_F32, values[k], PERIOD);
 		args.p = (float *)repeated(values[0], 4);
-		args.m = (float *)repeated(values[1], 4);
-		args.v = (float *)repeated(values[2], 4);
+		args.moments.m = (float *)repeated(values[1], 4);
+		args.moments.v = (float *)repeated(values[2], 4);
 		args.g = (float *)repeated(values[3], 4);
 		args.low = poisoned(2);
 		launch("zero_device_adamw", &args, MANY, 0);

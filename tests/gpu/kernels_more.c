@@ -222,8 +222,8 @@ static void one_step_by(const struct zero_step_state *state, const struct array 
 	for (int i = 0; i < 4; i++)
 		arrays[i] = array_new(values[i], sizeof(values[i]), 0);
 	args.p = (float *)arrays[0].data;
-	args.m = (float *)arrays[1].data;
-	args.v = (float *)arrays[2].data;
+	args.moments.m = (float *)arrays[1].data;
+	args.moments.v = (float *)arrays[2].data;
 	args.g = (float *)arrays[3].data;
 	launch("zero_device_adamw", &args, FEW, 0);
 	args.args = zero_adamw_args_of_step(&args.args, state);

@@ -132,8 +132,8 @@ static void steps(void)
 						  .correction2 = 1,
 						  .scale = 1},
 					 .p = (float *)d.in[0],
-					 .m = (float *)d.in[1],
-					 .v = (float *)d.in[2],
+					 .moments.m = (float *)d.in[1],
+					 .moments.v = (float *)d.in[2],
 					 .g = (float *)d.in[3],
 					 .count = d.count,
 					 .low_dtype = ZERO_DTYPE_PARAM};

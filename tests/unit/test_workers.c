@@ -212,7 +212,8 @@ static void step(struct zero_workers *workers, size_t count, float *out[4])
 	for (int i = 0; i < 4; i++)
 		out[i] = array_new(&state, MOST * sizeof(float));
 	g = array_new(&state, MOST * sizeof(float));
-	zero_cpu_adamw(workers, kernels, &args, out[0], out[1], out[2], g, out[3], ZERO_BF16,
+	zero_cpu_adamw(workers, kernels, &args, out[0],
+		       &(struct zero_moments){.m = out[1], .v = out[2]}, g, out[3], ZERO_BF16,
 		       count);
 	free(g);
 }
@@ -263,7 +264,8 @@ START_TEST(parts_meet)
 		memcpy(parts[i], whole[i], MOST * sizeof(float));
 	}
 	kernels->adamw(&args, whole[0], whole[1], whole[2], whole[3], NULL, ZERO_DTYPE_PARAM, MOST);
-	zero_cpu_adamw(NULL, kernels, &args, parts[0], parts[1], parts[2], parts[3], NULL,
+	zero_cpu_adamw(NULL, kernels, &args, parts[0],
+		       &(struct zero_moments){.m = parts[1], .v = parts[2]}, parts[3], NULL,
 		       ZERO_DTYPE_PARAM, MOST);
 	for (int i = 0; i < 4; i++) {
 		ck_assert(!memcmp(whole[i], parts[i], MOST * sizeof(float)));

@@ -467,26 +467,32 @@ static void cuda_group_rule(struct zero_backend *cuda, const struct zero_group_r
 }
 
 static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args,
-		       const struct zero_step_state *state, float *p, float *m, float *v,
-		       const float *g, void *low, zero_dtype low_dtype, size_t count)
+		       const struct zero_step_state *state, float *p,
+		       const struct zero_moments *moments, const float *g, void *low,
+		       zero_dtype low_dtype, size_t count)
 {
 	struct zero_device_adamw adamw = {.args = *args,
 					  .state = state,
 					  .p = p,
-					  .m = m,
-					  .v = v,
+					  .moments = *moments,
 					  .g = g,
 					  .low = low,
 					  .low_dtype = low_dtype,
 					  .count = count};
+	const void *of_moments = moments->m ? (void *)moments->m : moments->m_codes;
 
 	zero_device_enter(cuda->device);
-	if (is_host(p) && is_host(m) && is_host(v) && is_host(g) && is_host(low)) {
+	if (is_host(p) && is_host(of_moments) && is_host(g) && is_host(low)) {
 		struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
 
 		if (!state->skipped)
-			zero_cpu_adamw(cuda->workers, cuda->kernels, &of_step, p, m, v, g, low,
+			zero_cpu_adamw(cuda->workers, cuda->kernels, &of_step, p, moments, g, low,
 				       low_dtype, count);
+	} else if (!moments->m) {
+		adamw.maps[false] = *zero_dynamic_map(false);
+		adamw.maps[true] = *zero_dynamic_map(true);
+		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_ADAMW_8BIT, &adamw,
+			    count);
 	} else {
 		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_ADAMW, &adamw,
 			    count / 4 + (count % 4 != 0));

@@ -11,6 +11,7 @@ static const char *const kernel_names[ZERO_KERNELS] = {
 	[ZERO_K_CAST] = "zero_device_cast",
 	[ZERO_K_SUM] = "zero_device_sum",
 	[ZERO_K_ADAMW] = "zero_device_adamw",
+	[ZERO_K_ADAMW_8BIT] = "zero_device_adamw_8bit",
 	[ZERO_K_NORM2] = "zero_device_norm2",
 	[ZERO_K_NORM2_FOLD] = "zero_device_norm2_fold",
 	[ZERO_K_STEP_RULE] = "zero_device_step_rule",

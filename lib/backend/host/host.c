@@ -296,14 +296,15 @@ static void host_group_rule(struct zero_backend *host, const struct zero_group_r
 }
 
 static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args,
-		       const struct zero_step_state *state, float *p, float *m, float *v,
-		       const float *g, void *low, zero_dtype low_dtype, size_t count)
+		       const struct zero_step_state *state, float *p,
+		       const struct zero_moments *moments, const float *g, void *low,
+		       zero_dtype low_dtype, size_t count)
 {
 	struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
 
 	if (!state->skipped)
-		zero_cpu_adamw(host->workers, host->kernels, &of_step, p, m, v, g, low, low_dtype,
-			       count);
+		zero_cpu_adamw(host->workers, host->kernels, &of_step, p, moments, g, low,
+			       low_dtype, count);
 }
 
 static const struct zero_backend_ops host_ops = {
