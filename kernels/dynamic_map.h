@@ -12,8 +12,6 @@
  * With j = code + 1, or 2 |code - 127| + 1 in a signed map, and d its decade, the lower three bits of
  * its exponent as a float, a value is j * value_by[d] + value_at[d], with the sign of code - 127.
  */
-enum { ZERO_BLOCK = 256 /* elements */ };
-
 struct zero_dynamic_map {
 	float value_by[8], value_at[8];
 	/* Decade d, of which 0 has the magnitude 0 alone, ends at bound[d]. Its codes of positive values

@@ -120,6 +120,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/model/flatten_tier.c \
 	lib/model/group.c \
 	lib/model/layout.c \
+	lib/model/convert_states.c \
 	lib/model/named_states.c \
 	lib/model/segments.c \
 	lib/model/sizing.c \

@@ -785,6 +785,26 @@ typedef struct zero_step_result {
  * nothing, so that a call with wrong arguments fails on this rank only.
  */
 zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
+
+/* The type of AdamW's moments; the setting `states` is the one that a job begins with. */
+typedef enum zero_states {
+	ZERO_STATES_F32,
+	/*
+	 * One byte for each moment and element, and an f32 absmax of each 256 elements for each: 2.03
+	 * bytes an element instead of 8 (Dettmers et al., arXiv 2110.02861). A parameter of less than
+	 * 4096 elements keeps f32. A step computes with f32, and rounds its moments after it has used
+	 * them. What is lost: a second moment below 1.6e-7 of the largest of its 256 becomes 0, and a
+	 * NaN or an infinity makes all 256 NaN.
+	 */
+	ZERO_STATES_8BIT,
+} zero_states;
+/*
+ * COLLECTIVE, after zero_layout. Makes the moments of all groups that type: those that there are are
+ * converted, which to 8 bits rounds them, and later ones begin so. After an error that communication
+ * did not cause, zero_step is refused until zero_restore has succeeded.
+ */
+zero_status zero_set_states(zero_job *job, zero_states states);
+
 /*
  * COLLECTIVE over all ranks. As zero_step, over these groups alone, as for a generator and its critic:
  * the norm and clipping are theirs, and no other group is reduced, stepped or loses its gradients.

@@ -103,7 +103,8 @@ zero_status model_size(const zero_tensor *const *tensors, size_t count,
 					   .share = layout->share,
 					   .stage = layout->stage,
 					   .device = layout->device,
-					   .offload = layout->offload}};
+					   .offload = layout->offload,
+					   .states_8bit = layout->states_8bit}};
 	if (!members)
 		return zero_fail(ZERO_E_MEMORY, "no memory for %zu tensors", count);
 	for (size_t i = 0; i < count; i++)

@@ -13,8 +13,9 @@ struct model_layout {
 	int stage;
 	enum zero_layout_mode mode;
 	size_t bucket;
-	bool device;  /* ranks have GPUs */
-	bool offload; /* of optimizer states */
+	bool device;      /* ranks have GPUs */
+	bool offload;     /* of optimizer states */
+	bool states_8bit; /* moments have 8 bits */
 };
 
 struct model {

@@ -62,8 +62,9 @@ static void take_least(struct zero_settings *settings, int id, uint64_t least)
 static void warn_unlike(FILE *out, const struct survey *survey)
 {
 	static const int alike[] = {ZERO_OPT_STAGE,        ZERO_OPT_ALLGATHER, ZERO_OPT_BUCKET,
-				    ZERO_OPT_GATHER_DTYPE, ZERO_OPT_OFFLOAD,   ZERO_OPT_FLATTEN,
-				    ZERO_OPT_SHARE,        ZERO_OPT_REDUCE,    ZERO_OPT_CHECK};
+				    ZERO_OPT_GATHER_DTYPE, ZERO_OPT_OFFLOAD,   ZERO_OPT_STATES,
+				    ZERO_OPT_FLATTEN,      ZERO_OPT_SHARE,     ZERO_OPT_REDUCE,
+				    ZERO_OPT_CHECK};
 	struct zero_settings first, other;
 
 	survey_settings(&survey->node[0], &first);
@@ -254,6 +255,7 @@ static int read_model(const struct request *request, const struct agreed *agreed
 		.bucket = settings->value[ZERO_OPT_BUCKET].number,
 		.device = has_gpus(request, NULL),
 		.offload = settings->value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER,
+		.states_8bit = settings->value[ZERO_OPT_STATES].number == ZERO_STATES_8BIT,
 	};
 
 	if (!model_read(request->model, &layout, model))

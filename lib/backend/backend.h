@@ -241,6 +241,7 @@ struct zero_adamw_args {
 
 /* Where the moments of elements to step are: f32, or codes with an absmax for each ZERO_BLOCK of them, of
    which the first begins at the first element; see kernels/kernels.h. */
+enum { ZERO_BLOCK = 256 };
 struct zero_moments {
 	float *m, *v; /* NULL: the others are */
 	uint8_t *m_codes, *v_codes;
@@ -490,6 +491,11 @@ struct zero_backend_ops {
 	   Both are aligned to their elements. */
 	bool (*convert)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
 			const void *in, size_t count, size_t *bad);
+	/* Moments of 8 bits from f32, and back: m if `is_signed`, or v; see kernels/kernels.h. */
+	void (*quantize)(const struct zero_backend *backend, bool is_signed, uint8_t *codes,
+			 float *absmax, const float *x, size_t count);
+	void (*dequantize)(const struct zero_backend *backend, bool is_signed, float *x,
+			   const uint8_t *codes, const float *absmax, size_t count);
 	/* out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns; strides
 	   count elements. */
 	void (*transpose)(struct zero_backend *backend, void *out, size_t out_stride,

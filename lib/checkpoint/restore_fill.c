@@ -45,18 +45,10 @@ static void own_part(const zero_param *param, enum zero_saved_kind kind, size_t 
 /* The address of the value or state of an element, which this rank stores. */
 static char *address_of(const zero_param *param, enum zero_saved_kind kind, size_t element)
 {
-	const struct zero_flat *flat = param->flat;
-	const struct zero_segment *segment = &flat->segments[param->segment];
-	const float *states = kind == ZERO_SAVED_EXP_AVG      ? flat->m
-			      : kind == ZERO_SAVED_EXP_AVG_SQ ? flat->v
-							      : flat->master;
-	size_t segment_first, segment_count;
-
 	if (kind == ZERO_SAVED_PARAM)
-		return zero_stored_at(flat, segment, param->first + element);
-	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
-	return (char *)(uintptr_t)(states + segment->state_at +
-				   (param->first + element - segment_first));
+		return zero_stored_at(param->flat, &param->flat->segments[param->segment],
+				      param->first + element);
+	return (char *)zero_param_state_at(param, kind, element);
 }
 
 /* The values of a named state that this rank keeps; none if it is not registered, and so not read. */
@@ -121,11 +113,18 @@ static void own_part_of_slice(const struct zero_restore *restore,
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static bool in_host_memory(const struct filling *fill, enum zero_saved_kind kind)
+static bool in_host_memory(const struct filling *fill, const struct zero_shard_slice *slice)
 {
+	const struct zero_restore *restore = fill->restore;
+	const zero_param *param = restore->params[slice->tensor];
+
 	if (fill->job->ops->host_memory)
 		return true;
-	return kind != ZERO_SAVED_PARAM && kind != ZERO_SAVED_NAMED &&
+	if (slice->kind == ZERO_SAVED_NAMED)
+		return !zero_state_on_device(
+			param,
+			zero_param_find_state(param, zero_slice_state(restore->manifest, slice)));
+	return slice->kind != ZERO_SAVED_PARAM &&
 	       fill->job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER;
 }
 
@@ -165,7 +164,7 @@ static zero_status read_piece_into(struct filling *fill, const struct zero_shard
 	if (!fill->open)
 		status = zero_shard_open(&fill->reader);
 	fill->open = true;
-	if (!status && in_host_memory(fill, slice->kind))
+	if (!status && in_host_memory(fill, slice))
 		status = zero_shard_read(&fill->reader, slice, from, to, bytes);
 	else if (!status)
 		status = zero_staging_in(fill->job, to, bytes, read_piece, &reading);

@@ -167,22 +167,48 @@ static zero_status compare_state(const struct zero_restore *restore,
 			 (unsigned long long)(state->block == ZERO_BLOCK_WHOLE ? 0 : state->block));
 }
 
+/* Moments have the type that the checkpoint's have: a conversion is asked for. */
+static zero_status compare_moments(const struct zero_restore *restore,
+				   const struct zero_manifest_tensor *tensor,
+				   const zero_param *param)
+{
+	bool saved = zero_tensor_is_8bit(tensor), wanted = zero_param_is_8bit(param);
+
+	if (!zero_tensor_is_stepped(restore->manifest, tensor) || saved == wanted)
+		return ZERO_OK;
+	return zero_fail(ZERO_E_FORMAT,
+			 "%s: the moments of tensor '%s' are %s, and those of this job states=%s: "
+			 "restore with states=%s, and then convert them with zero_set_states",
+			 restore->folder, tensor->name, saved ? "8bit" : "f32",
+			 wanted ? "8bit" : "f32", saved ? "8bit" : "f32");
+}
+
+static bool is_own(const char *name)
+{
+	return !strncmp(name, ZERO_STATE_OWN, strlen(ZERO_STATE_OWN));
+}
+
 /* Each state that is registered is there, and, if any is registered, no other. */
 static zero_status compare_states(const struct zero_restore *restore)
 {
 	const struct zero_manifest *manifest = restore->manifest;
 	zero_status status = ZERO_OK;
-	size_t registered;
+	bool registered = false;
 
-	zero_named_states_hash(restore->job, &registered);
-	for (size_t i = 0; registered && !status && i < manifest->tensor_count; i++) {
+	for (size_t i = 0; i < manifest->tensor_count; i++)
+		for (size_t s = 0; s < restore->params[i]->state_count; s++)
+			registered = registered || !restore->params[i]->states[s].moment;
+	for (size_t i = 0; !status && i < manifest->tensor_count; i++) {
 		const struct zero_manifest_tensor *tensor = &manifest->tensors[i];
 		const zero_param *param = restore->params[i];
 
+		status = compare_moments(restore, tensor, param);
 		for (size_t s = 0; !status && s < param->state_count; s++)
-			status = compare_state(restore, tensor, &param->states[s]);
-		for (size_t s = 0; !status && s < tensor->state_count; s++)
-			if (!zero_param_find_state(param, tensor->states[s].name))
+			if (!param->states[s].moment)
+				status = compare_state(restore, tensor, &param->states[s]);
+		for (size_t s = 0; registered && !status && s < tensor->state_count; s++)
+			if (!is_own(tensor->states[s].name) &&
+			    !zero_param_find_state(param, tensor->states[s].name))
 				status = zero_fail(
 					ZERO_E_FORMAT,
 					"%s: tensor '%s' has state '%s', which is not registered "
@@ -206,9 +232,9 @@ static zero_status find_steps(const struct zero_restore *restore)
 	for (size_t i = 0; i < manifest->tensor_count; i++) {
 		const struct zero_manifest_tensor *tensor = &manifest->tensors[i];
 		zero_group *group = restore->params[i]->group;
-		uint64_t steps = !zero_tensor_has(manifest, tensor, ZERO_SAVED_EXP_AVG) ? 0
-				 : tensor->has_steps ? tensor->steps
-						     : manifest->step;
+		uint64_t steps = !zero_tensor_is_stepped(manifest, tensor) ? 0
+				 : tensor->has_steps                       ? tensor->steps
+									   : manifest->step;
 
 		if (!tensor->trainable)
 			continue;

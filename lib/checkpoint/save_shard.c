@@ -16,15 +16,11 @@
 static bool is_saved(const struct zero_save *save, const zero_param *param,
 		     enum zero_saved_kind kind)
 {
+	if ((kind == ZERO_SAVED_EXP_AVG || kind == ZERO_SAVED_EXP_AVG_SQ) &&
+	    zero_param_is_8bit(param))
+		return false;
 	return zero_is_saved(kind, param->group->steps > 0, save->has_masters, param->trainable,
 			     param->dtype);
-}
-
-static const float *states_of(const struct zero_flat *flat, enum zero_saved_kind kind)
-{
-	if (kind == ZERO_SAVED_EXP_AVG)
-		return flat->m;
-	return kind == ZERO_SAVED_EXP_AVG_SQ ? flat->v : flat->master;
 }
 
 /* Finds the values of a named state that this rank saves. False: there are none. */
@@ -40,7 +36,7 @@ static bool find_state_slice(const zero_param *param, const struct zero_named_st
 	*slice = (struct zero_save_slice){.param = param,
 					  .kind = ZERO_SAVED_NAMED,
 					  .state = state,
-					  .device = !param->group->job->ops->host_memory,
+					  .device = zero_state_on_device(param, state),
 					  .data = (const char *)state->data +
 						  (saved.first - kept.first) * size,
 					  .bytes = saved.count * size};
@@ -54,7 +50,7 @@ static bool find_slice(const zero_param *param, enum zero_saved_kind kind,
 {
 	const struct zero_segment *segment = &param->flat->segments[param->segment];
 	const zero_job *job = param->group->job;
-	size_t first, count, stepped_first, stepped;
+	size_t first, count;
 
 	zero_param_part(param, segment->shard * (size_t)param->group->team->place.rank,
 			segment->shard, &first, &count);
@@ -67,9 +63,7 @@ static bool find_slice(const zero_param *param, enum zero_saved_kind kind,
 		slice->bytes = count * zero_dtype_size(param->dtype);
 		return true;
 	}
-	zero_stepped_part(param->group, segment, &stepped_first, &stepped);
-	slice->data = (const char *)(states_of(param->flat, kind) + segment->state_at +
-				     (param->first + first - stepped_first));
+	slice->data = (const char *)zero_param_state_at(param, kind, first);
 	slice->bytes = count * sizeof(float);
 	if (job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER)
 		slice->device = false;

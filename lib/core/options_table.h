@@ -19,6 +19,7 @@ static const char *const flatten_choices[] = {"auto", "device", "distributed", "
 static const char *const allgather_choices[] = {"auto", "single", "grouped", NULL};
 static const char *const gather_dtype_choices[] = {"param", "bf16", "f16", "f32", NULL};
 static const char *const offload_choices[] = {"none", "optimizer", NULL};
+static const char *const states_choices[] = {"f32", "8bit", NULL}; /* of enum zero_states */
 static const char *const backend_choices[] = {"auto", "none", "host", "cuda", NULL};
 static const char *const on_fault_choices[] = {"abort", "return", NULL};
 static const char *const yes_no_choices[] = {"yes", "no", NULL};
@@ -41,6 +42,12 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "none|optimizer", .default_text = "none",
 		.help = "states to store in host memory instead of GPU memory",
 		.type = ZERO_TYPE_CHOICE, .choices = offload_choices, .where = USER,
+	},
+	[ZERO_OPT_STATES] = {
+		.name = "states", .flag = "--zero-states", .env = "ZERO_STATES",
+		.argument = "f32|8bit", .default_text = "f32",
+		.help = "moments of AdamW: 8bit takes 2 bytes an element, not 8",
+		.type = ZERO_TYPE_CHOICE, .choices = states_choices, .where = USER,
 	},
 	[ZERO_OPT_CONFIG] = {
 		.name = "config", .flag = "--zero-config", .env = "ZERO_CONFIG",

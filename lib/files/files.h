@@ -9,6 +9,7 @@
 #include "core/module.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* ---- a checkpoint's manifest.json, see zero_checkpoint(5) ------------------------------------- */
 
@@ -118,11 +119,35 @@ static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool ma
 	return states && trainable;
 }
 
+/* Named states of the library begin so. Those of 8-bit moments are codes and their absmax. */
+#define ZERO_STATE_OWN "zero."
+#define ZERO_STATE_M   ZERO_STATE_OWN "exp_avg"
+#define ZERO_STATE_V   ZERO_STATE_OWN "exp_avg_sq"
+
+/* Whether a tensor's moments have 8 bits, which are named states. */
+static inline bool zero_tensor_is_8bit(const struct zero_manifest_tensor *tensor)
+{
+	for (size_t i = 0; i < tensor->state_count; i++)
+		if (!strcmp(tensor->states[i].name, ZERO_STATE_M))
+			return true;
+	return false;
+}
+
+/* Whether a tensor has moments. */
+static inline bool zero_tensor_is_stepped(const struct zero_manifest *manifest,
+					  const struct zero_manifest_tensor *tensor)
+{
+	return manifest->states && tensor->trainable && (!tensor->has_steps || tensor->steps);
+}
+
 /* Whether a tensor is saved as this kind, which is no named state. */
 static inline bool zero_tensor_has(const struct zero_manifest *manifest,
 				   const struct zero_manifest_tensor *tensor,
 				   enum zero_saved_kind kind)
 {
+	if ((kind == ZERO_SAVED_EXP_AVG || kind == ZERO_SAVED_EXP_AVG_SQ) &&
+	    zero_tensor_is_8bit(tensor))
+		return false;
 	return zero_is_saved(kind, manifest->states && (!tensor->has_steps || tensor->steps),
 			     manifest->masters, tensor->trainable, tensor->dtype);
 }

@@ -18,6 +18,7 @@ static enum agreement agreement(enum zero_option_id id)
 	case ZERO_OPT_BUCKET:
 	case ZERO_OPT_GATHER_DTYPE:
 	case ZERO_OPT_OFFLOAD:
+	case ZERO_OPT_STATES:
 	case ZERO_OPT_FLATTEN:
 	case ZERO_OPT_REDUCE:
 	case ZERO_OPT_SHARE:

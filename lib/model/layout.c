@@ -243,14 +243,17 @@ zero_status zero_layout(zero_job *job)
 
 	if (status)
 		return status;
-	if (!job->laid_out)
+	if (!job->laid_out) {
+		model->states = (zero_states)job->settings.value[ZERO_OPT_STATES].number;
 		model->sizing = (struct zero_sizing){
 			.stage = job->stage,
 			.device = !job->ops->host_memory,
 			.no_states = job->program_steps,
 			.offload = job->settings.value[ZERO_OPT_OFFLOAD].number ==
 				   ZERO_OFFLOAD_OPTIMIZER,
+			.states_8bit = model->states == ZERO_STATES_8BIT,
 		};
+	}
 	model->layout_first = model->group_count;
 	model->group_count = model->made_count;
 	status = lay_out_groups(job);

@@ -14,6 +14,7 @@ struct zero_named_state {
 	zero_dtype dtype;
 	uint64_t block; /* elements of the parameter for one value, or ZERO_BLOCK_WHOLE */
 	void *data;     /* the program's; NULL where this rank keeps no value */
+	bool moment;    /* part of 8-bit moments: the library's, of what this rank steps */
 };
 
 struct zero_param {
@@ -23,9 +24,10 @@ struct zero_param {
 	zero_adopt_spec *adopted; /* the tensor that zero_layout packs; NULL: none */
 	char *name;
 	size_t shape[ZERO_MAX_DIMS];
-	size_t count;   /* elements */
-	size_t segment; /* index of flat->segments */
-	size_t first;   /* element of the segment at which the parameter begins */
+	size_t count;    /* elements */
+	size_t segment;  /* index of flat->segments */
+	size_t first;    /* element of the segment at which the parameter begins */
+	size_t small_at; /* element of flat->moments.m, where others have 8 bits */
 	zero_dtype dtype;
 	int ndim;
 	float weight_decay;
@@ -48,7 +50,7 @@ struct zero_segment {
 	size_t first_at;    /* byte of flat->stored of element 0, if all of the segment is there */
 	size_t gathered_at; /* byte of flat->gathered; ZERO_IN_PLACE: read where it is stored */
 	size_t gradient_at; /* element of flat->gradient, for a trainable segment */
-	size_t state_at;    /* element of flat->m and flat->v */
+	size_t state_at;    /* element of what the rank steps: sums, masters, moments */
 };
 
 #define ZERO_IN_PLACE SIZE_MAX
@@ -82,8 +84,10 @@ struct zero_flat {
 	void *gradient; /* this rank's own, [gradient_count] of the group's gradient_dtype; NULL if
 	                   unused since the last reduce */
 	float *reduced; /* sums over the ranks, [state_count] */
-	float *m, *v;   /* moments, [state_count] */
-	float *master;  /* f32 values of 16-bit segments, [state_count]; NULL if there are none */
+	/* f32, [state_count]; with 8 bits, codes [state_count], and f32 of small parameters alone, at
+	   their small_at. All NULL before the first step. */
+	struct zero_moments moments;
+	float *master; /* f32 values of 16-bit segments, [state_count]; NULL if there are none */
 };
 
 struct zero_group {
@@ -138,6 +142,7 @@ struct zero_model {
 	bool adopts;           /* a group that is not laid out yet does */
 	bool released_tensors; /* in a layout that failed: another one would miss them */
 	bool stepping;         /* between zero_step_begin and zero_step_end */
+	zero_states states;    /* of the moments */
 	bool keeps_masters;    /* zero_keep_masters was called: the program knows where they are */
 	bool torn; /* a step failed half-way: values and states are undefined until a restore */
 	struct zero_sizing sizing; /* from the layout on */
@@ -213,6 +218,12 @@ struct zero_state_part zero_param_state_kept(const zero_param *param,
 					     const struct zero_named_state *state);
 struct zero_state_part zero_param_state_saved(const zero_param *param,
 					      const struct zero_named_state *state);
+/* Whether a state's memory is a device's, or may be. */
+bool zero_state_on_device(const zero_param *param, const struct zero_named_state *state);
+/* Registers a part of the 8-bit moments. */
+zero_status zero_state_add_moment(zero_param *param, const char *name, zero_dtype dtype,
+				  uint64_t block, void *data);
+void zero_state_drop_moments(zero_param *param);
 /* NULL: the parameter, which is no alias, has no state of this name. */
 const struct zero_named_state *zero_param_find_state(const zero_param *param, const char *name);
 /* A hash of all named states, which is the same on all ranks, and their number. */
@@ -222,12 +233,25 @@ uint64_t zero_named_states_hash(const zero_job *job, size_t *count);
 
 /* Whether the states are in other memory than the values, so that both meet in offload_buffers. */
 bool zero_states_staged(const zero_job *job);
+/* Whether the parameter's moments have 8 bits. */
+bool zero_param_is_8bit(const zero_param *param);
+/* The moments of what this rank steps of a trainable parameter, from its first element on. Returns how
+   many elements that are. */
+size_t zero_param_stepped(const zero_param *param, struct zero_moments *moments);
+/* The f32 moment or master of an element of the parameter that this rank steps. */
+float *zero_param_state_at(const zero_param *param, enum zero_saved_kind kind, size_t element);
+/* The moments from `at` on, a multiple of ZERO_BLOCK if they have 8 bits. */
+struct zero_moments zero_moments_from(struct zero_moments moments, size_t at);
 /* Allocates the moments and masters of a group that are not there yet. Local. */
 zero_status zero_states_alloc(zero_group *group);
 /* Allocates the masters of all groups alone. Local. */
 zero_status zero_masters_alloc(zero_job *job);
 /* Frees the moments, as before the first step; the masters too if `masters`. */
 void zero_states_free(zero_group *group, bool masters);
+/* Moves the moments of a group's flat buffers to flats[], as if there were none; zero_moments_free frees
+   them. */
+void zero_states_take(zero_group *group, struct zero_moments *flats);
+void zero_moments_free(zero_job *job, struct zero_moments *moments);
 /* Sets the f32 masters, if there are any, of elements [first, first + count) of a segment from the
    stored values. This rank must step them. */
 void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *segment,

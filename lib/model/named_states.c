@@ -16,6 +16,15 @@ void zero_param_shard_part(const zero_param *param, size_t *first, size_t *count
 				count);
 }
 
+static void stepped_part(const zero_param *param, size_t *first, size_t *count)
+{
+	size_t segment_first, segment_count;
+
+	zero_stepped_part(param->group, &param->flat->segments[param->segment], &segment_first,
+			  &segment_count);
+	zero_param_part(param, segment_first, segment_count, first, count);
+}
+
 struct zero_state_part zero_param_state_kept(const zero_param *param,
 					     const struct zero_named_state *state)
 {
@@ -23,7 +32,10 @@ struct zero_state_part zero_param_state_kept(const zero_param *param,
 
 	if (!zero_is_member(param->group))
 		return (struct zero_state_part){0, 0};
-	zero_param_shard_part(param, &first, &count);
+	if (state->moment)
+		stepped_part(param, &first, &count);
+	else
+		zero_param_shard_part(param, &first, &count);
 	return zero_state_kept(state->block, first, count);
 }
 
@@ -58,6 +70,15 @@ const struct zero_named_state *zero_param_find_state(const zero_param *param, co
 	return find(param, name, &at) ? &param->states[at] : NULL;
 }
 
+bool zero_state_on_device(const zero_param *param, const struct zero_named_state *state)
+{
+	const zero_job *job = param->group->job;
+
+	return !job->ops->host_memory &&
+	       !(state->moment &&
+		 job->settings.value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER);
+}
+
 static zero_status check_spec(const zero_param *param, const zero_state_spec *spec)
 {
 	const char *name = spec->name;
@@ -67,6 +88,12 @@ static zero_status check_spec(const zero_param *param, const zero_state_spec *sp
 				 "a state of parameter '%s' has the name '%s'; it must have 1 to "
 				 "%d bytes and no slash",
 				 param->name, name ? name : "", ZERO_STATE_NAME_MAX);
+	if (!strncmp(name, ZERO_STATE_OWN, strlen(ZERO_STATE_OWN)))
+		return zero_fail(
+			ZERO_E_INVALID,
+			"a state of parameter '%s' has the name '%s'; names that begin with "
+			"'" ZERO_STATE_OWN "' are the library's",
+			param->name, name);
 	if (!zero_dtype_size(spec->dtype))
 		return zero_fail(ZERO_E_INVALID,
 				 "state '%s' of parameter '%s' has dtype %d, which is no type",
@@ -84,10 +111,46 @@ static zero_status check_spec(const zero_param *param, const zero_state_spec *sp
 	return ZERO_OK;
 }
 
+static zero_status insert(zero_param *param, size_t at, const struct zero_named_state *state)
+{
+	struct zero_named_state *grown =
+		realloc(param->states, (param->state_count + 1) * sizeof(*grown));
+
+	if (!grown)
+		return zero_fail(ZERO_E_MEMORY, "no memory for state '%s' of parameter '%s'",
+				 state->name, param->name);
+	param->states = grown;
+	memmove(grown + at + 1, grown + at, (param->state_count - at) * sizeof(*grown));
+	grown[at] = *state;
+	param->state_count++;
+	return ZERO_OK;
+}
+
+zero_status zero_state_add_moment(zero_param *param, const char *name, zero_dtype dtype,
+				  uint64_t block, void *data)
+{
+	struct zero_named_state made = {
+		.dtype = dtype, .block = block, .data = data, .moment = true};
+	size_t at;
+
+	memcpy(made.name, name, strlen(name));
+	return find(param, name, &at) ? ZERO_OK : insert(param, at, &made);
+}
+
+void zero_state_drop_moments(zero_param *param)
+{
+	size_t kept = 0;
+
+	for (size_t s = 0; s < param->state_count; s++)
+		if (!param->states[s].moment)
+			param->states[kept++] = param->states[s];
+	param->state_count = kept;
+}
+
 zero_status zero_state_register(zero_param *param, const zero_state_spec *spec)
 {
 	zero_param *target = param->alias_of ? param->alias_of : param;
-	struct zero_named_state *grown, made = {.dtype = spec->dtype, .data = spec->data};
+	struct zero_named_state made = {.dtype = spec->dtype, .data = spec->data};
 	zero_status status = check_spec(target, spec);
 	struct zero_state_part kept;
 	size_t at;
@@ -109,15 +172,7 @@ zero_status zero_state_register(zero_param *param, const zero_state_spec *spec)
 				 "state '%s' of parameter '%s' is registered already; unregister "
 				 "it first",
 				 spec->name, target->name);
-	grown = realloc(target->states, (target->state_count + 1) * sizeof(*grown));
-	if (!grown)
-		return zero_fail(ZERO_E_MEMORY, "no memory for state '%s' of parameter '%s'",
-				 spec->name, target->name);
-	target->states = grown;
-	memmove(grown + at + 1, grown + at, (target->state_count - at) * sizeof(*grown));
-	grown[at] = made;
-	target->state_count++;
-	return ZERO_OK;
+	return insert(target, at, &made);
 }
 
 zero_status zero_state_unregister(zero_param *param, const char *name)

@@ -65,6 +65,21 @@ static void keep_two(uint64_t largest[2], uint64_t bytes)
 	}
 }
 
+/* Two moments, and f32 masters of 16-bit parameters. */
+static void add_states(struct zero_sizing *sizing, const struct flat_bytes *flat)
+{
+	uint64_t master = flat->needs_master ? pages(flat->state * sizeof(float)) : 0;
+	uint64_t moments = 2 * pages(flat->state * sizeof(float));
+
+	if (sizing->no_states)
+		return;
+	if (sizing->states_8bit)
+		moments = pages(2 * flat->state) +
+			  pages(2 * (flat->state / ZERO_BLOCK) * sizeof(float));
+	sizing->optimizer = zero_add_saturated(sizing->optimizer, moments);
+	sizing->optimizer = zero_add_saturated(sizing->optimizer, master);
+}
+
 void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segment *segments,
 		       size_t segment_count)
 {
@@ -83,9 +98,7 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 			sizing->shards, zero_sizing_replicated(sizing)
 						? flat.stored
 						: zero_sizing_part(sizing, flat.stored));
-		/* two moments, and f32 masters of 16-bit parameters */
-		for (int i = 0; !sizing->no_states && i < (flat.needs_master ? 3 : 2); i++)
-			sizing->optimizer = zero_add_saturated(sizing->optimizer, state);
+		add_states(sizing, &flat);
 		sizing->sums = zero_add_saturated(sizing->sums, state);
 		if (flat.all > sizing->largest_flat)
 			sizing->largest_flat = flat.all;

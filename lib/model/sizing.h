@@ -12,7 +12,8 @@
 
 /*
  * Sums over groups, as the library accounts for memory: every buffer is a multiple of 4096 bytes.
- * The caller sets `world`, `share`, `stage`, `offload`, `no_states` and, before each group,
+ * The caller sets `world`, `share`, `stage`, `offload`,
+ * `states_8bit`, `no_states` and, before each group,
  * `gradient_size`; all other fields begin at 0. All ranks need equal amounts, since shards are padded to one size. A
  * buffer that ranks of a node share counts in equal parts.
  */
@@ -20,9 +21,10 @@ struct zero_sizing {
 	size_t world;
 	size_t share; /* ranks that share memory; 0 means 1 */
 	int stage;
-	bool device;          /* ranks have GPUs */
-	bool offload;         /* optimizer states are in host memory */
-	bool no_states;       /* the program steps: no optimizer states are counted */
+	bool device;      /* ranks have GPUs */
+	bool offload;     /* optimizer states are in host memory */
+	bool states_8bit; /* moments have 8 bits; the f32 ones of small parameters are not counted */
+	bool no_states;   /* the program steps: no optimizer states are counted */
 	size_t gradient_size; /* bytes of an element of a rank's own gradients; 0 means 4 */
 	uint64_t shards, optimizer;
 	uint64_t sums;         /* gradients, summed over the ranks */

@@ -36,6 +36,75 @@ static size_t longest_segment(const zero_job *job)
 	return longest;
 }
 
+/* ---- where moments are ------------------------------------------------------------------------ */
+
+/* Parameters with fewer elements keep f32, as in bitsandbytes: norms and biases. */
+#define LEAST_8BIT 4096
+
+bool zero_param_is_8bit(const zero_param *param)
+{
+	return param->group->job->model->states == ZERO_STATES_8BIT && param->trainable &&
+	       param->count >= LEAST_8BIT;
+}
+
+/* The elements of a parameter that this rank steps. *state_at: the first of them in arrays of all that
+   it steps of the flat buffer. */
+static size_t stepped_count(const zero_param *param, size_t *state_at)
+{
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
+	size_t segment_first, segment_count, first, count;
+
+	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, &first, &count);
+	*state_at = segment->state_at + (count ? param->first + first - segment_first : 0);
+	return count;
+}
+
+struct zero_moments zero_moments_from(struct zero_moments moments, size_t at)
+{
+	if (moments.m) {
+		moments.m += at;
+		moments.v += at;
+	} else {
+		moments.m_codes += at;
+		moments.v_codes += at;
+		moments.m_absmax += at / ZERO_BLOCK;
+		moments.v_absmax += at / ZERO_BLOCK;
+	}
+	return moments;
+}
+
+size_t zero_param_stepped(const zero_param *param, struct zero_moments *moments)
+{
+	size_t at, count = stepped_count(param, &at);
+
+	*moments = param->flat->moments;
+	if (zero_param_is_8bit(param))
+		moments->m = moments->v = NULL;
+	else if (param->group->job->model->states == ZERO_STATES_8BIT)
+		at = param->small_at;
+	*moments = zero_moments_from(*moments, at);
+	return count;
+}
+
+float *zero_param_state_at(const zero_param *param, enum zero_saved_kind kind, size_t element)
+{
+	const struct zero_segment *segment = &param->flat->segments[param->segment];
+	size_t segment_first, segment_count, first, count, at = 0;
+	struct zero_moments moments;
+
+	zero_stepped_part(param->group, segment, &segment_first, &segment_count);
+	zero_param_part(param, segment_first, segment_count, &first, &count);
+	zero_param_stepped(param, &moments);
+	stepped_count(param, &at);
+	return (kind == ZERO_SAVED_EXP_AVG      ? moments.m
+		: kind == ZERO_SAVED_EXP_AVG_SQ ? moments.v
+						: param->flat->master + at) +
+	       (element - first);
+}
+
+/* ---- allocation ------------------------------------------------------------------------------- */
+
 /* Allocates the four offload_buffers, for as long as the job is open. */
 static zero_status alloc_offload_buffers(zero_job *job)
 {
@@ -44,7 +113,8 @@ static zero_status alloc_offload_buffers(zero_job *job)
 
 	if (!zero_states_staged(job) || !longest || job->model->offload_count)
 		return ZERO_OK;
-	elements = elements ? elements : 1;
+	/* Pieces begin where blocks of moments do. */
+	elements = (elements + ZERO_BLOCK - 1) / ZERO_BLOCK * ZERO_BLOCK;
 	elements = elements < longest ? elements : longest;
 	for (int i = 0; !status && i < 4; i++)
 		if (!job->model->offload_buffers[i / 2][i % 2])
@@ -84,15 +154,15 @@ void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *
 	}
 }
 
-static zero_status alloc_array(struct zero_flat *flat, float **states)
+/* An array of `count` that is not there yet, zeroed. */
+static zero_status alloc_array(struct zero_flat *flat, void *array, size_t count, size_t size)
 {
 	zero_job *job = flat->group->job;
 	enum zero_memory_kind kind = is_offloaded(job) ? ZERO_MEM_OFFLOAD : ZERO_MEM_OPTIMIZER;
 
-	if (!flat->state_count || *states)
+	if (!count || *(void **)array)
 		return ZERO_OK;
-	return job->ops->alloc(job->backend, kind, flat->state_count * sizeof(float), true,
-			       (void **)states);
+	return job->ops->alloc(job->backend, kind, count * size, true, array);
 }
 
 static zero_status alloc_masters(struct zero_flat *flat)
@@ -105,7 +175,7 @@ static zero_status alloc_masters(struct zero_flat *flat)
 			 (flat->segments[r].trainable && flat->segments[r].dtype != ZERO_F32);
 	if (!needed || flat->master)
 		return ZERO_OK;
-	status = alloc_array(flat, &flat->master);
+	status = alloc_array(flat, &flat->master, flat->state_count, sizeof(float));
 	for (size_t r = 0; !status && flat->master && r < flat->segment_count; r++) {
 		size_t first, count;
 
@@ -125,32 +195,120 @@ zero_status zero_masters_alloc(zero_job *job)
 	return status;
 }
 
+/* Registers the 8-bit moments of a parameter, so that checkpoints carry them. */
+static zero_status register_moments(zero_param *param)
+{
+	struct zero_moments at;
+
+	zero_param_stepped(param, &at);
+	const struct {
+		const char *name;
+		zero_dtype dtype;
+		uint64_t block;
+		void *data;
+	} parts[] = {
+		{ZERO_STATE_M, ZERO_U8, 1, at.m_codes},
+		{ZERO_STATE_M "_absmax", ZERO_F32, ZERO_BLOCK, at.m_absmax},
+		{ZERO_STATE_V, ZERO_U8, 1, at.v_codes},
+		{ZERO_STATE_V "_absmax", ZERO_F32, ZERO_BLOCK, at.v_absmax},
+	};
+	zero_status status = ZERO_OK;
+
+	for (size_t i = 0; !status && i < sizeof(parts) / sizeof(*parts); i++)
+		status = zero_state_add_moment(param, parts[i].name, parts[i].dtype, parts[i].block,
+					       parts[i].data);
+	return status;
+}
+
+static zero_status alloc_8bit(struct zero_flat *flat)
+{
+	zero_group *group = flat->group;
+	size_t blocks = flat->state_count / ZERO_BLOCK, small = 0, at;
+	struct zero_moments *moments = &flat->moments;
+	zero_status status = ZERO_OK;
+
+	for (size_t p = 0; p < group->param_count; p++) {
+		zero_param *param = group->params[p];
+
+		if (param->flat != flat || param->alias_of || !param->trainable ||
+		    zero_param_is_8bit(param))
+			continue;
+		param->small_at = small;
+		small += (stepped_count(param, &at) + ZERO_BLOCK - 1) / ZERO_BLOCK * ZERO_BLOCK;
+	}
+	/* One array for both moments. */
+	status = alloc_array(flat, &moments->m, 2 * small, sizeof(float));
+	if (!status)
+		status = alloc_array(flat, &moments->m_codes, 2 * flat->state_count, 1);
+	if (!status)
+		status = alloc_array(flat, &moments->m_absmax, 2 * blocks, sizeof(float));
+	if (status)
+		return status;
+	moments->v = moments->m ? moments->m + small : NULL;
+	moments->v_codes = moments->m_codes ? moments->m_codes + flat->state_count : NULL;
+	moments->v_absmax = moments->m_absmax ? moments->m_absmax + blocks : NULL;
+	for (size_t p = 0; !status && p < group->param_count; p++)
+		if (group->params[p]->flat == flat && !group->params[p]->alias_of &&
+		    zero_param_is_8bit(group->params[p]))
+			status = register_moments(group->params[p]);
+	return status;
+}
+
+static zero_status alloc_moments(struct zero_flat *flat)
+{
+	zero_status status;
+
+	if (flat->group->job->model->states == ZERO_STATES_8BIT)
+		return alloc_8bit(flat);
+	status = alloc_array(flat, &flat->moments.m, flat->state_count, sizeof(float));
+	if (!status)
+		status = alloc_array(flat, &flat->moments.v, flat->state_count, sizeof(float));
+	return status;
+}
+
 zero_status zero_states_alloc(zero_group *group)
 {
 	zero_status status = alloc_offload_buffers(group->job);
 
 	for (size_t f = 0; !status && f < group->flat_count; f++) {
-		struct zero_flat *flat = &group->flats[f];
-
-		status = alloc_array(flat, &flat->m);
+		status = alloc_moments(&group->flats[f]);
 		if (!status)
-			status = alloc_array(flat, &flat->v);
-		if (!status)
-			status = alloc_masters(flat);
+			status = alloc_masters(&group->flats[f]);
 	}
 	return status;
+}
+
+void zero_moments_free(zero_job *job, struct zero_moments *moments)
+{
+	/* Those of 8 bits are one array. */
+	if (!moments->m_codes)
+		job->ops->free(job->backend, moments->v);
+	job->ops->free(job->backend, moments->m);
+	job->ops->free(job->backend, moments->m_codes);
+	job->ops->free(job->backend, moments->m_absmax);
+	*moments = (struct zero_moments){0};
+}
+
+void zero_states_take(zero_group *group, struct zero_moments *flats)
+{
+	for (size_t p = 0; p < group->param_count; p++)
+		zero_state_drop_moments(group->params[p]);
+	for (size_t f = 0; f < group->flat_count; f++) {
+		flats[f] = group->flats[f].moments;
+		group->flats[f].moments = (struct zero_moments){0};
+	}
 }
 
 void zero_states_free(zero_group *group, bool masters)
 {
 	zero_job *job = group->job;
 
+	for (size_t p = 0; p < group->param_count; p++)
+		zero_state_drop_moments(group->params[p]);
 	for (size_t f = 0; f < group->flat_count; f++) {
 		struct zero_flat *flat = &group->flats[f];
 
-		job->ops->free(job->backend, flat->m);
-		job->ops->free(job->backend, flat->v);
-		flat->m = flat->v = NULL;
+		zero_moments_free(job, &flat->moments);
 		if (!masters)
 			continue;
 		job->ops->free(job->backend, flat->master);

@@ -52,12 +52,11 @@ static void step_staged(const zero_group *group, const struct zero_adamw_args *a
 	int which = 0;
 
 	for (size_t at = 0; at < part->count; at += now, which = !which, mark = next) {
-		struct part piece = {
-			.stored = job->model->offload_buffers[which][1],
-			.dtype = part->dtype,
-			.master = part->master ? part->master + at : NULL,
-			.moments = {.m = part->moments.m + at, .v = part->moments.v + at},
-			.g = job->model->offload_buffers[which][0]};
+		struct part piece = {.stored = job->model->offload_buffers[which][1],
+				     .dtype = part->dtype,
+				     .master = part->master ? part->master + at : NULL,
+				     .moments = zero_moments_from(part->moments, at),
+				     .g = job->model->offload_buffers[which][0]};
 
 		now = part->count - at < job->model->offload_count ? part->count - at
 								   : job->model->offload_count;
@@ -93,10 +92,10 @@ static void step_param(const zero_param *param, const zero_adamw *adamw)
 		.stored = zero_stored_at(flat, segment, param->first + first),
 		.dtype = segment->dtype,
 		.master = segment->dtype != ZERO_F32 ? flat->master + at : NULL,
-		.moments = {.m = flat->m + at, .v = flat->v + at},
 		.g = flat->reduced + at,
 		.count = count,
 	};
+	zero_param_stepped(param, &part.moments);
 	if (zero_states_staged(job))
 		step_staged(param->group, &args, &part);
 	else

@@ -139,12 +139,12 @@ static void large_adamw(void)
 		host->adamw(&args.args, values[0], values[1], values[2], values[3], low, ZERO_BF16,
 			    PERIOD);
 		expect_repeated((char *)args.p, values[0], 4, "adamw, p");
-		expect_repeated((char *)args.m, values[1], 4, "adamw, m");
-		expect_repeated((char *)args.v, values[2], 4, "adamw, v");
+		expect_repeated((char *)args.moments.m, values[1], 4, "adamw, m");
+		expect_repeated((char *)args.moments.v, values[2], 4, "adamw, v");
 		expect_repeated(args.low, low, 2, "adamw, p of 16 bits");
 		device_free(args.p);
-		device_free(args.m);
-		device_free(args.v);
+		device_free(args.moments.m);
+		device_free(args.moments.v);
 		device_free((void *)args.g);
 		device_free(args.low);
 	}

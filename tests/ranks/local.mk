@@ -38,6 +38,7 @@ RANKS_TESTS = \
 	tests/ranks/same_values.ranks \
 	tests/ranks/shared.ranks \
 	tests/ranks/sizing.ranks \
+	tests/ranks/states_8bit.ranks \
 	tests/ranks/step.ranks \
 	tests/ranks/step_no_memory.ranks \
 	tests/ranks/stop.ranks \
@@ -97,6 +98,8 @@ tests_ranks_none_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = \
 	tests/ranks/order.c tests/ranks/order_job.c tests/ranks/order.h tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_states_8bit_ranks_SOURCES = tests/ranks/states_8bit.c tests/ranks/ranks.h
+tests_ranks_states_8bit_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h
 tests_ranks_own_step_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_property_ranks_SOURCES = \

@@ -37,3 +37,9 @@ both '' 1/0 3/2
 both '' 3/2 1/0 2/0
 both -large 4/0 3/0
 grep 'bytes read' "$scratch/out"
+# Blocks of 8-bit moments are never cut, so that the next steps have the same bits.
+program=$top_builddir/tests/ranks/states_8bit.ranks
+run 3 2 save "$scratch/dir"
+for ranks in 1 2 4; do
+	run $ranks 0 load "$scratch/dir"
+done

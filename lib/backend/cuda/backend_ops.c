@@ -423,6 +423,18 @@ static bool cuda_convert(struct zero_backend *cuda, zero_dtype to, void *out, ze
 	return zero_convert(cuda->kernels, to, out, from, in, count, bad);
 }
 
+static void cuda_quantize(const struct zero_backend *cuda, bool is_signed, uint8_t *codes,
+			  float *absmax, const float *x, size_t count)
+{
+	cuda->kernels->quantize(zero_dynamic_map(is_signed), codes, absmax, x, count);
+}
+
+static void cuda_dequantize(const struct zero_backend *cuda, bool is_signed, float *x,
+			    const uint8_t *codes, const float *absmax, size_t count)
+{
+	cuda->kernels->dequantize(zero_dynamic_map(is_signed), x, codes, absmax, count);
+}
+
 static void cuda_transpose(struct zero_backend *cuda, void *out, size_t out_stride, const void *in,
 			   size_t in_stride, size_t rows, size_t columns, size_t element_size)
 {
@@ -543,6 +555,8 @@ static const struct zero_backend_ops cuda_ops = {
 	.cast = cuda_cast,
 	.convertible = cuda_convertible,
 	.convert = cuda_convert,
+	.quantize = cuda_quantize,
+	.dequantize = cuda_dequantize,
 	.transpose = cuda_transpose,
 	.norm2 = cuda_norm2,
 	.step_rule = cuda_step_rule,

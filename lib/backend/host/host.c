@@ -270,6 +270,18 @@ static bool host_convert(struct zero_backend *host, zero_dtype to, void *out, ze
 	return zero_convert(host->kernels, to, out, from, in, count, bad);
 }
 
+static void host_quantize(const struct zero_backend *host, bool is_signed, uint8_t *codes,
+			  float *absmax, const float *x, size_t count)
+{
+	host->kernels->quantize(zero_dynamic_map(is_signed), codes, absmax, x, count);
+}
+
+static void host_dequantize(const struct zero_backend *host, bool is_signed, float *x,
+			    const uint8_t *codes, const float *absmax, size_t count)
+{
+	host->kernels->dequantize(zero_dynamic_map(is_signed), x, codes, absmax, count);
+}
+
 static void host_transpose(struct zero_backend *host, void *out, size_t out_stride, const void *in,
 			   size_t in_stride, size_t rows, size_t columns, size_t element_size)
 {
@@ -346,6 +358,8 @@ static const struct zero_backend_ops host_ops = {
 	.cast = host_cast,
 	.convertible = host_convertible,
 	.convert = host_convert,
+	.quantize = host_quantize,
+	.dequantize = host_dequantize,
 	.transpose = host_transpose,
 	.norm2 = host_norm2,
 	.step_rule = host_step_rule,

@@ -117,11 +117,9 @@ static char *map(size_t bytes)
 	return data;
 }
 
-/* Removes the best fitting idle block from the list. It may be an eighth too large, but not at all
-   if there is a limit. NULL: none fits. */
-static struct block *find_idle(struct zero_pool *pool, size_t bytes, bool shared)
+/* Removes the best fitting idle block from the list. It may be too large by `waste`. NULL: none fits. */
+static struct block *find_idle(struct zero_pool *pool, size_t bytes, size_t waste, bool shared)
 {
-	size_t waste = pool->account.limit == SIZE_MAX ? bytes / 8 : 0;
 	struct block **best = NULL, *block;
 
 	for (struct block **at = &pool->idle; *at; at = &(*at)->next)
@@ -191,9 +189,10 @@ static struct block *new_block(struct zero_pool *pool, size_t bytes, bool shared
 }
 
 /* Called with the lock held. *recycled: the block is not zeroed. */
-static struct block *get_block(struct zero_pool *pool, size_t bytes, bool shared, bool *recycled)
+static struct block *get_block(struct zero_pool *pool, size_t bytes, size_t waste, bool shared,
+			       bool *recycled)
 {
-	struct block *block = find_idle(pool, bytes, shared);
+	struct block *block = find_idle(pool, bytes, waste, shared);
 
 	*recycled = block;
 	if (!block)
@@ -241,6 +240,15 @@ static bool is_shared(const struct zero_pool *pool, enum zero_memory_kind kind)
 	       (kind == ZERO_MEM_SHARDS || kind == ZERO_MEM_GRADIENTS || kind == ZERO_MEM_KINDS);
 }
 
+/* What is soon freed may take an eighth more than it needs, unless there is a limit. */
+static size_t most_waste(const struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes)
+{
+	bool stays =
+		kind == ZERO_MEM_SHARDS || kind == ZERO_MEM_OPTIMIZER || kind == ZERO_MEM_OFFLOAD;
+
+	return stays || pool->account.limit != SIZE_MAX ? 0 : bytes / 8;
+}
+
 zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes,
 			    bool zeroed, void **data)
 {
@@ -255,7 +263,8 @@ zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, 
 		if (kind != ZERO_MEM_KINDS)
 			status = zero_account_check(&pool->account, kind, bytes);
 		if (!status)
-			block = get_block(pool, bytes, is_shared(pool, kind), &recycled);
+			block = get_block(pool, bytes, most_waste(pool, kind, bytes),
+					  is_shared(pool, kind), &recycled);
 		if (block)
 			block->kind = kind;
 		if (block && kind != ZERO_MEM_KINDS)
