@@ -6,7 +6,7 @@ itself imports the part that starts programs which nobody edits.
 """
 
 __all__ = [
-    "AdamW", "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
+    "AdamW", "AdamW8bit", "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
     "init", "load", "memory", "meta", "no_sync", "replace_fsdp2", "reset", "restore", "save",
     "save_wait", "stop_on", "stopping", "traffic",
 ]

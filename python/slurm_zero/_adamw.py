@@ -13,8 +13,11 @@ class AdamW(torch.optim.Optimizer):
     have f32 masters. A step whose gradients are not finite changes nothing. Groups of parameters may
     have lr and weight_decay of their own, but betas and eps are those of all."""
 
+    states = None  # of the moments, as zero_states has them; None: those of --zero-states
+
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        self._prepared = False
         self._told = {}  # what the library knows of each parameter
         for group in self.param_groups:
             for p in group["params"]:
@@ -23,6 +26,12 @@ class AdamW(torch.optim.Optimizer):
                         "zero.AdamW steps parameters that fully_shard has sharded; this one, of shape "
                         f"{tuple(p.shape)}, is not"
                     )
+
+    def prepare(self):
+        """The moments get their type before the first step or a restore. All ranks call it."""
+        if self.states is not None and not self._prepared:
+            _zero.set_states(self.states)
+        self._prepared = True
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -36,6 +45,7 @@ class AdamW(torch.optim.Optimizer):
                 raise ValueError("all groups of zero.AdamW have the same betas and eps")
         job = first["params"][0]._cut.job
         job.begin_step(self)
+        self.prepare()
         stepped, unused = {}, []
         for group in self.param_groups:
             said = (float(group["lr"]), float(group["weight_decay"]))
@@ -74,3 +84,11 @@ class AdamW(torch.optim.Optimizer):
             raise _zero.Error(
                 f"zero.AdamW: the gradient of {param.name} was not made by a backward pass"
             )
+
+
+class AdamW8bit(AdamW):
+    """AdamW whose moments take 2 bytes an element instead of 8 (Dettmers et al., arXiv 2110.02861): codes
+    of 8 bits, with a scale for each 256 elements. Parameters of less than 4096 elements keep f32. All
+    moments that the library keeps become so, also those of a zero.AdamW beside it."""
+
+    states = 1

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import _checkpoint, _progress, _watch, _zero
-from ._adamw import AdamW
+from ._adamw import AdamW, AdamW8bit
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
 from ._rendezvous import make_store
 from ._tensor import FlatShard, be_dispatched
@@ -371,13 +371,14 @@ def save_wait():
     _zero.save_wait()
 
 
-def restore(model, optimizer, path):
+def restore(model, optimizer, path, *, convert=False):
     """Fills the model and the optimizers that save was called with from a checkpoint, or the latest one
     of a folder. With None for the optimizer only the model. The number of ranks, the stage and the
-    groups may be others than when it was saved. Returns {path, step, extra}, or None, with nothing
-    changed, if there is no checkpoint. All ranks call it."""
+    groups may be others than when it was saved. With `convert` the moments of an AdamW may be those of
+    an AdamW8bit, and the other way round, which is else an error. Returns {path, step, extra}, or None,
+    with nothing changed, if there is no checkpoint. All ranks call it."""
     _require_all(model)
-    return _checkpoint.restore(_job, optimizer, path)
+    return _checkpoint.restore(_job, optimizer, path, convert)
 
 
 def stop_on(signal):

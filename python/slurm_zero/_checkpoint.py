@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from . import _zero
+from ._adamw import AdamW
 from ._tensor import FlatShard
 
 _DTYPES = {
@@ -121,7 +122,7 @@ def _find(path):
     return folder, {t["name"]: t.get("named_states", []) for t in tensors}
 
 
-def restore(job, optimizer, path):
+def restore(job, optimizer, path, convert):
     optimizers = _optimizers(optimizer)
     _forget()
     # One rank looks, so that all of them restore the same checkpoint.
@@ -142,7 +143,10 @@ def restore(job, optimizer, path):
     try:
         error = _make(job, optimizers, named, fresh) if optimizers else None
         _zero.agree(error)
+        _prepare(optimizers, named, convert)
         step, user = _zero.restore(folder)
+        if convert:
+            _prepare(optimizers, {}, False)
     finally:
         _forget()
     said = json.loads(user) if user else {"optimizers": [], "extra": None}
@@ -156,12 +160,31 @@ def restore(job, optimizer, path):
     return {"path": folder, "step": step, "extra": said["extra"]}
 
 
+def _prepare(optimizers, named, convert):
+    """Makes the library's moments those of its optimizers; or of the checkpoint, if there are none or
+    with `convert`."""
+    own = [o for o in optimizers if isinstance(o, AdamW)]
+    if own and not convert:
+        states = own[-1].states
+        wanted = _zero.setting("states") == "8bit" if states is None else states
+    else:
+        wanted = any(_is_own(state) for states in named.values() for state in states)
+    _zero.set_states(int(wanted))
+
+
+def _is_own(state):
+    """Whether a named state is the library's: part of the moments of 8 bits."""
+    return state["name"].startswith("zero.")
+
+
 def _make(job, optimizers, named, fresh):
     """Makes the tensors that the checkpoint has values for. Returns a sentence if it has some that
     none of the optimizers is for."""
     steps = [{p for group in o.param_groups for p in group["params"]} for o in optimizers]
     for param in (p for group in job.groups for p in group.params):
         for state in named.get(param.name, []):
+            if _is_own(state):
+                continue
             index, _, key = state["name"].partition(".")
             if not index.isdigit() or int(index) >= len(optimizers):
                 return (

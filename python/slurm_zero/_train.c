@@ -153,6 +153,19 @@ static PyObject *py_param_trainable(PyObject *self, PyObject *args)
 	return zero_py_status(zero_param_set_trainable(param, trainable));
 }
 
+/* set_states(states): of the moments, F32 or 8 bits as zero_states has them */
+static PyObject *py_set_states(PyObject *self, PyObject *args)
+{
+	zero_status status;
+	int states;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "i", &states) || !zero_py_has_job())
+		return NULL;
+	WAIT(zero_set_states(zero_py_job, (zero_states)states));
+	return zero_py_status(status);
+}
+
 /* step_groups(groups, beta1, beta2, eps): whether a rank was told to stop */
 static PyObject *py_step_groups(PyObject *self, PyObject *args)
 {
@@ -195,6 +208,7 @@ PyMethodDef zero_py_train_methods[] = {
 	{"stop_on", py_stop_on, METH_VARARGS, NULL},
 	{"param_scales", py_param_scales, METH_VARARGS, NULL},
 	{"param_trainable", py_param_trainable, METH_VARARGS, NULL},
+	{"set_states", py_set_states, METH_VARARGS, NULL},
 	{"step_groups", py_step_groups, METH_VARARGS, NULL},
 	{"reset", py_reset, METH_NOARGS, NULL},
 	{NULL, NULL, 0, NULL},

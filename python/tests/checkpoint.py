@@ -23,9 +23,9 @@ rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
 lr = 1e-2 if what == "save" else 7.0
 first = torch.optim.AdamW(model[:4].parameters(), lr=lr, eps=1e-3)
 second = torch.optim.SGD([*model[4].parameters(), model.unused], lr=lr, momentum=0.9)
-# Its moments are the library's.
-other = zero.fully_shard(nn.Linear(7, 4))
-third = zero.AdamW(other.parameters(), lr=lr, eps=1e-3)
+# Its moments are the library's: 8 bits of the weight, and f32 of the bias.
+other = zero.fully_shard(nn.Linear(7, 640))
+third = zero.AdamW8bit(other.parameters(), lr=lr, eps=1e-3)
 models, optimizers = [model, other], [first, second, third]
 
 
@@ -72,6 +72,15 @@ else:
         raise AssertionError("one of two optimizers was restored")
     except zero.Error as error:
         assert "was not passed" in str(error), error
+    # Moments of another type are converted where it is said.
+    plain = [first, second, zero.AdamW(other.parameters(), lr=lr)]
+    try:
+        zero.restore(models, plain, folder)
+        raise AssertionError("moments of 8 bits were restored as f32")
+    except zero.Error as error:
+        assert "are 8bit, and those of this job states=f32" in str(error), error
+    assert zero.restore(models, plain, folder, convert=True)["step"] == 9
+    assert zero.memory()["optimizer"][0] > 2 * 4480 * 4 / torch.distributed.get_world_size()
     found = zero.restore(models, optimizers, folder)
     assert found["step"] == 9 and found["extra"] == {"batch": 3}, found
     assert first.param_groups[0]["lr"] == 1e-2 and first.param_groups[0]["betas"] == (0.9, 0.999)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import slurm_zero as zero
-from harness import WIDTH, Block, Model, case, expect, loss_of, train
+from harness import WIDTH, Block, Model, case, expect, loss_of, rank, train, world
 
 
 def optimizer(name, make):
@@ -84,6 +84,28 @@ def library_adamw_without_gradients():
     expect(ValueError, "that fully_shard has sharded", lambda: zero.AdamW(unsharded))
     mixed = zero.AdamW([{"params": [model.norm.weight], "eps": 1e-4}, {"params": [model.norm.bias]}])
     expect(ValueError, "the same betas and eps", mixed.step)
+
+
+@case
+def library_adamw_8bit():
+    """The first step is that of f32; later ones are as near as 8 bits are."""
+    torch.manual_seed(3)
+    single = nn.Sequential(nn.Linear(40, 130), nn.Tanh(), nn.Linear(130, 5))
+    model = zero.fully_shard(copy.deepcopy(single))
+    options = {"lr": 1e-2, "eps": 1e-5}
+    mine, other = zero.AdamW8bit(model.parameters(), **options), torch.optim.AdamW(single.parameters(), **options)
+    for step in range(6):
+        x = torch.randn(world, 3, 40, generator=torch.Generator().manual_seed(step))
+        model(x[rank]).square().mean().backward()
+        single(x.flatten(0, 1)).square().mean().backward()
+        for o in (mine, other):
+            o.step()
+            o.zero_grad()
+        for (name, p), q in zip(model.named_parameters(), single.parameters()):
+            far = (p.full_tensor() - q).abs().max().item()
+            assert far < (5e-3 if step else 1e-5), (step, name, far)
+    # The weight of 5200 elements has 8 bits.
+    assert zero.memory()["optimizer"][0] < 40000, zero.memory()
 
 
 @case

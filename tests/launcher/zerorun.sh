@@ -42,7 +42,7 @@ usage='no program was given. Usage: zerorun [options] [--] program [arguments]'
 refused 2 "$usage"
 refused 2 "$usage" -n 2 --
 refused 2 'there is no option --foo: see zerorun --help' --foo=1 true
-refused 2 'there is no option --zero-stge: did you mean --zero-stage or --zero-states?' --zero-stge=1 true
+refused 2 'there is no option --zero-stge: did you mean --zero-stage?' --zero-stge=1 true
 refused 2 'there is no option --zero-stage2: did you mean --zero-stage or --zero-states?' --zero-stage2 true
 refused 2 "--zero-stage: '4' is out of range: 0 to 3 is allowed" --zero-stage=4 true
 refused 2 "--zero-stage: '' is not a whole number from 0 to 3" --zero-stage= true
