@@ -41,24 +41,35 @@ quantize_block(const struct zero_dynamic_map *map, bool is_signed, uint8_t *code
 	scale = vec_set(1.0f / absmax);
 	for (size_t i = 0; i < count; i += VEC) {
 		const vec q = vec_load(x + i) * scale;
-		const vecu bits = vec_bits(q) & 0x7fffffff;
+		const vecu sign = is_signed ? vec_bits(q) & 0x80000000 : vec_bits(zero);
+		const vecu bits = vec_bits(q) ^ sign;
 		const vec a = vec_from_bits(bits);
 		vecu decade =
 			vec_to_int(vec_max(vec_fma(vec_from_int(bits), to_decade, from), zero));
-		vecu code;
 
 		decade -= vec_at_least(a, vec8_at(bound, decade));
-		code = vec_to_int(vec_min(vec_fma(a, vec8_at(by, decade), vec8_at(at, decade)),
-					  vec8_at(most, decade))) -
-		       vec_at_least(a, one);
-		if (is_signed) {
-			const vecu negative = 0 - (vec_bits(q) >> 31);
+		const vec k = vec_min(vec_fma(a, vec8_at(by, decade), vec8_at(at, decade)),
+				      vec8_at(most, decade));
+		/* There is no -1. */
+		const vecu code =
+			vec_to_int(vec_from_bits(vec_bits(k) | sign)) - vec_at_least(q, one);
 
-			/* There is no -1. */
-			code = SIGN + ((code ^ negative) - negative) + (negative & code >> 7);
-		}
-		vecu_store_bytes(codes + i, code);
+		vecu_store_bytes(codes + i, code + (is_signed ? SIGN : 0));
 	}
+	return absmax;
+}
+
+/* The end of the last block, by way of a whole one. */
+static __attribute__((noinline)) float quantize_end(const struct zero_dynamic_map *map,
+						    uint8_t *codes, const float *x, size_t count)
+{
+	float whole[ZERO_BLOCK] = {0}, absmax;
+	uint8_t of_whole[ZERO_BLOCK];
+
+	memcpy(whole, x, count * sizeof(*whole));
+	absmax = map->is_signed ? quantize_block(map, true, of_whole, whole, ZERO_BLOCK)
+				: quantize_block(map, false, of_whole, whole, ZERO_BLOCK);
+	memcpy(codes, of_whole, count);
 	return absmax;
 }
 
@@ -67,19 +78,10 @@ static inline __attribute__((always_inline)) void quantize(const struct zero_dyn
 							   float *absmax, const float *x,
 							   size_t count)
 {
-	for (size_t i = 0; i < count; i += ZERO_BLOCK) {
-		const size_t now = count - i < ZERO_BLOCK ? count - i : (size_t)ZERO_BLOCK;
-		float last[ZERO_BLOCK] = {0};
-		uint8_t of_last[ZERO_BLOCK];
-
-		if (now % VEC == 0) {
-			*absmax++ = quantize_block(map, is_signed, codes + i, x + i, now);
-			continue;
-		}
-		memcpy(last, x + i, now * sizeof(*last));
-		*absmax++ = quantize_block(map, is_signed, of_last, last, ZERO_BLOCK);
-		memcpy(codes + i, of_last, now);
-	}
+	for (; count >= ZERO_BLOCK; count -= ZERO_BLOCK, x += ZERO_BLOCK, codes += ZERO_BLOCK)
+		*absmax++ = quantize_block(map, is_signed, codes, x, ZERO_BLOCK);
+	if (count)
+		*absmax = quantize_end(map, codes, x, count);
 }
 
 void ZERO_NAME(quantize)(const struct zero_dynamic_map *map, uint8_t *codes, float *absmax,
@@ -110,24 +112,30 @@ dequantize_block(const struct zero_dynamic_map *map, bool is_signed, float *x, c
 	}
 }
 
+static __attribute__((noinline)) void dequantize_end(const struct zero_dynamic_map *map, float *x,
+						     const uint8_t *codes, float absmax,
+						     size_t count)
+{
+	float whole[ZERO_BLOCK];
+	uint8_t of_whole[ZERO_BLOCK] = {0};
+
+	memcpy(of_whole, codes, count);
+	if (map->is_signed)
+		dequantize_block(map, true, whole, of_whole, absmax, ZERO_BLOCK);
+	else
+		dequantize_block(map, false, whole, of_whole, absmax, ZERO_BLOCK);
+	memcpy(x, whole, count * sizeof(*whole));
+}
+
 static inline __attribute__((always_inline)) void dequantize(const struct zero_dynamic_map *map,
 							     bool is_signed, float *x,
 							     const uint8_t *codes,
 							     const float *absmax, size_t count)
 {
-	for (size_t i = 0; i < count; i += ZERO_BLOCK) {
-		const size_t now = count - i < ZERO_BLOCK ? count - i : (size_t)ZERO_BLOCK;
-		float last[ZERO_BLOCK];
-		uint8_t of_last[ZERO_BLOCK] = {0};
-
-		if (now % VEC == 0) {
-			dequantize_block(map, is_signed, x + i, codes + i, *absmax++, now);
-			continue;
-		}
-		memcpy(of_last, codes + i, now);
-		dequantize_block(map, is_signed, last, of_last, *absmax++, ZERO_BLOCK);
-		memcpy(x + i, last, now * sizeof(*last));
-	}
+	for (; count >= ZERO_BLOCK; count -= ZERO_BLOCK, x += ZERO_BLOCK, codes += ZERO_BLOCK)
+		dequantize_block(map, is_signed, x, codes, *absmax++, ZERO_BLOCK);
+	if (count)
+		dequantize_end(map, x, codes, *absmax, count);
 }
 
 void ZERO_NAME(dequantize)(const struct zero_dynamic_map *map, float *x, const uint8_t *codes,

@@ -9,6 +9,8 @@ EXTRA_DIST += \
 	tests/bench/torch_save.py
 CLEANFILES += bench.json
 tests_bench_bench_SOURCES = \
+	lib/backend/cpu_step.c \
+	lib/backend/workers.c \
 	tests/bench/bench.c \
 	tests/bench/bench.h \
 	tests/bench/downcast.c \

@@ -8,7 +8,11 @@
 #include <emmintrin.h>
 #endif
 
+#include "backend/workers.h"
 #include "bench.h"
+
+/* workers.c refers to it, but starts no threads here. */
+const struct zero_core *zero_core;
 
 enum { TRIAD_BYTES = 12, ADAMW_BYTES = 28, LOW_BYTES = 2 };
 
@@ -25,6 +29,7 @@ static const struct zero_adamw_args args = {.lr = 1e-3f,
 struct state {
 	float *p, *m, *v, *g;
 	uint16_t *low;
+	struct zero_moments moments; /* of 8 bits */
 	size_t count;
 };
 
@@ -38,6 +43,10 @@ static struct state state_new(size_t count)
 	s.v = pages_new(bytes, false);
 	s.g = pages_new(bytes, false);
 	s.low = pages_new(bytes / 2, true);
+	s.moments = (struct zero_moments){.m_codes = pages_new(count, true),
+					  .v_codes = pages_new(count, true),
+					  .m_absmax = pages_new(bytes / ZERO_BLOCK + 4, true),
+					  .v_absmax = pages_new(bytes / ZERO_BLOCK + 4, true)};
 	/* Everyday numbers: some processors are slow with subnormal ones. */
 	for (size_t i = 0; i < count; i++) {
 		s.p[i] = 1;
@@ -57,6 +66,10 @@ static void state_free(struct state *s)
 	pages_free(s->v, bytes);
 	pages_free(s->g, bytes);
 	pages_free(s->low, bytes / 2);
+	pages_free(s->moments.m_codes, s->count);
+	pages_free(s->moments.v_codes, s->count);
+	pages_free(s->moments.m_absmax, bytes / ZERO_BLOCK + 4);
+	pages_free(s->moments.v_absmax, bytes / ZERO_BLOCK + 4);
 }
 
 /* McCalpin's triad, out = a + s * b. */
@@ -118,6 +131,16 @@ static double timed_full(void *context)
 	return clock_stop(k->bench, start);
 }
 
+static double timed_8bit(void *context)
+{
+	struct kernel *k = context;
+	double start = clock_start(k->bench);
+
+	zero_cpu_adamw(NULL, k->set, &args, k->s.p, &k->s.moments, k->s.g, NULL, ZERO_DTYPE_PARAM,
+		       k->s.count);
+	return clock_stop(k->bench, start);
+}
+
 static double timed_low(void *context)
 {
 	struct kernel *k = context;
@@ -137,12 +160,13 @@ static double timed_then_cast(void *context)
 	return clock_stop(k->bench, start);
 }
 
-enum { LOW, FULL, THEN_CAST, STREAMING, TRIAD, KERNEL_SIDES };
+enum { LOW, FULL, THEN_CAST, EIGHT, STREAMING, TRIAD, KERNEL_SIDES };
 
 static const struct side kernel_sides[KERNEL_SIDES] = {
 	[LOW] = {"slurm-zero, bf16 in the same pass", timed_low},
 	[FULL] = {"slurm-zero, no bf16", timed_full},
 	[THEN_CAST] = {"naive: AdamW, then a cast", timed_then_cast},
+	[EIGHT] = {"slurm-zero, 8-bit moments", timed_8bit},
 	[STREAMING] = {"triad, streaming stores", timed_streaming},
 	[TRIAD] = {"triad, ordinary stores", timed_triad},
 };
@@ -163,6 +187,12 @@ static void kernel_rows(struct bench *bench, const struct kernel *k, bool best, 
 
 	snprintf(what, sizeof(what), "AdamW%s%s, one thread: bandwidth", comma, isa);
 	write_bandwidth(bench, what, n * ADAMW_BYTES / t[FULL] / 1e9, bare);
+	snprintf(what, sizeof(what), "AdamW with 8-bit moments%s%s, one thread: elements a second",
+		 comma, isa);
+	struct row eight = {
+		what,  t[FULL] / t[EIGHT],      "x", n / t[EIGHT] / 1e9, n / t[FULL] / 1e9,
+		"G/s", "AdamW with f32 moments"};
+	write_row(bench, &eight);
 	snprintf(what, sizeof(what), "AdamW with bf16 output%s%s, one thread: bandwidth", comma,
 		 isa);
 	write_bandwidth(bench, what, n * (ADAMW_BYTES + LOW_BYTES) / t[LOW] / 1e9, bare);
