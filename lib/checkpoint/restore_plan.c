@@ -167,6 +167,34 @@ static zero_status compare_state(const struct zero_restore *restore,
 			 (unsigned long long)(state->block == ZERO_BLOCK_WHOLE ? 0 : state->block));
 }
 
+static bool is_own(const char *name)
+{
+	return !strncmp(name, ZERO_STATE_OWN, strlen(ZERO_STATE_OWN));
+}
+
+/* The library's own states are the parts of 8-bit moments, or there are none. */
+static zero_status check_own_states(const struct zero_restore *restore,
+				    const struct zero_manifest_tensor *tensor)
+{
+	size_t own = 0, parts = 0;
+
+	for (size_t s = 0; s < tensor->state_count; s++) {
+		const struct zero_manifest_state *state = &tensor->states[s];
+
+		own += is_own(state->name);
+		for (int i = 0; i < ZERO_MOMENT_PARTS; i++)
+			parts += !strcmp(state->name, zero_moment_parts[i].name) &&
+				 state->dtype == zero_moment_parts[i].dtype &&
+				 state->block == zero_moment_parts[i].block;
+	}
+	if (own == parts && (!own || own == ZERO_MOMENT_PARTS))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_FORMAT,
+			 "%s: tensor '%s' has states that begin with '%s', but not those of 8-bit "
+			 "moments: was it saved by another release?",
+			 restore->folder, tensor->name, ZERO_STATE_OWN);
+}
+
 /* Moments have the type that the checkpoint's have: a conversion is asked for. */
 static zero_status compare_moments(const struct zero_restore *restore,
 				   const struct zero_manifest_tensor *tensor,
@@ -183,11 +211,6 @@ static zero_status compare_moments(const struct zero_restore *restore,
 			 wanted ? "8bit" : "f32", saved ? "8bit" : "f32");
 }
 
-static bool is_own(const char *name)
-{
-	return !strncmp(name, ZERO_STATE_OWN, strlen(ZERO_STATE_OWN));
-}
-
 /* Each state that is registered is there, and, if any is registered, no other. */
 static zero_status compare_states(const struct zero_restore *restore)
 {
@@ -202,7 +225,9 @@ static zero_status compare_states(const struct zero_restore *restore)
 		const struct zero_manifest_tensor *tensor = &manifest->tensors[i];
 		const zero_param *param = restore->params[i];
 
-		status = compare_moments(restore, tensor, param);
+		status = check_own_states(restore, tensor);
+		if (!status)
+			status = compare_moments(restore, tensor, param);
 		for (size_t s = 0; !status && s < param->state_count; s++)
 			if (!param->states[s].moment)
 				status = compare_state(restore, tensor, &param->states[s]);

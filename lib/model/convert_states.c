@@ -158,5 +158,11 @@ zero_status zero_set_states(zero_job *job, zero_states states)
 	job->model->states = states;
 	free(piece);
 	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_set_states: the end");
-	return status ? zero_tear(job, status) : ZERO_OK;
+	if (!status)
+		return ZERO_OK;
+	/* Some have the old type. A restore makes new ones. */
+	zero_hooks_before_change(job, NULL, false);
+	for (size_t g = 0; g < job->model->group_count; g++)
+		zero_states_free(job->model->groups[g], false);
+	return zero_tear(job, status);
 }

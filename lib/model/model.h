@@ -17,6 +17,14 @@ struct zero_named_state {
 	bool moment;    /* part of 8-bit moments: the library's, of what this rank steps */
 };
 
+/* The named states that moments of 8 bits are. */
+enum { ZERO_MOMENT_PARTS = 4 };
+struct zero_moment_part {
+	const char *name;
+	zero_dtype dtype;
+	uint64_t block;
+};
+
 struct zero_param {
 	zero_group *group;
 	struct zero_flat *flat; /* from the layout on; an alias has its target's */
@@ -220,9 +228,9 @@ struct zero_state_part zero_param_state_saved(const zero_param *param,
 					      const struct zero_named_state *state);
 /* Whether a state's memory is a device's, or may be. */
 bool zero_state_on_device(const zero_param *param, const struct zero_named_state *state);
-/* Registers a part of the 8-bit moments. */
-zero_status zero_state_add_moment(zero_param *param, const char *name, zero_dtype dtype,
-				  uint64_t block, void *data);
+/* Registers a part of the 8-bit moments, unless it is registered. */
+zero_status zero_state_add_moment(zero_param *param, const struct zero_moment_part *part,
+				  void *data);
 void zero_state_drop_moments(zero_param *param);
 /* NULL: the parameter, which is no alias, has no state of this name. */
 const struct zero_named_state *zero_param_find_state(const zero_param *param, const char *name);
@@ -233,6 +241,7 @@ uint64_t zero_named_states_hash(const zero_job *job, size_t *count);
 
 /* Whether the states are in other memory than the values, so that both meet in offload_buffers. */
 bool zero_states_staged(const zero_job *job);
+extern const struct zero_moment_part zero_moment_parts[ZERO_MOMENT_PARTS]; /* their names ascend */
 /* Whether the parameter's moments have 8 bits. */
 bool zero_param_is_8bit(const zero_param *param);
 /* The moments of what this rank steps of a trainable parameter, from its first element on. Returns how

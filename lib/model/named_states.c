@@ -126,15 +126,15 @@ static zero_status insert(zero_param *param, size_t at, const struct zero_named_
 	return ZERO_OK;
 }
 
-zero_status zero_state_add_moment(zero_param *param, const char *name, zero_dtype dtype,
-				  uint64_t block, void *data)
+zero_status zero_state_add_moment(zero_param *param, const struct zero_moment_part *part,
+				  void *data)
 {
 	struct zero_named_state made = {
-		.dtype = dtype, .block = block, .data = data, .moment = true};
+		.dtype = part->dtype, .block = part->block, .data = data, .moment = true};
 	size_t at;
 
-	memcpy(made.name, name, strlen(name));
-	return find(param, name, &at) ? ZERO_OK : insert(param, at, &made);
+	memcpy(made.name, part->name, strlen(part->name));
+	return find(param, part->name, &at) ? ZERO_OK : insert(param, at, &made);
 }
 
 void zero_state_drop_moments(zero_param *param)

@@ -195,28 +195,26 @@ zero_status zero_masters_alloc(zero_job *job)
 	return status;
 }
 
+_Static_assert(ZERO_ALIGN % ZERO_BLOCK == 0, "a rank's part begins where a block does");
+
+const struct zero_moment_part zero_moment_parts[ZERO_MOMENT_PARTS] = {
+	{ZERO_STATE_M, ZERO_U8, 1},
+	{ZERO_STATE_M "_absmax", ZERO_F32, ZERO_BLOCK},
+	{ZERO_STATE_V, ZERO_U8, 1},
+	{ZERO_STATE_V "_absmax", ZERO_F32, ZERO_BLOCK},
+};
+
 /* Registers the 8-bit moments of a parameter, so that checkpoints carry them. */
 static zero_status register_moments(zero_param *param)
 {
 	struct zero_moments at;
-
-	zero_param_stepped(param, &at);
-	const struct {
-		const char *name;
-		zero_dtype dtype;
-		uint64_t block;
-		void *data;
-	} parts[] = {
-		{ZERO_STATE_M, ZERO_U8, 1, at.m_codes},
-		{ZERO_STATE_M "_absmax", ZERO_F32, ZERO_BLOCK, at.m_absmax},
-		{ZERO_STATE_V, ZERO_U8, 1, at.v_codes},
-		{ZERO_STATE_V "_absmax", ZERO_F32, ZERO_BLOCK, at.v_absmax},
-	};
 	zero_status status = ZERO_OK;
 
-	for (size_t i = 0; !status && i < sizeof(parts) / sizeof(*parts); i++)
-		status = zero_state_add_moment(param, parts[i].name, parts[i].dtype, parts[i].block,
-					       parts[i].data);
+	zero_param_stepped(param, &at);
+	void *const data[ZERO_MOMENT_PARTS] = {at.m_codes, at.m_absmax, at.v_codes, at.v_absmax};
+
+	for (int i = 0; !status && i < ZERO_MOMENT_PARTS; i++)
+		status = zero_state_add_moment(param, &zero_moment_parts[i], data[i]);
 	return status;
 }
 
