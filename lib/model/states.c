@@ -108,13 +108,13 @@ float *zero_param_state_at(const zero_param *param, enum zero_saved_kind kind, s
 /* Allocates the four offload_buffers, for as long as the job is open. */
 static zero_status alloc_offload_buffers(zero_job *job)
 {
-	size_t longest = longest_segment(job), elements = job->stream_chunk / 2 / sizeof(float);
+	/* Pieces begin where blocks of moments do. */
+	size_t block = ZERO_BLOCK * sizeof(float), blocks = job->stream_chunk / 2 / block;
+	size_t longest = longest_segment(job), elements = (blocks ? blocks : 1) * ZERO_BLOCK;
 	zero_status status = ZERO_OK;
 
 	if (!zero_states_staged(job) || !longest || job->model->offload_count)
 		return ZERO_OK;
-	/* Pieces begin where blocks of moments do. */
-	elements = (elements + ZERO_BLOCK - 1) / ZERO_BLOCK * ZERO_BLOCK;
 	elements = elements < longest ? elements : longest;
 	for (int i = 0; !status && i < 4; i++)
 		if (!job->model->offload_buffers[i / 2][i % 2])
