@@ -79,10 +79,11 @@ END_TEST
 
 static atomic_int times[ITEMS];
 
+/* No assertion: a child that was forked must not allocate, since a thread may have held a lock. */
 static void count_item(void *context, size_t i)
 {
-	ck_assert_ptr_eq(context, times);
-	atomic_fetch_add(&times[i], 1);
+	if (context == times)
+		atomic_fetch_add(&times[i], 1);
 }
 
 START_TEST(each_item_once)
