@@ -302,6 +302,8 @@ void double_context_drain(CUcontext context);
 /* cuda_block.c: all with the lock held */
 struct double_block *double_block_new(size_t bytes, bool pinned, bool paged, CUcontext context);
 void double_block_gone(struct double_block *block);
+/* After a fault what is queued does nothing any more: waits until it is gone. */
+void double_block_wait(const struct double_block *block);
 /* The block that contains the address, or the last freed one that did; NULL: none. */
 struct double_block *double_block_find(uintptr_t at);
 /* The first block that ends after the address; NULL: none. */

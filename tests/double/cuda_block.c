@@ -106,6 +106,12 @@ struct double_block *double_block_new(size_t bytes, bool pinned, bool paged, CUc
 	return block;
 }
 
+void double_block_wait(const struct double_block *block)
+{
+	while (block->pending && block->context && block->context->fault)
+		double_wait();
+}
+
 void double_block_gone(struct double_block *block)
 {
 	if (block->data != (char *)block->base)

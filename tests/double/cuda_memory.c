@@ -269,6 +269,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr data, CUstream handle)
 /* This is not ordered with any stream, so no operation may still use the memory. */
 static void free_now(struct double_block *block, const char *call)
 {
+	double_block_wait(block);
 	if (block->pending)
 		double_die(
 			"%s: %p is still used by %u operations (%zu bytes, the %lluth allocated)",

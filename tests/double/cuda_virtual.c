@@ -325,6 +325,7 @@ static void unmap(struct double_block *block)
 {
 	struct physical *memory = memory_of(block);
 
+	double_block_wait(block);
 	if (block->pending)
 		double_die("cuMemUnmap: %p is still used by %u operations (%zu bytes)",
 			   (void *)block->base, block->pending, block->bytes);
