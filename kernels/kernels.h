@@ -45,6 +45,21 @@ struct zero_kernels {
 	/* clang-format on */
 	void (*adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
+	/*
+	 * Muon (Jordan, 2024), what is done before and after a matrix is orthogonalised; see struct
+	 * zero_muon_args:
+	 *	g' = (1 - momentum) * (g * scale)
+	 *	m = momentum * m + g'
+	 *	out = momentum * m + g', or m without nesterov
+	 * and
+	 *	p -= decay * p + lr * update
+	 * NaN results are 0x7fc00000. The arrays do not overlap. If `low` is not NULL, p is also
+	 * written there as f32, f16 or bf16.
+	 */
+	void (*muon_momentum)(const struct zero_muon_args *args, float *m, const float *g,
+			      float *out, size_t count);
+	void (*muon_update)(const struct zero_muon_args *args, float *p, const float *update,
+			    void *low, zero_dtype low_dtype, size_t count);
 	/* codes[i] = the code of the value that is nearest to x[i] / absmax, which is written for each
 	   block of ZERO_BLOCK elements, of which the last may be shorter. A block with a NaN or an
 	   infinity becomes NaN, one of zeros and subnormals 0. x has no negative value where the map

@@ -4,6 +4,7 @@ KERNEL_SOURCES = \
 	kernels/adamw.c \
 	kernels/cast.c \
 	kernels/isa_table.c \
+	kernels/muon.c \
 	kernels/norm2.c \
 	kernels/philox.c \
 	kernels/quantize.c \

@@ -34,6 +34,10 @@ void ZERO_NAME(sum)(float *out, zero_dtype from, const void *const *in, int n, s
 double ZERO_NAME(norm2)(const float *x, size_t count);
 void ZERO_NAME(adamw)(const struct zero_adamw_args *args, float *p, float *m, float *v,
 		      const float *g, void *low, zero_dtype low_dtype, size_t count);
+void ZERO_NAME(muon_momentum)(const struct zero_muon_args *args, float *m, const float *g,
+			      float *out, size_t count);
+void ZERO_NAME(muon_update)(const struct zero_muon_args *args, float *p, const float *update,
+			    void *low, zero_dtype low_dtype, size_t count);
 void ZERO_NAME(quantize)(const struct zero_dynamic_map *map, uint8_t *codes, float *absmax,
 			 const float *x, size_t count);
 void ZERO_NAME(dequantize)(const struct zero_dynamic_map *map, float *x, const uint8_t *codes,

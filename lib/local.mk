@@ -24,6 +24,7 @@ noinst_HEADERS += \
 	lib/backend/launched_world.h \
 	lib/backend/meeting.h \
 	lib/backend/meter.h \
+	lib/backend/newton_schulz.h \
 	lib/backend/step_rule.h \
 	lib/backend/workers.h \
 	lib/checkpoint/checkpoint.h \
@@ -136,6 +137,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/check_changes.c \
 	lib/train/gather.c \
 	lib/train/loss_scale.c \
+	lib/train/muon.c \
 	lib/train/norm.c \
 	lib/train/output.c \
 	lib/train/own_step.c \

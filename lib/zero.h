@@ -406,6 +406,13 @@ zero_status zero_param_set_weight_decay_scale(zero_param *param, float scale);
  * A parameter that was laid out as not trainable cannot be trained: ZERO_E_STATE.
  */
 zero_status zero_param_set_trainable(zero_param *param, bool trainable);
+/*
+ * Has a parameter of 2 dimensions, or a stack of matrices of 3, stepped by Muon, see zero_muon, or by
+ * AdamW (false). Before the first step of its group, and before a restore; a checkpoint of the one is
+ * refused by the other. ZERO_E_UNSUPPORTED on GPUs. A step needs a cblas on the machine, such as
+ * OpenBLAS: the one that the process has loaded, or else the first that is found.
+ */
+zero_status zero_param_set_muon(zero_param *param, bool muon);
 
 /* ---- tensors in files (safetensors) ---------------------------------------------------------- */
 
@@ -720,6 +727,39 @@ void zero_loss_scale_init(zero_loss_scale *scale);
 zero_status zero_device_loss_scale(zero_job *job, const zero_loss_scale *scale,
 				   zero_loss_scale **address);
 
+typedef enum zero_muon_rate {
+	ZERO_MUON_ORIGINAL,        /* lr * sqrt(max(1, rows / columns)), as Jordan has it */
+	ZERO_MUON_MATCH_RMS_ADAMW, /* lr * 0.2 * sqrt(max(rows, columns)), arXiv 2502.16982 */
+	ZERO_MUON_SPECTRAL,        /* lr * sqrt(rows / columns) */
+} zero_muon_rate;
+
+/*
+ * Muon (Jordan, 2024), for the parameters of zero_param_set_muon. With the mean gradient g of a matrix,
+ * unscaled and clipped as for AdamW:
+ *	buf = momentum * buf + (1 - momentum) * g
+ *	u = orthogonalise(momentum * buf + (1 - momentum) * g)
+ *	p -= lr * weight_decay * p + lr' * u
+ * where lr' is lr times what `rate` makes of the shape. To orthogonalise is to divide by the Frobenius
+ * norm and to do `steps` iterations of Newton and Schulz, in f32. Each matrix of a stack is one by
+ * itself. buf is f32 and sharded as moments are, 4 bytes an element where AdamW has 8.
+ *
+ * A matrix is put together on one rank, which orthogonalises it: the costliest first, each by the rank
+ * that has least to do (4 s^2 l + 2 s^3 for the short and the long side), over all that one call
+ * steps. Per step a rank sends its parts of the momentum, and receives those of the steps: 8 bytes for
+ * each of its elements, as many as it stores. With equal momentum the bits are the same at any number of
+ * ranks and any stage, as far as the machine's cblas gives the same bits for the same product.
+ */
+typedef struct zero_muon {
+	float lr;              /* >= 0 */
+	float weight_decay;    /* >= 0 */
+	float momentum;        /* in [0, 1); 0.95 is usual */
+	bool plain_momentum;   /* u of buf itself, without Nesterov's */
+	int steps;             /* 1 to 100; 0 means 5 */
+	float coefficients[3]; /* of the iterations; all 0 means 3.4445, -4.775, 2.0315 */
+	float eps;             /* least norm that is divided by; 0 means 1e-7 */
+	zero_muon_rate rate;
+} zero_muon;
+
 typedef struct zero_adamw {
 	float lr;           /* >= 0 */
 	float beta1, beta2; /* in [0, 1) */
@@ -742,6 +782,9 @@ typedef struct zero_adamw {
 	   micro_batches: the program has divided. `samples` is then 0 on all ranks, and
 	   micro_batches 0 or 1. A loss scale still applies. */
 	bool gradients_are_means;
+	/* For the parameters of zero_param_set_muon, to which lr, betas, eps and weight_decay of this
+	   do not apply. NULL only if there are none. */
+	const zero_muon *muon;
 } zero_adamw;
 
 typedef struct zero_step_result {

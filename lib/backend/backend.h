@@ -114,6 +114,10 @@ enum zero_op_kind {
 	/* recv[count] on every rank = the root's send[count], of type `from`, in messages of
 	   `piece` elements at most. recv may be send on the root. */
 	ZERO_OP_BROADCAST,
+	/* Each rank sends op->sends to ranks, also itself, and receives op->receives: the first one
+	   that it sends to a rank is the first that the rank receives from it, and so on, and these
+	   have the same count. Elements are of type `from`. */
+	ZERO_OP_ALL_TO_ALL,
 	/* recv[world][count] bytes in host memory = every rank's send[count]. For small things that
 	   ranks agree on; not counted as traffic. With `on_device` both are in the backend's memory,
 	   and a device does it without the host. */
@@ -128,6 +132,13 @@ enum zero_op_kind {
 	   where it stays until close. All ranks of the job take part, also those that are not
 	   members. */
 	ZERO_OP_TEAM_COMM,
+};
+
+/* What a rank sends to another one, or receives from it. */
+struct zero_transfer {
+	int rank;
+	void *data;
+	size_t count; /* elements, > 0 */
 };
 
 /* Members that an operation's kind does not name are ignored. */
@@ -149,6 +160,9 @@ struct zero_op {
 	const int *members;
 	struct zero_team_comm **team_comm;
 	size_t first, shard; /* see zero_op_slice */
+	/* Of ALL_TO_ALL; they stay the caller's, and valid until the wait returns. */
+	const struct zero_transfer *sends, *receives;
+	size_t send_count, receive_count;
 };
 
 /*
@@ -238,6 +252,31 @@ struct zero_adamw_args {
 	float correction2; /* 1 / (1 - beta2^t) */
 	float scale;       /* factor of the gradient, applied first */
 };
+
+/* See muon_momentum and muon_update in kernels/kernels.h for the formulas. */
+struct zero_muon_args {
+	float lr;    /* of the parameter, with what its shape makes of it */
+	float decay; /* lr * weight_decay of the parameter: p -= decay * p */
+	float momentum;
+	float scale; /* factor of the gradient, applied first */
+	bool nesterov;
+};
+
+/* How a matrix is orthogonalised: x = x / |x|, and then `steps` times
+   x = a x + (b (x x') + c (x x')^2) x; with x' x from the right if that is smaller. */
+struct zero_newton_schulz {
+	float a, b, c;
+	float eps; /* the least |x| that is divided by */
+	int steps;
+};
+
+/* Elements of f32: a copy of the matrix, and two of x x'. */
+static inline size_t zero_newton_schulz_scratch(size_t rows, size_t columns)
+{
+	size_t s = rows < columns ? rows : columns;
+
+	return rows * columns + 2 * s * s;
+}
 
 /* Where the moments of elements to step are: f32, or codes with an absmax for each ZERO_BLOCK of them, of
    which the first begins at the first element; see kernels/kernels.h. */
@@ -481,6 +520,26 @@ struct zero_backend_ops {
 		      const struct zero_step_state *state, float *p,
 		      const struct zero_moments *moments, const float *g, void *low,
 		      zero_dtype low_dtype, size_t count);
+
+	/*
+	 * Muon; see kernels/kernels.h. The scale is that of `state`, and nothing is changed if the
+	 * step is skipped; `state` is in host memory if all else is.
+	 */
+	void (*muon_momentum)(struct zero_backend *backend, const struct zero_muon_args *args,
+			      const struct zero_step_state *state, float *m, const float *g,
+			      float *out, size_t count);
+	void (*muon_update)(struct zero_backend *backend, const struct zero_muon_args *args,
+			    const struct zero_step_state *state, float *p, const float *update,
+			    void *low, zero_dtype low_dtype, size_t count);
+	/* Opens the library of matrix products that orthogonalise needs. A sentence says where it was
+	   looked for. Any number of times. */
+	zero_status (*open_products)(struct zero_backend *backend);
+	/* Makes x[rows][columns] the nearest matrix with equal singular values, nearly, by `steps`
+	   iterations of Newton and Schulz with these coefficients;
+	   `scratch` has zero_newton_schulz_scratch(rows, columns) elements. */
+	zero_status (*orthogonalise)(struct zero_backend *backend,
+				     const struct zero_newton_schulz *rule, float *x, size_t rows,
+				     size_t columns, float *scratch);
 
 	/* ---- kernels on host memory, done when they return ---- */
 

@@ -155,7 +155,8 @@ struct zero_comm_ops {
 static inline bool zero_op_is_payload(const struct zero_op *op)
 {
 	return op->kind == ZERO_OP_ALL_GATHER || op->kind == ZERO_OP_REDUCE_SCATTER ||
-	       op->kind == ZERO_OP_SCATTER || op->kind == ZERO_OP_BROADCAST;
+	       op->kind == ZERO_OP_SCATTER || op->kind == ZERO_OP_BROADCAST ||
+	       op->kind == ZERO_OP_ALL_TO_ALL;
 }
 
 /* The handle of a team's communicator, which all ranks of the job have. */

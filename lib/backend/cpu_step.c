@@ -82,6 +82,62 @@ void zero_cpu_adamw(struct zero_workers *workers, const struct zero_kernels *ker
 	zero_workers_run(workers, adamw_part, &a, count / a.length + (count % a.length != 0));
 }
 
+/* ---- Muon ------------------------------------------------------------------------------------ */
+
+struct muon {
+	const struct zero_kernels *kernels;
+	const struct zero_muon_args *args;
+	float *changed; /* momentum, or values */
+	const float *from;
+	void *out;
+	zero_dtype low_dtype;
+	size_t count;
+};
+
+static size_t muon_length(const struct muon *muon, size_t i)
+{
+	size_t left = muon->count - i * SHORTEST;
+
+	return left < SHORTEST ? left : (size_t)SHORTEST;
+}
+
+static void momentum_part(void *context, size_t i)
+{
+	const struct muon *muon = context;
+	size_t at = i * SHORTEST;
+
+	muon->kernels->muon_momentum(muon->args, muon->changed + at, muon->from + at,
+				     (float *)muon->out + at, muon_length(muon, i));
+}
+
+static void update_part(void *context, size_t i)
+{
+	const struct muon *muon = context;
+	size_t at = i * SHORTEST, size = zero_core->dtype_size(muon->low_dtype);
+
+	muon->kernels->muon_update(muon->args, muon->changed + at, muon->from + at,
+				   muon->out ? (char *)muon->out + at * size : NULL,
+				   muon->low_dtype, muon_length(muon, i));
+}
+
+void zero_cpu_muon_momentum(struct zero_workers *workers, const struct zero_kernels *kernels,
+			    const struct zero_muon_args *args, float *m, const float *g, float *out,
+			    size_t count)
+{
+	struct muon muon = {kernels, args, m, g, out, ZERO_F32, count};
+
+	zero_workers_run(workers, momentum_part, &muon, (count + SHORTEST - 1) / SHORTEST);
+}
+
+void zero_cpu_muon_update(struct zero_workers *workers, const struct zero_kernels *kernels,
+			  const struct zero_muon_args *args, float *p, const float *update,
+			  void *low, zero_dtype low_dtype, size_t count)
+{
+	struct muon muon = {kernels, args, p, update, low, low_dtype, count};
+
+	zero_workers_run(workers, update_part, &muon, (count + SHORTEST - 1) / SHORTEST);
+}
+
 /* ---- the norm -------------------------------------------------------------------------------- */
 
 struct norm2 {

@@ -39,6 +39,13 @@ void zero_cpu_adamw(struct zero_workers *workers, const struct zero_kernels *ker
 		    const struct zero_adamw_args *args, float *p,
 		    const struct zero_moments *moments, const float *g, void *low,
 		    zero_dtype low_dtype, size_t count);
+/* muon_momentum and muon_update, with the same bits. */
+void zero_cpu_muon_momentum(struct zero_workers *workers, const struct zero_kernels *kernels,
+			    const struct zero_muon_args *args, float *m, const float *g, float *out,
+			    size_t count);
+void zero_cpu_muon_update(struct zero_workers *workers, const struct zero_kernels *kernels,
+			  const struct zero_muon_args *args, float *p, const float *update,
+			  void *low, zero_dtype low_dtype, size_t count);
 /* The sum of the squares: of parts whose length depends on count alone, in their order. */
 double zero_cpu_norm2(struct zero_workers *workers, const struct zero_kernels *kernels,
 		      const float *x, size_t count);

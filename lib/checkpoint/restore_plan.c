@@ -172,26 +172,30 @@ static bool is_own(const char *name)
 	return !strncmp(name, ZERO_STATE_OWN, strlen(ZERO_STATE_OWN));
 }
 
-/* The library's own states are the parts of 8-bit moments, or there are none. */
+/* The library's own states are all parts of one kind of moments, or there are none. */
 static zero_status check_own_states(const struct zero_restore *restore,
 				    const struct zero_manifest_tensor *tensor)
 {
-	size_t own = 0, parts = 0;
+	enum zero_moments_kind kind = zero_tensor_moments(tensor);
+	size_t own = 0, parts = 0, all = 0;
 
 	for (size_t s = 0; s < tensor->state_count; s++) {
 		const struct zero_manifest_state *state = &tensor->states[s];
 
 		own += is_own(state->name);
 		for (int i = 0; i < ZERO_MOMENT_PARTS; i++)
-			parts += !strcmp(state->name, zero_moment_parts[i].name) &&
+			parts += zero_moment_parts[i].kind == kind &&
+				 !strcmp(state->name, zero_moment_parts[i].name) &&
 				 state->dtype == zero_moment_parts[i].dtype &&
 				 state->block == zero_moment_parts[i].block;
 	}
-	if (own == parts && (!own || own == ZERO_MOMENT_PARTS))
+	for (int i = 0; i < ZERO_MOMENT_PARTS; i++)
+		all += zero_moment_parts[i].kind == kind;
+	if (own == parts && own == all)
 		return ZERO_OK;
 	return zero_fail(ZERO_E_FORMAT,
 			 "%s: tensor '%s' has states that begin with '%s', but not those of 8-bit "
-			 "moments: was it saved by another release?",
+			 "moments or of Muon: was it saved by another release?",
 			 restore->folder, tensor->name, ZERO_STATE_OWN);
 }
 
@@ -200,15 +204,25 @@ static zero_status compare_moments(const struct zero_restore *restore,
 				   const struct zero_manifest_tensor *tensor,
 				   const zero_param *param)
 {
-	bool saved = zero_tensor_is_8bit(tensor), wanted = zero_param_is_8bit(param);
+	enum zero_moments_kind saved = zero_tensor_moments(tensor),
+			       wanted = zero_param_moments(param);
 
 	if (!zero_tensor_is_stepped(restore->manifest, tensor) || saved == wanted)
 		return ZERO_OK;
+	if (saved == ZERO_MOMENTS_MUON || wanted == ZERO_MOMENTS_MUON)
+		return zero_fail(
+			ZERO_E_FORMAT,
+			"%s: tensor '%s' was stepped by %s, and has %s in this job: neither "
+			"can go on with the states of the other",
+			restore->folder, tensor->name,
+			saved == ZERO_MOMENTS_MUON ? "Muon" : "AdamW",
+			wanted == ZERO_MOMENTS_MUON ? "`muon`" : "no `muon`");
 	return zero_fail(ZERO_E_FORMAT,
 			 "%s: the moments of tensor '%s' are %s, and those of this job states=%s: "
 			 "restore with states=%s, and then convert them with zero_set_states",
-			 restore->folder, tensor->name, saved ? "8bit" : "f32",
-			 wanted ? "8bit" : "f32", saved ? "8bit" : "f32");
+			 restore->folder, tensor->name, saved == ZERO_MOMENTS_8BIT ? "8bit" : "f32",
+			 wanted == ZERO_MOMENTS_8BIT ? "8bit" : "f32",
+			 saved == ZERO_MOMENTS_8BIT ? "8bit" : "f32");
 }
 
 /* Each state that is registered is there, and, if any is registered, no other. */

@@ -17,7 +17,7 @@ static bool is_saved(const struct zero_save *save, const zero_param *param,
 		     enum zero_saved_kind kind)
 {
 	if ((kind == ZERO_SAVED_EXP_AVG || kind == ZERO_SAVED_EXP_AVG_SQ) &&
-	    zero_param_is_8bit(param))
+	    zero_param_moments(param) != ZERO_MOMENTS_F32)
 		return false;
 	return zero_is_saved(kind, param->group->steps > 0, save->has_masters, param->trainable,
 			     param->dtype);

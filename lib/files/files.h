@@ -119,18 +119,24 @@ static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool ma
 	return states && trainable;
 }
 
-/* Named states of the library begin so. Those of 8-bit moments are codes and their absmax. */
-#define ZERO_STATE_OWN "zero."
-#define ZERO_STATE_M   ZERO_STATE_OWN "exp_avg"
-#define ZERO_STATE_V   ZERO_STATE_OWN "exp_avg_sq"
+/* What a step keeps of a parameter's gradients: two moments for AdamW, one for Muon. All but f32 moments
+   are named states. */
+enum zero_moments_kind { ZERO_MOMENTS_F32, ZERO_MOMENTS_8BIT, ZERO_MOMENTS_MUON };
 
-/* Whether a tensor's moments have 8 bits, which are named states. */
-static inline bool zero_tensor_is_8bit(const struct zero_manifest_tensor *tensor)
+/* Named states of the library begin so. Those of 8-bit moments are codes and their absmax. */
+#define ZERO_STATE_OWN      "zero."
+#define ZERO_STATE_M        ZERO_STATE_OWN "exp_avg"
+#define ZERO_STATE_V        ZERO_STATE_OWN "exp_avg_sq"
+#define ZERO_STATE_MOMENTUM ZERO_STATE_OWN "momentum_buffer"
+
+static inline enum zero_moments_kind zero_tensor_moments(const struct zero_manifest_tensor *tensor)
 {
 	for (size_t i = 0; i < tensor->state_count; i++)
 		if (!strcmp(tensor->states[i].name, ZERO_STATE_M))
-			return true;
-	return false;
+			return ZERO_MOMENTS_8BIT;
+		else if (!strcmp(tensor->states[i].name, ZERO_STATE_MOMENTUM))
+			return ZERO_MOMENTS_MUON;
+	return ZERO_MOMENTS_F32;
 }
 
 /* Whether a tensor has moments. */
@@ -146,7 +152,7 @@ static inline bool zero_tensor_has(const struct zero_manifest *manifest,
 				   enum zero_saved_kind kind)
 {
 	if ((kind == ZERO_SAVED_EXP_AVG || kind == ZERO_SAVED_EXP_AVG_SQ) &&
-	    zero_tensor_is_8bit(tensor))
+	    zero_tensor_moments(tensor) != ZERO_MOMENTS_F32)
 		return false;
 	return zero_is_saved(kind, manifest->states && (!tensor->has_steps || tensor->steps),
 			     manifest->masters, tensor->trainable, tensor->dtype);

@@ -20,7 +20,8 @@ static void copy_f32(zero_job *job, struct piece *piece, const struct zero_momen
 	size_t bytes = count * sizeof(float);
 
 	job->ops->copy(job->backend, out ? at->m : piece->m, out ? piece->m : at->m, bytes);
-	job->ops->copy(job->backend, out ? at->v : piece->v, out ? piece->v : at->v, bytes);
+	if (at->v)
+		job->ops->copy(job->backend, out ? at->v : piece->v, out ? piece->v : at->v, bytes);
 }
 
 static void copy_8bit(zero_job *job, struct piece *piece, const struct zero_moments *at,

@@ -106,6 +106,34 @@ zero_status zero_param_set_weight_decay_scale(zero_param *param, float scale)
 	return status;
 }
 
+zero_status zero_param_set_muon(zero_param *param, bool muon)
+{
+	const zero_job *job = param->group->job;
+	zero_param *target = zero_param_target(param);
+
+	if (!job->ops->orthogonalise)
+		return zero_fail(
+			ZERO_E_UNSUPPORTED,
+			"parameter '%s' cannot be stepped by Muon: backend %s has no products "
+			"of matrices",
+			param->name, job->ops->name);
+	if (!target->trainable || target->ndim < 2 || target->ndim > 3)
+		return zero_fail(
+			ZERO_E_INVALID,
+			"parameter '%s' is %strainable and has %d dimensions; what Muon "
+			"steps is a matrix or a stack of them: trainable, 2 or 3 dimensions",
+			target->name, target->trainable ? "" : "not ", target->ndim);
+	if (target->flat && (target->flat->moments.m || target->flat->moments.m_codes) &&
+	    target->muon != muon)
+		return zero_fail(
+			ZERO_E_STATE,
+			"parameter '%s' was stepped, or restored: choose Muon for it before "
+			"the first step",
+			target->name);
+	target->muon = muon;
+	return ZERO_OK;
+}
+
 zero_status zero_param_set_trainable(zero_param *param, bool trainable)
 {
 	if (!param->group->flats)

@@ -14,12 +14,13 @@ struct zero_named_state {
 	zero_dtype dtype;
 	uint64_t block; /* elements of the parameter for one value, or ZERO_BLOCK_WHOLE */
 	void *data;     /* the program's; NULL where this rank keeps no value */
-	bool moment;    /* part of 8-bit moments: the library's, of what this rank steps */
+	bool moment;    /* the library's own, of what this rank steps */
 };
 
-/* The named states that moments of 8 bits are. */
-enum { ZERO_MOMENT_PARTS = 4 };
+/* The named states that moments are, but for f32 ones. */
+enum { ZERO_MOMENT_PARTS = 5 };
 struct zero_moment_part {
+	enum zero_moments_kind kind;
 	const char *name;
 	zero_dtype dtype;
 	uint64_t block;
@@ -32,15 +33,16 @@ struct zero_param {
 	zero_adopt_spec *adopted; /* the tensor that zero_layout packs; NULL: none */
 	char *name;
 	size_t shape[ZERO_MAX_DIMS];
-	size_t count;    /* elements */
-	size_t segment;  /* index of flat->segments */
-	size_t first;    /* element of the segment at which the parameter begins */
-	size_t small_at; /* element of flat->moments.m, where others have 8 bits */
+	size_t count;      /* elements */
+	size_t segment;    /* index of flat->segments */
+	size_t first;      /* element of the segment at which the parameter begins */
+	size_t moments_at; /* element of flat->moments where those of its kind begin */
 	zero_dtype dtype;
 	int ndim;
 	float weight_decay;
 	float lr_scale;
 	bool trainable;    /* laid out as such */
+	bool muon;         /* stepped by Muon */
 	bool frozen;       /* by zero_param_set_trainable: a step leaves it as it is */
 	uint64_t checksum; /* of the gathered values, if the group is `checked` */
 	struct zero_named_state *states; /* their names ascend; an alias has none */
@@ -92,8 +94,8 @@ struct zero_flat {
 	void *gradient; /* this rank's own, [gradient_count] of the group's gradient_dtype; NULL if
 	                   unused since the last reduce */
 	float *reduced; /* sums over the ranks, [state_count] */
-	/* f32, [state_count]; with 8 bits, codes [state_count], and f32 of small parameters alone, at
-	   their small_at. All NULL before the first step. */
+	/* Of each parameter at its moments_at; without it if none is of that kind. All NULL before
+	   the first step. */
 	struct zero_moments moments;
 	float *master; /* f32 values of 16-bit segments, [state_count]; NULL if there are none */
 };
@@ -228,7 +230,7 @@ struct zero_state_part zero_param_state_saved(const zero_param *param,
 					      const struct zero_named_state *state);
 /* Whether a state's memory is a device's, or may be. */
 bool zero_state_on_device(const zero_param *param, const struct zero_named_state *state);
-/* Registers a part of the 8-bit moments, unless it is registered. */
+/* Registers a part of the moments, unless it is registered. */
 zero_status zero_state_add_moment(zero_param *param, const struct zero_moment_part *part,
 				  void *data);
 void zero_state_drop_moments(zero_param *param);
@@ -242,8 +244,7 @@ uint64_t zero_named_states_hash(const zero_job *job, size_t *count);
 /* Whether the states are in other memory than the values, so that both meet in offload_buffers. */
 bool zero_states_staged(const zero_job *job);
 extern const struct zero_moment_part zero_moment_parts[ZERO_MOMENT_PARTS]; /* their names ascend */
-/* Whether the parameter's moments have 8 bits. */
-bool zero_param_is_8bit(const zero_param *param);
+enum zero_moments_kind zero_param_moments(const zero_param *param);
 /* The moments of what this rank steps of a trainable parameter, from its first element on. Returns how
    many elements that are. */
 size_t zero_param_stepped(const zero_param *param, struct zero_moments *moments);

@@ -41,10 +41,14 @@ static size_t longest_segment(const zero_job *job)
 /* Parameters with fewer elements keep f32, as in bitsandbytes: norms and biases. */
 #define LEAST_8BIT 4096
 
-bool zero_param_is_8bit(const zero_param *param)
+enum zero_moments_kind zero_param_moments(const zero_param *param)
 {
+	if (param->muon)
+		return ZERO_MOMENTS_MUON;
 	return param->group->job->model->states == ZERO_STATES_8BIT && param->trainable &&
-	       param->count >= LEAST_8BIT;
+			       param->count >= LEAST_8BIT
+		       ? ZERO_MOMENTS_8BIT
+		       : ZERO_MOMENTS_F32;
 }
 
 /* The elements of a parameter that this rank steps. *state_at: the first of them in arrays of all that
@@ -64,7 +68,7 @@ struct zero_moments zero_moments_from(struct zero_moments moments, size_t at)
 {
 	if (moments.m) {
 		moments.m += at;
-		moments.v += at;
+		moments.v += moments.v ? at : 0;
 	} else {
 		moments.m_codes += at;
 		moments.v_codes += at;
@@ -79,11 +83,11 @@ size_t zero_param_stepped(const zero_param *param, struct zero_moments *moments)
 	size_t at, count = stepped_count(param, &at);
 
 	*moments = param->flat->moments;
-	if (zero_param_is_8bit(param))
+	if (zero_param_moments(param) == ZERO_MOMENTS_8BIT)
 		moments->m = moments->v = NULL;
-	else if (param->group->job->model->states == ZERO_STATES_8BIT)
-		at = param->small_at;
-	*moments = zero_moments_from(*moments, at);
+	if (zero_param_moments(param) == ZERO_MOMENTS_MUON)
+		moments->v = NULL;
+	*moments = zero_moments_from(*moments, param->moments_at);
 	return count;
 }
 
@@ -198,69 +202,73 @@ zero_status zero_masters_alloc(zero_job *job)
 _Static_assert(ZERO_ALIGN % ZERO_BLOCK == 0, "a rank's part begins where a block does");
 
 const struct zero_moment_part zero_moment_parts[ZERO_MOMENT_PARTS] = {
-	{ZERO_STATE_M, ZERO_U8, 1},
-	{ZERO_STATE_M "_absmax", ZERO_F32, ZERO_BLOCK},
-	{ZERO_STATE_V, ZERO_U8, 1},
-	{ZERO_STATE_V "_absmax", ZERO_F32, ZERO_BLOCK},
+	{ZERO_MOMENTS_8BIT, ZERO_STATE_M, ZERO_U8, 1},
+	{ZERO_MOMENTS_8BIT, ZERO_STATE_M "_absmax", ZERO_F32, ZERO_BLOCK},
+	{ZERO_MOMENTS_8BIT, ZERO_STATE_V, ZERO_U8, 1},
+	{ZERO_MOMENTS_8BIT, ZERO_STATE_V "_absmax", ZERO_F32, ZERO_BLOCK},
+	{ZERO_MOMENTS_MUON, ZERO_STATE_MOMENTUM, ZERO_F32, 1},
 };
 
-/* Registers the 8-bit moments of a parameter, so that checkpoints carry them. */
+/* Registers moments that are not f32, so that checkpoints carry them. */
 static zero_status register_moments(zero_param *param)
 {
 	struct zero_moments at;
 	zero_status status = ZERO_OK;
 
 	zero_param_stepped(param, &at);
-	void *const data[ZERO_MOMENT_PARTS] = {at.m_codes, at.m_absmax, at.v_codes, at.v_absmax};
+	void *const data[ZERO_MOMENT_PARTS] = {at.m_codes, at.m_absmax, at.v_codes, at.v_absmax,
+					       at.m};
 
 	for (int i = 0; !status && i < ZERO_MOMENT_PARTS; i++)
-		status = zero_state_add_moment(param, &zero_moment_parts[i], data[i]);
+		if (zero_moment_parts[i].kind == zero_param_moments(param))
+			status = zero_state_add_moment(param, &zero_moment_parts[i], data[i]);
 	return status;
 }
 
-static zero_status alloc_8bit(struct zero_flat *flat)
+static bool has_moments(const zero_param *param, const struct zero_flat *flat)
+{
+	return param->flat == flat && !param->alias_of && param->trainable;
+}
+
+/* Places the moments of a kind one behind the other. Returns where they end. */
+static size_t place_moments(struct zero_flat *flat, enum zero_moments_kind kind, size_t end)
 {
 	zero_group *group = flat->group;
-	size_t blocks = flat->state_count / ZERO_BLOCK, small = 0, at;
-	struct zero_moments *moments = &flat->moments;
-	zero_status status = ZERO_OK;
+	size_t at;
 
 	for (size_t p = 0; p < group->param_count; p++) {
 		zero_param *param = group->params[p];
 
-		if (param->flat != flat || param->alias_of || !param->trainable ||
-		    zero_param_is_8bit(param))
+		if (!has_moments(param, flat) || zero_param_moments(param) != kind)
 			continue;
-		param->small_at = small;
-		small += (stepped_count(param, &at) + ZERO_BLOCK - 1) / ZERO_BLOCK * ZERO_BLOCK;
+		param->moments_at = end;
+		end += (stepped_count(param, &at) + ZERO_BLOCK - 1) / ZERO_BLOCK * ZERO_BLOCK;
 	}
-	/* One array for both moments. */
-	status = alloc_array(flat, &moments->m, 2 * small, sizeof(float));
-	if (!status)
-		status = alloc_array(flat, &moments->m_codes, 2 * flat->state_count, 1);
-	if (!status)
-		status = alloc_array(flat, &moments->m_absmax, 2 * blocks, sizeof(float));
-	if (status)
-		return status;
-	moments->v = moments->m ? moments->m + small : NULL;
-	moments->v_codes = moments->m_codes ? moments->m_codes + flat->state_count : NULL;
-	moments->v_absmax = moments->m_absmax ? moments->m_absmax + blocks : NULL;
-	for (size_t p = 0; !status && p < group->param_count; p++)
-		if (group->params[p]->flat == flat && !group->params[p]->alias_of &&
-		    zero_param_is_8bit(group->params[p]))
-			status = register_moments(group->params[p]);
-	return status;
+	return end;
 }
 
 static zero_status alloc_moments(struct zero_flat *flat)
 {
-	zero_status status;
+	zero_group *group = flat->group;
+	struct zero_moments *moments = &flat->moments;
+	size_t f32 = place_moments(flat, ZERO_MOMENTS_F32, 0);
+	size_t m = place_moments(flat, ZERO_MOMENTS_MUON, f32);
+	size_t codes = place_moments(flat, ZERO_MOMENTS_8BIT, 0), blocks = codes / ZERO_BLOCK;
+	/* One array for both moments, in which those of Muon lie between them. */
+	zero_status status = alloc_array(flat, &moments->m, m + f32, sizeof(float));
 
-	if (flat->group->job->model->states == ZERO_STATES_8BIT)
-		return alloc_8bit(flat);
-	status = alloc_array(flat, &flat->moments.m, flat->state_count, sizeof(float));
 	if (!status)
-		status = alloc_array(flat, &flat->moments.v, flat->state_count, sizeof(float));
+		status = alloc_array(flat, &moments->m_codes, 2 * codes, 1);
+	if (!status)
+		status = alloc_array(flat, &moments->m_absmax, 2 * blocks, sizeof(float));
+	if (status)
+		return status;
+	moments->v = moments->m ? moments->m + m : NULL;
+	moments->v_codes = moments->m_codes ? moments->m_codes + codes : NULL;
+	moments->v_absmax = moments->m_absmax ? moments->m_absmax + blocks : NULL;
+	for (size_t p = 0; !status && p < group->param_count; p++)
+		if (has_moments(group->params[p], flat))
+			status = register_moments(group->params[p]);
 	return status;
 }
 
@@ -278,9 +286,6 @@ zero_status zero_states_alloc(zero_group *group)
 
 void zero_moments_free(zero_job *job, struct zero_moments *moments)
 {
-	/* Those of 8 bits are one array. */
-	if (!moments->m_codes)
-		job->ops->free(job->backend, moments->v);
 	job->ops->free(job->backend, moments->m);
 	job->ops->free(job->backend, moments->m_codes);
 	job->ops->free(job->backend, moments->m_absmax);

@@ -106,6 +106,6 @@ void zero_adamw_group(zero_group *group, const zero_adamw *adamw)
 {
 	for (size_t p = 0; p < group->param_count; p++)
 		if (group->params[p]->trainable && !group->params[p]->frozen &&
-		    !group->params[p]->alias_of)
+		    !group->params[p]->alias_of && !group->params[p]->muon)
 			step_param(group->params[p], adamw);
 }

@@ -87,6 +87,7 @@ static uint64_t factors_hash(zero_group **groups, size_t count)
 			hash = zero_hash(&param->lr_scale, sizeof(float), hash);
 			hash = zero_hash(&param->weight_decay, sizeof(float), hash);
 			hash = zero_hash(&param->frozen, sizeof(bool), hash);
+			hash = zero_hash(&param->muon, sizeof(bool), hash);
 		}
 	return hash;
 }
@@ -130,7 +131,7 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 	struct zero_trainer *trainer = job->trainer;
 	size_t world = (size_t)job->place.world;
 	struct from_rank mine = {adamw->samples, own_flags(job, groups, count)}, *all;
-	char scale[192];
+	char scale[192], muon[192];
 
 	all = calloc(world, sizeof(*all));
 	if (!all && !status)
@@ -143,6 +144,7 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 		snprintf(scale, sizeof(scale), "the device's loss scale, ");
 	else
 		zero_loss_scale_label(adamw->loss_scale, scale, sizeof(scale));
+	zero_muon_label(adamw->muon, muon, sizeof(muon));
 	/* The label holds everything that must be equal on all ranks. */
 	status = zero_submit_wait(
 		&job->all, status,
@@ -156,11 +158,11 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 				    .recv = trainer->norms + 1,
 				    .count = sizeof(double)}},
 		2,
-		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g, "
+		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g%s, "
 		"clip %.9g, %d micro-batches%s, over %zu groups (factors %016llx)",
 		(unsigned long long)trainer->begun + 1, scale, (double)adamw->lr,
 		(double)adamw->beta1, (double)adamw->beta2, (double)adamw->eps,
-		(double)adamw->weight_decay, (double)adamw->clip, adamw->micro_batches,
+		(double)adamw->weight_decay, muon, (double)adamw->clip, adamw->micro_batches,
 		adamw->gradients_are_means ? ", of means" : "", count,
 		(unsigned long long)factors_hash(groups, count));
 	if (!status)

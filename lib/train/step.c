@@ -18,6 +18,7 @@ struct step {
 	size_t count;
 	const zero_adamw *adamw;
 	struct zero_op *ops; /* has room for the operations of any group */
+	struct zero_muon_step *muon;
 };
 
 /* Larger counts are not all exact in f64. */
@@ -80,6 +81,8 @@ static zero_status check_step(const struct step *step)
 	status = zero_step_check_groups(step->groups, step->count);
 	if (!status)
 		status = zero_require_whole(job, "zero_step");
+	if (!status)
+		status = zero_muon_check(step->adamw->muon);
 	if (!status)
 		status = check_values(step->adamw);
 	if (!status && !zero_loss_scale_is_kept(job, step->adamw->loss_scale))
@@ -323,6 +326,7 @@ static void begin_state(zero_job *job, const zero_adamw *adamw, double samples)
 	job->trainer->begun++;
 	job->trainer->steps++;
 	job->trainer->adamw = *adamw;
+	job->trainer->adamw.muon = NULL; /* the caller's */
 	job->trainer->has_adamw = true;
 	job->ops->step_rule(job->backend, &rule);
 }
@@ -359,6 +363,7 @@ static zero_status step_groups(const struct step *step)
 	zero_status status = ZERO_OK;
 
 	begin_group_states(step);
+	status = zero_muon_run(step->muon);
 	for (size_t g = 0; !status && g < step->count; g++) {
 		zero_group *group = step->groups[g];
 
@@ -441,12 +446,16 @@ static zero_status run_step(struct step *step, zero_status status, zero_step_res
 		if (!step->ops)
 			status = zero_fail(ZERO_E_MEMORY, "no memory for zero_step");
 	}
+	if (!status)
+		status = zero_muon_prepare(job, step->groups, step->count, step->adamw->muon,
+					   &step->muon);
 	status = zero_step_agree(job, status, step->adamw, step->groups, step->count, &agreed);
 	if (!status && agreed.all_idle)
 		zero_hooks_all_idle(job);
 	if (!status)
 		status = take_step(step, &agreed, result);
 	free(step->ops);
+	zero_muon_free(step->muon);
 	free_gradients(step, status);
 	if (!status)
 		zero_hooks_after_step(job);

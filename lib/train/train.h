@@ -139,6 +139,22 @@ void zero_loss_scale_label(const zero_loss_scale *scale, char *text, size_t size
 /* Steps what this rank owns of a group. */
 void zero_adamw_group(zero_group *group, const zero_adamw *adamw);
 
+/* ---- muon.c ---------------------------------------------------------------------------------- */
+
+struct zero_muon_step;
+
+zero_status zero_muon_check(const zero_muon *muon);
+/* Describes it in words that are the same on all ranks; "" for NULL. */
+void zero_muon_label(const zero_muon *muon, char *text, size_t size);
+/* Deals out the matrices of the groups, which are in the order of the model, and allocates what the step
+   needs. Local. On failure, too, *prepared is to be freed. */
+zero_status zero_muon_prepare(zero_job *job, zero_group **groups, size_t count,
+			      const zero_muon *muon, struct zero_muon_step **prepared);
+/* Steps them. COLLECTIVE over the teams of the groups. */
+zero_status zero_muon_run(struct zero_muon_step *step);
+/* NULL is a no-op. */
+void zero_muon_free(struct zero_muon_step *step);
+
 /* ---- check.c: ZERO_CHECK=1 ------------------------------------------------------------------- */
 
 /* After a gather: stores the checksums of the gathered values. */

@@ -6,9 +6,9 @@ itself imports the part that starts programs which nobody edits.
 """
 
 __all__ = [
-    "AdamW", "AdamW8bit", "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "export", "fully_shard",
-    "init", "load", "memory", "meta", "no_sync", "replace_fsdp2", "reset", "restore", "save",
-    "save_wait", "stop_on", "stopping", "traffic",
+    "AdamW", "AdamW8bit", "Error", "FlatShard", "FullyShardedModule", "MixedPrecisionPolicy", "Muon",
+    "export", "fully_shard", "init", "load", "memory", "meta", "no_sync", "replace_fsdp2", "reset", "restore",
+    "save", "save_wait", "stop_on", "stopping", "traffic",
 ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AdamW by the library, in one pass over what a rank owns, without a tensor for each state."""
+"""AdamW and Muon by the library, without a tensor for each state."""
 
 import torch
 
@@ -23,15 +23,21 @@ class AdamW(torch.optim.Optimizer):
             for p in group["params"]:
                 if not isinstance(p, FlatShard):
                     raise ValueError(
-                        "zero.AdamW steps parameters that fully_shard has sharded; this one, of shape "
+                        f"zero.{type(self).__name__} steps parameters that fully_shard has sharded; this one, of shape "
                         f"{tuple(p.shape)}, is not"
                     )
 
     def prepare(self):
         """The moments get their type before the first step or a restore. All ranks call it."""
-        if self.states is not None and not self._prepared:
+        if self._prepared:
+            return
+        self.choose()
+        if self.states is not None:
             _zero.set_states(self.states)
         self._prepared = True
+
+    def choose(self):
+        """Tells the library which parameters are stepped by another rule than AdamW's."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -39,11 +45,8 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        first = self.param_groups[0]
-        for group in self.param_groups:
-            if group["betas"] != first["betas"] or group["eps"] != first["eps"]:
-                raise ValueError("all groups of zero.AdamW have the same betas and eps")
-        job = first["params"][0]._cut.job
+        adamw, muon = self._settings()
+        job = self.param_groups[0]["params"][0]._cut.job
         job.begin_step(self)
         self.prepare()
         stepped, unused = {}, []
@@ -64,11 +67,24 @@ class AdamW(torch.optim.Optimizer):
         for param in unused:
             _zero.param_trainable(param.handle, False)
         try:
-            job.take_step([g.handle for g in job.groups if g in stepped], *first["betas"], first["eps"])
+            job.take_step([g.handle for g in job.groups if g in stepped], adamw, muon)
         finally:
             for param in unused:
                 _zero.param_trainable(param.handle, True)
         return loss
+
+    def _same(self, groups, names):
+        """The settings that these groups have in common."""
+        first = groups[0]
+        for name in names:
+            if any(group[name] != first[name] for group in groups):
+                raise ValueError(f"all groups of zero.{type(self).__name__} have the same {name}")
+        return [first[name] for name in names]
+
+    def _settings(self):
+        """(betas and eps), and those of Muon."""
+        betas, eps = self._same(self.param_groups, ("betas", "eps"))
+        return (*betas, eps), None
 
     def _tell(self, param, said):
         if self._told.get(param) != said:
@@ -82,7 +98,7 @@ class AdamW(torch.optim.Optimizer):
             torch.from_dlpack(Capsule(sums)).copy_(gradient._local_tensor)
         elif gradient._local_tensor.numel():
             raise _zero.Error(
-                f"zero.AdamW: the gradient of {param.name} was not made by a backward pass"
+                f"zero.{type(self).__name__}: the gradient of {param.name} was not made by a backward pass"
             )
 
 
@@ -92,3 +108,56 @@ class AdamW8bit(AdamW):
     moments that the library keeps become so, also those of a zero.AdamW beside it."""
 
     states = 1
+
+
+class Muon(AdamW):
+    """As torch.optim.Muon (Jordan, 2024) of sharded matrices, each orthogonalised on one rank, in f32. A
+    group with `use_muon` False is stepped by AdamW, with lr, betas, eps and weight_decay of its own:
+
+        zero.Muon([{"params": matrices}, {"params": others, "use_muon": False, "lr": 3e-4}], lr=0.02)
+
+    Parameters of three dimensions are stacks of matrices. What is no setting of a group of parameters in
+    torch either (all but lr and weight_decay) is that of all groups of its kind."""
+
+    _rates = ("original", "match_rms_adamw", "spectral_unclamped")
+    _adamw = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}
+
+    def __init__(self, params, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True,
+                 ns_coefficients=(3.4445, -4.7750, 2.0315), eps=1e-7, ns_steps=5, adjust_lr_fn=None):
+        params = list(params)
+        groups = params if params and isinstance(params[0], dict) else [{"params": params}]
+        muon = {"weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov, "eps": eps,
+                "ns_coefficients": tuple(ns_coefficients), "ns_steps": ns_steps,
+                "adjust_lr_fn": adjust_lr_fn or "original"}
+        for rate in [muon["adjust_lr_fn"], *(g.get("adjust_lr_fn") or "original" for g in groups)]:
+            if rate not in self._rates:
+                raise ValueError(f"adjust_lr_fn is {rate!r}; it must be one of {', '.join(self._rates)}")
+        super().__init__([{**(muon if g.get("use_muon", True) else self._adamw), "use_muon": True, **g}
+                          for g in groups], lr=lr)
+        for p in self._matrices():
+            if p.ndim not in (2, 3):
+                raise ValueError(
+                    "zero.Muon steps matrices and stacks of them, and this parameter has the shape "
+                    f"{tuple(p.shape)}: put it in a group with use_muon=False"
+                )
+
+    def _matrices(self):
+        return [p for group in self.param_groups if group["use_muon"] for p in group["params"]]
+
+    def choose(self):
+        for p in self._matrices():
+            _zero.param_muon(p._cut.param.handle)
+
+    def _settings(self):
+        adamw, muon = ((0.9, 0.999, 1e-8), None)
+        by_muon = [group for group in self.param_groups if group["use_muon"]]
+        others = [group for group in self.param_groups if not group["use_muon"]]
+        if others:
+            betas, eps = self._same(others, ("betas", "eps"))
+            adamw = (*betas, eps)
+        if by_muon:
+            names = ("momentum", "nesterov", "ns_steps", "ns_coefficients", "eps", "adjust_lr_fn")
+            momentum, nesterov, steps, coefficients, eps, rate = self._same(by_muon, names)
+            muon = (momentum, not nesterov, steps, tuple(coefficients), eps,
+                    self._rates.index(rate or "original"))
+        return adamw, muon

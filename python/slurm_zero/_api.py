@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import _checkpoint, _progress, _watch, _zero
-from ._adamw import AdamW, AdamW8bit
+from ._adamw import AdamW, AdamW8bit, Muon
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
 from ._rendezvous import make_store
 from ._tensor import FlatShard, be_dispatched

@@ -143,10 +143,10 @@ def restore(job, optimizer, path, convert):
     try:
         error = _make(job, optimizers, named, fresh) if optimizers else None
         _zero.agree(error)
-        _prepare(optimizers, named, convert)
+        _prepare(job, optimizers, named, convert)
         step, user = _zero.restore(folder)
         if convert:
-            _prepare(optimizers, {}, False)
+            _prepare(job, optimizers, {}, False)
     finally:
         _forget()
     said = json.loads(user) if user else {"optimizers": [], "extra": None}
@@ -160,20 +160,25 @@ def restore(job, optimizer, path, convert):
     return {"path": folder, "step": step, "extra": said["extra"]}
 
 
-def _prepare(optimizers, named, convert):
+def _prepare(job, optimizers, named, convert):
     """Makes the library's moments those of its optimizers; or of the checkpoint, if there are none or
     with `convert`."""
     own = [o for o in optimizers if isinstance(o, AdamW)]
     if own and not convert:
-        states = own[-1].states
+        states = next((o.states for o in own if o.states is not None), None)
         wanted = _zero.setting("states") == "8bit" if states is None else states
     else:
-        wanted = any(_is_own(state) for states in named.values() for state in states)
+        wanted = any(state["name"] == "zero.exp_avg" for states in named.values() for state in states)
+    for o in own:
+        o.choose()
+    for param in () if own else (p for group in job.groups for p in group.params):
+        if any(state["name"] == "zero.momentum_buffer" for state in named.get(param.name, [])):
+            _zero.param_muon(param.handle)
     _zero.set_states(int(wanted))
 
 
 def _is_own(state):
-    """Whether a named state is the library's: part of the moments of 8 bits."""
+    """Whether a named state is the library's: moments of 8 bits, or Muon's."""
     return state["name"].startswith("zero.")
 
 

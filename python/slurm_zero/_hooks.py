@@ -477,8 +477,8 @@ class Job:
             self.stopping = _zero.step_end()
             self.steps += 1
 
-    def take_step(self, groups, beta1, beta2, eps):
-        self.stopping = _zero.step_groups(groups, beta1, beta2, eps)
+    def take_step(self, groups, adamw, muon):
+        self.stopping = _zero.step_groups(groups, adamw, muon)
         self.steps += 1
 
     def reset(self):

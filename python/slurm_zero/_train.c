@@ -153,6 +153,17 @@ static PyObject *py_param_trainable(PyObject *self, PyObject *args)
 	return zero_py_status(zero_param_set_trainable(param, trainable));
 }
 
+/* param_muon(param): Muon steps it */
+static PyObject *py_param_muon(PyObject *self, PyObject *args)
+{
+	zero_param *param;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O&", zero_py_to_param, &param))
+		return NULL;
+	return zero_py_status(zero_param_set_muon(param, true));
+}
+
 /* set_states(states): of the moments, F32 or 8 bits as zero_states has them */
 static PyObject *py_set_states(PyObject *self, PyObject *args)
 {
@@ -166,19 +177,32 @@ static PyObject *py_set_states(PyObject *self, PyObject *args)
 	return zero_py_status(status);
 }
 
-/* step_groups(groups, beta1, beta2, eps): whether a rank was told to stop */
+/* step_groups(groups, (beta1, beta2, eps), muon): whether a rank was told to stop. muon is None, or
+   (momentum, plain, steps, (a, b, c), eps, rate) */
 static PyObject *py_step_groups(PyObject *self, PyObject *args)
 {
 	zero_adamw adamw = {.lr = 1, .weight_decay = 1, .gradients_are_means = true};
+	zero_muon muon = {.lr = 1, .weight_decay = 1};
 	zero_step_result result;
 	zero_group **groups;
 	zero_status status;
-	PyObject *list;
+	PyObject *list, *by_muon;
 	size_t count;
+	int plain = 0, rate = 0;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "Offf", &list, &adamw.beta1, &adamw.beta2, &adamw.eps) ||
-	    !zero_py_to_groups(list, &groups, &count))
+	if (!PyArg_ParseTuple(args, "O(fff)O", &list, &adamw.beta1, &adamw.beta2, &adamw.eps,
+			      &by_muon))
+		return NULL;
+	if (by_muon != Py_None &&
+	    !PyArg_ParseTuple(by_muon, "fpi(fff)fi", &muon.momentum, &plain, &muon.steps,
+			      &muon.coefficients[0], &muon.coefficients[1], &muon.coefficients[2],
+			      &muon.eps, &rate))
+		return NULL;
+	muon.plain_momentum = plain;
+	muon.rate = (zero_muon_rate)rate;
+	adamw.muon = by_muon != Py_None ? &muon : NULL;
+	if (!zero_py_to_groups(list, &groups, &count))
 		return NULL;
 	WAIT(zero_step_groups(zero_py_job, groups, count, &adamw, &result));
 	PyMem_Free(groups);
@@ -206,6 +230,7 @@ PyMethodDef zero_py_train_methods[] = {
 	{"step_begin", py_step_begin, METH_VARARGS, NULL},
 	{"step_end", py_step_end, METH_NOARGS, NULL},
 	{"stop_on", py_stop_on, METH_VARARGS, NULL},
+	{"param_muon", py_param_muon, METH_VARARGS, NULL},
 	{"param_scales", py_param_scales, METH_VARARGS, NULL},
 	{"param_trainable", py_param_trainable, METH_VARARGS, NULL},
 	{"set_states", py_set_states, METH_VARARGS, NULL},

@@ -26,12 +26,15 @@ second = torch.optim.SGD([*model[4].parameters(), model.unused], lr=lr, momentum
 # Its moments are the library's: 8 bits of the weight, and f32 of the bias.
 other = zero.fully_shard(nn.Linear(7, 640))
 third = zero.AdamW8bit(other.parameters(), lr=lr, eps=1e-3)
-models, optimizers = [model, other], [first, second, third]
+matrices = zero.fully_shard(nn.Sequential(nn.Linear(7, 30), nn.Linear(30, 3, bias=False)))
+fourth = zero.Muon([{"params": [matrices[0].weight, matrices[1].weight]},
+                    {"params": [matrices[0].bias], "use_muon": False, "eps": 1e-3}], lr=lr)
+models, optimizers = [model, other, matrices], [first, second, third, fourth]
 
 
 def step(number):
     x = torch.randn(6, 7, generator=torch.Generator().manual_seed(number)).chunk(world)[rank]
-    (model(x).square().mean() + other(x).square().mean()).backward()
+    sum(m(x).square().mean() for m in models).backward()
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
@@ -73,16 +76,16 @@ else:
     except zero.Error as error:
         assert "was not passed" in str(error), error
     # Moments of another type are converted where it is said.
-    plain = [first, second, zero.AdamW(other.parameters(), lr=lr)]
+    plain = [first, second, zero.AdamW(other.parameters(), lr=lr), fourth]
     try:
         zero.restore(models, plain, folder)
         raise AssertionError("moments of 8 bits were restored as f32")
     except zero.Error as error:
         assert "are 8bit, and those of this job states=f32" in str(error), error
-    assert zero.restore(models, plain, folder, convert=True)["step"] == 9
+    assert zero.restore(models, plain, folder, convert=True)["step"] == 12
     assert zero.memory()["optimizer"][0] > 2 * 4480 * 4 / torch.distributed.get_world_size()
     found = zero.restore(models, optimizers, folder)
-    assert found["step"] == 9 and found["extra"] == {"batch": 3}, found
+    assert found["step"] == 12 and found["extra"] == {"batch": 3}, found
     assert first.param_groups[0]["lr"] == 1e-2 and first.param_groups[0]["betas"] == (0.9, 0.999)
     at_save, at_end = torch.load(folder + "/expected")
     assert at_save.keys() == now().keys(), now().keys()

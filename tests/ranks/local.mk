@@ -29,6 +29,7 @@ RANKS_TESTS = \
 	tests/ranks/load_model.ranks \
 	tests/ranks/load_model_refused.ranks \
 	tests/ranks/memory.ranks \
+	tests/ranks/muon.ranks \
 	tests/ranks/none.ranks \
 	tests/ranks/order.ranks \
 	tests/ranks/own_step.ranks \
@@ -98,6 +99,8 @@ tests_ranks_none_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = \
 	tests/ranks/order.c tests/ranks/order_job.c tests/ranks/order.h tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_muon_ranks_SOURCES = tests/ranks/muon.c tests/ranks/ranks.h
+tests_ranks_muon_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_states_8bit_ranks_SOURCES = tests/ranks/states_8bit.c tests/ranks/ranks.h
 tests_ranks_states_8bit_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_own_step_ranks_SOURCES = tests/ranks/own_step.c tests/ranks/ranks.h

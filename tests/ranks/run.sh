@@ -26,7 +26,7 @@ step | sizing) worlds=(alone 2 3 4) ;;
 groups) worlds=(alone 2 3) ;;
 # what they do differs by who shares memory, not by how many ranks there are
 shared | teams | threads | update | views) worlds=(alone 3 2/1 4/2) ;;
-own_step | states_8bit) worlds=(alone 2 3 2/1 4/2) ;;
+own_step | states_8bit | muon) worlds=(alone 2 3 2/1 4/2) ;;
 same_values) worlds=(alone 1 2 3 4 3/2) ;;
 order) worlds=(2 3 3/2) ;;
 atomic) worlds=(alone 2) ;;
@@ -45,7 +45,7 @@ esac
 gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
-memory | none | own_mpi | shared | large | atomic | address) gpus=() ;;
+memory | muon | none | own_mpi | shared | large | atomic | address) gpus=() ;;
 order | own_step | states_8bit) gpus=(2g 3g) ;;
 flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
 # it opens many jobs
@@ -109,6 +109,8 @@ use_gpu_doubles() {
 }
 
 export ZERO_BACKEND=host
+# a product's bits may depend on the number of threads
+[[ $name != muon ]] || export OPENBLAS_NUM_THREADS=1
 doubles=$top_builddir/tests/double/.libs
 declare -A before
 for world in "${worlds[@]}"; do

@@ -245,6 +245,93 @@ START_TEST(adamw_is_the_same_bits)
 }
 END_TEST
 
+/* ---- Muon ------------------------------------------------------------------------------------ */
+
+static float near(double want, double size)
+{
+	return (float)(fabs(want) * 0x1p-23 + size * 0x1p-23);
+}
+
+START_TEST(muon_follows_its_formula)
+{
+	const struct zero_kernels *k = sets[_i];
+	struct zero_muon_args args = {
+		.lr = 1e-2f, .decay = 1e-3f, .momentum = 0.875f, .scale = 0.5f};
+	enum { COUNT = 1003 };
+
+	for (int nesterov = 0; nesterov < 2; nesterov++) {
+		struct array m = random_array(COUNT, 1, random_sane),
+			     g = random_array(COUNT, 0, random_sane);
+		struct array p = random_array(COUNT, 2, random_sane);
+		float m0[COUNT], p0[COUNT], out[COUNT];
+
+		args.nesterov = nesterov;
+		memcpy(m0, m.x, sizeof m0);
+		memcpy(p0, p.x, sizeof p0);
+		k->muon_momentum(&args, m.x, g.x, out, COUNT);
+		k->muon_update(&args, p.x, out, NULL, ZERO_F32, COUNT);
+		for (size_t i = 0; i < COUNT; i++) {
+			const double gradient = 0.125 * (g.x[i] * 0.5),
+				     em = 0.875 * m0[i] + gradient;
+			const double eo = nesterov ? 0.875 * m.x[i] + gradient : (double)m.x[i];
+			const double by = 1e-3 * (double)p0[i] + 1e-2 * (double)out[i];
+
+			must(fabs(m.x[i] - em) <= near(em, fabs(gradient)), "m is %.9g, not %.9g",
+			     m.x[i], em);
+			must(fabs(out[i] - eo) <= near(eo, fabs(gradient)), "out is %.9g, not %.9g",
+			     out[i], eo);
+			must(fabs(p.x[i] - (p0[i] - by)) <= near(p.x[i], 8 * fabs(by)),
+			     "%.9g - %.9g is not %.9g", p0[i], by, p.x[i]);
+		}
+		free(m.base);
+		free(g.base);
+		free(p.base);
+	}
+}
+END_TEST
+
+static void muon_is_the_same(size_t count, size_t offset, zero_dtype low_dtype)
+{
+	const struct zero_muon_args args = {.lr = 1e-2f,
+					    .decay = 1e-3f,
+					    .momentum = 0.9f,
+					    .scale = 0.3f,
+					    .nesterov = count % 2};
+	struct array in[3];
+	struct output first[4] = {0};
+
+	for (int a = 0; a < 3; a++)
+		in[a] = random_array(count, offset, random_any);
+	for (int s = 0; sets[s]; s++) {
+		struct output m = output_of(in[0].x, count, offset),
+			      out = output_new(count * 4, offset * 4);
+		struct output p = output_of(in[2].x, count, (offset + 1) % 3);
+		struct output low = output_new(count * 2, offset * 2);
+
+		sets[s]->muon_momentum(&args, m.out, in[1].x, out.out, count);
+		sets[s]->muon_update(&args, p.out, out.out,
+				     low_dtype == ZERO_DTYPE_PARAM ? NULL : low.out, low_dtype,
+				     count);
+		same_as(&first[0], &m, "muon (m)", sets[s]->isa, count);
+		same_as(&first[1], &out, "muon (out)", sets[s]->isa, count);
+		same_as(&first[2], &p, "muon (p)", sets[s]->isa, count);
+		same_as(&first[3], &low, "muon (low)", sets[s]->isa, count);
+	}
+	for (int a = 0; a < 3; a++)
+		free(in[a].base);
+	for (int a = 0; a < 4; a++)
+		free(first[a].base);
+}
+
+START_TEST(muon_is_the_same_bits)
+{
+	static const zero_dtype lows[] = {ZERO_DTYPE_PARAM, ZERO_BF16, ZERO_F16};
+
+	for (size_t c = 0; c < COUNT_OF(sizes) * 3; c++)
+		muon_is_the_same(sizes[c / 3], c / 3 % 3, lows[c % 3]);
+}
+END_TEST
+
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 START_TEST(sets_are_chosen_by_name)
@@ -270,6 +357,8 @@ int main(void)
 	tcase_add_test(tests, norms_are_those_of_16_lanes);
 	tcase_add_loop_test(tests, adamw_follows_the_paper, 0, count);
 	tcase_add_test(tests, adamw_is_the_same_bits);
+	tcase_add_loop_test(tests, muon_follows_its_formula, 0, count);
+	tcase_add_test(tests, muon_is_the_same_bits);
 	tcase_add_test(tests, sets_are_chosen_by_name);
 	return run_cases(tests, NULL);
 }

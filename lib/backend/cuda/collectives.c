@@ -61,6 +61,7 @@ static zero_status run_first(struct zero_cuda_comm *cuda, const struct zero_op *
 				 ops->shared ? zero_shared_base(ops->shared) + ops->at : ops->recv,
 				 ops->from, ops->send, ops->count);
 		return ZERO_OK;
+	case ZERO_OP_ALL_TO_ALL:
 	case ZERO_OP_TEAM_COMM:
 		return zero_cuda_team_comm(cuda, ops);
 	case ZERO_OP_ALLOC:

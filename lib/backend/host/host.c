@@ -17,6 +17,7 @@ struct zero_backend {
 	struct zero_comm *comm;
 	struct zero_queue *queue;
 	struct zero_workers *workers;
+	struct zero_products_library products;
 };
 
 static void host_close(struct zero_backend *host)
@@ -319,6 +320,40 @@ static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *
 			       low_dtype, count);
 }
 
+static void host_muon_momentum(struct zero_backend *host, const struct zero_muon_args *args,
+			       const struct zero_step_state *state, float *m, const float *g,
+			       float *out, size_t count)
+{
+	struct zero_muon_args of_step = *args;
+
+	of_step.scale = state->scale;
+	if (!state->skipped)
+		zero_cpu_muon_momentum(host->workers, host->kernels, &of_step, m, g, out, count);
+}
+
+static void host_muon_update(struct zero_backend *host, const struct zero_muon_args *args,
+			     const struct zero_step_state *state, float *p, const float *update,
+			     void *low, zero_dtype low_dtype, size_t count)
+{
+	if (!state->skipped)
+		zero_cpu_muon_update(host->workers, host->kernels, args, p, update, low, low_dtype,
+				     count);
+}
+
+static zero_status host_open_products(struct zero_backend *host)
+{
+	host->products.kernels = host->kernels;
+	return zero_products_open(&host->products);
+}
+
+static zero_status host_orthogonalise(struct zero_backend *host,
+				      const struct zero_newton_schulz *rule, float *x, size_t rows,
+				      size_t columns, float *scratch)
+{
+	zero_products_orthogonalise(&host->products, rule, x, rows, columns, scratch);
+	return ZERO_OK;
+}
+
 static const struct zero_backend_ops host_ops = {
 	.abi = ZERO_MODULE_ABI,
 	.name = "host",
@@ -365,6 +400,10 @@ static const struct zero_backend_ops host_ops = {
 	.step_rule = host_step_rule,
 	.group_rule = host_group_rule,
 	.adamw = host_adamw,
+	.muon_momentum = host_muon_momentum,
+	.muon_update = host_muon_update,
+	.open_products = host_open_products,
+	.orthogonalise = host_orthogonalise,
 };
 
 const void *zero_module_host(const struct zero_core *core);

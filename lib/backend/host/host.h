@@ -47,6 +47,11 @@ zero_status zero_own_buffer_alloc(struct zero_pool *pool, const struct zero_op *
 /* Also clears *shared. A cleared one is a no-op. */
 void zero_own_buffer_free(struct zero_pool *pool, struct zero_shared *shared);
 
+/* ---- all_to_all.c ---------------------------------------------------------------------------- */
+
+/* What a rank sends to itself in a ZERO_OP_ALL_TO_ALL. */
+void zero_copy_to_self(const struct zero_op *op, int self);
+
 /* ---- communicators --------------------------------------------------------------------------- */
 
 /* single_rank.c: one rank alone, without MPI. */
@@ -63,5 +68,21 @@ zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *
 void zero_mpi_finalise(void);
 /* mpi_init.c: ends all ranks, or returns if it cannot. From any thread. */
 void zero_mpi_abort(int status, const char *text);
+
+/* ---- products.c ------------------------------------------------------------------------------ */
+
+/* The machine's cblas; sgemm is NULL until it is opened. */
+struct zero_products_library {
+	void (*sgemm)(int order, int a_turned, int b_turned, int m, int n, int k, float alpha,
+		      const float *a, int a_stride, const float *b, int b_stride, float beta,
+		      float *c, int c_stride);
+	const struct zero_kernels *kernels;
+};
+
+/* See open_products and orthogonalise in backend.h. */
+zero_status zero_products_open(struct zero_products_library *library);
+void zero_products_orthogonalise(struct zero_products_library *library,
+				 const struct zero_newton_schulz *rule, float *x, size_t rows,
+				 size_t columns, float *scratch);
 
 #endif

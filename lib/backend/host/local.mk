@@ -5,25 +5,29 @@ lib_zero_host_la_SOURCES = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
 	lib/backend/cpu_step.c \
+	lib/backend/newton_schulz.c \
 	lib/backend/progress.c \
 	lib/backend/queue.c \
 	lib/backend/team_comm.c \
 	lib/backend/workers.c \
 	lib/backend/host/host.c \
 	lib/backend/host/huge_file.c \
+	lib/backend/host/all_to_all.c \
 	lib/backend/host/memory_pool.c \
 	lib/backend/host/outputs.c \
 	lib/backend/host/own_buffer.c \
+	lib/backend/host/products.c \
 	lib/backend/host/shared_arena.c \
 	lib/backend/host/single_rank.c \
 	lib/core/available_memory.c
 lib_zero_host_la_CPPFLAGS = $(AM_CPPFLAGS)
-lib_zero_host_la_LIBADD = kernels/libkernels.la -lm
+lib_zero_host_la_LIBADD = kernels/libkernels.la $(DL_LIBS) -lm
 lib_zero_host_la_LDFLAGS = $(MODULE_LDFLAGS)
 if HAVE_MPI
 lib_zero_host_la_SOURCES += \
 	lib/backend/host/mpi_agree.c \
 	lib/backend/host/mpi_all_gather.c \
+	lib/backend/host/mpi_all_to_all.c \
 	lib/backend/host/mpi_comm.c \
 	lib/backend/host/mpi_init.c \
 	lib/backend/host/mpi_reduce_scatter.c \

@@ -47,6 +47,8 @@ static zero_status run_op(struct zero_mpi_comm *mpi, const struct zero_op *ops, 
 		while (i + *done < count && ops[i + *done].kind == ZERO_OP_SCATTER)
 			++*done;
 		return zero_mpi_scatter(mpi, op, *done, i);
+	case ZERO_OP_ALL_TO_ALL:
+		return zero_mpi_all_to_all(mpi, op);
 	case ZERO_OP_BROADCAST:
 		return zero_mpi_broadcast(mpi, op, i);
 	case ZERO_OP_EXCHANGE:

@@ -70,7 +70,7 @@ void zero_shared_buffer_undo(struct zero_mpi_comm *mpi, const struct zero_op *op
 void zero_shared_buffer_free(struct zero_comm *comm, struct zero_shared *shared);
 void zero_shared_buffer_close(struct zero_mpi_comm *mpi);
 
-/* ---- mpi_all_gather.c, mpi_scatter.c, mpi_reduce_scatter.c ----------------------------------- */
+/* ---- mpi_all_gather.c, mpi_scatter.c, mpi_all_to_all.c, mpi_reduce_scatter.c ----------------------------------- */
 
 /* `op` is number `index` of its submission. */
 zero_status zero_mpi_all_gather(struct zero_mpi_comm *mpi, const struct zero_op *op, size_t index);
@@ -83,6 +83,7 @@ zero_status zero_mpi_broadcast(struct zero_mpi_comm *mpi, const struct zero_op *
 /* Runs `count` scatters at once; the first is number `index`. */
 zero_status zero_mpi_scatter(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,
 			     size_t index);
+zero_status zero_mpi_all_to_all(struct zero_mpi_comm *mpi, const struct zero_op *op);
 zero_status zero_mpi_reduce_open(struct zero_mpi_comm *mpi);
 void zero_mpi_reduce_close(struct zero_mpi_comm *mpi);
 zero_status zero_mpi_reduce_scatter(struct zero_mpi_comm *mpi, const struct zero_op *op,

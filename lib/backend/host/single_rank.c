@@ -71,6 +71,9 @@ static zero_status run_op(struct self *self, const struct zero_op *op)
 	case ZERO_OP_SCATTER:
 		copy(recv, send, op->count * size);
 		break;
+	case ZERO_OP_ALL_TO_ALL:
+		zero_copy_to_self(op, 0);
+		break;
 	case ZERO_OP_BROADCAST:
 		copy(recv, send, op->count * size);
 		break;
