@@ -5,6 +5,7 @@
 #include "cast.cu"
 #include "copy_many.cu"
 #include "fill.cu"
+#include "muon.cu"
 #include "norm2.cu"
 #include "philox.cu"
 #include "step_rule.cu"

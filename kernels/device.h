@@ -70,6 +70,27 @@ struct zero_device_adamw {
 	struct zero_dynamic_map maps[2]; /* of values >= 0, and of either sign; for 8 bits alone */
 };
 
+/* zero_device_muon_momentum, which changes the momentum by the gradient `from` and writes `out`, and
+   zero_device_muon_update, which changes values by the step `from`. Nothing is changed if the step is
+   skipped. */
+struct zero_device_muon {
+	struct zero_muon_args args; /* but for its scale, which the state has */
+	const struct zero_step_state *state;
+	float *changed;
+	const float *from;
+	void *out; /* of an update: NULL, or the values in low_dtype too */
+	size_t count;
+	zero_dtype low_dtype;
+};
+
+/* zero_device_normalise: x /= max(sqrt(*sum), eps). */
+struct zero_device_normalise {
+	float *x;
+	size_t count;
+	const double *sum;
+	float eps;
+};
+
 /*
  * zero_device_norm2, launched with zero_norm2_parts(count) blocks: block b writes the f64 sum of
  * squares of elements [b * length, (b + 1) * length), with length = zero_norm2_length(count). Then

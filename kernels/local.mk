@@ -81,6 +81,7 @@ DEVICE_KERNELS = \
 	kernels/cast.cu \
 	kernels/copy_many.cu \
 	kernels/fill.cu \
+	kernels/muon.cu \
 	kernels/norm2.cu \
 	kernels/philox.cu \
 	kernels/step_rule.cu \

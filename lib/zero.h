@@ -409,8 +409,8 @@ zero_status zero_param_set_trainable(zero_param *param, bool trainable);
 /*
  * Has a parameter of 2 dimensions, or a stack of matrices of 3, stepped by Muon, see zero_muon, or by
  * AdamW (false). Before the first step of its group, and before a restore; a checkpoint of the one is
- * refused by the other. ZERO_E_UNSUPPORTED on GPUs. A step needs a cblas on the machine, such as
- * OpenBLAS: the one that the process has loaded, or else the first that is found.
+ * refused by the other. A step needs a cblas on the machine, such as OpenBLAS, or cuBLAS with GPUs: the
+ * one that the process has loaded, or else the first that is found. It cannot be captured.
  */
 zero_status zero_param_set_muon(zero_param *param, bool muon);
 

@@ -101,6 +101,7 @@ gpu_doubles() {
 	mkdir -p "$1" || fail "no folder for the doubles"
 	ln -sf "$top_builddir/tests/double/.libs/cuda.so" "$1/libcuda.so.1"
 	ln -sf "$top_builddir/tests/double/.libs/nccl.so" "$1/libnccl.so.2"
+	ln -sf "$top_builddir/tests/double/.libs/cublas.so" "$1/libcublas.so.13"
 }
 
 

@@ -381,6 +381,14 @@ tests_double_cuda_la_CFLAGS = $(OUTER_CFLAGS)
 tests_double_cuda_la_LIBADD = kernels/libkernels.la lib/liboptions.la -lm
 tests_double_cuda_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) \
 	-export-symbols-regex '^(cu[A-Z]|double_cuda_)' -Wl,-z,nodelete
+
+# cuBLAS: libcublas.so.13 -> tests/double/.libs/cublas.so.
+check_LTLIBRARIES += tests/double/cublas.la
+tests_double_cublas_la_SOURCES = tests/double/cublas.c
+tests_double_cublas_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+tests_double_cublas_la_CFLAGS = $(OUTER_CFLAGS)
+tests_double_cublas_la_LIBADD = $(DL_LIBS)
+tests_double_cublas_la_LDFLAGS = $(tests_double_nvml_la_LDFLAGS) -Wl,-z,nodelete
 endif
 
 # NCCL: libnccl.so.2 -> tests/double/.libs/nccl.so; nccl_old.so is 2.19.

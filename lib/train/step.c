@@ -105,6 +105,8 @@ static zero_status check_capture(const zero_job *job, const zero_adamw *adamw,
 		why = "the loss scale must be that of zero_device_loss_scale";
 	if (!why && zero_states_staged(job))
 		why = "offloaded states are stepped by the host";
+	if (!why && adamw->muon)
+		why = "cuBLAS, which Muon needs, may allocate";
 	if (!why || !is_captured(job))
 		return ZERO_OK;
 	return zero_fail(ZERO_E_STATE, "zero_step cannot be captured: %s", why);

@@ -157,6 +157,79 @@ static CUresult run_adamw_8bit(struct double_op *op, void *arguments)
 	return CUDA_SUCCESS;
 }
 
+static bool muon_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_muon *a = arguments;
+
+	double_access_add(op, &a->state, 1, sizeof(*a->state), false);
+	double_access_add(op, &a->from, a->count, sizeof(float), false);
+	double_access_add(op, &a->changed, a->count, sizeof(float), true);
+	return true;
+}
+
+static bool muon_momentum_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_muon *a = arguments;
+
+	double_access_add(op, &a->out, a->count, sizeof(float), true);
+	return muon_memory(op, arguments);
+}
+
+static CUresult run_muon_momentum(struct double_op *op, void *arguments)
+{
+	const struct zero_device_muon *a = arguments;
+	struct zero_muon_args args = a->args;
+
+	if (a->state->skipped)
+		return CUDA_SUCCESS;
+	args.scale = a->state->scale;
+	late(op, a->out, a->count * sizeof(float), a->from, a->count * sizeof(float));
+	host()->muon_momentum(&args, a->changed, a->from, a->out, a->count);
+	return CUDA_SUCCESS;
+}
+
+static bool muon_update_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_muon *a = arguments;
+
+	if (a->out && !is_short_float(a->low_dtype))
+		return false;
+	if (a->out)
+		double_access_add(op, &a->out, a->count, zero_dtype_size(a->low_dtype), true);
+	return muon_memory(op, arguments);
+}
+
+static CUresult run_muon_update(struct double_op *op, void *arguments)
+{
+	const struct zero_device_muon *a = arguments;
+
+	(void)op;
+	if (!a->state->skipped)
+		host()->muon_update(&a->args, a->changed, a->from, a->out, a->low_dtype, a->count);
+	return CUDA_SUCCESS;
+}
+
+static bool normalise_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_normalise *a = arguments;
+
+	double_access_add(op, &a->sum, 1, sizeof(double), false);
+	double_access_add(op, &a->x, a->count, sizeof(float), true);
+	return true;
+}
+
+static CUresult run_normalise(struct double_op *op, void *arguments)
+{
+	const struct zero_device_normalise *a = arguments;
+	double norm = sqrt(*a->sum);
+	float factor = (float)(1 / (norm > (double)a->eps ? norm : (double)a->eps));
+
+	(void)op;
+	for (size_t i = 0; i < a->count; i++)
+		a->x[i] *= factor;
+	return CUDA_SUCCESS;
+}
+
 static bool norm2_memory(struct double_op *op, void *arguments)
 {
 	struct zero_device_norm2 *a = arguments;
@@ -349,6 +422,12 @@ const struct double_kernel *double_kernel_find(const char *name)
 		{"zero_device_adamw", sizeof(struct zero_device_adamw), adamw_memory, run_adamw},
 		{"zero_device_adamw_8bit", sizeof(struct zero_device_adamw), adamw_memory,
 		 run_adamw_8bit},
+		{"zero_device_muon_momentum", sizeof(struct zero_device_muon), muon_momentum_memory,
+		 run_muon_momentum},
+		{"zero_device_muon_update", sizeof(struct zero_device_muon), muon_update_memory,
+		 run_muon_update},
+		{"zero_device_normalise", sizeof(struct zero_device_normalise), normalise_memory,
+		 run_normalise},
 		{"zero_device_norm2", sizeof(struct zero_device_norm2), norm2_memory, run_norm2},
 		{"zero_device_norm2_fold", sizeof(struct zero_device_norm2_fold), norm2_fold_memory,
 		 run_norm2_fold},

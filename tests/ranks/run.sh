@@ -45,8 +45,8 @@ esac
 gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
-memory | muon | none | own_mpi | shared | large | atomic | address) gpus=() ;;
-order | own_step | states_8bit) gpus=(2g 3g) ;;
+memory | none | own_mpi | shared | large | atomic | address) gpus=() ;;
+order | own_step | states_8bit | muon) gpus=(2g 3g) ;;
 flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
 # it opens many jobs
 close) gpus=(3g) ;;

@@ -21,7 +21,8 @@ struct zero_backend {
 	struct zero_workers *workers; /* that step what is offloaded */
 	struct zero_nccl_comm caller; /* made at the first zero_nccl_comm */
 	size_t sharing;               /* ranks that have the same GPU */
-	double *parts;                /* of a squared norm; few, and therefore in host memory */
+	double *parts; /* of a squared norm, and one more; few, and therefore in host memory */
+	struct zero_device_products *products; /* NULL: not opened yet */
 	char nccl_path[PATH_MAX];
 };
 
@@ -50,6 +51,7 @@ static void cuda_close(struct zero_backend *cuda)
 		zero_nccl_close(&cuda->caller, cuda->comm->comm.broken);
 	}
 	if (cuda->device) {
+		zero_device_products_close(cuda->products);
 		zero_memory_free(cuda->memory, cuda->parts, cuda->device->compute_stream);
 		zero_device_leave(cuda->device);
 	}
@@ -92,7 +94,7 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 	*backend = cuda;
 	if (status)
 		return status;
-	status = cuda_alloc(cuda, ZERO_MEM_PINNED, ZERO_NORM2_PARTS * sizeof(double), false,
+	status = cuda_alloc(cuda, ZERO_MEM_PINNED, (ZERO_NORM2_PARTS + 1) * sizeof(double), false,
 			    (void **)&cuda->parts);
 	if (!status && cuda->comm->comm.place.world > 1)
 		status = cuda_alloc(cuda, ZERO_MEM_PINNED, sizeof(*cuda->device->reached), true,
@@ -512,6 +514,65 @@ static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *
 	zero_device_leave(cuda->device);
 }
 
+static void launch_muon(struct zero_backend *cuda, enum zero_kernel kernel,
+			const struct zero_device_muon *muon)
+{
+	zero_device_enter(cuda->device);
+	zero_launch(cuda->device, cuda->device->compute_stream, kernel, muon,
+		    muon->count / 4 + (muon->count % 4 != 0));
+	zero_device_leave(cuda->device);
+}
+
+static void cuda_muon_momentum(struct zero_backend *cuda, const struct zero_muon_args *args,
+			       const struct zero_step_state *state, float *m, const float *g,
+			       float *out, size_t count)
+{
+	launch_muon(cuda, ZERO_K_MUON_MOMENTUM,
+		    &(struct zero_device_muon){.args = *args,
+					       .state = state,
+					       .changed = m,
+					       .from = g,
+					       .out = out,
+					       .count = count});
+}
+
+static void cuda_muon_update(struct zero_backend *cuda, const struct zero_muon_args *args,
+			     const struct zero_step_state *state, float *p, const float *update,
+			     void *low, zero_dtype low_dtype, size_t count)
+{
+	launch_muon(cuda, ZERO_K_MUON_UPDATE,
+		    &(struct zero_device_muon){.args = *args,
+					       .state = state,
+					       .changed = p,
+					       .from = update,
+					       .out = low,
+					       .low_dtype = low_dtype,
+					       .count = count});
+}
+
+static zero_status cuda_open_products(struct zero_backend *cuda)
+{
+	zero_status status;
+
+	zero_device_enter(cuda->device);
+	status = zero_device_products_open(cuda->device, cuda->parts,
+					   cuda->parts + ZERO_NORM2_PARTS, &cuda->products);
+	zero_device_leave(cuda->device);
+	return status;
+}
+
+static zero_status cuda_orthogonalise(struct zero_backend *cuda,
+				      const struct zero_newton_schulz *rule, float *x, size_t rows,
+				      size_t columns, float *scratch)
+{
+	zero_status status;
+
+	zero_device_enter(cuda->device);
+	status = zero_device_orthogonalise(cuda->products, rule, x, rows, columns, scratch);
+	zero_device_leave(cuda->device);
+	return status;
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static const struct zero_backend_ops cuda_ops = {
@@ -562,6 +623,10 @@ static const struct zero_backend_ops cuda_ops = {
 	.step_rule = cuda_step_rule,
 	.group_rule = cuda_group_rule,
 	.adamw = cuda_adamw,
+	.muon_momentum = cuda_muon_momentum,
+	.muon_update = cuda_muon_update,
+	.open_products = cuda_open_products,
+	.orthogonalise = cuda_orthogonalise,
 };
 
 const void *zero_module_cuda(const struct zero_core *core);

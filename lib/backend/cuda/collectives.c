@@ -62,6 +62,7 @@ static zero_status run_first(struct zero_cuda_comm *cuda, const struct zero_op *
 				 ops->from, ops->send, ops->count);
 		return ZERO_OK;
 	case ZERO_OP_ALL_TO_ALL:
+		return zero_cuda_all_to_all(cuda, ops);
 	case ZERO_OP_TEAM_COMM:
 		return zero_cuda_team_comm(cuda, ops);
 	case ZERO_OP_ALLOC:

@@ -20,6 +20,9 @@ static const char *const kernel_names[ZERO_KERNELS] = {
 	[ZERO_K_UNIFORM] = "zero_device_uniform",
 	[ZERO_K_NORMAL] = "zero_device_normal",
 	[ZERO_K_COPY_MANY] = "zero_device_copy_many",
+	[ZERO_K_MUON_MOMENTUM] = "zero_device_muon_momentum",
+	[ZERO_K_MUON_UPDATE] = "zero_device_muon_update",
+	[ZERO_K_NORMALISE] = "zero_device_normalise",
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */

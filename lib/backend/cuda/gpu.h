@@ -26,6 +26,9 @@ enum zero_kernel {
 	ZERO_K_UNIFORM,
 	ZERO_K_NORMAL,
 	ZERO_K_COPY_MANY,
+	ZERO_K_MUON_MOMENTUM,
+	ZERO_K_MUON_UPDATE,
+	ZERO_K_NORMALISE,
 	ZERO_KERNELS,
 };
 
@@ -140,6 +143,19 @@ void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to
 		      zero_dtype from, const void *in, size_t count);
 void zero_launch_sum(struct zero_device *device, CUstream stream,
 		     const struct zero_device_sum *sum);
+
+/* ---- products.c ------------------------------------------------------------------------------ */
+
+struct zero_device_products;
+
+/* See open_products in backend.h. parts[ZERO_NORM2_PARTS] and *sum are the device's to write. */
+zero_status zero_device_products_open(struct zero_device *device, double *parts, double *sum,
+				      struct zero_device_products **opened);
+void zero_device_products_close(struct zero_device_products *products); /* NULL is a no-op */
+/* On the compute stream; see orthogonalise in backend.h. */
+zero_status zero_device_orthogonalise(struct zero_device_products *products,
+				      const struct zero_newton_schulz *rule, float *x, size_t rows,
+				      size_t columns, float *scratch);
 
 /* ---- memory.c: allocation, counted by kind --------------------------------------------------- */
 

@@ -186,6 +186,7 @@ void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda);
 
 /* scatter.c: `count` scatters at the same time, and broadcast */
 zero_status zero_cuda_scatter(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count);
+zero_status zero_cuda_all_to_all(struct zero_cuda_comm *cuda, const struct zero_op *op);
 zero_status zero_cuda_broadcast(struct zero_cuda_comm *cuda, const struct zero_op *op);
 /* Allocates the page-locked memory that this rank needs as a root of the operations. It is freed by
    zero_cuda_free_pinned, when they are enqueued or will not be. */

@@ -6,11 +6,13 @@ cuda_sources = \
 	lib/backend/agree.c \
 	lib/backend/cpu_step.c \
 	lib/backend/meeting.c \
+	lib/backend/newton_schulz.c \
 	lib/backend/progress.c \
 	lib/backend/queue.c \
 	lib/backend/team_comm.c \
 	lib/backend/workers.c \
 	lib/backend/cuda/all_gather.c \
+	lib/backend/cuda/all_to_all.c \
 	lib/backend/cuda/backend_ops.c \
 	lib/backend/cuda/collectives.c \
 	lib/backend/cuda/comm_open.c \
@@ -29,6 +31,7 @@ cuda_sources = \
 	lib/backend/cuda/nccl_comm.c \
 	lib/backend/cuda/nccl_watchdog.c \
 	lib/backend/cuda/gather_slot.c \
+	lib/backend/cuda/products.c \
 	lib/backend/cuda/reduce_scatter.c \
 	lib/backend/cuda/reduce_schedule.c \
 	lib/backend/cuda/reduce_schedule.h \
