@@ -154,7 +154,7 @@ tests_unit_test_quantize_LDADD = $(tests_unit_test_kernels_LDADD)
 
 # The device's kernels, compiled for the host. The cases are those of tests/gpu/kernels.
 tests_unit_test_device_SOURCES = \
-	tests/unit/test_device.c tests/gpu/kernels_check.c tests/gpu/kernels_more.c \
+	tests/unit/test_device.c tests/gpu/kernels_check.c tests/gpu/kernels_muon.c tests/gpu/kernels_more.c \
 	tests/gpu/kernels_shared.c tests/ranks/reference.c \
 	tests/double/kernels.h tests/gpu/device.h tests/gpu/kernels.h tests/ranks/reference.h
 tests_unit_test_device_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests

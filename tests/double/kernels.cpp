@@ -20,12 +20,14 @@ static const struct {
 	const char *name;
 	void (*launch)(unsigned int blocks, const void *args);
 } kernels[] = {
-	KERNEL(zero_device_adamw),      KERNEL(zero_device_adamw_8bit),
-	KERNEL(zero_device_cast),       KERNEL(zero_device_copy_many),
-	KERNEL(zero_device_fill),       KERNEL(zero_device_norm2),
-	KERNEL(zero_device_norm2_fold), KERNEL(zero_device_normal),
-	KERNEL(zero_device_step_rule),  KERNEL(zero_device_sum),
-	KERNEL(zero_device_uniform),    KERNEL(zero_device_group_rule),
+	KERNEL(zero_device_adamw),         KERNEL(zero_device_adamw_8bit),
+	KERNEL(zero_device_cast),          KERNEL(zero_device_copy_many),
+	KERNEL(zero_device_fill),          KERNEL(zero_device_norm2),
+	KERNEL(zero_device_norm2_fold),    KERNEL(zero_device_normal),
+	KERNEL(zero_device_step_rule),     KERNEL(zero_device_sum),
+	KERNEL(zero_device_uniform),       KERNEL(zero_device_group_rule),
+	KERNEL(zero_device_muon_momentum), KERNEL(zero_device_muon_update),
+	KERNEL(zero_device_normalise),
 };
 
 bool zero_emulate_kernel(const char *name, unsigned int blocks, const void *args, uint64_t order)

@@ -67,6 +67,7 @@ size_t some_shift(size_t same);
 void check_cast(void);
 void check_sum(void);
 void check_adamw(void);
+void check_muon(void);
 void check_norm2(void);
 void check_step_rule(void);
 void check_fill(void);

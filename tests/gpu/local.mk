@@ -13,7 +13,7 @@ check_PROGRAMS += $(gpu_parts)
 
 tests_gpu_kernels_SOURCES = \
 	tests/gpu/device.c tests/gpu/kernels.c tests/gpu/kernels_check.c \
-	tests/gpu/kernels_large.c tests/gpu/kernels_more.c tests/gpu/kernels_shared.c \
+	tests/gpu/kernels_large.c tests/gpu/kernels_more.c tests/gpu/kernels_muon.c tests/gpu/kernels_shared.c \
 	tests/gpu/kernels_time.c \
 	tests/ranks/reference.c \
 	tests/gpu/device.h tests/gpu/kernels.h tests/gpu/record.h tests/ranks/reference.h
