@@ -204,8 +204,9 @@ static zero_status layer_new(struct model *m, struct layer *layer, const char *g
 
 /* Declares the model: one group for the ends and one for each block. zero_layout allocates this
    rank's shards of them. */
-static zero_status model_declare(struct model *m, const char *prefix)
+static zero_status model_declare(struct model *m, const char *prefix, const struct flags *flags)
 {
+	bool muon = !strcmp(flags->optimizer, "muon");
 	char name[64], inner[96];
 	zero_status status;
 
@@ -214,8 +215,15 @@ static zero_status model_declare(struct model *m, const char *prefix)
 		snprintf(name, sizeof(name), "h.%zu", l);
 		snprintf(inner, sizeof(inner), "%s%s.", prefix, name);
 		status = layer_new(m, &m->block[l], name, inner, block_tensors, BLOCK_TENSORS);
+		for (int i = 0; muon && i < BLOCK_TENSORS && status == ZERO_OK; i++)
+			if (block_tensors[i].dim[1] != NONE)
+				status = zero_param_set_muon(m->block[l].param[i], true);
 	}
-	return status ? status : zero_layout(m->job);
+	if (status == ZERO_OK)
+		status = zero_layout(m->job);
+	if (status == ZERO_OK && !strcmp(flags->optimizer, "adamw8bit"))
+		status = zero_set_states(m->job, ZERO_STATES_8BIT);
+	return status;
 }
 
 /* GPT-2's initial values. The output of a residual layer is scaled down by the number of layers
@@ -570,8 +578,17 @@ static zero_status do_step(struct model *m, const struct flags *flags, const str
 		.weight_decay = (float)flags->weight_decay,
 		.clip = (float)flags->clip,
 	};
+	/* With the same lr as AdamW's, and for matrices of [inputs, outputs] as for others. */
+	const zero_muon muon = {
+		.lr = adamw.lr,
+		.weight_decay = adamw.weight_decay,
+		.momentum = 0.95f,
+		.rate = ZERO_MUON_MATCH_RMS_ADAMW,
+	};
 	zero_status status;
 
+	if (!strcmp(flags->optimizer, "muon"))
+		adamw.muon = &muon;
 	read_batch(corpus, m, tokens, p->sequences, flags->batch, seq);
 	status = pass(m, tokens, flags->batch, seq, !flags->eval, &s->loss);
 	if (status == ZERO_OK)
@@ -781,7 +798,7 @@ static zero_status model_open(struct model *m, const struct flags *flags, struct
 		prefix = "";
 	zero_file_close(file);
 	if (status == ZERO_OK)
-		status = model_declare(m, prefix);
+		status = model_declare(m, prefix, flags);
 	if (status == ZERO_OK && flags->checkpoint)
 		status = resume(m->job, flags, p, m->error);
 	if (status || p->resumed)

@@ -43,7 +43,7 @@ struct config {
 };
 
 struct flags {
-	const char *model, *tokens, *checkpoint, *log, *export;
+	const char *model, *tokens, *checkpoint, *log, *export, *optimizer;
 	const char **text;
 	size_t texts;
 	size_t layers, heads, width, context, vocab, seed;
@@ -61,6 +61,7 @@ static const struct flags default_flags = {.layers = 4,
 					   .batch = 4,
 					   .steps = 100,
 					   .warmup = 10,
+					   .optimizer = "adamw",
 					   .save_every = 100,
 					   .keep = 2,
 					   .lr = 6e-4,
@@ -99,6 +100,8 @@ static const struct flag flag_table[] = {
 	{"batch", "N", COUNT, FLAG(batch), 1, 1 << 16, "sequences per step on each rank"},
 	{"seq", "N", COUNT, FLAG(seq), 0, 1 << 20, "tokens per sequence, 0 for the context"},
 	{"steps", "N", COUNT, FLAG(steps), 0, 1e12, "number of steps"},
+	{"optimizer", "NAME", PATH, FLAG(optimizer), 0, 0,
+	 "adamw, adamw8bit with moments of 8 bits, or muon for the blocks' matrices [adamw]"},
 	{"lr", "X", REAL, FLAG(lr), 0, 1e3, "learning rate"},
 	{"warmup", "N", COUNT, FLAG(warmup), 0, 1e12,
 	 "steps in which the learning rate rises from 0"},
@@ -214,6 +217,10 @@ static void parse_flags(struct flags *flags, int argc, char **argv, char *error)
 	if (!flags->help && !flags->texts == !flags->tokens)
 		complain(error, "one of --text and --tokens must name what to train on; --help has "
 				"more");
+	if (strcmp(flags->optimizer, "adamw") && strcmp(flags->optimizer, "adamw8bit") &&
+	    strcmp(flags->optimizer, "muon"))
+		complain(error, "--optimizer is \"%s\"; it must be adamw, adamw8bit or muon",
+			 flags->optimizer);
 	if (shaped && flags->model)
 		complain(error,
 			 "the model's shape is that of --model: leave out --layers, --heads, "

@@ -33,6 +33,7 @@ refused 2 '--batch is "0"' --text "$text" --batch 0
 refused 2 '--batch is "1.5"' --text "$text" --batch 1.5
 refused 2 '--lr is "-1"' --text "$text" --lr -1
 refused 2 '--lr is "nan"' --text "$text" --lr nan
+refused 2 '--optimizer is "sgd"; it must be adamw, adamw8bit or muon' --text "$text" --optimizer sgd
 refused 2 '--eval takes no value' --text "$text" --eval=1
 refused 2 "the model's shape is that of --model" --text "$text" --model "$scratch" --layers 2
 refused 1 'width, 16, is not a multiple of the 3 heads' --text "$text" "${shape[@]}" --heads 3

@@ -217,7 +217,7 @@ int main(void)
 	m.block = block;
 	m.acts = acts;
 	check(zero_open(&(zero_options){.settings = math_settings}, &m.job));
-	check(model_declare(&m, ""));
+	check(model_declare(&m, "", &default_flags));
 	model_buffers(&m, ROWS, SEQ);
 	check(agree(&m));
 	fill(&m.ends, ends);

@@ -47,6 +47,20 @@ for stage in 0 1 3; do
 done
 same 3 3 ZERO_SHARE=2
 
+# The moments of 8 bits, and the matrices of Muon, are those of each number of ranks, too.
+export OPENBLAS_NUM_THREADS=1
+for optimizer in adamw8bit muon; do
+	world=3
+	trains 3 0 "${train[@]}" --batch 2 --optimizer $optimizer --log "$scratch/$optimizer"
+	cmp -s <(bits "$scratch/$optimizer") <(bits "$scratch/stage-0-world-3") &&
+		fail "$optimizer has the losses of adamw"
+	for stage in 1 2 3; do
+		trains 3 $stage "${train[@]}" --batch 2 --optimizer $optimizer --log "$scratch/log"
+		like "$scratch/$optimizer" "$optimizer at stage $stage"
+	done
+done
+unset OPENBLAS_NUM_THREADS
+
 for world in 1 4; do
 	trains "$world" 3 "${train[@]}" --batch $((4 / world)) --log "$scratch/global-$world"
 	sed 's/.*"loss": \([^,]*\),.*/\1/' "$scratch/global-$world" >"$scratch/losses-$world"
