@@ -32,6 +32,8 @@ def arguments():
     parser.add_argument("--batch", type=int, default=4, help="sequences of a rank and step")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sequence")
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--optimizer", choices=["torch", "adamw", "adamw8bit", "muon"], default="torch",
+                        help="torch.optim.AdamW, or one of the library's")
     parser.add_argument("--bf16", action="store_true", help="compute in bf16; sums and steps stay f32")
     parser.add_argument("--checkpoint", help="folder of checkpoints, of which the last two are kept")
     parser.add_argument("--save-every", type=int, default=20, help="steps from one checkpoint to the next")
@@ -70,6 +72,18 @@ def sharded_model(folder, bf16):
     for layer in next(m for m in model.modules() if isinstance(m, nn.ModuleList)):
         zero.fully_shard(layer, mp_policy=policy)
     return zero.fully_shard(model, mp_policy=policy)
+
+
+def make_optimizer(model, args):
+    kinds = {"torch": torch.optim.AdamW, "adamw": zero.AdamW, "adamw8bit": zero.AdamW8bit}
+    if args.optimizer in kinds:
+        return kinds[args.optimizer](model.parameters(), lr=args.lr)
+    # Muon is for the layers' matrices; embeddings, norms and the head stay with AdamW.
+    layers = next(m for m in model.modules() if isinstance(m, nn.ModuleList))
+    matrices = [p for p in layers.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if not any(p is q for q in matrices)]
+    groups = [{"params": matrices}, {"params": others, "use_muon": False}]
+    return zero.Muon(groups, lr=args.lr, adjust_lr_fn="match_rms_adamw")
 
 
 def batch(tokens, step, args):
@@ -112,7 +126,7 @@ def main():
     tokens = read_tokens(args.model, args.text)
     if len(tokens) <= args.length:
         sys.exit(f"the text has {len(tokens)} tokens, too few for sequences of {args.length}")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    optimizer = make_optimizer(model, args)
 
     saved = zero.restore(model, optimizer, args.checkpoint) if args.checkpoint else None
     if saved:
