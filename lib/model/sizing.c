@@ -69,7 +69,7 @@ static void keep_two(uint64_t largest[2], uint64_t bytes)
 static void add_states(struct zero_sizing *sizing, const struct flat_bytes *flat)
 {
 	uint64_t master = flat->needs_master ? pages(flat->state * sizeof(float)) : 0;
-	uint64_t moments = 2 * pages(flat->state * sizeof(float));
+	uint64_t moments = pages(2 * flat->state * sizeof(float));
 
 	if (sizing->no_states)
 		return;

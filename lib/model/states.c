@@ -254,9 +254,13 @@ static zero_status alloc_moments(struct zero_flat *flat)
 	size_t f32 = place_moments(flat, ZERO_MOMENTS_F32, 0);
 	size_t m = place_moments(flat, ZERO_MOMENTS_MUON, f32);
 	size_t codes = place_moments(flat, ZERO_MOMENTS_8BIT, 0), blocks = codes / ZERO_BLOCK;
-	/* One array for both moments, in which those of Muon lie between them. */
-	zero_status status = alloc_array(flat, &moments->m, m + f32, sizeof(float));
+	zero_status status;
 
+	/* Padding has moments too where all are f32, so that a plan knows their bytes. */
+	if (m == f32 && !codes)
+		f32 = m = flat->state_count;
+	/* One array for both moments, in which those of Muon lie between them. */
+	status = alloc_array(flat, &moments->m, m + f32, sizeof(float));
 	if (!status)
 		status = alloc_array(flat, &moments->m_codes, 2 * codes, 1);
 	if (!status)
