@@ -294,7 +294,6 @@ static void *queue_thread(void *context)
 
 	/* While peers are late the backend sleeps for microseconds; the default slack is 50 us. */
 	prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-	pthread_setname_np(pthread_self(), "zero-comm");
 	pthread_mutex_lock(&queue->lock);
 	while (queue->first || !queue->ending) {
 		if (queue->first && !queue->busy)
@@ -323,7 +322,7 @@ zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue)
 	pthread_cond_init(&made->done, NULL);
 	zero_progress_init(&made->progress);
 	if (made->threaded) {
-		error = zero_thread_start(&made->thread, queue_thread, made);
+		error = zero_thread_start(&made->thread, "zero-comm", queue_thread, made);
 		if (error) {
 			free(made);
 			return zero_core->fail(ZERO_E_MEMORY,

@@ -116,7 +116,6 @@ static void *worker(void *context)
 	struct zero_workers *workers = context;
 	unsigned seen = 0;
 
-	pthread_setname_np(pthread_self(), "zero-step");
 	pthread_mutex_lock(&workers->lock);
 	while (!workers->ending) {
 		if (!workers->open || seen == workers->number) {
@@ -177,7 +176,8 @@ void zero_workers_delete(struct zero_workers *workers)
 static void start(struct zero_workers *workers)
 {
 	while (workers->started < workers->count - 1 &&
-	       !zero_thread_start(&workers->threads[workers->started], worker, workers))
+	       !zero_thread_start(&workers->threads[workers->started], "zero-step", worker,
+				  workers))
 		workers->started++;
 	workers->count = workers->started + 1;
 }

@@ -110,7 +110,6 @@ static void *thread_main(void *context)
 	int wait_ms = 0;
 
 	prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-	pthread_setname_np(pthread_self(), "zero-net");
 	while (wait_ms >= 0)
 		wait_ms = zero_net_turn(net, wait_ms);
 	return NULL;
@@ -118,7 +117,7 @@ static void *thread_main(void *context)
 
 int zero_net_start_thread(struct zero_net *net)
 {
-	int error = zero_thread_start(&net->thread, thread_main, net);
+	int error = zero_thread_start(&net->thread, "zero-net", thread_main, net);
 
 	net->has_thread = !error;
 	return error;

@@ -66,7 +66,7 @@ void zero_ring_end_job(struct zero_ring *ring)
 		return;
 	ring->last_words = ring->config.wants_end && ring->config.wants_end(ring->config.context);
 	/* The program may write to where nobody reads. */
-	if (zero_thread_start(&thread, abort_job, ring))
+	if (zero_thread_start(&thread, "zero-abort", abort_job, ring))
 		abort_job(ring);
 	else
 		pthread_detach(thread);

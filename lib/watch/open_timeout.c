@@ -81,7 +81,6 @@ static void *wait_for_open(void *context)
 	int place = timeout->rank < MOST_STAGGERS ? timeout->rank : MOST_STAGGERS;
 	double limit = timeout->seconds + STAGGER * place;
 
-	pthread_setname_np(pthread_self(), "zero-open");
 	pthread_mutex_lock(&timeout->lock);
 	while (!timeout->over && timeout->waited < limit)
 		timeout->waited += wait_a_turn(timeout, limit - timeout->waited);
@@ -122,7 +121,7 @@ void zero_open_timeout_start(zero_job *job)
 	}
 	pthread_mutex_init(&timeout->lock, NULL);
 	zero_cond_init(&timeout->changed);
-	if (!zero_thread_start(&timeout->thread, wait_for_open, timeout))
+	if (!zero_thread_start(&timeout->thread, "zero-open", wait_for_open, timeout))
 		job->open_timeout = timeout;
 	else
 		free(timeout);

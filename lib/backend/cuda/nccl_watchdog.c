@@ -53,7 +53,6 @@ static void *abort_all(void *context)
 	struct zero_nccl_comm *all[MOST_COMMS];
 	size_t count;
 
-	pthread_setname_np(pthread_self(), "zero-nccl-abort");
 	pthread_mutex_lock(&watchdog->lock);
 	count = list_alive(watchdog, all);
 	pthread_mutex_unlock(&watchdog->lock);
@@ -80,7 +79,8 @@ static void start_abort(struct zero_nccl_watchdog *watchdog)
 	if (watchdog->has_aborter)
 		pthread_join(watchdog->aborter, NULL);
 	/* Without memory for a thread it is tried again in the next turn. */
-	watchdog->has_aborter = !zero_thread_start(&watchdog->aborter, abort_all, watchdog);
+	watchdog->has_aborter =
+		!zero_thread_start(&watchdog->aborter, "zero-nccl-abort", abort_all, watchdog);
 	watchdog->aborting = watchdog->has_aborter;
 }
 
