@@ -72,6 +72,7 @@ static void print_range(const struct zero_option *option)
 		break;
 	case ZERO_TYPE_INTEGER:
 	case ZERO_TYPE_CHOICE:
+	case ZERO_TYPE_CHOICE_OR_INTEGER:
 	case ZERO_TYPE_PATH:
 	case ZERO_TYPE_TEXT:
 		break;

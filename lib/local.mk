@@ -100,6 +100,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/write.c \
 	lib/core/error.c \
 	lib/core/module.c \
+	lib/job/grid.c \
 	lib/job/hooks.c \
 	lib/job/job.c \
 	lib/job/settings.c \
@@ -119,6 +120,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/load/tensor_file.c \
 	lib/model/describe.c \
 	lib/model/flatten_tier.c \
+	lib/model/grid.c \
 	lib/model/group.c \
 	lib/model/layout.c \
 	lib/model/convert_states.c \

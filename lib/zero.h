@@ -343,8 +343,24 @@ zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_
  *
  * At stages 0 to 2 every rank has access to all of each segment. At stages 1 and 2, if all ranks
  * share memory, they store one copy of it together: each rank stores its shard.
+ *
+ * At stage 3 the setting `shard` may divide the ranks into teams, each of which stores one copy, see
+ * zero_set_shard. With `auto` the first layout chooses the size of a team, by what its groups need.
  */
 zero_status zero_layout(zero_job *job);
+/*
+ * Sets the setting `shard`, the same on all ranks, before zero_layout: over how many ranks a copy of
+ * what is sharded is stored at stage 3, from 1 to zero_world, which it must divide. Groups with a team
+ * of their own are sharded over that all the same.
+ *
+ * A gather, and each reduce, then takes place within a team of so many ranks, of one node or of whole
+ * nodes where the numbers allow it. The step is divided over all ranks: each owns one shard, as many
+ * as there are teams make what a rank stores, and those who store the same sum their gradients once a
+ * step and send each other what they stepped. Between n nodes that are teams, that is 4 bytes for a
+ * gradient's element and one stored element, times (n - 1) / n, a step, however many micro-batches it
+ * has. The order of sums, and so the bits of a step, depend on the size.
+ */
+zero_status zero_set_shard(zero_job *job, int ranks);
 
 /*
  * Finds the part of the parameter that this rank stores, after zero_layout: `*count` elements from
@@ -866,16 +882,21 @@ zero_status zero_step_groups(zero_job *job, zero_group **groups, size_t count,
 /*
  * A program may step with an optimizer of its own instead of zero_step: after the reduces it reads
  * zero_gradient_shard, calls zero_step_begin, writes new values to the shards, and calls
- * zero_step_end. At every stage a rank steps the elements that it owns, which are the ones of its
- * shard at stage 3. No moments are allocated for that.
+ * zero_step_end. At every stage a rank steps the elements that it owns, which are all that it stores
+ * at stage 3 unless the setting `shard` divides the ranks. No moments are allocated for that.
  */
 
 /*
- * Finds the elements of a parameter that each rank of its group's team owns, after zero_layout: rank
- * r of the team owns [cuts[r], cuts[r + 1]). `cuts` has room for the team's ranks + 1 numbers.
- * cuts[0] is 0, the last one is zero_param_numel, and a rank may own nothing.
+ * Finds the elements of a parameter in each shard of its group, after zero_layout: shard i has
+ * [cuts[i], cuts[i + 1]). There is one for each rank of the group's team, and `cuts` has room for as
+ * many + 1 numbers. cuts[0] is 0, the last one is zero_param_numel, and a shard may have nothing.
  */
 zero_status zero_param_cuts(const zero_param *param, size_t *cuts);
+/*
+ * Returns the rank of the team that owns a shard of the group, after zero_layout: shard i is rank i's
+ * unless the setting `shard` divides the ranks, see zero_set_shard. -1 if there is no such shard.
+ */
+int zero_shard_owner(const zero_group *group, int shard);
 /*
  * Finds the sum over the ranks of the gradients of the elements that this rank owns: `*count` f32
  * values from element `*first`, at `*data`. It waits for the group's reduce, and returns its error;
@@ -885,6 +906,15 @@ zero_status zero_param_cuts(const zero_param *param, size_t *cuts);
  * values too.
  */
 zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, size_t *count);
+/*
+ * COLLECTIVE over all ranks. Where the setting `shard` divides the ranks, zero_reduce sums over those
+ * that store a copy between them. This begins to sum what they have over all ranks, as zero_step,
+ * zero_step_begin and zero_grad_norm do by themselves: call it before zero_gradient_shard, which fails
+ * with ZERO_E_STATE until then. A zero_reduce after it adds to the sums of the next such call. Else,
+ * and for groups that were not reduced since the last one, it does nothing. A failed reduce of one of
+ * the groups is its error.
+ */
+zero_status zero_reduce_replicas(zero_job *job, zero_group **groups, size_t count);
 /*
  * COLLECTIVE over all ranks. Computes the norm of the gradient sums of these groups as they are,
  * neither divided nor scaled: the square root of an f64 sum in an order that is fixed, the same bits

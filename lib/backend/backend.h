@@ -130,7 +130,8 @@ enum zero_op_kind {
 	ZERO_OP_FREE,
 	/* Makes a communicator of the ranks members[count], ascending, and stores it in *team_comm,
 	   where it stays until close. All ranks of the job take part, also those that are not
-	   members. */
+	   members. If it `divides` the ranks into teams of one size, each rank names its own, which
+	   is number `root` of them. */
 	ZERO_OP_TEAM_COMM,
 };
 
@@ -147,6 +148,7 @@ struct zero_op {
 	zero_dtype from, to;
 	int root; /* a rank of the team */
 	bool accumulate;
+	bool divides;
 	bool zeroed;
 	bool on_device;
 	bool own;

@@ -163,6 +163,7 @@ static inline bool zero_op_is_payload(const struct zero_op *op)
 struct zero_team_comm {
 	struct zero_comm *comm;      /* NULL: this rank is not in the team */
 	struct zero_place place;     /* rank is -1 then */
+	uint32_t teams;              /* that were made with it, one of them this one */
 	struct zero_team_comm *next; /* in the list of the job's communicator */
 };
 

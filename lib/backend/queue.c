@@ -86,11 +86,12 @@ static uint64_t intent_hash(const struct zero_work *work)
 			continue;
 		hash = mix(hash, (uint64_t)op->kind << 32 | (uint64_t)op->from << 16 |
 					 (uint64_t)op->to << 8 | op->accumulate);
-		hash = mix(hash, (uint64_t)op->root);
+		hash = mix(hash, op->divides ? UINT64_MAX : (uint64_t)op->root);
 		/* Nodes with fewer ranks allocate smaller buffers. */
 		if (op->kind != ZERO_OP_ALLOC)
 			hash = mix(hash, op->count);
-		for (size_t m = 0; op->kind == ZERO_OP_TEAM_COMM && m < op->count; m++)
+		for (size_t m = 0; op->kind == ZERO_OP_TEAM_COMM && !op->divides && m < op->count;
+		     m++)
 			hash = mix(hash, (uint64_t)op->members[m]);
 	}
 	return hash;

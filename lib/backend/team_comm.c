@@ -38,12 +38,14 @@ zero_status zero_team_comm_new(struct zero_comm *comm, const struct zero_op *op,
 		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
 	if (team && team != comm) {
 		team->job = comm;
-		team->team = 1;
+		team->team = 1 + (op->divides ? (uint32_t)op->root : 0);
 		for (const struct zero_team_comm *made = comm->team_comms; made; made = made->next)
-			team->team++;
+			team->team += made->teams;
 	}
 	if (team_comm) {
 		team_comm->comm = team;
+		team_comm->teams =
+			op->divides ? (uint32_t)comm->place.world / (uint32_t)op->count : 1;
 		set_place(team_comm, comm, op);
 		team_comm->next = comm->team_comms;
 		comm->team_comms = team_comm;

@@ -194,8 +194,7 @@ static zero_status write_param(const struct zero_export_plan *out, size_t i,
 
 	if (!zero_is_member(param->group))
 		return ZERO_OK;
-	zero_param_part(param, segment->shard * (size_t)param->group->team->place.rank,
-			segment->shard, &first, &count);
+	zero_param_shard_part(param, &first, &count);
 	if (!count)
 		return ZERO_OK;
 	values = zero_stored_at(param->flat, segment, param->first + first);

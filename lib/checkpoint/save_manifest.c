@@ -9,14 +9,15 @@
 
 enum { NAME_ROOM = 48 };
 
-static int team_index(const zero_job *job, const zero_team *team)
+/* The place of a group's ranks among the teams: those of a grid are the last. -1: all, in order. */
+static int team_index(const zero_group *group)
 {
 	int index = 0;
 
-	for (const zero_team *one = job->teams; one; one = one->next, index++)
-		if (one == team)
+	for (const zero_team *one = group->job->teams; one; one = one->next, index++)
+		if (one == group->team)
 			return index;
-	return -1;
+	return group->replica_team ? index : -1;
 }
 
 static size_t count_params(const zero_job *job)
@@ -34,7 +35,7 @@ static size_t count_teams(const zero_job *job)
 
 	for (const zero_team *team = job->teams; team; team = team->next)
 		count++;
-	return count;
+	return count + (job->grid != NULL);
 }
 
 static void list_teams(const zero_job *job, struct zero_manifest *manifest)
@@ -42,6 +43,9 @@ static void list_teams(const zero_job *job, struct zero_manifest *manifest)
 	for (const zero_team *team = job->teams; team; team = team->next)
 		manifest->teams[manifest->team_count++] = (struct zero_manifest_team){
 			.ranks = team->ranks, .count = team->place.world};
+	if (job->grid)
+		manifest->teams[manifest->team_count++] = (struct zero_manifest_team){
+			.ranks = job->grid->owners, .count = job->place.world};
 }
 
 /* Copies the named states of a parameter to `states`, which has room. */
@@ -76,7 +80,7 @@ static void list_tensors(const struct zero_save *save, struct zero_manifest *man
 				.shard = param->flat->segments[param->segment].shard,
 				.dtype = param->dtype,
 				.ndim = param->ndim,
-				.team = team_index(job, job->model->groups[g]->team),
+				.team = team_index(job->model->groups[g]),
 				.trainable = param->trainable,
 				.has_steps = save->has_states && param->trainable &&
 					     param->group->steps != save->step,

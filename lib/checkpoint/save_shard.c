@@ -52,8 +52,7 @@ static bool find_slice(const zero_param *param, enum zero_saved_kind kind,
 	const zero_job *job = param->group->job;
 	size_t first, count;
 
-	zero_param_part(param, segment->shard * (size_t)param->group->team->place.rank,
-			segment->shard, &first, &count);
+	zero_param_shard_part(param, &first, &count);
 	*slice = (struct zero_save_slice){
 		.param = param, .kind = kind, .device = !job->ops->host_memory};
 	if (!count)

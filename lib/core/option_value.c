@@ -25,7 +25,7 @@ static bool refuse_range(const struct zero_option *option, const char *text, cha
 {
 	char low[32], high[32];
 
-	if (option->type == ZERO_TYPE_INTEGER)
+	if (option->type == ZERO_TYPE_INTEGER || option->type == ZERO_TYPE_CHOICE_OR_INTEGER)
 		return zero_refuse(why, size, "%s is out of range: %llu to %llu is allowed",
 				   zero_quote(text, strlen(text)).text,
 				   (unsigned long long)option->min,
@@ -141,17 +141,25 @@ static bool parse_size(const struct zero_option *option, const char *text, struc
 static bool parse_choice(const struct zero_option *option, const char *text,
 			 struct zero_value *value, char *why, size_t size)
 {
+	bool or_integer = option->type == ZERO_TYPE_CHOICE_OR_INTEGER;
 	char list[160] = "";
 	size_t length = 0;
 
+	if (or_integer && is_digit(*text))
+		return parse_integer(option, text, value, why, size);
 	for (size_t i = 0; option->choices[i]; i++) {
 		if (strcmp(option->choices[i], text) == 0) {
-			*value = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = i};
+			*value =
+				(struct zero_value){.kind = ZERO_VALUE_NUMBER,
+						    .number = or_integer ? option->max + 1 + i : i};
 			return true;
 		}
 		length = zero_append(list, sizeof list, length, "%s%s", i ? ", " : "",
 				     option->choices[i]);
 	}
+	if (or_integer)
+		zero_append(list, sizeof list, length, ", or a whole number from %llu",
+			    (unsigned long long)option->min);
 	return zero_refuse(why, size, "%s is not one of %s", zero_quote(text, strlen(text)).text,
 			   list);
 }
@@ -187,6 +195,7 @@ bool zero_option_parse(const struct zero_option *option, const char *text, struc
 	case ZERO_TYPE_SIZE_OR_PERCENT:
 		return parse_size(option, text, value, why, size);
 	case ZERO_TYPE_CHOICE:
+	case ZERO_TYPE_CHOICE_OR_INTEGER:
 		return parse_choice(option, text, value, why, size);
 	case ZERO_TYPE_PATH:
 	case ZERO_TYPE_TEXT:
@@ -210,6 +219,8 @@ int zero_value_format(const struct zero_option *option, const struct zero_value 
 	}
 	if (option->type == ZERO_TYPE_CHOICE)
 		return snprintf(text, size, "%s", option->choices[value->number]);
+	if (option->type == ZERO_TYPE_CHOICE_OR_INTEGER && value->number > option->max)
+		return snprintf(text, size, "%s", option->choices[value->number - option->max - 1]);
 	return snprintf(text, size, "%llu", (unsigned long long)value->number);
 }
 

@@ -17,6 +17,7 @@
 /* In the order of help texts and pages: first what a user needs first. */
 enum zero_option_id {
 	ZERO_OPT_STAGE,
+	ZERO_OPT_SHARD,
 	ZERO_OPT_OFFLOAD,
 	ZERO_OPT_STATES,
 	ZERO_OPT_CONFIG,
@@ -66,6 +67,7 @@ enum zero_option_type {
 	ZERO_TYPE_SIZE_OR_AUTO,
 	ZERO_TYPE_SIZE_OR_PERCENT,
 	ZERO_TYPE_CHOICE,
+	ZERO_TYPE_CHOICE_OR_INTEGER,
 	ZERO_TYPE_PATH,
 	ZERO_TYPE_TEXT,
 };
@@ -85,14 +87,17 @@ struct zero_option {
 	const char *argument;       /* "SIZE", for help texts */
 	const char *default_text;   /* compiled default, in the option's own syntax */
 	const char *help;           /* one line, no full stop */
-	const char *const *choices; /* NULL-terminated, for CHOICE */
-	uint64_t min, max; /* INTEGER and SIZE: bounds; PATH and TEXT: bytes; percent is 0 to 100 */
+	const char *const *choices; /* NULL-terminated, for CHOICE and CHOICE_OR_INTEGER */
+	uint64_t min,
+		max; /* INTEGER, CHOICE_OR_INTEGER and SIZE: bounds; PATH and TEXT: bytes; percent is 0 to 100 */
 	enum zero_option_type type;
 	unsigned where;
 	bool absolute; /* PATH: begins with a slash unless it is empty */
 };
 
-/* The meaning of zero_value.number for each CHOICE, in the order of its `choices`. */
+/* The meaning of zero_value.number for each CHOICE, in the order of its `choices`; those of a
+   CHOICE_OR_INTEGER follow its `max`. */
+enum { ZERO_SHARD_MOST = 1 << 20, ZERO_SHARD_ALL, ZERO_SHARD_NODE, ZERO_SHARD_AUTO };
 enum { ZERO_FLATTEN_AUTO, ZERO_FLATTEN_DEVICE, ZERO_FLATTEN_DISTRIBUTED, ZERO_FLATTEN_HOST };
 enum { ZERO_ALLGATHER_AUTO, ZERO_ALLGATHER_SINGLE, ZERO_ALLGATHER_GROUPED };
 enum { ZERO_GATHER_PARAM, ZERO_GATHER_BF16, ZERO_GATHER_F16, ZERO_GATHER_F32 };
@@ -113,7 +118,8 @@ enum { ZERO_ISA_AUTO, ZERO_ISA_AVX512, ZERO_ISA_AVX2, ZERO_ISA_NEON, ZERO_ISA_SC
 
 enum zero_value_kind { ZERO_VALUE_NUMBER, ZERO_VALUE_AUTO, ZERO_VALUE_PERCENT, ZERO_VALUE_TEXT };
 
-/* A parsed value. CHOICE: `number` is the index of the choice. */
+/* A parsed value. CHOICE: `number` is the index of the choice; CHOICE_OR_INTEGER: the integer, or
+   `max` + 1 + the index. */
 struct zero_value {
 	enum zero_value_kind kind;
 	uint64_t number;

@@ -15,6 +15,7 @@ enum {
 #define ONE_K (UINT64_C(1) << 10)
 #define ONE_T (UINT64_C(1) << 40)
 
+static const char *const shard_choices[] = {"all", "node", "auto", NULL};
 static const char *const flatten_choices[] = {"auto", "device", "distributed", "host", NULL};
 static const char *const allgather_choices[] = {"auto", "single", "grouped", NULL};
 static const char *const gather_dtype_choices[] = {"param", "bf16", "f16", "f32", NULL};
@@ -36,6 +37,13 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "0|1|2|3", .default_text = "3",
 		.help = "what is sharded: 1 optimizer, 2 also gradients, 3 everything",
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 3, .where = USER,
+	},
+	[ZERO_OPT_SHARD] = {
+		.name = "shard", .flag = "--zero-shard", .env = "ZERO_SHARD",
+		.argument = "all|node|auto|N", .default_text = "all",
+		.help = "stage 3: ranks that store a copy; auto: as few as fit",
+		.type = ZERO_TYPE_CHOICE_OR_INTEGER, .choices = shard_choices,
+		.min = 1, .max = ZERO_SHARD_MOST, .where = USER,
 	},
 	[ZERO_OPT_OFFLOAD] = {
 		.name = "offload", .flag = "--zero-offload", .env = "ZERO_OFFLOAD",

@@ -21,7 +21,7 @@
 
 /* A team: the ranks of the job that groups are sharded over. */
 struct zero_manifest_team {
-	int *ranks; /* ascending */
+	int *ranks; /* rank i owns shard i; each once */
 	int count;
 };
 

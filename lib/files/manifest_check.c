@@ -14,26 +14,48 @@ static int world_of(const struct zero_manifest *m, const struct zero_manifest_te
 	return tensor->team < 0 ? m->world : m->teams[tensor->team].count;
 }
 
+/* `seen` is [world], all false. */
+static zero_status check_ranks(const char *path, const struct zero_manifest *m, size_t t,
+			       bool *seen)
+{
+	const struct zero_manifest_team *team = &m->teams[t];
+
+	for (int i = 0; i < team->count; i++) {
+		int rank = team->ranks[i];
+
+		if (rank >= m->world || seen[rank])
+			return files_core()->fail(ZERO_E_FORMAT,
+						  "%s: team %zu has rank %d in place %d; each rank "
+						  "must be there once and be less than \"world\", "
+						  "which is %d",
+						  path, t, rank, i, m->world);
+		seen[rank] = true;
+	}
+	for (int i = 0; i < team->count; i++)
+		seen[team->ranks[i]] = false;
+	return ZERO_OK;
+}
+
 static zero_status check_teams(const char *path, const struct zero_manifest *m)
 {
-	for (size_t t = 0; t < m->team_count; t++) {
+	bool *seen = calloc((size_t)m->world, sizeof(*seen));
+	zero_status status = ZERO_OK;
+
+	if (!seen)
+		return files_core()->fail(ZERO_E_MEMORY, "no memory to check %s", path);
+	for (size_t t = 0; !status && t < m->team_count; t++) {
 		const struct zero_manifest_team *team = &m->teams[t];
 
 		if (!team->count || team->count > m->world)
-			return files_core()->fail(ZERO_E_FORMAT,
-						  "%s: team %zu has %d ranks; allowed are 1 to the "
-						  "%d of \"world\"",
-						  path, t, team->count, m->world);
-		for (int i = 0; i < team->count; i++)
-			if (team->ranks[i] >= m->world ||
-			    (i && team->ranks[i] <= team->ranks[i - 1]))
-				return files_core()->fail(ZERO_E_FORMAT,
-							  "%s: team %zu has rank %d in place %d; "
-							  "its ranks must ascend "
-							  "and be less than \"world\", which is %d",
-							  path, t, team->ranks[i], i, m->world);
+			status = files_core()->fail(ZERO_E_FORMAT,
+						    "%s: team %zu has %d ranks; allowed are 1 to "
+						    "the %d of \"world\"",
+						    path, t, team->count, m->world);
+		else
+			status = check_ranks(path, m, t, seen);
 	}
-	return ZERO_OK;
+	free(seen);
+	return status;
 }
 
 static bool is_floating(zero_dtype dtype)

@@ -18,17 +18,10 @@ struct layout_builder {
 
 static int place_in(const struct zero_manifest_team *team, int rank)
 {
-	int low = 0, high = team->count;
-
-	while (low < high) {
-		int middle = low + (high - low) / 2;
-
-		if (team->ranks[middle] < rank)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low < team->count && team->ranks[low] == rank ? low : -1;
+	for (int place = 0; place < team->count; place++)
+		if (team->ranks[place] == rank)
+			return place;
+	return -1;
 }
 
 /* The rank's elements of a tensor. */

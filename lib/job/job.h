@@ -25,6 +25,22 @@ struct zero_team {
 	struct zero_team *next;           /* in the order in which they were made */
 };
 
+/* See grid.c. */
+struct zero_grid {
+	zero_team *shard_team;   /* its ranks store a copy between them */
+	zero_team *replica_team; /* the ranks that store what this one does */
+	int *owners;             /* [world]: the rank that owns shard i */
+	int *teams;              /* [world]: the ranks of the teams, one team behind the other */
+	size_t own_shard;
+};
+
+/* The nodes of the ranks, numbered in the order of their first ranks. */
+struct zero_nodes {
+	size_t count;
+	size_t *ranks; /* [count], how many it has */
+	size_t *of;    /* [world], a rank's node */
+};
+
 struct zero_job {
 	const struct zero_backend_ops *ops;
 	struct zero_backend *backend;
@@ -32,9 +48,11 @@ struct zero_job {
 	struct zero_settings settings;
 	char *setting_text[ZERO_OPTIONS];
 	const char *flatten_tier; /* a static string; NULL until zero_layout has chosen it */
+	char shard_ranks[24];     /* "" until zero_layout has chosen it */
 	pthread_mutex_t lock;
 	zero_team all;                      /* every rank */
 	zero_team *teams;                   /* owned */
+	struct zero_grid *grid;             /* owned; NULL: all ranks store one copy between them */
 	pid_t process;                      /* that opened it; a forked child cannot use it */
 	_Atomic(const char *) current_call; /* see zero_set_current_call; NULL: none */
 	bool finished;                      /* see zero_finish */
@@ -136,7 +154,24 @@ void zero_stop_close(zero_job *job);
 
 /* ---- team.c ---------------------------------------------------------------------------------- */
 
+/* COLLECTIVE over all ranks. Makes a team of `count` ranks, in which each of the job's ranks names its
+   own, number `index`; or with -1 one that all of them name, members or not. *team, of which the
+   caller is the owner, is not set after an error. */
+zero_status zero_team_make(zero_job *job, zero_status status, const int *ranks, size_t count,
+			   int index, zero_team **team);
+void zero_team_free(zero_team *team);
 void zero_teams_free(zero_job *job);
+
+/* ---- grid.c ---------------------------------------------------------------------------------- */
+
+/* COLLECTIVE over all ranks. To be freed, also after an error. */
+zero_status zero_nodes_find(zero_job *job, struct zero_nodes *nodes);
+void zero_nodes_free(struct zero_nodes *nodes);
+/* COLLECTIVE over all ranks. Makes job->grid, with teams of `size` ranks, which divides the world. */
+zero_status zero_grid_new(zero_job *job, const struct zero_nodes *nodes, size_t size);
+void zero_grid_free(zero_job *job);
+/* The rank that stores what this one does in the team of `rank`. */
+int zero_grid_replica(const struct zero_grid *grid, int rank);
 
 /* A rank of the job as one of the team; -1 if it is not in it. */
 static inline int zero_team_rank_of(const zero_team *team, int rank)

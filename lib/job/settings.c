@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job's settings: where they are read, and how all ranks come to equal ones. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@ static enum agreement agreement(enum zero_option_id id)
 {
 	switch (id) {
 	case ZERO_OPT_STAGE:
+	case ZERO_OPT_SHARD:
 	case ZERO_OPT_ALLGATHER:
 	case ZERO_OPT_BUCKET:
 	case ZERO_OPT_GATHER_DTYPE:
@@ -236,6 +238,19 @@ void zero_job_apply_settings(zero_job *job)
 	job->gather_limit = job->settings.value[ZERO_OPT_GATHER_LIMIT].number;
 }
 
+zero_status zero_set_shard(zero_job *job, int ranks)
+{
+	char text[24], why[256];
+
+	if (job->laid_out)
+		return zero_fail(ZERO_E_STATE, "zero_set_shard must be called before zero_layout");
+	snprintf(text, sizeof(text), "%d", ranks);
+	if (!zero_settings_set(&job->settings, ZERO_OPT_SHARD, text, "zero_set_shard", why,
+			       sizeof(why)))
+		return zero_fail(ZERO_E_INVALID, "%s", why);
+	return format_settings(job);
+}
+
 const char *zero_setting(const zero_job *job, const char *name)
 {
 	const struct zero_option *option = zero_option_find(name, strlen(name));
@@ -244,5 +259,7 @@ const char *zero_setting(const zero_job *job, const char *name)
 		return NULL;
 	if (option == &zero_option_table[ZERO_OPT_FLATTEN] && job->flatten_tier)
 		return job->flatten_tier;
+	if (option == &zero_option_table[ZERO_OPT_SHARD] && *job->shard_ranks)
+		return job->shard_ranks;
 	return job->setting_text[option - zero_option_table];
 }

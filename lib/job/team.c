@@ -23,20 +23,22 @@ static zero_status check_ranks(const zero_job *job, const int *ranks, size_t cou
 	return ZERO_OK;
 }
 
-static void free_team(zero_team *team)
+void zero_team_free(zero_team *team)
 {
 	if (team)
 		free(team->ranks);
 	free(team);
 }
 
-zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team)
+zero_status zero_team_make(zero_job *job, zero_status status, const int *ranks, size_t count,
+			   int index, zero_team **team)
 {
-	zero_status status = check_ranks(job, ranks, count);
-	zero_team *made = calloc(1, sizeof(*made)), **last = &job->teams;
-	struct zero_op op = {.kind = ZERO_OP_TEAM_COMM, .count = count};
+	zero_team *made = calloc(1, sizeof(*made));
+	struct zero_op op = {.kind = ZERO_OP_TEAM_COMM,
+			     .count = count,
+			     .divides = index >= 0,
+			     .root = index >= 0 ? index : 0};
 
-	*team = NULL;
 	if (made)
 		made->ranks = calloc(count + 1, sizeof(int));
 	if (!status && (!made || !made->ranks))
@@ -50,14 +52,26 @@ zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_te
 	status = zero_submit_wait(&job->all, status, &op, status ? 0 : 1, "a team of %zu ranks",
 				  count);
 	if (status) {
-		free_team(made);
+		zero_team_free(made);
 		return status;
 	}
 	job->ops->place(job->backend, made->team_comm, &made->place);
+	*team = made;
+	return ZERO_OK;
+}
+
+zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team)
+{
+	zero_status status = check_ranks(job, ranks, count);
+	zero_team **last = &job->teams;
+
+	*team = NULL;
+	status = zero_team_make(job, status, ranks, count, -1, team);
+	if (status)
+		return status;
 	while (*last)
 		last = &(*last)->next;
-	*last = made;
-	*team = made;
+	*last = *team;
 	return ZERO_OK;
 }
 
@@ -67,8 +81,9 @@ void zero_teams_free(zero_job *job)
 		zero_team *team = job->teams;
 
 		job->teams = team->next;
-		free_team(team);
+		zero_team_free(team);
 	}
+	zero_grid_free(job);
 }
 
 int zero_team_rank(const zero_team *team)

@@ -78,6 +78,65 @@ struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *da
 	};
 }
 
+/* The operations of the ranks that store a copy between them, one of which has the values, and those of
+   the ranks that store the same. */
+struct two_steps {
+	struct zero_op *in_team, *over_copies;
+	size_t in_team_count, over_copies_count;
+};
+
+static void add_steps(const struct zero_grid *grid, const struct zero_op *op,
+		      struct two_steps *steps)
+{
+	const struct zero_place *place = &grid->shard_team->place;
+	struct zero_op in_team = *op, over_copies = *op;
+
+	in_team.root = zero_team_rank_of(grid->shard_team, op->root);
+	in_team.shard *= (size_t)grid->replica_team->place.world;
+	if (in_team.root >= 0)
+		steps->in_team[steps->in_team_count++] = in_team;
+	over_copies.kind = ZERO_OP_BROADCAST;
+	over_copies.root = zero_team_rank_of(grid->replica_team, zero_grid_replica(grid, op->root));
+	over_copies.send = op->recv;
+	over_copies.count =
+		zero_op_slice(&in_team, place->rank + 1) - zero_op_slice(&in_team, place->rank);
+	if (over_copies.count)
+		steps->over_copies[steps->over_copies_count++] = over_copies;
+}
+
+/* A rank's values go to the ranks of its team, and from each of these to the ranks that store the same. */
+static zero_status scatter_in_grid(const struct zero_grid *grid, zero_status status,
+				   const struct zero_op *ops, size_t count, const char *label)
+{
+	struct two_steps steps = {calloc(count + 1, sizeof(struct zero_op)),
+				  calloc(count + 1, sizeof(struct zero_op)), 0, 0};
+
+	if (!status && (!steps.in_team || !steps.over_copies))
+		status = zero_fail(ZERO_E_MEMORY, "no memory to send %zu parameters", count);
+	for (size_t i = 0; !status && i < count; i++)
+		add_steps(grid, &ops[i], &steps);
+	status = zero_submit_wait(&grid->shard_team->job->all, status, NULL, 0, "%s", label);
+	if (!status && count) {
+		if (steps.in_team_count)
+			status = zero_submit_wait(grid->shard_team, ZERO_OK, steps.in_team,
+						  steps.in_team_count, "%s", label);
+		status = zero_submit_wait(grid->replica_team, status, steps.over_copies,
+					  steps.over_copies_count, "%s", label);
+	}
+	free(steps.in_team);
+	free(steps.over_copies);
+	return status;
+}
+
+/* COLLECTIVE over the group's team. */
+static zero_status scatter_all(const zero_group *group, zero_status status, struct zero_op *ops,
+			       size_t count, const char *label)
+{
+	if (group->replica_team && !group->replicated)
+		return scatter_in_grid(group->job->grid, status, ops, count, label);
+	return zero_submit_wait(group->team, status, ops, count, "%s", label);
+}
+
 /* Sends a parameter from one rank to where this rank stores its part. */
 static struct zero_op scatter_op(zero_param *param, const zero_source *source)
 {
@@ -148,7 +207,7 @@ static zero_status load_all(const struct load *load, zero_status status)
 	for (size_t i = 0; !status && i < load->count; i++)
 		if (load->sources[i].kind == ZERO_FROM_RANK && load->params[i]->count)
 			ops[ops_count++] = scatter_op(load->params[i], &load->sources[i]);
-	status = zero_submit_wait(load->team, status, ops, ops_count, "%s", load->label);
+	status = scatter_all(load->params[0]->group, status, ops, ops_count, load->label);
 	for (size_t i = 0; !status && i < load->count; i++)
 		zero_param_update_masters(load->params[i]);
 	/* The caller may reuse its data once zero_load returns, also after an error. */

@@ -68,7 +68,7 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
 		goto no_memory;
 	made->job = job;
 	made->index = job->model->made_count;
-	made->team = team ? team : &job->all;
+	made->team = made->shard_team = team ? team : &job->all;
 	made->gradient_dtype = ZERO_F32;
 	made->name = strdup(name);
 	if (!made->name || !tsearch(made, &job->model->groups_by_name, by_group_name))
@@ -243,6 +243,13 @@ bool zero_group_is_stepped(const zero_group *group)
 	return false;
 }
 
+int zero_shard_owner(const zero_group *group, int shard)
+{
+	if (shard < 0 || shard >= group->team->place.world)
+		return -1;
+	return group->replica_team ? group->job->grid->owners[shard] : shard;
+}
+
 zero_status zero_wait_post_step_gather(zero_group *group)
 {
 	zero_status status;
@@ -288,5 +295,5 @@ zero_status zero_require_whole(const zero_job *job, const char *what)
 
 unsigned zero_group_wait_count(zero_group *group)
 {
-	return group->team->wait_count + group->job->all.wait_count;
+	return group->shard_team->wait_count + group->job->all.wait_count;
 }

@@ -10,92 +10,126 @@ _Static_assert((int)ZERO_ALLGATHER_SINGLE == (int)ZERO_LAYOUT_SINGLE &&
 		       (int)ZERO_ALLGATHER_GROUPED == (int)ZERO_LAYOUT_GROUPED,
 	       "choices of the option allgather");
 
-static zero_status lay_out_flat(struct zero_flat *flat, zero_group *group, size_t index,
-				const struct zero_layout_item *items, zero_param **params,
-				size_t item_count, const struct zero_layout_segment *segments,
-				size_t segment_count)
+static zero_status lay_out_flat(struct zero_flat *flat, size_t index,
+				const struct zero_group_layout *layout, zero_group *group)
 {
 	flat->group = group;
-	for (size_t i = 0; i < segment_count; i++)
-		flat->segment_count += segments[i].flat == index;
+	for (size_t i = 0; i < layout->segment_count; i++)
+		flat->segment_count += layout->segments[i].flat == index;
 	flat->segments = calloc(flat->segment_count, sizeof(*flat->segments));
 	if (!flat->segments)
 		return zero_fail(ZERO_E_MEMORY, "no memory to lay out group '%s'", group->name);
-	for (size_t i = 0; i < item_count; i++) {
-		if (items[i].flat != index)
+	for (size_t i = 0; i < layout->item_count; i++) {
+		if (layout->items[i].flat != index)
 			continue;
-		params[i]->flat = flat;
-		params[i]->segment = items[i].segment;
-		params[i]->first = items[i].first;
+		layout->params[i]->flat = flat;
+		layout->params[i]->segment = layout->items[i].segment;
+		layout->params[i]->first = layout->items[i].first;
 	}
-	for (size_t i = 0, at = 0; i < segment_count; i++)
-		if (segments[i].flat == index)
+	for (size_t i = 0, at = 0; i < layout->segment_count; i++)
+		if (layout->segments[i].flat == index)
 			flat->segments[at++] = (struct zero_segment){
-				.dtype = segments[i].dtype,
-				.trainable = segments[i].trainable,
-				.count = segments[i].count,
-				.shard = segments[i].count / (size_t)group->team->place.world,
+				.dtype = layout->segments[i].dtype,
+				.trainable = layout->segments[i].trainable,
+				.count = layout->segments[i].count,
+				.shard = layout->segments[i].count /
+					 (size_t)group->team->place.world,
 			};
 	return ZERO_OK;
 }
 
-/* At stages 1 and 2 the ranks of a node need no copies: they all see what one of them steps. */
+/* Where the group is sharded, and which ranks store the same. At stages 1 and 2 the ranks of a node
+   need no copies: they all see what one of them steps. */
 static void choose_storage(const zero_job *job, zero_group *group)
 {
+	const struct zero_grid *grid = group->team == &job->all ? job->grid : NULL;
 	const struct zero_place *place = &group->team->place;
 
+	group->shard_team = grid ? grid->shard_team : group->team;
+	group->replica_team = grid ? grid->replica_team : NULL;
+	group->own_shard = grid ? (int)grid->own_shard : place->rank;
 	group->steps_replicated = place->world == 1 || job->stage == 0;
-	group->replicated =
-		group->steps_replicated || (job->stage < 3 && !zero_place_all_share_memory(place));
-	group->in_place = group->replicated || zero_place_all_share_memory(place);
+	group->replicated = group->steps_replicated || group->shard_team->place.world == 1 ||
+			    (job->stage < 3 && !zero_place_all_share_memory(place));
+	group->in_place =
+		group->replicated || zero_place_all_share_memory(&group->shard_team->place);
 }
 
-static zero_status lay_out_group(zero_job *job, zero_group *group)
+zero_status zero_group_layout_find(const zero_group *group, struct zero_group_layout *layout)
 {
+	const zero_job *job = group->job;
 	enum zero_layout_mode mode =
 		(enum zero_layout_mode)job->settings.value[ZERO_OPT_ALLGATHER].number;
 	size_t bucket = job->settings.value[ZERO_OPT_BUCKET].number;
-	struct zero_layout_item *items;
-	struct zero_layout_segment *segments = NULL;
-	size_t item_count = 0, segment_count = 0, flat_count = 0;
-	zero_status status;
-	zero_param **params; /* all but aliases */
 
-	items = calloc(group->param_count + 1, sizeof(*items));
-	params = calloc(group->param_count + 1, sizeof(zero_param *));
-	if (!items || !params) {
-		status = zero_fail(ZERO_E_MEMORY, "no memory to lay out group '%s'", group->name);
-		goto out;
-	}
+	*layout = (struct zero_group_layout){
+		.items = calloc(group->param_count + 1, sizeof(*layout->items)),
+		.params = calloc(group->param_count + 1, sizeof(zero_param *))};
+	if (!layout->items || !layout->params)
+		return zero_fail(ZERO_E_MEMORY, "no memory to lay out group '%s'", group->name);
 	for (size_t i = 0; i < group->param_count; i++) {
 		zero_param *param = group->params[i];
 
 		if (param->alias_of)
 			continue;
-		items[item_count] = (struct zero_layout_item){.dtype = param->dtype,
-							      .trainable = param->trainable,
-							      .count = param->count};
-		params[item_count++] = param;
+		layout->items[layout->item_count] =
+			(struct zero_layout_item){.dtype = param->dtype,
+						  .trainable = param->trainable,
+						  .count = param->count};
+		layout->params[layout->item_count++] = param;
 	}
-	choose_storage(job, group);
-	status = zero_layout_group(items, item_count, (size_t)group->team->place.world, mode,
-				   bucket, &segments, &segment_count, &flat_count);
+	return zero_layout_group(layout->items, layout->item_count,
+				 (size_t)group->team->place.world, mode, bucket, &layout->segments,
+				 &layout->segment_count, &layout->flat_count);
+}
+
+void zero_group_layout_free(struct zero_group_layout *layout)
+{
+	free(layout->segments);
+	free(layout->params);
+	free(layout->items);
+}
+
+/* `grid` is NULL for a group of another team. */
+static void set_sizing_ranks(struct zero_sizing *sizing, const zero_team *team,
+			     const struct zero_grid *grid)
+{
+	sizing->world = (size_t)team->place.world;
+	sizing->share = (size_t)team->place.shm_world_min;
+	sizing->team = 0;
+	if (!grid)
+		return;
+	sizing->team = (size_t)grid->shard_team->place.world;
+	sizing->team_share = (size_t)grid->shard_team->place.shm_world_min;
+	sizing->replica_share = (size_t)grid->replica_team->place.shm_world_min;
+}
+
+static void add_sizing(struct zero_sizing *sizing, const zero_group *group,
+		       const struct zero_group_layout *layout)
+{
+	set_sizing_ranks(sizing, group->team, group->replica_team ? group->job->grid : NULL);
+	sizing->gradient_size = zero_dtype_size(group->gradient_dtype);
+	if (zero_is_member(group))
+		zero_sizing_group(sizing, layout->segments, layout->segment_count);
+}
+
+static zero_status lay_out_group(zero_job *job, zero_group *group)
+{
+	struct zero_group_layout layout;
+	zero_status status = zero_group_layout_find(group, &layout);
+
 	if (status)
 		goto out;
-	group->flats = calloc(flat_count ? flat_count : 1, sizeof(*group->flats));
+	choose_storage(job, group);
+	group->flats = calloc(layout.flat_count ? layout.flat_count : 1, sizeof(*group->flats));
 	if (!group->flats) {
 		status = zero_fail(ZERO_E_MEMORY, "no memory to lay out group '%s'", group->name);
 		goto out;
 	}
-	group->flat_count = flat_count;
-	job->model->sizing.world = (size_t)group->team->place.world;
-	job->model->sizing.share = (size_t)group->team->place.shm_world_min;
-	job->model->sizing.gradient_size = zero_dtype_size(group->gradient_dtype);
-	if (zero_is_member(group))
-		zero_sizing_group(&job->model->sizing, segments, segment_count);
-	for (size_t f = 0; !status && f < flat_count; f++)
-		status = lay_out_flat(&group->flats[f], group, f, items, params, item_count,
-				      segments, segment_count);
+	group->flat_count = layout.flat_count;
+	add_sizing(&job->model->sizing, group, &layout);
+	for (size_t f = 0; !status && f < group->flat_count; f++)
+		status = lay_out_flat(&group->flats[f], f, &layout, group);
 	if (!status)
 		status = zero_storage_alloc(group);
 	for (size_t i = 0; !status && i < group->param_count; i++) {
@@ -108,9 +142,7 @@ static zero_status lay_out_group(zero_job *job, zero_group *group)
 		param->first = target->first;
 	}
 out:
-	free(segments);
-	free(params);
-	free(items);
+	zero_group_layout_free(&layout);
 	return status;
 }
 
@@ -119,6 +151,7 @@ static uint64_t model_hash(const zero_job *job)
 {
 	uint64_t hash = zero_hash(&job->program_steps, sizeof(job->program_steps), 0);
 
+	hash = zero_hash(job->shard_ranks, strlen(job->shard_ranks), hash);
 	for (size_t g = job->model->layout_first; g < job->model->group_count; g++) {
 		const zero_group *group = job->model->groups[g];
 
@@ -153,9 +186,10 @@ static uint64_t model_hash(const zero_job *job)
 
 static zero_status alloc_shared(zero_job *job)
 {
-	zero_status status = zero_storage_alloc_shared(job, &job->all);
+	zero_status status =
+		zero_storage_alloc_shared(job, job->grid ? job->grid->shard_team : &job->all);
 
-	if (status)
+	if (status && !job->grid)
 		return status;
 	/* Also after an error, since a peer may be waiting in a further team. */
 	for (zero_team *team = job->teams; team; team = team->next) {
@@ -210,10 +244,11 @@ static zero_status lay_out_groups(zero_job *job)
 	for (size_t g = model->layout_first; g < model->group_count; g++)
 		for (size_t p = 0; p < model->groups[g]->param_count; p++, params++)
 			elements += model->groups[g]->params[p]->count;
+	if (!job->laid_out)
+		status = zero_grid_choose(job, &model->sizing);
 	for (size_t g = model->layout_first; !status && g < model->group_count; g++)
 		status = lay_out_group(job, model->groups[g]);
-	model->sizing.world = (size_t)job->place.world;
-	model->sizing.share = (size_t)job->place.shm_world_min;
+	set_sizing_ranks(&model->sizing, &job->all, job->grid);
 	if (!status)
 		status = alloc_step_states(job);
 	status = zero_submit_wait(
@@ -224,7 +259,7 @@ static zero_status lay_out_groups(zero_job *job)
 	if (!status) {
 		status = alloc_shared(job);
 		/* So far only the team's ranks know of an error in a team. */
-		if (job->teams)
+		if (job->teams || job->grid)
 			status = zero_submit_wait(&job->all, status, NULL, 0,
 						  "memory of the layout");
 	}

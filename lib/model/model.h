@@ -55,7 +55,7 @@ struct zero_segment {
 	zero_dtype dtype;
 	bool trainable;
 	size_t count;       /* elements of all shards */
-	size_t shard;       /* elements of one shard */
+	size_t shard;       /* elements of one shard: what one rank owns */
 	size_t stored_at;   /* byte of flat->stored where this rank's part begins */
 	size_t first_at;    /* byte of flat->stored of element 0, if all of the segment is there */
 	size_t gathered_at; /* byte of flat->gathered; ZERO_IN_PLACE: read where it is stored */
@@ -84,8 +84,8 @@ struct zero_flat {
 	size_t state_count;    /* of these, the elements that this rank steps */
 	size_t stored_bytes;
 
-	/* The segments, if the group is replicated. Else the shards of the ranks that share memory,
-	   one behind the other in each segment; this rank's own is among them. */
+	/* The segments, if the group is replicated. Else what the ranks of shard_team store that share
+	   memory, one behind the other in each segment; this rank's own part is among them. */
 	char *stored;
 	struct zero_shared shared_stored; /* the memory of `stored`, if it is shared */
 	struct zero_output outputs[ZERO_OUTPUTS];
@@ -93,7 +93,8 @@ struct zero_flat {
 		gathered; /* the output in use; empty if all is read where it is stored */
 	void *gradient; /* this rank's own, [gradient_count] of the group's gradient_dtype; NULL if
 	                   unused since the last reduce */
-	float *reduced; /* sums over the ranks, [state_count] */
+	float *team_sums; /* in a grid, of all that this rank stores: sums over shard_team */
+	float *reduced;   /* sums over the ranks, [state_count] */
 	/* Of each parameter at its moments_at; without it if none is of that kind. All NULL before
 	   the first step. */
 	struct zero_moments moments;
@@ -102,7 +103,11 @@ struct zero_flat {
 
 struct zero_group {
 	zero_job *job;
-	zero_team *team;
+	zero_team *team; /* each of its ranks owns a shard of every segment, which it steps */
+	/* From the layout on: the ranks that store a copy between them, `team` or a part of it, and
+	   those that store what this rank does; NULL but in a grid. */
+	zero_team *shard_team, *replica_team;
+	int own_shard; /* the one that this rank owns; -1 if it is not in the team */
 	char *name;
 	zero_param **params; /* owned */
 	struct zero_flat *flats;
@@ -131,9 +136,11 @@ struct zero_group {
 	bool checked;           /* its parameters' checksums are those of the gathered values */
 	size_t live_bytes;      /* bytes of its outputs */
 	bool reduced;           /* since the last step, on all ranks alike */
-	bool sums_shown;   /* at stage 0, by zero_gradient_shard, so that they may have changed */
-	bool stepping;     /* between zero_step_begin and zero_step_end */
-	bool ever_reduced; /* its first reduce allocates, which may fail on one rank */
+	bool team_reduced;      /* in a grid: since then, over shard_team alone */
+	bool sums_shown; /* at stage 0, by zero_gradient_shard, so that they may have changed */
+	bool stepping;   /* between zero_step_begin and zero_step_end */
+	/* Its first reduce, and its first sum over copies, allocate, which may fail on one rank. */
+	bool ever_reduced, ever_summed;
 	struct zero_work *reduce;           /* the last one under way; NULL: none */
 	struct zero_work *post_step_gather; /* of stepped values, at stages 1 and 2; NULL: none */
 	/* The same work from the step to the next gather, on all ranks alike. A gather waits for
@@ -164,12 +171,37 @@ struct zero_model {
 
 extern const struct zero_hooks zero_model_hooks;
 
+/* ---- grid.c ---------------------------------------------------------------------------------- */
+
+/* COLLECTIVE. Makes job->grid, if the option `shard` asks for one, for groups [layout_first,
+   group_count). `sizing` has no groups yet. */
+zero_status zero_grid_choose(zero_job *job, const struct zero_sizing *sizing);
+
+/* ---- layout.c -------------------------------------------------------------------------------- */
+
+/* How a group's parameters lie in segments, but for aliases. */
+struct zero_group_layout {
+	struct zero_layout_item *items;
+	zero_param **params; /* [item_count] */
+	struct zero_layout_segment *segments;
+	size_t item_count, segment_count, flat_count;
+};
+/* Finds it; to be freed, also after an error. */
+zero_status zero_group_layout_find(const zero_group *group, struct zero_group_layout *layout);
+void zero_group_layout_free(struct zero_group_layout *layout);
+
 /* ---- group.c --------------------------------------------------------------------------------- */
 
 static inline bool zero_is_member(const zero_group *group)
 {
 	return group->team->place.rank >= 0;
 }
+/* How many shards a rank stores, its own and those of its replica_team; unless it stores all. */
+static inline size_t zero_replicas(const zero_group *group)
+{
+	return group->replica_team ? (size_t)group->replica_team->place.world : 1;
+}
+
 /* An error, of this rank alone, if it is not in the group's team. `what` is a participle:
    "gathered". */
 zero_status zero_require_member(const zero_group *group, const char *what);
@@ -181,7 +213,7 @@ zero_status zero_tear(zero_job *job, zero_status status);
 zero_status zero_require_whole(const zero_job *job, const char *what);
 /* Refuses `what` between zero_step_begin and zero_step_end. */
 zero_status zero_require_no_own_step(const zero_job *job, const char *what);
-/* How many submissions all ranks of the group have waited for: what was submitted before the last
+/* How many submissions all ranks of its shard_team have waited for: what was submitted before the last
    of them is done on all ranks. */
 unsigned zero_group_wait_count(zero_group *group);
 /* Frees a group and its parameters. Its buffers must be free. */
@@ -203,6 +235,9 @@ void zero_stored_part(const zero_group *group, const struct zero_segment *segmen
 		      size_t *count);
 void zero_stepped_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
 		       size_t *count);
+/* The shard that it owns, also where it stores and steps more. */
+void zero_owned_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
+		     size_t *count);
 /* The part of a parameter that lies in elements [segment_first, segment_first + segment_count) of
    its segment, as elements of the parameter. */
 void zero_param_part(const zero_param *param, size_t segment_first, size_t segment_count,
@@ -212,7 +247,7 @@ char *zero_stored_at(const struct zero_flat *flat, const struct zero_segment *se
 		     size_t element);
 /* Places the segments of a group, and allocates the buffers that need no other rank. Local. */
 zero_status zero_storage_alloc(zero_group *group);
-/* COLLECTIVE over the team. Allocates the buffers that ranks share. */
+/* COLLECTIVE over the team, which is the shard_team of groups. Allocates the buffers that ranks share. */
 zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team);
 /* Frees the buffers of a group; it is no longer laid out. */
 void zero_storage_free(zero_group *group);

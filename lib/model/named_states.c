@@ -7,13 +7,11 @@
 
 void zero_param_shard_part(const zero_param *param, size_t *first, size_t *count)
 {
-	const struct zero_segment *segment = &param->flat->segments[param->segment];
-	int place = param->group->team->place.rank;
+	size_t segment_first, segment_count;
 
-	*first = *count = 0;
-	if (place >= 0)
-		zero_param_part(param, segment->shard * (size_t)place, segment->shard, first,
-				count);
+	zero_owned_part(param->group, &param->flat->segments[param->segment], &segment_first,
+			&segment_count);
+	zero_param_part(param, segment_first, segment_count, first, count);
 }
 
 static void stepped_part(const zero_param *param, size_t *first, size_t *count)
@@ -47,7 +45,7 @@ struct zero_state_part zero_param_state_saved(const zero_param *param,
 	if (!zero_is_member(param->group))
 		return (struct zero_state_part){0, 0};
 	zero_param_shard_part(param, &first, &count);
-	return zero_state_saved(state->block, first, count, param->group->team->place.rank == 0);
+	return zero_state_saved(state->block, first, count, param->group->own_shard == 0);
 }
 
 /* Finds the state, or else the place where it belongs. */

@@ -11,10 +11,57 @@ static uint64_t pages(uint64_t bytes)
 	return zero_add_saturated(bytes, page - 1) / page * page;
 }
 
+static size_t at_least_1(size_t count)
+{
+	return count ? count : 1;
+}
+
+/* The ranks that store a copy between them, and those of them that share memory. */
+static size_t team_of(const struct zero_sizing *sizing)
+{
+	return sizing->team ? sizing->team : sizing->world;
+}
+
 static size_t sharing(const struct zero_sizing *sizing)
 {
-	return sizing->share ? sizing->share : 1;
+	return at_least_1(sizing->team ? sizing->team_share : sizing->share);
 }
+
+/* ---- grids ----------------------------------------------------------------------------------- */
+
+static bool is_grid_size(const size_t *ranks, size_t nodes, size_t world, size_t size)
+{
+	bool divides = true, alike = true;
+
+	for (size_t n = 0; n < nodes; n++) {
+		divides = divides && ranks[n] % size == 0;
+		alike = alike && ranks[n] == ranks[0];
+	}
+	return divides || (alike && size % ranks[0] == 0 && world % size == 0);
+}
+
+size_t zero_grid_size_above(const size_t *ranks, size_t nodes, size_t size)
+{
+	size_t world = 0;
+
+	for (size_t n = 0; n < nodes; n++)
+		world += ranks[n];
+	do
+		size++;
+	while (size < world && !is_grid_size(ranks, nodes, world, size));
+	return size < world ? size : world;
+}
+
+void zero_sizing_set_team(struct zero_sizing *sizing, size_t size)
+{
+	size_t share = at_least_1(sizing->share);
+
+	sizing->team = size < sizing->world ? size : 0;
+	sizing->team_share = share % size == 0 ? size : size % share == 0 ? share : 1;
+	sizing->replica_share = share % size == 0 ? share / size : 1;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 uint64_t zero_sizing_part(const struct zero_sizing *sizing, uint64_t bytes)
 {
@@ -37,14 +84,17 @@ static bool steps_replicated(const struct zero_sizing *sizing)
 
 bool zero_sizing_replicated(const struct zero_sizing *sizing)
 {
-	return steps_replicated(sizing) || (sizing->stage < 3 && sharing(sizing) < sizing->world);
+	return steps_replicated(sizing) || team_of(sizing) == 1 ||
+	       (sizing->stage < 3 && sharing(sizing) < sizing->world);
 }
 
 static void add_segment(const struct zero_sizing *sizing, const struct zero_layout_segment *segment,
 			struct flat_bytes *flat)
 {
 	size_t shard = segment->count / sizing->world;
-	size_t stored = zero_sizing_replicated(sizing) ? segment->count : shard * sharing(sizing);
+	size_t stored = zero_sizing_replicated(sizing)
+				? segment->count
+				: segment->count / team_of(sizing) * sharing(sizing);
 
 	flat->all += pages(segment->count * zero_dtype_size(segment->dtype));
 	flat->stored += pages(stored * zero_dtype_size(segment->dtype));
@@ -100,12 +150,16 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 						: zero_sizing_part(sizing, flat.stored));
 		add_states(sizing, &flat);
 		sizing->sums = zero_add_saturated(sizing->sums, state);
+		if (sizing->team)
+			sizing->team_sums = zero_add_saturated(
+				sizing->team_sums,
+				pages(flat.state * (sizing->world / sizing->team) * sizeof(float)));
 		if (flat.all > sizing->largest_flat)
 			sizing->largest_flat = flat.all;
 		sizing->all_flats = zero_add_saturated(sizing->all_flats, flat.all);
 		gathered = zero_add_saturated(gathered, zero_sizing_part(sizing, flat.all));
 		/* f32 gradients of replicated segments are summed in place */
-		if (!steps_replicated(sizing) || size != sizeof(float))
+		if (!(steps_replicated(sizing) || team_of(sizing) == 1) || size != sizeof(float))
 			gradients = zero_add_saturated(gradients, pages(flat.gradient * size));
 	}
 	sizing->groups++;
@@ -113,25 +167,39 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 	keep_two(sizing->gradients, gradients);
 }
 
+/* Bytes for the reduces of so many ranks, of which `share` share memory. */
+static uint64_t exchange_bytes(const struct zero_sizing *sizing, size_t ranks, size_t share)
+{
+	size_t apart = ranks - at_least_1(share);
+
+	if (!apart)
+		return 0;
+	return 2 * (sizing->device ? ZERO_EXCHANGE_SET : pages(zero_exchange_piece(apart) * apart));
+}
+
 void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM_KINDS])
 {
-	size_t apart = sizing->world - sharing(sizing);
+	size_t apart = team_of(sizing) - sharing(sizing);
 
 	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
 		bytes[kind] = 0;
 	bytes[ZERO_MEM_SHARDS] = sizing->shards;
 	bytes[sizing->offload ? ZERO_MEM_OFFLOAD : ZERO_MEM_OPTIMIZER] = sizing->optimizer;
+	bytes[ZERO_MEM_GRADIENTS] = zero_add_saturated(sizing->gradients[0], sizing->gradients[1]);
+	if (sizing->team && sizing->sums > bytes[ZERO_MEM_GRADIENTS])
+		bytes[ZERO_MEM_GRADIENTS] = sizing->sums;
 	bytes[ZERO_MEM_GRADIENTS] = zero_add_saturated(
-		sizing->sums, zero_add_saturated(sizing->gradients[0], sizing->gradients[1]));
+		bytes[ZERO_MEM_GRADIENTS], sizing->team ? sizing->team_sums : sizing->sums);
 	/* replicated parameters are read where they are stored, and so are those of a single node
 	   */
 	if (sizing->stage == 3 && apart)
 		bytes[ZERO_MEM_GATHERED] =
 			zero_add_saturated(sizing->gathered[0], sizing->gathered[1]);
-	if (apart)
-		bytes[ZERO_MEM_STAGING] =
-			2 * (sizing->device ? ZERO_EXCHANGE_SET
-					    : pages(zero_exchange_piece(apart) * apart));
+	bytes[ZERO_MEM_STAGING] = exchange_bytes(sizing, sizing->world, sizing->share);
+	if (sizing->team)
+		bytes[ZERO_MEM_STAGING] +=
+			exchange_bytes(sizing, sizing->team, sizing->team_share) +
+			exchange_bytes(sizing, sizing->world / sizing->team, sizing->replica_share);
 	if (sizing->device)
 		bytes[ZERO_MEM_STAGING] += zero_step_state_bytes(sizing->world);
 	/* each group has a state of its steps; with offloaded states it is on the host */

@@ -5,26 +5,35 @@
 
 #include "model.h"
 
-/* All of the segment or this rank's shard; nothing on a rank that is not in the team. */
-static void part_of(const zero_group *group, const struct zero_segment *segment, bool replicated,
-		    size_t *first, size_t *count)
+/* All of the segment, or of the neighbouring `shards` the ones with this rank's own; nothing on a rank
+   that is not in the team. */
+static void part_of(const zero_group *group, const struct zero_segment *segment, bool all,
+		    size_t shards, size_t *first, size_t *count)
 {
-	int rank = group->team->place.rank;
+	*first = *count = 0;
+	if (group->own_shard < 0)
+		return;
+	if (!all)
+		*first = (size_t)group->own_shard / shards * shards * segment->shard;
+	*count = all ? segment->count : shards * segment->shard;
+}
 
-	*first = replicated || rank < 0 ? 0 : segment->shard * (size_t)rank;
-	*count = rank < 0 ? 0 : replicated ? segment->count : segment->shard;
+void zero_owned_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
+		     size_t *count)
+{
+	part_of(group, segment, false, 1, first, count);
 }
 
 void zero_stored_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
 		      size_t *count)
 {
-	part_of(group, segment, group->replicated, first, count);
+	part_of(group, segment, group->replicated, zero_replicas(group), first, count);
 }
 
 void zero_stepped_part(const zero_group *group, const struct zero_segment *segment, size_t *first,
 		       size_t *count)
 {
-	part_of(group, segment, group->steps_replicated, first, count);
+	part_of(group, segment, group->steps_replicated, 1, first, count);
 }
 
 void zero_param_part(const zero_param *param, size_t segment_first, size_t segment_count,
@@ -53,20 +62,21 @@ char *zero_stored_at(const struct zero_flat *flat, const struct zero_segment *se
 static void place_segments(struct zero_flat *flat)
 {
 	const zero_group *group = flat->group;
-	const struct zero_place *place = &group->team->place;
+	const struct zero_place *place = &group->shard_team->place;
 
 	if (!zero_is_member(group))
 		return;
 	for (size_t i = 0; i < flat->segment_count; i++) {
 		struct zero_segment *segment = &flat->segments[i];
-		size_t size = zero_dtype_size(segment->dtype), first, stepped;
-		size_t shards = group->replicated ? (size_t)place->world : (size_t)place->shm_world;
+		size_t size = zero_dtype_size(segment->dtype), first, stored, stepped;
+		size_t ranks = group->replicated ? 1 : (size_t)place->shm_world;
 
+		zero_stored_part(group, segment, &first, &stored);
 		zero_stepped_part(group, segment, &first, &stepped);
 		segment->first_at = segment->stored_at = flat->stored_bytes;
 		if (!group->replicated)
-			segment->stored_at += (size_t)place->shm_rank * segment->shard * size;
-		flat->stored_bytes += zero_round_to_pages(shards * segment->shard * size);
+			segment->stored_at += (size_t)place->shm_rank * stored * size;
+		flat->stored_bytes += zero_round_to_pages(ranks * stored * size);
 		if (!segment->trainable)
 			continue;
 		segment->gradient_at = flat->gradient_count;
@@ -117,6 +127,7 @@ void zero_storage_free(zero_group *group)
 						    flat->outputs[i].bytes);
 		job->ops->free(job->backend, flat->gradient);
 		job->ops->free(job->backend, flat->reduced);
+		job->ops->free(job->backend, flat->team_sums);
 		free(flat->segments);
 	}
 	free(group->flats);
@@ -140,7 +151,7 @@ zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team)
 	for (size_t g = job->model->layout_first; ops && g < job->model->group_count; g++) {
 		zero_group *group = job->model->groups[g];
 
-		for (size_t f = 0; group->team == team && f < group->flat_count; f++)
+		for (size_t f = 0; group->shard_team == team && f < group->flat_count; f++)
 			if (!group->replicated && !group->adopts && group->flats[f].stored_bytes)
 				ops[count++] = (struct zero_op){
 					.kind = ZERO_OP_ALLOC,

@@ -45,7 +45,7 @@ static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segmen
 		.send = flat->stored + segment->stored_at,
 		.shared = &flat->gathered,
 		.at = segment->gathered_at,
-		.count = segment->shard,
+		.count = segment->shard * zero_replicas(flat->group),
 	};
 }
 
@@ -144,7 +144,8 @@ static zero_status agree_on_error(zero_status status, zero_group *group)
 {
 	if (!zero_is_member(group) || joins_step(group))
 		return status;
-	return zero_submit_wait(group->team, status, NULL, 0, "gather from '%s'", group->name);
+	return zero_submit_wait(group->shard_team, status, NULL, 0, "gather from '%s'",
+				group->name);
 }
 
 /* "group 'a'" or "groups 'a', 'b'", malloc'ed; NULL: no memory. */
@@ -284,8 +285,9 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 	else
 		prepared = prepare_all(job, groups, count, as, ops, &op_count, &allocates);
 	/* Also after an error, which the other ranks have to learn of. */
-	status = zero_submit(groups[0]->team, prepared, ops, op_count, allocates, waited, &work,
-			     "gather of %s as %s", names ? names : "groups", zero_dtype_name(as));
+	status = zero_submit(groups[0]->shard_team, prepared, ops, op_count, allocates, waited,
+			     &work, "gather of %s as %s", names ? names : "groups",
+			     zero_dtype_name(as));
 	for (size_t g = 0; g < count; g++) {
 		groups[g]->gathered_as = as;
 		if (status) {

@@ -84,12 +84,11 @@ static const struct zero_segment *segment_of(const struct matrix *matrix)
 	return &matrix->param->flat->segments[matrix->param->segment];
 }
 
-/* The part in the shard of a rank of the team. */
-static struct part part_of_rank(const struct matrix *matrix, int rank)
+static struct part part_of_shard(const struct matrix *matrix, int shard)
 {
-	size_t shard = segment_of(matrix)->shard;
+	size_t count = segment_of(matrix)->shard;
 
-	return part_within(matrix, shard * (size_t)rank, shard);
+	return part_within(matrix, count * (size_t)shard, count);
 }
 
 /* The part that this rank steps. */
@@ -101,8 +100,8 @@ static struct part stepped_part(const struct matrix *matrix)
 	return part_within(matrix, first, count);
 }
 
-/* The ranks with a part in their shards: [*first, *end). */
-static void ranks_of(const struct matrix *matrix, int *first, int *end)
+/* The shards that have a part: [*first, *end). */
+static void shards_of(const struct matrix *matrix, int *first, int *end)
 {
 	size_t shard = segment_of(matrix)->shard, at = matrix->param->first + matrix->first;
 
@@ -232,7 +231,7 @@ static void make_batches(struct zero_muon_step *step, const struct share *share)
 		grow(&step->part_room, parts);
 		if (matrix->owner != rank)
 			continue;
-		ranks_of(matrix, &first, &end);
+		shards_of(matrix, &first, &end);
 		transfers += (size_t)(matrix->param->group->steps_replicated ? world : end - first);
 		grow(&step->owned_room, transfers);
 		grow(&step->whole_room, *taken);
@@ -405,14 +404,15 @@ static void list_transfers(struct zero_muon_step *step, const struct matrix *mat
 	bool all = !to_owner && matrix->param->group->steps_replicated;
 	int first, end;
 
-	ranks_of(matrix, &first, &end);
+	shards_of(matrix, &first, &end);
 	if (all) {
 		first = 0;
 		end = place->world;
 	}
-	for (int rank = first; rank < end; rank++) {
+	for (int shard = first; shard < end; shard++) {
+		int rank = zero_shard_owner(matrix->param->group, shard);
 		struct part part =
-			all ? (struct part){0, elements(matrix)} : part_of_rank(matrix, rank);
+			all ? (struct part){0, elements(matrix)} : part_of_shard(matrix, shard);
 
 		if (rank == place->rank)
 			step->mine[step->mine_count++] = (struct zero_transfer){

@@ -15,18 +15,16 @@
 /* Sums the squares of this rank's shard of a flat buffer's gradient sums. */
 static void add_flat(zero_job *job, const struct zero_flat *flat)
 {
-	size_t rank = (size_t)flat->group->team->place.rank;
-
 	for (size_t r = 0; r < flat->segment_count; r++) {
 		const struct zero_segment *segment = &flat->segments[r];
-		size_t first, count;
+		size_t stepped, owned, count;
 
 		if (!segment->trainable)
 			continue;
-		zero_stepped_part(flat->group, segment, &first, &count);
-		job->ops->norm2(job->backend,
-				flat->reduced + segment->state_at + (rank * segment->shard - first),
-				segment->shard, job->trainer->norms);
+		zero_stepped_part(flat->group, segment, &stepped, &count);
+		zero_owned_part(flat->group, segment, &owned, &count);
+		job->ops->norm2(job->backend, flat->reduced + segment->state_at + (owned - stepped),
+				count, job->trainer->norms);
 	}
 }
 
@@ -217,8 +215,11 @@ zero_status zero_grad_norm(zero_job *job, zero_group **groups, size_t count, dou
 	zero_status status;
 
 	*norm = 0;
-	status = all ? read_own(job, groups, count, &own)
-		     : zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu ranks", world);
+	status = zero_sum_replicas(job, groups, count, ZERO_OK);
+	if (!status)
+		status = all ? read_own(job, groups, count, &own)
+			     : zero_fail(ZERO_E_MEMORY, "no memory for the norms of %zu ranks",
+					 world);
 	status = zero_submit_wait(
 		&job->all, status,
 		&(struct zero_op){

@@ -18,11 +18,11 @@ zero_status zero_param_cuts(const zero_param *param, size_t *cuts)
 		return zero_fail(ZERO_E_STATE, "parameter '%s' has no cuts before zero_layout",
 				 param->name);
 	segment = &param->flat->segments[param->segment];
-	for (int rank = 0; rank <= param->group->team->place.world; rank++) {
-		size_t at = segment->shard * (size_t)rank;
+	for (int shard = 0; shard <= param->group->team->place.world; shard++) {
+		size_t at = segment->shard * (size_t)shard;
 		size_t element = at > param->first ? at - param->first : 0;
 
-		cuts[rank] = element < param->count ? element : param->count;
+		cuts[shard] = element < param->count ? element : param->count;
 	}
 	return ZERO_OK;
 }
@@ -63,6 +63,12 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
 	pthread_mutex_unlock(&job->lock);
 	if (status)
 		return status;
+	if (param->group->team_reduced)
+		return zero_fail(ZERO_E_STATE,
+				 "the gradients of group '%s' are summed over %d ranks of %d: call "
+				 "zero_reduce_replicas, zero_grad_norm or zero_step_begin first",
+				 param->group->name, param->group->shard_team->place.world,
+				 job->place.world);
 	zero_param_shard_part(param, first, count);
 	if (*count && param->group->reduced) {
 		*data = state_at(param, param->flat->reduced, *first);
@@ -119,11 +125,14 @@ static zero_status check_begin(const zero_job *job, zero_group **groups, size_t 
 
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
 {
-	zero_status status = ZERO_OK;
+	zero_status status = ZERO_OK, waited;
 
 	/* First of all, as in zero_step. */
-	if (job->laid_out)
-		status = zero_step_wait_groups(job, groups, count);
+	if (job->laid_out) {
+		status = zero_sum_replicas(job, groups, count, ZERO_OK);
+		waited = zero_step_wait_groups(job, groups, count);
+		status = status ? status : waited;
+	}
 	if (!status)
 		status = check_begin(job, groups, count);
 	status = zero_submit_wait(&job->all, status, NULL, 0,
@@ -179,7 +188,7 @@ static zero_status end_group(zero_group *group, struct zero_op *ops)
 	if (!zero_is_member(group) || !group->trainable)
 		return ZERO_OK;
 	follow(group);
-	if (group->job->stage < 3)
+	if (group->job->stage < 3 || group->replica_team)
 		status = zero_send_stepped(group, ops);
 	return status;
 }
@@ -249,6 +258,10 @@ zero_status zero_reset(zero_job *job)
 	for (zero_team *team = job->teams; !status && team; team = team->next)
 		if (team->place.rank >= 0)
 			status = zero_submit_wait(team, ZERO_OK, NULL, 0, "zero_reset");
+	if (!status && job->grid)
+		status = zero_submit_wait(job->grid->shard_team, ZERO_OK, NULL, 0, "zero_reset");
+	if (!status && job->grid)
+		status = zero_submit_wait(job->grid->replica_team, ZERO_OK, NULL, 0, "zero_reset");
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		reset_group(job->model->groups[g]);
 	if (!status)

@@ -52,14 +52,15 @@ static zero_status check_change(const zero_param *param, int rank)
 static struct change plan(zero_param *param, int rank)
 {
 	const zero_group *group = param->group;
-	const struct zero_place *place = &group->team->place;
+	const struct zero_place *place = &group->shard_team->place;
 	struct change change = {
 		.param = param,
 		.rank = rank,
 		.stored = param->dtype,
 		.gathered = zero_gathered_dtype_locked(param),
-		.from_here = zero_team_rank_of(group->team, rank) == place->rank,
-		.sends = group->replicated ? place->world > 1 : place->shm_groups > 1,
+		.from_here = zero_team_rank_of(group->team, rank) == group->team->place.rank,
+		.sends = group->replica_team ||
+			 (group->replicated ? place->world > 1 : place->shm_groups > 1),
 		.receives = group->replicated || place->shm_rank == 0,
 		.piece = group->job->stream_chunk /
 			 zero_dtype_size(zero_gathered_dtype_locked(param)),

@@ -4,6 +4,10 @@
  * scatter for each trainable segment. Stage 0 does the same and gathers the sums afterwards, so
  * that an element is the sum of the same terms in the same order at every stage. Gradients of 16
  * bits are sent as such and summed in f32.
+ *
+ * In a grid a reduce sums over the ranks that store a copy between them, and once a step, or when the
+ * program asks for it, these sums are summed over the copies: k micro-batches send no more between the
+ * teams than one does.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -139,14 +143,35 @@ void *zero_gradient_undefined(zero_param *param, zero_dtype dtype)
 	return gradient_of(param, dtype, false);
 }
 
-/* This rank's shard within `reduced`, which holds all of every segment at stage 0. */
+/* Where a reduce of the group leaves its sums. */
+static float **sums_of(struct zero_flat *flat)
+{
+	return flat->group->replica_team ? &flat->team_sums : &flat->reduced;
+}
+
+static bool *has_sums(zero_group *group)
+{
+	return group->replica_team ? &group->team_reduced : &group->reduced;
+}
+
+/* Whether the gradients' buffer becomes that of the sums. */
+static bool sums_in_place(const zero_group *group)
+{
+	return group->gradient_dtype == ZERO_F32 &&
+	       (group->steps_replicated || group->shard_team->place.world == 1);
+}
+
+/* What a reduce leaves here: in a grid of all that this rank stores; else its shard within `reduced`,
+   which holds all of every segment at stage 0. */
 static float *own_sums(const struct zero_flat *flat, const struct zero_segment *segment)
 {
-	size_t part, count;
+	size_t stepped, owned, count;
 
-	zero_stepped_part(flat->group, segment, &part, &count);
-	return flat->reduced + segment->state_at +
-	       ((size_t)flat->group->team->place.rank * segment->shard - part);
+	if (flat->group->replica_team)
+		return flat->team_sums + segment->state_at * zero_replicas(flat->group);
+	zero_stepped_part(flat->group, segment, &stepped, &count);
+	zero_owned_part(flat->group, segment, &owned, &count);
+	return flat->reduced + segment->state_at + (owned - stepped);
 }
 
 /* Allocates the buffers for one flat buffer's sums. */
@@ -160,13 +185,13 @@ static zero_status prepare(zero_job *job, struct zero_flat *flat, bool first)
 		status = alloc_gradient(job, flat, true);
 	if (status || !first)
 		return status;
-	/* The gradients are summed in place: their buffer becomes that of the sums. */
-	if (flat->group->steps_replicated && flat->group->gradient_dtype == ZERO_F32)
-		flat->reduced = flat->gradient;
+	if (sums_in_place(flat->group))
+		*sums_of(flat) = flat->gradient;
 	else
 		status = job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
-					 flat->state_count * sizeof(float), false,
-					 (void **)&flat->reduced);
+					 flat->state_count * zero_replicas(flat->group) *
+						 sizeof(float),
+					 false, (void **)sums_of(flat));
 	return status;
 }
 
@@ -181,7 +206,7 @@ static void add_sums(const struct zero_flat *flat, bool first, struct zero_op *o
 				.to = ZERO_F32,
 				.send = gradient_at(flat, flat->segments[r].gradient_at),
 				.recv = own_sums(flat, &flat->segments[r]),
-				.count = flat->segments[r].shard,
+				.count = flat->segments[r].shard * zero_replicas(flat->group),
 				.accumulate = !first,
 			};
 }
@@ -209,15 +234,15 @@ static zero_status prepare_all(zero_job *job, zero_group *group, struct zero_op 
 	zero_status status = ZERO_OK;
 
 	for (size_t f = 0; !status && f < group->flat_count; f++)
-		status = prepare(job, &group->flats[f], !group->reduced);
+		status = prepare(job, &group->flats[f], !*has_sums(group));
 	for (size_t f = 0; !status && f < group->flat_count; f++)
-		add_sums(&group->flats[f], !group->reduced, ops, op_count);
+		add_sums(&group->flats[f], !*has_sums(group), ops, op_count);
 	for (size_t f = 0; !status && group->steps_replicated && f < group->flat_count; f++)
 		add_gathers(&group->flats[f], ops, op_count);
 	for (size_t f = 0; f < group->flat_count; f++) {
 		struct zero_flat *flat = &group->flats[f];
 
-		if (flat->gradient && flat->reduced != flat->gradient)
+		if (flat->gradient && *sums_of(flat) != flat->gradient)
 			ops[(*op_count)++] =
 				(struct zero_op){.kind = ZERO_OP_FREE, .recv = flat->gradient};
 		flat->gradient = NULL;
@@ -251,6 +276,14 @@ zero_status zero_gather_sums(zero_group *group, struct zero_op *ops)
 				"gather of the sums of group '%s'", group->name);
 }
 
+/* Frees what the operations of a submission that failed did not free. */
+static void free_unsubmitted(zero_job *job, const struct zero_op *ops, size_t op_count)
+{
+	for (size_t i = 0; i < op_count; i++)
+		if (ops[i].kind == ZERO_OP_FREE)
+			job->ops->free(job->backend, ops[i].recv);
+}
+
 zero_status zero_reduce_locked(zero_group *group)
 {
 	struct zero_op *ops = calloc(count_ops(group) + 1, sizeof(*ops));
@@ -273,22 +306,19 @@ zero_status zero_reduce_locked(zero_group *group)
 	status = status ? status : mine;
 	if (!status)
 		status = prepare_all(job, group, ops, &op_count);
-	status = zero_submit(group->team, status, ops, op_count, !group->ever_reduced, false, &work,
-			     "reduce of group '%s'", group->name);
+	status = zero_submit(group->shard_team, status, ops, op_count, !group->ever_reduced, false,
+			     &work, "reduce of group '%s'", group->name);
 	if (!status) {
-		group->reduced = group->ever_reduced = true;
+		*has_sums(group) = group->ever_reduced = true;
 		group->reduce = work;
 		job->ops->work_get(job->backend, work);
 		job->trainer->reduces[job->trainer->reduce_next] = work;
 		job->trainer->reduce_next = (job->trainer->reduce_next + 1) % ZERO_REDUCES;
 	} else {
-		/* The submission failed, so the operations did not free the gradients. */
-		for (size_t i = 0; i < op_count; i++)
-			if (ops[i].kind == ZERO_OP_FREE)
-				job->ops->free(job->backend, ops[i].recv);
-		for (size_t f = 0; !group->reduced && f < group->flat_count; f++) {
-			job->ops->free(job->backend, group->flats[f].reduced);
-			group->flats[f].reduced = NULL;
+		free_unsubmitted(job, ops, op_count);
+		for (size_t f = 0; !*has_sums(group) && f < group->flat_count; f++) {
+			job->ops->free(job->backend, *sums_of(&group->flats[f]));
+			*sums_of(&group->flats[f]) = NULL;
 		}
 	}
 	free(ops);
@@ -311,4 +341,86 @@ zero_status zero_reduce(zero_group *group)
 	status = zero_reduce_locked(group);
 	pthread_mutex_unlock(&group->job->lock);
 	return status;
+}
+
+/* ---- over the copies of a grid ---------------------------------------------------------------- */
+
+/* Adds the operations that sum a flat buffer's sums over replica_team, and free them. */
+static zero_status prepare_replicas(struct zero_flat *flat, struct zero_op *ops, size_t *op_count)
+{
+	const zero_group *group = flat->group;
+	zero_job *job = group->job;
+	zero_status status = ZERO_OK;
+
+	if (!flat->team_sums)
+		return ZERO_OK;
+	if (!group->reduced)
+		status = job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
+					 flat->state_count * sizeof(float), false,
+					 (void **)&flat->reduced);
+	for (size_t r = 0; !status && r < flat->segment_count; r++)
+		if (flat->segments[r].trainable)
+			ops[(*op_count)++] = (struct zero_op){
+				.kind = ZERO_OP_REDUCE_SCATTER,
+				.from = ZERO_F32,
+				.to = ZERO_F32,
+				.send = own_sums(flat, &flat->segments[r]),
+				.recv = flat->reduced + flat->segments[r].state_at,
+				.count = flat->segments[r].shard,
+				.accumulate = group->reduced,
+			};
+	ops[(*op_count)++] = (struct zero_op){.kind = ZERO_OP_FREE, .recv = flat->team_sums};
+	flat->team_sums = NULL;
+	return status;
+}
+
+/* Called with the job's lock held. */
+static zero_status sum_group(zero_group *group, zero_status status)
+{
+	struct zero_op *ops = calloc(count_ops(group) + 1, sizeof(*ops));
+	zero_job *job = group->job;
+	struct zero_work *work = NULL;
+	size_t op_count = 0;
+	zero_status reduced = zero_reduce_wait(group), submitted;
+
+	status = status ? status : reduced;
+	if (!status && !ops)
+		status = zero_fail(ZERO_E_MEMORY, "no memory to sum group '%s'", group->name);
+	for (size_t f = 0; !status && f < group->flat_count; f++)
+		status = prepare_replicas(&group->flats[f], ops, &op_count);
+	submitted = zero_submit(group->replica_team, status, ops, op_count, !group->ever_summed,
+				false, &work, "sum of group '%s' over copies", group->name);
+	if (!submitted) {
+		zero_work_wait(job, &group->reduce);
+		group->reduce = work;
+		group->reduced = group->ever_summed = true;
+		group->team_reduced = false;
+	} else {
+		free_unsubmitted(job, ops, op_count);
+	}
+	free(ops);
+	return submitted ? submitted : status;
+}
+
+zero_status zero_sum_replicas(zero_job *job, zero_group **groups, size_t count, zero_status status)
+{
+	zero_status first = ZERO_OK;
+
+	pthread_mutex_lock(&job->lock);
+	/* Their gradients are freed before other sums are allocated. */
+	for (size_t g = 0; job->grid && g < count; g++)
+		zero_reduce_wait(groups[g]);
+	for (size_t g = 0; job->grid && g < count; g++)
+		if (groups[g]->team_reduced) {
+			zero_status one = sum_group(groups[g], status);
+
+			first = first ? first : one;
+		}
+	pthread_mutex_unlock(&job->lock);
+	return first;
+}
+
+zero_status zero_reduce_replicas(zero_job *job, zero_group **groups, size_t count)
+{
+	return zero_sum_replicas(job, groups, count, ZERO_OK);
 }

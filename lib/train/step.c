@@ -149,7 +149,8 @@ zero_status zero_step_wait_groups(zero_job *job, zero_group **groups, size_t cou
 	return status;
 }
 
-/* Reduces the groups that were not reduced since their last step, and waits for their reduces. */
+/* Reduces the groups that were not reduced since their last step, and waits for their reduces. In a
+   grid their sums are then summed over the teams. */
 static zero_status finish_reduces(const struct step *step)
 {
 	zero_job *job = step->job;
@@ -158,9 +159,12 @@ static zero_status finish_reduces(const struct step *step)
 	pthread_mutex_lock(&job->lock);
 	for (size_t g = 0; g < step->count && !status; g++)
 		if (step->groups[g]->flats && zero_group_is_stepped(step->groups[g]) &&
-		    !step->groups[g]->reduced && zero_is_member(step->groups[g]))
+		    !step->groups[g]->reduced && !step->groups[g]->team_reduced &&
+		    zero_is_member(step->groups[g]))
 			status = zero_reduce_locked(step->groups[g]);
 	pthread_mutex_unlock(&job->lock);
+	one = zero_sum_replicas(job, step->groups, step->count, status);
+	status = status ? status : one;
 	one = zero_step_wait_groups(job, step->groups, step->count);
 	status = status ? status : one;
 	pthread_mutex_lock(&job->lock);
@@ -186,7 +190,7 @@ size_t zero_most_step_ops(const zero_job *job)
 	return most;
 }
 
-/* All ranks get a segment's f32 masters, which they all step. */
+/* Stage 0: all ranks get a segment's f32 masters, which they all step. */
 static struct zero_op gather_masters(const struct zero_flat *flat,
 				     const struct zero_segment *segment)
 {
@@ -205,25 +209,34 @@ static struct zero_op gather_masters(const struct zero_flat *flat,
 static struct zero_op gather_stored(const struct zero_flat *flat,
 				    const struct zero_segment *segment)
 {
-	size_t own = (size_t)flat->group->team->place.rank * segment->shard;
+	size_t owned, stored, count;
 
+	zero_owned_part(flat->group, segment, &owned, &count);
+	zero_stored_part(flat->group, segment, &stored, &count);
 	return (struct zero_op){
 		.kind = ZERO_OP_ALL_GATHER,
 		.from = segment->dtype,
 		.to = segment->dtype,
-		.send = zero_stored_at(flat, segment, own),
-		.recv = zero_stored_at(flat, segment, 0),
+		.send = zero_stored_at(flat, segment, owned),
+		.recv = zero_stored_at(flat, segment, stored),
 		.count = segment->shard,
 	};
 }
 
+bool zero_sends_stepped(const zero_group *group)
+{
+	return zero_is_member(group) && !group->steps_replicated &&
+	       (group->job->stage < 3 || group->replica_team);
+}
+
 zero_status zero_send_stepped(zero_group *group, struct zero_op *ops)
 {
+	zero_team *team = group->replica_team ? group->replica_team : group->team;
 	zero_job *job = group->job;
 	size_t op_count = 0;
 	zero_status status;
 
-	for (size_t f = 0; group->replicated && f < group->flat_count; f++)
+	for (size_t f = 0; (group->replicated || group->replica_team) && f < group->flat_count; f++)
 		for (size_t r = 0; r < group->flats[f].segment_count; r++) {
 			const struct zero_flat *flat = &group->flats[f];
 			const struct zero_segment *segment = &flat->segments[r];
@@ -235,10 +248,11 @@ zero_status zero_send_stepped(zero_group *group, struct zero_op *ops)
 				ops[op_count++] = gather_masters(flat, segment);
 		}
 	pthread_mutex_lock(&job->lock);
-	status = zero_submit(group->team, ZERO_OK, ops, op_count, false, false,
-			     &group->post_step_gather, "update of group '%s'", group->name);
+	status = zero_submit(team, ZERO_OK, ops, op_count, false, false, &group->post_step_gather,
+			     "update of group '%s'", group->name);
 	job->ops->work_put(job->backend, group->step_work);
-	group->step_work = status ? NULL : group->post_step_gather;
+	/* Those who store the same know nothing of those who store another part. */
+	group->step_work = status || group->replica_team ? NULL : group->post_step_gather;
 	if (group->step_work)
 		job->ops->work_get(job->backend, group->step_work);
 	group->step_wait_count = zero_group_wait_count(group);
@@ -253,12 +267,13 @@ void zero_step_free_gradients(zero_group **groups, size_t count, bool all)
 		zero_job *job = group->job;
 
 		pthread_mutex_lock(&job->lock);
-		group->reduced = group->sums_shown = false;
+		group->reduced = group->team_reduced = group->sums_shown = false;
 		for (size_t f = 0; f < group->flat_count; f++) {
 			struct zero_flat *flat = &group->flats[f];
 
 			job->ops->free(job->backend, flat->reduced);
-			flat->reduced = NULL;
+			job->ops->free(job->backend, flat->team_sums);
+			flat->reduced = flat->team_sums = NULL;
 			if (!all)
 				continue;
 			job->ops->free(job->backend, flat->gradient);
@@ -373,7 +388,7 @@ static zero_status step_groups(const struct step *step)
 			continue;
 		zero_hooks_before_change(job, group, true);
 		zero_adamw_group(group, step->adamw);
-		if (job->stage < 3 && !group->steps_replicated && zero_is_member(group))
+		if (zero_sends_stepped(group))
 			status = zero_send_stepped(group, step->ops);
 	}
 	return status;

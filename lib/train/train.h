@@ -70,6 +70,9 @@ void zero_stray_access_close(void);
 
 /* zero_reduce. Called with the job's lock held. */
 zero_status zero_reduce_locked(zero_group *group);
+/* COLLECTIVE. In a grid: sums what was summed over the teams over all ranks, also after an error, of
+   which the ranks that store the same then learn. Else does nothing. */
+zero_status zero_sum_replicas(zero_job *job, zero_group **groups, size_t count, zero_status status);
 /* Waits for the group's last reduce, and returns its error, until a step uses it up. Called with the
    job's lock held. */
 zero_status zero_reduce_wait(const zero_group *group);
@@ -87,7 +90,9 @@ zero_status zero_step_wait_groups(zero_job *job, zero_group **groups, size_t cou
 void zero_step_free_gradients(zero_group **groups, size_t count, bool all);
 /* Operations of zero_send_stepped for the group that has most. */
 size_t zero_most_step_ops(const zero_job *job);
-/* Stages 0 to 2: begins to send the new values of the owners to all ranks while the caller goes on.
+/* Whether a step of the library sends what the owners stepped: at stages 1 and 2, and in a grid. */
+bool zero_sends_stepped(const zero_group *group);
+/* Begins to send the new values of the owners to all ranks that store them while the caller goes on.
    Ranks that all share memory see them in place and only need to know when they are complete. */
 zero_status zero_send_stepped(zero_group *group, struct zero_op *ops);
 

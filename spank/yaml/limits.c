@@ -15,7 +15,7 @@ struct value_text zero_value_for_message(const struct zero_option *option,
 		return result;
 	}
 	if (value->kind != ZERO_VALUE_NUMBER || option->type == ZERO_TYPE_INTEGER ||
-	    option->type == ZERO_TYPE_CHOICE)
+	    option->type == ZERO_TYPE_CHOICE || option->type == ZERO_TYPE_CHOICE_OR_INTEGER)
 		zero_value_format(option, value, result.text, sizeof result.text);
 	else
 		zero_size_format(value->number, result.text, sizeof result.text);

@@ -116,8 +116,8 @@ bool zero_statement_limit(struct zero_reader *reader, const struct zero_key *key
 
 	if (!option)
 		return false;
-	if (option->type == ZERO_TYPE_CHOICE || option->type == ZERO_TYPE_PATH ||
-	    option->type == ZERO_TYPE_TEXT)
+	if (option->type == ZERO_TYPE_CHOICE || option->type == ZERO_TYPE_CHOICE_OR_INTEGER ||
+	    option->type == ZERO_TYPE_PATH || option->type == ZERO_TYPE_TEXT)
 		return zero_reader_error(
 			reader, key->place,
 			"%s is not a number and cannot have limits: use locked instead",

@@ -25,6 +25,9 @@ static void check_value(const struct zero_option *option, const struct zero_valu
 		must(value->number <= 100, "%s is too much", option->name);
 	else if (value->kind == ZERO_VALUE_NUMBER && option->type == ZERO_TYPE_CHOICE)
 		must(value->number < choices, "%s is no choice", option->name);
+	else if (value->kind == ZERO_VALUE_NUMBER && option->type == ZERO_TYPE_CHOICE_OR_INTEGER)
+		must(value->number >= option->min && value->number <= option->max + choices,
+		     "%s is neither a choice nor within its bounds", option->name);
 	else if (value->kind == ZERO_VALUE_NUMBER)
 		must(value->number >= option->min && value->number <= option->max,
 		     "%s is out of bounds", option->name);

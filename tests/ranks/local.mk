@@ -10,7 +10,7 @@
 #	step       step: arguments, memory and bytes; step_no_memory; same_values: at all world sizes; groups: steps
 #	           of some groups, means, factors that change, groups that are laid out later
 #	step       own_step: a step of the program's own, and zero_reset
-#	teams      teams
+#	teams      teams; grid: a copy for each team, but for values, which the property test has
 #	sizes      memory, sizing
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
 #	none       none: a job without tensors; none_lost: one that loses a rank
@@ -24,6 +24,7 @@ RANKS_TESTS = \
 	tests/ranks/close.ranks \
 	tests/ranks/export.ranks \
 	tests/ranks/flatten.ranks \
+	tests/ranks/grid.ranks \
 	tests/ranks/groups.ranks \
 	tests/ranks/leave.ranks \
 	tests/ranks/load_model.ranks \
@@ -81,6 +82,8 @@ tests_ranks_export_ranks_SOURCES = tests/ranks/export.c tests/ranks/ranks.h
 tests_ranks_export_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_flatten_ranks_SOURCES = tests/ranks/flatten.c tests/ranks/ranks.h
 tests_ranks_flatten_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_grid_ranks_SOURCES = tests/ranks/grid.c tests/ranks/ranks.h
+tests_ranks_grid_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_large_ranks_SOURCES = tests/ranks/large.c tests/ranks/ranks.h
 tests_ranks_large_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_leave_ranks_SOURCES = tests/ranks/leave.c tests/ranks/ranks.h

@@ -90,7 +90,9 @@ static void random_tensor(struct model *model, struct group *group, size_t index
 					 .weight_decay = ref_decay_scale(&tensor->spec),
 					 .lr_scale = tensor->spec.lr_scale,
 					 .count = tensor->count,
-					 .world = group->world};
+					 .world = group->world,
+					 .team = group->world == model->world ? model->team
+									      : group->world};
 	check(ref_new(&tensor->ref), "no memory");
 }
 
@@ -106,10 +108,19 @@ static void random_team(struct model *model, struct group *group)
 	group->member = group->members >> model->rank & 1;
 }
 
+/* Mostly one copy. */
+static void random_grid(struct model *model)
+{
+	int drawn = 1 + (int)below(&model->random, (size_t)model->world);
+
+	model->team = below(&model->random, 2) || model->world % drawn ? model->world : drawn;
+}
+
 static void random_model(struct model *model)
 {
 	static const zero_dtype dtypes[] = {ZERO_F32, ZERO_F32, ZERO_F32, ZERO_F16, ZERO_BF16};
 
+	random_grid(model);
 	model->group_count = 1 + below(&model->random, GROUPS_MAX);
 	for (size_t g = 0; g < model->group_count; g++) {
 		struct group *group = &model->groups[g];
@@ -201,6 +212,7 @@ static int chosen_share(const char *settings)
 static void open_model(struct model *model, uint64_t seed, uint64_t other, bool alone)
 {
 	char settings[256] = "";
+	size_t length;
 
 	model->limited = alone && below(&other, 2);
 	for (size_t g = 0; g < model->group_count; g++)
@@ -209,6 +221,11 @@ static void open_model(struct model *model, uint64_t seed, uint64_t other, bool 
 	choose(settings, sizeof(settings), free_choices, &other);
 	if (model->limited)
 		choose(settings, sizeof(settings), limit_choices, &other);
+	/* Only there it changes anything, the order of sums. */
+	if (model->team < model->world)
+		*(strstr(settings, "stage=") + strlen("stage=")) = '3';
+	length = strlen(settings);
+	snprintf(settings + length, sizeof(settings) - length, " shard=%d", model->team);
 	snprintf(case_text, sizeof(case_text), "ZERO_TEST_CASE=%llu at world size %d (%s)",
 		 (unsigned long long)seed, model->world, settings);
 	model->job = open_job("%s", settings);

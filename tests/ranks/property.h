@@ -48,6 +48,7 @@ struct model {
 	size_t group_count;
 	int stage, world, rank;
 	int most;         /* ranks that share memory; 0: all */
+	int team;         /* ranks that store a copy; less than world at stage 3 alone */
 	zero_dtype set;   /* what ZERO_DTYPE_DEFAULT stands for */
 	uint64_t steps;   /* that changed something */
 	unsigned stepped; /* calls that succeeded */
@@ -121,9 +122,9 @@ void load_export(struct model *model, const char *path);
 void lay_out(struct model *model);
 /* What this rank stores of the tensor. */
 void stored(const struct model *model, const struct tensor *tensor, size_t *first, size_t *count);
-/* What this rank sends in a gather of the group, and the root of a load from one rank. */
+/* What this rank sends in a gather of the group, and in a load from one rank. */
 uint64_t gather_bytes(const struct model *model, const struct group *group, zero_dtype as);
-uint64_t scatter_bytes(const struct model *model, const struct tensor *tensor);
+uint64_t scatter_bytes(const struct model *model, const struct tensor *tensor, int root);
 void check_shards_memory(const struct model *model, const zero_memory *memory);
 /* COLLECTIVE. */
 uint64_t sent_so_far(const struct model *model);

@@ -145,7 +145,8 @@ static void poison(const struct model *model, struct group *group)
 	for (size_t i = 0; i < group->count && group->uses && alone && group->member; i++) {
 		struct tensor *tensor = &group->tensors[i];
 		zero_dtype as = gathered_as(tensor, group->as);
-		bool stored_here = model->stage < 3 || group->world == 1;
+		bool stored_here = model->stage < 3 || group->world == 1 ||
+				   (group->world == model->world && model->team == 1);
 
 		if (tensor->count && (!stored_here || as != tensor->spec.dtype))
 			memset(zero_data(tensor->param), 0xa5, tensor->count * zero_dtype_size(as));

@@ -64,20 +64,33 @@ void lay_out(struct model *model)
 	}
 }
 
-/* Sets of the group's ranks that share memory. */
+/* The ranks that store a copy of the group with this one are ranks[*first] and those that follow it.
+   Returns how many there are. */
+static int sharders(const struct model *model, const struct group *group, int *first)
+{
+	bool divided = group->world == model->world;
+
+	*first = divided ? model->rank / model->team * model->team : 0;
+	return divided ? model->team : group->world;
+}
+
+/* Sets of these ranks that share memory. */
 static int count_nodes(const struct model *model, const struct group *group)
 {
 	uint64_t nodes = 0;
+	int first, count = sharders(model, group, &first);
 
-	for (int i = 0; i < group->world; i++)
+	for (int i = first; i < first + count; i++)
 		nodes |= UINT64_C(1) << (model->most ? group->ranks[i] / model->most : 0);
-	return on_gpu() ? group->world : __builtin_popcountll(nodes);
+	return on_gpu() ? count : __builtin_popcountll(nodes);
 }
 
 /* Whether each rank stores all of the group. */
 static bool replicates(const struct model *model, const struct group *group)
 {
-	return group->world == 1 || model->stage == 0 ||
+	int first;
+
+	return group->world == 1 || sharders(model, group, &first) == 1 || model->stage == 0 ||
 	       (model->stage < 3 && count_nodes(model, group) > 1);
 }
 
@@ -85,16 +98,16 @@ void stored(const struct model *model, const struct tensor *tensor, size_t *firs
 {
 	const struct group *group = tensor->group;
 	const struct tensor *target = tensor->tied ? tensor->tied : tensor;
-	size_t shard = target->segment / (size_t)group->world, begin, end, from, to;
-	int index = 0;
+	int index = 0, first_sharer, ranks = sharders(model, group, &first_sharer);
+	size_t part = target->segment / (size_t)ranks, begin, end, from, to;
 
 	*first = *count = 0;
 	if (!group->member)
 		return;
-	while (group->ranks[index] != model->rank)
+	while (group->ranks[first_sharer + index] != model->rank)
 		index++;
-	begin = shard * (size_t)index;
-	end = begin + shard;
+	begin = part * (size_t)index;
+	end = begin + part;
 	if (replicates(model, group)) {
 		begin = 0;
 		end = target->segment;
@@ -108,6 +121,7 @@ void stored(const struct model *model, const struct tensor *tensor, size_t *firs
 uint64_t gather_bytes(const struct model *model, const struct group *group, zero_dtype as)
 {
 	uint64_t bytes = 0;
+	int first;
 
 	if (!group->member || replicates(model, group))
 		return 0;
@@ -119,20 +133,27 @@ uint64_t gather_bytes(const struct model *model, const struct group *group, zero
 			seen = seen || (!group->tensors[j].tied &&
 					same_segment(tensor, &group->tensors[j]));
 		if (!seen)
-			bytes += tensor->segment / (size_t)group->world *
+			bytes += tensor->segment / (size_t)sharders(model, group, &first) *
 				 zero_dtype_size(gathered_as(tensor, as));
 	}
 	return bytes * (uint64_t)(count_nodes(model, group) - 1);
 }
 
-uint64_t scatter_bytes(const struct model *model, const struct tensor *tensor)
+uint64_t scatter_bytes(const struct model *model, const struct tensor *tensor, int root)
 {
 	size_t size = zero_dtype_size(tensor->spec.dtype), first, count;
+	int first_sharer, ranks = sharders(model, tensor->group, &first_sharer);
+	bool is_root = model->rank == root;
 
 	stored(model, tensor, &first, &count);
 	if (replicates(model, tensor->group))
-		return tensor->count * size * (uint64_t)(tensor->group->world - 1);
-	return (tensor->count - count) * size;
+		return is_root ? tensor->count * size * (uint64_t)(tensor->group->world - 1) : 0;
+	/* What the root's team then has goes to the other teams. */
+	if (ranks < tensor->group->world && root / ranks == model->rank / ranks)
+		return ((is_root ? tensor->count - count : 0) +
+			count * (size_t)(tensor->group->world / ranks - 1)) *
+		       size;
+	return is_root ? (tensor->count - count) * size : 0;
 }
 
 /* A parameter is padded to 256 elements, a segment to 256 * world and whole pages. */

@@ -247,9 +247,8 @@ void load(struct model *model, struct tensor *tensor)
 	uint64_t before, sent = 0;
 
 	prepare(model, tensor, &loading);
-	if (loading.source.kind == ZERO_FROM_RANK && loading.source.rank == model->rank &&
-	    tensor->group->member)
-		sent = scatter_bytes(model, tensor);
+	if (loading.source.kind == ZERO_FROM_RANK && tensor->group->member)
+		sent = scatter_bytes(model, tensor, loading.source.rank);
 	before = counted ? sent_so_far(model) : 0;
 	ok(zero_load(tensor->param, &loading.source));
 	if (counted)

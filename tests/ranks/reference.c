@@ -261,10 +261,12 @@ bool ref_new(struct ref_param *param)
 	param->master = calloc(count + 1, sizeof(float));
 	param->m = calloc(count + 1, sizeof(float));
 	param->v = calloc(count + 1, sizeof(float));
+	param->team = param->team ? param->team : param->world;
 	param->sums = calloc(count + 1, sizeof(float));
+	param->team_sums = calloc((size_t)(param->world / param->team) * count + 1, sizeof(float));
 	param->pending = calloc((size_t)param->world, sizeof(float *));
 	made = param->values && param->exported && param->master && param->m && param->v &&
-	       param->sums && param->pending;
+	       param->sums && param->team_sums && param->pending;
 	for (int rank = 0; made && rank < param->world; rank++) {
 		param->pending[rank] = calloc(count + 1, sizeof(float));
 		made = param->pending[rank];
@@ -278,6 +280,7 @@ void ref_free(struct ref_param *param)
 		free(param->pending[rank]);
 	free(param->pending);
 	free(param->sums);
+	free(param->team_sums);
 	free(param->v);
 	free(param->m);
 	free(param->master);
@@ -299,12 +302,17 @@ void ref_drop_pending(struct ref_param *param)
 
 void ref_reduce(struct ref_param *param, bool accumulate)
 {
-	for (size_t i = 0; param->trainable && i < param->count; i++) {
-		float sum = param->pending[0][i];
+	for (int first = 0; param->trainable && first < param->world; first += param->team) {
+		float *sums = param->team_sums + (size_t)(first / param->team) * param->count;
 
-		for (int rank = 1; rank < param->world; rank++)
-			sum += param->pending[rank][i];
-		param->sums[i] = accumulate ? param->sums[i] + sum : sum;
+		for (size_t i = 0; i < param->count; i++) {
+			float sum = param->pending[first][i];
+
+			for (int rank = first + 1; rank < first + param->team; rank++)
+				sum += param->pending[rank][i];
+			sums[i] = accumulate ? sums[i] + sum : sum;
+			param->sums[i] = first ? param->sums[i] + sums[i] : sums[i];
+		}
 	}
 	ref_drop_pending(param);
 }

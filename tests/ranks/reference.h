@@ -19,6 +19,8 @@ struct ref_param {
 	/* Of a trainable parameter, each [count]. */
 	float *master; /* the values in f32; those of a 16-bit type are rounded ones */
 	float *m, *v;
+	int team; /* ranks that reduce together, and then their sums over the teams; 0: all */
+	float *team_sums; /* [world / team][count] */
 	float *sums;
 	float **pending; /* [world][count]: each rank's gradient since its last reduce */
 };
@@ -50,7 +52,8 @@ bool ref_new(struct ref_param *param);
 void ref_free(struct ref_param *param);
 /* `values` are new: the masters follow, the moments stay. */
 void ref_loaded(struct ref_param *param);
-/* Pending gradients are folded in rank order and become the sums, or are added to them. */
+/* Pending gradients are folded in rank order and become their team's sums, or are added to them; and
+   these in the order of the teams. */
 void ref_reduce(struct ref_param *param, bool accumulate);
 void ref_drop_pending(struct ref_param *param);
 double ref_norm2(const struct ref_param *param);

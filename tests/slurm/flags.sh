@@ -25,7 +25,7 @@ for command in sbatch salloc srun; do
 	[[ $help == *" --zero turn zero on"* && $help == *" --no-zero turn zero off"* ]] ||
 		fail "$command --help has no --zero or no --no-zero"
 	first=$("$command" --help 2>&1 | grep -oE '^ +--(no-)?zero[a-z-]*' | head -n 6 | tr -d ' \n')
-	[[ $first == --zero--no-zero--zero-stage--zero-offload--zero-states--zero-config ]] ||
+	[[ $first == --zero--no-zero--zero-stage--zero-shard--zero-offload--zero-states ]] ||
 		fail "$command --help begins with $first"
 done
 

@@ -59,6 +59,7 @@ value() {
 			[[ ${choices[at]} == "${default_of[$1]}" ]] && break
 		done
 		value=${choices[(at + $2 * (${#choices[@]} - 1)) % ${#choices[@]}]}
+		[[ $value != N ]] || value=2
 		;;
 	*) fail "${flag_of[$1]}=${argument_of[$1]}: the test knows no values for it" ;;
 	esac

@@ -21,7 +21,7 @@ START_TEST(defaults_are_options)
 		{"version: 1\ndefaults:\n  isa: avx2\n",
 		 ":3:3: isa cannot be set in a file: use ZERO_ISA"},
 		{"version: 1\ndefaults:\n  tasks: 3\n",
-		 ":3:3: there is no option 'tasks': the options are stage, offload, states, "
+		 ":3:3: there is no option 'tasks': the options are stage, shard, offload, states, "
 		 "report, "
 		 "stream_chunk, stream_threshold, flatten, allgather, bucket, gather_limit, "
 		 "gather_dtype, vram_reserve, backend, preload, preload_path, python, "

@@ -81,8 +81,12 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 		return ZERO_OK;
 	}
 	team = member ? calloc(1, sizeof(*team)) : NULL;
-	split = zero_nccl_split(&first->parent, member ? 0 : -1, comm->place.rank,
-				first->open_seconds, team ? &team->nccl : first->not_member);
+	split = zero_nccl_split(&first->parent,
+				!member       ? -1
+				: op->divides ? op->root
+					      : 0,
+				comm->place.rank, first->open_seconds,
+				team ? &team->nccl : first->not_member);
 	if (!member)
 		return split;
 	if (!team)

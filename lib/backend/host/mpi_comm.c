@@ -325,10 +325,9 @@ static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm 
 	return status ? status : zero_mpi_reduce_open(team);
 }
 
-static zero_status split(struct zero_mpi_comm *mpi, bool member, MPI_Comm *ranks)
+static zero_status split(struct zero_mpi_comm *mpi, int color, MPI_Comm *ranks)
 {
-	int error = MPI_Comm_split(mpi->mpi_comm, member ? 0 : MPI_UNDEFINED, mpi->comm.place.rank,
-				   ranks);
+	int error = MPI_Comm_split(mpi->mpi_comm, color, mpi->comm.place.rank, ranks);
 
 	return zero_mpi_status(error, "MPI_Comm_split");
 }
@@ -341,7 +340,11 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 	struct zero_mpi_comm *team = member ? new_comm(mpi->kernels, mpi->pool) : NULL;
 	int *members = member ? calloc(op->count, sizeof(int)) : NULL;
 	MPI_Comm ranks = MPI_COMM_NULL;
-	zero_status status = split(mpi, member, &ranks);
+	zero_status status = split(mpi,
+				   !member       ? MPI_UNDEFINED
+				   : op->divides ? op->root
+						 : 0,
+				   &ranks);
 
 	if (!status && member && (!team || !members))
 		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
