@@ -57,6 +57,11 @@ struct agreed agree_on_nodes(const struct request *request, const struct survey 
 				.limit_known = node->limit_known,
 				.sharing = sharing_of(node->tasks, share)};
 
+	agreed.node_ranks = calloc(survey->count, sizeof(size_t));
+	if (!agreed.node_ranks)
+		exit_no_memory();
+	for (size_t i = 0; i < survey->count; i++)
+		agreed.node_ranks[i] = survey->node[i].tasks;
 	for (size_t i = 1; i < survey->count; i++) {
 		struct share_set sharing;
 
@@ -95,6 +100,13 @@ static struct share_set sharing_here(const struct plan *plan, const struct reque
 		agreed->nodes = (size_t)strtoul(allocated, NULL, 10);
 	if (agreed->nodes > agreed->world)
 		agreed->nodes = agreed->world;
+	if (agreed->nodes && agreed->world % agreed->nodes == 0) {
+		agreed->node_ranks = calloc(agreed->nodes, sizeof(size_t));
+		if (!agreed->node_ranks)
+			exit_no_memory();
+		for (size_t i = 0; i < agreed->nodes; i++)
+			agreed->node_ranks[i] = agreed->world / agreed->nodes;
+	}
 	if (setting != 1 && (!agreed->nodes || agreed->world % agreed->nodes))
 		return sharing;
 	if (setting == 1)

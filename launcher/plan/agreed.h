@@ -18,6 +18,7 @@ struct agreed {
 	uint64_t budget, chunk, threshold, limit;
 	bool budget_known, limit_known;
 	struct share_set sharing;
+	size_t *node_ranks; /* [nodes], owned; NULL: how many ranks each node has is not known */
 };
 
 /*

@@ -107,6 +107,8 @@ zero_status model_size(const zero_tensor *const *tensors, size_t count,
 					   .states_8bit = layout->states_8bit}};
 	if (!members)
 		return zero_fail(ZERO_E_MEMORY, "no memory for %zu tensors", count);
+	if (layout->team)
+		zero_sizing_set_team(&model->sizing, layout->team);
 	for (size_t i = 0; i < count; i++)
 		members[i] = (struct member){tensors[i], model_group_length(tensors[i]->name), i};
 	qsort(members, count, sizeof *members, by_group);

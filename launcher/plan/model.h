@@ -10,6 +10,7 @@ struct zero_files_ops;
 struct model_layout {
 	size_t world;
 	size_t share; /* ranks that share memory; 0 means 1 */
+	size_t team;  /* ranks that store a copy between them; 0 means all */
 	int stage;
 	enum zero_layout_mode mode;
 	size_t bucket;

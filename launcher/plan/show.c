@@ -64,7 +64,7 @@ static void warn_unlike(FILE *out, const struct survey *survey)
 	static const int alike[] = {ZERO_OPT_STAGE,        ZERO_OPT_ALLGATHER, ZERO_OPT_BUCKET,
 				    ZERO_OPT_GATHER_DTYPE, ZERO_OPT_OFFLOAD,   ZERO_OPT_STATES,
 				    ZERO_OPT_FLATTEN,      ZERO_OPT_SHARE,     ZERO_OPT_REDUCE,
-				    ZERO_OPT_CHECK};
+				    ZERO_OPT_CHECK,        ZERO_OPT_SHARD};
 	struct zero_settings first, other;
 
 	survey_settings(&survey->node[0], &first);
@@ -192,10 +192,41 @@ static void print_agreed(FILE *out, const struct agreed *agreed, const char *tie
 	print_sharing(out, agreed);
 }
 
+/* What each rank needs, by how many of them store a copy. */
+struct shard_sizes {
+	struct {
+		size_t ranks;
+		uint64_t bytes;
+	} * size;
+	size_t count;
+};
+
+static void shard_sizes_add(struct shard_sizes *sizes, size_t ranks, uint64_t bytes)
+{
+	sizes->size = realloc(sizes->size, (sizes->count + 1) * sizeof(*sizes->size));
+	if (!sizes->size)
+		exit_no_memory();
+	sizes->size[sizes->count].ranks = ranks;
+	sizes->size[sizes->count++].bytes = bytes;
+}
+
 static void print_kind(FILE *out, const char *kind, uint64_t bytes)
 {
 	fprintf(out, "# %-12s %8s  %llu\n", kind, zero_size_text(bytes).text,
 		(unsigned long long)bytes);
+}
+
+/* What a rank needs with each size of teams; the one that is taken is marked. */
+static void print_shard_sizes(FILE *out, const struct shard_sizes *sizes, size_t taken)
+{
+	if (!sizes->count)
+		return;
+	fputs("#\n# shard auto: ranks that store a copy, and what each rank then needs\n", out);
+	for (size_t i = 0; i < sizes->count; i++)
+		fprintf(out, "# %-12zu %8s  %llu%s\n", sizes->size[i].ranks,
+			zero_size_text(sizes->size[i].bytes).text,
+			(unsigned long long)sizes->size[i].bytes,
+			sizes->size[i].ranks == taken ? "  <-" : "");
 }
 
 static void print_model(FILE *out, const struct model *model, const struct agreed *agreed,
@@ -213,6 +244,8 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 		"# at stage %d each of %zu ranks needs at most, without activations\n",
 		model->tensors, model->groups, (unsigned long long)model->elements,
 		zero_size_text(model->bytes).text, model->sizing.stage, model->sizing.world);
+	if (model->sizing.team)
+		fprintf(out, "# of which each %zu store a copy between them\n", model->sizing.team);
 	zero_sizing_bytes(&model->sizing, bytes);
 	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
 		if (kinds[kind])
@@ -243,8 +276,61 @@ _Static_assert((int)ZERO_ALLGATHER_SINGLE == (int)ZERO_LAYOUT_SINGLE &&
 		       (int)ZERO_ALLGATHER_GROUPED == (int)ZERO_LAYOUT_GROUPED,
 	       "choices of the option allgather");
 
+static int read_with(const struct request *request, const struct model_layout *layout,
+		     struct model *model)
+{
+	if (!model_read(request->model, layout, model))
+		return 0;
+	print_error("--model: %s", zero_last_error());
+	return EXIT_FAILURE;
+}
+
+/* Sizes the model for all teams that `auto` chooses from, and takes the first that fits, as the ranks
+   will; or that of the setting. */
+static int read_sharded(const struct request *request, const struct agreed *agreed,
+			struct model_layout *layout, struct model *model, struct shard_sizes *sizes)
+{
+	uint64_t setting = request->settings.value[ZERO_OPT_SHARD].number;
+	size_t ranks = 0, taken = 0;
+	int status = 0;
+
+	if (setting < ZERO_SHARD_ALL)
+		taken = setting;
+	else if (setting == ZERO_SHARD_NODE && agreed->node_ranks)
+		taken = agreed->node_ranks[0];
+	else if (setting != ZERO_SHARD_AUTO || !agreed->node_ranks || !agreed->budget_known)
+		taken = agreed->world;
+	if (taken && agreed->world % taken) {
+		print_error("shard is %zu, which does not divide the %zu ranks of the job", taken,
+			    agreed->world);
+		return EXIT_FAILURE;
+	}
+	while (!status && !taken) {
+		uint64_t bytes;
+
+		ranks = zero_grid_size_above(agreed->node_ranks, agreed->nodes, ranks);
+		layout->team = ranks;
+		status = read_with(request, layout, model);
+		bytes = zero_sizing_total(&model->sizing);
+		shard_sizes_add(sizes, ranks, bytes);
+		if (bytes <= agreed->budget || ranks == agreed->world)
+			taken = ranks;
+	}
+	/* the others, to compare */
+	while (!status && sizes->count && ranks < agreed->world) {
+		struct model other;
+
+		ranks = zero_grid_size_above(agreed->node_ranks, agreed->nodes, ranks);
+		layout->team = ranks;
+		status = read_with(request, layout, &other);
+		shard_sizes_add(sizes, ranks, zero_sizing_total(&other.sizing));
+	}
+	layout->team = taken;
+	return status ? status : read_with(request, layout, model);
+}
+
 static int read_model(const struct request *request, const struct agreed *agreed,
-		      struct model *model)
+		      struct model *model, struct shard_sizes *sizes)
 {
 	const struct zero_settings *settings = &request->settings;
 	struct model_layout layout = {
@@ -258,10 +344,8 @@ static int read_model(const struct request *request, const struct agreed *agreed
 		.states_8bit = settings->value[ZERO_OPT_STATES].number == ZERO_STATES_8BIT,
 	};
 
-	if (!model_read(request->model, &layout, model))
-		return 0;
-	print_error("--model: %s", zero_last_error());
-	return EXIT_FAILURE;
+	return layout.stage == 3 ? read_sharded(request, agreed, &layout, model, sizes)
+				 : read_with(request, &layout, model);
 }
 
 int show_plan(FILE *out, const struct plan *plan, struct request *request)
@@ -270,7 +354,8 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 	bool has_survey = plan->has_plugin && job && *job;
 	struct survey survey = {0};
 	struct model model, *known = NULL;
-	struct agreed agreed;
+	struct shard_sizes sizes = {0};
+	struct agreed agreed = {0};
 	int status = has_survey ? survey_run(&survey, plan) : 0;
 
 	if (status)
@@ -295,7 +380,7 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 	}
 	if (request->model) {
 		known = &model;
-		status = read_model(request, &agreed, known);
+		status = read_model(request, &agreed, known, &sizes);
 		if (status)
 			goto out;
 	}
@@ -306,11 +391,16 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 		print_agreed(out, &agreed,
 			     tier_name(&request->settings, known, agreed.budget,
 				       agreed.budget_known, agreed.chunk));
-	if (known)
+	if (known) {
+		print_shard_sizes(out, &sizes,
+				  known->sizing.team ? known->sizing.team : agreed.world);
 		print_model(out, known, &agreed,
 			    request->settings.value[ZERO_OPT_GATHER_DTYPE].number);
+	}
 	plan_print_script(out, plan);
 out:
+	free(sizes.size);
+	free(agreed.node_ranks);
 	survey_clear(&survey);
 	return status;
 }

@@ -217,7 +217,7 @@ compare 1 "${all[@]}"
 if have mpi; then
 	compare 2 "${all[@]}" "stage=3 allgather=single share=1"
 	# as if the ranks were on two nodes, or each on its own
-	compare 4 stage={0,1,2,3}\ share={1,2}
+	compare 4 stage={0,1,2,3}\ share={1,2} stage=3\ shard={1,2}\ share={0,1,2}
 	compare 3 "${all[@]}"
 fi
 line '# shared memory: by all 3 ranks'
@@ -300,3 +300,39 @@ budget $((total + (flat + 4) / 5))
 has "$out" ', flatten distributed'
 budget $((total + flat / 5))
 has "$out" ', flatten host'
+
+# How many ranks store a copy: the fewest with whose part a rank's bytes fit, of 1, a node and all.
+# copies BUDGET SIZE: with such a budget so many do
+copies() {
+	for node in n1 n1 n2 n2; do
+		echo "$node $(resolved 3 $((80 * gib)) "$1" auto gpus=1)"
+	done >"$scratch/nodes"
+	SLURM_JOB_ID=7 run "$ZERORUN" --plan --model="$model" --zero-shard=auto program
+	is "$status" 0
+	is "$(tr -s ' ' <"$scratch/out" | sed -n 's/^# \([0-9]*\) .* <-$/\1/p')" "$2"
+}
+# needs SIZE: into $needs, the bytes of a rank then
+needs() {
+	needs=$(tr -s ' ' <"$scratch/out" | sed -nE "s/^# $1 [0-9.]+[KMG] ([0-9]+)( <-)?\$/\1/p")
+	[[ $needs ]] || fail "no line of $1 ranks: $(shown)"
+}
+copies $((76 * gib)) 1
+line '# at stage 3 each of 4 ranks needs at most, without activations'
+line '# of which each 1 store a copy between them'
+is "$(grep -cE '^# (1|2|4) .*[0-9]( *<-)?$' "$scratch/out")" 3
+needs 1 && one=$needs
+needs 2 && two=$needs
+needs 4 && four=$needs
+# a copy of each rank needs no memory for gathers, and that is more than half of this model
+((two > one && one > four)) || fail "1, 2 and 4 ranks need $one, $two and $four bytes"
+copies "$one" 1
+is "$(tr -s ' ' <"$scratch/out" | sed -n 's/^# total .* //p')" "$one"
+copies $((one - 1)) 4
+has_not "$out" 'store a copy between them'
+copies $((four - 1)) 4
+has "$out" '# does not fit: 1 more than the budget of n1'
+SLURM_JOB_ID=7 run "$ZERORUN" --plan --model="$model" --zero-shard=node program
+line '# of which each 2 store a copy between them'
+SLURM_JOB_ID=7 run "$ZERORUN" --plan --model="$model" --zero-shard=3 program
+is "$status" 1
+has "$err" 'shard is 3, which does not divide the 4 ranks of the job'

@@ -278,7 +278,8 @@ static void train(const char *path, const char *options)
 	bool cut;
 
 	open_model(&m, options);
-	cut = zero_world(m.job) > 1 && strcmp(zero_setting(m.job, "stage"), "0") != 0;
+	cut = zero_world(m.job) > 1 && strcmp(zero_setting(m.job, "stage"), "0") != 0 &&
+	      strcmp(zero_setting(m.job, "shard"), "1") != 0;
 	forward(&m);
 	backward(&m);
 	ok(zero_step(m.job, &adamw, NULL));
@@ -288,11 +289,13 @@ static void train(const char *path, const char *options)
 	if (cut) {
 		make_gradients(&m, SECOND);
 		make_gradients(&m, WTE);
+		ok(zero_reduce(m.group[SECOND]));
+		ok(zero_reduce(m.group[WTE]));
 	}
 	ok(zero_release(m.group[WTE]));
 	ok(zero_release(m.group[SECOND]));
-	print_held(m.job, options);
 	ok(zero_step(m.job, &adamw, NULL));
+	print_held(m.job, options);
 	ok(zero_export(m.job, path));
 	ok(zero_close(m.job));
 }
