@@ -26,6 +26,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/frameworks.py \
 	python/tests/harness.py \
 	python/tests/loading.py \
+	python/tests/mesh.py \
 	python/tests/models.py \
 	python/tests/optimizers.py \
 	python/tests/refused.py \

@@ -113,6 +113,12 @@ class FullyShardedModule(FSDPModule):
         for group in self._groups(recurse):
             group.sync = requires_gradient_sync
 
+    def set_requires_all_reduce(self, requires_all_reduce, *, recurse=True):
+        """While it is off, gradients are summed over the ranks that store one copy alone, and over all by
+        the first backward after it. It matters where copies are replicated."""
+        for group in self._groups(recurse):
+            group.all_reduce = requires_all_reduce
+
     def set_gradient_divide_factor(self, factor):
         for group in self._groups(recurse=False):
             group.divide = factor
@@ -202,8 +208,14 @@ def check(module, *, mesh=None, reshard_after_forward=None, mp_policy=None, offl
     for name, value in others.items():
         if value is not None:
             raise NotImplementedError(f"{name} is not supported")
-    if mesh is not None and mesh.ndim != 1:
-        raise NotImplementedError("a mesh of two dimensions (HSDP) is not supported")
+    if mesh is not None and mesh.ndim > 2:
+        raise ValueError(
+            f"the mesh has {mesh.ndim} dimensions: one to shard over, or two to replicate and to shard over"
+        )
+    if mesh is not None and mesh.ndim == 2 and mesh.mesh.flatten().tolist() != list(range(mesh.size())):
+        raise NotImplementedError(
+            f"a mesh whose ranks are {mesh.mesh.tolist()} is not supported: those of a row must follow each other"
+        )
     if mesh is not None and dist.is_initialized() and mesh.size() != dist.get_world_size():
         raise NotImplementedError("a mesh of some of the ranks is not supported")
     # Everything is in the memory of CPUs.
@@ -230,6 +242,20 @@ def check(module, *, mesh=None, reshard_after_forward=None, mp_policy=None, offl
     return modules, policy
 
 
+def _take_mesh(mesh):
+    """Of two dimensions, replicas and shards, it is what --zero-shard is."""
+    if mesh is None:
+        return
+    if mesh.size() != _job.mesh.size():
+        raise NotImplementedError("a mesh of some of the ranks is not supported")
+    shard = mesh.size(1) if mesh.ndim == 2 else None
+    if _job.groups and shard != _job.shard:
+        raise ValueError("fully_shard was called with another mesh before: all groups have the same")
+    if shard != _job.shard:
+        _zero.set_shard(shard)
+        _job.shard = shard
+
+
 def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None,
                 offload_policy=None, ignored_params=None, **others):
     """Shards the parameters of a module, or of a list of modules, that no earlier call has. Call it
@@ -240,8 +266,7 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None
         offload_policy=offload_policy, ignored_params=ignored, **others,
     )
     init()
-    if mesh is not None and mesh.size() != _job.mesh.size():
-        raise NotImplementedError("a mesh of some of the ranks is not supported")
+    _take_mesh(mesh)
     group = Group(_job, modules, policy, reshard_after_forward, ignored)
     _job.groups.append(group)
     for m in {m: None for p in group.params for m, _ in p.places}:

@@ -79,7 +79,7 @@ class Group:
         # By direction, forward and backward: the group that was gathered after this one the last
         # time, and the groups that the program wants to be prefetched instead.
         self.followed, self.wanted = [None, None], [None, None]
-        self.sync = True
+        self.sync = self.all_reduce = True
         self.divide = None
         self.to_run = set()
         self.params = self._collect(ignored)
@@ -289,11 +289,13 @@ class Job:
         self.backward = self.stepping = False
         self.last = None  # the group that was gathered last in this forward or backward pass
         self.stage = 3
+        self.shard = None  # ranks that store a copy, if a mesh says it
+        self.replicated = False  # in a grid: other ranks store what this one owns, too
         self.stopping = False  # what the last step was told of signals
         self.steps = 0  # that were taken, for the names of checkpoints
 
     def may_write(self):
-        return self.stepping or self.stage == 3
+        return self.stepping or (self.stage == 3 and not self.replicated)
 
     def lay_out(self):
         new = self.groups[self.laid_out :]
@@ -329,7 +331,10 @@ class Job:
         )
         _zero.layout()
         self.laid_out = len(self.groups)
-        sends = self.stage == 3 and int(_zero.setting("share")) < _zero.place()[1]
+        if self.stage == 3:
+            ranks = int(_zero.setting("shard"))
+            self.replicated = ranks < _zero.place()[1]
+        sends = self.stage == 3 and int(_zero.setting("share")) < ranks
         for group in new:
             as_dtype = group.policy.param_dtype
             casts = as_dtype and any(p.original.dtype != as_dtype for p in group.params)
@@ -340,16 +345,15 @@ class Job:
 
     def _take(self, group, p):
         cut, dtype = p.cut, p.original.dtype
-        cuts = _zero.cuts(p.handle)
-        data, first = _zero.shard(p.handle)
-        rank = _zero.place()[0]
-        if data is None or cuts[rank] == cuts[rank + 1]:
+        cut.ranges = _zero.owned(group.handle, p.handle)
+        data, stored_first = _zero.shard(p.handle)
+        first, end = cut.range
+        if data is None or first == end:
             local = torch.empty(0, dtype=dtype, device="cpu")
         else:
             stored = torch.from_dlpack(Capsule(data))
-            local = stored[cuts[rank] - first : cuts[rank + 1] - first]
+            local = stored[first - stored_first : end - stored_first]
         p.sharded._local_tensor = local
-        cut.cuts = cuts
         if p.original.device.type != "meta":
             values = p.original.detach().contiguous()
             _zero.load_from(p.handle, values.data_ptr())
@@ -403,13 +407,17 @@ class Job:
             if any_rank[at]:
                 group.reduce()
             at += 1 + len(group.params)
+        summed = [g for g in synced if g.all_reduce]
+        if self.replicated:
+            _zero.reduce_replicas([g.handle for g in summed])
         at = 0
         for group in synced:
             at += 1
             for p in group.params:
-                p.flag = False
-                if any_rank[at] and p.trainable:
-                    self._add(group, p, world)
+                if group.all_reduce or not self.replicated:
+                    p.flag = False
+                    if any_rank[at] and p.trainable:
+                        self._add(group, p, world)
                 at += 1
 
     @staticmethod

@@ -47,14 +47,13 @@ class Cut:
 
     def __init__(self, name, shape, stride, mesh):
         self.name, self.shape, self.stride, self.mesh = name, shape, stride, mesh
-        self.cuts = None  # [world + 1], once the groups are laid out
+        self.ranges = None  # [world]: (first, end), once the groups are laid out
         self.job = self.param = None  # see _hooks
         self.parameter = None  # the FlatShard that is the module's
 
     @property
     def range(self):
-        rank = self.mesh.get_local_rank()
-        return self.cuts[rank], self.cuts[rank + 1]
+        return self.ranges[self.mesh.get_local_rank()]
 
     def slice(self, full):
         first, last = self.range
@@ -82,11 +81,11 @@ class Cut:
         return self
 
     def __getstate__(self):
-        return {k: getattr(self, k) for k in ("name", "shape", "stride", "mesh", "cuts")}
+        return {k: getattr(self, k) for k in ("name", "shape", "stride", "mesh", "ranges")}
 
     def __setstate__(self, state):
         self.__init__(*(state[k] for k in ("name", "shape", "stride", "mesh")))
-        self.cuts = state["cuts"]
+        self.ranges = state["ranges"]
 
 
 def _rectangles(shape, first, last):
@@ -135,12 +134,12 @@ class FlatShard(DTensor):
         world = cut.mesh.size()
         if world == 1:
             return local.clone().reshape(cut.shape)
-        counts = [b - a for a, b in zip(cut.cuts, cut.cuts[1:])]
-        mine = local.new_zeros(max(counts))
+        mine = local.new_zeros(max(end - first for first, end in cut.ranges))
         mine[: local.numel()] = local
-        parts = [torch.empty_like(mine) for _ in counts]
+        parts = [torch.empty_like(mine) for _ in cut.ranges]
         dist.all_gather(parts, mine, group=cut.mesh.get_group())
-        return torch.cat([p[:n] for p, n in zip(parts, counts)]).reshape(cut.shape)
+        in_order = sorted(zip(cut.ranges, parts), key=lambda part: part[0])
+        return torch.cat([p[: end - first] for (first, end), p in in_order]).reshape(cut.shape)
 
     def redistribute(self, device_mesh=None, placements=None, **_):
         if placements is None or any(not p.is_replicate() for p in placements):
@@ -215,7 +214,7 @@ def be_dispatched(mesh):
     """Torch before 2.15 computes with each DTensor in C++, also where __torch_dispatch__ is another: the
     rules that it looks for first are one for all operations then."""
     cut = Cut("", (0,), (1,), mesh)
-    cut.cuts = [0] * (mesh.size() + 1)
+    cut.ranges = [(0, 0)] * mesh.size()
     if isinstance(FlatShard.wrap(torch.empty(0), cut).detach(), FlatShard):
         return
     from torch._library.simple_registry import GenericTorchDispatchRuleHolder as Rules
@@ -230,7 +229,7 @@ def be_dispatched(mesh):
 
 def _ready(tensor):
     cut = tensor._cut
-    if cut.cuts is None:
+    if cut.ranges is None:
         cut.job.lay_out()
 
 
@@ -359,7 +358,7 @@ def _check_writable(tensor):
     if own is not None and tensor._local_tensor.data_ptr() == own._local_tensor.data_ptr():
         if tensor._local_tensor.numel() and not cut.job.may_write():
             raise NotImplementedError(
-                f"{cut.name} is changed outside of an optimizer's step, which needs stage 3"
+                f"{cut.name} is changed outside of an optimizer's step, which needs stage 3 and one copy"
             )
 
 

@@ -91,6 +91,21 @@ static PyObject *py_gradient_shard(PyObject *self, PyObject *args)
 	return zero_py_tensor(data, ZERO_F32, 1, &count);
 }
 
+static PyObject *py_reduce_replicas(PyObject *self, PyObject *args)
+{
+	zero_group **groups;
+	zero_status status;
+	PyObject *list;
+	size_t count;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O", &list) || !zero_py_to_groups(list, &groups, &count))
+		return NULL;
+	WAIT(zero_reduce_replicas(zero_py_job, groups, count));
+	PyMem_Free(groups);
+	return zero_py_status(status);
+}
+
 static PyObject *py_step_begin(PyObject *self, PyObject *args)
 {
 	zero_group **groups;
@@ -227,6 +242,7 @@ PyMethodDef zero_py_train_methods[] = {
 	{"gradient", py_gradient, METH_VARARGS, NULL},
 	{"reduce", py_reduce, METH_VARARGS, NULL},
 	{"gradient_shard", py_gradient_shard, METH_VARARGS, NULL},
+	{"reduce_replicas", py_reduce_replicas, METH_VARARGS, NULL},
 	{"step_begin", py_step_begin, METH_VARARGS, NULL},
 	{"step_end", py_step_end, METH_NOARGS, NULL},
 	{"stop_on", py_stop_on, METH_VARARGS, NULL},

@@ -317,6 +317,17 @@ static PyObject *py_traffic(PyObject *self, PyObject *args)
 
 /* ---- groups and parameters ------------------------------------------------------------------- */
 
+/* set_shard(ranks) */
+static PyObject *py_set_shard(PyObject *self, PyObject *args)
+{
+	int ranks;
+
+	(void)self;
+	if (!PyArg_ParseTuple(args, "i", &ranks) || !zero_py_has_job())
+		return NULL;
+	return zero_py_status(zero_set_shard(zero_py_job, ranks));
+}
+
 static PyObject *py_group_new(PyObject *self, PyObject *args)
 {
 	const char *name;
@@ -385,27 +396,30 @@ static PyObject *py_layout(PyObject *self, PyObject *args)
 	return zero_py_status(status);
 }
 
-static PyObject *py_cuts(PyObject *self, PyObject *args)
+/* owned(group, param): [(first element, end)] of what each rank owns */
+static PyObject *py_owned(PyObject *self, PyObject *args)
 {
+	zero_group *group;
 	zero_param *param;
-	PyObject *list;
-	size_t count = (size_t)zero_world(zero_py_job) + 1, *cuts;
+	PyObject *list = NULL;
+	size_t world = (size_t)zero_world(zero_py_job), *cuts;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&", zero_py_to_param, &param))
+	if (!PyArg_ParseTuple(args, "O&O&", zero_py_to_group, &group, zero_py_to_param, &param))
 		return NULL;
-	cuts = PyMem_Calloc(count, sizeof(*cuts));
+	cuts = PyMem_Calloc(world + 1, sizeof(*cuts));
 	if (!cuts)
 		return PyErr_NoMemory();
-	list = zero_param_cuts(param, cuts) ? zero_py_fail() : PyList_New(0);
-	for (size_t i = 0; list && i < count; i++) {
-		PyObject *cut = PyLong_FromSize_t(cuts[i]);
+	list = zero_param_cuts(param, cuts) ? zero_py_fail() : PyList_New((Py_ssize_t)world);
+	for (size_t i = 0; list && i < world; i++) {
+		int rank = zero_shard_owner(group, (int)i);
+		PyObject *range =
+			Py_BuildValue("(nn)", (Py_ssize_t)cuts[i], (Py_ssize_t)cuts[i + 1]);
 
-		if (!cut || PyList_Append(list, cut)) {
+		if (!range || PyList_SetItem(list, rank, range)) {
 			Py_DecRef(list);
 			list = NULL;
 		}
-		Py_DecRef(cut);
 	}
 	PyMem_Free(cuts);
 	return list;
@@ -458,11 +472,12 @@ static PyMethodDef methods[] = {
 	{"exchange", py_exchange, METH_VARARGS, NULL},
 	{"memory", py_memory, METH_NOARGS, NULL},
 	{"traffic", py_traffic, METH_NOARGS, NULL},
+	{"set_shard", py_set_shard, METH_VARARGS, NULL},
 	{"group_new", py_group_new, METH_VARARGS, NULL},
 	{"group_gradient_dtype", py_group_gradient_dtype, METH_VARARGS, NULL},
 	{"param_new", py_param_new, METH_VARARGS, NULL},
 	{"layout", py_layout, METH_NOARGS, NULL},
-	{"cuts", py_cuts, METH_VARARGS, NULL},
+	{"owned", py_owned, METH_VARARGS, NULL},
 	{"shard", py_shard, METH_VARARGS, NULL},
 	{"address", py_address, METH_VARARGS, NULL},
 	{NULL, NULL, 0, NULL},

@@ -30,7 +30,7 @@ def plain():
         torch.testing.assert_close(state[key].full_tensor(), value, rtol=2e-4, atol=2e-4)
     # And back, from whole values.
     more = {k: v + 1 for k, v in single.state_dict().items()}
-    if os.environ.get("ZERO_STAGE", "3") == "3":
+    if os.environ.get("ZERO_STAGE", "3") == "3" and "ZERO_SHARD" not in os.environ:
         model.load_state_dict(more)
         for key, value in more.items():
             torch.testing.assert_close(model.state_dict()[key].full_tensor(), value)

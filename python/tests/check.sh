@@ -58,7 +58,12 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	mkdir "$scratch/steps"
 	run 2 steps "$scratch/steps"
 	run alone steps "$scratch/steps" read
+	ZERO_SHARD=1 long 2 checkpoint restore "$scratch/saved"
 	run 2 tensors
+	# A copy of the model for each team of ranks.
+	run 2 mesh
+	long 4 mesh
+	ZERO_SHARD=1 long 2 cases
 	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
 	mkdir "$scratch/dcp"
 	run 2 dcp stock save "$scratch/dcp"
