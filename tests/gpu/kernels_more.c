@@ -172,7 +172,7 @@ static void groups_by(const struct zero_step_state *state, const struct array *s
 		.state = (const struct zero_step_state *)(const void *)state_at->data,
 		.count = count,
 		.beta1 = unit(),
-		.beta2 = 1 - 1e-3F * unit()};
+		.beta2 = 1 - 1e-3F * (0.01F + unit())}; /* less than 1, which is refused */
 	struct array groups;
 
 	for (size_t i = 0; i < count; i++)
