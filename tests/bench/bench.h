@@ -41,6 +41,7 @@ void bench_reduce(struct bench *bench);
 void bench_adamw(struct bench *bench);
 void bench_step(struct bench *bench);
 void bench_cores(struct bench *bench);
+void bench_copies(struct bench *bench);
 void bench_save(struct bench *bench);
 void bench_restore(struct bench *bench);
 void bench_small(struct bench *bench);

@@ -23,6 +23,7 @@ static const char reduce[] = "reduce";
 static const char flatten_device[] = "flatten, tensors on the device";
 static const char flatten_host[] = "flatten, tensors on the host";
 static const char step[] = "step";
+static const char copies[] = "copies, and Muon";
 static const char save[] = "save";
 static const char save_background[] = "save in the background";
 static const char restore[] = "restore";
@@ -113,6 +114,9 @@ const struct goal goals[] = {
 	{step, "step: beyond its states, VmHWM", 2, "<= 16"},
 	{step, "step: bytes sent in all", 2, "= 0"},
 	{step, "step: elements a second over kernels of norm and AdamW", 2, ">= 0.95"},
+
+	{copies, "a copy on each rank: bytes sent for an element, of 3 micro-batches", 2, "<= 6.05"},
+	{copies, "Muon: bytes sent in all", 2, "<= 1.025"},
 
 	{save, "save: bandwidth over dd to the same folder", 4, ">= 0.9"},
 	{save, "save: beyond what is saved, VmHWM", 4, "<= 16"},

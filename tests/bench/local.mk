@@ -13,6 +13,7 @@ tests_bench_bench_SOURCES = \
 	lib/backend/workers.c \
 	tests/bench/bench.c \
 	tests/bench/bench.h \
+	tests/bench/copies.c \
 	tests/bench/downcast.c \
 	tests/bench/flatten.c \
 	tests/bench/gather.c \

@@ -125,6 +125,7 @@ measure_both reduce 1 2 4 8
 measure adamw 1
 measure cores 1
 measure step 2
+! have cblas || ZERO_SHARE=1 measure copies 2
 measure small 2 4
 folder=$memory measure save 4
 folder=$memory measure restore 4 3

@@ -9,7 +9,7 @@ scratch
 mkdir "$scratch/out"
 subjects="gather step" most=2
 if [[ ${ZERO_TEST_LONG-} ]]; then
-	subjects="partition sources load flatten gather downcast reduce adamw cores step save restore" most=4
+	subjects="partition sources load flatten gather downcast reduce adamw cores step copies save restore" most=4
 fi
 BENCH_SCALE=0.002 BENCH_MOST_RANKS=$most BENCH_ONLY=$subjects \
 	BENCH_OUT=$scratch/out SOURCE_DATE_EPOCH=0 timeout 300 bash "$top_srcdir/tests/bench/run.sh" \
