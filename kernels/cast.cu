@@ -93,6 +93,8 @@ ZERO_INLINE void cast_equal(const zero_device_cast &args)
 		break;
 	case ZERO_U8:
 	case ZERO_BOOL:
+	case ZERO_F8_E4M3:
+	case ZERO_F8_E5M2:
 		cast_same<uint8_t>(args);
 		break;
 	default:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Converts elements of one storage type to another, block by block in the cache. f32, f16 and bf16
- * use the cast kernel, and f64 does by way of f32. Integers go by way of i64.
+ * use the cast kernel, and f64 and f8 go by way of f32. Integers go by way of i64.
  */
 #include <math.h>
 #include <string.h>
@@ -10,9 +10,25 @@
 
 enum { BLOCK = 1024 }; /* elements */
 
+static bool is_f8(zero_dtype dtype)
+{
+	return dtype == ZERO_F8_E4M3 || dtype == ZERO_F8_E5M2;
+}
+
+/* Of those that the cast kernel knows. */
+static bool is_cast(zero_dtype dtype)
+{
+	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
+}
+
+static size_t cast_size(zero_dtype dtype)
+{
+	return dtype == ZERO_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
 static bool is_float(zero_dtype dtype)
 {
-	return dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16 || dtype == ZERO_F64;
+	return is_cast(dtype) || dtype == ZERO_F64 || is_f8(dtype);
 }
 
 static bool is_integer(zero_dtype dtype)
@@ -46,37 +62,45 @@ static float narrow_to_odd(double x)
 	return f;
 }
 
-static void from_f64(const struct zero_kernels *kernels, zero_dtype to, char *out, const double *in,
-		     size_t count)
+static void to_f32(const struct zero_kernels *kernels, float *out, zero_dtype from, const void *in,
+		   size_t at, size_t count)
+{
+	if (is_f8(from))
+		zero_f8_widen(from, out, (const uint8_t *)in + at, count);
+	else if (from != ZERO_F64)
+		kernels->cast(ZERO_F32, out, from, (const char *)in + at * cast_size(from), count);
+	else
+		for (size_t i = 0; i < count; i++)
+			out[i] = narrow_to_odd(((const double *)in)[at + i]);
+}
+
+static void from_f32(const struct zero_kernels *kernels, zero_dtype to, void *out, size_t at,
+		     const float *in, size_t count)
+{
+	if (is_f8(to))
+		zero_f8_narrow(to, (uint8_t *)out + at, in, count);
+	else if (to != ZERO_F64)
+		kernels->cast(to, (char *)out + at * cast_size(to), ZERO_F32, in, count);
+	else
+		for (size_t i = 0; i < count; i++)
+			((double *)out)[at + i] = (double)in[i];
+}
+
+static void floats(const struct zero_kernels *kernels, zero_dtype to, void *out, zero_dtype from,
+		   const void *in, size_t count)
 {
 	float block[BLOCK];
 
-	if (to == ZERO_F32) {
+	if (to == ZERO_F32 && from == ZERO_F64) {
 		for (size_t i = 0; i < count; i++)
-			((float *)(void *)out)[i] = (float)in[i];
+			((float *)out)[i] = (float)((const double *)in)[i];
 		return;
 	}
 	for (size_t at = 0; at < count; at += BLOCK) {
 		const size_t n = count - at < BLOCK ? count - at : BLOCK;
 
-		for (size_t i = 0; i < n; i++)
-			block[i] = narrow_to_odd(in[at + i]);
-		kernels->cast(to, out + at * sizeof(uint16_t), ZERO_F32, block, n);
-	}
-}
-
-static void to_f64(const struct zero_kernels *kernels, double *out, zero_dtype from, const char *in,
-		   size_t count)
-{
-	const size_t size = from == ZERO_F32 ? sizeof(float) : sizeof(uint16_t);
-	float block[BLOCK];
-
-	for (size_t at = 0; at < count; at += BLOCK) {
-		const size_t n = count - at < BLOCK ? count - at : BLOCK;
-
-		kernels->cast(ZERO_F32, block, from, in + at * size, n);
-		for (size_t i = 0; i < n; i++)
-			out[at + i] = (double)block[i];
+		to_f32(kernels, block, from, in, at, n);
+		from_f32(kernels, to, out, at, block, n);
 	}
 }
 
@@ -141,13 +165,11 @@ static bool integers(zero_dtype to, void *out, zero_dtype from, const void *in, 
 bool zero_convert(const struct zero_kernels *kernels, zero_dtype to, void *out, zero_dtype from,
 		  const void *in, size_t count, size_t *bad)
 {
-	if (to == from || (is_float(to) && is_float(from) && to != ZERO_F64 && from != ZERO_F64))
+	if (to == from || (is_cast(to) && is_cast(from)))
 		kernels->cast(to, out, from, in, count);
 	else if (is_integer(to))
 		return integers(to, out, from, in, count, bad);
-	else if (to == ZERO_F64)
-		to_f64(kernels, out, from, in, count);
 	else
-		from_f64(kernels, to, out, in, count);
+		floats(kernels, to, out, from, in, count);
 	return true;
 }

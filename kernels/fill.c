@@ -38,6 +38,7 @@ void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value)
 	const uint8_t u8 = (uint8_t)to_integer(value, 0, 0x1p8);
 	const uint8_t truth = value != 0;
 	uint16_t half;
+	uint8_t f8;
 
 	switch (dtype) {
 	case ZERO_F64:
@@ -50,6 +51,11 @@ void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value)
 	case ZERO_BF16:
 		zero_convert(&zero_kernels_scalar, dtype, &half, ZERO_F64, &value, 1, NULL);
 		repeat(out, &half, sizeof(half), count);
+		break;
+	case ZERO_F8_E4M3:
+	case ZERO_F8_E5M2:
+		zero_convert(&zero_kernels_scalar, dtype, &f8, ZERO_F64, &value, 1, NULL);
+		repeat(out, &f8, sizeof(f8), count);
 		break;
 	case ZERO_I64:
 		repeat(out, &i64, sizeof(i64), count);

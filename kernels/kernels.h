@@ -100,9 +100,12 @@ const char *zero_kernels_isa(size_t i);
  */
 void zero_fill_constant(zero_dtype dtype, void *out, size_t count, double value);
 
-/* Whether zero_convert knows the pair: both of f32, f16, bf16 and f64, or both of i64, i32, u8 and
-   bool. */
+/* Whether zero_convert knows the pair: both of f32, f16, bf16, f64 and f8, or both of i64, i32, u8
+   and bool. */
 bool zero_convertible(zero_dtype to, zero_dtype from);
+/* Between f32 and a type of f8, rounded as zero_load says. */
+void zero_f8_widen(zero_dtype from, float *out, const uint8_t *in, size_t count);
+void zero_f8_narrow(zero_dtype to, uint8_t *out, const float *in, size_t count);
 /*
  * out[i] = in[i] for a convertible pair; equal types are copied bit by bit. Floating values are
  * rounded once, as by cast. Integers must fit exactly, and into a bool only 0 and 1 do: else it

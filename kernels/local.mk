@@ -27,6 +27,7 @@ noinst_HEADERS += \
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
 kernels_libkernels_la_SOURCES = \
 	kernels/convert.c \
+	kernels/f8.c \
 	kernels/dispatch.c \
 	kernels/dynamic_map.c \
 	kernels/fill.c \

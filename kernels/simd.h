@@ -153,6 +153,8 @@ static inline size_t vec_dtype_size(zero_dtype dtype)
 		return 2;
 	case ZERO_U8:
 	case ZERO_BOOL:
+	case ZERO_F8_E4M3:
+	case ZERO_F8_E5M2:
 		return 1;
 	case ZERO_DTYPE_PARAM:
 	case ZERO_DTYPE_DEFAULT:

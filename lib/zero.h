@@ -139,6 +139,10 @@ typedef enum zero_dtype {
 	ZERO_I32,
 	ZERO_U8,
 	ZERO_BOOL,
+	/* 8 bits, of which 4 or 5 are the exponent's: these are stored, gathered as they are, and
+	   converted when they are loaded. */
+	ZERO_F8_E4M3,
+	ZERO_F8_E5M2,
 	ZERO_DTYPE_DEFAULT, /* as an argument of a gather: the setting gather_dtype */
 } zero_dtype;
 
@@ -488,8 +492,9 @@ typedef struct zero_source {
 	uint64_t seed;
 	zero_fill_callback fill;
 	void *context;
-	bool transpose; /* of a tensor: it is [n, m] where the parameter is [m, n] */
-	bool convert;   /* of a tensor: it may be of another dtype, see zero_load */
+	bool transpose;           /* of a tensor: it is [n, m] where the parameter is [m, n] */
+	bool convert;             /* of a tensor: it may be of another dtype, see zero_load */
+	const zero_tensor *scale; /* of a converted tensor of f8, see zero_load; NULL: none */
 } zero_source;
 
 zero_source zero_from_file(const zero_tensor *tensor);
@@ -514,12 +519,18 @@ zero_source zero_from_callback(zero_fill_callback fill, void *context);
  * Element i of a random parameter p depends on (seed, the name of p, i) alone: Philox 4x32-10
  * (Salmon et al., SC11).
  *
- * With `convert`, a tensor of f32, f16, bf16 or f64 may fill a parameter of any of these types,
- * rounded once to nearest even: values beyond the range become infinite, and a NaN stays a NaN. A
- * tensor of i64, i32, u8 or bool may fill a parameter of any of those types; an integer that does
- * not fit is ZERO_E_FORMAT. With `transpose`, the matrix is transposed. Both work in tiles, through
- * two buffers of at most 1 MiB and `stream_chunk`, and each rank still reads its own elements only.
+ * With `convert`, a tensor of f32, f16, bf16, f64 or f8 may fill a parameter of any of these types,
+ * rounded once to nearest even: values beyond the range become infinite, or NaN in f8_e4m3, which has
+ * no infinity, and a NaN stays a NaN. A tensor of i64, i32, u8 or bool may fill a parameter of any
+ * of those types; an integer that does not fit is ZERO_E_FORMAT. With `transpose`, the matrix is
+ * transposed. Both work in tiles, through two buffers of at most 1 MiB and `stream_chunk`, and each rank still reads its own elements only.
+ *
+ * With `scale`, a matrix of f8 is multiplied by a scale for each block of ZERO_SCALE_BLOCK rows and as
+ * many columns, in f32, and then rounded to the parameter's type: DeepSeek-V3's weight_scale_inv
+ * (arXiv 2412.19437). The scales are a matrix of floats, with one row for each such rows that the
+ * matrix in the file begins.
  */
+#define ZERO_SCALE_BLOCK 128
 zero_status zero_load(zero_param *param, const zero_source *source);
 /*
  * COLLECTIVE. Loads params[i] from sources[i]. Parameters that come from different ranks are
@@ -588,6 +599,9 @@ typedef struct zero_load_model_report {
  * The ranks agree once on names, shapes and types, before anything is changed, and then after every
  * 32 pieces of `stream_chunk`, at most 1 GiB. So an error on one rank soon ends the load on all
  * ranks. After an error during the load, the values of the parameters are undefined.
+ *
+ * A tensor "X" of f8 that fills a parameter of another type is multiplied by the scales of a tensor
+ * "X_scale_inv", if the files have one, see zero_load.
  *
  * The files may have a tied parameter under its own name, under its alias's, or under both. An
  * alias is neither missing nor unexpected, and is read only if its target has no tensor.

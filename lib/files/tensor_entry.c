@@ -13,17 +13,18 @@ static const struct {
 	const char *name;
 	size_t size;
 } dtypes[] = {
-	[ZERO_F32] = {"F32", 4}, [ZERO_F16] = {"F16", 2},   [ZERO_BF16] = {"BF16", 2},
-	[ZERO_F64] = {"F64", 8}, [ZERO_I64] = {"I64", 8},   [ZERO_I32] = {"I32", 4},
-	[ZERO_U8] = {"U8", 1},   [ZERO_BOOL] = {"BOOL", 1},
+	[ZERO_F32] = {"F32", 4},         [ZERO_F16] = {"F16", 2},   [ZERO_BF16] = {"BF16", 2},
+	[ZERO_F64] = {"F64", 8},         [ZERO_I64] = {"I64", 8},   [ZERO_I32] = {"I32", 4},
+	[ZERO_U8] = {"U8", 1},           [ZERO_BOOL] = {"BOOL", 1}, [ZERO_F8_E4M3] = {"F8_E4M3", 1},
+	[ZERO_F8_E5M2] = {"F8_E5M2", 1},
 };
 
-static const char allowed_dtypes[] = "F32, F16, BF16, F64, I64, I32, U8, BOOL";
+static const char allowed_dtypes[] = "F32, F16, BF16, F64, I64, I32, U8, BOOL, F8_E4M3, F8_E5M2";
 
 /* Types of the format that this library does not store. They are no damage, so the message differs. */
 static const char *const foreign_dtypes[] = {
-	"F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2",
-	"F4",      "I8",      "I16",     "U16",         "U32",         "U64",     "C64",
+	"F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2", "F4",
+	"I8",      "I16",         "U16",         "U32",     "U64",     "C64",
 };
 
 static const size_t dtype_count = sizeof(dtypes) / sizeof(*dtypes);

@@ -38,10 +38,10 @@ void zero_source_label(const zero_param *param, const zero_source *source, char 
 
 /* ---- slice.c --------------------------------------------------------------------------------- */
 
-/* Writes elements [first, first + count) of a checked tensor to `out`, in the parameter's type and
-   order. Local. */
-zero_status zero_slice_read(const zero_param *param, const zero_tensor *tensor, bool transpose,
-			    void *out, size_t first, size_t count);
+/* Writes elements [first, first + count) of a checked source, a tensor of a file, to `out`, in the
+   parameter's type and order. Local. */
+zero_status zero_slice_read(const zero_param *param, const zero_source *source, void *out,
+			    size_t first, size_t count);
 /* Closes the file that was read last. */
 void zero_slice_close(zero_job *job);
 

@@ -4,6 +4,7 @@
  * nothing has changed until then. Each rank then reads its own slices in the order of the files'
  * bytes. Ranks agree a few times on the way, not once for each of hundreds of parameters.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +73,29 @@ static struct entry *entry_of(const struct loading *load, const zero_param *para
 	return NULL;
 }
 
+static bool is_f8(zero_dtype dtype)
+{
+	return dtype == ZERO_F8_E4M3 || dtype == ZERO_F8_E5M2;
+}
+
+/* Finds the scales of a tensor that is converted from f8. */
+static zero_status add_scale(struct loading *load, struct entry *entry)
+{
+	const zero_tensor *tensor = entry->source.tensor;
+	char *name;
+
+	if (!tensor || !is_f8(tensor->dtype) || tensor->dtype == entry->param->dtype ||
+	    tensor->ndim != 2 || !entry->source.convert)
+		return ZERO_OK;
+	if (asprintf(&name, "%s_scale_inv", tensor->name) < 0)
+		return no_memory(load);
+	entry->source.scale = load->files->find(load->file, name);
+	if (entry->source.scale)
+		load->used[load->used_count++] = entry->source.scale;
+	free(name);
+	return ZERO_OK;
+}
+
 static void add_param(struct loading *load, zero_param *param)
 {
 	const zero_load_model_options *how = load->how;
@@ -113,11 +137,12 @@ static zero_status find_tensors(struct loading *load)
 {
 	const zero_job *job = load->job;
 	size_t tensors = load->files->count(load->file), params = 0;
+	zero_status status;
 
 	for (size_t g = 0; g < job->model->group_count; g++)
 		params += job->model->groups[g]->param_count;
 	load->entries = calloc(params + 1, sizeof(*load->entries));
-	load->used = calloc(params + 1, sizeof(*load->used));
+	load->used = calloc(2 * params + 1, sizeof(*load->used)); /* with scales */
 	load->missing = calloc(params + 1, sizeof(*load->missing));
 	load->unexpected = calloc(tensors + 1, sizeof(*load->unexpected));
 	if (!load->entries || !load->used || !load->missing || !load->unexpected)
@@ -125,9 +150,13 @@ static zero_status find_tensors(struct loading *load)
 	for (size_t g = 0; g < job->model->group_count; g++)
 		for (size_t p = 0; p < job->model->groups[g]->param_count; p++)
 			add_param(load, job->model->groups[g]->params[p]);
-	for (size_t i = 0; i < load->entry_count; i++)
+	for (size_t i = 0; i < load->entry_count; i++) {
 		if (load->entries[i].named && !load->entries[i].source.tensor)
 			load->missing[load->missing_count++] = load->entries[i].param->name;
+		status = add_scale(load, &load->entries[i]);
+		if (status)
+			return status;
+	}
 	qsort(load->used, load->used_count, sizeof(*load->used), by_address);
 	for (size_t i = 0; i < tensors; i++) {
 		const zero_tensor *tensor = load->files->tensor(load->file, i);
@@ -308,6 +337,8 @@ static uint64_t plan_hash(const struct loading *load)
 		hash = zero_hash(&tensor->dtype, sizeof(tensor->dtype), hash);
 		if (tensor->name)
 			hash = zero_hash(tensor->name, strlen(tensor->name) + 1, hash);
+		if (entry->source.scale)
+			hash = zero_hash(&entry->source.scale->dtype, sizeof(zero_dtype), hash);
 	}
 	return hash;
 }

@@ -2,7 +2,7 @@
 /*
  * Reads slices of tensors from files straight to where they are stored. Values that are transposed
  * or converted come by tiles: at most two tiles are allocated, and only the rank that stores a
- * value reads its bytes.
+ * value reads its bytes. Scales of blocks are read whole: they are one of 16384 elements.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +24,7 @@ struct slice {
 	size_t from_size, to_size; /* bytes of an element in the file, and of the parameter */
 	char *tile;                /* values as in the file; NULL: they are read in place */
 	char *converted;           /* NULL: values are converted in place, or not at all */
+	float *scales;             /* [blocks of rows][blocks of columns]; NULL: none */
 	size_t room;               /* elements of a tile */
 	bool convert;
 };
@@ -70,23 +71,20 @@ static zero_status open_file(zero_job *job, const char *path)
 	return ZERO_OK;
 }
 
-/* Reads elements [first, first + count) of the tensor unchanged. */
-static zero_status read_elements(const struct slice *slice, char *out, size_t first, size_t count)
+/* Reads bytes of a tensor, whose file is open, unchanged. */
+static zero_status read_bytes(zero_job *job, const zero_tensor *tensor, const char *name, char *out,
+			      uint64_t first, size_t bytes)
 {
-	const zero_tensor *tensor = slice->tensor;
-	size_t bytes = count * slice->from_size;
 	uint64_t at;
 
-	if (__builtin_add_overflow(tensor->offset, (uint64_t)first * slice->from_size, &at) ||
-	    at > INT64_MAX - bytes)
+	if (__builtin_add_overflow(tensor->offset, first, &at) || at > INT64_MAX - bytes)
 		return zero_fail(ZERO_E_FORMAT,
 				 "%s: tensor '%s' begins at byte %llu, beyond any "
 				 "file",
-				 tensor->path, tensor_name(slice),
-				 (unsigned long long)tensor->offset);
+				 tensor->path, name, (unsigned long long)tensor->offset);
 	while (bytes) {
 		/* Linux reads at most 2 GiB less one page per call. */
-		ssize_t got = pread(slice->job->loader->fd, out, bytes, (off_t)at);
+		ssize_t got = pread(job->loader->fd, out, bytes, (off_t)at);
 
 		if (got < 0 && errno == EINTR)
 			continue;
@@ -97,20 +95,92 @@ static zero_status read_elements(const struct slice *slice, char *out, size_t fi
 			return zero_fail(ZERO_E_FORMAT,
 					 "%s ends at byte %llu, %zu bytes before the end of what "
 					 "tensor '%s' needs",
-					 tensor->path, (unsigned long long)at, bytes,
-					 tensor_name(slice));
+					 tensor->path, (unsigned long long)at, bytes, name);
 		out += got;
 		at += (uint64_t)got;
 		bytes -= (size_t)got;
-		slice->job->bytes_read += (uint64_t)got;
+		job->bytes_read += (uint64_t)got;
 	}
 	return ZERO_OK;
 }
 
+static zero_status read_elements(const struct slice *slice, char *out, size_t first, size_t count)
+{
+	return read_bytes(slice->job, slice->tensor, tensor_name(slice), out,
+			  (uint64_t)first * slice->from_size, count * slice->from_size);
+}
+
+/* Reads all scales, as f32. */
+static zero_status read_scales(struct slice *slice, const zero_tensor *scale)
+{
+	size_t count = scale->shape[0] * scale->shape[1], bytes, bad;
+	zero_job *job = slice->job;
+	zero_status status;
+	char *stored;
+
+	bytes = count * zero_dtype_size(scale->dtype);
+	stored = malloc(bytes + 1);
+	slice->scales = malloc(count * sizeof(float) + 1);
+	if (!stored || !slice->scales)
+		status = zero_fail(ZERO_E_MEMORY, "no memory for the scales of '%s'",
+				   tensor_name(slice));
+	else
+		status = open_file(job, scale->path);
+	if (!status)
+		status = read_bytes(job, scale, scale->name ? scale->name : slice->param->name,
+				    stored, 0, bytes);
+	if (!status)
+		job->ops->convert(job->backend, ZERO_F32, slice->scales, scale->dtype, stored,
+				  count, &bad);
+	free(stored);
+	return status;
+}
+
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Converts the tile. `at` is the tensor's element 0 of the tile, whose rows have `columns`
-   elements. */
+/* Converts elements of the tile that lie in one row of the tensor's, and multiplies them by the scales
+   of their blocks. */
+static void scale_row(const struct slice *slice, char *out, const char *in, size_t count,
+		      size_t row, size_t column)
+{
+	const size_t width = slice->tensor->shape[1];
+	const float *scales =
+		slice->scales + row / ZERO_SCALE_BLOCK * ((width - 1) / ZERO_SCALE_BLOCK + 1);
+	const struct zero_backend_ops *ops = slice->job->ops;
+	struct zero_backend *backend = slice->job->backend;
+	float values[ZERO_SCALE_BLOCK];
+	size_t bad;
+
+	for (size_t at = 0, n; at < count; at += n, column += n) {
+		size_t rest = ZERO_SCALE_BLOCK - column % ZERO_SCALE_BLOCK;
+
+		n = count - at < rest ? count - at : rest;
+		ops->convert(backend, ZERO_F32, values, slice->tensor->dtype, in + at, n, &bad);
+		for (size_t i = 0; i < n; i++)
+			values[i] *= scales[column / ZERO_SCALE_BLOCK];
+		ops->convert(backend, slice->param->dtype, out + at * slice->to_size, ZERO_F32,
+			     values, n, &bad);
+	}
+}
+
+/* `at` is the tensor's element 0 of the tile, whose rows have `columns` elements; with one row these
+   may be of several of the tensor's. */
+static void convert_scaled(const struct slice *slice, char *out, size_t count, size_t at,
+			   size_t columns)
+{
+	const size_t width = slice->tensor->shape[1];
+
+	for (size_t done = 0, n; done < count; done += n) {
+		size_t element = columns == count ? at + done : at + done / columns * width;
+		size_t rest = columns == count ? width - element % width : columns;
+
+		n = count - done < rest ? count - done : rest;
+		scale_row(slice, out + done * slice->to_size, slice->tile + done, n,
+			  element / width, element % width);
+	}
+}
+
+/* Converts the tile, likewise. */
 static zero_status convert(const struct slice *slice, void *out, size_t count, size_t at,
 			   size_t columns)
 {
@@ -118,6 +188,10 @@ static zero_status convert(const struct slice *slice, void *out, size_t count, s
 	const zero_job *job = slice->job;
 	size_t bad = 0, width = tensor->ndim ? tensor->shape[tensor->ndim - 1] : 1;
 
+	if (slice->scales) {
+		convert_scaled(slice, out, count, at, columns);
+		return ZERO_OK;
+	}
 	if (job->ops->convert(job->backend, slice->param->dtype, out, tensor->dtype, slice->tile,
 			      count, &bad))
 		return ZERO_OK;
@@ -255,9 +329,11 @@ static zero_status make_tiles(struct slice *slice, bool transpose, size_t count)
 	return status;
 }
 
-zero_status zero_slice_read(const zero_param *param, const zero_tensor *tensor, bool transpose,
-			    void *out, size_t first, size_t count)
+zero_status zero_slice_read(const zero_param *param, const zero_source *source, void *out,
+			    size_t first, size_t count)
 {
+	const zero_tensor *tensor = source->tensor;
+	bool transpose = source->transpose;
 	zero_job *job = param->group->job;
 	struct slice slice = {
 		.job = job,
@@ -267,17 +343,21 @@ zero_status zero_slice_read(const zero_param *param, const zero_tensor *tensor, 
 		.to_size = zero_dtype_size(param->dtype),
 		.convert = tensor->dtype != param->dtype,
 	};
-	zero_status status;
+	zero_status status = ZERO_OK;
 
 	if (!count)
 		return ZERO_OK;
-	status = open_file(job, tensor->path);
+	if (source->scale)
+		status = read_scales(&slice, source->scale);
+	if (!status)
+		status = open_file(job, tensor->path);
 	if (!status && (transpose || slice.convert))
 		status = make_tiles(&slice, transpose, count);
 	if (!status)
 		status = transpose       ? read_transposed(&slice, out, first, count)
 			 : slice.convert ? read_converted(&slice, out, first, count)
 					 : read_elements(&slice, out, first, count);
+	free(slice.scales);
 	job->ops->free(job->backend, slice.converted);
 	job->ops->free(job->backend, slice.tile);
 	return status;

@@ -62,6 +62,46 @@ static zero_status check_dtype(const zero_param *param, const zero_source *sourc
 					 : "");
 }
 
+static bool is_f8(zero_dtype dtype)
+{
+	return dtype == ZERO_F8_E4M3 || dtype == ZERO_F8_E5M2;
+}
+
+static size_t scale_blocks(size_t elements)
+{
+	return elements / ZERO_SCALE_BLOCK + (elements % ZERO_SCALE_BLOCK != 0);
+}
+
+static zero_status check_scale(const zero_param *param, const zero_source *source)
+{
+	const zero_tensor *tensor = source->tensor, *scale = source->scale;
+	const zero_job *job = param->group->job;
+	char have[256];
+
+	if (!scale)
+		return ZERO_OK;
+	if (!is_f8(tensor->dtype) || tensor->ndim != 2 || tensor->dtype == param->dtype)
+		return zero_fail(ZERO_E_INVALID,
+				 "parameter '%s', which is %s, has a source with scales: these are "
+				 "for a matrix of f8 that becomes another type",
+				 param->name, zero_dtype_name(param->dtype));
+	if (!job->ops->convertible(job->backend, ZERO_F32, scale->dtype))
+		return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s', of scales, is %s, no float",
+				 scale->path, scale->name ? scale->name : param->name,
+				 zero_dtype_name(scale->dtype));
+	if (scale->ndim == 2 && scale->shape[0] == scale_blocks(tensor->shape[0]) &&
+	    scale->shape[1] == scale_blocks(tensor->shape[1]))
+		return ZERO_OK;
+	return zero_fail(
+		ZERO_E_FORMAT,
+		"%s: tensor '%s', of scales, has shape %s; for blocks of %d x %d elements of "
+		"'%s' it is [%zu, %zu]",
+		scale->path, scale->name ? scale->name : param->name,
+		zero_shape_text(have, sizeof(have), scale->ndim, scale->shape), ZERO_SCALE_BLOCK,
+		ZERO_SCALE_BLOCK, tensor->name ? tensor->name : param->name,
+		scale_blocks(tensor->shape[0]), scale_blocks(tensor->shape[1]));
+}
+
 static bool same_shape(const zero_param *param, const zero_source *source)
 {
 	const zero_tensor *tensor = source->tensor;
@@ -104,17 +144,20 @@ static zero_status check_tensor(const zero_param *param, const zero_source *sour
 			"from the file?",
 			param->name);
 	status = check_dtype(param, source);
-	return status ? status : check_shape(param, source);
+	if (!status)
+		status = check_shape(param, source);
+	return status ? status : check_scale(param, source);
 }
 
 zero_status zero_source_check(const zero_param *param, const zero_source *source)
 {
 	const zero_job *job = param->group->job;
 
-	if (source->kind != ZERO_FROM_FILE && (source->transpose || source->convert))
+	if (source->kind != ZERO_FROM_FILE &&
+	    (source->transpose || source->convert || source->scale))
 		return zero_fail(ZERO_E_INVALID,
-				 "parameter '%s': only a tensor of a file is transposed or "
-				 "converted",
+				 "parameter '%s': only a tensor of a file is transposed, converted "
+				 "or scaled",
 				 param->name);
 	switch (source->kind) {
 	case ZERO_FROM_FILE:
@@ -168,8 +211,8 @@ void zero_source_label(const zero_param *param, const zero_source *source, char 
 			 source->b, (unsigned long long)source->seed);
 		break;
 	case ZERO_FROM_FILE: /* the path may differ between ranks */
-		snprintf(text, size, "load of '%s' from a file%s", param->name,
-			 source->transpose ? ", transposed" : "");
+		snprintf(text, size, "load of '%s' from a file%s%s", param->name,
+			 source->transpose ? ", transposed" : "", source->scale ? ", scaled" : "");
 		break;
 	default:
 		/* Addresses may differ between ranks; the kind of source may not. */
@@ -185,7 +228,7 @@ static zero_status read_host(zero_param *param, const zero_source *source, void 
 	zero_status status;
 
 	if (source->kind == ZERO_FROM_FILE)
-		return zero_slice_read(param, source->tensor, source->transpose, out, first, count);
+		return zero_slice_read(param, source, out, first, count);
 	/* The program's own status codes need not be the library's. */
 	status = source->fill(source->context, out, first, count);
 	if (status)

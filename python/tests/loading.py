@@ -14,18 +14,49 @@ import slurm_zero as zero
 from harness import WIDTH, Model, case, expect, rank, shard
 
 
+DTYPES = {torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
+
+
 def write_safetensors(path, tensors):
-    """f32 tensors."""
     header, at = {}, 0
     for name, tensor in tensors.items():
-        end = at + 4 * tensor.numel()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, end]}
+        end = at + tensor.element_size() * tensor.numel()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
         at = end
     text = json.dumps(header).encode()
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors.values():
-            file.write(tensor.numpy().tobytes())
+            file.write(tensor.view(torch.uint8).numpy().tobytes())
+
+
+def on_rank_0(make):
+    """Calls make(path) on rank 0, with the path of a file in a new folder. Returns the path on all ranks."""
+    path = [tempfile.mkdtemp() + "/x.safetensors" if rank == 0 else None]
+    torch.distributed.broadcast_object_list(path)
+    if rank == 0:
+        make(path[0])
+    torch.distributed.barrier()
+    return path[0]
+
+
+@case
+def load_of_f8():
+    """As DeepSeek-V3's: a scale for each block of 128 rows and columns, of a model in bf16."""
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        weight = (torch.randn(300, 260) * 3).to(dtype)
+        scale, plain = torch.rand(3, 3) + 0.1, torch.randn(5, 300).to(dtype)
+        path = on_rank_0(lambda path: write_safetensors(path, {
+            "0.weight": weight, "0.weight_scale_inv": scale, "1.weight": plain}))
+        model = nn.Sequential(nn.Linear(260, 300, bias=False), nn.Linear(300, 5, bias=False)).bfloat16()
+        zero.fully_shard(model)
+        assert zero.load(model, path) == ([], [])
+        blocks = scale.repeat_interleave(128, 0)[:300].repeat_interleave(128, 1)[:, :260]
+        for p, want in zip(model.parameters(), (weight.float() * blocks, plain.float())):
+            torch.testing.assert_close(p.full_tensor(), want.bfloat16(), rtol=0, atol=0)
+        torch.distributed.barrier()
+        if rank == 0:
+            shutil.rmtree(os.path.dirname(path))
 
 
 @case
@@ -34,20 +65,16 @@ def load_of_a_part():
     before = [p.full_tensor() for p in first.parameters()]
     shard(second)
     values = {f"norm.{name}": torch.rand(WIDTH) for name in ("weight", "bias", "other")}
-    path = [tempfile.mkdtemp() + "/x.safetensors" if rank == 0 else None]
-    torch.distributed.broadcast_object_list(path)
-    if rank == 0:
-        write_safetensors(path[0], values)
-    torch.distributed.barrier()
-    missing, unexpected = zero.load(second, path[0], strict=False)
+    path = on_rank_0(lambda path: write_safetensors(path, values))
+    missing, unexpected = zero.load(second, path, strict=False)
     assert "head.weight" in missing and "norm.bias" not in missing and unexpected == ["norm.other"]
-    expect(zero.Error, "norm.other", lambda: zero.load(second, path[0]))
+    expect(zero.Error, "norm.other", lambda: zero.load(second, path))
     for got, want in zip(first.parameters(), before):
         torch.testing.assert_close(got.full_tensor(), want, rtol=0, atol=0)
     torch.testing.assert_close(second.norm.bias.full_tensor(), values["norm.bias"], rtol=0, atol=0)
-    missing, _ = zero.load(second.blocks[1].norm, path[0], strict=False)
+    missing, _ = zero.load(second.blocks[1].norm, path, strict=False)
     assert missing == ["weight", "bias"], missing
-    expect(ValueError, "no parameter of this Linear", lambda: zero.load(nn.Linear(2, 2), path[0]))
+    expect(ValueError, "no parameter of this Linear", lambda: zero.load(nn.Linear(2, 2), path))
     torch.distributed.barrier()
     if rank == 0:
-        shutil.rmtree(os.path.dirname(path[0]))
+        shutil.rmtree(os.path.dirname(path))

@@ -77,7 +77,8 @@ void check_cast(void)
 				    (counts[c] == HALVES ? s == 0 : counts[c] <= longest))
 					one_cast(floats[t / 3], floats[t % 3], counts[c], shifts[s],
 						 some_shift(shifts[s]), s == 3 ? 1 : 0);
-			for (zero_dtype t = ZERO_F32; t <= ZERO_BOOL && counts[c] <= longest; t++)
+			for (zero_dtype t = ZERO_F32; t <= ZERO_F8_E5M2 && counts[c] <= longest;
+			     t++)
 				one_copy(t, counts[c], shifts[s]);
 		}
 }

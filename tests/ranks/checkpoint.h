@@ -40,8 +40,10 @@ static size_t append_entry(char *header, size_t size, size_t length,
 			   const struct file_tensor *tensor, size_t offset)
 {
 	static const char *const names[] = {
-		[ZERO_F32] = "F32", [ZERO_F16] = "F16", [ZERO_BF16] = "BF16", [ZERO_F64] = "F64",
-		[ZERO_I64] = "I64", [ZERO_I32] = "I32", [ZERO_U8] = "U8",     [ZERO_BOOL] = "BOOL"};
+		[ZERO_F32] = "F32",        [ZERO_F16] = "F16",   [ZERO_BF16] = "BF16",
+		[ZERO_F64] = "F64",        [ZERO_I64] = "I64",   [ZERO_I32] = "I32",
+		[ZERO_U8] = "U8",          [ZERO_BOOL] = "BOOL", [ZERO_F8_E4M3] = "F8_E4M3",
+		[ZERO_F8_E5M2] = "F8_E5M2"};
 	char *at = header + length;
 
 	at += snprintf(at, size - length, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[",

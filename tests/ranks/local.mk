@@ -3,7 +3,7 @@
 # programs rather than libtool's scripts around them, since a launcher starts them as they are.
 #
 #	values     property: random models against a plain reference, from load to step
-#	partition  load_model, load_model_refused; large: beyond 2^32 elements
+#	partition  load_model, load_model_refused; f8: converted and scaled; large: beyond 2^32 elements
 #	flatten    flatten, tiers; views: after a step
 #	gather     shared, threads; update: changes that are refused or not declared; address: where
 #	           parameters are, and what an access to a released one does
@@ -23,6 +23,7 @@ RANKS_TESTS = \
 	tests/ranks/apart.ranks \
 	tests/ranks/close.ranks \
 	tests/ranks/export.ranks \
+	tests/ranks/f8.ranks \
 	tests/ranks/flatten.ranks \
 	tests/ranks/grid.ranks \
 	tests/ranks/groups.ranks \
@@ -80,6 +81,10 @@ tests_ranks_close_ranks_SOURCES = tests/ranks/close.c tests/ranks/ranks.h
 tests_ranks_close_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_export_ranks_SOURCES = tests/ranks/export.c tests/ranks/ranks.h
 tests_ranks_export_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_f8_ranks_SOURCES = \
+	tests/ranks/f8.c tests/ranks/reference.c tests/ranks/checkpoint.h tests/ranks/reference.h \
+	tests/ranks/ranks.h
+tests_ranks_f8_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_flatten_ranks_SOURCES = tests/ranks/flatten.c tests/ranks/ranks.h
 tests_ranks_flatten_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_grid_ranks_SOURCES = tests/ranks/grid.c tests/ranks/ranks.h

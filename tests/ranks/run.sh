@@ -32,7 +32,7 @@ order) worlds=(2 3 3/2) ;;
 atomic) worlds=(alone 2) ;;
 memory) worlds=(1 3) ;;
 none) worlds=(alone 1 2 3) ;;
-save | restore | load_model) worlds=(alone 2 3/2) ;;
+save | restore | load_model | f8) worlds=(alone 2 3/2) ;;
 load_model_refused) worlds=(alone 2) ;;
 # what they do differs by who leaves or reports, not by how memory is shared
 report) worlds=(alone 3) ;;
@@ -52,6 +52,7 @@ flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
 # it opens many jobs
 close) gpus=(3g) ;;
 save | restore | load_model) gpus=(alone-g 2g) ;;
+f8) gpus=(2g) ;;
 load_model_refused) gpus=(2g) ;;
 report | leave | apart | stop | export) gpus=(3g) ;;
 esac

@@ -65,8 +65,8 @@ static const struct {
 	{"{\"a\":{\"dtype\":\"f32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
 	 "\"a\"|unknown dtype \"f32\"|F32, F16, BF16, F64, I64, I32, U8, BOOL"},
 	{"{\"a\":{\"dtype\":\"\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "unknown dtype \"\""},
-	{"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4,
-	 "tensor \"a\"|F8_E4M3|does not store|F32, F16"},
+	{"{\"a\":{\"dtype\":\"F8_E8M0\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4,
+	 "tensor \"a\"|F8_E8M0|does not store|F32, F16"},
 	{"{\"a\":{\"dtype\":\"I16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "I16|does not st"},
 	{"{\"a\":{\"dtype\":\"U64\",\"shape\":[],\"data_offsets\":[0,8]}}", 8, "U64|does not st"},
 	/* shape */

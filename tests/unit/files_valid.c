@@ -5,7 +5,7 @@
 /* Writes the header of these tensors, and their bytes as a hole, reads the file, and compares. */
 static void round_trip(zero_tensor *tensors, size_t count)
 {
-	static const size_t sizes[] = {0, 4, 2, 2, 8, 8, 4, 1, 1};
+	static const size_t sizes[] = {0, 4, 2, 2, 8, 8, 4, 1, 1, 1, 1};
 	struct zero_file *file;
 	char *header = NULL;
 	size_t bytes = 0;
@@ -44,11 +44,11 @@ static void round_trip(zero_tensor *tensors, size_t count)
 
 START_TEST(test_dtypes_and_shapes)
 {
-	zero_tensor tensors[ZERO_BOOL * (ZERO_MAX_DIMS + 1)] = {0};
-	char names[ZERO_BOOL * (ZERO_MAX_DIMS + 1)][32];
+	zero_tensor tensors[ZERO_F8_E5M2 * (ZERO_MAX_DIMS + 1)] = {0};
+	char names[ZERO_F8_E5M2 * (ZERO_MAX_DIMS + 1)][32];
 	size_t count = 0;
 
-	for (int dtype = ZERO_F32; dtype <= ZERO_BOOL; dtype++) {
+	for (int dtype = ZERO_F32; dtype <= ZERO_F8_E5M2; dtype++) {
 		for (int ndim = 0; ndim <= ZERO_MAX_DIMS; ndim++) {
 			zero_tensor *tensor = &tensors[count];
 

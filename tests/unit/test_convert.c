@@ -299,6 +299,91 @@ static void integers_are_right(zero_dtype to, zero_dtype from, size_t count, siz
 	free(o.base);
 }
 
+/* ---- 8 bits ---------------------------------------------------------------------------------- */
+
+/* What a code of f8 means, by the formats' definition. */
+static double f8_means(zero_dtype dtype, unsigned code)
+{
+	const int bits = dtype == ZERO_F8_E4M3 ? 3 : 2, bias = dtype == ZERO_F8_E4M3 ? 7 : 15;
+	const int exponent = (int)(code & 0x7f) >> bits, fraction = (int)code & ((1 << bits) - 1);
+	const double whole = exponent ? 1 : 0;
+	double x = ldexp(whole + fraction / (double)(1 << bits), (exponent ? exponent : 1) - bias);
+
+	if (dtype == ZERO_F8_E4M3 ? (code & 0x7f) == 0x7f : exponent == 31)
+		x = dtype == ZERO_F8_E5M2 && !fraction ? INFINITY : NAN;
+	return code & 0x80 ? -x : x;
+}
+
+START_TEST(every_f8_becomes_any_float)
+{
+	uint8_t codes[256];
+	double wide[256];
+	uint16_t half;
+
+	for (int i = 0; i < 256; i++)
+		codes[i] = (uint8_t)i;
+	for (zero_dtype from = ZERO_F8_E4M3; from <= ZERO_F8_E5M2; from++) {
+		ck_assert(zero_convert(sets[0], ZERO_F64, wide, from, codes, 256, NULL));
+		for (unsigned i = 0; i < 256; i++) {
+			const double right = f8_means(from, i);
+
+			must(isnan(right) ? isnan(wide[i]) : wide[i] == right,
+			     "f8 %02x is %g, not %g", i, wide[i], right);
+			must((signbit(wide[i]) != 0) == (i >= 0x80), "f8 %02x has another sign", i);
+			ck_assert(zero_convert(sets[0], ZERO_F16, &half, from, &codes[i], 1, NULL));
+			must(isnan(right) || meaning_of(ZERO_F16, half) == right, "f8 %02x as f16",
+			     i);
+		}
+	}
+}
+END_TEST
+
+/* The middle of two codes is the even one; beyond the last one and its middle there is no value. */
+START_TEST(f8_is_rounded_once)
+{
+	for (zero_dtype to = ZERO_F8_E4M3; to <= ZERO_F8_E5M2; to++)
+		for (unsigned code = 0; !isnan(f8_means(to, code + 1)); code++) {
+			const double low = f8_means(to, code);
+			const double high = isinf(f8_means(to, code + 1))
+						    ? 2 * low - f8_means(to, code - 1)
+						    : f8_means(to, code + 1);
+			double x[10];
+			size_t count = around(x, low + (high - low) / 2);
+			uint8_t got[10];
+
+			if (isinf(low))
+				break;
+			ck_assert(zero_convert(sets[0], to, got, ZERO_F64, x, count, NULL));
+			for (size_t i = 0; i < count; i++) {
+				const double distance = fabs(x[i]) - low, other = high - fabs(x[i]);
+				const bool up = distance > other || (distance == other && code % 2);
+
+				must(got[i] == (code + up) + (x[i] < 0 ? 0x80 : 0),
+				     "%.17g became f8 %02x, beside %02x", x[i], got[i], code);
+			}
+		}
+}
+END_TEST
+
+START_TEST(what_f8_cannot_have)
+{
+	static const double x[] = {448, 464, 465, 1e9, INFINITY, NAN, 57344, 61439, 61440, -1e300};
+	static const uint8_t e4m3[] = {0x7e, 0x7e, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0xff};
+	static const uint8_t e5m2[] = {0x5f, 0x5f, 0x5f, 0x7c, 0x7c, 0x7f, 0x7b, 0x7b, 0x7c, 0xfc};
+	uint8_t got[COUNT_OF(x)];
+
+	ck_assert(zero_convert(sets[0], ZERO_F8_E4M3, got, ZERO_F64, x, COUNT_OF(x), NULL));
+	for (size_t i = 0; i < COUNT_OF(x); i++)
+		must((got[i] & 0x7f) == (e4m3[i] & 0x7f), "%g became e4m3 %02x", x[i], got[i]);
+	ck_assert(zero_convert(sets[0], ZERO_F8_E5M2, got, ZERO_F64, x, COUNT_OF(x), NULL));
+	for (size_t i = 0; i < COUNT_OF(x); i++)
+		must(got[i] == e5m2[i] || isnan(x[i]), "%g became e5m2 %02x", x[i], got[i]);
+	ck_assert(!zero_convertible(ZERO_F8_E4M3, ZERO_U8) &&
+		  !zero_convertible(ZERO_U8, ZERO_F8_E5M2));
+	ck_assert(zero_convertible(ZERO_F8_E4M3, ZERO_F8_E5M2));
+}
+END_TEST
+
 START_TEST(integers_become_what_they_fit)
 {
 	for (size_t c = 0; c < (COUNT_OF(sizes) - 1) * 16; c++) {
@@ -445,6 +530,9 @@ int main(void)
 	tcase_add_test(tests, f64_edges_are_kept);
 	tcase_add_test(tests, floats_become_any_float);
 	tcase_add_test(tests, every_16_bit_float_becomes_any_float);
+	tcase_add_test(tests, every_f8_becomes_any_float);
+	tcase_add_test(tests, f8_is_rounded_once);
+	tcase_add_test(tests, what_f8_cannot_have);
 	tcase_add_test(tests, integers_become_what_they_fit);
 	tcase_add_test(tests, floats_and_integers_do_not_mix);
 	tcase_add_test(tests, transposes_are_exact);
