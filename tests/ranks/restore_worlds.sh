@@ -43,3 +43,10 @@ run 3 2 save "$scratch/dir"
 for ranks in 1 2 4; do
 	run $ranks 0 load "$scratch/dir"
 done
+# And so it is where each two ranks had a copy of the model, and each one has.
+rm -rf "${scratch:?}/dir"
+ZERO_SHARD=2 run 4 0 save "$scratch/dir"
+run 1 0 load "$scratch/dir"
+for ranks in 2 3; do
+	ZERO_SHARD=1 run $ranks 0 load "$scratch/dir"
+done
