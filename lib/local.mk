@@ -46,6 +46,7 @@ noinst_HEADERS += \
 	lib/load/load.h \
 	lib/model/flatten_tier.h \
 	lib/model/model.h \
+	lib/model/muon_owners.h \
 	lib/model/segments.h \
 	lib/model/sizing.h \
 	lib/net/address.h \
@@ -124,6 +125,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/model/group.c \
 	lib/model/layout.c \
 	lib/model/convert_states.c \
+	lib/model/muon_owners.c \
 	lib/model/named_states.c \
 	lib/model/segments.c \
 	lib/model/sizing.c \

@@ -9,6 +9,7 @@
 #endif
 #include "files/files.h"
 #include "model/model.h"
+#include "model/muon_owners.h"
 
 size_t model_group_length(const char *name)
 {
@@ -60,6 +61,66 @@ static size_t element_count(const zero_tensor *tensor)
 	for (int i = 0; i < tensor->ndim; i++)
 		count *= tensor->shape[i];
 	return count;
+}
+
+static int by_falling(const void *left, const void *right)
+{
+	const double a = *(const double *)left, b = *(const double *)right;
+
+	return (a < b) - (a > b);
+}
+
+/* The embedding and the head have no number, and are AdamW's. */
+static bool is_for_muon(const struct member *member)
+{
+	const zero_tensor *tensor = member->tensor;
+
+	return member->length < strlen(tensor->name) && tensor->ndim >= 2 &&
+	       (tensor->dtype == ZERO_F32 || tensor->dtype == ZERO_F16 ||
+		tensor->dtype == ZERO_BF16) &&
+	       element_count(tensor);
+}
+
+/* Adds the costs of a tensor's matrices: stacked ones are matrices of their own. */
+static size_t add_costs(const zero_tensor *tensor, double *costs)
+{
+	size_t rows = tensor->shape[tensor->ndim - 2], columns = tensor->shape[tensor->ndim - 1];
+	size_t count = element_count(tensor) / (rows * columns);
+
+	for (size_t i = 0; costs && i < count; i++)
+		costs[i] = zero_muon_cost(rows, columns);
+	return count;
+}
+
+static zero_status balance_muon(const struct member *members, size_t count, size_t world,
+				struct model *model)
+{
+	double *costs, *loads = calloc(world, sizeof *loads), sum = 0, most = 0;
+	size_t at = 0;
+
+	for (size_t i = 0; i < count; i++)
+		if (is_for_muon(&members[i]))
+			model->matrices += add_costs(members[i].tensor, NULL);
+	costs = calloc(model->matrices + 1, sizeof *costs);
+	if (!costs || !loads) {
+		free(costs);
+		free(loads);
+		return zero_fail(ZERO_E_MEMORY, "no memory for %zu matrices", model->matrices);
+	}
+	for (size_t i = 0; i < count; i++)
+		if (is_for_muon(&members[i]))
+			at += add_costs(members[i].tensor, costs + at);
+	qsort(costs, at, sizeof *costs, by_falling);
+	for (size_t i = 0; i < at; i++) {
+		int owner = zero_muon_owner(costs[i], loads, (int)world);
+
+		sum += costs[i];
+		most = loads[owner] > most ? loads[owner] : most;
+	}
+	model->balance = sum > 0 ? most / (sum / (double)world) : 1;
+	free(costs);
+	free(loads);
+	return ZERO_OK;
 }
 
 static zero_status size_group(const struct member *members, size_t count,
@@ -117,6 +178,8 @@ zero_status model_size(const zero_tensor *const *tensors, size_t count,
 			end++;
 		status = size_group(members + begin, end - begin, layout, model);
 	}
+	if (!status)
+		status = balance_muon(members, count, layout->world, model);
 	free(members);
 	return status;
 }

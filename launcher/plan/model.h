@@ -23,6 +23,10 @@ struct model {
 	size_t tensors, groups;
 	uint64_t elements, bytes;
 	struct zero_sizing sizing;
+	/* Matrices of numbered groups, such as layers, which Muon would step; and the work of the rank
+	   with most of them over the mean. */
+	size_t matrices;
+	double balance;
 };
 
 /*

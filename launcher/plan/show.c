@@ -253,6 +253,12 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 	print_kind(out, "total", total);
 	if (model->sizing.offload)
 		print_kind(out, "host memory", bytes[ZERO_MEM_OFFLOAD]);
+	if (model->matrices)
+		fprintf(out,
+			"# Muon, if it steps the %zu matrices of layers: the busiest rank has %.2f "
+			"of "
+			"the mean\n",
+			model->matrices, model->balance);
 	if (gather_dtype != ZERO_GATHER_PARAM)
 		fprintf(out, "# gathered is for parameters as they are stored, not as %s\n",
 			zero_option_table[ZERO_OPT_GATHER_DTYPE].choices[gather_dtype]);

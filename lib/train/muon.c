@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/muon_owners.h"
 #include "train.h"
 
 /* Elements that an owner puts together in a batch, unless one matrix has more. */
@@ -53,15 +54,6 @@ struct zero_muon_step {
 static size_t elements(const struct matrix *matrix)
 {
 	return matrix->rows * matrix->columns;
-}
-
-/* Multiplications of an iteration, as in the study of Newton and Schulz' cost: two products with the
-   long side and one without. */
-static double cost_of(size_t rows, size_t columns)
-{
-	double s = (double)(rows < columns ? rows : columns), l = (double)(rows + columns) - s;
-
-	return 4 * s * s * l + 2 * s * s * s;
 }
 
 /* ---- parts of a matrix ----------------------------------------------------------------------- */
@@ -165,7 +157,7 @@ static void add_param(struct zero_muon_step *step, zero_param *param, bool count
 						.first = at,
 						.rows = rows,
 						.columns = columns,
-						.cost = cost_of(rows, columns),
+						.cost = zero_muon_cost(rows, columns),
 						.index = step->count};
 }
 
@@ -193,15 +185,9 @@ static void deal_out(struct zero_muon_step *step, const struct share *share)
 	int world = share->team->place.world;
 
 	memset(step->loads, 0, (size_t)world * sizeof(*step->loads));
-	for (size_t i = 0; i < share->count; i++) {
-		int least = 0;
-
-		for (int rank = 1; rank < world; rank++)
-			if (step->loads[rank] < step->loads[least])
-				least = rank;
-		share->matrices[i].owner = least;
-		step->loads[least] += share->matrices[i].cost;
-	}
+	for (size_t i = 0; i < share->count; i++)
+		share->matrices[i].owner =
+			zero_muon_owner(share->matrices[i].cost, step->loads, world);
 }
 
 static void grow(size_t *room, size_t to)

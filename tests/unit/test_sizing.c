@@ -343,6 +343,45 @@ START_TEST(a_model)
 }
 END_TEST
 
+/* Llama 3 8B: at 64 ranks the busiest one is 1.06 of the mean, by hand. */
+START_TEST(balance_of_muon)
+{
+	static const size_t shapes[][2] = {{4096, 4096},  {1024, 4096},  {1024, 4096}, {4096, 4096},
+					   {14336, 4096}, {14336, 4096}, {4096, 14336}};
+	enum { LAYERS = 32, KINDS = COUNT_OF(shapes), TENSORS = LAYERS * KINDS + 3 };
+	static zero_tensor tensors[TENSORS];
+	static char names[TENSORS][40];
+	const zero_tensor *list[TENSORS];
+	struct model_layout layout = {
+		.world = 64, .stage = 3, .mode = ZERO_LAYOUT_GROUPED, .bucket = 1024 * M};
+	struct model model;
+
+	for (size_t i = 0; i < TENSORS; i++) {
+		const size_t *shape = shapes[i % KINDS];
+
+		snprintf(names[i], sizeof names[i], "layers.%zu.%zu", i / KINDS, i % KINDS);
+		tensors[i] = (zero_tensor){.name = names[i],
+					   .dtype = ZERO_BF16,
+					   .ndim = 2,
+					   .shape = {shape[0], shape[1]}};
+		list[i] = &tensors[i];
+	}
+	/* neither an embedding nor what is no matrix is Muon's */
+	tensors[TENSORS - 1].name = "embedding";
+	tensors[TENSORS - 2].ndim = 1;
+	tensors[TENSORS - 3].dtype = ZERO_I64;
+	ck_assert_int_eq(model_size(list, TENSORS, &layout, &model), ZERO_OK);
+	ck_assert_uint_eq(model.matrices, LAYERS * KINDS);
+	ck_assert_double_eq_tol(model.balance, 1.06, 0.02);
+	/* one stack of 64 experts is 64 equal matrices */
+	tensors[0] = (zero_tensor){
+		.name = "layers.0.experts", .dtype = ZERO_F32, .ndim = 3, .shape = {64, 30, 20}};
+	ck_assert_int_eq(model_size(list, 1, &layout, &model), ZERO_OK);
+	ck_assert_uint_eq(model.matrices, 64);
+	ck_assert_double_eq(model.balance, 1);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *tcase = tcase_create("sizing");
@@ -357,5 +396,6 @@ int main(void)
 	tcase_add_test(tcase, packing);
 	tcase_add_test(tcase, groups_by_name);
 	tcase_add_test(tcase, a_model);
+	tcase_add_test(tcase, balance_of_muon);
 	return run_cases(tcase, NULL);
 }
