@@ -12,28 +12,50 @@
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
+zero_status zero_nodes_number(const struct zero_rank_node *ranks, size_t world,
+			      struct zero_nodes *nodes)
+{
+	size_t *turns = calloc(world, sizeof(*turns));
+
+	*nodes = (struct zero_nodes){.of = calloc(world, sizeof(size_t)),
+				     .ranks = calloc(world, sizeof(size_t))};
+	if (!turns || !nodes->of || !nodes->ranks) {
+		free(turns);
+		return zero_fail(ZERO_E_MEMORY, "no memory for the nodes of %zu ranks", world);
+	}
+	for (size_t rank = 0; rank < world; rank++) {
+		size_t first = rank;
+
+		for (size_t other = 0; other < rank; other++)
+			turns[rank] += ranks[other].name == ranks[rank].name &&
+				       ranks[other].local_rank == ranks[rank].local_rank;
+		for (size_t other = 0; first == rank && other < rank; other++)
+			if (ranks[other].name == ranks[rank].name && turns[other] == turns[rank])
+				first = other;
+		nodes->of[rank] = first == rank ? nodes->count++ : nodes->of[first];
+		nodes->ranks[nodes->of[rank]]++;
+	}
+	free(turns);
+	return ZERO_OK;
+}
+
 zero_status zero_nodes_find(zero_job *job, struct zero_nodes *nodes)
 {
 	size_t world = (size_t)job->place.world;
-	uint64_t mine = zero_hash(job->place.node, strlen(job->place.node), 0);
-	uint64_t *all = calloc(world, sizeof(*all));
+	struct zero_rank_node mine = {
+		.name = zero_hash(job->place.node, strlen(job->place.node), 0),
+		.local_rank = (uint64_t)job->place.local_rank};
+	struct zero_rank_node *all = calloc(world, sizeof(*all));
 	struct zero_op op = {
 		.kind = ZERO_OP_EXCHANGE, .send = &mine, .recv = all, .count = sizeof(mine)};
 	zero_status status = ZERO_OK;
 
-	*nodes = (struct zero_nodes){.of = calloc(world, sizeof(size_t)),
-				     .ranks = calloc(world, sizeof(size_t))};
-	if (!all || !nodes->of || !nodes->ranks)
+	*nodes = (struct zero_nodes){0};
+	if (!all)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the nodes of %zu ranks", world);
 	status = zero_submit_wait(&job->all, status, &op, 1, "the ranks' nodes");
-	for (size_t rank = 0; !status && rank < world; rank++) {
-		size_t first = 0;
-
-		while (all[first] != all[rank])
-			first++;
-		nodes->of[rank] = first == rank ? nodes->count++ : nodes->of[first];
-		nodes->ranks[nodes->of[rank]]++;
-	}
+	if (!status)
+		status = zero_nodes_number(all, world, nodes);
 	free(all);
 	return status;
 }

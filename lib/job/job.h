@@ -164,7 +164,15 @@ void zero_teams_free(zero_job *job);
 
 /* ---- grid.c ---------------------------------------------------------------------------------- */
 
-/* COLLECTIVE over all ranks. To be freed, also after an error. */
+/* What a rank says of its node: a hash of its name, and which of its ranks it is. */
+struct zero_rank_node {
+	uint64_t name, local_rank;
+};
+/* Numbers the nodes of ranks[world]. Containers may give several nodes one name: the second rank 0 of
+   a name is on another node. To be freed, also after an error. */
+zero_status zero_nodes_number(const struct zero_rank_node *ranks, size_t world,
+			      struct zero_nodes *nodes);
+/* COLLECTIVE over all ranks. The same for those of the job. */
 zero_status zero_nodes_find(zero_job *job, struct zero_nodes *nodes);
 void zero_nodes_free(struct zero_nodes *nodes);
 /* COLLECTIVE over all ranks. Makes job->grid, with teams of `size` ranks, which divides the world. */

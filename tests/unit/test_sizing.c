@@ -4,6 +4,7 @@
 
 #include "backend/exchange.h"
 #include "core/auto_sizes.h"
+#include "job/job.h"
 #include "model/flatten_tier.h"
 #include "launcher/plan/model.h"
 #include "core/options.h"
@@ -343,6 +344,63 @@ START_TEST(a_model)
 }
 END_TEST
 
+/* By name, and by which of a node's ranks each is where containers have one name. */
+START_TEST(nodes_of_ranks)
+{
+	static const struct {
+		struct zero_rank_node ranks[6];
+		size_t nodes, of[6];
+	} cases[] = {
+		{{{7, 0}, {7, 1}, {7, 2}, {9, 0}, {9, 1}, {9, 2}}, 2, {0, 0, 0, 1, 1, 1}},
+		{{{7, 0}, {9, 0}, {8, 0}, {7, 1}, {9, 1}, {8, 1}}, 3, {0, 1, 2, 0, 1, 2}},
+		{{{7, 0}, {7, 1}, {7, 2}, {7, 0}, {7, 1}, {7, 2}}, 2, {0, 0, 0, 1, 1, 1}},
+		{{{7, 0}, {7, 0}, {7, 0}, {7, 1}, {7, 1}, {7, 1}}, 3, {0, 1, 2, 0, 1, 2}},
+		{{{7, 0}, {7, 1}, {9, 0}, {7, 0}, {9, 1}, {7, 1}}, 3, {0, 0, 1, 2, 1, 2}},
+		{{{7, 5}, {7, 4}, {7, 3}, {7, 2}, {7, 1}, {7, 0}}, 1, {0, 0, 0, 0, 0, 0}},
+	};
+
+	for (size_t c = 0; c < COUNT_OF(cases); c++) {
+		struct zero_nodes nodes;
+		size_t ranks[6] = {0};
+
+		ck_assert_int_eq(zero_nodes_number(cases[c].ranks, 6, &nodes), ZERO_OK);
+		ck_assert_uint_eq(nodes.count, cases[c].nodes);
+		for (size_t rank = 0; rank < 6; rank++) {
+			ck_assert_uint_eq(nodes.of[rank], cases[c].of[rank]);
+			ranks[cases[c].of[rank]]++;
+		}
+		for (size_t node = 0; node < nodes.count; node++)
+			ck_assert_uint_eq(nodes.ranks[node], ranks[node]);
+		zero_nodes_free(&nodes);
+	}
+}
+END_TEST
+
+/* Divisors of all nodes; and where all have as many, whole nodes that divide them. */
+START_TEST(sizes_of_grids)
+{
+	static const struct {
+		size_t ranks[4], nodes, sizes[10];
+	} cases[] = {
+		{{8, 8, 8, 8}, 4, {1, 2, 4, 8, 16, 32, 32}},
+		{{6, 6, 6}, 3, {1, 2, 3, 6, 18}},
+		{{8, 4}, 2, {1, 2, 4, 12}},
+		{{3, 5}, 2, {1, 8}},
+		{{1, 1, 1, 1}, 4, {1, 2, 4}},
+		{{1}, 1, {1, 1}},
+	};
+
+	for (size_t c = 0; c < COUNT_OF(cases); c++) {
+		size_t size = 0;
+
+		for (size_t i = 0; cases[c].sizes[i]; i++) {
+			size = zero_grid_size_above(cases[c].ranks, cases[c].nodes, size);
+			ck_assert_uint_eq(size, cases[c].sizes[i]);
+		}
+	}
+}
+END_TEST
+
 /* Llama 3 8B: at 64 ranks the busiest one is 1.06 of the mean, by hand. */
 START_TEST(balance_of_muon)
 {
@@ -396,6 +454,8 @@ int main(void)
 	tcase_add_test(tcase, packing);
 	tcase_add_test(tcase, groups_by_name);
 	tcase_add_test(tcase, a_model);
+	tcase_add_test(tcase, nodes_of_ranks);
+	tcase_add_test(tcase, sizes_of_grids);
 	tcase_add_test(tcase, balance_of_muon);
 	return run_cases(tcase, NULL);
 }
