@@ -44,7 +44,8 @@ all_run() {
 one() {
 	local launcher delay victim begin status
 	rm -rf "$scratch/out" "$scratch/saved"
-	setsid "$ZERORUN" -n "$world" --zero-stage=$((RANDOM % 4)) "$GPT" --text "$text" --layers 2 \
+	setsid "$ZERORUN" -n "$world" --zero-stage=$((RANDOM % 4)) \
+		--zero-shard=$((RANDOM % 2 ? world : 1)) "$GPT" --text "$text" --layers 2 \
 		--heads 2 --width 64 --context 64 --steps 1000000 --checkpoint "$scratch/saved" \
 		--save-every 5 --log "$scratch/log" >"$scratch/out" 2>&1 </dev/null &
 	launcher=$!

@@ -46,6 +46,10 @@ for stage in 0 1 3; do
 	same 4 $stage ZERO_SHARE=$((1 + stage / 3))
 done
 same 3 3 ZERO_SHARE=2
+# With a copy on each two ranks sums have an order of their own, whoever shares memory.
+(export ZERO_SHARD=2 ZERO_SHARE=1 && trains 4 3 "${train[@]}" --batch 2 --log "$scratch/copies") || exit
+(export ZERO_SHARD=2 ZERO_SHARE=2 && trains 4 3 "${train[@]}" --batch 2 --log "$scratch/log") || exit
+like "$scratch/copies" "a copy on each two ranks that share memory"
 
 # The moments of 8 bits, and the matrices of Muon, are those of each number of ranks, too.
 export OPENBLAS_NUM_THREADS=1
