@@ -110,33 +110,60 @@ static size_t find(const int *ranks, int rank)
 	return at;
 }
 
+static void free_grid(struct zero_grid *grid)
+{
+	if (!grid)
+		return;
+	zero_team_free(grid->shard_team);
+	zero_team_free(grid->replica_team);
+	free(grid->owners);
+	free(grid->teams);
+	free(grid);
+}
+
+/* NULL: no memory. It has no communicators yet. */
+static struct zero_grid *plan_grid(const struct zero_nodes *nodes, const struct zero_place *place,
+				   size_t size)
+{
+	size_t world = (size_t)place->world;
+	struct zero_grid *grid = calloc(1, sizeof(*grid));
+
+	if (!grid)
+		return NULL;
+	grid->owners = calloc(world, sizeof(int));
+	grid->teams = calloc(world, sizeof(int));
+	if (!grid->owners || !grid->teams) {
+		free_grid(grid);
+		return NULL;
+	}
+	deal_into_teams(nodes, world, size, grid->teams);
+	list_owners(grid->teams, world, size, grid->owners);
+	grid->own_shard = find(grid->owners, place->rank);
+	return grid;
+}
+
 zero_status zero_grid_new(zero_job *job, const struct zero_nodes *nodes, size_t size)
 {
-	size_t world = (size_t)job->place.world, replicas = world / size, team = 0;
-	struct zero_grid *grid = calloc(1, sizeof(*grid));
-	zero_status status = ZERO_OK;
+	size_t world = (size_t)job->place.world, replicas = world / size, team, same;
+	struct zero_grid *grid = plan_grid(nodes, &job->place, size);
+	zero_status status;
 
-	if (grid) {
-		grid->owners = calloc(world, sizeof(int));
-		grid->teams = calloc(world, sizeof(int));
-	}
-	if (!grid || !grid->owners || !grid->teams) {
-		status = zero_fail(ZERO_E_MEMORY, "no memory for a grid of %zu ranks", world);
-	} else {
-		deal_into_teams(nodes, world, size, grid->teams);
-		list_owners(grid->teams, world, size, grid->owners);
-		team = find(grid->teams, job->place.rank) / size;
-		grid->own_shard = find(grid->owners, job->place.rank);
-	}
-	status = zero_team_make(job, status, status ? NULL : grid->teams + team * size, size,
-				(int)team, status ? NULL : &grid->shard_team);
+	/* The other ranks learn of it. */
+	if (!grid)
+		return zero_team_make(
+			job, zero_fail(ZERO_E_MEMORY, "no memory for a grid of %zu ranks", world),
+			NULL, size, 0, NULL);
+	team = find(grid->teams, job->place.rank) / size;
+	same = grid->own_shard / replicas;
+	status = zero_team_make(job, ZERO_OK, grid->teams + team * size, size, (int)team,
+				&grid->shard_team);
 	if (!status)
-		status = zero_team_make(
-			job, ZERO_OK, grid->owners + grid->own_shard / replicas * replicas,
-			replicas, (int)(grid->own_shard / replicas), &grid->replica_team);
-	job->grid = grid;
+		status = zero_team_make(job, ZERO_OK, grid->owners + same * replicas, replicas,
+					(int)same, &grid->replica_team);
 	if (status)
-		zero_grid_free(job);
+		free_grid(grid);
+	else
+		job->grid = grid;
 	return status;
 }
 
@@ -150,12 +177,6 @@ int zero_grid_replica(const struct zero_grid *grid, int rank)
 
 void zero_grid_free(zero_job *job)
 {
-	if (!job->grid)
-		return;
-	zero_team_free(job->grid->shard_team);
-	zero_team_free(job->grid->replica_team);
-	free(job->grid->owners);
-	free(job->grid->teams);
-	free(job->grid);
+	free_grid(job->grid);
 	job->grid = NULL;
 }
