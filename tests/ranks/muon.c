@@ -335,6 +335,11 @@ static void restores(void)
 		step(&m);
 		check(end(&m) == want, "stage %d: other values after a restore", stage);
 	}
+	m = begin(true, "stage=3 shard=1");
+	ok(zero_restore(m.job, path, NULL));
+	m.steps = 2;
+	step(&m);
+	check(end(&m) == want, "a copy on each rank: other values after a restore");
 	m = begin(false, "stage=3");
 	fails(zero_restore(m.job, path, NULL), ZERO_E_FORMAT,
 	      "was stepped by Muon, and has no `muon` in this job");
