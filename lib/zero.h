@@ -354,8 +354,9 @@ zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_
 zero_status zero_layout(zero_job *job);
 /*
  * Sets the setting `shard`, the same on all ranks, before zero_layout: over how many ranks a copy of
- * what is sharded is stored at stage 3, from 1 to zero_world, which it must divide. Groups with a team
- * of their own are sharded over that all the same.
+ * what is sharded is stored at stage 3, from 1 to zero_world, which it must divide. With less than
+ * zero_world there are several copies, the replicas of hybrid sharding (HSDP). Groups with a team of
+ * their own are sharded over that all the same.
  *
  * A gather, and each reduce, then takes place within a team of so many ranks, of one node or of whole
  * nodes where the numbers allow it. The step is divided over all ranks: each owns one shard, as many
@@ -523,7 +524,8 @@ zero_source zero_from_callback(zero_fill_callback fill, void *context);
  * rounded once to nearest even: values beyond the range become infinite, or NaN in f8_e4m3, which has
  * no infinity, and a NaN stays a NaN. A tensor of i64, i32, u8 or bool may fill a parameter of any
  * of those types; an integer that does not fit is ZERO_E_FORMAT. With `transpose`, the matrix is
- * transposed. Both work in tiles, through two buffers of at most 1 MiB and `stream_chunk`, and each rank still reads its own elements only.
+ * transposed. Both work in tiles, through two buffers of at most 1 MiB and `stream_chunk`, and each
+ * rank still reads its own elements only.
  *
  * With `scale`, a matrix of f8 is multiplied by a scale for each block of ZERO_SCALE_BLOCK rows and as
  * many columns, in f32, and then rounded to the parameter's type: DeepSeek-V3's weight_scale_inv

@@ -217,10 +217,16 @@ static void print_kind(FILE *out, const char *kind, uint64_t bytes)
 }
 
 /* What a rank needs with each size of teams; the one that is taken is marked. */
-static void print_shard_sizes(FILE *out, const struct shard_sizes *sizes, size_t taken)
+static void print_shard_sizes(FILE *out, const struct shard_sizes *sizes, size_t taken,
+			      bool is_auto)
 {
-	if (!sizes->count)
+	if (!sizes->count) {
+		if (is_auto)
+			fputs("# shard auto: what is taken is not known, since the ranks of each "
+			      "node or their budget are not; below it is all\n",
+			      out);
 		return;
+	}
 	fputs("#\n# shard auto: ranks that store a copy, and what each rank then needs\n", out);
 	for (size_t i = 0; i < sizes->count; i++)
 		fprintf(out, "# %-12zu %8s  %llu%s\n", sizes->size[i].ranks,
@@ -255,9 +261,8 @@ static void print_model(FILE *out, const struct model *model, const struct agree
 		print_kind(out, "host memory", bytes[ZERO_MEM_OFFLOAD]);
 	if (model->matrices)
 		fprintf(out,
-			"# Muon, if it steps the %zu matrices of layers: the busiest rank has %.2f "
-			"of "
-			"the mean\n",
+			"# Muon, if it steps the %zu matrices of layers: the busiest rank has "
+			"%.2f of the mean\n",
 			model->matrices, model->balance);
 	if (gather_dtype != ZERO_GATHER_PARAM)
 		fprintf(out, "# gathered is for parameters as they are stored, not as %s\n",
@@ -291,27 +296,34 @@ static int read_with(const struct request *request, const struct model_layout *l
 	return EXIT_FAILURE;
 }
 
+/* The ranks that store a copy by the setting; 0 for `auto`, if what it needs is known. */
+static size_t shard_setting(const struct request *request, const struct agreed *agreed)
+{
+	uint64_t setting = request->settings.value[ZERO_OPT_SHARD].number;
+
+	if (setting < ZERO_SHARD_ALL)
+		return setting;
+	if (setting == ZERO_SHARD_NODE && agreed->node_ranks)
+		return agreed->node_ranks[0];
+	return setting == ZERO_SHARD_AUTO && agreed->node_ranks && agreed->budget_known
+		       ? 0
+		       : agreed->world;
+}
+
 /* Sizes the model for all teams that `auto` chooses from, and takes the first that fits, as the ranks
    will; or that of the setting. */
 static int read_sharded(const struct request *request, const struct agreed *agreed,
 			struct model_layout *layout, struct model *model, struct shard_sizes *sizes)
 {
-	uint64_t setting = request->settings.value[ZERO_OPT_SHARD].number;
-	size_t ranks = 0, taken = 0;
+	size_t taken = shard_setting(request, agreed), fits = 0, ranks = 0;
 	int status = 0;
 
-	if (setting < ZERO_SHARD_ALL)
-		taken = setting;
-	else if (setting == ZERO_SHARD_NODE && agreed->node_ranks)
-		taken = agreed->node_ranks[0];
-	else if (setting != ZERO_SHARD_AUTO || !agreed->node_ranks || !agreed->budget_known)
-		taken = agreed->world;
 	if (taken && agreed->world % taken) {
 		print_error("shard is %zu, which does not divide the %zu ranks of the job", taken,
 			    agreed->world);
 		return EXIT_FAILURE;
 	}
-	while (!status && !taken) {
+	while (!status && !taken && ranks < agreed->world) {
 		uint64_t bytes;
 
 		ranks = zero_grid_size_above(agreed->node_ranks, agreed->nodes, ranks);
@@ -319,19 +331,10 @@ static int read_sharded(const struct request *request, const struct agreed *agre
 		status = read_with(request, layout, model);
 		bytes = zero_sizing_total(&model->sizing);
 		shard_sizes_add(sizes, ranks, bytes);
-		if (bytes <= agreed->budget || ranks == agreed->world)
-			taken = ranks;
+		if (!fits && bytes <= agreed->budget)
+			fits = ranks;
 	}
-	/* the others, to compare */
-	while (!status && sizes->count && ranks < agreed->world) {
-		struct model other;
-
-		ranks = zero_grid_size_above(agreed->node_ranks, agreed->nodes, ranks);
-		layout->team = ranks;
-		status = read_with(request, layout, &other);
-		shard_sizes_add(sizes, ranks, zero_sizing_total(&other.sizing));
-	}
-	layout->team = taken;
+	layout->team = taken ? taken : fits ? fits : agreed->world;
 	return status ? status : read_with(request, layout, model);
 }
 
@@ -398,8 +401,10 @@ int show_plan(FILE *out, const struct plan *plan, struct request *request)
 			     tier_name(&request->settings, known, agreed.budget,
 				       agreed.budget_known, agreed.chunk));
 	if (known) {
-		print_shard_sizes(out, &sizes,
-				  known->sizing.team ? known->sizing.team : agreed.world);
+		print_shard_sizes(
+			out, &sizes, known->sizing.team ? known->sizing.team : agreed.world,
+			known->sizing.stage == 3 &&
+				request->settings.value[ZERO_OPT_SHARD].number == ZERO_SHARD_AUTO);
 		print_model(out, known, &agreed,
 			    request->settings.value[ZERO_OPT_GATHER_DTYPE].number);
 	}

@@ -36,6 +36,11 @@ zero_status zero_source_read(zero_param *param, const zero_source *source, void 
 /* Describes the load in words that are the same on all ranks. */
 void zero_source_label(const zero_param *param, const zero_source *source, char *text, size_t size);
 
+static inline bool zero_is_f8(zero_dtype dtype)
+{
+	return dtype == ZERO_F8_E4M3 || dtype == ZERO_F8_E5M2;
+}
+
 /* ---- slice.c --------------------------------------------------------------------------------- */
 
 /* Writes elements [first, first + count) of a checked source, a tensor of a file, to `out`, in the

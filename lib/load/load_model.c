@@ -73,18 +73,13 @@ static struct entry *entry_of(const struct loading *load, const zero_param *para
 	return NULL;
 }
 
-static bool is_f8(zero_dtype dtype)
-{
-	return dtype == ZERO_F8_E4M3 || dtype == ZERO_F8_E5M2;
-}
-
 /* Finds the scales of a tensor that is converted from f8. */
 static zero_status add_scale(struct loading *load, struct entry *entry)
 {
 	const zero_tensor *tensor = entry->source.tensor;
 	char *name;
 
-	if (!tensor || !is_f8(tensor->dtype) || tensor->dtype == entry->param->dtype ||
+	if (!tensor || !zero_is_f8(tensor->dtype) || tensor->dtype == entry->param->dtype ||
 	    tensor->ndim != 2 || !entry->source.convert)
 		return ZERO_OK;
 	if (asprintf(&name, "%s_scale_inv", tensor->name) < 0)

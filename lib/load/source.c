@@ -62,11 +62,6 @@ static zero_status check_dtype(const zero_param *param, const zero_source *sourc
 					 : "");
 }
 
-static bool is_f8(zero_dtype dtype)
-{
-	return dtype == ZERO_F8_E4M3 || dtype == ZERO_F8_E5M2;
-}
-
 static size_t scale_blocks(size_t elements)
 {
 	return elements / ZERO_SCALE_BLOCK + (elements % ZERO_SCALE_BLOCK != 0);
@@ -80,7 +75,7 @@ static zero_status check_scale(const zero_param *param, const zero_source *sourc
 
 	if (!scale)
 		return ZERO_OK;
-	if (!is_f8(tensor->dtype) || tensor->ndim != 2 || tensor->dtype == param->dtype)
+	if (!zero_is_f8(tensor->dtype) || tensor->ndim != 2 || tensor->dtype == param->dtype)
 		return zero_fail(ZERO_E_INVALID,
 				 "parameter '%s', which is %s, has a source with scales: these are "
 				 "for a matrix of f8 that becomes another type",

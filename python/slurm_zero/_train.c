@@ -91,34 +91,31 @@ static PyObject *py_gradient_shard(PyObject *self, PyObject *args)
 	return zero_py_tensor(data, ZERO_F32, 1, &count);
 }
 
-static PyObject *py_reduce_replicas(PyObject *self, PyObject *args)
+/* A call of a list of groups. */
+static PyObject *with_groups(PyObject *args, zero_status (*call)(zero_job *, zero_group **, size_t))
 {
 	zero_group **groups;
 	zero_status status;
 	PyObject *list;
 	size_t count;
 
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O", &list) || !zero_py_to_groups(list, &groups, &count))
 		return NULL;
-	WAIT(zero_reduce_replicas(zero_py_job, groups, count));
+	WAIT(call(zero_py_job, groups, count));
 	PyMem_Free(groups);
 	return zero_py_status(status);
 }
 
+static PyObject *py_reduce_replicas(PyObject *self, PyObject *args)
+{
+	(void)self;
+	return with_groups(args, zero_reduce_replicas);
+}
+
 static PyObject *py_step_begin(PyObject *self, PyObject *args)
 {
-	zero_group **groups;
-	zero_status status;
-	PyObject *list;
-	size_t count;
-
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O", &list) || !zero_py_to_groups(list, &groups, &count))
-		return NULL;
-	WAIT(zero_step_begin(zero_py_job, groups, count));
-	PyMem_Free(groups);
-	return zero_py_status(status);
+	return with_groups(args, zero_step_begin);
 }
 
 static PyObject *py_step_end(PyObject *self, PyObject *args)

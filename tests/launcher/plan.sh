@@ -254,7 +254,10 @@ unknown='assumed to be none, since the number of tasks of each node is not known
 placed 'by 2 ranks at a time, if each of 3 nodes has as many' -N 3 -n 6
 placed "$unknown" -N 3 -n 7
 placed "$unknown" -n 7
+placed "$unknown" -n 7 --zero-shard=auto
+has "$out" '# shard auto: what is taken is not known'
 placed 'by all 7 ranks' -N 1 -n 7
+has_not "$out" 'shard auto'
 placed none -N 3 -n 3
 placed none -n 1 -N 4
 SLURM_JOB_ID=7 SLURM_NNODES=2 SLURM_NTASKS=6 placed \
