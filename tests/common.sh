@@ -14,6 +14,8 @@ set -u
 : "${top_srcdir:?}" "${top_builddir:?}" "${ZERO_HAVE=}" "${ZERO_REQUIRE:=}"
 # PMIx would wait two seconds at each start for a munge that has left its socket and does not run.
 export PMIX_MCA_psec=${PMIX_MCA_psec-^munge}
+# A line of Python would be several writes, and those of two ranks would mix.
+unset PYTHONUNBUFFERED
 
 fail() {
 	echo "FAIL: $*" >&2

@@ -78,8 +78,11 @@ void zero_ring_set_state(struct zero_ring_link *link, enum zero_peer_state state
 
 void zero_ring_send(struct zero_ring_link *link, const struct zero_ring_frame *frame)
 {
-	if (link->to)
-		zero_link_send_watch(link->to, frame, sizeof(*frame));
+	/* zero_close sends the goodbye while a turn may see the connection end. */
+	struct zero_link *to = link->to;
+
+	if (to)
+		zero_link_send_watch(to, frame, sizeof(*frame));
 }
 
 static bool receive(struct zero_ring_link *link)
