@@ -151,6 +151,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/step_state.c \
 	lib/train/stray_access.c \
 	lib/train/train_hooks.c \
+	lib/train/write.c \
 	lib/watch/activity.c \
 	lib/watch/deadlock.c \
 	lib/watch/diagnose.c \

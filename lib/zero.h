@@ -373,7 +373,7 @@ zero_status zero_set_shard(zero_job *job, int ranks);
  * parameter may be stored on some ranks only: elsewhere *count is 0 and *data NULL. At stages 1 and
  * 2 the part is all of the parameter or this rank's shard of it, see zero_layout; zero_view returns
  * all of it in either case. Waits for values that the last step is still sending. To change values
- * use zero_load, which also updates f32 masters.
+ * use zero_load, which also updates f32 masters, or zero_write_begin.
  */
 zero_status zero_shard(const zero_param *param, void **data, size_t *first, size_t *count);
 
@@ -969,9 +969,24 @@ zero_status zero_keep_masters(zero_job *job);
  */
 zero_status zero_master(zero_param *param, float **data, size_t *first, size_t *count);
 /*
+ * COLLECTIVE in the group's team. Until zero_write_end the program may change the elements that this
+ * rank owns (zero_param_cuts) at zero_shard's address, outside of a step, as when it loads values of
+ * frozen parameters too. With a GPU, work on the caller's stream may do so. The group is not gathered;
+ * it cannot be gathered meanwhile, nor any group stepped, saved or restored. What a save in the
+ * background still has to write of it is copied first.
+ */
+zero_status zero_write_begin(zero_group *group);
+/*
+ * COLLECTIVE in the group's team. Makes what ranks have written the values of the parameters: the
+ * other ranks that store them get them, and f32 masters become them. Gradients and moments are
+ * unchanged. Without zero_write_begin: ZERO_E_STATE.
+ */
+zero_status zero_write_end(zero_group *group);
+/*
  * COLLECTIVE over all ranks, after an exception in the program, such as one in the middle of a
  * forward or a backward pass. All gathers are released, however many uses they have; all gradients
- * and sums are dropped; a step that zero_step_begin began is ended, with the values written so far.
+ * and sums are dropped; a step that zero_step_begin began is ended, with the values written so far, and
+ * so are writes that zero_write_begin began.
  * The job is then ready for the next step. Parameters and states are unchanged. If ranks have begun
  * different operations before, the call fails with ZERO_E_ORDER, and the job can only be closed.
  */

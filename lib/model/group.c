@@ -275,10 +275,16 @@ zero_status zero_tear(zero_job *job, zero_status status)
 
 zero_status zero_require_no_own_step(const zero_job *job, const char *what)
 {
-	if (!job->model->stepping)
-		return ZERO_OK;
-	return zero_fail(ZERO_E_STATE,
-			 "%s is refused: the program takes a step; call zero_step_end first", what);
+	if (job->model->stepping)
+		return zero_fail(
+			ZERO_E_STATE,
+			"%s is refused: the program takes a step; call zero_step_end first", what);
+	if (job->model->writing)
+		return zero_fail(ZERO_E_STATE,
+				 "%s is refused: the program writes to a group; call "
+				 "zero_write_end first",
+				 what);
+	return ZERO_OK;
 }
 
 zero_status zero_require_whole(const zero_job *job, const char *what)

@@ -139,6 +139,7 @@ struct zero_group {
 	bool team_reduced;      /* in a grid: since then, over shard_team alone */
 	bool sums_shown; /* at stage 0, by zero_gradient_shard, so that they may have changed */
 	bool stepping;   /* between zero_step_begin and zero_step_end */
+	bool writing;    /* between zero_write_begin and zero_write_end */
 	/* Its first reduce, and its first sum over copies, allocate, which may fail on one rank. */
 	bool ever_reduced, ever_summed;
 	struct zero_work *reduce;           /* the last one under way; NULL: none */
@@ -159,6 +160,7 @@ struct zero_model {
 	bool adopts;           /* a group that is not laid out yet does */
 	bool released_tensors; /* in a layout that failed: another one would miss them */
 	bool stepping;         /* between zero_step_begin and zero_step_end */
+	size_t writing;        /* groups between zero_write_begin and zero_write_end */
 	zero_states states;    /* of the moments */
 	bool keeps_masters;    /* zero_keep_masters was called: the program knows where they are */
 	bool torn; /* a step failed half-way: values and states are undefined until a restore */
@@ -211,7 +213,7 @@ zero_status zero_wait_post_step_gather(zero_group *group);
 zero_status zero_tear(zero_job *job, zero_status status);
 /* An error if the model is torn, or the program steps it. `what` is the call that is refused. */
 zero_status zero_require_whole(const zero_job *job, const char *what);
-/* Refuses `what` between zero_step_begin and zero_step_end. */
+/* Refuses `what` between zero_step_begin and zero_step_end, and while a group is written. */
 zero_status zero_require_no_own_step(const zero_job *job, const char *what);
 /* How many submissions all ranks of its shard_team have waited for: what was submitted before the last
    of them is done on all ranks. */

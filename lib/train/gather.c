@@ -17,6 +17,11 @@ static zero_status check_gather(const zero_group *group, zero_dtype as)
 				 "group '%s' is gathered while the program steps it: call "
 				 "zero_step_end first",
 				 group->name);
+	if (group->writing)
+		return zero_fail(ZERO_E_STATE,
+				 "group '%s' is gathered while the program writes to it: call "
+				 "zero_write_end first",
+				 group->name);
 	return zero_gather_check(group, as);
 }
 

@@ -266,6 +266,9 @@ zero_status zero_reset(zero_job *job)
 		reset_group(job->model->groups[g]);
 	if (!status)
 		status = end_groups(job, ops);
+	for (size_t g = 0; !status && g < job->model->group_count; g++)
+		if (job->model->groups[g]->writing)
+			status = zero_write_end(job->model->groups[g]);
 	free(ops);
 	return status;
 }

@@ -206,8 +206,8 @@ static struct zero_op gather_masters(const struct zero_flat *flat,
 	};
 }
 
-static struct zero_op gather_stored(const struct zero_flat *flat,
-				    const struct zero_segment *segment)
+struct zero_op zero_gather_stored_op(const struct zero_flat *flat,
+				     const struct zero_segment *segment)
 {
 	size_t owned, stored, count;
 
@@ -243,7 +243,7 @@ zero_status zero_send_stepped(zero_group *group, struct zero_op *ops)
 
 			if (!segment->trainable)
 				continue;
-			ops[op_count++] = gather_stored(flat, segment);
+			ops[op_count++] = zero_gather_stored_op(flat, segment);
 			if (group->steps_replicated && flat->master && segment->dtype != ZERO_F32)
 				ops[op_count++] = gather_masters(flat, segment);
 		}

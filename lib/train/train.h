@@ -90,6 +90,9 @@ zero_status zero_step_wait_groups(zero_job *job, zero_group **groups, size_t cou
 void zero_step_free_gradients(zero_group **groups, size_t count, bool all);
 /* Operations of zero_send_stepped for the group that has most. */
 size_t zero_most_step_ops(const zero_job *job);
+/* The owners' values of a segment, to all ranks that store them. */
+struct zero_op zero_gather_stored_op(const struct zero_flat *flat,
+				     const struct zero_segment *segment);
 /* Whether a step of the library sends what the owners stepped: at stages 1 and 2, and in a grid. */
 bool zero_sends_stepped(const zero_group *group);
 /* Begins to send the new values of the owners to all ranks that store them while the caller goes on.

@@ -315,6 +315,7 @@ def load(model, path, *, strict=True, progress=None):
     if _job is None:
         raise Error("shard the model first, with fully_shard")
     _job.lay_out()
+    _job.end_writes()
     for group in _job.groups:
         group.reshard()
     paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
@@ -370,6 +371,7 @@ def _require_all(model):
                 f"{p.name} is sharded, too, but not of the model that was passed: pass all sharded "
                 "models, as a list"
             )
+    _job.end_writes()
     for group in _job.groups:
         group.reshard()
 

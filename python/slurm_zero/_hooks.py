@@ -127,6 +127,7 @@ class Group:
         if not self.params:
             return
         if not self.gathered:
+            self.job.end_writes()
             _zero.gather(self.handle, self.gather_as())
             self.gathered, self.prefetched = True, False
             self.prefetch()
@@ -287,6 +288,7 @@ class Job:
         self.roots = []
         self.optimizers = weakref.WeakSet()  # that have stepped
         self.backward = self.stepping = False
+        self.written = {}  # groups that the program has changed outside of a step
         self.last = None  # the group that was gathered last in this forward or backward pass
         self.stage = 3
         self.shard = None  # ranks that store a copy, if a mesh says it
@@ -294,8 +296,20 @@ class Job:
         self.stopping = False  # what the last step was told of signals
         self.steps = 0  # that were taken, for the names of checkpoints
 
-    def may_write(self):
-        return self.stepping or (self.stage == 3 and not self.replicated)
+    def begin_write(self, group):
+        """The program changes parameters, as all ranks do. What others store of them follows before
+        anything is computed with them."""
+        if self.stepping or group in self.written:
+            return
+        group.reshard()
+        _zero.write_begin(group.handle)
+        self.written[group] = None
+
+    def end_writes(self):
+        while self.written:
+            group = next(iter(self.written))
+            _zero.write_end(group.handle)
+            del self.written[group]
 
     def lay_out(self):
         new = self.groups[self.laid_out :]
@@ -346,13 +360,8 @@ class Job:
     def _take(self, group, p):
         cut, dtype = p.cut, p.original.dtype
         cut.ranges = _zero.owned(group.handle, p.handle)
-        data, stored_first = _zero.shard(p.handle)
-        first, end = cut.range
-        if data is None or first == end:
-            local = torch.empty(0, dtype=dtype, device="cpu")
-        else:
-            stored = torch.from_dlpack(Capsule(data))
-            local = stored[first - stored_first : end - stored_first]
+        data = _zero.shard(p.handle, *cut.range)
+        local = torch.empty(0, dtype=dtype, device="cpu") if data is None else torch.from_dlpack(Capsule(data))
         p.sharded._local_tensor = local
         if p.original.device.type != "meta":
             values = p.original.detach().contiguous()
@@ -464,6 +473,7 @@ class Job:
         if groups:
             self.check_backward()
             self.lay_out()
+            self.end_writes()
             for group in self.groups:
                 group.reshard()
         return groups
@@ -492,6 +502,7 @@ class Job:
     def reset(self):
         _zero.reset()
         self.backward = self.stepping = False
+        self.written.clear()
         self.last = None
         for group in self.groups[: self.laid_out]:
             group.gathered = group.prefetched = group.in_backward = False

@@ -152,8 +152,8 @@ class FlatShard(DTensor):
 
     def __create_chunk_list__(self):
         _ready(self)
-        # What is read goes straight to the memory, and at these stages other ranks have it too.
-        _check_writable(self)
+        # What is read goes straight to the memory.
+        _begin_write(self)
         return [ChunkStorageMetadata(offsets, sizes) for offsets, sizes, _ in self._cut.rectangles()]
 
     def __create_write_items__(self, fqn, object):
@@ -313,7 +313,7 @@ def _local(func, args, kwargs):
     written = args[0] if func._schema.is_mutable and args else None
     for tensor in written if isinstance(written, (list, tuple)) else [written]:
         if isinstance(tensor, FlatShard):
-            _check_writable(tensor)
+            _begin_write(tensor)
         elif isinstance(tensor, DTensor):
             raise NotImplementedError(
                 f"{func.overloadpacket.__name__} would change a tensor that is not cut as the parameters are"
@@ -352,14 +352,16 @@ def _new(func, args, kwargs):
     return FlatShard.wrap(out, tensor._cut) if same else out
 
 
-def _check_writable(tensor):
+def _begin_write(tensor):
     cut = tensor._cut
     own = cut.parameter
-    if own is not None and tensor._local_tensor.data_ptr() == own._local_tensor.data_ptr():
-        if tensor._local_tensor.numel() and not cut.job.may_write():
-            raise NotImplementedError(
-                f"{cut.name} is changed outside of an optimizer's step, which needs stage 3 and one copy"
-            )
+    # Also where this rank has no element, so that all ranks know of it.
+    if own is not None and _storage(tensor) == _storage(own):
+        cut.job.begin_write(cut.param.group)
+
+
+def _storage(tensor):
+    return tensor._local_tensor.untyped_storage()._cdata
 
 
 def _whole(func, args, kwargs):

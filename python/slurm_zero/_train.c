@@ -62,16 +62,33 @@ static PyObject *py_gradient(PyObject *self, PyObject *args)
 	return zero_py_tensor(data, (zero_dtype)dtype, 1, &count);
 }
 
-static PyObject *py_reduce(PyObject *self, PyObject *args)
+static PyObject *with_group(PyObject *args, zero_status (*call)(zero_group *))
 {
 	zero_group *group;
 	zero_status status;
 
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O&", zero_py_to_group, &group))
 		return NULL;
-	WAIT(zero_reduce(group));
+	WAIT(call(group));
 	return zero_py_status(status);
+}
+
+static PyObject *py_reduce(PyObject *self, PyObject *args)
+{
+	(void)self;
+	return with_group(args, zero_reduce);
+}
+
+static PyObject *py_write_begin(PyObject *self, PyObject *args)
+{
+	(void)self;
+	return with_group(args, zero_write_begin);
+}
+
+static PyObject *py_write_end(PyObject *self, PyObject *args)
+{
+	(void)self;
+	return with_group(args, zero_write_end);
 }
 
 /* The sums that this rank owns, or None. */
@@ -240,6 +257,8 @@ PyMethodDef zero_py_train_methods[] = {
 	{"reduce", py_reduce, METH_VARARGS, NULL},
 	{"gradient_shard", py_gradient_shard, METH_VARARGS, NULL},
 	{"reduce_replicas", py_reduce_replicas, METH_VARARGS, NULL},
+	{"write_begin", py_write_begin, METH_VARARGS, NULL},
+	{"write_end", py_write_end, METH_VARARGS, NULL},
 	{"step_begin", py_step_begin, METH_VARARGS, NULL},
 	{"step_end", py_step_end, METH_NOARGS, NULL},
 	{"stop_on", py_stop_on, METH_VARARGS, NULL},

@@ -425,22 +425,27 @@ static PyObject *py_owned(PyObject *self, PyObject *args)
 	return list;
 }
 
-/* (tensor or None, its first element) of what this rank stores. */
+/* The elements [first, end) of what this rank stores, or None. As tensors of their own: torch takes the
+   offset in a larger one for that of a FlatShard, which has no memory. */
 static PyObject *py_shard(PyObject *self, PyObject *args)
 {
 	zero_param *param;
 	zero_status status;
 	void *data;
 	size_t first, count;
+	Py_ssize_t from, end;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O&", zero_py_to_param, &param))
+	if (!PyArg_ParseTuple(args, "O&nn", zero_py_to_param, &param, &from, &end))
 		return NULL;
 	WAIT(zero_shard(param, &data, &first, &count));
 	if (status)
 		return zero_py_fail();
-	return Py_BuildValue("Nn", zero_py_tensor(data, zero_param_dtype(param), 1, &count),
-			     (Py_ssize_t)first);
+	if (from == end)
+		Py_RETURN_NONE;
+	data = (char *)data + ((size_t)from - first) * zero_dtype_size(zero_param_dtype(param));
+	count = (size_t)(end - from);
+	return zero_py_tensor(data, zero_param_dtype(param), 1, &count);
 }
 
 /* The whole parameter where it is when its group is gathered. */

@@ -40,7 +40,7 @@ for world in ${TORCH_WORLDS-alone 2 3}; do
 done
 if [[ ! ${TORCH_CASES-} ]]; then
 	for stage in 0 1 2; do
-		ZERO_STAGE=$stage long 2 cases plain accumulation bfloat16 adamw_fused exceptions
+		ZERO_STAGE=$stage long 2 cases plain written accumulation bfloat16 adamw_fused exceptions
 	done
 	if "$TORCH_PYTHON" -c 'import transformers' 2>/dev/null; then
 		run 2 models llama_tied qwen3_moe
@@ -68,6 +68,8 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	mkdir "$scratch/dcp"
 	run 2 dcp stock save "$scratch/dcp"
 	run 3 dcp zero load "$scratch/dcp"
+	ZERO_SHARD=1 run 2 dcp zero load "$scratch/dcp"
+	ZERO_STAGE=1 long 2 dcp zero load "$scratch/dcp"
 	long 2 dcp stock load "$scratch/dcp"
 	# Accelerate, peft and the Trainer, which saves in one run and resumes in another.
 	if "$TORCH_PYTHON" -c 'import accelerate, peft, transformers' 2>/dev/null; then

@@ -380,6 +380,40 @@ static void refused(void)
 	ok(zero_close(job));
 }
 
+/* ---- writes outside of a step ---------------------------------------------------------------- */
+
+static void written(const char *settings)
+{
+	const zero_adamw adamw = {.lr = 1, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1};
+	struct model *m = begin(settings);
+	zero_group *group = m->groups[0], *other = m->groups[1];
+
+	fails(zero_write_end(group), ZERO_E_STATE, "without zero_write_begin");
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	if (rank < world - 1)
+		ok(zero_release(group));
+	fails(zero_write_begin(group), ZERO_E_STATE, "'a' is gathered");
+	if (rank == world - 1)
+		ok(zero_release(group));
+	ok(zero_write_begin(group));
+	ok(zero_write_begin(other));
+	fails(zero_write_begin(group), ZERO_E_STATE, "call zero_write_end first");
+	fails(zero_gather(group, ZERO_DTYPE_PARAM), ZERO_E_STATE, "call zero_write_end first");
+	fails(zero_step(m->job, &adamw, NULL), ZERO_E_STATE, "call zero_write_end first");
+	fails(zero_step_begin(m->job, m->groups, 1), ZERO_E_STATE, "call zero_write_end first");
+	fails(zero_restore(m->job, "nowhere", NULL), ZERO_E_STATE, "zero_restore is refused");
+	fails(zero_save(m->job, "nowhere", NULL), ZERO_E_STATE, "zero_save is refused");
+	ok(zero_write_end(group));
+	ok(zero_gather(group, ZERO_DTYPE_PARAM));
+	ok(zero_release(group));
+	ok(zero_reset(m->job)); /* ends that of the other group */
+	ok(zero_step_begin(m->job, m->groups, 1));
+	fails(zero_write_begin(other), ZERO_E_STATE, "call zero_step_end first");
+	ok(zero_step_end(m->job, NULL));
+	check_values(m, "after writes of nothing");
+	end(m);
+}
+
 /* ---- after an exception ---------------------------------------------------------------------- */
 
 /* It comes in the middle of a backward pass, or between the begin and the end of a step. */
@@ -505,6 +539,7 @@ int main(void)
 	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
 		own_steps(settings[i], false);
 		own_steps(settings[i], true);
+		written(settings[i]);
 		clipped(settings[i]);
 	}
 	for (int ranks = 1; ranks < world; ranks++) {
@@ -515,6 +550,7 @@ int main(void)
 		snprintf(text, sizeof(text), "stage=3 shard=%d", ranks);
 		own_steps(text, false);
 		own_steps(text, true);
+		written(text);
 		clipped(text);
 		reset(text);
 	}

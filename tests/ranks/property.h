@@ -137,6 +137,7 @@ void gather_any(struct model *model);
 void prefetch_any(struct model *model);
 void release_any(struct model *model);
 void update_any(struct model *model);
+void write_any(struct model *model);
 /* What all of these groups can be gathered as; a bit of `chosen` for each group. */
 zero_dtype choose_as(struct model *model, unsigned chosen);
 

@@ -174,11 +174,30 @@ static void check_staging(const struct model *model, const zero_memory *before)
 	      "%zu bytes of staging, and %zu before", now.staging.peak, before->staging.now);
 }
 
+/* The tensor's values in a type, of which some are others. To be freed. */
+static char *changed(struct tensor *tensor, zero_dtype to, uint64_t seed)
+{
+	size_t size = zero_dtype_size(to);
+	char *values = malloc(tensor->count * size + 1);
+
+	check(values, "no memory");
+	ref_cast(to, values, tensor->spec.dtype, ref_of(tensor)->values, tensor->count);
+	for (size_t i = 0; i < tensor->count; i++) {
+		uint64_t bits = mixed(seed + i);
+
+		if (bits % 3 == 0 && is_real(to))
+			ref_narrow(to, (double)signed_unit(bits), values + i * size);
+		else if (bits % 3 == 0)
+			memcpy(values + i * size, &bits, size);
+	}
+	return values;
+}
+
 /* One rank changes some elements of what is gathered, and all ranks have them then. */
 void update_any(struct model *model)
 {
 	struct tensor *tensor = any_tensor(model);
-	uint64_t seed = draw(&model->random), bits;
+	uint64_t seed = draw(&model->random);
 	struct group *group = tensor ? tensor->group : NULL;
 	zero_memory before;
 	zero_dtype to;
@@ -191,16 +210,7 @@ void update_any(struct model *model)
 	to = gathered_as(tensor, group->as);
 	size = zero_dtype_size(to);
 	root = group->ranks[seed % (size_t)group->world];
-	values = malloc(tensor->count * size + 1);
-	check(values, "no memory");
-	ref_cast(to, values, tensor->spec.dtype, ref_of(tensor)->values, tensor->count);
-	for (size_t i = 0; i < tensor->count; i++) {
-		bits = mixed(seed + i);
-		if (bits % 3 == 0 && is_real(to))
-			ref_narrow(to, (double)signed_unit(bits), values + i * size);
-		else if (bits % 3 == 0)
-			memcpy(values + i * size, &bits, size);
-	}
+	values = changed(tensor, to, seed);
 	/* Nobody reads what is gathered any more. */
 	ok(zero_agree(model->job, NULL));
 	ok(zero_memory_now(model->job, &before));
@@ -214,6 +224,43 @@ void update_any(struct model *model)
 		check_gathered(&group->tensors[i]);
 	check_staging(model, &before);
 	free(values);
+}
+
+static void write_owned(const struct model *model, struct tensor *tensor, uint64_t seed)
+{
+	size_t cuts[WORLD_MAX + 1], size = zero_dtype_size(tensor->spec.dtype), first, count;
+	char *values = changed(tensor, tensor->spec.dtype, seed);
+	void *data;
+
+	ok(zero_param_cuts(tensor->param, cuts));
+	ok(zero_shard(tensor->param, &data, &first, &count));
+	for (int i = 0; i < tensor->group->world; i++) {
+		int owner = zero_shard_owner(tensor->group->handle, i);
+
+		if (tensor->group->ranks[owner] == model->rank && cuts[i] < cuts[i + 1])
+			memcpy((char *)data + (cuts[i] - first) * size, values + cuts[i] * size,
+			       (cuts[i + 1] - cuts[i]) * size);
+	}
+	memcpy(tensor->ref.values, values, tensor->count * size);
+	ref_loaded(&tensor->ref);
+	free(values);
+}
+
+/* Each rank changes some of the elements that it owns. */
+void write_any(struct model *model)
+{
+	struct group *group = any_group(model);
+	uint64_t seed = draw(&model->random);
+
+	if (group->begun)
+		return;
+	if (group->member)
+		ok(zero_write_begin(group->handle));
+	for (size_t i = 0; i < group->count; i++)
+		if (!group->tensors[i].tied)
+			write_owned(model, &group->tensors[i], seed + i);
+	if (group->member)
+		ok(zero_write_end(group->handle));
 }
 
 void release(struct model *model, struct group *group)

@@ -164,6 +164,7 @@ const struct operation operations[] = {
 	{"prefetch", 5, prefetch_any},
 	{"release", 8, release_any},
 	{"update", 4, update_any},
+	{"write", 4, write_any},
 	{"backward", 16, backward},
 	{"overflow", 1, overflow},
 	{"reduce", 8, reduce_any},

@@ -284,7 +284,16 @@ static void check_copies(struct model *model, uint64_t steps)
 	      memory.checkpoint.peak, most);
 }
 
-enum change { STEPS, STEPS_SLOWLY, LOADS, LOADS_WITHOUT_MEMORY, LOADS_MODEL, UPDATES, RESTORES };
+enum change {
+	STEPS,
+	STEPS_SLOWLY,
+	LOADS,
+	LOADS_WITHOUT_MEMORY,
+	LOADS_MODEL,
+	UPDATES,
+	WRITES,
+	RESTORES
+};
 
 static void change_values(struct model *model, enum change change, uint64_t seed)
 {
@@ -301,6 +310,17 @@ static void change_values(struct model *model, enum change change, uint64_t seed
 		no_memory = 0;
 	} else if (change == LOADS_MODEL) {
 		ok(zero_load_model(model->job, file_path("model.safetensors"), NULL, NULL));
+	} else if (change == WRITES) {
+		size_t first, count;
+		void *data;
+
+		for (int g = 0; g < 2; g++) {
+			ok(zero_write_begin(model->groups[g]));
+			ok(zero_shard(model->params[9 * g], &data, &first, &count));
+			memset(data, 0x3c,
+			       count * zero_dtype_size(zero_param_dtype(model->params[9 * g])));
+			ok(zero_write_end(model->groups[g]));
+		}
 	} else if (change == RESTORES) {
 		ok(zero_restore(model->job, in_dir("step-000000000"), NULL));
 		model->steps = 0;
@@ -543,6 +563,7 @@ int main(void)
 		     {"stage=3 offload=optimizer stream_chunk=64K", STEPS},
 		     {"stage=1 offload=optimizer", LOADS},
 		     {"stage=3", LOADS_MODEL},
+		     {"stage=3", WRITES},
 		     {"stage=3", STEPS_SLOWLY}};
 	uint64_t seed = test_seed();
 	zero_job *job = open_job("stage=3");
