@@ -9,8 +9,11 @@ need files
 seed=${ZERO_TEST_SEED:-$RANDOM}
 RANDOM=$seed
 steps=40 saved=$scratch/saved
+optimizers=(adamw adamw8bit muon)
+optimizer=${ZERO_TEST_OPTIMIZER:-${optimizers[RANDOM % 3]}}
+export OPENBLAS_NUM_THREADS=1 # a product's bits may depend on it
 # A step is of 6 sequences at each number of ranks.
-train=(--text "$text" --layers 2 --heads 2 --width 40 --context 48 --steps "$steps" --warmup 4
+train=(--optimizer "$optimizer" --text "$text" --layers 2 --heads 2 --width 40 --context 48 --steps "$steps" --warmup 4
 	--lr 2e-3 --save-every 7)
 
 bits() {
@@ -63,7 +66,7 @@ after() {
 }
 
 wrong() {
-	fail "$*; seed $seed; it said: $(<"$scratch/out") $(<"$scratch/err")"
+	fail "$optimizer, $*; seed $seed; it said: $(<"$scratch/out") $(<"$scratch/err")"
 }
 
 # whole WHAT: the log has each step once, with the losses of the run that was not stopped
@@ -158,7 +161,7 @@ refused "$saved/" --width 60
 # Evaluation takes the model alone, and saves nothing.
 before=$(ls -l "$saved")
 trains 1 3 --text "$text" --layers 2 --heads 2 --width 40 --context 48 --steps 2 --seq 16 --eval \
-	--checkpoint "$saved"
+	--optimizer "$optimizer" --checkpoint "$saved"
 [[ $(ls -l "$saved") == "$before" ]] || fail "an evaluation changed the checkpoints"
 
 # ---- killed

@@ -317,8 +317,10 @@ static void change_values(struct model *model, enum change change, uint64_t seed
 		for (int g = 0; g < 2; g++) {
 			ok(zero_write_begin(model->groups[g]));
 			ok(zero_shard(model->params[9 * g], &data, &first, &count));
-			memset(data, 0x3c,
-			       count * zero_dtype_size(zero_param_dtype(model->params[9 * g])));
+			if (count)
+				memset(data, 0x3c,
+				       count * zero_dtype_size(
+						       zero_param_dtype(model->params[9 * g])));
 			ok(zero_write_end(model->groups[g]));
 		}
 	} else if (change == RESTORES) {
