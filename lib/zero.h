@@ -185,9 +185,9 @@ typedef struct zero_options {
 	/* Backend cuda: the initial stream, see zero_set_stream. */
 	void *stream;
 	/* The program steps by itself, see zero_step_begin, or steps a part of its groups alone. The
-	   forecast of what the budget has room for then counts no moments and masters: they are still
-	   allocated by the first zero_step or zero_step_groups, for the groups that it steps. The same
-	   on all ranks. */
+	   forecast of what the budget has room for then counts no moments and masters, but for the
+	   choice of `shard=auto`: they are still allocated by the first zero_step or zero_step_groups,
+	   for the groups that it steps. The same on all ranks. */
 	bool program_steps;
 } zero_options;
 

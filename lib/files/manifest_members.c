@@ -293,9 +293,7 @@ static zero_status read_dtype(const struct object *object, zero_dtype *dtype)
 
 	if (text && safetensors_dtype(text, dtype))
 		return ZERO_OK;
-	return fail_member(object, "dtype",
-			   "\"F32\", \"F16\", \"BF16\", \"F64\", \"I64\", \"I32\", "
-			   "\"U8\" or \"BOOL\"");
+	return fail_member(object, "dtype", safetensors_allowed_dtypes);
 }
 
 static zero_status read_shape(const struct object *object, struct zero_manifest_tensor *tensor)

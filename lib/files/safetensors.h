@@ -53,6 +53,8 @@ struct tensor_entry {
 
 /* The format's name of a type; NULL if no tensor of it can be stored. `size` may be NULL. */
 const char *safetensors_dtype_name(zero_dtype dtype, size_t *size);
+/* The names of all types that are stored, for a message. */
+extern const char safetensors_allowed_dtypes[];
 /* The type of that name; false if this library stores no such type. */
 bool safetensors_dtype(const char *name, zero_dtype *dtype);
 /* The bytes of a tensor of this type and shape; false if they are not less than 2^63. */

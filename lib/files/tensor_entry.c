@@ -19,7 +19,8 @@ static const struct {
 	[ZERO_F8_E5M2] = {"F8_E5M2", 1},
 };
 
-static const char allowed_dtypes[] = "F32, F16, BF16, F64, I64, I32, U8, BOOL, F8_E4M3, F8_E5M2";
+const char safetensors_allowed_dtypes[] =
+	"F32, F16, BF16, F64, I64, I32, U8, BOOL, F8_E4M3, F8_E5M2";
 
 /* Types of the format that this library does not store. They are no damage, so the message differs. */
 static const char *const foreign_dtypes[] = {
@@ -105,7 +106,8 @@ static zero_status read_dtype(const json_t *json, struct tensor_entry *entry)
 
 	if (!name)
 		return tensor_entry_fail(entry, "has the dtype %s; allowed are the strings %s",
-					 files_json_printable(json).text, allowed_dtypes);
+					 files_json_printable(json).text,
+					 safetensors_allowed_dtypes);
 	if (safetensors_dtype(name, &entry->tensor.dtype))
 		return ZERO_OK;
 	for (size_t i = 0; i < sizeof(foreign_dtypes) / sizeof(*foreign_dtypes); i++)
@@ -114,9 +116,9 @@ static zero_status read_dtype(const json_t *json, struct tensor_entry *entry)
 				entry,
 				"has the dtype %s, which safetensors allows but this "
 				"library does not store; convert it to one of %s",
-				name, allowed_dtypes);
+				name, safetensors_allowed_dtypes);
 	return tensor_entry_fail(entry, "has the unknown dtype \"%s\"; allowed are %s",
-				 files_printable(name).text, allowed_dtypes);
+				 files_printable(name).text, safetensors_allowed_dtypes);
 }
 
 static zero_status read_shape(const json_t *json, struct tensor_entry *entry)

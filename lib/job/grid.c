@@ -54,8 +54,10 @@ zero_status zero_nodes_find(zero_job *job, struct zero_nodes *nodes)
 	if (!all)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the nodes of %zu ranks", world);
 	status = zero_submit_wait(&job->all, status, &op, 1, "the ranks' nodes");
-	if (!status)
+	if (!status) {
 		status = zero_nodes_number(all, world, nodes);
+		status = zero_submit_wait(&job->all, status, NULL, 0, "the nodes of the ranks");
+	}
 	free(all);
 	return status;
 }

@@ -77,7 +77,7 @@ void zero_staging_close(zero_job *job);
 struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *data,
 			       bool replicated);
 
-/* ---- adopt.c, tier.c, flatten.c: tensors that become views of flat buffers -------------------- */
+/* ---- adopt.c, agree_tier.c, flatten.c: tensors that become views of flat buffers -------------- */
 
 /* COLLECTIVE. Chooses the tier in which all that was adopted is packed, or fails. */
 zero_status zero_tier_agree(zero_job *job);

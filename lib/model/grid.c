@@ -8,13 +8,14 @@
 
 #include "model.h"
 
-/* What a rank needs with teams of `size` ranks. */
+/* What a rank needs with teams of `size` ranks, with the states of an optimizer, whoever steps. */
 static zero_status measure(const zero_job *job, struct zero_sizing sizing, size_t size,
 			   uint64_t *bytes)
 {
 	const struct zero_model *model = job->model;
 	zero_status status = ZERO_OK;
 
+	sizing.no_states = false;
 	for (size_t g = model->layout_first; !status && g < model->group_count; g++) {
 		const zero_group *group = model->groups[g];
 		struct zero_group_layout layout;

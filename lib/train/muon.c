@@ -458,33 +458,36 @@ static zero_status orthogonalise(const struct zero_muon_step *step, const struct
 static zero_status run_batch(struct zero_muon_step *step, const struct share *share, size_t first,
 			     size_t end)
 {
-	zero_status status, one = ZERO_OK;
+	zero_status status, one;
 
-	for (size_t i = first; i < end; i++)
+	for (size_t i = first; i < end; i++) {
+		zero_hooks_before_change(step->job, share->matrices[i].param->group, true);
 		step_momentum(step, &share->matrices[i]);
+	}
 	status = transfer(step, share, first, end, true);
-	for (size_t i = first; !status && !one && i < end; i++)
+	for (size_t i = first; !status && i < end; i++)
 		if (share->matrices[i].owner == share->team->place.rank)
-			one = orthogonalise(step, &share->matrices[i]);
-	if (!status)
-		status = transfer(step, share, first, end, false);
+			status = orthogonalise(step, &share->matrices[i]);
+	one = transfer(step, share, first, end, false);
+	status = status ? status : one;
 	for (size_t i = first; !status && i < end; i++)
 		step_values(step, &share->matrices[i]);
-	return status ? status : one;
+	return status;
 }
 
 zero_status zero_muon_run(struct zero_muon_step *step)
 {
-	zero_status status = ZERO_OK;
+	zero_status status = ZERO_OK, one;
 
-	for (size_t s = 0; !status && s < step->share_count; s++) {
+	for (size_t s = 0; s < step->share_count; s++) {
 		const struct share *share = &step->shares[s];
 
-		for (size_t first = 0, end; !status && first < share->count; first = end) {
+		for (size_t first = 0, end; first < share->count; first = end) {
 			for (end = first + 1;
 			     end < share->count && !share->matrices[end].begins_batch;)
 				end++;
-			status = run_batch(step, share, first, end);
+			one = run_batch(step, share, first, end);
+			status = status ? status : one;
 		}
 	}
 	return status;

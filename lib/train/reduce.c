@@ -397,6 +397,12 @@ static zero_status sum_group(zero_group *group, zero_status status)
 		group->team_reduced = false;
 	} else {
 		free_unsubmitted(job, ops, op_count);
+		for (size_t f = 0; f < group->flat_count; f++) {
+			job->ops->free(job->backend, group->flats[f].reduced);
+			job->ops->free(job->backend, group->flats[f].team_sums);
+			group->flats[f].reduced = group->flats[f].team_sums = NULL;
+		}
+		group->reduced = group->team_reduced = false;
 	}
 	free(ops);
 	return submitted ? submitted : status;

@@ -157,11 +157,14 @@ static zero_status finish_reduces(const struct step *step)
 	zero_status status = ZERO_OK, one;
 
 	pthread_mutex_lock(&job->lock);
-	for (size_t g = 0; g < step->count && !status; g++)
+	/* Other ranks may not know of an error of this one yet, and reduce the next. */
+	for (size_t g = 0; g < step->count; g++)
 		if (step->groups[g]->flats && zero_group_is_stepped(step->groups[g]) &&
 		    !step->groups[g]->reduced && !step->groups[g]->team_reduced &&
-		    zero_is_member(step->groups[g]))
-			status = zero_reduce_locked(step->groups[g]);
+		    zero_is_member(step->groups[g])) {
+			one = zero_reduce_locked(step->groups[g]);
+			status = status ? status : one;
+		}
 	pthread_mutex_unlock(&job->lock);
 	one = zero_sum_replicas(job, step->groups, step->count, status);
 	status = status ? status : one;
@@ -374,22 +377,25 @@ static void begin_group_states(const struct step *step)
 		job->ops->group_rule(job->backend, &rule);
 }
 
+/* An error of this rank alone does not keep it from what the others wait for. */
 static zero_status step_groups(const struct step *step)
 {
 	zero_job *job = step->job;
-	zero_status status = ZERO_OK;
+	zero_status status, one;
 
 	begin_group_states(step);
 	status = zero_muon_run(step->muon);
-	for (size_t g = 0; !status && g < step->count; g++) {
+	for (size_t g = 0; g < step->count; g++) {
 		zero_group *group = step->groups[g];
 
 		if (!zero_group_is_stepped(group))
 			continue;
 		zero_hooks_before_change(job, group, true);
 		zero_adamw_group(group, step->adamw);
-		if (zero_sends_stepped(group))
-			status = zero_send_stepped(group, step->ops);
+		if (!zero_sends_stepped(group))
+			continue;
+		one = zero_send_stepped(group, step->ops);
+		status = status ? status : one;
 	}
 	return status;
 }

@@ -158,12 +158,13 @@ void zero_muon_label(const zero_muon *muon, char *text, size_t size);
    needs. Local. On failure, too, *prepared is to be freed. */
 zero_status zero_muon_prepare(zero_job *job, zero_group **groups, size_t count,
 			      const zero_muon *muon, struct zero_muon_step **prepared);
-/* Steps them. COLLECTIVE over the teams of the groups. */
+/* Steps them, and takes part in all transfers even if this rank has an error. COLLECTIVE over the
+   teams of the groups. */
 zero_status zero_muon_run(struct zero_muon_step *step);
 /* NULL is a no-op. */
 void zero_muon_free(struct zero_muon_step *step);
 
-/* ---- check.c: ZERO_CHECK=1 ------------------------------------------------------------------- */
+/* ---- check_changes.c: ZERO_CHECK=1 ----------------------------------------------------------- */
 
 /* After a gather: stores the checksums of the gathered values. */
 void zero_check_record(zero_group *group);

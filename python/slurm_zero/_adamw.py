@@ -46,24 +46,25 @@ class AdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         adamw, muon = self._settings()
-        job = self.param_groups[0]["params"][0]._cut.job
+        job = next((p._cut.job for group in self.param_groups for p in group["params"]), None)
+        if job is None:
+            return loss
         job.begin_step(self)
         self.prepare()
-        stepped, unused = {}, []
+        stepped, given = {}, set()
         for group in self.param_groups:
             said = (float(group["lr"]), float(group["weight_decay"]))
             for p in group["params"]:
                 param = p._cut.param
                 if p.grad is not None:
                     stepped[param.group] = None
+                    given.add(param)
                     self._tell(param, said)
                     self._give(param, p.grad)
-                elif param.trainable:
-                    unused.append(param)
         if not stepped:
             return loss
-        # As in torch, a parameter without a gradient stays as it is.
-        unused = [param for param in unused if param.group in stepped]
+        # As in torch, a parameter without a gradient stays as it is, and so does one of another optimizer.
+        unused = [p for group in stepped for p in group.params if p.can_train and p not in given]
         for param in unused:
             _zero.param_trainable(param.handle, False)
         try:
@@ -98,7 +99,8 @@ class AdamW(torch.optim.Optimizer):
             torch.from_dlpack(Capsule(sums)).copy_(gradient._local_tensor)
         elif gradient._local_tensor.numel():
             raise _zero.Error(
-                f"zero.{type(self).__name__}: the gradient of {param.name} was not made by a backward pass"
+                f"zero.{type(self).__name__}: the gradient of {param.name} was not made by a backward pass, "
+                "or another optimizer has stepped parameters of the same module since: give them to one"
             )
 
 

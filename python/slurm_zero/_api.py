@@ -310,7 +310,7 @@ def meta():
 def load(model, path, *, strict=True, progress=None):
     """Fills the parameters of a model, or of a part of one, from a safetensors file or folder. Each
     byte is read once, by the rank that keeps it. Returns the names that only the model has, and those
-    that only the files have. `progress` is True for a bar, which rank 0 shows, or is called with
+    that only the files have. A tied parameter may be there under each of its names. `progress` is True for a bar, which rank 0 shows, or is called with
     (parameter, bytes done, bytes of all) on each rank, of what it keeps."""
     if _job is None:
         raise Error("shard the model first, with fully_shard")
@@ -321,7 +321,7 @@ def load(model, path, *, strict=True, progress=None):
     paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
     prefix = getattr(model, "base_model_prefix", "")
     keep = os.fspath(path)
-    names = {}  # what is not in it stays as it is
+    names, tied = {}, set()  # what is not in `names` stays as it is
     tensors = _tensor_names(keep)
     for p in (p for group in _job.groups for p in group.params):
         wanted = [paths[m] + attribute for m, attribute in p.places if m in paths]
@@ -331,12 +331,16 @@ def load(model, path, *, strict=True, progress=None):
             wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
         if wanted:
             names[p.name] = next((w for w in wanted if w in tensors), wanted[0])
+            tied.update(w for w in wanted if w in tensors and w != names[p.name])
     if not names:
         raise ValueError(f"no parameter of this {type(model).__name__} is sharded")
     if progress is True or progress is False:
         progress = _progress.bar(dist.get_rank()) if progress else None
-    missing, unexpected = _zero.load_model(keep, names, progress, strict)
-    return [names[name] for name in missing], unexpected
+    missing, unexpected = _zero.load_model(keep, names, progress, strict and not tied)
+    missing, unexpected = [names[name] for name in missing], [name for name in unexpected if name not in tied]
+    if strict and (missing or unexpected):
+        raise Error(f"{keep}: only the model has {missing}, and only the files have {unexpected}; strict=False allows it")
+    return missing, unexpected
 
 
 def _tensor_names(path):

@@ -5,6 +5,7 @@ ranks, another stage and other groups."""
 
 import json
 import os
+import re
 
 import torch
 import torch.distributed as dist
@@ -110,12 +111,21 @@ def save(job, optimizer, folder, extra=None, keep_last=0, background=False):
 
 
 def _find(path):
-    """(folder of the checkpoint or None, {parameter: its named states})"""
+    """(folder of the checkpoint or None, {parameter: its named states}), found as the library does"""
+
+    def is_one(folder):
+        return os.path.exists(os.path.join(folder, "manifest.json"))
+
     folder = os.fspath(path)
-    if not os.path.exists(os.path.join(folder, "manifest.json")):
+    if not is_one(folder):
         folder = os.path.join(folder, "latest")
-        if not os.path.exists(folder):
+    if not is_one(folder):
+        # The link is not there, or dangles.
+        entries = os.listdir(path) if os.path.isdir(path) else []
+        steps = [int(e[5:]) for e in entries if re.fullmatch("step-[0-9]{9,}", e) and is_one(os.path.join(path, e))]
+        if not steps:
             return None, {}
+        folder = os.path.join(path, f"step-{max(steps):09d}")
     folder = os.path.realpath(folder)
     with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
         tensors = json.load(file)["tensors"]

@@ -146,8 +146,8 @@ class Group:
         wanted = self.wanted[job.backward]
         for group in [self.followed[job.backward]] if wanted is None else wanted:
             if group and group.moves and not group.gathered and not group.prefetched:
-                _zero.prefetch([group.handle], group.gather_as())
-                group.prefetched = True
+                # The bound of memory may have it skipped, on all ranks.
+                group.prefetched = _zero.prefetch(group.handle, group.params[0].handle, group.gather_as())
 
     def hide(self):
         for param in self.params:
@@ -340,7 +340,8 @@ class Job:
                     group.handle, p.name, DTYPES[p.original.dtype], tuple(p.original.shape), p.trainable
                 )
         require_same(
-            f"{'' if p.trainable else 'frozen '}{p.name} of {p.original.dtype} {tuple(p.original.shape)} in group {number}"
+            f"{'' if p.trainable else 'frozen '}{p.name} of {p.original.dtype} {tuple(p.original.shape)} on "
+            f"{'meta' if p.original.is_meta else 'cpu'} in group {number}"
             for number, group in enumerate(new, self.laid_out) for p in group.params
         )
         _zero.layout()
@@ -348,7 +349,10 @@ class Job:
         if self.stage == 3:
             ranks = int(_zero.setting("shard"))
             self.replicated = ranks < _zero.place()[1]
-        sends = self.stage == 3 and int(_zero.setting("share")) < ranks
+            # Ranks of a team prefetch alike, though one of its nodes may have another number of ranks.
+            sends = any(_zero.exchange(bytes([int(_zero.setting("share")) % ranks != 0])))
+        else:
+            sends = False
         for group in new:
             as_dtype = group.policy.param_dtype
             casts = as_dtype and any(p.original.dtype != as_dtype for p in group.params)
@@ -409,8 +413,8 @@ class Job:
             for p in group.params:
                 mine.append(p.flag or p.full.grad is not None)
         world = _zero.place()[1]
-        every = _zero.exchange(bytes(mine))
-        any_rank = [any(every[i :: len(mine)]) for i in range(len(mine))]
+        every = torch.frombuffer(bytearray(_zero.exchange(bytes(mine))), dtype=torch.uint8)
+        any_rank = every.view(world, -1).any(0).tolist()
         at = 0
         for group in synced:
             if any_rank[at]:

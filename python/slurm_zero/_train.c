@@ -15,20 +15,21 @@ static PyObject *py_gather(PyObject *self, PyObject *args)
 	return zero_py_status(status);
 }
 
+/* Whether the gather of the group, which has this parameter, was begun. */
 static PyObject *py_prefetch(PyObject *self, PyObject *args)
 {
-	zero_group **groups;
+	zero_group *group;
+	zero_param *param;
 	zero_status status;
-	PyObject *list;
-	size_t count;
 	int as;
 
 	(void)self;
-	if (!PyArg_ParseTuple(args, "Oi", &list, &as) || !zero_py_to_groups(list, &groups, &count))
+	if (!PyArg_ParseTuple(args, "O&O&i", zero_py_to_group, &group, zero_py_to_param, &param,
+			      &as))
 		return NULL;
-	WAIT(zero_prefetch(groups, count, (zero_dtype)as));
-	PyMem_Free(groups);
-	return zero_py_status(status);
+	WAIT(zero_prefetch(&group, 1, (zero_dtype)as));
+	return status ? zero_py_fail()
+		      : PyBool_FromLong(zero_gathered_dtype(param) != ZERO_DTYPE_PARAM);
 }
 
 static PyObject *py_release(PyObject *self, PyObject *args)

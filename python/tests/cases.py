@@ -427,9 +427,9 @@ def prefetch():
             zero.fully_shard(block, mp_policy=inner)
         zero.fully_shard(m, mp_policy=dataclasses.replace(inner, output_dtype=torch.float32))
 
-    def record(groups, dtype):
-        begun.append(handles.index(groups[0]))
-        real(groups, dtype)
+    def record(group, param, dtype):
+        begun.append(handles.index(group))
+        return real(group, param, dtype)
 
     def loss(m, data):
         if m is model:

@@ -60,6 +60,31 @@ def load_of_f8():
 
 
 @case
+def load_of_tied_parameters():
+    """Files may have both names of a tied parameter, or one of them."""
+    weight, other = torch.randn(31, WIDTH), torch.randn(2, 31)
+    for tied in ({"0.weight", "1.weight"}, {"1.weight"}):
+        names = {name: weight for name in sorted(tied)} | {"2.weight": other}
+        path = on_rank_0(lambda path: write_safetensors(path, names | {"x": other}))
+        model = nn.Sequential(
+            nn.Embedding(31, WIDTH), nn.Linear(WIDTH, 31, bias=False), nn.Linear(31, 2, bias=False))
+        model[1].weight = model[0].weight
+        zero.fully_shard(model)
+        expect(zero.Error, "'x'" if len(tied) > 1 else "x", lambda: zero.load(model, path))
+        assert zero.load(model, path, strict=False) == ([], ["x"])
+        for p, want in zip(model.parameters(), (weight, other)):
+            torch.testing.assert_close(p.full_tensor(), want, rtol=0, atol=0)
+        torch.distributed.barrier()
+        if rank == 0:
+            write_safetensors(path, names)
+        torch.distributed.barrier()
+        assert zero.load(model, path) == ([], [])
+        torch.distributed.barrier()
+        if rank == 0:
+            shutil.rmtree(os.path.dirname(path))
+
+
+@case
 def load_of_a_part():
     first, second = shard(Model()), Model()
     before = [p.full_tensor() for p in first.parameters()]

@@ -67,6 +67,18 @@ def library_adamw_by_turns():
 
 
 @case
+def library_adamw_of_a_part():
+    """The optimizer has some parameters of a group, and later one less."""
+
+    def between(*models):
+        for m in models:
+            m.norm.bias.requires_grad_(False)
+
+    train("zero.AdamW, of a part", Model(), between=between, clip=0,
+          make=lambda ps: own_adamw(ps[-3:], lr=1e-2, eps=1e-3, weight_decay=0.1))
+
+
+@case
 def library_adamw_without_gradients():
     """Some parameters, and a whole group, that no step has gradients of."""
     model = Model()
@@ -83,6 +95,7 @@ def library_adamw_without_gradients():
           make=lambda ps: own_adamw(ps, lr=1e-2, eps=1e-3))
     unsharded = [torch.zeros(3, requires_grad=True)]
     expect(ValueError, "that fully_shard has sharded", lambda: zero.AdamW(unsharded))
+    assert zero.AdamW([{"params": []}, {"params": [model.norm.weight]}]).step() is None
     mixed = zero.AdamW([{"params": [model.norm.weight], "eps": 1e-4}, {"params": [model.norm.bias]}])
     expect(ValueError, "have the same eps", mixed.step)
 

@@ -96,7 +96,7 @@ static void sends_little(void)
 /* ---- auto ------------------------------------------------------------------------------------ */
 
 /* Trains with that budget. Returns the ranks of a team; what is in use never exceeds the budget. */
-static int chosen(uint64_t budget, size_t *peak)
+static int chosen(uint64_t budget, bool program_steps, size_t *peak)
 {
 	const zero_adamw adamw = {.lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1};
 	char resolved[64];
@@ -108,7 +108,9 @@ static int chosen(uint64_t budget, size_t *peak)
 
 	snprintf(resolved, sizeof(resolved), "budget=%llu", (unsigned long long)budget);
 	setenv("ZERO_RESOLVED", resolved, 1);
-	job = open_job("stage=3 shard=auto share=1");
+	ok(zero_open(&(zero_options){.settings = "stage=3 shard=auto share=1",
+				     .program_steps = program_steps},
+		     &job));
 	check(!strcmp(zero_setting(job, "shard"), "auto"), "%s", zero_setting(job, "shard"));
 	for (int g = 0; g < 3; g++) {
 		groups[g] = new_group(job, (const char *[]){"a", "b", "c"}[g]);
@@ -141,18 +143,20 @@ static int chosen(uint64_t budget, size_t *peak)
 static void by_memory(void)
 {
 	size_t peak, before = 0;
-	int ranks = chosen(UINT64_C(1) << 40, &peak), last;
+	int ranks = chosen(UINT64_C(1) << 40, false, &peak), last;
 
 	check(ranks == 1, "a huge budget is shared by %d ranks", ranks);
 	/* With less than that takes, more ranks share, as far as there are more. */
 	while (ranks < world) {
 		last = ranks;
 		before = peak;
-		ranks = chosen(before - 1, &peak);
+		ranks = chosen(before - 1, false, &peak);
+		check(chosen(before - 1, true, &peak) == ranks,
+		      "states are not counted if the program steps");
 		check(ranks >= last && peak < before, "%d ranks need %zu, %d need %zu", last,
 		      before, ranks, peak);
 	}
-	ranks = chosen(4096, &peak);
+	ranks = chosen(4096, false, &peak);
 	check(ranks == world, "what fits nowhere is shared by %d of %d ranks", ranks, world);
 }
 

@@ -107,7 +107,9 @@ tests_ranks_none_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = \
 	tests/ranks/order.c tests/ranks/order_job.c tests/ranks/order.h tests/ranks/ranks.h
 tests_ranks_order_ranks_LDFLAGS = $(ranks_link)
-tests_ranks_muon_ranks_SOURCES = tests/ranks/muon.c tests/ranks/ranks.h
+tests_ranks_muon_ranks_SOURCES = \
+	tests/ranks/muon.c tests/double/disk.c tests/double/disk.h tests/ranks/ranks.h
+tests_ranks_muon_ranks_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_ranks_muon_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_states_8bit_ranks_SOURCES = tests/ranks/states_8bit.c tests/ranks/ranks.h
 tests_ranks_states_8bit_ranks_LDFLAGS = $(ranks_link)
