@@ -3,18 +3,20 @@
 
 import atexit
 import contextlib
+import gc
 import os
 import sys
 import types
+import warnings
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import _checkpoint, _progress, _watch, _zero
+from . import _checkpoint, _progress, _unsharded, _watch, _zero
 from ._adamw import AdamW, AdamW8bit, Muon
 from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
 from ._rendezvous import make_store
@@ -79,6 +81,10 @@ def _close():
     if not _failed:
         if dist.is_initialized():
             dist.destroy_process_group()
+        # Ranks that still wait for this one in a collective of torch learn that it is gone, and not
+        # only once all have come to zero_close: meshes would keep the connections.
+        for mesh in (o for o in gc.get_objects() if type(o) is DeviceMesh):
+            getattr(mesh, "_pg_registry", {}).clear()
         _zero.close()
         _watch.watch_end()
 
@@ -310,8 +316,9 @@ def meta():
 def load(model, path, *, strict=True, progress=None):
     """Fills the parameters of a model, or of a part of one, from a safetensors file or folder. Each
     byte is read once, by the rank that keeps it. Returns the names that only the model has, and those
-    that only the files have. A tied parameter may be there under each of its names. `progress` is True for a bar, which rank 0 shows, or is called with
-    (parameter, bytes done, bytes of all) on each rank, of what it keeps."""
+    that only the files have. A tied parameter may be there under each of its names. Persistent buffers,
+    and parameters that are not sharded, are read by all ranks. `progress` is True for a bar, which rank 0
+    shows, or is called with (parameter, bytes done, bytes of all) on each rank, of what it keeps."""
     if _job is None:
         raise Error("shard the model first, with fully_shard")
     _job.lay_out()
@@ -321,45 +328,46 @@ def load(model, path, *, strict=True, progress=None):
     paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
     prefix = getattr(model, "base_model_prefix", "")
     keep = os.fspath(path)
-    names, tied = {}, set()  # what is not in `names` stays as it is
-    tensors = _tensor_names(keep)
+    files = _unsharded.names_in(keep)
+
+    def with_prefix(names):
+        # Files of a headless model, or the other way around.
+        if not prefix:
+            return names
+        names = names + [n[len(prefix) + 1 :] for n in names if n.startswith(prefix + ".")]
+        return names + [f"{prefix}.{n}" for n in names if not n.startswith(prefix + ".")]
+
+    names, used = {}, set()  # what is not in `names` stays as it is
     for p in (p for group in _job.groups for p in group.params):
-        wanted = [paths[m] + attribute for m, attribute in p.places if m in paths]
-        if prefix:
-            # Files of a headless model, or the other way around.
-            wanted += [w[len(prefix) + 1 :] for w in wanted if w.startswith(prefix + ".")]
-            wanted += [f"{prefix}.{w}" for w in wanted if not w.startswith(prefix + ".")]
+        wanted = with_prefix([paths[m] + attribute for m, attribute in p.places if m in paths])
         if wanted:
-            names[p.name] = next((w for w in wanted if w in tensors), wanted[0])
-            tied.update(w for w in wanted if w in tensors and w != names[p.name])
+            names[p.name] = next((w for w in wanted if w in files), wanted[0])
+            used.update(w for w in wanted if w in files and w != names[p.name])
     if not names:
         raise ValueError(f"no parameter of this {type(model).__name__} is sharded")
+    mine, others = _unsharded.tensors(model), {}
+    for name, tensor in mine.items():
+        others.update({w: tensor for w in with_prefix([name]) if w in files})
+    filled = {id(tensor) for tensor in others.values()}
+    absent = [name for name, tensor in mine.items() if id(tensor) not in filled]
+    used.update(others)
     if progress is True or progress is False:
         progress = _progress.bar(dist.get_rank()) if progress else None
-    missing, unexpected = _zero.load_model(keep, names, progress, strict and not tied)
-    missing, unexpected = [names[name] for name in missing], [name for name in unexpected if name not in tied]
+    # The library knows neither those names, nor what each rank has whole.
+    missing, unexpected = _zero.load_model(keep, names, progress, strict and not used and not absent)
+    missing = [names[name] for name in missing] + absent
+    unexpected = [name for name in unexpected if name not in used]
     if strict and (missing or unexpected):
         raise Error(f"{keep}: only the model has {missing}, and only the files have {unexpected}; strict=False allows it")
-    return missing, unexpected
-
-
-def _tensor_names(path):
-    """The names of tensors in a safetensors file or folder."""
-    import json
-    import struct
-
-    index = path if path.endswith(".index.json") else os.path.join(path, "model.safetensors.index.json")
-    if os.path.exists(index):
-        with open(index, encoding="utf-8") as file:
-            return set(json.load(file)["weight_map"])
-    if os.path.isdir(path):
-        path = os.path.join(path, "model.safetensors")
+    error = None
     try:
-        with open(path, "rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            return set(json.loads(file.read(min(length, 1 << 27)))) - {"__metadata__"}
-    except (OSError, ValueError, struct.error):
-        return set()  # the library says what is wrong
+        with torch.no_grad():
+            for name, tensor in others.items():
+                _unsharded.read(files[name], name, tensor)
+    except (OSError, ValueError, KeyError, RuntimeError) as raised:
+        error = str(raised)
+    _zero.agree(error)
+    return missing, unexpected
 
 
 def _require_all(model):
@@ -384,6 +392,9 @@ def export(model, path):
     """Writes the parameters of the model, or of a list of all sharded models, as safetensors, which
     Transformers reads. All ranks call it."""
     _require_all(model)
+    others = _unsharded.tensors(model)
+    if others and dist.get_rank() == 0:
+        warnings.warn(f"{path} is without what is not sharded: {', '.join(others)}")
     _zero.export(os.fspath(path))
 
 
@@ -394,7 +405,7 @@ def save(model, optimizer, folder, *, extra=None, keep_last=0, background=False)
     checkpoints. With `background` it is written while training goes on; save_wait waits for it. All
     ranks call it."""
     _require_all(model)
-    _checkpoint.save(_job, optimizer, folder, extra, keep_last, background)
+    _checkpoint.save(_job, model, optimizer, folder, extra, keep_last, background)
 
 
 def save_wait():
@@ -409,7 +420,7 @@ def restore(model, optimizer, path, *, convert=False):
     an AdamW8bit, and the other way round, which is else an error. Returns {path, step, extra}, or None,
     with nothing changed, if there is no checkpoint. All ranks call it."""
     _require_all(model)
-    return _checkpoint.restore(_job, optimizer, path, convert)
+    return _checkpoint.restore(_job, model, optimizer, path, convert)
 
 
 def stop_on(signal):

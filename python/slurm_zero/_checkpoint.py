@@ -10,7 +10,7 @@ import re
 import torch
 import torch.distributed as dist
 
-from . import _zero
+from . import _unsharded, _zero
 from ._adamw import AdamW
 from ._tensor import FlatShard
 
@@ -81,7 +81,7 @@ def recut(optimizer):
                     states[key] = p._cut.recut(value)
 
 
-def save(job, optimizer, folder, extra=None, keep_last=0, background=False):
+def save(job, model, optimizer, folder, extra=None, keep_last=0, background=False):
     optimizers = _optimizers(optimizer)
     text = json.dumps(
         {
@@ -92,6 +92,7 @@ def save(job, optimizer, folder, extra=None, keep_last=0, background=False):
     _forget()
     error = None
     try:
+        user = text.encode() + b"\n" + (_unsharded.dump(model) if dist.get_rank() == 0 else b"")
         for param, name, tensor, whole in _states(job, optimizers):
             if not tensor.is_contiguous():
                 raise NotImplementedError(f"state {name} of {param.name} is not contiguous")
@@ -100,7 +101,7 @@ def save(job, optimizer, folder, extra=None, keep_last=0, background=False):
         error = raised
     try:
         _zero.agree(error and str(error))
-        _zero.save(os.fspath(folder), text.encode(), job.steps, keep_last, background)
+        _zero.save(os.fspath(folder), user, job.steps, keep_last, background)
     except _zero.Error:
         _forget()
         if error:
@@ -132,7 +133,7 @@ def _find(path):
     return folder, {t["name"]: t.get("named_states", []) for t in tensors}
 
 
-def restore(job, optimizer, path, convert):
+def restore(job, model, optimizer, path, convert):
     optimizers = _optimizers(optimizer)
     _forget()
     # One rank looks, so that all of them restore the same checkpoint.
@@ -159,7 +160,9 @@ def restore(job, optimizer, path, convert):
             _prepare(job, optimizers, {}, False)
     finally:
         _forget()
+    user, _, unsharded = user.partition(b"\n")
     said = json.loads(user) if user else {"optimizers": [], "extra": None}
+    _unsharded.fill(model, unsharded)
     if optimizers:
         _options(optimizers, said["optimizers"])
         for o in optimizers:

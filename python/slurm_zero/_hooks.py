@@ -340,8 +340,8 @@ class Job:
                     group.handle, p.name, DTYPES[p.original.dtype], tuple(p.original.shape), p.trainable
                 )
         require_same(
-            f"{'' if p.trainable else 'frozen '}{p.name} of {p.original.dtype} {tuple(p.original.shape)} on "
-            f"{'meta' if p.original.is_meta else 'cpu'} in group {number}"
+            f"{'' if p.trainable else 'frozen '}{p.name} of {p.original.dtype} {tuple(p.original.shape)}"
+            f"{' on meta' if p.original.is_meta else ''} in group {number}"
             for number, group in enumerate(new, self.laid_out) for p in group.params
         )
         _zero.layout()

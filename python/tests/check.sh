@@ -81,6 +81,7 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	fi
 	# A rank that nothing catches, and ranks with different models.
 	run 2 refused
+	ends exit 'Connection closed by peer'
 	ends forward 'rank 2 .* called exit(1) without zero_close'
 	ends shape 'rank 0 has norm.weight of torch.float32 (13,) in group 3, rank 2 has norm.weight of torch.float32 (14,)'
 	ends more 'rank 0 has no parameter more, rank 2 has extra.weight of torch.float32 (2, 2) in group 3'

@@ -2,6 +2,7 @@
 """checkpoint.py save|restore FOLDER: saves in the middle of training and goes on, or restores and
 does the same. What both end with is compared, also between numbers of ranks and stages."""
 
+import os
 import sys
 
 import torch
@@ -16,6 +17,7 @@ torch.manual_seed(1 if what == "save" else 2)
 model = nn.Sequential(nn.Linear(7, 19), nn.Tanh(), nn.Linear(19, 5, bias=False), nn.Tanh(), nn.Linear(5, 3))
 unused = nn.Parameter(torch.ones(5))
 model.register_parameter("unused", unused)
+model.register_buffer("seen", torch.zeros(2))
 if what == "save":
     zero.fully_shard(model[0])
 zero.fully_shard(model)
@@ -33,6 +35,7 @@ models, optimizers = [model, other, matrices], [first, second, third, fourth]
 
 
 def step(number):
+    model.seen += number + 1
     x = torch.randn(6, 7, generator=torch.Generator().manual_seed(number)).chunk(world)[rank]
     sum(m(x).square().mean() for m in models).backward()
     for optimizer in optimizers:
@@ -49,6 +52,7 @@ def now():
                 if value is not None:
                     whole = value.full_tensor() if isinstance(value, zero.FlatShard) else value
                     values[f"{names[p]} {key}"] = whole.clone()
+    values["seen"] = model.seen.clone()
     return values
 
 
@@ -84,7 +88,14 @@ else:
         assert "are 8bit, and those of this job states=f32" in str(error), error
     assert zero.restore(models, plain, folder, convert=True)["step"] == 12
     assert zero.memory()["optimizer"][0] > 2 * 4480 * 4 / torch.distributed.get_world_size()
-    found = zero.restore(models, optimizers, folder)
+    # The link to the latest one is lost, as where a folder is copied without links.
+    moved = f"{folder}/moved"
+    if rank == 0 and not os.path.exists(moved):
+        os.mkdir(moved)
+        os.symlink("../step-000000012", f"{moved}/step-000000012")
+        os.symlink("nowhere", f"{moved}/latest")
+    torch.distributed.barrier()
+    found = zero.restore(models, optimizers, moved)
     assert found["step"] == 12 and found["extra"] == {"batch": 3}, found
     assert first.param_groups[0]["lr"] == 1e-2 and first.param_groups[0]["betas"] == (0.9, 0.999)
     at_save, at_end = torch.load(folder + "/expected")

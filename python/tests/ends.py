@@ -35,6 +35,10 @@ for step in range(3):
             model.blocks[1].norm.register_full_backward_hook(fail)
         if what == "between":
             fail()
+        if what == "exit":
+            sys.exit(3)
+    if step == 1 and what == "exit":
+        torch.distributed.barrier()
     loss_of(model, batches(step)[rank]).backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -27,7 +27,7 @@ def write_safetensors(path, tensors):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors.values():
-            file.write(tensor.view(torch.uint8).numpy().tobytes())
+            file.write(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def on_rank_0(make):
@@ -82,6 +82,31 @@ def load_of_tied_parameters():
         torch.distributed.barrier()
         if rank == 0:
             shutil.rmtree(os.path.dirname(path))
+
+
+@case
+def load_of_buffers():
+    """Persistent buffers, and a parameter that is not sharded, of another type in the file."""
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2, bias=False))
+    model.register_buffer("cache", torch.ones(2), persistent=False)
+    free = model[2].weight
+    zero.fully_shard(model, ignored_params={free})
+    values = {"0.weight": torch.randn(4, 3), "1.running_mean": torch.randn(4), "1.running_var": torch.rand(4),
+              "1.num_batches_tracked": torch.tensor(7.0), "2.weight": torch.randn(2, 4)}
+    path = on_rank_0(lambda path: write_safetensors(path, values))
+    assert zero.load(model, path) == ([], [])
+    for name, value in model.state_dict().items():
+        value = value.full_tensor() if isinstance(value, zero.FlatShard) else value
+        torch.testing.assert_close(value.float(), values[name], rtol=0, atol=0)
+    torch.distributed.barrier()
+    if rank == 0:
+        write_safetensors(path, {"0.weight": values["0.weight"], "1.running_mean": torch.zeros(5)})
+    torch.distributed.barrier()
+    expect(zero.Error, "only the model has ['1.running_var'", lambda: zero.load(model, path))
+    expect(zero.Error, "1.running_mean is [5], and [4] in the model", lambda: zero.load(model, path, strict=False))
+    torch.distributed.barrier()
+    if rank == 0:
+        shutil.rmtree(os.path.dirname(path))
 
 
 @case

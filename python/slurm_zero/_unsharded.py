@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model has besides its sharded parameters, whole on each rank: persistent buffers, and
+parameters that fully_shard ignores or was not given. Rank 0's are saved, as the program's own bytes."""
+
+import io
+import json
+import os
+import struct
+
+import torch
+
+from torch import nn
+
+from . import _zero
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+def tensors(model):
+    """{name: tensor} of a model, or of a list of models. Classes of tensors have rules of their own, and
+    are left out."""
+    found = {}
+    for index, top in enumerate(model if isinstance(model, (list, tuple)) else [model]):
+        for path, module in top.named_modules():
+            path = (f"{index}:" if index else "") + (f"{path}." if path else "")
+            for name, tensor in (*module._buffers.items(), *module._parameters.items()):
+                plain = type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_meta
+                if plain and name not in module._non_persistent_buffers_set:
+                    found[path + name] = tensor
+    return found
+
+
+def dump(model):
+    """Bytes that fill() reads."""
+    file = io.BytesIO()
+    torch.save({name: tensor.detach().cpu().clone() for name, tensor in tensors(model).items()}, file)
+    return file.getvalue()
+
+
+def fill(model, dumped):
+    mine, saved = tensors(model), torch.load(io.BytesIO(dumped), weights_only=True) if dumped else {}
+    for name, value in saved.items():
+        if name not in mine or mine[name].shape != value.shape:
+            has = f"is {tuple(mine[name].shape)} there" if name in mine else "is not there, or is sharded"
+            raise _zero.Error(f"the checkpoint has {name} of {tuple(value.shape)}, which {has} in this model")
+    with torch.no_grad():
+        for name, value in saved.items():
+            mine[name].copy_(value)
+
+
+# -- safetensors
+
+
+def names_in(path):
+    """{tensor: its file} of a safetensors file or folder, empty if the library has to say what is wrong."""
+    index = path if path.endswith(".index.json") else os.path.join(path, "model.safetensors.index.json")
+    try:
+        if os.path.exists(index):
+            with open(index, encoding="utf-8") as file:
+                folder = os.path.dirname(index)
+                return {name: os.path.join(folder, of) for name, of in json.load(file)["weight_map"].items()}
+        if os.path.isdir(path):
+            path = os.path.join(path, "model.safetensors")
+        with open(path, "rb") as file:
+            return dict.fromkeys(_header(file).keys() - {"__metadata__"}, path)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, struct.error):
+        return {}
+
+
+def _header(file):
+    (length,) = struct.unpack("<Q", file.read(8))
+    return json.loads(file.read(min(length, 1 << 27)))
+
+
+def read(path, name, tensor):
+    """Fills it from a file, whose header the library has checked."""
+    with open(path, "rb") as file:
+        entry = _header(file)[name]
+        begin, end = entry["data_offsets"]
+        data = bytearray(end - begin)
+        file.seek(begin, os.SEEK_CUR)
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(f"{path}: {name} is {entry['dtype']}; what is not sharded must be one of {', '.join(DTYPES)}")
+        if file.readinto(data) < len(data):
+            raise ValueError(f"{path}: {name} ends after the file")
+    value = torch.frombuffer(data, dtype=DTYPES[entry["dtype"]]) if data else torch.empty(0)
+    if list(tensor.shape) != entry["shape"]:
+        raise ValueError(f"{path}: {name} is {entry['shape']}, and {list(tensor.shape)} in the model")
+    tensor.copy_(value.view(entry["shape"]))
