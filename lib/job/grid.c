@@ -56,7 +56,7 @@ zero_status zero_nodes_find(zero_job *job, struct zero_nodes *nodes)
 	status = zero_submit_wait(&job->all, status, &op, 1, "the ranks' nodes");
 	if (!status) {
 		status = zero_nodes_number(all, world, nodes);
-		status = zero_submit_wait(&job->all, status, NULL, 0, "the nodes of the ranks");
+		status = zero_submit_wait(&job->all, status, NULL, 0, "the numbers of the nodes");
 	}
 	free(all);
 	return status;

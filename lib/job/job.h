@@ -169,7 +169,8 @@ struct zero_rank_node {
 	uint64_t name, local_rank;
 };
 /* Numbers the nodes of ranks[world]. Containers may give several nodes one name: the second rank 0 of
-   a name is on another node, and they are told apart only if each has as many ranks. To be freed, also after an error. */
+   a name is on another node; such nodes are told apart only if each has as many ranks. To be freed,
+   also after an error. */
 zero_status zero_nodes_number(const struct zero_rank_node *ranks, size_t world,
 			      struct zero_nodes *nodes);
 /* COLLECTIVE over all ranks. The same for those of the job. */

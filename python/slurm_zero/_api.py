@@ -389,8 +389,8 @@ def _require_all(model):
 
 
 def export(model, path):
-    """Writes the parameters of the model, or of a list of all sharded models, as safetensors, which
-    Transformers reads. All ranks call it."""
+    """Writes the sharded parameters of the model, or of a list of all sharded models, as safetensors,
+    which Transformers reads. A warning names what else they have. All ranks call it."""
     _require_all(model)
     others = _unsharded.tensors(model)
     if others and dist.get_rank() == 0:
@@ -399,8 +399,8 @@ def export(model, path):
 
 
 def save(model, optimizer, folder, *, extra=None, keep_last=0, background=False):
-    """Writes the checkpoint folder/step-N of the model, or of a list of all sharded models, and of the
-    optimizer, or of a list of them, or None. N is the number of steps that were taken. `extra` is what
+    """Writes the checkpoint folder/step-N of the model, or of a list of all sharded models, with rank 0's
+    persistent buffers and what is not sharded, and of the optimizer, or of a list of them, or None. N is the number of steps that were taken. `extra` is what
     JSON can hold: rank 0's is saved, and restore returns it. `keep_last` deletes all but so many
     checkpoints. With `background` it is written while training goes on; save_wait waits for it. All
     ranks call it."""

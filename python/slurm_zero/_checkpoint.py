@@ -14,11 +14,8 @@ from . import _unsharded, _zero
 from ._adamw import AdamW
 from ._tensor import FlatShard
 
-_DTYPES = {
-    torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64",
-    torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
-}
-_TORCH = {name: dtype for dtype, name in _DTYPES.items()}
+_TORCH = {name: dtype for name, dtype in _unsharded.DTYPES.items() if hasattr(_zero, name)}
+_DTYPES = {dtype: name for name, dtype in _TORCH.items()}
 # States of a save in the background, which keeps them until the next save or restore: [(handle,
 # name, tensor)].
 _kept = []

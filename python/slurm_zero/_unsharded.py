@@ -8,7 +8,6 @@ import os
 import struct
 
 import torch
-
 from torch import nn
 
 from . import _zero
@@ -86,7 +85,7 @@ def read(path, name, tensor):
         if entry["dtype"] not in DTYPES:
             raise ValueError(f"{path}: {name} is {entry['dtype']}; what is not sharded must be one of {', '.join(DTYPES)}")
         if file.readinto(data) < len(data):
-            raise ValueError(f"{path}: {name} ends after the file")
+            raise ValueError(f"{path}: {name} reaches beyond the end of the file")
     value = torch.frombuffer(data, dtype=DTYPES[entry["dtype"]]) if data else torch.empty(0)
     if list(tensor.shape) != entry["shape"]:
         raise ValueError(f"{path}: {name} is {entry['shape']}, and {list(tensor.shape)} in the model")
