@@ -780,6 +780,10 @@ typedef enum zero_muon_rate {
  * steps. Per step a rank sends its parts of the momentum, and receives those of the steps: 8 bytes for
  * each of its elements, as many as it stores. With equal momentum the bits are the same at any number of
  * ranks and any stage, as far as the machine's cblas gives the same bits for the same product.
+ *
+ * The call holds f32 buffers until it returns: for whole matrices, of 64 MB or of the largest, with
+ * 4 (s l + 2 s^2) bytes of scratch, and for this rank's parts of as many matrices from each rank. The plan
+ * does not have them: they take the room of activations, see ZERO_VRAM_RESERVE in zero(3).
  */
 typedef struct zero_muon {
 	float lr;              /* >= 0 */
