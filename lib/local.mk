@@ -18,13 +18,12 @@ include_HEADERS += lib/zero.h
 noinst_HEADERS += \
 	lib/backend/account.h \
 	lib/backend/backend.h \
-	lib/backend/bootstrap.h \
 	lib/backend/comm.h \
 	lib/backend/exchange.h \
 	lib/backend/launched_world.h \
-	lib/backend/meeting.h \
 	lib/backend/meter.h \
 	lib/backend/newton_schulz.h \
+	lib/backend/rendezvous.h \
 	lib/backend/step_rule.h \
 	lib/backend/workers.h \
 	lib/checkpoint/checkpoint.h \

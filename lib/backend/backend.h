@@ -7,7 +7,7 @@
  * lib/backend/host is a backend on CPUs: MPI, and one thread that runs what was submitted.
  * lib/backend/cuda is one on NVIDIA GPUs: CUDA streams and NCCL. lib/backend/none moves no tensors.
  * The files of lib/backend itself (queue.c, agree.c, account.c, team_comm.c) are linked into those
- * that need them; see comm.h, and meeting.h for ranks that meet without MPI.
+ * that need them; see comm.h, and rendezvous.h for ranks that meet without MPI.
  *
  * Functions marked COLLECTIVE return on no rank before all ranks have called them.
  */

@@ -69,7 +69,7 @@ static zero_status dial_rank(struct zero_net *net, int rank, double deadline,
 	int fd;
 
 	if (status)
-		return zero_net_fail_all(net, net->config.rank, "%s", zero_last_error());
+		return zero_net_fail_all(net, rank, "%s", zero_last_error());
 	dial.hello.rank = net->config.rank;
 	dial.hello.wanted = rank;
 	memcpy(dial.hello.cookie, net->cookie, sizeof(dial.hello.cookie));
@@ -132,7 +132,7 @@ zero_status zero_net_connect(struct zero_net *net, const int *ranks, size_t coun
 	double deadline = zero_seconds() + net->config.seconds;
 	zero_status status = ZERO_OK;
 	bool in_time = true, failed;
-	char names[256];
+	char names[256], node[128];
 	size_t missing, i = 0;
 
 	pthread_mutex_lock(&net->lock);
@@ -156,8 +156,12 @@ zero_status zero_net_connect(struct zero_net *net, const int *ranks, size_t coun
 	name_missing(ranks, count, links, names, sizeof(names));
 	for (i = 0; links[i];)
 		i++;
-	return zero_net_fail_all(net, ranks[i], "%s did not come within %g s to rank %d (node %s)",
-				 names, net->config.seconds, net->config.rank, net->own.node);
+	net->config.node(net->config.context, ranks[i], node, sizeof(node));
+	return zero_net_fail_all(net, ranks[i],
+				 "%s of %d (%snode %s) did not come within %g s to rank %d (node "
+				 "%s): see what was written there last",
+				 names, net->config.world, missing > 1 ? "the first on " : "", node,
+				 net->config.seconds, net->config.rank, net->own.node);
 }
 
 /* ---- from higher ranks ----------------------------------------------------------------------- */

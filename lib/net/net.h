@@ -25,6 +25,8 @@ struct zero_net_config {
 	double seconds; /* how long a connection may take */
 	/* Fills *address with where another rank listens. */
 	zero_status (*address)(void *context, int rank, struct zero_address *address);
+	/* Names the node of a rank that has not come. */
+	void (*node)(void *context, int rank, char *text, size_t size);
 	void *context;
 };
 

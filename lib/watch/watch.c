@@ -81,6 +81,11 @@ static zero_status address_of(void *context, int rank, struct zero_address *addr
 	return ZERO_OK;
 }
 
+static void node_of(void *context, int rank, char *text, size_t size)
+{
+	snprintf(text, size, "%s", ((const struct zero_ring_peer *)context)[rank].node_name);
+}
+
 /* All ranks find the same, so that none waits for a rank that cannot be reached. Of two neighbours the
    higher rank connects to the lower one. */
 static zero_status check_addresses(const struct zero_ring_peer *all, int world)
@@ -108,6 +113,7 @@ static zero_status join_network(zero_job *job, struct zero_ring_peer *all)
 					 .world = job->place.world,
 					 .seconds = half < LONGEST_JOIN ? half : LONGEST_JOIN,
 					 .address = address_of,
+					 .node = node_of,
 					 .context = all};
 	zero_status status;
 

@@ -184,12 +184,19 @@ static void wait_for_links(const struct trial *trial)
 	}
 }
 
+static void get_node(void *context, int rank, char *text, size_t size)
+{
+	(void)context;
+	snprintf(text, size, "node%d", rank);
+}
+
 static struct zero_net *join_rank(const struct trial *trial)
 {
 	struct zero_net_config config = {.rank = trial->rank,
 					 .world = trial->world,
 					 .seconds = trial->seconds,
 					 .address = get_address,
+					 .node = get_node,
 					 .context = (void *)trial};
 	struct zero_net *net = zero_net_new();
 	struct zero_address *own = &shared->at[trial->rank];

@@ -283,7 +283,7 @@ static void cuda_end_deadlock(struct zero_backend *cuda, int rank, const char *t
 /* What devices wait for ends when their processes end. */
 static void cuda_abort(struct zero_backend *cuda, int status, const char *text)
 {
-	zero_meeting_abort(&cuda->comm->meeting, status, text);
+	zero_rendezvous_abort(&cuda->comm->rendezvous, status, text);
 }
 
 static void cuda_work_get(struct zero_backend *cuda, struct zero_work *work)

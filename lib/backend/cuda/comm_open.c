@@ -52,7 +52,7 @@ zero_status zero_cuda_open(const struct zero_backend_config *config, struct zero
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
-	status = zero_meeting_place(&comm->meeting, config, &comm->comm.place);
+	status = zero_rendezvous_place(&comm->rendezvous, config, &comm->comm.place);
 	if (!status)
 		status = fill_comm(comm, config);
 	if (!status) {
@@ -104,7 +104,6 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 	if (comm->device)
 		zero_device_leave(comm->device);
 	zero_device_close(comm->device);
-	zero_meeting_leave(&comm->meeting);
 	free(comm->comm.intents);
 	free(comm->nodes);
 	/* NCCL may still write to the result of a split that failed. */

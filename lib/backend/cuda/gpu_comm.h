@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "backend/meeting.h"
+#include "backend/rendezvous.h"
 #include "core/options.h"
 #include "gpu.h"
 #include "nccl_api.h"
@@ -124,7 +124,7 @@ struct zero_cuda_comm {
 	size_t exchange_bytes;             /* of a set that are used */
 	struct zero_pinned_buffers pinned; /* for what a root has in pageable memory */
 	/* Only the first communicator uses these: */
-	struct zero_meeting meeting;
+	struct zero_rendezvous rendezvous;
 	struct zero_nccl_comm parent; /* all others are split from it */
 	int reduce;                   /* ZERO_REDUCE_AUTO ... */
 	struct zero_slots *own_slots; /* of outputs that no other rank takes part in */

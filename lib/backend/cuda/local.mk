@@ -5,10 +5,10 @@ cuda_sources = \
 	lib/backend/account.c \
 	lib/backend/agree.c \
 	lib/backend/cpu_step.c \
-	lib/backend/meeting.c \
 	lib/backend/newton_schulz.c \
 	lib/backend/progress.c \
 	lib/backend/queue.c \
+	lib/backend/rendezvous.c \
 	lib/backend/team_comm.c \
 	lib/backend/workers.c \
 	lib/backend/cuda/all_gather.c \

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How several ranks find each other. The launcher's servers carry (PMIx: put, one fence, get) where
- * each rank listens and, from every 128th rank, a unique id of NCCL: NCCL then starts with that many
- * roots, and no root serves all ranks. A rank gets the ids and the addresses of its neighbours in
- * the control tree. Everything else goes through the control plane. A rank that cannot take part
- * still joins the control plane, and reports why.
+ * How several ranks with GPUs find each other. They meet (backend/rendezvous.h), and what NCCL needs
+ * goes over the network: every 128th rank makes a unique id of NCCL, which then starts with that many
+ * roots, so that no root serves all ranks. A rank that cannot take part still meets the others, and
+ * reports why.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,34 +22,6 @@ struct rank_info {
 	uint8_t gpu[16];
 	int32_t version; /* of NCCL */
 };
-
-/* ---- through the launcher -------------------------------------------------------------------- */
-
-/* Every 128th rank makes an id, on which NCCL listens for other ranks. If one cannot be made all
-   ranks learn of the error before any rank uses the id. */
-static zero_status put_id(const struct zero_cuda_comm *comm, zero_status status)
-{
-	ncclUniqueId id = {{0}};
-
-	if (comm->comm.place.rank % RANKS_PER_ROOT)
-		return status;
-	if (!status)
-		status = zero_nccl_status(zero_nccl.get_unique_id(&id), "ncclGetUniqueId", NULL);
-	comm->meeting.bootstrap->put("id", &id, sizeof(id));
-	return status;
-}
-
-static zero_status get_ids(const struct zero_cuda_comm *comm, ncclUniqueId *ids, int count)
-{
-	zero_status status = ZERO_OK;
-
-	for (int i = 0; !status && i < count; i++)
-		status = zero_meeting_get(&comm->meeting, i * RANKS_PER_ROOT, "id", &ids[i],
-					  sizeof(ids[i]));
-	return status;
-}
-
-/* ---- through the control plane --------------------------------------------------------------- */
 
 static zero_status has_failed(void *context, char *text, size_t size, int *rank)
 {
@@ -87,17 +58,21 @@ static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, i
 	return status;
 }
 
-/* COLLECTIVE. */
-static zero_status open_nccl(struct zero_cuda_comm *comm, int version)
+/* COLLECTIVE. `id` is what this rank has made, if it is a root. */
+static zero_status open_nccl(struct zero_cuda_comm *comm, int version, const ncclUniqueId *id)
 {
 	const struct zero_place *place = &comm->comm.place;
 	int roots = version >= SCALABLE ? (place->world + RANKS_PER_ROOT - 1) / RANKS_PER_ROOT : 1;
 	ncclUniqueId *ids = calloc((size_t)roots, sizeof(*ids));
-	zero_status status;
+	zero_status status = ZERO_OK;
 
 	if (!ids)
 		return zero_core->fail(ZERO_E_COMM, "no memory for %d ids of NCCL", roots);
-	status = get_ids(comm, ids, roots);
+	for (int i = 0; !status && i < roots; i++) {
+		ids[i] = *id;
+		status = zero_net->broadcast(comm->comm.net_team, &ids[i], sizeof(ids[i]),
+					     i * RANKS_PER_ROOT);
+	}
 	if (!status) {
 		zero_device_enter(comm->device);
 		status = zero_nccl_init(&comm->parent, comm->device, place->rank, place->world, ids,
@@ -114,8 +89,12 @@ static zero_status open_nccl(struct zero_cuda_comm *comm, int version)
 /* COLLECTIVE. `status` is this rank's so far. */
 static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, size_t *sharing)
 {
+	ncclUniqueId id = {{0}};
 	int version = 0;
 
+	/* NCCL listens on an id for other ranks. */
+	if (!status && comm->comm.place.rank % RANKS_PER_ROOT == 0)
+		status = zero_nccl_status(zero_nccl.get_unique_id(&id), "ncclGetUniqueId", NULL);
 	status = zero_agree_status(&comm->comm, status);
 	if (status)
 		return status;
@@ -123,7 +102,7 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	comm->device->failure_context = comm->net;
 	status = exchange_info(comm, sharing, &version);
 	if (!status) {
-		status = open_nccl(comm, version);
+		status = open_nccl(comm, version, &id);
 		/* The other ranks would wait in NCCL for this rank. */
 		if (status)
 			zero_net->fail_all(comm->net, ZERO_E_COMM, comm->comm.place.rank,
@@ -154,10 +133,7 @@ zero_status zero_cuda_rendezvous(struct zero_cuda_comm *comm, zero_status mine, 
 
 	if (status)
 		return status;
-	status = zero_meeting_listen(&comm->meeting);
-	mine = put_id(comm, mine);
-	if (!status)
-		status = zero_meeting_join(&comm->meeting, &comm->comm);
+	status = zero_rendezvous_join(&comm->rendezvous, &comm->comm);
 	if (status)
 		return status;
 	comm->joined = true;

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MPI in this process: initialisation, the thread level that it allows, and finalisation. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/bootstrap.h"
 #include "backend/launched_world.h"
+#include "backend/rendezvous.h"
 #include "mpi_comm.h"
 
 /* A process can initialise MPI once. The library's copy of MPI_COMM_WORLD serves all its jobs. */
 static MPI_Comm library_comm = MPI_COMM_NULL;
 static bool library_threaded, library_main_thread_only;
 int zero_mpi_users;
-static pid_t initialiser;                          /* a forked child cannot use MPI */
-static const struct zero_bootstrap_ops *bootstrap; /* NULL: no PMIx */
+static pid_t initialiser;                /* a forked child cannot use MPI */
+static const struct zero_pmix_ops *pmix; /* NULL: no PMIx */
 
 zero_status zero_mpi_status(int error, const char *call)
 {
@@ -86,25 +85,22 @@ static zero_status initialise(void)
  * COLLECTIVE. Opens PMIx beside MPI, if the launcher has it. MPI_Init should return when all ranks
  * can receive, but Slurm's PMIx ends a fence without data, which is Open MPI's last one, on each
  * node by itself (in all releases up to 26.05). A message to a rank that is not ready would crash
- * it. The fence of the bootstrap has data. Where it fails, ranks go on as they would have. In a
+ * it. The fence of module pmix has data. Where it fails, ranks go on as they would have. In a
  * heterogeneous step Slurm may lose a message of a second fence with data, and hang (23.11 and
  * 26.05, unless SLURM_PMIX_DIRECT_CONN=false).
  */
 static void wait_for_ready_ranks(void)
 {
-	struct zero_bootstrap_place place;
+	struct zero_pmix_place place;
 	const void *table;
 
 	if (!getenv("PMIX_NAMESPACE") || zero_core->module_open("pmix", &table))
 		return;
-	bootstrap = table;
-	if (bootstrap->open(&place)) {
-		bootstrap = NULL;
-		return;
-	}
-	if (!getenv("SLURM_HET_SIZE"))
-		bootstrap->fence(INFINITY);
-	bootstrap->close();
+	pmix = table;
+	if (pmix->open(&place))
+		pmix = NULL;
+	else if (!getenv("SLURM_HET_SIZE"))
+		pmix->fence();
 }
 
 /* MPI_Abort prints in this thread what another one may be printing, and Open MPI then crashes. */
@@ -112,8 +108,8 @@ void zero_mpi_abort(int status, const char *text)
 {
 	int finalised = 0;
 
-	if (bootstrap)
-		bootstrap->abort(status, text);
+	if (pmix)
+		pmix->abort(status, text);
 	MPI_Finalized(&finalised);
 	if (!finalised && library_threaded)
 		MPI_Abort(MPI_COMM_WORLD, status);

@@ -3,10 +3,10 @@
 modules_LTLIBRARIES += lib/zero_none.la
 lib_zero_none_la_SOURCES = \
 	lib/backend/agree.c \
-	lib/backend/meeting.c \
 	lib/backend/none/none.c \
 	lib/backend/progress.c \
 	lib/backend/queue.c \
+	lib/backend/rendezvous.c \
 	lib/backend/team_comm.c
 lib_zero_none_la_CPPFLAGS = $(AM_CPPFLAGS)
 lib_zero_none_la_LDFLAGS = $(MODULE_LDFLAGS)

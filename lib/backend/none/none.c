@@ -7,13 +7,13 @@
 #include <string.h>
 
 #include "backend/comm.h"
-#include "backend/meeting.h"
+#include "backend/rendezvous.h"
 
 const struct zero_core *zero_core;
 
 struct zero_backend {
 	struct zero_comm comm;
-	struct zero_meeting meeting;
+	struct zero_rendezvous rendezvous;
 	struct zero_queue *queue;
 };
 
@@ -44,10 +44,10 @@ static zero_status none_run(struct zero_comm *comm, const struct zero_op *ops, s
 static const struct zero_comm_ops several_ops = {
 	.begin = none_begin,
 	.run = none_run,
-	.begin_max = zero_meeting_begin_max,
-	.finish_max = zero_meeting_finish_max,
-	.exchange = zero_meeting_exchange,
-	.broadcast = zero_meeting_broadcast,
+	.begin_max = zero_net_comm_begin_max,
+	.finish_max = zero_net_comm_finish_max,
+	.exchange = zero_net_comm_exchange,
+	.broadcast = zero_net_comm_broadcast,
 };
 
 /* One rank has no network. */
@@ -58,7 +58,6 @@ static const struct zero_comm_ops single_ops = {.begin = none_begin, .run = none
 static void none_close(struct zero_backend *none)
 {
 	zero_queue_delete(none->queue);
-	zero_meeting_leave(&none->meeting);
 	free(none->comm.intents);
 	free(none);
 }
@@ -70,9 +69,7 @@ static zero_status join(struct zero_backend *none, zero_status status)
 
 	if (none->comm.place.world == 1)
 		return status;
-	joined = zero_meeting_listen(&none->meeting);
-	if (!joined)
-		joined = zero_meeting_join(&none->meeting, &none->comm);
+	joined = zero_rendezvous_join(&none->rendezvous, &none->comm);
 	return joined ? joined : zero_agree_status(&none->comm, status);
 }
 
@@ -86,7 +83,7 @@ static zero_status none_open(const struct zero_backend_config *config,
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a job");
 	*backend = none;
 	none->comm.meter = config->meter;
-	status = zero_meeting_place(&none->meeting, config, &none->comm.place);
+	status = zero_rendezvous_place(&none->rendezvous, config, &none->comm.place);
 	if (status)
 		return status;
 	none->comm.ops = none->comm.place.world > 1 ? &several_ops : &single_ops;
@@ -176,12 +173,12 @@ static bool none_recent(struct zero_backend *none, struct zero_recent_submission
 /* With one team there is none. */
 static void none_end_deadlock(struct zero_backend *none, int rank, const char *text)
 {
-	zero_net->fail_all(none->meeting.net, ZERO_E_ORDER, rank, text);
+	zero_net->fail_all(none->rendezvous.net, ZERO_E_ORDER, rank, text);
 }
 
 static void none_abort(struct zero_backend *none, int status, const char *text)
 {
-	zero_meeting_abort(&none->meeting, status, text);
+	zero_rendezvous_abort(&none->rendezvous, status, text);
 }
 
 static const struct zero_backend_ops none_ops = {
@@ -191,7 +188,7 @@ static const struct zero_backend_ops none_ops = {
 	.available = none_available,
 	.open = none_open,
 	.close = none_close,
-	.finalise = zero_meeting_finalise,
+	.finalise = zero_rendezvous_finalise,
 	.place = none_place,
 	.free = none_free,
 	.memory = none_memory,

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Module zero_pmix.so: struct zero_bootstrap_ops by PMIx. PMIx is initialised once in a process and
- * finalised when it exits, since servers do not expect a client that initialises it again.
+ * Module zero_pmix.so: struct zero_pmix_ops. PMIx is initialised once in a process and finalised when
+ * it exits, since servers do not expect a client that initialises it again.
  */
-#include "pmix.h"
-
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +10,33 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long to wait for a value of a rank that came to the fence. */
-#define GET_SECONDS   10
+/* PMIx 4 has functions in its header, with conversions that ours would not make. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#include <pmix.h>
+#pragma GCC diagnostic pop
+
+#include "backend/launched_world.h"
+#include "backend/rendezvous.h"
+#include "core/clock.h"
+
 #define ABORT_SECONDS 5
 
+static const struct zero_core *core;
 static pid_t initialiser; /* a forked child cannot use PMIx */
+static pmix_proc_t self;
+static int world;
+static unsigned opens; /* part of every key, since PMIx never forgets one */
+
+static zero_status status_of(pmix_status_t status, const char *call)
+{
+	if (status == PMIX_SUCCESS)
+		return ZERO_OK;
+	return core->fail(ZERO_E_COMM, "%s failed: %s", call, PMIx_Error_string(status));
+}
+
+/* ---- the beginning and the end of PMIx ------------------------------------------------------- */
 
 static void finalise(void)
 {
@@ -33,260 +53,25 @@ static zero_status initialise(void)
 	if (initialiser == getpid())
 		return ZERO_OK;
 	if (initialiser)
-		return zero_pmix_core->fail(ZERO_E_STATE,
-					    "this process was forked from one that has PMIx open; "
-					    "start another program in it");
+		return core->fail(ZERO_E_STATE,
+				  "this process was forked from one that has PMIx open; start "
+				  "another program in it");
 	/* PMIx counts initialisations: the program, or MPI, may have its own. */
-	status = PMIx_Init(&zero_pmix.self, NULL, 0);
+	status = PMIx_Init(&self, NULL, 0);
 	if (status == PMIX_ERR_UNREACH)
-		return zero_pmix_core->fail(ZERO_E_COMM,
-					    "the PMIx server of PMIX_NAMESPACE=%s does not answer: "
-					    "start the ranks with zerorun or with srun --mpi=pmix, "
-					    "or one alone without PMIX_NAMESPACE",
-					    getenv("PMIX_NAMESPACE"));
+		return core->fail(
+			ZERO_E_COMM,
+			"the PMIx server of PMIX_NAMESPACE=%s does not answer: start the "
+			"ranks with zerorun or with srun --mpi=pmix, or one alone without "
+			"PMIX_NAMESPACE",
+			getenv("PMIX_NAMESPACE"));
 	if (status != PMIX_SUCCESS)
-		return zero_pmix_status(status, "PMIx_Init");
+		return status_of(status, "PMIx_Init");
 	initialiser = getpid();
 	/* A launcher treats a client that exits without PMIx_Finalize as failed. */
 	if (atexit(finalise))
-		return zero_pmix_core->fail(ZERO_E_MEMORY, "no memory for PMIx's exit handler");
+		return core->fail(ZERO_E_MEMORY, "no memory for PMIx's exit handler");
 	return ZERO_OK;
-}
-
-static void free_values(void)
-{
-	while (zero_pmix.values) {
-		struct zero_pmix_value *own = zero_pmix.values;
-
-		zero_pmix.values = own->next;
-		free(own->data);
-		free(own);
-	}
-}
-
-static void pmix_close(void)
-{
-	free_values();
-	free(zero_pmix.local_ranks);
-	zero_pmix.local_ranks = NULL;
-	zero_pmix.open = false;
-}
-
-static zero_status pmix_open(struct zero_bootstrap_place *place)
-{
-	zero_status status = ZERO_OK;
-
-	if (zero_pmix.open)
-		return zero_pmix_core->fail(ZERO_E_STATE, "PMIx is open already");
-	zero_pmix.place = (struct zero_bootstrap_place){.world = 1, .local_world = 1};
-	zero_pmix.has_server = zero_pmix_has_server();
-	if (zero_pmix.has_server) {
-		status = initialise();
-		if (!status)
-			status = zero_pmix_read_place();
-	}
-	if (!status)
-		status = zero_pmix_check_alone();
-	if (!status) {
-		zero_pmix.opens++;
-		zero_pmix.fences = 0;
-		if (zero_pmix.has_server)
-			status = zero_pmix_announce();
-	}
-	if (status) {
-		pmix_close();
-		return status;
-	}
-	zero_pmix.open = true;
-	*place = zero_pmix.place;
-	return ZERO_OK;
-}
-
-static zero_status fail_closed(const char *what)
-{
-	return zero_pmix_core->fail(ZERO_E_STATE, "%s before open or after close", what);
-}
-
-static struct zero_pmix_value *find_value(const char *key)
-{
-	struct zero_pmix_value *own = zero_pmix.values;
-
-	while (own && strcmp(own->key, key) != 0)
-		own = own->next;
-	return own;
-}
-
-static struct zero_pmix_value *new_value(const char *key, const void *data, size_t bytes)
-{
-	struct zero_pmix_value *own = malloc(sizeof(*own) + strlen(key) + 1);
-	void *copy = malloc(bytes ? bytes : 1);
-
-	if (!own || !copy) {
-		free(own);
-		free(copy);
-		return NULL;
-	}
-	if (bytes)
-		memcpy(copy, data, bytes);
-	*own = (struct zero_pmix_value){.data = copy, .bytes = bytes};
-	strcpy(own->key, key);
-	return own;
-}
-
-/* The key as PMIx knows it. False if it is too long. */
-static bool full_key(char name[PMIX_MAX_KEYLEN + 1], const char *key)
-{
-	return snprintf(name, PMIX_MAX_KEYLEN + 1, "zero.%u/%s", zero_pmix.opens, key) <=
-	       PMIX_MAX_KEYLEN;
-}
-
-/* PMIx sends all values in one message at the fence's PMIx_Commit. */
-static zero_status put_to_server(const char *name, struct zero_pmix_value *own)
-{
-	pmix_value_t value = {.type = PMIX_BYTE_OBJECT};
-
-	value.data.bo.bytes = own->data;
-	value.data.bo.size = own->bytes;
-	return zero_pmix_status(PMIx_Put(PMIX_GLOBAL, name, &value), "PMIx_Put");
-}
-
-static zero_status put(const char *key, const void *data, size_t bytes)
-{
-	char name[PMIX_MAX_KEYLEN + 1];
-	zero_status status = ZERO_OK;
-	struct zero_pmix_value *own;
-
-	if (!zero_pmix.open)
-		return fail_closed("put");
-	if (!key || !*key || !full_key(name, key))
-		return zero_pmix_core->fail(ZERO_E_INVALID,
-					    "a key has 1 to about %d characters, this one %zu",
-					    PMIX_MAX_KEYLEN - 20, key ? strlen(key) : 0);
-	if (!data && bytes)
-		return zero_pmix_core->fail(ZERO_E_INVALID, "key %s: no data", key);
-	if (find_value(key))
-		return zero_pmix_core->fail(ZERO_E_INVALID, "key %s was put before", key);
-	own = new_value(key, data, bytes);
-	if (!own)
-		return zero_pmix_core->fail(ZERO_E_MEMORY, "no memory for the %zu bytes of key %s",
-					    bytes, key);
-	if (zero_pmix.has_server)
-		status = put_to_server(name, own);
-	if (status) {
-		free(own->data);
-		free(own);
-		return status;
-	}
-	own->next = zero_pmix.values;
-	zero_pmix.values = own;
-	return ZERO_OK;
-}
-
-static zero_status fence(double seconds)
-{
-	zero_status status = ZERO_OK;
-
-	if (!zero_pmix.open)
-		return fail_closed("fence");
-	if (!(seconds > 0))
-		return zero_pmix_core->fail(ZERO_E_INVALID,
-					    "a fence waits for more than 0 seconds, not for %g",
-					    seconds);
-	if (zero_pmix.has_server)
-		status = zero_pmix_fence(seconds);
-	for (struct zero_pmix_value *own = zero_pmix.values; !status && own; own = own->next)
-		own->fenced = true;
-	return status;
-}
-
-static zero_status copy_value(int rank, const char *key, const void *from, size_t from_bytes,
-			      void *data, size_t size, size_t *bytes)
-{
-	*bytes = from_bytes;
-	if (from_bytes > size)
-		return zero_pmix_core->fail(ZERO_E_INVALID,
-					    "key %s of rank %d has %zu bytes, and there is room "
-					    "for %zu",
-					    key, rank, from_bytes, size);
-	if (from_bytes)
-		memcpy(data, from, from_bytes);
-	return ZERO_OK;
-}
-
-/*
- * Asks the server for a value that the fence did not bring. A rank commits all that it has put
- * before it comes to the fence, so a value that is not found was not put.
- */
-static pmix_status_t fetch(int rank, const char *name)
-{
-	struct zero_pmix_calls *calls = zero_pmix_calls_new(1, name);
-	pmix_status_t status;
-
-	if (!calls)
-		return PMIX_ERR_NOMEM;
-	zero_pmix_begin_get(calls, 0, rank, zero_pmix_is_local(rank));
-	zero_pmix_wait(calls, zero_seconds() + GET_SECONDS);
-	status = zero_pmix_call_status(calls, 0);
-	zero_pmix_calls_release(calls);
-	return status;
-}
-
-static zero_status fail_get(int rank, const char *key, pmix_status_t status)
-{
-	if (status == PMIX_ERR_NOT_FOUND || status == PMIX_ERR_TIMEOUT)
-		return zero_pmix_core->fail(
-			ZERO_E_COMM, "rank %d has put no key %s before the last fence", rank, key);
-	if (status == PMIX_ERR_WOULD_BLOCK)
-		return zero_pmix_core->fail(ZERO_E_COMM,
-					    "key %s of rank %d did not come within %d s", key, rank,
-					    GET_SECONDS);
-	return zero_pmix_core->fail(ZERO_E_COMM, "key %s of rank %d: PMIx_Get failed: %s", key,
-				    rank, PMIx_Error_string(status));
-}
-
-static zero_status get_remote(int rank, const char *key, const char *name, void *data, size_t size,
-			      size_t *bytes)
-{
-	pmix_status_t pmix;
-	pmix_value_t *value;
-	zero_status status;
-
-	pmix = zero_pmix_get_cached((pmix_rank_t)rank, name, &value);
-	if (pmix != PMIX_SUCCESS) {
-		pmix = fetch(rank, name);
-		if (pmix == PMIX_SUCCESS)
-			pmix = zero_pmix_get_cached((pmix_rank_t)rank, name, &value);
-	}
-	if (pmix != PMIX_SUCCESS)
-		return fail_get(rank, key, pmix);
-	if (value->type == PMIX_BYTE_OBJECT)
-		status = copy_value(rank, key, value->data.bo.bytes, value->data.bo.size, data,
-				    size, bytes);
-	else
-		status = fail_get(rank, key, PMIX_ERR_TYPE_MISMATCH);
-	PMIX_VALUE_RELEASE(value);
-	return status;
-}
-
-static zero_status get(int rank, const char *key, void *data, size_t size, size_t *bytes)
-{
-	char name[PMIX_MAX_KEYLEN + 1];
-	const struct zero_pmix_value *own;
-
-	*bytes = 0;
-	if (!zero_pmix.open)
-		return fail_closed("get");
-	if (rank < 0 || rank >= zero_pmix.place.world)
-		return zero_pmix_core->fail(ZERO_E_INVALID, "there is no rank %d among %d", rank,
-					    zero_pmix.place.world);
-	if (!key || !full_key(name, key))
-		return fail_get(rank, key ? key : "NULL", PMIX_ERR_NOT_FOUND);
-	if (rank != zero_pmix.place.rank)
-		return get_remote(rank, key, name, data, size, bytes);
-	own = find_value(key);
-	if (!own || !own->fenced)
-		return fail_get(rank, key, PMIX_ERR_NOT_FOUND);
-	return copy_value(rank, key, own->data, own->bytes, data, size, bytes);
 }
 
 struct end {
@@ -318,23 +103,277 @@ static void abort_job(int status, const char *text)
 	_exit(end.status);
 }
 
-static const struct zero_bootstrap_ops ops = {
+/* ---- which ranks there are, according to the launcher ---------------------------------------- */
+
+/* The launcher has told it to this process already. The caller releases *value. */
+static pmix_status_t find(pmix_rank_t rank, const char *key, pmix_value_t **value)
+{
+	bool yes = true;
+	pmix_info_t optional;
+	pmix_status_t status;
+	pmix_proc_t proc;
+
+	*value = NULL;
+	PMIX_LOAD_PROCID(&proc, self.nspace, rank);
+	PMIX_INFO_LOAD(&optional, PMIX_OPTIONAL, &yes, PMIX_BOOL);
+	status = PMIx_Get(&proc, key, &optional, 1, value);
+	return status == PMIX_SUCCESS && !*value ? PMIX_ERR_NOT_FOUND : status;
+}
+
+static zero_status fail_missing(const char *what, const char *key, const char *why)
+{
+	return core->fail(ZERO_E_COMM,
+			  "the launcher's PMIx does not report %s (%s of namespace %s): %s", what,
+			  key, self.nspace, why);
+}
+
+static zero_status find_world(struct zero_pmix_place *place)
+{
+	static const char what[] = "how many ranks there are";
+	pmix_status_t status;
+	pmix_value_t *value;
+	unsigned ranks;
+
+	status = find(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, &value);
+	if (status != PMIX_SUCCESS)
+		return fail_missing(what, PMIX_JOB_SIZE, PMIx_Error_string(status));
+	PMIX_VALUE_GET_NUMBER(status, value, ranks, unsigned);
+	PMIX_VALUE_RELEASE(value);
+	if (status != PMIX_SUCCESS || ranks > INT32_MAX)
+		return fail_missing(what, PMIX_JOB_SIZE, "not a number of ranks");
+	if (self.rank >= ranks)
+		return core->fail(ZERO_E_COMM, "the launcher's PMIx calls this rank %u, of %u",
+				  (unsigned)self.rank, ranks);
+	place->rank = (int)self.rank;
+	place->world = (int)ranks;
+	return ZERO_OK;
+}
+
+/* Parses the ranks of this node, "0,2,3". False if it is something else or lacks this rank. */
+static bool parse_local_ranks(const char *list, struct zero_pmix_place *place)
+{
+	bool has_own = false;
+	char *end;
+
+	place->local_rank = place->local_world = 0;
+	for (;; list = end + 1) {
+		long rank = strtol(list, &end, 10);
+
+		if (end == list || (*end && *end != ',') || rank < 0 || rank >= place->world)
+			return false;
+		place->local_world++;
+		place->local_rank += rank < place->rank;
+		has_own |= rank == place->rank;
+		if (!*end)
+			return has_own;
+	}
+}
+
+static zero_status find_local_ranks(struct zero_pmix_place *place)
+{
+	static const char what[] = "which ranks share this node";
+	zero_status result = ZERO_OK;
+	pmix_status_t status;
+	pmix_value_t *value;
+
+	status = find(PMIX_RANK_WILDCARD, PMIX_LOCAL_PEERS, &value);
+	if (status != PMIX_SUCCESS)
+		return fail_missing(what, PMIX_LOCAL_PEERS, PMIx_Error_string(status));
+	if (value->type != PMIX_STRING || !value->data.string)
+		result = fail_missing(what, PMIX_LOCAL_PEERS, "not a text");
+	else if (!parse_local_ranks(value->data.string, place))
+		result = fail_missing(what, PMIX_LOCAL_PEERS, value->data.string);
+	PMIX_VALUE_RELEASE(value);
+	return result;
+}
+
+static zero_status pmix_open(struct zero_pmix_place *place)
+{
+	struct zero_pmix_place found = {.world = 1, .local_world = 1};
+	int launched = zero_launched_world();
+	zero_status status = ZERO_OK;
+
+	opens++;
+	if (getenv("PMIX_NAMESPACE") && getenv("PMIX_RANK")) {
+		status = initialise();
+		if (!status)
+			status = find_world(&found);
+		if (!status)
+			status = find_local_ranks(&found);
+	}
+	if (!status && found.world == 1 && launched > 1)
+		status = core->fail(ZERO_E_COMM,
+				    "the launcher started %d ranks, but this one sees no other "
+				    "through PMIx: start them with zerorun or with srun --mpi=pmix",
+				    launched);
+	if (!status)
+		*place = found;
+	world = found.world;
+	return status;
+}
+
+static void find_node(int rank, char *text, size_t size)
+{
+	pmix_value_t *value;
+
+	text[0] = '\0';
+	if (find((pmix_rank_t)rank, PMIX_HOSTNAME, &value) != PMIX_SUCCESS)
+		return;
+	if (value->type == PMIX_STRING && value->data.string)
+		snprintf(text, size, "%s", value->data.string);
+	PMIX_VALUE_RELEASE(value);
+}
+
+/* ---- what ranks publish ---------------------------------------------------------------------- */
+
+static void name_key(char *key, size_t size)
+{
+	snprintf(key, size, "zero.%u", opens);
+}
+
+static zero_status publish(const void *data, size_t bytes)
+{
+	pmix_value_t value = {.type = PMIX_BYTE_OBJECT};
+	char key[PMIX_MAX_KEYLEN + 1];
+	zero_status status;
+
+	name_key(key, sizeof(key));
+	/* PMIx copies it. */
+	value.data.bo.bytes = (char *)(uintptr_t)data;
+	value.data.bo.size = bytes;
+	status = status_of(PMIx_Put(PMIX_GLOBAL, key, &value), "PMIx_Put");
+	return status ? status : status_of(PMIx_Commit(), "PMIx_Commit");
+}
+
+/* A question to the server. PMIx replies in a thread of its own, maybe long after the caller gave up:
+   whoever of the two is the last frees it. */
+struct question {
+	bool replied, given_up;
+	pmix_status_t status;
+	char key[PMIX_MAX_KEYLEN + 1]; /* PMIx reads it until it has replied */
+	size_t bytes, room;
+	char data[];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t replied;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make_condition(void)
+{
+	zero_cond_init(&replied);
+}
+
+/* PMIx versions differ in who frees the value, so it is left alone. */
+static void on_reply(pmix_status_t status, pmix_value_t *value, void *context)
+{
+	struct question *question = context;
+	bool given_up;
+
+	pthread_mutex_lock(&lock);
+	question->status = status;
+	if (status == PMIX_SUCCESS && value && value->type == PMIX_BYTE_OBJECT) {
+		question->bytes = value->data.bo.size;
+		if (question->bytes <= question->room)
+			memcpy(question->data, value->data.bo.bytes, question->bytes);
+	}
+	question->replied = true;
+	given_up = question->given_up;
+	pthread_cond_broadcast(&replied);
+	pthread_mutex_unlock(&lock);
+	if (given_up)
+		free(question);
+}
+
+/* Asks once. PMIX_ERR_WOULD_BLOCK: there was no reply until the deadline. */
+static pmix_status_t ask(int rank, void *data, size_t bytes, size_t *got, double deadline)
+{
+	struct timespec until = zero_deadline(deadline - zero_seconds());
+	struct question *question = calloc(1, sizeof(*question) + bytes);
+	pmix_status_t status;
+	pmix_proc_t proc;
+
+	if (!question)
+		return PMIX_ERR_NOMEM;
+	pthread_once(&once, make_condition);
+	question->room = bytes;
+	name_key(question->key, sizeof(question->key));
+	PMIX_LOAD_PROCID(&proc, self.nspace, (pmix_rank_t)rank);
+	status = PMIx_Get_nb(&proc, question->key, NULL, 0, on_reply, question);
+	if (status != PMIX_SUCCESS) {
+		free(question);
+		return status;
+	}
+	pthread_mutex_lock(&lock);
+	while (!question->replied && !pthread_cond_timedwait(&replied, &lock, &until))
+		;
+	status = question->replied ? question->status : PMIX_ERR_WOULD_BLOCK;
+	question->given_up = !question->replied;
+	*got = question->bytes;
+	if (status == PMIX_SUCCESS && *got == bytes)
+		memcpy(data, question->data, bytes);
+	pthread_mutex_unlock(&lock);
+	if (status != PMIX_ERR_WOULD_BLOCK)
+		free(question);
+	return status;
+}
+
+/* Servers have timeouts of their own, and may reply before the rank has come. */
+static zero_status get(int rank, void *data, size_t bytes, double seconds)
+{
+	double deadline = zero_seconds() + seconds;
+	pmix_status_t status = PMIX_ERR_WOULD_BLOCK;
+	useconds_t pause = 1000;
+	char node[128];
+	size_t got = 0;
+
+	while (zero_seconds() < deadline) {
+		status = ask(rank, data, bytes, &got, deadline);
+		if (status == PMIX_SUCCESS || status == PMIX_ERR_WOULD_BLOCK)
+			break;
+		usleep(pause);
+		pause = pause < 200000 ? 2 * pause : pause;
+	}
+	if (status == PMIX_SUCCESS && got == bytes)
+		return ZERO_OK;
+	if (status == PMIX_SUCCESS)
+		return core->fail(ZERO_E_COMM,
+				  "rank %d has published %zu bytes, not %zu: is it of another "
+				  "build of the library?",
+				  rank, got, bytes);
+	find_node(rank, node, sizeof(node));
+	return core->fail(ZERO_E_COMM,
+			  "rank %d of %d (node %s) did not come within %g s: it has not "
+			  "started, has ended, or its node is down",
+			  rank, world, node, seconds);
+}
+
+static void fence(void)
+{
+	bool yes = true;
+	pmix_info_t collect;
+
+	PMIX_INFO_LOAD(&collect, PMIX_COLLECT_DATA, &yes, PMIX_BOOL);
+	PMIx_Fence(NULL, 0, &collect, 1);
+}
+
+static const struct zero_pmix_ops ops = {
 	.abi = ZERO_MODULE_ABI,
 	.name = "pmix",
 	.open = pmix_open,
-	.close = pmix_close,
-	.put = put,
-	.fence = fence,
+	.publish = publish,
 	.get = get,
+	.node = find_node,
+	.fence = fence,
 	.abort = abort_job,
 	.finalise = finalise,
 };
 
 /* The one symbol that is exported. */
-const void *zero_module_pmix(const struct zero_core *core);
+const void *zero_module_pmix(const struct zero_core *of_library);
 
-const void *zero_module_pmix(const struct zero_core *core)
+const void *zero_module_pmix(const struct zero_core *of_library)
 {
-	zero_pmix_core = core;
+	core = of_library;
 	return &ops;
 }

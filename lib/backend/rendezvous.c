@@ -4,10 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "meeting.h"
+#include "rendezvous.h"
 
 const struct zero_net_ops *zero_net;
-static const struct zero_bootstrap_ops *launcher; /* NULL: none was there */
+static const struct zero_pmix_ops *launcher; /* NULL: none was there */
 
 /* ---- through the launcher -------------------------------------------------------------------- */
 
@@ -17,21 +17,22 @@ static bool is_launched(const struct zero_backend_config *config)
 	return config->expected_world > 1 || getenv("PMIX_RANK");
 }
 
-zero_status zero_meeting_place(struct zero_meeting *meeting,
-			       const struct zero_backend_config *config, struct zero_place *place)
+zero_status zero_rendezvous_place(struct zero_rendezvous *rendezvous,
+				  const struct zero_backend_config *config,
+				  struct zero_place *place)
 {
-	struct zero_bootstrap_place launched = {.world = 1, .local_world = 1};
+	struct zero_pmix_place launched = {.world = 1, .local_world = 1};
 	const void *table;
 	zero_status status = zero_core->module_open("pmix", &table);
 
 	zero_net = config->net_ops;
-	*meeting = (struct zero_meeting){.net = config->net, .seconds = config->open_seconds};
+	*rendezvous = (struct zero_rendezvous){.net = config->net, .seconds = config->open_seconds};
 	gethostname(place->node, sizeof(place->node) - 1);
 	if (!status) {
-		meeting->bootstrap = launcher = table;
-		status = meeting->bootstrap->open(&launched);
+		rendezvous->pmix = launcher = table;
+		status = rendezvous->pmix->open(&launched);
 		if (status)
-			meeting->bootstrap = NULL;
+			rendezvous->pmix = NULL;
 	} else if (!is_launched(config)) {
 		status = ZERO_OK;
 	}
@@ -49,66 +50,48 @@ zero_status zero_meeting_place(struct zero_meeting *meeting,
 	return status;
 }
 
-zero_status zero_meeting_get(const struct zero_meeting *meeting, int rank, const char *key,
-			     void *data, size_t bytes)
-{
-	zero_status status;
-	size_t got = 0;
-
-	status = meeting->bootstrap->get(rank, key, data, bytes, &got);
-	if (!status && got != bytes)
-		status = zero_core->fail(ZERO_E_COMM,
-					 "rank %d put %zu bytes as %s, not %zu: is it of another "
-					 "build of the library?",
-					 rank, got, key, bytes);
-	return status;
-}
-
 static zero_status address_of(void *context, int rank, struct zero_address *address)
 {
-	return zero_meeting_get(context, rank, "at", address, sizeof(*address));
+	const struct zero_rendezvous *rendezvous = context;
+
+	return rendezvous->pmix->get(rank, address, sizeof(*address), rendezvous->seconds);
 }
 
-zero_status zero_meeting_listen(struct zero_meeting *meeting)
+static void node_of(void *context, int rank, char *text, size_t size)
 {
-	struct zero_address own;
-	zero_status status = zero_net->listen(meeting->net, &own);
-
-	return status ? status : meeting->bootstrap->put("at", &own, sizeof(own));
+	((const struct zero_rendezvous *)context)->pmix->node(rank, text, size);
 }
 
-zero_status zero_meeting_join(struct zero_meeting *meeting, struct zero_comm *comm)
+zero_status zero_rendezvous_join(struct zero_rendezvous *rendezvous, struct zero_comm *comm)
 {
 	struct zero_net_config config = {
 		.rank = comm->place.rank,
 		.world = comm->place.world,
-		.seconds = meeting->seconds,
+		.seconds = rendezvous->seconds,
 		.address = address_of,
-		.context = meeting,
+		.node = node_of,
+		.context = rendezvous,
 	};
-	zero_status status = meeting->bootstrap->fence(meeting->seconds);
+	struct zero_address own;
+	zero_status status = zero_net->listen(rendezvous->net, &own);
 
 	if (!status)
-		status = zero_net->join(meeting->net, &config);
+		status = rendezvous->pmix->publish(&own, sizeof(own));
 	if (!status)
-		status = zero_net->team_new(meeting->net, NULL, 0, &comm->net_team);
+		status = zero_net->join(rendezvous->net, &config);
+	if (!status)
+		status = zero_net->team_new(rendezvous->net, NULL, 0, &comm->net_team);
 	return status;
 }
 
-void zero_meeting_abort(const struct zero_meeting *meeting, int status, const char *text)
+void zero_rendezvous_abort(const struct zero_rendezvous *rendezvous, int status, const char *text)
 {
-	if (meeting->bootstrap)
-		meeting->bootstrap->abort(status, text);
+	if (rendezvous->pmix)
+		rendezvous->pmix->abort(status, text);
 	_exit(status);
 }
 
-void zero_meeting_leave(struct zero_meeting *meeting)
-{
-	if (meeting->bootstrap)
-		meeting->bootstrap->close();
-}
-
-void zero_meeting_finalise(void)
+void zero_rendezvous_finalise(void)
 {
 	if (launcher)
 		launcher->finalise();
@@ -116,12 +99,12 @@ void zero_meeting_finalise(void)
 
 /* ---- over the network ------------------------------------------------------------------------ */
 
-zero_status zero_meeting_begin_max(struct zero_comm *comm)
+zero_status zero_net_comm_begin_max(struct zero_comm *comm)
 {
 	return zero_net->begin_max(comm->net_team, comm->agreement.mine, ZERO_AGREE_VALUES);
 }
 
-zero_status zero_meeting_finish_max(struct zero_comm *const *comms, int count, int *index)
+zero_status zero_net_comm_finish_max(struct zero_comm *const *comms, int count, int *index)
 {
 	uint64_t all[ZERO_AGREE_VALUES];
 	struct zero_net_team **teams;
@@ -145,13 +128,13 @@ zero_status zero_meeting_finish_max(struct zero_comm *const *comms, int count, i
 	return status;
 }
 
-zero_status zero_meeting_exchange(struct zero_comm *comm, const void *send, void *recv,
-				  size_t bytes)
+zero_status zero_net_comm_exchange(struct zero_comm *comm, const void *send, void *recv,
+				   size_t bytes)
 {
 	return zero_net->exchange(comm->net_team, send, recv, bytes);
 }
 
-zero_status zero_meeting_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
+zero_status zero_net_comm_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
 {
 	return zero_net->broadcast(comm->net_team, data, bytes, root);
 }
