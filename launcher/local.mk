@@ -13,8 +13,6 @@ launcher_zerorun_SOURCES = \
 	launcher/main.c \
 	launcher/page/report_page.c \
 	launcher/page/report_page.h \
-	launcher/plan/agreed.c \
-	launcher/plan/agreed.h \
 	launcher/plan/find.c \
 	launcher/plan/find.h \
 	launcher/plan/plan.c \

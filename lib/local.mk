@@ -31,7 +31,6 @@ noinst_HEADERS += \
 	lib/checkpoint/restore.h \
 	lib/checkpoint/save.h \
 	lib/checkpoint/write.h \
-	lib/core/auto_sizes.h \
 	lib/core/available_memory.h \
 	lib/core/clock.h \
 	lib/core/error.h \
@@ -45,7 +44,6 @@ noinst_HEADERS += \
 	lib/load/load.h \
 	lib/model/flatten_tier.h \
 	lib/model/model.h \
-	lib/model/muon_owners.h \
 	lib/model/segments.h \
 	lib/model/sizing.h \
 	lib/net/address.h \
@@ -124,7 +122,6 @@ lib_libzerocore_la_SOURCES = \
 	lib/model/group.c \
 	lib/model/layout.c \
 	lib/model/convert_states.c \
-	lib/model/muon_owners.c \
 	lib/model/named_states.c \
 	lib/model/segments.c \
 	lib/model/sizing.c \

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/auto_sizes.h"
 #include "model/sizing.h"
 #include "plugin.h"
 #include "task_budget.h"

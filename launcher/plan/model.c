@@ -8,8 +8,32 @@
 #include "config.h"
 #endif
 #include "files/files.h"
-#include "model/model.h"
-#include "model/muon_owners.h"
+
+void model_begin(struct model *model, const struct zero_settings *settings, size_t world,
+		 size_t share)
+{
+	zero_job *job = &model->job;
+
+	*model = (struct model){
+		/* what backend=auto becomes is known to a node alone */
+		.ops.host_memory = settings->value[ZERO_OPT_BACKEND].number != ZERO_BACKEND_CUDA,
+		.job = {.ops = &model->ops,
+			.model = &model->groups,
+			.settings = *settings,
+			.stage = (int)settings->value[ZERO_OPT_STAGE].number,
+			.place = {.world = (int)world, .shm_world_min = (int)share},
+			.lock = PTHREAD_MUTEX_INITIALIZER}};
+	job->all.job = job;
+	job->all.place = job->place;
+}
+
+void model_clear(struct model *model)
+{
+	for (size_t g = 0; g < model->groups.made_count; g++)
+		zero_group_free(model->groups.groups[g]);
+	free(model->groups.groups);
+	model->groups = (struct zero_model){0};
+}
 
 size_t model_group_length(const char *name)
 {
@@ -23,165 +47,50 @@ size_t model_group_length(const char *name)
 	return strlen(name);
 }
 
-/* A tensor and its index, to be sorted by group. */
-struct member {
-	const zero_tensor *tensor;
-	size_t length; /* of the group's name */
-	size_t at;
-};
-
-static bool is_same_group(const struct member *a, const struct member *b)
+static zero_status find_group(struct model *model, const char *tensor, zero_group **group)
 {
-	return a->length == b->length && !memcmp(a->tensor->name, b->tensor->name, a->length);
-}
-
-/* Tensors of a group follow each other, in the order of the file. */
-static int by_group(const void *left, const void *right)
-{
-	const struct member *a = left, *b = right;
-	size_t length = a->length < b->length ? a->length : b->length;
-	int order = memcmp(a->tensor->name, b->tensor->name, length);
-
-	if (order)
-		return order;
-	if (a->length != b->length)
-		return a->length < b->length ? -1 : 1;
-	return a->at < b->at ? -1 : a->at > b->at;
-}
-
-static size_t element_count(const zero_tensor *tensor)
-{
-	size_t count = 1;
-
-	/* an empty tensor is empty however large its other dimensions are */
-	for (int i = 0; i < tensor->ndim; i++)
-		if (!tensor->shape[i])
-			return 0;
-	/* the header was checked against the file's size: no product overflows */
-	for (int i = 0; i < tensor->ndim; i++)
-		count *= tensor->shape[i];
-	return count;
-}
-
-static int by_falling(const void *left, const void *right)
-{
-	const double a = *(const double *)left, b = *(const double *)right;
-
-	return (a < b) - (a > b);
-}
-
-/* The embedding and the head have no number, and are AdamW's. */
-static bool is_for_muon(const struct member *member)
-{
-	const zero_tensor *tensor = member->tensor;
-
-	return member->length < strlen(tensor->name) && tensor->ndim >= 2 &&
-	       (tensor->dtype == ZERO_F32 || tensor->dtype == ZERO_F16 ||
-		tensor->dtype == ZERO_BF16) &&
-	       element_count(tensor);
-}
-
-/* Adds the costs of a tensor's matrices: stacked ones are matrices of their own. */
-static size_t add_costs(const zero_tensor *tensor, double *costs)
-{
-	size_t rows = tensor->shape[tensor->ndim - 2], columns = tensor->shape[tensor->ndim - 1];
-	size_t count = element_count(tensor) / (rows * columns);
-
-	for (size_t i = 0; costs && i < count; i++)
-		costs[i] = zero_muon_cost(rows, columns);
-	return count;
-}
-
-static zero_status balance_muon(const struct member *members, size_t count, size_t world,
-				struct model *model)
-{
-	double *costs, *loads = calloc(world, sizeof *loads), sum = 0, most = 0;
-	size_t at = 0;
-
-	for (size_t i = 0; i < count; i++)
-		if (is_for_muon(&members[i]))
-			model->matrices += add_costs(members[i].tensor, NULL);
-	costs = calloc(model->matrices + 1, sizeof *costs);
-	if (!costs || !loads) {
-		free(costs);
-		free(loads);
-		return zero_fail(ZERO_E_MEMORY, "no memory for %zu matrices", model->matrices);
-	}
-	for (size_t i = 0; i < count; i++)
-		if (is_for_muon(&members[i]))
-			at += add_costs(members[i].tensor, costs + at);
-	qsort(costs, at, sizeof *costs, by_falling);
-	for (size_t i = 0; i < at; i++) {
-		int owner = zero_muon_owner(costs[i], loads, (int)world);
-
-		sum += costs[i];
-		most = loads[owner] > most ? loads[owner] : most;
-	}
-	model->balance = sum > 0 ? most / (sum / (double)world) : 1;
-	free(costs);
-	free(loads);
-	return ZERO_OK;
-}
-
-static zero_status size_group(const struct member *members, size_t count,
-			      const struct model_layout *layout, struct model *model)
-{
-	struct zero_layout_item *items = calloc(count, sizeof *items);
-	struct zero_layout_segment *runs = NULL;
-	size_t run_count, flat_count;
+	size_t length = model_group_length(tensor);
 	zero_status status;
+	char *name;
 
-	if (!items)
-		return zero_fail(ZERO_E_MEMORY, "no memory for a group of %zu tensors", count);
-	for (size_t i = 0; i < count; i++) {
-		zero_dtype dtype = members[i].tensor->dtype;
-
-		items[i].dtype = dtype;
-		items[i].trainable = dtype == ZERO_F32 || dtype == ZERO_F16 || dtype == ZERO_BF16;
-		items[i].count = element_count(members[i].tensor);
-		model->elements += items[i].count;
-		model->bytes += items[i].count * zero_dtype_size(dtype);
+	for (size_t g = model->groups.made_count; g-- > 0;) {
+		*group = model->groups.groups[g];
+		if (!strncmp((*group)->name, tensor, length) && !(*group)->name[length])
+			return ZERO_OK;
 	}
-	status = zero_layout_group(items, count, layout->world, layout->mode, layout->bucket, &runs,
-				   &run_count, &flat_count);
-	if (!status) {
-		zero_sizing_group(&model->sizing, runs, run_count);
-		model->groups++;
-	}
-	free(runs);
-	free(items);
+	name = strndup(tensor, length);
+	if (!name)
+		return zero_fail(ZERO_E_MEMORY, "no memory for the group of %s", tensor);
+	status = zero_group_new(&model->job, name, NULL, group);
+	model->groups.group_count = model->groups.made_count;
+	free(name);
 	return status;
 }
 
-zero_status model_size(const zero_tensor *const *tensors, size_t count,
-		       const struct model_layout *layout, struct model *model)
+zero_status model_add(struct model *model, const zero_tensor *tensor)
 {
-	struct member *members = calloc(count + 1, sizeof *members);
-	zero_status status = ZERO_OK;
+	zero_param_spec spec = {.name = tensor->name,
+				.dtype = tensor->dtype,
+				.ndim = tensor->ndim,
+				.shape = tensor->shape,
+				.trainable = tensor->dtype == ZERO_F32 ||
+					     tensor->dtype == ZERO_F16 ||
+					     tensor->dtype == ZERO_BF16};
+	zero_group *group;
+	zero_param *param;
+	zero_status status = find_group(model, tensor->name, &group);
 
-	*model = (struct model){.tensors = count,
-				.sizing = {.world = layout->world,
-					   .share = layout->share,
-					   .stage = layout->stage,
-					   .device = layout->device,
-					   .offload = layout->offload,
-					   .states_8bit = layout->states_8bit}};
-	if (!members)
-		return zero_fail(ZERO_E_MEMORY, "no memory for %zu tensors", count);
-	if (layout->team)
-		zero_sizing_set_team(&model->sizing, layout->team);
-	for (size_t i = 0; i < count; i++)
-		members[i] = (struct member){tensors[i], model_group_length(tensors[i]->name), i};
-	qsort(members, count, sizeof *members, by_group);
-	for (size_t begin = 0, end; !status && begin < count; begin = end) {
-		for (end = begin + 1; end < count && is_same_group(&members[begin], &members[end]);)
-			end++;
-		status = size_group(members + begin, end - begin, layout, model);
-	}
 	if (!status)
-		status = balance_muon(members, count, layout->world, model);
-	free(members);
-	return status;
+		status = zero_param_new(group, &spec, &param);
+	if (status)
+		return status;
+	/* the embedding and the head have no number, and are AdamW's */
+	param->muon =
+		param->trainable && param->ndim >= 2 && strlen(group->name) < strlen(param->name);
+	model->tensors++;
+	model->elements += param->count;
+	model->bytes += param->count * zero_dtype_size(param->dtype);
+	return ZERO_OK;
 }
 
 #ifdef HAVE_FILES
@@ -191,34 +100,24 @@ const struct zero_files_ops *model_files(void)
 	return zero_module_files(&zero_library_core);
 }
 
-zero_status model_read(const char *path, const struct model_layout *layout, struct model *model)
+zero_status model_read(struct model *model, const char *path)
 {
 	const struct zero_files_ops *files = model_files();
-	const zero_tensor **tensors;
 	struct zero_file *file;
 	zero_status status = files->open(path, &file);
-	size_t count;
 
 	if (status)
 		return status;
-	count = files->count(file);
-	tensors = calloc(count + 1, sizeof *tensors);
-	if (!tensors)
-		status = zero_fail(ZERO_E_MEMORY, "no memory for %zu tensors", count);
-	for (size_t i = 0; !status && i < count; i++)
-		tensors[i] = files->tensor(file, i);
-	if (!status)
-		status = model_size(tensors, count, layout, model);
-	free(tensors);
+	for (size_t i = 0; !status && i < files->count(file); i++)
+		status = model_add(model, files->tensor(file, i));
 	files->close(file);
 	return status;
 }
 
 #else
 
-zero_status model_read(const char *path, const struct model_layout *layout, struct model *model)
+zero_status model_read(struct model *model, const char *path)
 {
-	(void)layout;
 	(void)model;
 	return zero_fail(ZERO_E_UNSUPPORTED,
 			 "%s cannot be read: zerorun was built without Jansson and xxHash, "

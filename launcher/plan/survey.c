@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/auto_sizes.h"
 #include "launcher/plan/survey.h"
 
 #include <errno.h>
@@ -9,7 +8,7 @@
 #include <unistd.h>
 
 #include "launcher/plan/find.h"
-#include "model/sizing.h"
+#include "job/job.h"
 
 /* A task's line begins so; a site's scripts may print others. */
 static const char marker[] = "zerorun-node-report ";
@@ -43,28 +42,9 @@ int survey_report(FILE *out)
 
 /* ---- what the tasks reported ----------------------------------------------------------------- */
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-void survey_settings(const struct survey_node *node, struct zero_settings *settings)
-{
-	char why[512];
-
-	*settings = (struct zero_settings){0};
-	if (zero_settings_parse(settings, node->resolved, node->name, why, sizeof why))
-		return;
-	print_error("%s", why);
-	exit(EXIT_FAILURE);
-}
-
 /* Parses one line, in place. False after an error. */
-static bool read_report(struct survey_node *node, char *line)
+static bool read_report(struct survey_node *task, char *line)
 {
-	const struct zero_value *threshold, *limit;
-	bool limited;
-	struct zero_settings settings = {0};
 	char *space = strchr(line, ' '), why[512];
 
 	if (!space) {
@@ -72,26 +52,22 @@ static bool read_report(struct survey_node *node, char *line)
 		return false;
 	}
 	*space = '\0';
-	*node = (struct survey_node){.name = line, .resolved = space + 1, .tasks = 1};
-	if (!zero_settings_parse(&settings, node->resolved, "ZERO_RESOLVED", why, sizeof why)) {
-		print_error("node %s: %s", node->name, why);
+	*task = (struct survey_node){.name = line};
+	if (!zero_settings_parse(&task->settings, space + 1, "ZERO_RESOLVED", why, sizeof why)) {
+		print_error("node %s: %s", task->name, why);
 		return false;
 	}
-	node->free = settings.value[ZERO_OPT_VRAM_FREE].number;
-	node->budget = settings.value[ZERO_OPT_BUDGET].number;
-	node->chunk = settings.value[ZERO_OPT_STREAM_CHUNK].number;
-	threshold = &settings.value[ZERO_OPT_STREAM_THRESHOLD];
-	node->budget_known = zero_settings_budget_known(&settings);
-	if (threshold->kind != ZERO_VALUE_AUTO)
-		node->threshold = threshold->number;
-	else if (node->budget_known)
-		node->threshold = zero_auto_stream_threshold(node->chunk, node->budget);
-	limit = &settings.value[ZERO_OPT_GATHER_LIMIT];
-	limited = settings.origin[ZERO_OPT_GATHER_LIMIT] && limit->kind != ZERO_VALUE_AUTO;
-	node->limit = limited ? limit->number : zero_auto_gather_limit(node->budget);
-	node->limit_known = limited || node->budget_known;
-	zero_settings_clear(&settings);
+	/* of an unknown budget, sizes stay `auto` */
+	if (zero_settings_budget_known(&task->settings))
+		zero_settings_set_sizes(&task->settings);
 	return true;
+}
+
+/* Whether the least of an option counts: 0, too, for what is not known. */
+static bool is_least(int id)
+{
+	return zero_option_agreement((enum zero_option_id)id) == ZERO_AGREE_LEAST ||
+	       id == ZERO_OPT_VRAM_FREE || id == ZERO_OPT_VRAM_SOURCE;
 }
 
 /* "n2" comes before "n10". */
@@ -105,40 +81,40 @@ static int by_name(const void *left, const void *right)
 /* Tasks of one node become one entry. */
 static void merge(struct survey *survey)
 {
-	size_t kept = 0;
+	struct survey_node *node = survey->node;
+	size_t count = 0;
 
-	qsort(survey->node, survey->count, sizeof *survey->node, by_name);
-	for (size_t i = 1; i < survey->count; i++) {
-		const struct survey_node *task = &survey->node[i];
-		struct survey_node *node = &survey->node[kept];
-
-		if (strcmp(task->name, node->name) != 0) {
-			survey->node[++kept] = *task;
+	qsort(node, survey->world, sizeof *node, by_name);
+	for (size_t task = 0; task < survey->world; task++) {
+		if (!count || strcmp(node[task].name, node[count - 1].name) != 0) {
+			node[count] = node[task];
+			survey->ranks[count++] = 1;
 			continue;
 		}
-		node->tasks++;
-		node->free = least(node->free, task->free);
-		node->budget = least(node->budget, task->budget);
-		node->chunk = least(node->chunk, task->chunk);
-		node->threshold = least(node->threshold, task->threshold);
-		node->limit = least(node->limit, task->limit);
-		node->limit_known = node->limit_known && task->limit_known;
-		node->budget_known = node->budget_known && task->budget_known;
+		survey->ranks[count - 1]++;
+		for (int i = 0; i < ZERO_OPTIONS; i++) {
+			struct zero_value *least = &node[count - 1].settings.value[i];
+
+			if (is_least(i) && node[task].settings.value[i].number < least->number)
+				*least = node[task].settings.value[i];
+		}
+		zero_settings_clear(&node[task].settings);
 	}
-	survey->count = survey->count ? kept + 1 : 0;
+	survey->count = count;
 }
 
-int survey_read(struct survey *survey, char *text)
+/* Parses what the tasks printed. */
+static int read_reports(struct survey *survey)
 {
 	size_t lines = 1;
 
-	*survey = (struct survey){.text = text};
-	for (const char *c = text; *c; c++)
+	for (const char *c = survey->text; *c; c++)
 		lines += *c == '\n';
 	survey->node = calloc(lines, sizeof *survey->node);
-	if (!survey->node)
+	survey->ranks = calloc(lines, sizeof *survey->ranks);
+	if (!survey->node || !survey->ranks)
 		exit_no_memory();
-	for (char *line = text, *end; line; line = end) {
+	for (char *line = survey->text, *end; line; line = end) {
 		end = strchr(line, '\n');
 		if (end)
 			*end++ = '\0';
@@ -146,10 +122,10 @@ int survey_read(struct survey *survey, char *text)
 		line = strstr(line, marker);
 		if (!line)
 			continue;
-		if (!read_report(&survey->node[survey->count++], line + strlen(marker)))
+		if (!read_report(&survey->node[survey->world], line + strlen(marker)))
 			return EXIT_FAILURE;
+		survey->world++;
 	}
-	survey->tasks = (unsigned)survey->count;
 	merge(survey);
 	if (survey->count)
 		return 0;
@@ -159,20 +135,94 @@ int survey_read(struct survey *survey, char *text)
 
 void survey_clear(struct survey *survey)
 {
+	for (size_t i = 0; survey->node && i < survey->count; i++)
+		zero_settings_clear(&survey->node[i].settings);
 	free(survey->node);
+	free(survey->ranks);
 	free(survey->text);
 	*survey = (struct survey){0};
+}
+
+const struct survey_node *survey_least(const struct survey *survey, int id)
+{
+	const struct survey_node *least = survey->node;
+
+	for (size_t i = 1; i < survey->count; i++)
+		if (survey->node[i].settings.value[id].number < least->settings.value[id].number)
+			least = &survey->node[i];
+	return least;
+}
+
+void survey_agree(const struct survey *survey, struct zero_settings *settings)
+{
+	char why[256];
+
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		const struct survey_node *node =
+			is_least(i) ? survey_least(survey, i) : survey->node;
+		char *mine, *theirs, *from, *origin;
+
+		/* other facts are each node's own */
+		if (!node->settings.origin[i] ||
+		    (zero_option_table[i].where == ZERO_IN_RESOLVED && !is_least(i)))
+			continue;
+		mine = setting_text(settings, i);
+		theirs = setting_text(&node->settings, i);
+		from = zero_settings_origin(&node->settings, (enum zero_option_id)i);
+		origin = format_text("%s of %s", from ? from : "", node->name);
+		if (strcmp(mine, theirs) != 0 &&
+		    !zero_settings_set(settings, (enum zero_option_id)i, theirs, origin, why,
+				       sizeof why)) {
+			print_error("%s", why);
+			exit(EXIT_FAILURE);
+		}
+		free(origin);
+		free(from);
+		free(theirs);
+		free(mine);
+	}
+}
+
+/* ---- without the step ------------------------------------------------------------------------ */
+
+static size_t number_of(const char *variable, const struct plan *plan)
+{
+	const char *text = plan->is_srun ? getenv(variable) : NULL;
+
+	return text ? (size_t)strtoul(text, NULL, 10) : 0;
+}
+
+void survey_guess(struct survey *survey, const struct plan *plan, const struct request *request)
+{
+	size_t nodes = plan->is_srun ? request->nodes : 1;
+
+	survey->world = request->tasks ? request->tasks : number_of("SLURM_NTASKS", plan);
+	/* srun's default */
+	if (!survey->world)
+		survey->world = request->nodes ? request->nodes : 1;
+	if (!nodes)
+		nodes = number_of("SLURM_NNODES", plan);
+	if (nodes > survey->world)
+		nodes = survey->world;
+	if (!nodes || survey->world % nodes)
+		return;
+	survey->ranks = calloc(nodes, sizeof *survey->ranks);
+	if (!survey->ranks)
+		exit_no_memory();
+	for (survey->count = 0; survey->count < nodes; survey->count++)
+		survey->ranks[survey->count] = survey->world / nodes;
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
 int survey_run(struct survey *survey, const struct plan *plan)
 {
-	char self[PATH_MAX], *text;
+	char self[PATH_MAX];
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
 	struct strings argv = {0};
 	int error, status = 0;
 
+	*survey = (struct survey){0};
 	self[length > 0 ? length : 0] = '\0';
 	for (size_t i = 0; i < plan->program; i++)
 		strings_add(&argv, format_text("%s", plan->argv.item[i]));
@@ -181,16 +231,15 @@ int survey_run(struct survey *survey, const struct plan *plan)
 	strings_add(&argv, format_text("--output=all"));
 	strings_add(&argv, format_text("%s", self));
 	strings_add(&argv, format_text("%s", SURVEY_FLAG));
-	error = run_program(argv.item, false, &text, &status);
+	error = run_program(argv.item, false, &survey->text, &status);
 	strings_clear(&argv);
 	if (error) {
 		print_error("%s cannot be run: %s", plan->path, strerror(error));
 		return EXIT_NOT_EXECUTABLE;
 	}
 	if (!status)
-		return survey_read(survey, text);
+		return read_reports(survey);
 	print_error("no plan: the step that asks the nodes for their options ended with status %d",
 		    status);
-	free(text);
 	return status;
 }

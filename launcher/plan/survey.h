@@ -13,18 +13,15 @@
 
 struct survey_node {
 	const char *name;
-	const char *resolved; /* ZERO_RESOLVED of one of its tasks */
-	unsigned tasks;
-	/* The least bytes of its tasks. */
-	uint64_t free, budget, chunk, threshold; /* threshold 0: the ranks will choose it */
-	uint64_t limit;                          /* gather_limit */
-	bool budget_known, limit_known;
+	struct zero_settings
+		settings; /* of its first task, with the least sizes of all its tasks */
 };
 
 struct survey {
-	struct survey_node *node; /* sorted by name */
-	size_t count;
-	unsigned tasks;
+	struct survey_node *node; /* [count], sorted by name; NULL if no node was asked */
+	size_t *ranks;            /* [count]: how many each node has */
+	size_t count;             /* 0: not known */
+	size_t world;
 	char *text; /* the names point into it */
 };
 
@@ -33,14 +30,13 @@ int survey_report(FILE *out);
 
 /* Runs the step. 0, or the exit status after an error: that of srun if it failed. */
 int survey_run(struct survey *survey, const struct plan *plan);
-/* Parses what the tasks printed. The survey owns `text` from then on. */
-int survey_read(struct survey *survey, char *text);
+/* What is known without it: the number of ranks, and of each node's if srun starts as many on each. */
+void survey_guess(struct survey *survey, const struct plan *plan, const struct request *request);
 void survey_clear(struct survey *survey);
 
-/*
- * The settings of a node's tasks; to be cleared with zero_settings_clear. Ends zerorun if there is
- * no memory. They were parsed before, so that there is no other error.
- */
-void survey_settings(const struct survey_node *node, struct zero_settings *settings);
+/* The node whose ranks have the least of an option. */
+const struct survey_node *survey_least(const struct survey *survey, int id);
+/* What all ranks will agree on, as the nodes' YAML, limits and memory have changed it. */
+void survey_agree(const struct survey *survey, struct zero_settings *settings);
 
 #endif

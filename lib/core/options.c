@@ -134,6 +134,27 @@ bool zero_settings_budget_known(const struct zero_settings *settings)
 	       settings->value[ZERO_OPT_VRAM_SOURCE].number != ZERO_VRAM_UNKNOWN;
 }
 
+uint64_t zero_auto_stream_threshold(uint64_t chunk, uint64_t budget)
+{
+	return chunk > budget / 64 ? chunk : budget / 64;
+}
+
+static void set_if_auto(struct zero_value *value, uint64_t number)
+{
+	if (value->kind == ZERO_VALUE_AUTO)
+		*value = (struct zero_value){.kind = ZERO_VALUE_NUMBER, .number = number};
+}
+
+void zero_settings_set_sizes(struct zero_settings *settings)
+{
+	uint64_t budget = settings->value[ZERO_OPT_BUDGET].number;
+	uint64_t chunk = settings->value[ZERO_OPT_STREAM_CHUNK].number;
+
+	set_if_auto(&settings->value[ZERO_OPT_STREAM_THRESHOLD],
+		    zero_auto_stream_threshold(chunk, budget));
+	set_if_auto(&settings->value[ZERO_OPT_GATHER_LIMIT], budget / 4);
+}
+
 void zero_options_help(FILE *out)
 {
 	const int column = 30;

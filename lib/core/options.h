@@ -190,6 +190,10 @@ char *zero_settings_origin(const struct zero_settings *settings, enum zero_optio
 char *zero_settings_format(const struct zero_settings *settings);
 /* Whether a launcher measured the memory: `budget` and vram_source are then valid, even if 0. */
 bool zero_settings_budget_known(const struct zero_settings *settings);
+/* Bytes above which a parameter is streamed, for stream_threshold=auto. */
+uint64_t zero_auto_stream_threshold(uint64_t chunk, uint64_t budget);
+/* Sets the sizes that are `auto` to what they stand for at the budget. */
+void zero_settings_set_sizes(struct zero_settings *settings);
 /* Prints help for the options with a flag, in the style of Slurm's --help. */
 void zero_options_help(FILE *out);
 

@@ -133,6 +133,10 @@ zero_status zero_device_sync(zero_job *job);
 
 /* ---- settings.c ------------------------------------------------------------------------------ */
 
+/* How the ranks come to one value: all must be equal, or the least one counts. Other values are each
+   rank's own. */
+enum zero_agreement { ZERO_AGREE_OWN, ZERO_AGREE_EQUAL, ZERO_AGREE_LEAST };
+enum zero_agreement zero_option_agreement(enum zero_option_id id);
 /* Reads the options from the environment, ZERO_RESOLVED and the caller. Local. */
 zero_status zero_job_read_settings(zero_job *job, const zero_options *options);
 /* Refuses a process that another launcher has started within a task of Slurm. */

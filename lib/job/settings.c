@@ -4,14 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/auto_sizes.h"
 #include "job.h"
 
-/* How the ranks come to one value: all must be equal, or the least one counts. Other values are each
-   rank's own. */
-enum agreement { OWN, EQUAL, LEAST };
-
-static enum agreement agreement(enum zero_option_id id)
+enum zero_agreement zero_option_agreement(enum zero_option_id id)
 {
 	switch (id) {
 	case ZERO_OPT_STAGE:
@@ -29,14 +24,14 @@ static enum agreement agreement(enum zero_option_id id)
 	case ZERO_OPT_STALL_SECONDS:
 	case ZERO_OPT_ON_FAULT:
 	case ZERO_OPT_REPORT: /* only whether there is one */
-		return EQUAL;
+		return ZERO_AGREE_EQUAL;
 	case ZERO_OPT_STREAM_CHUNK:
 	case ZERO_OPT_STREAM_THRESHOLD:
 	case ZERO_OPT_BUDGET:
 	case ZERO_OPT_GATHER_LIMIT:
-		return LEAST;
+		return ZERO_AGREE_LEAST;
 	default:
-		return OWN;
+		return ZERO_AGREE_OWN;
 	}
 }
 
@@ -116,12 +111,13 @@ zero_status zero_job_read_settings(zero_job *job, const zero_options *options)
 static zero_status fold_settings(zero_job *job, const uint64_t *all)
 {
 	for (size_t id = 0; id < ZERO_OPTIONS; id++) {
+		enum zero_agreement agreement = zero_option_agreement((enum zero_option_id)id);
 		uint64_t least = all[id];
 
 		for (int rank = 1; rank < job->place.world; rank++) {
 			uint64_t value = all[(size_t)rank * ZERO_OPTIONS + id];
 
-			if (agreement((enum zero_option_id)id) == EQUAL && value != all[id])
+			if (agreement == ZERO_AGREE_EQUAL && value != all[id])
 				return zero_fail(ZERO_E_INVALID,
 						 "%s is not the same on ranks 0 and %d (here %s, "
 						 "from %s): give all ranks one value",
@@ -129,7 +125,7 @@ static zero_status fold_settings(zero_job *job, const uint64_t *all)
 						 job->setting_text[id], job->settings.origin[id]);
 			least = value < least ? value : least;
 		}
-		if (agreement((enum zero_option_id)id) == LEAST)
+		if (agreement == ZERO_AGREE_LEAST)
 			job->settings.value[id].number = least;
 	}
 	return ZERO_OK;
@@ -188,21 +184,11 @@ static zero_status find_budget(zero_job *job)
 
 zero_status zero_job_resolve_sizes(zero_job *job)
 {
-	struct zero_value *budget = &job->settings.value[ZERO_OPT_BUDGET];
-	struct zero_value *threshold = &job->settings.value[ZERO_OPT_STREAM_THRESHOLD];
-	struct zero_value *limit = &job->settings.value[ZERO_OPT_GATHER_LIMIT];
-	uint64_t chunk = job->settings.value[ZERO_OPT_STREAM_CHUNK].number;
 	zero_status status = find_budget(job);
 
 	if (status)
 		return status;
-	if (threshold->kind == ZERO_VALUE_AUTO)
-		*threshold = (struct zero_value){
-			.kind = ZERO_VALUE_NUMBER,
-			.number = zero_auto_stream_threshold(chunk, budget->number)};
-	if (limit->kind == ZERO_VALUE_AUTO)
-		*limit = (struct zero_value){.kind = ZERO_VALUE_NUMBER,
-					     .number = zero_auto_gather_limit(budget->number)};
+	zero_settings_set_sizes(&job->settings);
 	return format_settings(job);
 }
 

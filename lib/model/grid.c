@@ -8,53 +8,63 @@
 
 #include "model.h"
 
-/* What a rank needs with teams of `size` ranks, with the states of an optimizer, whoever steps. */
-static zero_status measure(const zero_job *job, struct zero_sizing sizing, size_t size,
-			   uint64_t *bytes)
+zero_status zero_grid_measure(const zero_job *job, size_t size, struct zero_sizing *sizing)
 {
 	const struct zero_model *model = job->model;
 	zero_status status = ZERO_OK;
 
-	sizing.no_states = false;
+	*sizing = zero_sizing_of(job);
+	sizing->no_states = false;
 	for (size_t g = model->layout_first; !status && g < model->group_count; g++) {
 		const zero_group *group = model->groups[g];
 		struct zero_group_layout layout;
 
 		status = zero_group_layout_find(group, &layout);
-		sizing.world = (size_t)group->team->place.world;
-		sizing.share = (size_t)group->team->place.shm_world_min;
-		sizing.gradient_size = zero_dtype_size(group->gradient_dtype);
-		sizing.team = 0;
+		sizing->world = (size_t)group->team->place.world;
+		sizing->share = (size_t)group->team->place.shm_world_min;
+		sizing->gradient_size = zero_dtype_size(group->gradient_dtype);
+		sizing->team = 0;
 		if (group->team == &job->all)
-			zero_sizing_set_team(&sizing, size);
+			zero_sizing_set_team(sizing, size);
 		if (!status && zero_is_member(group))
-			zero_sizing_group(&sizing, layout.segments, layout.segment_count);
+			zero_sizing_group(sizing, layout.segments, layout.segment_count);
 		zero_group_layout_free(&layout);
 	}
-	sizing.world = (size_t)job->place.world;
-	sizing.share = (size_t)job->place.shm_world_min;
-	zero_sizing_set_team(&sizing, size);
-	*bytes = zero_sizing_total(&sizing);
+	sizing->world = (size_t)job->place.world;
+	sizing->share = (size_t)job->place.shm_world_min;
+	zero_sizing_set_team(sizing, size);
+	return status;
+}
+
+zero_status zero_grid_fit(const zero_job *job, const struct zero_nodes *nodes, size_t *size)
+{
+	uint64_t budget = job->settings.value[ZERO_OPT_BUDGET].number, bytes = UINT64_MAX;
+	struct zero_sizing sizing;
+	zero_status status = ZERO_OK;
+
+	*size = 0;
+	while (!status && *size < (size_t)job->place.world && bytes > budget) {
+		*size = zero_grid_size_above(nodes->ranks, nodes->count, *size);
+		status = zero_grid_measure(job, *size, &sizing);
+		bytes = zero_sizing_total(&sizing);
+	}
 	return status;
 }
 
 /* COLLECTIVE. Groups of other teams may need more on some ranks than on others. */
-static zero_status choose_by_memory(zero_job *job, const struct zero_nodes *nodes,
-				    const struct zero_sizing *sizing, size_t *size)
+static zero_status choose_by_memory(zero_job *job, const struct zero_nodes *nodes, size_t *size)
 {
-	size_t world = (size_t)job->place.world;
-	uint64_t budget = job->settings.value[ZERO_OPT_BUDGET].number, bytes = UINT64_MAX;
-	uint64_t mine = 0, *all = calloc(world, sizeof(*all));
+	size_t world = (size_t)job->place.world, fits = 0;
+	uint64_t mine, *all = calloc(world, sizeof(*all));
 	struct zero_op op = {
 		.kind = ZERO_OP_EXCHANGE, .send = &mine, .recv = all, .count = sizeof(mine)};
 	zero_status status = ZERO_OK;
 
 	if (!all)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to size %zu ranks", world);
-	while (!status && mine < world && bytes > budget) {
-		mine = zero_grid_size_above(nodes->ranks, nodes->count, mine);
-		status = measure(job, *sizing, mine, &bytes);
-	}
+	else
+		status = zero_grid_fit(job, nodes, &fits);
+	mine = fits;
 	status = zero_submit_wait(&job->all, status, &op, 1, "ranks to shard over");
 	*size = 1;
 	for (size_t rank = 0; !status && rank < world; rank++)
@@ -78,21 +88,27 @@ static zero_status whole_node(const zero_job *job, const struct zero_nodes *node
 	return ZERO_OK;
 }
 
-static zero_status check_size(const zero_job *job, size_t size)
-{
-	if ((size_t)job->place.world % size == 0)
-		return ZERO_OK;
-	return zero_fail(ZERO_E_INVALID,
-			 "shard is %zu (from %s), which does not divide the %d ranks of the job",
-			 size, job->settings.origin[ZERO_OPT_SHARD], job->place.world);
-}
-
-zero_status zero_grid_choose(zero_job *job, const struct zero_sizing *sizing)
+zero_status zero_grid_setting(const zero_job *job, const struct zero_nodes *nodes, size_t *size)
 {
 	uint64_t setting = job->settings.value[ZERO_OPT_SHARD].number;
-	size_t size = setting < ZERO_SHARD_ALL ? setting : (size_t)job->place.world;
+	size_t world = (size_t)job->place.world;
+
+	if (setting == ZERO_SHARD_NODE && nodes->count)
+		return whole_node(job, nodes, size);
+	*size = setting < ZERO_SHARD_ALL ? setting : world;
+	if (world % *size == 0)
+		return ZERO_OK;
+	return zero_fail(ZERO_E_INVALID,
+			 "shard is %zu (from %s), which does not divide the %zu ranks of the job",
+			 *size, job->settings.origin[ZERO_OPT_SHARD], world);
+}
+
+zero_status zero_grid_choose(zero_job *job)
+{
+	uint64_t setting = job->settings.value[ZERO_OPT_SHARD].number;
 	struct zero_nodes nodes = {0};
 	zero_status status = ZERO_OK;
+	size_t size;
 
 	zero_grid_free(job);
 	/* At other stages each rank has all parameters. */
@@ -100,12 +116,10 @@ zero_status zero_grid_choose(zero_job *job, const struct zero_sizing *sizing)
 		return ZERO_OK;
 	if (setting != ZERO_SHARD_ALL)
 		status = zero_nodes_find(job, &nodes);
-	if (!status && setting == ZERO_SHARD_AUTO)
-		status = choose_by_memory(job, &nodes, sizing, &size);
-	else if (!status && setting == ZERO_SHARD_NODE)
-		status = whole_node(job, &nodes, &size);
 	if (!status)
-		status = check_size(job, size);
+		status = zero_grid_setting(job, &nodes, &size);
+	if (!status && setting == ZERO_SHARD_AUTO)
+		status = choose_by_memory(job, &nodes, &size);
 	if (!status && size < (size_t)job->place.world)
 		status = zero_grid_new(job, &nodes, size);
 	if (!status)

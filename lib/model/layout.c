@@ -245,7 +245,7 @@ static zero_status lay_out_groups(zero_job *job)
 		for (size_t p = 0; p < model->groups[g]->param_count; p++, params++)
 			elements += model->groups[g]->params[p]->count;
 	if (!job->laid_out)
-		status = zero_grid_choose(job, &model->sizing);
+		status = zero_grid_choose(job);
 	for (size_t g = model->layout_first; !status && g < model->group_count; g++)
 		status = lay_out_group(job, model->groups[g]);
 	set_sizing_ranks(&model->sizing, &job->all, job->grid);
@@ -270,6 +270,19 @@ static zero_status lay_out_groups(zero_job *job)
 	return status;
 }
 
+struct zero_sizing zero_sizing_of(const zero_job *job)
+{
+	const struct zero_value *value = job->settings.value;
+
+	return (struct zero_sizing){
+		.stage = job->stage,
+		.device = !job->ops->host_memory,
+		.no_states = job->program_steps,
+		.offload = value[ZERO_OPT_OFFLOAD].number == ZERO_OFFLOAD_OPTIMIZER,
+		.states_8bit = value[ZERO_OPT_STATES].number == ZERO_STATES_8BIT,
+	};
+}
+
 zero_status zero_layout(zero_job *job)
 {
 	struct zero_model *model = job->model;
@@ -280,14 +293,7 @@ zero_status zero_layout(zero_job *job)
 		return status;
 	if (!job->laid_out) {
 		model->states = (zero_states)job->settings.value[ZERO_OPT_STATES].number;
-		model->sizing = (struct zero_sizing){
-			.stage = job->stage,
-			.device = !job->ops->host_memory,
-			.no_states = job->program_steps,
-			.offload = job->settings.value[ZERO_OPT_OFFLOAD].number ==
-				   ZERO_OFFLOAD_OPTIMIZER,
-			.states_8bit = model->states == ZERO_STATES_8BIT,
-		};
+		model->sizing = zero_sizing_of(job);
 	}
 	model->layout_first = model->group_count;
 	model->group_count = model->made_count;

@@ -175,12 +175,21 @@ extern const struct zero_hooks zero_model_hooks;
 
 /* ---- grid.c ---------------------------------------------------------------------------------- */
 
+/* What a rank needs for groups [layout_first, group_count) with teams of `size` ranks, with the states of
+   an optimizer, whoever steps. */
+zero_status zero_grid_measure(const zero_job *job, size_t size, struct zero_sizing *sizing);
+/* The ranks that store a copy by the option `shard`; with `auto` all of them. */
+zero_status zero_grid_setting(const zero_job *job, const struct zero_nodes *nodes, size_t *size);
+/* The least size of teams with which that fits into the budget, or else all ranks: for `auto`. */
+zero_status zero_grid_fit(const zero_job *job, const struct zero_nodes *nodes, size_t *size);
 /* COLLECTIVE. Makes job->grid, if the option `shard` asks for one, for groups [layout_first,
-   group_count). `sizing` has no groups yet. */
-zero_status zero_grid_choose(zero_job *job, const struct zero_sizing *sizing);
+   group_count). */
+zero_status zero_grid_choose(zero_job *job);
 
 /* ---- layout.c -------------------------------------------------------------------------------- */
 
+/* The sizing of the job before it has groups. */
+struct zero_sizing zero_sizing_of(const zero_job *job);
 /* How a group's parameters lie in segments, but for aliases. */
 struct zero_group_layout {
 	struct zero_layout_item *items;

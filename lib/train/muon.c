@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/muon_owners.h"
 #include "train.h"
 
 /* Elements that an owner puts together in a batch, unless one matrix has more. */
@@ -145,6 +144,14 @@ static bool is_stepped(const zero_param *param)
 	       param->count;
 }
 
+/* Multiplications of an iteration of Newton and Schulz: two products with the long side and one without. */
+static double cost_of(size_t rows, size_t columns)
+{
+	double s = (double)(rows < columns ? rows : columns), l = (double)(rows + columns) - s;
+
+	return 4 * s * s * l + 2 * s * s * s;
+}
+
 /* Appends the matrices of a parameter, or counts them. */
 static void add_param(struct zero_muon_step *step, zero_param *param, bool count_only)
 {
@@ -157,7 +164,7 @@ static void add_param(struct zero_muon_step *step, zero_param *param, bool count
 						.first = at,
 						.rows = rows,
 						.columns = columns,
-						.cost = zero_muon_cost(rows, columns),
+						.cost = cost_of(rows, columns),
 						.index = step->count};
 }
 
@@ -185,9 +192,15 @@ static void deal_out(struct zero_muon_step *step, const struct share *share)
 	int world = share->team->place.world;
 
 	memset(step->loads, 0, (size_t)world * sizeof(*step->loads));
-	for (size_t i = 0; i < share->count; i++)
-		share->matrices[i].owner =
-			zero_muon_owner(share->matrices[i].cost, step->loads, world);
+	for (size_t i = 0; i < share->count; i++) {
+		int least = 0;
+
+		for (int rank = 1; rank < world; rank++)
+			if (step->loads[rank] < step->loads[least])
+				least = rank;
+		step->loads[least] += share->matrices[i].cost;
+		share->matrices[i].owner = least;
+	}
 }
 
 static void grow(size_t *room, size_t to)
@@ -253,9 +266,29 @@ static zero_status make_shares(struct zero_muon_step *step, zero_group **groups,
 		step->share_count++;
 		qsort(share->matrices, share->count, sizeof(*share->matrices), by_cost);
 		deal_out(step, share);
-		make_batches(step, share);
 	}
 	return ZERO_OK;
+}
+
+zero_status zero_muon_balance(zero_job *job, size_t *matrices, double *balance)
+{
+	struct zero_muon_step *step = calloc(1, sizeof(*step));
+	double sum = 0, most = 0;
+	zero_status status;
+
+	if (!step)
+		return zero_fail(ZERO_E_MEMORY, "no memory for a step of Muon");
+	step->job = job;
+	list_matrices(step, job->model->groups, job->model->made_count, NULL, true);
+	status = make_shares(step, job->model->groups, job->model->made_count);
+	for (int rank = 0; !status && rank < job->place.world; rank++) {
+		sum += step->loads[rank];
+		most = step->loads[rank] > most ? step->loads[rank] : most;
+	}
+	*matrices = step->count;
+	*balance = sum > 0 ? most / (sum / job->place.world) : 1;
+	zero_muon_free(step);
+	return status;
 }
 
 static zero_status alloc_buffers(struct zero_muon_step *step)
@@ -302,6 +335,8 @@ zero_status zero_muon_prepare(zero_job *job, zero_group **groups, size_t count,
 	status = job->ops->open_products(job->backend);
 	if (!status)
 		status = make_shares(step, groups, count);
+	for (size_t s = 0; !status && s < step->share_count; s++)
+		make_batches(step, &step->shares[s]);
 	return status ? status : alloc_buffers(step);
 }
 
@@ -309,10 +344,10 @@ void zero_muon_free(struct zero_muon_step *step)
 {
 	if (!step)
 		return;
-	if (step->job) {
+	if (step->parts)
 		step->job->ops->free(step->job->backend, step->parts);
+	if (step->whole)
 		step->job->ops->free(step->job->backend, step->whole);
-	}
 	free(step->shares);
 	free(step->matrices);
 	free(step->loads);

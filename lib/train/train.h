@@ -158,6 +158,9 @@ void zero_muon_label(const zero_muon *muon, char *text, size_t size);
    needs. Local. On failure, too, *prepared is to be freed. */
 zero_status zero_muon_prepare(zero_job *job, zero_group **groups, size_t count,
 			      const zero_muon *muon, struct zero_muon_step **prepared);
+/* How evenly the matrices of all groups are dealt out, which need not be laid out: their number, and the
+   work of the rank with most of them over the mean. Local. */
+zero_status zero_muon_balance(zero_job *job, size_t *matrices, double *balance);
 /* Steps them, and takes part in all transfers even if this rank has an error. COLLECTIVE over the
    teams of the groups. */
 zero_status zero_muon_run(struct zero_muon_step *step);

@@ -64,10 +64,10 @@ has_not "$out" ZERO_RESOLVED
 # ---- what the nodes say
 
 gib=$((1 << 30))
-# resolved STAGE FREE BUDGET THRESHOLD [MORE]: a ZERO_RESOLVED
+# resolved STAGE FREE BUDGET THRESHOLD [MORE [GATHER_LIMIT]]: a ZERO_RESOLVED
 resolved() {
 	echo "stage=$1 stream_chunk=41943040 stream_threshold=$4 flatten=auto allgather=auto" \
-		"bucket=1073741824 vram_free=$2 vram_source=nvml budget=$3 tasks=5 ${5-}"
+		"bucket=1073741824 vram_free=$2 vram_source=nvml budget=$3 tasks=5 gather_limit=${6-auto} ${5-}"
 }
 h100='gpus=2 gpu=NVIDIA%20H100 master=n1:12345'
 {
@@ -99,8 +99,9 @@ line '# shared memory: none' # they have GPUs
 # what the nodes decided, and where that was
 line '# stage 2 ZERO_RESOLVED of n1'
 line '# allgather auto --zero-allgather'
-line "# stream_threshold $((5 * gib / 64)) least of the nodes"
-line "# gather_limit $((5 * gib / 4)) least of the nodes"
+line "# stream_threshold $((5 * gib / 64)) ZERO_RESOLVED of n2"
+line "# gather_limit $((5 * gib / 4)) ZERO_RESOLVED of n2"
+line "# budget $((5 * gib)) ZERO_RESOLVED of n2"
 line '# stream_chunk 41943040 default'
 line '# tasks 5 -n'
 has_not "$out" 12345
@@ -110,7 +111,7 @@ sh -n "$scratch/out" || fail "the plan is no script"
 
 cp "$scratch/nodes" "$scratch/whole"
 # a threshold that is said counts if it is the least
-sed -i "s/^n10 .*/n10 $(resolved 2 $gib $((70 * gib)) 50000000 gather_limit=123)/" "$scratch/nodes"
+sed -i "s/^n10 .*/n10 $(resolved 2 $gib $((70 * gib)) 50000000 "" 123)/" "$scratch/nodes"
 SLURM_JOB_ID=7 run "$ZERORUN" --plan program
 line "# all 5 ranks: budget $((5 * gib)), stream_threshold 50000000, gather_limit 123, flatten auto"
 line '# n10 1 1.0G 70.0G nvml 47.7M auto 0'
@@ -338,4 +339,4 @@ SLURM_JOB_ID=7 run "$ZERORUN" --plan --model="$model" --zero-shard=node program
 line '# of which each 2 store a copy between them'
 SLURM_JOB_ID=7 run "$ZERORUN" --plan --model="$model" --zero-shard=3 program
 is "$status" 1
-has "$err" 'shard is 3, which does not divide the 4 ranks of the job'
+has "$err" 'shard is 3 (from --zero-shard), which does not divide the 4 ranks of the job'

@@ -3,24 +3,29 @@
 #include <string.h>
 
 #include "backend/exchange.h"
-#include "core/auto_sizes.h"
 #include "job/job.h"
 #include "model/flatten_tier.h"
 #include "launcher/plan/model.h"
 #include "core/options.h"
+#include "train/train.h"
 #include "unit.h"
 
 #define M ((uint64_t)1 << 20)
 
 START_TEST(automatic_sizes)
 {
+	struct zero_settings settings = {0};
+
 	ck_assert_uint_eq(zero_auto_stream_threshold(40 * M, 0), 40 * M);
 	ck_assert_uint_eq(zero_auto_stream_threshold(40 * M, 64 * 40 * M), 40 * M);
 	ck_assert_uint_eq(zero_auto_stream_threshold(40 * M, 64 * 41 * M), 41 * M);
 	ck_assert_uint_eq(zero_auto_stream_threshold(1, UINT64_MAX), UINT64_MAX / 64);
-	ck_assert_uint_eq(zero_auto_gather_limit(0), 0);
-	ck_assert_uint_eq(zero_auto_gather_limit(7), 1);
-	ck_assert_uint_eq(zero_auto_gather_limit(UINT64_MAX), UINT64_MAX / 4);
+	settings.value[ZERO_OPT_STREAM_THRESHOLD].number = 3;
+	settings.value[ZERO_OPT_GATHER_LIMIT].kind = ZERO_VALUE_AUTO;
+	settings.value[ZERO_OPT_BUDGET].number = UINT64_MAX;
+	zero_settings_set_sizes(&settings);
+	ck_assert_uint_eq(settings.value[ZERO_OPT_STREAM_THRESHOLD].number, 3);
+	ck_assert_uint_eq(settings.value[ZERO_OPT_GATHER_LIMIT].number, UINT64_MAX / 4);
 	ck_assert_uint_eq(zero_exchange_piece(1), 1 << 20);
 	ck_assert_uint_eq(zero_exchange_piece(3), 21 * 16384);
 	ck_assert_uint_eq(zero_exchange_piece(64), 16384);
@@ -315,20 +320,23 @@ START_TEST(a_model)
 		{.name = "h.10.none", .dtype = ZERO_F32, .ndim = 2, .shape = {SIZE_MAX, 0}},
 		{.name = "twice", .dtype = ZERO_F64, .ndim = 1, .shape = {1024}},
 	};
-	struct model_layout layout = {
-		.world = 2, .stage = 3, .mode = ZERO_LAYOUT_GROUPED, .bucket = M};
-	const zero_tensor *list[6];
+	struct zero_settings settings = {0};
+	struct zero_sizing sizing;
 	uint64_t bytes[ZERO_MEM_KINDS];
 	struct model model;
 
-	for (size_t i = 0; i < 6; i++)
-		list[i] = &tensors[i];
-	ck_assert_int_eq(model_size(list, 6, &layout, &model), ZERO_OK);
+	settings.value[ZERO_OPT_STAGE].number = 3;
+	settings.value[ZERO_OPT_BUCKET].number = M;
+	settings.value[ZERO_OPT_ALLGATHER].number = ZERO_ALLGATHER_GROUPED;
+	model_begin(&model, &settings, 2, 1);
+	for (size_t i = 0; i < COUNT_OF(tensors); i++)
+		ck_assert_int_eq(model_add(&model, &tensors[i]), ZERO_OK);
 	ck_assert_uint_eq(model.tensors, 6);
-	ck_assert_uint_eq(model.groups, 4);
 	ck_assert_uint_eq(model.elements, 8192 + 2048 + 1 + 1024);
 	ck_assert_uint_eq(model.bytes, 4 * (8192 + 2048) + 8 + 8192);
-	zero_sizing_bytes(&model.sizing, bytes);
+	ck_assert_int_eq(zero_grid_measure(&model.job, 2, &sizing), ZERO_OK);
+	ck_assert_uint_eq(sizing.groups, 4);
+	zero_sizing_bytes(&sizing, bytes);
 	ck_assert_uint_eq(bytes[ZERO_MEM_SHARDS], 16384 + 4096 + 4096 + 4096);
 	/* "h.1." has 32768 bytes, "h.10." and "twice" 8192 */
 	ck_assert_uint_eq(bytes[ZERO_MEM_GATHERED], 32768 + 8192);
@@ -336,11 +344,12 @@ START_TEST(a_model)
 	ck_assert_uint_eq(bytes[ZERO_MEM_OPTIMIZER], 2 * (16384 + 4096));
 	ck_assert_uint_eq(bytes[ZERO_MEM_GRADIENTS], 16384 + 4096 + 32768 + 8192);
 
-	layout.mode = ZERO_LAYOUT_SINGLE;
-	ck_assert_int_eq(model_size(list, 6, &layout, &model), ZERO_OK);
-	ck_assert_uint_eq(model.sizing.largest_flat, 16384);
-	ck_assert_int_eq(model_size(list, 0, &layout, &model), ZERO_OK);
-	ck_assert_uint_eq(model.sizing.shards, 0);
+	model.job.settings.value[ZERO_OPT_ALLGATHER].number = ZERO_ALLGATHER_SINGLE;
+	ck_assert_int_eq(zero_grid_measure(&model.job, 2, &sizing), ZERO_OK);
+	ck_assert_uint_eq(sizing.largest_flat, 16384);
+	model_clear(&model);
+	ck_assert_int_eq(zero_grid_measure(&model.job, 2, &sizing), ZERO_OK);
+	ck_assert_uint_eq(sizing.shards, 0);
 }
 END_TEST
 
@@ -406,37 +415,43 @@ START_TEST(balance_of_muon)
 {
 	static const size_t shapes[][2] = {{4096, 4096},  {1024, 4096},  {1024, 4096}, {4096, 4096},
 					   {14336, 4096}, {14336, 4096}, {4096, 14336}};
-	enum { LAYERS = 32, KINDS = COUNT_OF(shapes), TENSORS = LAYERS * KINDS + 3 };
-	static zero_tensor tensors[TENSORS];
-	static char names[TENSORS][40];
-	const zero_tensor *list[TENSORS];
-	struct model_layout layout = {
-		.world = 64, .stage = 3, .mode = ZERO_LAYOUT_GROUPED, .bucket = 1024 * M};
-	struct model model;
-
-	for (size_t i = 0; i < TENSORS; i++) {
-		const size_t *shape = shapes[i % KINDS];
-
-		snprintf(names[i], sizeof names[i], "layers.%zu.%zu", i / KINDS, i % KINDS);
-		tensors[i] = (zero_tensor){.name = names[i],
-					   .dtype = ZERO_BF16,
-					   .ndim = 2,
-					   .shape = {shape[0], shape[1]}};
-		list[i] = &tensors[i];
-	}
-	/* neither an embedding nor what is no matrix is Muon's */
-	tensors[TENSORS - 1].name = "embedding";
-	tensors[TENSORS - 2].ndim = 1;
-	tensors[TENSORS - 3].dtype = ZERO_I64;
-	ck_assert_int_eq(model_size(list, TENSORS, &layout, &model), ZERO_OK);
-	ck_assert_uint_eq(model.matrices, LAYERS * KINDS);
-	ck_assert_double_eq_tol(model.balance, 1.06, 0.02);
+	enum { LAYERS = 32 };
+	static const zero_tensor others[] = {
+		/* neither an embedding nor what is no matrix is Muon's */
+		{.name = "embedding", .dtype = ZERO_F32, .ndim = 2, .shape = {64, 64}},
+		{.name = "layers.0.norm", .dtype = ZERO_F32, .ndim = 1, .shape = {64}},
+		{.name = "layers.0.steps", .dtype = ZERO_I64, .ndim = 2, .shape = {64, 64}},
+	};
 	/* one stack of 64 experts is 64 equal matrices */
-	tensors[0] = (zero_tensor){
+	static const zero_tensor stack = {
 		.name = "layers.0.experts", .dtype = ZERO_F32, .ndim = 3, .shape = {64, 30, 20}};
-	ck_assert_int_eq(model_size(list, 1, &layout, &model), ZERO_OK);
-	ck_assert_uint_eq(model.matrices, 64);
-	ck_assert_double_eq(model.balance, 1);
+	struct zero_settings settings = {0};
+	struct model model;
+	size_t matrices;
+	double balance;
+
+	model_begin(&model, &settings, 64, 1);
+	for (size_t i = 0; i < LAYERS * COUNT_OF(shapes); i++) {
+		const size_t *shape = shapes[i % COUNT_OF(shapes)];
+		zero_tensor tensor = {.dtype = ZERO_BF16, .ndim = 2, .shape = {shape[0], shape[1]}};
+		char name[40];
+
+		snprintf(name, sizeof name, "layers.%zu.%zu", i / COUNT_OF(shapes),
+			 i % COUNT_OF(shapes));
+		tensor.name = name;
+		ck_assert_int_eq(model_add(&model, &tensor), ZERO_OK);
+	}
+	for (size_t i = 0; i < COUNT_OF(others); i++)
+		ck_assert_int_eq(model_add(&model, &others[i]), ZERO_OK);
+	ck_assert_int_eq(zero_muon_balance(&model.job, &matrices, &balance), ZERO_OK);
+	ck_assert_uint_eq(matrices, LAYERS * COUNT_OF(shapes));
+	ck_assert_double_eq_tol(balance, 1.06, 0.02);
+	model_clear(&model);
+	ck_assert_int_eq(model_add(&model, &stack), ZERO_OK);
+	ck_assert_int_eq(zero_muon_balance(&model.job, &matrices, &balance), ZERO_OK);
+	ck_assert_uint_eq(matrices, 64);
+	ck_assert_double_eq(balance, 1);
+	model_clear(&model);
 }
 END_TEST
 
