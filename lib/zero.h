@@ -384,22 +384,8 @@ zero_status zero_shard(const zero_param *param, void **data, size_t *first, size
  * strings and arrays are valid until zero_close.
  */
 
-size_t zero_job_group_count(const zero_job *job);
-/* Returns group i in the order of zero_group_new; NULL if i is out of range. */
-zero_group *zero_job_group(const zero_job *job, size_t i);
-
-const char *zero_group_name(const zero_group *group);
-/* Returns the team that the group was added with; NULL for all ranks. */
-zero_team *zero_group_team(const zero_group *group);
-/* Returns the number of parameters in the group, aliases included. */
-size_t zero_group_param_count(const zero_group *group);
-/* Returns parameter i in the order of zero_param_new; NULL if i is out of range. */
-zero_param *zero_group_param(const zero_group *group, size_t i);
-
 const char *zero_param_name(const zero_param *param);
 zero_group *zero_param_group(const zero_param *param);
-/* Returns the parameter that this one is tied to; NULL if it is no alias. */
-zero_param *zero_param_alias_of(const zero_param *param);
 /* Returns the type that is stored. */
 zero_dtype zero_param_dtype(const zero_param *param);
 int zero_param_ndim(const zero_param *param);
@@ -407,8 +393,6 @@ int zero_param_ndim(const zero_param *param);
 const size_t *zero_param_shape(const zero_param *param);
 /* Returns the number of elements: the product of the shape, 1 where ndim is 0. */
 size_t zero_param_numel(const zero_param *param);
-/* Returns whether a step changes the parameter: false if it was added so, or is frozen. */
-bool zero_param_trainable(const zero_param *param);
 
 /*
  * These functions change what a step does with a parameter, from the next step on. Call them between
@@ -534,12 +518,6 @@ zero_source zero_from_callback(zero_fill_callback fill, void *context);
  */
 #define ZERO_SCALE_BLOCK 128
 zero_status zero_load(zero_param *param, const zero_source *source);
-/*
- * COLLECTIVE. Loads params[i] from sources[i]. Parameters that come from different ranks are
- * streamed at the same time, so that no single rank is the bottleneck. The groups of all parameters
- * must have one team. After an error the values of all these parameters are undefined.
- */
-zero_status zero_load_many(zero_param **params, const zero_source *sources, size_t count);
 
 /* ---- loading a whole model ------------------------------------------------------------------- */
 
@@ -928,50 +906,30 @@ int zero_shard_owner(const zero_group *group, int shard);
 zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, size_t *count);
 /*
  * COLLECTIVE over all ranks. Where the setting `shard` divides the ranks, zero_reduce sums over those
- * that store a copy between them. This begins to sum what they have over all ranks, as zero_step,
- * zero_step_begin and zero_grad_norm do by themselves: call it before zero_gradient_shard, which fails
+ * that store a copy between them. This begins to sum what they have over all ranks, as zero_step and
+ * zero_step_begin do by themselves: call it before zero_gradient_shard, which fails
  * with ZERO_E_STATE until then. A zero_reduce after it adds to the sums of the next such call. Else,
  * and for groups that were not reduced since the last one, it does nothing. A failed reduce of one of
  * the groups is its error.
  */
 zero_status zero_reduce_replicas(zero_job *job, zero_group **groups, size_t count);
 /*
- * COLLECTIVE over all ranks. Computes the norm of the gradient sums of these groups as they are,
- * neither divided nor scaled: the square root of an f64 sum in an order that is fixed, the same bits
- * on all ranks and at each stage. Groups that were not reduced since the last step count as 0. With
- * a GPU the host waits for it. On failure *norm is 0.
- */
-zero_status zero_grad_norm(zero_job *job, zero_group **groups, size_t count, double *norm);
-/*
  * COLLECTIVE over all ranks. Begins a step of the program's own over these groups, the same on all
  * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements that
- * it owns (zero_param_cuts) at zero_shard's address, and their masters. With a GPU, work on the
- * caller's stream may do so. The groups cannot be gathered or reduced meanwhile, nor a zero_step or a
+ * it owns (zero_param_cuts) at zero_shard's address. With a GPU, work on the caller's stream may
+ * do so. The groups cannot be gathered or reduced meanwhile, nor a zero_step or a
  * zero_restore done. After an error, such as that of a reduce, these groups' gradients are lost, unless
  * a step was under way already.
  */
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count);
 /*
- * COLLECTIVE over all ranks. Ends that step. 16-bit values become those of their masters, where the
- * job keeps masters; the groups' gradient sums are freed; and at stages 0 to 2 the new values are
+ * COLLECTIVE over all ranks. Ends that step. f32 masters, where a step of the library has made some,
+ * become the new values; the groups' gradient sums are freed; and at stages 0 to 2 the new values are
  * sent to all ranks, while the caller goes on. Without zero_step_begin: ZERO_E_STATE. As in
  * zero_step_result, *stop tells whether a rank has received a signal of zero_stop_on; it may be NULL,
  * and is unchanged after an error. The report counts the step.
  */
 zero_status zero_step_end(zero_job *job, bool *stop);
-/*
- * COLLECTIVE over all ranks, after zero_layout. Allocates f32 masters for all trainable parameters
- * of 16 bits, with their values, as the first zero_step does. Only needed for steps of the program's
- * own. Checkpoints have them from then on. Fails with ZERO_E_UNSUPPORTED where states are offloaded
- * from a GPU.
- */
-zero_status zero_keep_masters(zero_job *job);
-/*
- * Finds the f32 masters of the elements that this rank owns: `*count` values from element `*first`,
- * at `*data`. A step of the program's own writes them instead of the 16-bit values. *data is NULL if
- * the parameter is f32, if the job keeps no masters, or if *count is 0.
- */
-zero_status zero_master(zero_param *param, float **data, size_t *first, size_t *count);
 /*
  * COLLECTIVE in the group's team. Until zero_write_end the program may change the elements that this
  * rank owns (zero_param_cuts) at zero_shard's address, outside of a step, as when it loads values of
@@ -1245,8 +1203,6 @@ void zero_device_free(zero_job *job, void *data);
 zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team);
 /* Returns this rank's index in the team; -1 if it is not a member. */
 int zero_team_rank(const zero_team *team);
-/* Returns the number of ranks in the team. */
-int zero_team_world(const zero_team *team);
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */
 

@@ -223,36 +223,25 @@ void zero_checkpoint_info_free(zero_checkpoint_info *checkpoint)
 /* ---- states ---------------------------------------------------------------------------------- */
 
 /* Allocates the states that the checkpoint has. */
-static zero_status alloc_states(zero_job *job, const struct zero_manifest *manifest)
+static zero_status alloc_states(zero_job *job)
 {
 	zero_status status = ZERO_OK;
 
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		if (job->model->groups[g]->steps)
 			status = zero_states_alloc(job->model->groups[g]);
-	return status || !manifest->masters ? status : zero_masters_alloc(job);
+	return status;
 }
 
-/* Makes a group's states those that the checkpoint has: frees others, as before the first step, which
-   creates them again. Masters that the program keeps follow the values. */
-static void drop_states(zero_group *group, const struct zero_manifest *manifest)
-{
-	bool kept = group->job->model->keeps_masters;
-
-	zero_states_free(group, !manifest->masters && !kept);
-	for (size_t p = 0; !manifest->masters && kept && p < group->param_count; p++)
-		if (!group->params[p]->alias_of)
-			zero_param_update_masters(group->params[p]);
-}
-
-static void restore_groups(zero_job *job, const struct zero_manifest *manifest)
+/* States that the checkpoint does not have are freed, as before the first step, which creates them. */
+static void restore_groups(zero_job *job)
 {
 	for (size_t g = 0; g < job->model->group_count; g++) {
 		zero_group *group = job->model->groups[g];
 
 		zero_group_steps_set(group, group->steps);
 		if (!group->steps)
-			drop_states(group, manifest);
+			zero_states_free(group, true);
 	}
 }
 
@@ -283,11 +272,11 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 	if (!status)
 		zero_hooks_before_change(job, NULL, false);
 	if (!status)
-		status = alloc_states(job, manifest);
+		status = alloc_states(job);
 	status = zero_restore_fill(&r->plan, status);
 	if (status)
 		return status;
-	restore_groups(job, manifest);
+	restore_groups(job);
 	restore_step(job, manifest);
 	job->model->torn = false;
 	return ZERO_OK;

@@ -59,20 +59,6 @@ static uint64_t step_of(const zero_job *job, const zero_save_options *options)
 	return options->step ? options->step : job->trainer->steps;
 }
 
-/* Groups that were stepped have moments and masters; if the program keeps masters, others have these. */
-static void note_states(struct zero_save *save)
-{
-	const zero_job *job = save->job;
-
-	for (size_t g = 0; g < job->model->group_count; g++) {
-		const zero_group *group = job->model->groups[g];
-
-		save->has_states = save->has_states || group->steps;
-		save->has_masters = save->has_masters || (job->model->keeps_masters &&
-							  group->trainable && !group->steps);
-	}
-}
-
 static zero_status new_save(zero_job *job, const char *dir, const zero_save_options *options,
 			    struct zero_save **result)
 {
@@ -88,7 +74,8 @@ static zero_status new_save(zero_job *job, const char *dir, const zero_save_opti
 	save->out.fd = -1;
 	save->keep_last = options->keep_last;
 	save->step = step_of(job, options);
-	note_states(save);
+	for (size_t g = 0; g < job->model->group_count; g++)
+		save->has_states = save->has_states || job->model->groups[g]->steps;
 	save->group_count = job->model->group_count;
 	save->dir = strdup(dir);
 	/* Slashes at the end are dropped. */

@@ -50,7 +50,6 @@ struct zero_save {
 	int keep_last;
 	uint64_t step;
 	bool has_states;
-	bool has_masters; /* without moments */
 	bool has_user;
 	uint64_t user_bytes, user_checksum;
 	size_t group_count; /* the groups that the job has later are not saved */

@@ -108,7 +108,6 @@ static void list_settings(const struct zero_save *save, struct zero_manifest *ma
 	manifest->world = save->job->place.world;
 	manifest->stage = save->job->stage;
 	manifest->states = save->has_states;
-	manifest->masters = save->has_masters;
 	manifest->has_user = save->has_user;
 	manifest->user_bytes = save->user_bytes;
 	manifest->user_checksum = save->user_checksum;

@@ -13,14 +13,12 @@
 
 /* ---- its slices ------------------------------------------------------------------------------ */
 
-static bool is_saved(const struct zero_save *save, const zero_param *param,
-		     enum zero_saved_kind kind)
+static bool is_saved(const zero_param *param, enum zero_saved_kind kind)
 {
 	if ((kind == ZERO_SAVED_EXP_AVG || kind == ZERO_SAVED_EXP_AVG_SQ) &&
 	    zero_param_moments(param) != ZERO_MOMENTS_F32)
 		return false;
-	return zero_is_saved(kind, param->group->steps > 0, save->has_masters, param->trainable,
-			     param->dtype);
+	return zero_is_saved(kind, param->group->steps > 0, false, param->trainable, param->dtype);
 }
 
 /* Finds the values of a named state that this rank saves. False: there are none. */
@@ -83,7 +81,7 @@ static void list_group(struct zero_save *save, const zero_group *group, enum zer
 	for (size_t p = 0; zero_is_member(group) && p < group->param_count; p++) {
 		const zero_param *param = group->params[p];
 
-		if (kind != ZERO_SAVED_NAMED && !param->alias_of && is_saved(save, param, kind) &&
+		if (kind != ZERO_SAVED_NAMED && !param->alias_of && is_saved(param, kind) &&
 		    find_slice(param, kind, &save->slices[save->slice_count]))
 			add_slice(save);
 		for (size_t s = 0; kind == ZERO_SAVED_NAMED && s < param->state_count; s++)

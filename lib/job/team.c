@@ -90,8 +90,3 @@ int zero_team_rank(const zero_team *team)
 {
 	return team->place.rank;
 }
-
-int zero_team_world(const zero_team *team)
-{
-	return team->place.world;
-}

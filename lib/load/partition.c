@@ -5,9 +5,6 @@
  * broadcasts every chunk to every rank. Here each rank is sent its own slice only, and values that
  * a rank can read or compute by slice are never sent.
  */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "load.h"
 
 /* Elements of one piece: all of the parameter if it is not above the threshold. */
@@ -78,63 +75,25 @@ struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *da
 	};
 }
 
-/* The operations of the ranks that store a copy between them, one of which has the values, and those of
-   the ranks that store the same. */
-struct two_steps {
-	struct zero_op *in_team, *over_copies;
-	size_t in_team_count, over_copies_count;
-};
-
-static void add_steps(const struct zero_grid *grid, const struct zero_op *op,
-		      struct two_steps *steps)
+/* A rank's values go to the ranks of its team, and from each of these to the ranks that store the same. */
+static zero_status scatter_in_grid(const struct zero_grid *grid, const struct zero_op *op,
+				   const char *label)
 {
 	const struct zero_place *place = &grid->shard_team->place;
 	struct zero_op in_team = *op, over_copies = *op;
+	zero_status status = ZERO_OK;
 
 	in_team.root = zero_team_rank_of(grid->shard_team, op->root);
 	in_team.shard *= (size_t)grid->replica_team->place.world;
 	if (in_team.root >= 0)
-		steps->in_team[steps->in_team_count++] = in_team;
+		status = zero_submit_wait(grid->shard_team, ZERO_OK, &in_team, 1, "%s", label);
 	over_copies.kind = ZERO_OP_BROADCAST;
 	over_copies.root = zero_team_rank_of(grid->replica_team, zero_grid_replica(grid, op->root));
 	over_copies.send = op->recv;
 	over_copies.count =
 		zero_op_slice(&in_team, place->rank + 1) - zero_op_slice(&in_team, place->rank);
-	if (over_copies.count)
-		steps->over_copies[steps->over_copies_count++] = over_copies;
-}
-
-/* A rank's values go to the ranks of its team, and from each of these to the ranks that store the same. */
-static zero_status scatter_in_grid(const struct zero_grid *grid, zero_status status,
-				   const struct zero_op *ops, size_t count, const char *label)
-{
-	struct two_steps steps = {calloc(count + 1, sizeof(struct zero_op)),
-				  calloc(count + 1, sizeof(struct zero_op)), 0, 0};
-
-	if (!status && (!steps.in_team || !steps.over_copies))
-		status = zero_fail(ZERO_E_MEMORY, "no memory to send %zu parameters", count);
-	for (size_t i = 0; !status && i < count; i++)
-		add_steps(grid, &ops[i], &steps);
-	status = zero_submit_wait(&grid->shard_team->job->all, status, NULL, 0, "%s", label);
-	if (!status && count) {
-		if (steps.in_team_count)
-			status = zero_submit_wait(grid->shard_team, ZERO_OK, steps.in_team,
-						  steps.in_team_count, "%s", label);
-		status = zero_submit_wait(grid->replica_team, status, steps.over_copies,
-					  steps.over_copies_count, "%s", label);
-	}
-	free(steps.in_team);
-	free(steps.over_copies);
-	return status;
-}
-
-/* COLLECTIVE over the group's team. */
-static zero_status scatter_all(const zero_group *group, zero_status status, struct zero_op *ops,
-			       size_t count, const char *label)
-{
-	if (group->replica_team && !group->replicated)
-		return scatter_in_grid(group->job->grid, status, ops, count, label);
-	return zero_submit_wait(group->team, status, ops, count, "%s", label);
+	return zero_submit_wait(grid->replica_team, status, &over_copies, over_copies.count != 0,
+				"%s", label);
 }
 
 /* Sends a parameter from one rank to where this rank stores its part. */
@@ -152,120 +111,49 @@ static struct zero_op scatter_op(zero_param *param, const zero_source *source)
 	return op;
 }
 
-/* What one call loads: parameters of one team. */
-struct load {
-	zero_team *team;
-	zero_param **params;
-	const zero_source *sources;
-	size_t count;
-	char *label;
-};
-
-/* Loads from all sources but ZERO_FROM_RANK. */
-static zero_status load_all_own(const struct load *load)
-{
-	zero_status status = ZERO_OK;
-
-	for (size_t i = 0; !status && i < load->count; i++)
-		if (load->sources[i].kind != ZERO_FROM_RANK && load->params[i]->count)
-			status = load_own(load->params[i], &load->sources[i]);
-	return status;
-}
-
 /* Whether a peer that has not begun this load yet may still be reading in place what this rank is
    about to write. */
-static bool must_meet(const struct load *load)
+static bool must_meet(const zero_param *param, const zero_source *source)
 {
-	if (load->team->place.shm_groups == load->team->place.world)
-		return false;
-	for (size_t i = 0; i < load->count; i++)
-		if (load->sources[i].kind != ZERO_FROM_RANK && !load->params[i]->group->replicated)
-			return true;
-	return false;
-}
+	const struct zero_place *place = &param->group->team->place;
 
-/* COLLECTIVE over the team. Parameters from different ranks are sent at the same time. */
-static zero_status load_all(const struct load *load, zero_status status)
-{
-	zero_status reached;
-	struct zero_op *ops = calloc(load->count, sizeof(*ops));
-	size_t ops_count = 0;
-
-	if (!status && !ops)
-		status = zero_fail(ZERO_E_MEMORY, "no memory to load %zu parameters", load->count);
-	for (size_t i = 0; !status && i < load->count; i++)
-		status = zero_wait_post_step_gather(load->params[i]->group);
-	for (size_t i = 0; !status && i < load->count; i++)
-		zero_hooks_before_change(load->team->job, load->params[i]->group, false);
-	if (must_meet(load)) {
-		status = zero_submit_wait(load->team, status, NULL, 0, "%s", load->label);
-		if (status)
-			goto out;
-	}
-	if (!status)
-		status = load_all_own(load);
-	for (size_t i = 0; !status && i < load->count; i++)
-		if (load->sources[i].kind == ZERO_FROM_RANK && load->params[i]->count)
-			ops[ops_count++] = scatter_op(load->params[i], &load->sources[i]);
-	status = scatter_all(load->params[0]->group, status, ops, ops_count, load->label);
-	for (size_t i = 0; !status && i < load->count; i++)
-		zero_param_update_masters(load->params[i]);
-	/* The caller may reuse its data once zero_load returns, also after an error. */
-	reached = zero_device_sync(load->team->job);
-	status = status ? status : reached;
-out:
-	free(ops);
-	return status;
-}
-
-/* Describes the call in words that are the same on all ranks; malloc'ed. */
-static char *load_label(zero_param **params, const zero_source *sources, size_t count)
-{
-	char *text = NULL, one[512];
-	size_t size;
-	FILE *out = open_memstream(&text, &size);
-
-	if (!out)
-		return NULL;
-	for (size_t i = 0; i < count; i++) {
-		zero_source_label(params[i], &sources[i], one, sizeof(one));
-		fprintf(out, "%s%s", i ? ", " : "", one);
-	}
-	if (!fclose(out))
-		return text;
-	free(text);
-	return NULL;
-}
-
-zero_status zero_load_many(zero_param **params, const zero_source *sources, size_t count)
-{
-	struct load load = {.params = params, .sources = sources, .count = count};
-	zero_status status = ZERO_OK;
-
-	if (!count)
-		return ZERO_OK;
-	load.team = params[0]->group->team;
-	for (size_t i = 1; !status && i < count; i++)
-		if (params[i]->group->team != load.team)
-			status = zero_fail(ZERO_E_INVALID,
-					   "parameters '%s' and '%s' are loaded in one call, but "
-					   "their groups have different teams",
-					   params[0]->name, params[i]->name);
-	if (load.team->place.rank < 0)
-		return status;
-	for (size_t i = 0; !status && i < count; i++)
-		status = check_load(params[i], &sources[i]);
-	load.label = load_label(params, sources, count);
-	if (!load.label && !status)
-		status = zero_fail(ZERO_E_MEMORY, "no memory to load %zu parameters", count);
-	if (!load.label)
-		return zero_submit_wait(load.team, status, NULL, 0, "load");
-	status = load_all(&load, status);
-	free(load.label);
-	return status;
+	return place->shm_groups != place->world && source->kind != ZERO_FROM_RANK &&
+	       !param->group->replicated;
 }
 
 zero_status zero_load(zero_param *param, const zero_source *source)
 {
-	return zero_load_many(&param, source, 1);
+	bool sent = source->kind == ZERO_FROM_RANK && param->count;
+	zero_group *group = param->group;
+	bool in_grid = sent && group->replica_team && !group->replicated;
+	zero_status status, reached;
+	struct zero_op op = {0};
+	char label[512];
+
+	if (group->team->place.rank < 0)
+		return ZERO_OK;
+	status = check_load(param, source);
+	zero_source_label(param, source, label, sizeof(label));
+	if (!status)
+		status = zero_wait_post_step_gather(group);
+	if (!status)
+		zero_hooks_before_change(group->job, group, false);
+	if (must_meet(param, source)) {
+		status = zero_submit_wait(group->team, status, NULL, 0, "%s", label);
+		if (status)
+			return status;
+	}
+	if (!status && sent)
+		op = scatter_op(param, source);
+	else if (!status && param->count)
+		status = load_own(param, source);
+	status = zero_submit_wait(group->team, status, &op, !status && sent && !in_grid, "%s",
+				  label);
+	if (!status && in_grid)
+		status = scatter_in_grid(group->job->grid, &op, label);
+	if (!status)
+		zero_param_update_masters(param);
+	/* The caller may reuse its data once the call returns, also after an error. */
+	reached = zero_device_sync(group->job);
+	return status ? status : reached;
 }

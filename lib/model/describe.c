@@ -4,36 +4,6 @@
 
 #include "model.h"
 
-size_t zero_job_group_count(const zero_job *job)
-{
-	return job->model->made_count;
-}
-
-zero_group *zero_job_group(const zero_job *job, size_t i)
-{
-	return i < job->model->made_count ? job->model->groups[i] : NULL;
-}
-
-const char *zero_group_name(const zero_group *group)
-{
-	return group->name;
-}
-
-zero_team *zero_group_team(const zero_group *group)
-{
-	return group->team == &group->job->all ? NULL : group->team;
-}
-
-size_t zero_group_param_count(const zero_group *group)
-{
-	return group->param_count;
-}
-
-zero_param *zero_group_param(const zero_group *group, size_t i)
-{
-	return i < group->param_count ? group->params[i] : NULL;
-}
-
 const char *zero_param_name(const zero_param *param)
 {
 	return param->name;
@@ -42,11 +12,6 @@ const char *zero_param_name(const zero_param *param)
 zero_group *zero_param_group(const zero_param *param)
 {
 	return param->group;
-}
-
-zero_param *zero_param_alias_of(const zero_param *param)
-{
-	return param->alias_of;
 }
 
 zero_dtype zero_param_dtype(const zero_param *param)
@@ -67,13 +32,6 @@ const size_t *zero_param_shape(const zero_param *param)
 size_t zero_param_numel(const zero_param *param)
 {
 	return param->count;
-}
-
-bool zero_param_trainable(const zero_param *param)
-{
-	const zero_param *target = param->alias_of ? param->alias_of : param;
-
-	return target->trainable && !target->frozen;
 }
 
 /* ---- what may change between steps ----------------------------------------------------------- */

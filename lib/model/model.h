@@ -162,7 +162,6 @@ struct zero_model {
 	bool stepping;         /* between zero_step_begin and zero_step_end */
 	size_t writing;        /* groups between zero_write_begin and zero_write_end */
 	zero_states states;    /* of the moments */
-	bool keeps_masters;    /* zero_keep_masters was called: the program knows where they are */
 	bool torn; /* a step failed half-way: values and states are undefined until a restore */
 	struct zero_sizing sizing; /* from the layout on */
 	enum zero_tier tier;       /* from the layout on, at stages 0 to 2 */
@@ -300,8 +299,6 @@ float *zero_param_state_at(const zero_param *param, enum zero_saved_kind kind, s
 struct zero_moments zero_moments_from(struct zero_moments moments, size_t at);
 /* Allocates the moments and masters of a group that are not there yet. Local. */
 zero_status zero_states_alloc(zero_group *group);
-/* Allocates the masters of all groups alone. Local. */
-zero_status zero_masters_alloc(zero_job *job);
 /* Frees the moments, as before the first step; the masters too if `masters`. */
 void zero_states_free(zero_group *group, bool masters);
 /* Moves the moments of a group's flat buffers to flats[], as if there were none; zero_moments_free frees

@@ -189,16 +189,6 @@ static zero_status alloc_masters(struct zero_flat *flat)
 	return status;
 }
 
-zero_status zero_masters_alloc(zero_job *job)
-{
-	zero_status status = alloc_offload_buffers(job);
-
-	for (size_t g = 0; !status && g < job->model->group_count; g++)
-		for (size_t f = 0; !status && f < job->model->groups[g]->flat_count; f++)
-			status = alloc_masters(&job->model->groups[g]->flats[f]);
-	return status;
-}
-
 _Static_assert(ZERO_ALIGN % ZERO_BLOCK == 0, "a rank's part begins where a block does");
 
 const struct zero_moment_part zero_moment_parts[ZERO_MOMENT_PARTS] = {

@@ -66,7 +66,7 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
 	if (param->group->team_reduced)
 		return zero_fail(ZERO_E_STATE,
 				 "the gradients of group '%s' are summed over %d ranks of %d: call "
-				 "zero_reduce_replicas, zero_grad_norm or zero_step_begin first",
+				 "zero_reduce_replicas or zero_step_begin first",
 				 param->group->name, param->group->shard_team->place.world,
 				 job->place.world);
 	zero_param_shard_part(param, first, count);
@@ -75,40 +75,6 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
 		param->group->sums_shown = job->stage == 0;
 	}
 	return ZERO_OK;
-}
-
-zero_status zero_master(zero_param *param, float **data, size_t *first, size_t *count)
-{
-	zero_status status = check_trainable(param, "master");
-
-	*data = NULL;
-	*first = *count = 0;
-	if (status)
-		return status;
-	zero_param_shard_part(param, first, count);
-	if (*count && param->dtype != ZERO_F32 && param->flat->master &&
-	    !zero_states_staged(param->group->job))
-		*data = state_at(param, param->flat->master, *first);
-	return ZERO_OK;
-}
-
-zero_status zero_keep_masters(zero_job *job)
-{
-	zero_status status = ZERO_OK;
-
-	if (!job->laid_out)
-		status = zero_fail(ZERO_E_STATE,
-				   "zero_keep_masters must be called after zero_layout");
-	else if (zero_states_staged(job))
-		status = zero_fail(ZERO_E_UNSUPPORTED,
-				   "masters are offloaded to host memory, where only zero_step "
-				   "steps them: set offload=none");
-	if (!status)
-		status = zero_masters_alloc(job);
-	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_keep_masters");
-	if (!status)
-		job->model->keeps_masters = true;
-	return status;
 }
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -153,31 +119,6 @@ zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* The program wrote to the masters that it can reach; else to the stored values. */
-static void follow(zero_group *group)
-{
-	zero_job *job = group->job;
-
-	for (size_t p = 0; p < group->param_count; p++) {
-		zero_param *param = group->params[p];
-		size_t first, count;
-		float *master;
-
-		if (param->alias_of || !param->trainable || param->dtype == ZERO_F32 ||
-		    !param->flat->master)
-			continue;
-		zero_master(param, &master, &first, &count);
-		if (master)
-			job->ops->cast(job->backend, param->dtype,
-				       zero_stored_at(param->flat,
-						      &param->flat->segments[param->segment],
-						      param->first + first),
-				       ZERO_F32, master, count);
-		else if (zero_states_staged(job))
-			zero_param_update_masters(param);
-	}
-}
-
 /* Ends the step of one group, on all ranks alike. */
 static zero_status end_group(zero_group *group, struct zero_op *ops)
 {
@@ -187,7 +128,8 @@ static zero_status end_group(zero_group *group, struct zero_op *ops)
 	zero_step_free_gradients(&group, 1, false);
 	if (!zero_is_member(group) || !group->trainable)
 		return ZERO_OK;
-	follow(group);
+	for (size_t p = 0; p < group->param_count; p++)
+		zero_param_update_masters(group->params[p]);
 	if (group->job->stage < 3 || group->replica_team)
 		status = zero_send_stepped(group, ops);
 	return status;

@@ -194,63 +194,6 @@ static void memory(struct bench *bench, size_t count)
 	pages_free(p.tensor, p.bytes);
 }
 
-/* ---- several owners -------------------------------------------------------------------------- */
-
-enum { MOST_OWNERS = 8 };
-
-/* Every rank owns a tensor: as one call, in which no rank's memory is what all wait for, or not. */
-struct owned {
-	struct bench *bench;
-	zero_job *job;
-	zero_param *params[MOST_OWNERS];
-	zero_source sources[MOST_OWNERS];
-	size_t count; /* of params */
-};
-
-static double timed_at_once(void *context)
-{
-	struct owned *o = context;
-	double start = clock_start(o->bench);
-
-	must(zero_load_many(o->params, o->sources, o->count));
-	return clock_stop(o->bench, start);
-}
-
-static double timed_in_turn(void *context)
-{
-	struct owned *o = context;
-	double start = clock_start(o->bench);
-
-	for (size_t i = 0; i < o->count; i++)
-		must(zero_load(o->params[i], &o->sources[i]));
-	return clock_stop(o->bench, start);
-}
-
-static void several_owners(struct bench *bench, size_t count)
-{
-	const struct side sides[] = {{"at once", timed_at_once}, {"in turn", timed_in_turn}};
-	struct owned o = {.bench = bench, .job = open_job(bench), .count = (size_t)bench->world};
-	uint16_t *tensor = pages_new(count * 2, true);
-	double seconds[2];
-	char text[96];
-
-	must_be(o.count <= MOST_OWNERS, "at most 8 ranks own a tensor");
-	fill(tensor, 0, count);
-	for (int i = 0; i < bench->world; i++) {
-		snprintf(text, sizeof(text), "expert.%d", i);
-		o.params[i] = add_layer(o.job, text, ZERO_BF16, count, false).param;
-		o.sources[i] = zero_from_rank(i, i == bench->rank ? tensor : NULL);
-	}
-	must(zero_layout(o.job));
-	measure_sides(sides, 2, &o, SWEEP_REPEATS, seconds);
-	for (size_t i = 0; i < o.count; i++)
-		check_shard(o.params[i]);
-	snprintf(text, sizeof(text), "partition of a tensor from each rank %s: time", where());
-	write_ratio(bench, text, seconds[0], seconds[1], "one after the other");
-	must(zero_close(o.job));
-	pages_free(tensor, count * 2);
-}
-
 /* ---- the subject ----------------------------------------------------------------------------- */
 
 /* 247808 x 4096 of bf16 are 2.03 GB. */
@@ -293,6 +236,4 @@ void bench_partition(struct bench *bench)
 	measure(bench, sides, sweep_count(full, SWEEP_POINTS - 2), SWEEP_REPEATS, NAIVE | SENT,
 		seconds);
 	write_sides(bench, "partition-ranks", bench->world, sides, SIDES, seconds);
-	if (bench->world > 1)
-		several_owners(bench, sweep_count(full, SWEEP_POINTS - 2));
 }

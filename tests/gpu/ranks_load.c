@@ -91,21 +91,6 @@ static void from_ranks_and_all(struct model *m, void **values, const char *setti
 	free(plain);
 }
 
-/* Streamed from several ranks at the same time. */
-static void from_many(struct model *m, void **values, const char *settings)
-{
-	zero_source sources[PARAMS];
-
-	for (size_t p = 0; p < PARAMS; p++) {
-		int root = (int)((p * 7 + 1) % (size_t)world);
-
-		random_elements(dtype_of(p), values[p], count_of(p), 3000 + p);
-		sources[p] = zero_from_rank(root, rank == root ? values[p] : NULL);
-	}
-	ok(zero_load_many(m->params, sources, PARAMS));
-	compare(m, values, settings);
-}
-
 static void from_callbacks(struct model *m, void **values, const char *settings)
 {
 	for (size_t p = 0; p < PARAMS; p++) {
@@ -197,7 +182,6 @@ void check_loads(const char *settings)
 		values[p] = host_memory(count_of(p) * 8);
 	begin(&m, settings);
 	from_ranks_and_all(&m, values, settings);
-	from_many(&m, values, settings);
 	from_callbacks(&m, values, settings);
 	from_files(&m, values, settings);
 	from_constants(&m, values, settings);

@@ -252,7 +252,6 @@ static void frozen(const char *settings)
 	fails(zero_param_set_trainable(never, true), ZERO_E_STATE, "cannot be trained");
 	ok(zero_param_set_trainable(never, false));
 	ok(zero_param_set_trainable(held, false));
-	check(zero_param_trainable(free) && !zero_param_trainable(held), "trainable");
 	give(free, 1);
 	give(held, INFINITY);
 	ok(zero_step(job, &unit, &result));
@@ -262,7 +261,6 @@ static void frozen(const char *settings)
 	expect(held, 0);
 	/* frozen after the reduce */
 	ok(zero_param_set_trainable(held, true));
-	check(zero_param_trainable(held), "not trainable");
 	give(free, 1);
 	give(held, 1);
 	ok(zero_reduce(group));
@@ -323,7 +321,6 @@ static void laid_out_later(const char *settings)
 	if (begun > 0)
 		ok(zero_adopt(q, &given));
 	fails(zero_param_new(early, &spec, &refused), ZERO_E_STATE, "lays out group 'early'");
-	check(zero_job_group_count(job) == 2 && zero_job_group(job, 1) == late, "groups");
 	fails(zero_gather(late, ZERO_DTYPE_PARAM), ZERO_E_STATE, "before zero_layout");
 	fails(zero_step_groups(job, &late, 1, &unit, NULL), ZERO_E_STATE, "before zero_layout");
 	check(!zero_gradient(q), "a gradient without a layout");

@@ -46,7 +46,6 @@ static void refuse(zero_job *job)
 	fails(zero_nccl_comm(job, &data), ZERO_E_UNSUPPORTED, "no communicator");
 	fails(zero_set_stream(job, &zero), ZERO_E_UNSUPPORTED, "no streams");
 	fails(zero_step(job, &(zero_adamw){.lr = 1}, NULL), ZERO_E_STATE, "after zero_layout");
-	fails(zero_keep_masters(job), ZERO_E_STATE, "after zero_layout");
 	fails(zero_save(job, "x", NULL), ZERO_E_STATE, "after zero_layout");
 	zero_device_free(job, NULL);
 	ok(zero_memory_now(job, &memory));

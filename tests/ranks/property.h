@@ -112,7 +112,6 @@ void make_noise(zero_job *job);
 /* From a random source. The group must not be gathered. */
 void load(struct model *model, struct tensor *tensor);
 /* Several parameters of one team in one call. */
-void load_many(struct model *model);
 /* A load that is refused; by those who are not in the team it is not even looked at. */
 void refused_load(struct tensor *tensor, const zero_source *source, zero_status status);
 /* What was exported last, to all parameters or to some of them. */

@@ -256,34 +256,6 @@ void load(struct model *model, struct tensor *tensor)
 	finish(&loading);
 }
 
-void load_many(struct model *model)
-{
-	enum { MOST = GROUPS_MAX * TENSORS_MAX };
-	const zero_team *team = any_group(model)->team;
-	uint64_t chosen = draw(&model->random);
-	struct loading loadings[MOST];
-	zero_source sources[MOST];
-	zero_param *params[MOST];
-	size_t count = 0;
-
-	for (size_t g = 0; g < model->group_count; g++)
-		for (size_t i = 0; i < model->groups[g].count; i++, chosen >>= 1) {
-			struct tensor *tensor = &model->groups[g].tensors[i];
-
-			if (tensor->group->begun || tensor->tied || !(chosen & 1) ||
-			    tensor->group->team != team)
-				continue;
-			prepare(model, tensor, &loadings[count]);
-			sources[count] = loadings[count].source;
-			params[count++] = tensor->param;
-		}
-	if (!count)
-		return;
-	ok(zero_load_many(params, sources, count));
-	for (size_t i = 0; i < count; i++)
-		finish(&loadings[i]);
-}
-
 /* ---- a whole checkpoint ---------------------------------------------------------------------- */
 
 /* What becomes of a parameter: a quarter of them are not in the checkpoint. */

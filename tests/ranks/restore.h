@@ -23,7 +23,8 @@ struct tensor {
 struct model {
 	zero_job *job;
 	zero_group *groups[GROUPS];
-	int first[GROUPS]; /* first rank of the group's team */
+	zero_team *teams[GROUPS]; /* NULL: all ranks */
+	int first[GROUPS];        /* first rank of the group's team */
 	bool member[GROUPS], trainable[GROUPS];
 	struct tensor tensors[TENSORS];
 	zero_param *params[TENSORS];

@@ -72,9 +72,9 @@ static void make_groups(struct model *model, uint64_t *random)
 		int ranks[64], count = 0, begin = (int)below(random, (size_t)world);
 		int stride = 1 + (int)below(random, 2);
 		bool team = g && world > 1 && below(random, 2);
-		zero_team *made = NULL;
 		char name[16];
 
+		model->teams[g] = NULL;
 		model->first[g] = 0;
 		model->member[g] = true;
 		model->trainable[g] = false;
@@ -85,10 +85,10 @@ static void make_groups(struct model *model, uint64_t *random)
 				ranks[count++] = r;
 			}
 			model->first[g] = begin;
-			ok(zero_team_new(model->job, ranks, (size_t)count, &made));
+			ok(zero_team_new(model->job, ranks, (size_t)count, &model->teams[g]));
 		}
 		snprintf(name, sizeof(name), "g%d", g);
-		ok(zero_group_new(model->job, name, made, &model->groups[g]));
+		ok(zero_group_new(model->job, name, model->teams[g], &model->groups[g]));
 	}
 }
 

@@ -60,8 +60,6 @@ void make_image(void);
 void write_image(zero_job *job);
 /* Each from a source of another kind, and by another kind for another `kind`. */
 void load_each(struct model *model, size_t kind, uint64_t *random);
-/* A team's parameters in one call, most of them from a rank of their own. */
-void load_together(struct model *model, uint64_t *random);
 void load_zeros(struct model *model);
 
 /* ---- teams_train.c --------------------------------------------------------------------------- */
