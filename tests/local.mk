@@ -179,12 +179,12 @@ tests_unit_test_workers_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_workers_LDADD = kernels/libkernels.la $(UNIT_LIBS)
 
 tests_unit_test_control_SOURCES = tests/unit/test_control.c tests/unit/control_ranks.h \
-	$(net_sources) lib/core/error.c
+	$(net_sources) lib/core/error.c lib/core/text.c
 tests_unit_test_control_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_LDADD = $(UNIT_LIBS)
 
 tests_unit_test_control_ends_SOURCES = tests/unit/test_control_ends.c tests/unit/control_ranks.h \
-	$(net_sources) lib/core/error.c
+	$(net_sources) lib/core/error.c lib/core/text.c
 tests_unit_test_control_ends_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_control_ends_LDADD = $(UNIT_LIBS)
 

@@ -96,6 +96,24 @@ struct zero_size zero_size_text(uint64_t bytes)
 	return size;
 }
 
+void zero_name_ranks(char *text, size_t size, const int *ranks, size_t count)
+{
+	size_t length = zero_append(text, size, 0, count == 1 ? "rank" : "ranks");
+
+	for (size_t i = 0, last; i < count; i = last + 1) {
+		if (length + sizeof(", 1234567890 to 1234567890 and others") > size) {
+			zero_append(text, size, length, " and others");
+			return;
+		}
+		last = i;
+		while (last + 1 < count && ranks[last + 1] == ranks[last] + 1)
+			last++;
+		length = zero_append(text, size, length, "%s %d", i ? "," : "", ranks[i]);
+		if (last > i)
+			length = zero_append(text, size, length, " to %d", ranks[last]);
+	}
+}
+
 const char *zero_shape_text(char *text, size_t size, int ndim, const size_t *shape)
 {
 	size_t at = zero_append(text, size, 0, "[");

@@ -32,6 +32,8 @@ enum { ZERO_NAMES_SHOWN = 4 };
 /* Appends " ('a', 'b', 'c' and 4 more)". Only the first ZERO_NAMES_SHOWN of the names are read. */
 size_t zero_append_names(char *text, size_t size, size_t length, const char *const *names,
 			 size_t count);
+/* "rank 3" or "ranks 0, 2 to 5", of ascending ranks; "and others" ends one that has no room. */
+void zero_name_ranks(char *text, size_t size, const int *ranks, size_t count);
 /* "[2, 3]"; returns `text`. */
 const char *zero_shape_text(char *text, size_t size, int ndim, const size_t *shape);
 /* Whether `name` may be a misspelling of `other`: a part of it, or at most two edits away. */

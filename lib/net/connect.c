@@ -6,7 +6,6 @@
  * accepted connection is pending until its whole hello has come.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,21 +18,6 @@ enum { HELLO_SECONDS = 5 }; /* within which a hello has to be complete */
 #define ACCEPT_PAUSE 0.1 /* s; after the process had no descriptor for another connection */
 
 /* ---- to lower ranks -------------------------------------------------------------------------- */
-
-static bool has_failed(void *context)
-{
-	const struct zero_net *net = context;
-
-	return atomic_load(&net->failed);
-}
-
-/* Records the descriptor for a forked child. */
-static void set_connecting(void *context, int fd)
-{
-	struct zero_net *net = context;
-
-	atomic_store(&net->connecting, fd);
-}
 
 /* Both ranks use the connection from now on. */
 static zero_status add_confirmed(struct zero_net *net, const struct zero_dial *dial, int fd,
@@ -63,7 +47,7 @@ static zero_status add_confirmed(struct zero_net *net, const struct zero_dial *d
 static zero_status dial_rank(struct zero_net *net, int rank, double deadline,
 			     struct zero_link **link)
 {
-	struct zero_dial dial = {.over = has_failed, .connecting = set_connecting, .context = net};
+	struct zero_dial dial = {.over = &net->failed, .connecting = &net->connecting};
 	char places[ZERO_DIAL_LIST_BYTES];
 	zero_status status = net->config.address(net->config.context, rank, &dial.address);
 	int fd;
@@ -91,39 +75,18 @@ static zero_status dial_rank(struct zero_net *net, int rank, double deadline,
 
 /* ---- both ways ------------------------------------------------------------------------------- */
 
-/* "rank 3", or "ranks 3, 9 to 12", ascending: those without a link. Returns their number. */
-static size_t name_missing(const int *ranks, size_t count, struct zero_link *const *links,
-			   char *text, size_t size)
-{
-	size_t missing = 0, at;
-
-	for (size_t i = 0; i < count; i++)
-		missing += !links[i];
-	at = (size_t)snprintf(text, size, "rank%s", missing > 1 ? "s" : "");
-	for (size_t i = 0, last, named = 0; i < count && at < size; i = last + 1) {
-		last = i;
-		if (links[i])
-			continue;
-		while (last + 1 < count && !links[last + 1] && ranks[last + 1] == ranks[last] + 1)
-			last++;
-		at += (size_t)snprintf(text + at, size - at, "%s %d", named++ ? "," : "", ranks[i]);
-		if (last > i && at < size)
-			at += (size_t)snprintf(text + at, size - at, " to %d", ranks[last]);
-	}
-	return missing;
-}
-
-/* Called with the lock held. Returns how many are missing. */
+/* Called with the lock held. Returns how many are missing, and lists them. */
 static size_t find_links(struct zero_net *net, const int *ranks, size_t count,
-			 struct zero_link **links)
+			 struct zero_link **links, int *missing)
 {
-	size_t missing = 0;
+	size_t gaps = 0;
 
 	for (size_t i = 0; i < count; i++) {
 		links[i] = zero_link_find(net, ranks[i]);
-		missing += !links[i];
+		if (!links[i])
+			missing[gaps++] = ranks[i];
 	}
-	return missing;
+	return gaps;
 }
 
 zero_status zero_net_connect(struct zero_net *net, const int *ranks, size_t count,
@@ -133,34 +96,33 @@ zero_status zero_net_connect(struct zero_net *net, const int *ranks, size_t coun
 	zero_status status = ZERO_OK;
 	bool in_time = true, failed;
 	char names[256], node[128];
-	size_t missing, i = 0;
+	int missing[1 + ZERO_NET_FANOUT];
+	size_t gaps;
 
 	pthread_mutex_lock(&net->lock);
-	find_links(net, ranks, count, links);
+	find_links(net, ranks, count, links, missing);
 	pthread_mutex_unlock(&net->lock);
-	for (i = 0; !status && i < count; i++)
+	for (size_t i = 0; !status && i < count; i++)
 		if (!links[i] && ranks[i] < net->config.rank)
 			status = dial_rank(net, ranks[i], deadline, &links[i]);
 	if (status)
 		return status;
 	pthread_mutex_lock(&net->lock);
-	while ((missing = find_links(net, ranks, count, links)) && in_time &&
+	while ((gaps = find_links(net, ranks, count, links, missing)) && in_time &&
 	       !atomic_load(&net->failed))
 		in_time = zero_net_wait(net, deadline);
 	failed = atomic_load(&net->failed);
 	pthread_mutex_unlock(&net->lock);
 	if (failed)
 		return zero_net_failure(net);
-	if (!missing)
+	if (!gaps)
 		return ZERO_OK;
-	name_missing(ranks, count, links, names, sizeof(names));
-	for (i = 0; links[i];)
-		i++;
-	net->config.node(net->config.context, ranks[i], node, sizeof(node));
-	return zero_net_fail_all(net, ranks[i],
+	zero_name_ranks(names, sizeof(names), missing, gaps);
+	net->config.node(net->config.context, missing[0], node, sizeof(node));
+	return zero_net_fail_all(net, missing[0],
 				 "%s of %d (%snode %s) did not come within %g s to rank %d (node "
 				 "%s): see what was written there last",
-				 names, net->config.world, missing > 1 ? "the first on " : "", node,
+				 names, net->config.world, gaps > 1 ? "the first on " : "", node,
 				 net->config.seconds, net->config.rank, net->own.node);
 }
 

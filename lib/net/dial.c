@@ -54,11 +54,6 @@ struct zero_hello_reply zero_hello_reply(int rank)
 
 /* ---- the connecting side --------------------------------------------------------------------- */
 
-static bool is_over(const struct zero_dial *dial)
-{
-	return dial->over && dial->over(dial->context);
-}
-
 static void add_candidate(struct zero_dial *dial, int family, const void *bytes, uint32_t scope)
 {
 	struct sockaddr_storage *address = &dial->at[dial->count];
@@ -128,7 +123,7 @@ static bool wait_ready(struct zero_dial *dial, int fd, short events, double dead
 {
 	struct pollfd one = {.fd = fd, .events = events};
 
-	while (!is_over(dial)) {
+	while (!atomic_load(dial->over)) {
 		double left = deadline - zero_seconds();
 
 		if (left <= 0) {
@@ -178,12 +173,6 @@ static bool exchange_hello(struct zero_dial *dial, int fd, double deadline)
 	return false;
 }
 
-static void set_connecting(struct zero_dial *dial, int fd)
-{
-	if (dial->connecting)
-		dial->connecting(dial->context, fd);
-}
-
 static bool connect_to(struct zero_dial *dial, int fd, size_t i, double deadline)
 {
 	const struct sockaddr *address = (const struct sockaddr *)&dial->at[i];
@@ -213,11 +202,11 @@ static int try_address(struct zero_dial *dial, size_t i, double deadline)
 		snprintf(dial->why, sizeof(dial->why), "%s", strerror(errno));
 		return -1;
 	}
-	set_connecting(dial, fd);
+	atomic_store(dial->connecting, fd);
 	zero_socket_set_options(fd);
 	if (connect_to(dial, fd, i, deadline))
 		return fd;
-	set_connecting(dial, -1);
+	atomic_store(dial->connecting, -1);
 	close(fd);
 	return -1;
 }
@@ -229,7 +218,7 @@ int zero_dial(struct zero_dial *dial, double deadline)
 	double patience = 1, pause = 0.01;
 
 	snprintf(dial->why, sizeof(dial->why), "no time was left to connect");
-	while (!is_over(dial)) {
+	while (!atomic_load(dial->over)) {
 		double now = zero_seconds(), turn;
 
 		for (size_t i = 0; i < dial->count && now < deadline; i++) {
@@ -237,7 +226,7 @@ int zero_dial(struct zero_dial *dial, double deadline)
 
 			turn = now + patience < deadline ? now + patience : deadline;
 			fd = try_address(dial, i, turn);
-			if (fd >= 0 || is_over(dial))
+			if (fd >= 0 || atomic_load(dial->over))
 				return fd;
 			now = zero_seconds();
 		}

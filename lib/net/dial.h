@@ -7,6 +7,7 @@
 #ifndef ZERO_NET_DIAL_H
 #define ZERO_NET_DIAL_H
 
+#include <stdatomic.h>
 #include <sys/socket.h>
 
 #include "address.h"
@@ -31,12 +32,8 @@ struct zero_hello_reply {
 struct zero_dial {
 	struct zero_address address;
 	struct zero_hello hello; /* with rank, wanted, cookie and node; the rest is filled in */
-	/* Whether to give up; may be NULL. */
-	bool (*over)(void *context);
-	/* Reports the socket that is being connected, or -1, so that a forked child can close it;
-	   may be NULL. */
-	void (*connecting)(void *context, int fd);
-	void *context;
+	const atomic_bool *over; /* whether to give up */
+	_Atomic int *connecting; /* the socket that is being connected, for a forked child; or -1 */
 	/* Results. */
 	struct sockaddr_storage at[ZERO_ADDRESSES + 2];
 	size_t count;
@@ -46,7 +43,7 @@ struct zero_dial {
 /* Sets the rest of the hello, `at` and `count`; count is 0 if the rank has no address that can be reached. */
 void zero_dial_prepare(struct zero_dial *dial);
 /* Returns a connection to the rank. Returns -1 and the reason in dial->why after `deadline` (see
-   zero_seconds()), or when `over` returns true. The caller ends `connecting` once it has stored the
+   zero_seconds()), or when `over` becomes true. The caller ends `connecting` once it has stored the
    connection. */
 int zero_dial(struct zero_dial *dial, double deadline);
 /* Writes the addresses that were tried as text, for messages. */

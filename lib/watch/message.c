@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "private.h"
 
 enum { MOST_PLACES = 8 };
@@ -34,31 +35,12 @@ static void add_signal(struct text *text, int number)
 	    number > 0 && number < NSIG ? strsignal(number) : "?");
 }
 
-/* Adds the ranks for which `listed` is true, as "ranks 0,2-5". */
-static void add_ranks(struct text *text, const bool *listed, int world)
+static void add_ranks(struct text *text, const int *ranks, size_t count)
 {
-	const char *between = " ";
-	size_t end = text->at + 160;
-	int count = 0;
+	char names[200];
 
-	for (int rank = 0; rank < world; rank++)
-		count += listed[rank];
-	add(text, count == 1 ? "rank" : "ranks");
-	for (int rank = 0; rank < world; rank++) {
-		int last = rank;
-
-		if (!listed[rank])
-			continue;
-		if (text->at > end) {
-			add(text, " and others");
-			return;
-		}
-		while (last + 1 < world && listed[last + 1])
-			last++;
-		add(text, last > rank ? "%s%d-%d" : "%s%d", between, rank, last);
-		between = ",";
-		rank = last;
-	}
+	zero_name_ranks(names, sizeof(names), ranks, count);
+	add(text, "%s", names);
 }
 
 static void add_rank(struct text *text, const struct zero_ring *ring, int rank)
@@ -192,6 +174,7 @@ static void add_places(struct text *text, struct zero_ring *ring)
 {
 	struct zero_inquiry *inquiry = &ring->inquiry;
 	int world = ring->config.world, lines = 0;
+	size_t listed;
 
 	for (int rank = 0; rank < world; rank++) {
 		struct zero_activity longest = inquiry->activity[rank];
@@ -202,22 +185,22 @@ static void add_places(struct text *text, struct zero_ring *ring)
 			add(text, "zero:   further ranks are in other places\n");
 			return;
 		}
-		for (int other = 0; other < world; other++) {
+		listed = 0;
+		for (int other = rank; other < world; other++) {
 			const struct zero_activity *activity = &inquiry->activity[other];
 
-			inquiry->listed[other] =
-				inquiry->replied[other] && same_activity(activity, &longest);
-			if (inquiry->listed[other] && activity->seconds > longest.seconds)
+			if (!inquiry->replied[other] || !same_activity(activity, &longest))
+				continue;
+			inquiry->listed[listed++] = other;
+			inquiry->replied[other] = false;
+			if (activity->seconds > longest.seconds)
 				longest.seconds = activity->seconds;
 		}
 		add(text, "zero:   ");
-		add_ranks(text, inquiry->listed, world);
+		add_ranks(text, inquiry->listed, listed);
 		add(text, ": ");
 		add_activity(text, &longest, true);
 		add(text, "\n");
-		for (int other = 0; other < world; other++)
-			if (inquiry->listed[other])
-				inquiry->replied[other] = false;
 	}
 }
 
@@ -227,17 +210,15 @@ static void add_missing(struct text *text, struct zero_ring *ring)
 {
 	struct zero_inquiry *inquiry = &ring->inquiry;
 	bool stalled = inquiry->state == ZERO_PEER_STALLED;
-	int world = ring->config.world, missing = 0;
+	size_t missing = 0;
 
-	for (int rank = 0; rank < world; rank++) {
-		inquiry->listed[rank] =
-			!inquiry->replied[rank] && (stalled || rank != inquiry->rank);
-		missing += inquiry->listed[rank];
-	}
+	for (int rank = 0; rank < ring->config.world; rank++)
+		if (!inquiry->replied[rank] && (stalled || rank != inquiry->rank))
+			inquiry->listed[missing++] = rank;
 	if (!missing)
 		return;
 	add(text, "; no reply from ");
-	add_ranks(text, inquiry->listed, world);
+	add_ranks(text, inquiry->listed, missing);
 }
 
 static void add_lost(struct text *text, struct zero_ring *ring)
@@ -277,33 +258,31 @@ static void add_overdue(struct text *text, const struct zero_ring *ring)
 }
 
 /* Lists the ranks that do not wait, or wait for less than half the timeout. Returns the number. */
-static int list_behind(struct zero_ring *ring)
+static size_t list_behind(struct zero_ring *ring)
 {
 	struct zero_inquiry *inquiry = &ring->inquiry;
 	double half = ring->config.stall_timeout / 2;
-	int count = 0;
+	size_t count = 0;
 
 	for (int rank = 0; rank < ring->config.world; rank++) {
 		const struct zero_activity *activity = &inquiry->activity[rank];
 
-		inquiry->listed[rank] = inquiry->replied[rank] &&
-					!(activity->running && (double)activity->seconds > half);
-		count += inquiry->listed[rank];
+		if (inquiry->replied[rank] &&
+		    !(activity->running && (double)activity->seconds > half))
+			inquiry->listed[count++] = rank;
 	}
 	return count;
 }
 
 static void add_stall(struct text *text, struct zero_ring *ring)
 {
-	const bool *listed = ring->inquiry.listed;
-	int behind = list_behind(ring), rank = 0;
+	const int *listed = ring->inquiry.listed;
+	size_t behind = list_behind(ring);
 
-	while (behind && !listed[rank])
-		rank++;
 	if (behind == 1)
-		add_rank(text, ring, rank);
+		add_rank(text, ring, listed[0]);
 	else if (behind)
-		add_ranks(text, listed, ring->config.world);
+		add_ranks(text, listed, behind);
 	else
 		add(text, "ranks");
 	add(text, behind == 1 ? " keeps" : behind ? " keep" : " wait for each other");

@@ -124,7 +124,7 @@ struct zero_inquiry {
 	/* Each has one element for each rank. */
 	struct zero_activity *activity;
 	bool *replied;
-	bool *listed; /* scratch space of message.c */
+	int *listed; /* scratch space of message.c */
 	size_t replies;
 	/* A rank that had ended well before, as a neighbour of it knows; -1: none is known. */
 	int ended;

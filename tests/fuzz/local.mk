@@ -13,6 +13,7 @@ fuzz_options = $(lib_liboptions_la_SOURCES)
 # control.c and nvml.c include the sources whose inner functions they call
 fuzz_control = \
 	lib/core/error.c \
+	lib/core/text.c \
 	lib/net/address.c \
 	lib/net/collective.c \
 	lib/net/dial.c \

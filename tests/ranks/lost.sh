@@ -61,7 +61,7 @@ ZERO_STALL_SECONDS=4 job 3 1 slow 120000
 ((status != 0)) || broken "a stall"
 (($(lines 'rank 1 on node .* keeps the others waiting for more than 4 s') == 1)) ||
 	broken "a stall: no line"
-grep -qE "^zero:   ranks 0,2: in .* \(operation [0-9]+\) for [0-9]" "$scratch/out" ||
+grep -qE "^zero:   ranks 0, 2: in .* \(operation [0-9]+\) for [0-9]" "$scratch/out" ||
 	broken "a stall: no line about the ranks that wait"
 
 # The launcher ends the other ranks. A rank that it ended may be found before the one that was lost.

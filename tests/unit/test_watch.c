@@ -298,9 +298,9 @@ START_TEST(a_rank_keeps_others_waiting)
 		const char *waiting, *behind;
 	} table[] = {
 		{2, 0, "rank 1", "rank 0"},
-		{4, 2, "ranks 0-1,3", "rank 2"},
-		{5, 0, "ranks 1-4", "rank 0"},
-		{60, 59, "ranks 0-58", "rank 59"},
+		{4, 2, "ranks 0 to 1, 3", "rank 2"},
+		{5, 0, "ranks 1 to 4", "rank 0"},
+		{60, 59, "ranks 0 to 58", "rank 59"},
 	};
 	struct trial trial = {.world = table[_i].world, .victim = table[_i].victim, .stall = 50};
 	char line[200];
@@ -337,7 +337,7 @@ START_TEST(ranks_wait_for_each_other)
 	for (int rank = 0; rank < 8; rank++)
 		snprintf(want + strlen(want), sizeof(want) - strlen(want),
 			 "zero:   rank%s%d%s: in %sgather of group 'g' (operation %d) for %d.0 s\n",
-			 rank ? " " : "s ", rank, rank ? "" : ",12",
+			 rank ? " " : "s ", rank, rank ? "" : ", 12",
 			 rank == 1 ? "zero_load, in " : "", 7 + rank, rank ? 33 + rank : 45);
 	strcat(want, "zero:   further ranks are in other places\n");
 	ck_assert_str_eq(text, want);

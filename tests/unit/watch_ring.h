@@ -277,7 +277,7 @@ static void begin(const struct trial *trial)
 		ring->all = malloc(count * sizeof(*all));
 		ring->inquiry.activity = calloc(count, sizeof(*ring->inquiry.activity));
 		ring->inquiry.replied = calloc(count, sizeof(bool));
-		ring->inquiry.listed = calloc(count, sizeof(bool));
+		ring->inquiry.listed = calloc(count, sizeof(int));
 		memcpy(ring->all, all, count * sizeof(*all));
 		ring->link[ZERO_PREV].rank = (rank + world - 1) % world;
 		ring->link[ZERO_NEXT].rank = (rank + 1) % world;
