@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make demo: trains a small GPT-2 for about a minute on text that every machine has, sharded over two
-# ranks, then prints the memory of each rank, and some lines that the model writes.
+# make demo: as root on a machine with Slurm's packages, demo_slurm.sh. Else it trains a small GPT-2 for
+# about a minute on text that every machine has, sharded over two ranks, then prints the memory of each
+# rank, and some lines that the model writes.
 #
 #	TEXT="FILE..."  train on these files instead
+#	SLURM=no        without Slurm
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,6 +30,12 @@ if [[ ${TEXT-} ]]; then
 	read -ra files <<<"$TEXT"
 else
 	mapfile -t files < <(find_text | xargs -r -d '\n' readlink -f | sort -u | head -n 500)
+fi
+if [[ ${SLURM-} != no ]]; then
+	status=0
+	export top_srcdir top_builddir ZERORUN
+	TEXT="${files[*]}" bash "$top_srcdir/examples/demo_slurm.sh" || status=$?
+	((status == 77)) || exit "$status"
 fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-EXTRA_DIST += examples/demo.sh examples/demo_torch.sh examples/finetune.py examples/requeue.sbatch $(GPT_DEVICE)
+EXTRA_DIST += examples/demo.sh examples/demo_slurm.sh examples/demo_torch.sh \
+	examples/finetune.py examples/requeue.sbatch $(GPT_DEVICE)
 
 if HAVE_CBLAS
 noinst_PROGRAMS += examples/gpt
@@ -28,8 +29,9 @@ examples/gpt_device.o: $(GPT_DEVICE) examples/gpt_device.h lib/zero.h
 		-Xcompiler=-fno-exceptions,-fno-threadsafe-statics -I$(top_srcdir)/lib \
 		-c -o $@ $(top_srcdir)/examples/gpt_device.cu
 
-demo: all
-	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/examples/demo.sh
+# SLURM=no: without a Slurm of its own.
+demo: all tests/double/nvml.la
+	@$(TEST_ENVIRONMENT) SLURM='$(SLURM)' bash $(top_srcdir)/examples/demo.sh
 
 # TORCH_PYTHON=venv/bin/python names a Python that has torch and transformers.
 demo-torch: all

@@ -4,6 +4,7 @@ SLURM_TESTS = \
 	tests/slurm/admin.sh \
 	tests/slurm/configless.sh \
 	tests/slurm/control_groups.sh \
+	tests/slurm/demo.sh \
 	tests/slurm/faults.sh \
 	tests/slurm/gpus.sh \
 	tests/slurm/hostile.sh \
