@@ -5,9 +5,7 @@ if HAVE_YAML
 noinst_LTLIBRARIES += spank/libconfig.la
 spank_libconfig_la_SOURCES = \
 	spank/yaml/config_file.c \
-	spank/yaml/config_file.h \
 	spank/yaml/hostlist.c \
-	spank/yaml/limits.c \
 	spank/yaml/resolve.c \
 	spank/yaml/site_config.c \
 	spank/yaml/site_config_private.h \
@@ -26,8 +24,6 @@ spank_libvram_la_SOURCES = \
 	spank/gpu/nvml_query.c \
 	spank/gpu/nvml_query.h \
 	spank/gpu/task_gpus.c \
-	spank/gpu/visible_gpus.c \
-	spank/gpu/visible_gpus.h \
 	spank/gpu/vram.c
 spank_libvram_la_LIBADD = $(DL_LIBS)
 
@@ -38,33 +34,22 @@ if HAVE_YAML
 spankdir = $(libdir)/slurm
 spank_LTLIBRARIES = spank/spank_zero.la
 spank_spank_zero_la_SOURCES = \
-	spank/command_line.c \
-	spank/command_line.h \
 	spank/nested_step.c \
-	spank/nested_step.h \
 	spank/plugin.c \
 	spank/plugin.h \
 	spank/reexec.c \
 	spank/reexec.h \
-	spank/scron.c \
-	spank/scron.h \
 	spank/srun_env.c \
 	spank/srun_env.h \
-	spank/srun_pmix.c \
-	spank/srun_pmix.h \
 	spank/step.c \
 	spank/step.h \
 	spank/step_node.c \
 	spank/submit.c \
 	spank/task.c \
 	spank/task_budget.c \
-	spank/task_budget.h \
 	spank/task_preload.c \
-	spank/task_preload.h \
 	spank/telemetry.c \
-	spank/telemetry.h \
 	spank/user_options.c \
-	spank/user_options.h \
 	spank/user_request.c \
 	spank/user_request.h
 spank_spank_zero_la_CPPFLAGS = $(AM_CPPFLAGS) $(SLURM_CFLAGS) \

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nested_step.h"
 #include "plugin.h"
 
 /* Returns whether a PMIx server sets the variable. Those in PMIX_MCA_ are settings of the user. */

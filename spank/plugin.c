@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The SPANK plugin. Slurm finds these callbacks by name, and each calls the file of its context:
+ * The SPANK plugin. Slurm finds the callbacks at the end of this file by name, and each calls the
+ * function of its context:
  *
- *	sbatch, salloc, srun     submit.c, srun_env.c, srun_pmix.c
+ *	sbatch, salloc, srun     submit.c, srun_env.c, reexec.c
  *	slurmstepd               step_node.c
- *	slurmstepd, each task    task.c, scron.c, task_preload.c, task_budget.c
+ *	slurmstepd, each task    task.c, task_preload.c, task_budget.c
  *	the last two             telemetry.c, nested_step.c, step.c
- *	all of them              user_request.c, user_options.c, command_line.c, reexec.c (in srun)
+ *	all of them              user_request.c, user_options.c
  *
  * A file calls only files to its right and below. The rooms yaml/, which reads the site's file and
  * the user's, and gpu/, which reads how much memory there is, do not depend on Slurm. The version
@@ -18,7 +19,6 @@
 
 #include "plugin.h"
 #include "srun_env.h"
-#include "user_options.h"
 #include "user_request.h"
 
 SPANK_PLUGIN(zero, 1)
@@ -71,13 +71,6 @@ static void read_arguments(int count, char **argument)
 	}
 }
 
-static bool is_submit(void)
-{
-	spank_context_t context = spank_context();
-
-	return context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR;
-}
-
 /*
  * If plugstack.conf and a file that it includes both name the plugin, Slurm loads it twice and
  * calls everything twice. Each callback counts its calls and acts on the first of each round.
@@ -93,38 +86,25 @@ static bool is_first(enum callback callback)
 	return loaded && calls[callback]++ % loaded == 0;
 }
 
+/* No callback returns an error: it would drain a node whose plugstack.conf has the plugin as required. */
 int slurm_spank_init(spank_t spank, int count, char **argument)
 {
-	spank_context_t context = spank_context();
-
-	if (!is_submit() && context != S_CTX_REMOTE)
-		return ESPANK_SUCCESS;
-	if (loaded++)
-		return ESPANK_SUCCESS;
-	read_arguments(count, argument);
-	if (is_submit())
-		srun_env_init();
-	if (user_options_register(spank) != ESPANK_SUCCESS)
-		slurm_error(PLUGIN_NAME ": Slurm refused to register the --zero flags");
-	return ESPANK_SUCCESS;
-}
-
-/*
- * Slurm gives these variables to prolog and epilog of the job as SPANK_ZERO and SPANK_ZERO_OPTIONS, and
- * to job_submit plugins. An srun in a job inherits them from sbatch or salloc.
- */
-static void tell_prolog(spank_t spank)
-{
-	const char *decision = getenv(DECISION), *options = user_request_text();
-
-	if (!decision || zero_begins_with(decision, DECISION_OFF)) {
-		spank_job_control_unsetenv(spank, "ZERO");
-		spank_job_control_unsetenv(spank, "ZERO_OPTIONS");
-		return;
+	switch (spank_context()) {
+	case S_CTX_LOCAL:
+	case S_CTX_ALLOCATOR:
+	case S_CTX_REMOTE:
+		if (loaded++)
+			break;
+		read_arguments(count, argument);
+		if (spank_context() == S_CTX_LOCAL)
+			srun_env_init();
+		if (user_options_register(spank) != ESPANK_SUCCESS)
+			slurm_error(PLUGIN_NAME ": Slurm refused to register the --zero flags");
+		break;
+	default:
+		break;
 	}
-	spank_job_control_setenv(spank, "ZERO",
-				 zero_begins_with(decision, DECISION_SITE) ? "site" : "user", 1);
-	spank_job_control_setenv(spank, "ZERO_OPTIONS", options ? options : "", 1);
+	return ESPANK_SUCCESS;
 }
 
 int slurm_spank_init_post_opt(spank_t spank, int count, char **argument)
@@ -133,32 +113,46 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **argument)
 	(void)argument;
 	if (!is_first(POST_OPT))
 		return ESPANK_SUCCESS;
-	if (!is_submit())
-		return step_node_init_post_opt(spank, &arguments);
-	submit_init_post_opt(&arguments);
-	tell_prolog(spank);
+	switch (spank_context()) {
+	case S_CTX_LOCAL:
+		srun_init_post_opt(spank, &arguments);
+		break;
+	case S_CTX_ALLOCATOR:
+		job_init_post_opt(spank, &arguments);
+		break;
+	default:
+		step_node_init_post_opt(spank, &arguments);
+		break;
+	}
 	return ESPANK_SUCCESS;
 }
 
+/* Slurm calls this and the following ones in slurmstepd and its tasks only, but for the last. */
 int slurm_spank_user_init(spank_t spank, int count, char **argument)
 {
 	(void)count;
 	(void)argument;
-	return is_first(USER_INIT) ? step_node_user_init(spank) : ESPANK_SUCCESS;
+	if (is_first(USER_INIT))
+		step_node_user_init(spank);
+	return ESPANK_SUCCESS;
 }
 
 int slurm_spank_task_init(spank_t spank, int count, char **argument)
 {
 	(void)count;
 	(void)argument;
-	return is_first(TASK_INIT) ? task_init(spank, step_node_state()) : ESPANK_SUCCESS;
+	if (is_first(TASK_INIT))
+		task_init(spank, step_node_state());
+	return ESPANK_SUCCESS;
 }
 
 int slurm_spank_task_exit(spank_t spank, int count, char **argument)
 {
 	(void)count;
 	(void)argument;
-	return is_first(TASK_EXIT) ? step_node_task_exit(spank) : ESPANK_SUCCESS;
+	if (is_first(TASK_EXIT))
+		step_node_task_exit(spank);
+	return ESPANK_SUCCESS;
 }
 
 int slurm_spank_exit(spank_t spank, int count, char **argument)
@@ -166,5 +160,7 @@ int slurm_spank_exit(spank_t spank, int count, char **argument)
 	(void)spank;
 	(void)count;
 	(void)argument;
-	return loaded && spank_context() == S_CTX_REMOTE ? step_node_exit() : ESPANK_SUCCESS;
+	if (loaded && spank_context() == S_CTX_REMOTE)
+		step_node_exit();
+	return ESPANK_SUCCESS;
 }

@@ -29,20 +29,18 @@ struct plugin_arguments {
 #define DECISION_SITE "site" /* the site turned zero on for all jobs */
 #define DECISION_OFF  "off"  /* the user turned it off, within a zero job too */
 
-/* submit.c: sbatch, salloc and srun, as the user. */
-int submit_init_post_opt(const struct plugin_arguments *arguments);
+/* submit.c, as the user: sbatch and salloc, which make a job, and srun. */
+void job_init_post_opt(spank_t spank, const struct plugin_arguments *arguments);
+void srun_init_post_opt(spank_t spank, const struct plugin_arguments *arguments);
 
-/*
- * step_node.c: slurmstepd, one for each step and node, as root. task.c: the copy of slurmstepd that
- * becomes a task, as the user. All return 0: an error would drain a node whose plugstack.conf has
- * the plugin as required.
- */
-int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *arguments);
-int step_node_user_init(spank_t spank);
-int step_node_task_exit(spank_t spank);
-int step_node_exit(void);
+/* step_node.c: slurmstepd, one for each step and node, as root. */
+void step_node_init_post_opt(spank_t spank, const struct plugin_arguments *arguments);
+void step_node_user_init(spank_t spank);
+void step_node_task_exit(spank_t spank);
+void step_node_exit(void);
 /* Returns the state of this step on this node, for task_init. */
 const struct step_node *step_node_state(void);
-int task_init(spank_t spank, const struct step_node *node);
+/* task.c: the copy of slurmstepd that becomes a task, as the user. */
+void task_init(spank_t spank, const struct step_node *node);
 
 #endif

@@ -6,13 +6,52 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include "command_line.h"
 #include "reexec.h"
 
 /* Also marks the second srun: unlike a variable, it is not inherited by tasks. */
 #define SELF "/proc/self/exe"
 
 static char **saved; /* NULL-terminated; never freed, since the process is short */
+
+char **command_line(void)
+{
+	static char **arguments;
+	FILE *file = arguments ? NULL : fopen("/proc/self/cmdline", "re");
+	char *argument = NULL;
+	size_t count = 0, size = 0;
+
+	while (file && getdelim(&argument, &size, '\0', file) > 0) {
+		char **more = realloc(arguments, (count + 2) * sizeof *more);
+
+		if (!more)
+			break;
+		arguments = more;
+		arguments[count++] = argument;
+		arguments[count] = argument = NULL;
+	}
+	free(argument);
+	if (file)
+		fclose(file);
+	return arguments;
+}
+
+bool argument_is(const char *argument, const char *flag)
+{
+	size_t length = strcspn(argument, "=");
+
+	return strncmp(argument, flag, length) == 0 && (length > 2 || !flag[length]);
+}
+
+bool command_line_has(const char *flag)
+{
+	char **arguments = command_line();
+
+	for (size_t i = 1; arguments && arguments[0] && arguments[i]; i++) {
+		if (argument_is(arguments[i], flag))
+			return true;
+	}
+	return false;
+}
 
 bool reexec_save_environment(void)
 {
@@ -38,43 +77,20 @@ bool reexec_is_second(void)
 	return path && strcmp(path, SELF) == 0;
 }
 
-static bool is_variable(const char *entry, const char *name)
-{
-	size_t length = strlen(name);
-
-	return strncmp(entry, name, length) == 0 && entry[length] == '=';
-}
-
-static char *entry_of(const struct reexec_variable *variable)
-{
-	char *entry;
-
-	return asprintf(&entry, "%s=%s", variable->name, variable->value) < 0 ? NULL : entry;
-}
-
 void reexec_srun(const struct reexec_variable *variables, size_t count)
 {
-	char **arguments = command_line(), **entries;
-	size_t room = count + 1, used = 0;
+	char **arguments = command_line();
 
-	for (size_t i = 0; saved && saved[i]; i++)
-		room++;
-	entries = saved && arguments ? calloc(room, sizeof *entries) : NULL;
-	if (!entries) {
+	if (!saved || !arguments) {
 		errno = ENOMEM;
 		return;
 	}
-	for (size_t i = 0; saved[i]; i++) {
-		bool unchanged = true;
-
-		for (size_t k = 0; k < count; k++)
-			unchanged = unchanged && !is_variable(saved[i], variables[k].name);
-		if (unchanged)
-			entries[used++] = saved[i];
-	}
-	for (size_t k = 0; k < count; k++) {
-		if (variables[k].value && !(entries[used++] = entry_of(&variables[k])))
+	environ = saved;
+	for (size_t i = 0; i < count; i++) {
+		if (!variables[i].value)
+			unsetenv(variables[i].name);
+		else if (setenv(variables[i].name, variables[i].value, 1))
 			return;
 	}
-	execve(SELF, arguments, entries);
+	execve(SELF, arguments, environ);
 }

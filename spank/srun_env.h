@@ -5,9 +5,9 @@
  * the user set is unchanged, and the user's --mpi overrides it.
  *
  * sbatch and salloc pass both variables to the sruns of the job. srun reads them before a plugin
- * sees its flags. srun_env_init therefore sets them if the arguments and the environment suggest
- * that zero is on, and removes what the job set if they suggest that it is off. If this guess turns
- * out to be wrong, srun is executed once more:
+ * sees its flags. srun_env_init therefore sets them if the first arguments and the environment
+ * suggest that zero is on, and removes what the job set if they suggest that it is off. If this guess
+ * turns out to be wrong, srun is executed once more:
  *
  *	guess      once flags are read    then
  *	on         on                     nothing
@@ -18,7 +18,7 @@
 #ifndef ZERO_SRUN_ENV_H
 #define ZERO_SRUN_ENV_H
 
-#include "user_options.h"
+#include "user_request.h"
 
 enum zero_state {
 	ZERO_NOT_ON,
@@ -27,10 +27,12 @@ enum zero_state {
 	ZERO_OFF_BY_USER, /* even if the job around this step has it on */
 };
 
-/* Called before flags are read. */
+/* In srun, before flags are read. */
 void srun_env_init(void);
-/* Called once flags are read. In srun it may execute srun again instead of returning. */
+/* In srun, once flags are read. It may execute srun again instead of returning. */
 void srun_env_set(enum zero_state state);
+/* In sbatch and salloc, once flags are read. */
+void job_env_set(enum zero_state state);
 /* Returns whether the user turned zero on or off for the job around this command. */
 enum user_choice srun_env_job_choice(void);
 

@@ -51,13 +51,6 @@ char *step_variable(spank_t spank, const char *name)
 	return NULL;
 }
 
-bool step_read_variable(void *spank, const char *name, char *text, size_t size)
-{
-	spank_err_t status = spank_getenv(spank, name, text, (int)size);
-
-	return status == ESPANK_SUCCESS || status == ESPANK_NOSPACE;
-}
-
 struct zero_where step_where(const struct step_node *node, const struct zero_gpu *gpu)
 {
 	return (struct zero_where){

@@ -13,9 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "nested_step.h"
 #include "plugin.h"
-#include "telemetry.h"
 #include "user_request.h"
 
 static struct step_node node;
@@ -81,20 +79,20 @@ static bool is_on_here(void)
 	return false;
 }
 
-int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
+void step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
 {
 	char decision[128] = "";
 
 	arguments = given;
 	/* a job without zero ends here: no file is opened */
 	if (spank_getenv(spank, DECISION, decision, sizeof decision))
-		return ESPANK_SUCCESS;
+		return;
 	node.by_site = zero_begins_with(decision, DECISION_SITE);
 	node.on = node.by_site || zero_begins_with(decision, DECISION_ON) ||
 		  zero_begins_with(decision, DECISION_STEP);
 	node.clean = !node.on;
 	if (!node.on || step_task_kind(spank) == TASK_NONE)
-		return ESPANK_SUCCESS;
+		return;
 	read_node_name();
 	read_job(spank);
 	/* a job that did not ask for zero continues without it */
@@ -102,22 +100,21 @@ int step_node_init_post_opt(spank_t spank, const struct plugin_arguments *given)
 		node.on = false;
 		node.clean = true;
 	}
-	return ESPANK_SUCCESS;
 }
 
 /* Resolves the options without a GPU. A task finds the same error again, and reports it. */
 static bool resolve(spank_t spank, struct zero_settings *resolved, char *why, size_t size)
 {
 	struct zero_where where = step_where(&node, NULL);
-	struct user_request request;
+	struct zero_settings request;
 	bool ok;
 
 	if (node.why[0])
 		return zero_refuse(why, size, "%s", node.why);
-	if (!user_request_read(step_read_variable, spank, &request, why, size))
+	if (!user_request_read(spank, &request, why, size))
 		return false;
-	ok = user_request_resolve(&request, node.site, &where, resolved, why, size);
-	user_request_clear(&request);
+	ok = zero_config_resolve(node.site, &request, &where, resolved, why, size);
+	zero_settings_clear(&request);
 	return ok;
 }
 
@@ -146,7 +143,7 @@ static void prepare_ranks(spank_t spank)
 	zero_settings_clear(&resolved);
 }
 
-int step_node_user_init(spank_t spank)
+void step_node_user_init(spank_t spank)
 {
 	enum task_kind kind = step_task_kind(spank);
 	void *shared;
@@ -159,7 +156,7 @@ int step_node_user_init(spank_t spank)
 		slurm_error(PLUGIN_NAME ": node %s: zero is not on: %s", node.name, node.why);
 	}
 	if (!node.on || kind == TASK_NONE)
-		return ESPANK_SUCCESS;
+		return;
 	shared = mmap(NULL, NOTICES * sizeof(atomic_flag), PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	node.printed = shared == MAP_FAILED ? NULL : shared;
@@ -171,7 +168,6 @@ int step_node_user_init(spank_t spank)
 		node.gpus = step_variable(spank, "SLURM_JOB_GPUS");
 	if (kind == TASK_RANK)
 		prepare_ranks(spank);
-	return ESPANK_SUCCESS;
 }
 
 /*
@@ -180,7 +176,7 @@ int step_node_user_init(spank_t spank)
  * it when another one, which has died, no longer reads. Slurm itself names a task that the kernel
  * killed for its memory.
  */
-int step_node_task_exit(spank_t spank)
+void step_node_task_exit(spank_t spank)
 {
 	static bool named;
 	uint32_t rank = 0;
@@ -189,17 +185,17 @@ int step_node_task_exit(spank_t spank)
 
 	if (!node.on || step_task_kind(spank) != TASK_RANK ||
 	    spank_get_item(spank, S_TASK_EXIT_STATUS, &status))
-		return ESPANK_SUCCESS;
+		return;
 	telemetry_task(status);
 	if (named)
-		return ESPANK_SUCCESS;
+		return;
 	if (WIFSIGNALED(status))
 		number = WTERMSIG(status);
 	else if (WIFEXITED(status) && WEXITSTATUS(status) > 128)
 		number = WEXITSTATUS(status) - 128;
 	if (number <= 0 || number >= NSIG || number == SIGTERM || number == SIGKILL ||
 	    number == SIGPIPE)
-		return ESPANK_SUCCESS;
+		return;
 	named = true;
 	spank_get_item(spank, S_TASK_GLOBAL_ID, &rank);
 	/* in a heterogeneous step, Slurm numbers the tasks of each component from 0 here */
@@ -207,10 +203,9 @@ int step_node_task_exit(spank_t spank)
 	slurm_error(PLUGIN_NAME ": rank %u%s on node %s died of signal %d (%s)", rank,
 		    components ? " of its component" : "", node.name, number, strsignal(number));
 	free(components);
-	return ESPANK_SUCCESS;
 }
 
-int step_node_exit(void)
+void step_node_exit(void)
 {
 	telemetry_end(&node);
 	zero_config_free(node.site);
@@ -220,5 +215,4 @@ int step_node_exit(void)
 	if (node.printed)
 		munmap(node.printed, NOTICES * sizeof(atomic_flag));
 	node = (struct step_node){.on = false};
-	return ESPANK_SUCCESS;
 }

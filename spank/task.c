@@ -3,19 +3,15 @@
  * Runs in the copy of slurmstepd that becomes a task, as the user, before the program starts. Sets
  * the task's variables: its options, LD_PRELOAD, PYTHONPATH, and those by which ranks find each other.
  */
+#include <slurm/slurm.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "nested_step.h"
 #include "plugin.h"
-#include "scron.h"
-#include "task_budget.h"
-#include "task_preload.h"
-#include "telemetry.h"
-#include "yaml/hostlist.h"
+#include "user_request.h"
 
 /* Returns the port of the step: the same on all nodes, below the ports that the kernel assigns. */
 static unsigned master_port(spank_t spank)
@@ -57,11 +53,23 @@ static uint64_t first_index(spank_t spank)
 
 static bool first_node(spank_t spank, char *host, size_t size)
 {
-	char *list = step_variable(spank, "SLURM_STEP_NODELIST");
-	bool found = list && (zero_hostlist_at(list, first_index(spank), host, size) ||
-			      zero_hostlist_at(list, 0, host, size));
+	char *list = step_variable(spank, "SLURM_STEP_NODELIST"), *name = NULL;
+	/* its type has another name in other releases of Slurm */
+	void *hosts = list ? slurm_hostlist_create(list) : NULL;
+	uint64_t index = first_index(spank);
+	bool found;
 
+	if (hosts && index >= (uint64_t)slurm_hostlist_count(hosts))
+		index = 0;
+	for (uint64_t i = 0; hosts && i <= index; i++) {
+		free(name);
+		name = slurm_hostlist_shift(hosts);
+	}
+	found = name && (size_t)snprintf(host, size, "%s", name) < size;
+	if (hosts)
+		slurm_hostlist_destroy(hosts);
 	free(list);
+	free(name);
 	return found;
 }
 
@@ -139,7 +147,7 @@ static bool set_resolved(spank_t spank, const struct zero_settings *resolved, ch
 }
 
 static bool prepare_rank(spank_t spank, const struct step_node *node,
-			 const struct user_request *request, struct zero_settings *resolved,
+			 const struct zero_settings *request, struct zero_settings *resolved,
 			 char *why, size_t size)
 {
 	struct zero_vram vram = {.count = 0};
@@ -163,18 +171,17 @@ static bool prepare(spank_t spank, const struct step_node *node, enum task_kind 
 		    size_t size)
 {
 	struct zero_where where = step_where(node, NULL);
-	struct zero_settings resolved;
-	struct user_request request;
+	struct zero_settings request, resolved;
 	bool ok;
 
 	nested_step_remove_variables(spank);
-	if (!user_request_read(step_read_variable, spank, &request, why, size))
+	if (!user_request_read(spank, &request, why, size))
 		return false;
 	if (kind == TASK_RANK)
 		ok = prepare_rank(spank, node, &request, &resolved, why, size);
 	else
-		ok = user_request_resolve(&request, node->site, &where, &resolved, why, size);
-	user_request_clear(&request);
+		ok = zero_config_resolve(node->site, &request, &where, &resolved, why, size);
+	zero_settings_clear(&request);
 	if (!ok)
 		return false;
 	if (kind == TASK_RANK)
@@ -184,6 +191,53 @@ static bool prepare(spank_t spank, const struct step_node *node, enum task_kind 
 	/* an srun within this task is told by its job */
 	spank_unsetenv(spank, USER_REQUEST_OF_STEP);
 	return ok;
+}
+
+/* scrontab splits the line at blanks, quotes or not (src/scrontab/parse.c). */
+static void pass_on_line(spank_t spank, char *line)
+{
+	static const char blanks[] = " \t\n";
+	char *rest, *word = strtok_r(line, blanks, &rest);
+
+	for (; word; word = strtok_r(NULL, blanks, &rest)) {
+		char *value = strchr(word, '=');
+		struct user_variable_name name;
+		bool has_value;
+
+		if (value)
+			*value++ = '\0';
+		if (!user_flag_find(word, &name, &has_value))
+			continue;
+		if (!value && has_value)
+			value = strtok_r(NULL, blanks, &rest);
+		spank_setenv(spank, name.text, value ? value : "", 1);
+	}
+}
+
+/*
+ * In a batch script: makes the flags of its #SCRON lines flags of the job, which its sruns check and
+ * apply. scrontab has a plugin read these flags, but calls no slurm_spank_init_post_opt and passes on
+ * nothing that a plugin sets (src/scrontab/scrontab.c). The lines themselves reach the node.
+ */
+static void pass_on_scron_flags(spank_t spank)
+{
+	char **argument = NULL, line[8192], user_environment[8];
+	FILE *script;
+	int count = 0;
+
+	/* scrontab alone sets it always, sbatch for --get-user-env */
+	if (spank_getenv(spank, "SLURM_GET_USER_ENV", user_environment, sizeof user_environment) ||
+	    spank_get_item(spank, S_JOB_ARGV, &count, &argument) || count < 1 || !argument ||
+	    argument[0][0] != '/')
+		return;
+	script = fopen(argument[0], "re");
+	if (!script)
+		return;
+	while (fgets(line, sizeof line, script) && line[0] == '#') {
+		if (zero_begins_with(line, "#SCRON"))
+			pass_on_line(spank, line + strlen("#SCRON"));
+	}
+	fclose(script);
 }
 
 /* Ends this task. srun then ends the step, because of SLURM_KILL_BAD_EXIT. */
@@ -198,7 +252,7 @@ __attribute__((noreturn)) static void end_task(const struct step_node *node, con
 	_exit(EXIT_FAILURE);
 }
 
-int task_init(spank_t spank, const struct step_node *node)
+void task_init(spank_t spank, const struct step_node *node)
 {
 	enum task_kind kind = node->on ? step_task_kind(spank) : TASK_NONE;
 	char why[sizeof node->why] = "";
@@ -210,18 +264,17 @@ int task_init(spank_t spank, const struct step_node *node)
 			spank_unsetenv(spank, DECISION);
 	}
 	if (!node->on && !node->clean && step_task_kind(spank) == TASK_LAUNCHER)
-		scron_pass_on_flags(spank);
+		pass_on_scron_flags(spank);
 	if (kind == TASK_NONE)
-		return ESPANK_SUCCESS;
+		return;
 	if (node->why[0])
 		memcpy(why, node->why, sizeof why);
 	else if (prepare(spank, node, kind, why, sizeof why))
-		return ESPANK_SUCCESS;
+		return;
 	/* it may quote the user, and is also written to root's log */
 	zero_clean(why);
 	if (kind == TASK_RANK)
 		end_task(node, why);
 	/* a script must not fail because of an error that concerns its sruns only */
 	slurm_error(PLUGIN_NAME ": node %s: %s", node->name, why);
-	return ESPANK_SUCCESS;
 }

@@ -4,7 +4,6 @@
 
 #include "model/sizing.h"
 #include "plugin.h"
-#include "task_budget.h"
 
 /* Returns a limit in bytes, 0 for no limit. Slurm counts in MB. */
 static uint64_t memory_limit(spank_t spank, spank_item_t item)
@@ -38,7 +37,7 @@ static void find_gpus(const struct step_node *node, struct zero_vram *vram)
  * options without a GPU are used to find the GPU, and then both are computed again.
  */
 static bool find_budget(spank_t spank, const struct step_node *node,
-			const struct user_request *request, struct zero_settings *resolved,
+			const struct zero_settings *request, struct zero_settings *resolved,
 			struct zero_vram *vram, struct zero_budget *budget, char *why, size_t size)
 {
 	char *visible = step_variable(spank, "CUDA_VISIBLE_DEVICES");
@@ -52,7 +51,7 @@ static bool find_budget(spank_t spank, const struct step_node *node,
 		.step_memory = memory_limit(spank, S_STEP_ALLOC_MEM),
 		.job_memory = memory_limit(spank, S_JOB_ALLOC_MEM),
 	};
-	bool ok = user_request_resolve(request, node->site, &where, resolved, why, size);
+	bool ok = zero_config_resolve(node->site, request, &where, resolved, why, size);
 
 	if (ok) {
 		input.all_by_default = value[ZERO_OPT_BACKEND].number == ZERO_BACKEND_CUDA;
@@ -65,7 +64,7 @@ static bool find_budget(spank_t spank, const struct step_node *node,
 	if (ok && budget->gpu) {
 		zero_settings_clear(resolved);
 		where = step_where(node, budget->gpu);
-		ok = user_request_resolve(request, node->site, &where, resolved, why, size);
+		ok = zero_config_resolve(node->site, request, &where, resolved, why, size);
 	}
 	if (ok) {
 		input.reserve = value[ZERO_OPT_VRAM_RESERVE].number;
@@ -123,7 +122,7 @@ static bool find_threshold(const struct step_node *node, const struct zero_budge
 }
 
 bool task_budget_resolve(spank_t spank, const struct step_node *node,
-			 const struct user_request *request, struct zero_settings *resolved,
+			 const struct zero_settings *request, struct zero_settings *resolved,
 			 struct zero_vram *vram, struct zero_budget *budget, char *why, size_t size)
 {
 	if (!find_budget(spank, node, request, resolved, vram, budget, why, size))

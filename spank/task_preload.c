@@ -5,8 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "task_budget.h"
-#include "task_preload.h"
+#include "step.h"
 
 /*
  * Returns the root of the container that the task's program will run in: "" for the root that is here

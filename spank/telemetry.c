@@ -11,7 +11,6 @@
 
 #include "core/clock.h"
 #include "plugin.h"
-#include "telemetry.h"
 
 /* Returns whether somebody has set the option: it is not at its default, nor found out by the plugin. */
 static bool is_set(const struct zero_settings *resolved, int option)

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command_line.h"
 #include "plugin.h"
-#include "user_options.h"
+#include "reexec.h"
+#include "user_request.h"
 
 /* The value of a flag for its callback: the id of an option, or one of these two. */
 enum { SWITCH_ON = ZERO_OPTIONS, SWITCH_OFF, FLAGS };
@@ -165,32 +165,6 @@ static enum user_choice choice_by_flags(bool inherited)
 	}
 	return flags[SWITCH_OFF].text && flags[SWITCH_OFF].inherited == inherited ? ZERO_DECLINED
 										  : choice;
-}
-
-static struct user_variable_name seen_name(const char *name)
-{
-	struct user_variable_name seen;
-
-	snprintf(seen.text, sizeof seen.text, "SLURM_%s", name);
-	return seen;
-}
-
-const char *user_variable_text(const char *name)
-{
-	const char *value = getenv(name), *seen = getenv(seen_name(name).text);
-
-	return value && seen && strcmp(value, seen) == 0 ? NULL : value;
-}
-
-void user_variable_is_seen(const char *name, bool is)
-{
-	const char *value = getenv(name);
-	struct user_variable_name seen = seen_name(name);
-
-	if (is && value)
-		setenv(seen.text, value, 1);
-	else
-		unsetenv(seen.text);
 }
 
 bool user_choice(enum user_choice *choice, char *why, size_t size)

@@ -3,29 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "step.h"
 #include "user_request.h"
-
-/* What sbatch or salloc was told. A name that starts with SLURM_ survives --export=NONE. */
-#define USER_REQUEST_OF_JOB "SLURM_ZERO_JOB"
-
-/* The longest text of a variable that Linux passes to a program. */
-enum { LONGEST = 128 << 10 };
-
-/* Moves options of `from` that are unset in `to`, and clears the others. */
-static void add_unset(struct zero_settings *to, struct zero_settings *from)
-{
-	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		if (to->origin[i] || !from->origin[i])
-			continue;
-		to->value[i] = from->value[i];
-		to->origin[i] = from->origin[i];
-		from->value[i] = (struct zero_value){.kind = ZERO_VALUE_NUMBER};
-		from->origin[i] = NULL;
-	}
-	zero_settings_clear(from);
-}
 
 /* ---- variables ----------------------------------------------------------------------------- */
 
@@ -49,6 +29,40 @@ static bool set_variable(struct zero_settings *settings, int id, const char *tex
 	return false;
 }
 
+static struct user_variable_name seen_name(const char *name)
+{
+	struct user_variable_name seen;
+
+	snprintf(seen.text, sizeof seen.text, "SLURM_%s", name);
+	return seen;
+}
+
+const char *user_variable_text(const char *name)
+{
+	const char *value = getenv(name), *seen = getenv(seen_name(name).text);
+
+	return value && seen && strcmp(value, seen) == 0 ? NULL : value;
+}
+
+static void see(const char *name, bool is_seen)
+{
+	const char *value = is_seen ? getenv(name) : NULL;
+
+	if (value)
+		setenv(seen_name(name).text, value, 1);
+	else
+		unsetenv(seen_name(name).text);
+}
+
+void user_variables_are_seen(bool options)
+{
+	see("ZERO_ENABLED", true);
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		if (zero_option_table[i].env)
+			see(zero_option_table[i].env, options);
+	}
+}
+
 static bool add_variables(struct zero_settings *settings, char *why, size_t size)
 {
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
@@ -61,38 +75,6 @@ static bool add_variables(struct zero_settings *settings, char *why, size_t size
 	return true;
 }
 
-/* ---- the user's file ----------------------------------------------------------------------- */
-
-/* Appends the working folder to the sentence, for a path that is relative to it. */
-static void append_folder(const char *path, char *why, size_t size)
-{
-	char folder[PATH_MAX];
-
-	if (*path != '/' && getcwd(folder, sizeof folder))
-		zero_append(why, size, strlen(why), " (in %s)", folder);
-}
-
-static bool add_file(struct zero_settings *settings, char *why, size_t size)
-{
-	const char *path = settings->value[ZERO_OPT_CONFIG].text;
-	struct zero_settings of_file;
-	struct zero_config *file;
-	bool ok;
-
-	if (!path || !*path)
-		return true;
-	file = zero_config_read(path, ZERO_CONFIG_USER, why, size);
-	if (!file) {
-		append_folder(path, why, size);
-		return false;
-	}
-	ok = zero_config_settings(file, &of_file);
-	zero_config_free(file);
-	if (ok)
-		add_unset(settings, &of_file);
-	return ok || zero_refuse(why, size, "out of memory for %s", path);
-}
-
 /* ---- what was passed on -------------------------------------------------------------------- */
 
 /* Returns whether users set the option. Others are facts, which nodes find out. */
@@ -101,18 +83,18 @@ static bool is_user_option(const struct zero_option *option)
 	return (option->where & ~(unsigned)ZERO_IN_RESOLVED) != 0;
 }
 
-/* Parses a text of user_request_pass_on, and gives each option the origin that it had. */
-static bool parse(const char *text, const char *name, struct zero_settings *settings, char *why,
-		  size_t size)
+/* Sets options that are unset from a text of user_request_pass_on, with the origins that they had. */
+static bool add_passed_on(const char *text, const char *name, struct zero_settings *settings,
+			  char *why, size_t size)
 {
 	struct zero_settings parsed = {0};
 	bool ok = true;
 
-	*settings = (struct zero_settings){0};
 	if (!zero_settings_parse(&parsed, text, name, why, size))
 		return false;
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		if (!parsed.origin[i] || !is_user_option(&zero_option_table[i]))
+		if (settings->origin[i] || !parsed.origin[i] ||
+		    !is_user_option(&zero_option_table[i]))
 			continue;
 		settings->origin[i] = zero_settings_origin(&parsed, (enum zero_option_id)i);
 		settings->value[i] = parsed.value[i];
@@ -120,37 +102,15 @@ static bool parse(const char *text, const char *name, struct zero_settings *sett
 		ok = ok && settings->origin[i];
 	}
 	zero_settings_clear(&parsed);
-	if (ok)
-		return true;
-	zero_settings_clear(settings);
-	return zero_refuse(why, size, "out of memory for %s", name);
+	return ok || zero_refuse(why, size, "out of memory for %s", name);
 }
 
-static bool add_passed_on(const char *text, const char *name, struct zero_settings *settings,
-			  char *why, size_t size)
+bool user_request_pass_on(const struct zero_settings *request, const char *name)
 {
-	struct zero_settings passed_on;
-
-	if (!parse(text, name, &passed_on, why, size))
-		return false;
-	add_unset(settings, &passed_on);
-	return true;
-}
-
-bool user_request_pass_on(const struct user_request *request, bool is_srun)
-{
-	char *text = zero_settings_format(&request->settings);
-	const char *name = is_srun ? USER_REQUEST_OF_STEP : USER_REQUEST_OF_JOB;
+	char *text = zero_settings_format(request);
 	bool ok = text && setenv(name, text, 1) == 0;
 
 	free(text);
-	if (is_srun)
-		return ok;
-	unsetenv(USER_REQUEST_OF_STEP);
-	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		if (zero_option_table[i].env)
-			user_variable_is_seen(zero_option_table[i].env, true);
-	}
 	return ok;
 }
 
@@ -161,53 +121,37 @@ const char *user_request_text(void)
 	return step ? step : getenv(USER_REQUEST_OF_JOB);
 }
 
-void user_request_forget(bool is_srun)
-{
-	unsetenv(USER_REQUEST_OF_STEP);
-	if (is_srun)
-		return;
-	unsetenv(USER_REQUEST_OF_JOB);
-	for (int i = 0; i < ZERO_OPTIONS; i++) {
-		if (zero_option_table[i].env)
-			user_variable_is_seen(zero_option_table[i].env, false);
-	}
-}
-
 /* ---- all of it ----------------------------------------------------------------------------- */
 
-bool user_request_make(struct user_request *request, char *why, size_t size)
+bool user_request_make(struct zero_settings *request, char *why, size_t size)
 {
-	struct zero_settings *settings = &request->settings;
 	const char *job = getenv(USER_REQUEST_OF_JOB);
 
-	*settings = (struct zero_settings){0};
-	if (user_flags(false, settings, why, size) && add_variables(settings, why, size) &&
-	    add_file(settings, why, size) &&
-	    (job ? add_passed_on(job, USER_REQUEST_OF_JOB, settings, why, size)
-		 : user_flags(true, settings, why, size)))
+	*request = (struct zero_settings){0};
+	if (user_flags(false, request, why, size) && add_variables(request, why, size) &&
+	    zero_config_add_file(request, why, size) &&
+	    (job ? add_passed_on(job, USER_REQUEST_OF_JOB, request, why, size)
+		 : user_flags(true, request, why, size)))
 		return true;
-	zero_settings_clear(settings);
+	zero_settings_clear(request);
 	return false;
 }
 
 /* Reads the variable of the step, or that of the job, which a batch script has. */
-static bool read_passed_on(user_variable variable, void *context, struct zero_settings *settings,
-			   char *why, size_t size)
+static bool read_passed_on(spank_t spank, struct zero_settings *settings, char *why, size_t size)
 {
 	static const char *const names[] = {USER_REQUEST_OF_STEP, USER_REQUEST_OF_JOB};
-	char *text = malloc(LONGEST);
-	bool ok = true, found = false;
 
-	if (!text)
-		return zero_refuse(why, size, "out of memory for the options");
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !found; i++) {
-		found = variable(context, names[i], text, LONGEST);
-		if (found)
-			ok = add_passed_on(text, names[i], settings, why, size);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		char *text = step_variable(spank, names[i]);
+		bool ok = text && add_passed_on(text, names[i], settings, why, size);
+
+		free(text);
+		if (text)
+			return ok;
 	}
-	free(text);
 	/* a client of another release passes on flags alone */
-	return found ? ok : user_flags(false, settings, why, size);
+	return user_flags(false, settings, why, size);
 }
 
 static bool is_known_file(const struct zero_settings *settings, const char *path)
@@ -217,20 +161,28 @@ static bool is_known_file(const struct zero_settings *settings, const char *path
 	return !*path || (known && strcmp(known, path) == 0);
 }
 
-/* Variables that only the step has, by srun --export=ZERO_STAGE=1. They do not override flags. */
-static bool add_step_variables(user_variable variable, void *context,
-			       struct zero_settings *settings, char *why, size_t size)
+/* Copies a variable of the step, cut to `size`. Returns false if it is unset. */
+static bool read_variable(spank_t spank, const char *name, char *text, size_t size)
 {
-	char text[PATH_MAX + 1], seen[PATH_MAX + 1], name[160];
+	spank_err_t status = spank_getenv(spank, name, text, (int)size);
+
+	return status == ESPANK_SUCCESS || status == ESPANK_NOSPACE;
+}
+
+/* Variables that only the step has, by srun --export=ZERO_STAGE=1. They do not override flags. */
+static bool add_step_variables(spank_t spank, struct zero_settings *settings, char *why,
+			       size_t size)
+{
+	char text[PATH_MAX + 1], seen[PATH_MAX + 1];
 
 	for (int i = 0; i < ZERO_OPTIONS; i++) {
 		const struct zero_option *option = &zero_option_table[i];
 
 		if (!option->env || (settings->origin[i] && settings->origin[i][0] == '-') ||
-		    !variable(context, option->env, text, sizeof text))
+		    !read_variable(spank, option->env, text, sizeof text))
 			continue;
-		snprintf(name, sizeof name, "SLURM_%s", option->env);
-		if (variable(context, name, seen, sizeof seen) && strcmp(text, seen) == 0)
+		if (read_variable(spank, seen_name(option->env).text, seen, sizeof seen) &&
+		    strcmp(text, seen) == 0)
 			continue;
 		if (i == ZERO_OPT_CONFIG && !is_known_file(settings, text))
 			return zero_refuse(why, size,
@@ -243,25 +195,12 @@ static bool add_step_variables(user_variable variable, void *context,
 	return true;
 }
 
-bool user_request_read(user_variable variable, void *context, struct user_request *request,
-		       char *why, size_t size)
+bool user_request_read(spank_t spank, struct zero_settings *request, char *why, size_t size)
 {
-	request->settings = (struct zero_settings){0};
-	if (read_passed_on(variable, context, &request->settings, why, size) &&
-	    add_step_variables(variable, context, &request->settings, why, size))
+	*request = (struct zero_settings){0};
+	if (read_passed_on(spank, request, why, size) &&
+	    add_step_variables(spank, request, why, size))
 		return true;
-	zero_settings_clear(&request->settings);
+	zero_settings_clear(request);
 	return false;
-}
-
-void user_request_clear(struct user_request *request)
-{
-	zero_settings_clear(&request->settings);
-}
-
-bool user_request_resolve(const struct user_request *request, const struct zero_config *site,
-			  const struct zero_where *where, struct zero_settings *resolved, char *why,
-			  size_t size)
-{
-	return zero_config_resolve(site, NULL, &request->settings, where, resolved, why, size);
 }

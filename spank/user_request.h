@@ -7,42 +7,59 @@
  *	the file of --zero-config or ZERO_CONFIG
  *	within a job, what sbatch or salloc was told
  *
- * They pass it on as one variable, in the format of ZERO_RESOLVED: nodes read nothing else of it.
+ * They pass it on as one variable, in the format of ZERO_RESOLVED: nodes read nothing else of it. The
+ * origins of options that the user did not set are NULL. On error, functions that take `why` return
+ * false with a sentence there.
  */
 #ifndef ZERO_USER_REQUEST_H
 #define ZERO_USER_REQUEST_H
 
-#include "user_options.h"
+#include <slurm/spank.h>
+
 #include "yaml/site_config.h"
 
-struct user_request {
-	struct zero_settings settings; /* origins of options that the user did not set are NULL */
-};
-
-/* Reads what this command was told. On error, returns false with a sentence in *why; *request needs
-   no clearing. */
-bool user_request_make(struct user_request *request, char *why, size_t size);
-/* Sets the variable for the steps of the job, or in srun for its own step. Returns false without
-   memory. */
-bool user_request_pass_on(const struct user_request *request, bool is_srun);
-/* Returns the text that was passed on, or that a job around this srun passes on; NULL without one. */
-const char *user_request_text(void);
-/* Removes it. An srun leaves what its job was told. */
-void user_request_forget(bool is_srun);
-
-/* Copies a variable of the environment of a step, cut to `size`. Returns false if it is unset. */
-typedef bool (*user_variable)(void *context, const char *name, char *text, size_t size);
-
-/* On a node: reads what the client has passed on. On error, returns false as above. */
-bool user_request_read(user_variable variable, void *context, struct user_request *request,
-		       char *why, size_t size);
-/* The variable that srun sets, which tasks need not have. */
+/* The variables in which it is passed on: what sbatch or salloc was told, and what srun was told for its
+   step, which tasks need not have. A name that starts with SLURM_ survives --export=NONE. */
+#define USER_REQUEST_OF_JOB  "SLURM_ZERO_JOB"
 #define USER_REQUEST_OF_STEP "SLURM_ZERO_STEP"
 
-void user_request_clear(struct user_request *request);
-/* Resolves all options. On error, returns false as above. */
-bool user_request_resolve(const struct user_request *request, const struct zero_config *site,
-			  const struct zero_where *where, struct zero_settings *resolved, char *why,
-			  size_t size);
+/* Reads what this command was told. *request needs no clearing after an error. */
+bool user_request_make(struct zero_settings *request, char *why, size_t size);
+/* Sets one of the variables above. Returns false without memory. */
+bool user_request_pass_on(const struct zero_settings *request, const char *name);
+/* Returns the text that was passed on, or that a job around this srun passes on; NULL without one. */
+const char *user_request_text(void);
+/* On a node: reads what the client has passed on. *request needs no clearing after an error. */
+bool user_request_read(spank_t spank, struct zero_settings *request, char *why, size_t size);
+
+/* Returns the value of a variable; NULL if it is unset, or has the value that it had when sbatch or
+   salloc submitted the job around this command: what it said is then among what the job was told. */
+const char *user_variable_text(const char *name);
+/* In sbatch and salloc: stores the value of ZERO_ENABLED for the function above, and those of the
+   options, or forgets these. */
+void user_variables_are_seen(bool options);
+
+/* ---- user_options.c: flags ---------------------------------------------------------------------- */
+
+/* Registers every flag of the options table, --zero and --no-zero. */
+spank_err_t user_options_register(spank_t spank);
+
+/* The name of a variable that is made from another name. */
+struct user_variable_name {
+	char text[160];
+};
+
+/* Finds the variable in which Slurm passes a flag, such as "--zero-stage", to the sruns of a job, and
+   whether the flag has a value. Returns false if there is no such flag. */
+bool user_flag_find(const char *text, struct user_variable_name *variable, bool *has_value);
+
+enum user_choice { ZERO_UNSPECIFIED, ZERO_REQUESTED, ZERO_DECLINED };
+
+/* Finds whether the command's flags, else ZERO_ENABLED, else the flags of the job turn zero on or
+   off. Fails if ZERO_ENABLED is neither yes nor no. */
+bool user_choice(enum user_choice *choice, char *why, size_t size);
+/* Sets the options that are still unset, whose origin is NULL, from flags: those of the command itself,
+   or those that it inherits from its job. */
+bool user_flags(bool inherited, struct zero_settings *settings, char *why, size_t size);
 
 #endif

@@ -27,23 +27,23 @@ static const char *enabled_name(enum zero_enabled enabled)
 }
 
 /* NULL after an error. */
-static struct zero_config *read_config(const char *path, enum zero_config_kind kind)
+static struct zero_config *read_site(const char *path)
 {
 	char why[1024];
-	struct zero_config *config = zero_config_read(path, kind, why, sizeof why);
+	struct zero_config *site = zero_config_read(path, ZERO_CONFIG_SITE, why, sizeof why);
 
-	if (!config)
+	if (!site)
 		print_error("%s", why);
-	return config;
+	return site;
 }
 
-static bool resolve(const struct zero_config *site, const struct zero_config *user,
-		    const struct zero_settings *user_settings, const struct zero_where *where,
-		    struct zero_settings *resolved)
+static bool resolve(const struct zero_config *site, struct zero_settings *user_settings,
+		    const struct zero_where *where, struct zero_settings *resolved)
 {
 	char why[1024];
 
-	if (zero_config_resolve(site, user, user_settings, where, resolved, why, sizeof why))
+	if (zero_config_add_file(user_settings, why, sizeof why) &&
+	    zero_config_resolve(site, user_settings, where, resolved, why, sizeof why))
 		return true;
 	print_error("%s", why);
 	return false;
@@ -68,12 +68,12 @@ int config_check(FILE *out, const char *path)
 {
 	struct zero_settings user_settings = {0}, resolved;
 	struct zero_where where = {0};
-	struct zero_config *site = read_config(path, ZERO_CONFIG_SITE);
+	struct zero_config *site = read_site(path);
 	int status = EXIT_FAILURE;
 
 	if (!site)
 		return EXIT_FAILURE;
-	if (resolve(site, NULL, &user_settings, &where, &resolved)) {
+	if (resolve(site, &user_settings, &where, &resolved)) {
 		fprintf(out, "%s: valid\n", path);
 		print_summary(out, zero_config_enabled(site, &where, NULL), &resolved);
 		zero_settings_clear(&resolved);
@@ -117,8 +117,7 @@ static void print_resolved(FILE *out, const struct zero_config *site,
 	zero_config_env(site, where, print_variable, &variables);
 }
 
-int config_show(FILE *out, const struct config_query *query,
-		const struct zero_settings *user_settings)
+int config_show(FILE *out, const struct config_query *query, struct zero_settings *user_settings)
 {
 	struct zero_where where = {
 		.node = query->node,
@@ -127,25 +126,17 @@ int config_show(FILE *out, const struct config_query *query,
 		.qos = query->qos,
 		.gpu = query->gpu,
 	};
-	struct zero_config *site = read_config(query->show, ZERO_CONFIG_SITE), *user = NULL;
-	const char *user_path = user_settings->value[ZERO_OPT_CONFIG].text;
+	struct zero_config *site = read_site(query->show);
 	struct zero_settings resolved;
 	int status = EXIT_FAILURE;
 
 	if (!site)
 		return EXIT_FAILURE;
-	if (user_path && *user_path) {
-		user = read_config(user_path, ZERO_CONFIG_USER);
-		if (!user)
-			goto out;
+	if (resolve(site, user_settings, &where, &resolved)) {
+		print_resolved(out, site, &where, &resolved);
+		zero_settings_clear(&resolved);
+		status = EXIT_SUCCESS;
 	}
-	if (!resolve(site, user, user_settings, &where, &resolved))
-		goto out;
-	print_resolved(out, site, &where, &resolved);
-	zero_settings_clear(&resolved);
-	status = EXIT_SUCCESS;
-out:
-	zero_config_free(user);
 	zero_config_free(site);
 	return status;
 }
@@ -165,8 +156,7 @@ int config_check(FILE *out, const char *path)
 	return refuse_without_yaml("--check-config");
 }
 
-int config_show(FILE *out, const struct config_query *query,
-		const struct zero_settings *user_settings)
+int config_show(FILE *out, const struct config_query *query, struct zero_settings *user_settings)
 {
 	(void)out;
 	(void)query;

@@ -165,21 +165,6 @@ static pid_t start_child(struct nvml_results *results, const char *library, doub
 	return parent;
 }
 
-/*
- * Waits for the parent of the process, which usually has ended long ago, for 1 s at most. No other
- * child of slurmstepd may be waited for.
- */
-static void reap(pid_t parent)
-{
-	const struct timespec millisecond = {.tv_nsec = 1000000};
-
-	for (unsigned i = 0; i < 1000 && waitpid(parent, NULL, WNOHANG) == 0; i++) {
-		if (i == 500)
-			kill(parent, SIGKILL);
-		nanosleep(&millisecond, NULL);
-	}
-}
-
 /* Waits until the process is done or has ended. Returns false if the deadline passed before. */
 static bool wait_child(struct nvml_results *results, double deadline)
 {
@@ -268,7 +253,9 @@ void zero_vram_ask(const char *library, double seconds, struct zero_vram_query *
 	nvml_set_call(query->results, NVML_START, NVML_GPUS);
 	parent = start_child(query->results, library, query->deadline);
 	if (parent > 0) {
-		reap(parent);
+		/* it has usually ended long ago; no other child of slurmstepd may be waited for */
+		while (waitpid(parent, NULL, 0) < 0 && errno == EINTR)
+			;
 		return;
 	}
 	snprintf(query->why, sizeof(query->why),

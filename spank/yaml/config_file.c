@@ -9,8 +9,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "config_file.h"
 #include "core/text.h"
+#include "site_config_private.h"
 
 enum { FILE_BYTES = 1 << 20 };
 

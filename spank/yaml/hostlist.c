@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/text.h"
@@ -129,38 +127,20 @@ bool zero_hostlist_check(const char *list, char *why, size_t size)
 /* possible[i]: the pattern, as far as it was read, matches the first i bytes of the host. */
 struct prefixes {
 	bool possible[HOST_MAX + 1];
-	size_t shortest, longest; /* none is possible if shortest > longest */
 };
 
-static void add_prefix(struct prefixes *prefixes, size_t length)
+static void match_byte(struct prefixes *prefixes, const char *host, size_t length, char byte)
 {
-	prefixes->possible[length] = true;
-	if (length < prefixes->shortest)
-		prefixes->shortest = length;
-	if (length > prefixes->longest)
-		prefixes->longest = length;
-}
-
-static struct prefixes no_prefix(void)
-{
-	return (struct prefixes){.shortest = HOST_MAX + 1};
-}
-
-static void match_byte(struct prefixes *prefixes, const char *host, char byte)
-{
-	struct prefixes next = no_prefix();
-
-	for (size_t i = prefixes->shortest; i <= prefixes->longest; i++) {
-		if (prefixes->possible[i] && host[i] == byte)
-			add_prefix(&next, i + 1);
-	}
-	*prefixes = next;
+	for (size_t i = length; i > 0; i--)
+		prefixes->possible[i] = prefixes->possible[i - 1] && host[i - 1] == byte;
+	prefixes->possible[0] = false;
 }
 
 /* Matches the ranges from `at` up to the ']'. Returns what follows it, NULL on error. */
-static const char *match_bracket(struct prefixes *prefixes, const char *host, const char *at)
+static const char *match_bracket(struct prefixes *prefixes, const char *host, size_t length,
+				 const char *at)
 {
-	struct prefixes next = no_prefix();
+	struct prefixes next = {{false}};
 
 	do {
 		struct range range;
@@ -168,12 +148,12 @@ static const char *match_bracket(struct prefixes *prefixes, const char *host, co
 		at = read_range(at, &range);
 		if (!at || (*at != ',' && *at != ']'))
 			return NULL;
-		for (size_t i = prefixes->shortest; i <= prefixes->longest; i++) {
-			for (size_t length = 1; prefixes->possible[i] && length <= DIGITS_MAX &&
-						is_digit(host[i + length - 1]);
-			     length++) {
-				if (in_range(&range, host + i, length))
-					add_prefix(&next, i + length);
+		for (size_t i = 0; i < length; i++) {
+			for (size_t digits = 1; prefixes->possible[i] && digits <= DIGITS_MAX &&
+						is_digit(host[i + digits - 1]);
+			     digits++) {
+				if (in_range(&range, host + i, digits))
+					next.possible[i + digits] = true;
 			}
 		}
 	} while (*at++ == ',');
@@ -193,114 +173,19 @@ bool zero_hostlist_has(const char *list, const char *host)
 	if (!length || length > HOST_MAX)
 		return false;
 	for (;;) {
-		struct prefixes prefixes = no_prefix();
+		struct prefixes prefixes = {{true}};
 
-		add_prefix(&prefixes, 0);
 		while (at && (*at == '[' || is_plain(*at))) {
 			if (*at == '[')
-				at = match_bracket(&prefixes, host, at + 1);
+				at = match_bracket(&prefixes, host, length, at + 1);
 			else
-				match_byte(&prefixes, host, *at++);
+				match_byte(&prefixes, host, length, *at++);
 		}
 		if (!at || (*at && *at != ','))
 			return false;
 		if (prefixes.possible[length])
 			return true;
 		if (!*at++)
-			return false;
-	}
-}
-
-/* Reads a range of a well-formed list. Returns what follows it and its comma or bracket. */
-static const char *next_range(const char *at, struct range *range, bool *is_last)
-{
-	at = read_range(at, range);
-	*is_last = *at == ']';
-	return at + 1;
-}
-
-/* Counts the hosts of one entry of a well-formed list, from the middle of it; saturates. */
-static uint64_t count_hosts(const char *at)
-{
-	uint64_t count = 1;
-
-	while (*at && *at != ',') {
-		uint64_t numbers = 0;
-		bool is_last = *at++ != '[';
-
-		if (is_last)
-			continue;
-		while (!is_last) {
-			struct range range;
-
-			at = next_range(at, &range, &is_last);
-			if (__builtin_add_overflow(numbers, range.high - range.low + 1, &numbers))
-				numbers = UINT64_MAX;
-		}
-		if (__builtin_mul_overflow(count, numbers, &count))
-			count = UINT64_MAX;
-	}
-	return count;
-}
-
-/* Writes the number of that index, of the ranges after a '['. Returns what follows their ']'. */
-static const char *write_number(const char *at, uint64_t index, char digits[DIGITS_MAX + 1])
-{
-	bool is_last = false, found = false;
-
-	while (!is_last) {
-		struct range range;
-		uint64_t numbers;
-
-		at = next_range(at, &range, &is_last);
-		numbers = range.high - range.low + 1;
-		if (!found && index < numbers) {
-			snprintf(digits, DIGITS_MAX + 1, "%0*" PRIu64, (int)range.width,
-				 range.low + index);
-			found = true;
-		}
-		index -= index < numbers ? index : numbers;
-	}
-	return at;
-}
-
-/* Writes the host of that index of one entry of a well-formed list. */
-static bool write_host(const char *at, uint64_t index, char *host, size_t size)
-{
-	size_t length = 0;
-
-	while (*at && *at != ',') {
-		char part[DIGITS_MAX + 1] = {*at};
-
-		if (*at++ == '[') {
-			uint64_t rest = count_hosts(strchr(at, ']') + 1);
-
-			at = write_number(at, index / rest, part);
-			index %= rest;
-		}
-		if (length + strlen(part) >= size)
-			return false;
-		memcpy(host + length, part, strlen(part) + 1);
-		length += strlen(part);
-	}
-	return true;
-}
-
-bool zero_hostlist_at(const char *list, uint64_t index, char *host, size_t size)
-{
-	char why[2];
-
-	if (!zero_hostlist_check(list, why, sizeof why))
-		return false;
-	for (;;) {
-		uint64_t count = count_hosts(list);
-
-		if (index < count)
-			return write_host(list, index, host, size);
-		index -= count;
-		while (*list && *list != ',')
-			list = *list == '[' ? strchr(list, ']') : list + 1;
-		if (!*list++)
 			return false;
 	}
 }

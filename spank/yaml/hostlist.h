@@ -8,14 +8,10 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 /* Returns whether the list is well formed; if not, *why is a clause that quotes the mistake. */
 bool zero_hostlist_check(const char *list, char *why, size_t size);
 /* Returns whether `host` is in a well-formed list. As in Slurm, n[01-03] has n02 but not n2. */
 bool zero_hostlist_has(const char *list, const char *host);
-/* Copies the host of that index, from 0, in the order of the list. Returns false if there is none, if
-   the list is malformed, or `size` too small. */
-bool zero_hostlist_at(const char *list, uint64_t index, char *host, size_t size);
 
 #endif

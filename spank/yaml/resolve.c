@@ -1,12 +1,87 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the value of each option, and the environment variables, for one place. */
 #include <fnmatch.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "hostlist.h"
 #include "site_config_private.h"
+
+/* ---- values and their bounds ---------------------------------------------------------------- */
+
+struct value_text {
+	char text[72];
+};
+
+/* Formats a value for a message: sizes with K, M, G or T, texts in quotes. */
+static struct value_text value_for_message(const struct zero_option *option,
+					   const struct zero_value *value)
+{
+	struct value_text result = {""};
+
+	if (value->kind == ZERO_VALUE_TEXT) {
+		memcpy(result.text, zero_quote(value->text, strlen(value->text)).text,
+		       sizeof result.text);
+		return result;
+	}
+	if (value->kind != ZERO_VALUE_NUMBER || option->type == ZERO_TYPE_INTEGER ||
+	    option->type == ZERO_TYPE_CHOICE || option->type == ZERO_TYPE_CHOICE_OR_INTEGER)
+		zero_value_format(option, value, result.text, sizeof result.text);
+	else
+		zero_size_format(value->number, result.text, sizeof result.text);
+	return result;
+}
+
+/* Converts a size or a percentage to bytes. */
+static uint64_t bytes_of(const struct zero_value *value, uint64_t vram_total)
+{
+	if (value->kind == ZERO_VALUE_NUMBER)
+		return value->number;
+	return vram_total / 100 * value->number + vram_total % 100 * value->number / 100;
+}
+
+static bool is_amount(const struct zero_value *value)
+{
+	return value->kind == ZERO_VALUE_NUMBER || value->kind == ZERO_VALUE_PERCENT;
+}
+
+/*
+ * Sets *order to -1, 0 or 1 as `a` is less than, equal to or greater than `b`. Returns false if the
+ * two cannot be compared: one is auto, or they are a percentage and a size and vram_total is 0.
+ */
+static bool compare_values(const struct zero_value *a, const struct zero_value *b,
+			   uint64_t vram_total, int *order)
+{
+	uint64_t left = a->number, right = b->number;
+
+	if (!is_amount(a) || !is_amount(b))
+		return false;
+	if (a->kind != b->kind) {
+		if (!vram_total)
+			return false;
+		left = bytes_of(a, vram_total);
+		right = bytes_of(b, vram_total);
+	}
+	*order = (left > right) - (left < right);
+	return true;
+}
+
+bool zero_statement_forbids(const struct statement *bound, enum zero_option_id id,
+			    const struct zero_value *value, uint64_t vram_total)
+{
+	int order;
+
+	if ((bound->kind != STATEMENT_MIN && bound->kind != STATEMENT_MAX) || bound->id != id)
+		return false;
+	if (!compare_values(value, &bound->value, vram_total, &order))
+		return false;
+	return bound->kind == STATEMENT_MAX ? order > 0 : order < 0;
+}
+
+/* ---- what applies ---------------------------------------------------------------------------- */
 
 static bool applies(const struct section *section, const struct zero_where *where)
 {
@@ -224,17 +299,62 @@ static bool check_bounds(const struct resolve_context *context, enum zero_option
 		int order;
 
 		if (!min || !max ||
-		    !zero_value_compare(&min->value, &max->value, context->vram_total, &order) ||
+		    !compare_values(&min->value, &max->value, context->vram_total, &order) ||
 		    order <= 0)
 			continue;
 		snprintf(context->why, context->size,
-			 "%s:%zu: %s must be at least %s here, but at most %s by %s:%zu: no value "
-			 "satisfies both",
+			 "%s:%zu: %s must be at least %s here, but at most %s by line %zu: no "
+			 "value satisfies both",
 			 context->site->path, min->line, option->name,
-			 zero_value_for_message(option, &min->value).text,
-			 zero_value_for_message(option, &max->value).text, context->site->path,
-			 max->line);
+			 value_for_message(option, &min->value).text,
+			 value_for_message(option, &max->value).text, max->line);
 		return false;
+	}
+	return true;
+}
+
+/* Checks a section together with the top level, which always applies. */
+static bool check_section(const struct resolve_context *whole, const struct section *section)
+{
+	const struct section *top = whole->site->sections;
+	struct resolve_context context = *whole;
+
+	for (size_t i = 0; i < top->count; i++)
+		add_rule(&context.rules, &top->statements[i]);
+	for (size_t i = 0; i < section->count; i++)
+		add_rule(&context.rules, &section->statements[i]);
+	for (int id = 0; id < ZERO_OPTIONS; id++) {
+		if (!check_bounds(&context, (enum zero_option_id)id))
+			return false;
+	}
+	/* a default beyond a limit of another section is no error: it is clamped to that limit */
+	for (size_t i = 0; i < section->count; i++) {
+		const struct statement *own = &section->statements[i], *beyond;
+		const struct zero_option *option = &zero_option_table[own->id];
+
+		if (own->kind != STATEMENT_DEFAULT)
+			continue;
+		beyond = violated_bound(&context.rules.of[own->id], own->id, &own->value, 0);
+		if (beyond)
+			return zero_refuse(context.why, context.size,
+					   "%s:%zu: %s: %s is %s than %s, the %s of line %zu",
+					   context.site->path, own->line, option->name,
+					   value_for_message(option, &own->value).text,
+					   beyond->kind == STATEMENT_MAX ? "more" : "less",
+					   value_for_message(option, &beyond->value).text,
+					   beyond->kind == STATEMENT_MAX ? "max" : "min",
+					   beyond->line);
+	}
+	return true;
+}
+
+bool zero_config_check(const struct zero_config *config, char *why, size_t size)
+{
+	const struct resolve_context context = {.site = config, .why = why, .size = size};
+
+	for (size_t s = 0; s < config->count; s++) {
+		if (!check_section(&context, &config->sections[s]))
+			return false;
 	}
 	return true;
 }
@@ -254,7 +374,7 @@ static bool clamp_setting(const struct resolve_context *context, enum zero_optio
 		return true;
 	if (asprintf(&origin, "%s, at %s %s by %s:%zu", settings->origin[id],
 		     limit->kind == STATEMENT_MAX ? "most" : "least",
-		     zero_value_for_message(&zero_option_table[id], &limit->value).text,
+		     value_for_message(&zero_option_table[id], &limit->value).text,
 		     context->site->path, limit->line) < 0)
 		return false;
 	ok = set_value(settings, id, &value, origin);
@@ -276,21 +396,21 @@ static bool check_user(const struct resolve_context *context, enum zero_option_i
 	const struct rule *rule = &context->rules.of[id];
 	const struct statement *beyond =
 		violated_bound(rule, id, &user->value[id], context->vram_total);
-	struct value_text value = zero_value_for_message(option, &user->value[id]);
+	struct value_text value = value_for_message(option, &user->value[id]);
 
 	if (rule->lock && !is_same(&user->value[id], &resolved->value[id])) {
 		snprintf(context->why, context->size,
 			 "%s: %s is not allowed: %s is locked at %s (%s) by %s:%zu",
 			 user->origin[id], value.text, option->name,
-			 zero_value_for_message(option, &resolved->value[id]).text,
-			 resolved->origin[id], context->site->path, rule->lock->line);
+			 value_for_message(option, &resolved->value[id]).text, resolved->origin[id],
+			 context->site->path, rule->lock->line);
 		return false;
 	}
 	if (beyond) {
 		snprintf(context->why, context->size,
 			 "%s: %s is not allowed: %s must be at %s %s by %s:%zu", user->origin[id],
 			 value.text, option->name, beyond->kind == STATEMENT_MAX ? "most" : "least",
-			 zero_value_for_message(option, &beyond->value).text, context->site->path,
+			 value_for_message(option, &beyond->value).text, context->site->path,
 			 beyond->line);
 		return false;
 	}
@@ -317,24 +437,34 @@ static bool resolve_option(const struct resolve_context *context, enum zero_opti
 	return set_value(resolved, id, &user->value[id], user->origin[id]) || no_memory(context);
 }
 
-bool zero_config_settings(const struct zero_config *user, struct zero_settings *settings)
+bool zero_config_add_file(struct zero_settings *settings, char *why, size_t size)
 {
-	const struct section *section = user ? user->sections : NULL;
+	const char *path = settings->value[ZERO_OPT_CONFIG].text;
+	struct zero_config *file;
+	char folder[PATH_MAX];
+	bool ok = true;
 
-	*settings = (struct zero_settings){0};
-	for (size_t i = 0; section && i < section->count; i++) {
-		if (section->statements[i].kind == STATEMENT_DEFAULT &&
-		    !set_from_statement(settings, user, &section->statements[i])) {
-			zero_settings_clear(settings);
-			return false;
-		}
+	if (!path || !*path)
+		return true;
+	file = zero_config_read(path, ZERO_CONFIG_USER, why, size);
+	if (!file) {
+		if (*path != '/' && getcwd(folder, sizeof folder))
+			zero_append(why, size, strlen(why), " (in %s)", folder);
+		return false;
 	}
-	return true;
+	for (size_t i = 0; ok && i < file->sections->count; i++) {
+		const struct statement *statement = &file->sections->statements[i];
+
+		if (!settings->origin[statement->id])
+			ok = set_from_statement(settings, file, statement);
+	}
+	zero_config_free(file);
+	return ok || zero_refuse(why, size, "out of memory for %s", path);
 }
 
-bool zero_config_resolve(const struct zero_config *site, const struct zero_config *user_file,
-			 const struct zero_settings *user, const struct zero_where *where,
-			 struct zero_settings *resolved, char *why, size_t size)
+bool zero_config_resolve(const struct zero_config *site, const struct zero_settings *user,
+			 const struct zero_where *where, struct zero_settings *resolved, char *why,
+			 size_t size)
 {
 	const struct resolve_context context = {
 		.site = site,
@@ -343,26 +473,17 @@ bool zero_config_resolve(const struct zero_config *site, const struct zero_confi
 		.why = why,
 		.size = size,
 	};
-	struct zero_settings file;
-	bool ok = true;
 
-	if (!zero_config_settings(user_file, &file))
+	if (!zero_settings_init(resolved))
 		return no_memory(&context);
-	if (!zero_settings_init(resolved)) {
-		zero_settings_clear(&file);
-		return no_memory(&context);
-	}
-	for (int i = 0; ok && i < ZERO_OPTIONS; i++) {
-		const struct zero_settings *last = file.origin[i] ? &file : NULL;
-
-		if (user->origin[i])
-			last = user;
-		ok = resolve_option(&context, (enum zero_option_id)i, last, resolved);
-	}
-	zero_settings_clear(&file);
-	if (!ok)
+	for (int i = 0; i < ZERO_OPTIONS; i++) {
+		if (resolve_option(&context, (enum zero_option_id)i, user->origin[i] ? user : NULL,
+				   resolved))
+			continue;
 		zero_settings_clear(resolved);
-	return ok;
+		return false;
+	}
+	return true;
 }
 
 bool zero_config_clamp(const struct zero_config *site, const struct zero_where *where,

@@ -3,10 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config_file.h"
 #include "hostlist.h"
-#include "site_config_private.h"
-#include "yaml_reader.h"
 #include "yaml_statement.h"
 
 enum { PATTERN_BYTES = 255 };
@@ -14,7 +11,7 @@ enum { PATTERN_BYTES = 255 };
 static bool add_section(struct zero_config *config, enum section_kind kind, const char *pattern)
 {
 	struct section *larger =
-		zero_grow(config->sections, config->count, &config->room, sizeof *larger);
+		zero_grow(config->sections, config->count, &config->capacity, sizeof *larger);
 	struct section section = {.kind = kind};
 
 	if (!larger)
@@ -93,27 +90,7 @@ static bool read_telemetry(struct zero_reader *reader, const struct zero_key *ke
 	return config->telemetry || zero_reader_no_memory(reader);
 }
 
-static bool read_defaults(struct zero_reader *reader, const struct zero_key *key, void *context)
-{
-	return zero_reader_map(reader, key->text, zero_statement_default, context);
-}
-
-static bool read_limits(struct zero_reader *reader, const struct zero_key *key, void *context)
-{
-	return zero_reader_map(reader, key->text, zero_statement_limit, context);
-}
-
-static bool read_locked(struct zero_reader *reader, const struct zero_key *key, void *context)
-{
-	return zero_reader_list(reader, key->text, zero_statement_lock, context);
-}
-
-static bool read_env(struct zero_reader *reader, const struct zero_key *key, void *context)
-{
-	return zero_reader_map(reader, key->text, zero_statement_variable, context);
-}
-
-static bool read_sections(struct zero_reader *reader, const struct zero_key *key, void *context);
+static bool read_section(struct zero_reader *reader, const struct zero_key *key, void *context);
 
 /* The places where a key is allowed. */
 enum {
@@ -124,23 +101,25 @@ enum {
 	IN_USER = 8,
 };
 
-static const struct {
+static const struct known_key {
 	const char *name;
-	zero_reader_handler read;
 	unsigned where;
+	enum { SCALAR, LIST, MAP } shape;
+	zero_reader_handler read; /* its value, or each entry of it */
+	enum section_kind kind;   /* of the sections that are the entries */
 } known_keys[] = {
-	{"version", read_version, IN_TOP | IN_USER},
-	{"enabled", read_enabled, IN_TOP | IN_OTHERS},
-	{"telemetry", read_telemetry, IN_TOP},
-	{"defaults", read_defaults, IN_TOP | IN_SECTION | IN_USER},
-	{"limits", read_limits, IN_TOP | IN_SECTION},
-	{"locked", read_locked, IN_TOP | IN_SECTION},
-	{"env", read_env, IN_TOP | IN_SECTION},
-	{"gpus", read_sections, IN_TOP},
-	{"partitions", read_sections, IN_TOP},
-	{"accounts", read_sections, IN_TOP},
-	{"qos", read_sections, IN_TOP},
-	{"nodes", read_sections, IN_TOP},
+	{"version", IN_TOP | IN_USER, SCALAR, read_version, SECTION_TOP},
+	{"enabled", IN_TOP | IN_OTHERS, SCALAR, read_enabled, SECTION_TOP},
+	{"telemetry", IN_TOP, SCALAR, read_telemetry, SECTION_TOP},
+	{"defaults", IN_TOP | IN_SECTION | IN_USER, MAP, zero_statement_default, SECTION_TOP},
+	{"limits", IN_TOP | IN_SECTION, MAP, zero_statement_limit, SECTION_TOP},
+	{"locked", IN_TOP | IN_SECTION, LIST, zero_statement_lock, SECTION_TOP},
+	{"env", IN_TOP | IN_SECTION, MAP, zero_statement_variable, SECTION_TOP},
+	{"gpus", IN_TOP, MAP, read_section, SECTION_GPUS},
+	{"partitions", IN_TOP, MAP, read_section, SECTION_PARTITIONS},
+	{"accounts", IN_TOP, MAP, read_section, SECTION_ACCOUNTS},
+	{"qos", IN_TOP, MAP, read_section, SECTION_QOS},
+	{"nodes", IN_TOP, MAP, read_section, SECTION_NODES},
 };
 
 enum { KNOWN_KEYS = sizeof known_keys / sizeof known_keys[0] };
@@ -148,7 +127,7 @@ enum { KNOWN_KEYS = sizeof known_keys / sizeof known_keys[0] };
 static bool refuse_key(struct zero_reader *reader, const struct zero_key *key, unsigned where)
 {
 	const struct zero_option *option = zero_option_find(key->text, strlen(key->text));
-	size_t length = 0, count = 0;
+	size_t length = 0;
 	char list[160] = "";
 
 	if (option && option->where & ZERO_IN_YAML)
@@ -161,53 +140,57 @@ static bool refuse_key(struct zero_reader *reader, const struct zero_key *key, u
 				reader, key->place, "there is no key %s here: did you mean %s?",
 				zero_reader_quote(key->text).text, known_keys[i].name);
 		if (known_keys[i].where & where)
-			length += (size_t)snprintf(list + length, sizeof list - length, "%s%s",
-						   count++ ? ", " : "", known_keys[i].name);
+			length = zero_append(list, sizeof list, length, "%s%s", length ? ", " : "",
+					     known_keys[i].name);
 	}
 	return zero_reader_error(reader, key->place, "there is no key %s here: the keys are %s",
 				 zero_reader_quote(key->text).text, list);
 }
 
-static bool read_key(struct zero_reader *reader, const struct zero_key *key,
-		     struct zero_config_parser *parser, unsigned where)
+static bool refuse_place(struct zero_reader *reader, const struct zero_key *key,
+			 const struct known_key *known, unsigned where)
 {
-	for (size_t i = 0; i < KNOWN_KEYS; i++) {
-		if (strcmp(key->text, known_keys[i].name) != 0)
-			continue;
-		if (known_keys[i].where & where)
-			return known_keys[i].read(reader, key, parser);
-		if (where == IN_USER)
-			return zero_reader_error(
-				reader, key->place,
-				"only the site's file may have %s: a user's may have "
-				"version and defaults",
-				known_keys[i].name);
-		if (known_keys[i].where & IN_OTHERS)
-			return zero_reader_error(reader, key->place,
-						 "%s is not allowed under gpus: it is decided "
-						 "before a task has a GPU",
-						 known_keys[i].name);
-		return zero_reader_error(
-			reader, key->place,
-			"%s applies to the whole file and is not allowed in a section",
-			known_keys[i].name);
-	}
-	return refuse_key(reader, key, where);
+	if (where == IN_USER)
+		return zero_reader_error(reader, key->place,
+					 "only the site's file may have %s: a user's may have "
+					 "version and defaults",
+					 known->name);
+	if (known->where & IN_OTHERS)
+		return zero_reader_error(reader, key->place,
+					 "%s is not allowed under gpus: it is decided before a "
+					 "task has a GPU",
+					 known->name);
+	return zero_reader_error(reader, key->place,
+				 "%s applies to the whole file and is not allowed in a section",
+				 known->name);
 }
 
-static bool read_top(struct zero_reader *reader, const struct zero_key *key, void *context)
+/* Reads a key of the top level, or of a section. */
+static bool read_key(struct zero_reader *reader, const struct zero_key *key, void *context)
 {
 	struct zero_config_parser *parser = context;
+	const struct known_key *known = known_keys;
+	unsigned where = parser->kind == SECTION_GPUS ? IN_GPUS : IN_OTHERS;
+	bool ok;
 
-	return read_key(reader, key, parser,
-			parser->config->kind == ZERO_CONFIG_USER ? IN_USER : IN_TOP);
-}
-
-static bool read_in_section(struct zero_reader *reader, const struct zero_key *key, void *context)
-{
-	struct zero_config_parser *parser = context;
-
-	return read_key(reader, key, parser, parser->kind == SECTION_GPUS ? IN_GPUS : IN_OTHERS);
+	if (!parser->kind)
+		where = parser->config->kind == ZERO_CONFIG_USER ? IN_USER : IN_TOP;
+	while (known < known_keys + KNOWN_KEYS && strcmp(key->text, known->name) != 0)
+		known++;
+	if (known == known_keys + KNOWN_KEYS)
+		return refuse_key(reader, key, where);
+	if (!(known->where & where))
+		return refuse_place(reader, key, known, where);
+	if (known->shape == SCALAR)
+		return known->read(reader, key, parser);
+	if (known->shape == LIST)
+		return zero_reader_list(reader, key->text, known->read, parser);
+	if (!known->kind)
+		return zero_reader_map(reader, key->text, known->read, parser);
+	parser->kind = known->kind;
+	ok = zero_reader_map(reader, key->text, known->read, parser);
+	parser->kind = SECTION_TOP;
+	return ok;
 }
 
 static bool read_section(struct zero_reader *reader, const struct zero_key *key, void *context)
@@ -227,25 +210,9 @@ static bool read_section(struct zero_reader *reader, const struct zero_key *key,
 	if (!add_section(parser->config, parser->kind, key->text))
 		return zero_reader_no_memory(reader);
 	parser->section = parser->config->count - 1;
-	ok = zero_reader_map(reader, zero_reader_quote(key->text).text, read_in_section, parser);
+	ok = zero_reader_map(reader, zero_reader_quote(key->text).text, read_key, parser);
 	parser->section = 0;
 	return ok;
-}
-
-static bool read_sections(struct zero_reader *reader, const struct zero_key *key, void *context)
-{
-	static const char *const names[SECTION_KINDS] = {
-		[SECTION_GPUS] = "gpus",         [SECTION_PARTITIONS] = "partitions",
-		[SECTION_ACCOUNTS] = "accounts", [SECTION_QOS] = "qos",
-		[SECTION_NODES] = "nodes",
-	};
-	struct zero_config_parser *parser = context;
-
-	for (int kind = SECTION_GPUS; kind < SECTION_KINDS; kind++) {
-		if (strcmp(key->text, names[kind]) == 0)
-			parser->kind = (enum section_kind)kind;
-	}
-	return zero_reader_map(reader, key->text, read_section, parser);
 }
 
 static bool read_yaml(struct zero_config *config, const char *text, size_t length, char *why,
@@ -259,9 +226,9 @@ static bool read_yaml(struct zero_config *config, const char *text, size_t lengt
 		return false;
 	if (!add_section(config, SECTION_TOP, NULL))
 		zero_reader_no_memory(&reader);
-	else if (zero_reader_file(&reader, read_top, &parser))
+	else if (zero_reader_file(&reader, read_key, &parser))
 		ok = parser.has_version
-			     ? zero_statements_check(&reader, config)
+			     ? zero_config_check(config, why, size)
 			     : zero_reader_error(&reader, (struct zero_place){1, 1},
 						 "the key version is missing: add version: 1");
 	zero_reader_clear(&reader);

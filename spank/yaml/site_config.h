@@ -48,9 +48,9 @@ struct zero_where {
 	uint64_t vram_total; /* bytes, to compare a percentage with a size */
 };
 
-/* Collects the values of a user's file, with their lines; other origins are NULL. Returns false
-   without memory. */
-bool zero_config_settings(const struct zero_config *user, struct zero_settings *settings);
+/* Sets the options that are unset, whose origins are NULL, from the file that the option `config` names,
+   if it does. On error, returns false with a sentence in *why. */
+bool zero_config_add_file(struct zero_settings *settings, char *why, size_t size);
 /*
  * Returns the value of `enabled` by the last section that applies and has it; opt-in if none has,
  * or if `config` is NULL. *origin, unless `origin` is NULL, becomes "path:line" or "default" and
@@ -65,17 +65,16 @@ bool zero_config_may_be_enabled(const struct zero_config *config, const struct z
 const char *zero_config_telemetry(const struct zero_config *config);
 
 /*
- * Resolves all options. `site` and `user_file` may be NULL. `user` has the values of flags and
- * environment; its origins are NULL for options that the user did not set. A locked option may be
- * set to the value that it has anyway. All of *resolved is
- * overwritten, each option with its origin ("/etc/slurm/zero.yaml:12", "default", "default, at most
+ * Resolves all options. `site` may be NULL. `user` has the user's values; its origins are NULL for
+ * options that the user did not set. A locked option may be set to the value that it has anyway. All of
+ * *resolved is overwritten, each option with its origin ("/etc/slurm/zero.yaml:12", "default", "default, at most
  * 16M by /etc/slurm/zero.yaml:20"). Returns false if the user's value is not allowed, or if limits
  * contradict each other: *why is then one sentence with the user's flag, its value, the bound, and
  * the line of the bound, and *resolved needs no clearing.
  */
-bool zero_config_resolve(const struct zero_config *site, const struct zero_config *user_file,
-			 const struct zero_settings *user, const struct zero_where *where,
-			 struct zero_settings *resolved, char *why, size_t size);
+bool zero_config_resolve(const struct zero_config *site, const struct zero_settings *user,
+			 const struct zero_where *where, struct zero_settings *resolved, char *why,
+			 size_t size);
 /*
  * Sets an option of *resolved to a number that was computed after zero_config_resolve, such as a
  * threshold that was `auto`, and clamps it to the limits; the origin then names the limit. Returns

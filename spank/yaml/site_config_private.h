@@ -15,13 +15,13 @@ enum statement_kind {
 	STATEMENT_VARIABLE,
 };
 
-/* One value, bound, lock or variable. Line and column are those of its value, from 1. */
+/* One value, bound, lock or variable. */
 struct statement {
 	enum statement_kind kind;
 	enum zero_option_id id;  /* unset for VARIABLE */
 	char *name;              /* VARIABLE only; owned */
 	struct zero_value value; /* unset for LOCK */
-	size_t line, column;
+	size_t line;             /* of its value, from 1 */
 };
 
 /* In ascending precedence. */
@@ -43,7 +43,7 @@ struct section {
 	enum zero_enabled enabled;
 	char *enabled_origin; /* "path:line"; NULL: the section has no key `enabled` */
 	struct statement *statements;
-	size_t count, room;
+	size_t count, capacity;
 };
 
 struct zero_config {
@@ -51,26 +51,27 @@ struct zero_config {
 	enum zero_config_kind kind;
 	char *telemetry;          /* "syslog" or a path; NULL: off */
 	struct section *sections; /* in the order of the file; the first one is TOP */
-	size_t count, room;
+	size_t count, capacity;
 };
 
-/* ---- limits.c -------------------------------------------------------------------------------- */
-
-struct value_text {
-	char text[72];
-};
-/* Formats a value for a message: sizes with K, M, G or T, texts in quotes. */
-struct value_text zero_value_for_message(const struct zero_option *option,
-					 const struct zero_value *value);
+/* ---- config_file.c --------------------------------------------------------------------------- */
 
 /*
- * Sets *order to -1, 0 or 1 as `a` is less than, equal to or greater than `b`. Returns false if the
- * two cannot be compared: one is auto, or they are a percentage and a size and vram_total is 0.
+ * Returns the content of the file `path`, malloc'ed; messages call the file `name`. A trusted file
+ * must be owned by root or by the caller, writable by its owner alone, and readable by all. On
+ * error, returns NULL and sets *why to one sentence.
  */
-bool zero_value_compare(const struct zero_value *a, const struct zero_value *b, uint64_t vram_total,
-			int *order);
+char *zero_config_file_text(const char *path, const char *name, bool trusted, size_t *length,
+			    char *why, size_t size);
 
-/* Returns whether `bound` is a MIN or MAX of that option and the value is beyond it. */
+/* ---- resolve.c ------------------------------------------------------------------------------- */
+
+/* Checks a whole file for statements that contradict each other. On error, returns false with a
+   sentence in *why. */
+bool zero_config_check(const struct zero_config *config, char *why, size_t size);
+
+/* Returns whether `bound` is a MIN or MAX of that option and the value is beyond it. A percentage and a
+   size cannot be compared if vram_total is 0. */
 bool zero_statement_forbids(const struct statement *bound, enum zero_option_id id,
 			    const struct zero_value *value, uint64_t vram_total);
 

@@ -40,16 +40,16 @@ bool zero_reader_no_memory(struct zero_reader *reader)
 	return false;
 }
 
-void *zero_grow(void *array, size_t count, size_t *room, size_t bytes)
+void *zero_grow(void *array, size_t count, size_t *capacity, size_t bytes)
 {
-	size_t more = *room ? 2 * *room : 8;
+	size_t more = *capacity ? 2 * *capacity : 8;
 	void *larger;
 
-	if (count < *room)
+	if (count < *capacity)
 		return array;
 	larger = realloc(array, more * bytes);
 	if (larger)
-		*room = more;
+		*capacity = more;
 	return larger;
 }
 
@@ -91,18 +91,19 @@ static struct zero_place place_of_byte(const unsigned char *text, size_t offset)
 }
 
 /* The parser reads a key that is too long as a value, and its error names what follows. */
-static const char *long_key_hint(const struct zero_reader *reader, size_t line)
+static const char *long_key_hint(const struct zero_reader *reader, yaml_mark_t mark)
 {
-	return line == reader->long_line
-		       ? "; a key of more than 1024 characters must be written as "
-			 "'? KEY', and its value as ': VALUE' on the next line"
-		       : "";
-}
+	const unsigned char *at = reader->parser.input.string.start;
+	const unsigned char *end = reader->parser.input.string.end;
 
-static void note_long_text(struct zero_reader *reader, yaml_mark_t start, yaml_mark_t end)
-{
-	if (start.line == end.line && end.index - start.index > KEY_CHARACTERS)
-		reader->long_line = start.line + 1;
+	for (size_t line = 0; at && line < mark.line; line++) {
+		at = memchr(at, '\n', (size_t)(end - at));
+		at += at != NULL;
+	}
+	return !at || end - at <= KEY_CHARACTERS || memchr(at, '\n', KEY_CHARACTERS)
+		       ? ""
+		       : "; a key of more than 1024 characters must be written as "
+			 "'? KEY', and its value as ': VALUE' on the next line";
 }
 
 static bool refuse_syntax(struct zero_reader *reader)
@@ -115,16 +116,14 @@ static bool refuse_syntax(struct zero_reader *reader)
 		return zero_reader_error(
 			reader, place_of_byte(parser->input.string.start, parser->problem_offset),
 			"this is not valid UTF-8 text: %s", parser->problem);
-	if (parser->context) {
-		if (strcmp(parser->context, "while scanning a simple key") == 0)
-			note_long_text(reader, parser->context_mark, parser->problem_mark);
+	if (parser->context)
 		return zero_reader_error(reader, place_of(parser->problem_mark),
 					 "%s, %s that starts in line %zu%s", parser->problem,
 					 parser->context, parser->context_mark.line + 1,
-					 long_key_hint(reader, parser->problem_mark.line + 1));
-	}
-	return zero_reader_error(reader, place_of(parser->problem_mark), "%s",
-				 parser->problem ? parser->problem : "this is not YAML");
+					 long_key_hint(reader, parser->problem_mark));
+	return zero_reader_error(reader, place_of(parser->problem_mark), "%s%s",
+				 parser->problem ? parser->problem : "this is not YAML",
+				 long_key_hint(reader, parser->problem_mark));
 }
 
 /* Aliases could expand a small file to a huge one, and tags could change the type of a value. */
@@ -169,8 +168,6 @@ static bool next_event(struct zero_reader *reader)
 	yaml_event_delete(&reader->event);
 	if (!yaml_parser_parse(&reader->parser, &reader->event))
 		return refuse_syntax(reader);
-	if (reader->event.type == YAML_SCALAR_EVENT)
-		note_long_text(reader, reader->event.start_mark, reader->event.end_mark);
 	return refuse_anchors_and_tags(reader);
 }
 
@@ -209,7 +206,7 @@ const char *zero_reader_scalar(struct zero_reader *reader, const char *what)
 
 struct keys {
 	struct zero_key *keys;
-	size_t count, room;
+	size_t count, capacity;
 };
 
 static void clear_keys(struct keys *keys)
@@ -242,7 +239,7 @@ static const struct zero_key *add_key(struct zero_reader *reader, struct keys *k
 				  ZERO_READER_KEYS);
 		return NULL;
 	}
-	larger = zero_grow(keys->keys, keys->count, &keys->room, sizeof *keys->keys);
+	larger = zero_grow(keys->keys, keys->count, &keys->capacity, sizeof *keys->keys);
 	if (!larger) {
 		zero_reader_no_memory(reader);
 		return NULL;
@@ -298,7 +295,9 @@ bool zero_reader_map(struct zero_reader *reader, const char *what, zero_reader_h
 			reader, zero_reader_place(reader),
 			"%s must be a map with lines such as 'key: value', not %s%s", what,
 			event_name(&reader->event),
-			long_key_hint(reader, zero_reader_place(reader).line));
+			reader->event.type == YAML_SCALAR_EVENT
+				? long_key_hint(reader, reader->event.start_mark)
+				: "");
 	return read_entries(reader, true, each, context);
 }
 

@@ -19,7 +19,6 @@ struct zero_reader {
 	const char *path; /* as messages name it */
 	yaml_parser_t parser;
 	yaml_event_t event; /* the current event: the last one that the parser returned */
-	size_t long_line;   /* the line of a text that is too long for a key; 0 if there is none */
 	char *why;          /* receives the sentence of the first error */
 	size_t size;
 };
@@ -71,6 +70,6 @@ bool zero_reader_file(struct zero_reader *reader, zero_reader_handler each, void
  * Returns an array with space for one more element of `bytes` bytes: the same array, or one of
  * twice the size. Returns NULL without memory; the array is unchanged then.
  */
-void *zero_grow(void *array, size_t count, size_t *room, size_t bytes);
+void *zero_grow(void *array, size_t count, size_t *capacity, size_t bytes);
 
 #endif

@@ -19,14 +19,13 @@ static bool add_statement(struct zero_reader *reader, struct zero_config_parser 
 {
 	struct section *section = &parser->config->sections[parser->section];
 	struct statement *larger =
-		zero_grow(section->statements, section->count, &section->room, sizeof *larger);
+		zero_grow(section->statements, section->count, &section->capacity, sizeof *larger);
 
 	if (!larger) {
 		zero_statement_clear(&statement);
 		return zero_reader_no_memory(reader);
 	}
 	statement.line = place.line;
-	statement.column = place.column;
 	section->statements = larger;
 	section->statements[section->count++] = statement;
 	return true;
@@ -57,7 +56,7 @@ static enum zero_option_id id_of(const struct zero_option *option)
 	return (enum zero_option_id)(option - zero_option_table);
 }
 
-/* Parses the current scalar as a value of the option; messages call it `what`. */
+/* Parses a value of the option; messages call it `what`. */
 static bool read_option(struct zero_reader *reader, const struct zero_option *option,
 			const char *what, struct zero_value *value)
 {
@@ -112,7 +111,6 @@ bool zero_statement_limit(struct zero_reader *reader, const struct zero_key *key
 {
 	struct limit limit = {.option = find_option(reader, key->text, key->place)};
 	const struct zero_option *option = limit.option;
-	int order;
 
 	if (!option)
 		return false;
@@ -127,12 +125,6 @@ bool zero_statement_limit(struct zero_reader *reader, const struct zero_key *key
 	if (!limit.place[0].line && !limit.place[1].line)
 		return zero_reader_error(reader, key->place,
 					 "the limit of %s needs min, max or both", option->name);
-	if (limit.place[0].line && limit.place[1].line &&
-	    zero_value_compare(&limit.bound[0], &limit.bound[1], 0, &order) && order > 0)
-		return zero_reader_error(
-			reader, limit.place[1], "max of %s is %s, which is less than its min, %s",
-			option->name, zero_value_for_message(option, &limit.bound[1]).text,
-			zero_value_for_message(option, &limit.bound[0]).text);
 	for (size_t i = 0; i < 2; i++) {
 		struct statement statement = {.kind = i ? STATEMENT_MAX : STATEMENT_MIN,
 					      .id = id_of(option),
@@ -221,82 +213,4 @@ bool zero_statement_variable(struct zero_reader *reader, const struct zero_key *
 		return zero_reader_no_memory(reader);
 	}
 	return add_statement(reader, parser, zero_reader_place(reader), statement);
-}
-
-/* Checks that a value can satisfy this bound and those of the top level, which always apply. */
-static bool check_bound(struct zero_reader *reader, const struct section *top,
-			const struct statement *statement)
-{
-	const bool is_max = statement->kind == STATEMENT_MAX;
-
-	for (size_t i = 0; i < top->count; i++) {
-		const struct statement *bound = &top->statements[i];
-		const struct zero_option *option = &zero_option_table[statement->id];
-
-		/* a max must not be below the min, nor a min above the max */
-		if (bound->kind != (is_max ? STATEMENT_MIN : STATEMENT_MAX) ||
-		    !zero_statement_forbids(bound, statement->id, &statement->value, 0))
-			continue;
-		return zero_reader_error(
-			reader, (struct zero_place){statement->line, statement->column},
-			"%s of %s is %s, which is %s than the %s of line %zu, %s, which applies "
-			"here too",
-			is_max ? "max" : "min", option->name,
-			zero_value_for_message(option, &statement->value).text,
-			is_max ? "less" : "more", is_max ? "min" : "max", bound->line,
-			zero_value_for_message(option, &bound->value).text);
-	}
-	return true;
-}
-
-/* A default beyond a limit of a third section is no error: it is clamped to that limit. */
-static bool check_default(struct zero_reader *reader, const struct section *limits,
-			  const struct statement *statement)
-{
-	for (size_t i = 0; i < limits->count; i++) {
-		const struct statement *bound = &limits->statements[i];
-		const struct zero_option *option = &zero_option_table[statement->id];
-
-		if (!zero_statement_forbids(bound, statement->id, &statement->value, 0))
-			continue;
-		return zero_reader_error(reader,
-					 (struct zero_place){statement->line, statement->column},
-					 "%s: %s is %s than %s, the %s of line %zu", option->name,
-					 zero_value_for_message(option, &statement->value).text,
-					 bound->kind == STATEMENT_MAX ? "more" : "less",
-					 zero_value_for_message(option, &bound->value).text,
-					 bound->kind == STATEMENT_MAX ? "max" : "min", bound->line);
-	}
-	return true;
-}
-
-static bool check_statement(struct zero_reader *reader, const struct section *top,
-			    const struct section *section, const struct statement *statement)
-{
-	switch (statement->kind) {
-	case STATEMENT_DEFAULT:
-		return check_default(reader, section, statement) &&
-		       check_default(reader, top, statement);
-	case STATEMENT_MIN:
-	case STATEMENT_MAX:
-		return check_bound(reader, top, statement);
-	case STATEMENT_LOCK:
-	case STATEMENT_VARIABLE:
-		break;
-	}
-	return true;
-}
-
-bool zero_statements_check(struct zero_reader *reader, const struct zero_config *config)
-{
-	for (size_t s = 0; s < config->count; s++) {
-		const struct section *section = &config->sections[s];
-
-		for (size_t i = 0; i < section->count; i++) {
-			if (!check_statement(reader, &config->sections[0], section,
-					     &section->statements[i]))
-				return false;
-		}
-	}
-	return true;
 }

@@ -10,7 +10,7 @@
 struct zero_config_parser {
 	struct zero_config *config;
 	size_t section;         /* the section that statements are added to */
-	enum section_kind kind; /* the kind of the enclosing map of sections */
+	enum section_kind kind; /* of the enclosing map of sections; TOP outside of them */
 	size_t variables;       /* how many there are in all sections */
 	bool has_version;
 };
@@ -21,9 +21,6 @@ bool zero_statement_default(struct zero_reader *reader, const struct zero_key *k
 bool zero_statement_limit(struct zero_reader *reader, const struct zero_key *key, void *context);
 bool zero_statement_variable(struct zero_reader *reader, const struct zero_key *key, void *context);
 bool zero_statement_lock(struct zero_reader *reader, const struct zero_key *key, void *context);
-
-/* Checks a whole file, once it is read, for statements that contradict each other. */
-bool zero_statements_check(struct zero_reader *reader, const struct zero_config *config);
 
 void zero_statement_clear(struct statement *statement);
 

@@ -29,24 +29,44 @@ static void open_place(struct place *place)
 	snprintf(place->path, sizeof(place->path), "/proc/self/fd/%d", place->file);
 }
 
-static struct zero_config *read_config(const char *text, size_t length, enum zero_config_kind kind)
+static void write_place(struct place *place, const char *text, size_t length)
 {
-	static struct place places[2];
-	struct place *place = &places[kind];
-	struct zero_config *config;
-	char *why = fuzz_why(WHY);
-
 	if (!place->path[0])
 		open_place(place);
 	must(!ftruncate(place->file, 0) && pwrite(place->file, text, length, 0) == (ssize_t)length,
 	     "the file is not written");
-	config = zero_config_read(place->path, kind, why, WHY);
+}
+
+static struct zero_config *read_site(const char *text, size_t length)
+{
+	static struct place place;
+	struct zero_config *config;
+	char *why = fuzz_why(WHY);
+
+	write_place(&place, text, length);
+	config = zero_config_read(place.path, ZERO_CONFIG_SITE, why, WHY);
 	if (!config) {
 		fuzz_sentence(why, WHY);
-		must(strncmp(why, place->path, strlen(place->path)) == 0, "no path: %s", why);
+		must(strncmp(why, place.path, strlen(place.path)) == 0, "no path: %s", why);
 	}
 	free(why);
 	return config;
+}
+
+/* Adds the options of the user's file. */
+static void add_file(const char *text, size_t length, struct zero_settings *user_options)
+{
+	static struct place place;
+	char *why = fuzz_why(WHY);
+
+	write_place(&place, text, length);
+	must(zero_settings_set(user_options, ZERO_OPT_CONFIG, place.path, "--flag", why, WHY), "%s",
+	     why);
+	if (!zero_config_add_file(user_options, why, WHY)) {
+		fuzz_sentence(why, WHY);
+		must(strncmp(why, place.path, strlen(place.path)) == 0, "no path: %s", why);
+	}
+	free(why);
 }
 
 static bool applies(const struct section *section, const struct zero_where *where)
@@ -78,7 +98,8 @@ static void check_limits(const struct zero_config *site, const struct zero_where
 
 			must(!zero_statement_forbids(statement, id, &resolved->value[id],
 						     where->vram_total),
-			     "%s is beyond line %zu", zero_option_table[id].name, statement->line);
+			     "%s is beyond line %zu", zero_option_table[id].name,
+			     statement->line);
 		}
 	}
 }
@@ -121,14 +142,14 @@ static bool check_variable(void *context, const char *name, const char *value)
 	return true;
 }
 
-static void resolve(const struct zero_config *site, const struct zero_config *user,
-		    const struct zero_settings *user_options, const struct zero_where *where)
+static void resolve(const struct zero_config *site, const struct zero_settings *user_options,
+		    const struct zero_where *where)
 {
 	struct zero_settings resolved;
 	struct names names = {.count = 0};
 	char *why = fuzz_why(WHY);
 
-	if (zero_config_resolve(site, user, user_options, where, &resolved, why, WHY)) {
+	if (zero_config_resolve(site, user_options, where, &resolved, why, WHY)) {
 		check_limits(site, where, &resolved);
 		check_round_trip(&resolved);
 		zero_settings_clear(&resolved);
@@ -172,7 +193,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	     *user_text = fuzz_part(&fuzz, &user_length);
 	char *node = fuzz_text(&fuzz), *partition = fuzz_text(&fuzz), *gpu = fuzz_text(&fuzz);
 	char *words = fuzz_text(&fuzz);
-	struct zero_config *site = NULL, *user = NULL;
+	struct zero_config *site = NULL;
 	struct zero_settings user_options = {.origin = {NULL}};
 	/* one name for all three, which are compared alike */
 	struct zero_where where = {.node = node,
@@ -183,15 +204,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	where.vram_total = size ? (uint64_t)(data[size - 1] & 3) << 36 : 0;
 	if (site_text)
-		site = read_config(site_text, site_length, ZERO_CONFIG_SITE);
-	if (user_text)
-		user = read_config(user_text, user_length, ZERO_CONFIG_USER);
+		site = read_site(site_text, site_length);
 	set_options(&user_options, words);
-	if (site || user)
-		resolve(site, user, &user_options, &where);
+	if (user_text)
+		add_file(user_text, user_length, &user_options);
+	if (site || user_text)
+		resolve(site, &user_options, &where);
 	zero_settings_clear(&user_options);
 	zero_config_free(site);
-	zero_config_free(user);
 	free(site_text);
 	free(user_text);
 	free(node);

@@ -20,10 +20,10 @@ fuzz_control = \
 	lib/net/net.c \
 	lib/net/thread.c
 FUZZ_LIST = \
-	'budget spank/gpu/memory_budget.c spank/gpu/visible_gpus.c $(fuzz_options)' \
+	'budget spank/gpu/memory_budget.c $(fuzz_options)' \
 	'control $(fuzz_control)' \
 	'hostlist spank/yaml/hostlist.c $(fuzz_options)' \
-	'nvml spank/gpu/memory_budget.c spank/gpu/task_gpus.c spank/gpu/visible_gpus.c $(DL_LIBS)' \
+	'nvml spank/gpu/memory_budget.c spank/gpu/task_gpus.c $(DL_LIBS)' \
 	'options $(fuzz_options)'
 if HAVE_YAML
 FUZZ_TARGETS += tests/fuzz/config
@@ -67,7 +67,6 @@ tests_fuzz_manifest_CFLAGS = $(OUTER_CFLAGS) $(JANSSON_CFLAGS) $(XXHASH_CFLAGS)
 tests_fuzz_manifest_LDADD = $(JANSSON_LIBS) -lm
 
 tests_fuzz_nvml_SOURCES = tests/fuzz/nvml.c spank/gpu/memory_budget.c spank/gpu/task_gpus.c \
-	spank/gpu/visible_gpus.c \
 	$(fuzz_sources)
 tests_fuzz_nvml_CFLAGS = $(OUTER_CFLAGS)
 tests_fuzz_nvml_LDADD = $(DL_LIBS)

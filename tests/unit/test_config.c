@@ -74,18 +74,20 @@ START_TEST(limits_are_of_numbers)
 		{"version: 1\nlimits:\n  stage: {max: []}\n",
 		 ":3:16: max of stage must be a single value, not a list"},
 		{"version: 1\nlimits:\n  stream_chunk: {min: 2G, max: 512M}\n",
-		 ":3:32: max of stream_chunk is 512M, which is less than its min, 2G"},
+		 ":3: stream_chunk must be at least 2G here, but at most 512M by line 3: no value "
+		 "satisfies both"},
 		{"version: 1\nlimits:\n  vram_reserve:\n    max: 5%\n    min: 6%\n",
-		 ":4:10: max of vram_reserve is 5%, which is less than its min, 6%"},
+		 ":5: vram_reserve must be at least 6% here, but at most 5% by line 4: no value "
+		 "satisfies both"},
 		{"version: 1\nlimits:\n  stage: {min: 1}\n  stage: {max: 2}\n",
 		 ":4:3: 'stage' appears twice: line 3 has it too"},
 		/* limits of the same section, and of the top level */
 		{"version: 1\ndefaults: {bucket: 2G}\nlimits: {bucket: {max: 1G}}\n",
-		 ":2:20: bucket: 2G is more than 1G, the max of line 3"},
+		 ":2: bucket: 2G is more than 1G, the max of line 3"},
 		{"version: 1\nlimits: {stage: {min: 2}}\nnodes:\n  n1: {defaults: {stage: 1}}\n",
-		 ":4:26: stage: 1 is less than 2, the min of line 2"},
+		 ":4: stage: 1 is less than 2, the min of line 2"},
 		{"version: 1\nnodes:\n  n1: {defaults: {stage: 1}, limits: {stage: {min: 2}}}\n",
-		 ":3:26: stage: 1 is less than 2, the min of line 3"},
+		 ":3: stage: 1 is less than 2, the min of line 3"},
 	};
 
 	check_refusals(refusals, COUNT_OF(refusals));
@@ -119,21 +121,21 @@ START_TEST(limits_leave_a_value)
 	static const struct refusal refusals[] = {
 		{"limits: {stream_chunk: {min: 64M}}\n@:\n  x: {limits: {stream_chunk: {max: "
 		 "1M}}}\n",
-		 ":4:36: max of stream_chunk is 1M, which is less than the min of line 2, 64M, "
-		 "which applies here too"},
+		 ":2: stream_chunk must be at least 64M here, but at most 1M by line 4: no value "
+		 "satisfies both"},
 		{"@:\n  x:\n    limits:\n      stage:\n        min: 2\nlimits: {stage: {max: "
 		 "1}}\n",
-		 ":6:14: min of stage is 2, which is more than the max of line 7, 1, which applies "
-		 "here too"},
+		 ":6: stage must be at least 2 here, but at most 1 by line 7: no value satisfies "
+		 "both"},
 		{"limits: {vram_reserve: {min: 1%, max: 5%}}\n@:\n  x: {limits: {vram_reserve: "
 		 "{max: 3%}}}\n  y: {limits: {vram_reserve: {min: 6%}}}\n",
-		 ":5:36: min of vram_reserve is 6%, which is more than the max of line 2, 5%, "
-		 "which applies here too"},
+		 ":5: vram_reserve must be at least 6% here, but at most 5% by line 2: no value "
+		 "satisfies both"},
 		/* the default is beyond that limit too */
 		{"limits: {bucket: {max: 1G}}\n@:\n  x: {limits: {bucket: {min: 2G, max: 3G}}, "
 		 "defaults: {bucket: 2G}}\n",
-		 ":4:30: min of bucket is 2G, which is more than the max of line 2, 1G, which "
-		 "applies here too"},
+		 ":4: bucket must be at least 2G here, but at most 1G by line 2: no value "
+		 "satisfies both"},
 	};
 
 	for (size_t i = 0; i < COUNT_OF(refusals); i++) {

@@ -86,33 +86,14 @@ START_TEST(malformed_lists_are_refused)
 					   "at most 18 digits, such as 1-16"},
 		{"n[1,5-3]", "the range '5-3' is descending"},
 	};
-	char host[16];
-
 	for (size_t i = 0; i < COUNT_OF(cases); i++) {
 		char why[WHY] = "";
 
 		ck_assert_msg(!zero_hostlist_check(cases[i][0], why, sizeof why), "'%s'",
 			      cases[i][0]);
 		ck_assert_str_eq(why, cases[i][1]);
-		ck_assert(!zero_hostlist_at(cases[i][0], 0, host, sizeof host));
 		zero_hostlist_has(cases[i][0], "n1");
 	}
-}
-END_TEST
-
-START_TEST(the_first_host)
-{
-	char host[8];
-
-	ck_assert(zero_hostlist_at("n[01-16,3]x,b", 0, host, sizeof host));
-	ck_assert_str_eq(host, "n01x");
-	ck_assert(zero_hostlist_at("r[2-3]c[7,9]", 0, host, sizeof host));
-	ck_assert_str_eq(host, "r2c7");
-	ck_assert(zero_hostlist_at("abcdefg", 0, host, sizeof host));
-	ck_assert_str_eq(host, "abcdefg");
-	ck_assert(!zero_hostlist_at("abcdefgh", 0, host, sizeof host));
-	ck_assert(!zero_hostlist_at("abcde[100]", 0, host, sizeof host));
-	ck_assert(!zero_hostlist_at("a", 0, host, 0));
 }
 END_TEST
 
@@ -223,7 +204,7 @@ START_TEST(random_lists_match_their_expansion)
 
 	for (int round = 0; round < 400; round++) {
 		size_t names = next_random(&state) % 2 + 1;
-		char list[512] = "", host[64], nth[64];
+		char list[512] = "", host[64];
 
 		host_count = 0;
 		for (size_t i = 0; i < names; i++) {
@@ -231,12 +212,6 @@ START_TEST(random_lists_match_their_expansion)
 				strcat(list, ",");
 			add_name(&state, list);
 		}
-		for (size_t h = 0; h < host_count; h++) {
-			ck_assert_msg(zero_hostlist_at(list, h, nth, sizeof nth), "%s, %zu", list,
-				      h);
-			ck_assert_str_eq(nth, hosts[h]);
-		}
-		ck_assert(!zero_hostlist_at(list, host_count, nth, sizeof nth));
 		for (size_t i = 0; i < host_count; i += 1 + host_count / 100) {
 			size_t at = next_random(&state) % strlen(hosts[i]);
 
@@ -262,7 +237,6 @@ int main(void)
 
 	tcase_add_test(tests, names_and_ranges);
 	tcase_add_test(tests, malformed_lists_are_refused);
-	tcase_add_test(tests, the_first_host);
 	tcase_add_test(tests, many_brackets_take_linear_time);
 	tcase_add_test(tests, names_that_are_too_long);
 	tcase_add_test(tests, random_lists_match_their_expansion);

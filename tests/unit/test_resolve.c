@@ -5,7 +5,7 @@ static const uint64_t MB = 1 << 20, GB = 1 << 30;
 
 /* What is resolved, and everything that it is resolved from. */
 struct scene {
-	struct zero_config *site, *user_file;
+	struct zero_config *site;
 	struct zero_settings user, resolved;
 	struct zero_where where;
 	char why[WHY];
@@ -21,6 +21,15 @@ static void set_user(struct scene *scene, enum zero_option_id id, const char *te
 		      why);
 }
 
+static void add_file(struct scene *scene, const char *text)
+{
+	char why[WHY] = "";
+
+	write_bytes(user_path, text, strlen(text));
+	set_user(scene, ZERO_OPT_CONFIG, user_path, "--zero-config");
+	ck_assert_msg(zero_config_add_file(&scene->user, why, sizeof why), "%s", why);
+}
+
 static void resolve(struct scene *scene)
 {
 	if (scene->ok)
@@ -28,8 +37,8 @@ static void resolve(struct scene *scene)
 	/* all of it must be overwritten */
 	memset(&scene->resolved, 0xa5, sizeof scene->resolved);
 	scene->why[0] = '\0';
-	scene->ok = zero_config_resolve(scene->site, scene->user_file, &scene->user, &scene->where,
-					&scene->resolved, scene->why, sizeof scene->why);
+	scene->ok = zero_config_resolve(scene->site, &scene->user, &scene->where, &scene->resolved,
+					scene->why, sizeof scene->why);
 }
 
 static void free_scene(struct scene *scene)
@@ -38,7 +47,6 @@ static void free_scene(struct scene *scene)
 		zero_settings_clear(&scene->resolved);
 	zero_settings_clear(&scene->user);
 	zero_config_free(scene->site);
-	zero_config_free(scene->user_file);
 }
 
 /* In the expected origins and sentences, $S and $U stand for the paths of the files. */
@@ -112,8 +120,7 @@ START_TEST(each_layer_overrides_the_one_below)
 	resolves_to(&scene, ZERO_OPT_STAGE, "3", "$S:10");
 	scene.where.node = "n1";
 	resolves_to(&scene, ZERO_OPT_STAGE, "0", "$S:3");
-	scene.user_file =
-		accepted(ZERO_CONFIG_USER, "version: 1\ndefaults:\n stage: 1\n report: ''\n");
+	add_file(&scene, "version: 1\ndefaults:\n stage: 1\n report: ''\n");
 	resolves_to(&scene, ZERO_OPT_STAGE, "1", "$U:3");
 	resolves_to(&scene, ZERO_OPT_REPORT, "", "$U:4");
 	set_user(&scene, ZERO_OPT_STAGE, "2", "ZERO_STAGE");
@@ -186,7 +193,7 @@ START_TEST(limits_refuse_users_and_clamp_defaults)
 	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "1M", "ZERO_STREAM_CHUNK");
 	resolves_to(&scene, ZERO_OPT_STREAM_CHUNK, "1048576", "ZERO_STREAM_CHUNK");
 	/* a wider limit of higher precedence does not widen it */
-	scene.user_file = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults: {stage: 3}\n");
+	add_file(&scene, "version: 1\ndefaults: {stage: 3}\n");
 	resolve_refused(&scene, "$U:2: 3 is not allowed: stage must be at most 2 by $S:6");
 	/* a value that a flag overrides is not checked */
 	set_user(&scene, ZERO_OPT_STAGE, "1", "--zero-stage");
@@ -217,8 +224,9 @@ START_TEST(the_narrowest_limit_counts)
 	set_user(&scene, ZERO_OPT_STREAM_CHUNK, "3M", "--zero-stream-chunk");
 	resolves_to(&scene, ZERO_OPT_STREAM_CHUNK, "3145728", "--zero-stream-chunk");
 	scene.where.node = "n2";
-	resolve_refused(&scene, "$S:6: bucket must be at least 2G here, but at most 1G by $S:3: no "
-				"value satisfies both");
+	resolve_refused(&scene,
+			"$S:6: bucket must be at least 2G here, but at most 1G by line 3: no "
+			"value satisfies both");
 	free_scene(&scene);
 }
 END_TEST
@@ -242,7 +250,7 @@ START_TEST(percentages_need_the_total)
 	resolves_to(&scene, ZERO_OPT_VRAM_RESERVE, "4294967296", "$S:3, at least 4G by $S:2");
 	scene.where.vram_total = 16 * GB;
 	resolve_refused(&scene,
-			"$S:2: vram_reserve must be at least 4G here, but at most 20% by $S:5: "
+			"$S:2: vram_reserve must be at least 4G here, but at most 20% by line 5: "
 			"no value satisfies both");
 	/* percentages alone need no total; a size is checked against them once there is one */
 	scene.where = (struct zero_where){.node = "n2"};
@@ -309,11 +317,11 @@ START_TEST(locks_bind_users)
 				"most 2 by $S:4) by $S:8");
 	scene.where.node = "n2";
 	resolves_to(&scene, ZERO_OPT_STAGE, "1", "ZERO_STAGE");
-	scene.user_file = accepted(ZERO_CONFIG_USER, "version: 1\ndefaults:\n  report: /x\n");
+	add_file(&scene, "version: 1\ndefaults:\n  report: /x\n");
 	resolves_to(&scene, ZERO_OPT_REPORT, "/x", "$U:3");
 	scene.where.node = "n1";
 	zero_settings_clear(&scene.user);
-	scene.user = (struct zero_settings){0};
+	add_file(&scene, "version: 1\ndefaults:\n  report: /x\n");
 	resolve_refused(&scene,
 			"$U:3: '/x' is not allowed: report is locked at '/r' ($S:10) by $S:9");
 	free_scene(&scene);
@@ -356,7 +364,7 @@ START_TEST(what_was_auto_is_clamped_later)
 			     "nodes: {n1: {limits: {stream_threshold: {max: 64M}}}}\n");
 	resolve_refused(&scene,
 			"$S:2: stream_threshold must be at least 1G here, but at most 64M by "
-			"$S:3: no value satisfies both");
+			"line 3: no value satisfies both");
 	free_scene(&scene);
 }
 END_TEST
