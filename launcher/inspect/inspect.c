@@ -103,8 +103,9 @@ static void print_manifest(const struct inspection *in)
 
 	print_in_line(in->out, in->folder, 0);
 	fprintf(in->out, "\n  step        %" PRIu64 "\n", m->step);
-	fprintf(in->out, "  ranks       %d, stage %d, allgather=%s, bucket ", m->world, m->stage,
-		m->allgather);
+	fprintf(in->out, "  ranks       %d, stage %d, allgather=", m->world, m->stage);
+	print_in_line(in->out, m->allgather, 0);
+	fputs(", bucket ", in->out);
 	print_bytes(in->out, m->bucket);
 	if (m->team_count)
 		fprintf(in->out, ", %zu teams", m->team_count);

@@ -13,7 +13,6 @@ files_sources = \
 	lib/files/json_reader.h \
 	lib/files/manifest.h \
 	lib/files/manifest_check.c \
-	lib/files/manifest_members.c \
 	lib/files/manifest_read.c \
 	lib/files/manifest_write.c \
 	lib/files/open_model.c \

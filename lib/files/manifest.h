@@ -32,21 +32,6 @@ void files_checksum_blocks(const void *data, size_t bytes, uint64_t *checksums);
 void files_checksum_blocks_avx2(const void *data, size_t bytes, uint64_t *checksums);
 uint64_t files_checksum(const void *data, size_t bytes);
 
-/* ---- manifest_members.c: each member's type and range ---------------------------------------- */
-
-/* Whether a manifest has a member of this name beside its three arrays. */
-bool manifest_is_job_member(const char *name);
-/* Reads those members. "world" must be the number of files. */
-zero_status manifest_read_job(const char *path, const json_t *json, size_t file_count,
-			      struct zero_manifest *manifest);
-/* Read item `i` of an array. After an error, manifest_free frees what they have filled in. */
-zero_status manifest_read_team(const char *path, size_t i, const json_t *json,
-			       struct zero_manifest_team *team);
-zero_status manifest_read_tensor(const char *path, size_t i, const json_t *json,
-				 struct zero_manifest_tensor *tensor);
-zero_status manifest_read_file(const char *path, size_t i, const json_t *json,
-			       struct zero_manifest_file *file);
-
 /* ---- manifest_check.c: whether the members agree with each other ----------------------------- */
 
 zero_status manifest_check(const char *path, const struct zero_manifest *manifest);

@@ -7,65 +7,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-struct manifest_writer {
-	FILE *out;
-	const char *not_utf8; /* a text that JSON cannot hold; NULL: none */
-	bool no_memory;
-};
-
-static void write_text(struct manifest_writer *to, const char *text)
-{
-	json_t *json = json_string(text);
-	char *quoted = json ? json_dumps(json, JSON_ENCODE_ANY) : NULL;
-
-	if (quoted)
-		fputs(quoted, to->out);
-	else if (json || !text)
-		to->no_memory = true;
-	else
-		to->not_utf8 = text;
-	free(quoted);
-	json_decref(json);
-}
-
-static void write_checksum(struct manifest_writer *to, uint64_t sum)
-{
-	fprintf(to->out, "\"%016" PRIx64 "\"", sum);
-}
-
-/* The settings are floats, which nine digits represent exactly. */
-static void write_number(struct manifest_writer *to, const char *name, double value)
-{
-	if (isfinite(value))
-		fprintf(to->out, "\"%s\": %.9g", name, value);
-	else
-		fprintf(to->out, "\"%s\": null", name);
-}
-
-static void write_adamw(struct manifest_writer *to, const struct zero_manifest *m)
-{
-	const struct {
-		const char *name;
-		double value;
-	} settings[] = {{"lr", m->lr},
-			{"beta1", m->beta1},
-			{"beta2", m->beta2},
-			{"eps", m->eps},
-			{"weight_decay", m->weight_decay},
-			{"clip", m->clip}};
-
-	if (!m->has_adamw) {
-		fputs("null", to->out);
-		return;
-	}
-	for (size_t i = 0; i < sizeof(settings) / sizeof(*settings); i++) {
-		fputs(i ? ", " : "{", to->out);
-		write_number(to, settings[i].name, settings[i].value);
-	}
-	fputs("}", to->out);
-}
 
 /* Whether it has nothing that libraries of version 1 do not know. */
 static bool is_plain(const struct zero_manifest *m)
@@ -76,161 +17,163 @@ static bool is_plain(const struct zero_manifest *m)
 	return !m->masters;
 }
 
-static void write_job(struct manifest_writer *to, const struct zero_manifest *m)
+/* The settings are floats, which nine digits represent exactly. */
+static zero_status write_value(FILE *out, const json_t *json)
 {
-	FILE *out = to->out;
+	return json && !json_dumpf(json, out, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9))
+		       ? ZERO_OK
+		       : files_core()->fail(ZERO_E_MEMORY, "no memory for a checkpoint's manifest");
+}
 
-	fprintf(out, "{\n\"format\": \"%s\",\n\"version\": %d,\n\"library\": ", MANIFEST_FORMAT,
-		is_plain(m) ? MANIFEST_VERSION_PLAIN : MANIFEST_VERSION);
-	write_text(to, m->library);
-	fprintf(out, ",\n\"step\": %" PRIu64 ",\n\"world\": %d,\n\"stage\": %d", m->step, m->world,
-		m->stage);
-	fputs(",\n\"allgather\": ", out);
-	write_text(to, m->allgather);
-	fprintf(out, ",\n\"bucket\": %" PRIu64 ",\n\"adamw\": ", m->bucket);
-	write_adamw(to, m);
-	fprintf(out, ",\n\"states\": %s", m->states ? "true" : "false");
-	if (m->masters)
-		fputs(",\n\"masters\": true", out);
-	fprintf(out, ",\n\"checksum\": \"%s\",\n\"block\": %d,\n\"user\": ", MANIFEST_CHECKSUM,
-		ZERO_CHECKSUM_BLOCK);
-	if (m->has_user) {
-		fprintf(out, "{\"bytes\": %" PRIu64 ", \"checksum\": ", m->user_bytes);
-		write_checksum(to, m->user_checksum);
-		fputs("}", out);
-	} else {
-		fputs("null", out);
+static json_t *make_checksum(uint64_t sum)
+{
+	char text[MANIFEST_CHECKSUM_DIGITS + 1];
+
+	snprintf(text, sizeof(text), "%016" PRIx64, sum);
+	return json_string(text);
+}
+
+static json_t *make_number(double value)
+{
+	return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *make_job(const struct zero_manifest *m)
+{
+	json_t *adamw = json_null(), *user = json_null();
+
+	if (m->has_adamw)
+		adamw = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "lr", make_number(m->lr),
+				  "beta1", make_number(m->beta1), "beta2", make_number(m->beta2),
+				  "eps", make_number(m->eps), "weight_decay",
+				  make_number(m->weight_decay), "clip", make_number(m->clip));
+	if (m->has_user)
+		user = json_pack("{s:I, s:o}", "bytes", (json_int_t)m->user_bytes, "checksum",
+				 make_checksum(m->user_checksum));
+	return json_pack(
+		"{s:s, s:i, s:s, s:I, s:i, s:i, s:s, s:I, s:o, s:b, s:o*, s:s, s:i, s:o}", "format",
+		MANIFEST_FORMAT, "version", is_plain(m) ? MANIFEST_VERSION_PLAIN : MANIFEST_VERSION,
+		"library", m->library, "step", (json_int_t)m->step, "world", m->world, "stage",
+		m->stage, "allgather", m->allgather, "bucket", (json_int_t)m->bucket, "adamw",
+		adamw, "states", m->states, "masters", m->masters ? json_true() : NULL, "checksum",
+		MANIFEST_CHECKSUM, "block", ZERO_CHECKSUM_BLOCK, "user", user);
+}
+
+static zero_status write_job(FILE *out, const struct zero_manifest *m)
+{
+	json_t *json = make_job(m), *value;
+	zero_status status = ZERO_OK;
+	const char *key;
+
+	if (!json)
+		return write_value(out, NULL);
+	json_object_foreach(json, key, value)
+	{
+		fprintf(out, "%s\n\"%s\": ", ftell(out) ? "," : "{", key);
+		status = status ? status : write_value(out, value);
 	}
+	json_decref(json);
+	return status;
 }
 
-static void write_teams(struct manifest_writer *to, const struct zero_manifest *m)
+/* ---- items of arrays ------------------------------------------------------------------------- */
+
+static json_t *make_team(const struct zero_manifest *m, size_t t)
 {
-	fputs(",\n\"teams\": [", to->out);
-	for (size_t t = 0; t < m->team_count; t++) {
-		fputs(t ? ",\n[" : "\n[", to->out);
-		for (int i = 0; i < m->teams[t].count; i++)
-			fprintf(to->out, "%s%d", i ? "," : "", m->teams[t].ranks[i]);
-		fputs("]", to->out);
-	}
-	fputs("]", to->out);
+	json_t *ranks = json_array();
+
+	for (int i = 0; i < m->teams[t].count; i++)
+		json_array_append_new(ranks, json_integer(m->teams[t].ranks[i]));
+	return ranks;
 }
 
-static void write_states(struct manifest_writer *to, const struct zero_manifest_tensor *tensor)
+static json_t *make_state(const struct zero_manifest_state *state)
 {
-	FILE *out = to->out;
-
-	fputs(", \"named_states\": [", out);
-	for (size_t i = 0; i < tensor->state_count; i++) {
-		const struct zero_manifest_state *state = &tensor->states[i];
-
-		fputs(i ? ", {\"name\": " : "{\"name\": ", out);
-		write_text(to, state->name);
-		fprintf(out, ", \"dtype\": \"%s\", \"block\": ",
-			safetensors_dtype_name(state->dtype, NULL));
-		if (state->block == ZERO_BLOCK_WHOLE)
-			fputs("null}", out);
-		else
-			fprintf(out, "%" PRIu64 "}", state->block);
-	}
-	fputs("]", out);
+	return json_pack("{s:s, s:s, s:o}", "name", state->name, "dtype",
+			 safetensors_dtype_name(state->dtype, NULL), "block",
+			 state->block == ZERO_BLOCK_WHOLE ? json_null()
+							  : json_integer((json_int_t)state->block));
 }
 
-static void write_tensor(struct manifest_writer *to, const struct zero_manifest_tensor *tensor)
+static json_t *make_tensor(const struct zero_manifest *m, size_t i)
 {
-	FILE *out = to->out;
+	const struct zero_manifest_tensor *tensor = &m->tensors[i];
+	json_t *shape = json_array(), *states = json_array(), *json = NULL;
 
-	fputs("{\"name\": ", out);
-	write_text(to, tensor->name);
-	fputs(", \"group\": ", out);
-	write_text(to, tensor->group);
-	fprintf(out, ", \"dtype\": \"%s\", \"shape\": [",
-		safetensors_dtype_name(tensor->dtype, NULL));
-	for (int i = 0; i < tensor->ndim; i++)
-		fprintf(out, "%s%zu", i ? "," : "", tensor->shape[i]);
-	fprintf(out, "], \"trainable\": %s, \"team\": ", tensor->trainable ? "true" : "false");
-	if (tensor->team < 0)
-		fputs("null", out);
-	else
-		fprintf(out, "%d", tensor->team);
-	fprintf(out, ", \"first\": %" PRIu64 ", \"shard\": %" PRIu64, tensor->first, tensor->shard);
-	if (tensor->has_steps)
-		fprintf(out, ", \"steps\": %" PRIu64, tensor->steps);
-	if (tensor->state_count)
-		write_states(to, tensor);
-	fputs("}", out);
+	for (int d = 0; d < tensor->ndim; d++)
+		json_array_append_new(shape, json_integer((json_int_t)tensor->shape[d]));
+	for (size_t s = 0; s < tensor->state_count; s++)
+		json_array_append_new(states, make_state(&tensor->states[s]));
+	if (json_array_size(shape) == (size_t)tensor->ndim &&
+	    json_array_size(states) == tensor->state_count)
+		json = json_pack("{s:s, s:s, s:s, s:O, s:b, s:o, s:I, s:I, s:o*, s:O*}", "name",
+				 tensor->name, "group", tensor->group, "dtype",
+				 safetensors_dtype_name(tensor->dtype, NULL), "shape", shape,
+				 "trainable", tensor->trainable, "team",
+				 tensor->team < 0 ? json_null() : json_integer(tensor->team),
+				 "first", (json_int_t)tensor->first, "shard",
+				 (json_int_t)tensor->shard, "steps",
+				 tensor->has_steps ? json_integer((json_int_t)tensor->steps) : NULL,
+				 "named_states", tensor->state_count ? states : NULL);
+	json_decref(shape);
+	json_decref(states);
+	return json;
 }
 
-static void write_file(struct manifest_writer *to, const struct zero_manifest_file *file)
+static json_t *make_file(const struct zero_manifest *m, size_t i)
 {
-	fputs("{\"name\": ", to->out);
-	write_text(to, file->name);
-	fprintf(to->out, ", \"bytes\": %" PRIu64 ", \"header\": ", file->bytes);
-	write_checksum(to, file->header);
-	fputs(", \"checksums\": ", to->out);
-	write_checksum(to, file->checksums);
-	fputs("}", to->out);
+	const struct zero_manifest_file *file = &m->files[i];
+
+	return json_pack("{s:s, s:I, s:o, s:o}", "name", file->name, "bytes",
+			 (json_int_t)file->bytes, "header", make_checksum(file->header),
+			 "checksums", make_checksum(file->checksums));
 }
 
-static zero_status check_types(const struct zero_manifest *m)
+static zero_status write_array(FILE *out, const char *name, const struct zero_manifest *m,
+			       size_t count, json_t *(*make)(const struct zero_manifest *, size_t))
 {
-	for (size_t i = 0; i < m->tensor_count; i++)
-		if (!safetensors_dtype_name(m->tensors[i].dtype, NULL))
+	zero_status status = ZERO_OK;
+
+	fprintf(out, ",\n\"%s\": [", name);
+	for (size_t i = 0; !status && i < count; i++) {
+		json_t *json = make(m, i);
+
+		if (!json)
 			return files_core()->fail(
 				ZERO_E_INVALID,
-				"tensor \"%s\" has %d for its type, which is not a storage type",
-				files_printable(m->tensors[i].name).text, (int)m->tensors[i].dtype);
-	return ZERO_OK;
-}
-
-static void write_all(struct manifest_writer *to, const struct zero_manifest *m)
-{
-	write_job(to, m);
-	write_teams(to, m);
-	fputs(",\n\"tensors\": [", to->out);
-	for (size_t i = 0; i < m->tensor_count; i++) {
-		fputs(i ? ",\n" : "\n", to->out);
-		write_tensor(to, &m->tensors[i]);
+				"item %zu of a manifest's \"%s\" cannot be written: a name is not "
+				"valid UTF-8, which JSON requires, or there is no memory",
+				i, name);
+		fputs(i ? ",\n" : "\n", out);
+		status = write_value(out, json);
+		json_decref(json);
 	}
-	fputs("],\n\"files\": [", to->out);
-	for (int i = 0; i < m->world; i++) {
-		fputs(i ? ",\n" : "\n", to->out);
-		write_file(to, &m->files[i]);
-	}
-	fputs("]", to->out);
-}
-
-static zero_status write_seal(struct manifest_writer *to, char **text, size_t *bytes)
-{
-	uint64_t sum;
-
-	/* The stream's buffer may be read from here to the next write. */
-	if (fflush(to->out) != 0)
-		return ZERO_E_MEMORY;
-	sum = files_checksum(*text, *bytes);
-	fprintf(to->out, "%s%016" PRIx64 "%s", MANIFEST_SEAL, sum, MANIFEST_END);
-	return ZERO_OK;
+	fputs("]", out);
+	return status;
 }
 
 zero_status manifest_format(const struct zero_manifest *manifest, char **text, size_t *bytes)
 {
-	struct manifest_writer to = {.out = NULL};
-	zero_status status = check_types(manifest);
+	FILE *out = open_memstream(text, bytes);
+	zero_status status;
 
-	*text = NULL;
-	*bytes = 0;
-	if (status)
-		return status;
-	to.out = open_memstream(text, bytes);
-	if (to.out) {
-		write_all(&to, manifest);
-		status = write_seal(&to, text, bytes);
+	if (!out) {
+		*text = NULL;
+		return write_value(NULL, NULL);
 	}
-	if (!to.out || fclose(to.out) != 0 || status || to.no_memory)
-		status = files_core()->fail(ZERO_E_MEMORY, "no memory for a checkpoint's manifest");
-	else if (to.not_utf8)
-		status = files_core()->fail(
-			ZERO_E_INVALID, "the name \"%s\" is not valid UTF-8, which JSON requires",
-			files_printable(to.not_utf8).text);
+	status = write_job(out, manifest);
+	if (!status)
+		status = write_array(out, "teams", manifest, manifest->team_count, make_team);
+	if (!status)
+		status = write_array(out, "tensors", manifest, manifest->tensor_count, make_tensor);
+	if (!status)
+		status = write_array(out, "files", manifest, (size_t)manifest->world, make_file);
+	/* The stream's buffer may be read after fflush, to the next write. */
+	if (!status && !fflush(out))
+		fprintf(out, "%s%016" PRIx64 "%s", MANIFEST_SEAL, files_checksum(*text, *bytes),
+			MANIFEST_END);
+	if ((ferror(out) | fclose(out)) && !status)
+		status = write_value(NULL, NULL);
 	if (!status)
 		return ZERO_OK;
 	free(*text);

@@ -94,7 +94,7 @@ bool files_json_size(const json_t *json, size_t *value)
 struct files_printable files_json_printable(const json_t *value)
 {
 	char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-	struct files_printable printable = files_printable(text ? text : "?");
+	struct files_printable printable = files_printable(text ? text : "nothing");
 
 	free(text);
 	return printable;
