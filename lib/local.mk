@@ -87,8 +87,8 @@ lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/find.c \
 	lib/checkpoint/names.c \
 	lib/checkpoint/restore.c \
-	lib/checkpoint/restore_fill.c \
-	lib/checkpoint/restore_plan.c \
+	lib/checkpoint/restore_match.c \
+	lib/checkpoint/restore_reshard.c \
 	lib/checkpoint/save.c \
 	lib/checkpoint/save_folder.c \
 	lib/checkpoint/save_manifest.c \

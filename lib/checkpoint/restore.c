@@ -1,27 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero_restore: rank 0 finds the checkpoint, verifies its manifest and broadcasts it. From the
- * manifest each rank knows the ranges of the files that it needs. It reads them and verifies each
- * byte by the checksums. Only the manifest and the program's own bytes are sent between ranks.
+ * zero_restore: rank 0 finds the checkpoint and tells the others its name. Each rank reads the manifest,
+ * from which it knows the ranges of the files that it needs. It reads them and verifies each byte by the
+ * checksums. No values are sent between ranks.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/restore.h"
 
-/* What rank 0 found, and what the other ranks need of it. */
+/* The checkpoint that rank 0 found. */
 struct found {
-	uint64_t folder;     /* bytes of its name with the zero; 0: there is no checkpoint */
-	uint64_t manifest;   /* bytes */
-	uint64_t needs_user; /* a rank asked for the program's own bytes */
-};
-
-struct restoring {
-	struct zero_restore plan;
-	zero_checkpoint_info *checkpoint;
-	char *text; /* of the manifest */
-	void *user;
-	struct found found; /* the same on all ranks after agree_found */
+	bool exists;
+	char name[31]; /* in the folder that the caller gave; "": it is that folder */
 };
 
 static zero_status check_restore(zero_job *job)
@@ -42,175 +34,99 @@ static zero_status check_restore(zero_job *job)
 
 /* ---- the checkpoint -------------------------------------------------------------------------- */
 
-/* Called on rank 0. */
-static zero_status find(struct restoring *r)
+/* Called on rank 0. If `optional`, it is no error that there is none. */
+static zero_status find(const char *path, bool optional, struct found *found)
 {
-	struct zero_restore *plan = &r->plan;
-	zero_status status = zero_checkpoint_find(plan->path, &plan->folder);
-	size_t bytes = 0;
-	char *path;
+	zero_status status;
+	char *folder;
 
-	if (status)
-		return status;
-	if (!plan->folder && r->checkpoint)
-		return ZERO_OK;
-	if (!plan->folder)
-		return zero_fail(ZERO_E_FILE,
-				 "%s: there is no checkpoint; a checkpoint is a folder with a "
-				 "manifest.json",
-				 plan->path);
-	path = zero_checkpoint_path(plan->folder, "manifest.json");
-	if (!path)
-		return zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", plan->folder);
-	status = plan->files->manifest_load(path, &r->text, &bytes);
-	if (!status)
-		status = plan->files->manifest_parse(path, r->text, bytes, &plan->manifest);
-	free(path);
-	if (!status && plan->manifest->has_user)
-		status = zero_checkpoint_user(plan->files, plan->manifest, plan->folder, &r->user);
-	r->found.folder = strlen(plan->folder) + 1;
-	r->found.manifest = bytes;
+	status = zero_checkpoint_find(path, &folder);
+	if (!status && !folder && !optional)
+		status = zero_fail(ZERO_E_FILE,
+				   "%s: there is no checkpoint; a checkpoint is a folder with a "
+				   "manifest.json",
+				   path);
+	found->exists = !status && folder;
+	if (found->exists && strcmp(folder, path) != 0)
+		snprintf(found->name, sizeof(found->name), "%s", strrchr(folder, '/') + 1);
+	free(folder);
 	return status;
 }
 
 /* COLLECTIVE. Sends what rank 0 found to all ranks. */
-static zero_status agree_found(struct restoring *r, zero_status status)
+static zero_status agree_found(const struct zero_restore *restore, zero_status status,
+			       struct found *found)
 {
-	zero_job *job = r->plan.job;
-	size_t world = (size_t)job->place.world;
-	struct found *all = calloc(world, sizeof(*all));
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE,
-			     .send = &r->found,
-			     .recv = all,
-			     .count = sizeof(r->found)};
+	zero_job *job = restore->job;
+	struct found *all = calloc((size_t)job->place.world, sizeof(*all));
+	struct zero_op op = {
+		.kind = ZERO_OP_EXCHANGE, .send = found, .recv = all, .count = sizeof(*found)};
 	size_t states;
 	uint64_t hash = zero_named_states_hash(job, &states);
 
-	r->found.needs_user = r->checkpoint != NULL;
 	if (!all && !status)
-		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", r->plan.path);
+		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->path);
 	status = zero_submit_wait(&job->all, status, &op, 1,
 				  "restore of %zu named states (%016llx) from %s", states,
-				  (unsigned long long)hash, r->plan.path);
-	if (!status) {
-		r->found = all[0];
-		for (size_t rank = 1; rank < world; rank++)
-			r->found.needs_user |= all[rank].needs_user;
-	}
+				  (unsigned long long)hash, restore->path);
+	if (!status)
+		*found = all[0];
 	free(all);
 	return status;
 }
 
-/* ---- broadcasts ------------------------------------------------------------------------------ */
-
-/* COLLECTIVE. Broadcasts bytes of rank 0 between host memories, in pieces, through staging in device
-   memory where the backend needs that. */
-static zero_status broadcast(const struct restoring *r, zero_status status, char *data,
-			     size_t bytes, const char *what)
+static zero_status read_manifest(struct zero_restore *restore, const char *name)
 {
-	zero_job *job = r->plan.job;
-	bool staged = !job->ops->host_memory, root = job->place.rank == 0;
-	size_t piece = bytes < job->stream_chunk ? bytes : job->stream_chunk;
-	void *staging = NULL;
+	zero_status status;
+	char *path;
 
-	if (job->place.world == 1 || !bytes)
-		return zero_submit_wait(&job->all, status, NULL, 0, "restore: %s of %s", what,
-					r->plan.path);
-	if (!status && staged)
-		status = job->ops->alloc(job->backend, ZERO_MEM_STAGING, piece, false, &staging);
-	for (size_t at = 0, now; at < bytes; at += now) {
-		struct zero_op op = {
-			.kind = ZERO_OP_BROADCAST, .from = ZERO_U8, .to = ZERO_U8, .piece = piece};
-
-		op.count = now = bytes - at < piece ? bytes - at : piece;
-		op.send = op.recv = staged || status ? staging : data + at;
-		if (!status && staged && root) {
-			job->ops->copy(job->backend, staging, data + at, now);
-			status = zero_device_sync(job);
-		}
-		status = zero_submit_wait(&job->all, status, &op, 1, "restore: %s of %s", what,
-					  r->plan.path);
-		if (!status && staged && !root) {
-			job->ops->copy(job->backend, data + at, staging, now);
-			status = zero_device_sync(job);
-		}
-		/* An error that only this rank knows is shared with the next piece, or by the caller. */
-		if (status && zero_last_error_shared())
-			break;
-	}
-	job->ops->free(job->backend, staging);
+	restore->folder = *name ? zero_checkpoint_path(restore->path, name) : strdup(restore->path);
+	path = restore->folder ? zero_checkpoint_path(restore->folder, "manifest.json") : NULL;
+	status = path ? restore->files->manifest_read(path, &restore->manifest)
+		      : zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->path);
+	free(path);
 	return status;
 }
 
-/* COLLECTIVE. Broadcasts the checkpoint's name and its manifest, which the other ranks then parse. */
-static zero_status broadcast_manifest(struct restoring *r)
+/* COLLECTIVE. A checkpoint that is replaced while ranks read the manifest is an error. */
+static zero_status agree_manifest(const struct zero_restore *restore, zero_status status)
 {
-	struct zero_restore *plan = &r->plan;
-	size_t bytes = r->found.folder + r->found.manifest;
-	bool root = plan->job->place.rank == 0;
-	char *both = malloc(bytes);
-	zero_status status = ZERO_OK;
+	zero_job *job = restore->job;
+	int world = job->place.world;
+	uint64_t seal = status ? 0 : restore->manifest->seal;
+	uint64_t *all = calloc((size_t)world, sizeof(*all));
+	struct zero_op op = {
+		.kind = ZERO_OP_EXCHANGE, .send = &seal, .recv = all, .count = sizeof(seal)};
 
-	if (!both)
-		status = zero_fail(ZERO_E_MEMORY, "no memory for the manifest of %s", plan->path);
-	if (!status && root) {
-		memcpy(both, plan->folder, r->found.folder);
-		memcpy(both + r->found.folder, r->text, r->found.manifest);
-	}
-	status = broadcast(r, status, both, bytes, "manifest");
-	if (!status && !root) {
-		plan->folder = strdup(both);
-		if (!plan->folder)
-			status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s",
-					   plan->path);
-		else
-			status = plan->files->manifest_parse(plan->folder, both + r->found.folder,
-							     r->found.manifest, &plan->manifest);
-	}
-	free(both);
+	if (!all && !status)
+		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->path);
+	status = zero_submit_wait(&job->all, status, &op, 1, "restore: manifest of %s",
+				  restore->path);
+	for (int rank = 1; !status && rank < world; rank++)
+		if (all[rank] != all[0])
+			status = zero_fail(ZERO_E_FILE,
+					   "%s: rank %d has read another manifest than rank 0; was "
+					   "the checkpoint replaced meanwhile?",
+					   restore->folder, rank);
+	free(all);
 	return status;
 }
 
-/* COLLECTIVE. Broadcasts the program's own bytes. */
-static zero_status broadcast_user(struct restoring *r, zero_status status)
+static zero_status describe_checkpoint(const struct zero_restore *restore,
+				       zero_checkpoint_info *checkpoint)
 {
-	const struct zero_manifest *manifest = r->plan.manifest;
-	size_t bytes;
+	const struct zero_manifest *manifest = restore->manifest;
 
-	/* If a rank could not parse the manifest, no rank may go on to the program's bytes. */
-	status = zero_submit_wait(&r->plan.job->all, status, NULL, 0,
-				  "restore: manifest of %s, read", r->plan.path);
-	if (status || !manifest->has_user || !r->found.needs_user)
-		return status;
-	bytes = manifest->user_bytes;
-	if (!r->user)
-		r->user = malloc(bytes ? bytes : 1);
-	if (!r->user)
-		status =
-			zero_fail(ZERO_E_MEMORY, "no memory for the %zu bytes of the program in %s",
-				  bytes, r->plan.folder);
-	return broadcast(r, status, r->user, bytes, "the program's bytes");
-}
-
-static zero_status describe_checkpoint(struct restoring *r)
-{
-	zero_checkpoint_info *checkpoint = r->checkpoint;
-	const struct zero_manifest *manifest = r->plan.manifest;
-
-	if (!checkpoint)
-		return ZERO_OK;
 	checkpoint->step = manifest->step;
 	checkpoint->world = manifest->world;
 	checkpoint->stage = manifest->stage;
-	checkpoint->path = strdup(r->plan.folder);
+	checkpoint->path = strdup(restore->folder);
 	if (!checkpoint->path)
-		return zero_fail(ZERO_E_MEMORY, "no memory for the name of %s", r->plan.folder);
-	if (manifest->has_user) {
-		checkpoint->user = r->user;
-		checkpoint->user_bytes = manifest->user_bytes;
-		r->user = NULL;
-	}
-	return ZERO_OK;
+		return zero_fail(ZERO_E_MEMORY, "no memory for the name of %s", restore->folder);
+	if (!manifest->has_user)
+		return ZERO_OK;
+	checkpoint->user_bytes = manifest->user_bytes;
+	return zero_checkpoint_user(restore->files, manifest, restore->folder, &checkpoint->user);
 }
 
 void zero_checkpoint_info_free(zero_checkpoint_info *checkpoint)
@@ -261,19 +177,24 @@ static void restore_step(zero_job *job, const struct zero_manifest *manifest)
 }
 
 /* COLLECTIVE. All ranks have the manifest. */
-static zero_status restore_all(struct restoring *r, zero_status status)
+static zero_status restore_all(struct zero_restore *restore, zero_status status)
 {
-	zero_job *job = r->plan.job;
-	const struct zero_manifest *manifest = r->plan.manifest;
+	zero_job *job = restore->job;
+	const struct zero_manifest *manifest = restore->manifest;
 
 	if (!status)
-		status = zero_restore_plan(&r->plan);
+		status = zero_restore_match(restore);
 	/* Values change from here: a save in the background needs a snapshot first. */
 	if (!status)
 		zero_hooks_before_change(job, NULL, false);
 	if (!status)
 		status = alloc_states(job);
-	status = zero_restore_fill(&r->plan, status);
+	status =
+		zero_submit_wait(&job->all, status, NULL, 0, "restore: plan for %s", restore->path);
+	if (status)
+		return status;
+	status = zero_submit_wait(&job->all, zero_restore_reshard(restore), NULL, 0,
+				  "restore: bytes of %s", restore->path);
 	if (status)
 		return status;
 	restore_groups(job);
@@ -284,34 +205,31 @@ static zero_status restore_all(struct restoring *r, zero_status status)
 
 zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *checkpoint)
 {
-	struct restoring r = {.plan = {.job = job, .path = path ? path : ""},
-			      .checkpoint = checkpoint};
+	struct zero_restore restore = {.job = job, .path = path ? path : ""};
 	const char *before = zero_set_current_call(job, "zero_restore");
+	struct found found = {.exists = false};
 	zero_status status = check_restore(job);
 
 	if (checkpoint)
 		*checkpoint = (zero_checkpoint_info){0};
 	if (!status)
-		status = zero_files_open(&r.plan.files);
+		status = zero_files_open(&restore.files);
 	if (!status && job->place.rank == 0)
-		status = find(&r);
-	status = agree_found(&r, status);
-	if (status || !r.found.folder)
+		status = find(restore.path, checkpoint, &found);
+	status = agree_found(&restore, status, &found);
+	if (status || !found.exists)
 		goto out;
-	status = broadcast_manifest(&r);
-	status = broadcast_user(&r, status);
-	if (status && (zero_last_error_shared() || !r.plan.manifest))
+	status = agree_manifest(&restore, read_manifest(&restore, found.name));
+	if (status)
 		goto out;
-	if (!status)
-		status = describe_checkpoint(&r);
-	status = restore_all(&r, status);
+	if (checkpoint)
+		status = describe_checkpoint(&restore, checkpoint);
+	status = restore_all(&restore, status);
 out:
-	if (r.plan.manifest)
-		r.plan.files->manifest_free(r.plan.manifest);
-	free(r.plan.params);
-	free(r.plan.folder);
-	free(r.text);
-	free(r.user);
+	if (restore.manifest)
+		restore.files->manifest_free(restore.manifest);
+	free(restore.params);
+	free(restore.folder);
 	zero_set_current_call(job, before);
 	return status;
 }

@@ -16,10 +16,9 @@ struct zero_restore {
 	zero_param **params; /* the parameter of each of the manifest's tensors */
 };
 
-/* restore_plan.c: finds the parameter of each tensor, and compares their types and shapes. */
-zero_status zero_restore_plan(struct zero_restore *restore);
-/* restore_fill.c: COLLECTIVE, with this rank's status so far. Reads the values and states that this
-   rank stores. */
-zero_status zero_restore_fill(const struct zero_restore *restore, zero_status status);
+/* restore_match.c: finds the parameter of each tensor, and compares their types and shapes. */
+zero_status zero_restore_match(struct zero_restore *restore);
+/* restore_reshard.c: reads the values and states that this rank stores. */
+zero_status zero_restore_reshard(const struct zero_restore *restore);
 
 #endif

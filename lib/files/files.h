@@ -58,6 +58,7 @@ struct zero_manifest {
 	char *library; /* version of the library that wrote it */
 	char *allgather;
 	uint64_t step, bucket;
+	uint64_t seal; /* the checksum at the end of the file, which differs between manifests */
 	struct zero_manifest_team *teams;
 	struct zero_manifest_tensor *tensors; /* in the order of the files */
 	struct zero_manifest_file *files;     /* one for each rank */
@@ -278,10 +279,6 @@ struct zero_files_ops {
 				       size_t *bytes);
 	/* Reads a manifest and checks its seal and all of its members. */
 	zero_status (*manifest_read)(const char *path, struct zero_manifest **manifest);
-	/* The two steps of manifest_read. *text is malloc'ed; the second `path` is for messages. */
-	zero_status (*manifest_load)(const char *path, char **text, size_t *bytes);
-	zero_status (*manifest_parse)(const char *path, const char *text, size_t bytes,
-				      struct zero_manifest **manifest);
 	/* Lists the slices in the file of rank `rank`. The manifest must have been read. */
 	zero_status (*manifest_shard)(const struct zero_manifest *manifest, int rank,
 				      struct zero_shard_layout *layout);

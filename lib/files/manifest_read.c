@@ -41,12 +41,11 @@ void manifest_free(struct zero_manifest *manifest)
 	free(manifest);
 }
 
-/* Checks the checksum at the end of the text, which is that of the *sealed bytes before it. */
-static zero_status check_seal(const char *path, const char *text, size_t bytes, size_t *sealed)
+/* Checks the checksum at the end of the text, which is that of the bytes before it. */
+static zero_status check_seal(const char *path, const char *text, size_t bytes, uint64_t *seal)
 {
 	const size_t begin = strlen(MANIFEST_SEAL), end = strlen(MANIFEST_END);
 	const size_t tail = begin + MANIFEST_CHECKSUM_DIGITS + end;
-	const char *seal;
 	char wanted[MANIFEST_CHECKSUM_DIGITS + 1], found[MANIFEST_CHECKSUM_DIGITS + 1];
 
 	if (bytes < tail || memcmp(text + bytes - end, MANIFEST_END, end) != 0 ||
@@ -55,16 +54,16 @@ static zero_status check_seal(const char *path, const char *text, size_t bytes, 
 					  "%s: its %zu bytes do not end with a \"seal\"; it is cut "
 					  "short, damaged or not a manifest of a checkpoint",
 					  path, bytes);
-	*sealed = bytes - tail;
-	seal = text + *sealed + begin;
-	snprintf(wanted, sizeof(wanted), "%016" PRIx64, files_checksum(text, *sealed));
-	snprintf(found, sizeof(found), "%.*s", MANIFEST_CHECKSUM_DIGITS, seal);
-	if (memcmp(wanted, seal, MANIFEST_CHECKSUM_DIGITS) != 0)
+	*seal = files_checksum(text, bytes - tail);
+	snprintf(wanted, sizeof(wanted), "%016" PRIx64, *seal);
+	snprintf(found, sizeof(found), "%.*s", MANIFEST_CHECKSUM_DIGITS,
+		 text + bytes - tail + begin);
+	if (strcmp(wanted, found) != 0)
 		return files_core()->fail(
 			ZERO_E_FORMAT,
 			"%s: the manifest is damaged: its \"seal\" is \"%s\", but "
 			"the checksum of the %zu bytes before it is \"%s\"",
-			path, files_printable(found).text, *sealed, wanted);
+			path, files_printable(found).text, bytes - tail, wanted);
 	return ZERO_OK;
 }
 
@@ -492,10 +491,10 @@ zero_status manifest_parse(const char *path, const char *text, size_t bytes,
 {
 	struct manifest_reader r = {.json = {.path = path, .text = text, .bytes = bytes}};
 	zero_status status;
-	size_t sealed;
+	uint64_t seal = 0;
 
 	*manifest = NULL;
-	status = check_seal(path, text, bytes, &sealed);
+	status = check_seal(path, text, bytes, &seal);
 	if (status)
 		return status;
 	r.manifest = calloc(1, sizeof(*r.manifest));
@@ -503,6 +502,8 @@ zero_status manifest_parse(const char *path, const char *text, size_t bytes,
 	status = r.manifest && r.job ? read_members(&r) : files_no_memory(path);
 	if (!status)
 		status = read_job(&r);
+	if (!status)
+		r.manifest->seal = seal;
 	json_reader_free(&r.json);
 	json_decref(r.job);
 	if (status)

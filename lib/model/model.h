@@ -44,6 +44,7 @@ struct zero_param {
 	bool trainable;    /* laid out as such */
 	bool muon;         /* stepped by Muon */
 	bool frozen;       /* by zero_param_set_trainable: a step leaves it as it is */
+	bool matched;      /* the checkpoint that is being restored has a tensor for it */
 	uint64_t checksum; /* of the gathered values, if the group is `checked` */
 	struct zero_named_state *states; /* their names ascend; an alias has none */
 	size_t state_count;

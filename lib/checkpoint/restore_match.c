@@ -41,97 +41,83 @@ static zero_status compare(const struct zero_restore *restore,
 	return ZERO_OK;
 }
 
+/* Lists the first parameters that have no tensor, and returns the number of all. */
+static size_t list_missing(const zero_job *job, const char **names)
+{
+	size_t count = 0;
+
+	for (size_t g = 0; g < job->model->group_count; g++)
+		for (size_t p = 0; p < job->model->groups[g]->param_count; p++) {
+			const zero_param *param = job->model->groups[g]->params[p];
+
+			if (param->alias_of || param->matched)
+				continue;
+			if (count < ZERO_NAMES_SHOWN)
+				names[count] = param->name;
+			count++;
+		}
+	return count;
+}
+
 /* One message has both lists, so that names that differ slightly can be compared. */
-static zero_status fail_names(const struct zero_restore *restore, zero_param *const *missing,
-			      size_t missing_count, size_t unexpected_count)
+static zero_status check_names(const struct zero_restore *restore, size_t found)
 {
 	const struct zero_manifest *manifest = restore->manifest;
 	const char *names[ZERO_NAMES_SHOWN];
-	size_t length = 0, shown = 0;
+	size_t missing = list_missing(restore->job, names), shown = 0, length = 0;
 	char text[900] = "";
 
-	if (missing_count) {
+	if (!missing && found == manifest->tensor_count)
+		return ZERO_OK;
+	if (missing) {
 		length = zero_append(text, sizeof(text), length,
-				     "%zu parameters have no tensor there", missing_count);
-		for (size_t i = 0; i < missing_count && i < ZERO_NAMES_SHOWN; i++)
-			names[i] = missing[i]->name;
-		length = zero_append_names(text, sizeof(text), length, names, missing_count);
+				     "%zu parameters have no tensor there", missing);
+		length = zero_append_names(text, sizeof(text), length, names, missing);
 	}
-	if (unexpected_count) {
-		length = zero_append(
-			text, sizeof(text), length, "%s%zu of %zu tensors there have no parameter",
-			missing_count ? "; " : "", unexpected_count, manifest->tensor_count);
+	if (found < manifest->tensor_count) {
+		length = zero_append(text, sizeof(text), length,
+				     "%s%zu of %zu tensors there have no parameter",
+				     missing ? "; " : "", manifest->tensor_count - found,
+				     manifest->tensor_count);
 		for (size_t i = 0; i < manifest->tensor_count && shown < ZERO_NAMES_SHOWN; i++)
 			if (!restore->params[i])
 				names[shown++] = manifest->tensors[i].name;
-		zero_append_names(text, sizeof(text), length, names, unexpected_count);
+		zero_append_names(text, sizeof(text), length, names,
+				  manifest->tensor_count - found);
 	}
 	return zero_fail(ZERO_E_FORMAT, "%s: %s", restore->folder, text);
 }
 
-/* All parameters that are not aliases. */
-static zero_param **list_params(const zero_job *job, size_t *count)
-{
-	zero_param **params;
-	size_t room = 0;
-
-	for (size_t g = 0; g < job->model->group_count; g++)
-		room += job->model->groups[g]->param_count;
-	params = calloc(room + 1, sizeof(zero_param *));
-	*count = 0;
-	for (size_t g = 0; params && g < job->model->group_count; g++)
-		for (size_t p = 0; p < job->model->groups[g]->param_count; p++)
-			if (!job->model->groups[g]->params[p]->alias_of)
-				params[(*count)++] = job->model->groups[g]->params[p];
-	return params;
-}
-
-static int by_address(const void *a, const void *b)
-{
-	uintptr_t x = (uintptr_t) * (zero_param *const *)a,
-		  y = (uintptr_t) * (zero_param *const *)b;
-
-	return (x > y) - (x < y);
-}
-
-/* Reduces the list `params` to those without a tensor. `found`: those with a tensor, sorted by
-   address. Two tensors of one parameter are an error. */
-static zero_status find_missing(zero_param **params, size_t *count, zero_param *const *found,
-				size_t found_count, const char *folder)
-{
-	size_t missing = 0;
-
-	for (size_t i = 1; i < found_count; i++)
-		if (found[i] == found[i - 1])
-			return zero_fail(ZERO_E_FORMAT,
-					 "%s: the checkpoint has two tensors for parameter '%s', "
-					 "one of them by the name of an alias",
-					 folder, found[i]->name);
-	for (size_t i = 0; i < *count; i++)
-		if (!bsearch(&params[i], found, found_count, sizeof(*found), by_address))
-			params[missing++] = params[i];
-	*count = missing;
-	return ZERO_OK;
-}
-
 /* The checkpoint may have the name of an alias instead of its target's. */
-static zero_status find_params(struct zero_restore *restore, size_t *found)
+static zero_status find_params(struct zero_restore *restore)
 {
 	const struct zero_manifest *manifest = restore->manifest;
+	const struct zero_model *model = restore->job->model;
 	zero_status status = ZERO_OK;
+	size_t found = 0;
 
+	for (size_t g = 0; g < model->group_count; g++)
+		for (size_t p = 0; p < model->groups[g]->param_count; p++)
+			model->groups[g]->params[p]->matched = false;
 	for (size_t i = 0; !status && i < manifest->tensor_count; i++) {
 		const struct zero_manifest_tensor *tensor = &manifest->tensors[i];
 		zero_param key = {.name = tensor->name};
-		zero_param **node = tfind(&key, &restore->job->model->params_by_name, by_name);
+		zero_param **node = tfind(&key, &model->params_by_name, by_name), *param;
 
 		if (!node)
 			continue;
-		restore->params[i] = (*node)->alias_of ? (*node)->alias_of : *node;
-		status = compare(restore, tensor, restore->params[i]);
-		++*found;
+		param = (*node)->alias_of ? (*node)->alias_of : *node;
+		if (param->matched)
+			return zero_fail(ZERO_E_FORMAT,
+					 "%s: the checkpoint has two tensors for parameter '%s', "
+					 "one of them by the name of an alias",
+					 restore->folder, param->name);
+		param->matched = true;
+		restore->params[i] = param;
+		status = compare(restore, tensor, param);
+		found++;
 	}
-	return status;
+	return status ? status : check_names(restore, found);
 }
 
 /* ---- named states ---------------------------------------------------------------------------- */
@@ -291,34 +277,17 @@ static zero_status find_steps(const struct zero_restore *restore)
 	return ZERO_OK;
 }
 
-zero_status zero_restore_plan(struct zero_restore *restore)
+zero_status zero_restore_match(struct zero_restore *restore)
 {
-	const struct zero_manifest *manifest = restore->manifest;
-	size_t count = 0, found = 0, at = 0;
-	zero_param **params = list_params(restore->job, &count);
-	zero_param **sorted = calloc(manifest->tensor_count + 1, sizeof(zero_param *));
-	zero_status status = ZERO_OK;
+	size_t count = restore->manifest->tensor_count;
+	zero_status status;
 
-	restore->params = calloc(manifest->tensor_count + 1, sizeof(zero_param *));
-	if (!params || !sorted || !restore->params)
-		status = zero_fail(ZERO_E_MEMORY, "no memory to list the %zu tensors of %s",
-				   manifest->tensor_count, restore->folder);
-	if (!status)
-		status = find_params(restore, &found);
-	for (size_t i = 0; !status && i < manifest->tensor_count; i++)
-		if (restore->params[i])
-			sorted[at++] = restore->params[i];
-	if (!status) {
-		qsort(sorted, found, sizeof(*sorted), by_address);
-		status = find_missing(params, &count, sorted, found, restore->folder);
-	}
-	if (!status && (count || found < manifest->tensor_count))
-		status = fail_names(restore, params, count, manifest->tensor_count - found);
+	restore->params = calloc(count + 1, sizeof(zero_param *));
+	if (!restore->params)
+		return zero_fail(ZERO_E_MEMORY, "no memory to list the %zu tensors of %s", count,
+				 restore->folder);
+	status = find_params(restore);
 	if (!status)
 		status = compare_states(restore);
-	if (!status)
-		status = find_steps(restore);
-	free(sorted);
-	free(params);
-	return status;
+	return status ? status : find_steps(restore);
 }
