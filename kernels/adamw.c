@@ -80,11 +80,12 @@ static void last_line(const struct constants *c, float *p, float *m, float *v, c
 static inline __attribute__((always_inline)) void lines(const struct constants *shared, float *p,
 							float *m, float *v, const float *g,
 							void *low, zero_dtype low_dtype,
-							size_t count, bool stream)
+							size_t count)
 {
 	const struct constants c = *shared; /* a copy that no store can alias: in registers */
 	const size_t size = low_dtype == ZERO_F32 ? sizeof(float) : sizeof(uint16_t);
 	const size_t whole = count - count % LINE;
+	const bool stream = vec_may_stream(low, count);
 
 	for (size_t i = 0; i < whole; i += LINE) {
 		vec_prefetch(p + i, AHEAD);
@@ -104,20 +105,13 @@ void ZERO_NAME(adamw)(const struct zero_adamw_args *args, float *p, float *m, fl
 		      const float *g, void *low, zero_dtype low_dtype, size_t count)
 {
 	const struct constants c = constants_of(args);
-	const bool stream = vec_may_stream(low, count);
 
 	if (!low)
-		lines(&c, p, m, v, g, NULL, ZERO_DTYPE_PARAM, count, false);
-	else if (low_dtype == ZERO_BF16 && stream)
-		lines(&c, p, m, v, g, low, ZERO_BF16, count, true);
+		lines(&c, p, m, v, g, NULL, ZERO_DTYPE_PARAM, count);
 	else if (low_dtype == ZERO_BF16)
-		lines(&c, p, m, v, g, low, ZERO_BF16, count, false);
-	else if (low_dtype == ZERO_F16 && stream)
-		lines(&c, p, m, v, g, low, ZERO_F16, count, true);
+		lines(&c, p, m, v, g, low, ZERO_BF16, count);
 	else if (low_dtype == ZERO_F16)
-		lines(&c, p, m, v, g, low, ZERO_F16, count, false);
-	else if (stream)
-		lines(&c, p, m, v, g, low, ZERO_F32, count, true);
+		lines(&c, p, m, v, g, low, ZERO_F16, count);
 	else
-		lines(&c, p, m, v, g, low, ZERO_F32, count, false);
+		lines(&c, p, m, v, g, low, ZERO_F32, count);
 }

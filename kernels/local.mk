@@ -13,17 +13,12 @@ KERNEL_SOURCES = \
 KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize
 
 noinst_HEADERS += \
-	kernels/avx512_emulated.h \
 	kernels/device.cuh \
 	kernels/device.h \
 	kernels/dynamic_map.h \
 	kernels/kernels.h \
 	kernels/log_sin_cos.h \
-	kernels/simd.h \
-	kernels/simd_avx2.h \
-	kernels/simd_avx512.h \
-	kernels/simd_neon.h \
-	kernels/simd_scalar.h
+	kernels/simd.h
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
 kernels_libkernels_la_SOURCES = \
 	kernels/convert.c \
@@ -57,20 +52,8 @@ noinst_LTLIBRARIES += kernels/libneon.la
 kernels_libkernels_la_LIBADD += kernels/libneon.la
 
 kernels_libneon_la_SOURCES = $(KERNEL_SOURCES)
-kernels_libneon_la_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_ISA=neon
+kernels_libneon_la_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_ISA=neon -DZERO_NEON
 kernels_libneon_la_CFLAGS = $(KERNEL_CFLAGS)
-endif
-
-# AVX-512 without the hardware, for the unit test alone: emulated with AVX2.
-KERNELS_EMULATED =
-if HAVE_X86
-if HAVE_SIMDE
-KERNELS_EMULATED += kernels/libemulated.la
-check_LTLIBRARIES += kernels/libemulated.la
-kernels_libemulated_la_SOURCES = $(KERNEL_SOURCES)
-kernels_libemulated_la_CPPFLAGS = $(AM_CPPFLAGS) -DZERO_ISA=avx512_emulated -DZERO_EMULATE
-kernels_libemulated_la_CFLAGS = $(KERNEL_CFLAGS) $(SIMDE_CFLAGS) -mavx2 -mfma -mf16c -Wno-psabi
-endif
 endif
 
 # The device's kernels: one fat binary for several generations of GPUs, which the library embeds.

@@ -20,11 +20,9 @@ double ZERO_NAME(norm2)(const float *x, size_t count)
 {
 	const size_t whole = count - count % LANES;
 	float rest[LANES] = {0};
-	vecd lane[LANES / VECD];
+	vecd lane[LANES / VECD] = {0};
 	double sum[LANES];
 
-	for (size_t k = 0; k < LANES / VECD; k++)
-		lane[k] = vecd_zero();
 	for (size_t i = 0; i < whole; i += LANES) {
 		vec_prefetch(x + i, AHEAD);
 		add_squares(lane, x + i);

@@ -5,57 +5,51 @@
 enum { INFINITE = 0x7f800000, NORMAL = 0x00800000, SIGN = 127 /* code of 0 in a signed map */ };
 
 /* The largest magnitude's bits: those of a NaN or of infinity if one value is. */
-static uint32_t top_of(const float *x, size_t count)
+static uint32_t top_of(const float x[ZERO_BLOCK])
 {
-	uint32_t lanes[VEC], most = 0;
-	vecu top = vec_bits(vec_set(0));
+	uint32_t most = 0, bits;
 
-	for (size_t i = 0; i < count; i += VEC)
-		top = vecu_max(top, vec_bits(vec_load(x + i)) & 0x7fffffff);
-	memcpy(lanes, &top, sizeof(lanes));
-	for (int k = 0; k < VEC; k++)
-		most = lanes[k] > most ? lanes[k] : most;
+	for (size_t i = 0; i < ZERO_BLOCK; i++) {
+		memcpy(&bits, x + i, sizeof(bits));
+		most = (bits & 0x7fffffff) > most ? bits & 0x7fffffff : most;
+	}
 	return most;
 }
 
-/* `count` is a multiple of VEC. The callers' constant is_signed makes one loop for each. */
+/* The callers' constant is_signed makes one loop for each. */
 static inline __attribute__((always_inline)) float
-quantize_block(const struct zero_dynamic_map *map, bool is_signed, uint8_t *codes, const float *x,
-	       size_t count)
+quantize_block(const struct zero_dynamic_map *map, bool is_signed, uint8_t *codes, const float *x)
 {
-	const vec8 bound = vec8_load(map->bound), by = vec8_load(map->code_by);
-	const vec8 at = vec8_load(map->code_at), most = vec8_load(map->code_most);
-	const vec zero = vec_set(0), one = vec_set(map->one);
+	const vec zero = {0}, one = vec_set(map->one);
 	/* The bits of a float are a linear approximation of its logarithm, which is at most 0.087
 	   larger. So these are at most one decade too low. */
 	const vec to_decade = vec_set(0x1.344136p-25F), from = vec_set(8 - 0.45F - 38.23081F);
-	const uint32_t top = top_of(x, count);
+	const uint32_t top = top_of(x);
+	uint16_t code[ZERO_BLOCK];
 	float absmax;
-	vec scale;
 
 	if (top < NORMAL || top >= INFINITE) {
-		memset(codes, is_signed ? SIGN : 0, count);
+		memset(codes, is_signed ? SIGN : 0, ZERO_BLOCK);
 		return top < NORMAL ? 0 : NAN;
 	}
 	memcpy(&absmax, &top, sizeof(absmax));
-	scale = vec_set(1.0f / absmax);
-	for (size_t i = 0; i < count; i += VEC) {
-		const vec q = vec_load(x + i) * scale;
-		const vecu sign = is_signed ? vec_bits(q) & 0x80000000 : vec_bits(zero);
-		const vecu bits = vec_bits(q) ^ sign;
-		const vec a = vec_from_bits(bits);
-		vecu decade =
-			vec_to_int(vec_max(vec_fma(vec_from_int(bits), to_decade, from), zero));
+	for (size_t i = 0; i < ZERO_BLOCK; i += VEC) {
+		const vec q = vec_load(x + i) * (1.0f / absmax);
+		const vecu sign = is_signed ? (vecu)q & 0x80000000 : (vecu){0};
+		const vec a = (vec)((vecu)q ^ sign);
+		const vec size = __builtin_convertvector((veci)a, vec);
+		vecu decade = vec_to_int(vec_max(vec_fma(size, to_decade, from), zero));
 
-		decade -= vec_at_least(a, vec8_at(bound, decade));
-		const vec k = vec_min(vec_fma(a, vec8_at(by, decade), vec8_at(at, decade)),
-				      vec8_at(most, decade));
+		decade -= (vecu)(a >= vec_at(map->bound, decade));
+		const vec by = vec_at(map->code_by, decade), at = vec_at(map->code_at, decade);
+		const vec k = vec_min(vec_fma(a, by, at), vec_at(map->code_most, decade));
 		/* There is no -1. */
-		const vecu code =
-			vec_to_int(vec_from_bits(vec_bits(k) | sign)) - vec_at_least(q, one);
+		const vecu c = vec_to_int((vec)((vecu)k | sign)) - (vecu)(q >= one);
 
-		vecu_store_bytes(codes + i, code + (is_signed ? SIGN : 0));
+		vech_store(code + i, vecu_narrow(c + (is_signed ? SIGN : 0)));
 	}
+	for (size_t i = 0; i < ZERO_BLOCK; i++)
+		codes[i] = (uint8_t)code[i];
 	return absmax;
 }
 
@@ -67,8 +61,8 @@ static __attribute__((noinline)) float quantize_end(const struct zero_dynamic_ma
 	uint8_t of_whole[ZERO_BLOCK];
 
 	memcpy(whole, x, count * sizeof(*whole));
-	absmax = map->is_signed ? quantize_block(map, true, of_whole, whole, ZERO_BLOCK)
-				: quantize_block(map, false, of_whole, whole, ZERO_BLOCK);
+	absmax = map->is_signed ? quantize_block(map, true, of_whole, whole)
+				: quantize_block(map, false, of_whole, whole);
 	memcpy(codes, of_whole, count);
 	return absmax;
 }
@@ -79,7 +73,7 @@ static inline __attribute__((always_inline)) void quantize(const struct zero_dyn
 							   size_t count)
 {
 	for (; count >= ZERO_BLOCK; count -= ZERO_BLOCK, x += ZERO_BLOCK, codes += ZERO_BLOCK)
-		*absmax++ = quantize_block(map, is_signed, codes, x, ZERO_BLOCK);
+		*absmax++ = quantize_block(map, is_signed, codes, x);
 	if (count)
 		*absmax = quantize_end(map, codes, x, count);
 }
@@ -95,20 +89,18 @@ void ZERO_NAME(quantize)(const struct zero_dynamic_map *map, uint8_t *codes, flo
 
 static inline __attribute__((always_inline)) void
 dequantize_block(const struct zero_dynamic_map *map, bool is_signed, float *x, const uint8_t *codes,
-		 float absmax, size_t count)
+		 float absmax)
 {
-	const vec8 by = vec8_load(map->value_by), at = vec8_load(map->value_at);
-	const vec scale = vec_set(absmax), one = vec_set(1);
-	const vec step = vec_set(is_signed ? 2 : 1);
+	const vec one = vec_set(1), step = vec_set(is_signed ? 2 : 1);
 
-	for (size_t i = 0; i < count; i += VEC) {
-		const vec c = vec_from_int(vecu_load_bytes(codes + i) - (is_signed ? SIGN : 0));
-		const vecu sign = vec_bits(c) & 0x80000000;
-		const vec j = vec_fma(vec_from_bits(vec_bits(c) ^ sign), step, one);
-		const vecu decade = (vec_bits(j) >> 23) & 7;
-		const vec value = vec_fma(j, vec8_at(by, decade), vec8_at(at, decade));
+	for (size_t i = 0; i < ZERO_BLOCK; i += VEC) {
+		const veci code = (veci)vecu_load_bytes(codes + i) - (is_signed ? SIGN : 0);
+		const vecu c = (vecu) __builtin_convertvector(code, vec), sign = c & 0x80000000;
+		const vec j = vec_fma((vec)(c ^ sign), step, one);
+		const vecu decade = ((vecu)j >> 23) & 7;
+		const vec by = vec_at(map->value_by, decade), at = vec_at(map->value_at, decade);
 
-		vec_store(x + i, vec_from_bits(vec_bits(value) | sign) * scale);
+		vec_store(x + i, (vec)((vecu)vec_fma(j, by, at) | sign) * absmax);
 	}
 }
 
@@ -121,9 +113,9 @@ static __attribute__((noinline)) void dequantize_end(const struct zero_dynamic_m
 
 	memcpy(of_whole, codes, count);
 	if (map->is_signed)
-		dequantize_block(map, true, whole, of_whole, absmax, ZERO_BLOCK);
+		dequantize_block(map, true, whole, of_whole, absmax);
 	else
-		dequantize_block(map, false, whole, of_whole, absmax, ZERO_BLOCK);
+		dequantize_block(map, false, whole, of_whole, absmax);
 	memcpy(x, whole, count * sizeof(*whole));
 }
 
@@ -133,7 +125,7 @@ static inline __attribute__((always_inline)) void dequantize(const struct zero_d
 							     const float *absmax, size_t count)
 {
 	for (; count >= ZERO_BLOCK; count -= ZERO_BLOCK, x += ZERO_BLOCK, codes += ZERO_BLOCK)
-		dequantize_block(map, is_signed, x, codes, *absmax++, ZERO_BLOCK);
+		dequantize_block(map, is_signed, x, codes, *absmax++);
 	if (count)
 		dequantize_end(map, x, codes, *absmax, count);
 }

@@ -9,8 +9,8 @@
 
 enum {
 	FEW = 8,
-	STEP = 64,    /* elements added in registers at a time */
-	BLOCK = 2048, /* elements of a block */
+	STEP = VEC > 4 ? 64 : 32, /* elements added in registers at a time */
+	BLOCK = 2048,             /* elements of a block */
 };
 
 /*

@@ -5,13 +5,7 @@
  * reason a large output is written past the cache (0.4 of the time). The next tile is prefetched,
  * since no processor predicts where it is.
  */
-#include <string.h>
-
-#include "kernels.h"
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
+#include "simd.h"
 
 enum {
 	TILE = 64,        /* rows and columns */
@@ -26,34 +20,6 @@ struct turn {
 	size_t out_stride, in_stride; /* in bytes */
 	bool stream;
 };
-
-#ifdef __SSE2__
-
-static void copy_lines(char *to, const char *from, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i += sizeof(__m128i))
-		_mm_stream_si128((__m128i *)(void *)(to + i),
-				 _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
-}
-
-/* Orders streaming stores before later ones, for other threads. */
-static void fence(void)
-{
-	_mm_sfence();
-}
-
-#else
-
-static void copy_lines(char *to, const char *from, size_t bytes)
-{
-	memcpy(to, from, bytes);
-}
-
-static void fence(void)
-{
-}
-
-#endif
 
 /* Inlined with a constant size, so that the copy of an element is one instruction. */
 static inline __attribute__((always_inline)) void
@@ -72,10 +38,12 @@ turn_tile(const struct turn *t, size_t row, size_t column, size_t rows, size_t c
 			memcpy(tile + (c * PITCH + r) * size, in + c * size, size);
 	}
 	for (size_t c = 0; c < columns; c++, out += t->out_stride) {
-		if (stream)
-			copy_lines(out, tile + c * PITCH * size, rows * size);
-		else
-			memcpy(out, tile + c * PITCH * size, rows * size);
+		const char *from = tile + c * PITCH * size;
+
+		if (!stream)
+			memcpy(out, from, rows * size);
+		for (size_t b = 0; stream && b < rows * size; b += sizeof(vec))
+			vec_stream((float *)(out + b), vec_load((const float *)(from + b)));
 	}
 }
 
@@ -115,5 +83,5 @@ void zero_transpose(void *out, size_t out_stride, const void *in, size_t in_stri
 		break;
 	}
 	if (t.stream)
-		fence();
+		vec_fence();
 }

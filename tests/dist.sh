@@ -19,7 +19,7 @@ mkdir "$scratch/else where"
 	umask 077
 	export TZ=Pacific/Auckland LC_ALL=C.UTF-8 TAR_OPTIONS=
 	cd "$scratch/else where" && tar -xJf "$tarball" && cd "$name" &&
-		./configure --with-{mpi,pmix,yaml,slurm,cuda,nccl,jansson,xxhash,cblas,check,simde}=no \
+		./configure --with-{mpi,pmix,yaml,slurm,cuda,nccl,jansson,xxhash,cblas,check}=no \
 			CFLAGS=-O0 && make dist
 ) >"$scratch/out" 2>&1 || fail "make dist of $name.tar.xz: $(tail -20 "$scratch/out")"
 again="$scratch/else where/$name/$name.tar.xz"

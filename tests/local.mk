@@ -136,7 +136,7 @@ UNIT_LIBS = $(CHECK_LIBS) -lm
 
 tests_unit_test_kernels_SOURCES = tests/unit/test_kernels.c tests/unit/sets.h
 tests_unit_test_kernels_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_kernels_LDADD = $(KERNELS_EMULATED) kernels/libkernels.la $(UNIT_LIBS)
+tests_unit_test_kernels_LDADD = kernels/libkernels.la $(UNIT_LIBS)
 
 tests_unit_test_convert_SOURCES = tests/unit/test_convert.c tests/unit/sets.h
 tests_unit_test_convert_CFLAGS = $(UNIT_CFLAGS)

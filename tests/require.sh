@@ -18,7 +18,7 @@ for name in ${ZERO_REQUIRE//,/ }; do
 			}
 		done
 		;;
-	mpi | pmix | yaml | slurm | cuda | nccl | jansson | xxhash | files | cblas | check | cxx | simde)
+	mpi | pmix | yaml | slurm | cuda | nccl | jansson | xxhash | files | cblas | check | cxx)
 		have "$name" || {
 			echo "FAIL: ZERO_REQUIRE names $name, and this build was configured without it"
 			missing=1

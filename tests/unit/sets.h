@@ -17,10 +17,6 @@
 #include "kernels.h"
 #include "unit.h"
 
-#if defined(HAVE_SIMDE) && defined(HAVE_X86)
-extern const struct zero_kernels zero_kernels_avx512_emulated;
-#endif
-
 enum {
 	GUARD = 64,           /* bytes before and after an output */
 	BIG = (1 << 18) + 77, /* elements, enough for stores past the cache */
@@ -170,10 +166,6 @@ static inline int find_sets(void)
 	for (size_t i = 0; zero_kernels_isa(i); i++)
 		if (zero_kernels_choose(zero_kernels_isa(i)) != scalar)
 			sets[count++] = zero_kernels_choose(zero_kernels_isa(i));
-#if defined(HAVE_SIMDE) && defined(HAVE_X86)
-	if (zero_kernels_choose("avx2")) /* with which it is emulated */
-		sets[count++] = &zero_kernels_avx512_emulated;
-#endif
 	state = seed_of_test();
 	printf("sets:");
 	for (int s = 0; s < count; s++)
