@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Vectors of the instruction set that is compiled for (-DZERO_ISA=avx512, avx2, neon or scalar), so
- * that a kernel is written once. They are the compiler's, with the operators of C, of which it makes
- * what the processor has. Only what has no operator, or is translated badly, is an intrinsic. "scalar"
- * runs on every processor, and calls fma() where there is no instruction for it. vec_at(table, at) is
- * the elements `at` of a table of eight.
+ * that a kernel is written once. They are the compiler's, with the operators of C, of which it
+ * makes what the processor has. Only what has no operator, or is translated badly, is an intrinsic.
+ * "scalar" runs on every processor, and calls fma() where there is no instruction for it.
+ * vec_at(table, at) is the elements `at` of a table of eight.
  *
  * Which NaN an operation returns depends on the order of its operands, which the compiler chooses.
  * So kernels pass their results through vec_canon, which replaces every NaN by 0x7fc00000.
