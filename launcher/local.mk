@@ -11,8 +11,6 @@ launcher_zerorun_SOURCES = \
 	launcher/launch/launch.h \
 	launcher/launch/restart.c \
 	launcher/main.c \
-	launcher/page/report_page.c \
-	launcher/page/report_page.h \
 	launcher/plan/find.c \
 	launcher/plan/find.h \
 	launcher/plan/plan.c \
@@ -26,19 +24,7 @@ launcher_zerorun_SOURCES = \
 	lib/core/available_memory.c
 launcher_zerorun_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/lib -DZERO_LIBDIR=\"$(libdir)\" \
 	-DZERO_SITE_CONFIG=\"$(slurmconfdir)/zero.yaml\"
-launcher_zerorun_LDADD = launcher/libmodel.la -lm
-if HAVE_FILES
-launcher_zerorun_SOURCES += \
-	launcher/page/html.c \
-	launcher/page/html.h \
-	launcher/page/members.c \
-	launcher/page/members.h \
-	launcher/page/plot.c \
-	launcher/page/plot.h \
-	launcher/page/sections.c \
-	launcher/page/sections.h
-launcher_zerorun_CPPFLAGS += $(JANSSON_CFLAGS)
-endif
+launcher_zerorun_LDADD = launcher/libmodel.la
 if HAVE_YAML
 launcher_zerorun_LDADD += spank/libconfig.la
 endif

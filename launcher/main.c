@@ -7,7 +7,6 @@
 #endif
 #include "launcher/inspect/inspect.h"
 #include "launcher/launch/launch.h"
-#include "launcher/page/report_page.h"
 #include "launcher/plan/survey.h"
 
 static void print_help(void)
@@ -33,8 +32,6 @@ static void print_help(void)
 	      "      --inspect=DIR       print what is in a checkpoint, or in a folder of "
 	      "checkpoints,\n"
 	      "                          and verify it\n"
-	      "      --report-page=FILE.json [FILE.html]\n"
-	      "                          make the page of a job's report\n"
 	      "      --check-config FILE check a zero.yaml\n"
 	      "      --show-config [FILE]\n"
 	      "                          print what the options of a zero.yaml resolve to, and "
@@ -213,12 +210,6 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 		print_error("--inspect needs a value: a checkpoint, or a folder of them");
 		return -1;
 	}
-	if (takes_value(cursor, "--report-page", &request->report)) {
-		if (request->report && *request->report)
-			return 1;
-		print_error("--report-page needs a value: the JSON file of a report");
-		return -1;
-	}
 	if (strcmp(flag, "--slurm") == 0)
 		return request->slurm = true;
 	if (strcmp(flag, "--label") == 0)
@@ -292,10 +283,6 @@ static int parse_arguments(char **argv, struct request *request)
 	request->program = argv + cursor.at;
 	if (request->inspect)
 		return refuse_program("--inspect", request->program);
-	if (request->report) {
-		request->page = *request->program++;
-		return request->page ? refuse_program("--report-page", request->program) : 0;
-	}
 	if (request->config.check && request->config.show) {
 		print_error("--check-config and --show-config cannot be given together");
 		return EXIT_USAGE;
@@ -344,10 +331,6 @@ int main(int argc, char **argv)
 		goto out;
 	if (request.inspect) {
 		status = inspect(stdout, request.inspect);
-		goto out;
-	}
-	if (request.report) {
-		status = report_page(request.report, request.page);
 		goto out;
 	}
 	if (request.config.check) {

@@ -54,7 +54,6 @@ noinst_HEADERS += \
 	lib/report/folder.h \
 	lib/report/job_report.h \
 	lib/report/record.h \
-	lib/report/spawn_page.h \
 	lib/train/train.h \
 	lib/watch/private.h \
 	lib/watch/watch.h
@@ -132,7 +131,6 @@ lib_libzerocore_la_SOURCES = \
 	lib/report/folder.c \
 	lib/report/record.c \
 	lib/report/report.c \
-	lib/report/spawn_page.c \
 	lib/train/adamw.c \
 	lib/train/check_changes.c \
 	lib/train/gather.c \
@@ -162,7 +160,17 @@ lib_libzerocore_la_SOURCES = \
 	lib/watch/ring.c \
 	lib/watch/signals.c \
 	lib/watch/watch.c
+nodist_lib_libzerocore_la_SOURCES = lib/report/page_html.c
 lib_libzerocore_la_LIBADD = lib/liboptions.la $(DL_LIBS)
+
+# The page of a report, as a string of C.
+lib/report/page_html.c: lib/report/page.html
+	$(AM_V_GEN)$(MKDIR_P) lib/report && { \
+	printf '/* clang-format off */\n#include "report/folder.h"\nconst char zero_report_html[] =\n' && \
+	sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $(top_srcdir)/lib/report/page.html && echo ';'; } >$@.new && \
+	mv $@.new $@
+CLEANFILES += lib/report/page_html.c
+EXTRA_DIST += lib/report/page.html
 
 # What programs link and zero jobs get preloaded: the C library and nothing else.
 lib_LTLIBRARIES += lib/libzero.la

@@ -28,7 +28,6 @@ UNIT_TESTS = \
 	tests/unit/test_record \
 	tests/unit/test_restart \
 	tests/unit/test_sizing \
-	tests/unit/test_spawn_page \
 	tests/unit/test_workers \
 	tests/unit/test_task_gpus \
 	tests/unit/test_vram \
@@ -45,7 +44,6 @@ SCRIPT_TESTS = \
 	tests/launcher/config.sh \
 	tests/launcher/inspect.sh \
 	tests/launcher/plan.sh \
-	tests/launcher/report.sh \
 	tests/launcher/restart.sh \
 	tests/launcher/zerorun.sh \
 	tests/ranks/leaks.sh \
@@ -205,11 +203,6 @@ tests_unit_test_watch_LDADD = lib/libzerocore.la $(UNIT_LIBS)
 tests_unit_test_sizing_SOURCES = tests/unit/test_sizing.c
 tests_unit_test_sizing_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_sizing_LDADD = launcher/libmodel.la $(UNIT_LIBS)
-
-tests_unit_test_spawn_page_SOURCES = tests/unit/test_spawn_page.c lib/report/spawn_page.c
-tests_unit_test_spawn_page_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_spawn_page_LDFLAGS = -Wl,--wrap=clock_gettime
-tests_unit_test_spawn_page_LDADD = lib/libzerocore.la $(UNIT_LIBS)
 
 tests_unit_test_layout_SOURCES = tests/unit/test_layout.c
 tests_unit_test_layout_CFLAGS = $(UNIT_CFLAGS)

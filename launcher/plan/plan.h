@@ -15,7 +15,6 @@ struct request {
 	const char *model;     /* --plan prints the memory that a rank needs for it */
 	bool slurm, label, plan;
 	const char *inspect;       /* a checkpoint, or a folder of checkpoints */
-	const char *report, *page; /* a report's JSON, and the page to make from it */
 	unsigned restarts;         /* of a job that fails; 0: none */
 	struct config_query config;
 	bool answered; /* --help or --version was printed: there is nothing else to do */

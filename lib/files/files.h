@@ -285,7 +285,7 @@ struct zero_files_ops {
 	void (*manifest_free)(struct zero_manifest *manifest); /* NULL is a no-op */
 
 	/* A job's report, see files/report.h, as text; malloc'ed. */
-	zero_status (*report_json)(const struct zero_report *report, char **text, size_t *bytes);
+	zero_status (*report_json)(const struct zero_report *report, char **text);
 };
 
 const void *zero_module_files(const struct zero_core *core);

@@ -110,7 +110,7 @@ struct zero_report {
 	size_t op_count;
 };
 
-/* json.c, in zero_files.so: the report as text; malloc'ed. */
-zero_status zero_report_json(const struct zero_report *report, char **text, size_t *bytes);
+/* report_json.c, in zero_files.so: the report as text; malloc'ed. */
+zero_status zero_report_json(const struct zero_report *report, char **text);
 
 #endif

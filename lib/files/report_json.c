@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A job's report as JSON; part of zero_files.so. Each function returns NULL without memory, which
- * json_pack passes on, so that the text is complete or there is none. `zerorun --report-page` makes
- * a page of it.
+ * json_pack passes on, so that the text is complete or there is none.
  */
 #include <jansson.h>
 #include <math.h>
@@ -388,23 +387,20 @@ static json_t *job_of(const struct zero_report *report)
 			 number(report->steps));
 }
 
-zero_status zero_report_json(const struct zero_report *report, char **text, size_t *bytes)
+zero_status zero_report_json(const struct zero_report *report, char **text)
 {
 	char version[16];
 	json_t *json;
 
 	snprintf(version, sizeof(version), "%d.%d", ZERO_VERSION_MAJOR, ZERO_VERSION_MINOR);
-	json = json_pack("{s:s, s:i, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
-			 "slurm-zero report", "version", 1, "page",
-			 "zerorun --report-page FILE makes a page of this file", "library", version,
-			 "complete", !report->why, "why", text_or_null(report->why), "job",
-			 job_of(report), "options", options_of(report), "ranks", ranks_of(report),
-			 "collectives", rows_of(report), "series", series_of(report), "spread",
-			 spread_of(report));
+	json = json_pack("{s:s, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
+			 "slurm-zero report", "version", 1, "library", version, "complete",
+			 !report->why, "why", text_or_null(report->why), "job", job_of(report),
+			 "options", options_of(report), "ranks", ranks_of(report), "collectives",
+			 rows_of(report), "series", series_of(report), "spread", spread_of(report));
 	*text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 	json_decref(json);
 	if (!*text)
 		return files_core()->fail(ZERO_E_MEMORY, "no memory for the report");
-	*bytes = strlen(*text);
 	return ZERO_OK;
 }

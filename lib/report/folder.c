@@ -83,13 +83,15 @@ failed:
 			 path, origin, what, strerror(errno));
 }
 
-zero_status zero_report_put(int folder, const char *path, const char *name, const char *text,
-			    size_t bytes)
+/* Writes folder/zero-<id><end>, and replaces a file of that name. */
+static zero_status put(int folder, const char *path, const char *id, const char *end,
+		       const char *text, size_t bytes)
 {
-	char hidden[64];
+	char hidden[64], name[NAME_MAX + 1];
 	int fd = make_file(folder, hidden, sizeof(hidden));
 	int error = fd < 0 ? errno : zero_write_all(fd, text, bytes, 0);
 
+	snprintf(name, sizeof(name), "zero-%s%s", id, end);
 	/* Some file systems report only here that there is no room. */
 	if (fd >= 0 && close(fd) && !error)
 		error = errno;
@@ -101,4 +103,41 @@ zero_status zero_report_put(int folder, const char *path, const char *name, cons
 		unlinkat(folder, hidden, 0);
 	return zero_fail(ZERO_E_FILE, "the report %s/%s cannot be written: %s", path, name,
 			 strerror(error));
+}
+
+/* page.html with the JSON in place of its mark; malloc'ed. NULL: no memory. */
+static char *make_page(const char *json, size_t *bytes)
+{
+	static const char mark[] = "@report@";
+	const char *at = strstr(zero_report_html, mark);
+	char *page = NULL;
+	FILE *out = open_memstream(&page, bytes);
+
+	if (!out)
+		return NULL;
+	fwrite(zero_report_html, 1, (size_t)(at - zero_report_html), out);
+	/* A name that has a '<' could end the script. */
+	for (; *json; json++)
+		fputs(*json == '<' ? "\\u003c" : (char[2]){*json}, out);
+	fputs(at + strlen(mark), out);
+	if (!fclose(out))
+		return page;
+	free(page);
+	return NULL;
+}
+
+zero_status zero_report_put(int folder, const char *path, const char *id, const char *json)
+{
+	zero_status status = put(folder, path, id, ".json", json, strlen(json));
+	size_t bytes;
+	char *page;
+
+	if (status)
+		return status;
+	page = make_page(json, &bytes);
+	if (!page)
+		return zero_fail(ZERO_E_MEMORY, "no memory for the report's page");
+	status = put(folder, path, id, ".html", page, bytes);
+	free(page);
+	return status;
 }

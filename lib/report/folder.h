@@ -8,8 +8,11 @@
 /* Opens the folder, or makes it, and checks that files can be made in it. `origin` is where the
    path was set. */
 zero_status zero_report_folder(const char *path, const char *origin, int *folder);
-/* Writes folder/name, and replaces a file of that name. `path` is the folder's name in errors. */
-zero_status zero_report_put(int folder, const char *path, const char *name, const char *text,
-			    size_t bytes);
+/* Writes folder/zero-<id>.json and the page .html of it, and replaces files of that name. `path` is
+   the folder's name in errors. */
+zero_status zero_report_put(int folder, const char *path, const char *id, const char *json);
+
+/* page.html: the build makes a C file of it. */
+extern const char zero_report_html[];
 
 #endif

@@ -19,7 +19,6 @@
 #include "train/train.h"
 #include "report/folder.h"
 #include "report/job_report.h"
-#include "report/spawn_page.h"
 #include "report/record.h"
 
 /* Nanoseconds between two reports of a job that runs. */
@@ -29,7 +28,6 @@ struct zero_job_report {
 	struct zero_record *record;
 	char *path, *id;
 	int folder;    /* of rank 0; else -1 */
-	bool has_json; /* rank 0 has written the report */
 	bool together; /* all ranks have opened the job with a report */
 	int64_t started;
 	uint64_t refreshed;
@@ -233,25 +231,19 @@ static struct zero_report describe(zero_job *job, const struct zero_report_rank 
 	};
 }
 
-static zero_status write_json(const struct zero_job_report *report,
-			      const struct zero_report *content)
+static zero_status write_report(const struct zero_job_report *report,
+				const struct zero_report *content)
 {
 	const struct zero_files_ops *files;
-	char *text = NULL, *name = NULL;
+	char *json = NULL;
 	zero_status status;
-	size_t bytes = 0;
 
 	status = zero_files_open(&files);
 	if (!status)
-		status = files->report_json(content, &text, &bytes);
-	if (!status && asprintf(&name, "zero-%s.json", report->id) < 0) {
-		name = NULL;
-		status = zero_fail(ZERO_E_MEMORY, "no memory for the report");
-	}
+		status = files->report_json(content, &json);
 	if (!status)
-		status = zero_report_put(report->folder, report->path, name, text, bytes);
-	free(name);
-	free(text);
+		status = zero_report_put(report->folder, report->path, report->id, json);
+	free(json);
 	return status;
 }
 
@@ -264,7 +256,7 @@ static zero_status write_own(zero_job *job, const char *why)
 	if (!rank)
 		return zero_fail(ZERO_E_MEMORY, "no memory for the report");
 	content = describe(job, rank, 1, read_rank(job, rank), why);
-	status = write_json(job->report, &content);
+	status = write_report(job->report, &content);
 	free(rank);
 	return status;
 }
@@ -357,7 +349,7 @@ static zero_status write_together(zero_job *job)
 	status = exchange(job, mine ? mine : &job->report->record->rank, &all);
 	if (job->report->folder >= 0 && !status) {
 		content = describe(job, all, (size_t)job->place.world, op_count, NULL);
-		status = write_json(job->report, &content);
+		status = write_report(job->report, &content);
 	}
 	free(mine);
 	free(all);
@@ -379,20 +371,8 @@ static void before_close(zero_job *job, bool together)
 	together = together && status != ZERO_E_ORDER && status != ZERO_E_COMM;
 	if (!together && report->folder >= 0)
 		status = write_alone(job);
-	report->has_json = report->folder >= 0 && !status;
 	/* The error that ended the job matters more than one of its report. */
 	if (!together && *before.text)
-		zero_error_restore(&before);
-}
-
-/* Once the backend is closed, when no rank waits for this one any more. */
-static void make_page(const struct zero_job_report *report)
-{
-	struct zero_saved_error before;
-
-	zero_error_save(&before);
-	/* An earlier error matters more. */
-	if (zero_report_page(report->folder, report->path, report->id) && *before.text)
 		zero_error_restore(&before);
 }
 
@@ -402,8 +382,6 @@ static void closed(zero_job *job)
 
 	if (!report)
 		return;
-	if (report->has_json)
-		make_page(report);
 	if (report->folder >= 0)
 		close(report->folder);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)

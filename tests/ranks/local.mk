@@ -63,7 +63,7 @@ if HAVE_FILES
 RANKS_TESTS += tests/ranks/atomic.ranks tests/ranks/save.ranks
 endif
 
-EXTRA_DIST += tests/ranks/report.py
+EXTRA_DIST += tests/ranks/page.js tests/ranks/report.py
 tests_ranks_report_ranks_SOURCES = tests/ranks/report.c tests/ranks/ranks.h
 tests_ranks_report_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_address_ranks_SOURCES = \

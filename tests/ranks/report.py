@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """report.py DIR: the report in DIR, against what each rank wrote to DIR/known.<rank>."""
 import glob
-import html.parser
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
-
-VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 def check(condition, *what):
@@ -15,31 +14,19 @@ def check(condition, *what):
         sys.exit("report.py: " + " ".join(str(word) for word in what))
 
 
-class Page(html.parser.HTMLParser):
-    """Whether its tags are balanced, and its words."""
+def drawn(markup, report):
+    """The lines that the page prints for the report, by node; None without node."""
+    if not shutil.which("node"):
+        return None
+    page = markup.replace(embedded(markup), json.dumps(report).replace("<", "\\u003c"))
+    script = os.path.join(os.path.dirname(__file__), "page.js")
+    ran = subprocess.run(["node", script], input=page, capture_output=True, encoding="utf-8")
+    check(ran.returncode == 0, ran.stderr)
+    return ran.stdout.splitlines()
 
-    def __init__(self):
-        super().__init__()
-        self.open, self.words, self.counts, self.names = [], [], {}, set()
 
-    def handle_starttag(self, tag, attrs):
-        self.counts[tag] = self.counts.get(tag, 0) + 1
-        self.open.append(tag)
-        for name, value in attrs:
-            self.names.add(name)
-            if name == "points":
-                check(not re.search("nan|inf", value), "points", value)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        self.open.pop()
-
-    def handle_endtag(self, tag):
-        check(self.open and self.open[-1] == tag, tag, "closes", self.open[-3:])
-        self.open.pop()
-
-    def handle_data(self, data):
-        self.words.append(data)
+def embedded(markup):
+    return re.search('<script type="application/json" id="report">(.*?)</script>', markup, re.S).group(1)
 
 
 def only(pattern):
@@ -134,18 +121,38 @@ for series, mine in zip(report["series"], known):
     peak = mine["memory"]["total"]["peak"]
     check(abs(most - peak) <= peak * 1e-6, "most memory", most, peak)
 
-page = Page()
-page.feed(markup)
-page.close()
-words = "".join(page.words)
-check(not page.open, "open at the end:", page.open)
-check("script" not in page.counts and "b" not in page.counts, page.counts)
-check(not {n for n in page.names if n in ("href", "src") or n.startswith("on")}, page.names)
-check(re.sub('xmlns="http://www.w3.org/[^"]*"', "", markup).count("://") == 0, "an address")
-check(not re.search(r"url\(|@import", markup), "another file")
-check(page.counts.get("svg", 0) >= (2 if first["steps"] > 1 else 1), page.counts)
+check("<" not in embedded(markup), "markup within the JSON")
+check(json.loads(embedded(markup)) == report, "the page's JSON is another")
+check(re.findall("[a-z]+://[^\"]*", markup) == ["http://www.w3.org/2000/svg"], "an address")
+check(not re.search(r"url\(|@import|innerHTML| src=| href=", markup), "another file, or markup of the user's")
+lines = drawn(markup, report)
+if lines is None:
+    sys.exit()
+check(all(option["name"] in lines for option in report["options"]), "options")
+check(first["together"] or any("figures are those of rank 0 alone" in line for line in lines), "notice")
+check(len([line for line in lines if line.startswith("path area")]) >= 2, "areas")
+check(not re.search("nan|null|undefined|Infinity", "\n".join(lines), re.I), "a value that is none")
 if first["steps"]:
     # in rows of kinds, and maybe as what came after the longest time
-    check(words.count(strange) >= 2 + ("update" in ranks[0]["collectives"]), "the strange group")
-check(all(option["name"] in words for option in report["options"]), "options")
-check(first["together"] or "figures are those of rank 0 alone" in words, "notice")
+    check(lines.count(strange) >= 2 + ("update" in ranks[0]["collectives"]), "the strange group")
+if os.path.basename(folder) != "stage3":
+    sys.exit()
+
+# Which ranks a node has, the least of its ranks', the rank that waited least first, a sample's mean.
+ranks = [{**ranks[0], "rank": r, "waited_seconds": (r * 7 + 3) % 200, "node": {
+    **ranks[0]["node"], "name": f"n{r // 2 % 99}", "budget": 1024 * (r + 1)}} for r in range(200)]
+series = {**report["series"][0], "rank": 0, "at_seconds": [4, 8], "steps": [2, 2], "step_seconds": [4, 4],
+          "max_step_seconds": [3, 3], "end_bytes": [0, 0],
+          "peak_bytes": {"shards": [2048, 2048], "caller": [1024, 0]}}
+ranks[0]["steps"] = {**ranks[0]["steps"], "measured": 1234}
+lines = drawn(markup, {**report, "ranks": ranks, "series": [series]})
+joined = "\n".join(lines)
+slow = joined[joined.index("\nread from files\n"):joined.index("\nNodes\n")]
+order = sorted(range(200), key=lambda r: ranks[r]["waited_seconds"])
+check(re.findall(r"\n(\d+)\nn\d+\n", slow) == [str(r) for r in order], "order of ranks")
+check("\nn0\n0-1, 198-199\n" in joined and "\nn98\n196-197\n" in joined, "ranks of nodes")
+check("\n1.0K\n" in joined[joined.index("\nn0\n0-1"):joined.index("\nn1\n2-3")], "least of a node")
+check("mean: 2 s" in lines and "longest: 3 s" in lines and "shards: 2.0K" in lines, "the first sample")
+check("1\u202f234 were measured" in joined, "digits")
+check("path area M70.0,25.5L377.5,25.5L377.5,100.3L685.0,100.3L685.0,100.3L377.5,100.3L377.5,100.3L70.0,100.3"
+      in lines, "one kind of memory above the other")

@@ -191,27 +191,39 @@ static int count_files(const char *path)
 	return count;
 }
 
+static void read_file(int folder, const char *name, char *text, size_t size)
+{
+	int file = openat(folder, name, O_RDONLY);
+	ssize_t bytes = read(file, text, size - 1);
+
+	ck_assert_int_gt(bytes, 0);
+	text[bytes] = '\0';
+	close(file);
+}
+
 /* A report appears when it is complete, or nothing does. */
 START_TEST(files)
 {
-	char path[] = "/tmp/zero-test.XXXXXX", below[64], text[16] = "";
-	int folder, file;
+	static char text[65536];
+	char path[] = "/tmp/zero-test.XXXXXX", below[64];
+	int folder;
 
 	ck_assert(mkdtemp(path) != NULL);
 	snprintf(below, sizeof(below), "%s/a//b/", path);
 	ck_assert_int_eq(zero_report_folder(below, "test", &folder), ZERO_OK);
 	ck_assert_int_eq(count_files(below), 0);
-	ck_assert_int_eq(zero_report_put(folder, below, "one", "first", 5), ZERO_OK);
-	ck_assert_int_eq(zero_report_put(folder, below, "one", "again", 5), ZERO_OK);
-	file = openat(folder, "one", O_RDONLY);
-	ck_assert_int_eq(read(file, text, sizeof(text)), 5);
-	ck_assert_str_eq(text, "again");
-	close(file);
-	ck_assert(!mkdirat(folder, "two", 0700));
-	ck_assert_int_eq(zero_report_put(folder, below, "two", "text", 4), ZERO_E_FILE);
-	ck_assert_int_eq(count_files(below), 2);
-	unlinkat(folder, "one", 0);
-	unlinkat(folder, "two", AT_REMOVEDIR);
+	ck_assert_int_eq(zero_report_put(folder, below, "one", "first"), ZERO_OK);
+	ck_assert_int_eq(zero_report_put(folder, below, "one", "a<gain"), ZERO_OK);
+	read_file(folder, "zero-one.json", text, sizeof(text));
+	ck_assert_str_eq(text, "a<gain");
+	read_file(folder, "zero-one.html", text, sizeof(text));
+	ck_assert_ptr_nonnull(strstr(text, "id=\"report\">a\\u003cgain</script>"));
+	ck_assert(!mkdirat(folder, "zero-two.json", 0700));
+	ck_assert_int_eq(zero_report_put(folder, below, "two", "text"), ZERO_E_FILE);
+	ck_assert_int_eq(count_files(below), 3);
+	unlinkat(folder, "zero-one.json", 0);
+	unlinkat(folder, "zero-one.html", 0);
+	unlinkat(folder, "zero-two.json", AT_REMOVEDIR);
 	close(folder);
 	rmdir(below);
 	snprintf(below, sizeof(below), "%s/a", path);
