@@ -10,9 +10,7 @@ spank_libconfig_la_SOURCES = \
 	spank/yaml/site_config.c \
 	spank/yaml/site_config_private.h \
 	spank/yaml/yaml_reader.c \
-	spank/yaml/yaml_reader.h \
-	spank/yaml/yaml_statement.c \
-	spank/yaml/yaml_statement.h
+	spank/yaml/yaml_reader.h
 spank_libconfig_la_CPPFLAGS = $(AM_CPPFLAGS) $(YAML_CFLAGS)
 spank_libconfig_la_LIBADD = lib/liboptions.la $(YAML_LIBS)
 endif

@@ -15,13 +15,13 @@ static bool is_pmix(const char *entry, size_t length)
 void nested_step_remove_pmix(spank_t spank)
 {
 	/* a server sets about 20; the limit bounds the work of root: a removal moves the rest */
-	enum { MOST = 256 };
+	enum { MAX_REMOVED = 256 };
 	char **variable = NULL, name[256];
 	size_t at = 0, removed = 0;
 
 	if (spank_getenv(spank, "ZERO_RESOLVED", name, sizeof name) == ESPANK_ENV_NOEXIST)
 		return;
-	while (removed < MOST && !spank_get_item(spank, S_JOB_ENV, &variable) && variable &&
+	while (removed < MAX_REMOVED && !spank_get_item(spank, S_JOB_ENV, &variable) && variable &&
 	       variable[at]) {
 		const char *entry = variable[at];
 		size_t length = strcspn(entry, "=");

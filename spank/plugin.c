@@ -86,7 +86,8 @@ static bool is_first(enum callback callback)
 	return loaded && calls[callback]++ % loaded == 0;
 }
 
-/* No callback returns an error: it would drain a node whose plugstack.conf has the plugin as required. */
+/* No callback returns an error: it would drain a node whose plugstack.conf has the plugin as
+   required. */
 int slurm_spank_init(spank_t spank, int count, char **argument)
 {
 	switch (spank_context()) {

@@ -54,7 +54,7 @@ enum user_choice srun_env_job_choice(void)
 	return is_decision(DECISION_ON) ? ZERO_REQUESTED : ZERO_UNSPECIFIED;
 }
 
-/* ---- what can be known before flags are read ---------------------------------------------------- */
+/* ---- what can be known before flags are read ------------------------------------------------- */
 
 struct search {
 	char *folder; /* "" if no plugin of Slurm is loaded */
@@ -80,8 +80,8 @@ static int search_folder(struct dl_phdr_info *object, size_t size, void *context
 	return search->found;
 }
 
-/* Returns whether mpi_pmix.so is missing from the folder of Slurm's other plugins, and sets `folder` to
-   that folder. Returns false if the folder cannot be found. */
+/* Returns whether mpi_pmix.so is missing from the folder of Slurm's other plugins, and sets
+   `folder` to that folder. Returns false if the folder cannot be found. */
 static bool lacks_pmix(char folder[PATH_MAX])
 {
 	struct search search = {.folder = folder};
@@ -92,8 +92,8 @@ static bool lacks_pmix(char folder[PATH_MAX])
 }
 
 /*
- * Returns whether the first arguments have the flag. They end at the first that is neither a flag nor
- * the value of a short one: it is the program, or the value of a long flag such as --nodes.
+ * Returns whether the first arguments have the flag. They end at the first that is neither a flag
+ * nor the value of a short one: it is the program, or the value of a long flag such as --nodes.
  */
 static bool begins_with_flag(const char *flag)
 {
@@ -153,7 +153,7 @@ void srun_env_init(void)
 	}
 }
 
-/* ---- once flags are read ------------------------------------------------------------------------ */
+/* ---- once flags are read --------------------------------------------------------------------- */
 
 /* Finds the variables that are to be set, and the decision, which lists them after its word. */
 static size_t find_variables(const char *word, struct reexec_variable set[WANTED],

@@ -6,8 +6,8 @@
  *
  * sbatch and salloc pass both variables to the sruns of the job. srun reads them before a plugin
  * sees its flags. srun_env_init therefore sets them if the first arguments and the environment
- * suggest that zero is on, and removes what the job set if they suggest that it is off. If this guess
- * turns out to be wrong, srun is executed once more:
+ * suggest that zero is on, and removes what the job set if they suggest that it is off. If this
+ * guess turns out to be wrong, srun is executed once more:
  *
  *	guess      once flags are read    then
  *	on         on                     nothing

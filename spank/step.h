@@ -57,19 +57,20 @@ bool step_is_first(const struct step_node *node, enum notice notice);
 /* Prints a sentence to the user, with the name of the node; replaces its control characters. */
 void log_once(const struct step_node *node, enum notice notice, char *sentence);
 
-/* ---- nested_step.c: the environment of a step that a task of a zero step started ---------------- */
+/* ---- nested_step.c: the environment of a step that a task of a zero step started ------------- */
 
-/* Removes the PMIx variables of the task around the step, which its srun passed on. With them, an MPI
-   program would wait for the ranks of that task. A PMIx server of the step sets its own after this. */
+/* Removes the PMIx variables of the task around the step, which its srun passed on. With them, an
+   MPI program would wait for the ranks of that task. A PMIx server of the step sets its own after
+   this. */
 void nested_step_remove_pmix(spank_t spank);
 /* Removes the variables that the plugin set for the task around this one. */
 void nested_step_remove_variables(spank_t spank);
 
-/* ---- task_budget.c ------------------------------------------------------------------------------ */
+/* ---- task_budget.c --------------------------------------------------------------------------- */
 
-/* Resolves all options, sized for the GPUs or the memory that the task may use. *vram, which must be
-   cleared, has the GPU of the budget. On error, returns false with a sentence in *why; *resolved needs
-   no clearing then. */
+/* Resolves all options, sized for the GPUs or the memory that the task may use. *vram, which must
+   be cleared, has the GPU of the budget. On error, returns false with a sentence in *why; *resolved
+   needs no clearing then. */
 bool task_budget_resolve(spank_t spank, const struct step_node *node,
 			 const struct zero_settings *request, struct zero_settings *resolved,
 			 struct zero_vram *vram, struct zero_budget *budget, char *why,
@@ -78,7 +79,7 @@ bool task_budget_resolve(spank_t spank, const struct step_node *node,
 bool task_budget_set_fact(struct zero_settings *resolved, enum zero_option_id id, const char *text,
 			  char *why, size_t size);
 
-/* ---- task_preload.c: LD_PRELOAD and PYTHONPATH of a task ----------------------------------------- */
+/* ---- task_preload.c: LD_PRELOAD and PYTHONPATH of a task ------------------------------------- */
 
 /*
  * Prepends the library, unless the options say no, or the container of the task has none; sets the
@@ -87,20 +88,20 @@ bool task_budget_set_fact(struct zero_settings *resolved, enum zero_option_id id
 bool task_preload_set(spank_t spank, const struct step_node *node, struct zero_settings *resolved,
 		      char *why, size_t size);
 /*
- * After that: prepends the folder of the package slurm_zero that is beside the preloaded library, or,
- * if nothing is preloaded, beside the installed one, and sets the option python_path to it. Does
- * nothing if the options say no, or if there is no such folder. Errors as above.
+ * After that: prepends the folder of the package slurm_zero that is beside the preloaded library,
+ * or, if nothing is preloaded, beside the installed one, and sets the option python_path to it.
+ * Does nothing if the options say no, or if there is no such folder. Errors as above.
  */
 bool task_python_set(spank_t spank, const struct step_node *node, struct zero_settings *resolved,
 		     char *why, size_t size);
 
-/* ---- telemetry.c: what the plugin tells about a step --------------------------------------------- */
+/* ---- telemetry.c: what the plugin tells about a step ----------------------------------------- */
 
 /* In a task: prints the options of the node's first task, as a verbose message. */
 void log_options(spank_t spank, const struct step_node *node, const struct zero_settings *resolved);
 /*
- * In slurmstepd. The step's first node writes one line of JSON when the step ends, to where `telemetry`
- * of zero.yaml says. No failure changes anything for the step.
+ * In slurmstepd. The step's first node writes one line of JSON when the step ends, to where
+ * `telemetry` of zero.yaml says. No failure changes anything for the step.
  */
 /* In user_init, with the effective ids of the user: `resolved` without a GPU, or NULL, and why. */
 void telemetry_begin(spank_t spank, const struct step_node *node,

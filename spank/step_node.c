@@ -36,9 +36,10 @@ static void read_node_name(void)
 }
 
 /*
- * The job's credential has its partition and account, and since release 26.05 its QOS, but no item of
- * spank_get_item() returns them (slurm/spank.h). The variables do, which slurmctld sets for a batch
- * script, and srun for other steps (src/common/env.c and _set_env_vars2() of srun's srun_job.c).
+ * The job's credential has its partition and account, and since release 26.05 its QOS, but no item
+ * of spank_get_item() returns them (slurm/spank.h). The variables do, which slurmctld sets for a
+ * batch script, and srun for other steps (src/common/env.c and _set_env_vars2() of srun's
+ * srun_job.c).
  */
 static void read_job(spank_t spank)
 {
@@ -172,9 +173,9 @@ void step_node_user_init(spank_t spank)
 
 /*
  * Names the first task on the node that died of a signal, or whose shell reports that. SIGTERM and
- * SIGKILL are not named, since Slurm ends the other tasks with them, nor is SIGPIPE: a rank may die of
- * it when another one, which has died, no longer reads. Slurm itself names a task that the kernel
- * killed for its memory.
+ * SIGKILL are not named, since Slurm ends the other tasks with them, nor is SIGPIPE: a rank may die
+ * of it when another one, which has died, no longer reads. Slurm itself names a task that the
+ * kernel killed for its memory.
  */
 void step_node_task_exit(spank_t spank)
 {

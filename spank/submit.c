@@ -110,8 +110,8 @@ static enum zero_state find_state(const struct plugin_arguments *arguments,
 }
 
 /*
- * Slurm gives these variables to prolog and epilog of the job as SPANK_ZERO and SPANK_ZERO_OPTIONS, and
- * to job_submit plugins. An srun in a job inherits them from sbatch or salloc.
+ * Slurm gives these variables to prolog and epilog of the job as SPANK_ZERO and SPANK_ZERO_OPTIONS,
+ * and to job_submit plugins. An srun in a job inherits them from sbatch or salloc.
  */
 static void tell_prolog(spank_t spank)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs in the copy of slurmstepd that becomes a task, as the user, before the program starts. Sets
- * the task's variables: its options, LD_PRELOAD, PYTHONPATH, and those by which ranks find each other.
+ * the task's variables: its options, LD_PRELOAD, PYTHONPATH, and those by which ranks find each
+ * other.
  */
 #include <slurm/slurm.h>
 #include <stdio.h>
@@ -34,11 +35,11 @@ static unsigned master_port(spank_t spank)
 }
 
 /*
- * Returns where rank 0's node is among the step's nodes, which are sorted, while ranks may begin at any
- * of them: under --distribution=arbitrary, in heterogeneous steps, and as topology plugins like. srun's
- * PMIx plugin tells its counterpart on the nodes, as blocks of (node, nodes, tasks on each) in the order
- * of ranks: "(vector,(2,1,1),(0,2,1))" (src/plugins/mpi/pmix/mapping.c). Under another --mpi it is
- * taken to be the first.
+ * Returns where rank 0's node is among the step's nodes, which are sorted, while ranks may begin at
+ * any of them: under --distribution=arbitrary, in heterogeneous steps, and as topology plugins
+ * like. srun's PMIx plugin tells its counterpart on the nodes, as blocks of (node, nodes, tasks on
+ * each) in the order of ranks: "(vector,(2,1,1),(0,2,1))" (src/plugins/mpi/pmix/mapping.c). Under
+ * another --mpi it is taken to be the first.
  */
 static uint64_t first_index(spank_t spank)
 {
@@ -215,9 +216,10 @@ static void pass_on_line(spank_t spank, char *line)
 }
 
 /*
- * In a batch script: makes the flags of its #SCRON lines flags of the job, which its sruns check and
- * apply. scrontab has a plugin read these flags, but calls no slurm_spank_init_post_opt and passes on
- * nothing that a plugin sets (src/scrontab/scrontab.c). The lines themselves reach the node.
+ * In a batch script: makes the flags of its #SCRON lines flags of the job, which its sruns check
+ * and apply. scrontab has a plugin read these flags, but calls no slurm_spank_init_post_opt and
+ * passes on nothing that a plugin sets (src/scrontab/scrontab.c). The lines themselves reach the
+ * node.
  */
 static void pass_on_scron_flags(spank_t spank)
 {

@@ -8,9 +8,10 @@
 #include "step.h"
 
 /*
- * Returns the root of the container that the task's program will run in: "" for the root that is here
- * already, such as that of pyxis or of the node, and NULL without memory. srun --container hands its
- * bundle to a runtime only after this (src/slurmd/slurmstepd/container.c). *is_container: it has one.
+ * Returns the root of the container that the task's program will run in: "" for the root that is
+ * here already, such as that of pyxis or of the node, and NULL without memory. srun --container
+ * hands its bundle to a runtime only after this (src/slurmd/slurmstepd/container.c). *is_container:
+ * it has one.
  */
 static char *find_root(spank_t spank, const struct step_node *node, bool *is_container)
 {
@@ -52,8 +53,8 @@ static int check_library(const char *root, const char *path)
 	return error;
 }
 
-/* Also sets the option `fact`, by which nested_step.c finds the path in the variable. An empty part of
-   PYTHONPATH would be the working folder. */
+/* Also sets the option `fact`, by which nested_step.c finds the path in the variable. An empty part
+   of PYTHONPATH would be the working folder. */
 static bool prepend(spank_t spank, const char *variable, const char *path,
 		    struct zero_settings *resolved, enum zero_option_id fact, char *why,
 		    size_t size)

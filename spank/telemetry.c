@@ -12,7 +12,8 @@
 #include "core/clock.h"
 #include "plugin.h"
 
-/* Returns whether somebody has set the option: it is not at its default, nor found out by the plugin. */
+/* Returns whether somebody has set the option: it is not at its default, nor found out by the
+   plugin. */
 static bool is_set(const struct zero_settings *resolved, int option)
 {
 	const char *origin = resolved->origin[option];
@@ -21,7 +22,7 @@ static bool is_set(const struct zero_settings *resolved, int option)
 	       strcmp(origin, "default") != 0 && strcmp(origin, PLUGIN_NAME) != 0;
 }
 
-/* ---- the line of srun -v ------------------------------------------------------------------------ */
+/* ---- the line of srun -v --------------------------------------------------------------------- */
 
 /* Returns whether srun has -v, which does not raise slurmstepd's own level (see srun(1)). */
 static bool is_srun_verbose(spank_t spank)
@@ -79,7 +80,7 @@ void log_options(spank_t spank, const struct step_node *node, const struct zero_
 	free(text);
 }
 
-/* ---- telemetry ---------------------------------------------------------------------------------- */
+/* ---- telemetry ------------------------------------------------------------------------------- */
 
 /* The line of this step on this node; `facts` is NULL if it writes none. */
 static struct {
@@ -88,8 +89,8 @@ static struct {
 	unsigned failed;
 } line;
 
-/* Prints "NAME":"text". What is not printable ASCII becomes '?', so that the line is one line and valid,
-   whatever a user has written. */
+/* Prints "NAME":"text". What is not printable ASCII becomes '?', so that the line is one line and
+   valid, whatever a user has written. */
 static void put_pair(FILE *out, const char *name, const char *text)
 {
 	fprintf(out, "\"%s\":\"", name);
@@ -209,8 +210,8 @@ static char *finish_line(const struct step_node *node)
 }
 
 /*
- * Appends by one write, so that lines of several steps do not mix. Root writes only to its own regular
- * file, not to a link or a pipe that another may have put in the place.
+ * Appends by one write, so that lines of several steps do not mix. Root writes only to its own
+ * regular file, not to a link or a pipe that another may have put in the place.
  */
 static bool append(const char *path, const char *text, char *why, size_t size)
 {

@@ -7,9 +7,10 @@
 #include "step.h"
 #include "user_request.h"
 
-/* ---- variables ----------------------------------------------------------------------------- */
+/* ---- variables ------------------------------------------------------------------------------- */
 
-/* It may be a variable of another program, since names such as ZERO_STAGE are taken by others too. */
+/* It may be a variable of another program, since names such as ZERO_STAGE are taken by others too.
+   */
 static bool set_variable(struct zero_settings *settings, int id, const char *text, char *why,
 			 size_t size)
 {
@@ -75,7 +76,7 @@ static bool add_variables(struct zero_settings *settings, char *why, size_t size
 	return true;
 }
 
-/* ---- what was passed on -------------------------------------------------------------------- */
+/* ---- what was passed on ---------------------------------------------------------------------- */
 
 /* Returns whether users set the option. Others are facts, which nodes find out. */
 static bool is_user_option(const struct zero_option *option)
@@ -83,7 +84,8 @@ static bool is_user_option(const struct zero_option *option)
 	return (option->where & ~(unsigned)ZERO_IN_RESOLVED) != 0;
 }
 
-/* Sets options that are unset from a text of user_request_pass_on, with the origins that they had. */
+/* Sets options that are unset from a text of user_request_pass_on, with the origins that they had.
+   */
 static bool add_passed_on(const char *text, const char *name, struct zero_settings *settings,
 			  char *why, size_t size)
 {
@@ -121,7 +123,7 @@ const char *user_request_text(void)
 	return step ? step : getenv(USER_REQUEST_OF_JOB);
 }
 
-/* ---- all of it ----------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 bool user_request_make(struct zero_settings *request, char *why, size_t size)
 {

@@ -15,8 +15,8 @@ struct config_query {
 
 /* Checks the site's file. Returns 0, or the exit status after an error. */
 int config_check(FILE *out, const char *path);
-/* Prints what its options resolve to. `user` has a NULL origin where the user sets nothing; options of
-   the user's file are added to it. */
+/* Prints what its options resolve to. `user` has a NULL origin where the user sets nothing; options
+   of the user's file are added to it. */
 int config_show(FILE *out, const struct config_query *query, struct zero_settings *user);
 
 #endif

@@ -43,7 +43,7 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.argument = "all|node|auto|N", .default_text = "all",
 		.help = "stage 3: ranks that store a copy; auto: as few as fit",
 		.type = ZERO_TYPE_CHOICE_OR_INTEGER, .choices = shard_choices,
-		.min = 1, .max = ZERO_SHARD_MOST, .where = USER,
+		.min = 1, .max = ZERO_MAX_SHARD, .where = USER,
 	},
 	[ZERO_OPT_OFFLOAD] = {
 		.name = "offload", .flag = "--zero-offload", .env = "ZERO_OFFLOAD",

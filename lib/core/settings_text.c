@@ -104,10 +104,10 @@ bool zero_settings_parse(struct zero_settings *settings, const char *text, const
 	return true;
 }
 
-/* ---- origins ------------------------------------------------------------------------------- */
+/* ---- origins --------------------------------------------------------------------------------- */
 
-/* Bytes of one origin. All origins together fit into the option's bound, and that into ROOM. */
-enum { ORIGIN_MOST = 80, ROOM = 8192 };
+/* Bytes of one origin. All origins together fit into the option's bound, and that into CAPACITY. */
+enum { MAX_ORIGIN = 80, CAPACITY = 8192 };
 
 /* Whether users set the option. Others are facts that a launcher finds out. */
 static bool is_user_option(const struct zero_option *option)
@@ -180,7 +180,7 @@ static char *list_origins(const struct zero_settings *settings)
 			shorten(origin);
 		if (ok && strcmp(origin, "default") != 0)
 			fprintf(out, "%s%s:%.*s", ftell(out) ? ";" : "", zero_option_table[i].name,
-				ORIGIN_MOST, origin);
+				MAX_ORIGIN, origin);
 		free(origin);
 	}
 	if (out && (fclose(out) || !ok)) {
@@ -197,8 +197,7 @@ static bool needs_escape(unsigned char byte)
 
 char *zero_settings_format(const struct zero_settings *settings)
 {
-	const size_t room = ROOM;
-	char *value = malloc(room), *origins = list_origins(settings), *text = NULL;
+	char *value = malloc(CAPACITY), *origins = list_origins(settings), *text = NULL;
 	size_t size;
 	FILE *out = NULL;
 
@@ -214,9 +213,9 @@ char *zero_settings_format(const struct zero_settings *settings)
 		    (!settings->origin[i] && i != ZERO_OPT_ORIGINS))
 			continue;
 		if (i == ZERO_OPT_ORIGINS)
-			snprintf(value, room, "%s", origins);
+			snprintf(value, CAPACITY, "%s", origins);
 		else
-			zero_value_format(option, &settings->value[i], value, room);
+			zero_value_format(option, &settings->value[i], value, CAPACITY);
 		fprintf(out, "%s%s=", ftell(out) ? " " : "", option->name);
 		for (const char *byte = value; *byte; byte++)
 			fprintf(out, needs_escape((unsigned char)*byte) ? "%%%02X" : "%c",

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_MAX_LENGTH = 32 }; /* longer names are never suggested */
+enum { MAX_NAME = 32 }; /* longer names are never suggested */
 
 bool zero_refuse(char *why, size_t size, const char *format, ...)
 {
@@ -124,10 +124,10 @@ const char *zero_shape_text(char *text, size_t size, int ndim, const size_t *sha
 	return text;
 }
 
-/* Insertions, deletions and replacements between two names; `length` is at most NAME_MAX_LENGTH. */
+/* Insertions, deletions and replacements between two names; `length` is at most MAX_NAME. */
 static size_t edit_distance(const char *name, size_t length, const char *other)
 {
-	size_t row[NAME_MAX_LENGTH + 1];
+	size_t row[MAX_NAME + 1];
 
 	for (size_t i = 0; i <= length; i++)
 		row[i] = i;
@@ -151,9 +151,9 @@ static size_t edit_distance(const char *name, size_t length, const char *other)
 
 bool zero_name_near(const char *name, size_t length, const char *other)
 {
-	char wanted[NAME_MAX_LENGTH + 1] = "";
+	char wanted[MAX_NAME + 1] = "";
 
-	if (length < 3 || length > NAME_MAX_LENGTH)
+	if (length < 3 || length > MAX_NAME)
 		return false;
 	memcpy(wanted, name, length);
 	return strstr(other, wanted) || edit_distance(wanted, length, other) <= 2;

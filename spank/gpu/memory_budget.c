@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds which GPUs of a node a task sees, as CUDA reads CUDA_VISIBLE_DEVICES, and divides the memory
- * that is free among the tasks that share it. Reads nothing but /proc/meminfo, and that only for tasks
- * without GPUs.
+ * Finds which GPUs of a node a task sees, as CUDA reads CUDA_VISIBLE_DEVICES, and divides the
+ * memory that is free among the tasks that share it. Reads nothing but /proc/meminfo, and that only
+ * for tasks without GPUs.
  */
 #include <ctype.h>
 #include <inttypes.h>
@@ -13,9 +13,9 @@
 #include "core/options.h"
 #include "vram.h"
 
-/* ---- the GPUs that the task sees ---------------------------------------------------------------- */
+/* ---- the GPUs that the task sees ------------------------------------------------------------- */
 
-enum { LONGEST_LIST = 512 };
+enum { MAX_LIST = 512 };
 
 enum entry_kind { ENTRY_NUMBER, ENTRY_GPU, ENTRY_MIG, ENTRY_OTHER };
 
@@ -31,7 +31,7 @@ struct visible_gpu {
 struct visible_gpus {
 	const struct zero_vram *vram;
 	const struct zero_budget_input *input;
-	struct visible_gpu entry[LONGEST_LIST];
+	struct visible_gpu entry[MAX_LIST];
 	size_t count;
 };
 
@@ -55,7 +55,7 @@ static size_t count_numbers(const char *text)
 				return 0;
 			last = strtoul(text, &end, 10);
 		}
-		if (last < first || last > 0xffff || last - first >= LONGEST_LIST - count)
+		if (last < first || last > 0xffff || last - first >= MAX_LIST - count)
 			return 0;
 		count += last - first + 1;
 		if (!*end)
@@ -167,7 +167,7 @@ static void parse_visible(struct visible_gpus *visible, char *why, size_t size)
 {
 	const char *list = visible->input->visible, *text = list;
 
-	while (visible->count < LONGEST_LIST) {
+	while (visible->count < MAX_LIST) {
 		struct visible_gpu entry;
 		const char *end;
 
@@ -210,7 +210,7 @@ static void add_all(struct visible_gpus *visible, char *why, size_t size)
 	if (visible->vram->why[0])
 		snprintf(why, size, "the free memory of %s GPUs is not known: %.176s",
 			 visible->vram->count ? "some" : "this node's", visible->vram->why);
-	for (size_t i = 0; i < visible->vram->count && visible->count < LONGEST_LIST; i++) {
+	for (size_t i = 0; i < visible->vram->count && visible->count < MAX_LIST; i++) {
 		const struct zero_gpu *gpu = &visible->vram->gpu[i];
 
 		gpu = gpu->instance < 0 ? usable_gpu(visible->vram, gpu) : NULL;
@@ -248,7 +248,7 @@ static void find_visible(const struct zero_vram *vram, const struct zero_budget_
 		add_all(visible, why, size);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static uint64_t divide_up(uint64_t a, uint64_t b)
 {

@@ -111,12 +111,12 @@ const char *nvml_call_name(unsigned call)
 
 void nvml_append_clause(char *why, size_t size, const char *format, ...)
 {
-	enum { SHORTEST_CLAUSE = 32 };
+	enum { MIN_CLAUSE = 32 };
 	size_t used = strlen(why);
 	va_list arguments;
 
 	if (used) {
-		if (used + SHORTEST_CLAUSE > size)
+		if (used + MIN_CLAUSE > size)
 			return;
 		memcpy(why + used, "; ", 3);
 		used += 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of the GPUs that NVML shows to slurmstepd a task has, and what CUDA calls them there. Numbers
- * identify nothing: with ConstrainDevices=yes of cgroup.conf
+ * Which of the GPUs that NVML shows to slurmstepd a task has, and what CUDA calls them there.
+ * Numbers identify nothing: with ConstrainDevices=yes of cgroup.conf
  *
  *   - slurmstepd is in the device group of its step before it calls user_init
  *     (task_cgroup_devices_create in src/plugins/task/cgroup/task_cgroup_devices.c), or, with control
@@ -11,8 +11,8 @@
  *   - CUDA_VISIBLE_DEVICES counts from 0 what may be opened (gres_use_local_device_index in
  *     src/common/gres.c, later src/interfaces/gres.c; src/plugins/gres/common/gres_common.c)
  *
- * So a task has the GPUs whose /dev/nvidiaN it may open, and CUDA numbers them in the order of their
- * PCI addresses. Without control groups these are all, with the numbers of the node.
+ * So a task has the GPUs whose /dev/nvidiaN it may open, and CUDA numbers them in the order of
+ * their PCI addresses. Without control groups these are all, with the numbers of the node.
  */
 #include <stdio.h>
 #include <stdlib.h>

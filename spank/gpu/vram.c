@@ -7,11 +7,12 @@
  * the thread executes.
  *
  * The process is a grandchild whose parent ends at once, so that the step does not wait for it
- * while the driver blocks it. It writes its results to shared memory, and each task reads them there
- * when it needs them. Descriptors and process numbers would not do: with contain_spank user_init runs
- * in a process that shares only memory with slurmstepd (src/slurmd/slurmstepd/mgr.c). The process
- * ends itself at the deadline by SIGALRM, whose default action is as good as SIGKILL. Nobody has to
- * kill it by its number, which may belong to another process by then.
+ * while the driver blocks it. It writes its results to shared memory, and each task reads them
+ * there when it needs them. Descriptors and process numbers would not do: with contain_spank
+ * user_init runs in a process that shares only memory with slurmstepd
+ * (src/slurmd/slurmstepd/mgr.c). The process ends itself at the deadline by SIGALRM, whose default
+ * action is as good as SIGKILL. Nobody has to kill it by its number, which may belong to another
+ * process by then.
  *
  * slurmstepd calls this with the effective ids of the user, but has root as real and saved ids. The
  * process gives those up before it loads anything. As it still has a copy of slurmstepd's memory,
@@ -99,8 +100,8 @@ static bool close_all(void)
 }
 
 /*
- * Lets the kernel mark the shared memory when this process ends, whatever ends it: a robust futex of
- * its own. A robust mutex would have pointers there, which the process of a user could change.
+ * Lets the kernel mark the shared memory when this process ends, whatever ends it: a robust futex
+ * of its own. A robust mutex would have pointers there, which the process of a user could change.
  */
 static void mark_end(struct nvml_results *results)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How much memory a task may use. NVML is queried once for each step and node, for all GPUs that it
- * shows there; a task, whose GPUs are known only when it starts, then selects its own from the results.
+ * shows there; a task, whose GPUs are known only when it starts, then selects its own from the
+ * results.
  */
 #ifndef ZERO_VRAM_H
 #define ZERO_VRAM_H

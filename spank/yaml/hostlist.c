@@ -5,8 +5,8 @@
 #include "hostlist.h"
 
 enum {
-	HOST_MAX = 255, /* bytes of the name of a host */
-	DIGITS_MAX = 18 /* of a number, so that each fits 64 bits */
+	MAX_HOST = 255, /* bytes of the name of a host */
+	MAX_DIGITS = 18 /* of a number, so that each fits 64 bits */
 };
 
 static bool is_digit(char c)
@@ -26,7 +26,7 @@ static const char *read_number(const char *at, uint64_t *number)
 	const char *start = at;
 
 	for (*number = 0; is_digit(*at); at++) {
-		if (at - start == DIGITS_MAX)
+		if (at - start == MAX_DIGITS)
 			return NULL;
 		*number = *number * 10 + (uint64_t)(*at - '0');
 	}
@@ -83,7 +83,7 @@ static const char *check_bracket(const char *at, char *why, size_t size)
 					    "%s is not a range: two numbers of at most %d digits, "
 					    "such as "
 					    "1-16",
-					    zero_quote(start, length).text, DIGITS_MAX);
+					    zero_quote(start, length).text, MAX_DIGITS);
 			return NULL;
 		}
 		if (range.low > range.high) {
@@ -126,7 +126,7 @@ bool zero_hostlist_check(const char *list, char *why, size_t size)
 
 /* possible[i]: the pattern, as far as it was read, matches the first i bytes of the host. */
 struct prefixes {
-	bool possible[HOST_MAX + 1];
+	bool possible[MAX_HOST + 1];
 };
 
 static void match_byte(struct prefixes *prefixes, const char *host, size_t length, char byte)
@@ -149,7 +149,7 @@ static const char *match_bracket(struct prefixes *prefixes, const char *host, si
 		if (!at || (*at != ',' && *at != ']'))
 			return NULL;
 		for (size_t i = 0; i < length; i++) {
-			for (size_t digits = 1; prefixes->possible[i] && digits <= DIGITS_MAX &&
+			for (size_t digits = 1; prefixes->possible[i] && digits <= MAX_DIGITS &&
 						is_digit(host[i + digits - 1]);
 			     digits++) {
 				if (in_range(&range, host + i, digits))
@@ -170,7 +170,7 @@ bool zero_hostlist_has(const char *list, const char *host)
 	size_t length = strlen(host);
 	const char *at = list;
 
-	if (!length || length > HOST_MAX)
+	if (!length || length > MAX_HOST)
 		return false;
 	for (;;) {
 		struct prefixes prefixes = {{true}};

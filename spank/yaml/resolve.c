@@ -10,7 +10,7 @@
 #include "hostlist.h"
 #include "site_config_private.h"
 
-/* ---- values and their bounds ---------------------------------------------------------------- */
+/* ---- values and their bounds ----------------------------------------------------------------- */
 
 struct value_text {
 	char text[72];

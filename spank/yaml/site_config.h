@@ -5,9 +5,9 @@
  * share this.
  *
  * The value of an option is the last of: compiled default, `defaults`, `gpus`, `partitions`,
- * `accounts`, `qos`, `nodes`, the user's file, environment, flag. Limits and locks of all sections that apply bind
- * together: the narrowest limit counts. A user's value beyond a limit is refused; a site's or
- * compiled default beyond a limit is clamped to it.
+ * `accounts`, `qos`, `nodes`, the user's file, environment, flag. Limits and locks of all sections
+ * that apply bind together: the narrowest limit counts. A user's value beyond a limit is refused; a
+ * site's or compiled default beyond a limit is clamped to it.
  */
 #ifndef ZERO_CONFIG_H
 #define ZERO_CONFIG_H
@@ -48,8 +48,8 @@ struct zero_where {
 	uint64_t vram_total; /* bytes, to compare a percentage with a size */
 };
 
-/* Sets the options that are unset, whose origins are NULL, from the file that the option `config` names,
-   if it does. On error, returns false with a sentence in *why. */
+/* Sets the options that are unset, whose origins are NULL, from the file that the option `config`
+   names, if it does. On error, returns false with a sentence in *why. */
 bool zero_config_add_file(struct zero_settings *settings, char *why, size_t size);
 /*
  * Returns the value of `enabled` by the last section that applies and has it; opt-in if none has,
@@ -66,11 +66,11 @@ const char *zero_config_telemetry(const struct zero_config *config);
 
 /*
  * Resolves all options. `site` may be NULL. `user` has the user's values; its origins are NULL for
- * options that the user did not set. A locked option may be set to the value that it has anyway. All of
- * *resolved is overwritten, each option with its origin ("/etc/slurm/zero.yaml:12", "default", "default, at most
- * 16M by /etc/slurm/zero.yaml:20"). Returns false if the user's value is not allowed, or if limits
- * contradict each other: *why is then one sentence with the user's flag, its value, the bound, and
- * the line of the bound, and *resolved needs no clearing.
+ * options that the user did not set. A locked option may be set to the value that it has anyway.
+ * All of *resolved is overwritten, each option with its origin ("/etc/slurm/zero.yaml:12",
+ * "default", "default, at most 16M by /etc/slurm/zero.yaml:20"). Returns false if the user's value
+ * is not allowed, or if limits contradict each other: *why is then one sentence with the user's
+ * flag, its value, the bound, and the line of the bound, and *resolved needs no clearing.
  */
 bool zero_config_resolve(const struct zero_config *site, const struct zero_settings *user,
 			 const struct zero_where *where, struct zero_settings *resolved, char *why,

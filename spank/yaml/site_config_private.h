@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file in memory: site_config.c and yaml_statement.c fill it, resolve.c evaluates it. */
+/* A file in memory: site_config.c fills it, resolve.c evaluates it. */
 #ifndef ZERO_SITE_CONFIG_PRIVATE_H
 #define ZERO_SITE_CONFIG_PRIVATE_H
 
@@ -70,8 +70,8 @@ char *zero_config_file_text(const char *path, const char *name, bool trusted, si
    sentence in *why. */
 bool zero_config_check(const struct zero_config *config, char *why, size_t size);
 
-/* Returns whether `bound` is a MIN or MAX of that option and the value is beyond it. A percentage and a
-   size cannot be compared if vram_total is 0. */
+/* Returns whether `bound` is a MIN or MAX of that option and the value is beyond it. A percentage
+   and a size cannot be compared if vram_total is 0. */
 bool zero_statement_forbids(const struct statement *bound, enum zero_option_id id,
 			    const struct zero_value *value, uint64_t vram_total);
 

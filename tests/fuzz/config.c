@@ -98,8 +98,7 @@ static void check_limits(const struct zero_config *site, const struct zero_where
 
 			must(!zero_statement_forbids(statement, id, &resolved->value[id],
 						     where->vram_total),
-			     "%s is beyond line %zu", zero_option_table[id].name,
-			     statement->line);
+			     "%s is beyond line %zu", zero_option_table[id].name, statement->line);
 		}
 	}
 }
