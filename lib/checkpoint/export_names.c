@@ -23,11 +23,6 @@ static const char single_name[] = "model.safetensors";
 static const char shard_names[] = "model-" DIGITS "-of-" DIGITS ".safetensors";
 static const char partial_names[] = "model*.safetensors*.????????????????.partial";
 
-static zero_status file_error(const char *what, const char *path)
-{
-	return zero_fail(ZERO_E_FILE, "cannot %s %s: %s", what, path, strerror(errno));
-}
-
 static zero_status no_memory(const struct zero_export_plan *out)
 {
 	return zero_fail(ZERO_E_MEMORY, "no memory to export to %s", out->path);
@@ -60,11 +55,11 @@ static zero_status delete_others(const struct zero_export_plan *out, const char 
 	struct dirent *entry;
 
 	if (!folder)
-		return file_error("read", out->path);
+		return zero_file_error("read", out->path);
 	while (!status && (entry = readdir(folder)))
 		if (!fnmatch(names, entry->d_name, 0) && !is_exported(out, entry->d_name) &&
 		    unlinkat(dirfd(folder), entry->d_name, 0) && errno != ENOENT)
-			status = file_error("remove", entry->d_name);
+			status = zero_file_error("remove", entry->d_name);
 	closedir(folder);
 	return status;
 }
@@ -75,9 +70,9 @@ static zero_status prepare_folder(struct zero_export_plan *out)
 
 	out->made = !mkdir(out->path, 0777);
 	if (!out->made && errno != EEXIST)
-		return file_error("make the folder", out->path);
+		return zero_file_error("make the folder", out->path);
 	if (stat(out->path, &info))
-		return file_error("export to", out->path);
+		return zero_file_error("export to", out->path);
 	if (!S_ISDIR(info.st_mode))
 		return zero_fail(
 			ZERO_E_FILE,
@@ -106,7 +101,7 @@ static zero_status rename_files(const struct zero_export_plan *out)
 {
 	for (size_t i = 0; i < out->file_count; i++)
 		if (rename(out->files[i].partial, out->files[i].path))
-			return file_error("rename", out->files[i].partial);
+			return zero_file_error("rename", out->files[i].partial);
 	return ZERO_OK;
 }
 
@@ -138,7 +133,7 @@ static zero_status write_index(const struct zero_export_plan *out, const char *p
 
 static zero_status remove_file(const char *path)
 {
-	return unlink(path) && errno != ENOENT ? file_error("remove", path) : ZERO_OK;
+	return unlink(path) && errno != ENOENT ? zero_file_error("remove", path) : ZERO_OK;
 }
 
 /* The old index is deleted first if it could name files of both exports. */

@@ -18,11 +18,6 @@
 
 enum { TOKEN_DIGITS = 16 };
 
-static zero_status file_error(const char *what, const char *path)
-{
-	return zero_fail(ZERO_E_FILE, "cannot %s %s: %s", what, path, strerror(errno));
-}
-
 static zero_status no_memory(const struct zero_save *save)
 {
 	return zero_fail(ZERO_E_MEMORY, "no memory to save to %s", save->path);
@@ -100,7 +95,7 @@ static zero_status make_dir(const char *dir)
 	char *parent;
 
 	if (mkdir(dir, 0777))
-		return errno == EEXIST ? ZERO_OK : file_error("make the folder", dir);
+		return errno == EEXIST ? ZERO_OK : zero_file_error("make the folder", dir);
 	parent = zero_folder_of(dir);
 	status = parent ? zero_sync_folder(parent) : ZERO_OK;
 	free(parent);
@@ -119,7 +114,8 @@ zero_status zero_save_make_folder(struct zero_save *save)
 		return zero_fail(ZERO_E_FILE, "cannot save to %s: it exists and is not a folder",
 				 save->path);
 	delete_partials(save);
-	return mkdir(save->partial, 0777) ? file_error("make the folder", save->partial) : ZERO_OK;
+	return mkdir(save->partial, 0777) ? zero_file_error("make the folder", save->partial)
+					  : ZERO_OK;
 }
 
 static zero_status write_small_file(const struct zero_save *save, const char *name,
@@ -159,9 +155,9 @@ static zero_status replace_existing(const struct zero_save *save)
 	if (!old)
 		return no_memory(save);
 	if (rename(save->path, old))
-		status = file_error("rename", save->path);
+		status = zero_file_error("rename", save->path);
 	else if (rename(save->partial, save->path))
-		status = file_error("rename", save->partial);
+		status = zero_file_error("rename", save->partial);
 	if (!status)
 		status = zero_sync_folder(save->dir);
 	if (!status)
@@ -177,7 +173,8 @@ static zero_status rename_checkpoint(const struct zero_save *save)
 	/* rename does not replace a folder that has files. */
 	if (!lstat(save->path, &info))
 		return replace_existing(save);
-	return rename(save->partial, save->path) ? file_error("rename", save->partial) : ZERO_OK;
+	return rename(save->partial, save->path) ? zero_file_error("rename", save->partial)
+						 : ZERO_OK;
 }
 
 static zero_status link_latest(const struct zero_save *save)
@@ -190,7 +187,7 @@ static zero_status link_latest(const struct zero_save *save)
 	if (!partial)
 		status = no_memory(save);
 	else if (symlink(name ? name + 1 : save->path, partial))
-		status = file_error("make the link", partial);
+		status = zero_file_error("make the link", partial);
 	else
 		status = zero_replace(partial, link);
 	if (status && partial)

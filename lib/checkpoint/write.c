@@ -125,6 +125,11 @@ zero_status zero_write_file(const char *path, const void *data, size_t bytes)
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
+zero_status zero_file_error(const char *what, const char *path)
+{
+	return zero_fail(ZERO_E_FILE, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
 zero_status zero_sync_folder(const char *path)
 {
 	int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = 0;

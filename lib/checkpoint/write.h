@@ -32,6 +32,8 @@ zero_status zero_writer_write(const struct zero_writer *writer, const void *data
  */
 zero_status zero_writer_close(struct zero_writer *writer, bool sync);
 
+/* "cannot <what> <path>: <why>", by errno. */
+zero_status zero_file_error(const char *what, const char *path);
 /* Writes a small file, which is on disk on return. */
 zero_status zero_write_file(const char *path, const void *data, size_t bytes);
 /* After this, renames in the folder survive a power failure. */

@@ -9,25 +9,19 @@
 #include "config.h"
 #endif
 
-static void checksum_blocks(const void *data, size_t bytes, uint64_t *checksums)
-{
-	const char *from = data;
-
-	for (size_t at = 0, now; at < bytes; at += now) {
-		now = bytes - at < ZERO_CHECKSUM_BLOCK ? bytes - at : ZERO_CHECKSUM_BLOCK;
-		*checksums++ = XXH3_64bits(from + at, now);
-	}
-}
-
 void files_checksum_blocks(const void *data, size_t bytes, uint64_t *checksums)
 {
+	uint64_t (*checksum)(const void *, size_t) = files_checksum;
+	const char *from = data;
+
 #ifdef HAVE_X86
-	if (__builtin_cpu_supports("avx2")) {
-		files_checksum_blocks_avx2(data, bytes, checksums);
-		return;
-	}
+	if (__builtin_cpu_supports("avx2"))
+		checksum = files_checksum_avx2;
 #endif
-	checksum_blocks(data, bytes, checksums);
+	for (size_t at = 0, now; at < bytes; at += now) {
+		now = bytes - at < ZERO_CHECKSUM_BLOCK ? bytes - at : ZERO_CHECKSUM_BLOCK;
+		*checksums++ = checksum(from + at, now);
+	}
 }
 
 uint64_t files_checksum(const void *data, size_t bytes)

@@ -29,8 +29,8 @@ void manifest_free(struct zero_manifest *manifest);
 zero_status manifest_shard(const struct zero_manifest *manifest, int rank,
 			   struct zero_shard_layout *layout);
 void files_checksum_blocks(const void *data, size_t bytes, uint64_t *checksums);
-void files_checksum_blocks_avx2(const void *data, size_t bytes, uint64_t *checksums);
 uint64_t files_checksum(const void *data, size_t bytes);
+uint64_t files_checksum_avx2(const void *data, size_t bytes);
 
 /* ---- manifest_check.c: whether the members agree with each other ----------------------------- */
 
