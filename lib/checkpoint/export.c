@@ -25,12 +25,12 @@ static zero_status no_memory(const struct zero_export_plan *out)
 static zero_status list_tensors(struct zero_export_plan *out)
 {
 	const zero_job *job = out->job;
-	size_t room = 0;
+	size_t capacity = 0;
 
 	for (size_t g = 0; g < job->model->group_count; g++)
-		room += job->model->groups[g]->param_count;
-	out->params = calloc(room + 1, sizeof(zero_param *));
-	out->tensors = calloc(room + 1, sizeof(zero_tensor));
+		capacity += job->model->groups[g]->param_count;
+	out->params = calloc(capacity + 1, sizeof(zero_param *));
+	out->tensors = calloc(capacity + 1, sizeof(zero_tensor));
 	if (!out->params || !out->tensors)
 		return no_memory(out);
 	for (size_t g = 0; g < job->model->group_count; g++)
@@ -273,7 +273,7 @@ zero_status zero_export(zero_job *job, const char *path)
 	status = plan_files(&out);
 	if (!status && root)
 		status = create_files(&out);
-	status = zero_submit_wait(&job->all, status, NULL, 0, "export: room for %s", path);
+	status = zero_submit_wait(&job->all, status, NULL, 0, "export: space for %s", path);
 	if (!status) {
 		status = write_own(&out);
 		status = zero_submit_wait(&job->all, status, NULL, 0, "export: bytes of %s", path);

@@ -178,7 +178,7 @@ static zero_status make_files(struct zero_save *save, const zero_save_options *o
 	/* In the background the thread does it, so that the caller does not wait for it. */
 	if (!status && !options->background)
 		status = zero_save_reserve(save);
-	return zero_submit_wait(&save->job->all, status, NULL, 0, "save: room for %s", save->path);
+	return zero_submit_wait(&save->job->all, status, NULL, 0, "save: space for %s", save->path);
 }
 
 /* COLLECTIVE. Sends the sizes and checksums of all files to all ranks; rank 0 needs them. */

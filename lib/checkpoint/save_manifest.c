@@ -7,7 +7,7 @@
 #include "config.h"
 #include "checkpoint/save.h"
 
-enum { NAME_ROOM = 48 };
+enum { NAME_CAPACITY = 48 };
 
 /* The place of a group's ranks among the teams: those of a grid are the last. -1: all, in order. */
 static int team_index(const zero_group *group)
@@ -48,7 +48,7 @@ static void list_teams(const zero_job *job, struct zero_manifest *manifest)
 			.ranks = job->grid->owners, .count = job->place.world};
 }
 
-/* Copies the named states of a parameter to `states`, which has room. */
+/* Copies the named states of a parameter to `states`, which has the capacity. */
 static void list_states(const zero_param *param, struct zero_manifest_state *states)
 {
 	for (size_t s = 0; s < param->state_count; s++) {
@@ -152,10 +152,10 @@ static void list_files(const struct zero_save *save, struct zero_manifest_file *
 {
 	int world = save->job->place.world;
 
-	for (int rank = 0; rank < world; rank++, names += NAME_ROOM) {
+	for (int rank = 0; rank < world; rank++, names += NAME_CAPACITY) {
 		const struct zero_save_summary *summary = &save->summaries[rank];
 
-		snprintf(names, NAME_ROOM, ZERO_SHARD_FILE, rank, world);
+		snprintf(names, NAME_CAPACITY, ZERO_SHARD_FILE, rank, world);
 		files[rank] = (struct zero_manifest_file){
 			.name = names,
 			.bytes = summary->bytes,
@@ -168,7 +168,7 @@ static void list_files(const struct zero_save *save, struct zero_manifest_file *
 zero_status zero_save_make_manifest(struct zero_save *save, char **text, size_t *bytes)
 {
 	size_t world = (size_t)save->job->place.world;
-	char *names = calloc(world, NAME_ROOM);
+	char *names = calloc(world, NAME_CAPACITY);
 	struct zero_manifest_file *files = calloc(world, sizeof(*files));
 	zero_status status;
 

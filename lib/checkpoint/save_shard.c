@@ -117,18 +117,18 @@ static zero_status list_slices(struct zero_save *save)
 }
 
 /* Formats the slice's name in the file. Returns its bytes with the zero, also if `text` is NULL. */
-static size_t name_slice(const struct zero_save_slice *slice, char *text, size_t room)
+static size_t name_slice(const struct zero_save_slice *slice, char *text, size_t capacity)
 {
-	return zero_saved_name(text, room, slice->kind, slice->state ? slice->state->name : NULL,
-			       slice->param->name) +
+	return zero_saved_name(text, capacity, slice->kind,
+			       slice->state ? slice->state->name : NULL, slice->param->name) +
 	       1;
 }
 
-static void describe(struct zero_save *save, zero_tensor *tensors, char *names, size_t room)
+static void describe(struct zero_save *save, zero_tensor *tensors, char *names, size_t capacity)
 {
 	for (size_t i = 0; i < save->slice_count; i++) {
 		const struct zero_save_slice *slice = &save->slices[i];
-		size_t used = name_slice(slice, names, room);
+		size_t used = name_slice(slice, names, capacity);
 
 		tensors[i] = (zero_tensor){
 			.name = names,
@@ -138,7 +138,7 @@ static void describe(struct zero_save *save, zero_tensor *tensors, char *names, 
 			.ndim = 1};
 		tensors[i].shape[0] = slice->bytes / zero_dtype_size(tensors[i].dtype);
 		names += used;
-		room -= used;
+		capacity -= used;
 	}
 	tensors[save->slice_count] = (zero_tensor){.name = "checksums",
 						   .path = save->file,
@@ -152,19 +152,19 @@ zero_status zero_save_plan(struct zero_save *save)
 	zero_status status = list_slices(save);
 	zero_tensor *tensors = NULL;
 	char *names = NULL;
-	size_t room = 0;
+	size_t capacity = 0;
 
 	if (status)
 		return status;
 	for (size_t i = 0; i < save->slice_count; i++)
-		room += name_slice(&save->slices[i], NULL, 0);
-	names = malloc(room + 1);
+		capacity += name_slice(&save->slices[i], NULL, 0);
+	names = malloc(capacity + 1);
 	tensors = calloc(save->slice_count + 1, sizeof(*tensors));
 	if (!names || !tensors) {
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the header of %s", save->file);
 		goto out;
 	}
-	describe(save, tensors, names, room);
+	describe(save, tensors, names, capacity);
 	status = save->files->header(tensors, save->slice_count + 1, &save->header,
 				     &save->header_bytes);
 	if (status)

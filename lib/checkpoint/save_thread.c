@@ -172,13 +172,13 @@ static zero_status copy_to_host(struct zero_save *save, size_t first, size_t end
 	const struct zero_backend_ops *ops = save->job->ops;
 	struct zero_save_copy *copy;
 	zero_status status = ZERO_OK;
-	size_t room = 0;
+	size_t capacity = 0;
 
 	for (size_t i = first; i < end; i++)
-		room += copy_bytes(&save->slices[i]);
-	if (!room)
+		capacity += copy_bytes(&save->slices[i]);
+	if (!capacity)
 		return ZERO_OK;
-	copy = new_copy(save, room);
+	copy = new_copy(save, capacity);
 	for (size_t i = first, at = 0; !status && i < end; i++) {
 		struct zero_save_slice *slice = &save->slices[i];
 
@@ -287,14 +287,14 @@ static void copy_range(struct zero_save *save, struct zero_save_copy *copy, size
 static void snapshot_range(struct zero_save *save, size_t first, size_t end, bool stepped)
 {
 	struct zero_save_copy *copy;
-	size_t room = 0;
+	size_t capacity = 0;
 
 	pthread_mutex_lock(&save->lock);
 	for (size_t i = first; !save->written && i < end; i++)
 		if (must_copy(&save->slices[i], stepped))
-			room += copy_bytes(&save->slices[i]);
-	if (room) {
-		copy = new_copy(save, room);
+			capacity += copy_bytes(&save->slices[i]);
+	if (capacity) {
+		copy = new_copy(save, capacity);
 		if (copy)
 			copy_range(save, copy, first, end, stepped);
 		else

@@ -95,11 +95,11 @@ static inline const char *zero_saved_prefix(enum zero_saved_kind kind)
 
 /* Formats the name of a saved tensor as snprintf does. `state`: the name of the named state, which
    has no slash; NULL for other kinds. */
-static inline size_t zero_saved_name(char *text, size_t room, enum zero_saved_kind kind,
+static inline size_t zero_saved_name(char *text, size_t capacity, enum zero_saved_kind kind,
 				     const char *state, const char *param)
 {
-	return (size_t)snprintf(text, room, "%s%s%s%s", zero_saved_prefix(kind), state ? state : "",
-				state ? "/" : "", param);
+	return (size_t)snprintf(text, capacity, "%s%s%s%s", zero_saved_prefix(kind),
+				state ? state : "", state ? "/" : "", param);
 }
 
 /* Whether the optimizer states of a parameter have an f32 master of it. */

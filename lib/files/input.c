@@ -140,7 +140,7 @@ zero_status files_read_json(const char *path, char **text, size_t *bytes)
 
 void *files_grow(void *array, size_t count, size_t size)
 {
-	/* The room doubles whenever the count is a power of two. */
+	/* The capacity doubles whenever the count is a power of two. */
 	if (count & (count - 1))
 		return array;
 	return realloc(array, (count ? 2 * count : 1) * size);

@@ -111,16 +111,16 @@ zero_status manifest_shard(const struct zero_manifest *manifest, int rank,
 			   struct zero_shard_layout *layout)
 {
 	struct layout_builder builder = {.manifest = manifest, .rank = rank, .layout = layout};
-	size_t most = manifest->tensor_count * ZERO_SAVED_NAMED + 1;
+	size_t capacity = manifest->tensor_count * ZERO_SAVED_NAMED + 1;
 	zero_status status = ZERO_OK;
 
 	for (size_t i = 0; i < manifest->tensor_count; i++)
-		most += manifest->tensors[i].state_count;
-	*layout = (struct zero_shard_layout){.slices = calloc(most, sizeof(*layout->slices))};
+		capacity += manifest->tensors[i].state_count;
+	*layout = (struct zero_shard_layout){.slices = calloc(capacity, sizeof(*layout->slices))};
 	builder.places = calloc(manifest->team_count + 1, sizeof(*builder.places));
 	if (!layout->slices || !builder.places)
 		status = files_core()->fail(ZERO_E_MEMORY, "no memory to list %zu tensors of %s",
-					    most, manifest->files[rank].name);
+					    capacity, manifest->files[rank].name);
 	for (size_t t = 0; !status && t < manifest->team_count; t++)
 		builder.places[t] = place_in(&manifest->teams[t], rank);
 	for (int kind = 0; !status && kind < ZERO_SAVED_KINDS; kind++)
