@@ -48,7 +48,8 @@ struct zero_shard_reader {
 	uint64_t data;       /* byte of the file where the data begin */
 	uint64_t *checksums; /* of the blocks of all slices */
 	uint64_t read;       /* bytes read so far, with header and checksums */
-	/* The last block that was read for a part of it. The next read most often needs the rest. */
+	/* The last block that was read for a part of it. The next read most often needs the
+	   rest. */
 	char *block;
 	const struct zero_shard_slice *block_of; /* NULL: none */
 	uint64_t block_index;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero_export: each rank writes its own slices of the safetensors files in place. Nothing is gathered.
- * The files have partial names until all are on disk; then export_names.c renames them.
+ * zero_export: each rank writes its own slices of the safetensors files in place. Nothing is
+ * gathered. The files have partial names until all are on disk; then export_names.c renames them.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -70,7 +70,8 @@ static uint64_t file_limit(const struct zero_export_plan *out)
 	return limit && !errno ? limit : FILE_BYTES_MAX;
 }
 
-/* Fills each file with as many tensors as fit, in order. A tensor above the limit gets its own file. */
+/* Fills each file with as many tensors as fit, in order. A tensor above the limit gets its own
+   file. */
 static zero_status cut_files(struct zero_export_plan *out)
 {
 	uint64_t limit = file_limit(out), used = 0;

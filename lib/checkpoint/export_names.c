@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The names of exported files. The folder may have an earlier export with another number of files. At
- * each moment a loader finds all of the old export or all of the new one; if file names are the same,
- * it finds none for a moment. Some loaders prefer model.safetensors, others the index, if both exist.
+ * The names of exported files. The folder may have an earlier export with another number of files.
+ * At each moment a loader finds all of the old export or all of the new one; if file names are the
+ * same, it finds none for a moment. Some loaders prefer model.safetensors, others the index, if
+ * both exist.
  */
 #include <dirent.h>
 #include <errno.h>

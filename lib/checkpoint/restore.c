@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero_restore: rank 0 finds the checkpoint and tells the others its name. Each rank reads the manifest,
- * from which it knows the ranges of the files that it needs. It reads them and verifies each byte by the
- * checksums. No values are sent between ranks.
+ * zero_restore: rank 0 finds the checkpoint and tells the others its name. Each rank reads the
+ * manifest, from which it knows the ranges of the files that it needs. It reads them and verifies
+ * each byte by the checksums. No values are sent between ranks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,7 +149,8 @@ static zero_status alloc_states(zero_job *job)
 	return status;
 }
 
-/* States that the checkpoint does not have are freed, as before the first step, which creates them. */
+/* States that the checkpoint does not have are freed, as before the first step, which creates
+   them. */
 static void restore_groups(zero_job *job)
 {
 	for (size_t g = 0; g < job->model->group_count; g++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reshards: from each slice of a checkpoint's files a rank reads the part of the values that it stores,
- * or of the states that it steps, whatever ranks have saved them. Files are read from start to end.
+ * Reshards: from each slice of a checkpoint's files a rank reads the part of the values that it
+ * stores, or of the states that it steps, whatever ranks have saved them. Files are read from
+ * start to end.
  */
 #include <stdlib.h>
 
@@ -32,7 +33,8 @@ static char *address_of(const zero_param *param, enum zero_saved_kind kind, size
 	return (char *)zero_param_state_at(param, kind, element);
 }
 
-/* The values of a named state that this rank keeps; none if it is not registered, and so not read. */
+/* The values of a named state that this rank keeps; none if it is not registered, and so not
+   read. */
 static struct zero_state_part own_values(const zero_param *param,
 					 const struct zero_named_state *state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero_save: what the ranks do together. Each rank writes its own file into a folder that rank 0 has
- * created. Once all have written, rank 0 renames the folder. In the background, each zero_step finds
- * out whether all ranks have written, so that no collective of its own is needed.
+ * zero_save: what the ranks do together. Each rank writes its own file into a folder that rank 0
+ * has created. Once all have written, rank 0 renames the folder. In the background, each zero_step
+ * finds out whether all ranks have written, so that no collective of its own is needed.
  */
 #include <stdio.h>
 #include <stdlib.h>

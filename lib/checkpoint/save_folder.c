@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rank 0 creates, renames and deletes the folders of checkpoints. A checkpoint is written to a folder
- * with a partial name, which is renamed when all of it is on disk. A checkpoint that is deleted gets
- * a partial name first. So a folder with a final name is always complete, and the next save deletes
- * partial ones that a killed job left.
+ * Rank 0 creates, renames and deletes the folders of checkpoints. A checkpoint is written to a
+ * folder with a partial name, which is renamed when all of it is on disk. A checkpoint that is
+ * deleted gets a partial name first. So a folder with a final name is always complete, and the
+ * next save deletes partial ones that a killed job left.
  */
 #include <dirent.h>
 #include <errno.h>

@@ -149,7 +149,8 @@ static void *write_thread(void *context)
 
 void zero_save_start_thread(struct zero_save *save, void *(*work)(void *))
 {
-	/* Signals are blocked in the thread, so a file beyond the limit is an error and not SIGXFSZ. */
+	/* Signals are blocked in the thread, so a file beyond the limit is an error and not
+	   SIGXFSZ. */
 	save->has_thread = !zero_thread_start(&save->thread, "zero-save", work, save);
 	if (!save->has_thread)
 		work(save);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads bytes of a checkpoint and verifies them block by block. Complete blocks are read straight to
- * their destination and verified there while they are in the cache. A block of which only a part is
- * needed is read into a buffer first.
+ * Reads bytes of a checkpoint and verifies them block by block. Complete blocks are read straight
+ * to their destination and verified there while they are in the cache. A block of which only a
+ * part is needed is read into a buffer first.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -131,7 +131,8 @@ zero_status zero_shard_open_file(struct zero_shard_reader *reader)
 	return reader->block ? ZERO_OK : no_memory(reader);
 }
 
-/* Verifies all bytes before the data. They need no parsing: their content follows from the manifest. */
+/* Verifies all bytes before the data. They need no parsing: their content follows from the
+   manifest. */
 zero_status zero_shard_check_header(struct zero_shard_reader *reader)
 {
 	const struct zero_manifest_file *file = &reader->manifest->files[reader->rank];
@@ -298,7 +299,7 @@ zero_status zero_shard_read(struct zero_shard_reader *reader, const struct zero_
 	return status;
 }
 
-/* ---- the program's own bytes ------------------------------------------------------------------ */
+/* ---- the program's own bytes ----------------------------------------------------------------- */
 
 zero_status zero_checkpoint_user(const struct zero_files_ops *files,
 				 const struct zero_manifest *manifest, const char *folder,

@@ -26,9 +26,9 @@ zero_status zero_writer_open(struct zero_writer *writer);
 zero_status zero_writer_write(const struct zero_writer *writer, const void *data, size_t bytes,
 			      uint64_t at);
 /*
- * Closes the file in any case; a file that is not open is a no-op. With `sync` all bytes are on disk
- * on return, and an error that the file system reports only now is returned. Without `sync` the file
- * is abandoned and errors are ignored.
+ * Closes the file in any case; a file that is not open is a no-op. With `sync` all bytes are on
+ * disk on return, and an error that the file system reports only now is returned. Without `sync`
+ * the file is abandoned and errors are ignored.
  */
 zero_status zero_writer_close(struct zero_writer *writer, bool sync);
 

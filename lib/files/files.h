@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- a checkpoint's manifest.json, see zero_checkpoint(5) ------------------------------------- */
+/* ---- a checkpoint's manifest.json, see zero_checkpoint(5) ------------------------------------ */
 
 /* A checksum covers this many bytes of a tensor in a shard's file. */
 #define ZERO_CHECKSUM_BLOCK 65536
@@ -74,7 +74,8 @@ struct zero_manifest {
 
 /* ---- the tensors of a shard's file ----------------------------------------------------------- */
 
-/* A parameter is saved as its values, its optimizer states if it is trained, and its named states. */
+/* A parameter is saved as its values, its optimizer states if it is trained, and its named
+   states. */
 enum zero_saved_kind {
 	ZERO_SAVED_PARAM,
 	ZERO_SAVED_EXP_AVG,
@@ -120,8 +121,8 @@ static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool ma
 	return states && trainable;
 }
 
-/* What a step keeps of a parameter's gradients: two moments for AdamW, one for Muon. All but f32 moments
-   are named states. */
+/* What a step keeps of a parameter's gradients: two moments for AdamW, one for Muon. All but
+   f32 moments are named states. */
 enum zero_moments_kind { ZERO_MOMENTS_F32, ZERO_MOMENTS_8BIT, ZERO_MOMENTS_MUON };
 
 /* Named states of the library begin so. Those of 8-bit moments are codes and their absmax. */

@@ -33,8 +33,8 @@ zero_status json_reader_fail(const struct json_reader *reader, size_t at, const 
 /* Expects an object at reader->at. */
 zero_status json_reader_object(struct json_reader *reader);
 /*
- * Moves reader->at to the next member's value. *name is owned by the reader, and NULL after the last
- * member. A name that came twice is an error then.
+ * Moves reader->at to the next member's value. *name is owned by the reader, and NULL after the
+ * last member. A name that came twice is an error then.
  */
 zero_status json_reader_member(struct json_reader *reader, const char **name);
 /* Reads the value at reader->at as a tree; the caller calls json_decref. */

@@ -69,8 +69,8 @@ static zero_status check_seal(const char *path, const char *text, size_t bytes, 
 
 /* ---- objects --------------------------------------------------------------------------------- */
 
-/* Fails unless it is an object without negative integers: a manifest has none. `object` is how messages
-   name it: "tensor \"x\": ". */
+/* Fails unless it is an object without negative integers: a manifest has none. `object` is how
+   messages name it: "tensor \"x\": ". */
 static zero_status check_object(const char *path, const char *object, json_t *json)
 {
 	const char *key;

@@ -22,7 +22,8 @@ static const struct {
 const char safetensors_allowed_dtypes[] =
 	"F32, F16, BF16, F64, I64, I32, U8, BOOL, F8_E4M3, F8_E5M2";
 
-/* Types of the format that this library does not store. They are no damage, so the message differs. */
+/* Types of the format that this library does not store. They are no damage, so the message
+   differs. */
 static const char *const foreign_dtypes[] = {
 	"F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2", "F4",
 	"I8",      "I16",         "U16",         "U32",     "U64",     "C64",
@@ -58,8 +59,8 @@ bool safetensors_bytes(const zero_tensor *tensor, uint64_t *bytes)
 	if (!safetensors_dtype_name(tensor->dtype, &product))
 		return false;
 	/*
-	 * The other dimensions of an empty tensor must not overflow either: programs compute strides
-	 * from them.
+	 * The other dimensions of an empty tensor must not overflow either: programs compute
+	 * strides from them.
 	 */
 	for (int i = 0; i < tensor->ndim; i++) {
 		if (tensor->shape[i] == 0)
