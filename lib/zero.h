@@ -27,7 +27,8 @@
  *	zero_close
  *
  * zero_prefetch starts gathers ahead of their use. zero_adopt, at stages 0 to 2, builds the flat
- * buffers from tensors that already exist.
+ * buffers from tensors that already exist. The header has first what these steps need, in their
+ * order, and then what only some programs need.
  *
  * ERRORS. A function that can fail returns a zero_status. It never prints, exits or aborts. After
  * any status but ZERO_OK, zero_last_error() returns a full sentence for the calling thread.
@@ -55,9 +56,9 @@
  * LOST RANKS. If a rank dies, hangs, or exits without zero_close while a job is open, one rank
  * prints a line that names it, and the processes of all ranks are ended. The same happens if an
  * operation waits too long for its peers, and on CPUs if zero_open does. This is the one exception
- * to "never prints or exits". With ZERO_ON_FAULT=return calls fail instead; zero_open then fails, too,
- * after zero_close: a new job needs new processes. LOST RANKS in zero(3) says what is detected, and
- * explains ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
+ * to "never prints or exits". With ZERO_ON_FAULT=return calls fail instead; zero_open then fails,
+ * too, after zero_close: a new job needs new processes. LOST RANKS in zero(3) says what is detected,
+ * and explains ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
  *
  * THREADS. Any thread may call any function. All ranks must begin their collective operations in
  * one order, so let one thread begin them. Other threads may call zero_gather too: for a group that
@@ -122,7 +123,6 @@ const char *zero_last_error(void);
  * only where `zero_last_error_rank() == zero_rank(job)` prints an agreed error once.
  */
 int zero_last_error_rank(void);
-
 /* Returns the version of the library that runs, such as "0.1.0"; a static string. Of a library that
    was preloaded it may be another than that of the header. */
 const char *zero_version(void);
@@ -151,7 +151,7 @@ size_t zero_dtype_size(zero_dtype dtype);
 /* Returns "f32", "bf16" and so on; a static string. */
 const char *zero_dtype_name(zero_dtype dtype);
 
-/* ---- a job ----------------------------------------------------------------------------------- */
+/* ---- open a job ------------------------------------------------------------------------------ */
 
 /*
  * A source of device memory that replaces the library's own pools, such as a framework's caching
@@ -184,10 +184,10 @@ typedef struct zero_options {
 	const zero_allocator *allocator;
 	/* Backend cuda: the initial stream, see zero_set_stream. */
 	void *stream;
-	/* The program steps by itself, see zero_step_begin, or steps a part of its groups alone. The
-	   forecast of what the budget has room for then counts no moments and masters, but for the
-	   choice of `shard=auto`: they are still allocated by the first zero_step or zero_step_groups,
-	   for the groups that it steps. The same on all ranks. */
+	/* The program steps by itself, see zero_step_begin, or steps a part of its groups alone.
+	   The forecast of what the budget has room for then counts no moments and masters, but for
+	   the choice of `shard=auto`: they are still allocated by the first zero_step or
+	   zero_step_groups, for the groups that it steps. The same on all ranks. */
 	bool program_steps;
 } zero_options;
 
@@ -212,39 +212,6 @@ zero_status zero_open(const zero_options *options, zero_job **job);
  * zero(3)); if that fails, zero_last_error() on rank 0 says why.
  */
 zero_status zero_close(zero_job *job);
-
-/*
- * A job of backend=none is for programs that move their tensors by themselves, by torch.distributed,
- * NCCL or MPI of their own. The ranks meet by their launcher's PMIx, without MPI and NCCL, agree and
- * exchange, and are watched; such a job has no groups, teams and memory: ZERO_E_UNSUPPORTED. Its ranks
- * may end at different times. zero_close waits for nobody, and exit(0) without it is no fault: a rank
- * that has ended well is lost only if others wait for it, see zero_waiting. Any other end is told and
- * ends the job, as LOST RANKS says, and so does a rank that does not come to its end, see zero_finish.
- */
-
-/*
- * Says that this rank has done its work, and that its process is to end. If it is still there after
- * ZERO_END_SECONDS (60), and not in a call of the library, a line says so, and the job is ended. With
- * backend=none exit says the same by itself, and the process may then take a tenth of that. With one
- * rank nothing is watched. zero_close then finalises PMIx or MPI, instead of exit.
- */
-zero_status zero_finish(zero_job *job);
-/*
- * Says that the program itself now waits in something that all ranks take part in, such as a barrier of
- * its own: `what`, a text that stays valid, which is shown if a rank is lost. NULL: it goes on. With
- * backend=none a rank that has ended with exit(0) counts as lost once another one has waited for more
- * than 3 s.
- */
-void zero_waiting(zero_job *job, const char *what);
-/*
- * Sets what is called once in this process before it is ended because a rank was lost, so that the
- * program can write where it is. It is called in a thread of the library, while the others may hold any
- * lock: writing to a file is safe, malloc is not. So is raise() of a signal that has a handler. The process ends within a second.
- * NULL: nothing.
- */
-typedef void (*zero_loss_callback)(void *context);
-void zero_on_loss(zero_job *job, zero_loss_callback call, void *context);
-
 /* Returns this process's rank. For a NULL job, the rank as far as it is known, else 0. */
 int zero_rank(const zero_job *job);
 /* Returns the number of ranks; 1 for NULL. */
@@ -254,43 +221,7 @@ int zero_local_rank(const zero_job *job);
 /* Returns the number of ranks on this node; 1 for NULL. */
 int zero_local_world(const zero_job *job);
 
-/*
- * Returns the value of a setting as text, with sizes in bytes: "stream_chunk" is "41943040". NULL
- * for an unknown name. The text is valid until zero_close. Some values are the result of what the
- * ranks found:
- *
- *	budget, stream_chunk, stream_threshold, gather_limit
- *		the lowest value of all ranks; a number even if the setting was `auto`. With GPUs the
- *		budget of a rank is what its device has free in zero_open, or less if the launcher
- *		has found less by NVML; what a launcher measured on the host does not count.
- *	share	the number of ranks that share memory with this one, itself included
- *	flatten	after zero_layout at stages 0 to 2, the tier that all ranks use: "device",
- *		"distributed" or "host". If no tensor was adopted and the setting is `auto`, the
- *		tier that the budget would allow for equal tensors on the device. Before
- *		zero_layout, and at stage 3, the setting itself.
- */
-const char *zero_setting(const zero_job *job, const char *name);
-
-/*
- * COLLECTIVE. Lets the ranks agree on the outcome of work that each rank did by itself, such as
- * opening a file. `error` is NULL on a rank that succeeded, else a sentence. Returns ZERO_OK on all
- * ranks, or ZERO_E_APPLICATION on all ranks with the sentence of the lowest rank that failed.
- */
-zero_status zero_agree(zero_job *job, const char *error);
-/*
- * COLLECTIVE. Replaces values[i] by sum(weight * values[i]) / sum(weight) over the ranks. The sums
- * are f64 and in rank order, so all ranks get the same bits. Weights are finite and >= 0. The values
- * of a rank with weight 0 are ignored. The call fails with ZERO_E_INVALID if the sum of all weights
- * is 0 or infinite. After an error the values are unchanged.
- */
-zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
-/*
- * COLLECTIVE. Gives every rank the bytes of every rank: all[world][bytes], in rank order. `bytes` is
- * the same on all ranks. It is for a few bytes, such as the address of a service of rank 0.
- */
-zero_status zero_exchange(zero_job *job, const void *mine, size_t bytes, void *all);
-
-/* ---- groups and parameters ------------------------------------------------------------------- */
+/* ---- describe the model ---------------------------------------------------------------------- */
 
 #define ZERO_MAX_DIMS 8
 
@@ -310,8 +241,8 @@ typedef struct zero_param_spec {
 } zero_param_spec;
 
 /*
- * Adds an empty group to the job, to be laid out by the next zero_layout. `name` is unique in the job
- * and copied. All ranks add the same groups and parameters in the same order, which zero_layout
+ * Adds an empty group to the job, to be laid out by the next zero_layout. `name` is unique in the
+ * job and copied. All ranks add the same groups and parameters in the same order, which zero_layout
  * checks. Groups are laid out and stepped in that order.
  *
  * `team` is the team that the group is sharded over, or NULL for all ranks. Ranks outside the team
@@ -322,19 +253,22 @@ typedef struct zero_param_spec {
  */
 zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zero_group **group);
 /*
- * Adds a parameter to a group that is not laid out yet. With only the first fields of the spec set, the
- * parameter trains with the learning rate and the weight decay of the step.
+ * Adds a parameter to a group that is not laid out yet. With only the first fields of the spec set,
+ * the parameter trains with the learning rate and the weight decay of the step.
  *
  * A parameter that is used twice in a step, such as a tied embedding, may keep its gradient buffer
  * from the first use to the last, or be reduced twice: the reduces of one step add up.
  */
 zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_param **param);
+
+/* ---- lay it out ------------------------------------------------------------------------------ */
+
 /*
- * COLLECTIVE. Fixes the layout of the groups that were added since the last call, and allocates their
- * shards. They contain 0, or the values of adopted tensors. Groups that were laid out before keep
- * their addresses, values and states, and may be gathered. What a function says of all groups is said
- * of those that are laid out. After an error the new groups are as before the call, and it may be
- * called again.
+ * COLLECTIVE. Fixes the layout of the groups that were added since the last call, and allocates
+ * their shards. They contain 0, or the values of adopted tensors. Groups that were laid out before
+ * keep their addresses, values and states, and may be gathered. What a function says of all groups
+ * is said of those that are laid out. After an error the new groups are as before the call, and it
+ * may be called again.
  *
  * A group is split into segments by (dtype, trainable). Within a segment, parameters begin at
  * multiples of 256 elements, and the segment is padded to a multiple of 256 * world elements, of
@@ -348,78 +282,13 @@ zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_
  * At stages 0 to 2 every rank has access to all of each segment. At stages 1 and 2, if all ranks
  * share memory, they store one copy of it together: each rank stores its shard.
  *
- * At stage 3 the setting `shard` may divide the ranks into teams, each of which stores one copy, see
- * zero_set_shard. With `auto` the first layout chooses the size of a team, by what its groups need.
+ * At stage 3 the setting `shard` may divide the ranks into teams, each of which stores one copy,
+ * see zero_set_shard. With `auto` the first layout chooses the size of a team, by what its groups
+ * need.
  */
 zero_status zero_layout(zero_job *job);
-/*
- * Sets the setting `shard`, the same on all ranks, before zero_layout: over how many ranks a copy of
- * what is sharded is stored at stage 3, from 1 to zero_world, which it must divide. With less than
- * zero_world there are several copies, the replicas of hybrid sharding (HSDP). Groups with a team of
- * their own are sharded over that all the same.
- *
- * A gather, and each reduce, then takes place within a team of so many ranks, of one node or of whole
- * nodes where the numbers allow it. The step is divided over all ranks: each owns one shard, as many
- * as there are teams make what a rank stores, and those who store the same sum their gradients once a
- * step and send each other what they stepped. Between n nodes that are teams, that is 4 bytes for a
- * gradient's element and one stored element, times (n - 1) / n, a step, however many micro-batches it
- * has. The order of sums, and so the bits of a step, depend on the size.
- */
-zero_status zero_set_shard(zero_job *job, int ranks);
 
-/*
- * Finds the part of the parameter that this rank stores, after zero_layout: `*count` elements from
- * element `*first`, at `*data`, in the stored type. The pointer is valid until zero_close. A
- * parameter may be stored on some ranks only: elsewhere *count is 0 and *data NULL. At stages 1 and
- * 2 the part is all of the parameter or this rank's shard of it, see zero_layout; zero_view returns
- * all of it in either case. Waits for values that the last step is still sending. To change values
- * use zero_load, which also updates f32 masters, or zero_write_begin.
- */
-zero_status zero_shard(const zero_param *param, void **data, size_t *first, size_t *count);
-
-/* ---- what a job consists of ------------------------------------------------------------------ */
-
-/*
- * These functions describe groups and parameters as they were added, also before zero_layout. The
- * strings and arrays are valid until zero_close.
- */
-
-const char *zero_param_name(const zero_param *param);
-zero_group *zero_param_group(const zero_param *param);
-/* Returns the type that is stored. */
-zero_dtype zero_param_dtype(const zero_param *param);
-int zero_param_ndim(const zero_param *param);
-/* Returns [ndim] dimensions; not NULL, also where ndim is 0. */
-const size_t *zero_param_shape(const zero_param *param);
-/* Returns the number of elements: the product of the shape, 1 where ndim is 0. */
-size_t zero_param_numel(const zero_param *param);
-
-/*
- * These functions change what a step does with a parameter, from the next step on. Call them between
- * steps, in the same way on all ranks, which the step checks: ZERO_E_ORDER. An alias stands for its
- * target. Checkpoints do not have what they set. A captured step keeps what it was captured with.
- */
-
-/* Sets the factor on zero_adamw.lr. It is finite and >= 0; here 0 is 0. */
-zero_status zero_param_set_lr_scale(zero_param *param, float scale);
-/* Sets the factor on zero_adamw.weight_decay, likewise. */
-zero_status zero_param_set_weight_decay_scale(zero_param *param, float scale);
-/*
- * Freezes a trainable parameter (false), or lets it be trained again, after it was laid out. While it
- * is frozen, a step changes neither the parameter nor its moments, and its gradient counts as 0. A
- * group of which all are frozen is not reduced by the step, and its own count of steps stands still.
- * A parameter that was laid out as not trainable cannot be trained: ZERO_E_STATE.
- */
-zero_status zero_param_set_trainable(zero_param *param, bool trainable);
-/*
- * Has a parameter of 2 dimensions, or a stack of matrices of 3, stepped by Muon, see zero_muon, or by
- * AdamW (false). Before the first step of its group, and before a restore; a checkpoint of the one is
- * refused by the other. A step needs a cblas on the machine, such as OpenBLAS, or cuBLAS with GPUs: the
- * one that the process has loaded, or else the first that is found. It cannot be captured.
- */
-zero_status zero_param_set_muon(zero_param *param, bool muon);
-
-/* ---- tensors in files (safetensors) ---------------------------------------------------------- */
+/* ---- load values: each rank fills what it stores --------------------------------------------- */
 
 /* A tensor that is stored row by row in a file. zero_file_tensor returns one; a program may also
    fill one in to read raw data. */
@@ -431,23 +300,6 @@ typedef struct zero_tensor {
 	const char *path; /* the file that holds the elements */
 	uint64_t offset;  /* of element 0, in bytes from the start of the file */
 } zero_tensor;
-
-/*
- * COLLECTIVE. Opens a .safetensors file, a model.safetensors.index.json, or a folder that has one
- * of them, and checks all headers in full. Damage is ZERO_E_FORMAT. On failure *file is NULL. Close
- * the file with zero_file_close, before zero_close.
- */
-zero_status zero_file_open(zero_job *job, const char *path, zero_file **file);
-/* Closes the file and frees its tensors. NULL is a no-op. */
-void zero_file_close(zero_file *file);
-/* Returns the number of tensors; 0 for NULL. */
-size_t zero_file_count(const zero_file *file);
-/* Returns tensor i, in the order of the files' bytes. The file owns it, until zero_file_close. */
-const zero_tensor *zero_file_tensor(const zero_file *file, size_t i);
-/* Returns the tensor of that name, or NULL. */
-const zero_tensor *zero_file_find(const zero_file *file, const char *name);
-
-/* ---- loading: each rank fills what it stores ------------------------------------------------- */
 
 typedef enum zero_source_kind {
 	ZERO_FROM_FILE,     /* `tensor`: each rank reads its own slice */
@@ -505,21 +357,19 @@ zero_source zero_from_callback(zero_fill_callback fill, void *context);
  * (Salmon et al., SC11).
  *
  * With `convert`, a tensor of f32, f16, bf16, f64 or f8 may fill a parameter of any of these types,
- * rounded once to nearest even: values beyond the range become infinite, or NaN in f8_e4m3, which has
- * no infinity, and a NaN stays a NaN. A tensor of i64, i32, u8 or bool may fill a parameter of any
- * of those types; an integer that does not fit is ZERO_E_FORMAT. With `transpose`, the matrix is
- * transposed. Both work in tiles, through two buffers of at most 1 MiB and `stream_chunk`, and each
- * rank still reads its own elements only.
+ * rounded once to nearest even: values beyond the range become infinite, or NaN in f8_e4m3, which
+ * has no infinity, and a NaN stays a NaN. A tensor of i64, i32, u8 or bool may fill a parameter of
+ * any of those types; an integer that does not fit is ZERO_E_FORMAT. With `transpose`, the matrix
+ * is transposed. Both work in tiles, through two buffers of at most 1 MiB and `stream_chunk`, and
+ * each rank still reads its own elements only.
  *
- * With `scale`, a matrix of f8 is multiplied by a scale for each block of ZERO_SCALE_BLOCK rows and as
- * many columns, in f32, and then rounded to the parameter's type: DeepSeek-V3's weight_scale_inv
+ * With `scale`, a matrix of f8 is multiplied by a scale for each block of ZERO_SCALE_BLOCK rows and
+ * as many columns, in f32, and then rounded to the parameter's type: DeepSeek-V3's weight_scale_inv
  * (arXiv 2412.19437). The scales are a matrix of floats, with one row for each such rows that the
  * matrix in the file begins.
  */
 #define ZERO_SCALE_BLOCK 128
 zero_status zero_load(zero_param *param, const zero_source *source);
-
-/* ---- loading a whole model ------------------------------------------------------------------- */
 
 /*
  * How the tensors of a model's files become the parameters of a job. Every rank calls the
@@ -591,7 +441,7 @@ zero_status zero_load_model(zero_job *job, const char *path, const zero_load_mod
 /* Frees the names and sets *report to 0. If all of *report is 0, the call is a no-op. */
 void zero_load_model_report_free(zero_load_model_report *report);
 
-/* ---- gather ---------------------------------------------------------------------------------- */
+/* ---- train: gather, reduce, step ------------------------------------------------------------- */
 
 /*
  * COLLECTIVE. Begins to gather the groups, and returns before the data are there; zero_gather waits
@@ -637,6 +487,422 @@ zero_status zero_release(zero_group *group);
  */
 void *zero_data(const zero_param *param);
 /*
+ * Returns the parameter's gradient, f32, [zero_param_numel]. It is 0 at first. Add this rank's
+ * gradient to it: the mean over the rank's own samples, which zero_step divides by the number of
+ * ranks, or a sum, see zero_adamw.samples. The pointer is valid from the first call for the group
+ * to the zero_reduce of the group. The call is not collective: ranks may use different parameters.
+ *
+ * Returns NULL, and sets zero_last_error(), if the parameter is not trainable, if the group's
+ * gradients are of another type, or if there is no memory. Returns NULL without an error if the
+ * group has no elements.
+ */
+float *zero_gradient(zero_param *param);
+/*
+ * COLLECTIVE. Begins to sum the group's gradient over the ranks, into the owner's shard, and
+ * returns before the sums are there. It waits at most for the reduce before the last one. A rank
+ * that made no gradient adds zeros. A second reduce before the step adds to the first. A gradient
+ * that is added after the group's last reduce of a step counts for the next step.
+ *
+ * Sums are f32, and an element is the sum of the ranks' values in rank order, but for GPUs on
+ * several nodes. There 16-bit gradients are summed in rank order within each node, and then over
+ * the nodes in an order that is fixed, and f32 gradients by NCCL in an order of its own; see
+ * ZERO_REDUCE in zero(3).
+ */
+zero_status zero_reduce(zero_group *group);
+
+/*
+ * A loss scale for f16 training (Micikevicius et al., arXiv 1710.03740). The program multiplies the
+ * loss by `scale` before the backward pass, so that fewer gradients underflow, and zero_step
+ * divides by it. The structure belongs to the program and is the same on all ranks. zero_step
+ * updates it in the same way on all of them. If a gradient is not finite, the step is skipped and
+ * the scale becomes scale * backoff, but at least `min`. After `interval` steps without such a
+ * gradient it becomes scale * growth, but at most `max`. Powers of two scale exactly.
+ */
+typedef struct zero_loss_scale {
+	float scale;         /* min <= scale <= max */
+	uint32_t good_steps; /* since the last change */
+	float growth;        /* >= 1 */
+	float backoff;       /* in (0, 1]; 1 for a constant scale */
+	float min, max;      /* min > 0, max finite */
+	uint32_t interval;   /* 0: the scale never grows */
+} zero_loss_scale;
+
+typedef enum zero_muon_rate {
+	ZERO_MUON_ORIGINAL,        /* lr * sqrt(max(1, rows / columns)), as Jordan has it */
+	ZERO_MUON_MATCH_RMS_ADAMW, /* lr * 0.2 * sqrt(max(rows, columns)), arXiv 2502.16982 */
+	ZERO_MUON_SPECTRAL,        /* lr * sqrt(rows / columns) */
+} zero_muon_rate;
+
+/*
+ * Muon (Jordan, 2024), for the parameters of zero_param_set_muon. With the mean gradient g of a
+ * matrix, unscaled and clipped as for AdamW: buf = momentum * buf + (1 - momentum) * g u =
+ * orthogonalise(momentum * buf + (1 - momentum) * g) p -= lr * weight_decay * p + lr' * u where lr'
+ * is lr times what `rate` makes of the shape. To orthogonalise is to divide by the Frobenius norm
+ * and to do `steps` iterations of Newton and Schulz, in f32. Each matrix of a stack is one by
+ * itself. buf is f32 and sharded as moments are, 4 bytes an element where AdamW has 8.
+ *
+ * A matrix is put together on one rank, which orthogonalises it: the costliest first, each by the
+ * rank that has least to do (4 s^2 l + 2 s^3 for the short and the long side), over all that one
+ * call steps. Per step a rank sends its parts of the momentum, and receives those of the steps: 8
+ * bytes for each of its elements, as many as it stores. With equal momentum the bits are the same at
+ * any number of ranks and any stage, as far as the machine's cblas gives the same bits for the same
+ * product.
+ *
+ * The call holds f32 buffers until it returns: for whole matrices, of 64 MB or of the largest, with
+ * 4 (s l + 2 s^2) bytes of scratch, and for this rank's parts of as many matrices from each rank.
+ * The plan does not have them: they take the room of activations, see ZERO_VRAM_RESERVE in zero(3).
+ */
+typedef struct zero_muon {
+	float lr;              /* >= 0 */
+	float weight_decay;    /* >= 0 */
+	float momentum;        /* in [0, 1); 0.95 is usual */
+	bool plain_momentum;   /* u of buf itself, without Nesterov's */
+	int steps;             /* 1 to 100; 0 means 5 */
+	float coefficients[3]; /* of the iterations; all 0 means 3.4445, -4.775, 2.0315 */
+	float eps;             /* least norm that is divided by; 0 means 1e-7 */
+	zero_muon_rate rate;
+} zero_muon;
+
+typedef struct zero_adamw {
+	float lr;           /* >= 0 */
+	float beta1, beta2; /* in [0, 1) */
+	float eps;          /* > 0; 1e-8 is usual */
+	float weight_decay; /* >= 0 */
+	float clip;         /* bound on the global gradient norm; 0 for none */
+	int micro_batches;  /* gradients that were added up since the last step; 0 means 1 */
+	/*
+	 * For batches of different sizes: the number of samples, or their total weight, up to 2^53,
+	 * that this rank's gradient was made of, in all its micro-batches. micro_batches is then 0
+	 * or 1. If the value is not 0 on any rank, every rank's gradient is taken as a sum over its
+	 * samples instead of a mean, and a rank with 0 had none. It may differ between ranks; all
+	 * other fields must be the same.
+	 */
+	double samples;
+	/* NULL for none. With a GPU the host waits in each step to update it, unless it is the
+	   address that zero_device_loss_scale returned. */
+	zero_loss_scale *loss_scale;
+	/* The sums of the reduces are taken as the mean gradient, not divided by world *
+	   micro_batches: the program has divided. `samples` is then 0 on all ranks, and
+	   micro_batches 0 or 1. A loss scale still applies. */
+	bool gradients_are_means;
+	/* For the parameters of zero_param_set_muon, to which lr, betas, eps and weight_decay of
+	   this do not apply. NULL only if there are none. */
+	const zero_muon *muon;
+} zero_adamw;
+
+typedef struct zero_step_result {
+	double grad_norm; /* of the mean gradient, unscaled and before clipping */
+	bool skipped;     /* the norm was not finite: only the loss scale was changed */
+	float loss_scale; /* for the next step; 1 if there is none */
+	bool stop;        /* a rank has received a signal of zero_stop_on */
+} zero_step_result;
+
+/*
+ * COLLECTIVE over all ranks. Takes one step of AdamW (Loshchilov and Hutter, arXiv 1711.05101) over
+ * all trainable parameters, with the mean gradient: the sum over ranks / (world * micro_batches),
+ * or / the samples of all ranks, or with gradients_are_means the sum itself. Groups that were not
+ * reduced since the last step are reduced first. No group may be gathered. `result` may be NULL; it
+ * is filled on success.
+ *
+ * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no
+ * device: the norm, clipping, and whether the step is skipped are decided on the devices. So such
+ * a step can be captured as part of a CUDA graph, without the setting `offload` and without a loss
+ * scale in host memory; see CAPTURE under GPUs. A captured step repeats its arguments, and what
+ * ranks agree on by way of the host (samples, signals to stop) is that of the capture.
+ *
+ * With f32 parameters and gradients, the new values are the same bits at every stage, on every
+ * instruction set, and wherever the optimizer states are, for one number of ranks and one backend;
+ * with GPUs, on each node. NCCL's own sums, see zero_reduce, are the same bits as far as NCCL
+ * repeats them.
+ *
+ * With the setting `offload=optimizer`, moments and masters are in host memory and stepped there.
+ *
+ * After an error, all gradients are lost and the loss scale is unchanged. The values of the
+ * parameters depend on the error. An argument, a gathered group, a missing allocation or a failed
+ * reduce is found before any rank steps: parameters, states and the number of steps are then
+ * unchanged. A failure after that, of communication or of the device, leaves some groups stepped
+ * and others not, and ranks may differ: parameters, states and the number of steps are undefined.
+ * The sentence says so, and zero_step, zero_save and zero_export are refused with ZERO_E_STATE
+ * until zero_restore has succeeded. Where communication or the device has failed, that needs a new
+ * job. At stages 1 and 2, across nodes, and of a GPU, such a failure may be returned by a later
+ * call.
+ *
+ * At stages 1 and 2, across nodes, the new values of each group are sent while further groups are
+ * stepped, and after the call has returned. A gather that needs no cast, and that is called before
+ * anything else that waits for other ranks, waits for its own group only. It then communicates
+ * nothing, so that a call with wrong arguments fails on this rank only.
+ */
+zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
+/*
+ * COLLECTIVE. Replaces values[i] by sum(weight * values[i]) / sum(weight) over the ranks. The sums
+ * are f64 and in rank order, so all ranks get the same bits. Weights are finite and >= 0. The
+ * values of a rank with weight 0 are ignored. The call fails with ZERO_E_INVALID if the sum of all
+ * weights is 0 or infinite. After an error the values are unchanged.
+ */
+zero_status zero_mean(zero_job *job, double *values, size_t count, double weight);
+
+/* ---- save, restore, export ------------------------------------------------------------------- */
+
+typedef struct zero_save_options {
+	/* Bytes of the program, such as its position in the data. Rank 0's are stored, and
+	   zero_restore returns them on all ranks. NULL for none. Copied. */
+	const void *user;
+	size_t user_bytes;
+	/* For a program that takes its own steps, see zero_step_begin, or steps some of the groups:
+	   how many steps it counts, for the checkpoint's name and zero_checkpoint_info. 0 means
+	   those of zero_step. */
+	uint64_t step;
+	/* The number of complete checkpoints to leave in the folder, this one included; older ones
+	   are deleted. 0 leaves all. */
+	int keep_last;
+	/*
+	 * Returns as soon as the ranks have agreed on what to write. A thread of each rank writes
+	 * while training goes on. Values that the next step would change before they are written
+	 * are first copied, group by group: at most one copy of the rank's shard and states, named
+	 * ones too, counted as `checkpoint` in zero_memory. With a GPU everything is copied to host
+	 * memory before the call returns.
+	 */
+	bool background;
+} zero_save_options;
+
+/*
+ * COLLECTIVE. Writes the checkpoint dir/step-<number of steps>. Each rank writes its own shard,
+ * optimizer states and named states as a safetensors file, straight from where they are, or from a
+ * GPU through two page-locked buffers of `stream_chunk`. Rank 0 writes a manifest, see
+ * zero_checkpoint(5). No group may be gathered. `options` may be NULL.
+ *
+ * `dir` is created if it does not exist. It must be on a file system that all ranks share, and used
+ * by this job only. The checkpoint appears under its name when it is complete and on disk, or not
+ * at all; dir/latest is then a link to it. A checkpoint of the same step is replaced.
+ *
+ * A save in the background becomes visible soon after the first zero_step, zero_step_end,
+ * zero_save_wait, zero_save or zero_close by which all ranks have written their part. Its error is
+ * returned by the next zero_save_wait or zero_save; such a zero_save has still made its own
+ * checkpoint. zero_close returns ZERO_OK and leaves the error as the thread's last error, if there
+ * was none. Call zero_save_wait before writing to zero_data for zero_param_changed: that memory may
+ * be the memory that is being saved.
+ */
+zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *options);
+/*
+ * COLLECTIVE. Waits until the save in the background is complete, and returns its status. ZERO_OK
+ * if there is none.
+ */
+zero_status zero_save_wait(zero_job *job);
+
+/* What zero_restore found. Free it with zero_checkpoint_info_free. */
+typedef struct zero_checkpoint_info {
+	char *path;       /* of the checkpoint; NULL: the folder has none */
+	uint64_t step;    /* number of steps taken, or zero_save_options.step */
+	int world, stage; /* of the job that saved it */
+	void *user;       /* the program's bytes, the same on all ranks; NULL: none */
+	size_t user_bytes;
+} zero_checkpoint_info;
+
+/*
+ * COLLECTIVE, after zero_layout. Fills parameters, optimizer states, named states and the number of
+ * steps from a checkpoint. `path` is a checkpoint, or a folder of checkpoints, whose `latest` is
+ * used. No group may be gathered. The number of ranks, the stage, the offload and the grouping may
+ * differ from those of the job that saved it. Parameters must have the same names, dtypes and
+ * shapes, and the same ones must be trainable. Each rank reads the ranges that it needs, and checks
+ * every byte before it is used: damage is ZERO_E_FORMAT, with the file and the tensor. At the same
+ * number of ranks training goes on with the same bits.
+ *
+ * The checkpoint must have each named state that is registered for a parameter, with its type and
+ * block. States that it has beyond these are an error too, so that a forgotten one is noticed; but
+ * if no state is registered at all, as in a program that only evaluates, they are not read. Masters
+ * of a job that keeps them stay where they are; if the checkpoint has none, they get the restored
+ * values.
+ *
+ * If `info` is not NULL it is filled, also after some errors, and must be freed. A path that has no
+ * checkpoint, or does not exist, is then no error: the call returns ZERO_OK with info->path NULL
+ * and changes nothing. After an error the values of parameters and states are undefined.
+ */
+zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *info);
+/* Frees the path and the program's bytes, and sets *info to 0. If all of *info is 0, the call is a
+   no-op. */
+void zero_checkpoint_info_free(zero_checkpoint_info *info);
+/*
+ * Catches a signal as a request to stop, such as the one that Slurm sends before a time limit
+ * (`sbatch --signal=USR1@120`) or at a preemption (SIGTERM). Once any rank has received it, the
+ * next zero_step or zero_step_end tells `stop` on all ranks. The program can then save and exit:
+ * with status 75 (EX_TEMPFAIL) to be started again, see --max-restarts in zerorun(1). The function
+ * may be called for several signals, but not for SIGSEGV, SIGBUS, SIGFPE and SIGILL:
+ * ZERO_E_INVALID. zero_close restores the previous handlers.
+ */
+zero_status zero_stop_on(zero_job *job, int signal);
+/*
+ * COLLECTIVE. Writes all parameters except aliases, in the stored types, as safetensors for other
+ * programs. A path that ends in .safetensors is one file. Any other path is a folder, created if it
+ * does not exist, with the names that Hugging Face's libraries expect: model.safetensors, or, of
+ * more than 5 GB, model-00001-of-0000N.safetensors and so on with model.safetensors.index.json. A
+ * tensor is never split over two files.
+ *
+ * Every rank writes its own bytes in place, and nothing is gathered, so the path must be on a file
+ * system that all ranks share. A file appears under its name when it is complete, the index last.
+ * Existing files of these names are replaced.
+ */
+zero_status zero_export(zero_job *job, const char *path);
+
+/* ---- inspect: settings, memory, traffic ------------------------------------------------------ */
+
+/*
+ * Returns the value of a setting as text, with sizes in bytes: "stream_chunk" is "41943040". NULL
+ * for an unknown name. The text is valid until zero_close. Some values are the result of what the
+ * ranks found:
+ *
+ *	budget, stream_chunk, stream_threshold, gather_limit
+ *		the lowest value of all ranks; a number even if the setting was `auto`. With GPUs
+ * the budget of a rank is what its device has free in zero_open, or less if the launcher has found
+ * less by NVML; what a launcher measured on the host does not count. share	the number of ranks
+ * that share memory with this one, itself included flatten	after zero_layout at stages 0 to 2,
+ * the tier that all ranks use: "device", "distributed" or "host". If no tensor was adopted and the
+ * setting is `auto`, the tier that the budget would allow for equal tensors on the device. Before
+ *		zero_layout, and at stage 3, the setting itself.
+ */
+const char *zero_setting(const zero_job *job, const char *name);
+
+typedef struct zero_bytes {
+	size_t now, peak;
+} zero_bytes;
+
+/* Memory of this rank in bytes, by kind. */
+typedef struct zero_memory {
+	zero_bytes shards; /* stored parameters: shards, or all of them where they are replicated */
+	zero_bytes gathered;   /* outputs of gathers */
+	zero_bytes gradients;  /* full gradient buffers and reduced shards */
+	zero_bytes optimizer;  /* moments, and f32 masters of 16-bit parameters */
+	zero_bytes staging;    /* the library's own buffers for communication */
+	zero_bytes caller;     /* what zero_device_alloc returned */
+	zero_bytes pinned;     /* page-locked host memory for copies to and from a device */
+	zero_bytes offload;    /* in host memory instead of device memory */
+	zero_bytes checkpoint; /* copies, in host memory, of what a save has not written yet */
+	zero_bytes total;      /* all of these but pinned, offload and checkpoint */
+} zero_memory;
+
+/* Fills *memory. Memory that ranks share is counted once: each rank counts its part. */
+zero_status zero_memory_now(zero_job *job, zero_memory *memory);
+
+/* What this rank has sent and read since zero_open. */
+typedef struct zero_traffic {
+	uint64_t bytes_sent;  /* payload, without the few bytes by which ranks agree */
+	uint64_t collectives; /* all-gathers, reduce-scatters, scatters and broadcasts of payload */
+	uint64_t bytes_read;  /* of tensors, from files; of checkpoints, with their checksums */
+} zero_traffic;
+
+/* Fills *traffic. */
+zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic);
+
+/*
+ * What follows is for programs that need more than the functions above.
+ */
+
+/* ---- what ranks agree on and exchange -------------------------------------------------------- */
+
+/*
+ * COLLECTIVE. Lets the ranks agree on the outcome of work that each rank did by itself, such as
+ * opening a file. `error` is NULL on a rank that succeeded, else a sentence. Returns ZERO_OK on all
+ * ranks, or ZERO_E_APPLICATION on all ranks with the sentence of the lowest rank that failed.
+ */
+zero_status zero_agree(zero_job *job, const char *error);
+/*
+ * COLLECTIVE. Gives every rank the bytes of every rank: all[world][bytes], in rank order. `bytes`
+ * is the same on all ranks. It is for a few bytes, such as the address of a service of rank 0.
+ */
+zero_status zero_exchange(zero_job *job, const void *mine, size_t bytes, void *all);
+
+/* ---- ranks that are only watched ------------------------------------------------------------- */
+
+/*
+ * A job of backend=none is for programs that move their tensors by themselves, by
+ * torch.distributed, NCCL or MPI of their own. The ranks meet by their launcher's PMIx, without MPI
+ * and NCCL, agree and exchange, and are watched; such a job has no groups, teams and memory:
+ * ZERO_E_UNSUPPORTED. Its ranks may end at different times. zero_close waits for nobody, and
+ * exit(0) without it is no fault: a rank that has ended well is lost only if others wait for it,
+ * see zero_waiting. Any other end is told and ends the job, as LOST RANKS says, and so does a rank
+ * that does not come to its end, see zero_finish.
+ */
+
+/*
+ * Says that this rank has done its work, and that its process is to end. If it is still there after
+ * ZERO_END_SECONDS (60), and not in a call of the library, a line says so, and the job is ended.
+ * With backend=none exit says the same by itself, and the process may then take a tenth of that.
+ * With one rank nothing is watched. zero_close then finalises PMIx or MPI, instead of exit.
+ */
+zero_status zero_finish(zero_job *job);
+/*
+ * Says that the program itself now waits in something that all ranks take part in, such as a
+ * barrier of its own: `what`, a text that stays valid, which is shown if a rank is lost. NULL: it
+ * goes on. With backend=none a rank that has ended with exit(0) counts as lost once another one has
+ * waited for more than 3 s.
+ */
+void zero_waiting(zero_job *job, const char *what);
+
+/*
+ * Sets what is called once in this process before it is ended because a rank was lost, so that the
+ * program can write where it is. It is called in a thread of the library, while the others may hold
+ * any lock: writing to a file is safe, malloc is not. So is raise() of a signal that has a handler.
+ * The process ends within a second. NULL: nothing.
+ */
+typedef void (*zero_loss_callback)(void *context);
+
+void zero_on_loss(zero_job *job, zero_loss_callback call, void *context);
+
+/* ---- parameters: what they are, and what a step does with them ------------------------------- */
+
+/*
+ * These functions describe groups and parameters as they were added, also before zero_layout. The
+ * strings and arrays are valid until zero_close.
+ */
+
+const char *zero_param_name(const zero_param *param);
+zero_group *zero_param_group(const zero_param *param);
+/* Returns the type that is stored. */
+zero_dtype zero_param_dtype(const zero_param *param);
+int zero_param_ndim(const zero_param *param);
+/* Returns [ndim] dimensions; not NULL, also where ndim is 0. */
+const size_t *zero_param_shape(const zero_param *param);
+/* Returns the number of elements: the product of the shape, 1 where ndim is 0. */
+size_t zero_param_numel(const zero_param *param);
+
+/*
+ * These functions change what a step does with a parameter, from the next step on. Call them
+ * between steps, in the same way on all ranks, which the step checks: ZERO_E_ORDER. An alias stands
+ * for its target. Checkpoints do not have what they set. A captured step keeps what it was captured
+ * with.
+ */
+
+/* Sets the factor on zero_adamw.lr. It is finite and >= 0; here 0 is 0. */
+zero_status zero_param_set_lr_scale(zero_param *param, float scale);
+/* Sets the factor on zero_adamw.weight_decay, likewise. */
+zero_status zero_param_set_weight_decay_scale(zero_param *param, float scale);
+/*
+ * Freezes a trainable parameter (false), or lets it be trained again, after it was laid out. While
+ * it is frozen, a step changes neither the parameter nor its moments, and its gradient counts as 0.
+ * A group of which all are frozen is not reduced by the step, and its own count of steps stands
+ * still. A parameter that was laid out as not trainable cannot be trained: ZERO_E_STATE.
+ */
+zero_status zero_param_set_trainable(zero_param *param, bool trainable);
+/*
+ * Has a parameter of 2 dimensions, or a stack of matrices of 3, stepped by Muon, see zero_muon, or
+ * by AdamW (false). Before the first step of its group, and before a restore; a checkpoint of the
+ * one is refused by the other. A step needs a cblas on the machine, such as OpenBLAS, or cuBLAS
+ * with GPUs: the one that the process has loaded, or else the first that is found. It cannot be
+ * captured.
+ */
+zero_status zero_param_set_muon(zero_param *param, bool muon);
+
+/* ---- where parameters are, and changes of them ----------------------------------------------- */
+
+/*
+ * Finds the part of the parameter that this rank stores, after zero_layout: `*count` elements from
+ * element `*first`, at `*data`, in the stored type. The pointer is valid until zero_close. A
+ * parameter may be stored on some ranks only: elsewhere *count is 0 and *data NULL. At stages 1 and
+ * 2 the part is all of the parameter or this rank's shard of it, see zero_layout; zero_view returns
+ * all of it in either case. Waits for values that the last step is still sending. To change values
+ * use zero_load, which also updates f32 masters, or zero_write_begin.
+ */
+zero_status zero_shard(const zero_param *param, void **data, size_t *first, size_t *count);
+/*
  * Returns the address at which the parameter is whenever its group is gathered as `as`, the same
  * from zero_layout to zero_close. It may be asked for before the first gather. Reading it while the
  * group is not gathered as `as` ends the process with a sentence that names the group, unless the
@@ -666,8 +932,39 @@ zero_dtype zero_gathered_dtype(const zero_param *param);
  * the gathered f32 values. Uses at most `stream_chunk` bytes of staging memory.
  */
 zero_status zero_param_changed(zero_param *param, int rank);
+/*
+ * COLLECTIVE in the group's team. Until zero_write_end the program may change the elements that
+ * this rank owns (zero_param_cuts) at zero_shard's address, outside of a step, as when it loads
+ * values of frozen parameters too. With a GPU, work on the caller's stream may do so. The group is
+ * not gathered; it cannot be gathered meanwhile, nor any group stepped, saved or restored. What a
+ * save in the background still has to write of it is copied first.
+ */
+zero_status zero_write_begin(zero_group *group);
+/*
+ * COLLECTIVE in the group's team. Makes what ranks have written the values of the parameters: the
+ * other ranks that store them get them, and f32 masters become them. Gradients and moments are
+ * unchanged. Without zero_write_begin: ZERO_E_STATE.
+ */
+zero_status zero_write_end(zero_group *group);
 
-/* ---- gradients and the step ------------------------------------------------------------------ */
+/* ---- tensors in files (safetensors) ---------------------------------------------------------- */
+
+/*
+ * COLLECTIVE. Opens a .safetensors file, a model.safetensors.index.json, or a folder that has one
+ * of them, and checks all headers in full. Damage is ZERO_E_FORMAT. On failure *file is NULL. Close
+ * the file with zero_file_close, before zero_close.
+ */
+zero_status zero_file_open(zero_job *job, const char *path, zero_file **file);
+/* Closes the file and frees its tensors. NULL is a no-op. */
+void zero_file_close(zero_file *file);
+/* Returns the number of tensors; 0 for NULL. */
+size_t zero_file_count(const zero_file *file);
+/* Returns tensor i, in the order of the files' bytes. The file owns it, until zero_file_close. */
+const zero_tensor *zero_file_tensor(const zero_file *file, size_t i);
+/* Returns the tensor of that name, or NULL. */
+const zero_tensor *zero_file_find(const zero_file *file, const char *name);
+
+/* ---- gradients of 16 bits, loss scales, steps of some groups --------------------------------- */
 
 /*
  * Sets the type of a group's gradients to f32 (the default), f16 or bf16. Call it before
@@ -676,59 +973,18 @@ zero_status zero_param_changed(zero_param *param, int rank);
  * addition: add one gradient per reduce to such a group, and let several reduces of a step add up.
  */
 zero_status zero_group_gradient_dtype(zero_group *group, zero_dtype dtype);
-/*
- * Returns the parameter's gradient, f32, [zero_param_numel]. It is 0 at first. Add this rank's
- * gradient to it: the mean over the rank's own samples, which zero_step divides by the number of
- * ranks, or a sum, see zero_adamw.samples. The pointer is valid from the first call for the group
- * to the zero_reduce of the group. The call is not collective: ranks may use different parameters.
- *
- * Returns NULL, and sets zero_last_error(), if the parameter is not trainable, if the group's
- * gradients are of another type, or if there is no memory. Returns NULL without an error if the
- * group has no elements.
- */
-float *zero_gradient(zero_param *param);
-/* The same as `dtype`, which must be the type of the group's gradients. */
+/* Returns the gradient as zero_gradient does, in `dtype`, the type of the group's gradients. */
 void *zero_gradient_as(zero_param *param, zero_dtype dtype);
 /*
  * The same, but if this is the first call for the group since its last reduce, its gradients are
  * undefined instead of 0: write those of all its trainable parameters before the zero_reduce.
  */
 void *zero_gradient_undefined(zero_param *param, zero_dtype dtype);
-/*
- * COLLECTIVE. Begins to sum the group's gradient over the ranks, into the owner's shard, and
- * returns before the sums are there. It waits at most for the reduce before the last one. A rank
- * that made no gradient adds zeros. A second reduce before the step adds to the first. A gradient
- * that is added after the group's last reduce of a step counts for the next step.
- *
- * Sums are f32, and an element is the sum of the ranks' values in rank order, but for GPUs on
- * several nodes. There 16-bit gradients are summed in rank order within each node, and then over the
- * nodes in an order that is fixed, and f32 gradients by NCCL in an order of its own; see ZERO_REDUCE
- * in zero(3).
- */
-zero_status zero_reduce(zero_group *group);
-
-/*
- * A loss scale for f16 training (Micikevicius et al., arXiv 1710.03740). The program multiplies the
- * loss by `scale` before the backward pass, so that fewer gradients underflow, and zero_step
- * divides by it. The structure belongs to the program and is the same on all ranks. zero_step
- * updates it in the same way on all of them. If a gradient is not finite, the step is skipped and
- * the scale becomes scale * backoff, but at least `min`. After `interval` steps without such a
- * gradient it becomes scale * growth, but at most `max`. Powers of two scale exactly.
- */
-typedef struct zero_loss_scale {
-	float scale;         /* min <= scale <= max */
-	uint32_t good_steps; /* since the last change */
-	float growth;        /* >= 1 */
-	float backoff;       /* in (0, 1]; 1 for a constant scale */
-	float min, max;      /* min > 0, max finite */
-	uint32_t interval;   /* 0: the scale never grows */
-} zero_loss_scale;
-
 /* Sets a scale of 65536 that doubles after 2000 steps, up to 2^24, and halves, down to 1. */
 void zero_loss_scale_init(zero_loss_scale *scale);
 /*
- * COLLECTIVE. Keeps a loss scale where steps are taken, so that zero_step need not wait for a GPU to
- * know whether a gradient was finite. Sets it to *scale, the same on all ranks, and *address to
+ * COLLECTIVE. Keeps a loss scale where steps are taken, so that zero_step need not wait for a GPU
+ * to know whether a gradient was finite. Sets it to *scale, the same on all ranks, and *address to
  * where it is: the same address in each call, valid until zero_close. It is for
  * zero_adamw.loss_scale, and for the program's kernels on its stream, which may read it: with a GPU
  * it is device memory, else host memory. zero_step_result.loss_scale tells its value. On failure
@@ -737,135 +993,30 @@ void zero_loss_scale_init(zero_loss_scale *scale);
 zero_status zero_device_loss_scale(zero_job *job, const zero_loss_scale *scale,
 				   zero_loss_scale **address);
 
-typedef enum zero_muon_rate {
-	ZERO_MUON_ORIGINAL,        /* lr * sqrt(max(1, rows / columns)), as Jordan has it */
-	ZERO_MUON_MATCH_RMS_ADAMW, /* lr * 0.2 * sqrt(max(rows, columns)), arXiv 2502.16982 */
-	ZERO_MUON_SPECTRAL,        /* lr * sqrt(rows / columns) */
-} zero_muon_rate;
-
-/*
- * Muon (Jordan, 2024), for the parameters of zero_param_set_muon. With the mean gradient g of a matrix,
- * unscaled and clipped as for AdamW:
- *	buf = momentum * buf + (1 - momentum) * g
- *	u = orthogonalise(momentum * buf + (1 - momentum) * g)
- *	p -= lr * weight_decay * p + lr' * u
- * where lr' is lr times what `rate` makes of the shape. To orthogonalise is to divide by the Frobenius
- * norm and to do `steps` iterations of Newton and Schulz, in f32. Each matrix of a stack is one by
- * itself. buf is f32 and sharded as moments are, 4 bytes an element where AdamW has 8.
- *
- * A matrix is put together on one rank, which orthogonalises it: the costliest first, each by the rank
- * that has least to do (4 s^2 l + 2 s^3 for the short and the long side), over all that one call
- * steps. Per step a rank sends its parts of the momentum, and receives those of the steps: 8 bytes for
- * each of its elements, as many as it stores. With equal momentum the bits are the same at any number of
- * ranks and any stage, as far as the machine's cblas gives the same bits for the same product.
- *
- * The call holds f32 buffers until it returns: for whole matrices, of 64 MB or of the largest, with
- * 4 (s l + 2 s^2) bytes of scratch, and for this rank's parts of as many matrices from each rank. The plan
- * does not have them: they take the room of activations, see ZERO_VRAM_RESERVE in zero(3).
- */
-typedef struct zero_muon {
-	float lr;              /* >= 0 */
-	float weight_decay;    /* >= 0 */
-	float momentum;        /* in [0, 1); 0.95 is usual */
-	bool plain_momentum;   /* u of buf itself, without Nesterov's */
-	int steps;             /* 1 to 100; 0 means 5 */
-	float coefficients[3]; /* of the iterations; all 0 means 3.4445, -4.775, 2.0315 */
-	float eps;             /* least norm that is divided by; 0 means 1e-7 */
-	zero_muon_rate rate;
-} zero_muon;
-
-typedef struct zero_adamw {
-	float lr;           /* >= 0 */
-	float beta1, beta2; /* in [0, 1) */
-	float eps;          /* > 0; 1e-8 is usual */
-	float weight_decay; /* >= 0 */
-	float clip;         /* bound on the global gradient norm; 0 for none */
-	int micro_batches;  /* gradients that were added up since the last step; 0 means 1 */
-	/*
-	 * For batches of different sizes: the number of samples, or their total weight, up to 2^53,
-	 * that this rank's gradient was made of, in all its micro-batches. micro_batches is then 0
-	 * or 1. If the value is not 0 on any rank, every rank's gradient is taken as a sum over its
-	 * samples instead of a mean, and a rank with 0 had none. It may differ between ranks; all
-	 * other fields must be the same.
-	 */
-	double samples;
-	/* NULL for none. With a GPU the host waits in each step to update it, unless it is the address
-	   that zero_device_loss_scale returned. */
-	zero_loss_scale *loss_scale;
-	/* The sums of the reduces are taken as the mean gradient, not divided by world *
-	   micro_batches: the program has divided. `samples` is then 0 on all ranks, and
-	   micro_batches 0 or 1. A loss scale still applies. */
-	bool gradients_are_means;
-	/* For the parameters of zero_param_set_muon, to which lr, betas, eps and weight_decay of this
-	   do not apply. NULL only if there are none. */
-	const zero_muon *muon;
-} zero_adamw;
-
-typedef struct zero_step_result {
-	double grad_norm; /* of the mean gradient, unscaled and before clipping */
-	bool skipped;     /* the norm was not finite: only the loss scale was changed */
-	float loss_scale; /* for the next step; 1 if there is none */
-	bool stop;        /* a rank has received a signal of zero_stop_on */
-} zero_step_result;
-
-/*
- * COLLECTIVE over all ranks. Takes one step of AdamW (Loshchilov and Hutter, arXiv 1711.05101) over
- * all trainable parameters, with the mean gradient: the sum over ranks / (world * micro_batches),
- * or / the samples of all ranks, or with gradients_are_means the sum itself. Groups that were not
- * reduced since the last step are reduced first. No group may be gathered. `result` may be NULL; it is filled on success.
- *
- * With a GPU and a NULL `result` the host waits for the other ranks to call zero_step, and for no
- * device: the norm, clipping, and whether the step is skipped are decided on the devices. So such
- * a step can be captured as part of a CUDA graph, without the setting `offload` and without a loss
- * scale in host memory; see CAPTURE under GPUs. A captured step repeats its arguments, and what ranks
- * agree on by way of the host (samples, signals to stop) is that of the capture.
- *
- * With f32 parameters and gradients, the new values are the same bits at every stage, on every
- * instruction set, and wherever the optimizer states are, for one number of ranks and one backend;
- * with GPUs, on each node. NCCL's own sums, see zero_reduce, are the same bits as far as NCCL
- * repeats them.
- *
- * With the setting `offload=optimizer`, moments and masters are in host memory and stepped there.
- *
- * After an error, all gradients are lost and the loss scale is unchanged. The values of the
- * parameters depend on the error. An argument, a gathered group, a missing allocation or a failed
- * reduce is found before any rank steps: parameters, states and the number of steps are then
- * unchanged. A failure after that, of communication or of the device, leaves some groups stepped and
- * others not, and ranks may differ: parameters, states and the number of steps are undefined. The
- * sentence says so, and zero_step, zero_save and zero_export are refused with ZERO_E_STATE until
- * zero_restore has succeeded. Where communication or the device has failed, that needs a new job. At
- * stages 1 and 2, across nodes, and of a GPU, such a failure may be returned by a later call.
- *
- * At stages 1 and 2, across nodes, the new values of each group are sent while further groups are
- * stepped, and after the call has returned. A gather that needs no cast, and that is called before
- * anything else that waits for other ranks, waits for its own group only. It then communicates
- * nothing, so that a call with wrong arguments fails on this rank only.
- */
-zero_status zero_step(zero_job *job, const zero_adamw *adamw, zero_step_result *result);
-
 /* The type of AdamW's moments; the setting `states` is the one that a job begins with. */
 typedef enum zero_states {
 	ZERO_STATES_F32,
 	/*
-	 * One byte for each moment and element, and an f32 absmax of each 256 elements for each: 2.03
-	 * bytes an element instead of 8 (Dettmers et al., arXiv 2110.02861). A parameter of less than
-	 * 4096 elements keeps f32. A step computes with f32, and rounds its moments after it has used
-	 * them. What is lost: a second moment below 1.6e-7 of the largest of its 256 becomes 0, and a
-	 * NaN or an infinity makes all 256 NaN.
+	 * One byte for each moment and element, and an f32 absmax of each 256 elements for
+	 * each: 2.03 bytes an element instead of 8 (Dettmers et al., arXiv 2110.02861). A parameter
+	 * of less than 4096 elements keeps f32. A step computes with f32, and rounds its moments
+	 * after it has used them. What is lost: a second moment below 1.6e-7 of the largest of its
+	 * 256 becomes 0, and a NaN or an infinity makes all 256 NaN.
 	 */
 	ZERO_STATES_8BIT,
 } zero_states;
-/*
- * COLLECTIVE, after zero_layout. Makes the moments of all groups that type: those that there are are
- * converted, which to 8 bits rounds them, and later ones begin so. After an error that communication
- * did not cause, zero_step is refused until zero_restore has succeeded.
- */
-zero_status zero_set_states(zero_job *job, zero_states states);
 
 /*
- * COLLECTIVE over all ranks. As zero_step, over these groups alone, as for a generator and its critic:
- * the norm and clipping are theirs, and no other group is reduced, stepped or loses its gradients.
- * Other groups may be gathered. `groups` are the same ones in the same order on all ranks, each once.
+ * COLLECTIVE, after zero_layout. Makes the moments of all groups that type: those that there are
+ * are converted, which to 8 bits rounds them, and later ones begin so. After an error that
+ * communication did not cause, zero_step is refused until zero_restore has succeeded.
+ */
+zero_status zero_set_states(zero_job *job, zero_states states);
+/*
+ * COLLECTIVE over all ranks. As zero_step, over these groups alone, as for a generator and its
+ * critic: the norm and clipping are theirs, and no other group is reduced, stepped or loses its
+ * gradients. Other groups may be gathered. `groups` are the same ones in the same order on all
+ * ranks, each once.
  *
  * The bias correction of AdamW counts the steps of each group by itself. A job counts each of these
  * calls as a step. Moments and masters are allocated by the first step of a group. Checkpoints have
@@ -880,19 +1031,22 @@ zero_status zero_step_groups(zero_job *job, zero_group **groups, size_t count,
 /*
  * A program may step with an optimizer of its own instead of zero_step: after the reduces it reads
  * zero_gradient_shard, calls zero_step_begin, writes new values to the shards, and calls
- * zero_step_end. At every stage a rank steps the elements that it owns, which are all that it stores
- * at stage 3 unless the setting `shard` divides the ranks. No moments are allocated for that.
+ * zero_step_end. At every stage a rank steps the elements that it owns, which are all that it
+ * stores at stage 3 unless the setting `shard` divides the ranks. No moments are allocated for
+ * that.
  */
 
 /*
  * Finds the elements of a parameter in each shard of its group, after zero_layout: shard i has
- * [cuts[i], cuts[i + 1]). There is one for each rank of the group's team, and `cuts` has room for as
- * many + 1 numbers. cuts[0] is 0, the last one is zero_param_numel, and a shard may have nothing.
+ * [cuts[i], cuts[i + 1]). There is one for each rank of the group's team, and `cuts` has room for
+ * as many + 1 numbers. cuts[0] is 0, the last one is zero_param_numel, and a shard may have
+ * nothing.
  */
 zero_status zero_param_cuts(const zero_param *param, size_t *cuts);
 /*
- * Returns the rank of the team that owns a shard of the group, after zero_layout: shard i is rank i's
- * unless the setting `shard` divides the ranks, see zero_set_shard. -1 if there is no such shard.
+ * Returns the rank of the team that owns a shard of the group, after zero_layout: shard i is rank
+ * i's unless the setting `shard` divides the ranks, see zero_set_shard. -1 if there is no such
+ * shard.
  */
 int zero_shard_owner(const zero_group *group, int shard);
 /*
@@ -905,61 +1059,48 @@ int zero_shard_owner(const zero_group *group, int shard);
  */
 zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, size_t *count);
 /*
- * COLLECTIVE over all ranks. Where the setting `shard` divides the ranks, zero_reduce sums over those
- * that store a copy between them. This begins to sum what they have over all ranks, as zero_step and
- * zero_step_begin do by themselves: call it before zero_gradient_shard, which fails
- * with ZERO_E_STATE until then. A zero_reduce after it adds to the sums of the next such call. Else,
- * and for groups that were not reduced since the last one, it does nothing. A failed reduce of one of
- * the groups is its error.
+ * COLLECTIVE over all ranks. Where the setting `shard` divides the ranks, zero_reduce sums over
+ * those that store a copy between them. This begins to sum what they have over all ranks, as
+ * zero_step and zero_step_begin do by themselves: call it before zero_gradient_shard, which fails
+ * with ZERO_E_STATE until then. A zero_reduce after it adds to the sums of the next such call.
+ * Else, and for groups that were not reduced since the last one, it does nothing. A failed reduce
+ * of one of the groups is its error.
  */
 zero_status zero_reduce_replicas(zero_job *job, zero_group **groups, size_t count);
 /*
  * COLLECTIVE over all ranks. Begins a step of the program's own over these groups, the same on all
- * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements that
- * it owns (zero_param_cuts) at zero_shard's address. With a GPU, work on the caller's stream may
- * do so. The groups cannot be gathered or reduced meanwhile, nor a zero_step or a
- * zero_restore done. After an error, such as that of a reduce, these groups' gradients are lost, unless
- * a step was under way already.
+ * ranks and none of them gathered. Until zero_step_end each rank may read and write the elements
+ * that it owns (zero_param_cuts) at zero_shard's address. With a GPU, work on the caller's stream
+ * may do so. The groups cannot be gathered or reduced meanwhile, nor a zero_step or a zero_restore
+ * done. After an error, such as that of a reduce, these groups' gradients are lost, unless a step
+ * was under way already.
  */
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count);
 /*
- * COLLECTIVE over all ranks. Ends that step. f32 masters, where a step of the library has made some,
- * become the new values; the groups' gradient sums are freed; and at stages 0 to 2 the new values are
- * sent to all ranks, while the caller goes on. Without zero_step_begin: ZERO_E_STATE. As in
- * zero_step_result, *stop tells whether a rank has received a signal of zero_stop_on; it may be NULL,
- * and is unchanged after an error. The report counts the step.
+ * COLLECTIVE over all ranks. Ends that step. f32 masters, where a step of the library has made
+ * some, become the new values; the groups' gradient sums are freed; and at stages 0 to 2 the new
+ * values are sent to all ranks, while the caller goes on. Without zero_step_begin: ZERO_E_STATE. As
+ * in zero_step_result, *stop tells whether a rank has received a signal of zero_stop_on; it may be
+ * NULL, and is unchanged after an error. The report counts the step.
  */
 zero_status zero_step_end(zero_job *job, bool *stop);
 /*
- * COLLECTIVE in the group's team. Until zero_write_end the program may change the elements that this
- * rank owns (zero_param_cuts) at zero_shard's address, outside of a step, as when it loads values of
- * frozen parameters too. With a GPU, work on the caller's stream may do so. The group is not gathered;
- * it cannot be gathered meanwhile, nor any group stepped, saved or restored. What a save in the
- * background still has to write of it is copied first.
- */
-zero_status zero_write_begin(zero_group *group);
-/*
- * COLLECTIVE in the group's team. Makes what ranks have written the values of the parameters: the
- * other ranks that store them get them, and f32 masters become them. Gradients and moments are
- * unchanged. Without zero_write_begin: ZERO_E_STATE.
- */
-zero_status zero_write_end(zero_group *group);
-/*
  * COLLECTIVE over all ranks, after an exception in the program, such as one in the middle of a
  * forward or a backward pass. All gathers are released, however many uses they have; all gradients
- * and sums are dropped; a step that zero_step_begin began is ended, with the values written so far, and
- * so are writes that zero_write_begin began.
- * The job is then ready for the next step. Parameters and states are unchanged. If ranks have begun
- * different operations before, the call fails with ZERO_E_ORDER, and the job can only be closed.
+ * and sums are dropped; a step that zero_step_begin began is ended, with the values written so far,
+ * and so are writes that zero_write_begin began. The job is then ready for the next step.
+ * Parameters and states are unchanged. If ranks have begun different operations before, the call
+ * fails with ZERO_E_ORDER, and the job can only be closed.
  */
 zero_status zero_reset(zero_job *job);
 
-/* ---- checkpoints ----------------------------------------------------------------------------- */
+/* ---- named states in checkpoints ------------------------------------------------------------- */
 
 #define ZERO_STATE_NAME_MAX 64 /* bytes of the name of a named state, without the zero */
 #define ZERO_STATE_WHOLE    SIZE_MAX
 
-/* A named state: an array that the program keeps beside a parameter, such as its own optimizer's. */
+/* A named state: an array that the program keeps beside a parameter, such as its own optimizer's.
+ */
 typedef struct zero_state_spec {
 	const char *name; /* unique for the parameter, UTF-8 without a slash; copied */
 	zero_dtype dtype; /* any type that is stored */
@@ -972,19 +1113,20 @@ typedef struct zero_state_spec {
 	size_t block;
 	/*
 	 * The values that this rank keeps, back to back. They are those of the elements of the
-	 * parameter that it owns, which zero_param_cuts tells, the same at each stage: the values of
-	 * all blocks that have one of these elements. Every rank of the group's team keeps the value
-	 * of a whole parameter. NULL where the rank keeps none, as outside of the team. It may be
-	 * host memory or memory of this rank's GPU.
+	 * parameter that it owns, which zero_param_cuts tells, the same at each stage: the values
+	 * of all blocks that have one of these elements. Every rank of the group's team keeps the
+	 * value of a whole parameter. NULL where the rank keeps none, as outside of the team. It
+	 * may be host memory or memory of this rank's GPU.
 	 */
 	void *data;
 } zero_state_spec;
 
 /*
- * Registers a named state of a parameter after zero_layout. zero_save then saves it and zero_restore
- * restores it as they do the library's own optimizer states, also for another number of ranks,
- * another stage and other groups. All ranks register the same states, ranks outside of the team
- * too, in any order; zero_save and zero_restore compare. The state of an alias is its target's.
+ * Registers a named state of a parameter after zero_layout. zero_save then saves it and
+ * zero_restore restores it as they do the library's own optimizer states, also for another number
+ * of ranks, another stage and other groups. All ranks register the same states, ranks outside of
+ * the team too, in any order; zero_save and zero_restore compare. The state of an alias is its
+ * target's.
  *
  * The array is not copied: it belongs to the program, and is valid until zero_state_unregister or
  * zero_close. Where a cut divides a block, each of the ranks that have a part of the block keeps
@@ -998,110 +1140,6 @@ typedef struct zero_state_spec {
 zero_status zero_state_register(zero_param *param, const zero_state_spec *spec);
 /* Ends that. If there is no state of this name: ZERO_E_INVALID. */
 zero_status zero_state_unregister(zero_param *param, const char *name);
-
-typedef struct zero_save_options {
-	/* Bytes of the program, such as its position in the data. Rank 0's are stored, and
-	   zero_restore returns them on all ranks. NULL for none. Copied. */
-	const void *user;
-	size_t user_bytes;
-	/* For a program that takes its own steps, see zero_step_begin, or steps some of the groups: how
-	   many steps it counts, for the checkpoint's name and zero_checkpoint_info. 0 means those of
-	   zero_step. */
-	uint64_t step;
-	/* The number of complete checkpoints to leave in the folder, this one included; older ones
-	   are deleted. 0 leaves all. */
-	int keep_last;
-	/*
-	 * Returns as soon as the ranks have agreed on what to write. A thread of each rank writes
-	 * while training goes on. Values that the next step would change before they are written
-	 * are first copied, group by group: at most one copy of the rank's shard and states, named
-	 * ones too, counted as `checkpoint` in zero_memory. With a GPU everything is copied to host
-	 * memory before the call returns.
-	 */
-	bool background;
-} zero_save_options;
-
-/*
- * COLLECTIVE. Writes the checkpoint dir/step-<number of steps>. Each rank writes its own shard,
- * optimizer states and named states as a safetensors file, straight from where they are, or from a
- * GPU through two page-locked buffers of `stream_chunk`. Rank 0 writes a manifest, see
- * zero_checkpoint(5). No group may be gathered. `options` may be NULL.
- *
- * `dir` is created if it does not exist. It must be on a file system that all ranks share, and used
- * by this job only. The checkpoint appears under its name when it is complete and on disk, or not
- * at all; dir/latest is then a link to it. A checkpoint of the same step is replaced.
- *
- * A save in the background becomes visible soon after the first zero_step, zero_step_end,
- * zero_save_wait, zero_save or zero_close by which all ranks have written their part. Its error is returned by the
- * next zero_save_wait or zero_save; such a zero_save has still made its own checkpoint. zero_close
- * returns ZERO_OK and leaves the error as the thread's last error, if there was none. Call
- * zero_save_wait before writing to zero_data for zero_param_changed: that memory may be the memory
- * that is being saved.
- */
-zero_status zero_save(zero_job *job, const char *dir, const zero_save_options *options);
-/*
- * COLLECTIVE. Waits until the save in the background is complete, and returns its status. ZERO_OK
- * if there is none.
- */
-zero_status zero_save_wait(zero_job *job);
-
-/* What zero_restore found. Free it with zero_checkpoint_info_free. */
-typedef struct zero_checkpoint_info {
-	char *path;       /* of the checkpoint; NULL: the folder has none */
-	uint64_t step;    /* number of steps taken, or zero_save_options.step */
-	int world, stage; /* of the job that saved it */
-	void *user;       /* the program's bytes, the same on all ranks; NULL: none */
-	size_t user_bytes;
-} zero_checkpoint_info;
-
-/*
- * COLLECTIVE, after zero_layout. Fills parameters, optimizer states, named states and the number of
- * steps from a checkpoint. `path` is a checkpoint, or a folder of checkpoints, whose `latest` is
- * used. No group may be gathered. The number of ranks, the stage, the offload and the grouping may
- * differ from those of the job that saved it. Parameters must have the same names, dtypes and
- * shapes, and the same ones must be trainable. Each rank reads the ranges that it needs, and checks every byte
- * before it is used: damage is ZERO_E_FORMAT, with the file and the tensor. At the same number of
- * ranks training goes on with the same bits.
- *
- * The checkpoint must have each named state that is registered for a parameter, with its type and
- * block. States that it has beyond these are an error too, so that a forgotten one is noticed; but
- * if no state is registered at all, as in a program that only evaluates, they are not read. Masters
- * of a job that keeps them stay where they are; if the checkpoint has none, they get the restored
- * values.
- *
- * If `info` is not NULL it is filled, also after some errors, and must be freed. A path that has no
- * checkpoint, or does not exist, is then no error: the call returns ZERO_OK with info->path NULL
- * and changes nothing. After an error the values of parameters and states are undefined.
- */
-zero_status zero_restore(zero_job *job, const char *path, zero_checkpoint_info *info);
-/* Frees the path and the program's bytes, and sets *info to 0. If all of *info is 0, the call is a
-   no-op. */
-void zero_checkpoint_info_free(zero_checkpoint_info *info);
-
-/*
- * Catches a signal as a request to stop, such as the one that Slurm sends before a time limit
- * (`sbatch --signal=USR1@120`) or at a preemption (SIGTERM). Once any rank has received it, the
- * next zero_step or zero_step_end tells `stop` on all ranks. The program can then save and exit: with
- * status 75 (EX_TEMPFAIL) to be started again, see --max-restarts in zerorun(1). The function may
- * be called for several signals, but not for SIGSEGV, SIGBUS, SIGFPE and SIGILL: ZERO_E_INVALID.
- * zero_close restores the previous handlers.
- */
-zero_status zero_stop_on(zero_job *job, int signal);
-
-/* ---- export ---------------------------------------------------------------------------------- */
-
-/*
- * COLLECTIVE. Writes all parameters except aliases, in the stored types, as safetensors for other
- * programs. A path that ends in .safetensors is one file. Any other path is a folder, created if it
- * does not exist, with the names that Hugging Face's libraries expect: model.safetensors, or, of
- * more than 5 GB, model-00001-of-0000N.safetensors and so on with model.safetensors.index.json. A
- * tensor is never split over two files.
- *
- * Every rank writes its own bytes in place, and nothing is gathered, so the path must be on a file
- * system that all ranks share. A file appears under its name when it is complete, the index last.
- * Existing files of these names are replaced.
- */
-zero_status zero_export(zero_job *job, const char *path);
 
 /* ---- adopting tensors that already exist (flatten) ------------------------------------------- */
 
@@ -1180,7 +1218,6 @@ zero_status zero_adopt(zero_param *param, const zero_adopt_spec *spec);
  * NULL without an error if the parameter is empty.
  */
 void *zero_view(zero_param *param);
-
 /*
  * Allocates device memory at a 4096-byte boundary, counted as `caller` in zero_memory. 0 bytes are
  * NULL. On the host backend it is host memory. In a job that calls this function or adopts tensors,
@@ -1191,18 +1228,32 @@ zero_status zero_device_alloc(zero_job *job, size_t bytes, void **data);
 /* Frees such memory; NULL is a no-op. zero_close frees the rest. */
 void zero_device_free(zero_job *job, void *data);
 
-/* ---- teams ----------------------------------------------------------------------------------- */
+/* ---- teams and replicas ---------------------------------------------------------------------- */
 
 /*
- * COLLECTIVE over all ranks, before the first zero_layout. Makes a team of `count` ranks of the job, in
- * ascending order, such as those that train one expert of a mixture. All ranks make the same teams
- * in the same order, also those that are not members. A rank that is in several teams must begin
- * their operations in an order that suits all its peers, see COLLECTIVE FUNCTIONS above. zero_close
- * frees the team.
+ * COLLECTIVE over all ranks, before the first zero_layout. Makes a team of `count` ranks of the
+ * job, in ascending order, such as those that train one expert of a mixture. All ranks make the
+ * same teams in the same order, also those that are not members. A rank that is in several teams
+ * must begin their operations in an order that suits all its peers, see COLLECTIVE FUNCTIONS above.
+ * zero_close frees the team.
  */
 zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team);
 /* Returns this rank's index in the team; -1 if it is not a member. */
 int zero_team_rank(const zero_team *team);
+/*
+ * Sets the setting `shard`, the same on all ranks, before zero_layout: over how many ranks a copy
+ * of what is sharded is stored at stage 3, from 1 to zero_world, which it must divide. With less
+ * than zero_world there are several copies, the replicas of hybrid sharding (HSDP). Groups with a
+ * team of their own are sharded over that all the same.
+ *
+ * A gather, and each reduce, then takes place within a team of so many ranks, of one node or of
+ * whole nodes where the numbers allow it. The step is divided over all ranks: each owns one shard,
+ * as many as there are teams make what a rank stores, and those who store the same sum their
+ * gradients once a step and send each other what they stepped. Between n nodes that are teams, that
+ * is 4 bytes for a gradient's element and one stored element, times (n - 1) / n, a step, however
+ * many micro-batches it has. The order of sums, and so the bits of a step, depend on the size.
+ */
+zero_status zero_set_shard(zero_job *job, int ranks);
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */
 
@@ -1222,12 +1273,12 @@ int zero_team_rank(const zero_team *team);
  *
  * CAPTURE. What the library enqueues may be captured with the caller's stream, as a CUDA graph that
  * takes training steps: zero_gather, zero_prefetch, zero_release, zero_gradient, zero_reduce, and
- * zero_step without a result, without a loss scale of the program and without offloaded states. Take
- * some steps first, so that all memory is there. Call zero_agree(job, NULL) and wait for the stream
- * before the capture begins, gather nothing across its beginning or end, and capture on all ranks
- * alike. A call that would wait for the device fails with ZERO_E_STATE. The ranks agree once, while
- * they capture; launch the graph equally often and in one order on all of them. Values that the host
- * passed are part of the graph, such as the learning rate. Delete it before zero_close.
+ * zero_step without a result, without a loss scale of the program and without offloaded states.
+ * Take some steps first, so that all memory is there. Call zero_agree(job, NULL) and wait for the
+ * stream before the capture begins, gather nothing across its beginning or end, and capture on all
+ * ranks alike. A call that would wait for the device fails with ZERO_E_STATE. The ranks agree once,
+ * while they capture; launch the graph equally often and in one order on all of them. Values that
+ * the host passed are part of the graph, such as the learning rate. Delete it before zero_close.
  *
  * POINTERS. The pointers of zero_data, zero_view, zero_shard, zero_gradient, zero_gradient_as and
  * zero_device_alloc are device memory. Kernels and copies on the stream may use them, the host may
@@ -1259,39 +1310,6 @@ zero_status zero_set_stream(zero_job *job, void *stream);
  * the library has begun, and what it begins later waits for what is on that stream.
  */
 zero_status zero_nccl_comm(zero_job *job, void **comm);
-
-/* ---- accounting ------------------------------------------------------------------------------ */
-
-typedef struct zero_bytes {
-	size_t now, peak;
-} zero_bytes;
-
-/* Memory of this rank in bytes, by kind. */
-typedef struct zero_memory {
-	zero_bytes shards; /* stored parameters: shards, or all of them where they are replicated */
-	zero_bytes gathered;   /* outputs of gathers */
-	zero_bytes gradients;  /* full gradient buffers and reduced shards */
-	zero_bytes optimizer;  /* moments, and f32 masters of 16-bit parameters */
-	zero_bytes staging;    /* the library's own buffers for communication */
-	zero_bytes caller;     /* what zero_device_alloc returned */
-	zero_bytes pinned;     /* page-locked host memory for copies to and from a device */
-	zero_bytes offload;    /* in host memory instead of device memory */
-	zero_bytes checkpoint; /* copies, in host memory, of what a save has not written yet */
-	zero_bytes total;      /* all of these but pinned, offload and checkpoint */
-} zero_memory;
-
-/* Fills *memory. Memory that ranks share is counted once: each rank counts its part. */
-zero_status zero_memory_now(zero_job *job, zero_memory *memory);
-
-/* What this rank has sent and read since zero_open. */
-typedef struct zero_traffic {
-	uint64_t bytes_sent;  /* payload, without the few bytes by which ranks agree */
-	uint64_t collectives; /* all-gathers, reduce-scatters, scatters and broadcasts of payload */
-	uint64_t bytes_read;  /* of tensors, from files; of checkpoints, with their checksums */
-} zero_traffic;
-
-/* Fills *traffic. */
-zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic);
 
 #ifdef __cplusplus
 }
