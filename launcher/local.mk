@@ -12,7 +12,6 @@ launcher_zerorun_SOURCES = \
 	launcher/launch/restart.c \
 	launcher/main.c \
 	launcher/plan/find.c \
-	launcher/plan/find.h \
 	launcher/plan/plan.c \
 	launcher/plan/plan.h \
 	launcher/plan/script.c \

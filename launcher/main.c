@@ -137,19 +137,24 @@ static void refuse_unknown(const char *flag)
 	free(name);
 }
 
-/* The flags about a zero.yaml. Returns as parse_zero_flag. */
-static int parse_config_flag(struct cursor *cursor, struct config_query *config)
+/* The flags that take a text. Returns as parse_zero_flag. */
+static int parse_text_flag(struct cursor *cursor, struct request *request)
 {
+	struct config_query *config = &request->config;
 	const struct {
-		const char *name;
+		const char *name, *what;
 		const char **value;
 	} flags[] = {
-		{"--check-config", &config->check},
-		{"--node", &config->node},
-		{"--partition", &config->partition},
-		{"--account", &config->account},
-		{"--qos", &config->qos},
-		{"--gpu", &config->gpu},
+		{"--model", "a folder, a .safetensors file or an index of several",
+		 &request->model},
+		{"--inspect", "a checkpoint, or a folder of them", &request->inspect},
+		{"--check-config", "a zero.yaml", &config->check},
+		{"--show-config", "a zero.yaml", &config->show},
+		{"--node", "its name", &config->node},
+		{"--partition", "its name", &config->partition},
+		{"--account", "its name", &config->account},
+		{"--qos", "its name", &config->qos},
+		{"--gpu", "its model", &config->gpu},
 	};
 	const char *next = cursor->argv[cursor->at + 1];
 
@@ -158,24 +163,18 @@ static int parse_config_flag(struct cursor *cursor, struct config_query *config)
 		config->show = ZERO_SITE_CONFIG;
 		return 1;
 	}
-	if (takes_value(cursor, "--show-config", &config->show)) {
-		if (*config->show)
-			return 1;
-		print_error("--show-config= needs a file");
-		return -1;
-	}
 	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
 		if (!takes_value(cursor, flags[i].name, flags[i].value))
 			continue;
 		if (*flags[i].value && **flags[i].value)
 			return 1;
-		print_error("%s needs a value", flags[i].name);
+		print_error("%s needs a value: %s", flags[i].name, flags[i].what);
 		return -1;
 	}
 	return 0;
 }
 
-/* The flags that are not in the table. Returns as parse_zero_flag. */
+/* The other flags that are not in the table. Returns as parse_zero_flag. */
 static int parse_own_flag(struct cursor *cursor, struct request *request)
 {
 	const char *flag = cursor->argv[cursor->at];
@@ -195,19 +194,6 @@ static int parse_own_flag(struct cursor *cursor, struct request *request)
 		print_error("--no-zero: zerorun is for programs that use zero; start others with "
 			    "mpirun or "
 			    "srun");
-		return -1;
-	}
-	if (takes_value(cursor, "--model", &request->model)) {
-		if (request->model)
-			return 1;
-		print_error("--model needs a value: a folder, a .safetensors file or an index of "
-			    "several");
-		return -1;
-	}
-	if (takes_value(cursor, "--inspect", &request->inspect)) {
-		if (request->inspect && *request->inspect)
-			return 1;
-		print_error("--inspect needs a value: a checkpoint, or a folder of them");
 		return -1;
 	}
 	if (strcmp(flag, "--slurm") == 0)
@@ -272,7 +258,7 @@ static int parse_arguments(char **argv, struct request *request)
 		if (!known)
 			known = parse_own_flag(&cursor, request);
 		if (!known)
-			known = parse_config_flag(&cursor, &request->config);
+			known = parse_text_flag(&cursor, request);
 		if (!known)
 			refuse_unknown(argv[cursor.at]);
 		if (known != 1)

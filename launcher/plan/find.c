@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "launcher/plan/find.h"
+#include "launcher/plan/plan.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include "launcher/text.h"
-
-extern char **environ;
 
 static bool is_file(const char *path)
 {
@@ -61,53 +55,34 @@ char *find_program(const char *name, int *status)
 	return NULL;
 }
 
-/* Reads to the end; ends zerorun if there is no memory. */
-static char *read_all(int from)
+char *run_program(char *const *argv, bool quiet, int *status)
 {
-	char piece[4096], *text = NULL;
-	size_t size;
-	FILE *out = open_memstream(&text, &size);
-	ssize_t got;
+	char *command, *text = NULL;
+	size_t size, room = 0;
+	FILE *out = open_memstream(&command, &size), *from;
+	int ended;
 
-	while (out && ((got = read(from, piece, sizeof piece)) > 0 || (got < 0 && errno == EINTR)))
-		fwrite(piece, 1, got > 0 ? (size_t)got : 0, out);
-	if (!out || fclose(out) != 0)
+	if (!out)
 		exit_no_memory();
+	fputs("exec", out);
+	for (; *argv; argv++) {
+		fputc(' ', out);
+		print_quoted(out, *argv);
+	}
+	fputs(quiet ? " </dev/null 2>/dev/null" : " </dev/null", out);
+	from = fclose(out) == 0 ? popen(command, "re") : NULL;
+	if (!from) {
+		print_error("the shell cannot be run: %s", strerror(errno));
+		exit(EXIT_FAILURE);
+	}
+	free(command);
+	if (getdelim(&text, &room, '\0', from) < 0) {
+		free(text);
+		text = format_text("%s", "");
+	}
+	ended = pclose(from);
+	*status = WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
 	return text;
-}
-
-int run_program(char *const *argv, bool quiet, char **text, int *status)
-{
-	posix_spawn_file_actions_t actions;
-	int ends[2], error, ended = 0;
-	pid_t child;
-
-	*text = NULL;
-	if (pipe(ends) != 0)
-		return errno;
-	fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-	fcntl(ends[1], F_SETFD, FD_CLOEXEC);
-	error = posix_spawn_file_actions_init(&actions);
-	if (!error) {
-		error = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-		if (!error)
-			error = posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-		if (!error && quiet)
-			error = posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY,
-								 0);
-		if (!error)
-			error = posix_spawn(&child, argv[0], &actions, NULL, argv, environ);
-		posix_spawn_file_actions_destroy(&actions);
-	}
-	close(ends[1]);
-	if (!error) {
-		*text = read_all(ends[0]);
-		while (waitpid(child, &ended, 0) < 0 && errno == EINTR)
-			;
-		*status = WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
-	}
-	close(ends[0]);
-	return error;
 }
 
 unsigned find_mpirun_version(const char *path)
@@ -115,12 +90,9 @@ unsigned find_mpirun_version(const char *path)
 	char *argv[] = {(char *)path, (char *)"--version", NULL}, *line;
 	unsigned major = 0;
 	const char *at;
-	int status, error = run_program(argv, false, &line, &status);
+	int status;
 
-	if (error) {
-		print_error("%s cannot be run: %s", path, strerror(error));
-		return 0;
-	}
+	line = run_program(argv, false, &status);
 	line[strcspn(line, "\n")] = '\0';
 	at = strstr(line, "(Open MPI) ");
 	if (at)
@@ -139,14 +111,12 @@ unsigned find_mpirun_version(const char *path)
 
 bool find_plugin(const char *srun)
 {
-	char *argv[] = {(char *)srun, (char *)"--help", NULL}, *help;
+	char *argv[] = {(char *)srun, (char *)"--help", NULL};
 	int status;
-	bool found;
-
 	/* an error is left to the srun that starts the job, which prints it */
-	if (run_program(argv, true, &help, &status) != 0)
-		return false;
-	found = strstr(help, zero_option_table[ZERO_OPT_STAGE].flag);
+	char *help = run_program(argv, true, &status);
+	bool found = strstr(help, zero_option_table[ZERO_OPT_STAGE].flag);
+
 	free(help);
 	return found;
 }

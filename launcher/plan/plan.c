@@ -6,8 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "launcher/plan/find.h"
-
 static void add_argument(struct plan *plan, const char *argument)
 {
 	strings_add(&plan->argv, format_text("%s", argument));

@@ -40,10 +40,29 @@ struct plan {
 int plan_make(struct plan *plan, struct request *request);
 void plan_clear(struct plan *plan);
 
+/* ---- find.c: what is installed on this machine, and how it is run ---------------------------- */
+
+/* The path of a program, as execvp finds it; malloc'ed. NULL, and *status 126 or 127, if none. */
+char *find_program(const char *name, int *status);
+/* Runs argv[0], a path, without input and to its end. Returns what it printed, malloc'ed; *status is what
+   a shell exits with. With `quiet`, its stderr is discarded. */
+char *run_program(char *const *argv, bool quiet, int *status);
+/* The major version of an Open MPI mpirun; 0, after an error, if the program is not Open MPI's. */
+unsigned find_mpirun_version(const char *path);
+/* Whether Slurm's plugin has given srun the zero flags. */
+bool find_plugin(const char *srun);
+/* The libzero.so that belongs to this zerorun; malloc'ed, NULL if there is none. */
+char *find_library(void);
+/* The folder of the package slurm_zero that was built with that library, malloc'ed; NULL if there is
+   none that PYTHONPATH can hold. */
+char *find_python(void);
+
 /* ---- script.c -------------------------------------------------------------------------------- */
 
 /* Prints the options as comments of a shell script. */
 void plan_print_options(FILE *out, const struct zero_settings *settings);
+/* Prints text as one word of a shell. */
+void print_quoted(FILE *out, const char *text);
 /* Prints shell commands that do what the plan says. */
 void plan_print_script(FILE *out, const struct plan *plan);
 

@@ -24,8 +24,7 @@ void plan_print_options(FILE *out, const struct zero_settings *settings)
 	}
 }
 
-/* Prints text as one word of a shell. */
-static void print_quoted(FILE *out, const char *text)
+void print_quoted(FILE *out, const char *text)
 {
 	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 				    "_@%+=:,./-";

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/plan/survey.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "launcher/plan/find.h"
 #include "job/job.h"
 
 /* A task's line begins so; a site's scripts may print others. */
@@ -18,23 +16,14 @@ static const char marker[] = "zerorun-node-report ";
 int survey_report(FILE *out)
 {
 	const char *node = getenv("SLURMD_NODENAME"), *resolved = getenv("ZERO_RESOLVED");
-	struct zero_settings settings = {0};
-	char host[HOST_NAME_MAX + 1] = "", why[512];
 
-	gethostname(host, sizeof host - 1);
-	node = node && *node ? node : host;
-	if (!resolved) {
+	if (!node || !resolved) {
 		print_error(
 			"node %s: ZERO_RESOLVED is not set: Slurm's plugin did not run for this "
 			"task",
-			node);
+			node ? node : "?");
 		return EXIT_FAILURE;
 	}
-	if (!zero_settings_parse(&settings, resolved, "ZERO_RESOLVED", why, sizeof why)) {
-		print_error("node %s: %s", node, why);
-		return EXIT_FAILURE;
-	}
-	zero_settings_clear(&settings);
 	/* in one write, so that tasks' lines do not mix */
 	fprintf(out, "%s%s %s\n", marker, node, resolved);
 	return fflush(out) == 0 ? 0 : EXIT_FAILURE;
@@ -220,9 +209,8 @@ int survey_run(struct survey *survey, const struct plan *plan)
 	char self[PATH_MAX];
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
 	struct strings argv = {0};
-	int error, status = 0;
+	int status;
 
-	*survey = (struct survey){0};
 	self[length > 0 ? length : 0] = '\0';
 	for (size_t i = 0; i < plan->program; i++)
 		strings_add(&argv, format_text("%s", plan->argv.item[i]));
@@ -231,12 +219,8 @@ int survey_run(struct survey *survey, const struct plan *plan)
 	strings_add(&argv, format_text("--output=all"));
 	strings_add(&argv, format_text("%s", self));
 	strings_add(&argv, format_text("%s", SURVEY_FLAG));
-	error = run_program(argv.item, false, &survey->text, &status);
+	survey->text = run_program(argv.item, false, &status);
 	strings_clear(&argv);
-	if (error) {
-		print_error("%s cannot be run: %s", plan->path, strerror(error));
-		return EXIT_NOT_EXECUTABLE;
-	}
 	if (!status)
 		return read_reports(survey);
 	print_error("no plan: the step that asks the nodes for their options ended with status %d",
