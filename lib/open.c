@@ -132,7 +132,7 @@ static zero_status agree_settings(zero_job *job, zero_status status)
 	status = zero_job_exchange_settings(job, status, &unequal);
 	if (status)
 		return status;
-	if (!unequal && !job->ops->apart)
+	if (!unequal && !job->ops->watch_only)
 		unequal = zero_step_state_alloc(job);
 	if (!unequal)
 		unequal = zero_report_open(job);

@@ -364,9 +364,9 @@ struct zero_backend_ops {
 	int abi;          /* ZERO_MODULE_ABI */
 	const char *name; /* "host", "cuda" */
 	bool host_memory; /* the CPU can read the memory of alloc: values need no staging */
-	/* Ranks only exchange, agree and are watched: there are no memory, teams and kernels, which
-	   are NULL below, and a rank may end while others work. */
-	bool apart;
+	/* Ranks only exchange, agree and are watched: there are no hardware, memory, teams, traffic
+	   and kernels, which are NULL below, and a rank may end while others work. */
+	bool watch_only;
 
 	/* ---- opening and closing ---- */
 

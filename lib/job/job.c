@@ -93,7 +93,7 @@ zero_status zero_close(zero_job *job)
 		return ZERO_OK;
 	}
 	if (job->joined)
-		zero_hooks_before_close(job, !job->ops->apart && leave(job));
+		zero_hooks_before_close(job, !job->ops->watch_only && leave(job));
 	/* Its handlers were installed over the watchdog's, and are removed first. */
 	zero_stop_close(job);
 	if (!zero_hooks_close(job))
@@ -117,11 +117,12 @@ zero_status zero_close(zero_job *job)
 
 zero_status zero_job_check_memory(const zero_job *job, const char *call)
 {
-	return job->ops->apart ? zero_fail(ZERO_E_UNSUPPORTED,
-					   "%s: backend=none has no memory and moves no tensors; "
-					   "backend=auto does",
-					   call)
-			       : ZERO_OK;
+	return job->ops->watch_only
+		       ? zero_fail(ZERO_E_UNSUPPORTED,
+				   "%s: backend=none has no memory and moves no tensors; "
+				   "backend=auto does",
+				   call)
+		       : ZERO_OK;
 }
 
 /* ---- properties, and small collectives ------------------------------------------------------- */
@@ -207,13 +208,17 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
 
 zero_status zero_memory_now(zero_job *job, zero_memory *memory)
 {
-	job->ops->memory(job->backend, memory);
+	*memory = (zero_memory){0};
+	if (!job->ops->watch_only)
+		job->ops->memory(job->backend, memory);
 	return ZERO_OK;
 }
 
 zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic)
 {
-	job->ops->traffic(job->backend, traffic);
+	*traffic = (zero_traffic){0};
+	if (!job->ops->watch_only)
+		job->ops->traffic(job->backend, traffic);
 	traffic->bytes_read = job->bytes_read;
 	return ZERO_OK;
 }

@@ -7,7 +7,7 @@
 
 static zero_status check_ranks(const zero_job *job, const int *ranks, size_t count)
 {
-	if (job->ops->apart)
+	if (job->ops->watch_only)
 		return zero_job_check_memory(job, "zero_team_new");
 	if (job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_team_new must be called before zero_layout");

@@ -32,7 +32,8 @@ zero_status zero_device_alloc(zero_job *job, size_t bytes, void **data)
 
 void zero_device_free(zero_job *job, void *data)
 {
-	job->ops->free(job->backend, data);
+	if (data)
+		job->ops->free(job->backend, data);
 }
 
 static zero_status check_data(const zero_param *param, const zero_adopt_spec *spec)

@@ -9,7 +9,7 @@ static zero_status flatten(zero_job *job)
 
 static bool close_load(zero_job *job)
 {
-	if (job->backend)
+	if (job->backend && !job->ops->watch_only)
 		zero_staging_close(job);
 	zero_slice_close(job);
 	return true;

@@ -61,10 +61,10 @@ static double lost_at(const struct zero_ring *ring, const struct zero_ring_link 
 	case ZERO_PEER_DISCONNECTED:
 		break;
 	case ZERO_PEER_EXITED:
-		if (ring->config.apart && !link->value)
+		if (ring->config.watch_only && !link->value)
 			return 0;
 		/* Functions that run at exit may take long, and may still call zero_close. */
-		if (link->to && !ring->config.apart)
+		if (link->to && !ring->config.watch_only)
 			at += link->received_at + ring->config.heartbeat_timeout -
 			      link->state_since;
 		else
@@ -95,11 +95,12 @@ static bool is_stalled(const struct zero_ring *ring)
 	return activity.running && (double)activity.seconds > limit;
 }
 
-/* ---- ranks that end apart from the others ---------------------------------------------------- */
+/* ---- ranks that end while others work -------------------------------------------------------- */
 
 static bool has_ended(const struct zero_ring *ring, const struct zero_ring_link *link)
 {
-	return ring->config.apart && link->state == ZERO_PEER_EXITED && !link->value && !link->to;
+	return ring->config.watch_only && link->state == ZERO_PEER_EXITED && !link->value &&
+	       !link->to;
 }
 
 const struct zero_ring_link *zero_ring_ended(const struct zero_ring *ring)
@@ -147,7 +148,7 @@ static bool is_overdue(struct zero_ring *ring, double now)
 		return false;
 	zero_ring_own_activity(ring, &activity);
 	/* It may wait for another rank that does not end, in zero_close for one. */
-	if (!ring->config.apart && (activity.running || *activity.call)) {
+	if (!ring->config.watch_only && (activity.running || *activity.call)) {
 		ring->end_limit = 0;
 		return false;
 	}
@@ -200,7 +201,7 @@ static bool still_holds(struct zero_ring *ring)
 		zero_ring_judge_deadlock(ring);
 		return false;
 	}
-	if (inquiry->state == ZERO_PEER_EXITED && ring->config.apart && !inquiry->value)
+	if (inquiry->state == ZERO_PEER_EXITED && ring->config.watch_only && !inquiry->value)
 		return others_wait(ring);
 	if (inquiry->state == ZERO_PEER_STALLED) {
 		zero_ring_own_activity(ring, &activity);

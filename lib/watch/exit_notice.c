@@ -67,7 +67,7 @@ static void at_exit(int status, void *context)
 	if (!ring || atomic_exchange(&ring->exit_told, true))
 		return;
 	zero_ring_send_exit_notice(ring, ZERO_RING_EXIT_NOTICE, status);
-	if (!ring->config.apart)
+	if (!ring->config.watch_only)
 		return;
 	zero_ring_set_ending(ring, true);
 	if (status) {

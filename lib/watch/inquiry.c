@@ -20,7 +20,8 @@ static void add_ended(const struct zero_ring *ring, int32_t *rank, int32_t *seco
 static bool can_reply(const struct zero_ring *ring, const struct zero_ring_link *link)
 {
 	return link->state == ZERO_PEER_ALIVE ||
-	       (ring->config.apart && link->state == ZERO_PEER_EXITED && link->value && link->to);
+	       (ring->config.watch_only && link->state == ZERO_PEER_EXITED && link->value &&
+		link->to);
 }
 
 void zero_ring_start_inquiry(struct zero_ring *ring, enum zero_peer_state state, int rank,

@@ -133,7 +133,7 @@ static void add_state(struct text *text, const struct zero_ring *ring)
 
 	switch (inquiry->state) {
 	case ZERO_PEER_EXITED:
-		if (!ring->config.apart)
+		if (!ring->config.watch_only)
 			add(text, "called exit(%d) without zero_close", inquiry->value);
 		else
 			add(text, "has ended with exit status %d%s", inquiry->value,

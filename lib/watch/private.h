@@ -44,7 +44,7 @@ struct zero_ring_config {
 	double heartbeat_timeout; /* seconds */
 	double stall_timeout;     /* seconds that an operation may wait; 0: for ever */
 	bool aborts;              /* false: a fault is only recorded, see zero_ring_fault */
-	bool apart;               /* a rank may exit with status 0 while others work */
+	bool watch_only;          /* a rank may exit with status 0 while others work */
 	double end_timeout;       /* seconds that such a rank may take to end; 0: no limit */
 	/* Returns what this rank is doing; never blocks. */
 	void (*get_activity)(void *context, struct zero_activity *activity);

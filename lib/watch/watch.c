@@ -27,10 +27,11 @@ static void get_activity(void *context, struct zero_activity *activity)
 	if (waits_in) {
 		snprintf(activity->call, sizeof(activity->call), "%s", waits_in);
 		activity->waits = (float)(zero_seconds() - atomic_load(&job->waits_since));
-	} else if (!call && job->ops->apart) {
+	} else if (!call && job->ops->watch_only) {
 		snprintf(activity->call, sizeof(activity->call), "the program's own code");
 	}
-	if (!job->ops->recent(job->backend, &recent) || (job->ops->apart && recent.what.done > 0))
+	if (!job->ops->recent(job->backend, &recent) ||
+	    (job->ops->watch_only && recent.what.done > 0))
 		return;
 	activity->operation = recent.what.number;
 	activity->running = recent.what.done <= 0;
@@ -132,7 +133,7 @@ static zero_status join(zero_job *job, struct zero_ring_peer *all)
 		.heartbeat_timeout = (double)value[ZERO_OPT_WATCH_SECONDS].number,
 		.stall_timeout = (double)value[ZERO_OPT_STALL_SECONDS].number,
 		.aborts = value[ZERO_OPT_ON_FAULT].number == ZERO_ON_FAULT_ABORT,
-		.apart = job->ops->apart,
+		.watch_only = job->ops->watch_only,
 		.end_timeout = (double)value[ZERO_OPT_END_SECONDS].number,
 		.get_activity = get_activity,
 		.before_end = before_end,
@@ -207,7 +208,7 @@ zero_status zero_finish(zero_job *job)
 	/* What others have asked exit to call until now may hang. */
 	zero_ring_tell_exit_first();
 	/* Not at exit, where threads of the program may no longer run: it would give them time. */
-	if (job->ops->apart)
+	if (job->ops->watch_only)
 		job->ops->finalise();
 	return ZERO_OK;
 }

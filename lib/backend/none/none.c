@@ -103,43 +103,6 @@ static void none_place(const struct zero_backend *none, const struct zero_team_c
 	*place = none->comm.place;
 }
 
-static bool none_available(void)
-{
-	return true;
-}
-
-/* ---- what there is not ----------------------------------------------------------------------- */
-
-static void none_free(struct zero_backend *none, void *data)
-{
-	(void)none;
-	(void)data;
-}
-
-static void none_memory(const struct zero_backend *none, zero_memory *memory)
-{
-	(void)none;
-	*memory = (zero_memory){0};
-}
-
-static void none_memory_at_peak(struct zero_backend *none, size_t kinds[ZERO_MEM_KINDS])
-{
-	(void)none;
-	memset(kinds, 0, ZERO_MEM_KINDS * sizeof(kinds[0]));
-}
-
-static size_t none_memory_free(const struct zero_backend *none)
-{
-	(void)none;
-	return 0;
-}
-
-static void none_traffic(const struct zero_backend *none, zero_traffic *traffic)
-{
-	(void)none;
-	*traffic = (zero_traffic){0};
-}
-
 /* ---- communication --------------------------------------------------------------------------- */
 
 static zero_status none_submit(struct zero_backend *none, const struct zero_submission *submission,
@@ -184,17 +147,11 @@ static void none_abort(struct zero_backend *none, int status, const char *text)
 static const struct zero_backend_ops none_ops = {
 	.abi = ZERO_MODULE_ABI,
 	.name = "none",
-	.apart = true,
-	.available = none_available,
+	.watch_only = true,
 	.open = none_open,
 	.close = none_close,
 	.finalise = zero_rendezvous_finalise,
 	.place = none_place,
-	.free = none_free,
-	.memory = none_memory,
-	.memory_at_peak = none_memory_at_peak,
-	.memory_free = none_memory_free,
-	.traffic = none_traffic,
 	.submit = none_submit,
 	.wait = none_wait,
 	.work_get = none_work_get,
