@@ -20,7 +20,7 @@ noinst_HEADERS += \
 	lib/backend/backend.h \
 	lib/backend/comm.h \
 	lib/backend/exchange.h \
-	lib/backend/launched_world.h \
+	lib/backend/launcher_world_size.h \
 	lib/backend/meter.h \
 	lib/backend/newton_schulz.h \
 	lib/backend/rendezvous.h \
@@ -50,12 +50,12 @@ noinst_HEADERS += \
 	lib/net/dial.h \
 	lib/net/link.h \
 	lib/net/net.h \
-	lib/net/private.h \
+	lib/net/net_internal.h \
 	lib/report/folder.h \
 	lib/report/job_report.h \
 	lib/report/record.h \
 	lib/train/train.h \
-	lib/watch/private.h \
+	lib/watch/watch_internal.h \
 	lib/watch/watch.h
 
 # The table of options, and what follows from a budget: shared with launcher and plugin.
@@ -75,7 +75,7 @@ net_sources = \
 	lib/net/dial.c \
 	lib/net/link.c \
 	lib/net/net.c \
-	lib/net/team.c \
+	lib/net/net_team.c \
 	lib/net/thread.c
 
 # All of libzero, with its inner functions in sight: unit tests link this one.

@@ -121,7 +121,7 @@ void zero_agree_end_deadlock(struct zero_comm *comm, int rank, const char *text)
 }
 
 /* Another rank may have been told before this one. */
-static void wait_until_told(const struct zero_deadlock *deadlock)
+static void wait_for_report(const struct zero_deadlock *deadlock)
 {
 	double until = zero_seconds() + 5;
 
@@ -161,7 +161,7 @@ static zero_status leave_deadlock(struct zero_comm *comm, bool finished, char *t
 	struct zero_comm **comms = calloc((size_t)count + 1, sizeof(struct zero_comm *));
 	const struct zero_intent nothing = {.label = ""};
 
-	wait_until_told(&job->deadlock);
+	wait_for_report(&job->deadlock);
 	*rank = job->deadlock.rank;
 	snprintf(text, size, "%s", job->deadlock.text);
 	job->deadlock.ending = true;
@@ -190,8 +190,8 @@ static zero_status finish_agreement(struct zero_comm *comm, const struct zero_in
 	in_step = all[ZERO_AGREE_SEQUENCE] == ~all[ZERO_AGREE_SEQUENCE_COMPLEMENT];
 	if (!status && all[ZERO_AGREE_ERROR] == DEADLOCK)
 		return leave_deadlock(comm, true, text, size, rank);
-	comm->parted |= !status && !in_step;
-	/* A rank that left out an operation because of its error has parted from the others. */
+	comm->diverged |= !status && !in_step;
+	/* A rank that left out an operation because of its error has diverged from the others. */
 	if (!status && all[ZERO_AGREE_ERROR])
 		return broadcast_error(
 			comm, intent, comm->place.world - (int)(all[ZERO_AGREE_ERROR] >> 8), rank,

@@ -333,25 +333,25 @@ struct zero_begun {
 	/* Its team, counted from 1 in the order in which teams were made, 0 for the job; how many
 	   ranks that has; and its number among the submissions of the team. */
 	uint32_t team, ranks;
-	uint64_t turn;
+	uint64_t sequence;
 	char label[112];
 };
 
 /* How many submissions of a team a rank has done. */
-struct zero_team_turn {
+struct zero_team_sequence {
 	uint32_t team;
-	uint64_t turn;
+	uint64_t sequence;
 };
 
-enum { ZERO_TEAMS_TOLD = 16 };
+enum { ZERO_TEAMS_REPORTED = 16 };
 
 /* What a rank is doing: the submission that it began last or, where the device is behind and is
    watched, the first one that the device has not done. */
 struct zero_recent_submission {
 	struct zero_begun what;
 	bool waiting;   /* for other ranks to begin it too; of a device: at all */
-	uint32_t teams; /* how many have turns; ZERO_TEAMS_TOLD + 1 if not all of them are told */
-	struct zero_team_turn turns[ZERO_TEAMS_TOLD];
+	uint32_t teams; /* how many it has; ZERO_TEAMS_REPORTED + 1 if not all are reported */
+	struct zero_team_sequence sequences[ZERO_TEAMS_REPORTED];
 };
 
 struct zero_backend;

@@ -86,7 +86,7 @@ struct zero_comm {
 	struct zero_team_comm *team_comms; /* of the job's communicator: a list of the teams' */
 	struct zero_comm *job;             /* of a team: the job's; NULL: this is it */
 	uint32_t team;                     /* see struct zero_recent_submission */
-	uint64_t turns;                    /* submissions so far */
+	uint64_t submissions;              /* so far */
 	struct zero_deadlock deadlock;     /* of the job's communicator */
 	int *members; /* of a team: its ranks in the job [place.world]; NULL: all ranks */
 	struct zero_net_team *net_team;  /* its ranks, where they agree over the network */
@@ -96,7 +96,7 @@ struct zero_comm {
 	uint64_t choice;
 	bool choices_equal;
 	struct zero_sequence sequence;
-	bool parted; /* the sequences of ranks differed: work under way may never end */
+	bool diverged; /* the sequences of ranks differed: work under way may never end */
 	struct zero_intent_summary *intents; /* [place.world]: scratch of agree.c */
 	const struct zero_meter *meter;      /* of the job's communicator; NULL: none */
 	_Atomic uint64_t bytes_sent, collectives;
@@ -207,7 +207,7 @@ void zero_agree_end_deadlock(struct zero_comm *comm, int rank, const char *text)
 /* ---- progress.c ------------------------------------------------------------------------------ */
 
 /* What the device was given to do. More than that many it can hardly be behind: if it is, what goes
-   beyond is not told, and the rank does not count as one that waits. */
+   beyond is not reported, and the rank does not count as one that waits. */
 enum { ZERO_LAUNCHED = 1024 };
 
 struct zero_launched {
@@ -223,8 +223,8 @@ struct zero_progress {
 	struct zero_begun last;       /* begun by the host */
 	struct zero_launched launched[ZERO_LAUNCHED]; /* a ring: what the device has not done */
 	uint64_t first, launches;
-	uint32_t untold; /* mark of the last one that the ring had no room for */
-	struct zero_team_turn turns[ZERO_TEAMS_TOLD]; /* begun by the host */
+	uint32_t unreported; /* mark of the last one that the ring had no room for */
+	struct zero_team_sequence sequences[ZERO_TEAMS_REPORTED]; /* begun by the host */
 	size_t teams;
 };
 

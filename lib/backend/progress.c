@@ -20,14 +20,16 @@ void zero_progress_destroy(struct zero_progress *progress)
 	pthread_mutex_destroy(&progress->lock);
 }
 
-static void count_turn(struct zero_progress *progress, uint32_t team, uint64_t turn)
+static void count_submission(struct zero_progress *progress, uint32_t team, uint64_t sequence)
 {
 	size_t i = 0;
 
-	while (i < progress->teams && i < ZERO_TEAMS_TOLD && progress->turns[i].team != team)
+	while (i < progress->teams && i < ZERO_TEAMS_REPORTED &&
+	       progress->sequences[i].team != team)
 		i++;
-	if (i < ZERO_TEAMS_TOLD)
-		progress->turns[i] = (struct zero_team_turn){.team = team, .turn = turn};
+	if (i < ZERO_TEAMS_REPORTED)
+		progress->sequences[i] =
+			(struct zero_team_sequence){.team = team, .sequence = sequence};
 	/* With one that has no room there are more than are told. */
 	if (i >= progress->teams)
 		progress->teams = i + 1;
@@ -42,9 +44,9 @@ void zero_progress_begin(struct zero_progress *progress, struct zero_comm *comm,
 				    .begun = zero_seconds(),
 				    .team = comm->team,
 				    .ranks = (uint32_t)comm->place.world,
-				    .turn = ++comm->turns};
+				    .sequence = ++comm->submissions};
 	strncpy(last->label, label, sizeof(last->label) - 1);
-	count_turn(progress, last->team, last->turn);
+	count_submission(progress, last->team, last->sequence);
 	pthread_mutex_unlock(&progress->lock);
 }
 
@@ -64,8 +66,8 @@ static void drop_reached(struct zero_progress *progress, uint32_t reached)
 	while (progress->first < progress->launches &&
 	       has_reached(reached, first_of(progress)->mark))
 		progress->first++;
-	if (has_reached(reached, progress->untold))
-		progress->untold = reached;
+	if (has_reached(reached, progress->unreported))
+		progress->unreported = reached;
 }
 
 void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t reached)
@@ -76,7 +78,7 @@ void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t r
 	progress->last.done = zero_seconds();
 	drop_reached(progress, reached);
 	if (mark && progress->launches - progress->first == ZERO_LAUNCHED) {
-		progress->untold = mark;
+		progress->unreported = mark;
 	} else if (mark) {
 		launched = &progress->launched[progress->launches++ % ZERO_LAUNCHED];
 		*launched = (struct zero_launched){.mark = mark, .what = progress->last};
@@ -86,7 +88,7 @@ void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t r
 
 /* A submission that the device has not done counts from when it was first seen to be the next one:
    that is when all before it were done. */
-static void tell_launched(struct zero_progress *progress, struct zero_recent_submission *recent)
+static void report_launched(struct zero_progress *progress, struct zero_recent_submission *recent)
 {
 	struct zero_launched *first = first_of(progress);
 
@@ -99,35 +101,36 @@ static void tell_launched(struct zero_progress *progress, struct zero_recent_sub
 	recent->waiting = true;
 }
 
-static void tell_host(const struct zero_progress *progress, uint32_t reached,
-		      struct zero_recent_submission *recent)
+static void report_host(const struct zero_progress *progress, uint32_t reached,
+			struct zero_recent_submission *recent)
 {
 	uint64_t device_wait = atomic_load(&progress->device_wait);
 
 	recent->what = progress->last;
 	recent->waiting = recent->what.done <= 0 && atomic_load(&progress->agreeing) &&
-			  has_reached(reached, progress->untold);
+			  has_reached(reached, progress->unreported);
 	if (device_wait) {
 		recent->what.begun = 1e-9 * (double)device_wait;
 		recent->what.done = 0;
 	}
 }
 
-/* The turns of each team that this rank has done, in the host and on the device. */
-static void tell_turns(const struct zero_progress *progress, struct zero_recent_submission *recent)
+/* How far this rank is in each team, in the host and on the device. */
+static void report_sequences(const struct zero_progress *progress,
+			     struct zero_recent_submission *recent)
 {
 	recent->teams = (uint32_t)progress->teams;
-	memcpy(recent->turns, progress->turns, sizeof(recent->turns));
-	for (size_t i = 0; i < progress->teams && i < ZERO_TEAMS_TOLD; i++) {
-		struct zero_team_turn *turn = &recent->turns[i];
+	memcpy(recent->sequences, progress->sequences, sizeof(recent->sequences));
+	for (size_t i = 0; i < progress->teams && i < ZERO_TEAMS_REPORTED; i++) {
+		struct zero_team_sequence *done = &recent->sequences[i];
 
-		if (progress->last.done <= 0 && progress->last.team == turn->team)
-			turn->turn = progress->last.turn - 1;
+		if (progress->last.done <= 0 && progress->last.team == done->team)
+			done->sequence = progress->last.sequence - 1;
 		for (uint64_t l = progress->first; l < progress->launches; l++) {
 			const struct zero_begun *what = &progress->launched[l % ZERO_LAUNCHED].what;
 
-			if (what->team == turn->team && what->turn <= turn->turn)
-				turn->turn = what->turn - 1;
+			if (what->team == done->team && what->sequence <= done->sequence)
+				done->sequence = what->sequence - 1;
 		}
 	}
 }
@@ -141,10 +144,10 @@ bool zero_progress_recent(struct zero_progress *progress, uint32_t reached,
 	drop_reached(progress, reached);
 	any = progress->last.number;
 	if (progress->first < progress->launches)
-		tell_launched(progress, recent);
+		report_launched(progress, recent);
 	else
-		tell_host(progress, reached, recent);
-	tell_turns(progress, recent);
+		report_host(progress, reached, recent);
+	report_sequences(progress, recent);
 	pthread_mutex_unlock(&progress->lock);
 	return any;
 }

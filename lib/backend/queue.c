@@ -211,7 +211,7 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 	    (!agreed || !must_agree(work) ||
 	     (intent.status == ZERO_E_COMM && intent.error_rank < 0)))
 		comm->ops->fail_all(comm, text);
-	if (comm->parted && comm->ops->abandon)
+	if (comm->diverged && comm->ops->abandon)
 		comm->ops->abandon(comm);
 	work->status = ZERO_OK;
 	if (status)

@@ -86,13 +86,13 @@ bool zero_address_each(void (*each)(void *context, const struct ifaddrs *entry),
 
 	if (getifaddrs(&list))
 		return false;
-	for (int turn = 0; turn < 2 * CLASSES; turn++)
+	for (int iteration = 0; iteration < 2 * CLASSES; iteration++)
 		for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
-			int want = turn % 2 ? AF_INET6 : AF_INET;
+			int want = iteration % 2 ? AF_INET6 : AF_INET;
 
 			if (entry->ifa_addr && entry->ifa_addr->sa_family == want &&
 			    (want == AF_INET || family == AF_INET6) && entry->ifa_flags & IFF_UP &&
-			    class_of(entry) == turn / 2 &&
+			    class_of(entry) == iteration / 2 &&
 			    zero_interface_allowed(filter, entry->ifa_name))
 				each(context, entry);
 		}

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "net_internal.h"
 
 static const char *name_of(uint32_t kind)
 {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/text.h"
-#include "private.h"
+#include "net_internal.h"
 
 enum { HELLO_SECONDS = 5 }; /* within which a hello has to be complete */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connects to another rank, trying all of its addresses in turn. */
+/* Connects to another rank, trying one of its addresses after the other. */
 #include "dial.h"
 
 #include <arpa/inet.h>
@@ -130,7 +130,7 @@ static bool wait_ready(struct zero_dial *dial, int fd, short events, double dead
 			snprintf(dial->why, sizeof(dial->why), "%s", strerror(ETIMEDOUT));
 			return false;
 		}
-		/* Short turns notice soon that the caller gives up. */
+		/* Short waits notice soon that the caller gives up. */
 		if (poll(&one, 1, left < 0.1 ? (int)(left * 1e3) + 1 : 100) > 0)
 			return true;
 	}
@@ -219,13 +219,13 @@ int zero_dial(struct zero_dial *dial, double deadline)
 
 	snprintf(dial->why, sizeof(dial->why), "no time was left to connect");
 	while (!atomic_load(dial->over)) {
-		double now = zero_seconds(), turn;
+		double now = zero_seconds(), until;
 
 		for (size_t i = 0; i < dial->count && now < deadline; i++) {
 			int fd;
 
-			turn = now + patience < deadline ? now + patience : deadline;
-			fd = try_address(dial, i, turn);
+			until = now + patience < deadline ? now + patience : deadline;
+			fd = try_address(dial, i, until);
 			if (fd >= 0 || atomic_load(dial->over))
 				return fd;
 			now = zero_seconds();

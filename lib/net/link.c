@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "core/text.h"
-#include "private.h"
+#include "net_internal.h"
 
 #define FRAME_LIMIT (UINT64_C(1) << 40)
-enum { MOST_PARTS = 64 };
+enum { MAX_PARTS = 64 };
 
 struct zero_link *zero_link_new(struct zero_net *net, int fd, int rank, const char *node)
 {
@@ -270,7 +270,7 @@ void zero_link_read(struct zero_link *link)
 	int parts = 0;
 
 	/* Every link gets its turn. */
-	while (parts++ < MOST_PARTS && !why && receive_some(link, &why))
+	while (parts++ < MAX_PARTS && !why && receive_some(link, &why))
 		continue;
 	if (why)
 		end_link(link, why);

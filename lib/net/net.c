@@ -14,7 +14,7 @@
 
 #include <linux/sockios.h>
 
-#include "private.h"
+#include "net_internal.h"
 
 #define SPIN_SECONDS 50e-6
 
@@ -264,7 +264,7 @@ static void detach(struct zero_net *net, struct zero_net_user *user)
 	struct zero_net_user **at = &net->users;
 
 	pthread_mutex_lock(&net->lock);
-	while (net->turning == user)
+	while (net->polling == user)
 		zero_net_wait(net, 0);
 	while (*at && *at != user)
 		at = &(*at)->next;

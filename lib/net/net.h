@@ -30,10 +30,10 @@ struct zero_net_config {
 	void *context;
 };
 
-/* What else the thread does. It calls `turn` after it has read all that has come, and again after
+/* What else the thread does. It calls `poll` after it has read all that has come, and again after
    the number of seconds that this returns, or sooner. */
 struct zero_net_user {
-	double (*turn)(void *context);
+	double (*poll)(void *context);
 	void *context;
 	struct zero_net_user *next;
 };
@@ -73,10 +73,10 @@ struct zero_net_ops {
 	zero_status (*has_failed)(struct zero_net *net, char *text, size_t size, int *rank);
 	/* Makes communication fail on all ranks. The first failure counts. From any thread. */
 	void (*fail_all)(struct zero_net *net, zero_status status, int rank, const char *text);
-	/* Adds a user, and removes it once the thread has left its turn. */
+	/* Adds a user, and removes it once the thread has left its poll. */
 	void (*attach)(struct zero_net *net, struct zero_net_user *user);
 	void (*detach)(struct zero_net *net, struct zero_net_user *user);
-	/* Makes the thread take a turn. From any thread, and from a signal handler. */
+	/* Makes the thread poll. From any thread, and from a signal handler. */
 	void (*wake)(struct zero_net *net);
 };
 

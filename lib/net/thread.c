@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that reads all connections, so that a rank that sends never waits for a receiver. Its
-   other users take their turns in it. */
+/* The thread that reads all connections, so that a rank that sends never waits for a receiver.    other users are polled in it. */
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include "core/thread.h"
-#include "private.h"
+#include "net_internal.h"
 
 /* Called with the lock held. NULL: no memory. */
 static struct pollfd *new_polls(struct zero_net *net, size_t *count)
@@ -44,7 +43,7 @@ static bool is_waiting_for_hello(const struct zero_net *net)
 	return zero_seconds() < net->accept_at;
 }
 
-/* Called with the lock held. Links that are added meanwhile are read in the next turn. */
+/* Called with the lock held. Links that are added meanwhile are read in the next poll. */
 static void serve_links(struct zero_net *net)
 {
 	for (struct zero_link *link = net->links, *next; link; link = next) {
@@ -57,23 +56,23 @@ static void serve_links(struct zero_net *net)
 }
 
 /* Called with the lock held, which is released meanwhile. Returns the seconds until the next. */
-static double take_turns_of_users(struct zero_net *net)
+static double poll_users(struct zero_net *net)
 {
 	double soonest = 1e6, wait;
 
 	for (struct zero_net_user *user = net->users; user; user = user->next) {
-		net->turning = user;
+		net->polling = user;
 		pthread_mutex_unlock(&net->lock);
-		wait = user->turn(user->context);
+		wait = user->poll(user->context);
 		pthread_mutex_lock(&net->lock);
-		net->turning = NULL;
+		net->polling = NULL;
 		soonest = wait < soonest ? wait : soonest;
 	}
 	zero_net_notify(net);
 	return soonest;
 }
 
-int zero_net_turn(struct zero_net *net, int wait_ms)
+int zero_net_poll(struct zero_net *net, int wait_ms)
 {
 	struct pollfd *polls;
 	uint64_t wakes;
@@ -93,7 +92,7 @@ int zero_net_turn(struct zero_net *net, int wait_ms)
 	zero_net_read_pending(net);
 	if (net->listener >= 0 && zero_seconds() >= net->accept_at)
 		zero_net_accept(net);
-	wait = take_turns_of_users(net);
+	wait = poll_users(net);
 	stopping = net->stopping;
 	hellos = is_waiting_for_hello(net);
 	pthread_mutex_unlock(&net->lock);
@@ -111,7 +110,7 @@ static void *thread_main(void *context)
 
 	prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 	while (wait_ms >= 0)
-		wait_ms = zero_net_turn(net, wait_ms);
+		wait_ms = zero_net_poll(net, wait_ms);
 	return NULL;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What this rank is doing, and for how long, without the time in which it was suspended. */
-#include "private.h"
+#include "watch_internal.h"
 
-#define LATE 2.0 /* seconds by which a turn of the thread may be late on a busy machine */
+#define LATE 2.0 /* seconds by which a poll may be late on a busy machine */
 
 /*
  * A suspension (scontrol suspend, Ctrl-Z, a paused virtual machine) may have stopped all of the

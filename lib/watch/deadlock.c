@@ -8,7 +8,7 @@
  */
 #include <stdio.h>
 
-#include "private.h"
+#include "watch_internal.h"
 
 #define LONG_WAIT 3.0 /* seconds; more than an agreement takes to reach the last rank */
 
@@ -49,12 +49,12 @@ void zero_ring_handle_all_wait(struct zero_ring *ring, const struct zero_ring_fr
    teams that may not be known. */
 static bool has_come(const struct zero_activity *other, const struct zero_activity *activity)
 {
-	if (other->team == activity->team && other->turn >= activity->turn)
+	if (other->team == activity->team && other->sequence >= activity->sequence)
 		return true;
-	for (uint32_t i = 0; i < other->teams && i < ZERO_TEAMS_TOLD; i++)
-		if (other->turns[i].team == activity->team)
-			return other->turns[i].turn >= activity->turn;
-	return other->teams > ZERO_TEAMS_TOLD;
+	for (uint32_t i = 0; i < other->teams && i < ZERO_TEAMS_REPORTED; i++)
+		if (other->sequences[i].team == activity->team)
+			return other->sequences[i].sequence >= activity->sequence;
+	return other->teams > ZERO_TEAMS_REPORTED;
 }
 
 /* Whether a rank has yet to come where this one waits. */

@@ -6,7 +6,7 @@
  */
 #include <signal.h>
 
-#include "private.h"
+#include "watch_internal.h"
 
 /* All in seconds. */
 #define REPLY_TIMEOUT     1.0  /* for all replies */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "core/thread.h"
-#include "private.h"
+#include "watch_internal.h"
 
 #define LAST_WORDS       500000 /* microseconds in which the others say what they are doing */
 #define LAUNCHER_SECONDS 2.0    /* within which the launcher has to end this process */

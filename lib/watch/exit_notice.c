@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "private.h"
+#include "watch_internal.h"
 
-enum { EXIT_MS = 3000, TURN_MS = 10 };
+enum { EXIT_MS = 3000, POLL_MS = 10 };
 
 /* At most one job is open at a time. */
 static struct zero_ring *_Atomic current;
@@ -51,8 +51,8 @@ static void let_diagnose(struct zero_ring *ring)
 	char text[512];
 	int rank;
 
-	for (int i = 0; i < EXIT_MS / TURN_MS; i++) {
-		poll(NULL, 0, TURN_MS);
+	for (int i = 0; i < EXIT_MS / POLL_MS; i++) {
+		poll(NULL, 0, POLL_MS);
 		if (zero_ring_fault(ring, text, sizeof(text), &rank) ||
 		    !atomic_load(&ring->has_peers))
 			return;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the watchdog does in each turn: it receives frames and sends a heartbeat every second. */
+/* What the watchdog does in each poll: it receives frames and sends a heartbeat every second. */
 #include <string.h>
 
-#include "private.h"
+#include "watch_internal.h"
 
 #define SOON 0.01 /* seconds */
 
@@ -78,7 +78,7 @@ void zero_ring_set_state(struct zero_ring_link *link, enum zero_peer_state state
 
 void zero_ring_send(struct zero_ring_link *link, const struct zero_ring_frame *frame)
 {
-	/* zero_close sends the goodbye while a turn may see the connection end. */
+	/* zero_close sends the goodbye while a poll may see the connection end. */
 	struct zero_link *to = link->to;
 
 	if (to)
@@ -151,7 +151,7 @@ static void set_stopped(struct zero_ring *ring)
 	pthread_mutex_unlock(&ring->lock);
 }
 
-double zero_ring_turn(void *context)
+double zero_ring_poll(void *context)
 {
 	struct zero_ring *ring = context;
 	bool stopping = is_stopping(ring), soon;
@@ -167,7 +167,7 @@ double zero_ring_turn(void *context)
 	}
 	soon = zero_ring_diagnose(ring, now) || stopping;
 	atomic_store(&ring->has_peers, ring->link[0].to || ring->link[1].to);
-	/* One whole turn has read what had arrived when zero_close was called. */
+	/* One whole poll has read what had arrived when zero_close was called. */
 	if (stopping && ring->stopping_at <= 0)
 		ring->stopping_at = now;
 	if (stopping && (!is_diagnosing(ring) || now > ring->stopping_at + CLOSE_DELAY))

@@ -3,7 +3,7 @@
  * Asks all ranks what they are doing. The query travels from rank to rank away from the lost one.
  * Each rank replies before it passes the query on, so that the reply of the last one comes last.
  */
-#include "private.h"
+#include "watch_internal.h"
 
 #define DEFER 1.5 /* seconds for which a rank that was asked starts no inquiry of its own */
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "core/text.h"
-#include "private.h"
+#include "watch_internal.h"
 
-enum { MOST_PLACES = 8 };
+enum { MAX_PLACES = 8 };
 
 struct text {
 	char *data;
@@ -181,7 +181,7 @@ static void add_places(struct text *text, struct zero_ring *ring)
 
 		if (!inquiry->replied[rank])
 			continue;
-		if (++lines > MOST_PLACES) {
+		if (++lines > MAX_PLACES) {
 			add(text, "zero:   further ranks are in other places\n");
 			return;
 		}

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "private.h"
+#include "watch_internal.h"
 
 enum { RECENT_SECONDS = 30 };
 

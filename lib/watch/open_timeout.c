@@ -15,10 +15,10 @@
 
 /* Seconds between the timeouts of two ranks: the first rank that is not missing prints the line. */
 #define STAGGER 0.25
-enum { MOST_STAGGERS = 30 };
+enum { MAX_STAGGERS = 30 };
 
-#define TURN 0.5 /* seconds between two looks at the clock */
-#define LATE 2.0 /* seconds by which a turn may be late before it counts as a suspension */
+#define POLL 0.5 /* seconds between two looks at the clock */
+#define LATE 2.0 /* seconds by which a look may be late before it counts as a suspension */
 
 struct zero_open_timeout {
 	pthread_t thread;
@@ -65,25 +65,25 @@ static void print_and_exit(const struct zero_open_timeout *timeout)
 }
 
 /* Returns the seconds that passed. The time in which the job was suspended does not count. */
-static double wait_a_turn(struct zero_open_timeout *timeout, double left)
+static double wait_once(struct zero_open_timeout *timeout, double left)
 {
-	double begun = zero_seconds(), turn = left < TURN ? left : TURN, took;
-	struct timespec until = zero_deadline(turn);
+	double begun = zero_seconds(), wait = left < POLL ? left : POLL, took;
+	struct timespec until = zero_deadline(wait);
 
 	pthread_cond_timedwait(&timeout->changed, &timeout->lock, &until);
 	took = zero_seconds() - begun;
-	return took > turn + LATE ? turn : took;
+	return took > wait + LATE ? wait : took;
 }
 
 static void *wait_for_open(void *context)
 {
 	struct zero_open_timeout *timeout = context;
-	int place = timeout->rank < MOST_STAGGERS ? timeout->rank : MOST_STAGGERS;
+	int place = timeout->rank < MAX_STAGGERS ? timeout->rank : MAX_STAGGERS;
 	double limit = timeout->seconds + STAGGER * place;
 
 	pthread_mutex_lock(&timeout->lock);
 	while (!timeout->over && timeout->waited < limit)
-		timeout->waited += wait_a_turn(timeout, limit - timeout->waited);
+		timeout->waited += wait_once(timeout, limit - timeout->waited);
 	if (!timeout->over)
 		print_and_exit(timeout);
 	pthread_mutex_unlock(&timeout->lock);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "watch_internal.h"
 
 /* Reads fields 3, 22 and 52, see proc(5). They follow the name, which may contain blanks. */
 static bool read_stat(pid_t pid, char *state, uint64_t *start_time, int *exit_code)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "watch_internal.h"
 
 enum { LAUNCHER_MICROSECONDS = 3000000 }; /* within which it has to end this process */
 
@@ -37,7 +37,7 @@ struct zero_ring *zero_ring_new(struct zero_net *net)
 	if (!ring)
 		return NULL;
 	ring->net = net;
-	ring->user = (struct zero_net_user){.turn = zero_ring_turn, .context = ring};
+	ring->user = (struct zero_net_user){.poll = zero_ring_poll, .context = ring};
 	own = &ring->own.address;
 	gethostname(own->node, sizeof(own->node) - 1);
 	slurm = getenv("SLURMD_NODENAME");
@@ -142,7 +142,7 @@ void zero_ring_set_ending(struct zero_ring *ring, bool exits)
 
 /* ---- close ----------------------------------------------------------------------------------- */
 
-static void stop_turns(struct zero_ring *ring)
+static void stop_polls(struct zero_ring *ring)
 {
 	pthread_mutex_lock(&ring->lock);
 	ring->stopping = true;
@@ -166,7 +166,7 @@ bool zero_ring_close(struct zero_ring *ring)
 	if (!ring)
 		return true;
 	if (ring->joined)
-		stop_turns(ring);
+		stop_polls(ring);
 	/* The thread that ends the job still uses the ring and the job, so that nothing is freed. */
 	if (ring->reported && ring->config.aborts) {
 		usleep(LAUNCHER_MICROSECONDS);

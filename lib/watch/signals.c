@@ -6,9 +6,9 @@
 #include <signal.h>
 #include <string.h>
 
-#include "private.h"
+#include "watch_internal.h"
 
-enum { GRACE_MS = 300, TURN_MS = 10 };
+enum { GRACE_MS = 300, POLL_MS = 10 };
 
 /* Launchers end ranks by the first three, TERMINATING of them. */
 static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -41,8 +41,8 @@ static void on_termination(int number)
 
 	if (ring && !atomic_exchange(&ring->terminating, true)) {
 		zero_net_ops.wake(ring->net);
-		for (int i = 0; i < GRACE_MS / TURN_MS && !atomic_load(&ring->may_end); i++)
-			poll(NULL, 0, TURN_MS);
+		for (int i = 0; i < GRACE_MS / POLL_MS && !atomic_load(&ring->may_end); i++)
+			poll(NULL, 0, POLL_MS);
 		zero_ring_send_exit_notice(ring, ZERO_RING_SIGNAL_NOTICE, number);
 	}
 	errno = error;

@@ -8,7 +8,7 @@
 
 #include "core/clock.h"
 #include "watch.h"
-#include "private.h"
+#include "watch_internal.h"
 
 enum { EXIT_STATUS = 1 }; /* of a job that lost a rank */
 
@@ -40,9 +40,9 @@ static void get_activity(void *context, struct zero_activity *activity)
 	activity->waiting = recent.waiting;
 	activity->team = recent.what.team;
 	activity->ranks = recent.what.ranks;
-	activity->turn = recent.what.turn;
+	activity->sequence = recent.what.sequence;
 	activity->teams = recent.teams;
-	memcpy(activity->turns, recent.turns, sizeof(activity->turns));
+	memcpy(activity->sequences, recent.sequences, sizeof(activity->sequences));
 	snprintf(activity->label, sizeof(activity->label), "%s", recent.what.label);
 }
 

@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "net/private.h"
+#include "net/net_internal.h"
 #include "fuzz.h"
 
 /* A frame announced as very long gets no memory: a sanitizer would touch all of it. */
@@ -23,7 +23,7 @@ static void *fuzz_calloc(size_t count, size_t bytes)
 #include "../../lib/net/link.c"
 #undef calloc
 #include "../../lib/net/connect.c"
-#include "../../lib/net/team.c"
+#include "../../lib/net/net_team.c"
 
 #include <sys/ioctl.h>
 

@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "net/private.h"
+#include "net/net_internal.h"
 #include "unit.h"
 
 enum { RANKS = 33, HANG = 60 /* s */ };

@@ -9,7 +9,7 @@ enum { TEAMS = 5, STEPS = 20000 };
 static struct zero_progress progress;
 static struct zero_comm comms[TEAMS];
 static uint32_t team_of[STEPS]; /* of each submission, from 1 */
-static uint64_t turn_of[STEPS], seed = 1;
+static uint64_t sequence_of[STEPS], seed = 1;
 
 static void begin(uint64_t number, unsigned team)
 {
@@ -20,7 +20,7 @@ static void begin(uint64_t number, unsigned team)
 	comms[team].place.world = (int)team + 2;
 	zero_progress_begin(&progress, &comms[team], label);
 	team_of[number] = team;
-	turn_of[number] = comms[team].turns;
+	sequence_of[number] = comms[team].submissions;
 }
 
 static struct zero_recent_submission recent(uint32_t reached)
@@ -31,12 +31,12 @@ static struct zero_recent_submission recent(uint32_t reached)
 	return recent;
 }
 
-/* The last turn of a team among the first submissions. */
+/* How far a team is among the first submissions. */
 static uint64_t done_of(uint64_t number, uint32_t team)
 {
 	while (number && team_of[number] != team)
 		number--;
-	return number ? turn_of[number] : 0;
+	return number ? sequence_of[number] : 0;
 }
 
 /* They go beyond 2^32, and leave out 0. */
@@ -55,15 +55,17 @@ static void check_tells(uint64_t done, uint64_t begun)
 	struct zero_recent_submission told = recent(mark_of(done));
 
 	must(told.what.number == next && told.what.team == team_of[next] &&
-		     told.what.turn == turn_of[next] && told.what.ranks == team_of[next] + 2,
+		     told.what.sequence == sequence_of[next] &&
+		     told.what.ranks == team_of[next] + 2,
 	     "number %lu of team %u, not %lu", (unsigned long)told.what.number, told.what.team,
 	     (unsigned long)next);
 	must(told.waiting == (done < begun) && (told.what.done <= 0) == (done < begun),
 	     "done %lu of %lu: waiting %d", (unsigned long)done, (unsigned long)begun,
 	     told.waiting);
 	for (unsigned i = 0; i < told.teams; i++)
-		must(told.turns[i].turn == done_of(done, told.turns[i].team), "turn %lu of team %u",
-		     (unsigned long)told.turns[i].turn, told.turns[i].team);
+		must(told.sequences[i].sequence == done_of(done, told.sequences[i].team),
+		     "sequence %lu of team %u", (unsigned long)told.sequences[i].sequence,
+		     told.sequences[i].team);
 }
 
 START_TEST(tells_what_the_device_has_not_done)
@@ -127,16 +129,16 @@ END_TEST
 /* Of a rank in more teams than are told it is said that there are more. */
 START_TEST(many_teams)
 {
-	struct zero_comm many[ZERO_TEAMS_TOLD + 3] = {{NULL}};
+	struct zero_comm many[ZERO_TEAMS_REPORTED + 3] = {{NULL}};
 
 	zero_progress_init(&progress);
 	for (uint32_t team = 0; team < COUNT_OF(many); team++) {
 		many[team].team = team;
 		zero_progress_begin(&progress, &many[team], "x");
 		ck_assert_uint_eq(recent(0).teams,
-				  team < ZERO_TEAMS_TOLD ? team + 1 : ZERO_TEAMS_TOLD + 1);
-		ck_assert_uint_eq(recent(0).turns[team % ZERO_TEAMS_TOLD].turn,
-				  team >= ZERO_TEAMS_TOLD);
+				  team < ZERO_TEAMS_REPORTED ? team + 1 : ZERO_TEAMS_REPORTED + 1);
+		ck_assert_uint_eq(recent(0).sequences[team % ZERO_TEAMS_REPORTED].sequence,
+				  team >= ZERO_TEAMS_REPORTED);
 	}
 	zero_progress_destroy(&progress);
 }

@@ -229,20 +229,20 @@ static void wait_in_two_operations(const struct trial *trial, unsigned more)
 		ranks[rank].activity.ranks =
 			(unsigned)(rank % 2 ? trial->world / 2 : trial->world) + more * (rank % 2);
 		sprintf(ranks[rank].activity.label, "gather %d", rank % 2);
-		ranks[rank].activity.turn = 5;
+		ranks[rank].activity.sequence = 5;
 		ranks[rank].activity.teams = 0;
 		ranks[rank].began_at = zero_seconds();
 	}
 }
 
 /* Odd ranks have done that operation of all ranks, or an earlier one, or may have. */
-static void pass_the_first(const struct trial *trial, uint64_t turn, uint32_t teams)
+static void pass_the_first(const struct trial *trial, uint64_t sequence, uint32_t teams)
 {
 	for (int rank = 1; rank < trial->world; rank += 2) {
 		ranks[rank].activity.teams = teams;
-		for (uint32_t i = 0; i < ZERO_TEAMS_TOLD; i++)
-			ranks[rank].activity.turns[i] = (struct zero_team_turn){
-				.team = i + (teams > ZERO_TEAMS_TOLD), .turn = turn};
+		for (uint32_t i = 0; i < ZERO_TEAMS_REPORTED; i++)
+			ranks[rank].activity.sequences[i] = (struct zero_team_sequence){
+				.team = i + (teams > ZERO_TEAMS_REPORTED), .sequence = sequence};
 	}
 }
 
@@ -263,7 +263,7 @@ START_TEST(deadlocks_are_found)
 	wait_in_two_operations(&trial, 1);
 	pass_the_first(&trial, 5, 1);
 	pass(20);
-	pass_the_first(&trial, 4, ZERO_TEAMS_TOLD + 1);
+	pass_the_first(&trial, 4, ZERO_TEAMS_REPORTED + 1);
 	pass(20);
 	for (int rank = 0; rank < world; rank++)
 		ck_assert_str_eq(ranks[rank].deadlock, "");

@@ -104,7 +104,7 @@ static void turn(struct rank *one)
 	int wait_ms;
 
 	turning = one;
-	wait_ms = zero_net_turn(one->ring->net, 0);
+	wait_ms = zero_net_poll(one->ring->net, 0);
 	turning = NULL;
 	one->wake_at = zero_seconds() + 1e-3 * wait_ms;
 	if (one->gone)

@@ -3,8 +3,8 @@
 #ifndef ZERO_WATCH_TEST_H
 #define ZERO_WATCH_TEST_H
 
-#include "net/private.h"
-#include "watch/private.h"
+#include "net/net_internal.h"
+#include "watch/watch_internal.h"
 #include "unit.h"
 
 /* Nanoseconds, which forked processes share. The library and the C library's clock_gettime() get

@@ -14,7 +14,7 @@
 #define POLL_SECONDS 0.1
 
 enum {
-	MOST_COMMS = 256,
+	MAX_COMMS = 256,
 	ABORT_SECONDS = 10, /* an abort that takes longer is assumed never to end */
 };
 
@@ -40,7 +40,7 @@ static size_t list_alive(const struct zero_nccl_watchdog *watchdog, struct zero_
 {
 	size_t count = 0;
 
-	for (struct entry *entry = watchdog->entries; entry && count < MOST_COMMS;
+	for (struct entry *entry = watchdog->entries; entry && count < MAX_COMMS;
 	     entry = entry->next)
 		if (!entry->nccl->aborted)
 			all[count++] = entry->nccl;
@@ -50,7 +50,7 @@ static size_t list_alive(const struct zero_nccl_watchdog *watchdog, struct zero_
 static void *abort_all(void *context)
 {
 	struct zero_nccl_watchdog *watchdog = context;
-	struct zero_nccl_comm *all[MOST_COMMS];
+	struct zero_nccl_comm *all[MAX_COMMS];
 	size_t count;
 
 	pthread_mutex_lock(&watchdog->lock);
@@ -72,13 +72,13 @@ static void *abort_all(void *context)
 /* Called with the lock held. An abort may take long, and so has a thread of its own. */
 static void start_abort(struct zero_nccl_watchdog *watchdog)
 {
-	struct zero_nccl_comm *all[MOST_COMMS];
+	struct zero_nccl_comm *all[MAX_COMMS];
 
 	if (watchdog->aborting || !list_alive(watchdog, all))
 		return;
 	if (watchdog->has_aborter)
 		pthread_join(watchdog->aborter, NULL);
-	/* Without memory for a thread it is tried again in the next turn. */
+	/* Without memory for a thread it is tried again in the next poll. */
 	watchdog->has_aborter =
 		!zero_thread_start(&watchdog->aborter, "zero-nccl-abort", abort_all, watchdog);
 	watchdog->aborting = watchdog->has_aborter;
@@ -101,7 +101,7 @@ static bool find_error(struct zero_nccl_watchdog *watchdog, char *text, size_t s
 	return failed;
 }
 
-static double turn(void *context)
+static double poll_all(void *context)
 {
 	struct zero_nccl_watchdog *watchdog = context;
 	char text[1024] = "";
@@ -128,7 +128,7 @@ zero_status zero_nccl_watchdog_new(struct zero_net *net, struct zero_device *dev
 	watchdog->net = net;
 	watchdog->device = device;
 	watchdog->rank = rank;
-	watchdog->user = (struct zero_net_user){.turn = turn, .context = watchdog};
+	watchdog->user = (struct zero_net_user){.poll = poll_all, .context = watchdog};
 	pthread_mutex_init(&watchdog->lock, NULL);
 	zero_cond_init(&watchdog->aborted);
 	zero_net->attach(net, &watchdog->user);

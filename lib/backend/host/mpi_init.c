@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/launched_world.h"
+#include "backend/launcher_world_size.h"
 #include "backend/rendezvous.h"
 #include "mpi_comm.h"
 
@@ -41,7 +41,7 @@ static bool has_process_manager(void)
 /* How many ranks the launcher started; 0 if none did. */
 static int launched_world(void)
 {
-	int world = zero_launched_world();
+	int world = zero_launcher_world_size();
 
 	return world ? world : has_process_manager();
 }

@@ -17,7 +17,7 @@
 #include <pmix.h>
 #pragma GCC diagnostic pop
 
-#include "backend/launched_world.h"
+#include "backend/launcher_world_size.h"
 #include "backend/rendezvous.h"
 #include "core/clock.h"
 
@@ -190,7 +190,7 @@ static zero_status find_local_ranks(struct zero_pmix_place *place)
 static zero_status pmix_open(struct zero_pmix_place *place)
 {
 	struct zero_pmix_place found = {.world = 1, .local_world = 1};
-	int launched = zero_launched_world();
+	int launched = zero_launcher_world_size();
 	zero_status status = ZERO_OK;
 
 	opens++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the watchdog share. */
-#ifndef ZERO_WATCH_PRIVATE_H
-#define ZERO_WATCH_PRIVATE_H
+#ifndef ZERO_WATCH_INTERNAL_H
+#define ZERO_WATCH_INTERNAL_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,8 +22,9 @@ struct zero_activity {
 	float seconds;        /* since the operation began or, if it is done, since its end */
 	uint32_t waiting;     /* whether it waits for other ranks to begin the operation */
 	uint32_t team, ranks; /* see struct zero_begun */
-	uint64_t turn;
-	struct zero_team_turn turns[ZERO_TEAMS_TOLD]; /* see struct zero_recent_submission */
+	uint64_t sequence;
+	struct zero_team_sequence
+		sequences[ZERO_TEAMS_REPORTED]; /* see struct zero_recent_submission */
 	uint32_t teams;
 	float waits; /* seconds in what the program says that all ranks take part in; 0: in none */
 	char label[112];
@@ -138,7 +139,7 @@ struct zero_ring {
 	struct zero_ring_peer own, *all;
 	pid_t pid; /* a forked child is no rank */
 	struct zero_net *net;
-	struct zero_net_user user; /* takes the turns */
+	struct zero_net_user user; /* is polled */
 	pthread_mutex_t lock;      /* of what other threads read too: stopping, stopped, message */
 	pthread_cond_t changed;
 	bool joined, stopping, stopped;
@@ -146,8 +147,8 @@ struct zero_ring {
 	struct zero_ring_link link[2]; /* with two ranks ZERO_NEXT has no connection */
 	double next_heartbeat_at, due_at, deferred_until;
 	double next_look_at; /* of rank 0, for a deadlock */
-	bool soon;           /* the next turn of the thread is to come soon */
-	double stopping_at;  /* the end of the first turn that saw `stopping`; 0: there was none */
+	bool soon;           /* the next poll is to come soon */
+	double stopping_at;  /* the end of the first poll that saw `stopping`; 0: there was none */
 	double suspended;    /* seconds in all that this process or its machine was suspended */
 	double resumed_at;   /* the last time */
 	struct zero_inquiry inquiry;
@@ -163,9 +164,9 @@ struct zero_ring {
 	_Atomic bool ending, exiting; /* the process is to end: by exit, or by zero_finish */
 	_Atomic bool exit_told;       /* functions that run at exit may hang */
 	_Atomic bool departed;        /* it has said goodbye: the others send it nothing more */
-	double ending_at;             /* when a turn saw it first; 0: none did */
+	double ending_at;             /* when a poll saw it first; 0: none did */
 	double end_limit;             /* seconds from then */
-	_Atomic bool has_peers;       /* after the last turn: a neighbour is connected */
+	_Atomic bool has_peers;       /* after the last poll: a neighbour is connected */
 	double next_ask_at;           /* whether ranks wait for one that has ended well */
 	struct zero_oom *oom[2];
 };
@@ -217,14 +218,14 @@ void zero_ring_tell_exit_first(void);
 bool zero_ring_lost(struct zero_ring *ring, char *text, size_t size, int *rank);
 
 /* COLLECTIVE, among all ranks that are described in all[world], which is copied. Connects to both
-   neighbours over the network, and takes turns in its thread. */
+   neighbours over the network, and is polled in its thread. */
 zero_status zero_ring_join(struct zero_ring *ring, const struct zero_ring_config *config,
 			   const struct zero_ring_peer *all);
 
 /* ---- heartbeat.c ----------------------------------------------------------------------------- */
 
-/* What the ring does in the network's thread. Returns the seconds until the next turn. */
-double zero_ring_turn(void *ring);
+/* What the ring does in the network's thread. Returns the seconds until the next poll. */
+double zero_ring_poll(void *ring);
 /* Sends a frame without waiting; none if there is no connection. */
 void zero_ring_send(struct zero_ring_link *link, const struct zero_ring_frame *frame);
 /* Sets a neighbour's state, unless the present one explains more. */
@@ -234,7 +235,7 @@ void zero_ring_set_state(struct zero_ring_link *link, enum zero_peer_state state
 
 /* What this rank is doing; the time that it was suspended does not count. */
 void zero_ring_own_activity(const struct zero_ring *ring, struct zero_activity *activity);
-/* Detects at `now`, when a turn begins, that this process was suspended. */
+/* Detects at `now`, when a poll begins, that this process was suspended. */
 void zero_ring_detect_suspension(struct zero_ring *ring, double now);
 
 /* ---- diagnose.c ------------------------------------------------------------------------------ */

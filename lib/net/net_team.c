@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "private.h"
+#include "net_internal.h"
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the network share. */
-#ifndef ZERO_NET_PRIVATE_H
-#define ZERO_NET_PRIVATE_H
+#ifndef ZERO_NET_INTERNAL_H
+#define ZERO_NET_INTERNAL_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -89,7 +89,7 @@ struct zero_net {
 	_Atomic int listener, wakeup;
 	_Atomic int connecting; /* a connection that this rank is making; -1 if none */
 	struct zero_net_user *users;
-	const struct zero_net_user *turning; /* the one whose turn it is */
+	const struct zero_net_user *polling; /* the one that is called */
 	pthread_t thread;
 	bool joined, has_thread, closing, stopping;
 	atomic_bool failed;
@@ -150,11 +150,11 @@ void zero_net_drop_pending(struct zero_net *net);
 /* ---- thread.c -------------------------------------------------------------------------------- */
 
 int zero_net_start_thread(struct zero_net *net);
-/* What the thread does: turns, each of which waits for so long at most. A test takes turns without
+/* What the thread does: polls, each of which waits for so long at most. A test polls without
    a thread. Returns the milliseconds until the next is due, or -1 if the thread is to end. */
-int zero_net_turn(struct zero_net *net, int wait_ms);
+int zero_net_poll(struct zero_net *net, int wait_ms);
 
-/* ---- team.c: a tree of connections over some of the ranks ------------------------------------ */
+/* ---- net_team.c: a tree of connections over some of the ranks ------------------------------------ */
 
 struct zero_net_team {
 	struct zero_net *net;
