@@ -2,8 +2,8 @@
 """`pip install ./python`: a wheel of slurm_zero, with libzero, its modules and zerorun.
 
 It has what `make install` installs, in the folders of an environment that correspond to those of a
-prefix: lib/libzero.so.2, lib/slurm-zero/, bin/zerorun. So the package finds the library three folders
-up, and zerorun finds it beside bin, as in every installation.
+prefix: lib/libzero.so.2, lib/slurm-zero/, bin/zerorun. So the package finds the library three
+folders up, and zerorun finds it beside bin, as in every installation.
 """
 
 import base64
@@ -34,7 +34,8 @@ def run(*command):
 def build(root):
     """Builds what is not built yet, and installs it below `root`."""
     if not (TOP / "Makefile").exists():
-        configure = ["./configure"] if (TOP / "configure").exists() else ["./bootstrap", "--no-install"]
+        made = (TOP / "configure").exists()
+        configure = ["./configure"] if made else ["./bootstrap", "--no-install"]
         run(*configure, "--with-python=yes", f"PYTHON={sys.executable}")
     run("make", f"-j{os.cpu_count()}")
     run("make", "install", f"DESTDIR={root}")
@@ -46,7 +47,7 @@ def collect(root, data):
     modules = library.parent / "slurm-zero"
     package = modules / "python" / "slurm_zero"
     if not (package / "_zero.abi3.so").exists():
-        raise RuntimeError(f"{TOP} was configured without Python's headers: run its configure again")
+        raise RuntimeError(f"{TOP} was configured without Python's headers: configure it again")
     for path in sorted(package.glob("*.*")):
         yield f"slurm_zero/{path.name}", path
     for path in sorted(modules.glob("*.so")):
@@ -56,14 +57,16 @@ def collect(root, data):
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    version = re.search(r"AC_INIT\(\[slurm-zero\], \[(.*?)\]\)", (TOP / "configure.ac").read_text())[1]
+    configure = (TOP / "configure.ac").read_text()
+    version = re.search(r"AC_INIT\(\[slurm-zero\], \[(.*?)\]\)", configure)[1]
     tag = "cp310-abi3-" + re.sub(r"\W", "_", sysconfig.get_platform())
     name = f"slurm_zero-{version}"
+    file = Path(wheel_directory) / f"{name}-{tag}.whl"
     record = f"{name}.dist-info/RECORD"
     lines = []
     with (
         tempfile.TemporaryDirectory() as root,
-        zipfile.ZipFile(Path(wheel_directory) / f"{name}-{tag}.whl", "w", zipfile.ZIP_DEFLATED) as wheel,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as wheel,
     ):
         def add(path, content, mode=0o644):
             info = zipfile.ZipInfo(path)
@@ -74,10 +77,11 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
         build(root)
         info = TOP / "python" / "slurm_zero.dist-info"
-        for path, file in collect(Path(root), f"{name}.data"):
-            add(path, file.read_bytes(), file.stat().st_mode)
-        add(f"{name}.dist-info/METADATA", (info / "METADATA").read_bytes() + b"Requires-Dist: torch\n")
+        for path, source in collect(Path(root), f"{name}.data"):
+            add(path, source.read_bytes(), source.stat().st_mode)
+        metadata = (info / "METADATA").read_bytes()
+        add(f"{name}.dist-info/METADATA", metadata + b"Requires-Dist: torch\n")
         add(f"{name}.dist-info/entry_points.txt", (info / "entry_points.txt").read_bytes())
         add(f"{name}.dist-info/WHEEL", WHEEL.format(tag=tag).encode())
         wheel.writestr(record, "".join(lines) + f"{record},,\n")
-    return f"{name}-{tag}.whl"
+    return file.name

@@ -6,12 +6,13 @@ PYTHON_FILES = \
 	python/slurm_zero/_adamw.py \
 	python/slurm_zero/_api.py \
 	python/slurm_zero/_checkpoint.py \
-	python/slurm_zero/_compare.py \
-	python/slurm_zero/_hooks.py \
+	python/slurm_zero/_group.py \
+	python/slurm_zero/_job.py \
+	python/slurm_zero/_layout.py \
 	python/slurm_zero/_overlay.py \
-	python/slurm_zero/_progress.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_start.py \
+	python/slurm_zero/_steps.py \
 	python/slurm_zero/_tensor.py \
 	python/slurm_zero/_unsharded.py \
 	python/slurm_zero/_watch.py
@@ -63,11 +64,7 @@ CLEANFILES += python/slurm-zero.pth python/slurm_zero/_zero.abi3.so
 PYTHON_LDFLAGS = -Wl,-rpath,'$$ORIGIN/../../..'
 python_slurm_zero__zero_abi3_la_SOURCES = \
 	lib/net/address.c \
-	python/slurm_zero/_files.c \
-	python/slurm_zero/_net.c \
-	python/slurm_zero/_train.c \
-	python/slurm_zero/_zero.c \
-	python/slurm_zero/_zero.h
+	python/slurm_zero/_zero.c
 python_slurm_zero__zero_abi3_la_CPPFLAGS = $(AM_CPPFLAGS) $(PYTHON_CPPFLAGS)
 python_slurm_zero__zero_abi3_la_CFLAGS = $(OUTER_CFLAGS)
 python_slurm_zero__zero_abi3_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared \

@@ -55,8 +55,9 @@ for flag in --zero-preload=yes --zero-preload=no; do
 done
 
 need_torch
-PYTHONPATH=$("$TORCH_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-export PYTHONPATH
+# After the environment's own packages, since those of torch may include another slurm_zero.
+packages='import sysconfig; print(sysconfig.get_path("platlib"))'
+"$TORCH_PYTHON" -c "$packages" >"$(venv/bin/python -c "$packages")/torch.pth"
 cat >train.py <<'PYTHON'
 import slurm_zero as zero
 import torch

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the package offers to programs that import it."""
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import gc
@@ -8,34 +10,42 @@ import os
 import sys
 import types
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim import Optimizer
+from torch.optim import optimizer as torch_optimizer
 
-from . import _checkpoint, _progress, _unsharded, _watch, _zero
+from . import _checkpoint, _unsharded, _watch, _zero
 from ._adamw import AdamW, AdamW8bit, Muon
-from ._hooks import DTYPES, Group, Job, MixedPrecisionPolicy
+from ._group import DTYPES, Group, MixedPrecisionPolicy
+from ._job import Job
 from ._rendezvous import make_store
-from ._tensor import FlatShard, be_dispatched
+from ._tensor import FlatShard, install_dispatch
 
 Error = _zero.Error
-_job = None
+memory = _zero.memory  # bytes of this rank by kind: {kind: (now, peak)}
+traffic = _zero.traffic  # what this rank has sent and read
+# Waits until a save in the background is complete, and raises its error. All ranks call it.
+save_wait = _zero.save_wait
+_job: Job | None = None
 _failed = False
 
 
-def init(settings=""):
+def init(settings: str = "") -> None:
     """Opens the job, and torch.distributed with it. fully_shard does it where it was not done. A
     second call does nothing. `settings` are those of zero(3): "stage=3"."""
     global _job
     if _job is not None:
         if settings and settings != _job.settings:
             raise Error(
-                f"the job was opened with the settings '{_job.settings}' already, not '{settings}': call "
-                "slurm_zero.init before all else"
+                f"the job was opened with the settings '{_job.settings}' already, not "
+                f"'{settings}': call slurm_zero.init before all else"
             )
         return
     _watch.leave()
@@ -45,28 +55,26 @@ def init(settings=""):
     if world == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         _zero.close()
         raise Error(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but no launcher that slurm-zero knows started "
-            "this process: use `zerorun -n N` or `srun`"
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but no launcher that slurm-zero knows "
+            "started this process: use `zerorun -n N` or `srun`"
         )
-    job = Job()
-    job.settings = settings
-    job.stage = int(_zero.setting("stage"))
+    job = Job(settings)
     if not dist.is_initialized():
         store = make_store(rank, world, local_world == world, _zero.exchange)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     elif dist.get_world_size() != world or dist.get_rank() != rank:
         _zero.close()
         raise Error(
-            f"torch.distributed was initialised as rank {dist.get_rank()} of {dist.get_world_size()}, "
-            f"but the launcher says rank {rank} of {world}"
+            f"torch.distributed was initialised as rank {dist.get_rank()} of "
+            f"{dist.get_world_size()}, but the launcher says rank {rank} of {world}"
         )
     job.mesh = init_device_mesh("cpu", (world,))
-    be_dispatched(job.mesh)
-    register_optimizer_step_pre_hook(job.step_begin)
-    register_optimizer_step_post_hook(job.step_end)
+    install_dispatch(job.mesh)
+    torch_optimizer.register_optimizer_step_pre_hook(job.steps.begin)
+    torch_optimizer.register_optimizer_step_post_hook(job.steps.end)
     hook = sys.excepthook
 
-    def failed(*args):
+    def failed(*args: Any) -> None:
         global _failed
         _failed = True
         hook(*args)
@@ -76,7 +84,7 @@ def init(settings=""):
     _job = job
 
 
-def _close():
+def _close() -> None:
     # A rank that failed ends without zero_close, so that the library names it and ends the others.
     if not _failed:
         if dist.is_initialized():
@@ -92,73 +100,76 @@ def _close():
 class FullyShardedModule(FSDPModule):
     """What fully_shard adds to a module's class."""
 
-    def __new__(cls, *args, **kwargs):
+    def __new__(cls, *args: Any, **kwargs: Any) -> nn.Module:
         # A part of a container, such as layers[:2], is made by its class: it is not sharded itself.
         plain = cls.__mro__[cls.__mro__.index(FSDPModule) + 1]
         module = plain.__new__(plain)
         module.__init__(*args, **kwargs)
         return module
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict) -> None:
         raise NotImplementedError("a module cannot be copied after fully_shard: copy it before")
 
-    def _groups(self, recurse=True):
+    def _groups(self, recurse: bool = True) -> list[Group]:
         mine = set(self.modules()) if recurse else {self}
         return [g for g in _job.groups if any(m in mine for m in g.modules)]
 
-    def unshard(self, async_op=False):
+    def unshard(self, async_op: bool = False) -> None:
         """Gathers this module's own group; reshard() releases it. `async_op` changes nothing."""
         for group in self._groups(recurse=False):
             group.unshard()
 
-    def reshard(self):
+    def reshard(self) -> None:
         for group in self._groups(recurse=False):
             group.reshard()
 
-    def set_requires_gradient_sync(self, requires_gradient_sync, *, recurse=True):
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *,
+                                   recurse: bool = True) -> None:
         for group in self._groups(recurse):
             group.sync = requires_gradient_sync
 
-    def set_requires_all_reduce(self, requires_all_reduce, *, recurse=True):
-        """While it is off, gradients are summed over the ranks that store one copy alone, and over all by
-        the first backward after it. It matters where copies are replicated."""
+    def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+        """While it is off, gradients are summed over the ranks that store one copy alone, and over
+        all by the first backward after it. It matters where copies are replicated."""
         for group in self._groups(recurse):
             group.all_reduce = requires_all_reduce
 
-    def set_gradient_divide_factor(self, factor):
+    def set_gradient_divide_factor(self, factor: float) -> None:
         for group in self._groups(recurse=False):
             group.divide = factor
 
-    def set_reshard_after_forward(self, reshard_after_forward, recurse=True):
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
         for group in self._groups(recurse):
             group.reshard_after_forward = bool(reshard_after_forward)
 
-    def set_is_last_backward(self, is_last_backward):
+    def set_is_last_backward(self, is_last_backward: bool) -> None:
         """Nothing waits for it: each backward ends its own reduces."""
 
-    def _set_prefetch(self, backward, modules):
+    def _set_prefetch(self, backward: bool, modules: list[FullyShardedModule]) -> None:
         wanted = [g for module in modules for g in module._groups(recurse=False)]
         for group in self._groups(recurse=False):
             group.wanted[backward] = wanted
 
-    def set_modules_to_forward_prefetch(self, modules):
+    def set_modules_to_forward_prefetch(self, modules: list[FullyShardedModule]) -> None:
         """Their groups are prefetched when this module's forward begins, instead of the group that
         was gathered after this one in the last forward pass. The same on all ranks."""
         self._set_prefetch(False, modules)
 
-    def set_modules_to_backward_prefetch(self, modules):
+    def set_modules_to_backward_prefetch(self, modules: list[FullyShardedModule]) -> None:
         self._set_prefetch(True, modules)
 
     _apply = nn.Module._apply
 
-    def _get_fsdp_state(self):
+    def _get_fsdp_state(self) -> types.SimpleNamespace:
         """What torch.distributed.fsdp.register_fsdp_forward_method asks for."""
         (group,) = self._groups(recurse=False)
-        return types.SimpleNamespace(_pre_forward=group.pre_forward, _post_forward=group.post_forward)
+        return types.SimpleNamespace(
+            _pre_forward=group.pre_forward, _post_forward=group.post_forward
+        )
 
 
-def _refuse(name):
-    def method(self, *args, **kwargs):
+def _refuse(name: str) -> Callable:
+    def method(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError(f"slurm_zero does not support {name}")
 
     method.__name__ = name
@@ -170,7 +181,7 @@ for _name in vars(FSDPModule):
         setattr(FullyShardedModule, _name, _refuse(_name))
 
 
-def _keep(module, fn, recurse=True):
+def _keep(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
     """nn.Module._apply of a module that has sharded parameters: .to(), .half() and the like change
     its buffers only."""
     sharded = {k: p for k, p in module._parameters.items() if isinstance(p, FlatShard)}
@@ -179,8 +190,9 @@ def _keep(module, fn, recurse=True):
         moved = fn(probe)
         if (moved.dtype, moved.device) != (probe.dtype, probe.device):
             raise NotImplementedError(
-                f"parameter {name} of {type(module).__name__} is {p.dtype} on the CPU, and cannot be moved "
-                f"or converted to {moved.dtype} on {moved.device} after fully_shard: do it before"
+                f"parameter {name} of {type(module).__name__} is {p.dtype} on the CPU, and cannot "
+                f"be moved or converted to {moved.dtype} on {moved.device} after fully_shard: do "
+                "it before"
             )
     every = module._parameters
     module._parameters = {k: p for k, p in every.items() if k not in sharded}
@@ -190,7 +202,8 @@ def _keep(module, fn, recurse=True):
         module._parameters = {k: module._parameters.get(k, p) for k, p in every.items()}
 
 
-def _load_in_place(module, state_dict, prefix, local_metadata, *_):
+def _load_in_place(module: nn.Module, state_dict: dict[str, Any], prefix: str,
+                   local_metadata: dict[str, Any], *_: Any) -> None:
     """load_state_dict(assign=True) would put the given tensors in the place of the parameters."""
     if local_metadata.get("assign_to_params_buffers"):
         for name, p in module._parameters.items():
@@ -201,31 +214,43 @@ def _load_in_place(module, state_dict, prefix, local_metadata, *_):
                 state_dict[prefix + name] = p
 
 
-_classes = {}
+def _as_list(value: Any) -> list:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def check(module, *, mesh=None, reshard_after_forward=None, mp_policy=None, offload_policy=None,
-          ignored_params=None, **others):
-    """Raises what is wrong with arguments of fully_shard, before anything is done. Returns the modules
-    and the policy."""
-    modules = list(module) if isinstance(module, (list, tuple)) else [module]
+_classes: dict[type, type] = {}
+
+
+def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None,
+          reshard_after_forward: bool | None = None, mp_policy: Any = None,
+          offload_policy: Any = None, ignored_params: Any = None,
+          **others: Any) -> tuple[list[nn.Module], Any]:
+    """Raises what is wrong with arguments of fully_shard, before anything is done. Returns the
+    modules and the policy."""
+    modules = _as_list(module)
     if not modules or not all(isinstance(m, nn.Module) for m in modules):
         raise ValueError("fully_shard takes a module or a list of modules")
     for name, value in others.items():
         if value is not None:
             raise NotImplementedError(f"{name} is not supported")
-    if mesh is not None and mesh.ndim > 2:
-        raise ValueError(
-            f"the mesh has {mesh.ndim} dimensions: one to shard over, or two to replicate and to shard over"
-        )
-    if mesh is not None and mesh.ndim == 2 and mesh.mesh.flatten().tolist() != list(range(mesh.size())):
-        raise NotImplementedError(
-            f"a mesh whose ranks are {mesh.mesh.tolist()} is not supported: those of a row must follow each other"
-        )
-    if mesh is not None and dist.is_initialized() and mesh.size() != dist.get_world_size():
-        raise NotImplementedError("a mesh of some of the ranks is not supported")
+    if mesh is not None:
+        if mesh.ndim > 2:
+            raise ValueError(
+                f"the mesh has {mesh.ndim} dimensions: one to shard over, or two to replicate and "
+                "to shard over"
+            )
+        if mesh.ndim == 2 and mesh.mesh.flatten().tolist() != list(range(mesh.size())):
+            raise NotImplementedError(
+                f"a mesh whose ranks are {mesh.mesh.tolist()} is not supported: those of a row "
+                "must follow each other"
+            )
+        if dist.is_initialized() and mesh.size() != dist.get_world_size():
+            raise NotImplementedError("a mesh of some of the ranks is not supported")
     # Everything is in the memory of CPUs.
-    if offload_policy is not None and type(offload_policy).__name__ not in ("OffloadPolicy", "CPUOffloadPolicy"):
+    known = ("NoneType", "OffloadPolicy", "CPUOffloadPolicy")
+    if type(offload_policy).__name__ not in known:
         raise NotImplementedError("offload_policy is not supported")
     if isinstance(reshard_after_forward, int) and not isinstance(reshard_after_forward, bool):
         raise NotImplementedError(f"reshard_after_forward={reshard_after_forward} is not supported")
@@ -244,11 +269,13 @@ def check(module, *, mesh=None, reshard_after_forward=None, mp_policy=None, offl
                     f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be sharded"
                 )
             if p.device.type not in ("cpu", "meta"):
-                raise NotImplementedError(f"parameter {name} is on {p.device}; only CPUs are supported")
+                raise NotImplementedError(
+                    f"parameter {name} is on {p.device}; only CPUs are supported"
+                )
     return modules, policy
 
 
-def _take_mesh(mesh):
+def _take_mesh(mesh: DeviceMesh | None) -> None:
     """Of two dimensions, replicas and shards, it is what --zero-shard is."""
     if mesh is None:
         return
@@ -256,14 +283,17 @@ def _take_mesh(mesh):
         raise NotImplementedError("a mesh of some of the ranks is not supported")
     shard = mesh.size(1) if mesh.ndim == 2 else None
     if _job.groups and shard != _job.shard:
-        raise ValueError("fully_shard was called with another mesh before: all groups have the same")
+        raise ValueError(
+            "fully_shard was called with another mesh before: all groups have the same"
+        )
     if shard != _job.shard:
         _zero.set_shard(shard)
         _job.shard = shard
 
 
-def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None,
-                offload_policy=None, ignored_params=None, **others):
+def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
+                reshard_after_forward: bool | None = None, mp_policy: Any = None,
+                offload_policy: Any = None, ignored_params: Any = None, **others: Any) -> Any:
     """Shards the parameters of a module, or of a list of modules, that no earlier call has. Call it
     for the layers first and for the whole model last, with the same arguments on all ranks."""
     ignored = set(ignored_params or ())
@@ -287,7 +317,7 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, mp_policy=None
 
 
 @contextlib.contextmanager
-def no_sync(module):
+def no_sync(module: FullyShardedModule) -> Iterator[None]:
     """Within it gradients are kept by each rank, and reduced by the first backward after it."""
     module.set_requires_gradient_sync(False)
     try:
@@ -297,14 +327,15 @@ def no_sync(module):
 
 
 @contextlib.contextmanager
-def meta():
+def meta() -> Iterator[None]:
     """Parameters that are made within it are on the device meta. Buffers are real."""
     register = nn.Module.register_parameter
 
-    def on_meta(self, name, param):
+    def on_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
         register(self, name, param)
         if param is not None and param.device.type != "meta":
-            self._parameters[name] = type(param)(param.to("meta"), requires_grad=param.requires_grad)
+            empty = type(param)(param.to("meta"), requires_grad=param.requires_grad)
+            self._parameters[name] = empty
 
     nn.Module.register_parameter = on_meta
     try:
@@ -313,31 +344,54 @@ def meta():
         nn.Module.register_parameter = register
 
 
-def load(model, path, *, strict=True, progress=None):
+def _bar() -> Callable[[str | None, int, int], None]:
+    """A bar by tqdm if it is installed, else a line for each tenth. It is of what rank 0 keeps; the
+    other ranks have as much."""
+    shown = None
+
+    def show(param: str | None, done: int, total: int) -> None:
+        nonlocal shown
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            if total and done * 10 // total > (shown or 0):
+                shown = done * 10 // total
+                print(f"load: {shown}0 %", file=sys.stderr, flush=True)
+            return
+        if shown is None:
+            shown = tqdm(total=total, unit="B", unit_scale=True, desc="load")
+        shown.update(done - shown.n)
+        if done == total:
+            shown.close()
+
+    return show
+
+
+def load(model: nn.Module, path: str | os.PathLike, *, strict: bool = True,
+         progress: bool | Callable | None = None) -> tuple[list[str], list[str]]:
     """Fills the parameters of a model, or of a part of one, from a safetensors file or folder. Each
-    byte is read once, by the rank that keeps it. Returns the names that only the model has, and those
-    that only the files have. A tied parameter may be there under each of its names. Persistent buffers,
-    and parameters that are not sharded, are read by all ranks. `progress` is True for a bar, which rank 0
-    shows, or is called with (parameter, bytes done, bytes of all) on each rank, of what it keeps."""
+    byte is read once, by the rank that keeps it. Returns the names that only the model has, and
+    those that only the files have. A tied parameter may be there under each of its names.
+    Persistent buffers, and parameters that are not sharded, are read by all ranks. `progress` is
+    True for a bar, which rank 0 shows, or is called with (parameter, bytes done, bytes of all) on
+    each rank, of what it keeps."""
     if _job is None:
         raise Error("shard the model first, with fully_shard")
-    _job.lay_out()
-    _job.end_writes()
-    for group in _job.groups:
-        group.reshard()
+    _job.settle()
     paths = {m: f"{path}." if path else "" for path, m in model.named_modules()}
     prefix = getattr(model, "base_model_prefix", "")
     keep = os.fspath(path)
     files = _unsharded.names_in(keep)
 
-    def with_prefix(names):
+    def with_prefix(names: list[str]) -> list[str]:
         # Files of a headless model, or the other way around.
         if not prefix:
             return names
         names = names + [n[len(prefix) + 1 :] for n in names if n.startswith(prefix + ".")]
         return names + [f"{prefix}.{n}" for n in names if not n.startswith(prefix + ".")]
 
-    names, used = {}, set()  # what is not in `names` stays as it is
+    names: dict[str, str] = {}  # what is not in it stays as it is
+    used: set[str] = set()
     for p in (p for group in _job.groups for p in group.params):
         wanted = with_prefix([paths[m] + attribute for m, attribute in p.places if m in paths])
         if wanted:
@@ -345,20 +399,24 @@ def load(model, path, *, strict=True, progress=None):
             used.update(w for w in wanted if w in files and w != names[p.name])
     if not names:
         raise ValueError(f"no parameter of this {type(model).__name__} is sharded")
-    mine, others = _unsharded.tensors(model), {}
+    mine, others = _unsharded.tensors([model]), {}
     for name, tensor in mine.items():
         others.update({w: tensor for w in with_prefix([name]) if w in files})
     filled = {id(tensor) for tensor in others.values()}
     absent = [name for name, tensor in mine.items() if id(tensor) not in filled]
     used.update(others)
     if progress is True or progress is False:
-        progress = _progress.bar(dist.get_rank()) if progress else None
+        progress = _bar() if progress and dist.get_rank() == 0 else None
     # The library knows neither those names, nor what each rank has whole.
-    missing, unexpected = _zero.load_model(keep, names, progress, strict and not used and not absent)
+    strictly = strict and not used and not absent
+    missing, unexpected = _zero.load_model(keep, names, progress, strictly)
     missing = [names[name] for name in missing] + absent
     unexpected = [name for name in unexpected if name not in used]
     if strict and (missing or unexpected):
-        raise Error(f"{keep}: only the model has {missing}, and only the files have {unexpected}; strict=False allows it")
+        raise Error(
+            f"{keep}: only the model has {missing}, and only the files have {unexpected}; "
+            "strict=False allows it"
+        )
     error = None
     try:
         with torch.no_grad():
@@ -370,12 +428,12 @@ def load(model, path, *, strict=True, progress=None):
     return missing, unexpected
 
 
-def _require_all(model):
-    """The library saves all that is sharded: the caller has to know it."""
+def _require_all(model: Any) -> list[nn.Module]:
+    """The models, as a list. The library saves all that is sharded: the caller has to know it."""
     if _job is None:
         raise Error("shard the model first, with fully_shard")
-    _job.lay_out()
-    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    _job.layout.update()
+    models = _as_list(model)
     mine = {m for top in models for m in top.modules()}
     for p in (p for group in _job.groups for p in group.params):
         if not any(m in mine for m, _ in p.places):
@@ -383,70 +441,56 @@ def _require_all(model):
                 f"{p.name} is sharded, too, but not of the model that was passed: pass all sharded "
                 "models, as a list"
             )
-    _job.end_writes()
-    for group in _job.groups:
-        group.reshard()
+    _job.settle()
+    return models
 
 
-def export(model, path):
-    """Writes the sharded parameters of the model, or of a list of all sharded models, as safetensors,
-    which Transformers reads. A warning names what else they have. All ranks call it."""
-    _require_all(model)
-    others = _unsharded.tensors(model)
+def export(model: Any, path: str | os.PathLike) -> None:
+    """Writes the sharded parameters of the model, or of a list of all sharded models, as
+    safetensors, which Transformers reads. A warning names what else they have. All ranks call
+    it."""
+    others = _unsharded.tensors(_require_all(model))
     if others and dist.get_rank() == 0:
         warnings.warn(f"{path} is without what is not sharded: {', '.join(others)}")
     _zero.export(os.fspath(path))
 
 
-def save(model, optimizer, folder, *, extra=None, keep_last=0, background=False):
-    """Writes the checkpoint folder/step-N of the model, or of a list of all sharded models, with rank 0's
-    persistent buffers and what is not sharded, and of the optimizer, or of a list of them, or None. N is the number of steps that were taken. `extra` is what
-    JSON can hold: rank 0's is saved, and restore returns it. `keep_last` deletes all but so many
-    checkpoints. With `background` it is written while training goes on; save_wait waits for it. All
-    ranks call it."""
-    _require_all(model)
-    _checkpoint.save(_job, model, optimizer, folder, extra, keep_last, background)
+def save(model: Any, optimizer: Optimizer | list[Optimizer] | None, folder: str | os.PathLike, *,
+         extra: Any = None, keep_last: int = 0, background: bool = False) -> None:
+    """Writes the checkpoint folder/step-N of the model, or of a list of all sharded models, with
+    rank 0's persistent buffers and what is not sharded, and of the optimizer, or of a list of them,
+    or None. N is the number of steps that were taken. `extra` is what JSON can hold: rank 0's is
+    saved, and restore returns it. `keep_last` deletes all but so many checkpoints. With
+    `background` it is written while training goes on; save_wait waits for it. All ranks call it."""
+    models, optimizers = _require_all(model), _as_list(optimizer)
+    _checkpoint.save(_job, models, optimizers, os.fspath(folder), extra, keep_last, background)
 
 
-def save_wait():
-    """Waits until a save in the background is complete, and raises its error. All ranks call it."""
-    _zero.save_wait()
+def restore(model: Any, optimizer: Optimizer | list[Optimizer] | None, path: str | os.PathLike, *,
+            convert: bool = False) -> dict[str, Any] | None:
+    """Fills the model and the optimizers that save was called with from a checkpoint, or the latest
+    one of a folder. With None for the optimizer only the model. The number of ranks, the stage and
+    the groups may be others than when it was saved. With `convert` the moments of an AdamW may be
+    those of an AdamW8bit, and the other way round, which is else an error. Returns {path, step,
+    extra}, or None, with nothing changed, if there is no checkpoint. All ranks call it."""
+    models, optimizers = _require_all(model), _as_list(optimizer)
+    return _checkpoint.restore(_job, models, optimizers, os.fspath(path), convert)
 
 
-def restore(model, optimizer, path, *, convert=False):
-    """Fills the model and the optimizers that save was called with from a checkpoint, or the latest one
-    of a folder. With None for the optimizer only the model. The number of ranks, the stage and the
-    groups may be others than when it was saved. With `convert` the moments of an AdamW may be those of
-    an AdamW8bit, and the other way round, which is else an error. Returns {path, step, extra}, or None,
-    with nothing changed, if there is no checkpoint. All ranks call it."""
-    _require_all(model)
-    return _checkpoint.restore(_job, model, optimizer, path, convert)
-
-
-def stop_on(signal):
+def stop_on(signal: int) -> None:
     """Catches a signal as a request to stop, such as that of sbatch --signal=USR1@120: stopping()
     tells. Call it after init or fully_shard."""
     _zero.stop_on(signal)
 
 
-def stopping():
-    """Whether a rank had received a signal of stop_on when the last optimizer step ended; the same on
-    all ranks. A program then saves and ends, with status 75 to be started again."""
-    return _job is not None and _job.stopping
+def stopping() -> bool:
+    """Whether a rank had received a signal of stop_on when the last optimizer step ended; the same
+    on all ranks. A program then saves and ends, with status 75 to be started again."""
+    return _job is not None and _job.steps.stopping
 
 
-def reset():
+def reset() -> None:
     """Makes the job ready for the next step after an exception. All ranks must call it. Gradients
     are dropped, parameters and states of optimizers are kept."""
-    if _job is not None and _job.laid_out:
+    if _job is not None and _job.layout.count:
         _job.reset()
-
-
-def memory():
-    """Bytes of this rank by kind: {kind: (now, peak)}."""
-    return _zero.memory()
-
-
-def traffic():
-    """What this rank has sent and read."""
-    return _zero.traffic()

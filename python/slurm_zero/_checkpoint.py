@@ -3,44 +3,49 @@
 library's parameters, so that they are saved from where they are, and restored for another number of
 ranks, another stage and other groups."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.optim import Optimizer
 
 from . import _unsharded, _zero
 from ._adamw import AdamW
 from ._tensor import FlatShard
 
+if TYPE_CHECKING:
+    from ._group import Param
+    from ._job import Job
+
 _TORCH = {name: dtype for name, dtype in _unsharded.DTYPES.items() if hasattr(_zero, name)}
 _DTYPES = {dtype: name for name, dtype in _TORCH.items()}
 # States of a save in the background, which keeps them until the next save or restore: [(handle,
 # name, tensor)].
-_kept = []
+_kept: list[tuple[Any, str, torch.Tensor]] = []
 
 
-def _optimizers(optimizer):
-    if optimizer is None:
-        return []
-    return list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-
-
-def _forget():
+def _forget() -> None:
     while _kept:
         handle, name, _ = _kept.pop()
         _zero.state_unregister(handle, name)
 
 
-def _register(handle, name, tensor, whole):
+def _register(handle: Any, name: str, tensor: torch.Tensor, whole: bool) -> None:
     address = tensor.data_ptr() if tensor.numel() else 0
     _zero.state_register(handle, name, getattr(_zero, _DTYPES[tensor.dtype]), whole, address)
     _kept.append((handle, name, tensor))
 
 
-def _states(job, optimizers):
-    """Yields (param, name of the state, local tensor, whether it is one value for the parameter)."""
+def _states(job: Job, optimizers: list[Optimizer]) -> Iterator[
+    tuple[Param, str, torch.Tensor, bool]
+]:
+    """(param, name of the state, local tensor, whether it is one value for the parameter)"""
     params = {p.sharded: p for group in job.groups for p in group.params}
     for index, optimizer in enumerate(optimizers):
         for sharded, states in optimizer.state.items():
@@ -64,22 +69,23 @@ def _states(job, optimizers):
                     yield param, name, value, True
                 else:
                     raise NotImplementedError(
-                        f"{what} has the shape {tuple(value.shape)}; it must be one value or sharded"
+                        f"{what} has the shape {tuple(value.shape)}; "
+                        "it must be one value or sharded"
                     )
 
 
-def recut(optimizer):
-    """What Optimizer.load_state_dict was given as whole tensors or as even DTensors is cut as the
-    parameters are. All ranks call it."""
+def states_to_shards(optimizer: Optimizer) -> None:
+    """What Optimizer.load_state_dict was given as whole tensors or as even DTensors is sharded as
+    the parameters are. All ranks call it."""
     for p, states in optimizer.state.items():
         if isinstance(p, FlatShard):
             for key, value in states.items():
                 if key != "step" and isinstance(value, torch.Tensor) and value.shape == p.shape:
-                    states[key] = p._cut.recut(value)
+                    states[key] = p._shard_spec.to_shard(value)
 
 
-def save(job, model, optimizer, folder, extra=None, keep_last=0, background=False):
-    optimizers = _optimizers(optimizer)
+def save(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer], folder: str,
+         extra: Any, keep_last: int, background: bool) -> None:
     text = json.dumps(
         {
             "optimizers": [[_hyper(group) for group in o.param_groups] for o in optimizers],
@@ -89,7 +95,7 @@ def save(job, model, optimizer, folder, extra=None, keep_last=0, background=Fals
     _forget()
     error = None
     try:
-        user = text.encode() + b"\n" + (_unsharded.dump(model) if dist.get_rank() == 0 else b"")
+        user = text.encode() + b"\n" + (_unsharded.dump(models) if dist.get_rank() == 0 else b"")
         for param, name, tensor, whole in _states(job, optimizers):
             if not tensor.is_contiguous():
                 raise NotImplementedError(f"state {name} of {param.name} is not contiguous")
@@ -98,7 +104,7 @@ def save(job, model, optimizer, folder, extra=None, keep_last=0, background=Fals
         error = raised
     try:
         _zero.agree(error and str(error))
-        _zero.save(os.fspath(folder), user, job.steps, keep_last, background)
+        _zero.save(folder, user, job.steps.count, keep_last, background)
     except _zero.Error:
         _forget()
         if error:
@@ -108,30 +114,29 @@ def save(job, model, optimizer, folder, extra=None, keep_last=0, background=Fals
         _forget()
 
 
-def _find(path):
-    """(folder of the checkpoint or None, {parameter: its named states}), found as the library does"""
+def _find(path: str) -> tuple[str | None, dict[str, list[dict[str, Any]]]]:
+    """(folder of the checkpoint or None, {parameter: its named states}), as the library finds it"""
 
-    def is_one(folder):
+    def is_one(folder: str) -> bool:
         return os.path.exists(os.path.join(folder, "manifest.json"))
 
-    folder = os.fspath(path)
-    if not is_one(folder):
-        folder = os.path.join(folder, "latest")
+    folder = path if is_one(path) else os.path.join(path, "latest")
     if not is_one(folder):
         # The link is not there, or dangles.
         entries = os.listdir(path) if os.path.isdir(path) else []
-        steps = [int(e[5:]) for e in entries if re.fullmatch("step-[0-9]{9,}", e) and is_one(os.path.join(path, e))]
-        if not steps:
+        folders = [e for e in entries if re.fullmatch("step-[0-9]{9,}", e)]
+        folders = [f for f in (os.path.join(path, e) for e in folders) if is_one(f)]
+        if not folders:
             return None, {}
-        folder = os.path.join(path, f"step-{max(steps):09d}")
+        folder = max(folders, key=lambda f: int(f.rpartition("-")[2]))
     folder = os.path.realpath(folder)
     with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
         tensors = json.load(file)["tensors"]
     return folder, {t["name"]: t.get("named_states", []) for t in tensors}
 
 
-def restore(job, model, optimizer, path, convert):
-    optimizers = _optimizers(optimizer)
+def restore(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer], path: str,
+            convert: bool) -> dict[str, Any] | None:
     _forget()
     # One rank looks, so that all of them restore the same checkpoint.
     found = [None]
@@ -147,7 +152,7 @@ def restore(job, model, optimizer, path, convert):
     if folder is None:
         return None
     # Without optimizers the library does not ask for their states.
-    fresh = []
+    fresh: list[tuple[Optimizer, FlatShard, str, torch.Tensor]] = []
     try:
         error = _make(job, optimizers, named, fresh) if optimizers else None
         _zero.agree(error)
@@ -159,52 +164,47 @@ def restore(job, model, optimizer, path, convert):
         _forget()
     user, _, unsharded = user.partition(b"\n")
     said = json.loads(user) if user else {"optimizers": [], "extra": None}
-    _unsharded.fill(model, unsharded)
+    _unsharded.fill(models, unsharded)
     if optimizers:
         _options(optimizers, said["optimizers"])
         for o in optimizers:
             o.state.clear()
         for o, sharded, key, value in fresh:
             o.state[sharded][key] = value
-    job.steps = step
+    job.steps.count = step
     return {"path": folder, "step": step, "extra": said["extra"]}
 
 
-def _prepare(job, optimizers, named, convert):
-    """Makes the library's moments those of its optimizers; or of the checkpoint, if there are none or
-    with `convert`."""
+def _prepare(job: Job, optimizers: list[Optimizer], named: dict, convert: bool) -> None:
+    """Makes the library's moments those of its optimizers; or of the checkpoint, if there are none
+    or with `convert`."""
     own = [o for o in optimizers if isinstance(o, AdamW)]
     if own and not convert:
         states = next((o.states for o in own if o.states is not None), None)
         wanted = _zero.setting("states") == "8bit" if states is None else states
     else:
-        wanted = any(state["name"] == "zero.exp_avg" for states in named.values() for state in states)
+        wanted = any(s["name"] == "zero.exp_avg" for states in named.values() for s in states)
     for o in own:
         o.choose()
     for param in () if own else (p for group in job.groups for p in group.params):
         if any(state["name"] == "zero.momentum_buffer" for state in named.get(param.name, [])):
-            _zero.param_muon(param.handle)
+            _zero.param_muon(param.handle, True)
     _zero.set_states(int(wanted))
 
 
-def _is_own(state):
-    """Whether a named state is the library's: moments of 8 bits, or Muon's."""
-    return state["name"].startswith("zero.")
-
-
-def _make(job, optimizers, named, fresh):
+def _make(job: Job, optimizers: list[Optimizer], named: dict, fresh: list) -> str | None:
     """Makes the tensors that the checkpoint has values for. Returns a sentence if it has some that
     none of the optimizers is for."""
     steps = [{p for group in o.param_groups for p in group["params"]} for o in optimizers]
     for param in (p for group in job.groups for p in group.params):
         for state in named.get(param.name, []):
-            if _is_own(state):
-                continue
+            if state["name"].startswith("zero."):
+                continue  # the library's own: moments of 8 bits, or Muon's
             index, _, key = state["name"].partition(".")
             if not index.isdigit() or int(index) >= len(optimizers):
                 return (
-                    f"the checkpoint has state {state['name']} of {param.name}, of an optimizer that "
-                    "was not passed"
+                    f"the checkpoint has state {state['name']} of {param.name}, of an optimizer "
+                    "that was not passed"
                 )
             if param.sharded not in steps[int(index)]:
                 return (
@@ -216,13 +216,13 @@ def _make(job, optimizers, named, fresh):
                 value = local = torch.zeros((), dtype=dtype, device="cpu")
             else:
                 local = torch.zeros(param.sharded._local_tensor.shape, dtype=dtype, device="cpu")
-                value = FlatShard.wrap(local, param.cut)
+                value = FlatShard.wrap(local, param.spec)
             _register(param.handle, state["name"], local, state["block"] is None)
             fresh.append((optimizers[int(index)], param.sharded, key, value))
     return None
 
 
-def _hyper(group):
+def _hyper(group: dict[str, Any]) -> dict[str, Any]:
     """What a group of an optimizer has besides its parameters."""
     values = {k: v for k, v in group.items() if k not in ("params", "param_names")}
     for key, value in values.items():
@@ -231,7 +231,7 @@ def _hyper(group):
     return values
 
 
-def _options(optimizers, saved):
+def _options(optimizers: list[Optimizer], saved: list[list[dict[str, Any]]]) -> None:
     if [len(o.param_groups) for o in optimizers] != [len(groups) for groups in saved]:
         raise _zero.Error(
             f"the checkpoint has {[len(groups) for groups in saved]} groups of parameters in its "

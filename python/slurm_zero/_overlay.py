@@ -5,14 +5,17 @@ import functools
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from . import _start
 
 
-def replace_fsdp2():
-    """From now on torch.distributed.fsdp.fully_shard is this package's, also where another module has
-    imported it already. So Accelerate in FSDP2 mode, the Trainer of Transformers and peft run on
-    libzero. It opens the job. Call it once, before a model is sharded."""
+def replace_fsdp2() -> None:
+    """From now on torch.distributed.fsdp.fully_shard is this package's, also where another module
+    has imported it already. So Accelerate in FSDP2 mode, the Trainer of Transformers and peft run
+    on libzero. It opens the job. Call it once, before a model is sharded."""
     import torch.distributed.fsdp
 
     from . import _api, _zero
@@ -20,7 +23,7 @@ def replace_fsdp2():
     _api.init()
     if torch.distributed.fsdp.fully_shard is _fully_shard:
         return
-    _put(torch.distributed.fsdp.fully_shard, _fully_shard)
+    patch_modules(torch.distributed.fsdp.fully_shard, _fully_shard)
     # Libraries take the ranks from here, whatever the launcher is.
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     os.environ.update((name, str(number)) for name, number in zip(names, _zero.place()))
@@ -30,20 +33,20 @@ def replace_fsdp2():
         _shard_on_cpus(accelerate.state)
 
 
-def _put(stock, ours):
+def patch_modules(stock: Callable, ours: Callable) -> None:
     for module in list(sys.modules.values()):
         # By __dict__, since the attributes of lazy modules import others.
         if getattr(module, "__dict__", {}).get("fully_shard") is stock:
             module.fully_shard = ours
 
 
-def _fully_shard(module, **kwargs):
+def _fully_shard(module: Any, **kwargs: Any) -> Any:
     from . import _api
 
     return _api.fully_shard(module, **kwargs)
 
 
-def _state(module):
+def _state(module: Any) -> Any:
     from . import _api
 
     return module._get_fsdp_state() if isinstance(module, _api.FullyShardedModule) else None
@@ -51,34 +54,35 @@ def _state(module):
 
 _fully_shard.state = _state
 
-# ---- in programs that nobody edits ----------------------------------------------------------------
+# ---- in programs that nobody edits -------------------------------------------------------------
 
 
-def offer(fsdp):
-    """The first call of fully_shard decides for the whole program whether it is ours (--zero-fsdp)."""
+def install_wrapper(fsdp: ModuleType) -> None:
+    """The first call of fully_shard decides for the whole program whether it is ours, by
+    --zero-fsdp."""
     if _start.settings.get("fsdp") == "keep":
         return
     stock, chosen = fsdp.fully_shard, None
 
     @functools.wraps(stock)
-    def fully_shard(module, **kwargs):
+    def fully_shard(module: Any, **kwargs: Any) -> Any:
         nonlocal chosen
         if chosen is None:
             chosen = _choose(stock, module, kwargs)
-            _put(fully_shard, chosen)
+            patch_modules(fully_shard, chosen)
         return chosen(module, **kwargs)
 
     fully_shard.state = lambda module: (chosen or stock).state(module)
-    _put(stock, fully_shard)
+    patch_modules(stock, fully_shard)
 
 
-def _choose(stock, module, kwargs):
+def _choose(stock: Callable, module: Any, kwargs: dict[str, Any]) -> Callable:
     from . import _api
 
     mesh = kwargs.get("mesh")
-    # A program says that it wants CPUs where there are GPUs by its mesh. By itself torch takes the GPUs.
-    on_cpus = _start.settings["fsdp"] == "replace" and mesh is not None and mesh.device_type == "cpu"
-    why = None if on_cpus else _on_gpus()
+    # A program's mesh says that it wants CPUs where there are GPUs. By itself torch takes GPUs.
+    on_cpus = mesh is not None and mesh.device_type == "cpu"
+    why = None if on_cpus and _start.settings["fsdp"] == "replace" else _on_gpus()
     if why is None:
         try:
             _api.check(module, **kwargs)
@@ -91,24 +95,25 @@ def _choose(stock, module, kwargs):
     return _fully_shard if why is None else stock
 
 
-def _on_gpus():
+def _on_gpus() -> str | None:
     """Nobody's GPU job is to be the first test of doc/gpu.md's table."""
     import torch
 
-    return "the job has GPUs, and slurm_zero runs on CPUs so far" if torch.accelerator.is_available() else None
+    has = torch.accelerator.is_available()
+    return "the job has GPUs, and slurm_zero runs on CPUs so far" if has else None
 
 
-def accelerate_on_cpus(state):
+def accelerate_on_cpus(state: ModuleType) -> None:
     if _start.settings["fsdp"] != "keep" and not _on_gpus():
         _shard_on_cpus(state)
 
 
-def _shard_on_cpus(state):
+def _shard_on_cpus(state: ModuleType) -> None:
     """Accelerate shards for GPUs only: with processes on CPUs it ignores its FSDP plugin."""
     make = state.AcceleratorState.__init__
 
     @functools.wraps(make)
-    def make_sharded(self, *args, fsdp_plugin=None, **kwargs):
+    def make_sharded(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
         make(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
         if fsdp_plugin is not None and self.distributed_type == state.DistributedType.MULTI_CPU:
             self.distributed_type = state.DistributedType.FSDP

@@ -6,51 +6,58 @@ import datetime
 import os
 import socket
 import urllib.parse
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 import torch.distributed as dist
 
 from . import _start, _watch, _zero
 
 _BYTES = 1024
+_TIMEOUT = datetime.timedelta(minutes=30)
 
 
-def replace_env(rendezvous):
+def replace_env(module: ModuleType) -> None:
     """init_process_group() goes through the launcher, unless the program has a port of its own, or
     ranks that are not the launcher's. init_method="pmix://" goes through it in any case."""
-    handlers = rendezvous._rendezvous_handlers
+    handlers = module._rendezvous_handlers
     stock = handlers["env"]
 
-    def env(url, timeout=datetime.timedelta(minutes=30), **kwargs):
+    def env(url: str, timeout: datetime.timedelta = _TIMEOUT, **kwargs: Any) -> Iterator[tuple]:
         if not _is_launched(url):
             return stock(url, timeout=timeout, **kwargs)
         if _start.settings["tasks"] == "1":
-            return _meet((0, 1, 0, 1), timeout)
+            return rendezvous((0, 1, 0, 1), timeout)
         try:
             place = _watch.join(timeout)
         except _zero.Error as error:
             _start.tell(f"torch.distributed goes by MASTER_ADDR and MASTER_PORT: {error}")
             return stock(url, timeout=timeout, **kwargs)
-        return _meet(place, timeout)
+        return rendezvous(place, timeout)
 
     handlers["env"] = env
-    handlers["pmix"] = lambda url, timeout=datetime.timedelta(minutes=30), **_: _meet(_watch.join(timeout), timeout)
+    handlers["pmix"] = lambda url, timeout=_TIMEOUT, **_: rendezvous(_watch.join(timeout), timeout)
 
 
-def _is_launched(url):
+def _is_launched(url: str) -> bool:
     """Whether all ranks of the launcher, and no others, are to meet at the launcher's port."""
-    said = {**os.environ, **{n.upper(): v for n, v in urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query)}}
+    query = urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query)
+    said = {**os.environ, **{n.upper(): v for n, v in query}}
+    port = _start.settings["master"].rpartition(":")[2]
     return (said.get("RANK"), said.get("WORLD_SIZE"), said.get("MASTER_PORT")) == (
-        os.environ["PMIX_RANK"], _start.settings["tasks"], _start.settings["master"].rpartition(":")[2]
+        os.environ["PMIX_RANK"], _start.settings["tasks"], port
     )
 
 
-def _meet(place, timeout):
+def rendezvous(place: tuple, timeout: datetime.timedelta) -> Iterator[tuple]:
     rank, world, _, local_world = place
     yield make_store(rank, world, local_world == world, _zero.exchange, timeout), rank, world
     raise RuntimeError("ranks cannot meet again through the launcher")
 
 
-def make_store(rank, world, one_node, exchange, timeout=datetime.timedelta(minutes=5)):
+def make_store(rank: int, world: int, one_node: bool, exchange: Callable[[bytes], bytes],
+               timeout: datetime.timedelta = datetime.timedelta(minutes=5)) -> dist.Store:
     """Returns the store of all ranks, on all of them or on none, and sets GLOO_SOCKET_IFNAME
     and, where there are several nodes, NCCL_SOCKET_IFNAME, unless they are set.
     `exchange` takes bytes and returns those of all ranks, one after the other; all ranks pass the
@@ -69,16 +76,16 @@ def make_store(rank, world, one_node, exchange, timeout=datetime.timedelta(minut
             said = [str(store.port)] + [address for _, address in own]
     except Exception as error:
         said = _fault(rank, error)
-    (port, *addresses), *_ = _say(exchange, said)
+    (port, *addresses), *_ = allgather_words(exchange, said)
     said = []
     try:
         if rank:
-            said = _reach(addresses, int(port))
-            store = dist.TCPStore(said[0], int(port), world, is_master=False, wait_for_workers=False,
-                                  timeout=timeout)
+            said = connect(addresses, int(port))
+            store = dist.TCPStore(said[0], int(port), world, is_master=False,
+                                  wait_for_workers=False, timeout=timeout)
     except Exception as error:
         said = _fault(rank, error)
-    reached = _say(exchange, said)[1:]
+    reached = allgather_words(exchange, said)[1:]
     # Ranks on the node of rank 0 have reached it at its first address. Other nodes may use another.
     afar = [pair for pair in reached if pair[0] != pair[1]] or reached
     used, local = reached[rank - 1] if rank else afar[0]
@@ -91,23 +98,24 @@ def make_store(rank, world, one_node, exchange, timeout=datetime.timedelta(minut
     return store
 
 
-def _fault(rank, error):
+def _fault(rank: int, error: Exception) -> list[str]:
     sentence = f"rank {rank} on {socket.gethostname()}: {error}"
     return ["!", *sentence.split()]
 
 
-def _say(exchange, words):
+def allgather_words(exchange: Callable[[bytes], bytes], words: list[str]) -> list[list[str]]:
     """Gives all ranks the words of all; an error of the lowest rank that says one."""
     text = " ".join(words).encode()[:_BYTES].ljust(_BYTES)
-    said = exchange(text)
-    said = [said[i : i + _BYTES].decode(errors="replace").split() for i in range(0, len(said), _BYTES)]
+    every = exchange(text)
+    parts = [every[i : i + _BYTES] for i in range(0, len(every), _BYTES)]
+    said = [part.decode(errors="replace").split() for part in parts]
     for words in said:
         if words[:1] == ["!"]:
             raise _zero.Error("torch.distributed cannot start: " + " ".join(words[1:]))
     return said
 
 
-def _reach(addresses, port):
+def connect(addresses: list[str], port: int) -> list[str]:
     """The first address at which rank 0 answers, and this rank's own address on the way to it."""
     why = "it has no address"
     for seconds in (1, 5, 20):

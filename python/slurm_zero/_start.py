@@ -1,26 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `import torch` calls in a task of --zero or zerorun, so that a program that nobody edits starts,
-is watched, and has its fully_shard replaced. Nothing here imports torch, and nothing here may fail."""
+"""What `import torch` calls in a task of --zero or zerorun, so that a program that nobody edits
+starts, is watched, and has its fully_shard replaced. Nothing here imports torch, and nothing here
+may fail."""
+
+from __future__ import annotations
 
 import functools
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
 # RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE by launcher. Slurm's plugin sets them itself.
 _LAUNCHERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
-settings = {}  # those of the launcher: {"fsdp": "auto", "master": "node1%3A20000", ...}
+# Those of the launcher: {"fsdp": "auto", "master": "node1%3A20000", ...}
+settings: dict[str, str] = {}
 
 
-def tell(sentence):
+def tell(sentence: str) -> None:
     print(f"slurm-zero: {sentence}", file=sys.stderr, flush=True)
 
 
-def begin():
-    """The entry point of the group torch.backends. An exception here would be one of `import torch`."""
+def begin() -> None:
+    """The entry point of the group torch.backends. An exception here would be one of `import
+    torch`."""
     isolated = sys.flags.isolated or sys.flags.no_site
     if isolated or "PMIX_RANK" not in os.environ or "ZERO_RESOLVED" not in os.environ:
         return
@@ -34,7 +44,7 @@ def begin():
         sys.meta_path.insert(0, finder)
         for module, part, function in (
             ("torch.distributed.rendezvous", "_rendezvous", "replace_env"),
-            ("torch.distributed.fsdp", "_overlay", "offer"),
+            ("torch.distributed.fsdp", "_overlay", "install_wrapper"),
             ("accelerate.state", "_overlay", "accelerate_on_cpus"),
         ):
             finder.after(module, part, function)
@@ -42,7 +52,7 @@ def begin():
         tell(f"this program runs without it: {error}")
 
 
-def _set_ranks():
+def _set_ranks() -> None:
     """As torchrun does. The port stands for one that the kernel chooses."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     launcher = next((names for names in _LAUNCHERS if names[0] in os.environ), None)
@@ -61,17 +71,17 @@ def _set_ranks():
 class _Finder:
     """Calls functions of this package after the import of certain modules."""
 
-    def __init__(self):
-        self.calls = {}
+    def __init__(self) -> None:
+        self.calls: dict[str, Callable[[ModuleType], None]] = {}
 
-    def after(self, name, part, function):
+    def after(self, name: str, part: str, function: str) -> None:
         call = functools.partial(_call, part, function)
         if name in sys.modules:
             call(sys.modules[name])
         else:
             self.calls[name] = call
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         call = self.calls.pop(name, None)
         if call and not self.calls:
             sys.meta_path.remove(self)
@@ -80,7 +90,7 @@ class _Finder:
             return None
         execute = spec.loader.exec_module
 
-        def execute_and_call(module):
+        def execute_and_call(module: ModuleType) -> None:
             execute(module)
             call(module)
 
@@ -88,7 +98,7 @@ class _Finder:
         return spec
 
 
-def _call(part, function, module):
+def _call(part: str, function: str, module: ModuleType) -> None:
     try:
         getattr(importlib.import_module(f"{__package__}.{part}"), function)(module)
     except Exception as error:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sharded parameter, its gradient or its optimizer state: a DTensor of which each rank has a range
-of the flattened elements. torch's own uneven Shard(0) is a range of rows, and computes wrong values
-with anything else, so every operation is dispatched here."""
+"""A sharded parameter, its gradient or its optimizer state: a DTensor of which each rank has a
+range of the flattened elements. torch's own uneven Shard(0) is a range of rows, and computes wrong
+values with anything else, so every operation is dispatched here."""
+
+from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -12,9 +16,15 @@ from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata, MetadataIndex, TensorProperties,
 )
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._ops._math_ops import _NormPartial
+from torch.utils._pytree import tree_map_only
+
+if TYPE_CHECKING:
+    from ._group import Param
+    from ._job import Job
 
 aten = torch.ops.aten
 
@@ -29,37 +39,33 @@ _NORMS = {aten._foreach_norm, aten.linalg_vector_norm}
 _NEW = {aten.new_empty, aten.new_zeros, aten.new_ones, aten.new_full}
 
 
-class Capsule:
-    """What torch.from_dlpack takes of a capsule."""
-
-    def __init__(self, capsule):
-        self.capsule = capsule
-
-    def __dlpack__(self, **_):
-        return self.capsule
-
-    def __dlpack_device__(self):
-        return (1, 0)
+def tensor_of(memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
+    """A flat tensor over memory of the library, or an empty one."""
+    if memory is None:
+        return torch.empty(0, dtype=dtype, device="cpu")
+    return torch.frombuffer(memory, dtype=dtype)
 
 
-class Cut:
+class ShardSpec:
     """Which elements of a parameter each rank has."""
 
-    def __init__(self, name, shape, stride, mesh):
+    def __init__(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...],
+                 mesh: DeviceMesh):
         self.name, self.shape, self.stride, self.mesh = name, shape, stride, mesh
-        self.ranges = None  # [world]: (first, end), once the groups are laid out
-        self.job = self.param = None  # see _hooks
-        self.parameter = None  # the FlatShard that is the module's
+        # [world]: (first, end), once the groups are laid out
+        self.ranges: list[tuple[int, int]] | None = None
+        self.job: Job | None = None
+        self.param: Param | None = None  # that the module has
 
     @property
-    def range(self):
+    def range(self) -> tuple[int, int]:
         return self.ranges[self.mesh.get_local_rank()]
 
-    def slice(self, full):
+    def slice(self, full: torch.Tensor) -> torch.Tensor:
         first, last = self.range
         return full.detach().reshape(-1)[first:last]
 
-    def recut(self, value):
+    def to_shard(self, value: torch.Tensor) -> FlatShard:
         """A FlatShard of a tensor of the whole shape, which is plain or some other DTensor."""
         if isinstance(value, FlatShard):
             return value
@@ -67,8 +73,8 @@ class Cut:
             value = value.full_tensor()
         return FlatShard.wrap(self.slice(value).clone(), self)
 
-    def rectangles(self):
-        """This rank's elements as rectangles: [(offsets, sizes, begin of its range of local elements)]"""
+    def rectangles(self) -> list[tuple[torch.Size, torch.Size, int]]:
+        """This rank's elements as rectangles: [(offsets, sizes, first of the local elements)]"""
         first, last = self.range
         at, found = 0, []
         for offsets, sizes in _rectangles(tuple(self.shape), first, last):
@@ -76,19 +82,15 @@ class Cut:
             at += math.prod(sizes)
         return found
 
-    # Copies of a tensor are cut as the tensor is, and have nothing else of the job.
-    def __deepcopy__(self, memo):
+    # Copies of a tensor are sharded as the tensor is, and have nothing else of the job.
+    def __deepcopy__(self, memo: dict) -> ShardSpec:
         return self
 
-    def __getstate__(self):
-        return {k: getattr(self, k) for k in ("name", "shape", "stride", "mesh", "ranges")}
-
-    def __setstate__(self, state):
-        self.__init__(*(state[k] for k in ("name", "shape", "stride", "mesh")))
-        self.ranges = state["ranges"]
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "job": None, "param": None}
 
 
-def _rectangles(shape, first, last):
+def _rectangles(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple, tuple]]:
     """The elements [first, last) of a tensor as (offsets, sizes), in their order."""
     if first >= last:
         return
@@ -98,7 +100,7 @@ def _rectangles(shape, first, last):
     row = math.prod(shape[1:])
     begin, end = -(-first // row), last // row  # of the whole rows
 
-    def part(index, first, last):
+    def part(index: int, first: int, last: int) -> Iterator[tuple[tuple, tuple]]:
         for offsets, sizes in _rectangles(shape[1:], first - index * row, last - index * row):
             yield (index, *offsets), (1, *sizes)
 
@@ -113,76 +115,81 @@ def _rectangles(shape, first, last):
 
 class FlatShard(DTensor):
     @staticmethod
-    def wrap(local, cut, requires_grad=False):
-        meta = TensorMeta(torch.Size(cut.shape), cut.stride, local.dtype)
-        spec = DTensorSpec(cut.mesh, (Shard(0),), tensor_meta=meta)
-        tensor = FlatShard(local, spec, requires_grad=requires_grad)
-        tensor._cut = cut
+    def wrap(local: torch.Tensor, spec: ShardSpec, requires_grad: bool = False) -> FlatShard:
+        meta = TensorMeta(torch.Size(spec.shape), spec.stride, local.dtype)
+        dtensor_spec = DTensorSpec(spec.mesh, (Shard(0),), tensor_meta=meta)
+        tensor = FlatShard(local, dtensor_spec, requires_grad=requires_grad)
+        tensor._shard_spec = spec
         return tensor
 
-    def __repr__(self, *, tensor_contents=None):
-        return f"FlatShard({self._cut.name}, {tuple(self.shape)}, {self.dtype})"
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"FlatShard({self._shard_spec.name}, {tuple(self.shape)}, {self.dtype})"
 
-    def to_local(self, *, grad_placements=None):
+    def to_local(self, *, grad_placements: Any = None) -> torch.Tensor:
         _ready(self)
         return self._local_tensor.detach()
 
-    def full_tensor(self, *, grad_placements=None):
+    def full_tensor(self, *, grad_placements: Any = None) -> torch.Tensor:
         """The whole tensor. All ranks must call it. It is not differentiable."""
         _ready(self)
-        cut, local = self._cut, self._local_tensor.detach()
-        world = cut.mesh.size()
-        if world == 1:
-            return local.clone().reshape(cut.shape)
-        mine = local.new_zeros(max(end - first for first, end in cut.ranges))
+        spec, local = self._shard_spec, self._local_tensor.detach()
+        if spec.mesh.size() == 1:
+            return local.clone().reshape(spec.shape)
+        mine = local.new_zeros(max(end - first for first, end in spec.ranges))
         mine[: local.numel()] = local
-        parts = [torch.empty_like(mine) for _ in cut.ranges]
-        dist.all_gather(parts, mine, group=cut.mesh.get_group())
-        in_order = sorted(zip(cut.ranges, parts), key=lambda part: part[0])
-        return torch.cat([p[: end - first] for (first, end), p in in_order]).reshape(cut.shape)
+        parts = [torch.empty_like(mine) for _ in spec.ranges]
+        dist.all_gather(parts, mine, group=spec.mesh.get_group())
+        in_order = sorted(zip(spec.ranges, parts), key=lambda part: part[0])
+        return torch.cat([p[: end - first] for (first, end), p in in_order]).reshape(spec.shape)
 
-    def redistribute(self, device_mesh=None, placements=None, **_):
+    def redistribute(self, device_mesh: DeviceMesh | None = None,
+                     placements: Iterable | None = None, **_: Any) -> DTensor:
         if placements is None or any(not p.is_replicate() for p in placements):
             raise NotImplementedError(
-                f"{self._cut.name} can be redistributed to Replicate() only, not to {placements}"
+                f"{self._shard_spec.name} can be redistributed to Replicate() only, not to "
+                f"{placements}"
             )
         return _replicate(self)
 
     # -- torch.distributed.checkpoint
 
-    def __create_chunk_list__(self):
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
         _ready(self)
         # What is read goes straight to the memory.
         _begin_write(self)
-        return [ChunkStorageMetadata(offsets, sizes) for offsets, sizes, _ in self._cut.rectangles()]
+        return [ChunkStorageMetadata(offsets, sizes)
+                for offsets, sizes, _ in self._shard_spec.rectangles()]
 
-    def __create_write_items__(self, fqn, object):
+    def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
         _ready(self)
         properties = TensorProperties.create_from_tensor(self._local_tensor.detach())
         return [
             WriteItem(
                 index=MetadataIndex(fqn, offsets),
                 type=WriteItemType.SHARD,
-                tensor_data=TensorWriteData(ChunkStorageMetadata(offsets, sizes), properties, self.shape),
+                tensor_data=TensorWriteData(
+                    ChunkStorageMetadata(offsets, sizes), properties, self.shape
+                ),
             )
-            for offsets, sizes, _ in self._cut.rectangles()
+            for offsets, sizes, _ in self._shard_spec.rectangles()
         ]
 
-    def __get_tensor_shard__(self, index):
-        for offsets, sizes, at in self._cut.rectangles():
+    def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
+        for offsets, sizes, at in self._shard_spec.rectangles():
             if offsets == index.offset:
                 return self._local_tensor.detach()[at : at + math.prod(sizes)].view(sizes)
         raise ValueError(f"{index.fqn} has no part at {index.offset} on this rank")
 
-    def __deepcopy__(self, memo):
-        copy = FlatShard.wrap(self._local_tensor.detach().clone(), self._cut, self.requires_grad)
-        memo[id(self)] = copy
+    def __deepcopy__(self, memo: dict) -> FlatShard:
+        local = self._local_tensor.detach().clone()
+        copy = memo[id(self)] = FlatShard.wrap(local, self._shard_spec, self.requires_grad)
         return copy
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        flat = []
+        flat: list[FlatShard] = []
         _each(args, flat.append)
         _each(kwargs.values(), flat.append)
         for tensor in flat:
@@ -190,50 +197,55 @@ class FlatShard(DTensor):
         packet = func.overloadpacket
         name = packet.__name__
         if name in _REDUCTIONS:
-            raise NotImplementedError(f"{name} of {flat[0]._cut.name}, of which each rank has a part")
+            raise NotImplementedError(
+                f"{name} of {flat[0]._shard_spec.name}, of which each rank has a part"
+            )
         if packet in _NEW:
             return _new(func, args, kwargs)
-        if packet in _NORMS and _whole(func, args, kwargs):
-            return _norm(func, args, kwargs)
-        if packet not in _NORMS and (
+        if packet in _NORMS:
+            if _is_whole(func, args, kwargs):
+                return _norm(func, args, kwargs)
+        elif (
             packet in _ELEMENTWISE
             or name.startswith(("_foreach_", "_fused_"))
             or torch.Tag.pointwise in func.tags
-        ) and _fits(args, kwargs):
-            return _local(func, args, kwargs)
+        ):
+            try:
+                return _local(func, args, kwargs)
+            except _OtherElements:
+                pass
         if func._schema.is_mutable:
             raise NotImplementedError(
-                f"{name} in place on {flat[0]._cut.name}, of which each rank has a part only: "
-                "compute a whole tensor and copy_ it"
+                f"{name} in place on {flat[0]._shard_spec.name}, of which each rank has a part "
+                "only: compute a whole tensor and copy_ it"
             )
-        out = func(*_map(args, _replicate), **_map(kwargs, _replicate))
-        return out
+        args, kwargs = tree_map_only(FlatShard, _replicate, (args, kwargs))
+        return func(*args, **kwargs)
 
 
-def be_dispatched(mesh):
-    """Torch before 2.15 computes with each DTensor in C++, also where __torch_dispatch__ is another: the
-    rules that it looks for first are one for all operations then."""
-    cut = Cut("", (0,), (1,), mesh)
-    cut.ranges = [(0, 0)] * mesh.size()
-    if isinstance(FlatShard.wrap(torch.empty(0), cut).detach(), FlatShard):
+def install_dispatch(mesh: DeviceMesh) -> None:
+    """Torch before 2.15 computes with each DTensor in C++, also where __torch_dispatch__ is
+    another: the rules that it looks for first are one for all operations then."""
+    spec = ShardSpec("", (0,), (1,), mesh)
+    spec.ranges = [(0, 0)] * mesh.size()
+    if isinstance(FlatShard.wrap(torch.empty(0), spec).detach(), FlatShard):
         return
     from torch._library.simple_registry import GenericTorchDispatchRuleHolder as Rules
 
     find = Rules.find
 
-    def find_ours(self, cls):
+    def find_ours(self: Any, cls: type) -> Any:
         return FlatShard.__torch_dispatch__.__func__ if cls is FlatShard else find(self, cls)
 
     Rules.find = find_ours
 
 
-def _ready(tensor):
-    cut = tensor._cut
-    if cut.ranges is None:
-        cut.job.lay_out()
+def _ready(tensor: FlatShard) -> None:
+    if tensor._shard_spec.ranges is None:
+        tensor._shard_spec.job.layout.update()
 
 
-def _each(values, visit):
+def _each(values: Iterable, visit: Callable[[FlatShard], None]) -> None:
     for value in values:
         if isinstance(value, FlatShard):
             visit(value)
@@ -241,130 +253,102 @@ def _each(values, visit):
             _each(value, visit)
 
 
-def _map(values, change):
-    if isinstance(values, FlatShard):
-        return change(values)
-    if isinstance(values, (list, tuple)):
-        return type(values)(_map(v, change) for v in values)
-    if isinstance(values, dict):
-        return {k: _map(v, change) for k, v in values.items()}
-    return values
+def _replicate(tensor: FlatShard) -> DTensor:
+    mesh = tensor._shard_spec.mesh
+    return DTensor.from_local(tensor.full_tensor(), mesh, [Replicate()], run_check=False)
 
 
-def _replicate(tensor):
-    return DTensor.from_local(
-        tensor.full_tensor(), tensor._cut.mesh, [Replicate()], run_check=False
+def _first(values: Iterable) -> FlatShard | list | tuple:
+    """The first FlatShard, or a list that has one."""
+    return next(
+        value for value in values
+        if isinstance(value, FlatShard)
+        or isinstance(value, (list, tuple)) and any(isinstance(v, FlatShard) for v in value)
     )
 
 
-def _first(values):
-    """The first FlatShard, or a list that begins with one."""
-    for value in values:
-        if isinstance(value, FlatShard):
-            return value
-        if isinstance(value, (list, tuple)) and any(isinstance(v, FlatShard) for v in value):
-            return value
-    return None
+class _OtherElements(Exception):
+    """An operand is not one number, and has not the elements of the sharded one."""
 
 
-def _fits(args, kwargs):
-    """Whether each operand is one number, or has the elements of the sharded one."""
-    lead = _first(list(args) + list(kwargs.values()))
-
-    def fits(value, cut):
-        if not isinstance(value, torch.Tensor):
-            return True
-        return value.dim() == 0 or (cut is not None and tuple(value.shape) == tuple(cut.shape))
-
-    for value in list(args) + list(kwargs.values()):
-        if isinstance(value, (list, tuple)):
-            if not any(isinstance(v, torch.Tensor) for v in value):
-                continue
-            for i, v in enumerate(value):
-                at = lead[i] if isinstance(lead, (list, tuple)) and i < len(lead) else lead
-                if isinstance(at, torch.Tensor) and not isinstance(at, FlatShard):
-                    # A parameter that is not sharded, in a list with others that are.
-                    if isinstance(v, FlatShard):
-                        return False
-                    continue
-                if not fits(v, getattr(at, "_cut", None)):
-                    return False
-        elif isinstance(lead, FlatShard):
-            if not fits(value, lead._cut):
-                return False
-        elif isinstance(value, torch.Tensor) and value.dim() != 0:
-            return False
-    return True
-
-
-def _operand(value, cut):
-    if isinstance(value, FlatShard):
-        return value._local_tensor
+def _operand(value: Any, lead: Any) -> Any:
+    """What this rank has of an operand, beside `lead`: a FlatShard, a list with some, or a tensor
+    of such a list that is not sharded."""
+    if isinstance(value, (list, tuple)):
+        many = isinstance(lead, (list, tuple)) and len(lead) == len(value)
+        return [_operand(v, l) for v, l in zip(value, lead if many else [lead] * len(value))]
+    if not isinstance(value, torch.Tensor):
+        return value
+    spec = getattr(lead, "_shard_spec", None)
+    if spec is not None:
+        if value.dim() and tuple(value.shape) != tuple(spec.shape):
+            raise _OtherElements
+        if isinstance(value, FlatShard) and value._shard_spec.ranges == spec.ranges:
+            return value._local_tensor
+    elif isinstance(value, FlatShard) or (value.dim() and not isinstance(lead, torch.Tensor)):
+        raise _OtherElements
     if isinstance(value, DTensor):
         value = value.full_tensor()
-    if isinstance(value, torch.Tensor) and value.dim() and cut is not None:
-        return cut.slice(value)
-    return value
+    return spec.slice(value) if value.dim() and spec is not None else value
 
 
-def _local(func, args, kwargs):
-    lead = _first(list(args) + list(kwargs.values()))
-    many = not isinstance(lead, FlatShard)
+def _local(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """An operation on each element by itself. Raises _OtherElements if it has others."""
+    lead = _first([*args, *kwargs.values()])
+    leads = [lead] if isinstance(lead, FlatShard) else lead
+    operands = [_operand(a, lead) for a in args]
+    options = {k: _operand(v, lead) for k, v in kwargs.items()
+               if k not in ("memory_format", "layout")}
     written = args[0] if func._schema.is_mutable and args else None
     for tensor in written if isinstance(written, (list, tuple)) else [written]:
         if isinstance(tensor, FlatShard):
             _begin_write(tensor)
         elif isinstance(tensor, DTensor):
             raise NotImplementedError(
-                f"{func.overloadpacket.__name__} would change a tensor that is not cut as the parameters are"
+                f"{func.overloadpacket.__name__} would change a tensor that is not sharded as the "
+                "parameters are"
             )
-
-    def operand(value):
-        if isinstance(value, (list, tuple)):
-            cuts = [getattr(lead[i] if many and i < len(lead) else lead, "_cut", None)
-                    for i in range(len(value))]
-            return [_operand(v, c) for v, c in zip(value, cuts)]
-        return _operand(value, None if many else lead._cut)
-
-    kwargs = {k: operand(v) for k, v in kwargs.items() if k not in ("memory_format", "layout")}
-    if func.overloadpacket is aten._to_copy and kwargs.get("device") not in (None, torch.device("cpu")):
-        raise NotImplementedError(f"{lead._cut.name} stays on the device where it was sharded")
-    out = func(*[operand(a) for a in args], **kwargs)
+    device = options.get("device") if func.overloadpacket is aten._to_copy else None
+    if device not in (None, torch.device("cpu")):
+        raise NotImplementedError(
+            f"{lead._shard_spec.name} stays on the device where it was sharded"
+        )
+    out = func(*operands, **options)
     if func._schema.is_mutable:
-        if isinstance(written, FlatShard):
-            return written
-        return written if out is not None else None
-    for o, l in zip(out, lead) if many else [(out, lead)]:
-        if isinstance(l, FlatShard) and o.shape != l._local_tensor.shape:
-            raise NotImplementedError(f"{func} of {l._cut.name}, of which each rank has a part")
-    if many:
-        return [FlatShard.wrap(o, l._cut) if isinstance(l, FlatShard) else o
-                for o, l in zip(out, lead)]
-    return FlatShard.wrap(out, lead._cut)
+        return written if isinstance(written, FlatShard) or out is not None else None
+    found = []
+    for o, l in zip([out] if leads is not lead else out, leads):
+        if isinstance(l, FlatShard):
+            if o.shape != l._local_tensor.shape:
+                raise NotImplementedError(
+                    f"{func} of {l._shard_spec.name}, of which each rank has a part"
+                )
+            o = FlatShard.wrap(o, l._shard_spec)
+        found.append(o)
+    return found if leads is lead else found[0]
 
 
-def _new(func, args, kwargs):
-    """A new tensor beside this one: cut as it is if it has its shape."""
+def _new(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """A new tensor beside this one: sharded as it is if it has its shape."""
     tensor, size = args[0], tuple(args[1])
     same = size == tuple(tensor.shape)
     local = tensor._local_tensor
     out = func(local, local.shape if same else size, *args[2:], **kwargs)
-    return FlatShard.wrap(out, tensor._cut) if same else out
+    return FlatShard.wrap(out, tensor._shard_spec) if same else out
 
 
-def _begin_write(tensor):
-    cut = tensor._cut
-    own = cut.parameter
+def _begin_write(tensor: FlatShard) -> None:
+    param = tensor._shard_spec.param
     # Also where this rank has no element, so that all ranks know of it.
-    if own is not None and _storage(tensor) == _storage(own):
-        cut.job.begin_write(cut.param.group)
+    if param is not None and _storage(tensor) == _storage(param.sharded):
+        param.group.job.writes.begin(param.group)
 
 
-def _storage(tensor):
+def _storage(tensor: FlatShard) -> int:
     return tensor._local_tensor.untyped_storage()._cdata
 
 
-def _whole(func, args, kwargs):
+def _is_whole(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether a norm is over all dimensions."""
     if func.overloadpacket is aten._foreach_norm:
         return all(isinstance(t, FlatShard) for t in args[0])
@@ -373,11 +357,11 @@ def _whole(func, args, kwargs):
     return not dim and not keep and isinstance(args[0], FlatShard)
 
 
-def _norm(func, args, kwargs):
+def _norm(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     order = args[1] if len(args) > 1 else kwargs.get("ord", 2)
     dtype = kwargs.get("dtype")
 
-    def one(tensor):
+    def one(tensor: FlatShard) -> torch.Tensor:
         local = tensor._local_tensor.to(dtype) if dtype else tensor._local_tensor
         if order in (float("inf"), "inf"):
             placement = Partial("max")
@@ -387,7 +371,7 @@ def _norm(func, args, kwargs):
         else:
             placement = _NormPartial(float(order))
             value = torch.linalg.vector_norm(local, float(order))
-        return DTensor.from_local(value, tensor._cut.mesh, [placement], run_check=False)
+        return DTensor.from_local(value, tensor._shard_spec.mesh, [placement], run_check=False)
 
     return [one(t) for t in args[0]] if isinstance(args[0], (list, tuple)) else one(args[0])
 
@@ -395,7 +379,8 @@ def _norm(func, args, kwargs):
 _distribute = _state_dict_utils._distribute_tensors
 
 
-def _distribute_tensors(local_state_dict, keys, *args, **kwargs):
+def _distribute_tensors(local_state_dict: dict[str, Any], keys: list[str], *args: Any,
+                        **kwargs: Any) -> None:
     """set_model_state_dict and set_optimizer_state_dict with broadcast_from_rank0: torch's function
     would give each rank even rows."""
     others = []

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a model has besides its sharded parameters, whole on each rank: persistent buffers, and
-parameters that fully_shard ignores or was not given. Rank 0's are saved, as the program's own bytes."""
+parameters that fully_shard ignores or was not given. Rank 0's are saved, as the program's own
+bytes."""
 
 import io
 import json
 import os
 import struct
+from typing import IO, Any
 
 import torch
 from torch import nn
@@ -19,11 +21,10 @@ DTYPES = {
 }
 
 
-def tensors(model):
-    """{name: tensor} of a model, or of a list of models. Classes of tensors have rules of their own, and
-    are left out."""
+def tensors(models: list[nn.Module]) -> dict[str, torch.Tensor]:
+    """{name: tensor}. Classes of tensors have rules of their own, and are left out."""
     found = {}
-    for index, top in enumerate(model if isinstance(model, (list, tuple)) else [model]):
+    for index, top in enumerate(models):
         for path, module in top.named_modules():
             path = (f"{index}:" if index else "") + (f"{path}." if path else "")
             for name, tensor in (*module._buffers.items(), *module._parameters.items()):
@@ -33,19 +34,25 @@ def tensors(model):
     return found
 
 
-def dump(model):
+def dump(models: list[nn.Module]) -> bytes:
     """Bytes that fill() reads."""
     file = io.BytesIO()
-    torch.save({name: tensor.detach().cpu().clone() for name, tensor in tensors(model).items()}, file)
+    found = tensors(models).items()
+    torch.save({name: tensor.detach().cpu().clone() for name, tensor in found}, file)
     return file.getvalue()
 
 
-def fill(model, dumped):
-    mine, saved = tensors(model), torch.load(io.BytesIO(dumped), weights_only=True) if dumped else {}
+def fill(models: list[nn.Module], dumped: bytes) -> None:
+    mine = tensors(models)
+    saved = torch.load(io.BytesIO(dumped), weights_only=True) if dumped else {}
     for name, value in saved.items():
         if name not in mine or mine[name].shape != value.shape:
-            has = f"is {tuple(mine[name].shape)} there" if name in mine else "is not there, or is sharded"
-            raise _zero.Error(f"the checkpoint has {name} of {tuple(value.shape)}, which {has} in this model")
+            has = "is not there, or is sharded"
+            if name in mine:
+                has = f"is {tuple(mine[name].shape)} there"
+            raise _zero.Error(
+                f"the checkpoint has {name} of {tuple(value.shape)}, which {has} in this model"
+            )
     with torch.no_grad():
         for name, value in saved.items():
             mine[name].copy_(value)
@@ -54,14 +61,18 @@ def fill(model, dumped):
 # -- safetensors
 
 
-def names_in(path):
-    """{tensor: its file} of a safetensors file or folder, empty if the library has to say what is wrong."""
-    index = path if path.endswith(".index.json") else os.path.join(path, "model.safetensors.index.json")
+def names_in(path: str) -> dict[str, str]:
+    """{tensor: its file} of a safetensors file or folder; empty if the library has to say what is
+    wrong."""
+    index = path
+    if not path.endswith(".index.json"):
+        index = os.path.join(path, "model.safetensors.index.json")
     try:
         if os.path.exists(index):
             with open(index, encoding="utf-8") as file:
                 folder = os.path.dirname(index)
-                return {name: os.path.join(folder, of) for name, of in json.load(file)["weight_map"].items()}
+                files = json.load(file)["weight_map"]
+                return {name: os.path.join(folder, of) for name, of in files.items()}
         if os.path.isdir(path):
             path = os.path.join(path, "model.safetensors")
         with open(path, "rb") as file:
@@ -70,12 +81,12 @@ def names_in(path):
         return {}
 
 
-def _header(file):
+def _header(file: IO[bytes]) -> dict[str, Any]:
     (length,) = struct.unpack("<Q", file.read(8))
     return json.loads(file.read(min(length, 1 << 27)))
 
 
-def read(path, name, tensor):
+def read(path: str, name: str, tensor: torch.Tensor) -> None:
     """Fills it from a file, whose header the library has checked."""
     with open(path, "rb") as file:
         entry = _header(file)[name]
@@ -83,10 +94,15 @@ def read(path, name, tensor):
         data = bytearray(end - begin)
         file.seek(begin, os.SEEK_CUR)
         if entry["dtype"] not in DTYPES:
-            raise ValueError(f"{path}: {name} is {entry['dtype']}; what is not sharded must be one of {', '.join(DTYPES)}")
+            raise ValueError(
+                f"{path}: {name} is {entry['dtype']}; what is not sharded must be one of "
+                f"{', '.join(DTYPES)}"
+            )
         if file.readinto(data) < len(data):
             raise ValueError(f"{path}: {name} reaches beyond the end of the file")
     value = torch.frombuffer(data, dtype=DTYPES[entry["dtype"]]) if data else torch.empty(0)
     if list(tensor.shape) != entry["shape"]:
-        raise ValueError(f"{path}: {name} is {entry['shape']}, and {list(tensor.shape)} in the model")
+        raise ValueError(
+            f"{path}: {name} is {entry['shape']}, and {list(tensor.shape)} in the model"
+        )
     tensor.copy_(value.view(entry["shape"]))

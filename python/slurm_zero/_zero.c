@@ -1,47 +1,79 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of libzero that the package slurm_zero is made of. A process has one job, so that it is
- * no argument. Groups and parameters are capsules, which end with the job that they are of.
- * Memory of the library is passed as DLPack capsules, which own nothing: zero_close frees it.
- * Functions that may wait for other ranks or for files release the interpreter's lock.
+ * The functions of libzero of which the package slurm_zero is made. The table at the end says what
+ * each takes; call() reads the arguments, runs it without the interpreter's lock, and raises its
+ * error. A process has one job, so that it is no argument. Groups and parameters are capsules that
+ * end with their job. Memory of the library is a memoryview, which owns nothing: zero_close frees
+ * it.
  */
 #include <dlfcn.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#include "_zero.h"
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030a0000
+#include <Python.h>
 
 #include "config.h"
+#include "net/address.h"
+#include "zero.h"
 
+/* Runs an assignment of a call that may wait. */
+#define WAIT(assignment)                           \
+	do {                                       \
+		Py_BEGIN_ALLOW_THREADS assignment; \
+		Py_END_ALLOW_THREADS               \
+	} while (0)
+
+#define GROUP_CAPSULE "slurm_zero.group"
+#define PARAM_CAPSULE "slurm_zero.param"
+
+enum { WRITABLE = 0x200 }; /* PyBUF_WRITE, which the limited API names since 3.11 only */
+
+/* An argument; in brackets the letter of its kind. Other letters are those of PyArg_Parse. */
+union value {
+	zero_group *group; /* [g] */
+	zero_param *param; /* [P] */
+	struct {
+		zero_group **list;
+		size_t count;
+	} groups; /* [G], always the first argument */
+	struct {
+		char *data;
+		Py_ssize_t count;
+	} bytes;                 /* [b] */
+	const char *text;        /* [s], or [z], where None is NULL */
+	int number;              /* [i], or [p] for a truth value */
+	float real;              /* [f] */
+	unsigned long long size; /* [K] */
+	PyObject *object;        /* [O] */
+};
+
+enum { MOST_VALUES = 13 };
+
+static zero_job *job;
 /* The number of the present job, which its capsules have as their context. */
 static uintptr_t job_number;
 static PyObject *Error;
-zero_job *zero_py_job;
 
-#define GROUP "slurm_zero.group"
-#define PARAM "slurm_zero.param"
+/* ---- values ---------------------------------------------------------------------------------- */
 
-PyObject *zero_py_fail(void)
+static PyObject *fail(void)
 {
 	PyErr_SetString(Error, zero_last_error());
 	return NULL;
 }
 
-PyObject *zero_py_status(zero_status status)
+static bool has_job(void)
 {
-	if (status)
-		return zero_py_fail();
-	Py_RETURN_NONE;
-}
-
-bool zero_py_has_job(void)
-{
-	if (!zero_py_job)
+	if (!job)
 		PyErr_SetString(Error, "there is no open job: call slurm_zero.init() first");
-	return zero_py_job;
+	return job;
 }
 
 static PyObject *handle(void *pointer, const char *kind)
@@ -57,145 +89,97 @@ static void *handle_of(PyObject *capsule, const char *kind)
 {
 	void *pointer = PyCapsule_GetPointer(capsule, kind);
 
-	if (!pointer)
-		return NULL;
-	if (!zero_py_job || PyCapsule_GetContext(capsule) != (void *)job_number) {
+	if (pointer && (!job || PyCapsule_GetContext(capsule) != (void *)job_number))
 		PyErr_SetString(Error, "a group or parameter of a job that has been closed");
-		return NULL;
-	}
 	return pointer;
 }
 
-int zero_py_to_group(PyObject *capsule, void *group)
+/* A result of this kind. */
+static PyObject *give(const union value *value, char kind)
 {
-	return (*(zero_group **)group = handle_of(capsule, GROUP)) != NULL;
-}
-
-int zero_py_to_param(PyObject *capsule, void *param)
-{
-	return (*(zero_param **)param = handle_of(capsule, PARAM)) != NULL;
-}
-
-bool zero_py_to_groups(PyObject *list, zero_group ***groups, size_t *count)
-{
-	Py_ssize_t n = zero_py_has_job() ? PyList_Size(list) : -1;
-
-	*groups = NULL;
-	*count = 0;
-	if (n < 0)
-		return false;
-	*groups = PyMem_Malloc(((size_t)n + 1) * sizeof(**groups));
-	if (!*groups) {
-		PyErr_NoMemory();
-		return false;
-	}
-	for (Py_ssize_t i = 0; i < n; i++)
-		if (!zero_py_to_group(PyList_GetItem(list, i), &(*groups)[i])) {
-			PyMem_Free(*groups);
-			return false;
-		}
-	*count = (size_t)n;
-	return true;
-}
-
-/* ---- DLPack ---------------------------------------------------------------------------------- */
-
-/* As in dlpack.h, whose layout is fixed. */
-struct dl_tensor {
-	void *data;
-	int32_t device_type, device_id;
-	int32_t ndim;
-	uint8_t code, bits;
-	uint16_t lanes;
-	int64_t *shape, *strides;
-	uint64_t byte_offset;
-};
-
-struct dl_managed_tensor {
-	struct dl_tensor tensor;
-	void *context;
-	void (*deleter)(struct dl_managed_tensor *);
-	int64_t shape[ZERO_MAX_DIMS];
-};
-
-enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
-
-static void dl_free(struct dl_managed_tensor *managed)
-{
-	free(managed);
-}
-
-/* A capsule that was consumed has another name, and its tensor another owner. */
-static void dl_drop(PyObject *capsule)
-{
-	if (PyCapsule_IsValid(capsule, "dltensor"))
-		dl_free(PyCapsule_GetPointer(capsule, "dltensor"));
-}
-
-PyObject *zero_py_tensor(void *data, zero_dtype dtype, int ndim, const size_t *shape)
-{
-	struct dl_managed_tensor *managed;
-	PyObject *capsule;
-
-	if (!data)
+	switch (kind) {
+	case 'g':
+		return handle(value->group, GROUP_CAPSULE);
+	case 'p':
+		return PyBool_FromLong(value->number);
+	case 'm':
+		if (value->bytes.count)
+			return PyMemoryView_FromMemory(value->bytes.data, value->bytes.count,
+						       WRITABLE);
+		/* fallthrough */
+	default:
 		Py_RETURN_NONE;
-	managed = calloc(1, sizeof(*managed));
-	if (!managed)
-		return PyErr_NoMemory();
-	managed->deleter = dl_free;
-	managed->tensor = (struct dl_tensor){
-		.data = data,
-		.device_type = DL_CPU,
-		.ndim = ndim,
-		.code = dtype == ZERO_BF16 ? DL_BFLOAT : DL_FLOAT,
-		.bits = (uint8_t)(8 * zero_dtype_size(dtype)),
-		.lanes = 1,
-		.shape = managed->shape,
-	};
-	for (int i = 0; i < ndim; i++)
-		managed->shape[i] = (int64_t)shape[i];
-	capsule = PyCapsule_New(managed, "dltensor", dl_drop);
-	if (!capsule)
-		dl_free(managed);
-	return capsule;
+	}
+}
+
+static union value memory_of(void *data, size_t count, zero_dtype dtype)
+{
+	size_t bytes = data ? count * zero_dtype_size(dtype) : 0;
+
+	return (union value){.bytes = {data, (Py_ssize_t)bytes}};
+}
+
+static void convert(PyObject *object, char kind, union value *value)
+{
+	const char format[] = {kind, '\0'};
+	Py_ssize_t count;
+
+	switch (kind) {
+	case 'g':
+		value->group = handle_of(object, GROUP_CAPSULE);
+		break;
+	case 'P':
+		value->param = handle_of(object, PARAM_CAPSULE);
+		break;
+	case 'G':
+		count = PyList_Size(object);
+		value->groups.list = PyMem_Calloc((size_t)count + 1, sizeof(zero_group *));
+		if (!value->groups.list)
+			PyErr_NoMemory();
+		for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++)
+			value->groups.list[i] = handle_of(PyList_GetItem(object, i), GROUP_CAPSULE);
+		value->groups.count = (size_t)count;
+		break;
+	case 'b':
+		PyBytes_AsStringAndSize(object, &value->bytes.data, &value->bytes.count);
+		break;
+	default:
+		PyArg_Parse(object, format, value);
+	}
+}
+
+/* Reads a tuple of these kinds. Returns false with an exception set. */
+static bool parse(PyObject *tuple, const char *kinds, union value *values)
+{
+	size_t count = strlen(kinds);
+
+	if (PyTuple_Size(tuple) != (Py_ssize_t)count)
+		PyErr_Format(PyExc_TypeError, "%zu arguments are needed", count);
+	for (size_t i = 0; i < count && !PyErr_Occurred(); i++)
+		convert(PyTuple_GetItem(tuple, (Py_ssize_t)i), kinds[i], &values[i]);
+	return !PyErr_Occurred();
 }
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
-static PyObject *py_open(PyObject *self, PyObject *args)
+static zero_status open_job(union value *v)
 {
-	zero_options options = {.program_steps = true};
-	zero_status status;
+	zero_options options = {.settings = v[0].text, .program_steps = true};
 
-	(void)self;
-	if (!PyArg_ParseTuple(args, "s", &options.settings))
-		return NULL;
 	job_number++;
-	WAIT(zero_open(&options, &zero_py_job));
-	return zero_py_status(status);
+	return zero_open(&options, &job);
 }
 
-static PyObject *py_close(PyObject *self, PyObject *args)
+static PyObject *py_is_open(union value *v)
 {
-	zero_status status;
-	zero_job *closing = zero_py_job;
-
-	(void)self, (void)args;
-	zero_py_job = NULL;
-	WAIT(zero_close(closing));
-	return zero_py_status(status);
+	(void)v;
+	return PyBool_FromLong(job != NULL);
 }
 
-static PyObject *py_is_open(PyObject *self, PyObject *args)
+static zero_status close_job(zero_job *closing)
 {
-	(void)self, (void)args;
-	return PyBool_FromLong(zero_py_job != NULL);
-}
-
-static PyObject *py_finish(PyObject *self, PyObject *args)
-{
-	(void)self, (void)args;
-	return zero_py_has_job() ? zero_py_status(zero_finish(zero_py_job)) : NULL;
+	job = NULL;
+	return zero_close(closing);
 }
 
 static int loss_signal, stacks_file;
@@ -214,85 +198,53 @@ static void write_stacks(void *rank)
 }
 
 /*
- * on_loss(signal, file): before the process is ended because of a lost rank the signal is raised, and what
- * its handler writes to the file descriptor goes to stderr; on_loss(0): nothing is
+ * on_loss(signal, file): before the process is ended because of a lost rank the signal is raised,
+ * and what its handler writes to the file descriptor goes to stderr; on_loss(0, -1): nothing is
  */
-static PyObject *py_on_loss(PyObject *self, PyObject *args)
+static PyObject *py_on_loss(union value *v)
 {
-	int number, file = -1;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "i|i", &number, &file) || !zero_py_has_job())
-		return NULL;
-	zero_on_loss(zero_py_job, NULL, NULL);
-	loss_signal = number;
-	stacks_file = file;
-	if (number)
-		zero_on_loss(zero_py_job, write_stacks, (void *)(intptr_t)zero_rank(zero_py_job));
+	zero_on_loss(job, NULL, NULL);
+	loss_signal = v[0].number;
+	stacks_file = v[1].number;
+	if (loss_signal)
+		zero_on_loss(job, write_stacks, (void *)(intptr_t)zero_rank(job));
 	Py_RETURN_NONE;
 }
 
-static PyObject *py_place(PyObject *self, PyObject *args)
+static PyObject *py_place(union value *v)
 {
-	(void)self, (void)args;
-	return Py_BuildValue("iiii", zero_rank(zero_py_job), zero_world(zero_py_job),
-			     zero_local_rank(zero_py_job), zero_local_world(zero_py_job));
+	(void)v;
+	return Py_BuildValue("iiii", zero_rank(job), zero_world(job), zero_local_rank(job),
+			     zero_local_world(job));
 }
 
-static PyObject *py_setting(PyObject *self, PyObject *args)
+static PyObject *py_setting(union value *v)
 {
-	const char *name;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "s", &name) || !zero_py_has_job())
-		return NULL;
-	return Py_BuildValue("z", zero_setting(zero_py_job, name));
+	return Py_BuildValue("z", zero_setting(job, v[0].text));
 }
 
-static PyObject *py_agree(PyObject *self, PyObject *args)
+static PyObject *py_exchange(union value *v)
 {
-	const char *error;
+	PyObject *all = PyBytes_FromStringAndSize(NULL, v[0].bytes.count * zero_world(job));
 	zero_status status;
 
-	(void)self;
-	if (!PyArg_ParseTuple(args, "z", &error) || !zero_py_has_job())
-		return NULL;
-	WAIT(zero_agree(zero_py_job, error));
-	return zero_py_status(status);
-}
-
-static PyObject *py_exchange(PyObject *self, PyObject *args)
-{
-	const char *mine;
-	Py_ssize_t bytes;
-	PyObject *all;
-	char *data;
-	zero_status status;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "y#", &mine, &bytes) || !zero_py_has_job())
-		return NULL;
-	all = PyBytes_FromStringAndSize(NULL, bytes * zero_world(zero_py_job));
 	if (!all)
 		return NULL;
-	data = PyBytes_AsString(all);
-	WAIT(zero_exchange(zero_py_job, mine, (size_t)bytes, data));
-	if (status) {
-		Py_DecRef(all);
-		return zero_py_fail();
-	}
-	return all;
+	WAIT(status = zero_exchange(job, v[0].bytes.data, (size_t)v[0].bytes.count,
+				    PyBytes_AsString(all)));
+	if (!status)
+		return all;
+	Py_DecRef(all);
+	return fail();
 }
 
-static PyObject *py_memory(PyObject *self, PyObject *args)
+static PyObject *py_memory(union value *v)
 {
 	zero_memory m;
 
-	(void)self, (void)args;
-	if (!zero_py_has_job())
-		return NULL;
-	if (zero_memory_now(zero_py_job, &m))
-		return zero_py_fail();
+	(void)v;
+	if (zero_memory_now(job, &m))
+		return fail();
 #define BYTES(field) #field, (unsigned long long)m.field.now, (unsigned long long)m.field.peak
 	return Py_BuildValue("{s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)s(KK)}", BYTES(shards),
 			     BYTES(gathered), BYTES(gradients), BYTES(optimizer), BYTES(staging),
@@ -301,118 +253,91 @@ static PyObject *py_memory(PyObject *self, PyObject *args)
 #undef BYTES
 }
 
-static PyObject *py_traffic(PyObject *self, PyObject *args)
+static PyObject *py_traffic(union value *v)
 {
 	zero_traffic t;
 
-	(void)self, (void)args;
-	if (!zero_py_has_job())
-		return NULL;
-	if (zero_traffic_now(zero_py_job, &t))
-		return zero_py_fail();
+	(void)v;
+	if (zero_traffic_now(job, &t))
+		return fail();
 	return Py_BuildValue("{sKsKsK}", "bytes_sent", (unsigned long long)t.bytes_sent,
 			     "collectives", (unsigned long long)t.collectives, "bytes_read",
 			     (unsigned long long)t.bytes_read);
 }
 
+static void add_address(void *list, const struct ifaddrs *entry)
+{
+	bool four = entry->ifa_addr->sa_family == AF_INET;
+	socklen_t length = four ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+	char text[NI_MAXHOST];
+	PyObject *pair;
+
+	if (PyErr_Occurred() ||
+	    getnameinfo(entry->ifa_addr, length, text, sizeof(text), NULL, 0, NI_NUMERICHOST))
+		return;
+	pair = Py_BuildValue("(ss)", entry->ifa_name, text);
+	if (pair)
+		PyList_Append(list, pair);
+	Py_DecRef(pair);
+}
+
+/* addresses(): [(interface, address)] where other nodes may reach this one, the best first */
+static PyObject *py_addresses(union value *v)
+{
+	PyObject *list = PyList_New(0);
+
+	(void)v;
+	if (list && !zero_address_each(add_address, list, AF_INET6))
+		PyErr_SetFromErrno(PyExc_OSError);
+	if (!PyErr_Occurred())
+		return list;
+	Py_DecRef(list);
+	return NULL;
+}
+
 /* ---- groups and parameters ------------------------------------------------------------------- */
 
-/* set_shard(ranks) */
-static PyObject *py_set_shard(PyObject *self, PyObject *args)
+static zero_status group_new(union value *v)
 {
-	int ranks;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "i", &ranks) || !zero_py_has_job())
-		return NULL;
-	return zero_py_status(zero_set_shard(zero_py_job, ranks));
+	return zero_group_new(job, v[0].text, NULL, &v[0].group);
 }
 
-static PyObject *py_group_new(PyObject *self, PyObject *args)
+/* param_new(group, name, dtype, shape, trainable) */
+static PyObject *py_param_new(union value *v)
 {
-	const char *name;
-	zero_group *group;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "s", &name) || !zero_py_has_job())
-		return NULL;
-	if (zero_group_new(zero_py_job, name, NULL, &group))
-		return zero_py_fail();
-	return handle(group, GROUP);
-}
-
-static PyObject *py_group_gradient_dtype(PyObject *self, PyObject *args)
-{
-	zero_group *group;
-	int dtype;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&i", zero_py_to_group, &group, &dtype))
-		return NULL;
-	return zero_py_status(zero_group_gradient_dtype(group, (zero_dtype)dtype));
-}
-
-static PyObject *py_param_new(PyObject *self, PyObject *args)
-{
-	zero_group *group;
-	zero_param *param;
-	zero_param_spec spec = {0};
 	size_t shape[ZERO_MAX_DIMS];
-	PyObject *sizes;
-	int dtype, trainable;
-	Py_ssize_t ndim;
+	zero_param_spec spec = {
+		.name = v[1].text,
+		.dtype = (zero_dtype)v[2].number,
+		.ndim = (int)PyTuple_Size(v[3].object),
+		.shape = shape,
+		.trainable = v[4].number,
+	};
+	zero_param *param;
 
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&siOp", zero_py_to_group, &group, &spec.name, &dtype, &sizes,
-			      &trainable))
-		return NULL;
-	ndim = PyTuple_Size(sizes);
-	if (ndim < 0)
-		return NULL;
-	if (ndim > ZERO_MAX_DIMS)
-		return PyErr_Format(Error, "parameter %s has %zd dimensions; %d are allowed",
-				    spec.name, ndim, ZERO_MAX_DIMS);
-	for (Py_ssize_t i = 0; i < ndim; i++)
-		shape[i] = PyLong_AsSize_t(PyTuple_GetItem(sizes, i));
+	if (spec.ndim > ZERO_MAX_DIMS)
+		return PyErr_Format(Error, "parameter %s has %d dimensions; %d are allowed",
+				    spec.name, spec.ndim, ZERO_MAX_DIMS);
+	for (int i = 0; i < spec.ndim; i++)
+		shape[i] = PyLong_AsSize_t(PyTuple_GetItem(v[3].object, i));
 	if (PyErr_Occurred())
 		return NULL;
-	spec.dtype = (zero_dtype)dtype;
-	spec.ndim = (int)ndim;
-	spec.shape = shape;
-	spec.trainable = trainable;
-	if (zero_param_new(group, &spec, &param))
-		return zero_py_fail();
-	return handle(param, PARAM);
-}
-
-static PyObject *py_layout(PyObject *self, PyObject *args)
-{
-	zero_status status;
-
-	(void)self, (void)args;
-	if (!zero_py_has_job())
-		return NULL;
-	WAIT(zero_layout(zero_py_job));
-	return zero_py_status(status);
+	if (zero_param_new(v[0].group, &spec, &param))
+		return fail();
+	return handle(param, PARAM_CAPSULE);
 }
 
 /* owned(group, param): [(first element, end)] of what each rank owns */
-static PyObject *py_owned(PyObject *self, PyObject *args)
+static PyObject *py_owned(union value *v)
 {
-	zero_group *group;
-	zero_param *param;
-	PyObject *list = NULL;
-	size_t world = (size_t)zero_world(zero_py_job), *cuts;
+	size_t world = (size_t)zero_world(job), *cuts = PyMem_Calloc(world + 1, sizeof(*cuts));
+	PyObject *list;
 
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&O&", zero_py_to_group, &group, zero_py_to_param, &param))
-		return NULL;
-	cuts = PyMem_Calloc(world + 1, sizeof(*cuts));
 	if (!cuts)
 		return PyErr_NoMemory();
-	list = zero_param_cuts(param, cuts) ? zero_py_fail() : PyList_New((Py_ssize_t)world);
+	list = zero_param_cuts(v[1].param, cuts) ? fail() : PyList_New((Py_ssize_t)world);
 	for (size_t i = 0; list && i < world; i++) {
-		int rank = zero_shard_owner(group, (int)i);
+		int rank = zero_shard_owner(v[0].group, (int)i);
 		PyObject *range =
 			Py_BuildValue("(nn)", (Py_ssize_t)cuts[i], (Py_ssize_t)cuts[i + 1]);
 
@@ -425,71 +350,355 @@ static PyObject *py_owned(PyObject *self, PyObject *args)
 	return list;
 }
 
-/* The elements [first, end) of what this rank stores, or None. As tensors of their own: torch takes the
-   offset in a larger one for that of a FlatShard, which has no memory. */
-static PyObject *py_shard(PyObject *self, PyObject *args)
+/* shard(param, first, end): these elements of what this rank stores. As memory of their own: torch
+   takes the offset in a larger one for that of a FlatShard, which has no memory. */
+static zero_status shard(union value *v)
 {
-	zero_param *param;
-	zero_status status;
-	void *data;
+	zero_dtype dtype = zero_param_dtype(v[0].param);
 	size_t first, count;
-	Py_ssize_t from, end;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&nn", zero_py_to_param, &param, &from, &end))
-		return NULL;
-	WAIT(zero_shard(param, &data, &first, &count));
-	if (status)
-		return zero_py_fail();
-	if (from == end)
-		Py_RETURN_NONE;
-	data = (char *)data + ((size_t)from - first) * zero_dtype_size(zero_param_dtype(param));
-	count = (size_t)(end - from);
-	return zero_py_tensor(data, zero_param_dtype(param), 1, &count);
-}
-
-/* The whole parameter where it is when its group is gathered. */
-static PyObject *py_address(PyObject *self, PyObject *args)
-{
-	zero_param *param;
 	void *data;
-	int as, type;
+	zero_status status = zero_shard(v[0].param, &data, &first, &count);
 
-	(void)self;
-	if (!PyArg_ParseTuple(args, "O&ii", zero_py_to_param, &param, &as, &type))
-		return NULL;
-	data = zero_gathered_address(param, (zero_dtype)as);
-	if (!data && zero_param_numel(param))
-		return zero_py_fail();
-	return zero_py_tensor(data, (zero_dtype)type, zero_param_ndim(param),
-			      zero_param_shape(param));
+	if (!status && data)
+		data = (char *)data + (v[1].size - first) * zero_dtype_size(dtype);
+	v[0] = memory_of(data, v[2].size - v[1].size, dtype);
+	return status;
 }
 
-static PyMethodDef methods[] = {
-	{"open", py_open, METH_VARARGS, NULL},
-	{"close", py_close, METH_NOARGS, NULL},
-	{"is_open", py_is_open, METH_NOARGS, NULL},
-	{"finish", py_finish, METH_NOARGS, NULL},
-	{"on_loss", py_on_loss, METH_VARARGS, NULL},
-	{"place", py_place, METH_NOARGS, NULL},
-	{"setting", py_setting, METH_VARARGS, NULL},
-	{"agree", py_agree, METH_VARARGS, NULL},
-	{"exchange", py_exchange, METH_VARARGS, NULL},
-	{"memory", py_memory, METH_NOARGS, NULL},
-	{"traffic", py_traffic, METH_NOARGS, NULL},
-	{"set_shard", py_set_shard, METH_VARARGS, NULL},
-	{"group_new", py_group_new, METH_VARARGS, NULL},
-	{"group_gradient_dtype", py_group_gradient_dtype, METH_VARARGS, NULL},
-	{"param_new", py_param_new, METH_VARARGS, NULL},
-	{"layout", py_layout, METH_NOARGS, NULL},
-	{"owned", py_owned, METH_VARARGS, NULL},
-	{"shard", py_shard, METH_VARARGS, NULL},
-	{"address", py_address, METH_VARARGS, NULL},
-	{NULL, NULL, 0, NULL},
+/* address(param, dtype): the whole parameter where it is when its group is gathered as that */
+static zero_status address(union value *v)
+{
+	zero_dtype as = (zero_dtype)v[1].number;
+	size_t count = zero_param_numel(v[0].param);
+	void *data = zero_gathered_address(v[0].param, as);
+
+	v[0] = memory_of(data, count, as == ZERO_DTYPE_PARAM ? zero_param_dtype(v[0].param) : as);
+	return data || !count ? ZERO_OK : ZERO_E_STATE;
+}
+
+/* load_from(param, address): fills it from host memory, which has the same values on all ranks */
+static zero_status load_from(union value *v)
+{
+	zero_source source = zero_from_all((const void *)(uintptr_t)v[1].size);
+
+	return zero_load(v[0].param, &source);
+}
+
+/* ---- gathers, gradients and steps ------------------------------------------------------------ */
+
+/* prefetch(group, one of its parameters, dtype): whether the gather was begun */
+static zero_status prefetch(union value *v)
+{
+	zero_status status = zero_prefetch(&v[0].group, 1, (zero_dtype)v[2].number);
+
+	v[0].number = zero_gathered_dtype(v[1].param) != ZERO_DTYPE_PARAM;
+	return status;
+}
+
+/* gradient(param, dtype): flat; its values are undefined before the group's first write */
+static zero_status gradient(union value *v)
+{
+	zero_dtype dtype = (zero_dtype)v[1].number;
+	size_t count = zero_param_numel(v[0].param);
+	void *data = count ? zero_gradient_undefined(v[0].param, dtype) : NULL;
+
+	v[0] = memory_of(data, count, dtype);
+	return data || !count ? ZERO_OK : ZERO_E_STATE;
+}
+
+/* gradient_shard(param): the sums that this rank owns, f32, or None */
+static zero_status gradient_shard(union value *v)
+{
+	size_t first, count = 0;
+	float *data = NULL;
+	zero_status status = zero_gradient_shard(v[0].param, &data, &first, &count);
+
+	v[0] = memory_of(data, count, ZERO_F32);
+	return status;
+}
+
+/* step_end(): whether a rank was told to stop */
+static zero_status step_end(union value *v)
+{
+	bool stop = false;
+	zero_status status = zero_step_end(job, &stop);
+
+	v[0].number = stop;
+	return status;
+}
+
+/* set_states(states): of the moments, as zero_states has them */
+static zero_status set_states(union value *v)
+{
+	return zero_set_states(job, (zero_states)v[0].number);
+}
+
+/* step_groups(groups, beta1, beta2, eps, whether there is Muon, and of that momentum, plain, steps,
+   a, b, c, eps, rate): whether a rank was told to stop */
+static zero_status step_groups(union value *v)
+{
+	zero_muon muon = {
+		.lr = 1,
+		.momentum = v[5].real,
+		.weight_decay = 1,
+		.plain_momentum = v[6].number,
+		.steps = v[7].number,
+		.coefficients = {v[8].real, v[9].real, v[10].real},
+		.eps = v[11].real,
+		.rate = (zero_muon_rate)v[12].number,
+	};
+	zero_adamw adamw = {
+		.lr = 1,
+		.beta1 = v[1].real,
+		.beta2 = v[2].real,
+		.eps = v[3].real,
+		.weight_decay = 1,
+		.gradients_are_means = true,
+		.muon = v[4].number ? &muon : NULL,
+	};
+	zero_step_result result = {0};
+	zero_status status =
+		zero_step_groups(job, v[0].groups.list, v[0].groups.count, &adamw, &result);
+
+	v[0].number = result.stop;
+	return status;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* What the callbacks of a load need: the names of tensors, and a callable or None. */
+struct load {
+	PyObject *names, *progress;
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_zero", .m_size = -1,
-					.m_methods = methods};
+static const char *load_name(void *context, const char *param, bool *transpose)
+{
+	struct load *load = context;
+	PyGILState_STATE lock = PyGILState_Ensure();
+	PyObject *name = PyDict_GetItemString(load->names, param);
+	/* The dict keeps the text. */
+	const char *text = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+
+	*transpose = false;
+	PyErr_Clear();
+	PyGILState_Release(lock);
+	return text;
+}
+
+static zero_status load_progress(void *context, const char *param, uint64_t done, uint64_t total)
+{
+	struct load *load = context;
+	PyGILState_STATE lock = PyGILState_Ensure();
+	PyObject *result = PyObject_CallFunction(
+		load->progress, "zKK", param, (unsigned long long)done, (unsigned long long)total);
+	zero_status status = result ? ZERO_OK : ZERO_E_APPLICATION;
+
+	Py_XDECREF(result);
+	if (!result)
+		PyErr_WriteUnraisable(load->progress);
+	PyGILState_Release(lock);
+	return status;
+}
+
+static PyObject *name_list(const char **names, size_t count)
+{
+	PyObject *list = PyList_New(0);
+
+	for (size_t i = 0; list && i < count; i++) {
+		PyObject *name = PyUnicode_FromString(names[i]);
+
+		if (!name || PyList_Append(list, name)) {
+			Py_DecRef(list);
+			list = NULL;
+		}
+		Py_XDECREF(name);
+	}
+	return list;
+}
+
+/* load_model(path, {parameter: tensor}, progress or None, strict): (missing, unexpected) */
+static PyObject *py_load_model(union value *v)
+{
+	struct load load = {.names = v[1].object, .progress = v[2].object};
+	zero_load_model_options options = {
+		.tensor_name = load_name,
+		.progress = load.progress != Py_None ? load_progress : NULL,
+		.context = &load,
+		.allow_missing = !v[3].number,
+		.allow_unexpected = !v[3].number,
+	};
+	zero_load_model_report report = {0};
+	PyObject *result;
+	zero_status status;
+
+	WAIT(status = zero_load_model(job, v[0].text, &options, &report));
+	result = status ? fail()
+			: Py_BuildValue("NN", name_list(report.missing, report.missing_count),
+					name_list(report.unexpected, report.unexpected_count));
+	zero_load_model_report_free(&report);
+	return result;
+}
+
+/* state_register(param, name, dtype, one value for all of the parameter, address) */
+static zero_status state_register(union value *v)
+{
+	zero_state_spec spec = {
+		.name = v[1].text,
+		.dtype = (zero_dtype)v[2].number,
+		.block = v[3].number ? ZERO_STATE_WHOLE : 1,
+		.data = (void *)(uintptr_t)v[4].size,
+	};
+
+	return zero_state_register(v[0].param, &spec);
+}
+
+/* save(folder, bytes of the program, step, keep_last, background) */
+static zero_status save(union value *v)
+{
+	zero_save_options options = {
+		.user = v[1].bytes.data,
+		.user_bytes = (size_t)v[1].bytes.count,
+		.step = v[2].size,
+		.keep_last = v[3].number,
+		.background = v[4].number,
+	};
+
+	return zero_save(job, v[0].text, &options);
+}
+
+/* restore(path): (step, bytes of the program) */
+static PyObject *py_restore(union value *v)
+{
+	zero_checkpoint_info info = {0};
+	zero_status status;
+	PyObject *result;
+
+	WAIT(status = zero_restore(job, v[0].text, &info));
+	result = status ? fail()
+			: Py_BuildValue("Ky#", (unsigned long long)info.step,
+					info.user ? (const char *)info.user : "",
+					(Py_ssize_t)info.user_bytes);
+	zero_checkpoint_info_free(&info);
+	return result;
+}
+
+/* ---- the module ------------------------------------------------------------------------------ */
+
+static const struct function {
+	const char *name;
+	const char *kinds; /* of the arguments, see union value */
+	/* One of the above, to be run without the lock or with it; or else a function of the
+	   library, of the type that the kinds say. */
+	zero_status (*run)(union value *v);
+	PyObject *(*locked)(union value *v);
+	union {
+		zero_status (*of_job)(zero_job *job);
+		zero_status (*job_int)(zero_job *job, int number);
+		zero_status (*job_text)(zero_job *job, const char *text);
+		zero_status (*groups)(zero_job *job, zero_group **groups, size_t count);
+		zero_status (*group)(zero_group *group);
+		zero_status (*group_dtype)(zero_group *group, zero_dtype dtype);
+		zero_status (*param_bool)(zero_param *param, bool flag);
+		zero_status (*param_float)(zero_param *param, float number);
+		zero_status (*param_text)(zero_param *param, const char *text);
+	};
+	char gives; /* the kind of what `run` leaves as the first value; 0: None */
+	bool without_job;
+} functions[] = {
+	{"open", "s", .run = open_job, .without_job = true},
+	{"is_open", "", .locked = py_is_open, .without_job = true},
+	{"addresses", "", .locked = py_addresses, .without_job = true},
+	{"close", "", .of_job = close_job},
+	{"finish", "", .of_job = zero_finish},
+	{"on_loss", "ii", .locked = py_on_loss},
+	{"place", "", .locked = py_place},
+	{"setting", "s", .locked = py_setting},
+	{"agree", "z", .job_text = zero_agree},
+	{"exchange", "b", .locked = py_exchange},
+	{"memory", "", .locked = py_memory},
+	{"traffic", "", .locked = py_traffic},
+	{"set_shard", "i", .job_int = zero_set_shard},
+	{"group_new", "s", .run = group_new, .gives = 'g'},
+	{"group_gradient_dtype", "gi", .group_dtype = zero_group_gradient_dtype},
+	{"param_new", "gsiOp", .locked = py_param_new},
+	{"layout", "", .of_job = zero_layout},
+	{"owned", "gP", .locked = py_owned},
+	{"shard", "PKK", .run = shard, .gives = 'm'},
+	{"address", "Pi", .run = address, .gives = 'm'},
+	{"gather", "gi", .group_dtype = zero_gather},
+	{"prefetch", "gPi", .run = prefetch, .gives = 'p'},
+	{"release", "g", .group = zero_release},
+	{"gradient", "Pi", .run = gradient, .gives = 'm'},
+	{"reduce", "g", .group = zero_reduce},
+	{"reduce_replicas", "G", .groups = zero_reduce_replicas},
+	{"gradient_shard", "P", .run = gradient_shard, .gives = 'm'},
+	{"write_begin", "g", .group = zero_write_begin},
+	{"write_end", "g", .group = zero_write_end},
+	{"step_begin", "G", .groups = zero_step_begin},
+	{"step_end", "", .run = step_end, .gives = 'p'},
+	{"step_groups", "Gfffpfpiffffi", .run = step_groups, .gives = 'p'},
+	{"set_states", "i", .run = set_states},
+	{"param_muon", "Pp", .param_bool = zero_param_set_muon},
+	{"param_trainable", "Pp", .param_bool = zero_param_set_trainable},
+	{"lr_scale", "Pf", .param_float = zero_param_set_lr_scale},
+	{"weight_decay_scale", "Pf", .param_float = zero_param_set_weight_decay_scale},
+	{"stop_on", "i", .job_int = zero_stop_on},
+	{"reset", "", .of_job = zero_reset},
+	{"load_from", "PK", .run = load_from},
+	{"load_model", "sOOp", .locked = py_load_model},
+	{"export", "s", .job_text = zero_export},
+	{"state_register", "PsipK", .run = state_register},
+	{"state_unregister", "Ps", .param_text = zero_state_unregister},
+	{"save", "sbKip", .run = save},
+	{"save_wait", "", .of_job = zero_save_wait},
+	{"restore", "s", .locked = py_restore},
+};
+
+enum { COUNT = sizeof(functions) / sizeof(functions[0]) };
+
+static zero_status run(const struct function *f, union value *v)
+{
+	if (f->run)
+		return f->run(v);
+	switch (f->kinds[0]) {
+	case 'i':
+		return f->job_int(job, v[0].number);
+	case 's':
+	case 'z':
+		return f->job_text(job, v[0].text);
+	case 'G':
+		return f->groups(job, v[0].groups.list, v[0].groups.count);
+	case 'g':
+		return f->kinds[1] ? f->group_dtype(v[0].group, (zero_dtype)v[1].number)
+				   : f->group(v[0].group);
+	case 'P':
+		if (f->kinds[1] == 's')
+			return f->param_text(v[0].param, v[1].text);
+		return f->kinds[1] == 'f' ? f->param_float(v[0].param, v[1].real)
+					  : f->param_bool(v[0].param, v[1].number);
+	default:
+		return f->of_job(job);
+	}
+}
+
+static PyObject *call(PyObject *index, PyObject *args)
+{
+	const struct function *f = &functions[PyLong_AsSize_t(index)];
+	union value v[MOST_VALUES] = {0};
+	bool ready = (f->without_job || has_job()) && parse(args, f->kinds, v);
+	zero_group **list = f->kinds[0] == 'G' ? v[0].groups.list : NULL;
+	PyObject *result = NULL;
+	zero_status status;
+
+	if (ready && f->locked) {
+		result = f->locked(v);
+	} else if (ready) {
+		WAIT(status = run(f, v));
+		result = status ? fail() : give(v, f->gives);
+	}
+	PyMem_Free(list);
+	return result;
+}
 
 /* A library that was preloaded may be of another build than this module. */
 static bool library_fits(void)
@@ -498,7 +707,7 @@ static bool library_fits(void)
 
 	if (strcmp(zero_version(), PACKAGE_VERSION) == 0)
 		return true;
-	if (dladdr(&definition, &module) && dladdr((void *)(uintptr_t)zero_version, &library))
+	if (dladdr(functions, &module) && dladdr((void *)(uintptr_t)zero_version, &library))
 		PyErr_Format(PyExc_ImportError,
 			     "%s is of slurm-zero %s, but this process has loaded %s, which is %s: "
 			     "use both of one build",
@@ -506,20 +715,33 @@ static bool library_fits(void)
 	return false;
 }
 
+static bool add_functions(PyObject *module)
+{
+	static PyMethodDef methods[COUNT];
+	bool added = true;
+
+	for (size_t i = 0; i < COUNT && added; i++) {
+		PyObject *index = PyLong_FromSize_t(i), *function;
+
+		methods[i] = (PyMethodDef){functions[i].name, call, METH_VARARGS, NULL};
+		function = PyCFunction_NewEx(&methods[i], index, NULL);
+		added = function && !PyModule_AddObjectRef(module, functions[i].name, function);
+		Py_XDECREF(function);
+		Py_XDECREF(index);
+	}
+	return added;
+}
+
 PyMODINIT_FUNC PyInit__zero(void)
 {
-	PyObject *module;
+	static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_zero",
+						.m_size = -1};
+	PyObject *module = library_fits() ? PyModule_Create(&definition) : NULL;
 
-	if (!library_fits())
-		return NULL;
-	module = PyModule_Create(&definition);
 	if (!module)
 		return NULL;
 	Error = PyErr_NewException("slurm_zero.Error", PyExc_RuntimeError, NULL);
-	if (!Error || PyModule_AddObjectRef(module, "Error", Error) ||
-	    PyModule_AddFunctions(module, zero_py_file_methods) ||
-	    PyModule_AddFunctions(module, zero_py_net_methods) ||
-	    PyModule_AddFunctions(module, zero_py_train_methods) ||
+	if (!Error || PyModule_AddObjectRef(module, "Error", Error) || !add_functions(module) ||
 	    PyModule_AddIntConstant(module, "PARAM", ZERO_DTYPE_PARAM) ||
 	    PyModule_AddIntConstant(module, "F32", ZERO_F32) ||
 	    PyModule_AddIntConstant(module, "F16", ZERO_F16) ||

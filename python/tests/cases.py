@@ -410,7 +410,8 @@ def bfloat16():
         rounded = {k: v.bfloat16() for k, v in m.named_parameters()}
         return loss_of(lambda ids: torch.func.functional_call(m, rounded, (ids,)).float(), data)
 
-    train("bf16", model, single, sharder=sharder, loss=loss, tolerance=1e-2, clip=0, make=lambda ps: torch.optim.SGD(ps, lr=1e-2))
+    train("bf16", model, single, sharder=sharder, loss=loss, tolerance=1e-2, clip=0,
+          make=lambda ps: torch.optim.SGD(ps, lr=1e-2))
 
 
 @case
@@ -419,7 +420,8 @@ def prefetch():
     model = Model()
     single = copy.deepcopy(model)
     inner = zero.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    blocks, handles, begun, want = list(model.blocks), [], [], [[], [0, 1, 2, 1, 0], None, [2, 1, 0, 1, 2], None]
+    blocks, handles, begun = list(model.blocks), [], []
+    want = [[], [0, 1, 2, 1, 0], None, [2, 1, 0, 1, 2], None]
     real = zero._zero.prefetch
 
     def sharder(m):
@@ -438,7 +440,7 @@ def prefetch():
         return loss_of(lambda ids: torch.func.functional_call(m, rounded, (ids,)).float(), data)
 
     def between(*models):
-        handles[:] = [zero._api._job.groups[n].handle for n in range(len(zero._api._job.groups) - 4, len(zero._api._job.groups))]
+        handles[:] = [group.handle for group in zero._api._job.groups[-4:]]
         expected = want.pop(0)
         assert expected is None or begun == expected, (begun, expected)
         begun.clear()

@@ -14,7 +14,8 @@ what, folder = sys.argv[1:]
 torch.set_num_threads(1)
 # Other first values where they are restored.
 torch.manual_seed(1 if what == "save" else 2)
-model = nn.Sequential(nn.Linear(7, 19), nn.Tanh(), nn.Linear(19, 5, bias=False), nn.Tanh(), nn.Linear(5, 3))
+model = nn.Sequential(nn.Linear(7, 19), nn.Tanh(), nn.Linear(19, 5, bias=False), nn.Tanh(),
+                      nn.Linear(5, 3))
 unused = nn.Parameter(torch.ones(5))
 model.register_parameter("unused", unused)
 model.register_buffer("seen", torch.zeros(2))

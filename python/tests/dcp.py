@@ -102,7 +102,8 @@ def load(model, optimizer, source):
     values, loss = torch.load(f"{source}/expected")
     state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
     dcp.load(state, checkpoint_id=source)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(model, optimizer, model_state_dict=state["model"],
+                   optim_state_dict=state["optimizer"])
     same(whole(model, optimizer), values, "loaded")
     torch.testing.assert_close(step(model, optimizer, 3), loss, rtol=1e-6, atol=1e-6)
 
@@ -141,7 +142,8 @@ def state_dicts():
     same(whole(other, other_optimizer), whole(model, optimizer), "a step later")
 
     # The plain ones of torch, with whole tensors, and with parameters to be replaced.
-    values, plain = whole(model, optimizer), {k: p.full_tensor() for k, p in model.state_dict().items()}
+    values = whole(model, optimizer)
+    plain = {k: p.full_tensor() for k, p in model.state_dict().items()}
     by_number = copy.deepcopy(optimizer.state_dict())
     for states in by_number["state"].values():
         states.update({k: v.full_tensor() for k, v in states.items() if k != "step"})

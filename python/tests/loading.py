@@ -21,7 +21,8 @@ def write_safetensors(path, tensors):
     header, at = {}, 0
     for name, tensor in tensors.items():
         end = at + tensor.element_size() * tensor.numel()
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [at, end]}
         at = end
     text = json.dumps(header).encode()
     with open(path, "wb") as file:
@@ -31,7 +32,7 @@ def write_safetensors(path, tensors):
 
 
 def on_rank_0(make):
-    """Calls make(path) on rank 0, with the path of a file in a new folder. Returns the path on all ranks."""
+    """Calls make(path) on rank 0, with the path of a file in a new folder, which all ranks get."""
     path = [tempfile.mkdtemp() + "/x.safetensors" if rank == 0 else None]
     torch.distributed.broadcast_object_list(path)
     if rank == 0:
@@ -48,7 +49,8 @@ def load_of_f8():
         scale, plain = torch.rand(3, 3) + 0.1, torch.randn(5, 300).to(dtype)
         path = on_rank_0(lambda path: write_safetensors(path, {
             "0.weight": weight, "0.weight_scale_inv": scale, "1.weight": plain}))
-        model = nn.Sequential(nn.Linear(260, 300, bias=False), nn.Linear(300, 5, bias=False)).bfloat16()
+        layers = nn.Linear(260, 300, bias=False), nn.Linear(300, 5, bias=False)
+        model = nn.Sequential(*layers).bfloat16()
         zero.fully_shard(model)
         assert zero.load(model, path) == ([], [])
         blocks = scale.repeat_interleave(128, 0)[:300].repeat_interleave(128, 1)[:, :260]
@@ -87,11 +89,13 @@ def load_of_tied_parameters():
 @case
 def load_of_buffers():
     """Persistent buffers, and a parameter that is not sharded, of another type in the file."""
-    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2, bias=False))
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4, affine=False),
+                          nn.Linear(4, 2, bias=False))
     model.register_buffer("cache", torch.ones(2), persistent=False)
     free = model[2].weight
     zero.fully_shard(model, ignored_params={free})
-    values = {"0.weight": torch.randn(4, 3), "1.running_mean": torch.randn(4), "1.running_var": torch.rand(4),
+    values = {"0.weight": torch.randn(4, 3),
+              "1.running_mean": torch.randn(4), "1.running_var": torch.rand(4),
               "1.num_batches_tracked": torch.tensor(7.0), "2.weight": torch.randn(2, 4)}
     path = on_rank_0(lambda path: write_safetensors(path, values))
     assert zero.load(model, path) == ([], [])
@@ -103,7 +107,8 @@ def load_of_buffers():
         write_safetensors(path, {"0.weight": values["0.weight"], "1.running_mean": torch.zeros(5)})
     torch.distributed.barrier()
     expect(zero.Error, "only the model has ['1.running_var'", lambda: zero.load(model, path))
-    expect(zero.Error, "1.running_mean is [5], and [4] in the model", lambda: zero.load(model, path, strict=False))
+    expect(zero.Error, "1.running_mean is [5], and [4] in the model",
+           lambda: zero.load(model, path, strict=False))
     torch.distributed.barrier()
     if rank == 0:
         shutil.rmtree(os.path.dirname(path))

@@ -44,7 +44,7 @@ model = on_mesh(Model())
 loss_of(model, batches(0)[rank]).backward()
 for name, p in model.named_parameters():
     owned = torch.zeros(p.numel())
-    first, end = p._cut.range
+    first, end = p._shard_spec.range
     owned[first:end] = 1
     torch.distributed.all_reduce(owned)
     assert owned.eq(1).all(), name

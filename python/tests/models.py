@@ -91,7 +91,8 @@ def train(name, models, tolerances):
     is the sharded one."""
     optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in models]
     for number in range(20):
-        data = [MODELS[name][2](torch.Generator().manual_seed(world * number + r)) for r in range(world)]
+        data = [MODELS[name][2](torch.Generator().manual_seed(world * number + r))
+                for r in range(world)]
         losses = [step(models[0], optimizers[0], data)[rank]]
         losses += [step(m, o, data[rank:rank + 1])[0] for m, o in zip(models[1:], optimizers[1:])]
         for other, loss, tolerance in zip(("one process", "FSDP2"), losses, tolerances):
@@ -123,8 +124,10 @@ def in_bf16(name):
     torch.manual_seed(4)
     single = MODELS[name][0].from_config(MODELS[name][1])
     policy = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
-    stock = shard(copy.deepcopy(single), fsdp.fully_shard, mp_policy=fsdp.MixedPrecisionPolicy(**policy))
-    model = shard(copy.deepcopy(single), zero.fully_shard, mp_policy=zero.MixedPrecisionPolicy(**policy))
+    stock, model = (
+        shard(copy.deepcopy(single), of.fully_shard, mp_policy=of.MixedPrecisionPolicy(**policy))
+        for of in (fsdp, zero)
+    )
     train(name, (single, stock, model), (2**-5, 2**-7))
 
 

@@ -107,7 +107,8 @@ def library_adamw_8bit():
     single = nn.Sequential(nn.Linear(40, 130), nn.Tanh(), nn.Linear(130, 5))
     model = zero.fully_shard(copy.deepcopy(single))
     options = {"lr": 1e-2, "eps": 1e-5}
-    mine, other = zero.AdamW8bit(model.parameters(), **options), torch.optim.AdamW(single.parameters(), **options)
+    mine = zero.AdamW8bit(model.parameters(), **options)
+    other = torch.optim.AdamW(single.parameters(), **options)
     for step in range(6):
         x = torch.randn(world, 3, 40, generator=torch.Generator().manual_seed(step))
         model(x[rank]).square().mean().backward()
@@ -126,7 +127,8 @@ class Both:
     """torch's two optimizers in the place of one zero.Muon."""
 
     def __init__(self, matrices, others):
-        self.parts = [torch.optim.Muon(matrices, lr=1e-3, momentum=0.9), torch.optim.AdamW(others, lr=1e-3, eps=1e-3)]
+        self.parts = [torch.optim.Muon(matrices, lr=1e-3, momentum=0.9),
+                      torch.optim.AdamW(others, lr=1e-3, eps=1e-3)]
 
     def step(self):
         for part in self.parts:
@@ -161,10 +163,13 @@ def library_muon():
         train("zero.Muon", Model(), make=make, steps=4, tolerance=1e-6)
     model = Model()
     shard(model)
-    expect(ValueError, "put it in a group with use_muon=False", lambda: zero.Muon([model.norm.weight]))
+    expect(ValueError, "put it in a group with use_muon=False",
+           lambda: zero.Muon([model.norm.weight]))
     expect(ValueError, "adjust_lr_fn is 'other'; it must be one of",
            lambda: zero.Muon(model.parameters(), adjust_lr_fn="other"))
-    mixed = zero.Muon([{"params": [p], "momentum": m} for p, m in zip((model.blocks[0].a.weight, model.blocks[0].b.weight), (0.5, 0.9))])
+    block = model.blocks[0]
+    mixed = zero.Muon([{"params": [block.a.weight], "momentum": 0.5},
+                       {"params": [block.b.weight], "momentum": 0.9}])
     expect(ValueError, "all groups of zero.Muon have the same momentum", mixed.step)
 
 

@@ -36,14 +36,16 @@ sharing = nn.Linear(2, 2)
 sharing.weight = model.embed.weight
 expect(ValueError, "parameter weight is in a group already", lambda: zero.fully_shard(sharing))
 expect(ValueError, "parameter w is torch.int64", lambda: zero.fully_shard(Ints()))
-expect(ValueError, "parameter weight is torch.float64", lambda: zero.fully_shard(nn.Linear(2, 2).double()))
+expect(ValueError, "parameter weight is torch.float64",
+       lambda: zero.fully_shard(nn.Linear(2, 2).double()))
 expect(ValueError, "mp_policy has torch.float64", lambda: zero.fully_shard(
     nn.Linear(2, 2), mp_policy=zero.MixedPrecisionPolicy(param_dtype=torch.float64)))
 expect(ValueError, "takes a module", lambda: zero.fully_shard([]))
 expect(ValueError, "another mesh", lambda: zero.fully_shard(
     nn.Linear(2, 2), mesh=torch.distributed.init_device_mesh("cpu", (1, world))))
 expect(NotImplementedError, "moved", lambda: model.double())
-expect(NotImplementedError, "does not support set_all_reduce_hook", lambda: model.set_all_reduce_hook(None))
+expect(NotImplementedError, "does not support set_all_reduce_hook",
+       lambda: model.set_all_reduce_hook(None))
 
 # Parameters.
 frozen(torch.ones(3))

@@ -112,10 +112,12 @@ def deepspeed():
     import deepspeed
 
     deepspeed.init_distributed("gloo")
-    config = {"train_micro_batch_size_per_gpu": 12 // dist.get_world_size(), "zero_optimization": {"stage": 3},
+    config = {"train_micro_batch_size_per_gpu": 12 // dist.get_world_size(),
+              "zero_optimization": {"stage": 3},
               "zero_allow_untested_optimizer": True}
     model = Model()
-    engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=LR), config=config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     for step in range(STEPS):
         loss = engine(*batch(step))["loss"]
         engine.backward(loss)
@@ -127,7 +129,9 @@ def deepspeed():
 def accelerate():
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="size_based_wrap", min_num_params=100)
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="size_based_wrap", min_num_params=100
+    )
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     model = Model()
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=LR))

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers a group's parameters before its modules run, forward and backward, and reduces their
+gradients afterwards. A module's parameters are FlatShards, but while it runs they are ordinary
+parameters over the memory into which the library gathers, at addresses that never change."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from . import _zero
+from ._tensor import FlatShard, ShardSpec, tensor_of
+
+if TYPE_CHECKING:
+    from ._job import Job
+
+no_compile = functools.partial(torch._dynamo.disable, recursive=True)
+
+DTYPES = {torch.float32: _zero.F32, torch.float16: _zero.F16, torch.bfloat16: _zero.BF16}
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedPrecisionPolicy:
+    """As torch.distributed.fsdp.MixedPrecisionPolicy, but gradients are summed in f32 unless
+    reduce_dtype says otherwise."""
+
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+    output_dtype: torch.dtype | None = None
+    cast_forward_inputs: bool = True
+
+
+class GroupState(enum.Enum):
+    SHARDED = enum.auto()
+    PREFETCHED = enum.auto()  # its gather was begun, and nothing has used it yet
+    UNSHARDED = enum.auto()
+    BACKWARD = enum.auto()  # unsharded, until its gradients are complete; also without parameters
+
+
+_TRANSITIONS = {
+    GroupState.SHARDED: {GroupState.PREFETCHED, GroupState.UNSHARDED, GroupState.BACKWARD},
+    GroupState.PREFETCHED: {GroupState.UNSHARDED, GroupState.SHARDED},
+    GroupState.UNSHARDED: {GroupState.BACKWARD, GroupState.SHARDED},
+    GroupState.BACKWARD: {GroupState.BACKWARD, GroupState.SHARDED},
+}
+
+
+class Param:
+    """A parameter of a group."""
+
+    def __init__(self, group: Group, original: nn.Parameter, places: list[tuple[nn.Module, str]]):
+        self.group, self.places = group, places  # [(module, attribute)]
+        self.original: nn.Parameter | None = original  # until it is laid out
+        self.trainable = original.requires_grad
+        self.can_train = self.trainable  # what it was laid out with
+        self.handle = self.name = None
+        self.full: nn.Parameter | None = None
+        self.has_grad = False  # this rank has added a gradient since the last backward pass
+        stride = original.contiguous().stride()
+        self.spec = ShardSpec(places[0][1], tuple(original.shape), stride, group.job.mesh)
+        self.spec.job, self.spec.param = group.job, self
+        empty = torch.empty(0, dtype=original.dtype, device="cpu")
+        self.sharded = FlatShard.wrap(empty, self.spec, requires_grad=self.trainable)
+        self.sharded._is_param = True
+
+    def follow(self) -> None:
+        """requires_grad was changed."""
+        if not self.can_train:
+            raise NotImplementedError(
+                f"{self.name} was frozen when the sharded parameters were first used, and cannot "
+                "be trained: freeze it after that"
+            )
+        self.trainable = self.sharded.requires_grad
+        self.full.requires_grad_(self.trainable)
+
+    def use(self, tensor: torch.Tensor) -> None:
+        for module, attribute in self.places:
+            module._parameters[attribute] = tensor
+
+
+class Group:
+    """What is gathered as one: the parameters of a module, or of a list of modules, that no other
+    group has."""
+
+    def __init__(self, job: Job, modules: list[nn.Module], policy: MixedPrecisionPolicy,
+                 reshard_after_forward: bool | None, ignored: set[nn.Parameter]):
+        self.job, self.modules, self.policy = job, modules, policy
+        self.reshard_after_forward = reshard_after_forward
+        self.root = False
+        self.handle = None
+        self.state = GroupState.SHARDED
+        self.needs_gather = False  # whether a gather sends or casts anything
+        # By direction, forward and backward: the group that was gathered after this one the last
+        # time, and the groups that the program wants to be prefetched instead.
+        self.next_gathered: list[Group | None] = [None, None]
+        self.wanted: list[list[Group] | None] = [None, None]
+        self.sync = self.all_reduce = True
+        self.divide: float | None = None
+        self.to_run: set[nn.Module] = set()
+        self.params = self._collect(ignored)
+        for module in modules:
+            module.register_forward_pre_hook(self.pre_forward, prepend=True, with_kwargs=True)
+            module.register_forward_hook(self.post_forward, always_call=True)
+
+    def _collect(self, ignored: set[nn.Parameter]) -> list[Param]:
+        found: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+        taken = {m for g in self.job.groups for root in g.modules for m in root.modules()}
+        for root in self.modules:
+            if root in taken:
+                raise ValueError(
+                    f"this {type(root).__name__} is in a group already: shard the parts "
+                    "before the whole"
+                )
+            for prefix, module in root.named_modules():
+                if module in taken:
+                    continue
+                for attribute, p in module._parameters.items():
+                    if p is None or p in ignored:
+                        continue
+                    name = f"{prefix}.{attribute}" if prefix else attribute
+                    if isinstance(p, FlatShard) or p in self.job.originals:
+                        raise ValueError(
+                            f"parameter {name} is in a group already; modules that share a "
+                            "parameter must be one group: fully_shard([a, b])"
+                        )
+                    places = found.setdefault(p, [])
+                    if (module, attribute) not in places:
+                        places.append((module, attribute))
+        params = [Param(self, p, places) for p, places in found.items()]
+        self.job.originals.update(found)
+        for param in params:
+            param.use(param.sharded)
+        return params
+
+    # -- gathers
+
+    def become(self, state: GroupState) -> None:
+        assert state in _TRANSITIONS[self.state], f"a group that is {self.state} became {state}"
+        self.state = state
+
+    def gather_as(self) -> int:
+        want = self.policy.param_dtype
+        return DTYPES[want] if want else _zero.PARAM
+
+    def unshard(self) -> None:
+        self.job.layout.update()
+        if not self.params:
+            return
+        if self.state in (GroupState.SHARDED, GroupState.PREFETCHED):
+            self.job.writes.end()
+            _zero.gather(self.handle, self.gather_as())
+            self.become(GroupState.UNSHARDED)
+            self.prefetch()
+        self.use_full()
+
+    def prefetch(self) -> None:
+        """Begins to gather what comes after this group. Ranks gather in the same order, so that
+        they do this alike. What then is not used is released with all groups before the step."""
+        backward = self.job.in_backward()
+        if self.job.last:
+            self.job.last.next_gathered[backward] = self
+        self.job.last = self
+        wanted = self.wanted[backward]
+        for group in [self.next_gathered[backward]] if wanted is None else wanted:
+            if group and group.needs_gather and group.state is GroupState.SHARDED:
+                # The bound of memory may have it skipped, on all ranks.
+                if _zero.prefetch(group.handle, group.params[0].handle, group.gather_as()):
+                    group.become(GroupState.PREFETCHED)
+
+    def use_full(self) -> None:
+        for param in self.params:
+            if param.sharded.requires_grad != param.trainable:
+                param.follow()
+            param.use(param.full)
+
+    def use_sharded(self) -> None:
+        for param in self.params:
+            param.use(param.sharded)
+
+    def reshard(self) -> None:
+        self.use_sharded()
+        if self.state is not GroupState.SHARDED:
+            self.become(GroupState.SHARDED)
+            if self.params:
+                _zero.release(self.handle)
+
+    # -- forward
+
+    @no_compile
+    def pre_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        self.job.check_backward()
+        recomputes = self.state is GroupState.BACKWARD
+        if not recomputes:
+            if self.root:
+                self.job.end_pass()
+            if module not in self.to_run:
+                self.to_run = set(self.modules)
+        self.unshard()
+        if self.policy.cast_forward_inputs and self.policy.param_dtype:
+            cast = functools.partial(_cast, dtype=self.policy.param_dtype)
+            args, kwargs = _change(args, cast), _change(kwargs, cast)
+        if torch.is_grad_enabled() and not recomputes:
+            inputs: list[torch.Tensor] = []
+            _change((args, kwargs), lambda t: inputs.append(t) or t if t.requires_grad else t)
+            if inputs:
+                outputs = iter(PostBackward.apply(self, *inputs))
+                args, kwargs = _change(
+                    (args, kwargs), lambda t: next(outputs) if t.requires_grad else t
+                )
+        return args, kwargs
+
+    @no_compile
+    def post_forward(self, module: nn.Module, args: tuple, output: Any) -> Any:
+        if self.state is GroupState.BACKWARD:
+            return output
+        self.to_run.discard(module)
+        if not self.to_run:
+            keep = self.reshard_after_forward
+            keep = self.root if keep is None else not keep
+            if keep and torch.is_grad_enabled():
+                self.use_sharded()
+            else:
+                self.reshard()
+        if output is None:
+            return output
+        if self.policy.output_dtype:
+            output = _change(output, functools.partial(_cast, dtype=self.policy.output_dtype))
+        if torch.is_grad_enabled():
+            _change(output, self._watch)
+        return output
+
+    def _watch(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.requires_grad:
+            if any(p.full is not None and p.full is tensor for p in self.params) or (
+                tensor._is_view() and any(tensor._base is p.full for p in self.params)
+            ):
+                raise NotImplementedError(
+                    "a module returned its parameter or a view of it, which is not there after the "
+                    "forward: return a copy"
+                )
+            tensor.register_hook(self.pre_backward)
+        return tensor
+
+    # -- backward
+
+    @no_compile
+    def pre_backward(self, grad: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled() and grad.requires_grad:
+            raise NotImplementedError("create_graph=True is not supported for sharded modules")
+        self.job.begin_backward()
+        self.unshard()
+        self.become(GroupState.BACKWARD)
+        return grad
+
+    def has_gradient(self) -> bool:
+        return any(p.full is not None and p.full.grad is not None for p in self.params)
+
+    def post_backward(self) -> None:
+        self.reshard()
+        if self.sync and self.has_gradient():
+            self.reduce()
+
+    def reduce(self) -> None:
+        """Copies the gradients to the group's buffer, and begins to sum them."""
+        dtype = self.policy.reduce_dtype or torch.float32
+        to, source = [], []
+        with torch.no_grad():
+            for p in self.params:
+                memory = _zero.gradient(p.handle, DTYPES[dtype]) if p.can_train else None
+                if memory is None:
+                    continue
+                buffer = tensor_of(memory, dtype)
+                if p.full.grad is None:
+                    buffer.zero_()
+                else:
+                    to.append(buffer.view(p.spec.shape))
+                    source.append(p.full.grad)
+            if to:
+                torch._foreach_copy_(to, source)
+        for p in self.params:
+            if p.full.grad is not None:
+                p.has_grad = True
+                p.full.grad = None
+        _zero.reduce(self.handle)
+
+
+class PostBackward(torch.autograd.Function):
+    """Passes a module's inputs through: its backward runs when their gradients are complete, which
+    is after those of the module's parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Group, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.group = group
+        return inputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        ctx.group.job.begin_backward()
+        ctx.group.post_backward()
+        return (None, *grads)
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _change(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same structure with its tensors changed, and the same object if none of them was."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        old = value
+    elif isinstance(value, (list, tuple)):
+        old = dict(enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        old = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    else:
+        return value
+    new = {k: _change(v, change) for k, v in old.items()}
+    if all(new[k] is old[k] for k in old):
+        return value
+    if type(value) is dict:
+        return new
+    if isinstance(value, dict):
+        for k, v in new.items():
+            value[k] = v
+        return value
+    if isinstance(value, (list, tuple)):
+        items: Iterable = new.values()
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return dataclasses.replace(value, **new)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job of this process, and its passes over the groups."""
+
+from __future__ import annotations
+
+import enum
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd import Variable
+from torch.distributed.device_mesh import DeviceMesh
+
+from . import _zero
+from ._group import Group, GroupState, Param, no_compile
+from ._layout import Layout
+from ._steps import Steps, Writes
+from ._tensor import FlatShard, tensor_of
+
+
+class Pass(enum.Enum):
+    FORWARD = enum.auto()  # also between passes
+    BACKWARD = enum.auto()
+
+
+class Job:
+    def __init__(self, settings: str):
+        self.settings = settings
+        self.stage = int(_zero.setting("stage"))
+        self.mesh: DeviceMesh | None = None
+        self.shard: int | None = None  # ranks that store a copy, if a mesh says it
+        self.groups: list[Group] = []
+        self.originals: set[nn.Parameter] = set()  # of groups that are not laid out yet
+        self.layout, self.writes, self.steps = Layout(self), Writes(self), Steps(self)
+        self.present = Pass.FORWARD
+        self.last: Group | None = None  # that was gathered last in this pass
+
+    def settle(self) -> None:
+        """Nothing is gathered, and all that was written is everywhere. All ranks call it."""
+        self.layout.update()
+        self.writes.end()
+        for group in self.groups:
+            group.reshard()
+
+    def in_backward(self) -> bool:
+        return self.present is Pass.BACKWARD
+
+    def end_pass(self) -> None:
+        if self.last:
+            self.last.next_gathered[self.in_backward()] = None
+        self.last = None
+
+    def check_backward(self) -> None:
+        if self.in_backward() and torch._C._current_graph_task_id() == -1:
+            raise _zero.Error(
+                "an exception ended a backward pass: call slurm_zero.reset() on all ranks before "
+                "the next"
+            )
+
+    def begin_backward(self) -> None:
+        if not self.in_backward():
+            self.end_pass()
+            self.present = Pass.BACKWARD
+            Variable._execution_engine.queue_callback(self.end_backward)
+
+    @no_compile
+    def end_backward(self) -> None:
+        """Ends a backward pass: reduces what is left, and adds the sums to .grad of the shards."""
+        for group in self.layout.groups:
+            if group.state is not GroupState.SHARDED:
+                group.post_backward()
+        self.end_pass()
+        self.present = Pass.FORWARD
+        # A group may have no parameters, if its parts have them all.
+        synced = [g for g in self.layout.groups if g.params and g.sync]
+        if not synced:
+            return
+        # Ranks may have used different parameters.
+        mine = bytearray()
+        for group in synced:
+            mine.append(group.has_gradient())
+            mine += bytes(p.has_grad or p.full.grad is not None for p in group.params)
+        world = dist.get_world_size()
+        every = torch.frombuffer(bytearray(_zero.exchange(bytes(mine))), dtype=torch.uint8)
+        any_rank = iter(every.view(world, -1).any(0).tolist())
+        used = []
+        for group in synced:
+            if next(any_rank):
+                group.reduce()
+            used += [(group, p, next(any_rank)) for p in group.params]
+        replicated = self.layout.replicated
+        if replicated:
+            _zero.reduce_replicas([g.handle for g in synced if g.all_reduce])
+        for group, p, has_grad in used:
+            if group.all_reduce or not replicated:
+                p.has_grad = False
+                if has_grad and p.trainable:
+                    self._add_grad(p, group.divide or world)
+
+    @staticmethod
+    def _add_grad(p: Param, divisor: float) -> None:
+        sums = tensor_of(_zero.gradient_shard(p.handle), torch.float32)
+        with torch.no_grad():
+            value = (sums / divisor).to(p.sharded.dtype)
+            sums.zero_()  # what a later reduce adds to
+            if p.sharded.grad is None:
+                p.sharded.grad = FlatShard.wrap(value, p.spec)
+            else:
+                p.sharded.grad._local_tensor.add_(value)
+
+    def reset(self) -> None:
+        _zero.reset()
+        self.present, self.last = Pass.FORWARD, None
+        self.steps.stepping = False
+        self.writes.groups.clear()
+        for group in self.layout.groups:
+            group.state = GroupState.SHARDED
+            group.to_run = set()
+            group.use_sharded()
+            for p in group.params:
+                p.has_grad = False
+                p.full.grad = None
+                p.sharded.grad = None

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What changes sharded parameters: steps of optimizers, and writes of the program."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from . import _checkpoint, _zero
+from ._adamw import AdamW
+from ._group import Group
+
+if TYPE_CHECKING:
+    from ._job import Job
+
+
+class Writes:
+    """The program changes parameters outside of a step, as all ranks do. What others store of them
+    follows before anything is computed with them."""
+
+    def __init__(self, job: Job):
+        self.job = job
+        self.groups: dict[Group, None] = {}
+
+    def begin(self, group: Group) -> None:
+        if self.job.steps.stepping or group in self.groups:
+            return
+        group.reshard()
+        _zero.write_begin(group.handle)
+        self.groups[group] = None
+
+    def end(self) -> None:
+        while self.groups:
+            group = next(iter(self.groups))
+            _zero.write_end(group.handle)
+            del self.groups[group]
+
+
+class Steps:
+    def __init__(self, job: Job):
+        self.job = job
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # that have stepped
+        self.stepping = False  # an optimizer of torch's
+        self.stopping = False  # what the last step was told of signals
+        self.count = 0  # that were taken, for the names of checkpoints
+
+    def _register(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if hasattr(p, "_sharded_as"):
+                    raise _zero.Error(
+                        f"this {type(optimizer).__name__} was built before fully_shard, with "
+                        f"{p._sharded_as} as it was before: build it after fully_shard"
+                    )
+        _checkpoint.states_to_shards(optimizer)
+        optimizer.register_load_state_dict_post_hook(_checkpoint.states_to_shards)
+        self.optimizers.add(optimizer)
+
+    def prepare(self, optimizer: Optimizer) -> list[Group]:
+        """Whatever steps. Returns the groups that the optimizer has parameters of."""
+        if optimizer not in self.optimizers:
+            self._register(optimizer)
+        mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        groups = [g for g in self.job.groups if any(id(p.sharded) in mine for p in g.params)]
+        if groups:
+            self.job.check_backward()
+            self.job.settle()
+        return groups
+
+    def begin(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Before a step of any optimizer."""
+        if isinstance(optimizer, AdamW):
+            return
+        groups = self.prepare(optimizer)
+        if not groups:
+            return
+        if kwargs.get("closure") is not None or any(a is not None for a in args[1:]):
+            raise NotImplementedError("an optimizer's step with a closure is not supported")
+        _zero.step_begin([g.handle for g in groups])
+        self.stepping = True
+
+    def end(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
+        if self.stepping:
+            self.stepping = False
+            self.stopping = _zero.step_end()
+            self.count += 1
+
+    def take(self, groups: list[Any], adamw: tuple, muon: tuple) -> None:
+        """The library's own step of these groups' handles."""
+        self.stopping = _zero.step_groups(groups, *adamw, *muon)
+        self.count += 1
