@@ -167,7 +167,7 @@ lib_libzerocore_la_LIBADD = lib/liboptions.la $(DL_LIBS)
 lib/report/page_html.c: lib/report/page.html
 	$(AM_V_GEN)$(MKDIR_P) lib/report && { \
 	printf '/* clang-format off */\n#include "report/folder.h"\nconst char zero_report_html[] =\n' && \
-	sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $(top_srcdir)/lib/report/page.html && echo ';'; } >$@.new && \
+	sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $(top_srcdir)/lib/report/page.html && echo ';'; } >$@.new && \
 	mv $@.new $@
 CLEANFILES += lib/report/page_html.c
 EXTRA_DIST += lib/report/page.html

@@ -60,27 +60,17 @@ static zero_status connect_team(struct zero_net_team *team)
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t hash, uint64_t value)
-{
-	hash = (hash ^ value) * UINT64_C(0xff51afd7ed558ccd);
-	return hash ^ hash >> 32;
-}
-
 /* Members compute the same id without a message: from their ranks, and from how many such teams
    they have created before. */
 static uint64_t team_id(const struct zero_net *net, const int *ranks, size_t count)
 {
 	const struct zero_net_team *team = net->teams;
-	uint64_t before = 0, hash;
+	uint64_t before = 0;
 
 	for (; team; team = team->next)
 		before +=
 			team->count == count && !memcmp(team->ranks, ranks, count * sizeof(*ranks));
-	/* A small start value could cancel with the values mixed in. */
-	hash = mix(mix(UINT64_C(0x9e3779b97f4a7c15), count), before);
-	for (size_t i = 0; i < count; i++)
-		hash = mix(hash, (uint64_t)ranks[i]);
-	return hash;
+	return zero_hash(ranks, count * sizeof(*ranks), zero_hash(&before, sizeof(before), 0));
 }
 
 struct zero_net_team *zero_net_team_find(struct zero_net *net, uint64_t id)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backend/meter.h"
+#include "core/error.h"
 #include "report/record.h"
 
 /* ---- submissions ----------------------------------------------------------------------------- */
@@ -73,22 +74,13 @@ static void group_of(const char *label, enum zero_report_kind kind, char group[Z
 	group[length] = '\0';
 }
 
-static uint64_t hash_of(const char *group, enum zero_report_kind kind)
-{
-	uint64_t hash = UINT64_C(0xcbf29ce484222325) + (uint64_t)kind;
-
-	for (; *group; group++)
-		hash = (hash ^ (unsigned char)*group) * UINT64_C(0x100000001b3);
-	return hash ^ hash >> 32;
-}
-
 /* The row of a group and kind, which is added if it is new. Once all rows are in use, further
    groups of a kind share the row "...". */
 static struct zero_report_op *find_op(struct zero_record *record, const char *group,
 				      enum zero_report_kind kind)
 {
 	const size_t places = sizeof(record->places) / sizeof(*record->places);
-	size_t at = hash_of(group, kind) % places;
+	size_t at = zero_hash(group, strlen(group), (uint64_t)kind) % places;
 	struct zero_report_op *op;
 
 	for (; record->places[at]; at = (at + 1) % places) {

@@ -199,8 +199,8 @@ static void restores(const char *name, int stage, int steps)
 
 	ok(zero_restore(m.job, first, NULL));
 	train(&m, steps);
-	/* The manifest comes in pieces, the values in rounds. */
-	m.least = 5;
+	/* However many it takes, all ranks agree several times. */
+	m.least = 2;
 	m.most = 1000;
 	write_known(&m, folder, steps, true);
 	ok(zero_close(m.job));
