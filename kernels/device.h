@@ -26,6 +26,26 @@
 /* All kernels as a fat binary for cuModuleLoadData, with code for several generations of GPUs. */
 extern const unsigned char zero_device_image[];
 
+/* The kernels that libzero launches by number; see zero_launch in lib/backend/cuda/gpu.h. */
+enum zero_kernel {
+	ZERO_K_CAST,
+	ZERO_K_SUM,
+	ZERO_K_ADAMW,
+	ZERO_K_ADAMW_8BIT,
+	ZERO_K_NORM2,
+	ZERO_K_NORM2_FOLD,
+	ZERO_K_STEP_RULE,
+	ZERO_K_GROUP_RULE,
+	ZERO_K_FILL,
+	ZERO_K_UNIFORM,
+	ZERO_K_NORMAL,
+	ZERO_K_COPY_MANY,
+	ZERO_K_MUON_MOMENTUM,
+	ZERO_K_MUON_UPDATE,
+	ZERO_K_NORMALISE,
+	ZERO_KERNELS,
+};
+
 enum {
 	ZERO_DEVICE_THREADS = 256, /* of a block, in every kernel */
 	ZERO_NORM2_PARTS = 1024,   /* most partial sums of a norm */

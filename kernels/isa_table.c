@@ -15,4 +15,9 @@ const struct zero_kernels ZERO_NAME(kernels) = {
 	.fill_uniform = ZERO_NAME(fill_uniform),
 	.uniform_ends = ZERO_NAME(uniform_ends),
 	.fill_normal = ZERO_NAME(fill_normal),
+	.fill_constant = zero_fill_constant,
+	.convertible = zero_convertible,
+	.convert = zero_convert,
+	.transpose = zero_transpose,
+	.dynamic_map = zero_dynamic_map,
 };

@@ -85,6 +85,15 @@ struct zero_kernels {
 	   more than 6.8 standard deviations from the mean. */
 	void (*fill_normal)(zero_dtype dtype, void *out, size_t first, size_t count, double mean,
 			    double stddev, uint64_t seed, uint64_t stream);
+
+	/* The same in each table: what is below, for those who are not linked with it. */
+	void (*fill_constant)(zero_dtype dtype, void *out, size_t count, double value);
+	bool (*convertible)(zero_dtype to, zero_dtype from);
+	bool (*convert)(const struct zero_kernels *kernels, zero_dtype to, void *out,
+			zero_dtype from, const void *in, size_t count, size_t *bad);
+	void (*transpose)(void *out, size_t out_stride, const void *in, size_t in_stride,
+			  size_t rows, size_t columns, size_t element_size);
+	const struct zero_dynamic_map *(*dynamic_map)(bool is_signed);
 };
 
 /* The table that every build and machine has. */

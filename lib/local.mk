@@ -81,6 +81,11 @@ net_sources = \
 # All of libzero, with its inner functions in sight: unit tests link this one.
 noinst_LTLIBRARIES += lib/libzerocore.la
 lib_libzerocore_la_SOURCES = \
+	lib/backend/agree.c \
+	lib/backend/cpu_step.c \
+	lib/backend/progress.c \
+	lib/backend/queue.c \
+	lib/backend/workers.c \
 	lib/checkpoint/export.c \
 	lib/checkpoint/export_names.c \
 	lib/checkpoint/find.c \
@@ -97,6 +102,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/checkpoint/write.c \
 	lib/core/error.c \
 	lib/core/module.c \
+	lib/job/compute.c \
 	lib/job/grid.c \
 	lib/job/hooks.c \
 	lib/job/job.c \

@@ -2,6 +2,7 @@
 /* zero_open: the only file that refers to all rooms. */
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
@@ -85,21 +86,45 @@ static zero_status choose_backend(zero_job *job)
 	return status;
 }
 
+static const char *isa_of(const zero_job *job)
+{
+	return zero_option_table[ZERO_OPT_ISA].choices[job->settings.value[ZERO_OPT_ISA].number];
+}
+
+static void choose_kernels(zero_job *job, const char *isa)
+{
+	if (job->ops->kernels)
+		job->cpu.kernels = job->ops->kernels(isa);
+	if (job->ops->kernels && !job->cpu.kernels)
+		job->cpu.kernels = job->ops->kernels("auto");
+}
+
+/* The setting is refused once the ranks can agree on that. */
+static zero_status check_isa(const zero_job *job)
+{
+	const char *isa = isa_of(job);
+
+	if (!job->cpu.kernels || !strcmp(isa, "auto") || !strcmp(isa, job->cpu.kernels->isa))
+		return ZERO_OK;
+	return zero_fail(ZERO_E_UNSUPPORTED,
+			 "this machine does not support %s (option isa): the best that it supports "
+			 "is %s",
+			 isa, job->cpu.kernels->isa);
+}
+
 static zero_status open_backend(zero_job *job, zero_status settings, const zero_options *options)
 {
-	const struct zero_value *isa = &job->settings.value[ZERO_OPT_ISA];
 	/* Ranks that could not read their options must still report that to the others. */
+	int threads = settings ? 1 : (int)job->settings.value[ZERO_OPT_THREADS].number;
 	struct zero_backend_config config = {
-		.isa = settings ? "auto" : zero_option_table[ZERO_OPT_ISA].choices[isa->number],
+		.agree_status = zero_agree_status,
 		.expected_world = (int)job->settings.value[ZERO_OPT_TASKS].number,
 		.share = (int)job->settings.value[ZERO_OPT_SHARE].number,
-		.threads = settings ? 1 : (int)job->settings.value[ZERO_OPT_THREADS].number,
 		.allocator = options ? options->allocator : NULL,
 		.stream = options ? options->stream : NULL,
 		.open_seconds = (double)job->settings.value[ZERO_OPT_OPEN_SECONDS].number,
 		.reduce = (int)job->settings.value[ZERO_OPT_REDUCE].number,
 		.nccl = job->settings.value[ZERO_OPT_NCCL].text,
-		.meter = zero_report_meter(job),
 		.net = job->net,
 		.net_ops = &zero_net_ops,
 	};
@@ -110,10 +135,19 @@ static zero_status open_backend(zero_job *job, zero_status settings, const zero_
 	/* A backend for GPUs has deadlines of its own wherever it waits. */
 	if (job->ops->host_memory)
 		zero_open_timeout_start(job);
-	status = job->ops->open(&config, &job->backend);
+	choose_kernels(job, settings ? "auto" : isa_of(job));
+	config.kernels = job->cpu.kernels;
+	status = job->ops->open(&config, &job->backend, &job->comm);
+	if (!status) {
+		job->comm->meter = zero_report_meter(job);
+		status = zero_queue_new(job->comm, &job->queue);
+		status = zero_agree_status(job->comm, status);
+	}
+	if (!status && job->cpu.kernels)
+		job->cpu.workers = zero_workers_new(zero_workers_budget(job->comm, threads));
 	job->joined = !status;
-	if (job->backend) {
-		job->ops->place(job->backend, NULL, &job->place);
+	if (job->comm) {
+		job->place = job->comm->place;
 		job->all = (zero_team){.job = job, .place = job->place};
 		zero_process_rank_set(job->place.rank);
 	}
@@ -173,6 +207,8 @@ zero_status zero_open(const zero_options *options, zero_job **opened)
 	/* The search for a GPU may have left another sentence. */
 	if (!status && settings)
 		zero_error_restore(&error);
+	else if (!status)
+		settings = check_isa(job);
 	if (!status)
 		status = agree_settings(job, settings);
 	if (!status)

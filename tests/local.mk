@@ -171,10 +171,9 @@ tests_unit_test_shared_arena_SOURCES = tests/unit/test_shared_arena.c lib/backen
 tests_unit_test_shared_arena_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_shared_arena_LDADD = $(UNIT_LIBS)
 
-tests_unit_test_workers_SOURCES = tests/unit/test_workers.c lib/backend/cpu_step.c \
-	lib/backend/workers.c
+tests_unit_test_workers_SOURCES = tests/unit/test_workers.c
 tests_unit_test_workers_CFLAGS = $(UNIT_CFLAGS)
-tests_unit_test_workers_LDADD = kernels/libkernels.la $(UNIT_LIBS)
+tests_unit_test_workers_LDADD = lib/libzerocore.la kernels/libkernels.la $(UNIT_LIBS)
 
 tests_unit_test_control_SOURCES = tests/unit/test_control.c tests/unit/control_ranks.h \
 	$(net_sources) lib/core/error.c lib/core/text.c

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <string.h>
 
 #include "account.h"
 #include "comm.h"
@@ -57,14 +58,15 @@ zero_status zero_account_check(const struct zero_account *account, enum zero_mem
 			       size_t bytes)
 {
 	if (!zero_on_device(kind) || account->limit == SIZE_MAX ||
-	    (account->total.now <= account->limit && bytes <= account->limit - account->total.now))
+	    (account->memory.total.now <= account->limit &&
+	     bytes <= account->limit - account->memory.total.now))
 		return ZERO_OK;
 	return fail_limit(account, kind, bytes);
 }
 
 static void set_peak(struct zero_account *account)
 {
-	account->peak = account->total.now;
+	account->peak = account->memory.total.now;
 	for (int i = 0; i < ZERO_MEM_KINDS; i++)
 		account->kinds_at_peak[i] = account->by_kind[i].now;
 }
@@ -73,35 +75,24 @@ void zero_account_add(struct zero_account *account, enum zero_memory_kind kind, 
 {
 	zero_bytes_add(&account->by_kind[kind], bytes);
 	if (zero_on_device(kind))
-		zero_bytes_add(&account->total, bytes);
-	if (account->total.now > account->peak)
+		zero_bytes_add(&account->memory.total, bytes);
+	if (account->memory.total.now > account->peak)
 		set_peak(account);
-}
-
-void zero_account_at_peak(struct zero_account *account, size_t kinds[ZERO_MEM_KINDS])
-{
-	for (int i = 0; i < ZERO_MEM_KINDS; i++)
-		kinds[i] = account->kinds_at_peak[i];
-	set_peak(account);
 }
 
 void zero_account_remove(struct zero_account *account, enum zero_memory_kind kind, size_t bytes)
 {
 	account->by_kind[kind].now -= bytes;
 	if (zero_on_device(kind))
-		account->total.now -= bytes;
+		account->memory.total.now -= bytes;
 }
 
-void zero_account_read(const struct zero_account *account, zero_memory *memory)
+void zero_account_read(struct zero_account *account, zero_memory *memory,
+		       size_t at_peak[ZERO_MEM_KINDS])
 {
-	memory->shards = account->by_kind[ZERO_MEM_SHARDS];
-	memory->gathered = account->by_kind[ZERO_MEM_GATHERED];
-	memory->gradients = account->by_kind[ZERO_MEM_GRADIENTS];
-	memory->optimizer = account->by_kind[ZERO_MEM_OPTIMIZER];
-	memory->staging = account->by_kind[ZERO_MEM_STAGING];
-	memory->caller = account->by_kind[ZERO_MEM_CALLER];
-	memory->pinned = account->by_kind[ZERO_MEM_PINNED];
-	memory->offload = account->by_kind[ZERO_MEM_OFFLOAD];
-	memory->checkpoint = account->by_kind[ZERO_MEM_CHECKPOINT];
-	memory->total = account->total;
+	*memory = account->memory;
+	if (!at_peak)
+		return;
+	memcpy(at_peak, account->kinds_at_peak, sizeof(account->kinds_at_peak));
+	set_peak(account);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks agree, before any data moves, that they are about to do the same: see zero_agreement. */
+/* Ranks agree, before data moves, that they are about to do the same: see zero_agreed_values. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #include "comm.h"
 #include "core/clock.h"
+#include "core/error.h"
 
 /* The error of a rank that ends a deadlock. */
 #define DEADLOCK UINT64_MAX
@@ -208,8 +209,8 @@ static zero_status finish_agreement(struct zero_comm *comm, const struct zero_in
 	if (!status && (!in_step || !equal))
 		return explain_mismatch(comm, intent, text, size, rank);
 	if (status) {
-		snprintf(text, size, "%s: %s", intent->label, zero_core->last_error());
-		*rank = zero_core->last_error_rank();
+		snprintf(text, size, "%s: %s", intent->label, zero_last_error());
+		*rank = zero_last_error_rank();
 	}
 	return status;
 }
@@ -278,12 +279,12 @@ zero_status zero_agree_status(struct zero_comm *comm, zero_status status)
 	struct zero_intent intent = {
 		.label = "an agreement",
 		.status = status,
-		.error = status ? zero_core->last_error() : "",
+		.error = status ? zero_last_error() : "",
 		.error_rank = -1,
 	};
 	int rank = comm->place.rank;
 	char text[1024] = "";
 
 	status = zero_agree_on(comm, &intent, text, sizeof(text), &rank);
-	return status && *text ? zero_core->fail_on(rank, status, text) : status;
+	return status && *text ? zero_fail_on(rank, status, text) : status;
 }

@@ -6,8 +6,9 @@
  *
  * lib/backend/host is a backend on CPUs: MPI, and one thread that runs what was submitted.
  * lib/backend/cuda is one on NVIDIA GPUs: CUDA streams and NCCL. lib/backend/none moves no tensors.
- * The files of lib/backend itself (queue.c, agree.c, account.c, team_comm.c) are linked into those
- * that need them; see comm.h, and rendezvous.h for ranks that meet without MPI.
+ * Of the files of lib/backend itself, libzero has those that need no hardware (queue.c, agree.c,
+ * progress.c, workers.c, cpu_step.c); account.c and team_comm.c are linked into the backends that
+ * need them. See comm.h, and rendezvous.h for ranks that meet without MPI.
  *
  * Functions marked COLLECTIVE return on no rank before all ranks have called them.
  */
@@ -222,18 +223,23 @@ struct zero_meter {
 	void *context;
 };
 
+struct zero_kernels;
+struct zero_comm;
+
 struct zero_backend_config {
-	const char *isa;    /* instruction set of host kernels, or "auto": see kernels.h */
+	const struct zero_kernels *kernels; /* on host memory */
+	/* COLLECTIVE. Agrees on a status outside of a submission, so that a rank which cannot go on
+	   does not leave the others waiting. Every rank returns the error of the lowest rank that
+	   has one. */
+	zero_status (*agree_status)(struct zero_comm *comm, zero_status status);
 	int expected_world; /* number of ranks according to the launcher; 0 if unknown */
 	int share;          /* most ranks of a node that share memory; 0: all of them */
-	int threads;        /* that step on the CPU; 0: as many as the rank has cores */
 	/* For a device; see zero_options. */
 	const zero_allocator *allocator; /* NULL: the backend's own */
 	void *stream;                    /* that the caller computes on */
 	double open_seconds;             /* how long open waits for the other ranks */
 	int reduce;                      /* ZERO_REDUCE_AUTO ... */
 	const char *nccl;                /* path of the library; "": search for it */
-	const struct zero_meter *meter;  /* NULL: none; valid until close */
 	/* For a backend whose ranks meet without MPI: it is joined by open, and closed after it. */
 	struct zero_net *net;
 	const struct zero_net_ops *net_ops;
@@ -358,7 +364,9 @@ struct zero_backend;
 
 /*
  * The table of a backend module. An operation that fails returns a status, and its sentence is the
- * calling thread's last error (zero_core->fail).
+ * calling thread's last error (zero_core->fail). What all backends do alike is not in it: libzero
+ * runs submissions on the communicator that open makes (comm.h), and has the kernels of the CPU
+ * from `kernels` (workers.h).
  */
 struct zero_backend_ops {
 	int abi;          /* ZERO_MODULE_ABI */
@@ -370,20 +378,21 @@ struct zero_backend_ops {
 
 	/* ---- opening and closing ---- */
 
-	/* Whether this machine has the hardware. If not, the last error says what is missing. */
+	/* Whether this machine has the hardware. If not, the last error says what is missing. NULL:
+	   it needs none. */
 	bool (*available)(void);
+	/* The kernels on host memory for an instruction set; see zero_kernels_choose. */
+	const struct zero_kernels *(*kernels)(const char *isa);
 	/*
-	 * COLLECTIVE. Connects the ranks that the launcher started. One backend can be open at a
-	 * time in a process. On failure *backend may be other than NULL: then place() works, so that
-	 * the caller can name this rank, and the caller must close it.
+	 * COLLECTIVE. Connects the ranks that the launcher started, and sets *comm to all of them.
+	 * One backend can be open at a time in a process. On failure *backend may be other than
+	 * NULL: then *comm has this rank's place, so that the caller can name it, and the caller
+	 * must close the backend.
 	 */
-	zero_status (*open)(const struct zero_backend_config *config,
-			    struct zero_backend **backend);
-	/* Completes what was submitted, and frees the backend and all of its memory. */
+	zero_status (*open)(const struct zero_backend_config *config, struct zero_backend **backend,
+			    struct zero_comm **comm);
+	/* Frees the backend and all of its memory. What was submitted is complete. */
 	void (*close)(struct zero_backend *backend);
-	/* Fills *place with this rank's place in the team, or with NULL in the job. */
-	void (*place)(const struct zero_backend *backend, const struct zero_team_comm *team_comm,
-		      struct zero_place *place);
 
 	/* ---- memory: safe from any thread ---- */
 
@@ -415,45 +424,19 @@ struct zero_backend_ops {
 	/* Whether `data` lies in a block of kind ZERO_MEM_CALLER. *bytes becomes the block's size if
 	   `data` is its first byte, else 0. */
 	bool (*caller_block)(struct zero_backend *backend, const void *data, size_t *bytes);
-	/* Fills *memory with bytes in use and their peak, by kind. */
-	void (*memory)(const struct zero_backend *backend, zero_memory *memory);
-	/* Fills kinds with the bytes of each kind at the moment when memory on the device was
-	   highest since the last call of this. */
-	void (*memory_at_peak)(struct zero_backend *backend, size_t kinds[ZERO_MEM_KINDS]);
+	/* Fills *memory with bytes in use and their peak, by kind; and, unless it is NULL, at_peak
+	   with the bytes of each kind at the moment when memory on the device was highest since the
+	   last call that asked for them. */
+	void (*memory)(struct zero_backend *backend, zero_memory *memory,
+		       size_t at_peak[ZERO_MEM_KINDS]);
 	/* Returns the bytes that are free, divided by the ranks that share the device or node. */
 	size_t (*memory_free)(const struct zero_backend *backend);
 	/* Gives freed page-locked memory back to the system, once the device is done with it. It
 	   waits for that. NULL in a backend without a device. */
 	void (*trim)(struct zero_backend *backend);
 
-	/* ---- communication: submitted in the same order on all ranks ---- */
+	/* ---- ends ---- */
 
-	/*
-	 * Queues a submission and returns at once; submissions run in the order of these calls.
-	 * *work has one reference, the caller's. Errors of the operations come with wait; submit
-	 * fails by itself only without memory, or from a thread that MPI does not allow.
-	 */
-	zero_status (*submit)(struct zero_backend *backend,
-			      const struct zero_submission *submission, struct zero_work **work);
-	/*
-	 * Waits until a submission was run, and returns its status. On a device the transfers may
-	 * still be under way: what the caller puts on its stream from now on comes after them. Any
-	 * thread may wait, and any number of times; references are left as they are.
-	 */
-	zero_status (*wait)(struct zero_backend *backend, struct zero_work *work);
-	/* Adds a reference. */
-	void (*work_get)(struct zero_backend *backend, struct zero_work *work);
-	/* Drops a reference; the work goes with the last one. NULL is a no-op. */
-	void (*work_put)(struct zero_backend *backend, struct zero_work *work);
-	/* Fills *traffic with what this rank has sent since open. */
-	void (*traffic)(const struct zero_backend *backend, zero_traffic *traffic);
-	/* Returns whether any submission was begun, and then what the rank is doing. From any thread;
-	   never blocks, and asks no device. */
-	bool (*recent)(struct zero_backend *backend, struct zero_recent_submission *recent);
-	/* Ends what the ranks wait in with ZERO_E_ORDER and this sentence, which is about `rank`: all
-	   of them wait, and no submission has all of its ranks. Each rank calls it, from any
-	   thread. */
-	void (*end_deadlock)(struct zero_backend *backend, int rank, const char *text);
 	/* Ends the processes of all ranks, this one included, with that exit status; `text` is for
 	   the launcher's log. From any thread. It may return before they have ended. */
 	void (*abort)(struct zero_backend *backend, int status, const char *text);
@@ -471,68 +454,29 @@ struct zero_backend_ops {
 	zero_status (*caller_comm)(struct zero_backend *backend, void **comm);
 
 	/*
-	 * ---- kernels on this rank's own data ----
+	 * ---- copies and kernels ----
 	 *
 	 * They run in the order of the calls, and after each submission that was waited for. A
 	 * device may still run them when they return: its errors come with the next submission or
 	 * event_wait.
-	 *
-	 * Memory: copy and copy_many take any, also the program's own. The others take memory of
-	 * alloc or ZERO_OP_ALLOC. adamw and cast also take operands that all are in host memory
-	 * (kinds OFFLOAD and PINNED): then the CPU does the work before they return, and what
-	 * earlier calls write there must have been waited for.
 	 */
 
+	/* Copies bytes between host and device memory, also the program's own, in any direction,
+	   without overlap. */
+	void (*copy)(struct zero_backend *backend, void *to, const void *from, size_t bytes);
+	/* Copies `count` blocks, such as the tensors of a group. `copies` may be freed on return. */
+	void (*copy_many)(struct zero_backend *backend, const struct zero_copy *copies,
+			  size_t count);
+	/* Runs kernel ZERO_K_... of device.h on memory of alloc or ZERO_OP_ALLOC. NULL in a backend
+	   without a device, as are the next three. */
+	void (*launch)(struct zero_backend *backend, int kernel, const void *arguments);
+	/* Adds the sum of the squares of x[count] to *sum. */
+	void (*norm2)(struct zero_backend *backend, const float *x, size_t count, double *sum);
 	/* Records an event after all kernels so far. Returns a number for event_wait. */
 	uint64_t (*event_record)(struct zero_backend *backend);
 	/* Waits until all kernels before the event are done: the CPU may then read their results,
 	   and free or overwrite their inputs. Returns an error of the device. */
 	zero_status (*event_wait)(struct zero_backend *backend, uint64_t event);
-	/* out[count] = value, converted to the type's nearest one; see zero_fill_constant. */
-	void (*fill_constant)(struct zero_backend *backend, zero_dtype dtype, void *out,
-			      size_t count, double value);
-	/* out[count] = elements first .. first + count of the random sequence (seed, stream),
-	   uniform in [low, high); f32, f16, bf16 or f64. The same on every backend. */
-	void (*fill_uniform)(struct zero_backend *backend, zero_dtype dtype, void *out,
-			     size_t first, size_t count, double low, double high, uint64_t seed,
-			     uint64_t stream);
-	/* The same with a normal distribution. */
-	void (*fill_normal)(struct zero_backend *backend, zero_dtype dtype, void *out, size_t first,
-			    size_t count, double mean, double stddev, uint64_t seed,
-			    uint64_t stream);
-	/* Copies bytes between host and device memory, in any direction, without overlap. */
-	void (*copy)(struct zero_backend *backend, void *to, const void *from, size_t bytes);
-	/* Copies `count` blocks, such as the tensors of a group. `copies` may be freed on return. */
-	void (*copy_many)(struct zero_backend *backend, const struct zero_copy *copies,
-			  size_t count);
-	/* out[count] of type `to` = in[count] of type `from`: f32, f16 and bf16, or equal types. */
-	void (*cast)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
-		     const void *in, size_t count);
-	/* Adds the sum of the squares of x[count] to *sum. */
-	void (*norm2)(struct zero_backend *backend, const float *x, size_t count, double *sum);
-	/* Computes rule->state, see step_rule.h. */
-	void (*step_rule)(struct zero_backend *backend, const struct zero_step_rule *rule);
-	/* Computes rule->groups. They are in host memory if rule->state is. */
-	void (*group_rule)(struct zero_backend *backend, const struct zero_group_rule *rule);
-	/* A step of AdamW on f32 p[count] and its moments with gradient g[count]. If `low` is not
-	   NULL, p is also written there as low_dtype. Scale and corrections are those of `state` instead of
-	   `args`, and nothing is changed if the step is skipped. `state` is in host memory if all
-	   else is. */
-	void (*adamw)(struct zero_backend *backend, const struct zero_adamw_args *args,
-		      const struct zero_step_state *state, float *p,
-		      const struct zero_moments *moments, const float *g, void *low,
-		      zero_dtype low_dtype, size_t count);
-
-	/*
-	 * Muon; see kernels/kernels.h. The scale is that of `state`, and nothing is changed if the
-	 * step is skipped; `state` is in host memory if all else is.
-	 */
-	void (*muon_momentum)(struct zero_backend *backend, const struct zero_muon_args *args,
-			      const struct zero_step_state *state, float *m, const float *g,
-			      float *out, size_t count);
-	void (*muon_update)(struct zero_backend *backend, const struct zero_muon_args *args,
-			    const struct zero_step_state *state, float *p, const float *update,
-			    void *low, zero_dtype low_dtype, size_t count);
 	/* Opens the library of matrix products that orthogonalise needs. A sentence says where it was
 	   looked for. Any number of times. */
 	zero_status (*open_products)(struct zero_backend *backend);
@@ -542,26 +486,6 @@ struct zero_backend_ops {
 	zero_status (*orthogonalise)(struct zero_backend *backend,
 				     const struct zero_newton_schulz *rule, float *x, size_t rows,
 				     size_t columns, float *scratch);
-
-	/* ---- kernels on host memory, done when they return ---- */
-
-	/* Whether convert knows the pair: both are floating, or both are integers or bool. */
-	bool (*convertible)(const struct zero_backend *backend, zero_dtype to, zero_dtype from);
-	/* out[count] of type `to` = in[count] of type `from`, a convertible pair; floating values
-	   are rounded once, to nearest even. Returns false if integer number *bad does not fit.
-	   Both are aligned to their elements. */
-	bool (*convert)(struct zero_backend *backend, zero_dtype to, void *out, zero_dtype from,
-			const void *in, size_t count, size_t *bad);
-	/* Moments of 8 bits from f32, and back: m if `is_signed`, or v; see kernels/kernels.h. */
-	void (*quantize)(const struct zero_backend *backend, bool is_signed, uint8_t *codes,
-			 float *absmax, const float *x, size_t count);
-	void (*dequantize)(const struct zero_backend *backend, bool is_signed, float *x,
-			   const uint8_t *codes, const float *absmax, size_t count);
-	/* out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns; strides
-	   count elements. */
-	void (*transpose)(struct zero_backend *backend, void *out, size_t out_stride,
-			  const void *in, size_t in_stride, size_t rows, size_t columns,
-			  size_t element_size);
 };
 
 #endif

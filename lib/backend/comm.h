@@ -12,7 +12,7 @@
 
 #include "backend.h"
 
-/* libzero's functions. The module's entry function sets it. */
+/* libzero's functions, for modules. Their entry functions set it. */
 extern const struct zero_core *zero_core;
 
 /* What a rank is about to do. Ranks compare it before any data moves. */
@@ -50,7 +50,7 @@ enum {
 	ZERO_AGREE_VALUES,
 };
 
-struct zero_agreement {
+struct zero_agreed_values {
 	uint64_t mine[ZERO_AGREE_VALUES]; /* this rank's values */
 	uint64_t all[ZERO_AGREE_VALUES];  /* maxima over all ranks */
 };
@@ -79,6 +79,7 @@ struct zero_deadlock {
 struct zero_comm {
 	const struct zero_comm_ops *ops;
 	struct zero_place place;
+	zero_status (*agree_status)(struct zero_comm *comm, zero_status status); /* the config's */
 	bool threaded;         /* the queue's own thread uses it */
 	bool in_order;         /* submissions that need not be agreed on are run without */
 	bool main_thread_only; /* only the thread that opened it may */
@@ -89,8 +90,8 @@ struct zero_comm {
 	uint64_t submissions;              /* so far */
 	struct zero_deadlock deadlock;     /* of the job's communicator */
 	int *members; /* of a team: its ranks in the job [place.world]; NULL: all ranks */
-	struct zero_net_team *net_team;  /* its ranks, where they agree over the network */
-	struct zero_agreement agreement; /* the one under way */
+	struct zero_net_team *net_team;      /* its ranks, where they agree over the network */
+	struct zero_agreed_values agreement; /* the one under way */
 	/* A choice that a rank makes by itself, such as a buffer out of several, and whether all
 	   ranks made the same one, which is known after the agreement. A difference is no error. */
 	uint64_t choice;
@@ -197,11 +198,11 @@ zero_status zero_agree_on(struct zero_comm *comm, const struct zero_intent *inte
 /* The same for a rank's last submission, which is also sent to the ranks of its teams. */
 zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *intent, char *text,
 			     size_t size, int *rank);
-/* COLLECTIVE. Agrees on a status outside of a submission, so that a rank which cannot go on does
-   not leave the others waiting. Every rank returns the error of the lowest rank that has one. */
+/* See struct zero_backend_config. */
 zero_status zero_agree_status(struct zero_comm *comm, zero_status status);
 
-/* See end_deadlock in backend.h: for a backend whose finish_max looks for it. */
+/* Ends what the ranks wait in with ZERO_E_ORDER and this sentence, which is about `rank`: all of
+   them wait, and no submission has all of its ranks. Each rank calls it, from any thread. */
 void zero_agree_end_deadlock(struct zero_comm *comm, int rank, const char *text);
 
 /* ---- progress.c ------------------------------------------------------------------------------ */
@@ -234,24 +235,38 @@ void zero_progress_begin(struct zero_progress *progress, struct zero_comm *comm,
 /* The submission that was begun last is done, or the device was given it with a mark. `reached` is
    how far the device is. */
 void zero_progress_end(struct zero_progress *progress, uint32_t mark, uint32_t reached);
-/* See recent in backend.h. */
+/* See zero_queue_recent. */
 bool zero_progress_recent(struct zero_progress *progress, uint32_t reached,
 			  struct zero_recent_submission *recent);
 
-/* ---- queue.c: see submit, wait, recent and work_* in backend.h ------------------------------- */
+/* ---- queue.c: submissions, in the same order on all ranks ------------------------------------ */
 
 struct zero_queue;
 
 zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue);
 /* Completes what was submitted first. NULL is a no-op. */
 void zero_queue_delete(struct zero_queue *queue);
+/*
+ * Queues a submission and returns at once; submissions run in the order of these calls. *work has
+ * one reference, the caller's. Errors of the operations come with the wait; this fails by itself
+ * only without memory, or from a thread that MPI does not allow.
+ */
 zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submission *submission,
 			      struct zero_work **work);
+/*
+ * Waits until a submission was run, and returns its status. On a device the transfers may still be
+ * under way: what the caller puts on its stream from now on comes after them. Any thread may wait,
+ * and any number of times; references are left as they are.
+ */
 zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work);
+/* Returns whether any submission was begun, and then what the rank is doing. From any thread; never
+   blocks, and asks no device. */
 bool zero_queue_recent(struct zero_queue *queue, struct zero_recent_submission *recent);
-/* On a device a submission is under way until the caller has waited for it: see recent. */
+/* On a device a submission is under way until the caller has waited for it. */
 void zero_queue_device_wait(struct zero_queue *queue, bool waits);
+/* Adds a reference. */
 void zero_work_get(struct zero_work *work);
+/* Drops a reference; the work goes with the last one. NULL is a no-op. */
 void zero_work_put(struct zero_work *work);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of a step on the CPU, cut into parts for several threads. */
+/* The kernels of device.h on host memory. Those of a step are cut into parts for threads. */
+#include "backend/step_rule.h"
 #include "workers.h"
 
 enum {
@@ -16,26 +17,37 @@ static size_t rounded_up(size_t count, size_t to)
 	return (count + to - 1) / to * to;
 }
 
-/* ---- AdamW ----------------------------------------------------------------------------------- */
-
-struct adamw {
+/* A kernel's work in parts of `length` elements. */
+struct parts {
 	const struct zero_kernels *kernels;
-	const struct zero_adamw_args *args;
-	float *p;
-	const struct zero_moments *moments;
-	const float *g;
-	char *low;
-	zero_dtype low_dtype;
+	const void *arguments;
 	size_t count, length;
 };
 
-/* The part from element `at` on. */
-static void step_8bit(const struct adamw *a, size_t at, size_t count)
+static size_t part_count(const struct parts *parts, size_t first)
 {
-	const struct zero_moments *moments = a->moments;
-	const struct zero_dynamic_map *of_m = zero_dynamic_map(true),
-				      *of_v = zero_dynamic_map(false);
-	size_t low_size = a->low_dtype == ZERO_F32 ? sizeof(float) : sizeof(uint16_t);
+	return parts->count - first < parts->length ? parts->count - first : parts->length;
+}
+
+static void run_parts(const struct zero_cpu *cpu, struct parts *parts,
+		      void (*run)(void *context, size_t i))
+{
+	zero_workers_run(cpu->workers, run, parts,
+			 parts->count / parts->length + (parts->count % parts->length != 0));
+}
+
+static void *low_at(void *low, zero_dtype dtype, size_t at)
+{
+	return low ? (char *)low + at * zero_dtype_size(dtype) : NULL;
+}
+
+/* ---- AdamW ----------------------------------------------------------------------------------- */
+
+/* The part from element `at` on. */
+static void step_8bit(const struct zero_kernels *kernels, const struct zero_device_adamw *a,
+		      size_t at, size_t count)
+{
+	const struct zero_moments *moments = &a->moments;
 	float m[PIECE], v[PIECE];
 
 	for (size_t end = at + count, now; at < end; at += now) {
@@ -44,98 +56,89 @@ static void step_8bit(const struct adamw *a, size_t at, size_t count)
 		float *v_absmax = moments->v_absmax + at / ZERO_BLOCK;
 
 		now = end - at < PIECE ? end - at : (size_t)PIECE;
-		a->kernels->dequantize(of_m, m, m_codes, m_absmax, now);
-		a->kernels->dequantize(of_v, v, v_codes, v_absmax, now);
-		a->kernels->adamw(a->args, a->p + at, m, v, a->g + at,
-				  a->low ? a->low + at * low_size : NULL, a->low_dtype, now);
-		a->kernels->quantize(of_m, m_codes, m_absmax, m, now);
-		a->kernels->quantize(of_v, v_codes, v_absmax, v, now);
+		kernels->dequantize(&a->maps[true], m, m_codes, m_absmax, now);
+		kernels->dequantize(&a->maps[false], v, v_codes, v_absmax, now);
+		kernels->adamw(&a->args, a->p + at, m, v, a->g + at,
+			       low_at(a->low, a->low_dtype, at), a->low_dtype, now);
+		kernels->quantize(&a->maps[true], m_codes, m_absmax, m, now);
+		kernels->quantize(&a->maps[false], v_codes, v_absmax, v, now);
 	}
 }
 
 static void adamw_part(void *context, size_t i)
 {
-	const struct adamw *a = context;
-	size_t first = i * a->length, count = a->count - first;
-	size_t low_size = a->low_dtype == ZERO_F32 ? sizeof(float) : sizeof(uint16_t);
+	const struct parts *parts = context;
+	const struct zero_device_adamw *a = parts->arguments;
+	size_t at = i * parts->length, count = part_count(parts, at);
 
-	if (count > a->length)
-		count = a->length;
-	if (a->moments->m)
-		a->kernels->adamw(a->args, a->p + first, a->moments->m + first,
-				  a->moments->v + first, a->g + first,
-				  a->low ? a->low + first * low_size : NULL, a->low_dtype, count);
+	if (a->moments.m)
+		parts->kernels->adamw(&a->args, a->p + at, a->moments.m + at, a->moments.v + at,
+				      a->g + at, low_at(a->low, a->low_dtype, at), a->low_dtype,
+				      count);
 	else
-		step_8bit(a, first, count);
+		step_8bit(parts->kernels, a, at, count);
 }
 
 /* Long arrays are cut into parts of LONGEST, shorter ones into 16. */
-void zero_cpu_adamw(struct zero_workers *workers, const struct zero_kernels *kernels,
-		    const struct zero_adamw_args *args, float *p,
-		    const struct zero_moments *moments, const float *g, void *low,
-		    zero_dtype low_dtype, size_t count)
+static void adamw(const struct zero_cpu *cpu, const void *arguments)
 {
-	struct adamw a = {kernels, args, p, moments, g, low, low_dtype, count, 0};
+	struct zero_device_adamw a = *(const struct zero_device_adamw *)arguments;
+	struct parts parts = {cpu->kernels, &a, a.count, 0};
 
-	a.length = rounded_up(count / 16 + 1, ZERO_BLOCK);
-	a.length = a.length < SHORTEST ? SHORTEST : a.length > LONGEST ? LONGEST : a.length;
-	zero_workers_run(workers, adamw_part, &a, count / a.length + (count % a.length != 0));
+	if (a.state && a.state->skipped)
+		return;
+	if (a.state)
+		a.args = zero_adamw_args_of_step(&a.args, a.state);
+	parts.length = rounded_up(a.count / 16 + 1, ZERO_BLOCK);
+	parts.length = parts.length < SHORTEST  ? SHORTEST
+		       : parts.length > LONGEST ? LONGEST
+						: parts.length;
+	run_parts(cpu, &parts, adamw_part);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
-struct muon {
-	const struct zero_kernels *kernels;
-	const struct zero_muon_args *args;
-	float *changed; /* momentum, or values */
-	const float *from;
-	void *out;
-	zero_dtype low_dtype;
-	size_t count;
-};
-
-static size_t muon_length(const struct muon *muon, size_t i)
-{
-	size_t left = muon->count - i * SHORTEST;
-
-	return left < SHORTEST ? left : (size_t)SHORTEST;
-}
-
 static void momentum_part(void *context, size_t i)
 {
-	const struct muon *muon = context;
-	size_t at = i * SHORTEST;
+	const struct parts *parts = context;
+	const struct zero_device_muon *muon = parts->arguments;
+	size_t at = i * parts->length;
 
-	muon->kernels->muon_momentum(muon->args, muon->changed + at, muon->from + at,
-				     (float *)muon->out + at, muon_length(muon, i));
+	parts->kernels->muon_momentum(&muon->args, muon->changed + at, muon->from + at,
+				      (float *)muon->out + at, part_count(parts, at));
 }
 
 static void update_part(void *context, size_t i)
 {
-	const struct muon *muon = context;
-	size_t at = i * SHORTEST, size = zero_core->dtype_size(muon->low_dtype);
+	const struct parts *parts = context;
+	const struct zero_device_muon *muon = parts->arguments;
+	size_t at = i * parts->length;
 
-	muon->kernels->muon_update(muon->args, muon->changed + at, muon->from + at,
-				   muon->out ? (char *)muon->out + at * size : NULL,
-				   muon->low_dtype, muon_length(muon, i));
+	parts->kernels->muon_update(&muon->args, muon->changed + at, muon->from + at,
+				    low_at(muon->out, muon->low_dtype, at), muon->low_dtype,
+				    part_count(parts, at));
 }
 
-void zero_cpu_muon_momentum(struct zero_workers *workers, const struct zero_kernels *kernels,
-			    const struct zero_muon_args *args, float *m, const float *g, float *out,
-			    size_t count)
+static void run_muon(const struct zero_cpu *cpu, const struct zero_device_muon *arguments,
+		     void (*run)(void *context, size_t i))
 {
-	struct muon muon = {kernels, args, m, g, out, ZERO_F32, count};
+	struct zero_device_muon muon = *arguments;
+	struct parts parts = {cpu->kernels, &muon, muon.count, SHORTEST};
 
-	zero_workers_run(workers, momentum_part, &muon, (count + SHORTEST - 1) / SHORTEST);
+	if (muon.state->skipped)
+		return;
+	muon.args.scale = muon.state->scale;
+	run_parts(cpu, &parts, run);
 }
 
-void zero_cpu_muon_update(struct zero_workers *workers, const struct zero_kernels *kernels,
-			  const struct zero_muon_args *args, float *p, const float *update,
-			  void *low, zero_dtype low_dtype, size_t count)
+static void muon_momentum(const struct zero_cpu *cpu, const void *arguments)
 {
-	struct muon muon = {kernels, args, p, update, low, low_dtype, count};
+	run_muon(cpu, arguments, momentum_part);
+}
 
-	zero_workers_run(workers, update_part, &muon, (count + SHORTEST - 1) / SHORTEST);
+static void muon_update(const struct zero_cpu *cpu, const void *arguments)
+{
+	run_muon(cpu, arguments, update_part);
 }
 
 /* ---- the norm -------------------------------------------------------------------------------- */
@@ -155,18 +158,74 @@ static void norm2_part(void *context, size_t i)
 	n->sums[i] = n->kernels->norm2(n->x + first, count < n->length ? count : n->length);
 }
 
-double zero_cpu_norm2(struct zero_workers *workers, const struct zero_kernels *kernels,
-		      const float *x, size_t count)
+double zero_cpu_norm2(const struct zero_cpu *cpu, const float *x, size_t count)
 {
-	struct norm2 n = {.kernels = kernels, .x = x, .count = count};
+	struct norm2 n = {.kernels = cpu->kernels, .x = x, .count = count};
 	size_t parts;
 	double sum = 0;
 
 	n.length = rounded_up(count / NORM_PARTS + 1, LINE);
 	n.length = n.length < NORM_SHORTEST ? NORM_SHORTEST : n.length;
 	parts = count / n.length + (count % n.length != 0);
-	zero_workers_run(workers, norm2_part, &n, parts);
+	zero_workers_run(cpu->workers, norm2_part, &n, parts);
 	for (size_t i = 0; i < parts; i++)
 		sum += n.sums[i];
 	return sum;
+}
+
+/* ---- the others ------------------------------------------------------------------------------ */
+
+static void step_rule(const struct zero_cpu *cpu, const void *arguments)
+{
+	(void)cpu;
+	zero_step_rule_apply(arguments);
+}
+
+static void group_rule(const struct zero_cpu *cpu, const void *arguments)
+{
+	const struct zero_group_rule *rule = arguments;
+
+	(void)cpu;
+	for (size_t i = 0; i < rule->count; i++)
+		zero_group_rule_apply(rule, &rule->groups[i]);
+}
+
+static void cast(const struct zero_cpu *cpu, const void *arguments)
+{
+	const struct zero_device_cast *c = arguments;
+
+	cpu->kernels->cast(c->to, c->out, c->from, c->in, c->count);
+}
+
+static void uniform(const struct zero_cpu *cpu, const void *arguments)
+{
+	const struct zero_device_random *r = arguments;
+
+	cpu->kernels->fill_uniform(r->dtype, r->out, r->first, r->count, r->a, r->b, r->seed,
+				   r->stream);
+}
+
+static void normal(const struct zero_cpu *cpu, const void *arguments)
+{
+	const struct zero_device_random *r = arguments;
+
+	cpu->kernels->fill_normal(r->dtype, r->out, r->first, r->count, r->a, r->b, r->seed,
+				  r->stream);
+}
+
+void zero_cpu_run(const struct zero_cpu *cpu, enum zero_kernel kernel, const void *arguments)
+{
+	static void (*const kernels[ZERO_KERNELS])(const struct zero_cpu *, const void *) = {
+		[ZERO_K_CAST] = cast,
+		[ZERO_K_ADAMW] = adamw,
+		[ZERO_K_ADAMW_8BIT] = adamw,
+		[ZERO_K_STEP_RULE] = step_rule,
+		[ZERO_K_GROUP_RULE] = group_rule,
+		[ZERO_K_UNIFORM] = uniform,
+		[ZERO_K_NORMAL] = normal,
+		[ZERO_K_MUON_MOMENTUM] = muon_momentum,
+		[ZERO_K_MUON_UPDATE] = muon_update,
+	};
+
+	kernels[kernel](cpu, arguments);
 }

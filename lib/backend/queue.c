@@ -16,6 +16,7 @@
 #include "comm.h"
 #include "meter.h"
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/thread.h"
 
 struct zero_work {
@@ -185,7 +186,7 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 	}
 	status = comm->ops->begin(comm, work->ops, work->count);
 	if (status && !intent.status) {
-		snprintf(mine, sizeof(mine), "%s: %s", work->label, zero_core->last_error());
+		snprintf(mine, sizeof(mine), "%s: %s", work->label, zero_last_error());
 		intent.status = status;
 		intent.error = mine;
 		intent.error_rank = -1;
@@ -196,13 +197,13 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 	atomic_store(&queue->progress.agreeing, false);
 	metered.agreed = zero_meter_now(meter);
 	if (agreed && !*text) {
-		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
-		rank = zero_core->last_error_rank();
+		snprintf(text, sizeof(text), "%s: %s", work->label, zero_last_error());
+		rank = zero_last_error_rank();
 	}
 	status = comm->ops->run(comm, work->ops, work->count, agreed, &work->order);
 	if (status && !agreed) {
-		snprintf(text, sizeof(text), "%s: %s", work->label, zero_core->last_error());
-		rank = zero_core->last_error_rank();
+		snprintf(text, sizeof(text), "%s: %s", work->label, zero_last_error());
+		rank = zero_last_error_rank();
 	}
 	free_buffers(work);
 	/* The other ranks wait in what this rank did not run; or their devices do, in what this rank's
@@ -314,7 +315,7 @@ zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue)
 	int error;
 
 	if (!made)
-		return zero_core->fail(ZERO_E_MEMORY, "no memory for a queue");
+		return zero_fail(ZERO_E_MEMORY, "no memory for a queue");
 	made->comm = comm;
 	made->threaded = comm->threaded;
 	made->opener = pthread_self();
@@ -326,9 +327,8 @@ zero_status zero_queue_new(struct zero_comm *comm, struct zero_queue **queue)
 		error = zero_thread_start(&made->thread, "zero-comm", queue_thread, made);
 		if (error) {
 			free(made);
-			return zero_core->fail(ZERO_E_MEMORY,
-					       "cannot start the communication thread: %s",
-					       strerror(error));
+			return zero_fail(ZERO_E_MEMORY, "cannot start the communication thread: %s",
+					 strerror(error));
 		}
 	}
 	*queue = made;
@@ -362,17 +362,17 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	struct zero_op *ops;
 
 	if (queue->comm->main_thread_only && !pthread_equal(queue->opener, pthread_self()))
-		return zero_core->fail(ZERO_E_STATE,
-				       "%s is begun in another thread than zero_open's, which the "
-				       "program's MPI_Init does not allow: it needs "
-				       "MPI_THREAD_MULTIPLE",
-				       submission->label);
+		return zero_fail(ZERO_E_STATE,
+				 "%s is begun in another thread than zero_open's, which the "
+				 "program's MPI_Init does not allow: it needs "
+				 "MPI_THREAD_MULTIPLE",
+				 submission->label);
 	made = calloc(1, sizeof(*made));
 	ops = malloc((submission->count + 1) * sizeof(*ops));
 	if (!made || !ops) {
 		free(made);
 		free(ops);
-		return zero_core->fail(ZERO_E_MEMORY, "no memory to begin %s", submission->label);
+		return zero_fail(ZERO_E_MEMORY, "no memory to begin %s", submission->label);
 	}
 	if (submission->count)
 		memcpy(ops, submission->ops, submission->count * sizeof(*ops));
@@ -416,6 +416,6 @@ zero_status zero_queue_wait(struct zero_queue *queue, struct zero_work *work)
 		joined = work->comm->ops->device_order_join(work->comm, &work->order);
 	if (!work->status)
 		return joined;
-	return zero_core->fail_on(work->rank, work->status,
-				  work->error ? work->error : zero_core->strerror(work->status));
+	return zero_fail_on(work->rank, work->status,
+			    work->error ? work->error : zero_strerror(work->status));
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/error.h"
 #include "core/thread.h"
 
 struct zero_workers {
@@ -54,8 +55,7 @@ static int cores_of(const struct zero_comm *comm, const struct zero_seat *mine,
 
 int zero_workers_budget(struct zero_comm *comm, int asked)
 {
-	struct zero_seat mine = {
-		.node = zero_core->hash(comm->place.node, strlen(comm->place.node), 0)};
+	struct zero_seat mine = {.node = zero_hash(comm->place.node, strlen(comm->place.node), 0)};
 	struct zero_seat *all = calloc((size_t)comm->place.world, sizeof(*all));
 	int cores = 1, limit = limit_of_slurm();
 

@@ -9,9 +9,16 @@
 #include <sched.h>
 
 #include "comm.h"
+#include "device.h"
 #include "kernels.h"
 
 struct zero_workers;
+
+/* What works on host memory. */
+struct zero_cpu {
+	const struct zero_kernels *kernels;
+	struct zero_workers *workers;
+};
 
 /* Where a rank may run. */
 struct zero_seat {
@@ -32,22 +39,11 @@ void zero_workers_delete(struct zero_workers *workers);
 void zero_workers_run(struct zero_workers *workers, void (*work)(void *context, size_t i),
 		      void *context, size_t count);
 
-/* ---- cpu_step.c: kernels of kernels.h by several threads ------------------------------------- */
+/* ---- cpu_step.c ------------------------------------------------------------------------------ */
 
-/* adamw, with the same bits; moments of 8 bits are f32 for a moment. */
-void zero_cpu_adamw(struct zero_workers *workers, const struct zero_kernels *kernels,
-		    const struct zero_adamw_args *args, float *p,
-		    const struct zero_moments *moments, const float *g, void *low,
-		    zero_dtype low_dtype, size_t count);
-/* muon_momentum and muon_update, with the same bits. */
-void zero_cpu_muon_momentum(struct zero_workers *workers, const struct zero_kernels *kernels,
-			    const struct zero_muon_args *args, float *m, const float *g, float *out,
-			    size_t count);
-void zero_cpu_muon_update(struct zero_workers *workers, const struct zero_kernels *kernels,
-			  const struct zero_muon_args *args, float *p, const float *update,
-			  void *low, zero_dtype low_dtype, size_t count);
+/* Runs a kernel of device.h on host memory before it returns, with the bits of kernels.h. */
+void zero_cpu_run(const struct zero_cpu *cpu, enum zero_kernel kernel, const void *arguments);
 /* The sum of the squares: of parts whose length depends on count alone, in their order. */
-double zero_cpu_norm2(struct zero_workers *workers, const struct zero_kernels *kernels,
-		      const float *x, size_t count);
+double zero_cpu_norm2(const struct zero_cpu *cpu, const float *x, size_t count);
 
 #endif

@@ -99,6 +99,8 @@ zero_status zero_close(zero_job *job)
 	if (!zero_hooks_close(job))
 		return ZERO_OK;
 	zero_teams_free(job);
+	zero_queue_delete(job->queue);
+	zero_workers_delete(job->cpu.workers);
 	if (job->backend)
 		job->ops->close(job->backend);
 	if (job->backend && job->finished && job->ops->finalise)
@@ -208,17 +210,14 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
 
 zero_status zero_memory_now(zero_job *job, zero_memory *memory)
 {
-	*memory = (zero_memory){0};
-	if (!job->ops->watch_only)
-		job->ops->memory(job->backend, memory);
+	zero_job_memory(job, memory, NULL);
 	return ZERO_OK;
 }
 
 zero_status zero_traffic_now(zero_job *job, zero_traffic *traffic)
 {
-	*traffic = (zero_traffic){0};
-	if (!job->ops->watch_only)
-		job->ops->traffic(job->backend, traffic);
-	traffic->bytes_read = job->bytes_read;
+	*traffic = (zero_traffic){.bytes_sent = job->comm->bytes_sent,
+				  .collectives = job->comm->collectives,
+				  .bytes_read = job->bytes_read};
 	return ZERO_OK;
 }

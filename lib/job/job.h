@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "backend/backend.h"
+#include "backend/workers.h"
 #include "core/error.h"
 #include "core/options.h"
 #include "hooks.h"
@@ -44,6 +44,9 @@ struct zero_nodes {
 struct zero_job {
 	const struct zero_backend_ops *ops;
 	struct zero_backend *backend;
+	struct zero_comm *comm;   /* of all ranks */
+	struct zero_queue *queue; /* of submissions; NULL until the backend is open on all ranks */
+	struct zero_cpu cpu;      /* what works on host memory; has no kernels in a job without */
 	struct zero_place place;
 	struct zero_settings settings;
 	char *setting_text[ZERO_OPTIONS];
@@ -128,8 +131,27 @@ zero_status zero_leave(zero_job *job);
 /* Waits for *work, drops the reference and sets *work to NULL; NULL counts as done. Called
    with the job's lock held, unless *work is the caller's own. */
 zero_status zero_work_wait(zero_job *job, struct zero_work **work);
+/* ---- compute.c ------------------------------------------------------------------------------- */
+
+/*
+ * Runs a kernel of device.h on the memory of the backend: on the CPU before it returns, or by the
+ * device, in the order of the calls and after each submission that was waited for. An error of the
+ * device comes with the next submission or zero_event_wait. For memory of the host beside a device
+ * use zero_cpu_run(&job->cpu, ...); what earlier calls write there must have been waited for.
+ */
+void zero_compute(zero_job *job, enum zero_kernel kernel, const void *arguments);
+/* Likewise. out[count] of type `to` = in[count] of `from`: f32, f16 and bf16, or equal types. */
+void zero_cast(zero_job *job, zero_dtype to, void *out, zero_dtype from, const void *in,
+	       size_t count);
+/* Likewise. out[count] = value, converted to the type's nearest one; see zero_fill_constant. */
+void zero_fill(zero_job *job, zero_dtype dtype, void *out, size_t count, double value);
+/* See event_record and event_wait in backend.h; without a device there is nothing to wait for. */
+uint64_t zero_event_record(zero_job *job);
+zero_status zero_event_wait(zero_job *job, uint64_t event);
 /* Waits until the device has done all work that was submitted to it. */
 zero_status zero_device_sync(zero_job *job);
+/* Fills *memory, and at_peak unless it is NULL; see memory in backend.h. */
+void zero_job_memory(zero_job *job, zero_memory *memory, size_t at_peak[ZERO_MEM_KINDS]);
 
 /* ---- settings.c ------------------------------------------------------------------------------ */
 

@@ -40,7 +40,7 @@ submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t cou
 	submission.label = text;
 	submission.hash = zero_hash(all ? all : text, strlen(all ? all : text), 0);
 	free(all);
-	return job->ops->submit(job->backend, &submission, work);
+	return zero_queue_submit(job->queue, &submission, work);
 }
 
 zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
@@ -77,7 +77,7 @@ zero_status zero_leave(zero_job *job)
 		.waited = true,
 	};
 	struct zero_work *work;
-	zero_status status = job->ops->submit(job->backend, &submission, &work);
+	zero_status status = zero_queue_submit(job->queue, &submission, &work);
 
 	return status ? status : zero_work_wait(job, &work);
 }
@@ -90,12 +90,7 @@ zero_status zero_work_wait(zero_job *job, struct zero_work **work)
 	if (!finished)
 		return ZERO_OK;
 	*work = NULL;
-	status = job->ops->wait(job->backend, finished);
-	job->ops->work_put(job->backend, finished);
+	status = zero_queue_wait(job->queue, finished);
+	zero_work_put(finished);
 	return status;
-}
-
-zero_status zero_device_sync(zero_job *job)
-{
-	return job->ops->event_wait(job->backend, job->ops->event_record(job->backend));
 }

@@ -55,7 +55,7 @@ zero_status zero_team_make(zero_job *job, zero_status status, const int *ranks, 
 		zero_team_free(made);
 		return status;
 	}
-	job->ops->place(job->backend, made->team_comm, &made->place);
+	made->place = made->team_comm->place;
 	*team = made;
 	return ZERO_OK;
 }

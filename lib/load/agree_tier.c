@@ -81,7 +81,7 @@ static void measure_memory(zero_job *job, struct needs *needs)
 	uint64_t bytes[ZERO_MEM_KINDS];
 	zero_memory memory;
 
-	job->ops->memory(job->backend, &memory);
+	job->ops->memory(job->backend, &memory, NULL);
 	zero_sizing_bytes(&job->model->sizing, bytes);
 	needs->in_use = memory.total.now;
 	/* groups that were laid out before have some of it already */

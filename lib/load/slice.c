@@ -34,6 +34,12 @@ static const char *tensor_name(const struct slice *slice)
 	return slice->tensor->name ? slice->tensor->name : slice->param->name;
 }
 
+static bool convert(const zero_job *job, zero_dtype to, void *out, zero_dtype from, const void *in,
+		    size_t count, size_t *bad)
+{
+	return job->cpu.kernels->convert(job->cpu.kernels, to, out, from, in, count, bad);
+}
+
 /* ---- a file's bytes -------------------------------------------------------------------------- */
 
 void zero_slice_close(zero_job *job)
@@ -130,8 +136,7 @@ static zero_status read_scales(struct slice *slice, const zero_tensor *scale)
 		status = read_bytes(job, scale, scale->name ? scale->name : slice->param->name,
 				    stored, 0, bytes);
 	if (!status)
-		job->ops->convert(job->backend, ZERO_F32, slice->scales, scale->dtype, stored,
-				  count, &bad);
+		convert(job, ZERO_F32, slice->scales, scale->dtype, stored, count, &bad);
 	free(stored);
 	return status;
 }
@@ -146,8 +151,6 @@ static void scale_row(const struct slice *slice, char *out, const char *in, size
 	const size_t width = slice->tensor->shape[1];
 	const float *scales =
 		slice->scales + row / ZERO_SCALE_BLOCK * ((width - 1) / ZERO_SCALE_BLOCK + 1);
-	const struct zero_backend_ops *ops = slice->job->ops;
-	struct zero_backend *backend = slice->job->backend;
 	float values[ZERO_SCALE_BLOCK];
 	size_t bad;
 
@@ -155,11 +158,11 @@ static void scale_row(const struct slice *slice, char *out, const char *in, size
 		size_t rest = ZERO_SCALE_BLOCK - column % ZERO_SCALE_BLOCK;
 
 		n = count - at < rest ? count - at : rest;
-		ops->convert(backend, ZERO_F32, values, slice->tensor->dtype, in + at, n, &bad);
+		convert(slice->job, ZERO_F32, values, slice->tensor->dtype, in + at, n, &bad);
 		for (size_t i = 0; i < n; i++)
 			values[i] *= scales[column / ZERO_SCALE_BLOCK];
-		ops->convert(backend, slice->param->dtype, out + at * slice->to_size, ZERO_F32,
-			     values, n, &bad);
+		convert(slice->job, slice->param->dtype, out + at * slice->to_size, ZERO_F32,
+			values, n, &bad);
 	}
 }
 
@@ -181,8 +184,8 @@ static void convert_scaled(const struct slice *slice, char *out, size_t count, s
 }
 
 /* Converts the tile, likewise. */
-static zero_status convert(const struct slice *slice, void *out, size_t count, size_t at,
-			   size_t columns)
+static zero_status convert_tile(const struct slice *slice, void *out, size_t count, size_t at,
+				size_t columns)
 {
 	const zero_tensor *tensor = slice->tensor;
 	const zero_job *job = slice->job;
@@ -192,8 +195,7 @@ static zero_status convert(const struct slice *slice, void *out, size_t count, s
 		convert_scaled(slice, out, count, at, columns);
 		return ZERO_OK;
 	}
-	if (job->ops->convert(job->backend, slice->param->dtype, out, tensor->dtype, slice->tile,
-			      count, &bad))
+	if (convert(job, slice->param->dtype, out, tensor->dtype, slice->tile, count, &bad))
 		return ZERO_OK;
 	at += columns == count ? bad : bad / columns * width + bad % columns;
 	return zero_fail(ZERO_E_FORMAT,
@@ -211,7 +213,7 @@ static zero_status read_converted(const struct slice *slice, char *out, size_t f
 		n = count - at < slice->room ? count - at : slice->room;
 		status = read_elements(slice, slice->tile, first + at, n);
 		if (!status)
-			status = convert(slice, out + at * slice->to_size, n, first + at, n);
+			status = convert_tile(slice, out + at * slice->to_size, n, first + at, n);
 	}
 	return status;
 }
@@ -229,7 +231,6 @@ static zero_status transpose_tile(const struct slice *slice, char *out, size_t f
 	const size_t height = slice->tensor->shape[0], width = slice->tensor->shape[1];
 	const size_t count = block->rows * block->columns;
 	const size_t at = block->row * width + block->column;
-	const struct zero_backend_ops *ops = slice->job->ops;
 	const char *tile = slice->tile;
 	zero_status status = ZERO_OK;
 
@@ -241,14 +242,13 @@ static zero_status transpose_tile(const struct slice *slice, char *out, size_t f
 					       slice->tile + r * block->columns * slice->from_size,
 					       at + r * width, block->columns);
 	if (!status && slice->converted) {
-		status = convert(slice, slice->converted, count, at, block->columns);
+		status = convert_tile(slice, slice->converted, count, at, block->columns);
 		tile = slice->converted;
 	}
 	if (!status)
-		ops->transpose(slice->job->backend,
-			       out + (block->column * height + block->row - first) * slice->to_size,
-			       height, tile, block->columns, block->rows, block->columns,
-			       slice->to_size);
+		slice->job->cpu.kernels->transpose(
+			out + (block->column * height + block->row - first) * slice->to_size,
+			height, tile, block->columns, block->rows, block->columns, slice->to_size);
 	return status;
 }
 

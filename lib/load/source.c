@@ -52,7 +52,7 @@ static zero_status check_dtype(const zero_param *param, const zero_source *sourc
 	const zero_job *job = param->group->job;
 
 	if (tensor->dtype == param->dtype ||
-	    (source->convert && job->ops->convertible(job->backend, param->dtype, tensor->dtype)))
+	    (source->convert && job->cpu.kernels->convertible(param->dtype, tensor->dtype)))
 		return ZERO_OK;
 	return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s' is %s, parameter '%s' is %s%s",
 			 tensor->path, tensor->name ? tensor->name : param->name,
@@ -80,7 +80,7 @@ static zero_status check_scale(const zero_param *param, const zero_source *sourc
 				 "parameter '%s', which is %s, has a source with scales: these are "
 				 "for a matrix of f8 that becomes another type",
 				 param->name, zero_dtype_name(param->dtype));
-	if (!job->ops->convertible(job->backend, ZERO_F32, scale->dtype))
+	if (!job->cpu.kernels->convertible(ZERO_F32, scale->dtype))
 		return zero_fail(ZERO_E_FORMAT, "%s: tensor '%s', of scales, is %s, no float",
 				 scale->path, scale->name ? scale->name : param->name,
 				 zero_dtype_name(scale->dtype));
@@ -252,7 +252,16 @@ static zero_status read_piece(void *context, void *data, size_t at, size_t bytes
 zero_status zero_source_read(zero_param *param, const zero_source *source, void *out, size_t first,
 			     size_t count)
 {
-	uint64_t stream = zero_hash(param->name, strlen(param->name), 0);
+	struct zero_device_random random = {
+		.out = out,
+		.first = first,
+		.count = count,
+		.seed = source->seed,
+		.stream = zero_hash(param->name, strlen(param->name), 0),
+		.a = source->a,
+		.b = source->b,
+		.dtype = param->dtype,
+	};
 	size_t size = zero_dtype_size(param->dtype);
 	struct reading reading = {.param = param, .source = source, .first = first};
 	zero_job *job = param->group->job;
@@ -270,15 +279,16 @@ zero_status zero_source_read(zero_param *param, const zero_source *source, void 
 			       count * size);
 		return ZERO_OK;
 	case ZERO_FROM_CONSTANT:
-		job->ops->fill_constant(job->backend, param->dtype, out, count, source->a);
+		zero_fill(job, param->dtype, out, count, source->a);
 		return ZERO_OK;
 	case ZERO_FROM_UNIFORM:
-		job->ops->fill_uniform(job->backend, param->dtype, out, first, count, source->a,
-				       source->b, source->seed, stream);
+		random.cut =
+			job->cpu.kernels->uniform_ends(param->dtype, source->a, source->b,
+						       &random.first_value, &random.last_value);
+		zero_compute(job, ZERO_K_UNIFORM, &random);
 		return ZERO_OK;
 	case ZERO_FROM_NORMAL:
-		job->ops->fill_normal(job->backend, param->dtype, out, first, count, source->a,
-				      source->b, source->seed, stream);
+		zero_compute(job, ZERO_K_NORMAL, &random);
 		return ZERO_OK;
 	}
 	return ZERO_E_INVALID;

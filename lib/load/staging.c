@@ -47,7 +47,7 @@ static zero_status next_buffer(zero_job *job, int *which)
 
 	*which = staging->next;
 	staging->next = !staging->next;
-	return job->ops->event_wait(job->backend, staging->copied[*which]);
+	return zero_event_wait(job, staging->copied[*which]);
 }
 
 zero_status zero_staging_in(zero_job *job, void *to, size_t bytes, zero_staging_fill fill,
@@ -66,7 +66,7 @@ zero_status zero_staging_in(zero_job *job, void *to, size_t bytes, zero_staging_
 		if (status)
 			break;
 		job->ops->copy(job->backend, (char *)to + at, staging->data[i], now);
-		staging->copied[i] = job->ops->event_record(job->backend);
+		staging->copied[i] = zero_event_record(job);
 	}
 	return status;
 }
@@ -81,7 +81,7 @@ static int fetch(zero_job *job, const char *from, size_t bytes, size_t at, size_
 	staging->next = !i;
 	*now = bytes - at < staging->bytes ? bytes - at : staging->bytes;
 	job->ops->copy(job->backend, staging->data[i], from + at, *now);
-	staging->copied[i] = job->ops->event_record(job->backend);
+	staging->copied[i] = zero_event_record(job);
 	return i;
 }
 
@@ -101,7 +101,7 @@ zero_status zero_staging_out(zero_job *job, const void *from, size_t bytes, zero
 		now = ahead;
 		if (at + now < bytes)
 			next = fetch(job, from, bytes, at + now, &ahead);
-		status = job->ops->event_wait(job->backend, staging->copied[i]);
+		status = zero_event_wait(job, staging->copied[i]);
 		if (!status)
 			status = use(context, staging->data[i], at, now);
 	}

@@ -48,6 +48,9 @@ static void copy_8bit(zero_job *job, struct piece *piece, const struct zero_mome
 static zero_status convert(zero_job *job, struct piece *piece, const struct zero_moments *from,
 			   const struct zero_moments *to, size_t count)
 {
+	const struct zero_kernels *kernels = job->cpu.kernels;
+	const struct zero_dynamic_map *of_m = kernels->dynamic_map(true),
+				      *of_v = kernels->dynamic_map(false);
 	zero_status status;
 
 	if (from->m)
@@ -60,16 +63,12 @@ static zero_status convert(zero_job *job, struct piece *piece, const struct zero
 	if (from->m && to->m) {
 		copy_f32(job, piece, to, count, true);
 	} else if (to->m) {
-		job->ops->dequantize(job->backend, true, piece->m, piece->m_codes, piece->m_absmax,
-				     count);
-		job->ops->dequantize(job->backend, false, piece->v, piece->v_codes, piece->v_absmax,
-				     count);
+		kernels->dequantize(of_m, piece->m, piece->m_codes, piece->m_absmax, count);
+		kernels->dequantize(of_v, piece->v, piece->v_codes, piece->v_absmax, count);
 		copy_f32(job, piece, to, count, true);
 	} else {
-		job->ops->quantize(job->backend, true, piece->m_codes, piece->m_absmax, piece->m,
-				   count);
-		job->ops->quantize(job->backend, false, piece->v_codes, piece->v_absmax, piece->v,
-				   count);
+		kernels->quantize(of_m, piece->m_codes, piece->m_absmax, piece->m, count);
+		kernels->quantize(of_v, piece->v_codes, piece->v_absmax, piece->v, count);
 		copy_8bit(job, piece, to, count, true);
 	}
 	return zero_device_sync(job);

@@ -130,6 +130,15 @@ static zero_status alloc_offload_buffers(zero_job *job)
 	return status;
 }
 
+static void cast_to_master(zero_job *job, float *master, zero_dtype dtype, const void *values,
+			   size_t count)
+{
+	if (zero_states_staged(job))
+		job->cpu.kernels->cast(ZERO_F32, master, dtype, values, count);
+	else
+		zero_cast(job, ZERO_F32, master, dtype, values, count);
+}
+
 void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *segment,
 			     size_t first, size_t count)
 {
@@ -154,7 +163,7 @@ void zero_states_set_masters(struct zero_flat *flat, const struct zero_segment *
 			/* The next submission reports an error of the device. */
 			zero_device_sync(job);
 		}
-		job->ops->cast(job->backend, ZERO_F32, master + at, segment->dtype, values, now);
+		cast_to_master(job, master + at, segment->dtype, values, now);
 	}
 }
 

@@ -194,8 +194,7 @@ static size_t read_rank(zero_job *job, struct zero_report_rank *rank)
 	size_t high[ZERO_MEM_KINDS], count;
 	zero_memory memory;
 
-	job->ops->memory(job->backend, &memory);
-	job->ops->memory_at_peak(job->backend, high);
+	zero_job_memory(job, &memory, high);
 	count = zero_record_read(record, zero_meter_now(&record->meter), high, memory.total.now,
 				 rank, job->report->ops);
 	rank->memory = memory;
@@ -285,8 +284,7 @@ static void after_step(zero_job *job)
 
 	if (!job->report)
 		return;
-	job->ops->memory(job->backend, &memory);
-	job->ops->memory_at_peak(job->backend, high);
+	zero_job_memory(job, &memory, high);
 	now = zero_meter_now(&job->report->record->meter);
 	zero_record_step(job->report->record, now, high, memory.total.now);
 	refresh(job, now);

@@ -23,8 +23,22 @@ static void step_in_place(const zero_group *group, const struct zero_adamw_args 
 	zero_job *job = group->job;
 	float *p = part->master ? part->master : (float *)(void *)part->stored;
 
-	job->ops->adamw(job->backend, args, group->step_state, p, &part->moments, part->g,
-			part->master ? part->stored : NULL, part->dtype, part->count);
+	struct zero_device_adamw adamw = {.args = *args,
+					  .state = group->step_state,
+					  .p = p,
+					  .moments = part->moments,
+					  .g = part->g,
+					  .low = part->master ? part->stored : NULL,
+					  .low_dtype = part->dtype,
+					  .count = part->count};
+	enum zero_kernel kernel = part->moments.m ? ZERO_K_ADAMW : ZERO_K_ADAMW_8BIT;
+
+	for (int i = 0; kernel == ZERO_K_ADAMW_8BIT && i < 2; i++)
+		adamw.maps[i] = *job->cpu.kernels->dynamic_map(i);
+	if (zero_states_staged(job))
+		zero_cpu_run(&job->cpu, kernel, &adamw);
+	else
+		zero_compute(job, kernel, &adamw);
 }
 
 /* Begins to copy one piece to the host: the gradients, and the f32 values; 16-bit values have
@@ -39,7 +53,7 @@ static uint64_t fetch_piece(zero_job *job, const struct part *part, size_t at,
 	job->ops->copy(job->backend, buffers[0], part->g + at, now * sizeof(float));
 	if (!part->master)
 		job->ops->copy(job->backend, buffers[1], part->stored + at * size, now * size);
-	return job->ops->event_record(job->backend);
+	return zero_event_record(job);
 }
 
 /* Errors of the device come with the next submission. */
@@ -64,7 +78,7 @@ static void step_staged(const zero_group *group, const struct zero_adamw_args *a
 		if (at + now < part->count)
 			next = fetch_piece(job, part, at + now,
 					   job->model->offload_buffers[!which]);
-		job->ops->event_wait(job->backend, mark);
+		zero_event_wait(job, mark);
 		step_in_place(group, args, &piece);
 		job->ops->copy(job->backend, part->stored + at * size, piece.stored, now * size);
 	}

@@ -124,7 +124,7 @@ static void free_outputs(zero_group *group)
 
 	for (size_t f = 0; f < group->flat_count; f++)
 		job->ops->shared_free(job->backend, &group->flats[f].gathered);
-	job->ops->work_put(job->backend, group->gather);
+	zero_work_put(group->gather);
 	group->gather = NULL;
 	group->ready = false;
 	group->uses = group->joined = 0;
@@ -194,7 +194,7 @@ static bool join_step(zero_group *group, zero_dtype as)
 		group->gather = stepped;
 		group->begun_by = pthread_self();
 	} else {
-		group->job->ops->work_put(group->job->backend, stepped);
+		zero_work_put(stepped);
 	}
 	return joins;
 }
@@ -299,13 +299,13 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 			free_outputs(groups[g]);
 			continue;
 		}
-		job->ops->work_get(job->backend, work);
+		zero_work_get(work);
 		groups[g]->gather = work;
 		groups[g]->begun_by = pthread_self();
 		groups[g]->live_bytes = prepared ? 0 : output_bytes(groups[g], as);
 	}
 	if (!status)
-		job->ops->work_put(job->backend, work);
+		zero_work_put(work);
 	free(names);
 	free(ops);
 	return status;
@@ -391,7 +391,7 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 		   free the buffer. */
 		add_use(group);
 		work = group->gather;
-		job->ops->work_get(job->backend, work);
+		zero_work_get(work);
 	}
 	pthread_mutex_unlock(&job->lock);
 	if (status)
@@ -420,7 +420,7 @@ zero_status zero_release(zero_group *group)
 		status = zero_fail(ZERO_E_STATE, "group '%s' is released, but not gathered",
 				   group->name);
 	} else if (!group->uses) {
-		job->ops->wait(job->backend, group->gather);
+		zero_queue_wait(job->queue, group->gather);
 		free_outputs(group);
 	} else if (!end_use(group)) {
 		if (zero_check_enabled(job))
@@ -435,6 +435,6 @@ void zero_gather_free(zero_group *group)
 {
 	if (group->gather)
 		free_outputs(group);
-	group->job->ops->work_put(group->job->backend, group->step_work);
+	zero_work_put(group->step_work);
 	group->step_work = NULL;
 }

@@ -382,39 +382,47 @@ static void step_momentum(const struct zero_muon_step *step, const struct matrix
 	const struct zero_param *param = matrix->param;
 	const struct zero_flat *flat = param->flat;
 	const struct zero_segment *segment = segment_of(matrix);
-	const struct zero_muon_args args = args_of(step->muon, matrix);
 	struct part part = stepped_part(matrix);
 	size_t stepped, count;
 
 	if (!part.count)
 		return;
 	zero_stepped_part(param->group, segment, &stepped, &count);
-	step->job->ops->muon_momentum(
-		step->job->backend, &args, param->group->step_state,
-		zero_param_state_at(param, ZERO_SAVED_EXP_AVG, matrix->first + part.first),
-		flat->reduced + segment->state_at +
-			(param->first + matrix->first + part.first - stepped),
-		step->parts + matrix->part_at, part.count);
+	zero_compute(step->job, ZERO_K_MUON_MOMENTUM,
+		     &(struct zero_device_muon){
+			     .args = args_of(step->muon, matrix),
+			     .state = param->group->step_state,
+			     .changed = zero_param_state_at(param, ZERO_SAVED_EXP_AVG,
+							    matrix->first + part.first),
+			     .from = flat->reduced + segment->state_at +
+				     (param->first + matrix->first + part.first - stepped),
+			     .out = step->parts + matrix->part_at,
+			     .count = part.count});
 }
 
 static void step_values(const struct zero_muon_step *step, const struct matrix *matrix)
 {
 	const struct zero_param *param = matrix->param;
 	const struct zero_segment *segment = segment_of(matrix);
-	const struct zero_muon_args args = args_of(step->muon, matrix);
 	struct part part = stepped_part(matrix);
+	bool is_f32 = segment->dtype == ZERO_F32;
+	size_t first = matrix->first + part.first;
 	char *stored;
 
 	if (!part.count)
 		return;
-	stored = zero_stored_at(param->flat, segment, param->first + matrix->first + part.first);
-	step->job->ops->muon_update(
-		step->job->backend, &args, param->group->step_state,
-		segment->dtype == ZERO_F32
-			? (float *)(void *)stored
-			: zero_param_state_at(param, ZERO_SAVED_MASTER, matrix->first + part.first),
-		step->parts + matrix->part_at, segment->dtype == ZERO_F32 ? NULL : stored,
-		segment->dtype, part.count);
+	stored = zero_stored_at(param->flat, segment, param->first + first);
+	zero_compute(
+		step->job, ZERO_K_MUON_UPDATE,
+		&(struct zero_device_muon){
+			.args = args_of(step->muon, matrix),
+			.state = param->group->step_state,
+			.changed = is_f32 ? (float *)(void *)stored
+					  : zero_param_state_at(param, ZERO_SAVED_MASTER, first),
+			.from = step->parts + matrix->part_at,
+			.out = is_f32 ? NULL : stored,
+			.low_dtype = segment->dtype,
+			.count = part.count});
 }
 
 /* Lists this rank's transfers of a matrix to its owner (`to_owner`), or from there. At stage 0 each

@@ -12,6 +12,15 @@
 
 #include "train.h"
 
+/* Adds the sum of the squares of x[count]. */
+static void add_norm2(zero_job *job, const float *x, size_t count)
+{
+	if (job->ops->norm2)
+		job->ops->norm2(job->backend, x, count, job->trainer->norms);
+	else
+		*job->trainer->norms += zero_cpu_norm2(&job->cpu, x, count);
+}
+
 /* Sums the squares of this rank's shard of a flat buffer's gradient sums. */
 static void add_flat(zero_job *job, const struct zero_flat *flat)
 {
@@ -23,15 +32,14 @@ static void add_flat(zero_job *job, const struct zero_flat *flat)
 			continue;
 		zero_stepped_part(flat->group, segment, &stepped, &count);
 		zero_owned_part(flat->group, segment, &owned, &count);
-		job->ops->norm2(job->backend, flat->reduced + segment->state_at + (owned - stepped),
-				count, job->trainer->norms);
+		add_norm2(job, flat->reduced + segment->state_at + (owned - stepped), count);
 	}
 }
 
 /* Sums those of groups that have sums. */
 static void sum_own(zero_job *job, zero_group **groups, size_t count)
 {
-	job->ops->fill_constant(job->backend, ZERO_F64, job->trainer->norms, 1, 0);
+	zero_fill(job, ZERO_F64, job->trainer->norms, 1, 0);
 	for (size_t g = 0; g < count; g++)
 		for (size_t f = 0; f < groups[g]->flat_count; f++)
 			if (zero_is_member(groups[g]) && groups[g]->reduced)
@@ -48,10 +56,10 @@ static void drop_sums(zero_job *job, const zero_param *param)
 	zero_stepped_part(param->group, segment, &stepped_first, &stepped);
 	zero_param_part(param, stepped_first, stepped, &first, &count);
 	if (count)
-		job->ops->fill_constant(job->backend, ZERO_F32,
-					flat->reduced + segment->state_at +
-						(param->first + first - stepped_first),
-					count, 0);
+		zero_fill(job, ZERO_F32,
+			  flat->reduced + segment->state_at +
+				  (param->first + first - stepped_first),
+			  count, 0);
 }
 
 /* What was frozen is not stepped, and counts as nothing in the norm: also if its gradients were

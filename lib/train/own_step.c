@@ -181,7 +181,7 @@ static void reset_group(zero_group *group)
 
 	pthread_mutex_lock(&job->lock);
 	if (group->gather)
-		job->ops->wait(job->backend, group->gather);
+		zero_queue_wait(job->queue, group->gather);
 	zero_work_wait(job, &group->reduce);
 	zero_gather_free(group);
 	pthread_mutex_unlock(&job->lock);

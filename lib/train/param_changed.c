@@ -93,10 +93,10 @@ static void round_values(const struct change *change)
 	for (size_t at = 0; at < change->param->count; at += change->piece) {
 		size_t count = piece_at(change, at);
 
-		job->ops->cast(job->backend, change->stored, change->staging, change->gathered,
-			       element_at(change, at), count);
-		job->ops->cast(job->backend, change->gathered, element_at(change, at),
-			       change->stored, change->staging, count);
+		zero_cast(job, change->stored, change->staging, change->gathered,
+			  element_at(change, at), count);
+		zero_cast(job, change->gathered, element_at(change, at), change->stored,
+			  change->staging, count);
 	}
 }
 
@@ -170,8 +170,8 @@ static void store_own(const struct change *change)
 			job->ops->copy(job->backend, to, element_at(change, first),
 				       count * zero_dtype_size(change->stored));
 		else
-			job->ops->cast(job->backend, change->stored, to, change->gathered,
-				       element_at(change, first), count);
+			zero_cast(job, change->stored, to, change->gathered,
+				  element_at(change, first), count);
 	}
 	zero_param_update_masters(param);
 }

@@ -263,7 +263,7 @@ zero_status zero_reduce_wait(const zero_group *group)
 {
 	zero_job *job = group->job;
 
-	return group->reduce ? job->ops->wait(job->backend, group->reduce) : ZERO_OK;
+	return group->reduce ? zero_queue_wait(job->queue, group->reduce) : ZERO_OK;
 }
 
 zero_status zero_gather_sums(zero_group *group, struct zero_op *ops)
@@ -311,7 +311,7 @@ zero_status zero_reduce_locked(zero_group *group)
 	if (!status) {
 		*has_sums(group) = group->ever_reduced = true;
 		group->reduce = work;
-		job->ops->work_get(job->backend, work);
+		zero_work_get(work);
 		job->trainer->reduces[job->trainer->reduce_next] = work;
 		job->trainer->reduce_next = (job->trainer->reduce_next + 1) % ZERO_REDUCES;
 	} else {

@@ -125,7 +125,7 @@ static zero_status end_capture(const struct step *step)
 
 		one = zero_work_wait(job, &group->post_step_gather);
 		status = status ? status : one;
-		job->ops->work_put(job->backend, group->step_work);
+		zero_work_put(group->step_work);
 		group->step_work = NULL;
 	}
 	pthread_mutex_unlock(&job->lock);
@@ -253,11 +253,11 @@ zero_status zero_send_stepped(zero_group *group, struct zero_op *ops)
 	pthread_mutex_lock(&job->lock);
 	status = zero_submit(team, ZERO_OK, ops, op_count, false, false, &group->post_step_gather,
 			     "update of group '%s'", group->name);
-	job->ops->work_put(job->backend, group->step_work);
+	zero_work_put(group->step_work);
 	/* Those who store the same know nothing of those who store another part. */
 	group->step_work = status || group->replica_team ? NULL : group->post_step_gather;
 	if (group->step_work)
-		job->ops->work_get(job->backend, group->step_work);
+		zero_work_get(group->step_work);
 	group->step_wait_count = zero_group_wait_count(group);
 	pthread_mutex_unlock(&job->lock);
 	return status;
@@ -348,7 +348,16 @@ static void begin_state(zero_job *job, const zero_adamw *adamw, double samples)
 	job->trainer->adamw = *adamw;
 	job->trainer->adamw.muon = NULL; /* the caller's */
 	job->trainer->has_adamw = true;
-	job->ops->step_rule(job->backend, &rule);
+	zero_compute(job, ZERO_K_STEP_RULE, &rule);
+}
+
+/* Where the states are staged the host computes what it steps by. */
+static void begin_rule(zero_job *job, const struct zero_group_rule *rule)
+{
+	if (zero_states_staged(job))
+		zero_cpu_run(&job->cpu, ZERO_K_GROUP_RULE, rule);
+	else
+		zero_compute(job, ZERO_K_GROUP_RULE, rule);
 }
 
 /* Begins to compute the states of the groups that are stepped: those that lie one behind the other at
@@ -366,7 +375,7 @@ static void begin_group_states(const struct step *step)
 		if (!zero_group_is_stepped(step->groups[g]))
 			continue;
 		if (rule.count && step->groups[g]->step_state != rule.groups + rule.count) {
-			job->ops->group_rule(job->backend, &rule);
+			begin_rule(job, &rule);
 			rule.count = 0;
 		}
 		if (!rule.count)
@@ -374,7 +383,7 @@ static void begin_group_states(const struct step *step)
 		rule.count++;
 	}
 	if (rule.count)
-		job->ops->group_rule(job->backend, &rule);
+		begin_rule(job, &rule);
 }
 
 /* An error of this rank alone does not keep it from what the others wait for. */

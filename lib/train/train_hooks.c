@@ -10,7 +10,7 @@ static void wait_all(zero_job *job, bool together)
 		zero_group *group = job->model->groups[g];
 
 		if (group->gather)
-			job->ops->wait(job->backend, group->gather);
+			zero_queue_wait(job->queue, group->gather);
 		zero_work_wait(job, &group->reduce);
 		zero_work_wait(job, &group->post_step_gather);
 	}

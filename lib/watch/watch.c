@@ -30,7 +30,7 @@ static void get_activity(void *context, struct zero_activity *activity)
 	} else if (!call && job->ops->watch_only) {
 		snprintf(activity->call, sizeof(activity->call), "the program's own code");
 	}
-	if (!job->ops->recent(job->backend, &recent) ||
+	if (!zero_queue_recent(job->queue, &recent) ||
 	    (job->ops->watch_only && recent.what.done > 0))
 		return;
 	activity->operation = recent.what.number;
@@ -50,7 +50,10 @@ static void end_deadlock(void *context, int rank, const char *message)
 {
 	zero_job *job = context;
 
-	job->ops->end_deadlock(job->backend, rank, message);
+	if (job->comm->net_team)
+		zero_net_ops.fail_all(job->net, ZERO_E_ORDER, rank, message);
+	else
+		zero_agree_end_deadlock(job->comm, rank, message);
 }
 
 static void abort_job(void *context, const char *message)

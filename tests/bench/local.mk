@@ -10,7 +10,6 @@ EXTRA_DIST += \
 CLEANFILES += bench.json
 tests_bench_bench_SOURCES = \
 	lib/backend/cpu_step.c \
-	lib/backend/workers.c \
 	tests/bench/bench.c \
 	tests/bench/bench.h \
 	tests/bench/copies.c \

@@ -11,8 +11,14 @@
 #include "backend/workers.h"
 #include "bench.h"
 
-/* workers.c refers to it, but starts no threads here. */
-const struct zero_core *zero_core;
+/* One thread. */
+void zero_workers_run(struct zero_workers *workers, void (*work)(void *context, size_t i),
+		      void *context, size_t count)
+{
+	(void)workers;
+	for (size_t i = 0; i < count; i++)
+		work(context, i);
+}
 
 enum { TRIAD_BYTES = 12, ADAMW_BYTES = 28, LOW_BYTES = 2 };
 
@@ -136,8 +142,14 @@ static double timed_8bit(void *context)
 	struct kernel *k = context;
 	double start = clock_start(k->bench);
 
-	zero_cpu_adamw(NULL, k->set, &args, k->s.p, &k->s.moments, k->s.g, NULL, ZERO_DTYPE_PARAM,
-		       k->s.count);
+	zero_cpu_run(&(struct zero_cpu){k->set, NULL}, ZERO_K_ADAMW_8BIT,
+		     &(struct zero_device_adamw){
+			     .args = args,
+			     .p = k->s.p,
+			     .moments = k->s.moments,
+			     .g = k->s.g,
+			     .maps = {*zero_dynamic_map(false), *zero_dynamic_map(true)},
+			     .count = k->s.count});
 	return clock_stop(k->bench, start);
 }
 

@@ -8,19 +8,10 @@
 #include <sys/wait.h>
 
 #include "backend/workers.h"
+#include "core/error.h"
 #include "unit.h"
 
 enum { ITEMS = 1000, MOST = 600000 };
-
-static uint64_t hash(const void *data, size_t bytes, uint64_t sum)
-{
-	for (size_t i = 0; i < bytes; i++)
-		sum = sum * 31 + ((const unsigned char *)data)[i];
-	return sum;
-}
-
-static const struct zero_core core = {.hash = hash};
-const struct zero_core *zero_core = &core;
 
 /* ---- how many -------------------------------------------------------------------------------- */
 
@@ -51,7 +42,8 @@ START_TEST(budget)
 		int want = cores / comm.place.world;
 
 		for (int rank = 0; rank < 8; rank++)
-			seats[rank] = (struct zero_seat){.node = hash("n1", 2, 0), .cores = mine};
+			seats[rank] =
+				(struct zero_seat){.node = zero_hash("n1", 2, 0), .cores = mine};
 		ck_assert_int_eq(zero_workers_budget(&comm, 0), want > 1 ? want : 1);
 	}
 	comm.place.world = 8;
@@ -61,7 +53,7 @@ START_TEST(budget)
 	ck_assert_int_eq(zero_workers_budget(&comm, 0), cores);
 	/* on other nodes */
 	for (int rank = 0; rank < 8; rank++)
-		seats[rank] = (struct zero_seat){.node = hash("n2", 2, 0), .cores = mine};
+		seats[rank] = (struct zero_seat){.node = zero_hash("n2", 2, 0), .cores = mine};
 	ck_assert_int_eq(zero_workers_budget(&comm, 0), cores);
 	comm = (struct zero_comm){.ops = &alone, .place = {.world = 1}};
 	ck_assert_int_eq(zero_workers_budget(&comm, 0), cores);
@@ -206,16 +198,21 @@ static void step(struct zero_workers *workers, size_t count, float *out[4])
 					     .correction1 = 2,
 					     .correction2 = 3,
 					     .scale = 0.5F};
-	const struct zero_kernels *kernels = zero_kernels_choose("auto");
+	const struct zero_cpu cpu = {zero_kernels_choose("auto"), workers};
 	uint64_t state = 1;
 	float *g;
 
 	for (int i = 0; i < 4; i++)
 		out[i] = array_new(&state, MOST * sizeof(float));
 	g = array_new(&state, MOST * sizeof(float));
-	zero_cpu_adamw(workers, kernels, &args, out[0],
-		       &(struct zero_moments){.m = out[1], .v = out[2]}, g, out[3], ZERO_BF16,
-		       count);
+	zero_cpu_run(&cpu, ZERO_K_ADAMW,
+		     &(struct zero_device_adamw){.args = args,
+						 .p = out[0],
+						 .moments = {.m = out[1], .v = out[2]},
+						 .g = g,
+						 .low = out[3],
+						 .low_dtype = ZERO_BF16,
+						 .count = count});
 	free(g);
 }
 
@@ -226,6 +223,7 @@ START_TEST(same_bits)
 
 	for (int threads = 1; threads <= 8; threads++) {
 		struct zero_workers *workers = zero_workers_new(threads);
+		const struct zero_cpu cpu = {zero_kernels_choose("auto"), workers};
 		float *want[4], *got[4];
 		double sum;
 
@@ -234,7 +232,7 @@ START_TEST(same_bits)
 		step(workers, count, got);
 		for (int i = 0; i < 4; i++)
 			ck_assert(!memcmp(want[i], got[i], MOST * sizeof(float)));
-		sum = zero_cpu_norm2(workers, zero_kernels_choose("auto"), got[0], count);
+		sum = zero_cpu_norm2(&cpu, got[0], count);
 		ck_assert(threads == 1 || sum == norm);
 		norm = sum;
 		exact = 0;
@@ -265,9 +263,12 @@ START_TEST(parts_meet)
 		memcpy(parts[i], whole[i], MOST * sizeof(float));
 	}
 	kernels->adamw(&args, whole[0], whole[1], whole[2], whole[3], NULL, ZERO_DTYPE_PARAM, MOST);
-	zero_cpu_adamw(NULL, kernels, &args, parts[0],
-		       &(struct zero_moments){.m = parts[1], .v = parts[2]}, parts[3], NULL,
-		       ZERO_DTYPE_PARAM, MOST);
+	zero_cpu_run(&(struct zero_cpu){kernels, NULL}, ZERO_K_ADAMW,
+		     &(struct zero_device_adamw){.args = args,
+						 .p = parts[0],
+						 .moments = {.m = parts[1], .v = parts[2]},
+						 .g = parts[3],
+						 .count = MOST});
 	for (int i = 0; i < 4; i++) {
 		ck_assert(!memcmp(whole[i], parts[i], MOST * sizeof(float)));
 		free(whole[i]);

@@ -6,19 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/step_rule.h"
-#include "backend/workers.h"
 #include "gpu_comm.h"
 
 const struct zero_core *zero_core;
 
 struct zero_backend {
-	const struct zero_kernels *kernels; /* for what is in the host's memory */
 	struct zero_cuda_comm *comm;
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
-	struct zero_queue *queue;
-	struct zero_workers *workers; /* that step what is offloaded */
 	struct zero_nccl_comm caller; /* made at the first zero_nccl_comm */
 	size_t sharing;               /* ranks that have the same GPU */
 	double *parts; /* of a squared norm, and one more; few, and therefore in host memory */
@@ -42,8 +37,6 @@ static bool cuda_available(void)
 
 static void cuda_close(struct zero_backend *cuda)
 {
-	zero_queue_delete(cuda->queue);
-	zero_workers_delete(cuda->workers);
 	if (cuda->device)
 		zero_device_enter(cuda->device);
 	if (cuda->comm && cuda->caller.device) {
@@ -73,7 +66,7 @@ static zero_status cuda_alloc(struct zero_backend *cuda, enum zero_memory_kind k
 }
 
 static zero_status cuda_open(const struct zero_backend_config *config,
-			     struct zero_backend **backend)
+			     struct zero_backend **backend, struct zero_comm **comm)
 {
 	struct zero_backend *cuda = calloc(1, sizeof(*cuda));
 	zero_status status;
@@ -81,9 +74,6 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 	if (!cuda)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for the cuda backend");
 	strncpy(cuda->nccl_path, config->nccl, sizeof(cuda->nccl_path) - 1);
-	cuda->kernels = zero_kernels_choose(config->isa);
-	if (!cuda->kernels)
-		cuda->kernels = zero_kernels_choose("auto");
 	status = zero_cuda_open(config, &cuda->comm, &cuda->sharing);
 	if (!cuda->comm) {
 		cuda_close(cuda);
@@ -92,6 +82,7 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 	cuda->device = cuda->comm->device;
 	cuda->memory = cuda->comm->memory;
 	*backend = cuda;
+	*comm = &cuda->comm->comm;
 	if (status)
 		return status;
 	status = cuda_alloc(cuda, ZERO_MEM_PINNED, (ZERO_NORM2_PARTS + 1) * sizeof(double), false,
@@ -99,20 +90,7 @@ static zero_status cuda_open(const struct zero_backend_config *config,
 	if (!status && cuda->comm->comm.place.world > 1)
 		status = cuda_alloc(cuda, ZERO_MEM_PINNED, sizeof(*cuda->device->reached), true,
 				    (void **)&cuda->device->reached);
-	cuda->comm->comm.meter = config->meter;
-	if (!status)
-		status = zero_queue_new(&cuda->comm->comm, &cuda->queue);
-	status = zero_agree_status(&cuda->comm->comm, status);
-	if (!status)
-		cuda->workers =
-			zero_workers_new(zero_workers_budget(&cuda->comm->comm, config->threads));
-	return status;
-}
-
-static void cuda_place(const struct zero_backend *cuda, const struct zero_team_comm *team_comm,
-		       struct zero_place *place)
-{
-	*place = team_comm ? team_comm->place : cuda->comm->comm.place;
+	return config->agree_status(*comm, status);
 }
 
 static void cuda_set_stream(struct zero_backend *cuda, void *stream)
@@ -224,20 +202,10 @@ static void *cuda_holder(struct zero_backend *cuda, void *address)
 	return zero_output_holder(zero_output_at(&cuda->comm->outputs, address));
 }
 
-static void cuda_memory(const struct zero_backend *cuda, zero_memory *memory)
+static void cuda_memory(struct zero_backend *cuda, zero_memory *memory,
+			size_t at_peak[ZERO_MEM_KINDS])
 {
-	zero_memory_read(cuda->memory, memory);
-}
-
-static void cuda_memory_high(struct zero_backend *cuda, size_t kinds[ZERO_MEM_KINDS])
-{
-	zero_memory_at_peak(cuda->memory, kinds);
-}
-
-static void cuda_traffic(const struct zero_backend *cuda, zero_traffic *traffic)
-{
-	*traffic = (zero_traffic){.bytes_sent = cuda->comm->comm.bytes_sent,
-				  .collectives = cuda->comm->comm.collectives};
+	zero_memory_read(cuda->memory, memory, at_peak);
 }
 
 static size_t cuda_memory_free(const struct zero_backend *cuda)
@@ -257,46 +225,13 @@ static void cuda_trim(struct zero_backend *cuda)
 	zero_device_leave(cuda->device);
 }
 
-/* ---- submissions ----------------------------------------------------------------------------- */
-
-static zero_status cuda_submit(struct zero_backend *cuda, const struct zero_submission *submission,
-			       struct zero_work **work)
-{
-	return zero_queue_submit(cuda->queue, submission, work);
-}
-
-static zero_status cuda_wait(struct zero_backend *cuda, struct zero_work *work)
-{
-	return zero_queue_wait(cuda->queue, work);
-}
-
-static bool cuda_recent(struct zero_backend *cuda, struct zero_recent_submission *recent)
-{
-	return zero_queue_recent(cuda->queue, recent);
-}
-
-static void cuda_end_deadlock(struct zero_backend *cuda, int rank, const char *text)
-{
-	zero_net->fail_all(cuda->comm->net, ZERO_E_ORDER, rank, text);
-}
-
 /* What devices wait for ends when their processes end. */
 static void cuda_abort(struct zero_backend *cuda, int status, const char *text)
 {
 	zero_rendezvous_abort(&cuda->comm->rendezvous, status, text);
 }
 
-static void cuda_work_get(struct zero_backend *cuda, struct zero_work *work)
-{
-	(void)cuda;
-	zero_work_get(work);
-}
-
-static void cuda_work_put(struct zero_backend *cuda, struct zero_work *work)
-{
-	(void)cuda;
-	zero_work_put(work);
-}
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 static uint64_t cuda_event_record(struct zero_backend *cuda)
 {
@@ -312,79 +247,18 @@ static zero_status cuda_event_wait(struct zero_backend *cuda, uint64_t number)
 {
 	zero_status status;
 
-	zero_queue_device_wait(cuda->queue, true);
 	zero_device_enter(cuda->device);
 	status = zero_device_wait(cuda->device, number);
 	zero_device_leave(cuda->device);
-	zero_queue_device_wait(cuda->queue, false);
 	return status;
 }
 
-/* ---- kernels --------------------------------------------------------------------------------- */
-
-/* The host does what has no argument on the device. */
-static bool is_host(const void *data)
-{
-	bool on_device = false;
-
-	if (data)
-		zero_device_can_read(data, &on_device);
-	return !on_device;
-}
-
-static void cuda_fill_constant(struct zero_backend *cuda, zero_dtype dtype, void *out, size_t count,
-			       double value)
-{
-	struct zero_device_fill fill = {
-		.out = out, .count = count, .size = zero_core->dtype_size(dtype)};
-
-	zero_fill_constant(dtype, &fill.pattern, 1, value);
-	zero_device_enter(cuda->device);
-	zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_FILL, &fill,
-		    count * fill.size / 16 + (count > 0));
-	zero_device_leave(cuda->device);
-}
-
-static void launch_random(struct zero_backend *cuda, enum zero_kernel kernel,
-			  const struct zero_device_random *random)
+static void cuda_launch(struct zero_backend *cuda, int kernel, const void *arguments)
 {
 	zero_device_enter(cuda->device);
-	zero_launch(cuda->device, cuda->device->compute_stream, kernel, random,
-		    random->count / 4 + (random->count > 0));
+	zero_launch(cuda->device, cuda->device->compute_stream, (enum zero_kernel)kernel,
+		    arguments);
 	zero_device_leave(cuda->device);
-}
-
-static void cuda_fill_uniform(struct zero_backend *cuda, zero_dtype dtype, void *out, size_t first,
-			      size_t count, double low, double high, uint64_t seed, uint64_t stream)
-{
-	struct zero_device_random random = {.out = out,
-					    .first = first,
-					    .count = count,
-					    .seed = seed,
-					    .stream = stream,
-					    .a = low,
-					    .b = high,
-					    .dtype = dtype};
-
-	random.cut = cuda->kernels->uniform_ends(dtype, low, high, &random.first_value,
-						 &random.last_value);
-	launch_random(cuda, ZERO_K_UNIFORM, &random);
-}
-
-static void cuda_fill_normal(struct zero_backend *cuda, zero_dtype dtype, void *out, size_t first,
-			     size_t count, double mean, double stddev, uint64_t seed,
-			     uint64_t stream)
-{
-	struct zero_device_random random = {.out = out,
-					    .first = first,
-					    .count = count,
-					    .seed = seed,
-					    .stream = stream,
-					    .a = mean,
-					    .b = stddev,
-					    .dtype = dtype};
-
-	launch_random(cuda, ZERO_K_NORMAL, &random);
 }
 
 static void cuda_copy(struct zero_backend *cuda, void *to, const void *from, size_t bytes)
@@ -399,49 +273,6 @@ static void cuda_copy_many(struct zero_backend *cuda, const struct zero_copy *co
 	zero_device_enter(cuda->device);
 	zero_device_copy_many(cuda->device, cuda->memory, copies, count);
 	zero_device_leave(cuda->device);
-}
-
-static void cuda_cast(struct zero_backend *cuda, zero_dtype to, void *out, zero_dtype from,
-		      const void *in, size_t count)
-{
-	zero_device_enter(cuda->device);
-	if (is_host(out) && is_host(in))
-		cuda->kernels->cast(to, out, from, in, count);
-	else
-		zero_launch_cast(cuda->device, cuda->device->compute_stream, to, out, from, in,
-				 count);
-	zero_device_leave(cuda->device);
-}
-
-static bool cuda_convertible(const struct zero_backend *cuda, zero_dtype to, zero_dtype from)
-{
-	(void)cuda;
-	return zero_convertible(to, from);
-}
-
-static bool cuda_convert(struct zero_backend *cuda, zero_dtype to, void *out, zero_dtype from,
-			 const void *in, size_t count, size_t *bad)
-{
-	return zero_convert(cuda->kernels, to, out, from, in, count, bad);
-}
-
-static void cuda_quantize(const struct zero_backend *cuda, bool is_signed, uint8_t *codes,
-			  float *absmax, const float *x, size_t count)
-{
-	cuda->kernels->quantize(zero_dynamic_map(is_signed), codes, absmax, x, count);
-}
-
-static void cuda_dequantize(const struct zero_backend *cuda, bool is_signed, float *x,
-			    const uint8_t *codes, const float *absmax, size_t count)
-{
-	cuda->kernels->dequantize(zero_dynamic_map(is_signed), x, codes, absmax, count);
-}
-
-static void cuda_transpose(struct zero_backend *cuda, void *out, size_t out_stride, const void *in,
-			   size_t in_stride, size_t rows, size_t columns, size_t element_size)
-{
-	(void)cuda;
-	zero_transpose(out, out_stride, in, in_stride, rows, columns, element_size);
 }
 
 static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, double *sum)
@@ -459,95 +290,6 @@ static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, 
 	zero_launch_blocks(device, device->compute_stream, ZERO_K_NORM2, &norm2, fold.count);
 	zero_launch_blocks(device, device->compute_stream, ZERO_K_NORM2_FOLD, &fold, 1);
 	zero_device_leave(device);
-}
-
-static void cuda_step_rule(struct zero_backend *cuda, const struct zero_step_rule *rule)
-{
-	zero_device_enter(cuda->device);
-	zero_launch_blocks(cuda->device, cuda->device->compute_stream, ZERO_K_STEP_RULE, rule, 1);
-	zero_device_leave(cuda->device);
-}
-
-static void cuda_group_rule(struct zero_backend *cuda, const struct zero_group_rule *rule)
-{
-	zero_device_enter(cuda->device);
-	if (is_host(rule->groups))
-		for (size_t i = 0; i < rule->count; i++)
-			zero_group_rule_apply(rule, &rule->groups[i]);
-	else
-		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_GROUP_RULE, rule,
-			    rule->count);
-	zero_device_leave(cuda->device);
-}
-
-static void cuda_adamw(struct zero_backend *cuda, const struct zero_adamw_args *args,
-		       const struct zero_step_state *state, float *p,
-		       const struct zero_moments *moments, const float *g, void *low,
-		       zero_dtype low_dtype, size_t count)
-{
-	struct zero_device_adamw adamw = {.args = *args,
-					  .state = state,
-					  .p = p,
-					  .moments = *moments,
-					  .g = g,
-					  .low = low,
-					  .low_dtype = low_dtype,
-					  .count = count};
-	const void *of_moments = moments->m ? (void *)moments->m : moments->m_codes;
-
-	zero_device_enter(cuda->device);
-	if (is_host(p) && is_host(of_moments) && is_host(g) && is_host(low)) {
-		struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
-
-		if (!state->skipped)
-			zero_cpu_adamw(cuda->workers, cuda->kernels, &of_step, p, moments, g, low,
-				       low_dtype, count);
-	} else if (!moments->m) {
-		adamw.maps[false] = *zero_dynamic_map(false);
-		adamw.maps[true] = *zero_dynamic_map(true);
-		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_ADAMW_8BIT, &adamw,
-			    count);
-	} else {
-		zero_launch(cuda->device, cuda->device->compute_stream, ZERO_K_ADAMW, &adamw,
-			    count / 4 + (count % 4 != 0));
-	}
-	zero_device_leave(cuda->device);
-}
-
-static void launch_muon(struct zero_backend *cuda, enum zero_kernel kernel,
-			const struct zero_device_muon *muon)
-{
-	zero_device_enter(cuda->device);
-	zero_launch(cuda->device, cuda->device->compute_stream, kernel, muon,
-		    muon->count / 4 + (muon->count % 4 != 0));
-	zero_device_leave(cuda->device);
-}
-
-static void cuda_muon_momentum(struct zero_backend *cuda, const struct zero_muon_args *args,
-			       const struct zero_step_state *state, float *m, const float *g,
-			       float *out, size_t count)
-{
-	launch_muon(cuda, ZERO_K_MUON_MOMENTUM,
-		    &(struct zero_device_muon){.args = *args,
-					       .state = state,
-					       .changed = m,
-					       .from = g,
-					       .out = out,
-					       .count = count});
-}
-
-static void cuda_muon_update(struct zero_backend *cuda, const struct zero_muon_args *args,
-			     const struct zero_step_state *state, float *p, const float *update,
-			     void *low, zero_dtype low_dtype, size_t count)
-{
-	launch_muon(cuda, ZERO_K_MUON_UPDATE,
-		    &(struct zero_device_muon){.args = *args,
-					       .state = state,
-					       .changed = p,
-					       .from = update,
-					       .out = low,
-					       .low_dtype = low_dtype,
-					       .count = count});
 }
 
 static zero_status cuda_open_products(struct zero_backend *cuda)
@@ -579,9 +321,9 @@ static const struct zero_backend_ops cuda_ops = {
 	.abi = ZERO_MODULE_ABI,
 	.name = "cuda",
 	.available = cuda_available,
+	.kernels = zero_kernels_choose,
 	.open = cuda_open,
 	.close = cuda_close,
-	.place = cuda_place,
 	.alloc = cuda_alloc,
 	.free = cuda_free,
 	.limit = cuda_limit,
@@ -592,39 +334,18 @@ static const struct zero_backend_ops cuda_ops = {
 	.reuse = cuda_reuse,
 	.holder = cuda_holder,
 	.memory = cuda_memory,
-	.memory_at_peak = cuda_memory_high,
-	.traffic = cuda_traffic,
 	.memory_free = cuda_memory_free,
 	.trim = cuda_trim,
-	.submit = cuda_submit,
-	.wait = cuda_wait,
-	.work_get = cuda_work_get,
-	.work_put = cuda_work_put,
-	.recent = cuda_recent,
-	.end_deadlock = cuda_end_deadlock,
 	.abort = cuda_abort,
 	.set_stream = cuda_set_stream,
 	.capturing = cuda_capturing,
 	.caller_comm = cuda_caller_comm,
 	.event_record = cuda_event_record,
 	.event_wait = cuda_event_wait,
-	.fill_constant = cuda_fill_constant,
-	.fill_uniform = cuda_fill_uniform,
-	.fill_normal = cuda_fill_normal,
 	.copy = cuda_copy,
 	.copy_many = cuda_copy_many,
-	.cast = cuda_cast,
-	.convertible = cuda_convertible,
-	.convert = cuda_convert,
-	.quantize = cuda_quantize,
-	.dequantize = cuda_dequantize,
-	.transpose = cuda_transpose,
+	.launch = cuda_launch,
 	.norm2 = cuda_norm2,
-	.step_rule = cuda_step_rule,
-	.group_rule = cuda_group_rule,
-	.adamw = cuda_adamw,
-	.muon_momentum = cuda_muon_momentum,
-	.muon_update = cuda_muon_update,
 	.open_products = cuda_open_products,
 	.orthogonalise = cuda_orthogonalise,
 };

@@ -27,6 +27,7 @@ static zero_status fill_comm(struct zero_cuda_comm *comm, const struct zero_back
 	const struct zero_place *place = &comm->comm.place;
 
 	comm->comm.ops = place->world > 1 ? &zero_cuda_comm_ops : &zero_cuda_single_rank_ops;
+	comm->comm.agree_status = config->agree_status;
 	comm->comm.in_order = true;
 	comm->first = comm;
 	comm->net = config->net;

@@ -124,7 +124,7 @@ static zero_status renew_outputs(struct zero_cuda_comm *cuda, const struct zero_
 		zero_output_release(shared->owner);
 		status = take_output(cuda, &ops[i], true);
 	}
-	return zero_agree_status(&cuda->comm, status);
+	return cuda->comm.agree_status(&cuda->comm, status);
 }
 
 static zero_status register_outputs(const struct zero_op *ops, size_t count)

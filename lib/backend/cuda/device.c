@@ -6,25 +6,6 @@
 
 #include "gpu.h"
 
-/* In the order of enum zero_kernel. */
-static const char *const kernel_names[ZERO_KERNELS] = {
-	[ZERO_K_CAST] = "zero_device_cast",
-	[ZERO_K_SUM] = "zero_device_sum",
-	[ZERO_K_ADAMW] = "zero_device_adamw",
-	[ZERO_K_ADAMW_8BIT] = "zero_device_adamw_8bit",
-	[ZERO_K_NORM2] = "zero_device_norm2",
-	[ZERO_K_NORM2_FOLD] = "zero_device_norm2_fold",
-	[ZERO_K_STEP_RULE] = "zero_device_step_rule",
-	[ZERO_K_GROUP_RULE] = "zero_device_group_rule",
-	[ZERO_K_FILL] = "zero_device_fill",
-	[ZERO_K_UNIFORM] = "zero_device_uniform",
-	[ZERO_K_NORMAL] = "zero_device_normal",
-	[ZERO_K_COPY_MANY] = "zero_device_copy_many",
-	[ZERO_K_MUON_MOMENTUM] = "zero_device_muon_momentum",
-	[ZERO_K_MUON_UPDATE] = "zero_device_muon_update",
-	[ZERO_K_NORMALISE] = "zero_device_normalise",
-};
-
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* A context that the program made current decides, because the process may see several GPUs. */
@@ -126,19 +107,6 @@ static zero_status make_streams(struct zero_device *device)
 	return status;
 }
 
-static zero_status load_kernels(struct zero_device *device)
-{
-	zero_status status = zero_driver_status(
-		zero_driver.module_load(&device->module, zero_device_image), "cuModuleLoadData");
-
-	for (int k = 0; !status && k < ZERO_KERNELS; k++)
-		status = zero_driver_status(zero_driver.function_get(&device->functions[k],
-								     device->module,
-								     kernel_names[k]),
-					    kernel_names[k]);
-	return status;
-}
-
 zero_status zero_device_open(int local_rank, CUstream compute, struct zero_device **opened)
 {
 	struct zero_device *device = calloc(1, sizeof(*device));
@@ -162,7 +130,7 @@ zero_status zero_device_open(int local_rank, CUstream compute, struct zero_devic
 		if (!status)
 			status = make_pool(device);
 		if (!status)
-			status = load_kernels(device);
+			status = zero_kernels_load(device);
 		zero_device_leave(device);
 	}
 	if (status)

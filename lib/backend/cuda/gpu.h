@@ -13,25 +13,6 @@
 
 /* ---- device.c: the device and its errors ----------------------------------------------------- */
 
-enum zero_kernel {
-	ZERO_K_CAST,
-	ZERO_K_SUM,
-	ZERO_K_ADAMW,
-	ZERO_K_ADAMW_8BIT,
-	ZERO_K_NORM2,
-	ZERO_K_NORM2_FOLD,
-	ZERO_K_STEP_RULE,
-	ZERO_K_GROUP_RULE,
-	ZERO_K_FILL,
-	ZERO_K_UNIFORM,
-	ZERO_K_NORMAL,
-	ZERO_K_COPY_MANY,
-	ZERO_K_MUON_MOMENTUM,
-	ZERO_K_MUON_UPDATE,
-	ZERO_K_NORMALISE,
-	ZERO_KERNELS,
-};
-
 /* How many of the events of zero_device_record exist at a time. */
 enum { ZERO_DEVICE_EVENTS = 64 };
 
@@ -134,15 +115,14 @@ zero_status zero_device_wait(struct zero_device *device, uint64_t number);
 
 /* ---- kernel_launch.c ------------------------------------------------------------------------- */
 
-/* `work` is the number of threads that have something to do; 0 launches nothing. */
+zero_status zero_kernels_load(struct zero_device *device);
+/* Launches a kernel for what its arguments count; nothing if that is 0. */
 void zero_launch(struct zero_device *device, CUstream stream, enum zero_kernel kernel,
-		 const void *arguments, size_t work);
+		 const void *arguments);
 void zero_launch_blocks(struct zero_device *device, CUstream stream, enum zero_kernel kernel,
 			const void *arguments, size_t blocks);
 void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to, void *out,
 		      zero_dtype from, const void *in, size_t count);
-void zero_launch_sum(struct zero_device *device, CUstream stream,
-		     const struct zero_device_sum *sum);
 
 /* ---- products.c ------------------------------------------------------------------------------ */
 
@@ -170,8 +150,8 @@ zero_status zero_memory_alloc(struct zero_memory_pool *memory, enum zero_memory_
 /* Frees the memory after the stream's work so far. NULL data is a no-op. */
 void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stream);
 void zero_memory_limit(struct zero_memory_pool *memory, size_t bytes);
-void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes);
-void zero_memory_at_peak(struct zero_memory_pool *memory, size_t kinds[ZERO_MEM_KINDS]);
+void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes,
+		      size_t at_peak[ZERO_MEM_KINDS]);
 bool zero_memory_caller_block(struct zero_memory_pool *memory, const void *data, size_t *bytes);
 /* Counts memory that is allocated elsewhere. */
 zero_status zero_memory_count(struct zero_memory_pool *memory, enum zero_memory_kind kind,

@@ -3,14 +3,9 @@
 # module itself needs neither.
 cuda_sources = \
 	lib/backend/account.c \
-	lib/backend/agree.c \
-	lib/backend/cpu_step.c \
 	lib/backend/newton_schulz.c \
-	lib/backend/progress.c \
-	lib/backend/queue.c \
 	lib/backend/rendezvous.c \
 	lib/backend/team_comm.c \
-	lib/backend/workers.c \
 	lib/backend/cuda/all_gather.c \
 	lib/backend/cuda/all_to_all.c \
 	lib/backend/cuda/backend_ops.c \

@@ -457,17 +457,11 @@ void zero_memory_limit(struct zero_memory_pool *memory, size_t bytes)
 	pthread_mutex_unlock(&memory->lock);
 }
 
-void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes)
+void zero_memory_read(struct zero_memory_pool *memory, zero_memory *bytes,
+		      size_t at_peak[ZERO_MEM_KINDS])
 {
 	pthread_mutex_lock(&memory->lock);
-	zero_account_read(&memory->account, bytes);
-	pthread_mutex_unlock(&memory->lock);
-}
-
-void zero_memory_at_peak(struct zero_memory_pool *memory, size_t kinds[ZERO_MEM_KINDS])
-{
-	pthread_mutex_lock(&memory->lock);
-	zero_account_at_peak(&memory->account, kinds);
+	zero_account_read(&memory->account, bytes, at_peak);
 	pthread_mutex_unlock(&memory->lock);
 }
 

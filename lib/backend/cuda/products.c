@@ -141,7 +141,7 @@ static void normalise(void *context, float *x, size_t count, float eps)
 
 	zero_launch_blocks(device, device->compute_stream, ZERO_K_NORM2, &norm2, fold.count);
 	zero_launch_blocks(device, device->compute_stream, ZERO_K_NORM2_FOLD, &fold, 1);
-	zero_launch(device, device->compute_stream, ZERO_K_NORMALISE, &divide, count);
+	zero_launch(device, device->compute_stream, ZERO_K_NORMALISE, &divide);
 }
 
 zero_status zero_device_orthogonalise(struct zero_device_products *products,

@@ -212,7 +212,7 @@ static void sum_near(const struct exchange *exchange, const struct round *round)
 		};
 
 		if (!distance || exchange->near)
-			zero_launch_sum(device, device->sums_stream, &sum);
+			zero_launch(device, device->sums_stream, ZERO_K_SUM, &sum);
 	}
 }
 
@@ -233,7 +233,7 @@ static void add_far(const struct exchange *exchange, const struct round *round)
 	};
 
 	if (n > 0)
-		zero_launch_sum(device, device->sums_stream, &sum);
+		zero_launch(device, device->sums_stream, ZERO_K_SUM, &sum);
 }
 
 /*
@@ -319,7 +319,7 @@ static zero_status reduce_by_nccl(struct zero_cuda_comm *cuda, const struct zero
 	zero_status status;
 
 	if (op->accumulate)
-		zero_launch_sum(device, device->comm_stream, &before);
+		zero_launch(device, device->comm_stream, ZERO_K_SUM, &before);
 	status = zero_nccl_group_begin(&cuda->nccl);
 	if (status)
 		return status;
@@ -350,7 +350,7 @@ zero_status zero_cuda_reduce_scatter(struct zero_cuda_comm *cuda, const struct z
 	if (cuda->comm.place.world > 1)
 		return reduce_by_nccl(cuda, op);
 	if (op->accumulate || op->from != ZERO_F32)
-		zero_launch_sum(cuda->device, cuda->device->comm_stream, &only);
+		zero_launch(cuda->device, cuda->device->comm_stream, ZERO_K_SUM, &only);
 	else
 		zero_device_copy(cuda->device, cuda->device->comm_stream, op->recv, op->send,
 				 op->count * sizeof(float));

@@ -95,7 +95,7 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	/* NCCL listens on an id for other ranks. */
 	if (!status && comm->comm.place.rank % RANKS_PER_ROOT == 0)
 		status = zero_nccl_status(zero_nccl.get_unique_id(&id), "ncclGetUniqueId", NULL);
-	status = zero_agree_status(&comm->comm, status);
+	status = comm->comm.agree_status(&comm->comm, status);
 	if (status)
 		return status;
 	comm->device->has_failed = has_failed;
@@ -113,7 +113,7 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 		status = zero_cuda_alloc_exchange_buffers(comm);
 		zero_device_leave(comm->device);
 	}
-	status = zero_agree_status(&comm->comm, status);
+	status = comm->comm.agree_status(&comm->comm, status);
 	if (status)
 		return status;
 	zero_nccl_watchdog_add(comm->watchdog, &comm->parent);
@@ -121,7 +121,7 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	comm->symmetric = version >= SYMMETRIC;
 	status = zero_slots_new(&comm->nccl, comm->device, comm->memory, comm->symmetric,
 				&comm->slots);
-	status = zero_agree_status(&comm->comm, status);
+	status = comm->comm.agree_status(&comm->comm, status);
 	comm->agreed = !status;
 	return status;
 }

@@ -51,6 +51,7 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 	zero_status status;
 
 	team->comm.ops = first->comm.ops;
+	team->comm.agree_status = first->comm.agree_status;
 	team->comm.in_order = true;
 	team->device = first->device;
 	team->memory = first->memory;

@@ -4,8 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/step_rule.h"
-#include "backend/workers.h"
 #include "config.h"
 #include "host.h"
 
@@ -15,18 +13,14 @@ struct zero_backend {
 	const struct zero_kernels *kernels;
 	struct zero_pool *pool;
 	struct zero_comm *comm;
-	struct zero_queue *queue;
-	struct zero_workers *workers;
 	struct zero_products_library products;
 };
 
 static void host_close(struct zero_backend *host)
 {
-	zero_queue_delete(host->queue);
 	if (host->comm)
 		host->comm->ops->close(host->comm);
 	zero_pool_delete(host->pool);
-	zero_workers_delete(host->workers);
 	free(host);
 }
 
@@ -49,46 +43,24 @@ static zero_status open_comm(struct zero_backend *host, const struct zero_backen
 }
 
 static zero_status host_open(const struct zero_backend_config *config,
-			     struct zero_backend **backend)
+			     struct zero_backend **backend, struct zero_comm **comm)
 {
 	struct zero_backend *host = calloc(1, sizeof(*host));
-	zero_status status = ZERO_OK;
+	zero_status status;
 
 	if (!host)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for the host backend");
+	host->kernels = config->kernels;
 	host->pool = zero_pool_new();
-	if (!host->pool)
-		status = zero_core->fail(ZERO_E_MEMORY, "no memory for the host backend");
-	host->kernels = zero_kernels_choose(config->isa);
-	if (!host->kernels)
-		host->kernels = zero_kernels_choose("auto");
-	if (!status)
-		status = open_comm(host, config);
-	if (!status && !zero_kernels_choose(config->isa))
-		status = zero_core->fail(ZERO_E_UNSUPPORTED,
-					 "this machine does not support %s (option isa): the best "
-					 "that it supports is %s",
-					 config->isa, zero_kernels_isa(0));
-	if (!status) {
-		host->comm->meter = config->meter;
-		status = zero_queue_new(host->comm, &host->queue);
-	}
-	if (host->comm) {
-		*backend = host;
-		status = zero_agree_status(host->comm, status);
-		if (!status)
-			host->workers =
-				zero_workers_new(zero_workers_budget(host->comm, config->threads));
+	status = host->pool ? open_comm(host, config)
+			    : zero_core->fail(ZERO_E_MEMORY, "no memory for the host backend");
+	if (!host->comm) {
+		host_close(host);
 		return status;
 	}
-	host_close(host);
-	return status;
-}
-
-static void host_place(const struct zero_backend *host, const struct zero_team_comm *team_comm,
-		       struct zero_place *place)
-{
-	*place = team_comm ? team_comm->place : host->comm->place;
+	*backend = host;
+	*comm = host->comm;
+	return config->agree_status(host->comm, status);
 }
 
 static zero_status host_alloc(struct zero_backend *host, enum zero_memory_kind kind, size_t bytes,
@@ -137,46 +109,15 @@ static void host_unreserve(struct zero_backend *host, void *address, size_t byte
 	zero_outputs_unreserve(zero_pool_outputs(host->pool), address);
 }
 
-static void host_memory(const struct zero_backend *host, zero_memory *memory)
+static void host_memory(struct zero_backend *host, zero_memory *memory,
+			size_t at_peak[ZERO_MEM_KINDS])
 {
-	zero_pool_memory(host->pool, memory);
-}
-
-static void host_memory_high(struct zero_backend *host, size_t kinds[ZERO_MEM_KINDS])
-{
-	zero_pool_at_peak(host->pool, kinds);
-}
-
-static void host_traffic(const struct zero_backend *host, zero_traffic *traffic)
-{
-	*traffic = (zero_traffic){.bytes_sent = host->comm->bytes_sent,
-				  .collectives = host->comm->collectives};
+	zero_pool_memory(host->pool, memory, at_peak);
 }
 
 static size_t host_memory_free(const struct zero_backend *host)
 {
 	return zero_memory_available() / (size_t)host->comm->place.local_world;
-}
-
-static zero_status host_submit(struct zero_backend *host, const struct zero_submission *submission,
-			       struct zero_work **work)
-{
-	return zero_queue_submit(host->queue, submission, work);
-}
-
-static zero_status host_wait(struct zero_backend *host, struct zero_work *work)
-{
-	return zero_queue_wait(host->queue, work);
-}
-
-static bool host_recent(struct zero_backend *host, struct zero_recent_submission *recent)
-{
-	return zero_queue_recent(host->queue, recent);
-}
-
-static void host_end_deadlock(struct zero_backend *host, int rank, const char *text)
-{
-	zero_agree_end_deadlock(host->comm, rank, text);
 }
 
 static void host_abort(struct zero_backend *host, int status, const char *text)
@@ -190,57 +131,6 @@ static void host_abort(struct zero_backend *host, int status, const char *text)
 	_exit(status);
 }
 
-static void host_work_get(struct zero_backend *host, struct zero_work *work)
-{
-	(void)host;
-	zero_work_get(work);
-}
-
-static void host_work_put(struct zero_backend *host, struct zero_work *work)
-{
-	(void)host;
-	zero_work_put(work);
-}
-
-static bool host_available(void)
-{
-	return true;
-}
-
-/* Kernels are done when they return. */
-static uint64_t host_event_record(struct zero_backend *host)
-{
-	(void)host;
-	return 0;
-}
-
-static zero_status host_event_wait(struct zero_backend *host, uint64_t event)
-{
-	(void)host;
-	(void)event;
-	return ZERO_OK;
-}
-
-static void host_fill_constant(struct zero_backend *host, zero_dtype dtype, void *out, size_t count,
-			       double value)
-{
-	(void)host;
-	zero_fill_constant(dtype, out, count, value);
-}
-
-static void host_fill_uniform(struct zero_backend *host, zero_dtype dtype, void *out, size_t first,
-			      size_t count, double low, double high, uint64_t seed, uint64_t stream)
-{
-	host->kernels->fill_uniform(dtype, out, first, count, low, high, seed, stream);
-}
-
-static void host_fill_normal(struct zero_backend *host, zero_dtype dtype, void *out, size_t first,
-			     size_t count, double mean, double stddev, uint64_t seed,
-			     uint64_t stream)
-{
-	host->kernels->fill_normal(dtype, out, first, count, mean, stddev, seed, stream);
-}
-
 static void host_copy(struct zero_backend *host, void *to, const void *from, size_t bytes)
 {
 	(void)host;
@@ -251,93 +141,6 @@ static void host_copy_many(struct zero_backend *host, const struct zero_copy *co
 {
 	for (size_t i = 0; i < count; i++)
 		host_copy(host, copies[i].to, copies[i].from, copies[i].bytes);
-}
-
-static void host_cast(struct zero_backend *host, zero_dtype to, void *out, zero_dtype from,
-		      const void *in, size_t count)
-{
-	host->kernels->cast(to, out, from, in, count);
-}
-
-static bool host_convertible(const struct zero_backend *host, zero_dtype to, zero_dtype from)
-{
-	(void)host;
-	return zero_convertible(to, from);
-}
-
-static bool host_convert(struct zero_backend *host, zero_dtype to, void *out, zero_dtype from,
-			 const void *in, size_t count, size_t *bad)
-{
-	return zero_convert(host->kernels, to, out, from, in, count, bad);
-}
-
-static void host_quantize(const struct zero_backend *host, bool is_signed, uint8_t *codes,
-			  float *absmax, const float *x, size_t count)
-{
-	host->kernels->quantize(zero_dynamic_map(is_signed), codes, absmax, x, count);
-}
-
-static void host_dequantize(const struct zero_backend *host, bool is_signed, float *x,
-			    const uint8_t *codes, const float *absmax, size_t count)
-{
-	host->kernels->dequantize(zero_dynamic_map(is_signed), x, codes, absmax, count);
-}
-
-static void host_transpose(struct zero_backend *host, void *out, size_t out_stride, const void *in,
-			   size_t in_stride, size_t rows, size_t columns, size_t element_size)
-{
-	(void)host;
-	zero_transpose(out, out_stride, in, in_stride, rows, columns, element_size);
-}
-
-static void host_norm2(struct zero_backend *host, const float *x, size_t count, double *sum)
-{
-	*sum += zero_cpu_norm2(host->workers, host->kernels, x, count);
-}
-
-static void host_step_rule(struct zero_backend *host, const struct zero_step_rule *rule)
-{
-	(void)host;
-	zero_step_rule_apply(rule);
-}
-
-static void host_group_rule(struct zero_backend *host, const struct zero_group_rule *rule)
-{
-	(void)host;
-	for (size_t i = 0; i < rule->count; i++)
-		zero_group_rule_apply(rule, &rule->groups[i]);
-}
-
-static void host_adamw(struct zero_backend *host, const struct zero_adamw_args *args,
-		       const struct zero_step_state *state, float *p,
-		       const struct zero_moments *moments, const float *g, void *low,
-		       zero_dtype low_dtype, size_t count)
-{
-	struct zero_adamw_args of_step = zero_adamw_args_of_step(args, state);
-
-	if (!state->skipped)
-		zero_cpu_adamw(host->workers, host->kernels, &of_step, p, moments, g, low,
-			       low_dtype, count);
-}
-
-static void host_muon_momentum(struct zero_backend *host, const struct zero_muon_args *args,
-			       const struct zero_step_state *state, float *m, const float *g,
-			       float *out, size_t count)
-{
-	struct zero_muon_args of_step = *args;
-
-	of_step.scale = state->scale;
-	if (!state->skipped)
-		zero_cpu_muon_momentum(host->workers, host->kernels, &of_step, m, g, out, count);
-}
-
-static void host_muon_update(struct zero_backend *host, const struct zero_muon_args *args,
-			     const struct zero_step_state *state, float *p, const float *update,
-			     void *low, zero_dtype low_dtype, size_t count)
-{
-	if (!state->skipped)
-		zero_cpu_muon_update(host->workers, host->kernels, args, p, update, low, low_dtype,
-				     count);
 }
 
 static zero_status host_open_products(struct zero_backend *host)
@@ -358,13 +161,12 @@ static const struct zero_backend_ops host_ops = {
 	.abi = ZERO_MODULE_ABI,
 	.name = "host",
 	.host_memory = true,
-	.available = host_available,
+	.kernels = zero_kernels_choose,
 	.open = host_open,
 	.close = host_close,
 #ifdef HAVE_MPI
 	.finalise = zero_mpi_finalise,
 #endif
-	.place = host_place,
 	.alloc = host_alloc,
 	.free = host_free,
 	.limit = host_limit,
@@ -373,35 +175,10 @@ static const struct zero_backend_ops host_ops = {
 	.reserve = host_reserve,
 	.unreserve = host_unreserve,
 	.memory = host_memory,
-	.memory_at_peak = host_memory_high,
-	.traffic = host_traffic,
 	.memory_free = host_memory_free,
-	.submit = host_submit,
-	.wait = host_wait,
-	.work_get = host_work_get,
-	.work_put = host_work_put,
-	.recent = host_recent,
-	.end_deadlock = host_end_deadlock,
 	.abort = host_abort,
-	.event_record = host_event_record,
-	.event_wait = host_event_wait,
-	.fill_constant = host_fill_constant,
-	.fill_uniform = host_fill_uniform,
-	.fill_normal = host_fill_normal,
 	.copy = host_copy,
 	.copy_many = host_copy_many,
-	.cast = host_cast,
-	.convertible = host_convertible,
-	.convert = host_convert,
-	.quantize = host_quantize,
-	.dequantize = host_dequantize,
-	.transpose = host_transpose,
-	.norm2 = host_norm2,
-	.step_rule = host_step_rule,
-	.group_rule = host_group_rule,
-	.adamw = host_adamw,
-	.muon_momentum = host_muon_momentum,
-	.muon_update = host_muon_update,
 	.open_products = host_open_products,
 	.orthogonalise = host_orthogonalise,
 };

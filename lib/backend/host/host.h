@@ -35,11 +35,10 @@ void zero_pool_share(struct zero_pool *pool, struct zero_arena *arena);
 /* Counts bytes of a shared block; ZERO_E_MEMORY if they would pass the limit. */
 zero_status zero_pool_count(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes);
 void zero_pool_uncount(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes);
-/* See limit, caller_block, memory and memory_at_peak in backend.h. */
+/* See limit, caller_block and memory in backend.h. */
 void zero_pool_limit(struct zero_pool *pool, size_t bytes);
 bool zero_pool_caller_block(struct zero_pool *pool, const void *data, size_t *bytes);
-void zero_pool_memory(struct zero_pool *pool, zero_memory *memory);
-void zero_pool_at_peak(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS]);
+void zero_pool_memory(struct zero_pool *pool, zero_memory *memory, size_t at_peak[ZERO_MEM_KINDS]);
 
 /* ---- own_buffer.c: ZERO_OP_ALLOC of a buffer that no other rank shares ----------------------- */
 

@@ -3,13 +3,8 @@
 modules_LTLIBRARIES += lib/zero_host.la
 lib_zero_host_la_SOURCES = \
 	lib/backend/account.c \
-	lib/backend/agree.c \
-	lib/backend/cpu_step.c \
 	lib/backend/newton_schulz.c \
-	lib/backend/progress.c \
-	lib/backend/queue.c \
 	lib/backend/team_comm.c \
-	lib/backend/workers.c \
 	lib/backend/host/host.c \
 	lib/backend/host/huge_file.c \
 	lib/backend/host/all_to_all.c \

@@ -333,16 +333,9 @@ bool zero_pool_caller_block(struct zero_pool *pool, const void *data, size_t *by
 	return block;
 }
 
-void zero_pool_memory(struct zero_pool *pool, zero_memory *memory)
+void zero_pool_memory(struct zero_pool *pool, zero_memory *memory, size_t at_peak[ZERO_MEM_KINDS])
 {
 	pthread_mutex_lock(&pool->lock);
-	zero_account_read(&pool->account, memory);
-	pthread_mutex_unlock(&pool->lock);
-}
-
-void zero_pool_at_peak(struct zero_pool *pool, size_t kinds[ZERO_MEM_KINDS])
-{
-	pthread_mutex_lock(&pool->lock);
-	zero_account_at_peak(&pool->account, kinds);
+	zero_account_read(&pool->account, memory, at_peak);
 	pthread_mutex_unlock(&pool->lock);
 }

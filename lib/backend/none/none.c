@@ -14,7 +14,6 @@ const struct zero_core *zero_core;
 struct zero_backend {
 	struct zero_comm comm;
 	struct zero_rendezvous rendezvous;
-	struct zero_queue *queue;
 };
 
 /* ---- submissions ----------------------------------------------------------------------------- */
@@ -57,7 +56,6 @@ static const struct zero_comm_ops single_ops = {.begin = none_begin, .run = none
 
 static void none_close(struct zero_backend *none)
 {
-	zero_queue_delete(none->queue);
 	free(none->comm.intents);
 	free(none);
 }
@@ -70,11 +68,11 @@ static zero_status join(struct zero_backend *none, zero_status status)
 	if (none->comm.place.world == 1)
 		return status;
 	joined = zero_rendezvous_join(&none->rendezvous, &none->comm);
-	return joined ? joined : zero_agree_status(&none->comm, status);
+	return joined ? joined : none->comm.agree_status(&none->comm, status);
 }
 
 static zero_status none_open(const struct zero_backend_config *config,
-			     struct zero_backend **backend)
+			     struct zero_backend **backend, struct zero_comm **comm)
 {
 	struct zero_backend *none = calloc(1, sizeof(*none));
 	zero_status status;
@@ -82,61 +80,17 @@ static zero_status none_open(const struct zero_backend_config *config,
 	if (!none)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a job");
 	*backend = none;
-	none->comm.meter = config->meter;
+	*comm = &none->comm;
+	none->comm.agree_status = config->agree_status;
 	status = zero_rendezvous_place(&none->rendezvous, config, &none->comm.place);
 	if (status)
 		return status;
 	none->comm.ops = none->comm.place.world > 1 ? &several_ops : &single_ops;
 	none->comm.intents = calloc((size_t)none->comm.place.world, sizeof(*none->comm.intents));
-	if (none->comm.intents)
-		status = zero_queue_new(&none->comm, &none->queue);
-	else
+	if (!none->comm.intents)
 		status = zero_core->fail(ZERO_E_MEMORY, "no memory for %d ranks",
 					 none->comm.place.world);
 	return join(none, status);
-}
-
-static void none_place(const struct zero_backend *none, const struct zero_team_comm *team_comm,
-		       struct zero_place *place)
-{
-	(void)team_comm;
-	*place = none->comm.place;
-}
-
-/* ---- communication --------------------------------------------------------------------------- */
-
-static zero_status none_submit(struct zero_backend *none, const struct zero_submission *submission,
-			       struct zero_work **work)
-{
-	return zero_queue_submit(none->queue, submission, work);
-}
-
-static zero_status none_wait(struct zero_backend *none, struct zero_work *work)
-{
-	return zero_queue_wait(none->queue, work);
-}
-
-static void none_work_get(struct zero_backend *none, struct zero_work *work)
-{
-	(void)none;
-	zero_work_get(work);
-}
-
-static void none_work_put(struct zero_backend *none, struct zero_work *work)
-{
-	(void)none;
-	zero_work_put(work);
-}
-
-static bool none_recent(struct zero_backend *none, struct zero_recent_submission *recent)
-{
-	return zero_queue_recent(none->queue, recent);
-}
-
-/* With one team there is none. */
-static void none_end_deadlock(struct zero_backend *none, int rank, const char *text)
-{
-	zero_net->fail_all(none->rendezvous.net, ZERO_E_ORDER, rank, text);
 }
 
 static void none_abort(struct zero_backend *none, int status, const char *text)
@@ -151,13 +105,6 @@ static const struct zero_backend_ops none_ops = {
 	.open = none_open,
 	.close = none_close,
 	.finalise = zero_rendezvous_finalise,
-	.place = none_place,
-	.submit = none_submit,
-	.wait = none_wait,
-	.work_get = none_work_get,
-	.work_put = none_work_put,
-	.recent = none_recent,
-	.end_deadlock = none_end_deadlock,
 	.abort = none_abort,
 };
 
