@@ -244,7 +244,7 @@ static zero_status check_export(zero_job *job)
 		return zero_fail(ZERO_E_STATE, "zero_export must be called after zero_layout");
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		status = zero_wait_post_step_gather(job->model->groups[g]);
-	return status ? status : zero_require_whole(job, "zero_export");
+	return status ? status : zero_require_state(job, ZERO_IDLE, "zero_export");
 }
 
 static void clear_output(struct zero_export_plan *out)

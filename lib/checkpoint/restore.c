@@ -18,7 +18,7 @@ struct found {
 
 static zero_status check_restore(zero_job *job)
 {
-	zero_status status = zero_require_no_own_step(job, "zero_restore");
+	zero_status status = zero_require_state(job, ZERO_IDLE | ZERO_INCONSISTENT, "zero_restore");
 
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_restore must be called after zero_layout");
@@ -200,7 +200,7 @@ static zero_status restore_all(struct zero_restore *restore, zero_status status)
 		return status;
 	restore_groups(job);
 	restore_step(job, manifest);
-	job->model->torn = false;
+	job->model->inconsistent = false;
 	return ZERO_OK;
 }
 

@@ -126,7 +126,7 @@ static zero_status check_save(zero_job *job, const char *dir, const zero_save_op
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		status = zero_wait_post_step_gather(job->model->groups[g]);
 	if (!status)
-		status = zero_require_whole(job, "zero_save");
+		status = zero_require_state(job, ZERO_IDLE, "zero_save");
 	if (!status)
 		status = zero_step_state_read(job);
 	if (!status)

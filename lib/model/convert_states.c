@@ -132,7 +132,7 @@ static zero_status check(const zero_job *job, zero_states states)
 				 (int)states);
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_set_states must be called after zero_layout");
-	return zero_require_whole(job, "zero_set_states");
+	return zero_require_state(job, ZERO_IDLE, "zero_set_states");
 }
 
 zero_status zero_set_states(zero_job *job, zero_states states)
@@ -164,5 +164,5 @@ zero_status zero_set_states(zero_job *job, zero_states states)
 	zero_hooks_before_change(job, NULL, false);
 	for (size_t g = 0; g < job->model->group_count; g++)
 		zero_states_free(job->model->groups[g], false);
-	return zero_tear(job, status);
+	return zero_mark_inconsistent(job, status);
 }

@@ -70,6 +70,7 @@ zero_status zero_group_new(zero_job *job, const char *name, zero_team *team, zer
 	made->index = job->model->made_count;
 	made->team = made->shard_team = team ? team : &job->all;
 	made->gradient_dtype = ZERO_F32;
+	made->state = ZERO_IDLE;
 	made->name = strdup(name);
 	if (!made->name || !tsearch(made, &job->model->groups_by_name, by_group_name))
 		goto no_memory;
@@ -257,14 +258,14 @@ zero_status zero_wait_post_step_gather(zero_group *group)
 	pthread_mutex_lock(&group->job->lock);
 	status = zero_work_wait(group->job, &group->post_step_gather);
 	pthread_mutex_unlock(&group->job->lock);
-	return status ? zero_tear(group->job, status) : ZERO_OK;
+	return status ? zero_mark_inconsistent(group->job, status) : ZERO_OK;
 }
 
-zero_status zero_tear(zero_job *job, zero_status status)
+zero_status zero_mark_inconsistent(zero_job *job, zero_status status)
 {
 	struct zero_saved_error error;
 
-	job->model->torn = true;
+	job->model->inconsistent = true;
 	zero_error_save(&error);
 	snprintf(error.text + strlen(error.text), sizeof(error.text) - strlen(error.text),
 		 "; the step had begun, so parameters and optimizer states are undefined until "
@@ -273,30 +274,39 @@ zero_status zero_tear(zero_job *job, zero_status status)
 	return status;
 }
 
-zero_status zero_require_no_own_step(const zero_job *job, const char *what)
+static enum zero_values_state state_of(const struct zero_model *model)
 {
-	if (job->model->stepping)
-		return zero_fail(
-			ZERO_E_STATE,
-			"%s is refused: the program takes a step; call zero_step_end first", what);
-	if (job->model->writing)
-		return zero_fail(ZERO_E_STATE,
-				 "%s is refused: the program writes to a group; call "
-				 "zero_write_end first",
-				 what);
-	return ZERO_OK;
+	if (model->stepping)
+		return ZERO_STEPPING;
+	for (size_t g = 0; g < model->group_count; g++)
+		if (model->groups[g]->state == ZERO_WRITING)
+			return ZERO_WRITING;
+	return model->inconsistent ? ZERO_INCONSISTENT : ZERO_IDLE;
 }
 
-zero_status zero_require_whole(const zero_job *job, const char *what)
+zero_status zero_require_state(const zero_job *job, int allowed, const char *what)
 {
-	zero_status status = zero_require_no_own_step(job, what);
+	enum zero_values_state state = state_of(job->model);
+	const char *why = "a step has failed half-way, and parameters and optimizer states are "
+			  "undefined until zero_restore";
 
-	if (status || !job->model->torn)
-		return status;
-	return zero_fail(ZERO_E_STATE,
-			 "%s is refused: a step has failed half-way, and parameters and optimizer "
-			 "states are undefined until zero_restore",
-			 what);
+	if (state & allowed)
+		return ZERO_OK;
+	if (state == ZERO_STEPPING)
+		why = "the program takes a step; call zero_step_end first";
+	else if (state == ZERO_WRITING)
+		why = "the program writes to a group; call zero_write_end first";
+	return zero_fail(ZERO_E_STATE, "%s is refused: %s", what, why);
+}
+
+zero_status zero_require_group_state(const zero_group *group, int allowed, const char *what)
+{
+	if (group->state & allowed)
+		return ZERO_OK;
+	return zero_fail(ZERO_E_STATE, "group '%s' is %s while the program %s first", group->name,
+			 what,
+			 group->state == ZERO_STEPPING ? "steps it: call zero_step_end"
+						       : "writes to it: call zero_write_end");
 }
 
 unsigned zero_group_wait_count(zero_group *group)

@@ -76,6 +76,16 @@ struct zero_output {
 	bool used; /* it was gathered at least once */
 };
 
+/* What the program does with values by itself, between two calls. A call tells in which of these
+   states it may be made. */
+enum zero_values_state {
+	ZERO_IDLE = 1,
+	ZERO_STEPPING = 2,     /* between zero_step_begin and zero_step_end */
+	ZERO_WRITING = 4,      /* between zero_write_begin and zero_write_end */
+	ZERO_INCONSISTENT = 8, /* of a model: a step failed half-way, so values and optimizer states
+	                          are undefined until a restore */
+};
+
 /* A flat buffer: what is gathered as one. It is a group, or the part of one that the layout cut. */
 struct zero_flat {
 	zero_group *group;
@@ -139,8 +149,7 @@ struct zero_group {
 	bool reduced;           /* since the last step, on all ranks alike */
 	bool team_reduced;      /* in a grid: since then, over shard_team alone */
 	bool sums_shown; /* at stage 0, by zero_gradient_shard, so that they may have changed */
-	bool stepping;   /* between zero_step_begin and zero_step_end */
-	bool writing;    /* between zero_write_begin and zero_write_end */
+	enum zero_values_state state;
 	/* Its first reduce, and its first sum over copies, allocate, which may fail on one rank. */
 	bool ever_reduced, ever_summed;
 	struct zero_work *reduce;           /* the last one under way; NULL: none */
@@ -160,10 +169,9 @@ struct zero_model {
 	void *groups_by_name;
 	bool adopts;           /* a group that is not laid out yet does */
 	bool released_tensors; /* in a layout that failed: another one would miss them */
-	bool stepping;         /* between zero_step_begin and zero_step_end */
-	size_t writing;        /* groups between zero_write_begin and zero_write_end */
-	zero_states states;    /* of the moments */
-	bool torn; /* a step failed half-way: values and states are undefined until a restore */
+	bool stepping;         /* also a step of no groups */
+	bool inconsistent;
+	zero_states states;        /* of the moments */
 	struct zero_sizing sizing; /* from the layout on */
 	enum zero_tier tier;       /* from the layout on, at stages 0 to 2 */
 	/* Gradients and values, twice, on the way to offloaded states and back. */
@@ -218,12 +226,12 @@ static inline size_t zero_replicas(const zero_group *group)
 zero_status zero_require_member(const zero_group *group, const char *what);
 /* Waits until the values that other ranks stepped are here (stages 1 and 2). */
 zero_status zero_wait_post_step_gather(zero_group *group);
-/* Marks the model as torn by a step that failed with `status`, and adds that to the sentence. */
-zero_status zero_tear(zero_job *job, zero_status status);
-/* An error if the model is torn, or the program steps it. `what` is the call that is refused. */
-zero_status zero_require_whole(const zero_job *job, const char *what);
-/* Refuses `what` between zero_step_begin and zero_step_end, and while a group is written. */
-zero_status zero_require_no_own_step(const zero_job *job, const char *what);
+/* Marks the model as inconsistent by a step that failed with `status`, and adds that to the sentence. */
+zero_status zero_mark_inconsistent(zero_job *job, zero_status status);
+/* Refuses the call `what` unless the state of the model, or that of the group, is one of `allowed`. Of
+   a group `what` is a participle: "gathered". */
+zero_status zero_require_state(const zero_job *job, int allowed, const char *what);
+zero_status zero_require_group_state(const zero_group *group, int allowed, const char *what);
 /* How many submissions all ranks of its shard_team have waited for: what was submitted before the last
    of them is done on all ranks. */
 unsigned zero_group_wait_count(zero_group *group);

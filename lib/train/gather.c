@@ -12,17 +12,9 @@
 
 static zero_status check_gather(const zero_group *group, zero_dtype as)
 {
-	if (group->stepping)
-		return zero_fail(ZERO_E_STATE,
-				 "group '%s' is gathered while the program steps it: call "
-				 "zero_step_end first",
-				 group->name);
-	if (group->writing)
-		return zero_fail(ZERO_E_STATE,
-				 "group '%s' is gathered while the program writes to it: call "
-				 "zero_write_end first",
-				 group->name);
-	return zero_gather_check(group, as);
+	zero_status status = zero_require_group_state(group, ZERO_IDLE, "gathered");
+
+	return status ? status : zero_gather_check(group, as);
 }
 
 /* Casts a segment of which this rank stores all. */
@@ -267,7 +259,7 @@ static zero_status prepare_all(zero_job *job, zero_group **groups, size_t count,
 	for (size_t g = 0; !status && g < count; g++) {
 		status = zero_work_wait(job, &groups[g]->post_step_gather);
 		if (status)
-			zero_tear(job, status);
+			zero_mark_inconsistent(job, status);
 		else
 			status = prepare(groups[g], as, ops, op_count, allocates);
 	}

@@ -86,7 +86,7 @@ static zero_status check_begin(const zero_job *job, zero_group **groups, size_t 
 	if (!job->laid_out)
 		return zero_fail(ZERO_E_STATE, "zero_step_begin must be called after zero_layout");
 	status = zero_step_check_groups(groups, count);
-	return status ? status : zero_require_whole(job, "zero_step_begin");
+	return status ? status : zero_require_state(job, ZERO_IDLE, "zero_step_begin");
 }
 
 zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
@@ -111,7 +111,7 @@ zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
 		return status;
 	for (size_t g = 0; g < count; g++) {
 		zero_hooks_before_change(job, groups[g], true);
-		groups[g]->stepping = true;
+		groups[g]->state = ZERO_STEPPING;
 	}
 	job->model->stepping = true;
 	return ZERO_OK;
@@ -124,7 +124,7 @@ static zero_status end_group(zero_group *group, struct zero_op *ops)
 {
 	zero_status status = ZERO_OK;
 
-	group->stepping = false;
+	group->state = ZERO_IDLE;
 	zero_step_free_gradients(&group, 1, false);
 	if (!zero_is_member(group) || !group->trainable)
 		return ZERO_OK;
@@ -141,10 +141,10 @@ static zero_status end_groups(zero_job *job, struct zero_op *ops)
 	zero_status status = ZERO_OK;
 
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
-		if (job->model->groups[g]->stepping)
+		if (job->model->groups[g]->state == ZERO_STEPPING)
 			status = end_group(job->model->groups[g], ops);
 	job->model->stepping = false;
-	return status ? zero_tear(job, status) : ZERO_OK;
+	return status ? zero_mark_inconsistent(job, status) : ZERO_OK;
 }
 
 zero_status zero_step_end(zero_job *job, bool *stop)
@@ -209,7 +209,7 @@ zero_status zero_reset(zero_job *job)
 	if (!status)
 		status = end_groups(job, ops);
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
-		if (job->model->groups[g]->writing)
+		if (job->model->groups[g]->state == ZERO_WRITING)
 			status = zero_write_end(job->model->groups[g]);
 	free(ops);
 	return status;

@@ -329,14 +329,11 @@ zero_status zero_reduce(zero_group *group)
 {
 	zero_status status = zero_require_member(group, "reduced");
 
+	/* So it is on all ranks. The end of a step would free what is added now. */
+	if (!status)
+		status = zero_require_group_state(group, ZERO_IDLE | ZERO_WRITING, "reduced");
 	if (status)
 		return status;
-	/* So it is on all ranks. The end would free what is added now. */
-	if (group->stepping)
-		return zero_fail(ZERO_E_STATE,
-				 "group '%s' is reduced while the program steps it: call "
-				 "zero_step_end first",
-				 group->name);
 	pthread_mutex_lock(&group->job->lock);
 	status = zero_reduce_locked(group);
 	pthread_mutex_unlock(&group->job->lock);

@@ -80,7 +80,7 @@ static zero_status check_step(const struct step *step)
 		return zero_fail(ZERO_E_STATE, "zero_step must be called after zero_layout");
 	status = zero_step_check_groups(step->groups, step->count);
 	if (!status)
-		status = zero_require_whole(job, "zero_step");
+		status = zero_require_state(job, ZERO_IDLE, "zero_step");
 	if (!status)
 		status = zero_muon_check(step->adamw->muon);
 	if (!status)
@@ -142,7 +142,7 @@ zero_status zero_step_wait_groups(zero_job *job, zero_group **groups, size_t cou
 		status = status ? status : one;
 		one = zero_work_wait(job, &groups[g]->post_step_gather);
 		if (one)
-			zero_tear(job, one);
+			zero_mark_inconsistent(job, one);
 		status = status ? status : one;
 	}
 	pthread_mutex_unlock(&job->lock);
@@ -432,7 +432,7 @@ static zero_status take_step(const struct step *step, const struct zero_step_agr
 	if (!status && !early && (result || has_own_scale(job, adamw)))
 		status = zero_step_state_read(job);
 	if (status)
-		return zero_tear(job, status);
+		return zero_mark_inconsistent(job, status);
 	if (has_own_scale(job, adamw))
 		zero_step_update_loss_scale(adamw->loss_scale, !seen->skipped);
 	if (result)

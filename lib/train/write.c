@@ -15,6 +15,8 @@ static zero_status agree(zero_group *group, zero_status status, const char *call
 
 static zero_status check_begin(const zero_group *group)
 {
+	zero_status status;
+
 	if (!group->flats)
 		return zero_fail(ZERO_E_STATE,
 				 "group '%s' is written before zero_layout has laid it out",
@@ -23,16 +25,8 @@ static zero_status check_begin(const zero_group *group)
 		return zero_fail(ZERO_E_STATE,
 				 "group '%s' is gathered: release it before it is written",
 				 group->name);
-	if (group->job->model->stepping)
-		return zero_fail(ZERO_E_STATE,
-				 "group '%s' is written while the program takes a step: call "
-				 "zero_step_end first",
-				 group->name);
-	if (group->writing)
-		return zero_fail(ZERO_E_STATE,
-				 "group '%s' is written already: call zero_write_end first",
-				 group->name);
-	return ZERO_OK;
+	status = zero_require_group_state(group, ZERO_IDLE, "written");
+	return status ? status : zero_require_state(group->job, ~ZERO_STEPPING, "zero_write_begin");
 }
 
 zero_status zero_write_begin(zero_group *group)
@@ -48,8 +42,7 @@ zero_status zero_write_begin(zero_group *group)
 	if (status)
 		return status;
 	zero_hooks_before_change(group->job, group, false);
-	group->writing = true;
-	group->job->model->writing++;
+	group->state = ZERO_WRITING;
 	return ZERO_OK;
 }
 
@@ -81,7 +74,7 @@ zero_status zero_write_end(zero_group *group)
 
 	if (status)
 		return status;
-	if (!group->writing)
+	if (group->state != ZERO_WRITING)
 		status =
 			zero_fail(ZERO_E_STATE,
 				  "zero_write_end of group '%s' is called without zero_write_begin",
@@ -97,7 +90,6 @@ zero_status zero_write_end(zero_group *group)
 	status = agree(group, status, "end of zero_write_end");
 	if (status)
 		return status;
-	group->writing = false;
-	group->job->model->writing--;
+	group->state = ZERO_IDLE;
 	return ZERO_OK;
 }
