@@ -46,7 +46,6 @@ enum zero_option_id {
 	ZERO_OPT_END_SECONDS,
 	ZERO_OPT_ON_FAULT,
 	ZERO_OPT_CHECK,
-	ZERO_OPT_STAGED,
 	/* Facts that a launcher finds out and passes on in ZERO_RESOLVED. Users do not set them. */
 	ZERO_OPT_TASKS,
 	ZERO_OPT_BUDGET,

@@ -227,13 +227,6 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 1,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
-	[ZERO_OPT_STAGED] = {
-		.name = "staged", .env = "ZERO_STAGED",
-		.argument = "0|1", .default_text = "0",
-		.help = "1: step offloaded states in pieces, as with a GPU; for tests",
-		.type = ZERO_TYPE_INTEGER, .min = 0, .max = 1,
-		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
-	},
 	[ZERO_OPT_TASKS] = {
 		.name = "tasks",
 		.argument = "COUNT", .default_text = "0",

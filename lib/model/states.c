@@ -13,8 +13,7 @@ static bool is_offloaded(const zero_job *job)
 
 bool zero_states_staged(const zero_job *job)
 {
-	return is_offloaded(job) &&
-	       (!job->ops->host_memory || job->settings.value[ZERO_OPT_STAGED].number);
+	return is_offloaded(job) && !job->ops->host_memory;
 }
 
 /* Elements of the longest segment that this rank steps. */

@@ -408,8 +408,8 @@ int main(void)
 		laid_out_later(stages[stage]);
 		saved(stage);
 	}
-	some_groups("stage=3 offload=optimizer staged=1");
-	frozen("stage=3 offload=optimizer staged=1");
+	some_groups("stage=3 offload=optimizer");
+	frozen("stage=3 offload=optimizer");
 	program_steps();
 	return 0;
 }

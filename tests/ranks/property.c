@@ -166,7 +166,6 @@ static const struct choice free_choices[] = {
 	{"share", {"0", "1", "2", "3"}},
 	{"check", {"0", "0", "1"}},
 	{"offload", {"none", "none", "optimizer"}},
-	{"staged", {"0", "1"}},
 	{NULL, {NULL}},
 };
 

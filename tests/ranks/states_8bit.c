@@ -352,10 +352,10 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	for (int stage = 0; stage < 4; stage++) {
-		/* Staged states are stepped in pieces. */
+		/* With a GPU, offloaded states are stepped in pieces. */
 		struct model m =
 			begin("stage=%d states=8bit%s", stage,
-			      stage % 2 ? " offload=optimizer staged=1 stream_chunk=6000" : "");
+			      stage % 2 ? " offload=optimizer stream_chunk=6000" : "");
 
 		steps(&m, STEPS);
 		if (!stage)

@@ -236,7 +236,7 @@ START_TEST(defaults)
 		"preload_path= python=yes fsdp=auto isa=auto share=0 threads=0 reduce=auto nccl= "
 		"open_seconds=120 "
 		"watch_seconds=5 stall_seconds=1800 end_seconds=60 on_fault=abort "
-		"check=0 staged=0 tasks=0 budget=0 "
+		"check=0 tasks=0 budget=0 "
 		"vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu= master= python_path= "
 		"origins=");
 	free(text);
@@ -379,7 +379,7 @@ END_TEST
 START_TEST(bad_settings_texts_change_nothing)
 {
 	static const char *const cases[][2] = {
-		{"stage=1 stge=2", "x: there is no option 'stge': did you mean stage or staged?"},
+		{"stage=1 stge=2", "x: there is no option 'stge': did you mean stage?"},
 		{"stage=1 stream-chunk=2", "x: there is no option 'stream-chunk': did you mean "
 					   "stream_chunk?"},
 		{"stage=1 chunk=2",
