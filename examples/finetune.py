@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tunes a causal language model, sharded over the ranks, from a folder in Hugging Face's layout.
+"""Fine-tunes a causal language model, sharded over the ranks, from a folder in Hugging Face's
+layout.
 
     python finetune.py --make small                             # a small Llama of random values
     zerorun -n 2 python finetune.py small tuned *.txt           # trains it on text
@@ -23,7 +24,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaC
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model", help="folder with config.json and safetensors")
     parser.add_argument("output", nargs="?", help="folder for the trained model")
     parser.add_argument("text", nargs="*", help="files of text")
@@ -32,11 +34,14 @@ def arguments():
     parser.add_argument("--batch", type=int, default=4, help="sequences of a rank and step")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sequence")
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--optimizer", choices=["torch", "adamw", "adamw8bit", "muon"], default="torch",
-                        help="torch.optim.AdamW, or one of the library's")
-    parser.add_argument("--bf16", action="store_true", help="compute in bf16; sums and steps stay f32")
-    parser.add_argument("--checkpoint", help="folder of checkpoints, of which the last two are kept")
-    parser.add_argument("--save-every", type=int, default=20, help="steps from one checkpoint to the next")
+    parser.add_argument("--optimizer", choices=["torch", "adamw", "adamw8bit", "muon"],
+                        default="torch", help="torch.optim.AdamW, or one of the library's")
+    parser.add_argument("--bf16", action="store_true",
+                        help="compute in bf16; sums and steps stay f32")
+    parser.add_argument("--checkpoint",
+                        help="folder of checkpoints, of which the last two are kept")
+    parser.add_argument("--save-every", type=int, default=20,
+                        help="steps from one checkpoint to the next")
     args = parser.parse_args()
     if not args.make and not (args.output and args.text):
         parser.error("name a folder for the result, and files of text")
@@ -66,7 +71,8 @@ def read_tokens(folder, paths):
 def sharded_model(folder, bf16):
     """The model without values: each layer is a group, and the rest is one."""
     with zero.meta():  # parameters take no memory
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder),
+                                                 dtype=torch.float32)
     model.tie_weights()
     policy = zero.MixedPrecisionPolicy(param_dtype=torch.bfloat16 if bf16 else None)
     for layer in next(m for m in model.modules() if isinstance(m, nn.ModuleList)):
@@ -87,7 +93,8 @@ def make_optimizer(model, args):
 
 
 def batch(tokens, step, args):
-    """The rank's sequences of a step. They follow from the step, so that a resumed run goes on alike."""
+    """The rank's sequences of a step. They follow from the step, so that a resumed run goes on
+    alike."""
     generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
     starts = torch.randint(len(tokens) - args.length, (args.batch,), generator=generator)
     return torch.stack([tokens[start : start + args.length] for start in starts.tolist()])

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * AdamW with 8-bit moments (Dettmers et al., arXiv 2110.02861), operation for operation as in quantize.c
- * and adamw.c. A block of threads steps a block of elements, one each: what a thread reads and writes
- * lies beside what its neighbours do.
+ * AdamW with 8-bit moments (Dettmers et al., arXiv 2110.02861), operation for operation as in
+ * quantize.c and adamw.c. A block of threads steps a block of elements, one each: what a thread
+ * reads and writes lies beside what its neighbours do.
  */
 #include "device.cuh"
 
 static_assert((int)ZERO_BLOCK == (int)ZERO_DEVICE_THREADS, "a thread for each element");
 
-ZERO_INLINE float dequantize(const struct zero_dynamic_map &map, bool is_signed, uint32_t code, float absmax)
+ZERO_INLINE float dequantize(const struct zero_dynamic_map &map, bool is_signed, uint32_t code,
+			     float absmax)
 {
 	const float c = (float)((int)code - (is_signed ? 127 : 0));
 	const uint32_t sign = __float_as_uint(c) & 0x80000000;
@@ -20,7 +21,8 @@ ZERO_INLINE float dequantize(const struct zero_dynamic_map &map, bool is_signed,
 }
 
 /* `top` has the bits of the block's largest magnitude. */
-ZERO_INLINE uint32_t quantize(const struct zero_dynamic_map &map, bool is_signed, float x, uint32_t top)
+ZERO_INLINE uint32_t quantize(const struct zero_dynamic_map &map, bool is_signed, float x,
+			      uint32_t top)
 {
 	if (top < 0x00800000 || top >= 0x7f800000)
 		return is_signed ? 127 : 0;
@@ -89,7 +91,8 @@ ZERO_INLINE void store_low(const struct zero_device_adamw &args, size_t i, float
 
 ZERO_KERNEL zero_device_adamw_8bit(const __grid_constant__ struct zero_device_adamw args)
 {
-	__shared__ struct zero_dynamic_map maps[2]; /* threads look up different entries at a time */
+	/* threads look up different entries at a time */
+	__shared__ struct zero_dynamic_map maps[2];
 	const zero_moments &moments = args.moments;
 	adamw_body<ZERO_DTYPE_PARAM> body;
 

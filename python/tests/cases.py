@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on each rank. Each case trains a sharded model and the same model unsharded, in this process,
-on the batches of all ranks, and compares gradients and parameters over three steps."""
+"""Runs on each rank. Each case trains a sharded model and the same model unsharded, in this
+process, on the batches of all ranks, and compares gradients and parameters over three steps."""
 
 import copy
 import dataclasses
@@ -455,8 +455,8 @@ def prefetch():
 
     zero._zero.prefetch = record
     try:
-        train("prefetch", model, single, sharder=sharder, loss=loss, steps=5, tolerance=2e-2, clip=0,
-              make=lambda ps: torch.optim.SGD(ps, lr=1e-2), between=between)
+        train("prefetch", model, single, sharder=sharder, loss=loss, steps=5, tolerance=2e-2,
+              clip=0, make=lambda ps: torch.optim.SGD(ps, lr=1e-2), between=between)
     finally:
         zero._zero.prefetch = real
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""dcp.py stock|zero save|load FOLDER: checkpoints of torch.distributed.checkpoint, which torch's FSDP2
-and this package write and read alike, for other numbers of ranks. With zero, also torch's functions
-for state dicts. What is saved, and the loss of the step after it, is compared with what is loaded."""
+"""dcp.py stock|zero save|load FOLDER: checkpoints of torch.distributed.checkpoint, which torch's
+FSDP2 and this package write and read alike, for other numbers of ranks. With zero, also torch's
+functions for state dicts. What is saved, and the loss of the step after it, is compared with what
+is loaded."""
 
 import copy
 import sys
@@ -133,7 +134,8 @@ def state_dicts():
 
     other, other_optimizer = given(FULL, full, full_optimizer)
     given(BROADCAST, of_rank0, of_rank0_optimizer)
-    given(StateDictOptions(), get_model_state_dict(model), get_optimizer_state_dict(model, optimizer))
+    given(StateDictOptions(), get_model_state_dict(model),
+          get_optimizer_state_dict(model, optimizer))
     offload = StateDictOptions(cpu_offload=True)
     given(offload, get_model_state_dict(model, options=offload),
           get_optimizer_state_dict(model, optimizer, options=offload))

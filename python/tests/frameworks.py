@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""frameworks.py accelerate|peft|trainer|resume FOLDER, on each rank: Accelerate, peft and the Trainer
-of Transformers in FSDP2 mode. The losses of 20 steps are compared with those of torch's FSDP2 and of
-one process."""
+"""frameworks.py accelerate|peft|trainer|resume FOLDER, on each rank: Accelerate, peft and the
+Trainer of Transformers in FSDP2 mode. The losses of 20 steps are compared with those of torch's
+FSDP2 and of one process."""
 
 import math
 import sys
@@ -26,21 +26,23 @@ STEPS, LR = 20, 1e-3
 def make(tied=True):
     torch.manual_seed(5)
     model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=211, hidden_size=48, intermediate_size=93, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, tie_word_embeddings=tied,
+        vocab_size=211, hidden_size=48, intermediate_size=93, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=tied,
     ))
     if what == "peft":
         from peft import LoraConfig, get_peft_model
 
         # Its second matrix begins as 0, with which half of the gradients are.
         model = get_peft_model(model, LoraConfig(
-            r=3, target_modules=["q_proj", "down_proj"], init_lora_weights=False, task_type="CAUSAL_LM"
+            r=3, target_modules=["q_proj", "down_proj"], init_lora_weights=False,
+            task_type="CAUSAL_LM"
         ))
     return model
 
 
 def batch(step, of_rank):
-    return torch.randint(0, 211, (2, 16), generator=torch.Generator().manual_seed(world * step + of_rank))
+    return torch.randint(0, 211, (2, 16),
+                         generator=torch.Generator().manual_seed(world * step + of_rank))
 
 
 def single(model, batches, rate=lambda step: 1):
@@ -73,7 +75,8 @@ def mean(loss):
 def accelerated(name):
     AcceleratorState._reset_state(True)
     plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", state_dict_type="SHARDED_STATE_DICT",
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
+        state_dict_type="SHARDED_STATE_DICT",
         # The model goes to the device meta, and rank 0's parameters to all.
         cpu_ram_efficient_loading=what == "accelerate",
     )

@@ -71,7 +71,8 @@ def compare(name, model, single, tolerance):
         assert isinstance(p, zero.FlatShard), (name, key)
         for what, mine, other in (("gradient", p.grad, want[key].grad), ("value", p, want[key])):
             if other is None or mine is None:
-                assert other is None and mine is None, (name, key, what, mine is None, other is None)
+                assert other is None and mine is None, (
+                    name, key, what, mine is None, other is None)
                 continue
             torch.testing.assert_close(
                 mine.full_tensor(), other.detach(), rtol=tolerance, atol=tolerance,
@@ -79,11 +80,11 @@ def compare(name, model, single, tolerance):
             )
 
 
-def train(name, model, single=None, *, sharder=shard, loss=loss_of, steps=3, tolerance=2e-5, make=None,
-          clip=0.1, between=None, backward=None):
+def train(name, model, single=None, *, sharder=shard, loss=loss_of, steps=3, tolerance=2e-5,
+          make=None, clip=0.1, between=None, backward=None):
     single = copy.deepcopy(model) if single is None else single
     sharder(model)
-    # A small eps would turn the rounding of a gradient that is nearly 0 into a step of another size.
+    # A small eps would turn the rounding of a gradient that is nearly 0 into another step.
     make = make or (lambda ps: torch.optim.AdamW(ps, lr=1e-2, eps=1e-3))
     mine, other = (make([p for p in m.parameters() if p.requires_grad]) for m in (model, single))
     for step in range(steps):
@@ -99,7 +100,8 @@ def train(name, model, single=None, *, sharder=shard, loss=loss_of, steps=3, tol
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             torch.testing.assert_close(
-                norm, torch.nn.utils.clip_grad_norm_(single.parameters(), clip), rtol=1e-4, atol=1e-5
+                norm, torch.nn.utils.clip_grad_norm_(single.parameters(), clip), rtol=1e-4,
+                atol=1e-5
             )
         compare(f"{name} step {step}", model, single, tolerance)
         mine.step(), other.step()

@@ -24,7 +24,8 @@ train("AdamW", Model(), sharder=on_mesh)
 train("zero.AdamW", Model(), sharder=on_mesh, clip=None, make=lambda ps: (
     zero.AdamW if isinstance(ps[0], zero.FlatShard) else torch.optim.AdamW)(ps, lr=1e-2, eps=1e-3))
 if world > 1:
-    expect(ValueError, "another mesh", lambda: shard(Model(), mesh=init_device_mesh("cpu", (world,))))
+    expect(ValueError, "another mesh",
+           lambda: shard(Model(), mesh=init_device_mesh("cpu", (world,))))
 
 
 def accumulate(model, data, scale, last):

@@ -44,10 +44,11 @@ MODELS = {
     "qwen3_moe": (CAUSAL, tf.Qwen3MoeConfig(**EXPERTS, num_experts=5, moe_intermediate_size=40,
                                             head_dim=12), words),
     "bert": (tf.AutoModelForMaskedLM, tf.BertConfig(
-        **TEXT, max_position_embeddings=32, hidden_dropout_prob=0, attention_probs_dropout_prob=0), words),
+        **TEXT, max_position_embeddings=32, hidden_dropout_prob=0, attention_probs_dropout_prob=0),
+        words),
     "vit": (tf.AutoModelForImageClassification, tf.ViTConfig(
-        **{k: v for k, v in TEXT.items() if k != "vocab_size"}, image_size=20, patch_size=5, num_labels=7,
-        hidden_dropout_prob=0, attention_probs_dropout_prob=0), images),
+        **{k: v for k, v in TEXT.items() if k != "vocab_size"}, image_size=20, patch_size=5,
+        num_labels=7, hidden_dropout_prob=0, attention_probs_dropout_prob=0), images),
 }
 FROM_FILES = ("gpt2", "llama", "llama_tied")
 

@@ -96,7 +96,8 @@ def library_adamw_without_gradients():
     unsharded = [torch.zeros(3, requires_grad=True)]
     expect(ValueError, "that fully_shard has sharded", lambda: zero.AdamW(unsharded))
     assert zero.AdamW([{"params": []}, {"params": [model.norm.weight]}]).step() is None
-    mixed = zero.AdamW([{"params": [model.norm.weight], "eps": 1e-4}, {"params": [model.norm.bias]}])
+    mixed = zero.AdamW([{"params": [model.norm.weight], "eps": 1e-4},
+                        {"params": [model.norm.bias]}])
     expect(ValueError, "have the same eps", mixed.step)
 
 
@@ -159,7 +160,8 @@ def library_muon():
         return zero.Muon([{"params": matrices}, {"params": others, "use_muon": False, "eps": 1e-3}],
                          lr=1e-3, momentum=0.9)
 
-    with unittest.mock.patch.object(torch.optim._muon, "_zeropower_via_newtonschulz", newton_schulz):
+    with unittest.mock.patch.object(torch.optim._muon, "_zeropower_via_newtonschulz",
+                                    newton_schulz):
         train("zero.Muon", Model(), make=make, steps=4, tolerance=1e-6)
     model = Model()
     shard(model)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on each rank: what is refused, each with a sentence on all ranks, after which the job goes on."""
+"""Runs on each rank: what is refused, each with a sentence on all ranks, after which the job goes
+on."""
 
 from harness import Model, batches, expect, loss_of, rank, shard, world
 

@@ -49,10 +49,12 @@ with torch.device("meta"):
 for (name, p), want in zip(model.named_parameters(), single.parameters()):
     assert p.shape == want.shape and p.stride() == want.stride() and p.numel() == want.numel(), name
     for what in (
-        lambda t: t, torch.mean, torch.sum, torch.std, torch.max, lambda t: t.norm(), lambda t: t.norm(1),
-        lambda t: t.norm(float("inf")), lambda t: t.t() if t.dim() == 2 else t, lambda t: t.mean(-1),
-        lambda t: t.sort().values, lambda t: t * 2 + 1, lambda t: t.reshape(-1)[:1], lambda t: t.double(),
-        lambda t: t.new_zeros(t.shape), lambda t: t.clone().add_(t),
+        lambda t: t, torch.mean, torch.sum, torch.std, torch.max, lambda t: t.norm(),
+        lambda t: t.norm(1),
+        lambda t: t.norm(float("inf")), lambda t: t.t() if t.dim() == 2 else t,
+        lambda t: t.mean(-1),
+        lambda t: t.sort().values, lambda t: t * 2 + 1, lambda t: t.reshape(-1)[:1],
+        lambda t: t.double(), lambda t: t.new_zeros(t.shape), lambda t: t.clone().add_(t),
     ):
         mine, other = what(p.detach()), what(want.detach())
         mine = mine.full_tensor() if hasattr(mine, "full_tensor") else mine
@@ -85,7 +87,8 @@ matrices = [[p for p in m.parameters() if p.dim() == 2] for m in (model, single)
 first = [p.detach().clone() for p in matrices[1]]
 muons = [torch.optim.Muon(ps, lr=1e-2) for ps in matrices]
 for step in range(3):
-    single(torch.randn(40, 13, generator=torch.Generator().manual_seed(step))).square().mean().backward()
+    single(torch.randn(40, 13,
+                       generator=torch.Generator().manual_seed(step))).square().mean().backward()
     for p, want in zip(*matrices):
         p.grad = torch.zeros_like(p).copy_(want.grad)
     for optimizer in muons:
@@ -95,7 +98,8 @@ for p, want, begin in zip(*matrices, first):
     assert (p.full_tensor() - want).norm() < 0.1 * (want - begin).norm()
 
 # Moves change nothing, or buffers only, or are refused.
-for move in (nn.Module.double, nn.Module.half, lambda m: m.to("meta"), lambda m: m.to(torch.bfloat16)):
+for move in (nn.Module.double, nn.Module.half, lambda m: m.to("meta"),
+             lambda m: m.to(torch.bfloat16)):
     for module in (model, model.out, model.layers[1]):
         expect(NotImplementedError, "cannot be moved or converted", lambda: move(module))
 before = list(model.parameters())

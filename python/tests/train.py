@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""train.py [RANK STEP FOLDER]: prints the losses of a few steps, which are the same for every number
-of ranks that divides 12. RANK is killed at STEP, and writes when to FOLDER/at."""
+"""train.py [RANK STEP FOLDER]: prints the losses of a few steps, which are the same for every
+number of ranks that divides 12. RANK is killed at STEP, and writes when to FOLDER/at."""
 
 import os
 import signal

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""unedited.py WHAT [DEED RANK FOLDER]: a program that has never heard of slurm-zero. It trains a small
-model for 20 steps by WHAT: ddp, fsdp2, deepspeed, accelerate, trainer or lightning. Rank 0 prints the
-losses and the model's class. RANK does the DEED after the fifth step or, if that is of the end, at the end,
-and writes when to FOLDER/at."""
+"""unedited.py WHAT [DEED RANK FOLDER]: a program that has never heard of slurm-zero. It trains a
+small model for 20 steps by WHAT: ddp, fsdp2, deepspeed, accelerate, trainer or lightning. Rank 0
+prints the losses and the model's class. RANK does the DEED after the fifth step or, if that is of
+the end, at the end, and writes when to FOLDER/at."""
 
 import atexit
 import ctypes
@@ -165,9 +165,12 @@ def trainer():
             stepped(told.told)
 
     arguments = TrainingArguments(
-        output_dir="/nonexistent", per_device_train_batch_size=12 // int(os.environ["WORLD_SIZE"]), max_steps=STEPS,
-        learning_rate=LR, use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
-        fsdp=True, fsdp_config={"version": 2, "auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 100},
+        output_dir="/nonexistent", per_device_train_batch_size=12 // int(os.environ["WORLD_SIZE"]),
+        max_steps=STEPS,
+        learning_rate=LR, use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no",
+        disable_tqdm=True,
+        fsdp=True,
+        fsdp_config={"version": 2, "auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 100},
     )
     told = Told(model=Model(), args=arguments, train_dataset=Data(), callbacks=[Each()])
     told.train()
@@ -195,8 +198,10 @@ def lightning():
 
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     fit = lightning.Trainer(
-        accelerator="cpu", devices=local, num_nodes=world // local, strategy="ddp", max_epochs=1, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        accelerator="cpu", devices=local, num_nodes=world // local, strategy="ddp", max_epochs=1,
+        logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        use_distributed_sampler=False,
     )
     fit.fit(Told())
     return fit.strategy.model

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same model sharded by PyTorch's FSDP2 and by slurm_zero, in turns.
 
-fsdp2.py ZERORUN TOKENS LOG RECORD: trains on the 16-bit tokens of a file, and adds rows to the bench's
-record, also of the steps that examples/gpt has logged. GPT-2 of 6 layers, width 384, 6 heads, 50304
-tokens with a tied head; 4 sequences of 256 on each rank, f32, AdamW, norms clipped to 1. The ranks
-share the machine's cores. fsdp2.py SIDE TOKENS [watch] is a rank of these.
+fsdp2.py ZERORUN TOKENS LOG RECORD: trains on the 16-bit tokens of a file, and adds rows to the
+bench's record, also of the steps that examples/gpt has logged. GPT-2 of 6 layers, width 384, 6
+heads, 50304 tokens with a tied head; 4 sequences of 256 on each rank, f32, AdamW, norms clipped to
+1. The ranks share the machine's cores. fsdp2.py SIDE TOKENS [watch] is a rank of these.
 """
 import json
 import os
@@ -83,8 +83,8 @@ def pss():
 
 
 def train(side, path, watch=""):
-    """Prints the median of a step's milliseconds, and the peak of the ranks' memory if it is watched,
-    which takes time."""
+    """Prints the median of a step's milliseconds, and the peak of the ranks' memory if it is
+    watched, which takes time."""
     fully_shard, optimizer, options = SIDES[side]()
     torch.set_num_threads(max(1, os.cpu_count() // RANKS))
     torch.manual_seed(1)
@@ -128,7 +128,8 @@ def train(side, path, watch=""):
 
 def hooks():
     """Prints the milliseconds of this thread that the hooks of 8 groups take in a step without the
-    optimizer: those of a model that computes nearly nothing, less those of the same one unsharded."""
+    optimizer: those of a model that computes nearly nothing, less those of the same one
+    unsharded."""
     import slurm_zero as zero
 
     torch.set_num_threads(1)
@@ -161,12 +162,14 @@ def compare(zerorun, tokens, log, record):
         gpt = statistics.median(json.loads(line)["ms"] for line in file)
     peers.ratio("gpt: step over PyTorch FSDP2", gpt, ms["fsdp2"], "ms", "FSDP2")
     peers.ratio("PyTorch: step over FSDP2, the same AdamW", ms["ours"], ms["fsdp2"], "ms", "FSDP2")
-    peers.ratio("PyTorch: step with zero.AdamW over FSDP2", ms["own step"], ms["fsdp2"], "ms", "FSDP2")
+    peers.ratio("PyTorch: step with zero.AdamW over FSDP2", ms["own step"], ms["fsdp2"], "ms",
+                "FSDP2")
     peak = {side: peers.run(side, tokens, "watch")[1] / 1e6 for side in ("fsdp2", "ours")}
-    peers.ratio("PyTorch: peak of both ranks together over FSDP2", peak["ours"], peak["fsdp2"], "MB", "FSDP2")
+    peers.ratio("PyTorch: peak of both ranks together over FSDP2", peak["ours"], peak["fsdp2"],
+                "MB", "FSDP2")
     (alone,) = peers.run("hooks", ranks=1)
-    peers.row("PyTorch: time of the hooks of 8 groups in a step", alone, "ms", alone, float("nan"), "ms", "-",
-              ranks=1)
+    peers.row("PyTorch: time of the hooks of 8 groups in a step", alone, "ms", alone, float("nan"),
+              "ms", "-", ranks=1)
 
 
 if __name__ == "__main__":

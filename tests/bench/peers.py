@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs beside PyTorch's own ways share: each side runs in processes of its own, started
-alike, in turns with the others, and its medians become rows of the bench's record."""
+"""What the programs beside PyTorch's own ways share: each side runs in processes of its own,
+started alike, in turns with the others, and its medians become rows of the bench's record."""
 import os
 import socket
 import statistics
@@ -17,8 +17,8 @@ def rendezvous():
 
 
 class Peers:
-    """The ranks of this program: zerorun starts them with a side's name and more arguments, and rank 0
-    prints a line of "figures" and numbers."""
+    """The ranks of this program: zerorun starts them with a side's name and more arguments, and
+    rank 0 prints a line of "figures" and numbers."""
 
     def __init__(self, subject, zerorun, record):
         self.subject, self.zerorun, self.record = subject, zerorun, record

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What loading a checkpoint costs beside the ways of FSDP2 and DeepSpeed.
 
-torch_load.py ZERORUN LAYERS FOLDER RECORD: makes a checkpoint of a GPT-2 of that many layers and width
-1024 with random values (29 are 1.67 GB), lets two ranks load it in turns, and adds rows to the bench's
-record. torch_load.py zero|fsdp2|deepspeed FOLDER, a rank of these: rank 0 prints the seconds, those with
-what builds the sharded model (not those of imports and of the rendezvous), and the bytes of memory that
-the ranks together had at most, beyond the shards and what they had before.
+torch_load.py ZERORUN LAYERS FOLDER RECORD: makes a checkpoint of a GPT-2 of that many layers and
+width 1024 with random values (29 are 1.67 GB), lets two ranks load it in turns, and adds rows to
+the bench's record. torch_load.py zero|fsdp2|deepspeed FOLDER, a rank of these: rank 0 prints the
+seconds, those with what builds the sharded model (not those of imports and of the rendezvous), and
+the bytes of memory that the ranks together had at most, beyond the shards and what they had before.
 """
 import mmap
 import os
@@ -119,8 +119,8 @@ def field(file, name):
 
 
 def warm(file):
-    """Reads the file, and touches twice its size of memory and frees it. A virtual machine hands free
-    memory back to its host: who touches it next would be charged for what the host does."""
+    """Reads the file, and touches twice its size of memory and frees it. A virtual machine hands
+    free memory back to its host: who touches it next would be charged for what the host does."""
     size = os.path.getsize(file)
     with open(file, "rb", buffering=0) as content:
         while content.read(1 << 22):
@@ -139,8 +139,10 @@ def compare(zerorun, layers, folder, record):
     ours = middle.pop("zero")
     for theirs, name, column in zip(middle.values(), ("FSDP2's way", "DeepSpeed's way"), (0, 1)):
         peers.ratio(f"PyTorch: load over {name}", ours[column], theirs[column], "s", name)
-        peers.ratio(f"PyTorch: load, memory over {name}", ours[2] / 1e6, theirs[2] / 1e6, "MB", name)
-    peers.row("PyTorch: load: beyond shards and Python", ours[2] / 1e6, "MB", ours[2] / 1e6, 0, "MB", "-")
+        peers.ratio(f"PyTorch: load, memory over {name}", ours[2] / 1e6, theirs[2] / 1e6, "MB",
+                    name)
+    peers.row("PyTorch: load: beyond shards and Python", ours[2] / 1e6, "MB", ours[2] / 1e6, 0,
+              "MB", "-")
 
 
 def load(way, folder):

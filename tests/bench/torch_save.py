@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long a save in the background holds training up, beside torch.distributed.checkpoint's async_save.
+"""How long a save in the background holds training up, beside torch.distributed.checkpoint's
+async_save.
 
-torch_save.py ZERORUN FOLDER RECORD: lets two ranks train in turns, and adds a row to the bench's record.
-torch_save.py zero|fsdp2 FOLDER, a rank of these: rank 0 prints the median of milliseconds that the save and
-the steps after it took, beyond as many steps without one. 25 million parameters in f32 and both of AdamW's
-states, 300 MB in all.
+torch_save.py ZERORUN FOLDER RECORD: lets two ranks train in turns, and adds a row to the bench's
+record. torch_save.py zero|fsdp2 FOLDER, a rank of these: rank 0 prints the median of milliseconds
+that the save and the steps after it took, beyond as many steps without one. 25 million parameters
+in f32 and both of AdamW's states, 300 MB in all.
 """
 import shutil
 import statistics
@@ -29,7 +30,8 @@ def train(kind, folder):
     zero.init()
     beside = dist.new_group()
     torch.manual_seed(1)
-    model = nn.Sequential(*(layer for _ in range(24) for layer in (nn.Linear(1024, 1024), nn.GELU())))
+    model = nn.Sequential(*(layer for _ in range(24)
+                            for layer in (nn.Linear(1024, 1024), nn.GELU())))
     shard = torch.distributed.fsdp.fully_shard if kind == "fsdp2" else zero.fully_shard
     for layer in model[::2]:
         shard(layer)
@@ -76,8 +78,8 @@ def train(kind, folder):
 def compare(zerorun, folder, record):
     peers = Peers("torch_save", zerorun, record)
     pauses = peers.in_turns(("zero", "fsdp2"), f"{folder}/torch_save")
-    peers.ratio("PyTorch: pause of a save in the background over DCP's async_save", pauses["zero"][0],
-                pauses["fsdp2"][0], "ms", "async_save")
+    peers.ratio("PyTorch: pause of a save in the background over DCP's async_save",
+                pauses["zero"][0], pauses["fsdp2"][0], "ms", "async_save")
 
 
 if __name__ == "__main__":

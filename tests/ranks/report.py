@@ -26,7 +26,8 @@ def drawn(markup, report):
 
 
 def embedded(markup):
-    return re.search('<script type="application/json" id="report">(.*?)</script>', markup, re.S).group(1)
+    return re.search('<script type="application/json" id="report">(.*?)</script>', markup,
+                     re.S).group(1)
 
 
 def only(pattern):
@@ -37,9 +38,10 @@ def only(pattern):
 
 def alike(rank):
     """Whether the same job without checkpoints, "x" for "x-saves", has as much of what is none."""
-    kinds = json.load(open(only(folder.rsplit("-", 1)[0] + "/zero-*.json")))["ranks"][rank["rank"]]["collectives"]
+    plain = json.load(open(only(folder.rsplit("-", 1)[0] + "/zero-*.json")))["ranks"][rank["rank"]]
+    none = {"count": 0}
     return all(
-        kinds.get(kind, {"count": 0})["count"] == rank["collectives"].get(kind, {"count": 0})["count"]
+        plain["collectives"].get(kind, none)["count"] == rank["collectives"].get(kind, none)["count"]
         for kind in ("load", "other", "program", "flatten", "gather", "reduce", "step"))
 
 
@@ -60,14 +62,16 @@ check(job["steps"] == first["steps"] and job["stage"] == first["stage"], job)
 check(0 < job["seconds"] < 600, job)
 
 options = {option["name"]: option for option in report["options"]}
-check(options["stage"]["origin"] == "zero_open" and options["stage"]["default"] == "3", options["stage"])
+check(options["stage"]["origin"] == "zero_open" and options["stage"]["default"] == "3",
+      options["stage"])
 check(options["stage"]["value"] == str(first["stage"]), options["stage"])
 check(options["report"]["value"] == folder, options["report"])
 check(options["check"]["origin"] == "default", options["check"])
 check(options["stream_chunk"]["value"] == str(first["stream_chunk"]), options["stream_chunk"])
 
 ranks = report["ranks"]
-check([rank["rank"] for rank in ranks] == list(range(first["world"] if first["together"] else 1)), "ranks")
+check([rank["rank"] for rank in ranks] == list(range(first["world"] if first["together"] else 1)),
+      "ranks")
 for rank, mine in zip(ranks, known):
     where = ("rank", rank["rank"])
     check(rank["traffic"]["bytes_sent"] == mine["bytes_sent"], *where, rank["traffic"], mine)
@@ -86,13 +90,16 @@ for rank, mine in zip(ranks, known):
     check(kinds["load"]["count"] >= mine["groups"], *where, kinds)
     steps = rank["steps"]
     check(steps["measured"] == max(mine["steps"] - 1, 0), *where, steps)
-    check(0 <= steps["median_seconds"] <= steps["p95_seconds"] <= steps["max_seconds"], *where, steps)
+    check(0 <= steps["median_seconds"] <= steps["p95_seconds"] <= steps["max_seconds"], *where,
+          steps)
     check(steps["max_seconds"] <= steps["total_seconds"] < 600, *where, steps)
-    spent = sum(k[t] for k in kinds.values() for t in ("own_seconds", "wait_seconds", "run_seconds"))
+    spent = sum(k[t] for k in kinds.values()
+                for t in ("own_seconds", "wait_seconds", "run_seconds"))
     check(spent > 0, *where, kinds)
     # rank 0's clock is the job's
     check(rank["rank"] or spent <= job["seconds"] * 1.01 + 0.001, *where, spent, job["seconds"])
-    waited = sum(kinds[k]["wait_seconds"] for k in ("gather", "reduce", "update", "step") if k in kinds)
+    waited = sum(kinds[k]["wait_seconds"] for k in ("gather", "reduce", "update", "step")
+                 if k in kinds)
     check(abs(waited - rank["waited_seconds"]) < 1e-6 + waited * 1e-6, *where, waited)
     for kind in "saved", "failed":
         check(rank["checkpoints"][kind] == mine[kind], *where, rank["checkpoints"])
@@ -103,7 +110,8 @@ for rank, mine in zip(ranks, known):
 rows = report["collectives"]
 for name, total in ranks[0]["collectives"].items():
     for figure in ("count", "bytes_sent", "failed"):
-        check(sum(row[figure] for row in rows if row["kind"] == name) == total[figure], name, figure)
+        check(sum(row[figure] for row in rows if row["kind"] == name) == total[figure], name,
+              figure)
 if first["steps"]:
     for group in ("plain", strange, "half"):
         got = [row["count"] for row in rows if row["kind"] == "reduce" and row["group"] == group]
@@ -113,7 +121,8 @@ check([series["rank"] for series in report["series"]] == [rank["rank"] for rank 
 for series, mine in zip(report["series"], known):
     count = len(series["at_seconds"])
     check(1 <= count <= 128, "samples", count)
-    check(all(len(c) == count for c in [*series["peak_bytes"].values(), series["steps"]]), "columns")
+    check(all(len(c) == count for c in [*series["peak_bytes"].values(), series["steps"]]),
+          "columns")
     check(sum(series["steps"]) == max(mine["steps"] - 1, 0), series["steps"], mine["steps"])
     check(series["at_seconds"] == sorted(series["at_seconds"]), "time")
     device = ("shards", "gathered", "gradients", "optimizer", "staging", "caller")
@@ -124,12 +133,14 @@ for series, mine in zip(report["series"], known):
 check("<" not in embedded(markup), "markup within the JSON")
 check(json.loads(embedded(markup)) == report, "the page's JSON is another")
 check(re.findall("[a-z]+://[^\"]*", markup) == ["http://www.w3.org/2000/svg"], "an address")
-check(not re.search(r"url\(|@import|innerHTML| src=| href=", markup), "another file, or markup of the user's")
+check(not re.search(r"url\(|@import|innerHTML| src=| href=", markup),
+      "another file, or markup of the user's")
 lines = drawn(markup, report)
 if lines is None:
     sys.exit()
 check(all(option["name"] in lines for option in report["options"]), "options")
-check(first["together"] or any("figures are those of rank 0 alone" in line for line in lines), "notice")
+check(first["together"] or any("figures are those of rank 0 alone" in line for line in lines),
+      "notice")
 check(len([line for line in lines if line.startswith("path area")]) >= 2, "areas")
 check(not re.search("nan|null|undefined|Infinity", "\n".join(lines), re.I), "a value that is none")
 if first["steps"]:
@@ -138,11 +149,12 @@ if first["steps"]:
 if os.path.basename(folder) != "stage3":
     sys.exit()
 
-# Which ranks a node has, the least of its ranks', the rank that waited least first, a sample's mean.
+# Which ranks a node has, the least of its ranks', the rank that waited least first, a sample's
+# mean.
 ranks = [{**ranks[0], "rank": r, "waited_seconds": (r * 7 + 3) % 200, "node": {
     **ranks[0]["node"], "name": f"n{r // 2 % 99}", "budget": 1024 * (r + 1)}} for r in range(200)]
-series = {**report["series"][0], "rank": 0, "at_seconds": [4, 8], "steps": [2, 2], "step_seconds": [4, 4],
-          "max_step_seconds": [3, 3], "end_bytes": [0, 0],
+series = {**report["series"][0], "rank": 0, "at_seconds": [4, 8], "steps": [2, 2],
+          "step_seconds": [4, 4], "max_step_seconds": [3, 3], "end_bytes": [0, 0],
           "peak_bytes": {"shards": [2048, 2048], "caller": [1024, 0]}}
 ranks[0]["steps"] = {**ranks[0]["steps"], "measured": 1234}
 lines = drawn(markup, {**report, "ranks": ranks, "series": [series]})
@@ -152,7 +164,8 @@ order = sorted(range(200), key=lambda r: ranks[r]["waited_seconds"])
 check(re.findall(r"\n(\d+)\nn\d+\n", slow) == [str(r) for r in order], "order of ranks")
 check("\nn0\n0-1, 198-199\n" in joined and "\nn98\n196-197\n" in joined, "ranks of nodes")
 check("\n1.0K\n" in joined[joined.index("\nn0\n0-1"):joined.index("\nn1\n2-3")], "least of a node")
-check("mean: 2 s" in lines and "longest: 3 s" in lines and "shards: 2.0K" in lines, "the first sample")
+check("mean: 2 s" in lines and "longest: 3 s" in lines and "shards: 2.0K" in lines,
+      "the first sample")
 check("1\u202f234 were measured" in joined, "digits")
-check("path area M70.0,25.5L377.5,25.5L377.5,100.3L685.0,100.3L685.0,100.3L377.5,100.3L377.5,100.3L70.0,100.3"
-      in lines, "one kind of memory above the other")
+check("path area M70.0,25.5L377.5,25.5L377.5,100.3L685.0,100.3"
+      "L685.0,100.3L377.5,100.3L377.5,100.3L70.0,100.3" in lines, "one kind of memory above the other")

@@ -135,7 +135,8 @@ class Files:
         """The header of {name: (dtype, shape, bytes)}."""
         array = (Tensor * len(tensors))()
         for tensor, (name, (dtype, shape, _)) in zip(array, tensors.items()):
-            tensor.name, tensor.dtype, tensor.ndim = name.encode(), DTYPES.index(dtype) + 1, len(shape)
+            tensor.name, tensor.dtype = name.encode(), DTYPES.index(dtype) + 1
+            tensor.ndim = len(shape)
             tensor.shape[: len(shape)] = shape
         header, size = ctypes.c_void_p(), ctypes.c_size_t()
         status = self.ops.header(array, len(tensors), ctypes.byref(header), ctypes.byref(size))
@@ -154,7 +155,8 @@ class Files:
         array = (Tensor * len(tensors))()
         files = {name: path for path, names in shards.items() for name in names}
         for tensor, (name, (dtype, shape, _)) in zip(array, tensors.items()):
-            tensor.name, tensor.dtype, tensor.ndim = name.encode(), DTYPES.index(dtype) + 1, len(shape)
+            tensor.name, tensor.dtype = name.encode(), DTYPES.index(dtype) + 1
+            tensor.ndim = len(shape)
             tensor.shape[: len(shape)] = shape
             tensor.path = os.fsencode(files[name])
         text, size = ctypes.c_void_p(), ctypes.c_size_t()
