@@ -170,7 +170,7 @@ static zero_status agree_settings(zero_job *job, zero_status status)
 		unequal = zero_step_state_alloc(job);
 	if (!unequal)
 		unequal = zero_report_open(job);
-	status = zero_submit_wait(&job->all, unequal, NULL, 0, "options");
+	status = zero_submit_wait(&job->all, unequal, NULL, 0, ZERO_WORK_OTHER, "options");
 	if (!status)
 		zero_report_opened(job);
 	return status;

@@ -179,6 +179,22 @@ static inline size_t zero_op_slice(const struct zero_op *op, int rank)
 	return at <= op->first ? 0 : at - op->first >= op->count ? op->count : at - op->first;
 }
 
+/* What a submission is for. */
+enum zero_work_kind {
+	ZERO_WORK_GATHER,
+	ZERO_WORK_REDUCE,
+	ZERO_WORK_UPDATE, /* parameters after a step, to the other ranks */
+	ZERO_WORK_STEP,   /* the gradients' norm */
+	ZERO_WORK_LOAD,
+	ZERO_WORK_FLATTEN,
+	ZERO_WORK_CHECKPOINT,
+	ZERO_WORK_PROGRAM, /* zero_mean, zero_agree */
+	ZERO_WORK_OTHER,
+	ZERO_WORK_KINDS,
+};
+
+enum { ZERO_WORK_GROUP = 96 }; /* bytes of a group's name that are kept, or of several names */
+
 /*
  * Operations that run and complete together. Ranks agree on a submission that is `agreed`, and on
  * every one on the host: before any data moves they compare `hash` and the kinds, types and counts
@@ -191,15 +207,17 @@ static inline size_t zero_op_slice(const struct zero_op *op, int rank)
  */
 struct zero_submission {
 	struct zero_team_comm *team_comm; /* NULL: all ranks */
-	const char *label;                /* for messages, "gather of group 'h.3' as bf16" */
-	uint64_t hash;                    /* of all that must be equal on all ranks */
-	zero_status status;               /* an error of this rank */
+	enum zero_work_kind kind;
+	const char *group;  /* or groups; NULL: none */
+	const char *label;  /* for messages, "gather of group 'h.3' as bf16" */
+	uint64_t hash;      /* of all that must be equal on all ranks */
+	zero_status status; /* an error of this rank */
 	const char *error;
 	int error_rank;      /* the rank of the error if all ranks know it already, else -1 */
 	bool agreed;         /* ranks agree on it on every backend */
 	bool leaving;        /* this rank's last one: the error is also sent to its teams */
 	bool waited;         /* the caller waits for it next, so no thread need be woken for it */
-	struct zero_op *ops; /* [count]; submit copies them, `label` and `error` */
+	struct zero_op *ops; /* [count]; submit copies them, and the texts */
 	size_t count;
 };
 
@@ -208,6 +226,8 @@ struct zero_work;
 
 /* How long a submission took. Times are CLOCK_MONOTONIC in nanoseconds. */
 struct zero_metered {
+	enum zero_work_kind kind;
+	const char *group; /* "": none */
 	const char *label;
 	uint64_t begun;
 	uint64_t ready;  /* this rank was ready to agree with the others */

@@ -31,6 +31,8 @@ struct zero_work {
 	int rank; /* that the error is about; before the run, -1 for this one */
 	uint64_t hash;
 	char *error;
+	enum zero_work_kind kind;
+	char group[ZERO_WORK_GROUP];
 	char label[128];
 };
 
@@ -125,6 +127,8 @@ static void report_to_meter(const struct zero_queue *queue, const struct zero_wo
 
 	if (!meter)
 		return;
+	metered.kind = work->kind;
+	metered.group = work->group;
 	metered.label = work->label;
 	metered.done = zero_meter_now(meter);
 	metered.bytes = queue->comm->bytes_sent - metered.bytes;
@@ -384,6 +388,9 @@ zero_status zero_queue_submit(struct zero_queue *queue, const struct zero_submis
 	made->hash = submission->hash;
 	made->agreed = submission->agreed;
 	made->leaving = submission->leaving;
+	made->kind = submission->kind;
+	snprintf(made->group, sizeof(made->group), "%s",
+		 submission->group ? submission->group : "");
 	snprintf(made->label, sizeof(made->label), "%s", submission->label);
 	if (submission->status)
 		set_error(made, submission->status, submission->error_rank, submission->error);

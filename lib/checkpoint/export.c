@@ -274,15 +274,18 @@ zero_status zero_export(zero_job *job, const char *path)
 	status = plan_files(&out);
 	if (!status && root)
 		status = create_files(&out);
-	status = zero_submit_wait(&job->all, status, NULL, 0, "export: space for %s", path);
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+				  "export: space for %s", path);
 	if (!status) {
 		status = write_own(&out);
-		status = zero_submit_wait(&job->all, status, NULL, 0, "export: bytes of %s", path);
+		status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+					  "export: bytes of %s", path);
 	}
 	if (!status) {
 		if (root)
 			status = zero_export_publish(&out);
-		status = zero_submit_wait(&job->all, status, NULL, 0, "export: end of %s", path);
+		status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+					  "export: end of %s", path);
 	}
 	if (status && root)
 		zero_export_discard(&out);

@@ -91,7 +91,7 @@ zero_status zero_agree_token(zero_job *job, zero_status status, const char *labe
 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for %s", label);
-	status = zero_submit_wait(&job->all, status, &op, 1, "%s", label);
+	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_CHECKPOINT, "%s", label);
 	*token = status ? 0 : all[0];
 	free(all);
 	return status;

@@ -66,7 +66,7 @@ static zero_status agree_found(const struct zero_restore *restore, zero_status s
 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->path);
-	status = zero_submit_wait(&job->all, status, &op, 1,
+	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_CHECKPOINT,
 				  "restore of %zu named states (%016llx) from %s", states,
 				  (unsigned long long)hash, restore->path);
 	if (!status)
@@ -100,8 +100,8 @@ static zero_status agree_manifest(const struct zero_restore *restore, zero_statu
 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->path);
-	status = zero_submit_wait(&job->all, status, &op, 1, "restore: manifest of %s",
-				  restore->path);
+	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_CHECKPOINT,
+				  "restore: manifest of %s", restore->path);
 	for (int rank = 1; !status && rank < world; rank++)
 		if (all[rank] != all[0])
 			status = zero_fail(ZERO_E_FILE,
@@ -190,12 +190,12 @@ static zero_status restore_all(struct zero_restore *restore, zero_status status)
 		zero_hooks_before_change(job, NULL, false);
 	if (!status)
 		status = alloc_states(job);
-	status =
-		zero_submit_wait(&job->all, status, NULL, 0, "restore: plan for %s", restore->path);
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+				  "restore: plan for %s", restore->path);
 	if (status)
 		return status;
 	status = zero_submit_wait(&job->all, zero_restore_reshard(restore), NULL, 0,
-				  "restore: bytes of %s", restore->path);
+				  ZERO_WORK_CHECKPOINT, "restore: bytes of %s", restore->path);
 	if (status)
 		return status;
 	restore_groups(job);

@@ -168,8 +168,8 @@ static zero_status make_files(struct zero_save *save, const zero_save_options *o
 		status = zero_save_write_user(save, options->user, options->user_bytes);
 	if (!status && root)
 		status = zero_save_describe(save);
-	status = zero_submit_wait(&save->job->all, status, NULL, 0, "save: folder of %s",
-				  save->path);
+	status = zero_submit_wait(&save->job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+				  "save: folder of %s", save->path);
 	if (status)
 		return status;
 	status = zero_save_plan(save);
@@ -178,7 +178,8 @@ static zero_status make_files(struct zero_save *save, const zero_save_options *o
 	/* In the background the thread does it, so that the caller does not wait for it. */
 	if (!status && !options->background)
 		status = zero_save_reserve(save);
-	return zero_submit_wait(&save->job->all, status, NULL, 0, "save: space for %s", save->path);
+	return zero_submit_wait(&save->job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+				"save: space for %s", save->path);
 }
 
 /* COLLECTIVE. Sends the sizes and checksums of all files to all ranks; rank 0 needs them. */
@@ -197,7 +198,8 @@ static zero_status exchange_summaries(struct zero_save *save, zero_status status
 			.checksums = save->files->checksum(
 				save->checksums, save->checksum_count * sizeof(*save->checksums)),
 		};
-	status = zero_submit_wait(&save->job->all, status, &op, 1, "save: files of %s", save->path);
+	status = zero_submit_wait(&save->job->all, status, &op, 1, ZERO_WORK_CHECKPOINT,
+				  "save: files of %s", save->path);
 	zero_hooks_after_save(save->job, zero_seconds() - save->start_time, save->out.bytes,
 			      !status);
 	return status;
@@ -222,7 +224,8 @@ static zero_status write_foreground(struct zero_save *save)
 		return status;
 	if (root)
 		status = zero_save_publish(save);
-	return zero_submit_wait(&save->job->all, status, NULL, 0, "save: end of %s", save->path);
+	return zero_submit_wait(&save->job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+				"save: end of %s", save->path);
 }
 
 static zero_status start_save(zero_job *job, const char *dir, const zero_save_options *options)
@@ -237,7 +240,7 @@ static zero_status start_save(zero_job *job, const char *dir, const zero_save_op
 	if (!status)
 		/* Other agreements name the path, which a rank without memory does not have. */
 		status = zero_submit_wait(&job->all, make_names(save, token), NULL, 0,
-					  "save: names of %s", dir);
+					  ZERO_WORK_CHECKPOINT, "save: names of %s", dir);
 	if (!status)
 		status = make_files(save, options);
 	if (!status && options->background) {
@@ -298,8 +301,8 @@ static zero_status wait_for(zero_job *job)
 	complete(job);
 	if (save->state == ZERO_SAVE_PUBLISHING) {
 		status = zero_save_join(save);
-		status =
-			zero_submit_wait(&job->all, status, NULL, 0, "save: end of %s", save->path);
+		status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
+					  "save: end of %s", save->path);
 	} else {
 		status = zero_fail_on(save->error_rank, save->status,
 				      save->error ? save->error : "no memory");

@@ -8,30 +8,15 @@
 
 #include "backend/backend.h"
 
-/* What submissions are for, by their labels. */
-enum zero_report_kind {
-	ZERO_REPORT_GATHER,
-	ZERO_REPORT_REDUCE,
-	ZERO_REPORT_UPDATE, /* parameters after a step, to the other ranks */
-	ZERO_REPORT_STEP,   /* the gradients' norm */
-	ZERO_REPORT_LOAD,
-	ZERO_REPORT_FLATTEN,
-	ZERO_REPORT_CHECKPOINT,
-	ZERO_REPORT_PROGRAM, /* zero_mean, zero_agree */
-	ZERO_REPORT_OTHER,
-	ZERO_REPORT_KINDS,
-};
-
 /* Whether each step of a training has submissions of the kind. */
-static inline bool zero_report_trains(enum zero_report_kind kind)
+static inline bool zero_report_trains(enum zero_work_kind kind)
 {
-	return kind <= ZERO_REPORT_STEP;
+	return kind <= ZERO_WORK_STEP;
 }
 
 enum {
 	ZERO_REPORT_SAMPLES = 128, /* of a series: when it is full, each pair becomes one */
 	ZERO_REPORT_OPS = 256,     /* rows by kind and group that a rank has */
-	ZERO_REPORT_GROUP = 96,
 	ZERO_REPORT_LABEL = 96,
 };
 
@@ -46,8 +31,8 @@ struct zero_report_sum {
 
 struct zero_report_op {
 	struct zero_report_sum sum;
-	enum zero_report_kind kind;
-	char group[ZERO_REPORT_GROUP]; /* "": no group; "...": all groups without a row */
+	enum zero_work_kind kind;
+	char group[ZERO_WORK_GROUP]; /* "": no group; "...": all groups without a row */
 };
 
 /* Consecutive steps. Floats, since each rank sends all of its samples. */
@@ -77,7 +62,7 @@ struct zero_report_rank {
 	uint64_t memory_free, vram_free, vram_total;
 	zero_memory memory;
 	zero_traffic traffic;
-	struct zero_report_sum kinds[ZERO_REPORT_KINDS];
+	struct zero_report_sum kinds[ZERO_WORK_KINDS];
 	struct zero_report_steps steps;
 	struct zero_report_saves saves;
 	/* The longest time within a step in which the rank communicated nothing, in nanoseconds;

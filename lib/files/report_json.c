@@ -17,18 +17,18 @@ enum { ALL_SERIES = 16 }; /* of at most so many ranks, the series of each are wr
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static const char *kind_name(enum zero_report_kind kind)
+static const char *kind_name(enum zero_work_kind kind)
 {
-	static const char *const names[ZERO_REPORT_KINDS] = {
-		[ZERO_REPORT_GATHER] = "gather",
-		[ZERO_REPORT_REDUCE] = "reduce",
-		[ZERO_REPORT_UPDATE] = "update",
-		[ZERO_REPORT_STEP] = "step",
-		[ZERO_REPORT_LOAD] = "load",
-		[ZERO_REPORT_FLATTEN] = "flatten",
-		[ZERO_REPORT_CHECKPOINT] = "checkpoint",
-		[ZERO_REPORT_PROGRAM] = "program",
-		[ZERO_REPORT_OTHER] = "other",
+	static const char *const names[ZERO_WORK_KINDS] = {
+		[ZERO_WORK_GATHER] = "gather",
+		[ZERO_WORK_REDUCE] = "reduce",
+		[ZERO_WORK_UPDATE] = "update",
+		[ZERO_WORK_STEP] = "step",
+		[ZERO_WORK_LOAD] = "load",
+		[ZERO_WORK_FLATTEN] = "flatten",
+		[ZERO_WORK_CHECKPOINT] = "checkpoint",
+		[ZERO_WORK_PROGRAM] = "program",
+		[ZERO_WORK_OTHER] = "other",
 	};
 
 	return names[kind];
@@ -182,9 +182,9 @@ static json_t *kinds_of(const struct zero_report_rank *rank)
 {
 	json_t *kinds = json_object();
 
-	for (int kind = 0; kind < ZERO_REPORT_KINDS; kind++)
+	for (int kind = 0; kind < ZERO_WORK_KINDS; kind++)
 		if (rank->kinds[kind].count)
-			json_object_set_new(kinds, kind_name((enum zero_report_kind)kind),
+			json_object_set_new(kinds, kind_name((enum zero_work_kind)kind),
 					    sum_of(&rank->kinds[kind]));
 	return kinds;
 }
@@ -213,8 +213,8 @@ static uint64_t waited(const struct zero_report_rank *rank)
 {
 	uint64_t sum = 0;
 
-	for (int kind = 0; kind < ZERO_REPORT_KINDS; kind++)
-		if (zero_report_trains((enum zero_report_kind)kind))
+	for (int kind = 0; kind < ZERO_WORK_KINDS; kind++)
+		if (zero_report_trains((enum zero_work_kind)kind))
 			sum += rank->kinds[kind].wait;
 	return sum;
 }
@@ -223,8 +223,8 @@ static uint64_t idle(const struct zero_report_rank *rank)
 {
 	uint64_t sum = 0;
 
-	for (int kind = 0; kind < ZERO_REPORT_KINDS; kind++)
-		if (zero_report_trains((enum zero_report_kind)kind))
+	for (int kind = 0; kind < ZERO_WORK_KINDS; kind++)
+		if (zero_report_trains((enum zero_work_kind)kind))
 			sum += rank->kinds[kind].own;
 	return sum;
 }

@@ -53,10 +53,11 @@ zero_status zero_nodes_find(zero_job *job, struct zero_nodes *nodes)
 	*nodes = (struct zero_nodes){0};
 	if (!all)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the nodes of %zu ranks", world);
-	status = zero_submit_wait(&job->all, status, &op, 1, "the ranks' nodes");
+	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_OTHER, "the ranks' nodes");
 	if (!status) {
 		status = zero_nodes_number(all, world, nodes);
-		status = zero_submit_wait(&job->all, status, NULL, 0, "the numbers of the nodes");
+		status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_OTHER,
+					  "the numbers of the nodes");
 	}
 	free(all);
 	return status;

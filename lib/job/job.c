@@ -155,14 +155,15 @@ zero_status zero_agree(zero_job *job, const char *error)
 
 	if (error)
 		status = zero_fail(ZERO_E_APPLICATION, "%s", error);
-	return zero_submit_wait(&job->all, status, NULL, 0, "zero_agree");
+	return zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_PROGRAM, "zero_agree");
 }
 
 zero_status zero_exchange(zero_job *job, const void *mine, size_t bytes, void *all)
 {
 	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .send = mine, .recv = all, .count = bytes};
 
-	return zero_submit_wait(&job->all, ZERO_OK, &op, 1, "zero_exchange of %zu bytes", bytes);
+	return zero_submit_wait(&job->all, ZERO_OK, &op, 1, ZERO_WORK_PROGRAM,
+				"zero_exchange of %zu bytes", bytes);
 }
 
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight)
@@ -187,7 +188,8 @@ zero_status zero_mean(zero_job *job, double *values, size_t count, double weight
 	}
 	op.send = mine;
 	op.recv = all;
-	status = zero_submit_wait(&job->all, status, &op, 1, "zero_mean of %zu values", count);
+	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_PROGRAM,
+				  "zero_mean of %zu values", count);
 	for (size_t rank = 0; !status && rank < world; rank++)
 		total += all[rank * row];
 	if (!status && !(total <= DBL_MAX))

@@ -117,14 +117,16 @@ zero_status zero_job_check_memory(const zero_job *job, const char *call);
  * rank, nothing runs, and the work ends with it on all ranks; else such an error ends communication.
  * `agreed`: ranks agree on it also on a device, as what may fail on one rank alone needs. `waited`:
  * the caller waits for the work before it submits anything else. The label, the same on all ranks,
- * names the work in messages.
+ * names the work in messages; `kind` and `group`, NULL for none, are what the report adds it up by.
  */
 zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
-			bool agreed, bool waited, struct zero_work **work, const char *label, ...)
-	__attribute__((format(printf, 8, 9)));
-/* The same, agreed and waited for. With a count of 0 the ranks agree on `status`. */
+			bool agreed, bool waited, struct zero_work **work, enum zero_work_kind kind,
+			const char *group, const char *label, ...)
+	__attribute__((format(printf, 10, 11)));
+/* The same, agreed, waited for and of no group. With a count of 0 the ranks agree on `status`. */
 zero_status zero_submit_wait(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
-			     const char *label, ...) __attribute__((format(printf, 5, 6)));
+			     enum zero_work_kind kind, const char *label, ...)
+	__attribute__((format(printf, 6, 7)));
 /* The last submission of zero_close, to all ranks and to those of all teams. Returns once each of
    them has submitted something: ZERO_OK if all are closing the job. */
 zero_status zero_leave(zero_job *job);

@@ -203,7 +203,7 @@ zero_status zero_job_exchange_settings(zero_job *job, zero_status status, zero_s
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the options of %zu ranks", world);
 	for (size_t id = 0; id < ZERO_OPTIONS; id++)
 		mine[id] = job->settings.value[id].number;
-	status = zero_submit_wait(&job->all, status, &op, 1, "zero_open");
+	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_OTHER, "zero_open");
 	if (status)
 		goto out;
 	*unequal = fold_settings(job, all);

@@ -25,6 +25,6 @@ zero_status zero_nccl_comm(zero_job *job, void **comm)
 				   "zero_nccl_comm: the backend %s has no communicator of NCCL; "
 				   "--zero-backend=cuda has",
 				   job->ops->name);
-	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_nccl_comm");
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_PROGRAM, "zero_nccl_comm");
 	return status ? status : job->ops->caller_comm(job->backend, comm);
 }

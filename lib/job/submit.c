@@ -8,14 +8,17 @@
 
 #include "job.h"
 
-__attribute__((format(printf, 8, 0))) static zero_status
+__attribute__((format(printf, 10, 0))) static zero_status
 submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t count, bool agreed,
-	    bool waited, struct zero_work **work, const char *label, va_list arguments)
+	    bool waited, struct zero_work **work, enum zero_work_kind kind, const char *group,
+	    const char *label, va_list arguments)
 {
 	zero_job *job = team->job;
 	zero_status mine = status ? status : zero_hooks_before_submit(job);
 	struct zero_submission submission = {
 		.team_comm = team->team_comm,
+		.kind = kind,
+		.group = group,
 		.status = mine,
 		.error = mine ? zero_last_error() : NULL,
 		.error_rank = mine && zero_last_error_shared() ? zero_last_error_rank() : -1,
@@ -44,24 +47,27 @@ submit_text(zero_team *team, zero_status status, struct zero_op *ops, size_t cou
 }
 
 zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
-			bool agreed, bool waited, struct zero_work **work, const char *label, ...)
+			bool agreed, bool waited, struct zero_work **work, enum zero_work_kind kind,
+			const char *group, const char *label, ...)
 {
 	va_list arguments;
 
 	va_start(arguments, label);
-	status = submit_text(team, status, ops, count, agreed, waited, work, label, arguments);
+	status = submit_text(team, status, ops, count, agreed, waited, work, kind, group, label,
+			     arguments);
 	va_end(arguments);
 	return status;
 }
 
 zero_status zero_submit_wait(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
-			     const char *label, ...)
+			     enum zero_work_kind kind, const char *label, ...)
 {
 	struct zero_work *work;
 	va_list arguments;
 
 	va_start(arguments, label);
-	status = submit_text(team, status, ops, count, true, true, &work, label, arguments);
+	status = submit_text(team, status, ops, count, true, true, &work, kind, NULL, label,
+			     arguments);
 	va_end(arguments);
 	return status ? status : zero_work_wait(team->job, &work);
 }
@@ -70,6 +76,7 @@ zero_status zero_leave(zero_job *job)
 {
 	static const char label[] = "zero_close";
 	struct zero_submission submission = {
+		.kind = ZERO_WORK_OTHER,
 		.label = label,
 		.hash = zero_hash(label, strlen(label), 0),
 		.error_rank = -1,

@@ -49,8 +49,8 @@ zero_status zero_team_make(zero_job *job, zero_status status, const int *ranks, 
 		op.members = made->ranks;
 		op.team_comm = &made->team_comm;
 	}
-	status = zero_submit_wait(&job->all, status, &op, status ? 0 : 1, "a team of %zu ranks",
-				  count);
+	status = zero_submit_wait(&job->all, status, &op, status ? 0 : 1, ZERO_WORK_OTHER,
+				  "a team of %zu ranks", count);
 	if (status) {
 		zero_team_free(made);
 		return status;

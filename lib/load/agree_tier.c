@@ -252,7 +252,7 @@ static zero_status compare(zero_group *group, zero_status status)
 	op.send = mine;
 	op.recv = all;
 	op.count = count * sizeof(*mine);
-	status = zero_submit_wait(group->team, status, &op, 1,
+	status = zero_submit_wait(group->team, status, &op, 1, ZERO_WORK_FLATTEN,
 				  "comparison of the tensors of group '%s'", group->name);
 	if (!status)
 		status = find_difference(group, all, count);
@@ -286,7 +286,8 @@ zero_status zero_tier_agree(zero_job *job)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the needs of %zu ranks", world);
 	op.send = &needs;
 	op.recv = all;
-	status = zero_submit_wait(&job->all, status, &op, 1, "what flattening needs");
+	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_FLATTEN,
+				  "what flattening needs");
 	if (!status) {
 		needs = fold_needs(all, world);
 		status = choose_tier(job, &needs);
@@ -294,5 +295,6 @@ zero_status zero_tier_agree(zero_job *job)
 	free(all);
 	if (job->settings.value[ZERO_OPT_CHECK].number)
 		status = compare_all(job, status);
-	return zero_submit_wait(&job->all, status, NULL, 0, "start of flattening");
+	return zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_FLATTEN,
+				"start of flattening");
 }

@@ -68,8 +68,8 @@ static zero_status alloc_stored(struct packing *pack, zero_status status)
 		return status ? status
 			      : job->ops->alloc(job->backend, op.memory, op.count, true,
 						(void **)&flat->stored);
-	status = zero_submit_wait(group->team, status, &op, 1, "a flat buffer of group '%s'",
-				  group->name);
+	status = zero_submit_wait(group->team, status, &op, 1, ZERO_WORK_FLATTEN,
+				  "a flat buffer of group '%s'", group->name);
 	if (!status)
 		flat->stored = flat->shared_stored.data;
 	return status;
@@ -177,7 +177,7 @@ static zero_status pack_values(struct packing *pack, zero_status status)
 	if (!status)
 		job->ops->copy_many(job->backend, values.copies, values.copy_count);
 	status = zero_submit_wait(group->team, status, values.ops, values.op_count,
-				  "flattening of group '%s'", group->name);
+				  ZERO_WORK_FLATTEN, "flattening of group '%s'", group->name);
 	free(values.ops);
 	free(values.copies);
 	return status;
@@ -236,7 +236,7 @@ static zero_status gather_shards(const struct packing *pack, zero_status status)
 			.count = flat->segments[r].shard,
 		};
 	status = zero_submit_wait(group->team, status, ops, status ? 0 : flat->segment_count,
-				  "gather of flattened group '%s'", group->name);
+				  ZERO_WORK_FLATTEN, "gather of flattened group '%s'", group->name);
 	free(ops);
 	return status;
 }
@@ -307,5 +307,5 @@ zero_status zero_flatten_adopted(zero_job *job)
 	for (size_t g = job->model->layout_first; g < job->model->group_count; g++)
 		if (job->model->groups[g]->adopts)
 			status = pack_group(job->model->groups[g], on_host, status);
-	return zero_submit_wait(&job->all, status, NULL, 0, "end of flattening");
+	return zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_FLATTEN, "end of flattening");
 }

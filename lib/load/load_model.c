@@ -355,7 +355,8 @@ static zero_status agree_plan(struct loading *load, zero_status status)
 
 	if (!all && !status)
 		status = no_memory(load);
-	status = zero_submit_wait(&load->job->all, status, &op, 1, "load of model %s", load->path);
+	status = zero_submit_wait(&load->job->all, status, &op, 1, ZERO_WORK_LOAD,
+				  "load of model %s", load->path);
 	for (size_t rank = 0; !status && rank < world; rank++) {
 		if (all[2 * rank] != all[0]) {
 			zero_fail(
@@ -439,7 +440,7 @@ static zero_status fill(struct loading *load)
 		goal = round < load->rounds ? goal + load->quota : load->total;
 		while (!status && load->done < goal && load->done < load->total)
 			status = fill_piece(load);
-		status = zero_submit_wait(&load->job->all, status, NULL, 0,
+		status = zero_submit_wait(&load->job->all, status, NULL, 0, ZERO_WORK_LOAD,
 					  "round %zu of %zu in the load of %s", round, load->rounds,
 					  load->path);
 		if (status)

@@ -86,14 +86,15 @@ static zero_status scatter_in_grid(const struct zero_grid *grid, const struct ze
 	in_team.root = zero_team_rank_of(grid->shard_team, op->root);
 	in_team.shard *= (size_t)grid->replica_team->place.world;
 	if (in_team.root >= 0)
-		status = zero_submit_wait(grid->shard_team, ZERO_OK, &in_team, 1, "%s", label);
+		status = zero_submit_wait(grid->shard_team, ZERO_OK, &in_team, 1, ZERO_WORK_LOAD,
+					  "%s", label);
 	over_copies.kind = ZERO_OP_BROADCAST;
 	over_copies.root = zero_team_rank_of(grid->replica_team, zero_grid_replica(grid, op->root));
 	over_copies.send = op->recv;
 	over_copies.count =
 		zero_op_slice(&in_team, place->rank + 1) - zero_op_slice(&in_team, place->rank);
 	return zero_submit_wait(grid->replica_team, status, &over_copies, over_copies.count != 0,
-				"%s", label);
+				ZERO_WORK_LOAD, "%s", label);
 }
 
 /* Sends a parameter from one rank to where this rank stores its part. */
@@ -139,7 +140,8 @@ zero_status zero_load(zero_param *param, const zero_source *source)
 	if (!status)
 		zero_hooks_before_change(group->job, group, false);
 	if (must_meet(param, source)) {
-		status = zero_submit_wait(group->team, status, NULL, 0, "%s", label);
+		status =
+			zero_submit_wait(group->team, status, NULL, 0, ZERO_WORK_LOAD, "%s", label);
 		if (status)
 			return status;
 	}
@@ -147,8 +149,8 @@ zero_status zero_load(zero_param *param, const zero_source *source)
 		op = scatter_op(param, source);
 	else if (!status && param->count)
 		status = load_own(param, source);
-	status = zero_submit_wait(group->team, status, &op, !status && sent && !in_grid, "%s",
-				  label);
+	status = zero_submit_wait(group->team, status, &op, !status && sent && !in_grid,
+				  ZERO_WORK_LOAD, "%s", label);
 	if (!status && in_grid)
 		status = scatter_in_grid(group->job->grid, &op, label);
 	if (!status)

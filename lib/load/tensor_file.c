@@ -30,7 +30,8 @@ zero_status zero_file_open(zero_job *job, const char *path, zero_file **file)
 	status = zero_files_open(&files);
 	if (!status)
 		status = files->open(path, file);
-	status = zero_submit_wait(&job->all, status, NULL, 0, "opening of %s", path);
+	status =
+		zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_LOAD, "opening of %s", path);
 	if (status && files) {
 		files->close(*file);
 		*file = NULL;

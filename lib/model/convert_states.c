@@ -143,7 +143,8 @@ zero_status zero_set_states(zero_job *job, zero_states states)
 
 	if (!status && !piece)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for zero_set_states");
-	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_set_states to %d", (int)states);
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_PROGRAM,
+				  "zero_set_states to %d", (int)states);
 	if (status) {
 		free(piece);
 		return status;
@@ -157,7 +158,8 @@ zero_status zero_set_states(zero_job *job, zero_states states)
 	}
 	job->model->states = states;
 	free(piece);
-	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_set_states: the end");
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_PROGRAM,
+				  "zero_set_states: the end");
 	if (!status)
 		return ZERO_OK;
 	/* Some have the old type. A restore makes new ones. */

@@ -65,7 +65,8 @@ static zero_status choose_by_memory(zero_job *job, const struct zero_nodes *node
 	else
 		status = zero_grid_fit(job, nodes, &fits);
 	mine = fits;
-	status = zero_submit_wait(&job->all, status, &op, 1, "ranks to shard over");
+	status =
+		zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_OTHER, "ranks to shard over");
 	*size = 1;
 	for (size_t rank = 0; !status && rank < world; rank++)
 		*size = all[rank] > *size ? all[rank] : *size;

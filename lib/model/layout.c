@@ -252,7 +252,7 @@ static zero_status lay_out_groups(zero_job *job)
 	if (!status)
 		status = alloc_step_states(job);
 	status = zero_submit_wait(
-		&job->all, status, NULL, 0,
+		&job->all, status, NULL, 0, ZERO_WORK_OTHER,
 		"layout of %zu groups with %zu parameters of %zu elements (model %016llx)",
 		model->group_count - model->layout_first, params, elements,
 		(unsigned long long)model_hash(job));
@@ -260,7 +260,7 @@ static zero_status lay_out_groups(zero_job *job)
 		status = alloc_shared(job);
 		/* So far only the team's ranks know of an error in a team. */
 		if (job->teams || job->grid)
-			status = zero_submit_wait(&job->all, status, NULL, 0,
+			status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_OTHER,
 						  "memory of the layout");
 	}
 	if (!status) {

@@ -161,7 +161,8 @@ zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team)
 					.count = group->flats[f].stored_bytes,
 				};
 	}
-	status = zero_submit_wait(team, status, ops, count, "shards of %zu buffers", count);
+	status = zero_submit_wait(team, status, ops, count, ZERO_WORK_OTHER,
+				  "shards of %zu buffers", count);
 	for (size_t i = 0; i < count; i++) {
 		struct zero_flat *flat =
 			(struct zero_flat *)(void *)((char *)ops[i].shared -

@@ -14,70 +14,10 @@
 
 /* ---- submissions ----------------------------------------------------------------------------- */
 
-/* The kind of a submission, by the first of these that its label begins with. */
-static enum zero_report_kind kind_of(const char *label)
-{
-	static const struct {
-		const char *begin;
-		enum zero_report_kind kind;
-	} kinds[] = {
-		{"gather of flattened", ZERO_REPORT_FLATTEN},
-		{"gather ", ZERO_REPORT_GATHER},
-		{"reduce of group", ZERO_REPORT_REDUCE},
-		{"sum of group", ZERO_REPORT_REDUCE},
-		{"update of group", ZERO_REPORT_UPDATE},
-		{"step ", ZERO_REPORT_STEP},
-		{"momentum of matrices", ZERO_REPORT_STEP},
-		{"update of matrices", ZERO_REPORT_STEP},
-		{"zero_step_begin", ZERO_REPORT_STEP},
-		{"zero_step_end", ZERO_REPORT_STEP},
-		{"zero_", ZERO_REPORT_PROGRAM},
-		{"load", ZERO_REPORT_LOAD},
-		{"round ", ZERO_REPORT_LOAD},
-		{"opening of ", ZERO_REPORT_LOAD},
-		{"save", ZERO_REPORT_CHECKPOINT},
-		{"restore", ZERO_REPORT_CHECKPOINT},
-		{"export", ZERO_REPORT_CHECKPOINT},
-		{"flatten", ZERO_REPORT_FLATTEN},
-		{"a flat buffer", ZERO_REPORT_FLATTEN},
-		{"start of flattening", ZERO_REPORT_FLATTEN},
-		{"end of flattening", ZERO_REPORT_FLATTEN},
-		{"what flattening needs", ZERO_REPORT_FLATTEN},
-	};
-
-	if (!strcmp(label, "zero_open") || !strcmp(label, "zero_close"))
-		return ZERO_REPORT_OTHER;
-	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
-		if (!strncmp(label, kinds[i].begin, strlen(kinds[i].begin)))
-			return kinds[i].kind;
-	return ZERO_REPORT_OTHER;
-}
-
-/* The group that a label names, or the groups with their quotation marks. A long label is cut, so
-   that the last mark may be missing. */
-static void group_of(const char *label, enum zero_report_kind kind, char group[ZERO_REPORT_GROUP])
-{
-	const char *first = strchr(label, '\''), *last = strrchr(label, '\'');
-	bool several = strstr(label, " of groups ") != NULL;
-	size_t length;
-
-	*group = '\0';
-	if (!first || kind > ZERO_REPORT_UPDATE)
-		return;
-	if (last == first)
-		last = label + strlen(label);
-	first += !several;
-	length = (size_t)(last - first) + (several && *last);
-	if (length >= ZERO_REPORT_GROUP)
-		length = ZERO_REPORT_GROUP - 1;
-	memcpy(group, first, length);
-	group[length] = '\0';
-}
-
 /* The row of a group and kind, which is added if it is new. Once all rows are in use, further
    groups of a kind share the row "...". */
 static struct zero_report_op *find_op(struct zero_record *record, const char *group,
-				      enum zero_report_kind kind)
+				      enum zero_work_kind kind)
 {
 	const size_t places = sizeof(record->places) / sizeof(*record->places);
 	size_t at = zero_hash(group, strlen(group), (uint64_t)kind) % places;
@@ -89,7 +29,7 @@ static struct zero_report_op *find_op(struct zero_record *record, const char *gr
 			return op;
 	}
 	/* One row of each kind is reserved for "...". */
-	if (record->op_count >= ZERO_REPORT_OPS - ZERO_REPORT_KINDS && strcmp(group, "..."))
+	if (record->op_count >= ZERO_REPORT_OPS - ZERO_WORK_KINDS && strcmp(group, "..."))
 		return find_op(record, "...", kind);
 	record->places[at] = (unsigned short)(record->op_count + 1);
 	op = &record->ops[record->op_count++];
@@ -110,19 +50,16 @@ static void add_to(struct zero_report_sum *sum, const struct zero_metered *meter
 
 static void add_submission(void *context, const struct zero_metered *metered)
 {
-	enum zero_report_kind kind = kind_of(metered->label);
 	struct zero_record *record = context;
-	char group[ZERO_REPORT_GROUP];
 	uint64_t own;
 
-	group_of(metered->label, kind, group);
 	pthread_mutex_lock(&record->lock);
 	own = record->last_end < metered->begun ? metered->begun - record->last_end : 0;
 	record->last_end = metered->done;
-	add_to(&record->rank.kinds[kind], metered, own);
-	add_to(&find_op(record, group, kind)->sum, metered, own);
+	add_to(&record->rank.kinds[metered->kind], metered, own);
+	add_to(&find_op(record, metered->group, metered->kind)->sum, metered, own);
 	/* Time before the first step does not count: the program may have read files. */
-	if (own > record->rank.longest && record->stepped && zero_report_trains(kind)) {
+	if (own > record->rank.longest && record->stepped && zero_report_trains(metered->kind)) {
 		record->rank.longest = own;
 		record->rank.longest_at = (double)(metered->begun - record->opened) * 1e-9;
 		snprintf(record->rank.longest_before, ZERO_REPORT_LABEL, "%.*s",

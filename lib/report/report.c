@@ -318,7 +318,7 @@ static zero_status exchange(zero_job *job, struct zero_report_rank *mine,
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the report of %d ranks",
 				   job->place.world);
 	op.recv = *all;
-	return zero_submit_wait(&job->all, status, &op, 1, "zero_close: report");
+	return zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_PROGRAM, "zero_close: report");
 }
 
 /* Rank 0 writes what it has recorded itself; the thread's last error is the reason. */

@@ -139,13 +139,16 @@ static bool joins_step(zero_group *group)
    for this call. */
 static zero_status agree_on_error(zero_status status, zero_group *group)
 {
+	struct zero_work *work;
+
 	if (!zero_is_member(group) || joins_step(group))
 		return status;
-	return zero_submit_wait(group->shard_team, status, NULL, 0, "gather from '%s'",
-				group->name);
+	status = zero_submit(group->shard_team, status, NULL, 0, true, true, &work,
+			     ZERO_WORK_GATHER, group->name, "gather from '%s'", group->name);
+	return status ? status : zero_work_wait(group->job, &work);
 }
 
-/* "group 'a'" or "groups 'a', 'b'", malloc'ed; NULL: no memory. */
+/* "'a', 'b'", malloc'ed; NULL: no memory. */
 static char *join_names(zero_group **groups, size_t count)
 {
 	char *text = NULL;
@@ -154,9 +157,8 @@ static char *join_names(zero_group **groups, size_t count)
 
 	if (!out)
 		return NULL;
-	fputs(count == 1 ? "group" : "groups", out);
 	for (size_t g = 0; g < count; g++)
-		fprintf(out, "%s '%s'", g ? "," : "", groups[g]->name);
+		fprintf(out, "%s'%s'", g ? ", " : "", groups[g]->name);
 	if (!fclose(out))
 		return text;
 	free(text);
@@ -283,8 +285,9 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 		prepared = prepare_all(job, groups, count, as, ops, &op_count, &allocates);
 	/* Also after an error, which the other ranks have to learn of. */
 	status = zero_submit(groups[0]->shard_team, prepared, ops, op_count, allocates, waited,
-			     &work, "gather of %s as %s", names ? names : "groups",
-			     zero_dtype_name(as));
+			     &work, ZERO_WORK_GATHER, count == 1 ? groups[0]->name : names,
+			     "gather of %s %s as %s", count == 1 ? "group" : "groups",
+			     names ? names : "...", zero_dtype_name(as));
 	for (size_t g = 0; g < count; g++) {
 		groups[g]->gathered_as = as;
 		if (status) {

@@ -66,7 +66,8 @@ zero_status zero_device_loss_scale(zero_job *job, const zero_loss_scale *scale,
 	kept = &job->trainer->state->loss_scale;
 	status = zero_loss_scale_check(scale);
 	zero_loss_scale_label(scale, text, sizeof(text));
-	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_device_loss_scale: %s", text);
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_PROGRAM,
+				  "zero_device_loss_scale: %s", text);
 	if (status)
 		return status;
 	job->ops->copy(job->backend, kept, scale, sizeof(*kept));

@@ -473,7 +473,7 @@ static zero_status transfer(struct zero_muon_step *step, const struct share *sha
 	op.send_count = to_owner ? step->mine_count : step->owned_count;
 	op.receives = to_owner ? step->owned : step->mine;
 	op.receive_count = to_owner ? step->owned_count : step->mine_count;
-	status = zero_submit(share->team, ZERO_OK, &op, 1, false, true, &work,
+	status = zero_submit(share->team, ZERO_OK, &op, 1, false, true, &work, ZERO_WORK_STEP, NULL,
 			     "%s of matrices %zu to %zu", to_owner ? "momentum" : "update", first,
 			     end);
 	return status ? status : zero_work_wait(step->job, &work);

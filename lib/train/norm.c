@@ -163,7 +163,7 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 				    .send = trainer->norms,
 				    .recv = trainer->norms + 1,
 				    .count = sizeof(double)}},
-		2,
+		2, ZERO_WORK_STEP,
 		"step %llu with %slr %.9g, betas %.9g and %.9g, eps %.9g, decay %.9g%s, "
 		"clip %.9g, %d micro-batches%s, over %zu groups (factors %016llx)",
 		(unsigned long long)trainer->begun + 1, scale, (double)adamw->lr,
@@ -189,7 +189,7 @@ zero_status zero_step_agree_end(zero_job *job, zero_status status, struct zero_s
 						    .send = &mine,
 						    .recv = all,
 						    .count = sizeof(mine)},
-				  1, "zero_step_end");
+				  1, ZERO_WORK_STEP, "zero_step_end");
 	if (!status)
 		*agreed = fold(all, world);
 	free(all);

@@ -101,7 +101,7 @@ zero_status zero_step_begin(zero_job *job, zero_group **groups, size_t count)
 	}
 	if (!status)
 		status = check_begin(job, groups, count);
-	status = zero_submit_wait(&job->all, status, NULL, 0,
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_STEP,
 				  "zero_step_begin of %zu groups (%016llx)", count,
 				  (unsigned long long)zero_groups_hash(groups, count));
 	/* As in zero_step. Within a step the program may be reading them. */
@@ -196,14 +196,17 @@ zero_status zero_reset(zero_job *job)
 	if (!ops)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for zero_reset");
 	/* All ranks are at one place in one order of operations, or learn that they are not. */
-	status = zero_submit_wait(&job->all, status, NULL, 0, "zero_reset");
+	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_PROGRAM, "zero_reset");
 	for (zero_team *team = job->teams; !status && team; team = team->next)
 		if (team->place.rank >= 0)
-			status = zero_submit_wait(team, ZERO_OK, NULL, 0, "zero_reset");
+			status = zero_submit_wait(team, ZERO_OK, NULL, 0, ZERO_WORK_PROGRAM,
+						  "zero_reset");
 	if (!status && job->grid)
-		status = zero_submit_wait(job->grid->shard_team, ZERO_OK, NULL, 0, "zero_reset");
+		status = zero_submit_wait(job->grid->shard_team, ZERO_OK, NULL, 0,
+					  ZERO_WORK_PROGRAM, "zero_reset");
 	if (!status && job->grid)
-		status = zero_submit_wait(job->grid->replica_team, ZERO_OK, NULL, 0, "zero_reset");
+		status = zero_submit_wait(job->grid->replica_team, ZERO_OK, NULL, 0,
+					  ZERO_WORK_PROGRAM, "zero_reset");
 	for (size_t g = 0; !status && g < job->model->group_count; g++)
 		reset_group(job->model->groups[g]);
 	if (!status)

@@ -120,7 +120,7 @@ static zero_status prepare(struct change *change)
 
 static zero_status agree(const struct change *change, zero_status status, struct zero_op *op)
 {
-	return zero_submit_wait(change->param->group->team, status, op, op ? 1 : 0,
+	return zero_submit_wait(change->param->group->team, status, op, op ? 1 : 0, ZERO_WORK_OTHER,
 				"change of parameter '%s' from rank %d", change->param->name,
 				change->rank);
 }

@@ -268,12 +268,16 @@ zero_status zero_reduce_wait(const zero_group *group)
 
 zero_status zero_gather_sums(zero_group *group, struct zero_op *ops)
 {
+	struct zero_work *work;
+	zero_status status;
 	size_t op_count = 0;
 
 	for (size_t f = 0; f < group->flat_count; f++)
 		add_gathers(&group->flats[f], ops, &op_count);
-	return zero_submit_wait(group->team, ZERO_OK, ops, op_count,
-				"gather of the sums of group '%s'", group->name);
+	status = zero_submit(group->team, ZERO_OK, ops, op_count, true, true, &work,
+			     ZERO_WORK_GATHER, group->name, "gather of the sums of group '%s'",
+			     group->name);
+	return status ? status : zero_work_wait(group->job, &work);
 }
 
 /* Frees what the operations of a submission that failed did not free. */
@@ -307,7 +311,8 @@ zero_status zero_reduce_locked(zero_group *group)
 	if (!status)
 		status = prepare_all(job, group, ops, &op_count);
 	status = zero_submit(group->shard_team, status, ops, op_count, !group->ever_reduced, false,
-			     &work, "reduce of group '%s'", group->name);
+			     &work, ZERO_WORK_REDUCE, group->name, "reduce of group '%s'",
+			     group->name);
 	if (!status) {
 		*has_sums(group) = group->ever_reduced = true;
 		group->reduce = work;
@@ -386,7 +391,8 @@ static zero_status sum_group(zero_group *group, zero_status status)
 	for (size_t f = 0; !status && f < group->flat_count; f++)
 		status = prepare_replicas(&group->flats[f], ops, &op_count);
 	submitted = zero_submit(group->replica_team, status, ops, op_count, !group->ever_summed,
-				false, &work, "sum of group '%s' over copies", group->name);
+				false, &work, ZERO_WORK_REDUCE, group->name,
+				"sum of group '%s' over copies", group->name);
 	if (!submitted) {
 		zero_work_wait(job, &group->reduce);
 		group->reduce = work;

@@ -252,7 +252,7 @@ zero_status zero_send_stepped(zero_group *group, struct zero_op *ops)
 		}
 	pthread_mutex_lock(&job->lock);
 	status = zero_submit(team, ZERO_OK, ops, op_count, false, false, &group->post_step_gather,
-			     "update of group '%s'", group->name);
+			     ZERO_WORK_UPDATE, group->name, "update of group '%s'", group->name);
 	zero_work_put(group->step_work);
 	/* Those who store the same know nothing of those who store another part. */
 	group->step_work = status || group->replica_team ? NULL : group->post_step_gather;

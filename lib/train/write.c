@@ -9,8 +9,8 @@
 
 static zero_status agree(zero_group *group, zero_status status, const char *call)
 {
-	return zero_submit_wait(group->team, status, NULL, 0, "%s of group '%s'", call,
-				group->name);
+	return zero_submit_wait(group->team, status, NULL, 0, ZERO_WORK_PROGRAM, "%s of group '%s'",
+				call, group->name);
 }
 
 static zero_status check_begin(const zero_group *group)
@@ -63,7 +63,7 @@ static zero_status send(zero_group *group)
 			ops[count++] = zero_gather_stored_op(&group->flats[f],
 							     &group->flats[f].segments[r]);
 	status = zero_submit_wait(group->replica_team ? group->replica_team : group->team, status,
-				  ops, count, "values of group '%s'", group->name);
+				  ops, count, ZERO_WORK_OTHER, "values of group '%s'", group->name);
 	free(ops);
 	return status;
 }

@@ -177,11 +177,11 @@ zero_status zero_watch_start(zero_job *job)
 	if (!status && !zero_net_joined(job->net))
 		status = zero_net_ops.listen(job->net, &mine.address);
 	op.recv = all;
-	status = zero_submit_wait(&job->all, status, &op, 1, "watch");
+	status = zero_submit_wait(&job->all, status, &op, 1, ZERO_WORK_OTHER, "watch");
 	/* All ranks have come. Joining has a timeout of its own, and an error that says more. */
 	zero_open_timeout_restart(job->open_timeout);
 	if (!status)
-		status = zero_submit_wait(&job->all, join(job, all), NULL, 0,
+		status = zero_submit_wait(&job->all, join(job, all), NULL, 0, ZERO_WORK_OTHER,
 					  "connecting the watchdog");
 	free(all);
 	if (!status)
