@@ -284,7 +284,7 @@ static enum zero_values_state state_of(const struct zero_model *model)
 	return model->inconsistent ? ZERO_INCONSISTENT : ZERO_IDLE;
 }
 
-zero_status zero_require_state(const zero_job *job, int allowed, const char *what)
+zero_status zero_require_state(const zero_job *job, unsigned allowed, const char *what)
 {
 	enum zero_values_state state = state_of(job->model);
 	const char *why = "a step has failed half-way, and parameters and optimizer states are "
@@ -299,7 +299,7 @@ zero_status zero_require_state(const zero_job *job, int allowed, const char *wha
 	return zero_fail(ZERO_E_STATE, "%s is refused: %s", what, why);
 }
 
-zero_status zero_require_group_state(const zero_group *group, int allowed, const char *what)
+zero_status zero_require_group_state(const zero_group *group, unsigned allowed, const char *what)
 {
 	if (group->state & allowed)
 		return ZERO_OK;

@@ -230,8 +230,8 @@ zero_status zero_wait_post_step_gather(zero_group *group);
 zero_status zero_mark_inconsistent(zero_job *job, zero_status status);
 /* Refuses the call `what` unless the state of the model, or that of the group, is one of `allowed`. Of
    a group `what` is a participle: "gathered". */
-zero_status zero_require_state(const zero_job *job, int allowed, const char *what);
-zero_status zero_require_group_state(const zero_group *group, int allowed, const char *what);
+zero_status zero_require_state(const zero_job *job, unsigned allowed, const char *what);
+zero_status zero_require_group_state(const zero_group *group, unsigned allowed, const char *what);
 /* How many submissions all ranks of its shard_team have waited for: what was submitted before the last
    of them is done on all ranks. */
 unsigned zero_group_wait_count(zero_group *group);

@@ -26,7 +26,9 @@ static zero_status check_begin(const zero_group *group)
 				 "group '%s' is gathered: release it before it is written",
 				 group->name);
 	status = zero_require_group_state(group, ZERO_IDLE, "written");
-	return status ? status : zero_require_state(group->job, ~ZERO_STEPPING, "zero_write_begin");
+	return status ? status
+		      : zero_require_state(group->job, ZERO_IDLE | ZERO_WRITING | ZERO_INCONSISTENT,
+					   "zero_write_begin");
 }
 
 zero_status zero_write_begin(zero_group *group)
