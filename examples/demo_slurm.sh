@@ -23,7 +23,6 @@ need files
 CLUSTER_AGAIN=no # what went wrong is shown, not done again
 trap 'exit 130' INT TERM HUP
 
-
 report=$PWD/demo-report
 mkdir -p "$scratch/work" && cd "$scratch/work" || exit
 ln -s "$top_builddir/examples/gpt" gpt
@@ -113,7 +112,9 @@ echo "\$ $command"
 $command >lost.out 2>&1 </dev/null &
 wait_for has_steps lost.out
 for pid in $(pgrep -x gpt); do
-	grep -qzx SLURMD_NODENAME=n2 "/proc/$pid/environ" && kill -9 "$pid"
+	# of this demo, not of a job of the machine's own Slurm
+	[[ /proc/$pid/cwd -ef . ]] && grep -qzx SLURMD_NODENAME=n2 "/proc/$pid/environ" &&
+		kill -9 "$pid"
 done
 wait "$!"
 grep -E '^(srun|slurmstepd.*|zero): ' lost.out
