@@ -353,9 +353,8 @@ int main(int argc, char **argv)
 	}
 	for (int stage = 0; stage < 4; stage++) {
 		/* With a GPU, offloaded states are stepped in pieces. */
-		struct model m =
-			begin("stage=%d states=8bit%s", stage,
-			      stage % 2 ? " offload=optimizer stream_chunk=6000" : "");
+		struct model m = begin("stage=%d states=8bit%s", stage,
+				       stage % 2 ? " offload=optimizer stream_chunk=6000" : "");
 
 		steps(&m, STEPS);
 		if (!stage)
