@@ -16,7 +16,7 @@
 #include <cuda_fp16.h>
 #endif
 
-#include "device.h"
+#include "kernels.h"
 
 #define ZERO_KERNEL extern "C" __global__ void __launch_bounds__(ZERO_DEVICE_THREADS)
 #define ZERO_INLINE static __device__ __forceinline__

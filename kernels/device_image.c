@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of the device, as nvcc made them; the assembler finds the file from the build
    folder. */
-#include "device.h"
+#include "kernels.h"
 
 #ifdef ZERO_DEVICE_FATBIN
 __asm__(".pushsection .rodata\n"

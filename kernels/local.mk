@@ -14,7 +14,6 @@ KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize
 
 noinst_HEADERS += \
 	kernels/device.cuh \
-	kernels/device.h \
 	kernels/dynamic_map.h \
 	kernels/kernels.h \
 	kernels/log_sin_cos.h \
@@ -59,7 +58,6 @@ endif
 # The device's kernels: one fat binary for several generations of GPUs, which the library embeds.
 # With -fmad=false nvcc fuses no multiplication and addition, so that the bits are the host's.
 DEVICE_KERNELS = \
-	kernels/device.cu \
 	kernels/adamw.cu \
 	kernels/adamw_8bit.cu \
 	kernels/cast.cu \
@@ -72,13 +70,18 @@ DEVICE_KERNELS = \
 	kernels/sum.cu
 EXTRA_DIST += $(DEVICE_KERNELS)
 
+# All of them, for one image.
+kernels/device.cu: kernels/local.mk
+	$(AM_V_GEN)$(MKDIR_P) kernels && printf '#include "%s"\n' $(DEVICE_KERNELS) >$@.new && mv $@.new $@
+CLEANFILES += kernels/device.cu
+
 if HAVE_CUDA
-kernels/device.fatbin: $(DEVICE_KERNELS) kernels/device.cuh kernels/log_sin_cos.h kernels/device.h \
-		kernels/dynamic_map.h \
+kernels/device.fatbin: kernels/device.cu $(DEVICE_KERNELS) kernels/device.cuh kernels/log_sin_cos.h \
+		kernels/kernels.h kernels/dynamic_map.h \
 		lib/backend/backend.h lib/backend/step_rule.h lib/core/module.h lib/zero.h
 	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \
-		-I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) -o $@.new \
-		$(NVCC_FROM)$(top_srcdir)/kernels/device.cu && mv $@.new $@
+		-I$(top_srcdir) -I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(NVCCFLAGS) \
+		-o $@.new $(NVCC_FROM)kernels/device.cu && mv $@.new $@
 CLEANFILES += kernels/device.fatbin
 
 noinst_LTLIBRARIES += kernels/libdevice.la

@@ -35,17 +35,8 @@
 /* The name of a kernel in this set: zero_cast_avx2. */
 #define ZERO_NAME(kernel) ZERO_PASTE(ZERO_PASTE(zero_, kernel##_), ZERO_ISA)
 
-__typeof__(*zero_kernels_scalar.cast) ZERO_NAME(cast);
-__typeof__(*zero_kernels_scalar.sum) ZERO_NAME(sum);
-__typeof__(*zero_kernels_scalar.norm2) ZERO_NAME(norm2);
-__typeof__(*zero_kernels_scalar.adamw) ZERO_NAME(adamw);
-__typeof__(*zero_kernels_scalar.muon_momentum) ZERO_NAME(muon_momentum);
-__typeof__(*zero_kernels_scalar.muon_update) ZERO_NAME(muon_update);
-__typeof__(*zero_kernels_scalar.quantize) ZERO_NAME(quantize);
-__typeof__(*zero_kernels_scalar.dequantize) ZERO_NAME(dequantize);
-__typeof__(*zero_kernels_scalar.fill_uniform) ZERO_NAME(fill_uniform);
-__typeof__(*zero_kernels_scalar.uniform_ends) ZERO_NAME(uniform_ends);
-__typeof__(*zero_kernels_scalar.fill_normal) ZERO_NAME(fill_normal);
+#define ZERO_DECLARE(kernel) __typeof__(*zero_kernels_scalar.kernel) ZERO_NAME(kernel);
+ZERO_ISA_KERNELS(ZERO_DECLARE)
 
 /* Lanes of f32 in a vector. */
 #define ZERO_LANES_scalar 4

@@ -161,11 +161,12 @@ tests_unit_test_device_LDADD = tests/double/kernels_emulated.o kernels/libkernel
 	lib/liboptions.la -lm -lstdc++
 
 tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h $(DEVICE_KERNELS) \
-		kernels/device.cuh kernels/log_sin_cos.h kernels/device.h lib/backend/backend.h lib/core/module.h \
-		lib/zero.h tests/double/emulate.h tests/double/emulate_words.h
+		kernels/device.cu kernels/device.cuh kernels/log_sin_cos.h kernels/kernels.h \
+		lib/backend/backend.h lib/core/module.h lib/zero.h \
+		tests/double/emulate.h tests/double/emulate_words.h
 	$(AM_V_GEN)$(MKDIR_P) tests/double && $(CXX) -std=gnu++17 -ffp-contract=off -Wall -Wextra \
-		-Wno-unknown-pragmas -I$(top_srcdir)/lib -I$(top_srcdir)/kernels $(CPPFLAGS) \
-		$(CXXFLAGS) -pthread -c -o $@ $(top_srcdir)/tests/double/kernels.cpp
+		-Wno-unknown-pragmas -I. -I$(top_srcdir) -I$(top_srcdir)/lib \
+		-I$(top_srcdir)/kernels $(CPPFLAGS) $(CXXFLAGS) -pthread -c -o $@ $(top_srcdir)/tests/double/kernels.cpp
 
 tests_unit_test_shared_arena_SOURCES = tests/unit/test_shared_arena.c lib/backend/host/huge_file.c lib/backend/host/shared_arena.c
 tests_unit_test_shared_arena_CFLAGS = $(UNIT_CFLAGS)

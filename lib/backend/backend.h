@@ -487,7 +487,7 @@ struct zero_backend_ops {
 	/* Copies `count` blocks, such as the tensors of a group. `copies` may be freed on return. */
 	void (*copy_many)(struct zero_backend *backend, const struct zero_copy *copies,
 			  size_t count);
-	/* Runs kernel ZERO_K_... of device.h on memory of alloc or ZERO_OP_ALLOC. NULL in a backend
+	/* Runs kernel ZERO_K_... of kernels.h on memory of alloc or ZERO_OP_ALLOC. NULL in a backend
 	   without a device, as are the next three. */
 	void (*launch)(struct zero_backend *backend, int kernel, const void *arguments);
 	/* Adds the sum of the squares of x[count] to *sum. */

@@ -9,7 +9,6 @@
 #include <sched.h>
 
 #include "comm.h"
-#include "device.h"
 #include "kernels.h"
 
 struct zero_workers;
@@ -41,7 +40,7 @@ void zero_workers_run(struct zero_workers *workers, void (*work)(void *context, 
 
 /* ---- cpu_step.c ------------------------------------------------------------------------------ */
 
-/* Runs a kernel of device.h on host memory before it returns, with the bits of kernels.h. */
+/* Runs a kernel on host memory before it returns, with the bits that kernels.h states. */
 void zero_cpu_run(const struct zero_cpu *cpu, enum zero_kernel kernel, const void *arguments);
 /* The sum of the squares: of parts whose length depends on count alone, in their order. */
 double zero_cpu_norm2(const struct zero_cpu *cpu, const float *x, size_t count);

@@ -136,7 +136,7 @@ zero_status zero_work_wait(zero_job *job, struct zero_work **work);
 /* ---- compute.c ------------------------------------------------------------------------------- */
 
 /*
- * Runs a kernel of device.h on the memory of the backend: on the CPU before it returns, or by the
+ * Runs a kernel of kernels.h on the memory of the backend: on the CPU before it returns, or by the
  * device, in the order of the calls and after each submission that was waited for. An error of the
  * device comes with the next submission or zero_event_wait. For memory of the host beside a device
  * use zero_cpu_run(&job->cpu, ...); what earlier calls write there must have been waited for.

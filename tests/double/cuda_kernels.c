@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels by name, see kernels/device.h. Each calls the host's kernel with the same struct. */
+/* Kernels by name, see kernels/kernels.h. Each calls the host's kernel with the same struct. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/step_rule.h"
 #include "cuda.h"
-#include "device.h"
 #include "../../kernels/kernels.h"
 
 static const struct zero_kernels *host(void)

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cuda.h"
-#include "device.h"
+#include "../../kernels/kernels.h"
 
 CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
 {

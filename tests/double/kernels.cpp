@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "emulate.h"
 
-#include "../../kernels/device.cu"
+#include "kernels/device.cu"
 
 #include "kernels.h"
 

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /*
- * Launches kernel `name` ("zero_device_sum") with its struct of kernels/device.h and
+ * Launches kernel `name` ("zero_device_sum") with its struct of kernels/kernels.h and
  * ZERO_DEVICE_THREADS threads, and waits for it. `order`: see emulate.h. False: there is no such
  * kernel.
  */

@@ -36,7 +36,7 @@ void synchronise(void);
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Loads the library's kernels, zero_device_image of kernels/device.h. */
+/* Loads the library's kernels, zero_device_image of kernels/kernels.h. */
 void kernels_load(const void *image);
 /* Launches a kernel with its struct of arguments. */
 void kernels_launch(const char *name, const void *arguments, size_t blocks, unsigned threads);

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/device.h"
 #include "../../kernels/kernels.h"
 #include "../ranks/reference.h"
 #include "device.h"

@@ -8,7 +8,7 @@
  *
  * Exit status 77: there is no GPU. NCCL and cuBLAS are opened by those that need them.
  */
-#include "../../kernels/device.h"
+#include "../../kernels/kernels.h"
 #include "transfers.h"
 
 int world, rank;

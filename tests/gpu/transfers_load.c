@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From the host into shards, and from shards of f32 to gathered bf16. */
-#include "../../kernels/device.h"
+#include "../../kernels/kernels.h"
 #include "transfers.h"
 
 static void begin(zero_job *job)

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "backend/cuda/driver.h"
-#include "device.h"
+#include "kernels.h"
 #include "unit.h"
 
 static struct zero_driver cu;

@@ -7,7 +7,6 @@
 
 #include "backend/account.h"
 #include "backend/comm.h"
-#include "device.h"
 #include "driver.h"
 #include "kernels.h"
 

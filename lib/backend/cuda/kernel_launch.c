@@ -5,33 +5,11 @@
 /* A multiprocessor has 8 blocks at a time, which saturates its memory bandwidth. */
 enum { BLOCKS_PER_PROCESSOR = 8, ITEMS_PER_THREAD = 4 };
 
-/* A kernel's name, and how many elements an item of its work has, with the place of their number in
-   its arguments. A kernel with 0 has as many blocks as the caller says, or one. */
+#define ZERO_ROW(number, name, elements, count_at) {"zero_device_" #name, elements, count_at},
 static const struct {
 	const char *name;
 	size_t elements, count_at;
-} kernels[ZERO_KERNELS] = {
-	[ZERO_K_CAST] = {"zero_device_cast", 4, offsetof(struct zero_device_cast, count)},
-	[ZERO_K_SUM] = {"zero_device_sum", 4, offsetof(struct zero_device_sum, count)},
-	[ZERO_K_ADAMW] = {"zero_device_adamw", 4, offsetof(struct zero_device_adamw, count)},
-	[ZERO_K_ADAMW_8BIT] = {"zero_device_adamw_8bit", 1,
-			       offsetof(struct zero_device_adamw, count)},
-	[ZERO_K_NORM2] = {"zero_device_norm2", 0, 0},
-	[ZERO_K_NORM2_FOLD] = {"zero_device_norm2_fold", 0, 0},
-	[ZERO_K_STEP_RULE] = {"zero_device_step_rule", 0, 0},
-	[ZERO_K_GROUP_RULE] = {"zero_device_group_rule", 1,
-			       offsetof(struct zero_group_rule, count)},
-	[ZERO_K_FILL] = {"zero_device_fill", 4, offsetof(struct zero_device_fill, count)},
-	[ZERO_K_UNIFORM] = {"zero_device_uniform", 4, offsetof(struct zero_device_random, count)},
-	[ZERO_K_NORMAL] = {"zero_device_normal", 4, offsetof(struct zero_device_random, count)},
-	[ZERO_K_COPY_MANY] = {"zero_device_copy_many", 0, 0},
-	[ZERO_K_MUON_MOMENTUM] = {"zero_device_muon_momentum", 4,
-				  offsetof(struct zero_device_muon, count)},
-	[ZERO_K_MUON_UPDATE] = {"zero_device_muon_update", 4,
-				offsetof(struct zero_device_muon, count)},
-	[ZERO_K_NORMALISE] = {"zero_device_normalise", 1,
-			      offsetof(struct zero_device_normalise, count)},
-};
+} kernels[] = {ZERO_DEVICE_KERNELS(ZERO_ROW)};
 
 zero_status zero_kernels_load(struct zero_device *device)
 {
