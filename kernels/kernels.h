@@ -81,7 +81,7 @@ struct zero_kernels {
 	int (*uniform_ends)(zero_dtype dtype, double low, double high, double *first, double *last);
 	/* The same with a normal distribution, by Box and Muller: words 0 and 1 of a block make its
 	   elements 0 and 1, words 2 and 3 the others. Calculated in f64 with the log, sine and
-	   cosine of log_sin_cos.h, then rounded to f32 and from there to f16 and bf16. No value is
+	   cosine of philox.h, then rounded to f32 and from there to f16 and bf16. No value is
 	   more than 6.8 standard deviations from the mean. */
 	void (*fill_normal)(zero_dtype dtype, void *out, size_t first, size_t count, double mean,
 			    double stddev, uint64_t seed, uint64_t stream);

@@ -16,7 +16,7 @@ noinst_HEADERS += \
 	kernels/device.cuh \
 	kernels/dynamic_map.h \
 	kernels/kernels.h \
-	kernels/log_sin_cos.h \
+	kernels/philox.h \
 	kernels/simd.h
 noinst_LTLIBRARIES += kernels/libscalar.la kernels/libkernels.la
 kernels_libkernels_la_SOURCES = \
@@ -76,7 +76,7 @@ kernels/device.cu: kernels/local.mk
 CLEANFILES += kernels/device.cu
 
 if HAVE_CUDA
-kernels/device.fatbin: kernels/device.cu $(DEVICE_KERNELS) kernels/device.cuh kernels/log_sin_cos.h \
+kernels/device.fatbin: kernels/device.cu $(DEVICE_KERNELS) kernels/device.cuh kernels/philox.h \
 		kernels/kernels.h kernels/dynamic_map.h \
 		lib/backend/backend.h lib/backend/step_rule.h lib/core/module.h lib/zero.h
 	$(AM_V_GEN)$(MKDIR_P) kernels && $(NVCC) -fatbin -std=c++17 -O3 -fmad=false $(NVCC_ARCH) \

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random
- * numbers: as easy as 1, 2, 3", SC11). Element i depends on i, seed and stream alone, so every rank
- * fills its own part and the whole is the same for any number of ranks.
- *
- * Plain loops over a batch of blocks, which compilers vectorise. Arithmetic is f64 with explicit
- * fma, and of libm it uses fma and sqrt alone, which are exactly defined.
+ * Random numbers: element i depends on i, seed and stream alone, so every rank fills its own part
+ * and the whole is the same for any number of ranks. Plain loops over a batch of blocks of
+ * philox.h, which compilers vectorise.
  */
 #include "simd.h"
 
@@ -13,33 +10,6 @@ enum {
 	BLOCKS = 64,        /* of a batch */
 	BATCH = 4 * BLOCKS, /* elements */
 };
-
-/* Word k of block b is word[k][b], so that each statement vectorises over the blocks. */
-static void philox(uint32_t word[4][BLOCKS], uint64_t first_block, uint64_t seed, uint64_t stream)
-{
-	for (size_t b = 0; b < BLOCKS; b++) {
-		const uint64_t block = first_block + b;
-		uint32_t x0 = (uint32_t)block, x1 = (uint32_t)(block >> 32);
-		uint32_t x2 = (uint32_t)stream, x3 = (uint32_t)(stream >> 32);
-		uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-
-#pragma GCC unroll 10
-		for (int round = 0; round < 10; round++) {
-			const uint64_t a = (uint64_t)x0 * 0xd2511f53, c = (uint64_t)x2 * 0xcd9e8d57;
-
-			x0 = (uint32_t)(c >> 32) ^ x1 ^ k0;
-			x2 = (uint32_t)(a >> 32) ^ x3 ^ k1;
-			x1 = (uint32_t)c;
-			x3 = (uint32_t)a;
-			k0 += 0x9e3779b9;
-			k1 += 0xbb67ae85;
-		}
-		word[0][b] = x0;
-		word[1][b] = x1;
-		word[2][b] = x2;
-		word[3][b] = x3;
-	}
-}
 
 static inline double from_bits(uint64_t u)
 {
@@ -58,37 +28,24 @@ static inline uint64_t to_bits(double x)
 }
 
 #define ZERO_INLINE static inline
-#include "log_sin_cos.h"
+#include "philox.h"
 
-/* Sine and cosine of 2 pi * w / 2^32, without branches so that it vectorises. */
-static inline void sincos_of(uint32_t w, double *sine, double *cosine)
+/* Word k of block b is word[k][b], so that each statement vectorises over the blocks. */
+static void philox_blocks(uint32_t word[4][BLOCKS], uint64_t first_block, uint64_t seed,
+			  uint64_t stream)
 {
-	uint32_t quarter;
-	const double r = angle_of(w, &quarter);
-	const uint64_t odd = -(uint64_t)(quarter & 1);
-	const uint64_t sb = to_bits(sine_of(r)), cb = to_bits(cosine_of(r));
-
-	*sine = from_bits(((sb & ~odd) | (cb & odd)) ^ (uint64_t)(quarter & 2) << 62);
-	*cosine = from_bits(((cb & ~odd) | (sb & odd)) ^ (uint64_t)((quarter + 1) & 2) << 62);
+	for (size_t b = 0; b < BLOCKS; b++)
+		philox(first_block + b, seed, stream, &word[0][b], &word[1][b], &word[2][b],
+		       &word[3][b]);
 }
 
-/*
- * Box and Muller ("A note on the generation of random normal deviates", 1958): words 0 and 1 make
- * two normals, words 2 and 3 two more. The first word of a pair stands for (w + 1/2) / 2^32, so it
- * is never 0, and no value is beyond 6.8 deviations.
- */
+/* Words 0 and 1 make two elements, words 2 and 3 two more. */
 static void normals(double x[4][BLOCKS], uint32_t word[4][BLOCKS], double mean, double stddev)
 {
-	for (int k = 0; k < 4; k += 2) {
-		for (size_t b = 0; b < BLOCKS; b++) {
-			const double radius = sqrt(-2 * log_of(middle_of(word[k][b]) * 0x1p-32));
-			double sine, cosine;
-
-			sincos_of(word[k + 1][b], &sine, &cosine);
-			x[k][b] = fma(stddev, radius * cosine, mean);
-			x[k + 1][b] = fma(stddev, radius * sine, mean);
-		}
-	}
+	for (int k = 0; k < 4; k += 2)
+		for (size_t b = 0; b < BLOCKS; b++)
+			normals_of(word[k][b], word[k + 1][b], mean, stddev, &x[k][b],
+				   &x[k + 1][b]);
 }
 
 struct interval {
@@ -100,19 +57,10 @@ struct interval {
 static void uniforms(double x[4][BLOCKS], uint32_t word[4][BLOCKS], const struct interval *in)
 {
 	const struct interval t = *in;
-	const double unit = 1 / (double)(UINT64_C(1) << (32 - t.cut));
 
-	for (int k = 0; k < 4; k++) {
-		for (size_t b = 0; b < BLOCKS; b++) {
-			const double u =
-				(from_bits((word[k][b] >> t.cut) | 0x4330000000000000) - 0x1p52) *
-				unit;
-			const double v = fma(t.high, u, t.low * (1 - u));
-			const double above = v < t.first ? t.first : v;
-
-			x[k][b] = above > t.last ? t.last : above;
-		}
-	}
+	for (int k = 0; k < 4; k++)
+		for (size_t b = 0; b < BLOCKS; b++)
+			x[k][b] = uniform_of(word[k][b], t.low, t.high, t.first, t.last, t.cut);
 }
 
 static float to_f32(zero_dtype dtype, uint16_t h)
@@ -202,7 +150,7 @@ void ZERO_NAME(fill_uniform)(zero_dtype dtype, void *out, size_t first, size_t c
 		const size_t i = first + done, left = count - done;
 
 		n = left < BATCH - i % 4 ? left : BATCH - i % 4;
-		philox(word, i / 4, seed, stream);
+		philox_blocks(word, i / 4, seed, stream);
 		uniforms(x, word, &interval);
 		store(dtype, out, done, x, i % 4, n);
 	}
@@ -218,7 +166,7 @@ void ZERO_NAME(fill_normal)(zero_dtype dtype, void *out, size_t first, size_t co
 		const size_t i = first + done, left = count - done;
 
 		n = left < BATCH - i % 4 ? left : BATCH - i % 4;
-		philox(word, i / 4, seed, stream);
+		philox_blocks(word, i / 4, seed, stream);
 		normals(x, word, mean, stddev);
 		store(dtype, out, done, x, i % 4, n);
 	}

@@ -1,39 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
- * SC11), operation for operation as in philox.c. A thread makes one block of four words at a time.
- */
+/* Random numbers, by philox.h as on the host. A thread makes one block of four words at a time. */
 #include "device.cuh"
 
 /* The four elements of a block of words. */
 struct quad {
 	double x[4];
 };
-
-struct words {
-	uint32_t w[4];
-};
-
-ZERO_INLINE words philox(uint64_t block, uint64_t seed, uint64_t stream)
-{
-	uint32_t x0 = (uint32_t)block, x1 = (uint32_t)(block >> 32);
-	uint32_t x2 = (uint32_t)stream, x3 = (uint32_t)(stream >> 32);
-	uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-
-#pragma unroll
-	for (int round = 0; round < 10; round++) {
-		const uint32_t a = x0 * 0xd2511f53, a_high = __umulhi(x0, 0xd2511f53);
-		const uint32_t c = x2 * 0xcd9e8d57, c_high = __umulhi(x2, 0xcd9e8d57);
-
-		x0 = c_high ^ x1 ^ k0;
-		x2 = a_high ^ x3 ^ k1;
-		x1 = c;
-		x3 = a;
-		k0 += 0x9e3779b9;
-		k1 += 0xbb67ae85;
-	}
-	return words{{x0, x1, x2, x3}};
-}
 
 ZERO_INLINE double from_bits(uint64_t u)
 {
@@ -45,52 +17,29 @@ ZERO_INLINE uint64_t to_bits(double x)
 	return (uint64_t)__double_as_longlong(x);
 }
 
-#include "log_sin_cos.h"
-
-ZERO_INLINE void sincos_of(uint32_t w, double *sine, double *cosine)
-{
-	uint32_t quarter;
-	const double r = angle_of(w, &quarter), s = sine_of(r), c = cosine_of(r);
-	const double a = quarter & 1 ? c : s, b = quarter & 1 ? s : c;
-
-	*sine = quarter & 2 ? -a : a;
-	*cosine = (quarter + 1) & 2 ? -b : b;
-}
+#include "philox.h"
 
 struct normal_values {
-	ZERO_MEMBER quad operator()(const zero_device_random &args, words word) const
+	ZERO_MEMBER quad operator()(const zero_device_random &args, const uint32_t (&word)[4]) const
 	{
 		quad q;
 
 #pragma unroll
-		for (int k = 0; k < 4; k += 2) {
-			const double u = middle_of(word.w[k]) * 0x1p-32;
-			const double radius = __dsqrt_rn(-2 * log_of(u));
-			double sine, cosine;
-
-			sincos_of(word.w[k + 1], &sine, &cosine);
-			q.x[k] = fma(args.b, radius * cosine, args.a);
-			q.x[k + 1] = fma(args.b, radius * sine, args.a);
-		}
+		for (int k = 0; k < 4; k += 2)
+			normals_of(word[k], word[k + 1], args.a, args.b, &q.x[k], &q.x[k + 1]);
 		return q;
 	}
 };
 
 struct uniform_values {
-	ZERO_MEMBER quad operator()(const zero_device_random &args, words word) const
+	ZERO_MEMBER quad operator()(const zero_device_random &args, const uint32_t (&word)[4]) const
 	{
-		const double unit = 1 / (double)(1ull << (32 - args.cut));
 		quad q;
 
 #pragma unroll
-		for (int k = 0; k < 4; k++) {
-			const uint64_t upper = word.w[k] >> args.cut;
-			const double u = (from_bits(upper | 0x4330000000000000) - 0x1p52) * unit;
-			const double v = fma(args.b, u, args.a * (1 - u));
-			const double above = v < args.first_value ? args.first_value : v;
-
-			q.x[k] = above > args.last_value ? args.last_value : above;
-		}
+		for (int k = 0; k < 4; k++)
+			q.x[k] = uniform_of(word[k], args.a, args.b, args.first_value,
+					    args.last_value, args.cut);
 		return q;
 	}
 };
@@ -132,8 +81,12 @@ template <zero_dtype dtype, class Values> ZERO_INLINE void random_as(const zero_
 
 	for (size_t b = (size_t)blockIdx.x * blockDim.x + threadIdx.x; b < blocks;
 	     b += (size_t)gridDim.x * blockDim.x) {
-		const quad q = values(args, philox(args.first / 4 + b, args.seed, args.stream));
 		const size_t i = b * 4 - skip; /* of its first element; before out's in block 0 */
+		uint32_t word[4];
+
+		philox(args.first / 4 + b, args.seed, args.stream, &word[0], &word[1], &word[2],
+		       &word[3]);
+		const quad q = values(args, word);
 
 		if (whole && b * 4 >= skip && i + 4 <= args.count) {
 			store_quad<dtype>(args.out, i, q);

@@ -161,7 +161,7 @@ tests_unit_test_device_LDADD = tests/double/kernels_emulated.o kernels/libkernel
 	lib/liboptions.la -lm -lstdc++
 
 tests/double/kernels_emulated.o: tests/double/kernels.cpp tests/double/kernels.h $(DEVICE_KERNELS) \
-		kernels/device.cu kernels/device.cuh kernels/log_sin_cos.h kernels/kernels.h \
+		kernels/device.cu kernels/device.cuh kernels/philox.h kernels/kernels.h \
 		lib/backend/backend.h lib/core/module.h lib/zero.h \
 		tests/double/emulate.h tests/double/emulate_words.h
 	$(AM_V_GEN)$(MKDIR_P) tests/double && $(CXX) -std=gnu++17 -ffp-contract=off -Wall -Wextra \
