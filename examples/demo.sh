@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make demo: as root on a machine with Slurm's packages, demo_slurm.sh. Else it trains a small GPT-2 for
-# about a minute on text that every machine has, sharded over two ranks, then prints the memory of each
-# rank, and some lines that the model writes.
+# make demo: as root on a machine with Slurm's packages, demo_slurm.sh. Else it trains a small GPT-2
+# for about a minute on text that every machine has, sharded over two ranks, then prints the memory
+# of each rank, and some lines that the model writes.
 #
 #	TEXT="FILE..."  train on these files instead
 #	SLURM=no        without Slurm

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make demo, where root has Slurm's packages: a Slurm of three nodes with the plugin on this machine, for a
-# minute or two. Its folder and its processes are gone in the end, also after Ctrl-C; the report stays.
-# Ends with status 77, and one line of why, where there can be no such Slurm.
+# make demo, where root has Slurm's packages: a Slurm of three nodes with the plugin on this
+# machine, for a minute or two. Its folder and its processes are gone in the end, also after Ctrl-C;
+# the report stays. Ends with status 77, and one line of why, where there can be no such Slurm.
 #
 #	TEXT="FILE..."  train on these files
 #	STEPS=N         so many steps, at least 10

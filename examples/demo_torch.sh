@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make demo-torch: fine-tunes a small Llama with PyTorch for a minute or two on text that every machine
-# has, sharded over two ranks; continues from a checkpoint with one rank; and lets Transformers read the
-# result and write some lines.
+# make demo-torch: fine-tunes a small Llama with PyTorch for a minute or two on text that every
+# machine has, sharded over two ranks; continues from a checkpoint with one rank; and lets
+# Transformers read the result and write some lines.
 #
 #	TORCH_PYTHON=FILE   a Python that has torch and transformers
 #	TEXT="FILE..."      train on these files instead
@@ -28,7 +28,8 @@ finetune=("$TORCH_PYTHON" "$top_srcdir/examples/finetune.py")
 
 # ranks COUNT STEPS: trains up to so many steps in all
 ranks() {
-	"$ZERORUN" -n "$1" "${finetune[@]}" "$folder/small" "$folder/tuned" "${files[@]}" --steps "$2" \
+	"$ZERORUN" -n "$1" "${finetune[@]}" "$folder/small" "$folder/tuned" "${files[@]}" \
+		--steps "$2" \
 		--checkpoint "$folder/saved" --save-every "$STEPS" </dev/null
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Built for aarch64 by a cross-compiler, without a warning. Under qemu the kernels of NEON give the
-# bits of the scalar ones, the library works, and its results have the bits that they have here. What
-# it is built beside are Debian's packages of arm64, unpacked in a temporary folder.
+# bits of the scalar ones, the library works, and its results have the bits that they have here.
+# What it is built beside are Debian's packages of arm64, unpacked in a temporary folder.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 need mpi && need files
 for command in aarch64-linux-gnu-gcc qemu-aarch64 apt-get dpkg-deb xz; do
@@ -18,7 +18,8 @@ jobs=$(nproc)
 apt_of_arm() {
 	apt-get -q -y -o "Dir::State=$scratch/apt" -o "Dir::State::status=$scratch/apt/status" \
 		-o "Dir::Cache=$scratch/apt/cache" -o APT::Sandbox::User=root \
-		-o APT::Architecture=arm64 -o APT::Architectures=arm64 "$@" >>"$scratch/apt.log" 2>&1
+		-o APT::Architecture=arm64 -o APT::Architectures=arm64 "$@" \
+		>>"$scratch/apt.log" 2>&1
 }
 
 make_root() {
@@ -26,7 +27,8 @@ make_root() {
 	mkdir -p "$scratch/apt/lists/partial" "$scratch/apt/cache/archives/partial" "$root"
 	: >"$scratch/apt/status"
 	apt_of_arm update && apt_of_arm install --no-install-recommends --download-only libc6-dev \
-		check libjansson-dev libopenmpi-dev libpmix-dev libslurm-dev libxxhash-dev libyaml-dev ||
+		check libjansson-dev libopenmpi-dev libpmix-dev libslurm-dev libxxhash-dev \
+		libyaml-dev ||
 		skip aarch64 "no packages of arm64: $(tail -n 3 "$scratch/apt.log")"
 	for package in "$scratch"/apt/cache/archives/*.deb; do
 		dpkg-deb -x "$package" "$root" || fail "dpkg-deb -x $package"
@@ -88,7 +90,8 @@ for program in "${programs[@]}"; do
 	*/property.ranks | */restore.ranks | */same_values.ranks)
 		there=$hashes
 		run "$top_builddir/$program"
-		[[ $hashes && $hashes == "$there" ]] || fail "$program: ZERO_TEST_SEED=$ZERO_TEST_SEED
+		[[ $hashes && $hashes == "$there" ]] ||
+			fail "$program: ZERO_TEST_SEED=$ZERO_TEST_SEED
 here    $hashes
 aarch64 $there"
 		;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# cppcheck finds nothing in the sources, nor does clang's analyser, which takes minutes. Each release
-# of both finds other things, so that only these judge. What they are wrong about is in
+# cppcheck finds nothing in the sources, nor does clang's analyser, which takes minutes. Each
+# release of both finds other things, so that only these judge. What they are wrong about is in
 # tests/analyze.known, with the reason.
 clang_version=14 cppcheck_version=2.10
 . "${top_srcdir:?run me by make check}/tests/common.sh"

@@ -6,8 +6,8 @@
 # The environment has top_srcdir, top_builddir, ZERORUN (the launcher), ZERO_HAVE (what configure
 # found, such as " mpi jansson") and ZERO_REQUIRE (what must not be skipped, such as "mpi,slurm").
 
-# A shell cannot trap a signal that was ignored when it began, as SIGHUP is under nohup, and ranks would
-# inherit that.
+# A shell cannot trap a signal that was ignored when it began, as SIGHUP is under nohup, and ranks
+# would inherit that.
 [[ $(trap -p) != *"''"* ]] || exec env --default-signal "$BASH" "$0" "$@"
 
 set -u
@@ -58,10 +58,12 @@ need_command() {
 # Tests change their folder.
 [[ ${TORCH_PYTHON-} != [!/]*/* ]] || TORCH_PYTHON=$PWD/$TORCH_PYTHON
 
-# need_torch: ends the test unless TORCH_PYTHON names a Python with torch. What came before has passed.
+# need_torch: ends the test unless TORCH_PYTHON names a Python with torch. What came before has
+# passed.
 need_torch() {
 	[[ ! ${TORCH_PYTHON-} ]] || return 0
-	[[ ",${ZERO_REQUIRE// /,}," != *,torch,* ]] || skip torch "TORCH_PYTHON names no Python that has it"
+	[[ ",${ZERO_REQUIRE// /,}," != *,torch,* ]] ||
+		skip torch "TORCH_PYTHON names no Python that has it"
 	exit 0
 }
 
@@ -71,8 +73,9 @@ scratch() {
 	trap 'rm -rf "$scratch"' EXIT
 }
 
-# need_python PACKAGE...: leaves in $python a Python that has the packages. They come from the package
-# index, once for each build folder; without a network the test is skipped for want of "interop".
+# need_python PACKAGE...: leaves in $python a Python that has the packages. They come from the
+# package index, once for each build folder; without a network the test is skipped for want of
+# "interop".
 need_python() {
 	local venv=$top_builddir/tests/venv IFS=, said lock
 	need_command python3 interop
@@ -107,14 +110,15 @@ gpu_doubles() {
 }
 
 
-# dist_tarball FOLDER: leaves in $tarball the path of what make dist makes, moved there. One at a time:
-# tests may run at the same time.
+# dist_tarball FOLDER: leaves in $tarball the path of what make dist makes, moved there. One at a
+# time: tests may run at the same time.
 dist_tarball() {
 	local lock
 	exec {lock}<"$top_builddir" && flock "$lock"
 	make -s --no-print-directory -C "$top_builddir" dist >"$1/dist.log" 2>&1 ||
 		fail "make dist: $(tail -5 "$1/dist.log")"
-	tarball=$(compgen -G "$top_builddir/slurm-zero-*.tar.xz") || fail "make dist makes no tarball"
+	tarball=$(compgen -G "$top_builddir/slurm-zero-*.tar.xz") ||
+		fail "make dist makes no tarball"
 	[[ $tarball != *$'\n'* ]] || fail "several tarballs: $tarball"
 	mv "$tarball" "$1/" && tarball=$1/${tarball##*/}
 	exec {lock}<&-

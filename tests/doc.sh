@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The man pages have every option of the table and name none that is not there; they have no error of
-# roff; and the example of zero.yaml(5) is a file that the reader takes.
+# The man pages have every option of the table and name none that is not there; they have no error
+# of roff; and the example of zero.yaml(5) is a file that the reader takes.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 need_command man
 need_command col man
@@ -19,7 +19,8 @@ for page in zerorun.1 zero.3 zero.yaml.5 zero_checkpoint.5 spank_zero.8; do
 	complaint=$(man -l --warnings "$top_builddir/doc/$page" 2>&1 >/dev/null)
 	[[ -z $complaint ]] || fail "$page: $complaint"
 	if command -v mandoc >/dev/null; then
-		complaint=$(mandoc -Tlint "$top_builddir/doc/$page" | grep -v -e STYLE -e 'missing date')
+		complaint=$(mandoc -Tlint "$top_builddir/doc/$page" |
+			grep -v -e STYLE -e 'missing date')
 		[[ -z $complaint ]] || fail "$complaint"
 	fi
 	text "$page" >"$scratch/$page" || fail "$page cannot be read"
@@ -59,18 +60,21 @@ facts() {
 	sed -n "/^ *$2/,/^ *$3/p" "$scratch/$1" | sed -nE 's/^ +([a-z_]+)=.*/\1/p' | sort
 }
 said=$({
-	sed -n '/^OPTIONS/,/^PRECEDENCE/p' "$scratch/zero.yaml.5" | sed -nE 's/^ +([a-z_]+): .*/\1/p'
+	sed -n '/^OPTIONS/,/^PRECEDENCE/p' "$scratch/zero.yaml.5" |
+		sed -nE 's/^ +([a-z_]+): .*/\1/p'
 	facts zero.3 Facts Variables
 } | sort)
 # what a user says by flag or variable alone has no key and is no fact
 keys=$(while read -r name; do
 	[[ $name == config ]] && continue
-	grep -qx "ZERO_${name^^}" <<<"$variables" && ! grep -qx -e "--zero-${name//_/-}" <<<"$flags" &&
+	grep -qx "ZERO_${name^^}" <<<"$variables" &&
+		! grep -qx -e "--zero-${name//_/-}" <<<"$flags" &&
 		continue
 	echo "$name"
 done <<<"$names")
 same "keys and facts" "$keys" "$said"
-differ=$(diff <(facts zero.3 Facts Variables) <(facts spank_zero.8 'VARIABLES OF A TASK' CONTAINERS)) ||
+differ=$(diff <(facts zero.3 Facts Variables) \
+	<(facts spank_zero.8 'VARIABLES OF A TASK' CONTAINERS)) ||
 	fail "zero.3 (<) and spank_zero.8 (>) differ in facts: $differ"
 
 # No page speaks of a flag or variable that there is not.
@@ -81,7 +85,8 @@ while read -r word; do
 done < <(cat "$scratch"/*.[1-8] | grep -oE -e '--(no-)?zero[a-z-]*' -e '\bZERO_[A-Z_]+' | sort -u)
 
 # zero(3) lists what zero.h declares.
-declared=$(sed -n '/^typedef/d; s/^[a-z].*\(zero_[a-z0-9_]*\)(.*/\1/p' "$top_srcdir/lib/zero.h" | sort)
+declared=$(sed -n '/^typedef/d; s/^[a-z].*\(zero_[a-z0-9_]*\)(.*/\1/p' "$top_srcdir/lib/zero.h" |
+	sort)
 listed=$(sed -n '/^FUNCTIONS/,/^RETURN/p' "$scratch/zero.3" |
 	sed -nE 's/^ .*[ *](zero_[a-z0-9_]+)\(.*;$/\1/p' | sort)
 same "zero.h" "$declared" "$listed"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # libzero.so is preloaded into every task: it exports what zero.h declares and nothing else, and
-# depends on the C library alone. A module exports its one function, the plugin what Slurm looks for.
+# depends on the C library alone. A module exports its one function, the plugin what Slurm looks
+# for.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 need_command nm
 need_command readelf
@@ -12,7 +13,8 @@ exported() {
 	nm -D --defined-only "$1" | awk '$2 != "A" { sub("@.*", "", $3); print $3 }' | sort
 }
 
-declared=$(sed -n '/^typedef/d; s/^[a-z].*\(zero_[a-z0-9_]*\)(.*/\1/p' "$top_srcdir/lib/zero.h" | sort)
+declared=$(sed -n '/^typedef/d; s/^[a-z].*\(zero_[a-z0-9_]*\)(.*/\1/p' "$top_srcdir/lib/zero.h" |
+	sort)
 differ=$(diff <(echo "$declared") <(exported libzero.so)) ||
 	fail "zero.h (<) and the exports of libzero.so (>) differ:
 $differ"
@@ -34,7 +36,8 @@ if grep -q '^ZERO_LDFLAGS = .*-z,now' "$top_builddir/Makefile"; then
 		[[ -f $binary ]] || continue
 		[[ $(readelf -dW "$binary") == *NOW* ]] || fail "$binary is bound late"
 		[[ $(readelf -lW "$binary") == *GNU_RELRO* ]] || fail "$binary stays writable"
-		readelf -lW "$binary" | grep -q 'GNU_STACK.*E' && fail "$binary has code on its stack"
+		readelf -lW "$binary" | grep -q 'GNU_STACK.*E' &&
+			fail "$binary has code on its stack"
 	done
 fi
 if grep -q '^ZERO_CFLAGS = .*-fstack-protector-strong' "$top_builddir/Makefile"; then
@@ -44,9 +47,11 @@ fi
 
 have slurm && have yaml || exit 0
 plugin=$top_builddir/spank/.libs/spank_zero.so
-strange=$(exported "$plugin" | grep -vE '^(plugin_(name|type|version)|spank_plugin_version|slurm_spank_[a-z_]+)$')
+strange=$(exported "$plugin" |
+	grep -vE '^(plugin_(name|type|version)|spank_plugin_version|slurm_spank_[a-z_]+)$')
 [[ -z $strange ]] || fail "spank_zero.so exports: $strange"
-[[ $(exported "$plugin" | grep -c '^slurm_spank_') == 6 ]] || fail "spank_zero.so has not six callbacks"
+[[ $(exported "$plugin" | grep -c '^slurm_spank_') == 6 ]] ||
+	fail "spank_zero.so has not six callbacks"
 # It is bound when it is loaded: what is missing would keep it away from every command.
 strange=$(nm -D --undefined-only "$plugin" | awk '$1 == "U" && $2 !~ /@/ { print $2 }' |
 	grep -vE '^(slurm|spank|yaml)_')

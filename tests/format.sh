@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# All C is formatted as .clang-format says. Other versions of clang-format differ in details, so only
-# this one judges.
+# All C is formatted as .clang-format says. Other versions of clang-format differ in details, so
+# only this one judges.
 version=14
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
@@ -16,5 +16,6 @@ for folder in lib kernels launcher spank examples tests; do
 	[[ -d $folder ]] && folders+=("$folder")
 done
 # a Python of the tests lies below them, with C of its own
-find "${folders[@]}" -name venv -prune -o -name '*.[ch]' -print0 | xargs -0 "$format" --style=file --dry-run --Werror ||
+find "${folders[@]}" -name venv -prune -o -name '*.[ch]' -print0 |
+	xargs -0 "$format" --style=file --dry-run --Werror ||
 	fail "$format -i FILE makes these right"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make install and uninstall: what goes where, that what an admin edited stays, and that nothing else
-# is left behind.
+# make install and uninstall: what goes where, that what an admin edited stays, and that nothing
+# else is left behind.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 need_command make
 scratch
@@ -45,7 +45,8 @@ package=$lib/slurm-zero/python/slurm_zero
 if [[ -e $top_builddir/python/slurm_zero/_zero.abi3.so ]]; then
 	info=$(printf '%s\n' slurm_zero "slurm_zero-$(sed -n 's/^Version: //p' "$top_builddir/python/slurm_zero.dist-info/METADATA").dist-info")
 	wanted+=("$package/__init__.py" "$package/_zero.abi3.so" /site/slurm-zero.pth
-		"${package%/*}/${info#*$'\n'}/METADATA" "${package%/*}/${info#*$'\n'}/entry_points.txt")
+		"${package%/*}/${info#*$'\n'}/METADATA"
+			"${package%/*}/${info#*$'\n'}/entry_points.txt")
 fi
 for file in "${wanted[@]}"; do
 	[[ -f $root$file ]] || fail "make install makes no $file: $(cd "$root" && find . ! -type d)"
@@ -55,7 +56,8 @@ cmp "$root$doc/zero.yaml" "$top_srcdir/etc/zero.yaml" || fail "the pristine one 
 [[ $(stat -c %a "$root$conf/zero.yaml") == 644 ]] || fail "zero.yaml: $(ls -l "$root$conf")"
 # The package finds the library of its own installation. Nothing else is beside it on PYTHONPATH.
 if [[ -e $root$package ]]; then
-	[[ $(ls "$root${package%/*}") == "$info" ]] || fail "beside slurm_zero: $(ls "$root${package%/*}")"
+	[[ $(ls "$root${package%/*}") == "$info" ]] ||
+		fail "beside slurm_zero: $(ls "$root${package%/*}")"
 	[[ $(<"$root/site/slurm-zero.pth") == "${package%/*}" ]] ||
 		fail "slurm-zero.pth: $(<"$root/site/slurm-zero.pth")"
 	(cd "$root$package" && python3 -c '
@@ -67,16 +69,21 @@ print(*{line.split()[-1] for line in open("/proc/self/maps") if "/libzero.so" in
 	# other MODULE FLAG...
 	other() {
 		echo 'const char *zero_version(void) { return "0.0.1"; }' >"$scratch/other.c"
-		cc -shared -fPIC "${@:2}" "$scratch/other.c" -o "$scratch/libzero.so.2" || fail "cc of another library"
-		LD_PRELOAD=$scratch/libzero.so.2 PYTHONPATH="$root$package:$root${package%/*}" PYTHONDONTWRITEBYTECODE=1 \
-			python3 -c "import $1" >"$scratch/out" 2>&1 && fail "import with another library"
+		cc -shared -fPIC "${@:2}" "$scratch/other.c" -o "$scratch/libzero.so.2" ||
+			fail "cc of another library"
+		LD_PRELOAD=$scratch/libzero.so.2 PYTHONPATH="$root$package:$root${package%/*}" \
+			PYTHONDONTWRITEBYTECODE=1 \
+			python3 -c "import $1" >"$scratch/out" 2>&1 &&
+			fail "import with another library"
 	}
 	other _zero
 	grep -qE "ImportError: .*$package/_zero[.]abi3[.]so is of slurm-zero [0-9.]+, but .* $scratch/libzero.so.2, which is 0.0.1: " \
 		"$scratch/out" || fail "another library: $(<"$scratch/out")"
 	echo 'ZERO_2 { zero_version; };' >"$scratch/other.map"
-	other 'slurm_zero; slurm_zero.init' -Wl,-soname,libzero.so.2 "-Wl,--version-script=$scratch/other.map"
-	grep -qE "undefined symbol: zero_.* $scratch/libzero.so.2, which is older: " "$scratch/out" ||
+	other 'slurm_zero; slurm_zero.init' -Wl,-soname,libzero.so.2 \
+		"-Wl,--version-script=$scratch/other.map"
+	grep -qE "undefined symbol: zero_.* $scratch/libzero.so.2, which is older: " \
+		"$scratch/out" ||
 		fail "an older library: $(<"$scratch/out")"
 fi
 notes=$(find "$root" -name '*.la' ! -name libzero.la)

@@ -15,19 +15,22 @@ jobs=$(nproc)
 
 # needed FILE: the libraries that it names, but for the C library's
 needed() {
-	readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(ld-linux|lib[cm]\.)' |
+	readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+		grep -vE '^(ld-linux|lib[cm]\.)' |
 		sort | paste -s -d' '
 }
 
 # links FILE PATTERN: it names such libraries, and no folder to find them in
 links() {
 	[[ $(needed "$1") =~ ^$2$ ]] || fail "${1##*/} needs $(needed "$1")"
-	[[ $(readelf -d "$1") != *R*PATH* ]] || [[ $format == rpm ]] || fail "${1##*/} has a run path"
+	[[ $(readelf -d "$1") != *R*PATH* ]] || [[ $format == rpm ]] ||
+		fail "${1##*/} has a run path"
 }
 
 # check_packages FORMAT DEVELOPMENT LAUNCHER PLUGIN LIBRARY PYTHON: looks into the unpacked folders
 check_packages() {
-	local format=$1 development=$2 launcher=$3 plugin=$4 library=$5 python=$6 twice lib module all=$scratch/$1/all file
+	local format=$1 development=$2 launcher=$3 plugin=$4 library=$5 python=$6 twice lib module \
+		all=$scratch/$1/all file
 	twice=$(for file in "${@:2}"; do (cd "$file" && find . ! -type d); done | sort | uniq -d)
 	[[ -z $twice ]] || fail "in several packages: $twice"
 	mkdir "$all"
@@ -35,7 +38,8 @@ check_packages() {
 		cp -a "$file/." "$all/"
 	done
 
-	lib=$(compgen -G "$library/usr/lib*/libzero.so.2" || compgen -G "$library/usr/lib/*/libzero.so.2")
+	lib=$(compgen -G "$library/usr/lib*/libzero.so.2" ||
+		compgen -G "$library/usr/lib/*/libzero.so.2")
 	lib=${lib%/*} lib=${lib#"$library"}
 	[[ $lib ]] || fail "no libzero.so.2: $(find "$library")"
 	[[ $(readelf -d "$library$lib/libzero.so.2") == *'[libzero.so.2]'* ]] ||
@@ -52,7 +56,8 @@ check_packages() {
 	file=$lib/slurm-zero/python
 	links "$python$file/slurm_zero/_zero.abi3.so" 'libzero\.so\.2'
 	for module in "$top_srcdir"/python/slurm_zero/*.py; do
-		cmp "$python$file/slurm_zero/${module##*/}" "$module" || fail "no ${module##*/} in $format"
+		cmp "$python$file/slurm_zero/${module##*/}" "$module" ||
+			fail "no ${module##*/} in $format"
 	done
 	[[ $(cat "$python"/usr/lib*/python3*/*-packages/slurm-zero.pth) == "$file" ]] ||
 		fail "slurm-zero.pth: $(find "$python" -name '*.pth')"
@@ -66,8 +71,10 @@ check_packages() {
 
 	file=$development$lib/pkgconfig/zero.pc
 	[[ $(sed -E 's|[$][{](exec_)?prefix[}]|/usr|' "$file") == \
-		*$'\n'"libdir=$lib"$'\n''includedir=/usr/include'$'\n'* ]] || fail "zero.pc: $(<"$file")"
-	for file in man1/zerorun.1 man3/zero.3 man{5/zero.yaml,5/zero_checkpoint}.5 man8/spank_zero.8; do
+		*$'\n'"libdir=$lib"$'\n''includedir=/usr/include'$'\n'* ]] ||
+		fail "zero.pc: $(<"$file")"
+	for file in man1/zerorun.1 man3/zero.3 man{5/zero.yaml,5/zero_checkpoint}.5 \
+			man8/spank_zero.8; do
 		[[ $(compgen -G "$all/usr/share/man/$file*") ]] || fail "no man page $file"
 	done
 
@@ -92,7 +99,8 @@ runs() {
 			return zero_close(job);
 		}
 	END
-	cc "-I$1/usr/include" "$scratch/open.c" "-L$1$2" -lzero "-Wl,-rpath,$1$2" -o "$scratch/open" ||
+	cc "-I$1/usr/include" "$scratch/open.c" "-L$1$2" -lzero "-Wl,-rpath,$1$2" \
+		-o "$scratch/open" ||
 		fail "cc with the packages"
 	[[ $(ldd "$scratch/open") == *"$1$2/libzero.so.2"* ]] || fail "it takes another library"
 	[[ $("$scratch/open") == '1 ranks' ]] || fail "a program does not run with the packages"
@@ -104,7 +112,8 @@ deb() {
 	cd "$scratch/deb" || fail "no folder"
 	tar -xJf "$tarball" || fail "no tarball"
 	(cd "slurm-zero-$version" && DEB_BUILD_OPTIONS="nocheck parallel=$jobs" \
-		dpkg-buildpackage -b -uc -us) >build.log 2>&1 || fail "dpkg-buildpackage: $(tail -20 build.log)"
+		dpkg-buildpackage -b -uc -us) >build.log 2>&1 ||
+		fail "dpkg-buildpackage: $(tail -20 build.log)"
 	# in the order of check_packages
 	for package in libzero-dev slurm-zero slurm-zero-plugin libzero2 python3-slurm-zero; do
 		dpkg-deb -x "${package}_${version}_"*.deb "unpacked/$package" || fail "no $package"
@@ -133,7 +142,8 @@ rpms() {
 	for package in libzero-devel slurm-zero slurm-zero-plugin libzero python3-slurm-zero; do
 		file=$(find top/RPMS -name "$package-$version-*.rpm")
 		mkdir "unpacked/$package"
-		rpm2cpio "$file" | (cd "unpacked/$package" && cpio -id --quiet) || fail "no $package"
+		rpm2cpio "$file" | (cd "unpacked/$package" && cpio -id --quiet) ||
+			fail "no $package"
 		folders+=("$scratch/rpm/unpacked/$package")
 	done
 	check_packages rpm "${folders[@]}"
@@ -148,7 +158,8 @@ commands() {
 	local name=$1 command
 	for command in "${@:2}"; do
 		command -v "$command" >/dev/null && continue
-		[[ ",${ZERO_REQUIRE// /,}," != *",$name,"* ]] || skip "$name" "there is no command $command"
+		[[ ",${ZERO_REQUIRE// /,}," != *",$name,"* ]] ||
+			skip "$name" "there is no command $command"
 		echo "no packages of the kind '$name': there is no command $command"
 		return 1
 	done

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The README's programs run as they stand there on two ranks: that of C with a falling norm, and, where
-# TORCH_PYTHON names a Python with torch, that of PyTorch with a falling loss and a checkpoint.
+# The README's programs run as they stand there on two ranks: that of C with a falling norm, and,
+# where TORCH_PYTHON names a Python with torch, that of PyTorch with a falling loss and a
+# checkpoint.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 need mpi
 need_command cc gcc

@@ -9,7 +9,8 @@ mapfile -t rooms < <(sed -n 's/^#\t\([a-z]*\)\(\.c\)\?  *[A-Za-z-].*/\1/p' local
 declare -A level
 for i in "${!rooms[@]}"; do
 	level[${rooms[i]}]=$i
-	[[ -e ${rooms[i]} || -e ${rooms[i]}.c ]] || fail "lib/local.mk lists ${rooms[i]}, which is not there"
+	[[ -e ${rooms[i]} || -e ${rooms[i]}.c ]] ||
+		fail "lib/local.mk lists ${rooms[i]}, which is not there"
 done
 
 wrong=0 seen=0
@@ -20,7 +21,8 @@ while IFS=: read -r file line; do
 	[[ $header == */* && -e $header ]] || continue
 	other=${header%%/*} seen=$((seen + 1))
 	if [[ ! ${level[$room]-} || ! ${level[$other]-} ]]; then
-		echo "lib/$file or lib/$header is in a room that lib/local.mk does not list" && wrong=1
+		echo "lib/$file or lib/$header is in a room that lib/local.mk does not list" &&
+			wrong=1
 	elif ((level[$other] > level[$room])); then
 		echo "lib/$file includes $header: $other is above $room" && wrong=1
 	fi

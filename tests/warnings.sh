@@ -17,8 +17,8 @@ flags=(-O2 -Werror -DHAVE_CONFIG_H "-I$top_builddir" "-I$top_srcdir"
 read -ra more <<<"${ZERO_COMPILE_FLAGS:?run me by make check}"
 flags+=("${more[@]}")
 
-# can_be_compiled SOURCE: configure found the packages whose headers it includes, be it by another one.
-# With -MG a header that is not there is listed too.
+# can_be_compiled SOURCE: configure found the packages whose headers it includes, be it by another
+# one. With -MG a header that is not there is listed too.
 can_be_compiled() {
 	local name header headers
 	headers=$("$compiler" "${flags[@]}" -M -MG "$1") || return 0 # the compiler will say why
@@ -35,7 +35,8 @@ can_be_compiled() {
 }
 
 warns() {
-	! can_be_compiled "$1" || "$compiler" "${flags[@]}" -c -o /dev/null "$1" || : >"$scratch/bad"
+	! can_be_compiled "$1" || "$compiler" "${flags[@]}" -c -o /dev/null "$1" ||
+		: >"$scratch/bad"
 }
 
 scratch

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# pip install ./python: in an environment of its own, without anything of the build, the package finds
-# its library, the library its modules, and the environment's zerorun starts two ranks of it. With
-# TORCH_PYTHON, which names a Python with torch, these train a model.
+# pip install ./python: in an environment of its own, without anything of the build, the package
+# finds its library, the library its modules, and the environment's zerorun starts two ranks of it.
+# With TORCH_PYTHON, which names a Python with torch, these train a model.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 need mpi
 need_command python3
-[[ -e $top_builddir/python/slurm_zero/_zero.abi3.so ]] || skip python3 "this build has no Python package"
+[[ -e $top_builddir/python/slurm_zero/_zero.abi3.so ]] ||
+	skip python3 "this build has no Python package"
 # pip builds in the sources.
 [[ $top_srcdir -ef $top_builddir ]] || skip python3 "this build is not in the sources"
 scratch
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH
 
-"${TORCH_PYTHON:-python3}" -m venv "$scratch/venv" >"$scratch/out" 2>&1 || skip python3 "no venv: $(<"$scratch/out")"
+"${TORCH_PYTHON:-python3}" -m venv "$scratch/venv" >"$scratch/out" 2>&1 ||
+	skip python3 "no venv: $(<"$scratch/out")"
 "$scratch/venv/bin/pip" install --no-index --no-deps "$top_srcdir/python" >"$scratch/out" 2>&1 ||
 	fail "pip install: $(tail -20 "$scratch/out")"
 
@@ -21,7 +23,8 @@ from importlib.metadata import entry_points
 
 print([entry.value for entry in entry_points(group="torch.backends") if entry.name == "slurm_zero"])
 ' >"$scratch/out" 2>&1
-[[ $(<"$scratch/out") == "['slurm_zero._start:begin']" ]] || fail "what torch calls: $(<"$scratch/out")"
+[[ $(<"$scratch/out") == "['slurm_zero._start:begin']" ]] ||
+	fail "what torch calls: $(<"$scratch/out")"
 
 cat >"$scratch/program.py" <<'PYTHON'
 import importlib.util
@@ -42,14 +45,17 @@ zero.close()
 PYTHON
 cd "$scratch" || fail "no folder"
 for flag in --zero-preload=yes --zero-preload=no; do
-	venv/bin/zerorun -n 2 "$flag" venv/bin/python program.py >out 2>&1 || fail "two ranks: $(<out)"
+	venv/bin/zerorun -n 2 "$flag" venv/bin/python program.py >out 2>&1 ||
+		fail "two ranks: $(<out)"
 	for rank in 0 1; do
-		line=$(grep "^rank $rank of 2 " "rank$rank") || fail "rank $rank: $(<"rank$rank") $(<out)"
+		line=$(grep "^rank $rank of 2 " "rank$rank") ||
+			fail "rank $rank: $(<"rank$rank") $(<out)"
 		for file in ${line#* of 2 }; do
 			[[ $file == "$(realpath venv)"/* ]] || fail "rank $rank has loaded $file"
 		done
 	done
-	[[ $(cat rank0 rank1 | grep -c "venv/lib/libzero.so.2 .*venv/lib/slurm-zero/zero_host.so") == 2 ]] ||
+	[[ $(cat rank0 rank1 |
+		grep -c "venv/lib/libzero.so.2 .*venv/lib/slurm-zero/zero_host.so") == 2 ]] ||
 		fail "what was loaded: $(cat rank0 rank1)"
 	rm rank0 rank1
 done

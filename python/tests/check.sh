@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check-torch: the cases of cases.py alone and at several numbers of ranks. TORCH_QUICK=yes is what
-# make check runs of it: each program with two ranks.
+# make check-torch: the cases of cases.py alone and at several numbers of ranks. TORCH_QUICK=yes is
+# what make check runs of it: each program with two ranks.
 . "${top_srcdir:?run me by make check-torch}/tests/common.sh"
 
 # shellcheck source=python/tests/torch.sh
@@ -12,7 +12,8 @@ failed=0
 run() {
 	local launch=("$builddir/launcher/zerorun" -n "$1") status program=$2
 	[[ $1 != alone ]] || launch=()
-	timeout 600 "${launch[@]}" "$TORCH_PYTHON" "$top_srcdir/python/tests/$program.py" "${@:3}" >"$scratch/out" 2>&1
+	timeout 600 "${launch[@]}" "$TORCH_PYTHON" "$top_srcdir/python/tests/$program.py" "${@:3}" \
+		>"$scratch/out" 2>&1
 	status=$?
 	((status == 0)) || { failed=1; cat "$scratch/out"; }
 	echo "$* at stage ${ZERO_STAGE-3}: $(tail -1 "$scratch/out"), status $status"
@@ -22,9 +23,11 @@ long() {
 	[[ ${TORCH_QUICK-} ]] || run "$@"
 }
 
-# ends WHAT PATTERN: the last of three ranks does something wrong, and the job ends with this sentence
+# ends WHAT PATTERN: the last of three ranks does something wrong, and the job ends with this
+# sentence
 ends() {
-	timeout 300 "$builddir/launcher/zerorun" -n 3 "$TORCH_PYTHON" "$top_srcdir/python/tests/ends.py" "$1" >"$scratch/out" 2>&1
+	timeout 300 "$builddir/launcher/zerorun" -n 3 "$TORCH_PYTHON" \
+		"$top_srcdir/python/tests/ends.py" "$1" >"$scratch/out" 2>&1
 	local status=$?
 	((status != 0 && status != 124)) && grep -q "$2" "$scratch/out" || {
 		failed=1
@@ -40,7 +43,8 @@ for world in ${TORCH_WORLDS-alone 2 3}; do
 done
 if [[ ! ${TORCH_CASES-} ]]; then
 	for stage in 0 1 2; do
-		ZERO_STAGE=$stage long 2 cases plain written accumulation bfloat16 adamw_fused exceptions
+		ZERO_STAGE=$stage long 2 cases plain written accumulation bfloat16 adamw_fused \
+			exceptions
 	done
 	if "$TORCH_PYTHON" -c 'import transformers' 2>/dev/null; then
 		run 2 models llama_tied qwen3_moe
@@ -64,7 +68,8 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	run 2 mesh
 	long 4 mesh
 	ZERO_SHARD=1 long 2 cases
-	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way around.
+	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way
+	# around.
 	mkdir "$scratch/dcp"
 	run 2 dcp stock save "$scratch/dcp"
 	run 3 dcp zero load "$scratch/dcp"
@@ -95,6 +100,7 @@ if [[ ! ${TORCH_CASES-} ]]; then
 		{ failed=1; echo "FAIL: torch.distributed of other ranks"; }
 	# A launcher that the library does not know would be N jobs of one rank.
 	RANK=0 WORLD_SIZE=2 "$TORCH_PYTHON" -c 'import slurm_zero; slurm_zero.init()' 2>&1 |
-		grep -q "use .zerorun -n N. or .srun." || { failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }
+		grep -q "use .zerorun -n N. or .srun." ||
+		{ failed=1; echo "FAIL: WORLD_SIZE without a launcher"; }
 fi
 exit $failed

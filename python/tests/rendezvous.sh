@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Two nodes, each a network namespace, and three ranks of which two are on the first node. Its first
-# network does not reach the other node, all nodes have the loopback device's address for their name,
-# and nobody is at the user's MASTER_ADDR.
+# network does not reach the other node, all nodes have the loopback device's address for their
+# name, and nobody is at the user's MASTER_ADDR.
 . "${top_srcdir:?run me by make check-torch}/tests/common.sh"
 # shellcheck source=python/tests/torch.sh
 . "$top_srcdir/python/tests/torch.sh"
@@ -19,7 +19,8 @@ begin_node() {
 	mount --bind "$scratch/hosts" /etc/hosts && hostname node && ip link set lo up
 }
 rank() {
-	timeout 100 "$TORCH_PYTHON" "$top_srcdir/python/tests/rendezvous.py" "$1" 3 "$folder" >"$scratch/$1.out" 2>&1
+	timeout 100 "$TORCH_PYTHON" "$top_srcdir/python/tests/rendezvous.py" "$1" 3 "$folder" \
+		>"$scratch/$1.out" 2>&1
 }
 export scratch TORCH_PYTHON top_srcdir
 export -f begin_node rank

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# For tests that run torch, after tests/common.sh: a Python that has it, and the package of this build.
+# For tests that run torch, after tests/common.sh: a Python that has it, and the package of this
+# build.
 [[ -e $top_builddir/python/slurm_zero/_zero.abi3.so ]] ||
 	fail "this build has no Python package: Python's headers were not found"
 TORCH_PYTHON=${TORCH_PYTHON-python3}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check-torch: programs that have never heard of slurm-zero, under zerorun. TORCH_QUICK=yes is what
-# make check runs of it.
+# make check-torch: programs that have never heard of slurm-zero, under zerorun. TORCH_QUICK=yes is
+# what make check runs of it.
 . "${top_srcdir:?run me by make check-torch}/tests/common.sh"
 # shellcheck source=python/tests/torch.sh
 . "$top_srcdir/python/tests/torch.sh"
@@ -17,10 +17,11 @@ train() {
 		options+=("$1")
 		shift
 	done
-	# Before Python 3.14 a thread of torch that takes the interpreter's lock as that ends is unwound, which C++
-	# does not allow: once in some hundred runs.
+	# Before Python 3.14 a thread of torch that takes the interpreter's lock as that ends is
+	# unwound, which C++ does not allow: once in some hundred runs.
 	for _ in 1 2 3; do
-		timeout 300 "$ZERORUN" -n 2 "${options[@]}" "${program[@]}" "${@:2}" >"$scratch/$name" 2>"$scratch/err" && break
+		timeout 300 "$ZERORUN" -n 2 "${options[@]}" "${program[@]}" "${@:2}" \
+			>"$scratch/$name" 2>"$scratch/err" && break
 		grep -q "terminate called without an active exception" "$scratch/err" ||
 			fail "$name: status $?: $(cat "$scratch/$name" "$scratch/err")"
 	done
@@ -29,8 +30,10 @@ train() {
 
 # is NAME CLASS LINE: the model's class at the end, and the one line of ours; none if empty
 is() {
-	[[ $(tail -n 1 "$scratch/$1") == "$2" ]] || fail "$1: the model is a $(tail -n 1 "$scratch/$1"), not $2"
-	[[ $(grep "^slurm-zero: " "$scratch/err") == "${3:+slurm-zero: $3}" ]] || fail "$1: $(<"$scratch/err")"
+	[[ $(tail -n 1 "$scratch/$1") == "$2" ]] ||
+		fail "$1: the model is a $(tail -n 1 "$scratch/$1"), not $2"
+	[[ $(grep "^slurm-zero: " "$scratch/err") == "${3:+slurm-zero: $3}" ]] ||
+		fail "$1: $(<"$scratch/err")"
 }
 
 same() {
@@ -38,17 +41,20 @@ same() {
 		($2 - $4) ^ 2 > (1e-5 * $2 + 1e-6) ^ 2 {exit 1}' || fail "$1 and $2 have other losses: $(paste "$scratch/$1" "$scratch/$2")"
 }
 
-# What uses fully_shard runs on libzero, with the same losses, or keeps torch's before anything is sharded.
+# What uses fully_shard runs on libzero, with the same losses, or keeps torch's before anything is
+# sharded.
 train own --zero-fsdp=keep -- fsdp2
 is own FSDPModel
 train ours --zero-fsdp=auto -- fsdp2
 is ours ZeroModel "fully_shard is slurm_zero's (--zero-fsdp=auto)"
 same own ours
 train refused --zero-fsdp=replace -- refused
-is refused FSDPModel "fully_shard is torch's: reshard_after_forward=2 is not supported (--zero-fsdp=replace)"
+is refused FSDPModel \
+	"fully_shard is torch's: reshard_after_forward=2 is not supported (--zero-fsdp=replace)"
 train stage2 --zero-fsdp=auto --zero-stage=2 "--zero-report=$scratch/report" -- fsdp2
 same own stage2
-grep -rqE '"stage": *"?2' "$scratch/report" || fail "the report is not of stage 2: $(cat "$scratch"/report/*)"
+grep -rqE '"stage": *"?2' "$scratch/report" ||
+	fail "the report is not of stage 2: $(cat "$scratch"/report/*)"
 for what in accelerate trainer; do
 	"$TORCH_PYTHON" -c "import ${what/trainer/transformers}" 2>/dev/null || continue
 	train "$what" --zero-fsdp=auto -- "$what"
@@ -81,17 +87,21 @@ look=(-c 'if True:
 	os.write(1, b"%s %s %s\n" % tuple(str(word).encode() for word in said))')
 # sees WANTED ARGUMENT...: both ranks print that
 sees() {
-	"$ZERORUN" -n 2 "${@:2}" >"$scratch/out" 2>"$scratch/err" || fail "${*:2:3}: $(<"$scratch/err")"
-	[[ $(sort -u "$scratch/out") == "$1" && ! -s $scratch/err ]] || fail "${*:2:3}: $(cat "$scratch/out" "$scratch/err")"
+	"$ZERORUN" -n 2 "${@:2}" >"$scratch/out" 2>"$scratch/err" ||
+		fail "${*:2:3}: $(<"$scratch/err")"
+	[[ $(sort -u "$scratch/out") == "$1" && ! -s $scratch/err ]] ||
+		fail "${*:2:3}: $(cat "$scratch/out" "$scratch/err")"
 }
 sees "2 False lo" "$TORCH_PYTHON" "${look[@]}" meet
 METHOD=pmix:// sees "2 False lo" "$TORCH_PYTHON" "${look[@]}" meet
 # A port of the user's own is used, which nothing of ours is on the way to.
-port=$("$TORCH_PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$("$TORCH_PYTHON" -c \
+	'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port sees "2 False None" "$TORCH_PYTHON" "${look[@]}" meet
 sees "torch.distributed.rendezvous False None" --zero-python=no "$TORCH_PYTHON" "${look[@]}"
 sees "torch.distributed.rendezvous False None" "$TORCH_PYTHON" -I "${look[@]}"
-TORCH_DEVICE_BACKEND_AUTOLOAD=0 sees "torch.distributed.rendezvous False None" "$TORCH_PYTHON" "${look[@]}"
+TORCH_DEVICE_BACKEND_AUTOLOAD=0 sees "torch.distributed.rendezvous False None" "$TORCH_PYTHON" \
+	"${look[@]}"
 sees "torch.distributed.rendezvous False None" env -u ZERO_RESOLVED "$TORCH_PYTHON" "${look[@]}"
 
 # A package that cannot be loaded costs one line.
@@ -99,7 +109,8 @@ mkdir -p "$scratch/broken/slurm_zero"
 cp "$top_srcdir"/python/slurm_zero/*.py "$scratch/broken/slurm_zero"
 cp -r "$scratch/python/slurm_zero.dist-info" "$scratch/broken"
 PYTHONPATH=$scratch/broken "$ZERORUN" -n 1 --zero-python=no env ZERO_RESOLVED="python=yes tasks=1" \
-	"$TORCH_PYTHON" -c 'import torch; print(torch.ones(1).item())' >"$scratch/out" 2>"$scratch/err" ||
+	"$TORCH_PYTHON" -c 'import torch; print(torch.ones(1).item())' \
+	>"$scratch/out" 2>"$scratch/err" ||
 	fail "a broken package: $(<"$scratch/err")"
 [[ $(<"$scratch/out") == 1.0 && $(grep -c . "$scratch/err") == 1 ]] &&
 	grep -q "^slurm-zero: torch.distributed.rendezvous is left as it is: cannot import name '_zero'" "$scratch/err" ||
@@ -108,14 +119,16 @@ PYTHONPATH=$scratch/broken "$ZERORUN" -n 1 --zero-python=no env ZERO_RESOLVED="p
 # lost WHAT DEED RANK LINE STACKS: the rank is named, and so many ranks write where they wait
 lost() {
 	local count
-	timeout 300 "$ZERORUN" -n 3 --zero-fsdp=auto "${program[@]}" "$1" "$2" "$3" "$scratch" >"$scratch/out" 2>&1 &&
+	timeout 300 "$ZERORUN" -n 3 --zero-fsdp=auto "${program[@]}" "$1" "$2" "$3" "$scratch" \
+		>"$scratch/out" 2>&1 &&
 		fail "$*: the job ended well"
 	awk -v at="$(<"$scratch/at")" -v end="$EPOCHREALTIME" -v what="$1 $2" 'BEGIN {
 		printf "%s: ended after %.1f s\n", what, end - at}'
 	grep -qE "$4" "$scratch/out" || fail "$*: not named: $(<"$scratch/out")"
 	count=$(grep -cE '^zero: .*; ending the job$' "$scratch/out")
 	((count < 2)) || fail "$*: lines: $(grep ^zero: "$scratch/out")"
-	count=$(grep -A 1 "^zero: rank . was here:" "$scratch/out" | grep -c "^Thread .*most recent call first")
+	count=$(grep -A 1 "^zero: rank . was here:" "$scratch/out" |
+		grep -c "^Thread .*most recent call first")
 	((count >= $5)) || fail "$*: $count stacks: $(<"$scratch/out")"
 }
 rank1="^zero: rank 1 on node [^ ]+ \(pid [0-9]+\)"

@@ -14,7 +14,8 @@
 #
 # "restore" reads what "save" wrote: name both.
 #
-# Subjects are in bench.c and the C files of their names, goals in goals.c, naive ways in naive.c. What a miss is due to stands in misses.txt, beside the name of its row.
+# Subjects are in bench.c and the C files of their names, goals in goals.c, naive ways in naive.c.
+# What a miss is due to stands in misses.txt, beside the name of its row.
 #
 # A machine that is busy with something else has figures of its own: nothing else should run.
 . "${top_srcdir:?run me by make bench}/tests/common.sh"
@@ -63,7 +64,8 @@ measure() {
 	for ranks; do
 		((ranks <= ${BENCH_MOST_RANKS:-8})) || continue
 		echo "bench: $subject, ranks: $ranks${ZERO_SHARE:+, each as if on a node of its own}" >&2
-		"$ZERORUN" -n "$ranks" "$bench" "$subject" "$record" "${folder:-$scratch}" </dev/null ||
+		"$ZERORUN" -n "$ranks" "$bench" "$subject" "$record" "${folder:-$scratch}" \
+			</dev/null ||
 			fail "$subject of $ranks ranks failed"
 	done
 }
@@ -78,7 +80,8 @@ measure_both() {
 train() {
 	"$ZERORUN" -n 2 --zero-stage="$1" "$gpt" --layers 6 --heads 6 --width 384 --context 256 \
 		--vocab $vocab --tokens "$scratch/tokens" --batch 4 --seq 256 --steps 4 \
-		--log "$scratch/log" </dev/null >"$scratch/out" || fail "gpt failed: $(<"$scratch/out")"
+		--log "$scratch/log" </dev/null >"$scratch/out" ||
+		fail "gpt failed: $(<"$scratch/out")"
 	tail -n +2 "$scratch/log" >>"$scratch/log$1"
 }
 
@@ -95,22 +98,27 @@ measure_gpt() {
 	torch fsdp2 "$scratch/tokens" "$scratch/log3"
 }
 
-# torch PROGRAM ARGUMENT...: a program beside this file, which runs torch's own way and ours in turns
+# torch PROGRAM ARGUMENT...: a program beside this file, which runs torch's own way and ours in
+# turns
 torch() {
 	local python=${BENCH_TORCH:-python3} program=$1
-	local -x ZERO_FSDP=keep PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$scratch/python:$top_srcdir/tests/bench
+	local -x ZERO_FSDP=keep PYTHONDONTWRITEBYTECODE=1 \
+		PYTHONPATH=$scratch/python:$top_srcdir/tests/bench
 	shift
 	if [[ ! -e $scratch/python ]]; then
 		mkdir -p "$scratch/python/slurm_zero"
 		ln -s "$(cd "$top_srcdir" && pwd)"/python/slurm_zero/*.py \
-			"$(cd "$top_builddir" && pwd)/python/slurm_zero/_zero.abi3.so" "$scratch/python/slurm_zero"
+			"$(cd "$top_builddir" && pwd)/python/slurm_zero/_zero.abi3.so" \
+			"$scratch/python/slurm_zero"
 	fi
-	if ! { command -v "$python" && "$python" -c "import slurm_zero, $program"; } >/dev/null 2>"$scratch/err"; then
+	if ! { command -v "$python" && "$python" -c "import slurm_zero, $program"; } \
+			>/dev/null 2>"$scratch/err"; then
 		echo "bench: no rows of $program.py, which $python cannot import: $(tail -n 1 "$scratch/err")" >&2
 		return
 	fi
 	echo "bench: $program, ranks: 2" >&2
-	"$python" "$top_srcdir/tests/bench/$program.py" "$ZERORUN" "$@" "$record" 2>"$scratch/err" ||
+	"$python" "$top_srcdir/tests/bench/$program.py" "$ZERORUN" "$@" "$record" \
+		2>"$scratch/err" ||
 		fail "$program.py failed: $(tail -n 3 "$scratch/err")"
 	grep "^bench:" "$scratch/err" >&2
 }

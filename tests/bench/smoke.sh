@@ -12,11 +12,13 @@ if [[ ${ZERO_TEST_LONG-} ]]; then
 	subjects="partition sources load flatten gather downcast reduce adamw cores step copies save restore" most=4
 fi
 BENCH_SCALE=0.002 BENCH_MOST_RANKS=$most BENCH_ONLY=$subjects \
-	BENCH_OUT=$scratch/out SOURCE_DATE_EPOCH=0 timeout 300 bash "$top_srcdir/tests/bench/run.sh" \
+	BENCH_OUT=$scratch/out SOURCE_DATE_EPOCH=0 timeout 300 bash \
+	"$top_srcdir/tests/bench/run.sh" \
 	>"$scratch/table" 2>"$scratch/err" || fail "make bench: $(tail -n 5 "$scratch/err")"
 json=$scratch/out/bench.json
 
-grep -q '"date": "1970-01-01 00:00 UTC"' "$json" || fail "bench.json does not bear the date of SOURCE_DATE_EPOCH"
+grep -q '"date": "1970-01-01 00:00 UTC"' "$json" ||
+	fail "bench.json does not bear the date of SOURCE_DATE_EPOCH"
 what=("gather between nodes: bytes sent in all")
 [[ $subjects != *partition* ]] || what+=("partition from rank 0 within a node: time"
 	"reduce between nodes: staging, accounted" "load of a checkpoint: bytes read in all")
@@ -26,7 +28,8 @@ done
 
 # Goals stand in goals.c as {operation, "name", ranks, "goal"}: each is a row, or was not measured.
 need_command python3 interop
-python3 - "$json" "$top_srcdir/tests/bench/goals.c" <<'END' || fail "bench.json is not what it should be"
+python3 - "$json" "$top_srcdir/tests/bench/goals.c" <<'END' || fail \
+	"bench.json is not what it should be"
 import json, re, sys
 
 bench = json.load(open(sys.argv[1]))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs tests/cuda/counts: what a training step asks of the driver and of NCCL, on stand-ins that count. In
-# make check-long it has 1000 steps. The figures are in the log.
+# Runs tests/cuda/counts: what a training step asks of the driver and of NCCL, on stand-ins that
+# count. In make check-long it has 1000 steps. The figures are in the log.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need cuda nccl pmix mpi
@@ -9,7 +9,8 @@ scratch
 gpu_doubles "$scratch/gpu"
 export LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
 	ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
-export DOUBLE_SEED=$((ZERO_TEST_SEED + 1)) DOUBLE_CUDA_DELAY_OF=4 OMPI_MCA_rmaps_base_oversubscribe=1
+export DOUBLE_SEED=$((ZERO_TEST_SEED + 1)) DOUBLE_CUDA_DELAY_OF=4 \
+	OMPI_MCA_rmaps_base_oversubscribe=1
 steps=100
 [[ ! ${ZERO_TEST_LONG-} ]] || steps=1000
 timeout -k 5 300 "$ZERORUN" --zero-preload=no -n 3 "$top_builddir/tests/cuda/counts" $steps \

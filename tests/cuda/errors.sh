@@ -23,7 +23,8 @@ broken() {
 	fail "$*"
 }
 
-# one_ends_well FOLDER RULE: two ranks, in a process of its own; their output is added to $scratch/all
+# one_ends_well FOLDER RULE: two ranks, in a process of its own; their output is added to
+# $scratch/all
 one_ends_well() {
 	local all=$scratch/all scratch=$1
 	trap - EXIT
@@ -83,7 +84,8 @@ all_end_well DOUBLE_CUDA_FAIL "${rules[@]/%/:1}"
 failed=$(grep -vc ': ok$' "$scratch/all")
 ((failed > 40)) || fail "only $failed ranks met an error: do the rules still fit the calls?"
 
-all_end_well DOUBLE_NCCL_FAIL ncclGetUniqueId:1:3:0 ncclCommInitRankConfig:1:2:1 ncclAllGather:1:3:1 \
+all_end_well DOUBLE_NCCL_FAIL ncclGetUniqueId:1:3:0 ncclCommInitRankConfig:1:2:1 \
+	ncclAllGather:1:3:1 \
 	ncclAllGather:3:2:0 ncclSend:1:3:0 ncclRecv:2:6:1 \
 	ncclRecv:3:6:1,slow:ncclSend:3:0,slow:ncclCommAbort:1:0 ncclGroupEnd:3:3:1 \
 	ncclCommWindowRegister:1:2:1 ncclMemAlloc:1:1:1 async:3:6:1 async:9:3:0
@@ -112,19 +114,22 @@ for rule in cuMemAllocFromPoolAsync:5:2:1 ncclMemAlloc:1:1:0; do
 	[[ $(grep -c ': ok$' "$scratch/out") == 2 ]] || broken "$rule, again: not all is well"
 done
 
-# A rank is killed: the others name it, whatever they wait for, and free no memory that an abort still
-# uses.
-for rule in die:1 kill:ncclAllGather:1:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:0 kill:ncclGroupEnd:5:1; do
+# A rank is killed: the others name it, whatever they wait for, and free no memory that an abort
+# still uses.
+for rule in die:1 kill:ncclAllGather:1:1 kill:ncclSend:2:2 kill:ncclBroadcast:1:0 \
+		kill:ncclGroupEnd:5:1; do
 	how=() fails=$rule
 	[[ $rule != die:* ]] || how=(die) fails=slow:ncclCommAbort:1
 	ZERO_ON_FAULT=return DOUBLE_NCCL_FAIL=$fails \
 		timeout -k 5 60 "$ZERORUN" --zero-preload=no -n 3 \
-		--launcher-arg=--enable-recovery "$program" "${how[@]}" >"$scratch/out" 2>&1 </dev/null
+		--launcher-arg=--enable-recovery "$program" "${how[@]}" \
+		>"$scratch/out" 2>&1 </dev/null
 	status=$?
 	((status != 124 && status != 137)) || broken "$rule: was still running after 40 s"
 	! grep '^double NCCL\|^stand-in for CUDA' "$scratch/out" || broken "$rule: misuse"
 	# A load whose values never came does not succeed.
-	[[ $rule != *Broadcast* || $(grep -c '^rank [12]: zero_load(.*&from_rank): ' "$scratch/out") == 2 ]] ||
+	[[ $rule != *Broadcast* ||
+		$(grep -c '^rank [12]: zero_load(.*&from_rank): ' "$scratch/out") == 2 ]] ||
 		broken "$rule: a load without values"
 	gone=${rule##*:}
 	! grep -q "^rank $gone: ok" "$scratch/out" || continue

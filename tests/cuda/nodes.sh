@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs tests/cuda/nodes with eight ranks that find themselves on one to eight nodes, as many on each or
-# not. Small exchange buffers make several rounds.
+# Runs tests/cuda/nodes with eight ranks that find themselves on one to eight nodes, as many on each
+# or not. Small exchange buffers make several rounds.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need cuda nccl pmix mpi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The property test on random schedules: streams run late and far apart from each other, and what is to
-# be written holds poison before. Each seed is another schedule and another few random models; in
+# The property test on random schedules: streams run late and far apart from each other, and what is
+# to be written holds poison before. Each seed is another schedule and another few random models; in
 # make check-long there are 200, otherwise six. ZERO_TEST_SCHEDULE=N repeats seed N alone.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
@@ -24,7 +24,8 @@ fi
 for ((seed = first; seed <= last; seed++)); do
 	ranks=$((seed % 3 + 1))
 	# a world that hangs has a circle of waits
-	DOUBLE_SEED=$seed ZERO_TEST_SEED=$seed timeout -k 5 300 "$ZERORUN" --zero-preload=no -n $ranks \
+	DOUBLE_SEED=$seed ZERO_TEST_SEED=$seed timeout -k 5 300 "$ZERORUN" --zero-preload=no \
+		-n $ranks \
 		"$top_builddir/tests/ranks/property.ranks" >"$scratch/out" 2>&1 </dev/null
 	status=$?
 	if ((status != 0)); then

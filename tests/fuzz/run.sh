@@ -46,7 +46,8 @@ fuzz() {
 	local target=$1 work=$folder/work/$1 dict=() status runs speed
 	mkdir -p "$work"
 	[[ -e tests/fuzz/$target.dict ]] && dict=("-dict=tests/fuzz/$target.dict")
-	timeout -k 5 $((seconds + 120)) "$folder/$target" -max_total_time="$seconds" -timeout=$limit \
+	timeout -k 5 $((seconds + 120)) "$folder/$target" -max_total_time="$seconds" \
+		-timeout=$limit \
 		-rss_limit_mb=2048 -max_len=4096 -print_final_stats=1 "${dict[@]}" \
 		-artifact_prefix="$folder/found/$target-" "$work" "tests/fuzz/corpus/$target" \
 		>"$scratch/$target.log" 2>&1 </dev/null
@@ -54,12 +55,15 @@ fuzz() {
 	runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$scratch/$target.log")
 	speed=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$scratch/$target.log")
 	if ((status == 0)); then
-		printf '%-12s %10s runs %8s a second  no crash, leak or hang\n' "$target" "$runs" "$speed"
+		printf '%-12s %10s runs %8s a second  no crash, leak or hang\n' "$target" "$runs" \
+			"$speed"
 		return
 	fi
-	printf '%-12s %10s runs %8s a second  FOUND, status %s\n' "$target" "${runs:-?}" "${speed:-?}" $status
+	printf '%-12s %10s runs %8s a second  FOUND, status %s\n' "$target" "${runs:-?}" \
+		"${speed:-?}" $status
 	cp "$scratch/$target.log" "$folder/found/$target.log"
-	grep -aE '^(SUMMARY|[^ ]*fuzz/[^ ]*:[0-9]+: |[^ ]*runtime error|.*Test unit written)' "$scratch/$target.log" |
+	grep -aE '^(SUMMARY|[^ ]*fuzz/[^ ]*:[0-9]+: |[^ ]*runtime error|.*Test unit written)' \
+		"$scratch/$target.log" |
 		tail -n 5
 	echo "all of it: $folder/found/$target.log"
 	: >"$scratch/$target.failed"

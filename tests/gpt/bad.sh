@@ -61,7 +61,8 @@ refused 1 'token 500 is 1000; the vocabulary ends at 255' --tokens "$scratch/tok
 world=1
 refused 1 "--log $scratch/none/log: No such file" --text "$text" "${shape[@]}" \
 	--log "$scratch/none/log"
-[[ ! -c /dev/full ]] || refused 1 '--log: No space left' --text "$text" "${shape[@]}" --log /dev/full
+[[ ! -c /dev/full ]] ||
+	refused 1 '--log: No space left' --text "$text" "${shape[@]}" --log /dev/full
 refused 1 "$scratch/none/model.safetensors" --text "$text" "${shape[@]}" \
 	--export "$scratch/none/model.safetensors"
 [[ ! -e $scratch/none ]] || fail "a failed run left $scratch/none"

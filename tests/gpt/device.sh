@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Training with the device's layers gives the host's losses but for rounding: gpt_device is gpt_cuda on
-# this machine, its kernels emulated. The memory of its activations faults when gpt.c touches it.
+# Training with the device's layers gives the host's losses but for rounding: gpt_device is gpt_cuda
+# on this machine, its kernels emulated. The memory of its activations faults when gpt.c touches it.
 # shellcheck source=tests/gpt/gpt.sh
 . "${top_srcdir:?run me by make check}/tests/gpt/gpt.sh"
 

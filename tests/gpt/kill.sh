@@ -59,7 +59,8 @@ one() {
 	victim=$((RANDOM % world))
 	sleep "$((delay / 1000)).$(printf %03d $((delay % 1000)))"
 	begin=$(now)
-	kill -9 "${found[victim]}" || fail "run $1: rank $victim had ended by itself: $(<"$scratch/out")"
+	kill -9 "${found[victim]}" ||
+		fail "run $1: rank $victim had ended by itself: $(<"$scratch/out")"
 	( sleep 30; kill -9 -- "-$launcher" ) 2>/dev/null &
 	local guard=$!
 	wait "$launcher" 2>/dev/null
@@ -67,7 +68,8 @@ one() {
 	took=$(($(now) - begin))
 	kill "$guard" 2>/dev/null
 	wait "$guard" 2>/dev/null
-	((status != 0)) || fail "run $1: rank $victim was killed after $delay ms, and the status is 0"
+	((status != 0)) ||
+		fail "run $1: rank $victim was killed after $delay ms, and the status is 0"
 	((took < soon)) || fail "run $1: rank $victim was killed after $delay ms: it took $took ms"
 	grep -q 'mpirun hangs: zerorun kills it' "$scratch/out" && hung=$((hung + 1))
 	if grep -q "zero: rank $victim\>" "$scratch/out"; then
@@ -94,7 +96,8 @@ nothing_left() {
 ours=0 opening=0 unnamed=0 hung=0
 for ((i = 1; i <= ZERO_TEST_KILLS; i++)); do
 	one "$i"
-	nothing_left || fail "run $i left processes: $(ps -o pid,stat,args -p "$(ranks | paste -sd,)")"
+	nothing_left ||
+		fail "run $i left processes: $(ps -o pid,stat,args -p "$(ranks | paste -sd,)")"
 done
 sort -n -k 3 "$scratch/times" | awk '{t[NR] = $3} END {
 	print NR " kills, all ended: median " t[int((NR + 1) / 2)] " ms, longest " t[NR] " ms"}'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A training that was stopped, or in which a rank was killed, goes on with the losses of one that was
-# not, to the last bit at the same number of ranks, and within rounding at another one.
+# A training that was stopped, or in which a rank was killed, goes on with the losses of one that
+# was not, to the last bit at the same number of ranks, and within rounding at another one.
 # shellcheck source=tests/gpt/gpt.sh
 . "${top_srcdir:?run me by make check}/tests/gpt/gpt.sh"
 
@@ -13,7 +13,8 @@ optimizers=(adamw adamw8bit muon)
 optimizer=${ZERO_TEST_OPTIMIZER:-${optimizers[RANDOM % 3]}}
 export OPENBLAS_NUM_THREADS=1 # a product's bits may depend on it
 # A step is of 6 sequences at each number of ranks.
-train=(--optimizer "$optimizer" --text "$text" --layers 2 --heads 2 --width 40 --context 48 --steps "$steps" --warmup 4
+train=(--optimizer "$optimizer" --text "$text" --layers 2 --heads 2 --width 40 --context 48
+	--steps "$steps" --warmup 4
 	--lr 2e-3 --save-every 7)
 
 bits() {
@@ -84,7 +85,8 @@ stops=0
 for world in $(worlds 1 2); do
 	stage=$((RANDOM % 4))
 	trains "$world" "$stage" "${train[@]}" --batch $((6 / world)) --log "$scratch/log-$world"
-	(($(bits "$scratch/log-$world" | sort -u | wc -l) > steps - 2)) || fail "the losses do not change"
+	(($(bits "$scratch/log-$world" | sort -u | wc -l) > steps - 2)) ||
+		fail "the losses do not change"
 	rm -rf "$saved" "$scratch/log"
 	for signal in USR1 TERM; do
 		for _ in 1 2 3 4 5 6 7 8; do
@@ -93,14 +95,16 @@ for world in $(worlds 1 2); do
 			# The launcher gives one to all ranks; the other comes to one of them.
 			mapfile -t pids < <(ranks)
 			[[ $signal == USR1 ]] && pids=("$job")
-			((${#pids[@]} == 0)) || kill -"$signal" "${pids[RANDOM % ${#pids[@]}]}" 2>/dev/null
+			((${#pids[@]} == 0)) ||
+				kill -"$signal" "${pids[RANDOM % ${#pids[@]}]}" 2>/dev/null
 			ended
 			((status == 0)) || break
 			rm -rf "$saved" "$scratch/log" # it was too late: from the beginning
 		done
 		((status == 0)) && break
 		((status == 75)) || wrong "$world ranks: status $status after SIG$signal"
-		step=$(sed -n 's/^stopped by a signal after step \([0-9]*\)\/.*/\1/p' "$scratch/out")
+		step=$(sed -n 's/^stopped by a signal after step \([0-9]*\)\/.*/\1/p' \
+			"$scratch/out")
 		[[ $step && $(readlink "$saved/latest") == $(printf step-%09d "$step") ]] ||
 			wrong "$world ranks: $(readlink "$saved/latest") is not of step '$step'"
 		(($(lines) == step)) || wrong "$world ranks: $(lines) lines after step $step"
@@ -138,7 +142,8 @@ for world in $(worlds 1 2 3); do
 		--log "$scratch/log"
 	(($(lines) == steps)) || fail "$world ranks: $(lines) losses"
 	worst=$(paste <(loss "$scratch/log-$kept_world") <(loss "$scratch/log") |
-		awk '{d = $1 - $2; d = d < 0 ? -d : d; if (d > worst) worst = d} END {print worst + 0}')
+		awk \
+		'{d = $1 - $2; d = d < 0 ? -d : d; if (d > worst) worst = d} END {print worst + 0}')
 	echo "from step $kept_step of $kept_world ranks on $world ranks: within $worst"
 	awk -v worst="$worst" 'BEGIN {exit !(worst < 1e-4)}' || fail "that is more than 1e-4"
 done

@@ -25,7 +25,8 @@ like() {
 # same WORLD STAGE [NAME=VALUE]...: the same losses as at stage 0
 same() {
 	world=$1
-	(export "${@:3}" && trains "$world" "$2" "${train[@]}" --batch 2 --log "$scratch/log") || exit
+	(export "${@:3}" && trains "$world" "$2" "${train[@]}" --batch 2 --log "$scratch/log") ||
+		exit
 	like "$scratch/stage-0-world-$world" "stage $2 ${*:3}"
 }
 
@@ -47,8 +48,10 @@ for stage in 0 1 3; do
 done
 same 3 3 ZERO_SHARE=2
 # With a copy on each two ranks sums have an order of their own, whoever shares memory.
-(export ZERO_SHARD=2 ZERO_SHARE=1 && trains 4 3 "${train[@]}" --batch 2 --log "$scratch/copies") || exit
-(export ZERO_SHARD=2 ZERO_SHARE=2 && trains 4 3 "${train[@]}" --batch 2 --log "$scratch/log") || exit
+(export ZERO_SHARD=2 ZERO_SHARE=1 && trains 4 3 "${train[@]}" --batch 2 --log "$scratch/copies") ||
+	exit
+(export ZERO_SHARD=2 ZERO_SHARE=2 && trains 4 3 "${train[@]}" --batch 2 --log "$scratch/log") ||
+	exit
 like "$scratch/copies" "a copy on each two ranks that share memory"
 
 # The moments of 8 bits, and the matrices of Muon, are those of each number of ranks, too.
@@ -69,7 +72,8 @@ for world in 1 4; do
 	trains "$world" 3 "${train[@]}" --batch $((4 / world)) --log "$scratch/global-$world"
 	sed 's/.*"loss": \([^,]*\),.*/\1/' "$scratch/global-$world" >"$scratch/losses-$world"
 	worst=$(paste "$scratch/losses-1" "$scratch/losses-$world" |
-		awk '{d = $1 - $2; d = d < 0 ? -d : d; if (d > worst) worst = d} END {print worst + 0}')
+		awk \
+		'{d = $1 - $2; d = d < 0 ? -d : d; if (d > worst) worst = d} END {print worst + 0}')
 	echo "$world ranks, the same 4 sequences a step: within $worst of 1 rank"
 	awk -v worst="$worst" 'BEGIN {exit !(worst < 1e-4)}' || fail "that is more than 1e-4"
 done

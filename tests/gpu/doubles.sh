@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the device tests without a device: the driver and NCCL are stand-ins with asynchronous streams.
-# This does not test the arithmetic of a device or its speed. Three ranks run it, and in
+# Runs the device tests without a device: the driver and NCCL are stand-ins with asynchronous
+# streams. This does not test the arithmetic of a device or its speed. Three ranks run it, and in
 # make check-long other numbers of them.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 

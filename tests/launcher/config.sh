@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# zerorun --check-config and --show-config: a file is valid or refused with its line, and each option
-# is shown with where its value came from.
+# zerorun --check-config and --show-config: a file is valid or refused with its line, and each
+# option is shown with where its value came from.
 # shellcheck source=tests/launcher/run.sh
 . "${top_srcdir:?run me by make check}/tests/launcher/run.sh"
 
@@ -29,11 +29,13 @@ row() {
 
 yaml=$scratch/zero.yaml
 refused 2 '--check-config needs a value' --check-config
-refused 2 "--check-config runs no program: 'true' is one argument too many" --check-config "$yaml" true
+refused 2 "--check-config runs no program: 'true' is one argument too many" --check-config "$yaml" \
+	true
 refused 2 "--show-config runs no program: 'true'" --show-config "$yaml" --node n1 true
 refused 2 '--node needs a value' --show-config --node
 refused 2 'can be given with --show-config alone' --node n1 true
-refused 2 '--check-config and --show-config cannot be given together' --check-config "$yaml" --show-config
+refused 2 '--check-config and --show-config cannot be given together' --check-config "$yaml" \
+	--show-config
 
 if ! have yaml; then
 	refused 1 'built without libyaml' --check-config "$yaml"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# zerorun where Slurm's plugin is installed, with a stand-in for srun; and --plan: what the nodes of an
-# allocation say, and the memory that a rank needs for a model, compared with that of real ranks.
+# zerorun where Slurm's plugin is installed, with a stand-in for srun; and --plan: what the nodes of
+# an allocation say, and the memory that a rank needs for a model, compared with that of real ranks.
 # shellcheck source=tests/launcher/run.sh
 . "${top_srcdir:?run me by make check}/tests/launcher/run.sh"
 real_path=$PATH
@@ -124,7 +124,8 @@ cp "$scratch/nodes" "$scratch/kept"
 # shared SETTING WORDS: with that ZERO_SHARE on all nodes
 shared() {
 	# of ranks without GPUs, which share nothing
-	sed "s/\$/ share=$1/; s/vram_source=nvml/vram_source=step_memory/" "$scratch/kept" >"$scratch/nodes"
+	sed "s/\$/ share=$1/; s/vram_source=nvml/vram_source=step_memory/" "$scratch/kept" \
+		>"$scratch/nodes"
 	SLURM_JOB_ID=7 run "$ZERORUN" --plan program
 	line "# shared memory: $2"
 }
@@ -169,7 +170,8 @@ is "$err" "zerorun: node n3: ZERO_RESOLVED is not set: Slurm's plugin did not ru
 
 run "$ZERORUN" --model=x true
 is "$status" 2
-is "$err" 'zerorun: --model can be given with --plan alone, which prints the memory that a rank needs'
+is "$err" \
+	'zerorun: --model can be given with --plan alone, which prints the memory that a rank needs'
 run "$ZERORUN" --model
 is "$status" 2
 PATH=$real_path
@@ -189,18 +191,22 @@ is "$err" "zerorun: --model: $scratch/none: cannot be opened: No such file or di
 ranks=${top_builddir:?}/tests/ranks/sizing.ranks
 model=$scratch/model.safetensors
 export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
-# compare WORLD OPTIONS...: one run of the ranks for all of these options of a job, and a plan for each
+# compare WORLD OPTIONS...: one run of the ranks for all of these options of a job, and a plan for
+# each
 compare() {
 	local world=$1 words options word share
 	shift
-	timeout 120 "$ZERORUN" --zero-preload=no -n "$world" "$ranks" "$model" "$@" >"$scratch/held" ||
+	timeout 120 "$ZERORUN" --zero-preload=no -n "$world" "$ranks" "$model" "$@" \
+		>"$scratch/held" ||
 		fail "the ranks failed with $world $*"
 	for options; do
 		words=() share=0
 		for word in $options; do
-			case $word in share=*) share=${word#*=} ;; *) words+=("--zero-$word") ;; esac
+			case $word in share=*) share=${word#*=} ;; *)
+				words+=("--zero-$word") ;; esac
 		done
-		ZERO_SHARE=$share run "$ZERORUN" --plan --model="$model" -n "$world" "${words[@]}" true
+		ZERO_SHARE=$share run "$ZERORUN" --plan --model="$model" -n "$world" "${words[@]}" \
+			true
 		is "$status" 0
 		diff <(sed -n "/^job $options\$/,/^stream_threshold/p" "$scratch/held" |
 			sed '1d; $d' | sort) <(

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# zerorun --max-restarts: another run follows, and what becomes of signals. With stand-ins for mpirun
-# and srun, then real ranks under mpirun.
+# zerorun --max-restarts: another run follows, and what becomes of signals. With stand-ins for
+# mpirun and srun, then real ranks under mpirun.
 # shellcheck source=tests/launcher/run.sh
 . "${top_srcdir:?run me by make check}/tests/launcher/run.sh"
 real_path=$PATH
 mkdir "$scratch/bin"
 
 # A launcher that notes each run and ends as the next line of $scratch/ends says: with a status, by
-# signal -N, with 3 once it has hung up zerorun, or at the signals that end a job with 9, at others with 0
-# ("wait"). It notes what it gets.
+# signal -N, with 3 once it has hung up zerorun, or at the signals that end a job with 9, at others
+# with 0 ("wait"). It notes what it gets.
 for name in mpirun srun; do
 	cat >"$scratch/bin/$name" <<EOF
 #!/bin/bash
@@ -158,7 +158,8 @@ if command -v script >/dev/null; then
 	ends wait 0
 	mkfifo "$scratch/keys"
 	set -m # else it would have SIGINT ignored
-	script -qec "'$ZERORUN' --max-restarts=3 true" /dev/null <"$scratch/keys" >"$scratch/out" 2>&1 &
+	script -qec "'$ZERORUN' --max-restarts=3 true" /dev/null \
+		<"$scratch/keys" >"$scratch/out" 2>&1 &
 	set +m
 	exec 7>"$scratch/keys"
 	wait_for_file "$scratch/pid"

@@ -21,7 +21,8 @@ stand_in() {
 	mkdir -p "$scratch/bin"
 	{
 		printf '#!/bin/bash\n[[ $* == --version ]] && { echo %q; exit; }\n' "$2"
-		printf '%s\n' 'printf "%s\n" "$@"' 'env | grep -E "^(ZERO|OMP|OMPI|LD)_" | sort' 'exit 33'
+		printf '%s\n' 'printf "%s\n" "$@"' 'env | grep -E "^(ZERO|OMP|OMPI|LD)_" | sort' \
+			'exit 33'
 	} >"$scratch/bin/$1"
 	chmod +x "$scratch/bin/$1"
 }
@@ -43,7 +44,8 @@ refused 2 "$usage"
 refused 2 "$usage" -n 2 --
 refused 2 'there is no option --foo: see zerorun --help' --foo=1 true
 refused 2 'there is no option --zero-stge: did you mean --zero-stage?' --zero-stge=1 true
-refused 2 'there is no option --zero-stage2: did you mean --zero-stage or --zero-states?' --zero-stage2 true
+refused 2 'there is no option --zero-stage2: did you mean --zero-stage or --zero-states?' \
+	--zero-stage2 true
 refused 2 "--zero-stage: '4' is out of range: 0 to 3 is allowed" --zero-stage=4 true
 refused 2 "--zero-stage: '' is not a whole number from 0 to 3" --zero-stage= true
 refused 2 '--zero-stage needs a value: 0|1|2|3' --zero-stage
@@ -69,14 +71,16 @@ refused 127 ': there is no such program in PATH' ''
 
 # ---- mpirun, as a stand-in
 
-PATH=$scratch/none refused 1 'mpirun was not found: install Open MPI (openmpi-bin on Debian' /bin/true
+PATH=$scratch/none refused 1 'mpirun was not found: install Open MPI (openmpi-bin on Debian' \
+	/bin/true
 stand_in mpirun 'HYDRA build details:'
 PATH=$scratch/bin:$real_path
 refused 1 "$scratch/bin/mpirun is not Open MPI's mpirun: its --version says \"HYDRA build details:\";" \
 	true
 
 stand_in mpirun 'mpirun (Open MPI) 5.0.3'
-run "$ZERORUN" -n 3 --label --zero-preload=no --launcher-arg=--mca --launcher-arg 'a b' -- echo 'x y' -n
+run "$ZERORUN" -n 3 --label --zero-preload=no --launcher-arg=--mca --launcher-arg 'a b' -- echo \
+	'x y' -n
 is "$status" 33
 has "$out" $'-n\n3\n--map-by\n:OVERSUBSCRIBE\n--bind-to\nnone\n--output\ntag\n--mca\na b\necho\nx y\n-n\n'
 has "$out" " preload=no "
@@ -127,7 +131,8 @@ has "$out" $'/libzero.so\nnice\n-n\n0\n'"$scratch/a=b/true"$'\nx\n'
 mv "$tree" "$tree two"
 run "$tree two/launcher/zerorun" --plan true
 is "$status" 0
-has "$out" "# nothing is preloaded: LD_PRELOAD cannot hold the path '$tree two/lib/.libs/libzero.so'"
+has "$out" \
+	"# nothing is preloaded: LD_PRELOAD cannot hold the path '$tree two/lib/.libs/libzero.so'"
 has_not "$out" LD_PRELOAD=
 run "$tree two/launcher/zerorun" --zero-preload=yes --plan true
 is "$status" 1
@@ -135,7 +140,8 @@ has "$err" "zerorun: --zero-preload: the library cannot be preloaded: LD_PRELOAD
 mv "$tree two" "$tree"
 
 # so is the package slurm_zero, before the user's folders
-(unset PYTHONPATH && run "$tree/launcher/zerorun" --plan true && has_not "$out" PYTHONPATH) || exit 1
+(unset PYTHONPATH && run "$tree/launcher/zerorun" --plan true && has_not "$out" PYTHONPATH) ||
+	exit 1
 mkdir -p "$tree/python/slurm_zero"
 touch "$tree/python/slurm_zero/__init__.py"
 PYTHONPATH=/own:/x run "$tree/launcher/zerorun" --plan true
@@ -149,9 +155,11 @@ has_not "$out" PYTHONPATH
 
 PATH=$scratch/none refused 1 "srun was not found in PATH: install Slurm's commands" --slurm true
 stand_in srun 'slurm 22.05.8'
-run "$tree/launcher/zerorun" --slurm -n 6 -N3 --label --launcher-arg=--mpi=none zero-in-container 'x y'
+run "$tree/launcher/zerorun" --slurm -n 6 -N3 --label --launcher-arg=--mpi=none zero-in-container \
+	'x y'
 is "$status" 33
-has "$out" $'--mpi=pmix\n--ntasks=6\n--nodes=3\n--kill-on-bad-exit=1\n--export=ALL,LD_PRELOAD='"$tree"
+has "$out" \
+	$'--mpi=pmix\n--ntasks=6\n--nodes=3\n--kill-on-bad-exit=1\n--export=ALL,LD_PRELOAD='"$tree"
 has "$out" $'/libzero.so\n--label\n--mpi=none\nzero-in-container\nx y\n'
 has "$out" 'tasks=6 '
 has_not "$out" $'\nLD_PRELOAD='
@@ -169,7 +177,8 @@ has "$out" $'\nZERO_RESOLVED=stage=2 '
 has "$out" 'tasks=0 '
 SLURM_JOB_ID=7 ZERO_CONFIG=/x run "$tree/launcher/zerorun" true
 is "$status" 2
-is "$err" "zerorun: ZERO_CONFIG=/x needs Slurm's plugin, which reads the file; without it, give flags"
+is "$err" \
+	"zerorun: ZERO_CONFIG=/x needs Slurm's plugin, which reads the file; without it, give flags"
 # ... but cannot pass on one that --export would split
 LD_PRELOAD=libm.so.6,x.so run "$tree/launcher/zerorun" --slurm --plan true
 has "$out" "# nothing is preloaded: srun cannot pass on LD_PRELOAD='libm.so.6,x.so'"
@@ -190,7 +199,8 @@ need_command mpirun mpi
 run "$ZERORUN" -n 2 sh -c 'exit 7'
 is "$status" 7
 # shellcheck disable=SC2016 # ranks expand it
-run "$ZERORUN" -n 2 sh -c 'test "$OMPI_COMM_WORLD_RANK" = 0 && exec sleep 60; sleep 0.3; kill -KILL $$'
+run "$ZERORUN" -n 2 sh \
+	-c 'test "$OMPI_COMM_WORLD_RANK" = 0 && exec sleep 60; sleep 0.3; kill -KILL $$'
 is "$status" 137
 
 # more ranks than cores, their environment and their labels
@@ -209,7 +219,8 @@ cat >"$scratch/show" <<'EOF'
 printf '<%s>' "$@"
 EOF
 chmod +x "$scratch/show"
-arguments=('a b' '' '"' "'" $'\n' "\$HOME" '*' $'\\' --zero-stage=9 -n -- '%s' ';' '&' '|' A=b $'\xc3\xa4'
+arguments=('a b' '' '"' "'" $'\n' "\$HOME" '*' $'\\' --zero-stage=9 -n -- '%s' ';' '&' '|' A=b
+	$'\xc3\xa4'
 	--mca x -np 3 --help)
 run "$ZERORUN" -n 1 -- "$scratch/show" "${arguments[@]}"
 is "$out" "$(printf '<%s>' "${arguments[@]}")"
@@ -235,7 +246,8 @@ fi
 
 # ---- signals
 
-# start: runs zerorun with two ranks that note the signals that they get, and waits until both are there
+# start: runs zerorun with two ranks that note the signals that they get, and waits until both are
+# there
 cat >"$scratch/rank" <<'EOF'
 #!/bin/bash
 for signal in INT TERM HUP USR1 USR2 QUIT; do

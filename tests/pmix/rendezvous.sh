@@ -81,7 +81,8 @@ quiet
 # aside NAME ARGUMENT...: starts ranks that mostly wait; came NAME waits for them, as `run 0` does
 aside() {
 	mkdir "$scratch/$1.files"
-	ZERO_TEST_FILES=$scratch/$1.files ZERO_BACKEND=none ZERO_OPEN_SECONDS=2 timeout -k 5 120 "${ranks[@]}" "${@:2}" \
+	ZERO_TEST_FILES=$scratch/$1.files ZERO_BACKEND=none ZERO_OPEN_SECONDS=2 timeout -k 5 120 \
+		"${ranks[@]}" "${@:2}" \
 		>"$scratch/$1.out" 2>"$scratch/$1.err" </dev/null &
 	pids[$1]=$!
 }

@@ -3,8 +3,8 @@
 # A job that loses a rank ends on all ranks, prints one line that names the rank, and leaves no
 # processes or files behind, however the rank was lost and whatever the job did. The launcher leaves
 # the other ranks alone (orte_enable_recovery), so that the library has to end them; a few times it
-# does not, and either may be first: its status says only then what became of the job. ZERO_TEST_KILLS
-# (2) is the number of these, at random moments.
+# does not, and either may be first: its status says only then what became of the job.
+# ZERO_TEST_KILLS (2) is the number of these, at random moments.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi
@@ -33,7 +33,8 @@ is_lost "(was killed by SIGKILL, perhaps .* or )?called _exit" 3 1 _exit3 100
 ZERO_WATCH_SECONDS=1 is_lost "is stopped .* 1 s" 4 2 stop 100 save
 
 # Each rank is on a node of its own, and no address there is allowed: none waits for another.
-LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so DOUBLE_RANKS_OF_NODE=1 NCCL_SOCKET_IFNAME=none \
+LD_PRELOAD=$top_builddir/tests/double/.libs/nodes.so DOUBLE_RANKS_OF_NODE=1 \
+	NCCL_SOCKET_IFNAME=none \
 	job 3 0 none 0
 grep -q 'rank 0 (node node0) has no address on a network that' "$scratch/out" ||
 	broken "no addresses"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# For scripts that lose a rank, after tests/common.sh and scratch: jobs of the program of tests/ranks
-# that is the argument, and what they print.
+# For scripts that lose a rank, after tests/common.sh and scratch: jobs of the program of
+# tests/ranks that is the argument, and what they print.
 
 # The path differs in each run, so that pgrep finds the processes of this run only.
 program=$scratch/$1
@@ -21,7 +21,8 @@ broken() {
 job() {
 	local turn
 	rm -rf "$scratch/files" && mkdir "$scratch/files"
-	timeout 120 "$ZERORUN" --zero-preload=no -n "$1" "$program" "${@:2}" >"$scratch/out" 2>&1 </dev/null
+	timeout 120 "$ZERORUN" --zero-preload=no -n "$1" "$program" "${@:2}" \
+		>"$scratch/out" 2>&1 </dev/null
 	status=$?
 	((status != 124)) || broken "$*: it did not end"
 	# The mpirun of Open MPI 4.1 may hang after all ranks have ended. It is then killed.

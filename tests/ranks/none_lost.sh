@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A job without tensors, whose ranks are in code of their own when one is lost: it ends on all ranks,
-# one line names the rank, and the others say their last words. The launcher leaves the other ranks
-# alone (orte_enable_recovery), so that the library has to end them.
+# A job without tensors, whose ranks are in code of their own when one is lost: it ends on all
+# ranks, one line names the rank, and the others say their last words. The launcher leaves the other
+# ranks alone (orte_enable_recovery), so that the library has to end them.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi pmix
@@ -25,9 +25,12 @@ is_lost "died of signal 11" 2 3 2 segv
 is_lost "has ended with exit status 3" 1 2 1 exit3
 # They fail because that rank is gone, and yet it is the one that is named.
 is_lost "was killed by SIGKILL" 2 3 0 follow
-is_lost "has ended with exit status 0, and others wait for it.* in a barrier of the program" 2 3 1 wait
-ZERO_END_SECONDS=1 is_lost "has not ended within 1 s of the end of its work \(ZERO_END_SECONDS\)" 1 3 2 finish
-ZERO_END_SECONDS=10 is_lost "has not ended within 1 s of its exit \(a tenth of ZERO_END_SECONDS\)" 1 2 0 hang
+is_lost "has ended with exit status 0, and others wait for it.* in a barrier of the program" 2 3 1 \
+	wait
+ZERO_END_SECONDS=1 is_lost "has not ended within 1 s of the end of its work \(ZERO_END_SECONDS\)" \
+	1 3 2 finish
+ZERO_END_SECONDS=10 is_lost "has not ended within 1 s of its exit \(a tenth of ZERO_END_SECONDS\)" \
+	1 2 0 hang
 
 # The cause of an error may be that another rank had ended.
 job 3 1 fail

@@ -3,12 +3,12 @@
 # Runs a program of several ranks: alone, without a launcher, and then at its world sizes, where all
 # ranks share memory, and some more with fewer that do: 4/2 is four ranks, of which each two do, and
 # 3! three on an older or stricter system (tests/double/forbid.c). 2g is
-# two ranks with GPUs, which tests/double stands in for: the CUDA backend with the host's arithmetic.
-# Each run is bounded, so that a hang is a failure, and shows its output only if it fails. Lines
-# that begin with "same " must be the same in all runs, those with "world N " in all of N ranks.
-# ZERO_TEST_SEEDS=N: the property test does N times as many random cases; make check-long has 10, and
-# more random models and damages too.
-# ZERO_TEST_WORLDS="2 3/2 2g": only those of the program's world sizes, or the first if it has none.
+# two ranks with GPUs, which tests/double stands in for: the CUDA backend with the host's
+# arithmetic. Each run is bounded, so that a hang is a failure, and shows its output only if it
+# fails. Lines that begin with "same " must be the same in all runs, those with "world N " in all of
+# N ranks. ZERO_TEST_SEEDS=N: the property test does N times as many random cases; make check-long
+# has 10, and more random models and damages too. ZERO_TEST_WORLDS="2 3/2 2g": only those of the
+# program's world sizes, or the first if it has none.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need mpi
@@ -101,7 +101,8 @@ run() {
 # The driver, on whose default stream each call returns when it is done, and NCCL.
 use_gpu_doubles() {
 	export ZERO_BACKEND=cuda LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
-		DOUBLE_CUDA_LEGACY=wait DOUBLE_CUDA_DELAY_OF=16 DOUBLE_CUDA_MEMORY=4G DOUBLE_CUDA_GRAIN=4096 \
+		DOUBLE_CUDA_LEGACY=wait DOUBLE_CUDA_DELAY_OF=16 DOUBLE_CUDA_MEMORY=4G \
+		DOUBLE_CUDA_GRAIN=4096 \
 		DOUBLE_CUDA_LEAKS=1 DOUBLE_NCCL_LEAKS=1 ZERO_TEST_EXCHANGE_BYTES=16384
 	# a child that it forks has copies of all
 	# what one rank refuses is an error on all only where they agree on each operation
@@ -133,7 +134,8 @@ for world in "${worlds[@]}"; do
 		[[ ! $preload ]] || with=(env "LD_PRELOAD=$preload"
 			"ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0")
 		[[ $world != *! ]] || export OMPI_MCA_btl_vader_single_copy_mechanism=none
-		ZERO_SHARE=$share run "$ZERORUN" --zero-preload=no -n "${ranks%/*}" "${with[@]}" "$program"
+		ZERO_SHARE=$share run "$ZERORUN" --zero-preload=no -n "${ranks%/*}" "${with[@]}" \
+			"$program"
 		unset OMPI_MCA_btl_vader_single_copy_mechanism
 	fi
 	grep '^same ' "$scratch/out" >"$scratch/same"

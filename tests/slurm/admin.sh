@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What admins have: sections of zero.yaml by account and QOS, a rollout in stages, the line of srun -v,
-# telemetry, prolog and epilog, and the example of a job_submit.lua.
+# What admins have: sections of zero.yaml by account and QOS, a rollout in stages, the line of srun
+# -v, telemetry, prolog and epilog, and the example of a job_submit.lua.
 # shellcheck source=tests/slurm/given.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/given.sh"
 
@@ -180,14 +180,16 @@ expect "the mode of telemetry" 600 "$(stat -c %a "$said")"
 rm "$said" && ln -s "$scratch/elsewhere" "$said"
 ran "telemetry into a link" srun -w n1 --zero "$given"
 tried() {
-	grep -q "telemetry: $said cannot be opened" "$scratch/slurmd-n1.log" || [[ -e $scratch/elsewhere ]]
+	grep -q "telemetry: $said cannot be opened" "$scratch/slurmd-n1.log" ||
+		[[ -e $scratch/elsewhere ]]
 }
 wait_for tried
 [[ ! -e $scratch/elsewhere ]] || fail "telemetry follows a link"
 rm "$said" && : >"$scratch/elsewhere" && ln "$scratch/elsewhere" "$said"
 ran "telemetry into a hard link" srun -w n1 --zero "$given"
 tried_again() {
-	grep -q "telemetry: $said is not a regular file of user 0 with one name" "$scratch/slurmd-n1.log" ||
+	grep -q "telemetry: $said is not a regular file of user 0 with one name" \
+		"$scratch/slurmd-n1.log" ||
 		[[ -s $said ]]
 }
 wait_for tried_again
@@ -210,7 +212,8 @@ if [[ -n ${CLUSTER_ALONE-} ]]; then
 	yaml <<<"telemetry: syslog"
 	ran "telemetry to syslog" srun -w n1 --zero-stage=1 "$given"
 	# facility daemon, priority info
-	wait_for grep -q '^<30>.*spank_zero: {"time":.*"node":"n1",.*"stage":"1".*}$' "$scratch/syslog"
+	wait_for grep -q '^<30>.*spank_zero: {"time":.*"node":"n1",.*"stage":"1".*}$' \
+		"$scratch/syslog"
 	kill "$listener"
 fi
 
@@ -230,7 +233,8 @@ wait_for are_over "$zero" "$plain"
 for script in prolog epilog; do
 	wait_for grep -q "^ *$zero " "$scratch/$script.said"
 	wait_for grep -q "^ *$plain " "$scratch/$script.said"
-	expect "$script of a zero job" "zero=user stage=2 origins=stage:--zero-stage" "$(said "$script" "$zero")"
+	expect "$script of a zero job" "zero=user stage=2 origins=stage:--zero-stage" \
+		"$(said "$script" "$zero")"
 	expect "$script of another job" "zero=none none" "$(said "$script" "$plain")"
 done
 
@@ -240,8 +244,10 @@ if [[ $lua ]]; then
 	comment() {
 		scontrol show job "$1" | sed -n 's/^ *Comment=\(.*[^ ]\) *$/\1/p'
 	}
-	ZERO_OFFLOAD=optimizer batch comment --comment="first run" --zero-stage=2 -N 1 "$scratch/job.sh"
-	expect "the comment" "first run; zero by user: stage=2 offload=optimizer" "$(comment "$job")"
+	ZERO_OFFLOAD=optimizer batch comment --comment="first run" --zero-stage=2 -N 1 \
+		"$scratch/job.sh"
+	expect "the comment" "first run; zero by user: stage=2 offload=optimizer" \
+		"$(comment "$job")"
 	batch comment2 --zero -N 1 "$scratch/job.sh"
 	expect "the comment of --zero" "zero by user: defaults" "$(comment "$job")"
 	expect "the comment of a job without zero" "" "$(comment "$plain")"

@@ -85,10 +85,12 @@ measure() {
 	pairs without without | row 'srun -N3 -n6 true without the plugin, twice' ''
 	pairs without unused | row 'srun -N3 -n6 true: without the plugin, with it' '<= 1.02'
 	pairs without_pmix without_pmix | row 'srun --mpi=pmix without the plugin, twice' ''
-	pairs without_pmix with_zero | row 'srun --mpi=pmix without the plugin, srun --zero' '<= 1.05'
+	pairs without_pmix with_zero |
+		row 'srun --mpi=pmix without the plugin, srun --zero' '<= 1.05'
 	BENCH_RUNS=$((BENCH_RUNS * 10))
 	pairs env_true env_true | row '/bin/true, twice' ''
-	pairs env_true preloaded_true | row '/bin/true: plain, with libzero.so preloaded' '<= 0.1 ms more'
+	pairs env_true preloaded_true |
+		row '/bin/true: plain, with libzero.so preloaded' '<= 0.1 ms more'
 	plugin_on
 	for _ in 1 2 3 4 5 6 7; do
 		begin=$EPOCHREALTIME

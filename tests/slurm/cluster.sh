@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# A real Slurm of three nodes on this machine, for tests: `cluster_start` in a folder and on ports of
-# its own, `cluster_stop` whatever happened. Needs root, munge, slurmctld and slurmd.
-# `make demo` has words of its own for what fails.
+# A real Slurm of three nodes on this machine, for tests: `cluster_start` in a folder and on ports
+# of its own, `cluster_stop` whatever happened. Needs root, munge, slurmctld and slurmd. `make demo`
+# has words of its own for what fails.
 # shellcheck source=tests/common.sh
 [[ $(type -t skip) == function ]] || . "${top_srcdir:?run me by make check}/tests/common.sh"
 
@@ -68,9 +68,9 @@ free_ports() {
 
 # Slurm's configuration: the submit host's in $scratch, each node's in $scratch/NODE. They differ in
 # plugstack.conf alone, so that a node can have another zero.yaml, or a broken one. Jobs have other
-# numbers than those of a cluster beside this one, since Open MPI's shared memory and MASTER_PORT are
-# named after them. A job that asks for nothing leaves room for others, so that none waits for what is
-# left of the one before; one that waits is not left to a clock. Timeouts end a hang alone.
+# numbers than those of a cluster beside this one, since Open MPI's shared memory and MASTER_PORT
+# are named after them. A job that asks for nothing leaves room for others, so that none waits for
+# what is left of the one before; one that waits is not left to a clock. Timeouts end a hang alone.
 write_config() {
 	local host port node folder first_job=$((RANDOM * 1000 + 1))
 	host=$(hostname -s)
@@ -146,8 +146,8 @@ plugin_off() {
 	done
 }
 
-# write_yaml [NODE...] <YAML: the file of these nodes, or of all and the submit host. Its first line,
-# `version: 1`, is written here.
+# write_yaml [NODE...] <YAML: the file of these nodes, or of all and the submit host. Its first
+# line, `version: 1`, is written here.
 write_yaml() {
 	local text node
 	text=$(cat)
@@ -187,17 +187,19 @@ cluster_logs() {
 	} >&2
 }
 
-# dead_slurmd: the node whose slurmd has ended without a word. One that is stopped takes its file away.
+# dead_slurmd: the node whose slurmd has ended without a word. One that is stopped takes its file
+# away.
 dead_slurmd() {
 	local file
 	for file in "$scratch"/slurmd-*.pid; do
-		[[ ! -s $file ]] || kill -0 "$(<"$file")" 2>/dev/null || basename "${file#*/slurmd-}" .pid
+		[[ ! -s $file ]] || kill -0 "$(<"$file")" 2>/dev/null ||
+			basename "${file#*/slurmd-}" .pid
 	done
 }
 
-# Slurm 22.05's slurmd can break its own heap where several steps start on its node at once. No slurmd
-# has the plugin in it, which faults.sh asserts, so a test that fails beside one that died begins once
-# more.
+# Slurm 22.05's slurmd can break its own heap where several steps start on its node at once. No
+# slurmd has the plugin in it, which faults.sh asserts, so a test that fails beside one that died
+# begins once more.
 cluster_exit() {
 	local status=$? dead
 	dead=$(dead_slurmd)
@@ -271,8 +273,8 @@ no_steps() {
 }
 
 # takes_again JOB: a job that was requeued has ended on its nodes, batch script and all, more than a
-# second ago. A node that has ended it in this second would not start it again: it tells the runs of a
-# job by the seconds in which they begin.
+# second ago. A node that has ended it in this second would not start it again: it tells the runs of
+# a job by the seconds in which they begin.
 takes_again() {
 	[[ $(squeue -h -j "$1" -o %T) == PENDING ]] &&
 		! pgrep -f "^slurmstepd: \[$1\." >/dev/null && sleep 1.1
@@ -280,8 +282,8 @@ takes_again() {
 
 # ---- running
 
-# run COMMAND...: leaves its $status, and what it said in $scratch/out and $scratch/err. One that hangs
-# has status 124.
+# run COMMAND...: leaves its $status, and what it said in $scratch/out and $scratch/err. One that
+# hangs has status 124.
 run() {
 	timeout -k 5 120 "$@" >"$scratch/out" 2>"$scratch/err"
 	status=$?
@@ -334,7 +336,8 @@ check() {
 # sbatch --wait would ask for its end too rarely.
 ran_batch() {
 	local what=$1 job
-	job=$(timeout 60 sbatch --parsable -o "$scratch/out" "${@:2}") || fail "$what: sbatch failed"
+	job=$(timeout 60 sbatch --parsable -o "$scratch/out" "${@:2}") ||
+		fail "$what: sbatch failed"
 	wait_for are_over "$job"
 	[[ $(scontrol -o show job "$job") == *" JobState=COMPLETED "* ]]
 	check "$what" $?

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Nodes without a configuration of their own, which get plugstack.conf from slurmctld: the plugin works
-# there, with the zero.yaml that the line names on each node.
+# Nodes without a configuration of their own, which get plugstack.conf from slurmctld: the plugin
+# works there, with the zero.yaml that the line names on each node.
 # shellcheck source=tests/slurm/given.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/given.sh"
 
@@ -29,8 +29,8 @@ start_slurmd() {
 cluster_start
 trap 'cluster_stop; umount /run/slurm; [[ -z $made ]] || rmdir "$made"' EXIT
 
-# As an admin does it: the line in plugstack.conf, itself rather than in a file that is included, and
-# scontrol reconfigure.
+# As an admin does it: the line in plugstack.conf, itself rather than in a file that is included,
+# and scontrol reconfigure.
 line="optional $scratch/spank_zero.so config=$scratch/zero.yaml nvml=$scratch/nvml.so"
 echo "$line" >"$scratch/plugstack.conf"
 write_yaml "" <<<"defaults: {preload_path: $libzero, stage: 2}"

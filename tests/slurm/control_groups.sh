@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Each task is sized by the GPUs that it can open, on a node whose control groups hide the others: real
-# device groups (v1), eight device files, and a driver that shows what the process may open.
+# Each task is sized by the GPUs that it can open, on a node whose control groups hide the others:
+# real device groups (v1), eight device files, and a driver that shows what the process may open.
 # shellcheck source=tests/slurm/sized.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/sized.sh"
 
@@ -13,9 +13,12 @@ mountpoint -q "$groups" || skip slurm "there are no control groups v1 of devices
 own_dev() {
 	local number
 	mkdir "$scratch/all" && mount -t tmpfs -o mode=0755 dev "$scratch/all" &&
-		tar -C /dev --exclude=./shm --exclude=./pts --exclude='./nvidia*' -c . | tar -C "$scratch/all" -x &&
-		mkdir "$scratch/all/shm" "$scratch/all/pts" && mount --rbind /dev/shm "$scratch/all/shm" &&
-		mount --rbind /dev/pts "$scratch/all/pts" && mount --move "$scratch/all" /dev || return
+		tar -C /dev --exclude=./shm --exclude=./pts --exclude='./nvidia*' -c . |
+		tar -C "$scratch/all" -x &&
+		mkdir "$scratch/all/shm" "$scratch/all/pts" &&
+		mount --rbind /dev/shm "$scratch/all/shm" &&
+		mount --rbind /dev/pts "$scratch/all/pts" && mount --move "$scratch/all" /dev ||
+		return
 	for number in {0..7}; do
 		mknod -m 666 "/dev/nvidia$number" c 195 "$number" || return
 	done
@@ -62,8 +65,8 @@ mig MIG-7a 17G 20G NVIDIA H100 MIG 2g.20gb
 mig MIG-7b 7G 10G NVIDIA H100 MIG 1g.10gb
 END
 
-# Prints a task's rank, the GPUs that it can open, CUDA_VISIBLE_DEVICES and the options that it got. One
-# of step "a" waits for step "b".
+# Prints a task's rank, the GPUs that it can open, CUDA_VISIBLE_DEVICES and the options that it got.
+# One of step "a" waits for step "b".
 cat >"$scratch/task" <<TASK
 #!/bin/bash
 files=
@@ -77,8 +80,8 @@ while [[ \${1-} == a && ! -e $scratch/step-b ]]; do
 done
 TASK
 
-# Of $scratch/out: a line for each task: rank, GPUs that it can open, CUDA_VISIBLE_DEVICES, budget in GiB,
-# and where that is from.
+# Of $scratch/out: a line for each task: rank, GPUs that it can open, CUDA_VISIBLE_DEVICES, budget
+# in GiB, and where that is from.
 tasks() {
 	sort -k 2 -t ' ' "$scratch/out" | awk '$1 == "task" {
 		match($0, / budget=[0-9]+/)

@@ -16,7 +16,8 @@ demo() {
 
 # is_gone: no daemon of its Slurm is left, nor its folder
 is_gone() {
-	! pgrep -f "slurm(ctl|step)?d.*$scratch" && [[ ! $(compgen -G "$scratch/zero-test.*") ]] && return
+	! pgrep -f "slurm(ctl|step)?d.*$scratch" && [[ ! $(compgen -G "$scratch/zero-test.*") ]] &&
+		return
 	fail "the demo's Slurm is left: $(<"$scratch/out")"
 }
 

@@ -278,7 +278,8 @@ refused "a site's file that the user cannot read" ": $scratch/zero.yaml: cannot 
 # It may say that zero is on for all jobs.
 try "${as_user[@]}" srun true
 ((status == 0)) || wrong "a site's file that the user cannot read, without zero: it should go well"
-grep -q "error: spank_zero: zero is not on, .*: $scratch/zero.yaml: cannot be opened" "$scratch/out" ||
+grep -q "error: spank_zero: zero is not on, .*: $scratch/zero.yaml: cannot be opened" \
+	"$scratch/out" ||
 	wrong "a site's file that the user cannot read, without zero: it should be reported"
 mend_files
 
@@ -319,7 +320,8 @@ fails "a shell whose program dies" ": rank 0 on node n1 died of signal 11 (Segme
 for how in PIPE exit; do
 	tried "$how"
 	((status != 0 && status != 124)) || wrong "a task that ends by $how: the step should end"
-	grep -q spank_zero: "$scratch/out" && wrong "a task that ends by $how: it should not be named"
+	grep -q spank_zero: "$scratch/out" &&
+		wrong "a task that ends by $how: it should not be named"
 done
 for how in variable flag; do
 	tried "$how"
@@ -354,7 +356,8 @@ echo "wedge nvmlInit_v2" >"$scratch/n1.gpus"
 sed -i 's/$/ nvml_timeout=600/' "$scratch/n1/plugstack.conf"
 write_yaml n1 <<<"limits: {stream_chunk: {max: 16M}}"
 try srun -w n1 -n 1 --gres=gpu:1 --zero-stream-chunk=40M true
-fails "a limit and a wedged driver" "40M is not allowed: stream_chunk must be at most 16M by $scratch/n1/zero.yaml"
+fails "a limit and a wedged driver" \
+	"40M is not allowed: stream_chunk must be at most 16M by $scratch/n1/zero.yaml"
 write_yaml n1 <<<"defaults: {preload_path: $libzero}"
 [[ ! -e $scratch/stuck ]] || wrong "a limit and a wedged driver: NVML was asked"
 # tasks are launched beside the query
@@ -414,7 +417,8 @@ ends_are_logged() {
 		sed -n 's/.* launch task StepId=\([^ ]*\) .*/\1/p
 			s/.* Launching batch \(job \|JobId=\)\([0-9]*\) .*/\2.batch/p' "$log" |
 			sort >"$scratch/begun"
-		sed -En 's/.*\[([0-9]+\.[^]]*)\] (stepd_cleanup: )?done with (job|step)\>.*/\1/p' "$log" | sort |
+		sed -En 's/.*\[([0-9]+\.[^]]*)\] (stepd_cleanup: )?done with (job|step)\>.*/\1/p' \
+			"$log" | sort |
 			diff "$scratch/begun" - >"$scratch/out" && [[ -s $scratch/begun ]] || return
 	done
 }

@@ -24,7 +24,8 @@ for command in sbatch salloc srun; do
 	done
 	[[ $help == *" --zero turn zero on"* && $help == *" --no-zero turn zero off"* ]] ||
 		fail "$command --help has no --zero or no --no-zero"
-	first=$("$command" --help 2>&1 | grep -oE '^ +--(no-)?zero[a-z-]*' | head -n 6 | tr -d ' \n')
+	first=$("$command" --help 2>&1 | grep -oE '^ +--(no-)?zero[a-z-]*' | head -n 6 |
+		tr -d ' \n')
 	[[ $first == --zero--no-zero--zero-stage--zero-shard--zero-offload--zero-states ]] ||
 		fail "$command --help begins with $first"
 done
@@ -54,7 +55,8 @@ read_task() {
 	for word in "${words[@]}"; do
 		text=${word#*=}
 		while [[ $text =~ ^(.*)%([0-9A-Fa-f]{2})(.*)$ ]]; do
-			text=${BASH_REMATCH[1]}$(printf '%b' "\\x${BASH_REMATCH[2]}")${BASH_REMATCH[3]}
+			text=${BASH_REMATCH[1]}$(printf '%b' \
+				"\\x${BASH_REMATCH[2]}")${BASH_REMATCH[3]}
 			# the only percent signs that values have here stand at their end
 			[[ ${BASH_REMATCH[1]} == *%* ]] || break
 		done
@@ -71,8 +73,8 @@ is() {
 		fail "$what: $2 is '${got[$2]-nothing}' on $1, not '$bytes'"
 }
 
-# got WHAT LAYER1 LAYER2 LAYER3 [CONFIG]: checks that tasks with output in $scratch/out have the values of
-# these layers on n1, n2 and n3
+# got WHAT LAYER1 LAYER2 LAYER3 [CONFIG]: checks that tasks with output in $scratch/out have the
+# values of these layers on n1, n2 and n3
 got() {
 	local what=$1 node name config=${5-}
 	shift
@@ -255,7 +257,8 @@ was_batch comments 7 7 7 "$scratch/own5.yaml"
 
 # shellcheck disable=SC2016 # for the script
 printf '#!/bin/sh\necho "$ZERO_RESOLVED"\n' >"$scratch/script"
-ran_batch "sbatch --export=NONE" -n 1 --export=NONE --zero-stage=1 --zero-stream-chunk=7M "$scratch/script"
+ran_batch "sbatch --export=NONE" -n 1 --export=NONE --zero-stage=1 --zero-stream-chunk=7M \
+	"$scratch/script"
 grep -q '^stage=1 .* stream_chunk=7340032 ' "$scratch/out" ||
 	fail "after --export=NONE a batch script gets: $(<"$scratch/out")"
 

@@ -17,7 +17,8 @@ has_lines() {
 	expect "$1: lines like '$3'" "$2" "$(grep -cE -e "$3" "$scratch/out")"
 }
 
-# batch NAME ARGUMENT...: submits a job and sets $job to its number; its output will be $scratch/NAME.
+# batch NAME ARGUMENT...: submits a job and sets $job to its number; its output will be
+# $scratch/NAME.
 batch() {
 	local name=$1
 	shift
@@ -25,7 +26,8 @@ batch() {
 	job=$(timeout 60 sbatch --parsable -o "$scratch/$name" "$@") || fail "sbatch $* failed"
 }
 
-# Prints the environment of a task as one line. LOCAL_WORLD_SIZE is checked against the lines of its node.
+# Prints the environment of a task as one line. LOCAL_WORLD_SIZE is checked against the lines of its
+# node.
 cat >"$scratch/given" <<'TASK'
 #!/bin/bash
 library='none'

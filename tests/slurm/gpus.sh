@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The facts about GPUs and memory that tasks get, on nodes with GPUs of several kinds: whole ones that
-# others use in part, shared ones, instances, lost ones, and none.
+# The facts about GPUs and memory that tasks get, on nodes with GPUs of several kinds: whole ones
+# that others use in part, shared ones, instances, lost ones, and none.
 # shellcheck source=tests/slurm/sized.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/sized.sh"
 cluster_start
@@ -204,7 +204,8 @@ srun "$scratch/task"
 echo ended
 END
 what="sbatch --gres=gpu:1"
-timeout 60 sbatch --zero -N 1 -n 1 -w n1 --gres=gpu:1 --mem=100M -o "$scratch/out" "$scratch/job.sh" \
+timeout 60 sbatch --zero -N 1 -n 1 -w n1 --gres=gpu:1 --mem=100M -o "$scratch/out" \
+	"$scratch/job.sh" \
 	>"$scratch/err" 2>&1 || fail "$what: $(<"$scratch/err")"
 wait_for grep -q '^ended$' "$scratch/out"
 unsized="stream_threshold=auto .* budget=0 vram_free=0 vram_total=0 vram_source=unknown gpus=0 gpu="

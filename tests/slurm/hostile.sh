@@ -83,7 +83,8 @@ judge() {
 		grep -aq confidential "$scratch/out" && wrong "$what: root read a file for the user"
 		[[ ${wanted[i]} != good ]] || ((status == 0)) || wrong "$what: it should go well"
 		[[ ${wanted[i]} != bad ]] || ((status != 0)) || wrong "$what: it should fail"
-		[[ ! ${texts[i]} ]] || grep -a spank_zero: "$scratch/out" | grep -qF -- "${texts[i]}" ||
+		[[ ! ${texts[i]} ]] ||
+			grep -a spank_zero: "$scratch/out" | grep -qF -- "${texts[i]}" ||
 			wrong "$what: the plugin should print: ${texts[i]}"
 	done
 	[[ ! -e $scratch/owned ]] || wrong "a shell read a string"
@@ -176,7 +177,8 @@ noise 5000 >"$lair/noise"
 printf 'version: 1\ndefaults: {"\\e[31m\\n[2026] forged": 1}\n' >"$lair/escape"
 denied="cannot be opened: Permission denied"
 for trap in "/dev/zero:is not a regular file" "/etc/shadow:$denied" "$scratch/secret.yaml:$denied" \
-	"$scratch/other.yaml:$denied" "$lair/link:$denied" "$lair/loop:cannot be opened: Too many levels" \
+	"$scratch/other.yaml:$denied" "$lair/link:$denied" \
+	"$lair/loop:cannot be opened: Too many levels" \
 	"$lair/folder:is not a regular file" "$lair/pipe:is not a regular file" \
 	"$lair/device:is not a regular file" "$lair/huge:is too large" "$lair/deep:1:1: " \
 	"$lair/bomb:1:" "$lair/keys:3:3: there is no option" "$lair/line:1:1: " "$lair/nul:" \
@@ -217,11 +219,13 @@ chmod 4755 "$scratch/setuid-cat"
 works "a program" "${as_user[@]}" srun --zero -w n2 "$scratch/cat" /proc/self/maps
 judge
 grep -qF "$libzero" "$scratch/out" || wrong "a program should have the library"
-works "a setuid program" "${as_user[@]}" srun --zero -w n2 "$scratch/setuid-cat" /proc/self/status /proc/self/maps
+works "a setuid program" "${as_user[@]}" srun --zero -w n2 "$scratch/setuid-cat" /proc/self/status \
+	/proc/self/maps
 judge
 if grep -qx "Uid:"$'\t'"[0-9]*"$'\t'"0"$'\t'"0"$'\t'"0" "$scratch/out"; then
 	grep -qF "$libzero" "$scratch/out" && wrong "a setuid program has the library"
-	grep -q 'ERROR: ld\.so' "$scratch/err" && wrong "a setuid program: the loader should not complain"
+	grep -q 'ERROR: ld\.so' "$scratch/err" &&
+		wrong "a setuid program: the loader should not complain"
 else
 	echo "setuid programs have no rights here: not tried"
 fi
@@ -255,7 +259,8 @@ C
 	grep -qx "$uid $uid" "$scratch/marks" || wrong "the library should tell who loads it"
 	run_all "${forged[@]}" "LD_PRELOAD=$lair/mark.so" "LD_LIBRARY_PATH=$lair" \
 		"LD_AUDIT=$lair/mark.so" \
-		ZERO_BACKEND=cuda "ZERO_NCCL=$lair/mark.so" "ZERO_RESOLVED=preload_path=$lair/mark.so" \
+		ZERO_BACKEND=cuda "ZERO_NCCL=$lair/mark.so" \
+		"ZERO_RESOLVED=preload_path=$lair/mark.so" \
 		"ZERO_PRELOAD_PATH=$lair/mark.so" "SLURM_ZERO=on:LD_PRELOAD" \
 		"PATH=$lair:$PATH" srun -w n2 --gres=gpu:1 true
 	grep -vx "$uid $uid" "$scratch/marks" >&2 && wrong "another user loaded the user's library"

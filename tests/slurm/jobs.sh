@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Jobs of every kind get what an ordinary one does: heterogeneous ones and arrays, steps side by side,
-# a job that is put back into the queue, one of zerorun's, and those that keep their environment.
+# Jobs of every kind get what an ordinary one does: heterogeneous ones and arrays, steps side by
+# side, a job that is put back into the queue, one of zerorun's, and those that keep their
+# environment.
 # shellcheck source=tests/slurm/given.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/given.sh"
 : "${ZERORUN:?}"
@@ -11,9 +12,10 @@ report_task=$top_builddir/tests/slurm/report_task
 # Jobs share the nodes.
 export SLURM_MEM_PER_NODE=100 SBATCH_MEM_PER_NODE=100 SALLOC_MEM_PER_NODE=100
 
-# srun may wait for ever at the end of a heterogeneous step with PMIx, whatever the plugin: a thread of
-# each component joins the same agent (pmixp_abort_agent_stop, seen in Slurm 22.05), mostly if they end
-# at once. So the last component stays a while, and a srun that has ended all but itself is killed.
+# srun may wait for ever at the end of a heterogeneous step with PMIx, whatever the plugin: a thread
+# of each component joins the same agent (pmixp_abort_agent_stop, seen in Slurm 22.05), mostly if
+# they end at once. So the last component stays a while, and a srun that has ended all but itself is
+# killed.
 cat >"$scratch/apart" <<'TASK'
 #!/bin/bash
 "$@" || exit
@@ -22,7 +24,7 @@ TASK
 chmod +x "$scratch/apart"
 apart=$scratch/apart
 
-# ---- submitted first, looked at last --------------------------------------------------------------
+# ---- submitted first, looked at last -------------------------------------------------------------
 
 batch het -n2 --zero-stage=1 : -n1 <<JOB
 #!/bin/bash
@@ -63,7 +65,7 @@ srun "$report_task" stage
 JOB
 none=$job
 
-# ---- steps ----------------------------------------------------------------------------------------
+# ---- steps ---------------------------------------------------------------------------------------
 
 # hetero WHAT FIRST SECOND COMMAND...: two components on these nodes, with one set of options, which
 # either may give. The library finds the others by PMIx, which srun has to know before its options.
@@ -112,17 +114,20 @@ expect "srun --overlap: step and port" 2 \
 
 ZZ_KEPT=mine ran "--export=NONE" srun --export=NONE --zero-stage=1 -n2 "$given" a
 numbered "--export=NONE" 2
-has_lines "--export=NONE" 2 "addr=n[1-3] port=[1-9].* preload=$libzero library=mapped zero=stage=1 .*kept=none"
+has_lines "--export=NONE" 2 \
+	"addr=n[1-3] port=[1-9].* preload=$libzero library=mapped zero=stage=1 .*kept=none"
 ran "--export=NONE, with the library" srun --export=NONE --zero-stage=1 -n2 "$report_task" stage
 has_lines "--export=NONE, with the library" 2 '^rank=[01] world=2 .* stage=1$'
-ZZ_KEPT=mine ran "--export=ALL,NAME=VALUE" srun --export=ALL,ZZ_EXTRA=1 --zero-stage=1 -n2 "$given" a
+ZZ_KEPT=mine ran "--export=ALL,NAME=VALUE" srun --export=ALL,ZZ_EXTRA=1 --zero-stage=1 -n2 \
+	"$given" a
 numbered "--export=ALL,NAME=VALUE" 2
-has_lines "--export=ALL,NAME=VALUE" 2 "preload=$libzero library=mapped zero=stage=1 extra=1 kept=mine"
+has_lines "--export=ALL,NAME=VALUE" 2 \
+	"preload=$libzero library=mapped zero=stage=1 extra=1 kept=mine"
 
 was_hetero "a heterogeneous job"
 was_hetero "heterogeneous steps of a job"
 
-# ---- what was submitted ---------------------------------------------------------------------------
+# ---- what was submitted --------------------------------------------------------------------------
 
 wait_for test -e "$scratch/first"
 ran "scontrol requeue" scontrol requeue "$requeue"
@@ -147,7 +152,8 @@ expect "MASTER_PORT of three elements" 3 "$(tr " " "\n" <<<"$ports" | sort -u | 
 
 cp "$scratch/requeue" "$scratch/out"
 for run in 0 1; do
-	has_lines "run $run of a requeued job" 2 "preload=$libzero library=mapped zero=stage=1 .*step=run$run"
+	has_lines "run $run of a requeued job" 2 \
+		"preload=$libzero library=mapped zero=stage=1 .*step=run$run"
 done
 has_lines "a requeued job, with the library" 4 '^rank=[01] world=2 .* stage=1 stream_chunk=7340032$'
 
@@ -156,7 +162,8 @@ numbered "zerorun" 3
 expect "zerorun: LD_PRELOAD" "$libzero " "$(field preload)"
 # Each step has a port of its own.
 settings() {
-	sed -n "s/^$1: stage=/stage=/p" "$scratch/out" | sed 's/ master=[^ ]*//; s/ origins=[^ ]*//' | sort
+	sed -n "s/^$1: stage=/stage=/p" "$scratch/out" |
+		sed 's/ master=[^ ]*//; s/ origins=[^ ]*//' | sort
 }
 expect "srun: tasks" 3 "$(settings srun | grep -c '^stage=1 .* stream_chunk=7340032 ')"
 expect "zerorun's settings, as srun's" "$(settings srun)" "$(settings zerorun)"

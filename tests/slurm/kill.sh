@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Under Slurm too a rank that is killed at a random moment ends its step, with a line that names it, and
-# leaves no process on any node.
-# ZERO_TEST_KILLS=30 does it 30 times.
+# Under Slurm too a rank that is killed at a random moment ends its step, with a line that names it,
+# and leaves no process on any node. ZERO_TEST_KILLS=30 does it 30 times.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 need cblas
@@ -22,7 +21,8 @@ ranks() {
 	pgrep -f "$gpt .*--log $scratch/log"
 }
 
-# The processes of this job's tasks alone: slurmstepd shows the same arguments before it is the task.
+# The processes of this job's tasks alone: slurmstepd shows the same arguments before it is the
+# task.
 all_run() {
 	local pid rank
 	found=()
@@ -52,18 +52,20 @@ one() {
 	delay=$((RANDOM % 1000)) victim=$((RANDOM % world))
 	sleep "$((delay / 1000)).$(printf %03d $((delay % 1000)))"
 	begin=$(now)
-	kill -9 "${found[victim]}" || fail "run $1: rank $victim had ended by itself: $(<"$scratch/out")"
+	kill -9 "${found[victim]}" ||
+		fail "run $1: rank $victim had ended by itself: $(<"$scratch/out")"
 	wait "$step"
 	status=$?
 	took=$(($(now) - begin))
-	((status != 0)) || fail "run $1: rank $victim was killed after $delay ms, and the status is 0"
+	((status != 0)) ||
+		fail "run $1: rank $victim was killed after $delay ms, and the status is 0"
 	((status != 124)) ||
 		fail "run $1: rank $victim was killed after $delay ms, and the others go on: $(<"$scratch/out")"
 	if grep -q "zero: rank $victim\>" "$scratch/out"; then
 		ours=$((ours + 1))
 	else
-		# Before all ranks have opened the job, and where Open MPI, which sees the connection end
-		# too, ends the step before the line is out, it is srun who names it.
+		# Before all ranks have opened the job, and where Open MPI, which sees the
+		# connection end too, ends the step before the line is out, it is srun who names it.
 		others=$((others + 1))
 		grep -qE "^srun: error: .* tasks? ([0-9,-]+,)?$victim\>.*: Killed" "$scratch/out" ||
 			fail "run $1: rank $victim, killed after $delay ms, is not named: $(<"$scratch/out")"

@@ -28,7 +28,8 @@ same_losses "$scratch/zerorun.json"
 ran "srun --mpi=pmix" srun --mpi=pmix -N 2 -n 3 "$gpt" "${train[@]}" --log "$scratch/srun.json"
 same_losses "$scratch/srun.json"
 
-# MPI_Init may return on a node before the ranks of another one can receive: the library waits for them.
+# MPI_Init may return on a node before the ranks of another one can receive: the library waits for
+# them.
 ran "a rank that is late in MPI_Init" srun --mpi=pmix -K -N 2 -n 2 \
 	--export="ALL,LD_PRELOAD=$top_builddir/tests/double/.libs/mpi_late.so,MPI_LATE_FILE=$scratch/late" \
 	"$gpt" "${train[@]}"
@@ -44,7 +45,8 @@ same_losses "$scratch/batch.json"
 # Started without PMIx, each rank would take itself for the only one.
 run_all srun --mpi=none -n 2 "$gpt" "${train[@]}"
 ((status)) || fail "srun without PMIx ended well"
-grep -q 'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=pmix' "$scratch/out" ||
+grep -q 'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=pmix' \
+	"$scratch/out" ||
 	fail "no advice for srun without PMIx: $(<"$scratch/out")"
 
 # One task is a job of one rank, in a step or in the batch script itself.
@@ -73,5 +75,6 @@ cat >"$scratch/job.sh" <<JOB
 mpirun --oversubscribe -n 3 "$gpt" ${train[*]@Q} --log "$scratch/ranks.json"
 JOB
 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-	ran_batch "sbatch with mpirun inside, and the plugin" -N 3 -n 3 --zero-stage=2 "$scratch/job.sh"
+	ran_batch "sbatch with mpirun inside, and the plugin" -N 3 -n 3 --zero-stage=2 \
+	"$scratch/job.sh"
 same_losses "$scratch/ranks.json"

@@ -41,9 +41,9 @@ lose() {
 	wait_for nobody_is_left
 	times+=("$took")
 	[[ $moment == open ]] || return
-	# A peer of the rank may die of SIGPIPE in Open MPI's TCP, and is then named beside it. Slurm's PMIx
-	# ends a step about a second after an exit, as long as ranks have to exit together: on a busy
-	# machine it may be first, and one of those that it killed is named.
+	# A peer of the rank may die of SIGPIPE in Open MPI's TCP, and is then named beside it.
+	# Slurm's PMIx ends a step about a second after an exit, as long as ranks have to exit
+	# together: on a busy machine it may be first, and one of those that it killed is named.
 	others="died of signal 13 "
 	[[ $2 != exit0 ]] || others+="|$killed"
 	# Its connections may end before it has said of which signal it dies; srun knows.
@@ -63,12 +63,14 @@ lose() {
 	fi
 }
 
-# plugin_lines COUNT: the plugin printed so many, or one less if the library's end of the job was first
+# plugin_lines COUNT: the plugin printed so many, or one less if the library's end of the job was
+# first
 plugin_lines() {
 	local lines
 	lines=$(grep -c '^srun: .*spank_zero: \|spank_zero: ' "$scratch/out")
 	((lines <= $1)) || wrong "the plugin should say $1 lines"
-	((lines == $1)) || grep -q 'srun: error: .*Killed' "$scratch/out" || wrong "the plugin says nothing"
+	((lines == $1)) || grep -q 'srun: error: .*Killed' "$scratch/out" ||
+		wrong "the plugin says nothing"
 }
 
 killed="was killed by SIGKILL"
@@ -123,7 +125,8 @@ for flags in --zero --no-zero; do
 	ZERO_END_SECONDS=1 lose_none "has not ended within 1 s .*the end of its work" 0 finish
 	ZERO_END_SECONDS=10 lose_none "has not ended within 1 s .*its exit" 5 hang
 	rm -rf "$scratch/files" && mkdir "$scratch/files"
-	ran "ranks that end when they like" srun --mpi=pmix "$flags" -N3 -n6 --ntasks-per-node=2 "$program" 0 work
+	ran "ranks that end when they like" srun --mpi=pmix "$flags" -N3 -n6 --ntasks-per-node=2 \
+		"$program" 0 work
 	! grep 'zero:' "$scratch/out" || wrong "ranks that end when they like"
 done
 wait_for all_idle

@@ -32,8 +32,8 @@ leave_out() {
 }
 leave_out "${differs[@]}" "${differs_in_some[@]}"
 
-# Describes a task. The addresses of its mappings are random, and the number of PMIx's socket is one of
-# several: they are left out.
+# Describes a task. The addresses of its mappings are random, and the number of PMIx's socket is one
+# of several: they are left out.
 cat >"$scratch/task.sh" <<'TASK'
 #!/bin/bash
 step=${SLURM_STEP_ID-script}
@@ -66,7 +66,8 @@ exit 3
 JOB
 chmod +x "$scratch/job.sh"
 
-# record NAME COMMAND...: writes its output to the folder of the round; checks the status of the task
+# record NAME COMMAND...: writes its output to the folder of the round; checks the status of the
+# task
 record() {
 	local name=$1
 	shift
@@ -100,8 +101,10 @@ round() {
 	cat "$round"/*.[0-9]* "$round"/*.script.* >"$scratch/all"
 	# also job numbers, and messages of Slurm when it is busy
 	sed -Ei "/$pattern/d; /^salloc: |^srun: ([Jj]ob [0-9]+ |Step created for )/d" "$round"/*.*
-	# srun reports tasks that end at about the same time in one line or in several, in any order.
-	sed -Ei 's/^(srun: error: [^:]+:) tasks 0-1: (.*)/\1 task 0: \2\n\1 task 1: \2/' "$round"/*.*
+	# srun reports tasks that end at about the same time in one line or in several, in any
+	# order.
+	sed -Ei 's/^(srun: error: [^:]+:) tasks 0-1: (.*)/\1 task 0: \2\n\1 task 1: \2/' \
+		"$round"/*.*
 	for name in "$round"/*.*; do
 		sort -o "$name" "$name"
 	done
@@ -124,7 +127,8 @@ done
 leave_out "${differs[@]}"
 round "without, again"
 same "without, again"
-for file in sbatch.script.0 sbatch.0.0 sbatch.0.1 sbatch.1.0 srun.0.0 srun.0.1 pmix.0.1 salloc.script.0; do
+for file in sbatch.script.0 sbatch.0.0 sbatch.0.1 sbatch.1.0 srun.0.0 srun.0.1 pmix.0.1 \
+		salloc.script.0; do
 	[[ $(grep -c '^map .*/libc' "$scratch/without/$file") -gt 0 ]] || fail "$file tells nothing"
 done
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a cluster whose nodes differ, zerorun's --plan says what the ranks then do: the threshold and the
-# tier of the node with the least memory, and as many bytes as they hold.
+# On a cluster whose nodes differ, zerorun's --plan says what the ranks then do: the threshold and
+# the tier of the node with the least memory, and as many bytes as they hold.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 need files
@@ -56,7 +56,8 @@ grep -qE '^# n1 .* device ' "$scratch/plan" || fail "n1 has room: $(<"$scratch/p
 # shared WORDS STAGE: plan and ranks, of which those of a node share memory, on CPUs
 shared() {
 	# at stage 3 nothing is flattened
-	alike 40G "$([[ $2 == 3 ]] && echo auto || echo device)" --zero-stage="$2" --zero-backend=host
+	alike 40G "$([[ $2 == 3 ]] && echo auto || echo device)" --zero-stage="$2" \
+		--zero-backend=host
 	grep -qx "# shared memory: $1" "$scratch/plan" || fail "not $1: $(<"$scratch/plan")"
 }
 

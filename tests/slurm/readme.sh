@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The README's commands under "My cluster" and "My job" work as they stand there, on a cluster that was
-# without the plugin before. Changed here: what is built is this build folder, `make install` goes below
-# $scratch, and so do the paths in /etc/slurm.
+# The README's commands under "My cluster" and "My job" work as they stand there, on a cluster that
+# was without the plugin before. Changed here: what is built is this build folder, `make install`
+# goes below $scratch, and so do the paths in /etc/slurm.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 need files
@@ -131,7 +131,8 @@ while read -r line; do
 		adapt_plugin_line
 		;;
 	"grep -qs '^include.*conf.d' /etc/slurm/plugstack.conf || echo \"include"*)
-		[[ $line == *'" >>/etc/slurm/plugstack.conf' ]] || fail "README: '$line' adds nothing"
+		[[ $line == *'" >>/etc/slurm/plugstack.conf' ]] ||
+			fail "README: '$line' adds nothing"
 		succeeds "$command"
 		# twice would be one plugin that is loaded twice
 		succeeds "$command"
@@ -165,7 +166,8 @@ done
 for page in man8/spank_zero.8 man5/zero.yaml.5; do
 	[[ -s $man/$page ]] || fail "README: there is no $page"
 done
-[[ -d $lib/slurm-zero && -e $lib/libzero.so ]] || fail "README: $lib has no slurm-zero and libzero.so"
+[[ -d $lib/slurm-zero && -e $lib/libzero.so ]] ||
+	fail "README: $lib has no slurm-zero and libzero.so"
 
 # ---- My job
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a user may not set is refused before anything is submitted, with one line: wrong values, values
-# beyond the site's limits, locked options, wrong files. What only the partition, node or GPU forbids
-# is refused as soon as that is known.
+# What a user may not set is refused before anything is submitted, with one line: wrong values,
+# values beyond the site's limits, locked options, wrong files. What only the partition, node or GPU
+# forbids is refused as soon as that is known.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 # shellcheck source=tests/slurm/table.sh
@@ -31,7 +31,8 @@ is_refused() {
 	local command=$1
 	shift
 	((status)) || wrong "$what: $command did not fail"
-	[[ -s $scratch/out || $(wc -l <"$scratch/err") != 1 ]] || error_has "$command: error: spank_zero: "
+	[[ -s $scratch/out || $(wc -l <"$scratch/err") != 1 ]] ||
+		error_has "$command: error: spank_zero: "
 	[[ ! -s $scratch/out && $(wc -l <"$scratch/err") == 1 ]] ||
 		wrong "$what: $command did not print one line on stderr"
 	error_has "$@"
@@ -56,7 +57,8 @@ both() {
 	local name=$1 value=$2
 	shift 2
 	refused "${flag_of[$name]}" "${flag_of[$name]}=$value" "${flag_of[$name]}: " "$@"
-	refused "${variable_of[$name]}" "${variable_of[$name]}=$value" "${variable_of[$name]}: " "$@"
+	refused "${variable_of[$name]}" "${variable_of[$name]}=$value" "${variable_of[$name]}: " \
+		"$@"
 }
 
 program=$scratch/job.sh # which sbatch takes too
@@ -96,9 +98,11 @@ for name in "${names[@]}"; do
 	esac
 done
 run env ZERO_ENABLED=maybe srun "$program"
-what=ZERO_ENABLED is_refused srun "ZERO_ENABLED: 'maybe' is not one of yes, no" "override it with --zero or --no-zero"
+what=ZERO_ENABLED is_refused srun "ZERO_ENABLED: 'maybe' is not one of yes, no" \
+	"override it with --zero or --no-zero"
 # The variable may be another program's.
-refused "a foreign value" ZERO_STAGE=zero2 "ZERO_STAGE: 'zero2' is not a whole number from 0 to 3;" \
+refused "a foreign value" ZERO_STAGE=zero2 \
+	"ZERO_STAGE: 'zero2' is not a whole number from 0 to 3;" \
 	"override it with --zero-stage, or turn zero off with --no-zero"
 refused "a foreign value without a flag" ZERO_CHECK=all "ZERO_CHECK: 'all' is not" \
 	"unset it, or turn zero off with --no-zero"
@@ -225,9 +229,11 @@ inside() {
 	job=$(awk '/Granted job allocation/ {print $NF}' "$scratch/err")
 	sed -i '/^salloc: /d' "$scratch/err"
 	is_refused srun "${texts[@]}"
-	grep -q "launch task StepId=$job\." "$scratch"/slurmd-*.log && wrong "$what: a step was started"
+	grep -q "launch task StepId=$job\." "$scratch"/slurmd-*.log &&
+		wrong "$what: a step was started"
 }
-inside "a partition's limit in its job" "--zero-stream-chunk: 2M is not allowed" "$small $yaml:5" -- \
+inside "a partition's limit in its job" "--zero-stream-chunk: 2M is not allowed" "$small $yaml:5" \
+	-- \
 	salloc -p small srun --zero-stream-chunk=2M "$program"
 inside "a partition's limit in its job" "ZERO_STREAM_CHUNK: 2M is not allowed" "$small $yaml:5" -- \
 	salloc -p small env ZERO_STREAM_CHUNK=2M srun --zero "$program"
@@ -258,13 +264,16 @@ on_node() {
 	shift
 	run "$@"
 	((status)) || wrong "$what: it did not fail"
-	[[ $(grep -c spank_zero "$scratch/err") == 1 ]] || wrong "$what: there is not one line of ours"
+	[[ $(grep -c spank_zero "$scratch/err") == 1 ]] ||
+		wrong "$what: there is not one line of ours"
 	error_has "error: spank_zero: node $node: " "${texts[@]}"
 	[[ ! -s $scratch/out ]] || wrong "$what: something ran"
 }
-on_node "a partition's limit" n1 "--zero-stream-chunk: 2M is not allowed" "$small" "n1/zero.yaml:5" -- \
+on_node "a partition's limit" n1 "--zero-stream-chunk: 2M is not allowed" "$small" \
+	"n1/zero.yaml:5" -- \
 	srun -w n1 -n 2 -p small --zero-stream-chunk=2M "$program"
-on_node "a partition's limit" n3 "ZERO_STREAM_CHUNK: 2M is not allowed" "$small" "n3/zero.yaml:5" -- \
+on_node "a partition's limit" n3 "ZERO_STREAM_CHUNK: 2M is not allowed" "$small" "n3/zero.yaml:5" \
+	-- \
 	env ZERO_STREAM_CHUNK=2M srun -w n3 -n 2 -p small --zero "$program"
 on_node "a node's limit" n2 "--zero-bucket: 4M is not allowed" "n2/zero.yaml:10" -- \
 	srun -N 3 -n 3 --zero-bucket=4M "$program"
@@ -276,13 +285,15 @@ run srun -N 1 -w n1 --zero-stage=2 "$program"
 wait_for grep -q '^srun: [0-9]' "$scratch/batch"
 if ! grep -q '^srun: [1-9]' "$scratch/batch" ||
 	[[ $(grep -c '^srun: error: ' "$scratch/batch") != 1 ]] ||
-	! grep -q "^srun: error: spank_zero: --zero-stream-chunk: 2M .*$small $scratch/n./zero.yaml:5\$" \
+	! grep \
+	-q "^srun: error: spank_zero: --zero-stream-chunk: 2M .*$small $scratch/n./zero.yaml:5\$" \
 		"$scratch/batch"; then
 	cat "$scratch/batch" >&2
 	wrong "a partition's limit in a batch job"
 fi
 
 # No node may be drained.
-[[ -z $(sinfo -h -N -t drain,drained,draining,down,fail -o %N) ]] || wrong "nodes were drained: $(sinfo -R)"
+[[ -z $(sinfo -h -N -t drain,drained,draining,down,fail -o %N) ]] ||
+	wrong "nodes were drained: $(sinfo -R)"
 run srun -N 3 -n 3 --zero-stage=1 "$program"
 ((status == 0)) || wrong "a good step failed afterwards"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # examples/requeue.sbatch as it stands there: a job that gets the signal of a time limit saves, goes
-# back to the queue and on from where it was, also after a node's failure, and its losses are those of
-# a run that nothing happened to, to the last bit. ZERO_TEST_TIME_LIMIT=1 waits for a real limit.
+# back to the queue and on from where it was, also after a node's failure, and its losses are those
+# of a run that nothing happened to, to the last bit. ZERO_TEST_TIME_LIMIT=1 waits for a real limit.
 limit=${ZERO_TEST_TIME_LIMIT-} # a cluster's test forgets such variables
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
@@ -29,7 +29,8 @@ state() {
 	[[ $(squeue -h -j "$job" -o %T) == "$1" ]]
 }
 
-# A job that is requeued waits two minutes, since a node takes none that it has ended in this second.
+# A job that is requeued waits two minutes, since a node takes none that it has ended in this
+# second.
 begins() {
 	state RUNNING || scontrol update "JobId=$job" StartTime=now
 	state RUNNING
@@ -59,7 +60,8 @@ ran "without a break" "$ZERORUN" -n 3 "$gpt" "${train[@]}" --log "$scratch/whole
 times=(--time=10)
 [[ ! $limit ]] || times=(--time=1 --signal=USR1@45)
 job=$(sbatch --parsable -N 3 -n 3 "${times[@]}" -o "$scratch/job.out" \
-	"$top_srcdir/examples/requeue.sbatch" "$gpt" "${train[@]}" --checkpoint "$saved" --log "$log") ||
+	"$top_srcdir/examples/requeue.sbatch" "$gpt" "${train[@]}" --checkpoint "$saved" \
+	--log "$log") ||
 	fail "sbatch failed"
 
 # What Slurm does before the limit.

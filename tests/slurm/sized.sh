@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# For tests of what tasks of a real cluster get for their memory: `step` runs tasks that print it, and
-# `same` compares what the test's function `tasks` makes of that.
+# For tests of what tasks of a real cluster get for their memory: `step` runs tasks that print it,
+# and `same` compares what the test's function `tasks` makes of that.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 
@@ -13,8 +13,8 @@ echo "task $SLURM_PROCID $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES-unset}" \
 END
 chmod +x "$scratch/task"
 
-# step WANTED ARGUMENT...: tasks of zero with these arguments of srun, which ends with status 0 or not;
-# which other one is a matter of how soon Slurm ends the rest
+# step WANTED ARGUMENT...: tasks of zero with these arguments of srun, which ends with status 0 or
+# not; which other one is a matter of how soon Slurm ends the rest
 step() {
 	local wanted=$1
 	shift

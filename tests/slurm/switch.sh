@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What turns zero on and off: flags and variables of a job and of the steps inside it, and the site's
-# `enabled`. A step without zero inside a job with it has nothing of it.
+# What turns zero on and off: flags and variables of a job and of the steps inside it, and the
+# site's `enabled`. A step without zero inside a job with it has nothing of it.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 need_command python3 slurm
@@ -21,7 +21,8 @@ lines() {
 wrong() {
 	{
 		echo "$1:"
-		grep -E '^(ZERO|RANK|WORLD|LOCAL|MASTER|LD_|PMI|SLURM_ZERO|SLURM_MPI|SLURM_KILL)' "$1"
+		grep -E '^(ZERO|RANK|WORLD|LOCAL|MASTER|LD_|PMI|SLURM_ZERO|SLURM_MPI|SLURM_KILL)' \
+			"$1"
 		cat "$1.err"
 	} >&2
 	cluster_logs
@@ -125,7 +126,8 @@ own_options() {
 		wrong "$at/own_mpi" "the user's own SLURM_MPI_TYPE does not count"
 	lines "$at/own_mpi" "^ZERO_RESOLVED=stage=$2" >/dev/null ||
 		wrong "$at/own_mpi" "zero is not on"
-	lines "$at/own_mpi_flag" '^PMIX_RANK' && wrong "$at/own_mpi_flag" "--mpi=none does not count"
+	lines "$at/own_mpi_flag" '^PMIX_RANK' &&
+		wrong "$at/own_mpi_flag" "--mpi=none does not count"
 }
 
 job zero_job sbatch --zero-stage=2 -o "$scratch/batch.zero"
@@ -183,7 +185,8 @@ refused() {
 		grep -qF "$scratch/zero.yaml:2" || wrong "$scratch/$1" "the line does not say why"
 }
 
-# none NAME VARIABLE...: submits a job with these variables, which do not reach it, but their effect does
+# none NAME VARIABLE...: submits a job with these variables, which do not reach it, but their effect
+# does
 none() {
 	env "${@:2}" sbatch --export=NONE -n 1 -o "$scratch/$1" >"$scratch/out" 2>&1 <<JOB
 #!/bin/bash
@@ -260,7 +263,8 @@ one f env ZERO_STAGE=1 srun -n 1 env
 off "$scratch/f"
 one e env ZERO_ENABLED=yes sbatch -n 1 --wrap env
 refused e
-# a job that was submitted before the file was changed, or to where salloc does not know it to be off
+# a job that was submitted before the file was changed, or to where salloc does not know it to be
+# off
 one g env SLURM_ZERO=on srun -n 1 env
 refused g
 
@@ -270,26 +274,34 @@ enabled: on
 defaults: {preload_path: $libzero}
 YAML
 one a srun -w n2 -n 1 env
-[[ $(<"$scratch/a.status") == 0 ]] || wrong "$scratch/a" "what the site wants fails on a node without zero"
-lines "$scratch/a" '^(ZERO_RESOLVED|LD_PRELOAD|RANK|MASTER_ADDR)=' && wrong "$scratch/a" "zero is not off"
-sbatch -Q --wait -w n2 -n 1 -o "$scratch/script" --wrap env || fail "a batch script where zero is off"
-lines "$scratch/script" '^SLURM_ZERO=' && wrong "$scratch/script" "libzero would take zero to be on there"
+[[ $(<"$scratch/a.status") == 0 ]] ||
+	wrong "$scratch/a" "what the site wants fails on a node without zero"
+lines "$scratch/a" '^(ZERO_RESOLVED|LD_PRELOAD|RANK|MASTER_ADDR)=' &&
+	wrong "$scratch/a" "zero is not off"
+sbatch -Q --wait -w n2 -n 1 -o "$scratch/script" --wrap env ||
+	fail "a batch script where zero is off"
+lines "$scratch/script" '^SLURM_ZERO=' &&
+	wrong "$scratch/script" "libzero would take zero to be on there"
 one b srun -w n2 -n 1 --zero env
 [[ $(<"$scratch/b.status") != 0 ]] || wrong "$scratch/b" "zero is off on n2, and was not refused"
-grep -q "spank_zero: node n2: zero is switched off on this node ($scratch/n2/zero.yaml:2" "$scratch/b.err" ||
+grep -q "spank_zero: node n2: zero is switched off on this node ($scratch/n2/zero.yaml:2" \
+	"$scratch/b.err" ||
 	wrong "$scratch/b" "the line does not say why"
 
 # Nor does a file that is broken on a node alone, or a library that is missing there.
 # does_without NAME WORDS COMMAND...: well, and says so
 does_without() {
 	one "$1" "${@:3}"
-	[[ $(<"$scratch/$1.status") == 0 ]] || wrong "$scratch/$1" "a node that is broken fails what the site wants"
+	[[ $(<"$scratch/$1.status") == 0 ]] ||
+		wrong "$scratch/$1" "a node that is broken fails what the site wants"
 	lines "$scratch/$1" '^LD_PRELOAD=' && wrong "$scratch/$1" "the library is preloaded"
 	[[ $(grep -cF "$2" "$scratch/$1.err") == 1 ]] || wrong "$scratch/$1" "it does not print: $2"
 }
 printf 'version: 1\nenabled: on\ndefaults: {stge: 1}\n' >"$scratch/n2/zero.yaml"
-does_without a "spank_zero: node n2: zero is not on: $scratch/n2/zero.yaml:3:12: " srun -w n2 -n 2 env
-lines "$scratch/a" '^(ZERO_RESOLVED|RANK|MASTER_ADDR|SLURM_ZERO)=' && wrong "$scratch/a" "zero is not off"
+does_without a "spank_zero: node n2: zero is not on: $scratch/n2/zero.yaml:3:12: " srun -w n2 -n 2 \
+	env
+lines "$scratch/a" '^(ZERO_RESOLVED|RANK|MASTER_ADDR|SLURM_ZERO)=' &&
+	wrong "$scratch/a" "zero is not off"
 write_yaml n2 <<YAML
 enabled: on
 defaults: {preload_path: $scratch/gone.so}
@@ -297,13 +309,15 @@ YAML
 does_without b "spank_zero: node n2: $scratch/gone.so cannot be preloaded: " srun -w n2 -n 2 env
 lines "$scratch/b" '^ZERO_RESOLVED=' >/dev/null || wrong "$scratch/b" "zero is off"
 one b srun -w n2 -n 1 --zero env
-[[ $(<"$scratch/b.status") != 0 ]] || wrong "$scratch/b" "n2 has no library, and the user's job was not refused"
+[[ $(<"$scratch/b.status") != 0 ]] ||
+	wrong "$scratch/b" "n2 has no library, and the user's job was not refused"
 
 # A program on a node without the plugin would have other settings than its peers.
 plugin_on
 : >"$scratch/n3/plugstack.conf"
 one a srun -w n3 -n 1 --zero-stage=1 "$top_builddir/tests/slurm/report_task" stage
-[[ $(<"$scratch/a.status") != 0 ]] || wrong "$scratch/a" "zero_open works on a node without the plugin"
+[[ $(<"$scratch/a.status") != 0 ]] ||
+	wrong "$scratch/a" "zero_open works on a node without the plugin"
 grep -q "zero is on for this job, but node 'n3' has set no ZERO_RESOLVED" "$scratch/a.err" ||
 	wrong "$scratch/a" "the node is not named"
 one b srun -w n3 -n 1 "$top_builddir/tests/slurm/report_task" stage
@@ -357,8 +371,8 @@ done
 executed once "--container-mount-home --zero PROGRAM"
 plugin_on
 
-# Where the site wants zero, the guess is wrong for an srun that makes its own allocation, and in a job
-# for one that finds zero off in its partition.
+# Where the site wants zero, the guess is wrong for an srun that makes its own allocation, and in a
+# job for one that finds zero off in its partition.
 write_yaml <<YAML
 enabled: on
 defaults: {preload_path: $libzero}

@@ -13,7 +13,7 @@ report_task=$top_builddir/tests/slurm/report_task
 libc=$(ldd "$BASH" | sed -n 's/.*=> \(.*\/libc\.so[^ ]*\) .*/\1/p')
 [[ -e $libc ]] || fail "$BASH has no libc.so"
 
-# ---- a step's tasks -------------------------------------------------------------------------------
+# ---- a step's tasks ------------------------------------------------------------------------------
 
 write_yaml <<YAML
 defaults: {preload_path: $libzero}
@@ -42,7 +42,8 @@ SLURM_HOSTFILE=$scratch/hosts ran "--distribution=arbitrary" \
 numbered "--distribution=arbitrary" 4
 expect "MASTER_ADDR under --distribution=arbitrary" "n3 " "$(field addr)"
 for layout in cyclic plane=2; do
-	ran "--distribution=$layout" srun --zero --distribution="$layout" -w 'n[2-3]' -N2 -n5 "$given" a
+	ran "--distribution=$layout" srun --zero --distribution="$layout" -w 'n[2-3]' -N2 -n5 \
+		"$given" a
 	expect "MASTER_ADDR under --distribution=$layout" "$(first_node) " "$(field addr)"
 done
 
@@ -118,7 +119,7 @@ run_all srun --zero -N1 -n1 "$scratch/torchrun"
 has_lines "two ranks in one task" 2 \
 	'torchrun, or accelerate launch, has started .* let srun start each rank, with --ntasks-per-node=2'
 
-# ---- steps in steps -------------------------------------------------------------------------------
+# ---- steps in steps ------------------------------------------------------------------------------
 
 # Rank 1 of three starts steps of other sizes; in the last two it has changed LD_PRELOAD before.
 cat >"$scratch/nest" <<TASK
@@ -149,7 +150,8 @@ expect "a nested srun's MASTER_ADDR" "$(first_node) " "$(field addr)"
 expect "a nested srun's MASTER_PORT, one" 1 "$(field port | wc -w)"
 [[ $(field port) != "$port" ]] || fail "a nested srun has the outer MASTER_PORT $port"
 step clean
-has_lines "a nested srun with --no-zero" 1 "rank=none .*world=none .*local_rank=none .*local_world=none \
+has_lines "a nested srun with --no-zero" 1 \
+	"rank=none .*world=none .*local_rank=none .*local_world=none \
 addr=none port=none preload=$libc library=none zero=none"
 step again
 expect "LD_PRELOAD, with something put before it" "$libzero:$libc:$libc " "$(field preload)"
@@ -157,13 +159,14 @@ step bare
 has_lines "--no-zero, with something put before the library" 1 \
 	"rank=none .*preload=$libc:$libc library=none zero=none"
 cp "$scratch/nested" "$scratch/out"
-has_lines "a program in a nested srun" 1 '^rank=0 world=1 local_rank=0 local_world=1 node=n. stage=1$'
+has_lines "a program in a nested srun" 1 \
+	'^rank=0 world=1 local_rank=0 local_world=1 node=n. stage=1$'
 
 # What a user of --no-zero has set is not the plugin's.
 WORLD_SIZE=5 RANK=3 MASTER_PORT=7 ran "--no-zero alone" srun --no-zero -n1 "$given" a
 has_lines "--no-zero alone" 1 'rank=3 .*world=5 .*port=7 preload=none library=none zero=none'
 
-# ---- MPI ------------------------------------------------------------------------------------------
+# ---- MPI -----------------------------------------------------------------------------------------
 
 for level in 0 1 2 3; do
 	ran "MPI_Init at level $level before zero_open" \
@@ -171,7 +174,7 @@ for level in 0 1 2 3; do
 	has_lines "MPI_Init at level $level before zero_open" 3 '^rank=[0-2] world=3 .* stage=2$'
 done
 
-# ---- shared memory --------------------------------------------------------------------------------
+# ---- shared memory -------------------------------------------------------------------------------
 
 # shares WHAT SIZES ARGUMENT...: with so many of its node's ranks each rank shares memory; that the
 # other nodes are on this machine too is no reason to.
@@ -179,7 +182,8 @@ shares() {
 	local what="shared memory, $1" sizes=$2
 	shift 2
 	ran "$what" srun --zero "$@" "$report_task" share
-	expect "$what" "$sizes" "$(sort "$scratch/out" | sed -n 's/^rank=.* share=//p' | tr '\n' ' ')"
+	expect "$what" "$sizes" \
+		"$(sort "$scratch/out" | sed -n 's/^rank=.* share=//p' | tr '\n' ' ')"
 }
 
 shares "three nodes" "2 2 2 2 2 2 " -N3 -n6 --ntasks-per-node=2
@@ -192,9 +196,10 @@ ZERO_SHARE=1 shares "none" "1 1 1 " -N1 -n3
 
 run_all srun --zero --mpi=none -n2 "$report_task" stage
 ((status)) || fail "--mpi=none ended well"
-has_lines "--mpi=none" 2 'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=pmix'
+has_lines "--mpi=none" 2 \
+	'the launcher started 2 ranks, but MPI sees this one alone.*srun --mpi=pmix'
 
-# ---- batch scripts and shells ---------------------------------------------------------------------
+# ---- batch scripts and shells --------------------------------------------------------------------
 
 # mpirun starts its proxies by srun, and they the ranks.
 cat >"$scratch/rank" <<'TASK'
@@ -249,7 +254,7 @@ cp "$scratch/nested" "$scratch/out"
 has_lines "mpirun" 3 '^rank=[0-2] world=3 .* stage=2 stream_chunk=7340032$'
 has_lines "what mpirun and its proxies got" 3 'by mpirun: parent=plain preload=none'
 
-# ---- srun stays srun ------------------------------------------------------------------------------
+# ---- srun stays srun -----------------------------------------------------------------------------
 
 seq 30000 | ran "standard input" srun --zero cat
 expect "standard input" "$(seq 30000 | md5sum)" "$(md5sum <"$scratch/out")"
@@ -290,11 +295,12 @@ ran "Ctrl-C" python3 "$scratch/terminal.py" srun --zero -n1 bash -c 'echo ready;
 has_lines "Ctrl-C" 1 "sending Ctrl-C to StepId="
 wait_for no_steps
 
-# ---- where the library is -------------------------------------------------------------------------
+# ---- where the library is ------------------------------------------------------------------------
 
 # $LIB is the loader's word for the folder of a program's kind, so that others find another library.
 # shellcheck disable=SC2016
-mkdir -p "$scratch/usr/lib64" "$scratch/usr/lib/x86_64-linux-gnu" "$scratch/usr/lib/aarch64-linux-gnu"
+mkdir -p "$scratch/usr/lib64" "$scratch/usr/lib/x86_64-linux-gnu" \
+	"$scratch/usr/lib/aarch64-linux-gnu"
 for folder in "$scratch"/usr/lib64 "$scratch"/usr/lib/*; do
 	cp -L "$libzero" "$folder/libzero.so"
 done
@@ -306,7 +312,8 @@ ran '$LIB in preload_path' srun --zero --export=ALL -n1 "$given" a
 has_lines "\$LIB in preload_path" 1 "preload=$scratch/usr/[$]LIB/libzero.so library=mapped"
 plugin_on
 
-# The package slurm_zero of the preloaded library comes before the user's folders, and only in zero steps.
+# The package slurm_zero of the preloaded library comes before the user's folders, and only in zero
+# steps.
 package=$scratch/usr/lib64/slurm-zero/python
 mkdir -p "$package/slurm_zero"
 touch "$package/slurm_zero/__init__.py"
@@ -327,22 +334,26 @@ ran "no PYTHONPATH" srun --zero -n1 "$given" a
 has_lines "no PYTHONPATH" 1 "python=$package step=a"
 mkdir -p "$scratch/bundle/rootfs$scratch/usr/lib64"
 cp -L "$libzero" "$scratch/bundle/rootfs$scratch/usr/lib64/libzero.so"
-ran "a bundle without the package" srun --zero --export=ALL,SLURM_CONTAINER="$scratch/bundle" -n1 "$given" a
-has_lines "a bundle without the package" 1 "preload=$scratch/usr/lib64/libzero.so .* python=none step=a"
+ran "a bundle without the package" srun --zero --export=ALL,SLURM_CONTAINER="$scratch/bundle" -n1 \
+	"$given" a
+has_lines "a bundle without the package" 1 \
+	"preload=$scratch/usr/lib64/libzero.so .* python=none step=a"
 plugin_on
 
 # What srun --container makes of a step: the runtime enters the bundle's root only later.
 mkdir -p "$scratch/bundle/rootfs${libzero%/*}"
-ran "a bundle without the library" srun --zero-stage=1 --export=ALL,SLURM_CONTAINER="$scratch/bundle" \
+ran "a bundle without the library" srun --zero-stage=1 \
+	--export=ALL,SLURM_CONTAINER="$scratch/bundle" \
 	-n1 "$given" a
 has_lines "a bundle without the library" 1 'preload=none library=none zero=stage=1'
-has_lines "a bundle without the library" 1 "nothing is preloaded, since the container has no $libzero"
+has_lines "a bundle without the library" 1 \
+	"nothing is preloaded, since the container has no $libzero"
 cp -L "$libzero" "$scratch/bundle/rootfs$libzero"
 ran "a bundle with the library" srun --zero-stage=1 --export=ALL,SLURM_CONTAINER="$scratch/bundle" \
 	-n1 "$given" a
 has_lines "a bundle with the library" 1 "preload=$libzero library=mapped zero=stage=1"
 
-# ---- containers -----------------------------------------------------------------------------------
+# ---- containers ----------------------------------------------------------------------------------
 
 box=$scratch/box
 # copy FILE...: into the box, at the same path, with the libraries it needs.
@@ -402,5 +413,6 @@ expect "preload_path in a container: lines" 4 "$(wc -l <"$scratch/out")"
 write_yaml <<<"defaults: {preload_path: $libzero}"
 copy "$libzero"
 boxed "a container with the library" --zero-stage=1
-has_lines "a container with the library" 4 "^rank=[0-3] library=$libzero preload=$libzero zero=stage=1\$"
+has_lines "a container with the library" 4 \
+	"^rank=[0-3] library=$libzero preload=$libzero zero=stage=1\$"
 expect "a container with the library: lines" 4 "$(wc -l <"$scratch/out")"

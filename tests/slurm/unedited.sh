@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check-torch: PyTorch programs that have never heard of slurm-zero, by one srun on three nodes. They
-# start though the port that the plugin guesses is taken, have equal losses, and a rank that is lost is
-# named. Prints how long a start takes beside torchrun's.
+# make check-torch: PyTorch programs that have never heard of slurm-zero, by one srun on three
+# nodes. They start though the port that the plugin guesses is taken, have equal losses, and a rank
+# that is lost is named. Prints how long a start takes beside torchrun's.
 # shellcheck source=tests/slurm/cluster.sh
 . "${top_srcdir:?run me by make check-torch}/tests/slurm/cluster.sh"
 # shellcheck source=python/tests/torch.sh
@@ -19,11 +19,13 @@ train() {
 	ran "$1" srun --zero -N3 --ntasks-per-node=2 "${program[@]}" "$1"
 	grep ^loss "$scratch/out" >"$scratch/$1"
 	[[ $(grep -c . "$scratch/$1") == 20 ]] || fail "$1: $(<"$scratch/out")"
-	paste "$scratch/ddp" "$scratch/$1" | awk '($2 - $4) ^ 2 > (1e-5 * $2 + 1e-6) ^ 2 {exit 1}' ||
+	paste "$scratch/ddp" "$scratch/$1" |
+		awk '($2 - $4) ^ 2 > (1e-5 * $2 + 1e-6) ^ 2 {exit 1}' ||
 		fail "$1 has other losses than ddp: $(<"$scratch/$1")"
 }
 for what in ddp fsdp2 accelerate deepspeed lightning; do
-	"$TORCH_PYTHON" -c "import ${what/[df][ds]*p*/torch}" 2>/dev/null || "$TORCH_PYTHON" -c "import $what" 2>/dev/null ||
+	"$TORCH_PYTHON" -c "import ${what/[df][ds]*p*/torch}" 2>/dev/null ||
+		"$TORCH_PYTHON" -c "import $what" 2>/dev/null ||
 		continue
 	train "$what"
 done
@@ -50,7 +52,8 @@ worst=0
 lost() {
 	local took
 	run_all srun --zero -N3 -n3 "${program[@]}" "$1" "$2" "$3" "$scratch"
-	took=$(awk -v at="$(<"$scratch/at")" -v end="$EPOCHREALTIME" 'BEGIN {printf "%.1f", end - at}')
+	took=$(awk -v at="$(<"$scratch/at")" -v end="$EPOCHREALTIME" \
+		'BEGIN {printf "%.1f", end - at}')
 	((status && status != 124)) || check "$*" 1
 	grep -qE "$4" "$scratch/out" || check "no line names the rank of $*, which" 1
 	worst=$(awk -v was="$worst" -v took="$took" 'BEGIN {print (took > was ? took : was)}')
@@ -78,11 +81,14 @@ for turn in 1 2 3; do
 	for way in zero torchrun; do
 		begin=$EPOCHREALTIME
 		if [[ $way == zero ]]; then
-			ran "$way" srun --zero -N3 --ntasks-per-node=2 "$TORCH_PYTHON" "${started[@]}"
+			ran "$way" srun --zero -N3 --ntasks-per-node=2 "$TORCH_PYTHON" \
+				"${started[@]}"
 		else
 			printf '%s\n' "${started[1]}" >"$scratch/started.py"
-			ran "$way" srun -N3 -n3 "$TORCH_PYTHON" -m torch.distributed.run --nnodes 3 --nproc-per-node 2 \
-				--rdzv-backend c10d --rdzv-endpoint "127.0.0.1:$((20000 + $$ % 20000 + turn))" "$scratch/started.py"
+			ran "$way" srun -N3 -n3 "$TORCH_PYTHON" -m torch.distributed.run \
+				--nnodes 3 --nproc-per-node 2 \
+				--rdzv-backend c10d --rdzv-endpoint \
+				"127.0.0.1:$((20000 + $$ % 20000 + turn))" "$scratch/started.py"
 		fi
 		awk -v begin="$begin" -v way="$way" '/^[0-9]+[.][0-9]+$/ {printf "%s: %.1f s\n", way, $1 - begin}' "$scratch/out"
 	done
