@@ -13,7 +13,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 : "${top_srcdir:=$here}" "${top_builddir:=$here}" "${TORCH_PYTHON:=python3}" "${STEPS:=200}"
 : "${ZERORUN:=$top_builddir/launcher/zerorun}"
 "$TORCH_PYTHON" -c 'import torch, transformers' || {
-	echo "demo-torch: name a Python that has torch and transformers: TORCH_PYTHON=venv/bin/python" >&2
+	echo "demo-torch: name a Python that has torch and transformers:" \
+		"TORCH_PYTHON=venv/bin/python" >&2
 	exit 1
 }
 if [[ ${TEXT-} ]]; then

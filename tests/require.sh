@@ -6,21 +6,23 @@
 missing=0
 for name in ${ZERO_REQUIRE//,/ }; do
 	case $name in
-	aarch64 | clang | clang-format | cppcheck | debian | fuzzer | gcc | interop | large | make | man | nm | \
-		python3 | readelf | rpm | torch | valgrind)
+	aarch64 | clang | clang-format | cppcheck | debian | fuzzer | gcc | interop | large | make | \
+		man | nm | python3 | readelf | rpm | torch | valgrind)
 		# no matter of configure: the tests that need them say so
 		;;
 	cuda-build)
 		for part in cuda nccl pmix; do
 			have $part || {
-				echo "FAIL: ZERO_REQUIRE names cuda-build, and this build has no $part"
+				echo "FAIL: ZERO_REQUIRE names cuda-build," \
+					"and this build has no $part"
 				missing=1
 			}
 		done
 		;;
 	mpi | pmix | yaml | slurm | cuda | nccl | jansson | xxhash | files | cblas | check | cxx)
 		have "$name" || {
-			echo "FAIL: ZERO_REQUIRE names $name, and this build was configured without it"
+			echo "FAIL: ZERO_REQUIRE names $name," \
+				"and this build was configured without it"
 			missing=1
 		}
 		;;

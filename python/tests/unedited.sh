@@ -38,7 +38,8 @@ is() {
 
 same() {
 	paste <(grep ^loss "$scratch/$1") <(grep ^loss "$scratch/$2") | awk '
-		($2 - $4) ^ 2 > (1e-5 * $2 + 1e-6) ^ 2 {exit 1}' || fail "$1 and $2 have other losses: $(paste "$scratch/$1" "$scratch/$2")"
+		($2 - $4) ^ 2 > (1e-5 * $2 + 1e-6) ^ 2 {exit 1}' ||
+		fail "$1 and $2 have other losses: $(paste "$scratch/$1" "$scratch/$2")"
 }
 
 # What uses fully_shard runs on libzero, with the same losses, or keeps torch's before anything is
@@ -113,7 +114,8 @@ PYTHONPATH=$scratch/broken "$ZERORUN" -n 1 --zero-python=no env ZERO_RESOLVED="p
 	>"$scratch/out" 2>"$scratch/err" ||
 	fail "a broken package: $(<"$scratch/err")"
 [[ $(<"$scratch/out") == 1.0 && $(grep -c . "$scratch/err") == 1 ]] &&
-	grep -q "^slurm-zero: torch.distributed.rendezvous is left as it is: cannot import name '_zero'" "$scratch/err" ||
+	grep -q "^slurm-zero: torch.distributed.rendezvous is left as it is: cannot import name '_zero'" \
+		"$scratch/err" ||
 	fail "a broken package: $(cat "$scratch/out" "$scratch/err")"
 
 # lost WHAT DEED RANK LINE STACKS: the rank is named, and so many ranks write where they wait

@@ -63,7 +63,8 @@ measure() {
 	wanted "$subject" || return 0
 	for ranks; do
 		((ranks <= ${BENCH_MOST_RANKS:-8})) || continue
-		echo "bench: $subject, ranks: $ranks${ZERO_SHARE:+, each as if on a node of its own}" >&2
+		echo "bench: $subject," \
+			"ranks: $ranks${ZERO_SHARE:+, each as if on a node of its own}" >&2
 		"$ZERORUN" -n "$ranks" "$bench" "$subject" "$record" "${folder:-$scratch}" \
 			</dev/null ||
 			fail "$subject of $ranks ranks failed"
@@ -113,7 +114,8 @@ torch() {
 	fi
 	if ! { command -v "$python" && "$python" -c "import slurm_zero, $program"; } \
 			>/dev/null 2>"$scratch/err"; then
-		echo "bench: no rows of $program.py, which $python cannot import: $(tail -n 1 "$scratch/err")" >&2
+		echo "bench: no rows of $program.py, which $python cannot import:" \
+			"$(tail -n 1 "$scratch/err")" >&2
 		return
 	fi
 	echo "bench: $program, ranks: 2" >&2

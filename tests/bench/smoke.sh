@@ -9,11 +9,12 @@ scratch
 mkdir "$scratch/out"
 subjects="gather step" most=2
 if [[ ${ZERO_TEST_LONG-} ]]; then
-	subjects="partition sources load flatten gather downcast reduce adamw cores step copies save restore" most=4
+	most=4
+	subjects="partition sources load flatten gather downcast reduce adamw cores step copies save restore"
 fi
 BENCH_SCALE=0.002 BENCH_MOST_RANKS=$most BENCH_ONLY=$subjects \
-	BENCH_OUT=$scratch/out SOURCE_DATE_EPOCH=0 timeout 300 bash \
-	"$top_srcdir/tests/bench/run.sh" \
+	BENCH_OUT=$scratch/out SOURCE_DATE_EPOCH=0 timeout 300 \
+	bash "$top_srcdir/tests/bench/run.sh" \
 	>"$scratch/table" 2>"$scratch/err" || fail "make bench: $(tail -n 5 "$scratch/err")"
 json=$scratch/out/bench.json
 
@@ -28,8 +29,7 @@ done
 
 # Goals stand in goals.c as {operation, "name", ranks, "goal"}: each is a row, or was not measured.
 need_command python3 interop
-python3 - "$json" "$top_srcdir/tests/bench/goals.c" <<'END' || fail \
-	"bench.json is not what it should be"
+python3 - "$json" "$top_srcdir/tests/bench/goals.c" <<'END' || fail "bench.json is wrong"
 import json, re, sys
 
 bench = json.load(open(sys.argv[1]))

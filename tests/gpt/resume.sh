@@ -142,8 +142,8 @@ for world in $(worlds 1 2 3); do
 		--log "$scratch/log"
 	(($(lines) == steps)) || fail "$world ranks: $(lines) losses"
 	worst=$(paste <(loss "$scratch/log-$kept_world") <(loss "$scratch/log") |
-		awk \
-		'{d = $1 - $2; d = d < 0 ? -d : d; if (d > worst) worst = d} END {print worst + 0}')
+		awk '{d = $1 - $2; d = d < 0 ? -d : d; if (d > worst) worst = d}
+			END {print worst + 0}')
 	echo "from step $kept_step of $kept_world ranks on $world ranks: within $worst"
 	awk -v worst="$worst" 'BEGIN {exit !(worst < 1e-4)}' || fail "that is more than 1e-4"
 done

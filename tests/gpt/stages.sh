@@ -72,8 +72,8 @@ for world in 1 4; do
 	trains "$world" 3 "${train[@]}" --batch $((4 / world)) --log "$scratch/global-$world"
 	sed 's/.*"loss": \([^,]*\),.*/\1/' "$scratch/global-$world" >"$scratch/losses-$world"
 	worst=$(paste "$scratch/losses-1" "$scratch/losses-$world" |
-		awk \
-		'{d = $1 - $2; d = d < 0 ? -d : d; if (d > worst) worst = d} END {print worst + 0}')
+		awk '{d = $1 - $2; d = d < 0 ? -d : d; if (d > worst) worst = d}
+			END {print worst + 0}')
 	echo "$world ranks, the same 4 sequences a step: within $worst of 1 rank"
 	awk -v worst="$worst" 'BEGIN {exit !(worst < 1e-4)}' || fail "that is more than 1e-4"
 done

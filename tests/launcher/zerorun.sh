@@ -75,14 +75,16 @@ PATH=$scratch/none refused 1 'mpirun was not found: install Open MPI (openmpi-bi
 	/bin/true
 stand_in mpirun 'HYDRA build details:'
 PATH=$scratch/bin:$real_path
-refused 1 "$scratch/bin/mpirun is not Open MPI's mpirun: its --version says \"HYDRA build details:\";" \
+refused 1 "$scratch/bin/mpirun is not Open MPI's mpirun: its --version says "\
+"\"HYDRA build details:\";" \
 	true
 
 stand_in mpirun 'mpirun (Open MPI) 5.0.3'
-run "$ZERORUN" -n 3 --label --zero-preload=no --launcher-arg=--mca --launcher-arg 'a b' -- echo \
-	'x y' -n
+run "$ZERORUN" -n 3 --label --zero-preload=no --launcher-arg=--mca --launcher-arg 'a b' \
+	-- echo 'x y' -n
 is "$status" 33
-has "$out" $'-n\n3\n--map-by\n:OVERSUBSCRIBE\n--bind-to\nnone\n--output\ntag\n--mca\na b\necho\nx y\n-n\n'
+has "$out" $'-n\n3\n--map-by\n:OVERSUBSCRIBE\n--bind-to\nnone\n--output\ntag\n--mca\na b\necho\n'\
+'x y'$'\n-n\n'
 has "$out" " preload=no "
 stand_in mpirun 'mpirun (Open MPI) 4.1.4'
 run "$ZERORUN" --label --zero-preload no true
@@ -136,7 +138,8 @@ has "$out" \
 has_not "$out" LD_PRELOAD=
 run "$tree two/launcher/zerorun" --zero-preload=yes --plan true
 is "$status" 1
-has "$err" "zerorun: --zero-preload: the library cannot be preloaded: LD_PRELOAD cannot hold the path '$tree two/"
+has "$err" "zerorun: --zero-preload: the library cannot be preloaded: "\
+"LD_PRELOAD cannot hold the path '$tree two/"
 mv "$tree two" "$tree"
 
 # so is the package slurm_zero, before the user's folders
@@ -155,8 +158,8 @@ has_not "$out" PYTHONPATH
 
 PATH=$scratch/none refused 1 "srun was not found in PATH: install Slurm's commands" --slurm true
 stand_in srun 'slurm 22.05.8'
-run "$tree/launcher/zerorun" --slurm -n 6 -N3 --label --launcher-arg=--mpi=none zero-in-container \
-	'x y'
+run "$tree/launcher/zerorun" --slurm -n 6 -N3 --label --launcher-arg=--mpi=none \
+	zero-in-container 'x y'
 is "$status" 33
 has "$out" \
 	$'--mpi=pmix\n--ntasks=6\n--nodes=3\n--kill-on-bad-exit=1\n--export=ALL,LD_PRELOAD='"$tree"
@@ -199,8 +202,8 @@ need_command mpirun mpi
 run "$ZERORUN" -n 2 sh -c 'exit 7'
 is "$status" 7
 # shellcheck disable=SC2016 # ranks expand it
-run "$ZERORUN" -n 2 sh \
-	-c 'test "$OMPI_COMM_WORLD_RANK" = 0 && exec sleep 60; sleep 0.3; kill -KILL $$'
+run "$ZERORUN" -n 2 \
+	sh -c 'test "$OMPI_COMM_WORLD_RANK" = 0 && exec sleep 60; sleep 0.3; kill -KILL $$'
 is "$status" 137
 
 # more ranks than cores, their environment and their labels

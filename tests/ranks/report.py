@@ -39,9 +39,9 @@ def only(pattern):
 def alike(rank):
     """Whether the same job without checkpoints, "x" for "x-saves", has as much of what is none."""
     plain = json.load(open(only(folder.rsplit("-", 1)[0] + "/zero-*.json")))["ranks"][rank["rank"]]
-    none = {"count": 0}
+    kinds, mine, none = plain["collectives"], rank["collectives"], {"count": 0}
     return all(
-        plain["collectives"].get(kind, none)["count"] == rank["collectives"].get(kind, none)["count"]
+        kinds.get(kind, none)["count"] == mine.get(kind, none)["count"]
         for kind in ("load", "other", "program", "flatten", "gather", "reduce", "step"))
 
 
@@ -168,4 +168,5 @@ check("mean: 2 s" in lines and "longest: 3 s" in lines and "shards: 2.0K" in lin
       "the first sample")
 check("1\u202f234 were measured" in joined, "digits")
 check("path area M70.0,25.5L377.5,25.5L377.5,100.3L685.0,100.3"
-      "L685.0,100.3L377.5,100.3L377.5,100.3L70.0,100.3" in lines, "one kind of memory above the other")
+      "L685.0,100.3L377.5,100.3L377.5,100.3L70.0,100.3" in lines,
+      "one kind of memory above the other")

@@ -169,7 +169,8 @@ perl -0777 -e '
 	$first->{failed} >= 1 && $first->{seconds} >= 0 or $said->("failed or seconds");
 	exists $first->{nvml_ms} or $said->("no nvml_ms");
 	my %options = (stage => 2, report => q(a "b" \\), vram_reserve => "8%");
-	$first->{options}{$_} eq $options{$_} or $said->("$_ is $first->{options}{$_}") for keys %options;
+	$first->{options}{$_} eq $options{$_} or $said->("$_ is $first->{options}{$_}")
+		for keys %options;
 	$first->{from}{stage} eq "--zero-stage" or $said->("stage from $first->{from}{stage}");
 	$second->{node} eq "n3" && $second->{failed} == 0 or $said->("the second line");
 	exists $second->{options}{stage} and $said->("an option at its default");

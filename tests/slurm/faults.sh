@@ -334,7 +334,8 @@ try srun -w n1 -n 4 --zero sh -c 'kill -SEGV $$'
 fails "four tasks that die" "on node n1 died of signal 11 (Segmentation fault)"
 # shellcheck disable=SC2016 # for the tasks' shells
 try srun -w n1 -n 2 --zero sh -c 'cd "$1"; [ $SLURM_PROCID = 1 ] || { echo $$ >first; exit; }
-	until [ -s first ] && ! kill -0 "$(cat first)"; do sleep 0.1; done 2>>/dev/null; kill -SEGV $$' - "$scratch"
+	until [ -s first ] && ! kill -0 "$(cat first)"; do sleep 0.1; done 2>>/dev/null
+	kill -SEGV $$' - "$scratch"
 fails "a task that dies after another has ended" ": rank 1 on node n1 died of signal 11"
 
 # ---- a driver that hangs -------------------------------------------------------------------------

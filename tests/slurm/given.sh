@@ -77,7 +77,8 @@ numbered() {
 				tasks = split(told[node], size, " ")
 				for (i = 1; i <= tasks; i++)
 					if (size[i] != on[node])
-						print node ": LOCAL_WORLD_SIZE " size[i] " of " on[node]
+						print node ": LOCAL_WORLD_SIZE " size[i] \
+							" of " on[node]
 			}
 		}' "$scratch/out")
 	expect "$1: how the tasks are numbered" "" "$wrong"

@@ -41,10 +41,12 @@ tasks() {
 		$1 == "task" {
 			split("", told)
 			for (i = 6; i <= NF; i++)
-				told[substr($i, 1, index($i, "=") - 1)] = substr($i, index($i, "=") + 1)
+				told[substr($i, 1, index($i, "=") - 1)] = \
+					substr($i, index($i, "=") + 1)
 			gsub("%20", " ", told["gpu"])
 			print $2, $3, $4, $5, size(told["budget"]), size(told["vram_free"]),
-				size(told["vram_total"]), told["vram_source"], told["gpus"], told["gpu"]
+				size(told["vram_total"]), told["vram_source"],
+				told["gpus"], told["gpu"]
 		}'
 }
 

@@ -96,7 +96,8 @@ judge() {
 # noise BYTES: random ones but NUL.
 noise() {
 	LC_ALL=C awk -v seed="$((seed++))" -v bytes="$1" \
-		'BEGIN {srand(seed); for (i = 0; i < bytes; i++) printf "%c", 1 + int(rand() * 255)}'
+		'BEGIN {srand(seed); for (i = 0; i < bytes; i++)
+			printf "%c", 1 + int(rand() * 255)}'
 }
 
 long=$(printf '%0100000d' 1)

@@ -111,7 +111,8 @@ lose_none() {
 		wrong "without tensors: $*: no line or no last words"
 	fi
 	wait_for nobody_is_left
-	echo "without tensors: $*: $took ms, last words of $(grep -c '^last words' "$scratch/out");" \
+	echo "without tensors: $*: $took ms," \
+		"last words of $(grep -c '^last words' "$scratch/out");" \
 		"$(grep -m 1 'zero_open took' "$scratch/out")"
 }
 

@@ -42,7 +42,8 @@ step=${step/#-*/script} # newer releases number a batch script's step -5
 	env | sort
 	awk 'NF > 5 {print "map", $2, $3, $6}' /proc/self/maps | sort
 	for file in /proc/$$/fd/*; do
-		[[ -e $file && ! $file -ef $0 ]] || continue # it was the folder itself, or the script
+		# else it was the folder itself, or the script
+		[[ -e $file && ! $file -ef $0 ]] || continue
 		number=${file##*/} name=$(readlink "$file")
 		((number < 3)) || number=another
 		echo "open $number ${name%%:*}"

@@ -232,8 +232,8 @@ inside() {
 	grep -q "launch task StepId=$job\." "$scratch"/slurmd-*.log &&
 		wrong "$what: a step was started"
 }
-inside "a partition's limit in its job" "--zero-stream-chunk: 2M is not allowed" "$small $yaml:5" \
-	-- \
+inside "a partition's limit in its job" "--zero-stream-chunk: 2M is not allowed" \
+	"$small $yaml:5" -- \
 	salloc -p small srun --zero-stream-chunk=2M "$program"
 inside "a partition's limit in its job" "ZERO_STREAM_CHUNK: 2M is not allowed" "$small $yaml:5" -- \
 	salloc -p small env ZERO_STREAM_CHUNK=2M srun --zero "$program"
@@ -272,8 +272,8 @@ on_node() {
 on_node "a partition's limit" n1 "--zero-stream-chunk: 2M is not allowed" "$small" \
 	"n1/zero.yaml:5" -- \
 	srun -w n1 -n 2 -p small --zero-stream-chunk=2M "$program"
-on_node "a partition's limit" n3 "ZERO_STREAM_CHUNK: 2M is not allowed" "$small" "n3/zero.yaml:5" \
-	-- \
+on_node "a partition's limit" n3 "ZERO_STREAM_CHUNK: 2M is not allowed" "$small" \
+	"n3/zero.yaml:5" -- \
 	env ZERO_STREAM_CHUNK=2M srun -w n3 -n 2 -p small --zero "$program"
 on_node "a node's limit" n2 "--zero-bucket: 4M is not allowed" "n2/zero.yaml:10" -- \
 	srun -N 3 -n 3 --zero-bucket=4M "$program"
@@ -285,8 +285,8 @@ run srun -N 1 -w n1 --zero-stage=2 "$program"
 wait_for grep -q '^srun: [0-9]' "$scratch/batch"
 if ! grep -q '^srun: [1-9]' "$scratch/batch" ||
 	[[ $(grep -c '^srun: error: ' "$scratch/batch") != 1 ]] ||
-	! grep \
-	-q "^srun: error: spank_zero: --zero-stream-chunk: 2M .*$small $scratch/n./zero.yaml:5\$" \
+	! grep -q \
+	"^srun: error: spank_zero: --zero-stream-chunk: 2M .*$small $scratch/n./zero.yaml:5\$" \
 		"$scratch/batch"; then
 	cat "$scratch/batch" >&2
 	wrong "a partition's limit in a batch job"

@@ -4,7 +4,8 @@
 # machine's. In a mount namespace of its own its programs take the places of their namesakes, since
 # jobs that keep no environment look for them there, and munge has a folder of its own.
 if [[ -z ${1-} || ! -x $1/sbin/slurmctld ]]; then
-	echo "SLURM_PREFIX='${1-}': there is no sbin/slurmctld in it; give the folder that a release of" \
+	echo "SLURM_PREFIX='${1-}': there is no sbin/slurmctld in it;" \
+		"give the folder that a release of" \
 		"Slurm was installed in, as in: make check-slurm SLURM_PREFIX=/opt/slurm-23.11" >&2
 	exit 2
 fi

@@ -87,9 +87,11 @@ for turn in 1 2 3; do
 			printf '%s\n' "${started[1]}" >"$scratch/started.py"
 			ran "$way" srun -N3 -n3 "$TORCH_PYTHON" -m torch.distributed.run \
 				--nnodes 3 --nproc-per-node 2 \
-				--rdzv-backend c10d --rdzv-endpoint \
-				"127.0.0.1:$((20000 + $$ % 20000 + turn))" "$scratch/started.py"
+				--rdzv-backend c10d \
+				--rdzv-endpoint "127.0.0.1:$((20000 + $$ % 20000 + turn))" "$scratch/started.py"
 		fi
-		awk -v begin="$begin" -v way="$way" '/^[0-9]+[.][0-9]+$/ {printf "%s: %.1f s\n", way, $1 - begin}' "$scratch/out"
+		awk -v begin="$begin" -v way="$way" \
+			'/^[0-9]+[.][0-9]+$/ {printf "%s: %.1f s\n", way, $1 - begin}' \
+			"$scratch/out"
 	done
 done
