@@ -109,7 +109,7 @@ check_PROGRAMS += $(RANKS_TESTS) tests/ranks/large.ranks
 TESTS += $(RANKS_TESTS) $(SCRIPT_TESTS)
 
 EXTRA_DIST += \
-	tests/bugs \
+	tests/bugs tests/mutants.py \
 	tests/common.sh \
 	tests/analyze.h \
 	tests/analyze.known \
