@@ -110,7 +110,7 @@ static FILE *log_open(const char *path, size_t next, char *error)
 {
 	FILE *log = fopen(path, next ? "a+" : "w");
 	char *line = NULL;
-	size_t room = 0, step;
+	size_t capacity = 0, step;
 	ssize_t length;
 	off_t end = 0;
 
@@ -119,7 +119,7 @@ static FILE *log_open(const char *path, size_t next, char *error)
 		return NULL;
 	}
 	rewind(log);
-	while (next && (length = getline(&line, &room, log)) > 0 && line[length - 1] == '\n' &&
+	while (next && (length = getline(&line, &capacity, log)) > 0 && line[length - 1] == '\n' &&
 	       sscanf(line, "{\"step\": %zu,", &step) == 1 && step < next)
 		end += length;
 	free(line);

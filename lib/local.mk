@@ -103,7 +103,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/core/error.c \
 	lib/core/module.c \
 	lib/job/compute.c \
-	lib/job/grid.c \
+	lib/job/replicas.c \
 	lib/job/hooks.c \
 	lib/job/job.c \
 	lib/job/settings.c \
@@ -123,7 +123,7 @@ lib_libzerocore_la_SOURCES = \
 	lib/load/tensor_file.c \
 	lib/model/describe.c \
 	lib/model/flatten_tier.c \
-	lib/model/grid.c \
+	lib/model/grid_size.c \
 	lib/model/group.c \
 	lib/model/layout.c \
 	lib/model/convert_states.c \
@@ -143,13 +143,13 @@ lib_libzerocore_la_SOURCES = \
 	lib/train/loss_scale.c \
 	lib/train/muon.c \
 	lib/train/norm.c \
-	lib/train/output.c \
+	lib/train/gather_buffer.c \
 	lib/train/own_step.c \
 	lib/train/param_changed.c \
 	lib/train/reduce.c \
 	lib/train/step.c \
 	lib/train/step_state.c \
-	lib/train/stray_access.c \
+	lib/train/unmapped_access.c \
 	lib/train/train_hooks.c \
 	lib/train/write.c \
 	lib/watch/activity.c \

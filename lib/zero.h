@@ -57,8 +57,9 @@
  * prints a line that names it, and the processes of all ranks are ended. The same happens if an
  * operation waits too long for its peers, and on CPUs if zero_open does. This is the one exception
  * to "never prints or exits". With ZERO_ON_FAULT=return calls fail instead; zero_open then fails,
- * too, after zero_close: a new job needs new processes. LOST RANKS in zero(3) says what is detected,
- * and explains ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and ZERO_OPEN_SECONDS.
+ * too, after zero_close: a new job needs new processes. LOST RANKS in zero(3) says what is
+ * detected, and explains ZERO_ON_FAULT=return, ZERO_WATCH_SECONDS, ZERO_STALL_SECONDS and
+ * ZERO_OPEN_SECONDS.
  *
  * THREADS. Any thread may call any function. All ranks must begin their collective operations in
  * one order, so let one thread begin them. Other threads may call zero_gather too: for a group that
@@ -450,16 +451,16 @@ void zero_load_model_report_free(zero_load_model_report *report);
  *
  * `as` is the type in which f32, f16 and bf16 parameters are gathered, or ZERO_DTYPE_PARAM or
  * ZERO_DTYPE_DEFAULT. One of the stored and the gathered type must be f32, or both be equal. A cast
- * is made into this rank's part of the output, which is then sent. Other types are gathered as they
- * are stored.
+ * is made into this rank's part of the gather buffer, which is then sent. Other types are gathered
+ * as they are stored.
  *
  * A group that is already gathered or being gathered is skipped. The setting `gather_limit` bounds
- * the bytes of outputs that are live at one time: the first group that would exceed it, and all
- * groups after it, are skipped, and zero_gather begins them later. All ranks must skip the same
+ * the bytes of gather buffers that are live at one time: the first group that would exceed it, and
+ * all groups after it, are skipped, and zero_gather begins them later. All ranks must skip the same
  * groups, so they must also release groups in the same order. With GPUs that holds for zero_gather,
  * too: which groups are held decides about the memory of the next, which all ranks choose alike.
  *
- * Ranks of a node that share memory have one output together. There is no output for a group
+ * Ranks of a node that share memory have one gather buffer together. There is none for a group
  * that these ranks store completely, if it is gathered in the stored type.
  */
 zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as);
@@ -544,9 +545,9 @@ typedef enum zero_muon_rate {
  * A matrix is put together on one rank, which orthogonalises it: the costliest first, each by the
  * rank that has least to do (4 s^2 l + 2 s^3 for the short and the long side), over all that one
  * call steps. Per step a rank sends its parts of the momentum, and receives those of the steps: 8
- * bytes for each of its elements, as many as it stores. With equal momentum the bits are the same at
- * any number of ranks and any stage, as far as the machine's cblas gives the same bits for the same
- * product.
+ * bytes for each of its elements, as many as it stores. With equal momentum the bits are the same
+ * at any number of ranks and any stage, as far as the machine's cblas gives the same bits for the
+ * same product.
  *
  * The call holds f32 buffers until it returns: for whole matrices, of 64 MB or of the largest, with
  * 4 (s l + 2 s^2) bytes of scratch, and for this rank's parts of as many matrices from each rank.
@@ -768,7 +769,7 @@ typedef struct zero_bytes {
 /* Memory of this rank in bytes, by kind. */
 typedef struct zero_memory {
 	zero_bytes shards; /* stored parameters: shards, or all of them where they are replicated */
-	zero_bytes gathered;   /* outputs of gathers */
+	zero_bytes gathered;   /* gather buffers */
 	zero_bytes gradients;  /* full gradient buffers and reduced shards */
 	zero_bytes optimizer;  /* moments, and f32 masters of 16-bit parameters */
 	zero_bytes staging;    /* the library's own buffers for communication */
@@ -808,7 +809,7 @@ zero_status zero_agree(zero_job *job, const char *error);
  * COLLECTIVE. Gives every rank the bytes of every rank: all[world][bytes], in rank order. `bytes`
  * is the same on all ranks. It is for a few bytes, such as the address of a service of rank 0.
  */
-zero_status zero_exchange(zero_job *job, const void *mine, size_t bytes, void *all);
+zero_status zero_allgather_bytes(zero_job *job, const void *mine, size_t bytes, void *all);
 
 /* ---- ranks that are only watched ------------------------------------------------------------- */
 
@@ -818,8 +819,8 @@ zero_status zero_exchange(zero_job *job, const void *mine, size_t bytes, void *a
  * and NCCL, agree and exchange, and are watched; such a job has no groups, teams and memory:
  * ZERO_E_UNSUPPORTED. Its ranks may end at different times. zero_close waits for nobody, and
  * exit(0) without it is no fault: a rank that has ended well is lost only if others wait for it,
- * see zero_waiting. Any other end is told and ends the job, as LOST RANKS says, and so does a rank
- * that does not come to its end, see zero_finish.
+ * see zero_set_wait_label. Any other end is told and ends the job, as LOST RANKS says, and so does
+ * a rank that does not come to its end, see zero_finish.
  */
 
 /*
@@ -835,7 +836,7 @@ zero_status zero_finish(zero_job *job);
  * goes on. With backend=none a rank that has ended with exit(0) counts as lost once another one has
  * waited for more than 3 s.
  */
-void zero_waiting(zero_job *job, const char *what);
+void zero_set_wait_label(zero_job *job, const char *what);
 
 /*
  * Sets what is called once in this process before it is ended because a rank was lost, so that the

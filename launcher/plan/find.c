@@ -58,7 +58,7 @@ char *find_program(const char *name, int *status)
 char *run_program(char *const *argv, bool quiet, int *status)
 {
 	char *command, *text = NULL;
-	size_t size, room = 0;
+	size_t size, capacity = 0;
 	FILE *out = open_memstream(&command, &size), *from;
 	int ended;
 
@@ -76,7 +76,7 @@ char *run_program(char *const *argv, bool quiet, int *status)
 		exit(EXIT_FAILURE);
 	}
 	free(command);
-	if (getdelim(&text, &room, '\0', from) < 0) {
+	if (getdelim(&text, &capacity, '\0', from) < 0) {
 		free(text);
 		text = format_text("%s", "");
 	}

@@ -33,7 +33,7 @@ static zero_status explain_mismatch(struct zero_comm *comm, const struct zero_in
 
 	snprintf(mine.label, sizeof(mine.label), "%s", intent->label);
 	snprintf(mine.before, sizeof(mine.before), "%s", comm->sequence.last);
-	status = comm->ops->exchange(comm, &mine, all, sizeof(mine));
+	status = comm->ops->allgather(comm, &mine, all, sizeof(mine));
 	if (status)
 		return status;
 	while (other < world - 1 && is_equal(&all[0], &all[other]))
@@ -90,7 +90,7 @@ static zero_status broadcast_error(struct zero_comm *comm, const struct zero_int
 
 static zero_status start_agreement(struct zero_comm *comm, const struct zero_intent *intent)
 {
-	const struct zero_place *place = &comm->place;
+	const struct zero_rank_info *place = &comm->place;
 	uint64_t *mine = comm->agreement.mine;
 
 	mine[ZERO_AGREE_HASH] = intent->hash;

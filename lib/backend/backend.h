@@ -28,7 +28,7 @@ struct zero_net_ops;
  * memory: then one of them allocates a buffer, and all of them read and write the same bytes. The
  * option `share` limits how many do, so that a node can have several such sets of ranks.
  */
-struct zero_place {
+struct zero_rank_info {
 	int rank, world;             /* rank is -1 if this rank is not in the team */
 	int local_rank, local_world; /* among the ranks of this node */
 	int shm_rank, shm_world;     /* among the ranks that share memory with this one: 0 and 1 if
@@ -39,7 +39,7 @@ struct zero_place {
 };
 
 /* Whether all ranks share memory with each other. */
-static inline bool zero_place_all_share_memory(const struct zero_place *place)
+static inline bool zero_all_share_memory(const struct zero_rank_info *place)
 {
 	return place->shm_world == place->world;
 }
@@ -81,7 +81,7 @@ static inline size_t zero_round_to_pages(size_t bytes)
  */
 struct zero_shared {
 	char *data; /* NULL: there is no buffer */
-	char *base; /* of an output at a reserved address: another address of the same memory, which
+	char *base; /* of a gather buffer: another address of the same memory, which
 	               communication uses. Else `data`, or NULL */
 	size_t bytes;
 	enum zero_memory_kind kind;
@@ -122,7 +122,7 @@ enum zero_op_kind {
 	/* recv[world][count] bytes in host memory = every rank's send[count]. For small things that
 	   ranks agree on; not counted as traffic. With `on_device` both are in the backend's memory,
 	   and a device does it without the host. */
-	ZERO_OP_EXCHANGE,
+	ZERO_OP_ALLGATHER_BYTES,
 	/* recv[count] of type `to` = send[count] of type `from`, on this rank alone. With `shared`,
 	   recv is at byte `at` of that buffer. */
 	ZERO_OP_CAST,
@@ -158,7 +158,7 @@ struct zero_op {
 	size_t at;
 	const void *send;
 	void *recv;
-	size_t count; /* elements; bytes for ALLOC and EXCHANGE, ranks for TEAM_COMM */
+	size_t count; /* elements; bytes for ALLOC and ALLGATHER_BYTES, ranks for TEAM_COMM */
 	size_t piece;
 	const int *members;
 	struct zero_team_comm **team_comm;
@@ -425,16 +425,17 @@ struct zero_backend_ops {
 	/* Releases this rank's use of a buffer of ZERO_OP_ALLOC and clears *shared; its memory goes
 	   when all ranks that share it have done so. A cleared *shared is a no-op. Not COLLECTIVE. */
 	void (*shared_free)(struct zero_backend *backend, struct zero_shared *shared);
-	/* Reserves a range of addresses, without memory, for an output of ZERO_OP_ALLOC; it stays
-	   until unreserve or close. While no buffer is there, a read of it ends the process. NULL in
-	   a backend whose outputs have no fixed addresses. */
+	/* Reserves a range of addresses, without memory, for a gather buffer of ZERO_OP_ALLOC; it
+	   stays until unreserve or close. While no buffer is there, a read of it ends the process.
+	   NULL in a backend whose gather buffers have no fixed addresses. */
 	zero_status (*reserve)(struct zero_backend *backend, size_t bytes, void **address);
-	/* Puts the memory that was at a reserved address last there again, if no other output has it
-	   now, and fills *shared. Returns whether it did. Ranks that gather and free outputs in one
-	   order get the same result. NULL in a backend where ZERO_OP_ALLOC costs nothing more. */
+	/* Puts the memory that was at a reserved address last there again, if no other gather
+	   buffer has it now, and fills *shared. Returns whether it did. Ranks that gather and free
+	   gather buffers in one order get the same result. NULL in a backend where ZERO_OP_ALLOC
+	   costs nothing more. */
 	bool (*reuse)(struct zero_backend *backend, void *address, size_t bytes,
 		      struct zero_shared *shared);
-	/* Returns the address of the output that has this memory now; NULL if none does. */
+	/* Returns the address of the gather buffer that has this memory now; NULL if none does. */
 	void *(*holder)(struct zero_backend *backend, void *address);
 	/* Gives the range back. No buffer may be there. NULL is a no-op. */
 	void (*unreserve)(struct zero_backend *backend, void *address, size_t bytes);
@@ -497,9 +498,9 @@ struct zero_backend_ops {
 	/* Waits until all kernels before the event are done: the CPU may then read their results,
 	   and free or overwrite their inputs. Returns an error of the device. */
 	zero_status (*event_wait)(struct zero_backend *backend, uint64_t event);
-	/* Opens the library of matrix products that orthogonalise needs. A sentence says where it was
+	/* Opens the library of gemm that orthogonalise needs. A sentence says where it was
 	   looked for. Any number of times. */
-	zero_status (*open_products)(struct zero_backend *backend);
+	zero_status (*open_gemm)(struct zero_backend *backend);
 	/* Makes x[rows][columns] the nearest matrix with equal singular values, nearly, by `steps`
 	   iterations of Newton and Schulz with these coefficients;
 	   `scratch` has zero_newton_schulz_scratch(rows, columns) elements. */

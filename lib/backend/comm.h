@@ -78,7 +78,7 @@ struct zero_deadlock {
 /* A communicator: the ranks of the job, or of a team. */
 struct zero_comm {
 	const struct zero_comm_ops *ops;
-	struct zero_place place;
+	struct zero_rank_info place;
 	zero_status (*agree_status)(struct zero_comm *comm, zero_status status); /* the config's */
 	bool threaded;         /* the queue's own thread uses it */
 	bool in_order;         /* submissions that need not be agreed on are run without */
@@ -133,7 +133,8 @@ struct zero_comm_ops {
 	zero_status (*begin_max)(struct zero_comm *comm);
 	zero_status (*finish_max)(struct zero_comm *const *comms, int count, int *index);
 	/* recv[world][bytes] = every rank's send[bytes]. */
-	zero_status (*exchange)(struct zero_comm *comm, const void *send, void *recv, size_t bytes);
+	zero_status (*allgather)(struct zero_comm *comm, const void *send, void *recv,
+				 size_t bytes);
 	/* data[bytes] of every rank = the root's. */
 	zero_status (*broadcast)(struct zero_comm *comm, void *data, size_t bytes, int root);
 
@@ -163,7 +164,7 @@ static inline bool zero_op_is_payload(const struct zero_op *op)
 /* The handle of a team's communicator, which all ranks of the job have. */
 struct zero_team_comm {
 	struct zero_comm *comm;      /* NULL: this rank is not in the team */
-	struct zero_place place;     /* rank is -1 then */
+	struct zero_rank_info place; /* rank is -1 then */
 	uint32_t teams;              /* that were made with it, one of them this one */
 	struct zero_team_comm *next; /* in the list of the job's communicator */
 };

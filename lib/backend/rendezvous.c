@@ -19,7 +19,7 @@ static bool is_launched(const struct zero_backend_config *config)
 
 zero_status zero_rendezvous_place(struct zero_rendezvous *rendezvous,
 				  const struct zero_backend_config *config,
-				  struct zero_place *place)
+				  struct zero_rank_info *place)
 {
 	struct zero_pmix_place launched = {.world = 1, .local_world = 1};
 	const void *table;
@@ -128,10 +128,10 @@ zero_status zero_net_comm_finish_max(struct zero_comm *const *comms, int count, 
 	return status;
 }
 
-zero_status zero_net_comm_exchange(struct zero_comm *comm, const void *send, void *recv,
-				   size_t bytes)
+zero_status zero_net_comm_allgather(struct zero_comm *comm, const void *send, void *recv,
+				    size_t bytes)
 {
-	return zero_net->exchange(comm->net_team, send, recv, bytes);
+	return zero_net->allgather(comm->net_team, send, recv, bytes);
 }
 
 zero_status zero_net_comm_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)

@@ -51,7 +51,7 @@ struct zero_rendezvous {
    a launcher there is one rank. */
 zero_status zero_rendezvous_place(struct zero_rendezvous *rendezvous,
 				  const struct zero_backend_config *config,
-				  struct zero_place *place);
+				  struct zero_rank_info *place);
 /* COLLECTIVE. Listens for other ranks, publishes where, and connects all of them: comm->net_team
    becomes that of all ranks. An error names a rank that has not come. */
 zero_status zero_rendezvous_join(struct zero_rendezvous *rendezvous, struct zero_comm *comm);
@@ -63,8 +63,8 @@ void zero_rendezvous_finalise(void);
 /* For struct zero_comm_ops, of communicators that have a net_team. */
 zero_status zero_net_comm_begin_max(struct zero_comm *comm);
 zero_status zero_net_comm_finish_max(struct zero_comm *const *comms, int count, int *index);
-zero_status zero_net_comm_exchange(struct zero_comm *comm, const void *send, void *recv,
-				   size_t bytes);
+zero_status zero_net_comm_allgather(struct zero_comm *comm, const void *send, void *recv,
+				    size_t bytes);
 zero_status zero_net_comm_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root);
 
 #endif

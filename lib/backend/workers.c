@@ -61,9 +61,9 @@ int zero_workers_budget(struct zero_comm *comm, int asked)
 
 	/* A machine of more cores than the set holds fails here: then there is one thread. */
 	sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
-	if (!comm->ops->exchange && all)
+	if (!comm->ops->allgather && all)
 		*all = mine;
-	if (all && (!comm->ops->exchange || !comm->ops->exchange(comm, &mine, all, sizeof(mine))))
+	if (all && (!comm->ops->allgather || !comm->ops->allgather(comm, &mine, all, sizeof(mine))))
 		cores = cores_of(comm, &mine, all);
 	free(all);
 	if (asked)

@@ -87,7 +87,7 @@ zero_status zero_agree_token(zero_job *job, zero_status status, const char *labe
 {
 	uint64_t mine = zero_random_token(), *all = calloc((size_t)job->place.world, sizeof(*all));
 	struct zero_op op = {
-		.kind = ZERO_OP_EXCHANGE, .send = &mine, .recv = all, .count = sizeof(mine)};
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = &mine, .recv = all, .count = sizeof(mine)};
 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for %s", label);

@@ -59,8 +59,10 @@ static zero_status agree_found(const struct zero_restore *restore, zero_status s
 {
 	zero_job *job = restore->job;
 	struct found *all = calloc((size_t)job->place.world, sizeof(*all));
-	struct zero_op op = {
-		.kind = ZERO_OP_EXCHANGE, .send = found, .recv = all, .count = sizeof(*found)};
+	struct zero_op op = {.kind = ZERO_OP_ALLGATHER_BYTES,
+			     .send = found,
+			     .recv = all,
+			     .count = sizeof(*found)};
 	size_t states;
 	uint64_t hash = zero_named_states_hash(job, &states);
 
@@ -96,7 +98,7 @@ static zero_status agree_manifest(const struct zero_restore *restore, zero_statu
 	uint64_t seal = status ? 0 : restore->manifest->seal;
 	uint64_t *all = calloc((size_t)world, sizeof(*all));
 	struct zero_op op = {
-		.kind = ZERO_OP_EXCHANGE, .send = &seal, .recv = all, .count = sizeof(seal)};
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = &seal, .recv = all, .count = sizeof(seal)};
 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory to restore from %s", restore->path);

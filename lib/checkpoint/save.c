@@ -89,7 +89,7 @@ static zero_status new_save(zero_job *job, const char *dir, const zero_save_opti
 
 static zero_status make_names(struct zero_save *save, uint64_t token)
 {
-	const struct zero_place *place = &save->job->place;
+	const struct zero_rank_info *place = &save->job->place;
 
 	save->path = zero_checkpoint_step_path(save->dir, save->step);
 	save->partial = save->path ? zero_partial_path(save->path, token) : NULL;
@@ -186,7 +186,7 @@ static zero_status make_files(struct zero_save *save, const zero_save_options *o
 static zero_status exchange_summaries(struct zero_save *save, zero_status status)
 {
 	struct zero_save_summary mine = {0};
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE,
+	struct zero_op op = {.kind = ZERO_OP_ALLGATHER_BYTES,
 			     .send = &mine,
 			     .recv = save->summaries,
 			     .count = sizeof(mine)};

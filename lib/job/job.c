@@ -158,19 +158,20 @@ zero_status zero_agree(zero_job *job, const char *error)
 	return zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_PROGRAM, "zero_agree");
 }
 
-zero_status zero_exchange(zero_job *job, const void *mine, size_t bytes, void *all)
+zero_status zero_allgather_bytes(zero_job *job, const void *mine, size_t bytes, void *all)
 {
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .send = mine, .recv = all, .count = bytes};
+	struct zero_op op = {
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = mine, .recv = all, .count = bytes};
 
 	return zero_submit_wait(&job->all, ZERO_OK, &op, 1, ZERO_WORK_PROGRAM,
-				"zero_exchange of %zu bytes", bytes);
+				"zero_allgather_bytes of %zu bytes", bytes);
 }
 
 zero_status zero_mean(zero_job *job, double *values, size_t count, double weight)
 {
 	size_t world = (size_t)job->place.world, row = count + 1;
 	double *mine = calloc(row, sizeof(double)), *all = calloc(world * row, sizeof(double));
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = row * sizeof(double)};
+	struct zero_op op = {.kind = ZERO_OP_ALLGATHER_BYTES, .count = row * sizeof(double)};
 	zero_status status = ZERO_OK;
 	double total = 0;
 

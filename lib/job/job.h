@@ -19,13 +19,13 @@
 struct zero_team {
 	zero_job *job;
 	struct zero_team_comm *team_comm; /* NULL: all ranks */
-	struct zero_place place;          /* its rank is -1 where this rank is not in the team */
+	struct zero_rank_info place;      /* its rank is -1 where this rank is not in the team */
 	int *ranks;                       /* [place.world], of the job, ascending; NULL: all */
 	atomic_uint wait_count;           /* submissions that its ranks waited for */
 	struct zero_team *next;           /* in the order in which they were made */
 };
 
-/* See grid.c. */
+/* See replicas.c. */
 struct zero_grid {
 	zero_team *shard_team;   /* its ranks store a copy between them */
 	zero_team *replica_team; /* the ranks that store what this one does */
@@ -47,7 +47,7 @@ struct zero_job {
 	struct zero_comm *comm;   /* of all ranks */
 	struct zero_queue *queue; /* of submissions; NULL until the backend is open on all ranks */
 	struct zero_cpu cpu;      /* what works on host memory; has no kernels in a job without */
-	struct zero_place place;
+	struct zero_rank_info place;
 	struct zero_settings settings;
 	char *setting_text[ZERO_OPTIONS];
 	const char *flatten_tier; /* a static string; NULL until zero_layout has chosen it */
@@ -59,7 +59,7 @@ struct zero_job {
 	pid_t process;                      /* that opened it; a forked child cannot use it */
 	_Atomic(const char *) current_call; /* see zero_set_current_call; NULL: none */
 	bool finished;                      /* see zero_finish */
-	_Atomic(const char *) waits_in;     /* see zero_waiting; NULL: the program does not wait */
+	_Atomic(const char *) waits_in;     /* by zero_set_wait_label; NULL: it does not wait */
 	_Atomic double waits_since;
 	_Atomic(zero_loss_callback) on_loss; /* NULL: none */
 	void *on_loss_context;               /* set before it */
@@ -69,7 +69,7 @@ struct zero_job {
 	int stage;
 	size_t stream_chunk, stream_threshold;
 	uint64_t memory_free; /* on this rank when the job was opened */
-	size_t gather_limit;  /* bytes of a team's live outputs, for what is prefetched */
+	size_t gather_limit;  /* bytes of a team's live gather buffers, for what is prefetched */
 	uint64_t bytes_read;  /* of tensors and checkpoints, from files */
 
 	/* The state of the rooms above, each defined in its room's header. */
@@ -190,7 +190,7 @@ zero_status zero_team_make(zero_job *job, zero_status status, const int *ranks, 
 void zero_team_free(zero_team *team);
 void zero_teams_free(zero_job *job);
 
-/* ---- grid.c ---------------------------------------------------------------------------------- */
+/* ---- replicas.c ------------------------------------------------------------------------------ */
 
 /* What a rank says of its node: a hash of its name, and which of its ranks it is. */
 struct zero_rank_node {

@@ -197,7 +197,7 @@ zero_status zero_job_exchange_settings(zero_job *job, zero_status status, zero_s
 	size_t world = (size_t)job->place.world;
 	uint64_t mine[ZERO_OPTIONS], *all = calloc(world * ZERO_OPTIONS, sizeof(uint64_t));
 	struct zero_op op = {
-		.kind = ZERO_OP_EXCHANGE, .send = mine, .recv = all, .count = sizeof(mine)};
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = mine, .recv = all, .count = sizeof(mine)};
 
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the options of %zu ranks", world);

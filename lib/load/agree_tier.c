@@ -153,7 +153,7 @@ static zero_status choose_tier(zero_job *job, const struct needs *needs)
 	bool alone = job->ops->host_memory && !needs->sent;
 	struct zero_flatten flatten = {
 		.setting = setting->number,
-		.room = budget,
+		.capacity = budget,
 		.world = (size_t)job->place.world,
 		.local_world = alone ? 1 : needs->local_world,
 		.on_host = needs->on_host,
@@ -236,7 +236,7 @@ static zero_status compare(zero_group *group, zero_status status)
 {
 	enum { PIECE = 1 << 20 };
 	size_t world = (size_t)group->team->place.world, count = 0, at = 0;
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE};
+	struct zero_op op = {.kind = ZERO_OP_ALLGATHER_BYTES};
 	uint64_t *mine, *all;
 	char *piece = malloc(PIECE);
 
@@ -276,7 +276,7 @@ zero_status zero_tier_agree(zero_job *job)
 	struct needs needs = {.budget_known = zero_settings_budget_known(&job->settings),
 			      .local_world = (uint64_t)job->place.local_world};
 	struct needs *all = calloc(world, sizeof(*all));
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .count = sizeof(needs)};
+	struct zero_op op = {.kind = ZERO_OP_ALLGATHER_BYTES, .count = sizeof(needs)};
 	zero_status status;
 
 	note_locations(job, &needs);

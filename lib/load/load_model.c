@@ -12,7 +12,7 @@
 #include "core/text.h"
 
 /* Chunks and bytes between two agreements: when a rank fails, the others read no more than this. */
-enum { ROUND_CHUNKS = 32, ROUND_MOST = 1 << 30 };
+enum { ROUND_CHUNKS = 32, MAX_ROUND = 1 << 30 };
 
 /* Where one parameter's values come from, and where this rank stores them. */
 struct entry {
@@ -340,8 +340,8 @@ static uint64_t plan_hash(const struct loading *load)
 
 static uint64_t round_bytes(const zero_job *job)
 {
-	return job->stream_chunk < ROUND_MOST / ROUND_CHUNKS ? job->stream_chunk * ROUND_CHUNKS
-							     : ROUND_MOST;
+	return job->stream_chunk < MAX_ROUND / ROUND_CHUNKS ? job->stream_chunk * ROUND_CHUNKS
+							    : MAX_ROUND;
 }
 
 /* COLLECTIVE. Compares the plans. The rank with the most bytes determines the number of rounds. */
@@ -351,7 +351,7 @@ static zero_status agree_plan(struct loading *load, zero_status status)
 	uint64_t mine[2] = {status ? 0 : plan_hash(load), load->total};
 	uint64_t *all = calloc(2 * world, sizeof(*all)), most = 1;
 	struct zero_op op = {
-		.kind = ZERO_OP_EXCHANGE, .send = mine, .recv = all, .count = sizeof(mine)};
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = mine, .recv = all, .count = sizeof(mine)};
 
 	if (!all && !status)
 		status = no_memory(load);

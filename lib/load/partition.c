@@ -79,7 +79,7 @@ struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *da
 static zero_status scatter_in_grid(const struct zero_grid *grid, const struct zero_op *op,
 				   const char *label)
 {
-	const struct zero_place *place = &grid->shard_team->place;
+	const struct zero_rank_info *place = &grid->shard_team->place;
 	struct zero_op in_team = *op, over_copies = *op;
 	zero_status status = ZERO_OK;
 
@@ -116,7 +116,7 @@ static struct zero_op scatter_op(zero_param *param, const zero_source *source)
    about to write. */
 static bool must_meet(const zero_param *param, const zero_source *source)
 {
-	const struct zero_place *place = &param->group->team->place;
+	const struct zero_rank_info *place = &param->group->team->place;
 
 	return place->shm_groups != place->world && source->kind != ZERO_FROM_RANK &&
 	       !param->group->replicated;

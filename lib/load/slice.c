@@ -15,7 +15,7 @@
 
 /* Bytes of a tile: small enough that it is still in the cache when it is converted. stream_chunk
    limits a tile too, but not below a page. */
-enum { TILE_MOST = 1 << 20, TILE_LEAST = 4096 };
+enum { MAX_TILE = 1 << 20, MIN_TILE = 4096 };
 
 struct slice {
 	zero_job *job;
@@ -25,7 +25,7 @@ struct slice {
 	char *tile;                /* values as in the file; NULL: they are read in place */
 	char *converted;           /* NULL: values are converted in place, or not at all */
 	float *scales;             /* [blocks of rows][blocks of columns]; NULL: none */
-	size_t room;               /* elements of a tile */
+	size_t capacity;           /* elements of a tile */
 	bool convert;
 };
 
@@ -210,7 +210,7 @@ static zero_status read_converted(const struct slice *slice, char *out, size_t f
 	zero_status status = ZERO_OK;
 
 	for (size_t at = 0, n; !status && at < count; at += n) {
-		n = count - at < slice->room ? count - at : slice->room;
+		n = count - at < slice->capacity ? count - at : slice->capacity;
 		status = read_elements(slice, slice->tile, first + at, n);
 		if (!status)
 			status = convert_tile(slice, out + at * slice->to_size, n, first + at, n);
@@ -256,8 +256,8 @@ static zero_status read_block(const struct slice *slice, char *out, size_t first
 			      const struct block *block)
 {
 	/* Tiles are as wide as possible, since each row of a tile is a read of its own. */
-	const size_t wide = block->columns < slice->room ? block->columns : slice->room;
-	const size_t high = slice->room / wide;
+	const size_t wide = block->columns < slice->capacity ? block->columns : slice->capacity;
+	const size_t high = slice->capacity / wide;
 	const size_t row_end = block->row + block->rows, end = block->column + block->columns;
 	zero_status status = ZERO_OK;
 	struct block tile;
@@ -309,22 +309,22 @@ static zero_status read_transposed(const struct slice *slice, char *out, size_t 
 static zero_status make_tiles(struct slice *slice, bool transpose, size_t count)
 {
 	const zero_job *job = slice->job;
-	size_t bytes = job->stream_chunk < TILE_MOST ? job->stream_chunk : TILE_MOST;
+	size_t bytes = job->stream_chunk < MAX_TILE ? job->stream_chunk : MAX_TILE;
 	bool two = transpose && slice->convert;
 	zero_status status;
 	void *data;
 
-	bytes = bytes > TILE_LEAST ? bytes : TILE_LEAST;
-	slice->room = bytes / (two && slice->to_size > slice->from_size ? slice->to_size
-									: slice->from_size);
-	slice->room = slice->room < count ? slice->room : count;
-	status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, slice->room * slice->from_size,
+	bytes = bytes > MIN_TILE ? bytes : MIN_TILE;
+	slice->capacity = bytes / (two && slice->to_size > slice->from_size ? slice->to_size
+									    : slice->from_size);
+	slice->capacity = slice->capacity < count ? slice->capacity : count;
+	status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, slice->capacity * slice->from_size,
 				 false, &data);
 	slice->tile = status ? NULL : data;
 	if (status || !two)
 		return status;
-	status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, slice->room * slice->to_size, false,
-				 &data);
+	status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, slice->capacity * slice->to_size,
+				 false, &data);
 	slice->converted = status ? NULL : data;
 	return status;
 }

@@ -70,11 +70,9 @@ zero_status zero_param_set_muon(zero_param *param, bool muon)
 	zero_param *target = zero_param_target(param);
 
 	if (!job->ops->orthogonalise)
-		return zero_fail(
-			ZERO_E_UNSUPPORTED,
-			"parameter '%s' cannot be stepped by Muon: backend %s has no products "
-			"of matrices",
-			param->name, job->ops->name);
+		return zero_fail(ZERO_E_UNSUPPORTED,
+				 "parameter '%s' cannot be stepped by Muon: backend %s has no gemm",
+				 param->name, job->ops->name);
 	if (!target->trainable || target->ndim < 2 || target->ndim > 3)
 		return zero_fail(
 			ZERO_E_INVALID,

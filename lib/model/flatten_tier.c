@@ -45,9 +45,9 @@ enum zero_tier zero_tier_choose(const struct zero_flatten *flatten, const uint64
 	if (flatten->on_host)
 		return flatten->local_world > 1 && flatten->equal ? ZERO_TIER_DISTRIBUTED
 								  : ZERO_TIER_DEVICE;
-	if (need[ZERO_TIER_DEVICE] <= flatten->room)
+	if (need[ZERO_TIER_DEVICE] <= flatten->capacity)
 		return ZERO_TIER_DEVICE;
-	if (flatten->equal && need[ZERO_TIER_DISTRIBUTED] <= flatten->room)
+	if (flatten->equal && need[ZERO_TIER_DISTRIBUTED] <= flatten->capacity)
 		return ZERO_TIER_DISTRIBUTED;
 	return ZERO_TIER_HOST;
 }
@@ -113,6 +113,6 @@ enum zero_tier zero_tier_forecast(const struct zero_sizing *sizing, uint64_t set
 
 	if (taken != UINT64_MAX)
 		taken = zero_add_saturated(taken - sizing->shards, sizing->all_flats);
-	flatten.room = budget > taken ? budget - taken : 0;
+	flatten.capacity = budget > taken ? budget - taken : 0;
 	return zero_tier_for(&flatten);
 }

@@ -14,9 +14,9 @@ const char *zero_tier_name(enum zero_tier tier);
 
 /* What decides the tier in which existing tensors are flattened, at stages 0 to 2. */
 struct zero_flatten {
-	uint64_t setting; /* ZERO_FLATTEN_AUTO ... of options.h */
-	uint64_t room;    /* bytes that a tier's need is compared with */
-	uint64_t flat;    /* of the largest flat buffer */
+	uint64_t setting;  /* ZERO_FLATTEN_AUTO ... of options.h */
+	uint64_t capacity; /* bytes that a tier's need is compared with */
+	uint64_t flat;     /* of the largest flat buffer */
 	uint64_t chunk;
 	size_t world;
 	size_t local_world; /* ranks of the node; where nodes differ, of the smallest */

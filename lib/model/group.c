@@ -7,19 +7,19 @@
 
 #include "model.h"
 
-static bool grow(void *array, size_t size, size_t count, size_t *room)
+static bool grow(void *array, size_t size, size_t count, size_t *capacity)
 {
 	void **items = array;
-	size_t more = *room ? *room * 2 : 8;
+	size_t more = *capacity ? *capacity * 2 : 8;
 	void *grown;
 
-	if (count < *room)
+	if (count < *capacity)
 		return true;
 	grown = realloc(*items, more * size);
 	if (!grown)
 		return false;
 	*items = grown;
-	*room = more;
+	*capacity = more;
 	return true;
 }
 
@@ -37,7 +37,7 @@ static bool grow_groups(zero_job *job)
 
 	pthread_mutex_lock(&job->lock);
 	grown = grow(&job->model->groups, sizeof(zero_group *), job->model->made_count,
-		     &job->model->group_room);
+		     &job->model->group_capacity);
 	pthread_mutex_unlock(&job->lock);
 	return grown;
 }
@@ -186,7 +186,7 @@ zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_
 		return status;
 	made = calloc(1, sizeof(*made));
 	if (!made ||
-	    !grow(&group->params, sizeof(zero_param *), group->param_count, &group->param_room))
+	    !grow(&group->params, sizeof(zero_param *), group->param_count, &group->param_capacity))
 		goto no_memory;
 	made->name = strdup(spec->name);
 	if (!made->name || !tsearch(made, &group->job->model->params_by_name, by_name))

@@ -43,16 +43,15 @@ static zero_status lay_out_flat(struct zero_flat *flat, size_t index,
 static void choose_storage(const zero_job *job, zero_group *group)
 {
 	const struct zero_grid *grid = group->team == &job->all ? job->grid : NULL;
-	const struct zero_place *place = &group->team->place;
+	const struct zero_rank_info *place = &group->team->place;
 
 	group->shard_team = grid ? grid->shard_team : group->team;
 	group->replica_team = grid ? grid->replica_team : NULL;
 	group->own_shard = grid ? (int)grid->own_shard : place->rank;
 	group->steps_replicated = place->world == 1 || job->stage == 0;
 	group->replicated = group->steps_replicated || group->shard_team->place.world == 1 ||
-			    (job->stage < 3 && !zero_place_all_share_memory(place));
-	group->in_place =
-		group->replicated || zero_place_all_share_memory(&group->shard_team->place);
+			    (job->stage < 3 && !zero_all_share_memory(place));
+	group->in_place = group->replicated || zero_all_share_memory(&group->shard_team->place);
 }
 
 zero_status zero_group_layout_find(const zero_group *group, struct zero_group_layout *layout)

@@ -66,11 +66,11 @@ struct zero_segment {
 
 #define ZERO_IN_PLACE SIZE_MAX
 
-/* What a group can be gathered as: the stored type, f32, f16 and bf16. Each has its own output. */
-enum { ZERO_OUTPUTS = 4 };
+/* A group is gathered as the stored type, f32, f16 or bf16. Each has its own gather buffer. */
+enum { ZERO_GATHER_BUFFERS = 4 };
 
-/* Where an output is whenever the flat buffer is gathered in its type. */
-struct zero_output {
+/* Where a gather buffer is whenever the flat buffer is gathered in its type. */
+struct zero_gather_buffer {
 	void *address; /* NULL: not reserved yet */
 	size_t bytes;
 	bool used; /* it was gathered at least once */
@@ -99,9 +99,9 @@ struct zero_flat {
 	   memory, one behind the other in each segment; this rank's own part is among them. */
 	char *stored;
 	struct zero_shared shared_stored; /* the memory of `stored`, if it is shared */
-	struct zero_output outputs[ZERO_OUTPUTS];
+	struct zero_gather_buffer buffers[ZERO_GATHER_BUFFERS];
 	struct zero_shared
-		gathered; /* the output in use; empty if all is read where it is stored */
+		gathered; /* the gather buffer in use; empty if all is read where it is stored */
 	void *gradient; /* this rank's own, [gradient_count] of the group's gradient_dtype; NULL if
 	                   unused since the last reduce */
 	float *team_sums; /* in a grid, of all that this rank stores: sums over shard_team */
@@ -122,7 +122,7 @@ struct zero_group {
 	char *name;
 	zero_param **params; /* owned */
 	struct zero_flat *flats;
-	size_t param_count, param_room, flat_count;
+	size_t param_count, param_capacity, flat_count;
 	bool trainable;        /* one of its parameters is */
 	bool adopts;           /* one of its parameters is: flatten allocates the buffers */
 	bool replicated;       /* each rank stores all of every segment */
@@ -140,15 +140,16 @@ struct zero_group {
 	/* Guarded by the job's lock. */
 	struct zero_work *gather; /* under way or done; NULL: not gathered */
 	bool listed;              /* by the zero_prefetch under way */
-	unsigned uses, joined;    /* of these uses, by other threads than the one that began it */
+	unsigned use_count;
+	unsigned other_thread_uses; /* of these, by others than the one that began it */
 	pthread_t begun_by;
 	_Atomic bool ready;     /* a gather waited for it; read without the lock */
 	zero_dtype gathered_as; /* valid while `gather` is set */
 	bool checked;           /* its parameters' checksums are those of the gathered values */
-	size_t live_bytes;      /* bytes of its outputs */
+	size_t live_bytes;      /* bytes of its gather buffers */
 	bool reduced;           /* since the last step, on all ranks alike */
 	bool team_reduced;      /* in a grid: since then, over shard_team alone */
-	bool sums_shown; /* at stage 0, by zero_gradient_shard, so that they may have changed */
+	bool sums_exposed; /* at stage 0, by zero_gradient_shard, so that they may have changed */
 	enum zero_values_state state;
 	/* Its first reduce, and its first sum over copies, allocate, which may fail on one rank. */
 	bool ever_reduced, ever_summed;
@@ -163,7 +164,7 @@ struct zero_group {
 struct zero_model {
 	zero_group **groups; /* owned, in the order of zero_group_new */
 	size_t group_count;  /* the first ones, which are laid out or about to be */
-	size_t made_count, group_room;
+	size_t made_count, group_capacity;
 	size_t layout_first;  /* the first group of the last layout */
 	void *params_by_name; /* tsearch trees */
 	void *groups_by_name;
@@ -181,7 +182,7 @@ struct zero_model {
 
 extern const struct zero_hooks zero_model_hooks;
 
-/* ---- grid.c ---------------------------------------------------------------------------------- */
+/* ---- grid_size.c ----------------------------------------------------------------------------- */
 
 /* What a rank needs for groups [layout_first, group_count) with teams of `size` ranks, with the states of
    an optimizer, whoever steps. */

@@ -32,7 +32,7 @@ struct zero_sizing {
 	uint64_t shards, optimizer;
 	uint64_t sums;         /* gradients, summed over the ranks */
 	uint64_t team_sums;    /* in a grid, before that: summed over a team */
-	uint64_t gathered[2];  /* outputs of the two groups that need most, the largest first */
+	uint64_t gathered[2];  /* gather buffers of the two largest groups, the largest first */
 	uint64_t gradients[2]; /* a rank's own gradients, likewise; 0 if they become the sums */
 	uint64_t largest_flat; /* bytes of the largest flat buffer, unsharded */
 	uint64_t all_flats;    /* bytes of all flat buffers, unsharded */

@@ -38,14 +38,14 @@ static size_t longest_segment(const zero_job *job)
 /* ---- where moments are ------------------------------------------------------------------------ */
 
 /* Parameters with fewer elements keep f32, as in bitsandbytes: norms and biases. */
-#define LEAST_8BIT 4096
+#define MIN_8BIT 4096
 
 enum zero_moments_kind zero_param_moments(const zero_param *param)
 {
 	if (param->muon)
 		return ZERO_MOMENTS_MUON;
 	return param->group->job->model->states == ZERO_STATES_8BIT && param->trainable &&
-			       param->count >= LEAST_8BIT
+			       param->count >= MIN_8BIT
 		       ? ZERO_MOMENTS_8BIT
 		       : ZERO_MOMENTS_F32;
 }

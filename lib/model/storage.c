@@ -62,7 +62,7 @@ char *zero_stored_at(const struct zero_flat *flat, const struct zero_segment *se
 static void place_segments(struct zero_flat *flat)
 {
 	const zero_group *group = flat->group;
-	const struct zero_place *place = &group->shard_team->place;
+	const struct zero_rank_info *place = &group->shard_team->place;
 
 	if (!zero_is_member(group))
 		return;
@@ -121,10 +121,10 @@ void zero_storage_free(zero_group *group)
 		else
 			job->ops->free(job->backend, flat->stored);
 		job->ops->shared_free(job->backend, &flat->gathered);
-		for (size_t i = 0; i < ZERO_OUTPUTS; i++)
-			if (flat->outputs[i].address)
-				job->ops->unreserve(job->backend, flat->outputs[i].address,
-						    flat->outputs[i].bytes);
+		for (size_t i = 0; i < ZERO_GATHER_BUFFERS; i++)
+			if (flat->buffers[i].address)
+				job->ops->unreserve(job->backend, flat->buffers[i].address,
+						    flat->buffers[i].bytes);
 		job->ops->free(job->backend, flat->gradient);
 		job->ops->free(job->backend, flat->reduced);
 		job->ops->free(job->backend, flat->team_sums);

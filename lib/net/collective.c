@@ -13,7 +13,7 @@ static const char *name_of(uint32_t kind)
 {
 	if (kind == ZERO_MAX)
 		return "a maximum";
-	return kind == ZERO_EXCHANGE ? "an exchange" : "a broadcast";
+	return kind == ZERO_ALLGATHER ? "an allgather" : "a broadcast";
 }
 
 /* ---- parts, called with the lock held -------------------------------------------------------- */
@@ -24,7 +24,7 @@ static size_t part(const struct zero_net_team *team, size_t first, size_t end, u
 	size_t bytes = team->now.bytes;
 
 	*data = team->now.data;
-	if (team->now.kind != ZERO_EXCHANGE || !bytes)
+	if (team->now.kind != ZERO_ALLGATHER || !bytes)
 		return bytes;
 	*data += first * bytes;
 	return (end - first) * bytes;
@@ -147,7 +147,7 @@ static zero_status begin_locked(struct zero_net_team *team, enum zero_collective
 		return zero_net_failure(team->net);
 	if (team->now.begun)
 		return zero_fail(ZERO_E_STATE, "the team's previous operation is not finished");
-	if (kind == ZERO_EXCHANGE && __builtin_mul_overflow(team->count, bytes, &all))
+	if (kind == ZERO_ALLGATHER && __builtin_mul_overflow(team->count, bytes, &all))
 		return zero_fail(ZERO_E_INVALID, "%zu bytes from each of %zu ranks are too many",
 				 bytes, team->count);
 	if (all > team->now.data_bytes) {
@@ -274,10 +274,10 @@ zero_status zero_net_finish_max(struct zero_net_team *const *teams, size_t count
 	return finish(teams, count, which, all);
 }
 
-zero_status zero_net_exchange(struct zero_net_team *team, const void *send, void *recv,
-			      size_t bytes)
+zero_status zero_net_allgather(struct zero_net_team *team, const void *send, void *recv,
+			       size_t bytes)
 {
-	zero_status status = begin(team, ZERO_EXCHANGE, send, bytes, 0);
+	zero_status status = begin(team, ZERO_ALLGATHER, send, bytes, 0);
 
 	return status ? status : finish_one(team, recv);
 }

@@ -92,13 +92,13 @@ static bool keep(struct zero_link *link, const void *data, size_t bytes)
 {
 	size_t need = link->out_bytes + bytes;
 
-	if (need > link->out_room) {
+	if (need > link->out_capacity) {
 		uint8_t *grown = realloc(link->out, 2 * need);
 
 		if (!grown)
 			return false;
 		link->out = grown;
-		link->out_room = 2 * need;
+		link->out_capacity = 2 * need;
 	}
 	memcpy(link->out + link->out_bytes, data, bytes);
 	link->out_bytes = need;

@@ -61,8 +61,8 @@ struct zero_net_ops {
 	zero_status (*finish_max)(struct zero_net_team *const *teams, size_t count, size_t *which,
 				  uint64_t *all);
 	/* COLLECTIVE over the team. All-gather: recv[ranks][bytes] from every rank's send[bytes]. */
-	zero_status (*exchange)(struct zero_net_team *team, const void *send, void *recv,
-				size_t bytes);
+	zero_status (*allgather)(struct zero_net_team *team, const void *send, void *recv,
+				 size_t bytes);
 	/* COLLECTIVE over the team. `root` is an index into its ranks. */
 	zero_status (*broadcast)(struct zero_net_team *team, void *data, size_t bytes, int root);
 	/*

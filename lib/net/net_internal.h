@@ -31,7 +31,7 @@ enum zero_frame_kind {
 	ZERO_FRAME_GOODBYE,
 };
 
-enum zero_collective { ZERO_MAX = 1, ZERO_EXCHANGE, ZERO_BROADCAST };
+enum zero_collective { ZERO_MAX = 1, ZERO_ALLGATHER, ZERO_BROADCAST };
 
 /* As sent. All ranks of a job have the same byte order. */
 struct zero_frame_header {
@@ -63,7 +63,7 @@ struct zero_link {
 	size_t have; /* bytes of the header, or of `arriving` */
 	/* Bytes that the socket did not accept yet. */
 	uint8_t *out;
-	size_t out_bytes, out_room;
+	size_t out_bytes, out_capacity;
 	_Atomic bool backlogged; /* a frame is sent in part: no other may be sent directly */
 };
 
@@ -196,8 +196,8 @@ void zero_net_advance(struct zero_net_team *team);
 zero_status zero_net_begin_max(struct zero_net_team *team, const uint64_t *mine, size_t count);
 zero_status zero_net_finish_max(struct zero_net_team *const *teams, size_t count, size_t *which,
 				uint64_t *all);
-zero_status zero_net_exchange(struct zero_net_team *team, const void *send, void *recv,
-			      size_t bytes);
+zero_status zero_net_allgather(struct zero_net_team *team, const void *send, void *recv,
+			       size_t bytes);
 zero_status zero_net_broadcast(struct zero_net_team *team, void *data, size_t bytes, int root);
 
 #endif

@@ -11,12 +11,12 @@
 /* Called with the lock held. NULL: no memory. */
 static struct pollfd *new_polls(struct zero_net *net, size_t *count)
 {
-	size_t room = 2 + ZERO_NET_PENDING;
+	size_t capacity = 2 + ZERO_NET_PENDING;
 	struct pollfd *polls;
 
 	for (const struct zero_link *link = net->links; link; link = link->next)
-		room++;
-	polls = malloc(room * sizeof(*polls));
+		capacity++;
+	polls = malloc(capacity * sizeof(*polls));
 	*count = 0;
 	if (!polls)
 		return NULL;

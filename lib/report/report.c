@@ -310,7 +310,7 @@ static void after_save(zero_job *job, double seconds, uint64_t bytes, bool well)
 static zero_status exchange(zero_job *job, struct zero_report_rank *mine,
 			    struct zero_report_rank **all)
 {
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .send = mine, .count = sizeof(*mine)};
+	struct zero_op op = {.kind = ZERO_OP_ALLGATHER_BYTES, .send = mine, .count = sizeof(*mine)};
 	zero_status status = ZERO_OK;
 
 	*all = calloc((size_t)job->place.world, sizeof(**all));

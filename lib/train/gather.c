@@ -24,7 +24,7 @@ static struct zero_op cast_op(struct zero_flat *flat, const struct zero_segment 
 	return (struct zero_op){
 		.kind = ZERO_OP_CAST,
 		.from = segment->dtype,
-		.to = zero_output_dtype(segment, as),
+		.to = zero_gather_buffer_dtype(segment, as),
 		.send = flat->stored + segment->stored_at,
 		.shared = &flat->gathered,
 		.at = segment->gathered_at,
@@ -38,7 +38,7 @@ static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segmen
 	return (struct zero_op){
 		.kind = ZERO_OP_ALL_GATHER,
 		.from = segment->dtype,
-		.to = zero_output_dtype(segment, as),
+		.to = zero_gather_buffer_dtype(segment, as),
 		.send = flat->stored + segment->stored_at,
 		.shared = &flat->gathered,
 		.at = segment->gathered_at,
@@ -46,33 +46,33 @@ static struct zero_op gather_op(struct zero_flat *flat, const struct zero_segmen
 	};
 }
 
-/* Adds the operation that gives a flat buffer's output its memory, unless it has it already. */
-static zero_status prepare_output(struct zero_flat *flat, zero_dtype as, size_t bytes,
+/* Adds the operation that gives a gather buffer its memory, unless it has it already. */
+static zero_status prepare_buffer(struct zero_flat *flat, zero_dtype as, size_t bytes,
 				  struct zero_op *ops, size_t *op_count, bool *allocates)
 {
 	zero_job *job = flat->group->job;
-	struct zero_output *output = zero_output_of(flat, as);
-	zero_status status = zero_output_reserve(flat, as);
+	struct zero_gather_buffer *buffer = zero_gather_buffer_of(flat, as);
+	zero_status status = zero_gather_buffer_reserve(flat, as);
 
 	if (status || (job->ops->reuse &&
-		       job->ops->reuse(job->backend, output->address, bytes, &flat->gathered)))
+		       job->ops->reuse(job->backend, buffer->address, bytes, &flat->gathered)))
 		return status;
 	/* Memory that no other rank shares may be in use on one rank alone. */
-	*allocates |= !flat->group->replicated || !output->used;
-	output->used = true;
+	*allocates |= !flat->group->replicated || !buffer->used;
+	buffer->used = true;
 	ops[(*op_count)++] = (struct zero_op){
 		.kind = ZERO_OP_ALLOC,
 		.memory = ZERO_MEM_GATHERED,
 		.own = flat->group->replicated,
 		.shared = &flat->gathered,
-		.recv = output->address,
+		.recv = buffer->address,
 		.count = bytes,
 	};
 	return ZERO_OK;
 }
 
-/* Adds the operations of a group: those of outputs, and one for each segment that is not read in
-   place. */
+/* Adds the operations of a group: those of gather buffers, and one for each segment that is not
+   read in place. */
 static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops, size_t *op_count,
 			   bool *allocates)
 {
@@ -80,16 +80,16 @@ static zero_status prepare(zero_group *group, zero_dtype as, struct zero_op *ops
 
 	for (size_t f = 0; !status && f < group->flat_count; f++) {
 		struct zero_flat *flat = &group->flats[f];
-		size_t bytes = zero_output_bytes_before(flat, flat->segment_count, as);
+		size_t bytes = zero_gather_buffer_bytes_before(flat, flat->segment_count, as);
 
 		for (size_t r = 0; r < flat->segment_count; r++)
 			flat->segments[r].gathered_at =
-				zero_output_is_in_place(flat, &flat->segments[r], as)
+				zero_gather_buffer_is_in_place(flat, &flat->segments[r], as)
 					? ZERO_IN_PLACE
-					: zero_output_bytes_before(flat, r, as);
+					: zero_gather_buffer_bytes_before(flat, r, as);
 		if (!bytes)
 			continue;
-		status = prepare_output(flat, as, bytes, ops, op_count, allocates);
+		status = prepare_buffer(flat, as, bytes, ops, op_count, allocates);
 		for (size_t r = 0; r < flat->segment_count; r++)
 			if (flat->segments[r].gathered_at != ZERO_IN_PLACE)
 				ops[(*op_count)++] =
@@ -109,8 +109,8 @@ static size_t count_ops(zero_group **groups, size_t count)
 	return ops;
 }
 
-/* Frees the outputs. Called with the job's lock held. */
-static void free_outputs(zero_group *group)
+/* Frees the gather buffers. Called with the job's lock held. */
+static void free_buffers(zero_group *group)
 {
 	zero_job *job = group->job;
 
@@ -119,7 +119,7 @@ static void free_outputs(zero_group *group)
 	zero_work_put(group->gather);
 	group->gather = NULL;
 	group->ready = false;
-	group->uses = group->joined = 0;
+	group->use_count = group->other_thread_uses = 0;
 	group->checked = false;
 	group->live_bytes = 0;
 	pthread_cond_broadcast(&job->trainer->released);
@@ -165,21 +165,21 @@ static char *join_names(zero_group **groups, size_t count)
 	return NULL;
 }
 
-/* Bytes of a group's outputs. */
-static size_t output_bytes(const zero_group *group, zero_dtype as)
+/* Bytes of a group's gather buffers. */
+static size_t buffer_bytes(const zero_group *group, zero_dtype as)
 {
 	size_t bytes = 0;
 
 	for (size_t f = 0; f < group->flat_count; f++)
-		bytes += zero_output_bytes_before(&group->flats[f], group->flats[f].segment_count,
-						  as);
+		bytes += zero_gather_buffer_bytes_before(&group->flats[f],
+							 group->flats[f].segment_count, as);
 	return bytes;
 }
 
 /* Uses that work if the group is wanted in its storage dtype. Called with the job's lock held. */
 static bool join_step(zero_group *group, zero_dtype as)
 {
-	bool joins = joins_step(group) && !output_bytes(group, as);
+	bool joins = joins_step(group) && !buffer_bytes(group, as);
 	struct zero_work *stepped = group->step_work;
 
 	group->step_work = NULL;
@@ -228,7 +228,7 @@ static size_t count_within(const zero_job *job, zero_group **groups, size_t coun
 	size_t live = live_bytes(job, groups[0]->team);
 
 	for (size_t g = 0; g < count; g++) {
-		live += output_bytes(groups[g], as);
+		live += buffer_bytes(groups[g], as);
 		if (live > job->gather_limit)
 			return g;
 	}
@@ -238,8 +238,8 @@ static size_t count_within(const zero_job *job, zero_group **groups, size_t coun
 /* Counts a use of a gathered group. */
 static void add_use(zero_group *group)
 {
-	group->uses++;
-	group->joined += !pthread_equal(group->begun_by, pthread_self());
+	group->use_count++;
+	group->other_thread_uses += !pthread_equal(group->begun_by, pthread_self());
 }
 
 /* Returns whether uses are left. A thread may end a use of another one. */
@@ -247,9 +247,9 @@ static bool end_use(zero_group *group)
 {
 	bool own = pthread_equal(group->begun_by, pthread_self());
 
-	if (group->joined && (!own || group->joined == group->uses))
-		group->joined--;
-	return --group->uses;
+	if (group->other_thread_uses && (!own || group->other_thread_uses == group->use_count))
+		group->other_thread_uses--;
+	return --group->use_count;
 }
 
 /* The operations of all groups, which are of one team. */
@@ -291,13 +291,13 @@ static zero_status begin_all(zero_job *job, zero_group **groups, size_t count, z
 	for (size_t g = 0; g < count; g++) {
 		groups[g]->gathered_as = as;
 		if (status) {
-			free_outputs(groups[g]);
+			free_buffers(groups[g]);
 			continue;
 		}
 		zero_work_get(work);
 		groups[g]->gather = work;
 		groups[g]->begun_by = pthread_self();
-		groups[g]->live_bytes = prepared ? 0 : output_bytes(groups[g], as);
+		groups[g]->live_bytes = prepared ? 0 : buffer_bytes(groups[g], as);
 	}
 	if (!status)
 		zero_work_put(work);
@@ -346,7 +346,7 @@ zero_status zero_prefetch(zero_group **groups, size_t count, zero_dtype as)
 			groups[0]);
 	pthread_mutex_lock(&job->lock);
 	for (size_t g = 0; g < count; g++)
-		zero_output_wait_for_memory(groups[g], as);
+		zero_gather_buffer_wait_for_memory(groups[g], as);
 	pending_count = list_pending(groups, count, as, pending);
 	for (size_t g = 0, team, fit; !status && g < pending_count; g += team) {
 		team = move_team_first(pending + g, pending_count - g);
@@ -370,7 +370,7 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	if (status)
 		return agree_on_error(status, group);
 	pthread_mutex_lock(&job->lock);
-	zero_output_wait_for_memory(group, as);
+	zero_gather_buffer_wait_for_memory(group, as);
 	if (!group->gather && !join_step(group, as))
 		status = begin_all(job, &group, 1, as, true);
 	else if (group->gathered_as != as)
@@ -394,8 +394,8 @@ zero_status zero_gather(zero_group *group, zero_dtype as)
 	status = zero_work_wait(job, &work);
 	if (status) {
 		pthread_mutex_lock(&job->lock);
-		if (group->uses && !end_use(group))
-			free_outputs(group);
+		if (group->use_count && !end_use(group))
+			free_buffers(group);
 		pthread_mutex_unlock(&job->lock);
 		return status;
 	}
@@ -414,13 +414,13 @@ zero_status zero_release(zero_group *group)
 	if (!group->gather) {
 		status = zero_fail(ZERO_E_STATE, "group '%s' is released, but not gathered",
 				   group->name);
-	} else if (!group->uses) {
+	} else if (!group->use_count) {
 		zero_queue_wait(job->queue, group->gather);
-		free_outputs(group);
+		free_buffers(group);
 	} else if (!end_use(group)) {
 		if (zero_check_enabled(job))
 			status = zero_check_compare(group);
-		free_outputs(group);
+		free_buffers(group);
 	}
 	pthread_mutex_unlock(&job->lock);
 	return status;
@@ -429,7 +429,7 @@ zero_status zero_release(zero_group *group)
 void zero_gather_free(zero_group *group)
 {
 	if (group->gather)
-		free_outputs(group);
+		free_buffers(group);
 	zero_work_put(group->step_work);
 	group->step_work = NULL;
 }

@@ -44,10 +44,10 @@ struct zero_muon_step {
 	size_t *taken; /* [world] */
 	/* f32 of the largest batch: what this rank steps, what it owns, and scratch behind it. */
 	float *parts, *whole;
-	size_t part_room, whole_room, scratch_room;
+	size_t part_capacity, whole_capacity, scratch_capacity;
 	/* What this rank exchanges in a batch: its parts with owners, and whole matrices by parts. */
 	struct zero_transfer *mine, *owned;
-	size_t mine_count, owned_count, owned_room;
+	size_t mine_count, owned_count, owned_capacity;
 };
 
 static size_t elements(const struct matrix *matrix)
@@ -144,7 +144,7 @@ static bool is_stepped(const zero_param *param)
 	       param->count;
 }
 
-/* Multiplications of an iteration of Newton and Schulz: two products with the long side and one without. */
+/* Multiplications of a Newton-Schulz iteration: two gemms with the long side and one without. */
 static double cost_of(size_t rows, size_t columns)
 {
 	double s = (double)(rows < columns ? rows : columns), l = (double)(rows + columns) - s;
@@ -187,7 +187,7 @@ static int by_cost(const void *a, const void *b)
 	return (x->index > y->index) - (x->index < y->index);
 }
 
-static void deal_out(struct zero_muon_step *step, const struct share *share)
+static void assign_owners(struct zero_muon_step *step, const struct share *share)
 {
 	int world = share->team->place.world;
 
@@ -203,9 +203,9 @@ static void deal_out(struct zero_muon_step *step, const struct share *share)
 	}
 }
 
-static void grow(size_t *room, size_t to)
+static void grow(size_t *capacity, size_t to)
 {
-	*room = *room > to ? *room : to;
+	*capacity = *capacity > to ? *capacity : to;
 }
 
 /* Cuts the share into batches, and sets the places of the matrices in this rank's buffers. */
@@ -227,14 +227,14 @@ static void make_batches(struct zero_muon_step *step, const struct share *share)
 		matrix->part_at = parts;
 		*taken += elements(matrix);
 		parts += stepped_part(matrix).count;
-		grow(&step->part_room, parts);
+		grow(&step->part_capacity, parts);
 		if (matrix->owner != rank)
 			continue;
 		shards_of(matrix, &first, &end);
 		transfers += (size_t)(matrix->param->group->steps_replicated ? world : end - first);
-		grow(&step->owned_room, transfers);
-		grow(&step->whole_room, *taken);
-		grow(&step->scratch_room,
+		grow(&step->owned_capacity, transfers);
+		grow(&step->whole_capacity, *taken);
+		grow(&step->scratch_capacity,
 		     zero_newton_schulz_scratch(matrix->rows, matrix->columns));
 	}
 }
@@ -265,7 +265,7 @@ static zero_status make_shares(struct zero_muon_step *step, zero_group **groups,
 		share->count = step->count - share->count;
 		step->share_count++;
 		qsort(share->matrices, share->count, sizeof(*share->matrices), by_cost);
-		deal_out(step, share);
+		assign_owners(step, share);
 	}
 	return ZERO_OK;
 }
@@ -296,16 +296,18 @@ static zero_status alloc_buffers(struct zero_muon_step *step)
 	zero_job *job = step->job;
 	zero_status status = ZERO_OK;
 
-	step->owned = calloc(step->owned_room + 1, sizeof(*step->owned));
+	step->owned = calloc(step->owned_capacity + 1, sizeof(*step->owned));
 	if (!step->owned)
-		return zero_fail(ZERO_E_MEMORY, "no memory for %zu transfers", step->owned_room);
-	if (step->part_room)
+		return zero_fail(ZERO_E_MEMORY, "no memory for %zu transfers",
+				 step->owned_capacity);
+	if (step->part_capacity)
 		status = job->ops->alloc(job->backend, ZERO_MEM_STAGING,
-					 step->part_room * sizeof(float), false,
+					 step->part_capacity * sizeof(float), false,
 					 (void **)&step->parts);
-	if (!status && step->whole_room)
+	if (!status && step->whole_capacity)
 		status = job->ops->alloc(job->backend, ZERO_MEM_STAGING,
-					 (step->whole_room + step->scratch_room) * sizeof(float),
+					 (step->whole_capacity + step->scratch_capacity) *
+						 sizeof(float),
 					 false, (void **)&step->whole);
 	return status;
 }
@@ -332,7 +334,7 @@ zero_status zero_muon_prepare(zero_job *job, zero_group **groups, size_t count,
 		return zero_fail(ZERO_E_UNSUPPORTED,
 				 "the job has parameters with `muon` and offload=optimizer: their "
 				 "momentum must be on the device, leave offload none");
-	status = job->ops->open_products(job->backend);
+	status = job->ops->open_gemm(job->backend);
 	if (!status)
 		status = make_shares(step, groups, count);
 	for (size_t s = 0; !status && s < step->share_count; s++)
@@ -429,7 +431,7 @@ static void step_values(const struct zero_muon_step *step, const struct matrix *
    rank has a part in its shard, and steps all. */
 static void list_transfers(struct zero_muon_step *step, const struct matrix *matrix, bool to_owner)
 {
-	const struct zero_place *place = &matrix->param->group->team->place;
+	const struct zero_rank_info *place = &matrix->param->group->team->place;
 	bool all = !to_owner && matrix->param->group->steps_replicated;
 	int first, end;
 
@@ -495,7 +497,7 @@ static zero_status orthogonalise(const struct zero_muon_step *step, const struct
 
 	return job->ops->orthogonalise(job->backend, &rule, step->whole + matrix->whole_at,
 				       matrix->rows, matrix->columns,
-				       step->whole + step->whole_room);
+				       step->whole + step->whole_capacity);
 }
 
 static zero_status run_batch(struct zero_muon_step *step, const struct share *share, size_t first,

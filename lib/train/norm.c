@@ -99,16 +99,16 @@ static uint64_t factors_hash(zero_group **groups, size_t count)
 }
 
 /* One f64 carries these bits of a rank. */
-enum { BUSY = 1, STOP = 2, SUMS_SHOWN = 4 };
+enum { BUSY = 1, STOP = 2, SUMS_EXPOSED = 4 };
 
 static double own_flags(const zero_job *job, zero_group **groups, size_t count)
 {
-	bool shown = false;
+	bool exposed = false;
 
 	for (size_t g = 0; g < count; g++)
-		shown = shown || groups[g]->sums_shown;
+		exposed = exposed || groups[g]->sums_exposed;
 	return (zero_hooks_busy(job) ? BUSY : 0) + (zero_stop_requested() ? STOP : 0) +
-	       (shown ? SUMS_SHOWN : 0);
+	       (exposed ? SUMS_EXPOSED : 0);
 }
 
 /* What ranks exchange by way of the host. */
@@ -126,7 +126,7 @@ static struct zero_step_agreed fold(const struct from_rank *all, size_t world)
 		agreed.samples += all[rank].samples;
 		agreed.all_idle = agreed.all_idle && !(flags & BUSY);
 		agreed.stop = agreed.stop || flags & STOP;
-		agreed.sums_shown = agreed.sums_shown || flags & SUMS_SHOWN;
+		agreed.sums_exposed = agreed.sums_exposed || flags & SUMS_EXPOSED;
 	}
 	return agreed;
 }
@@ -154,11 +154,11 @@ zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw 
 	/* The label holds everything that must be equal on all ranks. */
 	status = zero_submit_wait(
 		&job->all, status,
-		(struct zero_op[]){{.kind = ZERO_OP_EXCHANGE,
+		(struct zero_op[]){{.kind = ZERO_OP_ALLGATHER_BYTES,
 				    .send = &mine,
 				    .recv = all,
 				    .count = sizeof(mine)},
-				   {.kind = ZERO_OP_EXCHANGE,
+				   {.kind = ZERO_OP_ALLGATHER_BYTES,
 				    .on_device = true,
 				    .send = trainer->norms,
 				    .recv = trainer->norms + 1,
@@ -185,7 +185,7 @@ zero_status zero_step_agree_end(zero_job *job, zero_status status, struct zero_s
 	if (!all && !status)
 		status = zero_fail(ZERO_E_MEMORY, "no memory for the flags of %zu ranks", world);
 	status = zero_submit_wait(&job->all, status,
-				  &(struct zero_op){.kind = ZERO_OP_EXCHANGE,
+				  &(struct zero_op){.kind = ZERO_OP_ALLGATHER_BYTES,
 						    .send = &mine,
 						    .recv = all,
 						    .count = sizeof(mine)},

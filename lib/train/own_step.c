@@ -72,7 +72,7 @@ zero_status zero_gradient_shard(zero_param *param, float **data, size_t *first, 
 	zero_param_shard_part(param, first, count);
 	if (*count && param->group->reduced) {
 		*data = state_at(param, param->flat->reduced, *first);
-		param->group->sums_shown = job->stage == 0;
+		param->group->sums_exposed = job->stage == 0;
 	}
 	return ZERO_OK;
 }

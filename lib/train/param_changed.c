@@ -23,7 +23,7 @@ static bool is_gathered(zero_group *group)
 	bool gathered;
 
 	pthread_mutex_lock(&group->job->lock);
-	gathered = group->gather && group->uses;
+	gathered = group->gather && group->use_count;
 	pthread_mutex_unlock(&group->job->lock);
 	return gathered;
 }
@@ -52,7 +52,7 @@ static zero_status check_change(const zero_param *param, int rank)
 static struct change plan(zero_param *param, int rank)
 {
 	const zero_group *group = param->group;
-	const struct zero_place *place = &group->shard_team->place;
+	const struct zero_rank_info *place = &group->shard_team->place;
 	struct change change = {
 		.param = param,
 		.rank = rank,

@@ -64,7 +64,7 @@ static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat, bool ze
  * Waits until the ring of reduces has a free place. Called with the job's lock held. An error is its
  * group's, which reports it at the step: here some ranks alone would have it.
  */
-static void wait_for_room(zero_job *job)
+static void wait_for_slot(zero_job *job)
 {
 	zero_work_wait(job, &job->trainer->reduces[job->trainer->reduce_next]);
 }
@@ -119,7 +119,7 @@ static void *gradient_of(zero_param *param, zero_dtype dtype, bool zeroed)
 		return NULL;
 	pthread_mutex_lock(&job->lock);
 	if (!flat->gradient && flat->gradient_count) {
-		wait_for_room(job);
+		wait_for_slot(job);
 		status = alloc_gradient(job, flat, zeroed);
 	}
 	pthread_mutex_unlock(&job->lock);
@@ -302,7 +302,7 @@ zero_status zero_reduce_locked(zero_group *group)
 		status = zero_fail(ZERO_E_STATE, "group '%s' cannot be reduced: %s", group->name,
 				   group->flats ? "it has no trainable parameter"
 						: "zero_layout has not been called");
-	wait_for_room(job);
+	wait_for_slot(job);
 	/* A failed reduce has left no sums to add to, on any rank. */
 	mine = zero_reduce_wait(group);
 	if (!mine)

@@ -270,7 +270,7 @@ void zero_step_free_gradients(zero_group **groups, size_t count, bool all)
 		zero_job *job = group->job;
 
 		pthread_mutex_lock(&job->lock);
-		group->reduced = group->team_reduced = group->sums_shown = false;
+		group->reduced = group->team_reduced = group->sums_exposed = false;
 		for (size_t f = 0; f < group->flat_count; f++) {
 			struct zero_flat *flat = &group->flats[f];
 
@@ -423,7 +423,7 @@ static zero_status take_step(const struct step *step, const struct zero_step_agr
 	begin_state(job, adamw, agreed->samples);
 	if (early)
 		status = zero_step_state_read(job);
-	if (!status && agreed->sums_shown)
+	if (!status && agreed->sums_exposed)
 		status = share_sums(step);
 	if (!status && !(early && seen->skipped))
 		status = step_groups(step);

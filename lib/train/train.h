@@ -33,38 +33,38 @@ extern const struct zero_hooks zero_train_hooks;
 /* Frees what is gathered, for zero_close. */
 void zero_gather_free(zero_group *group);
 
-/* ---- output.c -------------------------------------------------------------------------------- */
+/* ---- gather_buffer.c ------------------------------------------------------------------------- */
 
 /* The type that a segment has if its group is gathered as `as`. */
-zero_dtype zero_output_dtype(const struct zero_segment *segment, zero_dtype as);
+zero_dtype zero_gather_buffer_dtype(const struct zero_segment *segment, zero_dtype as);
 /* The dtype of the setting gather_dtype for ZERO_DTYPE_DEFAULT. */
 zero_dtype zero_gather_resolve_dtype(const zero_job *job, zero_dtype as);
 /* Whether the group can be gathered on this rank as that type. */
 zero_status zero_gather_check(const zero_group *group, zero_dtype as);
-/* Whether a segment is read where it is stored, so that it has no output. */
-bool zero_output_is_in_place(const struct zero_flat *flat, const struct zero_segment *segment,
-			     zero_dtype as);
-/* The bytes of the outputs of segments [0, end), which lie one behind the other. */
-size_t zero_output_bytes_before(const struct zero_flat *flat, size_t end, zero_dtype as);
-/* The output of a type. All types that leave a flat buffer as it is stored have the same one. */
-struct zero_output *zero_output_of(struct zero_flat *flat, zero_dtype as);
-/* Reserves the address of an output once. Called with the job's lock held. */
-zero_status zero_output_reserve(struct zero_flat *flat, zero_dtype as);
+/* Whether a segment is read where it is stored, so that it has no gather buffer. */
+bool zero_gather_buffer_is_in_place(const struct zero_flat *flat,
+				    const struct zero_segment *segment, zero_dtype as);
+/* The bytes of the gather buffers of segments [0, end), which lie one behind the other. */
+size_t zero_gather_buffer_bytes_before(const struct zero_flat *flat, size_t end, zero_dtype as);
+/* The gather buffer of a type. All types that leave a flat buffer as it is stored share one. */
+struct zero_gather_buffer *zero_gather_buffer_of(struct zero_flat *flat, zero_dtype as);
+/* Reserves the address of a gather buffer once. Called with the job's lock held. */
+zero_status zero_gather_buffer_reserve(struct zero_flat *flat, zero_dtype as);
 /* Waits until no other threads alone use the memory that the group had last. Called with the job's
    lock held, which is released meanwhile. */
-void zero_output_wait_for_memory(zero_group *group, zero_dtype as);
+void zero_gather_buffer_wait_for_memory(zero_group *group, zero_dtype as);
 /* zero_gathered_dtype. Called with the job's lock held, or if the group is known to be gathered. */
 zero_dtype zero_gathered_dtype_locked(const zero_param *param);
 /* Where a parameter is when it is gathered as `as`, and its type then; NULL if no address is reserved.
    For a signal handler. */
-const char *zero_param_output(const zero_param *param, zero_dtype as, zero_dtype *dtype);
+const char *zero_param_gather_buffer(const zero_param *param, zero_dtype as, zero_dtype *dtype);
 
-/* ---- stray_access.c -------------------------------------------------------------------------- */
+/* ---- unmapped_access.c ----------------------------------------------------------------------- */
 
 /* Installs the handler of SIGSEGV, after the layout. */
-zero_status zero_stray_access_open(zero_job *job);
+zero_status zero_unmapped_access_open(zero_job *job);
 /* Removes it. A no-op if it was not installed. */
-void zero_stray_access_close(void);
+void zero_unmapped_access_close(void);
 
 /* ---- reduce.c -------------------------------------------------------------------------------- */
 
@@ -106,10 +106,10 @@ uint64_t zero_groups_hash(zero_group **groups, size_t count);
 
 /* What a step knows of all ranks on the host. */
 struct zero_step_agreed {
-	double samples;  /* of all ranks */
-	bool all_idle;   /* no rank is busy, see struct zero_hooks */
-	bool stop;       /* a signal of zero_stop_on came to some rank */
-	bool sums_shown; /* by zero_gradient_shard at stage 0, on some rank */
+	double samples;    /* of all ranks */
+	bool all_idle;     /* no rank is busy, see struct zero_hooks */
+	bool stop;         /* a signal of zero_stop_on came to some rank */
+	bool sums_exposed; /* by zero_gradient_shard at stage 0, on some rank */
 };
 
 /* COLLECTIVE. Sums the squares of the groups' gradient sums, of all ranks into trainer->norms. Also agrees on

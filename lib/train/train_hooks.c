@@ -20,7 +20,7 @@ static void wait_all(zero_job *job, bool together)
 
 static bool close_train(zero_job *job)
 {
-	zero_stray_access_close();
+	zero_unmapped_access_close();
 	for (size_t g = 0; g < job->model->group_count; g++)
 		zero_gather_free(job->model->groups[g]);
 	zero_step_state_free(job);
@@ -29,7 +29,7 @@ static bool close_train(zero_job *job)
 
 const struct zero_hooks zero_train_hooks = {
 	.before_submit = zero_check_pending,
-	.after_layout = zero_stray_access_open,
+	.after_layout = zero_unmapped_access_open,
 	.before_close = wait_all,
 	.close = close_train,
 };

@@ -161,7 +161,7 @@ static zero_status join(zero_job *job, struct zero_ring_peer *all)
 zero_status zero_watch_start(zero_job *job)
 {
 	struct zero_ring_peer mine = {.pid = 0}, *all;
-	struct zero_op op = {.kind = ZERO_OP_EXCHANGE, .send = &mine, .count = sizeof(mine)};
+	struct zero_op op = {.kind = ZERO_OP_ALLGATHER_BYTES, .send = &mine, .count = sizeof(mine)};
 	size_t world = (size_t)job->place.world;
 	zero_status status = ZERO_OK;
 
@@ -198,7 +198,7 @@ void zero_on_loss(zero_job *job, zero_loss_callback call, void *context)
 	atomic_store(&job->on_loss, call);
 }
 
-void zero_waiting(zero_job *job, const char *what)
+void zero_set_wait_label(zero_job *job, const char *what)
 {
 	atomic_store(&job->waits_since, zero_seconds());
 	atomic_store(&job->waits_in, what);

@@ -69,7 +69,7 @@ class Param:
         self.sharded = FlatShard.wrap(empty, self.spec, requires_grad=self.trainable)
         self.sharded._is_param = True
 
-    def follow(self) -> None:
+    def update_requires_grad(self) -> None:
         """requires_grad was changed."""
         if not self.can_train:
             raise NotImplementedError(
@@ -176,7 +176,7 @@ class Group:
     def use_full(self) -> None:
         for param in self.params:
             if param.sharded.requires_grad != param.trainable:
-                param.follow()
+                param.update_requires_grad()
             param.use(param.full)
 
     def use_sharded(self) -> None:

@@ -230,8 +230,8 @@ static PyObject *py_exchange(union value *v)
 
 	if (!all)
 		return NULL;
-	WAIT(status = zero_exchange(job, v[0].bytes.data, (size_t)v[0].bytes.count,
-				    PyBytes_AsString(all)));
+	WAIT(status = zero_allgather_bytes(job, v[0].bytes.data, (size_t)v[0].bytes.count,
+					   PyBytes_AsString(all)));
 	if (!status)
 		return all;
 	Py_DecRef(all);

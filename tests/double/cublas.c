@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for NVIDIA's libcublas.so on machines without GPUs, for what lib/backend/cuda/products.c
- * calls. A product runs on its stream of the stand-in for the driver, by the machine's OpenBLAS, so
+ * A stand-in for NVIDIA's libcublas.so on machines without GPUs, for what lib/backend/cuda/gemm.c
+ * calls. A gemm runs on its stream of the stand-in for the driver, by the machine's OpenBLAS, so
  * that its bits are the host backend's. Accesses are checked as those of kernels are.
  */
 #include <cuda.h>
@@ -13,14 +13,14 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { SUCCESS = 0, NOT_INITIALISED = 1, INVALID = 7, COLUMN_MAJOR = 102, CBLAS_AS_IT_IS = 111 };
+enum { SUCCESS = 0, NOT_INITIALISED = 1, INVALID = 7, COLUMN_MAJOR = 102, CBLAS_NO_TRANS = 111 };
 
 struct handle {
 	CUstream stream;
 };
 
-struct product {
-	int a_turned, b_turned, m, n, k, a_stride, b_stride, c_stride;
+struct gemm {
+	int transpose_a, transpose_b, m, n, k, a_stride, b_stride, c_stride;
 	float alpha, beta;
 	const float *a, *b;
 	float *c;
@@ -29,7 +29,7 @@ struct product {
 static struct {
 	void *(*reach)(CUdeviceptr, size_t, bool);
 	CUresult (*launch)(CUstream, CUhostFn, void *, void *(*)(void *), void (*)(void *));
-	void (*sgemm)(int order, int a_turned, int b_turned, int m, int n, int k, float alpha,
+	void (*sgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
 		      const float *a, int a_stride, const float *b, int b_stride, float beta,
 		      float *c, int c_stride);
 } library;
@@ -49,7 +49,7 @@ static void *find(const char *name, const char *file)
 int EXPORT cublasCreate_v2(void **handle);
 int EXPORT cublasDestroy_v2(void *handle);
 int EXPORT cublasSetStream_v2(void *handle, CUstream stream);
-int EXPORT cublasSgemm_v2(void *handle, int a_turned, int b_turned, int m, int n, int k,
+int EXPORT cublasSgemm_v2(void *handle, int transpose_a, int transpose_b, int m, int n, int k,
 			  const float *alpha, const float *a, int a_stride, const float *b,
 			  int b_stride, const float *beta, float *c, int c_stride);
 
@@ -84,10 +84,10 @@ static void *reach(const float *x, int rows, int columns, int stride, bool write
 
 static void run(void *user)
 {
-	const struct product *p = user;
-	const float *a = reach(p->a, p->a_turned ? p->k : p->m, p->a_turned ? p->m : p->k,
+	const struct gemm *p = user;
+	const float *a = reach(p->a, p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k,
 			       p->a_stride, false);
-	const float *b = reach(p->b, p->b_turned ? p->n : p->k, p->b_turned ? p->k : p->n,
+	const float *b = reach(p->b, p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n,
 			       p->b_stride, false);
 	float *c = reach(p->c, p->m, p->n, p->c_stride, true);
 
@@ -95,24 +95,24 @@ static void run(void *user)
 		fprintf(stderr, "cublas: a matrix is not the device's\n");
 		abort();
 	}
-	library.sgemm(COLUMN_MAJOR, CBLAS_AS_IT_IS + p->a_turned, CBLAS_AS_IT_IS + p->b_turned,
-		      p->m, p->n, p->k, p->alpha, a, p->a_stride, b, p->b_stride, p->beta, c,
-		      p->c_stride);
+	library.sgemm(COLUMN_MAJOR, CBLAS_NO_TRANS + p->transpose_a,
+		      CBLAS_NO_TRANS + p->transpose_b, p->m, p->n, p->k, p->alpha, a, p->a_stride,
+		      b, p->b_stride, p->beta, c, p->c_stride);
 	free(user);
 }
 
-int cublasSgemm_v2(void *handle, int a_turned, int b_turned, int m, int n, int k,
+int cublasSgemm_v2(void *handle, int transpose_a, int transpose_b, int m, int n, int k,
 		   const float *alpha, const float *a, int a_stride, const float *b, int b_stride,
 		   const float *beta, float *c, int c_stride)
 {
-	struct product *product = malloc(sizeof(*product));
+	struct gemm *gemm = malloc(sizeof(*gemm));
 
-	if (m < 1 || n < 1 || k < 1 || a_stride < (a_turned ? k : m) ||
-	    b_stride < (b_turned ? n : k) || c_stride < m || !product)
+	if (m < 1 || n < 1 || k < 1 || a_stride < (transpose_a ? k : m) ||
+	    b_stride < (transpose_b ? n : k) || c_stride < m || !gemm)
 		return INVALID;
-	*product = (struct product){a_turned, b_turned, m,     n, k, a_stride, b_stride,
-				    c_stride, *alpha,   *beta, a, b, c};
-	return library.launch(((struct handle *)handle)->stream, run, product, NULL, NULL)
+	*gemm = (struct gemm){transpose_a, transpose_b, m,     n, k, a_stride, b_stride,
+			      c_stride,    *alpha,      *beta, a, b, c};
+	return library.launch(((struct handle *)handle)->stream, run, gemm, NULL, NULL)
 		       ? NOT_INITIALISED
 		       : SUCCESS;
 }

@@ -114,7 +114,7 @@ static void check_fault(const struct fault *fault)
 	      text);
 }
 
-static void stray(const volatile char *at, const char *words, const char *words_2)
+static void unmapped(const volatile char *at, const char *words, const char *words_2)
 {
 	check_fault(&(struct fault){.make = read_at, .at = at, .words = words, .words_2 = words_2});
 }
@@ -157,19 +157,19 @@ void faults(zero_job *job, zero_group *group, zero_param *param)
 	const volatile char *wide = zero_gathered_address(param, ZERO_F32);
 
 	check(at, "%s", zero_last_error());
-	stray(at, "group 'f.0'", "it was never gathered in that type");
+	unmapped(at, "group 'f.0'", "it was never gathered in that type");
 	ok(zero_gather(group, ZERO_BF16));
 	read_at(at);
 	if (!gathers_in_place(job))
-		stray(wide + 4 * 9, "element 9 of parameter 'f.0.0' as f32", "gathered as bf16");
+		unmapped(wide + 4 * 9, "element 9 of parameter 'f.0.0' as f32", "gathered as bf16");
 	ok(zero_release(group));
-	stray(at + 2 * 7 + 1, "element 7 of parameter 'f.0.0' as bf16",
-	      "zero_release has released it");
+	unmapped(at + 2 * 7 + 1, "element 7 of parameter 'f.0.0' as bf16",
+		 "zero_release has released it");
 	/* Again, since a block may come back to its place. */
 	ok(zero_gather(group, ZERO_BF16));
 	read_at(at);
 	ok(zero_release(group));
-	stray(at, "zero_release has released it", NULL);
+	unmapped(at, "zero_release has released it", NULL);
 
 	check_fault(&(struct fault){.make = read_at, .at = page});
 	check_fault(&(struct fault){.make = raise_it});

@@ -14,7 +14,7 @@ static void agree(zero_job *job)
 	double mean = rank;
 
 	check(all, "no memory");
-	ok(zero_exchange(job, &rank, sizeof(rank), all));
+	ok(zero_allgather_bytes(job, &rank, sizeof(rank), all));
 	for (int r = 0; r < world; r++)
 		check(all[r] == r, "rank %d is %d", r, all[r]);
 	ok(zero_mean(job, &mean, 1, 1));
@@ -90,7 +90,7 @@ int main(void)
 	leave_waiting();
 	check_libraries();
 	job = open_job("backend=none report=%s", file_path("report"));
-	ok(zero_exchange(job, &mine, sizeof(mine), all));
+	ok(zero_allgather_bytes(job, &mine, sizeof(mine), all));
 	/* Rank 0 is the last one: each waits for the process of the next one. */
 	if (rank + 1 == world)
 		exit(0);

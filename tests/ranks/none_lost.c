@@ -105,7 +105,7 @@ static void go_on(void)
 
 	say_ready();
 	if (is("wait"))
-		zero_waiting(job, "a barrier of the program");
+		zero_set_wait_label(job, "a barrier of the program");
 	if (is("work") || is("follow") || (is("fail") && rank == first))
 		wait_for_end(pids[lost]);
 	/* As it does where it communicates with the rank that is gone. */
@@ -144,7 +144,7 @@ int main(int count, char **arguments)
 	fflush(stdout);
 	pids = calloc((size_t)world, sizeof(*pids));
 	check(pids, "no memory");
-	ok(zero_exchange(job, &mine, sizeof(mine), pids));
+	ok(zero_allgather_bytes(job, &mine, sizeof(mine), pids));
 	signal(SIGUSR1, write_last_words);
 	zero_on_loss(job, raise_signal, &number);
 	if (rank == lost)

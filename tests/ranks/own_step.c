@@ -418,7 +418,7 @@ static void reset(const char *settings)
 }
 
 /* A rank is ahead by a gather, of all ranks or of a team: the job cannot go on, and says so. */
-static void parted(bool in_team)
+static void diverged(bool in_team)
 {
 	zero_job *job = open_job("stage=3 share=1");
 	int ranks[] = {0, world - 1};
@@ -523,9 +523,9 @@ int main(void)
 	reset("stage=3");
 	reset("stage=1");
 	if (world > 1)
-		parted(false);
+		diverged(false);
 	/* the stand-in for a device has the host wait for a gather that does not end */
 	if (world > 1 && !on_gpu())
-		parted(true);
+		diverged(true);
 	return 0;
 }

@@ -30,7 +30,7 @@ struct recorded {
 /* What one rank enqueues. */
 struct record {
 	struct recorded *ops;
-	size_t count, room;
+	size_t count, capacity;
 	size_t groups[4096]; /* index of the first operation of each */
 	size_t group_count;
 	size_t kept; /* operations of which the sent bytes were copied */
@@ -40,9 +40,10 @@ static struct record *recording;
 
 static struct recorded *add_record(enum recorded_kind kind)
 {
-	if (recording->count == recording->room) {
-		recording->room = recording->room ? 2 * recording->room : 64;
-		recording->ops = realloc(recording->ops, recording->room * sizeof(*recording->ops));
+	if (recording->count == recording->capacity) {
+		recording->capacity = recording->capacity ? 2 * recording->capacity : 64;
+		recording->ops =
+			realloc(recording->ops, recording->capacity * sizeof(*recording->ops));
 		ck_assert_ptr_nonnull(recording->ops);
 	}
 	recording->ops[recording->count] = (struct recorded){.kind = kind};

@@ -109,11 +109,11 @@ struct output {
 static inline struct output output_new(size_t bytes, size_t offset)
 {
 	struct output o = {.bytes = bytes, .offset = offset};
-	const size_t room = (bytes + offset + 3 * GUARD) / GUARD * GUARD;
+	const size_t capacity = (bytes + offset + 3 * GUARD) / GUARD * GUARD;
 
-	o.base = aligned_alloc(GUARD, room);
+	o.base = aligned_alloc(GUARD, capacity);
 	ck_assert_ptr_nonnull(o.base);
-	memset(o.base, 0xa5, room);
+	memset(o.base, 0xa5, capacity);
 	o.out = o.base + GUARD + offset;
 	return o;
 }

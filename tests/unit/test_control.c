@@ -107,14 +107,14 @@ static void try_max(const struct team *team, int rank, int step, size_t count)
 	check_max(team, step, count, got);
 }
 
-static void try_exchange(const struct team *team, int rank, int step, size_t bytes)
+static void try_allgather(const struct team *team, int rank, int step, size_t bytes)
 {
 	uint8_t *send = malloc(bytes + 1), *want = malloc(bytes + 1);
 	uint8_t *recv = malloc(team->count * bytes + 1);
 
 	memset(recv, 0xcc, team->count * bytes + 1);
 	fill(send, bytes, step, rank);
-	check(!zero_net_ops.exchange(team->team, send, recv, bytes), "%s", zero_last_error());
+	check(!zero_net_ops.allgather(team->team, send, recv, bytes), "%s", zero_last_error());
 	for (size_t i = 0; i < team->count; i++) {
 		fill(want, bytes, step, team->ranks[i]);
 		check(!memcmp(recv + i * bytes, want, bytes), "step %d: rank %d's %zu bytes", step,
@@ -200,7 +200,7 @@ static void random_steps(struct zero_net *net, const struct trial *trial)
 		else if (team->team && what == 1)
 			try_max(team, trial->rank, step, count);
 		else if (team->team && what == 2)
-			try_exchange(team, trial->rank, step, bytes);
+			try_allgather(team, trial->rank, step, bytes);
 		else if (team->team)
 			try_broadcast(team, trial->rank, step, bytes, root);
 	}
@@ -250,7 +250,7 @@ static void large_steps(struct zero_net *net, const struct trial *trial)
 		if (!trial->rank)
 			atomic_store(&shared->done, 1);
 	}
-	try_exchange(&all, trial->rank, 3, 1 << 17);
+	try_allgather(&all, trial->rank, 3, 1 << 17);
 }
 
 START_TEST(large)

@@ -32,7 +32,7 @@ static void check_failure(struct zero_net *net, int rank, const char *sentence)
 	      "communication has not failed");
 	check(about == rank && !strcmp(text, zero_last_error()), "rank %d: %s", about, text);
 	zero_net_ops.fail_all(net, ZERO_E_COMM, 0, "too late");
-	check(zero_net_ops.exchange(team, &value, &value, 0) == ZERO_E_COMM, "no error");
+	check(zero_net_ops.allgather(team, &value, &value, 0) == ZERO_E_COMM, "no error");
 	check(!strcmp(text, zero_last_error()), "%s", zero_last_error());
 	check(zero_net_ops.broadcast(team, &value, 8, 0) == ZERO_E_COMM, "no error");
 	check(zero_net_ops.begin_max(team, &value, 1) == ZERO_E_COMM, "no error");
@@ -111,7 +111,7 @@ static void rank_closes(struct zero_net *net, const struct trial *trial)
 		sleep_for(0.001);
 	snprintf(sentence, sizeof(sentence), "rank %d has closed its job while rank ", trial->odd);
 	for (int i = 0; i < 2; i++) {
-		check((trial->variant ? zero_net_ops.exchange(all, &value, &value, 0)
+		check((trial->variant ? zero_net_ops.allgather(all, &value, &value, 0)
 				      : zero_net_ops.begin_max(all, &value, 1)) ||
 			      zero_net_ops.finish_max(&all, 1, &which, &value),
 		      "no error");
@@ -254,18 +254,18 @@ static void rank_differs(struct zero_net *net, const struct trial *trial)
 	(void)net;
 	switch (trial->variant) {
 	case 0:
-		zero_net_ops.exchange(all, send, recv, odd ? 24 : 16);
+		zero_net_ops.allgather(all, send, recv, odd ? 24 : 16);
 		break;
 	case 1:
 		if (odd)
 			zero_net_ops.broadcast(all, send, 8, trial->odd);
 		else
-			zero_net_ops.exchange(all, send, recv, 8);
+			zero_net_ops.allgather(all, send, recv, 8);
 		break;
 	case 2:
 	case 5:
 		if (odd == (trial->variant == 5))
-			zero_net_ops.exchange(all, send, recv, 8);
+			zero_net_ops.allgather(all, send, recv, 8);
 		else if (!zero_net_ops.begin_max(all, values, 1))
 			zero_net_ops.finish_max(&all, 1, &which, values);
 		break;

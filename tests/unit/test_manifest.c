@@ -290,15 +290,15 @@ static char *changed(const char *from, const char *to, size_t *bytes)
 {
 	char *text = written(&sample, bytes), *made, *seal;
 	const char *found = strstr(text, from);
-	size_t room = *bytes + strlen(to) + 1, at = found ? (size_t)(found - text) : *bytes;
+	size_t capacity = *bytes + strlen(to) + 1, at = found ? (size_t)(found - text) : *bytes;
 
 	ck_assert_msg(at < *bytes, "no '%s' in a manifest", from);
-	made = malloc(room);
-	snprintf(made, room, "%.*s%s%s", (int)at, text, to, text + at + strlen(from));
+	made = malloc(capacity);
+	snprintf(made, capacity, "%.*s%s%s", (int)at, text, to, text + at + strlen(from));
 	free(text);
 	seal = strstr(made, ",\n\"seal\"");
 	ck_assert_ptr_nonnull(seal);
-	snprintf(seal, room - (size_t)(seal - made), ",\n\"seal\": \"%016" PRIx64 "\"\n}\n",
+	snprintf(seal, capacity - (size_t)(seal - made), ",\n\"seal\": \"%016" PRIx64 "\"\n}\n",
 		 (uint64_t)XXH3_64bits(made, (size_t)(seal - made)));
 	*bytes = strlen(made);
 	return made;

@@ -26,7 +26,7 @@ static zero_status exchange(struct zero_comm *comm, const void *send, void *recv
 	return ZERO_OK;
 }
 
-static const struct zero_comm_ops ops = {.exchange = exchange}, alone;
+static const struct zero_comm_ops ops = {.allgather = exchange}, alone;
 
 START_TEST(budget)
 {

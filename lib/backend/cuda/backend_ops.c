@@ -17,7 +17,7 @@ struct zero_backend {
 	struct zero_nccl_comm caller; /* made at the first zero_nccl_comm */
 	size_t sharing;               /* ranks that have the same GPU */
 	double *parts; /* of a squared norm, and one more; few, and therefore in host memory */
-	struct zero_device_products *products; /* NULL: not opened yet */
+	struct zero_cublas *cublas; /* NULL: not opened yet */
 	char nccl_path[PATH_MAX];
 };
 
@@ -44,7 +44,7 @@ static void cuda_close(struct zero_backend *cuda)
 		zero_nccl_close(&cuda->caller, cuda->comm->comm.broken);
 	}
 	if (cuda->device) {
-		zero_device_products_close(cuda->products);
+		zero_cublas_close(cuda->cublas);
 		zero_memory_free(cuda->memory, cuda->parts, cuda->device->compute_stream);
 		zero_device_leave(cuda->device);
 	}
@@ -148,7 +148,7 @@ static void cuda_shared_free(struct zero_backend *cuda, struct zero_shared *shar
 {
 	zero_device_enter(cuda->device);
 	if (shared->owner)
-		zero_output_release(shared->owner);
+		zero_gather_buffer_release(shared->owner);
 	else
 		zero_memory_free(cuda->memory, shared->data, cuda->device->compute_stream);
 	zero_device_leave(cuda->device);
@@ -160,46 +160,47 @@ static zero_status cuda_reserve(struct zero_backend *cuda, size_t bytes, void **
 	zero_status status;
 
 	zero_device_enter(cuda->device);
-	status = zero_output_new(cuda->device, bytes, &cuda->comm->outputs, address);
+	status = zero_gather_buffer_new(cuda->device, bytes, &cuda->comm->buffers, address);
 	zero_device_leave(cuda->device);
 	return status;
 }
 
 static void cuda_unreserve(struct zero_backend *cuda, void *address, size_t bytes)
 {
-	struct zero_device_output *output =
-		address ? zero_output_at(&cuda->comm->outputs, address) : NULL;
+	struct zero_device_gather_buffer *buffer =
+		address ? zero_gather_buffer_at(&cuda->comm->buffers, address) : NULL;
 
 	(void)bytes;
-	if (!output)
+	if (!buffer)
 		return;
 	zero_device_enter(cuda->device);
 	zero_device_finish(cuda->device);
 	if (!cuda->device->hung)
-		zero_output_delete(output, &cuda->comm->outputs);
+		zero_gather_buffer_delete(buffer, &cuda->comm->buffers);
 	zero_device_leave(cuda->device);
 }
 
 static bool cuda_reuse(struct zero_backend *cuda, void *address, size_t bytes,
 		       struct zero_shared *shared)
 {
-	struct zero_device_output *output = zero_output_at(&cuda->comm->outputs, address);
+	struct zero_device_gather_buffer *buffer =
+		zero_gather_buffer_at(&cuda->comm->buffers, address);
 
-	if (!output || !zero_output_retake(output))
+	if (!buffer || !zero_gather_buffer_reacquire(buffer))
 		return false;
 	*shared = (struct zero_shared){
 		.data = address,
-		.base = zero_output_base(output),
+		.base = zero_gather_buffer_base(buffer),
 		.bytes = bytes,
 		.kind = ZERO_MEM_GATHERED,
-		.owner = output,
+		.owner = buffer,
 	};
 	return true;
 }
 
 static void *cuda_holder(struct zero_backend *cuda, void *address)
 {
-	return zero_output_holder(zero_output_at(&cuda->comm->outputs, address));
+	return zero_gather_buffer_holder(zero_gather_buffer_at(&cuda->comm->buffers, address));
 }
 
 static void cuda_memory(struct zero_backend *cuda, zero_memory *memory,
@@ -292,13 +293,13 @@ static void cuda_norm2(struct zero_backend *cuda, const float *x, size_t count, 
 	zero_device_leave(device);
 }
 
-static zero_status cuda_open_products(struct zero_backend *cuda)
+static zero_status cuda_open_gemm(struct zero_backend *cuda)
 {
 	zero_status status;
 
 	zero_device_enter(cuda->device);
-	status = zero_device_products_open(cuda->device, cuda->parts,
-					   cuda->parts + ZERO_NORM2_PARTS, &cuda->products);
+	status = zero_cublas_open(cuda->device, cuda->parts, cuda->parts + ZERO_NORM2_PARTS,
+				  &cuda->cublas);
 	zero_device_leave(cuda->device);
 	return status;
 }
@@ -310,7 +311,7 @@ static zero_status cuda_orthogonalise(struct zero_backend *cuda,
 	zero_status status;
 
 	zero_device_enter(cuda->device);
-	status = zero_device_orthogonalise(cuda->products, rule, x, rows, columns, scratch);
+	status = zero_cublas_orthogonalise(cuda->cublas, rule, x, rows, columns, scratch);
 	zero_device_leave(cuda->device);
 	return status;
 }
@@ -346,7 +347,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.copy_many = cuda_copy_many,
 	.launch = cuda_launch,
 	.norm2 = cuda_norm2,
-	.open_products = cuda_open_products,
+	.open_gemm = cuda_open_gemm,
 	.orthogonalise = cuda_orthogonalise,
 };
 

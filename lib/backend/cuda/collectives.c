@@ -14,7 +14,7 @@ static size_t count_same(const struct zero_op *ops, size_t count, enum zero_op_k
 	return same;
 }
 
-static zero_status exchange(struct zero_cuda_comm *cuda, const struct zero_op *op)
+static zero_status allgather_bytes(struct zero_cuda_comm *cuda, const struct zero_op *op)
 {
 	uint64_t sent = cuda->comm.bytes_sent;
 	zero_status status = ZERO_OK;
@@ -30,7 +30,7 @@ static zero_status exchange(struct zero_cuda_comm *cuda, const struct zero_op *o
 		status = zero_cuda_all_gather(cuda, &gather, 1);
 		cuda->comm.bytes_sent = sent;
 	} else if (cuda->comm.net_team) {
-		status = zero_net->exchange(cuda->comm.net_team, op->send, op->recv, op->count);
+		status = zero_net->allgather(cuda->comm.net_team, op->send, op->recv, op->count);
 	} else if (op->count) {
 		memmove(op->recv, op->send, op->count);
 	}
@@ -54,8 +54,8 @@ static zero_status run_first(struct zero_cuda_comm *cuda, const struct zero_op *
 		return zero_cuda_scatter(cuda, ops, *done);
 	case ZERO_OP_BROADCAST:
 		return zero_cuda_broadcast(cuda, ops);
-	case ZERO_OP_EXCHANGE:
-		return exchange(cuda, ops);
+	case ZERO_OP_ALLGATHER_BYTES:
+		return allgather_bytes(cuda, ops);
 	case ZERO_OP_CAST:
 		zero_launch_cast(cuda->device, cuda->device->comm_stream, ops->to,
 				 ops->shared ? zero_shared_base(ops->shared) + ops->at : ops->recv,

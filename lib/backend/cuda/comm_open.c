@@ -24,7 +24,7 @@ static zero_status open_device(struct zero_cuda_comm *comm,
 
 static zero_status fill_comm(struct zero_cuda_comm *comm, const struct zero_backend_config *config)
 {
-	const struct zero_place *place = &comm->comm.place;
+	const struct zero_rank_info *place = &comm->comm.place;
 
 	comm->comm.ops = place->world > 1 ? &zero_cuda_comm_ops : &zero_cuda_single_rank_ops;
 	comm->comm.agree_status = config->agree_status;
@@ -76,7 +76,7 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 		zero_device_enter(comm->device);
 		zero_device_finish(comm->device);
 		if (!comm->device->hung)
-			zero_outputs_delete(&comm->outputs);
+			zero_gather_buffers_delete(&comm->buffers);
 	}
 	zero_team_comms_close(&comm->comm);
 	zero_nccl_watchdog_remove(comm->watchdog, &comm->nccl);

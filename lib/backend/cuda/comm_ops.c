@@ -48,27 +48,27 @@ static uint32_t cuda_device_reached(const struct zero_comm *comm)
 	return device->reached ? atomic_load(device->reached) : 0;
 }
 
-/* ---- output buffers -------------------------------------------------------------------------- */
+/* ---- gather buffers -------------------------------------------------------------------------- */
 
-static bool is_output(const struct zero_op *op)
+static bool is_buffer(const struct zero_op *op)
 {
 	return op->kind == ZERO_OP_ALLOC && op->memory == ZERO_MEM_GATHERED;
 }
 
-/* Gives an output its memory on this rank, which is registered later, when all ranks have theirs. */
+/* Gives a gather buffer its memory on this rank; it is registered when all ranks have theirs. */
 static zero_status take_output(struct zero_cuda_comm *cuda, const struct zero_op *op, bool fresh)
 {
 	struct zero_cuda_comm *first = cuda->first;
-	struct zero_device_output *output = zero_output_at(&first->outputs, op->recv);
+	struct zero_device_gather_buffer *buffer = zero_gather_buffer_at(&first->buffers, op->recv);
 	zero_status status =
-		zero_output_take(op->own ? first->own_slots : cuda->slots, output, fresh);
+		zero_gather_buffer_acquire(op->own ? first->own_slots : cuda->slots, buffer, fresh);
 
 	*op->shared = (struct zero_shared){.bytes = op->count, .kind = op->memory};
 	if (status)
 		return status;
 	op->shared->data = op->recv;
-	op->shared->base = zero_output_base(output);
-	op->shared->owner = output;
+	op->shared->base = zero_gather_buffer_base(buffer);
+	op->shared->owner = buffer;
 	return ZERO_OK;
 }
 
@@ -76,7 +76,7 @@ static zero_status make_buffer(struct zero_cuda_comm *cuda, const struct zero_op
 {
 	struct zero_shared *shared = op->shared;
 
-	if (is_output(op))
+	if (is_buffer(op))
 		return take_output(cuda, op, false);
 	*shared = (struct zero_shared){.bytes = op->count, .kind = op->memory};
 	return zero_memory_alloc(cuda->memory, op->memory, op->count, op->zeroed,
@@ -91,7 +91,7 @@ static void free_buffers(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 		if (ops[i].kind != ZERO_OP_ALLOC)
 			continue;
 		if (shared->owner)
-			zero_output_release(shared->owner);
+			zero_gather_buffer_release(shared->owner);
 		else
 			zero_memory_free(cuda->memory, shared->data, cuda->device->comm_stream);
 		*shared = (struct zero_shared){0};
@@ -104,14 +104,14 @@ static uint64_t choice_of(const struct zero_op *ops, size_t count)
 	uint64_t choice = 0;
 
 	for (size_t i = 0; i < count; i++)
-		if (is_output(&ops[i]) && ops[i].shared->owner && !ops[i].own)
+		if (is_buffer(&ops[i]) && ops[i].shared->owner && !ops[i].own)
 			choice = choice * UINT64_C(0x9e3779b97f4a7c15) +
-				 zero_output_slot(ops[i].shared->owner) + 1;
+				 zero_gather_buffer_slot(ops[i].shared->owner) + 1;
 	return choice;
 }
 
 /* COLLECTIVE. The ranks chose different slots, so all of them make new ones. */
-static zero_status renew_outputs(struct zero_cuda_comm *cuda, const struct zero_op *ops,
+static zero_status renew_buffers(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 				 size_t count)
 {
 	zero_status status = ZERO_OK;
@@ -119,21 +119,21 @@ static zero_status renew_outputs(struct zero_cuda_comm *cuda, const struct zero_
 	for (size_t i = 0; !status && i < count; i++) {
 		struct zero_shared *shared = ops[i].shared;
 
-		if (!is_output(&ops[i]) || ops[i].own || !zero_output_slot(shared->owner))
+		if (!is_buffer(&ops[i]) || ops[i].own || !zero_gather_buffer_slot(shared->owner))
 			continue;
-		zero_output_release(shared->owner);
+		zero_gather_buffer_release(shared->owner);
 		status = take_output(cuda, &ops[i], true);
 	}
 	return cuda->comm.agree_status(&cuda->comm, status);
 }
 
-static zero_status register_outputs(const struct zero_op *ops, size_t count)
+static zero_status register_buffers(const struct zero_op *ops, size_t count)
 {
 	zero_status status = ZERO_OK;
 
 	for (size_t i = 0; !status && i < count; i++)
-		if (is_output(&ops[i]))
-			status = zero_output_register(ops[i].shared->owner);
+		if (is_buffer(&ops[i]))
+			status = zero_gather_buffer_register(ops[i].shared->owner);
 	return status;
 }
 
@@ -173,11 +173,11 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 	zero_device_enter(device);
 	zero_stream_wait(device, device->comm_stream, order->before);
 	if (!status && !comm->choices_equal)
-		status = renew_outputs(cuda, ops, count);
+		status = renew_buffers(cuda, ops, count);
 	if (status) {
 		free_buffers(cuda, ops, count);
 	} else {
-		status = register_outputs(ops, count);
+		status = register_buffers(ops, count);
 		if (!status)
 			status = zero_cuda_run_operations(cuda, ops, count);
 		/* With one team devices cannot wait for each other in different orders. */
@@ -228,7 +228,7 @@ const struct zero_comm_ops zero_cuda_comm_ops = {
 	.free = cuda_free,
 	.begin_max = zero_net_comm_begin_max,
 	.finish_max = zero_net_comm_finish_max,
-	.exchange = zero_net_comm_exchange,
+	.allgather = zero_net_comm_allgather,
 	.broadcast = zero_net_comm_broadcast,
 	.device_order_begin = cuda_device_order_begin,
 	.device_order_join = cuda_device_order_join,

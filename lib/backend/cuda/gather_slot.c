@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory that groups are gathered into. An output, a flat buffer gathered as one type, has the
- * same address from its reservation to the end, so that what the program keeps of it stays right:
- * views, saved tensors, captured graphs. Physical memory is in slots, of which there are as many as
- * outputs were ever gathered at a time. A slot is mapped at the address of each output that uses it,
- * and at a base address of its own, which NCCL has registered and writes to. NCCL then copies
- * straight into it, with copy engines where it can (symmetric windows since NCCL 2.27, zero-CTA
- * policy since 2.28, registered buffers before).
+ * The memory that groups are gathered into. A gather buffer, a flat buffer gathered as one type,
+ * has the same address from its reservation to the end, so that what the program keeps of it stays
+ * right: views, saved tensors, captured graphs. Physical memory is in slots, of which there are as
+ * many as gather buffers were ever gathered at a time. A slot is mapped at the address of each
+ * gather buffer that uses it, and at a base address of its own, which NCCL has registered and
+ * writes to. NCCL then copies straight into it, with copy engines where it can (symmetric windows
+ * since NCCL 2.27, zero-CTA policy since 2.28, registered buffers before).
  *
- * The ranks must gather into the same slot. An output gets its slot when it is gathered first, which
- * the ranks agree on: each chooses an idle slot, and if the choices differ all make a new one. Slots
- * are numbered in the order of their registration, which is collective. From then on the output has
- * this slot, and nothing is allocated, mapped or agreed on. Only if another output holds the slot,
- * in a program that gathers in another pattern than before, the output gets another one.
+ * The ranks must gather into the same slot. A gather buffer gets its slot when it is gathered
+ * first, which the ranks agree on: each chooses an idle slot, and if the choices differ all make a
+ * new one. Slots are numbered in the order of their registration, which is collective. From then on
+ * the gather buffer has this slot, and nothing is allocated, mapped or agreed on. Only if another
+ * gather buffer holds the slot, in a program that gathers in another pattern than before, the
+ * gather buffer gets another one.
  */
 #include <search.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ struct zero_slot {
 	size_t bytes;
 	void *registration; /* NCCL's */
 	uint64_t number;    /* of its registration, the same on all ranks; 0: not registered */
-	void *held;         /* address of the output that has it now; NULL: it is idle */
+	void *held;         /* address of the gather buffer that has it now; NULL: it is idle */
 	struct zero_slots *slots;
 	struct zero_slot *next; /* in the order of their numbers */
 };
@@ -41,7 +42,7 @@ struct zero_slots {
 	bool symmetric; /* else registered buffers */
 };
 
-struct zero_device_output {
+struct zero_device_gather_buffer {
 	char *address;
 	size_t bytes;           /* that are reserved */
 	struct zero_slot *slot; /* mapped there; NULL: none */
@@ -53,7 +54,7 @@ struct zero_device_output {
 
 static int by_address(const void *a, const void *b)
 {
-	const struct zero_device_output *x = a, *y = b;
+	const struct zero_device_gather_buffer *x = a, *y = b;
 
 	return (x->address > y->address) - (x->address < y->address);
 }
@@ -113,58 +114,58 @@ static zero_status map(const struct zero_device *device, char *address, size_t b
 	return status;
 }
 
-zero_status zero_output_new(struct zero_device *device, size_t bytes, void **outputs,
-			    void **address)
+zero_status zero_gather_buffer_new(struct zero_device *device, size_t bytes, void **buffers,
+				   void **address)
 {
-	struct zero_device_output *output = calloc(1, sizeof(*output));
+	struct zero_device_gather_buffer *buffer = calloc(1, sizeof(*buffer));
 	zero_status status = ZERO_OK;
 
 	*address = NULL;
-	if (!output)
-		return zero_core->fail(ZERO_E_MEMORY, "no memory for an output");
-	output->bytes = bytes;
-	status = round_up(device, &output->bytes);
+	if (!buffer)
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for a gather buffer");
+	buffer->bytes = bytes;
+	status = round_up(device, &buffer->bytes);
 	if (!status)
-		status = reserve(output->bytes, &output->address);
+		status = reserve(buffer->bytes, &buffer->address);
 	if (status) {
-		free(output);
+		free(buffer);
 		return status;
 	}
-	if (!tsearch(output, outputs, by_address)) {
-		zero_output_delete(output, outputs);
-		return zero_core->fail(ZERO_E_MEMORY, "no memory for an output");
+	if (!tsearch(buffer, buffers, by_address)) {
+		zero_gather_buffer_delete(buffer, buffers);
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for a gather buffer");
 	}
-	*address = output->address;
+	*address = buffer->address;
 	return ZERO_OK;
 }
 
-struct zero_device_output *zero_output_at(void *const *outputs, const void *address)
+struct zero_device_gather_buffer *zero_gather_buffer_at(void *const *buffers, const void *address)
 {
-	struct zero_device_output key = {.address = (char *)(uintptr_t)address};
-	void *node = tfind(&key, outputs, by_address);
+	struct zero_device_gather_buffer key = {.address = (char *)(uintptr_t)address};
+	void *node = tfind(&key, buffers, by_address);
 
-	return node ? *(struct zero_device_output **)node : NULL;
+	return node ? *(struct zero_device_gather_buffer **)node : NULL;
 }
 
-static void unmap(struct zero_device_output *output)
+static void unmap(struct zero_device_gather_buffer *buffer)
 {
-	if (output->slot)
-		zero_driver.unmap((CUdeviceptr)(uintptr_t)output->address, output->bytes);
-	output->slot = NULL;
+	if (buffer->slot)
+		zero_driver.unmap((CUdeviceptr)(uintptr_t)buffer->address, buffer->bytes);
+	buffer->slot = NULL;
 }
 
-void zero_output_delete(struct zero_device_output *output, void **outputs)
+void zero_gather_buffer_delete(struct zero_device_gather_buffer *buffer, void **buffers)
 {
-	tdelete(output, outputs, by_address);
-	unmap(output);
-	zero_driver.address_free((CUdeviceptr)(uintptr_t)output->address, output->bytes);
-	free(output);
+	tdelete(buffer, buffers, by_address);
+	unmap(buffer);
+	zero_driver.address_free((CUdeviceptr)(uintptr_t)buffer->address, buffer->bytes);
+	free(buffer);
 }
 
-void zero_outputs_delete(void **outputs)
+void zero_gather_buffers_delete(void **buffers)
 {
-	while (*outputs)
-		zero_output_delete(*(struct zero_device_output **)*outputs, outputs);
+	while (*buffers)
+		zero_gather_buffer_delete(*(struct zero_device_gather_buffer **)*buffers, buffers);
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -176,7 +177,7 @@ zero_status zero_slots_new(struct zero_nccl_comm *nccl, struct zero_device *devi
 	struct zero_slots *slots = calloc(1, sizeof(*slots));
 
 	if (!slots)
-		return zero_core->fail(ZERO_E_COMM, "no memory for outputs of gathers");
+		return zero_core->fail(ZERO_E_COMM, "no memory for gather buffers");
 	slots->nccl = nccl;
 	slots->device = device;
 	slots->memory = memory;
@@ -236,7 +237,7 @@ static zero_status new_slot(struct zero_slots *slots, size_t bytes, struct zero_
 	zero_status status;
 
 	if (!slot)
-		return zero_core->fail(ZERO_E_MEMORY, "no memory for an output");
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for a gather buffer");
 	slot->slots = slots;
 	slot->bytes = bytes;
 	status = alloc_physical(slots, slot);
@@ -258,17 +259,17 @@ static zero_status new_slot(struct zero_slots *slots, size_t bytes, struct zero_
 
 /* Returns the smallest idle slot that is large enough, of equal ones the first, and holds it. */
 static struct zero_slot *hold_idle(struct zero_slots *slots,
-				   const struct zero_device_output *output)
+				   const struct zero_device_gather_buffer *buffer)
 {
 	struct zero_slot *best = NULL;
 
 	pthread_mutex_lock(&slots->lock);
 	for (struct zero_slot *slot = slots->first; slot; slot = slot->next)
-		if (!slot->held && slot->bytes >= output->bytes &&
+		if (!slot->held && slot->bytes >= buffer->bytes &&
 		    (!best || slot->bytes < best->bytes))
 			best = slot;
 	if (best)
-		best->held = output->address;
+		best->held = buffer->address;
 	pthread_mutex_unlock(&slots->lock);
 	return best;
 }
@@ -281,22 +282,22 @@ static void make_idle(struct zero_slot *slot)
 }
 
 /* The device may still read what was gathered at this address before. */
-static zero_status remap(struct zero_device_output *output, struct zero_slot *slot)
+static zero_status remap(struct zero_device_gather_buffer *buffer, struct zero_slot *slot)
 {
 	struct zero_device *device = slot->slots->device;
 	zero_status status = ZERO_OK;
 
-	if (output->slot == slot)
+	if (buffer->slot == slot)
 		return ZERO_OK;
-	if (output->slot) {
+	if (buffer->slot) {
 		status = zero_device_wait(device, zero_device_record(device));
 		if (status)
 			return status;
-		unmap(output);
+		unmap(buffer);
 	}
-	status = map(device, output->address, output->bytes, slot->physical);
+	status = map(device, buffer->address, buffer->bytes, slot->physical);
 	if (!status)
-		output->slot = slot;
+		buffer->slot = slot;
 	return status;
 }
 
@@ -309,58 +310,58 @@ static void give_back(struct zero_slot *slot)
 		delete_slot(slot);
 }
 
-/* The output holds the slot from now on. */
-static zero_status hold(struct zero_device_output *output, struct zero_slot *slot)
+/* The gather buffer holds the slot from now on. */
+static zero_status hold(struct zero_device_gather_buffer *buffer, struct zero_slot *slot)
 {
 	zero_status status = zero_memory_count(slot->slots->memory, ZERO_MEM_GATHERED, slot->bytes);
 
 	if (status)
 		return status;
-	status = remap(output, slot);
-	output->held = !status;
+	status = remap(buffer, slot);
+	buffer->held = !status;
 	if (status)
 		zero_memory_uncount(slot->slots->memory, ZERO_MEM_GATHERED, slot->bytes);
 	return status;
 }
 
-zero_status zero_output_take(struct zero_slots *slots, struct zero_device_output *output,
-			     bool fresh)
+zero_status zero_gather_buffer_acquire(struct zero_slots *slots,
+				       struct zero_device_gather_buffer *buffer, bool fresh)
 {
-	struct zero_slot *slot = fresh ? NULL : hold_idle(slots, output);
+	struct zero_slot *slot = fresh ? NULL : hold_idle(slots, buffer);
 	zero_status status = ZERO_OK;
 
 	if (!slot)
-		status = new_slot(slots, output->bytes, &slot);
+		status = new_slot(slots, buffer->bytes, &slot);
 	if (status)
 		return status;
-	slot->held = output->address;
-	output->agreed = false;
-	status = hold(output, slot);
+	slot->held = buffer->address;
+	buffer->agreed = false;
+	status = hold(buffer, slot);
 	if (status)
 		give_back(slot);
 	return status;
 }
 
-bool zero_output_retake(struct zero_device_output *output)
+bool zero_gather_buffer_reacquire(struct zero_device_gather_buffer *buffer)
 {
-	struct zero_slot *slot = output->slot;
+	struct zero_slot *slot = buffer->slot;
 	bool idle;
 
-	if (!output->agreed)
+	if (!buffer->agreed)
 		return false;
 	pthread_mutex_lock(&slot->slots->lock);
 	idle = !slot->held;
 	if (idle)
-		slot->held = output->address;
+		slot->held = buffer->address;
 	pthread_mutex_unlock(&slot->slots->lock);
-	if (idle && hold(output, slot))
+	if (idle && hold(buffer, slot))
 		make_idle(slot);
-	return idle && output->held;
+	return idle && buffer->held;
 }
 
-void *zero_output_holder(const struct zero_device_output *output)
+void *zero_gather_buffer_holder(const struct zero_device_gather_buffer *buffer)
 {
-	struct zero_slot *slot = output->slot;
+	struct zero_slot *slot = buffer->slot;
 	void *holder;
 
 	if (!slot)
@@ -371,25 +372,25 @@ void *zero_output_holder(const struct zero_device_output *output)
 	return holder;
 }
 
-void zero_output_release(struct zero_device_output *output)
+void zero_gather_buffer_release(struct zero_device_gather_buffer *buffer)
 {
-	struct zero_slot *slot = output->slot;
+	struct zero_slot *slot = buffer->slot;
 
-	if (!output->held)
+	if (!buffer->held)
 		return;
-	output->held = false;
+	buffer->held = false;
 	zero_memory_uncount(slot->slots->memory, ZERO_MEM_GATHERED, slot->bytes);
 	if (!slot->number)
-		unmap(output);
+		unmap(buffer);
 	give_back(slot);
 }
 
-zero_status zero_output_register(struct zero_device_output *output)
+zero_status zero_gather_buffer_register(struct zero_device_gather_buffer *buffer)
 {
-	struct zero_slot *slot = output->slot, **last = &slot->slots->first;
+	struct zero_slot *slot = buffer->slot, **last = &slot->slots->first;
 	struct zero_slots *slots = slot->slots;
 
-	output->agreed = true;
+	buffer->agreed = true;
 	if (slot->number)
 		return ZERO_OK;
 	slot->number = ++slots->registered;
@@ -404,12 +405,12 @@ zero_status zero_output_register(struct zero_device_output *output)
 				  &slot->registration);
 }
 
-uint64_t zero_output_slot(const struct zero_device_output *output)
+uint64_t zero_gather_buffer_slot(const struct zero_device_gather_buffer *buffer)
 {
-	return output->slot->number;
+	return buffer->slot->number;
 }
 
-char *zero_output_base(const struct zero_device_output *output)
+char *zero_gather_buffer_base(const struct zero_device_gather_buffer *buffer)
 {
-	return output->slot->base;
+	return buffer->slot->base;
 }

@@ -123,16 +123,16 @@ void zero_launch_blocks(struct zero_device *device, CUstream stream, enum zero_k
 void zero_launch_cast(struct zero_device *device, CUstream stream, zero_dtype to, void *out,
 		      zero_dtype from, const void *in, size_t count);
 
-/* ---- products.c ------------------------------------------------------------------------------ */
+/* ---- gemm.c ---------------------------------------------------------------------------------- */
 
-struct zero_device_products;
+struct zero_cublas;
 
-/* See open_products in backend.h. parts[ZERO_NORM2_PARTS] and *sum are the device's to write. */
-zero_status zero_device_products_open(struct zero_device *device, double *parts, double *sum,
-				      struct zero_device_products **opened);
-void zero_device_products_close(struct zero_device_products *products); /* NULL is a no-op */
+/* See open_gemm in backend.h. parts[ZERO_NORM2_PARTS] and *sum are the device's to write. */
+zero_status zero_cublas_open(struct zero_device *device, double *parts, double *sum,
+			     struct zero_cublas **opened);
+void zero_cublas_close(struct zero_cublas *cublas); /* NULL is a no-op */
 /* On the compute stream; see orthogonalise in backend.h. */
-zero_status zero_device_orthogonalise(struct zero_device_products *products,
+zero_status zero_cublas_orthogonalise(struct zero_cublas *cublas,
 				      const struct zero_newton_schulz *rule, float *x, size_t rows,
 				      size_t columns, float *scratch);
 

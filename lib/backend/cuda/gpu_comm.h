@@ -66,38 +66,38 @@ void zero_nccl_watchdog_abort(struct zero_nccl_watchdog *watchdog);
 /* ---- gather_slot.c: memory that groups are gathered into --------------------------------------- */
 
 struct zero_slots; /* those of one communicator, or of this rank alone */
-struct zero_device_output;
+struct zero_device_gather_buffer;
 
-/* Reserves addresses for an output and adds it to `outputs`, a tree that is empty while NULL. */
-zero_status zero_output_new(struct zero_device *device, size_t bytes, void **outputs,
-			    void **address);
-/* NULL: no output was reserved there. */
-struct zero_device_output *zero_output_at(void *const *outputs, const void *address);
+/* Reserves addresses for a gather buffer and adds it to the tree `buffers`; NULL: it is empty. */
+zero_status zero_gather_buffer_new(struct zero_device *device, size_t bytes, void **buffers,
+				   void **address);
+/* NULL: no gather buffer was reserved there. */
+struct zero_device_gather_buffer *zero_gather_buffer_at(void *const *buffers, const void *address);
 /* The device must no longer use it. */
-void zero_output_delete(struct zero_device_output *output, void **outputs);
-void zero_outputs_delete(void **outputs);
+void zero_gather_buffer_delete(struct zero_device_gather_buffer *buffer, void **buffers);
+void zero_gather_buffers_delete(void **buffers);
 
 /* `nccl` is NULL for slots of this rank alone. */
 zero_status zero_slots_new(struct zero_nccl_comm *nccl, struct zero_device *device,
 			   struct zero_memory_pool *memory, bool symmetric,
 			   struct zero_slots **slots);
-/* The outputs that use them must have been deleted. NULL is a no-op. */
+/* The gather buffers that use them must have been deleted. NULL is a no-op. */
 void zero_slots_delete(struct zero_slots *slots);
-/* Gives the output an idle slot, or a new one; a new one if `fresh`. */
-zero_status zero_output_take(struct zero_slots *slots, struct zero_device_output *output,
-			     bool fresh);
-/* Gives the output the slot that it had last, if that is idle. Returns whether it was. */
-bool zero_output_retake(struct zero_device_output *output);
-/* Returns the address of the output that has that slot now; NULL: none, or there is no slot yet. */
-void *zero_output_holder(const struct zero_device_output *output);
-/* COLLECTIVE. Registers the output's slot with NCCL if it is new. */
-zero_status zero_output_register(struct zero_device_output *output);
-/* Makes the output's slot idle. What is enqueued later may write to it. */
-void zero_output_release(struct zero_device_output *output);
+/* Gives the gather buffer an idle slot, or a new one; a new one if `fresh`. */
+zero_status zero_gather_buffer_acquire(struct zero_slots *slots,
+				       struct zero_device_gather_buffer *buffer, bool fresh);
+/* Gives the gather buffer the slot that it had last, if that is idle. Returns whether it was. */
+bool zero_gather_buffer_reacquire(struct zero_device_gather_buffer *buffer);
+/* Returns the address of the gather buffer that has that slot now; NULL: none, or no slot yet. */
+void *zero_gather_buffer_holder(const struct zero_device_gather_buffer *buffer);
+/* COLLECTIVE. Registers the gather buffer's slot with NCCL if it is new. */
+zero_status zero_gather_buffer_register(struct zero_device_gather_buffer *buffer);
+/* Makes the gather buffer's slot idle. What is enqueued later may write to it. */
+void zero_gather_buffer_release(struct zero_device_gather_buffer *buffer);
 /* The number of the slot, the same on all ranks; 0: it is new. */
-uint64_t zero_output_slot(const struct zero_device_output *output);
+uint64_t zero_gather_buffer_slot(const struct zero_device_gather_buffer *buffer);
 /* Where communication and the library's kernels access the slot. */
-char *zero_output_base(const struct zero_device_output *output);
+char *zero_gather_buffer_base(const struct zero_device_gather_buffer *buffer);
 
 /* ---- a communicator of all ranks, or of a team ----------------------------------------------- */
 
@@ -112,7 +112,7 @@ struct zero_cuda_comm {
 	struct zero_comm comm;
 	struct zero_device *device;
 	struct zero_memory_pool *memory;
-	struct zero_slots *slots;            /* of outputs that its ranks gather */
+	struct zero_slots *slots;            /* of gather buffers of its ranks */
 	struct zero_net *net;                /* shared by all; NULL with one rank */
 	struct zero_nccl_watchdog *watchdog; /* likewise */
 	struct zero_nccl_comm nccl;          /* of its ranks, for all work */
@@ -127,8 +127,8 @@ struct zero_cuda_comm {
 	struct zero_rendezvous rendezvous;
 	struct zero_nccl_comm parent; /* all others are split from it */
 	int reduce;                   /* ZERO_REDUCE_AUTO ... */
-	struct zero_slots *own_slots; /* of outputs that no other rank takes part in */
-	void *outputs;                /* all of this rank: see gather_slot.c */
+	struct zero_slots *own_slots; /* of gather buffers that no other rank takes part in */
+	void *buffers;                /* all of this rank: see gather_slot.c */
 	bool symmetric;  /* slots are symmetric windows of NCCL, else registered buffers */
 	bool joined;     /* its ranks have control connections */
 	bool agreed;     /* and all ranks have opened without an error */

@@ -26,7 +26,7 @@ cuda_sources = \
 	lib/backend/cuda/nccl_comm.c \
 	lib/backend/cuda/nccl_watchdog.c \
 	lib/backend/cuda/gather_slot.c \
-	lib/backend/cuda/products.c \
+	lib/backend/cuda/gemm.c \
 	lib/backend/cuda/reduce_scatter.c \
 	lib/backend/cuda/reduce_schedule.c \
 	lib/backend/cuda/reduce_schedule.h \

@@ -14,7 +14,7 @@
 enum { PAGE = 4096, POOL_ALIGNMENT = 256 };
 
 /* Most bytes of page-locked blocks that are kept, but for those that the device still uses. */
-static const size_t IDLE_MOST = (size_t)128 << 20;
+static const size_t MAX_IDLE = (size_t)128 << 20;
 
 struct block {
 	char *data; /* key of the tree of live blocks */
@@ -248,7 +248,7 @@ static void trim_idle(struct zero_memory_pool *memory)
 /* Waits for nothing. */
 static void bound_idle(struct zero_memory_pool *memory)
 {
-	for (struct block **at = &memory->idle; *at && memory->idle_bytes > IDLE_MOST;)
+	for (struct block **at = &memory->idle; *at && memory->idle_bytes > MAX_IDLE;)
 		if (is_free(memory, *at))
 			free_idle(memory, at);
 		else

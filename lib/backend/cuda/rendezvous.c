@@ -45,7 +45,7 @@ static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, i
 		return zero_core->fail(ZERO_E_COMM, "no memory for %zu ranks", world);
 	}
 	memcpy(mine.gpu, comm->device->uuid.bytes, sizeof(mine.gpu));
-	status = zero_net->exchange(comm->comm.net_team, &mine, all, sizeof(mine));
+	status = zero_net->allgather(comm->comm.net_team, &mine, all, sizeof(mine));
 	*sharing = 0;
 	*version = zero_nccl.version;
 	for (size_t rank = 0; !status && rank < world; rank++) {
@@ -61,7 +61,7 @@ static zero_status exchange_info(struct zero_cuda_comm *comm, size_t *sharing, i
 /* COLLECTIVE. `id` is what this rank has made, if it is a root. */
 static zero_status open_nccl(struct zero_cuda_comm *comm, int version, const ncclUniqueId *id)
 {
-	const struct zero_place *place = &comm->comm.place;
+	const struct zero_rank_info *place = &comm->comm.place;
 	int roots = version >= SCALABLE ? (place->world + RANKS_PER_ROOT - 1) / RANKS_PER_ROOT : 1;
 	ncclUniqueId *ids = calloc((size_t)roots, sizeof(*ids));
 	zero_status status = ZERO_OK;

@@ -17,8 +17,8 @@
  * not too many of them in one group of NCCL.
  */
 enum {
-	LEAST_MESSAGE = 64 << 10,
-	LEAST_ROUND = 4 << 20,
+	MIN_MESSAGE = 64 << 10,
+	MIN_ROUND = 4 << 20,
 	MOST_ROUND = 32 << 20,
 	SLOT = 4 << 10,
 };
@@ -52,7 +52,7 @@ static size_t round_bytes(const struct zero_op *op, size_t bytes)
 {
 	size_t piece = slots(piece_bytes(op));
 
-	piece = piece > LEAST_ROUND ? piece : LEAST_ROUND;
+	piece = piece > MIN_ROUND ? piece : MIN_ROUND;
 	return piece > bytes ? piece : bytes;
 }
 
@@ -159,19 +159,19 @@ struct plan {
 	const struct zero_cuda_comm *cuda;
 	struct filling *roots; /* [world] */
 	struct message *messages;
-	size_t count, room;
+	size_t count, capacity;
 };
 
 static bool add_message(struct plan *plan, const struct message *message)
 {
-	if (plan->count == plan->room) {
-		size_t room = plan->room ? 2 * plan->room : 64;
-		struct message *grown = realloc(plan->messages, room * sizeof(*grown));
+	if (plan->count == plan->capacity) {
+		size_t capacity = plan->capacity ? 2 * plan->capacity : 64;
+		struct message *grown = realloc(plan->messages, capacity * sizeof(*grown));
 
 		if (!grown)
 			return false;
 		plan->messages = grown;
-		plan->room = room;
+		plan->capacity = capacity;
 	}
 	plan->messages[plan->count] = *message;
 	plan->messages[plan->count].number = plan->count;
@@ -180,17 +180,17 @@ static bool add_message(struct plan *plan, const struct message *message)
 }
 
 /* Bytes of the next message of a slice that has so many left; 0: it begins a new round. */
-static size_t next_bytes(size_t left, size_t room)
+static size_t next_bytes(size_t left, size_t capacity)
 {
 	size_t most;
 
-	if (left <= room)
+	if (left <= capacity)
 		return left;
-	if (left < 2 * LEAST_MESSAGE)
+	if (left < 2 * MIN_MESSAGE)
 		return 0;
-	most = (left - LEAST_MESSAGE) / SLOT * SLOT;
-	most = most < room ? most : room;
-	return most < LEAST_MESSAGE ? 0 : most;
+	most = (left - MIN_MESSAGE) / SLOT * SLOT;
+	most = most < capacity ? most : capacity;
+	return most < MIN_MESSAGE ? 0 : most;
 }
 
 static bool plan_slice(struct plan *plan, const struct zero_op *op, int rank, bool pageable)

@@ -23,7 +23,7 @@ void zero_cuda_team_close(struct zero_comm *comm)
 static void place_team(struct zero_cuda_comm *team, const struct zero_op *op)
 {
 	const struct zero_cuda_comm *first = team->first;
-	struct zero_place *place = &team->comm.place;
+	struct zero_rank_info *place = &team->comm.place;
 	bool one_node = true;
 
 	*place = first->comm.place;

@@ -13,7 +13,7 @@ struct zero_backend {
 	const struct zero_kernels *kernels;
 	struct zero_pool *pool;
 	struct zero_comm *comm;
-	struct zero_products_library products;
+	struct zero_cblas cblas;
 };
 
 static void host_close(struct zero_backend *host)
@@ -100,13 +100,13 @@ static void host_shared_free(struct zero_backend *host, struct zero_shared *shar
 
 static zero_status host_reserve(struct zero_backend *host, size_t bytes, void **address)
 {
-	return zero_outputs_reserve(zero_pool_outputs(host->pool), bytes, address);
+	return zero_gather_buffers_reserve(zero_pool_gather_buffers(host->pool), bytes, address);
 }
 
 static void host_unreserve(struct zero_backend *host, void *address, size_t bytes)
 {
 	(void)bytes;
-	zero_outputs_unreserve(zero_pool_outputs(host->pool), address);
+	zero_gather_buffers_unreserve(zero_pool_gather_buffers(host->pool), address);
 }
 
 static void host_memory(struct zero_backend *host, zero_memory *memory,
@@ -143,17 +143,17 @@ static void host_copy_many(struct zero_backend *host, const struct zero_copy *co
 		host_copy(host, copies[i].to, copies[i].from, copies[i].bytes);
 }
 
-static zero_status host_open_products(struct zero_backend *host)
+static zero_status host_open_gemm(struct zero_backend *host)
 {
-	host->products.kernels = host->kernels;
-	return zero_products_open(&host->products);
+	host->cblas.kernels = host->kernels;
+	return zero_cblas_open(&host->cblas);
 }
 
 static zero_status host_orthogonalise(struct zero_backend *host,
 				      const struct zero_newton_schulz *rule, float *x, size_t rows,
 				      size_t columns, float *scratch)
 {
-	zero_products_orthogonalise(&host->products, rule, x, rows, columns, scratch);
+	zero_cblas_orthogonalise(&host->cblas, rule, x, rows, columns, scratch);
 	return ZERO_OK;
 }
 
@@ -179,7 +179,7 @@ static const struct zero_backend_ops host_ops = {
 	.abort = host_abort,
 	.copy = host_copy,
 	.copy_many = host_copy_many,
-	.open_products = host_open_products,
+	.open_gemm = host_open_gemm,
 	.orthogonalise = host_orthogonalise,
 };
 

@@ -6,7 +6,7 @@
 #include "core/available_memory.h"
 #include "backend/comm.h"
 #include "kernels.h"
-#include "outputs.h"
+#include "gather_buffers.h"
 
 /* ---- memory_pool.c --------------------------------------------------------------------------- */
 
@@ -25,8 +25,8 @@ void zero_pool_delete(struct zero_pool *pool);
    counts its part by zero_pool_count. */
 zero_status zero_pool_alloc(struct zero_pool *pool, enum zero_memory_kind kind, size_t bytes,
 			    bool zeroed, void **data);
-/* Where outputs of gathers appear. */
-struct zero_outputs *zero_pool_outputs(struct zero_pool *pool);
+/* Where gather buffers appear. */
+struct zero_gather_buffers *zero_pool_gather_buffers(struct zero_pool *pool);
 void zero_pool_free(struct zero_pool *pool, void *data); /* NULL is a no-op */
 /* From now on shards, gradients and shared blocks are allocated in the arena, which becomes the
    pool's. */
@@ -68,20 +68,19 @@ void zero_mpi_finalise(void);
 /* mpi_init.c: ends all ranks, or returns if it cannot. From any thread. */
 void zero_mpi_abort(int status, const char *text);
 
-/* ---- products.c ------------------------------------------------------------------------------ */
+/* ---- gemm.c ---------------------------------------------------------------------------------- */
 
 /* The machine's cblas; sgemm is NULL until it is opened. */
-struct zero_products_library {
-	void (*sgemm)(int order, int a_turned, int b_turned, int m, int n, int k, float alpha,
+struct zero_cblas {
+	void (*sgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
 		      const float *a, int a_stride, const float *b, int b_stride, float beta,
 		      float *c, int c_stride);
 	const struct zero_kernels *kernels;
 };
 
-/* See open_products and orthogonalise in backend.h. */
-zero_status zero_products_open(struct zero_products_library *library);
-void zero_products_orthogonalise(struct zero_products_library *library,
-				 const struct zero_newton_schulz *rule, float *x, size_t rows,
-				 size_t columns, float *scratch);
+/* See open_gemm and orthogonalise in backend.h. */
+zero_status zero_cblas_open(struct zero_cblas *cblas);
+void zero_cblas_orthogonalise(struct zero_cblas *cblas, const struct zero_newton_schulz *rule,
+			      float *x, size_t rows, size_t columns, float *scratch);
 
 #endif

@@ -9,9 +9,9 @@ lib_zero_host_la_SOURCES = \
 	lib/backend/host/huge_file.c \
 	lib/backend/host/all_to_all.c \
 	lib/backend/host/memory_pool.c \
-	lib/backend/host/outputs.c \
+	lib/backend/host/gather_buffers.c \
 	lib/backend/host/own_buffer.c \
-	lib/backend/host/products.c \
+	lib/backend/host/gemm.c \
 	lib/backend/host/shared_arena.c \
 	lib/backend/host/single_rank.c \
 	lib/core/available_memory.c
@@ -36,5 +36,5 @@ noinst_HEADERS += \
 	lib/backend/host/host.h \
 	lib/backend/host/mpi_comm.h \
 	lib/backend/host/node_memory.h \
-	lib/backend/host/outputs.h \
+	lib/backend/host/gather_buffers.h \
 	lib/backend/host/shared_arena.h

@@ -25,7 +25,7 @@ struct zero_pool {
 	struct block *idle;
 	size_t idle_bytes;
 	struct zero_arena *arena; /* NULL: no rank shares memory with this one */
-	struct zero_outputs *outputs;
+	struct zero_gather_buffers *buffers;
 	zero_bytes held; /* by all live blocks */
 	struct zero_account account;
 };
@@ -43,8 +43,8 @@ struct zero_pool *zero_pool_new(void)
 
 	if (!pool)
 		return NULL;
-	pool->outputs = zero_outputs_new();
-	if (!pool->outputs) {
+	pool->buffers = zero_gather_buffers_new();
+	if (!pool->buffers) {
 		free(pool);
 		return NULL;
 	}
@@ -58,9 +58,9 @@ void zero_pool_share(struct zero_pool *pool, struct zero_arena *arena)
 	pool->arena = arena;
 }
 
-struct zero_outputs *zero_pool_outputs(struct zero_pool *pool)
+struct zero_gather_buffers *zero_pool_gather_buffers(struct zero_pool *pool)
 {
-	return pool->outputs;
+	return pool->buffers;
 }
 
 static void unmap(struct zero_pool *pool, struct block *block)
@@ -93,7 +93,7 @@ void zero_pool_delete(struct zero_pool *pool)
 		unmap_node(block);
 	}
 	tdestroy(pool->live, unmap_node);
-	zero_outputs_delete(pool->outputs);
+	zero_gather_buffers_delete(pool->buffers);
 	zero_arena_delete(pool->arena);
 	pthread_mutex_destroy(&pool->lock);
 	free(pool);

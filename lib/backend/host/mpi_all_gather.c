@@ -38,7 +38,8 @@ static int all_gather_by_mpi(struct zero_mpi_comm *mpi, const void *send, void *
 	return error;
 }
 
-zero_status zero_mpi_exchange(struct zero_mpi_comm *mpi, const void *send, void *recv, size_t bytes)
+zero_status zero_mpi_allgather_bytes(struct zero_mpi_comm *mpi, const void *send, void *recv,
+				     size_t bytes)
 {
 	if (!bytes)
 		return ZERO_OK;
@@ -146,7 +147,7 @@ static void copy_from_peers(struct zero_mpi_comm *mpi, char *recv, size_t bytes,
 /* Whether all ranks share memory and have published where their buffers are. */
 static bool peers_are_known(const struct zero_mpi_comm *mpi, size_t index)
 {
-	if (mpi->node->world == 1 || !zero_place_all_share_memory(&mpi->comm.place))
+	if (mpi->node->world == 1 || !zero_all_share_memory(&mpi->comm.place))
 		return false;
 	for (int rank = 0; rank < mpi->node->world; rank++)
 		if (!zero_node_published(mpi->node, rank, index)->recv)

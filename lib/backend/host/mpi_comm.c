@@ -51,8 +51,8 @@ static zero_status run_op(struct zero_mpi_comm *mpi, const struct zero_op *ops, 
 		return zero_mpi_all_to_all(mpi, op);
 	case ZERO_OP_BROADCAST:
 		return zero_mpi_broadcast(mpi, op, i);
-	case ZERO_OP_EXCHANGE:
-		return zero_mpi_exchange(mpi, op->send, op->recv, op->count);
+	case ZERO_OP_ALLGATHER_BYTES:
+		return zero_mpi_allgather_bytes(mpi, op->send, op->recv, op->count);
 	case ZERO_OP_CAST:
 		mpi->kernels->cast(op->to,
 				   op->shared ? zero_shared_base(op->shared) + op->at : op->recv,
@@ -159,9 +159,10 @@ static void mpi_free(struct zero_comm *comm, void *data, const struct zero_devic
 	zero_pool_free(zero_mpi_of(comm)->pool, data);
 }
 
-static zero_status mpi_exchange(struct zero_comm *comm, const void *send, void *recv, size_t bytes)
+static zero_status mpi_allgather_bytes(struct zero_comm *comm, const void *send, void *recv,
+				       size_t bytes)
 {
-	return zero_mpi_exchange(zero_mpi_of(comm), send, recv, bytes);
+	return zero_mpi_allgather_bytes(zero_mpi_of(comm), send, recv, bytes);
 }
 
 static zero_status mpi_broadcast(struct zero_comm *comm, void *data, size_t bytes, int root)
@@ -179,7 +180,7 @@ static const struct zero_comm_ops mpi_ops = {
 	.shared_free = zero_shared_buffer_free,
 	.begin_max = zero_mpi_begin_max,
 	.finish_max = zero_mpi_finish_max,
-	.exchange = mpi_exchange,
+	.allgather = mpi_allgather_bytes,
 	.broadcast = mpi_broadcast,
 };
 
@@ -216,7 +217,7 @@ static int smallest_node(const struct zero_mpi_comm *mpi)
 /* COLLECTIVE. Finds out which ranks share memory, and allocates the tables of their nodes. */
 static zero_status find_nodes(struct zero_mpi_comm *mpi)
 {
-	struct zero_place *place = &mpi->comm.place;
+	struct zero_rank_info *place = &mpi->comm.place;
 	int mine[2] = {place->rank, mpi->node->rank}, *all, error;
 
 	mpi->node_of = calloc((size_t)place->world, sizeof(int));
@@ -301,7 +302,7 @@ zero_status zero_comm_mpi(const struct zero_kernels *kernels, struct zero_pool *
 /* COLLECTIVE over the team. */
 static zero_status open_team(struct zero_mpi_comm *parent, struct zero_mpi_comm *team)
 {
-	struct zero_place *place = &team->comm.place;
+	struct zero_rank_info *place = &team->comm.place;
 	MPI_Comm node = MPI_COMM_NULL;
 	zero_status status;
 	int error;

@@ -77,8 +77,8 @@ zero_status zero_mpi_all_gather(struct zero_mpi_comm *mpi, const struct zero_op 
 /* Whether zero_mpi_all_gather has a barrier of the node within. */
 bool zero_mpi_all_gather_has_barrier(const struct zero_mpi_comm *mpi, const struct zero_op *op,
 				     size_t index);
-zero_status zero_mpi_exchange(struct zero_mpi_comm *mpi, const void *send, void *recv,
-			      size_t bytes);
+zero_status zero_mpi_allgather_bytes(struct zero_mpi_comm *mpi, const void *send, void *recv,
+				     size_t bytes);
 zero_status zero_mpi_broadcast(struct zero_mpi_comm *mpi, const struct zero_op *op, size_t index);
 /* Runs `count` scatters at once; the first is number `index`. */
 zero_status zero_mpi_scatter(struct zero_mpi_comm *mpi, const struct zero_op *ops, size_t count,

@@ -133,7 +133,7 @@ static zero_status duplicate_world(void)
 	return zero_mpi_status(error, "MPI_Comm_dup");
 }
 
-static zero_status find_place(struct zero_place *place, MPI_Comm *node)
+static zero_status find_place(struct zero_rank_info *place, MPI_Comm *node)
 {
 	int error;
 

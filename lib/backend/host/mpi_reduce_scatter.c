@@ -155,7 +155,7 @@ zero_status zero_mpi_reduce_scatter(struct zero_mpi_comm *mpi, const struct zero
 
 	if (!op->count)
 		return ZERO_OK;
-	if (zero_place_all_share_memory(&mpi->comm.place))
+	if (zero_all_share_memory(&mpi->comm.place))
 		sum_piece(&exchange, 0, 0, op->count);
 	else
 		error = exchange_all(&exchange);

@@ -219,7 +219,7 @@ zero_status zero_mpi_broadcast(struct zero_mpi_comm *mpi, const struct zero_op *
 
 	if (root)
 		mpi->comm.bytes_sent += bytes * (size_t)(mpi->comm.place.world - 1);
-	if (!zero_place_all_share_memory(&mpi->comm.place) || !zero_node_can_read(mpi->node))
+	if (!zero_all_share_memory(&mpi->comm.place) || !zero_node_can_read(mpi->node))
 		return zero_mpi_status(broadcast_by_mpi(mpi, op), "MPI_Bcast");
 	if (!root)
 		return zero_node_read(

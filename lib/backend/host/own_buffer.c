@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZERO_OP_ALLOC of a buffer that no other rank shares: a block of the pool. For an output with an
- * address of its own the block moves there, and back when it is freed. Where the system cannot move
- * it, the output has fresh memory in each gather.
+ * ZERO_OP_ALLOC of a buffer that no other rank shares: a block of the pool. For a gather buffer
+ * with an address of its own the block moves there, and back when it is freed. Where the system
+ * cannot move it, the gather buffer has fresh memory in each gather.
  */
 #include "host.h"
 
@@ -13,7 +13,7 @@ static zero_status take_fresh(struct zero_pool *pool, const struct zero_op *op)
 
 	if (status)
 		return status;
-	status = zero_outputs_fill(zero_pool_outputs(pool), op->recv);
+	status = zero_gather_buffers_fill(zero_pool_gather_buffers(pool), op->recv);
 	if (status)
 		zero_pool_uncount(pool, shared->kind, shared->bytes);
 	else
@@ -33,7 +33,7 @@ zero_status zero_own_buffer_alloc(struct zero_pool *pool, const struct zero_op *
 		return status;
 	if (!op->recv)
 		shared->data = block;
-	else if (zero_outputs_take(zero_pool_outputs(pool), op->recv, block))
+	else if (zero_gather_buffers_move_in(zero_pool_gather_buffers(pool), op->recv, block))
 		shared->data = op->recv;
 	if (shared->data)
 		return ZERO_OK;
@@ -45,7 +45,7 @@ void zero_own_buffer_free(struct zero_pool *pool, struct zero_shared *shared)
 {
 	void *block;
 
-	if (!zero_outputs_hide(zero_pool_outputs(pool), shared->data, &block))
+	if (!zero_gather_buffers_unmap(zero_pool_gather_buffers(pool), shared->data, &block))
 		zero_pool_free(pool, shared->data);
 	else if (block)
 		zero_pool_free(pool, block);

@@ -134,7 +134,7 @@ static zero_status find(struct zero_mpi_comm *mpi, const struct zero_op *op, zer
 		populate(mpi, shared);
 	if (!op->recv)
 		return ZERO_OK;
-	return zero_outputs_show(zero_pool_outputs(mpi->pool), op->recv, shared->base);
+	return zero_gather_buffers_map(zero_pool_gather_buffers(mpi->pool), op->recv, shared->base);
 }
 
 zero_status zero_shared_buffer_end(struct zero_mpi_comm *mpi, const struct zero_op *ops,
@@ -188,7 +188,7 @@ void zero_shared_buffer_free(struct zero_comm *comm, struct zero_shared *shared)
 	struct zero_mpi_comm *mpi = zero_mpi_of(comm);
 	bool last;
 
-	zero_outputs_hide(zero_pool_outputs(mpi->pool), shared->data, NULL);
+	zero_gather_buffers_unmap(zero_pool_gather_buffers(mpi->pool), shared->data, NULL);
 	zero_pool_uncount(mpi->pool, shared->kind, own_part(mpi, shared->bytes));
 	/* The block is in the first rank's pool, so only that rank can free it. */
 	last = atomic_fetch_sub(users_of(shared), 1) == 1;

@@ -77,7 +77,7 @@ static zero_status run_op(struct self *self, const struct zero_op *op)
 	case ZERO_OP_BROADCAST:
 		copy(recv, send, op->count * size);
 		break;
-	case ZERO_OP_EXCHANGE:
+	case ZERO_OP_ALLGATHER_BYTES:
 		copy(recv, send, op->count);
 		break;
 	case ZERO_OP_CAST:
@@ -135,7 +135,7 @@ zero_status zero_comm_single(const struct zero_kernels *kernels, struct zero_poo
 	if (!self)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a communicator");
 	self->comm.ops = &self_ops;
-	self->comm.place = (struct zero_place){
+	self->comm.place = (struct zero_rank_info){
 		.world = 1, .local_world = 1, .shm_world = 1, .shm_groups = 1, .shm_world_min = 1};
 	gethostname(self->comm.place.node, sizeof(self->comm.place.node) - 1);
 	self->comm.threaded = true;

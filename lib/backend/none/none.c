@@ -22,7 +22,7 @@ static zero_status none_begin(struct zero_comm *comm, const struct zero_op *ops,
 {
 	(void)comm;
 	for (size_t i = 0; i < count; i++)
-		if (ops[i].kind != ZERO_OP_EXCHANGE)
+		if (ops[i].kind != ZERO_OP_ALLGATHER_BYTES)
 			return zero_core->fail(ZERO_E_UNSUPPORTED, "backend=none moves no tensors");
 	return ZERO_OK;
 }
@@ -32,8 +32,8 @@ static zero_status none_run(struct zero_comm *comm, const struct zero_op *ops, s
 {
 	(void)order;
 	for (size_t i = 0; !status && i < count; i++) {
-		if (comm->ops->exchange)
-			status = comm->ops->exchange(comm, ops[i].send, ops[i].recv, ops[i].count);
+		if (comm->ops->allgather)
+			status = comm->ops->allgather(comm, ops[i].send, ops[i].recv, ops[i].count);
 		else if (ops[i].count)
 			memcpy(ops[i].recv, ops[i].send, ops[i].count);
 	}
@@ -45,7 +45,7 @@ static const struct zero_comm_ops several_ops = {
 	.run = none_run,
 	.begin_max = zero_net_comm_begin_max,
 	.finish_max = zero_net_comm_finish_max,
-	.exchange = zero_net_comm_exchange,
+	.allgather = zero_net_comm_allgather,
 	.broadcast = zero_net_comm_broadcast,
 };
 

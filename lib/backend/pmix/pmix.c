@@ -251,7 +251,7 @@ struct question {
 	bool replied, given_up;
 	pmix_status_t status;
 	char key[PMIX_MAX_KEYLEN + 1]; /* PMIx reads it until it has replied */
-	size_t bytes, room;
+	size_t bytes, capacity;
 	char data[];
 };
 
@@ -274,7 +274,7 @@ static void on_reply(pmix_status_t status, pmix_value_t *value, void *context)
 	question->status = status;
 	if (status == PMIX_SUCCESS && value && value->type == PMIX_BYTE_OBJECT) {
 		question->bytes = value->data.bo.size;
-		if (question->bytes <= question->room)
+		if (question->bytes <= question->capacity)
 			memcpy(question->data, value->data.bo.bytes, question->bytes);
 	}
 	question->replied = true;
@@ -296,7 +296,7 @@ static pmix_status_t ask(int rank, void *data, size_t bytes, size_t *got, double
 	if (!question)
 		return PMIX_ERR_NOMEM;
 	pthread_once(&once, make_condition);
-	question->room = bytes;
+	question->capacity = bytes;
 	name_key(question->key, sizeof(question->key));
 	PMIX_LOAD_PROCID(&proc, self.nspace, (pmix_rank_t)rank);
 	status = PMIx_Get_nb(&proc, question->key, NULL, 0, on_reply, question);

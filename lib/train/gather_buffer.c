@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Outputs of gathers: in which type and where a parameter is read while its group is gathered. An
- * output has the same address each time; its memory may have been with another group meanwhile.
+ * Gather buffers: in which type and where a parameter is read while its group is gathered. One has
+ * the same address each time; its memory may have been with another group meanwhile.
  */
 #include "train.h"
 
-zero_dtype zero_output_dtype(const struct zero_segment *segment, zero_dtype as)
+zero_dtype zero_gather_buffer_dtype(const struct zero_segment *segment, zero_dtype as)
 {
 	bool changes = segment->dtype == ZERO_F32 || segment->dtype == ZERO_F16 ||
 		       segment->dtype == ZERO_BF16;
@@ -27,7 +27,7 @@ zero_status zero_gather_check(const zero_group *group, zero_dtype as)
 	for (size_t f = 0; f < group->flat_count; f++)
 		for (size_t r = 0; r < group->flats[f].segment_count; r++) {
 			zero_dtype from = group->flats[f].segments[r].dtype;
-			zero_dtype to = zero_output_dtype(&group->flats[f].segments[r], as);
+			zero_dtype to = zero_gather_buffer_dtype(&group->flats[f].segments[r], as);
 
 			if (from != to && from != ZERO_F32 && to != ZERO_F32)
 				return zero_fail(
@@ -39,52 +39,54 @@ zero_status zero_gather_check(const zero_group *group, zero_dtype as)
 	return ZERO_OK;
 }
 
-/* Whether a segment is read where it is stored, so that it has no output. */
-bool zero_output_is_in_place(const struct zero_flat *flat, const struct zero_segment *segment,
-			     zero_dtype as)
+/* Whether a segment is read where it is stored, so that it has no gather buffer. */
+bool zero_gather_buffer_is_in_place(const struct zero_flat *flat,
+				    const struct zero_segment *segment, zero_dtype as)
 {
 	return !segment->count ||
-	       (flat->group->in_place && zero_output_dtype(segment, as) == segment->dtype);
+	       (flat->group->in_place && zero_gather_buffer_dtype(segment, as) == segment->dtype);
 }
 
-/* The bytes of the outputs of segments [0, end), which lie one behind the other. */
-size_t zero_output_bytes_before(const struct zero_flat *flat, size_t end, zero_dtype as)
+/* The bytes of the gather buffers of segments [0, end), which lie one behind the other. */
+size_t zero_gather_buffer_bytes_before(const struct zero_flat *flat, size_t end, zero_dtype as)
 {
 	size_t bytes = 0;
 
 	for (size_t r = 0; r < end; r++) {
 		const struct zero_segment *segment = &flat->segments[r];
 
-		if (!zero_output_is_in_place(flat, segment, as))
+		if (!zero_gather_buffer_is_in_place(flat, segment, as))
 			bytes += zero_round_to_pages(
-				segment->count * zero_dtype_size(zero_output_dtype(segment, as)));
+				segment->count *
+				zero_dtype_size(zero_gather_buffer_dtype(segment, as)));
 	}
 	return bytes;
 }
 
-/* The output of a type. All types that leave a flat buffer as it is stored have the same one. */
-struct zero_output *zero_output_of(struct zero_flat *flat, zero_dtype as)
+/* The gather buffer of a type. All types that leave a flat buffer as it is stored share one. */
+struct zero_gather_buffer *zero_gather_buffer_of(struct zero_flat *flat, zero_dtype as)
 {
 	bool casts = false;
 
 	for (size_t r = 0; r < flat->segment_count; r++)
-		casts |= zero_output_dtype(&flat->segments[r], as) != flat->segments[r].dtype;
-	return &flat->outputs[!casts ? 0 : as == ZERO_F32 ? 1 : as == ZERO_F16 ? 2 : 3];
+		casts |=
+			zero_gather_buffer_dtype(&flat->segments[r], as) != flat->segments[r].dtype;
+	return &flat->buffers[!casts ? 0 : as == ZERO_F32 ? 1 : as == ZERO_F16 ? 2 : 3];
 }
 
-/* Reserves the address of an output once. Called with the job's lock held. */
-zero_status zero_output_reserve(struct zero_flat *flat, zero_dtype as)
+/* Reserves the address of a gather buffer once. Called with the job's lock held. */
+zero_status zero_gather_buffer_reserve(struct zero_flat *flat, zero_dtype as)
 {
-	struct zero_output *output = zero_output_of(flat, as);
+	struct zero_gather_buffer *buffer = zero_gather_buffer_of(flat, as);
 	zero_job *job = flat->group->job;
 
-	if (output->address || !job->ops->reserve)
+	if (buffer->address || !job->ops->reserve)
 		return ZERO_OK;
-	output->bytes = zero_output_bytes_before(flat, flat->segment_count, as);
-	return job->ops->reserve(job->backend, output->bytes, &output->address);
+	buffer->bytes = zero_gather_buffer_bytes_before(flat, flat->segment_count, as);
+	return job->ops->reserve(job->backend, buffer->bytes, &buffer->address);
 }
 
-/* The group whose output is at that address. */
+/* The group whose gather buffer is at that address. */
 static const zero_group *group_at(const zero_job *job, const void *address)
 {
 	for (size_t g = 0; address && g < job->model->group_count; g++)
@@ -102,17 +104,17 @@ static bool must_wait(zero_group *group, zero_dtype as)
 	const zero_group *holder;
 
 	for (size_t f = 0; job->ops->holder && f < group->flat_count; f++) {
-		void *address = zero_output_of(&group->flats[f], as)->address;
+		void *address = zero_gather_buffer_of(&group->flats[f], as)->address;
 
 		holder = address ? group_at(job, job->ops->holder(job->backend, address)) : NULL;
-		if (holder && holder->uses && holder->joined == holder->uses)
+		if (holder && holder->use_count && holder->other_thread_uses == holder->use_count)
 			return true;
 	}
 	return false;
 }
 
 /* Called with the job's lock held, which is released meanwhile. */
-void zero_output_wait_for_memory(zero_group *group, zero_dtype as)
+void zero_gather_buffer_wait_for_memory(zero_group *group, zero_dtype as)
 {
 	while (!group->gather && must_wait(group, as))
 		pthread_cond_wait(&group->job->trainer->released, &group->job->lock);
@@ -135,16 +137,16 @@ static void *stored_at(const zero_param *param)
 	       param->first * zero_dtype_size(segment->dtype);
 }
 
-/* Where a parameter is if its flat buffer's outputs begin at `outputs`. */
-static void *param_at(const zero_param *param, zero_dtype as, char *outputs)
+/* Where a parameter is if its flat buffer's gather buffers begin at `buffers`. */
+static void *param_at(const zero_param *param, zero_dtype as, char *buffers)
 {
 	const struct zero_flat *flat = param->flat;
 	const struct zero_segment *segment = &flat->segments[param->segment];
 
-	if (zero_output_is_in_place(flat, segment, as))
+	if (zero_gather_buffer_is_in_place(flat, segment, as))
 		return stored_at(param);
-	return outputs + zero_output_bytes_before(flat, param->segment, as) +
-	       param->first * zero_dtype_size(zero_output_dtype(segment, as));
+	return buffers + zero_gather_buffer_bytes_before(flat, param->segment, as) +
+	       param->first * zero_dtype_size(zero_gather_buffer_dtype(segment, as));
 }
 
 void *zero_data(const zero_param *param)
@@ -154,16 +156,16 @@ void *zero_data(const zero_param *param)
 	return param_at(param, param->group->gathered_as, param->flat->gathered.data);
 }
 
-const char *zero_param_output(const zero_param *param, zero_dtype as, zero_dtype *dtype)
+const char *zero_param_gather_buffer(const zero_param *param, zero_dtype as, zero_dtype *dtype)
 {
 	struct zero_flat *flat = param->flat;
 	const struct zero_segment *segment = &flat->segments[param->segment];
-	char *outputs = zero_output_of(flat, as)->address;
+	char *buffers = zero_gather_buffer_of(flat, as)->address;
 
-	*dtype = zero_output_dtype(segment, as);
-	if (!outputs || zero_output_is_in_place(flat, segment, as))
+	*dtype = zero_gather_buffer_dtype(segment, as);
+	if (!buffers || zero_gather_buffer_is_in_place(flat, segment, as))
 		return NULL;
-	return param_at(param, as, outputs);
+	return param_at(param, as, buffers);
 }
 
 void *zero_gathered_address(const zero_param *param, zero_dtype as)
@@ -176,24 +178,25 @@ void *zero_gathered_address(const zero_param *param, zero_dtype as)
 	status = zero_gather_check(group, as);
 	if (status || !param->count)
 		return NULL;
-	if (zero_output_is_in_place(param->flat, &param->flat->segments[param->segment], as))
+	if (zero_gather_buffer_is_in_place(param->flat, &param->flat->segments[param->segment], as))
 		return stored_at(param);
 	if (!job->ops->reserve) {
-		zero_fail(ZERO_E_UNSUPPORTED, "outputs have no fixed addresses on backend %s",
-			  job->ops->name);
+		zero_fail(ZERO_E_UNSUPPORTED,
+			  "gather buffers have no fixed addresses on backend %s", job->ops->name);
 		return NULL;
 	}
 	pthread_mutex_lock(&job->lock);
-	status = zero_output_reserve(param->flat, as);
+	status = zero_gather_buffer_reserve(param->flat, as);
 	pthread_mutex_unlock(&job->lock);
-	return status ? NULL : param_at(param, as, zero_output_of(param->flat, as)->address);
+	return status ? NULL : param_at(param, as, zero_gather_buffer_of(param->flat, as)->address);
 }
 
 zero_dtype zero_gathered_dtype_locked(const zero_param *param)
 {
 	if (!param->flat || !param->group->gather)
 		return ZERO_DTYPE_PARAM;
-	return zero_output_dtype(&param->flat->segments[param->segment], param->group->gathered_as);
+	return zero_gather_buffer_dtype(&param->flat->segments[param->segment],
+					param->group->gathered_as);
 }
 
 zero_dtype zero_gathered_dtype(const zero_param *param)

@@ -57,7 +57,7 @@ static zero_status choose_by_memory(zero_job *job, const struct zero_nodes *node
 	size_t world = (size_t)job->place.world, fits = 0;
 	uint64_t mine, *all = calloc(world, sizeof(*all));
 	struct zero_op op = {
-		.kind = ZERO_OP_EXCHANGE, .send = &mine, .recv = all, .count = sizeof(mine)};
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = &mine, .recv = all, .count = sizeof(mine)};
 	zero_status status = ZERO_OK;
 
 	if (!all)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of matrices by the machine's cblas, which is opened when the first one is needed: whatever
+/* sgemm by the machine's cblas, which is opened when the first one is needed: whatever
    the process has loaded already, or else the first library that is found. */
 #include <dlfcn.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "host.h"
 
 /* Of cblas.h, whose integers are int in the libraries that are tried. */
-enum { ROW_MAJOR = 101, AS_IT_IS = 111, TURNED = 112 };
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
 
 static const char *const libraries[] = {
 	"libopenblas.so.0", "libmkl_rt.so.2",   "libmkl_rt.so.1", "libblis.so.4",
@@ -35,13 +35,13 @@ static void *find(void)
 	return found;
 }
 
-zero_status zero_products_open(struct zero_products_library *library)
+zero_status zero_cblas_open(struct zero_cblas *cblas)
 {
 	char names[256] = "";
 
-	if (!library->sgemm)
-		*(void **)&library->sgemm = find();
-	if (library->sgemm)
+	if (!cblas->sgemm)
+		*(void **)&cblas->sgemm = find();
+	if (cblas->sgemm)
 		return ZERO_OK;
 	for (size_t i = 0, at = 0; i < LIBRARIES; i++)
 		at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", i ? ", " : "",
@@ -53,14 +53,14 @@ zero_status zero_products_open(struct zero_products_library *library)
 			       names);
 }
 
-static void product(void *context, bool a_turned, bool b_turned, size_t m, size_t n, size_t k,
-		    float alpha, const float *a, const float *b, float beta, float *c)
+static void gemm(void *context, bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k,
+		 float alpha, const float *a, const float *b, float beta, float *c)
 {
-	const struct zero_products_library *library = context;
+	const struct zero_cblas *cblas = context;
 
-	library->sgemm(ROW_MAJOR, a_turned ? TURNED : AS_IT_IS, b_turned ? TURNED : AS_IT_IS,
-		       (int)m, (int)n, (int)k, alpha, a, (int)(a_turned ? m : k), b,
-		       (int)(b_turned ? k : n), beta, c, (int)n);
+	cblas->sgemm(ROW_MAJOR, transpose_a ? TRANS : NO_TRANS, transpose_b ? TRANS : NO_TRANS,
+		     (int)m, (int)n, (int)k, alpha, a, (int)(transpose_a ? m : k), b,
+		     (int)(transpose_b ? k : n), beta, c, (int)n);
 }
 
 static void copy(void *context, float *to, const float *from, size_t count)
@@ -71,19 +71,18 @@ static void copy(void *context, float *to, const float *from, size_t count)
 
 static void normalise(void *context, float *x, size_t count, float eps)
 {
-	const struct zero_products_library *library = context;
-	double norm = sqrt(library->kernels->norm2(x, count));
+	const struct zero_cblas *cblas = context;
+	double norm = sqrt(cblas->kernels->norm2(x, count));
 	float factor = (float)(1 / (norm > (double)eps ? norm : (double)eps));
 
 	for (size_t i = 0; i < count; i++)
 		x[i] *= factor;
 }
 
-void zero_products_orthogonalise(struct zero_products_library *library,
-				 const struct zero_newton_schulz *rule, float *x, size_t rows,
-				 size_t columns, float *scratch)
+void zero_cblas_orthogonalise(struct zero_cblas *cblas, const struct zero_newton_schulz *rule,
+			      float *x, size_t rows, size_t columns, float *scratch)
 {
-	static const struct zero_products table = {product, copy, normalise};
+	static const struct zero_gemm_ops table = {gemm, copy, normalise};
 
-	zero_newton_schulz(&table, library, rule, x, rows, columns, scratch);
+	zero_newton_schulz(&table, cblas, rule, x, rows, columns, scratch);
 }

@@ -47,7 +47,7 @@ zero_status zero_nodes_find(zero_job *job, struct zero_nodes *nodes)
 		.local_rank = (uint64_t)job->place.local_rank};
 	struct zero_rank_node *all = calloc(world, sizeof(*all));
 	struct zero_op op = {
-		.kind = ZERO_OP_EXCHANGE, .send = &mine, .recv = all, .count = sizeof(mine)};
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = &mine, .recv = all, .count = sizeof(mine)};
 	zero_status status = ZERO_OK;
 
 	*nodes = (struct zero_nodes){0};
@@ -125,8 +125,8 @@ static void free_grid(struct zero_grid *grid)
 }
 
 /* NULL: no memory. It has no communicators yet. */
-static struct zero_grid *plan_grid(const struct zero_nodes *nodes, const struct zero_place *place,
-				   size_t size)
+static struct zero_grid *plan_grid(const struct zero_nodes *nodes,
+				   const struct zero_rank_info *place, size_t size)
 {
 	size_t world = (size_t)place->world;
 	struct zero_grid *grid = calloc(1, sizeof(*grid));

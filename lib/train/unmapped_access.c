@@ -14,7 +14,7 @@
 
 #include "train.h"
 
-static _Atomic(const zero_job *) watched; /* NULL: no job has outputs */
+static _Atomic(const zero_job *) watched; /* NULL: no job has gather buffers */
 static struct sigaction before;
 
 struct sentence {
@@ -42,14 +42,14 @@ static void add_number(struct sentence *sentence, size_t number)
 	add(sentence, at);
 }
 
-/* The flat buffer of which an output has that address, and which output it is. */
-static const struct zero_flat *find_output(const zero_group *group, uintptr_t at, size_t *which)
+/* The flat buffer with a gather buffer at that address, and which of its own that is. */
+static const struct zero_flat *find_buffer(const zero_group *group, uintptr_t at, size_t *which)
 {
 	for (size_t f = 0; f < group->flat_count; f++)
-		for (*which = 0; *which < ZERO_OUTPUTS; ++*which) {
-			const struct zero_output *output = &group->flats[f].outputs[*which];
+		for (*which = 0; *which < ZERO_GATHER_BUFFERS; ++*which) {
+			const struct zero_gather_buffer *buffer = &group->flats[f].buffers[*which];
 
-			if (output->address && at - (uintptr_t)output->address < output->bytes)
+			if (buffer->address && at - (uintptr_t)buffer->address < buffer->bytes)
 				return &group->flats[f];
 		}
 	return NULL;
@@ -68,7 +68,7 @@ static void add_param(struct sentence *sentence, const struct zero_flat *flat, z
 
 		if (param->alias_of || param->flat != flat)
 			continue;
-		begin = (uintptr_t)zero_param_output(param, as, &dtype);
+		begin = (uintptr_t)zero_param_gather_buffer(param, as, &dtype);
 		if (!begin || (at - begin) / zero_dtype_size(dtype) >= param->count)
 			continue;
 		add(sentence, ": element ");
@@ -81,18 +81,18 @@ static void add_param(struct sentence *sentence, const struct zero_flat *flat, z
 }
 
 static void add_reason(struct sentence *sentence, const struct zero_flat *flat,
-		       const struct zero_output *output)
+		       const struct zero_gather_buffer *buffer)
 {
 	const zero_group *group = flat->group;
 
-	if (group->ready && output->address == (void *)flat->gathered.data)
+	if (group->ready && buffer->address == (void *)flat->gathered.data)
 		add(sentence, "; it is in the memory of a device, which the host cannot access");
 	else if (group->ready) {
 		add(sentence, "; it is gathered as ");
 		add(sentence, zero_dtype_name(group->gathered_as));
 	} else if (group->gather)
 		add(sentence, "; its gather is under way, and zero_gather waits for it");
-	else if (output->used)
+	else if (buffer->used)
 		add(sentence, "; zero_release has released it");
 	else
 		add(sentence, "; it was never gathered in that type");
@@ -101,8 +101,8 @@ static void add_reason(struct sentence *sentence, const struct zero_flat *flat,
 static void describe(struct sentence *sentence, const zero_job *job, const struct zero_flat *flat,
 		     size_t which, uintptr_t at)
 {
-	static const zero_dtype types[ZERO_OUTPUTS] = {ZERO_DTYPE_PARAM, ZERO_F32, ZERO_F16,
-						       ZERO_BF16};
+	static const zero_dtype types[ZERO_GATHER_BUFFERS] = {ZERO_DTYPE_PARAM, ZERO_F32, ZERO_F16,
+							      ZERO_BF16};
 
 	add(sentence, "zero: rank ");
 	add_number(sentence, (size_t)job->place.rank);
@@ -112,11 +112,11 @@ static void describe(struct sentence *sentence, const zero_job *job, const struc
 	add(sentence, flat->group->name);
 	add(sentence, "' is accessed while it is not gathered");
 	add_param(sentence, flat, types[which], at);
-	add_reason(sentence, flat, &flat->outputs[which]);
+	add_reason(sentence, flat, &flat->buffers[which]);
 	add(sentence, "\n");
 }
 
-/* Prints the sentence if the address is one of an output. */
+/* Prints the sentence if the address is one of a gather buffer. */
 static bool print(const zero_job *job, uintptr_t at)
 {
 	struct sentence sentence = {.length = 0};
@@ -124,7 +124,7 @@ static bool print(const zero_job *job, uintptr_t at)
 	size_t which = 0;
 
 	for (size_t g = 0; !flat && g < job->model->group_count; g++)
-		flat = find_output(job->model->groups[g], at, &which);
+		flat = find_buffer(job->model->groups[g], at, &which);
 	if (!flat)
 		return false;
 	describe(&sentence, job, flat, which, at);
@@ -164,7 +164,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
 	}
 }
 
-zero_status zero_stray_access_open(zero_job *job)
+zero_status zero_unmapped_access_open(zero_job *job)
 {
 	struct sigaction action = {.sa_sigaction = on_fault};
 
@@ -177,7 +177,7 @@ zero_status zero_stray_access_open(zero_job *job)
 	return ZERO_OK;
 }
 
-void zero_stray_access_close(void)
+void zero_unmapped_access_close(void)
 {
 	struct sigaction now;
 
