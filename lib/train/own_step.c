@@ -129,7 +129,8 @@ static zero_status end_group(zero_group *group, struct zero_op *ops)
 	if (!zero_is_member(group) || !group->trainable)
 		return ZERO_OK;
 	for (size_t p = 0; p < group->param_count; p++)
-		zero_param_update_masters(group->params[p]);
+		if (!group->params[p]->alias_of)
+			zero_param_update_masters(group->params[p]);
 	if (group->job->stage < 3 || group->replica_team)
 		status = zero_send_stepped(group, ops);
 	return status;
