@@ -710,9 +710,7 @@ typedef struct zero_checkpoint_info {
  *
  * The checkpoint must have each named state that is registered for a parameter, with its type and
  * block. States that it has beyond these are an error too, so that a forgotten one is noticed; but
- * if no state is registered at all, as in a program that only evaluates, they are not read. Masters
- * of a job that keeps them stay where they are; if the checkpoint has none, they get the restored
- * values.
+ * if no state is registered at all, as in a program that only evaluates, they are not read.
  *
  * If `info` is not NULL it is filled, also after some errors, and must be freed. A path that has no
  * checkpoint, or does not exist, is then no error: the call returns ZERO_OK with info->path NULL

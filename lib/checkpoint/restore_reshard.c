@@ -110,7 +110,8 @@ static zero_status read_slice(const struct zero_restore *restore, struct zero_sh
 	uint64_t bytes;
 	char *to;
 
-	/* Masters without moments are those of a program that took its own steps. */
+	/* Masters without moments are those of a program that took its own steps, with an earlier
+	   release. The first step makes them from the values. */
 	if (slice->kind == ZERO_SAVED_MASTER && !restore->params[slice->tensor]->group->steps)
 		return ZERO_OK;
 	own_part_of_slice(restore, slice, &reading.from, &bytes, &to);

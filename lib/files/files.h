@@ -69,7 +69,7 @@ struct zero_manifest {
 	bool has_adamw; /* lr to clip are set */
 	bool has_user;
 	bool states;  /* there are moments, and masters of 16-bit parameters */
-	bool masters; /* there are masters without moments: the program takes its own steps */
+	bool masters; /* there are masters without moments: written by earlier releases alone */
 };
 
 /* ---- the tensors of a shard's file ----------------------------------------------------------- */

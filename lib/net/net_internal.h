@@ -154,7 +154,7 @@ int zero_net_start_thread(struct zero_net *net);
    a thread. Returns the milliseconds until the next is due, or -1 if the thread is to end. */
 int zero_net_poll(struct zero_net *net, int wait_ms);
 
-/* ---- net_team.c: a tree of connections over some of the ranks ------------------------------------ */
+/* ---- net_team.c: a tree of connections over some of the ranks -------------------------------- */
 
 struct zero_net_team {
 	struct zero_net *net;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that reads all connections, so that a rank that sends never waits for a receiver.    other users are polled in it. */
+/* The thread that reads all connections, so that a rank that sends never waits for a receiver. Its
+   other users are polled in it. */
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
