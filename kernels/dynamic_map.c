@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The dynamic maps of 8-bit states (Dettmers et al., arXiv 2110.02861): 0, the middles of the equal parts
- * of each of seven decades, of which each has twice as many as the one below it, and 1. Within a decade
- * code and value are linear, so that a few tables of eight replace one of 256 and a search in it. The
- * values are those of bitsandbytes and torchao to 5e-7 of themselves; their rounding follows torch.linspace.
+ * The dynamic maps of 8-bit states (Dettmers et al., arXiv 2110.02861): 0, the middles of the equal
+ * parts of each of seven decades, of which each has twice as many as the one below it, and 1.
+ * Within a decade code and value are linear, so that a few tables of eight replace one of 256 and a
+ * search in it. The values are those of bitsandbytes and torchao to 5e-7 of themselves; their
+ * rounding follows torch.linspace.
  */
 #include <math.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The 8-bit floats of Micikevicius et al. 2022, "FP8 formats for deep learning": e4m3 has 3 bits after
- * the point, one NaN of each sign and no infinity; e5m2 is the upper byte of f16. They are stored and
- * converted, and nothing computes with them.
+ * The 8-bit floats of Micikevicius et al. 2022, "FP8 formats for deep learning": e4m3 has 3 bits
+ * after the point, one NaN of each sign and no infinity; e5m2 is the upper byte of f16. They are
+ * stored and converted, and nothing computes with them.
  */
 #include <math.h>
 #include <string.h>
@@ -22,8 +22,8 @@ static struct format format_of(zero_dtype dtype)
 				     : (struct format){2, 15, 0x7c, true, 0x1p-16F};
 }
 
-/* The fraction and the exponent of f32 are as in f8, but for their place and the bias. Subnormal values
-   are whole multiples of the least one. */
+/* The fraction and the exponent of f32 are as in f8, but for their place and the bias. Subnormal
+   values are whole multiples of the least one. */
 static float widen(const struct format *format, uint8_t code)
 {
 	const uint32_t size = code & 0x7f, sign = (uint32_t)(code & 0x80) << 24;

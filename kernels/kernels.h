@@ -60,10 +60,10 @@ struct zero_kernels {
 			      float *out, size_t count);
 	void (*muon_update)(const struct zero_muon_args *args, float *p, const float *update,
 			    void *low, zero_dtype low_dtype, size_t count);
-	/* codes[i] = the code of the value that is nearest to x[i] / absmax, which is written for each
-	   block of ZERO_BLOCK elements, of which the last may be shorter. A block with a NaN or an
-	   infinity becomes NaN, one of zeros and subnormals 0. x has no negative value where the map
-	   has none. */
+	/* codes[i] = the code of the value that is nearest to x[i] / absmax, which is written for
+	   each block of ZERO_BLOCK elements, of which the last may be shorter. A block with a NaN
+	   or an infinity becomes NaN, one of zeros and subnormals 0. x has no negative value where
+	   the map has none. */
 	void (*quantize)(const struct zero_dynamic_map *map, uint8_t *codes, float *absmax,
 			 const float *x, size_t count);
 	/* x[i] = absmax * the value of codes[i]. NaN results are 0x7fc00000. */
@@ -144,7 +144,7 @@ bool zero_convert(const struct zero_kernels *kernels, zero_dtype to, void *out, 
 void zero_transpose(void *out, size_t out_stride, const void *in, size_t in_stride, size_t rows,
 		    size_t columns, size_t element_size);
 
-/* ---- on a device ------------------------------------------------------------------------------ */
+/* ---- on a device ----------------------------------------------------------------------------- */
 
 /*
  * The same kernels on a device. adamw.cu does what is said above of adamw.c, with the same bits;
@@ -152,8 +152,8 @@ void zero_transpose(void *out, size_t out_stride, const void *in, size_t in_stri
  * are enough to launch it. The library does so by the CUDA driver.
  *
  * Launch them with one dimension of blocks, of ZERO_DEVICE_THREADS threads each. Loops are
- * grid-stride, so any number of blocks gives the same values. Pointers are aligned to their elements;
- * counts may be 0 and may exceed 2^32.
+ * grid-stride, so any number of blocks gives the same values. Pointers are aligned to their
+ * elements; counts may be 0 and may exceed 2^32.
  */
 #ifdef __CUDACC__
 #define ZERO_DEVICE_TOO __host__ __device__
@@ -166,8 +166,8 @@ extern const unsigned char zero_device_image[];
 
 /*
  * The kernels that libzero launches by number: ZERO_K_CAST is zero_device_cast. Then how many
- * elements an item of its work has, and the place of their number in its arguments; with 0 it has as
- * many blocks as the caller says, or one. See zero_launch in lib/backend/cuda/gpu.h.
+ * elements an item of its work has, and the place of their number in its arguments; with 0 it has
+ * as many blocks as the caller says, or one. See zero_launch in lib/backend/cuda/gpu.h.
  */
 #define ZERO_DEVICE_KERNELS(X)                                                       \
 	X(CAST, cast, 4, offsetof(struct zero_device_cast, count))                   \
@@ -205,9 +205,9 @@ struct zero_device_cast {
 };
 
 /*
- * zero_device_sum: out = in[0] + ... + in[n-1], added from left to right whatever n is. in[own_at] is
- * `own`, and the other summands are the rows of `others`; own_at = n: all are. With `first` the sum
- * is first + in[0] + ... instead. out may be `first`, and `own` if that is f32. n >= 1.
+ * zero_device_sum: out = in[0] + ... + in[n-1], added from left to right whatever n is. in[own_at]
+ * is `own`, and the other summands are the rows of `others`; own_at = n: all are. With `first` the
+ * sum is first + in[0] + ... instead. out may be `first`, and `own` if that is f32. n >= 1.
  */
 struct zero_device_sum {
 	float *out;
@@ -220,8 +220,9 @@ struct zero_device_sum {
 	bool accumulate; /* add the sum to out */
 };
 
-/* zero_device_adamw, and zero_device_adamw_8bit, which needs a block for each ZERO_BLOCK elements. With
-   `state`, scale and corrections are read from there, and nothing is changed if the step is skipped. */
+/* zero_device_adamw, and zero_device_adamw_8bit, which needs a block for each ZERO_BLOCK elements.
+   With `state`, scale and corrections are read from there, and nothing is changed if the step is
+   skipped. */
 struct zero_device_adamw {
 	struct zero_adamw_args args;
 	const struct zero_step_state *state; /* NULL: none */
@@ -234,9 +235,9 @@ struct zero_device_adamw {
 	struct zero_dynamic_map maps[2]; /* of values >= 0, and of either sign; for 8 bits alone */
 };
 
-/* zero_device_muon_momentum, which changes the momentum by the gradient `from` and writes `out`, and
-   zero_device_muon_update, which changes values by the step `from`. Nothing is changed if the step is
-   skipped. */
+/* zero_device_muon_momentum, which changes the momentum by the gradient `from` and writes `out`,
+   and zero_device_muon_update, which changes values by the step `from`. Nothing is changed if the
+   step is skipped. */
 struct zero_device_muon {
 	struct zero_muon_args args; /* but for its scale, which the state has */
 	const struct zero_step_state *state;
@@ -274,8 +275,8 @@ struct zero_device_norm2_fold {
 	bool accumulate; /* add the sum to *sum */
 };
 
-/* zero_device_step_rule takes a struct zero_step_rule, and one block; zero_device_group_rule takes a
-   struct zero_group_rule, and a thread for each group; see step_rule.h. */
+/* zero_device_step_rule takes a struct zero_step_rule, and one block; zero_device_group_rule takes
+   a struct zero_group_rule, and a thread for each group; see step_rule.h. */
 
 static inline ZERO_DEVICE_TOO size_t zero_norm2_parts(size_t count)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a step of Muon does to a rank's own elements, before and after the matrices are orthogonalised:
-   see kernels.h. The last elements go by way of a full line on the stack. */
+/* What a step of Muon does to a rank's own elements, before and after the matrices are
+   orthogonalised: see kernels.h. The last elements go by way of a full line on the stack. */
 #include "simd.h"
 
 enum { LINE = 16 }; /* elements of f32 in a cache line */

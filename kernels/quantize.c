@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 8-bit states (Dettmers et al., arXiv 2110.02861), by the tables of dynamic_map.c, which fit registers. */
+/* 8-bit states (Dettmers et al., arXiv 2110.02861), by the tables of dynamic_map.c, which fit
+   registers. */
 #include "simd.h"
 
 enum { INFINITE = 0x7f800000, NORMAL = 0x00800000, SIGN = 127 /* code of 0 in a signed map */ };

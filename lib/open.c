@@ -72,7 +72,8 @@ static zero_status choose_backend(zero_job *job)
 	if (choice != ZERO_BACKEND_HOST) {
 		status = zero_module_open("cuda", &table);
 		ops = status ? NULL : table;
-		/* With backend=cuda a rank without a GPU opens it too, to report that to the others. */
+		/* With backend=cuda a rank without a GPU opens it too, to report that to the
+		   others. */
 		if (ops && (choice == ZERO_BACKEND_CUDA || ops->available())) {
 			job->ops = ops;
 			return ZERO_OK;

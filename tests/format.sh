@@ -12,10 +12,10 @@ for folder in lib kernels launcher spank python examples tests; do
 	[[ -d $folder ]] && folders+=("$folder")
 done
 
-# a Python of the tests lies below them, with files of its own
-wide_in='py cu cuh'
+# A Python of the tests lies below them, with files of its own; page_html.c is made of page.html.
+wide_in='c h cu cuh py'
 for suffix in $wide_in; do
-	find "${folders[@]}" -name venv -prune -o -type f -name "*.$suffix" -print0
+	find "${folders[@]}" -name venv -prune -o -type f -name "*.$suffix" ! -name page_html.c -print0
 done >"$scratch/files"
 while IFS= read -r -d '' file; do
 	expand -t 8 "$file" | awk -v file="$file" \

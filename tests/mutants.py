@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How well the tests bite: random small faults, one at a time, and the tests that would see them.
 
-`make mutants N=100 SEED=1 ROOM=lib/train` runs this in two copies of the sources. In the first, which
-is compiled with gcov, each test is run once, and a map says which tests run which line (`map`). In the
-second a fault is put in, the copy is built, the tests that run its line are run, the fastest first,
-until one fails, and the fault is taken out again (`run`). A fault that changes no object file is no
-fault. What survives is printed with its line: it is equivalent to the original, or a hole in the
-tests.
+`make mutants N=100 SEED=1 ROOM=lib/train` runs this in two copies of the sources. In the first,
+which is compiled with gcov, each test is run once, and a map says which tests run which line
+(`map`). In the second a fault is put in, the copy is built, the tests that run its line are run,
+the fastest first, until one fails, and the fault is taken out again (`run`). A fault that changes
+no object file is no fault. What survives is printed with its line: it is equivalent to the
+original, or a hole in the tests.
 """
 import argparse
 import ast
@@ -121,7 +121,7 @@ def run_test(test, seconds, variables=()):
 
 
 def make_map(tests, out):
-    """Runs each test by itself, and writes which of the product's lines it has run, and its time."""
+    """Runs each test by itself, and writes which of the product's lines it runs, and its time."""
     top, covered, lines = os.getcwd(), collections.defaultdict(set), collections.defaultdict(set)
     times = {}
     for at, test in enumerate(tests):

@@ -17,8 +17,8 @@ struct model {
 };
 
 /*
- * Begins a model for `world` ranks, of which `share` share memory at a time. It uses the settings, which
- * stay the caller's, until model_clear.
+ * Begins a model for `world` ranks, of which `share` share memory at a time. It uses the settings,
+ * which stay the caller's, until model_clear.
  */
 void model_begin(struct model *model, const struct zero_settings *settings, size_t world,
 		 size_t share);
@@ -29,8 +29,8 @@ void model_clear(struct model *model);
  */
 size_t model_group_length(const char *name);
 /*
- * Adds a tensor as a trainer would: to its group by model_group_length, trainable if it is f32, f16 or
- * bf16. Muon steps the matrices of numbered groups, such as layers.
+ * Adds a tensor as a trainer would: to its group by model_group_length, trainable if it is f32, f16
+ * or bf16. Muon steps the matrices of numbered groups, such as layers.
  */
 zero_status model_add(struct model *model, const zero_tensor *tensor);
 /* Adds those of a .safetensors file, an index of several, or a folder with either. */

@@ -36,7 +36,8 @@ static bool is_from_flag(const struct zero_settings *settings, int id)
 	return flag && strcmp(settings->origin[id], flag) == 0;
 }
 
-/* The package of the library's build comes before others. An empty part would be the working folder. */
+/* The package of the library's build comes before others. An empty part would be the working
+   folder. */
 static void plan_python(struct plan *plan, const struct zero_settings *settings)
 {
 	const char *before = getenv("PYTHONPATH");
@@ -105,8 +106,8 @@ static int plan_preload(struct plan *plan, const struct zero_settings *settings)
 }
 
 /*
- * To both launchers, an argument ":" starts the command line of another program, wherever it is, and
- * there is no way to quote it.
+ * To both launchers, an argument ":" starts the command line of another program, wherever it is,
+ * and there is no way to quote it.
  */
 static int check_arguments(const struct request *request)
 {

@@ -44,8 +44,8 @@ void plan_clear(struct plan *plan);
 
 /* The path of a program, as execvp finds it; malloc'ed. NULL, and *status 126 or 127, if none. */
 char *find_program(const char *name, int *status);
-/* Runs argv[0], a path, without input and to its end. Returns what it printed, malloc'ed; *status is what
-   a shell exits with. With `quiet`, its stderr is discarded. */
+/* Runs argv[0], a path, without input and to its end. Returns what it printed, malloc'ed; *status
+   is what a shell exits with. With `quiet`, its stderr is discarded. */
 char *run_program(char *const *argv, bool quiet, int *status);
 /* The major version of an Open MPI mpirun; 0, after an error, if the program is not Open MPI's. */
 unsigned find_mpirun_version(const char *path);
@@ -53,8 +53,8 @@ unsigned find_mpirun_version(const char *path);
 bool find_plugin(const char *srun);
 /* The libzero.so that belongs to this zerorun; malloc'ed, NULL if there is none. */
 char *find_library(void);
-/* The folder of the package slurm_zero that was built with that library, malloc'ed; NULL if there is
-   none that PYTHONPATH can hold. */
+/* The folder of the package slurm_zero that was built with that library, malloc'ed; NULL if there
+   is none that PYTHONPATH can hold. */
 char *find_python(void);
 
 /* ---- script.c -------------------------------------------------------------------------------- */

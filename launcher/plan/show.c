@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * --plan: what the nodes report, what the ranks will agree on, and whether a model fits. What they come to
- * is computed by libzero, for a job that is never opened.
+ * --plan: what the nodes report, what the ranks will agree on, and whether a model fits. What they
+ * come to is computed by libzero, for a job that is never opened.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,8 @@ static struct zero_nodes nodes_of(const struct survey *survey)
 	return (struct zero_nodes){.count = survey->count, .ranks = survey->ranks};
 }
 
-/* Whether `auto` chooses how many ranks store a copy, and whether it is known what that comes to. */
+/* Whether `auto` chooses how many ranks store a copy, and whether it is known what that comes
+   to. */
 static bool shard_is_auto(const struct forecast *forecast)
 {
 	const struct zero_value *value = forecast->settings->value;

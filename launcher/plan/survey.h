@@ -30,7 +30,8 @@ int survey_report(FILE *out);
 
 /* Runs the step. 0, or the exit status after an error: that of srun if it failed. */
 int survey_run(struct survey *survey, const struct plan *plan);
-/* What is known without it: the number of ranks, and of each node's if srun starts as many on each. */
+/* What is known without it: the number of ranks, and of each node's if srun starts as many on
+   each. */
 void survey_guess(struct survey *survey, const struct plan *plan, const struct request *request);
 void survey_clear(struct survey *survey);
 

@@ -109,8 +109,9 @@ enum zero_op_kind {
 	   send is of type `from`. Added in f32, in rank order where the backend promises that. With
 	   `accumulate` the sum is added to recv. recv may be this rank's part of send. */
 	ZERO_OP_REDUCE_SCATTER,
-	/* recv = this rank's slice of the root's send[count], of type `from`; see zero_op_slice. The
-	   root has at most `piece` elements under way of each, or in a device of all together. */
+	/* recv = this rank's slice of the root's send[count], of type `from`; see zero_op_slice.
+	   The root has at most `piece` elements under way of each, or in a device of all
+	   together. */
 	ZERO_OP_SCATTER,
 	/* recv[count] on every rank = the root's send[count], of type `from`, in messages of
 	   `piece` elements at most. recv may be send on the root. */
@@ -120,8 +121,8 @@ enum zero_op_kind {
 	   have the same count. Elements are of type `from`. */
 	ZERO_OP_ALL_TO_ALL,
 	/* recv[world][count] bytes in host memory = every rank's send[count]. For small things that
-	   ranks agree on; not counted as traffic. With `on_device` both are in the backend's memory,
-	   and a device does it without the host. */
+	   ranks agree on; not counted as traffic. With `on_device` both are in the backend's
+	   memory, and a device does it without the host. */
 	ZERO_OP_ALLGATHER_BYTES,
 	/* recv[count] of type `to` = send[count] of type `from`, on this rank alone. With `shared`,
 	   recv is at byte `at` of that buffer. */
@@ -306,8 +307,8 @@ static inline size_t zero_newton_schulz_scratch(size_t rows, size_t columns)
 	return rows * columns + 2 * s * s;
 }
 
-/* Where the moments of elements to step are: f32, or codes with an absmax for each ZERO_BLOCK of them, of
-   which the first begins at the first element; see kernels/kernels.h. */
+/* Where the moments of elements to step are: f32, or codes with an absmax for each ZERO_BLOCK of
+   them, of which the first begins at the first element; see kernels/kernels.h. */
 enum { ZERO_BLOCK = 256 };
 struct zero_moments {
 	float *m, *v; /* NULL: the others are */
@@ -343,8 +344,8 @@ struct zero_step_rule {
 	float clip;
 };
 
-/* Each group has a state too, since it may be stepped less often than the job. Its norm and its loss
-   scale are not used. */
+/* Each group has a state too, since it may be stepped less often than the job. Its norm and its
+   loss scale are not used. */
 struct zero_group_rule {
 	const struct zero_step_state *state; /* the job's, of this step */
 	struct zero_step_state *groups;      /* [count] */
@@ -423,7 +424,8 @@ struct zero_backend_ops {
 	/* Frees memory of alloc at once. NULL is a no-op. See also ZERO_OP_FREE. */
 	void (*free)(struct zero_backend *backend, void *data);
 	/* Releases this rank's use of a buffer of ZERO_OP_ALLOC and clears *shared; its memory goes
-	   when all ranks that share it have done so. A cleared *shared is a no-op. Not COLLECTIVE. */
+	   when all ranks that share it have done so. A cleared *shared is a no-op. Not
+	   COLLECTIVE. */
 	void (*shared_free)(struct zero_backend *backend, struct zero_shared *shared);
 	/* Reserves a range of addresses, without memory, for a gather buffer of ZERO_OP_ALLOC; it
 	   stays until unreserve or close. While no buffer is there, a read of it ends the process.
@@ -442,8 +444,8 @@ struct zero_backend_ops {
 	/* Limits the bytes on the device, over all kinds that zero_on_device counts; SIZE_MAX, the
 	   initial value, is no limit. What is in use already stays. */
 	void (*limit)(struct zero_backend *backend, size_t bytes);
-	/* Whether `data` lies in a block of kind ZERO_MEM_CALLER. *bytes becomes the block's size if
-	   `data` is its first byte, else 0. */
+	/* Whether `data` lies in a block of kind ZERO_MEM_CALLER. *bytes becomes the block's size
+	   if `data` is its first byte, else 0. */
 	bool (*caller_block)(struct zero_backend *backend, const void *data, size_t *bytes);
 	/* Fills *memory with bytes in use and their peak, by kind; and, unless it is NULL, at_peak
 	   with the bytes of each kind at the moment when memory on the device was highest since the
@@ -485,11 +487,12 @@ struct zero_backend_ops {
 	/* Copies bytes between host and device memory, also the program's own, in any direction,
 	   without overlap. */
 	void (*copy)(struct zero_backend *backend, void *to, const void *from, size_t bytes);
-	/* Copies `count` blocks, such as the tensors of a group. `copies` may be freed on return. */
+	/* Copies `count` blocks, such as the tensors of a group. `copies` may be freed on
+	   return. */
 	void (*copy_many)(struct zero_backend *backend, const struct zero_copy *copies,
 			  size_t count);
-	/* Runs kernel ZERO_K_... of kernels.h on memory of alloc or ZERO_OP_ALLOC. NULL in a backend
-	   without a device, as are the next three. */
+	/* Runs kernel ZERO_K_... of kernels.h on memory of alloc or ZERO_OP_ALLOC. NULL in a
+	   backend without a device, as are the next three. */
 	void (*launch)(struct zero_backend *backend, int kernel, const void *arguments);
 	/* Adds the sum of the squares of x[count] to *sum. */
 	void (*norm2)(struct zero_backend *backend, const float *x, size_t count, double *sum);

@@ -106,8 +106,8 @@ struct zero_comm {
 /* Called by one thread at a time, but where noted. A sentence is that thread's last error. */
 struct zero_comm_ops {
 	void (*close)(struct zero_comm *comm);
-	/* Prepares operations on this rank, before the agreement: makes the buffers of ZERO_OP_ALLOC
-	   and publishes the addresses that peers need. */
+	/* Prepares operations on this rank, before the agreement: makes the buffers of
+	   ZERO_OP_ALLOC and publishes the addresses that peers need. */
 	zero_status (*begin)(struct zero_comm *comm, const struct zero_op *ops, size_t count);
 	/* Runs the operations if the ranks agreed (status ZERO_OK). Else undoes what begin did and
 	   returns `status`. If a device still runs them, sets order->after to their end. */
@@ -141,8 +141,8 @@ struct zero_comm_ops {
 	/*
 	 * The order of submissions on a device; NULL without one. From any thread.
 	 *
-	 * begin records order->before when a submission is queued. join makes what the caller begins
-	 * on the device from now on wait for order->after. free releases both events.
+	 * begin records order->before when a submission is queued. join makes what the caller
+	 * begins on the device from now on wait for order->after. free releases both events.
 	 */
 	void (*device_order_begin)(struct zero_comm *comm, struct zero_device_order *order);
 	zero_status (*device_order_join)(struct zero_comm *comm,

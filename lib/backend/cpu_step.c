@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels that have a number, on host memory. Those of a step are cut into parts for threads. */
+/* The kernels that have a number, on host memory. Those of a step are cut into parts for
+   threads. */
 #include "backend/step_rule.h"
 #include "workers.h"
 

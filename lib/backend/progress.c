@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What this rank is doing, for the watchdog. On the host that is the submission which was begun
- * last. A device may be behind by many: where ranks have teams it says by a number how far it is, so
- * that ranks whose devices wait for each other are found.
+ * last. A device may be behind by many: where ranks have teams it says by a number how far it is,
+ * so that ranks whose devices wait for each other are found.
  */
 #include <stdatomic.h>
 #include <string.h>

@@ -210,8 +210,8 @@ static void run_submission(struct zero_queue *queue, struct zero_work *work)
 		rank = zero_last_error_rank();
 	}
 	free_buffers(work);
-	/* The other ranks wait in what this rank did not run; or their devices do, in what this rank's
-	   device did not finish when it failed. */
+	/* The other ranks wait in what this rank did not run; or their devices do, in what this
+	   rank's device did not finish when it failed. */
 	if (status && comm->ops->fail_all &&
 	    (!agreed || !must_agree(work) ||
 	     (intent.status == ZERO_E_COMM && intent.error_rank < 0)))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ranks meet without MPI, and agree without a device. The launcher's servers carry where each rank
- * listens (PMIx: put and get); all else goes over the network of the library.
+ * How ranks meet without MPI, and agree without a device. The launcher's servers carry where each
+ * rank listens (PMIx: put and get); all else goes over the network of the library.
  */
 #ifndef ZERO_RENDEZVOUS_H
 #define ZERO_RENDEZVOUS_H
@@ -14,8 +14,8 @@ struct zero_pmix_place {
 	int local_rank, local_world; /* among the ranks of this node */
 };
 
-/* Module zero_pmix.so: the launcher's own servers (slurmstepd, prted), for which no address is needed.
-   One thread at a time may call these, but for abort. */
+/* Module zero_pmix.so: the launcher's own servers (slurmstepd, prted), for which no address is
+   needed. One thread at a time may call these, but for abort. */
 struct zero_pmix_ops {
 	int abi;          /* ZERO_MODULE_ABI */
 	const char *name; /* "pmix" */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a step does with the norm, on the host and on a device alike: the same operations in the
- * same order, each rounded once, so that both have the same bits. The device keeps the result in its
- * own memory, and nothing asks the host.
+ * same order, each rounded once, so that both have the same bits. The device keeps the result in
+ * its own memory, and nothing asks the host.
  */
 #ifndef ZERO_STEP_RULE_H
 #define ZERO_STEP_RULE_H

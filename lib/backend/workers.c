@@ -84,8 +84,8 @@ static void relax(void)
 #endif
 }
 
-/* To wake a thread takes longer than most waits here, since a step is many calls, one soon after the
-   other. */
+/* To wake a thread takes longer than most waits here, since a step is many calls, one soon after
+   the other. */
 enum { SPINS = 2000 };
 
 static void spin_for_call(const struct zero_workers *workers, unsigned seen)

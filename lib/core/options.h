@@ -88,7 +88,8 @@ struct zero_option {
 	const char *help;           /* one line, no full stop */
 	const char *const *choices; /* NULL-terminated, for CHOICE and CHOICE_OR_INTEGER */
 	uint64_t min,
-		max; /* INTEGER, CHOICE_OR_INTEGER and SIZE: bounds; PATH and TEXT: bytes; percent is 0 to 100 */
+		max; /* INTEGER, CHOICE_OR_INTEGER and SIZE: bounds; PATH and TEXT: bytes; percent
+			is 0 to 100 */
 	enum zero_option_type type;
 	unsigned where;
 	bool absolute; /* PATH: begins with a slash unless it is empty */

@@ -6,8 +6,9 @@
 #include <signal.h>
 
 /*
- * Starts a thread of the library, which has its name, of at most 15 bytes, on return. Signals are delivered to the program's threads, never to this
- * one, except for those that report a fault of the thread itself. Returns 0 or an errno value.
+ * Starts a thread of the library, which has its name, of at most 15 bytes, on return. Signals are
+ * delivered to the program's threads, never to this one, except for those that report a fault of
+ * the thread itself. Returns 0 or an errno value.
  */
 static inline int zero_thread_start(pthread_t *thread, const char *name, void *(*function)(void *),
 				    void *context)

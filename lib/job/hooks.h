@@ -17,7 +17,8 @@ struct zero_hooks {
 	/* Before stored values or states of `group` change; NULL stands for every group. A step
 	   changes trainable segments only. Local. */
 	void (*before_change)(zero_job *job, zero_group *group, bool step);
-	/* In each step: whether this rank has work under way that completes once no rank is busy. */
+	/* In each step: whether this rank has work under way that completes once no rank is
+	   busy. */
 	bool (*busy)(const zero_job *job);
 	/* COLLECTIVE, in a step, when no rank is busy. */
 	void (*all_idle)(zero_job *job);

@@ -114,10 +114,11 @@ zero_status zero_job_check_memory(const zero_job *job, const char *call);
 /*
  * COLLECTIVE over the team. Submits `ops` with this rank's status, whose sentence is the thread's
  * last error. If ranks agree on the work (see zero_submission) and the status is an error on any
- * rank, nothing runs, and the work ends with it on all ranks; else such an error ends communication.
- * `agreed`: ranks agree on it also on a device, as what may fail on one rank alone needs. `waited`:
- * the caller waits for the work before it submits anything else. The label, the same on all ranks,
- * names the work in messages; `kind` and `group`, NULL for none, are what the report adds it up by.
+ * rank, nothing runs, and the work ends with it on all ranks; else such an error ends
+ * communication. `agreed`: ranks agree on it also on a device, as what may fail on one rank alone
+ * needs. `waited`: the caller waits for the work before it submits anything else. The label, the
+ * same on all ranks, names the work in messages; `kind` and `group`, NULL for none, are what the
+ * report adds it up by.
  */
 zero_status zero_submit(zero_team *team, zero_status status, struct zero_op *ops, size_t count,
 			bool agreed, bool waited, struct zero_work **work, enum zero_work_kind kind,
@@ -157,8 +158,8 @@ void zero_job_memory(zero_job *job, zero_memory *memory, size_t at_peak[ZERO_MEM
 
 /* ---- settings.c ------------------------------------------------------------------------------ */
 
-/* How the ranks come to one value: all must be equal, or the least one counts. Other values are each
-   rank's own. */
+/* How the ranks come to one value: all must be equal, or the least one counts. Other values are
+   each rank's own. */
 enum zero_agreement { ZERO_AGREE_OWN, ZERO_AGREE_EQUAL, ZERO_AGREE_LEAST };
 enum zero_agreement zero_option_agreement(enum zero_option_id id);
 /* Reads the options from the environment, ZERO_RESOLVED and the caller. Local. */
@@ -168,7 +169,8 @@ zero_status zero_job_check_launcher(const zero_job *job);
 /* Computes the sizes that are `auto`, from the memory of this rank alone. Local. */
 zero_status zero_job_resolve_sizes(zero_job *job);
 /* COLLECTIVE. Sends this rank's values and the status of reading them, and takes the minimum where
-   ranks need not be equal. `*unequal` is the error of a value that had to be equal, on all ranks. */
+   ranks need not be equal. `*unequal` is the error of a value that had to be equal, on all
+   ranks. */
 zero_status zero_job_exchange_settings(zero_job *job, zero_status status, zero_status *unequal);
 /* Copies settings to the fields of the job that the hot paths read. */
 void zero_job_apply_settings(zero_job *job);
@@ -182,9 +184,9 @@ void zero_stop_close(zero_job *job);
 
 /* ---- team.c ---------------------------------------------------------------------------------- */
 
-/* COLLECTIVE over all ranks. Makes a team of `count` ranks, in which each of the job's ranks names its
-   own, number `index`; or with -1 one that all of them name, members or not. *team, of which the
-   caller is the owner, is not set after an error. */
+/* COLLECTIVE over all ranks. Makes a team of `count` ranks, in which each of the job's ranks names
+   its own, number `index`; or with -1 one that all of them name, members or not. *team, of which
+   the caller is the owner, is not set after an error. */
 zero_status zero_team_make(zero_job *job, zero_status status, const int *ranks, size_t count,
 			   int index, zero_team **team);
 void zero_team_free(zero_team *team);
@@ -196,15 +198,16 @@ void zero_teams_free(zero_job *job);
 struct zero_rank_node {
 	uint64_t name, local_rank;
 };
-/* Numbers the nodes of ranks[world]. Containers may give several nodes one name: the second rank 0 of
-   a name is on another node; such nodes are told apart only if each has as many ranks. To be freed,
-   also after an error. */
+/* Numbers the nodes of ranks[world]. Containers may give several nodes one name: the second rank 0
+   of a name is on another node; such nodes are told apart only if each has as many ranks. To be
+   freed, also after an error. */
 zero_status zero_nodes_number(const struct zero_rank_node *ranks, size_t world,
 			      struct zero_nodes *nodes);
 /* COLLECTIVE over all ranks. The same for those of the job. */
 zero_status zero_nodes_find(zero_job *job, struct zero_nodes *nodes);
 void zero_nodes_free(struct zero_nodes *nodes);
-/* COLLECTIVE over all ranks. Makes job->grid, with teams of `size` ranks, which divides the world. */
+/* COLLECTIVE over all ranks. Makes job->grid, with teams of `size` ranks, which divides the
+   world. */
 zero_status zero_grid_new(zero_job *job, const struct zero_nodes *nodes, size_t size);
 void zero_grid_free(zero_job *job);
 /* The rank that stores what this one does in the team of `rank`. */

@@ -90,7 +90,8 @@ static void deal_into_teams(const struct zero_nodes *nodes, size_t world, size_t
 		qsort(teams + team, size, sizeof(*teams), by_rank);
 }
 
-/* The ranks that own the shards: those in place 0 of the teams, then those in place 1, and so on. */
+/* The ranks that own the shards: those in place 0 of the teams, then those in place 1, and so
+   on. */
 static void list_owners(const int *teams, size_t world, size_t size, int *owners)
 {
 	size_t replicas = world / size;

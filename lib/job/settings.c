@@ -49,8 +49,8 @@ static zero_status check_config(const zero_job *job)
 }
 
 /*
- * A task of a step for which Slurm's plugin has turned zero on has ZERO_RESOLVED, unless its node has
- * no plugin, or that of another release. It would run with other settings than its peers.
+ * A task of a step for which Slurm's plugin has turned zero on has ZERO_RESOLVED, unless its node
+ * has no plugin, or that of another release. It would run with other settings than its peers.
  */
 static bool check_plugin(const char *resolved, char *why, size_t size)
 {
@@ -67,9 +67,9 @@ static bool check_plugin(const char *resolved, char *why, size_t size)
 }
 
 /*
- * A launcher such as torchrun, started as a task of a zero step, starts several processes. They inherit
- * what makes the task a rank, and each would take itself for that rank. The plugin sets WORLD_SIZE to
- * the number of tasks: another value is the launcher's.
+ * A launcher such as torchrun, started as a task of a zero step, starts several processes. They
+ * inherit what makes the task a rank, and each would take itself for that rank. The plugin sets
+ * WORLD_SIZE to the number of tasks: another value is the launcher's.
  */
 zero_status zero_job_check_launcher(const zero_job *job)
 {

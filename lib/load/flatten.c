@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flatten: tensors that already exist become views of flat buffers. The buffers are packed one by one,
- * so that a buffer's tensors are released before the next buffer takes memory. The tiers differ in
- * where the values are packed first, and in when the flat buffer itself is allocated.
+ * Flatten: tensors that already exist become views of flat buffers. The buffers are packed one by
+ * one, so that a buffer's tensors are released before the next buffer takes memory. The tiers
+ * differ in where the values are packed first, and in when the flat buffer itself is allocated.
  */
 #include <stdlib.h>
 
@@ -130,8 +130,8 @@ static char *packed_at(const struct packing *pack, const zero_param *param, size
 	       (param->first + *first - segment_first) * zero_dtype_size(segment->dtype);
 }
 
-/* How a flat buffer's parameters are packed: copies of values that this rank has, and operations for
-   values that one rank sends. */
+/* How a flat buffer's parameters are packed: copies of values that this rank has, and operations
+   for values that one rank sends. */
 struct values {
 	struct zero_copy *copies;
 	struct zero_op *ops;
@@ -241,7 +241,7 @@ static zero_status gather_shards(const struct packing *pack, zero_status status)
 	return status;
 }
 
-/* ---- one buffer after the other --------------------------------------------------------------------- */
+/* ---- one buffer after the other -------------------------------------------------------------- */
 
 /* COLLECTIVE over the team, also after an error, so that no rank waits for one that has left. */
 static zero_status pack_flat(struct zero_flat *flat, bool on_host, zero_status status)

@@ -52,7 +52,8 @@ void zero_slice_close(zero_job *job);
 
 /* ---- staging.c ------------------------------------------------------------------------------- */
 
-/* Pieces are multiples of it, except for the last: whole elements, and whole blocks of checksums. */
+/* Pieces are multiples of it, except for the last: whole elements, and whole blocks of
+   checksums. */
 #define ZERO_STAGING_MIN ((size_t)64 << 10)
 
 /* Writes bytes [at, at + bytes) of what goes to the device. */
@@ -77,7 +78,7 @@ void zero_staging_close(zero_job *job);
 struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *data,
 			       bool replicated);
 
-/* ---- adopt.c, agree_tier.c, flatten.c: tensors that become views of flat buffers -------------- */
+/* ---- adopt.c, agree_tier.c, flatten.c: tensors that become views of flat buffers ------------- */
 
 /* COLLECTIVE. Chooses the tier in which all that was adopted is packed, or fails. */
 zero_status zero_tier_agree(zero_job *job);

@@ -75,7 +75,8 @@ struct zero_op zero_scatter_op(const zero_param *param, int rank, const void *da
 	};
 }
 
-/* A rank's values go to the ranks of its team, and from each of these to the ranks that store the same. */
+/* A rank's values go to the ranks of its team, and from each of these to the ranks that store the
+   same. */
 static zero_status scatter_in_grid(const struct zero_grid *grid, const struct zero_op *op,
 				   const char *label)
 {

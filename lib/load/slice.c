@@ -143,8 +143,8 @@ static zero_status read_scales(struct slice *slice, const zero_tensor *scale)
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Converts elements of the tile that lie in one row of the tensor's, and multiplies them by the scales
-   of their blocks. */
+/* Converts elements of the tile that lie in one row of the tensor's, and multiplies them by the
+   scales of their blocks. */
 static void scale_row(const struct slice *slice, char *out, const char *in, size_t count,
 		      size_t row, size_t column)
 {
@@ -166,8 +166,8 @@ static void scale_row(const struct slice *slice, char *out, const char *in, size
 	}
 }
 
-/* `at` is the tensor's element 0 of the tile, whose rows have `columns` elements; with one row these
-   may be of several of the tensor's. */
+/* `at` is the tensor's element 0 of the tile, whose rows have `columns` elements; with one row
+   these may be of several of the tensor's. */
 static void convert_scaled(const struct slice *slice, char *out, size_t count, size_t at,
 			   size_t columns)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Over how many ranks one copy of the model is sharded: the option `shard`. With `auto` as few as have
- * room for what the model is known to need, so that what stays within a node is not sent beyond it.
+ * Over how many ranks one copy of the model is sharded: the option `shard`. With `auto` as few as
+ * have room for what the model is known to need, so that what stays within a node is not sent
+ * beyond it.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -209,8 +209,8 @@ static void forecast_tier(zero_job *job)
 		job->settings.value[ZERO_OPT_BUDGET].number, job->stream_chunk);
 }
 
-/* Allocates the states of steps of the groups that are laid out now, for as long as the job is open.
-   Where the states are staged, the host computes these too. */
+/* Allocates the states of steps of the groups that are laid out now, for as long as the job is
+   open. Where the states are staged, the host computes these too. */
 static zero_status alloc_step_states(zero_job *job)
 {
 	size_t first = job->model->layout_first, count = job->model->group_count - first;

@@ -95,8 +95,9 @@ struct zero_flat {
 	size_t state_count;    /* of these, the elements that this rank steps */
 	size_t stored_bytes;
 
-	/* The segments, if the group is replicated. Else what the ranks of shard_team store that share
-	   memory, one behind the other in each segment; this rank's own part is among them. */
+	/* The segments, if the group is replicated. Else what the ranks of shard_team store that
+	   share memory, one behind the other in each segment; this rank's own part is among
+	   them. */
 	char *stored;
 	struct zero_shared shared_stored; /* the memory of `stored`, if it is shared */
 	struct zero_gather_buffer buffers[ZERO_GATHER_BUFFERS];
@@ -184,8 +185,8 @@ extern const struct zero_hooks zero_model_hooks;
 
 /* ---- grid_size.c ----------------------------------------------------------------------------- */
 
-/* What a rank needs for groups [layout_first, group_count) with teams of `size` ranks, with the states of
-   an optimizer, whoever steps. */
+/* What a rank needs for groups [layout_first, group_count) with teams of `size` ranks, with the
+   states of an optimizer, whoever steps. */
 zero_status zero_grid_measure(const zero_job *job, size_t size, struct zero_sizing *sizing);
 /* The ranks that store a copy by the option `shard`; with `auto` all of them. */
 zero_status zero_grid_setting(const zero_job *job, const struct zero_nodes *nodes, size_t *size);
@@ -227,14 +228,15 @@ static inline size_t zero_replicas(const zero_group *group)
 zero_status zero_require_member(const zero_group *group, const char *what);
 /* Waits until the values that other ranks stepped are here (stages 1 and 2). */
 zero_status zero_wait_post_step_gather(zero_group *group);
-/* Marks the model as inconsistent by a step that failed with `status`, and adds that to the sentence. */
+/* Marks the model as inconsistent by a step that failed with `status`, and adds that to the
+   sentence. */
 zero_status zero_mark_inconsistent(zero_job *job, zero_status status);
-/* Refuses the call `what` unless the state of the model, or that of the group, is one of `allowed`. Of
-   a group `what` is a participle: "gathered". */
+/* Refuses the call `what` unless the state of the model, or that of the group, is one of `allowed`.
+   Of a group `what` is a participle: "gathered". */
 zero_status zero_require_state(const zero_job *job, unsigned allowed, const char *what);
 zero_status zero_require_group_state(const zero_group *group, unsigned allowed, const char *what);
-/* How many submissions all ranks of its shard_team have waited for: what was submitted before the last
-   of them is done on all ranks. */
+/* How many submissions all ranks of its shard_team have waited for: what was submitted before the
+   last of them is done on all ranks. */
 unsigned zero_group_wait_count(zero_group *group);
 /* Frees a group and its parameters. Its buffers must be free. */
 void zero_group_free(zero_group *group);
@@ -267,7 +269,8 @@ char *zero_stored_at(const struct zero_flat *flat, const struct zero_segment *se
 		     size_t element);
 /* Places the segments of a group, and allocates the buffers that need no other rank. Local. */
 zero_status zero_storage_alloc(zero_group *group);
-/* COLLECTIVE over the team, which is the shard_team of groups. Allocates the buffers that ranks share. */
+/* COLLECTIVE over the team, which is the shard_team of groups. Allocates the buffers that ranks
+   share. */
 zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team);
 /* Frees the buffers of a group; it is no longer laid out. */
 void zero_storage_free(zero_group *group);
@@ -277,8 +280,8 @@ void zero_storage_free(zero_group *group);
 /* The elements [*first, *first + *count) of the parameter in this rank's shard, also where more is
    stored. */
 void zero_param_shard_part(const zero_param *param, size_t *first, size_t *count);
-/* The values of a named state that this rank keeps, the first of them at state->data, and those that
-   it saves. */
+/* The values of a named state that this rank keeps, the first of them at state->data, and those
+   that it saves. */
 struct zero_state_part zero_param_state_kept(const zero_param *param,
 					     const struct zero_named_state *state);
 struct zero_state_part zero_param_state_saved(const zero_param *param,
@@ -294,14 +297,14 @@ const struct zero_named_state *zero_param_find_state(const zero_param *param, co
 /* A hash of all named states, which is the same on all ranks, and their number. */
 uint64_t zero_named_states_hash(const zero_job *job, size_t *count);
 
-/* ---- states.c: optimizer states --------------------------------------------------------------- */
+/* ---- states.c: optimizer states -------------------------------------------------------------- */
 
 /* Whether the states are in other memory than the values, so that both meet in offload_buffers. */
 bool zero_states_staged(const zero_job *job);
 extern const struct zero_moment_part zero_moment_parts[ZERO_MOMENT_PARTS]; /* their names ascend */
 enum zero_moments_kind zero_param_moments(const zero_param *param);
-/* The moments of what this rank steps of a trainable parameter, from its first element on. Returns how
-   many elements that are. */
+/* The moments of what this rank steps of a trainable parameter, from its first element on. Returns
+   how many elements that are. */
 size_t zero_param_stepped(const zero_param *param, struct zero_moments *moments);
 /* The f32 moment or master of an element of the parameter that this rank steps. */
 float *zero_param_state_at(const zero_param *param, enum zero_saved_kind kind, size_t element);
@@ -311,8 +314,8 @@ struct zero_moments zero_moments_from(struct zero_moments moments, size_t at);
 zero_status zero_states_alloc(zero_group *group);
 /* Frees the moments, as before the first step; the masters too if `masters`. */
 void zero_states_free(zero_group *group, bool masters);
-/* Moves the moments of a group's flat buffers to flats[], as if there were none; zero_moments_free frees
-   them. */
+/* Moves the moments of a group's flat buffers to flats[], as if there were none; zero_moments_free
+   frees them. */
 void zero_states_take(zero_group *group, struct zero_moments *flats);
 void zero_moments_free(zero_job *job, struct zero_moments *moments);
 /* Sets the f32 masters, if there are any, of elements [first, first + count) of a segment from the

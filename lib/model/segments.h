@@ -8,8 +8,8 @@
 
 #include "zero.h"
 
-/* Parameters and shards begin at multiples of so many elements, so that no block of 8-bit states is on two
-   ranks, at any number of ranks. */
+/* Parameters and shards begin at multiples of so many elements, so that no block of 8-bit states is
+   on two ranks, at any number of ranks. */
 #define ZERO_ALIGN 256
 
 enum zero_layout_mode { ZERO_LAYOUT_AUTO, ZERO_LAYOUT_SINGLE, ZERO_LAYOUT_GROUPED };
@@ -18,7 +18,8 @@ struct zero_layout_item {
 	zero_dtype dtype;
 	bool trainable;
 	size_t count; /* elements */
-	/* Out: the flat buffer, the segment in it, and the element of the segment where the item begins. */
+	/* Out: the flat buffer, the segment in it, and the element of the segment where the item
+	   begins. */
 	size_t flat, segment, first;
 };
 

@@ -13,9 +13,9 @@
 /*
  * Sums over groups, as the library accounts for memory: every buffer is a multiple of 4096 bytes.
  * The caller sets `world`, `share`, `stage`, `offload`, `states_8bit`, `no_states` and, before each
- * group, `gradient_size`; zero_sizing_set_team is for a grid; all other fields begin at 0. All ranks
- * need equal amounts, since shards are padded to one size. A buffer that ranks of a node share counts
- * in equal parts.
+ * group, `gradient_size`; zero_sizing_set_team is for a grid; all other fields begin at 0. All
+ * ranks need equal amounts, since shards are padded to one size. A buffer that ranks of a node
+ * share counts in equal parts.
  */
 struct zero_sizing {
 	size_t world;
@@ -24,10 +24,11 @@ struct zero_sizing {
 	   how many of those that store the same do. 0: there is no grid. */
 	size_t team, team_share, replica_share;
 	int stage;
-	bool device;      /* ranks have GPUs */
-	bool offload;     /* optimizer states are in host memory */
-	bool states_8bit; /* moments have 8 bits; the f32 ones of small parameters are not counted */
-	bool no_states;   /* the program steps: no optimizer states are counted */
+	bool device;          /* ranks have GPUs */
+	bool offload;         /* optimizer states are in host memory */
+	bool states_8bit;     /* moments have 8 bits; the f32 ones of small parameters are not
+			     counted */
+	bool no_states;       /* the program steps: no optimizer states are counted */
 	size_t gradient_size; /* bytes of an element of a rank's own gradients; 0 means 4 */
 	uint64_t shards, optimizer;
 	uint64_t sums;         /* gradients, summed over the ranks */
@@ -46,8 +47,8 @@ static inline uint64_t zero_add_saturated(uint64_t a, uint64_t b)
 }
 
 /*
- * The grid sizes that `auto` chooses from, ascending: whole divisors of a node, whole nodes, and the
- * world. Returns the least one above `size`, of ranks on nodes with `ranks[nodes]` each.
+ * The grid sizes that `auto` chooses from, ascending: whole divisors of a node, whole nodes, and
+ * the world. Returns the least one above `size`, of ranks on nodes with `ranks[nodes]` each.
  */
 size_t zero_grid_size_above(const size_t *ranks, size_t nodes, size_t size);
 /* Makes teams of `size` ranks, of which so many share memory as of neighbours of the world. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Optimizer states: the moments, and f32 masters of 16-bit values. They are allocated at the first
- * step or restore. With --zero-offload=optimizer they are in host memory, and a device's values come
- * to them through four buffers of half a chunk.
+ * step or restore. With --zero-offload=optimizer they are in host memory, and a device's values
+ * come to them through four buffers of half a chunk.
  */
 #include "model.h"
 
@@ -35,7 +35,7 @@ static size_t longest_segment(const zero_job *job)
 	return longest;
 }
 
-/* ---- where moments are ------------------------------------------------------------------------ */
+/* ---- where moments are ----------------------------------------------------------------------- */
 
 /* Parameters with fewer elements keep f32, as in bitsandbytes: norms and biases. */
 #define MIN_8BIT 4096
@@ -50,8 +50,8 @@ enum zero_moments_kind zero_param_moments(const zero_param *param)
 		       : ZERO_MOMENTS_F32;
 }
 
-/* The elements of a parameter that this rank steps. *state_at: the first of them in arrays of all that
-   it steps of the flat buffer. */
+/* The elements of a parameter that this rank steps. *state_at: the first of them in arrays of all
+   that it steps of the flat buffer. */
 static size_t stepped_count(const zero_param *param, size_t *state_at)
 {
 	const struct zero_segment *segment = &param->flat->segments[param->segment];
@@ -106,7 +106,7 @@ float *zero_param_state_at(const zero_param *param, enum zero_saved_kind kind, s
 	       (element - first);
 }
 
-/* ---- allocation ------------------------------------------------------------------------------- */
+/* ---- allocation ------------------------------------------------------------------------------ */
 
 /* Allocates the four offload_buffers, for as long as the job is open. */
 static zero_status alloc_offload_buffers(zero_job *job)

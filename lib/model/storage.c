@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where parameters are stored: each rank's part of them, the buffers, and the place of an element. */
+/* Where parameters are stored: each rank's part of them, the buffers, and the place of an
+   element. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "model.h"
 
-/* All of the segment, or of the neighbouring `shards` the ones with this rank's own; nothing on a rank
-   that is not in the team. */
+/* All of the segment, or of the neighbouring `shards` the ones with this rank's own; nothing on a
+   rank that is not in the team. */
 static void part_of(const zero_group *group, const struct zero_segment *segment, bool all,
 		    size_t shards, size_t *first, size_t *count)
 {

@@ -199,8 +199,8 @@ static const struct zero_link *departed(const struct zero_net_team *team)
 	return team->parent && team->parent->goodbye ? team->parent : NULL;
 }
 
-/* Called with the lock held. Returns whether an operation is complete, or *status is an error. What is
-   complete has succeeded, also if communication has failed since: another rank has gone on. */
+/* Called with the lock held. Returns whether an operation is complete, or *status is an error. What
+   is complete has succeeded, also if communication has failed since: another rank has gone on. */
 static bool poll_teams(struct zero_net_team *const *teams, size_t count, size_t *which,
 		       zero_status *status)
 {

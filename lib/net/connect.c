@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections between two ranks: the higher one dials the lower one, and each verifies that the other
- * is of the job. The connection is used only after the dialling rank confirms it, because that rank
- * may have given up on this attempt. Any program of the network may connect to the port, so that an
- * accepted connection is pending until its whole hello has come.
+ * Connections between two ranks: the higher one dials the lower one, and each verifies that the
+ * other is of the job. The connection is used only after the dialling rank confirms it, because
+ * that rank may have given up on this attempt. Any program of the network may connect to the port,
+ * so that an accepted connection is pending until its whole hello has come.
  */
 #include <errno.h>
 #include <string.h>

@@ -40,7 +40,8 @@ struct zero_dial {
 	char why[128];
 };
 
-/* Sets the rest of the hello, `at` and `count`; count is 0 if the rank has no address that can be reached. */
+/* Sets the rest of the hello, `at` and `count`; count is 0 if the rank has no address that can be
+   reached. */
 void zero_dial_prepare(struct zero_dial *dial);
 /* Returns a connection to the rank. Returns -1 and the reason in dial->why after `deadline` (see
    zero_seconds()), or when `over` becomes true. The caller ends `connecting` once it has stored the

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The network between the ranks of a job, beside MPI or NCCL: how ranks agree without a device, learn
- * at once that a rank is lost, and watch each other. Each rank has a few TCP connections, which all
- * uses share, and one thread that reads them, so that a connection which ends without a goodbye is
- * seen whatever the rank is doing.
+ * The network between the ranks of a job, beside MPI or NCCL: how ranks agree without a device,
+ * learn at once that a rank is lost, and watch each other. Each rank has a few TCP connections,
+ * which all uses share, and one thread that reads them, so that a connection which ends without a
+ * goodbye is seen whatever the rank is doing.
  *
  * One thread at a time may call these functions, except where "from any thread" is stated. An error
  * is the thread's last error.
@@ -60,15 +60,16 @@ struct zero_net_ops {
 	zero_status (*begin_max)(struct zero_net_team *team, const uint64_t *mine, size_t count);
 	zero_status (*finish_max)(struct zero_net_team *const *teams, size_t count, size_t *which,
 				  uint64_t *all);
-	/* COLLECTIVE over the team. All-gather: recv[ranks][bytes] from every rank's send[bytes]. */
+	/* COLLECTIVE over the team. All-gather: recv[ranks][bytes] from every rank's
+	   send[bytes]. */
 	zero_status (*allgather)(struct zero_net_team *team, const void *send, void *recv,
 				 size_t bytes);
 	/* COLLECTIVE over the team. `root` is an index into its ranks. */
 	zero_status (*broadcast)(struct zero_net_team *team, void *data, size_t bytes, int root);
 	/*
 	 * Returns the error if communication has failed, because a rank was lost or a rank called
-	 * fail_all. Every function above then fails with it and the same sentence, which is copied to
-	 * `text`; *rank is the rank that the sentence is about. From any thread.
+	 * fail_all. Every function above then fails with it and the same sentence, which is copied
+	 * to `text`; *rank is the rank that the sentence is about. From any thread.
 	 */
 	zero_status (*has_failed)(struct zero_net *net, char *text, size_t size, int *rank);
 	/* Makes communication fail on all ranks. The first failure counts. From any thread. */

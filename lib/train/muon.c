@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Muon (Jordan, 2024): the momentum of a matrix is orthogonalised, and that is its step. The momentum
- * stays sharded; a matrix is put together on one rank, its owner, by one all-to-all for a batch of
- * matrices, and what the owner made of it goes back by another. The owners are the same whatever the
- * batches are: matrices are dealt out over all that is stepped, the costliest first, each to the rank
- * with the least to do (Graham 1969, LPT). Each team has matrices of its own.
+ * Muon (Jordan, 2024): the momentum of a matrix is orthogonalised, and that is its step. The
+ * momentum stays sharded; a matrix is put together on one rank, its owner, by one all-to-all for a
+ * batch of matrices, and what the owner made of it goes back by another. The owners are the same
+ * whatever the batches are: matrices are dealt out over all that is stepped, the costliest first,
+ * each to the rank with the least to do (Graham 1969, LPT). Each team has matrices of its own.
  */
 #include <math.h>
 #include <stdio.h>
@@ -45,7 +45,8 @@ struct zero_muon_step {
 	/* f32 of the largest batch: what this rank steps, what it owns, and scratch behind it. */
 	float *parts, *whole;
 	size_t part_capacity, whole_capacity, scratch_capacity;
-	/* What this rank exchanges in a batch: its parts with owners, and whole matrices by parts. */
+	/* What this rank exchanges in a batch: its parts with owners, and whole matrices by
+	   parts. */
 	struct zero_transfer *mine, *owned;
 	size_t mine_count, owned_count, owned_capacity;
 };

@@ -5,9 +5,9 @@
  * that an element is the sum of the same terms in the same order at every stage. Gradients of 16
  * bits are sent as such and summed in f32.
  *
- * In a grid a reduce sums over the ranks that store a copy between them, and once a step, or when the
- * program asks for it, these sums are summed over the copies: k micro-batches send no more between the
- * teams than one does.
+ * In a grid a reduce sums over the ranks that store a copy between them, and once a step, or when
+ * the program asks for it, these sums are summed over the copies: k micro-batches send no more
+ * between the teams than one does.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -61,8 +61,8 @@ static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat, bool ze
 }
 
 /*
- * Waits until the ring of reduces has a free place. Called with the job's lock held. An error is its
- * group's, which reports it at the step: here some ranks alone would have it.
+ * Waits until the ring of reduces has a free place. Called with the job's lock held. An error is
+ * its group's, which reports it at the step: here some ranks alone would have it.
  */
 static void wait_for_slot(zero_job *job)
 {
@@ -161,8 +161,8 @@ static bool sums_in_place(const zero_group *group)
 	       (group->steps_replicated || group->shard_team->place.world == 1);
 }
 
-/* What a reduce leaves here: in a grid of all that this rank stores; else its shard within `reduced`,
-   which holds all of every segment at stage 0. */
+/* What a reduce leaves here: in a grid of all that this rank stores; else its shard within
+   `reduced`, which holds all of every segment at stage 0. */
 static float *own_sums(const struct zero_flat *flat, const struct zero_segment *segment)
 {
 	size_t stepped, owned, count;
@@ -345,7 +345,7 @@ zero_status zero_reduce(zero_group *group)
 	return status;
 }
 
-/* ---- over the copies of a grid ---------------------------------------------------------------- */
+/* ---- over the copies of a grid --------------------------------------------------------------- */
 
 /* Adds the operations that sum a flat buffer's sums over replica_team, and free them. */
 static zero_status prepare_replicas(struct zero_flat *flat, struct zero_op *ops, size_t *op_count)

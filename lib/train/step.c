@@ -360,8 +360,8 @@ static void begin_rule(zero_job *job, const struct zero_group_rule *rule)
 		zero_compute(job, ZERO_K_GROUP_RULE, rule);
 }
 
-/* Begins to compute the states of the groups that are stepped: those that lie one behind the other at
-   once. */
+/* Begins to compute the states of the groups that are stepped: those that lie one behind the other
+   at once. */
 static void begin_group_states(const struct step *step)
 {
 	zero_job *job = step->job;

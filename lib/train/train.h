@@ -55,8 +55,8 @@ zero_status zero_gather_buffer_reserve(struct zero_flat *flat, zero_dtype as);
 void zero_gather_buffer_wait_for_memory(zero_group *group, zero_dtype as);
 /* zero_gathered_dtype. Called with the job's lock held, or if the group is known to be gathered. */
 zero_dtype zero_gathered_dtype_locked(const zero_param *param);
-/* Where a parameter is when it is gathered as `as`, and its type then; NULL if no address is reserved.
-   For a signal handler. */
+/* Where a parameter is when it is gathered as `as`, and its type then; NULL if no address is
+   reserved. For a signal handler. */
 const char *zero_param_gather_buffer(const zero_param *param, zero_dtype as, zero_dtype *dtype);
 
 /* ---- unmapped_access.c ----------------------------------------------------------------------- */
@@ -70,14 +70,14 @@ void zero_unmapped_access_close(void);
 
 /* zero_reduce. Called with the job's lock held. */
 zero_status zero_reduce_locked(zero_group *group);
-/* COLLECTIVE. In a grid: sums what was summed over the teams over all ranks, also after an error, of
-   which the ranks that store the same then learn. Else does nothing. */
+/* COLLECTIVE. In a grid: sums what was summed over the teams over all ranks, also after an error,
+   of which the ranks that store the same then learn. Else does nothing. */
 zero_status zero_sum_replicas(zero_job *job, zero_group **groups, size_t count, zero_status status);
-/* Waits for the group's last reduce, and returns its error, until a step uses it up. Called with the
-   job's lock held. */
+/* Waits for the group's last reduce, and returns its error, until a step uses it up. Called with
+   the job's lock held. */
 zero_status zero_reduce_wait(const zero_group *group);
-/* Stage 0: all ranks get the sums from their owners, as a reduce does at its end. `ops` has room for
-   the operations of a step of the group. */
+/* Stage 0: all ranks get the sums from their owners, as a reduce does at its end. `ops` has room
+   for the operations of a step of the group. */
 zero_status zero_gather_sums(zero_group *group, struct zero_op *ops);
 
 /* ---- step.c ---------------------------------------------------------------------------------- */
@@ -95,8 +95,9 @@ struct zero_op zero_gather_stored_op(const struct zero_flat *flat,
 				     const struct zero_segment *segment);
 /* Whether a step of the library sends what the owners stepped: at stages 1 and 2, and in a grid. */
 bool zero_sends_stepped(const zero_group *group);
-/* Begins to send the new values of the owners to all ranks that store them while the caller goes on.
-   Ranks that all share memory see them in place and only need to know when they are complete. */
+/* Begins to send the new values of the owners to all ranks that store them while the caller goes
+   on. Ranks that all share memory see them in place and only need to know when they are
+   complete. */
 zero_status zero_send_stepped(zero_group *group, struct zero_op *ops);
 
 /* ---- norm.c ---------------------------------------------------------------------------------- */
@@ -112,8 +113,9 @@ struct zero_step_agreed {
 	bool sums_exposed; /* by zero_gradient_shard at stage 0, on some rank */
 };
 
-/* COLLECTIVE. Sums the squares of the groups' gradient sums, of all ranks into trainer->norms. Also agrees on
-   everything that ranks must pass to zero_step alike. The device may still be at work then. */
+/* COLLECTIVE. Sums the squares of the groups' gradient sums, of all ranks into trainer->norms. Also
+   agrees on everything that ranks must pass to zero_step alike. The device may still be at work
+   then. */
 zero_status zero_step_agree(zero_job *job, zero_status status, const zero_adamw *adamw,
 			    zero_group **groups, size_t count, struct zero_step_agreed *agreed);
 /* COLLECTIVE. What the end of the program's own step needs of that. */
@@ -154,12 +156,12 @@ struct zero_muon_step;
 zero_status zero_muon_check(const zero_muon *muon);
 /* Describes it in words that are the same on all ranks; "" for NULL. */
 void zero_muon_label(const zero_muon *muon, char *text, size_t size);
-/* Deals out the matrices of the groups, which are in the order of the model, and allocates what the step
-   needs. Local. On failure, too, *prepared is to be freed. */
+/* Deals out the matrices of the groups, which are in the order of the model, and allocates what the
+   step needs. Local. On failure, too, *prepared is to be freed. */
 zero_status zero_muon_prepare(zero_job *job, zero_group **groups, size_t count,
 			      const zero_muon *muon, struct zero_muon_step **prepared);
-/* How evenly the matrices of all groups are dealt out, which need not be laid out: their number, and the
-   work of the rank with most of them over the mean. Local. */
+/* How evenly the matrices of all groups are dealt out, which need not be laid out: their number,
+   and the work of the rank with most of them over the mean. Local. */
 zero_status zero_muon_balance(zero_job *job, size_t *matrices, double *balance);
 /* Steps them, and takes part in all transfers even if this rank has an error. COLLECTIVE over the
    teams of the groups. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An access to a parameter that is not gathered ends the process by SIGSEGV, since its address has
- * no memory then. A handler of that signal prints a sentence first. All else is as without it: other
- * faults, handlers that the program or a debugger had installed before, and the core file.
+ * no memory then. A handler of that signal prints a sentence first. All else is as without it:
+ * other faults, handlers that the program or a debugger had installed before, and the core file.
  *
- * The handler belongs to the process, which has one job at a time. It only reads: what is fixed from
- * the layout to zero_close.
+ * The handler belongs to the process, which has one job at a time. It only reads: what is fixed
+ * from the layout to zero_close.
  */
 #include <signal.h>
 #include <stdint.h>

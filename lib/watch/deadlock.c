@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Deadlocks between ranks that are all there: one waits in an operation of one team for ranks that
- * wait for it in another's. A rank that computes is not stuck, unless its device is: that does what it
- * was given in order, so an operation which it has not done is where it waits, whatever its host does.
- * Rank 0, while it waits, sends a frame around the ring, which every rank that has waited for as
- * long passes on. If it returns, rank 0 asks all ranks what they wait in.
+ * wait for it in another's. A rank that computes is not stuck, unless its device is: that does what
+ * it was given in order, so an operation which it has not done is where it waits, whatever its host
+ * does. Rank 0, while it waits, sends a frame around the ring, which every rank that has waited for
+ * as long passes on. If it returns, rank 0 asks all ranks what they wait in.
  */
 #include <stdio.h>
 

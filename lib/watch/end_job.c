@@ -9,8 +9,8 @@
 #define LAST_WORDS       500000 /* microseconds in which the others say what they are doing */
 #define LAUNCHER_SECONDS 2.0    /* within which the launcher has to end this process */
 
-/* A signal that the program raises reaches this thread, whatever the others are in, but none of those
-   by which a launcher ends it. */
+/* A signal that the program raises reaches this thread, whatever the others are in, but none of
+   those by which a launcher ends it. */
 static void tell_program(struct zero_ring *ring)
 {
 	sigset_t ends, before;

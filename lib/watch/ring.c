@@ -167,7 +167,8 @@ bool zero_ring_close(struct zero_ring *ring)
 		return true;
 	if (ring->joined)
 		stop_polls(ring);
-	/* The thread that ends the job still uses the ring and the job, so that nothing is freed. */
+	/* The thread that ends the job still uses the ring and the job, so that nothing is
+	   freed. */
 	if (ring->reported && ring->config.aborts) {
 		usleep(LAUNCHER_MICROSECONDS);
 		return false;

@@ -90,8 +90,8 @@ static void node_of(void *context, int rank, char *text, size_t size)
 	snprintf(text, size, "%s", ((const struct zero_ring_peer *)context)[rank].node_name);
 }
 
-/* All ranks find the same, so that none waits for a rank that cannot be reached. Of two neighbours the
-   higher rank connects to the lower one. */
+/* All ranks find the same, so that none waits for a rank that cannot be reached. Of two neighbours
+   the higher rank connects to the lower one. */
 static zero_status check_addresses(const struct zero_ring_peer *all, int world)
 {
 	for (int rank = 0; rank < world; rank++) {

@@ -2,9 +2,9 @@
 /*
  * The watchdog. Without it a dead or stopped rank lets the others wait for ever, since neither MPI
  * nor a launcher's PMIx reports one. Each rank watches its neighbours in a ring, in the thread and
- * by the connections of the network. A connection that ends without a goodbye means a process that is gone; a
- * connection without heartbeats means a stopped process or a node that is down. The rank that finds
- * a lost peer asks all others what they are doing, prints one line and ends the job.
+ * by the connections of the network. A connection that ends without a goodbye means a process that
+ * is gone; a connection without heartbeats means a stopped process or a node that is down. The rank
+ * that finds a lost peer asks all others what they are doing, prints one line and ends the job.
  */
 #ifndef ZERO_WATCH_H
 #define ZERO_WATCH_H

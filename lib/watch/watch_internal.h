@@ -51,7 +51,8 @@ struct zero_ring_config {
 	void (*get_activity)(void *context, struct zero_activity *activity);
 	/* Makes what this rank waits in fail with this sentence, which is about `rank`. */
 	void (*end_deadlock)(void *context, int rank, const char *message);
-	/* Tells the program that this process is about to be ended, and whether it wants to know. */
+	/* Tells the program that this process is about to be ended, and whether it wants to
+	   know. */
 	void (*before_end)(void *context);
 	bool (*wants_end)(void *context);
 	/* Ends the processes of all ranks. Called in a thread of its own. */
@@ -210,7 +211,8 @@ void zero_ring_start_watching(struct zero_ring *ring);
 bool zero_ring_close(struct zero_ring *ring);
 /* Whether a rank was found lost; copies the message and the rank. May be called by any thread. */
 bool zero_ring_fault(struct zero_ring *ring, char *text, size_t size, int *rank);
-/* This process is about to end, by exit or else by zero_finish. NULL is a no-op. Async-signal-safe. */
+/* This process is about to end, by exit or else by zero_finish. NULL is a no-op.
+   Async-signal-safe. */
 void zero_ring_set_ending(struct zero_ring *ring, bool exits);
 /* exit then calls what tells the neighbours before all that was there until now. */
 void zero_ring_tell_exit_first(void);

@@ -4,8 +4,9 @@
  * Numbers identify nothing: with ConstrainDevices=yes of cgroup.conf
  *
  *   - slurmstepd is in the device group of its step before it calls user_init
- *     (task_cgroup_devices_create in src/plugins/task/cgroup/task_cgroup_devices.c), or, with control
- *     groups v2, in that of its job, so that NVML shows the GPUs of the step, or the job, from 0
+ *     (task_cgroup_devices_create in src/plugins/task/cgroup/task_cgroup_devices.c), or, with
+ *     control groups v2, in that of its job, so that NVML shows the GPUs of the step, or the job,
+ *     from 0
  *   - a task that is bound to GPUs may open those alone before task_init is called
  *     (task_cgroup_devices_constrain there, _fork_all_tasks in src/slurmd/slurmstepd/mgr.c)
  *   - CUDA_VISIBLE_DEVICES counts from 0 what may be opened (gres_use_local_device_index in

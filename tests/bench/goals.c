@@ -42,13 +42,15 @@ const struct goal goals[] = {
 	{from_checkpoint, "load of a checkpoint: bytes read in all", 4, "<= 1.01"},
 	{from_checkpoint, "load of a checkpoint: time", 4, "<= 1.2"},
 
-	{from_initialiser, "partition by initialiser: beyond the shards, VmHWM of all ranks", 2, "<= 32"},
+	{from_initialiser, "partition by initialiser: beyond the shards, VmHWM of all ranks",
+	 2, "<= 32"},
 	{from_initialiser, "partition by initialiser: bytes sent in all", 2, "= 0"},
 
 	{from_rank, "partition from rank 0: beyond tensor and shard, VmHWM there", 2, "<= 16"},
 	{from_rank, "partition from rank 0: beyond the shard, VmHWM elsewhere", 2, "<= 16"},
 	{from_rank, "partition from rank 0: beyond the shard, accounted", 2, "<= 16"},
-	{from_rank, "partition from rank 0: beyond tensor and shards, VmHWM of all ranks", 2, "<= 32"},
+	{from_rank, "partition from rank 0: beyond tensor and shards, VmHWM of all ranks",
+	 2, "<= 32"},
 	{from_rank, "partition from rank 0: bytes sent in all", 2, "= 0.5"},
 	{from_rank, "partition from rank 0: bytes sent in all", 4, "= 0.75"},
 	{from_rank, "partition from rank 0: bytes sent in all", 8, "= 0.875"},
@@ -57,7 +59,8 @@ const struct goal goals[] = {
 	{from_rank, "partition from rank 0 within a node: time over that of 2 ranks", 4, "<= 1.15"},
 	{from_rank, "partition from rank 0 within a node: time over that of 2 ranks", 8, "<= 1.15"},
 
-	{from_all, "partition from all ranks: beyond tensor and shards, VmHWM of all ranks", 2, "<= 32"},
+	{from_all, "partition from all ranks: beyond tensor and shards, VmHWM of all ranks",
+	 2, "<= 32"},
 	{from_all, "partition from all ranks: bytes sent in all", 2, "= 0"},
 
 	{gather, "gather between nodes: beyond the output, VmHWM", 2, "<= 16"},
@@ -82,7 +85,8 @@ const struct goal goals[] = {
 	{downcast, "gather as bf16 between nodes: time over f32 gather, then cast", 4, "<= 0.4"},
 	{downcast, "gather as bf16 between nodes: time over cast, then bf16 gather", 2, "<= 1.05"},
 	{downcast, "gather as bf16 between nodes: time over cast, then bf16 gather", 4, "<= 1.05"},
-	{downcast, "gather as bf16 within a node: beyond one output, VmHWM of all ranks", 2, "<= 32"},
+	{downcast, "gather as bf16 within a node: beyond one output, VmHWM of all ranks",
+	 2, "<= 32"},
 	{downcast, "gather as bf16 within a node: time over f32 gather, then cast", 2, "<= 0.5"},
 	{downcast, "gather as bf16 within a node: time over f32 gather, then cast", 4, "<= 0.4"},
 
@@ -95,16 +99,19 @@ const struct goal goals[] = {
 	{reduce, "reduce within a node: time", 4, "<= 0.12"},
 
 	{flatten_device, "flatten from the device, tier device: memory over G", 2, "<= 1.01"},
-	{flatten_device, "flatten from the device, tier distributed: memory over G/N", 2, "<= 1.01"},
+	{flatten_device, "flatten from the device, tier distributed: memory over G/N",
+	 2, "<= 1.01"},
 	{flatten_device, "flatten from the device, tier distributed: bytes sent in all", 2, "<= 1"},
 	{flatten_device, "flatten from the device, tier host: memory over 2C", 2, "<= 1.01"},
 
 	{flatten_host, "flatten from the host, tier device: memory over G + 2C", 2, "<= 1.01"},
 	{flatten_host, "flatten from the host, tier distributed: memory over G + 2C", 2, "<= 1.01"},
 	{flatten_host, "flatten from the host, tier distributed: bytes sent in all", 2, "<= 1"},
-	{flatten_host, "flatten from the host, tier distributed: host bytes read in all", 2, "<= 1.01"},
+	{flatten_host, "flatten from the host, tier distributed: host bytes read in all",
+	 2, "<= 1.01"},
 	{flatten_host, "flatten from the host, tier host: memory", 2, "= 0"},
-	{flatten_host, "flatten from the host within a node: time over one rank alone", 2, "<= 1.1"},
+	{flatten_host, "flatten from the host within a node: time over one rank alone",
+	 2, "<= 1.1"},
 
 	{step, "AdamW with bf16 output, one thread: bandwidth", 1, ">= 1.2"},
 	{step, "AdamW with bf16 output, one thread: elements a second", 1, ">= 0.92"},
@@ -115,13 +122,15 @@ const struct goal goals[] = {
 	{step, "step: bytes sent in all", 2, "= 0"},
 	{step, "step: elements a second over kernels of norm and AdamW", 2, ">= 0.95"},
 
-	{copies, "a copy on each rank: bytes sent for an element, of 3 micro-batches", 2, "<= 6.05"},
+	{copies, "a copy on each rank: bytes sent for an element, of 3 micro-batches",
+	 2, "<= 6.05"},
 	{copies, "Muon: bytes sent in all", 2, "<= 1.025"},
 
 	{save, "save: bandwidth over dd to the same folder", 4, ">= 0.9"},
 	{save, "save: beyond what is saved, VmHWM", 4, "<= 16"},
 	{save, "save: beyond what is saved, accounted", 4, "<= 2.2"},
-	{save_background, "save in the background: pause over a copy of what a rank owns", 4, "<= 1"},
+	{save_background, "save in the background: pause over a copy of what a rank owns",
+	 4, "<= 1"},
 	{save_background, "save in the background: copies over what a rank owns", 4, "<= 1"},
 	{restore, "restore: bytes read in all", 4, "<= 1.05"},
 	{restore, "restore: bytes read in all", 3, "<= 1.05"},
@@ -137,7 +146,8 @@ const struct goal goals[] = {
 	{torch_load, "PyTorch: load over FSDP2's way", 2, "<= 0.15"},
 	{torch_load, "PyTorch: load over DeepSpeed's way", 2, "<= 0.08"},
 	{torch_load, "PyTorch: load: beyond shards and Python", 2, "<= 64"},
-	{torch_save, "PyTorch: pause of a save in the background over DCP's async_save", 2, "<= 0.5"},
+	{torch_save, "PyTorch: pause of a save in the background over DCP's async_save",
+	 2, "<= 0.5"},
 	{0},
 };
 /* clang-format on */

@@ -383,7 +383,7 @@ void bench_step(struct bench *bench)
 		step_of(bench, sweep_count(full, i), i == SWEEP_POINTS - 1);
 }
 
-/* ---- a step by all cores of a rank ------------------------------------------------------------ */
+/* ---- a step by all cores of a rank ----------------------------------------------------------- */
 
 enum { MOST_THREADS = 256 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A program uses its own allocator for all device memory of a job, its own stream, and a
- * communicator of NCCL that the job makes for it. tests/cuda/caller.sh runs it with stand-ins, whose
- * streams are asynchronous and check the order of accesses.
+ * communicator of NCCL that the job makes for it. tests/cuda/caller.sh runs it with stand-ins,
+ * whose streams are asynchronous and check the order of accesses.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -168,9 +168,10 @@ static void late_peer(void)
 	pinned_free(pinned);
 }
 
-/* ---- order ------------------------------------------------------------------------------------ */
+/* ---- order ----------------------------------------------------------------------------------- */
 
-/* Gathers of equal size that ranks begin in another order mix up two groups, but no step is taken. */
+/* Gathers of equal size that ranks begin in another order mix up two groups, but no step is
+   taken. */
 static void other_order(void)
 {
 	zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
@@ -313,7 +314,7 @@ static void late_device(void)
 	check(!memcmp(in_time, back, sizeof(back)) && a.grad_norm == b.grad_norm, "other values");
 }
 
-/* ---- memory that moves ------------------------------------------------------------------------ */
+/* ---- memory that moves ----------------------------------------------------------------------- */
 
 static void *post_later(void *unused)
 {
@@ -323,8 +324,8 @@ static void *post_later(void *unused)
 	return NULL;
 }
 
-/* Two groups had the same memory. When both are gathered at once one gets other memory at its address,
-   but not while the device still reads there. */
+/* Two groups had the same memory. When both are gathered at once one gets other memory at its
+   address, but not while the device still reads there. */
 static void moved_output(void)
 {
 	void *stream = stream_new(), *pinned = pinned_alloc(sizeof(values));
@@ -364,7 +365,7 @@ static void moved_output(void)
 	pinned_free(pinned);
 }
 
-/* ---- captures --------------------------------------------------------------------------------- */
+/* ---- captures -------------------------------------------------------------------------------- */
 
 /* A step that would have to wait for the device is no part of a graph, and says why. */
 static void refused_capture(const char *settings, bool asks, bool scales, const char *words)

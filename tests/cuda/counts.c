@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Training steps on the stand-ins, which count what a step asks of the driver and of NCCL, and what is
- * registered: nothing is allocated, mapped or registered after the first steps, and the host does not
- * wait for the device. One rank is late at random, so that the others gather ahead of it.
+ * Training steps on the stand-ins, which count what a step asks of the driver and of NCCL, and what
+ * is registered: nothing is allocated, mapped or registered after the first steps, and the host
+ * does not wait for the device. One rank is late at random, so that the others gather ahead of it.
  *
  *	counts [STEPS]
  */

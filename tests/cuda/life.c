@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a job on GPUs from zero_open to zero_close, for tests/cuda/errors.sh, which makes calls fail.
- * An error is a sentence on every rank, no rank waits for ever, and all memory is freed. Prints "ok"
- * or the call that failed and why, and ends with status 0 in both cases.
+ * Runs a job on GPUs from zero_open to zero_close, for tests/cuda/errors.sh, which makes calls
+ * fail. An error is a sentence on every rank, no rank waits for ever, and all memory is freed.
+ * Prints "ok" or the call that failed and why, and ends with status 0 in both cases.
  *
  * With "retry" it repeats a call that had no memory, with a smaller chunk and smaller groups. With
- * "die" rank 1 is killed between two steps, when no device works. With "team" the first group is that
- * of a team of ranks 1 and 2.
+ * "die" rank 1 is killed between two steps, when no device works. With "team" the first group is
+ * that of a team of ranks 1 and 2.
  */
 #include <signal.h>
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of GPUs on several nodes: the sums, in the order that lib/backend/cuda/reduce_schedule.h
- * states, and the bytes that each rank sends. DOUBLE_RANKS_OF_NODE says how many consecutive ranks
- * are on a node, see tests/double/nodes.c. ZERO_REDUCE is ordered.
+ * Gradients of GPUs on several nodes: the sums, in the order that
+ * lib/backend/cuda/reduce_schedule.h states, and the bytes that each rank sends.
+ * DOUBLE_RANKS_OF_NODE says how many consecutive ranks are on a node, see tests/double/nodes.c.
+ * ZERO_REDUCE is ordered.
  */
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Page-locked memory of the CUDA backend: after a save the process has no more of it than the library
- * counts as in use, and at any time at most 128 MiB more.
+ * Page-locked memory of the CUDA backend: after a save the process has no more of it than the
+ * library counts as in use, and at any time at most 128 MiB more.
  */
 #include <dlfcn.h>
 #include <math.h>

@@ -10,9 +10,11 @@
  *   DOUBLE_CUDA_GRAIN      granularity of cuMemCreate and of reserved addresses, in bytes; 2M
  *   DOUBLE_CUDA_DELAY_US   mean random delay before an operation, in microseconds; 20
  *   DOUBLE_CUDA_DELAY_OF   one operation of so many is delayed; 1
- *   DOUBLE_SEED            a number: streams run on a schedule that it chooses, late and far apart, and
+ *   DOUBLE_SEED            a number: streams run on a schedule that it chooses, late and far apart,
+ *   and
  *                          what an operation writes all of is poisoned before; 0: neither
- *   DOUBLE_COUNTS          a folder, in which cuda.RANK is written at exit: a line for each function
+ *   DOUBLE_COUNTS          a folder, in which cuda.RANK is written at exit: a line for each
+ *   function
  *                          that was called, with how often, and "round_trips", which is how often
  *                          the host waited for a stream or event, by whatever call
  *   DOUBLE_CUDA_LEGACY     wait: calls on the NULL stream return when their work is done
@@ -319,7 +321,8 @@ void double_virtual_check(uintptr_t at, const char *call);
 
 /* cuda_access.c: all with the lock held */
 void double_access_add(struct double_op *op, void *slot, size_t count, size_t size, bool write);
-/* Called when it is queued. Freed memory ends the process. Blocks are `pending` until it is done. */
+/* Called when it is queued. Freed memory ends the process. Blocks are `pending` until it is
+   done. */
 void double_access_queue(struct double_op *op, bool pending);
 /* Called when it runs: checks accesses from `first` on, and sets their slots to host addresses. */
 CUresult double_access(struct double_op *op, size_t first);

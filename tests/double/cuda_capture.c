@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Capture of streams. What a program does on a stream that is capturing is written down, one step
- * after the other, and cuda_graph.c repeats the steps. A stream joins a capture when it waits for an
- * event of it, and is then a lane of it. What could wait for work that does not run, or depend on
- * it, is refused as the driver does, and spoils the capture.
+ * after the other, and cuda_graph.c repeats the steps. A stream joins a capture when it waits for
+ * an event of it, and is then a lane of it. What could wait for work that does not run, or depend
+ * on it, is refused as the driver does, and spoils the capture.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,8 @@ struct double_capture {
 	bool spoilt, ended;
 	CUstream lanes[DOUBLE_CLOCKS]; /* from the one that began it */
 	int lane_count;
-	/* for each lane, how many operations of each lane are ordered before what comes next on it */
+	/* for each lane, how many operations of each lane are ordered before what comes next on
+	   it */
 	struct double_clock before[DOUBLE_CLOCKS];
 	struct double_script *script;
 	struct double_capture *next; /* of those that have not ended, or have */

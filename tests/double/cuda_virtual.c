@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Addresses and physical memory apart: a range of addresses is reserved, and memory of a handle is
- * mapped there, at any number of addresses at once. The memory is an anonymous file. Each mapping is
- * a block of its own (cuda_block.c); what is written by one is seen by all, and their accesses are
- * checked for an order together.
+ * mapped there, at any number of addresses at once. The memory is an anonymous file. Each mapping
+ * is a block of its own (cuda_block.c); what is written by one is seen by all, and their accesses
+ * are checked for an order together.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -5,15 +5,15 @@
  * buffers with process_vm_readv. Operations are host functions on the streams of the CUDA driver
  * that the process has, which is a stand-in too.
  *
- * It is stricter than NCCL. If ranks run different operations, NCCL would hang or give wrong results;
- * here the process ends with status 96 and one line that names both ranks and both operations, and
- * the other ranks see a failed communicator (ncclRemoteError). Ranks also launch collectives of
- * several communicators in the same order, or end like this. No rank learns of a killed rank: as
- * over NVLink, the others hang until they call ncclCommAbort.
+ * It is stricter than NCCL. If ranks run different operations, NCCL would hang or give wrong
+ * results; here the process ends with status 96 and one line that names both ranks and both
+ * operations, and the other ranks see a failed communicator (ncclRemoteError). Ranks also launch
+ * collectives of several communicators in the same order, or end like this. No rank learns of a
+ * killed rank: as over NVLink, the others hang until they call ncclCommAbort.
  *
- * As with NCCL, every call on a non-blocking communicator may return ncclInProgress, and here always
- * does. An operation is not on its stream, and a window or the result of ncclCommSplit does not
- * exist, until ncclCommGetAsyncError returns ncclSuccess.
+ * As with NCCL, every call on a non-blocking communicator may return ncclInProgress, and here
+ * always does. An operation is not on its stream, and a window or the result of ncclCommSplit does
+ * not exist, until ncclCommGetAsyncError returns ncclSuccess.
  *
  *   DOUBLE_NCCL_FAIL     rules, separated by commas; a rule without [:RANK] is for all ranks
  *     FUNCTION:N:RESULT[:RANK]   the Nth call of this function returns that ncclResult_t
@@ -22,11 +22,13 @@
  *     kill:FUNCTION:N[:RANK]     the Nth of these ends its process with SIGKILL
  *     hang:FUNCTION:N[:RANK]     the Nth of these never arrives
  *     slow:FUNCTION:N[:RANK]     the Nth of these takes a while before it has any effect
- *   DOUBLE_SEED=N        not 0: what an operation writes is poisoned before, and some calls take a while
- *   DOUBLE_COUNTS=FOLDER nccl.RANK is written there at exit: a line for each function that was called,
- *                        with how often; registered_bytes and registered_bytes_most; collectives and
- *                        collective_bytes, which this rank sent, graphs included; and for each peer
- *                        "sent RANK messages N bytes N" and "received ...", of ncclSend and ncclRecv
+ *   DOUBLE_SEED=N        not 0: what an operation writes is poisoned before, and some calls take a
+ *   while DOUBLE_COUNTS=FOLDER nccl.RANK is written there at exit: a line for each function that
+ *   was called,
+ *                        with how often; registered_bytes and registered_bytes_most; collectives
+ *                        and collective_bytes, which this rank sent, graphs included; and for each
+ *                        peer "sent RANK messages N bytes N" and "received ...", of ncclSend and
+ *                        ncclRecv
  *   DOUBLE_NCCL_LEAKS=1  communicators, windows and memory that are left when the process exits
  *                        make its status 95
  *

@@ -127,7 +127,8 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int world, int rank, int
 }
 #endif
 
-/* Orders the ranks of this color by (key, rank). Returns this rank's place; sets *count and *first. */
+/* Orders the ranks of this color by (key, rank). Returns this rank's place; sets *count and
+   *first. */
 static int place_in_color(const struct ncclComm *comm, int *count, int *first)
 {
 	const struct member *member = atomic_load(&comm->shared)->member;

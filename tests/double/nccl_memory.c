@@ -119,8 +119,8 @@ static void forget_registered(const struct ncclComm *comm, const char *data, siz
 }
 
 #ifndef OLD_NCCL
-/* A window needs memory that other processes can map: of ncclMemAlloc or of cuMemCreate. Returns why
-   it is not, or NULL. */
+/* A window needs memory that other processes can map: of ncclMemAlloc or of cuMemCreate. Returns
+   why it is not, or NULL. */
 static const char *not_window(const char *data, size_t bytes)
 {
 	bool found = false;

@@ -8,7 +8,8 @@
  * Lines, in the order of the GPUs; sizes may end in K, M or G; '#' starts a comment line:
  *
  *   gpu UUID FREE TOTAL MODEL...   a GPU
- *   at MINOR BUS                   ... above is at this PCI address, and its file is /dev/nvidiaMINOR: it
+ *   at MINOR BUS                   ... above is at this PCI address, and its file is
+ *   /dev/nvidiaMINOR: it
  *                                  is hidden from a process whose control groups deny that file
  *   hidden                         ... above is hidden from every process
  *   mig UUID FREE TOTAL MODEL...   the next instance of the GPU above, which is then in MIG mode
@@ -265,7 +266,8 @@ static bool read_line(const char *line)
 	return true;
 }
 
-/* Opens the file, as a driver does. No driver has made those of a test, but a denied one says so first. */
+/* Opens the file, as a driver does. No driver has made those of a test, but a denied one says so
+   first. */
 static bool is_denied(unsigned minor)
 {
 	char path[32];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Safetensors files. Lines "@@" separate the JSON of a file's header, of a second file's header, and
- * of an index of both. The byte before a header is the length of its data in units of 16 bytes. The
- * very first byte chooses whether the first header's length is right.
+ * Safetensors files. Lines "@@" separate the JSON of a file's header, of a second file's header,
+ * and of an index of both. The byte before a header is the length of its data in units of 16 bytes.
+ * The very first byte chooses whether the first header's length is right.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -51,8 +51,8 @@ void copy_on(void *stream, void *to, const void *from, size_t bytes);
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* Waits for the device before. Then no thread of the process may make a call that could wait for the
-   device, until the end. */
+/* Waits for the device before. Then no thread of the process may make a call that could wait for
+   the device, until the end. */
 void capture_begin(void *stream);
 void *capture_end(void *stream); /* a graph that can be launched */
 void graph_launch(void *graph, void *stream);

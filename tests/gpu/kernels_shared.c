@@ -192,7 +192,7 @@ uint64_t tiles_of(const struct zero_device_piece *pieces, size_t count, uint64_t
 	return starts[count];
 }
 
-/* ---- all -------------------------------------------------------------------------------------- */
+/* ---- all ------------------------------------------------------------------------------------- */
 
 void check_all(void)
 {

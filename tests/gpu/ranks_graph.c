@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group gathered as one type is always at one address, and a captured step does what a step does. */
+/* A group gathered as one type is always at one address, and a captured step does what a step
+   does. */
 #include "ranks.h"
 
 enum { GROUPS = 4, ROUNDS = 12, WARM = 3, STEPS = 4 };

@@ -274,8 +274,8 @@ void check_skips(const char *settings)
 	end(&m);
 }
 
-/* Ranks reduce different groups. A later reduce is refused, and frees a gradient that was just written,
-   while nothing was waited for. */
+/* Ranks reduce different groups. A later reduce is refused, and frees a gradient that was just
+   written, while nothing was waited for. */
 void check_refused(const char *settings)
 {
 	static const float one = 1;

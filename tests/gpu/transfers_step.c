@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A training step at stage 3 against one at stage 0, as a graph, and without the agreement on each
- * call: layers of one square matrix each, used in bf16, gradients in f32. The products are those of a
- * transformer's layers for TOKENS tokens a rank.
+ * call: layers of one square matrix each, used in bf16, gradients in f32. The products are those of
+ * a transformer's layers for TOKENS tokens a rank.
  */
 #include "transfers.h"
 

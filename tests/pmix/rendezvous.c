@@ -6,8 +6,8 @@
  *	rendezvous MODULE mpi           the same in a program that has MPI open
  *	rendezvous MODULE late SECONDS  the last rank comes when the others have given up
  *	rendezvous MODULE absent RANKS [GONE]
- *	                                zero_open, to which ranks "1,3-5" do not come; with GONE they
- *	                                have exited
+ *	                                zero_open, to which ranks "1,3-5" do not come; with GONE
+ *	                                they have exited
  * *	rendezvous MODULE refuse        open fails; prints its sentence
  *	rendezvous MODULE abort STATUS  the last rank ends the job
  *	rendezvous MODULE bench         one line of JSON: how long it takes

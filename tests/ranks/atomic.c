@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A checkpoint is there as a whole or not at all. What a power failure leaves follows from the order
- * in which files are written, synced and renamed, which tests/double/disk.c logs. What a kill leaves
- * is seen: a process alone is killed at each of these calls, and the next one goes on from there.
+ * A checkpoint is there as a whole or not at all. What a power failure leaves follows from the
+ * order in which files are written, synced and renamed, which tests/double/disk.c logs. What a kill
+ * leaves is seen: a process alone is killed at each of these calls, and the next one goes on from
+ * there.
  */
 #include <signal.h>
 #include <sys/stat.h>
@@ -287,8 +288,8 @@ static struct state after(const struct state *was, bool same_step, const char *u
 }
 
 /*
- * A kill at each call of a save. Once the link is renamed there is the new checkpoint, until then the
- * old one; if both have the same step, the folder's rename decides. The next save is complete.
+ * A kill at each call of a save. Once the link is renamed there is the new checkpoint, until then
+ * the old one; if both have the same step, the folder's rename decides. The next save is complete.
  */
 static void kills(bool same_step)
 {
@@ -325,7 +326,8 @@ static void first_checkpoint(void)
 
 int main(void)
 {
-	/* The library may not be open when the process forks. run.sh sets this for several ranks. */
+	/* The library may not be open when the process forks. run.sh sets this for several
+	   ranks. */
 	if (!getenv("ZERO_SHARE")) {
 		for (int same = 0; same < 2; same++) {
 			snprintf(dir, sizeof(dir), "%s-%d", file_path("kills"), same);

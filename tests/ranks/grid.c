@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A copy of the model for each team of ranks: which ranks own what, the bytes that are sent between
- * teams, how `auto` chooses by memory, checkpoints from one grid to another, and what is refused. The
- * property test has the values.
+ * teams, how `auto` chooses by memory, checkpoints from one grid to another, and what is refused.
+ * The property test has the values.
  */
 #include "ranks.h"
 
@@ -72,8 +72,8 @@ static double step_bytes(const char *settings)
 	return all;
 }
 
-/* With a team for each node, whose ranks share memory: 6 bytes an element, times (n - 1) / n, of each
-   of n nodes, however many micro-batches there are. */
+/* With a team for each node, whose ranks share memory: 6 bytes an element, times (n - 1) / n, of
+   each of n nodes, however many micro-batches there are. */
 static void sends_little(void)
 {
 	zero_job *job = open_job("stage=3");

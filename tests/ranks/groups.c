@@ -127,7 +127,8 @@ static void program_steps(void)
 
 /* ---- some groups ----------------------------------------------------------------------------- */
 
-/* With the same gradient in each step, a step of AdamW moves by lr, if its corrections are right. */
+/* With the same gradient in each step, a step of AdamW moves by lr, if its corrections are
+   right. */
 static const zero_adamw unit = {.lr = 0.25F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-12F};
 
 struct model {

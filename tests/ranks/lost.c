@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job that loses a rank: lost RANK ACTION MILLISECONDS [ONLY]. That many milliseconds after the job
- * is open the rank performs the action, in the middle of a load, gather, reduce, step or save; so many
- * after its start, which may be within zero_open, if the number is negative.
+ * A job that loses a rank: lost RANK ACTION MILLISECONDS [ONLY]. That many milliseconds after the
+ * job is open the rank performs the action, in the middle of a load, gather, reduce, step or save;
+ * so many after its start, which may be within zero_open, if the number is negative.
  * With ONLY the job repeats that one of load, gather, reduce, step and save for ever. The moment of
  * the action is written to ZERO_TEST_FILES/at. With the action "none" the job ends after a few
  * rounds; with "slow" the rank only sleeps, while the others wait for it. With ONLY "reopen" the

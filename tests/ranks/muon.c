@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Muon: against a reference in f64, the same bits at every stage and number of ranks, the bytes that ranks
- * send, the momentum's memory and its way through a checkpoint, and what is refused.
+ * Muon: against a reference in f64, the same bits at every stage and number of ranks, the bytes
+ * that ranks send, the momentum's memory and its way through a checkpoint, and what is refused.
  */
 #include <math.h>
 
@@ -303,7 +303,7 @@ static void follows_reference(struct model *m)
 	}
 }
 
-/* ---- memory, checkpoints, refusals ------------------------------------------------------------ */
+/* ---- memory, checkpoints, refusals ----------------------------------------------------------- */
 
 static void takes_four_bytes(struct model *m)
 {

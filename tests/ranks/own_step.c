@@ -268,7 +268,8 @@ static void train(struct model *m, const char *settings)
 	check(!optimizer_bytes(m->job), "%zu of moments", optimizer_bytes(m->job));
 }
 
-/* A step of the library's own, after which all ranks have the same bits. Returns what tells them. */
+/* A step of the library's own, after which all ranks have the same bits. Returns what tells
+   them. */
 static uint64_t step_by_library(struct model *m)
 {
 	/* an eps by which the gradients' size matters in a first step */

@@ -85,8 +85,9 @@ void gather_any(struct model *model)
 	gather(model, group, group->begun ? group->as : as);
 }
 
-/* Of the groups that were to begin, some were passed over: by ranks of a team alike. Teams of a grid
-   that share memory in other ways have other outputs, so that what only some began is released. */
+/* Of the groups that were to begin, some were passed over: by ranks of a team alike. Teams of a
+   grid that share memory in other ways have other outputs, so that what only some began is
+   released. */
 static void ask_what_began(struct model *model, unsigned fresh)
 {
 	double began[WORLD_MAX];

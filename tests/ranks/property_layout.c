@@ -64,8 +64,8 @@ void lay_out(struct model *model)
 	}
 }
 
-/* The ranks that store a copy of the group with this one are ranks[*first] and those that follow it.
-   Returns how many there are. */
+/* The ranks that store a copy of the group with this one are ranks[*first] and those that follow
+   it. Returns how many there are. */
 static int sharders(const struct model *model, const struct group *group, int *first)
 {
 	bool divided = group->world == model->world;

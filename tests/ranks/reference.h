@@ -52,8 +52,8 @@ bool ref_new(struct ref_param *param);
 void ref_free(struct ref_param *param);
 /* `values` are new: the masters follow, the moments stay. */
 void ref_loaded(struct ref_param *param);
-/* Pending gradients are folded in rank order and become their team's sums, or are added to them; and
-   these in the order of the teams. */
+/* Pending gradients are folded in rank order and become their team's sums, or are added to them;
+   and these in the order of the teams. */
 void ref_reduce(struct ref_param *param, bool accumulate);
 void ref_drop_pending(struct ref_param *param);
 double ref_norm2(const struct ref_param *param);

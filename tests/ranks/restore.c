@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero_restore: a restored job goes on to the same bits as an uninterrupted one, at each stage, with
- * other groups, teams and settings, and at another number of ranks. Damaged checkpoints are refused.
- * The models are random, and train to the same values at each number of ranks.
+ * zero_restore: a restored job goes on to the same bits as an uninterrupted one, at each stage,
+ * with other groups, teams and settings, and at another number of ranks. Damaged checkpoints are
+ * refused. The models are random, and train to the same values at each number of ranks.
  *
  * restore.ranks                         all tests, in the folder that run.sh creates
  * restore.ranks save DIR [EXPORT]       for restore_worlds.sh: saves at one number of ranks
@@ -101,8 +101,8 @@ static void run_case(uint64_t seed, const char *dir, bool stepped)
 		printf("same %d: %.0f %.0f\n", t, saved.of[t], end.of[t]);
 }
 
-/* What another job restores and saves again is the same to the last byte of the manifest, which has the
-   checksums of all files. */
+/* What another job restores and saves again is the same to the last byte of the manifest, which has
+   the checksums of all files. */
 static void check_saved_again(struct model *model, const char *dir)
 {
 	char again[1200], path[2][1300];

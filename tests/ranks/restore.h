@@ -75,7 +75,8 @@ void own_steps(const char *dir);
 /* Reads a file; malloc'ed, with a zero at its end. */
 char *read_all(const char *path, size_t *bytes);
 
-/* COLLECTIVE. Damages the checkpoint `path` in many ways, one after the other; each must be refused. */
+/* COLLECTIVE. Damages the checkpoint `path` in many ways, one after the other; each must be
+   refused. */
 void damage(struct model *model, const char *path, int flips);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A damaged checkpoint is refused on all ranks, with an error that names the file and the tensor. */
+/* A damaged checkpoint is refused on all ranks, with an error that names the file and the
+   tensor. */
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -29,8 +30,8 @@ char *read_all(const char *path, size_t *bytes)
 	return data;
 }
 
-/* Finds the tensor that has byte `at` of a shard's file: the start of its name, up to a character that
-   JSON escapes; "header" for bytes before the data. */
+/* Finds the tensor that has byte `at` of a shard's file: the start of its name, up to a character
+   that JSON escapes; "header" for bytes before the data. */
 static void find_tensor(const char *file, size_t at, char *name, size_t size)
 {
 	unsigned long long begin, end, header = 0;

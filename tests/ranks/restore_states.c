@@ -246,7 +246,7 @@ void states(struct model *model, const char *dir)
 	close_model(model);
 }
 
-/* ---- a program that takes its own steps ------------------------------------------------------- */
+/* ---- a program that takes its own steps ------------------------------------------------------ */
 
 /* A step that changes every element that this rank owns. */
 static void own_step(struct model *model, uint64_t steps)

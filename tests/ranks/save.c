@@ -21,8 +21,8 @@ static char dir[1024];
 
 /* ---- no memory, and a slow thread ------------------------------------------------------------ */
 
-/* slow_thread: after it has unlocked anything the training thread waits until a few writes more have
-   begun, so that the two take turns at each slice. */
+/* slow_thread: after it has unlocked anything the training thread waits until a few writes more
+   have begun, so that the two take turns at each slice. */
 static atomic_int no_memory, slow_thread;
 
 /* Sanitizers define these themselves. */

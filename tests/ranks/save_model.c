@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients are small integers and the betas are 1/2, so that moments are exact in any order of
- * operations. A 16-bit parameter has a twin in f32 with the same initial values and gradients, whose
- * values its master must have.
+ * operations. A 16-bit parameter has a twin in f32 with the same initial values and gradients,
+ * whose values its master must have.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

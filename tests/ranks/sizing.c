@@ -115,7 +115,8 @@ static void mixed_thresholds(void)
 	}
 }
 
-/* The budget and the threshold of a job whose launcher has told one rank this, and the others nothing. */
+/* The budget and the threshold of a job whose launcher has told one rank this, and the others
+   nothing. */
 static void told(const char *resolved, uint64_t *budget, uint64_t *threshold)
 {
 	static int turn;
@@ -129,8 +130,8 @@ static void told(const char *resolved, uint64_t *budget, uint64_t *threshold)
 }
 
 /*
- * A budget of the host's memory, and the threshold that was computed from it, do not count on a device;
- * one of a device counts if it is less than what the rank measures.
+ * A budget of the host's memory, and the threshold that was computed from it, do not count on a
+ * device; one of a device counts if it is less than what the rank measures.
  */
 static void measured_budgets(void)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * AdamW with 8-bit moments: against a reference in f64 that quantises by a search, the same bits at every
- * stage and number of ranks, through checkpoints too, and converted from f32 and back.
+ * AdamW with 8-bit moments: against a reference in f64 that quantises by a search, the same bits at
+ * every stage and number of ranks, through checkpoints too, and converted from f32 and back.
  *
- *	states_8bit [save|load DIR]    restore_worlds.sh saves and loads at different numbers of ranks
+ *	states_8bit [save|load DIR]    restore_worlds.sh saves and loads at different numbers of
+ *	ranks
  */
 #include <math.h>
 
@@ -135,7 +136,8 @@ static uint64_t end(struct model *m)
 
 /* ---- the reference --------------------------------------------------------------------------- */
 
-/* The map of the paper: 0, the middles of the parts of seven decades, 1, and all with a minus but 1. */
+/* The map of the paper: 0, the middles of the parts of seven decades, 1, and all with a minus but
+   1. */
 static int make_map(double *map, bool is_signed)
 {
 	int count = 0;
@@ -222,9 +224,10 @@ static void follows_reference(struct model *m)
 	free(r);
 }
 
-/* ---- memory, conversion, checkpoints ---------------------------------------------------------- */
+/* ---- memory, conversion, checkpoints --------------------------------------------------------- */
 
-/* Of the shards of both types, two bytes and two absmax for each 256 elements; 8 of small parameters. */
+/* Of the shards of both types, two bytes and two absmax for each 256 elements; 8 of small
+   parameters. */
 static void takes_two_bytes(struct model *m)
 {
 	size_t shards = 0, most;
@@ -240,7 +243,8 @@ static void takes_two_bytes(struct model *m)
 	check(memory.optimizer.now <= most, "%zu bytes, not %zu", memory.optimizer.now, most);
 }
 
-/* The first step's moments are rounded after they were used: f32 ones that are converted are the same. */
+/* The first step's moments are rounded after they were used: f32 ones that are converted are the
+   same. */
 static void converts(uint64_t want)
 {
 	struct model m = begin("stage=3");
@@ -301,7 +305,7 @@ static void restores(void)
 	ok(zero_close(m.job));
 }
 
-/* ---- other numbers of ranks ------------------------------------------------------------------- */
+/* ---- other numbers of ranks ------------------------------------------------------------------ */
 
 static void save_for_others(const char *dir)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps that run out of memory: each allocation that the library makes in a step fails once, on all
- * ranks. Then either nothing has changed, and the step can be taken again, or nothing goes on before
- * a restore; the values are those of a step that was not disturbed.
+ * ranks. Then either nothing has changed, and the step can be taken again, or nothing goes on
+ * before a restore; the values are those of a step that was not disturbed.
  */
 #include <dlfcn.h>
 
@@ -136,8 +136,8 @@ static bool without_memory(int refused, float want[2][VALUES], bool *was_torn)
 	return !status;
 }
 
-/* A rank has no memory for its second reduce of a group: the program's own step is refused, as one of
-   the library's would be, and leaves no sums to the next. */
+/* A rank has no memory for its second reduce of a group: the program's own step is refused, as one
+   of the library's would be, and leaves no sums to the next. */
 static void second_reduce_fails(void)
 {
 	static float want[2][VALUES], values[2][VALUES];

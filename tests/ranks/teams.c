@@ -249,7 +249,7 @@ static void traffic(void)
 	ok(zero_close(model.job));
 }
 
-/* ---- memory that one rank has in use ---------------------------------------------------------- */
+/* ---- memory that one rank has in use --------------------------------------------------------- */
 
 /* Rank 1 gathers a group while it holds one of another team: its peers know nothing of that. */
 static void held_on_one_rank(void)

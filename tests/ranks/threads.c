@@ -208,7 +208,8 @@ static void released_before_its_use(void)
 	ok(zero_layout(job));
 	collectives = count_collectives();
 	snprintf(path, sizeof(path), "%s", file_path("released"));
-	/* The peer begins once the first rank has gone on, which it must not do, or after a while. */
+	/* The peer begins once the first rank has gone on, which it must not do, or after a
+	   while. */
 	for (int wait = 0; zero_rank(job) && wait < 50 && access(path, F_OK); wait++)
 		usleep(2000);
 	ok(zero_prefetch(&group, 1, ZERO_DTYPE_PARAM));

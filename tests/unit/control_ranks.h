@@ -166,7 +166,8 @@ static void *count_links(void *context)
 	return NULL;
 }
 
-/* Run by the parent: lets time run out when each connection is there that the late rank has no part in. */
+/* Run by the parent: lets time run out when each connection is there that the late rank has no part
+   in. */
 static void wait_for_links(const struct trial *trial)
 {
 	int count = -1;

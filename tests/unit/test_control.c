@@ -149,8 +149,8 @@ static size_t random_bytes(uint64_t *state)
 	return random_below(state, limits[random_below(state, 5)]);
 }
 
-/* Begins a maximum in all teams of this rank, in random order. Half of the ranks finish whichever is
-   done first; the others finish them one by one. */
+/* Begins a maximum in all teams of this rank, in random order. Half of the ranks finish whichever
+   is done first; the others finish them one by one. */
 static void try_many(const struct team *teams, const struct trial *trial, int step, size_t count)
 {
 	uint64_t own = seed + (uint64_t)step * 64 + (uint64_t)trial->rank, got[ZERO_NET_VALUES];

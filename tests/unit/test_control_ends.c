@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How communication ends: a rank is killed, closes its job, never joins, runs a different operation,
-   or reports a failure. All other ranks learn of it, with one sentence that names the right rank. */
+/* How communication ends: a rank is killed, closes its job, never joins, runs a different
+   operation, or reports a failure. All other ranks learn of it, with one sentence that names the
+   right rank. */
 #include <pthread.h>
 
 #include "control_ranks.h"
@@ -40,7 +41,8 @@ static void check_failure(struct zero_net *net, int rank, const char *sentence)
 	check(!strcmp(text, zero_last_error()), "%s", zero_last_error());
 }
 
-/* Forks a process that holds the rank's descriptors until all other ranks know of the rank's end. */
+/* Forks a process that holds the rank's descriptors until all other ranks know of the rank's
+   end. */
 static void leave_child_process(struct zero_net *net, const struct trial *trial)
 {
 	if (fork())

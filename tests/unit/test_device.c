@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The device's kernels, compiled for the host, against the host's: the same bits for any input,
- * alignment, grid and order of threads. The cases are those that tests/gpu/kernels runs on a device.
+ * alignment, grid and order of threads. The cases are those that tests/gpu/kernels runs on a
+ * device.
  */
 #include <sys/mman.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in for NCCL sees what would go wrong with NCCL: ranks in different operations, calls on a
- * communicator that is busy, buffers freed too early, leaks; and a lost rank hangs the others until
- * they abort. Without it a fault of the library would pass all tests that run on the stand-in. That
- * its results are right is tested wherever tests/ranks runs with GPUs.
+ * The stand-in for NCCL sees what would go wrong with NCCL: ranks in different operations, calls on
+ * a communicator that is busy, buffers freed too early, leaks; and a lost rank hangs the others
+ * until they abort. Without it a fault of the library would pass all tests that run on the
+ * stand-in. That its results are right is tested wherever tests/ranks runs with GPUs.
  */
 #include "double_nccl.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the stand-in for NCCL does with graphs and with memory that is mapped, that it sees two threads
- * on one communicator, and that it counts.
+ * What the stand-in for NCCL does with graphs and with memory that is mapped, that it sees two
+ * threads on one communicator, and that it counts.
  */
 #include "double_nccl.h"
 

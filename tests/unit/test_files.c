@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero_files: damaged safetensors files are refused with the right message, valid ones are read, and
- * a header that header() makes is read back. The files are in a temporary folder.
+ * zero_files: damaged safetensors files are refused with the right message, valid ones are read,
+ * and a header that header() makes is read back. The files are in a temporary folder.
  */
 #include <ftw.h>
 

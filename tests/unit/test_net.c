@@ -94,8 +94,8 @@ void freeifaddrs(struct ifaddrs *first)
 	ck_assert_ptr_eq(first, list);
 }
 
-/* Ordinary ones come first, IPv4 before IPv6, then those of a link, of containers, and the node's own;
-   the rest has no room. */
+/* Ordinary ones come first, IPv4 before IPv6, then those of a link, of containers, and the node's
+   own; the rest has no room. */
 START_TEST(offered)
 {
 	static const char *const want[2][ZERO_ADDRESSES + 1] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank records for its report, by a clock that the test makes up, against plain sums; and the
-   folder that reports are written to. */
+/* What a rank records for its report, by a clock that the test makes up, against plain sums; and
+   the folder that reports are written to. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scatters of many parameters at once, between up to 64 ranks: what each rank gets, and the messages,
- * which are not short where a slice is long.
+ * Scatters of many parameters at once, between up to 64 ranks: what each rank gets, and the
+ * messages, which are not short where a slice is long.
  */
 #include "nccl_record.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which GPUs a task has, for each way to ask Slurm for them, where control groups hide the others or
- * do not. The node's GPUs are numbered by nobody alike: CUDA's numbers, those of the device files and
- * NVML's order all differ.
+ * Which GPUs a task has, for each way to ask Slurm for them, where control groups hide the others
+ * or do not. The node's GPUs are numbered by nobody alike: CUDA's numbers, those of the device
+ * files and NVML's order all differ.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -38,7 +38,8 @@ int __wrap_access(const char *path, int mode)
 	return mode != F_OK && denied >> gpu & 1 ? -1 : 0; /* the file is there */
 }
 
-/* Asks NVML where it shows these GPUs: GPU N has 10 (N + 1) GB left, and the last one two instances. */
+/* Asks NVML where it shows these GPUs: GPU N has 10 (N + 1) GB left, and the last one two
+   instances. */
 static void query_shown(unsigned shown, struct zero_vram *vram)
 {
 	char lines[2048] = "";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process that queries NVML: what it has, and what is left of it if the driver hangs. The driver
- * is waited for until it does; the clock then jumps to the deadline.
+ * The process that queries NVML: what it has, and what is left of it if the driver hangs. The
+ * driver is waited for until it does; the clock then jumps to the deadline.
  */
 #include <dirent.h>
 #include <errno.h>

@@ -27,7 +27,8 @@ START_TEST(one_line_names_a_lost_rank)
 	static const int worlds[] = {2, 3, 4, 9, 30};
 	struct trial trial = {.world = _i < 60 ? worlds[_i / 12] : MOST, .elsewhere = _i % 2};
 	int i = _i % 12 / 2;
-	/* Where both neighbours see it in one turn, the one that is asked may wait for the victim. */
+	/* Where both neighbours see it in one turn, the one that is asked may wait for the
+	   victim. */
 	double most = losses[i].after + (trial.world == 3 ? 1.1 : 0.1);
 
 	trial.victim = rand() % trial.world;
@@ -246,9 +247,9 @@ static void pass_the_first(const struct trial *trial, uint64_t sequence, uint32_
 	}
 }
 
-/* While one rank computes, or one operation has all its ranks, they may go on. So may they while the
-   data of an operation still comes to some ranks that others have done. Once none of these is so,
-   each is told within 10 s. */
+/* While one rank computes, or one operation has all its ranks, they may go on. So may they while
+   the data of an operation still comes to some ranks that others have done. Once none of these is
+   so, each is told within 10 s. */
 START_TEST(deadlocks_are_found)
 {
 	struct trial trial = {.world = 2 + _i, .victim = rand() % (2 + _i)};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that share the work of one call: how many a rank has, that they work at one time, and that
-   no bit of a step depends on their number. */
+/* Threads that share the work of one call: how many a rank has, that they work at one time, and
+   that no bit of a step depends on their number. */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What only processes can show of the watchdog: that they join and close, how one that is lost looks
- * to the others, and what becomes of signals, of exit() and of fork().
+ * What only processes can show of the watchdog: that they join and close, how one that is lost
+ * looks to the others, and what becomes of signals, of exit() and of fork().
  */
 #include <poll.h>
 #include <signal.h>

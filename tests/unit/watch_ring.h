@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ring whose ranks are all in this process. Each has the connections that it would have, and takes
- * turns; time passes only when no rank has anything left to do.
+ * A ring whose ranks are all in this process. Each has the connections that it would have, and
+ * takes turns; time passes only when no rank has anything left to do.
  */
 #ifndef ZERO_WATCH_RING_H
 #define ZERO_WATCH_RING_H

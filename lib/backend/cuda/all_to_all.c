@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any rank sends to any, as one group of NCCL: in several, a rank could wait in one of its own for what
-   another rank sends in its next. */
+/* Any rank sends to any, as one group of NCCL: in several, a rank could wait in one of its own for
+   what another rank sends in its next. */
 #include "gpu_comm.h"
 
 static zero_status begin_transfer(struct zero_cuda_comm *cuda, const struct zero_transfer *transfer,

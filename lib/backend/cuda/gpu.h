@@ -66,8 +66,8 @@ void zero_device_leave(struct zero_device *device);
 
 /* Stores the first error. Returns whether `result` is a success. */
 bool zero_device_check(struct zero_device *device, CUresult result, const char *call);
-/* Returns whether the device met an error that it cannot recover from, and copies it to `text`. From
-   any thread. */
+/* Returns whether the device met an error that it cannot recover from, and copies it to `text`.
+   From any thread. */
 bool zero_device_failed(struct zero_device *device, char *text, size_t size);
 /* Returns the stored error, as this thread's last error. */
 zero_status zero_device_error(struct zero_device *device);
@@ -167,7 +167,8 @@ zero_status zero_memory_error(enum zero_memory_kind kind, size_t bytes);
 
 void zero_device_copy(struct zero_device *device, CUstream stream, void *to, const void *from,
 		      size_t bytes);
-/* Many copies on the compute stream. One launch makes those between memory that the device reads. */
+/* Many copies on the compute stream. One launch makes those between memory that the device
+   reads. */
 void zero_device_copy_many(struct zero_device *device, struct zero_memory_pool *memory,
 			   const struct zero_copy *copies, size_t count);
 

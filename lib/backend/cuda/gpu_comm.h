@@ -27,8 +27,8 @@ struct zero_nccl_comm {
 /* COLLECTIVE. Makes a non-blocking communicator, with one rank a blocking one. */
 zero_status zero_nccl_init(struct zero_nccl_comm *nccl, struct zero_device *device, int rank,
 			   int world, ncclUniqueId *ids, int id_count, double seconds);
-/* COLLECTIVE over `from`, a non-blocking one. Makes a blocking one. `color` is that of ncclCommSplit.
-   `made` must not be freed after an error, because NCCL may still write to it. */
+/* COLLECTIVE over `from`, a non-blocking one. Makes a blocking one. `color` is that of
+   ncclCommSplit. `made` must not be freed after an error, because NCCL may still write to it. */
 zero_status zero_nccl_split(struct zero_nccl_comm *from, int color, int key, double seconds,
 			    struct zero_nccl_comm *made);
 /* COLLECTIVE, after all work on it; unless it was aborted or communication has `failed`: then it
@@ -36,7 +36,8 @@ zero_status zero_nccl_split(struct zero_nccl_comm *from, int color, int key, dou
 void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed);
 /* Ends the work on all of them early. From any thread. */
 void zero_nccl_abort(struct zero_nccl_comm *const *nccl, size_t count);
-/* Calls between the two are one group of NCCL, which is enqueued when zero_nccl_group_end returns. */
+/* Calls between the two are one group of NCCL, which is enqueued when zero_nccl_group_end
+   returns. */
 zero_status zero_nccl_group_begin(struct zero_nccl_comm *nccl);
 zero_status zero_nccl_group_end(struct zero_nccl_comm *nccl, zero_status status);
 /* Registers a symmetric window, which is COLLECTIVE, or else a buffer of this rank. */
@@ -63,7 +64,7 @@ void zero_nccl_watchdog_remove(struct zero_nccl_watchdog *watchdog, struct zero_
 /* Aborts all communicators, because their work may never end. */
 void zero_nccl_watchdog_abort(struct zero_nccl_watchdog *watchdog);
 
-/* ---- gather_slot.c: memory that groups are gathered into --------------------------------------- */
+/* ---- gather_slot.c: memory that groups are gathered into ------------------------------------- */
 
 struct zero_slots; /* those of one communicator, or of this rank alone */
 struct zero_device_gather_buffer;

@@ -45,8 +45,8 @@ static const struct function {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool opened;
 
-/* The NCCL that the program has loaded comes first: two copies in one process would not know of each
-   other's use of the GPU. */
+/* The NCCL that the program has loaded comes first: two copies in one process would not know of
+   each other's use of the GPU. */
 static zero_status find_library(const char *path, void **library)
 {
 	if (*path) {

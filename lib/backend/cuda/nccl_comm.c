@@ -2,11 +2,11 @@
 /*
  * Communicators of NCCL: init, split, abort, close, groups and registration.
  *
- * The first one is non-blocking: its init and splits return at once and their progress is polled, so
- * that a rank which waits for a lost peer learns of it. All others are split from it. These carry
- * the work and are blocking, so that a call has enqueued its operations when it returns, and NCCL
- * makes no thread for it. A call that waits for a lost peer ends when another thread aborts the
- * communicator.
+ * The first one is non-blocking: its init and splits return at once and their progress is polled,
+ * so that a rank which waits for a lost peer learns of it. All others are split from it. These
+ * carry the work and are blocking, so that a call has enqueued its operations when it returns, and
+ * NCCL makes no thread for it. A call that waits for a lost peer ends when another thread aborts
+ * the communicator.
  */
 #include <string.h>
 #include <time.h>

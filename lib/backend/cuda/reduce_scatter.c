@@ -87,7 +87,8 @@ struct round {
 	struct zero_reduce_round is;
 	char *near;   /* [distance][columns - 1][count] received from near */
 	char *sums;   /* [distance][count] of f32, to be sent far */
-	char *values; /* [distance][count] received from far: sums, or values if rows have one rank */
+	char *values; /* [distance][count] received from far: sums, or values if rows have one
+			 rank */
 };
 
 static struct round round_of(const struct exchange *exchange, size_t index)

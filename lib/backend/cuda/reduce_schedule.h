@@ -11,10 +11,10 @@
  *         rank order;
  *   far:  send such a sum to its owner, in the same column of row r + d, and receive one from row
  *         r - d.
- * So a rank has (columns - 1) + (rows - 1) peers. Distances are modulo the number of rows, so at any
- * time all rows send to different ones. Each owner adds the sum of its own row, then that of the row
- * before it, and so on. Where rows have one rank there is nothing to do near, and values are sent
- * far as they are.
+ * So a rank has (columns - 1) + (rows - 1) peers. Distances are modulo the number of rows, so at
+ * any time all rows send to different ones. Each owner adds the sum of its own row, then that of
+ * the row before it, and so on. Where rows have one rank there is nothing to do near, and values
+ * are sent far as they are.
  */
 #ifndef ZERO_REDUCE_SCHEDULE_H
 #define ZERO_REDUCE_SCHEDULE_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How several ranks with GPUs find each other. They meet (backend/rendezvous.h), and what NCCL needs
- * goes over the network: every 128th rank makes a unique id of NCCL, which then starts with that many
- * roots, so that no root serves all ranks. A rank that cannot take part still meets the others, and
- * reports why.
+ * How several ranks with GPUs find each other. They meet (backend/rendezvous.h), and what NCCL
+ * needs goes over the network: every 128th rank makes a unique id of NCCL, which then starts with
+ * that many roots, so that no root serves all ranks. A rank that cannot take part still meets the
+ * others, and reports why.
  */
 #include <stdlib.h>
 #include <string.h>

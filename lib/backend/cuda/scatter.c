@@ -12,9 +12,9 @@
 
 /*
  * A root sends its slices in the order of its scatters and of the ranks, so many bytes in one round
- * as its longest piece has, within limits: more would be no faster. A message is a whole slice, or as much of it as the round has room for:
- * neither that nor the rest is then short. A message fills whole slots of a round, so that there are
- * not too many of them in one group of NCCL.
+ * as its longest piece has, within limits: more would be no faster. A message is a whole slice, or
+ * as much of it as the round has room for: neither that nor the rest is then short. A message fills
+ * whole slots of a round, so that there are not too many of them in one group of NCCL.
  */
 enum {
 	MIN_MESSAGE = 64 << 10,

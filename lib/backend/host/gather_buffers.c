@@ -24,8 +24,9 @@
 
 /* A range of addresses: a reserved one, or where a view is while it is at no gather buffer. */
 struct range {
-	char *key; /* of the tree: the reserved address, or the block of a view */
-	char *from; /* where the memory at the gather buffer moves back to; NULL: nothing to move back */
+	char *key;  /* of the tree: the reserved address, or the block of a view */
+	char *from; /* where the memory at the gather buffer moves back to; NULL: nothing to move
+		       back */
 	char *address;
 	size_t bytes;
 	bool taken; /* `from` is a block, not a view */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A file in memory with huge pages, for an arena. Most systems have none for memfd, whose setting
- * shmem_enabled is `never` by default: then the first touch of memory that ranks share takes several
- * times as long as that of a rank's own. But any user may mount a tmpfs with huge=advise where the
- * system allows user namespaces. A child does so in namespaces of its own, opens the file, and ends.
- * It shares memory and open files with this process, which sees the mount nowhere else; mount and
- * namespaces go with the file.
+ * shmem_enabled is `never` by default: then the first touch of memory that ranks share takes
+ * several times as long as that of a rank's own. But any user may mount a tmpfs with huge=advise
+ * where the system allows user namespaces. A child does so in namespaces of its own, opens the
+ * file, and ends. It shares memory and open files with this process, which sees the mount nowhere
+ * else; mount and namespaces go with the file.
  */
 #include <fcntl.h>
 #include <sched.h>

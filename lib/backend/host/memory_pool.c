@@ -117,7 +117,8 @@ static char *map(size_t bytes)
 	return data;
 }
 
-/* Removes the best fitting idle block from the list. It may be too large by `waste`. NULL: none fits. */
+/* Removes the best fitting idle block from the list. It may be too large by `waste`. NULL: none
+   fits. */
 static struct block *find_idle(struct zero_pool *pool, size_t bytes, size_t waste, bool shared)
 {
 	struct block **best = NULL, *block;

@@ -70,7 +70,7 @@ void zero_shared_buffer_undo(struct zero_mpi_comm *mpi, const struct zero_op *op
 void zero_shared_buffer_free(struct zero_comm *comm, struct zero_shared *shared);
 void zero_shared_buffer_close(struct zero_mpi_comm *mpi);
 
-/* ---- mpi_all_gather.c, mpi_scatter.c, mpi_all_to_all.c, mpi_reduce_scatter.c ----------------------------------- */
+/* ---- mpi_all_gather.c, mpi_scatter.c, mpi_all_to_all.c, mpi_reduce_scatter.c ----------------- */
 
 /* `op` is number `index` of its submission. */
 zero_status zero_mpi_all_gather(struct zero_mpi_comm *mpi, const struct zero_op *op, size_t index);

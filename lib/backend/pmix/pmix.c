@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Module zero_pmix.so: struct zero_pmix_ops. PMIx is initialised once in a process and finalised when
- * it exits, since servers do not expect a client that initialises it again.
+ * Module zero_pmix.so: struct zero_pmix_ops. PMIx is initialised once in a process and finalised
+ * when it exits, since servers do not expect a client that initialises it again.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -245,8 +245,8 @@ static zero_status publish(const void *data, size_t bytes)
 	return status ? status : status_of(PMIx_Commit(), "PMIx_Commit");
 }
 
-/* A question to the server. PMIx replies in a thread of its own, maybe long after the caller gave up:
-   whoever of the two is the last frees it. */
+/* A question to the server. PMIx replies in a thread of its own, maybe long after the caller gave
+   up: whoever of the two is the last frees it. */
 struct question {
 	bool replied, given_up;
 	pmix_status_t status;
