@@ -14,7 +14,7 @@ enum {
 	LARGE = 1 << 20,  /* bytes of an output that leaves the cache before it is complete */
 };
 
-struct turn {
+struct transpose {
 	char *out;
 	const char *in;
 	size_t out_stride, in_stride; /* in bytes */
@@ -22,8 +22,10 @@ struct turn {
 };
 
 /* Inlined with a constant size, so that the copy of an element is one instruction. */
-static inline __attribute__((always_inline)) void
-turn_tile(const struct turn *t, size_t row, size_t column, size_t rows, size_t columns, size_t size)
+static inline __attribute__((always_inline)) void transpose_tile(const struct transpose *t,
+								 size_t row, size_t column,
+								 size_t rows, size_t columns,
+								 size_t size)
 {
 	char tile[TILE * PITCH * sizeof(uint64_t)];
 	char *out = t->out + column * t->out_stride + row * size;
@@ -47,19 +49,19 @@ turn_tile(const struct turn *t, size_t row, size_t column, size_t rows, size_t c
 	}
 }
 
-static inline __attribute__((always_inline)) void turn_all(const struct turn *t, size_t rows,
-							   size_t columns, size_t size)
+static inline __attribute__((always_inline)) void
+transpose_all(const struct transpose *t, size_t rows, size_t columns, size_t size)
 {
 	for (size_t c = 0; c < columns; c += TILE)
 		for (size_t r = 0; r < rows; r += TILE)
-			turn_tile(t, r, c, rows - r < TILE ? rows - r : TILE,
-				  columns - c < TILE ? columns - c : TILE, size);
+			transpose_tile(t, r, c, rows - r < TILE ? rows - r : TILE,
+				       columns - c < TILE ? columns - c : TILE, size);
 }
 
 void zero_transpose(void *out, size_t out_stride, const void *in, size_t in_stride, size_t rows,
 		    size_t columns, size_t element_size)
 {
-	struct turn t = {
+	struct transpose t = {
 		.out = out,
 		.in = in,
 		.out_stride = out_stride * element_size,
@@ -70,16 +72,16 @@ void zero_transpose(void *out, size_t out_stride, const void *in, size_t in_stri
 		   rows * columns * element_size >= LARGE;
 	switch (element_size) {
 	case 1:
-		turn_all(&t, rows, columns, 1);
+		transpose_all(&t, rows, columns, 1);
 		break;
 	case 2:
-		turn_all(&t, rows, columns, 2);
+		transpose_all(&t, rows, columns, 2);
 		break;
 	case 4:
-		turn_all(&t, rows, columns, 4);
+		transpose_all(&t, rows, columns, 4);
 		break;
 	case 8:
-		turn_all(&t, rows, columns, 8);
+		transpose_all(&t, rows, columns, 8);
 		break;
 	}
 	if (t.stream)

@@ -238,18 +238,18 @@ static void add_far(const struct exchange *exchange, const struct round *round)
 }
 
 /*
- * One turn: a round near, and an earlier one far, in one group of NCCL. What is far is two rounds
- * behind where it needs the sums of what is near: it uses the same set of buffers, whose sums were
- * made while the other set was exchanged. `summed` is when the set was last read.
+ * One iteration: a round near, and an earlier one far, in one group of NCCL. What is far is two
+ * rounds behind where it needs the sums of what is near: it uses the same set of buffers, whose
+ * sums were made while the other set was exchanged. `summed` is when the set was last read.
  */
-static zero_status take_turn(const struct exchange *exchange, size_t turn, size_t rounds,
-			     struct zero_event **summed)
+static zero_status run_iteration(const struct exchange *exchange, size_t iteration, size_t rounds,
+				 struct zero_event **summed)
 {
 	struct zero_cuda_comm *cuda = exchange->cuda;
 	struct zero_device *device = cuda->device;
-	bool near = turn < rounds, far = exchange->far && turn >= exchange->lag;
-	struct round near_round = round_of(exchange, near ? turn : 0);
-	struct round far_round = round_of(exchange, far ? turn - exchange->lag : 0);
+	bool near = iteration < rounds, far = exchange->far && iteration >= exchange->lag;
+	struct round near_round = round_of(exchange, near ? iteration : 0);
+	struct round far_round = round_of(exchange, far ? iteration - exchange->lag : 0);
 	struct zero_event *received;
 	zero_status status;
 
@@ -295,8 +295,9 @@ static zero_status reduce_by_exchange(struct zero_cuda_comm *cuda, const struct 
 	exchange.unit = zero_reduce_unit(grid, exchange.size, cuda->exchange_bytes);
 	exchange.lag = exchange.near && exchange.far ? 2 : 0;
 	rounds = zero_reduce_rounds(grid, op->count, exchange.unit);
-	for (size_t turn = 0; !status && rounds && turn < rounds + exchange.lag; turn++)
-		status = take_turn(&exchange, turn, rounds, &summed[turn % 2]);
+	for (size_t iteration = 0; !status && rounds && iteration < rounds + exchange.lag;
+	     iteration++)
+		status = run_iteration(&exchange, iteration, rounds, &summed[iteration % 2]);
 	for (int i = 0; i < 2; i++) {
 		zero_stream_wait(cuda->device, cuda->device->comm_stream, summed[i]);
 		zero_event_put(cuda->device, summed[i]);

@@ -52,10 +52,10 @@ zero_status zero_mpi_allgather_bytes(struct zero_mpi_comm *mpi, const void *send
 /* The rank of the node (known by its first rank) that receives what `rank` sends to the node. */
 static int receiver(const struct zero_mpi_comm *mpi, int rank, int node_first, int node_world)
 {
-	int turn = mpi->node_index[rank] % node_world, at = node_first;
+	int behind = mpi->node_index[rank] % node_world, at = node_first;
 
 	for (; at < mpi->comm.place.world; at++)
-		if (mpi->node_of[at] == node_first && turn-- == 0)
+		if (mpi->node_of[at] == node_first && behind-- == 0)
 			break;
 	return at;
 }

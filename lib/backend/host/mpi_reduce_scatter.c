@@ -130,18 +130,18 @@ static int exchange_all(const struct exchange *exchange)
 	for (int i = 0; i < 4 * world; i++)
 		mpi->requests[i] = MPI_REQUEST_NULL;
 	error = post(exchange, 0, 0, count < piece ? count : piece);
-	for (size_t at = 0, turn = 0; !error && at < count; at += piece, turn++) {
+	for (size_t at = 0, iteration = 0; !error && at < count; at += piece, iteration++) {
 		size_t next = at + piece, now = count - at < piece ? count - at : piece;
-		MPI_Request *requests = mpi->requests + (turn % 2 ? 2 * world : 0);
+		MPI_Request *requests = mpi->requests + (iteration % 2 ? 2 * world : 0);
 
 		/* The other set is free: its piece was summed and its sends are complete. */
 		if (next < count)
-			error = post(exchange, (int)((turn + 1) % 2), next,
+			error = post(exchange, (int)((iteration + 1) % 2), next,
 				     count - next < piece ? count - next : piece);
 		if (!error)
 			error = MPI_Waitall(2 * world, requests, MPI_STATUSES_IGNORE);
 		if (!error)
-			sum_piece(exchange, (int)(turn % 2), at, now);
+			sum_piece(exchange, (int)(iteration % 2), at, now);
 	}
 	return error;
 }

@@ -150,16 +150,17 @@ static int receive_piece(struct scatters *all, size_t i, size_t at, MPI_Request 
 			 mpi->mpi_comm, request);
 }
 
-/* Begins piece number `turn` of every operation, after piece turn - 2 is done. */
-static int next_pieces(struct scatters *all, size_t turn, bool *more)
+/* Begins piece number `iteration` of every operation, after piece iteration - 2 is done. */
+static int next_pieces(struct scatters *all, size_t iteration, bool *more)
 {
 	int world = all->mpi->comm.place.world, error = MPI_SUCCESS;
 
 	*more = false;
 	for (size_t i = 0; !error && i < all->count; i++) {
 		const struct zero_op *op = &all->ops[i];
-		size_t at = turn * piece_elements(op);
-		MPI_Request *requests = all->requests + (turn % 2 * all->count + i) * (size_t)world;
+		size_t at = iteration * piece_elements(op);
+		MPI_Request *requests =
+			all->requests + (iteration % 2 * all->count + i) * (size_t)world;
 
 		if (at >= longest_slice(op, world))
 			continue;
@@ -186,8 +187,8 @@ zero_status zero_mpi_scatter(struct zero_mpi_comm *mpi, const struct zero_op *op
 		return zero_core->fail(ZERO_E_COMM, "no memory for %zu messages", requests);
 	for (size_t i = 0; i < requests; i++)
 		all.requests[i] = MPI_REQUEST_NULL;
-	for (size_t turn = 0; !error && more; turn++)
-		error = next_pieces(&all, turn, &more);
+	for (size_t iteration = 0; !error && more; iteration++)
+		error = next_pieces(&all, iteration, &more);
 	if (!error)
 		error = MPI_Waitall((int)requests, all.requests, MPI_STATUSES_IGNORE);
 	free(all.requests);
