@@ -261,6 +261,8 @@ static void own_step(struct model *model, uint64_t steps)
 			continue;
 		ok(zero_shard(model->params[t], &data, &first, &count));
 		ok(zero_gradient_shard(model->params[t], &sums, &owned_first, &owned));
+		if (!owned)
+			continue;
 		memset((char *)data +
 			       (owned_first - first) * zero_dtype_size(model->tensors[t].dtype),
 		       (int)(steps % 64), owned * zero_dtype_size(model->tensors[t].dtype));
