@@ -10,12 +10,12 @@
 
 #include "ranks.h"
 
-#define STRANGE "<b>&\"' \\ \xff\x01</svg>"
+#define STRANGE "<b>&\"' \\ \xff\x01</svg>\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"
 
 enum { GROUPS = 3 };
 
 /* As the report has it: what is no UTF-8 cannot be saved. */
-#define SAVED "<b>&\"' \\ ?\077</svg>"
+#define SAVED "<b>&\"' \\ ?\077</svg>\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"
 
 static const char *strange = STRANGE;
 static zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};

@@ -47,7 +47,7 @@ def alike(rank):
 
 folder = sys.argv[1]
 name = os.path.basename(folder)
-strange = "<b>&\"' \\ ??</svg>"
+strange = "<b>&\"' \\ ??</svg>\u00e9\u20ac\U0001f600"
 report = json.load(open(only(folder + "/zero-*.json"), encoding="utf-8"))
 markup = open(only(folder + "/zero-*.html"), encoding="utf-8").read()
 known = [json.load(open(f"{folder}/known.{r}")) for r in range(len(glob.glob(folder + "/known.*")))]

@@ -158,6 +158,8 @@ START_TEST(steps)
 	ck_assert_double_eq_tol(rank.steps.total, total, 1e-9 * total + 1e-12);
 	ck_assert_double_eq_tol(rank.steps.worst, worst, 1e-9);
 	ck_assert_uint_le(rank.sample_count, ZERO_REPORT_SAMPLES);
+	/* Samples become one in pairs. */
+	ck_assert_uint_eq(rank.every & (rank.every - 1), 0);
 	ck_assert_uint_ge(rank.sample_count * 2, count < 128 ? (unsigned)count : 128);
 	for (uint32_t i = 0; i < rank.sample_count; i++) {
 		const struct zero_report_sample *one = &rank.samples[i];
