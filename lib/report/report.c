@@ -368,7 +368,7 @@ static void before_close(zero_job *job, bool together)
 	/* Ranks that did not get here together cannot exchange records. */
 	together = together && status != ZERO_E_ORDER && status != ZERO_E_COMM;
 	if (!together && report->folder >= 0)
-		status = write_alone(job);
+		write_alone(job);
 	/* The error that ended the job matters more than one of its report. */
 	if (!together && *before.text)
 		zero_error_restore(&before);

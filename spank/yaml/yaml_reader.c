@@ -98,7 +98,8 @@ static const char *long_key_hint(const struct zero_reader *reader, yaml_mark_t m
 
 	for (size_t line = 0; at && line < mark.line; line++) {
 		at = memchr(at, '\n', (size_t)(end - at));
-		at += at != NULL;
+		if (at)
+			at++;
 	}
 	return !at || end - at <= KEY_CHARACTERS || memchr(at, '\n', KEY_CHARACTERS)
 		       ? ""
