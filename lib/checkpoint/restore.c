@@ -141,26 +141,27 @@ void zero_checkpoint_info_free(zero_checkpoint_info *checkpoint)
 /* ---- states ---------------------------------------------------------------------------------- */
 
 /* Allocates the states that the checkpoint has. */
-static zero_status alloc_states(zero_job *job)
+static zero_status alloc_states(const struct zero_restore *restore)
 {
+	struct zero_model *model = restore->job->model;
 	zero_status status = ZERO_OK;
 
-	for (size_t g = 0; !status && g < job->model->group_count; g++)
-		if (job->model->groups[g]->steps)
-			status = zero_states_alloc(job->model->groups[g]);
+	for (size_t g = 0; !status && g < model->group_count; g++)
+		if (restore->steps[g])
+			status = zero_states_alloc(model->groups[g]);
 	return status;
 }
 
 /* States that the checkpoint does not have are freed, as before the first step, which creates
    them. */
-static void restore_groups(zero_job *job)
+static void restore_groups(const struct zero_restore *restore)
 {
-	for (size_t g = 0; g < job->model->group_count; g++) {
-		zero_group *group = job->model->groups[g];
+	struct zero_model *model = restore->job->model;
 
-		zero_group_steps_set(group, group->steps);
-		if (!group->steps)
-			zero_states_free(group, true);
+	for (size_t g = 0; g < model->group_count; g++) {
+		zero_group_steps_set(model->groups[g], restore->steps[g]);
+		if (!restore->steps[g])
+			zero_states_free(model->groups[g], true);
 	}
 }
 
@@ -191,7 +192,7 @@ static zero_status restore_all(struct zero_restore *restore, zero_status status)
 	if (!status)
 		zero_hooks_before_change(job, NULL, false);
 	if (!status)
-		status = alloc_states(job);
+		status = alloc_states(restore);
 	status = zero_submit_wait(&job->all, status, NULL, 0, ZERO_WORK_CHECKPOINT,
 				  "restore: plan for %s", restore->path);
 	if (status)
@@ -200,7 +201,7 @@ static zero_status restore_all(struct zero_restore *restore, zero_status status)
 				  ZERO_WORK_CHECKPOINT, "restore: bytes of %s", restore->path);
 	if (status)
 		return status;
-	restore_groups(job);
+	restore_groups(restore);
 	restore_step(job, manifest);
 	job->model->inconsistent = false;
 	return ZERO_OK;
@@ -232,6 +233,7 @@ out:
 	if (restore.manifest)
 		restore.files->manifest_free(restore.manifest);
 	free(restore.params);
+	free(restore.steps);
 	free(restore.folder);
 	zero_set_current_call(job, before);
 	return status;

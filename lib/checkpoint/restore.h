@@ -14,6 +14,7 @@ struct zero_restore {
 	char *folder; /* of the checkpoint; NULL: there is none */
 	struct zero_manifest *manifest;
 	zero_param **params; /* the parameter of each of the manifest's tensors */
+	uint64_t *steps;     /* of each group, in the checkpoint */
 };
 
 /* restore_match.c: finds the parameter of each tensor, and compares their types and shapes. */

@@ -246,34 +246,35 @@ static zero_status compare_states(const struct zero_restore *restore)
 
 /* ---- steps of groups ------------------------------------------------------------------------- */
 
-/* Sets the number of steps of each group, which is that of all its tensors. */
+/* Finds the number of steps of each group, which is that of all its tensors. */
 static zero_status find_steps(const struct zero_restore *restore)
 {
 	const struct zero_manifest *manifest = restore->manifest;
 
 	/* not known yet */
 	for (size_t g = 0; g < restore->job->model->group_count; g++)
-		restore->job->model->groups[g]->steps = UINT64_MAX;
+		restore->steps[g] = UINT64_MAX;
 	for (size_t i = 0; i < manifest->tensor_count; i++) {
 		const struct zero_manifest_tensor *tensor = &manifest->tensors[i];
-		zero_group *group = restore->params[i]->group;
+		const zero_group *group = restore->params[i]->group;
+		uint64_t *known = &restore->steps[group->index];
 		uint64_t steps = !zero_tensor_is_stepped(manifest, tensor) ? 0
 				 : tensor->has_steps                       ? tensor->steps
 									   : manifest->step;
 
 		if (!tensor->trainable)
 			continue;
-		if (group->steps != UINT64_MAX && group->steps != steps)
+		if (*known != UINT64_MAX && *known != steps)
 			return zero_fail(ZERO_E_FORMAT,
 					 "%s: tensor '%s' was stepped %llu times, others of group "
 					 "'%s' %llu times: put them into groups of their own",
 					 restore->folder, tensor->name, (unsigned long long)steps,
-					 group->name, (unsigned long long)group->steps);
-		group->steps = steps;
+					 group->name, (unsigned long long)*known);
+		*known = steps;
 	}
 	for (size_t g = 0; g < restore->job->model->group_count; g++)
-		if (restore->job->model->groups[g]->steps == UINT64_MAX)
-			restore->job->model->groups[g]->steps = 0;
+		if (restore->steps[g] == UINT64_MAX)
+			restore->steps[g] = 0;
 	return ZERO_OK;
 }
 
@@ -283,7 +284,8 @@ zero_status zero_restore_match(struct zero_restore *restore)
 	zero_status status;
 
 	restore->params = calloc(count + 1, sizeof(zero_param *));
-	if (!restore->params)
+	restore->steps = calloc(restore->job->model->group_count + 1, sizeof(uint64_t));
+	if (!restore->params || !restore->steps)
 		return zero_fail(ZERO_E_MEMORY, "no memory to list the %zu tensors of %s", count,
 				 restore->folder);
 	status = find_params(restore);

@@ -112,7 +112,8 @@ static zero_status read_slice(const struct zero_restore *restore, struct zero_sh
 
 	/* Masters without moments are those of a program that took its own steps, with an earlier
 	   release. The first step makes them from the values. */
-	if (slice->kind == ZERO_SAVED_MASTER && !restore->params[slice->tensor]->group->steps)
+	if (slice->kind == ZERO_SAVED_MASTER &&
+	    !restore->steps[restore->params[slice->tensor]->group->index])
 		return ZERO_OK;
 	own_part_of_slice(restore, slice, &reading.from, &bytes, &to);
 	if (!bytes)
