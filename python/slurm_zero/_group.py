@@ -47,7 +47,7 @@ _TRANSITIONS = {
     GroupState.SHARDED: {GroupState.PREFETCHED, GroupState.UNSHARDED, GroupState.BACKWARD},
     GroupState.PREFETCHED: {GroupState.UNSHARDED, GroupState.SHARDED},
     GroupState.UNSHARDED: {GroupState.BACKWARD, GroupState.SHARDED},
-    GroupState.BACKWARD: {GroupState.BACKWARD, GroupState.SHARDED},
+    GroupState.BACKWARD: {GroupState.BACKWARD, GroupState.UNSHARDED, GroupState.SHARDED},
 }
 
 
@@ -68,6 +68,8 @@ class Param:
         empty = torch.empty(0, dtype=original.dtype, device="cpu")
         self.sharded = FlatShard.wrap(empty, self.spec, requires_grad=self.trainable)
         self.sharded._is_param = True
+        group.job.originals[original] = self
+        self.swap(original, self.sharded)
 
     def update_requires_grad(self) -> None:
         """requires_grad was changed."""
@@ -79,9 +81,11 @@ class Param:
         self.trainable = self.sharded.requires_grad
         self.full.requires_grad_(self.trainable)
 
-    def use(self, tensor: torch.Tensor) -> None:
+    def swap(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """What the program has put in the place of a parameter stays there, see Group.follow."""
         for module, attribute in self.places:
-            module._parameters[attribute] = tensor
+            if module._parameters.get(attribute) is old:
+                module._parameters[attribute] = new
 
 
 class Group:
@@ -103,6 +107,9 @@ class Group:
         self.sync = self.all_reduce = True
         self.divide: float | None = None
         self.to_run: set[nn.Module] = set()
+        # Whose parameters this group's modules have, too; and which groups need this one's now.
+        self.lenders: dict[Group, None] = {}
+        self.held_by: set[Group] = set()
         self.params = self._collect(ignored)
         for module in modules:
             module.register_forward_pre_hook(self.pre_forward, prepend=True, with_kwargs=True)
@@ -123,20 +130,67 @@ class Group:
                 for attribute, p in module._parameters.items():
                     if p is None or p in ignored:
                         continue
-                    name = f"{prefix}.{attribute}" if prefix else attribute
-                    if isinstance(p, FlatShard) or p in self.job.originals:
-                        raise ValueError(
-                            f"parameter {name} is in a group already; modules that share a "
-                            "parameter must be one group: fully_shard([a, b])"
-                        )
                     places = found.setdefault(p, [])
                     if (module, attribute) not in places:
                         places.append((module, attribute))
-        params = [Param(self, p, places) for p, places in found.items()]
-        self.job.originals.update(found)
-        for param in params:
-            param.use(param.sharded)
+        params = []
+        for p, places in found.items():
+            owner = self.job.owner(p)
+            if owner:
+                for module, attribute in places:
+                    module._parameters[attribute] = owner.sharded
+                    self.borrow(owner, (module, attribute))
+            else:
+                params.append(Param(self, p, places))
         return params
+
+    def borrow(self, owner: Param, place: tuple[nn.Module, str]) -> None:
+        """A module of this group has a parameter of another one, or twice one of its own."""
+        owner.places.append(place)
+        if owner.group is not self:
+            self.lenders[owner.group] = None
+
+    def follow(self) -> None:
+        """Takes what the program has put in the place of sharded parameters, as torch does: another
+        parameter, or one that is sharded already. All ranks call it."""
+        for param in list(self.params):
+            for place in list(param.places):
+                present = place[0]._parameters.get(place[1])
+                # Tensors that are no parameters are for one call, of torch.func.functional_call.
+                if not (
+                    present is param.sharded or present is param.full and present is not None
+                    or isinstance(present, torch.Tensor) and not isinstance(present, nn.Parameter)
+                ):
+                    self._replace(param, place, present)
+
+    def _replace(self, param: Param, place: tuple[nn.Module, str],
+                 present: nn.Parameter | None) -> None:
+        module, attribute = place
+        owner = self.job.owner(present)
+        if present is None or owner or param.handle is None:
+            param.places.remove(place)
+            if not param.places and param.handle is None:
+                self.params.remove(param)
+                self.job.originals.pop(param.original)
+            if owner:
+                module._parameters[attribute] = owner.sharded
+                self.borrow(owner, place)
+            elif present is not None:
+                self.params.append(Param(self, present, [place]))
+            return
+        what = f"{param.name} was replaced after it was first used, by a parameter"
+        if present.shape != param.spec.shape:
+            raise NotImplementedError(
+                f"{what} of shape {tuple(present.shape)}; it must be {tuple(param.spec.shape)}"
+            )
+        if any(m._parameters.get(a) is not present for m, a in param.places):
+            raise NotImplementedError(f"{what}, in one of the modules that share it only")
+        with torch.no_grad():
+            param.sharded.copy_(present)
+        param.sharded.requires_grad_(present.requires_grad)
+        param.sharded.grad = None
+        present._sharded_as = param.name
+        param.swap(present, param.sharded)
 
     # -- gathers
 
@@ -150,6 +204,12 @@ class Group:
 
     def unshard(self) -> None:
         self.job.layout.update()
+        if self.state is not GroupState.BACKWARD:
+            self.follow()
+        for lender in self.lenders:
+            if self not in lender.held_by:
+                lender.held_by.add(self)
+                lender.unshard()
         if not self.params:
             return
         if self.state in (GroupState.SHARDED, GroupState.PREFETCHED):
@@ -177,13 +237,26 @@ class Group:
         for param in self.params:
             if param.sharded.requires_grad != param.trainable:
                 param.update_requires_grad()
-            param.use(param.full)
+            param.swap(param.sharded, param.full)
 
     def use_sharded(self) -> None:
         for param in self.params:
-            param.use(param.sharded)
+            param.swap(param.full, param.sharded)
+
+    def give_back(self) -> None:
+        """Lenders are released that nothing else needs."""
+        for lender in self.lenders:
+            if self in lender.held_by:
+                lender.held_by.remove(self)
+                if not lender.to_run and lender.state is not GroupState.BACKWARD:
+                    lender.reshard()
 
     def reshard(self) -> None:
+        self.give_back()
+        if self.held_by:
+            if self.state is GroupState.BACKWARD:
+                self.become(GroupState.UNSHARDED)
+            return
         self.use_sharded()
         if self.state is not GroupState.SHARDED:
             self.become(GroupState.SHARDED)
@@ -225,6 +298,7 @@ class Group:
             keep = self.root if keep is None else not keep
             if keep and torch.is_grad_enabled():
                 self.use_sharded()
+                self.give_back()
             else:
                 self.reshard()
         if output is None:

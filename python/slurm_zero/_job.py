@@ -30,14 +30,24 @@ class Job:
         self.mesh: DeviceMesh | None = None
         self.shard: int | None = None  # ranks that store a copy, if a mesh says it
         self.groups: list[Group] = []
-        self.originals: set[nn.Parameter] = set()  # of groups that are not laid out yet
+        # By what they were, parameters of groups that are not laid out yet.
+        self.originals: dict[nn.Parameter, Param] = {}
         self.layout, self.writes, self.steps = Layout(self), Writes(self), Steps(self)
         self.present = Pass.FORWARD
         self.last: Group | None = None  # that was gathered last in this pass
 
+    def owner(self, p: nn.Parameter | None) -> Param | None:
+        """What a parameter is sharded as, or was."""
+        if isinstance(p, FlatShard):
+            param = p._shard_spec.param
+            return param if param and param.sharded is p else None
+        return self.originals.get(p)
+
     def settle(self) -> None:
         """Nothing is gathered, and all that was written is everywhere. All ranks call it."""
         self.layout.update()
+        for group in self.groups:
+            group.follow()
         self.writes.end()
         for group in self.groups:
             group.reshard()
@@ -116,6 +126,7 @@ class Job:
         for group in self.layout.groups:
             group.state = GroupState.SHARDED
             group.to_run = set()
+            group.held_by.clear()
             group.use_sharded()
             for p in group.params:
                 p.has_grad = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from . import _zero
 from ._group import DTYPES, Group, Param
@@ -34,6 +35,8 @@ class Layout:
         new = self.job.groups[self.count :]
         if not new:
             return
+        for group in new:
+            group.follow()
         names = self._names(new)
         lines = []
         for number, group in enumerate(new, self.count):
@@ -88,13 +91,16 @@ class Layout:
         spec.ranges = _zero.owned(group.handle, p.handle)
         p.sharded._local_tensor = tensor_of(_zero.shard(p.handle, *spec.range), dtype)
         if p.original.device.type != "meta":
-            values = p.original.detach().contiguous()
+            values = p.original.detach()
+            if isinstance(values, DTensor):
+                values = values.full_tensor()
+            values = values.contiguous()
             _zero.load_from(p.handle, values.data_ptr())
         full = _zero.address(p.handle, group.gather_as())
         full = tensor_of(full, group.policy.param_dtype or dtype).view(spec.shape)
         with torch.inference_mode(False):
             p.full = nn.Parameter(full, requires_grad=p.trainable)
-        self.job.originals.discard(p.original)
+        self.job.originals.pop(p.original)
         p.original._sharded_as = p.name  # for an optimizer that still has it
         p.original = None
 

@@ -138,6 +138,97 @@ def tied_weights():
     train("tied", model)
 
 
+class Words(Block):
+    """Has the embedding, too, as its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Parameter(torch.randn(31, WIDTH) / 4)
+
+    def forward(self, x):
+        return super().forward(x) + (x @ self.words.t()).softmax(-1) @ self.words
+
+
+def tie(model):
+    model.head.weight = model.embed.weight
+    model.blocks[1].words = model.embed.weight
+
+
+def tied(name, modules, before=False, after=False):
+    """The program ties parameters before it shards them, before their first use, or after it.
+    `modules` of the model are groups of their own."""
+
+    def run():
+        model = Model(Words)
+        single = copy.deepcopy(model)
+        if before:
+            tie(model)
+        if not after:
+            tie(single)
+
+        def sharder(m):
+            for module in modules(m):
+                zero.fully_shard(module)
+            shard(m)
+            if not before and not after:
+                tie(m)
+
+        def between(model, single):
+            if after:
+                tie(model), tie(single)
+            assert model.head.weight is model.embed.weight is model.blocks[1].words
+
+        train(name, model, single, sharder=sharder, between=between)
+
+    CASES[name] = run
+
+
+def parts(model):
+    return [model.embed, [model.norm, model.head]]
+
+
+tied("tied_first", parts, before=True)
+tied("tied_later", parts)
+tied("tied_later_in_root", lambda m: [])
+tied("tied_after_use", parts, after=True)
+
+
+@case
+def replaced():
+    """A parameter that the program puts in the place of another, before and after its first use."""
+    model = Model()
+    single = copy.deepcopy(model)
+
+    def replace(m, seed):
+        value = torch.randn(31, WIDTH, generator=torch.Generator().manual_seed(seed))
+        if m is single:
+            m.head.weight.data.copy_(value)
+            return
+        if seed:
+            wrong = nn.Parameter(torch.ones(2, WIDTH))
+            m.blocks[0].a.bias, bias = wrong, m.blocks[0].a.bias
+            expect(NotImplementedError, "blocks.0.a.bias was replaced", lambda: m.blocks[0](value))
+            m.blocks[0].a.bias = bias
+        m.head.weight = nn.Parameter(value)
+
+    def sharder(m):
+        shard(m)
+        replace(m, 0), replace(single, 0)
+        m.blocks[2].norm.bias = single.blocks[2].norm.bias = None
+        m(batches(0)[0])  # an optimizer is built with what is sharded
+
+    def between(*models):
+        for m in models:
+            replace(m, 1)
+
+    train("replaced", model, single, sharder=sharder, between=between,
+          make=lambda ps: torch.optim.SGD(ps, lr=1e-2))
+    # What is given for one call is for that alone.
+    given = {"head.weight": torch.zeros(31, WIDTH)}
+    assert not torch.func.functional_call(model, given, (batches(0)[0],)).any()
+    assert model(batches(0)[0]).any()
+
+
 @case
 def transposed_parameter():
     class T(Block):
