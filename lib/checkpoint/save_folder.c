@@ -3,7 +3,8 @@
  * Rank 0 creates, renames and deletes the folders of checkpoints. A checkpoint is written to a
  * folder with a partial name, which is renamed when all of it is on disk. A checkpoint that is
  * deleted gets a partial name first. So a folder with a final name is always complete, and the
- * next save deletes partial ones that a killed job left.
+ * next save deletes partial ones that a killed job left. What a checkpoint of the same step replaces
+ * is named "step-000000120.replaced" meanwhile, where the file system cannot exchange two names.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -38,6 +39,8 @@ static bool is_partial(const char *name)
 	       strspn(rest + strlen(infix), "0123456789abcdef") == TOKEN_DIGITS &&
 	       !rest[strlen(infix) + TOKEN_DIGITS];
 }
+
+static const char replaced[] = ".replaced";
 
 /* ---- deleting -------------------------------------------------------------------------------- */
 
@@ -87,6 +90,30 @@ static void delete_partials(const struct zero_save *save)
 		closedir(list);
 }
 
+/* What a killed or failed save has begun to replace gets its name back, unless a new one has it. */
+static void put_back(const struct zero_save *save)
+{
+	DIR *list = opendir(save->dir);
+	struct dirent *entry;
+	struct stat info;
+	uint64_t step;
+
+	while (list && (entry = readdir(list))) {
+		const char *rest = zero_checkpoint_step(entry->d_name, &step);
+		char *path = rest && !strcmp(rest, replaced)
+				     ? zero_checkpoint_step_path(save->dir, step)
+				     : NULL;
+
+		if (path && !lstat(path, &info))
+			delete_in(dirfd(list), entry->d_name);
+		else if (path)
+			renameat(dirfd(list), entry->d_name, AT_FDCWD, path);
+		free(path);
+	}
+	if (list)
+		closedir(list);
+}
+
 /* ---- the start ------------------------------------------------------------------------------- */
 
 static zero_status make_dir(const char *dir)
@@ -113,6 +140,7 @@ zero_status zero_save_make_folder(struct zero_save *save)
 	if (!stat(save->path, &info) && !S_ISDIR(info.st_mode))
 		return zero_fail(ZERO_E_FILE, "cannot save to %s: it exists and is not a folder",
 				 save->path);
+	put_back(save);
 	delete_partials(save);
 	return mkdir(save->partial, 0777) ? zero_file_error("make the folder", save->partial)
 					  : ZERO_OK;
@@ -151,13 +179,14 @@ static zero_status replace_existing(const struct zero_save *save)
 			delete_path(save->partial);
 		return status;
 	}
-	old = zero_partial_path(save->path, zero_random_token());
-	if (!old)
+	if (asprintf(&old, "%s%s", save->path, replaced) < 0)
 		return no_memory(save);
-	if (rename(save->path, old))
+	if (rename(save->path, old)) {
 		status = zero_file_error("rename", save->path);
-	else if (rename(save->partial, save->path))
+	} else if (rename(save->partial, save->path)) {
 		status = zero_file_error("rename", save->partial);
+		put_back(save);
+	}
 	if (!status)
 		status = zero_sync_folder(save->dir);
 	if (!status)

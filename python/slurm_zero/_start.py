@@ -69,7 +69,8 @@ def _set_ranks() -> None:
 
 
 class _Finder:
-    """Calls functions of this package after the import of certain modules."""
+    """Calls functions of this package after the import of certain modules, which programs may ask
+    for before without importing them."""
 
     def __init__(self) -> None:
         self.calls: dict[str, Callable[[ModuleType], None]] = {}
@@ -83,16 +84,20 @@ class _Finder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         call = self.calls.pop(name, None)
-        if call and not self.calls:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name) if call else None
+        if call is None:
+            return None
+        spec = importlib.util.find_spec(name)  # by the other finders, since the call is not there
+        self.calls[name] = call
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def execute_and_call(module: ModuleType) -> None:
             execute(module)
-            call(module)
+            if self.calls.pop(name, None):
+                if not self.calls:
+                    sys.meta_path.remove(self)
+                call(module)
 
         spec.loader.exec_module = execute_and_call
         return spec

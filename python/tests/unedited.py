@@ -6,6 +6,7 @@ the end, at the end, and writes when to FOLDER/at."""
 
 import atexit
 import ctypes
+import importlib.util
 import os
 import signal
 import sys
@@ -93,6 +94,7 @@ def ddp():
 
 
 def fsdp2(**options):
+    importlib.util.find_spec("torch.distributed.fsdp")  # as libraries ask whether it is there
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     dist.init_process_group("gloo")

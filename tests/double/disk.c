@@ -129,13 +129,26 @@ int fdatasync(int fd)
 
 int renameat2(int from, const char *name, int to, const char *new_name, unsigned int flags)
 {
+	if (flags && disk.no_exchange) {
+		errno = EINVAL;
+		return -1;
+	}
 	note(flags ? "exchange" : "rename", path_of(from, name), path_of(to, new_name));
+	if (is_due(&disk.rename_fails_at)) {
+		errno = EIO;
+		return -1;
+	}
 	return (int)syscall(SYS_renameat2, from, name, to, new_name, flags);
+}
+
+int renameat(int from, const char *name, int to, const char *new_name)
+{
+	return renameat2(from, name, to, new_name, 0);
 }
 
 int rename(const char *name, const char *new_name)
 {
-	return renameat2(AT_FDCWD, name, AT_FDCWD, new_name, 0);
+	return renameat(AT_FDCWD, name, AT_FDCWD, new_name);
 }
 
 int symlink(const char *target, const char *name)

@@ -324,6 +324,51 @@ static void first_checkpoint(void)
 	ok(zero_close(model.job));
 }
 
+/* A process replaces the checkpoint on a disk that cannot exchange two names, and is killed at a
+   call, or a rename or sync fails. Returns whether it was killed or the save failed. */
+static bool replace_apart(int killed_at, int rename_fails_at, int sync_fails_at)
+{
+	int status;
+	pid_t child = fork();
+
+	check(child >= 0, "no process");
+	if (!child) {
+		struct model model = open_model("stage=3");
+		zero_status saved;
+
+		disk_watch(log_path, dir);
+		disk.no_exchange = true;
+		disk.killed_at = killed_at;
+		disk.rename_fails_at = rename_fails_at;
+		disk.sync_fails_at = sync_fails_at;
+		saved = zero_save(model.job, dir, NULL);
+		ok(zero_close(model.job));
+		_exit(saved ? 1 : 0);
+	}
+	check(waitpid(child, &status, 0) == child, "no child");
+	return status;
+}
+
+static void check_kept(const char *what, int number)
+{
+	char name[1100];
+
+	/* The next save, whether it comes to its end or not, has put back what was under way. */
+	check(replace_apart(0, 0, 1), "a save whose sync fails did not fail");
+	snprintf(name, sizeof(name), "%s/step-000000000/manifest.json", dir);
+	check(!access(name, R_OK), "the checkpoint is lost by a %s of call %d", what, number);
+}
+
+static void without_exchange(void)
+{
+	for (int number = 1; number <= 2; number++) {
+		check(replace_apart(0, number, 0), "rename %d did not fail the save", number);
+		check_kept("failure", number);
+	}
+	for (int number = 1; replace_apart(number, 0, 0); number++)
+		check_kept("kill", number);
+}
+
 int main(void)
 {
 	/* The library may not be open when the process forks. run.sh sets this for several
@@ -335,6 +380,7 @@ int main(void)
 			first_checkpoint();
 			kills(same);
 		}
+		without_exchange();
 	}
 	order("stage=3", 0);
 	order("stage=1", 1);
