@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests/cuda/nodes with eight ranks that find themselves on one to eight nodes, as many on each
-# or not. Small exchange buffers make several rounds.
+# or not.
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
 need cuda nccl pmix mpi
 scratch
 gpu_doubles "$scratch/gpu"
 export LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} ZERO_BACKEND=cuda \
-	ZERO_REDUCE=ordered ZERO_TEST_EXCHANGE_BYTES=16384 DOUBLE_CUDA_LEAKS=1 DOUBLE_NCCL_LEAKS=1 \
+	ZERO_REDUCE=ordered DOUBLE_CUDA_LEAKS=1 DOUBLE_NCCL_LEAKS=1 \
 	DOUBLE_CUDA_LEGACY=wait DOUBLE_CUDA_DELAY_OF=16 \
 	ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))} \
 	ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}:verify_asan_link_order=0

@@ -10,7 +10,7 @@ scratch
 mkdir "$scratch/files" || fail "no folder"
 gpu_doubles "$scratch/gpu"
 export LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} ZERO_BACKEND=cuda \
-	ZERO_TEST_FILES=$scratch/files ZERO_TEST_EXCHANGE_BYTES=16384 ZERO_TEST_CASES=3 \
+	ZERO_TEST_FILES=$scratch/files ZERO_TEST_CASES=3 \
 	DOUBLE_CUDA_LEGACY=wait DOUBLE_CUDA_DELAY_OF=16 DOUBLE_CUDA_MEMORY=4G DOUBLE_CUDA_LEAKS=1 \
 	DOUBLE_NCCL_LEAKS=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}

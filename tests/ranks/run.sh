@@ -103,7 +103,7 @@ use_gpu_doubles() {
 	export ZERO_BACKEND=cuda LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
 		DOUBLE_CUDA_LEGACY=wait DOUBLE_CUDA_DELAY_OF=16 DOUBLE_CUDA_MEMORY=4G \
 		DOUBLE_CUDA_GRAIN=4096 \
-		DOUBLE_CUDA_LEAKS=1 DOUBLE_NCCL_LEAKS=1 ZERO_TEST_EXCHANGE_BYTES=16384
+		DOUBLE_CUDA_LEAKS=1 DOUBLE_NCCL_LEAKS=1
 	# a child that it forks has copies of all
 	# what one rank refuses is an error on all only where they agree on each operation
 	[[ $name != order ]] || export ZERO_CHECK=1

@@ -137,10 +137,7 @@ static void check_values(const struct ranks *ranks, zero_dtype from, size_t coun
 	char **send = calloc(world, sizeof(char *)), **kept = calloc(world, sizeof(char *));
 	float *recv = malloc(all * sizeof(float)), *before = malloc(all * sizeof(float));
 	uint64_t *nodes = nodes_of(ranks);
-	char text[32];
 
-	snprintf(text, sizeof(text), "%zu", bytes);
-	setenv("ZERO_TEST_EXCHANGE_BYTES", text, 1);
 	for (size_t i = 0; i < all; i++)
 		random_value(ZERO_F32, &recv[i]);
 	for (int rank = 0; rank < ranks->world; rank++) {
@@ -162,6 +159,7 @@ static void check_values(const struct ranks *ranks, zero_dtype from, size_t coun
 			memcpy(&before[(size_t)rank * count], ops[rank].recv,
 			       count * sizeof(float));
 		join(&members[rank], ranks, rank, nodes);
+		members[rank].comm.exchange_bytes = bytes;
 		reduce(&members[rank], &ops[rank]);
 		records[rank] = members[rank].record;
 	}
@@ -239,7 +237,6 @@ static struct counts counts_of(const struct ranks *ranks, size_t count)
 			     .count = count};
 	struct counts counts = {.least = SIZE_MAX};
 
-	unsetenv("ZERO_TEST_EXCHANGE_BYTES");
 	join(member, ranks, 0, nodes);
 	reduce(member, &op);
 	for (size_t i = 0; i < member->record.count; i++) {

@@ -21,15 +21,6 @@
 
 /* ---- exchange buffers ------------------------------------------------------------------------ */
 
-/* Tests use smaller buffers, so that small arrays need several rounds. All ranks must do so. */
-static size_t bytes_used(void)
-{
-	const char *lower = getenv("ZERO_TEST_EXCHANGE_BYTES");
-	size_t bytes = lower ? strtoul(lower, NULL, 10) : 0;
-
-	return bytes && bytes < ZERO_EXCHANGE_SET ? bytes : ZERO_EXCHANGE_SET;
-}
-
 static zero_status make_grid(struct zero_cuda_comm *cuda)
 {
 	const struct zero_comm *comm = &cuda->comm;
@@ -53,7 +44,7 @@ zero_status zero_cuda_alloc_exchange_buffers(struct zero_cuda_comm *cuda)
 	if (cuda->comm.place.world == 1)
 		return ZERO_OK;
 	status = make_grid(cuda);
-	cuda->exchange_bytes = bytes_used();
+	cuda->exchange_bytes = ZERO_EXCHANGE_SET;
 	for (int i = 0; !status && i < 2; i++)
 		status = zero_memory_alloc(cuda->memory, ZERO_MEM_STAGING, ZERO_EXCHANGE_SET, false,
 					   cuda->device->comm_stream, &cuda->staging[i]);
