@@ -105,6 +105,7 @@ class Group:
         self.next_gathered: list[Group | None] = [None, None]
         self.wanted: list[list[Group] | None] = [None, None]
         self.sync = self.all_reduce = True
+        self.kept = False  # the library's buffer has gradients that are not reduced yet
         self.divide: float | None = None
         self.to_run: set[nn.Module] = set()
         # Whose parameters this group's modules have, too; and which groups need this one's now.
@@ -332,35 +333,43 @@ class Group:
         self.become(GroupState.BACKWARD)
         return grad
 
-    def has_gradient(self) -> bool:
-        return any(p.full is not None and p.full.grad is not None for p in self.params)
-
     def post_backward(self) -> None:
         self.reshard()
-        if self.sync and self.has_gradient():
+        self.keep_gradients()
+        if self.sync and self.kept:
             self.reduce()
 
-    def reduce(self) -> None:
-        """Copies the gradients to the group's buffer, and begins to sum them."""
-        dtype = self.policy.reduce_dtype or torch.float32
-        to, source = [], []
-        with torch.no_grad():
-            for p in self.params:
-                memory = _zero.gradient(p.handle, DTYPES[dtype]) if p.can_train else None
-                if memory is None:
-                    continue
-                buffer = tensor_of(memory, dtype)
-                if p.full.grad is None:
-                    buffer.zero_()
+    def keep_gradients(self) -> None:
+        """Adds what a backward pass made to the group's buffer, of the type that is reduced."""
+        made = [p for p in self.params if p.full is not None and p.full.grad is not None]
+        if made:
+            buffers = self._buffers()
+            to = [buffers[p] for p in made]
+            source = [p.full.grad for p in made]
+            with torch.no_grad():
+                if self.kept:
+                    torch._foreach_add_(to, source)
                 else:
-                    to.append(buffer.view(p.spec.shape))
-                    source.append(p.full.grad)
-            if to:
-                torch._foreach_copy_(to, source)
-        for p in self.params:
-            if p.full.grad is not None:
+                    torch._foreach_copy_(to, source)
+                    for p, buffer in buffers.items():
+                        if p.full.grad is None:
+                            buffer.zero_()
+            self.kept = True
+            for p in made:
                 p.has_grad = True
                 p.full.grad = None
+
+    def _buffers(self) -> dict[Param, torch.Tensor]:
+        dtype, found = self.policy.reduce_dtype or torch.float32, {}
+        for p in self.params:
+            memory = _zero.gradient(p.handle, DTYPES[dtype]) if p.can_train else None
+            if memory is not None:
+                found[p] = tensor_of(memory, dtype).view(p.spec.shape)
+        return found
+
+    def reduce(self) -> None:
+        """Begins to sum the gradients over the ranks. A rank that has made none adds zeros."""
+        self.kept = False
         _zero.reduce(self.handle)
 
 

@@ -79,6 +79,7 @@ class Job:
         for group in self.layout.groups:
             if group.state is not GroupState.SHARDED:
                 group.post_backward()
+            group.keep_gradients()
         self.end_pass()
         self.present = Pass.FORWARD
         # A group may have no parameters, if its parts have them all.
@@ -88,8 +89,8 @@ class Job:
         # Ranks may have used different parameters.
         mine = bytearray()
         for group in synced:
-            mine.append(group.has_gradient())
-            mine += bytes(p.has_grad or p.full.grad is not None for p in group.params)
+            mine.append(group.kept)
+            mine += bytes(p.has_grad for p in group.params)
         world = dist.get_world_size()
         every = torch.frombuffer(bytearray(_zero.exchange(bytes(mine))), dtype=torch.uint8)
         any_rank = iter(every.view(world, -1).any(0).tolist())
@@ -127,6 +128,7 @@ class Job:
             group.state = GroupState.SHARDED
             group.to_run = set()
             group.held_by.clear()
+            group.kept = False
             group.use_sharded()
             for p in group.params:
                 p.has_grad = False

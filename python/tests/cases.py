@@ -110,6 +110,40 @@ def accumulation():
 
 
 @case
+def accumulation_keeps_f32():
+    """Gradients of bf16, 256 and eight times 1, are 264, and what no reduce has seen stays when
+    gradients are dropped, but for a reset."""
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (nn.Parameter(torch.ones(5)) for _ in range(2))
+
+        def forward(self, which, x):
+            return getattr(self, which) * x
+
+    for given in ("no_sync", "zero_grad", "reset"):
+        policy = zero.MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        model = zero.fully_shard(Two(), mp_policy=policy)
+        model.set_requires_gradient_sync(False)
+        for turn in range(9):
+            for which in "ab":
+                model(which, torch.full((5,), 256 if (which == "a") == (turn == 0) else 1)
+                      .float()).sum().backward()
+            assert model.a.grad is None
+            if given == "zero_grad":
+                model.zero_grad()
+        if given == "reset":
+            zero.reset()
+        model.set_requires_gradient_sync(True)
+        model("a", torch.ones(5)).sum().backward()
+        kept = given != "reset"
+        assert (model.a.grad.full_tensor() == 265 - (not kept) * 264).all(), model.a.grad
+        assert (model.b.grad is None) == (not kept)
+        assert not kept or (model.b.grad.full_tensor() == 8 * 256 + 1).all(), model.b.grad
+
+
+@case
 def accumulation_with_sync():
     def backward(model, data, scale, last):
         for i in range(2):
