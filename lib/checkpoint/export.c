@@ -3,7 +3,6 @@
  * zero_export: each rank writes its own slices of the safetensors files in place. Nothing is
  * gathered. The files have partial names until all are on disk; then export_names.c renames them.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,27 +53,11 @@ static uint64_t tensor_bytes(const struct zero_export_plan *out, size_t i)
 	return out->params[i]->count * zero_dtype_size(out->params[i]->dtype);
 }
 
-/* The bytes of tensors that a file may have. */
-static uint64_t file_limit(const struct zero_export_plan *out)
-{
-	/* Tests, whose models are small, set a lower limit. Other values are ignored. */
-	const char *lower = getenv("ZERO_TEST_EXPORT_BYTES");
-	size_t digits = lower ? strspn(lower, "0123456789") : 0;
-	uint64_t limit = 0;
-
-	if (!out->folder)
-		return UINT64_MAX;
-	errno = 0;
-	if (digits && !lower[digits])
-		limit = strtoull(lower, NULL, 10);
-	return limit && !errno ? limit : FILE_BYTES_MAX;
-}
-
 /* Fills each file with as many tensors as fit, in order. A tensor above the limit gets its own
    file. */
 static zero_status cut_files(struct zero_export_plan *out)
 {
-	uint64_t limit = file_limit(out), used = 0;
+	uint64_t limit = out->folder ? out->limit : UINT64_MAX, used = 0;
 
 	out->files = calloc(out->count + 1, sizeof(*out->files));
 	if (!out->files)
@@ -261,7 +244,13 @@ static void clear_output(struct zero_export_plan *out)
 
 zero_status zero_export(zero_job *job, const char *path)
 {
-	struct zero_export_plan out = {.job = job, .path = path, .folder = !names_file(path)};
+	return zero_export_files(job, path, FILE_BYTES_MAX);
+}
+
+zero_status zero_export_files(zero_job *job, const char *path, uint64_t limit)
+{
+	struct zero_export_plan out = {
+		.job = job, .path = path, .folder = !names_file(path), .limit = limit};
 	bool root = job->place.rank == 0;
 	const char *before = zero_set_current_call(job, "zero_export");
 	zero_status status = check_export(job);

@@ -19,12 +19,16 @@ struct zero_export_plan {
 	const char *path; /* as the caller gave it */
 	bool folder;      /* path names a folder */
 	bool made;        /* this call created the folder */
+	uint64_t limit;   /* bytes of tensors that a file of a folder may have */
 	zero_param **params;
 	zero_tensor *tensors; /* in the order of params */
 	struct zero_export_file *files;
 	size_t count, file_count;
 	uint64_t token; /* in the names of partial files, so that no other job uses them */
 };
+
+/* zero_export, with other files than those of 5 GB. */
+zero_status zero_export_files(zero_job *job, const char *path, uint64_t limit);
 
 /* ---- export_names.c: rank 0 creates, renames and deletes files ------------------------------- */
 

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "checkpoint/export.h"
 #include "ranks.h"
 
 enum { PARAMS = 24, GROUPS = 4, COUNT_MAX = 20000 };
@@ -21,6 +22,7 @@ struct model {
 };
 
 static int world, rank, last;
+static size_t file_bytes = 5000000000; /* of tensors, at most, in exports that must fail */
 static unsigned char values[PARAMS][COUNT_MAX * 8]; /* bits of each parameter */
 
 static zero_dtype dtype_of(size_t p)
@@ -214,14 +216,6 @@ static void check_tensors(struct model *model, const char *path, char (*names)[6
 	zero_file_close(file);
 }
 
-static void limit_bytes(size_t limit)
-{
-	char text[32];
-
-	snprintf(text, sizeof(text), "%zu", limit);
-	setenv("ZERO_TEST_EXPORT_BYTES", text, 1);
-}
-
 static void put_file(const char *folder, const char *name)
 {
 	char path[1400];
@@ -249,11 +243,10 @@ static void folders(uint64_t seed)
 		/* A small model may fit the larger limits. */
 		check(limits[i] > 5000 ? limits[i] < 1 << 30 || files == 1 : files > 1, "%zu files",
 		      files);
-		limit_bytes(limits[i]);
 		/* A name that ends in a slash. */
 		if (i == 2)
 			strcat(path, "/");
-		ok(zero_export(model.job, path));
+		ok(zero_export_files(model.job, path, limits[i]));
 		if (rank == 0 && i == 0)
 			put_file(path, "config.json");
 		ok(zero_agree(model.job, NULL));
@@ -268,7 +261,6 @@ static void folders(uint64_t seed)
 			put_file(path, "model-00001-of-00002.safetensors.0123456789abcdef.partial");
 		ok(zero_close(model.job));
 	}
-	unsetenv("ZERO_TEST_EXPORT_BYTES");
 }
 
 /* At stages 1 and 2 the gather of new values may still run when the export starts. */
@@ -332,7 +324,7 @@ static void cannot(struct model *model, const char *where, int from, const char 
 	ok(zero_agree(model->job, NULL));
 	files = count_files();
 	ok(zero_agree(model->job, NULL));
-	fails(zero_export(model->job, path), ZERO_E_FILE, words);
+	fails(zero_export_files(model->job, path, file_bytes), ZERO_E_FILE, words);
 	check(zero_last_error_rank() == from, "%d: %s", zero_last_error_rank(), zero_last_error());
 	/* Rank 0 deletes its files before the error reaches the other ranks. */
 	all_values(model->job, 0, all);
@@ -380,11 +372,10 @@ static void failures(uint64_t seed)
 	full_disk(&model, "model.safetensors", 0);
 	full_disk(&model, "model.safetensors", last);
 	/* A folder that exists, and one that does not. */
-	limit_bytes(100000);
+	file_bytes = 100000;
 	full_disk(&model, "exported", 0);
 	full_disk(&model, "exported", last);
 	full_disk(&model, "fresh", 0);
-	unsetenv("ZERO_TEST_EXPORT_BYTES");
 	ok(zero_close(model.job));
 	/* The files of folders() are unchanged, with the values of its last export. */
 	model = open_model("stage=3", seed);

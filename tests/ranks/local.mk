@@ -81,6 +81,12 @@ tests_ranks_close_ranks_SOURCES = tests/ranks/close.c tests/ranks/ranks.h
 tests_ranks_close_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_export_ranks_SOURCES = tests/ranks/export.c tests/ranks/ranks.h
 tests_ranks_export_ranks_LDFLAGS = $(ranks_link)
+# It chooses how large files are, by a function that libzero does not export. Modules are beside it.
+tests_ranks_export_ranks_LDADD = lib/libzerocore.la -lm
+tests_ranks_export_ranks_DEPENDENCIES = lib/libzerocore.la tests/ranks/slurm-zero
+tests/ranks/slurm-zero:
+	$(AM_V_GEN)$(MKDIR_P) tests/ranks && ln -sfn ../../lib/.libs $@
+CLEANFILES += tests/ranks/slurm-zero
 tests_ranks_f8_ranks_SOURCES = \
 	tests/ranks/f8.c tests/ranks/reference.c tests/ranks/checkpoint.h tests/ranks/reference.h \
 	tests/ranks/ranks.h
