@@ -3,7 +3,8 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "core/text.h"
 
 void print_error(const char *format, ...)
 {
@@ -26,17 +27,12 @@ void exit_no_memory(void)
 char *format_text(const char *format, ...)
 {
 	va_list arguments;
-	size_t size;
-	char *text = NULL;
-	FILE *out = open_memstream(&text, &size);
+	char *text;
 
-	if (!out)
-		exit_no_memory();
 	va_start(arguments, format);
-	vfprintf(out, format, arguments);
-	va_end(arguments);
-	if (fclose(out) != 0)
+	if (vasprintf(&text, format, arguments) < 0)
 		exit_no_memory();
+	va_end(arguments);
 	return text;
 }
 
@@ -71,11 +67,11 @@ char *setting_text(const struct zero_settings *settings, int id)
 
 void print_in_line(FILE *out, const char *text, int width)
 {
-	int printed = 0;
+	char *clean = format_text("%s", text);
 
-	for (; *text; text++, printed++)
-		fputc((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text, out);
-	fprintf(out, "%*s", width > printed ? width - printed : 0, "");
+	zero_clean(clean);
+	fprintf(out, "%-*s", width, clean);
+	free(clean);
 }
 
 void print_setting(FILE *out, const struct zero_settings *settings, int id)

@@ -32,7 +32,7 @@ __attribute__((format(printf, 1, 2))) char *format_text(const char *format, ...)
 void strings_add(struct strings *strings, char *string);
 void strings_clear(struct strings *strings);
 
-/* Prints text that must not end its line: control bytes become '?'. At least `width` wide. */
+/* Prints text without what a terminal may obey, see zero_clean. At least `width` wide. */
 void print_in_line(FILE *out, const char *text, int width);
 /* An option's value; malloc'ed. */
 char *setting_text(const struct zero_settings *settings, int id);

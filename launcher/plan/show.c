@@ -284,11 +284,6 @@ static void print_fit(FILE *out, const struct forecast *forecast, uint64_t total
 
 static zero_status print_model(FILE *out, struct forecast *forecast)
 {
-	static const char *const kinds[ZERO_MEM_KINDS] = {
-		[ZERO_MEM_SHARDS] = "shards",       [ZERO_MEM_GATHERED] = "gathered",
-		[ZERO_MEM_GRADIENTS] = "gradients", [ZERO_MEM_OPTIMIZER] = "optimizer",
-		[ZERO_MEM_STAGING] = "staging",
-	};
 	const struct model *model = &forecast->model;
 	const struct zero_sizing *sizing = &forecast->sizing;
 	uint64_t gather_dtype = forecast->settings->value[ZERO_OPT_GATHER_DTYPE].number;
@@ -303,9 +298,8 @@ static zero_status print_model(FILE *out, struct forecast *forecast)
 	if (sizing->team)
 		fprintf(out, "# of which each %zu store a copy between them\n", sizing->team);
 	zero_sizing_bytes(sizing, bytes);
-	for (int kind = 0; kind < ZERO_MEM_KINDS; kind++)
-		if (kinds[kind])
-			print_kind(out, kinds[kind], bytes[kind]);
+	for (enum zero_memory_kind kind = ZERO_MEM_SHARDS; kind <= ZERO_MEM_STAGING; kind++)
+		print_kind(out, zero_memory_kind_short(kind), bytes[kind]);
 	print_kind(out, "total", total);
 	if (sizing->offload)
 		print_kind(out, "host memory", bytes[ZERO_MEM_OFFLOAD]);

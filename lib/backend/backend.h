@@ -61,6 +61,17 @@ enum zero_memory_kind {
 	ZERO_MEM_KINDS,
 };
 
+/* The name of a kind in reports and plans, which is that of the member of zero_memory. */
+static inline const char *zero_memory_kind_short(enum zero_memory_kind kind)
+{
+	static const char *const names[ZERO_MEM_KINDS] = {
+		"shards", "gathered", "gradients", "optimizer",  "staging",
+		"caller", "pinned",   "offload",   "checkpoint",
+	};
+
+	return names[kind];
+}
+
 /* Whether memory of that kind is the device's, and counts against its limit. */
 static inline bool zero_on_device(enum zero_memory_kind kind)
 {

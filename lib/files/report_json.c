@@ -34,19 +34,6 @@ static const char *kind_name(enum zero_work_kind kind)
 	return names[kind];
 }
 
-static const char *memory_name(enum zero_memory_kind kind)
-{
-	static const char *const names[ZERO_MEM_KINDS] = {
-		[ZERO_MEM_SHARDS] = "shards",         [ZERO_MEM_GATHERED] = "gathered",
-		[ZERO_MEM_GRADIENTS] = "gradients",   [ZERO_MEM_OPTIMIZER] = "optimizer",
-		[ZERO_MEM_STAGING] = "staging",       [ZERO_MEM_CALLER] = "caller",
-		[ZERO_MEM_PINNED] = "pinned",         [ZERO_MEM_OFFLOAD] = "offload",
-		[ZERO_MEM_CHECKPOINT] = "checkpoint",
-	};
-
-	return names[kind];
-}
-
 static const char *source_name(int source)
 {
 	switch (source) {
@@ -266,7 +253,7 @@ static json_t *samples_of(const struct zero_report_rank *rank)
 		one = json_array();
 		for (uint32_t i = 0; i < rank->sample_count; i++)
 			append(&one, real((double)rank->samples[i].peak[kind]));
-		json_object_set_new(peak, memory_name((enum zero_memory_kind)kind), one);
+		json_object_set_new(peak, zero_memory_kind_short((enum zero_memory_kind)kind), one);
 	}
 	return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "rank", rank->rank, "at_seconds",
 			 at, "steps", steps, "step_seconds", sum, "max_step_seconds", worst,
