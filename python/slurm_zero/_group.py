@@ -292,7 +292,7 @@ class Group:
     @no_compile
     def post_forward(self, module: nn.Module, args: tuple, output: Any) -> Any:
         if self.state is GroupState.BACKWARD:
-            return output
+            return self._cast_output(output)
         self.to_run.discard(module)
         if not self.to_run:
             keep = self.reshard_after_forward
@@ -304,10 +304,14 @@ class Group:
                 self.reshard()
         if output is None:
             return output
-        if self.policy.output_dtype:
-            output = _change(output, functools.partial(_cast, dtype=self.policy.output_dtype))
+        output = self._cast_output(output)
         if torch.is_grad_enabled():
             _change(output, self._watch)
+        return output
+
+    def _cast_output(self, output: Any) -> Any:
+        if self.policy.output_dtype:
+            output = _change(output, functools.partial(_cast, dtype=self.policy.output_dtype))
         return output
 
     def _watch(self, tensor: torch.Tensor) -> torch.Tensor:

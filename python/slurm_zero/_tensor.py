@@ -202,6 +202,8 @@ class FlatShard(DTensor):
             )
         if packet in _NEW:
             return _new(func, args, kwargs)
+        if packet is aten._amp_foreach_non_finite_check_and_unscale_:
+            return _unscale(func, *args)
         if packet in _NORMS:
             if _is_whole(func, args, kwargs):
                 return _norm(func, args, kwargs)
@@ -374,6 +376,16 @@ def _norm(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return DTensor.from_local(value, tensor._shard_spec.mesh, [placement], run_check=False)
 
     return [one(t) for t in args[0]] if isinstance(args[0], (list, tuple)) else one(args[0])
+
+
+def _unscale(func: Any, gradients: list[torch.Tensor], found_inf: torch.Tensor,
+             scale: torch.Tensor) -> None:
+    """As torch's for DTensors: what one rank has found in its part is known to all."""
+    sharded = [g for g in gradients if isinstance(g, DTensor)]
+    func([g._local_tensor if isinstance(g, DTensor) else g for g in gradients], found_inf, scale)
+    for mesh in dict.fromkeys(g.device_mesh for g in sharded):
+        for dim in range(mesh.ndim):
+            dist.all_reduce(found_inf, dist.ReduceOp.MAX, group=mesh.get_group(dim))
 
 
 _distribute = _state_dict_utils._distribute_tensors

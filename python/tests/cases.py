@@ -15,7 +15,7 @@ import loading  # noqa: F401, whose cases are of this program, too
 import optimizers  # noqa: F401
 import slurm_zero as zero
 from harness import (
-    CASES, WIDTH, Block, Model, batches, case, expect, loss_of, rank, shard, train, world
+    CASES, WIDTH, Block, Model, batches, case, compare, expect, loss_of, rank, shard, train, world
 )
 
 
@@ -514,6 +514,54 @@ def outputs_in_structures():
 
     turn = iter((D, E, D))
     train("structures", M(lambda: next(turn)()))
+
+
+@case
+def outputs_cast_in_recomputations():
+    """What a module returns to a checkpoint has the same type both times."""
+    policy = zero.MixedPrecisionPolicy(torch.bfloat16, output_dtype=torch.float32)
+    found = {}
+    for reentrant in (None, True, False):
+        torch.manual_seed(4)
+        block = zero.fully_shard(Block(), mp_policy=policy)
+
+        def forward(x, block=block):
+            return block(block(x).sin())
+
+        x = torch.ones(3, WIDTH, requires_grad=True)
+        if reentrant is None:
+            out = forward(x)
+        else:
+            out = torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=reentrant)
+        out.sum().backward()
+        found[reentrant] = [p.grad.full_tensor() for p in block.parameters()]
+        torch.testing.assert_close(found[reentrant], found[None], rtol=0, atol=0)
+
+
+@case
+def loss_scaled():
+    """f16 with a GradScaler, which halves the scale where the part of a single rank is infinite."""
+    model = Model()
+    single = copy.deepcopy(model)
+    inner = zero.MixedPrecisionPolicy(torch.float16)
+    outer = dataclasses.replace(inner, output_dtype=torch.float32)
+    shard(model, whole={"mp_policy": outer}, mp_policy=inner)
+    optimizer, other = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, single))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 10)
+    for step in range(6):
+        scaler.scale(loss_of(model, batches(step)[rank])).backward()
+        if step % 3 == 2:  # all of its elements are on one rank
+            part = model.blocks[0].norm.bias.grad._local_tensor
+            part[:1] = float("inf")
+        else:
+            for r in range(world):
+                (loss_of(single, batches(step)[r]) / world).backward()
+            other.step()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(), other.zero_grad()
+        assert scaler.get_scale() == 2.0 ** (10 - (step + 1) // 3), scaler.get_scale()
+        compare("loss_scaled", model, single, 5e-3)
 
 
 @case

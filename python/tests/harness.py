@@ -50,10 +50,11 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
 
-def shard(model, **options):
+def shard(model, whole=None, **options):
+    """With `whole` for the options of the outermost group."""
     for block in dict.fromkeys(model.blocks):
         zero.fully_shard(block, **options)
-    return zero.fully_shard(model, **options)
+    return zero.fully_shard(model, **(options if whole is None else whole))
 
 
 def loss_of(model, ids):
