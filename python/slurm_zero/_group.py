@@ -376,6 +376,28 @@ class Group:
         self.kept = False
         _zero.reduce(self.handle)
 
+    @torch.no_grad()
+    def add_gradients(self, params: list[Param], world: int) -> None:
+        """Adds the mean gradients to .grad of these parameters, and calls the program's hooks, in
+        which an optimizer may step."""
+        if not params:
+            return
+        sums = [tensor_of(_zero.gradient_shard(p.handle), torch.float32) for p in params]
+        values = torch._foreach_div(sums, self.divide or world)
+        torch._foreach_zero_(sums)  # what a later reduce adds to
+        for p, value in zip(params, values):
+            grad = FlatShard.wrap(value.to(p.sharded.dtype), p.spec)
+            for hook in (p.sharded._backward_hooks or {}).values():
+                changed = hook(grad)
+                grad = grad if changed is None else p.spec.to_shard(changed)
+            if p.sharded.grad is None:
+                p.sharded.grad = grad
+            else:
+                p.sharded.grad._local_tensor.add_(grad._local_tensor)
+        for p in params:
+            for hook in (p.sharded._post_accumulate_grad_hooks or {}).values():
+                hook(p.sharded)
+
 
 class PostBackward(torch.autograd.Function):
     """Passes a module's inputs through: its backward runs when their gradients are complete, which

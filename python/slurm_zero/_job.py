@@ -15,7 +15,7 @@ from . import _zero
 from ._group import Group, GroupState, Param, no_compile
 from ._layout import Layout
 from ._steps import Steps, Writes
-from ._tensor import FlatShard, tensor_of
+from ._tensor import FlatShard
 
 
 class Pass(enum.Enum):
@@ -98,26 +98,15 @@ class Job:
         for group in synced:
             if next(any_rank):
                 group.reduce()
-            used += [(group, p, next(any_rank)) for p in group.params]
+            used.append((group, [p for p in group.params if next(any_rank)]))
         replicated = self.layout.replicated
         if replicated:
             _zero.reduce_replicas([g.handle for g in synced if g.all_reduce])
-        for group, p, has_grad in used:
+        for group, params in used:
             if group.all_reduce or not replicated:
-                p.has_grad = False
-                if has_grad and p.trainable:
-                    self._add_grad(p, group.divide or world)
-
-    @staticmethod
-    def _add_grad(p: Param, divisor: float) -> None:
-        sums = tensor_of(_zero.gradient_shard(p.handle), torch.float32)
-        with torch.no_grad():
-            value = (sums / divisor).to(p.sharded.dtype)
-            sums.zero_()  # what a later reduce adds to
-            if p.sharded.grad is None:
-                p.sharded.grad = FlatShard.wrap(value, p.spec)
-            else:
-                p.sharded.grad._local_tensor.add_(value)
+                for p in params:
+                    p.has_grad = False
+                group.add_gradients([p for p in params if p.trainable], world)
 
     def reset(self) -> None:
         _zero.reset()

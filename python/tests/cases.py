@@ -4,6 +4,7 @@ process, on the batches of all ranks, and compares gradients and parameters over
 
 import copy
 import dataclasses
+import functools
 import os
 import sys
 import traceback
@@ -562,6 +563,42 @@ def loss_scaled():
         optimizer.zero_grad(), other.zero_grad()
         assert scaler.get_scale() == 2.0 ** (10 - (step + 1) // 3), scaler.get_scale()
         compare("loss_scaled", model, single, 5e-3)
+
+
+@case
+def hooks():
+    """Of a gradient, which change it; and of what was added to .grad: optimizers that step and drop
+    it there. On the unsharded model the same with whole gradients."""
+    model = Model()
+    single = copy.deepcopy(model)
+    shard(model)
+    mask = torch.arange(13 * 29).view(29, 13).float() / 99
+    steps = {}
+
+    def take(optimizer, name, p):
+        steps[name] += 1
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for m in (model, single):
+        for name, p in m.named_parameters():
+            if name.endswith("a.weight"):
+                p.register_hook(lambda grad: grad * mask)
+            optimizer = torch.optim.AdamW([p], lr=1e-2, eps=1e-3)
+            if m is model:
+                steps[name] = 0
+                p.register_post_accumulate_grad_hook(functools.partial(take, optimizer, name))
+            else:
+                p.optimizer = optimizer
+    for step in range(3):
+        loss_of(model, batches(step)[rank]).backward()
+        assert all(p.grad is None for p in model.parameters())
+        sum(loss_of(single, batches(step)[r]) / world for r in range(world)).backward()
+        for p in single.parameters():
+            p.optimizer.step()
+        single.zero_grad()
+        compare("hooks", model, single, 2e-4)
+    assert set(steps.values()) == {3}, steps
 
 
 @case
