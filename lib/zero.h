@@ -396,8 +396,8 @@ typedef struct zero_load_model_options {
 	/*
 	 * Reports that this rank has filled `done` of the `total` bytes that it stores, most
 	 * recently a part of `param`. Called once before anything is read, with a NULL `param`, and
-	 * then after each piece. Any status but ZERO_OK ends the load on all ranks with
-	 * ZERO_E_APPLICATION.
+	 * then after each piece. Any status but ZERO_OK ends this rank's reads, and the load is
+	 * ZERO_E_APPLICATION on all ranks.
 	 */
 	zero_status (*progress)(void *context, const char *param, uint64_t done, uint64_t total);
 	void *context; /* passed to the callbacks */
@@ -427,9 +427,9 @@ typedef struct zero_load_model_report {
  * Converted and transposed elements are staged as in zero_load, and missing parameters are filled
  * by slice. Nothing is sent and nothing is gathered. f32 masters are updated.
  *
- * The ranks agree once on names, shapes and types, before anything is changed, and then after every
- * 32 pieces of `stream_chunk`, at most 1 GiB. So an error on one rank soon ends the load on all
- * ranks. After an error during the load, the values of the parameters are undefined.
+ * The ranks agree on names, shapes and types before anything is changed, and again when each has
+ * read its own elements. After an error during the load, which is one on all ranks then, the values
+ * of the parameters are undefined.
  *
  * A tensor "X" of f8 that fills a parameter of another type is multiplied by the scales of a tensor
  * "X_scale_inv", if the files have one, see zero_load.

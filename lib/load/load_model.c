@@ -2,7 +2,7 @@
 /*
  * Loads a whole checkpoint. The ranks first find and agree on the source of every parameter;
  * nothing has changed until then. Each rank then reads its own slices in the order of the files'
- * bytes. Ranks agree a few times on the way, not once for each of hundreds of parameters.
+ * bytes, and they agree once more when all have read theirs.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 #include "load.h"
 #include "core/text.h"
 
-/* Chunks and bytes between two agreements: when a rank fails, the others read no more than this. */
-enum { ROUND_CHUNKS = 32, MAX_ROUND = 1 << 30 };
+/* Chunks and bytes of one read of a transposed tensor, at most. */
+enum { WIDE_CHUNKS = 16, WIDE_BYTES = 1 << 29 };
 
 /* Where one parameter's values come from, and where this rank stores them. */
 struct entry {
@@ -35,9 +35,6 @@ struct loading {
 	const char **missing, **unexpected;
 	size_t entry_count, used_count, missing_count, unexpected_count;
 	uint64_t total, done; /* bytes that this rank stores */
-	uint64_t quota;       /* bytes of a round */
-	size_t rounds;
-	size_t next, at; /* the entry to go on with, and the element of its slice */
 };
 
 static zero_status no_memory(const struct loading *load)
@@ -338,27 +335,20 @@ static uint64_t plan_hash(const struct loading *load)
 	return hash;
 }
 
-static uint64_t round_bytes(const zero_job *job)
-{
-	return job->stream_chunk < MAX_ROUND / ROUND_CHUNKS ? job->stream_chunk * ROUND_CHUNKS
-							    : MAX_ROUND;
-}
-
-/* COLLECTIVE. Compares the plans. The rank with the most bytes determines the number of rounds. */
+/* COLLECTIVE. Compares the plans. */
 static zero_status agree_plan(struct loading *load, zero_status status)
 {
 	size_t world = (size_t)load->job->place.world;
-	uint64_t mine[2] = {status ? 0 : plan_hash(load), load->total};
-	uint64_t *all = calloc(2 * world, sizeof(*all)), most = 1;
+	uint64_t hash = status ? 0 : plan_hash(load), *all = calloc(world, sizeof(*all));
 	struct zero_op op = {
-		.kind = ZERO_OP_ALLGATHER_BYTES, .send = mine, .recv = all, .count = sizeof(mine)};
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = &hash, .recv = all, .count = sizeof(hash)};
 
 	if (!all && !status)
 		status = no_memory(load);
 	status = zero_submit_wait(&load->job->all, status, &op, 1, ZERO_WORK_LOAD,
 				  "load of model %s", load->path);
 	for (size_t rank = 0; !status && rank < world; rank++) {
-		if (all[2 * rank] != all[0]) {
+		if (all[rank] != all[0]) {
 			zero_fail(
 				ZERO_E_FORMAT,
 				"%s: the tensors, or the results of the callbacks, differ between "
@@ -367,12 +357,8 @@ static zero_status agree_plan(struct loading *load, zero_status status)
 				load->path, rank);
 			status = zero_fail_on((int)rank, ZERO_E_FORMAT, zero_last_error());
 		}
-		if (all[2 * rank + 1] > most)
-			most = all[2 * rank + 1];
 	}
 	free(all);
-	load->rounds = (size_t)((most - 1) / round_bytes(load->job) + 1);
-	load->quota = load->total / load->rounds + 1;
 	return status;
 }
 
@@ -398,54 +384,41 @@ static zero_status report_progress(const struct loading *load, const char *param
    longer contiguous stretches. */
 static size_t piece_elements(const struct loading *load, const struct entry *entry)
 {
-	size_t round = (size_t)round_bytes(load->job), chunk = load->job->stream_chunk;
-	size_t bytes = entry->source.transpose ? round / 2 : chunk < round ? chunk : round;
-	size_t size = zero_dtype_size(entry->param->dtype);
+	size_t bytes = load->job->stream_chunk, size = zero_dtype_size(entry->param->dtype);
 
+	if (entry->source.transpose)
+		bytes = bytes < WIDE_BYTES / WIDE_CHUNKS ? bytes * WIDE_CHUNKS : WIDE_BYTES;
 	return bytes > size ? bytes / size : 1;
 }
 
-static zero_status fill_piece(struct loading *load)
+static zero_status fill_entry(struct loading *load, const struct entry *entry)
 {
-	const struct entry *entry = &load->entries[load->next];
-	size_t size = zero_dtype_size(entry->param->dtype);
-	size_t count = piece_elements(load, entry);
-	zero_status status;
+	size_t size = zero_dtype_size(entry->param->dtype), most = piece_elements(load, entry);
+	zero_status status = ZERO_OK;
 
-	if (count > entry->count - load->at)
-		count = entry->count - load->at;
-	if (!count) {
-		load->next++;
-		load->at = 0;
-		return ZERO_OK;
+	for (size_t at = 0, count; !status && at < entry->count; at += count) {
+		count = entry->count - at < most ? entry->count - at : most;
+		status = zero_source_read(entry->param, &entry->source, entry->data + at * size,
+					  entry->first + at, count);
+		load->done += count * size;
+		if (!status)
+			status = report_progress(load, entry->param->name);
 	}
-	status = zero_source_read(entry->param, &entry->source, entry->data + load->at * size,
-				  entry->first + load->at, count);
-	if (status)
-		return status;
-	load->at += count;
-	load->done += count * size;
-	return report_progress(load, entry->param->name);
+	return status;
 }
 
-/* COLLECTIVE. Each rank fills its own share of bytes in every round. Ranks are at different
-   parameters then, since a parameter is stored on some ranks only. */
+/* COLLECTIVE. Ranks are at different parameters, since a parameter is stored on some of them. */
 static zero_status fill(struct loading *load)
 {
 	zero_status status = report_progress(load, NULL);
-	uint64_t goal = 0;
 
 	zero_hooks_before_change(load->job, NULL, false);
-	for (size_t round = 1; round <= load->rounds; round++) {
-		goal = round < load->rounds ? goal + load->quota : load->total;
-		while (!status && load->done < goal && load->done < load->total)
-			status = fill_piece(load);
-		status = zero_submit_wait(&load->job->all, status, NULL, 0, ZERO_WORK_LOAD,
-					  "round %zu of %zu in the load of %s", round, load->rounds,
-					  load->path);
-		if (status)
-			return status;
-	}
+	for (size_t i = 0; !status && i < load->entry_count; i++)
+		status = fill_entry(load, &load->entries[i]);
+	status = zero_submit_wait(&load->job->all, status, NULL, 0, ZERO_WORK_LOAD,
+				  "load of model: values of %s", load->path);
+	if (status)
+		return status;
 	for (size_t i = 0; i < load->entry_count; i++)
 		zero_param_update_masters(load->entries[i].param);
 	return zero_device_sync(load->job);
