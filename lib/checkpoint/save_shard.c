@@ -15,10 +15,8 @@
 
 static bool is_saved(const zero_param *param, enum zero_saved_kind kind)
 {
-	if ((kind == ZERO_SAVED_EXP_AVG || kind == ZERO_SAVED_EXP_AVG_SQ) &&
-	    zero_param_moments(param) != ZERO_MOMENTS_F32)
-		return false;
-	return zero_is_saved(kind, param->group->steps > 0, false, param->trainable, param->dtype);
+	return zero_is_saved(kind, param->group->steps > 0, zero_param_moments(param),
+			     param->trainable, param->dtype);
 }
 
 /* Finds the values of a named state that this rank saves. False: there are none. */

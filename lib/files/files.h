@@ -109,18 +109,6 @@ static inline bool zero_has_master(zero_dtype dtype)
 	return dtype == ZERO_F16 || dtype == ZERO_BF16;
 }
 
-/* Whether a parameter is saved as this kind, which is no named state, where it has `states`, or
-   `masters` alone. */
-static inline bool zero_is_saved(enum zero_saved_kind kind, bool states, bool masters,
-				 bool trainable, zero_dtype dtype)
-{
-	if (kind == ZERO_SAVED_PARAM)
-		return true;
-	if (kind == ZERO_SAVED_MASTER)
-		return (states || masters) && trainable && zero_has_master(dtype);
-	return states && trainable;
-}
-
 /* What a step keeps of a parameter's gradients: two moments for AdamW, one for Muon. All but
    f32 moments are named states. */
 enum zero_moments_kind { ZERO_MOMENTS_F32, ZERO_MOMENTS_8BIT, ZERO_MOMENTS_MUON };
@@ -148,16 +136,26 @@ static inline bool zero_tensor_is_stepped(const struct zero_manifest *manifest,
 	return manifest->states && tensor->trainable && (!tensor->has_steps || tensor->steps);
 }
 
-/* Whether a tensor is saved as this kind, which is no named state. */
+/* Whether a parameter is saved as this kind, which is no named state, where it has `states`. */
+static inline bool zero_is_saved(enum zero_saved_kind kind, bool states,
+				 enum zero_moments_kind moments, bool trainable, zero_dtype dtype)
+{
+	if (kind == ZERO_SAVED_PARAM)
+		return true;
+	return states && trainable &&
+	       (kind == ZERO_SAVED_MASTER ? zero_has_master(dtype) : moments == ZERO_MOMENTS_F32);
+}
+
+/* The same of a tensor. */
 static inline bool zero_tensor_has(const struct zero_manifest *manifest,
 				   const struct zero_manifest_tensor *tensor,
 				   enum zero_saved_kind kind)
 {
-	if ((kind == ZERO_SAVED_EXP_AVG || kind == ZERO_SAVED_EXP_AVG_SQ) &&
-	    zero_tensor_moments(tensor) != ZERO_MOMENTS_F32)
-		return false;
-	return zero_is_saved(kind, manifest->states && (!tensor->has_steps || tensor->steps),
-			     manifest->masters, tensor->trainable, tensor->dtype);
+	bool states = (manifest->states && (!tensor->has_steps || tensor->steps)) ||
+		      (manifest->masters && kind == ZERO_SAVED_MASTER);
+
+	return zero_is_saved(kind, states, zero_tensor_moments(tensor), tensor->trainable,
+			     tensor->dtype);
 }
 
 /* The type in the file for a parameter of type `dtype`. */

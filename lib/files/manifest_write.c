@@ -14,7 +14,7 @@ static bool is_plain(const struct zero_manifest *m)
 	for (size_t i = 0; i < m->tensor_count; i++)
 		if (m->tensors[i].state_count || m->tensors[i].has_steps)
 			return false;
-	return !m->masters;
+	return true;
 }
 
 /* The settings are floats, which nine digits represent exactly. */
@@ -50,13 +50,13 @@ static json_t *make_job(const struct zero_manifest *m)
 	if (m->has_user)
 		user = json_pack("{s:I, s:o}", "bytes", (json_int_t)m->user_bytes, "checksum",
 				 make_checksum(m->user_checksum));
-	return json_pack(
-		"{s:s, s:i, s:s, s:I, s:i, s:i, s:s, s:I, s:o, s:b, s:o*, s:s, s:i, s:o}", "format",
-		MANIFEST_FORMAT, "version", is_plain(m) ? MANIFEST_VERSION_PLAIN : MANIFEST_VERSION,
-		"library", m->library, "step", (json_int_t)m->step, "world", m->world, "stage",
-		m->stage, "allgather", m->allgather, "bucket", (json_int_t)m->bucket, "adamw",
-		adamw, "states", m->states, "masters", m->masters ? json_true() : NULL, "checksum",
-		MANIFEST_CHECKSUM, "block", ZERO_CHECKSUM_BLOCK, "user", user);
+	return json_pack("{s:s, s:i, s:s, s:I, s:i, s:i, s:s, s:I, s:o, s:b, s:s, s:i, s:o}",
+			 "format", MANIFEST_FORMAT, "version",
+			 is_plain(m) ? MANIFEST_VERSION_PLAIN : MANIFEST_VERSION, "library",
+			 m->library, "step", (json_int_t)m->step, "world", m->world, "stage",
+			 m->stage, "allgather", m->allgather, "bucket", (json_int_t)m->bucket,
+			 "adamw", adamw, "states", m->states, "checksum", MANIFEST_CHECKSUM,
+			 "block", ZERO_CHECKSUM_BLOCK, "user", user);
 }
 
 static zero_status write_job(FILE *out, const struct zero_manifest *m)
