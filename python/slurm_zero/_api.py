@@ -16,8 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import fsdp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, UnshardHandle
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
@@ -114,10 +115,17 @@ class FullyShardedModule(FSDPModule):
         mine = set(self.modules()) if recurse else {self}
         return [g for g in _job.groups if any(m in mine for m in g.modules)]
 
-    def unshard(self, async_op: bool = False) -> None:
-        """Gathers this module's own group; reshard() releases it. `async_op` changes nothing."""
-        for group in self._groups(recurse=False):
+    def unshard(self, async_op: bool = False) -> UnshardHandle | None:
+        """Gathers this module's own group; reshard() releases it. With `async_op` the gather is only
+        begun, where there is one, and the parameters are there after the handle's wait()."""
+        groups = self._groups(recurse=False)
+        if async_op:
+            for group in groups:
+                group.begin_unshard()
+            return _Unsharding(groups)
+        for group in groups:
             group.unshard()
+        return None
 
     def reshard(self) -> None:
         for group in self._groups(recurse=False):
@@ -126,7 +134,7 @@ class FullyShardedModule(FSDPModule):
     def set_requires_gradient_sync(self, requires_gradient_sync: bool, *,
                                    recurse: bool = True) -> None:
         for group in self._groups(recurse):
-            group.sync = requires_gradient_sync
+            group.sync = group.all_reduce = requires_gradient_sync
 
     def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
         """While it is off, gradients are summed over the ranks that store one copy alone, and over
@@ -138,14 +146,71 @@ class FullyShardedModule(FSDPModule):
         for group in self._groups(recurse=False):
             group.divide = factor
 
-    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
-        for group in self._groups(recurse):
-            group.reshard_after_forward = bool(reshard_after_forward)
+    def set_reduce_scatter_divide_factor(self, factor: float) -> None:
+        """The old name of set_gradient_divide_factor."""
+        self.set_gradient_divide_factor(factor)
 
-    def set_is_last_backward(self, is_last_backward: bool) -> None:
-        """Nothing waits for it: each backward ends its own reduces."""
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        if not isinstance(reshard_after_forward, bool):
+            raise ValueError(
+                f"reshard_after_forward should be a bool, got {type(reshard_after_forward)}"
+            )
+        for group in self._groups(recurse):
+            group.reshard_after_forward = reshard_after_forward
+
+    def set_reshard_after_backward(self, reshard_after_backward: bool, *,
+                                   recurse: bool = True) -> None:
+        for group in self._groups(recurse):
+            group.reshard_after_backward = reshard_after_backward
+
+    def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:
+        """Without it nothing may read the group's parameters in a backward pass."""
+        for group in self._groups(recurse=False):
+            group.unshard_in_backward = unshard_in_backward
+
+    def set_all_reduce_hook(self, hook: Callable[[torch.Tensor], None], *,
+                            stream: Any = None) -> None:
+        """It is called with what this rank has of the mean gradients of the group, flat and f32,
+        and may change them. All runs on the calling thread, so that `stream` changes nothing."""
+        for group in self._groups(recurse=False):
+            group.all_reduce_hook = hook
+
+    def _require_root(self, method: str) -> None:
+        if any(g in _job.layout.groups and not g.root for g in self._groups(recurse=False)):
+            raise RuntimeError(f"{method} must be called on the root FSDP module")
+
+    def reset_iter_state(self) -> None:
+        """What slurm_zero.reset() does, for all models."""
+        self._require_root("reset_iter_state")
+        reset()
+
+    def set_manual_backward_finalization(self, enabled: bool) -> None:
+        """While it is on, finalize_backward() adds the gradients of the backward passes before
+        it to those of the parameters."""
+        self._require_root("set_manual_backward_finalization")
+        if _job.in_backward():
+            raise RuntimeError(
+                "set_manual_backward_finalization cannot change mode during backward"
+            )
+        for group in self._groups():
+            group.manual = enabled
+
+    def finalize_backward(self, *, async_op: bool = False) -> Any:
+        """When it returns, the gradients are there, also with `async_op`."""
+        self._require_root("finalize_backward")
+        groups = self._groups()
+        if not all(g.manual for g in groups):
+            raise RuntimeError(
+                "finalize_backward requires manual backward finalization. Call "
+                "set_manual_backward_finalization(True) before forward"
+            )
+        _job.add_gradients(groups)
+        return _GradientReductionHandle() if async_op else None
 
     def _set_prefetch(self, backward: bool, modules: list[FullyShardedModule]) -> None:
+        for module in modules:
+            if not isinstance(module, FullyShardedModule):
+                raise ValueError(f"Expects FSDPModule but got {type(module)}: {module}")
         wanted = [g for module in modules for g in module._groups(recurse=False)]
         for group in self._groups(recurse=False):
             group.wanted[backward] = wanted
@@ -164,18 +229,50 @@ class FullyShardedModule(FSDPModule):
         """What torch.distributed.fsdp.register_fsdp_forward_method asks for."""
         (group,) = self._groups(recurse=False)
         return types.SimpleNamespace(
-            _pre_forward=group.pre_forward, _post_forward=group.post_forward
+            _pre_forward=group.pre_forward, _post_forward=group.post_forward,
+            _comm_ctx=None, _fsdp_param_groups=(),  # for torch.distributed.fsdp.share_comm_ctx
         )
 
 
+# Torch has one since 2.15, whose wait() does nothing.
+_GradientReductionHandle = getattr(fsdp, "GradientReductionHandle", UnshardHandle)
+
+
+class _Unsharding(UnshardHandle):
+    def __init__(self, groups: list[Group]):
+        self.groups = groups
+
+    def wait(self) -> None:
+        for group in self.groups:
+            group.unshard()
+        self.groups = []
+
+
+# Settings of streams, buffers and process groups that the library does not have, and:
+# set_is_last_backward: each backward ends its own reduces. set_force_sum_reduction_for_comms: all
+# are sums. set_reduce_scatter_unused_params: it is always so. set_keep_unsharded_storage: addresses
+# never change.
+_WITHOUT_EFFECT = (
+    "set_is_last_backward", "set_force_sum_reduction_for_comms", "set_reduce_scatter_unused_params",
+    "set_keep_unsharded_storage", "set_post_optim_event", "set_separate_reduce_scatter_group",
+    "set_reduce_scatter_max_input_buffers", "set_symm_mem_for_comm",
+    "set_allocate_memory_from_process_group_for_comm", "_set_unshard_async_op",
+)
+
+
+def _without_effect(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """The library has nothing that it would change."""
+
+
 def _refuse(name: str) -> Callable:
-    def method(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def refused(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError(f"slurm_zero does not support {name}")
 
-    method.__name__ = name
-    return method
+    return refused
 
 
+for _name in _WITHOUT_EFFECT:
+    setattr(FullyShardedModule, _name, _without_effect)
 for _name in vars(FSDPModule):
     if not _name.startswith("_") and _name not in vars(FullyShardedModule):
         setattr(FullyShardedModule, _name, _refuse(_name))
@@ -252,8 +349,19 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
     known = ("NoneType", "OffloadPolicy", "CPUOffloadPolicy")
     if type(offload_policy).__name__ not in known:
         raise NotImplementedError("offload_policy is not supported")
-    if isinstance(reshard_after_forward, int) and not isinstance(reshard_after_forward, bool):
-        raise NotImplementedError(f"reshard_after_forward={reshard_after_forward} is not supported")
+    ranks = mesh.size(-1) if mesh else dist.get_world_size() if dist.is_initialized() else None
+    if not isinstance(reshard_after_forward, (int, type(None))):
+        raise ValueError(
+            "reshard_after_forward should be a bool or an int representing the group size to "
+            f"reshard to, not {reshard_after_forward}"
+        )
+    if type(reshard_after_forward) is int and ranks and (
+        reshard_after_forward < 1 or ranks % reshard_after_forward
+    ):
+        raise ValueError(
+            "If passing reshard_after_forward as an int, it should be a factor of "
+            f"{ranks}, not {reshard_after_forward}"
+        )
     policy = mp_policy or MixedPrecisionPolicy()
     for dtype in (policy.param_dtype, policy.reduce_dtype):
         if dtype is not None and dtype not in DTYPES:
@@ -303,6 +411,8 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
     )
     init()
     _take_mesh(mesh)
+    if type(reshard_after_forward) is int:  # 1: each rank keeps all
+        reshard_after_forward = reshard_after_forward > 1
     group = Group(_job, modules, policy, reshard_after_forward, ignored)
     _job.groups.append(group)
     for m in {m: None for p in group.params for m, _ in p.places}:

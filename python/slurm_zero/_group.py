@@ -96,6 +96,8 @@ class Group:
                  reshard_after_forward: bool | None, ignored: set[nn.Parameter]):
         self.job, self.modules, self.policy = job, modules, policy
         self.reshard_after_forward = reshard_after_forward
+        self.reshard_after_backward = self.unshard_in_backward = True
+        self.all_reduce_hook: Callable[[torch.Tensor], None] | None = None
         self.root = False
         self.handle = None
         self.state = GroupState.SHARDED
@@ -105,6 +107,7 @@ class Group:
         self.next_gathered: list[Group | None] = [None, None]
         self.wanted: list[list[Group] | None] = [None, None]
         self.sync = self.all_reduce = True
+        self.manual = False  # finalize_backward() says when gradients are added
         self.kept = False  # the library's buffer has gradients that are not reduced yet
         self.divide: float | None = None
         self.to_run: set[nn.Module] = set()
@@ -220,6 +223,14 @@ class Group:
             self.prefetch()
         self.use_full()
 
+    def begin_unshard(self) -> None:
+        self.job.layout.update()
+        if self.needs_gather and self.state is GroupState.SHARDED:
+            self.job.writes.end()
+            # The bound of memory may have it skipped, on all ranks.
+            if _zero.prefetch(self.handle, self.params[0].handle, self.gather_as()):
+                self.become(GroupState.PREFETCHED)
+
     def prefetch(self) -> None:
         """Begins to gather what comes after this group. Ranks gather in the same order, so that
         they do this alike. What then is not used is released with all groups before the step."""
@@ -229,10 +240,8 @@ class Group:
         self.job.last = self
         wanted = self.wanted[backward]
         for group in [self.next_gathered[backward]] if wanted is None else wanted:
-            if group and group.needs_gather and group.state is GroupState.SHARDED:
-                # The bound of memory may have it skipped, on all ranks.
-                if _zero.prefetch(group.handle, group.params[0].handle, group.gather_as()):
-                    group.become(GroupState.PREFETCHED)
+            if group:
+                group.begin_unshard()
 
     def use_full(self) -> None:
         for param in self.params:
@@ -333,12 +342,17 @@ class Group:
         if torch.is_grad_enabled() and grad.requires_grad:
             raise NotImplementedError("create_graph=True is not supported for sharded modules")
         self.job.begin_backward()
-        self.unshard()
-        self.become(GroupState.BACKWARD)
+        if self.unshard_in_backward or self.state is not GroupState.SHARDED:
+            self.unshard()
+            self.become(GroupState.BACKWARD)
         return grad
 
     def post_backward(self) -> None:
-        self.reshard()
+        if self.reshard_after_backward:
+            self.reshard()
+        elif self.state is GroupState.BACKWARD:
+            self.use_sharded()
+            self.become(GroupState.UNSHARDED)
         self.keep_gradients()
         if self.sync and self.kept:
             self.reduce()
@@ -385,6 +399,10 @@ class Group:
         sums = [tensor_of(_zero.gradient_shard(p.handle), torch.float32) for p in params]
         values = torch._foreach_div(sums, self.divide or world)
         torch._foreach_zero_(sums)  # what a later reduce adds to
+        if self.all_reduce_hook:
+            flat = torch.cat(values)
+            self.all_reduce_hook(flat)
+            values = flat.split([value.numel() for value in values])
         for p, value in zip(params, values):
             grad = FlatShard.wrap(value.to(p.sharded.dtype), p.spec)
             for hook in (p.sharded._backward_hooks or {}).values():

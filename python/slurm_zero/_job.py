@@ -75,15 +75,19 @@ class Job:
 
     @no_compile
     def end_backward(self) -> None:
-        """Ends a backward pass: reduces what is left, and adds the sums to .grad of the shards."""
+        """Ends a backward pass."""
         for group in self.layout.groups:
             if group.state is not GroupState.SHARDED:
                 group.post_backward()
             group.keep_gradients()
         self.end_pass()
         self.present = Pass.FORWARD
+        self.add_gradients([g for g in self.layout.groups if not g.manual])
+
+    def add_gradients(self, groups: list[Group]) -> None:
+        """Adds the sums over the ranks to .grad of the shards."""
         # A group may have no parameters, if its parts have them all.
-        synced = [g for g in self.layout.groups if g.params and g.sync]
+        synced = [g for g in groups if g.params and g.handle and g.sync]
         if not synced:
             return
         # Ranks may have used different parameters.

@@ -601,6 +601,80 @@ def hooks():
     assert set(steps.values()) == {3}, steps
 
 
+def counted(name, function):
+    """How often a function of the library is called meanwhile."""
+    calls, real = [], getattr(zero._zero, name)
+    setattr(zero._zero, name, lambda *args: calls.append(args) or real(*args))
+    try:
+        function()
+    finally:
+        setattr(zero._zero, name, real)
+    return len(calls)
+
+
+@case
+def methods():
+    """Those of FSDPModule, by what they change: gathers of two steps without an optimizer, and
+    gradients, which train() compares."""
+
+    def steps(model):
+        for _ in range(2):
+            loss_of(model, batches(0)[rank]).backward()
+        model.zero_grad()
+
+    gathers = {}
+    for given in ("", "set_reshard_after_backward", "set_reshard_after_forward",
+                  "set_unshard_in_backward"):
+        model = Model()
+        model.embed = nn.Sequential(model.embed)
+        single = copy.deepcopy(model)
+
+        def sharder(m, given=given):
+            zero.fully_shard(m.embed)
+            shard(m)
+            if given:
+                getattr(m.embed if given == "set_unshard_in_backward" else m, given)(False)
+            gathers[given] = counted("gather", lambda: steps(m))
+
+        train(given, model, single, sharder=sharder)
+    # Four inner groups, and the root, which is gathered once for both passes.
+    assert gathers == {"": 18, "set_reshard_after_backward": 13, "set_unshard_in_backward": 16,
+                       "set_reshard_after_forward": 10}, gathers
+
+    def sharder(m):
+        shard(m, reshard_after_forward=world)
+        m.set_manual_backward_finalization(True)
+        for part in (m, *m.blocks):
+            part.set_all_reduce_hook(lambda flat: flat.mul_(3))
+            part.set_reduce_scatter_divide_factor(world / 2)
+        m.blocks[0].set_is_last_backward(False)
+        m.set_force_sum_reduction_for_comms(True)
+
+    def backward(m, data, scale, last):
+        if m is model:
+            handle = m.blocks[1].unshard(async_op=True)
+            assert isinstance(m.blocks[1].a.bias, zero.FlatShard)
+            handle.wait()
+            assert not isinstance(m.blocks[1].a.bias, zero.FlatShard)
+            m.blocks[1].reshard()
+        (loss_of(m, data) * (scale if m is model else 6 * scale)).backward()
+        if m is model:
+            assert all(p.grad is None for p in m.parameters())
+            assert (m.finalize_backward(async_op=last) is None) != last
+
+    model = Model()
+    single = copy.deepcopy(model)
+    train("methods", model, single, sharder=sharder, backward=backward)
+    expect(RuntimeError, "on the root", model.blocks[0].reset_iter_state)
+    loss_of(model, batches(0)[rank]).backward()
+    model.reset_iter_state()
+    model.finalize_backward()
+    assert all(p.grad is None for p in model.parameters())
+    refused = {name for name, method in vars(zero.FullyShardedModule).items()
+               if getattr(method, "__name__", None) == "refused"}
+    assert refused <= {"set_custom_all_gather", "set_custom_reduce_scatter"}, refused
+
+
 @case
 def bfloat16():
     """Gathered as bf16: against a model that rounds its f32 parameters itself."""

@@ -42,8 +42,10 @@ expect(ValueError, "takes a module", lambda: zero.fully_shard([]))
 expect(ValueError, "another mesh", lambda: zero.fully_shard(
     nn.Linear(2, 2), mesh=torch.distributed.init_device_mesh("cpu", (1, world))))
 expect(NotImplementedError, "moved", lambda: model.double())
-expect(NotImplementedError, "does not support set_all_reduce_hook",
-       lambda: model.set_all_reduce_hook(None))
+expect(NotImplementedError, "does not support set_custom_all_gather",
+       lambda: model.set_custom_all_gather(None))
+expect(ValueError, f"should be a factor of {world}, not 7", lambda: zero.fully_shard(
+    nn.Linear(2, 2), reshard_after_forward=7))
 
 # Parameters.
 frozen(torch.ones(3))
