@@ -24,7 +24,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from . import _checkpoint, _unsharded, _watch, _zero
 from ._adamw import AdamW, AdamW8bit, Muon
-from ._group import DTYPES, Group, MixedPrecisionPolicy
+from ._group import DTYPES, Group, MixedPrecisionPolicy, require_filled
 from ._job import Job
 from ._rendezvous import make_store
 from ._tensor import FlatShard, install_dispatch
@@ -283,12 +283,14 @@ def _keep(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
     its buffers only."""
     sharded = {k: p for k, p in module._parameters.items() if isinstance(p, FlatShard)}
     for name, p in sharded.items():
-        probe = torch.empty(0, dtype=p.dtype, device="cpu")
+        probe = torch.empty(0, dtype=p.dtype, device=p.device)
         moved = fn(probe)
-        if (moved.dtype, moved.device) != (probe.dtype, probe.device):
+        if probe.is_meta and moved.dtype == p.dtype and moved.device.type == "cpu":
+            p._shard_spec.param.fill()
+        elif (moved.dtype, moved.device) != (probe.dtype, probe.device):
             raise NotImplementedError(
-                f"parameter {name} of {type(module).__name__} is {p.dtype} on the CPU, and cannot "
-                f"be moved or converted to {moved.dtype} on {moved.device} after fully_shard: do "
+                f"parameter {name} of {type(module).__name__} is {p.dtype} on {p.device}, and "
+                f"cannot be moved or converted to {moved.dtype} on {moved.device} after fully_shard: do "
                 "it before"
             )
     every = module._parameters
@@ -301,11 +303,14 @@ def _keep(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
 
 def _load_in_place(module: nn.Module, state_dict: dict[str, Any], prefix: str,
                    local_metadata: dict[str, Any], *_: Any) -> None:
-    """load_state_dict(assign=True) would put the given tensors in the place of the parameters."""
-    if local_metadata.get("assign_to_params_buffers"):
-        for name, p in module._parameters.items():
-            value = state_dict.get(prefix + name)
-            if isinstance(p, FlatShard) and value is not None and value.shape == p.shape:
+    """load_state_dict(assign=True) would put the given tensors in the place of the parameters.
+    Without it, those on meta would stay empty."""
+    for name, p in module._parameters.items():
+        value = state_dict.get(prefix + name)
+        if isinstance(p, FlatShard) and value is not None and value.shape == p.shape:
+            if not value.is_meta:
+                p._shard_spec.param.fill()
+            if local_metadata.get("assign_to_params_buffers"):
                 with torch.no_grad():
                     p.copy_(value)
                 state_dict[prefix + name] = p
@@ -520,6 +525,9 @@ def load(model: nn.Module, path: str | os.PathLike, *, strict: bool = True,
     # The library knows neither those names, nor what each rank has whole.
     strictly = strict and not used and not absent
     missing, unexpected = _zero.load_model(keep, names, progress, strictly)
+    for p in (p for group in _job.groups for p in group.params):
+        if p.name in names and p.name not in missing:
+            p.fill()
     missing = [names[name] for name in missing] + absent
     unexpected = [name for name in unexpected if name not in used]
     if strict and (missing or unexpected):
@@ -555,11 +563,16 @@ def _require_all(model: Any) -> list[nn.Module]:
     return models
 
 
+def _require_filled() -> None:
+    require_filled([p for group in _job.groups for p in group.params])
+
+
 def export(model: Any, path: str | os.PathLike) -> None:
     """Writes the sharded parameters of the model, or of a list of all sharded models, as
     safetensors, which Transformers reads. A warning names what else they have. All ranks call
     it."""
     others = _unsharded.tensors(_require_all(model))
+    _require_filled()
     if others and dist.get_rank() == 0:
         warnings.warn(f"{path} is without what is not sharded: {', '.join(others)}")
     _zero.export(os.fspath(path))
@@ -573,6 +586,7 @@ def save(model: Any, optimizer: Optimizer | list[Optimizer] | None, folder: str 
     saved, and restore returns it. `keep_last` deletes all but so many checkpoints. With
     `background` it is written while training goes on; save_wait waits for it. All ranks call it."""
     models, optimizers = _require_all(model), _as_list(optimizer)
+    _require_filled()
     _checkpoint.save(_job, models, optimizers, os.fspath(folder), extra, keep_last, background)
 
 

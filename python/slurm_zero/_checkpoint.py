@@ -162,6 +162,8 @@ def restore(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer]
             _prepare(job, optimizers, {}, False)
     finally:
         _forget()
+    for param in (p for group in job.groups for p in group.params):
+        param.fill()
     user, _, unsharded = user.partition(b"\n")
     said = json.loads(user) if user else {"optimizers": [], "extra": None}
     _unsharded.fill(models, unsharded)

@@ -65,7 +65,8 @@ class Param:
         stride = original.contiguous().stride()
         self.spec = ShardSpec(places[0][1], tuple(original.shape), stride, group.job.mesh)
         self.spec.job, self.spec.param = group.job, self
-        empty = torch.empty(0, dtype=original.dtype, device="cpu")
+        self.filled = not original.is_meta
+        empty = torch.empty(0, dtype=original.dtype, device="cpu" if self.filled else "meta")
         self.sharded = FlatShard.wrap(empty, self.spec, requires_grad=self.trainable)
         self.sharded._is_param = True
         group.job.originals[original] = self
@@ -85,7 +86,41 @@ class Param:
         """What the program has put in the place of a parameter stays there, see Group.follow."""
         for module, attribute in self.places:
             if module._parameters.get(attribute) is old:
-                module._parameters[attribute] = new
+                if type(module).__setattr__ is nn.Module.__setattr__:
+                    module._parameters[attribute] = new
+                else:  # LSTMs have lists of their parameters
+                    setattr(module, attribute, new)
+
+    def memory(self) -> torch.Tensor:
+        """What this rank has of it. None before it is laid out."""
+        ranges, dtype = self.spec.ranges, self.sharded.dtype
+        device = "cpu" if self.filled else "meta"
+        if ranges is None or not self.filled:
+            first, end = self.spec.range if ranges else (0, 0)
+            return torch.empty(end - first, dtype=dtype, device=device)
+        return tensor_of(_zero.shard(self.handle, *self.spec.range), dtype)
+
+    def fill(self) -> None:
+        """It was on meta: the program, or a file, has values for it now."""
+        if not self.filled:
+            self.filled = True
+            self.renew(self.memory())
+
+    def renew(self, local: torch.Tensor) -> None:
+        """The same object becomes of another device or type, as torch's modules do it."""
+        new = FlatShard.wrap(local, self.spec, requires_grad=self.sharded.requires_grad)
+        new._is_param = True
+        torch.utils.swap_tensors(self.sharded, new)
+
+
+def require_filled(params: list[Param]) -> None:
+    on_meta = [p.name for p in params if not p.filled]
+    if on_meta:
+        raise RuntimeError(
+            "FSDP parameters should be materialized from meta device before training, but the "
+            f"following were still on meta device: {on_meta}\nUse slurm_zero.load, or "
+            'model.to_empty(device="cpu") and then reset_parameters() of each module'
+        )
 
 
 class Group:
@@ -217,6 +252,7 @@ class Group:
         if not self.params:
             return
         if self.state in (GroupState.SHARDED, GroupState.PREFETCHED):
+            require_filled(self.params)
             self.job.writes.end()
             _zero.gather(self.handle, self.gather_as())
             self.become(GroupState.UNSHARDED)

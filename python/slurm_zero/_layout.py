@@ -40,7 +40,6 @@ class Layout:
         names = self._names(new)
         lines = []
         for number, group in enumerate(new, self.count):
-            group.root = any(m in self.roots for m in group.modules)
             if not group.params:
                 continue
             group.handle = _zero.group_new(f"group {number}")
@@ -75,6 +74,10 @@ class Layout:
         tops = [m for g in new for m in g.modules]
         inside = {m for top in tops for m in top.modules() if m is not top}
         self.roots += dict.fromkeys(m for m in tops if m not in inside and m not in self.roots)
+        # A module that was used before its model was sharded is a root no more.
+        inside |= {m for root in self.roots for m in root.modules() if m is not root}
+        for group in self.job.groups:
+            group.root = any(m in self.roots and m not in inside for m in group.modules)
         names: dict[tuple[nn.Module, str], str] = {}
         for index, top in enumerate(self.roots):
             # The first model's names are its own, those of others have a number before them.
@@ -89,7 +92,7 @@ class Layout:
         """Moves the values of a parameter to the library's memory."""
         spec, dtype = p.spec, p.original.dtype
         spec.ranges = _zero.owned(group.handle, p.handle)
-        p.sharded._local_tensor = tensor_of(_zero.shard(p.handle, *spec.range), dtype)
+        p.sharded._local_tensor = p.memory()
         if p.original.device.type != "meta":
             values = p.original.detach()
             if isinstance(values, DTensor):

@@ -6,12 +6,14 @@ values with anything else, so every operation is dispatched here."""
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import _state_dict_utils
+from torch.distributed.checkpoint import default_planner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata, MetadataIndex, TensorProperties,
 )
@@ -36,6 +38,9 @@ _ELEMENTWISE = {
 # Named as if they were on each element.
 _REDUCTIONS = {"_foreach_max", "_foreach_powsum"}
 _NORMS = {aten._foreach_norm, aten.linalg_vector_norm}
+_OVER_RANKS = {aten.any, aten.all, aten.max, aten.min, aten.sum}  # of all elements
+_RANDOM_LIKE = {aten.rand_like: aten.uniform_.default, aten.randn_like: aten.normal_.default}
+_RANDOM_CHUNK = 1 << 18  # elements that are drawn from one seed
 _NEW = {aten.new_empty, aten.new_zeros, aten.new_ones, aten.new_full}
 
 
@@ -133,13 +138,13 @@ class FlatShard(DTensor):
         """The whole tensor. All ranks must call it. It is not differentiable."""
         _ready(self)
         spec, local = self._shard_spec, self._local_tensor.detach()
+        if local.is_meta:
+            return local.new_empty(spec.shape)
         if spec.mesh.size() == 1:
             return local.clone().reshape(spec.shape)
         mine = local.new_zeros(max(end - first for first, end in spec.ranges))
         mine[: local.numel()] = local
-        parts = [torch.empty_like(mine) for _ in spec.ranges]
-        dist.all_gather(parts, mine, group=spec.mesh.get_group())
-        in_order = sorted(zip(spec.ranges, parts), key=lambda part: part[0])
+        in_order = sorted(zip(spec.ranges, _gather(mine, spec)), key=lambda part: part[0])
         return torch.cat([p[: end - first] for (first, end), p in in_order]).reshape(spec.shape)
 
     def redistribute(self, device_mesh: DeviceMesh | None = None,
@@ -150,6 +155,13 @@ class FlatShard(DTensor):
                 f"{placements}"
             )
         return _replicate(self)
+
+    def t_(self) -> DTensor:
+        """nn.init.orthogonal_ turns what it made beside a parameter."""
+        if self._shard_spec.param is None or self._shard_spec.param.sharded is not self:
+            torch.utils.swap_tensors(self, _replicate(self).t())
+            return self
+        return super().t_()
 
     # -- torch.distributed.checkpoint
 
@@ -204,6 +216,18 @@ class FlatShard(DTensor):
             return _new(func, args, kwargs)
         if packet is aten._amp_foreach_non_finite_check_and_unscale_:
             return _unscale(func, *args)
+        if packet is aten.equal:
+            return _equal(*args)
+        if packet in _RANDOM_LIKE:
+            made = torch.empty_like(args[0], **kwargs)
+            return _draw(_RANDOM_LIKE[packet], made, (), {})
+        if torch.Tag.nondeterministic_seeded in func.tags and len(flat) == 1:
+            if func._schema.arguments[-1].name == "generator" and flat[0] is _written(func, args):
+                return _draw(func, args[0], args[1:], kwargs)
+        if packet is aten.eye and flat[0] is kwargs.get("out"):
+            return _eye(flat[0])
+        if packet in _OVER_RANKS and len(args) == 1 and args[0].numel() and not args[0].is_meta:
+            return _over_ranks(func, args[0], kwargs)
         if packet in _NORMS:
             if _is_whole(func, args, kwargs):
                 return _norm(func, args, kwargs)
@@ -216,13 +240,52 @@ class FlatShard(DTensor):
                 return _local(func, args, kwargs)
             except _OtherElements:
                 pass
+        elif _is_view(func):
+            found = _view(func, args, kwargs)
+            return _view_of_whole(func, args, kwargs) if found is None else found
+        if torch.Tag.inplace_view in func.tags:
+            raise NotImplementedError(f"{name} of {flat[0]._shard_spec.name}, which is sharded")
+        _warn(name, flat[0])
         if func._schema.is_mutable:
-            raise NotImplementedError(
-                f"{name} in place on {flat[0]._shard_spec.name}, of which each rank has a part "
-                "only: compute a whole tensor and copy_ it"
-            )
+            return _write_whole(func, args, kwargs)
         args, kwargs = tree_map_only(FlatShard, _replicate, (args, kwargs))
         return func(*args, **kwargs)
+
+
+class WholeView(DTensor):
+    """A view of elements of a FlatShard that do not follow each other. It is of a whole copy, and
+    what is written to it is written to the FlatShard, by all ranks."""
+
+    @staticmethod
+    def wrap(local: torch.Tensor, base: FlatShard, whole: torch.Tensor) -> WholeView:
+        meta = TensorMeta(local.shape, local.stride(), local.dtype)
+        spec = DTensorSpec(base._shard_spec.mesh, (Replicate(),), tensor_meta=meta)
+        view = WholeView(local, spec, requires_grad=False)
+        view._written = base, whole
+        return view
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs, first = kwargs or {}, args[0] if args else None
+        if not isinstance(first, WholeView) or not (func._schema.is_mutable or _is_view(func)):
+            args, kwargs = tree_map_only(
+                WholeView, lambda v: DTensor(v._local_tensor, v._spec, requires_grad=False),
+                (args, kwargs),
+            )
+            return func(*args, **kwargs)
+        base, whole = first._written
+        if func._schema.is_mutable:
+            whole.copy_(base.full_tensor())
+        args, kwargs = tree_map_only(
+            DTensor, lambda t: t._local_tensor if isinstance(t, WholeView) else t.full_tensor(),
+            (args, kwargs),
+        )
+        found = func(*args, **kwargs)
+        if func._schema.is_mutable:
+            base.copy_(whole)
+            return first
+        return tree_map_only(torch.Tensor, lambda t: WholeView.wrap(t, base, whole), found)
 
 
 def install_dispatch(mesh: DeviceMesh) -> None:
@@ -237,9 +300,132 @@ def install_dispatch(mesh: DeviceMesh) -> None:
     find = Rules.find
 
     def find_ours(self: Any, cls: type) -> Any:
-        return FlatShard.__torch_dispatch__.__func__ if cls is FlatShard else find(self, cls)
+        ours = cls in (FlatShard, WholeView)
+        return cls.__torch_dispatch__.__func__ if ours else find(self, cls)
 
     Rules.find = find_ours
+
+
+_warned: set[str] = set()
+
+
+def _warn(name: str, tensor: FlatShard) -> None:
+    if name not in _warned:
+        _warned.add(name)
+        warnings.warn(
+            f"{name} makes the whole of {tensor._shard_spec.name} on each rank: it is slow, and "
+            "all ranks must do it", stacklevel=3,
+        )
+
+
+def _is_view(func: Any) -> bool:
+    return any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _view(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """A view, or several, of elements that follow each other, of which each rank has its part."""
+    base = args[0]
+    spec, local = base._shard_spec, base._local_tensor
+    found = func(torch.empty(spec.shape, dtype=base.dtype, device="meta"), *args[1:], **kwargs)
+    views = []
+    for view in [found] if isinstance(found, torch.Tensor) else found:
+        if not view.is_contiguous() or view.dtype != base.dtype:
+            return None
+        begin, count = view.storage_offset(), view.numel()
+        part = ShardSpec(spec.name, tuple(view.shape), view.stride(), spec.mesh)
+        part.ranges = [
+            tuple(min(max(at - begin, 0), count) for at in bounds) for bounds in spec.ranges
+        ]
+        part.job, part.param = spec.job, spec.param
+        first, end = part.range
+        at = begin + first - spec.range[0] if end > first else 0
+        views.append(FlatShard.wrap(local[at : at + end - first], part))
+    return views[0] if isinstance(found, torch.Tensor) else views
+
+
+def _view_of_whole(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    base = args[0]
+    _warn(func.overloadpacket.__name__, base)
+    whole = base.full_tensor()
+    return tree_map_only(torch.Tensor, lambda t: WholeView.wrap(t, base, whole),
+                         func(whole, *args[1:], **kwargs))
+
+
+def _write_whole(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """An operation in place, in whole copies, whose parts then replace what they are of."""
+    copies: dict[int, tuple[FlatShard, torch.Tensor]] = {}
+
+    def copy(tensor: DTensor) -> torch.Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor, tensor.full_tensor()
+        return copies[id(tensor)][1]
+
+    out = func(*tree_map_only(DTensor, copy, args), **tree_map_only(DTensor, copy, kwargs))
+    given = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+    written = [given.get(a.name) for a in func._schema.arguments
+               if a.alias_info and a.alias_info.is_write]
+    _each(written, lambda tensor: tensor.copy_(copies[id(tensor)][1]))
+    return next((t for t, c in copies.values() if c is out), out)
+
+
+def _draw(func: Any, tensor: FlatShard, args: tuple, kwargs: dict[str, Any]) -> FlatShard:
+    """Random values in place, which are the same for any number of ranks: each chunk of the whole
+    has a seed of its own, which follows from a draw of rank 0's generator."""
+    spec, local = tensor._shard_spec, tensor._local_tensor
+    if local.is_meta:
+        return tensor
+    _begin_write(tensor)
+    drawn = torch.randint(1 << 32, (), generator=kwargs.pop("generator", None))
+    dist.broadcast(drawn, group=spec.mesh.get_group(), group_src=0)
+    seed = drawn.item()
+    generator = torch.Generator()
+    (first, end), numel = spec.range, math.prod(spec.shape)
+    chunks = range(first // _RANDOM_CHUNK, -(-end // _RANDOM_CHUNK) if end > first else 0)
+    for chunk in chunks:
+        begin = chunk * _RANDOM_CHUNK
+        values = torch.empty(min(_RANDOM_CHUNK, numel - begin), dtype=local.dtype)
+        generator.manual_seed((seed + 0x9E3779B1 * chunk) % (1 << 32))
+        func(values, *args, **kwargs, generator=generator)
+        low, high = max(first, begin), min(end, begin + len(values))
+        local[low - first : high - first] = values[low - begin : high - begin]
+    return tensor
+
+
+def _eye(tensor: FlatShard) -> FlatShard:
+    _begin_write(tensor)
+    rows, columns = tensor._shard_spec.shape
+    first, end = tensor._shard_spec.range
+    local = tensor._local_tensor.zero_()
+    step = columns + 1
+    local[-first % step : max(min(end, min(rows, columns) * step) - first, 0) : step] = 1
+    return tensor
+
+
+def _over_ranks(func: Any, tensor: FlatShard, kwargs: dict[str, Any]) -> DTensor:
+    """A sum and the like of all elements, from those of the ranks that have some."""
+    spec, local = tensor._shard_spec, tensor._local_tensor
+    dtype = func(local.new_empty(1, device="meta"), **kwargs).dtype
+    mine = torch.zeros((), dtype=torch.float64 if dtype.is_floating_point else torch.int64)
+    if local.numel():
+        mine.copy_(func(local, **kwargs))
+    parts = _gather(mine, spec)
+    parts = [part for part, (first, end) in zip(parts, spec.ranges) if end > first]
+    value = func(torch.stack(parts)).to(dtype)
+    return DTensor.from_local(value, spec.mesh, [Replicate()], run_check=False)
+
+
+def _gather(mine: torch.Tensor, spec: ShardSpec) -> list[torch.Tensor]:
+    parts = [torch.empty_like(mine) for _ in spec.ranges]
+    dist.all_gather(parts, mine, group=spec.mesh.get_group())
+    return parts
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    lead = one if isinstance(one, FlatShard) else other
+    same = torch.equal(_operand(one, lead), _operand(other, lead))
+    return all(_gather(torch.tensor(same), lead._shard_spec))
 
 
 def _ready(tensor: FlatShard) -> None:
@@ -294,6 +480,10 @@ def _operand(value: Any, lead: Any) -> Any:
     return spec.slice(value) if value.dim() and spec is not None else value
 
 
+def _written(func: Any, args: tuple) -> Any:
+    return args[0] if func._schema.is_mutable and args else None
+
+
 def _local(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """An operation on each element by itself. Raises _OtherElements if it has others."""
     lead = _first([*args, *kwargs.values()])
@@ -301,7 +491,7 @@ def _local(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     operands = [_operand(a, lead) for a in args]
     options = {k: _operand(v, lead) for k, v in kwargs.items()
                if k not in ("memory_format", "layout")}
-    written = args[0] if func._schema.is_mutable and args else None
+    written = _written(func, args)
     for tensor in written if isinstance(written, (list, tuple)) else [written]:
         if isinstance(tensor, FlatShard):
             _begin_write(tensor)
@@ -399,6 +589,10 @@ def _distribute_tensors(local_state_dict: dict[str, Any], keys: list[str], *args
     for key in keys:
         value = local_state_dict.get(key)
         if isinstance(value, tuple) and isinstance(value[0], FlatShard):
+            param = value[0]._shard_spec.param
+            if value[0].is_meta and param is not None:
+                param.fill()
+                value = param.sharded, value[1]
             local_state_dict[key] = value[0].detach().copy_(value[1])
         else:
             others.append(key)
@@ -406,3 +600,22 @@ def _distribute_tensors(local_state_dict: dict[str, Any], keys: list[str], *args
 
 
 _state_dict_utils._distribute_tensors = _distribute_tensors
+_init_state_dict = default_planner._init_state_dict
+
+
+def _init_with_memory(state_dict: dict[str, Any]) -> Any:
+    """torch.distributed.checkpoint.load into parameters on meta."""
+
+    def visit(values: Any) -> None:
+        for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+            if isinstance(value, FlatShard) and value.is_meta:
+                value._shard_spec.param.fill()
+                values[key] = value._shard_spec.param.sharded.detach()
+            elif isinstance(value, (dict, list)):
+                visit(value)
+
+    visit(state_dict)
+    return _init_state_dict(state_dict)
+
+
+default_planner._init_state_dict = _init_with_memory

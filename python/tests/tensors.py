@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.distributed.tensor import Replicate
 
 import slurm_zero as zero
+from slurm_zero._tensor import ShardSpec
 
 zero.init()  # a second time does nothing
 
@@ -43,7 +44,9 @@ zero.fully_shard(model)
 register_fsdp_forward_method(model, "encode")
 parts = zero.fully_shard(nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
 with torch.device("meta"):
-    empty = zero.fully_shard(Model())
+    empty = Model()
+    empty.lstm = nn.LSTM(3, 2)
+    empty = zero.fully_shard(empty)
 
 # Values, computed with the whole tensor or with each rank's part.
 for (name, p), want in zip(model.named_parameters(), single.parameters()):
@@ -55,6 +58,10 @@ for (name, p), want in zip(model.named_parameters(), single.parameters()):
         lambda t: t.mean(-1),
         lambda t: t.sort().values, lambda t: t * 2 + 1, lambda t: t.reshape(-1)[:1],
         lambda t: t.double(), lambda t: t.new_zeros(t.shape), lambda t: t.clone().add_(t),
+        torch.min, lambda t: (t > 0).any(), lambda t: (t > 0).all(), lambda t: t.double().sum(),
+        lambda t: torch.tensor(torch.equal(t, t.clone()) and not torch.equal(t, t + 1)),
+        lambda t: t.unsqueeze(0).flatten(), lambda t: t.reshape(-1).split(2)[-1],
+        lambda t: t.sum(dtype=torch.float64), lambda t: t.bfloat16().max(),
     ):
         mine, other = what(p.detach()), what(want.detach())
         mine = mine.full_tensor() if hasattr(mine, "full_tensor") else mine
@@ -62,6 +69,59 @@ for (name, p), want in zip(model.named_parameters(), single.parameters()):
             mine, other, equal_nan=True, msg=lambda text: f"{name}: {text}"
         )
     assert torch.equal(p.redistribute(placements=[Replicate()]).to_local(), want), name
+
+# Changes of parts and views, in what each rank has of them, or in whole copies.
+with torch.no_grad():
+    for edit in (
+        lambda t: t.copy_(torch.arange(169.0).view(13, 13)), lambda t: t[1].zero_(),
+        lambda t: t[3:5].fill_(7), lambda t: t.view(-1)[20:41].mul_(2), lambda t: t[:, 2].fill_(1),
+        lambda t: t.t()[3].add_(t[4]), lambda t: t.__setitem__((0, 0), 5), lambda t: t.cumsum_(0),
+        lambda t: t.index_fill_(0, torch.tensor([1, 2]), 3), lambda t: t.add_(torch.ones(13)),
+        lambda t: t.unsqueeze(1).chunk(2)[1].neg_(), lambda t: t.diagonal().copy_(t[2]),
+        lambda t: t.t().copy_(t.clone()),
+        lambda t: torch.mul(t, 2, out=t), lambda t: t.fmod_(5).sub_(2),
+        lambda t: t.view(13, 13, 1)[:, 1:].sign_(), nn.init.eye_, lambda t: t[:5].add_(t[5:10]),
+    ):
+        mine, other = model.layers[1].weight, single.layers[1].weight
+        edit(mine), edit(other)
+        assert torch.equal(mine.full_tensor(), other), (mine.full_tensor(), other)
+    conv = zero.fully_shard(nn.Conv2d(4, 6, 3))
+    plain = nn.Conv2d(4, 6, 3)
+    for fill in (nn.init.dirac_, nn.init.ones_):
+        fill(conv.weight), fill(plain.weight)
+        assert torch.equal(conv.weight.full_tensor(), plain.weight)
+    for shape in ((4, 9), (9, 4)):
+        square = zero.fully_shard(nn.Linear(*shape)).weight
+        product = nn.init.orthogonal_(square).full_tensor()
+        product = product @ product.t() if len(product) == 4 else product.t() @ product
+        torch.testing.assert_close(product, torch.eye(4))
+
+
+# Random values are those of rank 0's seed, and the same however a tensor is cut.
+def drawn(fill, cuts):
+    found = []
+    for first, end in zip(cuts, cuts[1:]):
+        torch.manual_seed(4 + rank)
+        spec = ShardSpec("", (7, 90000), (90000, 1), model.out.weight.device_mesh)
+        spec.ranges = [(first, end)] * world
+        tensor = zero.FlatShard.wrap(torch.full((end - first,), 9.0), spec)
+        found.append(fill(tensor).to_local())
+    return torch.cat(found)
+
+
+for fill, mean, deviation in (
+    (nn.init.normal_, 0, 1), (nn.init.uniform_, 0.5, 12**-0.5), (torch.randn_like, 0, 1),
+    (lambda t: nn.init.trunc_normal_(t, std=2), 0, 2 * 0.2911**0.5),
+    (nn.init.kaiming_normal_, 0, (2 / 90000) ** 0.5), (lambda t: t.bernoulli_(0.5), 0.5, 0.5),
+    (lambda t: t.exponential_(), 1, 1),
+):
+    one = drawn(fill, [0, 630000])
+    assert torch.equal(one, drawn(fill, [0, 3, 262144, 300001, 600000, 630000]))
+    assert abs(one.mean() - mean) < 0.01 * deviation and abs(one.std() / deviation - 1) < 0.01
+    assert len(one.unique()) > 600000 * 0.9 or deviation == 0.5
+    every = [torch.empty_like(one) for _ in range(world)]
+    dist.all_gather(every, one)
+    assert all(torch.equal(one, other) for other in every)
 count = torch.tensor(sum(p.to_local().numel() for p in model.parameters()))
 dist.all_reduce(count)
 assert count == sum(p.numel() for p in single.parameters())
@@ -105,11 +165,27 @@ for move in (nn.Module.double, nn.Module.half, lambda m: m.to("meta"),
 before = list(model.parameters())
 assert model.to("cpu").float() is model
 assert all(a is b for a, b in zip(before, model.parameters()))
-assert empty.mean.is_meta and not any(p.is_meta for p in empty.parameters())
+
+# What is on meta says so, until it is filled.
+before = list(empty.parameters())
+assert empty.mean.is_meta and all(p.is_meta for p in before)
+nn.init.ones_(empty.out.weight)
+expect(RuntimeError, "still on meta device: ['2:scale', '2:layers.0.weight'", lambda: empty(x))
+nn.Module.load_state_dict(empty, {"out.weight": single.out.weight + 1}, strict=False)
+assert not empty.out.weight.is_meta and empty.out.bias.is_meta
 assert not empty.to_empty(device="cpu").mean.is_meta
-empty.load_state_dict({k: v + 1 for k, v in single.state_dict().items()})
+assert all(a is b and not a.is_meta for a, b in zip(before, empty.parameters()))
 assert torch.equal(empty.out.weight.full_tensor(), single.out.weight + 1)
+empty.load_state_dict({k: v + 1 for k, v in single.state_dict().items()}, strict=False)
 assert torch.equal(empty.mean, single.mean + 1)
+assert torch.equal(empty(x), empty(x))
+empty.lstm.reset_parameters()
+recurrent = nn.LSTM(3, 2)
+recurrent.load_state_dict({k: v.full_tensor() for k, v in empty.lstm.state_dict().items()})
+with torch.no_grad():
+    empty.unshard()
+    assert torch.equal(empty.lstm(x[:, :3])[0], recurrent(x[:, :3])[0])
+    empty.reshard()
 expect(NotImplementedError, "cannot be copied", lambda: copy.deepcopy(model))
 
 expect(zero.Error, "SGD was built before fully_shard, with scale", early.step)
