@@ -99,6 +99,7 @@ zero_status zero_close(zero_job *job)
 	if (!zero_hooks_close(job))
 		return ZERO_OK;
 	zero_teams_free(job);
+	zero_grid_free(job);
 	zero_queue_delete(job->queue);
 	zero_workers_delete(job->cpu.workers);
 	if (job->backend)

@@ -83,7 +83,6 @@ void zero_teams_free(zero_job *job)
 		job->teams = team->next;
 		zero_team_free(team);
 	}
-	zero_grid_free(job);
 }
 
 int zero_team_rank(const zero_team *team)
