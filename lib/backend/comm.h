@@ -12,9 +12,6 @@
 
 #include "backend.h"
 
-/* libzero's functions, for modules. Their entry functions set it. */
-extern const struct zero_core *zero_core;
-
 /* What a rank is about to do. Ranks compare it before any data moves. */
 struct zero_intent {
 	const char *label;

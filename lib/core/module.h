@@ -30,6 +30,8 @@ struct zero_core {
  * the value ZERO_MODULE_ABI.
  */
 typedef const void *(*zero_module_entry)(const struct zero_core *core);
+/* Each module's own: what its entry function was given. */
+extern const struct zero_core *zero_core;
 
 /* The library's own, for modules; zerorun, which has the files module linked in, passes it too. */
 extern const struct zero_core zero_library_core;

@@ -288,7 +288,5 @@ struct zero_files_ops {
 };
 
 const void *zero_module_files(const struct zero_core *core);
-/* Within the module: what the library gave to zero_module_files. */
-const struct zero_core *files_core(void);
 
 #endif

@@ -139,7 +139,7 @@ static zero_status read_entries(struct json_reader *reader, struct index *index)
 	if (!status)
 		status = json_reader_end(reader);
 	if (!status && !index->count)
-		status = files_core()->fail(
+		status = zero_core->fail(
 			ZERO_E_FORMAT,
 			"%s: the index has %s weight_map, which must give each tensor's file",
 			reader->path, index->has_map ? "an empty" : "no");
@@ -186,7 +186,7 @@ static zero_status read_file(struct zero_file *set, const char *index_path, cons
 	if (!path)
 		return files_no_memory(index_path);
 	if (stat(path, &st) != 0)
-		status = files_core()->fail(
+		status = zero_core->fail(
 			ZERO_E_FILE, "%s: the file of tensor \"%s\", %s, cannot be opened: %s",
 			index_path, files_printable(entry->tensor).text, path, strerror(errno));
 	else
@@ -217,13 +217,13 @@ static zero_status read_files(struct zero_file *set, const char *path, struct in
 /* `found`: the file that has the tensor; NULL: none has it. */
 static zero_status misplaced(const char *path, const struct index_entry *entry, const char *found)
 {
-	return files_core()->fail(
-		ZERO_E_FORMAT,
-		"%s: the index says that tensor \"%s\" is in %s, but it is in %s; "
-		"the index and the files belong to different models, or are "
-		"damaged",
-		path, files_printable(entry->tensor).text, files_printable(entry->file).text,
-		found ? files_printable(found).text : "no file");
+	return zero_core->fail(ZERO_E_FORMAT,
+			       "%s: the index says that tensor \"%s\" is in %s, but it is in %s; "
+			       "the index and the files belong to different models, or are "
+			       "damaged",
+			       path, files_printable(entry->tensor).text,
+			       files_printable(entry->file).text,
+			       found ? files_printable(found).text : "no file");
 }
 
 /* Both lists are sorted by name, so that one pass finds what only one of them has. */
@@ -240,12 +240,12 @@ static zero_status compare(const struct zero_file *set, const char *path, struct
 		if (order > 0)
 			return misplaced(path, entry, NULL);
 		if (order < 0)
-			return files_core()->fail(ZERO_E_FORMAT,
-						  "%s: tensor \"%s\" is in %s, but not in the "
-						  "weight_map; the index and the files belong to "
-						  "different models, or are damaged",
-						  path, files_printable(tensor->name).text,
-						  tensor->path);
+			return zero_core->fail(ZERO_E_FORMAT,
+					       "%s: tensor \"%s\" is in %s, but not in the "
+					       "weight_map; the index and the files belong to "
+					       "different models, or are damaged",
+					       path, files_printable(tensor->name).text,
+					       tensor->path);
 		if (strcmp(files_base_name(tensor->path), entry->file) != 0)
 			return misplaced(path, entry, files_base_name(tensor->path));
 		t++;

@@ -7,7 +7,7 @@
 
 static zero_status no_memory(void)
 {
-	return files_core()->fail(ZERO_E_MEMORY, "no memory for the index of a model's files");
+	return zero_core->fail(ZERO_E_MEMORY, "no memory for the index of a model's files");
 }
 
 /* Adds the tensor to the map and its bytes to *total. */
@@ -16,21 +16,21 @@ static zero_status add_tensor(json_t *map, const zero_tensor *tensor, uint64_t *
 	uint64_t bytes;
 
 	if (!safetensors_bytes(tensor, &bytes) || bytes > (uint64_t)INT64_MAX - *total)
-		return files_core()->fail(
+		return zero_core->fail(
 			ZERO_E_INVALID,
 			"tensor \"%s\" does not fit: a model has less than 2^63 bytes",
 			files_printable(tensor->name).text);
 	*total += bytes;
 	if (json_object_get(map, tensor->name))
-		return files_core()->fail(ZERO_E_INVALID, "two tensors are named \"%s\"",
-					  files_printable(tensor->name).text);
+		return zero_core->fail(ZERO_E_INVALID, "two tensors are named \"%s\"",
+				       files_printable(tensor->name).text);
 	if (json_object_set_new(map, tensor->name, json_string(files_base_name(tensor->path))) != 0)
-		return files_core()->fail(ZERO_E_INVALID,
-					  "tensor \"%s\" cannot be added to the index: its name or "
-					  "its file's, \"%s\", is not valid UTF-8, or there is no "
-					  "memory",
-					  files_printable(tensor->name).text,
-					  files_printable(tensor->path).text);
+		return zero_core->fail(ZERO_E_INVALID,
+				       "tensor \"%s\" cannot be added to the index: its name or "
+				       "its file's, \"%s\", is not valid UTF-8, or there is no "
+				       "memory",
+				       files_printable(tensor->name).text,
+				       files_printable(tensor->path).text);
 	return ZERO_OK;
 }
 

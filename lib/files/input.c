@@ -11,9 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+const struct zero_core *zero_core;
+
 zero_status files_no_memory(const char *path)
 {
-	return files_core()->fail(ZERO_E_MEMORY, "%s: no memory to read the file", path);
+	return zero_core->fail(ZERO_E_MEMORY, "%s: no memory to read the file", path);
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -68,14 +70,14 @@ zero_status files_open_regular(const char *path, int *fd, uint64_t *bytes)
 		*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	} while (*fd < 0 && errno == EINTR);
 	if (*fd < 0)
-		return files_core()->fail(ZERO_E_FILE, "%s: cannot be opened: %s", path,
-					  strerror(errno));
+		return zero_core->fail(ZERO_E_FILE, "%s: cannot be opened: %s", path,
+				       strerror(errno));
 	if (fstat(*fd, &st) != 0)
-		status = files_core()->fail(ZERO_E_FILE, "%s: cannot be examined: %s", path,
-					    strerror(errno));
+		status = zero_core->fail(ZERO_E_FILE, "%s: cannot be examined: %s", path,
+					 strerror(errno));
 	else if (!S_ISREG(st.st_mode))
-		status = files_core()->fail(ZERO_E_FILE, "%s: is %s; it must be a regular file",
-					    path, kind_of(st.st_mode));
+		status = zero_core->fail(ZERO_E_FILE, "%s: is %s; it must be a regular file", path,
+					 kind_of(st.st_mode));
 	if (status) {
 		close(*fd);
 		*fd = -1;
@@ -95,15 +97,15 @@ zero_status files_read(int fd, const char *path, uint64_t offset, size_t bytes, 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return files_core()->fail(ZERO_E_FILE,
-						  "%s: cannot be read at byte %" PRIu64 ": %s",
-						  path, offset + done, strerror(errno));
+			return zero_core->fail(ZERO_E_FILE,
+					       "%s: cannot be read at byte %" PRIu64 ": %s", path,
+					       offset + done, strerror(errno));
 		if (n == 0)
-			return files_core()->fail(ZERO_E_FILE,
-						  "%s: ends at byte %" PRIu64
-						  ", but was longer when it was opened; is "
-						  "another program writing to it?",
-						  path, offset + done);
+			return zero_core->fail(ZERO_E_FILE,
+					       "%s: ends at byte %" PRIu64
+					       ", but was longer when it was opened; is "
+					       "another program writing to it?",
+					       path, offset + done);
 		done += (size_t)n;
 	}
 	return ZERO_OK;
@@ -121,7 +123,7 @@ zero_status files_read_json(const char *path, char **text, size_t *bytes)
 	if (status)
 		return status;
 	if (size > FILES_JSON_MAX)
-		status = files_core()->fail(
+		status = zero_core->fail(
 			ZERO_E_FORMAT, "%s: has %" PRIu64 " bytes of JSON; at most %u are allowed",
 			path, size, FILES_JSON_MAX);
 	if (!status) {

@@ -26,9 +26,9 @@ zero_status json_reader_fail(const struct json_reader *reader, size_t at, const 
 			column = 1;
 		}
 	}
-	return files_core()->fail(ZERO_E_FORMAT,
-				  "%s: byte %" PRIu64 " (line %zu, column %zu of the JSON): %s",
-				  reader->path, reader->base + at, line, column, reason);
+	return zero_core->fail(ZERO_E_FORMAT,
+			       "%s: byte %" PRIu64 " (line %zu, column %zu of the JSON): %s",
+			       reader->path, reader->base + at, line, column, reason);
 }
 
 /* Skips white space and returns the next byte; -1 at the end. */

@@ -24,11 +24,11 @@ static zero_status check_ranks(const char *path, const struct zero_manifest *m, 
 		int rank = team->ranks[i];
 
 		if (rank >= m->world || seen[rank])
-			return files_core()->fail(ZERO_E_FORMAT,
-						  "%s: team %zu has rank %d in place %d; each rank "
-						  "must be there once and be less than \"world\", "
-						  "which is %d",
-						  path, t, rank, i, m->world);
+			return zero_core->fail(ZERO_E_FORMAT,
+					       "%s: team %zu has rank %d in place %d; each rank "
+					       "must be there once and be less than \"world\", "
+					       "which is %d",
+					       path, t, rank, i, m->world);
 		seen[rank] = true;
 	}
 	for (int i = 0; i < team->count; i++)
@@ -42,15 +42,15 @@ static zero_status check_teams(const char *path, const struct zero_manifest *m)
 	zero_status status = ZERO_OK;
 
 	if (!seen)
-		return files_core()->fail(ZERO_E_MEMORY, "no memory to check %s", path);
+		return zero_core->fail(ZERO_E_MEMORY, "no memory to check %s", path);
 	for (size_t t = 0; !status && t < m->team_count; t++) {
 		const struct zero_manifest_team *team = &m->teams[t];
 
 		if (!team->count || team->count > m->world)
-			status = files_core()->fail(ZERO_E_FORMAT,
-						    "%s: team %zu has %d ranks; allowed are 1 to "
-						    "the %d of \"world\"",
-						    path, t, team->count, m->world);
+			status = zero_core->fail(ZERO_E_FORMAT,
+						 "%s: team %zu has %d ranks; allowed are 1 to "
+						 "the %d of \"world\"",
+						 path, t, team->count, m->world);
 		else
 			status = check_ranks(path, m, t, seen);
 	}
@@ -72,25 +72,25 @@ static zero_status check_tensor(const char *path, const struct zero_manifest *m,
 
 	memcpy(plain.shape, tensor->shape, sizeof(plain.shape));
 	if (!safetensors_bytes(&plain, &bytes))
-		return files_core()->fail(ZERO_E_FORMAT,
-					  "%s: tensor \"%s\" has a shape of 2^63 bytes or more",
-					  path, files_printable(name).text);
+		return zero_core->fail(ZERO_E_FORMAT,
+				       "%s: tensor \"%s\" has a shape of 2^63 bytes or more", path,
+				       files_printable(name).text);
 	if (tensor->team >= 0 && (size_t)tensor->team >= m->team_count)
-		return files_core()->fail(ZERO_E_FORMAT,
-					  "%s: tensor \"%s\" has team %d; there are %zu teams, "
-					  "counted from 0",
-					  path, files_printable(name).text, tensor->team,
-					  m->team_count);
+		return zero_core->fail(ZERO_E_FORMAT,
+				       "%s: tensor \"%s\" has team %d; there are %zu teams, "
+				       "counted from 0",
+				       path, files_printable(name).text, tensor->team,
+				       m->team_count);
 	if (tensor->trainable && !is_floating(tensor->dtype))
-		return files_core()->fail(ZERO_E_FORMAT,
-					  "%s: tensor \"%s\" is trainable and %s; allowed are F32, "
-					  "F16 and BF16",
-					  path, files_printable(name).text,
-					  safetensors_dtype_name(tensor->dtype, NULL));
+		return zero_core->fail(ZERO_E_FORMAT,
+				       "%s: tensor \"%s\" is trainable and %s; allowed are F32, "
+				       "F16 and BF16",
+				       path, files_printable(name).text,
+				       safetensors_dtype_name(tensor->dtype, NULL));
 	if (__builtin_mul_overflow(tensor->shard, (uint64_t)world_of(m, tensor), &segment) ||
 	    __builtin_add_overflow(tensor->first, zero_manifest_elements(tensor), &end) ||
 	    end > segment)
-		return files_core()->fail(
+		return zero_core->fail(
 			ZERO_E_FORMAT,
 			"%s: tensor \"%s\" has %" PRIu64 " elements from %" PRIu64
 			" of its segment; %d shards of %" PRIu64 " elements cannot hold them",
@@ -103,7 +103,7 @@ static zero_status check_states(const char *path, const struct zero_manifest_ten
 {
 	for (size_t i = 1; i < tensor->state_count; i++)
 		if (strcmp(tensor->states[i - 1].name, tensor->states[i].name) >= 0)
-			return files_core()->fail(
+			return zero_core->fail(
 				ZERO_E_FORMAT,
 				"%s: tensor \"%s\" has named state \"%s\" in place %zu; their "
 				"names must ascend",
@@ -130,10 +130,10 @@ static zero_status check_names(const char *path, const struct zero_manifest *m)
 		qsort(sorted, m->tensor_count, sizeof(*sorted), by_name);
 	for (size_t i = 1; !status && i < m->tensor_count; i++)
 		if (!strcmp(sorted[i - 1]->name, sorted[i]->name))
-			status = files_core()->fail(ZERO_E_FORMAT,
-						    "%s: tensor \"%s\" occurs for the second "
-						    "time; it may occur once only",
-						    path, files_printable(sorted[i]->name).text);
+			status = zero_core->fail(ZERO_E_FORMAT,
+						 "%s: tensor \"%s\" occurs for the second "
+						 "time; it may occur once only",
+						 path, files_printable(sorted[i]->name).text);
 	free(sorted);
 	return status;
 }
@@ -145,7 +145,7 @@ static zero_status check_files(const char *path, const struct zero_manifest *m)
 	for (int i = 0; i < m->world; i++) {
 		snprintf(name, sizeof(name), ZERO_SHARD_FILE, i, m->world);
 		if (strcmp(m->files[i].name, name) != 0)
-			return files_core()->fail(
+			return zero_core->fail(
 				ZERO_E_FORMAT, "%s: file %d is named \"%s\"; it must be \"%s\"",
 				path, i, files_printable(m->files[i].name).text, name);
 	}

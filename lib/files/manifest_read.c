@@ -50,20 +50,19 @@ static zero_status check_seal(const char *path, const char *text, size_t bytes, 
 
 	if (bytes < tail || memcmp(text + bytes - end, MANIFEST_END, end) != 0 ||
 	    memcmp(text + bytes - tail, MANIFEST_SEAL, begin) != 0)
-		return files_core()->fail(ZERO_E_FORMAT,
-					  "%s: its %zu bytes do not end with a \"seal\"; it is cut "
-					  "short, damaged or not a manifest of a checkpoint",
-					  path, bytes);
+		return zero_core->fail(ZERO_E_FORMAT,
+				       "%s: its %zu bytes do not end with a \"seal\"; it is cut "
+				       "short, damaged or not a manifest of a checkpoint",
+				       path, bytes);
 	*seal = files_checksum(text, bytes - tail);
 	snprintf(wanted, sizeof(wanted), "%016" PRIx64, *seal);
 	snprintf(found, sizeof(found), "%.*s", MANIFEST_CHECKSUM_DIGITS,
 		 text + bytes - tail + begin);
 	if (strcmp(wanted, found) != 0)
-		return files_core()->fail(
-			ZERO_E_FORMAT,
-			"%s: the manifest is damaged: its \"seal\" is \"%s\", but "
-			"the checksum of the %zu bytes before it is \"%s\"",
-			path, files_printable(found).text, bytes - tail, wanted);
+		return zero_core->fail(ZERO_E_FORMAT,
+				       "%s: the manifest is damaged: its \"seal\" is \"%s\", but "
+				       "the checksum of the %zu bytes before it is \"%s\"",
+				       path, files_printable(found).text, bytes - tail, wanted);
 	return ZERO_OK;
 }
 
@@ -77,31 +76,33 @@ static zero_status check_object(const char *path, const char *object, json_t *js
 	json_t *value;
 
 	if (!json_is_object(json))
-		return files_core()->fail(ZERO_E_FORMAT, "%s: %sis %s; it must be an object", path,
-					  object, files_json_printable(json).text);
-	json_object_foreach(json, key, value) if (json_is_integer(value) &&
-						  json_integer_value(value) < 0) return files_core()
-		->fail(ZERO_E_FORMAT,
-		       "%s: %s\"%s\" is %" JSON_INTEGER_FORMAT "; it must be at least 0", path,
-		       object, files_printable(key).text, json_integer_value(value));
+		return zero_core->fail(ZERO_E_FORMAT, "%s: %sis %s; it must be an object", path,
+				       object, files_json_printable(json).text);
+	json_object_foreach(json, key, value)
+	{
+		if (json_is_integer(value) && json_integer_value(value) < 0)
+			return zero_core->fail(
+				ZERO_E_FORMAT,
+				"%s: %s\"%s\" is %" JSON_INTEGER_FORMAT "; it must be at least 0",
+				path, object, files_printable(key).text, json_integer_value(value));
+	}
 	return ZERO_OK;
 }
 
 /* Jansson could not unpack an object's members. */
 static zero_status refuse_members(const char *path, const char *object, const json_error_t *error)
 {
-	return files_core()->fail(ZERO_E_FORMAT,
-				  "%s: %shas other members than zero_checkpoint(5) says: %s", path,
-				  object, files_printable(error->text).text);
+	return zero_core->fail(ZERO_E_FORMAT,
+			       "%s: %shas other members than zero_checkpoint(5) says: %s", path,
+			       object, files_printable(error->text).text);
 }
 
 /* A member has the right type, but not an allowed value. */
 static zero_status refuse_value(const char *path, const char *object, json_t *json, const char *key,
 				const char *allowed)
 {
-	return files_core()->fail(ZERO_E_FORMAT, "%s: %s\"%s\" is %s; it must be %s", path, object,
-				  key, files_json_printable(json_object_get(json, key)).text,
-				  allowed);
+	return zero_core->fail(ZERO_E_FORMAT, "%s: %s\"%s\" is %s; it must be %s", path, object,
+			       key, files_json_printable(json_object_get(json, key)).text, allowed);
 }
 
 static const char allowed_checksums[] = "a string of 16 hexadecimal digits";
@@ -121,9 +122,9 @@ static zero_status read_ranks(const char *path, size_t i, const json_t *json,
 	size_t count = json_array_size(json);
 
 	if (!json_is_array(json) || count > MANIFEST_WORLD_MAX)
-		return files_core()->fail(ZERO_E_FORMAT,
-					  "%s: team %zu is %s; it must be an array of ranks", path,
-					  i, files_json_printable(json).text);
+		return zero_core->fail(ZERO_E_FORMAT,
+				       "%s: team %zu is %s; it must be an array of ranks", path, i,
+				       files_json_printable(json).text);
 	team->ranks = calloc(count + 1, sizeof(*team->ranks));
 	if (!team->ranks)
 		return files_no_memory(path);
@@ -132,7 +133,7 @@ static zero_status read_ranks(const char *path, size_t i, const json_t *json,
 		size_t rank;
 
 		if (!files_json_size(item, &rank) || rank >= MANIFEST_WORLD_MAX)
-			return files_core()->fail(
+			return zero_core->fail(
 				ZERO_E_FORMAT,
 				"%s: team %zu has %s for a rank; allowed are integers "
 				"from 0 to %d",
@@ -293,7 +294,7 @@ static zero_status read_file(const char *path, json_t *json, struct zero_manifes
 		return files_no_memory(path);
 	m->files = files;
 	if (m->world == MANIFEST_WORLD_MAX)
-		return files_core()->fail(
+		return zero_core->fail(
 			ZERO_E_FORMAT,
 			"%s: has more than %d \"files\", which is the largest number of ranks",
 			path, MANIFEST_WORLD_MAX);
@@ -383,7 +384,7 @@ static zero_status read_adamw(const char *path, json_t *json, struct zero_manife
 		json_t *value = json_object_get(json, keys[i]);
 
 		if (!json_is_number(value) && !json_is_null(value))
-			return files_core()->fail(
+			return zero_core->fail(
 				ZERO_E_FORMAT,
 				"%s: \"adamw\" has %s for \"%s\"; it must be a number or null",
 				path, files_json_printable(value).text, keys[i]);
@@ -391,9 +392,9 @@ static zero_status read_adamw(const char *path, json_t *json, struct zero_manife
 	}
 	return json_object_size(json) == count
 		       ? ZERO_OK
-		       : files_core()->fail(ZERO_E_FORMAT,
-					    "%s: \"adamw\" has %zu members; it must have %zu", path,
-					    json_object_size(json), count);
+		       : zero_core->fail(ZERO_E_FORMAT,
+					 "%s: \"adamw\" has %zu members; it must have %zu", path,
+					 json_object_size(json), count);
 }
 
 static zero_status read_user(const char *path, json_t *json, struct zero_manifest *m)
@@ -430,10 +431,10 @@ static zero_status check_format(const char *path, json_t *json)
 	if (!json_is_integer(version) || json_integer_value(version) < 1)
 		return refuse_value(path, "", json, "version", "an integer of at least 1");
 	if (json_integer_value(version) > MANIFEST_VERSION)
-		return files_core()->fail(ZERO_E_UNSUPPORTED,
-					  "%s: the manifest has version %" JSON_INTEGER_FORMAT
-					  " of the format; this library reads versions 1 to %d",
-					  path, json_integer_value(version), MANIFEST_VERSION);
+		return zero_core->fail(ZERO_E_UNSUPPORTED,
+				       "%s: the manifest has version %" JSON_INTEGER_FORMAT
+				       " of the format; this library reads versions 1 to %d",
+				       path, json_integer_value(version), MANIFEST_VERSION);
 	return ZERO_OK;
 }
 
@@ -467,10 +468,10 @@ static zero_status read_job(struct manifest_reader *r)
 	if (stage > 3)
 		return refuse_value(path, "", r->job, "stage", "an integer from 0 to 3");
 	if (!world || world != m->world)
-		return files_core()->fail(ZERO_E_FORMAT,
-					  "%s: \"world\" is %" JSON_INTEGER_FORMAT
-					  ", but there are %d \"files\"; each rank must have one",
-					  path, world, m->world);
+		return zero_core->fail(ZERO_E_FORMAT,
+				       "%s: \"world\" is %" JSON_INTEGER_FORMAT
+				       ", but there are %d \"files\"; each rank must have one",
+				       path, world, m->world);
 	m->step = (uint64_t)step;
 	m->stage = (int)stage;
 	m->bucket = (uint64_t)bucket;

@@ -22,7 +22,7 @@ static zero_status write_value(FILE *out, const json_t *json)
 {
 	return json && !json_dumpf(json, out, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9))
 		       ? ZERO_OK
-		       : files_core()->fail(ZERO_E_MEMORY, "no memory for a checkpoint's manifest");
+		       : zero_core->fail(ZERO_E_MEMORY, "no memory for a checkpoint's manifest");
 }
 
 static json_t *make_checksum(uint64_t sum)
@@ -139,7 +139,7 @@ static zero_status write_array(FILE *out, const char *name, const struct zero_ma
 		json_t *json = make(m, i);
 
 		if (!json)
-			return files_core()->fail(
+			return zero_core->fail(
 				ZERO_E_INVALID,
 				"item %zu of a manifest's \"%s\" cannot be written: a name is not "
 				"valid UTF-8, which JSON requires, or there is no memory",

@@ -4,13 +4,6 @@
 #include "files/safetensors.h"
 #include "files/report_content.h"
 
-static const struct zero_core *library_core;
-
-const struct zero_core *files_core(void)
-{
-	return library_core;
-}
-
 static const struct zero_files_ops ops = {
 	.abi = ZERO_MODULE_ABI,
 	.open = files_open,
@@ -31,6 +24,6 @@ static const struct zero_files_ops ops = {
 
 const void *zero_module_files(const struct zero_core *core)
 {
-	library_core = core;
+	zero_core = core;
 	return &ops;
 }

@@ -22,13 +22,13 @@ static zero_status find_only_file(const char *folder, char **path)
 	*path = NULL;
 	dir = opendir(folder);
 	if (!dir)
-		return files_core()->fail(ZERO_E_FILE, "%s: the folder cannot be read: %s", folder,
-					  strerror(errno));
+		return zero_core->fail(ZERO_E_FILE, "%s: the folder cannot be read: %s", folder,
+				       strerror(errno));
 	while (!status && (errno = 0, entry = readdir(dir))) {
 		if (entry->d_name[0] == '.' || !files_ends_with(entry->d_name, ".safetensors"))
 			continue;
 		if (*path) {
-			status = files_core()->fail(
+			status = zero_core->fail(
 				ZERO_E_FILE,
 				"%s: the folder has several .safetensors files (\"%s\", \"%s\") "
 				"and neither %s nor %s, so it does not say which is the model; "
@@ -43,13 +43,13 @@ static zero_status find_only_file(const char *folder, char **path)
 			status = files_no_memory(folder);
 	}
 	if (!status && errno)
-		status = files_core()->fail(ZERO_E_FILE, "%s: the folder cannot be read: %s",
-					    folder, strerror(errno));
+		status = zero_core->fail(ZERO_E_FILE, "%s: the folder cannot be read: %s", folder,
+					 strerror(errno));
 	if (!status && !*path)
-		status = files_core()->fail(ZERO_E_FILE,
-					    "%s: the folder has no %s, no %s and no other "
-					    ".safetensors file",
-					    folder, index_name, single_name);
+		status = zero_core->fail(ZERO_E_FILE,
+					 "%s: the folder has no %s, no %s and no other "
+					 ".safetensors file",
+					 folder, index_name, single_name);
 	if (status) {
 		free(*path);
 		*path = NULL;
@@ -98,13 +98,13 @@ zero_status files_open(const char *path, struct zero_file **result)
 
 	*result = NULL;
 	if (!path || !*path)
-		return files_core()->fail(ZERO_E_INVALID,
-					  "the path of a model is empty; give that of a "
-					  ".safetensors file, of a %s or of a folder",
-					  index_name);
+		return zero_core->fail(ZERO_E_INVALID,
+				       "the path of a model is empty; give that of a "
+				       ".safetensors file, of a %s or of a folder",
+				       index_name);
 	if (stat(path, &st) != 0)
-		return files_core()->fail(ZERO_E_FILE, "%s: cannot be opened: %s", path,
-					  strerror(errno));
+		return zero_core->fail(ZERO_E_FILE, "%s: cannot be opened: %s", path,
+				       strerror(errno));
 	file = calloc(1, sizeof(*file));
 	if (!file)
 		return files_no_memory(path);

@@ -388,6 +388,6 @@ zero_status zero_report_json(const struct zero_report *report, char **text)
 	*text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 	json_decref(json);
 	if (!*text)
-		return files_core()->fail(ZERO_E_MEMORY, "no memory for the report");
+		return zero_core->fail(ZERO_E_MEMORY, "no memory for the report");
 	return ZERO_OK;
 }

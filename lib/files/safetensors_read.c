@@ -36,10 +36,10 @@ static zero_status load_header(const char *path, struct header *header)
 	if (status)
 		return status;
 	if (file_bytes < sizeof(length)) {
-		status = files_core()->fail(ZERO_E_FORMAT,
-					    "%s: has %" PRIu64 " bytes; a safetensors file begins "
-					    "with 8 bytes that give the length of its header",
-					    path, file_bytes);
+		status = zero_core->fail(ZERO_E_FORMAT,
+					 "%s: has %" PRIu64 " bytes; a safetensors file begins "
+					 "with 8 bytes that give the length of its header",
+					 path, file_bytes);
 		goto out;
 	}
 	status = files_read(fd, path, 0, sizeof(length), (char *)length);
@@ -48,18 +48,18 @@ static zero_status load_header(const char *path, struct header *header)
 	for (size_t i = 0; i < sizeof(length); i++)
 		bytes |= (uint64_t)length[i] << 8 * i;
 	if (bytes > file_bytes - sizeof(length)) {
-		status = files_core()->fail(ZERO_E_FORMAT,
-					    "%s: its first 8 bytes give a header of %" PRIu64
-					    " bytes, but only %" PRIu64 " follow; it is cut short "
-					    "or not a safetensors file",
-					    path, bytes, file_bytes - sizeof(length));
+		status = zero_core->fail(ZERO_E_FORMAT,
+					 "%s: its first 8 bytes give a header of %" PRIu64
+					 " bytes, but only %" PRIu64 " follow; it is cut short "
+					 "or not a safetensors file",
+					 path, bytes, file_bytes - sizeof(length));
 		goto out;
 	}
 	if (bytes > FILES_JSON_MAX) {
-		status = files_core()->fail(ZERO_E_FORMAT,
-					    "%s: its first 8 bytes give a header of %" PRIu64
-					    " bytes; at most %u are allowed",
-					    path, bytes, FILES_JSON_MAX);
+		status = zero_core->fail(ZERO_E_FORMAT,
+					 "%s: its first 8 bytes give a header of %" PRIu64
+					 " bytes; at most %u are allowed",
+					 path, bytes, FILES_JSON_MAX);
 		goto out;
 	}
 	header->text = malloc(bytes ? bytes : 1);
@@ -210,11 +210,10 @@ static zero_status check_extents(const struct header *header, struct entries *en
 		last = entry;
 	}
 	if (end < header->data_bytes)
-		return files_core()->fail(ZERO_E_FORMAT,
-					  "%s: the %" PRIu64 " bytes from byte %" PRIu64
-					  " belong to no tensor; the format allows no holes",
-					  header->path, header->data_bytes - end,
-					  header->data + end);
+		return zero_core->fail(ZERO_E_FORMAT,
+				       "%s: the %" PRIu64 " bytes from byte %" PRIu64
+				       " belong to no tensor; the format allows no holes",
+				       header->path, header->data_bytes - end, header->data + end);
 	return ZERO_OK;
 }
 

@@ -8,33 +8,31 @@
 
 static zero_status no_memory(void)
 {
-	return files_core()->fail(ZERO_E_MEMORY, "no memory for a safetensors header");
+	return zero_core->fail(ZERO_E_MEMORY, "no memory for a safetensors header");
 }
 
 static zero_status check_tensor(const json_t *root, const zero_tensor *tensor, size_t i)
 {
 	if (!tensor->name || !*tensor->name)
-		return files_core()->fail(
-			ZERO_E_INVALID, "tensor %zu has no name; a safetensors file needs one", i);
+		return zero_core->fail(ZERO_E_INVALID,
+				       "tensor %zu has no name; a safetensors file needs one", i);
 	if (strcmp(tensor->name, "__metadata__") == 0)
-		return files_core()->fail(ZERO_E_INVALID,
-					  "tensor %zu is named \"__metadata__\", which the "
-					  "safetensors format reserves",
-					  i);
+		return zero_core->fail(ZERO_E_INVALID,
+				       "tensor %zu is named \"__metadata__\", which the "
+				       "safetensors format reserves",
+				       i);
 	if (json_object_get(root, tensor->name))
-		return files_core()->fail(
-			ZERO_E_INVALID,
-			"two tensors are named \"%s\"; the names in a safetensors "
-			"file must differ",
-			files_printable(tensor->name).text);
+		return zero_core->fail(ZERO_E_INVALID,
+				       "two tensors are named \"%s\"; the names in a safetensors "
+				       "file must differ",
+				       files_printable(tensor->name).text);
 	if (!safetensors_dtype_name(tensor->dtype, NULL))
-		return files_core()->fail(
-			ZERO_E_INVALID,
-			"tensor \"%s\" has %d for its type, which is not a storage "
-			"type",
-			files_printable(tensor->name).text, (int)tensor->dtype);
+		return zero_core->fail(ZERO_E_INVALID,
+				       "tensor \"%s\" has %d for its type, which is not a storage "
+				       "type",
+				       files_printable(tensor->name).text, (int)tensor->dtype);
 	if (tensor->ndim < 0 || tensor->ndim > ZERO_MAX_DIMS)
-		return files_core()->fail(
+		return zero_core->fail(
 			ZERO_E_INVALID, "tensor \"%s\" has %d dimensions; allowed are 0 to %d",
 			files_printable(tensor->name).text, tensor->ndim, ZERO_MAX_DIMS);
 	return ZERO_OK;
@@ -64,10 +62,10 @@ static zero_status add_tensor(json_t *root, const zero_tensor *tensor, uint64_t 
 
 	/* The header has less than 2^32 bytes, and offsets in the file must stay below 2^63. */
 	if (!safetensors_bytes(tensor, &bytes) || bytes > (uint64_t)INT64_MAX - UINT32_MAX - begin)
-		return files_core()->fail(ZERO_E_INVALID,
-					  "tensor \"%s\" does not fit: it begins at byte %" PRIu64
-					  " of the data, and a file has less than 2^63 bytes",
-					  files_printable(tensor->name).text, begin);
+		return zero_core->fail(ZERO_E_INVALID,
+				       "tensor \"%s\" does not fit: it begins at byte %" PRIu64
+				       " of the data, and a file has less than 2^63 bytes",
+				       files_printable(tensor->name).text, begin);
 	entry = describe(tensor, begin, begin + bytes);
 	if (!entry)
 		return no_memory();
@@ -78,7 +76,7 @@ static zero_status add_tensor(json_t *root, const zero_tensor *tensor, uint64_t 
 			json_decref(name);
 			return no_memory();
 		}
-		return files_core()->fail(
+		return zero_core->fail(
 			ZERO_E_INVALID,
 			"the tensor name \"%s\" is not valid UTF-8, which JSON requires",
 			files_printable(tensor->name).text);
@@ -94,10 +92,10 @@ static zero_status frame(const char *json, char **header, size_t *bytes)
 	size_t total = (8 + length + 63) / 64 * 64;
 
 	if (total - 8 > FILES_JSON_MAX)
-		return files_core()->fail(ZERO_E_INVALID,
-					  "the safetensors header would be %zu bytes; at most %u "
-					  "are allowed",
-					  total - 8, FILES_JSON_MAX);
+		return zero_core->fail(ZERO_E_INVALID,
+				       "the safetensors header would be %zu bytes; at most %u "
+				       "are allowed",
+				       total - 8, FILES_JSON_MAX);
 	*header = malloc(total);
 	if (!*header)
 		return no_memory();

@@ -119,14 +119,14 @@ zero_status manifest_shard(const struct zero_manifest *manifest, int rank,
 	*layout = (struct zero_shard_layout){.slices = calloc(capacity, sizeof(*layout->slices))};
 	builder.places = calloc(manifest->team_count + 1, sizeof(*builder.places));
 	if (!layout->slices || !builder.places)
-		status = files_core()->fail(ZERO_E_MEMORY, "no memory to list %zu tensors of %s",
-					    capacity, manifest->files[rank].name);
+		status = zero_core->fail(ZERO_E_MEMORY, "no memory to list %zu tensors of %s",
+					 capacity, manifest->files[rank].name);
 	for (size_t t = 0; !status && t < manifest->team_count; t++)
 		builder.places[t] = place_in(&manifest->teams[t], rank);
 	for (int kind = 0; !status && kind < ZERO_SAVED_KINDS; kind++)
 		for (size_t i = 0; !status && i < manifest->tensor_count; i++)
 			if (!add_slices(&builder, i, (enum zero_saved_kind)kind))
-				status = files_core()->fail(
+				status = zero_core->fail(
 					ZERO_E_FORMAT,
 					"%s would have 2^62 bytes or more with tensor \"%s\"",
 					manifest->files[rank].name,

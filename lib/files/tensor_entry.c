@@ -81,9 +81,9 @@ zero_status tensor_entry_fail(const struct tensor_entry *entry, const char *form
 	va_start(args, format);
 	vsnprintf(reason, sizeof(reason), format, args);
 	va_end(args);
-	return files_core()->fail(ZERO_E_FORMAT, "%s: tensor \"%s\" (named at byte %" PRIu64 ") %s",
-				  entry->tensor.path, files_printable(entry->tensor.name).text,
-				  entry->name_offset, reason);
+	return zero_core->fail(ZERO_E_FORMAT, "%s: tensor \"%s\" (named at byte %" PRIu64 ") %s",
+			       entry->tensor.path, files_printable(entry->tensor.name).text,
+			       entry->name_offset, reason);
 }
 
 bool files_json_size(const json_t *json, size_t *value)

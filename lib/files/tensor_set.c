@@ -52,10 +52,10 @@ zero_status files_sort_names(struct zero_file *file)
 		const zero_tensor *a = file->by_name[i - 1], *b = file->by_name[i];
 
 		if (strcmp(a->name, b->name) == 0)
-			return files_core()->fail(ZERO_E_FORMAT,
-						  "tensor \"%s\" is in two files, %s and %s; "
-						  "a tensor may be in one file only",
-						  files_printable(a->name).text, a->path, b->path);
+			return zero_core->fail(ZERO_E_FORMAT,
+					       "tensor \"%s\" is in two files, %s and %s; "
+					       "a tensor may be in one file only",
+					       files_printable(a->name).text, a->path, b->path);
 	}
 	return ZERO_OK;
 }
