@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import gc
 import os
 import sys
@@ -24,7 +25,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from . import _checkpoint, _unsharded, _watch, _zero
 from ._adamw import AdamW, AdamW8bit, Muon
-from ._group import DTYPES, Group, MixedPrecisionPolicy, require_filled
+from ._group import DTYPES, STORED, Group, MixedPrecisionPolicy, require_filled
 from ._job import Job
 from ._rendezvous import make_store
 from ._tensor import FlatShard, install_dispatch
@@ -108,8 +109,16 @@ class FullyShardedModule(FSDPModule):
         module.__init__(*args, **kwargs)
         return module
 
-    def __deepcopy__(self, memo: dict) -> None:
-        raise NotImplementedError("a module cannot be copied after fully_shard: copy it before")
+    def __deepcopy__(self, memo: dict) -> FullyShardedModule:
+        """A copy is sharded as this module is. All ranks make it."""
+        _job.settle()
+        mine = [g for g in self._groups() if id(g) not in memo]
+        made = [group.begin_copy(memo) for group in mine]
+        copied = memo[id(self)] = object.__new__(type(self))
+        copied.__setstate__(copy.deepcopy(self.__reduce_ex__(4)[2], memo))
+        for group, new in zip(mine, made):
+            group.end_copy(new, memo)
+        return copied
 
     def _groups(self, recurse: bool = True) -> list[Group]:
         mine = set(self.modules()) if recurse else {self}
@@ -225,13 +234,9 @@ class FullyShardedModule(FSDPModule):
 
     _apply = nn.Module._apply
 
-    def _get_fsdp_state(self) -> types.SimpleNamespace:
-        """What torch.distributed.fsdp.register_fsdp_forward_method asks for."""
+    def _get_fsdp_state(self) -> Group:
         (group,) = self._groups(recurse=False)
-        return types.SimpleNamespace(
-            _pre_forward=group.pre_forward, _post_forward=group.post_forward,
-            _comm_ctx=None, _fsdp_param_groups=(),  # for torch.distributed.fsdp.share_comm_ctx
-        )
+        return group
 
 
 # Torch has one since 2.15, whose wait() does nothing.
@@ -287,11 +292,17 @@ def _keep(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
         moved = fn(probe)
         if probe.is_meta and moved.dtype == p.dtype and moved.device.type == "cpu":
             p._shard_spec.param.fill()
+        elif moved.device == p.device and p._shard_spec.ranges is None and (
+            moved.dtype in (DTYPES if p.requires_grad else STORED)
+        ):
+            if moved.dtype != p.dtype:
+                p._shard_spec.param.convert(fn)
         elif (moved.dtype, moved.device) != (probe.dtype, probe.device):
             raise NotImplementedError(
                 f"parameter {name} of {type(module).__name__} is {p.dtype} on {p.device}, and "
-                f"cannot be moved or converted to {moved.dtype} on {moved.device} after fully_shard: do "
-                "it before"
+                f"cannot be moved or converted to {moved.dtype} on {moved.device}: what is trained "
+                "is float32, float16 or bfloat16 on CPUs, and stays what it was when it was first "
+                "used"
             )
     every = module._parameters
     module._parameters = {k: p for k, p in every.items() if k not in sharded}
@@ -373,13 +384,32 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
             raise ValueError(f"mp_policy has {dtype}; float32, float16 and bfloat16 are supported")
     for m in modules:
         if isinstance(m, FullyShardedModule):
-            raise ValueError(f"fully_shard was called for this {type(m).__name__} before")
+            raise AssertionError(
+                "Each distinct composable distributed API can only be applied to a module once. "
+                f"fully_shard was called for this {type(m).__name__} before"
+            )
+        containers = (nn.ModuleList, nn.ModuleDict)
+        if isinstance(m, containers) and type(m).forward is nn.Module.forward:
+            raise ValueError(
+                f"fully_shard does not support containers that do not implement forward: {m}"
+            )
         for name, p in m.named_parameters():
-            if p in (ignored_params or ()):
+            if p in (ignored_params or ()) or isinstance(p, FlatShard):
                 continue
-            if p.dtype not in DTYPES:
+            if not p.dim():
                 raise ValueError(
-                    f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be sharded"
+                    "fully_shard doesn't support scalar parameters. Change "
+                    f"{name.rpartition('.')[2]} to a 1D tensor with numel equal to 1."
+                )
+            if not p.is_contiguous():
+                raise NotImplementedError(
+                    f"FSDP does not support non-contiguous parameters yet: {name} of shape "
+                    f"{tuple(p.shape)} and stride {p.stride()}"
+                )
+            if p.dtype not in (DTYPES if p.requires_grad else STORED):
+                raise ValueError(
+                    f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be trained, "
+                    f"and what needs no gradient may also be {', '.join(map(str, STORED))}"
                 )
             if p.device.type not in ("cpu", "meta"):
                 raise NotImplementedError(
@@ -426,9 +456,16 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
     for m in modules:
         cls = type(m)
         if cls not in _classes:
-            _classes[cls] = type(f"Zero{cls.__name__}", (FullyShardedModule, cls), {})
+            _classes[cls] = type(f"FSDP{cls.__name__}", (FullyShardedModule, cls), {})
         m.__class__ = _classes[cls]
     return module
+
+
+def _state(module: nn.Module) -> Group | None:
+    return module._get_fsdp_state() if isinstance(module, FullyShardedModule) else None
+
+
+fully_shard.state = _state
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ parameters over the memory into which the library gathers, at addresses that nev
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 no_compile = functools.partial(torch._dynamo.disable, recursive=True)
 
 DTYPES = {torch.float32: _zero.F32, torch.float16: _zero.F16, torch.bfloat16: _zero.BF16}
+# Also of parameters that are not trained, which are gathered as they are.
+STORED = DTYPES | {
+    torch.float64: _zero.F64, torch.int64: _zero.I64, torch.int32: _zero.I32,
+    torch.uint8: _zero.U8, torch.bool: _zero.BOOL, torch.float8_e4m3fn: _zero.F8_E4M3,
+    torch.float8_e5m2: _zero.F8_E5M2,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +61,8 @@ _TRANSITIONS = {
 class Param:
     """A parameter of a group."""
 
-    def __init__(self, group: Group, original: nn.Parameter, places: list[tuple[nn.Module, str]]):
+    def __init__(self, group: Group, original: nn.Parameter, places: list[tuple[nn.Module, str]],
+                 name: str = ""):
         self.group, self.places = group, places  # [(module, attribute)]
         self.original: nn.Parameter | None = original  # until it is laid out
         self.trainable = original.requires_grad
@@ -63,7 +71,8 @@ class Param:
         self.full: nn.Parameter | None = None
         self.has_grad = False  # this rank has added a gradient since the last backward pass
         stride = original.contiguous().stride()
-        self.spec = ShardSpec(places[0][1], tuple(original.shape), stride, group.job.mesh)
+        name = places[0][1] if places else name
+        self.spec = ShardSpec(name, tuple(original.shape), stride, group.job.mesh)
         self.spec.job, self.spec.param = group.job, self
         self.filled = not original.is_meta
         empty = torch.empty(0, dtype=original.dtype, device="cpu" if self.filled else "meta")
@@ -105,6 +114,15 @@ class Param:
         if not self.filled:
             self.filled = True
             self.renew(self.memory())
+
+    def convert(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """To another type, before it is laid out."""
+        with torch.no_grad():
+            new = nn.Parameter(fn(self.original), self.original.requires_grad)
+        del self.group.job.originals[self.original]
+        self.group.job.originals[new] = self
+        self.original = new
+        self.renew(torch.empty(0, dtype=new.dtype, device=self.sharded.device))
 
     def renew(self, local: torch.Tensor) -> None:
         """The same object becomes of another device or type, as torch's modules do it."""
@@ -183,6 +201,29 @@ class Group:
                 params.append(Param(self, p, places))
         return params
 
+    def begin_copy(self, memo: dict[int, Any]) -> Group:
+        """A group for a copy of the modules, which gets them by end_copy."""
+        new = memo[id(self)] = copy.copy(self)
+        new.handle, new.state, new.root = None, GroupState.SHARDED, False
+        new.next_gathered, new.wanted = [None, None], [None, None]
+        new.to_run, new.lenders, new.held_by = set(), {}, set()
+        new.kept = False
+        new.params = []
+        for p in self.params:
+            values = p.original if p.handle is None else p.sharded
+            values = nn.Parameter(values.detach().clone(), values.requires_grad)
+            param = Param(new, values, [], p.places[0][1] if p.places else "")
+            memo[id(p.sharded)] = param.sharded
+            new.params.append(param)
+        return new
+
+    def end_copy(self, new: Group, memo: dict[int, Any]) -> None:
+        new.modules = [copy.deepcopy(m, memo) for m in self.modules]
+        new.lenders = {memo.get(id(g), g): None for g in self.lenders}
+        for old, param in zip(self.params, new.params):
+            param.places = [(copy.deepcopy(m, memo), a) for m, a in old.places]
+        self.job.groups.append(new)
+
     def borrow(self, owner: Param, place: tuple[nn.Module, str]) -> None:
         """A module of this group has a parameter of another one, or twice one of its own."""
         owner.places.append(place)
@@ -230,6 +271,21 @@ class Group:
         param.sharded.grad = None
         present._sharded_as = param.name
         param.swap(present, param.sharded)
+
+    # -- what functions of torch.distributed.fsdp ask of a module's state
+
+    _comm_ctx, _fsdp_param_groups = None, ()
+
+    @property
+    def _is_root(self) -> bool:
+        self.job.layout.update()
+        return self.root
+
+    def _pre_forward(self, *args: Any) -> tuple[tuple, dict]:
+        return self.pre_forward(*args)
+
+    def _post_forward(self, *args: Any) -> Any:
+        return self.post_forward(*args)
 
     # -- gathers
 

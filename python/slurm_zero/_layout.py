@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from . import _zero
-from ._group import DTYPES, Group, Param
+from ._group import DTYPES, STORED, Group, Param
 from ._tensor import tensor_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Layout:
                 dtype, shape = p.original.dtype, tuple(p.original.shape)
                 p.trainable = p.can_train = p.sharded.requires_grad
                 p.name = p.spec.name = names[p.places[0]]
-                p.handle = _zero.param_new(group.handle, p.name, DTYPES[dtype], shape, p.trainable)
+                p.handle = _zero.param_new(group.handle, p.name, STORED[dtype], shape, p.trainable)
                 meta = " on meta" if p.original.is_meta else ""
                 frozen = "" if p.trainable else "frozen "
                 lines.append(f"{frozen}{p.name} of {dtype} {shape}{meta} in group {number}")
@@ -62,12 +62,17 @@ class Layout:
             self.replicated = ranks < dist.get_world_size()
             # Ranks of a team prefetch alike, though its nodes may have other numbers of ranks.
             sends = any(_zero.exchange(bytes([int(_zero.setting("share")) % ranks != 0])))
+        values = [(p.sharded, p.original) for group in new for p in group.params]
         for group in new:
             dtype = group.policy.param_dtype
             casts = dtype and any(p.original.dtype != dtype for p in group.params)
             group.needs_gather = bool(group.params and (sends or casts))
             for p in group.params:
                 self._take(group, p)
+        with torch.no_grad():
+            for sharded, value in values:
+                if isinstance(value, DTensor) and not value.is_meta:
+                    sharded.copy_(value)
 
     def _names(self, new: list[Group]) -> dict[tuple[nn.Module, str], str]:
         """The names of the parameters below the outermost modules, which it finds."""
@@ -93,14 +98,12 @@ class Layout:
         spec, dtype = p.spec, p.original.dtype
         spec.ranges = _zero.owned(group.handle, p.handle)
         p.sharded._local_tensor = p.memory()
-        if p.original.device.type != "meta":
-            values = p.original.detach()
-            if isinstance(values, DTensor):
-                values = values.full_tensor()
-            values = values.contiguous()
+        if not p.original.is_meta and not isinstance(p.original, DTensor):
+            values = p.original.detach().contiguous()
             _zero.load_from(p.handle, values.data_ptr())
         full = _zero.address(p.handle, group.gather_as())
-        full = tensor_of(full, group.policy.param_dtype or dtype).view(spec.shape)
+        gathered = group.policy.param_dtype if dtype in DTYPES else None
+        full = tensor_of(full, gathered or dtype).view(spec.shape)
         with torch.inference_mode(False):
             p.full = nn.Parameter(full, requires_grad=p.trainable)
         self.job.originals.pop(p.original)

@@ -49,7 +49,7 @@ def _fully_shard(module: Any, **kwargs: Any) -> Any:
 def _state(module: Any) -> Any:
     from . import _api
 
-    return module._get_fsdp_state() if isinstance(module, _api.FullyShardedModule) else None
+    return _api.fully_shard.state(module)
 
 
 _fully_shard.state = _state

@@ -144,7 +144,9 @@ class FlatShard(DTensor):
             return local.clone().reshape(spec.shape)
         mine = local.new_zeros(max(end - first for first, end in spec.ranges))
         mine[: local.numel()] = local
-        in_order = sorted(zip(spec.ranges, _gather(mine, spec)), key=lambda part: part[0])
+        # As bytes, since gloo does not know all types.
+        parts = [part.view(mine.dtype) for part in _gather(mine.view(torch.uint8), spec)]
+        in_order = sorted(zip(spec.ranges, parts), key=lambda part: part[0])
         return torch.cat([p[: end - first] for (first, end), p in in_order]).reshape(spec.shape)
 
     def redistribute(self, device_mesh: DeviceMesh | None = None,
@@ -195,6 +197,9 @@ class FlatShard(DTensor):
     def __deepcopy__(self, memo: dict) -> FlatShard:
         local = self._local_tensor.detach().clone()
         copy = memo[id(self)] = FlatShard.wrap(local, self._shard_spec, self.requires_grad)
+        copy._is_param = getattr(self, "_is_param", False)
+        if self.grad is not None:
+            copy.grad = self.grad.__deepcopy__(memo)
         return copy
 
     @classmethod

@@ -368,11 +368,12 @@ static zero_status shard(union value *v)
 /* address(param, dtype): the whole parameter where it is when its group is gathered as that */
 static zero_status address(union value *v)
 {
-	zero_dtype as = (zero_dtype)v[1].number;
+	zero_dtype as = (zero_dtype)v[1].number, stored = zero_param_dtype(v[0].param);
 	size_t count = zero_param_numel(v[0].param);
 	void *data = zero_gathered_address(v[0].param, as);
+	bool casts = stored == ZERO_F32 || stored == ZERO_F16 || stored == ZERO_BF16;
 
-	v[0] = memory_of(data, count, as == ZERO_DTYPE_PARAM ? zero_param_dtype(v[0].param) : as);
+	v[0] = memory_of(data, count, as == ZERO_DTYPE_PARAM || !casts ? stored : as);
 	return data || !count ? ZERO_OK : ZERO_E_STATE;
 }
 
@@ -750,7 +751,9 @@ PyMODINIT_FUNC PyInit__zero(void)
 	    PyModule_AddIntConstant(module, "I64", ZERO_I64) ||
 	    PyModule_AddIntConstant(module, "I32", ZERO_I32) ||
 	    PyModule_AddIntConstant(module, "U8", ZERO_U8) ||
-	    PyModule_AddIntConstant(module, "BOOL", ZERO_BOOL)) {
+	    PyModule_AddIntConstant(module, "BOOL", ZERO_BOOL) ||
+	    PyModule_AddIntConstant(module, "F8_E4M3", ZERO_F8_E4M3) ||
+	    PyModule_AddIntConstant(module, "F8_E5M2", ZERO_F8_E5M2)) {
 		Py_DecRef(module);
 		return NULL;
 	}

@@ -19,21 +19,26 @@ class View(nn.Module):
         return self.w.view(1, 5)
 
 
-class Ints(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.ones(5, dtype=torch.int64), requires_grad=False)
-
-
 view, model = zero.fully_shard(View()), shard(Model())
 frozen = zero.fully_shard(nn.Linear(3, 3).requires_grad_(False))
 expect(zero.Error, "opened with the settings '' already", lambda: zero.init("stage=1"))
 zero.init(), zero.init("")
 
 # Groups.
-expect(ValueError, "before", lambda: zero.fully_shard(model))
+expect(AssertionError, "only be applied to a module once", lambda: zero.fully_shard(model))
+for container in (nn.ModuleList([nn.Linear(2, 2)]), nn.ModuleDict({"a": nn.Linear(2, 2)})):
+    expect(ValueError, "containers that do not implement forward",
+           lambda: zero.fully_shard(container))
+late = nn.Linear(2, 2)
+late.scale = nn.Parameter(torch.tensor(1.0))
+expect(ValueError, "Change scale to a 1D tensor", lambda: zero.fully_shard(late))
+late.scale = nn.Parameter(torch.ones(3, 2).t())
+expect(NotImplementedError, "non-contiguous parameters yet: scale",
+       lambda: zero.fully_shard([nn.Linear(2, 2), late]))
+late.scale = None
+assert zero.fully_shard.state(late) is None and type(late) is nn.Linear
+zero.fully_shard(late)(torch.ones(2))
 expect(ValueError, "in a group already", lambda: zero.fully_shard(model.embed))
-expect(ValueError, "parameter w is torch.int64", lambda: zero.fully_shard(Ints()))
 expect(ValueError, "parameter weight is torch.float64",
        lambda: zero.fully_shard(nn.Linear(2, 2).double()))
 expect(ValueError, "mp_policy has torch.float64", lambda: zero.fully_shard(

@@ -22,7 +22,7 @@ class Model(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(13, 13) for _ in range(3))
         self.out = nn.Linear(13, 3)
-        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.scale = nn.Parameter(torch.tensor([0.7]))
         self.register_buffer("mean", torch.ones(13))
 
     def forward(self, x):
@@ -129,7 +129,7 @@ assert count == sum(p.numel() for p in single.parameters())
 # Sharded modules are torch's, but for what is not supported.
 assert isinstance(model, FSDPModule) and isinstance(model.layers[0], FSDPModule)
 assert type(parts[:1]) is nn.Sequential
-expect(NotImplementedError, "set_all_reduce_hook", lambda: model.set_all_reduce_hook(None))
+expect(NotImplementedError, "custom_all_gather", lambda: model.set_custom_all_gather(None))
 x = torch.ones(2, 13)
 assert torch.equal(model.encode(x), single.encode(x))
 
@@ -157,7 +157,10 @@ for step in range(3):
 for p, want, begin in zip(*matrices, first):
     assert (p.full_tensor() - want).norm() < 0.1 * (want - begin).norm()
 
-# Moves change nothing, or buffers only, or are refused.
+# Moves change nothing, or types before the first use and buffers, or are refused.
+late = zero.fully_shard(copy.deepcopy(single)).to(torch.float16).bfloat16()
+assert late.out.weight.dtype == torch.bfloat16 and late.mean.dtype == torch.bfloat16
+torch.testing.assert_close(late(x.bfloat16()), single(x).bfloat16(), rtol=2e-2, atol=2e-2)
 for move in (nn.Module.double, nn.Module.half, lambda m: m.to("meta"),
              lambda m: m.to(torch.bfloat16)):
     for module in (model, model.out, model.layers[1]):
@@ -186,7 +189,71 @@ with torch.no_grad():
     empty.unshard()
     assert torch.equal(empty.lstm(x[:, :3])[0], recurrent(x[:, :3])[0])
     empty.reshard()
-expect(NotImplementedError, "cannot be copied", lambda: copy.deepcopy(model))
+
+# A state is that of one call. Parameters of other types are stored and gathered as they are.
+states = {zero.fully_shard.state(m) for m in (model, *model.layers, parts)}
+assert len(states) == 5 and zero.fully_shard.state(model.out) is None
+assert type(parts).__name__ == "FSDPSequential" and isinstance(parts, nn.Sequential)
+
+
+class Quantized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        for dtype in (torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool,
+                      torch.float8_e4m3fn, torch.float8_e5m2):
+            value = torch.tensor([[0, 1, 1, 0, 1] * 7]).to(dtype)
+            setattr(self, str(dtype)[6:], nn.Parameter(value, requires_grad=False))
+
+    def forward(self):
+        kept = {k: v.clone() for k, v in self.named_parameters() if k != "scale"}
+        return kept, self.scale.square().sum()
+
+
+plain = Quantized()
+for dtype in (None, torch.bfloat16):
+    quantized = zero.fully_shard(
+        copy.deepcopy(plain), mp_policy=zero.MixedPrecisionPolicy(param_dtype=dtype))
+    kept, loss = quantized()
+    loss.backward()
+    for (name, want), p in zip(plain.named_parameters(), quantized.parameters()):
+        assert p.full_tensor().dtype == want.dtype, name
+        for mine in (p.full_tensor(), *([kept[name]] if name in kept else [])):
+            assert torch.equal(mine.float(), want.float()), name
+
+# Copies are sharded alike, and go their own ways: a moving average, and an optimizer's state.
+for used in (False, True):
+    first, alone = copy.deepcopy(single), copy.deepcopy(single)
+    for m in (*first.layers, first):
+        zero.fully_shard(m)
+    steps = [torch.optim.AdamW(m.parameters()) for m in (first, alone)]
+    average = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    if used:
+        first(x)
+    averages = [torch.optim.swa_utils.AveragedModel(m, multi_avg_fn=average)
+                for m in (first, alone)]
+    inner = averages[0].module.layers[0]
+    assert isinstance(inner, FSDPModule) and inner.weight is not first.layers[0].weight
+    saved = None
+    for step in range(4):
+        for m, optimizer, ema in zip((first, alone), steps, averages):
+            m(x).square().mean().backward()
+            optimizer.step(), optimizer.zero_grad()
+            ema.update_parameters(m)
+        if step == 1:
+            saved = copy.deepcopy(steps[0])
+    for ema, want in zip(averages[0].module.parameters(), averages[1].module.parameters()):
+        torch.testing.assert_close(ema.full_tensor(), want.detach())
+    torch.testing.assert_close(averages[0](x), averages[1](x))
+    for m in averages:
+        m(x).square().mean().backward()
+    torch.testing.assert_close(
+        averages[0].module.out.weight.grad.full_tensor(), averages[1].module.out.weight.grad)
+    assert first.out.weight.grad is None
+    assert saved.state[saved.param_groups[0]["params"][0]]["step"] == 2
+    steps[0].load_state_dict(saved.state_dict())
+    assert steps[0].state[first.scale]["step"] == 2
+    assert copy.deepcopy(first.out.weight) is not first.out.weight
 
 expect(zero.Error, "SGD was built before fully_shard, with scale", early.step)
 expect(zero.Error, "already, not 'stage=2'", lambda: zero.init("stage=2"))
