@@ -92,7 +92,7 @@ srun -v true 2>&1 | grep -o 'node n.: .*'
 zerorun --plan ./gpt | grep -E '^# +(node|n[1-3]|all) '
 srun ./gpt --text text --layers 4 --heads 4 --width 96 --context 64 --steps $STEPS --lr 3e-3
 JOB
-step "A job for three nodes: it prints what each node resolves and where that comes from, then trains"
+step "A job for three nodes: it prints what each node resolves, where that comes from, and trains"
 user "cat job.sh"
 
 step "The site's limit is 64M: a larger chunk is refused when the job is submitted"
@@ -106,7 +106,7 @@ within 300 are_over "$job" &
 tail -n +1 -F --pid=$! "slurm-$job.out" 2>/dev/null | in_etc | show_steps
 page=$(compgen -G "$report/*-$job*.html") || fail "the job has written no report to $report"
 
-step "A training without an end. After some steps the rank on n2 is killed (without what Open MPI adds)"
+step "Training without end. After some steps the rank on n2 is killed (without what Open MPI adds)"
 command="srun -N 3 -n 3 --zero-stage=3 ./gpt --text text --steps 1000000"
 echo "\$ $command"
 $command >lost.out 2>&1 </dev/null &

@@ -40,8 +40,8 @@ make_root() {
 }
 
 build() {
-	export PKG_CONFIG_SYSROOT_DIR=$root \
-		PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig:$root/usr/share/pkgconfig
+	export PKG_CONFIG_SYSROOT_DIR=$root
+	export PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig:$root/usr/share/pkgconfig
 	dist_tarball "$scratch"
 	tar -xJf "$tarball" -C "$scratch" && cd "${tarball%.tar.xz}" || fail "no tarball"
 	./configure --host=aarch64-linux-gnu CC="aarch64-linux-gnu-gcc --sysroot=$root" \
@@ -61,7 +61,8 @@ arm() {
 run() {
 	mkdir "$scratch/files" || fail "no folder for files"
 	ZERO_TEST_FILES=$scratch/files ZERO_BACKEND=host "$@" >"$scratch/log" 2>&1 </dev/null ||
-		fail "$* ended with status $?: $(tail -n 40 "$scratch/log"); ZERO_TEST_SEED=$ZERO_TEST_SEED"
+		fail "$* ended with status $?: $(tail -n 40 "$scratch/log");" \
+			"ZERO_TEST_SEED=$ZERO_TEST_SEED"
 	rm -r "$scratch/files"
 	hashes=$(grep -E '^(same|world) ' "$scratch/log")
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# No line is wider than 100 columns, and all C is formatted as .clang-format says. Other versions of
-# clang-format differ in details, so only this one judges.
+# No line of C, CUDA, Python or shell is wider than 100 columns, and all C is formatted as
+# .clang-format says. Other versions of clang-format differ in details, so only this one judges.
 version=14
 . "${top_srcdir:?run me by make check}/tests/common.sh"
 
@@ -13,9 +13,10 @@ for folder in lib kernels launcher spank python examples tests; do
 done
 
 # A Python of the tests lies below them, with files of its own; page_html.c is made of page.html.
-wide_in='c h cu cuh py'
+wide_in='.c .h .cu .cuh .py .sh bootstrap'
 for suffix in $wide_in; do
-	find "${folders[@]}" -name venv -prune -o -type f -name "*.$suffix" ! -name page_html.c -print0
+	find "${folders[@]}" bootstrap -name venv -prune -o -type f -name "*$suffix" \
+		! -name page_html.c -print0
 done >"$scratch/files"
 while IFS= read -r -d '' file; do
 	expand -t 8 "$file" | awk -v file="$file" \

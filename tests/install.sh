@@ -43,7 +43,8 @@ if have slurm && have yaml; then
 fi
 package=$lib/slurm-zero/python/slurm_zero
 if [[ -e $top_builddir/python/slurm_zero/_zero.abi3.so ]]; then
-	info=$(printf '%s\n' slurm_zero "slurm_zero-$(sed -n 's/^Version: //p' "$top_builddir/python/slurm_zero.dist-info/METADATA").dist-info")
+	built=$(sed -n 's/^Version: //p' "$top_builddir/python/slurm_zero.dist-info/METADATA")
+	info=$(printf '%s\n' slurm_zero "slurm_zero-$built.dist-info")
 	wanted+=("$package/__init__.py" "$package/_zero.abi3.so" /site/slurm-zero.pth
 		"${package%/*}/${info#*$'\n'}/METADATA"
 			"${package%/*}/${info#*$'\n'}/entry_points.txt")
@@ -62,7 +63,8 @@ if [[ -e $root$package ]]; then
 		fail "slurm-zero.pth: $(<"$root/site/slurm-zero.pth")"
 	(cd "$root$package" && python3 -c '
 import _zero
-print(*{line.split()[-1] for line in open("/proc/self/maps") if "/libzero.so" in line})') >"$scratch/out" 2>&1
+print(*{line.split()[-1] for line in open("/proc/self/maps") if "/libzero.so" in line})') \
+		>"$scratch/out" 2>&1
 	[[ $(<"$scratch/out") == "$(realpath "$root$lib/libzero.so.2")" ]] ||
 		fail "the package's library is $(<"$scratch/out")"
 	# and says what does not fit: another version, and a library without what it needs
@@ -77,7 +79,8 @@ print(*{line.split()[-1] for line in open("/proc/self/maps") if "/libzero.so" in
 			fail "import with another library"
 	}
 	other _zero
-	grep -qE "ImportError: .*$package/_zero[.]abi3[.]so is of slurm-zero [0-9.]+, but .* $scratch/libzero.so.2, which is 0.0.1: " \
+	is_of="$package/_zero[.]abi3[.]so is of slurm-zero [0-9.]+"
+	grep -qE "ImportError: .*$is_of, but .* $scratch/libzero.so.2, which is 0.0.1: " \
 		"$scratch/out" || fail "another library: $(<"$scratch/out")"
 	echo 'ZERO_2 { zero_version; };' >"$scratch/other.map"
 	other 'slurm_zero; slurm_zero.init' -Wl,-soname,libzero.so.2 \

@@ -6,8 +6,8 @@
 missing=0
 for name in ${ZERO_REQUIRE//,/ }; do
 	case $name in
-	aarch64 | clang | clang-format | cppcheck | debian | fuzzer | gcc | interop | large | make | \
-		man | nm | python3 | readelf | rpm | torch | valgrind)
+	aarch64 | clang | clang-format | cppcheck | debian | fuzzer | gcc | interop | large | \
+		make | man | nm | python3 | readelf | rpm | torch | valgrind)
 		# no matter of configure: the tests that need them say so
 		;;
 	cuda-build)

@@ -113,8 +113,9 @@ PYTHONPATH=$scratch/broken "$ZERORUN" -n 1 --zero-python=no env ZERO_RESOLVED="p
 	"$TORCH_PYTHON" -c 'import torch; print(torch.ones(1).item())' \
 	>"$scratch/out" 2>"$scratch/err" ||
 	fail "a broken package: $(<"$scratch/err")"
+words="torch.distributed.rendezvous is left as it is: cannot import name '_zero'"
 [[ $(<"$scratch/out") == 1.0 && $(grep -c . "$scratch/err") == 1 ]] &&
-	grep -q "^slurm-zero: torch.distributed.rendezvous is left as it is: cannot import name '_zero'" \
+	grep -q "^slurm-zero: $words" \
 		"$scratch/err" ||
 	fail "a broken package: $(cat "$scratch/out" "$scratch/err")"
 

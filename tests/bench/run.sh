@@ -4,10 +4,10 @@
 # folder. No figure makes it fail; what each should be is beside it. To run it again:
 #
 #	make bench                                all of it, about 10 minutes on two idle cores
-#	make bench BENCH_ONLY="gather reduce"     these subjects alone; what is left out is "not measured"
-#	make bench BENCH_SCALE=0.25               all sizes smaller; the default where memory is small
+#	make bench BENCH_ONLY="gather reduce"     these subjects alone; others are "not measured"
+#	make bench BENCH_SCALE=0.25               all sizes smaller; the default with little memory
 #	make bench BENCH_MOST_RANKS=4             at most so many
-#	make bench BENCH_TORCH=venv/bin/python    beside PyTorch's FSDP2 too, and slurm_zero beside it,
+#	make bench BENCH_TORCH=venv/bin/python    beside PyTorch's FSDP2 too, and slurm_zero there,
 #						by a Python that has torch
 #	SOURCE_DATE_EPOCH=...                     the date that bench.json bears
 #	TMPDIR                                    where files of 4.3 GB have room

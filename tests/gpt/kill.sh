@@ -75,7 +75,8 @@ one() {
 	if grep -q "zero: rank $victim\>" "$scratch/out"; then
 		ours=$((ours + 1))
 	elif grep -q '^GPT-2: ' "$scratch/out"; then
-		fail "run $1: rank $victim, killed after $delay ms, is not named: $(<"$scratch/out")"
+		fail "run $1: rank $victim, killed after $delay ms, is not named:" \
+			"$(<"$scratch/out")"
 	else
 		# Before all ranks have opened the job only mpirun can name it, and mostly does.
 		opening=$((opening + 1))

@@ -184,4 +184,5 @@ ended
 ((status == 0)) || wrong "$world ranks: status $status after a rank was killed"
 grep -q '^zerorun: .*: restart 1 of 3' "$scratch/err" || wrong "$world ranks: no restart"
 whole "killed"
-echo "$world ranks: $(sed -n 's/^going on from .*\///p' "$scratch/out" | tr '\n' ' ')after one was killed"
+from=$(sed -n 's/^going on from .*\///p' "$scratch/out" | tr '\n' ' ')
+echo "$world ranks: ${from}after one was killed"

@@ -67,7 +67,8 @@ gib=$((1 << 30))
 # resolved STAGE FREE BUDGET THRESHOLD [MORE [GATHER_LIMIT]]: a ZERO_RESOLVED
 resolved() {
 	echo "stage=$1 stream_chunk=41943040 stream_threshold=$4 flatten=auto allgather=auto" \
-		"bucket=1073741824 vram_free=$2 vram_source=nvml budget=$3 tasks=5 gather_limit=${6-auto} ${5-}"
+		"bucket=1073741824 vram_free=$2 vram_source=nvml budget=$3 tasks=5" \
+		"gather_limit=${6-auto} ${5-}"
 }
 h100='gpus=2 gpu=NVIDIA%20H100 master=n1:12345'
 {
@@ -93,7 +94,8 @@ line '# node tasks free budget from threshold flatten GPUs of a task'
 line '# n1 2 80.0G 76.0G nvml 1.2G auto 2 x NVIDIA H100'
 line '# n2 2 7.0G 5.0G nvml 80.0M auto 1'
 line '# n10 1 80.0G 76.0G nvml 1.2G auto 2 x NVIDIA H100'
-line "# all 5 ranks: budget $((5 * gib)), stream_threshold $((5 * gib / 64)), gather_limit $((5 * gib / 4)), flatten auto"
+sizes="stream_threshold $((5 * gib / 64)), gather_limit $((5 * gib / 4))"
+line "# all 5 ranks: budget $((5 * gib)), $sizes, flatten auto"
 # two nodes have two tasks, the third has one
 line '# shared memory: none' # they have GPUs
 # what the nodes decided, and where that was

@@ -87,8 +87,9 @@ is "$(<"$scratch/runs")" ""
 ends 3 -9 0
 run "$ZERORUN" --slurm --max-restarts 1 true
 ran 2 137
+no_more="--max-restarts=1 allows no more restarts"
 is "$err" "zerorun: the job ended with status 3: restart 1 of 1 in 1 s
-zerorun: the job was ended by signal 9, Killed (status 137): --max-restarts=1 allows no more restarts"
+zerorun: the job was ended by signal 9, Killed (status 137): $no_more"
 
 # stdin is that of the job
 ends cat
@@ -178,6 +179,7 @@ need_command mpirun mpi
 # mpirun may not notice the end of a rank that dies while it still starts ranks
 # shellcheck disable=SC2016 # ranks expand it
 run "$ZERORUN" -n 2 --max-restarts=1 bash -c \
-	'((ZERO_RESTART)) && exit; ((OMPI_COMM_WORLD_RANK)) && sleep 0.3 && kill -KILL $$; exec sleep 60'
+	'((ZERO_RESTART)) && exit; ((OMPI_COMM_WORLD_RANK)) && sleep 0.3 && kill -KILL $$
+	exec sleep 60'
 is "$status" 0
 is "$(grep -c '^zerorun: the job was ended by signal 9, Killed' "$scratch/err")" 1

@@ -242,7 +242,8 @@ if [[ -e $top_builddir/lib/.libs/libzero.so ]]; then
 	library=$(realpath "$top_builddir/lib/.libs/libzero.so")
 	# shellcheck disable=SC2016
 	LD_PRELOAD=libm.so.6 run "$ZERORUN" -n 1 bash -c \
-		'echo "$LD_PRELOAD"; cat /proc/$PPID/comm; grep -c libzero.so /proc/$PPID/maps /proc/$$/maps'
+		'echo "$LD_PRELOAD"; cat /proc/$PPID/comm
+		grep -c libzero.so /proc/$PPID/maps /proc/$$/maps'
 	is "$(sed 's/:0$/:none/; s/:[0-9]*$/:some/; s/.*maps//' <<<"$out")" \
 		"$library:libm.so.6"$'\nmpirun\n:none\n:some'
 fi

@@ -53,7 +53,7 @@ has_lines "a late rank" 5 '^rank [0-4]: rank 5 of 6 \(node n3\) did not come wit
 quiet "a late rank"
 ended_well "absent ranks"
 has_lines "absent ranks" 3 \
-	'^rank [023] after .*: ranks 1, 4 to 5 of 6 \(the first on node n1\) did not come within 2 s'
+	'^rank [023] .*: ranks 1, 4 to 5 of 6 \(the first on node n1\) did not come within 2 s'
 quiet "absent ranks"
 # The only rank of a node has gone, and with it the node's server.
 ended_well "a node that is gone"

@@ -135,8 +135,11 @@ nodes:
 YAML
 echo 'gpu GPU-1 60G 80G Test Big 80GB' >"$scratch/n1.gpus"
 ran "srun -v" srun -v -N 2 -n 4 -w n1,n2 --gres=gpu:1 --zero-stage=2 "$given"
-has_lines "srun -v" 1 "spank_zero: node n1: stage=2 from --zero-stage; other options have their defaults; NVML took [0-9]+ ms\$"
-has_lines "srun -v" 1 "spank_zero: node n2: stage=2 from --zero-stage, vram_reserve=8% from [^ ]*/n2/zero.yaml:4; other"
+rest="other options have their defaults"
+has_lines "srun -v" 1 \
+	"spank_zero: node n1: stage=2 from --zero-stage; $rest; NVML took [0-9]+ ms\$"
+has_lines "srun -v" 1 \
+	"spank_zero: node n2: stage=2 from --zero-stage, vram_reserve=8% from [^ ]*/n2/zero.yaml:4;"
 ran "srun without -v" srun -N 2 -n 4 -w n1,n2 --zero-stage=2 "$given"
 has_lines "srun without -v" 0 "spank_zero: node"
 

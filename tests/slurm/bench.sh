@@ -97,7 +97,8 @@ measure() {
 		end=$(srun --zero -N3 -n6 "$report_task" time | sed -n 's/^rank=0 .*time=//p')
 		awk -v begin="$begin" -v end="$end" 'BEGIN { print end - begin }'
 	done | sort -n | awk '{ a[NR] = $1 }
-		END { printf "%-58s %8.2f s %*s %s\n", "from srun to the first gather of 6 ranks on 3 nodes",
+		END { printf "%-58s %8.2f s %*s %s\n",
+			"from srun to the first gather of 6 ranks on 3 nodes",
 			a[int((NR + 1) / 2)], 34, "", "<= 1 s" }'
 }
 export -f measure

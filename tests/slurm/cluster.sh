@@ -113,7 +113,8 @@ BatchStartTimeout=120
 DefMemPerNode=1000
 GresTypes=gpu
 PlugStackConfig=$folder/plugstack.conf
-NodeName=n[1-3] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 3))] CPUs=16 RealMemory=16000 Gres=gpu:2
+NodeName=n[1-3] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 3))] \
+CPUs=16 RealMemory=16000 Gres=gpu:2
 PartitionName=test Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 PartitionName=small Nodes=n[1-3] MaxTime=INFINITE State=UP
 CONF

@@ -372,7 +372,8 @@ rm "$scratch"/*.gpus
 
 sed -i 's/nvml_timeout=600/nvml_timeout=601/' "$scratch/n1/plugstack.conf"
 try srun -w n1 -n 1 --zero true
-fails "no time for NVML" "plugstack.conf: 'nvml_timeout=601' is not config=PATH or nvml=PATH with an absolute path, nor nvml_timeout=SECONDS from 1 to 600"
+allowed='config=PATH or nvml=PATH with an absolute path, nor nvml_timeout=SECONDS from 1 to 600'
+fails "no time for NVML" "plugstack.conf: 'nvml_timeout=601' is not $allowed"
 sed -i 's/ nvml_timeout=.*//' "$scratch"/n?/plugstack.conf
 
 # ---- a Slurm without PMIx ------------------------------------------------------------------------

@@ -60,7 +60,8 @@ one() {
 	((status != 0)) ||
 		fail "run $1: rank $victim was killed after $delay ms, and the status is 0"
 	((status != 124)) ||
-		fail "run $1: rank $victim was killed after $delay ms, and the others go on: $(<"$scratch/out")"
+		fail "run $1: rank $victim was killed after $delay ms, and the others go on:" \
+			"$(<"$scratch/out")"
 	if grep -q "zero: rank $victim\>" "$scratch/out"; then
 		ours=$((ours + 1))
 	else
@@ -68,7 +69,8 @@ one() {
 		# connection end too, ends the step before the line is out, it is srun who names it.
 		others=$((others + 1))
 		grep -qE "^srun: error: .* tasks? ([0-9,-]+,)?$victim\>.*: Killed" "$scratch/out" ||
-			fail "run $1: rank $victim, killed after $delay ms, is not named: $(<"$scratch/out")"
+			fail "run $1: rank $victim, killed after $delay ms, is not named:" \
+				"$(<"$scratch/out")"
 	fi
 	within 60 nothing_left || fail "run $1 left processes"
 	echo "$took" >>"$scratch/times"

@@ -30,8 +30,9 @@ same_losses "$scratch/srun.json"
 
 # MPI_Init may return on a node before the ranks of another one can receive: the library waits for
 # them.
+late=$top_builddir/tests/double/.libs/mpi_late.so
 ran "a rank that is late in MPI_Init" srun --mpi=pmix -K -N 2 -n 2 \
-	--export="ALL,LD_PRELOAD=$top_builddir/tests/double/.libs/mpi_late.so,MPI_LATE_FILE=$scratch/late" \
+	--export="ALL,LD_PRELOAD=$late,MPI_LATE_FILE=$scratch/late" \
 	"$gpt" "${train[@]}"
 
 # In a batch job, zerorun takes the job's nodes and tasks.

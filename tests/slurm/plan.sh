@@ -32,7 +32,7 @@ alike() {
 	allocated "${@:3}" "$ranks" "$model"
 	diff <(sort "$scratch/out") <(
 		sed -nE 's/^# (shards|gathered|gradients|optimizer|staging|total) .* /\1 /p
-			s/^# all .* stream_threshold ([0-9]+), .* flatten (.*)$/stream_threshold \1\nflatten \2/p
+			s/^# all .* (stream_threshold [0-9]+), .* (flatten .*)$/\1\n\2/p
 			' "$scratch/plan" | sort
 	) >&2 || fail "plan and ranks differ: $(<"$scratch/plan")"
 	grep -q "^flatten $2$" "$scratch/out" || fail "not $2: $(<"$scratch/plan")"

@@ -159,11 +159,14 @@ for name in "${names[@]}"; do
 	((${#bounds[@]})) || continue
 	((++limited))
 	line "^  $name:"
-	both "$name" "${bounds[0]}" "${bounds[0]} is not allowed: $name must be at least ${bounds[1]} by $yaml:$((line + 1))"
-	both "$name" "${bounds[3]}" "${bounds[3]} is not allowed: $name must be at most ${bounds[2]} by $yaml:$((line + 2))"
+	bound="is not allowed: $name must be"
+	both "$name" "${bounds[0]}" \
+		"${bounds[0]} $bound at least ${bounds[1]} by $yaml:$((line + 1))"
+	both "$name" "${bounds[3]}" \
+		"${bounds[3]} $bound at most ${bounds[2]} by $yaml:$((line + 2))"
 	printf 'version: 1\ndefaults:\n  %s: "%s"\n' "$name" "${bounds[3]}" >"$own"
 	refused "a file beyond limits" --zero-config="$own" \
-		"$own:3: ${bounds[3]} is not allowed: $name must be at most ${bounds[2]} by $yaml:$((line + 2))"
+		"$own:3: ${bounds[3]} $bound at most ${bounds[2]} by $yaml:$((line + 2))"
 done
 ((limited > 3)) || fail "there are only $limited options with limits"
 

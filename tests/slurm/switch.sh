@@ -79,7 +79,8 @@ step nested_stage srun -n 1 --zero sh -c 'srun --overlap -n 1 --zero-stage=0 env
 step nested_no srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
 step foreign $env ZERO_STAGE=zero2 srun -n 1 --zero-stage=1 env
 step back srun -n 1 --no-zero sh -c 'srun --overlap -n 1 --zero-stage=0 env'
-step own_preload $env LD_PRELOAD=$library PMIX_MCA_zero_test=kept srun -n 1 --zero sh -c 'srun --overlap -n 1 --no-zero env'
+step own_preload $env LD_PRELOAD=$library PMIX_MCA_zero_test=kept srun -n 1 --zero \
+	sh -c 'srun --overlap -n 1 --no-zero env'
 step own_master $env MASTER_ADDR=me MASTER_PORT=9 srun -n 1 --zero \
 	sh -c 'srun --overlap -n 1 --no-zero env'
 step nested_on srun -n 1 --zero sh -c 'srun --overlap -n 1 env'

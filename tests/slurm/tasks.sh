@@ -117,7 +117,7 @@ chmod +x "$scratch/torchrun"
 run_all srun --zero -N1 -n1 "$scratch/torchrun"
 ((status)) || fail "two ranks in one task: it ended well"
 has_lines "two ranks in one task" 2 \
-	'torchrun, or accelerate launch, has started .* let srun start each rank, with --ntasks-per-node=2'
+	'torchrun, or accelerate launch, has started .* start each rank, with --ntasks-per-node=2'
 
 # ---- steps in steps ------------------------------------------------------------------------------
 
@@ -227,7 +227,8 @@ OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 batch_job=$job
 
 ran "salloc" salloc --zero-stage=1 -N2 -n3 bash -c \
-	"'$given' shell; srun '$given' step; srun --interactive --overlap -N1 -n1 '$given' interactive"
+	"'$given' shell; srun '$given' step
+	srun --interactive --overlap -N1 -n1 '$given' interactive"
 cp "$scratch/out" "$scratch/nested"
 step shell
 has_lines "the shell of salloc" 1 \
@@ -387,7 +388,8 @@ boxed() {
 		[[ -e /proc ]] && echo "not in the box"
 		libraries=$(LD_DEBUG=libs /bin/true 2>&1)
 		[[ $libraries =~ calling\ init:\ ([^[:space:]]*libzero[^[:space:]]*) ]]
-		echo "rank=$RANK library=${BASH_REMATCH[1]-} preload=$LD_PRELOAD zero=${ZERO_RESOLVED%% *}"'
+		echo "rank=$RANK library=${BASH_REMATCH[1]-} preload=$LD_PRELOAD" \
+			"zero=${ZERO_RESOLVED%% *}"'
 	cat "$scratch"/complaints.* >>"$scratch/out"
 	has_lines "$what: tasks out of the box" 0 'not in the box'
 	has_lines "$what: the loader's complaints" 0 'ERROR: ld\.so|cannot be preloaded'

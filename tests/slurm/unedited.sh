@@ -76,7 +76,9 @@ done
 echo "a lost rank: $worst s at most"
 
 # Seconds from srun to the end of init_process_group on rank 0.
-started=(-c 'import time, torch.distributed as dist; dist.init_process_group("gloo"); dist.get_rank() or print(time.time())')
+started=(-c 'import time, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.get_rank() or print(time.time())')
 for turn in 1 2 3; do
 	for way in zero torchrun; do
 		begin=$EPOCHREALTIME
@@ -88,7 +90,8 @@ for turn in 1 2 3; do
 			ran "$way" srun -N3 -n3 "$TORCH_PYTHON" -m torch.distributed.run \
 				--nnodes 3 --nproc-per-node 2 \
 				--rdzv-backend c10d \
-				--rdzv-endpoint "127.0.0.1:$((20000 + $$ % 20000 + turn))" "$scratch/started.py"
+				--rdzv-endpoint "127.0.0.1:$((20000 + $$ % 20000 + turn))" \
+				"$scratch/started.py"
 		fi
 		awk -v begin="$begin" -v way="$way" \
 			'/^[0-9]+[.][0-9]+$/ {printf "%s: %.1f s\n", way, $1 - begin}' \
