@@ -3,8 +3,9 @@
  * Rank 0 creates, renames and deletes the folders of checkpoints. A checkpoint is written to a
  * folder with a partial name, which is renamed when all of it is on disk. A checkpoint that is
  * deleted gets a partial name first. So a folder with a final name is always complete, and the
- * next save deletes partial ones that a killed job left. What a checkpoint of the same step replaces
- * is named "step-000000120.replaced" meanwhile, where the file system cannot exchange two names.
+ * next save deletes partial ones that a killed job left. What a checkpoint of the same step
+ * replaces is named "step-000000120.replaced" meanwhile, where the file system cannot exchange two
+ * names.
  */
 #include <dirent.h>
 #include <errno.h>

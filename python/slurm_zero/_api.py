@@ -125,8 +125,8 @@ class FullyShardedModule(FSDPModule):
         return [g for g in _job.groups if any(m in mine for m in g.modules)]
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
-        """Gathers this module's own group; reshard() releases it. With `async_op` the gather is only
-        begun, where there is one, and the parameters are there after the handle's wait()."""
+        """Gathers this module's own group; reshard() releases it. With `async_op` the gather is
+        only begun, where there is one, and the parameters are there after the handle's wait()."""
         groups = self._groups(recurse=False)
         if async_op:
             for group in groups:

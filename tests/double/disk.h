@@ -11,15 +11,15 @@
 
 /* All are 0 at first: the disk does what it should. Numbers count down from 1. */
 extern struct disk {
-	atomic_int slow_us;       /* how long each write takes */
-	atomic_int long_at;       /* the number of the write that takes 50 ms */
-	atomic_int full_at;       /* the number of the write that fails for want of space */
-	atomic_int sync_fails_at; /* the number of the sync that fails */
+	atomic_int slow_us;         /* how long each write takes */
+	atomic_int long_at;         /* the number of the write that takes 50 ms */
+	atomic_int full_at;         /* the number of the write that fails for want of space */
+	atomic_int sync_fails_at;   /* the number of the sync that fails */
 	atomic_int rename_fails_at; /* the number of the rename that fails */
 	atomic_bool no_exchange;    /* two names cannot be exchanged */
-	atomic_int most_bytes;    /* that a read or a write takes at once */
-	atomic_int killed_at;     /* the number of the logged call at which the process is killed */
-	atomic_int writes;        /* counts the writes that were begun */
+	atomic_int most_bytes;      /* that a read or a write takes at once */
+	atomic_int killed_at; /* the number of the logged call at which the process is killed */
+	atomic_int writes;    /* counts the writes that were begun */
 } disk;
 
 /*
