@@ -4,8 +4,8 @@
  * processes that have the library preloaded and never use it.
  */
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,60 +25,44 @@ const struct zero_core zero_library_core = {
 	.module_open = zero_module_open,
 };
 
-/* "<folder of libzero.so>/<below>zero_<name>.so", malloc'ed; NULL if there is no such file. */
-static char *module_path(const char *below, const char *name)
+/* Writes "<folder of libzero.so>/<below>zero_<name>.so". Returns whether there is such a file. */
+static bool module_path(char *path, const char *below, const char *name)
 {
 	const char *slash;
-	char *path;
 	Dl_info self;
 
 	if (!dladdr(&zero_library_core, &self) || !self.dli_fname)
-		return NULL;
+		return false;
 	slash = strrchr(self.dli_fname, '/');
-	if (asprintf(&path, "%.*s%szero_%s.so", slash ? (int)(slash + 1 - self.dli_fname) : 0,
-		     self.dli_fname, below, name) < 0)
-		return NULL;
-	if (access(path, F_OK) == 0)
-		return path;
-	free(path);
-	return NULL;
+	snprintf(path, PATH_MAX, "%.*s%szero_%s.so", slash ? (int)(slash + 1 - self.dli_fname) : 0,
+		 self.dli_fname, below, name);
+	return access(path, F_OK) == 0;
 }
 
 zero_status zero_module_open(const char *name, const void **table)
 {
-	zero_status status = ZERO_OK;
+	char symbol[64], path[PATH_MAX];
 	zero_module_entry entry;
-	char symbol[64];
 	void *handle;
-	char *path;
 
-	path = module_path("slurm-zero/", name);
-	if (!path)
-		path = module_path("", name);
-	if (!path)
+	if (!module_path(path, "slurm-zero/", name) && !module_path(path, "", name))
 		return zero_fail(ZERO_E_UNSUPPORTED,
 				 "module zero_%s.so is not installed beside libzero.so: the build "
 				 "had no packages for it (see the summary of configure)",
 				 name);
 	/* NODELETE: MPI may leave threads and exit handlers behind. */
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-	if (!handle) {
-		status = zero_fail(ZERO_E_UNSUPPORTED, "cannot load %s: %s", path, dlerror());
-		goto out;
-	}
+	if (!handle)
+		return zero_fail(ZERO_E_UNSUPPORTED, "cannot load %s: %s", path, dlerror());
 	snprintf(symbol, sizeof(symbol), "zero_module_%s", name);
 	*(void **)&entry = dlsym(handle, symbol);
-	if (!entry) {
-		status = zero_fail(ZERO_E_UNSUPPORTED, "%s has no %s", path, symbol);
-		goto out;
-	}
+	if (!entry)
+		return zero_fail(ZERO_E_UNSUPPORTED, "%s has no %s", path, symbol);
 	*table = entry(&zero_library_core);
 	if (*(const int *)*table != ZERO_MODULE_ABI)
-		status = zero_fail(ZERO_E_UNSUPPORTED,
-				   "%s is of another build than libzero.so (%d, not %d): install "
-				   "both from one package",
-				   path, *(const int *)*table, ZERO_MODULE_ABI);
-out:
-	free(path);
-	return status;
+		return zero_fail(ZERO_E_UNSUPPORTED,
+				 "%s is of another build than libzero.so (%d, not %d): install "
+				 "both from one package",
+				 path, *(const int *)*table, ZERO_MODULE_ABI);
+	return ZERO_OK;
 }

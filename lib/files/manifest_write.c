@@ -172,7 +172,8 @@ zero_status manifest_format(const struct zero_manifest *manifest, char **text, s
 	if (!status && !fflush(out))
 		fprintf(out, "%s%016" PRIx64 "%s", MANIFEST_SEAL, files_checksum(*text, *bytes),
 			MANIFEST_END);
-	if ((ferror(out) | fclose(out)) && !status)
+	/* Without memory for the end, fclose may succeed and leave NULL. */
+	if (((ferror(out) | fclose(out)) || !*text) && !status)
 		status = write_value(NULL, NULL);
 	if (!status)
 		return ZERO_OK;
