@@ -7,11 +7,10 @@
 #	flatten    flatten, tiers; views: after a step
 #	gather     shared, threads; update: changes that are refused or not declared; address: where
 #	           parameters are, and what an access to a released one does
-#	step       step: arguments, memory and bytes; step_no_memory; same_values: at all world sizes; groups: steps
-#	           of some groups, means, factors that change, groups that are laid out later
+#	step       step: arguments, memory and bytes; same_values: at all world sizes; groups: steps of some groups, means, factors that change, groups that are laid out later
 #	step       own_step: a step of the program's own, and zero_reset
 #	teams      teams; grid: a copy for each team, but for values, which the property test has
-#	sizes      memory, sizing
+#	sizes      memory, sizing; no_memory: each allocation of the library fails once
 #	errors     order: other calls on other ranks; apart, close, leave: ranks that give up
 #	none       none: a job without tensors; none_lost: one that loses a rank
 #	report     report: what it says, against what the ranks know
@@ -32,6 +31,7 @@ RANKS_TESTS = \
 	tests/ranks/load_model_refused.ranks \
 	tests/ranks/memory.ranks \
 	tests/ranks/muon.ranks \
+	tests/ranks/no_memory.ranks \
 	tests/ranks/none.ranks \
 	tests/ranks/order.ranks \
 	tests/ranks/own_step.ranks \
@@ -43,7 +43,6 @@ RANKS_TESTS = \
 	tests/ranks/sizing.ranks \
 	tests/ranks/states_8bit.ranks \
 	tests/ranks/step.ranks \
-	tests/ranks/step_no_memory.ranks \
 	tests/ranks/stop.ranks \
 	tests/ranks/teams.ranks \
 	tests/ranks/threads.ranks \
@@ -108,6 +107,8 @@ tests_ranks_load_model_refused_ranks_SOURCES = \
 tests_ranks_load_model_refused_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_memory_ranks_SOURCES = tests/ranks/memory.c tests/ranks/ranks.h
 tests_ranks_memory_ranks_LDFLAGS = $(ranks_link)
+tests_ranks_no_memory_ranks_SOURCES = tests/ranks/no_memory.c tests/ranks/ranks.h
+tests_ranks_no_memory_ranks_LDFLAGS = $(ranks_link) -rdynamic
 tests_ranks_none_ranks_SOURCES = tests/ranks/none.c tests/ranks/ranks.h
 tests_ranks_none_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_order_ranks_SOURCES = \
@@ -143,8 +144,6 @@ tests_ranks_sizing_ranks_SOURCES = tests/ranks/sizing.c tests/ranks/ranks.h
 tests_ranks_sizing_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_step_ranks_SOURCES = tests/ranks/step.c tests/ranks/ranks.h
 tests_ranks_step_ranks_LDFLAGS = $(ranks_link)
-tests_ranks_step_no_memory_ranks_SOURCES = tests/ranks/step_no_memory.c tests/ranks/ranks.h
-tests_ranks_step_no_memory_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_groups_ranks_SOURCES = tests/ranks/groups.c tests/ranks/ranks.h
 tests_ranks_groups_ranks_LDFLAGS = $(ranks_link)
 tests_ranks_teams_ranks_SOURCES = \

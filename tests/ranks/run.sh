@@ -31,6 +31,7 @@ same_values) worlds=(alone 1 2 3 4 3/2) ;;
 order) worlds=(2 3 3/2) ;;
 atomic) worlds=(alone 2) ;;
 memory) worlds=(1 3) ;;
+no_memory) worlds=(alone 2) ;;
 none) worlds=(alone 1 2 3) ;;
 save | restore | load_model | f8) worlds=(alone 2 3/2) ;;
 load_model_refused) worlds=(alone 2) ;;
@@ -45,7 +46,7 @@ esac
 gpus=(alone-g 2g 3g)
 case $name in
 # what they measure or do is the host's: the process's memory, MPI, shared memory
-memory | none | own_mpi | shared | large | atomic | address) gpus=() ;;
+memory | no_memory | none | own_mpi | shared | large | atomic | address) gpus=() ;;
 order | own_step | states_8bit | muon) gpus=(2g 3g) ;;
 grid) gpus=(2g 4g) ;;
 flatten | sizing | teams | threads | tiers | views) gpus=(alone-g 3g) ;;
