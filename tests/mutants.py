@@ -120,44 +120,82 @@ def run_test(test, seconds, variables=()):
         return "FAIL"
 
 
+def lines_of(folder, top):
+    """What gcov says of a test: for each file of the product, lines and branches: taken or not."""
+    data = glob.glob(folder + "/**/*.gcda", recursive=True, include_hidden=True)
+    for name in data:
+        notes = name[len(folder):-5] + ".gcno"
+        if os.path.exists(notes):
+            os.symlink(notes, name[:-5] + ".gcno")
+    text = subprocess.run(["gcov", "-j", "-b", "-t", *data], capture_output=True, text=True,
+                          cwd=top).stdout if data else ""
+    files = collections.defaultdict(dict)
+    for document in filter(None, text.split("\n")):
+        for file in json.loads(document)["files"]:
+            path = os.path.relpath(os.path.join(top, file["file"]), top)
+            if not path.startswith(PRODUCT):
+                continue
+            for line in file["lines"]:
+                at = line["line_number"]
+                places = {str(at): line["count"]}
+                places |= {f"{at}.{i}": way["count"] for i, way in enumerate(line["branches"])}
+                for place, count in places.items():
+                    files[path][place] = files[path].get(place, False) or count > 0
+    return files
+
+
 def make_map(tests, out):
-    """Runs each test by itself, and writes which of the product's lines it runs, and its time."""
-    top, covered, lines = os.getcwd(), collections.defaultdict(set), collections.defaultdict(set)
-    times = {}
-    for at, test in enumerate(tests):
-        folder = f"{top}/mutants.gcov"
-        subprocess.run(["rm", "-rf", folder], check=True)
-        os.makedirs(folder, 0o777)
-        os.chmod(folder, 0o777)
-        began = time.monotonic()
-        result = run_test(test, 1800, {"GCOV_PREFIX": folder}.items())
-        times[test] = time.monotonic() - began
-        print(f"{at + 1}/{len(tests)} {test}: {result}, {times[test]:.0f} s", flush=True)
-        data = glob.glob(folder + "/**/*.gcda", recursive=True, include_hidden=True)
-        for name in data:
-            notes = name[len(folder):-5] + ".gcno"
-            if os.path.exists(notes):
-                os.symlink(notes, name[:-5] + ".gcno")
-        text = subprocess.run(["gcov", "-j", "-t", *data], capture_output=True, text=True,
-                              cwd=top).stdout if data else ""
-        for document in filter(None, text.split("\n")):
-            for file in json.loads(document)["files"]:
-                path = os.path.relpath(os.path.join(top, file["file"]), top)
-                if not path.startswith(PRODUCT):
-                    continue
-                for line in file["lines"]:
-                    lines[path].add(line["line_number"])
-                    if line["count"]:
-                        covered[path, line["line_number"]].add(test)
-    with open(out, "w") as file:
-        json.dump({"times": times, "lines": {path: sorted(all_) for path, all_ in lines.items()},
-                   "covered": {f"{path}:{line}": sorted(names)
-                               for (path, line), names in covered.items()}}, file)
-    for room in sorted({room_of(path) for path in lines}):
-        mine = [path for path in lines if room_of(path) == room]
-        total = sum(len(lines[path]) for path in mine)
-        some = sum((path, line) in covered for path in mine for line in lines[path])
-        print(f"{room:20} {some:6} of {total:6} lines, {some / total:.2f}")
+    """Runs each test by itself, and writes which of the product's lines it runs, and its time.
+
+    Each test is a line of the file, so that a run that was ended goes on.
+    """
+    top, part = os.getcwd(), out + ".part"
+    known = {}
+    if os.path.exists(part):
+        with open(part) as file:
+            known = {entry["test"]: entry for entry in map(json.loads, file)}
+    with open(part, "a") as file:
+        for at, test in enumerate(tests):
+            if test in known:
+                continue
+            folder = f"{top}/mutants.gcov"
+            subprocess.run(["rm", "-rf", folder], check=True)
+            os.makedirs(folder, 0o777)
+            os.chmod(folder, 0o777)
+            began = time.monotonic()
+            result = run_test(test, 1800, {"GCOV_PREFIX": folder}.items())
+            took = time.monotonic() - began
+            print(f"{at + 1}/{len(tests)} {test}: {result}, {took:.0f} s", flush=True)
+            known[test] = {"test": test, "seconds": took, "files": lines_of(folder, top)}
+            print(json.dumps(known[test]), file=file, flush=True)
+    os.rename(part, out)
+    rooms = collections.defaultdict(dict)
+    for entry in known.values():
+        for path, places in entry["files"].items():
+            room = rooms[room_of(path)]
+            for place, taken in places.items():
+                room[path, place] = room.get((path, place), False) or taken
+    for name, room in sorted(rooms.items()):
+        lines = [taken for (_, place), taken in room.items() if "." not in place]
+        ways = [taken for (_, place), taken in room.items() if "." in place]
+        print(f"{name:20} {sum(lines):6} of {len(lines):6} lines, {sum(lines) / len(lines):.2f}, "
+              f"{sum(ways):6} of {len(ways):6} branches, {sum(ways) / max(len(ways), 1):.2f}")
+
+
+def read_map(path):
+    """The times of the tests, the lines of each file, and for each line the tests that run it."""
+    times, lines, covered = {}, collections.defaultdict(set), collections.defaultdict(set)
+    with open(path) as file:
+        for entry in map(json.loads, file):
+            times[entry["test"]] = entry["seconds"]
+            for name, places in entry["files"].items():
+                for place, taken in places.items():
+                    if "." in place:
+                        continue
+                    lines[name].add(int(place))
+                    if taken:
+                        covered[name, int(place)].add(entry["test"])
+    return {"times": times, "lines": lines, "covered": covered}
 
 
 def tests_of(path, line, known):
@@ -165,17 +203,28 @@ def tests_of(path, line, known):
     if path.endswith(".py"):
         names = set(PYTHON)
     else:
-        names = set(known["covered"].get(f"{path}:{line}", ()))
+        names = set(known["covered"].get((path, line), ()))
         for room, tests in KILLS.items():
             if path.startswith(room + "/"):
                 names.update(tests)
     return sorted((name for name in names if name in known["times"]), key=known["times"].get)
 
 
-def build():
-    return subprocess.run("make -s -j2 && make -s -j2 check TESTS=", shell=True,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.DEVNULL).returncode == 0
+def build(*targets):
+    return subprocess.run(["make", "-s", "-j2", *targets], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def build_test(test):
+    """What the test runs: a program and the stand-ins, or for a script all of them."""
+    if test.endswith(".sh"):
+        return build("check", "TESTS=")
+    return build(test, *glob.glob("tests/double/*.la"))
+
+
+def fails(test, known):
+    """Whether the test fails with the fault, as it is built now."""
+    return build_test(test) and run_test(test, 60 + 8 * known["times"][test]) == "FAIL"
 
 
 def objects_of(path):
@@ -184,22 +233,32 @@ def objects_of(path):
     if path.endswith(".cu"):
         base = "kernels_emulated"
     return {name: open(name, "rb").read()
-            for folder in ("lib", "kernels", "spank", "launcher", "python", "tests")
+            for folder in (*PRODUCT, "tests/double")
             for name in glob.glob(f"{folder}/**/*.o", recursive=True, include_hidden=True)
             if re.search(rf"(/|-){base}\.o$", name)}
 
 
-def try_fault(path, number, fault, known):
-    """('caught', test), ('survived', tests) or ('equivalent' or 'refused', '')."""
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def try_fault(path, number, fault, known, trusted):
+    """('caught', test), ('survived', tests) or ('equivalent' or 'refused', '').
+
+    Before a test is trusted to have caught a fault, it has passed once without one.
+    """
     with open(path) as file:
         original = file.read()
+    made = ("all", "tests/double/kernels_emulated.o") if path.endswith(".cu") else ("all",)
+    build(*made)
     before = objects_of(path)
     lines = original.split("\n")
     lines[number - 1] = fault
+    faulty = "\n".join(lines)
     try:
-        with open(path, "w") as file:
-            file.write("\n".join(lines))
-        if not build():
+        write(path, faulty)
+        if not build(*made):
             return "refused", ""
         if before and objects_of(path) == before:
             return "equivalent", ""
@@ -208,14 +267,21 @@ def try_fault(path, number, fault, known):
             if left <= 0:
                 break
             began = time.monotonic()
-            tried.append(test)
-            if run_test(test, 60 + 8 * known["times"][test]) not in ("PASS", "SKIP"):
+            failed = trusted.get(test, True) and fails(test, known)
+            if failed and test not in trusted:
+                write(path, original)
+                build(*made)
+                trusted[test] = not fails(test, known)
+                write(path, faulty)
+                build(*made)
+            if failed and trusted[test]:
                 return "caught", test
+            if trusted.get(test, True):
+                tried.append(test)
             left -= time.monotonic() - began
         return "survived", " ".join(tried) or "no test runs it"
     finally:
-        with open(path, "w") as file:
-            file.write(original)
+        write(path, original)
 
 
 def read_log(log):
@@ -234,12 +300,12 @@ def run(known, count, seed, room, log):
     chance = random.Random(seed)
     places = [(path, line) for path, lines in known["lines"].items() for line in lines
               if path.endswith((".c", ".cu"))]
-    for path in glob.glob("python/slurm_zero/*.py"):
+    for path in glob.glob("python/slurm_zero/*.py") if set(PYTHON) & set(known["times"]) else ():
         places += [(path, line) for line in python_lines(path)]
     places = sorted(place for place in places if place[0].startswith(room))
     chance.shuffle(places)
     scores = collections.defaultdict(lambda: [0, 0])
-    before = read_log(log)
+    before, trusted = read_log(log), {}
     with open(log, "a") as out:
         for path, number in places:
             if sum(total for _, total in scores.values()) >= count:
@@ -255,7 +321,7 @@ def run(known, count, seed, room, log):
             if (path, number, fault.strip()) in before:
                 verdict, why = before[path, number, fault.strip()]
             else:
-                verdict, why = try_fault(path, number, fault, known)
+                verdict, why = try_fault(path, number, fault, known, trusted)
                 print(f"{verdict}: {path}:{number}\n{change}\n  {why}", file=out, flush=True)
             if verdict not in ("caught", "survived"):
                 continue
@@ -264,7 +330,8 @@ def run(known, count, seed, room, log):
             score[1] += 1
             if verdict == "survived":
                 print(f"{path}:{number} ({why})\n{change}", flush=True)
-    build()
+    for test in (test for test, passed in trusted.items() if not passed):
+        print(f"{test} fails without a fault, and was left out")
     for name, (caught, total) in sorted(scores.items()):
         print(f"{name:20} {caught:4} of {total:4}")
     caught, total = (sum(column) for column in zip(*scores.values()))
@@ -284,8 +351,7 @@ def main():
     if options.verb == "map":
         return make_map(options.tests.split(), options.map)
     print(f"seed {options.seed}")
-    with open(options.map) as file:
-        return run(json.load(file), options.count, options.seed, options.room, options.log)
+    return run(read_map(options.map), options.count, options.seed, options.room, options.log)
 
 
 if __name__ == "__main__":
