@@ -1230,7 +1230,7 @@ void zero_device_free(zero_job *job, void *data);
 /* ---- teams and replicas ---------------------------------------------------------------------- */
 
 /*
- * COLLECTIVE over all ranks, before the first zero_layout. Makes a team of `count` ranks of the
+ * COLLECTIVE over all ranks. Makes a team of `count` ranks of the
  * job, in ascending order, such as those that train one expert of a mixture. All ranks make the
  * same teams in the same order, also those that are not members. A rank that is in several teams
  * must begin their operations in an order that suits all its peers, see COLLECTIVE FUNCTIONS above.
@@ -1239,6 +1239,9 @@ void zero_device_free(zero_job *job, void *data);
 zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team);
 /* Returns this rank's index in the team; -1 if it is not a member. */
 int zero_team_rank(const zero_team *team);
+/* COLLECTIVE over the team, and ZERO_E_INVALID elsewhere. As zero_allgather_bytes, with the bytes
+   of the team's ranks, in their order. */
+zero_status zero_team_allgather_bytes(zero_team *team, const void *mine, size_t bytes, void *all);
 /*
  * Sets the setting `shard`, the same on all ranks, before zero_layout: over how many ranks a copy
  * of what is sharded is stored at stage 3, from 1 to zero_world, which it must divide. With less

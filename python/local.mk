@@ -13,6 +13,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_start.py \
 	python/slurm_zero/_steps.py \
+	python/slurm_zero/_team.py \
 	python/slurm_zero/_tensor.py \
 	python/slurm_zero/_unsharded.py \
 	python/slurm_zero/_watch.py

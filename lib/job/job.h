@@ -64,7 +64,7 @@ struct zero_job {
 	_Atomic(zero_loss_callback) on_loss; /* NULL: none */
 	void *on_loss_context;               /* set before it */
 	bool joined;                         /* the backend is open on all ranks */
-	bool laid_out;      /* by zero_layout: teams, groups and parameters are fixed */
+	bool laid_out;      /* by zero_layout, once or more */
 	bool program_steps; /* see zero_options */
 	int stage;
 	size_t stream_chunk, stream_threshold;

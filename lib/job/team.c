@@ -9,8 +9,6 @@ static zero_status check_ranks(const zero_job *job, const int *ranks, size_t cou
 {
 	if (job->ops->watch_only)
 		return zero_job_check_memory(job, "zero_team_new");
-	if (job->laid_out)
-		return zero_fail(ZERO_E_STATE, "zero_team_new must be called before zero_layout");
 	if (!count || count > (size_t)job->place.world)
 		return zero_fail(ZERO_E_INVALID, "a team has %zu ranks, not 1 to %d", count,
 				 job->place.world);
@@ -88,4 +86,18 @@ void zero_teams_free(zero_job *job)
 int zero_team_rank(const zero_team *team)
 {
 	return team->place.rank;
+}
+
+zero_status zero_team_allgather_bytes(zero_team *team, const void *mine, size_t bytes, void *all)
+{
+	struct zero_op op = {
+		.kind = ZERO_OP_ALLGATHER_BYTES, .send = mine, .recv = all, .count = bytes};
+
+	if (team->place.rank < 0)
+		return zero_fail(ZERO_E_INVALID,
+				 "zero_team_allgather_bytes is called by rank %d, which is not in "
+				 "the team",
+				 team->job->place.rank);
+	return zero_submit_wait(team, ZERO_OK, &op, 1, ZERO_WORK_PROGRAM,
+				"zero_team_allgather_bytes of %zu bytes", bytes);
 }

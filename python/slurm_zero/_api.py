@@ -349,18 +349,7 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
         if value is not None:
             raise NotImplementedError(f"{name} is not supported")
     if mesh is not None:
-        if mesh.ndim > 2:
-            raise ValueError(
-                f"the mesh has {mesh.ndim} dimensions: one to shard over, or two to replicate and "
-                "to shard over"
-            )
-        if mesh.ndim == 2 and mesh.mesh.flatten().tolist() != list(range(mesh.size())):
-            raise NotImplementedError(
-                f"a mesh whose ranks are {mesh.mesh.tolist()} is not supported: those of a row "
-                "must follow each other"
-            )
-        if dist.is_initialized() and mesh.size() != dist.get_world_size():
-            raise NotImplementedError("a mesh of some of the ranks is not supported")
+        _check_mesh(mesh)
     # Everything is in the memory of CPUs.
     known = ("NoneType", "OffloadPolicy", "CPUOffloadPolicy")
     if type(offload_policy).__name__ not in known:
@@ -418,37 +407,49 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
     return modules, policy
 
 
-def _take_mesh(mesh: DeviceMesh | None) -> None:
-    """Of two dimensions, replicas and shards, it is what --zero-shard is."""
-    if mesh is None:
-        return
-    if mesh.size() != _job.mesh.size():
-        raise NotImplementedError("a mesh of some of the ranks is not supported")
-    shard = mesh.size(1) if mesh.ndim == 2 else None
-    if _job.groups and shard != _job.shard:
-        raise ValueError(
-            "fully_shard was called with another mesh before: all groups have the same"
+def _check_mesh(mesh: DeviceMesh) -> None:
+    if mesh.ndim not in (1, 2):
+        raise ValueError(f"fully_shard expects a 1D or 2D DeviceMesh but got {mesh}")
+    if mesh.ndim == 2 and mesh.mesh_dim_names is None:
+        raise AssertionError(
+            "Please init the 2D mesh for HSDP with mesh_dim_names specified"
         )
-    if shard != _job.shard:
-        _zero.set_shard(shard)
-        _job.shard = shard
+    if mesh.device_type != "cpu":
+        raise NotImplementedError(f"the mesh is of {mesh.device_type}; only CPUs are supported")
+    if mesh.get_coordinate() is None:
+        raise ValueError(
+            f"fully_shard is called by rank {dist.get_rank()}, which is not in the mesh "
+            f"{mesh.mesh.tolist()}"
+        )
+
+
+def _take_copies(mesh: DeviceMesh) -> None:
+    """The first mesh of all ranks that has two dimensions, replicas and shards, is what
+    --zero-shard is. Others are sharded over all of their ranks."""
+    world = list(range(dist.get_world_size()))
+    if _job.layout.handles or any(len(g.team.ranks) == len(world) for g in _job.groups):
+        return
+    if mesh.ndim == 2 and mesh.mesh.flatten().tolist() == world:
+        _zero.set_shard(mesh.size(1))
 
 
 def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
                 reshard_after_forward: bool | None = None, mp_policy: Any = None,
                 offload_policy: Any = None, ignored_params: Any = None, **others: Any) -> Any:
     """Shards the parameters of a module, or of a list of modules, that no earlier call has. Call it
-    for the layers first and for the whole model last, with the same arguments on all ranks."""
+    for the layers first and for the whole model last, with the same arguments on all ranks of the
+    mesh, or of the job."""
     ignored = set(ignored_params or ())
     modules, policy = check(
         module, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=mp_policy,
         offload_policy=offload_policy, ignored_params=ignored, **others,
     )
     init()
-    _take_mesh(mesh)
+    mesh = mesh or _job.mesh
+    _take_copies(mesh)
     if type(reshard_after_forward) is int:  # 1: each rank keeps all
         reshard_after_forward = reshard_after_forward > 1
-    group = Group(_job, modules, policy, reshard_after_forward, ignored)
+    group = Group(_job, modules, mesh, policy, reshard_after_forward, ignored)
     _job.groups.append(group)
     for m in {m: None for p in group.params for m, _ in p.places}:
         m._apply = types.MethodType(_keep, m)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from . import _zero
 from ._tensor import FlatShard, ShardSpec, tensor_of
@@ -72,7 +73,7 @@ class Param:
         self.has_grad = False  # this rank has added a gradient since the last backward pass
         stride = original.contiguous().stride()
         name = places[0][1] if places else name
-        self.spec = ShardSpec(name, tuple(original.shape), stride, group.job.mesh)
+        self.spec = ShardSpec(name, tuple(original.shape), stride, group.mesh)
         self.spec.job, self.spec.param = group.job, self
         self.filled = not original.is_meta
         empty = torch.empty(0, dtype=original.dtype, device="cpu" if self.filled else "meta")
@@ -145,9 +146,11 @@ class Group:
     """What is gathered as one: the parameters of a module, or of a list of modules, that no other
     group has."""
 
-    def __init__(self, job: Job, modules: list[nn.Module], policy: MixedPrecisionPolicy,
-                 reshard_after_forward: bool | None, ignored: set[nn.Parameter]):
+    def __init__(self, job: Job, modules: list[nn.Module], mesh: DeviceMesh,
+                 policy: MixedPrecisionPolicy, reshard_after_forward: bool | None,
+                 ignored: set[nn.Parameter]):
         self.job, self.modules, self.policy = job, modules, policy
+        self.mesh, self.team = mesh, job.team_of(mesh)
         self.reshard_after_forward = reshard_after_forward
         self.reshard_after_backward = self.unshard_in_backward = True
         self.all_reduce_hook: Callable[[torch.Tensor], None] | None = None
@@ -433,7 +436,7 @@ class Group:
     def pre_backward(self, grad: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled() and grad.requires_grad:
             raise NotImplementedError("create_graph=True is not supported for sharded modules")
-        self.job.begin_backward()
+        self.job.begin_backward(self)
         if self.unshard_in_backward or self.state is not GroupState.SHARDED:
             self.unshard()
             self.become(GroupState.BACKWARD)
@@ -520,7 +523,7 @@ class PostBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ctx.group.job.begin_backward()
+        ctx.group.job.begin_backward(ctx.group)
         ctx.group.post_backward()
         return (None, *grads)
 

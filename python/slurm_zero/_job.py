@@ -6,7 +6,6 @@ from __future__ import annotations
 import enum
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
@@ -15,6 +14,7 @@ from . import _zero
 from ._group import Group, GroupState, Param, no_compile
 from ._layout import Layout
 from ._steps import Steps, Writes
+from ._team import Team
 from ._tensor import FlatShard
 
 
@@ -28,13 +28,17 @@ class Job:
         self.settings = settings
         self.stage = int(_zero.setting("stage"))
         self.mesh: DeviceMesh | None = None
-        self.shard: int | None = None  # ranks that store a copy, if a mesh says it
+        self.teams: dict[tuple[int, ...], Team] = {}  # by their ranks
         self.groups: list[Group] = []
         # By what they were, parameters of groups that are not laid out yet.
         self.originals: dict[nn.Parameter, Param] = {}
         self.layout, self.writes, self.steps = Layout(self), Writes(self), Steps(self)
         self.present = Pass.FORWARD
         self.last: Group | None = None  # that was gathered last in this pass
+
+    def team_of(self, mesh: DeviceMesh) -> Team:
+        ranks = tuple(sorted(mesh.mesh.flatten().tolist()))
+        return self.teams.setdefault(ranks, Team(ranks))
 
     def owner(self, p: nn.Parameter | None) -> Param | None:
         """What a parameter is sharded as, or was."""
@@ -67,7 +71,9 @@ class Job:
                 "the next"
             )
 
-    def begin_backward(self) -> None:
+    def begin_backward(self, group: Group) -> None:
+        for each in (group, *group.lenders):
+            each.team.in_backward = True
         if not self.in_backward():
             self.end_pass()
             self.present = Pass.BACKWARD
@@ -82,10 +88,17 @@ class Job:
             group.keep_gradients()
         self.end_pass()
         self.present = Pass.FORWARD
-        self.add_gradients([g for g in self.layout.groups if not g.manual])
+        ran = [team for team in self.layout.teams if team.in_backward]
+        for team in ran:
+            team.in_backward = False
+        self.add_gradients([g for team in ran for g in team.groups if not g.manual])
 
     def add_gradients(self, groups: list[Group]) -> None:
         """Adds the sums over the ranks to .grad of the shards."""
+        for team in self.layout.teams:
+            self._add_gradients_of(team, [g for g in groups if g.team is team])
+
+    def _add_gradients_of(self, team: Team, groups: list[Group]) -> None:
         # A group may have no parameters, if its parts have them all.
         synced = [g for g in groups if g.params and g.handle and g.sync]
         if not synced:
@@ -95,28 +108,28 @@ class Job:
         for group in synced:
             mine.append(group.kept)
             mine += bytes(p.has_grad for p in group.params)
-        world = dist.get_world_size()
-        every = torch.frombuffer(bytearray(_zero.exchange(bytes(mine))), dtype=torch.uint8)
-        any_rank = iter(every.view(world, -1).any(0).tolist())
+        any_rank = iter(team.any_rank(mine))
         used = []
         for group in synced:
             if next(any_rank):
                 group.reduce()
             used.append((group, [p for p in group.params if next(any_rank)]))
-        replicated = self.layout.replicated
+        replicated = self.layout.replicated and team.handle is None
         if replicated:
             _zero.reduce_replicas([g.handle for g in synced if g.all_reduce])
         for group, params in used:
             if group.all_reduce or not replicated:
                 for p in params:
                     p.has_grad = False
-                group.add_gradients([p for p in params if p.trainable], world)
+                group.add_gradients([p for p in params if p.trainable], len(team.ranks))
 
     def reset(self) -> None:
         _zero.reset()
         self.present, self.last = Pass.FORWARD, None
         self.steps.stepping = False
         self.writes.groups.clear()
+        for team in self.teams.values():
+            team.in_backward = False
         for group in self.layout.groups:
             group.state = GroupState.SHARDED
             group.to_run = set()

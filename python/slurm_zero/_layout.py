@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -13,10 +15,17 @@ from torch.distributed.tensor import DTensor
 
 from . import _zero
 from ._group import DTYPES, STORED, Group, Param
+from ._team import Team
 from ._tensor import tensor_of
 
 if TYPE_CHECKING:
     from ._job import Job
+
+# What a rank's new groups are. A group is the same on all ranks of its team: it is known by these
+# and by its place among the groups of that team.
+Key = tuple[tuple[int, ...], int]
+Description = dict[Key, tuple]
+Paths = dict[nn.Module, tuple[nn.Module, str]]  # the outermost module, and where below it
 
 
 class Layout:
@@ -24,6 +33,10 @@ class Layout:
         self.job = job
         self.count = 0  # of the groups that are laid out
         self.roots: list[nn.Module] = []
+        self.teams: list[Team] = []  # in the same order on all ranks
+        self.handles: list[Any] = []  # of the groups of all ranks, likewise
+        self.names: set[str] = set()  # of their parameters
+        self.foreign: dict[str, Any] = {}  # handles of those that this rank has no part of
         self.replicated = False  # in a grid: other ranks store what this one owns, too
 
     @property
@@ -31,29 +44,21 @@ class Layout:
         return self.job.groups[: self.count]
 
     def update(self) -> None:
-        """Lays out the groups that are new. All ranks call it."""
+        """Lays out the groups that are new on any rank. All ranks call it."""
         new = self.job.groups[self.count :]
         if not new:
             return
         for group in new:
             group.follow()
-        names = self._names(new)
-        lines = []
-        for number, group in enumerate(new, self.count):
-            if not group.params:
-                continue
-            group.handle = _zero.group_new(f"group {number}")
-            if group.policy.reduce_dtype:
-                _zero.group_gradient_dtype(group.handle, DTYPES[group.policy.reduce_dtype])
-            for p in group.params:
-                dtype, shape = p.original.dtype, tuple(p.original.shape)
-                p.trainable = p.can_train = p.sharded.requires_grad
-                p.name = p.spec.name = names[p.places[0]]
-                p.handle = _zero.param_new(group.handle, p.name, STORED[dtype], shape, p.trainable)
-                meta = " on meta" if p.original.is_meta else ""
-                frozen = "" if p.trainable else "frozen "
-                lines.append(f"{frozen}{p.name} of {dtype} {shape}{meta} in group {number}")
-        _require_same([*lines, "no parameter more"])
+        described: Description = {}
+        own: dict[Key, Group] = {}
+        paths = self._find_roots(new)
+        for group in new:
+            if group.params:
+                key = (group.team.ranks, len(group.team.groups))
+                group.team.groups.append(group)
+                described[key], own[key] = _describe(group, paths), group
+        self._declare(_exchange(described), own)
         _zero.layout()
         self.count = len(self.job.groups)
         sends = False
@@ -63,10 +68,10 @@ class Layout:
             # Ranks of a team prefetch alike, though its nodes may have other numbers of ranks.
             sends = any(_zero.exchange(bytes([int(_zero.setting("share")) % ranks != 0])))
         values = [(p.sharded, p.original) for group in new for p in group.params]
-        for group in new:
+        for group in own.values():
             dtype = group.policy.param_dtype
             casts = dtype and any(p.original.dtype != dtype for p in group.params)
-            group.needs_gather = bool(group.params and (sends or casts))
+            group.needs_gather = bool(sends or casts or group.team.handle)
             for p in group.params:
                 self._take(group, p)
         with torch.no_grad():
@@ -74,8 +79,7 @@ class Layout:
                 if isinstance(value, DTensor) and not value.is_meta:
                     sharded.copy_(value)
 
-    def _names(self, new: list[Group]) -> dict[tuple[nn.Module, str], str]:
-        """The names of the parameters below the outermost modules, which it finds."""
+    def _find_roots(self, new: list[Group]) -> Paths:
         tops = [m for g in new for m in g.modules]
         inside = {m for top in tops for m in top.modules() if m is not top}
         self.roots += dict.fromkeys(m for m in tops if m not in inside and m not in self.roots)
@@ -83,20 +87,51 @@ class Layout:
         inside |= {m for root in self.roots for m in root.modules() if m is not root}
         for group in self.job.groups:
             group.root = any(m in self.roots and m not in inside for m in group.modules)
-        names: dict[tuple[nn.Module, str], str] = {}
-        for index, top in enumerate(self.roots):
-            # The first model's names are its own, those of others have a number before them.
-            prefix = f"{index}:" if index else ""
-            for path, module in top.named_modules():
-                for attribute in module._parameters:
-                    name = prefix + (f"{path}." if path else "") + attribute
-                    names.setdefault((module, attribute), name)
-        return names
+        paths: Paths = {}
+        for root in self.roots:
+            for path, module in root.named_modules():
+                paths.setdefault(module, (root, path))
+        return paths
+
+    def _declare(self, every: list[Description], own: dict[Key, Group]) -> None:
+        """Tells the library of the groups of all ranks, on each of them in the same order."""
+        merged: Description = {}
+        for described in every:
+            for key, value in described.items():
+                merged.setdefault(key, value)
+        names = Counter(name for _, params in merged.values() for name, *_ in params)
+        for key, (reduce_dtype, params) in merged.items():
+            team = self._team(key[0])
+            handle = _zero.group_new(f"group {len(self.handles)}", team.handle)
+            if reduce_dtype:
+                _zero.group_gradient_dtype(handle, DTYPES[reduce_dtype])
+            group = own.get(key)
+            if group:
+                group.handle = handle
+            self.handles.append(handle)
+            for index, (name, dtype, shape, trainable, _) in enumerate(params):
+                if names[name] > 1 or name in self.names:
+                    name = f"{name}@{team}"  # as experts have, which differ though named alike
+                self.names.add(name)
+                param = _zero.param_new(handle, name, STORED[dtype], shape, trainable)
+                if group:
+                    p = group.params[index]
+                    p.handle, p.name, p.spec.name = param, name, name
+                else:
+                    self.foreign[name] = param
+
+    def _team(self, ranks: tuple[int, ...]) -> Team:
+        team = self.job.teams.setdefault(ranks, Team(ranks))
+        if team not in self.teams:
+            self.teams.append(team)
+            if len(ranks) < dist.get_world_size():
+                team.handle = _zero.team_new(ranks)
+        return team
 
     def _take(self, group: Group, p: Param) -> None:
         """Moves the values of a parameter to the library's memory."""
         spec, dtype = p.spec, p.original.dtype
-        spec.ranges = _zero.owned(group.handle, p.handle)
+        spec.ranges = dict(zip(group.team.ranks, _zero.owned(group.handle, p.handle)))
         p.sharded._local_tensor = p.memory()
         if not p.original.is_meta and not isinstance(p.original, DTensor):
             values = p.original.detach().contiguous()
@@ -111,15 +146,44 @@ class Layout:
         p.original = None
 
 
-def _require_same(lines: list[str]) -> None:
-    """Raises an error on all ranks that names the first line that is not the same on all."""
-    digest, world = hashlib.sha256("\n".join(lines).encode()).digest(), dist.get_world_size()
+def _describe(group: Group, paths: Paths) -> tuple:
+    params = []
+    for p in group.params:
+        p.trainable = p.can_train = p.sharded.requires_grad
+        module, attribute = p.places[0]
+        root, path = paths[module]
+        if root not in group.team.roots:
+            group.team.roots.append(root)
+        # The first model's names are its own, those of others have a number before them.
+        index = group.team.roots.index(root)
+        name = (f"{index}:" if index else "") + (f"{path}." if path else "") + attribute
+        dtype, shape = p.original.dtype, tuple(p.original.shape)
+        params.append((name, dtype, shape, p.trainable, p.original.is_meta))
+    return group.policy.reduce_dtype, params
+
+
+def _exchange(described: Description) -> list[Description]:
+    """What each rank has described. Raises an error on all ranks that names the first line that is
+    not the same on all ranks of a team."""
+    digest, world = hashlib.sha256(repr(described).encode()).digest(), dist.get_world_size()
     if _zero.exchange(digest) == digest * world:
-        return
+        return [described]
     every: list = [None] * world
-    dist.all_gather_object(every, lines)
-    said = next(said for said in zip(*every) if len(set(said)) > 1)
-    rank = next(r for r, line in enumerate(said) if line != said[0])
-    raise _zero.Error(
-        f"ranks have different models: rank 0 has {said[0]}, rank {rank} has {said[rank]}"
-    )
+    dist.all_gather_object(every, described)
+    for team in dict.fromkeys(key[0] for described in every for key in described):
+        for said in zip(*(_lines(every[rank], team) for rank in team)):
+            rank = next((r for r, line in zip(team, said) if line != said[0]), None)
+            if rank is not None:
+                raise _zero.Error(
+                    f"ranks have different models: rank {team[0]} has {said[0]}, rank {rank} has "
+                    f"{said[team.index(rank)]}"
+                )
+    return every
+
+
+def _lines(described: Description, team: tuple[int, ...]) -> Iterator[str]:
+    for (ranks, place), (_, params) in described.items():
+        for name, dtype, shape, trainable, is_meta in params if ranks == team else ():
+            frozen, meta = "" if trainable else "frozen ", " on meta" if is_meta else ""
+            yield f"{frozen}{name} of {dtype} {shape}{meta} in group {place}"
+    yield "no parameter more"

@@ -69,6 +69,16 @@ class Steps:
             self.job.settle()
         return groups
 
+    def _of_all_ranks(self, groups: list[Group]) -> list[Any]:
+        """The handles of what any rank steps: ranks may have groups that others have not."""
+        layout = self.job.layout
+        mine = [g.handle for g in groups if g.params]
+        if all(team.handle is None for team in layout.teams):
+            return mine
+        flags = bytearray(handle in mine for handle in layout.handles)
+        every = _zero.exchange(bytes(flags))
+        return [h for i, h in enumerate(layout.handles) if any(every[i :: len(flags)])]
+
     def begin(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
         """Before a step of any optimizer."""
         if isinstance(optimizer, AdamW):
@@ -78,7 +88,7 @@ class Steps:
             return
         if kwargs.get("closure") is not None or any(a is not None for a in args[1:]):
             raise NotImplementedError("an optimizer's step with a closure is not supported")
-        _zero.step_begin([g.handle for g in groups])
+        _zero.step_begin(self._of_all_ranks(groups))
         self.stepping = True
 
     def end(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:

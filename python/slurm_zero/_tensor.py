@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._ops._math_ops import _NormPartial
+from torch.distributed.tensor.placement_types import Placement
 from torch.utils._pytree import tree_map_only
 
 if TYPE_CHECKING:
@@ -52,19 +53,20 @@ def tensor_of(memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
 
 
 class ShardSpec:
-    """Which elements of a parameter each rank has."""
+    """Which elements of a parameter each rank of a mesh has."""
 
     def __init__(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...],
                  mesh: DeviceMesh):
         self.name, self.shape, self.stride, self.mesh = name, shape, stride, mesh
-        # [world]: (first, end), once the groups are laid out
-        self.ranges: list[tuple[int, int]] | None = None
+        self.placements = (*[Replicate()] * (mesh.ndim - 1), Shard(0))
+        # {rank: (first, end)}, once the groups are laid out
+        self.ranges: dict[int, tuple[int, int]] | None = None
         self.job: Job | None = None
         self.param: Param | None = None  # that the module has
 
     @property
     def range(self) -> tuple[int, int]:
-        return self.ranges[self.mesh.get_local_rank()]
+        return self.ranges[dist.get_rank()]
 
     def slice(self, full: torch.Tensor) -> torch.Tensor:
         first, last = self.range
@@ -118,11 +120,21 @@ def _rectangles(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple
     yield from part(end, end * row, last)
 
 
+def _gathered(mesh: DeviceMesh, at: list[int], dim: int = 0) -> list[int]:
+    """The ranks in the order in which gathers over the last dimension, then over the one before it
+    and so on have their parts at a place: a process group has its ranks ascending."""
+    if dim == mesh.ndim:
+        return [int(mesh.mesh[tuple(at)])]
+    places = [[*at[:dim], i, *at[dim + 1 :]] for i in range(mesh.size(dim))]
+    places.sort(key=lambda place: int(mesh.mesh[tuple(place)]))
+    return [rank for place in places for rank in _gathered(mesh, place, dim + 1)]
+
+
 class FlatShard(DTensor):
     @staticmethod
     def wrap(local: torch.Tensor, spec: ShardSpec, requires_grad: bool = False) -> FlatShard:
         meta = TensorMeta(torch.Size(spec.shape), spec.stride, local.dtype)
-        dtensor_spec = DTensorSpec(spec.mesh, (Shard(0),), tensor_meta=meta)
+        dtensor_spec = DTensorSpec(spec.mesh, spec.placements, tensor_meta=meta)
         tensor = FlatShard(local, dtensor_spec, requires_grad=requires_grad)
         tensor._shard_spec = spec
         return tensor
@@ -135,18 +147,18 @@ class FlatShard(DTensor):
         return self._local_tensor.detach()
 
     def full_tensor(self, *, grad_placements: Any = None) -> torch.Tensor:
-        """The whole tensor. All ranks must call it. It is not differentiable."""
+        """The whole tensor. All ranks of the mesh call it. It is not differentiable."""
         _ready(self)
         spec, local = self._shard_spec, self._local_tensor.detach()
         if local.is_meta:
             return local.new_empty(spec.shape)
         if spec.mesh.size() == 1:
             return local.clone().reshape(spec.shape)
-        mine = local.new_zeros(max(end - first for first, end in spec.ranges))
+        mine = local.new_zeros(max(end - first for first, end in spec.ranges.values()))
         mine[: local.numel()] = local
         # As bytes, since gloo does not know all types.
         parts = [part.view(mine.dtype) for part in _gather(mine.view(torch.uint8), spec)]
-        in_order = sorted(zip(spec.ranges, parts), key=lambda part: part[0])
+        in_order = sorted(zip(spec.ranges.values(), parts), key=lambda part: part[0])
         return torch.cat([p[: end - first] for (first, end), p in in_order]).reshape(spec.shape)
 
     def redistribute(self, device_mesh: DeviceMesh | None = None,
@@ -264,7 +276,8 @@ class WholeView(DTensor):
     @staticmethod
     def wrap(local: torch.Tensor, base: FlatShard, whole: torch.Tensor) -> WholeView:
         meta = TensorMeta(local.shape, local.stride(), local.dtype)
-        spec = DTensorSpec(base._shard_spec.mesh, (Replicate(),), tensor_meta=meta)
+        mesh = base._shard_spec.mesh
+        spec = DTensorSpec(mesh, (Replicate(),) * mesh.ndim, tensor_meta=meta)
         view = WholeView(local, spec, requires_grad=False)
         view._written = base, whole
         return view
@@ -297,7 +310,7 @@ def install_dispatch(mesh: DeviceMesh) -> None:
     """Torch before 2.15 computes with each DTensor in C++, also where __torch_dispatch__ is
     another: the rules that it looks for first are one for all operations then."""
     spec = ShardSpec("", (0,), (1,), mesh)
-    spec.ranges = [(0, 0)] * mesh.size()
+    spec.ranges = {dist.get_rank(): (0, 0)}
     if isinstance(FlatShard.wrap(torch.empty(0), spec).detach(), FlatShard):
         return
     from torch._library.simple_registry import GenericTorchDispatchRuleHolder as Rules
@@ -338,9 +351,10 @@ def _view(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             return None
         begin, count = view.storage_offset(), view.numel()
         part = ShardSpec(spec.name, tuple(view.shape), view.stride(), spec.mesh)
-        part.ranges = [
-            tuple(min(max(at - begin, 0), count) for at in bounds) for bounds in spec.ranges
-        ]
+        part.ranges = {
+            rank: tuple(min(max(at - begin, 0), count) for at in bounds)
+            for rank, bounds in spec.ranges.items()
+        }
         part.job, part.param = spec.job, spec.param
         first, end = part.range
         at = begin + first - spec.range[0] if end > first else 0
@@ -375,14 +389,13 @@ def _write_whole(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 def _draw(func: Any, tensor: FlatShard, args: tuple, kwargs: dict[str, Any]) -> FlatShard:
     """Random values in place, which are the same for any number of ranks: each chunk of the whole
-    has a seed of its own, which follows from a draw of rank 0's generator."""
+    has a seed of its own, which follows from a draw of the first rank's generator."""
     spec, local = tensor._shard_spec, tensor._local_tensor
     if local.is_meta:
         return tensor
     _begin_write(tensor)
     drawn = torch.randint(1 << 32, (), generator=kwargs.pop("generator", None))
-    dist.broadcast(drawn, group=spec.mesh.get_group(), group_src=0)
-    seed = drawn.item()
+    seed = _gather(drawn, spec)[0].item()
     generator = torch.Generator()
     (first, end), numel = spec.range, math.prod(spec.shape)
     chunks = range(first // _RANDOM_CHUNK, -(-end // _RANDOM_CHUNK) if end > first else 0)
@@ -414,15 +427,20 @@ def _over_ranks(func: Any, tensor: FlatShard, kwargs: dict[str, Any]) -> DTensor
     if local.numel():
         mine.copy_(func(local, **kwargs))
     parts = _gather(mine, spec)
-    parts = [part for part, (first, end) in zip(parts, spec.ranges) if end > first]
+    parts = [part for part, (first, end) in zip(parts, spec.ranges.values()) if end > first]
     value = func(torch.stack(parts)).to(dtype)
-    return DTensor.from_local(value, spec.mesh, [Replicate()], run_check=False)
+    return _on_mesh(tensor, value, Replicate())
 
 
 def _gather(mine: torch.Tensor, spec: ShardSpec) -> list[torch.Tensor]:
-    parts = [torch.empty_like(mine) for _ in spec.ranges]
-    dist.all_gather(parts, mine, group=spec.mesh.get_group())
-    return parts
+    """What the ranks of spec.ranges have, in that order: a tensor of one shape on each."""
+    mesh, mine = spec.mesh, mine[None]
+    for dim in reversed(range(mesh.ndim)):
+        parts = [torch.empty_like(mine) for _ in range(mesh.size(dim))]
+        dist.all_gather(parts, mine, group=mesh.get_group(dim))
+        mine = torch.cat(parts)
+    parts = dict(zip(_gathered(mesh, mesh.get_coordinate()), mine))
+    return [parts[rank] for rank in spec.ranges]
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -447,8 +465,12 @@ def _each(values: Iterable, visit: Callable[[FlatShard], None]) -> None:
 
 
 def _replicate(tensor: FlatShard) -> DTensor:
+    return _on_mesh(tensor, tensor.full_tensor(), Replicate())
+
+
+def _on_mesh(tensor: FlatShard, local: torch.Tensor, placement: Placement) -> DTensor:
     mesh = tensor._shard_spec.mesh
-    return DTensor.from_local(tensor.full_tensor(), mesh, [Replicate()], run_check=False)
+    return DTensor.from_local(local, mesh, [placement] * mesh.ndim, run_check=False)
 
 
 def _first(values: Iterable) -> FlatShard | list | tuple:
@@ -568,7 +590,7 @@ def _norm(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         else:
             placement = _NormPartial(float(order))
             value = torch.linalg.vector_norm(local, float(order))
-        return DTensor.from_local(value, tensor._shard_spec.mesh, [placement], run_check=False)
+        return _on_mesh(tensor, value, placement)
 
     return [one(t) for t in args[0]] if isinstance(args[0], (list, tuple)) else one(args[0])
 

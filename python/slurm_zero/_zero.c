@@ -2,9 +2,9 @@
 /*
  * The functions of libzero of which the package slurm_zero is made. The table at the end says what
  * each takes; call() reads the arguments, runs it without the interpreter's lock, and raises its
- * error. A process has one job, so that it is no argument. Groups and parameters are capsules that
- * end with their job. Memory of the library is a memoryview, which owns nothing: zero_close frees
- * it.
+ * error. A process has one job, so that it is no argument. Teams, groups and parameters are
+ * capsules that end with their job. Memory of the library is a memoryview, which owns nothing:
+ * zero_close frees it.
  */
 #include <dlfcn.h>
 #include <netdb.h>
@@ -30,6 +30,7 @@
 		Py_END_ALLOW_THREADS               \
 	} while (0)
 
+#define TEAM_CAPSULE "slurm_zero.team"
 #define GROUP_CAPSULE "slurm_zero.group"
 #define PARAM_CAPSULE "slurm_zero.param"
 
@@ -37,6 +38,7 @@ enum { WRITABLE = 0x200 }; /* PyBUF_WRITE, which the limited API names since 3.1
 
 /* An argument; in brackets the letter of its kind. Other letters are those of PyArg_Parse. */
 union value {
+	zero_team *team;   /* [t], or None for all ranks */
 	zero_group *group; /* [g] */
 	zero_param *param; /* [P] */
 	struct {
@@ -90,7 +92,7 @@ static void *handle_of(PyObject *capsule, const char *kind)
 	void *pointer = PyCapsule_GetPointer(capsule, kind);
 
 	if (pointer && (!job || PyCapsule_GetContext(capsule) != (void *)job_number))
-		PyErr_SetString(Error, "a group or parameter of a job that has been closed");
+		PyErr_SetString(Error, "a team, group or parameter of a job that has been closed");
 	return pointer;
 }
 
@@ -98,6 +100,8 @@ static void *handle_of(PyObject *capsule, const char *kind)
 static PyObject *give(const union value *value, char kind)
 {
 	switch (kind) {
+	case 't':
+		return handle(value->team, TEAM_CAPSULE);
 	case 'g':
 		return handle(value->group, GROUP_CAPSULE);
 	case 'p':
@@ -125,6 +129,9 @@ static void convert(PyObject *object, char kind, union value *value)
 	Py_ssize_t count;
 
 	switch (kind) {
+	case 't':
+		value->team = object == Py_None ? NULL : handle_of(object, TEAM_CAPSULE);
+		break;
 	case 'g':
 		value->group = handle_of(object, GROUP_CAPSULE);
 		break;
@@ -223,19 +230,31 @@ static PyObject *py_setting(union value *v)
 	return Py_BuildValue("z", zero_setting(job, v[0].text));
 }
 
-static PyObject *py_exchange(union value *v)
+/* team_exchange(bytes, team, ranks of the team): the bytes of each of its ranks, in their order */
+static PyObject *py_team_exchange(union value *v)
 {
-	PyObject *all = PyBytes_FromStringAndSize(NULL, v[0].bytes.count * zero_world(job));
+	PyObject *all = PyBytes_FromStringAndSize(NULL, v[0].bytes.count * v[2].number);
+	zero_team *team = v[1].team;
 	zero_status status;
 
 	if (!all)
 		return NULL;
-	WAIT(status = zero_allgather_bytes(job, v[0].bytes.data, (size_t)v[0].bytes.count,
-					   PyBytes_AsString(all)));
+	WAIT(status = team ? zero_team_allgather_bytes(team, v[0].bytes.data,
+						       (size_t)v[0].bytes.count,
+						       PyBytes_AsString(all))
+			   : zero_allgather_bytes(job, v[0].bytes.data, (size_t)v[0].bytes.count,
+						  PyBytes_AsString(all)));
 	if (!status)
 		return all;
 	Py_DecRef(all);
 	return fail();
+}
+
+static PyObject *py_exchange(union value *v)
+{
+	v[1].team = NULL;
+	v[2].number = zero_world(job);
+	return py_team_exchange(v);
 }
 
 static PyObject *py_memory(union value *v)
@@ -297,9 +316,27 @@ static PyObject *py_addresses(union value *v)
 
 /* ---- groups and parameters ------------------------------------------------------------------- */
 
+/* team_new(ranks, a tuple) */
+static PyObject *py_team_new(union value *v)
+{
+	size_t count = (size_t)PyTuple_Size(v[0].object);
+	int *ranks = PyErr_Occurred() ? NULL : PyMem_Calloc(count + 1, sizeof(*ranks));
+	zero_team *team;
+	zero_status status;
+
+	if (!ranks)
+		return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+	for (size_t i = 0; i < count; i++)
+		ranks[i] = (int)PyLong_AsLong(PyTuple_GetItem(v[0].object, (Py_ssize_t)i));
+	WAIT(status = zero_team_new(job, ranks, count, &team));
+	PyMem_Free(ranks);
+	return status ? fail() : handle(team, TEAM_CAPSULE);
+}
+
+/* group_new(name, team) */
 static zero_status group_new(union value *v)
 {
-	return zero_group_new(job, v[0].text, NULL, &v[0].group);
+	return zero_group_new(job, v[0].text, v[1].team, &v[0].group);
 }
 
 /* param_new(group, name, dtype, shape, trainable) */
@@ -327,16 +364,19 @@ static PyObject *py_param_new(union value *v)
 	return handle(param, PARAM_CAPSULE);
 }
 
-/* owned(group, param): [(first element, end)] of what each rank owns */
+/* owned(group, param): [(first element, end)] of what each rank of the group's team owns */
 static PyObject *py_owned(union value *v)
 {
 	size_t world = (size_t)zero_world(job), *cuts = PyMem_Calloc(world + 1, sizeof(*cuts));
+	size_t shards = 0;
 	PyObject *list;
 
 	if (!cuts)
 		return PyErr_NoMemory();
-	list = zero_param_cuts(v[1].param, cuts) ? fail() : PyList_New((Py_ssize_t)world);
-	for (size_t i = 0; list && i < world; i++) {
+	while (zero_shard_owner(v[0].group, (int)shards) >= 0)
+		shards++;
+	list = zero_param_cuts(v[1].param, cuts) ? fail() : PyList_New((Py_ssize_t)shards);
+	for (size_t i = 0; list && i < shards; i++) {
 		int rank = zero_shard_owner(v[0].group, (int)i);
 		PyObject *range =
 			Py_BuildValue("(nn)", (Py_ssize_t)cuts[i], (Py_ssize_t)cuts[i + 1]);
@@ -616,10 +656,12 @@ static const struct function {
 	{"setting", "s", .locked = py_setting},
 	{"agree", "z", .job_text = zero_agree},
 	{"exchange", "b", .locked = py_exchange},
+	{"team_exchange", "bti", .locked = py_team_exchange},
 	{"memory", "", .locked = py_memory},
 	{"traffic", "", .locked = py_traffic},
 	{"set_shard", "i", .job_int = zero_set_shard},
-	{"group_new", "s", .run = group_new, .gives = 'g'},
+	{"team_new", "O", .locked = py_team_new},
+	{"group_new", "st", .run = group_new, .gives = 'g'},
 	{"group_gradient_dtype", "gi", .group_dtype = zero_group_gradient_dtype},
 	{"param_new", "gsiOp", .locked = py_param_new},
 	{"layout", "", .of_job = zero_layout},

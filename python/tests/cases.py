@@ -48,6 +48,11 @@ def written():
     def between(model, single):
         more = {k: v * 0.9 + 0.1 for k, v in single.state_dict().items()}
         for m in (model, single):
+            loss_of(m, batches(9)[0])  # after which the outermost group is still gathered
+            with torch.no_grad():
+                m.head.weight.mul_(3)
+        torch.testing.assert_close(*(loss_of(m, batches(9)[0]) for m in (model, single)))
+        for m in (model, single):
             m.load_state_dict(more)
             with torch.no_grad():
                 m.head.weight.mul_(0.5)

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on each rank: a mesh of two dimensions, beside the same model unsharded."""
+"""Runs on each rank: meshes of two dimensions and of some of the ranks, beside the same models
+unsharded."""
+
+import copy
 
 import torch
-from harness import Model, batches, expect, loss_of, rank, shard, train, world
-from torch.distributed.device_mesh import init_device_mesh
+from harness import Block, Model, batches, expect, loss_of, rank, shard, train, world
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import slurm_zero as zero
 
 size = world // 2 if world > 2 else 1
 mesh = init_device_mesh("cpu", (world // size, size), mesh_dim_names=("replicate", "shard"))
-if world > 2:
-    backwards = torch.distributed.DeviceMesh("cpu", torch.arange(world).flip(0).reshape(-1, size))
-    expect(NotImplementedError, "must follow each other", lambda: shard(Model(), mesh=backwards))
-expect(ValueError, "has 3 dimensions", lambda: shard(
+expect(ValueError, "expects a 1D or 2D DeviceMesh", lambda: shard(
     Model(), mesh=init_device_mesh("cpu", (world, 1, 1))))
+expect(AssertionError, "with mesh_dim_names", lambda: shard(
+    Model(), mesh=init_device_mesh("cpu", (world, 1))))
 
 
 def on_mesh(model):
@@ -23,9 +26,6 @@ def on_mesh(model):
 train("AdamW", Model(), sharder=on_mesh)
 train("zero.AdamW", Model(), sharder=on_mesh, clip=None, make=lambda ps: (
     zero.AdamW if isinstance(ps[0], zero.FlatShard) else torch.optim.AdamW)(ps, lr=1e-2, eps=1e-3))
-if world > 1:
-    expect(ValueError, "another mesh",
-           lambda: shard(Model(), mesh=init_device_mesh("cpu", (world,))))
 
 
 def accumulate(model, data, scale, last):
@@ -50,4 +50,90 @@ for name, p in model.named_parameters():
     torch.distributed.all_reduce(owned)
     assert owned.eq(1).all(), name
     assert p.to_local().numel() == end - first, name
+
+
+# Of all ranks, but in another order, with one dimension after there were two, and with three.
+backwards = DeviceMesh("cpu", torch.arange(world).flip(0))
+three = init_device_mesh("cpu", (1, world, 1), mesh_dim_names=("pp", "dp", "tp"))
+rows = DeviceMesh("cpu", torch.arange(world).flip(0).reshape(-1, size), mesh_dim_names=("a", "b"))
+for name, other in ("backwards", backwards), ("three", three["dp"]), ("rows", rows):
+    train(name, Model(), sharder=lambda m, mesh=other: shard(m, mesh=mesh))
+    plain = nn.Linear(3, 5)
+    weight = zero.fully_shard(copy.deepcopy(plain), mesh=other).weight
+    assert torch.equal(weight.full_tensor(), plain.weight) and weight.device_mesh is other, name
+
+
+def whole(p):
+    return p.full_tensor() if isinstance(p, zero.FlatShard) else p
+
+
+def check_same(what, model, single):
+    for key, p in model.named_parameters():
+        assert isinstance(p, zero.FlatShard), (what, key)
+        want = single.get_parameter(key)
+        torch.testing.assert_close(whole(p), want, rtol=2e-4, atol=2e-4, msg=f"{what} {key}")
+
+
+def adamw(*models):
+    params = dict.fromkeys(p for model in models for p in model.parameters())
+    return torch.optim.AdamW(list(params), lr=1e-2, eps=1e-3)
+
+
+def experts():
+    """The middle block is of those ranks that have the same one."""
+    places = 2 if world % 2 == 0 else world
+    mesh = init_device_mesh("cpu", (places, world // places), mesh_dim_names=("ep", "dp"))
+    place = mesh.get_local_rank("ep")
+    shared, blocks = Model(), [Block() for _ in range(places)]
+    singles = [copy.copy(shared) for _ in blocks]
+    for single, block in zip(singles, blocks):
+        single._modules = dict(shared._modules)
+        single.blocks = nn.ModuleList([shared.blocks[0], block, shared.blocks[2]])
+    model = copy.deepcopy(singles[place])
+    zero.fully_shard(model.blocks[1], mesh=mesh["dp"])
+    for block in (model.blocks[0], model.blocks[2], model):
+        zero.fully_shard(block)
+    mine, other = adamw(model), adamw(*singles)
+    for step in range(3):
+        data = batches(step)
+        loss_of(model, data[rank]).backward()
+        for r in range(world):
+            (loss_of(singles[r * places // world], data[r]) / world).backward()
+        for p in (p for block in blocks for p in block.parameters()):
+            p.grad *= places  # the mean over the ranks that have the expert
+        for key, p in model.named_parameters():
+            torch.testing.assert_close(
+                whole(p.grad), singles[place].get_parameter(key).grad, rtol=2e-5, atol=2e-5)
+        mine.step(), other.step()
+        mine.zero_grad(), other.zero_grad()
+        check_same(f"experts {step}", model, singles[place])
+
+
+def overlapping():
+    """Models of some ranks, of which one is in two."""
+    ranks = [[0, 1], list(range(1, world))] if world > 2 else [[r] for r in range(world)]
+    meshes = [DeviceMesh("cpu", r) for r in ranks]
+    singles = [Model() for _ in ranks]
+    models = {i: copy.deepcopy(singles[i]) for i, r in enumerate(ranks) if rank in r}
+    for i, model in models.items():
+        shard(model, mesh=meshes[i])
+    mine, other = adamw(*models.values()), adamw(*singles)
+    for step in range(3):
+        data = batches(step)
+        for i, model in models.items():
+            loss_of(model, data[rank]).backward()
+        for single, of in zip(singles, ranks):
+            for r in of:
+                (loss_of(single, data[r]) / len(of)).backward()
+        mine.step(), other.step()
+        mine.zero_grad(), other.zero_grad()
+        for i, model in models.items():
+            check_same(f"overlapping {i} {step}", model, singles[i])
+    outside = [m for m, r in zip(meshes, ranks) if rank not in r]
+    if outside:
+        expect(ValueError, "which is not in the mesh", lambda: shard(Model(), mesh=outside[0]))
+
+
+experts()
+overlapping()
 print(f"{size} of {world} ranks store a copy")

@@ -44,8 +44,9 @@ expect(ValueError, "parameter weight is torch.float64",
 expect(ValueError, "mp_policy has torch.float64", lambda: zero.fully_shard(
     nn.Linear(2, 2), mp_policy=zero.MixedPrecisionPolicy(param_dtype=torch.float64)))
 expect(ValueError, "takes a module", lambda: zero.fully_shard([]))
-expect(ValueError, "another mesh", lambda: zero.fully_shard(
-    nn.Linear(2, 2), mesh=torch.distributed.init_device_mesh("cpu", (1, world))))
+meta = torch.distributed.DeviceMesh("meta", torch.arange(world), _init_backend=False)
+expect(NotImplementedError, "the mesh is of meta",
+       lambda: zero.fully_shard(nn.Linear(2, 2), mesh=meta))
 expect(NotImplementedError, "moved", lambda: model.double())
 expect(NotImplementedError, "does not support set_custom_all_gather",
        lambda: model.set_custom_all_gather(None))

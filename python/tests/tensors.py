@@ -3,6 +3,7 @@
 refused with a sentence."""
 
 import copy
+import os
 
 import torch
 import torch.distributed as dist
@@ -103,7 +104,7 @@ def drawn(fill, cuts):
     for first, end in zip(cuts, cuts[1:]):
         torch.manual_seed(4 + rank)
         spec = ShardSpec("", (7, 90000), (90000, 1), model.out.weight.device_mesh)
-        spec.ranges = [(first, end)] * world
+        spec.ranges = dict.fromkeys(range(world), (first, end))
         tensor = zero.FlatShard.wrap(torch.full((end - first,), 9.0), spec)
         found.append(fill(tensor).to_local())
     return torch.cat(found)
@@ -257,5 +258,8 @@ for used in (False, True):
 
 expect(zero.Error, "SGD was built before fully_shard, with scale", early.step)
 expect(zero.Error, "already, not 'stage=2'", lambda: zero.init("stage=2"))
+zero.replace_fsdp2()
+given = [os.environ[n] for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+assert given == [str(n) for n in (rank, world, rank, world)], given
 if rank == 0:
     print("1 passed, 0 failed", flush=True)

@@ -46,9 +46,9 @@ struct model {
 	zero_param *params[PARAMS_MAX];
 };
 
-void make_teams(struct model *model);
-void make_groups(struct model *model);
-/* All up to the layout. */
+/* Groups [from, to), and their teams. */
+void make_groups(struct model *model, size_t from, size_t to);
+/* All up to the layout, which are two, of some groups each. */
 void begin(struct model *model, const char *settings);
 
 /* All parameters, one behind the other; every rank's own copy of what rank 0 writes. */

@@ -115,32 +115,37 @@ float from_bf16(uint16_t half)
 	return value;
 }
 
-void make_teams(struct model *model)
+static void make_team(struct model *model, size_t g)
 {
-	for (size_t g = 0; g < groups; g++) {
-		const struct shape *shape = &shapes[g];
-		int at = -1;
+	const struct shape *shape = &shapes[g];
+	int at = -1, all[WORLD_MAX];
 
-		if (shape->implicit)
-			continue;
-		ok(zero_team_new(model->job, shape->members, shape->count, &model->teams[g]));
-		for (size_t i = 0; i < shape->count; i++)
-			if (shape->members[i] == rank)
-				at = (int)i;
-		check(zero_team_rank(model->teams[g]) == at, "team %zu: rank %d, not %d", g,
-		      zero_team_rank(model->teams[g]), at);
+	ok(zero_team_new(model->job, shape->members, shape->count, &model->teams[g]));
+	for (size_t i = 0; i < shape->count; i++)
+		if (shape->members[i] == rank)
+			at = (int)i;
+	check(zero_team_rank(model->teams[g]) == at, "team %zu: rank %d, not %d", g,
+	      zero_team_rank(model->teams[g]), at);
+	if (at < 0) {
+		fails(zero_team_allgather_bytes(model->teams[g], &rank, sizeof(rank), all),
+		      ZERO_E_INVALID, "not in the team");
+		return;
 	}
+	ok(zero_team_allgather_bytes(model->teams[g], &rank, sizeof(rank), all));
+	check(!memcmp(all, shape->members, shape->count * sizeof(int)), "team %zu", g);
 }
 
-void make_groups(struct model *model)
+void make_groups(struct model *model, size_t from, size_t to)
 {
 	char name[32];
 
-	for (size_t g = 0; g < groups; g++) {
+	for (size_t g = from; g < to; g++) {
+		if (!shapes[g].implicit)
+			make_team(model, g);
 		snprintf(name, sizeof(name), "g%zu", g);
 		ok(zero_group_new(model->job, name, model->teams[g], &model->groups[g]));
 	}
-	for (size_t p = 0; p < groups * PER_GROUP; p++) {
+	for (size_t p = from * PER_GROUP; p < to * PER_GROUP; p++) {
 		snprintf(name, sizeof(name), "g%zu.p%zu", group_of(p), p % PER_GROUP);
 		model->params[p] = new_param(model->groups[group_of(p)], name, dtype_of(p),
 					     count_of(p), is_trained(p));
@@ -149,9 +154,13 @@ void make_groups(struct model *model)
 
 void begin(struct model *model, const char *settings)
 {
+	uint64_t random = seed;
+	size_t later = below(&random, groups + 1);
+
 	*model = (struct model){.job = open_job("%s", settings)};
-	make_teams(model);
-	make_groups(model);
+	make_groups(model, 0, later);
+	ok(zero_layout(model->job));
+	make_groups(model, later, groups);
 	ok(zero_layout(model->job));
 }
 

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of a mesh, over which groups are sharded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from . import _zero
+
+if TYPE_CHECKING:
+    from ._group import Group
+
+
+class Team:
+    def __init__(self, ranks: tuple[int, ...]):
+        self.ranks = ranks  # ascending
+        self.handle: Any = None  # of the library; None: all ranks
+        self.groups: list[Group] = []  # of this rank, with parameters, that are laid out
+        self.roots: list[nn.Module] = []  # the outermost modules of these
+        self.in_backward = False  # one of them is in the present backward pass
+
+    def __str__(self) -> str:
+        """Such as 0,1,4 or 0-6/2."""
+        first, last, step = self.ranks[0], self.ranks[-1], (*self.ranks, 0)[1] - self.ranks[0]
+        if len(self.ranks) < 3 or self.ranks != tuple(range(first, last + 1, step)):
+            return ",".join(map(str, self.ranks))
+        return f"{first}-{last}" + (f"/{step}" if step > 1 else "")
+
+    def any_rank(self, flags: bytes | bytearray) -> list[bool]:
+        """Which of the flags are set on one of the ranks at least. All of them call it."""
+        every = _zero.team_exchange(bytes(flags), self.handle, len(self.ranks))
+        flags = torch.frombuffer(bytearray(every), dtype=torch.bool)
+        return flags.view(len(self.ranks), -1).any(0).tolist()
