@@ -7,7 +7,8 @@
 #	flatten    flatten, tiers; views: after a step
 #	gather     shared, threads; update: changes that are refused or not declared; address: where
 #	           parameters are, and what an access to a released one does
-#	step       step: arguments, memory and bytes; same_values: at all world sizes; groups: steps of some groups, means, factors that change, groups that are laid out later
+#	step       step: arguments, memory and bytes; same_values: at all world sizes; groups: steps
+#	           of some groups, means, factors that change, groups that are laid out later
 #	step       own_step: a step of the program's own, and zero_reset
 #	teams      teams; grid: a copy for each team, but for values, which the property test has
 #	sizes      memory, sizing; no_memory: each allocation of the library fails once
