@@ -536,11 +536,13 @@ typedef enum zero_muon_rate {
 
 /*
  * Muon (Jordan, 2024), for the parameters of zero_param_set_muon. With the mean gradient g of a
- * matrix, unscaled and clipped as for AdamW: buf = momentum * buf + (1 - momentum) * g u =
- * orthogonalise(momentum * buf + (1 - momentum) * g) p -= lr * weight_decay * p + lr' * u where lr'
- * is lr times what `rate` makes of the shape. To orthogonalise is to divide by the Frobenius norm
- * and to do `steps` iterations of Newton and Schulz, in f32. Each matrix of a stack is one by
- * itself. buf is f32 and sharded as moments are, 4 bytes an element where AdamW has 8.
+ * matrix, unscaled and clipped as for AdamW:
+ *	buf = momentum * buf + (1 - momentum) * g
+ *	u = orthogonalise(momentum * buf + (1 - momentum) * g)
+ *	p -= lr * weight_decay * p + lr' * u
+ * where lr' is lr times what `rate` makes of the shape. To orthogonalise is to divide by the
+ * Frobenius norm and to do `steps` iterations of Newton and Schulz, in f32. Each matrix of a stack
+ * is one by itself. buf is f32 and sharded as moments are, 4 bytes an element where AdamW has 8.
  *
  * A matrix is put together on one rank, which orthogonalises it: the costliest first, each by the
  * rank that has least to do (4 s^2 l + 2 s^3 for the short and the long side), over all that one
@@ -751,11 +753,13 @@ zero_status zero_export(zero_job *job, const char *path);
  *
  *	budget, stream_chunk, stream_threshold, gather_limit
  *		the lowest value of all ranks; a number even if the setting was `auto`. With GPUs
- * the budget of a rank is what its device has free in zero_open, or less if the launcher has found
- * less by NVML; what a launcher measured on the host does not count. share	the number of ranks
- * that share memory with this one, itself included flatten	after zero_layout at stages 0 to 2,
- * the tier that all ranks use: "device", "distributed" or "host". If no tensor was adopted and the
- * setting is `auto`, the tier that the budget would allow for equal tensors on the device. Before
+ *		the budget of a rank is what its device has free in zero_open, or less if the
+ *		launcher has found less by NVML; what a launcher measured on the host does not
+ *		count.
+ *	share	the number of ranks that share memory with this one, itself included
+ *	flatten	after zero_layout at stages 0 to 2, the tier that all ranks use: "device",
+ *		"distributed" or "host". If no tensor was adopted and the setting is `auto`, the
+ *		tier that the budget would allow for equal tensors on the device. Before
  *		zero_layout, and at stage 3, the setting itself.
  */
 const char *zero_setting(const zero_job *job, const char *name);

@@ -23,12 +23,12 @@
  *     hang:FUNCTION:N[:RANK]     the Nth of these never arrives
  *     slow:FUNCTION:N[:RANK]     the Nth of these takes a while before it has any effect
  *   DOUBLE_SEED=N        not 0: what an operation writes is poisoned before, and some calls take a
- *   while DOUBLE_COUNTS=FOLDER nccl.RANK is written there at exit: a line for each function that
- *   was called,
- *                        with how often; registered_bytes and registered_bytes_most; collectives
- *                        and collective_bytes, which this rank sent, graphs included; and for each
- *                        peer "sent RANK messages N bytes N" and "received ...", of ncclSend and
- *                        ncclRecv
+ *                        while
+ *   DOUBLE_COUNTS=FOLDER nccl.RANK is written there at exit: a line for each function that was
+ *                        called, with how often; registered_bytes and registered_bytes_most;
+ *                        collectives and collective_bytes, which this rank sent, graphs included;
+ *                        and for each peer "sent RANK messages N bytes N" and "received ...", of
+ *                        ncclSend and ncclRecv
  *   DOUBLE_NCCL_LEAKS=1  communicators, windows and memory that are left when the process exits
  *                        make its status 95
  *

@@ -8,7 +8,7 @@
  *	rendezvous MODULE absent RANKS [GONE]
  *	                                zero_open, to which ranks "1,3-5" do not come; with GONE
  *	                                they have exited
- * *	rendezvous MODULE refuse        open fails; prints its sentence
+ *	rendezvous MODULE refuse        open fails; prints its sentence
  *	rendezvous MODULE abort STATUS  the last rank ends the job
  *	rendezvous MODULE bench         one line of JSON: how long it takes
  *
