@@ -163,6 +163,7 @@ class Group:
         self.next_gathered: list[Group | None] = [None, None]
         self.wanted: list[list[Group] | None] = [None, None]
         self.sync = self.all_reduce = True
+        self.second_order = False  # there was a backward pass with create_graph
         self.manual = False  # finalize_backward() says when gradients are added
         self.kept = False  # the library's buffer has gradients that are not reduced yet
         self.divide: float | None = None
@@ -434,16 +435,24 @@ class Group:
 
     @no_compile
     def pre_backward(self, grad: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled() and grad.requires_grad:
-            raise NotImplementedError("create_graph=True is not supported for sharded modules")
         self.job.begin_backward(self)
         if self.unshard_in_backward or self.state is not GroupState.SHARDED:
             self.unshard()
             self.become(GroupState.BACKWARD)
+        if self.job.creates_graph and not self.second_order:
+            # A backward pass of this one need not come to an output.
+            self.second_order = True
+            for p in self.params:
+                if p.trainable:
+                    p.full.register_post_accumulate_grad_hook(self._begin_backward)
         return grad
 
+    @no_compile
+    def _begin_backward(self, _: torch.Tensor) -> None:
+        self.job.begin_backward(self)
+
     def post_backward(self) -> None:
-        if self.reshard_after_backward:
+        if self.reshard_after_backward and not self.job.creates_graph:
             self.reshard()
         elif self.state is GroupState.BACKWARD:
             self.use_sharded()

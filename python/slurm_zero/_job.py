@@ -34,6 +34,7 @@ class Job:
         self.originals: dict[nn.Parameter, Param] = {}
         self.layout, self.writes, self.steps = Layout(self), Writes(self), Steps(self)
         self.present = Pass.FORWARD
+        self.creates_graph = False
         self.last: Group | None = None  # that was gathered last in this pass
 
     def team_of(self, mesh: DeviceMesh) -> Team:
@@ -77,6 +78,8 @@ class Job:
         if not self.in_backward():
             self.end_pass()
             self.present = Pass.BACKWARD
+            # Then what it used stays gathered until the next pass has ended.
+            self.creates_graph = torch.is_grad_enabled()
             Variable._execution_engine.queue_callback(self.end_backward)
 
     @no_compile

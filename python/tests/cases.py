@@ -681,6 +681,38 @@ def methods():
 
 
 @case
+def second_order():
+    """A penalty on the gradient of a block's output, alone and with the loss. What create_graph
+    leaves in .grad of parameters has no graph."""
+    for alone, gathers in ((False, False), (False, True), (True, True)):
+        model = Model()
+        single = copy.deepcopy(model)
+        inner = zero.MixedPrecisionPolicy(torch.bfloat16 if gathers else None)
+        outer = dataclasses.replace(inner, output_dtype=torch.float32)
+
+        def backward(m, data, scale, last, alone=alone, gathers=gathers, model=model):
+            kept = []
+            hook = m.blocks[0].register_forward_hook(lambda m, a, o: kept.append(o))
+            loss = (rounded_loss if gathers and m is not model else loss_of)(m, data) * scale
+            hook.remove()
+            grad, = torch.autograd.grad(loss, kept, create_graph=True)
+            (grad.float().square().sum() * 100 / scale + (0 if alone else loss)).backward()
+
+        train("second order", model, single, backward=backward, clip=0,
+              sharder=lambda m: shard(m, whole={"mp_policy": outer}, mp_policy=inner),
+              tolerance=1e-2 if gathers else 2e-5, make=lambda ps: torch.optim.SGD(ps, lr=1e-2))
+    model = shard(Model())
+    loss_of(model, batches(0)[rank]).backward(create_graph=True)
+    assert not any(p.grad.requires_grad for p in model.parameters())
+
+
+def rounded_loss(m, data):
+    """Of a model that is not sharded, with parameters and activations of bf16."""
+    rounded = {k: v.bfloat16() for k, v in m.named_parameters()}
+    return loss_of(lambda ids: torch.func.functional_call(m, rounded, (ids,)).float(), data)
+
+
+@case
 def bfloat16():
     """Gathered as bf16: against a model that rounds its f32 parameters itself."""
     model = Model()
@@ -694,10 +726,7 @@ def bfloat16():
         zero.fully_shard(m, mp_policy=outer)
 
     def loss(m, data):
-        if m is model:
-            return loss_of(m, data)
-        rounded = {k: v.bfloat16() for k, v in m.named_parameters()}
-        return loss_of(lambda ids: torch.func.functional_call(m, rounded, (ids,)).float(), data)
+        return (loss_of if m is model else rounded_loss)(m, data)
 
     train("bf16", model, single, sharder=sharder, loss=loss, tolerance=1e-2, clip=0,
           make=lambda ps: torch.optim.SGD(ps, lr=1e-2))
@@ -723,10 +752,7 @@ def prefetch():
         return real(group, param, dtype)
 
     def loss(m, data):
-        if m is model:
-            return loss_of(m, data)
-        rounded = {k: v.bfloat16() for k, v in m.named_parameters()}
-        return loss_of(lambda ids: torch.func.functional_call(m, rounded, (ids,)).float(), data)
+        return (loss_of if m is model else rounded_loss)(m, data)
 
     def between(*models):
         handles[:] = [group.handle for group in zero._api._job.groups[-4:]]

@@ -69,12 +69,6 @@ expect(NotImplementedError, "closure", lambda: torch.optim.SGD(model.parameters(
 expect(NotImplementedError, "closure", lambda: lbfgs.step(lambda: loss_of(model, batches(0)[rank])))
 
 
-def second_order():
-    loss_of(model, batches(0)[rank]).backward(create_graph=True)
-
-
-expect(NotImplementedError, "create_graph", second_order)
-zero.reset()
 late = Model()
 early = torch.optim.SGD(late.parameters())
 shard(late)
