@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from . import _zero
 from ._tensor import FlatShard, ShardSpec, tensor_of
@@ -73,7 +75,12 @@ class Param:
         self.has_grad = False  # this rank has added a gradient since the last backward pass
         stride = original.contiguous().stride()
         name = places[0][1] if places else name
-        self.spec = ShardSpec(name, tuple(original.shape), stride, group.mesh)
+        tp = None
+        if isinstance(original, FlatShard):
+            tp = original._shard_spec.tp
+        elif isinstance(original, DTensor) and original.device_mesh != group.mesh:
+            tp = original._spec
+        self.spec = ShardSpec(name, tuple(original.shape), stride, group.mesh, tp)
         self.spec.job, self.spec.param = group.job, self
         self.filled = not original.is_meta
         empty = torch.empty(0, dtype=original.dtype, device="cpu" if self.filled else "meta")
@@ -81,6 +88,17 @@ class Param:
         self.sharded._is_param = True
         group.job.originals[original] = self
         self.swap(original, self.sharded)
+
+    def of_tp(self) -> bool:
+        """Its local tensor before it is laid out is what the ranks of the mesh shard."""
+        return self.spec.tp is not None and not isinstance(self.original, FlatShard)
+
+    def whole_gradient(self) -> torch.Tensor:
+        grad = self.full.grad
+        if self.spec.tp is None:
+            return grad
+        local = grad.redistribute(placements=self.spec.tp.placements)._local_tensor
+        return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
 
     def update_requires_grad(self) -> None:
         """requires_grad was changed."""
@@ -467,7 +485,7 @@ class Group:
         if made:
             buffers = self._buffers()
             to = [buffers[p] for p in made]
-            source = [p.full.grad for p in made]
+            source = [p.whole_gradient() for p in made]
             with torch.no_grad():
                 if self.kept:
                     torch._foreach_add_(to, source)
@@ -486,7 +504,7 @@ class Group:
         for p in self.params:
             memory = _zero.gradient(p.handle, DTYPES[dtype]) if p.can_train else None
             if memory is not None:
-                found[p] = tensor_of(memory, dtype).view(p.spec.shape)
+                found[p] = tensor_of(memory, dtype).view(p.spec.sizes)
         return found
 
     def reduce(self) -> None:

@@ -67,7 +67,7 @@ class Layout:
             self.replicated = ranks < dist.get_world_size()
             # Ranks of a team prefetch alike, though its nodes may have other numbers of ranks.
             sends = any(_zero.exchange(bytes([int(_zero.setting("share")) % ranks != 0])))
-        values = [(p.sharded, p.original) for group in new for p in group.params]
+        values = [(p.sharded, p.original) for group in new for p in group.params if not p.of_tp()]
         for group in own.values():
             dtype = group.policy.param_dtype
             casts = dtype and any(p.original.dtype != dtype for p in group.params)
@@ -133,12 +133,14 @@ class Layout:
         spec, dtype = p.spec, p.original.dtype
         spec.ranges = dict(zip(group.team.ranks, _zero.owned(group.handle, p.handle)))
         p.sharded._local_tensor = p.memory()
-        if not p.original.is_meta and not isinstance(p.original, DTensor):
-            values = p.original.detach().contiguous()
+        if not p.original.is_meta and (p.of_tp() or not isinstance(p.original, DTensor)):
+            values = p.original.detach()
+            values = (values.to_local() if p.of_tp() else values).contiguous()
             _zero.load_from(p.handle, values.data_ptr())
         full = _zero.address(p.handle, group.gather_as())
         gathered = group.policy.param_dtype if dtype in DTYPES else None
-        full = tensor_of(full, gathered or dtype).view(spec.shape)
+        full = tensor_of(full, gathered or dtype).view(spec.sizes)
+        full = spec.whole(full) if spec.tp else full
         with torch.inference_mode(False):
             p.full = nn.Parameter(full, requires_grad=p.trainable)
         self.job.originals.pop(p.original)
@@ -157,7 +159,7 @@ def _describe(group: Group, paths: Paths) -> tuple:
         # The first model's names are its own, those of others have a number before them.
         index = group.team.roots.index(root)
         name = (f"{index}:" if index else "") + (f"{path}." if path else "") + attribute
-        dtype, shape = p.original.dtype, tuple(p.original.shape)
+        dtype, shape = p.original.dtype, tuple(p.spec.sizes)
         params.append((name, dtype, shape, p.trainable, p.original.is_meta))
     return group.policy.reduce_dtype, params
 

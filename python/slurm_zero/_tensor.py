@@ -22,7 +22,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._ops._math_ops import _NormPartial
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.utils._pytree import tree_map_only
 
 if TYPE_CHECKING:
@@ -53,12 +54,25 @@ def tensor_of(memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
 
 
 class ShardSpec:
-    """Which elements of a parameter each rank of a mesh has."""
+    """Which elements of a parameter each rank of a mesh has. `tp` is that of a DTensor of other
+    ranks beside it, as in tensor parallelism: then they are those of its local tensor."""
 
     def __init__(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...],
-                 mesh: DeviceMesh):
-        self.name, self.shape, self.stride, self.mesh = name, shape, stride, mesh
+                 mesh: DeviceMesh, tp: DTensorSpec | None = None):
+        self.name, self.shape, self.stride, self.tp = name, shape, stride, tp
+        self.over = self.mesh = mesh
         self.placements = (*[Replicate()] * (mesh.ndim - 1), Shard(0))
+        # The rectangle of the tensor whose elements are sharded
+        self.sizes, self.offsets = tuple(shape), (0,) * len(shape)
+        if tp:
+            self.mesh = DeviceMesh._concatenate([mesh, tp.mesh])
+            parts = math.prod(tp.mesh.size(i) for i, p in enumerate(tp.placements) if p.is_shard(0))
+            # As torch names it; nobody computes with it.
+            shard = _StridedShard(0, split_factor=parts) if parts > 1 else Shard(0)
+            self.placements = (*self.placements[:-1], shard, *tp.placements)
+            self.sizes, self.offsets = compute_local_shape_and_global_offset(
+                shape, tp.mesh, tp.placements
+            )
         # {rank: (first, end)}, once the groups are laid out
         self.ranges: dict[int, tuple[int, int]] | None = None
         self.job: Job | None = None
@@ -70,7 +84,16 @@ class ShardSpec:
 
     def slice(self, full: torch.Tensor) -> torch.Tensor:
         first, last = self.range
-        return full.detach().reshape(-1)[first:last]
+        full = full.detach()
+        if self.tp:
+            full = full[tuple(slice(o, o + s) for o, s in zip(self.offsets, self.sizes))]
+        return full.reshape(-1)[first:last]
+
+    def whole(self, local: torch.Tensor) -> DTensor:
+        """The DTensor of tensor parallelism with this local tensor."""
+        meta = TensorMeta(torch.Size(self.shape), self.stride, local.dtype)
+        spec = DTensorSpec(self.tp.mesh, self.tp.placements, tensor_meta=meta)
+        return DTensor(local, spec, requires_grad=False)
 
     def to_shard(self, value: torch.Tensor) -> FlatShard:
         """A FlatShard of a tensor of the whole shape, which is plain or some other DTensor."""
@@ -84,8 +107,9 @@ class ShardSpec:
         """This rank's elements as rectangles: [(offsets, sizes, first of the local elements)]"""
         first, last = self.range
         at, found = 0, []
-        for offsets, sizes in _rectangles(tuple(self.shape), first, last):
-            found.append((torch.Size(offsets), torch.Size(sizes), at))
+        for offsets, sizes in _rectangles(tuple(self.sizes), first, last):
+            offsets = torch.Size(o + begin for o, begin in zip(offsets, self.offsets))
+            found.append((offsets, torch.Size(sizes), at))
             at += math.prod(sizes)
         return found
 
@@ -157,9 +181,11 @@ class FlatShard(DTensor):
         mine = local.new_zeros(max(end - first for first, end in spec.ranges.values()))
         mine[: local.numel()] = local
         # As bytes, since gloo does not know all types.
-        parts = [part.view(mine.dtype) for part in _gather(mine.view(torch.uint8), spec)]
+        parts = _gather(mine.view(torch.uint8), spec.over)
+        parts = [parts[rank].view(mine.dtype) for rank in spec.ranges]
         in_order = sorted(zip(spec.ranges.values(), parts), key=lambda part: part[0])
-        return torch.cat([p[: end - first] for (first, end), p in in_order]).reshape(spec.shape)
+        whole = torch.cat([p[: end - first] for (first, end), p in in_order]).reshape(spec.sizes)
+        return spec.whole(whole).full_tensor() if spec.tp else whole
 
     def redistribute(self, device_mesh: DeviceMesh | None = None,
                      placements: Iterable | None = None, **_: Any) -> DTensor:
@@ -243,7 +269,9 @@ class FlatShard(DTensor):
                 return _draw(func, args[0], args[1:], kwargs)
         if packet is aten.eye and flat[0] is kwargs.get("out"):
             return _eye(flat[0])
-        if packet in _OVER_RANKS and len(args) == 1 and args[0].numel() and not args[0].is_meta:
+        if packet in _OVER_RANKS and len(args) == 1 and args[0].numel() and not (
+            args[0].is_meta or args[0]._shard_spec.tp
+        ):
             return _over_ranks(func, args[0], kwargs)
         if packet in _NORMS:
             if _is_whole(func, args, kwargs):
@@ -344,6 +372,8 @@ def _view(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """A view, or several, of elements that follow each other, of which each rank has its part."""
     base = args[0]
     spec, local = base._shard_spec, base._local_tensor
+    if spec.tp:
+        return None
     found = func(torch.empty(spec.shape, dtype=base.dtype, device="meta"), *args[1:], **kwargs)
     views = []
     for view in [found] if isinstance(found, torch.Tensor) else found:
@@ -395,9 +425,11 @@ def _draw(func: Any, tensor: FlatShard, args: tuple, kwargs: dict[str, Any]) -> 
         return tensor
     _begin_write(tensor)
     drawn = torch.randint(1 << 32, (), generator=kwargs.pop("generator", None))
-    seed = _gather(drawn, spec)[0].item()
+    every = _gather(drawn, spec.mesh)
+    place = sum(o * step for o, step in zip(spec.offsets, spec.stride))
+    seed = every[min(every)].item() + 0x85EBCA6B * place
     generator = torch.Generator()
-    (first, end), numel = spec.range, math.prod(spec.shape)
+    (first, end), numel = spec.range, math.prod(spec.sizes)
     chunks = range(first // _RANDOM_CHUNK, -(-end // _RANDOM_CHUNK) if end > first else 0)
     for chunk in chunks:
         begin = chunk * _RANDOM_CHUNK
@@ -412,6 +444,8 @@ def _draw(func: Any, tensor: FlatShard, args: tuple, kwargs: dict[str, Any]) -> 
 def _eye(tensor: FlatShard) -> FlatShard:
     _begin_write(tensor)
     rows, columns = tensor._shard_spec.shape
+    if tensor._shard_spec.tp:
+        return tensor.copy_(torch.eye(rows, columns))
     first, end = tensor._shard_spec.range
     local = tensor._local_tensor.zero_()
     step = columns + 1
@@ -426,21 +460,20 @@ def _over_ranks(func: Any, tensor: FlatShard, kwargs: dict[str, Any]) -> DTensor
     mine = torch.zeros((), dtype=torch.float64 if dtype.is_floating_point else torch.int64)
     if local.numel():
         mine.copy_(func(local, **kwargs))
-    parts = _gather(mine, spec)
-    parts = [part for part, (first, end) in zip(parts, spec.ranges.values()) if end > first]
+    parts = _gather(mine, spec.over)
+    parts = [parts[rank] for rank, (first, end) in spec.ranges.items() if end > first]
     value = func(torch.stack(parts)).to(dtype)
     return _on_mesh(tensor, value, Replicate())
 
 
-def _gather(mine: torch.Tensor, spec: ShardSpec) -> list[torch.Tensor]:
-    """What the ranks of spec.ranges have, in that order: a tensor of one shape on each."""
-    mesh, mine = spec.mesh, mine[None]
+def _gather(mine: torch.Tensor, mesh: DeviceMesh) -> dict[int, torch.Tensor]:
+    """What the ranks have: a tensor of one shape on each."""
+    mine = mine[None]
     for dim in reversed(range(mesh.ndim)):
         parts = [torch.empty_like(mine) for _ in range(mesh.size(dim))]
         dist.all_gather(parts, mine, group=mesh.get_group(dim))
         mine = torch.cat(parts)
-    parts = dict(zip(_gathered(mesh, mesh.get_coordinate()), mine))
-    return [parts[rank] for rank in spec.ranges]
+    return dict(zip(_gathered(mesh, mesh.get_coordinate()), mine))
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -448,7 +481,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     lead = one if isinstance(one, FlatShard) else other
     same = torch.equal(_operand(one, lead), _operand(other, lead))
-    return all(_gather(torch.tensor(same), lead._shard_spec))
+    return all(_gather(torch.tensor(same), lead._shard_spec.mesh).values())
 
 
 def _ready(tensor: FlatShard) -> None:
@@ -469,8 +502,12 @@ def _replicate(tensor: FlatShard) -> DTensor:
 
 
 def _on_mesh(tensor: FlatShard, local: torch.Tensor, placement: Placement) -> DTensor:
-    mesh = tensor._shard_spec.mesh
-    return DTensor.from_local(local, mesh, [placement] * mesh.ndim, run_check=False)
+    spec = tensor._shard_spec
+    placements = [placement] * spec.mesh.ndim
+    if spec.tp and placement.is_partial():
+        for i, of_tp in enumerate(spec.tp.placements, spec.over.ndim):
+            placements[i] = Replicate() if of_tp.is_replicate() else placement
+    return DTensor.from_local(local, spec.mesh, placements, run_check=False)
 
 
 def _first(values: Iterable) -> FlatShard | list | tuple:

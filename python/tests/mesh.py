@@ -5,9 +5,14 @@ unsharded."""
 import copy
 
 import torch
-from harness import Block, Model, batches, expect, loss_of, rank, shard, train, world
+import torch.distributed as dist
+from harness import WIDTH, Block, Model, batches, expect, loss_of, rank, shard, train, world
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module,
+)
 
 import slurm_zero as zero
 
@@ -134,6 +139,57 @@ def overlapping():
         expect(ValueError, "which is not in the mesh", lambda: shard(Model(), mesh=outside[0]))
 
 
+def parallel(mesh):
+    """Of sequences and of tensors, as torchtitan makes it of its models, below fully_shard."""
+    model = Model()
+    model.embed, model.head = nn.Embedding(32, WIDTH), nn.Linear(WIDTH, 32, bias=False)
+    for block in model.blocks:
+        block.a, block.b = nn.Linear(WIDTH, 28), nn.Linear(28, WIDTH, bias=False)
+    single = copy.deepcopy(model)
+    layers = {"embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+              "norm": SequenceParallel(),
+              "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}
+    parallelize_module(model, mesh["tp"], layers)
+    for block in model.blocks:
+        parallelize_module(block, mesh["tp"], {
+            "norm": SequenceParallel(), "a": ColwiseParallel(input_layouts=Shard(1)),
+            "b": RowwiseParallel(output_layouts=Shard(1))})
+    replicas, place = mesh["dp"].size(), mesh.get_local_rank("dp")
+    shard(model, mesh=mesh["dp"])
+    mine, other = adamw(model), adamw(single)
+    for step in range(3):
+        data = batches(step)
+        loss_of(model, data[place]).backward()
+        for r in range(replicas):
+            (loss_of(single, data[r]) / replicas).backward()
+        for key, p in model.named_parameters():
+            want = single.get_parameter(key).grad
+            torch.testing.assert_close(whole(p.grad), want, rtol=2e-5, atol=2e-5, msg=key)
+        norms = [torch.nn.utils.clip_grad_norm_(m.parameters(), 0.1) for m in (model, single)]
+        torch.testing.assert_close(norms[0].full_tensor(), norms[1], rtol=1e-4, atol=1e-5)
+        mine.step(), other.step()
+        mine.zero_grad(), other.zero_grad()
+        check_same(f"parallel {step}", model, single)
+    with torch.no_grad():
+        for m in (model, single):
+            m.load_state_dict({k: v + 1 for k, v in single.state_dict().items()})
+            m.head.weight.mul_(0.5)
+    check_same("parallel written", model, single)
+    loss = loss_of(model, batches(0)[0])
+    torch.testing.assert_close(loss, loss_of(single, batches(0)[0]))
+    p, want = model.head.weight, single.head.weight
+    torch.testing.assert_close(p.sum().full_tensor(), want.sum())
+    assert p.t().full_tensor().equal(p.full_tensor().t()), "a view"
+    nn.init.normal_(p)
+    nn.init.normal_(model.norm.weight)
+    every = [torch.empty_like(model.norm.weight.full_tensor()) for _ in range(world)]
+    dist.all_gather(every, model.norm.weight.full_tensor())
+    assert all(e.equal(every[0]) for e in every), "random values"
+    assert len(p.full_tensor().unique()) > 0.9 * p.numel(), "random values"
+
+
 experts()
 overlapping()
+for sizes in [(world, 1), (world // 2, 2)] if world % 2 == 0 else [(world, 1)]:
+    parallel(init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp")))
 print(f"{size} of {world} ranks store a copy")
