@@ -32,6 +32,7 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/mesh.py \
 	python/tests/models.py \
 	python/tests/optimizers.py \
+	python/tests/pipeline.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
 	python/tests/rendezvous.sh \

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import copy
 import gc
 import os
@@ -433,6 +434,26 @@ def _take_copies(mesh: DeviceMesh) -> None:
         _zero.set_shard(mesh.size(1))
 
 
+def _before_pipelines() -> None:
+    """A stage of a pipeline waits for the one before it, which may not wait for the layout then,
+    as that is made by all ranks together."""
+    schedules = sys.modules.get("torch.distributed.pipelining.schedules")
+    if schedules is None or hasattr(schedules, "_slurm_zero"):
+        return
+    schedules._slurm_zero = True
+    for cls in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
+        cls.step = _after_layout(cls.step)
+
+
+def _after_layout(step: Callable) -> Callable:
+    @functools.wraps(step)
+    def step_after_layout(*args: Any, **kwargs: Any) -> Any:
+        _job.layout.update()
+        return step(*args, **kwargs)
+
+    return step_after_layout
+
+
 def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
                 reshard_after_forward: bool | None = None, mp_policy: Any = None,
                 offload_policy: Any = None, ignored_params: Any = None, **others: Any) -> Any:
@@ -445,6 +466,7 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
         offload_policy=offload_policy, ignored_params=ignored, **others,
     )
     init()
+    _before_pipelines()
     mesh = mesh or _job.mesh
     _take_copies(mesh)
     if type(reshard_after_forward) is int:  # 1: each rank keeps all

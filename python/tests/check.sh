@@ -67,6 +67,8 @@ if [[ ! ${TORCH_CASES-} ]]; then
 	# A copy of the model for each team of ranks.
 	run 2 mesh
 	long 4 mesh
+	run 2 pipeline
+	long 4 pipeline
 	ZERO_SHARD=1 long 2 cases
 	# torch.distributed.checkpoint: written by torch's FSDP2 and read here, and the other way
 	# around.

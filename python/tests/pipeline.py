@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on each of two or four ranks: two stages of a pipeline by torch.distributed.pipelining, each
+of which is sharded over half of the ranks, beside the same model unsharded."""
+
+import copy
+
+import torch
+from harness import WIDTH, Block, rank, world
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+import slurm_zero as zero
+
+MICRO = 3
+mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("pp", "dp"))
+stage, replica, replicas = mesh.get_local_rank("pp"), mesh.get_local_rank("dp"), world // 2
+
+
+def loss_of(output, target):
+    return nn.functional.mse_loss(output, target)
+
+
+def train(schedule_of):
+    torch.manual_seed(3)
+    stages = [nn.Sequential(Block(), nn.Tanh(), Block()) for _ in range(2)]
+    model, single = copy.deepcopy(stages[stage]), nn.Sequential(*stages)
+    for block in (model[0], model[2], model):
+        zero.fully_shard(block, mesh=mesh["dp"])
+    schedule = schedule_of(
+        PipelineStage(model, stage, 2, torch.device("cpu"), group=mesh.get_group("pp")),
+        MICRO, loss_fn=loss_of,
+    )
+    mine, other = (torch.optim.AdamW(m.parameters(), lr=1e-2, eps=1e-3) for m in (model, single))
+    for step in range(3):
+        generator = torch.Generator().manual_seed(step)
+        data, target = torch.randn(2, replicas, 2 * MICRO, 5, WIDTH, generator=generator)
+        if stage == 0:
+            schedule.step(data[replica])
+        else:
+            losses = []
+            schedule.step(target=target[replica], losses=losses)
+        want = []
+        for r in range(replicas):
+            parts = zip(data[r].chunk(MICRO), target[r].chunk(MICRO))
+            want.append([loss_of(single(x), y) for x, y in parts])
+            (sum(want[r]) / MICRO / replicas).backward()
+        if stage == 1:
+            torch.testing.assert_close(torch.stack(losses), torch.stack(want[replica]))
+        for key, p in model.named_parameters():
+            wanted = single[stage].get_parameter(key)
+            torch.testing.assert_close(p.grad.full_tensor(), wanted.grad, rtol=1e-4, atol=1e-5,
+                                       msg=lambda text: f"gradient of {key}: {text}")
+        mine.step(), other.step()
+        mine.zero_grad(), other.zero_grad()
+        for key, p in model.named_parameters():
+            torch.testing.assert_close(p.full_tensor(), single[stage].get_parameter(key),
+                                       rtol=1e-4, atol=1e-4, msg=key)
+    return model, mine
+
+
+train(ScheduleGPipe)
+train(Schedule1F1B)
+if rank == 0:
+    print("1 passed, 0 failed", flush=True)
