@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from . import _zero
 from ._tensor import FlatShard, tensor_of
@@ -40,6 +41,11 @@ class AdamW(torch.optim.Optimizer):
                     raise ValueError(
                         f"zero.{type(self).__name__} steps parameters that fully_shard has "
                         f"sharded; this one, of shape {tuple(p.shape)}, is not"
+                    )
+                if len(p._shard_spec.param.group.team.ranks) < dist.get_world_size():
+                    raise NotImplementedError(
+                        f"zero.{type(self).__name__} steps what is sharded over all ranks; "
+                        f"{p._shard_spec.name} is on a mesh of some: use an optimizer of torch"
                     )
 
     def prepare(self) -> None:

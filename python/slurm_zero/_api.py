@@ -580,6 +580,9 @@ def load(model: nn.Module, path: str | os.PathLike, *, strict: bool = True,
     filled = {id(tensor) for tensor in others.values()}
     absent = [name for name, tensor in mine.items() if id(tensor) not in filled]
     used.update(others)
+    names = _job.layout.merge(names)
+    used = set(_job.layout.merge(dict.fromkeys(used)))
+    absent = list(_job.layout.merge(dict.fromkeys(absent)))
     if progress is True or progress is False:
         progress = _bar() if progress and dist.get_rank() == 0 else None
     # The library knows neither those names, nor what each rank has whole.
@@ -632,6 +635,11 @@ def export(model: Any, path: str | os.PathLike) -> None:
     safetensors, which Transformers reads. A warning names what else they have. All ranks call
     it."""
     others = _unsharded.tensors(_require_all(model))
+    if _job.layout.split:
+        raise NotImplementedError(
+            "zero.export writes whole tensors, and ranks have different parts of this model's under "
+            "one name: use torch.distributed.checkpoint"
+        )
     _require_filled()
     if others and dist.get_rank() == 0:
         warnings.warn(f"{path} is without what is not sharded: {', '.join(others)}")

@@ -42,6 +42,12 @@ def _register(handle: Any, name: str, tensor: torch.Tensor, whole: bool) -> None
     _kept.append((handle, name, tensor))
 
 
+def _register_foreign(job: Job, param: str, name: str, dtype: torch.dtype, whole: bool) -> None:
+    """A state of a parameter that this rank has no part of, if it is one."""
+    if param in job.layout.foreign:
+        _register(job.layout.foreign[param], name, torch.empty(0, dtype=dtype), whole)
+
+
 def _states(job: Job, optimizers: list[Optimizer]) -> Iterator[
     tuple[Param, str, torch.Tensor, bool]
 ]:
@@ -93,17 +99,21 @@ def save(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer], f
         }
     )
     _forget()
-    error = None
+    error, states = None, {}
     try:
-        user = text.encode() + b"\n" + (_unsharded.dump(models) if dist.get_rank() == 0 else b"")
         for param, name, tensor, whole in _states(job, optimizers):
             if not tensor.is_contiguous():
                 raise NotImplementedError(f"state {name} of {param.name} is not contiguous")
             _register(param.handle, name, tensor, whole)
+            states[param.name, name] = tensor.dtype, whole
     except Exception as raised:
         error = raised
     try:
         _zero.agree(error and str(error))
+        for (param, name), (dtype, whole) in job.layout.merge(states).items():
+            _register_foreign(job, param, name, dtype, whole)
+        unsharded = job.layout.merge(_unsharded.copies(models))
+        user = text.encode() + b"\n" + (_unsharded.dump(unsharded) if dist.get_rank() == 0 else b"")
         _zero.save(folder, user, job.steps.count, keep_last, background)
     except _zero.Error:
         _forget()
@@ -156,6 +166,11 @@ def restore(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer]
     try:
         error = _make(job, optimizers, named, fresh) if optimizers else None
         _zero.agree(error)
+        for param, states in named.items() if optimizers else ():
+            for state in states:
+                if not state["name"].startswith("zero."):
+                    _register_foreign(job, param, state["name"], _TORCH[state["dtype"]],
+                                      state["block"] is None)
         _prepare(job, optimizers, named, convert)
         step, user = _zero.restore(folder)
         if convert:
@@ -166,7 +181,7 @@ def restore(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer]
         param.fill()
     user, _, unsharded = user.partition(b"\n")
     said = json.loads(user) if user else {"optimizers": [], "extra": None}
-    _unsharded.fill(models, unsharded)
+    _unsharded.fill(models, unsharded, job.layout.differs())
     if optimizers:
         _options(optimizers, said["optimizers"])
         for o in optimizers:

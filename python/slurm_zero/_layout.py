@@ -36,6 +36,7 @@ class Layout:
         self.teams: list[Team] = []  # in the same order on all ranks
         self.handles: list[Any] = []  # of the groups of all ranks, likewise
         self.names: set[str] = set()  # of their parameters
+        self.split = False  # ranks of different teams have parameters of one name
         self.foreign: dict[str, Any] = {}  # handles of those that this rank has no part of
         self.replicated = False  # in a grid: other ranks store what this one owns, too
 
@@ -79,6 +80,18 @@ class Layout:
                 if isinstance(value, DTensor) and not value.is_meta:
                     sharded.copy_(value)
 
+    def differs(self) -> bool:
+        """Whether ranks have different groups."""
+        return any(team.handle for team in self.teams)
+
+    def merge(self, mine: dict) -> dict:
+        """What all ranks say of the groups that they have. All ranks call it."""
+        if not self.differs():
+            return mine
+        every: list = [None] * dist.get_world_size()
+        dist.all_gather_object(every, mine)
+        return {key: value for said in reversed(every) for key, value in said.items()}
+
     def _find_roots(self, new: list[Group]) -> Paths:
         tops = [m for g in new for m in g.modules]
         inside = {m for top in tops for m in top.modules() if m is not top}
@@ -112,6 +125,7 @@ class Layout:
             for index, (name, dtype, shape, trainable, _) in enumerate(params):
                 if names[name] > 1 or name in self.names:
                     name = f"{name}@{team}"  # as experts have, which differ though named alike
+                    self.split = True
                 self.names.add(name)
                 param = _zero.param_new(handle, name, STORED[dtype], shape, trainable)
                 if group:

@@ -73,7 +73,7 @@ class Steps:
         """The handles of what any rank steps: ranks may have groups that others have not."""
         layout = self.job.layout
         mine = [g.handle for g in groups if g.params]
-        if all(team.handle is None for team in layout.teams):
+        if not layout.differs():
             return mine
         flags = bytearray(handle in mine for handle in layout.handles)
         every = _zero.exchange(bytes(flags))

@@ -34,17 +34,23 @@ def tensors(models: list[nn.Module]) -> dict[str, torch.Tensor]:
     return found
 
 
-def dump(models: list[nn.Module]) -> bytes:
+def copies(models: list[nn.Module]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors(models).items()}
+
+
+def dump(found: dict[str, torch.Tensor]) -> bytes:
     """Bytes that fill() reads."""
     file = io.BytesIO()
-    found = tensors(models).items()
-    torch.save({name: tensor.detach().cpu().clone() for name, tensor in found}, file)
+    torch.save(found, file)
     return file.getvalue()
 
 
-def fill(models: list[nn.Module], dumped: bytes) -> None:
+def fill(models: list[nn.Module], dumped: bytes, partly: bool) -> None:
+    """`partly`: other ranks have other modules."""
     mine = tensors(models)
     saved = torch.load(io.BytesIO(dumped), weights_only=True) if dumped else {}
+    if partly:
+        saved = {name: value for name, value in saved.items() if name in mine}
     for name, value in saved.items():
         if name not in mine or mine[name].shape != value.shape:
             has = "is not there, or is sharded"

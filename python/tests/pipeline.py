@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs on each of two or four ranks: two stages of a pipeline by torch.distributed.pipelining, each
-of which is sharded over half of the ranks, beside the same model unsharded."""
+of which is sharded over half of the ranks, beside the same model unsharded; and checkpoints of it."""
 
 import copy
+import shutil
+import tempfile
 
 import torch
-from harness import WIDTH, Block, rank, world
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from harness import WIDTH, Block, expect, rank, world
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -59,7 +63,47 @@ def train(schedule_of):
     return model, mine
 
 
-train(ScheduleGPipe)
-train(Schedule1F1B)
+def compare(values):
+    for key, value in whole().items():
+        assert torch.equal(value, values[key]), key
+
+
+def whole():
+    """All values of this stage."""
+    values = {k: b.clone() for k, b in models[1].named_buffers()}
+    for i, (m, o) in enumerate(zip(models, optimizers)):
+        for key, p in m.named_parameters():
+            values[f"{i} {key}"] = p.full_tensor()
+            for name, state in o.state[p].items():
+                state = state.full_tensor() if name != "step" else state.clone()
+                values[f"{i} {key} {name}"] = state
+    return values
+
+
+models, optimizers = zip(train(ScheduleGPipe), train(Schedule1F1B))
+models[1].register_buffer(f"seen{stage}", torch.arange(5.0) + stage)
+folder = [tempfile.mkdtemp() if rank == 0 else None]
+dist.broadcast_object_list(folder)
+values = whole()
+zero.save(list(models), list(optimizers), folder[0] + "/ours", extra=7)
+state = {f"{stage} {i} {k}": v for i, m in enumerate(models) for k, v in m.state_dict().items()}
+dcp.save(state, checkpoint_id=folder[0] + "/dcp")
+with torch.no_grad():
+    for m, o in zip(models, optimizers):
+        for p in m.parameters():
+            p.add_(1)
+            o.state[p]["exp_avg"].add_(1)
+assert zero.restore(list(models), list(optimizers), folder[0] + "/ours")["extra"] == 7
+compare(values)
+with torch.no_grad():
+    for p in (p for m in models for p in m.parameters()):
+        p.add_(1)
+dcp.load(state, checkpoint_id=folder[0] + "/dcp")
+compare(values)
+expect(NotImplementedError, "under one name", lambda: zero.export(list(models), folder[0] + "/x"))
+if world > 2 or rank == 0:
+    expect(NotImplementedError, "on a mesh of some", lambda: zero.AdamW(models[0].parameters()))
+dist.barrier()
 if rank == 0:
+    shutil.rmtree(folder[0])
     print("1 passed, 0 failed", flush=True)
