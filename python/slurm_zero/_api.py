@@ -21,6 +21,7 @@ from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, UnshardHandle
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
@@ -340,6 +341,7 @@ _classes: dict[type, type] = {}
 def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None,
           reshard_after_forward: bool | None = None, mp_policy: Any = None,
           offload_policy: Any = None, ignored_params: Any = None,
+          shard_placement_fn: Callable[[nn.Parameter], Any] | None = None,
           **others: Any) -> tuple[list[nn.Module], Any]:
     """Raises what is wrong with arguments of fully_shard, before anything is done. Returns the
     modules and the policy."""
@@ -386,6 +388,17 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
         for name, p in m.named_parameters():
             if p in (ignored_params or ()) or isinstance(p, FlatShard):
                 continue
+            placement = shard_placement_fn(p) if shard_placement_fn else None
+            if not isinstance(placement, (Shard, type(None))):
+                raise NotImplementedError(
+                    f"shard_placement_fn returns {placement} for {name}; only a Shard is supported"
+                )
+            if isinstance(p, DTensor) and any(type(x) not in (Shard, Replicate)
+                                              for x in p.placements):
+                raise NotImplementedError(
+                    f"parameter {name} has the placements {p.placements}; Shard and Replicate are "
+                    "supported"
+                )
             if not p.dim():
                 raise ValueError(
                     "fully_shard doesn't support scalar parameters. Change "

@@ -3,13 +3,16 @@
 unsharded."""
 
 import copy
+import shutil
+import tempfile
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from harness import WIDTH, Block, Model, batches, expect, loss_of, rank, shard, train, world
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module,
 )
@@ -114,6 +117,53 @@ def experts():
         check_same(f"experts {step}", model, singles[place])
 
 
+class Stack(nn.Module):
+    """Experts of which this rank has some, and a mesh has all: the first of its own is used."""
+
+    def __init__(self, experts):
+        super().__init__()
+        self.weight = nn.Parameter(experts)
+
+    def forward(self, x, place=0):
+        local = self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight
+        return torch.tanh(x @ local[place])
+
+
+def stacked_experts():
+    places = 2 if world % 2 == 0 else world
+    mesh = init_device_mesh("cpu", (world // places, places), mesh_dim_names=("dp", "ep"))
+    single = Stack(torch.randn(2 * places, WIDTH, WIDTH))
+    model = copy.deepcopy(single)
+    whole_weight = distribute_tensor(model.weight.detach(), mesh["ep"], [Shard(0)])
+    model.weight = nn.Parameter(whole_weight)
+    zero.fully_shard(model, mesh=mesh["dp"], shard_placement_fn=lambda p: Shard(1))
+    model.set_gradient_divide_factor(world)
+    mine, other = adamw(model), adamw(single)
+    for step in range(3):
+        data = torch.randn(world, 4, WIDTH, generator=torch.Generator().manual_seed(step))
+        model(data[rank]).square().mean().backward()
+        for r in range(world):
+            (single(data[r], 2 * (r % places)).square().mean() / world).backward()
+        torch.testing.assert_close(model.weight.grad.full_tensor(), single.weight.grad)
+        mine.step(), other.step()
+        mine.zero_grad(), other.zero_grad()
+        check_same(f"stacked experts {step}", model, single)
+    # torch.distributed.checkpoint has one tensor of all ranks.
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder)
+    dcp.save(model.state_dict(), checkpoint_id=folder[0])
+    with torch.no_grad():
+        model.weight.fill_(7)
+    plain = {"weight": torch.zeros_like(single.weight)}
+    for state in (model.state_dict(), plain):
+        dcp.load(state, checkpoint_id=folder[0])
+    check_same("stacked experts loaded", model, single)
+    torch.testing.assert_close(plain["weight"], model.weight.full_tensor())
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder[0])
+
+
 def overlapping():
     """Models of some ranks, of which one is in two."""
     ranks = [[0, 1], list(range(1, world))] if world > 2 else [[r] for r in range(world)]
@@ -141,6 +191,7 @@ def overlapping():
 
 def parallel(mesh):
     """Of sequences and of tensors, as torchtitan makes it of its models, below fully_shard."""
+    torch.manual_seed(6)
     model = Model()
     model.embed, model.head = nn.Embedding(32, WIDTH), nn.Linear(WIDTH, 32, bias=False)
     for block in model.blocks:
@@ -189,6 +240,7 @@ def parallel(mesh):
 
 
 experts()
+stacked_experts()
 overlapping()
 for sizes in [(world, 1), (world // 2, 2)] if world % 2 == 0 else [(world, 1)]:
     parallel(init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp")))

@@ -6,6 +6,7 @@ from harness import Model, batches, expect, loss_of, rank, shard, world
 
 import torch
 from torch import nn
+from torch.distributed.tensor import Replicate
 
 import slurm_zero as zero
 
@@ -52,6 +53,9 @@ expect(NotImplementedError, "does not support set_custom_all_gather",
        lambda: model.set_custom_all_gather(None))
 expect(ValueError, f"should be a factor of {world}, not 7", lambda: zero.fully_shard(
     nn.Linear(2, 2), reshard_after_forward=7))
+
+expect(NotImplementedError, "shard_placement_fn returns R for weight",
+       lambda: zero.fully_shard(nn.Linear(2, 2), shard_placement_fn=lambda p: Replicate()))
 
 # Parameters.
 frozen(torch.ones(3))
