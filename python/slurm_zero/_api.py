@@ -650,7 +650,7 @@ def export(model: Any, path: str | os.PathLike) -> None:
     others = _unsharded.tensors(_require_all(model))
     if _job.layout.split:
         raise NotImplementedError(
-            "zero.export writes whole tensors, and ranks have different parts of this model's under "
+            "zero.export writes whole tensors, and ranks have different ones of this model under "
             "one name: use torch.distributed.checkpoint"
         )
     _require_filled()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs on each of two or four ranks: two stages of a pipeline by torch.distributed.pipelining, each
-of which is sharded over half of the ranks, beside the same model unsharded; and checkpoints of it."""
+of which is sharded over half of the ranks, beside the same model unsharded; and its checkpoints."""
 
 import copy
 import shutil
