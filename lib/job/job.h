@@ -64,8 +64,8 @@ struct zero_job {
 	_Atomic(zero_loss_callback) on_loss; /* NULL: none */
 	void *on_loss_context;               /* set before it */
 	bool joined;                         /* the backend is open on all ranks */
-	bool laid_out;      /* by zero_layout, once or more */
-	bool program_steps; /* see zero_options */
+	bool laid_out;                       /* by zero_layout, once or more */
+	bool program_steps;                  /* see zero_options */
 	int stage;
 	size_t stream_chunk, stream_threshold;
 	uint64_t memory_free; /* on this rank when the job was opened */

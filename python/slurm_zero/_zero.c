@@ -30,7 +30,7 @@
 		Py_END_ALLOW_THREADS               \
 	} while (0)
 
-#define TEAM_CAPSULE "slurm_zero.team"
+#define TEAM_CAPSULE  "slurm_zero.team"
 #define GROUP_CAPSULE "slurm_zero.group"
 #define PARAM_CAPSULE "slurm_zero.param"
 
