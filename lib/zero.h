@@ -288,6 +288,12 @@ zero_status zero_param_new(zero_group *group, const zero_param_spec *spec, zero_
  * need.
  */
 zero_status zero_layout(zero_job *job);
+/*
+ * COLLECTIVE over all ranks. Frees all that a group that was laid out has, its parameters and its
+ * name: neither may be used from then on, nor any address of them. Not between zero_step_begin and
+ * zero_step_end, nor zero_write_begin and zero_write_end.
+ */
+zero_status zero_group_drop(zero_group *group);
 
 /* ---- load values: each rank fills what it stores --------------------------------------------- */
 

@@ -212,7 +212,7 @@ no_memory:
 	return zero_fail(ZERO_E_MEMORY, "no memory for parameter '%s'", spec->name);
 }
 
-void zero_group_free(zero_group *group)
+void zero_group_empty(zero_group *group)
 {
 	for (size_t i = 0; i < group->param_count; i++) {
 		tdelete(group->params[i], &group->job->model->params_by_name, by_name);
@@ -222,7 +222,16 @@ void zero_group_free(zero_group *group)
 		free(group->params[i]);
 	}
 	free(group->params);
+	group->params = NULL;
+	group->param_count = group->param_capacity = 0;
+	group->trainable = false;
 	tdelete(group, &group->job->model->groups_by_name, by_group_name);
+}
+
+void zero_group_free(zero_group *group)
+{
+	if (group->param_count)
+		zero_group_empty(group);
 	free(group->name);
 	free(group);
 }

@@ -304,8 +304,10 @@ zero_status zero_layout(zero_job *job)
 			job->flatten_tier = zero_tier_name(model->tier);
 		return ZERO_OK;
 	}
-	for (size_t g = model->layout_first; g < model->group_count; g++)
+	for (size_t g = model->layout_first; g < model->group_count; g++) {
 		zero_storage_free(model->groups[g]);
+		zero_step_states_free(model->groups[g]);
+	}
 	model->group_count = model->layout_first;
 	model->sizing = before;
 	return status;
@@ -317,6 +319,7 @@ static bool close_model(zero_job *job)
 
 	for (size_t g = 0; g < model->made_count; g++) {
 		zero_storage_free(model->groups[g]);
+		zero_step_states_free(model->groups[g]);
 		zero_group_free(model->groups[g]);
 	}
 	free(model->groups);

@@ -238,6 +238,8 @@ zero_status zero_require_group_state(const zero_group *group, unsigned allowed, 
 /* How many submissions all ranks of its shard_team have waited for: what was submitted before the
    last of them is done on all ranks. */
 unsigned zero_group_wait_count(zero_group *group);
+/* Frees the parameters of a group, and its name for another one. Its buffers must be free. */
+void zero_group_empty(zero_group *group);
 /* Frees a group and its parameters. Its buffers must be free. */
 void zero_group_free(zero_group *group);
 
@@ -274,6 +276,8 @@ zero_status zero_storage_alloc(zero_group *group);
 zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team);
 /* Frees the buffers of a group; it is no longer laid out. */
 void zero_storage_free(zero_group *group);
+/* Frees what alloc_step_states allocated for a layout, whose first group this is. */
+void zero_step_states_free(zero_group *group);
 
 /* ---- named_states.c -------------------------------------------------------------------------- */
 

@@ -109,11 +109,6 @@ void zero_storage_free(zero_group *group)
 	zero_job *job = group->job;
 
 	zero_states_free(group, true);
-	if (group->own_step_states && !job->ops->host_memory)
-		job->ops->free(job->backend, group->own_step_states);
-	else
-		free(group->own_step_states);
-	group->own_step_states = group->step_state = NULL;
 	for (size_t f = 0; f < group->flat_count; f++) {
 		struct zero_flat *flat = &group->flats[f];
 
@@ -136,6 +131,17 @@ void zero_storage_free(zero_group *group)
 	group->flat_count = 0;
 	for (size_t i = 0; i < group->param_count; i++)
 		group->params[i]->flat = NULL;
+}
+
+void zero_step_states_free(zero_group *group)
+{
+	zero_job *job = group->job;
+
+	if (group->own_step_states && !job->ops->host_memory)
+		job->ops->free(job->backend, group->own_step_states);
+	else
+		free(group->own_step_states);
+	group->own_step_states = group->step_state = NULL;
 }
 
 zero_status zero_storage_alloc_shared(zero_job *job, zero_team *team)

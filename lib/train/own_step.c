@@ -189,6 +189,30 @@ static void reset_group(zero_group *group)
 	zero_step_free_gradients(&group, 1, true);
 }
 
+zero_status zero_group_drop(zero_group *group)
+{
+	zero_job *job = group->job;
+	zero_status status = zero_require_state(job, ZERO_IDLE | ZERO_INCONSISTENT,
+						"zero_group_drop"),
+		    waited = zero_wait_post_step_gather(group);
+
+	if (!status && !group->flats)
+		status = zero_fail(ZERO_E_STATE, "group '%s' is dropped before zero_layout",
+				   group->name);
+	if (group->flats)
+		reset_group(group);
+	/* From here on no rank reads what another one is about to free. */
+	status = zero_submit_wait(&job->all, status ? status : waited, NULL, 0, ZERO_WORK_PROGRAM,
+				  "zero_group_drop of group '%s'", group->name);
+	if (status)
+		return status;
+	zero_hooks_before_change(job, group, false);
+	/* It stays as an empty group: others are known by their place, and may be of its layout. */
+	zero_storage_free(group);
+	zero_group_empty(group);
+	return ZERO_OK;
+}
+
 zero_status zero_reset(zero_job *job)
 {
 	struct zero_op *ops = calloc(zero_most_step_ops(job) + 1, sizeof(*ops));

@@ -665,6 +665,7 @@ static const struct function {
 	{"group_gradient_dtype", "gi", .group_dtype = zero_group_gradient_dtype},
 	{"param_new", "gsiOp", .locked = py_param_new},
 	{"layout", "", .of_job = zero_layout},
+	{"group_drop", "g", .group = zero_group_drop},
 	{"owned", "gP", .locked = py_owned},
 	{"shard", "PKK", .run = shard, .gives = 'm'},
 	{"address", "Pi", .run = address, .gives = 'm'},

@@ -489,6 +489,56 @@ static void completes_save(void)
 	end(m);
 }
 
+/* Groups of a later layout come and go, whatever they are in the midst of. */
+static void dropped(const char *settings)
+{
+	struct model *m = begin(settings);
+	size_t shape[2][1] = {{30011}, {70001}}, after[3];
+
+	for (int turn = 0; turn < 3; turn++) {
+		zero_group *late[2];
+		zero_param *params[2];
+		zero_memory memory;
+
+		for (int g = 0; g < 2; g++) {
+			zero_param_spec spec = {.name = g ? "late b" : "late a",
+						.dtype = ZERO_F32,
+						.ndim = 1,
+						.shape = shape[g],
+						.trainable = true};
+			ok(zero_group_new(m->job, g ? "B" : "A", NULL, &late[g]));
+			ok(zero_param_new(late[g], &spec, &params[g]));
+		}
+		fails(zero_group_drop(late[0]), ZERO_E_STATE, "group 'A' is dropped before");
+		ok(zero_layout(m->job));
+		for (int g = 0; g < 2; g++) {
+			zero_source source = zero_from_constant(g + 1);
+
+			ok(zero_load(params[g], &source));
+		}
+		ok(zero_gather(late[0], ZERO_BF16));
+		ok(zero_gather(late[1], ZERO_DTYPE_PARAM));
+		check(*(const float *)zero_data(params[1]) == 2, "values of a late group");
+		check(zero_gradient(params[1]), "%s", zero_last_error());
+		if (turn) {
+			ok(zero_reduce(late[1]));
+			check(zero_gradient(params[1]), "%s", zero_last_error());
+		}
+		for (int g = 0; g < 2; g++)
+			ok(zero_group_drop(late[turn == 1 ? 1 - g : g]));
+		ok(zero_memory_now(m->job, &memory));
+		after[turn] = memory.shards.now + memory.gathered.now + memory.gradients.now +
+			      memory.optimizer.now;
+	}
+	check(after[1] == after[0] && after[2] == after[0], "%zu, %zu, %zu bytes after groups went",
+	      after[0], after[1], after[2]);
+	ok(zero_step_begin(m->job, m->groups, 1));
+	fails(zero_group_drop(m->groups[0]), ZERO_E_STATE, "zero_group_drop is refused");
+	ok(zero_step_end(m->job, NULL));
+	train(m, settings);
+	end(m);
+}
+
 int main(void)
 {
 	static const char *const settings[] = {"stage=0",
@@ -508,6 +558,7 @@ int main(void)
 		own_steps(settings[i]);
 		written(settings[i]);
 		clipped(settings[i]);
+		dropped(settings[i]);
 	}
 	for (int ranks = 1; ranks < world; ranks++) {
 		char text[64];
@@ -518,6 +569,7 @@ int main(void)
 		own_steps(text);
 		written(text);
 		clipped(text);
+		dropped(text);
 		reset(text);
 	}
 	completes_save();
