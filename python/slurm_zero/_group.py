@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ class Param:
         self.can_train = self.trainable  # what it was laid out with
         self.handle = self.name = None
         self.full: nn.Parameter | None = None
+        self.regions: list[weakref.ref[memoryview]] = []
         self.has_grad = False  # this rank has added a gradient since the last backward pass
         stride = original.contiguous().stride()
         name = places[0][1] if places else name
@@ -126,7 +128,13 @@ class Param:
         if ranges is None or not self.filled:
             first, end = self.spec.range if ranges else (0, 0)
             return torch.empty(end - first, dtype=dtype, device=device)
-        return tensor_of(_zero.shard(self.handle, *self.spec.range), dtype)
+        return self.region(_zero.shard(self.handle, *self.spec.range), dtype)
+
+    def region(self, memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor over memory of the library, which is there as long as such a tensor is."""
+        if memory is not None:
+            self.regions.append(weakref.ref(memory))
+        return tensor_of(memory, dtype)
 
     def fill(self) -> None:
         """It was on meta: the program, or a file, has values for it now."""
@@ -293,6 +301,9 @@ class Group:
         param.sharded.grad = None
         present._sharded_as = param.name
         param.swap(present, param.sharded)
+
+    def regions(self) -> list[weakref.ref[memoryview]]:
+        return [region for p in self.params for region in p.regions]
 
     # -- what functions of torch.distributed.fsdp ask of a module's state
 

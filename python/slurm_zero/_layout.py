@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,6 @@ from torch.distributed.tensor import DTensor
 from . import _zero
 from ._group import DTYPES, STORED, Group, Param
 from ._team import Team
-from ._tensor import tensor_of
 
 if TYPE_CHECKING:
     from ._job import Job
@@ -32,10 +33,14 @@ class Layout:
     def __init__(self, job: Job):
         self.job = job
         self.count = 0  # of the groups that are laid out
-        self.roots: list[nn.Module] = []
+        self.kept = 0  # handles that were left when models were last looked for that nobody has
+        self.made = 0  # groups, for their names
+        self._roots: list[weakref.ref[nn.Module]] = []
+        # What this rank's groups are alive by, if other ranks have them no more.
+        self.left: dict[int, list[weakref.ref]] = {}
         self.teams: list[Team] = []  # in the same order on all ranks
         self.handles: list[Any] = []  # of the groups of all ranks, likewise
-        self.names: set[str] = set()  # of their parameters
+        self.names: dict[str, Any] = {}  # of their parameters, with the group's handle
         self.split = False  # ranks of different teams have parameters of one name
         self.foreign: dict[str, Any] = {}  # handles of those that this rank has no part of
         self.replicated = False  # in a grid: other ranks store what this one owns, too
@@ -44,11 +49,64 @@ class Layout:
     def groups(self) -> list[Group]:
         return self.job.groups[: self.count]
 
+    @property
+    def roots(self) -> list[nn.Module]:
+        return [root for ref in self._roots if (root := ref())]
+
+    def _drop(self) -> None:
+        """Frees the groups of models that the program has dropped, once all ranks have collected
+        them. The job has them strongly until here: what ranks do with all groups is the same."""
+        self.job.writes.end()
+        self.job.last = None
+        alive_by = {id(g.handle): [weakref.ref(g), *g.regions()] for g in self.groups if g.handle}
+        alive_by |= self.left
+        groups, new = [weakref.ref(g) for g in self.groups], self.job.groups[self.count :]
+        for team in self.teams:
+            team.groups = [weakref.ref(g) for g in team.groups]
+        for g in self.job.groups:
+            g.next_gathered = [None, None]
+        g = None
+        self.job.groups = []
+        gc.collect()
+        mine = bytes(any(ref() for ref in alive_by.get(id(h), ())) for h in self.handles)
+        every = _zero.exchange(mine)
+        ranks = [every[i :: len(mine)] for i in range(len(mine))]  # by handle
+        dropped = {id(h) for h, flags in zip(self.handles, ranks) if not any(flags)}
+        self.left = {}
+
+        def still(ref: weakref.ref[Group]) -> Group | None:
+            group = ref()
+            if group is None or group.handle is None:
+                return group
+            flags = ranks[handles[id(group.handle)]]
+            if all(flags[rank] for rank in group.team.ranks):
+                return group
+            self.left[id(group.handle)] = alive_by[id(group.handle)]
+            return None
+
+        handles = {id(h): i for i, h in enumerate(self.handles)}
+        self.job.groups = [g for ref in groups if (g := still(ref))]
+        self.count = len(self.job.groups)
+        self.job.groups += new
+        for team in self.teams:
+            team.groups = [g for ref in team.groups if (g := ref()) in self.job.groups]
+        for handle in self.handles:
+            if id(handle) in dropped:
+                _zero.group_drop(handle)
+        self.names = {name: h for name, h in self.names.items() if id(h) not in dropped}
+        self.foreign = {n: p for n, p in self.foreign.items() if n in self.names}
+        self.handles = [h for h in self.handles if id(h) not in dropped]
+        self.kept = len(self.handles)
+
     def update(self) -> None:
         """Lays out the groups that are new on any rank. All ranks call it."""
         new = self.job.groups[self.count :]
         if not new:
             return
+        if len(self.handles) > 2 * self.kept:
+            del new
+            self._drop()
+            new = self.job.groups[self.count :]
         for group in new:
             group.follow()
         described: Description = {}
@@ -56,7 +114,8 @@ class Layout:
         paths = self._find_roots(new)
         for group in new:
             if group.params:
-                key = (group.team.ranks, len(group.team.groups))
+                key = (group.team.ranks, group.team.made)
+                group.team.made += 1
                 group.team.groups.append(group)
                 described[key], own[key] = _describe(group, paths), group
         self._declare(_exchange(described), own)
@@ -95,13 +154,14 @@ class Layout:
     def _find_roots(self, new: list[Group]) -> Paths:
         tops = [m for g in new for m in g.modules]
         inside = {m for top in tops for m in top.modules() if m is not top}
-        self.roots += dict.fromkeys(m for m in tops if m not in inside and m not in self.roots)
+        roots = list(dict.fromkeys(self.roots + [m for m in tops if m not in inside]))
+        self._roots = [weakref.ref(root) for root in roots]
         # A module that was used before its model was sharded is a root no more.
-        inside |= {m for root in self.roots for m in root.modules() if m is not root}
+        inside |= {m for root in roots for m in root.modules() if m is not root}
         for group in self.job.groups:
-            group.root = any(m in self.roots and m not in inside for m in group.modules)
+            group.root = any(m in roots and m not in inside for m in group.modules)
         paths: Paths = {}
-        for root in self.roots:
+        for root in roots:
             for path, module in root.named_modules():
                 paths.setdefault(module, (root, path))
         return paths
@@ -115,7 +175,8 @@ class Layout:
         names = Counter(name for _, params in merged.values() for name, *_ in params)
         for key, (reduce_dtype, params) in merged.items():
             team = self._team(key[0])
-            handle = _zero.group_new(f"group {len(self.handles)}", team.handle)
+            handle = _zero.group_new(f"group {self.made}", team.handle)
+            self.made += 1
             if reduce_dtype:
                 _zero.group_gradient_dtype(handle, DTYPES[reduce_dtype])
             group = own.get(key)
@@ -126,7 +187,7 @@ class Layout:
                 if names[name] > 1 or name in self.names:
                     name = f"{name}@{team}"  # as experts have, which differ though named alike
                     self.split = True
-                self.names.add(name)
+                self.names[name] = handle
                 param = _zero.param_new(handle, name, STORED[dtype], shape, trainable)
                 if group:
                     p = group.params[index]
@@ -153,7 +214,7 @@ class Layout:
             _zero.load_from(p.handle, values.data_ptr())
         full = _zero.address(p.handle, group.gather_as())
         gathered = group.policy.param_dtype if dtype in DTYPES else None
-        full = tensor_of(full, gathered or dtype).view(spec.sizes)
+        full = p.region(full, gathered or dtype).view(spec.sizes)
         full = spec.whole(full) if spec.tp else full
         with torch.inference_mode(False):
             p.full = nn.Parameter(full, requires_grad=p.trainable)
@@ -168,10 +229,12 @@ def _describe(group: Group, paths: Paths) -> tuple:
         p.trainable = p.can_train = p.sharded.requires_grad
         module, attribute = p.places[0]
         root, path = paths[module]
-        if root not in group.team.roots:
-            group.team.roots.append(root)
+        roots = [ref() for ref in group.team.roots]
+        if root not in roots:
+            group.team.roots.append(weakref.ref(root))
+            roots.append(root)
         # The first model's names are its own, those of others have a number before them.
-        index = group.team.roots.index(root)
+        index = roots.index(root)
         name = (f"{index}:" if index else "") + (f"{path}." if path else "") + attribute
         dtype, shape = p.original.dtype, tuple(p.spec.sizes)
         params.append((name, dtype, shape, p.trainable, p.original.is_meta))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,8 @@ class Team:
         self.ranks = ranks  # ascending
         self.handle: Any = None  # of the library; None: all ranks
         self.groups: list[Group] = []  # of this rank, with parameters, that are laid out
-        self.roots: list[nn.Module] = []  # the outermost modules of these
+        self.made = 0  # of its groups, those that were dropped as well
+        self.roots: list[weakref.ref[nn.Module]] = []  # the outermost modules of these
         self.in_backward = False  # one of them is in the present backward pass
 
     def __str__(self) -> str:

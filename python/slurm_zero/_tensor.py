@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,16 @@ class ShardSpec:
         # {rank: (first, end)}, once the groups are laid out
         self.ranges: dict[int, tuple[int, int]] | None = None
         self.job: Job | None = None
-        self.param: Param | None = None  # that the module has
+        self._param: weakref.ref[Param] | None = None
+
+    @property
+    def param(self) -> Param | None:
+        """That a module has. Python collects no circle with a gradient in it: this is none."""
+        return self._param and self._param()
+
+    @param.setter
+    def param(self, param: Param | None) -> None:
+        self._param = param and weakref.ref(param)
 
     @property
     def range(self) -> tuple[int, int]:
@@ -118,7 +128,7 @@ class ShardSpec:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "job": None, "param": None}
+        return {**self.__dict__, "job": None, "_param": None}
 
 
 def _rectangles(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple, tuple]]:

@@ -270,6 +270,31 @@ def replaced():
 
 
 @case
+def models_come_and_go():
+    """What the program has dropped is freed, when all ranks have; what one of them holds is not."""
+    first = shard(Model())
+    layout, held, bytes_of = zero._api._job.layout, None, []
+    for turn in range(4):
+        layout.kept = 0  # so that it looks each time
+        model = shard(Model())
+        optimizer = torch.optim.AdamW(model.parameters())
+        loss_of(model, batches(turn)[rank]).backward()
+        optimizer.step()
+        if turn == 1 and rank == 0:
+            held = model.embed.weight.to_local()
+            kept = held.clone()
+        if turn == 2 and rank == 0:
+            assert torch.equal(held, kept)
+            held = None
+        del model, optimizer
+        bytes_of.append(zero.memory()["shards"][0])
+        loss_of(first, batches(turn)[rank]).backward()
+    more = bytes_of[2] - bytes_of[1]
+    assert bytes_of[3] == bytes_of[1] and more > 0, bytes_of
+    assert first.embed.weight.grad is not None
+
+
+@case
 def transposed_parameter():
     class T(Block):
         def __init__(self):
