@@ -44,6 +44,10 @@ expect(ValueError, "parameter weight is torch.float64",
        lambda: zero.fully_shard(nn.Linear(2, 2).double()))
 expect(ValueError, "mp_policy has torch.float64", lambda: zero.fully_shard(
     nn.Linear(2, 2), mp_policy=zero.MixedPrecisionPolicy(param_dtype=torch.float64)))
+overriding = zero.MixedPrecisionPolicy()
+object.__setattr__(overriding, "param_dtype_override_fn", lambda name, p: torch.float32)
+expect(NotImplementedError, "param_dtype_override_fn", lambda: zero.fully_shard(
+    nn.Linear(2, 2), mp_policy=overriding))
 expect(ValueError, "takes a module", lambda: zero.fully_shard([]))
 meta = torch.distributed.DeviceMesh("meta", torch.arange(world), _init_backend=False)
 expect(NotImplementedError, "the mesh is of meta",
