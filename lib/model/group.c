@@ -214,6 +214,8 @@ no_memory:
 
 void zero_group_empty(zero_group *group)
 {
+	zero_group **named;
+
 	for (size_t i = 0; i < group->param_count; i++) {
 		tdelete(group->params[i], &group->job->model->params_by_name, by_name);
 		free(group->params[i]->name);
@@ -225,13 +227,15 @@ void zero_group_empty(zero_group *group)
 	group->params = NULL;
 	group->param_count = group->param_capacity = 0;
 	group->trainable = false;
-	tdelete(group, &group->job->model->groups_by_name, by_group_name);
+	/* Its name may be another one's since. */
+	named = tfind(group, &group->job->model->groups_by_name, by_group_name);
+	if (named && *named == group)
+		tdelete(group, &group->job->model->groups_by_name, by_group_name);
 }
 
 void zero_group_free(zero_group *group)
 {
-	if (group->param_count)
-		zero_group_empty(group);
+	zero_group_empty(group);
 	free(group->name);
 	free(group);
 }
