@@ -107,7 +107,9 @@ def fsdp2(**options):
 
 
 def refused():
-    return fsdp2(reshard_after_forward=2)
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    return fsdp2(mp_policy=MixedPrecisionPolicy(param_dtype_override_fn=lambda p: None))
 
 
 def deepspeed():
@@ -132,7 +134,8 @@ def accelerate():
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
     plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, auto_wrap_policy="size_based_wrap", min_num_params=100
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["Linear"],
     )
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     model = Model()
@@ -172,7 +175,8 @@ def trainer():
         learning_rate=LR, use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no",
         disable_tqdm=True,
         fsdp=True,
-        fsdp_config={"version": 2, "auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 100},
+        fsdp_config={"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                     "transformer_layer_cls_to_wrap": ["Linear"]},
     )
     told = Told(model=Model(), args=arguments, train_dataset=Data(), callbacks=[Each()])
     told.train()
@@ -212,7 +216,8 @@ def lightning():
 torch.set_num_threads(1)
 model = globals()[what]()
 if dist.get_rank() == 0:
-    print(*(f"loss {loss:.6f}" for loss in losses), type(model).__name__, sep="\n", flush=True)
+    print(*(f"loss {loss:.6f}" for loss in losses), type(model).__mro__[1].__name__, sep="\n",
+          flush=True)
 if deed == "_exit":
     os._exit(0)
 if deed not in ("teardown", "atexit"):

@@ -28,10 +28,10 @@ train() {
 	[[ $(grep -c ^loss "$scratch/$name") == 20 ]] || fail "$name: $(<"$scratch/$name")"
 }
 
-# is NAME CLASS LINE: the model's class at the end, and the one line of ours; none if empty
+# is NAME CLASS LINE: what shards the model at the end, and the one line of ours; none if empty
 is() {
 	[[ $(tail -n 1 "$scratch/$1") == "$2" ]] ||
-		fail "$1: the model is a $(tail -n 1 "$scratch/$1"), not $2"
+		fail "$1: the model is sharded by $(tail -n 1 "$scratch/$1"), not $2"
 	[[ $(grep "^slurm-zero: " "$scratch/err") == "${3:+slurm-zero: $3}" ]] ||
 		fail "$1: $(<"$scratch/err")"
 }
@@ -45,13 +45,14 @@ same() {
 # What uses fully_shard runs on libzero, with the same losses, or keeps torch's before anything is
 # sharded.
 train own --zero-fsdp=keep -- fsdp2
-is own FSDPModel
+is own FSDPModule
 train ours --zero-fsdp=auto -- fsdp2
-is ours ZeroModel "fully_shard is slurm_zero's (--zero-fsdp=auto)"
+is ours FullyShardedModule "fully_shard is slurm_zero's (--zero-fsdp=auto)"
 same own ours
 train refused --zero-fsdp=replace -- refused
-is refused FSDPModel \
-	"fully_shard is torch's: reshard_after_forward=2 is not supported (--zero-fsdp=replace)"
+is refused FSDPModule \
+	"fully_shard is torch's: param_dtype_override_fn of mp_policy is not supported \
+(--zero-fsdp=replace)"
 train stage2 --zero-fsdp=auto --zero-stage=2 "--zero-report=$scratch/report" -- fsdp2
 same own stage2
 grep -rqE '"stage": *"?2' "$scratch/report" ||
@@ -59,7 +60,7 @@ grep -rqE '"stage": *"?2' "$scratch/report" ||
 for what in accelerate trainer; do
 	"$TORCH_PYTHON" -c "import ${what/trainer/transformers}" 2>/dev/null || continue
 	train "$what" --zero-fsdp=auto -- "$what"
-	is "$what" ZeroModel "fully_shard is slurm_zero's (--zero-fsdp=auto)"
+	is "$what" FullyShardedModule "fully_shard is slurm_zero's (--zero-fsdp=auto)"
 	[[ ! ${TORCH_QUICK-} ]] || continue
 	train "$what.own" --zero-fsdp=keep -- "$what"
 	same "$what" "$what.own"
