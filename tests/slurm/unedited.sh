@@ -30,7 +30,8 @@ for what in ddp fsdp2 accelerate deepspeed lightning; do
 	train "$what"
 done
 ran trainer srun --zero -N3 --ntasks-per-node=2 "${program[@]}" trainer
-grep -q "^FullyShardedModule" "$scratch/out" || fail "the Trainer's model is torch's: $(<"$scratch/out")"
+grep -q "^FullyShardedModule" "$scratch/out" ||
+	fail "the Trainer's model is torch's: $(<"$scratch/out")"
 
 # The port is taken on all nodes, and nothing answers where the node's name leads.
 # shellcheck disable=SC2016
