@@ -1240,11 +1240,10 @@ void zero_device_free(zero_job *job, void *data);
 /* ---- teams and replicas ---------------------------------------------------------------------- */
 
 /*
- * COLLECTIVE over all ranks. Makes a team of `count` ranks of the
- * job, in ascending order, such as those that train one expert of a mixture. All ranks make the
- * same teams in the same order, also those that are not members. A rank that is in several teams
- * must begin their operations in an order that suits all its peers, see COLLECTIVE FUNCTIONS above.
- * zero_close frees the team.
+ * COLLECTIVE over all ranks. Makes a team of `count` ranks of the job, in ascending order, such as
+ * those that train one expert of a mixture. All ranks make the same teams in the same order, also
+ * those that are not members. A rank that is in several teams must begin their operations in an
+ * order that suits all its peers, see COLLECTIVE FUNCTIONS above. zero_close frees the team.
  */
 zero_status zero_team_new(zero_job *job, const int *ranks, size_t count, zero_team **team);
 /* Returns this rank's index in the team; -1 if it is not a member. */

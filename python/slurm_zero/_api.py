@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import copy
+import functools
 import gc
 import os
 import sys
@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from . import _checkpoint, _unsharded, _watch, _zero
+from . import _checkpoint, _start, _unsharded, _watch, _zero
 from ._adamw import AdamW, AdamW8bit, Muon
 from ._group import DTYPES, STORED, Group, MixedPrecisionPolicy, require_filled
 from ._job import Job
@@ -85,6 +85,7 @@ def init(settings: str = "") -> None:
 
     sys.excepthook = failed
     atexit.register(_close)
+    _start.after_import("torch.distributed.pipelining.schedules", "_api", "wrap_schedules")
     _job = job
 
 
@@ -286,8 +287,8 @@ for _name in vars(FSDPModule):
 
 
 def _keep(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
-    """nn.Module._apply of a module that has sharded parameters: .to(), .half() and the like change
-    its buffers only."""
+    """nn.Module._apply of a module that has sharded parameters: .to_empty() fills those on meta,
+    .to(), .half() and the like change their types until they are first used, then buffers only."""
     sharded = {k: p for k, p in module._parameters.items() if isinstance(p, FlatShard)}
     for name, p in sharded.items():
         probe = torch.empty(0, dtype=p.dtype, device=p.device)
@@ -449,13 +450,9 @@ def _take_copies(mesh: DeviceMesh) -> None:
         _zero.set_shard(mesh.size(1))
 
 
-def _before_pipelines() -> None:
+def wrap_schedules(schedules: types.ModuleType) -> None:
     """A stage of a pipeline waits for the one before it, which may not wait for the layout then,
     as that is made by all ranks together."""
-    schedules = sys.modules.get("torch.distributed.pipelining.schedules")
-    if schedules is None or hasattr(schedules, "_slurm_zero"):
-        return
-    schedules._slurm_zero = True
     for cls in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
         cls.step = _after_layout(cls.step)
 
@@ -481,7 +478,6 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
         offload_policy=offload_policy, ignored_params=ignored, **others,
     )
     init()
-    _before_pipelines()
     mesh = mesh or _job.mesh
     _take_copies(mesh)
     if type(reshard_after_forward) is int:  # 1: each rank keeps all

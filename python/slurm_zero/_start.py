@@ -40,14 +40,12 @@ def begin() -> None:
         if settings.get("python") == "no":
             return
         _set_ranks()
-        finder = _Finder()
-        sys.meta_path.insert(0, finder)
         for module, part, function in (
             ("torch.distributed.rendezvous", "_rendezvous", "replace_env"),
             ("torch.distributed.fsdp", "_overlay", "install_wrapper"),
             ("accelerate.state", "_overlay", "accelerate_on_cpus"),
         ):
-            finder.after(module, part, function)
+            after_import(module, part, function)
     except Exception as error:
         tell(f"this program runs without it: {error}")
 
@@ -69,38 +67,47 @@ def _set_ranks() -> None:
 
 
 class _Finder:
-    """Calls functions of this package after the import of certain modules, which programs may ask
-    for before without importing them."""
+    """Calls functions after the import of certain modules, which programs may ask for before
+    without importing them."""
 
     def __init__(self) -> None:
         self.calls: dict[str, Callable[[ModuleType], None]] = {}
-
-    def after(self, name: str, part: str, function: str) -> None:
-        call = functools.partial(_call, part, function)
-        if name in sys.modules:
-            call(sys.modules[name])
-        else:
-            self.calls[name] = call
+        self.asking: set[str] = set()  # for these the other finders are asked
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        call = self.calls.pop(name, None)
-        if call is None:
+        if name not in self.calls or name in self.asking:
             return None
-        spec = importlib.util.find_spec(name)  # by the other finders, since the call is not there
-        self.calls[name] = call
+        self.asking.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.asking.remove(name)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def execute_and_call(module: ModuleType) -> None:
             execute(module)
-            if self.calls.pop(name, None):
-                if not self.calls:
-                    sys.meta_path.remove(self)
+            call = self.calls.pop(name, None)
+            if call:
                 call(module)
 
         spec.loader.exec_module = execute_and_call
         return spec
+
+
+_finder = _Finder()
+
+
+def after_import(name: str, part: str, function: str) -> None:
+    """Calls a function of a part of this package with a module, now or when it is imported."""
+    call = functools.partial(_call, part, function)
+    if name in sys.modules:
+        call(sys.modules[name])
+        return
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.calls[name] = call
 
 
 def _call(part: str, function: str, module: ModuleType) -> None:

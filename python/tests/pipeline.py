@@ -12,7 +12,6 @@ import torch.distributed.checkpoint as dcp
 from harness import WIDTH, Block, expect, rank, world
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import slurm_zero as zero
 
@@ -25,14 +24,16 @@ def loss_of(output, target):
     return nn.functional.mse_loss(output, target)
 
 
-def train(schedule_of):
+def train(schedule_name):
     torch.manual_seed(3)
     stages = [nn.Sequential(Block(), nn.Tanh(), Block()) for _ in range(2)]
     model, single = copy.deepcopy(stages[stage]), nn.Sequential(*stages)
     for block in (model[0], model[2], model):
         zero.fully_shard(block, mesh=mesh["dp"])
-    schedule = schedule_of(
-        PipelineStage(model, stage, 2, torch.device("cpu"), group=mesh.get_group("pp")),
+    from torch.distributed import pipelining  # which may be imported after fully_shard
+
+    schedule = getattr(pipelining, schedule_name)(
+        pipelining.PipelineStage(model, stage, 2, torch.device("cpu"), group=mesh.get_group("pp")),
         MICRO, loss_fn=loss_of,
     )
     mine, other = (torch.optim.AdamW(m.parameters(), lr=1e-2, eps=1e-3) for m in (model, single))
@@ -80,7 +81,7 @@ def whole():
     return values
 
 
-models, optimizers = zip(train(ScheduleGPipe), train(Schedule1F1B))
+models, optimizers = zip(train("ScheduleGPipe"), train("Schedule1F1B"))
 models[1].register_buffer(f"seen{stage}", torch.arange(5.0) + stage)
 folder = [tempfile.mkdtemp() if rank == 0 else None]
 dist.broadcast_object_list(folder)
