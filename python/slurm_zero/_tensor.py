@@ -71,9 +71,10 @@ class ShardSpec:
             # As torch names it; nobody computes with it.
             shard = _StridedShard(0, split_factor=parts) if parts > 1 else Shard(0)
             self.placements = (*self.placements[:-1], shard, *tp.placements)
-            self.sizes, self.offsets = compute_local_shape_and_global_offset(
-                shape, tp.mesh, tp.placements
-            )
+            with torch.device("cpu"):  # torch computes with tensors, and the program's may be meta
+                self.sizes, self.offsets = compute_local_shape_and_global_offset(
+                    shape, tp.mesh, tp.placements
+                )
         # {rank: (first, end)}, once the groups are laid out
         self.ranges: dict[int, tuple[int, int]] | None = None
         self.job: Job | None = None
