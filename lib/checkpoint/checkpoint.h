@@ -20,6 +20,8 @@ extern const struct zero_hooks zero_checkpoint_hooks;
  * what follows them; NULL if `name` does not begin so.
  */
 const char *zero_checkpoint_step(const char *name, uint64_t *step);
+/* What follows them in the name of a complete one, while a save replaces it; see save_folder.c. */
+#define ZERO_REPLACED ".replaced"
 /* Whether a name is that of a complete checkpoint, and of which step. */
 bool zero_checkpoint_name(const char *name, uint64_t *step);
 /* Whether a folder has a manifest. */

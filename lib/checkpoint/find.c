@@ -43,7 +43,8 @@ static zero_status follow_latest(const char *path, char **folder)
 	return ZERO_OK;
 }
 
-/* The checkpoint with the most steps; NULL if there is none. */
+/* The checkpoint with the most steps, or what a save that was killed has begun to replace; NULL if
+   there is none. */
 static zero_status find_highest(const char *path, char **folder)
 {
 	uint64_t step, highest = 0;
@@ -55,9 +56,12 @@ static zero_status find_highest(const char *path, char **folder)
 		return zero_fail(ZERO_E_FILE, "%s: the folder cannot be read: %s", path,
 				 strerror(errno));
 	while ((entry = readdir(dir))) {
+		const char *rest = zero_checkpoint_step(entry->d_name, &step);
+		bool replaced = rest && !strcmp(rest, ZERO_REPLACED);
 		char *one;
 
-		if (!zero_checkpoint_name(entry->d_name, &step) || (*folder && step <= highest))
+		if (!rest || (*rest && !replaced) ||
+		    (*folder && (step < highest || (step == highest && replaced))))
 			continue;
 		one = zero_checkpoint_path(path, entry->d_name);
 		if (!one) {

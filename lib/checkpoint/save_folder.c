@@ -41,8 +41,6 @@ static bool is_partial(const char *name)
 	       !rest[strlen(infix) + TOKEN_DIGITS];
 }
 
-static const char replaced[] = ".replaced";
-
 /* ---- deleting -------------------------------------------------------------------------------- */
 
 /* Deletes a checkpoint's folder or a link. A folder with folders in it remains. */
@@ -101,7 +99,7 @@ static void put_back(const struct zero_save *save)
 
 	while (list && (entry = readdir(list))) {
 		const char *rest = zero_checkpoint_step(entry->d_name, &step);
-		char *path = rest && !strcmp(rest, replaced)
+		char *path = rest && !strcmp(rest, ZERO_REPLACED)
 				     ? zero_checkpoint_step_path(save->dir, step)
 				     : NULL;
 
@@ -180,7 +178,7 @@ static zero_status replace_existing(const struct zero_save *save)
 			delete_path(save->partial);
 		return status;
 	}
-	if (asprintf(&old, "%s%s", save->path, replaced) < 0)
+	if (asprintf(&old, "%s" ZERO_REPLACED, save->path) < 0)
 		return no_memory(save);
 	if (rename(save->path, old)) {
 		status = zero_file_error("rename", save->path);

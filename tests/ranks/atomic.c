@@ -349,10 +349,31 @@ static bool replace_apart(int killed_at, int rename_fails_at, int sync_fails_at)
 	return status;
 }
 
+static void restore_apart(const char *what, int number)
+{
+	zero_checkpoint_info info;
+	int status;
+	pid_t child = fork();
+
+	check(child >= 0, "no process");
+	if (!child) {
+		struct model model = open_model("stage=3");
+
+		ok(zero_restore(model.job, dir, &info));
+		check(info.path, "nothing to restore");
+		zero_checkpoint_info_free(&info);
+		ok(zero_close(model.job));
+		_exit(0);
+	}
+	check(waitpid(child, &status, 0) == child && !status,
+	      "no restore after a %s of call %d: status %d", what, number, status);
+}
+
 static void check_kept(const char *what, int number)
 {
 	char name[1100];
 
+	restore_apart(what, number);
 	/* The next save, whether it comes to its end or not, has put back what was under way. */
 	check(replace_apart(0, 0, 1), "a save whose sync fails did not fail");
 	snprintf(name, sizeof(name), "%s/step-000000000/manifest.json", dir);
