@@ -17,12 +17,24 @@ PYTHON_FILES = \
 	python/slurm_zero/_tensor.py \
 	python/slurm_zero/_unsharded.py \
 	python/slurm_zero/_watch.py
+TORCH_TESTS = \
+	python/tests/cases.sh \
+	python/tests/demo.sh \
+	python/tests/meshes.sh \
+	python/tests/models.sh \
+	python/tests/refused.sh \
+	python/tests/saved.sh \
+	python/tests/unedited.sh
+TESTS += $(TORCH_TESTS)
+TORCH_LONG_TESTS = \
+	python/tests/rendezvous.sh \
+	tests/slurm/torch.sh \
+	tests/slurm/unedited.sh
 EXTRA_DIST += $(PYTHON_FILES) \
 	python/slurm_zero.dist-info/entry_points.txt \
 	python/build_backend.py \
 	python/pyproject.toml \
 	python/tests/cases.py \
-	python/tests/check.sh \
 	python/tests/checkpoint.py \
 	python/tests/dcp.py \
 	python/tests/ends.py \
@@ -35,15 +47,12 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/pipeline.py \
 	python/tests/refused.py \
 	python/tests/rendezvous.py \
-	python/tests/rendezvous.sh \
 	python/tests/steps.py \
 	python/tests/tensors.py \
 	python/tests/torch.sh \
 	python/tests/train.py \
 	python/tests/unedited.py \
-	python/tests/unedited.sh \
-	tests/slurm/torch.sh \
-	tests/slurm/unedited.sh
+	$(TORCH_TESTS) $(TORCH_LONG_TESTS)
 
 # All of it is one folder that the plugin and zerorun put on PYTHONPATH, so that nothing else is there.
 # A .pth file names the folder to the Python that configure found, if its packages are in the prefix.
@@ -79,13 +88,9 @@ python/slurm_zero/_zero.abi3.so: python/slurm_zero/_zero.abi3.la
 	$(AM_V_GEN)cp python/slurm_zero/.libs/_zero.abi3.so $@.new && mv $@.new $@
 endif
 
-# With torch: make check-torch TORCH_PYTHON=venv/bin/python; TORCH_CASES names some of the cases,
-# TORCH_WORLDS the numbers of ranks.
-check-torch: all tests/double/nvml.la
-	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/check.sh
-	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/unedited.sh
-	@$(TEST_ENVIRONMENT) bash $(top_srcdir)/python/tests/rendezvous.sh
-	@$(TEST_ENVIRONMENT) bash $(abs_top_srcdir)/tests/slurm/torch.sh
-	@$(TEST_ENVIRONMENT) bash $(abs_top_srcdir)/tests/slurm/unedited.sh
+# All that make check runs of PyTorch, and more of it.
+check-torch:
+	TORCH_PYTHON=$${TORCH_PYTHON-python3} ZERO_TEST_LONG=1 ZERO_REQUIRE=torch \
+		$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(TORCH_TESTS) $(TORCH_LONG_TESTS)'
 
 .PHONY: check-torch

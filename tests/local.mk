@@ -60,7 +60,6 @@ SCRIPT_TESTS = \
 	tests/gpt/stages.sh \
 	tests/bench/smoke.sh \
 	tests/readme.sh \
-	tests/torch.sh \
 	tests/wheel.sh
 
 LONG_TESTS += \

@@ -33,7 +33,8 @@ KILLS = {
     "launcher/launch": ("tests/launcher/restart.sh", "tests/launcher/zerorun.sh"),
 }
 # gcov knows nothing of Python.
-PYTHON = ("tests/torch.sh", "tests/wheel.sh", "tests/slurm/torch.sh", "tests/slurm/unedited.sh")
+PYTHON = (*sorted(glob.glob("python/tests/*.sh")), "tests/wheel.sh", "tests/slurm/torch.sh",
+          "tests/slurm/unedited.sh")
 
 C_FAULTS = [
     (r"(?<![=!<>])==(?!=)", ["!="]), (r"!=", ["=="]),

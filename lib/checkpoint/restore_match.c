@@ -33,11 +33,10 @@ static zero_status compare(const struct zero_restore *restore,
 				 zero_shape_text(have, sizeof(have), tensor->ndim, tensor->shape),
 				 param->name,
 				 zero_shape_text(want, sizeof(want), param->ndim, param->shape));
-	if (tensor->trainable != param->trainable)
+	if (tensor->trainable && !param->trainable)
 		return zero_fail(ZERO_E_FORMAT,
-				 "%s: tensor '%s' was %strainable, parameter '%s' is %strainable",
-				 restore->folder, tensor->name, tensor->trainable ? "" : "not ",
-				 param->name, param->trainable ? "" : "not ");
+				 "%s: tensor '%s' was trainable, parameter '%s' is not",
+				 restore->folder, tensor->name, param->name);
 	return ZERO_OK;
 }
 
@@ -262,7 +261,7 @@ static zero_status find_steps(const struct zero_restore *restore)
 				 : tensor->has_steps                       ? tensor->steps
 									   : manifest->step;
 
-		if (!tensor->trainable)
+		if (!restore->params[i]->trainable)
 			continue;
 		if (*known != UINT64_MAX && *known != steps)
 			return zero_fail(ZERO_E_FORMAT,

@@ -73,24 +73,25 @@ class AdamW(torch.optim.Optimizer):
         job = spec.job
         job.steps.prepare(self)
         self.prepare()
-        stepped, given = {}, set()
+        stepped, given = set(), set()
         for group in self.param_groups:
             scales = (float(group["lr"]), float(group["weight_decay"]))
             for p in group["params"]:
                 param = p._shard_spec.param
                 if p.grad is not None:
-                    stepped[param.group] = None
+                    stepped.add(param.part)
                     given.add(param)
                     self._set_scales(param, scales)
                     self._write_gradient(param, p.grad)
         if not stepped:
             return loss
         # As in torch, what has no gradient stays as it is, and what another optimizer steps.
-        unused = [p for group in stepped for p in group.params if p.can_train and p not in given]
+        parts = [part for g in job.groups for part in g.parts if part in stepped]
+        unused = [p for part in parts for p in part.params if p.can_train and p not in given]
         for param in unused:
             _zero.param_trainable(param.handle, False)
         try:
-            job.steps.take([g.handle for g in job.groups if g in stepped], adamw, muon)
+            job.steps.take(parts, adamw, muon)
         finally:
             for param in unused:
                 _zero.param_trainable(param.handle, True)

@@ -372,8 +372,6 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
             f"{ranks}, not {reshard_after_forward}"
         )
     policy = mp_policy or MixedPrecisionPolicy()
-    if getattr(policy, "param_dtype_override_fn", None) is not None:
-        raise NotImplementedError("param_dtype_override_fn of mp_policy is not supported")
     for dtype in (policy.param_dtype, policy.reduce_dtype):
         if dtype is not None and dtype not in DTYPES:
             raise ValueError(f"mp_policy has {dtype}; float32, float16 and bfloat16 are supported")

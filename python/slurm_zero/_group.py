@@ -45,6 +45,22 @@ class MixedPrecisionPolicy:
     reduce_dtype: torch.dtype | None = None
     output_dtype: torch.dtype | None = None
     cast_forward_inputs: bool = True
+    param_dtype_override_fn: Callable[[nn.Parameter], torch.dtype | None] | None = None
+
+
+def param_dtype(policy: MixedPrecisionPolicy, p: nn.Parameter) -> torch.dtype | None:
+    """What the policy has this parameter gathered as. None: as it is."""
+    override = getattr(policy, "param_dtype_override_fn", None)
+    dtype = override and override(p)
+    if dtype is None:
+        return policy.param_dtype
+    if dtype not in (policy.param_dtype, p.dtype):
+        raise ValueError(
+            "param_dtype_override_fn must return None, param_dtype, or the parameter's original "
+            f"dtype but got {dtype!r} for a parameter with dtype {p.dtype} and param_dtype "
+            f"{policy.param_dtype}"
+        )
+    return dtype if dtype in DTYPES else None
 
 
 class GroupState(enum.Enum):
@@ -66,11 +82,12 @@ class Param:
     """A parameter of a group."""
 
     def __init__(self, group: Group, original: nn.Parameter, places: list[tuple[nn.Module, str]],
-                 name: str = ""):
+                 dtype: torch.dtype | None, name: str = ""):
         self.group, self.places = group, places  # [(module, attribute)]
+        self.dtype = dtype  # that it is gathered as; None: as it is
+        self.part: Part | None = None  # once it is laid out
         self.original: nn.Parameter | None = original  # until it is laid out
         self.trainable = original.requires_grad
-        self.can_train = self.trainable  # what it was laid out with
         self.handle = self.name = None
         self.full: nn.Parameter | None = None
         self.regions: list[weakref.ref[memoryview]] = []
@@ -95,6 +112,10 @@ class Param:
         """Its local tensor before it is laid out is what the ranks of the mesh shard."""
         return self.spec.tp is not None and not isinstance(self.original, FlatShard)
 
+    @property
+    def can_train(self) -> bool:
+        return self.sharded.dtype in DTYPES
+
     def whole_gradient(self) -> torch.Tensor:
         grad = self.full.grad
         if self.spec.tp is None:
@@ -106,8 +127,8 @@ class Param:
         """requires_grad was changed."""
         if not self.can_train:
             raise NotImplementedError(
-                f"{self.name} was frozen when the sharded parameters were first used, and cannot "
-                "be trained: freeze it after that"
+                f"{self.name} of {self.sharded.dtype} cannot be trained; float32, float16 and "
+                "bfloat16 can"
             )
         self.trainable = self.sharded.requires_grad
         self.full.requires_grad_(self.trainable)
@@ -168,9 +189,77 @@ def require_filled(params: list[Param]) -> None:
         )
 
 
+class Part:
+    """Parameters of a group that the library gathers and sums as one: they are gathered as one
+    type, and all of them, or none, were to be trained when they were laid out. So what is frozen
+    has no memory for gradients, and may be thawed."""
+
+    def __init__(self, group: Group, handle: Any, dtype: torch.dtype | None):
+        self.group, self.handle, self.dtype = group, handle, dtype
+        self.params: list[Param] = []
+        self.needs_gather = False  # whether a gather sends or casts anything
+        self.gathered = False  # or its gather was begun
+        self.kept = False  # the library's buffer has gradients that are not reduced yet
+
+    def regions(self) -> list[weakref.ref[memoryview]]:
+        return [region for p in self.params for region in p.regions]
+
+    def gather_as(self) -> int:
+        return DTYPES[self.dtype] if self.dtype else _zero.PARAM
+
+    def gather(self) -> None:
+        _zero.gather(self.handle, self.gather_as())
+        self.gathered = True
+
+    def prefetch(self) -> None:
+        # The bound of memory may have it skipped, on all ranks.
+        if self.needs_gather and _zero.prefetch(
+            self.handle, self.params[0].handle, self.gather_as()
+        ):
+            self.gathered = True
+
+    def release(self) -> None:
+        if self.gathered:
+            self.gathered = False
+            _zero.release(self.handle)
+
+    def reduce(self) -> None:
+        """Begins to sum the gradients over the ranks. A rank that has made none adds zeros."""
+        self.kept = False
+        _zero.reduce(self.handle)
+
+    def keep_gradients(self) -> None:
+        """Adds what a backward pass made to the buffer, of the type that is reduced."""
+        made = [p for p in self.params if p.full is not None and p.full.grad is not None]
+        if made:
+            buffers = self._buffers()
+            to = [buffers[p] for p in made]
+            source = [p.whole_gradient() for p in made]
+            with torch.no_grad():
+                if self.kept:
+                    torch._foreach_add_(to, source)
+                else:
+                    torch._foreach_copy_(to, source)
+                    for p, buffer in buffers.items():
+                        if p.full.grad is None:
+                            buffer.zero_()
+            self.kept = True
+            for p in made:
+                p.has_grad = True
+                p.full.grad = None
+
+    def _buffers(self) -> dict[Param, torch.Tensor]:
+        dtype, found = self.group.policy.reduce_dtype or torch.float32, {}
+        for p in self.params:
+            memory = _zero.gradient(p.handle, DTYPES[dtype]) if p.can_train else None
+            if memory is not None:
+                found[p] = tensor_of(memory, dtype).view(p.spec.sizes)
+        return found
+
+
 class Group:
-    """What is gathered as one: the parameters of a module, or of a list of modules, that no other
-    group has."""
+    """The parameters of a module, or of a list of modules, that no other group has. They are
+    gathered for these modules."""
 
     def __init__(self, job: Job, modules: list[nn.Module], mesh: DeviceMesh,
                  policy: MixedPrecisionPolicy, reshard_after_forward: bool | None,
@@ -181,9 +270,8 @@ class Group:
         self.reshard_after_backward = self.unshard_in_backward = True
         self.all_reduce_hook: Callable[[torch.Tensor], None] | None = None
         self.root = False
-        self.handle = None
+        self.parts: list[Part] = []  # once it is laid out
         self.state = GroupState.SHARDED
-        self.needs_gather = False  # whether a gather sends or casts anything
         # By direction, forward and backward: the group that was gathered after this one the last
         # time, and the groups that the program wants to be prefetched instead.
         self.next_gathered: list[Group | None] = [None, None]
@@ -191,7 +279,6 @@ class Group:
         self.sync = self.all_reduce = True
         self.second_order = False  # there was a backward pass with create_graph
         self.manual = False  # finalize_backward() says when gradients are added
-        self.kept = False  # the library's buffer has gradients that are not reduced yet
         self.divide: float | None = None
         self.to_run: set[nn.Module] = set()
         # Whose parameters this group's modules have, too; and which groups need this one's now.
@@ -220,29 +307,30 @@ class Group:
                     places = found.setdefault(p, [])
                     if (module, attribute) not in places:
                         places.append((module, attribute))
+        owners = {p: self.job.owner(p) for p in found}
+        dtypes = {p: param_dtype(self.policy, p) for p, owner in owners.items() if not owner}
         params = []
         for p, places in found.items():
-            owner = self.job.owner(p)
+            owner = owners[p]
             if owner:
                 for module, attribute in places:
                     module._parameters[attribute] = owner.sharded
                     self.borrow(owner, (module, attribute))
             else:
-                params.append(Param(self, p, places))
+                params.append(Param(self, p, places, dtypes[p]))
         return params
 
     def begin_copy(self, memo: dict[int, Any]) -> Group:
         """A group for a copy of the modules, which gets them by end_copy."""
         new = memo[id(self)] = copy.copy(self)
-        new.handle, new.state, new.root = None, GroupState.SHARDED, False
+        new.parts, new.state, new.root = [], GroupState.SHARDED, False
         new.next_gathered, new.wanted = [None, None], [None, None]
         new.to_run, new.lenders, new.held_by = set(), {}, set()
-        new.kept = False
         new.params = []
         for p in self.params:
             values = p.original if p.handle is None else p.sharded
             values = nn.Parameter(values.detach().clone(), values.requires_grad)
-            param = Param(new, values, [], p.places[0][1] if p.places else "")
+            param = Param(new, values, [], p.dtype, p.places[0][1] if p.places else "")
             memo[id(p.sharded)] = param.sharded
             new.params.append(param)
         return new
@@ -286,7 +374,9 @@ class Group:
                 module._parameters[attribute] = owner.sharded
                 self.borrow(owner, place)
             elif present is not None:
-                self.params.append(Param(self, present, [place]))
+                self.params.append(
+                    Param(self, present, [place], param_dtype(self.policy, present))
+                )
             return
         what = f"{param.name} was replaced after it was first used, by a parameter"
         if present.shape != param.spec.shape:
@@ -302,8 +392,9 @@ class Group:
         present._sharded_as = param.name
         param.swap(present, param.sharded)
 
-    def regions(self) -> list[weakref.ref[memoryview]]:
-        return [region for p in self.params for region in p.regions]
+    def new_part(self, handle: Any, dtype: torch.dtype | None) -> Part:
+        self.parts.append(Part(self, handle, dtype))
+        return self.parts[-1]
 
     # -- what functions of torch.distributed.fsdp ask of a module's state
 
@@ -326,10 +417,6 @@ class Group:
         assert state in _TRANSITIONS[self.state], f"a group that is {self.state} became {state}"
         self.state = state
 
-    def gather_as(self) -> int:
-        want = self.policy.param_dtype
-        return DTYPES[want] if want else _zero.PARAM
-
     def unshard(self) -> None:
         self.job.layout.update()
         if self.state is not GroupState.BACKWARD:
@@ -343,17 +430,19 @@ class Group:
         if self.state in (GroupState.SHARDED, GroupState.PREFETCHED):
             require_filled(self.params)
             self.job.writes.end()
-            _zero.gather(self.handle, self.gather_as())
+            for part in self.parts:
+                part.gather()
             self.become(GroupState.UNSHARDED)
             self.prefetch()
         self.use_full()
 
     def begin_unshard(self) -> None:
         self.job.layout.update()
-        if self.needs_gather and self.state is GroupState.SHARDED:
+        if self.state is GroupState.SHARDED and any(part.needs_gather for part in self.parts):
             self.job.writes.end()
-            # The bound of memory may have it skipped, on all ranks.
-            if _zero.prefetch(self.handle, self.params[0].handle, self.gather_as()):
+            for part in self.parts:
+                part.prefetch()
+            if any(part.gathered for part in self.parts):
                 self.become(GroupState.PREFETCHED)
 
     def prefetch(self) -> None:
@@ -395,8 +484,8 @@ class Group:
         self.use_sharded()
         if self.state is not GroupState.SHARDED:
             self.become(GroupState.SHARDED)
-            if self.params:
-                _zero.release(self.handle)
+            for part in self.parts:
+                part.release()
 
     # -- forward
 
@@ -487,41 +576,13 @@ class Group:
             self.use_sharded()
             self.become(GroupState.UNSHARDED)
         self.keep_gradients()
-        if self.sync and self.kept:
-            self.reduce()
+        for part in self.parts if self.sync else ():
+            if part.kept:
+                part.reduce()
 
     def keep_gradients(self) -> None:
-        """Adds what a backward pass made to the group's buffer, of the type that is reduced."""
-        made = [p for p in self.params if p.full is not None and p.full.grad is not None]
-        if made:
-            buffers = self._buffers()
-            to = [buffers[p] for p in made]
-            source = [p.whole_gradient() for p in made]
-            with torch.no_grad():
-                if self.kept:
-                    torch._foreach_add_(to, source)
-                else:
-                    torch._foreach_copy_(to, source)
-                    for p, buffer in buffers.items():
-                        if p.full.grad is None:
-                            buffer.zero_()
-            self.kept = True
-            for p in made:
-                p.has_grad = True
-                p.full.grad = None
-
-    def _buffers(self) -> dict[Param, torch.Tensor]:
-        dtype, found = self.policy.reduce_dtype or torch.float32, {}
-        for p in self.params:
-            memory = _zero.gradient(p.handle, DTYPES[dtype]) if p.can_train else None
-            if memory is not None:
-                found[p] = tensor_of(memory, dtype).view(p.spec.sizes)
-        return found
-
-    def reduce(self) -> None:
-        """Begins to sum the gradients over the ranks. A rank that has made none adds zeros."""
-        self.kept = False
-        _zero.reduce(self.handle)
+        for part in self.parts:
+            part.keep_gradients()
 
     @torch.no_grad()
     def add_gradients(self, params: list[Param], world: int) -> None:

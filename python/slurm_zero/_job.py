@@ -103,23 +103,26 @@ class Job:
 
     def _add_gradients_of(self, team: Team, groups: list[Group]) -> None:
         # A group may have no parameters, if its parts have them all.
-        synced = [g for g in groups if g.params and g.handle and g.sync]
+        synced = [g for g in groups if g.parts and g.sync]
         if not synced:
             return
         # Ranks may have used different parameters.
         mine = bytearray()
-        for group in synced:
-            mine.append(group.kept)
-            mine += bytes(p.has_grad for p in group.params)
+        for part in (part for group in synced for part in group.parts):
+            mine.append(part.kept)
+            mine += bytes(p.has_grad for p in part.params)
         any_rank = iter(team.any_rank(mine))
         used = []
         for group in synced:
-            if next(any_rank):
-                group.reduce()
-            used.append((group, [p for p in group.params if next(any_rank)]))
+            params = []
+            for part in group.parts:
+                if next(any_rank):
+                    part.reduce()
+                params += [p for p in part.params if next(any_rank)]
+            used.append((group, params))
         replicated = self.layout.replicated and team.handle is None
         if replicated:
-            _zero.reduce_replicas([g.handle for g in synced if g.all_reduce])
+            _zero.reduce_replicas([part.handle for g in synced if g.all_reduce for part in g.parts])
         for group, params in used:
             if group.all_reduce or not replicated:
                 for p in params:
@@ -130,14 +133,15 @@ class Job:
         _zero.reset()
         self.present, self.last = Pass.FORWARD, None
         self.steps.stepping = False
-        self.writes.groups.clear()
+        self.writes.parts.clear()
         for team in self.teams.values():
             team.in_backward = False
         for group in self.layout.groups:
             group.state = GroupState.SHARDED
             group.to_run = set()
             group.held_by.clear()
-            group.kept = False
+            for part in group.parts:
+                part.gathered = part.kept = False
             group.use_sharded()
             for p in group.params:
                 p.has_grad = False

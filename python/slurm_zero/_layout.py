@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from . import _zero
-from ._group import DTYPES, STORED, Group, Param
+from ._group import DTYPES, STORED, Group, Param, Part
 from ._team import Team
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ class Layout:
         self.job = job
         self.count = 0  # of the groups that are laid out
         self.kept = 0  # handles that were left when models were last looked for that nobody has
-        self.made = 0  # groups, for their names
+        self.made = 0  # parts, for their names
         self._roots: list[weakref.ref[nn.Module]] = []
-        # What this rank's groups are alive by, if other ranks have them no more.
+        # What parts of this rank's groups are alive by, if other ranks have them no more.
         self.left: dict[int, list[weakref.ref]] = {}
         self.teams: list[Team] = []  # in the same order on all ranks
-        self.handles: list[Any] = []  # of the groups of all ranks, likewise
-        self.names: dict[str, Any] = {}  # of their parameters, with the group's handle
+        self.handles: list[Any] = []  # of the parts of all ranks, likewise
+        self.names: dict[str, Any] = {}  # of their parameters, with the part's handle
         self.split = False  # ranks of different teams have parameters of one name
         self.foreign: dict[str, Any] = {}  # handles of those that this rank has no part of
         self.replicated = False  # in a grid: other ranks store what this one owns, too
@@ -58,8 +58,10 @@ class Layout:
         them. The job has them strongly until here: what ranks do with all groups is the same."""
         self.job.writes.end()
         self.job.last = None
-        alive_by = {id(g.handle): [weakref.ref(g), *g.regions()] for g in self.groups if g.handle}
-        alive_by |= self.left
+        alive_by = self.left | {
+            id(part.handle): [weakref.ref(g), *part.regions()]
+            for g in self.groups for part in g.parts
+        }
         groups, new = [weakref.ref(g) for g in self.groups], self.job.groups[self.count :]
         for team in self.teams:
             team.groups = [weakref.ref(g) for g in team.groups]
@@ -76,12 +78,10 @@ class Layout:
 
         def still(ref: weakref.ref[Group]) -> Group | None:
             group = ref()
-            if group is None or group.handle is None:
+            mine = [id(part.handle) for part in group.parts] if group else []
+            if all(ranks[handles[h]][rank] for h in mine for rank in group.team.ranks):
                 return group
-            flags = ranks[handles[id(group.handle)]]
-            if all(flags[rank] for rank in group.team.ranks):
-                return group
-            self.left[id(group.handle)] = alive_by[id(group.handle)]
+            self.left |= {h: alive_by[h] for h in mine}
             return None
 
         handles = {id(h): i for i, h in enumerate(self.handles)}
@@ -128,12 +128,11 @@ class Layout:
             # Ranks of a team prefetch alike, though its nodes may have other numbers of ranks.
             sends = any(_zero.exchange(bytes([int(_zero.setting("share")) % ranks != 0])))
         values = [(p.sharded, p.original) for group in new for p in group.params if not p.of_tp()]
-        for group in own.values():
-            dtype = group.policy.param_dtype
-            casts = dtype and any(p.original.dtype != dtype for p in group.params)
-            group.needs_gather = bool(sends or casts or group.team.handle)
-            for p in group.params:
-                self._take(group, p)
+        for part in (part for group in own.values() for part in group.parts):
+            casts = part.dtype and any(p.original.dtype != part.dtype for p in part.params)
+            part.needs_gather = bool(sends or casts or part.group.team.handle)
+            for p in part.params:
+                self._take(part, p)
         with torch.no_grad():
             for sharded, value in values:
                 if isinstance(value, DTensor) and not value.is_meta:
@@ -174,26 +173,34 @@ class Layout:
                 merged.setdefault(key, value)
         names = Counter(name for _, params in merged.values() for name, *_ in params)
         for key, (reduce_dtype, params) in merged.items():
-            team = self._team(key[0])
-            handle = _zero.group_new(f"group {self.made}", team.handle)
-            self.made += 1
-            if reduce_dtype:
-                _zero.group_gradient_dtype(handle, DTYPES[reduce_dtype])
-            group = own.get(key)
-            if group:
-                group.handle = handle
-            self.handles.append(handle)
-            for index, (name, dtype, shape, trainable, _) in enumerate(params):
+            team, group = self._team(key[0]), own.get(key)
+            parts: dict[tuple, tuple[Any, Part | None]] = {}
+            for index, (name, dtype, shape, trainable, gathered, _) in enumerate(params):
+                if (trainable, gathered) not in parts:
+                    handle = self._new_handle(team, reduce_dtype)
+                    part = group and group.new_part(handle, gathered)
+                    parts[trainable, gathered] = handle, part
+                handle, part = parts[trainable, gathered]
                 if names[name] > 1 or name in self.names:
                     name = f"{name}@{team}"  # as experts have, which differ though named alike
                     self.split = True
                 self.names[name] = handle
-                param = _zero.param_new(handle, name, STORED[dtype], shape, trainable)
+                # Also what is frozen, see Part.
+                param = _zero.param_new(handle, name, STORED[dtype], shape, dtype in DTYPES)
                 if group:
                     p = group.params[index]
-                    p.handle, p.name, p.spec.name = param, name, name
+                    p.handle, p.name, p.spec.name, p.part = param, name, name, part
+                    part.params.append(p)
                 else:
                     self.foreign[name] = param
+
+    def _new_handle(self, team: Team, reduce_dtype: torch.dtype | None) -> Any:
+        handle = _zero.group_new(f"group {self.made}", team.handle)
+        self.made += 1
+        if reduce_dtype:
+            _zero.group_gradient_dtype(handle, DTYPES[reduce_dtype])
+        self.handles.append(handle)
+        return handle
 
     def _team(self, ranks: tuple[int, ...]) -> Team:
         team = self.job.teams.setdefault(ranks, Team(ranks))
@@ -203,17 +210,17 @@ class Layout:
                 team.handle = _zero.team_new(ranks)
         return team
 
-    def _take(self, group: Group, p: Param) -> None:
+    def _take(self, part: Part, p: Param) -> None:
         """Moves the values of a parameter to the library's memory."""
         spec, dtype = p.spec, p.original.dtype
-        spec.ranges = dict(zip(group.team.ranks, _zero.owned(group.handle, p.handle)))
+        spec.ranges = dict(zip(part.group.team.ranks, _zero.owned(part.handle, p.handle)))
         p.sharded._local_tensor = p.memory()
         if not p.original.is_meta and (p.of_tp() or not isinstance(p.original, DTensor)):
             values = p.original.detach()
             values = (values.to_local() if p.of_tp() else values).contiguous()
             _zero.load_from(p.handle, values.data_ptr())
-        full = _zero.address(p.handle, group.gather_as())
-        gathered = group.policy.param_dtype if dtype in DTYPES else None
+        full = _zero.address(p.handle, part.gather_as())
+        gathered = part.dtype if dtype in DTYPES else None
         full = p.region(full, gathered or dtype).view(spec.sizes)
         full = spec.whole(full) if spec.tp else full
         with torch.inference_mode(False):
@@ -226,7 +233,7 @@ class Layout:
 def _describe(group: Group, paths: Paths) -> tuple:
     params = []
     for p in group.params:
-        p.trainable = p.can_train = p.sharded.requires_grad
+        p.trainable = p.sharded.requires_grad
         module, attribute = p.places[0]
         root, path = paths[module]
         roots = [ref() for ref in group.team.roots]
@@ -237,7 +244,7 @@ def _describe(group: Group, paths: Paths) -> tuple:
         index = roots.index(root)
         name = (f"{index}:" if index else "") + (f"{path}." if path else "") + attribute
         dtype, shape = p.original.dtype, tuple(p.spec.sizes)
-        params.append((name, dtype, shape, p.trainable, p.original.is_meta))
+        params.append((name, dtype, shape, p.trainable, p.dtype, p.original.is_meta))
     return group.policy.reduce_dtype, params
 
 
@@ -262,7 +269,8 @@ def _exchange(described: Description) -> list[Description]:
 
 def _lines(described: Description, team: tuple[int, ...]) -> Iterator[str]:
     for (ranks, place), (_, params) in described.items():
-        for name, dtype, shape, trainable, is_meta in params if ranks == team else ():
+        for name, dtype, shape, trainable, gathered, is_meta in params if ranks == team else ():
             frozen, meta = "" if trainable else "frozen ", " on meta" if is_meta else ""
-            yield f"{frozen}{name} of {dtype} {shape}{meta} in group {place}"
+            gathered = f" gathered as {gathered}" if gathered else ""
+            yield f"{frozen}{name} of {dtype} {shape}{gathered}{meta} in group {place}"
     yield "no parameter more"

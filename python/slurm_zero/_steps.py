@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from . import _checkpoint, _zero
 from ._adamw import AdamW
-from ._group import Group
+from ._group import Part
 
 if TYPE_CHECKING:
     from ._job import Job
@@ -22,20 +22,20 @@ class Writes:
 
     def __init__(self, job: Job):
         self.job = job
-        self.groups: dict[Group, None] = {}
+        self.parts: dict[Part, None] = {}
 
-    def begin(self, group: Group) -> None:
-        if self.job.steps.stepping or group in self.groups:
+    def begin(self, part: Part) -> None:
+        if self.job.steps.stepping or part in self.parts:
             return
-        group.reshard()
-        _zero.write_begin(group.handle)
-        self.groups[group] = None
+        part.group.reshard()
+        _zero.write_begin(part.handle)
+        self.parts[part] = None
 
     def end(self) -> None:
-        while self.groups:
-            group = next(iter(self.groups))
-            _zero.write_end(group.handle)
-            del self.groups[group]
+        while self.parts:
+            part = next(iter(self.parts))
+            _zero.write_end(part.handle)
+            del self.parts[part]
 
 
 class Steps:
@@ -58,21 +58,21 @@ class Steps:
         optimizer.register_load_state_dict_post_hook(_checkpoint.states_to_shards)
         self.optimizers.add(optimizer)
 
-    def prepare(self, optimizer: Optimizer) -> list[Group]:
-        """Whatever steps. Returns the groups that the optimizer has parameters of."""
+    def prepare(self, optimizer: Optimizer) -> list[Part]:
+        """Whatever steps. Returns what the optimizer has parameters of."""
         if optimizer not in self.optimizers:
             self._register(optimizer)
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        groups = [g for g in self.job.groups if any(id(p.sharded) in mine for p in g.params)]
-        if groups:
+        params = [p for g in self.job.groups for p in g.params if id(p.sharded) in mine]
+        if params:
             self.job.check_backward()
             self.job.settle()
-        return groups
+        return list(dict.fromkeys(p.part for p in params))
 
-    def _of_all_ranks(self, groups: list[Group]) -> list[Any]:
+    def _of_all_ranks(self, parts: list[Part]) -> list[Any]:
         """The handles of what any rank steps: ranks may have groups that others have not."""
         layout = self.job.layout
-        mine = [g.handle for g in groups if g.params]
+        mine = [part.handle for part in parts]
         if not layout.differs():
             return mine
         flags = bytearray(handle in mine for handle in layout.handles)
@@ -83,12 +83,12 @@ class Steps:
         """Before a step of any optimizer."""
         if isinstance(optimizer, AdamW):
             return
-        groups = self.prepare(optimizer)
-        if not groups:
+        parts = self.prepare(optimizer)
+        if not parts:
             return
         if kwargs.get("closure") is not None or any(a is not None for a in args[1:]):
             raise NotImplementedError("an optimizer's step with a closure is not supported")
-        _zero.step_begin(self._of_all_ranks(groups))
+        _zero.step_begin(self._of_all_ranks(parts))
         self.stepping = True
 
     def end(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class Steps:
             self.stopping = _zero.step_end()
             self.count += 1
 
-    def take(self, groups: list[Any], adamw: tuple, muon: tuple) -> None:
-        """The library's own step of these groups' handles."""
-        self.stopping = _zero.step_groups(groups, *adamw, *muon)
+    def take(self, parts: list[Part], adamw: tuple, muon: tuple) -> None:
+        """The library's own step."""
+        self.stopping = _zero.step_groups([part.handle for part in parts], *adamw, *muon)
         self.count += 1

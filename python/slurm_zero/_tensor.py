@@ -608,7 +608,7 @@ def _begin_write(tensor: FlatShard) -> None:
     param = tensor._shard_spec.param
     # Also where this rank has no element, so that all ranks know of it.
     if param is not None and _storage(tensor) == _storage(param.sharded):
-        param.group.job.writes.begin(param.group)
+        param.group.job.writes.begin(param.part)
 
 
 def _storage(tensor: FlatShard) -> int:

@@ -780,7 +780,7 @@ def prefetch():
         return (loss_of if m is model else rounded_loss)(m, data)
 
     def between(*models):
-        handles[:] = [group.handle for group in zero._api._job.groups[-4:]]
+        handles[:] = [group.parts[0].handle for group in zero._api._job.groups[-4:]]
         expected = want.pop(0)
         assert expected is None or begun == expected, (begun, expected)
         begun.clear()
@@ -879,15 +879,61 @@ def models_by_turns():
 def frozen_and_trained_by_turns():
     """As a generator's parameters are while its critic is trained."""
 
+    def freeze(m, frozen):
+        for part in (m.embed, m.blocks[1].a, m.blocks[1].b, m.blocks[1].norm):
+            part.requires_grad_(not frozen)
+        m.blocks[2].a.requires_grad_(not frozen)
+
     def between(model, single):
         between.frozen = not between.frozen
         for m in (model, single):
-            m.embed.requires_grad_(not between.frozen)
-            m.blocks[1].requires_grad_(not between.frozen)
-            m.blocks[2].a.requires_grad_(not between.frozen)
+            freeze(m, between.frozen)
 
-    between.frozen = False
-    train("by turns", Model(), between=between, steps=5)
+    settings = {"lr": 1e-2, "eps": 1e-3}
+    # The library counts the steps of those together that are frozen together from the start.
+    for frozen, own in ((False, torch.optim.AdamW), (True, torch.optim.AdamW), (True, zero.AdamW)):
+        between.frozen = frozen
+        model = Model()
+        freeze(model, frozen)
+        model.blocks[1].counts = nn.Parameter(torch.arange(5), requires_grad=False)
+        single = copy.deepcopy(model)
+        makers = iter(((own, model), (torch.optim.AdamW, single)))
+
+        def make(_):
+            kind, m = next(makers)
+            return kind(m.parameters(), **settings)
+
+        train(f"by turns, {frozen}, {own}", model, single, between=between, steps=5, make=make)
+
+
+@case
+def types_within_a_group():
+    """Norms are gathered as they are, and weights in 16 bits: each gradient is of its own type."""
+    policy = zero.MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16,
+        param_dtype_override_fn=lambda p: p.dtype if p.ndim < 2 else None,
+    )
+
+    class Rounded(Block):
+        def inner(self, x):
+            return self.b(torch.tanh(self.a(self.norm(x.float()).bfloat16()).float()).bfloat16())
+
+    class Linear(nn.Linear):
+        def forward(self, x):
+            kinds.add((self.weight.dtype, None if self.bias is None else self.bias.dtype))
+            bias = 0 if self.bias is None else self.bias.bfloat16()
+            return nn.functional.linear(x.bfloat16(), self.weight.bfloat16()) + bias
+
+    kinds = set()
+    model = Model(Rounded)
+    for block in model.blocks:
+        for linear in (block.a, block.b):
+            linear.__class__ = Linear
+    model.head.__class__ = Linear
+    single = copy.deepcopy(model)
+    train("types", model, single, sharder=functools.partial(shard, mp_policy=policy),
+          tolerance=3e-2, steps=2, clip=None)
+    assert (torch.bfloat16, torch.float32) in kinds, kinds
 
 
 @case

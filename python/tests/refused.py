@@ -21,7 +21,7 @@ class View(nn.Module):
 
 
 view, model = zero.fully_shard(View()), shard(Model())
-frozen = zero.fully_shard(nn.Linear(3, 3).requires_grad_(False))
+frozen = zero.fully_shard(nn.Linear(3, 3).double().requires_grad_(False))
 expect(zero.Error, "opened with the settings '' already", lambda: zero.init("stage=1"))
 zero.init(), zero.init("")
 
@@ -44,10 +44,10 @@ expect(ValueError, "parameter weight is torch.float64",
        lambda: zero.fully_shard(nn.Linear(2, 2).double()))
 expect(ValueError, "mp_policy has torch.float64", lambda: zero.fully_shard(
     nn.Linear(2, 2), mp_policy=zero.MixedPrecisionPolicy(param_dtype=torch.float64)))
-overriding = zero.MixedPrecisionPolicy()
-object.__setattr__(overriding, "param_dtype_override_fn", lambda name, p: torch.float32)
-expect(NotImplementedError, "param_dtype_override_fn", lambda: zero.fully_shard(
-    nn.Linear(2, 2), mp_policy=overriding))
+late = nn.Linear(2, 2)
+expect(ValueError, "param_dtype_override_fn must return None", lambda: zero.fully_shard(
+    late, mp_policy=zero.MixedPrecisionPolicy(param_dtype_override_fn=lambda p: torch.float16)))
+zero.fully_shard(late)
 expect(ValueError, "takes a module", lambda: zero.fully_shard([]))
 meta = torch.distributed.DeviceMesh("meta", torch.arange(world), _init_backend=False)
 expect(NotImplementedError, "the mesh is of meta",
@@ -62,9 +62,10 @@ expect(NotImplementedError, "shard_placement_fn returns R for weight",
        lambda: zero.fully_shard(nn.Linear(2, 2), shard_placement_fn=lambda p: Replicate()))
 
 # Parameters.
-frozen(torch.ones(3))
+frozen(torch.ones(3).double())
 frozen.bias.requires_grad_(True)
-expect(NotImplementedError, "bias was frozen", lambda: frozen(torch.ones(3)))
+expect(NotImplementedError, "bias of torch.float64 cannot be trained",
+       lambda: frozen(torch.ones(3).double()))
 expect(NotImplementedError, "head.weight, which is sharded",
        model.head.weight.detach().squeeze_)
 expect(NotImplementedError, "each rank has a part", lambda: torch._foreach_max([model.head.weight]))

@@ -3,7 +3,7 @@
 # Two nodes, each a network namespace, and three ranks of which two are on the first node. Its first
 # network does not reach the other node, all nodes have the loopback device's address for their
 # name, and nobody is at the user's MASTER_ADDR.
-. "${top_srcdir:?run me by make check-torch}/tests/common.sh"
+. "${top_srcdir:?run me by make check}/tests/common.sh"
 # shellcheck source=python/tests/torch.sh
 . "$top_srcdir/python/tests/torch.sh"
 

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # For tests that run torch, after tests/common.sh: a Python that has it, and the package of this
-# build.
+# build. With ZERO_TEST_LONG, as make check-torch sets it, they do all that they can.
+[[ ${TORCH_PYTHON-} ]] || skip torch "TORCH_PYTHON names no Python that has it"
 [[ -e $top_builddir/python/slurm_zero/_zero.abi3.so ]] ||
 	fail "this build has no Python package: Python's headers were not found"
-TORCH_PYTHON=${TORCH_PYTHON-python3}
-"$TORCH_PYTHON" -c 'import torch' ||
-	fail "$TORCH_PYTHON has no torch: name another by TORCH_PYTHON=venv/bin/python"
 [[ ${scratch-} ]] || scratch
 # It is in two folders if the build is not in the sources.
 mkdir -p "$scratch/python/slurm_zero"
@@ -16,3 +14,24 @@ ln -s "$(cd "$top_builddir" && pwd)/python/slurm_zero.dist-info" "$scratch/pytho
 # What is called stock is to be torch's own.
 export ZERO_FSDP=${ZERO_FSDP-keep}
 export PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+
+# run WORLD PROGRAM ARGUMENTS...: a program of this folder with so many ranks, or alone
+run() {
+	local launch=("$ZERORUN" -n "$1")
+	[[ $1 != alone ]] || launch=()
+	timeout 600 "${launch[@]}" "$TORCH_PYTHON" "$top_srcdir/python/tests/$2.py" "${@:3}" \
+		>"$scratch/out" 2>&1 ||
+		fail "$* at stage ${ZERO_STAGE-3}: status $?: $(<"$scratch/out")"
+	echo "$* at stage ${ZERO_STAGE-3}: $(tail -1 "$scratch/out")"
+}
+
+# The same, if there is time.
+long() {
+	[[ ! ${ZERO_TEST_LONG-} ]] || run "$@"
+}
+
+# imports PACKAGE...: whether Python has them all
+imports() {
+	local IFS=,
+	"$TORCH_PYTHON" -c "import $*" 2>/dev/null
+}

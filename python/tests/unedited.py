@@ -109,7 +109,7 @@ def fsdp2(**options):
 def refused():
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    return fsdp2(mp_policy=MixedPrecisionPolicy(param_dtype_override_fn=lambda p: None))
+    return fsdp2(mp_policy=MixedPrecisionPolicy(param_dtype=torch.float64))
 
 
 def deepspeed():

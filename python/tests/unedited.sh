@@ -1,11 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check-torch: programs that have never heard of slurm-zero, under zerorun. TORCH_QUICK=yes is
-# what make check runs of it.
-. "${top_srcdir:?run me by make check-torch}/tests/common.sh"
-# shellcheck source=python/tests/torch.sh
+# Programs that have never heard of slurm-zero, under zerorun.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
 . "$top_srcdir/python/tests/torch.sh"
-ZERORUN=$PWD/launcher/zerorun
 program=("$TORCH_PYTHON" "$top_srcdir/python/tests/unedited.py")
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME
 
@@ -51,22 +48,22 @@ is ours FullyShardedModule "fully_shard is slurm_zero's (--zero-fsdp=auto)"
 same own ours
 train refused --zero-fsdp=replace -- refused
 is refused FSDPModule \
-	"fully_shard is torch's: param_dtype_override_fn of mp_policy is not supported \
-(--zero-fsdp=replace)"
+	"fully_shard is torch's: mp_policy has torch.float64; float32, float16 and bfloat16 are \
+supported (--zero-fsdp=replace)"
 train stage2 --zero-fsdp=auto --zero-stage=2 "--zero-report=$scratch/report" -- fsdp2
 same own stage2
 grep -rqE '"stage": *"?2' "$scratch/report" ||
 	fail "the report is not of stage 2: $(cat "$scratch"/report/*)"
 for what in accelerate trainer; do
-	"$TORCH_PYTHON" -c "import ${what/trainer/transformers}" 2>/dev/null || continue
+	imports "${what/trainer/transformers}" || continue
 	train "$what" --zero-fsdp=auto -- "$what"
 	is "$what" FullyShardedModule "fully_shard is slurm_zero's (--zero-fsdp=auto)"
-	[[ ! ${TORCH_QUICK-} ]] || continue
+	[[ ${ZERO_TEST_LONG-} ]] || continue
 	train "$what.own" --zero-fsdp=keep -- "$what"
 	same "$what" "$what.own"
 done
-[[ ${TORCH_QUICK-} ]] || for what in deepspeed lightning; do
-	"$TORCH_PYTHON" -c "import $what" 2>/dev/null || continue
+[[ ! ${ZERO_TEST_LONG-} ]] || for what in deepspeed lightning; do
+	imports "$what" || continue
 	train "$what" -- "$what"
 	same own "$what"
 done
@@ -139,10 +136,10 @@ rank1="^zero: rank 1 on node [^ ]+ \(pid [0-9]+\)"
 lost ddp stop 1 "$rank1 is stopped" 2
 lost ddp exit0 1 "had ended with exit status 0" 0
 lost fsdp2 teardown 1 "$rank1 has not ended within 6 s of its exit" 0
-[[ ! ${TORCH_QUICK-} ]] || exit 0
+[[ ${ZERO_TEST_LONG-} ]] || exit 0
 ZERO_END_SECONDS=3 lost fsdp2 atexit 1 "$rank1 has not ended within 3 s of the end of its work" 0
 for what in ddp fsdp2 deepspeed; do
-	"$TORCH_PYTHON" -c "import ${what/[df][ds][dp]*/torch}" 2>/dev/null || continue
+	imports "${what/[df][ds][dp]*/torch}" || continue
 	lost "$what" kill 1 "$rank1 was killed by SIGKILL" 0
 	lost "$what" segv 1 "$rank1 died of signal 11" 2
 	lost "$what" raise 1 "$rank1 (has ended with exit status 1|called exit\(1\))" 2

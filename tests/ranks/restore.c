@@ -226,6 +226,61 @@ static void other_models(const char *dir)
 	close_model(&other);
 }
 
+static void set_trainable(struct model *model, int t, bool trainable)
+{
+	model->tensors[t].trainable = trainable;
+	if (model->tensors[TENSORS - 1].tied == t)
+		model->tensors[TENSORS - 1].trainable = trainable;
+}
+
+/* What was saved as not trainable can be trained from then on, in a group that was not stepped. */
+static void thawed(const char *dir)
+{
+	struct model model = {0}, frozen;
+	struct digests want, got;
+	uint64_t grouping = test_seed();
+
+	make_tensors(&model, test_seed() ^ 11, SMALL);
+	set_trainable(&model, 1, true);
+	open_model(&model, 2, "stage=1");
+	load_values(&model);
+	train(&model, 1);
+	want = digest(&model);
+	close_model(&model);
+
+	frozen = model;
+	for (int t = TENSORS - 1; t >= 0; t--)
+		frozen.tensors[t].trainable = false;
+	open_model(&frozen, 1, "stage=3");
+	load_values(&frozen);
+	save(&frozen, dir);
+	close_model(&frozen);
+	open_model(&model, 2, "stage=1");
+	load_values(&model);
+	train(&model, 1);
+	restore(&model, dir, 0, zero_world(model.job));
+	train(&model, 1);
+	got = digest(&model);
+	expect_same(&model, &got, &want, "thawed");
+	close_model(&model);
+
+	frozen = model;
+	set_trainable(&frozen, 0, false);
+	open_model(&frozen, 1, "stage=3");
+	load_values(&frozen);
+	train(&frozen, 1);
+	save(&frozen, dir);
+	close_model(&frozen);
+	open_model(&model, grouping, "stage=3");
+	while (model.group_of[0] != model.group_of[1]) {
+		close_model(&model);
+		open_model(&model, ++grouping, "stage=3");
+	}
+	fails(zero_restore(model.job, dir, NULL), ZERO_E_FORMAT,
+	      "put them into groups of their own");
+	close_model(&model);
+}
+
 static int count_open_files(void)
 {
 	DIR *list = opendir("/proc/self/fd");
@@ -359,6 +414,8 @@ int main(int argc, char **argv)
 		states(&model, dir);
 		snprintf(dir, sizeof(dir), "%s/own", file_path(""));
 		own_steps(dir);
+		snprintf(dir, sizeof(dir), "%s/thawed", file_path(""));
+		thawed(dir);
 		snprintf(dir, sizeof(dir), "%s/damaged", file_path(""));
 		damaged(dir);
 	}

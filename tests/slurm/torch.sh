@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check-torch: a PyTorch program on three nodes has the losses of one process, and a rank that
+# A PyTorch program on three nodes has the losses of one process, and a rank that
 # is killed is named and ends the step. On one node many that start at once each have a port.
 # ZERO_TEST_STARTS (20) is how many.
 # shellcheck source=tests/slurm/cluster.sh
-. "${top_srcdir:?run me by make check-torch}/tests/slurm/cluster.sh"
+. "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 # shellcheck source=python/tests/torch.sh
 . "$top_srcdir/python/tests/torch.sh"
 

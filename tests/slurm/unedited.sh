@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check-torch: PyTorch programs that have never heard of slurm-zero, by one srun on three
+# PyTorch programs that have never heard of slurm-zero, by one srun on three
 # nodes. They start though the port that the plugin guesses is taken, have equal losses, and a rank
 # that is lost is named. Prints how long a start takes beside torchrun's.
 # shellcheck source=tests/slurm/cluster.sh
-. "${top_srcdir:?run me by make check-torch}/tests/slurm/cluster.sh"
+. "${top_srcdir:?run me by make check}/tests/slurm/cluster.sh"
 # shellcheck source=python/tests/torch.sh
 . "$top_srcdir/python/tests/torch.sh"
 
@@ -24,9 +24,7 @@ train() {
 		fail "$1 has other losses than ddp: $(<"$scratch/$1")"
 }
 for what in ddp fsdp2 accelerate deepspeed lightning; do
-	"$TORCH_PYTHON" -c "import ${what/[df][ds]*p*/torch}" 2>/dev/null ||
-		"$TORCH_PYTHON" -c "import $what" 2>/dev/null ||
-		continue
+	imports "${what/[df][ds]*p*/torch}" || imports "$what" || continue
 	train "$what"
 done
 ran trainer srun --zero -N3 --ntasks-per-node=2 "${program[@]}" trainer

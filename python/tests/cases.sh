@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Training with fully_shard has the gradients of the unsharded model, at several numbers of ranks.
+# TORCH_CASES names some of the cases, TORCH_WORLDS the numbers of ranks.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+. "$top_srcdir/python/tests/torch.sh"
+
+read -ra cases <<<"${TORCH_CASES-}"
+worlds=2
+[[ ! ${ZERO_TEST_LONG-} ]] || worlds="alone 2 3"
+for world in ${TORCH_WORLDS-$worlds}; do
+	run "$world" cases "${cases[@]}"
+done
+[[ ! ${TORCH_CASES-} ]] || exit 0
+ZERO_SHARD=1 long 2 cases
+for stage in 0 1 2; do
+	ZERO_STAGE=$stage long 2 cases plain written accumulation bfloat16 adamw_fused exceptions
+done
+run 2 tensors
