@@ -131,23 +131,18 @@ static void wait_for_report(const struct zero_deadlock *deadlock)
 }
 
 /* Lists the communicators that this rank is in and that are not broken: the job's and its teams'.
-   Returns how many. `comms` may be NULL. */
+   Returns how many. */
 static int list_comms(struct zero_comm *first, struct zero_comm **comms)
 {
 	int count = 0;
 
 	for (struct zero_team_comm *team_comm = first->team_comms; team_comm;
 	     team_comm = team_comm->next)
-		if (team_comm->comm && team_comm->comm != first && !team_comm->comm->broken) {
-			if (comms)
-				comms[count] = team_comm->comm;
-			count++;
-		}
-	if (first->broken)
-		return count;
-	if (comms)
-		comms[count] = first;
-	return count + 1;
+		if (team_comm->comm && team_comm->comm != first && !team_comm->comm->broken)
+			comms[count++] = team_comm->comm;
+	if (!first->broken)
+		comms[count++] = first;
+	return count;
 }
 
 /*
@@ -157,18 +152,15 @@ static int list_comms(struct zero_comm *first, struct zero_comm **comms)
 static zero_status leave_deadlock(struct zero_comm *comm, bool finished, char *text, size_t size,
 				  int *rank)
 {
-	struct zero_comm *job = zero_comm_of_job(comm);
-	int count = list_comms(job, NULL), index;
-	struct zero_comm **comms = calloc((size_t)count + 1, sizeof(struct zero_comm *));
+	struct zero_comm *job = zero_comm_of_job(comm), *only;
+	struct zero_comm **comms = job->leaving ? job->leaving : &only;
 	const struct zero_intent nothing = {.label = ""};
+	int count = list_comms(job, comms), index;
 
 	wait_for_report(&job->deadlock);
 	*rank = job->deadlock.rank;
 	snprintf(text, size, "%s", job->deadlock.text);
 	job->deadlock.ending = true;
-	if (!comms)
-		return ZERO_E_ORDER; /* out of memory: this process is about to end anyway */
-	list_comms(job, comms);
 	for (int i = 0; i < count; i++)
 		if (comms[i] != comm)
 			comms[i]->broken = start_agreement(comms[i], &nothing) != ZERO_OK;
@@ -177,7 +169,6 @@ static zero_status leave_deadlock(struct zero_comm *comm, bool finished, char *t
 			comm->ops->finish_max(&comms[i], 1, &index);
 		comms[i]->broken = true;
 	}
-	free(comms);
 	return ZERO_E_ORDER;
 }
 
@@ -249,16 +240,12 @@ zero_status zero_agree_on(struct zero_comm *comm, const struct zero_intent *inte
 zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *intent, char *text,
 			     size_t size, int *rank)
 {
-	int count = list_comms(comm, NULL), begun = 0, index = 0;
-	struct zero_comm **comms;
+	struct zero_comm *only, **comms = comm->leaving ? comm->leaving : &only;
+	int count = list_comms(comm, comms), begun = 0, index = 0;
 	zero_status status = ZERO_OK, one;
 
 	if (!comm->ops->begin_max)
 		return agree_alone(comm, intent, text, size, rank);
-	comms = calloc((size_t)count + 1, sizeof(struct zero_comm *));
-	if (!comms)
-		return ZERO_OK; /* out of memory: this process is about to end anyway */
-	list_comms(comm, comms);
 	for (int i = 0; i < count; i++)
 		if (!start_agreement(comms[i], intent))
 			comms[begun++] = comms[i];
@@ -268,7 +255,6 @@ zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *i
 		status = status ? status : one;
 		comms[index] = comms[--begun];
 	}
-	free(comms);
 	/* It chooses nothing, and an earlier choice must not be agreed on once more. */
 	comm->choices_equal = true;
 	return status;

@@ -82,10 +82,14 @@ struct zero_comm {
 	bool main_thread_only; /* only the thread that opened it may */
 	bool broken; /* after an error ranks may differ in what they do next: nothing more is run */
 	struct zero_team_comm *team_comms; /* of the job's communicator: a list of the teams' */
-	struct zero_comm *job;             /* of a team: the job's; NULL: this is it */
-	uint32_t team;                     /* see struct zero_recent_submission */
-	uint64_t submissions;              /* so far */
-	struct zero_deadlock deadlock;     /* of the job's communicator */
+	/* Of the job's communicator: scratch for this and the teams', made with these, since a rank
+	   that leaves for want of memory has none. NULL: there are no teams. */
+	struct zero_comm **leaving;
+	struct zero_net_team **net_leaving;
+	struct zero_comm *job;         /* of a team: the job's; NULL: this is it */
+	uint32_t team;                 /* see struct zero_recent_submission */
+	uint64_t submissions;          /* so far */
+	struct zero_deadlock deadlock; /* of the job's communicator */
 	int *members; /* of a team: its ranks in the job [place.world]; NULL: all ranks */
 	struct zero_net_team *net_team;      /* its ranks, where they agree over the network */
 	struct zero_agreed_values agreement; /* the one under way */

@@ -107,16 +107,15 @@ zero_status zero_net_comm_begin_max(struct zero_comm *comm)
 zero_status zero_net_comm_finish_max(struct zero_comm *const *comms, int count, int *index)
 {
 	uint64_t all[ZERO_AGREE_VALUES];
-	struct zero_net_team **teams;
+	struct zero_net_team *only, **teams = &only;
 	zero_status status = ZERO_OK;
 	size_t which = 0;
 
 	*index = -1;
 	if (!count)
 		return ZERO_OK;
-	teams = calloc((size_t)count, sizeof(struct zero_net_team *));
-	if (!teams)
-		return zero_core->fail(ZERO_E_COMM, "no memory to agree in %d teams", count);
+	if (count > 1)
+		teams = zero_comm_of_job(comms[0])->net_leaving;
 	for (int i = 0; i < count; i++)
 		teams[i] = comms[i]->net_team;
 	status = zero_net->finish_max(teams, (size_t)count, &which, all);
@@ -124,7 +123,6 @@ zero_status zero_net_comm_finish_max(struct zero_comm *const *comms, int count, 
 		*index = (int)which;
 		memcpy(comms[which]->agreement.all, all, sizeof(all));
 	}
-	free(teams);
 	return status;
 }
 

@@ -26,6 +26,24 @@ static void set_place(struct zero_team_comm *team_comm, const struct zero_comm *
 	team_comm->place.world = (int)op->count;
 }
 
+/* Makes room for one team more. */
+static bool grow_leaving(struct zero_comm *comm)
+{
+	struct zero_net_team **net_teams;
+	struct zero_comm **comms;
+	size_t count = 2;
+
+	for (const struct zero_team_comm *made = comm->team_comms; made; made = made->next)
+		count++;
+	comms = realloc(comm->leaving, count * sizeof(struct zero_comm *));
+	if (comms)
+		comm->leaving = comms;
+	net_teams = realloc(comm->net_leaving, count * sizeof(struct zero_net_team *));
+	if (net_teams)
+		comm->net_leaving = net_teams;
+	return comms && net_teams;
+}
+
 zero_status zero_team_comm_new(struct zero_comm *comm, const struct zero_op *op,
 			       zero_status (*open)(struct zero_comm *comm, const struct zero_op *op,
 						   bool member, struct zero_comm **team))
@@ -34,6 +52,10 @@ zero_status zero_team_comm_new(struct zero_comm *comm, const struct zero_op *op,
 	struct zero_comm *team = NULL;
 	zero_status status = open(comm, op, is_member(op, comm->place.rank), &team);
 
+	if (!grow_leaving(comm)) {
+		free(team_comm);
+		team_comm = NULL;
+	}
 	if (!status && !team_comm)
 		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
 	if (team && team != comm) {
@@ -66,4 +88,8 @@ void zero_team_comms_close(struct zero_comm *comm)
 			team_comm->comm->ops->close(team_comm->comm);
 		free(team_comm);
 	}
+	free(comm->leaving);
+	free(comm->net_leaving);
+	comm->leaving = NULL;
+	comm->net_leaving = NULL;
 }
