@@ -10,6 +10,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_job.py \
 	python/slurm_zero/_layout.py \
 	python/slurm_zero/_overlay.py \
+	python/slurm_zero/_param.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_start.py \
 	python/slurm_zero/_steps.py \

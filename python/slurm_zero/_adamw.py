@@ -13,7 +13,7 @@ from . import _zero
 from ._tensor import FlatShard, tensor_of
 
 if TYPE_CHECKING:
-    from ._group import Param
+    from ._param import Param
 
 
 _NO_MUON = (False, 0, False, 0, 0, 0, 0, 0, 0)

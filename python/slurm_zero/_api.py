@@ -27,8 +27,9 @@ from torch.optim import optimizer as torch_optimizer
 
 from . import _checkpoint, _start, _unsharded, _watch, _zero
 from ._adamw import AdamW, AdamW8bit, Muon
-from ._group import DTYPES, STORED, Group, MixedPrecisionPolicy, require_filled
+from ._group import Group, MixedPrecisionPolicy
 from ._job import Job
+from ._param import DTYPES, STORED, require_filled
 from ._rendezvous import make_store
 from ._tensor import FlatShard, install_dispatch
 

@@ -20,7 +20,7 @@ from ._adamw import AdamW
 from ._tensor import FlatShard
 
 if TYPE_CHECKING:
-    from ._group import Param
+    from ._param import Param
     from ._job import Job
 
 _TORCH = {name: dtype for name, dtype in _unsharded.DTYPES.items() if hasattr(_zero, name)}

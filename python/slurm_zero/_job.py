@@ -11,8 +11,9 @@ from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
 
 from . import _zero
-from ._group import Group, GroupState, Param, no_compile
+from ._group import Group, GroupState, no_compile
 from ._layout import Layout
+from ._param import Param
 from ._steps import Steps, Writes
 from ._team import Team
 from ._tensor import FlatShard

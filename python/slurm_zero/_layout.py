@@ -16,7 +16,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from . import _zero
-from ._group import DTYPES, STORED, Group, Param, Part
+from ._group import Group
+from ._param import DTYPES, STORED, Param, Part
 from ._team import Team
 
 if TYPE_CHECKING:

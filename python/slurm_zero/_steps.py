@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from . import _checkpoint, _zero
 from ._adamw import AdamW
-from ._group import Part
+from ._param import Part
 
 if TYPE_CHECKING:
     from ._job import Job

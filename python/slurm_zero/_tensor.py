@@ -28,7 +28,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.utils._pytree import tree_map_only
 
 if TYPE_CHECKING:
-    from ._group import Param
+    from ._param import Param
     from ._job import Job
 
 aten = torch.ops.aten

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A parameter of a group, and the parts of a group that the library gathers and sums as one."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+
+from . import _zero
+from ._tensor import FlatShard, ShardSpec, tensor_of
+
+if TYPE_CHECKING:
+    from ._group import Group, MixedPrecisionPolicy
+
+DTYPES = {torch.float32: _zero.F32, torch.float16: _zero.F16, torch.bfloat16: _zero.BF16}
+# Also of parameters that are not trained, which are gathered as they are.
+STORED = DTYPES | {
+    torch.float64: _zero.F64, torch.int64: _zero.I64, torch.int32: _zero.I32,
+    torch.uint8: _zero.U8, torch.bool: _zero.BOOL, torch.float8_e4m3fn: _zero.F8_E4M3,
+    torch.float8_e5m2: _zero.F8_E5M2,
+}
+
+
+def param_dtype(policy: MixedPrecisionPolicy, p: nn.Parameter) -> torch.dtype | None:
+    """What the policy has this parameter gathered as. None: as it is."""
+    override = getattr(policy, "param_dtype_override_fn", None)
+    dtype = override and override(p)
+    if dtype is None:
+        return policy.param_dtype
+    if dtype not in (policy.param_dtype, p.dtype):
+        raise ValueError(
+            "param_dtype_override_fn must return None, param_dtype, or the parameter's original "
+            f"dtype but got {dtype!r} for a parameter with dtype {p.dtype} and param_dtype "
+            f"{policy.param_dtype}"
+        )
+    return dtype if dtype in DTYPES else None
+
+
+class Param:
+    """A parameter of a group."""
+
+    def __init__(self, group: Group, original: nn.Parameter, places: list[tuple[nn.Module, str]],
+                 dtype: torch.dtype | None, name: str = ""):
+        self.group, self.places = group, places  # [(module, attribute)]
+        self.dtype = dtype  # that it is gathered as; None: as it is
+        self.part: Part | None = None  # once it is laid out
+        self.original: nn.Parameter | None = original  # until it is laid out
+        self.trainable = original.requires_grad
+        self.handle = self.name = None
+        self.full: nn.Parameter | None = None
+        self.regions: list[weakref.ref[memoryview]] = []
+        self.has_grad = False  # this rank has added a gradient since the last backward pass
+        stride = original.contiguous().stride()
+        name = places[0][1] if places else name
+        tp = None
+        if isinstance(original, FlatShard):
+            tp = original._shard_spec.tp
+        elif isinstance(original, DTensor) and original.device_mesh != group.mesh:
+            tp = original._spec
+        self.spec = ShardSpec(name, tuple(original.shape), stride, group.mesh, tp)
+        self.spec.job, self.spec.param = group.job, self
+        self.filled = not original.is_meta
+        empty = torch.empty(0, dtype=original.dtype, device="cpu" if self.filled else "meta")
+        self.sharded = FlatShard.wrap(empty, self.spec, requires_grad=self.trainable)
+        self.sharded._is_param = True
+        group.job.originals[original] = self
+        self.swap(original, self.sharded)
+
+    def of_tp(self) -> bool:
+        """Its local tensor before it is laid out is what the ranks of the mesh shard."""
+        return self.spec.tp is not None and not isinstance(self.original, FlatShard)
+
+    @property
+    def can_train(self) -> bool:
+        return self.sharded.dtype in DTYPES
+
+    def whole_gradient(self) -> torch.Tensor:
+        grad = self.full.grad
+        if self.spec.tp is None:
+            return grad
+        local = grad.redistribute(placements=self.spec.tp.placements)._local_tensor
+        return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
+
+    def update_requires_grad(self) -> None:
+        """requires_grad was changed."""
+        if not self.can_train:
+            raise NotImplementedError(
+                f"{self.name} of {self.sharded.dtype} cannot be trained; float32, float16 and "
+                "bfloat16 can"
+            )
+        self.trainable = self.sharded.requires_grad
+        self.full.requires_grad_(self.trainable)
+
+    def swap(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """What the program has put in the place of a parameter stays there, see Group.follow."""
+        for module, attribute in self.places:
+            if module._parameters.get(attribute) is old:
+                if type(module).__setattr__ is nn.Module.__setattr__:
+                    module._parameters[attribute] = new
+                else:  # LSTMs have lists of their parameters
+                    setattr(module, attribute, new)
+
+    def memory(self) -> torch.Tensor:
+        """What this rank has of it. None before it is laid out."""
+        ranges, dtype = self.spec.ranges, self.sharded.dtype
+        device = "cpu" if self.filled else "meta"
+        if ranges is None or not self.filled:
+            first, end = self.spec.range if ranges else (0, 0)
+            return torch.empty(end - first, dtype=dtype, device=device)
+        return self.region(_zero.shard(self.handle, *self.spec.range), dtype)
+
+    def region(self, memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor over memory of the library, which is there as long as such a tensor is."""
+        if memory is not None:
+            self.regions.append(weakref.ref(memory))
+        return tensor_of(memory, dtype)
+
+    def fill(self) -> None:
+        """It was on meta: the program, or a file, has values for it now."""
+        if not self.filled:
+            self.filled = True
+            self.renew(self.memory())
+
+    def convert(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """To another type, before it is laid out."""
+        with torch.no_grad():
+            new = nn.Parameter(fn(self.original), self.original.requires_grad)
+        del self.group.job.originals[self.original]
+        self.group.job.originals[new] = self
+        self.original = new
+        self.renew(torch.empty(0, dtype=new.dtype, device=self.sharded.device))
+
+    def renew(self, local: torch.Tensor) -> None:
+        """The same object becomes of another device or type, as torch's modules do it."""
+        new = FlatShard.wrap(local, self.spec, requires_grad=self.sharded.requires_grad)
+        new._is_param = True
+        torch.utils.swap_tensors(self.sharded, new)
+
+
+def require_filled(params: list[Param]) -> None:
+    on_meta = [p.name for p in params if not p.filled]
+    if on_meta:
+        raise RuntimeError(
+            "FSDP parameters should be materialized from meta device before training, but the "
+            f"following were still on meta device: {on_meta}\nUse slurm_zero.load, or "
+            'model.to_empty(device="cpu") and then reset_parameters() of each module'
+        )
+
+
+class Part:
+    """Parameters of a group that the library gathers and sums as one: they are gathered as one
+    type, and all of them, or none, were to be trained when they were laid out. So what is frozen
+    has no memory for gradients, and may be thawed."""
+
+    def __init__(self, group: Group, handle: Any, dtype: torch.dtype | None):
+        self.group, self.handle, self.dtype = group, handle, dtype
+        self.params: list[Param] = []
+        self.needs_gather = False  # whether a gather sends or casts anything
+        self.gathered = False  # or its gather was begun
+        self.kept = False  # the library's buffer has gradients that are not reduced yet
+
+    def regions(self) -> list[weakref.ref[memoryview]]:
+        return [region for p in self.params for region in p.regions]
+
+    def gather_as(self) -> int:
+        return DTYPES[self.dtype] if self.dtype else _zero.PARAM
+
+    def gather(self) -> None:
+        _zero.gather(self.handle, self.gather_as())
+        self.gathered = True
+
+    def prefetch(self) -> None:
+        # The bound of memory may have it skipped, on all ranks.
+        if self.needs_gather and _zero.prefetch(
+            self.handle, self.params[0].handle, self.gather_as()
+        ):
+            self.gathered = True
+
+    def release(self) -> None:
+        if self.gathered:
+            self.gathered = False
+            _zero.release(self.handle)
+
+    def reduce(self) -> None:
+        """Begins to sum the gradients over the ranks. A rank that has made none adds zeros."""
+        self.kept = False
+        _zero.reduce(self.handle)
+
+    def keep_gradients(self) -> None:
+        """Adds what a backward pass made to the buffer, of the type that is reduced."""
+        made = [p for p in self.params if p.full is not None and p.full.grad is not None]
+        if made:
+            buffers = self._buffers()
+            to = [buffers[p] for p in made]
+            source = [p.whole_gradient() for p in made]
+            with torch.no_grad():
+                if self.kept:
+                    torch._foreach_add_(to, source)
+                else:
+                    torch._foreach_copy_(to, source)
+                    for p, buffer in buffers.items():
+                        if p.full.grad is None:
+                            buffer.zero_()
+            self.kept = True
+            for p in made:
+                p.has_grad = True
+                p.full.grad = None
+
+    def _buffers(self) -> dict[Param, torch.Tensor]:
+        dtype, found = self.group.policy.reduce_dtype or torch.float32, {}
+        for p in self.params:
+            memory = _zero.gradient(p.handle, DTYPES[dtype]) if p.can_train else None
+            if memory is not None:
+                found[p] = tensor_of(memory, dtype).view(p.spec.sizes)
+        return found
