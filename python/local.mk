@@ -9,6 +9,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_group.py \
 	python/slurm_zero/_job.py \
 	python/slurm_zero/_layout.py \
+	python/slurm_zero/_module.py \
 	python/slurm_zero/_overlay.py \
 	python/slurm_zero/_param.py \
 	python/slurm_zero/_rendezvous.py \
