@@ -489,6 +489,22 @@ endif
 check-long:
 	ZERO_TEST_LONG=1 $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(LONG_TESTS)'
 
+# What is random, or kills, again and again with new seeds, until something fails: for a night.
+check-soak:
+	for round in `seq $${ROUNDS-100}`; do \
+		echo "round $$round"; \
+		ZERO_TEST_LONG=1 $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(SOAK_TESTS)' || exit; \
+	done
+SOAK_TESTS = \
+	tests/cuda/schedules.sh \
+	tests/fuzz/smoke.sh \
+	tests/gpt/kill.sh \
+	tests/ranks/load_model.ranks \
+	tests/ranks/lost.sh \
+	tests/ranks/no_memory.ranks \
+	tests/ranks/property.ranks \
+	tests/ranks/restore.ranks
+
 # Those of them that have threads, for the sanitizer that watches these.
 check-threads:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(THREADS_TESTS)'
@@ -517,4 +533,4 @@ format-check:
 analyze:
 	@$(TEST_ENVIRONMENT) ZERO_REQUIRE=clang,cppcheck bash $(top_srcdir)/tests/analyze.sh
 
-.PHONY: analyze check-long check-own check-threads check-unit format-check
+.PHONY: analyze check-long check-soak check-own check-threads check-unit format-check
