@@ -199,12 +199,12 @@ def read_map(path):
     return {"times": times, "lines": lines, "covered": covered}
 
 
-def tests_of(path, line, known):
-    """The tests that run a line, the fastest first."""
+def tests_of(path, lines, known):
+    """The tests that run one of the lines, the fastest first."""
     if path.endswith(".py"):
         names = set(PYTHON)
     else:
-        names = set(known["covered"].get((path, line), ()))
+        names = {name for line in lines for name in known["covered"].get((path, line), ())}
         for room, tests in KILLS.items():
             if path.startswith(room + "/"):
                 names.update(tests)
@@ -244,19 +244,17 @@ def write(path, text):
         file.write(text)
 
 
-def try_fault(path, number, fault, known, trusted):
+def try_fault(path, numbers, faulty, known, trusted):
     """('caught', test), ('survived', tests) or ('equivalent' or 'refused', '').
 
-    Before a test is trusted to have caught a fault, it has passed once without one.
+    `faulty` is the text of the file with the fault, of which the lines `numbers` differ. Before a
+    test is trusted to have caught a fault, it has passed once without one.
     """
     with open(path) as file:
         original = file.read()
     made = ("all", "tests/double/kernels_emulated.o") if path.endswith(".cu") else ("all",)
     build(*made)
     before = objects_of(path)
-    lines = original.split("\n")
-    lines[number - 1] = fault
-    faulty = "\n".join(lines)
     try:
         write(path, faulty)
         if not build(*made):
@@ -264,7 +262,7 @@ def try_fault(path, number, fault, known, trusted):
         if before and objects_of(path) == before:
             return "equivalent", ""
         left, tried = float(LIMIT), []
-        for test in tests_of(path, number, known):
+        for test in tests_of(path, numbers, known):
             if left <= 0:
                 break
             failed = trusted.get(test, True) and fails(test, known)
@@ -311,7 +309,8 @@ def run(known, count, seed, room, log):
             if sum(total for _, total in scores.values()) >= count:
                 break
             with open(path) as file:
-                line = file.read().split("\n")[number - 1]
+                lines = file.read().split("\n")
+            line = lines[number - 1]
             table = PYTHON_FAULTS if path.endswith(".py") else C_FAULTS
             faults = sorted(set(faults_of(line, table)) - {line})
             if not faults:
@@ -321,7 +320,8 @@ def run(known, count, seed, room, log):
             if (path, number, fault.strip()) in before:
                 verdict, why = before[path, number, fault.strip()]
             else:
-                verdict, why = try_fault(path, number, fault, known, trusted)
+                lines[number - 1] = fault
+                verdict, why = try_fault(path, [number], "\n".join(lines), known, trusted)
                 print(f"{verdict}: {path}:{number}\n{change}\n  {why}", file=out, flush=True)
             if verdict not in ("caught", "survived"):
                 continue
@@ -338,18 +338,47 @@ def run(known, count, seed, room, log):
     print(f"{'all':20} {caught:4} of {total:4}, {caught / total:.2f}")
 
 
+def try_patches(known, patches):
+    """What becomes of the bugs in these files, each a patch of one file of the product."""
+    caught, trusted = 0, {}
+    for patch in patches:
+        with open(patch) as file:
+            text = file.read()
+        path = re.search(r"^\+\+\+ b/(\S+)", text, re.M)[1]
+        numbers = []
+        for hunk in re.finditer(r"^@@ -(\d+).*\n((?:[ +\-\\].*\n?|\n)*)", text, re.M):
+            at = int(hunk[1])
+            for line in hunk[2].split("\n"):
+                # What is added is run where the line before it is.
+                if line.startswith(("+", "-")):
+                    numbers += [at - 1, at]
+                at += line.startswith((" ", "-"))
+        faulty = subprocess.run(["patch", "-s", "-o", "-", path], input=text, text=True,
+                                capture_output=True)
+        if faulty.returncode:
+            print(f"{patch}: does not apply", flush=True)
+            continue
+        verdict, why = try_fault(path, numbers, faulty.stdout, known, trusted)
+        caught += verdict == "caught"
+        print(f"{verdict}: {patch} ({why})", flush=True)
+    print(f"{caught} of {len(patches)}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("verb", choices=("map", "run"))
+    parser.add_argument("verb", choices=("map", "run", "patches"))
     parser.add_argument("--map", required=True, help="the file of the map")
     parser.add_argument("--tests", default="", help="for map: the tests")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--room", default="", help="the beginning of the paths of files")
     parser.add_argument("--log", default="mutants.log", help="what became of each fault")
+    parser.add_argument("patches", nargs="*", help="for patches: their files")
     options = parser.parse_args()
     if options.verb == "map":
         return make_map(options.tests.split(), options.map)
+    if options.verb == "patches":
+        return try_patches(read_map(options.map), options.patches)
     print(f"seed {options.seed}")
     return run(read_map(options.map), options.count, options.seed, options.room, options.log)
 
