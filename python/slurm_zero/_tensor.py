@@ -75,6 +75,7 @@ class ShardSpec:
                 self.sizes, self.offsets = compute_local_shape_and_global_offset(
                     shape, tp.mesh, tp.placements
                 )
+        self._of_types: dict[torch.dtype, DTensorSpec] = {}
         # {rank: (first, end)}, once the groups are laid out
         self.ranges: dict[int, tuple[int, int]] | None = None
         self.job: Job | None = None
@@ -88,6 +89,15 @@ class ShardSpec:
     @param.setter
     def param(self, param: Param | None) -> None:
         self._param = param and weakref.ref(param)
+
+    def of_type(self, dtype: torch.dtype) -> DTensorSpec:
+        """What torch knows of a tensor of it. It takes long to make."""
+        made = self._of_types.get(dtype)
+        if made is None:
+            meta = TensorMeta(torch.Size(self.shape), self.stride, dtype)
+            made = DTensorSpec(self.mesh, self.placements, tensor_meta=meta)
+            self._of_types[dtype] = made
+        return made
 
     @property
     def range(self) -> tuple[int, int]:
@@ -129,7 +139,7 @@ class ShardSpec:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "job": None, "_param": None}
+        return {**self.__dict__, "job": None, "_param": None, "_of_types": {}}
 
 
 def _rectangles(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple, tuple]]:
@@ -168,9 +178,7 @@ def _gathered(mesh: DeviceMesh, at: list[int], dim: int = 0) -> list[int]:
 class FlatShard(DTensor):
     @staticmethod
     def wrap(local: torch.Tensor, spec: ShardSpec, requires_grad: bool = False) -> FlatShard:
-        meta = TensorMeta(torch.Size(spec.shape), spec.stride, local.dtype)
-        dtensor_spec = DTensorSpec(spec.mesh, spec.placements, tensor_meta=meta)
-        tensor = FlatShard(local, dtensor_spec, requires_grad=requires_grad)
+        tensor = FlatShard(local, spec.of_type(local.dtype), requires_grad=requires_grad)
         tensor._shard_spec = spec
         return tensor
 
