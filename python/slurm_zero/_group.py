@@ -181,6 +181,8 @@ class Group:
             )
         if any(m._parameters.get(a) is not present for m, a in param.places):
             raise NotImplementedError(f"{what}, in one of the modules that share it only")
+        if not present.is_meta:
+            param.fill()
         with torch.no_grad():
             param.sharded.copy_(present)
         param.sharded.requires_grad_(present.requires_grad)

@@ -267,6 +267,13 @@ def replaced():
     given = {"head.weight": torch.zeros(31, WIDTH)}
     assert not torch.func.functional_call(model, given, (batches(0)[0],)).any()
     assert model(batches(0)[0]).any()
+    # What was on meta gets its values by that, also once it is laid out.
+    with torch.device("meta"):
+        linear = zero.fully_shard(nn.Linear(3, 5))
+    linear.bias = nn.Parameter(torch.arange(5.0))
+    expect(RuntimeError, "weight']", lambda: linear(torch.ones(3)))
+    linear.weight = nn.Parameter(torch.ones(5, 3))
+    torch.testing.assert_close(linear(torch.ones(3)), 3 + torch.arange(5.0))
 
 
 @case
