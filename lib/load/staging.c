@@ -14,14 +14,12 @@ static zero_status open_buffers(zero_job *job, size_t bytes)
 
 	most = most ? most : ZERO_STAGING_MIN;
 	bytes = bytes < most ? bytes : most;
-	if (staging->bytes && staging->bytes >= bytes)
+	if (staging->bytes >= bytes)
 		return ZERO_OK;
 	/* Page-locked memory is slow to allocate, so the buffers grow in few steps. */
 	bytes = bytes > 4 * staging->bytes ? bytes : 4 * staging->bytes;
 	bytes = (bytes + ZERO_STAGING_MIN - 1) / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
-	bytes = bytes < job->stream_chunk ? bytes
-					  : job->stream_chunk / ZERO_STAGING_MIN * ZERO_STAGING_MIN;
-	bytes = bytes > ZERO_STAGING_MIN ? bytes : ZERO_STAGING_MIN;
+	bytes = bytes < most ? bytes : most;
 	zero_staging_close(job);
 	for (int i = 0; !status && i < 2; i++)
 		status = job->ops->alloc(job->backend, ZERO_MEM_PINNED, bytes, false,
