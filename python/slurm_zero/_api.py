@@ -163,6 +163,10 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
                 raise NotImplementedError(
                     f"shard_placement_fn returns {placement} for {name}; only a Shard is supported"
                 )
+            if placement and not -p.dim() <= placement.dim < p.dim():
+                raise AssertionError(
+                    f"Shard dim {placement.dim} is invalid for {p.dim()}D tensor: {p.shape}"
+                )
             if isinstance(p, DTensor) and any(type(x) not in (Shard, Replicate)
                                               for x in p.placements):
                 raise NotImplementedError(

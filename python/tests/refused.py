@@ -6,7 +6,7 @@ from harness import Model, batches, expect, loss_of, rank, shard, world
 
 import torch
 from torch import nn
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Replicate, Shard
 
 import slurm_zero as zero
 
@@ -60,6 +60,8 @@ expect(ValueError, f"should be a factor of {world}, not 7", lambda: zero.fully_s
 
 expect(NotImplementedError, "shard_placement_fn returns R for weight",
        lambda: zero.fully_shard(nn.Linear(2, 2), shard_placement_fn=lambda p: Replicate()))
+expect(AssertionError, "Shard dim 1 is invalid for 1D tensor",
+       lambda: zero.fully_shard(nn.Linear(2, 2), shard_placement_fn=lambda p: Shard(1)))
 
 # Parameters.
 frozen(torch.ones(3).double())
