@@ -374,7 +374,7 @@ def main():
     parser.add_argument("--room", default="", help="the beginning of the paths of files")
     parser.add_argument("--log", default="mutants.log", help="what became of each fault")
     parser.add_argument("patches", nargs="*", help="for patches: their files")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.verb == "map":
         return make_map(options.tests.split(), options.map)
     if options.verb == "patches":
