@@ -85,7 +85,6 @@ void zero_link_flush(struct zero_link *link)
 	link->out_bytes -= (size_t)sent;
 	if (link->out_bytes)
 		memmove(link->out, link->out + sent, link->out_bytes);
-	atomic_store(&link->backlogged, link->out_bytes != 0);
 }
 
 static bool keep(struct zero_link *link, const void *data, size_t bytes)
@@ -102,7 +101,6 @@ static bool keep(struct zero_link *link, const void *data, size_t bytes)
 	}
 	memcpy(link->out + link->out_bytes, data, bytes);
 	link->out_bytes = need;
-	atomic_store(&link->backlogged, true);
 	return true;
 }
 
@@ -291,7 +289,7 @@ void zero_link_send_notice(struct zero_link *link, const void *data, size_t byte
 {
 	const struct zero_frame_header header = {.kind = ZERO_FRAME_WATCH, .bytes = bytes};
 
-	if (link->fd >= 0 && !atomic_load(&link->backlogged) && send_now(link, &header, data) < 0)
+	if (link->fd >= 0 && !link->out_bytes && send_now(link, &header, data) < 0)
 		return;
 }
 

@@ -61,10 +61,11 @@ struct zero_link {
 	struct zero_frame_header header;
 	struct zero_frame *arriving;
 	size_t have; /* bytes of the header, or of `arriving` */
-	/* Bytes that the socket did not accept yet. */
+	/* Bytes that the socket did not accept yet. A notice that a signal handler sends must not
+	   come between them. */
 	uint8_t *out;
-	size_t out_bytes, out_capacity;
-	_Atomic bool backlogged; /* a frame is sent in part: no other may be sent directly */
+	_Atomic size_t out_bytes;
+	size_t out_capacity;
 };
 
 /* An accepted connection that has not sent a whole hello yet. */
