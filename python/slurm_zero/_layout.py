@@ -71,7 +71,7 @@ class Layout:
         g = None
         self.job.groups = []
         gc.collect()
-        mine = bytes(any(ref() for ref in alive_by.get(id(h), ())) for h in self.handles)
+        mine = bytes(_life(alive_by.get(id(h), ())) for h in self.handles)
         every = _zero.exchange(mine)
         ranks = [every[i :: len(mine)] for i in range(len(mine))]  # by handle
         dropped = {id(h) for h, flags in zip(self.handles, ranks) if not any(flags)}
@@ -80,7 +80,7 @@ class Layout:
         def still(ref: weakref.ref[Group]) -> Group | None:
             group = ref()
             mine = [id(part.handle) for part in group.parts] if group else []
-            if all(ranks[handles[h]][rank] for h in mine for rank in group.team.ranks):
+            if all(ranks[handles[h]][rank] == _GROUP for h in mine for rank in group.team.ranks):
                 return group
             self.left |= {h: alive_by[h] for h in mine}
             return None
@@ -229,6 +229,15 @@ class Layout:
         self.job.originals.pop(p.original)
         p.original._sharded_as = p.name  # for an optimizer that still has it
         p.original = None
+
+
+_GROUP = 2
+
+
+def _life(refs: list[weakref.ref]) -> int:
+    """_GROUP: this rank has the group, which is the first; 1: a tensor of its memory alone."""
+    alive = [ref() is not None for ref in refs]
+    return _GROUP if alive and alive[0] else int(any(alive))
 
 
 def _describe(group: Group, paths: Paths) -> tuple:
