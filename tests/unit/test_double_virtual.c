@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in for CUDA's memory that is mapped at addresses of the program's choice. */
+#define LEAVES_FILES 1
 #include "double_cuda.h"
 
 enum { GRAIN = 64 << 10 };

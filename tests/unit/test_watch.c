@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The watchdog: ranks are killed, stop, exit or are slow, and one rank prints one line about it, at
    the right moment. Its clock is the test's. */
+#define LEAVES_FILES 1
 #include "watch_ring.h"
 
 /* How a rank is lost: what its process has become, the notice that it sent before, and the line. */

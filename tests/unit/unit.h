@@ -4,6 +4,7 @@
 #define TEST_UNIT_H
 
 #include <check.h>
+#include <dirent.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,6 +21,36 @@ static void __attribute__((constructor)) set_timeout(void)
 	setenv("CK_DEFAULT_TIMEOUT", "120", 0);
 }
 
+static inline int count_open_files(void)
+{
+	DIR *folder = opendir("/proc/self/fd");
+	int count = 0;
+
+	ck_assert_ptr_nonnull(folder);
+	while (readdir(folder))
+		count++;
+	closedir(folder);
+	return count;
+}
+
+/* Whatever a test does, and what fails in it, leaves no file open, but for what the test itself
+   opens if it defines LEAVES_FILES as 1. */
+#ifndef LEAVES_FILES
+#define LEAVES_FILES 0
+#endif
+static int open_files;
+
+static inline void note_open_files(void)
+{
+	open_files = count_open_files();
+}
+
+static inline void check_open_files(void)
+{
+	ck_assert_msg(LEAVES_FILES || count_open_files() == open_files, "%d files are open, not %d",
+		      count_open_files(), open_files);
+}
+
 /* Runs the cases of a suite, up to NULL; the status of the program. */
 static inline int __attribute__((sentinel)) run_cases(TCase *first, ...)
 {
@@ -29,8 +60,10 @@ static inline int __attribute__((sentinel)) run_cases(TCase *first, ...)
 	int failed;
 
 	va_start(cases, first);
-	for (TCase *test = first; test; test = va_arg(cases, TCase *))
+	for (TCase *test = first; test; test = va_arg(cases, TCase *)) {
+		tcase_add_checked_fixture(test, note_open_files, check_open_files);
 		suite_add_tcase(suite, test);
+	}
 	va_end(cases);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
