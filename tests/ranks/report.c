@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "ranks.h"
 
@@ -271,11 +272,12 @@ static void loses_folder(void)
 	free(folder);
 }
 
-/* What a job that is killed after its first steps has left. A restarted one has a name of its own,
-   whoever restarted it. */
+/* What a job that is killed after its first steps has left. It is written once a minute, then as
+   another file. A restarted job has a name of its own, whoever restarted it. */
 static void is_partial(void)
 {
 	char *folder = folder_of("partial"), command[1200];
+	time_t begun = time(NULL);
 	struct model m;
 
 	setenv("ZERO_RESTART", "1", 1);
@@ -283,14 +285,20 @@ static void is_partial(void)
 	m = new_model(folder, 3);
 	unsetenv("ZERO_RESTART");
 	unsetenv("SLURM_RESTART_COUNT");
-	train(&m, 3);
+	train(&m, 1);
 	if (zero_rank(m.job) == 0) {
 		snprintf(command, sizeof(command),
 			 "cd '%s' && test $(ls -A | wc -l) = 2 && test -s zero-*-restart-3-*.html "
 			 "&& "
-			 "grep -q '\"complete\":false' zero-*-restart-3-*.json",
+			 "grep -q '\"complete\":false' zero-*-restart-3-*.json && "
+			 "ls -i >../first",
 			 folder);
 		check(!system(command), "no report of a job that runs");
+	}
+	train(&m, 2);
+	if (zero_rank(m.job) == 0 && time(NULL) < begun + 50) {
+		snprintf(command, sizeof(command), "cd '%s' && ls -i | cmp - ../first", folder);
+		check(!system(command), "a report was written twice in a minute");
 	}
 	ok(zero_close(m.job));
 	free(folder);
