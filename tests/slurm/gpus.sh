@@ -125,7 +125,7 @@ gpus:
   "*H100*": {defaults: {vram_reserve: 25%}}
   "NVIDIA A100-SXM4-40GB":
     defaults: {vram_reserve: 6G}
-    limits: {stream_chunk: {max: 64M}}
+    limits: {stream_chunk: {max: 64M}, stream_threshold: {max: 100M}}
   "*H200*": {defaults: {vram_reserve: 2G}}
   "*H200 MIG 1g.*": {defaults: {vram_reserve: 50%}}
 END
@@ -159,6 +159,9 @@ step 0 -N 1 -n 1 -w n2 --zero-stream-chunk=128M
 printed
 step 1 -N 3 -n 6 --gpus-per-task=1 --zero-stream-chunk=128M
 printed n2 "$limit"
+# which holds for what is computed, too: a 64th of the budget would be 512M
+step 0 -N 1 -n 1 -w n2 --gpus-per-task=1
+grep -q "stream_threshold=$((100 << 20)) " "$scratch/out" || fail "the limit: $(<"$scratch/out")"
 wait_for all_idle
 write_yaml <<<"defaults: {preload_path: $libzero}"
 
