@@ -33,7 +33,8 @@ def own_adamw(ps, **options):
 
 @case
 def library_adamw():
-    """Groups of parameters with settings of their own, clipping, and another lr in each step."""
+    """Groups of parameters with settings of their own, clipping, and by turns another lr and
+    another weight_decay."""
     optimizers = []
 
     def make(ps):
@@ -41,10 +42,13 @@ def library_adamw():
         return optimizers[-1]
 
     def between(model, single):
+        name, factor = changes[0]
+        changes.reverse()
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] *= 0.7
+                group[name] *= factor
 
+    changes = [("weight_decay", 4), ("lr", 0.7)]
     train("zero.AdamW", Model(), make=make, between=between, steps=6)
 
 
