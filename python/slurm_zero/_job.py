@@ -133,7 +133,7 @@ class Job:
     def reset(self) -> None:
         _zero.reset()
         self.present, self.last = Pass.FORWARD, None
-        self.steps.stepping = False
+        self.steps.stepping = None
         self.writes.parts.clear()
         for team in self.teams.values():
             team.in_backward = False

@@ -25,7 +25,7 @@ class Writes:
         self.parts: dict[Part, None] = {}
 
     def begin(self, part: Part) -> None:
-        if self.job.steps.stepping or part in self.parts:
+        if self.job.steps.stepping is not None or part in self.parts:
             return
         part.group.reshard()
         _zero.write_begin(part.handle)
@@ -42,7 +42,8 @@ class Steps:
     def __init__(self, job: Job):
         self.job = job
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # that have stepped
-        self.stepping = False  # an optimizer of torch's
+        self.stepping: Optimizer | None = None  # of torch's
+        self.stepped: set[Part] = set()  # what it has parameters of
         self.stopping = False  # what the last step was told of signals
         self.count = 0  # that were taken, for the names of checkpoints
 
@@ -88,12 +89,19 @@ class Steps:
             return
         if kwargs.get("closure") is not None or any(a is not None for a in args[1:]):
             raise NotImplementedError("an optimizer's step with a closure is not supported")
+        if self.stepping is not None and self.stepped.issuperset(parts):
+            return  # an optimizer steps those that it is made of
+        self._end()
         _zero.step_begin(self._of_all_ranks(parts))
-        self.stepping = True
+        self.stepping, self.stepped = optimizer, set(parts)
 
     def end(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
-        if self.stepping:
-            self.stepping = False
+        if self.stepping is optimizer:
+            self._end()
+
+    def _end(self) -> None:
+        if self.stepping is not None:
+            self.stepping, self.stepped = None, set()
             self.stopping = _zero.step_end()
             self.count += 1
 

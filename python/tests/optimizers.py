@@ -52,6 +52,33 @@ def library_adamw():
     train("zero.AdamW", Model(), make=make, between=between, steps=6)
 
 
+class Container(torch.optim.Optimizer):
+    """Its step is that of other optimizers, which may have parameters that it has not."""
+
+    def __init__(self, optimizers, params):
+        super().__init__(params, {})
+        self.optimizers = optimizers
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def zero_grad(self):
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+
+@case
+def container():
+    for known in None, 1:
+
+        def make(ps):
+            parts = [torch.optim.AdamW(ps[:3], lr=1e-2, eps=1e-3), torch.optim.SGD(ps[3:], lr=1e-2)]
+            return Container(parts, ps[:known])
+
+        train(f"container that has {known or 'all'}", Model(), make=make)
+
+
 @case
 def library_adamw_by_turns():
     """In each step another parameter of a group has no gradient."""
