@@ -112,7 +112,7 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
           reshard_after_forward: bool | None = None, mp_policy: Any = None,
           offload_policy: Any = None, ignored_params: Any = None,
           shard_placement_fn: Callable[[nn.Parameter], Any] | None = None,
-          **others: Any) -> tuple[list[nn.Module], Any]:
+          dp_mesh_dims: Any = None, **others: Any) -> tuple[list[nn.Module], Any]:
     """Raises what is wrong with arguments of fully_shard, before anything is done. Returns the
     modules and the policy."""
     modules = _as_list(module)
@@ -122,7 +122,9 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
         if value is not None:
             raise NotImplementedError(f"{name} is not supported")
     if mesh is not None:
-        _check_mesh(mesh)
+        _check_mesh(mesh, dp_mesh_dims)
+    elif dp_mesh_dims is not None:
+        raise ValueError("mesh must have mesh_dim_names when dp_mesh_dims is provided")
     # Everything is in the memory of CPUs.
     known = ("NoneType", "OffloadPolicy", "CPUOffloadPolicy")
     if type(offload_policy).__name__ not in known:
@@ -159,6 +161,9 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
             if p in (ignored_params or ()) or isinstance(p, FlatShard):
                 continue
             placement = shard_placement_fn(p) if shard_placement_fn else None
+            if (info := getattr(placement, "mesh_info", None)) is not None:
+                _check_mesh(info.mesh)
+                placement = placement.placement
             if not isinstance(placement, (Shard, type(None))):
                 raise NotImplementedError(
                     f"shard_placement_fn returns {placement} for {name}; only a Shard is supported"
@@ -195,10 +200,17 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
     return modules, policy
 
 
-def _check_mesh(mesh: DeviceMesh) -> None:
-    if mesh.ndim not in (1, 2):
+def _check_mesh(mesh: DeviceMesh, dp_mesh_dims: Any = None) -> None:
+    if dp_mesh_dims is not None:
+        for name in (*dp_mesh_dims.shard_names, *dp_mesh_dims.replicate_names):
+            if name not in (mesh.mesh_dim_names or ()):
+                raise ValueError(
+                    f"Mesh dim name '{name}' not found in mesh.mesh_dim_names "
+                    f"{mesh.mesh_dim_names}"
+                )
+    elif mesh.ndim not in (1, 2):
         raise ValueError(f"fully_shard expects a 1D or 2D DeviceMesh but got {mesh}")
-    if mesh.ndim == 2 and mesh.mesh_dim_names is None:
+    elif mesh.ndim == 2 and mesh.mesh_dim_names is None:
         raise AssertionError(
             "Please init the 2D mesh for HSDP with mesh_dim_names specified"
         )
@@ -239,24 +251,50 @@ def _after_layout(step: Callable) -> Callable:
 
 def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
                 reshard_after_forward: bool | None = None, mp_policy: Any = None,
-                offload_policy: Any = None, ignored_params: Any = None, **others: Any) -> Any:
+                offload_policy: Any = None, ignored_params: Any = None,
+                shard_placement_fn: Callable[[nn.Parameter], Any] | None = None,
+                dp_mesh_dims: Any = None, **others: Any) -> Any:
     """Shards the parameters of a module, or of a list of modules, that no earlier call has. Call it
     for the layers first and for the whole model last, with the same arguments on all ranks of the
     mesh, or of the job."""
     ignored = set(ignored_params or ())
     modules, policy = check(
         module, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=mp_policy,
-        offload_policy=offload_policy, ignored_params=ignored, **others,
+        offload_policy=offload_policy, ignored_params=ignored,
+        shard_placement_fn=shard_placement_fn, dp_mesh_dims=dp_mesh_dims, **others,
     )
     init()
-    mesh = mesh or _job.mesh
+    mesh, info = mesh or _job.mesh, None
+    if dp_mesh_dims is not None:
+        from torch.distributed.fsdp._fully_shard import _fsdp_init
+
+        info = _fsdp_init._get_mesh_info(mesh, dp_mesh_dims)
+        mesh = info.mesh
     _take_copies(mesh)
     if type(reshard_after_forward) is int:  # 1: each rank keeps all
         reshard_after_forward = reshard_after_forward > 1
-    group = Group(_job, modules, mesh, policy, reshard_after_forward, ignored)
-    _job.groups.append(group)
-    become_sharded(group)
+    groups: list[Group] = []
+    for other, (of, params) in _other_meshes(modules, mesh, ignored, shard_placement_fn).items():
+        rest = {p for m in modules for p in m.parameters()} - params
+        groups.append(Group(_job, modules, other, policy, reshard_after_forward, rest, of))
+    ignored.update(p.sharded for group in groups for p in group.params)
+    groups.insert(0, Group(_job, modules, mesh, policy, reshard_after_forward, ignored, info))
+    _job.groups += groups
+    become_sharded(modules, groups)
     return module
+
+
+def _other_meshes(modules: list[nn.Module], mesh: DeviceMesh, ignored: set[nn.Parameter],
+                  shard_placement_fn: Callable[[nn.Parameter], Any] | None
+                  ) -> dict[DeviceMesh, tuple[Any, set[nn.Parameter]]]:
+    """Parameters that the program has sharded over another mesh, with what torch knows of it."""
+    found: dict[DeviceMesh, tuple[Any, set[nn.Parameter]]] = {}
+    for p in (p for m in modules for p in m.parameters() if shard_placement_fn):
+        if p not in ignored and not isinstance(p, FlatShard):
+            info = getattr(shard_placement_fn(p), "mesh_info", None)
+            if info is not None and info.mesh != mesh:
+                found.setdefault(info.mesh, (info, set()))[1].add(p)
+    return found
 
 
 def _state(module: nn.Module) -> Group | None:

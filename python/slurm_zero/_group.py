@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from . import _zero
-from ._param import Param, Part, param_dtype, require_filled
+from ._param import Param, Part, from_types, param_dtype, require_filled
 from ._tensor import FlatShard, tensor_of
 
 if TYPE_CHECKING:
@@ -59,9 +60,14 @@ class Group:
 
     def __init__(self, job: Job, modules: list[nn.Module], mesh: DeviceMesh,
                  policy: MixedPrecisionPolicy, reshard_after_forward: bool | None,
-                 ignored: set[nn.Parameter]):
+                 ignored: set[nn.Parameter], info: Any = None):
         self.job, self.modules, self.policy = job, modules, policy
         self.mesh, self.team = mesh, job.team_of(mesh)
+        # Of a larger mesh, over which the parameters are DTensors: torch's description of it, and
+        # the names of those of its dimensions that are of `mesh`.
+        dims = info and info.dp_mesh_dims
+        self.info = info if dims else None
+        self.dims = {*dims.shard_names, *dims.replicate_names} if dims else set()
         self.reshard_after_forward = reshard_after_forward
         self.reshard_after_backward = self.unshard_in_backward = True
         self.all_reduce_hook: Callable[[torch.Tensor], None] | None = None
@@ -87,6 +93,7 @@ class Group:
 
     def _collect(self, ignored: set[nn.Parameter]) -> list[Param]:
         found: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+        made: dict[nn.Parameter, nn.Parameter] = {}
         taken = {m for g in self.job.groups for root in g.modules for m in root.modules()}
         for root in self.modules:
             if root in taken:
@@ -100,6 +107,10 @@ class Group:
                 for attribute, p in module._parameters.items():
                     if p is None or p in ignored:
                         continue
+                    if self.info and not isinstance(p, DTensor):
+                        if p not in made:
+                            made[p] = from_types(p, attribute, self.info)
+                        p = module._parameters[attribute] = made[p]
                     places = found.setdefault(p, [])
                     if (module, attribute) not in places:
                         places.append((module, attribute))
@@ -127,6 +138,7 @@ class Group:
             values = p.original if p.handle is None else p.sharded
             values = nn.Parameter(values.detach().clone(), values.requires_grad)
             param = Param(new, values, [], p.dtype, p.places[0][1] if p.places else "")
+            param.types = p.types
             memo[id(p.sharded)] = param.sharded
             new.params.append(param)
         return new
@@ -260,6 +272,8 @@ class Group:
             if param.sharded.requires_grad != param.trainable:
                 param.update_requires_grad()
             param.swap(param.sharded, param.full)
+            if param.types:
+                param.types.restore(param.full)
 
     def use_sharded(self) -> None:
         for param in self.params:

@@ -223,7 +223,7 @@ class Layout:
         full = _zero.address(p.handle, part.gather_as())
         gathered = part.dtype if dtype in DTYPES else None
         full = p.region(full, gathered or dtype).view(spec.sizes)
-        full = spec.whole(full) if spec.tp else full
+        full = spec.whole(full) if spec.tp and not p.types else full
         with torch.inference_mode(False):
             p.full = nn.Parameter(full, requires_grad=p.trainable)
         self.job.originals.pop(p.original)

@@ -160,8 +160,7 @@ class FullyShardedModule(FSDPModule):
     _apply = nn.Module._apply
 
     def _get_fsdp_state(self) -> Group:
-        (group,) = self._groups(recurse=False)
-        return group
+        return self._groups(recurse=False)[0]
 
 
 # Torch has one since 2.15, whose wait() does nothing.
@@ -252,12 +251,12 @@ def _load_in_place(module: nn.Module, state_dict: dict[str, Any], prefix: str,
                 state_dict[prefix + name] = p
 
 
-def become_sharded(group: Group) -> None:
-    """Gives the group's modules their class, and those that have its parameters what these need."""
-    for module in {m: None for p in group.params for m, _ in p.places}:
+def become_sharded(modules: list[nn.Module], groups: list[Group]) -> None:
+    """Gives modules their class, and those that have parameters of their groups what these need."""
+    for module in {m: None for group in groups for p in group.params for m, _ in p.places}:
         module._apply = types.MethodType(_apply, module)
         module.register_load_state_dict_pre_hook(_load_in_place)
-    for module in group.modules:
+    for module in modules:
         cls = type(module)
         if cls not in _classes:
             _classes[cls] = type(f"FSDP{cls.__name__}", (FullyShardedModule, cls), {})

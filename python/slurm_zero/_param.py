@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.tensor import DTensor
 
 from . import _zero
@@ -42,6 +44,35 @@ def param_dtype(policy: MixedPrecisionPolicy, p: nn.Parameter) -> torch.dtype | 
     return dtype if dtype in DTYPES else None
 
 
+class Types:
+    """The annotations that a parameter has by the package spmd_types, as torch's own parameters of
+    FSDP2 keep them: it is a plain tensor in a forward, and they say what its gradient is."""
+
+    def __init__(self, name: str):
+        self._module_info = types.SimpleNamespace(param_name=name)
+        self.is_spmd_types = True
+
+    def restore(self, full: nn.Parameter) -> None:
+        _fsdp_param.FSDPParam._restore_spmd_types(self, full)
+
+
+def from_types(p: nn.Parameter, name: str, info: Any) -> nn.Parameter:
+    """A parameter with such annotations as a DTensor of the whole mesh."""
+    known = getattr(_fsdp_param, "spmd", None)
+    local = known and known.get_local_type(p)
+    if not local:
+        raise ValueError(
+            "When dp_mesh_dims is provided, all parameters must be DTensors on the full SPMD mesh "
+            f"(e.g. via distribute_module). Got plain tensor for parameter '{name}'."
+        )
+    kept = Types(name)
+    made = _fsdp_param.FSDPParam._resolve_spmd_types_for_storage(
+        kept, p, _fsdp_param.get_partition_spec(p), local, info
+    )
+    made._types = kept
+    return made
+
+
 class Param:
     """A parameter of a group."""
 
@@ -61,9 +92,10 @@ class Param:
         tp = None
         if isinstance(original, FlatShard):
             tp = original._shard_spec.tp
-        elif isinstance(original, DTensor) and original.device_mesh != group.mesh:
+        elif isinstance(original, DTensor) and (group.dims or original.device_mesh != group.mesh):
             tp = original._spec
-        self.spec = ShardSpec(name, tuple(original.shape), stride, group.mesh, tp)
+        self.types: Types | None = getattr(original, "_types", None)
+        self.spec = ShardSpec(name, tuple(original.shape), stride, group.mesh, tp, group.dims)
         self.spec.job, self.spec.param = group.job, self
         self.filled = not original.is_meta
         empty = torch.empty(0, dtype=original.dtype, device="cpu" if self.filled else "meta")
@@ -84,7 +116,15 @@ class Param:
         grad = self.full.grad
         if self.spec.tp is None:
             return grad
-        local = grad.redistribute(placements=self.spec.tp.placements)._local_tensor
+        tp = self.spec.tp
+        if self.types:
+            placements = self.types._spmd_grad_placements
+            grad = DTensor.from_local(grad, tp.mesh, placements, run_check=False)
+        # Sums over the group's own mesh are the library's.
+        placements = list(grad.placements)
+        for dim in self.spec.beside:
+            placements[dim] = tp.placements[dim]
+        local = grad.redistribute(placements=placements)._local_tensor
         return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
 
     def update_requires_grad(self) -> None:

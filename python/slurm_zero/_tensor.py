@@ -56,21 +56,27 @@ def tensor_of(memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
 
 class ShardSpec:
     """Which elements of a parameter each rank of a mesh has. `tp` is that of a DTensor of other
-    ranks beside it, as in tensor parallelism: then they are those of its local tensor."""
+    ranks beside it, as in tensor parallelism: then they are those of its local tensor. It may also
+    be of a mesh that has this one's dimensions, too, which are those with the names `dims`."""
 
     def __init__(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...],
-                 mesh: DeviceMesh, tp: DTensorSpec | None = None):
+                 mesh: DeviceMesh, tp: DTensorSpec | None = None, dims: Iterable[str] = ()):
         self.name, self.shape, self.stride, self.tp = name, shape, stride, tp
         self.over = self.mesh = mesh
         self.placements = (*[Replicate()] * (mesh.ndim - 1), Shard(0))
         # The rectangle of the tensor whose elements are sharded
         self.sizes, self.offsets = tuple(shape), (0,) * len(shape)
         if tp:
-            self.mesh = DeviceMesh._concatenate([mesh, tp.mesh])
-            parts = math.prod(tp.mesh.size(i) for i, p in enumerate(tp.placements) if p.is_shard(0))
+            names = tp.mesh.mesh_dim_names or ()
+            self.beside = [i for i in range(tp.mesh.ndim) if not dims or names[i] not in dims]
+            if self.beside:
+                rest = tp.mesh[tuple(names[i] for i in self.beside)] if dims else tp.mesh
+                self.mesh = DeviceMesh._concatenate([mesh, rest])
+            parts = math.prod(tp.mesh.size(i) for i in self.beside if tp.placements[i].is_shard(0))
             # As torch names it; nobody computes with it.
             shard = _StridedShard(0, split_factor=parts) if parts > 1 else Shard(0)
-            self.placements = (*self.placements[:-1], shard, *tp.placements)
+            beside = (tp.placements[i] for i in self.beside)
+            self.placements = (*self.placements[:-1], shard, *beside)
             with torch.device("cpu"):  # torch computes with tensors, and the program's may be meta
                 self.sizes, self.offsets = compute_local_shape_and_global_offset(
                     shape, tp.mesh, tp.placements
@@ -524,8 +530,8 @@ def _on_mesh(tensor: FlatShard, local: torch.Tensor, placement: Placement) -> DT
     spec = tensor._shard_spec
     placements = [placement] * spec.mesh.ndim
     if spec.tp and placement.is_partial():
-        for i, of_tp in enumerate(spec.tp.placements, spec.over.ndim):
-            placements[i] = Replicate() if of_tp.is_replicate() else placement
+        for i in range(spec.over.ndim, spec.mesh.ndim):
+            placements[i] = Replicate() if spec.placements[i].is_replicate() else placement
     return DTensor.from_local(local, spec.mesh, placements, run_check=False)
 
 

@@ -11,7 +11,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from harness import WIDTH, Block, Model, batches, expect, loss_of, rank, shard, train, world
 from torch import nn
+from torch.distributed import fsdp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_init
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module,
@@ -19,6 +21,7 @@ from torch.distributed.tensor.parallel import (
 
 import slurm_zero as zero
 
+PLACES = 2 if world % 2 == 0 else world  # of experts, or of parts of a tensor
 size = world // 2 if world > 2 else 1
 mesh = init_device_mesh("cpu", (world // size, size), mesh_dim_names=("replicate", "shard"))
 expect(ValueError, "expects a 1D or 2D DeviceMesh", lambda: shard(
@@ -89,7 +92,7 @@ def adamw(*models):
 
 def experts():
     """The middle block is of those ranks that have the same one."""
-    places = 2 if world % 2 == 0 else world
+    places = PLACES
     mesh = init_device_mesh("cpu", (places, world // places), mesh_dim_names=("ep", "dp"))
     place = mesh.get_local_rank("ep")
     shared, blocks = Model(), [Block() for _ in range(places)]
@@ -130,7 +133,7 @@ class Stack(nn.Module):
 
 
 def stacked_experts():
-    places = 2 if world % 2 == 0 else world
+    places = PLACES
     mesh = init_device_mesh("cpu", (world // places, places), mesh_dim_names=("dp", "ep"))
     single = Stack(torch.randn(2 * places, WIDTH, WIDTH))
     model = copy.deepcopy(single)
@@ -162,6 +165,81 @@ def stacked_experts():
     dist.barrier()
     if rank == 0:
         shutil.rmtree(folder[0])
+
+
+class Mixed(nn.Module):
+    """Experts beside what all ranks have alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH)
+        self.experts = Stack(torch.randn(2 * PLACES, WIDTH, WIDTH))
+
+    def forward(self, x, place=0):
+        return self.experts(self.dense(x), place)
+
+
+def mixed_meshes():
+    """One call that shards the parameters of a module over several meshes."""
+    sizes = (world // PLACES, PLACES)
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "ep"))
+    single = Mixed()
+    model = copy.deepcopy(single)
+    stacked = distribute_tensor(model.experts.weight.detach(), mesh["ep"], [Shard(0)])
+    model.experts.weight = nn.Parameter(stacked)
+    all_ranks = init_device_mesh("cpu", (world,), mesh_dim_names=("all",))
+    of_experts = _fsdp_common.ShardPlacementResult(Shard(1), _fsdp_init._get_mesh_info(mesh["dp"]))
+    others = _fsdp_common.ShardPlacementResult(None, _fsdp_init._get_mesh_info(all_ranks))
+    zero.fully_shard(model, mesh=all_ranks, shard_placement_fn=lambda p: (
+        of_experts if p is model.experts.weight else others))
+    assert model.dense.weight.device_mesh == all_ranks
+    assert model.experts.weight.device_mesh.mesh_dim_names == ("dp", "ep")
+    model.set_gradient_divide_factor(world)
+    mine, other = adamw(model), adamw(single)
+    for step in range(3):
+        data = torch.randn(world, 4, WIDTH, generator=torch.Generator().manual_seed(step))
+        model(data[rank]).square().mean().backward()
+        for r in range(world):
+            (single(data[r], 2 * (r % PLACES)).square().mean() / world).backward()
+        for key, p in model.named_parameters():
+            torch.testing.assert_close(p.grad.full_tensor(), single.get_parameter(key).grad)
+        mine.step(), other.step()
+        mine.zero_grad(), other.zero_grad()
+        check_same(f"mixed meshes {step}", model, single)
+    check_same("mixed meshes copied", copy.deepcopy(model), single)
+
+
+def whole_mesh(sizes, names, **dims):
+    """Parameters that are DTensors over a mesh of which some dimensions are those of data."""
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    single = nn.Sequential(nn.Linear(WIDTH, 28, bias=False), nn.Tanh(),
+                           nn.Linear(28, WIDTH, bias=False), nn.LayerNorm(WIDTH))
+    model = copy.deepcopy(single)
+    of_tp = {"0.weight": Shard(0), "2.weight": Shard(1)}
+    for key, p in list(model.named_parameters()):
+        placements = [of_tp.get(key, Replicate()) if name == "tp" else Replicate()
+                      for name in names]
+        p = nn.Parameter(distribute_tensor(p.detach(), mesh, placements))
+        module, _, attribute = key.rpartition(".")
+        setattr(model.get_submodule(module), attribute, p)
+    expect(ValueError, "Mesh dim name 'none' not found", lambda: zero.fully_shard(
+        model, mesh=mesh, dp_mesh_dims=fsdp.DataParallelMeshDims(shard="none")))
+    for module in (model[2], model):
+        zero.fully_shard(module, mesh=mesh, dp_mesh_dims=fsdp.DataParallelMeshDims(**dims))
+        module.set_gradient_divide_factor(1)  # the loss is the mean over all ranks already
+    mine, other = adamw(model), adamw(single)
+    for step in range(3):
+        data = torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(step))
+        placements = [Replicate() if name == "tp" else Shard(0) for name in names]
+        model(distribute_tensor(data, mesh, placements)).square().mean().backward()
+        single(data).square().mean().backward()
+        for key, p in model.named_parameters():
+            torch.testing.assert_close(p.grad.full_tensor(), single.get_parameter(key).grad)
+        norms = [torch.nn.utils.clip_grad_norm_(m.parameters(), 0.1) for m in (model, single)]
+        torch.testing.assert_close(norms[0].full_tensor(), norms[1], rtol=1e-4, atol=1e-5)
+        mine.step(), other.step()
+        mine.zero_grad(), other.zero_grad()
+        check_same(f"whole mesh {sizes} {step}", model, single)
 
 
 def overlapping():
@@ -242,6 +320,12 @@ def parallel(mesh):
 
 experts()
 stacked_experts()
+if hasattr(_fsdp_common, "ShardPlacementResult"):
+    mixed_meshes()
+if hasattr(fsdp, "DataParallelMeshDims"):
+    whole_mesh((world,), ("dp",), shard="dp")
+    whole_mesh((world // PLACES, PLACES), ("dp", "tp"), shard="dp")
+    whole_mesh((PLACES, world // PLACES, 1), ("copies", "dp", "tp"), shard="dp", replicate="copies")
 overlapping()
 for sizes in [(world, 1), (world // 2, 2)] if world % 2 == 0 else [(world, 1)]:
     parallel(init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp")))
