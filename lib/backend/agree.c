@@ -152,7 +152,7 @@ static int list_comms(struct zero_comm *first, struct zero_comm **comms)
 static zero_status leave_deadlock(struct zero_comm *comm, bool finished, char *text, size_t size,
 				  int *rank)
 {
-	struct zero_comm *job = zero_comm_of_job(comm), *only;
+	struct zero_comm *job = zero_comm_of_job(comm), *only = NULL;
 	struct zero_comm **comms = job->leaving ? job->leaving : &only;
 	const struct zero_intent nothing = {.label = ""};
 	int count = list_comms(job, comms), index;
@@ -240,7 +240,7 @@ zero_status zero_agree_on(struct zero_comm *comm, const struct zero_intent *inte
 zero_status zero_agree_leave(struct zero_comm *comm, const struct zero_intent *intent, char *text,
 			     size_t size, int *rank)
 {
-	struct zero_comm *only, **comms = comm->leaving ? comm->leaving : &only;
+	struct zero_comm *only = NULL, **comms = comm->leaving ? comm->leaving : &only;
 	int count = list_comms(comm, comms), begun = 0, index = 0;
 	zero_status status = ZERO_OK, one;
 
