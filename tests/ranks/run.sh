@@ -80,8 +80,6 @@ fi
 export ZERO_TEST_SEED=${ZERO_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
 # Open MPI leaks, and a preloaded library comes before a sanitizer's own.
 export ASAN_OPTIONS=${ASAN_OPTIONS-detect_leaks=0}
-# it limits the process's memory, and malloc fails then
-[[ $name != memory ]] || ASAN_OPTIONS+=:allocator_may_return_null=1
 
 # run COMMAND...: ends the test if the command fails
 run() {
