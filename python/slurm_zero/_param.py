@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.tensor import DTensor
 
 from . import _zero
@@ -46,18 +45,23 @@ def param_dtype(policy: MixedPrecisionPolicy, p: nn.Parameter) -> torch.dtype | 
 
 class Types:
     """The annotations that a parameter has by the package spmd_types, as torch's own parameters of
-    FSDP2 keep them: it is a plain tensor in a forward, and they say what its gradient is."""
+    FSDP2 keep them: it is a plain tensor in a forward, and they say what its gradient is. FSDP2's
+    methods, which are private, find in this what they need of such a parameter."""
 
     def __init__(self, name: str):
         self._module_info = types.SimpleNamespace(param_name=name)
         self.is_spmd_types = True
 
     def restore(self, full: nn.Parameter) -> None:
+        from torch.distributed.fsdp._fully_shard import _fsdp_param
+
         _fsdp_param.FSDPParam._restore_spmd_types(self, full)
 
 
 def from_types(p: nn.Parameter, name: str, info: Any) -> nn.Parameter:
     """A parameter with such annotations as a DTensor of the whole mesh."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
     known = getattr(_fsdp_param, "spmd", None)
     local = known and known.get_local_type(p)
     if not local:

@@ -6,6 +6,7 @@ import copy
 import shutil
 import tempfile
 
+import spmd_types
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -242,6 +243,37 @@ def whole_mesh(sizes, names, **dims):
         check_same(f"whole mesh {sizes} {step}", model, single)
 
 
+def annotated(*sizes):
+    """Parameters that are plain tensors in a forward, of which spmd_types says what they are."""
+    names, kinds = ("dp", "tp")[: len(sizes)], (spmd_types.R, spmd_types.S(0))
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    known = {spmd_types.MeshAxis.of(mesh.get_group(n)): kind for n, kind in zip(names, kinds)}
+    parts, place = (sizes[1], mesh.get_local_rank("tp")) if len(sizes) > 1 else (1, 0)
+    single = nn.Linear(WIDTH, 28)
+    model = copy.deepcopy(single)
+    plain = copy.deepcopy(single)
+    for key, p in list(model.named_parameters()):
+        p = nn.Parameter(p.detach().chunk(parts)[place].clone())
+        spmd_types.assert_type(p, known)
+        setattr(model, key, p)
+    dims = fsdp.DataParallelMeshDims(shard="dp")
+    zero.fully_shard(model, mesh=mesh, dp_mesh_dims=dims)
+    expect(ValueError, "Got plain tensor for parameter 'weight'",
+           lambda: zero.fully_shard(plain, mesh=mesh, dp_mesh_dims=dims))
+    mine, other = adamw(model), adamw(single)
+    for step in range(3):
+        data = torch.randn(sizes[0], 4, WIDTH, generator=torch.Generator().manual_seed(step))
+        out = model(data[mesh.get_local_rank("dp")])
+        assert type(out) is torch.Tensor and out.shape[1] == 28 // parts
+        (out.square().mean() / parts).backward()
+        single(data).square().mean().backward()
+        for key, p in model.named_parameters():
+            torch.testing.assert_close(p.grad.full_tensor(), single.get_parameter(key).grad)
+        mine.step(), other.step()
+        mine.zero_grad(), other.zero_grad()
+        check_same(f"annotated {sizes} {step}", model, single)
+
+
 def overlapping():
     """Models of some ranks, of which one is in two."""
     ranks = [[0, 1], list(range(1, world))] if world > 2 else [[r] for r in range(world)]
@@ -325,6 +357,8 @@ if hasattr(_fsdp_common, "ShardPlacementResult"):
 if hasattr(fsdp, "DataParallelMeshDims"):
     whole_mesh((world,), ("dp",), shard="dp")
     whole_mesh((world // PLACES, PLACES), ("dp", "tp"), shard="dp")
+    annotated(world)
+    annotated(world // PLACES, PLACES)
     whole_mesh((PLACES, world // PLACES, 1), ("copies", "dp", "tp"), shard="dp", replicate="copies")
 overlapping()
 for sizes in [(world, 1), (world // 2, 2)] if world % 2 == 0 else [(world, 1)]:
