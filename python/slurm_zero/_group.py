@@ -388,9 +388,11 @@ class Group:
             self.use_sharded()
             self.become(GroupState.UNSHARDED)
         self.keep_gradients()
-        for part in self.parts if self.sync else ():
-            if part.kept:
-                part.reduce()
+        if self.sync and any(part.kept for part in self.parts):
+            # Also parts that this rank has not used, since another may have.
+            for part in self.parts:
+                if any(p.trainable for p in part.params):
+                    part.reduce()
 
     def keep_gradients(self) -> None:
         for part in self.parts:

@@ -71,7 +71,7 @@ class Layout:
         g = None
         self.job.groups = []
         gc.collect()
-        mine = bytes(_life(alive_by.get(id(h), ())) for h in self.handles)
+        mine = bytes(_held(alive_by.get(id(h), ())) for h in self.handles)
         every = _zero.exchange(mine)
         ranks = [every[i :: len(mine)] for i in range(len(mine))]  # by handle
         dropped = {id(h) for h, flags in zip(self.handles, ranks) if not any(flags)}
@@ -234,7 +234,7 @@ class Layout:
 _GROUP = 2
 
 
-def _life(refs: list[weakref.ref]) -> int:
+def _held(refs: list[weakref.ref]) -> int:
     """_GROUP: this rank has the group, which is the first; 1: a tensor of its memory alone."""
     alive = [ref() is not None for ref in refs]
     return _GROUP if alive and alive[0] else int(any(alive))

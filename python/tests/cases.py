@@ -331,8 +331,6 @@ def unused_on_some_ranks():
         def forward(self, x):
             return super().forward(x) if self.use else x + self.b(self.a(x))
 
-    model = Model(S)
-
     def backward(m, data, scale, last):
         r = rank if m is model else backward.turn
         for block in m.blocks:
@@ -341,8 +339,14 @@ def unused_on_some_ranks():
             backward.turn = (backward.turn + 1) % world
         (loss_of(m, data) * scale).backward()
 
-    backward.turn = 0
-    train("unused on some ranks", model, backward=backward)
+    # Norms are a part of their own where they are of a type of their own.
+    parts = zero.MixedPrecisionPolicy(
+        param_dtype_override_fn=lambda p: p.dtype if p.shape == (WIDTH,) else None
+    )
+    for policy in (None, parts):
+        backward.turn, model = 0, Model(S)
+        train("unused on some ranks", model, backward=backward,
+              sharder=functools.partial(shard, mp_policy=policy))
 
 
 for reentrant in (False, True):
