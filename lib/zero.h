@@ -712,10 +712,10 @@ typedef struct zero_checkpoint_info {
  * steps from a checkpoint. `path` is a checkpoint, or a folder of checkpoints, whose `latest` is
  * used. No group may be gathered. The number of ranks, the stage, the offload and the grouping may
  * differ from those of the job that saved it. Parameters must have the same names, dtypes and
- * shapes, and those that were trainable must be. One that was not begins with no steps, as then all
- * of its group must. Each rank reads the ranges that it needs, and checks every byte before it is
- * used: damage is ZERO_E_FORMAT, with the file and the tensor. At the same number of ranks training
- * goes on with the same bits.
+ * shapes. What was trainable must be trainable. A parameter that is trainable, but was not, begins
+ * with no steps, so none may have been taken by others of its group. Each rank reads the ranges that it
+ * needs, and checks every byte before it is used: damage is ZERO_E_FORMAT, with the file and the
+ * tensor. At the same number of ranks training goes on with the same bits.
  *
  * The checkpoint must have each named state that is registered for a parameter, with its type and
  * block. States that it has beyond these are an error too, so that a forgotten one is noticed; but

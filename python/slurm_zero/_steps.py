@@ -90,7 +90,7 @@ class Steps:
         if kwargs.get("closure") is not None or any(a is not None for a in args[1:]):
             raise NotImplementedError("an optimizer's step with a closure is not supported")
         if self.stepping is not None and self.stepped.issuperset(parts):
-            return  # an optimizer steps those that it is made of
+            return  # a container steps the optimizers that it is made of
         self._end()
         _zero.step_begin(self._of_all_ranks(parts))
         self.stepping, self.stepped = optimizer, set(parts)
