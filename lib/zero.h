@@ -714,8 +714,8 @@ typedef struct zero_checkpoint_info {
  * differ from those of the job that saved it. Parameters must have the same names, dtypes and
  * shapes. What was trainable must be trainable. A parameter that is trainable, but was not, begins
  * with no steps; then others of its group may have taken none either. Each rank reads the ranges
- * that it needs, and checks every byte before it is used: damage is ZERO_E_FORMAT, with the file and
- * the tensor. At the same number of ranks training goes on with the same bits.
+ * that it needs, and checks every byte before it is used: damage is ZERO_E_FORMAT, with the file
+ * and the tensor. At the same number of ranks training goes on with the same bits.
  *
  * The checkpoint must have each named state that is registered for a parameter, with its type and
  * block. States that it has beyond these are an error too, so that a forgotten one is noticed; but
