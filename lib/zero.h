@@ -738,6 +738,9 @@ void zero_checkpoint_info_free(zero_checkpoint_info *info);
  * ZERO_E_INVALID. zero_close restores the previous handlers.
  */
 zero_status zero_stop_on(zero_job *job, int signal);
+/* What the last step said of these signals, see zero_step_result.stop, also where it was not asked
+   for its result. The same on all ranks. */
+bool zero_stopping(const zero_job *job);
 /*
  * COLLECTIVE. Writes all parameters except aliases, in the stored types, as safetensors for other
  * programs. A path that ends in .safetensors is one file. Any other path is a folder, created if it
@@ -1306,6 +1309,8 @@ zero_status zero_set_shard(zero_job *job, int ranks);
  * ZERO_E_UNSUPPORTED.
  */
 zero_status zero_set_stream(zero_job *job, void *stream);
+/* The number of this rank's GPU among those that the process sees; -1 on the host backend. */
+int zero_device_index(const zero_job *job);
 /*
  * COLLECTIVE. Returns an ncclComm_t of all ranks for the caller's own operations. It is made by the
  * first call, and later calls return the same. With zero_open this is all that a program needs to

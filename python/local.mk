@@ -6,6 +6,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_adamw.py \
 	python/slurm_zero/_api.py \
 	python/slurm_zero/_checkpoint.py \
+	python/slurm_zero/_device.py \
 	python/slurm_zero/_group.py \
 	python/slurm_zero/_job.py \
 	python/slurm_zero/_layout.py \
@@ -13,6 +14,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_overlay.py \
 	python/slurm_zero/_param.py \
 	python/slurm_zero/_rendezvous.py \
+	python/slurm_zero/_saved.py \
 	python/slurm_zero/_start.py \
 	python/slurm_zero/_steps.py \
 	python/slurm_zero/_team.py \
@@ -22,6 +24,7 @@ PYTHON_FILES = \
 TORCH_TESTS = \
 	python/tests/cases.sh \
 	python/tests/demo.sh \
+	python/tests/device.sh \
 	python/tests/meshes.sh \
 	python/tests/models.sh \
 	python/tests/refused.sh \
@@ -39,6 +42,9 @@ EXTRA_DIST += $(PYTHON_FILES) \
 	python/tests/cases.py \
 	python/tests/checkpoint.py \
 	python/tests/dcp.py \
+	python/tests/device.py \
+	python/tests/device/device.cpp \
+	python/tests/device/standin.py \
 	python/tests/ends.py \
 	python/tests/frameworks.py \
 	python/tests/harness.py \

@@ -482,6 +482,8 @@ struct zero_backend_ops {
 
 	/* Sets the stream that the caller computes on; see zero_set_stream. */
 	void (*set_stream)(struct zero_backend *backend, void *stream);
+	/* The device's number among those that the process sees; see zero_device_index. */
+	int (*device_index)(const struct zero_backend *backend);
 	/* Whether what is enqueued on that stream is being captured. */
 	bool (*capturing)(struct zero_backend *backend);
 	/* COLLECTIVE. Makes a communicator for the caller's own use; see zero_nccl_comm. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program shares with a device's backend: its stream, and a communicator of its own. */
+/* What a program shares with a device's backend: the device, its stream, and a communicator of its
+   own. */
 #include "job.h"
 
 zero_status zero_set_stream(zero_job *job, void *stream)
@@ -13,6 +14,11 @@ zero_status zero_set_stream(zero_job *job, void *stream)
 				 "zero_set_stream: the backend %s has no streams", job->ops->name);
 	}
 	return ZERO_OK;
+}
+
+int zero_device_index(const zero_job *job)
+{
+	return job->ops->device_index ? job->ops->device_index(job->backend) : -1;
 }
 
 zero_status zero_nccl_comm(zero_job *job, void **comm)

@@ -148,6 +148,11 @@ static zero_status end_groups(zero_job *job, struct zero_op *ops)
 	return status ? zero_mark_inconsistent(job, status) : ZERO_OK;
 }
 
+bool zero_stopping(const zero_job *job)
+{
+	return job->trainer->stopping;
+}
+
 zero_status zero_step_end(zero_job *job, bool *stop)
 {
 	struct zero_op *ops = calloc(zero_most_step_ops(job) + 1, sizeof(*ops));
@@ -166,6 +171,7 @@ zero_status zero_step_end(zero_job *job, bool *stop)
 	free(ops);
 	if (status)
 		return status;
+	job->trainer->stopping = agreed.stop;
 	if (stop)
 		*stop = agreed.stop;
 	job->trainer->own_steps++;

@@ -435,6 +435,7 @@ static zero_status take_step(const struct step *step, const struct zero_step_agr
 		return zero_mark_inconsistent(job, status);
 	if (has_own_scale(job, adamw))
 		zero_step_update_loss_scale(adamw->loss_scale, !seen->skipped);
+	job->trainer->stopping = agreed->stop;
 	if (result)
 		*result = (zero_step_result){
 			.grad_norm = seen->norm,

@@ -17,6 +17,7 @@ struct zero_trainer {
 	uint64_t own_steps; /* that the program took by itself */
 	zero_adamw adamw;   /* of the last step, for checkpoints */
 	bool has_adamw;
+	bool stopping; /* what the last step said of signals */
 	/* In memory of the backend: the state of the last step, and squared norms of the gradient
 	   sums: this rank's, then [world] those of all ranks. */
 	struct zero_step_state *state;

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from . import _checkpoint, _start, _unsharded, _watch, _zero
+from . import _checkpoint, _device, _start, _unsharded, _watch, _zero
 from ._adamw import AdamW, AdamW8bit, Muon
 from ._group import Group, MixedPrecisionPolicy
 from ._job import Job
@@ -40,9 +40,10 @@ _job: Job | None = None
 _failed = False
 
 
-def init(settings: str = "") -> None:
+def init(settings: str = "", device: str | torch.device | None = None) -> None:
     """Opens the job, and torch.distributed with it. fully_shard does it where it was not done. A
-    second call does nothing. `settings` are those of zero(3): "stage=3"."""
+    second call does nothing. `settings` are those of zero(3): "stage=3". `device` is "cpu" or
+    "cuda"; without it the job is on GPUs where torch has some."""
     global _job
     if _job is not None:
         if settings and settings != _job.settings:
@@ -52,7 +53,12 @@ def init(settings: str = "") -> None:
             )
         return
     _watch.leave()
-    _zero.open(f"backend=host {settings}".strip())
+    if "backend=" not in settings:
+        where = _device.setting(device and torch.device(device))
+        _zero.open(f"{where} {settings}".strip())
+    else:
+        _zero.open(settings)
+    _device.choose()
     _watch.show_stacks()
     rank, world, _, local_world = _zero.place()
     if world == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -64,7 +70,10 @@ def init(settings: str = "") -> None:
     job = Job(settings)
     if not dist.is_initialized():
         store = make_store(rank, world, local_world == world, _zero.exchange)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        dist.init_process_group(
+            _device.BACKENDS if _device.on_gpu() else "gloo", store=store, rank=rank,
+            world_size=world,
+        )
     elif dist.get_world_size() != world or dist.get_rank() != rank:
         _zero.close()
         raise Error(
@@ -72,7 +81,7 @@ def init(settings: str = "") -> None:
             f"{dist.get_world_size()}, but the launcher says rank {rank} of {world}"
         )
     FullyShardedModule.job = job
-    job.mesh = init_device_mesh("cpu", (world,))
+    job.mesh = init_device_mesh(_device.device.type, (world,))
     install_dispatch(job.mesh)
     torch_optimizer.register_optimizer_step_pre_hook(job.steps.begin)
     torch_optimizer.register_optimizer_step_post_hook(job.steps.end)
@@ -87,6 +96,12 @@ def init(settings: str = "") -> None:
     atexit.register(_close)
     _start.after_import("torch.distributed.pipelining.schedules", "_api", "wrap_schedules")
     _job = job
+
+
+def open_for(modules: list[nn.Module], mesh: DeviceMesh | None) -> None:
+    """init, on the device that these modules want."""
+    if _job is None:
+        init(device=_device.wanted(modules, mesh))
 
 
 def _close() -> None:
@@ -125,10 +140,15 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
         _check_mesh(mesh, dp_mesh_dims)
     elif dp_mesh_dims is not None:
         raise ValueError("mesh must have mesh_dim_names when dp_mesh_dims is provided")
-    # Everything is in the memory of CPUs.
     known = ("NoneType", "OffloadPolicy", "CPUOffloadPolicy")
     if type(offload_policy).__name__ not in known:
         raise NotImplementedError("offload_policy is not supported")
+    where = _device.device if _job else _device.wanted(modules, mesh)
+    if type(offload_policy).__name__ == "CPUOffloadPolicy" and _device.is_gpu(where):
+        raise NotImplementedError(
+            "CPUOffloadPolicy is not supported on GPUs; --zero-offload=optimizer keeps the states "
+            "of zero.AdamW in host memory"
+        )
     ranks = mesh.size(-1) if mesh else dist.get_world_size() if dist.is_initialized() else None
     if not isinstance(reshard_after_forward, (int, type(None))):
         raise ValueError(
@@ -193,9 +213,13 @@ def check(module: nn.Module | list[nn.Module], *, mesh: DeviceMesh | None = None
                     f"parameter {name} is {p.dtype}; float32, float16 and bfloat16 can be trained, "
                     f"and what needs no gradient may also be {', '.join(map(str, STORED))}"
                 )
-            if p.device.type not in ("cpu", "meta"):
+            if p.device.type not in ("cpu", "meta", _device.GPU):
                 raise NotImplementedError(
-                    f"parameter {name} is on {p.device}; only CPUs are supported"
+                    f"parameter {name} is on {p.device}; cpu, {_device.GPU} and meta are supported"
+                )
+            if p.device.type == _device.GPU and p.device != where:
+                raise NotImplementedError(
+                    f"parameter {name} is on {p.device}, and others of the job are on {where}"
                 )
     return modules, policy
 
@@ -214,8 +238,14 @@ def _check_mesh(mesh: DeviceMesh, dp_mesh_dims: Any = None) -> None:
         raise AssertionError(
             "Please init the 2D mesh for HSDP with mesh_dim_names specified"
         )
-    if mesh.device_type != "cpu":
-        raise NotImplementedError(f"the mesh is of {mesh.device_type}; only CPUs are supported")
+    supported = (_device.device.type,) if _job else ("cpu", _device.GPU)
+    if mesh.device_type not in supported:
+        raise NotImplementedError(
+            f"the mesh is of {mesh.device_type}; " + (
+                f"the job is on {_device.device}" if _job else
+                f"{' and '.join(supported)} are supported"
+            )
+        )
     if mesh.get_coordinate() is None:
         raise ValueError(
             f"fully_shard is called by rank {dist.get_rank()}, which is not in the mesh "
@@ -263,7 +293,7 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
         offload_policy=offload_policy, ignored_params=ignored,
         shard_placement_fn=shard_placement_fn, dp_mesh_dims=dp_mesh_dims, **others,
     )
-    init()
+    open_for(modules, mesh)
     mesh, info = mesh or _job.mesh, None
     if dp_mesh_dims is not None:
         from torch.distributed.fsdp._fully_shard import _fsdp_init
@@ -281,6 +311,7 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None,
     groups.insert(0, Group(_job, modules, mesh, policy, reshard_after_forward, ignored, info))
     _job.groups += groups
     become_sharded(modules, groups)
+    _device.move_buffers(modules)
     return module
 
 

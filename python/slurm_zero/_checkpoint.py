@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from . import _unsharded, _zero
+from . import _device, _unsharded, _zero
 from ._adamw import AdamW
 from ._tensor import FlatShard
 
@@ -71,8 +71,8 @@ def _states(job: Job, optimizers: list[Optimizer]) -> Iterator[
                 name = f"{index}.{key}"
                 if isinstance(value, FlatShard):
                     yield param, name, value._local_tensor, False
-                elif value.dim() == 0 and value.device.type == "cpu":
-                    yield param, name, value, True
+                elif value.dim() == 0:
+                    yield param, name, value.cpu(), True
                 else:
                     raise NotImplementedError(
                         f"{what} has the shape {tuple(value.shape)}; "
@@ -187,7 +187,7 @@ def restore(job: Job, models: list[torch.nn.Module], optimizers: list[Optimizer]
         for o in optimizers:
             o.state.clear()
         for o, sharded, key, value in fresh:
-            o.state[sharded][key] = value
+            o.state[sharded][key] = value.to(_device.device) if _on_device(o) else value
     job.steps.count = step
     return {"path": folder, "step": step, "extra": said["extra"]}
 
@@ -232,11 +232,17 @@ def _make(job: Job, optimizers: list[Optimizer], named: dict, fresh: list) -> st
             if state["block"] is None:
                 value = local = torch.zeros((), dtype=dtype, device="cpu")
             else:
-                local = torch.zeros(param.sharded._local_tensor.shape, dtype=dtype, device="cpu")
+                shape = param.sharded._local_tensor.shape
+                local = torch.zeros(shape, dtype=dtype, device=_device.device)
                 value = FlatShard.wrap(local, param.spec)
             _register(param.handle, state["name"], local, state["block"] is None)
             fresh.append((optimizers[int(index)], param.sharded, key, value))
     return None
+
+
+def _on_device(optimizer: Optimizer) -> bool:
+    """Whether its counts of steps are where the parameters are, as torch has them."""
+    return any(g.get("fused") or g.get("capturable") for g in optimizer.param_groups)
 
 
 def _hyper(group: dict[str, Any]) -> dict[str, Any]:

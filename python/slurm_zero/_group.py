@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from . import _zero
+from . import _device, _zero
 from ._param import Param, Part, from_types, param_dtype, require_filled
 from ._tensor import FlatShard, tensor_of
 
@@ -311,6 +311,9 @@ class Group:
             if module not in self.to_run:
                 self.to_run = set(self.modules)
         self.unshard()
+        if self.root and _device.on_gpu():
+            move = functools.partial(torch.Tensor.to, device=_device.device)
+            args, kwargs = _change(args, move), _change(kwargs, move)
         if self.policy.cast_forward_inputs and self.policy.param_dtype:
             cast = functools.partial(_cast, dtype=self.policy.param_dtype)
             args, kwargs = _change(args, cast), _change(kwargs, cast)
@@ -322,12 +325,15 @@ class Group:
                 args, kwargs = _change(
                     (args, kwargs), lambda t: next(outputs) if t.requires_grad else t
                 )
+        if not recomputes:
+            self.job.saved.begin(module)
         return args, kwargs
 
     @no_compile
     def post_forward(self, module: nn.Module, args: tuple, output: Any) -> Any:
         if self.state is GroupState.BACKWARD:
             return self._cast_output(output)
+        self.job.saved.end(module)
         self.to_run.discard(module)
         if not self.to_run:
             keep = self.reshard_after_forward
@@ -363,12 +369,15 @@ class Group:
 
     # -- backward
 
-    @no_compile
-    def pre_backward(self, grad: torch.Tensor) -> torch.Tensor:
+    def use_in_backward(self) -> None:
         self.job.begin_backward(self)
         if self.unshard_in_backward or self.state is not GroupState.SHARDED:
             self.unshard()
             self.become(GroupState.BACKWARD)
+
+    @no_compile
+    def pre_backward(self, grad: torch.Tensor) -> torch.Tensor:
+        self.use_in_backward()
         if self.job.creates_graph and not self.second_order:
             # A backward pass of this one need not come to an output.
             self.second_order = True

@@ -14,6 +14,7 @@ from . import _zero
 from ._group import Group, GroupState, no_compile
 from ._layout import Layout
 from ._param import Param
+from ._saved import Saved
 from ._steps import Steps, Writes
 from ._team import Team
 from ._tensor import FlatShard
@@ -34,6 +35,7 @@ class Job:
         # By what they were, parameters of groups that are not laid out yet.
         self.originals: dict[nn.Parameter, Param] = {}
         self.layout, self.writes, self.steps = Layout(self), Writes(self), Steps(self)
+        self.saved = Saved(self)
         self.present = Pass.FORWARD
         self.creates_graph = False
         self.last: Group | None = None  # that was gathered last in this pass

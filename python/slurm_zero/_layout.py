@@ -226,6 +226,8 @@ class Layout:
         full = spec.whole(full) if spec.tp and not p.types else full
         with torch.inference_mode(False):
             p.full = nn.Parameter(full, requires_grad=p.trainable)
+        if part.needs_gather:
+            self.job.saved.add(full, part.group)
         self.job.originals.pop(p.original)
         p.original._sharded_as = p.name  # for an optimizer that still has it
         p.original = None

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.fsdp import FSDPModule, UnshardHandle
 
+from . import _device
 from ._group import Group
 from ._job import Job
 from ._param import DTYPES, STORED
@@ -214,7 +215,7 @@ def _apply(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
     for name, p in sharded.items():
         probe = torch.empty(0, dtype=p.dtype, device=p.device)
         moved = fn(probe)
-        if probe.is_meta and moved.dtype == p.dtype and moved.device.type == "cpu":
+        if probe.is_meta and moved.dtype == p.dtype and moved.device.type == _device.device.type:
             p._shard_spec.param.fill()
         elif moved.device == p.device and p._shard_spec.ranges is None and (
             moved.dtype in (DTYPES if p.requires_grad else STORED)
@@ -225,8 +226,8 @@ def _apply(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
             raise NotImplementedError(
                 f"parameter {name} of {type(module).__name__} is {p.dtype} on {p.device}, and "
                 f"cannot be moved or converted to {moved.dtype} on {moved.device}: what is trained "
-                "is float32, float16 or bfloat16 on CPUs, and stays what it was when it was first "
-                "used"
+                f"is float32, float16 or bfloat16 on {_device.device.type}, and stays what it was "
+                "when it was first used"
             )
     every = module._parameters
     module._parameters = {k: p for k, p in every.items() if k not in sharded}

@@ -79,14 +79,11 @@ def install_wrapper(fsdp: ModuleType) -> None:
 def _choose(stock: Callable, module: Any, kwargs: dict[str, Any]) -> Callable:
     from . import _api
 
-    mesh = kwargs.get("mesh")
-    # A program's mesh says that it wants CPUs where there are GPUs. By itself torch takes GPUs.
-    on_cpus = mesh is not None and mesh.device_type == "cpu"
-    why = None if on_cpus and _start.settings["fsdp"] == "replace" else _on_gpus()
+    why = None if _start.settings["fsdp"] == "replace" else _on_gpus()
     if why is None:
         try:
-            _api.check(module, **kwargs)
-            _api.init()
+            modules, _ = _api.check(module, **kwargs)
+            _api.open_for(modules, kwargs.get("mesh"))
         except (NotImplementedError, TypeError, ValueError, _api.Error) as error:
             why = str(error)
     if os.environ.get("RANK", "0") == "0":
@@ -100,7 +97,7 @@ def _on_gpus() -> str | None:
     import torch
 
     has = torch.accelerator.is_available()
-    return "the job has GPUs, and slurm_zero runs on CPUs so far" if has else None
+    return "the job has GPUs, which need --zero-fsdp=replace so far" if has else None
 
 
 def accelerate_on_cpus(state: ModuleType) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
-from . import _zero
+from . import _device, _zero
 from ._tensor import FlatShard, ShardSpec, tensor_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ class Param:
         self.spec = ShardSpec(name, tuple(original.shape), stride, group.mesh, tp, group.dims)
         self.spec.job, self.spec.param = group.job, self
         self.filled = not original.is_meta
-        empty = torch.empty(0, dtype=original.dtype, device="cpu" if self.filled else "meta")
+        device = _device.device if self.filled else "meta"
+        empty = torch.empty(0, dtype=original.dtype, device=device)
         self.sharded = FlatShard.wrap(empty, self.spec, requires_grad=self.trainable)
         self.sharded._is_param = True
         group.job.originals[original] = self
@@ -153,7 +154,7 @@ class Param:
     def memory(self) -> torch.Tensor:
         """What this rank has of it. None before it is laid out."""
         ranges, dtype = self.spec.ranges, self.sharded.dtype
-        device = "cpu" if self.filled else "meta"
+        device = _device.device if self.filled else "meta"
         if ranges is None or not self.filled:
             first, end = self.spec.range if ranges else (0, 0)
             return torch.empty(end - first, dtype=dtype, device=device)
@@ -193,7 +194,8 @@ def require_filled(params: list[Param]) -> None:
         raise RuntimeError(
             "FSDP parameters should be materialized from meta device before training, but the "
             f"following were still on meta device: {on_meta}\nUse slurm_zero.load, or "
-            'model.to_empty(device="cpu") and then reset_parameters() of each module'
+            f'model.to_empty(device="{_device.device.type}") and then reset_parameters() of each '
+            "module"
         )
 
 
@@ -252,6 +254,7 @@ class Part:
                         if p.full.grad is None:
                             buffer.zero_()
             self.kept = True
+            _device.used(source)
             for p in made:
                 p.has_grad = True
                 p.full.grad = None

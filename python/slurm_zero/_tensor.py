@@ -27,6 +27,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.utils._pytree import tree_map_only
 
+from . import _device, _zero
+
 if TYPE_CHECKING:
     from ._param import Param
     from ._job import Job
@@ -50,8 +52,12 @@ _NEW = {aten.new_empty, aten.new_zeros, aten.new_ones, aten.new_full}
 def tensor_of(memory: memoryview | None, dtype: torch.dtype) -> torch.Tensor:
     """A flat tensor over memory of the library, or an empty one."""
     if memory is None:
-        return torch.empty(0, dtype=dtype, device="cpu")
-    return torch.frombuffer(memory, dtype=dtype)
+        return torch.empty(0, dtype=dtype, device=_device.device)
+    tensor = torch.frombuffer(memory, dtype=dtype)
+    if _device.on_gpu():  # that tensor was its address alone
+        shown = _zero.bytes_on_device(memory, tensor.data_ptr(), len(memory))
+        return torch.utils.dlpack.from_dlpack(shown).view(dtype)
+    return tensor
 
 
 class ShardSpec:
@@ -487,18 +493,19 @@ def _over_ranks(func: Any, tensor: FlatShard, kwargs: dict[str, Any]) -> DTensor
         mine.copy_(func(local, **kwargs))
     parts = _gather(mine, spec.over)
     parts = [parts[rank] for rank, (first, end) in spec.ranges.items() if end > first]
-    value = func(torch.stack(parts)).to(dtype)
+    value = func(torch.stack(parts)).to(local.device, dtype)
     return _on_mesh(tensor, value, Replicate())
 
 
 def _gather(mine: torch.Tensor, mesh: DeviceMesh) -> dict[int, torch.Tensor]:
     """What the ranks have: a tensor of one shape on each."""
-    mine = mine[None]
+    device = mine.device
+    mine = mine[None].to(mesh.device_type)
     for dim in reversed(range(mesh.ndim)):
         parts = [torch.empty_like(mine) for _ in range(mesh.size(dim))]
         dist.all_gather(parts, mine, group=mesh.get_group(dim))
         mine = torch.cat(parts)
-    return dict(zip(_gathered(mesh, mesh.get_coordinate()), mine))
+    return dict(zip(_gathered(mesh, mesh.get_coordinate()), mine.to(device)))
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -590,7 +597,7 @@ def _local(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
                 "parameters are"
             )
     device = options.get("device") if func.overloadpacket is aten._to_copy else None
-    if device not in (None, torch.device("cpu")):
+    if device not in (None, _device.device):
         raise NotImplementedError(
             f"{lead._shard_spec.name} stays on the device where it was sharded"
         )

@@ -4,7 +4,7 @@
  * each takes; call() reads the arguments, runs it without the interpreter's lock, and raises its
  * error. A process has one job, so that it is no argument. Teams, groups and parameters are
  * capsules that end with their job. Memory of the library is a memoryview, which owns nothing:
- * zero_close frees it.
+ * zero_close frees it. On a GPU it is an address that nobody reads through the memoryview.
  */
 #include <dlfcn.h>
 #include <netdb.h>
@@ -165,6 +165,107 @@ static bool parse(PyObject *tuple, const char *kinds, union value *values)
 	for (size_t i = 0; i < count && !PyErr_Occurred(); i++)
 		convert(PyTuple_GetItem(tuple, (Py_ssize_t)i), kinds[i], &values[i]);
 	return !PyErr_Occurred();
+}
+
+/* ---- a GPU ----------------------------------------------------------------------------------- */
+
+/* DLPack's DLManagedTensor (dlpack.h, version 0.8), of bytes. */
+struct dl_tensor {
+	void *data;
+	int32_t device_type, device_id;
+	int32_t ndim;
+	uint8_t code, bits;
+	uint16_t lanes;
+	int64_t *shape, *strides;
+	uint64_t byte_offset;
+	PyObject *memory; /* its manager_ctx */
+	void (*deleter)(struct dl_tensor *tensor);
+	int64_t count; /* ours */
+};
+
+enum { DL_UINT = 1 };
+
+/* Set where the job has a GPU. */
+static struct {
+	int32_t type, id;
+	PyObject *stream; /* returns the stream that the calling thread computes on, as a number */
+} gpu;
+
+/* From any thread of torch. */
+static void dl_delete(struct dl_tensor *tensor)
+{
+	if (Py_IsInitialized()) {
+		PyGILState_STATE lock = PyGILState_Ensure();
+
+		Py_DecRef(tensor->memory);
+		PyGILState_Release(lock);
+	}
+	free(tensor);
+}
+
+static void dl_unused(PyObject *capsule)
+{
+	if (PyCapsule_IsValid(capsule, "dltensor"))
+		dl_delete(PyCapsule_GetPointer(capsule, "dltensor"));
+}
+
+/* bytes_on_device(memoryview, its address, bytes): a capsule of DLPack, which keeps it. The limited
+   API has no way from a memoryview to its address before 3.11. */
+static PyObject *py_bytes_on_device(union value *v)
+{
+	struct dl_tensor *tensor = malloc(sizeof(*tensor));
+
+	if (!tensor)
+		return PyErr_NoMemory();
+	*tensor = (struct dl_tensor){
+		.data = (void *)(uintptr_t)v[1].size,
+		.device_type = gpu.type,
+		.device_id = gpu.id,
+		.ndim = 1,
+		.code = DL_UINT,
+		.bits = 8,
+		.lanes = 1,
+		.shape = &tensor->count,
+		.memory = v[0].object,
+		.deleter = dl_delete,
+		.count = (int64_t)v[2].size,
+	};
+	Py_IncRef(tensor->memory);
+	return PyCapsule_New(tensor, "dltensor", dl_unused);
+}
+
+static PyObject *py_device_index(union value *v)
+{
+	(void)v;
+	return PyLong_FromLong(zero_device_index(job));
+}
+
+/* on_device(DLPack's type, index, stream): see `gpu` */
+static PyObject *py_on_device(union value *v)
+{
+	Py_XDECREF(gpu.stream);
+	gpu.type = v[0].number;
+	gpu.id = v[1].number;
+	gpu.stream = v[2].object;
+	Py_IncRef(gpu.stream);
+	Py_RETURN_NONE;
+}
+
+/* Before each call: what the library enqueues is in the order of the thread's present stream.
+   Returns false with an exception set. */
+static bool use_stream(void)
+{
+	PyObject *number;
+	void *stream;
+
+	if (!gpu.stream || !job || zero_device_index(job) < 0)
+		return true;
+	number = PyObject_CallNoArgs(gpu.stream);
+	stream = number ? PyLong_AsVoidPtr(number) : NULL;
+	Py_XDECREF(number);
+	if (PyErr_Occurred())
+		return false;
+	return !zero_set_stream(job, stream) || fail();
 }
 
 /* ---- a job ----------------------------------------------------------------------------------- */
@@ -461,10 +562,9 @@ static zero_status gradient_shard(union value *v)
 /* step_end(): whether a rank was told to stop */
 static zero_status step_end(union value *v)
 {
-	bool stop = false;
-	zero_status status = zero_step_end(job, &stop);
+	zero_status status = zero_step_end(job, NULL);
 
-	v[0].number = stop;
+	v[0].number = zero_stopping(job);
 	return status;
 }
 
@@ -497,11 +597,11 @@ static zero_status step_groups(union value *v)
 		.gradients_are_means = true,
 		.muon = v[4].number ? &muon : NULL,
 	};
-	zero_step_result result = {0};
+	/* Without a result nothing waits for a GPU. */
 	zero_status status =
-		zero_step_groups(job, v[0].groups.list, v[0].groups.count, &adamw, &result);
+		zero_step_groups(job, v[0].groups.list, v[0].groups.count, &adamw, NULL);
 
-	v[0].number = result.stop;
+	v[0].number = zero_stopping(job);
 	return status;
 }
 
@@ -654,6 +754,9 @@ static const struct function {
 	{"on_loss", "ii", .locked = py_on_loss},
 	{"place", "", .locked = py_place},
 	{"setting", "s", .locked = py_setting},
+	{"device_index", "", .locked = py_device_index},
+	{"on_device", "iiO", .locked = py_on_device},
+	{"bytes_on_device", "OKK", .locked = py_bytes_on_device},
 	{"agree", "z", .job_text = zero_agree},
 	{"exchange", "b", .locked = py_exchange},
 	{"team_exchange", "bti", .locked = py_team_exchange},
@@ -729,7 +832,7 @@ static PyObject *call(PyObject *index, PyObject *args)
 {
 	const struct function *f = &functions[PyLong_AsSize_t(index)];
 	union value v[MOST_VALUES] = {0};
-	bool ready = (f->without_job || has_job()) && parse(args, f->kinds, v);
+	bool ready = (f->without_job || has_job()) && parse(args, f->kinds, v) && use_stream();
 	zero_group **list = f->kinds[0] == 'G' ? v[0].groups.list : NULL;
 	PyObject *result = NULL;
 	zero_status status;

@@ -2,6 +2,8 @@
 """What the cases share: a model, and its training beside the same model unsharded."""
 
 import copy
+import functools
+import os
 
 import torch
 import torch.utils.checkpoint
@@ -11,7 +13,13 @@ import slurm_zero as zero
 
 torch.manual_seed(1)
 torch.set_num_threads(1)
+if os.environ.get("ZERO_TEST_DEVICE"):
+    import standin  # noqa: F401, see device/
+
+    torch.testing.assert_close = functools.partial(torch.testing.assert_close, check_device=False)
 zero.init()
+# Of what is sharded
+device = torch.empty(0, device=os.environ.get("ZERO_TEST_DEVICE", "cpu")).device
 rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
 WIDTH = 13
 
@@ -58,7 +66,9 @@ def shard(model, whole=None, **options):
 
 
 def loss_of(model, ids):
-    return nn.functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+    logits = model(ids[:, :-1])
+    wanted = ids[:, 1:].to(logits.device)
+    return nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
 
 def batches(step, micro=0):

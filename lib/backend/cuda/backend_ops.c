@@ -98,6 +98,11 @@ static void cuda_set_stream(struct zero_backend *cuda, void *stream)
 	cuda->device->compute_stream = stream;
 }
 
+static int cuda_device_index(const struct zero_backend *cuda)
+{
+	return (int)cuda->device->id;
+}
+
 static bool cuda_capturing(struct zero_backend *cuda)
 {
 	bool capturing;
@@ -339,6 +344,7 @@ static const struct zero_backend_ops cuda_ops = {
 	.trim = cuda_trim,
 	.abort = cuda_abort,
 	.set_stream = cuda_set_stream,
+	.device_index = cuda_device_index,
 	.capturing = cuda_capturing,
 	.caller_comm = cuda_caller_comm,
 	.event_record = cuda_event_record,

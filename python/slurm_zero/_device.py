@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device of the job's tensors, and the stream that the program computes on."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from . import _zero
+
+# Of the library's GPUs: torch's type of device, its number in DLPack, and what communicates.
+GPU, DLPACK, BACKENDS = "cuda", 2, "cpu:gloo,cuda:nccl"
+device = torch.device("cpu")  # of the job
+_last: torch.Stream | None = None
+
+
+def has_gpus() -> bool:
+    return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type == GPU
+
+
+def wanted(modules: list[nn.Module], mesh: DeviceMesh | None) -> torch.device | None:
+    """Where the program wants these modules: on the device of the mesh, or else of the parameters.
+    None: it does not say."""
+    if mesh is not None and mesh.device_type == "cpu":
+        return torch.device("cpu")
+    found = (p.device for m in modules for p in m.parameters())
+    default = None if mesh is None else torch.device(mesh.device_type)
+    return next((d for d in found if d.type not in ("cpu", "meta")), default)
+
+
+def is_gpu(where: torch.device | None) -> bool:
+    return has_gpus() if where is None else where.type != "cpu"
+
+
+def setting(where: torch.device | None) -> str:
+    """What zero_open is told. As in torch, what is on CPUs goes to GPUs where torch has some."""
+    if not is_gpu(where):
+        return "backend=host"
+    # The library takes the GPU whose context is current, or else the one of its local rank.
+    if where is not None and where.index is not None:
+        torch.accelerator.set_device_index(where.index)
+    if where is not None and where.index is not None or torch.accelerator.current_device_index():
+        torch.empty(1, device=torch.accelerator.current_accelerator())
+    return "" if where is None else "backend=cuda"
+
+
+def choose() -> None:
+    """The job is open."""
+    global device
+    index = _zero.device_index()
+    if index >= 0:
+        device = torch.device(GPU, index)
+        torch.accelerator.set_device_index(index)
+        _zero.on_device(DLPACK, index, stream)
+
+
+def on_gpu() -> bool:
+    return device.type != "cpu"
+
+
+def stream() -> int:
+    """That of this thread. The library wants it to be ordered after the one that it knows."""
+    global _last
+    now = torch.accelerator.current_stream(device)
+    if _last is not None and now != _last:
+        now.wait_stream(_last)
+    _last = now
+    return now.native_handle
+
+
+def used(tensors: list[torch.Tensor]) -> None:
+    """Their memory, which may be of another stream, was given to what is enqueued on this one."""
+    if on_gpu():
+        now = torch.accelerator.current_stream(device)
+        for tensor in tensors:
+            tensor.record_stream(now)
+
+
+def move_buffers(modules: list[nn.Module]) -> None:
+    """As FSDP2 does, to where the parameters will be."""
+    for buffer in [b for m in modules for b in m.buffers()] if on_gpu() else ():
+        if not buffer.is_meta and buffer.device != device:
+            torch.utils.swap_tensors(buffer, buffer.to(device))  # it stays the same object

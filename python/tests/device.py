@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is of devices alone: streams, waits, and where tensors are."""
+
+import sys
+
+import torch
+from torch import nn
+
+import standin
+import slurm_zero as zero
+from harness import Model, batches, compare, device, expect, loss_of, rank, shard, train, world
+from slurm_zero import _device
+
+
+def streams():
+    """The forward on one stream, and the backward on another."""
+    side = torch.Stream(device=device)
+
+    def backward(model, data, scale, last):
+        if next(model.parameters()).device != device:
+            return (loss_of(model, data) * scale).backward()
+        main = torch.accelerator.current_stream()
+        side.wait_stream(main)
+        with side:
+            loss = loss_of(model, data) * scale
+        main.wait_stream(side)
+        loss.backward()
+
+    train("streams", Model(), backward=backward)
+    policy = zero.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    train("streams in bf16", Model(), backward=backward, tolerance=3e-2, clip=0,
+          sharder=lambda m: shard(m, mp_policy=policy))
+    # Nothing orders the two models, but that the library gathers into the same memory.
+    one, other = shard(Model()), shard(Model())
+    with torch.no_grad():
+        for step in range(3):
+            with side:
+                one(batches(step)[rank].to(device))
+            other(batches(step)[rank].to(device))
+    torch.accelerator.current_stream().wait_stream(side)
+
+
+def waits():
+    """No step waits for the device, by torch's optimizers or the library's."""
+    for make in (lambda ps: torch.optim.AdamW(ps, lr=1e-2, foreach=True),
+                 lambda ps: zero.AdamW(ps, lr=1e-2)):
+        model = shard(Model())
+        optimizer = make(list(model.parameters()))
+        for step in range(6):
+            data = batches(step)[rank].to(device)
+            before = standin.waits()
+            loss_of(model, data).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            waited = standin.waits() - before
+        assert waited == 0, f"{type(optimizer).__name__}: a step waited {waited} times"
+
+
+def places():
+    """Parameters and buffers of CPUs are moved, also those that begin on meta."""
+    model = Model()
+    model.register_buffer("counts", torch.arange(3))
+    model.blocks[0].register_buffer("shared", model.counts)
+    shard(model)
+    assert all(p.device == device for p in model.parameters())
+    assert model.counts.device == device and model.counts is model.blocks[0].shared
+    whole = model.head.weight.full_tensor()
+    assert whole.device == device
+    with torch.device("meta"):
+        empty = Model()
+    shard(empty)
+    assert next(empty.parameters()).is_meta
+    empty.to_empty(device=device)
+    for module in empty.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    loss_of(empty, batches(0)[rank]).backward()
+    on_device = shard(Model().to(device))
+    loss_of(on_device, batches(0)[rank]).backward()
+    offload = torch.distributed.fsdp.CPUOffloadPolicy()
+    expect(NotImplementedError, "CPUOffloadPolicy is not supported on GPUs",
+           lambda: zero.fully_shard(nn.Linear(2, 2), offload_policy=offload))
+    expect(NotImplementedError, "cannot be moved or converted to torch.float32 on cpu",
+           lambda: on_device.to("cpu"))
+    wrong = torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
+    expect(NotImplementedError, f"the mesh is of cpu; the job is on {device}",
+           lambda: zero.fully_shard(nn.Linear(2, 2), mesh=wrong))
+
+
+def main():
+    for case in (places, waits, streams):
+        case()
+    if rank == 0:
+        print("3 passed", flush=True)
+
+
+if __name__ == "__main__":
+    main()

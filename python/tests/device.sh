@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# PyTorch on what stands in for a GPU, see device/device.cpp: the cases of the other tests, and
+# those of devices alone.
+. "${top_srcdir:?run me by make check}/tests/common.sh"
+. "$top_srcdir/python/tests/torch.sh"
+
+need cuda nccl pmix mpi
+need_command "${CXX:=g++}" cxx
+folder=$("$TORCH_PYTHON" -c 'import torch; print(torch.__path__[0])') ||
+	fail "$TORCH_PYTHON has no torch"
+includes=()
+for flag in $ZERO_COMPILE_FLAGS; do
+	[[ $flag != -I* ]] || includes+=("$flag")
+done
+mkdir "$scratch/saved" "$scratch/dcp"
+run 2 dcp stock save "$scratch/dcp" # on CPUs
+"$CXX" -O1 -std=c++20 -fPIC -shared -w "${includes[@]}" -I"$folder/include" \
+	-I"$folder/include/torch/csrc/api/include" -o "$scratch/standin.so" \
+	"$top_srcdir/python/tests/device/device.cpp" \
+	-L"$folder/lib" -lc10 -ltorch_cpu -ltorch -ldl ||
+	fail "device.cpp is not compiled with torch of $folder"
+gpu_doubles "$scratch/gpu"
+export LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# The one that torch has loaded by itself comes first else.
+export ZERO_NCCL=$scratch/gpu/libnccl.so.2
+export ZERO_TEST_DEVICE=standin ZERO_TEST_STANDIN=$scratch/standin.so
+export PYTHONPATH=$PYTHONPATH:$top_srcdir/python/tests/device DOUBLE_CUDA_PROTECT=1
+export DOUBLE_CUDA_DELAY_OF=8
+
+run 2 device
+run 2 cases
+run 2 checkpoint save "$scratch/saved"
+run 3 checkpoint restore "$scratch/saved"
+run 3 dcp zero load "$scratch/dcp"
+long 3 device
+long 3 cases
