@@ -142,14 +142,14 @@ struct zero_group {
 	struct zero_work *gather; /* under way or done; NULL: not gathered */
 	bool listed;              /* by the zero_prefetch under way */
 	unsigned use_count;
-	unsigned other_thread_uses; /* of these, by others than the one that began it */
-	pthread_t begun_by;
-	_Atomic bool ready;     /* a gather waited for it; read without the lock */
-	zero_dtype gathered_as; /* valid while `gather` is set */
-	bool checked;           /* its parameters' checksums are those of the gathered values */
-	size_t live_bytes;      /* bytes of its gather buffers */
-	bool reduced;           /* since the last step, on all ranks alike */
-	bool team_reduced;      /* in a grid: since then, over shard_team alone */
+	unsigned other_thread_uses;     /* of these, by others than the one that began it */
+	pthread_t begun_by, other_user; /* the last one of these others */
+	_Atomic bool ready;             /* a gather waited for it; read without the lock */
+	zero_dtype gathered_as;         /* valid while `gather` is set */
+	bool checked;      /* its parameters' checksums are those of the gathered values */
+	size_t live_bytes; /* bytes of its gather buffers */
+	bool reduced;      /* since the last step, on all ranks alike */
+	bool team_reduced; /* in a grid: since then, over shard_team alone */
 	bool sums_exposed; /* at stage 0, by zero_gradient_shard, so that they may have changed */
 	enum zero_values_state state;
 	/* Its first reduce, and its first sum over copies, allocate, which may fail on one rank. */

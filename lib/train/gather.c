@@ -239,7 +239,10 @@ static size_t count_within(const zero_job *job, zero_group **groups, size_t coun
 static void add_use(zero_group *group)
 {
 	group->use_count++;
-	group->other_thread_uses += !pthread_equal(group->begun_by, pthread_self());
+	if (!pthread_equal(group->begun_by, pthread_self())) {
+		group->other_thread_uses++;
+		group->other_user = pthread_self();
+	}
 }
 
 /* Returns whether uses are left. A thread may end a use of another one. */

@@ -97,7 +97,8 @@ static const zero_group *group_at(const zero_job *job, const void *address)
 }
 
 /* Whether the memory that a group had last is with a group that only other threads still use than
-   the one that began it. These may have released it on another rank already. */
+   the one that began it, this one not among them. These may have released it on another rank
+   already. */
 static bool must_wait(zero_group *group, zero_dtype as)
 {
 	zero_job *job = group->job;
@@ -107,7 +108,8 @@ static bool must_wait(zero_group *group, zero_dtype as)
 		void *address = zero_gather_buffer_of(&group->flats[f], as)->address;
 
 		holder = address ? group_at(job, job->ops->holder(job->backend, address)) : NULL;
-		if (holder && holder->use_count && holder->other_thread_uses == holder->use_count)
+		if (holder && holder->use_count && holder->other_thread_uses == holder->use_count &&
+		    !pthread_equal(holder->other_user, pthread_self()))
 			return true;
 	}
 	return false;

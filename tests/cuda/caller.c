@@ -365,6 +365,44 @@ static void moved_output(void)
 	pinned_free(pinned);
 }
 
+/* ---- a thread that goes on ------------------------------------------------------------------- */
+
+/* As autograd's thread of a device does: it uses what another thread has prefetched, and then
+   gathers a group which had the same memory. */
+static void *go_on(void *context)
+{
+	zero_group **groups = context;
+
+	for (int g = 0; g < 2; g++)
+		ok(zero_gather(groups[g], ZERO_BF16));
+	for (int g = 0; g < 2; g++)
+		ok(zero_release(groups[g]));
+	return NULL;
+}
+
+static void other_thread(void)
+{
+	zero_options options = {.settings = "backend=cuda stage=3 allgather=grouped"};
+	zero_group *groups[2];
+	pthread_t thread;
+	zero_job *job;
+
+	ok(zero_open(&options, &job));
+	for (int g = 0; g < 2; g++) {
+		groups[g] = new_group(job, g ? "right" : "left");
+		new_param(groups[g], g ? "r" : "l", ZERO_F32, COUNT, true);
+	}
+	ok(zero_layout(job));
+	for (int g = 0; g < 2; g++) {
+		ok(zero_gather(groups[g], ZERO_BF16));
+		ok(zero_release(groups[g]));
+	}
+	ok(zero_prefetch(groups, 1, ZERO_BF16));
+	check(!pthread_create(&thread, NULL, go_on, groups), "no thread");
+	pthread_join(thread, NULL);
+	ok(zero_close(job));
+}
+
 /* ---- captures -------------------------------------------------------------------------------- */
 
 /* A step that would have to wait for the device is no part of a graph, and says why. */
@@ -483,6 +521,7 @@ int main(void)
 	own_stream();
 	late_device();
 	moved_output();
+	other_thread();
 	refused_captures();
 	idle_memory();
 	own_communicator();
