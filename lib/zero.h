@@ -1320,11 +1320,13 @@ int zero_device_index(const zero_job *job);
  * their operations in one order (see "Using multiple NCCL communicators concurrently" in its user
  * guide); else they may deadlock. The library launches its operations in the calling thread, within
  * the call that begins them, so the order of the program is the order of the launches. Call the
- * library and use this communicator in the same order on all ranks, from one thread. From NCCL 2.26
- * on, operations of several communicators then also run in the order in which they were launched,
- * whatever their streams: zero_open sets NCCL_LAUNCH_ORDER_IMPLICIT=1, unless it is set. Before
- * that, call zero_agree(job, NULL) first: the caller's stream then waits for all operations that
- * the library has begun, and what it begins later waits for what is on that stream.
+ * library and use this communicator in the same order on all ranks, from one thread, and call
+ * zero_agree(job, NULL) first: the caller's stream then waits for all operations that the library
+ * has begun, and what it begins later waits for what is on that stream. From NCCL 2.26 on that call
+ * is not needed where all ranks have NCCL_LAUNCH_ORDER_IMPLICIT=1 in their environment before the
+ * process makes its first communicator: operations of all communicators then run in the order in
+ * which they were launched. As copy engines have no part in that order, the setting `nccl_cta` is
+ * then `default` where it is `auto`.
  */
 zero_status zero_nccl_comm(zero_job *job, void **comm);
 

@@ -271,6 +271,7 @@ struct zero_backend_config {
 	void *stream;                    /* that the caller computes on */
 	double open_seconds;             /* how long open waits for the other ranks */
 	int reduce;                      /* ZERO_REDUCE_AUTO ... */
+	int nccl_cta;                    /* ZERO_NCCL_CTA_AUTO ... */
 	const char *nccl;                /* path of the library; "": search for it */
 	/* For a backend whose ranks meet without MPI: it is joined by open, and closed after it. */
 	struct zero_net *net;

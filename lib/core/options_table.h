@@ -28,6 +28,7 @@ static const char *const fsdp_choices[] = {"auto", "replace", "keep", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
 static const char *const reduce_choices[] = {"auto", "ordered", "nccl", NULL};
+static const char *const nccl_cta_choices[] = {"auto", "zero", "default", NULL};
 static const char *const isa_choices[] = {"auto", "avx512", "avx2", "neon", "scalar", NULL};
 
 /* clang-format off */
@@ -184,6 +185,13 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 		.help = "path of libnccl.so; empty: the program's or the system's",
 		.type = ZERO_TYPE_PATH, .max = PATH_MAX - 1,
 		.absolute = true, .where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
+	},
+	[ZERO_OPT_NCCL_CTA] = {
+		.name = "nccl_cta", .env = "ZERO_NCCL_CTA",
+		.argument = "auto|zero|default", .default_text = "auto",
+		.help = "gathers by copy engines (zero), or by kernels of NCCL",
+		.type = ZERO_TYPE_CHOICE, .choices = nccl_cta_choices,
+		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},
 	[ZERO_OPT_OPEN_SECONDS] = {
 		.name = "open_seconds", .env = "ZERO_OPEN_SECONDS",

@@ -18,6 +18,7 @@ enum zero_agreement zero_option_agreement(enum zero_option_id id)
 	case ZERO_OPT_STATES:
 	case ZERO_OPT_FLATTEN:
 	case ZERO_OPT_REDUCE:
+	case ZERO_OPT_NCCL_CTA:
 	case ZERO_OPT_SHARE:
 	case ZERO_OPT_CHECK:
 	case ZERO_OPT_WATCH_SECONDS:

@@ -145,6 +145,7 @@ struct window {
 struct ncclComm {
 	int rank, world;
 	bool blocking;
+	bool copy_engines; /* NCCL_CTA_POLICY_ZERO */
 	_Atomic bool gone;
 	_Atomic uintptr_t holder; /* the thread that is in a call on it; 0: none */
 	uint64_t collectives;     /* launched */

@@ -416,6 +416,12 @@ static ncclResult_t prepare_op(struct op *op, const char *function)
 		result = refuse(ncclInvalidUsage,
 				"%s: the stream is captured, and the communicator does not block",
 				function);
+	/* The stream would wait for the event of a launch, and copy engines have recorded none. */
+	if (!result && op->comm->copy_engines && op->kind == ALL_GATHER &&
+	    driver_captures(op->stream) && getenv("NCCL_LAUNCH_ORDER_IMPLICIT"))
+		result = refuse(ncclUnhandledCudaError,
+				"%s: a capture of copy engines with NCCL_LAUNCH_ORDER_IMPLICIT",
+				function);
 	return result ? result : check_op(op);
 }
 

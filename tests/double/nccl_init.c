@@ -10,8 +10,11 @@ static ncclResult_t apply_config(struct ncclComm *comm, const ncclConfig_t *conf
 	if (config && config->magic != 0xcafebeef)
 		return refuse(ncclInvalidArgument,
 			      "a config that does not begin as NCCL_CONFIG_INITIALIZER");
-	if (config)
+	if (config) {
 		comm->blocking = config->blocking != 0;
+		comm->copy_engines =
+			config->CTAPolicy > 0 && (config->CTAPolicy & NCCL_CTA_POLICY_ZERO);
+	}
 	return ncclSuccess;
 }
 

@@ -22,6 +22,15 @@ static zero_status open_device(struct zero_cuda_comm *comm,
 	return status;
 }
 
+/* With this setting of NCCL's a stream waits for the last launch of any communicator. Copy engines
+   launch nothing: a capture of such a gather fails, and it is in no order with others. */
+static bool keeps_launch_order(void)
+{
+	const char *set = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+
+	return set && strtol(set, NULL, 10) == 1;
+}
+
 static zero_status fill_comm(struct zero_cuda_comm *comm, const struct zero_backend_config *config)
 {
 	const struct zero_rank_info *place = &comm->comm.place;
@@ -33,6 +42,8 @@ static zero_status fill_comm(struct zero_cuda_comm *comm, const struct zero_back
 	comm->net = config->net;
 	comm->open_seconds = config->open_seconds;
 	comm->reduce = config->reduce;
+	comm->copy_engines = config->nccl_cta == ZERO_NCCL_CTA_ZERO ||
+			     (config->nccl_cta == ZERO_NCCL_CTA_AUTO && !keeps_launch_order());
 	comm->ordered = config->reduce == ZERO_REDUCE_ORDERED ||
 			(config->reduce == ZERO_REDUCE_AUTO && place->local_world == place->world);
 	comm->comm.intents = calloc((size_t)place->world, sizeof(*comm->comm.intents));
@@ -122,7 +133,7 @@ zero_status zero_cuda_caller_comm(struct zero_cuda_comm *cuda, const char *path,
 	zero_device_enter(cuda->device);
 	if (cuda->comm.place.world > 1) {
 		status = zero_nccl_split(&cuda->parent, 0, cuda->comm.place.rank,
-					 cuda->open_seconds, made);
+					 cuda->open_seconds, false, made);
 	} else {
 		status = zero_nccl_open(path);
 		if (!status)

@@ -28,9 +28,11 @@ struct zero_nccl_comm {
 zero_status zero_nccl_init(struct zero_nccl_comm *nccl, struct zero_device *device, int rank,
 			   int world, ncclUniqueId *ids, int id_count, double seconds);
 /* COLLECTIVE over `from`, a non-blocking one. Makes a blocking one. `color` is that of
-   ncclCommSplit. `made` must not be freed after an error, because NCCL may still write to it. */
+   ncclCommSplit. With `copy_engines` these make the gathers where they can, and leave the
+   processors to the program. `made` must not be freed after an error, because NCCL may still write
+   to it. */
 zero_status zero_nccl_split(struct zero_nccl_comm *from, int color, int key, double seconds,
-			    struct zero_nccl_comm *made);
+			    bool copy_engines, struct zero_nccl_comm *made);
 /* COLLECTIVE, after all work on it; unless it was aborted or communication has `failed`: then it
    waits for no rank. */
 void zero_nccl_close(struct zero_nccl_comm *nccl, bool failed);
@@ -130,6 +132,7 @@ struct zero_cuda_comm {
 	int reduce;                   /* ZERO_REDUCE_AUTO ... */
 	struct zero_slots *own_slots; /* of gather buffers that no other rank takes part in */
 	void *buffers;                /* all of this rank: see gather_slot.c */
+	bool copy_engines;            /* make gathers, see nccl_cta */
 	bool symmetric;  /* slots are symmetric windows of NCCL, else registered buffers */
 	bool joined;     /* its ranks have control connections */
 	bool agreed;     /* and all ranks have opened without an error */

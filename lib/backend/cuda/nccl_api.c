@@ -109,9 +109,6 @@ zero_status zero_nccl_open(const char *path)
 			status = find_functions(library);
 		if (!status)
 			status = check_version();
-		/* NCCL reads it when the first communicator is made; see zero_nccl_comm. */
-		if (!status)
-			setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 		opened = !status;
 	}
 	pthread_mutex_unlock(&lock);

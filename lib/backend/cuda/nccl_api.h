@@ -52,8 +52,8 @@ struct zero_nccl_api {
 	ncclResult_t (*group_end)(void);
 };
 
-/* NCCL_WIN_COLL_SYMMETRIC and NCCL_CTA_POLICY_ZERO, which older headers lack. */
-enum { ZERO_WINDOW_SYMMETRIC = 1, ZERO_CTA_POLICY_ZERO = 2 };
+/* NCCL_WIN_COLL_SYMMETRIC and NCCL_CTA_POLICY_..., which older headers lack. */
+enum { ZERO_WINDOW_SYMMETRIC = 1, ZERO_CTA_POLICY_EFFICIENCY = 1, ZERO_CTA_POLICY_ZERO = 2 };
 
 extern struct zero_nccl_api zero_nccl;
 

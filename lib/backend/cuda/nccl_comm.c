@@ -14,16 +14,18 @@
 #include "core/clock.h"
 #include "gpu_comm.h"
 
-/* With this policy copy engines make the gathers where they can, and leave the processors to the
-   program. */
-static ncclConfig_t config_of(bool blocking)
+static ncclConfig_t config_of(bool blocking, bool copy_engines)
 {
 	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 
 	config.blocking = blocking;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-	if (zero_nccl.version >= 22800)
+	if (copy_engines && zero_nccl.version >= 22900)
+		config.CTAPolicy = ZERO_CTA_POLICY_ZERO | ZERO_CTA_POLICY_EFFICIENCY;
+	else if (copy_engines && zero_nccl.version >= 22800)
 		config.CTAPolicy = ZERO_CTA_POLICY_ZERO;
+#else
+	(void)copy_engines;
 #endif
 	return config;
 }
@@ -81,7 +83,7 @@ zero_status zero_nccl_init(struct zero_nccl_comm *nccl, struct zero_device *devi
 			   int world, ncclUniqueId *ids, int id_count, double seconds)
 {
 	const char *call = id_count > 1 ? "ncclCommInitRankScalable" : "ncclCommInitRankConfig";
-	ncclConfig_t config = config_of(world == 1);
+	ncclConfig_t config = config_of(world == 1, false);
 	ncclResult_t result;
 	zero_status status;
 
@@ -101,9 +103,9 @@ zero_status zero_nccl_init(struct zero_nccl_comm *nccl, struct zero_device *devi
 }
 
 zero_status zero_nccl_split(struct zero_nccl_comm *from, int color, int key, double seconds,
-			    struct zero_nccl_comm *made)
+			    bool copy_engines, struct zero_nccl_comm *made)
 {
-	ncclConfig_t config = config_of(true);
+	ncclConfig_t config = config_of(true, copy_engines);
 	ncclResult_t result;
 	zero_status status;
 

@@ -79,7 +79,7 @@ static zero_status open_nccl(struct zero_cuda_comm *comm, int version, const ncc
 					roots, comm->open_seconds);
 		if (!status)
 			status = zero_nccl_split(&comm->parent, 0, place->rank, comm->open_seconds,
-						 &comm->nccl);
+						 comm->copy_engines, &comm->nccl);
 		zero_device_leave(comm->device);
 	}
 	free(ids);

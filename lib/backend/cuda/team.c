@@ -86,7 +86,7 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 				!member       ? -1
 				: op->divides ? op->root
 					      : 0,
-				comm->place.rank, first->open_seconds,
+				comm->place.rank, first->open_seconds, first->copy_engines,
 				team ? &team->nccl : first->not_member);
 	if (!member)
 		return split;
