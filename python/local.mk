@@ -13,6 +13,7 @@ PYTHON_FILES = \
 	python/slurm_zero/_module.py \
 	python/slurm_zero/_overlay.py \
 	python/slurm_zero/_param.py \
+	python/slurm_zero/_rank0.py \
 	python/slurm_zero/_rendezvous.py \
 	python/slurm_zero/_saved.py \
 	python/slurm_zero/_start.py \

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from . import _checkpoint, _device, _start, _unsharded, _watch, _zero
+from . import _checkpoint, _device, _rank0, _start, _unsharded, _watch, _zero  # noqa: F401
 from ._adamw import AdamW, AdamW8bit, Muon
 from ._group import Group, MixedPrecisionPolicy
 from ._job import Job
@@ -95,6 +95,7 @@ def init(settings: str = "", device: str | torch.device | None = None) -> None:
     sys.excepthook = failed
     atexit.register(_close)
     _start.after_import("torch.distributed.pipelining.schedules", "_api", "wrap_schedules")
+    _start.after_import("accelerate.utils.fsdp_utils", "_rank0", "replace_accelerates")
     _job = job
 
 

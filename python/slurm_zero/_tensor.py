@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import _state_dict_utils
 from torch.distributed.checkpoint import default_planner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata, MetadataIndex, TensorProperties,
@@ -674,28 +673,6 @@ def _unscale(func: Any, gradients: list[torch.Tensor], found_inf: torch.Tensor,
             dist.all_reduce(found_inf, dist.ReduceOp.MAX, group=mesh.get_group(dim))
 
 
-_distribute = _state_dict_utils._distribute_tensors
-
-
-def _distribute_tensors(local_state_dict: dict[str, Any], keys: list[str], *args: Any,
-                        **kwargs: Any) -> None:
-    """set_model_state_dict and set_optimizer_state_dict with broadcast_from_rank0: torch's function
-    would give each rank even rows."""
-    others = []
-    for key in keys:
-        value = local_state_dict.get(key)
-        if isinstance(value, tuple) and isinstance(value[0], FlatShard):
-            param = value[0]._shard_spec.param
-            if value[0].is_meta and param is not None:
-                param.fill()
-                value = param.sharded, value[1]
-            local_state_dict[key] = value[0].detach().copy_(value[1])
-        else:
-            others.append(key)
-    return _distribute(local_state_dict, others, *args, **kwargs)
-
-
-_state_dict_utils._distribute_tensors = _distribute_tensors
 _init_state_dict = default_planner._init_state_dict
 
 

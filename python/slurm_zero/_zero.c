@@ -526,6 +526,14 @@ static zero_status load_from(union value *v)
 	return zero_load(v[0].param, &source);
 }
 
+/* load_from_rank(param, rank, address): that rank has them, on others the address is ignored */
+static zero_status load_from_rank(union value *v)
+{
+	zero_source source = zero_from_rank(v[1].number, (const void *)(uintptr_t)v[2].size);
+
+	return zero_load(v[0].param, &source);
+}
+
 /* ---- gathers, gradients and steps ------------------------------------------------------------ */
 
 /* prefetch(group, one of its parameters, dtype): whether the gather was begun */
@@ -792,6 +800,7 @@ static const struct function {
 	{"stop_on", "i", .job_int = zero_stop_on},
 	{"reset", "", .of_job = zero_reset},
 	{"load_from", "PK", .run = load_from},
+	{"load_from_rank", "PiK", .run = load_from_rank},
 	{"load_model", "sOOp", .locked = py_load_model},
 	{"export", "s", .job_text = zero_export},
 	{"state_register", "PsipK", .run = state_register},

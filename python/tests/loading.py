@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of cases.py: files that fill a part of what is sharded."""
+"""Cases of cases.py: files, and values of rank 0, that fill what is sharded."""
 
 import json
 import os
@@ -8,10 +8,12 @@ import struct
 import tempfile
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 import slurm_zero as zero
-from harness import WIDTH, Model, case, expect, rank, shard
+from harness import WIDTH, Model, batches, case, expect, loss_of, rank, shard
 
 
 DTYPES = {torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
@@ -133,3 +135,36 @@ def load_of_a_part():
     torch.distributed.barrier()
     if rank == 0:
         shutil.rmtree(os.path.dirname(path))
+
+
+@case
+def values_of_rank_0():
+    """What rank 0 alone has goes to the ranks that keep it, and no tensor is sent whole."""
+    sent = []
+
+    def recorded(tensor, *args, **kwargs):
+        sent.append(tensor.numel())
+        return broadcast(tensor, *args, **kwargs)
+
+    for dtype, given in ((torch.float32, torch.float32), (torch.bfloat16, torch.float32)):
+        torch.manual_seed(3)
+        single = Model()
+        single.register_buffer("counts", torch.arange(5))
+        values = {k: v.to(given if v.is_floating_point() else v.dtype)
+                  for k, v in single.state_dict().items()}
+        with torch.device("meta"):
+            model = Model().to(dtype)
+        model.register_buffer("counts", torch.zeros(5, dtype=torch.int64))
+        shard(model)
+        broadcast, dist.broadcast = dist.broadcast, recorded
+        try:
+            set_model_state_dict(model, dict(values) if rank == 0 else {}, options=StateDictOptions(
+                full_state_dict=True, broadcast_from_rank0=True))
+        finally:
+            dist.broadcast = broadcast
+        assert sent == [5], sent
+        sent.clear()
+        for name, p in model.named_parameters():
+            assert torch.equal(p.full_tensor().cpu(), values[name].to(dtype)), name
+        assert torch.equal(model.counts.cpu(), values["counts"])
+        loss_of(model, batches(0)[rank]).backward()

@@ -10,6 +10,7 @@ import types
 import torch
 import torch.distributed as dist
 
+os.environ["TORCH_FR_BUFFER_SIZE"] = "0"  # it asks a group for what OnHost has not
 torch._C._cuda_getDeviceCount = lambda: 0  # torch's own CUDA is not to meet the stand-in
 
 _library = ctypes.CDLL(os.environ["ZERO_TEST_STANDIN"])
@@ -58,6 +59,8 @@ class OnHost(dist.ProcessGroup):
     def __init__(self, gloo, rank, size):
         super().__init__(rank, size)
         self.gloo, self.named = gloo, "default"
+
+    _device_types = [torch.device("cpu"), torch.device("standin")]
 
     def getBackendName(self):
         return "standin"
