@@ -24,6 +24,8 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 from torch.utils._pytree import tree_map_only
 
 from . import _device, _zero
@@ -362,6 +364,11 @@ class WholeView(DTensor):
             base.copy_(whole)
             return first
         return tree_map_only(torch.Tensor, lambda t: WholeView.wrap(t, base, whole), found)
+
+
+# On a GPU optimizers and clipping take all tensors at once if they know their type.
+for _types in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+    _types.append(FlatShard)
 
 
 def install_dispatch(mesh: DeviceMesh) -> None:

@@ -56,6 +56,19 @@ def waits():
         assert waited == 0, f"{type(optimizer).__name__}: a step waited {waited} times"
 
 
+def optimizers():
+    """Torch's optimizers and clipping take all parameters in a few operations."""
+    model = shard(Model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    loss_of(model, batches(0)[rank]).backward()
+    optimizer.step()
+    with torch.profiler.profile() as profile:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    calls = {event.key: event.count for event in profile.key_averages()}
+    assert calls.get("aten::_foreach_norm") and calls.get("aten::_foreach_addcdiv_"), calls
+
+
 def places():
     """Parameters and buffers of CPUs are moved, also those that begin on meta."""
     model = Model()
@@ -88,10 +101,11 @@ def places():
 
 
 def main():
-    for case in (places, waits, streams):
+    cases = (places, optimizers, waits, streams)
+    for case in cases:
         case()
     if rank == 0:
-        print("3 passed", flush=True)
+        print(f"{len(cases)} passed", flush=True)
 
 
 if __name__ == "__main__":
