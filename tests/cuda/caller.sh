@@ -7,10 +7,20 @@ need cuda nccl pmix mpi
 scratch
 gpu_doubles "$scratch/gpu"
 export LD_LIBRARY_PATH=$scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-for ranks in 1 2 3; do
-	mkdir "$scratch/$ranks" && export ZERO_TEST_FILES=$scratch/$ranks
-	timeout -k 5 60 "$ZERORUN" --zero-preload=no -n $ranks "$top_builddir/tests/cuda/caller" \
-		>"$scratch/out" 2>&1 </dev/null && continue
+
+# runs RANKS
+runs() {
+	rm -rf "$scratch/files" && mkdir "$scratch/files"
+	ZERO_TEST_FILES=$scratch/files timeout -k 5 60 "$ZERORUN" --zero-preload=no -n "$1" \
+		"$top_builddir/tests/cuda/caller" >"$scratch/out" 2>&1 </dev/null && return
 	cat "$scratch/out"
-	fail "$ranks ranks"
+	fail "$1 ranks, DOUBLE_CUDA_FABRIC=${DOUBLE_CUDA_FABRIC-}"
+}
+
+for ranks in 1 2 3; do
+	runs $ranks
+done
+# GPUs of several nodes with NVLink among them, and a process that may not use that.
+for fabric in yes refused; do
+	DOUBLE_CUDA_FABRIC=$fabric runs 2
 done

@@ -341,6 +341,9 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, 
 	case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
 		*value = 1;
 		break;
+	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+		*value = getenv("DOUBLE_CUDA_FABRIC") != NULL;
+		break;
 	default:
 		*value = 0;
 	}

@@ -18,6 +18,8 @@
  *                          that was called, with how often, and "round_trips", which is how often
  *                          the host waited for a stream or event, by whatever call
  *   DOUBLE_CUDA_LEGACY     wait: calls on the NULL stream return when their work is done
+ *   DOUBLE_CUDA_FABRIC     yes: GPUs of other nodes take part, by FABRIC handles; refused: but not
+ *                          of this process
  *   DOUBLE_CUDA_PROTECT    1: the host cannot reach device memory, but by double_cuda_reach
  *   DOUBLE_CUDA_FAIL       call:n:result[:rank],...: the nth call of that function (from 1; "n+":
  *                          and every later one) does nothing and returns that CUresult, in the

@@ -201,10 +201,14 @@ static void put(struct physical *memory)
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 			     const CUmemAllocationProp *properties, unsigned long long flags)
 {
+	const char *fabric = getenv("DOUBLE_CUDA_FABRIC");
 	CUresult result = enter(__func__);
 
 	if (!result && (!handle || !bytes || !whole(bytes) || !is_good(properties) || flags))
 		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result && properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC &&
+	    (!fabric || strcmp(fabric, "yes") != 0))
+		result = fabric ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_NOT_SUPPORTED;
 	if (!result &&
 	    (bytes > double_settings.memory ||
 	     bytes > double_settings.memory - double_context_of(properties->location.id)->reserved))

@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "nccl.h"
 
@@ -181,6 +182,7 @@ const char *driver_refuses(const void *data, size_t bytes)
 /* NCCL gives memory of cuMemCreate to other processes by its handle. */
 static const char *not_mapped(const void *data)
 {
+	const char *fabric = getenv("DOUBLE_CUDA_FABRIC");
 	CUmemGenericAllocationHandle handle;
 	CUmemAllocationProp properties;
 
@@ -190,6 +192,9 @@ static const char *not_mapped(const void *data)
 		return "has no handle";
 	if (!(properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		return "is memory of cuMemCreate without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
+	if (fabric && !strcmp(fabric, "yes") &&
+	    !(properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC))
+		return "is memory of cuMemCreate without CU_MEM_HANDLE_TYPE_FABRIC";
 	if (!properties.allocFlags.gpuDirectRDMACapable)
 		return "is memory of cuMemCreate without gpuDirectRDMACapable";
 	return NULL;

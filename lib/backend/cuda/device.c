@@ -31,9 +31,12 @@ static zero_status find_device(struct zero_device *device, int local_rank)
 				  "cuDeviceGet");
 }
 
+/* CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, which older headers lack. */
+enum { FABRIC_SUPPORTED = 128 };
+
 static zero_status query_device(struct zero_device *device)
 {
-	int pools = 0;
+	int pools = 0, fabric = 0;
 	zero_status status;
 
 	status = zero_driver_status(
@@ -60,6 +63,10 @@ static zero_status query_device(struct zero_device *device)
 				CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
 				device->id),
 			"cuDeviceGetAttribute");
+	/* Drivers before 12.3 do not know it. */
+	if (!status && !zero_driver.device_attribute(&fabric, (CUdevice_attribute)FABRIC_SUPPORTED,
+						     device->id))
+		device->fabric = fabric;
 	if (!status && !pools)
 		status =
 			zero_core->fail(ZERO_E_UNSUPPORTED,

@@ -21,6 +21,8 @@
 
 #include "gpu_comm.h"
 
+enum { HANDLE_FABRIC = 8 }; /* CU_MEM_HANDLE_TYPE_FABRIC, which older headers lack */
+
 struct zero_slot {
 	CUmemGenericAllocationHandle physical;
 	char *base;
@@ -63,8 +65,10 @@ static CUmemAllocationProp physical_props(const struct zero_device *device)
 {
 	return (CUmemAllocationProp){
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		/* NCCL gives it to the other ranks of the node. */
-		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		/* NCCL gives it to the other ranks of the node, or of a rack with NVLink. */
+		.requestedHandleTypes =
+			device->fabric ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | HANDLE_FABRIC
+				       : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device->id},
 		.allocFlags.gpuDirectRDMACapable = device->gpu_direct != 0,
 	};
@@ -216,15 +220,27 @@ void zero_slots_delete(struct zero_slots *slots)
 	free(slots);
 }
 
-/* If there is no memory, freed memory that the pool still has goes back to the driver first. */
-static zero_status alloc_physical(struct zero_slots *slots, struct zero_slot *slot)
+static CUresult create(struct zero_slots *slots, struct zero_slot *slot)
 {
 	CUmemAllocationProp props = physical_props(slots->device);
-	CUresult result = zero_driver.physical_new(&slot->physical, slot->bytes, &props, 0);
 
+	return zero_driver.physical_new(&slot->physical, slot->bytes, &props, 0);
+}
+
+/* If there is no memory, freed memory that the pool still has goes back to the driver first. A
+   process without a channel of IMEX may give memory to its own node alone, as for ncclMemAlloc. */
+static zero_status alloc_physical(struct zero_slots *slots, struct zero_slot *slot)
+{
+	CUresult result = create(slots, slot);
+
+	if (slots->device->fabric &&
+	    (result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_NOT_SUPPORTED)) {
+		slots->device->fabric = 0;
+		result = create(slots, slot);
+	}
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
 		zero_memory_trim(slots->memory);
-		result = zero_driver.physical_new(&slot->physical, slot->bytes, &props, 0);
+		result = create(slots, slot);
 	}
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		return zero_memory_error(ZERO_MEM_GATHERED, slot->bytes);

@@ -29,6 +29,7 @@ struct zero_device {
 	char name[64];
 	int processors;
 	int gpu_direct;                   /* physical memory may be sent by network adapters */
+	atomic_int fabric;                /* and given to the GPUs of other nodes, over NVLink */
 	_Atomic(CUstream) compute_stream; /* the caller's, which may change at any time */
 	CUstream comm_stream;             /* of collectives */
 	CUstream
