@@ -125,6 +125,7 @@ static zero_status open_backend(zero_job *job, zero_status settings, const zero_
 		.stream = options ? options->stream : NULL,
 		.open_seconds = (double)job->settings.value[ZERO_OPT_OPEN_SECONDS].number,
 		.reduce = (int)job->settings.value[ZERO_OPT_REDUCE].number,
+		.check = zero_check_enabled(job),
 		.nccl_cta = (int)job->settings.value[ZERO_OPT_NCCL_CTA].number,
 		.nccl = job->settings.value[ZERO_OPT_NCCL].text,
 		.net = job->net,

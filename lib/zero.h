@@ -483,7 +483,8 @@ zero_status zero_gather(zero_group *group, zero_dtype as);
  * With the setting `check` (ZERO_CHECK=1), the last release fails with ZERO_E_STATE if a parameter
  * was changed since the gather without zero_param_changed. The group is released all the same, and
  * this rank's next collective operation fails on all its ranks. The check reads all gathered values
- * twice.
+ * twice. On a GPU memory that was gathered is then unmapped, so that a late access is an error of
+ * the device; without the check it may see another group's values, as those have the memory next.
  */
 zero_status zero_release(zero_group *group);
 /*

@@ -272,6 +272,7 @@ struct zero_backend_config {
 	double open_seconds;             /* how long open waits for the other ranks */
 	int reduce;                      /* ZERO_REDUCE_AUTO ... */
 	int nccl_cta;                    /* ZERO_NCCL_CTA_AUTO ... */
+	bool check;                      /* late accesses are to be found, whatever that costs */
 	const char *nccl;                /* path of the library; "": search for it */
 	/* For a backend whose ranks meet without MPI: it is joined by open, and closed after it. */
 	struct zero_net *net;

@@ -403,6 +403,33 @@ static void other_thread(void)
 	ok(zero_close(job));
 }
 
+/* ---- an access that is late ------------------------------------------------------------------ */
+
+/* With ZERO_CHECK=1 it ends the process. */
+static void late_access(void)
+{
+	void *stream = stream_new(), *pinned = pinned_alloc(sizeof(values));
+	zero_options options = {.settings = "backend=cuda stage=3", .stream = stream};
+	zero_group *group;
+	zero_param *param;
+	const void *at;
+	zero_job *job;
+
+	ok(zero_open(&options, &job));
+	group = model(job, &param);
+	for (int i = 0; i < 3; i++) {
+		ok(zero_gather(group, ZERO_BF16));
+		at = zero_data(param);
+		copy_on(stream, pinned, at, COUNT * 2);
+		ok(zero_release(group));
+	}
+	stream_finish(stream);
+	copy_on(stream, pinned, at, COUNT * 2);
+	stream_finish(stream);
+	ok(zero_close(job));
+	pinned_free(pinned);
+}
+
 /* ---- captures -------------------------------------------------------------------------------- */
 
 /* A step that would have to wait for the device is no part of a graph, and says why. */
@@ -508,13 +535,17 @@ static void own_communicator(void)
 	device_free(data);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const char *none = device_open();
 
 	check(!none, "%s", none);
 	for (size_t i = 0; i < COUNT; i++)
 		values[i] = (float)(i % 1000);
+	if (argc > 1 && !strcmp(argv[1], "late")) {
+		late_access();
+		return 0;
+	}
 	own_allocator();
 	late_peer();
 	other_order();

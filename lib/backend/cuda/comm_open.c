@@ -14,6 +14,8 @@ static zero_status open_device(struct zero_cuda_comm *comm,
 		status = zero_device_open(comm->comm.place.local_rank, config->stream,
 					  &comm->device);
 	if (!status)
+		comm->device->check = config->check;
+	if (!status)
 		status = zero_memory_new(comm->device, config->allocator, &comm->memory);
 	if (!status)
 		status = zero_slots_new(NULL, comm->device, comm->memory, false, &comm->own_slots);

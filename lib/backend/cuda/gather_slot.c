@@ -391,13 +391,20 @@ void *zero_gather_buffer_holder(const struct zero_device_gather_buffer *buffer)
 void zero_gather_buffer_release(struct zero_device_gather_buffer *buffer)
 {
 	struct zero_slot *slot = buffer->slot;
+	struct zero_device *device;
 
 	if (!buffer->held)
 		return;
+	device = slot->slots->device;
 	buffer->held = false;
 	zero_memory_uncount(slot->slots->memory, ZERO_MEM_GATHERED, slot->bytes);
-	if (!slot->number)
+	if (!slot->number || device->check) {
+		/* Not before the device has read what it reads in time. */
+		if (slot->number && zero_device_wait(device, zero_device_record(device)))
+			return;
 		unmap(buffer);
+		buffer->agreed = false;
+	}
 	give_back(slot);
 }
 

@@ -34,6 +34,7 @@ struct zero_device {
 	CUstream comm_stream;             /* of collectives */
 	CUstream
 		sums_stream; /* of a reduce-scatter's sums, beside the exchange of the next piece */
+	bool check;          /* what is released is unmapped, see ZERO_CHECK */
 	bool hung;           /* work on the device may never end, and is not waited for */
 	CUmemoryPool pool;
 	CUmodule module;
