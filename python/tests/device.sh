@@ -28,6 +28,15 @@ export ZERO_TEST_DEVICE=standin ZERO_TEST_STANDIN=$scratch/standin.so
 export PYTHONPATH=$PYTHONPATH:$top_srcdir/python/tests/device DOUBLE_CUDA_PROTECT=1
 export DOUBLE_CUDA_DELAY_OF=8
 
+# What tests/gpu/run trains on a GPU, here and on CPUs.
+beside=$top_srcdir/tests/gpu/fsdp2.py
+for device in standin cpu; do
+	ZERO_TEST_SMALL=1 ZERO_TEST_DEVICE=$device timeout 300 "$TORCH_PYTHON" "$beside" \
+		zero "$scratch/$device.json" >"$scratch/out" 2>&1 ||
+		fail "fsdp2.py on $device: status $?: $(<"$scratch/out")"
+done
+"$TORCH_PYTHON" "$beside" compare "$scratch"/{standin,cpu}.json ||
+	fail "other losses: $(<"$scratch/standin.json")"
 run 2 device
 run 2 cases
 run 2 checkpoint save "$scratch/saved"

@@ -2,7 +2,8 @@
 # What needs a GPU: tests/gpu/run builds and runs it where there is one. The driver is opened when
 # these programs run, so that they are built without a GPU too, and tests/gpu/doubles.sh runs them
 # with stand-ins for the driver and NCCL.
-EXTRA_DIST += doc/gpu.md tests/gpu/run tests/gpu/table.awk tests/gpu/doubles.sh
+EXTRA_DIST += doc/gpu.md tests/gpu/run tests/gpu/table.awk tests/gpu/fsdp2.py \
+	tests/gpu/doubles.sh
 SCRIPT_TESTS += tests/gpu/doubles.sh
 
 gpu_parts =

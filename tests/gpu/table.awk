@@ -43,6 +43,10 @@ BEGIN {
 	     "<=", 1.1)
 	goal("loss of gpt", "", "loss of gpt on the device against the host, largest relative difference",
 	     "<=", 0.001)
+	goal("PyTorch losses", "",
+	     "PyTorch: losses of slurm_zero against FSDP2, largest relative difference", "<=", 0.01)
+	goal("PyTorch step", "", "PyTorch: step over FSDP2's, the same AdamW", "<=", 1)
+	goal("PyTorch memory", "", "PyTorch: most memory of the GPU over FSDP2's", "<=", 1.05)
 	for (i = 1; i <= rows; i++)
 		known[order[i]] = 1
 }
