@@ -38,9 +38,10 @@ def setting(where: torch.device | None) -> str:
     if not is_gpu(where):
         return "backend=host"
     # The library takes the GPU whose context is current, or else the one of its local rank.
-    if where is not None and where.index is not None:
+    chosen = where is not None and where.index is not None
+    if chosen:
         torch.accelerator.set_device_index(where.index)
-    if where is not None and where.index is not None or torch.accelerator.current_device_index():
+    if chosen or has_gpus() and torch.accelerator.current_device_index():
         torch.empty(1, device=torch.accelerator.current_accelerator())
     return "" if where is None else "backend=cuda"
 

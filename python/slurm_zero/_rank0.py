@@ -28,7 +28,8 @@ def _param_of(value: Any) -> Param | None:
         param.sharded._local_tensor.untyped_storage()._cdata
     ):
         return None
-    return None if param.spec.tp or param.group.team.handle else param
+    some = param.spec.tp or len(param.group.team.ranks) < dist.get_world_size()
+    return None if some else param
 
 
 def _stream(values: dict[Param, torch.Tensor | None]) -> None:

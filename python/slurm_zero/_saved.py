@@ -31,7 +31,8 @@ class Saved:
     def add(self, full: torch.Tensor, group: Group) -> None:
         """Where a parameter is while its group is gathered, and not else."""
         local = full._local_tensor if isinstance(full, DTensor) else full
-        self.groups[local.untyped_storage().data_ptr()] = group
+        if local.numel():  # others have no address
+            self.groups[local.untyped_storage().data_ptr()] = group
 
     def begin(self, module: nn.Module) -> None:
         """The forward of a module begins. Hooks of the program stay: what they save is a copy, or
@@ -69,7 +70,7 @@ class Saved:
                 "detection to find the operation that failed to compute its gradient, with "
                 "torch.autograd.set_detect_anomaly(True)."
             )
-        if group is not None and group.state is not GroupState.BACKWARD:
-            if torch._C._current_graph_task_id() != -1:
+        if group is not None and group.state in (GroupState.SHARDED, GroupState.PREFETCHED):
+            if torch._C._current_graph_task_id() != -1:  # else it is only looked at
                 group.use_in_backward()
         return tensor
