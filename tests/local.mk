@@ -496,6 +496,7 @@ check-soak:
 		ZERO_TEST_LONG=1 $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(SOAK_TESTS)' || exit; \
 	done
 SOAK_TESTS = \
+	python/tests/device.sh \
 	tests/cuda/schedules.sh \
 	tests/fuzz/smoke.sh \
 	tests/gpt/kill.sh \
