@@ -54,7 +54,7 @@ def init(settings: str = "", device: str | torch.device | None = None) -> None:
         return
     _watch.leave()
     if "backend=" not in settings:
-        where = _device.setting(device and torch.device(device))
+        where = _device.backend_setting(device and torch.device(device))
         _zero.open(f"{where} {settings}".strip())
     else:
         _zero.open(settings)

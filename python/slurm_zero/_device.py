@@ -33,7 +33,7 @@ def is_gpu(where: torch.device | None) -> bool:
     return has_gpus() if where is None else where.type != "cpu"
 
 
-def setting(where: torch.device | None) -> str:
+def backend_setting(where: torch.device | None) -> str:
     """What zero_open is told. As in torch, what is on CPUs goes to GPUs where torch has some."""
     if not is_gpu(where):
         return "backend=host"

@@ -56,7 +56,7 @@ class Saved:
         local, group = tensor, None
         if isinstance(tensor, DTensor):
             local = tensor._local_tensor
-        if type(local) in (torch.Tensor, nn.Parameter):
+        if type(local) in (torch.Tensor, nn.Parameter) and local.layout is torch.strided:
             group = self.groups.get(local.untyped_storage().data_ptr())
         return tensor, tensor._version, group
 

@@ -214,6 +214,7 @@ static void dl_unused(PyObject *capsule)
 static PyObject *py_bytes_on_device(union value *v)
 {
 	struct dl_tensor *tensor = malloc(sizeof(*tensor));
+	PyObject *capsule;
 
 	if (!tensor)
 		return PyErr_NoMemory();
@@ -231,7 +232,10 @@ static PyObject *py_bytes_on_device(union value *v)
 		.count = (int64_t)v[2].size,
 	};
 	Py_IncRef(tensor->memory);
-	return PyCapsule_New(tensor, "dltensor", dl_unused);
+	capsule = PyCapsule_New(tensor, "dltensor", dl_unused);
+	if (!capsule)
+		dl_delete(tensor);
+	return capsule;
 }
 
 static PyObject *py_device_index(union value *v)

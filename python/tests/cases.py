@@ -501,6 +501,17 @@ def changed_in_place():
 
 
 @case
+def sparse():
+    """Autograd saves a tensor that has no storage."""
+    class Sparse(Block):
+        def forward(self, x):
+            mix = torch.eye(len(x.flatten(0, 1))).flip(0).to_sparse().to(x.device)
+            return super().forward(x) + torch.sparse.mm(mix, x.flatten(0, 1)).view_as(x)
+
+    train("sparse", Model(Sparse))
+
+
+@case
 def auxiliary_output_alone():
     class Two(Block):
         def forward(self, x):
@@ -989,9 +1000,9 @@ def experts():
     train("experts", Model(Expert), backward=backward)
 
 
-# What stands in for a GPU cannot do: its layer_norm takes one type, and the cuBLAS that torch has
-# loaded is the real one.
-NOT_ON_STANDIN = {"types_within_a_group", "library_muon"}
+# What stands in for a GPU cannot do: its layer_norm takes one type, the cuBLAS that torch has
+# loaded is the real one, and it has no sparse tensors.
+NOT_ON_STANDIN = {"types_within_a_group", "library_muon", "sparse"}
 
 
 def main():

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is of devices alone: streams, waits, and where tensors are."""
 
-import sys
-
 import torch
 from torch import nn
 
 import standin
 import slurm_zero as zero
-from harness import Model, batches, compare, device, expect, loss_of, rank, shard, train, world
-from slurm_zero import _device
+from harness import Model, batches, device, expect, loss_of, rank, shard, train, world
 
 
 def streams():

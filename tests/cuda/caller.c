@@ -87,6 +87,15 @@ static zero_group *model(zero_job *job, zero_param **param)
 	return group;
 }
 
+static void two_groups(zero_job *job, zero_group *groups[2], zero_param *params[2])
+{
+	for (int g = 0; g < 2; g++) {
+		groups[g] = new_group(job, g ? "right" : "left");
+		params[g] = new_param(groups[g], g ? "r" : "l", ZERO_F32, COUNT, true);
+	}
+	ok(zero_layout(job));
+}
+
 /* A refused allocation is an error on all ranks. The next try can use memory that was freed. */
 static void refused(struct pool *pool, zero_job *job, const zero_adamw *adamw)
 {
@@ -177,14 +186,11 @@ static void other_order(void)
 	zero_adamw adamw = {.lr = 0.1F, .beta1 = 0.9F, .beta2 = 0.9F, .eps = 1e-8F};
 	zero_options options = {.settings = "backend=cuda stage=3 allgather=grouped"};
 	zero_group *groups[2];
+	zero_param *params[2];
 	zero_job *job;
 
 	ok(zero_open(&options, &job));
-	for (int g = 0; g < 2; g++) {
-		groups[g] = new_group(job, g ? "right" : "left");
-		new_param(groups[g], g ? "r" : "l", ZERO_F32, COUNT, true);
-	}
-	ok(zero_layout(job));
+	two_groups(job, groups, params);
 	ok(zero_step(job, &adamw, NULL));
 	for (int round = 0; round < 2; round++)
 		for (int g = 0; g < 2; g++) {
@@ -338,11 +344,7 @@ static void moved_output(void)
 	zero_job *job;
 
 	ok(zero_open(&options, &job));
-	for (int g = 0; g < 2; g++) {
-		groups[g] = new_group(job, g ? "right" : "left");
-		params[g] = new_param(groups[g], g ? "r" : "l", ZERO_F32, COUNT, true);
-	}
-	ok(zero_layout(job));
+	two_groups(job, groups, params);
 	for (int g = 0; g < 2; g++) {
 		ok(zero_gather(groups[g], ZERO_BF16));
 		ok(zero_release(groups[g]));
@@ -384,15 +386,12 @@ static void other_thread(void)
 {
 	zero_options options = {.settings = "backend=cuda stage=3 allgather=grouped"};
 	zero_group *groups[2];
+	zero_param *params[2];
 	pthread_t thread;
 	zero_job *job;
 
 	ok(zero_open(&options, &job));
-	for (int g = 0; g < 2; g++) {
-		groups[g] = new_group(job, g ? "right" : "left");
-		new_param(groups[g], g ? "r" : "l", ZERO_F32, COUNT, true);
-	}
-	ok(zero_layout(job));
+	two_groups(job, groups, params);
 	for (int g = 0; g < 2; g++) {
 		ok(zero_gather(groups[g], ZERO_BF16));
 		ok(zero_release(groups[g]));
