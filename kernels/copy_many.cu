@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many copies in one launch: a launch for each of thousands of small tensors would take longer than
- * the copies. Each block takes neighbouring tiles, so that it searches for a piece once and then
- * goes from piece to piece.
+ * the copies. Each block of copy_many takes neighbouring tiles, so that it searches for a piece
+ * once and then goes from piece to piece; pieces of pack are all as long and need no search.
  */
 #include "device.cuh"
 
@@ -92,6 +92,21 @@ ZERO_KERNEL zero_device_copy_many(const __grid_constant__ struct zero_device_cop
 		const size_t left = piece.bytes - at;
 
 		copy_tile((char *)piece.to + at, (const char *)piece.from + at,
+			  left < ZERO_COPY_TILE ? left : (size_t)ZERO_COPY_TILE);
+	}
+}
+
+ZERO_KERNEL zero_device_pack(const __grid_constant__ struct zero_device_pack args)
+{
+	const size_t tiles = zero_device_pack_tiles(args.bytes);
+
+	for (size_t tile = blockIdx.x; tile < tiles * args.count; tile += gridDim.x) {
+		const size_t k = tile / tiles, at = tile % tiles * ZERO_COPY_TILE;
+		const size_t from = args.order ? (size_t)args.order[k] : k;
+		const size_t left = args.bytes - at;
+
+		copy_tile((char *)args.out + k * args.bytes + at,
+			  (const char *)args.in + from * args.stride + at,
 			  left < ZERO_COPY_TILE ? left : (size_t)ZERO_COPY_TILE);
 	}
 }

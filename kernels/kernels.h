@@ -182,6 +182,7 @@ extern const unsigned char zero_device_image[];
 	X(UNIFORM, uniform, 4, offsetof(struct zero_device_random, count))           \
 	X(NORMAL, normal, 4, offsetof(struct zero_device_random, count))             \
 	X(COPY_MANY, copy_many, 0, 0)                                                \
+	X(PACK, pack, 0, 0)                                                          \
 	X(MUON_MOMENTUM, muon_momentum, 4, offsetof(struct zero_device_muon, count)) \
 	X(MUON_UPDATE, muon_update, 4, offsetof(struct zero_device_muon, count))     \
 	X(NORMALISE, normalise, 1, offsetof(struct zero_device_normalise, count))
@@ -336,5 +337,23 @@ struct zero_device_copy_many {
 	const uint64_t *starts;
 	size_t count;
 };
+
+/*
+ * zero_device_pack: `count` blocks of `bytes`, one after the other in `out`; the k-th is what lies
+ * order[k] times `stride` bytes behind `in`, or k times if order is NULL. `order` is memory of the
+ * device. Any alignment, without overlap.
+ */
+struct zero_device_pack {
+	void *out;
+	const void *in;
+	const int *order;
+	size_t bytes, stride, count;
+};
+
+/* Tiles of a block: with as many blocks of threads as all blocks have, each takes one. */
+static ZERO_DEVICE_TOO inline size_t zero_device_pack_tiles(size_t bytes)
+{
+	return bytes / ZERO_COPY_TILE + (bytes % ZERO_COPY_TILE != 0);
+}
 
 #endif

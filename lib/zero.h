@@ -511,10 +511,9 @@ float *zero_gradient(zero_param *param);
  * that made no gradient adds zeros. A second reduce before the step adds to the first. A gradient
  * that is added after the group's last reduce of a step counts for the next step.
  *
- * Sums are f32, and an element is the sum of the ranks' values in rank order, but for GPUs on
- * several nodes. There 16-bit gradients are summed in rank order within each node, and then over
- * the nodes in an order that is fixed, and f32 gradients by NCCL in an order of its own; see
- * ZERO_REDUCE in zero(3).
+ * Sums are f32. On CPUs an element is the sum of the ranks' values in rank order. On GPUs NCCL sums
+ * in an order of its own, and may round sums of 16-bit values to 16 bits within a node, unless the
+ * setting `reduce` is `ordered`; see ZERO_REDUCE in zero(3).
  */
 zero_status zero_reduce(zero_group *group);
 
@@ -622,8 +621,7 @@ typedef struct zero_step_result {
  *
  * With f32 parameters and gradients, the new values are the same bits at every stage, on every
  * instruction set, and wherever the optimizer states are, for one number of ranks and one backend;
- * with GPUs, on each node. NCCL's own sums, see zero_reduce, are the same bits as far as NCCL
- * repeats them.
+ * with GPUs if the setting `reduce` is `ordered`, or else as far as NCCL repeats its sums.
  *
  * With the setting `offload=optimizer`, moments and masters are in host memory and stepped there.
  *

@@ -418,7 +418,7 @@ tests_double_nccl_old_la_LDFLAGS = $(tests_double_nccl_la_LDFLAGS)
 UNIT_TESTS += tests/unit/test_reduce_scatter
 tests_unit_test_reduce_scatter_SOURCES = \
 	tests/unit/test_reduce_scatter.c tests/unit/nccl_record.h \
-	lib/backend/cuda/reduce_scatter.c lib/backend/cuda/reduce_schedule.c \
+	lib/backend/cuda/reduce_grid.c lib/backend/cuda/reduce_ordered.c lib/backend/cuda/reduce_scatter.c \
 	tests/ranks/reference.c tests/ranks/reference.h
 UNIT_TESTS += tests/unit/test_scatter
 tests_unit_test_scatter_SOURCES = \

@@ -270,7 +270,7 @@ struct zero_backend_config {
 	const zero_allocator *allocator; /* NULL: the backend's own */
 	void *stream;                    /* that the caller computes on */
 	double open_seconds;             /* how long open waits for the other ranks */
-	int reduce;                      /* ZERO_REDUCE_AUTO ... */
+	int reduce;                      /* ZERO_REDUCE_NCCL ... */
 	int nccl_cta;                    /* ZERO_NCCL_CTA_AUTO ... */
 	bool check;                      /* late accesses are to be found, whatever that costs */
 	const char *nccl;                /* path of the library; "": search for it */

@@ -27,7 +27,7 @@ static const char *const yes_no_choices[] = {"yes", "no", NULL};
 static const char *const fsdp_choices[] = {"auto", "replace", "keep", NULL};
 static const char *const vram_source_choices[] = {"unknown",    "nvml",          "step_memory",
 						  "job_memory", "mem_available", NULL};
-static const char *const reduce_choices[] = {"auto", "ordered", "nccl", NULL};
+static const char *const reduce_choices[] = {"nccl", "ordered", NULL};
 static const char *const nccl_cta_choices[] = {"auto", "zero", "default", NULL};
 static const char *const isa_choices[] = {"auto", "avx512", "avx2", "neon", "scalar", NULL};
 
@@ -174,8 +174,8 @@ const struct zero_option zero_option_table[ZERO_OPTIONS] = {
 	},
 	[ZERO_OPT_REDUCE] = {
 		.name = "reduce", .env = "ZERO_REDUCE",
-		.argument = "auto|ordered|nccl", .default_text = "auto",
-		.help = "order in which GPUs sum f32 gradients; auto: ordered on one node",
+		.argument = "nccl|ordered", .default_text = "nccl",
+		.help = "who sums the gradients of GPUs; ordered: in rank order, which costs time",
 		.type = ZERO_TYPE_CHOICE, .choices = reduce_choices,
 		.where = ZERO_IN_ENVIRONMENT | ZERO_IN_RESOLVED,
 	},

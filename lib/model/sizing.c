@@ -167,14 +167,25 @@ void zero_sizing_group(struct zero_sizing *sizing, const struct zero_layout_segm
 	keep_two(sizing->gradients, gradients);
 }
 
-/* Bytes for the reduces of so many ranks, of which `share` share memory. */
-static uint64_t exchange_bytes(const struct zero_sizing *sizing, size_t ranks, size_t share)
+/* Bytes for the reduces of so many ranks on the host, of which `share` share memory. */
+static uint64_t exchange_bytes(size_t ranks, size_t share)
 {
 	size_t apart = ranks - at_least_1(share);
 
-	if (!apart)
-		return 0;
-	return 2 * (sizing->device ? ZERO_EXCHANGE_SET : pages(zero_exchange_piece(apart) * apart));
+	return apart ? 2 * pages(zero_exchange_piece(apart) * apart) : 0;
+}
+
+static uint64_t staging_bytes(const struct zero_sizing *sizing)
+{
+	uint64_t bytes;
+
+	if (sizing->device)
+		return sizing->world > 1 ? ZERO_REDUCE_WINDOW : 0;
+	bytes = exchange_bytes(sizing->world, sizing->share);
+	if (sizing->team)
+		bytes += exchange_bytes(sizing->team, sizing->team_share) +
+			 exchange_bytes(sizing->world / sizing->team, sizing->replica_share);
+	return bytes;
 }
 
 void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM_KINDS])
@@ -195,11 +206,7 @@ void zero_sizing_bytes(const struct zero_sizing *sizing, uint64_t bytes[ZERO_MEM
 	if (sizing->stage == 3 && apart)
 		bytes[ZERO_MEM_GATHERED] =
 			zero_add_saturated(sizing->gathered[0], sizing->gathered[1]);
-	bytes[ZERO_MEM_STAGING] = exchange_bytes(sizing, sizing->world, sizing->share);
-	if (sizing->team)
-		bytes[ZERO_MEM_STAGING] +=
-			exchange_bytes(sizing, sizing->team, sizing->team_share) +
-			exchange_bytes(sizing, sizing->world / sizing->team, sizing->replica_share);
+	bytes[ZERO_MEM_STAGING] = staging_bytes(sizing);
 	if (sizing->device)
 		bytes[ZERO_MEM_STAGING] += zero_step_state_bytes(sizing->world);
 	/* each group has a state of its steps; with offloaded states it is on the host */

@@ -413,6 +413,38 @@ static CUresult run_copy_many(struct double_op *op, void *arguments)
 	return result;
 }
 
+static bool pack_memory(struct double_op *op, void *arguments)
+{
+	struct zero_device_pack *a = arguments;
+
+	double_access_add(op, &a->out, a->count, a->bytes, true);
+	if (a->order)
+		double_access_add(op, &a->order, a->count, sizeof(*a->order), false);
+	op->accesses[0].align = 1;
+	return a->count && a->bytes;
+}
+
+static CUresult run_pack(struct double_op *op, void *arguments)
+{
+	const struct zero_device_pack *a = arguments;
+	const char **from = double_new(a->count, sizeof(*from));
+	size_t first = op->access_count;
+	CUresult result;
+
+	for (size_t k = 0; k < a->count; k++) {
+		from[k] = (const char *)a->in + (a->order ? (size_t)a->order[k] : k) * a->stride;
+		double_access_add(op, &from[k], a->bytes, 1, false);
+	}
+	double_lock();
+	result = double_access(op, first);
+	double_unlock();
+	double_write_late(op->stream, a->out, a->count * a->bytes);
+	for (size_t k = 0; !result && k < a->count; k++)
+		memcpy((char *)a->out + k * a->bytes, from[k], a->bytes);
+	free(from);
+	return result;
+}
+
 const struct double_kernel *double_kernel_find(const char *name)
 {
 	static const struct double_kernel kernels[] = {
@@ -441,6 +473,7 @@ const struct double_kernel *double_kernel_find(const char *name)
 		 run_normal},
 		{"zero_device_copy_many", sizeof(struct zero_device_copy_many), copy_many_memory,
 		 run_copy_many},
+		{"zero_device_pack", sizeof(struct zero_device_pack), pack_memory, run_pack},
 	};
 
 	for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++)

@@ -27,7 +27,7 @@ static const struct {
 	KERNEL(zero_device_step_rule),     KERNEL(zero_device_sum),
 	KERNEL(zero_device_uniform),       KERNEL(zero_device_group_rule),
 	KERNEL(zero_device_muon_momentum), KERNEL(zero_device_muon_update),
-	KERNEL(zero_device_normalise),
+	KERNEL(zero_device_normalise),     KERNEL(zero_device_pack),
 };
 
 bool zero_emulate_kernel(const char *name, unsigned int blocks, const void *args, uint64_t order)

@@ -246,8 +246,9 @@ _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2))
 size_t type_size(ncclDataType_t type); /* 0 for an unknown type */
 const char *type_name(ncclDataType_t type);
 const char *kind_name(enum kind kind);
-/* to[count] = a[count] + b[count], of f32. */
-void add(void *to, const void *a, const void *b, size_t count);
+/* f32, f16 and bf16 to f32, and back. */
+void widen_all(ncclDataType_t type, float *to, const void *from, size_t count);
+void narrow_all(ncclDataType_t type, void *to, const float *from, size_t count);
 
 /* nccl_driver.c */
 void driver_find(void);

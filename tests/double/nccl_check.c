@@ -80,7 +80,8 @@ ncclResult_t check_op(const struct op *op)
 	ncclResult_t result;
 
 	if (!size ||
-	    ((op->kind == REDUCE_SCATTER || op->kind == ALL_REDUCE) && op->type != ncclFloat32))
+	    ((op->kind == REDUCE_SCATTER || op->kind == ALL_REDUCE) && op->type != ncclFloat32 &&
+	     op->type != ncclFloat16 && op->type != ncclBfloat16))
 		return refuse(ncclInvalidArgument, "%s: the stand-in has no such %s", name,
 			      type_name(op->type));
 	if (op->kind >= BROADCAST && (op->root < 0 || op->root >= comm->world))

@@ -13,31 +13,42 @@ static bool is_message(const struct op *op)
 }
 
 /* Sums part `part` of what the ranks send into `to`, from the rank after `first` to `first`: as a
-   ring would, which is not the order of the ranks. */
+   ring would, which is not the order of the ranks, and rounds after each addition. In a symmetric
+   window the sum is made in f32, and in the order of the ranks. */
 static bool sum(const struct op *op, void *to, size_t at, size_t count, int first)
 {
+	enum { PIECE = 16384 };
 	struct ncclComm *comm = op->comm;
 	const struct member *member = atomic_load(&comm->shared)->member;
-	const size_t size = type_size(op->type), piece = 65536 / size;
-	char *sums = malloc(65536), *more = malloc(65536);
-	bool good = sums && more;
+	const struct window *window = window_of(comm, op->send, type_size(op->type));
+	const size_t size = type_size(op->type);
+	const bool ring = !window || !window->symmetric;
+	float *sums = malloc(PIECE * sizeof *sums), *more = malloc(PIECE * sizeof *more);
+	char *values = malloc(PIECE * size);
+	bool good = sums && more && values;
 
-	for (size_t done = 0; done < count && good; done += piece) {
-		size_t n = count - done < piece ? count - done : piece;
+	for (size_t done = 0; done < count && good; done += PIECE) {
+		size_t n = count - done < PIECE ? count - done : PIECE;
 
 		for (int i = 1; i <= comm->world && good; i++) {
-			int rank = (first + i) % comm->world;
+			int rank = ring ? (first + i) % comm->world : i - 1;
 			uint64_t from = member[rank].record[LANE_STREAM].send + (at + done) * size;
 
-			good = read_from(comm, rank, i == 1 ? sums : more, from, n * size);
-			if (i > 1 && good)
-				add(sums, sums, more, n);
+			good = read_from(comm, rank, values, from, n * size);
+			widen_all(op->type, i == 1 ? sums : more, values, n);
+			for (size_t k = 0; i > 1 && k < n; k++)
+				sums[k] += more[k];
+			if (ring) {
+				narrow_all(op->type, values, sums, n);
+				widen_all(op->type, sums, values, n);
+			}
 		}
 		if (good)
-			memcpy((char *)to + done * size, sums, n * size);
+			narrow_all(op->type, (char *)to + done * size, sums, n);
 	}
 	free(sums);
 	free(more);
+	free(values);
 	return good;
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Types, names, and sums of f32. */
+/* Types, names, and conversions for sums. */
+#include <string.h>
+
 #include "nccl.h"
 
 static const struct {
@@ -39,8 +41,52 @@ const char *kind_name(enum kind kind)
 	return kinds[kind];
 }
 
-void add(void *to, const void *a, const void *b, size_t count)
+/* A bf16 is the upper half of an f32. */
+static float widen(ncclDataType_t type, const void *element)
+{
+	uint32_t bits = 0;
+	uint16_t low;
+	float value;
+	_Float16 half;
+
+	if (type == ncclFloat32) {
+		memcpy(&value, element, sizeof value);
+	} else if (type == ncclFloat16) {
+		memcpy(&half, element, sizeof half);
+		value = (float)half;
+	} else {
+		memcpy(&low, element, sizeof low);
+		bits = (uint32_t)low << 16;
+		memcpy(&value, &bits, sizeof value);
+	}
+	return value;
+}
+
+static void narrow(ncclDataType_t type, float value, void *element)
+{
+	_Float16 half = (_Float16)value;
+	uint32_t bits;
+	uint16_t low;
+
+	memcpy(&bits, &value, sizeof bits);
+	/* to the nearest, ties to even; a NaN stays one */
+	low = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+	if ((bits & 0x7fffffff) > 0x7f800000)
+		low = (uint16_t)(bits >> 16 | 0x40);
+	if (type == ncclFloat32)
+		memcpy(element, &value, sizeof value);
+	else
+		memcpy(element, type == ncclFloat16 ? (void *)&half : (void *)&low, sizeof low);
+}
+
+void widen_all(ncclDataType_t type, float *to, const void *from, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
-		((float *)to)[i] = ((const float *)a)[i] + ((const float *)b)[i];
+		to[i] = widen(type, (const char *)from + i * type_size(type));
+}
+
+void narrow_all(ncclDataType_t type, void *to, const float *from, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		narrow(type, from[i], (char *)to + i * type_size(type));
 }

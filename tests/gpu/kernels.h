@@ -72,6 +72,7 @@ void check_step_rule(void);
 void check_fill(void);
 void check_random(void);
 void check_copy_many(void);
+void check_pack(void);
 void check_all(void);   /* all of these */
 void check_large(void); /* beyond 2^32 elements, where memory allows */
 void bandwidths(double scale);

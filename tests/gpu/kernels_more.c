@@ -402,3 +402,49 @@ void check_copy_many(void)
 	     i++)
 		one_copy_many(numbers[i]);
 }
+
+/* Blocks of any length, from any places, in the order of a table or one after the other. */
+static void one_pack(size_t count, size_t bytes, size_t apart, bool ordered)
+{
+	size_t stride = bytes + apart, all = count * bytes;
+	char *values = memory(count * stride + 1), *want = memory(all), *got;
+	int *order = memory(count * sizeof(*order));
+	struct array in, out, table;
+	struct zero_device_pack args = {.bytes = bytes, .stride = stride, .count = count};
+
+	for (size_t i = 0; i < count * stride; i++)
+		values[i] = (char)draw();
+	for (size_t k = 0; k < count; k++)
+		order[k] = (int)(ordered ? draw() % count : k);
+	for (size_t k = 0; k < count; k++)
+		memcpy(want + k * bytes, values + (size_t)order[k] * stride, bytes);
+	in = array_new(values, count * stride, 0);
+	out = array_new(NULL, all, 0);
+	table = array_new(order, count * sizeof(*order), 0);
+	args.in = in.data;
+	args.out = out.data;
+	args.order = ordered ? (void *)table.data : NULL;
+	launch("zero_device_pack", &args, all, all % 2 ? 1 : 0);
+	got = array_take(&out, "pack");
+	for (size_t i = 0; i < all; i++)
+		expect(got[i] == want[i], "pack of %zu of %zu bytes: byte %zu", count, bytes, i);
+	array_free(&in);
+	array_free(&table);
+	free(order);
+	free(values);
+	free(want);
+	free(got);
+}
+
+void check_pack(void)
+{
+	static const size_t lengths[] = {1, 2, 30, 128, 4095, ZERO_COPY_TILE, ZERO_COPY_TILE + 6};
+	static const size_t numbers[] = {1, 2, 3, 24};
+
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++)
+		for (size_t k = 0; k < sizeof(numbers) / sizeof(numbers[0]); k++)
+			if (lengths[i] * numbers[k] <= longest) {
+				one_pack(numbers[k], lengths[i], 0, false);
+				one_pack(numbers[k], lengths[i], 2 * (size_t)(draw() % 500), true);
+			}
+}

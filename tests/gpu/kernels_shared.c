@@ -204,7 +204,7 @@ void check_all(void)
 		{"adamw", check_adamw},         {"norm2", check_norm2},
 		{"step_rule", check_step_rule}, {"fill", check_fill},
 		{"random", check_random},       {"copy_many", check_copy_many},
-		{"muon", check_muon},
+		{"muon", check_muon},           {"pack", check_pack},
 	};
 
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {

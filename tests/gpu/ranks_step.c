@@ -174,7 +174,7 @@ static void reduce(struct model *m, size_t g)
 	ok(zero_reduce(m->groups[g]));
 	for (size_t t = 0; t < TENSORS; t++)
 		if (tensors[t].group == g)
-			ref_reduce(&m->refs[t], m->reduced[g]);
+			ref_reduce(&m->refs[t], m->reduced[g], ZERO_F32);
 	m->reduced[g] = true;
 }
 
@@ -198,7 +198,7 @@ static double step(struct model *m, const zero_adamw *adamw, double mean)
 	/* A gradient written after the group's last reduce counts for the next step. */
 	for (size_t t = 0; t < TENSORS; t++) {
 		if (!m->reduced[tensors[t].group])
-			ref_reduce(&m->refs[t], false);
+			ref_reduce(&m->refs[t], false, ZERO_F32);
 		norm += ref_norm2(&m->refs[t]);
 	}
 	memset(m->reduced, 0, sizeof(m->reduced));

@@ -107,11 +107,16 @@ void overflow(struct model *model)
 				   at * zero_dtype_size(tensor->group->gradients));
 }
 
+/* NCCL's sums of 16-bit gradients are rounded once. */
 static void ref_reduce_group(struct group *group)
 {
+	const char *how = getenv("ZERO_REDUCE");
+	bool by_nccl = on_gpu() && (!how || strcmp(how, "ordered") != 0);
+
 	for (size_t i = 0; i < group->count; i++)
 		if (!group->tensors[i].tied)
-			ref_reduce(&group->tensors[i].ref, group->reduced);
+			ref_reduce(&group->tensors[i].ref, group->reduced,
+				   by_nccl ? group->gradients : ZERO_F32);
 	group->reduced = true;
 }
 

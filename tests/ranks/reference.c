@@ -300,16 +300,19 @@ void ref_drop_pending(struct ref_param *param)
 		memset(param->pending[rank], 0, param->count * sizeof(float));
 }
 
-void ref_reduce(struct ref_param *param, bool accumulate)
+void ref_reduce(struct ref_param *param, bool accumulate, zero_dtype rounded)
 {
 	for (int first = 0; param->trainable && first < param->world; first += param->team) {
 		float *sums = param->team_sums + (size_t)(first / param->team) * param->count;
 
 		for (size_t i = 0; i < param->count; i++) {
 			float sum = param->pending[first][i];
+			unsigned char element[4];
 
 			for (int rank = first + 1; rank < first + param->team; rank++)
 				sum += param->pending[rank][i];
+			ref_narrow(rounded, (double)sum, element);
+			sum = ref_widen(rounded, element);
 			sums[i] = accumulate ? sums[i] + sum : sum;
 			param->sums[i] = first ? param->sums[i] + sums[i] : sums[i];
 		}

@@ -53,8 +53,8 @@ void ref_free(struct ref_param *param);
 /* `values` are new: the masters follow, the moments stay. */
 void ref_loaded(struct ref_param *param);
 /* Pending gradients are folded in rank order and become their team's sums, or are added to them;
-   and these in the order of the teams. */
-void ref_reduce(struct ref_param *param, bool accumulate);
+   and these in the order of the teams. What is folded is `rounded` once, for f32 not at all. */
+void ref_reduce(struct ref_param *param, bool accumulate, zero_dtype rounded);
 void ref_drop_pending(struct ref_param *param);
 double ref_norm2(const struct ref_param *param);
 /* Step number `step`, from 1; the sums are multiplied by `scale` first. */

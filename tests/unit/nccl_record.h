@@ -14,7 +14,7 @@
 #include "tests/ranks/reference.h"
 #include "unit.h"
 
-enum recorded_kind { SEND, RECV, SUM, COPY };
+enum recorded_kind { SEND, RECV, REDUCE, SUM, COPY, PACK, CAST };
 
 struct recorded {
 	enum recorded_kind kind;
@@ -22,7 +22,13 @@ struct recorded {
 	void *to;
 	size_t bytes;
 	int peer;
-	struct zero_device_sum sum;
+	zero_dtype dtype; /* of a reduce */
+	const void *comm; /* likewise */
+	union {
+		struct zero_device_sum sum;
+		struct zero_device_pack pack;
+		struct zero_device_cast cast;
+	};
 	struct recorded *match; /* of a send: the next one to the same rank */
 	bool done;              /* of a receive */
 };
@@ -101,7 +107,23 @@ static ncclResult_t record_recv(void *data, size_t count, ncclDataType_t type, i
 	return ncclSuccess;
 }
 
-struct zero_nccl_api zero_nccl = {.send = record_send, .recv = record_recv};
+static ncclResult_t record_reduce(const void *send, void *recv, size_t count, ncclDataType_t type,
+				  ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream)
+{
+	struct recorded *op = add_record(REDUCE);
+
+	(void)stream;
+	ck_assert_int_eq(how, ncclSum);
+	op->dtype = type == ncclFloat32 ? ZERO_F32 : type == ncclFloat16 ? ZERO_F16 : ZERO_BF16;
+	op->from = send;
+	op->to = recv;
+	op->bytes = count * (type == ncclFloat32 ? 4 : 2);
+	op->comm = comm;
+	return ncclSuccess;
+}
+
+struct zero_nccl_api zero_nccl = {
+	.send = record_send, .recv = record_recv, .reduce_scatter = record_reduce};
 
 zero_status zero_nccl_status(ncclResult_t result, const char *call, ncclComm_t comm)
 {
@@ -271,13 +293,31 @@ static bool receive(struct running *running, int rank, size_t begin, size_t end)
 	return all;
 }
 
+static void run_pack(const struct zero_device_pack *pack)
+{
+	for (size_t k = 0; k < pack->count; k++) {
+		size_t from = pack->order ? (size_t)pack->order[k] : k;
+
+		memcpy((char *)pack->out + k * pack->bytes,
+		       (const char *)pack->in + from * pack->stride, pack->bytes);
+	}
+}
+
 static void run_rest(const struct record *record, size_t begin, size_t end)
 {
-	for (size_t i = begin; i < end; i++)
-		if (record->ops[i].kind == SUM)
-			run_sum(&record->ops[i].sum);
-		else if (record->ops[i].kind == COPY)
-			memcpy(record->ops[i].to, record->ops[i].from, record->ops[i].bytes);
+	for (size_t i = begin; i < end; i++) {
+		const struct recorded *op = &record->ops[i];
+
+		if (op->kind == SUM)
+			run_sum(&op->sum);
+		else if (op->kind == COPY)
+			memcpy(op->to, op->from, op->bytes);
+		else if (op->kind == PACK)
+			run_pack(&op->pack);
+		else if (op->kind == CAST)
+			ref_cast(op->cast.to, op->cast.out, op->cast.from, op->cast.in,
+				 op->cast.count);
+	}
 }
 
 /* Returns whether the rank has ended its group. */

@@ -99,7 +99,7 @@ static const struct expected expectations[] = {
 	{4, 3, CUT_SHARED, 0, CUT_GRADIENTS, CUT_STATES, 0, .share = 4, .offload = true},
 	/* GPUs: two sets, however many ranks there are, and a page each for the state of the step
 	   and for those of the groups */
-	{4, 3, CUT, ALL, CUT_GRADIENTS, CUT_STATES, 32 * M + 2 * 4096, .share = 1, .device = true},
+	{4, 3, CUT, ALL, CUT_GRADIENTS, CUT_STATES, 64 * M + 2 * 4096, .share = 1, .device = true},
 	{1, 3, ALL, 0, ALL_GRADIENTS, ALL_STATES, 2 * 4096, .share = 1, .device = true},
 };
 

@@ -43,11 +43,9 @@ static zero_status fill_comm(struct zero_cuda_comm *comm, const struct zero_back
 	comm->first = comm;
 	comm->net = config->net;
 	comm->open_seconds = config->open_seconds;
-	comm->reduce = config->reduce;
 	comm->copy_engines = config->nccl_cta == ZERO_NCCL_CTA_ZERO ||
 			     (config->nccl_cta == ZERO_NCCL_CTA_AUTO && !keeps_launch_order());
-	comm->ordered = config->reduce == ZERO_REDUCE_ORDERED ||
-			(config->reduce == ZERO_REDUCE_AUTO && place->local_world == place->world);
+	comm->ordered = config->reduce == ZERO_REDUCE_ORDERED;
 	comm->comm.intents = calloc((size_t)place->world, sizeof(*comm->comm.intents));
 	comm->not_member = calloc(1, sizeof(*comm->not_member));
 	return comm->comm.intents && comm->not_member
@@ -92,12 +90,14 @@ void zero_cuda_close(struct zero_cuda_comm *comm)
 			zero_gather_buffers_delete(&comm->buffers);
 	}
 	zero_team_comms_close(&comm->comm);
+	zero_nccl_watchdog_remove(comm->watchdog, &comm->near);
+	zero_nccl_watchdog_remove(comm->watchdog, &comm->far);
 	zero_nccl_watchdog_remove(comm->watchdog, &comm->nccl);
 	zero_nccl_watchdog_remove(comm->watchdog, &comm->parent);
 	comm->aborted = comm->parent.aborted;
 	if (comm->device && comm->memory) {
 		zero_cuda_free_pinned(comm);
-		zero_cuda_free_exchange_buffers(comm);
+		zero_cuda_close_reduces(comm, comm->comm.broken || !comm->agreed);
 		zero_memory_free(comm->memory, (void *)comm->device->reached,
 				 comm->device->comm_stream);
 		comm->device->reached = NULL;

@@ -164,6 +164,68 @@ static zero_status cuda_begin(struct zero_comm *comm, const struct zero_op *ops,
 	return status;
 }
 
+/* Operations up to the first that is no reduce, but for what they free; 0 without a reduce. */
+static size_t count_reduces(const struct zero_op *ops, size_t count)
+{
+	size_t end = 0, reduces = 0;
+
+	for (; end < count; end++)
+		if (ops[end].kind == ZERO_OP_REDUCE_SCATTER)
+			reduces++;
+		else if (ops[end].kind != ZERO_OP_FREE)
+			break;
+	return reduces ? end : 0;
+}
+
+static bool have_payload(const struct zero_op *ops, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (zero_op_is_payload(&ops[i]))
+			return true;
+	return false;
+}
+
+static void follow(struct zero_device *device, CUstream stream, CUstream other)
+{
+	struct zero_event *event = zero_event_record(device, other);
+
+	zero_stream_wait(device, stream, event);
+	zero_event_put(device, event);
+}
+
+/*
+ * Reduces, which come first, are on a stream of their own, and all else is on the communication
+ * stream. With teams each submission follows the one before it, on either stream: devices then
+ * cannot wait for each other in different orders.
+ */
+static zero_status run_on_streams(struct zero_cuda_comm *cuda, const struct zero_op *ops,
+				  size_t count, struct zero_device_order *order)
+{
+	struct zero_device *device = cuda->device;
+	size_t reduces = count_reduces(ops, count);
+	bool teams = cuda->first->comm.team_comms;
+	zero_status status = ZERO_OK;
+
+	if (reduces) {
+		zero_stream_wait(device, device->reduce_stream, order->before);
+		if (teams)
+			follow(device, device->reduce_stream, device->comm_stream);
+		status = zero_cuda_run_operations(cuda, ops, reduces);
+		if (!teams && !have_payload(ops + reduces, count - reduces)) {
+			order->after = zero_event_record(device, device->reduce_stream);
+			return status;
+		}
+		follow(device, device->comm_stream, device->reduce_stream);
+	}
+	if (!status)
+		status = zero_cuda_run_operations(cuda, ops + reduces, count - reduces);
+	/* With one team they cannot either. */
+	if (count && teams)
+		order->mark = zero_device_mark(device);
+	order->after = zero_event_record(device, device->comm_stream);
+	return status;
+}
+
 static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, size_t count,
 			    zero_status status, struct zero_device_order *order)
 {
@@ -171,7 +233,8 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 	struct zero_device *device = cuda->device;
 
 	zero_device_enter(device);
-	zero_stream_wait(device, device->comm_stream, order->before);
+	if (!count_reduces(ops, count))
+		zero_stream_wait(device, device->comm_stream, order->before);
 	if (!status && !comm->choices_equal)
 		status = renew_buffers(cuda, ops, count);
 	if (status) {
@@ -179,11 +242,7 @@ static zero_status cuda_run(struct zero_comm *comm, const struct zero_op *ops, s
 	} else {
 		status = register_buffers(ops, count);
 		if (!status)
-			status = zero_cuda_run_operations(cuda, ops, count);
-		/* With one team devices cannot wait for each other in different orders. */
-		if (count && cuda->first->comm.team_comms)
-			order->mark = zero_device_mark(device);
-		order->after = zero_event_record(device, device->comm_stream);
+			status = run_on_streams(cuda, ops, count, order);
 	}
 	zero_cuda_free_pinned(cuda);
 	zero_device_leave(device);
@@ -211,9 +270,10 @@ static void cuda_free(struct zero_comm *comm, void *data, const struct zero_devi
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
 	zero_device_enter(cuda->device);
-	/* The communication stream may not have waited for the caller's stream yet. */
-	zero_stream_wait(cuda->device, cuda->device->comm_stream, order->before);
-	zero_memory_free(cuda->memory, data, cuda->device->comm_stream);
+	/* If nothing was run, the stream has not waited for the caller's yet. */
+	zero_stream_wait(cuda->device, cuda->device->reduce_stream,
+			 order->after ? order->after : order->before);
+	zero_memory_free(cuda->memory, data, cuda->device->reduce_stream);
 	zero_device_leave(cuda->device);
 }
 

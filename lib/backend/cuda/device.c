@@ -108,7 +108,7 @@ static zero_status make_streams(struct zero_device *device)
 					   "cuStreamCreateWithPriority");
 	if (!status)
 		status =
-			zero_driver_status(zero_driver.stream_new(&device->sums_stream,
+			zero_driver_status(zero_driver.stream_new(&device->reduce_stream,
 								  CU_STREAM_NON_BLOCKING, greatest),
 					   "cuStreamCreateWithPriority");
 	return status;
@@ -149,9 +149,9 @@ zero_status zero_device_open(int local_rank, CUstream compute, struct zero_devic
 
 void zero_device_finish(struct zero_device *device)
 {
-	CUstream streams[] = {device->comm_stream, device->compute_stream};
+	CUstream streams[] = {device->comm_stream, device->reduce_stream, device->compute_stream};
 
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 3; i++) {
 		struct zero_event *end = zero_event_record(device, streams[i]);
 
 		if (end)
@@ -177,7 +177,7 @@ void zero_device_close(struct zero_device *device)
 	if (device->context) {
 		zero_device_enter(device);
 		finish_stream(&device->comm_stream, device->hung);
-		finish_stream(&device->sums_stream, device->hung);
+		finish_stream(&device->reduce_stream, device->hung);
 		for (int i = 0; i < ZERO_DEVICE_EVENTS; i++)
 			zero_event_put(device, device->events[i]);
 		while (device->spare) {

@@ -21,12 +21,8 @@
 
 #include "gpu_comm.h"
 
-enum { HANDLE_FABRIC = 8 }; /* CU_MEM_HANDLE_TYPE_FABRIC, which older headers lack */
-
 struct zero_slot {
-	CUmemGenericAllocationHandle physical;
-	char *base;
-	size_t bytes;
+	struct zero_window window;
 	void *registration; /* NCCL's */
 	uint64_t number;    /* of its registration, the same on all ranks; 0: not registered */
 	void *held;         /* address of the gather buffer that has it now; NULL: it is idle */
@@ -61,63 +57,6 @@ static int by_address(const void *a, const void *b)
 	return (x->address > y->address) - (x->address < y->address);
 }
 
-static CUmemAllocationProp physical_props(const struct zero_device *device)
-{
-	return (CUmemAllocationProp){
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		/* NCCL gives it to the other ranks of the node, or of a rack with NVLink. */
-		.requestedHandleTypes =
-			device->fabric ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | HANDLE_FABRIC
-				       : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device->id},
-		.allocFlags.gpuDirectRDMACapable = device->gpu_direct != 0,
-	};
-}
-
-static zero_status round_up(const struct zero_device *device, size_t *bytes)
-{
-	CUmemAllocationProp props = physical_props(device);
-	size_t grain = 0;
-	zero_status status;
-
-	status = zero_driver_status(
-		zero_driver.granularity(&grain, &props, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-		"cuMemGetAllocationGranularity");
-	if (!status)
-		*bytes = (*bytes + grain - 1) / grain * grain;
-	return status;
-}
-
-static zero_status reserve(size_t bytes, char **address)
-{
-	CUdeviceptr data = 0;
-	zero_status status = zero_driver_status(zero_driver.address_reserve(&data, bytes, 0, 0, 0),
-						"cuMemAddressReserve");
-
-	*address = (char *)(uintptr_t)data;
-	return status;
-}
-
-static zero_status map(const struct zero_device *device, char *address, size_t bytes,
-		       CUmemGenericAllocationHandle physical)
-{
-	CUmemAccessDesc access = {
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device->id},
-		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-	};
-	CUdeviceptr data = (CUdeviceptr)(uintptr_t)address;
-	zero_status status =
-		zero_driver_status(zero_driver.map(data, bytes, 0, physical, 0), "cuMemMap");
-
-	if (status)
-		return status;
-	status = zero_driver_status(zero_driver.set_access(data, bytes, &access, 1),
-				    "cuMemSetAccess");
-	if (status)
-		zero_driver.unmap(data, bytes);
-	return status;
-}
-
 zero_status zero_gather_buffer_new(struct zero_device *device, size_t bytes, void **buffers,
 				   void **address)
 {
@@ -128,9 +67,9 @@ zero_status zero_gather_buffer_new(struct zero_device *device, size_t bytes, voi
 	if (!buffer)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a gather buffer");
 	buffer->bytes = bytes;
-	status = round_up(device, &buffer->bytes);
+	status = zero_window_round_up(device, &buffer->bytes);
 	if (!status)
-		status = reserve(buffer->bytes, &buffer->address);
+		status = zero_window_reserve(buffer->bytes, &buffer->address);
 	if (status) {
 		free(buffer);
 		return status;
@@ -197,12 +136,7 @@ static void delete_slot(struct zero_slot *slot)
 
 	if (slot->registration)
 		zero_nccl_deregister(slots->nccl, slot->registration, slots->symmetric);
-	if (slot->base) {
-		zero_driver.unmap((CUdeviceptr)(uintptr_t)slot->base, slot->bytes);
-		zero_driver.address_free((CUdeviceptr)(uintptr_t)slot->base, slot->bytes);
-	}
-	if (slot->physical)
-		zero_driver.physical_delete(slot->physical);
+	zero_window_delete(&slot->window);
 	free(slot);
 }
 
@@ -220,33 +154,6 @@ void zero_slots_delete(struct zero_slots *slots)
 	free(slots);
 }
 
-static CUresult create(struct zero_slots *slots, struct zero_slot *slot)
-{
-	CUmemAllocationProp props = physical_props(slots->device);
-
-	return zero_driver.physical_new(&slot->physical, slot->bytes, &props, 0);
-}
-
-/* If there is no memory, freed memory that the pool still has goes back to the driver first. A
-   process without a channel of IMEX may give memory to its own node alone, as for ncclMemAlloc. */
-static zero_status alloc_physical(struct zero_slots *slots, struct zero_slot *slot)
-{
-	CUresult result = create(slots, slot);
-
-	if (slots->device->fabric &&
-	    (result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_NOT_SUPPORTED)) {
-		slots->device->fabric = 0;
-		result = create(slots, slot);
-	}
-	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-		zero_memory_trim(slots->memory);
-		result = create(slots, slot);
-	}
-	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		return zero_memory_error(ZERO_MEM_GATHERED, slot->bytes);
-	return zero_driver_status(result, "cuMemCreate");
-}
-
 static zero_status new_slot(struct zero_slots *slots, size_t bytes, struct zero_slot **made)
 {
 	struct zero_slot *slot = calloc(1, sizeof(*slot));
@@ -255,19 +162,10 @@ static zero_status new_slot(struct zero_slots *slots, size_t bytes, struct zero_
 	if (!slot)
 		return zero_core->fail(ZERO_E_MEMORY, "no memory for a gather buffer");
 	slot->slots = slots;
-	slot->bytes = bytes;
-	status = alloc_physical(slots, slot);
-	if (!status)
-		status = reserve(bytes, &slot->base);
-	if (!status) {
-		status = map(slots->device, slot->base, bytes, slot->physical);
-		if (status) {
-			zero_driver.address_free((CUdeviceptr)(uintptr_t)slot->base, bytes);
-			slot->base = NULL;
-		}
-	}
+	status = zero_window_new(slots->device, slots->memory, ZERO_MEM_GATHERED, bytes,
+				 &slot->window);
 	if (status)
-		delete_slot(slot);
+		free(slot);
 	else
 		*made = slot;
 	return status;
@@ -281,8 +179,8 @@ static struct zero_slot *hold_idle(struct zero_slots *slots,
 
 	pthread_mutex_lock(&slots->lock);
 	for (struct zero_slot *slot = slots->first; slot; slot = slot->next)
-		if (!slot->held && slot->bytes >= buffer->bytes &&
-		    (!best || slot->bytes < best->bytes))
+		if (!slot->held && slot->window.bytes >= buffer->bytes &&
+		    (!best || slot->window.bytes < best->window.bytes))
 			best = slot;
 	if (best)
 		best->held = buffer->address;
@@ -311,7 +209,7 @@ static zero_status remap(struct zero_device_gather_buffer *buffer, struct zero_s
 			return status;
 		unmap(buffer);
 	}
-	status = map(device, buffer->address, buffer->bytes, slot->physical);
+	status = zero_window_map(device, buffer->address, buffer->bytes, &slot->window);
 	if (!status)
 		buffer->slot = slot;
 	return status;
@@ -329,14 +227,15 @@ static void give_back(struct zero_slot *slot)
 /* The gather buffer holds the slot from now on. */
 static zero_status hold(struct zero_device_gather_buffer *buffer, struct zero_slot *slot)
 {
-	zero_status status = zero_memory_count(slot->slots->memory, ZERO_MEM_GATHERED, slot->bytes);
+	zero_status status =
+		zero_memory_count(slot->slots->memory, ZERO_MEM_GATHERED, slot->window.bytes);
 
 	if (status)
 		return status;
 	status = remap(buffer, slot);
 	buffer->held = !status;
 	if (status)
-		zero_memory_uncount(slot->slots->memory, ZERO_MEM_GATHERED, slot->bytes);
+		zero_memory_uncount(slot->slots->memory, ZERO_MEM_GATHERED, slot->window.bytes);
 	return status;
 }
 
@@ -397,7 +296,7 @@ void zero_gather_buffer_release(struct zero_device_gather_buffer *buffer)
 		return;
 	device = slot->slots->device;
 	buffer->held = false;
-	zero_memory_uncount(slot->slots->memory, ZERO_MEM_GATHERED, slot->bytes);
+	zero_memory_uncount(slot->slots->memory, ZERO_MEM_GATHERED, slot->window.bytes);
 	if (!slot->number || device->check) {
 		/* Not before the device has read what it reads in time. */
 		if (slot->number && zero_device_wait(device, zero_device_record(device)))
@@ -424,8 +323,8 @@ zero_status zero_gather_buffer_register(struct zero_device_gather_buffer *buffer
 	pthread_mutex_unlock(&slots->lock);
 	if (!slots->nccl)
 		return ZERO_OK;
-	return zero_nccl_register(slots->nccl, slot->base, slot->bytes, slots->symmetric,
-				  &slot->registration);
+	return zero_nccl_register(slots->nccl, slot->window.base, slot->window.bytes,
+				  slots->symmetric, &slot->registration);
 }
 
 uint64_t zero_gather_buffer_slot(const struct zero_device_gather_buffer *buffer)
@@ -435,5 +334,5 @@ uint64_t zero_gather_buffer_slot(const struct zero_device_gather_buffer *buffer)
 
 char *zero_gather_buffer_base(const struct zero_device_gather_buffer *buffer)
 {
-	return buffer->slot->base;
+	return buffer->slot->window.base;
 }

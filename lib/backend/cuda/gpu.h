@@ -32,10 +32,9 @@ struct zero_device {
 	atomic_int fabric;                /* and given to the GPUs of other nodes, over NVLink */
 	_Atomic(CUstream) compute_stream; /* the caller's, which may change at any time */
 	CUstream comm_stream;             /* of collectives */
-	CUstream
-		sums_stream; /* of a reduce-scatter's sums, beside the exchange of the next piece */
-	bool check;          /* what is released is unmapped, see ZERO_CHECK */
-	bool hung;           /* work on the device may never end, and is not waited for */
+	CUstream reduce_stream;           /* of reduces, beside the gathers */
+	bool check;                       /* what is released is unmapped, see ZERO_CHECK */
+	bool hung; /* work on the device may never end, and is not waited for */
 	CUmemoryPool pool;
 	CUmodule module;
 	CUfunction functions[ZERO_KERNELS];
@@ -164,6 +163,25 @@ void zero_memory_trim_pinned(struct zero_memory_pool *memory);
 void zero_memory_trim(struct zero_memory_pool *memory);
 /* Returns ZERO_E_MEMORY. The sentence names how much is free. */
 zero_status zero_memory_error(enum zero_memory_kind kind, size_t bytes);
+
+/* ---- window.c: memory that other ranks may be given ------------------------------------------ */
+
+struct zero_window {
+	CUmemGenericAllocationHandle physical; /* 0: none */
+	char *base;
+	size_t bytes;
+};
+
+/* Rounds up to what the device allocates at once. */
+zero_status zero_window_round_up(const struct zero_device *device, size_t *bytes);
+zero_status zero_window_reserve(size_t bytes, char **address);
+/* Maps the first bytes of a window at a reserved address too. */
+zero_status zero_window_map(const struct zero_device *device, char *address, size_t bytes,
+			    const struct zero_window *window);
+/* `bytes` are rounded up. The memory is not counted. */
+zero_status zero_window_new(struct zero_device *device, struct zero_memory_pool *memory,
+			    enum zero_memory_kind kind, size_t bytes, struct zero_window *window);
+void zero_window_delete(struct zero_window *window); /* an empty one is a no-op */
 
 /* ---- copy.c ---------------------------------------------------------------------------------- */
 

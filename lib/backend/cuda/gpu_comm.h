@@ -5,11 +5,11 @@
 
 #include <stdatomic.h>
 
+#include "backend/exchange.h"
 #include "backend/rendezvous.h"
 #include "core/options.h"
 #include "gpu.h"
 #include "nccl_api.h"
-#include "reduce_schedule.h"
 
 struct zero_nccl_watchdog;
 
@@ -111,6 +111,18 @@ struct zero_pinned_buffers {
 	int next;
 };
 
+/*
+ * The ranks of a communicator as reduces see them. A row has ranks of one node, and all rows have
+ * as many: the ranks of a node if nodes have equally many, else their greatest common divisor. With
+ * reduce=ordered there is one row.
+ */
+struct zero_reduce_grid {
+	int rows, columns;
+	int row, column;   /* of this rank */
+	int *order;        /* [columns][rows]: ranks */
+	int *device_order; /* the same on the device; NULL: it is that of the ranks */
+};
+
 struct zero_cuda_comm {
 	struct zero_comm comm;
 	struct zero_device *device;
@@ -118,18 +130,20 @@ struct zero_cuda_comm {
 	struct zero_slots *slots;            /* of gather buffers of its ranks */
 	struct zero_net *net;                /* shared by all; NULL with one rank */
 	struct zero_nccl_watchdog *watchdog; /* likewise */
-	struct zero_nccl_comm nccl;          /* of its ranks, for all work */
+	struct zero_nccl_comm nccl;          /* of its ranks, for all but reduces */
 	struct zero_cuda_comm *first;        /* the communicator of all ranks, maybe itself */
 	double open_seconds;
-	bool ordered;                      /* sums are made in rank order */
-	struct zero_reduce_grid grid;      /* of its ranks; unused with one rank */
-	void *staging[2];                  /* sets of buffers of an exchange */
-	size_t exchange_bytes;             /* of a set that are used */
-	struct zero_pinned_buffers pinned; /* for what a root has in pageable memory */
+	struct zero_reduce_grid grid; /* of its ranks; unused with one rank */
+	struct zero_nccl_comm near;   /* of the ranks of its row, for reduces; unused with one */
+	struct zero_nccl_comm far;    /* of those of its column, likewise */
+	void *near_registration, *far_registration; /* of the window */
+	size_t window_bytes;                        /* of the window that are used */
+	struct zero_pinned_buffers pinned;          /* for what a root has in pageable memory */
 	/* Only the first communicator uses these: */
 	struct zero_rendezvous rendezvous;
 	struct zero_nccl_comm parent; /* all others are split from it */
-	int reduce;                   /* ZERO_REDUCE_AUTO ... */
+	struct zero_window window;    /* for the values of reduces, of all communicators */
+	bool ordered;                 /* sums are made in rank order */
 	struct zero_slots *own_slots; /* of gather buffers that no other rank takes part in */
 	void *buffers;                /* all of this rank: see gather_slot.c */
 	bool copy_engines;            /* make gathers, see nccl_cta */
@@ -182,11 +196,24 @@ zero_status zero_cuda_run_operations(struct zero_cuda_comm *cuda, const struct z
 zero_status zero_cuda_all_gather(struct zero_cuda_comm *cuda, const struct zero_op *ops,
 				 size_t count);
 
-/* reduce_scatter.c */
+/* reduce_grid.c. Of the communicator of all ranks, or of a team, in this order: */
+zero_status zero_reduce_grid_new(struct zero_cuda_comm *cuda);
+/* COLLECTIVE over all ranks of the job: makes near and far. `cuda` is NULL for a rank that is no
+   member, or has an error. */
+zero_status zero_cuda_split_reduces(struct zero_cuda_comm *first, struct zero_cuda_comm *cuda);
+/* Allocates what they need. */
+zero_status zero_cuda_prepare_reduces(struct zero_cuda_comm *cuda);
+/* COLLECTIVE over its ranks, once all of them are prepared. */
+zero_status zero_cuda_register_reduces(struct zero_cuda_comm *cuda);
+/* See zero_nccl_close. */
+void zero_cuda_close_reduces(struct zero_cuda_comm *cuda, bool failed);
+
+/* reduce_scatter.c. Reduces are enqueued on the reduce stream. */
 zero_status zero_cuda_reduce_scatter(struct zero_cuda_comm *cuda, const struct zero_op *op);
-/* The buffers that it uses, allocated once for each communicator. */
-zero_status zero_cuda_alloc_exchange_buffers(struct zero_cuda_comm *cuda);
-void zero_cuda_free_exchange_buffers(struct zero_cuda_comm *cuda);
+/* How many of `count` elements to reduce at a time, if at most `unit` are, a multiple of 64. */
+size_t zero_reduce_piece(size_t count, size_t unit);
+/* reduce_ordered.c */
+zero_status zero_cuda_reduce_ordered(struct zero_cuda_comm *cuda, const struct zero_op *op);
 
 /* scatter.c: `count` scatters at the same time, and broadcast */
 zero_status zero_cuda_scatter(struct zero_cuda_comm *cuda, const struct zero_op *ops, size_t count);

@@ -27,12 +27,13 @@ cuda_sources = \
 	lib/backend/cuda/nccl_watchdog.c \
 	lib/backend/cuda/gather_slot.c \
 	lib/backend/cuda/gemm.c \
+	lib/backend/cuda/reduce_grid.c \
+	lib/backend/cuda/reduce_ordered.c \
 	lib/backend/cuda/reduce_scatter.c \
-	lib/backend/cuda/reduce_schedule.c \
-	lib/backend/cuda/reduce_schedule.h \
 	lib/backend/cuda/rendezvous.c \
 	lib/backend/cuda/scatter.c \
-	lib/backend/cuda/team.c
+	lib/backend/cuda/team.c \
+	lib/backend/cuda/window.c
 EXTRA_DIST += $(cuda_sources)
 if HAVE_CUDA
 if HAVE_NCCL

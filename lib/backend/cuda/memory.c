@@ -22,7 +22,7 @@ struct block {
 	size_t bytes, base_bytes;
 	enum zero_memory_kind kind;
 	bool pinned;
-	CUstream stream;          /* it was allocated for */
+	CUstream stream;          /* it was allocated for; of kept gradients, that used it last */
 	struct zero_event *freed; /* when a freed block may be used again */
 	struct block *next;       /* in a list of freed blocks */
 };
@@ -128,15 +128,12 @@ static void give_back(struct zero_memory_pool *memory, bool wait)
 
 static void free_gradients(struct zero_memory_pool *memory)
 {
-	CUstream stream = memory->device->compute_stream;
-
 	while (memory->gradients) {
 		struct block *block = memory->gradients;
 
 		memory->gradients = block->next;
-		zero_stream_wait(memory->device, stream, block->freed);
 		zero_event_put(memory->device, block->freed);
-		free_block(memory, block, stream);
+		free_block(memory, block, block->stream);
 	}
 }
 
@@ -149,6 +146,7 @@ static void trim_device(struct zero_memory_pool *memory)
 		return;
 	give_back(memory, true);
 	free_gradients(memory);
+	zero_driver.stream_finish(device->reduce_stream);
 	zero_driver.stream_finish(device->compute_stream);
 	zero_driver.pool_trim(device->pool, 0);
 }
@@ -386,6 +384,7 @@ void zero_memory_free(struct zero_memory_pool *memory, void *data, CUstream stre
 	} else if (block && memory->allocator.alloc && stream != block->stream) {
 		put_aside(memory, block, stream, &memory->leaving);
 	} else if (block && !memory->allocator.alloc && block->kind == ZERO_MEM_GRADIENTS) {
+		block->stream = stream;
 		put_aside(memory, block, stream, &memory->gradients);
 	} else if (block) {
 		free_block(memory, block, stream);

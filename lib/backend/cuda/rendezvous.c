@@ -80,6 +80,10 @@ static zero_status open_nccl(struct zero_cuda_comm *comm, int version, const ncc
 		if (!status)
 			status = zero_nccl_split(&comm->parent, 0, place->rank, comm->open_seconds,
 						 comm->copy_engines, &comm->nccl);
+		if (!status)
+			status = zero_reduce_grid_new(comm);
+		if (!status)
+			status = zero_cuda_split_reduces(comm, comm);
 		zero_device_leave(comm->device);
 	}
 	free(ids);
@@ -110,7 +114,7 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 	}
 	if (!status) {
 		zero_device_enter(comm->device);
-		status = zero_cuda_alloc_exchange_buffers(comm);
+		status = zero_cuda_prepare_reduces(comm);
 		zero_device_leave(comm->device);
 	}
 	status = comm->comm.agree_status(&comm->comm, status);
@@ -118,9 +122,18 @@ static zero_status open_all(struct zero_cuda_comm *comm, zero_status status, siz
 		return status;
 	zero_nccl_watchdog_add(comm->watchdog, &comm->parent);
 	zero_nccl_watchdog_add(comm->watchdog, &comm->nccl);
+	zero_nccl_watchdog_add(comm->watchdog, &comm->near);
+	zero_nccl_watchdog_add(comm->watchdog, &comm->far);
 	comm->symmetric = version >= SYMMETRIC;
-	status = zero_slots_new(&comm->nccl, comm->device, comm->memory, comm->symmetric,
-				&comm->slots);
+	zero_device_enter(comm->device);
+	status = zero_cuda_register_reduces(comm);
+	zero_device_leave(comm->device);
+	if (status)
+		zero_net->fail_all(comm->net, ZERO_E_COMM, comm->comm.place.rank,
+				   zero_core->last_error());
+	else
+		status = zero_slots_new(&comm->nccl, comm->device, comm->memory, comm->symmetric,
+					&comm->slots);
 	status = comm->comm.agree_status(&comm->comm, status);
 	comm->agreed = !status;
 	return status;

@@ -9,11 +9,15 @@ void zero_cuda_team_close(struct zero_comm *comm)
 {
 	struct zero_cuda_comm *cuda = zero_cuda_of(comm);
 
+	bool failed = comm->broken || cuda->first->comm.broken;
+
+	zero_nccl_watchdog_remove(cuda->watchdog, &cuda->near);
+	zero_nccl_watchdog_remove(cuda->watchdog, &cuda->far);
 	zero_nccl_watchdog_remove(cuda->watchdog, &cuda->nccl);
 	zero_cuda_free_pinned(cuda);
-	zero_cuda_free_exchange_buffers(cuda);
+	zero_cuda_close_reduces(cuda, failed);
 	zero_slots_delete(cuda->slots);
-	zero_nccl_close(&cuda->nccl, comm->broken || cuda->first->comm.broken);
+	zero_nccl_close(&cuda->nccl, failed);
 	free(comm->members);
 	free(comm->intents);
 	free(cuda);
@@ -24,7 +28,6 @@ static void place_team(struct zero_cuda_comm *team, const struct zero_op *op)
 {
 	const struct zero_cuda_comm *first = team->first;
 	struct zero_rank_info *place = &team->comm.place;
-	bool one_node = true;
 
 	*place = first->comm.place;
 	place->world = place->shm_groups = (int)op->count;
@@ -38,11 +41,7 @@ static void place_team(struct zero_cuda_comm *team, const struct zero_op *op)
 		}
 		if (first->nodes[rank] == first->nodes[first->comm.place.rank])
 			place->local_world++;
-		else
-			one_node = false;
 	}
-	team->ordered =
-		first->reduce == ZERO_REDUCE_AUTO ? one_node : first->reduce == ZERO_REDUCE_ORDERED;
 }
 
 static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm *first,
@@ -66,7 +65,7 @@ static zero_status fill_team(struct zero_cuda_comm *team, struct zero_cuda_comm 
 	memcpy(team->comm.members, op->members, op->count * sizeof(int));
 	place_team(team, op);
 	status = zero_net->team_new(first->net, op->members, op->count, &team->comm.net_team);
-	return status ? status : zero_cuda_alloc_exchange_buffers(team);
+	return status ? status : zero_reduce_grid_new(team);
 }
 
 /* COLLECTIVE over all ranks, members or not. */
@@ -88,17 +87,26 @@ static zero_status make_team(struct zero_comm *comm, const struct zero_op *op, b
 					      : 0,
 				comm->place.rank, first->open_seconds, first->copy_engines,
 				team ? &team->nccl : first->not_member);
-	if (!member)
-		return split;
+	status = team ? fill_team(team, first, op) : ZERO_OK;
+	if (member && !team)
+		status = zero_core->fail(ZERO_E_COMM, "no memory for a team");
+	if (!split)
+		split = zero_cuda_split_reduces(first, status ? NULL : team);
+	status = split ? split : status;
+	if (team && !status)
+		status = zero_cuda_prepare_reduces(team);
+	status = first->comm.agree_status(&first->comm, status);
 	if (!team)
-		return zero_core->fail(ZERO_E_COMM, "no memory for a team");
-	status = fill_team(team, first, op);
-	zero_nccl_watchdog_add(team->watchdog, &team->nccl);
-	if (!status)
-		status = zero_slots_new(&team->nccl, team->device, team->memory, first->symmetric,
-					&team->slots);
+		return status;
 	*made = &team->comm;
-	return split ? split : status;
+	zero_nccl_watchdog_add(team->watchdog, &team->nccl);
+	zero_nccl_watchdog_add(team->watchdog, &team->near);
+	zero_nccl_watchdog_add(team->watchdog, &team->far);
+	if (!status)
+		status = zero_cuda_register_reduces(team);
+	return status ? status
+		      : zero_slots_new(&team->nccl, team->device, team->memory, first->symmetric,
+				       &team->slots);
 }
 
 zero_status zero_cuda_team_comm(struct zero_cuda_comm *cuda, const struct zero_op *op)
