@@ -14,20 +14,30 @@
 
 #include "train.h"
 
-static void clear(const struct zero_flat *flat, const struct zero_segment *segment, size_t first,
-		  size_t end)
-{
-	size_t size = zero_dtype_size(flat->group->gradient_dtype);
+/* On a device each gap is a launch of its own: with more of them all is cleared by one. */
+enum { FEW_GAPS = 16 };
 
-	if (end > first)
-		memset((char *)flat->gradient + (segment->gradient_at + first) * size, 0,
-		       (end - first) * size);
-}
-
-/* What lies between the parameters and behind the last one is part of sums and norms. */
-static void clear_padding(const struct zero_flat *flat)
+static size_t clear(const struct zero_flat *flat, const struct zero_segment *segment, size_t first,
+		    size_t end, bool really)
 {
 	const zero_group *group = flat->group;
+	size_t size = zero_dtype_size(group->gradient_dtype);
+
+	if (end <= first)
+		return 0;
+	if (really)
+		zero_fill(group->job, group->gradient_dtype,
+			  (char *)flat->gradient + (segment->gradient_at + first) * size,
+			  end - first, 0);
+	return 1;
+}
+
+/* What lies between the parameters and behind the last one is part of sums and norms. Returns in
+   how many places that is. */
+static size_t clear_padding(const struct zero_flat *flat, bool really)
+{
+	const zero_group *group = flat->group;
+	size_t gaps = 0;
 
 	for (size_t r = 0; r < flat->segment_count; r++) {
 		const struct zero_segment *segment = &flat->segments[r];
@@ -38,25 +48,26 @@ static void clear_padding(const struct zero_flat *flat)
 
 			if (param->flat != flat || param->segment != r || param->alias_of)
 				continue;
-			clear(flat, segment, end, param->first);
+			gaps += clear(flat, segment, end, param->first, really);
 			end = param->first + param->count;
 		}
 		if (segment->trainable)
-			clear(flat, segment, end, segment->count);
+			gaps += clear(flat, segment, end, segment->count, really);
 	}
+	return gaps;
 }
 
-/* A device clears memory faster than it would the paddings alone. */
 static zero_status alloc_gradient(zero_job *job, struct zero_flat *flat, bool zeroed)
 {
-	bool by_parts = !zeroed && job->ops->host_memory;
+	bool by_parts =
+		!zeroed && (job->ops->host_memory || clear_padding(flat, false) <= FEW_GAPS);
 	zero_status status =
 		job->ops->alloc(job->backend, ZERO_MEM_GRADIENTS,
 				flat->gradient_count * zero_dtype_size(flat->group->gradient_dtype),
 				!by_parts, &flat->gradient);
 
 	if (!status && by_parts)
-		clear_padding(flat);
+		clear_padding(flat, true);
 	return status;
 }
 

@@ -33,6 +33,7 @@ static const char *const cuda_names[] = {
 	"cuEventRecord",
 	"cuLaunchKernel",
 	"cuMemcpyAsync",
+	"cuMemsetD8Async",
 };
 static const char *const nccl_names[] = {
 	"ncclGroupEnd",      "ncclAllGather",
@@ -107,6 +108,7 @@ static void be_late(const zero_job *job, uint64_t *random)
 static void train(zero_job *job, void *stream, uint64_t *random)
 {
 	zero_adamw adamw = {.lr = 1e-4F, .beta1 = 0.9F, .beta2 = 0.99F, .eps = 1e-8F, .clip = 1};
+	const float *before = NULL;
 
 	for (int pass = 0; pass < 2; pass++) {
 		for (int i = 0; i < GROUPS; i++) {
@@ -117,9 +119,12 @@ static void train(zero_job *job, void *stream, uint64_t *random)
 				ok(zero_prefetch(&groups[next], 1, ZERO_DTYPE_PARAM));
 			be_late(job, random);
 			if (pass) {
-				float *gradient = zero_gradient(params[g]);
+				float *gradient = zero_gradient_undefined(params[g], ZERO_F32);
 
 				check(gradient, "%s", zero_last_error());
+				/* it is written while the one before is reduced */
+				check(gradient != before, "gradients wait for a reduce");
+				before = gradient;
 				copy_on(stream, gradient, zero_data(params[g]),
 					COUNT * sizeof(float));
 				ok(zero_reduce(groups[g]));
@@ -140,7 +145,7 @@ static double most_of(const char *name)
 		{"round_trips", 0},         {"registered_bytes", 0}, {"ncclCommWindowRegister", 0},
 		{"cuMemCreate", 0},         {"cuMemMap", 0},         {"cuMemSetAccess", 0},
 		{"cuMemUnmap", 0},          {"cuMemHostAlloc", 0},   {"cuMemFreeHost", 0},
-		{"cuStreamSynchronize", 0},
+		{"cuStreamSynchronize", 0}, {"cuMemsetD8Async", 0},  {"cuMemAllocFromPoolAsync", 0},
 	};
 
 	for (size_t i = 0; i < sizeof(most) / sizeof(*most); i++)

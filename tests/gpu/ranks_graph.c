@@ -109,8 +109,36 @@ static void train(struct model *m, void *stream)
 	ok(zero_step_groups(m->job, m->groups + GROUPS / 2, GROUPS - GROUPS / 2, &adamw, NULL));
 }
 
+/* Gathers more groups at a time than the graph does, and asks for more memory than there is: what
+   the graph uses stays where it is. Returns how many gathers that refuses. */
+static size_t disturb(struct model *m)
+{
+	bool gathered[GROUPS];
+	size_t refused = 0;
+	void *all, *more;
+
+	for (size_t g = 0; g < GROUPS; g++) {
+		zero_status status = zero_gather(m->groups[g], ZERO_DTYPE_PARAM);
+
+		check(!status || status == ZERO_E_STATE, "%s", zero_last_error());
+		gathered[g] = !status;
+		refused += status != ZERO_OK;
+	}
+	for (size_t g = 0; g < GROUPS; g++)
+		if (gathered[g])
+			ok(zero_release(m->groups[g]));
+	all = device_alloc(device_memory_free() / 4096 * 4096);
+	if (all && !zero_device_alloc(m->job, (size_t)1 << 20, &more))
+		zero_device_free(m->job, more);
+	if (all)
+		device_free(all);
+	return refused;
+}
+
 static void take_steps(struct model *m, void *stream, bool captured)
 {
+	bool partitioned = !strcmp(zero_setting(m->job, "stage"), "3") && zero_world(m->job) > 1;
+	size_t refused = 0;
 	void *graph;
 
 	for (int i = 0; i < (captured ? WARM : WARM + STEPS); i++)
@@ -122,8 +150,12 @@ static void take_steps(struct model *m, void *stream, bool captured)
 	capture_begin(stream);
 	train(m, stream);
 	graph = capture_end(stream);
-	for (int i = 0; i < STEPS; i++)
+	for (int i = 0; i < STEPS; i++) {
 		graph_launch(graph, stream);
+		if (i == 0)
+			refused = disturb(m);
+	}
+	check(refused || !partitioned, "no gather is refused");
 	stream_finish(stream);
 	graph_delete(graph);
 }

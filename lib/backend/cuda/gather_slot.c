@@ -45,7 +45,8 @@ struct zero_device_gather_buffer {
 	size_t bytes;           /* that are reserved */
 	struct zero_slot *slot; /* mapped there; NULL: none */
 	bool held;
-	bool agreed; /* all ranks have that slot there */
+	bool captured; /* a graph reads it, and writes to the base of its slot */
+	bool agreed;   /* all ranks have that slot there */
 };
 
 /* ---- addresses ------------------------------------------------------------------------------- */
@@ -203,6 +204,12 @@ static zero_status remap(struct zero_device_gather_buffer *buffer, struct zero_s
 
 	if (buffer->slot == slot)
 		return ZERO_OK;
+	if (buffer->captured)
+		return zero_core->fail(ZERO_E_STATE,
+				       "a group is gathered beside others than when its gather was "
+				       "captured, so that it would need other memory than the "
+				       "graph's: release what is gathered first, or capture again "
+				       "in a new job");
 	if (buffer->slot) {
 		status = zero_device_wait(device, zero_device_record(device));
 		if (status)
@@ -234,6 +241,7 @@ static zero_status hold(struct zero_device_gather_buffer *buffer, struct zero_sl
 		return status;
 	status = remap(buffer, slot);
 	buffer->held = !status;
+	buffer->captured |= buffer->held && zero_device_is_capturing(slot->slots->device);
 	if (status)
 		zero_memory_uncount(slot->slots->memory, ZERO_MEM_GATHERED, slot->window.bytes);
 	return status;

@@ -3,7 +3,8 @@
  * Allocates memory: device memory in stream order, from a memory pool of the driver or from the
  * caller's allocator, and page-locked host memory. Page-locking takes long, so some freed
  * page-locked blocks are kept for reuse, until zero_memory_trim_pinned. So are blocks of gradients
- * from the driver's pool: a step allocates nothing, and a captured one has the same addresses.
+ * from the driver's pool, until memory is short: a step allocates nothing. Those that a captured
+ * graph writes to are kept to the end.
  */
 #include <search.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@ struct block {
 	size_t bytes, base_bytes;
 	enum zero_memory_kind kind;
 	bool pinned;
+	bool captured;            /* a graph that the caller has captured writes to it */
 	CUstream stream;          /* it was allocated for; of kept gradients, that used it last */
 	struct zero_event *freed; /* when a freed block may be used again */
 	struct block *next;       /* in a list of freed blocks */
@@ -126,12 +128,17 @@ static void give_back(struct zero_memory_pool *memory, bool wait)
 	}
 }
 
-static void free_gradients(struct zero_memory_pool *memory)
+/* With `all`, also those that are part of graphs. */
+static void free_gradients(struct zero_memory_pool *memory, bool all)
 {
-	while (memory->gradients) {
-		struct block *block = memory->gradients;
+	for (struct block **at = &memory->gradients; *at;) {
+		struct block *block = *at;
 
-		memory->gradients = block->next;
+		if (block->captured && !all) {
+			at = &block->next;
+			continue;
+		}
+		*at = block->next;
 		zero_event_put(memory->device, block->freed);
 		free_block(memory, block, block->stream);
 	}
@@ -145,7 +152,7 @@ static void trim_device(struct zero_memory_pool *memory)
 	if (device->hung || zero_device_is_capturing(device))
 		return;
 	give_back(memory, true);
-	free_gradients(memory);
+	free_gradients(memory, false);
 	zero_driver.stream_finish(device->reduce_stream);
 	zero_driver.stream_finish(device->compute_stream);
 	zero_driver.pool_trim(device->pool, 0);
@@ -195,36 +202,51 @@ static struct block *take_idle(struct zero_memory_pool *memory, struct block **a
 	return block;
 }
 
-/* The smallest block of the list that is large enough, wastes at most an eighth and, if `free`, is
-   no longer used; or NULL. */
-static struct block **best_of(const struct zero_memory_pool *memory, struct block **list,
-			      size_t bytes, bool free)
+static bool fits(const struct block *block, size_t bytes)
+{
+	return block->bytes >= bytes && block->bytes - bytes <= bytes / 8;
+}
+
+/* Removes and returns the smallest page-locked block that is no longer used and wastes at most an
+   eighth; NULL: there is none. */
+static struct block *reuse_idle(struct zero_memory_pool *memory, size_t bytes)
 {
 	struct block **best = NULL;
 
-	for (struct block **at = list; *at; at = &(*at)->next)
-		if ((*at)->bytes >= bytes && (*at)->bytes - bytes <= bytes / 8 &&
-		    (!free || is_free(memory, *at)) && (!best || (*at)->bytes < (*best)->bytes))
+	for (struct block **at = &memory->idle; *at; at = &(*at)->next)
+		if (fits(*at, bytes) && is_free(memory, *at) &&
+		    (!best || (*at)->bytes < (*best)->bytes))
 			best = at;
-	return best;
+	return best ? take_idle(memory, best) : NULL;
 }
 
-/* Removes and returns a freed block; NULL: there is none that fits. */
+/*
+ * The same for gradients, but the one that was freed first, which the device may still use. Not the
+ * one that was freed last: its reduce would have to end before the next gradients are written, so
+ * that equal layers have two blocks in turn. What is taken depends on the order of calls alone. A
+ * capture allocates nothing if it need not.
+ */
+static struct block *reuse_gradients(struct zero_memory_pool *memory, size_t bytes)
+{
+	bool capturing = zero_device_is_capturing(memory->device);
+	struct block **first = NULL, *block;
+
+	for (struct block **at = &memory->gradients; *at; at = &(*at)->next)
+		if (fits(*at, bytes) && (capturing || *at != memory->gradients))
+			first = at;
+	if (!first)
+		return NULL;
+	block = *first;
+	*first = block->next;
+	return block;
+}
+
 static struct block *reuse(struct zero_memory_pool *memory, enum zero_memory_kind kind,
 			   size_t bytes)
 {
-	struct block **best = best_of(memory,
-				      zero_on_device(kind) ? &memory->gradients : &memory->idle,
-				      bytes, !zero_on_device(kind)),
-		     *block;
-
-	if (!best || (zero_on_device(kind) && kind != ZERO_MEM_GRADIENTS))
-		return NULL;
 	if (!zero_on_device(kind))
-		return take_idle(memory, best);
-	block = *best;
-	*best = block->next;
-	return block;
+		return reuse_idle(memory, bytes);
+	return kind == ZERO_MEM_GRADIENTS ? reuse_gradients(memory, bytes) : NULL;
 }
 
 static void free_idle(struct zero_memory_pool *memory, struct block **at)
@@ -290,6 +312,7 @@ static struct block *alloc_block(struct zero_memory_pool *memory, enum zero_memo
 		}
 	}
 	block->kind = kind;
+	block->captured |= kind == ZERO_MEM_GRADIENTS && zero_device_is_capturing(memory->device);
 	if (!tsearch(block, &memory->live, by_address)) {
 		free_block(memory, block, stream);
 		return NULL;
@@ -413,7 +436,7 @@ void zero_memory_delete(struct zero_memory_pool *memory)
 		return;
 	trim_idle(memory);
 	give_back(memory, true);
-	free_gradients(memory);
+	free_gradients(memory, true);
 	/* Blocks that the caller has not freed. */
 	while (memory->live) {
 		struct block *block = *(struct block **)memory->live;
