@@ -1292,9 +1292,9 @@ zero_status zero_set_shard(zero_job *job, int ranks);
  * stream before the capture begins, gather nothing across its beginning or end, and capture on all
  * ranks alike. A call that would wait for the device fails with ZERO_E_STATE. The ranks agree once,
  * while they capture; launch the graph equally often and in one order on all of them. Values that
- * the host passed are part of the graph, such as the learning rate. Delete it before zero_close. From
- * then on a gather that would need other memory than the graph's, because more is gathered at a
- * time, fails with ZERO_E_STATE.
+ * the host passed are part of the graph, such as the learning rate. Delete it before zero_close.
+ * From then on a gather that would need other memory than the graph's, because more is gathered at
+ * a time, fails with ZERO_E_STATE.
  *
  * POINTERS. The pointers of zero_data, zero_view, zero_shard, zero_gradient, zero_gradient_as and
  * zero_device_alloc are device memory. Kernels and copies on the stream may use them, the host may

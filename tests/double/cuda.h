@@ -169,6 +169,7 @@ struct CUfunc_st {
 	struct double_object object;
 	CUmodule module;
 	const struct double_kernel *kernel;
+	bool loaded;
 };
 
 enum double_state {

@@ -87,9 +87,12 @@ void double_access_queue(struct double_op *op, bool pending)
 	}
 }
 
+/* After a fault no events are recorded, and nothing runs that was queued. */
 static void race(const struct double_op *op, const struct double_access *access,
 		 const struct double_record *before)
 {
+	if (op->stream && op->stream->context->fault)
+		return;
 	double_die(
 		"%s %s %s %zu bytes at %p, and nothing puts it after %s %s, which %s %zu bytes at "
 		"%p on another stream",

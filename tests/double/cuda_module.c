@@ -52,6 +52,23 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction *function, CUmodule module, cons
 	return double_leave(result);
 }
 
+/* A kernel is loaded when it is first asked for, and else at its first launch. */
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function,
+							     int threads, size_t shared_bytes)
+{
+	CUresult result = double_enter(__func__, DOUBLE_CONTEXT);
+
+	if (!result)
+		result = double_object_check(function, DOUBLE_FUNCTION, __func__);
+	if (!result && (threads != ZERO_DEVICE_THREADS || shared_bytes))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result) {
+		function->loaded = true;
+		*blocks = 4;
+	}
+	return double_leave(result);
+}
+
 static CUresult run_kernel(struct double_op *op)
 {
 	return op->kernel->run(op, op->arguments);
@@ -90,7 +107,12 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned int grid_x, unsign
 			block_x != ZERO_DEVICE_THREADS || block_y != 1 || block_z != 1 ||
 			shared_bytes > 48 * 1024 || !arguments || extra))
 		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result && !function->loaded && stream->capture)
+		result = double_capture_spoil(stream->capture,
+					      CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	if (!result)
 		result = launch(function, grid_x, stream, arguments[0]);
+	if (!result)
+		function->loaded = true;
 	return double_leave(result);
 }

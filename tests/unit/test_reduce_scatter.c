@@ -139,7 +139,7 @@ static void join(struct member *member, const struct ranks *ranks, int rank, uin
 	comm->first = comm;
 	comm->nodes = nodes;
 	comm->device = &member->device;
-	comm->device->processors = 4;
+	comm->device->most_blocks[ZERO_K_PACK] = 4;
 	comm->ordered = ordered;
 	comm->near.comm = (ncclComm_t)(void *)&near_comm;
 	comm->far.comm = (ncclComm_t)(void *)&far_comm;

@@ -77,7 +77,7 @@ static void fill_table(struct table *table, const struct zero_copy *copies, cons
 
 static void launch(struct zero_device *device, struct table *table)
 {
-	size_t tiles = table->starts[table->count], most = (size_t)device->processors * 16;
+	size_t tiles = table->starts[table->count], most = device->most_blocks[ZERO_K_COPY_MANY];
 	const char *starts = (const char *)table->on_device +
 			     ((const char *)table->starts - (const char *)table->pieces);
 	struct zero_device_copy_many many = {

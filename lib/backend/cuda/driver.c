@@ -60,6 +60,7 @@ static const char *const names[] = {
 	"cuModuleLoadData",
 	"cuModuleUnload",
 	"cuModuleGetFunction",
+	"cuOccupancyMaxActiveBlocksPerMultiprocessor",
 	"cuLaunchKernel",
 };
 

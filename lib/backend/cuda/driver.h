@@ -87,6 +87,9 @@ struct zero_driver {
 	CUresult (*module_unload)(CUmodule);                    /* cuModuleUnload */
 	CUresult (*function_get)(CUfunction *, CUmodule,
 				 const char *name); /* cuModuleGetFunction */
+	CUresult (*occupancy)(
+		int *blocks, CUfunction, int threads,
+		size_t shared_bytes); /* cuOccupancyMaxActiveBlocksPerMultiprocessor */
 	CUresult (*launch)(CUfunction, unsigned int grid_x, unsigned int grid_y,
 			   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
 			   unsigned int block_z, unsigned int shared_bytes, CUstream,

@@ -38,8 +38,9 @@ struct zero_device {
 	CUmemoryPool pool;
 	CUmodule module;
 	CUfunction functions[ZERO_KERNELS];
-	pthread_mutex_t lock;     /* guards everything below */
-	struct zero_event *spare; /* unused ones */
+	size_t most_blocks[ZERO_KERNELS]; /* that the device runs at a time */
+	pthread_mutex_t lock;             /* guards everything below */
+	struct zero_event *spare;         /* unused ones */
 	struct zero_event
 		*events[ZERO_DEVICE_EVENTS]; /* event n is events[n % ZERO_DEVICE_EVENTS] */
 	uint64_t last_event;

@@ -20,10 +20,7 @@
  */
 #include "gpu_comm.h"
 
-enum {
-	SUMS_ALIGNMENT = 16, /* of f32 sums in the window */
-	PACKS_PER_PROCESSOR = 16,
-};
+enum { SUMS_ALIGNMENT = 16 }; /* of f32 sums in the window */
 
 /* Elements of each part that fit in the window, a multiple of 64. */
 static size_t unit_of(const struct zero_cuda_comm *cuda, size_t size)
@@ -77,7 +74,7 @@ static void pack_values(struct zero_cuda_comm *cuda, const struct zero_op *op, s
 		.count = (size_t)cuda->comm.place.world,
 	};
 	size_t tiles = zero_device_pack_tiles(pack.bytes) * pack.count;
-	size_t most = (size_t)cuda->device->processors * PACKS_PER_PROCESSOR;
+	size_t most = cuda->device->most_blocks[ZERO_K_PACK];
 
 	zero_launch_blocks(cuda->device, cuda->device->reduce_stream, ZERO_K_PACK, &pack,
 			   tiles < most ? tiles : most);
